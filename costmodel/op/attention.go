@@ -1,0 +1,151 @@
+package op
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Mask is the part of the (query, key) plane that an attention block covers.
+type Mask string
+
+// Every mask is cut into these two; rectangular causal blocks exist nowhere.
+const (
+	Full Mask = "full" // q_len x kv_len rectangle, nothing masked
+	Diag Mask = "diag" // square, query i sees keys 0..i
+)
+
+// Attention is one attention block on one rank, with log-sum-exp output.
+type Attention struct {
+	Mask    Mask         `json:"mask"`
+	QLen    units.Tokens `json:"q_len"`    // tokens
+	KVLen   units.Tokens `json:"kv_len"`   // tokens; equals q_len under diag
+	QHeads  int          `json:"q_heads"`  // on this rank
+	KVHeads int          `json:"kv_heads"` // on this rank; fewer than q_heads is GQA
+	HeadDim int          `json:"head_dim"`
+	DType   DType        `json:"dtype"`
+}
+
+// Kinds of attention.
+const (
+	KindAttnFwd Kind = "attn_fwd"
+	KindAttnBwd Kind = "attn_bwd"
+)
+
+// AttnFwd is the forward pass: out and log-sum-exp from q, k, v.
+type AttnFwd struct{ Attention }
+
+// AttnBwd is the backward pass without its forward: dq, dk, dv from q, k, v,
+// out, dout and the global log-sum-exp.
+type AttnBwd struct{ Attention }
+
+var attnFwdSpec = Spec{
+	Kind: KindAttnFwd, Class: Compute, Measures: Time,
+	Doc:     "attention forward of one FULL rectangle or DIAG square, with log-sum-exp",
+	Example: AttnFwd{Attention{Full, 1024, 1024, 8, 2, 64, F32}},
+}
+
+var attnBwdSpec = Spec{
+	Kind: KindAttnBwd, Class: Compute, Measures: Time,
+	Doc:     "attention backward of one block from the global log-sum-exp, timed without the forward",
+	Example: AttnBwd{Attention{Full, 1024, 1024, 8, 2, 64, F32}},
+}
+
+// Kind implements Shape.
+func (AttnFwd) Kind() Kind { return KindAttnFwd }
+
+// Kind implements Shape.
+func (AttnBwd) Kind() Kind { return KindAttnBwd }
+
+// Validate implements Shape.
+func (a AttnFwd) Validate() error { return a.validate(KindAttnFwd) }
+
+// Validate implements Shape.
+func (a AttnBwd) Validate() error { return a.validate(KindAttnBwd) }
+
+func (a Attention) validate(k Kind) error {
+	if a.Mask != Full && a.Mask != Diag {
+		return &AxisError{k, "mask", fmt.Sprintf("%q: want full or diag", string(a.Mask))}
+	}
+	for _, err := range []error{
+		within(k, "q_len", a.QLen, maxTokens), within(k, "kv_len", a.KVLen, maxTokens),
+		within(k, "q_heads", a.QHeads, maxHeads), within(k, "kv_heads", a.KVHeads, maxHeads),
+		within(k, "head_dim", a.HeadDim, maxHeadDim), a.DType.validate(k),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case a.Mask == Diag && a.QLen != a.KVLen:
+		return &AxisError{k, "kv_len", fmt.Sprintf("%d: a diag block is square, q_len is %d", int64(a.KVLen), int64(a.QLen))}
+	case a.KVHeads > a.QHeads:
+		return &AxisError{k, "kv_heads", fmt.Sprintf("%d: more than q_heads %d", a.KVHeads, a.QHeads)}
+	}
+	return nil
+}
+
+// Variant implements Shape.
+func (a Attention) Variant() Variant {
+	return Variant{Mask: a.Mask, HeadDim: a.HeadDim, DType: a.DType}
+}
+
+// Pairs counts the unmasked (query, key) pairs of one head.
+func (a Attention) Pairs() float64 {
+	if a.Mask == Diag {
+		return float64(a.QLen) * float64(a.QLen+1) / 2
+	}
+	return float64(a.QLen) * float64(a.KVLen)
+}
+
+// forwardFLOPs is 4*q_heads*head_dim*pairs: two multiply-adds a pair and
+// element, one for q·k and one for p·v (Dao et al. 2022, counted under the mask).
+func (a Attention) forwardFLOPs() units.FLOPs {
+	return units.FLOPs(4 * float64(a.QHeads) * float64(a.HeadDim) * a.Pairs())
+}
+
+func (a Attention) qBytes() units.Bytes {
+	return units.Bytes(a.QLen) * units.Bytes(a.QHeads*a.HeadDim) * a.DType.Size()
+}
+
+func (a Attention) kvBytes() units.Bytes {
+	return 2 * units.Bytes(a.KVLen) * units.Bytes(a.KVHeads*a.HeadDim) * a.DType.Size()
+}
+
+// lseBytes: one float32 a query row and head.
+func (a Attention) lseBytes() units.Bytes { return 4 * units.Bytes(a.QLen) * units.Bytes(a.QHeads) }
+
+// Work implements Shape: reads q, k, v; writes out (the shape of q) and lse.
+func (a AttnFwd) Work() Work {
+	return Work{FLOPs: a.forwardFLOPs(), Read: a.qBytes() + a.kvBytes(), Write: a.qBytes() + a.lseBytes()}
+}
+
+// Work implements Shape: five matrix products where the forward has two, hence
+// 2.5x its FLOPs; reads q, k, v, out, dout, lse; writes dq, dk, dv.
+func (a AttnBwd) Work() Work {
+	return Work{
+		FLOPs: 2.5 * a.forwardFLOPs(),
+		Read:  3*a.qBytes() + a.kvBytes() + a.lseBytes(), Write: a.qBytes() + a.kvBytes(),
+	}
+}
+
+// rowTile is the number of query rows one task of an attention kernel handles;
+// every kernel we know of takes 64 to 256 of them. It only scales the Tail
+// feature, whose coefficient is fitted.
+const rowTile = 64
+
+// Features implements Featured. The longest task is one row tile against all keys.
+func (a AttnFwd) Features(parallel int) Features { return a.features(a.Work(), parallel) }
+
+// Features implements Featured.
+func (a AttnBwd) Features(parallel int) Features { return a.features(a.Work(), parallel) }
+
+func (a Attention) features(w Work, parallel int) Features {
+	rows := min(float64(a.QLen), rowTile)
+	return Features{
+		FLOPs: float64(w.FLOPs) / float64(parallel),
+		Rows:  float64(a.QLen) * float64(a.QHeads*a.HeadDim) / float64(parallel),
+		Bytes: float64(w.Bytes()),
+		Tail:  4 * float64(a.HeadDim) * rows * float64(a.KVLen),
+	}
+}

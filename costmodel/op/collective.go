@@ -1,0 +1,50 @@
+package op
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Grouped is a shape of a collective.
+type Grouped interface {
+	Shape
+	// Ranks is the size of the group.
+	Ranks() int
+}
+
+// Message is the shape of a collective over `group` ranks. What `bytes` counts
+// differs by op and follows nccl-tests; each op says it.
+type Message struct {
+	Group int         `json:"group"` // ranks
+	Bytes units.Bytes `json:"bytes"`
+}
+
+// Ranks implements Grouped.
+func (g Message) Ranks() int { return g.Group }
+
+// Variant implements Shape: the group signature, not the shape, selects a
+// collective's law.
+func (Message) Variant() Variant { return Variant{} }
+
+func (g Message) validate(k Kind) error {
+	if err := ranks(k, "group", g.Group); err != nil {
+		return err
+	}
+	return within(k, "bytes", g.Bytes, maxBytes)
+}
+
+func ranks(k Kind, axis string, n int) error {
+	if n < 2 {
+		return &AxisError{k, axis, fmt.Sprintf("%d: a collective needs at least 2 ranks", n)}
+	}
+	return within(k, axis, n, maxGroup)
+}
+
+// onWire is the work of a collective that sends `sent` bytes from its busiest rank.
+func onWire(sent units.Bytes) Work { return Work{Read: sent, Write: sent, Wire: sent} }
+
+// smallest is the smallest of n chunks of b bytes; chunk i ends at
+// floor((i+1) b/n), so the smallest is the floor, and the rank that keeps it
+// sends the most.
+func smallest(b units.Bytes, n int) units.Bytes { return b / units.Bytes(n) }

@@ -1,0 +1,91 @@
+package op
+
+import "github.com/evenkeel/evenkeel/internal/units"
+
+// Kinds of memory measurement.
+const (
+	KindMemCapacity Kind = "mem_capacity"
+	KindMemReserve  Kind = "mem_reserve"
+	KindMemLayer    Kind = "mem_layer"
+)
+
+// MemCapacity is the memory a device offers before the first tensor.
+type MemCapacity struct{}
+
+// MemReserve is what the context, kernels and workspaces hold after a warm step.
+type MemReserve struct{}
+
+// MemLayer is the peak of one transformer layer, forward and backward; measured
+// at two lengths it gives the slope in bytes a token.
+type MemLayer struct {
+	Tokens  units.Tokens `json:"tokens"`
+	Hidden  int          `json:"hidden"`
+	FFN     int          `json:"ffn"`
+	QHeads  int          `json:"q_heads"`
+	KVHeads int          `json:"kv_heads"`
+	HeadDim int          `json:"head_dim"`
+	DType   DType        `json:"dtype"`
+}
+
+var memCapacitySpec = Spec{
+	Kind: KindMemCapacity, Class: Memory, Measures: Size,
+	Doc: "memory a device offers before the first tensor", Example: MemCapacity{},
+}
+
+var memReserveSpec = Spec{
+	Kind: KindMemReserve, Class: Memory, Measures: Size,
+	Doc: "memory held by context, kernels and workspaces after a warm step", Example: MemReserve{},
+}
+
+var memLayerSpec = Spec{
+	Kind: KindMemLayer, Class: Memory, Measures: Size,
+	Doc: "peak memory of one transformer layer, forward and backward", Example: MemLayer{1024, 1024, 2816, 16, 4, 64, F32},
+}
+
+// Kind implements Shape.
+func (MemCapacity) Kind() Kind { return KindMemCapacity }
+
+// Kind implements Shape.
+func (MemReserve) Kind() Kind { return KindMemReserve }
+
+// Kind implements Shape.
+func (MemLayer) Kind() Kind { return KindMemLayer }
+
+// Validate implements Shape.
+func (MemCapacity) Validate() error { return nil }
+
+// Validate implements Shape.
+func (MemReserve) Validate() error { return nil }
+
+// Validate implements Shape.
+func (m MemLayer) Validate() error {
+	for _, err := range []error{
+		within(KindMemLayer, "tokens", m.Tokens, maxTokens), within(KindMemLayer, "hidden", m.Hidden, maxWidth),
+		within(KindMemLayer, "ffn", m.FFN, maxWidth), within(KindMemLayer, "q_heads", m.QHeads, maxHeads),
+		within(KindMemLayer, "kv_heads", m.KVHeads, maxHeads), within(KindMemLayer, "head_dim", m.HeadDim, maxHeadDim),
+		m.DType.validate(KindMemLayer),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Variant implements Shape.
+func (MemCapacity) Variant() Variant { return Variant{} }
+
+// Variant implements Shape.
+func (MemReserve) Variant() Variant { return Variant{} }
+
+// Variant implements Shape.
+func (m MemLayer) Variant() Variant { return Variant{DType: m.DType} }
+
+// Work implements Shape: memory ops measure bytes and have no work.
+func (MemCapacity) Work() Work { return Work{} }
+
+// Work implements Shape.
+func (MemReserve) Work() Work { return Work{} }
+
+// Work implements Shape.
+func (MemLayer) Work() Work { return Work{} }

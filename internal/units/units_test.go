@@ -1,0 +1,82 @@
+package units
+
+import (
+	"math"
+	"testing"
+)
+
+func TestStringsScaleWhenPrinted(t *testing.T) {
+	for _, c := range []struct {
+		got  interface{ String() string }
+		want string
+	}{
+		{Seconds(0), "0 s"},
+		{Seconds(2e-12), "2 ps"},
+		{Seconds(1.234e-6), "1.23 us"},
+		{Seconds(0.0123), "12.3 ms"},
+		{Seconds(3.42), "3.42 s"},
+		{Seconds(599), "599 s"},
+		{Seconds(900), "15 min"},
+		{Seconds(36000), "10 h"},
+		{Seconds(math.Inf(1)), "+Inf s"},
+		{Bytes(64 * KiB), "64 KiB"},
+		{Bytes(1), "1 B"},
+		{Bytes(1536 * MiB), "1.50 GiB"},
+		{Tokens(262144), "256k"},
+		{Tokens(1 << 20), "1M"},
+		{Tokens(1000), "1000"},
+		{FLOPs(1.2e9), "1.20 GFLOP"},
+		{FLOPsPerS(989e12), "989 TFLOP/s"},
+		{BytesPerS(450e9), "450 GB/s"},
+	} {
+		if got := c.got.String(); got != c.want {
+			t.Errorf("%T: got %q, want %q", c.got, got, c.want)
+		}
+	}
+}
+
+func TestParseTokens(t *testing.T) {
+	for s, want := range map[string]Tokens{"8192": 8192, "256k": 262144, "1.5k": 1536, "1M": 1 << 20, "128K": 131072} {
+		if got, err := ParseTokens(s); err != nil || got != want {
+			t.Errorf("%q: got %d, %v; want %d", s, got, err, want)
+		}
+	}
+	for s, want := range map[string]string{
+		"":       `"": want a number of tokens such as 8192, 256k or 1M: "" is no number`,
+		"-1":     `"-1": want a number of tokens such as 8192, 256k or 1M: must be positive`,
+		"0":      `"0": want a number of tokens such as 8192, 256k or 1M: must be positive`,
+		"NaN":    `"NaN": want a number of tokens such as 8192, 256k or 1M: "NaN" is not finite`,
+		"1.0001": `"1.0001": want a number of tokens such as 8192, 256k or 1M: must come out as a whole number up to 2^53`,
+		"1e300":  `"1e300": want a number of tokens such as 8192, 256k or 1M: must come out as a whole number up to 2^53`,
+		"5GiB":   `"5GiB": want a number of tokens such as 8192, 256k or 1M: unknown unit "GiB"`,
+	} {
+		if _, err := ParseTokens(s); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v\nwant %s", s, err, want)
+		}
+	}
+}
+
+func TestParseBytesKeepsDecimalAndBinaryApart(t *testing.T) {
+	for s, want := range map[string]Bytes{"512": 512, "64KiB": 65536, "64 KiB": 65536, "1GB": 1e9, "1.5GiB": 3 << 29} {
+		if got, err := ParseBytes(s); err != nil || got != want {
+			t.Errorf("%q: got %d, %v; want %d", s, got, err, want)
+		}
+	}
+	if _, err := ParseBytes("64k"); err == nil {
+		t.Error("64k is ambiguous and must be refused")
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"256k", "1e9", "-3", "64KiB", "0x1p3k", "é"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if v, err := ParseTokens(s); err == nil && v <= 0 {
+			t.Errorf("ParseTokens(%q) = %d", s, v)
+		}
+		if v, err := ParseBytes(s); err == nil && v <= 0 {
+			t.Errorf("ParseBytes(%q) = %d", s, v)
+		}
+	})
+}
