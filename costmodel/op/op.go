@@ -154,6 +154,7 @@ type AxisError struct {
 	Msg  string
 }
 
+// Error names the axis and what is wrong with it.
 func (e *AxisError) Error() string { return fmt.Sprintf("shape.%s: %s", e.Axis, e.Msg) }
 
 // Decode reads the shape of an op from a JSON object, strictly, and validates it.
@@ -256,8 +257,6 @@ func within[T ~int | ~int64](k Kind, axis string, v T, most int64) error {
 	}
 	return nil
 }
-
-func ceilDiv[T ~int | ~int64](a, b T) T { return (a + b - 1) / b }
 
 // Volume is the size that the time of a bandwidth op, collective or transfer
 // follows: memory traffic for the first, bytes on the wire for the others.

@@ -1,0 +1,438 @@
+package profile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Config says what a calibration measures and for how long.
+type Config struct {
+	Tool   string
+	Budget time.Duration
+	Seed   uint64
+	Only   []op.Kind // ops to measure; empty means all that the backend offers
+	// PointTimeout is the longest that one point may take, preparing included,
+	// before its worker counts as hung.
+	PointTimeout time.Duration
+}
+
+// Journal takes the lines of a recording. A line that Append returned nil for
+// is never lost.
+type Journal interface {
+	Append(line any) error
+}
+
+// Past is what a journal already holds when a calibration is resumed.
+type Past struct {
+	Header   *Header
+	Schedule *Schedule
+	Done     map[string]bool // keys of points that were measured or failed for good
+	Spent    time.Duration   // measuring time of earlier runs
+	Ended    EndReason       // of the newest run, if it came to its end
+}
+
+// NewPast collects, as a Visitor, what a resume needs to know.
+func NewPast() (*Past, Visitor) {
+	p := &Past{Done: map[string]bool{}}
+	return p, Visitor{
+		Header:   func(h *Header) error { p.Header = h; return nil },
+		Schedule: func(s *Schedule) error { p.Schedule = s; return nil },
+		Point: func(x *Point) error {
+			p.Done[x.Key] = true
+			p.Spent += time.Duration(x.Elapsed * float64(time.Second))
+			return nil
+		},
+		Canary: func(x *Point) error { p.Spent += time.Duration(x.Elapsed * float64(time.Second)); return nil },
+		Resume: func(*Resume) error { p.Ended = ""; return nil },
+		End:    func(e *End) error { p.Ended = e.Reason; return nil },
+	}
+}
+
+// Progress is told after every step.
+type Progress struct {
+	Phase string // "discovering", "piloting", "measuring"
+	Now   Spot   // the point at hand
+	Done  int
+	Total int
+	Left  time.Duration // of the budget
+	Point *Point        // the point just finished, if any
+}
+
+// Calibrate measures: it discovers the machine, pilots every family of shapes
+// once, chooses points inside the budget, samples them in shuffled order with
+// canaries in between, and appends each to the journal before the next begins.
+// Given a Past it goes on where that stopped.
+//
+// It returns ctx's error when interrupted; what was appended stays. Failures
+// of single points are recorded and measuring goes on, until three workers in a
+// row or a third of 30 points or more have failed.
+func Calibrate(ctx context.Context, b Backend, cfg Config, past *Past, j Journal, report func(Progress)) error {
+	c := &calibration{Config: cfg, backend: b, journal: j, report: report, open: map[string]Executor{}}
+	defer c.close()
+	report(Progress{Phase: "discovering"})
+	inv, err := b.Discover(ctx)
+	if err != nil {
+		return err
+	}
+	if err := c.begin(inv, past); err != nil {
+		return err
+	}
+	schedule := past.Schedule
+	if schedule == nil {
+		if schedule, err = c.schedule(ctx, inv); err != nil {
+			return err
+		}
+	}
+	return c.measure(ctx, schedule, past)
+}
+
+type calibration struct {
+	Config
+	backend     Backend
+	journal     Journal
+	report      func(Progress)
+	protocol    Protocol
+	fingerprint string
+	open        map[string]Executor
+	failed      int // points without times
+	lost        int // workers lost in a row
+}
+
+// begin writes the header of a new recording, or checks that a resumed one is
+// of this environment.
+func (c *calibration) begin(inv *Inventory, past *Past) error {
+	_, each, err := c.aims(inv, units.Seconds(c.Budget.Seconds()))
+	if err != nil {
+		return err
+	}
+	fp := fingerprint(inv)
+	now := c.now()
+	if past.Header != nil {
+		if past.Header.Fingerprint != fp {
+			return fmt.Errorf("the recording was made on another machine or software stack (fingerprint %.12s, this is %.12s): nothing is merged; pass another --out to measure this one", past.Header.Fingerprint, fp)
+		}
+		c.fingerprint, c.protocol = fp, past.Header.Protocol
+		c.Seed = past.Header.Seed
+		return c.journal.Append(Resume{T: lineResume, Tool: c.Tool, At: now})
+	}
+	c.fingerprint = fp
+	c.protocol = DefaultProtocol(each)
+	return c.journal.Append(Header{
+		Schema: RecordingSchema, Tool: c.Tool, Created: now, Backend: inv.Backend, Simulated: inv.Simulated,
+		Fingerprint: fp, Seed: c.Seed, Machine: inv.Machine, Devices: inv.Devices, Groups: inv.Groups,
+		Protocol: c.protocol, Notes: inv.Notes,
+	})
+}
+
+// schedule pilots the spaces, chooses the points and writes them down.
+func (c *calibration) schedule(ctx context.Context, inv *Inventory) (*Schedule, error) {
+	start := c.backend.Clock().Now()
+	points, each, err := c.aims(inv, units.Seconds(c.Budget.Seconds()))
+	if err != nil {
+		return nil, err
+	}
+	costs, spaces, err := c.pilot(ctx, c.wanted(inv.Spaces))
+	if err != nil {
+		return nil, err
+	}
+	left := c.Budget - c.backend.Clock().Now().Sub(start)
+	spots := plan(spaces, costs, points, each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
+	s := &Schedule{T: lineSchedule, BudgetS: left.Seconds(), Points: spots, Canaries: canaries(spots)}
+	return s, c.journal.Append(s)
+}
+
+func (c *calibration) wanted(all []Space) []Space {
+	if len(c.Only) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(s Space) bool { return !slices.Contains(c.Only, s.Kind) })
+}
+
+func kinds(spaces []Space) []op.Kind {
+	var ks []op.Kind
+	for _, s := range spaces {
+		if !slices.Contains(ks, s.Kind) {
+			ks = append(ks, s.Kind)
+		}
+	}
+	return ks
+}
+
+// pilot measures one small shape of every space, which verifies its kernel and
+// gives the rate by which shapes are chosen. A space that cannot run at all is
+// recorded as failed and left out.
+func (c *calibration) pilot(ctx context.Context, spaces []Space) (Costs, []Space, error) {
+	var costs Costs
+	var able []Space
+	for i, sp := range spaces {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		u := make([]float64, sp.Dims)
+		for d := range u {
+			u[d] = 0.35
+		}
+		spot := NewSpot(sp.On, sp.Make(u))
+		c.report(Progress{Phase: "piloting", Now: spot, Done: i, Total: len(spaces)})
+		one, err := c.once(ctx, spot)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, nil, ctx.Err()
+			}
+			if err := c.failure(spot, err, c.now()); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		able = append(able, sp)
+		costs = append(costs, one/units.Seconds(size(spot.Shape)))
+	}
+	if len(able) == 0 {
+		return nil, nil, errors.New("no op could be run at all; the recording holds the reasons")
+	}
+	return costs, able, nil
+}
+
+// once runs a spot a few times and gives the time of one call.
+func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
+	defer cancel()
+	x, err := c.executor(ctx, spot.On)
+	if err != nil {
+		return 0, err
+	}
+	if err := x.Prepare(ctx, spot.Shape, c.inputSeed(spot)); err != nil {
+		return 0, err
+	}
+	return warmUp(ctx, x)
+}
+
+// canaryEvery is after how many points the canaries are measured again, so
+// that drift of the machine shows.
+const canaryEvery = 25
+
+// canaries picks up to four points to repeat, the first of each device and
+// group in the (shuffled) order.
+func canaries(spots []Spot) []int {
+	var picked []int
+	seen := map[string]bool{}
+	for i, s := range spots {
+		if !seen[s.On] && len(picked) < 4 {
+			seen[s.On] = true
+			picked = append(picked, i)
+		}
+	}
+	return picked
+}
+
+func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) error {
+	budget := time.Duration(s.BudgetS * float64(time.Second))
+	deadline := c.backend.Clock().Now().Add(budget - past.Spent)
+	start := c.backend.Clock().Now()
+	finish := func(reason EndReason) error {
+		return c.journal.Append(End{T: lineEnd, At: c.now(), Reason: reason, Elapsed: c.backend.Clock().Now().Sub(start).Seconds()})
+	}
+	for i, spot := range s.Points {
+		if past.Done[spot.Key(c.fingerprint)] {
+			continue
+		}
+		left := deadline.Sub(c.backend.Clock().Now())
+		if left <= 0 {
+			return finish(EndBudget)
+		}
+		c.report(Progress{Phase: "measuring", Now: spot, Done: i, Total: len(s.Points), Left: left})
+		p, err := c.point(ctx, spot, linePoint)
+		if err != nil {
+			return err
+		}
+		c.report(Progress{Phase: "measuring", Now: spot, Done: i + 1, Total: len(s.Points), Left: left, Point: p})
+		if (i+1)%canaryEvery == 0 {
+			for _, k := range s.Canaries {
+				if _, err := c.point(ctx, s.Points[k], lineCanary); err != nil {
+					return err
+				}
+			}
+		}
+		if err := c.healthy(i + 1); err != nil {
+			return err
+		}
+	}
+	return finish(EndDone)
+}
+
+// healthy stops a run that produces little but failures.
+func (c *calibration) healthy(tried int) error {
+	if c.lost >= 3 {
+		return fmt.Errorf("the workers died three times in a row; the recording names the points. What was measured is kept")
+	}
+	if tried >= 30 && c.failed*3 >= tried {
+		return fmt.Errorf("%d of %d points failed; the recording names the reasons. What was measured is kept", c.failed, tried)
+	}
+	return nil
+}
+
+// point measures one spot, with one retry on a fresh worker if the first one
+// died, and appends what came of it. The error is the journal's or ctx's.
+func (c *calibration) point(ctx context.Context, spot Spot, t string) (*Point, error) {
+	at, start := c.now(), c.backend.Clock().Now()
+	m, err := c.sample(ctx, spot)
+	if err != nil && ctx.Err() == nil && asOpError(err).Lost {
+		m, err = c.sample(ctx, spot)
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		if t == lineCanary {
+			return nil, nil // its first measurement stands; a canary only compares
+		}
+		return nil, c.failure(spot, err, at)
+	}
+	c.lost = 0
+	p := &Point{
+		T: t, Key: spot.Key(c.fingerprint), Spot: spot, Times: m.times, Inner: m.inner, Stop: m.stop,
+		Discarded: m.discarded, Disturbed: m.disturbed, Guard: m.guard,
+		At: at, Elapsed: c.backend.Clock().Now().Sub(start).Seconds(),
+	}
+	if len(m.ranks) > 1 {
+		p.RankTimes = m.ranks
+	}
+	return p, c.journal.Append(p)
+}
+
+func (c *calibration) sample(ctx context.Context, spot Spot) (*sampling, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
+	defer cancel()
+	x, err := c.executor(ctx, spot.On)
+	if err != nil {
+		return nil, err
+	}
+	m, err := samplePoint(ctx, c.backend.Clock(), x, spot.Shape, c.inputSeed(spot), c.protocol)
+	if err != nil && asOpError(err).Lost {
+		c.drop(spot.On)
+	}
+	return m, err
+}
+
+// failure records a point that could not be measured.
+func (c *calibration) failure(spot Spot, err error, at string) error {
+	e := asOpError(err)
+	c.failed++
+	if e.Lost {
+		c.lost++
+	}
+	p := &Point{T: linePoint, Key: spot.Key(c.fingerprint), Spot: spot, Class: e.Class, Error: e.Err.Error(), At: at}
+	c.report(Progress{Phase: "measuring", Now: spot, Point: p})
+	return c.journal.Append(p)
+}
+
+func (c *calibration) executor(ctx context.Context, on string) (Executor, error) {
+	if x, ok := c.open[on]; ok {
+		return x, nil
+	}
+	x, err := c.backend.Open(ctx, on)
+	if err != nil {
+		return nil, &OpError{Class: Crashed, Lost: true, Err: err}
+	}
+	c.open[on] = x
+	return x, nil
+}
+
+func (c *calibration) drop(on string) {
+	if x, ok := c.open[on]; ok {
+		_ = x.Close() // it is dead or being killed; its error was already reported
+		delete(c.open, on)
+	}
+}
+
+func (c *calibration) close() {
+	for on := range c.open {
+		c.drop(on)
+	}
+}
+
+// inputSeed makes a point's inputs its own, whatever the order of measuring.
+func (c *calibration) inputSeed(s Spot) uint64 {
+	var h uint64 = 14695981039346656037 // FNV-1a
+	for _, b := range []byte(s.Key("")) {
+		h = (h ^ uint64(b)) * 1099511628211
+	}
+	return h ^ c.Seed
+}
+
+func (c *calibration) now() string { return c.backend.Clock().Now().UTC().Format(time.RFC3339Nano) }
+
+// fingerprint names the environment: devices of other fingerprints, or another
+// backend, are another recording.
+func fingerprint(inv *Inventory) string {
+	s := inv.Backend
+	for _, d := range inv.Devices {
+		s += "\n" + d.Name + " " + d.Fingerprint
+	}
+	for _, g := range inv.Groups {
+		s += "\n" + g.Name
+	}
+	return hash(s)
+}
+
+// Outlook is what a calibration would measure, family by family.
+type Outlook struct {
+	Budget   units.Seconds `json:"budget_s"`
+	Each     units.Seconds `json:"point_time_s"` // for the samples of one point
+	Families []Outline     `json:"families"`
+}
+
+// Outline is one family of shapes of an Outlook.
+type Outline struct {
+	On       string     `json:"on"`
+	Op       op.Kind    `json:"op"`
+	Variant  op.Variant `json:"variant,omitzero"`
+	Points   int        `json:"points"`
+	Smallest Spot       `json:"smallest"`
+	Largest  Spot       `json:"largest"` // the end of the axes; the budget may not reach it
+}
+
+// DryRun says what a calibration with this budget would measure, without
+// running anything.
+//
+// Errors: nothing to measure, or too short a budget.
+func DryRun(inv *Inventory, only []op.Kind, budget units.Seconds) (*Outlook, error) {
+	c := &calibration{Config: Config{Only: only}}
+	spaces := c.wanted(inv.Spaces)
+	points, each, err := c.aims(inv, budget)
+	if err != nil {
+		return nil, err
+	}
+	o := &Outlook{Budget: budget, Each: each}
+	for i, n := range shares(spaces, points) {
+		sp := spaces[i]
+		corner := func(at float64) Spot {
+			u := make([]float64, sp.Dims)
+			for d := range u {
+				u[d] = at
+			}
+			return NewSpot(sp.On, sp.Make(u))
+		}
+		small := corner(0)
+		o.Families = append(o.Families, Outline{
+			On: sp.On, Op: sp.Kind, Variant: small.Shape.Variant(), Points: n, Smallest: small, Largest: corner(1),
+		})
+	}
+	return o, nil
+}
+
+// aims is aims for the wanted spaces of an inventory.
+func (c *calibration) aims(inv *Inventory, budget units.Seconds) (points int, each units.Seconds, err error) {
+	spaces := c.wanted(inv.Spaces)
+	if len(spaces) == 0 {
+		return 0, 0, fmt.Errorf("nothing to measure: the %s backend offers %v, --only asks for %v", inv.Backend, kinds(inv.Spaces), c.Only)
+	}
+	return aims(len(spaces), budget)
+}

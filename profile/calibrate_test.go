@@ -1,0 +1,334 @@
+package profile_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/sim"
+)
+
+func config(budget time.Duration) profile.Config {
+	return profile.Config{Tool: "test", Budget: budget, Seed: 1, PointTimeout: time.Minute}
+}
+
+func silent(profile.Progress) {}
+
+// calibrate runs a calibration of a simulated cluster into a file, going on
+// with what the file holds.
+func calibrate(t *testing.T, ctx context.Context, path, spec string, cfg profile.Config, report func(profile.Progress)) error {
+	t.Helper()
+	c, err := sim.Parse(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j, err := doc.OpenJournal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	past, visitor := profile.NewPast()
+	if j.Size() > 0 {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := profile.Read(path, bytes.NewReader(data), visitor); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return profile.Calibrate(ctx, sim.New(c), cfg, past, j, report)
+}
+
+// content is what a recording holds.
+type content struct {
+	profile.Tally
+	schedule *profile.Schedule
+	points   []*profile.Point
+	end      profile.EndReason
+}
+
+func read(t *testing.T, path string) content {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c content
+	c.Tally, err = profile.Read(path, bytes.NewReader(data), profile.Visitor{
+		Schedule: func(s *profile.Schedule) error { c.schedule = s; return nil },
+		Point:    func(p *profile.Point) error { c.points = append(c.points, p); return nil },
+		End:      func(e *profile.End) error { c.end = e.Reason; return nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestCalibrateMeasuresEveryFamilyWithinItsBudget(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.rec.jsonl")
+	if err := calibrate(t, t.Context(), path, "1xbig+1xsmall", config(time.Minute), silent); err != nil {
+		t.Fatal(err)
+	}
+	c := read(t, path)
+	if c.Failed > 0 || c.Torn || c.Canaries == 0 || c.end == "" {
+		t.Errorf("%+v, end %q", c.Tally, c.end)
+	}
+	if done := float64(c.Points) / float64(len(c.schedule.Points)); done < 0.7 {
+		t.Errorf("only %d of %d scheduled points fitted into the budget", c.Points, len(c.schedule.Points))
+	}
+	families := map[string]int{}
+	for _, p := range c.points {
+		families[fmt.Sprint(p.On, p.Op, p.Shape.Variant())]++
+		if p.Stop == "" || p.Inner < 1 || len(p.Times) < 5 {
+			t.Errorf("%s: stop %q, inner %d, %d samples", p.Raw, p.Stop, p.Inner, len(p.Times))
+		}
+		if g, ok := p.Shape.(op.Grouped); ok && len(p.RankTimes) != g.Ranks() {
+			t.Errorf("%s: times of %d ranks", p.Raw, len(p.RankTimes))
+		}
+	}
+	for name, n := range families {
+		if n < 5 {
+			t.Errorf("%s: %d points", name, n)
+		}
+	}
+	// 17 families a device, 6 of the group.
+	if len(families) != 2*17+6 {
+		t.Errorf("%d families: %v", len(families), families)
+	}
+}
+
+func TestCalibrationIsTheSameForTheSameSeed(t *testing.T) {
+	dir := t.TempDir()
+	var recorded [2][]byte
+	for i := range recorded {
+		path := filepath.Join(dir, fmt.Sprint(i))
+		if err := calibrate(t, t.Context(), path, "1xbig", config(20*time.Second), silent); err != nil {
+			t.Fatal(err)
+		}
+		recorded[i], _ = os.ReadFile(path)
+	}
+	if !bytes.Equal(recorded[0], recorded[1]) {
+		t.Error("two runs of the simulated backend differ")
+	}
+}
+
+// A journal cut off anywhere, as by kill -9, goes on where it stopped: no
+// acknowledged point is lost and none is measured twice.
+func TestResumeAfterACutAnywhere(t *testing.T) {
+	dir := t.TempDir()
+	whole := filepath.Join(dir, "whole")
+	cfg := config(20 * time.Second)
+	if err := calibrate(t, t.Context(), whole, "1xbig", cfg, silent); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(7, 0))
+	for i := range 30 {
+		cut := r.IntN(len(data))
+		path := filepath.Join(dir, fmt.Sprintf("cut%d", i))
+		if err := os.WriteFile(path, data[:cut], 0o644); err != nil {
+			t.Fatal(err)
+		}
+		acknowledged := pointKeys(data[:bytes.LastIndexByte(data[:cut], '\n')+1])
+		if err := calibrate(t, t.Context(), path, "1xbig", cfg, silent); err != nil {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+		after, _ := os.ReadFile(path)
+		keys := pointKeys(after)
+		if !slices.Equal(keys[:len(acknowledged)], acknowledged) {
+			t.Errorf("cut at %d: acknowledged points are lost", cut)
+		}
+		slices.Sort(keys)
+		if n := len(slices.Compact(slices.Clone(keys))); n != len(keys) {
+			t.Errorf("cut at %d: %d points measured twice", cut, len(keys)-n)
+		}
+		if c := read(t, path); c.end == "" || len(c.points) < len(c.schedule.Points)*7/10 {
+			t.Errorf("cut at %d: ended %q with %d of %d points", cut, c.end, len(c.points), len(c.schedule.Points))
+		}
+	}
+}
+
+// pointKeys finds the keys of point lines without the package's own reader.
+func pointKeys(data []byte) []string {
+	var keys []string
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, `{"t":"point","key":"`); ok {
+			key, _, _ := strings.Cut(rest, `"`)
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+func TestInterruptKeepsWhatWasMeasured(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	ctx, cancel := context.WithCancel(t.Context())
+	points := 0
+	err := calibrate(t, ctx, path, "1xbig", config(20*time.Second), func(p profile.Progress) {
+		if p.Point != nil {
+			if points++; points == 17 {
+				cancel()
+			}
+		}
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	if c := read(t, path); len(c.points) != 17 || c.end != "" {
+		t.Errorf("%d points, end %q", len(c.points), c.end)
+	}
+	if err := calibrate(t, t.Context(), path, "1xbig", config(20*time.Second), silent); err != nil {
+		t.Fatal(err)
+	}
+	if c := read(t, path); c.end == "" {
+		t.Error("the resumed run did not come to its end")
+	}
+}
+
+func TestAnotherMachineIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	if err := calibrate(t, t.Context(), path, "1xbig", config(20*time.Second), silent); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := os.ReadFile(path)
+	err := calibrate(t, t.Context(), path, "1xsmall", config(20*time.Second), silent)
+	if err == nil || !strings.Contains(err.Error(), "another machine or software stack") {
+		t.Errorf("got %v", err)
+	}
+	if after, _ := os.ReadFile(path); !bytes.Equal(before, after) {
+		t.Error("the refused run changed the recording")
+	}
+}
+
+func TestFaultsAreRecordedAndMeasuringGoesOn(t *testing.T) {
+	for spec, want := range map[string]profile.Class{
+		"1xbig,fail=0.2": profile.Crashed,
+		"1xbig,hang=0.2": profile.Hung,
+	} {
+		path := filepath.Join(t.TempDir(), "x")
+		if err := calibrate(t, t.Context(), path, spec, config(20*time.Second), silent); err != nil {
+			t.Errorf("%s: %v", spec, err)
+		}
+		c := read(t, path)
+		if c.Failed == 0 || c.Points-c.Failed < 100 {
+			t.Errorf("%s: %+v", spec, c.Tally)
+		}
+		for _, p := range c.points {
+			if !p.OK() && (p.Class != want || p.Error == "") {
+				t.Errorf("%s: class %q, error %q", spec, p.Class, p.Error)
+			}
+		}
+	}
+}
+
+func TestAKernelThatIsWrongIsNeverTimed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	if err := calibrate(t, t.Context(), path, "1xbig,wrong=gemm", config(20*time.Second), silent); err != nil {
+		t.Fatal(err)
+	}
+	wrong := 0
+	for _, p := range read(t, path).points {
+		if p.Op == op.KindGEMM && p.OK() {
+			t.Errorf("timed: %s", p.Raw)
+		}
+		if p.Class == profile.Wrong {
+			wrong++
+		}
+	}
+	if wrong != 3 { // once for each pass, when it was piloted
+		t.Errorf("%d points of class wrong", wrong)
+	}
+}
+
+func TestAMachineThatOnlyFailsStopsTheRun(t *testing.T) {
+	for spec, want := range map[string]string{
+		"1xbig,fail=0.7": "three times in a row",
+		"1xbig,fail=1":   "no op could be run at all",
+	} {
+		path := filepath.Join(t.TempDir(), "x")
+		err := calibrate(t, t.Context(), path, spec, config(20*time.Second), silent)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", spec, err, want)
+		}
+		read(t, path) // still a valid recording
+	}
+}
+
+func TestThrottledSamplesAreDiscarded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	if err := calibrate(t, t.Context(), path, "1xbig,throttle=0.2,noise=0", config(20*time.Second), silent); err != nil {
+		t.Fatal(err)
+	}
+	discarded := 0
+	for _, p := range read(t, path).points {
+		discarded += p.Discarded
+		if slices.Max(p.Times) > 2*slices.Min(p.Times) {
+			t.Fatalf("%s: a throttled sample was kept: %v", p.Raw, p.Times)
+		}
+	}
+	if discarded == 0 {
+		t.Error("nothing was discarded")
+	}
+	always := filepath.Join(t.TempDir(), "y")
+	_ = calibrate(t, t.Context(), always, "1xbig,throttle=1", config(20*time.Second), silent)
+	throttled := 0
+	for _, p := range read(t, always).points {
+		if p.OK() {
+			t.Fatalf("%s: stored a time although every sample was throttled", p.Raw)
+		}
+		if p.Class == profile.Throttled {
+			throttled++
+		}
+	}
+	if throttled == 0 {
+		t.Error("no point of class throttled")
+	}
+}
+
+func TestABudgetThatIsTooShortNamesOneThatIsNot(t *testing.T) {
+	err := calibrate(t, t.Context(), filepath.Join(t.TempDir(), "x"), "1xbig", config(time.Second), silent)
+	want := "a budget of 1 s is too short for 17 families of shapes: pass --budget 5s or more, or --only to measure fewer ops"
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+	cfg := config(20 * time.Second)
+	cfg.Only = []op.Kind{op.KindH2D}
+	if err := calibrate(t, t.Context(), filepath.Join(t.TempDir(), "y"), "1xbig", cfg, silent); err == nil || !strings.Contains(err.Error(), "nothing to measure") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// full fails every append after the first few, as a full disk does.
+type full struct{ left int }
+
+func (f *full) Append(any) error {
+	if f.left--; f.left < 0 {
+		return errors.New("out/x.rec.jsonl: no space left on device")
+	}
+	return nil
+}
+
+func TestAFullDiskStopsTheRun(t *testing.T) {
+	c, _ := sim.Parse("1xbig")
+	past, _ := profile.NewPast()
+	err := profile.Calibrate(t.Context(), sim.New(c), config(20*time.Second), past, &full{left: 5}, silent)
+	if err == nil || !strings.Contains(err.Error(), "no space left on device") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,203 @@
+package profile
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Visitor is told what a recording holds, in the order of its lines. A nil
+// function skips its kind. An error from a function stops the reading and is
+// returned with file and line.
+type Visitor struct {
+	Header   func(*Header) error
+	Schedule func(*Schedule) error
+	Point    func(*Point) error
+	Canary   func(*Point) error
+	Resume   func(*Resume) error
+	End      func(*End) error
+}
+
+// Tally counts what a recording held.
+type Tally struct {
+	Points   int
+	Failed   int // of the points, without times
+	Canaries int
+	Torn     bool // the last line was not finished; it does not count
+}
+
+// Read goes through a recording line by line, in memory that does not grow
+// with its length, and validates every line before it is handed on.
+//
+// Errors are *doc.Error with file, line, field, value and the way out: an empty
+// file, another document, another version, a line that is torn in the middle of
+// the file, unknown or duplicate keys, values out of range, a device or group
+// that the header does not list.
+func Read(name string, r io.Reader, v Visitor) (Tally, error) {
+	d := &reader{name: name, visit: v, on: map[string]int{}}
+	torn, err := doc.ReadLines(name, r, doc.MaxLine, d.line)
+	if err == nil && d.header == nil {
+		err = &doc.Error{File: name, Msg: "holds no complete line", Hint: "a recording begins with a header line; was the file cut off?"}
+	}
+	d.tally.Torn = torn
+	return d.tally, err
+}
+
+type reader struct {
+	name   string
+	visit  Visitor
+	header *Header
+	on     map[string]int // ranks of every device (1) and group
+	tally  Tally
+}
+
+func (d *reader) line(n int, data []byte) error {
+	if d.header == nil {
+		return d.first(n, data)
+	}
+	var err error
+	switch t := lineType(data); t {
+	case linePoint, lineCanary:
+		err = d.point(n, data)
+	case lineSchedule:
+		err = decodeLine(d, n, data, d.schedule)
+	case lineResume:
+		err = decodeLine(d, n, data, d.visit.Resume)
+	case lineEnd:
+		err = decodeLine(d, n, data, d.visit.End)
+	default:
+		return d.fail(n, "t", fmt.Sprintf("%q", t), "want point, canary, schedule, resume or end", "every line after the header begins with its \"t\" key; delete the line if it is not a recording's")
+	}
+	return err
+}
+
+func (d *reader) first(n int, data []byte) error {
+	if err := doc.CheckSchema(d.name, data, RecordingSchema); err != nil {
+		return err
+	}
+	var h Header
+	if err := doc.DecodeStrict(d.name, n, data, &h); err != nil {
+		return err
+	}
+	if err := h.Validate(); err != nil {
+		return d.wrap(n, err)
+	}
+	d.header = &h
+	for _, dev := range h.Devices {
+		d.on[dev.Name] = 1
+	}
+	for _, g := range h.Groups {
+		d.on[g.Name] = g.Ranks()
+	}
+	if d.visit.Header == nil {
+		return nil
+	}
+	return d.wrap(n, d.visit.Header(&h))
+}
+
+func (d *reader) point(n int, data []byte) error {
+	var p Point
+	if err := doc.DecodeStrict(d.name, n, data, &p); err != nil {
+		return err
+	}
+	if err := p.decode(); err != nil {
+		return d.wrap(n, err)
+	}
+	if err := p.Validate(); err != nil {
+		return d.wrap(n, err)
+	}
+	if err := d.placed(&p); err != nil {
+		return d.wrap(n, err)
+	}
+	visit := d.visit.Point
+	if p.T == lineCanary {
+		d.tally.Canaries++
+		visit = d.visit.Canary
+	} else {
+		d.tally.Points++
+		if !p.OK() {
+			d.tally.Failed++
+		}
+	}
+	if visit == nil {
+		return nil
+	}
+	return d.wrap(n, visit(&p))
+}
+
+// placed checks that a point sits on a device or group that suits its op.
+func (d *reader) placed(p *Point) error {
+	ranks, ok := d.on[p.On]
+	if !ok {
+		return fmt.Errorf("on: %q: the header lists no such device or group", p.On)
+	}
+	want := 1
+	if g, ok := p.Shape.(op.Grouped); ok {
+		want = g.Ranks()
+	}
+	if ranks != want {
+		return fmt.Errorf("on: %q has %d ranks, the shape has %d", p.On, ranks, want)
+	}
+	return nil
+}
+
+func (d *reader) schedule(s *Schedule) error {
+	for i := range s.Points {
+		if err := s.Points[i].decode(); err != nil {
+			return fmt.Errorf("points[%d].%w", i, err)
+		}
+	}
+	for i, c := range s.Canaries {
+		if c < 0 || c >= len(s.Points) {
+			return fmt.Errorf("canaries[%d]: %d: want an index into points", i, c)
+		}
+	}
+	if d.visit.Schedule == nil {
+		return nil
+	}
+	return d.visit.Schedule(s)
+}
+
+func decodeLine[T any](d *reader, n int, data []byte, visit func(*T) error) error {
+	v := new(T)
+	if err := doc.DecodeStrict(d.name, n, data, v); err != nil {
+		return err
+	}
+	if visit == nil {
+		return nil
+	}
+	return d.wrap(n, visit(v))
+}
+
+func (d *reader) fail(n int, field, value, msg, hint string) error {
+	return &doc.Error{File: d.name, Line: n, Field: field, Value: value, Msg: msg, Hint: hint}
+}
+
+func (d *reader) wrap(n int, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s:%d: %w; mend the line or delete it", d.name, n, err)
+}
+
+// lineType reads the value of a line's first key if that is "t", without
+// decoding the rest: a point line is decoded once.
+func lineType(data []byte) string {
+	dec := jsontext.NewDecoder(bytes.NewReader(data))
+	var tokens [3]jsontext.Token
+	for i := range tokens {
+		t, err := dec.ReadToken()
+		if err != nil {
+			return ""
+		}
+		tokens[i] = t.Clone()
+	}
+	if tokens[0].Kind() != '{' || tokens[1].Kind() != '"' || tokens[1].String() != "t" || tokens[2].Kind() != '"' {
+		return ""
+	}
+	return tokens[2].String()
+}
