@@ -1,0 +1,357 @@
+package costmodel
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// ClusterSchema is the schema of cluster.yaml.
+const ClusterSchema = "evenkeel.cluster/v1"
+
+// MaxRanks bounds a cluster: what a shorthand such as 65536x65536 would
+// otherwise allocate, and far beyond any ring.
+const MaxRanks = 1 << 16
+
+// Cluster is the devices a job may run on and the classes of the links between
+// them, all by their names in a profile.
+type Cluster struct {
+	Nodes   []Node `json:"nodes" yaml:"nodes"`
+	Network string `json:"network,omitempty" yaml:"network"` // link class between nodes
+}
+
+// Node is a machine: devices that share one link class.
+type Node struct {
+	Name    string      `json:"name" yaml:"name"`
+	Link    string      `json:"link,omitempty" yaml:"link"` // link class between the node's devices
+	Devices []op.Member `json:"devices" yaml:"devices"`
+}
+
+// Rank is one device of a cluster.
+type Rank struct {
+	Node     int    // index into Cluster.Nodes
+	NodeName string // of that node
+	Device   string // device type
+}
+
+// size is the number of devices of the node.
+func (n Node) size() int {
+	total := 0
+	for _, m := range n.Devices {
+		total += m.Count
+	}
+	return total
+}
+
+// Ranks lists the devices in node order, within a node in the order of its
+// device list; the index is the rank.
+func (c Cluster) Ranks() []Rank {
+	var ranks []Rank
+	for i, n := range c.Nodes {
+		for _, m := range n.Devices {
+			for range m.Count {
+				ranks = append(ranks, Rank{Node: i, NodeName: n.Name, Device: m.Device})
+			}
+		}
+	}
+	return ranks
+}
+
+// LinkBetween names the link class between ranks a and b: their node's, or the
+// network. It panics on a rank the cluster does not have.
+func (c Cluster) LinkBetween(a, b int) string {
+	na, nb := c.nodeOf(a), c.nodeOf(b)
+	if na == nb {
+		return c.Nodes[na].Link
+	}
+	return c.Network
+}
+
+func (c Cluster) nodeOf(rank int) int {
+	left := rank
+	for i, n := range c.Nodes {
+		if left -= n.size(); left < 0 && rank >= 0 {
+			return i
+		}
+	}
+	panic(fmt.Sprintf("costmodel: rank %d of a cluster of %d", rank, len(c.Ranks())))
+}
+
+// String writes the cluster in the shorthand of ParseCluster; node names and
+// link classes, which the shorthand does not have, are left out.
+func (c Cluster) String() string {
+	var terms []string
+	for i := 0; i < len(c.Nodes); {
+		same := 1
+		for i+same < len(c.Nodes) && slices.Equal(c.Nodes[i].Devices, c.Nodes[i+same].Devices) {
+			same++
+		}
+		terms = append(terms, fmt.Sprintf("%dx%s", same, membersString(c.Nodes[i].Devices)))
+		i += same
+	}
+	return strings.Join(terms, " + ")
+}
+
+func membersString(members []op.Member) string {
+	var parts []string
+	for _, m := range members {
+		parts = append(parts, fmt.Sprintf("%d %s", m.Count, m.Device))
+	}
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	return "(" + strings.Join(parts, " + ") + ")"
+}
+
+// Validate reports the first node or field that is missing, repeated or out of range.
+func (c Cluster) Validate() error {
+	if len(c.Nodes) == 0 {
+		return fmt.Errorf("nodes: none: a cluster has at least one node, such as 1x8 h100_sxm")
+	}
+	names, ranks := map[string]int{}, 0
+	for i, n := range c.Nodes {
+		if err := n.validate(); err != nil {
+			return fmt.Errorf("nodes[%d].%w", i, err)
+		}
+		if first, again := names[n.Name]; again {
+			return fmt.Errorf("nodes[%d].name: %q: nodes[%d] has this name already; give every node its own", i, n.Name, first)
+		}
+		names[n.Name] = i
+		if ranks += n.size(); ranks > MaxRanks {
+			return fmt.Errorf("nodes[%d]: more than %d devices up to here: that is the most a cluster may have", i, MaxRanks)
+		}
+	}
+	return nil
+}
+
+func (n Node) validate() error {
+	if n.Name == "" || strings.ContainsAny(n.Name, " \t\n") {
+		return fmt.Errorf("name: %q: want a word without spaces", n.Name)
+	}
+	if len(n.Devices) == 0 {
+		return fmt.Errorf("devices: none: node %s needs at least one device", n.Name)
+	}
+	seen := map[string]bool{}
+	for i, m := range n.Devices {
+		switch {
+		case m.Device == "" || strings.ContainsAny(m.Device, " +()\t\n"):
+			return fmt.Errorf("devices[%d].device: %q: want the name of a device type, without spaces, + or parentheses", i, m.Device)
+		case m.Count < 1:
+			return fmt.Errorf("devices[%d].count: %d of %s: want at least 1", i, m.Count, m.Device)
+		case m.Count > MaxRanks:
+			return fmt.Errorf("devices[%d].count: %d of %s: want at most %d", i, m.Count, m.Device, MaxRanks)
+		case seen[m.Device]:
+			return fmt.Errorf("devices[%d].device: %q: listed twice in node %s; add the counts", i, m.Device, n.Name)
+		}
+		seen[m.Device] = true
+	}
+	return nil
+}
+
+const shorthandHelp = `write it as nodes x devices type, such as "2x8 h100_sxm + 2x8 a100_sxm", or "1x(4 h100_sxm + 4 a100_sxm)" for a mixed node`
+
+// ParseCluster reads the shorthand: terms joined by +, each `NxM type` (N nodes
+// with M devices of a type) or `Nx(M type + M type)` (N nodes of mixed
+// devices). Nodes are named n0, n1, ...; link classes are left for Resolve.
+//
+// Errors name the term, what is wrong with it and the form to write.
+func ParseCluster(s string) (Cluster, error) {
+	var c Cluster
+	ranks := 0
+	for _, term := range splitTop(s) {
+		count, members, err := parseTerm(strings.TrimSpace(term))
+		if err != nil {
+			return Cluster{}, fmt.Errorf("cluster %.80q: %w", s, err)
+		}
+		// Counted before it is built, so that 65536x65536 costs nothing.
+		if ranks += count * (Node{Devices: members}).size(); ranks > MaxRanks {
+			return Cluster{}, fmt.Errorf("cluster %.80q: %d devices up to %q: a cluster has at most %d", s, ranks, strings.TrimSpace(term), MaxRanks)
+		}
+		for range count {
+			c.Nodes = append(c.Nodes, Node{Name: "n" + strconv.Itoa(len(c.Nodes)), Devices: slices.Clone(members)})
+		}
+	}
+	if err := c.Validate(); err != nil {
+		return Cluster{}, fmt.Errorf("cluster %.80q: %w", s, err)
+	}
+	return c, nil
+}
+
+// splitTop splits at the + signs that are outside parentheses.
+func splitTop(s string) []string {
+	var terms []string
+	depth, from := 0, 0
+	for i, r := range s {
+		switch r {
+		case '(':
+			depth++
+		case ')':
+			depth--
+		case '+':
+			if depth == 0 {
+				terms = append(terms, s[from:i])
+				from = i + 1
+			}
+		}
+	}
+	return append(terms, s[from:])
+}
+
+func parseTerm(term string) (nodes int, members []op.Member, err error) {
+	if term == "" {
+		return 0, nil, fmt.Errorf("nothing where a term should be; %s", shorthandHelp)
+	}
+	head, rest, ok := strings.Cut(term, "x")
+	if !ok {
+		return 0, nil, fmt.Errorf("%q has no node count; %s", term, shorthandHelp)
+	}
+	if nodes, err = parseCount(head, "nodes"); err != nil {
+		return 0, nil, fmt.Errorf("%q: %w", term, err)
+	}
+	inside, mixed := strings.CutPrefix(strings.TrimSpace(rest), "(")
+	parts := []string{rest}
+	if mixed {
+		if inside, ok = strings.CutSuffix(inside, ")"); !ok || strings.ContainsAny(inside, "()") {
+			return 0, nil, fmt.Errorf("%q: parentheses do not match; %s", term, shorthandHelp)
+		}
+		parts = strings.Split(inside, "+")
+	}
+	for _, part := range parts {
+		m, err := parseMember(part)
+		if err != nil {
+			return 0, nil, fmt.Errorf("%q: %w", term, err)
+		}
+		members = append(members, m)
+	}
+	return nodes, members, nil
+}
+
+func parseMember(s string) (op.Member, error) {
+	fields := strings.Fields(s)
+	if len(fields) != 2 {
+		return op.Member{}, fmt.Errorf("%q is not a count and a device type; %s", strings.TrimSpace(s), shorthandHelp)
+	}
+	n, err := parseCount(fields[0], "devices")
+	return op.Member{Device: fields[1], Count: n}, err
+}
+
+func parseCount(s, of string) (int, error) {
+	n, err := strconv.Atoi(strings.TrimSpace(s))
+	if err != nil {
+		return 0, fmt.Errorf("%q is no number of %s; %s", strings.TrimSpace(s), of, shorthandHelp)
+	}
+	if n < 1 || n > MaxRanks {
+		return 0, fmt.Errorf("%d %s: want 1 to %d", n, of, MaxRanks)
+	}
+	return n, nil
+}
+
+// Resolve checks the cluster against a profile and fills the link classes that
+// are empty and needed (a node of one device has no inner link, a cluster of
+// one node no network): with the given class, or else with the profile's only one.
+//
+// Errors name the unknown device type or link class with those there are and
+// the nearest, or the flag (--link, --network) that settles an open choice, or
+// a flag that contradicts every entry of the cluster.
+func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
+	if err := c.Validate(); err != nil {
+		return Cluster{}, err
+	}
+	if err := c.knownDevices(p); err != nil {
+		return Cluster{}, err
+	}
+	classes := linkClasses(p)
+	out := Cluster{Nodes: slices.Clone(c.Nodes), Network: c.Network}
+	used := link == ""
+	for i := range out.Nodes {
+		n := &out.Nodes[i]
+		if n.size() < 2 && n.Link == "" {
+			continue
+		}
+		was := n.Link
+		if err := fillLink(&n.Link, link, classes, "--link"); err != nil {
+			return Cluster{}, fmt.Errorf("link between the devices of node %s: %w", n.Name, err)
+		}
+		used = used || was == "" || was == link
+	}
+	if !used && slices.ContainsFunc(out.Nodes, func(n Node) bool { return n.Link != "" }) {
+		return Cluster{}, fmt.Errorf("--link %s contradicts the cluster, where every node names its own link class; leave one of them out", link)
+	}
+	if len(out.Nodes) < 2 && out.Network == "" {
+		return out, nil
+	}
+	if network != "" && c.Network != "" && c.Network != network {
+		return Cluster{}, fmt.Errorf("--network %s contradicts the cluster's network %q; leave one of them out", network, c.Network)
+	}
+	if err := fillLink(&out.Network, network, classes, "--network"); err != nil {
+		return Cluster{}, fmt.Errorf("link between nodes: %w", err)
+	}
+	return out, nil
+}
+
+func (c Cluster) knownDevices(p *Profile) error {
+	var names []string
+	for _, d := range p.Devices {
+		names = append(names, d.Name)
+	}
+	for _, n := range c.Nodes {
+		for _, m := range n.Devices {
+			if !slices.Contains(names, m.Device) {
+				return fmt.Errorf("device type %q of node %s is not in the profile%s", m.Device, n.Name, nearest(m.Device, names))
+			}
+		}
+	}
+	return nil
+}
+
+func linkClasses(p *Profile) []string {
+	var classes []string
+	for _, g := range p.Groups {
+		if !slices.Contains(classes, g.Link) {
+			classes = append(classes, g.Link)
+		}
+	}
+	slices.Sort(classes)
+	return classes
+}
+
+func fillLink(link *string, given string, classes []string, flag string) error {
+	if *link == "" {
+		*link = given
+	}
+	switch {
+	case len(classes) == 0:
+		return fmt.Errorf("the profile has no link class at all; measure one: evenkeel calibrate --only send_recv")
+	case *link == "" && len(classes) == 1:
+		*link = classes[0]
+	case *link == "":
+		return fmt.Errorf("the profile has the link classes %s; choose with %s", strings.Join(classes, ", "), flag)
+	case !slices.Contains(classes, *link):
+		return fmt.Errorf("link class %q is not in the profile%s", *link, nearest(*link, classes))
+	}
+	return nil
+}
+
+// nearest ends an error about an unknown name: the closest known one when it is
+// close enough to be a slip (a third of the length), and the list.
+func nearest(name string, known []string) string {
+	if len(known) == 0 {
+		return ", which has none"
+	}
+	best, distance := "", max(2, len(name)/3)+1
+	for _, k := range known {
+		if d := levenshtein.ComputeDistance(name, k); d < distance {
+			best, distance = k, d
+		}
+	}
+	list := "; it has " + strings.Join(known, ", ")
+	if best == "" {
+		return list
+	}
+	return fmt.Sprintf("; did you mean %q?%s", best, list)
+}

@@ -1,0 +1,208 @@
+package costmodel
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+func node(name string, devices ...op.Member) Node { return Node{Name: name, Devices: devices} }
+
+func TestParseCluster(t *testing.T) {
+	h, a := op.Member{Device: "h100_sxm", Count: 8}, op.Member{Device: "a100_sxm", Count: 8}
+	for _, c := range []struct {
+		in   string
+		want []Node
+	}{
+		{"1x2 cpu:1", []Node{node("n0", op.Member{Device: "cpu:1", Count: 2})}},
+		{"2x8 h100_sxm + 1x8 a100_sxm", []Node{node("n0", h), node("n1", h), node("n2", a)}},
+		{" 2 x 8  h100_sxm ", []Node{node("n0", h), node("n1", h)}},
+		{"1x(1 cpu:2 + 1 cpu:1)", []Node{node("n0", op.Member{Device: "cpu:2", Count: 1}, op.Member{Device: "cpu:1", Count: 1})}},
+		{"1x(8 h100_sxm+8 a100_sxm)+1x8 xpu_max", []Node{node("n0", h, a), node("n1", op.Member{Device: "xpu_max", Count: 8})}},
+	} {
+		got, err := ParseCluster(c.in)
+		if err != nil {
+			t.Errorf("%q: %v", c.in, err)
+			continue
+		}
+		if diff := cmp.Diff(c.want, got.Nodes); diff != "" {
+			t.Errorf("%q: (-want +got)\n%s", c.in, diff)
+		}
+		again, err := ParseCluster(got.String())
+		if err != nil || !cmp.Equal(again, got) {
+			t.Errorf("%q: String %q does not read back: %v", c.in, got.String(), err)
+		}
+	}
+}
+
+func TestParseClusterErrors(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                            "nothing where a term should be",
+		"8 h100":                      "has no node count",
+		"2x8":                         "is not a count and a device type",
+		"0x8 h100":                    "0 nodes: want 1 to 65536",
+		"1x0 h100":                    "0 devices: want 1",
+		"1x-3 h100":                   "-3 devices: want 1",
+		"1xmany h100":                 `"many" is no number of devices`,
+		"2x8 h100 +":                  "nothing where a term should be",
+		"1x(1 a + 1 b":                "parentheses do not match",
+		"1x(1 a + (1 b))":             "parentheses do not match",
+		"1x(4 a + 4 a)":               "listed twice in node n0; add the counts",
+		"1x8 h100 80GB":               "is not a count and a device type",
+		"65536x65536 h100":            "a cluster has at most 65536",
+		"99999999999999999999x1 h100": "is no number of nodes",
+		"1x8 h100)":                   "without spaces, + or parentheses",
+	} {
+		if _, err := ParseCluster(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", in, err, want)
+		}
+	}
+}
+
+const goodYAML = `# two kinds of node
+schema: evenkeel.cluster/v1
+network: roce
+nodes:
+  - name: a
+    link: nvlink
+    devices:
+      - {device: h100_sxm, count: 8}
+  - name: b
+    devices:
+      - device: a100_sxm
+        count: 4
+      - device: cpu:2
+        count: 1
+`
+
+func TestReadClusterYAML(t *testing.T) {
+	got, err := ReadClusterYAML("c.yaml", []byte(goodYAML))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Cluster{Network: "roce", Nodes: []Node{
+		{Name: "a", Link: "nvlink", Devices: []op.Member{{Device: "h100_sxm", Count: 8}}},
+		{Name: "b", Devices: []op.Member{{Device: "a100_sxm", Count: 4}, {Device: "cpu:2", Count: 1}}},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if got.LinkBetween(0, 7) != "nvlink" || got.LinkBetween(7, 8) != "roce" || got.LinkBetween(8, 12) != "" {
+		t.Error("LinkBetween takes the wrong link")
+	}
+}
+
+func TestReadClusterYAMLErrors(t *testing.T) {
+	swap := func(old, new string) string { return strings.Replace(goodYAML, old, new, 1) }
+	for name, c := range map[string]struct{ data, want string }{
+		"empty":         {"", "want one, beginning with schema: evenkeel.cluster/v1"},
+		"no schema":     {swap("schema: evenkeel.cluster/v1\n", ""), `c.yaml:2: begins with "network"`},
+		"other schema":  {swap("cluster/v1", "cluster/v9"), `schema: "evenkeel.cluster/v9": want evenkeel.cluster/v1`},
+		"schema later":  {swap("schema: evenkeel.cluster/v1\nnetwork: roce\n", "network: roce\nschema: evenkeel.cluster/v1\n"), "the first line must be schema"},
+		"unknown key":   {swap("    link: nvlink", "    lnik: nvlink"), `c.yaml:6: unknown field "lnik"; the keys are`},
+		"duplicate":     {swap("    link: nvlink", "    link: nvlink\n    link: pcie"), "c.yaml:7:"},
+		"negative":      {swap("count: 4", "count: -4"), "nodes[1].devices[0].count: -4 of a100_sxm: want at least 1"},
+		"zero devices":  {swap("{device: h100_sxm, count: 8}", "{device: h100_sxm}"), "count: 0 of h100_sxm"},
+		"fraction":      {swap("count: 4", "count: 4.5"), "c.yaml:12: 4.5: want a whole number"},
+		"infinite":      {swap("count: 4", "count: .inf"), "c.yaml:12: .inf: want a whole number"},
+		"truth":         {swap("count: 4", "count: true"), "c.yaml:12:"},
+		"null":          {swap("count: 4", "count: null"), "count: 0"},
+		"word":          {swap("count: 4", "count: four"), "c.yaml:12:"},
+		"huge":          {swap("count: 4", "count: 99999999999999999999999"), "c.yaml:12:"},
+		"too many":      {swap("count: 4", "count: 65536"), "a cluster may have"},
+		"same name":     {swap("name: b", "name: a"), `nodes[1].name: "a": nodes[0] has this name already`},
+		"same device":   {swap("device: cpu:2", "device: a100_sxm"), "listed twice in node b"},
+		"alias":         {swap("name: a\n", "name: &x a\n"), "anchors, aliases and tags are not used"},
+		"tag":           {swap("name: a\n", "name: !!str a\n"), "anchors, aliases and tags are not used"},
+		"second":        {goodYAML + "---\n" + goodYAML, "2 YAML documents"},
+		"broken":        {swap("nodes:", "nodes: ]"), "c.yaml:4:"},
+		"list":          {"- a\n- b\n", "the first line must be schema"},
+		"deep brackets": {strings.Repeat("[", 1<<19), "nested deeper"},
+		"deep dashes":   {strings.Repeat("- ", 1<<18), "nested deeper"},
+		"big":           {strings.Repeat("#\n", 1<<20), "at most 1048576"},
+	} {
+		if _, err := ReadClusterYAML("c.yaml", []byte(c.data)); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestResolve(t *testing.T) {
+	p := &Profile{
+		Devices: []op.DeviceType{{Name: "h100_sxm"}, {Name: "a100_sxm"}, {Name: "cpu:2"}},
+		Groups:  []op.GroupType{{Name: "1", Link: "nvlink"}, {Name: "2", Link: "roce"}, {Name: "3", Link: "nvlink"}},
+	}
+	one := &Profile{Devices: p.Devices, Groups: p.Groups[:1]}
+	two, err := ParseCluster("1x8 h100_sxm + 1x1 a100_sxm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := two.Resolve(p, "nvlink", "roce")
+	if err != nil || got.Nodes[0].Link != "nvlink" || got.Nodes[1].Link != "" || got.Network != "roce" || two.Nodes[0].Link != "" {
+		t.Errorf("%+v (from %+v): %v", got, two, err)
+	}
+	if got, err := two.Resolve(one, "", ""); err != nil || got.Nodes[0].Link != "nvlink" || got.Network != "nvlink" {
+		t.Errorf("the only class: %+v: %v", got, err)
+	}
+	single := Cluster{Nodes: two.Nodes[1:]}
+	if got, err := single.Resolve(&Profile{Devices: p.Devices}, "", ""); err != nil || !cmp.Equal(got, single) {
+		t.Errorf("a single device needs no link: %+v: %v", got, err)
+	}
+	named := Cluster{Network: "roce", Nodes: []Node{{Name: "x", Link: "nvlink", Devices: two.Nodes[0].Devices}, two.Nodes[1]}}
+	wrong := Cluster{Nodes: []Node{node("n0", op.Member{Device: "h10_sxm", Count: 1})}}
+	for name, c := range map[string]struct {
+		cluster       Cluster
+		profile       *Profile
+		link, network string
+		want          string
+	}{
+		"device":     {wrong, p, "", "", `"h10_sxm" of node n0 is not in the profile; did you mean "h100_sxm"?; it has h100_sxm, a100_sxm, cpu:2`},
+		"open link":  {two, p, "", "", "the profile has the link classes nvlink, roce; choose with --link"},
+		"open net":   {two, p, "nvlink", "", "link between nodes: the profile has the link classes nvlink, roce; choose with --network"},
+		"typo":       {two, p, "nvlnk", "", `link class "nvlnk" is not in the profile; did you mean "nvlink"?`},
+		"no classes": {two, &Profile{Devices: p.Devices}, "", "", "measure one: evenkeel calibrate"},
+		"link twice": {named, p, "roce", "", "--link roce contradicts"},
+		"net twice":  {named, p, "", "nvlink", "--network nvlink contradicts"},
+	} {
+		if _, err := c.cluster.Resolve(c.profile, c.link, c.network); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func FuzzParseCluster(f *testing.F) {
+	for _, s := range []string{"2x8 h100_sxm + 2x8 a100_sxm", "1x(1 cpu:2 + 1 cpu:1)", "65536x65536 a", "1x1 a + + 1x1 b", "((", "1x1 )"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		c, err := ParseCluster(s)
+		if err != nil {
+			return
+		}
+		again, err := ParseCluster(c.String())
+		if err != nil || !cmp.Equal(c, again) {
+			t.Errorf("%q: String %q does not read back: %v", s, c, err)
+		}
+	})
+}
+
+func FuzzReadClusterYAML(f *testing.F) {
+	f.Add([]byte(goodYAML))
+	f.Add([]byte("schema: evenkeel.cluster/v1\nnodes: [{name: a, devices: [{device: x, count: 1}]}]"))
+	f.Add([]byte("a: &a [b]\nc: [*a, *a]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := ReadClusterYAML("c.yaml", data)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "c.yaml:") {
+				t.Errorf("the error does not begin with the file: %v", err)
+			}
+			return
+		}
+		if err := c.Validate(); err != nil {
+			t.Errorf("accepted an invalid cluster: %v", err)
+		}
+	})
+}

@@ -1,0 +1,163 @@
+package costmodel
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// Limits of a cluster.yaml. A node takes about 60 bytes; the schema is four
+// levels deep. They keep the library's recursion harmless.
+const (
+	maxClusterFile  = 1 << 20
+	maxClusterDepth = 64
+)
+
+// clusterFile is the schema evenkeel.cluster/v1.
+type clusterFile struct {
+	Schema  string `yaml:"schema"`
+	Cluster `yaml:",inline"`
+}
+
+// ReadClusterYAML reads a cluster.yaml:
+//
+//	schema: evenkeel.cluster/v1
+//	network: roce            # link class between nodes; may be left out, see Resolve
+//	nodes:
+//	  - name: n0
+//	    link: nvlink         # link class inside the node; may be left out
+//	    devices:
+//	      - {device: h100_sxm, count: 8}
+//
+// It is strict: the schema comes first, unknown and repeated keys are refused,
+// and so are anchors, aliases, tags and second documents, which a file of this
+// kind does not need. Errors begin with name and, where there is one, the line.
+func ReadClusterYAML(name string, data []byte) (Cluster, error) {
+	if err := checkYAMLSize(data); err != nil {
+		return Cluster{}, fmt.Errorf("%s: %w", name, err)
+	}
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return Cluster{}, yamlError(name, err)
+	}
+	if err := checkYAMLTree(name, file); err != nil {
+		return Cluster{}, err
+	}
+	var f clusterFile
+	if err := yaml.UnmarshalWithOptions(data, &f, yaml.Strict()); err != nil {
+		return Cluster{}, yamlError(name, err)
+	}
+	if err := f.Validate(); err != nil {
+		return Cluster{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return f.Cluster, nil
+}
+
+// checkYAMLSize refuses, before the parser sees it, what would make it recurse
+// too deep: every level of nesting costs an opening bracket or a mark at the
+// beginning of a line.
+func checkYAMLSize(data []byte) error {
+	if len(data) > maxClusterFile {
+		return fmt.Errorf("%d bytes: a cluster.yaml has at most %d", len(data), maxClusterFile)
+	}
+	open := 0
+	for i, line := range strings.Split(string(data), "\n") {
+		open += strings.Count(line, "[") + strings.Count(line, "{") - strings.Count(line, "]") - strings.Count(line, "}")
+		marks := len(line) - len(strings.TrimLeft(line, " \t-?:!&*|>'\"[{"))
+		if open > maxClusterDepth || marks > maxClusterDepth || strings.Count(line, "[")+strings.Count(line, "{") > maxClusterDepth {
+			return fmt.Errorf("line %d: nested deeper than %d levels; a cluster.yaml needs four", i+1, maxClusterDepth)
+		}
+	}
+	return nil
+}
+
+func checkYAMLTree(name string, file *ast.File) error {
+	if len(file.Docs) != 1 || file.Docs[0].Body == nil {
+		return fmt.Errorf("%s: %d YAML documents: want one, beginning with schema: %s", name, len(file.Docs), ClusterSchema)
+	}
+	body := file.Docs[0].Body
+	first, value := firstEntry(body)
+	switch {
+	case first != "schema":
+		return fmt.Errorf("%s: begins with %.40q: the first line must be schema: %s", at(name, body), first, ClusterSchema)
+	case value != ClusterSchema:
+		return fmt.Errorf("%s: schema: %.80q: want %s", at(name, body), value, ClusterSchema)
+	}
+	var v yamlVisitor
+	ast.Walk(&v, body)
+	switch v.found.(type) {
+	case nil:
+	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		// The library would cut 4.5 devices down to 4.
+		return fmt.Errorf("%s: %s: want a whole number, or a name in quotes", at(name, v.found), v.found.String())
+	default:
+		return fmt.Errorf("%s: %.40q: anchors, aliases and tags are not used in a cluster.yaml; write the entry out", at(name, v.found), v.found.String())
+	}
+	return nil
+}
+
+func firstEntry(body ast.Node) (key, value string) {
+	var kv *ast.MappingValueNode
+	switch n := body.(type) {
+	case *ast.MappingNode:
+		if len(n.Values) > 0 {
+			kv = n.Values[0]
+		}
+	case *ast.MappingValueNode:
+		kv = n
+	}
+	if kv == nil {
+		return body.GetToken().Value, ""
+	}
+	if s, ok := kv.Value.(*ast.StringNode); ok {
+		value = s.Value
+	}
+	return kv.Key.GetToken().Value, value
+}
+
+// yamlVisitor finds the first node of a kind we refuse.
+type yamlVisitor struct{ found ast.Node }
+
+// Visit implements ast.Visitor.
+func (v *yamlVisitor) Visit(n ast.Node) ast.Visitor {
+	switch n.(type) {
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode, *ast.DirectiveNode,
+		*ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
+		if v.found == nil {
+			v.found = n
+		}
+	}
+	if v.found != nil {
+		return nil
+	}
+	return v
+}
+
+func at(name string, n ast.Node) string {
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		return fmt.Sprintf("%s:%d", name, t.Position.Line)
+	}
+	return name
+}
+
+// yamlError puts the library's message behind file and line, without its
+// excerpt of the source.
+func yamlError(name string, err error) error {
+	var e yaml.Error
+	if !errors.As(err, &e) {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	hint := ""
+	var unknown *yaml.UnknownFieldError
+	if errors.As(err, &unknown) {
+		hint = "; the keys are schema, network, nodes; in a node name, link, devices; in a device list device, count"
+	}
+	if t := e.GetToken(); t != nil && t.Position != nil {
+		return fmt.Errorf("%s:%d: %s%s", name, t.Position.Line, e.GetMessage(), hint)
+	}
+	return fmt.Errorf("%s: %s%s", name, e.GetMessage(), hint)
+}

@@ -1,0 +1,182 @@
+package costmodel
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Job is what one training step computes and on what: one long causal sequence
+// through a decoder-only model, with context parallelism over every device of
+// the cluster.
+type Job struct {
+	Model     Model        `json:"model"`
+	Cluster   Cluster      `json:"cluster"`
+	SeqLen    units.Tokens `json:"seq_len_tokens"`
+	DType     op.DType     `json:"dtype"`
+	Recompute Recompute    `json:"recompute"`
+	// RingBuffers is how many KV blocks a rank holds besides its own; a block
+	// travels on only into a free one.
+	RingBuffers int `json:"ring_buffers"`
+	// LossChunk is how many tokens' logits exist at a time.
+	LossChunk units.Tokens `json:"loss_chunk_tokens"`
+	// Zero says what is sharded over the ranks; empty is Zero3.
+	Zero ZeRO `json:"zero,omitzero"`
+}
+
+// ZeRO is how far parameters, gradients and optimizer state are sharded,
+// evenly, over the ranks that have tokens.
+type ZeRO string
+
+// The stages of ZeRO: each shards what the one before does, and more.
+const (
+	Zero0 ZeRO = "zero0" // nothing: every rank holds everything, gradients are all-reduced
+	Zero1 ZeRO = "zero1" // optimizer state
+	Zero2 ZeRO = "zero2" // and gradients
+	Zero3 ZeRO = "zero3" // and parameters, gathered layer by layer in either pass
+)
+
+func (j Job) zero() ZeRO {
+	if j.Zero == "" {
+		return Zero3
+	}
+	return j.Zero
+}
+
+// Validate reports the first field of the job that is missing, out of range or
+// asks for what the cost model does not know.
+func (j Job) Validate() error {
+	if err := j.Model.Validate(); err != nil {
+		return fmt.Errorf("model.%w", err)
+	}
+	if err := j.Cluster.Validate(); err != nil {
+		return fmt.Errorf("cluster.%w", err)
+	}
+	switch {
+	case !j.Model.GatedMLP:
+		return fmt.Errorf("model.gated_mlp: false: only gated (SwiGLU) layers have laws")
+	case j.SeqLen < 1 || j.SeqLen > maxSeqLen:
+		return fmt.Errorf("seq_len_tokens: %d: want 1 to %d", int64(j.SeqLen), maxSeqLen)
+	case j.Model.MaxLen > 0 && j.SeqLen > j.Model.MaxLen:
+		return fmt.Errorf("seq_len_tokens: %d: beyond the model's sliding window of %d tokens attention is no longer full causal, and windowed attention is not modelled; take at most the window, or turn it off in the model's config.json", int64(j.SeqLen), int64(j.Model.MaxLen))
+	case j.DType.Size() == 0:
+		return fmt.Errorf("dtype: %q: want f32, bf16, f16 or fp8", string(j.DType))
+	case j.Recompute != RecomputeNone && j.Recompute != RecomputeFull:
+		return fmt.Errorf("recompute: %q: want none or full", string(j.Recompute))
+	case j.RingBuffers < 2 || j.RingBuffers > MaxRanks:
+		return fmt.Errorf("ring_buffers: %d: want at least 2: with one, every rank of a ring waits for the next to empty it", j.RingBuffers)
+	case j.LossChunk < 1 || j.LossChunk > maxSeqLen:
+		return fmt.Errorf("loss_chunk_tokens: %d: want 1 to %d", int64(j.LossChunk), maxSeqLen)
+	case !slices.Contains([]ZeRO{Zero0, Zero1, Zero2, Zero3}, j.zero()):
+		return fmt.Errorf("zero: %q: want zero0, zero1, zero2 or zero3", string(j.Zero))
+	}
+	return nil
+}
+
+// maxSeqLen is the most tokens that op shapes allow.
+const maxSeqLen = 1 << 31
+
+// Recompute says what is computed a second time in the backward pass instead
+// of being kept.
+type Recompute string
+
+// The choices of recomputation.
+const (
+	RecomputeNone Recompute = "none"
+	RecomputeFull Recompute = "full" // every layer's forward, communication included
+)
+
+// Layout says who owns what under ring context parallelism: Shards[r] are the
+// tokens of rank r, and Ring is the order in which KV blocks travel (Ring[i]
+// sends to Ring[i+1]). Ranks with no tokens are in neither the ring nor the step.
+type Layout struct {
+	Shards []Shard `json:"shards"`
+	Ring   []int   `json:"ring"`
+}
+
+// Shard is the tokens of one rank, as half-open intervals of global positions
+// in rising order.
+type Shard struct {
+	Segments []Segment `json:"segments"`
+}
+
+// Segment is the tokens Start <= position < End.
+type Segment struct {
+	Start units.Tokens `json:"start_token"`
+	End   units.Tokens `json:"end_token"`
+}
+
+// Len is the number of tokens of a segment.
+func (s Segment) Len() units.Tokens { return s.End - s.Start }
+
+// Tokens is the number of tokens of a shard.
+func (s Shard) Tokens() units.Tokens {
+	var n units.Tokens
+	for _, g := range s.Segments {
+		n += g.Len()
+	}
+	return n
+}
+
+// Step is the account of one simulated training step.
+type Step struct {
+	Time     Estimate   `json:"time"`
+	Parts    []Part     `json:"parts"` // of Time, along the critical path, in order of execution
+	Ranks    []RankStep `json:"ranks"`
+	Traffic  []Traffic  `json:"traffic"`
+	Warnings []string   `json:"warnings,omitempty"`
+	Timeline []Span     `json:"-"` // filled only on request
+}
+
+// Part is a named share of a step's time.
+type Part struct {
+	Name string   `json:"name"`
+	Time Estimate `json:"time"`
+}
+
+// RankStep is how one rank spends a step; Busy, Exposed and Idle add up to the
+// step's time.
+type RankStep struct {
+	Device  string        `json:"device"`
+	Tokens  units.Tokens  `json:"tokens"`
+	Busy    units.Seconds `json:"busy_s"`    // computing
+	Exposed units.Seconds `json:"exposed_s"` // waiting for bytes that are on the wire or queued for it
+	Idle    units.Seconds `json:"idle_s"`    // waiting for slower ranks
+	Memory  Memory        `json:"memory"`
+}
+
+// Traffic is what crosses one link class in a step, all ranks together.
+type Traffic struct {
+	Link  string      `json:"link"`
+	Bytes units.Bytes `json:"bytes"`
+}
+
+// Memory is the predicted peak of one rank by component. All of it is by
+// formula and so `assumed` until a recording measures it.
+type Memory struct {
+	States      units.Bytes `json:"states_bytes"`      // parameters, gradients, optimizer
+	Activations units.Bytes `json:"activations_bytes"` // kept for the backward pass
+	Transient   units.Bytes `json:"transient_bytes"`   // the largest set of buffers alive at once
+	Logits      units.Bytes `json:"logits_bytes"`      // one loss chunk
+	Capacity    units.Bytes `json:"capacity_bytes"`    // of the device
+}
+
+// Peak is the sum of the components.
+func (m Memory) Peak() units.Bytes { return m.States + m.Activations + m.Transient + m.Logits }
+
+// Usable is the part of the capacity a plan may fill.
+const Usable = 0.97
+
+// Fits says whether the peak stays within the usable capacity.
+func (m Memory) Fits() bool { return float64(m.Peak()) <= Usable*float64(m.Capacity) }
+
+// Span is one busy stretch of one resource, for timelines.
+type Span struct {
+	Rank     int
+	Resource string // "compute", "egress", "ingress"
+	Name     string
+	Start    units.Seconds
+	End      units.Seconds
+}

@@ -1,0 +1,169 @@
+package costmodel
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+func TestCurveSeconds(t *testing.T) {
+	logs := &Curve{Form: LogLog, Knots: []Knot{{100, 1}, {10000, 4}, {20000, 6}}}
+	lone := &Curve{Form: LogLog, Knots: []Knot{{100, 1}}}
+	steps := &Curve{Form: AlphaBeta, Pieces: []Piece{{0, coef(1), coef(0.1)}, {100, coef(5), coef(0.01)}}}
+	for _, c := range []struct {
+		curve *Curve
+		x     units.Bytes
+		want  units.Seconds
+	}{
+		{logs, 0, 1},
+		{logs, 100, 1},
+		{logs, 1000, 2}, // half way between 100 and 10,000 in logarithms: sqrt(1 x 4)
+		{logs, 10000, 4},
+		{logs, 40000, 10}, // the last stretch's 2 s per 10,000 bytes goes on
+		{lone, 50, 1},
+		{lone, 300, 3},
+		{steps, 0, 1},
+		{steps, 99, 10.9},
+		{steps, 100, 6},
+		{steps, 1000, 15},
+	} {
+		if got := c.curve.Seconds(c.x); !near(got, c.want, 1e-12) {
+			t.Errorf("%s at %d: %v, want %v", c.curve.Form, c.x, got, c.want)
+		}
+	}
+}
+
+// TestFloorPerByteIsAFloor: no size up to the most costs less a byte, and some
+// size costs as little.
+func TestFloorPerByteIsAFloor(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := curveGen().Draw(t, "curve")
+		most := units.Bytes(rapid.IntRange(1, 300).Draw(t, "most"))
+		floor, least := c.FloorPerByte(most), units.Seconds(math.Inf(1))
+		for x := units.Bytes(1); x <= most; x++ {
+			least = min(least, c.Seconds(x)/units.Seconds(x))
+		}
+		if !near(floor, least, 1e-9) {
+			t.Fatalf("%+v to %d: floor %v, least %v", c, most, floor, least)
+		}
+	})
+}
+
+func curveGen() *rapid.Generator[*Curve] {
+	return rapid.Custom(func(t *rapid.T) *Curve {
+		from, at := units.Bytes(0), units.Seconds(0)
+		c := &Curve{Form: rapid.SampledFrom([]CurveForm{AlphaBeta, LogLog}).Draw(t, "form")}
+		for range rapid.IntRange(1, 4).Draw(t, "pieces") {
+			if c.Form == AlphaBeta {
+				c.Pieces = append(c.Pieces, Piece{from, coef(rapid.Float64Range(0.1, 5).Draw(t, "alpha")), coef(rapid.Float64Range(0, 1).Draw(t, "beta"))})
+			}
+			from += units.Bytes(rapid.IntRange(1, 90).Draw(t, "step"))
+			at += units.Seconds(rapid.Float64Range(0.1, 5).Draw(t, "time"))
+			if c.Form == LogLog {
+				c.Knots = append(c.Knots, Knot{from, at})
+			}
+		}
+		return c
+	})
+}
+
+// TestPredictBeyond: two doublings outside widen a 10 % interval to the third power.
+func TestPredictBeyond(t *testing.T) {
+	law := Law{Op: op.KindAdamW, Curve: line(0, 1), Range: []AxisRange{{"params", 100, 1000}}, Spread: tenPercent}
+	for _, c := range []struct {
+		params int64
+		beyond float64
+		source Source
+	}{
+		{100, 0, Interpolated},
+		{1000, 0, Interpolated},
+		{1100, math.Log2(1.1), Interpolated},
+		{4000, 2, Extrapolated},
+		{25, 2, Extrapolated},
+	} {
+		e := law.Predict(op.AdamW{Params: c.params})
+		hi := float64(e.Mid) * math.Pow(1.1, 1+c.beyond)
+		if e.Source != c.source || !near(e.Mid, units.Seconds(28*c.params), 1e-12) || !near(e.Hi, units.Seconds(hi), 1e-9) {
+			t.Errorf("%d: %+v, want up to %v, %s", c.params, e, hi, c.source)
+		}
+	}
+}
+
+func TestPredictDoesNotAllocate(t *testing.T) {
+	q := NewPredictor(usual(t))
+	var shape op.Shape = op.AttnFwd{Attention: op.Attention{Mask: op.Full, QLen: 5, KVLen: 5, QHeads: 2, KVHeads: 2, HeadDim: 64, DType: op.F32}}
+	if n := testing.AllocsPerRun(100, func() {
+		if _, err := q.Time("fast", shape); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestOverTakesTheNearestGroup(t *testing.T) {
+	p := &Profile{}
+	for _, g := range []struct {
+		device       string
+		count, nodes int
+		link         string
+	}{{"a", 2, 1, "bus"}, {"a", 8, 1, "bus"}, {"a", 8, 2, "net"}, {"b", 4, 1, "bus"}} {
+		group := op.NewGroupType([]op.Member{{Device: g.device, Count: g.count}}, g.nodes, g.link)
+		p.Groups = append(p.Groups, group)
+		p.Laws = append(p.Laws, Law{Op: op.KindSendRecv, Group: group.Name, Curve: line(1, 1), Range: wide(op.KindSendRecv), Spread: tenPercent})
+	}
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	q := NewPredictor(p)
+	for _, c := range []struct {
+		link   string
+		device string
+		count  int
+		want   string
+		factor float64
+	}{
+		{"bus", "a", 8, "8 a over bus", 1},
+		{"net", "a", 8, "8 a over net on 2 nodes", 1},
+		{"bus", "a", 3, "4 b over bus", transferFactor}, // a tie goes to the larger group
+		{"bus", "a", 9, "8 a over bus", transferFactor},
+		{"net", "b", 2, "8 a over net on 2 nodes", transferFactor},
+	} {
+		law, factor, err := q.Over(c.link, op.KindSendRecv, []op.Member{{Device: c.device, Count: c.count}})
+		if err != nil || law.Group != c.want || factor != c.factor {
+			t.Errorf("%d %s over %s: %+v, %v, %v", c.count, c.device, c.link, law, factor, err)
+		}
+	}
+	if _, _, err := q.Over("air", op.KindSendRecv, nil); err == nil {
+		t.Error("a link class without laws is no error")
+	}
+}
+
+func TestEstimateArithmetic(t *testing.T) {
+	a, b := Estimate{9, 10, 11, Measured}, Estimate{16, 20, 24, Extrapolated}
+	if got, want := a.Plus(b), (Estimate{25, 30, 35, Extrapolated}); got != want {
+		t.Errorf("together %+v, want %+v", got, want)
+	}
+	got := Estimate{7, 10, 13, Assumed}.PlusIndependent(b)
+	if want := (Estimate{25, 30, 35, Assumed}); got != want { // 3, 4, 5
+		t.Errorf("independent %+v, want %+v", got, want)
+	}
+	if got, want := a.Times(3), (Estimate{27, 30, 33, Measured}); got != want {
+		t.Errorf("times %+v, want %+v", got, want)
+	}
+	if (Estimate{}).Spread() != 0 || a.Spread() != 0.1 {
+		t.Errorf("spreads %v, %v", (Estimate{}).Spread(), a.Spread())
+	}
+	order := []Source{"", Measured, Interpolated, Extrapolated, Transferred, Assumed}
+	for i, x := range order {
+		for k, y := range order {
+			if got := x.Worse(y); got != order[max(i, k)] {
+				t.Errorf("the worse of %q and %q is %q", x, y, got)
+			}
+		}
+	}
+}

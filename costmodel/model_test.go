@@ -1,0 +1,127 @@
+package costmodel
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// Published configurations, cut to the keys that matter.
+const (
+	llama3 = `{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": false, "hidden_act": "silu",
+ "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32,
+ "num_key_value_heads": 8, "rope_theta": 500000.0, "tie_word_embeddings": false, "vocab_size": 128256}`
+	qwen2 = `{"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 896, "intermediate_size": 4864,
+ "max_window_layers": 24, "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2,
+ "sliding_window": 131072, "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936}`
+	qwen3 = `{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": false, "head_dim": 128,
+ "hidden_size": 1024, "intermediate_size": 3072, "num_attention_heads": 16, "num_hidden_layers": 28,
+ "num_key_value_heads": 8, "sliding_window": null, "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936}`
+	mistral = `{"architectures": ["MistralForCausalLM"], "model_type": "mistral", "hidden_size": 4096, "intermediate_size": 14336,
+ "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "sliding_window": 4096, "vocab_size": 32000}`
+)
+
+// TestPublishedParameterCounts: the counts are those of the published weights
+// (Llama-3-8B, Qwen2-0.5B, Qwen3-0.6B, Mistral-7B-v0.1).
+func TestPublishedParameterCounts(t *testing.T) {
+	for config, want := range map[string]int64{
+		llama3: 8_030_261_248, qwen2: 494_032_768, qwen3: 596_049_920, mistral: 7_241_732_096,
+	} {
+		m, err := ReadModel("config.json", []byte(config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := m.Params(); got != want {
+			t.Errorf("%s: %d parameters, want %d", m.Name, got, want)
+		}
+	}
+}
+
+func TestReadModel(t *testing.T) {
+	got, err := ReadModel("config.json", []byte(qwen2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Model{
+		Name: "qwen2", Layers: 24, Hidden: 896, FFN: 4864, QHeads: 14, KVHeads: 2, HeadDim: 64, Vocab: 151936,
+		TiedEmbeddings: true, GatedMLP: true, QKVBias: true,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	noKV := strings.Replace(llama3, `"num_key_value_heads": 8,`, "", 1)
+	if m, err := ReadModel("c", []byte(noKV)); err != nil || m.KVHeads != 32 || m.HeadDim != 128 {
+		t.Errorf("defaults: %+v: %v", m, err)
+	}
+}
+
+func TestSlidingWindow(t *testing.T) {
+	on := strings.Replace(qwen2, `"use_sliding_window": false`, `"use_sliding_window": true`, 1)
+	for config, want := range map[string]int64{
+		mistral: 4096,
+		strings.Replace(mistral, `"sliding_window": 4096`, `"sliding_window": null`, 1): 0,
+		qwen2: 0,
+		on:    0, // max_window_layers is the number of layers: no layer is windowed
+		strings.Replace(on, `"max_window_layers": 24`, `"max_window_layers": 21`, 1):                                131072,
+		strings.Replace(on, `"max_window_layers": 24`, `"layer_types": ["full_attention", "sliding_attention"]`, 1): 131072,
+		strings.Replace(llama3, `"hidden_act"`, `"sliding_window": 4096, "hidden_act"`, 1):                          0,
+	} {
+		m, err := ReadModel("c", []byte(config))
+		if err != nil || int64(m.MaxLen) != want {
+			t.Errorf("%s\nlimit %d, want %d: %v", config, m.MaxLen, want, err)
+		}
+	}
+}
+
+func TestReadModelErrors(t *testing.T) {
+	swap := func(old, new string) string {
+		if !strings.Contains(llama3, old) {
+			t.Fatalf("no %q to replace", old)
+		}
+		return strings.Replace(llama3, old, new, 1)
+	}
+	for name, c := range map[string]struct{ data, want string }{
+		"unknown":      {`{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}`, `model_type "mamba", architectures ["MambaForCausalLM"]: not supported; the supported ones are llama (LlamaForCausalLM), mistral`},
+		"mixed":        {swap(`"LlamaForCausalLM"`, `"LlamaForSequenceClassification"`), "not supported"},
+		"nothing":      {`{}`, `model_type ""`},
+		"missing":      {swap(`"hidden_size": 4096, `, ""), "hidden_size: missing"},
+		"zero":         {swap(`"num_hidden_layers": 32`, `"num_hidden_layers": 0`), "num_hidden_layers: 0: want 1 to"},
+		"negative":     {swap(`"vocab_size": 128256`, `"vocab_size": -1`), "vocab_size: -1: want"},
+		"absurd":       {swap(`"intermediate_size": 14336`, `"intermediate_size": 99999999`), "intermediate_size: 99999999: want"},
+		"implausible":  {strings.NewReplacer(`"num_hidden_layers": 32`, `"num_hidden_layers": 4000`, "14336", "8000000").Replace(llama3), "not plausible"},
+		"kv heads":     {swap(`"num_key_value_heads": 8`, `"num_key_value_heads": 5`), "num_key_value_heads: 5: must divide num_attention_heads 32"},
+		"heads":        {swap(`"num_attention_heads": 32`, `"num_attention_heads": 24`), "hidden_size: 4096: not a multiple of num_attention_heads 24"},
+		"fraction":     {swap(`"vocab_size": 128256`, `"vocab_size": 1.5`), "config.json:3: vocab_size: 1.5: not the type"},
+		"text":         {swap(`4096`, `"4096"`), "config.json:2: hidden_size:"},
+		"duplicate":    {swap(`"vocab_size": 128256`, `"vocab_size": 1, "vocab_size": 2`), "vocab_size"},
+		"experts":      {swap(`"hidden_act"`, `"num_local_experts": 8, "hidden_act"`), "num_local_experts: 8: mixtures of experts"},
+		"torn":         {llama3[:100], "config.json:"},
+		"empty":        {"", "config.json"},
+		"list":         {"[1]", "config.json"},
+		"two in a row": {llama3 + llama3, "config.json"},
+	} {
+		_, err := ReadModel("config.json", []byte(c.data))
+		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "config.json") {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func FuzzReadModel(f *testing.F) {
+	for _, s := range []string{llama3, qwen2, qwen3, mistral, "{", `{"model_type":"llama","num_hidden_layers":1e3}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := ReadModel("c", data)
+		if err != nil {
+			return
+		}
+		if err := m.Validate(); err != nil {
+			t.Errorf("accepted an invalid model: %v", err)
+		}
+		if n := m.Params(); n < 1 || n > 1<<47 {
+			t.Errorf("%d parameters", n)
+		}
+	})
+}

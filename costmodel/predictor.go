@@ -1,0 +1,132 @@
+package costmodel
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Predictor answers what an op takes on a device type or over a link class,
+// from the laws of one profile. It is safe for concurrent use.
+type Predictor struct {
+	laws    map[lawKey]*Law
+	devices map[string]op.DeviceType
+	groups  []op.GroupType
+}
+
+// NewPredictor indexes the laws of a valid profile.
+func NewPredictor(p *Profile) *Predictor {
+	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups}
+	for i := range p.Laws {
+		q.laws[p.Laws[i].key()] = &p.Laws[i]
+	}
+	for _, d := range p.Devices {
+		q.devices[d.Name] = d
+	}
+	return q
+}
+
+// MissingLawError says that a needed law was never measured, and what would
+// measure it. Nothing is ever filled in for it.
+type MissingLawError struct {
+	Op      op.Kind
+	Variant op.Variant
+	On      string // device type, group signature or link class
+}
+
+// Error names the law and the command that measures it.
+func (e *MissingLawError) Error() string {
+	what := string(e.Op)
+	if v := e.Variant.String(); v != "" {
+		what += " (" + v + ")"
+	}
+	return fmt.Sprintf("no law for %s on %s in the profile; measure it: evenkeel calibrate --only %s, then fit again", what, e.On, e.Op)
+}
+
+// Device returns a device type of the profile. The error lists those there are.
+func (q *Predictor) Device(name string) (op.DeviceType, error) {
+	d, ok := q.devices[name]
+	if !ok {
+		var names []string
+		for n := range q.devices {
+			names = append(names, n)
+		}
+		sort.Strings(names)
+		return d, fmt.Errorf("device type %q is not in the profile; it has %s", name, strings.Join(names, ", "))
+	}
+	return d, nil
+}
+
+// Law returns the law of an op on a device type or group signature, or a
+// *MissingLawError.
+func (q *Predictor) Law(on string, kind op.Kind, v op.Variant) (*Law, error) {
+	if l, ok := q.laws[lawKey{kind, v, on}]; ok {
+		return l, nil
+	}
+	return nil, &MissingLawError{kind, v, on}
+}
+
+// Time predicts one call of an op on a device type (or, for a collective, on a
+// group signature by its exact name).
+func (q *Predictor) Time(on string, s op.Shape) (Estimate, error) {
+	l, err := q.Law(on, s.Kind(), s.Variant())
+	if err != nil {
+		return Estimate{}, err
+	}
+	return l.Predict(s), nil
+}
+
+// transferFactor slows a collective's law that is used for another group than
+// it was measured on, and its square bounds the interval: a guess on the safe
+// side until that group is measured, which is why the estimate is marked
+// transferred.
+const transferFactor = 1.15
+
+// Over finds the law of a collective among members over a link class: that of
+// the same member types and count if it was measured, on one node or else on
+// however many (the link class says what lies between them), else of the
+// nearest measured group size on that link class, marked as transferred by the
+// returned factor (1 when exact). Ties go to the larger group.
+//
+// Errors: *MissingLawError when the link class has no law for the op at all.
+func (q *Predictor) Over(link string, kind op.Kind, members []op.Member) (law *Law, factor float64, err error) {
+	want := op.NewGroupType(members, 1, link)
+	if l, ok := q.laws[lawKey{kind, op.Variant{}, want.Name}]; ok {
+		return l, 1, nil
+	}
+	best := -1
+	for _, g := range q.groups {
+		l, ok := q.laws[lawKey{kind, op.Variant{}, g.Name}]
+		if !ok || g.Link != link {
+			continue
+		}
+		if op.NewGroupType(g.Members, 1, link).Name == want.Name {
+			return l, 1, nil
+		}
+		distance := 2 * abs(g.Ranks()-want.Ranks())
+		if g.Ranks() < want.Ranks() {
+			distance++
+		}
+		if best < 0 || distance < best {
+			best, law = distance, l
+		}
+	}
+	if law == nil {
+		return nil, 0, &MissingLawError{kind, op.Variant{}, "links of class " + link}
+	}
+	return law, transferFactor, nil
+}
+
+// Transfer predicts a shape by a law and factor found with Over.
+func Transfer(law *Law, factor float64, s op.Shape) Estimate {
+	e := law.Predict(s)
+	if factor == 1 {
+		return e
+	}
+	return Estimate{e.Lo, e.Mid * units.Seconds(factor), e.Hi * units.Seconds(factor*factor), e.Source.Worse(Transferred)}
+}
+
+func abs(x int) int { return max(x, -x) }

@@ -1,0 +1,225 @@
+package costmodel
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+func TestZigZag(t *testing.T) {
+	got := ZigZag([]units.Tokens{4, 0, 3, 6})
+	want := Layout{Ring: []int{0, 2, 3}, Shards: []Shard{
+		{[]Segment{{0, 2}, {11, 13}}}, {}, {[]Segment{{2, 3}, {9, 11}}}, {[]Segment{{3, 9}}},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if got := ZigZag([]units.Tokens{9}); len(got.Shards[0].Segments) != 1 {
+		t.Errorf("a single rank has %v", got.Shards[0])
+	}
+}
+
+func tokensGen(most int) *rapid.Generator[[]units.Tokens] {
+	return rapid.SliceOfN(rapid.Map(rapid.IntRange(0, most), func(n int) units.Tokens { return units.Tokens(n) }), 1, 7)
+}
+
+func sumTokens(tokens []units.Tokens) units.Tokens {
+	var sum units.Tokens
+	for _, n := range tokens {
+		sum += n
+	}
+	return sum
+}
+
+func TestZigZagCovers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tokens := tokensGen(9).Draw(t, "tokens")
+		l := ZigZag(tokens)
+		if err := l.Validate(sumTokens(tokens), len(tokens)); err != nil {
+			t.Fatal(err)
+		}
+		for r, s := range l.Shards {
+			if s.Tokens() != tokens[r] {
+				t.Fatalf("rank %d has %d of %d tokens", r, s.Tokens(), tokens[r])
+			}
+		}
+	})
+}
+
+// pairs counts the pairs that blocks cover.
+func pairs(blocks []Block) units.Tokens {
+	var n units.Tokens
+	for _, b := range blocks {
+		if b.Mask == op.Diag {
+			n += b.QLen * (b.QLen + 1) / 2
+		} else {
+			n += b.QLen * b.KVLen
+		}
+	}
+	return n
+}
+
+// TestZigZagLemma: with even lengths rank i has s_i s_k / 2 pairs with rank k
+// and s_i^2/2 + s_i/2 with itself, whatever the lengths and their order.
+func TestZigZagLemma(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		tokens := tokensGen(200).Draw(t, "tokens")
+		for i := range tokens {
+			tokens[i] *= 2
+		}
+		l := ZigZag(tokens)
+		for i, si := range tokens {
+			for k, sk := range tokens {
+				want := si * sk / 2
+				if i == k {
+					want += si / 2
+				}
+				if got := pairs(Blocks(l.Shards[i], l.Shards[k])); got != want {
+					t.Fatalf("%v: ranks %d, %d: %d pairs, want %d", tokens, i, k, got, want)
+				}
+			}
+		}
+	})
+}
+
+// TestBlocksAreLarge: between two zigzag shards one rectangle is enough.
+func TestBlocksAreLarge(t *testing.T) {
+	l := ZigZag([]units.Tokens{8, 6, 10})
+	for _, c := range []struct {
+		q, kv int
+		want  []Block
+	}{
+		{0, 1, []Block{{op.Full, 4, 4, 0, 6}}},                                               // the tail sees all
+		{1, 0, []Block{{op.Full, 0, 6, 0, 4}}},                                               // all see the head
+		{0, 0, []Block{{op.Diag, 0, 4, 0, 4}, {op.Diag, 4, 4, 4, 4}, {op.Full, 4, 4, 0, 4}}}, // two pieces
+		{2, 2, []Block{{op.Diag, 0, 10, 0, 10}}},                                             // pieces that touch
+	} {
+		if diff := cmp.Diff(c.want, Blocks(l.Shards[c.q], l.Shards[c.kv])); diff != "" {
+			t.Errorf("%d on %d: (-want +got)\n%s", c.q, c.kv, diff)
+		}
+	}
+}
+
+// positions lists the tokens of a shard in storage order.
+func (s Shard) positions() []units.Tokens {
+	var out []units.Tokens
+	for _, g := range s.Segments {
+		for p := g.Start; p < g.End; p++ {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// checkCells marks every cell that the blocks cover and compares with i >= j.
+func checkCells(t interface{ Fatalf(string, ...any) }, q, kv Shard) {
+	qs, ks := q.positions(), kv.positions()
+	covered := map[[2]units.Tokens]int{}
+	for _, b := range Blocks(q, kv) {
+		if b.QLen < 1 || b.KVLen < 1 || (b.Mask == op.Diag && b.QLen != b.KVLen) {
+			t.Fatalf("impossible block %+v of %v on %v", b, q, kv)
+		}
+		for i := range b.QLen {
+			for j := range b.KVLen {
+				if b.Mask == op.Full || i >= j {
+					covered[[2]units.Tokens{b.QStart + i, b.KVStart + j}]++
+				}
+			}
+		}
+	}
+	for i, qp := range qs {
+		for j, kp := range ks {
+			want := 0
+			if qp >= kp {
+				want = 1
+			}
+			if got := covered[[2]units.Tokens{units.Tokens(i), units.Tokens(j)}]; got != want {
+				t.Fatalf("%v on %v: query %d, key %d covered %d times, want %d", q, kv, qp, kp, got, want)
+			}
+		}
+	}
+}
+
+func shardGen(t *rapid.T, label string) Shard {
+	var s Shard
+	cuts := rapid.SliceOfNDistinct(rapid.IntRange(0, 24), 0, 8, rapid.ID[int]).Draw(t, label)
+	in := make([]bool, 26)
+	for _, c := range cuts {
+		in[c] = true
+	}
+	start := -1
+	for p, on := range in {
+		switch {
+		case on && start < 0:
+			start = p
+		case on: // a second mark ends a segment; the next one may touch it
+			s.Segments = append(s.Segments, Segment{units.Tokens(start), units.Tokens(p)})
+			start = -1
+			if p%2 == 0 {
+				start = p
+			}
+		}
+	}
+	return s
+}
+
+func TestBlocksCoverAnyShards(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		q, kv := shardGen(t, "q"), shardGen(t, "kv")
+		checkCells(t, q, kv)
+		checkCells(t, q, q)
+	})
+}
+
+func TestBlocksCoverZigZag(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		tokens := make([]units.Tokens, 1+rng.IntN(5))
+		for i := range tokens {
+			tokens[i] = units.Tokens(rng.IntN(9))
+		}
+		l := ZigZag(tokens)
+		for _, q := range l.Shards {
+			for _, kv := range l.Shards {
+				checkCells(t, q, kv)
+			}
+		}
+	}
+}
+
+func TestLayoutValidateErrors(t *testing.T) {
+	seg := func(bounds ...units.Tokens) Shard {
+		var s Shard
+		for i := 0; i < len(bounds); i += 2 {
+			s.Segments = append(s.Segments, Segment{bounds[i], bounds[i+1]})
+		}
+		return s
+	}
+	two := func(a, b Shard, ring ...int) Layout { return Layout{Shards: []Shard{a, b}, Ring: ring} }
+	for name, c := range map[string]struct {
+		l    Layout
+		want string
+	}{
+		"shards":    {Layout{Shards: []Shard{seg(0, 8)}, Ring: []int{0}}, "the cluster has 2 ranks"},
+		"negative":  {two(seg(-1, 4), seg(4, 8), 0, 1), "shards[0].segments[0]: [-1, 4)"},
+		"beyond":    {two(seg(0, 4), seg(4, 9), 0, 1), "shards[1].segments[0]: [4, 9)"},
+		"empty":     {two(seg(0, 4), seg(4, 4, 4, 8), 0, 1), "non-empty"},
+		"falling":   {two(seg(0, 4), seg(6, 8, 4, 6), 0, 1), "segments must rise"},
+		"overlap":   {two(seg(0, 5), seg(4, 8), 0, 1), "token 4 belongs to two"},
+		"hole":      {two(seg(0, 3), seg(4, 8), 0, 1), "7 tokens in all: the sequence has 8"},
+		"ring rank": {two(seg(0, 4), seg(4, 8), 0, 2), "ring[1]: 2: want a rank"},
+		"twice":     {two(seg(0, 4), seg(4, 8), 0, 0), "rank 0 is in the ring twice"},
+		"left out":  {two(seg(0, 4), seg(4, 8), 0), "rank 1 has 4 tokens but is not in the ring"},
+		"idle":      {two(seg(0, 8), Shard{}, 0, 1), "rank 1 has no tokens"},
+	} {
+		if err := c.l.Validate(8, 2); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
