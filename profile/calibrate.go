@@ -211,7 +211,8 @@ func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error
 	if err := x.Prepare(ctx, spot.Shape, c.inputSeed(spot)); err != nil {
 		return 0, err
 	}
-	return warmUp(ctx, x)
+	one, _, err := warmUp(ctx, x)
+	return one, err
 }
 
 // canaryEvery is after how many points the canaries are measured again, so
@@ -254,10 +255,8 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 		}
 		c.report(Progress{Phase: "measuring", Now: spot, Done: i + 1, Total: len(s.Points), Left: left, Point: p})
 		if (i+1)%canaryEvery == 0 {
-			for _, k := range s.Canaries {
-				if _, err := c.point(ctx, s.Points[k], lineCanary); err != nil {
-					return err
-				}
+			if err := c.repeat(ctx, s, (i+1)/canaryEvery); err != nil {
+				return err
 			}
 		}
 		if err := c.healthy(i + 1); err != nil {
@@ -265,6 +264,17 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 		}
 	}
 	return finish(EndDone)
+}
+
+// repeat measures two of the canaries again, each round the next two.
+func (c *calibration) repeat(ctx context.Context, s *Schedule, round int) error {
+	for k := range min(2, len(s.Canaries)) {
+		spot := s.Points[s.Canaries[(2*round+k)%len(s.Canaries)]]
+		if _, err := c.point(ctx, spot, lineCanary); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // healthy stops a run that produces little but failures.

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
+
+	"gonum.org/v1/gonum/floats"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -22,9 +25,8 @@ func size(s op.Shape) float64 {
 	return float64(s.Work().FLOPs)
 }
 
-// callsAPoint is about how many calls a point of long calls costs in all:
-// warm-up, estimate and samples.
-const callsAPoint = 8
+// callsAPoint is about how many calls a point of long calls costs in all.
+const callsAPoint = 6
 
 // overhead is what a point costs besides its samples: inputs, warm-up, the
 // journal. Only an expectation, used to choose.
@@ -45,74 +47,87 @@ const (
 	mostPointTime  = units.Seconds(5)
 )
 
-// aims splits a budget into a number of points and the time for one: twelve
-// points a second while that is fewer than `most` a family, the rest into time.
+// pointsPerSecond of budget: enough for a dozen points a law in the default
+// minute, few enough that a third of the time suffices for short calls and the
+// rest can go into long ones, which planners ask for.
+const (
+	pointsPerSecond = 8
+	shortShare      = 0.35
+)
+
+// aims splits a budget into a number of points and the time for the samples of
+// one.
 //
 // The error names the budget that would suffice.
 func aims(families int, budget units.Seconds) (points int, each units.Seconds, err error) {
-	points = min(max(int(12*budget), fewest*families), most*families)
-	each = min(budget/units.Seconds(points)-overhead, mostPointTime)
+	points = min(max(int(pointsPerSecond*budget), fewest*families), most*families)
+	each = min(shortShare*budget/units.Seconds(points), mostPointTime)
 	if each < leastPointTime {
-		need := units.Seconds(fewest*families) * (leastPointTime + overhead)
+		need := units.Seconds(fewest*families) * leastPointTime / shortShare
 		return 0, 0, fmt.Errorf("a budget of %s is too short for %d families of shapes: pass --budget %ds or more, or --only to measure fewer ops", budget, families, int(need)+1)
 	}
 	return points, each, nil
 }
 
-// choose picks `n` shapes of a space whose calls take at most `longest`
-// seconds by the pilot's rate. The places are a Latin hypercube (McKay et al.
-// 1979) on logarithmic axes, so that every axis is covered evenly however few
-// the points; the shapes are distinct.
+// choose picks `n` shapes of a space whose calls take at most `longest` seconds
+// by the pilot's rate. Half of them are spread as far apart as possible on the
+// logarithmic axes (each the candidate farthest from those before), so that the
+// measured range reaches into every corner that the limit allows; the others
+// are uniform, so that the middle is not empty. The shapes are distinct.
 //
 // It returns fewer when the space does not hold n distinct shapes short enough.
 func choose(sp Space, n int, rate, longest units.Seconds, r *rand.Rand) []op.Shape {
-	var shapes []op.Shape
+	pool := candidates(sp, 8*n, rate, longest, r)
+	var chosen []op.Shape
+	nearest := make([]float64, len(pool)) // distance to the nearest chosen one; 0: is chosen
+	for i := range nearest {
+		nearest[i] = math.Inf(1)
+	}
+	for len(chosen) < min(n, len(pool)) {
+		next := slices.IndexFunc(nearest, func(d float64) bool { return d > 0 }) // the pool is in random order
+		if len(chosen)%2 == 0 {
+			next = floats.MaxIdx(nearest)
+		}
+		chosen = append(chosen, pool[next].shape)
+		for i := range pool {
+			nearest[i] = min(nearest[i], floats.Distance(pool[i].u, pool[next].u, 2))
+		}
+	}
+	return chosen
+}
+
+// candidate is a shape with its place in the unit cube.
+type candidate struct {
+	u     []float64
+	shape op.Shape
+}
+
+// candidates draws distinct shapes uniformly from the part of the unit cube
+// whose calls are short enough. Where that part is too small to be hit, the
+// cube shrinks towards the small corner.
+func candidates(sp Space, n int, rate, longest units.Seconds, r *rand.Rand) []candidate {
+	const uniform, shrinking = 64, 128
+	var pool []candidate
 	seen := map[string]bool{}
-	for round := 0; len(shapes) < n && round < 8; round++ {
-		for _, u := range latinHypercube(n, sp.Dims, r) {
-			s := shorten(sp, u, rate, longest)
-			if s == nil || len(shapes) == n {
+	for tries := 0; len(pool) < n && tries < 4*n; tries++ {
+		u := make([]float64, sp.Dims)
+		for draw := range uniform + shrinking {
+			reach := math.Pow(0.97, float64(max(0, draw-uniform)))
+			for d := range u {
+				u[d] = reach * r.Float64()
+			}
+			s := sp.Make(u)
+			if units.Seconds(size(s))*rate > longest {
 				continue
 			}
-			data, err := op.Encode(s)
-			if err != nil || seen[string(data)] {
-				continue
+			if data, err := op.Encode(s); err == nil && !seen[string(data)] {
+				seen[string(data)] = true
+				pool = append(pool, candidate{u, s})
 			}
-			seen[string(data)] = true
-			shapes = append(shapes, s)
+			break
 		}
 	}
-	return shapes
-}
-
-// shorten walks from a place towards the small corner until the call is short
-// enough: the hypercube's large corner is beyond any budget, and dropping its
-// points would leave the range just below the limit empty, which is where the
-// planner's shapes are.
-func shorten(sp Space, u []float64, rate, longest units.Seconds) op.Shape {
-	for f := 1.0; f > 0.02; f *= 0.93 {
-		v := make([]float64, len(u))
-		for i := range u {
-			v[i] = u[i] * f
-		}
-		if s := sp.Make(v); units.Seconds(size(s))*rate <= longest {
-			return s
-		}
-	}
-	return nil
-}
-
-func latinHypercube(n, dims int, r *rand.Rand) [][]float64 {
-	places := make([][]float64, n)
-	for i := range places {
-		places[i] = make([]float64, dims)
-	}
-	for d := range dims {
-		for i, cell := range r.Perm(n) {
-			places[i][d] = (float64(cell) + r.Float64()) / float64(n)
-		}
-	}
-	return places
+	return pool
 }
 
 // plan chooses the points of all spaces so that measuring them takes about

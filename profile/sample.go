@@ -77,11 +77,14 @@ func samplePoint(ctx context.Context, c Clock, x Executor, s op.Shape, seed uint
 	if err := x.Prepare(ctx, s, seed); err != nil {
 		return nil, err
 	}
-	one, err := warmUp(ctx, x)
+	one, warm, err := warmUp(ctx, x)
 	if err != nil {
 		return nil, err
 	}
 	m := &sampling{inner: innerCalls(one, p)}
+	if m.inner == 1 && !warm.Guard.Throttled && warm.Guard.WaitShare <= p.WaitLimit {
+		m.keep(warm)
+	}
 	least := p.MinSamples
 	if one > p.Long {
 		least = p.MinSamplesLong
@@ -117,25 +120,25 @@ func samplePoint(ctx context.Context, c Clock, x Executor, s op.Shape, seed uint
 	return m, nil
 }
 
-// warmUp makes at least 3 calls, which also estimate one call's time. The
-// first batch pays for page faults and cold instructions and is not believed.
-func warmUp(ctx context.Context, x Executor) (units.Seconds, error) {
+// warmUp makes three calls. The first pays for page faults and cold
+// instructions and is not believed; the other two are returned, and estimate
+// one call's time.
+func warmUp(ctx context.Context, x Executor) (one units.Seconds, warm Batch, err error) {
 	if _, err := x.Run(ctx, 1, 1); err != nil {
-		return 0, err
+		return 0, warm, err
 	}
-	b, err := x.Run(ctx, 1, 2)
-	if err != nil {
-		return 0, err
+	if warm, err = x.Run(ctx, 1, 2); err != nil {
+		return 0, warm, err
 	}
-	t := b.Slowest()
+	t := warm.Slowest()
 	if len(t) == 0 {
-		return 0, &OpError{Class: Crashed, Lost: true, Err: errors.New("the worker returned no samples")}
+		return 0, warm, &OpError{Class: Crashed, Lost: true, Err: errors.New("the worker returned no samples")}
 	}
-	one := min(t[0], t[len(t)-1])
+	one = min(t[0], t[len(t)-1])
 	if !(one > 0) || math.IsInf(float64(one), 0) {
-		return 0, &OpError{Class: Crashed, Lost: true, Err: fmt.Errorf("the worker returned a time of %v s", float64(one))}
+		return 0, warm, &OpError{Class: Crashed, Lost: true, Err: fmt.Errorf("the worker returned a time of %v s", float64(one))}
 	}
-	return one, nil
+	return one, warm, nil
 }
 
 // innerCalls is how many calls make a sample long enough for the clock and the

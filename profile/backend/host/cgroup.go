@@ -143,13 +143,12 @@ func (r *reader) cores(groups []group, offered int) int {
 // quota is the number of cores a group may use on average, +Inf without a limit.
 func (r *reader) quota(g group) float64 {
 	name := g.dir + "/cpu.max"
-	text := r.optional(name)
 	if !g.v2 {
 		name = g.dir + "/cpu.cfs_quota_us"
-		text = r.optional(name)
-		if text != "" {
-			text += " " + r.optional(g.dir+"/cpu.cfs_period_us")
-		}
+	}
+	text := r.optional(name)
+	if !g.v2 && text != "" {
+		text += " " + r.optional(g.dir+"/cpu.cfs_period_us")
 	}
 	if strings.TrimSpace(text) == "" {
 		return math.Inf(1)

@@ -73,8 +73,8 @@ func RunDelay(root fs.FS) (waited time.Duration, ok bool) {
 }
 
 // parseSchedstat reads "ran waited slices", times in nanoseconds, and gives the
-// second. A kernel told not to keep the account prints "0 0 0": that is no
-// reading, and cannot be mistaken, for a thread that reads its own has run.
+// second. A kernel that does not keep the account prints "0 0 0": no reading,
+// and no other thread looks like that, since each runs when it starts.
 func parseSchedstat(text string) (time.Duration, bool) {
 	fields := strings.Fields(text)
 	if len(fields) != 3 {

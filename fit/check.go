@@ -1,0 +1,210 @@
+package fit
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
+)
+
+// Limit is what a stratum's errors may be at most, as |log(measured/predicted)|.
+type Limit struct {
+	Median float64 `json:"median"`
+	P90    float64 `json:"p90"`
+}
+
+// Limits gives every family of ops its limit.
+type Limits map[Family]Limit
+
+// DefaultLimits are the limits of `check` when none are given: what a
+// calibration of an ordinary machine should reach.
+func DefaultLimits() Limits {
+	return Limits{
+		FamilyAttention:  {Median: 0.06, P90: 0.20},
+		FamilyGEMM:       {Median: 0.06, P90: 0.20},
+		FamilyBandwidth:  {Median: 0.10, P90: 0.40},
+		FamilyCollective: {Median: 0.15, P90: 0.50},
+	}
+}
+
+// Family is a group of ops that are judged together.
+type Family string
+
+// The families, in the order in which they are reported.
+const (
+	FamilyAttention  Family = "attention"
+	FamilyGEMM       Family = "gemm"
+	FamilyBandwidth  Family = "bandwidth"
+	FamilyCollective Family = "collective"
+)
+
+// FamilyOf sorts an op into its family; ops that measure no time have none.
+func FamilyOf(k op.Kind) Family {
+	spec, err := op.Lookup(k)
+	switch {
+	case err != nil || spec.Measures != op.Time:
+		return ""
+	case k == op.KindGEMM:
+		return FamilyGEMM
+	case spec.Class == op.Compute:
+		return FamilyAttention
+	case spec.Class == op.Collective:
+		return FamilyCollective
+	}
+	return FamilyBandwidth
+}
+
+// Verdict of a stratum.
+type Verdict string
+
+// The verdicts.
+const (
+	Pass         Verdict = "pass"
+	Fail         Verdict = "fail"
+	Insufficient Verdict = "insufficient" // fewer than MinPoints: nothing is said
+)
+
+// MinPoints is the least number of points that a verdict is given on.
+const MinPoints = 20
+
+// Row is one stratum of a report: a family on a device or group.
+type Row struct {
+	Family  Family  `json:"family"`
+	On      string  `json:"on"`
+	Limit   Limit   `json:"limit"`
+	Verdict Verdict `json:"verdict"`
+	costmodel.FitError
+	// MedianUpper and P90Upper are the upper 95 % bootstrap bounds, which the
+	// limits apply to, so that a lucky draw does not pass.
+	MedianUpper float64 `json:"median_upper95"`
+	P90Upper    float64 `json:"p90_upper95"`
+}
+
+// Pair is one point with its prediction.
+type Pair struct {
+	Family   Family             `json:"family"`
+	On       string             `json:"on"`
+	Op       op.Kind            `json:"op"`
+	Measured float64            `json:"measured_s"`
+	Estimate costmodel.Estimate `json:"predicted"`
+}
+
+// Log is log(measured/predicted): positive where the law is too optimistic.
+func (p Pair) Log() float64 { return math.Log(p.Measured / float64(p.Estimate.Mid)) }
+
+// Inside says whether the measured time lies in the 90 % interval.
+func (p Pair) Inside() bool {
+	return p.Measured >= float64(p.Estimate.Lo) && p.Measured <= float64(p.Estimate.Hi)
+}
+
+// Report is the accuracy of a profile on points it was not fitted to.
+type Report struct {
+	Simulated bool     `json:"simulated"`
+	Rows      []Row    `json:"rows"`
+	Missing   []string `json:"missing,omitempty"` // ops of the recording without a law
+	Warnings  []string `json:"warnings,omitempty"`
+	Pairs     []Pair   `json:"pairs"`
+}
+
+// Failed says whether any stratum is above its limits; strict counts strata
+// that could not be judged, and ops without a law, as failures too.
+func (r *Report) Failed(strict bool) bool {
+	for _, row := range r.Rows {
+		if row.Verdict == Fail || strict && row.Verdict == Insufficient {
+			return true
+		}
+	}
+	return strict && len(r.Missing) > 0
+}
+
+// Check compares points with a profile's predictions, stratum by stratum. The
+// points must not have been fitted: see Data.Held for a profile's own recordings.
+//
+// Errors: the points come from a device type that the profile knows under the
+// same name but another fingerprint, or not one of them has a law.
+func Check(p *costmodel.Profile, d *Data, points []Point, limits Limits) (*Report, error) {
+	if err := sameDevices(p, d); err != nil {
+		return nil, err
+	}
+	r := &Report{Simulated: p.Simulated || d.Simulated}
+	q := costmodel.NewPredictor(p)
+	for _, x := range points {
+		est, err := q.Time(x.On, x.Shape)
+		if err != nil {
+			if name := fmt.Sprintf("%s on %s", x.Shape.Kind(), x.On); FamilyOf(x.Shape.Kind()) != "" && !slices.Contains(r.Missing, name) {
+				r.Missing = append(r.Missing, name)
+			}
+			continue
+		}
+		r.Pairs = append(r.Pairs, Pair{FamilyOf(x.Shape.Kind()), x.On, x.Shape.Kind(), x.Seconds, est})
+	}
+	if len(r.Pairs) == 0 {
+		return nil, fmt.Errorf("none of the %d points has a law in the profile: it has no %v; fit a profile from a recording of this machine: evenkeel calibrate", len(points), r.Missing)
+	}
+	r.rows(limits)
+	r.Warnings = append(r.Warnings, d.warnings()...)
+	return r, nil
+}
+
+func sameDevices(p *costmodel.Profile, d *Data) error {
+	for _, dev := range d.Devices {
+		for _, known := range p.Devices {
+			if known.Name == dev.Name && known.Fingerprint != dev.Fingerprint {
+				return fmt.Errorf("the profile's %s is another machine or software stack (%s, %s; the recording's is %s, %s): calibrate this one: evenkeel calibrate", dev.Name, known.Model, known.Stack, dev.Model, dev.Stack)
+			}
+		}
+	}
+	return nil
+}
+
+func (r *Report) rows(limits Limits) {
+	place := map[Family]int{FamilyAttention: 0, FamilyGEMM: 1, FamilyBandwidth: 2, FamilyCollective: 3}
+	slices.SortStableFunc(r.Pairs, func(a, b Pair) int {
+		return cmp.Or(cmp.Compare(place[a.Family], place[b.Family]), cmp.Compare(a.On, b.On))
+	})
+	for i := 0; i < len(r.Pairs); {
+		j := i
+		for j < len(r.Pairs) && r.Pairs[j].Family == r.Pairs[i].Family && r.Pairs[j].On == r.Pairs[i].On {
+			j++
+		}
+		r.Rows = append(r.Rows, newRow(r.Pairs[i:j], limits[r.Pairs[i].Family]))
+		i = j
+	}
+}
+
+func newRow(pairs []Pair, limit Limit) Row {
+	row := Row{Family: pairs[0].Family, On: pairs[0].On, Limit: limit, Verdict: Insufficient}
+	var logs, errs []float64
+	inside := 0
+	for _, p := range pairs {
+		if p.Estimate.Source != costmodel.Interpolated {
+			row.Outside++
+			continue
+		}
+		logs = append(logs, p.Log())
+		errs = append(errs, math.Abs(p.Log()))
+		if p.Inside() {
+			inside++
+		}
+	}
+	row.Points = len(logs)
+	if row.Points == 0 {
+		return row
+	}
+	summarise(&row.FitError, logs)
+	row.Coverage = float64(inside) / float64(row.Points)
+	const replicates, seed = 1000, 1
+	row.MedianUpper = stats.UpperBound(stats.Bootstrap(errs, stats.Median, replicates, seed), 0.95)
+	row.P90Upper = stats.UpperBound(stats.Bootstrap(errs, func(x []float64) float64 { return stats.Quantile(x, 0.9) }, replicates, seed), 0.95)
+	if row.Points >= MinPoints {
+		row.Verdict = Pass
+		if row.MedianUpper > limit.Median || row.P90Upper > limit.P90 {
+			row.Verdict = Fail
+		}
+	}
+	return row
+}

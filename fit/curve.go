@@ -1,0 +1,187 @@
+package fit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/mat"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// curveForm is one way to draw a curve through points sorted by size.
+type curveForm struct {
+	name string
+	fit  func([]Point) (*costmodel.Curve, error)
+}
+
+// curveForms are tried from the simplest on.
+func curveForms() []curveForm {
+	return []curveForm{
+		{"alpha_beta", func(p []Point) (*costmodel.Curve, error) { return alphaBeta(p, 1) }},
+		{"2-piece alpha_beta", func(p []Point) (*costmodel.Curve, error) { return alphaBeta(p, 2) }},
+		{"log_log", logLog},
+	}
+}
+
+// fitCurve picks the simplest form whose cross-validated error is within one
+// standard error of the best one's (Breiman et al. 1984), and fits it to all
+// points.
+func fitCurve(law *costmodel.Law, points []Point) error {
+	points = slices.Clone(points)
+	slices.SortStableFunc(points, func(a, b Point) int { return cmp.Compare(op.Volume(a.Shape), op.Volume(b.Shape)) })
+	forms := curveForms()
+	logs := make([][]float64, len(forms))
+	best, limit := math.Inf(1), math.Inf(1)
+	for i, f := range forms {
+		logs[i] = crossValidate(points, func(train []Point) (func(op.Shape) float64, error) {
+			c, err := f.fit(train)
+			return func(s op.Shape) float64 { return float64(c.Seconds(op.Volume(s))) }, err
+		})
+		if mean, se := meanError(logs[i]); mean < best {
+			best, limit = mean, mean+se
+		}
+	}
+	for i, f := range forms {
+		mean, _ := meanError(logs[i])
+		chosen := law.Curve == nil && mean <= limit && !math.IsInf(mean, 1)
+		if chosen {
+			c, err := f.fit(points)
+			if err != nil {
+				return err
+			}
+			law.Curve, law.Spread = c, spread(logs[i])
+		}
+		if !math.IsInf(mean, 1) {
+			law.Rivals = append(law.Rivals, costmodel.Rival{Form: f.name, Median: medianError(logs[i]), Chosen: chosen})
+		}
+	}
+	if law.Curve == nil {
+		return errors.New("no form of curve can be fitted")
+	}
+	return nil
+}
+
+// fewestInPiece keeps a piece from being fitted to its own noise.
+const fewestInPiece = 4
+
+// alphaBeta fits one or two pieces alpha + beta x, the cut between two points
+// by enumeration; pieces need not meet, protocols jump.
+func alphaBeta(points []Point, pieces int) (*costmodel.Curve, error) {
+	whole, _, err := piece(points)
+	if err != nil {
+		return nil, err
+	}
+	if pieces == 1 {
+		return &costmodel.Curve{Form: costmodel.AlphaBeta, Pieces: []costmodel.Piece{whole}}, nil
+	}
+	if len(points) < 2*fewestInPiece {
+		return nil, fmt.Errorf("%d points: too few for two pieces", len(points))
+	}
+	var best []costmodel.Piece
+	least := math.Inf(1)
+	for cut := fewestInPiece; cut <= len(points)-fewestInPiece; cut++ {
+		at := op.Volume(points[cut].Shape)
+		if at == op.Volume(points[cut-1].Shape) {
+			continue
+		}
+		head, lossHead, err1 := piece(points[:cut])
+		tail, lossTail, err2 := piece(points[cut:])
+		if err1 != nil || err2 != nil || lossHead+lossTail >= least {
+			continue
+		}
+		tail.From = at
+		best, least = []costmodel.Piece{head, tail}, lossHead+lossTail
+	}
+	if best == nil {
+		return nil, errors.New("no cut leaves two pieces")
+	}
+	return &costmodel.Curve{Form: costmodel.AlphaBeta, Pieces: best}, nil
+}
+
+// piece fits alpha + beta x to points and returns the sum of |log ratio|.
+func piece(points []Point) (costmodel.Piece, float64, error) {
+	rows := mat.NewDense(len(points), 2, nil)
+	for i, p := range points {
+		rows.SetRow(i, []float64{1, float64(op.Volume(p.Shape))})
+	}
+	sum, err := fitSum(rows, seconds(points))
+	if err != nil {
+		return costmodel.Piece{}, 0, err
+	}
+	if sum.coefs[0]+sum.coefs[1] <= 0 {
+		return costmodel.Piece{}, 0, errors.New("the fit costs nothing")
+	}
+	ci, err := sum.intervals()
+	if err != nil {
+		return costmodel.Piece{}, 0, err
+	}
+	loss := 0.0
+	for _, r := range sum.resid {
+		loss += math.Abs(r)
+	}
+	return costmodel.Piece{Alpha: ci[0], Beta: ci[1]}, loss, nil
+}
+
+// pointsAKnot is how many points stand behind a knot of a log-log curve.
+const pointsAKnot = 3
+
+// logLog fits a monotone curve of straight pieces in log-log: the height of the
+// first knot and the non-negative rises between knots, by Huber's loss.
+func logLog(points []Point) (*costmodel.Curve, error) {
+	u := make([]float64, len(points))
+	for i, p := range points {
+		u[i] = math.Log(float64(op.Volume(p.Shape)))
+	}
+	at := knotPlaces(u)
+	if len(at) < 2 {
+		return nil, errors.New("the points have one size only")
+	}
+	lowest := math.Inf(1)
+	for _, p := range points {
+		lowest = min(lowest, math.Log(p.Seconds))
+	}
+	// Heights are taken above one unit below the lowest point, which makes the
+	// first one a non-negative coefficient like the rises.
+	base := lowest - 1
+	a, b := mat.NewDense(len(points), len(at), nil), make([]float64, len(points))
+	for i, p := range points {
+		b[i] = math.Log(p.Seconds) - base
+		a.Set(i, 0, 1)
+		for k := 1; k < len(at); k++ {
+			a.Set(i, k, min(1, max(0, (u[i]-at[k-1])/(at[k]-at[k-1]))))
+		}
+	}
+	h, err := stats.HuberNNLS(a, b, 0.05)
+	if err != nil {
+		return nil, err
+	}
+	c := &costmodel.Curve{Form: costmodel.LogLog}
+	height := base
+	for k, rise := range h.X {
+		height += rise
+		c.Knots = append(c.Knots, costmodel.Knot{Bytes: units.Bytes(math.Round(math.Exp(at[k]))), Seconds: units.Seconds(math.Exp(height))})
+	}
+	return c, nil
+}
+
+// knotPlaces spreads knots so that about pointsAKnot points lie between two,
+// the first and last on the ends, none closer than a tenth of an octave.
+func knotPlaces(sorted []float64) []float64 {
+	n := len(sorted)
+	pieces := max(1, n/pointsAKnot)
+	var at []float64
+	for k := 0; k <= pieces; k++ {
+		x := sorted[k*(n-1)/pieces]
+		if len(at) == 0 || x > at[len(at)-1]+0.07 {
+			at = append(at, x)
+		}
+	}
+	return at
+}

@@ -1,0 +1,242 @@
+package fit
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+// Point is one measured point as a fit sees it: the median of its samples, the
+// repeats of a point taken together.
+type Point struct {
+	On      string
+	Shape   op.Shape
+	Key     string
+	Seconds float64 // median of one call, slowest rank
+	Noise   float64 // relative half width of the median's notch
+
+	rank    uint64 // hash of the key and the hold-out's seed: fixes folds and hold-out
+	repeats []float64
+}
+
+// Data is what one or more recordings hold.
+type Data struct {
+	Simulated bool
+	Created   string // of the newest recording
+	Devices   []op.DeviceType
+	Groups    []op.GroupType
+	Points    []Point
+
+	Failed    int // points without times
+	Disturbed int // points measured while others held the cores
+	Drift     []Drift
+
+	byKey map[string]int
+	first map[string]float64 // first time of every canary
+}
+
+// Drift is how a canary's newest time compares with its first.
+type Drift struct {
+	On    string
+	Shape op.Shape
+	Ratio float64 // newest over first
+	Times int
+}
+
+// NewData is an empty data set.
+func NewData() *Data { return &Data{byKey: map[string]int{}, first: map[string]float64{}} }
+
+// Add reads a recording into the data set.
+//
+// Errors are profile.Read's, and: a device or group of a name already in the
+// set but with another definition, and simulated with measured points.
+func (d *Data) Add(name string, r io.Reader) error {
+	_, err := profile.Read(name, r, profile.Visitor{
+		Header: func(h *profile.Header) error { return d.header(h) },
+		Point:  func(p *profile.Point) error { d.point(p); return nil },
+		Canary: func(p *profile.Point) error { d.canary(p); return nil },
+	})
+	return err
+}
+
+func (d *Data) header(h *profile.Header) error {
+	if len(d.Devices) > 0 && d.Simulated != h.Simulated {
+		return fmt.Errorf("simulated: %v: simulated and measured recordings are never fitted together", h.Simulated)
+	}
+	d.Simulated = h.Simulated
+	d.Created = max(d.Created, h.Created)
+	for _, dev := range h.Devices {
+		i := slices.IndexFunc(d.Devices, func(o op.DeviceType) bool { return o.Name == dev.Name })
+		if i < 0 {
+			d.Devices = append(d.Devices, dev)
+		} else if d.Devices[i] != dev {
+			return fmt.Errorf("devices: %q is another device in an earlier recording (fingerprint %.12s, here %.12s): they are never pooled; fit them apart", dev.Name, d.Devices[i].Fingerprint, dev.Fingerprint)
+		}
+	}
+	for _, g := range h.Groups {
+		if !slices.ContainsFunc(d.Groups, func(o op.GroupType) bool { return o.Name == g.Name }) {
+			d.Groups = append(d.Groups, g)
+		}
+	}
+	return nil
+}
+
+func (d *Data) point(p *profile.Point) {
+	if !p.OK() {
+		d.Failed++
+		return
+	}
+	if p.Disturbed {
+		d.Disturbed++
+	}
+	m := stats.Median(p.Times)
+	key := profile.NewSpot(p.On, p.Shape).Key("")
+	if i, ok := d.byKey[key]; ok {
+		q := &d.Points[i]
+		q.repeats = append(q.repeats, m)
+		q.Seconds = stats.Median(q.repeats)
+		return
+	}
+	noise := 0.0
+	if len(p.Times) > 1 {
+		noise = stats.NotchHalfWidth(p.Times) / m
+	}
+	d.byKey[key] = len(d.Points)
+	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, Noise: noise, repeats: []float64{m}})
+}
+
+func (d *Data) canary(p *profile.Point) {
+	if !p.OK() {
+		return
+	}
+	key, m := profile.NewSpot(p.On, p.Shape).Key(""), stats.Median(p.Times)
+	first, ok := d.first[key]
+	if !ok {
+		first = m
+		if i, measured := d.byKey[key]; measured {
+			first = d.Points[i].Seconds
+		}
+		d.first[key] = first
+		d.Drift = append(d.Drift, Drift{On: p.On, Shape: p.Shape})
+	}
+	for i := range d.Drift {
+		if profile.NewSpot(d.Drift[i].On, d.Drift[i].Shape).Key("") == key {
+			d.Drift[i].Ratio = m / first
+			d.Drift[i].Times++
+		}
+	}
+}
+
+// driftLimit is how much a canary may move before it is worth a warning; the
+// time of a point on a quiet machine repeats to about 1 %.
+const driftLimit = 0.03
+
+func (d *Data) warnings() []string {
+	var w []string
+	if d.Simulated {
+		w = append(w, "SIMULATED: made from a simulated backend, no hardware was measured")
+	}
+	if d.Failed > 0 {
+		w = append(w, fmt.Sprintf("%d points could not be measured; the recording holds the reasons", d.Failed))
+	}
+	if d.Disturbed*20 > len(d.Points) {
+		w = append(w, fmt.Sprintf("%d of %d points were measured while other processes held the cores: errors are larger than on a quiet machine", d.Disturbed, len(d.Points)))
+	}
+	for _, c := range d.Drift {
+		if math.Abs(math.Log(c.Ratio)) > driftLimit {
+			w = append(w, fmt.Sprintf("the machine drifted: %s on %s takes %+.0f %% of its first time (%d repeats); measure again on a quiet or cooled machine if that is too much", c.Shape.Kind(), c.On, 100*(c.Ratio-1), c.Times))
+		}
+	}
+	return w
+}
+
+func (d *Data) parallel(on string) int {
+	for _, dev := range d.Devices {
+		if dev.Name == on {
+			return dev.Parallel
+		}
+	}
+	return 1
+}
+
+// Stratum is all points that one law is fitted to.
+type Stratum struct {
+	On      string
+	Op      op.Kind
+	Variant op.Variant
+	Points  []Point
+}
+
+// String names the stratum as reports do: "gemm (fwd f32) on cpu:1".
+func (s Stratum) String() string {
+	if v := s.Variant.String(); v != "" {
+		return fmt.Sprintf("%s (%s) on %s", s.Op, v, s.On)
+	}
+	return fmt.Sprintf("%s on %s", s.Op, s.On)
+}
+
+// Strata groups the points by law, ordered by device or group and then as
+// op.Table orders the ops; only ops that measure time have laws.
+func (d *Data) Strata() []Stratum {
+	var strata []Stratum
+	for _, p := range d.Points {
+		spec, err := op.Lookup(p.Shape.Kind())
+		if err != nil || spec.Measures != op.Time {
+			continue
+		}
+		i := slices.IndexFunc(strata, func(s Stratum) bool {
+			return s.On == p.On && s.Op == spec.Kind && s.Variant == p.Shape.Variant()
+		})
+		if i < 0 {
+			i = len(strata)
+			strata = append(strata, Stratum{On: p.On, Op: spec.Kind, Variant: p.Shape.Variant()})
+		}
+		strata[i].Points = append(strata[i].Points, p)
+	}
+	place := map[op.Kind]int{}
+	for i, spec := range op.Table() {
+		place[spec.Kind] = i
+	}
+	slices.SortStableFunc(strata, func(a, b Stratum) int {
+		return cmp.Or(cmp.Compare(a.On, b.On), cmp.Compare(place[a.Op], place[b.Op]), cmp.Compare(a.Variant.String(), b.Variant.String()))
+	})
+	return strata
+}
+
+// split sets the hold-out aside: the given share of the points, rounded up,
+// whose hash with the seed is smallest. It looks at nothing that was measured.
+func (s Stratum) split(o Options) (fitted, held []Point) {
+	points := slices.Clone(s.Points)
+	for i := range points {
+		points[i].rank = rank(o.Seed, points[i].Key)
+	}
+	slices.SortFunc(points, func(a, b Point) int { return cmp.Compare(a.rank, b.rank) })
+	n := int(math.Ceil(o.Share * float64(len(points))))
+	if len(points)-n < fewestToFit {
+		n = max(0, len(points)-fewestToFit)
+	}
+	return points[n:], points[:n]
+}
+
+func rank(seed uint64, key string) uint64 {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", seed, key))
+	return binary.BigEndian.Uint64(sum[:])
+}
+
+// Held returns the points of a data set that a profile set aside.
+func (d *Data) Held(seed uint64, share float64) []Point {
+	var all []Point
+	for _, s := range d.Strata() {
+		_, held := s.split(Options{Seed: seed, Share: share})
+		all = append(all, held...)
+	}
+	return all
+}

@@ -1,0 +1,220 @@
+// Package fit turns recordings into a profile: it sets points aside by seed
+// before anything else, estimates one law for every op, variant and device (or
+// group), and states each law's error on the points it never saw. It is a pure
+// function of the recordings and the seed: same input, same bytes out.
+package fit
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
+)
+
+// Options of a fit. The zero value is not valid; start from Defaults.
+type Options struct {
+	Seed  uint64  // of the hold-out
+	Share float64 // of every stratum's points that are set aside
+}
+
+// Defaults sets a fifth of the points aside.
+func Defaults() Options { return Options{Seed: 1, Share: 0.2} }
+
+// fewestToFit is the least number of points a law is fitted to; with fewer
+// there is no telling the law from the noise.
+const fewestToFit = 6
+
+// Fit estimates the laws of all devices and groups of a data set. Laws that
+// cannot be estimated are left out and named in the profile's warnings; what
+// needs them fails by name later.
+//
+// Errors: an invalid share, or a data set in which no law at all can be fitted.
+func Fit(d *Data, o Options) (*costmodel.Profile, error) {
+	if !(o.Share >= 0 && o.Share < 1) {
+		return nil, fmt.Errorf("hold-out share %v: want 0 <= share < 1", o.Share)
+	}
+	p := &costmodel.Profile{
+		Simulated: d.Simulated, Devices: d.Devices, Groups: d.Groups,
+		Holdout: costmodel.Holdout{Seed: o.Seed, Share: o.Share}, Warnings: d.warnings(),
+	}
+	for _, s := range d.Strata() {
+		fitted, held := s.split(o)
+		if len(fitted) < fewestToFit {
+			p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %d points to fit, too few for a law (want %d)", s, len(fitted), fewestToFit))
+			continue
+		}
+		law, err := s.law(d, fitted)
+		if err != nil {
+			p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %v", s, err))
+			continue
+		}
+		law.Fit, law.Held = Judge(law, fitted), Judge(law, held)
+		p.Laws = append(p.Laws, *law)
+	}
+	if len(p.Laws) == 0 {
+		return nil, fmt.Errorf("no law can be fitted from %d points: a law needs %d of one op on one device; measure more: evenkeel calibrate", len(d.Points), fewestToFit)
+	}
+	return p, nil
+}
+
+// law fits a stratum with the estimator of its op's class.
+func (s Stratum) law(d *Data, points []Point) (*costmodel.Law, error) {
+	law := &costmodel.Law{Op: s.Op, Variant: s.Variant, Range: hull(s.Op, points)}
+	spec, err := op.Lookup(s.Op)
+	if err != nil {
+		return nil, err
+	}
+	if spec.Class == op.Collective {
+		law.Group = s.On
+	} else {
+		law.Device = s.On
+	}
+	if spec.Class == op.Compute {
+		err = fitLinear(law, d.parallel(s.On), points)
+	} else {
+		err = fitCurve(law, points)
+	}
+	return law, err
+}
+
+// hull is the measured range of every axis.
+func hull(k op.Kind, points []Point) []costmodel.AxisRange {
+	var axes []costmodel.AxisRange
+	for i, name := range op.CoordNames(k) {
+		r := costmodel.AxisRange{Axis: name, Min: math.Inf(1)}
+		for _, p := range points {
+			at := p.Shape.(op.Located).Coords()[i]
+			r.Min, r.Max = min(r.Min, at), max(r.Max, at)
+		}
+		axes = append(axes, r)
+	}
+	return axes
+}
+
+// Judge compares a law with points it may or may not have seen. Points outside
+// the law's range are counted and left out of the numbers: errors of
+// extrapolation are never averaged with others.
+func Judge(law *costmodel.Law, points []Point) costmodel.FitError {
+	var e costmodel.FitError
+	var logs []float64
+	inside := 0
+	for _, p := range points {
+		est := law.Predict(p.Shape)
+		if est.Source != costmodel.Interpolated {
+			e.Outside++
+			continue
+		}
+		logs = append(logs, math.Log(p.Seconds/float64(est.Mid)))
+		if p.Seconds >= float64(est.Lo) && p.Seconds <= float64(est.Hi) {
+			inside++
+		}
+	}
+	e.Points = len(logs)
+	if e.Points > 0 {
+		summarise(&e, logs)
+		e.Coverage = float64(inside) / float64(e.Points)
+	}
+	return e
+}
+
+func summarise(e *costmodel.FitError, logs []float64) {
+	errs := make([]float64, len(logs))
+	for i, l := range logs {
+		errs[i] = math.Abs(l)
+	}
+	e.Median, e.P90, e.P95 = stats.Median(errs), stats.Quantile(errs, 0.9), stats.Quantile(errs, 0.95)
+	e.Bias = stats.Median(logs)
+}
+
+// folds assigns points to k folds by their keys, so that cross-validation is
+// the same however the points are ordered.
+func folds(points []Point, k int) []int {
+	order := make([]int, len(points))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(points[a].rank, points[b].rank) })
+	fold := make([]int, len(points))
+	for place, i := range order {
+		fold[i] = place % k
+	}
+	return fold
+}
+
+// crossValidate predicts every point from a fit to the other folds and returns
+// log(measured/predicted), one a point. Folds whose fit fails leave NaN.
+func crossValidate(points []Point, fit func([]Point) (func(op.Shape) float64, error)) []float64 {
+	const k = 8
+	fold := folds(points, k)
+	logs := make([]float64, len(points))
+	for f := range k {
+		var train []Point
+		for i, p := range points {
+			if fold[i] != f {
+				train = append(train, p)
+			}
+		}
+		predict, err := fit(train)
+		for i, p := range points {
+			switch {
+			case fold[i] != f:
+			case err != nil:
+				logs[i] = math.NaN()
+			default:
+				logs[i] = math.Log(p.Seconds / predict(p.Shape))
+			}
+		}
+	}
+	return logs
+}
+
+// spread is the 90 % interval of measured over predicted, from cross-validated
+// residuals: the ceil((n+1) 0.9)-th smallest |log ratio| in both directions,
+// the split-conformal quantile (Lei et al. 2018), which needs no distribution.
+func spread(logs []float64) costmodel.Spread {
+	var errs []float64
+	for _, l := range logs {
+		if !math.IsNaN(l) {
+			errs = append(errs, math.Abs(l))
+		}
+	}
+	if len(errs) == 0 {
+		return costmodel.Spread{Lo: 0.5, Hi: 2}
+	}
+	slices.Sort(errs)
+	rank := min(len(errs), int(math.Ceil(0.9*float64(len(errs)+1))))
+	q := min(errs[rank-1], 10)
+	return costmodel.Spread{Lo: math.Exp(-q), Hi: math.Exp(q)}
+}
+
+// meanError is the mean |log ratio| and its standard error; both +Inf when a
+// fold could not be fitted, so that such a form is never chosen.
+func meanError(logs []float64) (mean, se float64) {
+	n := float64(len(logs))
+	sq := 0.0
+	for _, l := range logs {
+		if math.IsNaN(l) {
+			return math.Inf(1), math.Inf(1)
+		}
+		mean += math.Abs(l) / n
+	}
+	for _, l := range logs {
+		sq += (math.Abs(l) - mean) * (math.Abs(l) - mean)
+	}
+	return mean, math.Sqrt(sq / max(1, n-1) / n)
+}
+
+func medianError(logs []float64) float64 {
+	errs := make([]float64, len(logs))
+	for i, l := range logs {
+		if math.IsNaN(l) {
+			return math.Inf(1)
+		}
+		errs[i] = math.Abs(l)
+	}
+	return stats.Median(errs)
+}
