@@ -209,7 +209,8 @@ func (c *coster) loss(device string, s units.Tokens, acc *account) units.Seconds
 
 func (c *coster) lossChunk(device string, tokens units.Tokens, times float64, acc *account) units.Seconds {
 	m := c.job.Model
-	t := c.rows(device, op.CEChunk{Rowwise: c.rowwise(tokens, m.Vocab)}, times, acc)
+	// Losses are taken in float32 whatever the precision of the layers.
+	t := c.rows(device, op.CEChunk{Rowwise: op.Rowwise{Tokens: tokens, Width: m.Vocab, DType: op.F32}}, times, acc)
 	for _, pass := range []op.Pass{op.Forward, op.DGrad, op.WGrad} {
 		t += c.gemm(device, pass, tokens, m.Vocab, m.Hidden, times, acc)
 	}

@@ -64,15 +64,15 @@ func (b Batch) Slowest() []units.Seconds {
 	return most
 }
 
-// Guard is what a backend noticed while a batch ran.
+// Guard is what a backend noticed while a batch ran. Signals that cannot be
+// read on a machine stay zero; the inventory's notes name them, and canaries
+// take over.
 type Guard struct {
 	// Throttled: the hardware slowed itself down. Such samples are discarded.
 	Throttled bool `json:"throttled,omitzero"`
 	// WaitShare is the share of the batch that runnable threads spent waiting for
 	// a core that somebody else held.
 	WaitShare float64 `json:"wait_share"`
-	// Unknown names signals that could not be read here; canaries take over.
-	Unknown string `json:"unknown,omitempty"`
 }
 
 // Class says how a point failed.

@@ -74,7 +74,7 @@ type Progress struct {
 // of single points are recorded and measuring goes on, until three workers in a
 // row or a third of 30 points or more have failed.
 func Calibrate(ctx context.Context, b Backend, cfg Config, past *Past, j Journal, report func(Progress)) error {
-	c := &calibration{Config: cfg, backend: b, journal: j, report: report, open: map[string]Executor{}}
+	c := &calibration{Config: cfg, backend: b, journal: j, report: report, started: b.Clock().Now(), open: map[string]Executor{}}
 	defer c.close()
 	report(Progress{Phase: "discovering"})
 	inv, err := b.Discover(ctx)
@@ -98,6 +98,7 @@ type calibration struct {
 	backend     Backend
 	journal     Journal
 	report      func(Progress)
+	started     time.Time
 	protocol    Protocol
 	fingerprint string
 	open        map[string]Executor
@@ -133,7 +134,6 @@ func (c *calibration) begin(inv *Inventory, past *Past) error {
 
 // schedule pilots the spaces, chooses the points and writes them down.
 func (c *calibration) schedule(ctx context.Context, inv *Inventory) (*Schedule, error) {
-	start := c.backend.Clock().Now()
 	points, each, err := c.aims(inv, units.Seconds(c.Budget.Seconds()))
 	if err != nil {
 		return nil, err
@@ -142,9 +142,9 @@ func (c *calibration) schedule(ctx context.Context, inv *Inventory) (*Schedule, 
 	if err != nil {
 		return nil, err
 	}
-	left := c.Budget - c.backend.Clock().Now().Sub(start)
+	left := c.Budget - c.backend.Clock().Now().Sub(c.started)
 	spots := plan(spaces, costs, points, each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
-	s := &Schedule{T: lineSchedule, BudgetS: left.Seconds(), Points: spots, Canaries: canaries(spots)}
+	s := &Schedule{T: lineSchedule, BudgetS: c.Budget.Seconds(), Points: spots, Canaries: canaries(spots)}
 	return s, c.journal.Append(s)
 }
 
@@ -234,8 +234,10 @@ func canaries(spots []Spot) []int {
 }
 
 func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) error {
-	budget := time.Duration(s.BudgetS * float64(time.Second))
-	deadline := c.backend.Clock().Now().Add(budget - past.Spent)
+	// A resume with a longer budget than the points were chosen for measures
+	// those that there was no time for.
+	budget := max(time.Duration(s.BudgetS*float64(time.Second)), c.Budget)
+	deadline := c.started.Add(budget - past.Spent)
 	start := c.backend.Clock().Now()
 	finish := func(reason EndReason) error {
 		return c.journal.Append(End{T: lineEnd, At: c.now(), Reason: reason, Elapsed: c.backend.Clock().Now().Sub(start).Seconds()})

@@ -131,23 +131,30 @@ func candidates(sp Space, n int, rate, longest units.Seconds, r *rand.Rand) []ca
 }
 
 // plan chooses the points of all spaces so that measuring them takes about
-// `budget`, in a shuffled order, so that drift of the machine is not confounded
-// with size.
+// `budget`. The order is shuffled, so that drift of the machine is not
+// confounded with size, in two rounds: `fewest` points of every space come
+// first, so that a run that ends early still has a law for every op.
 func plan(spaces []Space, costs Costs, points int, each, budget units.Seconds, r *rand.Rand) []Spot {
 	counts := shares(spaces, points)
 	total := 0
 	for _, n := range counts {
 		total += n
 	}
-	var spots []Spot
+	var first, rest []Spot
 	for i, sp := range spaces {
 		part := budget * units.Seconds(float64(counts[i])/float64(total))
-		for _, s := range fill(sp, counts[i], costs[i], each, part, r.Uint64()) {
-			spots = append(spots, NewSpot(sp.On, s))
+		for k, s := range fill(sp, counts[i], costs[i], each, part, r.Uint64()) {
+			if k < fewest {
+				first = append(first, NewSpot(sp.On, s))
+			} else {
+				rest = append(rest, NewSpot(sp.On, s))
+			}
 		}
 	}
-	r.Shuffle(len(spots), func(i, j int) { spots[i], spots[j] = spots[j], spots[i] })
-	return spots
+	for _, round := range [][]Spot{first, rest} {
+		r.Shuffle(len(round), func(i, j int) { round[i], round[j] = round[j], round[i] })
+	}
+	return append(first, rest...)
 }
 
 // shares splits a number of points among the spaces.

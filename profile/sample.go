@@ -181,7 +181,6 @@ func (m *sampling) keep(b Batch) {
 		}
 	}
 	m.guard.WaitShare = max(m.guard.WaitShare, b.Guard.WaitShare)
-	m.guard.Unknown = b.Guard.Unknown
 }
 
 func (m *sampling) finished(least int, spent units.Seconds, p Protocol) Stop {

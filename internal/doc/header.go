@@ -196,3 +196,11 @@ func describeKind(kind string) string {
 	}
 	return "a document of schema " + strconv.Quote(shorten(kind))
 }
+
+// SchemaOf returns the schema that the JSON object at the start of data
+// declares: of a document, or of the first line of a recording. data may be cut
+// off after it. The error says why there is none.
+func SchemaOf(data []byte) (string, error) {
+	schema, _, err := declared(data)
+	return schema, err
+}

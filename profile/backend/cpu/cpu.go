@@ -16,6 +16,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/host"
 )
 
 // kernels is the version of the kernels and of how they are driven. It is part
@@ -84,7 +85,7 @@ const (
 
 // Discover implements profile.Backend.
 func (b *Backend) Discover(context.Context) (*profile.Inventory, error) {
-	inv := &profile.Inventory{Backend: "cpu", Machine: b.config.Machine}
+	inv := &profile.Inventory{Backend: "cpu", Machine: b.config.Machine, Notes: blindSpots()}
 	for _, t := range b.config.Threads {
 		d := b.device(t)
 		inv.Devices = append(inv.Devices, d)
@@ -104,6 +105,18 @@ func (b *Backend) Discover(context.Context) (*profile.Inventory, error) {
 		inv.Devices = append(inv.Devices, b.device(1)) // what the groups consist of
 	}
 	return inv, nil
+}
+
+// blindSpots names the guards that this machine does not let anyone read.
+func blindSpots() []string {
+	var notes []string
+	if _, ok := host.ThrottleCount(os.DirFS("/")); !ok {
+		notes = append(notes, "thermal throttling cannot be read on this machine; repeated points (canaries) show drift instead")
+	}
+	if _, ok := host.RunDelay(os.DirFS("/")); !ok {
+		notes = append(notes, "waiting for a core cannot be read on this machine; repeated points (canaries) show drift instead")
+	}
+	return notes
 }
 
 func (b *Backend) device(threads int) op.DeviceType {

@@ -32,7 +32,6 @@ type response struct {
 	Times     []float64     `json:"times_s,omitempty"`
 	Throttled bool          `json:"throttled,omitzero"`
 	WaitShare float64       `json:"wait_share,omitzero"`
-	Unknown   string        `json:"unknown,omitempty"` // signals that could not be read
 }
 
 // failed turns an error into a response. Errors without a class of their own

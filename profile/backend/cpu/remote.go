@@ -191,7 +191,6 @@ func (x *executor) Run(ctx context.Context, inner, n int) (profile.Batch, error)
 		b.Ranks = append(b.Ranks, times)
 		b.Guard.Throttled = b.Guard.Throttled || a.Throttled
 		b.Guard.WaitShare = max(b.Guard.WaitShare, a.WaitShare)
-		b.Guard.Unknown = a.Unknown
 	}
 	return b, nil
 }

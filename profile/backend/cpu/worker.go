@@ -127,10 +127,9 @@ func run(ctx context.Context, r runner, q request) response {
 		res.Throttled = now != throttled
 	}
 	if now, ok := host.RunDelay(self); waitKnown && ok {
+		// The sum falls when a thread ends and takes its share along.
 		threads := time.Duration(runtime.GOMAXPROCS(0))
-		res.WaitShare = float64(now-waited) / float64(wall*threads)
-	} else {
-		res.Unknown = "wait for a core"
+		res.WaitShare = max(0, float64(now-waited)/float64(wall*threads))
 	}
 	return res
 }

@@ -207,16 +207,17 @@ func (r *reader) memTotal() units.Bytes {
 	if !ok {
 		return 0
 	}
-	for _, v := range values(text, "MemTotal") {
-		number, _ := strings.CutSuffix(v, " kB") // the kernel's kB is 1024 bytes
-		if size, ok := parseSize(strings.TrimSpace(number) + "K"); ok {
-			return size
-		}
-		r.note("/proc/meminfo: want MemTotal in kB, found %.40q; %s", v, unknown)
+	found := values(text, "MemTotal")
+	if len(found) == 0 {
+		r.note("/proc/meminfo has no MemTotal; %s", unknown)
 		return 0
 	}
-	r.note("/proc/meminfo has no MemTotal; %s", unknown)
-	return 0
+	number, _ := strings.CutSuffix(found[0], " kB") // the kernel's kB is 1024 bytes
+	size, ok := parseSize(strings.TrimSpace(number) + "K")
+	if !ok {
+		r.note("/proc/meminfo: want MemTotal in kB, found %.40q; %s", found[0], unknown)
+	}
+	return size
 }
 
 // memoryLimit is a group's limit, maxBytes without one. Version 1 has no word

@@ -92,12 +92,18 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestMemoryLimitWithoutTotal: a limit stands in for an unknown size, unless it
+// is version 1's way of saying that there is none.
 func TestMemoryLimitWithoutTotal(t *testing.T) {
-	m, _ := Read(tree(map[string]string{
-		"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": v2Mount, "sys/fs/cgroup/memory.max": "1048576\n",
-	}), 1)
-	if m.Memory != units.MiB {
-		t.Errorf("memory = %d, want the limit, %d", m.Memory, units.MiB)
+	for text, want := range map[string]units.Bytes{"1048576\n": units.MiB, "9223372036854771712\n": 0} {
+		m, _ := Read(tree(map[string]string{
+			"proc/self/cgroup":                           "4:memory:/\n",
+			"proc/self/mountinfo":                        "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": text,
+		}), 1)
+		if m.Memory != want {
+			t.Errorf("memory = %d with a limit of %q and no total, want %d", m.Memory, text, want)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ func TestThrottleCount(t *testing.T) {
 		{"neighbours", map[string]string{cpu + "cpufreq" + count: "3\n", cpu + "cpu" + count: "3\n"}, 0, false},
 		{"a virtual machine", map[string]string{cpu + "cpu0/cache/x": ""}, 0, false},
 		{"no /sys", nil, 0, false},
-		{"overflow", map[string]string{cpu + "cpu0" + count: strconv.Itoa(math.MaxInt64), cpu + "cpu1" + count: "1"}, math.MaxInt64, true},
+		{"overflow", map[string]string{cpu + "cpu0" + count: strconv.FormatInt(math.MaxInt64, 10), cpu + "cpu1" + count: "1"}, math.MaxInt64, true},
 	} {
 		if got, ok := ThrottleCount(tree(tt.files)); got != tt.want || ok != tt.ok {
 			t.Errorf("%s: ThrottleCount = %d, %v, want %d, %v", tt.name, got, ok, tt.want, tt.ok)

@@ -1,0 +1,52 @@
+# Everything a person or CI runs. `make help` lists the targets.
+#
+# Nothing here needs a GPU, a network beyond the Go module proxy, or root.
+
+GO      ?= go
+TOOL     = $(GO) tool -modfile=tools/go.mod
+BIN      = bin/evenkeel
+DEMO    ?= demo
+BUDGET  ?= 75s
+FUZZTIME ?= 10s
+
+.PHONY: help build demo test race lint fuzz bench evidence clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+
+build: ## build bin/evenkeel
+	$(GO) build -o $(BIN) ./cmd/evenkeel
+
+demo: build ## calibrate this machine, fit, plan on its unequal device types, check, plot (under 4 minutes)
+	DEMO=$(DEMO) BUDGET=$(BUDGET) BIN=$(BIN) bash docs/demo.sh
+
+test: lint ## everything that CI runs
+	CGO_ENABLED=0 $(GO) build ./...
+	$(GO) test -race -short ./...
+	$(GO) test ./...
+
+race: ## all tests under the race detector
+	$(GO) test -race ./...
+
+lint: ## formatting, vet, staticcheck
+	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
+	if [ -n "$$out" ]; then echo "gofumpt would change:"; echo "$$out"; exit 1; fi
+	$(GO) vet ./...
+	$(TOOL) staticcheck ./...
+
+fuzz: ## fuzz every reader for FUZZTIME each (default 10s)
+	@set -e; for f in $$(grep -rl --include='*_test.go' '^func Fuzz' . | sort); do \
+	  for name in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' $$f); do \
+	    echo "== $$(dirname $$f) $$name"; \
+	    $(GO) test -run '^$$' -fuzz "^$$name$$" -fuzztime $(FUZZTIME) $$(dirname $$f); \
+	  done; done
+
+bench: ## run the benchmarks behind results/evidence/bench
+	$(GO) test -run '^$$' -bench . -benchmem -count 6 ./... | tee bench.txt
+	$(TOOL) benchstat bench.txt
+
+evidence: build ## measure again what results/evidence states about this machine
+	bash docs/evidence.sh
+
+clean: ## remove what was built
+	rm -rf bin demo bench.txt

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/cpu"
+	"github.com/evenkeel/evenkeel/profile/backend/host"
+	"github.com/evenkeel/evenkeel/profile/backend/nvml"
+	"github.com/evenkeel/evenkeel/profile/backend/sim"
+	"github.com/evenkeel/evenkeel/results"
+	"github.com/spf13/cobra"
+)
+
+// calibration is what the flags of calibrate say.
+type calibration struct {
+	backend    string
+	out        string
+	budget     time.Duration
+	seed       uint64
+	only       []string
+	devices    []string
+	groupSizes []int
+	model      string
+	dryRun     bool
+	fresh      bool
+}
+
+func (a *app) calibrate() *cobra.Command {
+	var o calibration
+	c := &cobra.Command{
+		Use:   "calibrate",
+		Short: "Measure this machine's devices and links, fit their laws, report their error",
+		Long: `Discovers this machine, verifies every kernel against a reference, measures a
+choice of shapes inside the time budget, fits laws and reports their error on
+points set aside before the fit.
+
+Every finished point is on disk before the next begins. Ctrl-C (or a kill)
+loses none of them, and the same command goes on where it stopped.`,
+		Example: `  evenkeel calibrate                                  # this machine, one minute, into ./calibration
+  evenkeel calibrate --budget 5m --out prof
+  evenkeel calibrate --devices cpu:1,cpu:2 --only attn_fwd,gemm --model config.json
+  evenkeel calibrate --dry-run                        # what would be measured, and what would not, and why
+  evenkeel calibrate --backend sim:2xbig+2xsmall      # a made-up cluster; everything is stamped simulated`,
+		Args: args(cobra.NoArgs, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error { return a.runCalibrate(c.Context(), o) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.backend, "backend", "auto", "auto, cpu, or sim:2xbig+2xsmall[,noise=0.02,seed=1,...]")
+	f.StringVar(&o.out, "out", "calibration", "folder for the recording and the profile")
+	f.DurationVar(&o.budget, "budget", time.Minute, "time to measure for")
+	f.Uint64Var(&o.seed, "seed", 1, "seed of the choice of points, their order and their inputs")
+	f.StringSliceVar(&o.only, "only", nil, "ops to measure, such as attn_fwd,gemm (default: all)")
+	f.StringSliceVar(&o.devices, "devices", nil, "device types to measure, such as cpu:1,cpu:2 (default: one core, and all of them)")
+	f.IntSliceVar(&o.groupSizes, "group-sizes", nil, "ranks of the groups to measure collectives in (default: powers of two up to the number of cores)")
+	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: measure its head width only")
+	f.BoolVar(&o.dryRun, "dry-run", false, "list what would be measured, with what and for how long; measure nothing")
+	f.BoolVar(&o.fresh, "fresh", false, "begin anew, beside an earlier recording, instead of going on with it")
+	return c
+}
+
+func (a *app) runCalibrate(ctx context.Context, o calibration) error {
+	b, err := o.newBackend()
+	if err != nil {
+		return err
+	}
+	only, err := kinds(o.only)
+	if err != nil {
+		return err
+	}
+	if o.budget <= 0 {
+		return usagef("--budget %s: must be positive", o.budget)
+	}
+	if o.dryRun {
+		return a.dryRun(ctx, b, o, only)
+	}
+	recording, profilePath, err := o.paths()
+	if err != nil {
+		return err
+	}
+	if err := a.record(ctx, b, o, only, recording); err != nil {
+		return err
+	}
+	p, err := a.fitFiles(ctx, []string{recording}, profilePath, fit.Defaults())
+	if err != nil {
+		return err
+	}
+	a.note("wrote %s and %s", recording, profilePath)
+	return a.print(p, func(w io.Writer) error { return results.Profile(w, p) })
+}
+
+// newBackend picks and configures the backend.
+func (o calibration) newBackend() (profile.Backend, error) {
+	if spec, ok := strings.CutPrefix(o.backend, "sim:"); ok {
+		c, err := sim.Parse(spec)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		return sim.New(c), nil
+	}
+	if o.backend != "auto" && o.backend != "cpu" {
+		return nil, usagef("--backend %q: want auto, cpu or sim:...", o.backend)
+	}
+	c, err := o.cpuConfig()
+	if err != nil {
+		return nil, err
+	}
+	b, err := cpu.New(c)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return b, nil
+}
+
+func (o calibration) cpuConfig() (cpu.Config, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return cpu.Config{}, err
+	}
+	machine, _ := host.Discover()
+	machine.NVIDIA, machine.Missing = nvml.Inventory()
+	c := cpu.Config{
+		Machine: machine, GroupSizes: o.groupSizes,
+		Worker: func(args []string) *exec.Cmd { return exec.Command(exe, append([]string{"worker", "--"}, args...)...) },
+	}
+	for _, d := range o.devices {
+		n, err := strconv.Atoi(strings.TrimPrefix(d, "cpu:"))
+		if err != nil || !strings.HasPrefix(d, "cpu:") {
+			return c, usagef("--devices %q: want names such as cpu:1 (a number of threads)", d)
+		}
+		c.Threads = append(c.Threads, n)
+	}
+	if o.model != "" {
+		m, err := readModel(o.model)
+		if err != nil {
+			return c, err
+		}
+		c.HeadDims = []int{m.HeadDim}
+	}
+	return c, nil
+}
+
+func readModel(path string) (costmodel.Model, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return costmodel.Model{}, openError(err)
+	}
+	return costmodel.ReadModel(path, data)
+}
+
+func kinds(names []string) ([]op.Kind, error) {
+	var ks []op.Kind
+	for _, n := range names {
+		spec, err := op.Lookup(op.Kind(strings.TrimSpace(n)))
+		if err != nil {
+			return nil, usagef("--only: %w", err)
+		}
+		ks = append(ks, spec.Kind)
+	}
+	return ks, nil
+}
+
+// paths names the files of a calibration, after checking that they can be
+// written at all: better now than after the measuring.
+func (o calibration) paths() (recording, profilePath string, err error) {
+	if err := doc.Probe(o.out); err != nil {
+		return "", "", err
+	}
+	name := "calibration"
+	for i := 2; o.fresh && exists(filepath.Join(o.out, name+".rec.jsonl")); i++ {
+		name = fmt.Sprintf("calibration-%d", i)
+	}
+	profilePath = filepath.Join(o.out, name+".profile.json")
+	if info, err := os.Stat(profilePath); err == nil && info.IsDir() {
+		return "", "", fmt.Errorf("%s: is a folder; the profile goes there: move it, or pass another --out", profilePath)
+	}
+	return filepath.Join(o.out, name+".rec.jsonl"), profilePath, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// record measures into a journal, going on with what it already holds.
+func (a *app) record(ctx context.Context, b profile.Backend, o calibration, only []op.Kind, path string) error {
+	j, err := doc.OpenJournal(path)
+	if err != nil {
+		return err
+	}
+	defer j.Close()
+	past, err := readPast(path)
+	if err != nil {
+		return err
+	}
+	switch {
+	case past.Ended == profile.EndDone || past.Ended == profile.EndBudget && o.budget.Seconds() <= past.Schedule.BudgetS:
+		a.note("%s is complete: fitting it again; --fresh measures anew beside it", path)
+		return nil
+	case past.Schedule != nil:
+		a.note("going on with %s: %d of %d points are done", path, len(past.Done), len(past.Schedule.Points))
+	}
+	if j.Dropped() > 0 {
+		a.note("%s: dropped an unfinished last line of %d bytes; its point is measured again", path, j.Dropped())
+	}
+	show := newProgress(a.errOut, a.quiet)
+	err = profile.Calibrate(ctx, b, profile.Config{
+		Tool: tool, Budget: o.budget, Seed: o.seed, Only: only, PointTimeout: pointTimeout,
+	}, past, j, show.step)
+	show.close()
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("interrupted: %d points are kept in %s; the same command goes on", show.done, path)
+	}
+	return err
+}
+
+// pointTimeout is far beyond what any point of a sensible budget takes.
+const pointTimeout = 2 * time.Minute
+
+// readPast collects what a recording holds; an empty or new file holds nothing.
+func readPast(path string) (*profile.Past, error) {
+	past, visitor := profile.NewPast()
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, openError(err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || info.Size() == 0 {
+		return past, err
+	}
+	_, err = profile.Read(path, f, visitor)
+	return past, err
+}
+
+// dryRun lists what a calibration would do.
+func (a *app) dryRun(ctx context.Context, b profile.Backend, o calibration, only []op.Kind) error {
+	inv, err := b.Discover(ctx)
+	if err != nil {
+		return err
+	}
+	plan, err := profile.DryRun(inv, only, units.Seconds(o.budget.Seconds()))
+	if err != nil {
+		return err
+	}
+	return a.print(plan, func(w io.Writer) error { return results.DryRun(w, inv, plan) })
+}

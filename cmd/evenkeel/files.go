@@ -1,0 +1,135 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/doc"
+)
+
+// loadProfile reads and validates a profile.
+func loadProfile(path string) (*costmodel.Profile, error) {
+	var p costmodel.Profile
+	if err := doc.Load(path, &p); err != nil {
+		return nil, err
+	}
+	return &p, nil
+}
+
+// loadData reads recordings into one data set.
+func loadData(paths []string) (*fit.Data, error) {
+	d := fit.NewData()
+	for _, path := range paths {
+		if err := addRecording(d, path); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+func addRecording(d *fit.Data, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return openError(err)
+	}
+	defer f.Close()
+	return d.Add(path, f)
+}
+
+// openError says what a path is that cannot be opened.
+func openError(err error) error {
+	var path *fs.PathError
+	if errors.As(err, &path) && errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s: no such file", path.Path)
+	}
+	return err
+}
+
+// inputs hashes the files a document was made from and names them relative to
+// the document, so that both can be moved together.
+func inputs(document string, paths []string) ([]doc.Input, error) {
+	var in []doc.Input
+	for _, p := range paths {
+		sum, err := doc.HashFile(p)
+		if err != nil {
+			return nil, err
+		}
+		in = append(in, doc.Input{Path: relative(document, p), SHA256: sum})
+	}
+	return in, nil
+}
+
+func relative(document, path string) string {
+	from, err1 := filepath.Abs(filepath.Dir(document))
+	to, err2 := filepath.Abs(path)
+	if err1 != nil || err2 != nil {
+		return filepath.ToSlash(path)
+	}
+	rel, err := filepath.Rel(from, to)
+	if err != nil {
+		return filepath.ToSlash(path)
+	}
+	return filepath.ToSlash(rel)
+}
+
+// resolve finds an input of a document and checks that it is still the same file.
+func resolve(document string, in doc.Input) (string, error) {
+	path := filepath.Join(filepath.Dir(document), filepath.FromSlash(in.Path))
+	sum, err := doc.HashFile(path)
+	if err != nil {
+		return "", fmt.Errorf("%w (it is an input of %s)", err, document)
+	}
+	if sum != in.SHA256 {
+		return "", fmt.Errorf("%s: changed since %s was made from it (sha256 %.12s, was %.12s): make that again", path, document, sum, in.SHA256)
+	}
+	return path, nil
+}
+
+// heldOut returns the points of recordings that a profile has not seen: of its
+// own recordings those it set aside, of others all.
+//
+// The split is a property of all of a profile's recordings together, so either
+// all of them are named or none.
+func heldOut(p *costmodel.Profile, paths []string) (*fit.Data, []fit.Point, error) {
+	var own, other []string
+	seen := map[string]bool{}
+	for _, path := range paths {
+		sum, err := doc.HashFile(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		if slices.ContainsFunc(p.Inputs, func(in doc.Input) bool { return in.SHA256 == sum }) {
+			own = append(own, path)
+			seen[sum] = true
+		} else {
+			other = append(other, path)
+		}
+	}
+	if len(own) > 0 {
+		for _, in := range p.Inputs {
+			if !seen[in.SHA256] {
+				return nil, nil, fmt.Errorf("the profile was fitted to several recordings, and which of their points it set aside shows only with all of them: name %s too", in.Path)
+			}
+		}
+	}
+	ownData, err := loadData(own)
+	if err != nil {
+		return nil, nil, err
+	}
+	points := ownData.Held(p.Holdout.Seed, p.Holdout.Share)
+	all, err := loadData(paths)
+	if err != nil {
+		return nil, nil, err
+	}
+	otherData, err := loadData(other)
+	if err != nil {
+		return nil, nil, err
+	}
+	return all, append(points, otherData.Points...), nil
+}

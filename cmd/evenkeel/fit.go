@@ -1,0 +1,60 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/results"
+	"github.com/spf13/cobra"
+)
+
+func (a *app) fit() *cobra.Command {
+	o := fit.Defaults()
+	out := ""
+	c := &cobra.Command{
+		Use:   "fit recordings... -o x.profile.json",
+		Short: "Fit laws to recordings and state their error on points set aside before the fit",
+		Long: `Reads one or more recordings and writes a profile: a law for every op, variant
+and device (or group), with coefficients and their 95 % intervals, the range
+they hold in, and their error on points that were set aside by seed before the
+fit. The same recordings and seed give the same bytes.`,
+		Example: `  evenkeel fit prof/calibration.rec.jsonl -o prof/calibration.profile.json
+  evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json`,
+		Args: args(cobra.MinimumNArgs(1), "recordings"),
+		RunE: func(c *cobra.Command, paths []string) error {
+			if out == "" {
+				return usagef("fit: -o is missing: name the profile to write")
+			}
+			p, err := a.fitFiles(c.Context(), paths, out, o)
+			if err != nil {
+				return err
+			}
+			return a.print(p, func(w io.Writer) error { return results.Profile(w, p) })
+		},
+	}
+	c.Flags().StringVarP(&out, "output", "o", "", "profile to write")
+	c.Flags().Uint64Var(&o.Seed, "seed", o.Seed, "seed of the hold-out")
+	c.Flags().Float64Var(&o.Share, "holdout", o.Share, "share of points set aside before the fit")
+	return c
+}
+
+// fitFiles fits recordings and saves the profile. Its creation time is that of
+// the newest recording, so that the same inputs give the same bytes.
+func (a *app) fitFiles(_ context.Context, paths []string, out string, o fit.Options) (*costmodel.Profile, error) {
+	d, err := loadData(paths)
+	if err != nil {
+		return nil, err
+	}
+	p, err := fit.Fit(d, o)
+	if err != nil {
+		return nil, err
+	}
+	p.Tool, p.Created = tool, d.Created
+	if p.Inputs, err = inputs(out, paths); err != nil {
+		return nil, err
+	}
+	return p, doc.Save(out, p)
+}

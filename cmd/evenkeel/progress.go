@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
+)
+
+// progress shows how far a calibration is: a bar on a terminal, a plain line
+// every few seconds elsewhere, nothing when quiet.
+type progress struct {
+	out    io.Writer
+	quiet  bool
+	bars   *mpb.Progress
+	bar    *mpb.Bar
+	status string
+	done   int
+	failed int
+	last   time.Time
+}
+
+// plainEvery is the time between two lines where there is no terminal.
+const plainEvery = 5 * time.Second
+
+func newProgress(out io.Writer, quiet bool) *progress {
+	p := &progress{out: out, quiet: quiet}
+	if f, ok := out.(*os.File); ok && !quiet && term.IsTerminal(int(f.Fd())) {
+		p.bars = mpb.New(mpb.WithOutput(f), mpb.WithWidth(40))
+	}
+	return p
+}
+
+// step takes one report of a calibration.
+func (p *progress) step(r profile.Progress) {
+	if r.Point != nil {
+		if r.Point.OK() {
+			p.done++
+		} else {
+			p.failed++
+		}
+	}
+	if p.quiet {
+		return
+	}
+	p.status = status(r, p.failed)
+	if p.bars != nil {
+		p.draw(r)
+		return
+	}
+	if now := time.Now(); now.Sub(p.last) >= plainEvery {
+		p.last = now
+		fmt.Fprintln(p.out, p.status)
+	}
+}
+
+func status(r profile.Progress, failed int) string {
+	switch r.Phase {
+	case "discovering":
+		return "discovering this machine"
+	case "piloting":
+		return fmt.Sprintf("verifying and timing kernels %d/%d: %s on %s", r.Done+1, r.Total, r.Now.Op, r.Now.On)
+	}
+	s := fmt.Sprintf("measuring %d/%d: %s on %s", r.Done, r.Total, r.Now.Op, r.Now.On)
+	if r.Left > 0 {
+		s += fmt.Sprintf(", at most %s left", r.Left.Round(time.Second))
+	}
+	if failed > 0 {
+		s += fmt.Sprintf(", %d failed", failed)
+	}
+	return s
+}
+
+// draw makes the bar when the number of points is known and moves it.
+func (p *progress) draw(r profile.Progress) {
+	if r.Phase != "measuring" || r.Total == 0 {
+		return
+	}
+	if p.bar == nil {
+		p.bar = p.bars.AddBar(int64(r.Total),
+			mpb.PrependDecorators(decor.CountersNoUnit("%d/%d points")),
+			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return p.status })),
+			mpb.BarRemoveOnComplete())
+	}
+	p.bar.SetCurrent(int64(r.Done))
+}
+
+func (p *progress) close() {
+	if p.bars == nil {
+		return
+	}
+	if p.bar != nil {
+		p.bar.Abort(true)
+	}
+	p.bars.Wait()
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"syscall"
+
+	"github.com/evenkeel/evenkeel/solver"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+)
+
+// version is what documents name as their tool.
+const version = "0.1.0"
+
+const tool = "evenkeel " + version
+
+// Exit codes, as the help and the README document them.
+const (
+	exitDone       = 0
+	exitFailed     = 1
+	exitUsage      = 2
+	exitInfeasible = 3
+	exitCheck      = 4
+)
+
+// usageError is a command line that cannot be meant.
+type usageError struct{ error }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// errCheckFailed says that a check was made and failed; what failed is in the
+// table on stdout.
+var errCheckFailed = errors.New("the profile's errors are above the limits")
+
+// app is what every verb shares.
+type app struct {
+	in          io.Reader
+	out, errOut io.Writer
+	json        bool
+	quiet       bool
+}
+
+// run is main without the process around it: it parses args, runs the verb and
+// returns the exit code. stdout takes results only, stderr the talk.
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	a := &app{in: stdin, out: stdout, errOut: stderr}
+	root := a.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitDone
+	}
+	fmt.Fprintln(stderr, "evenkeel: "+err.Error())
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	var usage usageError
+	var infeasible *solver.InfeasibleError
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &infeasible):
+		return exitInfeasible
+	case errors.Is(err, errCheckFailed):
+		return exitCheck
+	}
+	return exitFailed
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "evenkeel",
+		Short: "Measure devices and links, fit a cost model with a stated error, plan training on unequal devices",
+		Long: `evenkeel measures what each device and link really does (calibrate), fits a cost
+model with a stated error to it (fit), plans long-context training steps that
+keep unequal devices evenly loaded (solve), and checks that the model still
+tells the truth (check).
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check failed.
+Results go to stdout, progress and warnings to stderr.`,
+		Example: `  evenkeel calibrate --budget 1m --out prof
+  evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
+  evenkeel check prof/calibration.rec.jsonl --profile prof/calibration.profile.json`,
+		Version:       version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown verb %q; the verbs are calibrate, fit, solve, check, show (evenkeel --help)", args[0])
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usagef("%w (see: %s --help)", err, c.CommandPath())
+	})
+	root.PersistentFlags().BoolVar(&a.json, "json", false, "print the result as JSON")
+	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on stderr")
+	root.AddCommand(a.calibrate(), a.fit(), a.solve(), a.check(), a.show(), a.worker())
+	return root
+}
+
+// note tells the user something that is no result.
+func (a *app) note(format string, args ...any) {
+	if !a.quiet {
+		fmt.Fprintf(a.errOut, format+"\n", args...)
+	}
+}
+
+// print writes a result as JSON or, through table, for reading.
+func (a *app) print(result any, table func(io.Writer) error) error {
+	if !a.json {
+		return table(a.out)
+	}
+	if err := json.MarshalWrite(a.out, result, json.Deterministic(true), jsontext.WithIndent("  ")); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(a.out)
+	return err
+}
+
+// args wraps cobra's check of positional arguments as a usage error.
+func args(check cobra.PositionalArgs, want string) cobra.PositionalArgs {
+	return func(c *cobra.Command, given []string) error {
+		if err := check(c, given); err != nil {
+			return usagef("%s: want %s, got %d arguments (see: %s --help)", c.Name(), want, len(given), c.CommandPath())
+		}
+		return nil
+	}
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/results"
+	"github.com/evenkeel/evenkeel/solver"
+	"github.com/spf13/cobra"
+)
+
+// view is what the flags of show say.
+type view struct {
+	coefs, explain bool
+	plot           string
+}
+
+func (a *app) show() *cobra.Command {
+	var o view
+	c := &cobra.Command{
+		Use:   "show document",
+		Short: "Show any evenkeel document: tables, plots",
+		Long: `Shows a recording, a profile or a plan as tables. --plot draws measured against
+predicted times and the residuals of a profile, on the points that were set
+aside before the fit, as SVG and PNG.`,
+		Example: `  evenkeel show prof/calibration.profile.json --coefs
+  evenkeel show prof/calibration.profile.json --plot prof/accuracy    # accuracy.svg, .png, accuracy-residuals.svg, .png
+  evenkeel show a.plan.json --explain`,
+		Args: args(cobra.ExactArgs(1), "one document"),
+		RunE: func(_ *cobra.Command, given []string) error { return a.runShow(given[0], o) },
+	}
+	c.Flags().BoolVar(&o.coefs, "coefs", false, "of a profile: every coefficient with its 95 % interval")
+	c.Flags().BoolVar(&o.explain, "explain", false, "of a plan: the account of the step as a tree")
+	c.Flags().StringVar(&o.plot, "plot", "", "of a profile: draw its accuracy into files that begin with this name")
+	return c
+}
+
+// sniffed is enough of a file to hold its schema.
+const sniffed = 64 << 10
+
+func (a *app) runShow(path string, o view) error {
+	schema, err := sniff(path)
+	if err != nil {
+		return err
+	}
+	kind, _, _ := strings.Cut(schema, "/")
+	switch kind + "/" {
+	case strings.TrimSuffix(profile.RecordingSchema, "v1"):
+		return a.showRecording(path)
+	case strings.TrimSuffix(costmodel.ProfileSchema, "v1"):
+		return a.showProfile(path, o)
+	case strings.TrimSuffix(solver.PlanSchema, "v1"):
+		return a.showPlan(path, o)
+	}
+	return fmt.Errorf("%s: its schema is %q; show knows recordings, profiles and plans", path, schema)
+}
+
+func sniff(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", openError(err)
+	}
+	defer f.Close()
+	head, err := io.ReadAll(io.LimitReader(f, sniffed))
+	if err != nil {
+		return "", err
+	}
+	if len(head) == 0 {
+		return "", fmt.Errorf("%s: is empty; name a recording, a profile or a plan", path)
+	}
+	schema, err := doc.SchemaOf(head)
+	if err != nil {
+		return "", fmt.Errorf("%s: not an evenkeel document: %w; name a recording, a profile or a plan", path, err)
+	}
+	return schema, nil
+}
+
+func (a *app) showRecording(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return openError(err)
+	}
+	defer f.Close()
+	s, err := results.Summarise(path, f)
+	if err != nil {
+		return err
+	}
+	return a.print(s, func(w io.Writer) error { return results.Recording(w, s) })
+}
+
+func (a *app) showProfile(path string, o view) error {
+	p, err := loadProfile(path)
+	if err != nil {
+		return err
+	}
+	if o.plot != "" {
+		return a.plot(path, p, o.plot)
+	}
+	return a.print(p, func(w io.Writer) error {
+		if o.coefs {
+			return results.Coefficients(w, p)
+		}
+		return results.Profile(w, p)
+	})
+}
+
+// plot draws a profile's accuracy on the points that its own recordings set aside.
+func (a *app) plot(path string, p *costmodel.Profile, prefix string) error {
+	var paths []string
+	for _, in := range p.Inputs {
+		recording, err := resolve(path, in)
+		if err != nil {
+			return err
+		}
+		paths = append(paths, recording)
+	}
+	d, points, err := heldOut(p, paths)
+	if err != nil {
+		return err
+	}
+	report, err := fit.Check(p, d, points, fit.DefaultLimits())
+	if err != nil {
+		return err
+	}
+	accuracy, err := results.MeasuredPredicted(report, "measured against predicted, points set aside before the fit")
+	if err != nil {
+		return err
+	}
+	residuals, err := results.Residuals(report, "residuals of points set aside before the fit")
+	if err != nil {
+		return err
+	}
+	for name, figure := range map[string]*results.Figure{prefix: accuracy, prefix + "-residuals": residuals} {
+		err := errors.Join(
+			writeTo(name+".svg", func(w io.Writer) error { return results.WriteSVG(w, figure) }),
+			writeTo(name+".png", func(w io.Writer) error { return results.WritePNG(w, figure) }))
+		if err != nil {
+			return err
+		}
+	}
+	a.note("wrote %[1]s.svg, %[1]s.png, %[1]s-residuals.svg and %[1]s-residuals.png", prefix)
+	return nil
+}
+
+func (a *app) showPlan(path string, o view) error {
+	var p solver.Plan
+	if err := doc.Load(path, &p); err != nil {
+		return err
+	}
+	return a.print(&p, func(w io.Writer) error {
+		if o.explain {
+			return results.Explain(w, &p)
+		}
+		return results.Plan(w, &p)
+	})
+}

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/results"
+	"github.com/evenkeel/evenkeel/solver"
+	"github.com/spf13/cobra"
+)
+
+// problem is what the flags of solve say.
+type problem struct {
+	profile, cluster, model, seqLen string
+	link, network                   string
+	dtype, recompute, zero          string
+	ringBuffers                     int
+	lossChunk                       string
+	strategies                      []string
+	deadline                        time.Duration
+	out, timeline                   string
+	explain                         bool
+}
+
+func (a *app) solve() *cobra.Command {
+	var o problem
+	c := &cobra.Command{
+		Use:   "solve --profile x.profile.json --cluster ... --model config.json --seq-len 256k",
+		Short: "Plan a training step on unequal devices; baseline, lower bound and gap beside it",
+		Long: `Decides how many tokens of one long sequence each device gets, from the laws of a
+profile, and shows the plan beside what people run today (an equal split) and
+beside a lower bound that no split can beat. A gain smaller than the cost
+model's own error is shown as ~ and not recommended.
+
+The cluster is a YAML file or a shorthand: "2x8 h100 + 2x8 a100" is four nodes of
+eight devices, "1x(1 cpu:2 + 1 cpu:1)" one node of two unequal ones. Exits 3
+when no plan fits the devices' memory.`,
+		Example: `  evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
+  evenkeel solve --profile p.profile.json --cluster cluster.yaml --model config.json --seq-len 256k --recompute full -o a.plan.json --explain`,
+		Args: args(cobra.NoArgs, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error { return a.runSolve(c.Context(), o) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.profile, "profile", "", "profile with the laws of the devices and links")
+	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100 + 2x8 a100\"")
+	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
+	f.StringVar(&o.seqLen, "seq-len", "", "tokens of the sequence, such as 8192 or 256k")
+	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several")
+	f.StringVar(&o.network, "network", "", "link class between nodes, where the profile has several")
+	f.StringVar(&o.dtype, "dtype", "", "f32, bf16, f16 or fp8 (default: the one that the profile's attention laws have)")
+	f.StringVar(&o.recompute, "recompute", string(costmodel.RecomputeNone), "none or full: what the backward pass computes again")
+	f.StringVar(&o.zero, "zero", string(costmodel.Zero3), "zero0 to zero3: what is sharded over the ranks")
+	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
+	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
+	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines (default: evenkeel)")
+	f.DurationVar(&o.deadline, "deadline", 0, "time to search for; the best so far is taken then (default: until done)")
+	f.StringVarP(&o.out, "output", "o", "", "plan to write")
+	f.StringVar(&o.timeline, "timeline", "", "timeline to write, for Perfetto or chrome://tracing")
+	f.BoolVar(&o.explain, "explain", false, "show the account of the step as a tree")
+	return c
+}
+
+func (a *app) runSolve(ctx context.Context, o problem) error {
+	for flag, value := range map[string]string{"--profile": o.profile, "--cluster": o.cluster, "--model": o.model, "--seq-len": o.seqLen} {
+		if value == "" {
+			return usagef("solve: %s is missing (see: evenkeel solve --help)", flag)
+		}
+	}
+	p, err := loadProfile(o.profile)
+	if err != nil {
+		return err
+	}
+	job, err := o.job(p)
+	if err != nil {
+		return err
+	}
+	q, err := solver.NewProblem(p, job)
+	if err != nil {
+		return err
+	}
+	if o.deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.deadline)
+		defer cancel()
+	}
+	plan, err := solver.Solve(ctx, q, o.strategies, nil)
+	if err != nil {
+		return err
+	}
+	plan.Tool, plan.Created = tool, p.Created
+	if plan.Inputs, err = inputs(o.out, []string{o.profile, o.model}); err != nil {
+		return err
+	}
+	if err := solver.Check(plan, p); err != nil {
+		return fmt.Errorf("the plan does not stand up to the checker; this is a bug of evenkeel: %w", err)
+	}
+	if err := o.write(plan, q); err != nil {
+		return err
+	}
+	return a.print(plan, func(w io.Writer) error {
+		if err := results.Plan(w, plan); err != nil || !o.explain {
+			return err
+		}
+		return results.Explain(w, plan)
+	})
+}
+
+// job puts the flags and files together.
+func (o problem) job(p *costmodel.Profile) (costmodel.Job, error) {
+	seq, err := units.ParseTokens(o.seqLen)
+	if err != nil {
+		return costmodel.Job{}, usagef("--seq-len %w", err)
+	}
+	chunk, err := units.ParseTokens(o.lossChunk)
+	if err != nil {
+		return costmodel.Job{}, usagef("--loss-chunk %w", err)
+	}
+	model, err := readModel(o.model)
+	if err != nil {
+		return costmodel.Job{}, err
+	}
+	cluster, err := readCluster(o.cluster)
+	if err != nil {
+		return costmodel.Job{}, err
+	}
+	if cluster, err = cluster.Resolve(p, o.link, o.network); err != nil {
+		return costmodel.Job{}, err
+	}
+	dtype, err := o.precision(p)
+	if err != nil {
+		return costmodel.Job{}, err
+	}
+	job := costmodel.Job{
+		Model: model, Cluster: cluster, SeqLen: seq, DType: dtype, Recompute: costmodel.Recompute(o.recompute),
+		RingBuffers: o.ringBuffers, LossChunk: min(chunk, seq), Zero: costmodel.ZeRO(o.zero),
+	}
+	if err := job.Validate(); err != nil {
+		return job, usageError{err}
+	}
+	return job, nil
+}
+
+// readCluster takes a YAML file's name or a shorthand.
+func readCluster(s string) (costmodel.Cluster, error) {
+	if !strings.HasSuffix(s, ".yaml") && !strings.HasSuffix(s, ".yml") {
+		c, err := costmodel.ParseCluster(s)
+		if err != nil {
+			return c, usageError{err}
+		}
+		return c, nil
+	}
+	data, err := os.ReadFile(s)
+	if err != nil {
+		return costmodel.Cluster{}, openError(err)
+	}
+	return costmodel.ReadClusterYAML(s, data)
+}
+
+// precision is --dtype, or the only one that the profile's attention laws have.
+func (o problem) precision(p *costmodel.Profile) (op.DType, error) {
+	if o.dtype != "" {
+		return op.DType(o.dtype), nil
+	}
+	var have []op.DType
+	for _, l := range p.Laws {
+		if l.Op == op.KindAttnFwd && !slices.Contains(have, l.Variant.DType) {
+			have = append(have, l.Variant.DType)
+		}
+	}
+	switch len(have) {
+	case 0:
+		return "", &costmodel.MissingLawError{Op: op.KindAttnFwd, On: "every device"}
+	case 1:
+		return have[0], nil
+	}
+	return "", usagef("the profile has attention laws for %v: choose one with --dtype", have)
+}
+
+// write saves what the flags ask for.
+func (o problem) write(plan *solver.Plan, q *solver.Problem) error {
+	if o.out != "" {
+		if err := doc.Save(o.out, plan); err != nil {
+			return err
+		}
+	}
+	if o.timeline == "" {
+		return nil
+	}
+	step, err := costmodel.SimulateWith(q.Predictor, q.Job, plan.Layout(), costmodel.SimOptions{Timeline: true})
+	if err != nil {
+		return err
+	}
+	return writeTo(o.timeline, func(w io.Writer) error { return results.Timeline(w, step) })
+}
+
+// writeTo writes a file that is no document: a picture or a timeline.
+func writeTo(path string, write func(io.Writer) error) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}

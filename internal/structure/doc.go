@@ -1,0 +1,3 @@
+// Package structure holds no code: its tests enforce the house rules, so that
+// `go test ./...` fails when one is broken.
+package structure

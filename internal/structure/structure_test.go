@@ -1,0 +1,257 @@
+package structure
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/evenkeel/evenkeel"
+
+// allowed says what each part of the house may import of the others. A part is
+// a folder with all below it; the longest that matches a package counts. This
+// table is the design: measuring never knows predicting, predicting never
+// knows measuring or solving, and nothing imports the commands.
+var allowed = map[string][]string{
+	"internal/units":       {},
+	"internal/stats":       {},
+	"internal/doc":         {},
+	"internal/structure":   {},
+	"costmodel/op":         {"internal/units"},
+	"costmodel":            {"costmodel/op", "internal/units", "internal/doc"},
+	"profile":              {"costmodel/op", "internal/units", "internal/stats", "internal/doc"},
+	"profile/backend/cpu":  {"profile", "profile/backend/host", "profile/backend/cpu", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
+	"profile/backend/host": {"profile", "internal/units"},
+	"profile/backend/nvml": {"profile", "internal/units"},
+	"profile/backend/sim":  {"profile", "costmodel/op", "internal/units"},
+	"fit":                  {"costmodel", "costmodel/op", "profile", "internal/units", "internal/stats", "internal/doc"},
+	"solver":               {"costmodel", "costmodel/op", "internal/units", "internal/doc"},
+	"results":              {"solver", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
+	"cmd/evenkeel": {
+		"results", "solver", "fit", "profile", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
+		"profile/backend/sim", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc",
+	},
+}
+
+// outside lists who may touch files, clocks or processes.
+var outside = []string{"internal/doc", "profile/backend", "cmd"}
+
+// file is a Go source file of the project.
+type file struct {
+	path, pkg string // relative to the root, with slashes
+	test      bool
+	ast       *ast.File
+	lines     int
+}
+
+func sources(t *testing.T) []file {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []file
+	fset := token.NewFileSet()
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := d.Name()
+		if d.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "testdata" || name == "tools") {
+			return filepath.SkipDir
+		}
+		if d.IsDir() || !strings.HasSuffix(name, ".go") {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		parsed, err := parser.ParseFile(fset, path, data, parser.ParseComments)
+		if err != nil {
+			return err
+		}
+		rel, _ := filepath.Rel(root, path)
+		rel = filepath.ToSlash(rel)
+		files = append(files, file{
+			path: rel, pkg: filepath.ToSlash(filepath.Dir(rel)), test: strings.HasSuffix(name, "_test.go"),
+			ast: parsed, lines: strings.Count(string(data), "\n"),
+		})
+		return nil
+	})
+	if err != nil || len(files) < 20 {
+		t.Fatal(len(files), err)
+	}
+	return files
+}
+
+// part finds the entry of allowed that a package belongs to.
+func part(pkg string) (string, bool) {
+	best, found := "", false
+	for p := range allowed {
+		if (pkg == p || strings.HasPrefix(pkg, p+"/")) && len(p) > len(best) {
+			best, found = p, true
+		}
+	}
+	return best, found
+}
+
+func imports(f file) []string {
+	var paths []string
+	for _, i := range f.ast.Imports {
+		paths = append(paths, strings.Trim(i.Path.Value, `"`))
+	}
+	return paths
+}
+
+func TestImportsFollowTheDesign(t *testing.T) {
+	for _, f := range sources(t) {
+		from, ok := part(f.pkg)
+		if !ok {
+			t.Errorf("%s: package %s is in no part of the house; add it to the table of this test and to the design", f.path, f.pkg)
+			continue
+		}
+		if f.test {
+			continue // a test may play both sides
+		}
+		for _, path := range imports(f) {
+			rel, ours := strings.CutPrefix(path, module+"/")
+			if !ours {
+				continue
+			}
+			to, _ := part(rel)
+			if to != from && !slices.Contains(allowed[from], to) {
+				t.Errorf("%s: %s must not import %s", f.path, from, to)
+			}
+		}
+	}
+}
+
+func TestOnlyTheEdgesTouchTheOutside(t *testing.T) {
+	forbidden := []string{"os", "os/exec", "os/signal", "syscall", "net", "net/http", "golang.org/x/sys/unix"}
+	for _, f := range sources(t) {
+		if f.test || slices.ContainsFunc(outside, func(p string) bool { return strings.HasPrefix(f.pkg, p) }) {
+			continue
+		}
+		for _, path := range imports(f) {
+			if slices.Contains(forbidden, path) {
+				t.Errorf("%s: imports %s; files, clocks and processes belong to %v", f.path, path, outside)
+			}
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "Sleep", "After"}, s.Sel.Name) {
+					t.Errorf("%s: time.%s; take the clock as an input", f.path, s.Sel.Name)
+				}
+			}
+			return true
+		})
+	}
+}
+
+func TestNoInitAndOneExit(t *testing.T) {
+	exits := 0
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Name.Name == "init" && fn.Recv == nil {
+				t.Errorf("%s: has an init function", f.path)
+			}
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && (x.Name == "os" && s.Sel.Name == "Exit" || x.Name == "log" && strings.HasPrefix(s.Sel.Name, "Fatal")) {
+					exits++
+				}
+			}
+			return true
+		})
+	}
+	if exits != 1 {
+		t.Errorf("%d exits: want exactly one, in main", exits)
+	}
+}
+
+func TestEveryExportedNameIsDocumented(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				if d.Name.IsExported() && d.Doc == nil && exportedReceiver(d) {
+					t.Errorf("%s: %s has no doc comment", f.path, d.Name.Name)
+				}
+			case *ast.GenDecl:
+				undocumented(t, f, d)
+			}
+		}
+	}
+}
+
+func exportedReceiver(d *ast.FuncDecl) bool {
+	if d.Recv == nil {
+		return true
+	}
+	typ := d.Recv.List[0].Type
+	if s, ok := typ.(*ast.StarExpr); ok {
+		typ = s.X
+	}
+	id, ok := typ.(*ast.Ident)
+	return ok && id.IsExported()
+}
+
+func undocumented(t *testing.T, f file, d *ast.GenDecl) {
+	for _, s := range d.Specs {
+		switch s := s.(type) {
+		case *ast.TypeSpec:
+			if s.Name.IsExported() && d.Doc == nil && s.Doc == nil {
+				t.Errorf("%s: type %s has no doc comment", f.path, s.Name.Name)
+			}
+		case *ast.ValueSpec:
+			for _, n := range s.Names {
+				if n.IsExported() && d.Doc == nil && s.Doc == nil && s.Comment == nil {
+					t.Errorf("%s: %s has no doc comment", f.path, n.Name)
+				}
+			}
+		}
+	}
+}
+
+func TestFilesHoldOneIdea(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.lines > 600 {
+			t.Errorf("%s: %d lines; split it", f.path, f.lines)
+		}
+		for _, name := range []string{"utils", "common", "types", "helpers", "pkg", "util", "misc"} {
+			if slices.Contains(strings.Split(f.pkg, "/"), name) {
+				t.Errorf("%s: a package is one noun a reader can guess, not %q", f.path, name)
+			}
+		}
+	}
+}
+
+func TestREADMEListsThePackages(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]bool{}
+	for _, f := range sources(t) {
+		if !f.test && !seen[f.pkg] {
+			seen[f.pkg] = true
+			if !strings.Contains(string(readme), "`"+f.pkg+"`") {
+				t.Errorf("README.md does not name `%s`", f.pkg)
+			}
+		}
+	}
+}

@@ -1,0 +1,79 @@
+package results
+
+import (
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Coefficients prints the numbers inside every law of a profile: coefficients
+// with their 95 % intervals and, where a coefficient is a cost, the rate it
+// stands for; knots where the law is a curve through them.
+func Coefficients(w io.Writer, d *costmodel.Profile) error {
+	p := &printer{w: w}
+	p.para("", fmt.Sprintf("%s coefficients of %s; %s", stamp(d.Simulated), plural(len(d.Laws), "law"), origin(d.Simulated)))
+	t := newTable(column{title: "law"}, column{title: "coefficient"}, column{title: "value", number: true},
+		column{title: "95 % interval", number: true}, column{title: "unit"}, column{title: "that is", number: true})
+	eachSection(t, d.Laws, func(l *costmodel.Law) { coefRows(t, l) })
+	p.printf("\n")
+	t.render(p)
+	p.printf("\n")
+	p.para("", "linear laws: t = launch + s_per_flop F + s_per_row R + s_per_byte B + s_per_tail_flop T, with F, R and T on each of the device's parallel units and B through its memory; a coefficient of 0 was tried and not needed")
+	p.para("", "alpha_beta laws: t = alpha + beta x, x being the bytes on the busiest port of a collective or through the memory of a bandwidth op; log_log laws: straight lines between knots in log-log")
+	return p.err
+}
+
+// coefRows lists one law, its title on its first row only.
+func coefRows(t *table, l *costmodel.Law) {
+	title := "  " + lawTitle(l)
+	add := func(name, value, interval, unit, means string) {
+		t.row(title, name, value, interval, unit, means)
+		title = ""
+	}
+	coef := func(name string, c costmodel.Coef, unit, means string) {
+		add(name, number(c.Value), number(c.Lo)+" .. "+number(c.Hi), unit, means)
+	}
+	if l.Linear != nil {
+		linearRows(l.Linear, coef)
+		return
+	}
+	for _, piece := range l.Curve.Pieces {
+		from := ""
+		if len(l.Curve.Pieces) > 1 {
+			from = "from " + piece.From.String() + ": "
+		}
+		coef(from+"alpha", piece.Alpha, "s", seconds(units.Seconds(piece.Alpha.Value)))
+		coef(from+"beta", piece.Beta, "s/B", rate(piece.Beta.Value))
+	}
+	for _, k := range l.Curve.Knots {
+		add("knot at "+k.Bytes.String(), number(float64(k.Seconds)), none, "s", seconds(k.Seconds))
+	}
+}
+
+func linearRows(l *costmodel.Linear, coef func(name string, c costmodel.Coef, unit, means string)) {
+	unit := [5]string{"s", "s/FLOP", "s/row", "s/B", "s/FLOP"}
+	for i, c := range l.Coefs() {
+		means := none
+		switch {
+		case !(c.Value > 0) || math.IsInf(c.Value, 0):
+		case unit[i] == "s/FLOP":
+			means = fmt.Sprintf("%s x %d", units.FLOPsPerS(1/c.Value), l.Parallel)
+		case unit[i] == "s/B":
+			means = rate(c.Value)
+		default:
+			means = seconds(units.Seconds(c.Value))
+		}
+		coef(costmodel.LinearNames()[i], c, unit[i], means)
+	}
+}
+
+// rate is the bandwidth that a cost a byte stands for.
+func rate(perByte float64) string {
+	if !(perByte > 0) || math.IsInf(perByte, 0) {
+		return none
+	}
+	return units.BytesPerS(1 / perByte).String()
+}

@@ -1,0 +1,55 @@
+package results
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+// DryRun prints what a calibration would measure, with what and for how long,
+// and what is not there and why.
+func DryRun(w io.Writer, inv *profile.Inventory, o *profile.Outlook) error {
+	p, n := &printer{w: w}, &notes{}
+	points := 0
+	for _, f := range o.Families {
+		points += f.Points
+	}
+	what := "measures real work"
+	if inv.Simulated {
+		what = "measures nothing: the cluster is made up"
+	}
+	p.para("", fmt.Sprintf("%s dry run: backend %s %s, about %s in %s", stamp(inv.Simulated), inv.Backend, what, plural(points, "point"), seconds(o.Budget)))
+	p.para("", fmt.Sprintf("machine %s: %s, %d cores, %s memory", orNone(inv.Machine.Host), orNone(inv.Machine.CPU), inv.Machine.Cores, inv.Machine.Memory))
+	devices(p, inv.Devices, inv.Groups)
+	p.printf("\n")
+	t := newTable(column{title: "op"}, column{title: "variant"}, column{title: "on"}, column{title: "points", number: true}, column{title: "axes, smallest to largest", most: 60})
+	for _, f := range o.Families {
+		t.row(string(f.Op), f.Variant.String(), f.On, fmt.Sprint(f.Points), axes(f))
+	}
+	t.render(p)
+	n.add("the largest shapes are the ends of the axes: a longer --budget reaches further into them")
+	n.add(inv.Notes...)
+	if inv.Machine.Missing != "" {
+		n.add("no GPU: " + inv.Machine.Missing)
+	}
+	n.render(p)
+	return p.err
+}
+
+func axes(f profile.Outline) string {
+	small, ok1 := f.Smallest.Shape.(op.Located)
+	large, ok2 := f.Largest.Shape.(op.Located)
+	if !ok1 || !ok2 {
+		return none
+	}
+	text := ""
+	for i, name := range op.CoordNames(f.Op) {
+		if i > 0 {
+			text += ", "
+		}
+		text += fmt.Sprintf("%s %.0f-%.0f", name, small.Coords()[i], large.Coords()[i])
+	}
+	return text
+}

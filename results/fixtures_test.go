@@ -1,0 +1,86 @@
+package results
+
+import (
+	"math"
+	"math/rand/v2"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// testProfile is a small profile with every form of law and every footnote.
+// Its numbers are made up; only that they differ matters.
+func testProfile() *costmodel.Profile {
+	devices := []op.DeviceType{
+		{Name: "cpu:1", Model: "Example CPU Type 9 @ 2.10GHz", Stack: "go1.26 amd64 avx2, evenkeel kernels 1", Fingerprint: "aa", Parallel: 1, Memory: 4 * units.GiB},
+		{Name: "cpu:2", Model: "Example CPU Type 9 @ 2.10GHz", Stack: "go1.26 amd64 avx2, evenkeel kernels 1", Fingerprint: "bb", Parallel: 2},
+	}
+	group := op.NewGroupType([]op.Member{{Device: "cpu:1", Count: 2}}, 1, "unix_socket")
+	spread := costmodel.Spread{Lo: 0.93, Hi: 1.08}
+	return &costmodel.Profile{
+		Header:    doc.Header{Tool: "evenkeel 0.1.0", Created: "2026-01-31T12:00:00Z", Inputs: []doc.Input{{Path: "cpu.rec.jsonl", SHA256: "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}}},
+		Simulated: true,
+		Devices:   devices, Groups: []op.GroupType{group},
+		Holdout: costmodel.Holdout{Seed: 7, Share: 0.25},
+		Laws: []costmodel.Law{
+			linearLaw(op.KindAttnFwd, op.Variant{Mask: op.Full, HeadDim: 128, DType: op.F32}, spread, costmodel.FitError{Points: 24, Median: 0.021, P90: 0.055, P95: 0.07, Bias: 0.004, Coverage: 0.92}),
+			linearLaw(op.KindGEMM, op.Variant{DType: op.F32}, spread, costmodel.FitError{Points: 22, Outside: 2, Median: 0.11, P90: 0.31, P95: 0.4, Bias: -0.06, Coverage: 0.61}),
+			{
+				Op: op.KindNorm, Device: "cpu:1", Variant: op.Variant{DType: op.F32},
+				Curve: &costmodel.Curve{Form: costmodel.AlphaBeta, Pieces: []costmodel.Piece{
+					{Alpha: costmodel.Coef{Value: 2e-6, Lo: 1e-6, Hi: 3e-6}, Beta: costmodel.Coef{Value: 1e-10, Lo: 9e-11, Hi: 1.1e-10}},
+					{From: 1 << 20, Beta: costmodel.Coef{Value: 2e-10, Lo: 1.9e-10, Hi: 2.3e-10}},
+				}},
+				Range:  []costmodel.AxisRange{{Axis: "tokens", Min: 64, Max: 8192}, {Axis: "width", Min: 512, Max: 4096}},
+				Spread: spread, Fit: costmodel.FitError{Points: 9, Median: 0.03, P90: 0.1}, Held: costmodel.FitError{Points: 3, Median: 0.04, P90: 0.09, Coverage: 1},
+				Rivals: []costmodel.Rival{{Form: "2-piece alpha_beta", Median: 0.03, Chosen: true}, {Form: "alpha_beta", Median: 0.09}},
+			},
+			{
+				Op: op.KindSendRecv, Group: group.Name,
+				Curve:  &costmodel.Curve{Form: costmodel.LogLog, Knots: []costmodel.Knot{{Bytes: 4096, Seconds: 2e-5}, {Bytes: 1 << 20, Seconds: 4e-4}}},
+				Range:  []costmodel.AxisRange{{Axis: "bytes", Min: 4096, Max: 1 << 20}},
+				Spread: costmodel.Spread{Lo: 0.7, Hi: 1.4}, Fit: costmodel.FitError{Points: 8, Median: 0.05, P90: 0.2},
+			},
+		},
+		Warnings: []string{"SIMULATED: made from a simulated backend, no hardware was measured", "3 points could not be measured; the recording holds the reasons"},
+	}
+}
+
+func linearLaw(kind op.Kind, v op.Variant, s costmodel.Spread, held costmodel.FitError) costmodel.Law {
+	l := costmodel.Law{
+		Op: kind, Variant: v, Device: "cpu:1", Spread: s, Held: held, Fit: costmodel.FitError{Points: 70, Median: 0.02, P90: 0.05},
+		Linear: &costmodel.Linear{
+			Parallel: 2, Launch: costmodel.Coef{Value: 1.5e-6, Lo: 1e-6, Hi: 2e-6}, PerFLOP: costmodel.Coef{Value: 1.2e-10, Lo: 1.1e-10, Hi: 1.25e-10},
+			PerRow: costmodel.Coef{Value: 3e-9, Hi: 5e-9}, PerByte: costmodel.Coef{Value: 2e-11, Lo: 1e-11, Hi: 4e-11},
+		},
+		Rivals: []costmodel.Rival{{Form: "linear", Median: 0.021, Chosen: true}, {Form: "roofline", Median: 0.2}},
+	}
+	for _, axis := range op.CoordNames(kind) {
+		l.Range = append(l.Range, costmodel.AxisRange{Axis: axis, Min: 16, Max: 2048})
+	}
+	return l
+}
+
+// testReport has pairs whose log errors are normal with a family's own width,
+// drawn from a fixed seed, and rows of every verdict.
+func testReport(perFamily int) *fit.Report {
+	r := &fit.Report{Simulated: true, Missing: []string{"all_to_all on 2 cpu:1 over unix_socket"}, Warnings: []string{"the machine drifted: gemm on cpu:1 takes +5 % of its first time (4 repeats); measure again on a quiet or cooled machine if that is too much"}}
+	rng := rand.New(rand.NewPCG(1, 2))
+	kinds := map[fit.Family]op.Kind{fit.FamilyAttention: op.KindAttnFwd, fit.FamilyGEMM: op.KindGEMM, fit.FamilyBandwidth: op.KindNorm, fit.FamilyCollective: op.KindSendRecv}
+	for i, f := range familyOrder() {
+		for range perFamily {
+			mid := math.Exp(math.Log(2e-6) + rng.Float64()*math.Log(1e6))
+			measured := mid * math.Exp(rng.NormFloat64()*0.02*float64(i+1))
+			r.Pairs = append(r.Pairs, fit.Pair{Family: f, On: "cpu:1", Op: kinds[f], Measured: measured, Estimate: costmodel.Estimate{Lo: units.Seconds(0.95 * mid), Mid: units.Seconds(mid), Hi: units.Seconds(1.05 * mid), Source: costmodel.Interpolated}})
+		}
+	}
+	r.Rows = []fit.Row{
+		{Family: fit.FamilyAttention, On: "cpu:1", Limit: fit.Limit{Median: 0.06, P90: 0.2}, Verdict: fit.Pass, FitError: costmodel.FitError{Points: 40, Median: 0.013, P90: 0.04, P95: 0.051, Bias: -0.002, Coverage: 0.9}, MedianUpper: 0.016, P90Upper: 0.049},
+		{Family: fit.FamilyGEMM, On: "cpu:1", Limit: fit.Limit{Median: 0.06, P90: 0.2}, Verdict: fit.Fail, FitError: costmodel.FitError{Points: 40, Outside: 3, Median: 0.07, P90: 0.21, P95: 0.24, Bias: 0.03, Coverage: 0.7}, MedianUpper: 0.09, P90Upper: 0.26},
+		{Family: fit.FamilyCollective, On: "2 a100_sxm + 2 h100_sxm over nvlink on 2 nodes", Limit: fit.Limit{Median: 0.15, P90: 0.5}, Verdict: fit.Insufficient, FitError: costmodel.FitError{Points: 0, Outside: 5}},
+	}
+	return r
+}

@@ -1,0 +1,279 @@
+package results
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver"
+)
+
+// Plan prints a plan: the job, what was considered with today's baselines
+// first, what was chosen and why, what every rank owns and how it spends the
+// step, the parts of the step and its traffic, and how far from the best
+// possible it can be at most.
+func Plan(w io.Writer, d *solver.Plan) error {
+	p, n := &printer{w: w}, &notes{}
+	planHead(p, d)
+	considered(p, n, d)
+	reasons(p, d)
+	rankTable(p, n, d)
+	layoutPicture(p, d)
+	partTable(p, d)
+	trafficTable(p, d)
+	n.add(d.Warnings...)
+	n.add(d.Step.Warnings...)
+	n.render(p)
+	leftOut(p, d.Notes)
+	return p.err
+}
+
+// planHead says on its first line what the numbers rest on: a plan is always a
+// prediction, so it is never called measured itself.
+func planHead(p *printer, d *solver.Plan) {
+	j := d.Job
+	stampPlan, because := planStamp(d)
+	p.para("", fmt.Sprintf("%s for %s tokens through %s on %s", stampPlan, j.SeqLen, orNone(j.Model.Name), orNone(j.Cluster.String())))
+	p.para("", because)
+	zero := j.Zero
+	if zero == "" {
+		zero = costmodel.Zero3
+	}
+	p.para("", fmt.Sprintf("%d layers, hidden %d, %d query and %d KV heads of %d, vocabulary %d; %s, recompute %s, %s, %d ring buffers, loss in chunks of %s tokens",
+		j.Model.Layers, j.Model.Hidden, j.Model.QHeads, j.Model.KVHeads, j.Model.HeadDim, j.Model.Vocab, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, j.RingBuffers, j.LossChunk))
+	written(p, d.Tool, d.Created)
+	for _, in := range d.Inputs {
+		p.para("", "from "+input(in))
+	}
+	if t := d.Step.Time; t.Mid > 0 {
+		p.para("", fmt.Sprintf("step time %s (%s), %s tokens/s; %s", estimate(t), t.Source, number(float64(j.SeqLen)/float64(t.Mid)), boundLine(d)))
+	}
+}
+
+func planStamp(d *solver.Plan) (stamp, because string) {
+	switch s := d.Step.Time.Source; {
+	case d.Simulated:
+		return "SIMULATED plan", "predicted from laws of a simulated backend; no hardware was measured"
+	case s == costmodel.Transferred || s == costmodel.Assumed:
+		return "HYPOTHETICAL plan", fmt.Sprintf("predicted from MEASURED laws, but some of them are %s: they were measured elsewhere or not at all; see the notes", s)
+	}
+	return "PREDICTED from MEASURED laws: plan", "predicted by the simulator of a training step from laws that were fitted to measured times; the step itself was not measured"
+}
+
+func boundLine(d *solver.Plan) string {
+	if !(d.Bound > 0) {
+		return "no lower bound is known"
+	}
+	return fmt.Sprintf("no plan can be faster than %s by the same laws, so at most %s of this step could still be gained", seconds(d.Bound), units.Percent(1-1/(1+d.Gap)))
+}
+
+func considered(p *printer, n *notes, d *solver.Plan) {
+	t := newTable(column{title: "strategy"}, column{title: "step time", number: true}, column{title: "against baseline", number: true},
+		column{title: "memory peak", number: true}, column{title: "above bound", number: true}, column{title: "source"}, column{title: "verdict"})
+	base := d.Baseline()
+	for _, c := range baselinesFirst(d.Compared) {
+		name, gap := c.Strategy, none
+		if c.Baseline {
+			name += " (today)"
+		}
+		if d.Bound > 0 {
+			gap = percent(c.Gap, 1)
+		}
+		t.row(name, estimate(c.Time), against(c, base), peak(candidateMemory(d, c)), gap, string(c.Time.Source), string(c.Verdict))
+	}
+	if len(t.rows) == 0 {
+		return
+	}
+	p.printf("\n")
+	t.render(p)
+	if base == nil {
+		n.add("no baseline fits the devices' memory, so there is nothing to compare with")
+	}
+	n.add("memory is by formula (assumed) until it is measured: evenkeel calibrate --only " + string(op.KindMemLayer))
+}
+
+func baselinesFirst(all []solver.Candidate) []solver.Candidate {
+	sorted := slices.Clone(all)
+	slices.SortStableFunc(sorted, func(a, b solver.Candidate) int {
+		first := func(c solver.Candidate) int {
+			if c.Baseline {
+				return 0
+			}
+			return 1
+		}
+		return cmp.Compare(first(a), first(b))
+	})
+	return sorted
+}
+
+// against prints how much less (or more) time a candidate takes than the
+// strongest baseline, with the error of that difference. A "~" says that the
+// difference is within it.
+func against(c solver.Candidate, base *solver.Candidate) string {
+	switch {
+	case base == nil || !(c.Speedup > 0) || !(base.Time.Mid > 0):
+		return none
+	case c.Strategy == base.Strategy:
+		return "baseline"
+	}
+	change := signed(1/c.Speedup - 1)
+	if c.GainError > 0 {
+		change += " +- " + units.Percent(float64(c.GainError/base.Time.Mid))
+	}
+	if gained := base.Time.Mid - c.Time.Mid; c.Verdict == solver.Tie || gained <= c.GainError && -gained <= c.GainError {
+		change = "~ " + change
+	}
+	return change
+}
+
+// candidateMemory is the memory of a candidate's fullest rank. A candidate
+// knows its peak only; the capacity follows from whose peak that is.
+func candidateMemory(d *solver.Plan, c solver.Candidate) costmodel.Memory {
+	layout := c.Layout
+	if layout == nil {
+		own := d.Layout()
+		layout = &own
+	}
+	if len(layout.Shards) != len(d.Step.Ranks) {
+		return costmodel.Memory{States: c.Peak}
+	}
+	tokens := make([]units.Tokens, len(layout.Shards))
+	for r, s := range layout.Shards {
+		tokens[r] = s.Tokens()
+	}
+	for r := range tokens {
+		if m := d.Job.Memory(tokens, r, op.DeviceType{Memory: d.Step.Ranks[r].Memory.Capacity}); m.Peak() == c.Peak {
+			return m
+		}
+	}
+	return costmodel.Memory{States: c.Peak}
+}
+
+// reasons explains the choice by its alternatives.
+func reasons(p *printer, d *solver.Plan) {
+	if d.Strategy == "" {
+		return
+	}
+	p.printf("\n")
+	for _, c := range d.Compared {
+		if c.Verdict == solver.Chosen {
+			p.para("", fmt.Sprintf("chosen: %s. Why: %s", c.Strategy, orNone(c.Why)))
+		}
+	}
+	for _, c := range d.Compared {
+		if c.Verdict != solver.Chosen && c.Why != "" {
+			p.para("  ", fmt.Sprintf("%s (%s): %s", c.Strategy, verdictWord(c.Verdict), c.Why))
+		}
+	}
+}
+
+func verdictWord(v solver.Verdict) string {
+	if v == solver.Tie {
+		return "~, no difference beyond the model's error"
+	}
+	return string(v)
+}
+
+// pictureWidth is how wide the bars of a rank are.
+const pictureWidth = 16
+
+// rankTable shows every rank; neighbours that would print alike share a line.
+func rankTable(p *printer, n *notes, d *solver.Plan) {
+	if len(d.Step.Ranks) != len(d.Ranks) || len(d.Ranks) == 0 {
+		return
+	}
+	t := newTable(column{title: "rank", number: true}, column{title: "device", most: 20}, column{title: "tokens", number: true}, column{title: "share", number: true},
+		column{title: ""}, column{title: "busy", number: true}, column{title: "exposed", number: true}, column{title: "idle", number: true},
+		column{title: ""}, column{title: "memory peak", number: true})
+	most := units.Tokens(1)
+	for _, k := range d.Ranks {
+		most = max(most, k.Tokens)
+	}
+	first := 0
+	for r := range d.Ranks {
+		cells := rankCells(n, d, r, most)
+		if last := len(t.rows) - 1; last >= 0 && slices.Equal(t.rows[last][1:], cells) {
+			t.rows[last][0] = fmt.Sprintf("%d-%d", first, r)
+			continue
+		}
+		first = r
+		t.row(append([]string{fmt.Sprint(r)}, cells...)...)
+	}
+	p.printf("\n")
+	t.render(p)
+	p.para("", "left bars: tokens, the fullest rank being the whole width; right bars: the step, # computing, ! waiting for bytes (exposed), . waiting for slower ranks (idle)")
+}
+
+func rankCells(n *notes, d *solver.Plan, r int, most units.Tokens) []string {
+	k, s := d.Ranks[r], d.Step.Ranks[r]
+	whole := float64(s.Busy + s.Exposed + s.Idle)
+	of := func(t units.Seconds) float64 {
+		if !(whole > 0) {
+			return 0
+		}
+		return float64(t) / whole
+	}
+	memory := peak(s.Memory)
+	if s.Memory.Capacity > 0 && !s.Memory.Fits() {
+		memory += n.mark(fmt.Sprintf("above %s of the capacity: this rank runs out of memory", units.Percent(costmodel.Usable)))
+	}
+	return []string{
+		k.Device + " on " + k.Node, k.Tokens.String(), percent(float64(k.Tokens)/float64(max(1, d.Job.SeqLen)), 1), bar(float64(k.Tokens)/float64(most), pictureWidth, '#', ' '),
+		units.Percent(of(s.Busy)), units.Percent(of(s.Exposed)), units.Percent(of(s.Idle)), timeBar(of(s.Busy), of(s.Exposed)), memory,
+	}
+}
+
+// timeBar draws the busy and exposed shares of a step, and idling in the rest.
+func timeBar(busy, exposed float64) string {
+	waiting := bar(busy+exposed, pictureWidth, '!', '.')
+	full := bar(busy, pictureWidth, '#', ' ')
+	n := strings.Count(full, "#")
+	return full[:n] + waiting[n:]
+}
+
+func partTable(p *printer, d *solver.Plan) {
+	t := newTable(column{title: "part of the step"}, column{title: "time", number: true}, column{title: "share", number: true}, column{title: "source"}, column{title: ""})
+	whole := float64(d.Step.Time.Mid)
+	for _, part := range d.Step.Parts {
+		share := 0.0
+		if whole > 0 {
+			share = float64(part.Time.Mid) / whole
+		}
+		t.row(part.Name, estimate(part.Time), units.Percent(share), string(part.Time.Source), bar(share, 2*pictureWidth, '#', ' '))
+	}
+	if len(t.rows) > 0 {
+		p.printf("\n")
+		t.render(p)
+	}
+}
+
+func trafficTable(p *printer, d *solver.Plan) {
+	t := newTable(column{title: "link class", most: 40}, column{title: "bytes a step, all ranks", number: true}, column{title: "on average", number: true})
+	for _, x := range d.Step.Traffic {
+		average := none
+		if d.Step.Time.Mid > 0 {
+			average = units.BytesPerS(float64(x.Bytes) / float64(d.Step.Time.Mid)).String()
+		}
+		t.row(x.Link, x.Bytes.String(), average)
+	}
+	if len(t.rows) > 0 {
+		p.printf("\n")
+		t.render(p)
+		p.para("", "bytes follow from the layout exactly")
+	}
+}
+
+func leftOut(p *printer, what []string) {
+	if len(what) == 0 {
+		return
+	}
+	p.printf("\nthe cost model leaves out:\n")
+	for _, s := range what {
+		p.para("- ", s)
+	}
+}

@@ -1,0 +1,271 @@
+package results
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver"
+)
+
+func spread(mid, by float64, s costmodel.Source) costmodel.Estimate {
+	return costmodel.Estimate{Lo: units.Seconds(mid * (1 - by)), Mid: units.Seconds(mid), Hi: units.Seconds(mid * (1 + by)), Source: s}
+}
+
+// testPlan is a plan for three slow and one fast rank, with a baseline, a tie
+// and a candidate that does not fit. Times are made up; memory is the formula's.
+func testPlan() *solver.Plan {
+	job := costmodel.Job{
+		Model:   costmodel.Model{Name: "llama", Layers: 4, Hidden: 512, FFN: 1408, QHeads: 8, KVHeads: 4, HeadDim: 64, Vocab: 32000, GatedMLP: true},
+		Cluster: costmodel.Cluster{Nodes: []costmodel.Node{{Name: "n0", Link: "unix_socket", Devices: []op.Member{{Device: "cpu:1", Count: 3}, {Device: "cpu:2", Count: 1}}}}},
+		SeqLen:  16384, DType: op.F32, Recompute: costmodel.RecomputeFull, RingBuffers: 2, LossChunk: 1024,
+	}
+	chosen := costmodel.ZigZag([]units.Tokens{3328, 3328, 3328, 6400})
+	equal := costmodel.ZigZag([]units.Tokens{4096, 4096, 4096, 4096})
+	d := &solver.Plan{
+		Header:    doc.Header{Tool: "evenkeel 0.1.0", Inputs: []doc.Input{{Path: "cpu.profile.json", SHA256: "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210"}}},
+		Simulated: true, Job: job, Strategy: "evenkeel", Ring: chosen.Ring, Bound: 2.6, Gap: 2.71/2.6 - 1,
+		Warnings: []string{"strategy evenkeel was stopped after 120 layouts; this is its best until then"},
+		Notes:    []string{"all layers are taken as alike and ranks meet at the end of each", "computing is not slowed while bytes move, nor moving while ranks compute"},
+	}
+	d.Step = costmodel.Step{
+		Time:     spread(2.71, 0.04, costmodel.Extrapolated),
+		Parts:    []costmodel.Part{{Name: "linear forward", Time: spread(0.6, 0.03, costmodel.Interpolated)}, {Name: "attention forward", Time: spread(2.01, 0.05, costmodel.Extrapolated)}, {Name: "ring wait (exposed communication)", Time: spread(0.1, 0.3, costmodel.Interpolated)}},
+		Traffic:  []costmodel.Traffic{{Link: "unix_socket", Bytes: 3 << 30}},
+		Warnings: []string{"attn_fwd (full d64 f32) on cpu:1 is used up to 1.0 doublings outside its measured range; measure larger or smaller shapes: evenkeel calibrate --only attn_fwd"},
+	}
+	memory := func(l costmodel.Layout) (peak units.Bytes) {
+		for r := range l.Shards {
+			peak = max(peak, job.Memory(tokensOf(l), r, op.DeviceType{}).Peak())
+		}
+		return peak
+	}
+	for r, rank := range job.Cluster.Ranks() {
+		m := job.Memory(tokensOf(chosen), r, op.DeviceType{Memory: 2 * units.GiB})
+		n := chosen.Shards[r].Tokens()
+		d.Ranks = append(d.Ranks, solver.PlanRank{Rank: r, Device: rank.Device, Node: rank.NodeName, Tokens: n, Segments: chosen.Shards[r].Segments, QHeads: 8, KVHeads: 4})
+		d.Step.Ranks = append(d.Step.Ranks, costmodel.RankStep{Device: rank.Device, Tokens: n, Busy: 2.5 - units.Seconds(r/3), Exposed: 0.15, Idle: 0.06 + units.Seconds(r/3), Memory: m})
+	}
+	d.Compared = []solver.Candidate{
+		{Strategy: "evenkeel", Verdict: solver.Chosen, Why: "rank 3 gets 39 % of the tokens", Time: d.Step.Time, Gap: d.Gap, Peak: memory(chosen), Speedup: 3.42 / 2.71, GainError: 0.05},
+		{Strategy: "nearly", Verdict: solver.Tie, Why: "another order; gains 10 ms +- 50 ms", Time: spread(3.41, 0.04, costmodel.Interpolated), Gap: 0.31, Peak: memory(equal), Speedup: 3.42 / 3.41, GainError: 0.05, Layout: &equal},
+		{Strategy: "ring", Baseline: true, Verdict: solver.Slower, Why: "every rank gets the same", Time: spread(3.42, 0.04, costmodel.Interpolated), Gap: 0.32, Peak: memory(equal), Speedup: 1, Layout: &equal},
+		{Strategy: "one", Verdict: solver.Infeasible, Why: "rank 3 needs 9.1 of 2 GiB", Time: spread(5, 0.04, costmodel.Interpolated), Gap: 1.1, Peak: 9 * units.GiB, Layout: &equal},
+	}
+	return d
+}
+
+func tokensOf(l costmodel.Layout) []units.Tokens {
+	var n []units.Tokens
+	for _, s := range l.Shards {
+		n = append(n, s.Tokens())
+	}
+	return n
+}
+
+func printPlan(t *testing.T, d *solver.Plan) string {
+	t.Helper()
+	var buf bytes.Buffer
+	for _, print := range []func(io.Writer, *solver.Plan) error{Plan, Explain} {
+		if err := print(&buf, d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return buf.String()
+}
+
+// TestPlanFirstLineTellsWhatNumbersRestOn: a plan is a prediction, from
+// simulated, measured or borrowed laws.
+func TestPlanFirstLineTellsWhatNumbersRestOn(t *testing.T) {
+	for _, c := range []struct {
+		simulated bool
+		source    costmodel.Source
+		want      string
+	}{
+		{true, costmodel.Interpolated, "SIMULATED plan"},
+		{true, costmodel.Transferred, "SIMULATED plan"},
+		{false, costmodel.Extrapolated, "PREDICTED from MEASURED laws: plan for 16k tokens"},
+		{false, costmodel.Transferred, "HYPOTHETICAL plan"},
+	} {
+		d := testPlan()
+		d.Simulated, d.Step.Time.Source = c.simulated, c.source
+		if out := printPlan(t, d); !strings.HasPrefix(out, c.want) || strings.Contains(out, "SIMULATED") != c.simulated {
+			t.Errorf("%+v: %.200s", c, out)
+		}
+	}
+}
+
+func TestAgainstBaseline(t *testing.T) {
+	d := testPlan()
+	for i, want := range []string{"-21 % +- 1.5 %", "~ -0.3 % +- 1.5 %", "baseline"} {
+		if got := against(d.Compared[i], d.Baseline()); got != want {
+			t.Errorf("%s: got %q, want %q", d.Compared[i].Strategy, got, want)
+		}
+	}
+	if got := against(d.Compared[0], nil); got != none {
+		t.Errorf("without a baseline: %q", got)
+	}
+}
+
+// TestCandidateMemoryFindsTheCapacity: that of the rank whose peak it is.
+func TestCandidateMemoryFindsTheCapacity(t *testing.T) {
+	d := testPlan()
+	d.Step.Ranks[3].Memory.Capacity = 7 * units.GiB
+	if m := candidateMemory(d, d.Compared[0]); m.Peak() != d.Compared[0].Peak || m.Capacity != 7*units.GiB {
+		t.Errorf("got %+v, want rank 3's 7 GiB", m)
+	}
+	if m := candidateMemory(d, d.Compared[3]); m.Peak() != 9*units.GiB || m.Capacity != 0 {
+		t.Errorf("a peak that no rank has: %+v", m)
+	}
+}
+
+func TestEmptyPlan(t *testing.T) {
+	if out := printPlan(t, &solver.Plan{}); !strings.HasPrefix(out, "PREDICTED") || strings.Contains(out, "NaN") {
+		t.Error(out)
+	}
+}
+
+func TestPlanNumbersThatAreNone(t *testing.T) {
+	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
+		d := testPlan()
+		d.Gap, d.Compared[0].Gap, d.Compared[0].Speedup = bad, bad, bad
+		d.Compared[1].Time.Mid, d.Compared[1].GainError = units.Seconds(bad), units.Seconds(bad)
+		d.Step.Parts[0].Time = spread(bad, 0, costmodel.Interpolated)
+		d.Step.Ranks[0].Busy = units.Seconds(bad)
+		if out := printPlan(t, d); strings.Contains(out, "NaN") || strings.Contains(out, "Inf") {
+			t.Errorf("%v was printed:\n%s", bad, out)
+		}
+		d.Step.Time = spread(bad, 0.1, costmodel.Interpolated)
+		if out := printPlan(t, d); strings.Contains(out, "NaN") || strings.Contains(out, "Inf") {
+			t.Errorf("%v was printed:\n%s", bad, out)
+		}
+	}
+}
+
+// TestManyRanksShareLines: 512 ranks of two kinds take two lines, and everything
+// stays within the page.
+func TestManyRanksShareLines(t *testing.T) {
+	d := testPlan()
+	const n = 512
+	d.Job.SeqLen = n * 1024
+	d.Ranks, d.Step.Ranks = nil, nil
+	split := make([]units.Tokens, n)
+	for r := range split {
+		split[r] = 1024
+	}
+	layout := costmodel.ZigZag(split)
+	for r, s := range layout.Shards {
+		node := fmt.Sprintf("n%d", r/256)
+		d.Ranks = append(d.Ranks, solver.PlanRank{Rank: r, Device: "h100_sxm", Node: node, Tokens: 1024, Segments: s.Segments})
+		d.Step.Ranks = append(d.Step.Ranks, costmodel.RankStep{Busy: 1, Exposed: 1, Memory: costmodel.Memory{States: 1, Capacity: 80 * units.GiB}})
+	}
+	d.Ring = layout.Ring
+	var buf bytes.Buffer
+	if err := Plan(&buf, d); err != nil {
+		t.Fatal(err)
+	}
+	out := buf.String()
+	if strings.Count(out, "h100_sxm on") != 2 || !strings.Contains(out, "\n  0-255  h100_sxm on n0") || !strings.Contains(out, "\n256-511  h100_sxm on n1") {
+		t.Errorf("want two lines of ranks:\n%s", out)
+	}
+	for _, line := range strings.Split(out, "\n") {
+		if len(line) > Width {
+			t.Errorf("%d columns: %s", len(line), line)
+		}
+	}
+}
+
+func TestRankOverItsMemoryIsMarked(t *testing.T) {
+	d := testPlan()
+	d.Step.Ranks[1].Memory.Capacity = units.MiB
+	if out := printPlan(t, d); !strings.Contains(out, "this rank runs out of memory") {
+		t.Error(out)
+	}
+}
+
+func TestRingPicture(t *testing.T) {
+	for _, c := range []struct {
+		tokens []units.Tokens
+		width  int
+		want   string
+	}{
+		// Rank 0 has [0,2) and [6,8), rank 1 [2,6).
+		{[]units.Tokens{4, 4}, 8, "00111100"},
+		{[]units.Tokens{4, 4}, 4, "0110"},
+		{[]units.Tokens{4, 4}, 100, "00111100"},
+		{[]units.Tokens{2, 0, 4, 2}, 8, "02233220"},
+		{[]units.Tokens{8}, 3, "000"},
+		{nil, 3, ""},
+	} {
+		seq := units.Tokens(0)
+		for _, n := range c.tokens {
+			seq += n
+		}
+		if got := RingPicture(costmodel.ZigZag(c.tokens), seq, c.width); got != c.want {
+			t.Errorf("%v in %d: got %q, want %q", c.tokens, c.width, got, c.want)
+		}
+	}
+	if got := RingPicture(costmodel.Layout{}, 4, 4); got != "????" {
+		t.Errorf("tokens of nobody: %q", got)
+	}
+}
+
+// TestRingPictureAsksTheOwnerOfTheMiddle compares with a search for the owner
+// of the token in the middle of each cell.
+func TestRingPictureAsksTheOwnerOfTheMiddle(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		split := rapid.SliceOfN(rapid.Int64Range(0, 50), 1, 6).Draw(t, "split")
+		seq := units.Tokens(0)
+		var tokens []units.Tokens
+		for _, n := range split {
+			tokens, seq = append(tokens, units.Tokens(n)), seq+units.Tokens(n)
+		}
+		layout := costmodel.ZigZag(tokens)
+		pic := RingPicture(layout, seq, rapid.IntRange(1, 60).Draw(t, "width"))
+		for i := range pic {
+			// A middle between two tokens belongs to the later one.
+			middle := units.Tokens((int64(2*i+1) * int64(seq) / int64(2*len(pic))))
+			for r, s := range layout.Shards {
+				for _, g := range s.Segments {
+					if g.Start <= middle && middle < g.End && pic[i] != owners[r] {
+						t.Fatalf("cell %d of %q: token %d is rank %d's", i, pic, middle, r)
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestRingOrder(t *testing.T) {
+	for want, ring := range map[string][]int{
+		"-":                             nil,
+		"rank 2 alone, nothing travels": {2},
+		"0 -> 1 -> 0":                   {0, 1},
+		"0 .. 3 -> 0":                   {0, 1, 2, 3},
+		"3 -> 0 -> 1 -> 5 .. 7 -> 3":    {3, 0, 1, 5, 6, 7},
+	} {
+		if got := ringOrder(ring); got != want {
+			t.Errorf("%v: got %q, want %q", ring, got, want)
+		}
+	}
+}
+
+func TestTimeBar(t *testing.T) {
+	for _, c := range []struct {
+		busy, exposed float64
+		want          string
+	}{{0.5, 0.25, "########!!!!...."}, {1, 0, "################"}, {0, 0, "................"}, {0, 1, "!!!!!!!!!!!!!!!!"}} {
+		if got := timeBar(c.busy, c.exposed); got != c.want {
+			t.Errorf("%v: got %q, want %q", c, got, c.want)
+		}
+	}
+}

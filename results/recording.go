@@ -1,0 +1,298 @@
+package results
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+// RecordingSummary is what a recording holds, counted. The zero value is an
+// empty one, to be filled by its Visitor.
+type RecordingSummary struct {
+	Name      string
+	Header    profile.Header
+	Scheduled int // points the last schedule set out to measure
+	Resumes   int
+	Torn      bool // the last line was cut off and does not count
+	End       *profile.End
+	Strata    []StratumCount // ordered by device or group, then as op.Table
+	Canaries  []CanaryDrift  // in the order in which they first appear
+	Elapsed   units.Seconds  // of all points together
+
+	first map[string]float64 // first time of every point, for drift
+}
+
+// StratumCount counts the points of one op on one device or group.
+type StratumCount struct {
+	On        string
+	Op        op.Kind
+	Points    int // with times
+	Failed    int // without, see Classes
+	Samples   int
+	Discarded int // samples dropped by the guards
+	Disturbed int // points kept although others held the cores
+	Stops     map[profile.Stop]int
+	Classes   map[profile.Class]int
+	Shortest  units.Seconds // smallest and largest median
+	Longest   units.Seconds
+	noise     []float64
+}
+
+// CanaryDrift is how a point that was measured again and again moved.
+type CanaryDrift struct {
+	On    string
+	Shape op.Shape
+	Times int     // how often it was measured again
+	Worst float64 // the newest or older time farthest from the first, as a ratio to it
+	Last  float64 // the newest time over the first
+}
+
+// Summarise reads a recording into a summary. Errors are profile.Read's.
+func Summarise(name string, r io.Reader) (*RecordingSummary, error) {
+	s := &RecordingSummary{Name: name}
+	tally, err := profile.Read(name, r, s.Visitor())
+	s.Torn = tally.Torn
+	return s, err
+}
+
+// Visitor returns the functions that fill the summary while a recording is read.
+func (s *RecordingSummary) Visitor() profile.Visitor {
+	s.first = map[string]float64{}
+	return profile.Visitor{
+		Header:   func(h *profile.Header) error { s.Header = *h; return nil },
+		Schedule: func(c *profile.Schedule) error { s.Scheduled = len(c.Points); return nil },
+		Point:    func(p *profile.Point) error { s.point(p); return nil },
+		Canary:   func(p *profile.Point) error { s.canary(p); return nil },
+		Resume:   func(*profile.Resume) error { s.Resumes++; s.End = nil; return nil },
+		End:      func(e *profile.End) error { s.End = e; return nil },
+	}
+}
+
+func (s *RecordingSummary) point(p *profile.Point) {
+	c := s.stratum(p.On, p.Op)
+	s.Elapsed += units.Seconds(p.Elapsed)
+	c.Discarded += p.Discarded
+	if !p.OK() {
+		c.Failed++
+		c.Classes[p.Class]++
+		return
+	}
+	m := stats.Median(p.Times)
+	key := profile.NewSpot(p.On, p.Shape).Key("")
+	if _, ok := s.first[key]; !ok {
+		s.first[key] = m
+	}
+	if p.Disturbed {
+		c.Disturbed++
+	}
+	if c.Points++; c.Points == 1 {
+		c.Shortest = units.Seconds(m)
+	}
+	c.Shortest, c.Longest = min(c.Shortest, units.Seconds(m)), max(c.Longest, units.Seconds(m))
+	c.Samples += len(p.Times)
+	c.Stops[p.Stop]++
+	if len(p.Times) > 1 {
+		c.noise = append(c.noise, stats.NotchHalfWidth(p.Times)/m)
+	}
+}
+
+// stratum finds or makes the count of an op on a device, keeping the order.
+func (s *RecordingSummary) stratum(on string, kind op.Kind) *StratumCount {
+	place := func(k op.Kind) int {
+		return slices.IndexFunc(op.Table(), func(spec op.Spec) bool { return spec.Kind == k })
+	}
+	i, ok := slices.BinarySearchFunc(s.Strata, StratumCount{On: on, Op: kind}, func(a, b StratumCount) int {
+		return cmp.Or(cmp.Compare(a.On, b.On), cmp.Compare(place(a.Op), place(b.Op)))
+	})
+	if !ok {
+		s.Strata = slices.Insert(s.Strata, i, StratumCount{On: on, Op: kind, Stops: map[profile.Stop]int{}, Classes: map[profile.Class]int{}})
+	}
+	return &s.Strata[i]
+}
+
+func (s *RecordingSummary) canary(p *profile.Point) {
+	s.Elapsed += units.Seconds(p.Elapsed)
+	if !p.OK() {
+		return
+	}
+	key, m := profile.NewSpot(p.On, p.Shape).Key(""), stats.Median(p.Times)
+	first, ok := s.first[key]
+	if !ok {
+		first, s.first[key] = m, m
+	}
+	i := slices.IndexFunc(s.Canaries, func(c CanaryDrift) bool { return profile.NewSpot(c.On, c.Shape).Key("") == key })
+	if i < 0 {
+		i = len(s.Canaries)
+		s.Canaries = append(s.Canaries, CanaryDrift{On: p.On, Shape: p.Shape, Worst: 1})
+	}
+	c := &s.Canaries[i]
+	c.Times++
+	c.Last = m / first
+	if math.Abs(math.Log(c.Last)) > math.Abs(math.Log(c.Worst)) {
+		c.Worst = c.Last
+	}
+}
+
+// Recording prints what a recording holds: the machine, the points of every op
+// and why their sampling stopped, what the guards threw away, and how far the
+// machine drifted while it was measured.
+func Recording(w io.Writer, s *RecordingSummary) error {
+	p, n := &printer{w: w}, &notes{}
+	recordingHead(p, s)
+	devices(p, s.Header.Devices, s.Header.Groups)
+	pointTable(p, n, s)
+	canaryTable(p, n, s)
+	n.add(s.Header.Notes...)
+	if s.Torn {
+		n.add("the last line was cut off and does not count; the same calibrate command measures its point again: evenkeel calibrate")
+	}
+	n.render(p)
+	return p.err
+}
+
+func recordingHead(p *printer, s *RecordingSummary) {
+	h := &s.Header
+	points, failed := 0, 0
+	for _, c := range s.Strata {
+		points, failed = points+c.Points, failed+c.Failed
+	}
+	where := "raw times from real devices"
+	if h.Simulated {
+		where = "times from a simulated backend; no hardware was measured"
+	}
+	p.para("", fmt.Sprintf("%s recording %s: %s, %d failed; %s", stamp(h.Simulated), s.Name, plural(points, "point"), failed, where))
+	written(p, h.Tool, h.Created)
+	m := h.Machine
+	p.para("", fmt.Sprintf("backend %s on %s: %s, %s, %s memory, %s", h.Backend, orNone(m.Host), orNone(m.CPU), plural(m.Cores, "core"), m.Memory, orNone(m.OS)))
+	for _, g := range m.NVIDIA {
+		p.para("", fmt.Sprintf("GPU %s, %s, driver %s", g.Name, g.Memory, g.Driver))
+	}
+	p.para("", fmt.Sprintf("environment %.12s, seed %d; %s", orNone(h.Fingerprint), h.Seed, protocol(h.Protocol)))
+	p.para("", ending(s))
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return none
+	}
+	return s
+}
+
+func protocol(r profile.Protocol) string {
+	return fmt.Sprintf("%d to %d samples a point (%d from %s on), noise target %s, at most %s a point", r.MinSamples, r.MaxSamples, r.MinSamplesLong, r.Long, units.Percent(r.Noise), r.PointTime)
+}
+
+func ending(s *RecordingSummary) string {
+	text := fmt.Sprintf("%s scheduled, %s measuring, resumed %s", plural(s.Scheduled, "point"), seconds(s.Elapsed), plural(s.Resumes, "time"))
+	switch {
+	case s.End == nil:
+		return text + "; not finished: the same calibrate command resumes it"
+	case s.End.Reason == profile.EndBudget:
+		return text + "; stopped by its budget: a longer --budget resumes it"
+	}
+	return text + "; finished"
+}
+
+func pointTable(p *printer, n *notes, s *RecordingSummary) {
+	t := newTable(column{title: "op"}, column{title: "points", number: true}, column{title: "failed", number: true}, column{title: "samples", number: true},
+		column{title: "discarded", number: true}, column{title: "disturbed", number: true}, column{title: "noise\n(median)", number: true},
+		column{title: "median times", number: true}, column{title: "stopped by"}, column{title: "notes"})
+	for i, c := range s.Strata {
+		if i == 0 || c.On != s.Strata[i-1].On {
+			t.section("on " + c.On)
+		}
+		t.row("  "+string(c.Op), fmt.Sprint(c.Points), fmt.Sprint(c.Failed), fmt.Sprint(c.Samples), fmt.Sprint(c.Discarded), fmt.Sprint(c.Disturbed),
+			noise(c.noise), timeSpan(c), stops(c), pointMarks(n, c))
+	}
+	p.printf("\n")
+	t.render(p)
+	if len(s.Strata) > 0 {
+		p.para("", "noise is the half width of the median's notch; a point stops by noise (its target reached), steady (the noise itself settled), count or time")
+	}
+}
+
+func noise(half []float64) string {
+	if len(half) == 0 {
+		return none
+	}
+	return units.Percent(stats.Median(half))
+}
+
+func timeSpan(c StratumCount) string {
+	if c.Points == 0 {
+		return none
+	}
+	return fmt.Sprintf("%s - %s", seconds(c.Shortest), seconds(c.Longest))
+}
+
+func stops(c StratumCount) string {
+	text := ""
+	for _, stop := range []profile.Stop{profile.StopNoise, profile.StopSteady, profile.StopCount, profile.StopTime} {
+		if c.Stops[stop] > 0 {
+			text += fmt.Sprintf(" %s %d", stop, c.Stops[stop])
+		}
+	}
+	if text == "" {
+		return none
+	}
+	return text[1:]
+}
+
+func pointMarks(n *notes, c StratumCount) string {
+	marks := ""
+	classes := []profile.Class{profile.OutOfMemory, profile.Unsupported, profile.Wrong, profile.Crashed, profile.Hung, profile.Throttled}
+	for _, class := range classes {
+		if c.Classes[class] > 0 {
+			marks += n.mark(fmt.Sprintf("%s of %s on %s failed: %s; the recording holds the reasons; to try again: evenkeel calibrate --only %s", plural(c.Classes[class], "point"), c.Op, c.On, class, c.Op))
+		}
+	}
+	if c.Disturbed > 0 {
+		marks += n.mark("points were kept although other processes held the cores, after several tries; on a quiet machine measure again: evenkeel calibrate --fresh")
+	}
+	if marks == "" {
+		return ""
+	}
+	return marks[1:]
+}
+
+// driftWorthANote is how far a canary may move unremarked: the time of a point
+// on a quiet machine repeats to about 1 %.
+const driftWorthANote = 0.03
+
+func canaryTable(p *printer, n *notes, s *RecordingSummary) {
+	if len(s.Canaries) == 0 {
+		return
+	}
+	t := newTable(column{title: "canary", most: 60}, column{title: "repeats", number: true}, column{title: "last against first", number: true},
+		column{title: "farthest", number: true}, column{title: "notes"})
+	for _, c := range s.Canaries {
+		mark := ""
+		if math.Abs(math.Log(c.Worst)) > driftWorthANote {
+			mark = n.mark("the machine drifted while it was measured, and the laws' errors with it; let it cool or become quiet and measure again: evenkeel calibrate --fresh")[1:]
+		}
+		t.row(fmt.Sprintf("%s on %s", shapeTitle(c.Shape), c.On), fmt.Sprint(c.Times), signed(c.Last-1), signed(c.Worst-1), mark)
+	}
+	p.printf("\n")
+	t.render(p)
+}
+
+// shapeTitle names a shape by its op, variant and the axes its time depends on.
+func shapeTitle(s op.Shape) string {
+	title := string(s.Kind())
+	if v := s.Variant().String(); v != "" {
+		title += " " + v
+	}
+	if l, ok := s.(op.Located); ok {
+		for i, axis := range op.CoordNames(s.Kind()) {
+			title += fmt.Sprintf(" %s=%s", axis, units.Tokens(l.Coords()[i]))
+		}
+	}
+	return title
+}

@@ -1,0 +1,88 @@
+package results
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+const recordingHeader = `{"schema":"evenkeel.recording/v1","tool":"evenkeel 0.1.0","created":"2026-01-31T12:00:00Z","backend":"sim","simulated":true,"fingerprint":"0123456789abcdef","seed":3,` +
+	`"machine":{"host":"box","os":"linux","cpu":"Example CPU","cores":2,"l1_data_bytes":32768,"l2_bytes":1048576,"l3_bytes":0,"memory_bytes":8589934592},` +
+	`"devices":[{"name":"cpu:1","model":"Example CPU","stack":"go1.26","fingerprint":"aa","parallel":1,"memory_bytes":1073741824}],"groups":[],` +
+	`"protocol":{"min_samples":10,"min_samples_long":5,"long_s":0.1,"max_samples":200,"noise":0.005,"min_sample_s":0.0005,"point_time_s":1,"wait_limit":0.1,"max_discards":6},"notes":["no NVIDIA driver was found"]}`
+
+const normShape = `"on":"cpu:1","op":"norm","shape":{"tokens":%d,"width":512,"dtype":"f32"}`
+
+// recordingText is a recording of three points, one failed, a canary that ends
+// 10 % above its first time, a resume and a torn last line.
+func recordingText() string {
+	point := func(t string, tokens int, rest string) string {
+		return fmt.Sprintf(`{"t":%q,"key":"k",`+normShape+`,%s,"guard":{"wait_share":0},"at":"2026-01-31T12:00:00Z","elapsed_s":0.5}`, t, tokens, rest)
+	}
+	return strings.Join([]string{
+		recordingHeader,
+		point("point", 64, `"times_s":[1e-5,1.1e-5,1.2e-5],"inner":1,"stop":"noise","discarded":4`),
+		point("point", 128, `"times_s":[2e-5,2.1e-5],"inner":1,"stop":"time","disturbed":true`),
+		point("point", 256, `"class":"oom","error":"out of memory"`),
+		`{"t":"resume","tool":"evenkeel 0.1.0","at":"2026-01-31T12:00:00Z"}`,
+		point("canary", 64, `"times_s":[1.3e-5,1.32e-5,1.4e-5],"inner":1,"stop":"steady"`),
+		point("canary", 64, `"times_s":[1.2e-5,1.21e-5,1.3e-5],"inner":1,"stop":"noise"`),
+		`{"t":"end","at":"2026-01-31T12:00:00Z","reason":"budget","elapsed_s":3}`,
+		`{"t":"poi`,
+	}, "\n")
+}
+
+func testRecording() *RecordingSummary {
+	s, err := Summarise("cpu.rec.jsonl", strings.NewReader(recordingText()))
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func TestSummariseCounts(t *testing.T) {
+	s := testRecording()
+	if len(s.Strata) != 1 {
+		t.Fatalf("strata: %+v", s.Strata)
+	}
+	c := s.Strata[0]
+	if c.Points != 2 || c.Failed != 1 || c.Samples != 5 || c.Discarded != 4 || c.Disturbed != 1 {
+		t.Errorf("counts: %+v", c)
+	}
+	if c.Stops[profile.StopNoise] != 1 || c.Stops[profile.StopTime] != 1 || c.Classes[profile.OutOfMemory] != 1 {
+		t.Errorf("stops %v, classes %v", c.Stops, c.Classes)
+	}
+	if !s.Torn || s.Resumes != 1 || s.End == nil || s.End.Reason != profile.EndBudget {
+		t.Errorf("torn %v, resumes %d, end %+v", s.Torn, s.Resumes, s.End)
+	}
+	// The first time is the point's 11 us; the canaries are 13.2 and 12.1 us.
+	d := s.Canaries[0]
+	if len(s.Canaries) != 1 || d.Times != 2 || math.Abs(d.Last-1.1) > 1e-9 || math.Abs(d.Worst-1.2) > 1e-9 {
+		t.Errorf("drift: %+v", s.Canaries)
+	}
+}
+
+func TestSummariseKeepsReadErrors(t *testing.T) {
+	if _, err := Summarise("x.rec.jsonl", strings.NewReader("{}\n")); err == nil || !strings.Contains(err.Error(), "x.rec.jsonl") {
+		t.Errorf("got %v, want an error that names the file", err)
+	}
+}
+
+// TestStrataKeepTheirOrder: on by name, ops as op.Table lists them.
+func TestStrataKeepTheirOrder(t *testing.T) {
+	s := &RecordingSummary{}
+	for _, c := range []StratumCount{{On: "b", Op: op.KindNorm}, {On: "a", Op: op.KindGEMM}, {On: "b", Op: op.KindAttnFwd}, {On: "b", Op: op.KindNorm}} {
+		s.stratum(c.On, c.Op).Points++
+	}
+	var got []string
+	for _, c := range s.Strata {
+		got = append(got, fmt.Sprintf("%s %s %d", c.On, c.Op, c.Points))
+	}
+	if want := "a gemm 1, b attn_fwd 1, b norm 2"; strings.Join(got, ", ") != want {
+		t.Errorf("got %v, want %s", got, want)
+	}
+}

@@ -1,0 +1,197 @@
+package results
+
+import (
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Report prints the accuracy table of `check`: every family on every device
+// and group against its limits, what has no law, and the verdict in the last
+// line. The limits apply to the upper 95 % bounds, which stand in parentheses.
+func Report(w io.Writer, r *fit.Report) error {
+	p, n := &printer{w: w}, &notes{}
+	p.para("", fmt.Sprintf("%s accuracy: %d points that no law was fitted to, in %s", stamp(r.Simulated), len(r.Pairs), strata(len(r.Rows))))
+	if r.Simulated {
+		p.para("", "the times come from a simulated backend; no hardware was measured")
+	}
+	reportTable(p, n, r.Rows)
+	histograms(p, r)
+	missing(p, r)
+	n.add(unstamped(r.Warnings)...)
+	n.render(p)
+	p.printf("\n")
+	p.para("", verdict(r))
+	return p.err
+}
+
+func strata(n int) string {
+	if n == 1 {
+		return "1 stratum"
+	}
+	return fmt.Sprintf("%d strata", n)
+}
+
+func reportTable(p *printer, n *notes, rows []fit.Row) {
+	t := newTable(column{title: "family"}, column{title: "on", most: 20}, column{title: "points", number: true},
+		column{title: "median error\n(95 % bound)", number: true}, column{title: "p90 error\n(95 % bound)", number: true},
+		column{title: "p95", number: true}, column{title: "bias", number: true}, column{title: "in 90 %\ninterval", number: true},
+		column{title: "limits\nmedian, p90", number: true}, column{title: "verdict"})
+	for _, r := range rows {
+		bias := none
+		if r.Points > 0 {
+			bias = signed(r.Bias)
+		}
+		t.row(string(r.Family), r.On, fmt.Sprint(r.Points), bounded(r.Median, r.MedianUpper, r.Points), bounded(r.P90, r.P90Upper, r.Points),
+			percent(r.P95, r.Points), bias, percent(r.Coverage, r.Points), limits(r.Limit), rowVerdict(n, r))
+	}
+	p.printf("\n")
+	t.render(p)
+}
+
+func bounded(f, upper float64, points int) string {
+	if points == 0 {
+		return none
+	}
+	return fmt.Sprintf("%s (%s)", units.Percent(f), units.Percent(upper))
+}
+
+func limits(l fit.Limit) string {
+	return fmt.Sprintf("%.0f %%, %.0f %%", 100*l.Median, 100*l.P90)
+}
+
+func rowVerdict(n *notes, r fit.Row) string {
+	s := string(r.Verdict)
+	switch r.Verdict {
+	case fit.Fail:
+		s = "FAIL"
+	case fit.Insufficient:
+		s = none + n.mark(fmt.Sprintf("fewer than %d points: no verdict; measure more: evenkeel calibrate --fresh --budget 10m", fit.MinPoints))
+	}
+	if r.Outside > 0 {
+		s += n.mark("some points lie outside the fitted range: their error is an extrapolation's and is not in these numbers; a longer calibration covers more: evenkeel calibrate --fresh --budget 10m")
+	}
+	return s
+}
+
+// missing lists the ops without a law. They are no footnote: nothing that needs
+// them can be planned.
+func missing(p *printer, r *fit.Report) {
+	if len(r.Missing) == 0 {
+		return
+	}
+	p.printf("\n%s of the recording without a law in the profile; to fit one: evenkeel fit\n", plural(len(r.Missing), "op"))
+	for _, m := range r.Missing {
+		p.para("  ", m)
+	}
+}
+
+func verdict(r *fit.Report) string {
+	count := map[fit.Verdict]int{}
+	for _, row := range r.Rows {
+		count[row.Verdict]++
+	}
+	state := "PASS"
+	switch {
+	case r.Failed(false):
+		state = "FAIL"
+	case count[fit.Pass] == 0:
+		state = "NO VERDICT"
+	}
+	s := fmt.Sprintf("verdict: %s (%s): %d of %s within their limits", state, stamp(r.Simulated), count[fit.Pass], strata(len(r.Rows)))
+	if count[fit.Fail] > 0 {
+		s += fmt.Sprintf(", %d above", count[fit.Fail])
+	}
+	if count[fit.Insufficient] > 0 {
+		s += fmt.Sprintf(", %d with too few points to say", count[fit.Insufficient])
+	}
+	return s
+}
+
+// bins of a histogram: the middle one is centred on 0, the ends are open.
+const bins = 9
+
+// histograms draws how the errors of each family are spread and to which side.
+func histograms(p *printer, r *fit.Report) {
+	logs := map[fit.Family][]float64{}
+	var all []float64
+	for _, pair := range r.Pairs {
+		if finite(pair.Log()) {
+			logs[pair.Family] = append(logs[pair.Family], pair.Log())
+			all = append(all, pair.Log())
+		}
+	}
+	width := binWidth(all)
+	cols := []column{{title: "log(measured / predicted)"}}
+	for b := range bins {
+		cols = append(cols, column{title: binTitle(b, width), number: true})
+	}
+	t := newTable(cols...)
+	for _, f := range familyOrder() {
+		of := logs[f]
+		if len(of) == 0 {
+			continue
+		}
+		cells := []string{fmt.Sprintf("  %s (n = %d, median %s)", f, len(of), signed(stats.Median(of)))}
+		for _, c := range binned(of, width) {
+			cells = append(cells, binCell(c, len(of)))
+		}
+		t.row(cells...)
+	}
+	p.printf("\n")
+	t.render(p)
+}
+
+// binWidth is the narrowest round width whose inner bins hold 19 of 20 errors.
+func binWidth(logs []float64) float64 {
+	width := 0.0
+	for _, width = range []float64{0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5} {
+		within := 0
+		for _, l := range logs {
+			if math.Abs(l) <= width*(bins/2) {
+				within++
+			}
+		}
+		if 20*within >= 19*len(logs) {
+			break
+		}
+	}
+	return width
+}
+
+func binned(logs []float64, width float64) [bins]int {
+	var counts [bins]int
+	for _, l := range logs {
+		b := math.Floor(l/width+0.5) + bins/2
+		counts[int(min(bins-1, max(0, b)))]++
+	}
+	return counts
+}
+
+func binTitle(b int, width float64) string {
+	digits := 0
+	if width < 0.01 || b == 0 || b == bins-1 {
+		digits = 1
+	}
+	at := 100 * width * float64(b-bins/2)
+	switch b {
+	case 0:
+		return fmt.Sprintf("<%+.*f %%", digits, at+50*width)
+	case bins / 2:
+		return "0 %"
+	case bins - 1:
+		return fmt.Sprintf(">%+.*f %%", digits, at-50*width)
+	}
+	return fmt.Sprintf("%+.*f %%", digits, at)
+}
+
+func binCell(count, of int) string {
+	if count == 0 {
+		return "."
+	}
+	return fmt.Sprintf("%.0f %%", 100*float64(count)/float64(of))
+}

@@ -1,0 +1,200 @@
+package solver
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// free lists the fields that Check cannot judge, each with the reason. A field
+// that is neither here nor noticed when it changes fails TestCheckNoticesEveryField.
+func free() map[string]string {
+	return map[string]string{
+		"schema": "doc checks it", "tool": "free text", "created": "doc checks its form",
+		"inputs[0].path": "free text", "inputs[0].sha256": "checked by whoever opens the file",
+		"considered[0].why": "free text", "considered[1].why": "free text", "warnings[0]": "free text",
+		"job.model.name":            "free text",
+		"job.cluster.nodes[1].link": "of a node with one device: never used",
+	}
+}
+
+// checkedPlan has two nodes, inputs and a warning, so that every list of the
+// document has an entry.
+func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
+	t.Helper()
+	p := testProblem(t, "1x(1 fast + 1 slow) + 1x1 fast", 8192)
+	plan := solvePlan(t, p)
+	plan.Tool, plan.Created = "evenkeel test", "2026-01-31T12:00:00Z"
+	plan.Inputs = []doc.Input{{Path: "x.profile.json", SHA256: strings.Repeat("ab", 32)}}
+	plan.Warnings = []string{"a warning"}
+	if err := Check(plan, p.Profile); err != nil {
+		t.Fatal(err)
+	}
+	return plan, p.Profile
+}
+
+// leaves calls f with the path of every leaf of the document.
+func leaves(field string, v reflect.Value, f func(string, reflect.Value)) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			leaves(field, v.Elem(), f)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			sf := v.Type().Field(i)
+			name, _, _ := strings.Cut(sf.Tag.Get("json"), ",")
+			switch {
+			case name == "-":
+			case sf.Anonymous:
+				leaves(field, v.Field(i), f)
+			default:
+				leaves(strings.TrimPrefix(field+"."+name, "."), v.Field(i), f)
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			leaves(fmt.Sprintf("%s[%d]", field, i), v.Index(i), f)
+		}
+	default:
+		f(field, v)
+	}
+}
+
+// spoil changes a leaf.
+func spoil(t *testing.T, v reflect.Value) {
+	t.Helper()
+	switch v.Kind() {
+	case reflect.String:
+		v.SetString(v.String() + "x")
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+	case reflect.Int, reflect.Int64:
+		v.SetInt(v.Int() + 1)
+	case reflect.Float64:
+		v.SetFloat(v.Float()*1.001 + 1e-6)
+	default:
+		t.Fatalf("a leaf of kind %v: teach the test to spoil it", v.Kind())
+	}
+}
+
+func TestCheckNoticesEveryField(t *testing.T) {
+	var fields []string
+	plan, profile := checkedPlan(t)
+	leaves("", reflect.ValueOf(plan).Elem(), func(field string, _ reflect.Value) { fields = append(fields, field) })
+	used := map[string]bool{}
+	data, err := doc.Encode(plan)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, field := range fields {
+		plan := new(Plan)
+		if err := doc.Decode("plan", data, plan); err != nil {
+			t.Fatal(err)
+		}
+		leaves("", reflect.ValueOf(plan).Elem(), func(at string, v reflect.Value) {
+			if at == field {
+				spoil(t, v)
+			}
+		})
+		err := Check(plan, profile)
+		if _, ok := free()[field]; ok {
+			used[field] = true
+			if err != nil {
+				t.Errorf("%s is listed as free, but Check notices it: %v", field, err)
+			}
+			continue
+		}
+		if err == nil {
+			t.Errorf("%s: changed, and Check says nothing", field)
+			continue
+		}
+		if !strings.HasPrefix(field, "job.") && !names(err, field) {
+			t.Errorf("%s: not named by %v", field, err)
+		}
+	}
+	for field := range free() {
+		if !used[field] {
+			t.Errorf("%s is listed as free, but is no field", field)
+		}
+	}
+	t.Logf("%d fields", len(fields))
+}
+
+// names says whether a finding is about the field: itself, what it is in, or
+// (for a segment, whose damage may show at its neighbour) in the message.
+func names(err error, field string) bool {
+	var check *CheckError
+	if !errors.As(err, &check) {
+		return false
+	}
+	outer := regexp.MustCompile(`\[\d+\]$`).ReplaceAllString(field, "")
+	return slices.ContainsFunc(check.Findings, func(f Finding) bool {
+		return f.Field == field || f.Field == outer || strings.HasPrefix(field, f.Field+".") || strings.Contains(f.Msg, field)
+	})
+}
+
+func TestCheckNoticesBrokenStructure(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil func(*Plan)
+		want  string
+	}{
+		"hole":     {func(p *Plan) { p.Ranks[0].Segments[0].End -= 8; p.Ranks[0].Tokens -= 8 }, "nobody has tokens"},
+		"overlap":  {func(p *Plan) { p.Ranks[0].Segments[0].End += 8; p.Ranks[0].Tokens += 8 }, "is also in ranks["},
+		"unsorted": {func(p *Plan) { slices.Reverse(p.Ranks[0].Segments) }, "segments of a rank must rise"},
+		"beyond": {func(p *Plan) {
+			last := &p.Ranks[0].Segments[1]
+			last.End += 5
+			p.Ranks[0].Tokens += 5
+		}, "ranks[0].segments[1].end_token: 8197: beyond the sequence's 8192 tokens"},
+		"negative":     {func(p *Plan) { p.Ranks[0].Segments[0].Start = -1 }, "before the sequence begins"},
+		"empty":        {func(p *Plan) { p.Ranks[0].Segments[0].End = p.Ranks[0].Segments[0].Start }, "is empty"},
+		"lost rank":    {func(p *Plan) { p.Ranks = p.Ranks[:2] }, "the cluster has 3 devices"},
+		"ring short":   {func(p *Plan) { p.Ring = p.Ring[1:] }, "has tokens and is not in it"},
+		"ring twice":   {func(p *Plan) { p.Ring[1] = p.Ring[0] }, "visited before"},
+		"ring unknown": {func(p *Plan) { p.Ring[0] = 7 }, "no rank of this plan"},
+		"none chosen":  {func(p *Plan) { p.Compared = p.Compared[:1] }, "none is chosen"},
+		"twice":        {func(p *Plan) { p.Compared = append(p.Compared, p.Compared[1]) }, "is chosen already"},
+		"no memory":    {func(p *Plan) { p.Step.Ranks[0].Memory.Capacity = 1 }, "step.ranks[0].memory"},
+		"no account":   {func(p *Plan) { p.Step.Ranks = p.Step.Ranks[:1] }, "step.ranks: 1 of them"},
+		"bound beaten": {func(p *Plan) { p.Bound = p.Step.Time.Mid * 2 }, "lower_bound_s"},
+		"bad job":      {func(p *Plan) { p.Job.SeqLen = 0 }, "job: seq_len_tokens: 0"},
+	} {
+		plan, profile := checkedPlan(t)
+		tc.spoil(plan)
+		if err := Check(plan, profile); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v: want %q", name, err, tc.want)
+		}
+	}
+}
+
+// Other plans than the one at hand may not have been compared truthfully.
+func TestCheckNoticesAWrongChoice(t *testing.T) {
+	plan, profile := checkedPlan(t)
+	ours := &plan.Compared[1]
+	if plan.Strategy != "evenkeel" {
+		t.Fatal("the test wants evenkeel chosen")
+	}
+	ours.GainError = 10 * units.Seconds(1)
+	if err := Check(plan, profile); err == nil || !strings.Contains(err.Error(), "chosen, but it gains no more") {
+		t.Error(err)
+	}
+}
+
+func TestCheckAgainstAnotherProfile(t *testing.T) {
+	plan, _ := checkedPlan(t)
+	quick := fast()
+	quick.flops *= 1.1
+	err := Check(plan, testProfile([]device{quick, slow()}, []wire{nearLink(), farLink()}))
+	if err == nil || !strings.Contains(err.Error(), "step.time.mid_s") {
+		t.Error(err)
+	}
+}

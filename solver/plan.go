@@ -1,0 +1,121 @@
+package solver
+
+import (
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// PlanSchema is the schema of the plan documents this version writes.
+const PlanSchema = "evenkeel.plan/v1"
+
+// Plan is the document that solve writes: who owns which tokens, what that is
+// predicted to take, how far it can be from the best possible, and what the
+// alternatives would take. Header.Inputs names the profile by its hash; whoever
+// read the files fills the header.
+type Plan struct {
+	doc.Header
+	Simulated bool           `json:"simulated"` // from a profile that was made on a simulated backend
+	Job       costmodel.Job  `json:"job"`
+	Strategy  string         `json:"strategy"` // whose layout this is
+	Ranks     []PlanRank     `json:"ranks"`    // by rank
+	Ring      []int          `json:"ring"`     // ring[i] sends to ring[i+1]
+	Step      costmodel.Step `json:"step"`     // predicted
+	Bound     units.Seconds  `json:"lower_bound_s"`
+	Gap       float64        `json:"gap"` // step time / lower bound - 1: the most that any plan could still gain
+	Compared  []Candidate    `json:"considered"`
+	Warnings  []string       `json:"warnings,omitempty"`
+	Notes     []string       `json:"notes"` // what the cost model leaves out
+}
+
+// PlanRank is what one rank owns.
+type PlanRank struct {
+	Rank     int                 `json:"rank"`
+	Device   string              `json:"device"` // device type
+	Node     string              `json:"node"`
+	Tokens   units.Tokens        `json:"tokens"`
+	Segments []costmodel.Segment `json:"segments"` // of global positions, rising
+	QHeads   int                 `json:"q_heads"`  // of the model's; 0 on a rank without tokens
+	KVHeads  int                 `json:"kv_heads"`
+}
+
+// Candidate is the result of one strategy.
+type Candidate struct {
+	Strategy string  `json:"strategy"`
+	Baseline bool    `json:"baseline"`
+	Verdict  Verdict `json:"verdict"`
+	Why      string  `json:"why"`
+	// Time and what follows from it are of the layout even if it does not fit.
+	Time costmodel.Estimate `json:"time"`
+	Gap  float64            `json:"gap"`
+	Peak units.Bytes        `json:"peak_memory_bytes"` // of the fullest rank, in proportion to its capacity
+	// Speedup is the strongest baseline's time over this one's; 0 if either
+	// does not fit.
+	Speedup float64 `json:"speedup_vs_baseline"`
+	// GainError is the half width of the 90 % interval of the time gained over
+	// the strongest baseline; 0 where there is none to compare with.
+	GainError units.Seconds `json:"gain_error_s"`
+	// Layout is left out where it is the plan's own.
+	Layout *costmodel.Layout `json:"layout,omitempty"`
+}
+
+// Verdict says what became of a candidate.
+type Verdict string
+
+// The verdicts.
+const (
+	Chosen     Verdict = "chosen"
+	Tie        Verdict = "~" // no faster than the strongest baseline beyond the model's own error
+	Slower     Verdict = "slower"
+	Infeasible Verdict = "infeasible" // does not fit a device's memory
+)
+
+// Head implements doc.Document.
+func (p *Plan) Head() *doc.Header { return &p.Header }
+
+// SchemaName implements doc.Document.
+func (*Plan) SchemaName() string { return PlanSchema }
+
+// Validate implements doc.Document: everything that can be checked without the
+// profile. Check does the rest.
+func (p *Plan) Validate() error {
+	if err := p.Job.Validate(); err != nil {
+		return errIn("job", err)
+	}
+	if found := structure(p); len(found) > 0 {
+		return found[0]
+	}
+	return nil
+}
+
+// Layout is who owns what, as the simulator takes it.
+func (p *Plan) Layout() costmodel.Layout {
+	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Ring: p.Ring}
+	for r, k := range p.Ranks {
+		l.Shards[r].Segments = k.Segments
+	}
+	return l
+}
+
+// Baseline is the strongest baseline that fits, or nil.
+func (p *Plan) Baseline() *Candidate {
+	var best *Candidate
+	for i := range p.Compared {
+		c := &p.Compared[i]
+		if c.Baseline && c.Verdict != Infeasible && (best == nil || c.Time.Mid < best.Time.Mid) {
+			best = c
+		}
+	}
+	return best
+}
+
+// notModelled is what every plan says of the model behind its numbers.
+func notModelled() []string {
+	return []string{
+		"all layers are taken as alike and ranks meet at the end of each",
+		"gradients and parameters are exchanged after the backward pass, overlapping with nothing",
+		"computing is not slowed while bytes move, nor moving while ranks compute",
+		"the embedding lookup, residual additions and the input pipeline are not counted",
+		"memory is by formula; the context, communicators and fragmentation are counted only as far as the profile's capacity leaves them out",
+	}
+}

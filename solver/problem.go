@@ -1,0 +1,89 @@
+package solver
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Problem is what a strategy solves. It is read-only and safe for concurrent use.
+type Problem struct {
+	Job       costmodel.Job
+	Profile   *costmodel.Profile
+	Predictor *costmodel.Predictor
+	// Block is the granularity of searched splits; one shard may hold the rest.
+	Block units.Tokens
+
+	ranks   []costmodel.Rank
+	devices []op.DeviceType // by rank
+}
+
+// NewProblem checks that a job can be planned on the devices of a valid
+// profile. The job's cluster must be resolved (costmodel.Cluster.Resolve).
+//
+// Errors: an invalid job, a device type the profile lacks or whose capacity it
+// does not know, fewer tokens than ranks, or the first law that any plan on
+// this cluster would need and nobody measured, as *costmodel.MissingLawError.
+func NewProblem(profile *costmodel.Profile, job costmodel.Job) (*Problem, error) {
+	if err := job.Validate(); err != nil {
+		return nil, err
+	}
+	p := &Problem{Job: job, Profile: profile, Predictor: costmodel.NewPredictor(profile), ranks: job.Cluster.Ranks()}
+	for _, r := range p.ranks {
+		d, err := p.Predictor.Device(r.Device)
+		if err != nil {
+			return nil, fmt.Errorf("cluster: node %s: %w", r.NodeName, err)
+		}
+		if d.Memory == 0 {
+			return nil, fmt.Errorf("device type %q has no memory_bytes in the profile, so no plan can be said to fit; measure it: evenkeel calibrate --only %s", d.Name, op.KindMemCapacity)
+		}
+		p.devices = append(p.devices, d)
+	}
+	if n := len(p.ranks); job.SeqLen < units.Tokens(n) {
+		return nil, fmt.Errorf("seq_len_tokens: %d: fewer tokens than the cluster's %d ranks; take a longer sequence or fewer devices", int64(job.SeqLen), n)
+	}
+	p.Block = blockFor(job.SeqLen, len(p.ranks))
+	// With an equal split every device type runs every op and the ring crosses
+	// every link class that any ring of this cluster crosses, so one simulation
+	// finds what is missing before a search begins.
+	if _, err := p.simulate(costmodel.ZigZag(equalSplit(job.SeqLen, len(p.ranks)))); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// blockFor is 128 tokens, a kernel's tile twice, or on short sequences the
+// largest power of two that leaves every rank 64 blocks on average: coarser
+// steps than 1/64 of a share would themselves be what makes ranks wait.
+func blockFor(seq units.Tokens, ranks int) units.Tokens {
+	b := units.Tokens(128)
+	for b > 1 && b*64*units.Tokens(ranks) > seq {
+		b /= 2
+	}
+	return b
+}
+
+func (p *Problem) simulate(l costmodel.Layout) (*costmodel.Step, error) {
+	return costmodel.Simulate(p.Predictor, p.Job, l)
+}
+
+// place names a rank as people find it: "rank 3 (cpu:1 on n0)".
+func (p *Problem) place(r int) string {
+	return fmt.Sprintf("rank %d (%s on %s)", r, p.ranks[r].Device, p.ranks[r].NodeName)
+}
+
+// equalSplit gives every rank the same tokens, the first ones one more where
+// they do not divide.
+func equalSplit(total units.Tokens, ranks int) []units.Tokens {
+	n := units.Tokens(ranks)
+	split := make([]units.Tokens, ranks)
+	for r := range split {
+		split[r] = total / n
+		if units.Tokens(r) < total%n {
+			split[r]++
+		}
+	}
+	return split
+}

@@ -1,0 +1,39 @@
+package solver
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+)
+
+// ring is context parallelism as frameworks run it today: an equal share for
+// every rank whatever its speed, zigzag against the causal imbalance, blocks
+// passed on in rank order.
+type ring struct{}
+
+func (ring) Name() string { return "ring" }
+
+func (ring) Claims() Claims {
+	return Claims{Baseline: true, Doc: "equal shares in zigzag order, key-value blocks passed on in rank order"}
+}
+
+// Solve implements Strategy. One simulation is all there is to it, so ctx is
+// not asked.
+func (s ring) Solve(_ context.Context, p *Problem, report func(Progress)) (Result, error) {
+	n := len(p.ranks)
+	res := Result{Layout: costmodel.ZigZag(equalSplit(p.Job.SeqLen, n)), Evaluated: 1}
+	step, err := p.simulate(res.Layout)
+	if err != nil {
+		return res, err
+	}
+	res.Step = step
+	res.Why = fmt.Sprintf("%d equal shares, ring in rank order", n)
+	if bad := p.misfit(step); bad != nil {
+		return res, bad
+	}
+	if report != nil {
+		report(Progress{Strategy: s.Name(), Evaluated: 1, Best: step.Time.Mid})
+	}
+	return res, nil
+}

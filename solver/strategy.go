@@ -1,0 +1,75 @@
+package solver
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Strategy turns a problem into a layout.
+type Strategy interface {
+	// Name is how documents and the command line call it.
+	Name() string
+	// Claims says what its result may be taken for.
+	Claims() Claims
+	// Solve returns the best layout it finds, and when ctx ends the best so
+	// far. report may be nil. Without recourse to clocks or chance: the same
+	// problem gives the same result, unless ctx ends.
+	//
+	// Errors: *MemoryError (with the layout that does not fit in the result),
+	// *InfeasibleError, or that of ctx if it ends before any layout fits.
+	Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error)
+}
+
+// Claims is what a strategy may be held to.
+type Claims struct {
+	Baseline bool   // what people run today: always solved, shown beside the answer
+	Exact    bool   // its result is the best there is
+	Doc      string // one sentence
+}
+
+// Progress is a strategy's account while it works.
+type Progress struct {
+	Strategy  string
+	Evaluated int           // layouts simulated so far
+	Best      units.Seconds // of a layout that fits; 0 while there is none
+}
+
+// Result is a layout with its simulated step.
+type Result struct {
+	Layout    costmodel.Layout
+	Step      *costmodel.Step
+	Evaluated int    // layouts simulated
+	Stopped   bool   // ctx ended before the strategy did
+	Why       string // what the layout is, in words
+}
+
+// Strategies lists all there are, baselines first.
+func Strategies() []Strategy {
+	return []Strategy{ring{}, evenKeel{}}
+}
+
+// Lookup finds a strategy by name. The error lists the names and the nearest.
+func Lookup(name string) (Strategy, error) {
+	var names []string
+	near, distance := "", max(2, len(name)/3)+1
+	for _, s := range Strategies() {
+		if s.Name() == name {
+			return s, nil
+		}
+		names = append(names, s.Name())
+		if d := levenshtein.ComputeDistance(name, s.Name()); d < distance {
+			near, distance = s.Name(), d
+		}
+	}
+	hint := ""
+	if near != "" {
+		hint = fmt.Sprintf("; did you mean %q?", near)
+	}
+	return nil, fmt.Errorf("unknown strategy %q%s; the strategies are %s", name, hint, strings.Join(names, ", "))
+}
