@@ -30,8 +30,8 @@ type Law struct {
 	Rivals []Rival `json:"rivals,omitempty"`
 }
 
-// Linear is the law of compute ops: a sum of physical costs, every coefficient
-// non-negative, for a device that runs Parallel tasks at a time.
+// Linear is the law of compute and most bandwidth ops: a sum of physical costs,
+// every coefficient non-negative, for a device that runs Parallel tasks at a time.
 //
 //	t = launch + s_per_flop F + s_per_row R + s_per_byte B + s_per_tail_flop T
 //
@@ -76,8 +76,9 @@ const (
 	LogLog    CurveForm = "log_log"    // straight lines between knots in log-log
 )
 
-// Curve is the law of ops that follow one size: memory traffic of a bandwidth
-// op, bytes on the busiest port of a collective (op.Volume). It never falls
+// Curve is the law of ops that follow one size (op.Volume): the bytes on the
+// busiest port of a collective, or a bandwidth op's memory traffic where the
+// caches bend it more than a straight line allows. It never falls
 // inside a piece; between alpha-beta pieces it may step, as protocols do.
 type Curve struct {
 	Form   CurveForm `json:"form"`
@@ -201,12 +202,7 @@ func (l *Law) Form() string {
 // the interval widens with every doubling beyond it and the source says
 // extrapolated. It does not allocate.
 func (l *Law) Predict(s op.Shape) Estimate {
-	var mid float64
-	if l.Linear != nil {
-		mid = l.Linear.seconds(s.(op.Featured))
-	} else {
-		mid = float64(l.Curve.Seconds(op.Volume(s)))
-	}
+	mid := float64(l.Seconds(s))
 	beyond := l.Beyond(s)
 	e := Estimate{Mid: units.Seconds(mid), Source: Interpolated}
 	widen := 1 + beyond
@@ -216,6 +212,14 @@ func (l *Law) Predict(s op.Shape) Estimate {
 		e.Source = Extrapolated
 	}
 	return e
+}
+
+// Seconds evaluates the law at a shape of its op, without interval or source.
+func (l *Law) Seconds(s op.Shape) units.Seconds {
+	if l.Linear != nil {
+		return units.Seconds(l.Linear.seconds(s.(op.Featured)))
+	}
+	return l.Curve.Seconds(op.Volume(s))
 }
 
 // rangeSlack, in doublings, is how far outside its range a law still counts as

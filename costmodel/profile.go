@@ -96,8 +96,10 @@ func (l *Law) validate() error {
 		return fmt.Errorf("group: a law of %s belongs to a group, not to a device", l.Op)
 	case !grouped && (l.Device == "" || l.Group != ""):
 		return fmt.Errorf("device: a law of %s belongs to a device, not to a group", l.Op)
-	case (l.Linear != nil) != (spec.Class == op.Compute) || (l.Curve != nil) == (l.Linear != nil):
-		return fmt.Errorf("linear, curve: a law of %s has exactly one of them: linear for compute ops, curve for the others", l.Op)
+	case (l.Linear != nil) == (l.Curve != nil):
+		return fmt.Errorf("linear, curve: a law has exactly one of them")
+	case l.Linear == nil && spec.Class == op.Compute, l.Linear != nil && !featured(spec):
+		return fmt.Errorf("linear, curve: the wrong one for %s: compute ops have linear laws, collectives and transfers curves", l.Op)
 	case !(l.Spread.Lo > 0 && l.Spread.Lo <= 1 && l.Spread.Hi >= 1 && l.Spread.Hi < 1e6):
 		return fmt.Errorf("spread: [%v, %v]: want 0 < lo <= 1 <= hi", l.Spread.Lo, l.Spread.Hi)
 	}
@@ -108,6 +110,11 @@ func (l *Law) validate() error {
 		return l.Linear.validate()
 	}
 	return l.Curve.validate()
+}
+
+func featured(spec op.Spec) bool {
+	_, ok := spec.Example.(op.Featured)
+	return ok
 }
 
 func (l *Law) validateRange() error {

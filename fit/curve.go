@@ -15,57 +15,21 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// curveForm is one way to draw a curve through points sorted by size.
-type curveForm struct {
-	name string
-	fit  func([]Point) (*costmodel.Curve, error)
-}
-
 // curveForms are tried from the simplest on.
-func curveForms() []curveForm {
-	return []curveForm{
-		{"alpha_beta", func(p []Point) (*costmodel.Curve, error) { return alphaBeta(p, 1) }},
-		{"2-piece alpha_beta", func(p []Point) (*costmodel.Curve, error) { return alphaBeta(p, 2) }},
-		{"log_log", logLog},
+func curveForms() []form {
+	curve := func(name string, fit func([]Point) (*costmodel.Curve, error)) form {
+		return form{name, func(points []Point) (costmodel.Law, error) {
+			points = slices.Clone(points)
+			slices.SortStableFunc(points, func(a, b Point) int { return cmp.Compare(op.Volume(a.Shape), op.Volume(b.Shape)) })
+			c, err := fit(points)
+			return costmodel.Law{Curve: c}, err
+		}}
 	}
-}
-
-// fitCurve picks the simplest form whose cross-validated error is within one
-// standard error of the best one's (Breiman et al. 1984), and fits it to all
-// points.
-func fitCurve(law *costmodel.Law, points []Point) error {
-	points = slices.Clone(points)
-	slices.SortStableFunc(points, func(a, b Point) int { return cmp.Compare(op.Volume(a.Shape), op.Volume(b.Shape)) })
-	forms := curveForms()
-	logs := make([][]float64, len(forms))
-	best, limit := math.Inf(1), math.Inf(1)
-	for i, f := range forms {
-		logs[i] = crossValidate(points, func(train []Point) (func(op.Shape) float64, error) {
-			c, err := f.fit(train)
-			return func(s op.Shape) float64 { return float64(c.Seconds(op.Volume(s))) }, err
-		})
-		if mean, se := meanError(logs[i]); mean < best {
-			best, limit = mean, mean+se
-		}
+	return []form{
+		curve("alpha_beta", func(p []Point) (*costmodel.Curve, error) { return alphaBeta(p, 1) }),
+		curve("2-piece alpha_beta", func(p []Point) (*costmodel.Curve, error) { return alphaBeta(p, 2) }),
+		curve("log_log", logLog),
 	}
-	for i, f := range forms {
-		mean, _ := meanError(logs[i])
-		chosen := law.Curve == nil && mean <= limit && !math.IsInf(mean, 1)
-		if chosen {
-			c, err := f.fit(points)
-			if err != nil {
-				return err
-			}
-			law.Curve, law.Spread = c, spread(logs[i])
-		}
-		if !math.IsInf(mean, 1) {
-			law.Rivals = append(law.Rivals, costmodel.Rival{Form: f.name, Median: medianError(logs[i]), Chosen: chosen})
-		}
-	}
-	if law.Curve == nil {
-		return errors.New("no form of curve can be fitted")
-	}
-	return nil
 }
 
 // fewestInPiece keeps a piece from being fitted to its own noise.

@@ -213,17 +213,51 @@ func (d *Data) Strata() []Stratum {
 
 // split sets the hold-out aside: the given share of the points, rounded up,
 // whose hash with the seed is smallest. It looks at nothing that was measured.
+// Points at an end of an axis are set aside last: outside the range of the
+// others they would say nothing about the law inside it.
 func (s Stratum) split(o Options) (fitted, held []Point) {
 	points := slices.Clone(s.Points)
 	for i := range points {
 		points[i].rank = rank(o.Seed, points[i].Key)
 	}
-	slices.SortFunc(points, func(a, b Point) int { return cmp.Compare(a.rank, b.rank) })
+	ends := endsOf(s.Op, points)
+	slices.SortFunc(points, func(a, b Point) int {
+		return cmp.Or(boolCompare(ends[a.Key], ends[b.Key]), cmp.Compare(a.rank, b.rank))
+	})
 	n := int(math.Ceil(o.Share * float64(len(points))))
 	if len(points)-n < fewestToFit {
 		n = max(0, len(points)-fewestToFit)
 	}
 	return points[n:], points[:n]
+}
+
+// endsOf names the points that alone reach an end of an axis.
+func endsOf(k op.Kind, points []Point) map[string]bool {
+	ends := map[string]bool{}
+	for i, r := range hull(k, points) {
+		for _, end := range []float64{r.Min, r.Max} {
+			var there []string
+			for _, p := range points {
+				if p.Shape.(op.Located).Coords()[i] == end {
+					there = append(there, p.Key)
+				}
+			}
+			if len(there) == 1 {
+				ends[there[0]] = true
+			}
+		}
+	}
+	return ends
+}
+
+func boolCompare(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
 }
 
 func rank(seed uint64, key string) uint64 {

@@ -73,12 +73,8 @@ func (s Stratum) law(d *Data, points []Point) (*costmodel.Law, error) {
 	} else {
 		law.Device = s.On
 	}
-	if spec.Class == op.Compute {
-		err = fitLinear(law, d.parallel(s.On), points)
-	} else {
-		err = fitCurve(law, points)
-	}
-	return law, err
+	candidates, compared := forms(spec, d.parallel(s.On), points)
+	return law, choose(law, candidates, compared, points)
 }
 
 // hull is the measured range of every axis.
@@ -143,33 +139,6 @@ func folds(points []Point, k int) []int {
 		fold[i] = place % k
 	}
 	return fold
-}
-
-// crossValidate predicts every point from a fit to the other folds and returns
-// log(measured/predicted), one a point. Folds whose fit fails leave NaN.
-func crossValidate(points []Point, fit func([]Point) (func(op.Shape) float64, error)) []float64 {
-	const k = 8
-	fold := folds(points, k)
-	logs := make([]float64, len(points))
-	for f := range k {
-		var train []Point
-		for i, p := range points {
-			if fold[i] != f {
-				train = append(train, p)
-			}
-		}
-		predict, err := fit(train)
-		for i, p := range points {
-			switch {
-			case fold[i] != f:
-			case err != nil:
-				logs[i] = math.NaN()
-			default:
-				logs[i] = math.Log(p.Seconds / predict(p.Shape))
-			}
-		}
-	}
-	return logs
 }
 
 // spread is the 90 % interval of measured over predicted, from cross-validated

@@ -1,43 +1,58 @@
 package fit
 
 import (
+	"slices"
+
 	"gonum.org/v1/gonum/mat"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// fitLinear estimates the five non-negative coefficients of a compute law.
-func fitLinear(law *costmodel.Law, parallel int, points []Point) error {
-	sum, err := linearSum(parallel, points, numFeatures)
+// linearForm is a law of the given features, by their places in
+// costmodel.LinearNames.
+func linearForm(name string, parallel int, columns []int) form {
+	return form{name, func(points []Point) (costmodel.Law, error) {
+		l, err := linear(parallel, points, columns)
+		return costmodel.Law{Linear: l}, err
+	}}
+}
+
+// usedColumns are the features that an op has at all.
+func usedColumns(parallel int, points []Point) []int {
+	var used []int
+	for j := range numFeatures {
+		if slices.ContainsFunc(points, func(p Point) bool { return features(parallel, p.Shape)[j] > 0 }) {
+			used = append(used, j)
+		}
+	}
+	return used
+}
+
+// linear fits non-negative coefficients of some features; the others are 0.
+func linear(parallel int, points []Point, columns []int) (*costmodel.Linear, error) {
+	rows := mat.NewDense(len(points), len(columns), nil)
+	for i, p := range points {
+		f := features(parallel, p.Shape)
+		for k, j := range columns {
+			rows.Set(i, k, f[j])
+		}
+	}
+	sum, err := fitSum(rows, seconds(points))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	ci, err := sum.intervals()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	law.Linear = &costmodel.Linear{
-		Parallel: parallel,
-		Launch:   ci[0], PerFLOP: ci[1], PerRow: ci[2], PerByte: ci[3], PerTail: ci[4],
+	var all [numFeatures]costmodel.Coef
+	for k, j := range columns {
+		all[j] = ci[k]
 	}
-	predictor := func(columns int) func([]Point) (func(op.Shape) float64, error) {
-		return func(train []Point) (func(op.Shape) float64, error) {
-			sum, err := linearSum(parallel, train, columns)
-			if err != nil {
-				return nil, err
-			}
-			return func(s op.Shape) float64 { f := features(parallel, s); return sum.at(f[:columns]) }, nil
-		}
-	}
-	logs := crossValidate(points, predictor(numFeatures))
-	law.Spread = spread(logs)
-	law.Rivals = []costmodel.Rival{
-		{Form: "linear", Median: medianError(logs), Chosen: true},
-		// What most planners use, for comparison.
-		{Form: "launch + FLOPs", Median: medianError(crossValidate(points, predictor(2)))},
-	}
-	return nil
+	return &costmodel.Linear{
+		Parallel: parallel, Launch: all[0], PerFLOP: all[1], PerRow: all[2], PerByte: all[3], PerTail: all[4],
+	}, nil
 }
 
 // numFeatures is the number of columns: one of ones and the op.Features, in
@@ -47,16 +62,6 @@ const numFeatures = 5
 func features(parallel int, s op.Shape) [numFeatures]float64 {
 	f := s.(op.Featured).Features(parallel)
 	return [numFeatures]float64{1, f.FLOPs, f.Rows, f.Bytes, f.Tail}
-}
-
-// linearSum fits the first so many features to the points' times.
-func linearSum(parallel int, points []Point, columns int) (*costSum, error) {
-	rows := mat.NewDense(len(points), columns, nil)
-	for i, p := range points {
-		f := features(parallel, p.Shape)
-		rows.SetRow(i, f[:columns])
-	}
-	return fitSum(rows, seconds(points))
 }
 
 func seconds(points []Point) []float64 {

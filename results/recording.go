@@ -203,7 +203,7 @@ func ending(s *RecordingSummary) string {
 func pointTable(p *printer, n *notes, s *RecordingSummary) {
 	t := newTable(column{title: "op"}, column{title: "points", number: true}, column{title: "failed", number: true}, column{title: "samples", number: true},
 		column{title: "discarded", number: true}, column{title: "disturbed", number: true}, column{title: "noise\n(median)", number: true},
-		column{title: "median times", number: true}, column{title: "stopped by"}, column{title: "notes"})
+		column{title: "median times", number: true}, column{title: "stopped by", most: 16}, column{title: "notes"})
 	for i, c := range s.Strata {
 		if i == 0 || c.On != s.Strata[i-1].On {
 			t.section("on " + c.On)

@@ -113,17 +113,20 @@ func TestFloorPerTokenHoldsForEveryLength(t *testing.T) {
 		gemm := op.GEMM{Pass: []op.Pass{op.Forward, op.DGrad, op.WGrad}[r.IntN(3)], M: most, N: 1 + r.IntN(300), K: 1 + r.IntN(300), DType: op.BF16}
 		law := randomLinear(r)
 		floor := floorPerToken(law, gemm)
-		curve := &costmodel.Law{Spread: costmodel.Spread{Lo: 1, Hi: 1}, Curve: randomCurve(r)}
+		elementwise := &costmodel.Law{Spread: costmodel.Spread{Lo: 1, Hi: 1}, Curve: randomCurve(r)}
 		norm := op.Norm{Rowwise: op.Rowwise{Tokens: most, Width: 1 + r.IntN(100), DType: op.BF16}}
-		rows := floorPerToken(curve, norm)
+		if r.IntN(2) == 0 {
+			elementwise = randomLinear(r)
+		}
+		rows := floorPerToken(elementwise, norm)
 		for range 60 {
 			m := 1 + units.Tokens(r.IntN(int(most)))
 			gemm.M, norm.Tokens = m, m
 			if got := float64(law.Predict(gemm).Mid) / float64(m); got < floor*(1-1e-12) {
 				t.Fatalf("%+v of %+v: %v a token, below the floor of %v up to %d", gemm, *law.Linear, got, floor, most)
 			}
-			if got := float64(curve.Predict(norm).Mid) / float64(m); got < rows*(1-1e-12) {
-				t.Fatalf("%+v of %+v: %v a token, below the floor of %v up to %d", norm, *curve.Curve, got, rows, most)
+			if got := float64(elementwise.Predict(norm).Mid) / float64(m); got < rows*(1-1e-12) {
+				t.Fatalf("%+v of %+v: %v a token, below the floor of %v up to %d", norm, elementwise, got, rows, most)
 			}
 		}
 	}
@@ -151,14 +154,18 @@ func randomCurve(r *rand.Rand) *costmodel.Curve {
 
 func TestBoundIsBelowEveryLayout(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 1))
-	for range 120 {
+	for range 80 {
 		p := randomWorld(t, r)
 		bound, err := LowerBound(p)
 		if err != nil {
 			t.Fatal(err)
 		}
+		n := len(p.ranks)
+		layouts := []costmodel.Layout{costmodel.ZigZag(equalSplit(p.Job.SeqLen, n)), solveWith(t, p, evenKeel{}).Layout}
 		for range 6 {
-			l := randomLayout(r, p.Job.SeqLen, len(p.ranks))
+			layouts = append(layouts, randomLayout(r, p.Job.SeqLen, n))
+		}
+		for _, l := range layouts {
 			step, err := p.simulate(l)
 			if err != nil {
 				t.Fatal(err)
@@ -166,6 +173,27 @@ func TestBoundIsBelowEveryLayout(t *testing.T) {
 			if bound > step.Time.Mid*(1+1e-9) {
 				t.Fatalf("bound %v above %v of %+v on %s, %+v", bound, step.Time.Mid, l, p.Job.Cluster, p.Job)
 			}
+		}
+	}
+}
+
+// A ring of two equal ranks over a wire on which all else vanishes moves what the
+// bound counts, but for the waits between forward and backward traffic.
+func TestBoundOfASlowWireIsTight(t *testing.T) {
+	for _, cluster := range []string{"1x2 fast", "2x1 fast"} {
+		tiny := fast()
+		tiny.memory = 1 << 50
+		p := problemOf(t, testProfile([]device{tiny}, []wire{{"near", 0, 1e-3}, {"far", 0, 1e-3}}), testJob(t, cluster, 4096))
+		f, err := newFloors(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		step, err := p.simulate(costmodel.ZigZag(equalSplit(4096, 2)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ring := float64(step.Time.Mid) - f.exchange(2); f.wire(2) > ring || f.wire(2) < 0.9*ring {
+			t.Errorf("%s: wire %v s of the ring's %v s", cluster, f.wire(2), ring)
 		}
 	}
 }
@@ -178,13 +206,13 @@ func TestBoundOfALoneRankIsItsTime(t *testing.T) {
 		d.bytes = math.Inf(1) // bytes of weights do not shrink with tokens
 		profile := testProfile([]device{d}, []wire{nearLink(), farLink()})
 		for i := range profile.Laws {
-			if l := &profile.Laws[i]; l.Curve != nil {
-				l.Curve = line(0, 1e-11)
+			if l := &profile.Laws[i]; l.Linear != nil && l.Linear.PerFLOP.Value == 0 {
+				l.Linear.PerByte = coef(1e-11)
 			}
 		}
 		job := testJob(t, "1x1 fast", 4096)
 		job.Recompute = again
-		p := problemOf(t, profile, job)
+		p := problemOf(t, vary(rand.New(rand.NewPCG(6, 1)), profile), job)
 		bound, err := LowerBound(p)
 		if err != nil {
 			t.Fatal(err)

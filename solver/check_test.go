@@ -147,8 +147,18 @@ func TestCheckNoticesBrokenStructure(t *testing.T) {
 		spoil func(*Plan)
 		want  string
 	}{
-		"hole":     {func(p *Plan) { p.Ranks[0].Segments[0].End -= 8; p.Ranks[0].Tokens -= 8 }, "nobody has tokens"},
-		"overlap":  {func(p *Plan) { p.Ranks[0].Segments[0].End += 8; p.Ranks[0].Tokens += 8 }, "is also in ranks["},
+		"hole":    {func(p *Plan) { p.Ranks[0].Segments[0].End -= 8; p.Ranks[0].Tokens -= 8 }, "nobody has tokens"},
+		"overlap": {func(p *Plan) { p.Ranks[0].Segments[0].End += 8; p.Ranks[0].Tokens += 8 }, "is also in ranks["},
+		"short": {func(p *Plan) {
+			last := &p.Ranks[0].Segments[1]
+			last.End -= 5
+			p.Ranks[0].Tokens -= 5
+		}, "ranks[0].segments[1].end_token: nobody has tokens 8187 to 8192"},
+		"fits after all": {func(p *Plan) {
+			c := &p.Compared[0]
+			c.Verdict, c.Speedup, c.GainError = Infeasible, 0, 0
+			p.Compared[1].Speedup, p.Compared[1].GainError = 0, 0
+		}, "considered[0].verdict: \"infeasible\": memory computed anew says that it fits is true"},
 		"unsorted": {func(p *Plan) { slices.Reverse(p.Ranks[0].Segments) }, "segments of a rank must rise"},
 		"beyond": {func(p *Plan) {
 			last := &p.Ranks[0].Segments[1]

@@ -120,7 +120,8 @@ func (f *floors) perToken(device string) (float64, error) {
 // are constant or fall; bytes are affine in m with a constant of at least 0;
 // the longest task is 2 min(m,64) min(n,64) k, whose quotient is constant to 64
 // and then falls, or in wgrad 2 min(k,64) min(n,64) m, whose quotient is
-// constant. Element-wise ops move bytes in exact proportion to tokens.
+// constant. Element-wise ops have rows and bytes in exact proportion to tokens,
+// whichever form their law has.
 func floorPerToken(law *costmodel.Law, largest op.Shape) float64 {
 	tokens := tokensOf(largest)
 	if law.Linear != nil {
@@ -168,7 +169,7 @@ func (f *floors) layerCalls(s units.Tokens) []call {
 		calls = append(calls,
 			call{op.GEMM{Pass: op.Forward, M: s, N: w[0], K: w[1], DType: j.DType}, forward},
 			call{op.GEMM{Pass: op.DGrad, M: s, N: w[0], K: w[1], DType: j.DType}, layers},
-			call{op.GEMM{Pass: op.DGrad, M: s, N: w[0], K: w[1], DType: j.DType}, layers})
+			call{op.GEMM{Pass: op.WGrad, M: s, N: w[0], K: w[1], DType: j.DType}, layers})
 	}
 	return calls
 }

@@ -310,6 +310,109 @@ func TestMemoryShapesTheSplit(t *testing.T) {
 	}
 }
 
+// Every split within rooms fits.
+func TestRoomsAreRooms(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 1))
+	tried := 0
+	for range 300 {
+		p := randomWorld(t, r)
+		for i := range p.devices {
+			// Between one and all shares' worth of memory.
+			all := p.memoryOf(i, p.Job.SeqLen, len(p.ranks), 1).Peak()
+			p.devices[i].Memory = units.Bytes((0.3 + r.Float64()) * float64(all))
+			p.devices[i].Name = fmt.Sprint(i) // no two alike
+		}
+		on := make([]bool, len(p.ranks))
+		for i := range on {
+			on[i] = r.IntN(4) > 0
+		}
+		rooms := p.rooms(on, 1+units.Tokens(r.IntN(int(p.Job.SeqLen))))
+		proven := p.proveInfeasible() != nil
+		split := slices.Clone(rooms) // the fullest
+		for i, s := range split {
+			switch {
+			case s > 0 && r.IntN(2) == 0:
+				split[i] = 1 + units.Tokens(r.IntN(int(s)))
+			case on[i] && s == 0: // counted at work, but has no room
+				split = nil
+			}
+			if split == nil {
+				break
+			}
+		}
+		if sum(split) == 0 {
+			continue
+		}
+		tried++
+		for i := range split {
+			if m := p.Job.Memory(split, i, p.devices[i]); !m.Fits() {
+				t.Fatalf("%v within %v: rank %d needs %v of %v", split, rooms, i, m.Peak(), m.Capacity)
+			}
+		}
+		if proven && sum(rooms) >= p.Job.SeqLen {
+			t.Fatalf("proven infeasible, but %d tokens fit", sum(rooms))
+		}
+	}
+	if tried < 50 {
+		t.Errorf("only %d cases had room", tried)
+	}
+}
+
+// A proof must not be given where a layout fits.
+func TestProofOfInfeasibilityHolds(t *testing.T) {
+	r := rand.New(rand.NewPCG(10, 1))
+	proofs := 0
+	for range 200 {
+		p := randomWorld(t, r)
+		// Around what an equal split needs.
+		equal := equalSplit(p.Job.SeqLen, len(p.ranks))
+		for i := range p.devices {
+			need := p.Job.Memory(equal, i, p.devices[i]).Peak()
+			p.devices[i].Memory = units.Bytes((0.5 + 0.7*r.Float64()) * float64(need))
+			p.devices[i].Name = fmt.Sprint(i)
+		}
+		if p.proveInfeasible() == nil {
+			continue
+		}
+		proofs++
+		for range 30 {
+			split := randomSplit(r, p.Job.SeqLen, len(p.ranks))
+			fits := true
+			for i := range split {
+				fits = fits && p.Job.Memory(split, i, p.devices[i]).Fits()
+			}
+			if fits {
+				t.Fatalf("proven infeasible, but %v fits", split)
+			}
+		}
+	}
+	if proofs < 20 {
+		t.Errorf("only %d proofs", proofs)
+	}
+}
+
+// One node alone beats any ring over this network, and beats its fast rank alone.
+func TestSlowNetworkIsAvoided(t *testing.T) {
+	profile := testProfile([]device{fast(), slow()}, []wire{nearLink(), {"far", 1e-2, 1e-6}})
+	plan := solvePlan(t, problemOf(t, profile, testJob(t, "8x(1 fast + 1 slow)", 32768)))
+	if len(plan.Ring) != 2 || plan.Ranks[plan.Ring[0]].Node != plan.Ranks[plan.Ring[1]].Node {
+		t.Errorf("ring %v of %+v", plan.Ring, plan.Ranks)
+	}
+	if err := Check(plan, profile); err != nil {
+		t.Error(err)
+	}
+}
+
+// Sixteen ranks of two kinds: only a ring that mixes them runs at full speed
+// with two buffers.
+func TestUnequalRanksAreMixedInTheRing(t *testing.T) {
+	p := testProblem(t, "1x8 fast + 1x8 slow", 131072)
+	plan := solvePlan(t, p)
+	if plan.Gap > 0.03 {
+		t.Errorf("gap %v, ring %v", plan.Gap, plan.Ring)
+	}
+}
+
 func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 	tiny := fast()
 	tiny.memory = 40 * units.MiB

@@ -2,6 +2,7 @@ package solver
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -64,7 +65,9 @@ func testProfile(devices []device, wires []wire) *costmodel.Profile {
 			}})
 		}
 		for _, v := range bandwidthKinds() {
-			add(costmodel.Law{Op: v.kind, Variant: op.Variant{DType: v.dtype}, Device: d.name, Curve: line(d.launch, 1/d.bytes)})
+			add(costmodel.Law{Op: v.kind, Variant: op.Variant{DType: v.dtype}, Device: d.name, Linear: &costmodel.Linear{
+				Parallel: 4, Launch: coef(d.launch), PerRow: coef(d.row), PerByte: coef(1 / d.bytes),
+			}})
 		}
 	}
 	for _, w := range wires {
@@ -161,8 +164,10 @@ func randomWorld(t testing.TB, r *rand.Rand) *Problem {
 		d.tail = 1e-13 * r.Float64() * float64(r.IntN(2))
 	}
 	wires := []wire{{"near", 1e-5 * r.Float64(), 3e-10 * r.Float64()}, {"far", 1e-4 * r.Float64(), 3e-9 * r.Float64()}}
-	wires[0].beta += 1e-13
-	wires[1].beta += 1e-13
+	heavy := math.Pow(10, float64(3*r.IntN(2))) // sometimes all that counts
+	for i := range wires {
+		wires[i].beta = heavy * (wires[i].beta + 1e-13)
+	}
 	var terms []string
 	for range 1 + r.IntN(2) {
 		terms = append(terms, fmt.Sprintf("1x(%d fast + %d %s)", 1+r.IntN(2), 1+r.IntN(2), []string{"slow", "third"}[r.IntN(2)]))
@@ -170,7 +175,30 @@ func randomWorld(t testing.TB, r *rand.Rand) *Problem {
 	job := testJob(t, strings.Join(terms, " + "), units.Tokens(64+r.IntN(6000)))
 	job.Recompute = []costmodel.Recompute{costmodel.RecomputeNone, costmodel.RecomputeFull}[r.IntN(2)]
 	job.Zero = []costmodel.ZeRO{"", costmodel.Zero0, costmodel.Zero1, costmodel.Zero2, costmodel.Zero3}[r.IntN(5)]
-	return problemOf(t, testProfile(devices, wires), job)
+	return problemOf(t, vary(r, testProfile(devices, wires)), job)
+}
+
+// vary slows every law by a factor of its own up to 3, so that no two ops cost
+// the same by accident.
+func vary(r *rand.Rand, p *costmodel.Profile) *costmodel.Profile {
+	for i := range p.Laws {
+		p.Laws[i].Spread.Hi = 1 + 2*r.Float64()
+		*p = *slower(p, i)
+		p.Laws[i].Spread.Hi = 1.02
+	}
+	for i := range p.Laws { // a slower law has no interval yet
+		if l := p.Laws[i].Linear; l != nil {
+			for _, c := range []*costmodel.Coef{&l.Launch, &l.PerFLOP, &l.PerRow, &l.PerByte, &l.PerTail} {
+				*c = coef(c.Value)
+			}
+			continue
+		}
+		for k := range p.Laws[i].Curve.Pieces {
+			piece := &p.Laws[i].Curve.Pieces[k]
+			piece.Alpha, piece.Beta = coef(piece.Alpha.Value), coef(piece.Beta.Value)
+		}
+	}
+	return p
 }
 
 // randomSplit gives some ranks nothing.

@@ -30,3 +30,6 @@ func (AdamW) Variant() Variant { return Variant{DType: F32} }
 func (a AdamW) Work() Work {
 	return Work{FLOPs: units.FLOPs(12 * float64(a.Params)), Read: units.Bytes(16 * a.Params), Write: units.Bytes(12 * a.Params)}
 }
+
+// Features implements Featured: one dimension, so bytes alone.
+func (a AdamW) Features(int) Features { return Features{Bytes: float64(a.Work().Bytes())} }

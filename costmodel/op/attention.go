@@ -144,7 +144,7 @@ func (a Attention) features(w Work, parallel int) Features {
 	rows := min(float64(a.QLen), rowTile)
 	return Features{
 		FLOPs: float64(w.FLOPs) / float64(parallel),
-		Rows:  float64(a.QLen) * float64(a.QHeads*a.HeadDim) / float64(parallel),
+		Rows:  float64(a.QLen) * float64(a.QHeads) / float64(parallel),
 		Bytes: float64(w.Bytes()),
 		Tail:  4 * float64(a.HeadDim) * rows * float64(a.KVLen),
 	}

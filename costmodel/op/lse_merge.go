@@ -45,3 +45,8 @@ func (l LSEMerge) Work() Work {
 	one := 4 * rows * units.Bytes(l.HeadDim+1)
 	return Work{FLOPs: units.FLOPs(3 * float64(rows) * float64(l.HeadDim)), Read: 2 * one, Write: one}
 }
+
+// Features implements Featured.
+func (l LSEMerge) Features(parallel int) Features {
+	return rowFeatures(l.Work(), l.Tokens*units.Tokens(l.QHeads), parallel)
+}

@@ -100,13 +100,13 @@ type Shape interface {
 // Features are the physical quantities a compute law may charge for, of one
 // call on a device that runs `parallel` tasks at a time.
 type Features struct {
-	FLOPs float64 // FLOPs on each parallel unit, were they spread evenly
-	Rows  float64 // elements of per-row work (softmax statistics, write-back) on each unit
+	FLOPs float64 // FLOPs on each parallel unit, were they spread evenly; 0 for bandwidth ops, whose FLOPs follow their bytes
+	Rows  float64 // rows on each unit: query rows times heads, elements of a GEMM's result, tokens of a row-wise op
 	Bytes float64 // least memory traffic
 	Tail  float64 // FLOPs of the longest task that is not divided: what unevenness can cost
 }
 
-// Featured is a shape of a compute op.
+// Featured is a shape of a compute or bandwidth op.
 type Featured interface {
 	Shape
 	// Features of one call with the given number of parallel units (>= 1).
@@ -258,16 +258,13 @@ func within[T ~int | ~int64](k Kind, axis string, v T, most int64) error {
 	return nil
 }
 
-// Volume is the size that the time of a bandwidth op, collective or transfer
-// follows: memory traffic for the first, bytes on the wire for the others.
-// Compute ops have several such quantities (Features) and yield 0.
+// Volume is the one size that the time of a collective or transfer follows,
+// the bytes on the wire, and that of a bandwidth op mostly does, its memory
+// traffic.
 func Volume(s Shape) units.Bytes {
 	w := s.Work()
 	if w.Wire > 0 {
 		return w.Wire
-	}
-	if _, ok := s.(Featured); ok {
-		return 0
 	}
 	return w.Bytes()
 }

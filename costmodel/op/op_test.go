@@ -27,7 +27,7 @@ func TestTableNamesAreUniqueAndDocumented(t *testing.T) {
 		if err := s.Example.Validate(); err != nil {
 			t.Errorf("%s: its example is invalid: %v", s.Kind, err)
 		}
-		if _, featured := s.Example.(Featured); featured != (s.Class == Compute) {
+		if _, featured := s.Example.(Featured); featured != (s.Class == Compute || s.Class == Bandwidth) {
 			t.Errorf("%s: of class %s, featured: %v", s.Kind, s.Class, featured)
 		}
 		if _, grouped := s.Example.(Grouped); grouped != (s.Class == Collective) {
@@ -251,6 +251,12 @@ func TestFeaturesScaleWithParallelUnits(t *testing.T) {
 			continue
 		}
 		one, four := f.Features(1), f.Features(4)
+		if s.Class == Bandwidth {
+			if one.FLOPs != 0 || one.Tail != 0 || one.Bytes != float64(f.Work().Bytes()) || one.Rows < four.Rows {
+				t.Errorf("%s: %+v, %+v", s.Kind, one, four)
+			}
+			continue
+		}
 		if one.FLOPs != float64(f.Work().FLOPs) || four.FLOPs*4 != one.FLOPs || four.Tail != one.Tail || one.Bytes != float64(f.Work().Bytes()) {
 			t.Errorf("%s: %+v, %+v", s.Kind, one, four)
 		}

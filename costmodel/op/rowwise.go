@@ -36,3 +36,9 @@ func (r Rowwise) rowwiseWork(flops float64, reads, writes units.Bytes) Work {
 		Read:  reads * r.matrix(), Write: writes * r.matrix(),
 	}
 }
+
+// rowFeatures of a bandwidth op: its bytes, and its rows, each of which costs a
+// little however narrow it is.
+func rowFeatures(w Work, rows units.Tokens, parallel int) Features {
+	return Features{Rows: float64(rows) / float64(parallel), Bytes: float64(w.Bytes())}
+}
