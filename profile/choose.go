@@ -51,8 +51,8 @@ const (
 // minute, few enough that a third of the time suffices for short calls and the
 // rest can go into long ones, which planners ask for.
 const (
-	pointsPerSecond = 8
-	shortShare      = 0.35
+	pointsPerSecond = 10
+	shortShare      = 0.3
 )
 
 // aims splits a budget into a number of points and the time for the samples of

@@ -70,7 +70,7 @@ func attentionSpace(on string, e Extent, mask op.Mask, dim int, forward bool) Sp
 }
 
 func gemmSpace(on string, e Extent, pass op.Pass) Space {
-	return Space{On: on, Kind: op.KindGEMM, Dims: 3, Share: 3, Make: func(u []float64) op.Shape {
+	return Space{On: on, Kind: op.KindGEMM, Dims: 3, Share: 4, Make: func(u []float64) op.Shape {
 		width := func(u float64) int { return int(LogScale(u, minWidth, float64(e.MaxWidth))) }
 		return op.GEMM{Pass: pass, M: units.Tokens(LogScale(u[0], minLen, float64(e.MaxLen))), N: width(u[1]), K: width(u[2]), DType: e.DType}
 	}}
@@ -81,7 +81,7 @@ type rowwise func(op.Rowwise) op.Shape
 
 func bandwidthSpaces(on string, e Extent) []Space {
 	row := func(k op.Kind, build rowwise, dtype op.DType) Space {
-		return Space{On: on, Kind: k, Dims: 2, Share: 1, Make: func(u []float64) op.Shape {
+		return Space{On: on, Kind: k, Dims: 2, Share: 2, Make: func(u []float64) op.Shape {
 			return build(op.Rowwise{
 				Tokens: units.Tokens(LogScale(u[0], minLen, float64(e.MaxLen))),
 				Width:  minWidth * int(LogScale(u[1], 1, float64(e.MaxWidth)/minWidth)), DType: dtype,
@@ -93,13 +93,13 @@ func bandwidthSpaces(on string, e Extent) []Space {
 		row(op.KindRope, func(r op.Rowwise) op.Shape { return op.Rope{Rowwise: r} }, e.DType),
 		row(op.KindSwiGLU, func(r op.Rowwise) op.Shape { return op.SwiGLU{Rowwise: r} }, e.DType),
 		row(op.KindCEChunk, func(r op.Rowwise) op.Shape { return op.CEChunk{Rowwise: r} }, op.F32),
-		{On: on, Kind: op.KindLSEMerge, Dims: 2, Share: 1, Make: func(u []float64) op.Shape {
+		{On: on, Kind: op.KindLSEMerge, Dims: 2, Share: 2, Make: func(u []float64) op.Shape {
 			return op.LSEMerge{
 				Tokens: units.Tokens(LogScale(u[0], minLen, float64(e.MaxLen))),
 				QHeads: int(LogScale(u[1], 1, float64(e.MaxHeads))), HeadDim: e.HeadDims[0],
 			}
 		}},
-		{On: on, Kind: op.KindAdamW, Dims: 1, Share: 1, Make: func(u []float64) op.Shape {
+		{On: on, Kind: op.KindAdamW, Dims: 1, Share: 2, Make: func(u []float64) op.Shape {
 			return op.AdamW{Params: int64(LogScale(u[0], 1<<12, float64(e.MaxLen)*float64(e.MaxWidth)))}
 		}},
 	}
@@ -111,7 +111,7 @@ func GroupSpaces(g op.GroupType, most units.Bytes) []Space {
 	n := g.Ranks()
 	var spaces []Space
 	sized := func(k op.Kind, build func(op.Message) op.Shape) {
-		spaces = append(spaces, Space{On: g.Name, Kind: k, Dims: 1, Share: 2, Make: func(u []float64) op.Shape {
+		spaces = append(spaces, Space{On: g.Name, Kind: k, Dims: 1, Share: 3, Make: func(u []float64) op.Shape {
 			// Whole float32 elements for every rank.
 			unit := 4 * float64(n)
 			return build(op.Message{Group: n, Bytes: units.Bytes(unit * LogScale(u[0], 256, float64(most)/unit))})
@@ -129,7 +129,7 @@ func GroupSpaces(g op.GroupType, most units.Bytes) []Space {
 // receives than the last, from none to eight times.
 func unevenSpace(g op.GroupType, most units.Bytes) Space {
 	n := g.Ranks()
-	return Space{On: g.Name, Kind: op.KindAllToAllV, Dims: 2, Share: 2, Make: func(u []float64) op.Shape {
+	return Space{On: g.Name, Kind: op.KindAllToAllV, Dims: 2, Share: 3, Make: func(u []float64) op.Shape {
 		total := LogScale(u[0], 4096, float64(most))
 		skew := math.Pow(8, u[1])
 		m := make([][]units.Bytes, n)

@@ -34,7 +34,7 @@ func (w *workload) verify(s op.Shape) error {
 
 // relErr is the largest relative error of the outputs of a small call.
 func (w *workload) relErr(s op.Shape) (float64, error) {
-	a, th := w.arena, w.threads
+	a, team := w.arena, w.team
 	rows := kernel.Rows{Tokens: 37, Width: 130}
 	switch s := s.(type) {
 	case op.AttnFwd, op.AttnBwd:
@@ -48,27 +48,27 @@ func (w *workload) relErr(s op.Shape) (float64, error) {
 		}
 		x, y, out := partial(), partial(), partial()
 		o, lse := kernel.RefLSEMerge(m, x, y)
-		kernel.LSEMerge(m, out, x, y, th)
+		kernel.LSEMerge(m, out, x, y, team)
 		return max(kernel.RelErr(out.O, o), kernel.RelErr(out.LSE, lse)), nil
 	case op.Norm:
 		x, g, y := a.normal(rows.Size()), a.normal(rows.Width), a.take(rows.Size())
-		kernel.Norm(rows, y, x, g, eps, th)
+		kernel.Norm(rows, y, x, g, eps, team)
 		return kernel.RelErr(y, kernel.RefNorm(rows, x, g, eps)), nil
 	case op.Rope:
 		r := kernel.RopeShape{Heads: 3, Tokens: 37, HeadDim: ropeHeadDim}
 		x, cos, sin := a.normal(r.Heads*r.Tokens*r.HeadDim), a.take(r.Tokens*r.HeadDim/2), a.take(r.Tokens*r.HeadDim/2)
 		fillAngles(r, cos, sin)
 		want := kernel.RefRope(r, x, cos, sin)
-		kernel.Rope(r, x, cos, sin, th)
+		kernel.Rope(r, x, cos, sin, team)
 		return kernel.RelErr(x, want), nil
 	case op.SwiGLU:
 		gate, up, out := a.normal(rows.Size()), a.normal(rows.Size()), a.take(rows.Size())
-		kernel.SwiGLU(rows, out, gate, up, th)
+		kernel.SwiGLU(rows, out, gate, up, team)
 		return kernel.RelErr(out, kernel.RefSwiGLU(rows, gate, up)), nil
 	case op.CEChunk:
 		logits, losses, targets := a.normal(rows.Size()), a.take(rows.Tokens), make([]int32, rows.Tokens)
 		grad, want := kernel.RefCEChunk(rows, logits, targets, 1)
-		kernel.CEChunk(rows, logits, targets, losses, 1, th)
+		kernel.CEChunk(rows, logits, targets, losses, 1, team)
 		return max(kernel.RelErr(logits, grad), kernel.RelErr(losses, want)), nil
 	case op.AdamW:
 		return w.adamWErr(), nil
@@ -94,14 +94,14 @@ func (w *workload) attentionErr(s op.Shape) (float64, error) {
 		Q: a.normal(k.QSize()), K: a.normal(k.KVSize()), V: a.normal(k.KVSize()), O: a.take(k.QSize()), LSE: a.take(k.LSESize()),
 	}
 	o, lse := kernel.RefAttentionForward(k, t)
-	kernel.AttentionForward(k, t, w.threads)
+	kernel.AttentionForward(k, t, w.team)
 	worst := max(kernel.RelErr(t.O, o), kernel.RelErr(t.LSE, lse))
 	if s.Kind() == op.KindAttnFwd {
 		return worst, nil
 	}
 	g := kernel.AttentionGrad{DO: a.normal(k.QSize()), DQ: a.take(k.QSize()), DK: a.take(k.KVSize()), DV: a.take(k.KVSize())}
 	dq, dk, dv := kernel.RefAttentionBackward(k, t, g)
-	kernel.AttentionBackward(k, t, g, w.threads)
+	kernel.AttentionBackward(k, t, g, w.team)
 	return max(worst, kernel.RelErr(g.DQ, dq), kernel.RelErr(g.DK, dk), kernel.RelErr(g.DV, dv)), nil
 }
 
@@ -111,15 +111,15 @@ func (w *workload) gemmErr(pass op.Pass) float64 {
 	switch pass {
 	case op.DGrad:
 		want := kernel.RefGEMMDGrad(s, c, b)
-		kernel.GEMMDGrad(s, x, c, b)
+		kernel.GEMMDGrad(s, x, c, b, w.team)
 		return kernel.RelErr(x, want)
 	case op.WGrad:
 		want := kernel.RefGEMMWGrad(s, x, c)
-		kernel.GEMMWGrad(s, b, x, c)
+		kernel.GEMMWGrad(s, b, x, c, w.team)
 		return kernel.RelErr(b, want)
 	}
 	want := kernel.RefGEMMForward(s, x, b)
-	kernel.GEMMForward(s, c, x, b)
+	kernel.GEMMForward(s, c, x, b, w.team)
 	return kernel.RelErr(c, want)
 }
 
@@ -130,6 +130,6 @@ func (w *workload) adamWErr() float64 {
 		t.Moment2[i] = v * v
 	}
 	param, m1, m2 := kernel.RefAdamW(adamWParams(), t)
-	kernel.AdamW(adamWParams(), t, w.threads)
+	kernel.AdamW(adamWParams(), t, w.team)
 	return slices.Max([]float64{kernel.RelErr(t.Param, param), kernel.RelErr(t.Moment1, m1), kernel.RelErr(t.Moment2, m2)})
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/evenkeel/evenkeel/profile/backend/cpu/collective"
 	"github.com/evenkeel/evenkeel/profile/backend/host"
 	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
 )
 
 // WorkerConfig is what a worker process is told at its start.
@@ -51,6 +52,10 @@ func ParseWorkerArgs(args []string) (WorkerConfig, error) {
 type runner interface {
 	prepare(ctx context.Context, s op.Shape, seed uint64) error
 	sample(ctx context.Context, inner int) (time.Duration, error)
+	// computes says that the op keeps its threads busy, so that waiting for a
+	// core is somebody else's doing. A rank that waits for its peers is woken
+	// again and again, and every wake-up counts as waiting for a core.
+	computes() bool
 }
 
 // Work serves requests until in ends. It is the main function of a worker
@@ -67,6 +72,7 @@ func Work(ctx context.Context, c WorkerConfig, in io.Reader, out io.Writer) erro
 			return err
 		}
 		defer m.Close()
+		pin(c.Rank)
 		r = member{newRankWork(m)}
 	}
 	lines := bufio.NewScanner(in)
@@ -81,6 +87,34 @@ func Work(ctx context.Context, c WorkerConfig, in io.Reader, out io.Writer) erro
 		}
 	}
 	return lines.Err()
+}
+
+// pin keeps this process on the rank's own core. Ranks look for data instead of
+// sleeping, and the scheduler takes a while to notice that two of them share a
+// core; such a point took 20 times its time. Where cores are fewer than ranks,
+// or pinning is refused, the scheduler has its way.
+func pin(rank int) {
+	var allowed unix.CPUSet
+	if unix.SchedGetaffinity(0, &allowed) != nil || rank >= allowed.Count() {
+		return
+	}
+	core := -1
+	for left := rank; left >= 0; {
+		if core++; allowed.IsSet(core) {
+			left--
+		}
+	}
+	var own unix.CPUSet
+	own.Set(core)
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return
+	}
+	for _, t := range threads {
+		if id, err := strconv.Atoi(t.Name()); err == nil {
+			_ = unix.SchedSetaffinity(id, &own) // a thread may have ended; new ones inherit
+		}
+	}
 }
 
 // maxFrame is the longest line of the protocol; the largest is a byte matrix.
@@ -126,7 +160,7 @@ func run(ctx context.Context, r runner, q request) response {
 	if now, ok := host.ThrottleCount(self); known && ok {
 		res.Throttled = now != throttled
 	}
-	if now, ok := host.RunDelay(self); waitKnown && ok {
+	if now, ok := host.RunDelay(self); waitKnown && ok && r.computes() {
 		// The sum falls when a thread ends and takes its share along.
 		threads := time.Duration(runtime.GOMAXPROCS(0))
 		res.WaitShare = max(0, float64(now-waited)/float64(wall*threads))
@@ -149,6 +183,8 @@ func (d device) sample(_ context.Context, inner int) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
+func (d device) computes() bool { return true }
+
 // member runs its rank's part of collectives; a barrier, outside the time,
 // lets all ranks start together.
 type member struct{ *rankWork }
@@ -169,3 +205,5 @@ func (m member) sample(ctx context.Context, inner int) (time.Duration, error) {
 	}
 	return time.Since(start), nil
 }
+
+func (m member) computes() bool { return false }

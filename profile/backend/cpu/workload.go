@@ -13,7 +13,7 @@ import (
 // workload is a device's kernels bound to inputs.
 type workload struct {
 	arena    *arena
-	threads  int
+	team     *kernel.Team
 	l2       units.Bytes
 	verified map[string]bool
 
@@ -22,7 +22,7 @@ type workload struct {
 }
 
 func newWorkload(threads int, l2 units.Bytes) *workload {
-	return &workload{arena: newArena(), threads: threads, l2: l2, verified: map[string]bool{}}
+	return &workload{arena: newArena(), team: kernel.NewTeam(threads), l2: l2, verified: map[string]bool{}}
 }
 
 // maxSets bounds the memory that rotating inputs take.
@@ -48,7 +48,7 @@ func (w *workload) prepare(s op.Shape, seed uint64) error {
 	w.arena.reset(n*elements, seed)
 	w.sets, w.next = w.sets[:0], 0
 	for range n {
-		w.sets = append(w.sets, b.bind(w.arena, w.threads))
+		w.sets = append(w.sets, b.bind(w.arena, w.team))
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (w *workload) call() {
 // binder knows how many elements an op needs and binds its kernel to them.
 type binder interface {
 	elements() int
-	bind(a *arena, threads int) func()
+	bind(a *arena, team *kernel.Team) func()
 }
 
 func binderOf(s op.Shape) (binder, error) {
@@ -121,13 +121,13 @@ func (s attention) elements() int {
 	return n
 }
 
-func (s attention) bind(a *arena, threads int) func() {
+func (s attention) bind(a *arena, team *kernel.Team) func() {
 	t := kernel.Attention{
 		Q: a.normal(s.QSize()), K: a.normal(s.KVSize()), V: a.normal(s.KVSize()),
 		O: a.normal(s.QSize()), LSE: a.take(s.LSESize()),
 	}
 	if !s.backward {
-		return func() { kernel.AttentionForward(s.AttentionShape, t, threads) }
+		return func() { kernel.AttentionForward(s.AttentionShape, t, team) }
 	}
 	// Scores of normal q and k are normal with variance 1, so the log-sum-exp of
 	// n of them is about log(n) + 1/2. Using that instead of a forward pass keeps
@@ -142,21 +142,21 @@ func (s attention) bind(a *arena, threads int) func() {
 	g := kernel.AttentionGrad{
 		DO: a.normal(s.QSize()), DQ: a.take(s.QSize()), DK: a.take(s.KVSize()), DV: a.take(s.KVSize()),
 	}
-	return func() { kernel.AttentionBackward(s.AttentionShape, t, g, threads) }
+	return func() { kernel.AttentionBackward(s.AttentionShape, t, g, team) }
 }
 
 type merge struct{ kernel.MergeShape }
 
 func (s merge) elements() int { return 2 * s.Tokens * s.QHeads * (s.HeadDim + 1) }
 
-func (s merge) bind(a *arena, threads int) func() {
+func (s merge) bind(a *arena, team *kernel.Team) func() {
 	partial := func() kernel.Partial {
 		return kernel.Partial{O: a.normal(s.Tokens * s.QHeads * s.HeadDim), LSE: a.normal(s.Tokens * s.QHeads)}
 	}
 	x, y := partial(), partial()
 	// In place, as a ring accumulates. The sum of two log-sum-exps grows by at
 	// most log 2 a call, far from anything that changes a float's cost.
-	return func() { kernel.LSEMerge(s.MergeShape, x, x, y, threads) }
+	return func() { kernel.LSEMerge(s.MergeShape, x, x, y, team) }
 }
 
 type gemm struct {
@@ -166,18 +166,18 @@ type gemm struct {
 
 func (s gemm) elements() int { return s.M*s.K + s.K*s.N + s.M*s.N }
 
-func (s gemm) bind(a *arena, _ int) func() {
+func (s gemm) bind(a *arena, team *kernel.Team) func() {
 	x, y := s.M*s.K, s.K*s.N
 	switch s.pass {
 	case op.DGrad:
 		dc, b, da := a.normal(s.M*s.N), a.normal(y), a.take(x)
-		return func() { kernel.GEMMDGrad(s.GEMMShape, da, dc, b) }
+		return func() { kernel.GEMMDGrad(s.GEMMShape, da, dc, b, team) }
 	case op.WGrad:
 		in, dc, db := a.normal(x), a.normal(s.M*s.N), a.take(y)
-		return func() { kernel.GEMMWGrad(s.GEMMShape, db, in, dc) }
+		return func() { kernel.GEMMWGrad(s.GEMMShape, db, in, dc, team) }
 	}
 	in, b, c := a.normal(x), a.normal(y), a.take(s.M*s.N)
-	return func() { kernel.GEMMForward(s.GEMMShape, c, in, b) }
+	return func() { kernel.GEMMForward(s.GEMMShape, c, in, b, team) }
 }
 
 const eps = 1e-5
@@ -186,9 +186,9 @@ type norm struct{ kernel.Rows }
 
 func (s norm) elements() int { return 2*s.Size() + s.Width }
 
-func (s norm) bind(a *arena, threads int) func() {
+func (s norm) bind(a *arena, team *kernel.Team) func() {
 	x, w, y := a.normal(s.Size()), a.normal(s.Width), a.take(s.Size())
-	return func() { kernel.Norm(s.Rows, y, x, w, eps, threads) }
+	return func() { kernel.Norm(s.Rows, y, x, w, eps, team) }
 }
 
 // ropeHeadDim is the width of a head that rope's angle tables are made for.
@@ -205,10 +205,10 @@ func newRope(s op.Rope) (binder, error) {
 
 func (s rope) elements() int { return s.Heads*s.Tokens*s.HeadDim + s.Tokens*s.HeadDim }
 
-func (s rope) bind(a *arena, threads int) func() {
+func (s rope) bind(a *arena, team *kernel.Team) func() {
 	x, cos, sin := a.normal(s.Heads*s.Tokens*s.HeadDim), a.take(s.Tokens*s.HeadDim/2), a.take(s.Tokens*s.HeadDim/2)
 	fillAngles(s.RopeShape, cos, sin)
-	return func() { kernel.Rope(s.RopeShape, x, cos, sin, threads) }
+	return func() { kernel.Rope(s.RopeShape, x, cos, sin, team) }
 }
 
 // fillAngles: a rotation keeps lengths, so that repeated calls neither grow nor
@@ -225,16 +225,16 @@ type swiglu struct{ kernel.Rows }
 
 func (s swiglu) elements() int { return 3 * s.Size() }
 
-func (s swiglu) bind(a *arena, threads int) func() {
+func (s swiglu) bind(a *arena, team *kernel.Team) func() {
 	gate, up, out := a.normal(s.Size()), a.normal(s.Size()), a.take(s.Size())
-	return func() { kernel.SwiGLU(s.Rows, out, gate, up, threads) }
+	return func() { kernel.SwiGLU(s.Rows, out, gate, up, team) }
 }
 
 type ceChunk struct{ kernel.Rows }
 
 func (s ceChunk) elements() int { return s.Size() + s.Tokens }
 
-func (s ceChunk) bind(a *arena, threads int) func() {
+func (s ceChunk) bind(a *arena, team *kernel.Team) func() {
 	logits, losses := a.normal(s.Size()), a.take(s.Tokens)
 	targets := make([]int32, s.Tokens)
 	for i := range targets {
@@ -242,20 +242,20 @@ func (s ceChunk) bind(a *arena, threads int) func() {
 	}
 	// In place: after the first call the logits are a gradient, small numbers of
 	// which the next call makes others. Their cost does not change.
-	return func() { kernel.CEChunk(s.Rows, logits, targets, losses, 1, threads) }
+	return func() { kernel.CEChunk(s.Rows, logits, targets, losses, 1, team) }
 }
 
 type adamw struct{ params int }
 
 func (s adamw) elements() int { return 4 * s.params }
 
-func (s adamw) bind(a *arena, threads int) func() {
+func (s adamw) bind(a *arena, team *kernel.Team) func() {
 	t := kernel.AdamWState{Param: a.normal(s.params), Moment1: a.normal(s.params), Moment2: a.normal(s.params), Grad: a.normal(s.params)}
 	for i, v := range t.Moment2 {
 		t.Moment2[i] = v * v // a second moment is never negative
 	}
 	h := adamWParams()
-	return func() { kernel.AdamW(h, t, threads) }
+	return func() { kernel.AdamW(h, t, team) }
 }
 
 func adamWParams() kernel.AdamWParams {

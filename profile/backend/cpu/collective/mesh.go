@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -30,6 +32,8 @@ type Mesh struct {
 type peer struct {
 	rank       int
 	data, fate net.Conn
+	raw        syscall.RawConn // of data
+	spins      bool            // look for data before sleeping
 	sent       atomic.Int64
 	ended      chan struct{} // closed when the fate connection has spoken
 	last       int32         // its last word, valid once ended is closed
@@ -59,10 +63,20 @@ func (e *PeerError) Unwrap() error { return e.Err }
 func newMesh(rank int, peers []*peer) *Mesh {
 	m := &Mesh{rank: rank, size: len(peers), peers: peers, culprit: -1}
 	for _, p := range m.others() {
+		p.raw, p.spins = rawOf(p.data), m.size <= runtime.NumCPU()
 		p.ended = make(chan struct{})
 		m.watchers.Go(func() { m.watch(p) })
 	}
 	return m
+}
+
+// rawOf gives the descriptor of a connection, which a Unix socket has.
+func rawOf(c net.Conn) syscall.RawConn {
+	raw, err := c.(syscall.Conn).SyscallConn()
+	if err != nil {
+		panic("collective: " + err.Error())
+	}
+	return raw
 }
 
 func (m *Mesh) others() []*peer {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 	"unsafe"
@@ -61,7 +60,7 @@ func (o operation) swap(to int, out []byte, from int, in []byte) error {
 
 func (o operation) send(to int, out []byte) error {
 	p, start := o.peers[to], time.Now()
-	n, err := p.data.Write(out)
+	n, err := p.write(out)
 	p.sent.Add(int64(n))
 	if err != nil {
 		return o.lost(p, fmt.Sprintf("rank %d takes no data", to), start, err)
@@ -74,7 +73,7 @@ func (o operation) receive(from int, in []byte) error {
 		return nil
 	}
 	p, start := o.peers[from], time.Now()
-	if _, err := io.ReadFull(p.data, in); err != nil {
+	if err := p.read(in); err != nil {
 		return o.lost(p, fmt.Sprintf("no data from rank %d", from), start, err)
 	}
 	return nil

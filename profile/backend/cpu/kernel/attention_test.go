@@ -48,7 +48,7 @@ func TestAttentionForwardMatchesReference(t *testing.T) {
 	for i, s := range oddShapes() {
 		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
 			a, _ := attentionData(s, uint64(i))
-			AttentionForward(s, a, 1+i%3)
+			AttentionForward(s, a, crew(1+i%3))
 			o, lse := RefAttentionForward(s, a)
 			within(t, "o", a.O, o)
 			within(t, "lse", a.LSE, lse)
@@ -60,13 +60,13 @@ func TestAttentionBackwardMatchesReference(t *testing.T) {
 	for i, s := range oddShapes() {
 		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) {
 			a, g := attentionData(s, uint64(i))
-			AttentionForward(s, a, 1)
+			AttentionForward(s, a, crew(1))
 			if s.KVLen == 1 || s.QLen == 1 && s.Mask == Diag {
 				// One key: P = 1 and dP-delta is pure rounding around an exact zero. Make o not this block's own, as in a
 				// block of a longer sequence.
 				a.O = normal(seeded(99), s.QSize())
 			}
-			AttentionBackward(s, a, g, 1+i%3)
+			AttentionBackward(s, a, g, crew(1+i%3))
 			dq, dk, dv := RefAttentionBackward(s, a, g)
 			within(t, "dQ", g.DQ, dq)
 			within(t, "dK", g.DK, dk)
@@ -93,12 +93,12 @@ func TestAttentionIndependentOfThreads(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := randomShape(rt)
 		a, g := attentionData(s, 7)
-		AttentionForward(s, a, 1)
-		AttentionBackward(s, a, g, 1)
+		AttentionForward(s, a, crew(1))
+		AttentionBackward(s, a, g, crew(1))
 		for _, threads := range []int{2, 3, 9} {
 			b, h := attentionData(s, 7)
-			AttentionForward(s, b, threads)
-			AttentionBackward(s, b, h, threads)
+			AttentionForward(s, b, crew(threads))
+			AttentionBackward(s, b, h, crew(threads))
 			same(rt, "o", a.O, b.O)
 			same(rt, "lse", a.LSE, b.LSE)
 			same(rt, "dQ", g.DQ, h.DQ)
@@ -123,7 +123,7 @@ func TestSoftmaxRowsSumToOne(t *testing.T) {
 		for i := range a.V {
 			a.V[i] = 1
 		}
-		AttentionForward(s, a, 2)
+		AttentionForward(s, a, crew(2))
 		for i, v := range a.O {
 			if !(math.Abs(float64(v)-1) < 1e-5) {
 				rt.Fatalf("row %d of %+v sums to %v", i/s.HeadDim, s, v)
@@ -139,7 +139,7 @@ func TestAttentionLargeScores(t *testing.T) {
 	for i := range a.Q {
 		a.Q[i] *= 100
 	}
-	AttentionForward(s, a, 2)
+	AttentionForward(s, a, crew(2))
 	o, lse := RefAttentionForward(s, a)
 	within(t, "lse", a.LSE, lse)
 	// A score of 300 carries an absolute rounding error near 300*2^-24*sqrt(D), which the softmax turns into a relative one.
@@ -202,11 +202,11 @@ func TestFullAndDiagMergeToCausal(t *testing.T) {
 		a, _ := attentionData(s, 21)
 		o, lse := RefAttentionForward(s, a)
 		diag, full := c.block(a, n, s.QLen, n, s.QLen), c.block(a, n, s.QLen, 0, n)
-		AttentionForward(c.shape(Diag, s.QLen-n, s.QLen-n), diag, 2)
-		AttentionForward(c.shape(Full, s.QLen-n, n), full, 2)
+		AttentionForward(c.shape(Diag, s.QLen-n, s.QLen-n), diag, crew(2))
+		AttentionForward(c.shape(Full, s.QLen-n, n), full, crew(2))
 		merged := Partial{O: poison(len(diag.O)), LSE: poison(len(diag.LSE))}
 		LSEMerge(MergeShape{s.QLen - n, s.QHeads, s.HeadDim}, merged,
-			Partial{diag.O, diag.LSE}, Partial{full.O, full.LSE}, 3)
+			Partial{diag.O, diag.LSE}, Partial{full.O, full.LSE}, crew(3))
 		within(rt, "o", merged.O, rows64(o, s.QHeads, s.QLen, s.HeadDim, n, s.QLen))
 		within(rt, "lse", merged.LSE, rows64(lse, s.QHeads, s.QLen, 1, n, s.QLen))
 	})
@@ -225,8 +225,8 @@ func TestBackwardBlocksSumToWhole(t *testing.T) {
 		c, _ := drawCut(rt)
 		s, n := c.whole, c.n
 		a, g := attentionData(s, 22)
-		AttentionForward(s, a, 2)
-		AttentionBackward(s, a, g, 2)
+		AttentionForward(s, a, crew(2))
+		AttentionBackward(s, a, g, crew(2))
 		dq, dk, dv := make([]float64, s.QSize()), make([]float64, s.KVSize()), make([]float64, s.KVSize())
 		for _, b := range []struct {
 			mask               Mask
@@ -237,7 +237,7 @@ func TestBackwardBlocksSumToWhole(t *testing.T) {
 				DO: rows(g.DO, s.QHeads, s.QLen, s.HeadDim, b.qlo, b.qhi),
 				DQ: poison(shape.QSize()), DK: poison(shape.KVSize()), DV: poison(shape.KVSize()),
 			}
-			AttentionBackward(shape, c.block(a, b.qlo, b.qhi, b.klo, b.khi), part, 2)
+			AttentionBackward(shape, c.block(a, b.qlo, b.qhi, b.klo, b.khi), part, crew(2))
 			add(dq, part.DQ, s.QHeads, s.QLen, s.HeadDim, b.qlo, b.qhi)
 			add(dk, part.DK, s.KVHeads, s.KVLen, s.HeadDim, b.klo, b.khi)
 			add(dv, part.DV, s.KVHeads, s.KVLen, s.HeadDim, b.klo, b.khi)

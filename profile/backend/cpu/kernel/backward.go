@@ -21,11 +21,11 @@ import (
 // dQ rows are shared by the tasks along the keys, which add to them in key order, each waiting for its predecessor's turn:
 // that keeps results independent of the thread count, at the price of a stagger of one tile a thread when all threads are
 // in one head. Parallelism therefore ends at kv_heads * ceil(kv_len/TileKV) threads.
-func AttentionBackward(s AttentionShape, a Attention, g AttentionGrad, threads int) {
+func AttentionBackward(s AttentionShape, a Attention, g AttentionGrad, team *Team) {
 	a.check(s)
 	g.check(s)
 	delta := make([]float32, s.LSESize())
-	overRows(len(delta), threads, func(lo, hi int) {
+	overRows(len(delta), team, func(lo, hi int) {
 		for r := lo; r < hi; r++ {
 			x := matrix(g.DO[r*s.HeadDim:], 1, s.HeadDim)
 			y := matrix(a.O[r*s.HeadDim:], 1, s.HeadDim)
@@ -33,7 +33,7 @@ func AttentionBackward(s AttentionShape, a Attention, g AttentionGrad, threads i
 		}
 	})
 	turns := make([]atomic.Int32, s.QHeads*blocksOf(s.QLen, TileQ))
-	drain(s.KVHeads*blocksOf(s.KVLen, TileKV), threads, func() func(int) {
+	drain(s.KVHeads*blocksOf(s.KVLen, TileKV), team, func() func(int) {
 		w := backwardWorker{
 			AttentionShape: s, Attention: a, AttentionGrad: g, delta: delta, turns: turns,
 			scale: float32(1 / math.Sqrt(float64(s.HeadDim))),

@@ -30,10 +30,10 @@ func (s Rows) check(names string, tensors ...[]float32) {
 }
 
 // Norm is RMSNorm forward: y = x * w / sqrt(mean(x^2)+eps) over each row; w has Width elements. y may be x.
-func Norm(s Rows, y, x, w []float32, eps float32, threads int) {
+func Norm(s Rows, y, x, w []float32, eps float32, team *Team) {
 	s.check("norm x or y", x, y)
 	wantLen("norm w", w, s.Width)
-	overRows(s.Tokens, threads, func(lo, hi int) {
+	overRows(s.Tokens, team, func(lo, hi int) {
 		for r := lo; r < hi; r++ {
 			in, out := x[r*s.Width:(r+1)*s.Width], y[r*s.Width:(r+1)*s.Width]
 			mean := float64(dot(in, in)) / float64(s.Width)
@@ -60,13 +60,13 @@ func (s RopeShape) Validate() error {
 
 // Rope rotates x in place: with h = HeadDim/2, the pair (x[i], x[i+h]) of token t turns by the angle whose cosine and sine
 // are cos[t][i] and sin[t][i]; both tables are [Tokens][h]. The inverse, which backward needs, is Rope with -sin.
-func Rope(s RopeShape, x, cos, sin []float32, threads int) {
+func Rope(s RopeShape, x, cos, sin []float32, team *Team) {
 	must(s.Validate())
 	half := s.HeadDim / 2
 	wantLen("rope x", x, s.Heads*s.Tokens*s.HeadDim)
 	wantLen("rope cos", cos, s.Tokens*half)
 	wantLen("rope sin", sin, s.Tokens*half)
-	overRows(s.Heads*s.Tokens, threads, func(lo, hi int) {
+	overRows(s.Heads*s.Tokens, team, func(lo, hi int) {
 		for r := lo; r < hi; r++ {
 			t := r % s.Tokens
 			a, b := x[r*s.HeadDim:r*s.HeadDim+half], x[r*s.HeadDim+half:(r+1)*s.HeadDim]
@@ -80,9 +80,9 @@ func Rope(s RopeShape, x, cos, sin []float32, threads int) {
 }
 
 // SwiGLU is out = gate*sigmoid(gate) * up, element by element. out may be gate or up.
-func SwiGLU(s Rows, out, gate, up []float32, threads int) {
+func SwiGLU(s Rows, out, gate, up []float32, team *Team) {
 	s.check("swiglu out, gate or up", out, gate, up)
-	overRows(s.Tokens, threads, func(lo, hi int) {
+	overRows(s.Tokens, team, func(lo, hi int) {
 		for i := lo * s.Width; i < hi*s.Width; i++ {
 			g := gate[i]
 			out[i] = g / (1 + exp32(-g)) * up[i]
@@ -93,7 +93,7 @@ func SwiGLU(s Rows, out, gate, up []float32, threads int) {
 // CEChunk is softmax cross-entropy over a chunk of tokens, Width being the vocabulary: losses[t] = logsumexp(logits[t]) -
 // logits[t][targets[t]], and logits is overwritten with its gradient, gradScale*(softmax-onehot). A target outside the
 // vocabulary panics.
-func CEChunk(s Rows, logits []float32, targets []int32, losses []float32, gradScale float32, threads int) {
+func CEChunk(s Rows, logits []float32, targets []int32, losses []float32, gradScale float32, team *Team) {
 	s.check("logits", logits)
 	wantLen("targets", targets, s.Tokens)
 	wantLen("losses", losses, s.Tokens)
@@ -102,7 +102,7 @@ func CEChunk(s Rows, logits []float32, targets []int32, losses []float32, gradSc
 			panic(fmt.Sprintf("kernel: target %d of token %d is outside the vocabulary of %d", target, t, s.Width))
 		}
 	}
-	overRows(s.Tokens, threads, func(lo, hi int) {
+	overRows(s.Tokens, team, func(lo, hi int) {
 		for t := lo; t < hi; t++ {
 			row, target := logits[t*s.Width:(t+1)*s.Width], targets[t]
 			top, chosen := largest(row), row[target]
@@ -115,9 +115,9 @@ func CEChunk(s Rows, logits []float32, targets []int32, losses []float32, gradSc
 }
 
 // Copy copies src to dst, each thread a contiguous part: the memory traffic of a device-to-device copy.
-func Copy(dst, src []float32, threads int) {
+func Copy(dst, src []float32, team *Team) {
 	wantLen("copy dst", dst, len(src))
-	overRows(len(src), threads, func(lo, hi int) { copy(dst[lo:hi], src[lo:hi]) })
+	overRows(len(src), team, func(lo, hi int) { copy(dst[lo:hi], src[lo:hi]) })
 }
 
 // AdamWParams are the constants of one optimizer step. Step counts from 1.
@@ -133,7 +133,7 @@ type AdamWState struct {
 
 // AdamW makes one decoupled-weight-decay Adam step, all in float32:
 // m += (1-b1)(g-m), v += (1-b2)(g^2-v), p -= lr*(m/(1-b1^t)/(sqrt(v/(1-b2^t))+eps) + decay*p).
-func AdamW(h AdamWParams, s AdamWState, threads int) {
+func AdamW(h AdamWParams, s AdamWState, team *Team) {
 	n := len(s.Param)
 	wantLen("moment1", s.Moment1, n)
 	wantLen("moment2", s.Moment2, n)
@@ -144,7 +144,7 @@ func AdamW(h AdamWParams, s AdamWState, threads int) {
 	unbias1 := float32(1 / (1 - math.Pow(float64(h.Beta1), float64(h.Step))))
 	unbias2 := float32(1 / (1 - math.Pow(float64(h.Beta2), float64(h.Step))))
 	keep := 1 - h.LearningRate*h.WeightDecay
-	overRows(n, threads, func(lo, hi int) {
+	overRows(n, team, func(lo, hi int) {
 		p, m, v := s.Param[lo:hi], s.Moment1[lo:hi], s.Moment2[lo:hi]
 		for i, g := range s.Grad[lo:hi] {
 			m[i] += (1 - h.Beta1) * (g - m[i])

@@ -21,13 +21,13 @@ func BenchmarkAttention(b *testing.B) {
 			name := fmt.Sprintf("%v/%dx%d/h%d:%d/d%d/t%d", s.Mask, s.QLen, s.KVLen, s.QHeads, s.KVHeads, s.HeadDim, threads)
 			b.Run("fwd/"+name, func(b *testing.B) {
 				for b.Loop() {
-					AttentionForward(s, a, threads)
+					AttentionForward(s, a, crew(threads))
 				}
 				reportGFLOPS(b, s.ForwardFLOPs())
 			})
 			b.Run("bwd/"+name, func(b *testing.B) {
 				for b.Loop() {
-					AttentionBackward(s, a, g, threads)
+					AttentionBackward(s, a, g, crew(threads))
 				}
 				reportGFLOPS(b, s.BackwardFLOPs())
 			})
@@ -43,9 +43,9 @@ func BenchmarkGEMM(b *testing.B) {
 		name string
 		run  func()
 	}{
-		{"fwd", func() { GEMMForward(s, y, x, w) }},
-		{"dgrad", func() { GEMMDGrad(s, x, y, w) }},
-		{"wgrad", func() { GEMMWGrad(s, w, x, y) }},
+		{"fwd", func() { GEMMForward(s, y, x, w, crew(2)) }},
+		{"dgrad", func() { GEMMDGrad(s, x, y, w, crew(2)) }},
+		{"wgrad", func() { GEMMWGrad(s, w, x, y, crew(2)) }},
 	} {
 		b.Run(pass.name, func(b *testing.B) {
 			for b.Loop() {
@@ -66,12 +66,12 @@ func BenchmarkRowOps(b *testing.B) {
 		moves int64 // tensors read plus written
 		run   func()
 	}{
-		{"norm", 2, func() { Norm(s, z, x, w, 1e-5, 1) }},
-		{"swiglu", 3, func() { SwiGLU(s, z, x, y, 1) }},
-		{"ce_chunk", 2, func() { CEChunk(s, z, targets, losses, 1, 1) }},
-		{"copy", 2, func() { Copy(z, x, 1) }},
+		{"norm", 2, func() { Norm(s, z, x, w, 1e-5, crew(1)) }},
+		{"swiglu", 3, func() { SwiGLU(s, z, x, y, crew(1)) }},
+		{"ce_chunk", 2, func() { CEChunk(s, z, targets, losses, 1, crew(1)) }},
+		{"copy", 2, func() { Copy(z, x, crew(1)) }},
 		{"merge", 3, func() {
-			LSEMerge(MergeShape{s.Tokens * 32, 1, 128}, Partial{z, z[:s.Tokens*32]}, Partial{x, x[:s.Tokens*32]}, Partial{y, y[:s.Tokens*32]}, 1)
+			LSEMerge(MergeShape{s.Tokens * 32, 1, 128}, Partial{z, z[:s.Tokens*32]}, Partial{x, x[:s.Tokens*32]}, Partial{y, y[:s.Tokens*32]}, crew(1))
 		}},
 	} {
 		b.Run(op.name, func(b *testing.B) {

@@ -11,10 +11,10 @@ import (
 // query, in one pass over KV tiles with a running maximum and sum a row (the online softmax of FlashAttention), so no score
 // matrix is ever held. A task is (query head, query tile); under DIAG tiles above the diagonal are skipped and the tasks
 // with most tiles start first.
-func AttentionForward(s AttentionShape, a Attention, threads int) {
+func AttentionForward(s AttentionShape, a Attention, team *Team) {
 	a.check(s)
 	qBlocks := blocksOf(s.QLen, TileQ)
-	drain(s.QHeads*qBlocks, threads, func() func(int) {
+	drain(s.QHeads*qBlocks, team, func() func(int) {
 		w := forwardWorker{
 			AttentionShape: s, Attention: a,
 			scale:  float32(1 / math.Sqrt(float64(s.HeadDim))),

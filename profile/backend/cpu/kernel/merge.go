@@ -31,12 +31,12 @@ func (p Partial) check(name string, s MergeShape) {
 
 // LSEMerge writes the attention over the union of a's and b's keys: with w = 1/(1+exp(lse_b-lse_a)) the weight of a,
 // o = w*o_a + (1-w)*o_b and lse = log(exp(lse_a)+exp(lse_b)). out may be a or b.
-func LSEMerge(s MergeShape, out, a, b Partial, threads int) {
+func LSEMerge(s MergeShape, out, a, b Partial, team *Team) {
 	must(s.Validate())
 	out.check("out", s)
 	a.check("a", s)
 	b.check("b", s)
-	overRows(s.Tokens*s.QHeads, threads, func(lo, hi int) {
+	overRows(s.Tokens*s.QHeads, team, func(lo, hi int) {
 		for r := lo; r < hi; r++ {
 			wa, wb, lse := mergeWeights(a.LSE[r], b.LSE[r])
 			from, to := r*s.HeadDim, (r+1)*s.HeadDim

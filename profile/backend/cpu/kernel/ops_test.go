@@ -15,13 +15,13 @@ func TestGEMMMatchesReference(t *testing.T) {
 			rng := seeded(uint64(i))
 			a, b, c := normal(rng, s.M*s.K), normal(rng, s.K*s.N), normal(rng, s.M*s.N)
 			got := poison(s.M * s.N)
-			GEMMForward(s, got, a, b)
+			GEMMForward(s, got, a, b, crew(2))
 			within(t, "forward", got, RefGEMMForward(s, a, b))
 			got = poison(s.M * s.K)
-			GEMMDGrad(s, got, c, b)
+			GEMMDGrad(s, got, c, b, crew(2))
 			within(t, "dgrad", got, RefGEMMDGrad(s, c, b))
 			got = poison(s.K * s.N)
-			GEMMWGrad(s, got, a, c)
+			GEMMWGrad(s, got, a, c, crew(2))
 			within(t, "wgrad", got, RefGEMMWGrad(s, a, c))
 		})
 	}
@@ -38,7 +38,7 @@ func TestNormMatchesReference(t *testing.T) {
 		s, threads := drawRows(rt)
 		rng := seeded(1)
 		x, w, y := normal(rng, s.Size()), normal(rng, s.Width), poison(s.Size())
-		Norm(s, y, x, w, 1e-5, threads)
+		Norm(s, y, x, w, 1e-5, crew(threads))
 		within(rt, "y", y, RefNorm(s, x, w, 1e-5))
 	})
 }
@@ -58,12 +58,12 @@ func TestRopeMatchesReferenceAndInverts(t *testing.T) {
 			cos[i], sin[i], back[i] = float32(c), float32(sn), float32(-sn)
 		}
 		y, start := slices.Clone(x), make([]float64, len(x))
-		Rope(s, y, cos, sin, threads)
+		Rope(s, y, cos, sin, crew(threads))
 		within(rt, "rotated", y, RefRope(s, x, cos, sin))
 		for i, v := range x {
 			start[i] = float64(v)
 		}
-		Rope(s, y, cos, back, threads)
+		Rope(s, y, cos, back, crew(threads))
 		within(rt, "rotated back", y, start)
 	})
 }
@@ -75,7 +75,7 @@ func TestSwiGLUMatchesReference(t *testing.T) {
 		gate, up, out := normal(rng, s.Size()), normal(rng, s.Size()), poison(s.Size())
 		gate[0] = -200 // sigmoid underflows: the product must be 0, not NaN
 		gate[len(gate)-1] = 200
-		SwiGLU(s, out, gate, up, threads)
+		SwiGLU(s, out, gate, up, crew(threads))
 		within(rt, "out", out, RefSwiGLU(s, gate, up))
 	})
 }
@@ -91,7 +91,7 @@ func TestCEChunkMatchesReference(t *testing.T) {
 			targets[i] = int32(rng.IntN(s.Width))
 		}
 		grad, want := RefCEChunk(s, logits, targets, 0.25)
-		CEChunk(s, logits, targets, losses, 0.25, threads)
+		CEChunk(s, logits, targets, losses, 0.25, crew(threads))
 		within(rt, "grad", logits, grad)
 		within(rt, "losses", losses, want)
 	})
@@ -103,7 +103,7 @@ func TestCEChunkRefusesTargetOutsideVocabulary(t *testing.T) {
 			t.Error("target 3 of a vocabulary of 3 was accepted")
 		}
 	}()
-	CEChunk(Rows{1, 3}, make([]float32, 3), []int32{3}, make([]float32, 1), 1, 1)
+	CEChunk(Rows{1, 3}, make([]float32, 3), []int32{3}, make([]float32, 1), 1, crew(1))
 }
 
 func TestAdamWMatchesReference(t *testing.T) {
@@ -115,7 +115,7 @@ func TestAdamWMatchesReference(t *testing.T) {
 		}
 		h := AdamWParams{LearningRate: 0.01, Beta1: 0.9, Beta2: 0.95, Eps: 1e-8, WeightDecay: 0.1, Step: step}
 		p, m, v := RefAdamW(h, s)
-		AdamW(h, s, step)
+		AdamW(h, s, crew(step))
 		within(t, "param", s.Param, p)
 		within(t, "moment1", s.Moment1, m)
 		within(t, "moment2", s.Moment2, v)
@@ -125,7 +125,7 @@ func TestAdamWMatchesReference(t *testing.T) {
 func TestCopy(t *testing.T) {
 	for threads := 1; threads <= 4; threads++ {
 		src, dst := normal(seeded(6), 1003), poison(1003)
-		Copy(dst, src, threads)
+		Copy(dst, src, crew(threads))
 		if !slices.Equal(dst, src) {
 			t.Errorf("threads %d: copy differs", threads)
 		}
@@ -144,10 +144,10 @@ func TestLSEMergeMatchesReference(t *testing.T) {
 		b.LSE[0] += rapid.SampledFrom([]float32{-300, 0, 300}).Draw(rt, "gap")
 		o, lse := RefLSEMerge(s, a, b)
 		out := Partial{O: poison(len(a.O)), LSE: poison(n)}
-		LSEMerge(s, out, a, b, rapid.IntRange(1, 5).Draw(rt, "threads"))
+		LSEMerge(s, out, a, b, crew(rapid.IntRange(1, 5).Draw(rt, "threads")))
 		within(rt, "o", out.O, o)
 		within(rt, "lse", out.LSE, lse)
-		LSEMerge(s, a, a, b, 2)
+		LSEMerge(s, a, a, b, crew(2))
 		within(rt, "in place", a.O, o)
 	})
 }
@@ -156,7 +156,7 @@ func TestLSEMergeMatchesReference(t *testing.T) {
 func TestLSEMergeOfNothing(t *testing.T) {
 	none := float32(math.Inf(-1))
 	out := Partial{O: poison(2), LSE: poison(2)}
-	LSEMerge(MergeShape{2, 1, 1}, out, Partial{[]float32{3, 0}, []float32{1, none}}, Partial{[]float32{0, 0}, []float32{none, none}}, 1)
+	LSEMerge(MergeShape{2, 1, 1}, out, Partial{[]float32{3, 0}, []float32{1, none}}, Partial{[]float32{0, 0}, []float32{none, none}}, crew(1))
 	if !slices.Equal(out.O, []float32{3, 0}) || !slices.Equal(out.LSE, []float32{1, none}) {
 		t.Errorf("got %v", out)
 	}
@@ -189,5 +189,5 @@ func TestWrongLengthPanics(t *testing.T) {
 			t.Errorf("panic %q, want %q", got, want)
 		}
 	}()
-	Norm(Rows{2, 4}, make([]float32, 8), make([]float32, 8), make([]float32, 3), 0, 1)
+	Norm(Rows{2, 4}, make([]float32, 8), make([]float32, 8), make([]float32, 3), 0, crew(1))
 }
