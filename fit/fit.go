@@ -160,23 +160,6 @@ func spread(logs []float64) costmodel.Spread {
 	return costmodel.Spread{Lo: math.Exp(-q), Hi: math.Exp(q)}
 }
 
-// meanError is the mean |log ratio| and its standard error; both +Inf when a
-// fold could not be fitted, so that such a form is never chosen.
-func meanError(logs []float64) (mean, se float64) {
-	n := float64(len(logs))
-	sq := 0.0
-	for _, l := range logs {
-		if math.IsNaN(l) {
-			return math.Inf(1), math.Inf(1)
-		}
-		mean += math.Abs(l) / n
-	}
-	for _, l := range logs {
-		sq += (math.Abs(l) - mean) * (math.Abs(l) - mean)
-	}
-	return mean, math.Sqrt(sq / max(1, n-1) / n)
-}
-
 func medianError(logs []float64) float64 {
 	errs := make([]float64, len(logs))
 	for i, l := range logs {

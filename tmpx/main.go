@@ -41,3 +41,22 @@ func main() {
 		}
 	}
 }
+
+func init() {
+	if len(os.Args) > 2 {
+		d := fit.NewData()
+		f, _ := os.Open(os.Args[1])
+		d.Add("x", f)
+		p, _ := fit.Fit(d, fit.Options{Seed: 1, Share: 0})
+		r, _ := fit.Check(p, d, d.Points, fit.DefaultLimits())
+		q := 0
+		for i, x := range r.Pairs {
+			if l := x.Log(); l > 0.2 || l < -0.2 {
+				_ = i
+				q++
+				fmt.Printf("%s %s %+.2f %.3gms\n", x.On, x.Op, l, x.Measured*1e3)
+			}
+		}
+		fmt.Println(q, len(r.Pairs))
+	}
+}

@@ -129,23 +129,31 @@ func (a AttnBwd) Work() Work {
 	}
 }
 
-// rowTile is the number of query rows one task of an attention kernel handles;
-// every kernel we know of takes 64 to 256 of them. It only scales the Tail
+// rowTile is the number of rows one task of an attention kernel handles; every
+// kernel we know of takes 64 to 256 of them. It only scales the Tail
 // feature, whose coefficient is fitted.
 const rowTile = 64
 
-// Features implements Featured. The longest task is one row tile against all keys.
-func (a AttnFwd) Features(parallel int) Features { return a.features(a.Work(), parallel) }
-
-// Features implements Featured.
-func (a AttnBwd) Features(parallel int) Features { return a.features(a.Work(), parallel) }
-
-func (a Attention) features(w Work, parallel int) Features {
+// Features implements Featured. The longest task is one tile of query rows of a
+// head against all keys.
+func (a AttnFwd) Features(parallel int) Features {
 	rows := min(float64(a.QLen), rowTile)
+	return a.features(a.Work(), parallel, 4*float64(a.HeadDim)*rows*float64(a.KVLen))
+}
+
+// Features implements Featured. The longest task is one tile of keys against
+// all queries of the heads that share it: dk and dv are summed over them.
+func (a AttnBwd) Features(parallel int) Features {
+	keys := min(float64(a.KVLen), rowTile)
+	sharing := (a.QHeads + a.KVHeads - 1) / a.KVHeads
+	return a.features(a.Work(), parallel, 10*float64(a.HeadDim)*keys*float64(a.QLen)*float64(sharing))
+}
+
+func (a Attention) features(w Work, parallel int, tail float64) Features {
 	return Features{
 		FLOPs: float64(w.FLOPs) / float64(parallel),
 		Rows:  float64(a.QLen) * float64(a.QHeads) / float64(parallel),
 		Bytes: float64(w.Bytes()),
-		Tail:  4 * float64(a.HeadDim) * rows * float64(a.KVLen),
+		Tail:  tail,
 	}
 }

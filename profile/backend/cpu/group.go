@@ -41,7 +41,7 @@ func (w *rankWork) prepare(ctx context.Context, s op.Shape, seed uint64) error {
 	if bytes := 4 * units.Bytes(send+receive); bytes > maxPoint {
 		return &profile.OpError{Class: profile.OutOfMemory, Err: fmt.Errorf("needs %s of buffers a rank, more than the %s that one point may take", bytes, units.Bytes(maxPoint))}
 	}
-	w.arena.reset(send+receive, seed)
+	w.arena.reset(send+receive, 2, seed)
 	w.op, err = w.bind(s, w.arena.normal(send), w.arena.take(receive))
 	return err
 }

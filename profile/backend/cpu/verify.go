@@ -20,7 +20,7 @@ func (w *workload) verify(s op.Shape) error {
 	if w.verified[name] {
 		return nil
 	}
-	w.arena.reset(1<<20, 1)
+	w.arena.reset(1<<20, 2*maxTensors, 1)
 	worst, err := w.relErr(s)
 	if err != nil {
 		return err

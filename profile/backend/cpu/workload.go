@@ -28,6 +28,10 @@ func newWorkload(threads int, l2 units.Bytes) *workload {
 // maxSets bounds the memory that rotating inputs take.
 const maxSets = 16
 
+// maxTensors is the most that any op binds: attention's backward has q, k, v,
+// out, log-sum-exp and four gradients.
+const maxTensors = 9
+
 // prepare makes enough sets of inputs that a call does not find those of the
 // call before last in its second-level cache (training never does), after the
 // kernel has proved itself against its reference.
@@ -45,7 +49,7 @@ func (w *workload) prepare(s op.Shape, seed uint64) error {
 		return &profile.OpError{Class: profile.OutOfMemory, Err: fmt.Errorf("needs %s of inputs and outputs, more than the %s that one point may take", bytes, units.Bytes(maxPoint))}
 	}
 	n := int(min(maxSets, max(1, (4*w.l2+bytes-1)/bytes)))
-	w.arena.reset(n*elements, seed)
+	w.arena.reset(n*elements, n*maxTensors, seed)
 	w.sets, w.next = w.sets[:0], 0
 	for range n {
 		w.sets = append(w.sets, b.bind(w.arena, w.team))
