@@ -3,6 +3,7 @@ package fit
 import (
 	"cmp"
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 
@@ -71,10 +72,17 @@ const (
 // MinPoints is the least number of points that a verdict is given on.
 const MinPoints = 20
 
-// Row is one stratum of a report: a family on a device or group.
+// AllDevices stands for the devices or groups of a family together.
+const AllDevices = "all"
+
+// Row is one stratum of a report: a family on all its devices (or groups)
+// together or, as a Part of that, on one of them. A part with enough points of
+// its own is judged alone too, so that a bad device does not hide among good
+// ones.
 type Row struct {
 	Family  Family  `json:"family"`
 	On      string  `json:"on"`
+	Part    bool    `json:"part"`
 	Limit   Limit   `json:"limit"`
 	Verdict Verdict `json:"verdict"`
 	costmodel.FitError
@@ -110,15 +118,28 @@ type Report struct {
 	Pairs     []Pair   `json:"pairs"`
 }
 
-// Failed says whether any stratum is above its limits; strict counts strata
+// Failed says whether any stratum is above its limits; strict counts families
 // that could not be judged, and ops without a law, as failures too.
 func (r *Report) Failed(strict bool) bool {
 	for _, row := range r.Rows {
-		if row.Verdict == Fail || strict && row.Verdict == Insufficient {
+		if row.Verdict == Fail || strict && row.Verdict == Insufficient && !row.Part {
 			return true
 		}
 	}
 	return strict && len(r.Missing) > 0
+}
+
+// MedianError is the median of |log(measured/predicted)| over all points, NaN
+// without any.
+func (r *Report) MedianError() float64 {
+	if len(r.Pairs) == 0 {
+		return math.NaN()
+	}
+	errs := make([]float64, len(r.Pairs))
+	for i, p := range r.Pairs {
+		errs[i] = math.Abs(p.Log())
+	}
+	return stats.Median(errs)
 }
 
 // Check compares points with a profile's predictions, stratum by stratum. The
@@ -166,13 +187,38 @@ func (r *Report) rows(limits Limits) {
 	slices.SortStableFunc(r.Pairs, func(a, b Pair) int {
 		return cmp.Or(cmp.Compare(place[a.Family], place[b.Family]), cmp.Compare(a.On, b.On))
 	})
-	for i := 0; i < len(r.Pairs); {
-		j := i
-		for j < len(r.Pairs) && r.Pairs[j].Family == r.Pairs[i].Family && r.Pairs[j].On == r.Pairs[i].On {
-			j++
+	sameFamily := func(a, b Pair) bool { return a.Family == b.Family }
+	samePlace := func(a, b Pair) bool { return a.On == b.On }
+	for family := range runs(r.Pairs, sameFamily) {
+		limit := limits[family[0].Family]
+		if samePlace(family[0], family[len(family)-1]) {
+			r.Rows = append(r.Rows, newRow(family, limit))
+			continue
 		}
-		r.Rows = append(r.Rows, newRow(r.Pairs[i:j], limits[r.Pairs[i].Family]))
-		i = j
+		all := newRow(family, limit)
+		all.On = AllDevices
+		r.Rows = append(r.Rows, all)
+		for part := range runs(family, samePlace) {
+			row := newRow(part, limit)
+			row.Part = true
+			r.Rows = append(r.Rows, row)
+		}
+	}
+}
+
+// runs cuts sorted pairs where two neighbours are not the same.
+func runs(pairs []Pair, same func(a, b Pair) bool) iter.Seq[[]Pair] {
+	return func(yield func([]Pair) bool) {
+		for i := 0; i < len(pairs); {
+			j := i + 1
+			for j < len(pairs) && same(pairs[i], pairs[j]) {
+				j++
+			}
+			if !yield(pairs[i:j]) {
+				return
+			}
+			i = j
+		}
 	}
 }
 

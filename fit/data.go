@@ -61,7 +61,7 @@ func NewData() *Data { return &Data{byKey: map[string]int{}, first: map[string]f
 func (d *Data) Add(name string, r io.Reader) error {
 	_, err := profile.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error { return d.header(h) },
-		Point:  func(p *profile.Point) error { d.point(p); return nil },
+		Point:  func(p *profile.Point) error { d.Observe(p); return nil },
 		Canary: func(p *profile.Point) error { d.canary(p); return nil },
 	})
 	return err
@@ -89,7 +89,8 @@ func (d *Data) header(h *profile.Header) error {
 	return nil
 }
 
-func (d *Data) point(p *profile.Point) {
+// Observe adds one point, whose device or group must be in Devices or Groups.
+func (d *Data) Observe(p *profile.Point) {
 	if !p.OK() {
 		d.Failed++
 		return

@@ -55,6 +55,16 @@ func NewPast() (*Past, Visitor) {
 	}
 }
 
+// Fits says whether a journal was made in the environment of an inventory;
+// an empty one was. Otherwise nothing may be appended to it, and a profile
+// fitted to it is not this machine's.
+func (p *Past) Fits(inv *Inventory) error {
+	if fp := fingerprint(inv); p.Header != nil && p.Header.Fingerprint != fp {
+		return fmt.Errorf("the recording was made on another machine or software stack, or with other devices (fingerprint %.12s, this is %.12s): nothing is merged; pass another --out to measure this one", p.Header.Fingerprint, fp)
+	}
+	return nil
+}
+
 // Progress is told after every step.
 type Progress struct {
 	Phase string // "discovering", "piloting", "measuring"
@@ -116,8 +126,8 @@ func (c *calibration) begin(inv *Inventory, past *Past) error {
 	fp := fingerprint(inv)
 	now := c.now()
 	if past.Header != nil {
-		if past.Header.Fingerprint != fp {
-			return fmt.Errorf("the recording was made on another machine or software stack (fingerprint %.12s, this is %.12s): nothing is merged; pass another --out to measure this one", past.Header.Fingerprint, fp)
+		if err := past.Fits(inv); err != nil {
+			return err
 		}
 		c.fingerprint, c.protocol = fp, past.Header.Protocol
 		c.Seed = past.Header.Seed
@@ -143,8 +153,8 @@ func (c *calibration) schedule(ctx context.Context, inv *Inventory) (*Schedule, 
 		return nil, err
 	}
 	left := c.Budget - c.backend.Clock().Now().Sub(c.started)
-	spots := plan(spaces, costs, points, each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
-	s := &Schedule{T: lineSchedule, BudgetS: c.Budget.Seconds(), Points: spots, Canaries: canaries(spots)}
+	spots, canaries := plan(spaces, costs, points, each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
+	s := &Schedule{T: lineSchedule, BudgetS: c.Budget.Seconds(), Points: spots, Canaries: canaries}
 	return s, c.journal.Append(s)
 }
 
@@ -218,20 +228,6 @@ func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error
 // canaryEvery is after how many points the canaries are measured again, so
 // that drift of the machine shows.
 const canaryEvery = 25
-
-// canaries picks up to four points to repeat, the first of each device and
-// group in the (shuffled) order.
-func canaries(spots []Spot) []int {
-	var picked []int
-	seen := map[string]bool{}
-	for i, s := range spots {
-		if !seen[s.On] && len(picked) < 4 {
-			seen[s.On] = true
-			picked = append(picked, i)
-		}
-	}
-	return picked
-}
 
 func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) error {
 	// A resume with a longer budget than the points were chosen for measures

@@ -134,27 +134,42 @@ func candidates(sp Space, n int, rate, longest units.Seconds, r *rand.Rand) []ca
 // `budget`. The order is shuffled, so that drift of the machine is not
 // confounded with size, in two rounds: `fewest` points of every space come
 // first, so that a run that ends early still has a law for every op.
-func plan(spaces []Space, costs Costs, points int, each, budget units.Seconds, r *rand.Rand) []Spot {
+//
+// The canaries are the first points of each device and group whose calls are
+// short: they are measured again and again, and one long call of them took a
+// quarter of a minute's budget.
+func plan(spaces []Space, costs Costs, points int, each, budget units.Seconds, r *rand.Rand) (spots []Spot, canaries []int) {
 	counts := shares(spaces, points)
 	total := 0
 	for _, n := range counts {
 		total += n
 	}
 	var first, rest []Spot
+	short := map[string]bool{}
 	for i, sp := range spaces {
 		part := budget * units.Seconds(float64(counts[i])/float64(total))
 		for k, s := range fill(sp, counts[i], costs[i], each, part, r.Uint64()) {
+			spot := NewSpot(sp.On, s)
+			short[spot.Key("")] = units.Seconds(size(s))*costs[i] < each/callsAPoint
 			if k < fewest {
-				first = append(first, NewSpot(sp.On, s))
+				first = append(first, spot)
 			} else {
-				rest = append(rest, NewSpot(sp.On, s))
+				rest = append(rest, spot)
 			}
 		}
 	}
 	for _, round := range [][]Spot{first, rest} {
 		r.Shuffle(len(round), func(i, j int) { round[i], round[j] = round[j], round[i] })
 	}
-	return append(first, rest...)
+	spots = append(first, rest...)
+	seen := map[string]bool{}
+	for i, s := range spots {
+		if !seen[s.On] && short[s.Key("")] {
+			seen[s.On] = true
+			canaries = append(canaries, i)
+		}
+	}
+	return spots, canaries
 }
 
 // shares splits a number of points among the spaces.
@@ -193,9 +208,17 @@ func fill(sp Space, n int, rate, each, part units.Seconds, seed uint64) []op.Sha
 func pointsTime(shapes []op.Shape, rate, each units.Seconds) units.Seconds {
 	var t units.Seconds
 	for _, s := range shapes {
-		t += overhead + max(each, callsAPoint*units.Seconds(size(s))*rate)
+		t += pointTime(s, rate, each)
 	}
 	return t
+}
+
+// fillRate is how fast inputs are made: random numbers into fresh memory.
+const fillRate = units.BytesPerS(3e9)
+
+// pointTime is what a point is expected to cost.
+func pointTime(s op.Shape, rate, each units.Seconds) units.Seconds {
+	return overhead + s.Work().Bytes().Over(fillRate) + max(each, callsAPoint*units.Seconds(size(s))*rate)
 }
 
 // LogScale maps 0..1 to min..max, evenly in the logarithm and rounded to whole

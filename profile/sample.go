@@ -183,10 +183,14 @@ func (m *sampling) keep(b Batch) {
 	m.guard.WaitShare = max(m.guard.WaitShare, b.Guard.WaitShare)
 }
 
+// fewestSamples make a median; one call of a point may take longer than the
+// whole time for it.
+const fewestSamples = 3
+
 func (m *sampling) finished(least int, spent units.Seconds, p Protocol) Stop {
 	n := len(m.times)
 	switch {
-	case n < least && spent < 4*p.PointTime:
+	case n < fewestSamples || n < least && spent < 4*p.PointTime:
 		return ""
 	case noise(m.times) <= p.Noise && n >= least:
 		return StopNoise

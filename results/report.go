@@ -15,7 +15,7 @@ import (
 // line. The limits apply to the upper 95 % bounds, which stand in parentheses.
 func Report(w io.Writer, r *fit.Report) error {
 	p, n := &printer{w: w}, &notes{}
-	p.para("", fmt.Sprintf("%s accuracy: %d points that no law was fitted to, in %s", stamp(r.Simulated), len(r.Pairs), strata(len(r.Rows))))
+	p.para("", fmt.Sprintf("%s accuracy: %d points that no law was fitted to, in %s", stamp(r.Simulated), len(r.Pairs), judged(r)))
 	if r.Simulated {
 		p.para("", "the times come from a simulated backend; no hardware was measured")
 	}
@@ -29,11 +29,18 @@ func Report(w io.Writer, r *fit.Report) error {
 	return p.err
 }
 
-func strata(n int) string {
-	if n == 1 {
-		return "1 stratum"
+// judged counts the families of a report.
+func judged(r *fit.Report) string {
+	n := 0
+	for _, row := range r.Rows {
+		if !row.Part {
+			n++
+		}
 	}
-	return fmt.Sprintf("%d strata", n)
+	if n == 1 {
+		return "1 family of ops"
+	}
+	return fmt.Sprintf("%d families of ops", n)
 }
 
 func reportTable(p *printer, n *notes, rows []fit.Row) {
@@ -46,7 +53,11 @@ func reportTable(p *printer, n *notes, rows []fit.Row) {
 		if r.Points > 0 {
 			bias = signed(r.Bias)
 		}
-		t.row(string(r.Family), r.On, fmt.Sprint(r.Points), bounded(r.Median, r.MedianUpper, r.Points), bounded(r.P90, r.P90Upper, r.Points),
+		family := string(r.Family)
+		if r.Part {
+			family = "  of which"
+		}
+		t.row(family, r.On, fmt.Sprint(r.Points), bounded(r.Median, r.MedianUpper, r.Points), bounded(r.P90, r.P90Upper, r.Points),
 			percent(r.P95, r.Points), bias, percent(r.Coverage, r.Points), limits(r.Limit), rowVerdict(n, r))
 	}
 	p.printf("\n")
@@ -70,7 +81,11 @@ func rowVerdict(n *notes, r fit.Row) string {
 	case fit.Fail:
 		s = "FAIL"
 	case fit.Insufficient:
-		s = none + n.mark(fmt.Sprintf("fewer than %d points: no verdict; measure more: evenkeel calibrate --fresh --budget 10m", fit.MinPoints))
+		s = none
+		if r.Part {
+			break
+		}
+		s += n.mark(fmt.Sprintf("fewer than %d points: no verdict; measure more: evenkeel calibrate --fresh --budget 10m", fit.MinPoints))
 	}
 	if r.Outside > 0 {
 		s += n.mark("some points lie outside the fitted range: their error is an extrapolation's and is not in these numbers; a longer calibration covers more: evenkeel calibrate --fresh --budget 10m")
@@ -93,7 +108,9 @@ func missing(p *printer, r *fit.Report) {
 func verdict(r *fit.Report) string {
 	count := map[fit.Verdict]int{}
 	for _, row := range r.Rows {
-		count[row.Verdict]++
+		if !row.Part || row.Verdict == fit.Fail {
+			count[row.Verdict]++
+		}
 	}
 	state := "PASS"
 	switch {
@@ -102,7 +119,7 @@ func verdict(r *fit.Report) string {
 	case count[fit.Pass] == 0:
 		state = "NO VERDICT"
 	}
-	s := fmt.Sprintf("verdict: %s (%s): %d of %s within their limits", state, stamp(r.Simulated), count[fit.Pass], strata(len(r.Rows)))
+	s := fmt.Sprintf("verdict: %s (%s): %d of %s within their limits", state, stamp(r.Simulated), count[fit.Pass], judged(r))
 	if count[fit.Fail] > 0 {
 		s += fmt.Sprintf(", %d above", count[fit.Fail])
 	}

@@ -207,6 +207,13 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, only
 	if err != nil {
 		return err
 	}
+	inv, err := b.Discover(ctx)
+	if err != nil {
+		return err
+	}
+	if err := past.Fits(inv); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
 	switch {
 	case past.Ended == profile.EndDone || past.Ended == profile.EndBudget && o.budget.Seconds() <= past.Schedule.BudgetS:
 		a.note("%s is complete: fitting it again; --fresh measures anew beside it", path)
@@ -217,7 +224,7 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, only
 	if j.Dropped() > 0 {
 		a.note("%s: dropped an unfinished last line of %d bytes; its point is measured again", path, j.Dropped())
 	}
-	show := newProgress(a.errOut, a.quiet)
+	show := newProgress(a.errOut, a.quiet, inv)
 	err = profile.Calibrate(ctx, b, profile.Config{
 		Tool: tool, Budget: o.budget, Seed: o.seed, Only: only, PointTimeout: pointTimeout,
 	}, past, j, show.step)

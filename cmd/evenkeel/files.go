@@ -7,10 +7,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/profile"
 )
 
 // loadProfile reads and validates a profile.
@@ -34,12 +36,29 @@ func loadData(paths []string) (*fit.Data, error) {
 }
 
 func addRecording(d *fit.Data, path string) error {
+	if err := notAnother(path); err != nil {
+		return err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return openError(err)
 	}
 	defer f.Close()
 	return d.Add(path, f)
+}
+
+// notAnother names another evenkeel document that was passed as a recording: it
+// has line breaks inside, so a reader of lines would only call it torn.
+func notAnother(path string) error {
+	schema, err := sniff(path)
+	if err != nil || schema == profile.RecordingSchema {
+		return nil // the reader knows more
+	}
+	want, _, _ := strings.Cut(profile.RecordingSchema, "/")
+	if kind, _, _ := strings.Cut(schema, "/"); kind != want {
+		return fmt.Errorf("%s: is an %s, expected %s; name the recording instead", path, kind, want)
+	}
+	return nil
 }
 
 // openError says what a path is that cannot be opened.

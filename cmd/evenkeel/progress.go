@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
@@ -23,13 +25,16 @@ type progress struct {
 	done   int
 	failed int
 	last   time.Time
+	data   *fit.Data // the points of this run
+	error  string    // of a fit to them, on those set aside
 }
 
 // plainEvery is the time between two lines where there is no terminal.
 const plainEvery = 5 * time.Second
 
-func newProgress(out io.Writer, quiet bool) *progress {
-	p := &progress{out: out, quiet: quiet}
+func newProgress(out io.Writer, quiet bool, inv *profile.Inventory) *progress {
+	p := &progress{out: out, quiet: quiet, data: fit.NewData()}
+	p.data.Devices, p.data.Groups = inv.Devices, inv.Groups
 	if f, ok := out.(*os.File); ok && !quiet && term.IsTerminal(int(f.Fd())) {
 		p.bars = mpb.New(mpb.WithOutput(f), mpb.WithWidth(40))
 	}
@@ -48,7 +53,10 @@ func (p *progress) step(r profile.Progress) {
 	if p.quiet {
 		return
 	}
-	p.status = status(r, p.failed)
+	if r.Point != nil && r.Point.OK() {
+		p.learn(r.Point)
+	}
+	p.status = status(r, p.failed) + p.error
 	if p.bars != nil {
 		p.draw(r)
 		return
@@ -56,6 +64,26 @@ func (p *progress) step(r profile.Progress) {
 	if now := time.Now(); now.Sub(p.last) >= plainEvery {
 		p.last = now
 		fmt.Fprintln(p.out, p.status)
+	}
+}
+
+// learnEvery is the number of points between two fits. One takes about 0.1 s,
+// between two points, so it disturbs none.
+const learnEvery = 100
+
+// learn fits the points so far and notes the error on those set aside.
+func (p *progress) learn(point *profile.Point) {
+	p.data.Observe(point)
+	if p.done%learnEvery != 0 {
+		return
+	}
+	o := fit.Defaults()
+	laws, err := fit.Fit(p.data, o)
+	if err != nil {
+		return // too few points yet
+	}
+	if r, err := fit.Check(laws, p.data, p.data.Held(o.Seed, o.Share), fit.DefaultLimits()); err == nil {
+		p.error = fmt.Sprintf(", median error so far %s", units.Percent(r.MedianError()))
 	}
 }
 

@@ -97,7 +97,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 	if err != nil {
 		return err
 	}
-	plan.Tool, plan.Created = tool, p.Created
+	plan.Schema, plan.Tool, plan.Created = solver.PlanSchema, tool, p.Created
 	if plan.Inputs, err = inputs(o.out, []string{o.profile, o.model}); err != nil {
 		return err
 	}
