@@ -14,8 +14,8 @@ import (
 	"github.com/evenkeel/evenkeel/profile"
 )
 
-// Point is one measured point as a fit sees it: the median of its samples, the
-// repeats of a point taken together.
+// Point is one measured point as a fit sees it: the median of its samples, and
+// the visits of a point taken together.
 type Point struct {
 	On      string
 	Shape   op.Shape
@@ -23,8 +23,8 @@ type Point struct {
 	Seconds float64 // median of one call, slowest rank
 	Noise   float64 // relative half width of the median's notch
 
-	rank    uint64 // hash of the key and the hold-out's seed: fixes folds and hold-out
-	repeats []float64
+	rank   uint64 // hash of the key and the hold-out's seed: fixes folds and hold-out
+	visits []float64
 }
 
 // Data is what one or more recordings hold.
@@ -62,6 +62,7 @@ func (d *Data) Add(name string, r io.Reader) error {
 	_, err := profile.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error { return d.header(h) },
 		Point:  func(p *profile.Point) error { d.Observe(p); return nil },
+		Again:  func(p *profile.Point) error { d.Observe(p); return nil },
 		Canary: func(p *profile.Point) error { d.canary(p); return nil },
 	})
 	return err
@@ -102,8 +103,8 @@ func (d *Data) Observe(p *profile.Point) {
 	key := profile.NewSpot(p.On, p.Shape).Key("")
 	if i, ok := d.byKey[key]; ok {
 		q := &d.Points[i]
-		q.repeats = append(q.repeats, m)
-		q.Seconds = stats.Median(q.repeats)
+		q.visits = append(q.visits, m)
+		q.Seconds = settle(q.visits)
 		return
 	}
 	noise := 0.0
@@ -111,7 +112,22 @@ func (d *Data) Observe(p *profile.Point) {
 		noise = stats.NotchHalfWidth(p.Times) / m
 	}
 	d.byKey[key] = len(d.Points)
-	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, Noise: noise, repeats: []float64{m}})
+	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, Noise: noise, visits: []float64{m}})
+}
+
+// struck is how far two visits of a point may be apart before the slower counts
+// as disturbed; undisturbed ones repeat to about 2 %.
+const struck = 0.10
+
+// settle takes the visits of a point together. What disturbs a measurement
+// (somebody else on the cores, a host that looks after itself) makes it slower,
+// never faster, and a visit lasts less long than the disturbance: its own
+// samples do not show it. Of two visits that disagree the faster is right; of
+// those that agree, the median is.
+func settle(visits []float64) float64 {
+	least := slices.Min(visits)
+	agree := slices.DeleteFunc(slices.Clone(visits), func(v float64) bool { return v > least*(1+struck) })
+	return stats.Median(agree)
 }
 
 func (d *Data) canary(p *profile.Point) {

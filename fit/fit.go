@@ -38,7 +38,7 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 		return nil, fmt.Errorf("hold-out share %v: want 0 <= share < 1", o.Share)
 	}
 	p := &costmodel.Profile{
-		Simulated: d.Simulated, Devices: d.Devices, Groups: d.Groups,
+		Simulated: d.Simulated, Devices: slices.Clone(d.Devices), Groups: slices.Clone(d.Groups),
 		Holdout: costmodel.Holdout{Seed: o.Seed, Share: o.Share}, Warnings: d.warnings(),
 	}
 	for _, s := range d.Strata() {

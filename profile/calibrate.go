@@ -34,24 +34,23 @@ type Past struct {
 	Header   *Header
 	Schedule *Schedule
 	Done     map[string]bool // keys of points that were measured or failed for good
+	Again    map[string]bool // and of those that were measured a second time
 	Spent    time.Duration   // measuring time of earlier runs
 	Ended    EndReason       // of the newest run, if it came to its end
 }
 
 // NewPast collects, as a Visitor, what a resume needs to know.
 func NewPast() (*Past, Visitor) {
-	p := &Past{Done: map[string]bool{}}
+	p := &Past{Done: map[string]bool{}, Again: map[string]bool{}}
+	spend := func(x *Point) error { p.Spent += time.Duration(x.Elapsed * float64(time.Second)); return nil }
 	return p, Visitor{
 		Header:   func(h *Header) error { p.Header = h; return nil },
 		Schedule: func(s *Schedule) error { p.Schedule = s; return nil },
-		Point: func(x *Point) error {
-			p.Done[x.Key] = true
-			p.Spent += time.Duration(x.Elapsed * float64(time.Second))
-			return nil
-		},
-		Canary: func(x *Point) error { p.Spent += time.Duration(x.Elapsed * float64(time.Second)); return nil },
-		Resume: func(*Resume) error { p.Ended = ""; return nil },
-		End:    func(e *End) error { p.Ended = e.Reason; return nil },
+		Point:    func(x *Point) error { p.Done[x.Key] = true; return spend(x) },
+		Again:    func(x *Point) error { p.Again[x.Key] = true; return spend(x) },
+		Canary:   spend,
+		Resume:   func(*Resume) error { p.Ended = ""; return nil },
+		End:      func(e *End) error { p.Ended = e.Reason; return nil },
 	}
 }
 
@@ -229,29 +228,31 @@ func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error
 // that drift of the machine shows.
 const canaryEvery = 25
 
+// measure goes through the schedule twice: what disturbs a machine lasts for
+// fractions of a second to seconds, so a second visit at another moment shows
+// which points it struck. The second round has an order of its own.
 func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) error {
-	// A resume with a longer budget than the points were chosen for measures
-	// those that there was no time for.
-	budget := max(time.Duration(s.BudgetS*float64(time.Second)), c.Budget)
-	deadline := c.started.Add(budget - past.Spent)
 	start := c.backend.Clock().Now()
 	finish := func(reason EndReason) error {
 		return c.journal.Append(End{T: lineEnd, At: c.now(), Reason: reason, Elapsed: c.backend.Clock().Now().Sub(start).Seconds()})
 	}
-	for i, spot := range s.Points {
-		if past.Done[spot.Key(c.fingerprint)] {
-			continue
-		}
+	// A resume with a longer budget than the points were chosen for measures
+	// those that there was no time for.
+	budget := max(time.Duration(s.BudgetS*float64(time.Second)), c.Budget)
+	deadline := c.started.Add(budget - past.Spent)
+	for i, v := range c.visits(s, past) {
 		left := deadline.Sub(c.backend.Clock().Now())
 		if left <= 0 {
 			return finish(EndBudget)
 		}
-		c.report(Progress{Phase: "measuring", Now: spot, Done: i, Total: len(s.Points), Left: left})
-		p, err := c.point(ctx, spot, linePoint)
+		at := Progress{Phase: "measuring", Now: v.Spot, Done: v.place, Total: visitsAPoint * len(s.Points), Left: left}
+		c.report(at)
+		p, err := c.point(ctx, v.Spot, v.line)
 		if err != nil {
 			return err
 		}
-		c.report(Progress{Phase: "measuring", Now: spot, Done: i + 1, Total: len(s.Points), Left: left, Point: p})
+		at.Done, at.Point = at.Done+1, p
+		c.report(at)
 		if (i+1)%canaryEvery == 0 {
 			if err := c.repeat(ctx, s, (i+1)/canaryEvery); err != nil {
 				return err
@@ -262,6 +263,33 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 		}
 	}
 	return finish(EndDone)
+}
+
+// visitsAPoint is how often a point is measured.
+const visitsAPoint = 2
+
+// visit is one measurement that is still to be made.
+type visit struct {
+	Spot
+	line  string
+	place int // in the whole run
+}
+
+// visits lists what is still to be measured. A point that
+// failed has nothing to compare with, but may succeed the second time.
+func (c *calibration) visits(s *Schedule, past *Past) []visit {
+	var todo []visit
+	for i, spot := range s.Points {
+		if !past.Done[spot.Key(c.fingerprint)] {
+			todo = append(todo, visit{spot, linePoint, i})
+		}
+	}
+	for i, k := range rand.New(rand.NewPCG(c.Seed, 2)).Perm(len(s.Points)) {
+		if spot := s.Points[k]; !past.Again[spot.Key(c.fingerprint)] {
+			todo = append(todo, visit{spot, lineAgain, len(s.Points) + i})
+		}
+	}
+	return todo
 }
 
 // repeat measures two of the canaries again, each round the next two.
@@ -298,8 +326,8 @@ func (c *calibration) point(ctx context.Context, spot Spot, t string) (*Point, e
 		return nil, ctx.Err()
 	}
 	if err != nil {
-		if t == lineCanary {
-			return nil, nil // its first measurement stands; a canary only compares
+		if t != linePoint {
+			return nil, nil // its first measurement stands, or its failure
 		}
 		return nil, c.failure(spot, err, at)
 	}

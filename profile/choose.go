@@ -25,12 +25,13 @@ func size(s op.Shape) float64 {
 	return float64(s.Work().FLOPs)
 }
 
-// callsAPoint is about how many calls a point of long calls costs in all.
-const callsAPoint = 6
+// callsAVisit is how many calls a visit of a point of long calls costs: one to
+// warm up and fewestSamples.
+const callsAVisit = 1 + fewestSamples
 
-// overhead is what a point costs besides its samples: inputs, warm-up, the
+// overhead is what a visit costs besides its samples: inputs, warm-up, the
 // journal. Only an expectation, used to choose.
-const overhead = units.Seconds(0.008)
+const overhead = units.Seconds(0.005)
 
 // The number of points a family gets: below the first a law with a hold-out
 // cannot be judged, beyond the second the time is better spent on longer calls.
@@ -39,11 +40,11 @@ const (
 	most   = 120
 )
 
-// The time for one point: with less than the first a median means little, more
-// than the second buys nothing (nvbench's 5 s is for noise that a good point
-// never meets).
+// The time for the samples of one visit: with less than the first a median
+// means little, more than the second buys nothing (nvbench's 5 s is for noise
+// that a good point never meets).
 const (
-	leastPointTime = units.Seconds(0.02)
+	leastPointTime = units.Seconds(0.010)
 	mostPointTime  = units.Seconds(5)
 )
 
@@ -56,14 +57,14 @@ const (
 )
 
 // aims splits a budget into a number of points and the time for the samples of
-// one.
+// one visit.
 //
 // The error names the budget that would suffice.
 func aims(families int, budget units.Seconds) (points int, each units.Seconds, err error) {
 	points = min(max(int(pointsPerSecond*budget), fewest*families), most*families)
-	each = min(shortShare*budget/units.Seconds(points), mostPointTime)
+	each = min(shortShare*budget/units.Seconds(visitsAPoint*points), mostPointTime)
 	if each < leastPointTime {
-		need := units.Seconds(fewest*families) * leastPointTime / shortShare
+		need := units.Seconds(visitsAPoint*fewest*families) * leastPointTime / shortShare
 		return 0, 0, fmt.Errorf("a budget of %s is too short for %d families of shapes: pass --budget %ds or more, or --only to measure fewer ops", budget, families, int(need)+1)
 	}
 	return points, each, nil
@@ -150,7 +151,7 @@ func plan(spaces []Space, costs Costs, points int, each, budget units.Seconds, r
 		part := budget * units.Seconds(float64(counts[i])/float64(total))
 		for k, s := range fill(sp, counts[i], costs[i], each, part, r.Uint64()) {
 			spot := NewSpot(sp.On, s)
-			short[spot.Key("")] = units.Seconds(size(s))*costs[i] < each/callsAPoint
+			short[spot.Key("")] = units.Seconds(size(s))*costs[i] < each/callsAVisit
 			if k < fewest {
 				first = append(first, spot)
 			} else {
@@ -192,7 +193,7 @@ func fill(sp Space, n int, rate, each, part units.Seconds, seed uint64) []op.Sha
 	at := func(longest units.Seconds) []op.Shape {
 		return choose(sp, n, rate, longest, rand.New(rand.NewPCG(seed, 0)))
 	}
-	lo, hi := units.Seconds(1e-3), 5*each+part/callsAPoint
+	lo, hi := units.Seconds(1e-3), 5*each+part/callsAVisit
 	best := at(lo)
 	for range 12 {
 		mid := units.Seconds(math.Sqrt(float64(lo * hi)))
@@ -216,9 +217,9 @@ func pointsTime(shapes []op.Shape, rate, each units.Seconds) units.Seconds {
 // fillRate is how fast inputs are made: random numbers into fresh memory.
 const fillRate = units.BytesPerS(3e9)
 
-// pointTime is what a point is expected to cost.
+// pointTime is what a point is expected to cost, all visits together.
 func pointTime(s op.Shape, rate, each units.Seconds) units.Seconds {
-	return overhead + s.Work().Bytes().Over(fillRate) + max(each, callsAPoint*units.Seconds(size(s))*rate)
+	return visitsAPoint * (overhead + s.Work().Bytes().Over(fillRate) + max(each, callsAVisit*units.Seconds(size(s))*rate))
 }
 
 // LogScale maps 0..1 to min..max, evenly in the logarithm and rounded to whole

@@ -17,6 +17,7 @@ type Visitor struct {
 	Header   func(*Header) error
 	Schedule func(*Schedule) error
 	Point    func(*Point) error
+	Again    func(*Point) error // a second visit of a point
 	Canary   func(*Point) error
 	Resume   func(*Resume) error
 	End      func(*End) error
@@ -26,6 +27,7 @@ type Visitor struct {
 type Tally struct {
 	Points   int
 	Failed   int // of the points, without times
+	Again    int
 	Canaries int
 	Torn     bool // the last line was not finished; it does not count
 }
@@ -61,7 +63,7 @@ func (d *reader) line(n int, data []byte) error {
 	}
 	var err error
 	switch t := lineType(data); t {
-	case linePoint, lineCanary:
+	case linePoint, lineAgain, lineCanary:
 		err = d.point(n, data)
 	case lineSchedule:
 		err = decodeLine(d, n, data, d.schedule)
@@ -70,7 +72,7 @@ func (d *reader) line(n int, data []byte) error {
 	case lineEnd:
 		err = decodeLine(d, n, data, d.visit.End)
 	default:
-		return d.fail(n, "t", fmt.Sprintf("%q", t), "want point, canary, schedule, resume or end", "every line after the header begins with its \"t\" key; delete the line if it is not a recording's")
+		return d.fail(n, "t", fmt.Sprintf("%q", t), "want point, again, canary, schedule, resume or end", "every line after the header begins with its \"t\" key; delete the line if it is not a recording's")
 	}
 	return err
 }
@@ -113,20 +115,28 @@ func (d *reader) point(n int, data []byte) error {
 	if err := d.placed(&p); err != nil {
 		return d.wrap(n, err)
 	}
-	visit := d.visit.Point
-	if p.T == lineCanary {
-		d.tally.Canaries++
-		visit = d.visit.Canary
-	} else {
-		d.tally.Points++
-		if !p.OK() {
-			d.tally.Failed++
-		}
-	}
+	visit := d.count(&p)
 	if visit == nil {
 		return nil
 	}
 	return d.wrap(n, visit(&p))
+}
+
+// count tallies a point by its kind and gives the visitor's function for it.
+func (d *reader) count(p *Point) func(*Point) error {
+	switch p.T {
+	case lineCanary:
+		d.tally.Canaries++
+		return d.visit.Canary
+	case lineAgain:
+		d.tally.Again++
+		return d.visit.Again
+	}
+	d.tally.Points++
+	if !p.OK() {
+		d.tally.Failed++
+	}
+	return d.visit.Point
 }
 
 // placed checks that a point sits on a device or group that suits its op.

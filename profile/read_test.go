@@ -35,7 +35,7 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		"no schema":          {`{"tool":"x"}` + "\n", `has no "schema" key`},
 		"point first":        {point + "\n", `has no "schema" key`},
 		"torn in the middle": {header + "\n" + point[:60] + "\n" + point + "\n", "x.rec.jsonl:2"},
-		"unknown line":       {header + "\n" + `{"t":"pint"}` + "\n", `x.rec.jsonl:2: t: "pint": want point, canary, schedule, resume or end`},
+		"unknown line":       {header + "\n" + `{"t":"pint"}` + "\n", `x.rec.jsonl:2: t: "pint": want point, again, canary, schedule, resume or end`},
 		"no type":            {header + "\n" + `{"key":"k"}` + "\n", `x.rec.jsonl:2: t: ""`},
 		"unknown key":        {swap(`"inner"`, `"iner"`), `unknown key "iner" (did you mean "inner"?)`},
 		"duplicate key":      {swap(`"inner":1`, `"inner":1,"inner":1`), "inner"},

@@ -60,6 +60,7 @@ func (h *Header) Validate() error {
 const (
 	lineSchedule = "schedule"
 	linePoint    = "point"
+	lineAgain    = "again" // a point measured a second time, at another moment
 	lineCanary   = "canary"
 	lineResume   = "resume"
 	lineEnd      = "end"
@@ -113,7 +114,7 @@ func (s *Spot) decode() error {
 
 // Point is one measured point, or one that failed and why.
 type Point struct {
-	T   string `json:"t"`
+	T   string `json:"t"` // "point" the first time, "again", or "canary"
 	Key string `json:"key"`
 	Spot
 	Class     Class       `json:"class,omitempty"` // of the failure; absent when it was measured

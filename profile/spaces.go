@@ -111,7 +111,7 @@ func GroupSpaces(g op.GroupType, most units.Bytes) []Space {
 	n := g.Ranks()
 	var spaces []Space
 	sized := func(k op.Kind, build func(op.Message) op.Shape) {
-		spaces = append(spaces, Space{On: g.Name, Kind: k, Dims: 1, Share: 3, Make: func(u []float64) op.Shape {
+		spaces = append(spaces, Space{On: g.Name, Kind: k, Dims: 1, Share: 5, Make: func(u []float64) op.Shape {
 			// Whole float32 elements for every rank.
 			unit := 4 * float64(n)
 			return build(op.Message{Group: n, Bytes: units.Bytes(unit * LogScale(u[0], 256, float64(most)/unit))})
@@ -129,7 +129,7 @@ func GroupSpaces(g op.GroupType, most units.Bytes) []Space {
 // receives than the last, from none to eight times.
 func unevenSpace(g op.GroupType, most units.Bytes) Space {
 	n := g.Ranks()
-	return Space{On: g.Name, Kind: op.KindAllToAllV, Dims: 2, Share: 3, Make: func(u []float64) op.Shape {
+	return Space{On: g.Name, Kind: op.KindAllToAllV, Dims: 2, Share: 5, Make: func(u []float64) op.Shape {
 		total := LogScale(u[0], 4096, float64(most))
 		skew := math.Pow(8, u[1])
 		m := make([][]units.Bytes, n)
