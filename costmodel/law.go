@@ -35,7 +35,8 @@ type Law struct {
 //
 //	t = launch + s_per_flop F + s_per_row R + s_per_byte B + s_per_tail_flop T
 //
-// with F, R, B, T the op.Features of the shape.
+// with F, R, B, T the op.Features of the shape: F holds the tail T already, and
+// the last coefficient is what unevenness costs beyond that.
 type Linear struct {
 	Parallel int  `json:"parallel"`
 	Launch   Coef `json:"launch_s"`

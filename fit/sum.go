@@ -123,7 +123,10 @@ func (s *costSum) intervals() ([]costmodel.Coef, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := stats.StudentQuantile(0.975, float64(max(1, n-columns)))
+	// Few of the points carry a coefficient, so its variance is known less well
+	// than n - p residuals suggest; for the sandwich about half as many degrees
+	// of freedom is usual (Imbens and Kolesar 2016).
+	t := stats.StudentQuantile(0.975, max(1, float64(n-columns)/2))
 	ci := make([]costmodel.Coef, columns)
 	for j, c := range s.coefs {
 		half := t * math.Sqrt(max(cov.Matrix.At(j, j), sandwich[j]))

@@ -117,15 +117,14 @@ func (f *floors) perToken(device string) (float64, error) {
 // For a GEMM of m tokens every feature divided by m never rises with m, so the
 // largest m is the cheapest: the launch falls as 1/m; FLOPs/m is constant in
 // every pass; the result has m n, m k or, in wgrad, k n elements, which over m
-// are constant or fall; bytes are affine in m with a constant of at least 0;
-// the longest task is 2 min(m,64) min(n,64) k, whose quotient is constant to 64
-// and then falls, or in wgrad 2 min(k,64) min(n,64) m, whose quotient is
-// constant. Element-wise ops have rows and bytes in exact proportion to tokens,
+// are constant or fall; bytes are affine in m with a constant of at least 0.
+// The tail, what uneven tasks cost, is none at some sizes and is left out.
+// Element-wise ops have rows and bytes in exact proportion to tokens,
 // whichever form their law has.
 func floorPerToken(law *costmodel.Law, largest op.Shape) float64 {
 	tokens := tokensOf(largest)
 	if law.Linear != nil {
-		return float64(law.Predict(largest).Mid) / tokens
+		return evenly(law.Linear, largest.(op.Featured)) / tokens
 	}
 	most := op.Volume(largest)
 	return float64(law.Curve.FloorPerByte(most)) * float64(most) / tokens
@@ -229,26 +228,20 @@ func (f *floors) cheapestMask(device string, as func(op.Attention) op.Featured) 
 
 // floorPerPair is the least seconds a pair of a law over all blocks of a mask
 // with at most `most` queries and keys, heads and head width fixed. For each
-// feature divided by the pairs the least is at one of two blocks, and the sum of
-// the least is a floor of the sum:
+// feature divided by the pairs the least is at the largest block, and so is that
+// of their sum:
 //
 //   - the launch, rows (proportional to queries) and bytes (an affine function
 //     of queries and keys) fall with either length: least at the largest block;
 //   - FLOPs are constant;
-//   - the longest task, 4 D min(q,64) k: under FULL its quotient
-//     4 D min(q,64)/q is constant to 64 queries and then falls, so again the
-//     largest block; under DIAG it is 8 D min(n,64)/(n+1), which *rises* to 64
-//     and then falls, so the least is at the smallest or the largest block.
+//   - the tail, what uneven tasks cost, is none at some sizes and is left out.
 func floorPerPair(law *costmodel.Law, a op.Attention, most units.Tokens, as func(op.Attention) op.Featured) float64 {
-	at := func(n units.Tokens) [5]float64 {
-		a.QLen, a.KVLen = n, n
-		f, pairs := as(a).Features(law.Linear.Parallel), a.Pairs()
-		return [5]float64{1 / pairs, f.FLOPs / pairs, f.Rows / pairs, f.Bytes / pairs, f.Tail / pairs}
-	}
-	small, large := at(1), at(most)
-	total := 0.0
-	for i, c := range law.Linear.Coefs() {
-		total += c.Value * min(small[i], large[i])
-	}
-	return total
+	a.QLen, a.KVLen = most, most
+	return evenly(law.Linear, as(a)) / a.Pairs()
+}
+
+// evenly is what a law charges for a shape without its tail.
+func evenly(l *costmodel.Linear, s op.Featured) float64 {
+	f := s.Features(l.Parallel)
+	return l.Launch.Value + l.PerFLOP.Value*(f.FLOPs-f.Tail) + l.PerRow.Value*f.Rows + l.PerByte.Value*f.Bytes
 }

@@ -2,6 +2,7 @@ package op
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -130,30 +131,73 @@ func (a AttnBwd) Work() Work {
 }
 
 // rowTile is the number of rows one task of an attention kernel handles; every
-// kernel we know of takes 64 to 256 of them. It only scales the Tail
-// feature, whose coefficient is fitted.
+// kernel we know of takes 64 to 256 of them.
 const rowTile = 64
 
-// Features implements Featured. The longest task is one tile of query rows of a
-// head against all keys.
+// Features implements Featured. A task is one tile of query rows of a head
+// against all its keys.
 func (a AttnFwd) Features(parallel int) Features {
-	rows := min(float64(a.QLen), rowTile)
-	return a.features(a.Work(), parallel, 4*float64(a.HeadDim)*rows*float64(a.KVLen))
+	return a.features(a.Work(), parallel, a.QHeads, float64(a.QLen))
 }
 
-// Features implements Featured. The longest task is one tile of keys against
-// all queries of the heads that share it: dk and dv are summed over them.
+// Features implements Featured. A task is one tile of keys of a KV head against
+// the queries of all heads that share it, over which dk and dv are summed.
 func (a AttnBwd) Features(parallel int) Features {
-	keys := min(float64(a.KVLen), rowTile)
-	sharing := (a.QHeads + a.KVHeads - 1) / a.KVHeads
-	return a.features(a.Work(), parallel, 10*float64(a.HeadDim)*keys*float64(a.QLen)*float64(sharing))
+	return a.features(a.Work(), parallel, a.KVHeads, float64(a.KVLen))
 }
 
-func (a Attention) features(w Work, parallel int, tail float64) Features {
-	return Features{
+// features of a block whose tasks are the tiles of `length` rows of each of
+// `heads` heads.
+func (a Attention) features(w Work, parallel, heads int, length float64) Features {
+	f := Features{
 		FLOPs: float64(w.FLOPs) / float64(parallel),
 		Rows:  float64(a.QLen) * float64(a.QHeads) / float64(parallel),
 		Bytes: float64(w.Bytes()),
-		Tail:  tail,
 	}
+	if a.Mask == Diag {
+		// Tasks shrink along the diagonal and the longest start first, which
+		// evens them out unless one alone is longer than everybody's share.
+		longest := float64(w.FLOPs) / float64(heads) * min(1, 2*rowTile/(length+1))
+		f.Tail = max(0, longest-f.FLOPs) * unshared(parallel)
+	} else {
+		f.Tail = tail(heads, length, float64(w.FLOPs), parallel)
+	}
+	f.FLOPs += f.Tail
+	return f
+}
+
+// tail is the work that the busiest of the parallel units does beyond its even
+// share when the rows of each head are cut into tiles and whole tiles are handed
+// to whoever is free, full ones first and the rests of the heads after them.
+func tail(heads int, length, flops float64, parallel int) float64 {
+	tiles, rest := math.Floor(length/rowTile), math.Mod(length, rowTile)
+	perRow := flops / float64(heads) / length
+	count, units := float64(heads)*tiles, float64(parallel)
+	waves := math.Floor(count / units)
+	// Some units have one full tile more than the others; the rests go to
+	// whichever of the two kinds is free earlier.
+	more := math.Mod(count, units)
+	kinds := [2]struct{ size, rows float64 }{{units - more, waves * rowTile}, {more, (waves + 1) * rowTile}}
+	busiest := kinds[0].rows
+	if more > 0 {
+		busiest = kinds[1].rows
+	}
+	for left := float64(heads); rest > 0 && left > 0; {
+		k := &kinds[0]
+		if more > 0 && kinds[1].rows < kinds[0].rows {
+			k = &kinds[1]
+		}
+		left -= k.size
+		k.rows += rest
+		busiest = max(busiest, k.rows)
+	}
+	return max(0, busiest*perRow-flops/units) * unshared(parallel)
+}
+
+// unshared is 0 for a single unit, which has nobody to be uneven with.
+func unshared(parallel int) float64 {
+	if parallel == 1 {
+		return 0
+	}
+	return 1
 }

@@ -100,10 +100,10 @@ type Shape interface {
 // Features are the physical quantities a compute law may charge for, of one
 // call on a device that runs `parallel` tasks at a time.
 type Features struct {
-	FLOPs float64 // FLOPs on each parallel unit, were they spread evenly; 0 for bandwidth ops, whose FLOPs follow their bytes
+	FLOPs float64 // FLOPs of the busiest parallel unit: its even share and the Tail; 0 for bandwidth ops, whose FLOPs follow their bytes
 	Rows  float64 // rows on each unit: query rows times heads, elements of a GEMM's result, tokens of a row-wise op
 	Bytes float64 // least memory traffic
-	Tail  float64 // FLOPs of the longest task that is not divided: what unevenness can cost
+	Tail  float64 // of these, what is beyond its even share: tasks are handed out whole, so the last wave is not full
 }
 
 // Featured is a shape of a compute or bandwidth op.

@@ -2,7 +2,9 @@ package op
 
 import (
 	"encoding/json"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -257,11 +259,47 @@ func TestFeaturesScaleWithParallelUnits(t *testing.T) {
 			}
 			continue
 		}
-		if one.FLOPs != float64(f.Work().FLOPs) || four.FLOPs*4 != one.FLOPs || four.Tail != one.Tail || one.Bytes != float64(f.Work().Bytes()) {
+		if one.FLOPs != float64(f.Work().FLOPs) || (four.FLOPs-four.Tail)*4 != one.FLOPs || one.Tail != 0 || one.Bytes != float64(f.Work().Bytes()) {
 			t.Errorf("%s: %+v, %+v", s.Kind, one, four)
 		}
-		if one.Tail <= 0 || one.Tail > one.FLOPs {
-			t.Errorf("%s: longest task %v of %v FLOPs", s.Kind, one.Tail, one.FLOPs)
+	}
+}
+
+// The tail of a FULL block against handing its tiles out one by one.
+func TestTailIsWhatTheBusiestUnitDoesTooMuch(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 0))
+	for range 500 {
+		a := AttnFwd{Attention{Full, units.Tokens(1 + r.IntN(400)), units.Tokens(1 + r.IntN(300)), 1 + r.IntN(6), 1, 64, F32}}
+		parallel := 2 + r.IntN(5)
+		busy := make([]float64, parallel)
+		perRow := 4 * 64 * float64(a.KVLen)
+		hand := func(rows units.Tokens) { // to whoever is free first
+			least := 0
+			for u := range busy {
+				if busy[u] < busy[least] {
+					least = u
+				}
+			}
+			busy[least] += perRow * float64(rows)
 		}
+		for range a.QHeads {
+			for range a.QLen / rowTile {
+				hand(rowTile)
+			}
+		}
+		if rest := a.QLen % rowTile; rest > 0 {
+			for range a.QHeads {
+				hand(rest)
+			}
+		}
+		f := a.Features(parallel)
+		if got, want := f.FLOPs, slices.Max(busy); math.Abs(got-want) > 1e-9*want {
+			t.Errorf("%+v on %d units: busiest does %v, counted %v", a, parallel, got, want)
+		}
+	}
+	// Two tiles of which one is a quarter: two units do no better than the full one.
+	two := AttnFwd{Attention{Full, 80, 1000, 1, 1, 64, F32}}.Features(2)
+	if got, want := two.Tail/(two.FLOPs-two.Tail), 64.0/40-1; math.Abs(got-want) > 1e-12 {
+		t.Errorf("tail %v of the even share, want %v", got, want)
 	}
 }

@@ -86,6 +86,9 @@ const (
 // Discover implements profile.Backend.
 func (b *Backend) Discover(context.Context) (*profile.Inventory, error) {
 	inv := &profile.Inventory{Backend: "cpu", Machine: b.config.Machine, Notes: blindSpots()}
+	if n := len(b.config.Machine.NVIDIA); n > 0 {
+		inv.Notes = append(inv.Notes, fmt.Sprintf("%d NVIDIA devices are present and listed, but this version measures cores only", n))
+	}
 	for _, t := range b.config.Threads {
 		d := b.device(t)
 		inv.Devices = append(inv.Devices, d)

@@ -114,12 +114,6 @@ func CEChunk(s Rows, logits []float32, targets []int32, losses []float32, gradSc
 	})
 }
 
-// Copy copies src to dst, each thread a contiguous part: the memory traffic of a device-to-device copy.
-func Copy(dst, src []float32, team *Team) {
-	wantLen("copy dst", dst, len(src))
-	overRows(len(src), team, func(lo, hi int) { copy(dst[lo:hi], src[lo:hi]) })
-}
-
 // AdamWParams are the constants of one optimizer step. Step counts from 1.
 type AdamWParams struct {
 	LearningRate, Beta1, Beta2, Eps, WeightDecay float32

@@ -122,16 +122,6 @@ func TestAdamWMatchesReference(t *testing.T) {
 	}
 }
 
-func TestCopy(t *testing.T) {
-	for threads := 1; threads <= 4; threads++ {
-		src, dst := normal(seeded(6), 1003), poison(1003)
-		Copy(dst, src, crew(threads))
-		if !slices.Equal(dst, src) {
-			t.Errorf("threads %d: copy differs", threads)
-		}
-	}
-}
-
 func TestLSEMergeMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := MergeShape{

@@ -1,0 +1,89 @@
+package results_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/results"
+)
+
+const evidence = "evidence/cpu/"
+
+// The committed profile and accuracy table follow from the committed recording,
+// to the byte; and the README quotes that table.
+func TestEvidenceDerivesAgain(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skipf("on %s multiply-adds are fused, so the last digits differ", runtime.GOARCH)
+	}
+	var committed costmodel.Profile
+	if err := doc.Load(evidence+"calibration.profile.json", &committed); err != nil {
+		t.Fatal(err)
+	}
+	recording, err := os.Open(evidence + "calibration.rec.jsonl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer recording.Close()
+	d := fit.NewData()
+	if err := d.Add("calibration.rec.jsonl", recording); err != nil {
+		t.Fatal(err)
+	}
+	p, err := fit.Fit(d, fit.Options{Seed: committed.Holdout.Seed, Share: committed.Holdout.Share})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Header = committed.Header
+	if diff := cmp.Diff(&committed, p); diff != "" {
+		t.Errorf("the profile differs from a fit of its recording (run `make evidence` after a change of the fit): %.2000s", diff)
+	}
+	hash, err := doc.HashFile(evidence + "calibration.rec.jsonl")
+	if err != nil || hash != committed.Inputs[0].SHA256 {
+		t.Errorf("the profile names another recording: %v, %s", err, hash)
+	}
+	r, err := fit.Check(p, d, d.Held(p.Holdout.Seed, p.Holdout.Share), fit.DefaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table bytes.Buffer
+	if err := results.Report(&table, r); err != nil {
+		t.Fatal(err)
+	}
+	check := read(t, evidence+"check.txt")
+	if diff := cmp.Diff(check, table.String()); diff != "" {
+		t.Errorf("check.txt differs: %s", diff)
+	}
+	quoted(t, check)
+}
+
+// quoted checks that what the README shows between ```accuracy fences stands in
+// the table.
+func quoted(t *testing.T, table string) {
+	_, block, ok := strings.Cut(read(t, "../README.md"), "```accuracy\n")
+	block, _, ended := strings.Cut(block, "```")
+	if !ok || !ended {
+		t.Fatal("the README has no accuracy block")
+	}
+	for line := range strings.Lines(block) {
+		if !strings.Contains(table, line) {
+			t.Errorf("the README states what the evidence does not: %s", line)
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.FromSlash(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
