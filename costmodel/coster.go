@@ -238,10 +238,10 @@ func (c *coster) warnings() []string {
 	out := []string{"element-wise backward passes are charged at twice their forward's time; they are not measured"}
 	for _, u := range c.uses {
 		if u.factor != 1 {
-			out = append(out, fmt.Sprintf("%s among %s was not measured; the law of %s stands in, slowed by %.0f %%; measure it: evenkeel calibrate --only %s", u.law.Op, u.where, u.law.On(), 100*(u.factor-1), u.law.Op))
+			out = append(out, fmt.Sprintf("%s among %s was not measured; the law of %s stands in, slowed by %.0f %%; a calibration of that very group would replace it", u.law.Op, u.where, u.law.On(), 100*(u.factor-1)))
 		}
 		if u.beyond > rangeSlack {
-			out = append(out, fmt.Sprintf("%s on %s is used up to %.1f doublings outside its measured range; measure larger or smaller shapes: evenkeel calibrate --only %s", lawTitle(u.law), u.law.On(), u.beyond, u.law.Op))
+			out = append(out, fmt.Sprintf("%s on %s is used up to %.1f doublings outside its measured range; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m", lawTitle(u.law), u.law.On(), u.beyond))
 		}
 	}
 	return out

@@ -93,9 +93,13 @@ func (m Model) Validate() error {
 		value int
 		most  int
 	}{
-		{"layers", m.Layers, maxLayers}, {"hidden", m.Hidden, maxWidth}, {"ffn", m.FFN, maxWidth},
-		{"q_heads", m.QHeads, maxHeads}, {"kv_heads", m.KVHeads, maxHeads},
-		{"head_dim", m.HeadDim, maxHeadDim}, {"vocab", m.Vocab, maxWidth},
+		{"layers", m.Layers, maxLayers},
+		{"hidden", m.Hidden, maxWidth},
+		{"ffn", m.FFN, maxWidth},
+		{"q_heads", m.QHeads, maxHeads},
+		{"kv_heads", m.KVHeads, maxHeads},
+		{"head_dim", m.HeadDim, maxHeadDim},
+		{"vocab", m.Vocab, maxWidth},
 	} {
 		if f.value < 1 || f.value > f.most {
 			return fmt.Errorf("%s: %d: want 1 to %d", f.name, f.value, f.most)
@@ -243,10 +247,13 @@ func (c *hfConfig) complete() error {
 		most     int
 		required bool
 	}{
-		{"num_hidden_layers", c.Layers, maxLayers, true}, {"hidden_size", c.Hidden, maxWidth, true},
-		{"intermediate_size", c.FFN, maxWidth / 2, true}, {"num_attention_heads", c.QHeads, maxHeads, true},
+		{"num_hidden_layers", c.Layers, maxLayers, true},
+		{"hidden_size", c.Hidden, maxWidth, true},
+		{"intermediate_size", c.FFN, maxWidth / 2, true},
+		{"num_attention_heads", c.QHeads, maxHeads, true},
 		{"vocab_size", c.Vocab, maxWidth, true},
-		{"num_key_value_heads", c.KVHeads, maxHeads, false}, {"head_dim", c.HeadDim, maxHeadDim, false},
+		{"num_key_value_heads", c.KVHeads, maxHeads, false},
+		{"head_dim", c.HeadDim, maxHeadDim, false},
 	} {
 		switch {
 		case f.n == nil && f.required:

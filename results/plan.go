@@ -94,7 +94,7 @@ func considered(p *printer, n *notes, d *solver.Plan) {
 	if base == nil {
 		n.add("no baseline fits the devices' memory, so there is nothing to compare with")
 	}
-	n.add("memory is by formula (assumed) until it is measured: evenkeel calibrate --only " + string(op.KindMemLayer))
+	n.add("memory is by formula (assumed): no backend of this version measures it")
 }
 
 func baselinesFirst(all []solver.Candidate) []solver.Candidate {

@@ -41,7 +41,7 @@ func testPlan() *solver.Plan {
 		Time:     spread(2.71, 0.04, costmodel.Extrapolated),
 		Parts:    []costmodel.Part{{Name: "linear forward", Time: spread(0.6, 0.03, costmodel.Interpolated)}, {Name: "attention forward", Time: spread(2.01, 0.05, costmodel.Extrapolated)}, {Name: "ring wait (exposed communication)", Time: spread(0.1, 0.3, costmodel.Interpolated)}},
 		Traffic:  []costmodel.Traffic{{Link: "unix_socket", Bytes: 3 << 30}},
-		Warnings: []string{"attn_fwd (full d64 f32) on cpu:1 is used up to 1.0 doublings outside its measured range; measure larger or smaller shapes: evenkeel calibrate --only attn_fwd"},
+		Warnings: []string{"attn_fwd (full d64 f32) on cpu:1 is used up to 1.0 doublings outside its measured range; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m"},
 	}
 	memory := func(l costmodel.Layout) (peak units.Bytes) {
 		for r := range l.Shards {

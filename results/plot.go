@@ -150,7 +150,8 @@ func bands() []band {
 func (f *Figure) add(title string, what interface {
 	plot.Plotter
 	plot.Thumbnailer
-}) {
+},
+) {
 	f.plot.Add(what)
 	f.legend.Add(title, what)
 }

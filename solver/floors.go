@@ -161,7 +161,8 @@ func (f *floors) layerCalls(s units.Tokens) []call {
 	both := forward + 2*layers
 	calls := []call{
 		{op.Norm{Rowwise: rows(m.Hidden)}, 2 * both},
-		{op.Rope{Rowwise: rows(q)}, both}, {op.Rope{Rowwise: rows(kv)}, both},
+		{op.Rope{Rowwise: rows(q)}, both},
+		{op.Rope{Rowwise: rows(kv)}, both},
 		{op.SwiGLU{Rowwise: rows(m.FFN)}, both},
 	}
 	for _, w := range [][2]int{{q + 2*kv, m.Hidden}, {m.Hidden, q}, {2 * m.FFN, m.Hidden}, {m.Hidden, m.FFN}} {

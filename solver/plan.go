@@ -115,6 +115,7 @@ func notModelled() []string {
 		"all layers are taken as alike and ranks meet at the end of each",
 		"gradients and parameters are exchanged after the backward pass, overlapping with nothing",
 		"computing is not slowed while bytes move, nor moving while ranks compute",
+		"every device type was measured alone: devices that share cores or memory slow each other, which is not counted",
 		"the embedding lookup, residual additions and the input pipeline are not counted",
 		"memory is by formula; the context, communicators and fragmentation are counted only as far as the profile's capacity leaves them out",
 	}

@@ -99,8 +99,12 @@ type bandwidthKind struct {
 
 func bandwidthKinds() []bandwidthKind {
 	return []bandwidthKind{
-		{op.KindNorm, op.BF16}, {op.KindRope, op.BF16}, {op.KindSwiGLU, op.BF16}, {op.KindCEChunk, op.F32},
-		{op.KindLSEMerge, op.F32}, {op.KindAdamW, op.F32},
+		{op.KindNorm, op.BF16},
+		{op.KindRope, op.BF16},
+		{op.KindSwiGLU, op.BF16},
+		{op.KindCEChunk, op.F32},
+		{op.KindLSEMerge, op.F32},
+		{op.KindAdamW, op.F32},
 	}
 }
 

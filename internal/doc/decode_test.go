@@ -210,10 +210,16 @@ func TestDecodeStrictHints(t *testing.T) {
 		want Error
 		text string
 	}{
-		{line, Error{File: "x.rec.jsonl", Line: 17, Col: 19, Field: "shape.q_len", Value: `"abc"`, Msg: "want a whole number", Hint: "fix the line or delete it"},
-			`x.rec.jsonl:17: shape.q_len: "abc": want a whole number; fix the line or delete it`},
-		{document, Error{File: "x.profile.json", Line: 4, Col: 13, Field: "shape.q_len", Value: `"abc"`, Msg: "want a whole number", Hint: "correct the file or make it again"},
-			`x.profile.json:4: shape.q_len: "abc": want a whole number; correct the file or make it again`},
+		{
+			line,
+			Error{File: "x.rec.jsonl", Line: 17, Col: 19, Field: "shape.q_len", Value: `"abc"`, Msg: "want a whole number", Hint: "fix the line or delete it"},
+			`x.rec.jsonl:17: shape.q_len: "abc": want a whole number; fix the line or delete it`,
+		},
+		{
+			document,
+			Error{File: "x.profile.json", Line: 4, Col: 13, Field: "shape.q_len", Value: `"abc"`, Msg: "want a whole number", Hint: "correct the file or make it again"},
+			`x.profile.json:4: shape.q_len: "abc": want a whole number; correct the file or make it again`,
+		},
 	} {
 		e := c.got.(*Error)
 		if e.Error() != c.text {

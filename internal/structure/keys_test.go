@@ -54,8 +54,16 @@ func TestKeysOfQuantitiesEndInTheirUnit(t *testing.T) {
 		}
 	}
 	for _, document := range []any{
-		costmodel.Profile{}, costmodel.Step{}, costmodel.Job{}, profile.Header{}, profile.Schedule{}, profile.Point{}, profile.End{},
-		profile.Outlook{}, fit.Report{}, solver.Plan{},
+		costmodel.Profile{},
+		costmodel.Step{},
+		costmodel.Job{},
+		profile.Header{},
+		profile.Schedule{},
+		profile.Point{},
+		profile.End{},
+		profile.Outlook{},
+		fit.Report{},
+		solver.Plan{},
 	} {
 		walk(reflect.TypeOf(document))
 	}

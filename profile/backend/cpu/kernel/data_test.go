@@ -28,11 +28,13 @@ func seeded(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 0x6b6572
 // attentionData makes random inputs and poisoned outputs for s.
 func attentionData(s AttentionShape, seed uint64) (Attention, AttentionGrad) {
 	rng := seeded(seed)
-	return Attention{
-			Q: normal(rng, s.QSize()), K: normal(rng, s.KVSize()), V: normal(rng, s.KVSize()),
-			O: poison(s.QSize()), LSE: poison(s.LSESize()),
-		}, AttentionGrad{
-			DO: normal(rng, s.QSize()),
-			DQ: poison(s.QSize()), DK: poison(s.KVSize()), DV: poison(s.KVSize()),
-		}
+	a := Attention{
+		Q: normal(rng, s.QSize()), K: normal(rng, s.KVSize()), V: normal(rng, s.KVSize()),
+		O: poison(s.QSize()), LSE: poison(s.LSESize()),
+	}
+	g := AttentionGrad{
+		DO: normal(rng, s.QSize()),
+		DQ: poison(s.QSize()), DK: poison(s.KVSize()), DV: poison(s.KVSize()),
+	}
+	return a, g
 }

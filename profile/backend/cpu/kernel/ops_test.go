@@ -158,8 +158,11 @@ func TestRelErrNeverPassesBadNumbers(t *testing.T) {
 		got  []float32
 		want []float64
 	}{
-		{[]float32{nan}, []float64{1}}, {[]float32{inf}, []float64{1}}, {[]float32{inf}, []float64{math.Inf(1)}},
-		{[]float32{1}, []float64{math.NaN()}}, {[]float32{1}, []float64{1, 2}},
+		{[]float32{nan}, []float64{1}},
+		{[]float32{inf}, []float64{1}},
+		{[]float32{inf}, []float64{math.Inf(1)}},
+		{[]float32{1}, []float64{math.NaN()}},
+		{[]float32{1}, []float64{1, 2}},
 	} {
 		if e := RelErr(c.got, c.want); !math.IsInf(e, 1) {
 			t.Errorf("RelErr(%v, %v) = %v", c.got, c.want, e)

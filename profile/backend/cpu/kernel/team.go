@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"runtime"
-
 	"sync/atomic"
 )
 
