@@ -17,11 +17,13 @@ type Finding struct {
 	Msg   string
 }
 
+// Error is the field and what is wrong with it.
 func (f Finding) Error() string { return f.Field + ": " + f.Msg }
 
 // CheckError lists everything wrong with a plan.
 type CheckError struct{ Findings []Finding }
 
+// Error lists the findings, one a line.
 func (e *CheckError) Error() string {
 	lines := make([]string, len(e.Findings))
 	for i, f := range e.Findings {

@@ -16,6 +16,7 @@ type MemoryError struct {
 	Memory    costmodel.Memory
 }
 
+// Error names the rank, the component that weighs most and the way out.
 func (e *MemoryError) Error() string {
 	var parts []string
 	for _, c := range components(e.Memory) {
@@ -131,6 +132,7 @@ type InfeasibleError struct {
 	WayOut string
 }
 
+// Error is the reason and the way out.
 func (e *InfeasibleError) Error() string {
 	head := "no split was found that fits: "
 	if e.Proven {
