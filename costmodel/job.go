@@ -104,8 +104,8 @@ type Shard struct {
 
 // Segment is the tokens Start <= position < End.
 type Segment struct {
-	Start units.Tokens `json:"start_token"`
-	End   units.Tokens `json:"end_token"`
+	Start units.Tokens `json:"start_tokens"`
+	End   units.Tokens `json:"end_tokens"`
 }
 
 // Len is the number of tokens of a segment.

@@ -13,7 +13,7 @@ import (
 
 // Finding is something wrong with a plan.
 type Finding struct {
-	Field string // as in the document: ranks[2].segments[0].start_token
+	Field string // as in the document: ranks[2].segments[0].start_tokens
 	Msg   string
 }
 
@@ -128,13 +128,13 @@ func (f *findings) cover(p *Plan) {
 			at := fmt.Sprintf("ranks[%d].segments[%d]", i, k)
 			switch {
 			case s.Start < 0:
-				f.add(at+".start_token", "%d: before the sequence begins", int64(s.Start))
+				f.add(at+".start_tokens", "%d: before the sequence begins", int64(s.Start))
 			case s.End > p.Job.SeqLen:
-				f.add(at+".end_token", "%d: beyond the sequence's %d tokens", int64(s.End), int64(p.Job.SeqLen))
+				f.add(at+".end_tokens", "%d: beyond the sequence's %d tokens", int64(s.End), int64(p.Job.SeqLen))
 			case s.Start >= s.End:
-				f.add(at+".end_token", "%d: the segment from %d is empty", int64(s.End), int64(s.Start))
+				f.add(at+".end_tokens", "%d: the segment from %d is empty", int64(s.End), int64(s.Start))
 			case k > 0 && s.Start < r.Segments[k-1].End:
-				f.add(at+".start_token", "%d: segments of a rank must rise, the one before ends at %d", int64(s.Start), int64(r.Segments[k-1].End))
+				f.add(at+".start_tokens", "%d: segments of a rank must rise, the one before ends at %d", int64(s.Start), int64(r.Segments[k-1].End))
 			}
 			all = append(all, piece{s, at})
 		}
@@ -144,16 +144,16 @@ func (f *findings) cover(p *Plan) {
 	for _, s := range all {
 		switch {
 		case s.Start > next.End:
-			f.add(s.field+".start_token", "nobody has tokens %d to %d, which end before it; see also %s.end_token", int64(next.End), int64(s.Start), next.field)
+			f.add(s.field+".start_tokens", "nobody has tokens %d to %d, which end before it; see also %s.end_tokens", int64(next.End), int64(s.Start), next.field)
 		case s.Start < next.End:
-			f.add(s.field+".start_token", "token %d is also in %s; see also %s.end_token", int64(s.Start), next.field, next.field)
+			f.add(s.field+".start_tokens", "token %d is also in %s; see also %s.end_tokens", int64(s.Start), next.field, next.field)
 		}
 		if s.End > next.End {
 			next = s
 		}
 	}
 	if next.End < p.Job.SeqLen {
-		f.add(next.field+".end_token", "nobody has tokens %d to %d", int64(next.End), int64(p.Job.SeqLen))
+		f.add(next.field+".end_tokens", "nobody has tokens %d to %d", int64(next.End), int64(p.Job.SeqLen))
 	}
 }
 

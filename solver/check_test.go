@@ -153,7 +153,7 @@ func TestCheckNoticesBrokenStructure(t *testing.T) {
 			last := &p.Ranks[0].Segments[1]
 			last.End -= 5
 			p.Ranks[0].Tokens -= 5
-		}, "ranks[0].segments[1].end_token: nobody has tokens 8187 to 8192"},
+		}, "ranks[0].segments[1].end_tokens: nobody has tokens 8187 to 8192"},
 		"fits after all": {func(p *Plan) {
 			c := &p.Compared[0]
 			c.Verdict, c.Speedup, c.GainError = Infeasible, 0, 0
@@ -164,7 +164,7 @@ func TestCheckNoticesBrokenStructure(t *testing.T) {
 			last := &p.Ranks[0].Segments[1]
 			last.End += 5
 			p.Ranks[0].Tokens += 5
-		}, "ranks[0].segments[1].end_token: 8197: beyond the sequence's 8192 tokens"},
+		}, "ranks[0].segments[1].end_tokens: 8197: beyond the sequence's 8192 tokens"},
 		"negative":     {func(p *Plan) { p.Ranks[0].Segments[0].Start = -1 }, "before the sequence begins"},
 		"empty":        {func(p *Plan) { p.Ranks[0].Segments[0].End = p.Ranks[0].Segments[0].Start }, "is empty"},
 		"lost rank":    {func(p *Plan) { p.Ranks = p.Ranks[:2] }, "the cluster has 3 devices"},
