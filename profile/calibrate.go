@@ -118,10 +118,6 @@ type calibration struct {
 // begin writes the header of a new recording, or checks that a resumed one is
 // of this environment.
 func (c *calibration) begin(inv *Inventory, past *Past) error {
-	_, each, err := c.aims(inv, units.Seconds(c.Budget.Seconds()))
-	if err != nil {
-		return err
-	}
 	fp := fingerprint(inv)
 	now := c.now()
 	if past.Header != nil {
@@ -131,6 +127,10 @@ func (c *calibration) begin(inv *Inventory, past *Past) error {
 		c.fingerprint, c.protocol = fp, past.Header.Protocol
 		c.Seed = past.Header.Seed
 		return c.journal.Append(Resume{T: lineResume, Tool: c.Tool, At: now})
+	}
+	_, each, err := c.aims(inv, units.Seconds(c.Budget.Seconds()))
+	if err != nil {
+		return err
 	}
 	c.fingerprint = fp
 	c.protocol = DefaultProtocol(each)
@@ -217,10 +217,14 @@ func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error
 	if err != nil {
 		return 0, err
 	}
-	if err := x.Prepare(ctx, spot.Shape, c.inputSeed(spot)); err != nil {
-		return 0, err
+	err = x.Prepare(ctx, spot.Shape, c.inputSeed(spot))
+	var one units.Seconds
+	if err == nil {
+		one, _, err = warmUp(ctx, x)
 	}
-	one, _, err := warmUp(ctx, x)
+	if err != nil && asOpError(err).Lost {
+		c.drop(spot.On)
+	}
 	return one, err
 }
 

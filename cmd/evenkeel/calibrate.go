@@ -230,7 +230,7 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, only
 	}, past, j, show.step)
 	show.close()
 	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("interrupted: %d points are kept in %s; the same command goes on", show.done, path)
+		return fmt.Errorf("interrupted: %d measurements of this run are kept in %s; the same command goes on", show.done, path)
 	}
 	return err
 }
