@@ -35,6 +35,9 @@ func fitCurve(t testing.TB, points []Point) costmodel.Law {
 
 // Each form is found again where it is the truth.
 func TestTheFormOfACurveIsFound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("statistics over many seeds")
+	}
 	line := func(x float64) float64 { return 1e-5 + x/5e9 }
 	steps := func(x float64) float64 {
 		if x < 60e3 {
@@ -89,6 +92,9 @@ func TestLogLogNeverFalls(t *testing.T) {
 
 // The interval from cross-validation covers new points of the same truth.
 func TestSpreadCoversNewPoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("statistics over many seeds")
+	}
 	in, of := 0, 0
 	for seed := range 60 {
 		r := rand.New(rand.NewPCG(uint64(seed), 9))

@@ -63,6 +63,14 @@ func fitted(t testing.TB, d *fit.Data) *costmodel.Profile {
 	return p
 }
 
+// skipShort leaves tests of statistics out under the race detector, which is
+// what `make test` runs -short: they have no races and take minutes there.
+func skipShort(t *testing.T) {
+	if testing.Short() {
+		t.Skip("statistics over many seeds")
+	}
+}
+
 // truthOf lists a law's coefficients beside the truth of the cluster, by name.
 func truthOf(c sim.Config, l *costmodel.Law) (names []string, got []costmodel.Coef, truth []float64) {
 	add := func(name string, k costmodel.Coef, v float64) {
@@ -93,6 +101,7 @@ func truthOf(c sim.Config, l *costmodel.Law) (names []string, got []costmodel.Co
 // coefficient has 20 chances, and of 20 true 95 % intervals 18 or fewer cover
 // in a quarter of all cases.
 func TestIntervalsOfCoefficientsContainTheTruth(t *testing.T) {
+	skipShort(t)
 	in, of, missed := map[string]int{}, map[string]int{}, 0
 	for seed := 1; seed <= 20; seed++ {
 		c, recording := recorded(t, fmt.Sprintf("1xbig+1xsmall,noise=0.02,seed=%d", seed), time.Minute)
@@ -126,6 +135,7 @@ func TestIntervalsOfCoefficientsContainTheTruth(t *testing.T) {
 
 // The 90 % intervals of predictions cover the points that were set aside.
 func TestIntervalsOfPredictionsCoverTheHoldOut(t *testing.T) {
+	skipShort(t)
 	in, of := 0, 0
 	for seed := 1; seed <= 5; seed++ {
 		_, recording := recorded(t, fmt.Sprintf("1xbig+1xsmall,noise=0.05,seed=%d", seed), time.Minute)
@@ -206,6 +216,7 @@ func TestTheHoldOutDoesNotLookAtTimes(t *testing.T) {
 // One point in ten is three times too slow, as when somebody else held the
 // machine: the laws hardly notice.
 func TestOutliersDoNotBendALaw(t *testing.T) {
+	skipShort(t)
 	c, recording := recorded(t, "1xbig+1xsmall,noise=0.01", 2*time.Minute)
 	d := dataOf(t, recording)
 	seen := map[string]int{}
