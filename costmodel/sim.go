@@ -359,8 +359,8 @@ func (s *sim) collective(x exchange, node int, link string, members []op.Member,
 	law := s.over(link, x.kind, node, members)
 	layer := units.Bytes(m.LayerParams()) * s.job.DType.Size()
 	rest := units.Bytes(m.Params()-int64(m.Layers)*m.LayerParams()) * s.job.DType.Size()
-	t := s.charge(law, collectiveShape(x.kind, n, layer), x.times*float64(m.Layers), acc)
-	t += s.charge(law, collectiveShape(x.kind, n, rest), x.times, acc)
+	t := s.charge(law, op.OfMessage(x.kind, op.Message{Group: n, Bytes: layer}), x.times*float64(m.Layers), acc)
+	t += s.charge(law, op.OfMessage(x.kind, op.Message{Group: n, Bytes: rest}), x.times, acc)
 	// All ranks together send n-1 copies of the buffer, in an all-reduce twice.
 	sent := units.Bytes(n-1) * (units.Bytes(m.Layers)*layer + rest) * units.Bytes(x.times)
 	if x.kind == op.KindAllReduce {
@@ -368,17 +368,6 @@ func (s *sim) collective(x exchange, node int, link string, members []op.Member,
 	}
 	s.addTraffic(link, sent)
 	return t
-}
-
-func collectiveShape(k op.Kind, ranks int, b units.Bytes) op.Shape {
-	m := op.Message{Group: ranks, Bytes: b}
-	switch k {
-	case op.KindAllReduce:
-		return op.AllReduce{Message: m}
-	case op.KindReduceScatter:
-		return op.ReduceScatter{Message: m}
-	}
-	return op.AllGather{Message: m}
 }
 
 // oneNode is the node that holds the whole ring, if one does.

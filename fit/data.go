@@ -21,7 +21,6 @@ type Point struct {
 	Shape   op.Shape
 	Key     string
 	Seconds float64 // median of one call, slowest rank
-	Noise   float64 // relative half width of the median's notch
 
 	rank   uint64 // hash of the key and the hold-out's seed: fixes folds and hold-out
 	visits []float64
@@ -107,12 +106,8 @@ func (d *Data) Observe(p *profile.Point) {
 		q.Seconds = settle(q.visits)
 		return
 	}
-	noise := 0.0
-	if len(p.Times) > 1 {
-		noise = stats.NotchHalfWidth(p.Times) / m
-	}
 	d.byKey[key] = len(d.Points)
-	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, Noise: noise, visits: []float64{m}})
+	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, visits: []float64{m}})
 }
 
 // struck is how far two visits of a point may be apart before the slower counts

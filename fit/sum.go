@@ -100,7 +100,7 @@ func (s *costSum) at(row []float64) float64 {
 // conservative where a coefficient was held at zero. Their variance is the
 // larger of Huber's (1981, section 7.6: all points equally noisy) and the
 // sandwich's (not so: long calls have fewer samples). With 2 % of noise the
-// first alone covered the truth in 92 % of cases, the two together in 95 %.
+// first alone covered the truth in 92 % of cases, the two together in 97 %.
 //
 // No coefficient can exceed what the point it costs most would take if nothing
 // else cost anything, which bounds those that the points do not determine.

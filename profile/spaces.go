@@ -110,18 +110,13 @@ func bandwidthSpaces(on string, e Extent) []Space {
 func GroupSpaces(g op.GroupType, most units.Bytes) []Space {
 	n := g.Ranks()
 	var spaces []Space
-	sized := func(k op.Kind, build func(op.Message) op.Shape) {
+	for _, k := range []op.Kind{op.KindAllReduce, op.KindAllGather, op.KindReduceScatter, op.KindAllToAll, op.KindSendRecv} {
 		spaces = append(spaces, Space{On: g.Name, Kind: k, Dims: 1, Share: 5, Make: func(u []float64) op.Shape {
 			// Whole float32 elements for every rank.
 			unit := 4 * float64(n)
-			return build(op.Message{Group: n, Bytes: units.Bytes(unit * LogScale(u[0], 256, float64(most)/unit))})
+			return op.OfMessage(k, op.Message{Group: n, Bytes: units.Bytes(unit * LogScale(u[0], 256, float64(most)/unit))})
 		}})
 	}
-	sized(op.KindAllReduce, func(m op.Message) op.Shape { return op.AllReduce{Message: m} })
-	sized(op.KindAllGather, func(m op.Message) op.Shape { return op.AllGather{Message: m} })
-	sized(op.KindReduceScatter, func(m op.Message) op.Shape { return op.ReduceScatter{Message: m} })
-	sized(op.KindAllToAll, func(m op.Message) op.Shape { return op.AllToAll{Message: m} })
-	sized(op.KindSendRecv, func(m op.Message) op.Shape { return op.SendRecv{Message: m} })
 	return append(spaces, unevenSpace(g, most))
 }
 

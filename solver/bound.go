@@ -159,23 +159,12 @@ func (f *floors) cheapest(k op.Kind, n int, b units.Bytes) float64 {
 		if n > f.largestNode && f.link(l) != f.p.Job.Cluster.Network {
 			continue
 		}
-		least = min(least, float64(l.Predict(collectiveShape(k, n, b)).Mid))
+		least = min(least, float64(l.Predict(op.OfMessage(k, op.Message{Group: n, Bytes: b})).Mid))
 	}
 	if math.IsInf(least, 1) {
 		return 0
 	}
 	return least
-}
-
-func collectiveShape(k op.Kind, n int, b units.Bytes) op.Shape {
-	m := op.Message{Group: n, Bytes: b}
-	switch k {
-	case op.KindAllReduce:
-		return op.AllReduce{Message: m}
-	case op.KindReduceScatter:
-		return op.ReduceScatter{Message: m}
-	}
-	return op.AllGather{Message: m}
 }
 
 // optimizer is the least time of the update: n ranks are at work, so the

@@ -41,6 +41,24 @@ func ranks(k Kind, axis string, n int) error {
 	return within(k, axis, n, maxGroup)
 }
 
+// OfMessage is the collective of a kind over a message. It panics for a kind
+// that a Message does not describe.
+func OfMessage(k Kind, m Message) Shape {
+	switch k {
+	case KindAllReduce:
+		return AllReduce{m}
+	case KindAllGather:
+		return AllGather{m}
+	case KindReduceScatter:
+		return ReduceScatter{m}
+	case KindAllToAll:
+		return AllToAll{m}
+	case KindSendRecv:
+		return SendRecv{m}
+	}
+	panic("op: no collective of a message: " + string(k))
+}
+
 // onWire is the work of a collective that sends `sent` bytes from its busiest rank.
 func onWire(sent units.Bytes) Work { return Work{Read: sent, Write: sent, Wire: sent} }
 

@@ -115,23 +115,9 @@ func (w *rankWork) verify(ctx context.Context, s op.Shape) error {
 		return nil
 	}
 	n := w.mesh.Size()
-	var small op.Shape
-	message := op.Message{Group: n, Bytes: units.Bytes(4 * 6 * n)}
-	switch s.(type) {
-	case op.AllReduce:
-		small = op.AllReduce{Message: message}
-	case op.AllGather:
-		small = op.AllGather{Message: message}
-	case op.ReduceScatter:
-		small = op.ReduceScatter{Message: message}
-	case op.AllToAll:
-		small = op.AllToAll{Message: message}
-	case op.SendRecv:
-		small = op.SendRecv{Message: message}
-	case op.AllToAllV:
-		small = op.AllToAllV{Matrix: smallMatrix(n)}
-	default:
-		return unsupported(s)
+	var small op.Shape = op.AllToAllV{Matrix: smallMatrix(n)}
+	if s.Kind() != op.KindAllToAllV {
+		small = op.OfMessage(s.Kind(), op.Message{Group: n, Bytes: units.Bytes(4 * 6 * n)})
 	}
 	send, receive, err := w.lengths(small)
 	if err != nil {

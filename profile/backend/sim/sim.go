@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"time"
 
@@ -147,13 +146,4 @@ func (c Config) group() op.GroupType {
 		members = append(members, op.Member{Device: d.Name, Count: d.Count})
 	}
 	return op.NewGroupType(members, 1, "sim_link")
-}
-
-// String repeats the configuration as a command line names it, faults left out.
-func (c Config) String() string {
-	var parts []string
-	for _, d := range c.Devices {
-		parts = append(parts, fmt.Sprintf("%dx%s", d.Count, strings.TrimPrefix(d.Name, "sim_")))
-	}
-	return "sim:" + strings.Join(parts, "+")
 }
