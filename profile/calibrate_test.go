@@ -145,18 +145,19 @@ func TestResumeAfterACutAnywhere(t *testing.T) {
 		if err := os.WriteFile(path, data[:cut], 0o644); err != nil {
 			t.Fatal(err)
 		}
-		acknowledged := pointKeys(data[:bytes.LastIndexByte(data[:cut], '\n')+1])
+		acknowledged := keysOf("point", data[:bytes.LastIndexByte(data[:cut], '\n')+1])
 		if err := calibrate(t, t.Context(), path, "1xbig", cfg, silent); err != nil {
 			t.Fatalf("cut at %d: %v", cut, err)
 		}
 		after, _ := os.ReadFile(path)
-		keys := pointKeys(after)
-		if !slices.Equal(keys[:len(acknowledged)], acknowledged) {
+		if keys := keysOf("point", after); !slices.Equal(keys[:len(acknowledged)], acknowledged) {
 			t.Errorf("cut at %d: acknowledged points are lost", cut)
 		}
-		slices.Sort(keys)
-		if n := len(slices.Compact(slices.Clone(keys))); n != len(keys) {
-			t.Errorf("cut at %d: %d points measured twice", cut, len(keys)-n)
+		for _, kind := range []string{"point", "again"} { // first and second visits
+			keys := slices.Sorted(slices.Values(keysOf(kind, after)))
+			if n := len(slices.Compact(slices.Clone(keys))); n != len(keys) || n == 0 {
+				t.Errorf("cut at %d: %d lines %q for %d points", cut, len(keys), kind, n)
+			}
 		}
 		if c := read(t, path); c.end == "" || len(c.points) < len(c.schedule.Points)*7/10 {
 			t.Errorf("cut at %d: ended %q with %d of %d points", cut, c.end, len(c.points), len(c.schedule.Points))
@@ -164,11 +165,11 @@ func TestResumeAfterACutAnywhere(t *testing.T) {
 	}
 }
 
-// pointKeys finds the keys of point lines without the package's own reader.
-func pointKeys(data []byte) []string {
+// keysOf finds the keys of lines of a kind without the package's own reader.
+func keysOf(kind string, data []byte) []string {
 	var keys []string
 	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, `{"t":"point","key":"`); ok {
+		if rest, ok := strings.CutPrefix(line, `{"t":"`+kind+`","key":"`); ok {
 			key, _, _ := strings.Cut(rest, `"`)
 			keys = append(keys, key)
 		}
