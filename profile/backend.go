@@ -17,9 +17,10 @@ import (
 type Backend interface {
 	// Discover says what machine this is and what can be measured on it.
 	Discover(ctx context.Context) (*Inventory, error)
-	// Open readies a device type or group of the inventory to run points. Opened
+	// Open readies a device type or group of the inventory to run points, at one
+	// of its places by name, or at the first one if place is empty. Opened
 	// executors idle without disturbing each other; one at a time is run.
-	Open(ctx context.Context, on string) (Executor, error)
+	Open(ctx context.Context, on, place string) (Executor, error)
 	// Clock is the clock that budgets and pauses go by.
 	Clock() Clock
 }
@@ -31,8 +32,17 @@ type Executor interface {
 	Prepare(ctx context.Context, s op.Shape, seed uint64) error
 	// Run takes `n` samples of the prepared point, each of `inner` calls back to back.
 	Run(ctx context.Context, inner, n int) (Batch, error)
-	// Close ends the processes behind the executor.
+	// Close ends the processes behind the executor, or gives them back to a
+	// backend that shares them.
 	Close() error
+}
+
+// Gauge is an Executor that also measures ops whose quantity is not a time.
+type Gauge interface {
+	Executor
+	// Gauge measures the prepared point once: bytes of a memory op, or the
+	// slow-down of an overlap.
+	Gauge(ctx context.Context) (float64, error)
 }
 
 // Clock is the time as a backend sees it; a simulated backend's does not wait.
@@ -47,6 +57,9 @@ type Batch struct {
 	// inner calls of that sample). A device is one rank.
 	Ranks [][]units.Seconds
 	Guard Guard
+	// Peak is the most device memory that was held while the batch ran; 0 if the
+	// backend cannot tell.
+	Peak units.Bytes
 }
 
 // Slowest is the time of each sample on its slowest rank, which is what a
@@ -64,29 +77,28 @@ func (b Batch) Slowest() []units.Seconds {
 	return most
 }
 
-// Guard is what a backend noticed while a batch ran. Signals that cannot be
-// read on a machine stay zero; the inventory's notes name them, and canaries
-// take over.
-type Guard struct {
-	// Throttled: the hardware slowed itself down. Such samples are discarded.
-	Throttled bool `json:"throttled,omitzero"`
-	// WaitShare is the share of the batch that runnable threads spent waiting for
-	// a core that somebody else held.
-	WaitShare float64 `json:"wait_share"`
-}
-
 // Class says how a point failed.
 type Class string
 
 // The classes of failure.
 const (
 	OutOfMemory Class = "oom"
-	Unsupported Class = "unsupported" // this backend cannot run it; never retried
+	Unsupported Class = "unsupported" // this backend cannot run it
 	Wrong       Class = "wrong"       // its numerics disagree with the reference; never timed
+	Failed      Class = "failed"      // the op raised an error; the worker lives
 	Crashed     Class = "crashed"     // the worker died
 	Hung        Class = "hung"        // the worker missed its deadline and was killed
 	Throttled   Class = "throttled"   // every sample was taken while the hardware slowed itself down
 )
+
+// retried says whether a failure may be the worker's rather than the point's,
+// so that a fresh worker is worth one try: what an earlier point left behind
+// can use memory up or crash the next one.
+func (c Class) retried() bool { return c == Crashed || c == OutOfMemory }
+
+// final says whether a point that failed so is never run again in this
+// environment. A hang costs its whole deadline each time, so it is among them.
+func (c Class) final() bool { return c != "" && c != Crashed && c != Throttled }
 
 // OpError is a failure of one point. Lost says that the executor died with it
 // and must be opened again.
@@ -117,8 +129,30 @@ type Inventory struct {
 	Machine   Machine
 	Devices   []op.DeviceType
 	Groups    []op.GroupType
+	Places    []Place // of devices and groups that there are several of; empty where there is but one
 	Spaces    []Space
+	Once      []Spot   // measured once as they are: what a device's memory holds, how two ops slow each other down
 	Notes     []string // what is not there and why, in plain words
+}
+
+// Place is one device of a type, or one set of devices with a group's
+// signature. The first place of each is where its own points are measured; the
+// others are compared with it, so that slow devices and links show.
+type Place struct {
+	On    string   `json:"on"`    // the device type or group
+	Name  string   `json:"name"`  // "n1/g3", "n0/g0+n1/g0"
+	Ranks []string `json:"ranks"` // names of its devices, in the order of the group's ranks
+}
+
+// at gives the places of a device type or group.
+func (inv *Inventory) at(on string) []Place {
+	var places []Place
+	for _, p := range inv.Places {
+		if p.On == on {
+			places = append(places, p)
+		}
+	}
+	return places
 }
 
 // Machine is the host as discovery found it.

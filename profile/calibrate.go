@@ -34,25 +34,36 @@ type Past struct {
 	Header   *Header
 	Schedule *Schedule
 	Done     map[string]bool // keys of points that were measured or failed for good
-	Again    map[string]bool // and of those that were measured a second time
-	Spent    time.Duration   // measuring time of earlier runs
-	Ended    EndReason       // of the newest run, if it came to its end
+	Again    map[string]bool // and of those that are not to be measured a second time: they were, or must not be
+	Peers    map[peerKey]bool
+	Spent    time.Duration // measuring time of earlier runs
+	Ended    EndReason     // of the newest run, if it came to its end
 }
 
 // NewPast collects, as a Visitor, what a resume needs to know.
 func NewPast() (*Past, Visitor) {
-	p := &Past{Done: map[string]bool{}, Again: map[string]bool{}}
+	p := &Past{Done: map[string]bool{}, Again: map[string]bool{}, Peers: map[peerKey]bool{}}
 	spend := func(x *Point) error { p.Spent += time.Duration(x.Elapsed * float64(time.Second)); return nil }
 	return p, Visitor{
 		Header:   func(h *Header) error { p.Header = h; return nil },
 		Schedule: func(s *Schedule) error { p.Schedule = s; return nil },
-		Point:    func(x *Point) error { p.Done[x.Key] = true; return spend(x) },
-		Again:    func(x *Point) error { p.Again[x.Key] = true; return spend(x) },
-		Canary:   spend,
-		Resume:   func(*Resume) error { p.Ended = ""; return nil },
-		End:      func(e *End) error { p.Ended = e.Reason; return nil },
+		Point: func(x *Point) error {
+			p.Done[x.Key] = true
+			if x.Class.final() {
+				p.Again[x.Key] = true
+			}
+			return spend(x)
+		},
+		Peer:   func(x *Point) error { p.Peers[peerKey{x.Key, x.Place}] = true; return spend(x) },
+		Again:  func(x *Point) error { p.Again[x.Key] = true; return spend(x) },
+		Canary: spend,
+		Resume: func(*Resume) error { p.Ended = ""; return nil },
+		End:    func(e *End) error { p.Ended = e.Reason; return nil },
 	}
 }
+
+// peerKey is a point at another place.
+type peerKey struct{ key, place string }
 
 // Fits says whether a journal was made in the environment of an inventory;
 // an empty one was. Otherwise nothing may be appended to it, and a profile
@@ -83,7 +94,7 @@ type Progress struct {
 // of single points are recorded and measuring goes on, until three workers in a
 // row or a third of 30 points or more have failed.
 func Calibrate(ctx context.Context, b Backend, cfg Config, past *Past, j Journal, report func(Progress)) error {
-	c := &calibration{Config: cfg, backend: b, journal: j, report: report, started: b.Clock().Now(), open: map[string]Executor{}}
+	c := &calibration{Config: cfg, backend: b, journal: j, report: report, started: b.Clock().Now(), open: map[peerKey]Executor{}, denied: map[string]bool{}}
 	defer c.close()
 	report(Progress{Phase: "discovering"})
 	inv, err := b.Discover(ctx)
@@ -110,9 +121,10 @@ type calibration struct {
 	started     time.Time
 	protocol    Protocol
 	fingerprint string
-	open        map[string]Executor
-	failed      int // points without times
-	lost        int // workers lost in a row
+	open        map[peerKey]Executor // by device or group, and place
+	denied      map[string]bool      // keys of points that are not run again
+	failed      int                  // points without times
+	lost        int                  // workers lost in a row
 }
 
 // begin writes the header of a new recording, or checks that a resumed one is
@@ -137,7 +149,7 @@ func (c *calibration) begin(inv *Inventory, past *Past) error {
 	return c.journal.Append(Header{
 		Schema: RecordingSchema, Tool: c.Tool, Created: now, Backend: inv.Backend, Simulated: inv.Simulated,
 		Fingerprint: fp, Seed: c.Seed, Machine: inv.Machine, Devices: inv.Devices, Groups: inv.Groups,
-		Protocol: c.protocol, Notes: inv.Notes,
+		Places: inv.Places, Protocol: c.protocol, Notes: inv.Notes,
 	})
 }
 
@@ -152,9 +164,19 @@ func (c *calibration) schedule(ctx context.Context, inv *Inventory) (*Schedule, 
 		return nil, err
 	}
 	left := c.Budget - c.backend.Clock().Now().Sub(c.started)
-	spots, canaries := plan(spaces, costs, points, each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
-	s := &Schedule{T: lineSchedule, BudgetS: c.Budget.Seconds(), Points: spots, Canaries: canaries}
+	spots, short := plan(spaces, costs, points, each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
+	s := &Schedule{
+		T: lineSchedule, BudgetS: c.Budget.Seconds(), Points: spots, Canaries: canaries(spots, short),
+		Once: c.wantedOnce(inv.Once), Peers: peers(inv, spots, short, each, units.Seconds(c.Budget.Seconds())),
+	}
 	return s, c.journal.Append(s)
+}
+
+func (c *calibration) wantedOnce(all []Spot) []Spot {
+	if len(c.Only) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(s Spot) bool { return !slices.Contains(c.Only, s.Op) })
 }
 
 func (c *calibration) wanted(all []Space) []Space {
@@ -195,7 +217,7 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) (Costs, []Space
 			if ctx.Err() != nil {
 				return nil, nil, ctx.Err()
 			}
-			if err := c.failure(spot, err, c.now()); err != nil {
+			if err := c.failure(visit{Spot: spot, line: linePoint}, err, c.now()); err != nil {
 				return nil, nil, err
 			}
 			continue
@@ -209,11 +231,21 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) (Costs, []Space
 	return costs, able, nil
 }
 
-// once runs a spot a few times and gives the time of one call.
+// once runs a spot a few times and gives the time of one call; like a point, it
+// gets a second try on a fresh worker where that may help.
 func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error) {
+	one, err := c.tryOnce(ctx, spot)
+	if err != nil && ctx.Err() == nil && asOpError(err).Class.retried() {
+		c.drop(spot.On, "")
+		one, err = c.tryOnce(ctx, spot)
+	}
+	return one, err
+}
+
+func (c *calibration) tryOnce(ctx context.Context, spot Spot) (units.Seconds, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
 	defer cancel()
-	x, err := c.executor(ctx, spot.On)
+	x, err := c.executor(ctx, spot.On, "")
 	if err != nil {
 		return 0, err
 	}
@@ -223,7 +255,7 @@ func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error
 		one, _, err = warmUp(ctx, x)
 	}
 	if err != nil && asOpError(err).Lost {
-		c.drop(spot.On)
+		c.drop(spot.On, "")
 	}
 	return one, err
 }
@@ -244,14 +276,18 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 	// those that there was no time for.
 	budget := max(time.Duration(s.BudgetS*float64(time.Second)), c.Budget)
 	deadline := c.started.Add(budget - past.Spent)
-	for i, v := range c.visits(s, past) {
+	todo := c.visits(s, past)
+	for i, v := range todo {
 		left := deadline.Sub(c.backend.Clock().Now())
 		if left <= 0 {
 			return finish(EndBudget)
 		}
-		at := Progress{Phase: "measuring", Now: v.Spot, Done: v.place, Total: visitsAPoint * len(s.Points), Left: left}
+		if v.line == lineAgain && c.denied[v.Key(c.fingerprint)] {
+			continue
+		}
+		at := Progress{Phase: "measuring", Now: v.Spot, Done: v.place, Total: len(s.Once) + len(s.Peers) + visitsAPoint*len(s.Points), Left: left}
 		c.report(at)
-		p, err := c.point(ctx, v.Spot, v.line)
+		p, err := c.point(ctx, v)
 		if err != nil {
 			return err
 		}
@@ -276,22 +312,33 @@ const visitsAPoint = 2
 type visit struct {
 	Spot
 	line  string
-	place int // in the whole run
+	peer  string // where, of a peer
+	place int    // in the whole run
 }
 
-// visits lists what is still to be measured. A point that
-// failed has nothing to compare with, but may succeed the second time.
+// visits lists what is still to be measured: first what is measured once, for
+// memory is best looked at before anything ran; then all points, the peers, and
+// all points again. A point that failed has nothing to compare with, but may
+// succeed the second time.
 func (c *calibration) visits(s *Schedule, past *Past) []visit {
 	var todo []visit
-	for i, spot := range s.Points {
-		if !past.Done[spot.Key(c.fingerprint)] {
-			todo = append(todo, visit{spot, linePoint, i})
+	place := 0
+	add := func(done bool, v visit) {
+		if v.place = place; !done {
+			todo = append(todo, v)
 		}
+		place++
 	}
-	for i, k := range rand.New(rand.NewPCG(c.Seed, 2)).Perm(len(s.Points)) {
-		if spot := s.Points[k]; !past.Again[spot.Key(c.fingerprint)] {
-			todo = append(todo, visit{spot, lineAgain, len(s.Points) + i})
-		}
+	for _, spot := range slices.Concat(s.Once, s.Points) {
+		add(past.Done[spot.Key(c.fingerprint)], visit{Spot: spot, line: linePoint})
+	}
+	for _, p := range s.Peers {
+		spot := s.Points[p.Point]
+		add(past.Peers[peerKey{spot.Key(c.fingerprint), p.Place}], visit{Spot: spot, line: linePeer, peer: p.Place})
+	}
+	for _, k := range rand.New(rand.NewPCG(c.Seed, 2)).Perm(len(s.Points)) {
+		spot := s.Points[k]
+		add(past.Again[spot.Key(c.fingerprint)], visit{Spot: spot, line: lineAgain})
 	}
 	return todo
 }
@@ -300,7 +347,10 @@ func (c *calibration) visits(s *Schedule, past *Past) []visit {
 func (c *calibration) repeat(ctx context.Context, s *Schedule, round int) error {
 	for k := range min(2, len(s.Canaries)) {
 		spot := s.Points[s.Canaries[(2*round+k)%len(s.Canaries)]]
-		if _, err := c.point(ctx, spot, lineCanary); err != nil {
+		if c.denied[spot.Key(c.fingerprint)] {
+			continue
+		}
+		if _, err := c.point(ctx, visit{Spot: spot, line: lineCanary}); err != nil {
 			return err
 		}
 	}
@@ -318,27 +368,26 @@ func (c *calibration) healthy(tried int) error {
 	return nil
 }
 
-// point measures one spot, with one retry on a fresh worker if the first one
-// died, and appends what came of it. The error is the journal's or ctx's.
-func (c *calibration) point(ctx context.Context, spot Spot, t string) (*Point, error) {
+// point measures one spot, with one retry on a fresh worker if the failure may
+// be the worker's, and appends what came of it. The error is the journal's or
+// ctx's.
+func (c *calibration) point(ctx context.Context, v visit) (*Point, error) {
 	at, start := c.now(), c.backend.Clock().Now()
-	m, err := c.sample(ctx, spot)
-	if err != nil && ctx.Err() == nil && asOpError(err).Lost {
-		m, err = c.sample(ctx, spot)
+	m, err := c.sample(ctx, v)
+	if err != nil && ctx.Err() == nil && asOpError(err).Class.retried() {
+		c.drop(v.On, v.peer)
+		m, err = c.sample(ctx, v)
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 	if err != nil {
-		if t != linePoint {
-			return nil, nil // its first measurement stands, or its failure
-		}
-		return nil, c.failure(spot, err, at)
+		return nil, c.failure(v, err, at)
 	}
 	c.lost = 0
 	p := &Point{
-		T: t, Key: spot.Key(c.fingerprint), Spot: spot, Times: m.times, Inner: m.inner, Stop: m.stop,
-		Discarded: m.discarded, Disturbed: m.disturbed, Guard: m.guard,
+		T: v.line, Key: v.Key(c.fingerprint), Spot: v.Spot, Place: v.peer, Times: m.times, Inner: m.inner, Stop: m.stop,
+		Size: m.size, Ratio: m.ratio, Peak: m.peak, Discarded: m.discarded, Disturbed: m.disturbed, Guard: m.guard,
 		At: at, Elapsed: c.backend.Clock().Now().Sub(start).Seconds(),
 	}
 	if len(m.ranks) > 1 {
@@ -347,54 +396,74 @@ func (c *calibration) point(ctx context.Context, spot Spot, t string) (*Point, e
 	return p, c.journal.Append(p)
 }
 
-func (c *calibration) sample(ctx context.Context, spot Spot) (*sampling, error) {
+func (c *calibration) sample(ctx context.Context, v visit) (*sampling, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
 	defer cancel()
-	x, err := c.executor(ctx, spot.On)
+	x, err := c.executor(ctx, v.On, v.peer)
 	if err != nil {
 		return nil, err
 	}
-	m, err := samplePoint(ctx, c.backend.Clock(), x, spot.Shape, c.inputSeed(spot), c.protocol)
+	var m *sampling
+	if measures := quantity(v.Op); measures == op.Time {
+		m, err = samplePoint(ctx, c.backend.Clock(), x, v.Shape, c.inputSeed(v.Spot), c.protocol)
+	} else {
+		m, err = gaugePoint(ctx, x, v.Shape, c.inputSeed(v.Spot), measures)
+	}
 	if err != nil && asOpError(err).Lost {
-		c.drop(spot.On)
+		c.drop(v.On, v.peer)
 	}
 	return m, err
 }
 
-// failure records a point that could not be measured.
-func (c *calibration) failure(spot Spot, err error, at string) error {
+// failure records a point that could not be measured. Later visits of a point
+// are not recorded: its first measurement stands, or its failure.
+func (c *calibration) failure(v visit, err error, at string) error {
 	e := asOpError(err)
+	if e.Class.final() {
+		c.denied[v.Key(c.fingerprint)] = true
+	}
+	if v.line == lineAgain || v.line == lineCanary {
+		return nil
+	}
 	c.failed++
 	if e.Lost {
 		c.lost++
 	}
-	p := &Point{T: linePoint, Key: spot.Key(c.fingerprint), Spot: spot, Class: e.Class, Error: e.Err.Error(), At: at}
-	c.report(Progress{Phase: "measuring", Now: spot, Point: p})
+	p := &Point{T: v.line, Key: v.Key(c.fingerprint), Spot: v.Spot, Place: v.peer, Class: e.Class, Error: e.Err.Error(), At: at}
+	if e.Class == OutOfMemory {
+		p.Peak = v.Shape.Work().Bytes()
+	}
+	c.report(Progress{Phase: "measuring", Now: v.Spot, Point: p})
 	return c.journal.Append(p)
 }
 
-func (c *calibration) executor(ctx context.Context, on string) (Executor, error) {
-	if x, ok := c.open[on]; ok {
+func (c *calibration) executor(ctx context.Context, on, place string) (Executor, error) {
+	at := peerKey{on, place}
+	if x, ok := c.open[at]; ok {
 		return x, nil
 	}
-	x, err := c.backend.Open(ctx, on)
+	x, err := c.backend.Open(ctx, on, place)
 	if err != nil {
+		if e := (*OpError)(nil); errors.As(err, &e) {
+			return nil, err
+		}
 		return nil, &OpError{Class: Crashed, Lost: true, Err: err}
 	}
-	c.open[on] = x
+	c.open[at] = x
 	return x, nil
 }
 
-func (c *calibration) drop(on string) {
-	if x, ok := c.open[on]; ok {
+func (c *calibration) drop(on, place string) {
+	at := peerKey{on, place}
+	if x, ok := c.open[at]; ok {
 		_ = x.Close() // it is dead or being killed; its error was already reported
-		delete(c.open, on)
+		delete(c.open, at)
 	}
 }
 
 func (c *calibration) close() {
-	for on := range c.open {
-		c.drop(on)
+	for at := range c.open {
+		c.drop(at.key, at.place)
 	}
 }
 
@@ -420,59 +489,4 @@ func fingerprint(inv *Inventory) string {
 		s += "\n" + g.Name
 	}
 	return hash(s)
-}
-
-// Outlook is what a calibration would measure, family by family.
-type Outlook struct {
-	Budget   units.Seconds `json:"budget_s"`
-	Each     units.Seconds `json:"point_time_s"` // for the samples of one point
-	Families []Outline     `json:"families"`
-}
-
-// Outline is one family of shapes of an Outlook.
-type Outline struct {
-	On       string     `json:"on"`
-	Op       op.Kind    `json:"op"`
-	Variant  op.Variant `json:"variant,omitzero"`
-	Points   int        `json:"points"`
-	Smallest Spot       `json:"smallest"`
-	Largest  Spot       `json:"largest"` // the end of the axes; the budget may not reach it
-}
-
-// DryRun says what a calibration with this budget would measure, without
-// running anything.
-//
-// Errors: nothing to measure, or too short a budget.
-func DryRun(inv *Inventory, only []op.Kind, budget units.Seconds) (*Outlook, error) {
-	c := &calibration{Config: Config{Only: only}}
-	spaces := c.wanted(inv.Spaces)
-	points, each, err := c.aims(inv, budget)
-	if err != nil {
-		return nil, err
-	}
-	o := &Outlook{Budget: budget, Each: each}
-	for i, n := range shares(spaces, points) {
-		sp := spaces[i]
-		corner := func(at float64) Spot {
-			u := make([]float64, sp.Dims)
-			for d := range u {
-				u[d] = at
-			}
-			return NewSpot(sp.On, sp.Make(u))
-		}
-		small := corner(0)
-		o.Families = append(o.Families, Outline{
-			On: sp.On, Op: sp.Kind, Variant: small.Shape.Variant(), Points: n, Smallest: small, Largest: corner(1),
-		})
-	}
-	return o, nil
-}
-
-// aims is aims for the wanted spaces of an inventory.
-func (c *calibration) aims(inv *Inventory, budget units.Seconds) (points int, each units.Seconds, err error) {
-	spaces := c.wanted(inv.Spaces)
-	if len(spaces) == 0 {
-		return 0, 0, fmt.Errorf("nothing to measure: the %s backend offers %v, --only asks for %v", inv.Backend, kinds(inv.Spaces), c.Only)
-	}
-	return aims(len(spaces), budget)
 }

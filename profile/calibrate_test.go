@@ -219,8 +219,8 @@ func TestAnotherMachineIsRefused(t *testing.T) {
 
 func TestFaultsAreRecordedAndMeasuringGoesOn(t *testing.T) {
 	for spec, want := range map[string]profile.Class{
-		"1xbig,fail=0.2": profile.Crashed,
-		"1xbig,hang=0.2": profile.Hung,
+		"1xbig,fail=0.2":  profile.Crashed,
+		"1xbig,hang=0.05": profile.Hung, // never run again, so three in a row end the run sooner
 	} {
 		path := filepath.Join(t.TempDir(), "x")
 		if err := calibrate(t, t.Context(), path, spec, config(20*time.Second), silent); err != nil {
@@ -331,5 +331,128 @@ func TestAFullDiskStopsTheRun(t *testing.T) {
 	err := profile.Calibrate(t.Context(), sim.New(c), config(20*time.Second), past, &full{left: 5}, silent)
 	if err == nil || !strings.Contains(err.Error(), "no space left on device") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// faulty fails the first tries of one op with a class, and counts them.
+type faulty struct {
+	*sim.Backend
+	kind   op.Kind
+	class  profile.Class
+	lost   bool
+	strike int // fails the first so many tries
+	tries  map[string]int
+}
+
+type faultyExecutor struct {
+	profile.Executor
+	*faulty
+}
+
+func (b *faulty) Open(ctx context.Context, on, place string) (profile.Executor, error) {
+	x, err := b.Backend.Open(ctx, on, place)
+	return faultyExecutor{x, b}, err
+}
+
+func (x faultyExecutor) Prepare(ctx context.Context, s op.Shape, seed uint64) error {
+	if s.Kind() == x.kind {
+		key := profile.NewSpot("", s).Key("")
+		if x.tries[key]++; x.tries[key] <= x.strike {
+			return &profile.OpError{Class: x.class, Lost: x.lost, Err: errors.New("requested")}
+		}
+	}
+	return x.Executor.Prepare(ctx, s, seed)
+}
+
+// What may be the worker's fault is tried once more on a fresh one; what never
+// changes, and what costs a whole deadline, is never run again.
+func TestHowOftenAFailingPointIsTried(t *testing.T) {
+	for _, c := range []struct {
+		class  profile.Class
+		lost   bool
+		strike int
+		tries  int  // of the pilot's shape, whose first failure drops the family
+		good   bool // it was measured in the end
+	}{
+		{profile.OutOfMemory, false, 1, 0, true},
+		{profile.Crashed, true, 1, 0, true},
+		{profile.Unsupported, false, 1e6, 1, false},
+		{profile.Hung, true, 1e6, 1, false},
+		{profile.Failed, false, 1e6, 1, false},
+		{profile.OutOfMemory, false, 1e6, 2, false},
+	} {
+		spec, err := sim.Parse("1xbig")
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The pilot of the op passes: its shape is known to have been tried.
+		b := &faulty{Backend: sim.New(spec), kind: op.KindAdamW, class: c.class, lost: c.lost, strike: c.strike, tries: map[string]int{}}
+		pilot := profile.NewSpot("", op.AdamW{Params: int64(profile.LogScale(0.35, 1<<12, 65536*16384))}).Key("")
+		b.tries[pilot] = 1e9
+		path := filepath.Join(t.TempDir(), "x")
+		j, err := doc.OpenJournal(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		past, _ := profile.NewPast()
+		cfg := config(20 * time.Second)
+		cfg.Only = []op.Kind{op.KindAdamW, op.KindGEMM, op.KindNorm, op.KindRope, op.KindSwiGLU, op.KindAttnFwd}
+		err = profile.Calibrate(t.Context(), b, cfg, past, j, silent)
+		j.Close()
+		if err != nil && c.strike == 1 {
+			t.Errorf("%+v: %v", c, err)
+		}
+		var adamw []*profile.Point
+		for _, p := range read(t, path).points {
+			if p.Op == op.KindAdamW {
+				adamw = append(adamw, p)
+			}
+		}
+		if len(adamw) == 0 {
+			t.Fatalf("%+v: no points", c)
+		}
+		for _, p := range adamw {
+			if p.OK() != c.good {
+				t.Errorf("%+v: class %q", c, p.Class)
+			}
+			if n := b.tries[profile.NewSpot("", p.Shape).Key("")]; !c.good && n != c.tries {
+				t.Errorf("%+v: tried %d times", c, n)
+			}
+		}
+	}
+}
+
+// Every device of a type but the first is compared with it at a few points.
+func TestOtherDevicesOfATypeAreMeasured(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	if err := calibrate(t, t.Context(), path, "3xbig,slow=n0/g2:1.22,noise=0.01", config(time.Minute), silent); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, peers := map[string]float64{}, map[string]int{}
+	tally, err := profile.Read(path, bytes.NewReader(data), profile.Visitor{
+		Point: func(p *profile.Point) error {
+			if p.OK() && p.On == "sim_big" {
+				own[p.Key] = p.Times[0]
+			}
+			return nil
+		},
+		Peer: func(p *profile.Point) error {
+			peers[p.Place]++
+			ratio, want := p.Times[0]/own[p.Key], 1.0
+			if p.Place == "n0/g2" {
+				want = 1.22
+			}
+			if ratio < 0.93*want || ratio > 1.07*want {
+				t.Errorf("%s: %s takes %.2f of the first device's time, want %.2f", p.Place, p.Op, ratio, want)
+			}
+			return nil
+		},
+	})
+	if err != nil || tally.Peers != 8 || len(peers) != 2 || peers["n0/g1"] != 4 {
+		t.Errorf("%+v %v %v", tally, peers, err)
 	}
 }

@@ -134,19 +134,16 @@ func candidates(sp Space, n int, rate, longest units.Seconds, r *rand.Rand) []ca
 // plan chooses the points of all spaces so that measuring them takes about
 // `budget`. The order is shuffled, so that drift of the machine is not
 // confounded with size, in two rounds: `fewest` points of every space come
-// first, so that a run that ends early still has a law for every op.
-//
-// The canaries are the first points of each device and group whose calls are
-// short: they are measured again and again, and one long call of them took a
-// quarter of a minute's budget.
-func plan(spaces []Space, costs Costs, points int, each, budget units.Seconds, r *rand.Rand) (spots []Spot, canaries []int) {
+// first, so that a run that ends early still has a law for every op. It
+// also says, by key, which points' calls are short beside `each`.
+func plan(spaces []Space, costs Costs, points int, each, budget units.Seconds, r *rand.Rand) (spots []Spot, short map[string]bool) {
 	counts := shares(spaces, points)
 	total := 0
 	for _, n := range counts {
 		total += n
 	}
 	var first, rest []Spot
-	short := map[string]bool{}
+	short = map[string]bool{}
 	for i, sp := range spaces {
 		part := budget * units.Seconds(float64(counts[i])/float64(total))
 		for k, s := range fill(sp, counts[i], costs[i], each, part, r.Uint64()) {
@@ -162,15 +159,22 @@ func plan(spaces []Space, costs Costs, points int, each, budget units.Seconds, r
 	for _, round := range [][]Spot{first, rest} {
 		r.Shuffle(len(round), func(i, j int) { round[i], round[j] = round[j], round[i] })
 	}
-	spots = append(first, rest...)
+	return append(first, rest...), short
+}
+
+// canaries are the first points of each device and group whose calls are
+// short: they are measured again and again, and one long call of them took a
+// quarter of a minute's budget.
+func canaries(spots []Spot, short map[string]bool) []int {
+	var chosen []int
 	seen := map[string]bool{}
 	for i, s := range spots {
 		if !seen[s.On] && short[s.Key("")] {
 			seen[s.On] = true
-			canaries = append(canaries, i)
+			chosen = append(chosen, i)
 		}
 	}
-	return spots, canaries
+	return chosen
 }
 
 // shares splits a number of points among the spaces.
@@ -227,3 +231,45 @@ func pointTime(s op.Shape, rate, each units.Seconds) units.Seconds {
 func LogScale(u, min, max float64) float64 {
 	return math.Round(min * math.Pow(max/min, u))
 }
+
+// Peers take at most this share of a budget and this many points a place:
+// enough to tell a slow device from a slow moment.
+const (
+	peerShare      = 0.15
+	mostPeerPoints = 4
+)
+
+// peers chooses points to be measured at the other places of every device and
+// group: the first short ones of different ops, the same at all its places.
+func peers(inv *Inventory, spots []Spot, short map[string]bool, each, budget units.Seconds) []Peer {
+	others := 0
+	for _, p := range inv.Places {
+		if !home(inv, p) {
+			others++
+		}
+	}
+	if others == 0 {
+		return nil
+	}
+	n := min(max(1, int(peerShare*budget/(units.Seconds(others)*(each+10*overhead)))), mostPeerPoints)
+	chosen := map[string][]int{}
+	for i, s := range spots {
+		known := slices.ContainsFunc(chosen[s.On], func(k int) bool { return spots[k].Op == s.Op })
+		if len(chosen[s.On]) < n && !known && short[s.Key("")] {
+			chosen[s.On] = append(chosen[s.On], i)
+		}
+	}
+	var all []Peer
+	for _, p := range inv.Places {
+		if home(inv, p) {
+			continue
+		}
+		for _, i := range chosen[p.On] {
+			all = append(all, Peer{Point: i, Place: p.Name})
+		}
+	}
+	return all
+}
+
+// home says whether a device's or group's own points are measured at a place.
+func home(inv *Inventory, p Place) bool { return inv.at(p.On)[0].Name == p.Name }

@@ -19,6 +19,7 @@ type Visitor struct {
 	Point    func(*Point) error
 	Again    func(*Point) error // a second visit of a point
 	Canary   func(*Point) error
+	Peer     func(*Point) error // a point at another place
 	Resume   func(*Resume) error
 	End      func(*End) error
 }
@@ -29,6 +30,7 @@ type Tally struct {
 	Failed   int // of the points, without times
 	Again    int
 	Canaries int
+	Peers    int
 	Torn     bool // the last line was not finished; it does not count
 }
 
@@ -40,7 +42,7 @@ type Tally struct {
 // the file, unknown or duplicate keys, values out of range, a device or group
 // that the header does not list.
 func Read(name string, r io.Reader, v Visitor) (Tally, error) {
-	d := &reader{name: name, visit: v, on: map[string]int{}}
+	d := &reader{name: name, visit: v, places: map[[2]string]bool{}}
 	torn, err := doc.ReadLines(name, r, doc.MaxLine, d.line)
 	if err == nil && d.header == nil {
 		err = &doc.Error{File: name, Msg: "holds no complete line", Hint: "a recording begins with a header line; was the file cut off?"}
@@ -54,6 +56,7 @@ type reader struct {
 	visit  Visitor
 	header *Header
 	on     map[string]int // ranks of every device (1) and group
+	places map[[2]string]bool
 	tally  Tally
 }
 
@@ -63,7 +66,7 @@ func (d *reader) line(n int, data []byte) error {
 	}
 	var err error
 	switch t := lineType(data); t {
-	case linePoint, lineAgain, lineCanary:
+	case linePoint, lineAgain, lineCanary, linePeer:
 		err = d.point(n, data)
 	case lineSchedule:
 		err = decodeLine(d, n, data, d.schedule)
@@ -72,7 +75,7 @@ func (d *reader) line(n int, data []byte) error {
 	case lineEnd:
 		err = decodeLine(d, n, data, d.visit.End)
 	default:
-		return d.fail(n, "t", fmt.Sprintf("%q", t), "want point, again, canary, schedule, resume or end", "every line after the header begins with its \"t\" key; delete the line if it is not a recording's")
+		return d.fail(n, "t", fmt.Sprintf("%q", t), "want point, again, canary, peer, schedule, resume or end", "every line after the header begins with its \"t\" key; delete the line if it is not a recording's")
 	}
 	return err
 }
@@ -89,11 +92,9 @@ func (d *reader) first(n int, data []byte) error {
 		return d.wrap(n, err)
 	}
 	d.header = &h
-	for _, dev := range h.Devices {
-		d.on[dev.Name] = 1
-	}
-	for _, g := range h.Groups {
-		d.on[g.Name] = g.Ranks()
+	d.on = h.ranks()
+	for _, p := range h.Places {
+		d.places[[2]string{p.On, p.Name}] = true
 	}
 	if d.visit.Header == nil {
 		return nil
@@ -131,6 +132,9 @@ func (d *reader) count(p *Point) func(*Point) error {
 	case lineAgain:
 		d.tally.Again++
 		return d.visit.Again
+	case linePeer:
+		d.tally.Peers++
+		return d.visit.Peer
 	}
 	d.tally.Points++
 	if !p.OK() {
@@ -144,6 +148,9 @@ func (d *reader) placed(p *Point) error {
 	ranks, ok := d.on[p.On]
 	if !ok {
 		return fmt.Errorf("on: %q: the header lists no such device or group", p.On)
+	}
+	if p.Place != "" && !d.places[[2]string{p.On, p.Place}] {
+		return fmt.Errorf("place: %q: the header lists no such place of %q", p.Place, p.On)
 	}
 	want := 1
 	if g, ok := p.Shape.(op.Grouped); ok {
@@ -164,6 +171,19 @@ func (d *reader) schedule(s *Schedule) error {
 	for i, c := range s.Canaries {
 		if c < 0 || c >= len(s.Points) {
 			return fmt.Errorf("canaries[%d]: %d: want an index into points", i, c)
+		}
+	}
+	for i := range s.Once {
+		if err := s.Once[i].decode(); err != nil {
+			return fmt.Errorf("once[%d].%w", i, err)
+		}
+	}
+	for i, p := range s.Peers {
+		if p.Point < 0 || p.Point >= len(s.Points) {
+			return fmt.Errorf("peers[%d].point: %d: want an index into points", i, p.Point)
+		}
+		if !d.places[[2]string{s.Points[p.Point].On, p.Place}] {
+			return fmt.Errorf("peers[%d].place: %q: the header lists no such place of %q", i, p.Place, s.Points[p.Point].On)
 		}
 	}
 	if d.visit.Schedule == nil {

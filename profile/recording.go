@@ -7,6 +7,7 @@ import (
 	"math"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -25,6 +26,7 @@ type Header struct {
 	Machine     Machine         `json:"machine"`
 	Devices     []op.DeviceType `json:"devices"`
 	Groups      []op.GroupType  `json:"groups"`
+	Places      []Place         `json:"places,omitempty"`
 	Protocol    Protocol        `json:"protocol"`
 	Notes       []string        `json:"notes,omitempty"`
 }
@@ -53,7 +55,37 @@ func (h *Header) Validate() error {
 		}
 		known[g.Name] = true
 	}
+	if err := h.validPlaces(); err != nil {
+		return err
+	}
 	return h.Protocol.Validate()
+}
+
+func (h *Header) validPlaces() error {
+	ranks := h.ranks()
+	for i, p := range h.Places {
+		switch n, ok := ranks[p.On]; {
+		case !ok:
+			return fmt.Errorf("places[%d].on: %q: no such device or group", i, p.On)
+		case p.Name == "":
+			return fmt.Errorf("places[%d].name: missing", i)
+		case len(p.Ranks) != n:
+			return fmt.Errorf("places[%d].ranks: %d names: %q has %d ranks", i, len(p.Ranks), p.On, n)
+		}
+	}
+	return nil
+}
+
+// ranks is the number of ranks of every device (1) and group.
+func (h *Header) ranks() map[string]int {
+	n := map[string]int{}
+	for _, d := range h.Devices {
+		n[d.Name] = 1
+	}
+	for _, g := range h.Groups {
+		n[g.Name] = g.Ranks()
+	}
+	return n
 }
 
 // The kinds of line after the header, in their "t" key.
@@ -62,6 +94,7 @@ const (
 	linePoint    = "point"
 	lineAgain    = "again" // a point measured a second time, at another moment
 	lineCanary   = "canary"
+	linePeer     = "peer" // a point of another device of a type, or of another set of devices of a group's signature
 	lineResume   = "resume"
 	lineEnd      = "end"
 )
@@ -73,6 +106,14 @@ type Schedule struct {
 	BudgetS  float64 `json:"budget_s"`
 	Points   []Spot  `json:"points"`
 	Canaries []int   `json:"canaries"` // indices of Points that are measured again and again
+	Once     []Spot  `json:"once,omitempty"`
+	Peers    []Peer  `json:"peers,omitempty"`
+}
+
+// Peer is a point of the schedule that is measured at another place too.
+type Peer struct {
+	Point int    `json:"point"` // index into points
+	Place string `json:"place"`
 }
 
 // Spot is an op at a shape on a device or group.
@@ -114,14 +155,18 @@ func (s *Spot) decode() error {
 
 // Point is one measured point, or one that failed and why.
 type Point struct {
-	T   string `json:"t"` // "point" the first time, "again", or "canary"
+	T   string `json:"t"` // "point" the first time, "again", "canary" or "peer"
 	Key string `json:"key"`
 	Spot
+	Place     string      `json:"place,omitempty"` // of a peer
 	Class     Class       `json:"class,omitempty"` // of the failure; absent when it was measured
 	Error     string      `json:"error,omitempty"`
 	Times     []float64   `json:"times_s,omitempty"`      // a call, slowest rank, one entry a sample
 	RankTimes [][]float64 `json:"rank_times_s,omitempty"` // [rank][sample], for groups
 	Inner     int         `json:"inner,omitempty"`        // calls in a sample
+	Size      units.Bytes `json:"size_bytes,omitzero"`    // of a memory op
+	Ratio     float64     `json:"ratio,omitzero"`         // of an overlap: with the other op over alone
+	Peak      units.Bytes `json:"peak_bytes,omitzero"`    // most device memory held meanwhile; of an oom, what the tensors would have needed
 	Stop      Stop        `json:"stop,omitempty"`
 	Discarded int         `json:"discarded,omitzero"` // samples dropped by the guards
 	Disturbed bool        `json:"disturbed,omitzero"` // kept although others held the cores
@@ -136,14 +181,17 @@ func (p *Point) OK() bool { return p.Class == "" }
 // Validate reports the first field that is missing or out of range.
 func (p *Point) Validate() error {
 	switch {
-	case p.OK() && len(p.Times) == 0:
-		return fmt.Errorf("times_s: 0 samples (%d discarded); measure the point again: evenkeel calibrate --only %s", p.Discarded, p.Op)
-	case !p.OK() && len(p.Times) > 0:
-		return fmt.Errorf("times_s: a point of class %q has no times", p.Class)
+	case !p.OK() && (len(p.Times) > 0 || p.Size != 0 || p.Ratio != 0):
+		return fmt.Errorf("times_s: a point of class %q has no result", p.Class)
 	case !p.OK() && p.Error == "":
 		return fmt.Errorf("error: missing: say why the point is of class %q", p.Class)
-	case p.Discarded < 0 || p.Inner < 0:
-		return fmt.Errorf("discarded, inner: must not be negative")
+	case p.Discarded < 0 || p.Inner < 0 || p.Peak < 0:
+		return fmt.Errorf("discarded, inner, peak_bytes: must not be negative")
+	case (p.T == linePeer) != (p.Place != ""):
+		return fmt.Errorf("place: %q: every peer names its place, and no other line does", p.Place)
+	}
+	if err := p.validQuantity(); err != nil {
+		return err
 	}
 	if err := validTimes("times_s", p.Times); err != nil {
 		return err
@@ -157,6 +205,34 @@ func (p *Point) Validate() error {
 		}
 	}
 	return nil
+}
+
+// validQuantity checks that a measured point holds what its op measures, and
+// nothing else.
+func (p *Point) validQuantity() error {
+	measures := quantity(p.Op)
+	switch {
+	case !p.OK():
+		return nil
+	case measures == op.Time && len(p.Times) == 0:
+		return fmt.Errorf("times_s: 0 samples (%d discarded); measure the point again: evenkeel calibrate --only %s", p.Discarded, p.Op)
+	case measures != op.Time && len(p.Times) > 0:
+		return fmt.Errorf("times_s: %s measures %s, not time", p.Op, measures)
+	case measures == op.Size && p.Size <= 0 || measures != op.Size && p.Size != 0:
+		return fmt.Errorf("size_bytes: %d: want a positive number of a memory op, and none of another", int64(p.Size))
+	case measures == op.Ratio && !(p.Ratio > 0 && p.Ratio < 1e6) || measures != op.Ratio && p.Ratio != 0:
+		return fmt.Errorf("ratio: %v: want a positive number of an overlap, and none of another op", p.Ratio)
+	}
+	return nil
+}
+
+// quantity is what an op measures; unknown ops are refused before.
+func quantity(k op.Kind) op.Quantity {
+	spec, err := op.Lookup(k)
+	if err != nil {
+		return op.Time
+	}
+	return spec.Measures
 }
 
 // longest is a call nobody waits for: a time beyond it is a wrong unit.

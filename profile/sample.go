@@ -69,7 +69,33 @@ type sampling struct {
 	drops     int // throttled batches
 	disturbed bool
 	guard     Guard
+	peak      units.Bytes
 	stop      Stop
+
+	size  units.Bytes // instead of times, of an op that measures bytes
+	ratio float64     // and of one that measures a ratio
+}
+
+// gaugePoint measures an op whose quantity is not a time, once.
+func gaugePoint(ctx context.Context, x Executor, s op.Shape, seed uint64, measures op.Quantity) (*sampling, error) {
+	g, ok := x.(Gauge)
+	if !ok {
+		return nil, &OpError{Class: Unsupported, Err: fmt.Errorf("this backend measures no %s", measures)}
+	}
+	if err := x.Prepare(ctx, s, seed); err != nil {
+		return nil, err
+	}
+	v, err := g.Gauge(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !(v > 0) || math.IsInf(v, 0) {
+		return nil, &OpError{Class: Failed, Err: fmt.Errorf("the worker measured %v: want a positive number", v)}
+	}
+	if measures == op.Size {
+		return &sampling{size: units.Bytes(v)}, nil
+	}
+	return &sampling{ratio: v}, nil
 }
 
 // samplePoint warms a point up, samples it by the protocol and says why it
@@ -181,7 +207,8 @@ func (m *sampling) keep(b Batch) {
 			m.ranks[r] = append(m.ranks[r], float64(t))
 		}
 	}
-	m.guard.WaitShare = max(m.guard.WaitShare, b.Guard.WaitShare)
+	m.guard = m.guard.with(b.Guard)
+	m.peak = max(m.peak, b.Peak)
 }
 
 // fewestSamples make a median; one call of a point may take longer than the

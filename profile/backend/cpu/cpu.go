@@ -158,7 +158,7 @@ func gonumVersion() string {
 }
 
 // Open implements profile.Backend.
-func (b *Backend) Open(_ context.Context, on string) (profile.Executor, error) {
+func (b *Backend) Open(_ context.Context, on, _ string) (profile.Executor, error) {
 	if t, ok := strings.CutPrefix(on, "cpu:"); ok {
 		if threads, err := strconv.Atoi(t); err == nil {
 			return b.open(1, threads)

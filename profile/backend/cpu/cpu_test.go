@@ -97,7 +97,7 @@ func TestEveryFamilyRuns(t *testing.T) {
 	for _, sp := range inv.Spaces {
 		x := open[sp.On]
 		if x == nil {
-			if x, err = b.Open(t.Context(), sp.On); err != nil {
+			if x, err = b.Open(t.Context(), sp.On, ""); err != nil {
 				t.Fatal(err)
 			}
 			open[sp.On] = x
@@ -124,7 +124,7 @@ func TestEveryFamilyRuns(t *testing.T) {
 
 func TestUnsupportedAndTooLargeShapesAreRefusedNotRun(t *testing.T) {
 	b := backend(t, "", cpu.Config{})
-	x, err := b.Open(t.Context(), "cpu:1")
+	x, err := b.Open(t.Context(), "cpu:1", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestFaultsOfAWorkerAreNamed(t *testing.T) {
 		for _, on := range []string{"cpu:1", "2 cpu:1 over unix_socket"} {
 			t.Run(fault+" "+on, func(t *testing.T) {
 				b := backend(t, fault, cpu.Config{})
-				x, err := b.Open(t.Context(), on)
+				x, err := b.Open(t.Context(), on, "")
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile"
 )
 
 // Truth is the true cost of a simulated device: of compute ops
@@ -37,6 +38,8 @@ type Config struct {
 	Fail     float64 // share of points whose worker crashes
 	Hang     float64 // share of points whose worker hangs until its deadline
 	Wrong    op.Kind // an op whose numerics are wrong
+	Slow     string  // the place of a device that is slower than its type
+	SlowBy   float64 // by this factor
 }
 
 // Device is a simulated device type and how many there are.
@@ -44,6 +47,20 @@ type Device struct {
 	Name  string
 	Count int
 	Truth Truth
+}
+
+// places names the devices of every type, in the order of the command line.
+func (c Config) places() []profile.Place {
+	var places []profile.Place
+	i := 0
+	for _, d := range c.Devices {
+		for range d.Count {
+			name := fmt.Sprintf("n0/g%d", i)
+			places = append(places, profile.Place{On: d.Name, Name: name, Ranks: []string{name}})
+			i++
+		}
+	}
+	return places
 }
 
 // types are the devices that a command line can name: made up, and named so
@@ -55,7 +72,7 @@ func types() map[string]Truth {
 	}
 }
 
-// Parse reads "2xbig+2xsmall,noise=0.02,seed=7,throttle=0.01,fail=0.01,hang=0.01,wrong=gemm".
+// Parse reads "2xbig+2xsmall,noise=0.02,seed=7,throttle=0.01,fail=0.01,hang=0.01,wrong=gemm,slow=n0/g1:1.22".
 //
 // The error names the part that is wrong and what it may be.
 func Parse(s string) (Config, error) {
@@ -101,8 +118,15 @@ func (c *Config) set(p string) error {
 			return fmt.Errorf("sim: wrong=%q: %w", value, err)
 		}
 		c.Wrong = op.Kind(value)
+	case "slow":
+		place, by, _ := strings.Cut(value, ":")
+		v, err := strconv.ParseFloat(by, 64)
+		if err != nil || !(v > 0 && v < 100) {
+			return fmt.Errorf("sim: slow=%q: want a place and a factor, such as n0/g1:1.22", value)
+		}
+		c.Slow, c.SlowBy = place, v
 	default:
-		return fmt.Errorf("sim: %q: want noise, seed, throttle, fail, hang or wrong", p)
+		return fmt.Errorf("sim: %q: want noise, seed, throttle, fail, hang, wrong or slow", p)
 	}
 	return nil
 }

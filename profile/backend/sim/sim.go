@@ -60,6 +60,7 @@ func (b *Backend) Discover(context.Context) (*profile.Inventory, error) {
 	inv := &profile.Inventory{
 		Backend: "sim", Simulated: true,
 		Machine: profile.Machine{Host: "simulated", OS: "none", CPU: "none", Cores: 1},
+		Places:  b.config.places(),
 		Notes:   []string{"SIMULATED: no hardware was measured"},
 	}
 	for _, d := range b.config.Devices {
@@ -79,20 +80,36 @@ func (b *Backend) Discover(context.Context) (*profile.Inventory, error) {
 }
 
 // Open implements profile.Backend.
-func (b *Backend) Open(_ context.Context, on string) (profile.Executor, error) {
+func (b *Backend) Open(_ context.Context, on, place string) (profile.Executor, error) {
 	for _, d := range b.config.Devices {
 		if d.Name == on {
-			return &executor{backend: b, truth: d.Truth, ranks: 1}, nil
+			return &executor{backend: b, truth: d.Truth, ranks: 1, factor: b.factor(on, place)}, nil
 		}
 	}
 	if g := b.config.group(); g.Name == on {
-		return &executor{backend: b, ranks: g.Ranks()}, nil
+		return &executor{backend: b, ranks: g.Ranks(), factor: 1}, nil
 	}
 	return nil, fmt.Errorf("sim: no device or group %q", on)
 }
 
+// factor is how much slower than its type the device at a place is; without a
+// place, that is the first of its type.
+func (b *Backend) factor(on, place string) float64 {
+	for _, p := range b.config.places() {
+		if p.On == on && (place == "" || p.Name == place) {
+			place = p.Name
+			break
+		}
+	}
+	if place == b.config.Slow && b.config.SlowBy > 0 {
+		return b.config.SlowBy
+	}
+	return 1
+}
+
 type executor struct {
 	backend *Backend
+	factor  float64
 	truth   Truth
 	ranks   int
 	shape   op.Shape
@@ -120,7 +137,7 @@ func (x *executor) Run(ctx context.Context, inner, n int) (profile.Batch, error)
 	}
 	batch := profile.Batch{Ranks: make([][]units.Seconds, x.ranks)}
 	batch.Guard.Throttled = b.random.Float64() < b.config.Throttle
-	truth := b.config.True(x.truth, x.shape)
+	truth := b.config.True(x.truth, x.shape) * units.Seconds(x.factor)
 	if batch.Guard.Throttled {
 		truth *= 3
 	}

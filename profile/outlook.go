@@ -1,0 +1,63 @@
+package profile
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Outlook is what a calibration would measure, family by family.
+type Outlook struct {
+	Budget   units.Seconds `json:"budget_s"`
+	Each     units.Seconds `json:"point_time_s"` // for the samples of one point
+	Families []Outline     `json:"families"`
+}
+
+// Outline is one family of shapes of an Outlook.
+type Outline struct {
+	On       string     `json:"on"`
+	Op       op.Kind    `json:"op"`
+	Variant  op.Variant `json:"variant,omitzero"`
+	Points   int        `json:"points"`
+	Smallest Spot       `json:"smallest"`
+	Largest  Spot       `json:"largest"` // the end of the axes; the budget may not reach it
+}
+
+// DryRun says what a calibration with this budget would measure, without
+// running anything.
+//
+// Errors: nothing to measure, or too short a budget.
+func DryRun(inv *Inventory, only []op.Kind, budget units.Seconds) (*Outlook, error) {
+	c := &calibration{Config: Config{Only: only}}
+	spaces := c.wanted(inv.Spaces)
+	points, each, err := c.aims(inv, budget)
+	if err != nil {
+		return nil, err
+	}
+	o := &Outlook{Budget: budget, Each: each}
+	for i, n := range shares(spaces, points) {
+		sp := spaces[i]
+		corner := func(at float64) Spot {
+			u := make([]float64, sp.Dims)
+			for d := range u {
+				u[d] = at
+			}
+			return NewSpot(sp.On, sp.Make(u))
+		}
+		small := corner(0)
+		o.Families = append(o.Families, Outline{
+			On: sp.On, Op: sp.Kind, Variant: small.Shape.Variant(), Points: n, Smallest: small, Largest: corner(1),
+		})
+	}
+	return o, nil
+}
+
+// aims is aims for the wanted spaces of an inventory.
+func (c *calibration) aims(inv *Inventory, budget units.Seconds) (points int, each units.Seconds, err error) {
+	spaces := c.wanted(inv.Spaces)
+	if len(spaces) == 0 {
+		return 0, 0, fmt.Errorf("nothing to measure: the %s backend offers %v, --only asks for %v", inv.Backend, kinds(inv.Spaces), c.Only)
+	}
+	return aims(len(spaces), budget)
+}
