@@ -2,7 +2,6 @@ package cpu
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,12 +10,12 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/child"
 	"github.com/go-json-experiment/json"
 )
 
@@ -28,10 +27,8 @@ type executor struct {
 
 // process is a running worker.
 type process struct {
-	cmd     *exec.Cmd
-	in      io.WriteCloser
+	*child.Process
 	answers chan answerOrEnd
-	stderr  *tail
 }
 
 type answerOrEnd struct {
@@ -39,26 +36,19 @@ type answerOrEnd struct {
 	end error // the worker is gone
 }
 
-// start runs a worker command in a process group of its own, which dies with
-// this process whatever happens to it.
+// start runs a worker command.
 func start(cmd *exec.Cmd, threads int) (*process, error) {
 	cmd.Env = append(os.Environ(), fmt.Sprintf("GOMAXPROCS=%d", threads))
 	cmd.Env = append(cmd.Env, "GODEBUG=") // no tracing inside a sample
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	p := &process{cmd: cmd, answers: make(chan answerOrEnd, 1), stderr: &tail{}}
-	cmd.Stderr = p.stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
+	c, err := child.Start(cmd)
+	if err != nil {
 		return nil, err
 	}
-	p.in = in
+	p := &process{Process: c, answers: make(chan answerOrEnd, 1)}
 	go p.read(out)
 	return p, nil
 }
@@ -73,33 +63,17 @@ func (p *process) read(out io.Reader) {
 		}
 		p.answers <- a
 	}
-	end := p.cmd.Wait()
-	if end == nil {
-		end = errors.New("it ended without being asked to")
-	}
-	if last := p.stderr.last(); last != "" {
-		end = fmt.Errorf("%w: %s", end, last)
-	}
-	p.answers <- answerOrEnd{end: end}
+	p.answers <- answerOrEnd{end: p.Wait()}
 	close(p.answers)
 }
 
-// kill ends the worker's process group.
-func (p *process) kill() {
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // it may be gone already
-}
-
-// send writes a request; a worker that does not read it shows when it is awaited.
-func (p *process) send(q request) error {
+// ask writes a request; a worker that does not read it shows when it is awaited.
+func (p *process) ask(q request) error {
 	data, err := json.Marshal(q)
 	if err != nil {
 		return err
 	}
-	_, err = p.in.Write(append(data, '\n'))
-	if err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, os.ErrClosed) {
-		return err
-	}
-	return nil
+	return p.Send(data)
 }
 
 // await waits for the answer to a request, or kills the worker at ctx's end.
@@ -114,7 +88,7 @@ func (p *process) await(ctx context.Context) (response, error) {
 		}
 		return a.response, a.err()
 	case <-ctx.Done():
-		p.kill()
+		p.Kill()
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return response{}, lost(profile.Hung, errors.New("no answer before the deadline; the worker was killed"))
 		}
@@ -128,7 +102,7 @@ func lost(c profile.Class, err error) error { return &profile.OpError{Class: c, 
 // the error is that of the first rank that knows more than that another is gone.
 func (x *executor) ask(ctx context.Context, q request) ([]response, error) {
 	for _, p := range x.ranks {
-		if err := p.send(q); err != nil {
+		if err := p.ask(q); err != nil {
 			return nil, lost(profile.Crashed, err)
 		}
 	}
@@ -197,7 +171,7 @@ func (x *executor) Run(ctx context.Context, inner, n int) (profile.Batch, error)
 
 func (x *executor) kill() {
 	for _, p := range x.ranks {
-		p.kill()
+		p.Kill()
 	}
 }
 
@@ -207,7 +181,7 @@ const goodbye = time.Second
 // Close implements profile.Executor: workers leave when their input ends.
 func (x *executor) Close() error {
 	for _, p := range x.ranks {
-		_ = p.in.Close()
+		_ = p.In.Close()
 	}
 	deadline := time.After(goodbye)
 	for _, p := range x.ranks {
@@ -223,35 +197,4 @@ func (x *executor) Close() error {
 		return os.RemoveAll(x.dir)
 	}
 	return nil
-}
-
-// tail keeps the end of what a worker writes to its standard error.
-type tail struct {
-	mu  sync.Mutex
-	buf []byte
-}
-
-const tailSize = 64 << 10
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p...)
-	if len(t.buf) > tailSize {
-		t.buf = bytes.Clone(t.buf[len(t.buf)-tailSize:])
-	}
-	return len(p), nil
-}
-
-// last is the last line that says something; of a Go panic, its first.
-func (t *tail) last() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(string(t.buf)), "\n")
-	for _, l := range lines {
-		if strings.HasPrefix(l, "panic:") || strings.HasPrefix(l, "fatal error:") || strings.HasPrefix(l, "SIG") {
-			return l
-		}
-	}
-	return lines[len(lines)-1]
 }
