@@ -3,6 +3,7 @@ package op
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -25,6 +26,9 @@ type Attention struct {
 	KVHeads int          `json:"kv_heads"` // on this rank; fewer than q_heads is GQA
 	HeadDim int          `json:"head_dim"`
 	DType   DType        `json:"dtype"`
+	// Kernel names the implementation, such as fa2 or fa3: a word of a-z, 0-9
+	// and _; empty where a worker's default is meant or there is only one.
+	Kernel string `json:"kernel,omitzero"`
 }
 
 // Kinds of attention.
@@ -43,13 +47,13 @@ type AttnBwd struct{ Attention }
 var attnFwdSpec = Spec{
 	Kind: KindAttnFwd, Class: Compute, Measures: Time,
 	Doc:     "attention forward of one FULL rectangle or DIAG square, with log-sum-exp",
-	Example: AttnFwd{Attention{Full, 1024, 1024, 8, 2, 64, F32}},
+	Example: AttnFwd{Attention{Full, 1024, 1024, 8, 2, 64, F32, ""}},
 }
 
 var attnBwdSpec = Spec{
 	Kind: KindAttnBwd, Class: Compute, Measures: Time,
 	Doc:     "attention backward of one block from the global log-sum-exp, timed without the forward",
-	Example: AttnBwd{Attention{Full, 1024, 1024, 8, 2, 64, F32}},
+	Example: AttnBwd{Attention{Full, 1024, 1024, 8, 2, 64, F32, ""}},
 }
 
 // Kind implements Shape.
@@ -71,7 +75,7 @@ func (a Attention) validate(k Kind) error {
 	for _, err := range []error{
 		within(k, "q_len", a.QLen, maxTokens), within(k, "kv_len", a.KVLen, maxTokens),
 		within(k, "q_heads", a.QHeads, maxHeads), within(k, "kv_heads", a.KVHeads, maxHeads),
-		within(k, "head_dim", a.HeadDim, maxHeadDim), a.DType.validate(k),
+		within(k, "head_dim", a.HeadDim, maxHeadDim), a.DType.validate(k), kernelWord(k, a.Kernel),
 	} {
 		if err != nil {
 			return err
@@ -88,7 +92,17 @@ func (a Attention) validate(k Kind) error {
 
 // Variant implements Shape.
 func (a Attention) Variant() Variant {
-	return Variant{Mask: a.Mask, HeadDim: a.HeadDim, DType: a.DType}
+	return Variant{Mask: a.Mask, HeadDim: a.HeadDim, DType: a.DType, Kernel: a.Kernel}
+}
+
+// kernelWord keeps kernel names short and free of what documents and file names
+// give a meaning to.
+func kernelWord(k Kind, name string) error {
+	bad := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' }
+	if len(name) > 32 || strings.ContainsFunc(name, bad) {
+		return &AxisError{k, "kernel", fmt.Sprintf("%q: want at most 32 letters a-z, digits and _", name)}
+	}
+	return nil
 }
 
 // Pairs counts the unmasked (query, key) pairs of one head.
@@ -157,13 +171,17 @@ func (a Attention) features(w Work, parallel, heads int, length float64) Feature
 	if a.Mask == Diag {
 		// Tasks shrink along the diagonal and the longest start first, which
 		// evens them out unless one alone is longer than everybody's share.
-		longest := float64(w.FLOPs) / float64(heads) * min(1, 2*rowTile/(length+1))
-		f.Tail = max(0, longest-f.FLOPs) * unshared(parallel)
+		f.Tail = max(0, a.longestTask(w, heads)-f.FLOPs) * unshared(parallel)
 	} else {
 		f.Tail = tail(heads, length, float64(w.FLOPs), parallel)
 	}
 	f.FLOPs += f.Tail
 	return f
+}
+
+// longestTask is the FLOPs of a DIAG block's last tile in one of its heads.
+func (a Attention) longestTask(w Work, heads int) float64 {
+	return float64(w.FLOPs) / float64(heads) * min(1, 2*rowTile/(float64(a.QLen)+1))
 }
 
 // tail is the work that the busiest of the parallel units does beyond its even

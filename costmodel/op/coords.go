@@ -17,6 +17,8 @@ func CoordNames(k Kind) []string {
 	switch k {
 	case KindAttnFwd, KindAttnBwd:
 		return []string{"q_len", "kv_len", "q_heads", "kv_heads"}
+	case KindAttnVarlenFwd, KindAttnVarlenBwd:
+		return []string{"tokens", "longest", "q_heads", "kv_heads"}
 	case KindGEMM:
 		return []string{"m", "n", "k"}
 	case KindNorm, KindRope, KindSwiGLU, KindCEChunk:
@@ -25,8 +27,10 @@ func CoordNames(k Kind) []string {
 		return []string{"tokens", "q_heads", "head_dim"}
 	case KindAdamW:
 		return []string{"params"}
-	case KindAllReduce, KindAllGather, KindReduceScatter, KindAllToAll, KindSendRecv, KindH2D, KindD2H:
+	case KindAllReduce, KindAllGather, KindReduceScatter, KindAllToAll, KindSendRecv, KindSendRecvPairs, KindH2D, KindD2H:
 		return []string{"bytes"}
+	case KindLayerFwd, KindLayerBwd:
+		return []string{"tokens", "hidden", "ffn"}
 	case KindAllToAllV:
 		return []string{"wire_bytes"}
 	}
@@ -36,6 +40,11 @@ func CoordNames(k Kind) []string {
 // Coords implements Located.
 func (a Attention) Coords() Coords {
 	return Coords{float64(a.QLen), float64(a.KVLen), float64(a.QHeads), float64(a.KVHeads)}
+}
+
+// Coords implements Located.
+func (v Varlen) Coords() Coords {
+	return Coords{float64(v.Tokens()), float64(v.Longest()), float64(v.QHeads), float64(v.KVHeads)}
 }
 
 // Coords implements Located.
@@ -57,6 +66,20 @@ func (m Message) Coords() Coords { return Coords{float64(m.Bytes)} }
 
 // Coords implements Located.
 func (a AllToAllV) Coords() Coords { return Coords{float64(a.Work().Wire)} }
+
+// Coords implements Located.
+func (p Pairs) Coords() Coords { return Coords{float64(p.Bytes)} }
+
+// Coords implements Located.
+func (l LayerFwd) Coords() Coords { return l.coords() }
+
+// Coords implements Located.
+func (l LayerBwd) Coords() Coords { return l.coords() }
+
+// coords is not Coords because MemLayer embeds a Layer and is not timed.
+func (l Layer) coords() Coords {
+	return Coords{float64(l.Tokens), float64(l.Hidden), float64(l.FFN)}
+}
 
 // Coords implements Located.
 func (c Copy) Coords() Coords { return Coords{float64(c.Bytes)} }

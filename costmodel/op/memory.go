@@ -1,7 +1,5 @@
 package op
 
-import "github.com/evenkeel/evenkeel/internal/units"
-
 // Kinds of memory measurement.
 const (
 	KindMemCapacity Kind = "mem_capacity"
@@ -17,15 +15,7 @@ type MemReserve struct{}
 
 // MemLayer is the peak of one transformer layer, forward and backward; measured
 // at two lengths it gives the slope in bytes a token.
-type MemLayer struct {
-	Tokens  units.Tokens `json:"tokens"`
-	Hidden  int          `json:"hidden"`
-	FFN     int          `json:"ffn"`
-	QHeads  int          `json:"q_heads"`
-	KVHeads int          `json:"kv_heads"`
-	HeadDim int          `json:"head_dim"`
-	DType   DType        `json:"dtype"`
-}
+type MemLayer struct{ Layer }
 
 var memCapacitySpec = Spec{
 	Kind: KindMemCapacity, Class: Memory, Measures: Size,
@@ -39,7 +29,7 @@ var memReserveSpec = Spec{
 
 var memLayerSpec = Spec{
 	Kind: KindMemLayer, Class: Memory, Measures: Size,
-	Doc: "peak memory of one transformer layer, forward and backward", Example: MemLayer{1024, 1024, 2816, 16, 4, 64, F32},
+	Doc: "peak memory of one transformer layer, forward and backward", Example: MemLayer{layerExample},
 }
 
 // Kind implements Shape.
@@ -58,28 +48,13 @@ func (MemCapacity) Validate() error { return nil }
 func (MemReserve) Validate() error { return nil }
 
 // Validate implements Shape.
-func (m MemLayer) Validate() error {
-	for _, err := range []error{
-		within(KindMemLayer, "tokens", m.Tokens, maxTokens), within(KindMemLayer, "hidden", m.Hidden, maxWidth),
-		within(KindMemLayer, "ffn", m.FFN, maxWidth), within(KindMemLayer, "q_heads", m.QHeads, maxHeads),
-		within(KindMemLayer, "kv_heads", m.KVHeads, maxHeads), within(KindMemLayer, "head_dim", m.HeadDim, maxHeadDim),
-		m.DType.validate(KindMemLayer),
-	} {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
+func (m MemLayer) Validate() error { return m.validate(KindMemLayer) }
 
 // Variant implements Shape.
 func (MemCapacity) Variant() Variant { return Variant{} }
 
 // Variant implements Shape.
 func (MemReserve) Variant() Variant { return Variant{} }
-
-// Variant implements Shape.
-func (m MemLayer) Variant() Variant { return Variant{DType: m.DType} }
 
 // Work implements Shape: memory ops measure bytes and have no work.
 func (MemCapacity) Work() Work { return Work{} }

@@ -33,6 +33,7 @@ const (
 	Transfer   Class = "transfer"   // moves bytes between host and device
 	Overlap    Class = "overlap"    // slow-down of two ops that run at once
 	Memory     Class = "memory"     // bytes, not seconds
+	Composed   Class = "composed"   // several ops in a row, without a law of their own: see Compound
 )
 
 // Quantity is what a point of an op measures.
@@ -64,9 +65,15 @@ type Variant struct {
 	HeadDim int   `json:"head_dim,omitzero"`
 	DType   DType `json:"dtype,omitzero"`
 	Pass    Pass  `json:"pass,omitzero"`
+	// Kernel is the implementation of attention where several were measured.
+	Kernel string `json:"kernel,omitzero"`
+	// Pageable marks copies from or to memory that is not page-locked.
+	Pageable bool `json:"pageable,omitzero"`
+	// Pairs is how many pairs of ranks exchange at once in send_recv_pairs.
+	Pairs int `json:"pairs,omitzero"`
 }
 
-// String prints the axes in use: "full d64 f32", or "" when there are none.
+// String prints the axes in use: "full d64 f32 fa3", or "" when there are none.
 func (v Variant) String() string {
 	var parts []string
 	if v.Mask != "" {
@@ -80,6 +87,15 @@ func (v Variant) String() string {
 	}
 	if v.DType != "" {
 		parts = append(parts, string(v.DType))
+	}
+	if v.Kernel != "" {
+		parts = append(parts, v.Kernel)
+	}
+	if v.Pageable {
+		parts = append(parts, "pageable")
+	}
+	if v.Pairs != 0 {
+		parts = append(parts, fmt.Sprintf("%d pairs", v.Pairs))
 	}
 	return strings.Join(parts, " ")
 }
@@ -125,13 +141,14 @@ type Spec struct {
 // Table lists every op, in the order in which reports show them.
 func Table() []Spec {
 	return []Spec{
-		attnFwdSpec, attnBwdSpec, lseMergeSpec,
+		attnFwdSpec, attnBwdSpec, attnVarlenFwdSpec, attnVarlenBwdSpec, lseMergeSpec,
 		gemmSpec,
 		normSpec, ropeSpec, swigluSpec, ceChunkSpec, adamwSpec,
-		allReduceSpec, allGatherSpec, reduceScatterSpec, allToAllSpec, allToAllVSpec, sendRecvSpec,
+		allReduceSpec, allGatherSpec, reduceScatterSpec, allToAllSpec, allToAllVSpec, sendRecvSpec, sendRecvPairsSpec,
 		h2dSpec, d2hSpec,
 		overlapSpec,
 		memCapacitySpec, memReserveSpec, memLayerSpec,
+		layerFwdSpec, layerBwdSpec,
 	}
 }
 

@@ -44,6 +44,9 @@ func TestTableNamesAreUniqueAndDocumented(t *testing.T) {
 				}
 			}
 		}
+		if _, compound := s.Example.(Compound); compound != (s.Class == Composed) {
+			t.Errorf("%s: of class %s, compound: %v", s.Kind, s.Class, compound)
+		}
 		if s.Measures == Time && s.Class != Compute && Volume(s.Example) <= 0 {
 			t.Errorf("%s: no volume for its law to follow", s.Kind)
 		}
@@ -68,7 +71,7 @@ func TestShapesSurviveEncoding(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, axis := range Axes(s.Example) {
-			if _, ok := keys[axis]; !ok {
+			if _, ok := keys[axis]; !ok && axis != "kernel" { // which is optional
 				t.Errorf("%s: axis %s is not written", s.Kind, axis)
 			}
 			delete(keys, axis)
@@ -100,6 +103,17 @@ func TestDecodeNamesTheAxis(t *testing.T) {
 		{KindAttnFwd, change(`"full"`, `"causal"`), `shape.mask: "causal": want full or diag`},
 		{KindAttnFwd, change(`"kv_heads":2`, `"kv_heads":8`), "shape.kv_heads: 8: more than q_heads 4"},
 		{KindAttnFwd, change(`"f32"`, `"fp64"`), `shape.dtype: "fp64": want f32, bf16, f16 or fp8`},
+		{KindAttnFwd, change(`"f32"`, `"f32","kernel":"FA-3"`), `shape.kernel: "FA-3": want at most 32 letters a-z, digits and _`},
+		{KindAttnFwd, change(`"f32"`, `"f32","kernel":"`+strings.Repeat("a", 33)+`"`), `a": want at most 32 letters a-z, digits and _`},
+		{KindAttnVarlenFwd, `{"seq_lens":[],"q_heads":4,"kv_heads":2,"head_dim":64,"dtype":"f32"}`, "shape.seq_lens: 0 documents: want 1 to 64"},
+		{KindAttnVarlenFwd, `{"seq_lens":[3,0],"q_heads":4,"kv_heads":2,"head_dim":64,"dtype":"f32"}`, "shape.seq_lens[1]: 0: must be at least 1"},
+		{KindAttnVarlenBwd, `{"seq_lens":[2147483648,1],"q_heads":4,"kv_heads":2,"head_dim":64,"dtype":"f32"}`, "shape.seq_lens: 2147483649: must be at most"},
+		{KindAttnVarlenBwd, `{"seq_lens":[7],"q_heads":4,"kv_heads":5,"head_dim":64,"dtype":"f32"}`, "shape.kv_heads: 5: more than q_heads 4"},
+		{KindSendRecvPairs, `{"group":5,"pairs":3,"bytes":4}`, "shape.pairs: 3: want 1 to 2 in a group of 5"},
+		{KindSendRecvPairs, `{"group":4,"bytes":4}`, "shape.pairs: 0: want 1 to 2 in a group of 4"},
+		{KindLayerFwd, `{"tokens":8,"hidden":64,"ffn":0,"q_heads":4,"kv_heads":2,"head_dim":16,"dtype":"f32"}`, "shape.ffn: 0: must be at least 1"},
+		{KindLayerBwd, `{"tokens":8,"hidden":64,"ffn":64,"q_heads":2,"kv_heads":4,"head_dim":16,"dtype":"f32"}`, "shape.kv_heads: 4: more than q_heads 2"},
+		{KindMemLayer, `{"tokens":8,"hidden":64,"ffn":64,"q_heads":4096,"kv_heads":4096,"head_dim":4096,"dtype":"f32"}`, "shape.head_dim: 4096: (q_heads + 2 kv_heads) head_dim is 50331648, which must be at most 16777216"},
 		{KindAttnFwd, change(`"q_heads":4`, `"q_heads":4,"q_heads":4`), "duplicate"},
 		{KindAttnFwd, `{"mask":`, "unexpected EOF"},
 		{KindAllReduce, `{"group":1,"bytes":4}`, "shape.group: 1: a collective needs at least 2 ranks"},
@@ -137,7 +151,7 @@ func FuzzDecode(f *testing.F) {
 func TestAttentionFLOPsCountMaskCells(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 0))
 	for range 200 {
-		a := Attention{Full, units.Tokens(1 + r.IntN(40)), units.Tokens(1 + r.IntN(40)), 1 + r.IntN(6), 1, 1 + r.IntN(8), F32}
+		a := Attention{Full, units.Tokens(1 + r.IntN(40)), units.Tokens(1 + r.IntN(40)), 1 + r.IntN(6), 1, 1 + r.IntN(8), F32, ""}
 		if r.IntN(2) == 0 {
 			a.Mask, a.KVLen = Diag, a.QLen
 		}
@@ -269,7 +283,7 @@ func TestFeaturesScaleWithParallelUnits(t *testing.T) {
 func TestTailIsWhatTheBusiestUnitDoesTooMuch(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 0))
 	for range 500 {
-		a := AttnFwd{Attention{Full, units.Tokens(1 + r.IntN(400)), units.Tokens(1 + r.IntN(300)), 1 + r.IntN(6), 1, 64, F32}}
+		a := AttnFwd{Attention{Full, units.Tokens(1 + r.IntN(400)), units.Tokens(1 + r.IntN(300)), 1 + r.IntN(6), 1, 64, F32, ""}}
 		parallel := 2 + r.IntN(5)
 		busy := make([]float64, parallel)
 		perRow := 4 * 64 * float64(a.KVLen)
@@ -298,7 +312,7 @@ func TestTailIsWhatTheBusiestUnitDoesTooMuch(t *testing.T) {
 		}
 	}
 	// Two tiles of which one is a quarter: two units do no better than the full one.
-	two := AttnFwd{Attention{Full, 80, 1000, 1, 1, 64, F32}}.Features(2)
+	two := AttnFwd{Attention{Full, 80, 1000, 1, 1, 64, F32, ""}}.Features(2)
 	if got, want := two.Tail/(two.FLOPs-two.Tail), 64.0/40-1; math.Abs(got-want) > 1e-12 {
 		t.Errorf("tail %v of the even share, want %v", got, want)
 	}
