@@ -166,15 +166,9 @@ type Machine struct {
 	L3      units.Bytes    `json:"l3_bytes"`
 	Memory  units.Bytes    `json:"memory_bytes"`
 	NVIDIA  []NVIDIADevice `json:"nvidia,omitempty"`
-	Missing string         `json:"missing,omitempty"` // why there is no NVIDIA inventory
-}
-
-// NVIDIADevice is one GPU as NVML names it.
-type NVIDIADevice struct {
-	Name   string      `json:"name"`
-	UUID   string      `json:"uuid"`
-	Memory units.Bytes `json:"memory_bytes"`
-	Driver string      `json:"driver"`
+	Missing string         `json:"missing,omitempty"` // what the NVIDIA inventory lacks and why; all of it where NVIDIA is empty
+	// NVIDIALinks is the best path between each two GPUs; a pair whose path could not be read is left out.
+	NVIDIALinks []NVIDIALink `json:"nvidia_links,omitempty"`
 }
 
 // Space is a family of shapes of one op and variant on one device or group,

@@ -8,11 +8,12 @@ import (
 	"github.com/evenkeel/evenkeel/profile"
 )
 
-// Inventory finds nothing in this build, and says why: the library can only be
+// Describe finds nothing in this build, and says why: the library can only be
 // called through cgo, and on Linux.
-func Inventory() (devices []profile.NVIDIADevice, why string) {
+func Describe(m *profile.Machine) {
+	m.NVIDIA, m.NVIDIALinks = nil, nil
+	m.Missing = "built without cgo: no NVIDIA inventory"
 	if runtime.GOOS != "linux" {
-		return nil, "no NVIDIA inventory on " + runtime.GOOS
+		m.Missing = "no NVIDIA inventory on " + runtime.GOOS
 	}
-	return nil, "built without cgo: no NVIDIA inventory"
 }
