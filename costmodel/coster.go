@@ -237,6 +237,9 @@ func (c *coster) send(law, group int, n units.Bytes, acc *account) units.Seconds
 func (c *coster) warnings() []string {
 	out := []string{"element-wise backward passes are charged at twice their forward's time; they are not measured"}
 	for _, u := range c.uses {
+		if k := u.law.Variant.Kernel; k != "" {
+			out = append(out, fmt.Sprintf("%s on %s: kernel %s is the fastest that was measured there and is taken; with another kernel the job takes longer", lawTitle(u.law), u.law.On(), k))
+		}
 		if u.factor != 1 {
 			out = append(out, fmt.Sprintf("%s among %s was not measured; the law of %s stands in, slowed by %.0f %%; a calibration of that very group would replace it", u.law.Op, u.where, u.law.On(), 100*(u.factor-1)))
 		}

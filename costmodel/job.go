@@ -154,13 +154,16 @@ type Traffic struct {
 }
 
 // Memory is the predicted peak of one rank by component. All of it is by
-// formula and so `assumed` until a recording measures it.
+// formula and so `assumed`, except activations where LayerToken is given.
 type Memory struct {
 	States      units.Bytes `json:"states_bytes"`      // parameters, gradients, optimizer
 	Activations units.Bytes `json:"activations_bytes"` // kept for the backward pass
 	Transient   units.Bytes `json:"transient_bytes"`   // the largest set of buffers alive at once
 	Logits      units.Bytes `json:"logits_bytes"`      // one loss chunk
-	Capacity    units.Bytes `json:"capacity_bytes"`    // of the device
+	Capacity    units.Bytes `json:"capacity_bytes"`    // of the device, less what was measured to be reserved
+	// LayerToken is the measured bytes a token and layer that Activations rest
+	// on; 0 where they rest on the formula.
+	LayerToken units.Bytes `json:"layer_token_bytes,omitzero"`
 }
 
 // Peak is the sum of the components.

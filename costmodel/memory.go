@@ -1,19 +1,53 @@
 package costmodel
 
 import (
+	"cmp"
+	"fmt"
+	"math"
+
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Memory predicts the peak memory of rank r, whose device type is dev, when
-// rank i has shards[i] tokens. Everything is by formula and rests on kernels
-// that keep what FlashAttention, fused RMSNorm and fused SwiGLU keep; nothing
-// is reserved for the context, communicators and fragmentation unless the
-// device's capacity leaves it out. A rank without tokens holds nothing.
+// DeviceMemory is what the memory model knows of a device type.
+type DeviceMemory struct {
+	Capacity units.Bytes // that plans may count on
+	// LayerToken is the measured slope of one layer of the job, in bytes a
+	// token; 0 where the formula has to do.
+	LayerToken units.Bytes
+}
+
+// DeviceMemory looks a job's layers up in what was measured of a device type.
+// The type must be one of the profile's.
+func (q *Predictor) DeviceMemory(j Job, device string) DeviceMemory {
+	d := DeviceMemory{Capacity: q.devices[device].Memory}
+	m := j.Model
+	layer := op.Layer{Hidden: m.Hidden, FFN: m.FFN, QHeads: m.QHeads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, DType: j.DType}
+	for _, l := range q.memory[device].Layers {
+		if l.Of(layer) {
+			d.LayerToken = units.Bytes(math.Ceil(l.PerToken))
+		}
+	}
+	return d
+}
+
+// Memory is MemoryOn a device type of which only the capacity is known, so by
+// formula throughout.
+func (j Job) Memory(shards []units.Tokens, r int, dev op.DeviceType) Memory {
+	return j.MemoryOn(shards, r, DeviceMemory{Capacity: dev.Memory})
+}
+
+// MemoryOn predicts the peak memory of rank r, on a device of memory dev, when
+// rank i has shards[i] tokens. A measured slope replaces the formula for
+// activations, which it bounds from above: a layer's peak also holds what its
+// backward pass needs meanwhile. Everything else is by formula and rests on
+// kernels that keep what FlashAttention, fused RMSNorm and fused SwiGLU keep;
+// nothing is reserved for the context, communicators and fragmentation unless
+// the device's capacity leaves it out. A rank without tokens holds nothing.
 //
 // The job must be valid; r must be a rank of shards.
-func (j Job) Memory(shards []units.Tokens, r int, dev op.DeviceType) Memory {
-	m := Memory{Capacity: dev.Memory}
+func (j Job) MemoryOn(shards []units.Tokens, r int, dev DeviceMemory) Memory {
+	m := Memory{Capacity: dev.Capacity}
 	s := shards[r]
 	if s == 0 {
 		return m
@@ -29,7 +63,8 @@ func (j Job) Memory(shards []units.Tokens, r int, dev op.DeviceType) Memory {
 		}
 	}
 	m.States = j.stateBytes(ranks)
-	m.Activations = units.Bytes(s) * j.keptPerToken()
+	m.LayerToken = dev.LayerToken
+	m.Activations = units.Bytes(s) * j.keptPerToken(cmp.Or(dev.LayerToken, j.LayerActivations()))
 	m.Transient = max(j.forwardTransient(s, widest), j.backwardTransient(s, widest))
 	m.Logits = j.logitBytes(min(s, j.LossChunk))
 	return m
@@ -68,12 +103,12 @@ func (j Job) LayerActivations() units.Bytes {
 
 // keptPerToken is what all layers keep a token. Under full recomputation that
 // is every layer's input, and one layer while it is recomputed.
-func (j Job) keptPerToken() units.Bytes {
+func (j Job) keptPerToken(layer units.Bytes) units.Bytes {
 	layers := units.Bytes(j.Model.Layers)
 	if j.Recompute == RecomputeFull {
-		return layers*units.Bytes(j.Model.Hidden)*j.DType.Size() + j.LayerActivations()
+		return layers*units.Bytes(j.Model.Hidden)*j.DType.Size() + layer
 	}
-	return layers * j.LayerActivations()
+	return layers * layer
 }
 
 // forwardTransient: buffers of the widest passing shard's keys and values, and
@@ -110,4 +145,22 @@ func (j Job) logitBytes(chunk units.Tokens) units.Bytes {
 		e += 4
 	}
 	return units.Bytes(chunk) * units.Bytes(j.Model.Vocab) * (e + 4)
+}
+
+// slopeSlack is how far a measured slope may lie off the formula unremarked.
+const slopeSlack = 0.10
+
+// memoryWarnings says where a layer was measured to keep more or less than the
+// formula has it; the measured slope counts.
+func (q *Predictor) memoryWarnings(j Job, devices []string) []string {
+	var out []string
+	formula := j.LayerActivations()
+	for _, d := range devices {
+		slope := q.DeviceMemory(j, d).LayerToken
+		ratio := float64(slope) / float64(formula)
+		if slope > 0 && math.Abs(math.Log(ratio)) > math.Log1p(slopeSlack) {
+			out = append(out, fmt.Sprintf("a layer on %s was measured to take %d bytes a token, %.2f times the formula's %d, and the measured slope counts; 1.67 points to unfused norms and MLP", d, int64(slope), ratio, int64(formula)))
+		}
+	}
+	return out
 }

@@ -15,15 +15,21 @@ type Predictor struct {
 	laws    map[lawKey]*Law
 	devices map[string]op.DeviceType
 	groups  []op.GroupType
+	memory  map[string]MemoryFacts // by device type
 }
 
 // NewPredictor indexes the laws of a valid profile.
 func NewPredictor(p *Profile) *Predictor {
-	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups}
+	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, memory: map[string]MemoryFacts{}}
 	for i := range p.Laws {
 		q.laws[p.Laws[i].key()] = &p.Laws[i]
 	}
+	q.defaultKernels(p.Laws)
+	for _, m := range p.Memory {
+		q.memory[m.Device] = m
+	}
 	for _, d := range p.Devices {
+		d.Memory = q.memory[d.Name].usable(d.Memory)
 		q.devices[d.Name] = d
 	}
 	return q
@@ -46,7 +52,25 @@ func (e *MissingLawError) Error() string {
 	return fmt.Sprintf("no law for %s on %s in the profile; measure it: evenkeel calibrate --only %s, then fit again", what, e.On, e.Op)
 }
 
-// Device returns a device type of the profile. The error lists those there are.
+// MissingPartsError says which laws a composed op needs that were never measured.
+type MissingPartsError struct {
+	Op      op.Kind
+	On      string
+	Missing []*MissingLawError
+}
+
+// Error names the laws and the command that measures the first.
+func (e *MissingPartsError) Error() string {
+	var laws []string
+	for _, m := range e.Missing {
+		laws = append(laws, strings.TrimSpace(fmt.Sprintf("%s %s", m.Op, m.Variant)))
+	}
+	return fmt.Sprintf("no prediction of %s on %s: its parts have no law for %s; measure them: evenkeel calibrate --only %s, then fit again", e.Op, e.On, strings.Join(laws, ", "), e.Missing[0].Op)
+}
+
+// Device returns a device type of the profile, with the memory that plans may
+// count on: less than its whole where a reserve was measured. The error lists
+// those there are.
 func (q *Predictor) Device(name string) (op.DeviceType, error) {
 	d, ok := q.devices[name]
 	if !ok {
@@ -61,7 +85,8 @@ func (q *Predictor) Device(name string) (op.DeviceType, error) {
 }
 
 // Law returns the law of an op on a device type or group signature, or a
-// *MissingLawError.
+// *MissingLawError. Attention of no kernel in particular is answered with the
+// fastest of the measured kernels where no law without kernel exists.
 func (q *Predictor) Law(on string, kind op.Kind, v op.Variant) (*Law, error) {
 	if l, ok := q.laws[lawKey{kind, v, on}]; ok {
 		return l, nil
@@ -70,13 +95,50 @@ func (q *Predictor) Law(on string, kind op.Kind, v op.Variant) (*Law, error) {
 }
 
 // Time predicts one call of an op on a device type (or, for a collective, on a
-// group signature by its exact name).
+// group signature by its exact name). A composed op is predicted as the sum of
+// its parts.
+//
+// Errors: *MissingLawError, or for a composed op *MissingPartsError.
 func (q *Predictor) Time(on string, s op.Shape) (Estimate, error) {
+	if c, ok := s.(op.Compound); ok {
+		return q.sum(on, c)
+	}
 	l, err := q.Law(on, s.Kind(), s.Variant())
 	if err != nil {
 		return Estimate{}, err
 	}
 	return l.Predict(s), nil
+}
+
+// sum adds the parts of a composed op up, law by law (see account).
+func (q *Predictor) sum(on string, c op.Compound) (Estimate, error) {
+	var acc account
+	var missing []*MissingLawError
+	var worst Source
+	number := map[lawKey]int{}
+	for _, s := range c.Parts() {
+		k := lawKey{s.Kind(), s.Variant(), on}
+		l, ok := q.laws[k]
+		id, seen := number[k]
+		if !seen {
+			id = len(number)
+			number[k] = id
+		}
+		switch {
+		case ok:
+			e := l.Predict(s)
+			worst = worst.Worse(e.Source)
+			acc.add(id, e)
+		case !seen:
+			missing = append(missing, &MissingLawError{k.op, k.variant, on})
+		}
+	}
+	if len(missing) > 0 {
+		return Estimate{}, &MissingPartsError{c.Kind(), on, missing}
+	}
+	total := acc.total()
+	total.Source = worst
+	return total, nil
 }
 
 // transferFactor slows a collective's law that is used for another group than
@@ -89,7 +151,8 @@ const transferFactor = 1.15
 // the same member types and count if it was measured, on one node or else on
 // however many (the link class says what lies between them), else of the
 // nearest measured group size on that link class, marked as transferred by the
-// returned factor (1 when exact). Ties go to the larger group.
+// returned factor (1 when exact). Ties go to the larger group. Kinds whose
+// variants have laws of their own (send_recv_pairs) are asked for by Time.
 //
 // Errors: *MissingLawError when the link class has no law for the op at all.
 func (q *Predictor) Over(link string, kind op.Kind, members []op.Member) (law *Law, factor float64, err error) {

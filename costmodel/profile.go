@@ -21,6 +21,9 @@ type Profile struct {
 	Groups    []op.GroupType  `json:"groups"`
 	Holdout   Holdout         `json:"holdout"`
 	Laws      []Law           `json:"laws"`
+	Memory    []MemoryFacts   `json:"memory,omitempty"`
+	Overlaps  []OverlapFact   `json:"overlaps,omitempty"`
+	Outliers  []Outlier       `json:"outliers,omitempty"` // worst first
 	Warnings  []string        `json:"warnings,omitempty"`
 }
 
@@ -74,7 +77,7 @@ func (p *Profile) Validate() error {
 		}
 		seen[l.key()] = true
 	}
-	return nil
+	return p.validateFacts(known)
 }
 
 type lawKey struct {
@@ -92,6 +95,8 @@ func (l *Law) validate() error {
 	}
 	grouped := spec.Class == op.Collective
 	switch {
+	case spec.Measures != op.Time || spec.Class == op.Composed:
+		return fmt.Errorf("op: %s has no law", l.Op)
 	case grouped && (l.Group == "" || l.Device != ""):
 		return fmt.Errorf("group: a law of %s belongs to a group, not to a device", l.Op)
 	case !grouped && (l.Device == "" || l.Group != ""):

@@ -53,7 +53,7 @@ func (s *sim) step() *Step {
 	slices.SortFunc(s.traffic, func(a, b Traffic) int { return cmp.Compare(a.Link, b.Link) })
 	return &Step{
 		Time: like(mid, whole), Parts: parts, Ranks: s.rankSteps(all, mid),
-		Traffic: s.traffic, Warnings: s.warnings(), Timeline: s.spans,
+		Traffic: s.traffic, Warnings: append(s.warnings(), s.q.memoryWarnings(s.job, s.deviceTypes())...), Timeline: s.spans,
 	}
 }
 
@@ -118,8 +118,8 @@ func (s *sim) rankSteps(all []spent, mid units.Seconds) []RankStep {
 	}
 	steps := make([]RankStep, len(s.ranks))
 	for r, rank := range s.ranks {
-		dev := s.q.devices[rank.Device]
-		steps[r] = RankStep{Device: rank.Device, Tokens: tokens[r], Idle: mid, Memory: s.job.Memory(tokens, r, dev)}
+		dev := s.q.DeviceMemory(s.job, rank.Device)
+		steps[r] = RankStep{Device: rank.Device, Tokens: tokens[r], Idle: mid, Memory: s.job.MemoryOn(tokens, r, dev)}
 	}
 	for i, a := range s.seats {
 		h := share{busy: all[i].busy}
@@ -130,6 +130,17 @@ func (s *sim) rankSteps(all []spent, mid units.Seconds) []RankStep {
 		r.Idle = all[i].idle
 	}
 	return steps
+}
+
+// deviceTypes are the types in the ring, each once, in its order.
+func (s *sim) deviceTypes() []string {
+	var types []string
+	for _, a := range s.seats {
+		if !slices.Contains(types, a.device) {
+			types = append(types, a.device)
+		}
+	}
+	return types
 }
 
 // drawTimeline draws each stage once, at the time it first happens: of the

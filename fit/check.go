@@ -2,10 +2,12 @@ package fit
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -32,19 +34,26 @@ func DefaultLimits() Limits {
 		FamilyGEMM:       {Median: 0.08, P90: 0.30},
 		FamilyBandwidth:  {Median: 0.10, P90: 0.50},
 		FamilyCollective: {Median: 0.20, P90: 0.60},
+		FamilyLayer:      {Median: 0.10, P90: 0.30},
 	}
 }
 
 // Family is a group of ops that are judged together.
 type Family string
 
-// The families, in the order in which they are reported.
+// The families. Copies between host and device count as bandwidth.
 const (
 	FamilyAttention  Family = "attention"
 	FamilyGEMM       Family = "gemm"
 	FamilyBandwidth  Family = "bandwidth"
 	FamilyCollective Family = "collective"
+	FamilyLayer      Family = "layer" // whole layers against the sum of their parts' laws
 )
+
+// Families lists the families in the order in which they are reported.
+func Families() []Family {
+	return []Family{FamilyAttention, FamilyGEMM, FamilyBandwidth, FamilyCollective, FamilyLayer}
+}
 
 // FamilyOf sorts an op into its family; ops that measure no time have none.
 func FamilyOf(k op.Kind) Family {
@@ -58,6 +67,8 @@ func FamilyOf(k op.Kind) Family {
 		return FamilyAttention
 	case spec.Class == op.Collective:
 		return FamilyCollective
+	case spec.Class == op.Composed:
+		return FamilyLayer
 	}
 	return FamilyBandwidth
 }
@@ -116,7 +127,7 @@ func (p Pair) Inside() bool {
 type Report struct {
 	Simulated bool     `json:"simulated"`
 	Rows      []Row    `json:"rows"`
-	Missing   []string `json:"missing,omitempty"` // ops of the recording without a law
+	Missing   []string `json:"missing,omitempty"` // ops of the recording without a law, or composed of such
 	Warnings  []string `json:"warnings,omitempty"`
 	Pairs     []Pair   `json:"pairs"`
 }
@@ -159,7 +170,7 @@ func Check(p *costmodel.Profile, d *Data, points []Point, limits Limits) (*Repor
 	for _, x := range points {
 		est, err := q.Time(x.On, x.Shape)
 		if err != nil {
-			if name := fmt.Sprintf("%s on %s", x.Shape.Kind(), x.On); FamilyOf(x.Shape.Kind()) != "" && !slices.Contains(r.Missing, name) {
+			if name := unpredicted(x, err); FamilyOf(x.Shape.Kind()) != "" && !slices.Contains(r.Missing, name) {
 				r.Missing = append(r.Missing, name)
 			}
 			continue
@@ -174,6 +185,21 @@ func Check(p *costmodel.Profile, d *Data, points []Point, limits Limits) (*Repor
 	return r, nil
 }
 
+// unpredicted names a point's op without a law, a composed one with the laws
+// that its parts lack.
+func unpredicted(x Point, err error) string {
+	name := fmt.Sprintf("%s on %s", x.Shape.Kind(), x.On)
+	var parts *costmodel.MissingPartsError
+	if !errors.As(err, &parts) {
+		return name
+	}
+	var laws []string
+	for _, m := range parts.Missing {
+		laws = append(laws, strings.TrimSpace(fmt.Sprintf("%s %s", m.Op, m.Variant)))
+	}
+	return name + ", whose parts need " + strings.Join(laws, ", ")
+}
+
 func sameDevices(p *costmodel.Profile, d *Data) error {
 	for _, dev := range d.Devices {
 		for _, known := range p.Devices {
@@ -186,7 +212,10 @@ func sameDevices(p *costmodel.Profile, d *Data) error {
 }
 
 func (r *Report) rows(limits Limits) {
-	place := map[Family]int{FamilyAttention: 0, FamilyGEMM: 1, FamilyBandwidth: 2, FamilyCollective: 3}
+	place := map[Family]int{}
+	for i, f := range Families() {
+		place[f] = i
+	}
 	slices.SortStableFunc(r.Pairs, func(a, b Pair) int {
 		return cmp.Or(cmp.Compare(place[a.Family], place[b.Family]), cmp.Compare(a.On, b.On))
 	})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 )
 
@@ -24,6 +25,16 @@ type Point struct {
 
 	rank   uint64 // hash of the key and the hold-out's seed: fixes folds and hold-out
 	visits []float64
+	ranks  []float64 // median of every rank's own times in the fastest visit, s; nil on a device
+}
+
+// Gauged is a measured number that is no time: the bytes of a memory op or the
+// ratio of an overlap.
+type Gauged struct {
+	On    string
+	Shape op.Shape
+	Size  units.Bytes
+	Ratio float64
 }
 
 // Data is what one or more recordings hold.
@@ -33,13 +44,16 @@ type Data struct {
 	Devices   []op.DeviceType
 	Groups    []op.GroupType
 	Points    []Point
+	Gauged    []Gauged
 
 	Failed    int // points without times
 	Disturbed int // points measured while others held the cores
 	Drift     []Drift
 
-	byKey map[string]int
-	first map[string]float64 // first time of every canary
+	byKey  map[string]int
+	first  map[string]float64 // first time of every canary
+	places []profile.Place    // the first of a device or group is where Points were measured
+	peers  []peer
 }
 
 // Drift is how a canary's newest time compares with its first.
@@ -63,6 +77,7 @@ func (d *Data) Add(name string, r io.Reader) error {
 		Point:  func(p *profile.Point) error { d.Observe(p); return nil },
 		Again:  func(p *profile.Point) error { d.Observe(p); return nil },
 		Canary: func(p *profile.Point) error { d.canary(p); return nil },
+		Peer:   func(p *profile.Point) error { d.peer(p); return nil },
 	})
 	return err
 }
@@ -86,6 +101,11 @@ func (d *Data) header(h *profile.Header) error {
 			d.Groups = append(d.Groups, g)
 		}
 	}
+	for _, place := range h.Places {
+		if !slices.ContainsFunc(d.places, func(o profile.Place) bool { return o.On == place.On && o.Name == place.Name }) {
+			d.places = append(d.places, place)
+		}
+	}
 	return nil
 }
 
@@ -95,6 +115,10 @@ func (d *Data) Observe(p *profile.Point) {
 		d.Failed++
 		return
 	}
+	if len(p.Times) == 0 {
+		d.Gauged = append(d.Gauged, Gauged{On: p.On, Shape: p.Shape, Size: p.Size, Ratio: p.Ratio})
+		return
+	}
 	if p.Disturbed {
 		d.Disturbed++
 	}
@@ -102,12 +126,23 @@ func (d *Data) Observe(p *profile.Point) {
 	key := profile.NewSpot(p.On, p.Shape).Key("")
 	if i, ok := d.byKey[key]; ok {
 		q := &d.Points[i]
+		if m < slices.Min(q.visits) {
+			q.ranks = rankMedians(p)
+		}
 		q.visits = append(q.visits, m)
 		q.Seconds = settle(q.visits)
 		return
 	}
 	d.byKey[key] = len(d.Points)
-	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, visits: []float64{m}})
+	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, visits: []float64{m}, ranks: rankMedians(p)})
+}
+
+func rankMedians(p *profile.Point) []float64 {
+	var all []float64
+	for _, times := range p.RankTimes {
+		all = append(all, stats.Median(times))
+	}
+	return all
 }
 
 // struck is how far two visits of a point may be apart before the slower counts
@@ -126,7 +161,7 @@ func settle(visits []float64) float64 {
 }
 
 func (d *Data) canary(p *profile.Point) {
-	if !p.OK() {
+	if !p.OK() || len(p.Times) == 0 {
 		return
 	}
 	key, m := profile.NewSpot(p.On, p.Shape).Key(""), stats.Median(p.Times)
@@ -196,12 +231,13 @@ func (s Stratum) String() string {
 }
 
 // Strata groups the points by law, ordered by device or group and then as
-// op.Table orders the ops; only ops that measure time have laws.
+// op.Table orders the ops; only ops that measure time have laws, and of these
+// composed ones have none.
 func (d *Data) Strata() []Stratum {
 	var strata []Stratum
 	for _, p := range d.Points {
 		spec, err := op.Lookup(p.Shape.Kind())
-		if err != nil || spec.Measures != op.Time {
+		if err != nil || spec.Measures != op.Time || spec.Class == op.Composed {
 			continue
 		}
 		i := slices.IndexFunc(strata, func(s Stratum) bool {
@@ -277,12 +313,18 @@ func rank(seed uint64, key string) uint64 {
 	return binary.BigEndian.Uint64(sum[:])
 }
 
-// Held returns the points of a data set that a profile set aside.
+// Held returns the points of a data set that a profile set aside, and those of
+// composed ops, which no law is ever fitted to.
 func (d *Data) Held(seed uint64, share float64) []Point {
 	var all []Point
 	for _, s := range d.Strata() {
 		_, held := s.split(Options{Seed: seed, Share: share})
 		all = append(all, held...)
+	}
+	for _, p := range d.Points {
+		if _, ok := p.Shape.(op.Compound); ok {
+			all = append(all, p)
+		}
 	}
 	return all
 }

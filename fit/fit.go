@@ -55,6 +55,7 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 		law.Fit, law.Held = Judge(law, fitted), Judge(law, held)
 		p.Laws = append(p.Laws, *law)
 	}
+	d.facts(p)
 	if len(p.Laws) == 0 {
 		return nil, fmt.Errorf("no law can be fitted from %d points: a law needs %d of one op on one device; measure more: evenkeel calibrate", len(d.Points), fewestToFit)
 	}

@@ -28,6 +28,9 @@ func forms(spec op.Spec, parallel int, points []Point) (candidates, compared []f
 	case op.Bandwidth:
 		return append([]form{linearForm("linear", parallel, usedColumns(parallel, points))}, curveForms()[1:]...),
 			curveForms()[:1]
+	case op.Transfer:
+		// One engine copies at one rate: pieces would only follow the noise.
+		return curveForms()[:1], curveForms()[1:]
 	}
 	return curveForms(), nil
 }

@@ -28,7 +28,7 @@ func Coefficients(w io.Writer, d *costmodel.Profile) error {
 
 // coefRows lists one law, its title on its first row only.
 func coefRows(t *table, l *costmodel.Law) {
-	title := "  " + lawTitle(l)
+	title := lawCell(l)
 	add := func(name, value, interval, unit, means string) {
 		t.row(title, name, value, interval, unit, means)
 		title = ""

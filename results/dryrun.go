@@ -22,6 +22,7 @@ func DryRun(w io.Writer, inv *profile.Inventory, o *profile.Outlook) error {
 	}
 	p.para("", fmt.Sprintf("%s dry run: backend %s %s, about %s in %s", stamp(inv.Simulated), inv.Backend, what, plural(points, "point"), seconds(o.Budget)))
 	p.para("", fmt.Sprintf("machine %s: %s, %d cores, %s memory", orNone(inv.Machine.Host), orNone(inv.Machine.CPU), inv.Machine.Cores, inv.Machine.Memory))
+	gpus(p, n, inv.Machine)
 	devices(p, inv.Devices, inv.Groups)
 	p.printf("\n")
 	t := newTable(column{title: "op"}, column{title: "variant"}, column{title: "on"}, column{title: "points", number: true}, column{title: "axes, smallest to largest", most: 60})
@@ -31,9 +32,6 @@ func DryRun(w io.Writer, inv *profile.Inventory, o *profile.Outlook) error {
 	t.render(p)
 	n.add("the largest shapes are the ends of the axes: a longer --budget reaches further into them")
 	n.add(inv.Notes...)
-	if inv.Machine.Missing != "" {
-		n.add("no GPU: " + inv.Machine.Missing)
-	}
 	n.render(p)
 	return p.err
 }

@@ -100,13 +100,21 @@ func ranksBranch(d *solver.Plan) branch {
 	})}
 }
 
+// slope says what activations rest on where that is a measurement.
+func slope(m costmodel.Memory) string {
+	if m.LayerToken == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (measured: %d bytes a token and layer)", int64(m.LayerToken))
+}
+
 func memoryBranch(d *solver.Plan) branch {
-	title := fmt.Sprintf("memory of every rank at its peak, by formula (assumed); at most %s of the capacity may be used", units.Percent(costmodel.Usable))
+	title := fmt.Sprintf("memory of every rank at its peak, by formula (assumed) unless said; at most %s of the capacity may be used", units.Percent(costmodel.Usable))
 	return branch{title, eachRank(d, func(s costmodel.RankStep) branch {
 		m := s.Memory
 		return branch{peak(m), []branch{
 			{text: "parameters, gradients, optimizer: " + m.States.String()},
-			{text: "activations kept for the backward pass: " + m.Activations.String()},
+			{text: "activations kept for the backward pass: " + m.Activations.String() + slope(m)},
 			{text: "buffers alive at once: " + m.Transient.String()},
 			{text: "logits of one loss chunk: " + m.Logits.String()},
 		}}

@@ -3,6 +3,7 @@ package results
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -49,6 +50,33 @@ func testProfile() *costmodel.Profile {
 	}
 }
 
+// factsProfile has what a profile may know beside its laws, and laws of two
+// kernels.
+func factsProfile() *costmodel.Profile {
+	p := testProfile()
+	for _, kernel := range []string{"a_kernel_with_a_long_name", "fa3"} {
+		l := p.Laws[0]
+		l.Variant.Kernel = kernel
+		p.Laws = append([]costmodel.Law{l}, p.Laws...)
+	}
+	p.Laws = slices.Delete(p.Laws, 2, 3)
+	p.Memory = []costmodel.MemoryFacts{
+		{Device: "cpu:1", Capacity: 3 * units.GiB, Reserve: 128 * units.MiB, Layers: []costmodel.LayerMemory{
+			{Hidden: 4096, FFN: 14336, QHeads: 32, KVHeads: 8, HeadDim: 128, DType: op.BF16, PerToken: 139400, Base: 1 << 20, MinTokens: 2048, MaxTokens: 8192, Points: 3},
+		}},
+		{Device: "cpu:2", Reserve: 256 * units.MiB},
+	}
+	p.Overlaps = []costmodel.OverlapFact{
+		{On: "cpu:1", Compute: op.KindAttnFwd, Comm: op.KindH2D, Slowed: op.SlowedCompute, Ratio: 1.08, Lo: 1.02, Hi: 1.11, Points: 3},
+		{On: "cpu:1", Compute: op.KindAttnFwd, Comm: op.KindH2D, Slowed: op.SlowedComm, Ratio: 1.4, Lo: 1.4, Hi: 1.4, Points: 1},
+	}
+	p.Outliers = []costmodel.Outlier{
+		{On: p.Groups[0].Name, Place: "n1/g0+n1/g3", Rank: "n1/g3", Op: op.KindAllGather, Scale: 1.22, Points: 7},
+		{On: "cpu:1", Place: "n1/g3", Scale: 0.94, Points: 5},
+	}
+	return p
+}
+
 func linearLaw(kind op.Kind, v op.Variant, s costmodel.Spread, held costmodel.FitError) costmodel.Law {
 	l := costmodel.Law{
 		Op: kind, Variant: v, Device: "cpu:1", Spread: s, Held: held, Fit: costmodel.FitError{Points: 70, Median: 0.02, P90: 0.05},
@@ -69,11 +97,11 @@ func linearLaw(kind op.Kind, v op.Variant, s costmodel.Spread, held costmodel.Fi
 func testReport(perFamily int) *fit.Report {
 	r := &fit.Report{Simulated: true, Missing: []string{"all_to_all on 2 cpu:1 over unix_socket"}, Warnings: []string{"the machine drifted: gemm on cpu:1 takes +5 % of its first time (4 repeats); measure again on a quiet or cooled machine if that is too much"}}
 	rng := rand.New(rand.NewPCG(1, 2))
-	kinds := map[fit.Family]op.Kind{fit.FamilyAttention: op.KindAttnFwd, fit.FamilyGEMM: op.KindGEMM, fit.FamilyBandwidth: op.KindNorm, fit.FamilyCollective: op.KindSendRecv}
-	for i, f := range familyOrder() {
+	kinds := map[fit.Family]op.Kind{fit.FamilyAttention: op.KindAttnFwd, fit.FamilyGEMM: op.KindGEMM, fit.FamilyBandwidth: op.KindNorm, fit.FamilyCollective: op.KindSendRecv, fit.FamilyLayer: op.KindLayerFwd}
+	for i, f := range fit.Families() {
 		for range perFamily {
 			mid := math.Exp(math.Log(2e-6) + rng.Float64()*math.Log(1e6))
-			measured := mid * math.Exp(rng.NormFloat64()*0.02*float64(i+1))
+			measured := mid * math.Exp(rng.NormFloat64()*0.02*float64(min(i+1, 4)))
 			r.Pairs = append(r.Pairs, fit.Pair{Family: f, On: "cpu:1", Op: kinds[f], Measured: measured, Estimate: costmodel.Estimate{Lo: units.Seconds(0.95 * mid), Mid: units.Seconds(mid), Hi: units.Seconds(1.05 * mid), Source: costmodel.Interpolated}})
 		}
 	}

@@ -94,7 +94,25 @@ func considered(p *printer, n *notes, d *solver.Plan) {
 	if base == nil {
 		n.add("no baseline fits the devices' memory, so there is nothing to compare with")
 	}
-	n.add("memory is by formula (assumed): no backend of this version measures it")
+	n.add(memorySource(d))
+}
+
+// memorySource says what the memory of a plan rests on.
+func memorySource(d *solver.Plan) string {
+	measured := 0
+	for _, r := range d.Step.Ranks {
+		if r.Memory.LayerToken > 0 {
+			measured++
+		}
+	}
+	how := "memory is by formula (assumed)"
+	switch {
+	case measured > 0 && measured == len(d.Step.Ranks):
+		return "activations rest on a layer's measured bytes a token; the rest of the memory is by formula (assumed)"
+	case measured > 0:
+		how = fmt.Sprintf("activations rest on a layer's measured bytes a token on %d of %d ranks; all other memory is by formula (assumed)", measured, len(d.Step.Ranks))
+	}
+	return how + "; a backend that measures memory replaces some of it: evenkeel calibrate --only " + string(op.KindMemLayer)
 }
 
 func baselinesFirst(all []solver.Candidate) []solver.Candidate {
@@ -147,7 +165,8 @@ func candidateMemory(d *solver.Plan, c solver.Candidate) costmodel.Memory {
 		tokens[r] = s.Tokens()
 	}
 	for r := range tokens {
-		if m := d.Job.Memory(tokens, r, op.DeviceType{Memory: d.Step.Ranks[r].Memory.Capacity}); m.Peak() == c.Peak {
+		of := d.Step.Ranks[r].Memory
+		if m := d.Job.MemoryOn(tokens, r, costmodel.DeviceMemory{Capacity: of.Capacity, LayerToken: of.LayerToken}); m.Peak() == c.Peak {
 			return m
 		}
 	}

@@ -159,7 +159,7 @@ func (f *Figure) add(title string, what interface {
 // points draws a family at a time, so that the legend tells them apart and what
 // is drawn does not depend on the order of the pairs between families.
 func (f *Figure) points(at func(fit.Pair) (x, y float64)) {
-	for _, fam := range familyOrder() {
+	for _, fam := range fit.Families() {
 		inside, outside := &plotter.Scatter{}, &plotter.Scatter{}
 		var errs []float64
 		for _, p := range f.pairs {
@@ -205,6 +205,9 @@ func glyph(f fit.Family, hollow bool) draw.GlyphStyle {
 	case fit.FamilyBandwidth:
 		s.Color = color.NRGBA{R: 0, G: 158, B: 115, A: 210}
 		filled, outline = draw.BoxGlyph{}, draw.SquareGlyph{}
+	case fit.FamilyLayer:
+		s.Color = color.NRGBA{R: 230, G: 159, B: 0, A: 255}
+		filled, outline = draw.CrossGlyph{}, draw.PlusGlyph{}
 	default:
 		s.Color = color.NRGBA{R: 170, G: 68, B: 140, A: 210}
 		filled, outline = diamond{}, diamond{hollow: true}

@@ -60,7 +60,7 @@ func TestPlotsAreDeterministic(t *testing.T) {
 	}
 }
 
-// TestPNGIsNotBlank looks for the four families' colours among the pixels.
+// TestPNGIsNotBlank looks for the five families' colours among the pixels.
 func TestPNGIsNotBlank(t *testing.T) {
 	for name, f := range figures(t, testReport(40)) {
 		var buf bytes.Buffer
@@ -78,7 +78,7 @@ func TestPNGIsNotBlank(t *testing.T) {
 				colours[[3]uint32{r >> 13, g >> 13, b >> 13}] = true
 			}
 		}
-		// Four families, two bands, text and its smoothing; a blank page has one.
+		// Five families, two bands, text and its smoothing; a blank page has one.
 		if len(colours) < 20 {
 			t.Errorf("%s: %d distinct colours", name, len(colours))
 		}
@@ -92,7 +92,7 @@ func TestSVGSaysWhatItShows(t *testing.T) {
 		if err := WriteSVG(&buf, f); err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"SIMULATED: ", "measured time", "1 ms", "attention (n = 40", "collective (n = 40", "within 10 %", "n = 160, median error", "no hardware was measured"} {
+		for _, want := range []string{"SIMULATED: ", "measured time", "1 ms", "attention (n = 40", "collective (n = 40", "within 10 %", "layer (n = 40", "n = 200, median error", "no hardware was measured"} {
 			if !strings.Contains(buf.String(), want) {
 				t.Errorf("%s lacks %q", name, want)
 			}

@@ -25,6 +25,9 @@ func Profile(w io.Writer, d *costmodel.Profile) error {
 	families(p, d.Laws)
 	lawErrors(p, n, d.Laws)
 	lawRanges(p, d.Laws)
+	memoryTables(p, d.Memory)
+	overlapTable(p, d.Overlaps)
+	outlierTable(p, d.Outliers)
 	n.add(unstamped(d.Warnings)...)
 	n.render(p)
 	return p.err
@@ -76,17 +79,12 @@ func devices(p *printer, types []op.DeviceType, groups []op.GroupType) {
 	t.render(p)
 }
 
-// familyOrder is the order in which reports show the families.
-func familyOrder() []fit.Family {
-	return []fit.Family{fit.FamilyAttention, fit.FamilyGEMM, fit.FamilyBandwidth, fit.FamilyCollective}
-}
-
 // families says in one line each how good the laws of a family are: the range
 // of their medians and the worst tail. A pooled median would need the points,
 // which a profile does not hold, and would hide the worst law.
 func families(p *printer, laws []costmodel.Law) {
 	p.printf("\n")
-	for _, f := range familyOrder() {
+	for _, f := range fit.Families() {
 		var of []*costmodel.Law
 		for i := range laws {
 			if fit.FamilyOf(laws[i].Op) == f {
@@ -126,6 +124,13 @@ func lawTitle(l *costmodel.Law) string {
 	return strings.TrimSpace(string(l.Op) + " " + l.Variant.String())
 }
 
+// lawCell is a law's title under its section, broken where a kernel's name makes
+// it long.
+func lawCell(l *costmodel.Law) string {
+	const most = 27
+	return "  " + strings.Join(wrap(lawTitle(l), most), "\n    ")
+}
+
 // eachSection calls visit for the laws in their order, and before the first one
 // on every device or group opens a section named after it.
 func eachSection(t *table, laws []costmodel.Law, visit func(*costmodel.Law)) {
@@ -147,7 +152,7 @@ func lawErrors(p *printer, n *notes, laws []costmodel.Law) {
 		if h.Points > 0 {
 			bias = signed(h.Bias)
 		}
-		t.row("  "+lawTitle(l), l.Form(), fmt.Sprintf("%d+%d", l.Fit.Points, h.Points), percent(h.Median, h.Points), percent(h.P90, h.Points),
+		t.row(lawCell(l), l.Form(), fmt.Sprintf("%d+%d", l.Fit.Points, h.Points), percent(h.Median, h.Points), percent(h.P90, h.Points),
 			bias, interval(l.Spread), percent(h.Coverage, h.Points), lawMarks(n, l))
 	})
 	p.printf("\n")
@@ -199,7 +204,7 @@ func lawRanges(p *printer, laws []costmodel.Law) {
 		if len(rivals) == 0 {
 			rivals = []string{none}
 		}
-		t.row("  "+lawTitle(l), strings.Join(axes, ", "), strings.Join(rivals, ", "))
+		t.row(lawCell(l), strings.Join(axes, ", "), strings.Join(rivals, ", "))
 	})
 	p.printf("\n")
 	t.render(p)

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/stats"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
@@ -24,6 +25,8 @@ type RecordingSummary struct {
 	End       *profile.End
 	Strata    []StratumCount // ordered by device or group, then as op.Table
 	Canaries  []CanaryDrift  // in the order in which they first appear
+	Gauged    []fit.Gauged   // what was measured and is no time
+	Peers     []PeerCount    // in the order in which they first appear
 	Elapsed   units.Seconds  // of all points together
 
 	first map[string]float64 // first time of every point, for drift
@@ -70,6 +73,7 @@ func (s *RecordingSummary) Visitor() profile.Visitor {
 		Schedule: func(c *profile.Schedule) error { s.Scheduled = len(c.Points); return nil },
 		Point:    func(p *profile.Point) error { s.point(p); return nil },
 		Canary:   func(p *profile.Point) error { s.canary(p); return nil },
+		Peer:     func(p *profile.Point) error { s.peer(p); return nil },
 		Resume:   func(*profile.Resume) error { s.Resumes++; s.End = nil; return nil },
 		End:      func(e *profile.End) error { s.End = e; return nil },
 	}
@@ -82,6 +86,11 @@ func (s *RecordingSummary) point(p *profile.Point) {
 	if !p.OK() {
 		c.Failed++
 		c.Classes[p.Class]++
+		return
+	}
+	if len(p.Times) == 0 {
+		c.Points++
+		s.Gauged = append(s.Gauged, fit.Gauged{On: p.On, Shape: p.Shape, Size: p.Size, Ratio: p.Ratio})
 		return
 	}
 	m := stats.Median(p.Times)
@@ -119,7 +128,7 @@ func (s *RecordingSummary) stratum(on string, kind op.Kind) *StratumCount {
 
 func (s *RecordingSummary) canary(p *profile.Point) {
 	s.Elapsed += units.Seconds(p.Elapsed)
-	if !p.OK() {
+	if !p.OK() || len(p.Times) == 0 {
 		return
 	}
 	key, m := profile.NewSpot(p.On, p.Shape).Key(""), stats.Median(p.Times)
@@ -146,9 +155,12 @@ func (s *RecordingSummary) canary(p *profile.Point) {
 func Recording(w io.Writer, s *RecordingSummary) error {
 	p, n := &printer{w: w}, &notes{}
 	recordingHead(p, s)
+	gpus(p, n, s.Header.Machine)
 	devices(p, s.Header.Devices, s.Header.Groups)
 	pointTable(p, n, s)
 	canaryTable(p, n, s)
+	gaugedTable(p, s.Gauged)
+	peerTable(p, s.Peers)
 	n.add(s.Header.Notes...)
 	if s.Torn {
 		n.add("the last line was cut off and does not count; the same calibrate command measures its point again: evenkeel calibrate")
@@ -171,9 +183,6 @@ func recordingHead(p *printer, s *RecordingSummary) {
 	written(p, h.Tool, h.Created)
 	m := h.Machine
 	p.para("", fmt.Sprintf("backend %s on %s: %s, %s, %s memory, %s", h.Backend, orNone(m.Host), orNone(m.CPU), plural(m.Cores, "core"), m.Memory, orNone(m.OS)))
-	for _, g := range m.NVIDIA {
-		p.para("", fmt.Sprintf("GPU %s, %s, driver %s", g.Name, g.Memory, g.Driver))
-	}
 	p.para("", fmt.Sprintf("environment %.12s, seed %d; %s", orNone(h.Fingerprint), h.Seed, protocol(h.Protocol)))
 	p.para("", ending(s))
 }
@@ -226,7 +235,7 @@ func noise(half []float64) string {
 }
 
 func timeSpan(c StratumCount) string {
-	if c.Points == 0 {
+	if c.Samples == 0 { // no points, or of an op that measures no time
 		return none
 	}
 	return fmt.Sprintf("%s - %s", seconds(c.Shortest), seconds(c.Longest))

@@ -148,7 +148,7 @@ func histograms(p *printer, r *fit.Report) {
 		cols = append(cols, column{title: binTitle(b, width), number: true})
 	}
 	t := newTable(cols...)
-	for _, f := range familyOrder() {
+	for _, f := range fit.Families() {
 		of := logs[f]
 		if len(of) == 0 {
 			continue

@@ -29,6 +29,7 @@ type rendering struct {
 func renderings() []rendering {
 	return []rendering{
 		{"profile", func(w io.Writer) error { return Profile(w, testProfile()) }},
+		{"facts", func(w io.Writer) error { return Profile(w, factsProfile()) }},
 		{"coefficients", func(w io.Writer) error { return Coefficients(w, testProfile()) }},
 		{"report", func(w io.Writer) error { return Report(w, testReport(30)) }},
 		{"recording", func(w io.Writer) error { return Recording(w, testRecording()) }},

@@ -65,7 +65,7 @@ func (p *Problem) misfit(s *costmodel.Step) *MemoryError {
 }
 
 // memoryOf is the peak memory of rank r with s tokens when `active` ranks have
-// tokens and the largest of the others' shards has `widest`. Job.Memory looks
+// tokens and the largest of the others' shards has `widest`. Job.MemoryOn looks
 // at nothing else of the others.
 func (p *Problem) memoryOf(r int, s units.Tokens, active int, widest units.Tokens) costmodel.Memory {
 	shards := make([]units.Tokens, active)
@@ -73,7 +73,9 @@ func (p *Problem) memoryOf(r int, s units.Tokens, active int, widest units.Token
 	for i := 1; i < active; i++ {
 		shards[i] = widest
 	}
-	return p.Job.Memory(shards, 0, p.devices[r])
+	dev := p.Predictor.DeviceMemory(p.Job, p.devices[r].Name)
+	dev.Capacity = p.devices[r].Memory
+	return p.Job.MemoryOn(shards, 0, dev)
 }
 
 // room is the most tokens rank r can hold, 0 if none. Memory never falls with
