@@ -27,6 +27,10 @@ type Backend interface {
 
 // Executor runs points on one device, or on all ranks of one group.
 type Executor interface {
+	// Ready starts what is not running, such as workers that the failure of
+	// another point took with it. It takes as long as it takes: a point's deadline
+	// begins after it.
+	Ready(ctx context.Context) error
 	// Prepare makes the inputs of a point, seeded and random, and verifies the
 	// numerics of its kernel against a reference the first time it is used.
 	Prepare(ctx context.Context, s op.Shape, seed uint64) error

@@ -243,12 +243,12 @@ func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error
 }
 
 func (c *calibration) tryOnce(ctx context.Context, spot Spot) (units.Seconds, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
-	defer cancel()
 	x, err := c.executor(ctx, spot.On, "")
 	if err != nil {
 		return 0, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
+	defer cancel()
 	err = x.Prepare(ctx, spot.Shape, c.inputSeed(spot))
 	var one units.Seconds
 	if err == nil {
@@ -397,12 +397,12 @@ func (c *calibration) point(ctx context.Context, v visit) (*Point, error) {
 }
 
 func (c *calibration) sample(ctx context.Context, v visit) (*sampling, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
-	defer cancel()
 	x, err := c.executor(ctx, v.On, v.peer)
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
+	defer cancel()
 	var m *sampling
 	if measures := quantity(v.Op); measures == op.Time {
 		m, err = samplePoint(ctx, c.backend.Clock(), x, v.Shape, c.inputSeed(v.Spot), c.protocol)
@@ -437,20 +437,21 @@ func (c *calibration) failure(v visit, err error, at string) error {
 	return c.journal.Append(p)
 }
 
+// executor opens and readies the executor of a place.
 func (c *calibration) executor(ctx context.Context, on, place string) (Executor, error) {
 	at := peerKey{on, place}
-	if x, ok := c.open[at]; ok {
-		return x, nil
-	}
-	x, err := c.backend.Open(ctx, on, place)
-	if err != nil {
-		if e := (*OpError)(nil); errors.As(err, &e) {
-			return nil, err
+	if c.open[at] == nil {
+		x, err := c.backend.Open(ctx, on, place)
+		if err != nil {
+			return nil, asOpError(err)
 		}
-		return nil, &OpError{Class: Crashed, Lost: true, Err: err}
+		c.open[at] = x
 	}
-	c.open[at] = x
-	return x, nil
+	if err := c.open[at].Ready(ctx); err != nil {
+		c.drop(on, place)
+		return nil, asOpError(err)
+	}
+	return c.open[at], nil
 }
 
 func (c *calibration) drop(on, place string) {

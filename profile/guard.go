@@ -28,8 +28,8 @@ type GPUGuard struct {
 	Unknown      string   `json:"unknown,omitempty"` // why nothing could be read
 }
 
-// with takes the guard of another batch of the same point in.
-func (g Guard) with(b Guard) Guard {
+// With takes the guard of another batch of the same point in.
+func (g Guard) With(b Guard) Guard {
 	g.WaitShare = max(g.WaitShare, b.WaitShare)
 	if b.GPU == nil {
 		return g

@@ -207,7 +207,7 @@ func (m *sampling) keep(b Batch) {
 			m.ranks[r] = append(m.ranks[r], float64(t))
 		}
 	}
-	m.guard = m.guard.with(b.Guard)
+	m.guard = m.guard.With(b.Guard)
 	m.peak = max(m.peak, b.Peak)
 }
 

@@ -15,6 +15,15 @@ type Extent struct {
 	MaxWidth int // widest layer: n and k of a GEMM, row width of bandwidth ops
 	HeadDims []int
 	DType    op.DType
+	Kernels  []string // of attention; nil: the only one there is, without a name
+}
+
+// kernels has the empty name where kernels have none.
+func (e Extent) kernels() []string {
+	if len(e.Kernels) == 0 {
+		return []string{""}
+	}
+	return e.Kernels
 }
 
 // The smallest ends of the axes: shorter shapes measure the launch and nothing
@@ -25,13 +34,15 @@ const (
 )
 
 // ComputeSpaces lists the families of shapes of every op that a single device
-// runs: attention forward and backward, FULL and DIAG, for each head width;
+// runs: attention forward and backward, FULL and DIAG, for each head width and kernel;
 // the three passes of a GEMM; and the bandwidth-bound ops.
 func ComputeSpaces(on string, e Extent) []Space {
 	var spaces []Space
-	for _, dim := range e.HeadDims {
-		for _, mask := range []op.Mask{op.Full, op.Diag} {
-			spaces = append(spaces, attentionSpace(on, e, mask, dim, true), attentionSpace(on, e, mask, dim, false))
+	for _, kernel := range e.kernels() {
+		for _, dim := range e.HeadDims {
+			for _, mask := range []op.Mask{op.Full, op.Diag} {
+				spaces = append(spaces, attentionSpace(on, e, mask, dim, kernel, true), attentionSpace(on, e, mask, dim, kernel, false))
+			}
 		}
 	}
 	for _, pass := range []op.Pass{op.Forward, op.DGrad, op.WGrad} {
@@ -42,7 +53,7 @@ func ComputeSpaces(on string, e Extent) []Space {
 
 // attentionSpace: q and kv lengths independent (a planner's blocks are any
 // rectangle), head counts from 1, one to eight query heads a KV head.
-func attentionSpace(on string, e Extent, mask op.Mask, dim int, forward bool) Space {
+func attentionSpace(on string, e Extent, mask op.Mask, dim int, kernel string, forward bool) Space {
 	sp := Space{On: on, Kind: op.KindAttnBwd, Dims: 4, Share: 3}
 	if forward {
 		sp.Kind = op.KindAttnFwd
@@ -51,11 +62,10 @@ func attentionSpace(on string, e Extent, mask op.Mask, dim int, forward bool) Sp
 		sp.Dims = 3
 	}
 	sp.Make = func(u []float64) op.Shape {
-		heads := int(LogScale(u[1], 1, float64(e.MaxHeads)))
+		heads, kvHeads := headCounts(u[1], u[2], e.MaxHeads)
 		a := op.Attention{
 			Mask: mask, QLen: units.Tokens(LogScale(u[0], minLen, float64(e.MaxLen))),
-			QHeads: heads, KVHeads: max(1, int(math.Round(float64(heads)/LogScale(u[2], 1, 8)))),
-			HeadDim: dim, DType: e.DType,
+			QHeads: heads, KVHeads: kvHeads, HeadDim: dim, DType: e.DType, Kernel: kernel,
 		}
 		a.KVLen = a.QLen
 		if mask == op.Full {
@@ -67,6 +77,109 @@ func attentionSpace(on string, e Extent, mask op.Mask, dim int, forward bool) Sp
 		return op.AttnBwd{Attention: a}
 	}
 	return sp
+}
+
+// headCounts: query heads up to most, and one to eight of them a KV head. The
+// counts divide, as every kernel for GQA demands.
+func headCounts(u, ratio float64, most int) (heads, kvHeads int) {
+	kvHeads = max(1, int(math.Round(LogScale(u, 1, float64(most))/LogScale(ratio, 1, 8))))
+	heads = kvHeads * max(1, int(math.Round(LogScale(u, 1, float64(most))/float64(kvHeads))))
+	return min(heads, most/kvHeads*kvHeads), kvHeads
+}
+
+// DocumentSpaces lists the families of attention over packed documents, each
+// causal on its own: their total length, how many there are, how unequal they
+// are, and the heads.
+func DocumentSpaces(on string, e Extent) []Space {
+	var spaces []Space
+	for _, kernel := range e.kernels() {
+		for _, dim := range e.HeadDims {
+			for _, k := range []op.Kind{op.KindAttnVarlenFwd, op.KindAttnVarlenBwd} {
+				spaces = append(spaces, Space{On: on, Kind: k, Dims: 5, Share: 2, Make: func(u []float64) op.Shape {
+					heads, kvHeads := headCounts(u[1], u[2], e.MaxHeads)
+					v := op.Varlen{
+						SeqLens: documents(LogScale(u[0], 8*minLen, float64(e.MaxLen)), int(LogScale(u[3], 1, 32)), math.Pow(16, u[4])),
+						QHeads:  heads, KVHeads: kvHeads, HeadDim: dim, DType: e.DType, Kernel: kernel,
+					}
+					if k == op.KindAttnVarlenFwd {
+						return op.AttnVarlenFwd{Varlen: v}
+					}
+					return op.AttnVarlenBwd{Varlen: v}
+				}})
+			}
+		}
+	}
+	return spaces
+}
+
+// documents cuts a total length into n, the first `skew` times as long as the
+// last, and each at least one token.
+func documents(total float64, n int, skew float64) []units.Tokens {
+	weights, sum := make([]float64, n), 0.0
+	for i := range weights {
+		weights[i] = math.Pow(skew, -float64(i)/float64(n))
+		sum += weights[i]
+	}
+	lens := make([]units.Tokens, n)
+	for i, w := range weights {
+		lens[i] = units.Tokens(max(1, math.Round(total*w/sum)))
+	}
+	return lens
+}
+
+// LayerSpaces lists the families of a whole layer, whose widths grow together
+// as models' do: heads of one width, a KV head for every four, and a gated MLP
+// of 3.5 hidden widths.
+func LayerSpaces(on string, e Extent) []Space {
+	var spaces []Space
+	for _, k := range []op.Kind{op.KindLayerFwd, op.KindLayerBwd} {
+		spaces = append(spaces, Space{On: on, Kind: k, Dims: 2, Share: 1, Make: func(u []float64) op.Shape {
+			l := LayerOf(units.Tokens(LogScale(u[0], 2*minLen, float64(e.MaxLen)/4)), int(LogScale(u[1], 2, float64(e.MaxHeads))), e)
+			if k == op.KindLayerFwd {
+				return op.LayerFwd{Layer: l}
+			}
+			return op.LayerBwd{Layer: l}
+		}})
+	}
+	return spaces
+}
+
+// LayerOf is a layer with the given query heads, rounded to whole groups.
+func LayerOf(tokens units.Tokens, heads int, e Extent) op.Layer {
+	kv := max(1, heads/4)
+	heads = kv * max(1, heads/kv)
+	dim := e.HeadDims[0]
+	return op.Layer{
+		Tokens: tokens, Hidden: heads * dim, FFN: 7 * heads * dim / 2,
+		QHeads: heads, KVHeads: kv, HeadDim: dim, DType: e.DType,
+	}
+}
+
+// CopySpaces lists the copies between host and device, up to `most` bytes.
+func CopySpaces(on string, most units.Bytes) []Space {
+	var spaces []Space
+	for _, k := range []op.Kind{op.KindH2D, op.KindD2H} {
+		spaces = append(spaces, Space{On: on, Kind: k, Dims: 1, Share: 2, Make: func(u []float64) op.Shape {
+			c := op.Copy{Bytes: units.Bytes(LogScale(u[0], 4096, float64(most))), Pinned: true}
+			if k == op.KindH2D {
+				return op.H2D{Copy: c}
+			}
+			return op.D2H{Copy: c}
+		}})
+	}
+	return spaces
+}
+
+// PairSpaces lists the exchanges between disjoint pairs of a group, from one
+// pair to all, so that what they share shows.
+func PairSpaces(g op.GroupType, most units.Bytes) []Space {
+	var spaces []Space
+	for pairs := 1; pairs <= g.Ranks()/2; pairs *= 2 {
+		spaces = append(spaces, Space{On: g.Name, Kind: op.KindSendRecvPairs, Dims: 1, Share: 3, Make: func(u []float64) op.Shape {
+			return op.Pairs{Group: g.Ranks(), Pairs: pairs, Bytes: 4 * units.Bytes(LogScale(u[0], 256, float64(most)/4))}
+		}})
+	}
+	return spaces
 }
 
 func gemmSpace(on string, e Extent, pass op.Pass) Space {

@@ -6,22 +6,15 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
-	"github.com/evenkeel/evenkeel/profile/backend/cpu"
-	"github.com/evenkeel/evenkeel/profile/backend/host"
-	"github.com/evenkeel/evenkeel/profile/backend/nvml"
-	"github.com/evenkeel/evenkeel/profile/backend/sim"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/spf13/cobra"
 )
@@ -38,6 +31,14 @@ type calibration struct {
 	model      string
 	dryRun     bool
 	fresh      bool
+
+	python       string
+	dtype        string
+	allowShared  bool
+	pointTimeout time.Duration
+	printLaunch  string
+	nodes, gpus  int
+	image        string
 }
 
 func (a *app) calibrate() *cobra.Command {
@@ -55,12 +56,15 @@ loses none of them, and the same command goes on where it stopped.`,
   evenkeel calibrate --budget 5m --out prof
   evenkeel calibrate --devices cpu:1,cpu:2 --only attn_fwd,gemm --model config.json
   evenkeel calibrate --dry-run                        # what would be measured, and what would not, and why
+  evenkeel calibrate --backend torch --group-sizes 2,4 # torch's kernels, and gloo or NCCL between its ranks
+  srun -N4 evenkeel calibrate --out /shared/prof      # a cluster: one task a node, one recording
+  evenkeel calibrate --print-launch slurm --nodes 4 --gpus-per-node 8
   evenkeel calibrate --backend sim:2xbig+2xsmall      # a made-up cluster; everything is stamped simulated`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return a.runCalibrate(c.Context(), o) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.backend, "backend", "auto", "auto, cpu, or sim:2xbig+2xsmall[,noise=0.02,seed=1,...]")
+	f.StringVar(&o.backend, "backend", "auto", "auto (torch where there is a GPU or a job of several tasks, else cpu), cpu, torch, or sim:2xbig+2xsmall[,noise=0.02,seed=1,...]")
 	f.StringVar(&o.out, "out", "calibration", "folder for the recording and the profile")
 	f.DurationVar(&o.budget, "budget", time.Minute, "time to measure for")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the choice of points, their order and their inputs")
@@ -70,20 +74,38 @@ loses none of them, and the same command goes on where it stopped.`,
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: measure its head width only")
 	f.BoolVar(&o.dryRun, "dry-run", false, "list what would be measured, with what and for how long; measure nothing")
 	f.BoolVar(&o.fresh, "fresh", false, "begin anew, beside an earlier recording, instead of going on with it")
+	f.StringVar(&o.python, "python", "", "torch: the interpreter (default: $EVENKEEL_PYTHON, python3 on PATH, /usr/bin/python3)")
+	f.StringVar(&o.dtype, "dtype", "", "torch: precision of compute, bf16, f16 or f32 (default: bf16 on a GPU, f32 on a processor)")
+	f.BoolVar(&o.allowShared, "allow-shared", false, "torch: measure a GPU on which other processes compute")
+	f.DurationVar(&o.pointTimeout, "point-timeout", 2*time.Minute, "longest that one point may take before its worker counts as hung")
+	f.StringVar(&o.printLaunch, "print-launch", "", "print a ready job for slurm, torchrun or k8s that calibrates a cluster; measure nothing")
+	f.IntVar(&o.nodes, "nodes", 2, "nodes of the printed job")
+	f.IntVar(&o.gpus, "gpus-per-node", 8, "GPUs a node of the printed job")
+	f.StringVar(&o.image, "image", "", "container image of a printed k8s job, with evenkeel and torch in it")
 	return c
 }
 
 func (a *app) runCalibrate(ctx context.Context, o calibration) error {
-	b, err := o.newBackend()
-	if err != nil {
-		return err
+	if o.printLaunch != "" {
+		return a.printLaunch(o)
+	}
+	if o.budget <= 0 {
+		return usagef("--budget %s: must be positive", o.budget)
+	}
+	if o.pointTimeout <= 0 {
+		return usagef("--point-timeout %s: must be positive", o.pointTimeout)
 	}
 	only, err := kinds(o.only)
 	if err != nil {
 		return err
 	}
-	if o.budget <= 0 {
-		return usagef("--budget %s: must be positive", o.budget)
+	b, err := a.newBackend(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	if b.follower != nil {
+		return a.follow(ctx, b.follower)
 	}
 	if o.dryRun {
 		return a.dryRun(ctx, b, o, only)
@@ -95,71 +117,13 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	if err := a.record(ctx, b, o, only, recording); err != nil {
 		return err
 	}
+	b.close() // its workers would disturb the fit
 	p, err := a.fitFiles(ctx, []string{recording}, profilePath, fit.Defaults())
 	if err != nil {
 		return err
 	}
 	a.note("wrote %s and %s", recording, profilePath)
 	return a.print(p, func(w io.Writer) error { return results.Profile(w, p) })
-}
-
-// newBackend picks and configures the backend.
-func (o calibration) newBackend() (profile.Backend, error) {
-	if spec, ok := strings.CutPrefix(o.backend, "sim:"); ok {
-		c, err := sim.Parse(spec)
-		if err != nil {
-			return nil, usageError{err}
-		}
-		return sim.New(c), nil
-	}
-	if o.backend != "auto" && o.backend != "cpu" {
-		return nil, usagef("--backend %q: want auto, cpu or sim:...", o.backend)
-	}
-	c, err := o.cpuConfig()
-	if err != nil {
-		return nil, err
-	}
-	b, err := cpu.New(c)
-	if err != nil {
-		return nil, usageError{err}
-	}
-	return b, nil
-}
-
-func (o calibration) cpuConfig() (cpu.Config, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return cpu.Config{}, err
-	}
-	machine, _ := host.Discover()
-	machine.NVIDIA, machine.Missing = nvml.Inventory()
-	c := cpu.Config{
-		Machine: machine, GroupSizes: o.groupSizes,
-		Worker: func(args []string) *exec.Cmd { return exec.Command(exe, append([]string{"worker", "--"}, args...)...) },
-	}
-	for _, d := range o.devices {
-		n, err := strconv.Atoi(strings.TrimPrefix(d, "cpu:"))
-		if err != nil || !strings.HasPrefix(d, "cpu:") {
-			return c, usagef("--devices %q: want names such as cpu:1 (a number of threads)", d)
-		}
-		c.Threads = append(c.Threads, n)
-	}
-	if o.model != "" {
-		m, err := readModel(o.model)
-		if err != nil {
-			return c, err
-		}
-		c.HeadDims = []int{m.HeadDim}
-	}
-	return c, nil
-}
-
-func readModel(path string) (costmodel.Model, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return costmodel.Model{}, openError(err)
-	}
-	return costmodel.ReadModel(path, data)
 }
 
 func kinds(names []string) ([]op.Kind, error) {
@@ -226,7 +190,7 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, only
 	}
 	show := newProgress(a.errOut, a.quiet, inv)
 	err = profile.Calibrate(ctx, b, profile.Config{
-		Tool: tool, Budget: o.budget, Seed: o.seed, Only: only, PointTimeout: pointTimeout,
+		Tool: tool, Budget: o.budget, Seed: o.seed, Only: only, PointTimeout: o.pointTimeout,
 	}, past, j, show.step)
 	show.close()
 	if errors.Is(err, context.Canceled) {
@@ -234,9 +198,6 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, only
 	}
 	return err
 }
-
-// pointTimeout is far beyond what any point of a sensible budget takes.
-const pointTimeout = 2 * time.Minute
 
 // readPast collects what a recording holds; an empty or new file holds nothing.
 func readPast(path string) (*profile.Past, error) {

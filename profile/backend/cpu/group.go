@@ -31,11 +31,11 @@ func (w *rankWork) prepare(ctx context.Context, s op.Shape, seed uint64) error {
 	if g.Ranks() != w.mesh.Size() {
 		return fmt.Errorf("a shape for %d ranks on a group of %d", g.Ranks(), w.mesh.Size())
 	}
-	if err := w.verify(ctx, s); err != nil {
+	send, receive, err := w.lengths(s) // refuses what this backend does not run
+	if err != nil {
 		return err
 	}
-	send, receive, err := w.lengths(s)
-	if err != nil {
+	if err := w.verify(ctx, s); err != nil {
 		return err
 	}
 	if bytes := 4 * units.Bytes(send+receive); bytes > maxPoint {

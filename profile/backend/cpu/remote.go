@@ -137,6 +137,9 @@ func firstCause(errs []error) error {
 	return first
 }
 
+// Ready implements profile.Executor: an open executor has its workers.
+func (x *executor) Ready(context.Context) error { return nil }
+
 // Prepare implements profile.Executor.
 func (x *executor) Prepare(ctx context.Context, s op.Shape, seed uint64) error {
 	data, err := op.Encode(s)

@@ -116,6 +116,9 @@ type executor struct {
 	hang    bool
 }
 
+// Ready implements profile.Executor.
+func (x *executor) Ready(context.Context) error { return nil }
+
 // Prepare implements profile.Executor: this is where requested faults strike.
 func (x *executor) Prepare(_ context.Context, s op.Shape, _ uint64) error {
 	b := x.backend

@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/cpu"
+	"github.com/evenkeel/evenkeel/profile/backend/host"
+	"github.com/evenkeel/evenkeel/profile/backend/nvml"
+	"github.com/evenkeel/evenkeel/profile/backend/sim"
+	"github.com/evenkeel/evenkeel/profile/backend/torch"
+	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
+)
+
+// chosen is the backend that the flags and the machine ask for.
+type chosen struct {
+	profile.Backend
+	// follower is set instead in a task of a job that another task leads.
+	follower *torch.Backend
+}
+
+// close ends what the backend started; it may be called again.
+func (c chosen) close() {
+	closer, ok := c.Backend.(io.Closer)
+	if c.follower != nil {
+		closer, ok = c.follower, true
+	}
+	if ok {
+		_ = closer.Close() // what is left behind is a temporary folder
+	}
+}
+
+// newBackend picks and configures the backend.
+func (a *app) newBackend(ctx context.Context, o calibration) (chosen, error) {
+	if spec, ok := strings.CutPrefix(o.backend, "sim:"); ok {
+		c, err := sim.Parse(spec)
+		if err != nil {
+			return chosen{}, usageError{err}
+		}
+		return chosen{Backend: sim.New(c)}, nil
+	}
+	world, err := launch.Detect(os.LookupEnv)
+	if err != nil {
+		return chosen{}, err
+	}
+	machine, _ := host.Discover()
+	nvml.Describe(&machine)
+	switch o.backend {
+	case "cpu":
+		return o.cpuBackend(machine)
+	case "torch":
+		return o.torchBackend(machine, world)
+	case "auto":
+		return a.autoBackend(ctx, o, machine, world)
+	}
+	return chosen{}, usagef("--backend %q: want auto, cpu, torch or sim:...", o.backend)
+}
+
+// autoBackend takes torch where there is a GPU or a job of several tasks, and
+// falls back to the cores where a lone machine's torch does not work, saying why.
+func (a *app) autoBackend(ctx context.Context, o calibration, machine profile.Machine, world *launch.World) (chosen, error) {
+	several := world != nil && world.Tasks > 1
+	if len(machine.NVIDIA) == 0 && !several {
+		return o.cpuBackend(machine)
+	}
+	b, err := o.torchBackend(machine, world)
+	if err != nil || several {
+		return b, err
+	}
+	_, err = b.Discover(ctx)
+	var missing *torch.NoTorchError
+	if errors.As(err, &missing) {
+		a.note("the GPUs cannot be measured (%v); measuring the cores instead", err)
+		b.close()
+		return o.cpuBackend(machine)
+	}
+	return b, err
+}
+
+func (o calibration) cpuBackend(machine profile.Machine) (chosen, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return chosen{}, err
+	}
+	c := cpu.Config{
+		Machine: machine, GroupSizes: o.groupSizes,
+		Worker: func(args []string) *exec.Cmd { return exec.Command(exe, append([]string{"worker", "--"}, args...)...) },
+	}
+	if c.Threads, err = o.threads(); err != nil {
+		return chosen{}, err
+	}
+	if c.HeadDims, err = o.headDims(); err != nil {
+		return chosen{}, err
+	}
+	b, err := cpu.New(c)
+	if err != nil {
+		return chosen{}, usageError{err}
+	}
+	return chosen{Backend: b}, nil
+}
+
+func (o calibration) torchBackend(machine profile.Machine, world *launch.World) (chosen, error) {
+	c := torch.Config{
+		Machine: machine, Python: o.python, GroupSizes: o.groupSizes, DType: op.DType(o.dtype), AllowShared: o.allowShared,
+		CollectiveTimeout: o.pointTimeout / 2, World: world,
+	}
+	var err error
+	if c.Threads, err = o.threads(); err != nil {
+		return chosen{}, err
+	}
+	if c.Threads != nil {
+		c.Device = "cpu"
+	}
+	if c.HeadDims, err = o.headDims(); err != nil {
+		return chosen{}, err
+	}
+	if world != nil && world.Host == "" {
+		c.Rendezvous = filepath.Join(o.out, ".rendezvous-"+world.RestartID)
+	}
+	b, err := torch.New(c)
+	if err != nil {
+		return chosen{}, usageError{err}
+	}
+	if world != nil && world.Task > 0 {
+		return chosen{follower: b}, nil
+	}
+	return chosen{Backend: b}, nil
+}
+
+// follow serves this task's devices to the task that leads the job.
+func (a *app) follow(ctx context.Context, b *torch.Backend) error {
+	a.note("a task of a job: its devices are measured by task 0, which writes the recording")
+	return b.Follow(ctx)
+}
+
+// threads are those of --devices cpu:1,cpu:2.
+func (o calibration) threads() ([]int, error) {
+	var list []int
+	for _, d := range o.devices {
+		n, err := strconv.Atoi(strings.TrimPrefix(d, "cpu:"))
+		if err != nil || !strings.HasPrefix(d, "cpu:") {
+			return nil, usagef("--devices %q: want names such as cpu:1 (a number of threads)", d)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// headDims is the head width of --model, nil without one.
+func (o calibration) headDims() ([]int, error) {
+	if o.model == "" {
+		return nil, nil
+	}
+	m, err := readModel(o.model)
+	return []int{m.HeadDim}, err
+}
+
+func readModel(path string) (costmodel.Model, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return costmodel.Model{}, openError(err)
+	}
+	return costmodel.ReadModel(path, data)
+}
+
+// printLaunch prints a job that calibrates a cluster.
+func (a *app) printLaunch(o calibration) error {
+	var further []string
+	if len(o.only) > 0 {
+		further = append(further, "--only", strings.Join(o.only, ","))
+	}
+	if o.dtype != "" {
+		further = append(further, "--dtype", o.dtype)
+	}
+	text, err := launch.Job(o.printLaunch, launch.JobOptions{
+		Nodes: o.nodes, GPUsPerNode: o.gpus, Out: o.out, Budget: o.budget, Args: further, Image: o.image,
+	})
+	if err != nil {
+		return usageError{err}
+	}
+	_, err = io.WriteString(a.out, text)
+	return err
+}

@@ -1,0 +1,142 @@
+package torch
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+// Backend implements profile.Backend.
+type Backend struct {
+	config  Config
+	folder  string // of the unpacked worker
+	parent  string
+	python  string
+	refused []string // interpreters that were tried before, and why not
+	first   *client  // the worker that answered the probe, until a rank takes it
+
+	ranks  []*rank
+	groups []group
+	comm   string // "nccl" or "gloo"
+	host   string // where rank 0 can be reached by the others
+	epoch  int    // number of the newest world
+	bus    *bus   // to the other tasks of the job; nil if there are none
+
+	found    *profile.Inventory
+	warned   map[string]bool
+	warnings []string
+}
+
+// New checks a configuration. Close ends what the backend started.
+func New(c Config) (*Backend, error) {
+	for _, t := range c.Threads {
+		if t < 1 || t > c.Machine.Cores {
+			return nil, fmt.Errorf("cpu:%d: this machine has %d cores: name 1 to %d threads", t, c.Machine.Cores, c.Machine.Cores)
+		}
+	}
+	for _, n := range c.GroupSizes {
+		if n < 2 || n > 1<<12 {
+			return nil, fmt.Errorf("a group of %d: want 2 to %d ranks", n, 1<<12)
+		}
+	}
+	for _, d := range c.HeadDims {
+		if d < 8 || d > 512 {
+			return nil, fmt.Errorf("head_dim %d: want 8 to 512", d)
+		}
+	}
+	if c.DType != "" && c.DType.Size() == 0 {
+		return nil, fmt.Errorf("dtype %q: want bf16, f16 or f32", string(c.DType))
+	}
+	if c.HeadDims == nil {
+		c.HeadDims = []int{64, 128}
+	}
+	return &Backend{config: c, host: "127.0.0.1", warned: map[string]bool{}}, nil
+}
+
+// Open implements profile.Backend.
+func (b *Backend) Open(_ context.Context, on, place string) (profile.Executor, error) {
+	for _, g := range b.groups {
+		if g.Name != on {
+			continue
+		}
+		for i, set := range g.sets {
+			if place == "" || place == b.placeOf(set) {
+				x := &executor{backend: b, group: g.set(i)}
+				for _, r := range set {
+					x.ranks = append(x.ranks, b.ranks[r])
+				}
+				return x, nil
+			}
+		}
+	}
+	for _, r := range b.ranks {
+		if r.device.Name == on && (place == "" || place == r.place) {
+			return &executor{backend: b, ranks: []*rank{r}}, nil
+		}
+	}
+	return nil, fmt.Errorf("torch: no device or group %q at %q", on, place)
+}
+
+// Warnings are what the ranks said about each other when they met, such as
+// protocols that a mix of GPUs cannot use.
+func (b *Backend) Warnings() []string { return b.warnings }
+
+func (b *Backend) warn(texts []string) {
+	for _, t := range texts {
+		if !b.warned[t] {
+			b.warned[t] = true
+			b.warnings = append(b.warnings, t)
+		}
+	}
+}
+
+// Close ends all workers, dismisses the other tasks and removes the unpacked worker.
+func (b *Backend) Close() error {
+	for _, r := range b.ranks {
+		r.stop()
+	}
+	if b.first != nil {
+		b.first.close()
+	}
+	if b.bus != nil {
+		b.bus.close()
+	}
+	if b.parent == "" {
+		return nil
+	}
+	return os.RemoveAll(b.parent)
+}
+
+// Clock implements profile.Backend.
+func (b *Backend) Clock() profile.Clock { return clock{} }
+
+type clock struct{}
+
+func (clock) Now() time.Time { return time.Now() }
+
+func (clock) Sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Verify runs an op at a shape on a rank against its float64 reference and
+// gives the relative error of every output in the 2-norm.
+//
+// Errors are *profile.OpError.
+func (b *Backend) Verify(ctx context.Context, on string, s op.Shape) (map[string]float64, error) {
+	x, err := b.Open(ctx, on, "")
+	if err != nil {
+		return nil, err
+	}
+	return x.(*executor).verify(ctx, s)
+}

@@ -1,0 +1,68 @@
+package torch
+
+import (
+	"os/exec"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
+)
+
+// Config of the backend.
+type Config struct {
+	Machine profile.Machine
+	Python  string // the interpreter; "": $EVENKEEL_PYTHON, python3 on PATH, /usr/bin/python3
+	// Device is "cuda", "cpu", or "" for a GPU where there is one.
+	Device string
+	// Threads are the threads of each rank on processors; nil: one thread each.
+	// Ranks with different numbers are devices of different types.
+	Threads []int
+	// GroupSizes are the sizes of the groups to measure collectives in; nil: all
+	// up to four ranks, then powers of two and all ranks. On processors they
+	// decide how many ranks there are.
+	GroupSizes []int
+	HeadDims   []int    // of attention; nil: 64 and 128
+	DType      op.DType // of compute; "": bf16 on a GPU, f32 on a processor
+	// AllowShared measures a GPU on which other processes compute.
+	AllowShared bool
+	// CollectiveTimeout is how long a rank waits for the others in a collective
+	// before it gives up; 0: a minute. It must be shorter than the deadline of a
+	// point, so that a rank that never came can be told from those that waited.
+	CollectiveTimeout time.Duration
+	// World says which task of a job this is, nil for a job of one.
+	World *launch.World
+	// Rendezvous is a file on a folder that all nodes share, for launchers that
+	// do not say where task 0 is; it must not exist before the job.
+	Rendezvous string
+
+	// Worker makes the command of a worker instead of Python's, for tests.
+	Worker func(python string, args ...string) *exec.Cmd
+	// GreetTimeout is how long a worker may take to start; 0: two minutes.
+	GreetTimeout time.Duration
+}
+
+func (c Config) greetTimeout() time.Duration {
+	if c.GreetTimeout > 0 {
+		return c.GreetTimeout
+	}
+	return greetTimeout
+}
+
+func (c Config) collectiveTimeout() time.Duration {
+	if c.CollectiveTimeout > 0 {
+		return c.CollectiveTimeout
+	}
+	return time.Minute
+}
+
+// kinds are the devices to try, in order.
+func (c Config) kinds() []string {
+	switch c.Device {
+	case "cuda":
+		return []string{"cuda:0"}
+	case "cpu":
+		return []string{"cpu"}
+	}
+	return []string{"cuda:0", "cpu"}
+}

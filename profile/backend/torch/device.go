@@ -1,0 +1,87 @@
+package torch
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+// local is a device of this task before it has a place in the job. It crosses
+// the bus to task 0, so its keys are part of the agents' protocol.
+type local struct {
+	On       string   `json:"on"`      // "cpu" or "cuda:0"
+	Cores    int      `json:"threads"` // of a rank on a processor
+	Visible  string   `json:"visible"` // what CUDA_VISIBLE_DEVICES is set to
+	Identity string   `json:"identity"`
+	Greeting greeting `json:"greeting"`
+}
+
+func (l local) slot() slot { return slot{on: l.On, cores: l.Cores, visible: l.Visible} }
+
+// deviceType names a device with its software stack. Everything that moves
+// times is in the fingerprint: another driver, library or power limit, or a
+// changed worker, is another device type.
+func (l local) deviceType(m profile.Machine) op.DeviceType {
+	g := l.Greeting
+	d := op.DeviceType{
+		Name: slug(g.Device.Name), Model: g.Device.Name, Stack: l.stack(),
+		Parallel: max(1, g.Device.SMs), Memory: g.Device.MemBytes,
+	}
+	if g.Device.Kind != "cuda" {
+		d.Name, d.Parallel = fmt.Sprintf("torch_cpu:%d", l.Cores), l.Cores
+		d.Model = fmt.Sprintf("%s, %d of %d cores", m.CPU, l.Cores, m.Cores)
+	}
+	if g.Device.MIG != "" {
+		d.Name += "_" + slug(g.Device.MIG)
+	}
+	h := sha256.New()
+	fmt.Fprintln(h, d.Name, d.Model, d.Stack, l.Identity, WorkerHash(), g.Device.L2Bytes, d.Parallel, d.Memory)
+	d.Fingerprint = fmt.Sprintf("%x", h.Sum(nil))
+	return d
+}
+
+// slug makes a word of a product's name: "NVIDIA H100 80GB HBM3" is h100_80gb_hbm3.
+func slug(name string) string {
+	name = strings.TrimPrefix(strings.ToLower(name), "nvidia ")
+	words := strings.FieldsFunc(name, func(r rune) bool { return !(r >= 'a' && r <= 'z' || r >= '0' && r <= '9') })
+	if len(words) == 0 {
+		return "device"
+	}
+	return strings.Join(words, "_")
+}
+
+// stack lists the software under a device: what a change of makes its old
+// times worthless.
+func (l local) stack() string {
+	g := l.Greeting
+	parts := []string{"torch " + g.Torch}
+	for _, p := range [][2]string{{"CUDA", g.CUDA}, {"HIP", g.HIP}, {"cuDNN", g.CuDNN}, {"NCCL", g.NCCL}} {
+		if p[1] != "" {
+			parts = append(parts, p[0]+" "+p[1])
+		}
+	}
+	for _, name := range kernels(g) {
+		k := name
+		if v := g.Kernels[name].Version; v != "" && v != g.Torch {
+			k += " " + v
+		}
+		parts = append(parts, k)
+	}
+	return strings.Join(append(parts, "worker "+WorkerHash()[:12]), ", ")
+}
+
+// kernels lists the attention kernels that work, in order of name.
+func kernels(g greeting) []string {
+	var names []string
+	for name, k := range g.Kernels {
+		if k.OK {
+			names = append(names, name)
+		}
+	}
+	sort.Strings(names)
+	return names
+}

@@ -1,0 +1,372 @@
+package torch
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+// Discover implements profile.Backend: it finds an interpreter, greets a worker
+// on every device of every task of the job, and lists what can be measured.
+func (b *Backend) Discover(ctx context.Context) (*profile.Inventory, error) {
+	if b.found != nil {
+		return b.found, nil
+	}
+	mine, err := b.here(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tasks := []task{mine}
+	if b.config.World != nil && b.config.World.Tasks > 1 {
+		if tasks, err = b.gather(ctx, mine); err != nil {
+			return nil, err
+		}
+	}
+	b.place(tasks)
+	if err := b.mayMeasure(); err != nil {
+		return nil, err
+	}
+	b.comm = b.communication()
+	b.groups = findGroups(b.ranks, b.config.GroupSizes, b.link)
+	b.found = b.inventory(tasks)
+	return b.found, nil
+}
+
+// task is what one agent of the job offers: the devices of its node, or those
+// of them that are its own.
+type task struct {
+	Node    string          `json:"node"`
+	Host    string          `json:"host"`
+	Machine profile.Machine `json:"machine"`
+	Locals  []local         `json:"locals"`
+	Notes   []string        `json:"notes"`
+}
+
+// here finds an interpreter and the devices of this task.
+func (b *Backend) here(ctx context.Context) (task, error) {
+	t := task{Machine: b.config.Machine, Host: b.config.Machine.Host, Node: b.config.Machine.Host}
+	if w := b.config.World; w != nil && w.Node != "" {
+		t.Node = w.Node
+	}
+	if b.config.Worker == nil {
+		var err error
+		if b.folder, b.parent, err = unpack(); err != nil {
+			return t, err
+		}
+	}
+	p, refused, err := b.probe(ctx)
+	if err != nil {
+		return t, err
+	}
+	b.python, b.first = p.path, p.client
+	for _, r := range refused {
+		t.Notes = append(t.Notes, "not used: "+r)
+	}
+	t.Notes = append(t.Notes, fmt.Sprintf("%s runs the kernels: Python %s, torch %s", p.path, p.hello.Python, p.hello.Torch))
+	if p.hello.Device.Kind != "cuda" {
+		t.Locals = b.processors(p.hello)
+		return t, nil
+	}
+	t.Locals, err = b.gpus(ctx, p.hello)
+	return t, err
+}
+
+// processors are the ranks of this task on its cores: as many as the largest
+// group asked for, one in a job of several tasks.
+func (b *Backend) processors(g greeting) []local {
+	threads := slices.Clone(b.config.Threads)
+	if len(threads) == 0 {
+		threads = []int{1}
+	}
+	most := min(b.config.Machine.Cores, 4)
+	if len(b.config.GroupSizes) > 0 {
+		most = slices.Max(b.config.GroupSizes)
+	}
+	if w := b.config.World; w != nil && w.Tasks > 1 {
+		most = 1
+	}
+	for len(threads) < most {
+		threads = append(threads, threads[0])
+	}
+	var list []local
+	for _, t := range threads {
+		list = append(list, local{On: "cpu", Cores: t, Greeting: g})
+	}
+	return list
+}
+
+// gpus greets a worker on each GPU of this task that its environment shows.
+func (b *Backend) gpus(ctx context.Context, first greeting) ([]local, error) {
+	tokens := b.visible()
+	if w := b.config.World; w != nil && w.LocalTasks > 1 {
+		if w.LocalTask >= len(tokens) {
+			return nil, fmt.Errorf("this is task %d of %d on its node, which shows %d GPUs: start at most one task a GPU", w.LocalTask, w.LocalTasks, len(tokens))
+		}
+		tokens = tokens[w.LocalTask : w.LocalTask+1]
+	}
+	list := make([]local, len(tokens))
+	errs := make([]error, len(tokens))
+	done := make(chan int)
+	for i, token := range tokens {
+		go func() {
+			list[i] = local{On: "cuda:0", Visible: token, Identity: b.identity(token)}
+			var c *client
+			if c, list[i].Greeting, errs[i] = b.greet(ctx, b.python, list[i].slot()); errs[i] == nil {
+				c.close()
+			}
+			done <- i
+		}()
+	}
+	for range tokens {
+		<-done
+	}
+	for i, err := range errs {
+		if err != nil {
+			return nil, fmt.Errorf("GPU %s: %w", tokens[i], plain(err))
+		}
+	}
+	return list, nil
+}
+
+// visible lists the GPUs this process may use, as CUDA_VISIBLE_DEVICES names
+// them: what that says where it is set, else all that NVML lists (a partitioned
+// GPU by its instances), else the one that the first worker found.
+func (b *Backend) visible() []string {
+	if v, ok := os.LookupEnv("CUDA_VISIBLE_DEVICES"); ok && v != "" {
+		return strings.Split(v, ",")
+	}
+	var tokens []string
+	for _, d := range b.config.Machine.NVIDIA {
+		for _, part := range d.Instances() {
+			tokens = append(tokens, part.UUID)
+		}
+	}
+	if len(tokens) == 0 {
+		tokens = []string{"0"}
+	}
+	return tokens
+}
+
+// identity is what NVML knows about a GPU that moves its times.
+func (b *Backend) identity(token string) string {
+	for i, d := range b.config.Machine.NVIDIA {
+		for _, part := range d.Instances() {
+			if part.UUID == token || fmt.Sprint(i) == token {
+				return part.Identity()
+			}
+		}
+	}
+	return ""
+}
+
+// place gives every device of every task its rank, type and name. Tasks on one
+// node share its number.
+func (b *Backend) place(tasks []task) {
+	var nodes []string
+	count := map[int]int{}
+	for t, one := range tasks {
+		node := slices.Index(nodes, one.Node)
+		if node < 0 {
+			node = len(nodes)
+			nodes = append(nodes, one.Node)
+		}
+		for i, l := range one.Locals {
+			letter := "r"
+			if l.Greeting.Device.Kind == "cuda" {
+				letter = "g"
+			}
+			r := &rank{place: fmt.Sprintf("n%d/%s%d", node, letter, count[node]), node: node, greeting: l.Greeting, device: l.deviceType(one.Machine)}
+			r.dial = b.dialer(t, i, l)
+			count[node]++
+			b.ranks = append(b.ranks, r)
+		}
+	}
+	b.nameTypes()
+}
+
+// dialer starts the worker of a device of a task, here or through its agent.
+func (b *Backend) dialer(task, index int, l local) func(context.Context) (*client, greeting, error) {
+	if task > 0 {
+		return func(ctx context.Context) (*client, greeting, error) { return b.bus.dial(ctx, task, index, l) }
+	}
+	return func(ctx context.Context) (*client, greeting, error) {
+		if c := b.first; c != nil && index == 0 && l.Visible == "" && l.Cores == 1 {
+			b.first = nil
+			return c, l.Greeting, nil
+		}
+		return b.greet(ctx, b.python, l.slot())
+	}
+}
+
+// nameTypes makes device types of one name that differ in their stack or
+// limits distinct: h100, h100_2.
+func (b *Backend) nameTypes() {
+	kinds := map[string][]string{} // name: fingerprints in order
+	for _, r := range b.ranks {
+		name := r.device.Name
+		i := slices.Index(kinds[name], r.device.Fingerprint)
+		if i < 0 {
+			i = len(kinds[name])
+			kinds[name] = append(kinds[name], r.device.Fingerprint)
+		}
+		if i > 0 {
+			r.device.Name = fmt.Sprintf("%s_%d", name, i+1)
+		}
+	}
+}
+
+// mayMeasure refuses GPUs on which others compute: their times would be lies.
+func (b *Backend) mayMeasure() error {
+	for _, r := range b.ranks {
+		if busy := r.greeting.Busy; len(busy) > 0 && !b.config.AllowShared {
+			return fmt.Errorf("%s (%s): other processes compute on it (pids %v): wait for them, choose other GPUs with CUDA_VISIBLE_DEVICES, or pass --allow-shared to measure what is left", r.place, r.device.Name, busy)
+		}
+	}
+	return nil
+}
+
+// communication is the library that carries collectives: NCCL where every rank
+// has it, else gloo.
+func (b *Backend) communication() string {
+	for _, r := range b.ranks {
+		if r.greeting.Device.Kind != "cuda" || !r.greeting.Comm["nccl"].OK {
+			return "gloo"
+		}
+	}
+	return "nccl"
+}
+
+// link is the class of the links inside a set of ranks.
+func (b *Backend) link(set []int) string {
+	if b.comm == "gloo" {
+		if b.oversubscribed(set) {
+			return "gloo_tcp_oversubscribed"
+		}
+		return "gloo_tcp"
+	}
+	for _, r := range set {
+		if b.ranks[r].node != b.ranks[set[0]].node {
+			return network()
+		}
+	}
+	for _, l := range b.config.Machine.NVIDIALinks {
+		if !strings.HasPrefix(l.Link, "NV") {
+			return "pcie"
+		}
+	}
+	if len(b.config.Machine.NVIDIALinks) == 0 {
+		return "nccl" // the topology could not be read
+	}
+	return "nvlink"
+}
+
+// oversubscribed says whether ranks of a set on one node have fewer cores than
+// threads: what they measure holds for nothing but such a machine.
+func (b *Backend) oversubscribed(set []int) bool {
+	threads := map[int]int{}
+	for _, r := range set {
+		threads[b.ranks[r].node] += b.ranks[r].device.Parallel
+	}
+	for _, n := range threads {
+		if b.ranks[set[0]].greeting.Device.Kind != "cuda" && n > b.config.Machine.Cores {
+			return true
+		}
+	}
+	return false
+}
+
+// network names the class of links between nodes by what this node has.
+func network() string {
+	if cards, err := os.ReadDir("/sys/class/infiniband"); err == nil && len(cards) > 0 {
+		return "infiniband"
+	}
+	return "ethernet"
+}
+
+// Extents of the shapes: what a planner may ask of a rank. How far into them a
+// calibration reaches is a matter of its budget.
+const (
+	gpuLen, cpuLen     = 128 << 10, 32 << 10
+	gpuHeads, cpuHeads = 64, 32
+	gpuWidth, cpuWidth = 32 << 10, 8 << 10
+	gpuWire, cpuWire   = units.GiB, 64 * units.MiB
+	gpuCopy            = units.GiB
+)
+
+// inventory lists the device types and groups with their families of shapes.
+func (b *Backend) inventory(tasks []task) *profile.Inventory {
+	inv := &profile.Inventory{Backend: "torch", Machine: b.config.Machine, Notes: b.notes(tasks)}
+	first := map[string]bool{}
+	several := map[string]int{}
+	for _, r := range b.ranks {
+		several[r.device.Name]++
+	}
+	for _, r := range b.ranks {
+		if several[r.device.Name] > 1 {
+			inv.Places = append(inv.Places, profile.Place{On: r.device.Name, Name: r.place, Ranks: []string{r.place}})
+		}
+		if !first[r.device.Name] {
+			first[r.device.Name] = true
+			inv.Devices = append(inv.Devices, r.device)
+			inv.Spaces = append(inv.Spaces, b.computeSpaces(r)...)
+			inv.Once = append(inv.Once, b.once(r)...)
+		}
+	}
+	for _, g := range b.groups {
+		inv.Groups = append(inv.Groups, g.GroupType)
+		inv.Spaces = append(inv.Spaces, b.groupSpaces(g)...)
+		for _, set := range g.sets {
+			inv.Places = append(inv.Places, profile.Place{On: g.Name, Name: b.placeOf(set), Ranks: b.namesOf(set)})
+		}
+	}
+	return inv
+}
+
+// notes say what the ranks are, what cannot be measured and why.
+func (b *Backend) notes(tasks []task) []string {
+	var notes []string
+	add := func(s string) {
+		if !slices.Contains(notes, s) {
+			notes = append(notes, s)
+		}
+	}
+	for i, t := range tasks {
+		if len(tasks) > 1 {
+			add(fmt.Sprintf("task %d runs on %s (%s)", i, t.Node, t.Host))
+		}
+		for _, n := range t.Notes {
+			add(n)
+		}
+	}
+	for _, r := range b.ranks {
+		for _, name := range sortedKeys(r.greeting.Kernels) {
+			if k := r.greeting.Kernels[name]; !k.OK {
+				add(fmt.Sprintf("attention kernel %s: %s", name, k.Why))
+			}
+		}
+		for _, name := range sortedKeys(r.greeting.Refused) {
+			add(fmt.Sprintf("%s: %s", name, r.greeting.Refused[name]))
+		}
+		if r.greeting.Device.Kind == "cuda" && !r.greeting.NVML {
+			add(fmt.Sprintf("%s: clocks and throttling cannot be read (%s); repeated points (canaries) show drift instead", r.place, r.greeting.NVMLWhy))
+		}
+	}
+	if len(b.ranks) > 1 {
+		add("collectives run through " + b.comm)
+	}
+	return notes
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
+
+// able keeps the families that a worker says it can run.
+func able(spaces []profile.Space, g greeting) []profile.Space {
+	return slices.DeleteFunc(spaces, func(s profile.Space) bool { return !slices.Contains(g.Ops, s.Kind) })
+}

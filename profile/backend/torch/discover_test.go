@@ -1,0 +1,263 @@
+package torch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+// scripted is a wire to a worker that does all it is asked to, but for `run`,
+// to which it gives one answer.
+type scripted struct {
+	out    chan event
+	answer string
+}
+
+func (s *scripted) send(line []byte) error {
+	id := 0
+	if _, err := fmt.Sscanf(string(line[strings.Index(string(line), `"id":`):]), `"id":%d`, &id); err != nil {
+		return err
+	}
+	answer := `{"t":"result","id":%d}`
+	if strings.Contains(string(line), `"t":"run"`) {
+		answer = s.answer
+	}
+	s.out <- event{line: fmt.Appendf(nil, answer, id)}
+	return nil
+}
+func (s *scripted) events() <-chan event { return s.out }
+func (s *scripted) kill()                { close(s.out) }
+func (s *scripted) bye()                 {}
+
+func TestDiscoveryListsWhatCanAndWhatCannotBeMeasured(t *testing.T) {
+	b := fakeBackend(t, "none", Config{GroupSizes: []int{2, 4}, Threads: []int{1, 1, 1, 2}})
+	inv := discover(t, b)
+	var names []string
+	for _, d := range inv.Devices {
+		names = append(names, d.Name)
+		if err := d.Validate(); err != nil {
+			t.Error(err)
+		}
+	}
+	if !slices.Equal(names, []string{"torch_cpu:1", "torch_cpu:2"}) {
+		t.Errorf("devices %v", names)
+	}
+	var groups []string
+	for _, g := range inv.Groups {
+		groups = append(groups, g.Name)
+	}
+	want := []string{"2 torch_cpu:1 over gloo_tcp", "1 torch_cpu:1 + 1 torch_cpu:2 over gloo_tcp", "3 torch_cpu:1 + 1 torch_cpu:2 over gloo_tcp"}
+	if !slices.Equal(groups, want) {
+		t.Errorf("groups %q", groups)
+	}
+	kinds := map[op.Kind]bool{}
+	for _, s := range inv.Spaces {
+		kinds[s.Kind] = true
+	}
+	for _, k := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd, op.KindGEMM, op.KindNorm, op.KindAdamW, op.KindAllReduce, op.KindSendRecv} {
+		if !kinds[k] {
+			t.Errorf("no family of %s", k)
+		}
+	}
+	if kinds[op.KindAllGather] || kinds[op.KindRope] || len(kinds) != 7 {
+		t.Errorf("families of ops that the worker does not offer: %v", kinds)
+	}
+	notes := strings.Join(inv.Notes, "\n")
+	for _, want := range []string{"attention kernel fa9: no module fa9", "h2d: no accelerator", "torch 9.9.9", "collectives run through gloo"} {
+		if !strings.Contains(notes, want) {
+			t.Errorf("no note with %q in\n%s", want, notes)
+		}
+	}
+	if len(inv.Once) != 2 || inv.Once[0].Op != op.KindMemCapacity {
+		t.Errorf("measured once: %v", inv.Once)
+	}
+	again, err := b.Discover(t.Context())
+	if err != nil || again != inv {
+		t.Errorf("discovering again: %v", err)
+	}
+}
+
+func TestPlacesOfATypeAndOfASignature(t *testing.T) {
+	b := fakeBackend(t, "none", Config{GroupSizes: []int{2, 4}})
+	inv := discover(t, b)
+	var got []string
+	for _, p := range inv.Places {
+		got = append(got, p.On+" at "+p.Name)
+	}
+	want := []string{
+		"torch_cpu:1 at n0/r0", "torch_cpu:1 at n0/r1", "torch_cpu:1 at n0/r2", "torch_cpu:1 at n0/r3",
+		"2 torch_cpu:1 over gloo_tcp at n0/r0+n0/r1", "2 torch_cpu:1 over gloo_tcp at n0/r2+n0/r3",
+		"4 torch_cpu:1 over gloo_tcp at n0/r0+n0/r1+n0/r2+n0/r3",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	x, err := b.Open(t.Context(), "2 torch_cpu:1 over gloo_tcp", "n0/r2+n0/r3")
+	if err != nil || x.(*executor).ranks[0].place != "n0/r2" {
+		t.Errorf("%+v %v", x, err)
+	}
+	if _, err := b.Open(t.Context(), "torch_cpu:1", "n7/r0"); err == nil || !strings.Contains(err.Error(), `"n7/r0"`) {
+		t.Errorf("an unknown place: %v", err)
+	}
+}
+
+// Every GPU is its own rank with its own worker, named after its product.
+func TestGPUsOfOneMachine(t *testing.T) {
+	t.Setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c,GPU-d")
+	b := fakeBackend(t, "none", Config{}, "EVENKEEL_FAKE_GPU=NVIDIA H100 80GB HBM3")
+	inv := discover(t, b)
+	if len(inv.Devices) != 1 || inv.Devices[0].Name != "h100_80gb_hbm3" || inv.Devices[0].Parallel != 100 || len(b.ranks) != 4 {
+		t.Fatalf("%+v, %d ranks", inv.Devices, len(b.ranks))
+	}
+	if b.ranks[3].place != "n0/g3" || len(inv.Groups) != 3 {
+		t.Errorf("%s, %+v", b.ranks[3].place, inv.Groups)
+	}
+	for _, s := range inv.Spaces {
+		if v := s.Make(make([]float64, s.Dims)).Variant(); s.Kind == op.KindAttnFwd && (v.DType != op.BF16 || v.Kernel != "cpu") {
+			t.Errorf("attention on a GPU: %v", v)
+		}
+	}
+}
+
+func TestAGPUThatOthersUseIsRefused(t *testing.T) {
+	t.Setenv("CUDA_VISIBLE_DEVICES", "0")
+	b := fakeBackend(t, "none", Config{}, "EVENKEEL_FAKE_GPU=NVIDIA A100", "EVENKEEL_FAKE_BUSY=1")
+	_, err := b.Discover(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "n0/g0 (a100): other processes compute on it (pids [4711])") || !strings.Contains(err.Error(), "--allow-shared") {
+		t.Errorf("%v", err)
+	}
+	b = fakeBackend(t, "none", Config{AllowShared: true}, "EVENKEEL_FAKE_GPU=NVIDIA A100", "EVENKEEL_FAKE_BUSY=1")
+	discover(t, b)
+}
+
+// Interpreters that cannot run the worker are refused with the reason.
+func TestRefusedInterpreters(t *testing.T) {
+	text := filepath.Join(t.TempDir(), "python3")
+	if err := os.WriteFile(text, []byte("no program"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct{ python, behaviour, want string }{
+		"missing":        {"/nowhere/python3", "none", "/nowhere/python3: no such program"},
+		"no torch":       {os.Args[0], "no-torch", "no module torch"},
+		"other protocol": {os.Args[0], "other-proto", "its worker speaks protocol 99, this is 1"},
+		"too slow":       {os.Args[0], "silent-start", "no answer to hello before the deadline"},
+	} {
+		b := fakeBackend(t, c.behaviour, Config{Python: c.python, GreetTimeout: 500 * time.Millisecond})
+		_, err := b.Discover(t.Context())
+		var e *NoTorchError
+		if !errors.As(err, &e) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "--python") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	// A program that is no Python at all: the real command line is used.
+	for _, python := range []string{text, "/bin/true", "/bin/cat"} {
+		b, err := New(Config{Python: python, Machine: profile.Machine{Cores: 1}, GreetTimeout: 2 * time.Second})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = b.Discover(t.Context())
+		if err == nil || !strings.Contains(err.Error(), python+": ") {
+			t.Errorf("%s: %v", python, err)
+		}
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Stat(b.parent); b.parent == "" || !os.IsNotExist(err) {
+			t.Errorf("%q stays behind", b.parent)
+		}
+	}
+}
+
+func TestCandidatesAreTheOneAskedForOrTheUsualOnes(t *testing.T) {
+	none := func(string) string { return "" }
+	if got := candidates("/a/python", none); !slices.Equal(got, []string{"/a/python"}) {
+		t.Error(got)
+	}
+	if got := candidates("", func(string) string { return "/b/python" }); !slices.Equal(got, []string{"/b/python"}) {
+		t.Error(got)
+	}
+	if got := candidates("", none); got[len(got)-1] != "/usr/bin/python3" {
+		t.Error(got)
+	}
+}
+
+func TestBadConfigurationsAreRefused(t *testing.T) {
+	m := profile.Machine{Cores: 2}
+	for want, c := range map[string]Config{
+		"cpu:3: this machine has 2 cores": {Machine: m, Threads: []int{3}},
+		"a group of 1":                    {Machine: m, GroupSizes: []int{1}},
+		"head_dim 4":                      {Machine: m, HeadDims: []int{4}},
+		`dtype "f64"`:                     {Machine: m, DType: "f64"},
+	} {
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// Two devices of one name with another stack are never one type.
+func TestTypesOfOneNameAndAnotherStackAreDistinct(t *testing.T) {
+	l := local{Greeting: greeting{Torch: "1", Device: deviceFacts{Kind: "cuda", Name: "NVIDIA X"}}}
+	m := l
+	m.Greeting.Torch = "2"
+	n := l
+	n.Identity = "another power limit"
+	b := fakeBackend(t, "none", Config{})
+	b.place([]task{{Node: "a", Locals: []local{l, l}}, {Node: "b", Locals: []local{m, n}}})
+	var got []string
+	for _, r := range b.ranks {
+		got = append(got, r.place+" "+r.device.Name)
+	}
+	if want := []string{"n0/g0 x", "n0/g1 x", "n1/g0 x_2", "n1/g1 x_3"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+}
+
+// The whole of a calibration against fakes that fail now and then.
+func TestCalibrationGoesOnThroughFailures(t *testing.T) {
+	b := fakeBackend(t, "segv:gemm", Config{GroupSizes: []int{2}, HeadDims: []int{64}}, onceFile(t))
+	past, _ := profile.NewPast()
+	var j lines
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err := profile.Calibrate(ctx, b, profile.Config{
+		Tool: "test", Budget: 9 * time.Second, Seed: 1, PointTimeout: 10 * time.Second,
+		Only: []op.Kind{op.KindGEMM, op.KindAllReduce, op.KindMemCapacity},
+	}, past, &j, func(profile.Progress) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ok, peers, sizes := 0, 0, 0
+	for _, l := range j {
+		p, is := l.(*profile.Point)
+		if !is {
+			continue
+		}
+		if !p.OK() {
+			t.Errorf("%s: %s %s", p.Op, p.Class, p.Error)
+		}
+		ok++
+		if p.Place != "" {
+			peers++
+		}
+		if p.Size == 1<<30 {
+			sizes++
+		}
+	}
+	if ok < 40 || peers == 0 || sizes != 1 {
+		t.Errorf("%d points, %d peers, %d sizes", ok, peers, sizes)
+	}
+}
+
+type lines []any
+
+func (l *lines) Append(line any) error { *l = append(*l, line); return nil }

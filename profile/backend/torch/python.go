@@ -1,0 +1,151 @@
+package torch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+// candidates lists the interpreters to try, the most wanted first: the one
+// asked for and no other if one was; else what PATH says and the place where
+// distributions put theirs.
+func candidates(asked string, env func(string) string) []string {
+	if asked == "" {
+		asked = env("EVENKEEL_PYTHON")
+	}
+	if asked != "" {
+		return []string{asked}
+	}
+	list := []string{"/usr/bin/python3"}
+	if p, err := exec.LookPath("python3"); err == nil && p != list[0] {
+		list = []string{p, list[0]}
+	}
+	return list
+}
+
+// interpreter is a Python that answered, and its first worker.
+type interpreter struct {
+	path   string
+	hello  greeting
+	client *client
+}
+
+// greetTimeout is for the first answer of an interpreter: importing torch from
+// a slow network disk takes its time.
+const greetTimeout = 120 * time.Second
+
+// NoTorchError says that no interpreter can run the worker, and why each cannot.
+type NoTorchError struct{ Refused []string }
+
+// Error lists the refusals and the ways out.
+func (e *NoTorchError) Error() string {
+	return "no Python with torch: " + strings.Join(e.Refused, "; ") +
+		". Install torch (Debian: apt-get install python3-torch), or name an interpreter that has it with --python or EVENKEEL_PYTHON"
+}
+
+// probe starts a worker with each candidate until one says hello.
+func (b *Backend) probe(ctx context.Context) (*interpreter, []string, error) {
+	var refused []string
+	for _, path := range candidates(b.config.Python, os.Getenv) {
+		p, err := b.try(ctx, path)
+		if ctx.Err() != nil {
+			return nil, refused, ctx.Err()
+		}
+		if err == nil {
+			return p, refused, nil
+		}
+		refused = append(refused, fmt.Sprintf("%s: %v", path, plain(err)))
+	}
+	return nil, refused, &NoTorchError{refused}
+}
+
+// try starts a worker on the wanted device, or on the processor where no device
+// was asked for and there is none.
+func (b *Backend) try(ctx context.Context, python string) (*interpreter, error) {
+	if info, err := os.Stat(python); err != nil || info.IsDir() {
+		found, lookErr := exec.LookPath(python)
+		if lookErr != nil {
+			return nil, errors.New("no such program")
+		}
+		python = found
+	}
+	var first error
+	for _, on := range b.config.kinds() {
+		c, hello, err := b.greet(ctx, python, slot{on: on, cores: 1})
+		if err == nil {
+			return &interpreter{path: python, hello: hello, client: c}, nil
+		}
+		if first == nil {
+			first = err
+		}
+		var e *profile.OpError
+		if !errors.As(err, &e) || e.Class != profile.Unsupported {
+			break
+		}
+	}
+	return nil, first
+}
+
+// slot is where one worker runs: a processor with a number of threads, or a GPU.
+type slot struct {
+	on      string // "cpu" or "cuda:0"
+	cores   int    // threads, on a processor
+	visible string // what CUDA_VISIBLE_DEVICES is set to; "" leaves it alone
+}
+
+// greet starts a worker and waits for its hello.
+func (b *Backend) greet(ctx context.Context, python string, s slot) (*client, greeting, error) {
+	ctx, cancel := context.WithTimeout(ctx, b.config.greetTimeout())
+	defer cancel()
+	w, err := startChild(b.command(python, s))
+	if err != nil {
+		return nil, greeting{}, err
+	}
+	c := newClient(w)
+	c.silence = 2 * b.config.greetTimeout() // an import holds the interpreter, and the beats with it
+	f, err := c.ask(ctx, request{T: "hello", Proto: proto, On: s.on, Cores: s.cores})
+	if err != nil {
+		c.close()
+		return nil, greeting{}, err
+	}
+	if f.Proto != proto {
+		c.close()
+		return nil, greeting{}, fmt.Errorf("its worker speaks protocol %d, this is %d", f.Proto, proto)
+	}
+	c.silence = silence
+	return c, f.greeting, nil
+}
+
+// plain takes the class off an error: of hello it says nothing.
+func plain(err error) error {
+	var e *profile.OpError
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// command makes the command that runs the worker: isolated from the user's own
+// modules (-I), unbuffered (-u), writing no byte code (-B).
+func (b *Backend) command(python string, s slot, args ...string) *exec.Cmd {
+	if b.config.Worker != nil {
+		return b.config.Worker(python, args...)
+	}
+	cmd := exec.Command(python, append([]string{"-I", "-u", "-B", b.folder}, args...)...)
+	cmd.Dir = filepath.Dir(b.folder)
+	cmd.Env = os.Environ()
+	if s.cores > 0 {
+		cmd.Env = append(cmd.Env, fmt.Sprintf("OMP_NUM_THREADS=%d", s.cores), fmt.Sprintf("OPENBLAS_NUM_THREADS=%d", s.cores), fmt.Sprintf("MKL_NUM_THREADS=%d", s.cores))
+	}
+	if s.visible != "" {
+		cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+s.visible, "CUDA_DEVICE_ORDER=PCI_BUS_ID")
+	}
+	return cmd
+}

@@ -1,0 +1,193 @@
+"""The one device of a worker: what it is, its precisions, its clocks and its memory."""
+
+from __future__ import annotations
+
+import glob
+import os
+import platform
+import time
+
+import torch
+
+from errors import Failure
+
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+# Cache to flush and to outgrow where torch does not tell its size: at least that of any accelerator known so
+# far (NVIDIA B200: 126 MB), so that a cold sample is cold.
+_UNKNOWN_L2 = 128 << 20
+_IDLE_S = 5.0
+_WARM_S = 1.0
+
+
+class Device:
+    """A CPU with a number of threads, or the one visible accelerator.
+
+    Attributes: kind "cpu" or "cuda"; torch the torch.device; l2_bytes of second-level cache (on a CPU, of all
+    threads together); sms streaming multiprocessors, or threads; capability (major, minor), (0, 0) on a CPU.
+    """
+
+    def __init__(self, name: str, threads: int = 0):
+        self.torch = torch.device(name)
+        self.kind = self.torch.type
+        self.capability = (0, 0)
+        if self.kind == "cpu":
+            self._init_cpu(threads)
+        elif self.kind == "cuda":
+            self._init_cuda()
+        else:
+            raise Failure("unsupported", f"device {name!r}: want cpu or cuda:N")
+        self._dtypes = [n for n in DTYPES if self._multiplies(DTYPES[n])]
+        self._last_use = -_IDLE_S
+
+    def _init_cpu(self, threads: int) -> None:
+        self.sms = threads or len(os.sched_getaffinity(0))
+        torch.set_num_threads(self.sms)
+        self.name = _cpuinfo("model name") or platform.processor() or platform.machine()
+        self.uuid, self.mig = "", None
+        self.l2_bytes = _l2_bytes() * self.sms
+        self.mem_bytes = _host_memory()
+
+    def _init_cuda(self) -> None:
+        if not torch.cuda.is_available():
+            raise Failure(
+                "unsupported", f"device {self.torch}: this torch {torch.__version__} sees no accelerator"
+            )
+        torch.cuda.set_device(self.torch)
+        p = torch.cuda.get_device_properties(self.torch)
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        self.name, self.sms, self.mem_bytes = p.name, p.multi_processor_count, p.total_memory
+        self.capability = (p.major, p.minor)
+        self.l2_bytes = int(getattr(p, "L2_cache_size", 0)) or _UNKNOWN_L2
+        self.mig = p.name.partition("MIG ")[2] or (visible if visible.startswith("MIG-") else None)
+        uuid = str(getattr(p, "uuid", ""))
+        if visible.startswith(("GPU-", "MIG-")):
+            uuid = visible.split(",")[0]
+        elif uuid:
+            uuid = "GPU-" + uuid
+        self.uuid = uuid
+        # What the device offers before the first tensor; the context itself is already in it.
+        self.free_at_start_bytes = torch.cuda.mem_get_info(self.torch)[0]
+
+    def _multiplies(self, dtype: torch.dtype) -> bool:
+        """Whether this device has a matrix product of this precision."""
+        try:
+            a = torch.ones(8, 8, device=self.torch, dtype=dtype)
+            torch.mm(a, a, out=torch.empty_like(a))
+            return True
+        except RuntimeError:
+            return False
+
+    def dtypes(self) -> list[str]:
+        """The precisions this device can compute in, by the names shapes use."""
+        return list(self._dtypes)
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The torch precision behind a shape's word; Failure where this device has none."""
+        if name not in self._dtypes:
+            have = ", ".join(self._dtypes)
+            raise Failure(
+                "unsupported", f"dtype {name!r}: torch {torch.__version__} on {self.name} has {have}"
+            )
+        return DTYPES[name]
+
+    def describe(self) -> dict:
+        """The `device` object of hello."""
+        return {
+            "kind": self.kind, "name": self.name, "uuid": self.uuid, "sm": list(self.capability),
+            "sms": self.sms,
+            "l2_bytes": self.l2_bytes, "mem_bytes": self.mem_bytes, "mig": self.mig,
+        }
+
+    def sync(self) -> None:
+        """Returns once everything queued on the device is done."""
+        if self.kind == "cuda":
+            torch.cuda.synchronize(self.torch)
+
+    def release(self) -> None:
+        """Gives cached memory of dropped tensors back."""
+        if self.kind == "cuda":
+            torch.cuda.empty_cache()
+
+    def free_bytes(self) -> int:
+        """Memory that new tensors may take now."""
+        if self.kind == "cuda":
+            free = torch.cuda.mem_get_info(self.torch)[0]
+            return free + torch.cuda.memory_reserved(self.torch) - torch.cuda.memory_allocated(self.torch)
+        return min(_meminfo("MemAvailable"), _cgroup_free())
+
+    def wake(self) -> None:
+        """Leaves the idle power state: a second of GEMM on an accelerator that did nothing for 5 s."""
+        if self.kind == "cuda" and time.monotonic() - self._last_use > _IDLE_S:
+            a = torch.randn(4096, 4096, device=self.torch, dtype=DTYPES["f16"])
+            out, until = torch.empty_like(a), time.monotonic() + _WARM_S
+            while time.monotonic() < until:
+                for _ in range(8):
+                    torch.mm(a, a, out=out)
+                self.sync()
+        self.used()
+
+    def used(self) -> None:
+        """Notes that the device has just worked."""
+        self._last_use = time.monotonic()
+
+
+def cpu_vendor() -> str:
+    """The CPU's vendor as it names itself, such as AuthenticAMD; the architecture where it does not."""
+    return _cpuinfo("vendor_id") or platform.machine()
+
+
+def _cpuinfo(key: str) -> str:
+    for line in _lines("/proc/cpuinfo"):
+        name, _, value = line.partition(":")
+        if name.strip() == key:
+            return value.strip()
+    return ""
+
+
+def _l2_bytes() -> int:
+    """Second-level cache of one core in bytes, 0 if the system does not tell."""
+    units = {"K": 1 << 10, "M": 1 << 20}
+    for index in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*"):
+        if _first_line(index + "/level") == "2":
+            size = _first_line(index + "/size")
+            return int(size[:-1]) * units[size[-1]] if size[-1:] in units else int(size or 0)
+    return 0
+
+
+def _host_memory() -> int:
+    """Bytes of memory this process may use at most: the machine's, or its control group's."""
+    return min(_meminfo("MemTotal"), _cgroup("memory.max", "memory/memory.limit_in_bytes"))
+
+
+def _cgroup_free() -> int:
+    limit = _cgroup("memory.max", "memory/memory.limit_in_bytes")
+    return limit - _cgroup("memory.current", "memory/memory.usage_in_bytes", absent=0)
+
+
+def _cgroup(v2: str, v1: str, absent: int = 1 << 62) -> int:
+    for path in (v2, v1):
+        value = _first_line("/sys/fs/cgroup/" + path)
+        if value.isdigit():
+            return int(value)
+    return absent
+
+
+def _meminfo(key: str) -> int:
+    for line in _lines("/proc/meminfo"):
+        name, _, value = line.partition(":")
+        if name == key:
+            return int(value.split()[0]) * 1024
+    return 1 << 62
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as f:
+            return f.read().splitlines()
+    except OSError:
+        return []
+
+
+def _first_line(path: str) -> str:
+    return next(iter(_lines(path)), "").strip()

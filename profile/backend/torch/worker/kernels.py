@@ -1,0 +1,113 @@
+"""The attention kernels of a worker: which there are, which can be used, and which a shape gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Callable
+
+import torch
+
+from attention import Block, Explicit, Grads, Kernel, Saved, Tensor
+from attention_aten import CPU_FLASH, OPERATORS, Aten, Packed
+from attention_packages import packages
+from device import Device
+from errors import Failure, first_line
+from reference import attention, rel_err
+
+
+class Kernels:
+    """All attention kernels by name, and the order in which a shape without a wish is offered to them."""
+
+    def __init__(self, device: Device):
+        found = [cpu_kernel(device)] + [Aten(device, spec) for spec in OPERATORS]
+        found += [Packed(device)] + packages(device)
+        self.by_name: dict[str, Kernel] = {k.name: k for k in found}
+        self._order = [
+            "cpu", "sdpa_flash", "sdpa_cudnn", "varlen", "fa2", "fa3", "sdpa_efficient", "fa4", "te"
+        ]
+        if device.capability >= (9, 0):
+            # From Hopper on cuDNN's kernels are the faster ones of the two that come with torch.
+            self._order[1:3] = ["sdpa_cudnn", "sdpa_flash"]
+
+    def pick(self, op: str, b: Block, wish: str | None) -> Kernel:
+        """The wished kernel, or the first that takes the block; Failure(unsupported) gives the reasons."""
+        if wish is not None and wish not in self.by_name:
+            raise Failure("unsupported", f"shape.kernel: {wish!r}: the kernels are {', '.join(self.by_name)}")
+        names = [wish] if wish is not None else self._order
+        reasons = {n: self.by_name[n].refusal(op, b) for n in names}
+        for name, reason in reasons.items():
+            if not reason:
+                return self.by_name[name]
+        raise Failure("unsupported", f"{op}: " + "; ".join(f"{n} {r}" for n, r in reasons.items()))
+
+    def has(self, op: str) -> bool:
+        """Whether some kernel can run op at all."""
+        return any(op in k.ops for k in self.by_name.values() if not k.why)
+
+    def describe(self) -> dict:
+        """hello's `kernels`."""
+        return {name: k.describe() for name, k in self.by_name.items()}
+
+
+def cpu_kernel(device: Device) -> Kernel:
+    """The kernel named cpu: torch's fused CPU operator if it takes grouped heads and is right, else
+    Explicit."""
+    if device.kind != "cpu":
+        unused = Explicit(device, [])
+        unused.why = "this worker has an accelerator"
+        return unused
+    fused = FusedCPU(device)
+    return Explicit(device, device.dtypes()) if fused.why else fused
+
+
+class FusedCPU(Aten):
+    """torch's fused CPU operator; packed documents are run one after the other."""
+
+    def __init__(self, device: Device, namespace=None):
+        super().__init__(device, CPU_FLASH, namespace)
+        self.ops = ("attn_fwd", "attn_bwd", "attn_varlen_fwd", "attn_varlen_bwd")
+        self.dtypes = tuple(d for d in self.dtypes if d in device.dtypes())
+        self.why = self.why or self._probe()
+
+    def _documents(self, b: Block) -> list[tuple[slice, Block]]:
+        """The rows of each document, and its block."""
+        squares = [replace(b, q_len=n, kv_len=n, docs=()) for n in b.docs]
+        return [(slice(p[0], p[1]), square) for p, square in zip(b.parts(), squares)]
+
+    def bind_forward(self, b: Block, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Saved]:
+        """Results of documents are joined along the tokens."""
+        if not b.docs:
+            return super().bind_forward(b, q, k, v)
+        calls = [super(FusedCPU, self).bind_forward(d, q[s], k[s], v[s]) for s, d in self._documents(b)]
+
+        def forward() -> Saved:
+            each = [call() for call in calls]
+            return Saved(torch.cat([e.out for e in each], 2), torch.cat([e.lse for e in each], 2), {})
+
+        return forward
+
+    def bind_backward(
+        self, b: Block, q: Tensor, k: Tensor, v: Tensor, saved: Saved, dout: Tensor
+    ) -> Callable[[], Grads]:
+        """Likewise."""
+        if not b.docs:
+            return super().bind_backward(b, q, k, v, saved, dout)
+        calls = []
+        for s, d in self._documents(b):
+            mine = Saved(saved.out[:, :, s], saved.lse[:, :, s].contiguous(), {})
+            calls.append(super().bind_backward(d, q[s], k[s], v[s], mine, dout[s]))
+        return lambda: tuple(torch.cat(grads, 2) for grads in zip(*(call() for call in calls)))
+
+    def _probe(self) -> str:
+        """A small grouped call against the reference. An operator that takes equal heads only is not used at
+        all: two implementations under one name would be two laws in one fit."""
+        b = Block(5, 7, 4, 2, 32, "f32", False)
+        q, k, v = torch.randn(5, 4, 32), torch.randn(7, 2, 32), torch.randn(7, 2, 32)
+        try:
+            saved = self.bind_forward(b, q, k, v)()
+            grads = self.bind_backward(b, q, k, v, saved, torch.randn(5, 4, 32))()
+        except Exception as exc:
+            return f"takes no grouped heads: {first_line(exc)}"
+        right = rel_err(self.canonical(saved.out), attention(q, k, v, b.parts())[0]) < 1e-5
+        shaped = [self.canonical(g).shape for g in grads] == [q.shape, k.shape, v.shape]
+        return "" if right and shaped else "computes grouped heads wrongly"

@@ -1,0 +1,291 @@
+"""Row-wise ops, the optimizer, matrix products, the log-sum-exp merge and copies, as in costmodel/op.
+
+Results go into tensors allocated beforehand, so that no allocation is in a time.
+"""
+
+from __future__ import annotations
+
+from typing import Callable
+
+import torch
+
+import reference
+from device import Device
+from errors import Failure, axis, word
+from inputs import Inputs
+from work import Bound, Op, Rowwise
+
+Tensor = torch.Tensor
+
+HEAD_DIM = 64  # of rope's angle tables
+
+
+class Norm(Rowwise):
+    """RMSNorm forward, y = x * w / sqrt(mean(x^2) + eps)."""
+
+    kind = "norm"
+
+    def bind(self, shape: dict, inputs: Inputs) -> Bound:
+        """The fused operator on an accelerator whose torch has one; else three passes, the sum in float32."""
+        tokens, width, dtype = self.sizes(shape)
+        x, w = inputs.normal(tokens, width, dtype=dtype), inputs.normal(width, dtype=dtype)
+        fused = getattr(torch.ops.aten, "_fused_rms_norm", None)
+        if fused is not None and self.device.kind == "cuda":
+            call: Callable[[], Tensor] = lambda: fused(x, [width], w, reference.EPS)[0]
+        else:
+            call = _norm(x, w, inputs.empty(tokens, width, dtype=dtype))
+        return Bound(call, lambda: {"y": reference.norm(x, w)}, lambda y: {"y": y})
+
+
+def _norm(x: Tensor, w: Tensor, y: Tensor) -> Callable[[], Tensor]:
+    row = torch.empty(x.shape[0], 1, device=x.device)
+
+    def call() -> Tensor:
+        torch.linalg.vector_norm(x, 2, -1, keepdim=True, dtype=torch.float32, out=row)
+        row.square_().div_(x.shape[1]).add_(reference.EPS).rsqrt_()
+        return torch.mul(x, row, out=y).mul_(w)
+
+    return call
+
+
+def angles(tokens: int, head_dim: int, inputs: Inputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin of rope's angles (base 10000), both [tokens, head_dim / 2]."""
+    half = head_dim // 2
+    frequency = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.arange(tokens, dtype=torch.float64)[:, None] * frequency
+    tables = tuple(t.to(device=inputs.device.torch, dtype=dtype) for t in (angle.cos(), angle.sin()))
+    inputs.count(*tables)
+    return tables  # type: ignore[return-value]
+
+
+class Rope(Rowwise):
+    """Rotary position embedding in place, [heads, tokens, 64]. A rotation keeps lengths, so calls can
+    repeat."""
+
+    kind = "rope"
+
+    def bind(self, shape: dict, inputs: Inputs) -> Bound:
+        """One scratch half is kept; Failure(unsupported) for a width that is not whole heads."""
+        tokens, width, dtype = self.sizes(shape)
+        if width % HEAD_DIM:
+            raise Failure(
+                "unsupported", f"shape.width: {width}: rope wants a multiple of {HEAD_DIM}, the head's width"
+            )
+        x = inputs.normal(width // HEAD_DIM, tokens, HEAD_DIM, dtype=dtype)
+        cos, sin = angles(tokens, HEAD_DIM, inputs, dtype)
+        a, b = x.chunk(2, -1)
+        turned = inputs.empty(*a.shape, dtype=dtype)
+
+        def call() -> Tensor:
+            torch.mul(a, cos, out=turned).addcmul_(b, sin, value=-1)
+            b.mul_(cos).addcmul_(a, sin)
+            a.copy_(turned)
+            return x
+
+        return Bound(call, lambda: {"x": reference.rope(x, cos, sin)}, lambda y: {"x": y})
+
+
+class SwiGLU(Rowwise):
+    """out = silu(gate) * up."""
+
+    kind = "swiglu"
+
+    def bind(self, shape: dict, inputs: Inputs) -> Bound:
+        """Two passes through one output."""
+        tokens, width, dtype = self.sizes(shape)
+        gate, up = (inputs.normal(tokens, width, dtype=dtype) for _ in range(2))
+        out = inputs.empty(tokens, width, dtype=dtype)
+        return Bound(
+            lambda: torch.ops.aten.silu.out(gate, out=out).mul_(up),
+            lambda: {"out": reference.swiglu(gate, up)}, lambda y: {"out": y},
+        )
+
+
+class CEChunk(Rowwise):
+    """Cross-entropy of a chunk of logits: losses, and the gradient softmax - onehot in place.
+
+    After the first call the logits are a gradient, small numbers of which the next call makes others; their
+    cost does not change.
+    """
+
+    kind = "ce_chunk"
+
+    def odd(self, shape: dict) -> list[dict]:
+        """A vocabulary too: softmax has another kernel for rows as wide as that."""
+        return [*super().odd(shape), {"tokens": 5, "width": 33001, "dtype": shape.get("dtype")}]
+
+    def bind(self, shape: dict, inputs: Inputs) -> Bound:
+        """The log-sum-exp is recovered from the largest logit and its probability, which cannot underflow."""
+        tokens, width, dtype = self.sizes(shape)
+        logits = inputs.normal(tokens, width, dtype=dtype)
+        targets = (torch.arange(tokens, device=logits.device) % width).view(-1, 1)
+        top, losses = inputs.empty(tokens, 1, dtype=dtype), inputs.empty(tokens, 1)
+        place = inputs.empty(tokens, 1, dtype=torch.int64)
+        minus = torch.full((tokens, 1), -1.0, device=logits.device, dtype=dtype)
+
+        def call() -> None:
+            torch.max(logits, -1, keepdim=True, out=(top, place))
+            losses.copy_(top).sub_(logits.gather(1, targets))
+            torch.softmax(logits, -1, out=logits)
+            losses.sub_(logits.gather(1, place).float().log_())
+            logits.scatter_add_(1, targets, minus)
+
+        def expected() -> dict[str, Tensor]:
+            grad, loss = reference.ce_chunk(logits, targets[:, 0])
+            return {"grad": grad, "loss": loss}
+
+        return Bound(call, expected, lambda _: {"grad": logits, "loss": losses[:, 0]})
+
+
+class AdamW(Op):
+    """One AdamW update in place, float32."""
+
+    kind = "adamw"
+
+    def odd(self, shape: dict) -> list[dict]:
+        """1001 parameters."""
+        return [{"params": 1001}]
+
+    def bind(self, shape: dict, inputs: Inputs) -> Bound:
+        """torch's fused update where there is one for this device, else five passes."""
+        n = axis(shape, "params")
+        p, m, v, g = (inputs.normal(n) for _ in range(4))
+        v.square_()  # a second moment is never negative
+        call = _fused_adamw(p, m, v, g) or _plain_adamw(p, m, v, g, inputs.empty(n))
+
+        def expected() -> dict[str, Tensor]:
+            return dict(zip(("param", "moment1", "moment2"), reference.adamw(p, m, v, g)))
+
+        return Bound(call, expected, lambda _: {"param": p, "moment1": m, "moment2": v})
+
+
+def _plain_adamw(p: Tensor, m: Tensor, v: Tensor, g: Tensor, room: Tensor) -> Callable[[], None]:
+    h = reference.ADAMW
+    unbias1 = 1 / (1 - h["beta1"] ** h["step"])
+    unbias2 = 1 / (1 - h["beta2"] ** h["step"])
+
+    def call() -> None:
+        m.lerp_(g, 1 - h["beta1"])
+        v.mul_(h["beta2"]).addcmul_(g, g, value=1 - h["beta2"])
+        torch.sqrt(v, out=room).mul_(unbias2**0.5).add_(h["eps"])
+        p.mul_(1 - h["lr"] * h["weight_decay"]).addcdiv_(m, room, value=-h["lr"] * unbias1)
+
+    return call
+
+
+def _fused_adamw(p: Tensor, m: Tensor, v: Tensor, g: Tensor) -> Callable[[], None] | None:
+    fused = getattr(torch, "_fused_adamw_", None)
+    if fused is None:
+        return None
+    h = reference.ADAMW
+    constants = {n: h[n] for n in ("lr", "beta1", "beta2", "weight_decay", "eps")}
+
+    def on(*tensors: Tensor) -> Callable[[], None]:
+        step = torch.tensor(float(h["step"]), device=p.device)
+        lists = [[t] for t in tensors]
+        return lambda: fused(*lists, [], [step], amsgrad=False, maximize=False, **constants)
+
+    try:  # on a few elements first, because a failure half way would leave the state changed
+        on(*(t[:4].clone() for t in (p, g, m, v)))()
+    except (RuntimeError, TypeError):
+        return None
+    return on(p, g, m, v)
+
+
+class GEMM(Op):
+    """The three products of a linear layer: C = X W, dX = dC W^T, dW = X^T dC with X [m, k], W [k, n], C [m,
+    n]."""
+
+    kind = "gemm"
+
+    def variant(self, shape: dict) -> str:
+        """Pass and precision."""
+        return f"{shape.get('pass')} {shape.get('dtype')}"
+
+    def odd(self, shape: dict) -> list[dict]:
+        """Nothing a multiple of a tile."""
+        return [{**shape, "m": 130, "n": 67, "k": 93}]
+
+    def bind(self, shape: dict, inputs: Inputs) -> Bound:
+        """Transposed operands are views, as in a training framework."""
+        m, n, k = axis(shape, "m"), axis(shape, "n"), axis(shape, "k")
+        dtype = self.device.dtype(str(shape.get("dtype")))
+        sides = {"fwd": ((m, k), (k, n)), "dgrad": ((m, n), (k, n)), "wgrad": ((m, k), (m, n))}
+        which = word(shape, "pass", *sides)
+        a, b = (inputs.normal(*size, dtype=dtype) for size in sides[which])
+        if which == "dgrad":
+            b = b.t()
+        if which == "wgrad":
+            a = a.t()
+        c = inputs.empty(a.shape[0], b.shape[1], dtype=dtype)
+        return Bound(
+            lambda: torch.mm(a, b, out=c), lambda: {"c": a.double() @ b.double()}, lambda y: {"c": y}
+        )
+
+
+class LSEMerge(Op):
+    """Adds a partial attention into another in place, float32: out += sigmoid(lse2 - lse) (out2 - out),
+    lse = log(exp(lse) + exp(lse2)). Repeated, the log-sum-exp grows by at most log 2 a call."""
+
+    kind = "lse_merge"
+
+    def odd(self, shape: dict) -> list[dict]:
+        """37 tokens of 3 heads."""
+        return [{**shape, "tokens": 37, "q_heads": 3}]
+
+    def variant(self, shape: dict) -> str:
+        """Rows of another width are another loop."""
+        return f"d{shape.get('head_dim')}"
+
+    def bind(self, shape: dict, inputs: Inputs) -> Bound:
+        """Weights are computed once a row."""
+        rows, dim = axis(shape, "tokens") * axis(shape, "q_heads"), axis(shape, "head_dim")
+        out, other = inputs.normal(rows, dim), inputs.normal(rows, dim)
+        lse, other_lse = inputs.normal(rows), inputs.normal(rows)
+        weight = inputs.empty(rows)
+
+        def call() -> None:
+            torch.sub(other_lse, lse, out=weight).sigmoid_()
+            out.lerp_(other, weight[:, None])
+            torch.logaddexp(lse, other_lse, out=lse)
+
+        def expected() -> dict[str, Tensor]:
+            return dict(zip(("out", "lse"), reference.lse_merge(out, lse, other, other_lse)))
+
+        return Bound(call, expected, lambda _: {"out": out, "lse": lse})
+
+
+class Copy(Op):
+    """A copy between host and device memory."""
+
+    def __init__(self, device: Device, kind: str):
+        super().__init__(device)
+        self.kind = kind
+
+    def refusal(self) -> str:
+        """A CPU has no second memory."""
+        return "" if self.device.kind == "cuda" else "no accelerator"
+
+    def variant(self, shape: dict) -> str:
+        """Pinned and pageable memory take different paths."""
+        return "pinned" if shape.get("pinned") else "pageable"
+
+    def odd(self, shape: dict) -> list[dict]:
+        """100,003 bytes."""
+        return [{**shape, "bytes": 100_003}]
+
+    def bind(self, shape: dict, inputs: Inputs) -> Bound:
+        """Copies are queued on the stream; events on it tell their time."""
+        n = axis(shape, "bytes")
+        far = torch.randint(0, 256, (n,), dtype=torch.uint8, device=self.device.torch)
+        near = torch.randint(0, 256, (n,), dtype=torch.uint8, pin_memory=bool(shape.get("pinned")))
+        inputs.count(far)
+        source, target = (near, far) if self.kind == "h2d" else (far, near)
+        return Bound(
+            lambda: target.copy_(source, non_blocking=True),
+            lambda: {"copy": source}, lambda y: {"copy": self._settled(y)},
+        )
+
+    def _settled(self, target: Tensor) -> Tensor:
+        self.device.sync()
+        return target.clone()

@@ -1,0 +1,250 @@
+"""Tests of what a request does, on an accelerator that is played by this machine's CPU.
+
+Run by path: python3 -I -B test_service.py
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+import unittest
+from unittest import mock
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import torch  # noqa: E402
+
+import device  # noqa: E402
+import gauge  # noqa: E402
+import layer  # noqa: E402
+import service  # noqa: E402
+import wire  # noqa: E402
+from errors import Failure  # noqa: E402
+from inputs import Inputs  # noqa: E402
+from kernels import Kernels  # noqa: E402
+
+
+class FakeComm:
+    """Remembers what it was asked."""
+
+    def __init__(self, _device):
+        self.log = []
+
+    def ops(self):
+        return ["all_reduce", "send_recv"]
+
+    def refused(self):
+        return {"all_gather": "not today"}
+
+    def availability(self):
+        return {"gloo": {"ok": True}}
+
+    def prepare(self, op, shape, seed, group):
+        self.log.append((op, group, seed))
+        if shape.get("bytes") == 13:
+            raise Failure("unsupported", "13 bytes")
+        return {"work_bytes": 5}
+
+    def run(self, inner, n, progress):
+        progress(n)
+        return [inner] * n
+
+    def verify(self, op, shape, group):
+        return {"errors": {op + group: 0.0}}
+
+    def serve(self, request):
+        return {"port": 7}
+
+    def join(self, request):
+        return {"warnings": ["LL128 off"]}
+
+    def leave(self):
+        self.log.append("left")
+
+
+class FakeGuard:
+    """As nvml.Guard."""
+
+    why = ""
+
+    def begin(self):
+        self.begun = True
+
+    def end(self):
+        return {"sm_mhz": [1980, 1965]} if self.begun else {}
+
+    def busy(self):
+        return [4711]
+
+
+class Requests(unittest.TestCase):
+    def setUp(self):
+        self.heart = wire.Heart()  # never started: it only counts here
+        with mock.patch.object(service, "Comm", FakeComm):
+            self.service = service.Service(self.heart)
+            self.hello = self.service.answer({"t": "hello", "proto": 1, "device": "cpu", "threads": 2})
+
+    def refused(self, cls: str, word: str, **request) -> None:
+        with self.assertRaises(Failure) as caught:
+            self.service.answer(request)
+        self.assertEqual(caught.exception.cls, cls)
+        self.assertIn(word, str(caught.exception))
+
+    def prepare(self, op: str, shape: dict, **more) -> dict:
+        return self.service.answer({"t": "prepare", "op": op, "shape": shape, **more})
+
+    def test_hello_lists_collectives_beside_device_ops(self):
+        self.assertIn("all_reduce", self.hello["ops"])
+        self.assertIn("gemm", self.hello["ops"])
+        self.assertEqual(self.hello["refused"]["all_gather"], "not today")
+        self.assertEqual(self.hello["nvml_why"], "no accelerator")
+
+    def test_collectives_go_to_the_world(self):
+        self.assertEqual(self.prepare("all_reduce", {"bytes": 8}, group="g", seed=3), {"work_bytes": 5})
+        self.assertEqual(self.service._comm.log, [("all_reduce", "g", 3)])
+        self.assertEqual(self.service.answer({"t": "run", "inner": 4, "n": 2})["samples_ns"], [4, 4])
+        request = {"t": "verify", "op": "send_recv", "shape": {}, "group": "g"}
+        self.assertEqual(self.service.answer(request), {"errors": {"send_recvg": 0.0}})
+        self.assertEqual(self.service.answer({"t": "serve"}), {"port": 7})
+        self.assertEqual(self.service.answer({"t": "join"}), {"warnings": ["LL128 off"]})
+        self.service.leave()
+        self.assertEqual(self.service._comm.log[-1], "left")
+
+    def test_a_failed_prepare_leaves_nothing_prepared(self):
+        for first in (("all_reduce", {"bytes": 8}), ("adamw", {"params": 8}), ("mem_capacity", {})):
+            for second in (("all_reduce", {"bytes": 13}), ("gemm", {}), ("teleport", {})):
+                self.prepare(*first)
+                with self.assertRaises(Failure):
+                    self.prepare(*second)
+                self.refused("internal", "nothing that can be timed", t="run", inner=1, n=1)
+                self.refused("internal", "nothing that can be gauged", t="gauge")
+
+    def test_every_request_that_makes_no_sense(self):
+        self.refused("internal", "unknown request 'sing'", t="sing")
+        self.refused("internal", "shape: None", t="prepare", op="gemm")
+        self.refused("internal", "shape.inner", t="run", n=1)
+        self.refused("unsupported", "proto 2", t="hello", proto=2)
+
+    def test_running_out_of_memory_drops_what_is_prepared(self):
+        self.prepare("adamw", {"params": 8})
+        self.service.recover(Failure("internal", "a hiccup"))
+        self.assertEqual(len(self.service.answer({"t": "run", "inner": 1, "n": 1})["samples_ns"]), 1)
+        self.service.recover(Failure("oom", "out of memory"))
+        self.refused("internal", "nothing that can be timed", t="run", inner=1, n=1)
+
+    def test_an_accelerator_is_watched(self):
+        self.prepare("adamw", {"params": 8})
+        self.service._guard = FakeGuard()
+        with mock.patch.multiple(
+            torch.cuda, reset_peak_memory_stats=lambda d: None, max_memory_allocated=lambda d: 99
+        ):
+            got = self.service.answer({"t": "run", "inner": 1, "n": 2})
+        self.assertEqual((got["gpu"], got["peak_bytes"]), ({"sm_mhz": [1980, 1965]}, 99))
+        self.assertEqual(self.service._guards(), {
+            "nvml": True, "nvml_why": "", "busy": [4711], "clock_policy": "observe",
+        })
+
+    def test_which_guard_watches(self):
+        self.assertIsNone(service._guard(types.SimpleNamespace(kind="cpu")))
+        seen = []
+        fake = types.SimpleNamespace(Guard=lambda uuid: seen.append(uuid) or "guard")
+        with mock.patch.dict(sys.modules, {"nvml": fake}):
+            for uuid in ("GPU-1", ""):
+                self.assertEqual(service._guard(types.SimpleNamespace(kind="cuda", uuid=uuid)), "guard")
+        self.assertEqual(seen, ["GPU-1", None])
+
+
+class Memory(unittest.TestCase):
+    """Gauges of an accelerator's memory, with its counters played."""
+
+    SHAPE = {
+        "tokens": 64, "hidden": 32, "ffn": 48, "q_heads": 2, "kv_heads": 1, "head_dim": 16, "dtype": "f32"
+    }
+
+    def gauges(self) -> gauge.Gauges:
+        torch.set_grad_enabled(False)
+        cpu = device.Device("cpu", 2)
+        gauges = gauge.Gauges(cpu, Kernels(cpu), {})
+        cpu.kind = "cuda"
+        cpu.free_at_start_bytes = 123
+        cpu.free_bytes = lambda: 1 << 40
+        cpu.sync = cpu.release = lambda: None
+        return gauges
+
+    def counters(self, **values):
+        return mock.patch.multiple(torch.cuda, **{k: (lambda v: lambda *_: v)(v) for k, v in values.items()})
+
+    def test_capacity_is_what_was_free_before_the_first_tensor(self):
+        self.assertEqual(self.gauges().measure("mem_capacity", {}, 1), {"size_bytes": 123})
+
+    def test_a_layer_is_its_peak_without_weights_and_what_was_there_before(self):
+        weights = 4 * (32 + 32 * 4 * 16 + 2 * 16 * 32 + 32 + 32 * 96 + 48 * 32)
+        with self.counters(
+            memory_allocated=1000, max_memory_allocated=1000 + weights + 777, reset_peak_memory_stats=None
+        ):
+            self.assertEqual(self.gauges().measure("mem_layer", self.SHAPE, 1), {"size_bytes": 777})
+
+    def test_the_reserve_is_what_no_tensor_holds(self):
+        with self.counters(
+            memory_allocated=1000, max_memory_allocated=10**9, reset_peak_memory_stats=None,
+            mem_get_info=(7000, 10000)
+        ):
+            self.assertEqual(self.gauges().measure("mem_reserve", {}, 1), {"size_bytes": 2000})
+
+
+class Layers(unittest.TestCase):
+    """The nodes of a layer against autograd of their formulas."""
+
+    def same_gradient(self, node, formula, *leaves: torch.Tensor) -> None:
+        with torch.enable_grad():
+            grads = []
+            for fn in (node, formula):
+                mine = [t.clone().requires_grad_() for t in leaves]
+                out = fn(*mine)
+                weight = torch.linspace(-1, 1, out.numel()).view_as(out)
+                grads.append([out.detach(), *torch.autograd.grad(out, mine, weight)])
+        for got, want in zip(*grads):
+            self.assertLess(float((got - want).norm() / want.norm()), 1e-5)
+
+    def test_norm(self):
+        def formula(x, w):
+            return x * w / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5)
+
+        self.same_gradient(layer.FusedNorm.apply, formula, torch.randn(7, 33), torch.randn(33))
+
+    def test_swiglu(self):
+        def formula(both):
+            gate, up = both.chunk(2, -1)
+            return gate / (1 + torch.exp(-gate)) * up
+
+        self.same_gradient(layer.FusedSwiGLU.apply, formula, torch.randn(7, 34))
+
+    def test_rotation(self):
+        angle = torch.rand(7, 1, 4)
+        turn = torch.complex(angle.cos(), angle.sin())
+
+        def formula(x):
+            a, b = x.chunk(2, -1)
+            turned = torch.complex(a, b) * turn
+            return torch.cat([turned.real, turned.imag], -1)
+
+        def node(x):
+            return layer.Turn.apply(x, angle.cos(), angle.sin())
+
+        self.same_gradient(node, formula, torch.randn(7, 3, 8))
+
+    def test_gradients_do_not_accumulate(self):
+        torch.set_grad_enabled(False)
+        cpu = device.Device("cpu", 2)
+        op = layer.LayerOp(Kernels(cpu), "layer_bwd")
+        bound = op.bind(Memory.SHAPE, Inputs(cpu, 1))
+        bound.call()
+        once = {n: t.clone() for n, t in bound.outputs(None).items()}
+        bound.call()
+        for name, grad in bound.outputs(None).items():
+            self.assertTrue(torch.equal(grad, once[name]), name)
+
+
+if __name__ == "__main__":
+    unittest.main()
