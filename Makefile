@@ -1,6 +1,7 @@
 # Everything a person or CI runs. `make help` lists the targets.
 #
-# Nothing here needs a GPU, a network beyond the Go module proxy, or root.
+# Nothing here needs a GPU or a network beyond the Go module proxy. The tests of
+# the torch backend need torch and Slurm: as root on Debian they install them.
 
 GO      ?= go
 TOOL     = $(GO) tool -modfile=tools/go.mod
@@ -9,7 +10,11 @@ DEMO    ?= demo
 BUDGET  ?= 75s
 FUZZTIME ?= 10s
 
-.PHONY: help build demo test race lint fuzz bench evidence clean
+# Tests that run real torch workers, and Slurm: with nothing beside them, since
+# they wait for processes that share the cores.
+TORCH    = '^TestTorch'
+
+.PHONY: help build demo test test-torch race lint fuzz bench evidence clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -23,7 +28,13 @@ demo: build ## calibrate this machine, fit, plan on its unequal device types, ch
 test: lint ## everything that CI runs
 	CGO_ENABLED=0 $(GO) build ./...
 	$(GO) test -race -short ./...
-	$(GO) test ./...
+	$(GO) test -skip $(TORCH) ./...
+	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) test-torch; \
+	else echo "SKIPPED: the tests of the torch backend and of Slurm (see above); make test-torch runs them"; fi
+
+test-torch: ## the torch backend on real torch workers and a Slurm of four nodes; installs them (Debian, root)
+	bash docs/torch.sh
+	EVENKEEL_NEED_TORCH=1 $(GO) test -count 1 -p 1 -timeout 20m -run $(TORCH) -v ./profile/backend/torch ./cmd/evenkeel
 
 race: ## all tests under the race detector
 	$(GO) test -race ./...

@@ -242,12 +242,7 @@ const (
 // peers chooses points to be measured at the other places of every device and
 // group: the first short ones of different ops, the same at all its places.
 func peers(inv *Inventory, spots []Spot, short map[string]bool, each, budget units.Seconds) []Peer {
-	others := 0
-	for _, p := range inv.Places {
-		if !home(inv, p) {
-			others++
-		}
-	}
+	others := inv.peers()
 	if others == 0 {
 		return nil
 	}
@@ -269,6 +264,17 @@ func peers(inv *Inventory, spots []Spot, short map[string]bool, each, budget uni
 		}
 	}
 	return all
+}
+
+// peers counts the places that are compared with the first of their kind.
+func (inv *Inventory) peers() int {
+	n := 0
+	for _, p := range inv.Places {
+		if !home(inv, p) {
+			n++
+		}
+	}
+	return n
 }
 
 // home says whether a device's or group's own points are measured at a place.

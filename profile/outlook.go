@@ -12,6 +12,8 @@ type Outlook struct {
 	Budget   units.Seconds `json:"budget_s"`
 	Each     units.Seconds `json:"point_time_s"` // for the samples of one point
 	Families []Outline     `json:"families"`
+	Once     []Spot        `json:"once,omitempty"` // measured once as they are
+	Peers    int           `json:"peers,omitzero"` // other devices and sets of devices to be compared with the first of their kind
 }
 
 // Outline is one family of shapes of an Outlook.
@@ -35,7 +37,7 @@ func DryRun(inv *Inventory, only []op.Kind, budget units.Seconds) (*Outlook, err
 	if err != nil {
 		return nil, err
 	}
-	o := &Outlook{Budget: budget, Each: each}
+	o := &Outlook{Budget: budget, Each: each, Once: c.wantedOnce(inv.Once), Peers: inv.peers()}
 	for i, n := range shares(spaces, points) {
 		sp := spaces[i]
 		corner := func(at float64) Spot {

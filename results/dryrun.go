@@ -3,6 +3,7 @@ package results
 import (
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/profile"
@@ -30,10 +31,33 @@ func DryRun(w io.Writer, inv *profile.Inventory, o *profile.Outlook) error {
 		t.row(string(f.Op), f.Variant.String(), f.On, fmt.Sprint(f.Points), axes(f))
 	}
 	t.render(p)
+	onceAndPeers(p, o)
 	n.add("the largest shapes are the ends of the axes: a longer --budget reaches further into them")
 	n.add(inv.Notes...)
 	n.render(p)
 	return p.err
+}
+
+// onceAndPeers says what is measured besides the families.
+func onceAndPeers(p *printer, o *profile.Outlook) {
+	var kinds []string
+	count := map[string]int{}
+	for _, s := range o.Once {
+		if count[string(s.Op)]++; count[string(s.Op)] == 1 {
+			kinds = append(kinds, string(s.Op))
+		}
+	}
+	for i, k := range kinds {
+		if count[k] > 1 {
+			kinds[i] = fmt.Sprintf("%s x%d", k, count[k])
+		}
+	}
+	if len(kinds) > 0 {
+		p.para("", "measured once each: "+strings.Join(kinds, ", "))
+	}
+	if o.Peers > 0 {
+		p.para("", "compared with the first of their kind at a few points, so that slow ones are named: "+plural(o.Peers, "further place"))
+	}
 }
 
 func axes(f profile.Outline) string {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -46,7 +47,7 @@ Exits 0 when every limit holds, 4 when one is broken, 1 when it could not judge.
 		},
 	}
 	c.Flags().StringVar(&profilePath, "profile", "", "profile to judge")
-	c.Flags().StringVar(&maxError, "max-error", "", "limit of every median error, such as 6% or 0.06; P90 may be three times that (default: a limit per family of ops)")
+	c.Flags().StringVar(&maxError, "max-error", "", "limit of median errors, such as 6% or 0.06, or of a family's, such as collective=40%; P90 may be three times that (default: a limit per family of ops)")
 	c.Flags().BoolVar(&strict, "strict", false, "fail on strata with too few points and on ops without a law")
 	return c
 }
@@ -63,22 +64,51 @@ func checkFiles(profilePath string, paths []string, limits fit.Limits) (*fit.Rep
 	return fit.Check(p, d, points, limits)
 }
 
-// limitsOf reads --max-error, or gives the defaults.
+// limitsOf reads --max-error, or gives the defaults: one number for every
+// family of ops, or family=number for one, the later before the earlier.
 func limitsOf(s string) (fit.Limits, error) {
 	limits := fit.DefaultLimits()
 	if s == "" {
 		return limits, nil
 	}
+	for part := range strings.SplitSeq(s, ",") {
+		family, number, one := strings.Cut(part, "=")
+		if !one {
+			number = family
+		}
+		limit, err := limitOf(number)
+		if err != nil {
+			return nil, err
+		}
+		if _, known := limits[fit.Family(family)]; one && !known {
+			return nil, usagef("--max-error %q: there is no family %q; the families are %s", part, family, strings.Join(families(limits), ", "))
+		}
+		for f := range limits {
+			if !one || f == fit.Family(family) {
+				limits[f] = limit
+			}
+		}
+	}
+	return limits, nil
+}
+
+func limitOf(s string) (fit.Limit, error) {
 	number, percent := strings.CutSuffix(s, "%")
 	v, err := strconv.ParseFloat(number, 64)
 	if percent {
 		v /= 100
 	}
 	if err != nil || !(v > 0 && v < 10) {
-		return nil, usagef("--max-error %q: want a share such as 6%% or 0.06", s)
+		return fit.Limit{}, usagef("--max-error %q: want a share such as 6%% or 0.06, or family=share", s)
 	}
-	for family := range limits {
-		limits[family] = fit.Limit{Median: v, P90: 3 * v}
+	return fit.Limit{Median: v, P90: 3 * v}, nil
+}
+
+func families(limits fit.Limits) []string {
+	var names []string
+	for f := range limits {
+		names = append(names, string(f))
 	}
-	return limits, nil
+	slices.Sort(names)
+	return names
 }

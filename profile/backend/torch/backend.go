@@ -81,10 +81,8 @@ func (b *Backend) Open(_ context.Context, on, place string) (profile.Executor, e
 	return nil, fmt.Errorf("torch: no device or group %q at %q", on, place)
 }
 
-// Warnings are what the ranks said about each other when they met, such as
+// warn keeps what the ranks say about each other when they meet, such as
 // protocols that a mix of GPUs cannot use.
-func (b *Backend) Warnings() []string { return b.warnings }
-
 func (b *Backend) warn(texts []string) {
 	for _, t := range texts {
 		if !b.warned[t] {

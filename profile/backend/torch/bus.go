@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -58,15 +59,10 @@ type offered struct {
 // join starts the relay and meets the other tasks.
 func (b *Backend) join(ctx context.Context) (*bus, error) {
 	w := b.config.World
-	host, port, serve := w.Host, w.Port, w.Task == 0 && !w.AgentStore
-	if host == "" && w.Task > 0 {
-		var err error
-		if host, port, err = b.awaitRendezvous(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if host == "" {
-		host = b.config.Machine.Host
+	serve := w.Task == 0 && !w.AgentStore
+	host, port, err := b.meetingPoint(ctx)
+	if err != nil {
+		return nil, err
 	}
 	child, err := startChild(b.command(b.python, slot{}, "relay"))
 	if err != nil {
@@ -88,6 +84,25 @@ func (b *Backend) join(ctx context.Context) (*bus, error) {
 	b.host = host
 	x := &bus{wire: child, task: w.Task, remotes: map[[2]int]*remoteWire{}, offers: make(chan offered, w.Tasks)}
 	return x, nil
+}
+
+// meetingPoint is where task 0 opens the store that the tasks talk through.
+func (b *Backend) meetingPoint(ctx context.Context) (host string, port int, err error) {
+	w := b.config.World
+	switch {
+	case w.Host == "" && w.Task > 0:
+		return b.awaitRendezvous(ctx)
+	case w.Host == "":
+		return b.config.Machine.Host, 0, nil
+	}
+	_, err = net.DefaultResolver.LookupHost(ctx, w.Host)
+	if err == nil {
+		return w.Host, w.Port, nil
+	}
+	if w.LaunchHost != "" {
+		return w.LaunchHost, w.Port, nil
+	}
+	return "", 0, fmt.Errorf("%s, where task 0 of this job runs by %s, has no address (%w): set MASTER_ADDR to one", w.Host, w.Source, err)
 }
 
 // writeRendezvous tells tasks that no launcher told where task 0 is.

@@ -3,6 +3,7 @@ package torch
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -35,8 +36,29 @@ func (b *Backend) Discover(ctx context.Context) (*profile.Inventory, error) {
 	}
 	b.comm = b.communication()
 	b.groups = findGroups(b.ranks, b.config.GroupSizes, b.link)
+	apart, err := b.meet(ctx)
+	if err != nil {
+		return nil, err
+	}
 	b.found = b.inventory(tasks)
+	b.found.Notes = append(append(b.found.Notes, b.warnings...), apart...)
 	return b.found, nil
+}
+
+// meet lets all ranks meet once before anything is measured, so that what keeps
+// them apart (another version of NCCL on one node, say) is known at once. Their
+// devices can be measured all the same; what is not is returned.
+func (b *Backend) meet(ctx context.Context) ([]string, error) {
+	if len(b.groups) == 0 {
+		return nil, nil
+	}
+	err := b.world(ctx)
+	var e *profile.OpError
+	if errors.As(err, &e) && e.Class == profile.Unsupported {
+		b.groups = nil
+		return []string{fmt.Sprintf("no collective is measured: %v", e.Err)}, nil
+	}
+	return nil, err
 }
 
 // task is what one agent of the job offers: the devices of its node, or those
@@ -182,7 +204,7 @@ func (b *Backend) place(tasks []task) {
 			if l.Greeting.Device.Kind == "cuda" {
 				letter = "g"
 			}
-			r := &rank{place: fmt.Sprintf("n%d/%s%d", node, letter, count[node]), node: node, greeting: l.Greeting, device: l.deviceType(one.Machine)}
+			r := &rank{place: fmt.Sprintf("n%d/%s%d", node, letter, count[node]), node: node, host: one.Host, greeting: l.Greeting, device: l.deviceType(one.Machine)}
 			r.dial = b.dialer(t, i, l)
 			count[node]++
 			b.ranks = append(b.ranks, r)
@@ -267,12 +289,13 @@ func (b *Backend) link(set []int) string {
 	return "nvlink"
 }
 
-// oversubscribed says whether ranks of a set on one node have fewer cores than
-// threads: what they measure holds for nothing but such a machine.
+// oversubscribed says whether ranks of a set on one machine (several nodes of a
+// test cluster may be one) have fewer cores than threads: what they measure
+// holds for nothing but such a machine.
 func (b *Backend) oversubscribed(set []int) bool {
-	threads := map[int]int{}
+	threads := map[string]int{}
 	for _, r := range set {
-		threads[b.ranks[r].node] += b.ranks[r].device.Parallel
+		threads[b.ranks[r].host] += b.ranks[r].device.Parallel
 	}
 	for _, n := range threads {
 		if b.ranks[set[0]].greeting.Device.Kind != "cuda" && n > b.config.Machine.Cores {
@@ -356,6 +379,12 @@ func (b *Backend) notes(tasks []task) []string {
 		}
 		if r.greeting.Device.Kind == "cuda" && !r.greeting.NVML {
 			add(fmt.Sprintf("%s: clocks and throttling cannot be read (%s); repeated points (canaries) show drift instead", r.place, r.greeting.NVMLWhy))
+		}
+	}
+	for i, r := range b.ranks {
+		if i > 0 && r.host == b.ranks[0].host && r.node != b.ranks[0].node {
+			add(fmt.Sprintf("the nodes of %s and %s are one machine (%s): times between them say nothing about a network", b.ranks[0].place, r.place, r.host))
+			break
 		}
 	}
 	if len(b.ranks) > 1 {

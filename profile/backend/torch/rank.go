@@ -16,6 +16,7 @@ import (
 type rank struct {
 	place    string // "n1/g3": node 1, GPU 3; "n0/r1": rank 1 on the processor of node 0
 	node     int
+	host     string // the machine's own name, which several nodes of a test cluster may share
 	greeting greeting
 	device   op.DeviceType
 	// dial starts a worker on the rank's device and greets it.

@@ -66,7 +66,7 @@ func (r *reader) slurmMaster(w *World, job, step int) {
 		r.fail(name, err.Error()+"; set MASTER_ADDR to the host of task 0")
 		return
 	}
-	w.Host = hosts[0]
+	w.Host, w.LaunchHost = hosts[0], r.text("SLURM_LAUNCH_NODE_IPADDR")
 }
 
 // StepPort is the port of the store of a Slurm step, 20000 to 39999: all tasks

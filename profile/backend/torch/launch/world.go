@@ -55,6 +55,10 @@ type World struct {
 	// file on a shared file system, which task 0 writes.
 	Host string
 	Port int
+	// LaunchHost is the address that srun was started on, "" elsewhere. Where
+	// Host is a name without an address, as on a cluster whose nodes Slurm alone
+	// knows by name, it is worth a try: a batch script runs on its first node.
+	LaunchHost string
 	// AgentStore says that the launcher itself hosts a store at Host:Port, so
 	// that task 0 must join it and not open one there.
 	AgentStore bool

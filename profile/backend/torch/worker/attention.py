@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Callable, NamedTuple
 
 import torch
@@ -176,9 +176,8 @@ class Explicit(Kernel):
 
     def refusal(self, op: str, b: Block) -> str:
         """Any grouping of heads will do, uneven ones included."""
-        if op not in self.ops:
-            return f"has no {op}"
-        return "" if b.dtype in self.dtypes else f"takes {', '.join(self.dtypes)}, not {b.dtype}"
+        even = replace(b, q_heads=b.kv_heads)
+        return super().refusal(op, even)
 
     def _room(self, name: str, rows: int, cols: int) -> Tensor:
         """A scratch matrix [rows, cols] that all calls share, so that no call pays for fresh pages."""

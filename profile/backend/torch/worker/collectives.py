@@ -1,4 +1,4 @@
-"""What each collective moves: a rank's buffers, and the right answer of a run, which every rank can compute itself.
+"""What each collective moves: a rank's buffers, and the right answer, which every rank can compute itself.
 
 Sizes follow costmodel/op: `bytes` is the whole gathered, scattered or exchanged buffer of all_gather,
 reduce_scatter and all_to_all, one rank's message elsewhere. Buffers are float32.
@@ -12,7 +12,8 @@ import torch
 from errors import Failure, axis
 
 OPS = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "send_recv_pairs", "all_to_all_v",
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "send_recv_pairs",
+    "all_to_all_v",
 )
 FLOAT_BYTES = 4
 
@@ -22,8 +23,8 @@ Shape = dict[str, Any]
 def value(rank: int, index: torch.Tensor) -> torch.Tensor:
     """What a rank holds at each index before a verified collective, float64.
 
-    Below 2**14, so that sums over up to 1024 ranks are exact in float32, and different for neighbouring ranks and
-    elements.
+    Below 2**14, so that sums over up to 1024 ranks are exact in float32, and different for neighbouring ranks
+    and elements.
     """
     return ((rank % 61) * 257 + index % 257).to(torch.float64)
 
@@ -116,8 +117,8 @@ def check_shape(op: str, shape: Shape, size: int) -> None:
 
 def _matrix_ranks(shape: Shape) -> int:
     matrix = shape.get("matrix_bytes")
-    square = isinstance(matrix, list) and all(isinstance(row, list) and len(row) == len(matrix) for row in matrix)
-    if not square:
+    rows = matrix if isinstance(matrix, list) else [None]
+    if any(not isinstance(row, list) or len(row) != len(rows) for row in rows):
         raise Failure("internal", "shape.matrix_bytes: want a square list of lists of bytes")
     if any(not isinstance(b, int) or b < 0 for row in matrix for b in row):
         raise Failure("internal", "shape.matrix_bytes: want whole numbers of bytes, 0 or more")

@@ -1,16 +1,15 @@
 """Collectives between the workers of one job, through torch.distributed over gloo or NCCL.
 
 A *world* is all the workers that joined one store; a *group* is a named subset of its ranks, in ascending
-order. Buffers are float32 (sizes are bytes, four to an element): gloo refuses bf16 in half of its collectives,
-and the time of a transfer does not depend on what the bytes mean. Only the portable subset is used; an op that
-the library lacks is refused with the reason, unless a training framework would build it from the same parts
-(ring shifts, pairs).
+order. Buffers are float32 (sizes are bytes, four to an element): gloo refuses bf16 in half of its
+collectives, and the time of a transfer does not depend on what the bytes mean. Only the portable subset is
+used; an op that the library lacks is refused with the reason, unless a training framework would build it from
+the same parts (ring shifts, pairs).
 
 Each rank times itself and returns its own vector; clocks of different hosts are never subtracted.
 """
 from __future__ import annotations
 
-import os
 import socket
 import time
 from dataclasses import dataclass
@@ -185,8 +184,8 @@ class Comm:
     def join(self, req: dict[str, Any]) -> dict[str, Any]:
         """Enters a world and makes its groups; every rank gets the same request but for `rank`.
 
-        Returns {} or {"warnings": [..]}. Raises Failure: unsupported when the workers may not talk to each other,
-        internal and fatal when a rank is missing for `timeout_s`.
+        Returns {} or {"warnings": [..]}. Raises Failure: unsupported when the workers may not talk to each
+        other, internal and fatal when a rank is missing for `timeout_s`.
         """
         self.leave()
         self.rank, self._backend, self._timeout_s = req["rank"], req["comm"], float(req.get("timeout_s", 60))
@@ -270,7 +269,7 @@ class Comm:
         return {**answer, "work_bytes": work_bytes}
 
     def run(self, inner: int, n: int, progress: Progress) -> list[int]:
-        """n samples of `inner` calls back to back, in ns of this rank's clock; a barrier before each, not timed."""
+        """n samples of `inner` calls back to back, in ns of this rank's clock, a barrier before each."""
         if self._bound is None:
             raise Failure("internal", "run: no collective is prepared")
         sample = self._sample_events if self._place().type == "cuda" else self._sample_clock
@@ -380,7 +379,7 @@ class Comm:
         return samples
 
     def _sample_events(self, bound: Bound, inner: int, n: int, progress: Progress) -> list[int]:
-        """On a GPU: events around the calls, queued in batches behind a spin, so that no launch gap is measured."""
+        """On a GPU: events around the calls, queued in batches behind a spin, lest launch gaps count."""
         token = torch.zeros(1, device=self._place())
         samples: list[int] = []
         while len(samples) < n:
@@ -434,7 +433,7 @@ class Comm:
         return torch.empty(n, dtype=torch.float32, device=self._place())
 
     def _noise(self, n: int, seed: int) -> Tensor:
-        """n normal numbers, [n] float32; a block is repeated, since drawing 1 GiB takes longer than sending it."""
+        """n normal numbers, [n] float32; a block is repeated: drawing 1 GiB takes longer than sending it."""
         block = min(n, 1 << 20)
         source = torch.Generator().manual_seed((seed + self.rank) % 2**63)
         drawn = torch.randn(block, generator=source).to(self._place())
@@ -444,8 +443,8 @@ class Comm:
         """Refuses buffers for which the kernel would kill this process: memory is promised but not kept."""
         free = local_memory_bytes() if self._place().type == "cpu" else None
         if free is not None and work_bytes * self._neighbours > free:
-            raise Failure("oom", f"{op}: {work_bytes} bytes of buffers in each of {self._neighbours} ranks on this "
-                                 f"host, which has {free} bytes left")
+            said = f"{op}: {work_bytes} bytes of buffers in each of {self._neighbours} ranks on this host"
+            raise Failure("oom", f"{said}, which has {free} bytes left")
 
 
 def check_groups(groups: dict[str, list[int]], size: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import os
 import platform
+import threading
 import time
 
 import torch
@@ -43,6 +44,7 @@ class Device:
     def _init_cpu(self, threads: int) -> None:
         self.sms = threads or len(os.sched_getaffinity(0))
         torch.set_num_threads(self.sms)
+        spread(self.sms)
         self.name = _cpuinfo("model name") or platform.processor() or platform.machine()
         self.uuid, self.mig = "", None
         self.l2_bytes = _l2_bytes() * self.sms
@@ -130,6 +132,25 @@ class Device:
     def used(self) -> None:
         """Notes that the device has just worked."""
         self._last_use = time.monotonic()
+
+
+def spread(threads: int) -> None:
+    """One core for the main thread and one for each thread of a pool, where this process has its cores to itself.
+
+    Threads that sleep between calls are otherwise woken on the core of their waker, and two share one while another
+    is idle: SwiGLU on 2 cores took 2.3 ms instead of 1.2. A worker with fewer threads than cores shares those cores
+    with other workers and is left to the system.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if threads < 2 or threads != len(cores):
+        return
+    a = torch.ones(512, 512)
+    torch.mm(a, a).exp_()  # starts the pools
+    python = {t.native_id for t in threading.enumerate()}
+    pool = sorted(int(t) for t in os.listdir("/proc/self/task") if int(t) not in python)
+    for i, thread in enumerate(pool):
+        os.sched_setaffinity(thread, {cores[1 + i % (threads - 1)]})
+    os.sched_setaffinity(threading.main_thread().native_id, {cores[0]})
 
 
 def cpu_vendor() -> str:

@@ -40,6 +40,10 @@ class Kernels:
                 return self.by_name[name]
         raise Failure("unsupported", f"{op}: " + "; ".join(f"{n} {r}" for n, r in reasons.items()))
 
+    def default(self) -> str:
+        """The kernel that a block without a wish is offered to first, "" if none can be used."""
+        return next((n for n in self._order if not self.by_name[n].why), "")
+
     def has(self, op: str) -> bool:
         """Whether some kernel can run op at all."""
         return any(op in k.ops for k in self.by_name.values() if not k.why)

@@ -5,11 +5,12 @@ Results go into tensors allocated beforehand, so that no allocation is in a time
 
 from __future__ import annotations
 
-from typing import Callable
+from typing import Any, Callable
 
 import torch
 
 import reference
+from binding import Callee
 from device import Device
 from errors import Failure, axis, word
 from inputs import Inputs
@@ -29,12 +30,21 @@ class Norm(Rowwise):
         """The fused operator on an accelerator whose torch has one; else three passes, the sum in float32."""
         tokens, width, dtype = self.sizes(shape)
         x, w = inputs.normal(tokens, width, dtype=dtype), inputs.normal(width, dtype=dtype)
-        fused = getattr(torch.ops.aten, "_fused_rms_norm", None)
-        if fused is not None and self.device.kind == "cuda":
+        fused = fused_norm() if self.device.kind == "cuda" else None
+        if fused is not None:
             call: Callable[[], Tensor] = lambda: fused(x, [width], w, reference.EPS)[0]
         else:
             call = _norm(x, w, inputs.empty(tokens, width, dtype=dtype))
         return Bound(call, lambda: {"y": reference.norm(x, w)}, lambda y: {"y": y})
+
+
+def fused_norm(namespace: Any = None) -> Callable | None:
+    """torch's fused RMSNorm (input, normalized_shape, weight, eps) -> (y, reciprocal root), or None.
+
+    Before it had this signature, torch 2.7 had another operator of the same name for one vendor's devices.
+    """
+    fused = getattr(namespace or torch.ops.aten, "_fused_rms_norm", None)
+    return fused if fused is not None and "normalized_shape" in Callee(fused).names else None
 
 
 def _norm(x: Tensor, w: Tensor, y: Tensor) -> Callable[[], Tensor]:

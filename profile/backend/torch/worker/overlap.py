@@ -18,6 +18,8 @@ _REPEATS = 11
 # The longer side runs this much longer than the shorter, so that the shorter is overlapped to its end.
 _MARGIN = 1.5
 _MAX_CALLS = 2000
+# The timed side is repeated up to this length: events resolve about half a microsecond.
+_LONG_NS = 200_000
 
 
 def compute_shape(op: str, tokens: int) -> dict:
@@ -61,8 +63,7 @@ class Overlap:
         (other,) = sides.values()
         alone = statistics.median(timed.sample(1, _REPEATS, lambda _: None))
         beside = statistics.median(other.sample(1, _REPEATS, lambda _: None))
-        # Whoever is shorter is repeated as well as the other, until both are long against a launch.
-        times = max(1, round(beside / max(1, alone)))
+        times = max(1, -(-_LONG_NS // max(1, int(alone))))
         loops = min(_MAX_CALLS, 1 + round(_MARGIN * 2 * alone * times / max(1, beside)))
         return self._ratio(timed, other, alone, times, loops)
 

@@ -1,7 +1,7 @@
 """What the workers of a world must know of each other before a communication library starts.
 
-Libraries of different versions or vendors do not refuse each other cleanly: they hang or truncate messages. So
-every worker puts a description of itself into the store, and all come to the same verdict.
+Libraries of different versions or vendors do not refuse each other cleanly: they hang or truncate messages.
+So every worker puts a description of itself into the store, and all come to the same verdict.
 """
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def judge(infos: list[Info], comm: str) -> list[str]:
 
 CPU_WARNING = "CPU vendor {a} on {ha}, {b} on {hb}: older NCCL chooses inconsistent algorithms on such hosts"
 CARDS_WARNING = (
-    "{a} network adapters (HCAs) on {ha}, {b} on {hb}: set NCCL_IGNORE_NET_MISMATCH=0, or this can hang silently"
+    "{a} network adapters (HCAs) on {ha}, {b} on {hb}: "
+    "set NCCL_IGNORE_NET_MISMATCH=0, or this can hang silently"
 )
 DRIVER_WARNING = "driver {a} on {ha}, {b} on {hb}"
 
@@ -139,8 +140,9 @@ def _require_own_gpus(infos: list[Info]) -> None:
             raise Failure("unsupported", said)
         first = seen.setdefault((info["host"], visible), rank)
         if visible and first != rank and os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") != "1":
-            said = f"ranks {first} and {rank} share GPU {visible} of {info['host']}: NCCL refuses that; "
-            raise Failure("unsupported", said + "use comm gloo, or NCCL_MULTI_RANK_GPU_ENABLE=1 with NCCL >= 2.30")
+            said = f"ranks {first} and {rank} share GPU {visible} of {info['host']}: NCCL refuses that"
+            way_out = "use comm gloo, or NCCL_MULTI_RANK_GPU_ENABLE=1 with NCCL >= 2.30"
+            raise Failure("unsupported", f"{said}; {way_out}")
 
 
 def _capabilities(infos: list[Info]) -> str:

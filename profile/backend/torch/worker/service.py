@@ -54,6 +54,10 @@ class Service:
         """Sets the device up and tells what it can do."""
         if request.get("proto") != PROTO:
             raise Failure("unsupported", f"proto {request.get('proto')!r}: this worker speaks {PROTO}")
+        if not _new_enough(torch.__version__):
+            raise Failure(
+                "unsupported", f"torch {torch.__version__} in {sys.executable}: needs torch >= 1.13"
+            )
         faults.at_start()
         self._device = device = Device(
             str(request.get("device", "cpu")), axis({"threads": 0, **request}, "threads", 0)
@@ -70,7 +74,8 @@ class Service:
         refused.update({kind: "" for kind in self._comm.ops()})
         refused.update(self._comm.refused())
         return {
-            "kernels": self._kernels.describe(), "comm": self._comm.availability(),
+            "kernels": self._kernels.describe(), "default_kernel": self._kernels.default(),
+            "comm": self._comm.availability(),
             "dtypes": self._device.dtypes(),
             "ops": [kind for kind, why in refused.items() if not why],
             "refused": {kind: why for kind, why in refused.items() if why},
@@ -209,6 +214,12 @@ def _guard(device: Device):
     from nvml import Guard
 
     return Guard(device.uuid or None)
+
+
+def _new_enough(version: str) -> bool:
+    """Whether a torch version such as 1.13.0a0 or 2.11.0+cu130 is 1.13 or later."""
+    major, minor = version.split(".")[:2]
+    return (int(major), int(minor)) >= (1, 13)
 
 
 def versions() -> dict:

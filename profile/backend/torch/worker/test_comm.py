@@ -1,7 +1,7 @@
 """Tests of comm.py and preflight.py: real gloo worlds of 2, 3 and 4 processes, a killed and a hung rank.
 
-Run by path with an interpreter that has torch; skipped elsewhere. Run as `test_comm.py child` this file is one
-rank: it reads [method, arguments] lines and answers {"ok": ..} or {"class": .., "msg": .., "fatal": ..}.
+Run by path with an interpreter that has torch; skipped elsewhere. Run as `test_comm.py child` this file is
+one rank: it reads [method, arguments] lines and answers {"ok": ..} or {"class": .., "msg": .., "fatal": ..}.
 """
 from __future__ import annotations
 
@@ -79,7 +79,9 @@ class Rank:
         self.process.stdout.close()
 
 
-def ask(ranks: list[Rank], method: str, *args: Any, each: Optional[Callable[[int], tuple]] = None) -> list[dict]:
+def ask(
+    ranks: list[Rank], method: str, *args: Any, each: Optional[Callable[[int], tuple]] = None
+) -> list[dict[str, Any]]:
     """The same request to all ranks at once, or each rank's own arguments; their answers."""
     for i, rank in enumerate(ranks):
         rank.send(method, *(each(i) if each else args))
@@ -301,6 +303,59 @@ class Answers(unittest.TestCase):
             with self.subTest(op=op, field=field), self.assertRaises(Failure) as caught:
                 collectives.check_shape(op, bad, 2)
             self.assertIn(field, caught.exception.msg)
+
+
+class FakeEvent:
+    """A CUDA event of a queue in which each recorded event is 2 us after the one before."""
+
+    recorded = 0
+    finished = True
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.at = 0
+
+    def record(self) -> None:
+        FakeEvent.recorded += 1
+        self.at = FakeEvent.recorded
+
+    def query(self) -> bool:
+        return FakeEvent.finished
+
+    def elapsed_time(self, later: FakeEvent) -> float:
+        return (later.at - self.at) * 0.002
+
+
+@unittest.skipIf(torch is None, "this interpreter has no torch")
+class Events(unittest.TestCase):
+    """How a GPU is timed, on a queue of fake events: no GPU is needed to count batches and convert units."""
+
+    def setUp(self) -> None:
+        cuda = mock.patch.multiple(comm.torch.cuda, Event=FakeEvent, _sleep=lambda cycles: None, create=True)
+        place = mock.patch.object(comm.Comm, "_place", lambda self: SimpleNamespace(type="cuda"))
+        token = mock.patch.object(comm.torch, "zeros", lambda *_, **__: None)
+        self.barriers = mock.Mock()
+        barrier = mock.patch.object(comm.dist, "all_reduce", self.barriers)
+        for patch in (cuda, place, token, barrier):
+            patch.start()
+            self.addCleanup(patch.stop)
+        FakeEvent.recorded, FakeEvent.finished = 0, True
+        self.calls = mock.Mock()
+        self.rank = comm.Comm(CPU)
+        self.rank._bound = comm.Bound(comm.Group("g", (0, 1), 0, None), "all_reduce", self.calls, None, None)
+
+    def test_batches_of_32_with_a_barrier_before_each_sample(self) -> None:
+        progress: list[int] = []
+        self.assertEqual(self.rank.run(3, 70, progress.append), [2000] * 70)
+        self.assertEqual(progress, [32, 64, 70])
+        self.assertEqual((self.barriers.call_count, self.calls.call_count), (70, 210))
+
+    def test_a_queue_that_never_ends_is_a_fatal_failure(self) -> None:
+        FakeEvent.finished, self.rank._timeout_s, self.rank.rank = False, 0.05, 1
+        with self.assertRaises(Failure) as caught:
+            self.rank.run(1, 1, print)
+        self.assertTrue(caught.exception.fatal)
+        said = "rank 1: all_reduce: not finished after 0.05 s: a peer is gone or hangs"
+        self.assertEqual(caught.exception.msg, said)
 
 
 def workers(**changes: list[Any]) -> list[dict[str, Any]]:

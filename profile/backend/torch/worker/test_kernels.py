@@ -392,6 +392,43 @@ def fa2_module() -> types.ModuleType:
     return m
 
 
+def fa3_module() -> types.ModuleType:
+    """flash_attn_interface with the arguments that flash-attn 3 asks for."""
+    m = types.ModuleType("flash_attn_interface")
+
+    def spans(q, k, cu_seqlens_q, cu_seqlens_k, causal):
+        if cu_seqlens_q is None:
+            return [(0, q.shape[-3], 0, k.shape[-3], causal)]
+        return parts(cu_seqlens_q, cu_seqlens_k, causal)
+
+    def flat(*tensors):
+        return [t.reshape(-1, *t.shape[-2:]) for t in tensors]
+
+    def _flash_attn_forward(
+        q, k, v, k_new, v_new, qv, out, cu_seqlens_q: "Optional[Tensor]", cu_seqlens_k: "Optional[Tensor]",
+        cu_seqlens_k_new, seqused_q, seqused_k, max_seqlen_q: "Optional[int]", max_seqlen_k: "Optional[int]",
+        page_table, kv_batch_idx, leftpad_k, rotary_cos, rotary_sin, seqlens_rotary, q_descale, k_descale,
+        v_descale, softmax_scale, causal, window_size=(-1, -1), attention_chunk=0, softcap=0.0,
+        rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None, sm_margin=0,
+    ):
+        got, lse = reference.attention(*flat(q, k, v), spans(q, k, cu_seqlens_q, cu_seqlens_k, causal))
+        return got.view_as(q).to(q.dtype), lse.float() if q.dim() == 3 else lse.float()[None], None
+
+    def _flash_attn_backward(
+        dout, q, k, v, out, softmax_lse, cu_seqlens_q: "Optional[Tensor]", cu_seqlens_k: "Optional[Tensor]",
+        sequed_q, sequed_k, max_seqlen_q: "Optional[int]", max_seqlen_k: "Optional[int]", dq, dk, dv,
+        softmax_scale, causal, window_size=(-1, -1), softcap=0.0, deterministic=False, sm_margin=0,
+    ):
+        lse = softmax_lse.reshape(q.shape[-2], -1)
+        span = spans(q, k, cu_seqlens_q, cu_seqlens_k, causal)
+        q, k, v, out, dout = flat(q, k, v, out, dout)
+        for room, grad in zip((dq, dk, dv), reference.attention_backward(q, k, v, out, lse, dout, span)):
+            room.copy_(grad.view_as(room))
+
+    m._flash_attn_forward, m._flash_attn_backward = _flash_attn_forward, _flash_attn_backward
+    return m
+
+
 def differentiable(q, k, v, causal: bool) -> tuple:
     """Attention of [1, tokens, heads, dim] by autograd, and its log-sum-exp."""
     group = q.shape[2] // k.shape[2]
@@ -440,6 +477,20 @@ class Packages(Case):
         _, _, fa4, te = attention_packages.packages(accelerator())
         self.right(fa4)
         self.right(te)
+        self.repeats(fa4)
+
+    def repeats(self, kernel) -> None:
+        """A backward that is called again gives the same gradients, not their sum."""
+        block = Block(9, 9, 2, 1, 16, "f32", True)
+        q, k, v, dout = (torch.randn(9, heads, 16) for heads in (2, 1, 1, 2))
+        call = kernel.bind_backward(block, q, k, v, kernel.bind_forward(block, q, k, v)(), dout)
+        first = [g.clone() for g in call()]
+        for got, want in zip(call(), first):
+            self.assertTrue(torch.equal(got, want))
+
+    def test_flash_attn_3_takes_packed_sequences_through_the_same_function(self):
+        self.install("flash_attn_interface", fa3_module())
+        self.right(attention_packages.packages(accelerator())[1], varlen=True)
 
     def test_reasons(self):
         for kernel in attention_packages.packages(accelerator()):

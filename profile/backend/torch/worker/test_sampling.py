@@ -6,6 +6,7 @@ Run by path: python3 -I -B test_sampling.py
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -23,11 +24,13 @@ import inputs  # noqa: E402
 import overlap  # noqa: E402
 import reference  # noqa: E402
 import sampling  # noqa: E402
+import wire  # noqa: E402
 from errors import Failure, classify  # noqa: E402
 from work import Bound, Op  # noqa: E402
 
 LAUNCH_NS = 7_000  # what queueing costs the simulated host
 FLUSH_NS = 90_000
+RESOLUTION_NS = 500  # of events
 SLOWDOWN = 1.25  # of anything on the main stream while the side stream is busy
 
 
@@ -80,7 +83,8 @@ class SimulatedEvent:
         self.sim, self.ns = sim, 0.0
 
     def record(self, stream=None) -> None:
-        self.ns = max(self.sim.host, self.sim.free[stream.name if stream else self.sim.current])
+        now = max(self.sim.host, self.sim.free[stream.name if stream else self.sim.current])
+        self.ns = now // RESOLUTION_NS * RESOLUTION_NS
         self.sim.log.append("event")
 
     def elapsed_time(self, other: SimulatedEvent) -> float:
@@ -260,6 +264,44 @@ class Classes(unittest.TestCase):
         with self.assertRaises(Failure) as caught:
             errors.word({"mask": "ring"}, "mask", "full", "diag")
         self.assertIn("full, diag", str(caught.exception))
+
+
+class Beats(unittest.TestCase):
+    def beat(self, heart: wire.Heart) -> list:
+        written = []
+        with mock.patch.object(wire.os, "write", lambda fd, data: written.append(data)):
+            heart._beat()
+        return written
+
+    def heart(self) -> wire.Heart:
+        heart = wire.Heart()
+        heart.begin(7, "run")
+        heart.progress(3)
+        heart._since -= 1
+        return heart
+
+    def test_a_beat_tells_the_request_and_its_progress(self):
+        (frame,) = self.beat(self.heart())
+        self.assertEqual(json.loads(frame), {"t": "beat", "id": 7, "phase": "run", "n": 3})
+
+    def test_no_beat_for_a_young_or_answered_request(self):
+        young, answered = self.heart(), self.heart()
+        young.begin(8, "run")
+        answered.end()
+        self.assertEqual(self.beat(young) + self.beat(answered), [])
+
+    def test_no_beat_for_a_request_answered_while_waiting_for_the_pipe(self):
+        heart = self.heart()
+        lock = mock.MagicMock()
+        lock.__enter__.side_effect = heart.end
+        with mock.patch.object(wire, "_lock", lock):
+            self.assertEqual(self.beat(heart), [])
+        lock.__enter__.assert_called_once()
+
+    def test_nothing_that_is_no_number_crosses(self):
+        for value in (float("nan"), float("inf")):
+            with self.assertRaises(ValueError):
+                wire.send({"x": value})
 
 
 class Parts(unittest.TestCase):

@@ -18,6 +18,7 @@ import torch  # noqa: E402
 import device  # noqa: E402
 import gauge  # noqa: E402
 import layer  # noqa: E402
+import ops  # noqa: E402
 import service  # noqa: E402
 import wire  # noqa: E402
 from errors import Failure  # noqa: E402
@@ -51,7 +52,7 @@ class FakeComm:
         return [inner] * n
 
     def verify(self, op, shape, group):
-        return {"errors": {op + group: 0.0}}
+        return {op + group: 0.0}
 
     def serve(self, request):
         return {"port": 7}
@@ -99,6 +100,14 @@ class Requests(unittest.TestCase):
         self.assertIn("gemm", self.hello["ops"])
         self.assertEqual(self.hello["refused"]["all_gather"], "not today")
         self.assertEqual(self.hello["nvml_why"], "no accelerator")
+
+    def test_torch_that_is_too_old_is_named(self):
+        for version, fine in (
+            ("1.12.1", False), ("1.13.0a0", True), ("2.11.0+cu130", True), ("0.4.1", False)
+        ):
+            self.assertEqual(service._new_enough(version), fine)
+        with mock.patch.object(torch, "__version__", "1.9.0"):
+            self.refused("unsupported", "torch 1.9.0", t="hello", proto=1)
 
     def test_collectives_go_to_the_world(self):
         self.assertEqual(self.prepare("all_reduce", {"bytes": 8}, group="g", seed=3), {"work_bytes": 5})
@@ -191,6 +200,63 @@ class Memory(unittest.TestCase):
             mem_get_info=(7000, 10000)
         ):
             self.assertEqual(self.gauges().measure("mem_reserve", {}, 1), {"size_bytes": 2000})
+
+
+class Fused(unittest.TestCase):
+    """Operators that newer releases fuse, played by functions of the published signatures."""
+
+    def setUp(self):
+        torch.set_grad_enabled(False)
+        self.cpu = device.Device("cpu", 2)
+
+    def test_norm(self):
+        lib = torch.library.Library("evenkeel_norm", "DEF")
+        lib.define("_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> "
+                   "(Tensor, Tensor)")
+
+        def fused(x, normalized_shape, weight, eps):
+            assert list(normalized_shape) == [x.shape[-1]]
+            root = (x.square().mean(-1, keepdim=True) + eps).rsqrt()
+            return x * root * weight, root
+
+        lib.impl("_fused_rms_norm", fused, "CPU")
+        found = ops.fused_norm(torch.ops.evenkeel_norm)
+        self.cpu.kind = "cuda"
+        self.cpu.free_bytes = lambda: 1 << 40
+        with mock.patch.object(ops, "fused_norm", lambda: found):
+            self.assertLess(ops.Norm(self.cpu).check({"tokens": 9, "width": 33, "dtype": "f32"}, 1), 1e-6)
+
+    def test_another_operator_of_that_name_is_not_used(self):
+        lib = torch.library.Library("evenkeel_other_norm", "DEF")
+        lib.define(
+            "_fused_rms_norm(Tensor input, int normalized_shape_ndim, Tensor weight, float eps) -> Tensor"
+        )
+        self.assertIsNone(ops.fused_norm(torch.ops.evenkeel_other_norm))
+        self.assertIsNone(ops.fused_norm(types.SimpleNamespace()))
+
+    def test_adamw(self):
+        calls = []
+
+        def fused(
+            params, grads, first, second, most, steps, *, lr, beta1, beta2, weight_decay, eps, amsgrad,
+            maximize
+        ):
+            assert not most and not amsgrad and not maximize
+            calls.append(int(steps[0]))
+            (p,), (g,), (m,), (v,) = params, grads, first, second
+            m.lerp_(g, 1 - beta1)
+            v.mul_(beta2).addcmul_(g, g, value=1 - beta2)
+            root = (v / (1 - beta2 ** int(steps[0]))).sqrt() + eps
+            p.mul_(1 - lr * weight_decay).sub_(m / root * lr / (1 - beta1 ** int(steps[0])))
+
+        def broken(*_args, **_kwargs):
+            raise RuntimeError("not implemented for 'CPU'")
+
+        for function, used in ((fused, [1000, 1000]), (broken, [])):
+            calls.clear()
+            with mock.patch.object(torch, "_fused_adamw_", function, create=True):
+                self.assertLess(ops.AdamW(self.cpu).check({"params": 101}, 1), 1e-6)
+            self.assertEqual(calls, used)  # once on a few elements, once for real
 
 
 class Layers(unittest.TestCase):

@@ -128,6 +128,7 @@ class Hello(Shared):
         self.assertTrue(0 < h["device"]["mem_bytes"] <= total)
         self.assertIn("f32", h["dtypes"])
         self.assertIsNone(h["cuda"])
+        self.assertEqual(h["default_kernel"], "cpu")
 
     def test_every_op_is_offered_or_refused_with_a_reason(self):
         h = self.worker.hello
@@ -335,6 +336,20 @@ class Processes(unittest.TestCase):
         self.assertIn("no module torch in " + sys.executable, got["msg"])
         self.assertIn(sys.version.split()[0], got["msg"])
         self.assertEqual(w.wait()[0], 3)
+
+    def test_threads_get_cores_of_their_own_when_the_worker_has_them_all(self):
+        cores = len(os.sched_getaffinity(0))
+        if cores < 2:
+            self.skipTest("one core has nothing to spread over")
+        for threads in (cores, 1):
+            w = self.start(hello=False)
+            self.assertEqual(w.ask("hello", proto=1, device="cpu", threads=threads)["device"]["sms"], threads)
+            mine = os.sched_getaffinity(w.process.pid)
+            self.assertEqual(len(mine), 1 if threads == cores else cores)
+            tasks = [int(t) for t in os.listdir(f"/proc/{w.process.pid}/task")]
+            alone = [os.sched_getaffinity(t) for t in tasks if t != w.process.pid]
+            if threads == cores:
+                self.assertTrue(any(len(a) == 1 and not a & mine for a in alone), alone)
 
     def test_before_hello_and_wrong_proto(self):
         w = self.start(hello=False)

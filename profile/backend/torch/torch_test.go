@@ -88,7 +88,7 @@ func numericsShapes(dtype op.DType) []op.Shape {
 
 // Every op that the worker offers agrees with its float64 reference, forward
 // and backward, at shapes that kernels get wrong first.
-func TestRealNumericsOfEveryOp(t *testing.T) {
+func TestTorchNumericsOfEveryOp(t *testing.T) {
 	b := withTorch(t, Config{Threads: []int{2}, GroupSizes: []int{2}})
 	worst := map[string]float64{}
 	offered := map[op.Kind]bool{}
@@ -121,7 +121,7 @@ func TestRealNumericsOfEveryOp(t *testing.T) {
 }
 
 // The same of every collective, on two, three and four ranks.
-func TestRealNumericsOfEveryCollective(t *testing.T) {
+func TestTorchNumericsOfEveryCollective(t *testing.T) {
 	b := withTorch(t, Config{GroupSizes: []int{2, 3, 4}})
 	for _, g := range b.groups {
 		for _, s := range b.groupSpaces(g) {
@@ -166,7 +166,7 @@ func pointsOf(j lines) (ok int, failed []*profile.Point) {
 
 // Every fault that a real worker can suffer ends in a stored fact or is made
 // good on a fresh worker; the calibration goes on and leaves no process behind.
-func TestRealFaults(t *testing.T) {
+func TestTorchFaults(t *testing.T) {
 	for fault, want := range map[string]struct {
 		class profile.Class // of what is stored; "": the retry makes it good
 		text  string
@@ -247,7 +247,7 @@ func processesNaming(text string) []string {
 // A rank that dies or hangs inside a collective: all ranks are stopped within
 // the deadline, the rank is named, and the calibration measures on with a new
 // world. The same command resumes afterwards.
-func TestRealCollectiveFaults(t *testing.T) {
+func TestTorchCollectiveFaults(t *testing.T) {
 	for fault, want := range map[string]string{
 		"exit:all_reduce": "",
 		"hang:all_reduce": "rank ",
@@ -301,7 +301,7 @@ func TestRealCollectiveFaults(t *testing.T) {
 }
 
 // An interpreter without torch is refused by name, and the next one is taken.
-func TestRealInterpreterWithoutTorch(t *testing.T) {
+func TestTorchInterpreterWithoutTorch(t *testing.T) {
 	dir := t.TempDir()
 	// -S hides the packages of the distribution, torch among them.
 	script := filepath.Join(dir, "python3")
@@ -315,9 +315,9 @@ func TestRealInterpreterWithoutTorch(t *testing.T) {
 	}
 }
 
-// BenchmarkRoundTrip is what a request costs besides its work: here one that is
+// BenchmarkTorchRoundTrip is what a request costs besides its work: here one that is
 // refused at once.
-func BenchmarkRoundTrip(b *testing.B) {
+func BenchmarkTorchRoundTrip(b *testing.B) {
 	backend := withTorch(b, Config{Threads: []int{1}, GroupSizes: []int{2}})
 	r := backend.ranks[0]
 	if err := r.ready(b.Context()); err != nil {
@@ -330,8 +330,8 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// BenchmarkRestart kills a worker and waits until the next one has run a GEMM.
-func BenchmarkRestart(b *testing.B) {
+// BenchmarkTorchRestart kills a worker and waits until the next one has run a GEMM.
+func BenchmarkTorchRestart(b *testing.B) {
 	backend := withTorch(b, Config{Threads: []int{1}, GroupSizes: []int{2}})
 	for b.Loop() {
 		if r := backend.ranks[0]; r.client != nil {
