@@ -30,6 +30,7 @@ type calibration struct {
 	groupSizes []int
 	model      string
 	dryRun     bool
+	numerics   bool
 	fresh      bool
 
 	python       string
@@ -73,6 +74,7 @@ loses none of them, and the same command goes on where it stopped.`,
 	f.IntSliceVar(&o.groupSizes, "group-sizes", nil, "ranks of the groups to measure collectives in (default: powers of two up to the number of cores)")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: measure its head width only")
 	f.BoolVar(&o.dryRun, "dry-run", false, "list what would be measured, with what and for how long; measure nothing")
+	f.BoolVar(&o.numerics, "numerics", false, "torch: compare every op and kernel with its float64 reference at awkward shapes; measure nothing")
 	f.BoolVar(&o.fresh, "fresh", false, "begin anew, beside an earlier recording, instead of going on with it")
 	f.StringVar(&o.python, "python", "", "torch: the interpreter (default: $EVENKEEL_PYTHON, python3 on PATH, /usr/bin/python3)")
 	f.StringVar(&o.dtype, "dtype", "", "torch: precision of compute, bf16, f16 or f32 (default: bf16 on a GPU, f32 on a processor)")
@@ -106,6 +108,9 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	defer b.close()
 	if b.follower != nil {
 		return a.follow(ctx, b.follower)
+	}
+	if o.numerics {
+		return a.numerics(ctx, b)
 	}
 	if o.dryRun {
 		return a.dryRun(ctx, b, o, only)

@@ -13,8 +13,9 @@ type MemCapacity struct{}
 // MemReserve is what the context, kernels and workspaces hold after a warm step.
 type MemReserve struct{}
 
-// MemLayer is the peak of one transformer layer, forward and backward; measured
-// at two lengths it gives the slope in bytes a token.
+// MemLayer is what one transformer layer's forward keeps for its backward, its
+// input among it: what each further layer adds. Measured at two lengths it gives
+// the slope in bytes a token.
 type MemLayer struct{ Layer }
 
 var memCapacitySpec = Spec{
@@ -29,7 +30,7 @@ var memReserveSpec = Spec{
 
 var memLayerSpec = Spec{
 	Kind: KindMemLayer, Class: Memory, Measures: Size,
-	Doc: "peak memory of one transformer layer, forward and backward", Example: MemLayer{layerExample},
+	Doc: "memory that one transformer layer keeps from its forward to its backward", Example: MemLayer{layerExample},
 }
 
 // Kind implements Shape.

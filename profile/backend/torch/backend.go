@@ -6,7 +6,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/profile"
 )
 
@@ -125,16 +124,4 @@ func (clock) Sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-// Verify runs an op at a shape on a rank against its float64 reference and
-// gives the relative error of every output in the 2-norm.
-//
-// Errors are *profile.OpError.
-func (b *Backend) Verify(ctx context.Context, on string, s op.Shape) (map[string]float64, error) {
-	x, err := b.Open(ctx, on, "")
-	if err != nil {
-		return nil, err
-	}
-	return x.(*executor).verify(ctx, s)
 }

@@ -3,8 +3,6 @@ package torch
 import (
 	"context"
 	"fmt"
-	"math"
-	"strconv"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -89,31 +87,4 @@ func (x *executor) Close() error {
 		r.stop()
 	}
 	return nil
-}
-
-// verify compares an op with its reference at exactly this shape. A relative
-// error that JSON cannot carry (NaN) arrives as infinity.
-func (x *executor) verify(ctx context.Context, s op.Shape) (map[string]float64, error) {
-	if err := x.Ready(ctx); err != nil {
-		return nil, err
-	}
-	data, err := op.Encode(s)
-	if err != nil {
-		return nil, err
-	}
-	frames, err := x.ask(ctx, request{T: "verify", Op: s.Kind(), Shape: data, Group: x.group})
-	if err != nil {
-		return nil, err
-	}
-	errs := map[string]float64{}
-	for _, f := range frames {
-		for name, v := range f.Errors {
-			e, err := strconv.ParseFloat(string(v), 64)
-			if err != nil {
-				e = math.Inf(1)
-			}
-			errs[name] = max(errs[name], e)
-		}
-	}
-	return errs, nil
 }

@@ -27,6 +27,7 @@ type request struct {
 	Shape jsontext.Value `json:"shape,omitzero"`
 	Seed  uint64         `json:"seed,omitzero"`
 	Group string         `json:"group,omitzero"`
+	Cuts  []int          `json:"cuts,omitzero"`  // verify
 	Inner int            `json:"inner,omitzero"` // run
 	N     int            `json:"n,omitzero"`
 	Host  string         `json:"host,omitzero"` // serve, join, relay
@@ -52,17 +53,17 @@ type frame struct {
 	Msg   string `json:"msg"`
 	Fatal bool   `json:"fatal"`
 
-	SamplesNS []int64                   `json:"samples_ns"` // run
-	WaitShare float64                   `json:"wait_share"`
-	PeakBytes units.Bytes               `json:"peak_bytes"`
-	GPU       *gpuState                 `json:"gpu"`
-	SizeBytes units.Bytes               `json:"size_bytes"` // gauge
-	Ratio     float64                   `json:"ratio"`
-	Errors    map[string]jsontext.Value `json:"errors"`   // verify
-	Port      int                       `json:"port"`     // serve, relay
-	Warnings  []string                  `json:"warnings"` // join
-	Task      int                       `json:"task"`     // from
-	Body      string                    `json:"body"`
+	SamplesNS []int64             `json:"samples_ns"` // run
+	WaitShare float64             `json:"wait_share"`
+	PeakBytes units.Bytes         `json:"peak_bytes"`
+	GPU       *gpuState           `json:"gpu"`
+	SizeBytes units.Bytes         `json:"size_bytes"` // gauge
+	Ratio     float64             `json:"ratio"`
+	Errors    map[string]*float64 `json:"errors"`   // verify
+	Port      int                 `json:"port"`     // serve, relay
+	Warnings  []string            `json:"warnings"` // join
+	Task      int                 `json:"task"`     // from
+	Body      string              `json:"body"`
 
 	greeting
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
-	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 )
 
@@ -45,96 +44,51 @@ func withTorch(t testing.TB, config Config) *Backend {
 	return b
 }
 
-// heads and lengths that are no powers of two, GQA 8:1, one KV head, and odd
-// head counts, in both masks.
-func attentionShapes(dtype op.DType) []op.Attention {
-	var list []op.Attention
-	for _, heads := range [][2]int{{8, 1}, {5, 5}, {6, 2}, {3, 1}, {7, 7}, {16, 2}} {
-		for _, dim := range []int{64, 128} {
-			a := op.Attention{QHeads: heads[0], KVHeads: heads[1], HeadDim: dim, DType: dtype, Kernel: "cpu"}
-			a.Mask, a.QLen, a.KVLen = op.Full, 173, 311
-			list = append(list, a)
-			a.QLen, a.KVLen = 300, 65
-			list = append(list, a)
-			a.Mask, a.QLen, a.KVLen = op.Diag, 257, 257
-			list = append(list, a)
-		}
+// Every op and collective that the worker offers agrees with its float64
+// reference, forward and backward, at shapes that kernels get wrong first.
+func TestTorchNumerics(t *testing.T) {
+	b := withTorch(t, Config{Threads: []int{2}, GroupSizes: []int{2, 3, 4}})
+	all, err := b.Numerics(t.Context(), func(profile.Numeric) {})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return list
-}
-
-func numericsShapes(dtype op.DType) []op.Shape {
-	var list []op.Shape
-	for _, a := range attentionShapes(dtype) {
-		list = append(list, op.AttnFwd{Attention: a}, op.AttnBwd{Attention: a})
-	}
-	for _, heads := range [][2]int{{8, 1}, {5, 5}, {3, 1}} {
-		v := op.Varlen{SeqLens: []units.Tokens{1, 130, 67, 200}, QHeads: heads[0], KVHeads: heads[1], HeadDim: 64, DType: dtype, Kernel: "cpu"}
-		list = append(list, op.AttnVarlenFwd{Varlen: v}, op.AttnVarlenBwd{Varlen: v})
-	}
-	for _, pass := range []op.Pass{op.Forward, op.DGrad, op.WGrad} {
-		list = append(list, op.GEMM{Pass: pass, M: 131, N: 67, K: 259, DType: dtype})
-	}
-	rows := op.Rowwise{Tokens: 77, Width: 320, DType: dtype}
-	logits := rows
-	logits.DType = op.F32
-	layer := op.Layer{Tokens: 130, Hidden: 192, FFN: 448, QHeads: 3, KVHeads: 1, HeadDim: 64, DType: dtype}
-	return append(list,
-		op.Norm{Rowwise: rows}, op.Rope{Rowwise: rows}, op.SwiGLU{Rowwise: rows}, op.CEChunk{Rowwise: logits},
-		op.LSEMerge{Tokens: 93, QHeads: 5, HeadDim: 64}, op.AdamW{Params: 4099},
-		op.LayerFwd{Layer: layer}, op.LayerBwd{Layer: layer},
-	)
-}
-
-// Every op that the worker offers agrees with its float64 reference, forward
-// and backward, at shapes that kernels get wrong first.
-func TestTorchNumericsOfEveryOp(t *testing.T) {
-	b := withTorch(t, Config{Threads: []int{2}, GroupSizes: []int{2}})
 	worst := map[string]float64{}
-	offered := map[op.Kind]bool{}
-	for _, k := range b.ranks[0].greeting.Ops {
-		offered[k] = true
+	checked := map[op.Kind]bool{}
+	for _, n := range all {
+		if !n.OK() || n.Skipped {
+			t.Errorf("%s %s %v: %s %.2g, limit %g %s", n.On, n.Raw, n.Cuts, n.Output, n.Worst, n.Limit, n.Error)
+		}
+		key := fmt.Sprint(n.Op, " ", n.Shape.Variant().DType)
+		if n.Cuts != nil {
+			key += " ring"
+		}
+		worst[key] = max(worst[key], n.Worst)
+		checked[n.Op] = true
 	}
-	for dtype, limit := range map[op.DType]float64{op.F32: 1e-5, op.BF16: 1e-2} {
-		for _, s := range numericsShapes(dtype) {
-			if !offered[s.Kind()] {
-				t.Errorf("%s is not offered", s.Kind())
-				continue
-			}
-			errs, err := b.Verify(t.Context(), "torch_cpu:2", s)
-			if err != nil {
-				t.Errorf("%s %+v: %v", s.Kind(), s, err)
-				continue
-			}
-			for name, e := range errs {
-				key := fmt.Sprintf("%s %s %s", dtype, s.Kind(), name)
-				worst[key] = max(worst[key], e)
-				if !(e <= limit) {
-					t.Errorf("%s of %+v: relative error %.2g, limit %g", key, s, e, limit)
-				}
-			}
+	for _, k := range b.ranks[0].greeting.Ops {
+		if !checked[k] && !strings.HasPrefix(string(k), "mem_") {
+			t.Errorf("%s was not compared", k)
 		}
 	}
 	for _, k := range slices.Sorted(maps.Keys(worst)) {
-		t.Logf("%-40s %.1e", k, worst[k])
+		t.Logf("%-30s %.1e", k, worst[k])
+	}
+	if len(all) < 150 {
+		t.Errorf("%d comparisons", len(all))
 	}
 }
 
-// The same of every collective, on two, three and four ranks.
-func TestTorchNumericsOfEveryCollective(t *testing.T) {
-	b := withTorch(t, Config{GroupSizes: []int{2, 3, 4}})
-	for _, g := range b.groups {
-		for _, s := range b.groupSpaces(g) {
-			shape := s.Make(slices.Repeat([]float64{0.4}, s.Dims))
-			errs, err := b.Verify(t.Context(), g.Name, shape)
-			if err != nil || len(errs) == 0 {
-				t.Errorf("%s on %s: %v %v", s.Kind, g.Name, errs, err)
-			}
-			for name, e := range errs {
-				if e != 0 {
-					t.Errorf("%s on %s: %s is off by %g; bytes that travel arrive as they were", s.Kind, g.Name, name, e)
-				}
-			}
+// A kernel that is wrong is told from one that is right.
+func TestTorchNumericsSeeAWrongKernel(t *testing.T) {
+	t.Setenv("EVENKEEL_FAULT", "nan:gemm")
+	b := withTorch(t, Config{Threads: []int{1}, GroupSizes: []int{2}})
+	all, err := b.Numerics(t.Context(), func(profile.Numeric) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range all {
+		if n.OK() != (n.Op != op.KindGEMM) {
+			t.Errorf("%s: %+v", n.Op, n)
 		}
 	}
 }

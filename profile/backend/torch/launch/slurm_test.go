@@ -85,7 +85,7 @@ func checkTasks(t *testing.T, printed string) {
 		tasks = append(tasks, w.Task)
 		// The job is the cluster's first, and srun is its step 0: 20000 + 17.
 		want := World{
-			Source: Slurm, Task: w.Task, Tasks: 4, LocalTasks: 1, Node: fmt.Sprintf("node%d", w.Task+1), Host: "node1", Port: 20017, RestartID: "1.0",
+			Source: Slurm, Task: w.Task, Tasks: 4, LocalTasks: 1, Node: fmt.Sprintf("node%d", w.Task+1), Host: "node1", Port: 20017, LaunchHost: "127.0.0.1", RestartID: "1.0",
 		}
 		if w != want {
 			t.Errorf("got  %+v\nwant %+v", w, want)

@@ -135,11 +135,12 @@ class Device:
 
 
 def spread(threads: int) -> None:
-    """One core for the main thread and one for each thread of a pool, where this process has its cores to itself.
+    """One core for the main thread and one for each thread of a pool, where this process has its cores to
+    itself.
 
-    Threads that sleep between calls are otherwise woken on the core of their waker, and two share one while another
-    is idle: SwiGLU on 2 cores took 2.3 ms instead of 1.2. A worker with fewer threads than cores shares those cores
-    with other workers and is left to the system.
+    Threads that sleep between calls are otherwise woken on the core of their waker, and two share one while
+    another is idle: SwiGLU on 2 cores took 2.3 ms instead of 1.2. A worker with fewer threads than cores
+    shares those cores with other workers and is left to the system.
     """
     cores = sorted(os.sched_getaffinity(0))
     if threads < 2 or threads != len(cores):

@@ -66,21 +66,23 @@ class Gauges:
         return total - free - torch.cuda.memory_allocated(self.device.torch)
 
     def _layer(self, shape: dict, seed: int) -> int:
-        """Bytes that a layer's forward and backward take at their peak beyond weights and input; on a CPU,
-        where the allocator keeps no count, those kept for backward."""
+        """Bytes that a layer's forward keeps for its backward, its input among them: what every further layer
+        of a model adds. An accelerator's allocator tells, rounding included; on a CPU what autograd saves is
+        counted."""
         sizes = sizes_of(shape)
         before = torch.cuda.memory_allocated(self.device.torch) if self.device.kind == "cuda" else 0
         layer = Layer(sizes, self._layers.pick(sizes), Inputs(self.device, seed))
         if self.device.kind == "cpu":
             return kept_bytes(layer)
-        self.device.sync()
-        torch.cuda.reset_peak_memory_stats(self.device.torch)
         with torch.enable_grad():
             y = layer.forward()
-        y.backward(torch.randn_like(y))
         self.device.sync()
-        weights = sum(t.numel() * t.element_size() for t in layer.weights.values())
-        return max(0, torch.cuda.max_memory_allocated(self.device.torch) - before - weights)
+        kept = torch.cuda.memory_allocated(self.device.torch) - before
+        # The output is the next layer's input and counts there.
+        others = [*layer.weights.values(), layer.cos, layer.sin, y]
+        y.backward(torch.randn_like(y))  # warms what a step uses, for mem_reserve
+        self.device.sync()
+        return max(0, kept - sum(t.numel() * t.element_size() for t in others))
 
 
 def kept_bytes(layer: Layer) -> int:

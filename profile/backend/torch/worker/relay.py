@@ -8,15 +8,15 @@ its sender.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import signal
 import threading
 import time
 from datetime import timedelta
 from functools import partial
 from typing import Any, Callable
-
-import torch.distributed as dist
 
 import wire
 from errors import Failure
@@ -33,6 +33,7 @@ LOOPBACK = "127.0.0.1"
 POLL_S = 0.005
 
 _OUT = 3
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _lock = threading.Lock()
 
 
@@ -44,14 +45,36 @@ def run(args: list[str]) -> None:
     if args:
         _fail(0, f"relay takes no arguments, got {' '.join(args)}")
     requests = wire.requests()
+    first = next(requests, None)
+    if first is None:
+        os._exit(0)
+    _supervise(f"{first.get('host')}:{first.get('port')}")
     try:
-        relay = _join(next(requests, None))
+        relay = _join(first)
         for request in requests:
             relay.handle(request)
     except Failure as failure:
         _fail(0, failure.msg)
     relay.drain()
     os._exit(0)
+
+
+def _supervise(address: str) -> None:
+    """Returns in a child, which does the work, and reports here if that is killed by a signal.
+
+    In torch 1.13 each client of a store has a C++ thread of its own, which may end the process with SIGABRT
+    when the store dies. Only another process can then still say what happened.
+    """
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code < 0:
+            _fail(0, f"the store of task 0 at {address} is gone: its client ended with signal {-code}")
+        os._exit(code)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before that took effect
+        os._exit(0)
 
 
 def _emit(frame: bytes) -> None:
@@ -73,8 +96,6 @@ def _fail(request_id: int, msg: str, status: int = EXIT_STORE_LOST) -> None:
 
 def _join(request: Any) -> "Relay":
     """Opens or finds the store and answers the request; beats meanwhile, as a store may be minutes late."""
-    if request is None:
-        os._exit(0)
     number = request.get("id", 0)
     try:
         if request.get("t") != "relay":
@@ -103,31 +124,41 @@ class Relay:
         if self.task >= self.tasks:
             raise Failure("internal", f"relay: task {self.task}: want 0 to {self.tasks - 1}")
         self.host, self.port = str(request.get("host", "")), _count(request, "port", 0)
+        # Not at the top: the process that supervises this one has no use for torch.
+        from torch.distributed import TCPStore
+
+        self._new_store = TCPStore
         self._prefix = f"evenkeel/{request.get('job') or 'job'}"
         self._sent: dict[int, int] = {}
         self._serving = bool(request.get("serve"))
         self._store = self._serve() if self._serving else self._connect()
+        # All before the first answer, so that a store that is gone later was there for everybody.
+        self._readers = {peer: self._connect() for peer in self.peers}
 
     @property
     def peers(self) -> list[int]:
         """The tasks that this one exchanges messages with."""
         return list(range(1, self.tasks)) if self.task == 0 else [0]
 
-    def _serve(self) -> dist.TCPStore:
+    def _serve(self) -> Any:
         """Opens the store. Its own client goes over loopback: a node need not know its own name."""
         try:
-            store = dist.TCPStore(LOOPBACK, self.port, is_master=True, wait_for_workers=False, timeout=NEVER)
+            store = self._new_store(
+                LOOPBACK, self.port, is_master=True, wait_for_workers=False, timeout=NEVER
+            )
         except (RuntimeError, ValueError) as error:
             said = f"task {self.task} cannot open a store on port {self.port}: {_first(error)}"
             raise Failure("internal", said + ": set MASTER_PORT to a free port") from error
         self.host, self.port = LOOPBACK, store.port
         return store
 
-    def _connect(self) -> dist.TCPStore:
+    def _connect(self) -> Any:
         """A client of the store; each thread has its own, since a client is one socket for one request."""
         try:
-            store = dist.TCPStore(self.host, self.port, is_master=False, wait_for_workers=False,
-                                  timeout=timedelta(seconds=JOIN_S))
+            limit = timedelta(seconds=JOIN_S)
+            store = self._new_store(
+                self.host, self.port, is_master=False, wait_for_workers=False, timeout=limit
+            )
         except (RuntimeError, ValueError) as error:
             raise Failure("internal", f"no store of task 0 at {self.host}:{self.port} within {JOIN_S} s: "
                                       f"{_first(error)}") from error
@@ -135,12 +166,12 @@ class Relay:
         return store
 
     def listen(self) -> None:
-        """Starts one reader a peer."""
-        for peer in self.peers:
-            read = partial(self._read, peer, self._connect())
+        """Starts one reader a peer; after the answer to the first request, which must be the first frame."""
+        for peer, store in self._readers.items():
+            read = partial(self._read, peer, store)
             threading.Thread(target=self._guard, args=(read,), daemon=True).start()
 
-    def _read(self, peer: int, store: dist.TCPStore) -> None:
+    def _read(self, peer: int, store: Any) -> None:
         n = 0
         while True:
             key = self._key(peer, self.task, n)

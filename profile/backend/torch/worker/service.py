@@ -9,6 +9,7 @@ import sys
 import torch
 
 import faults
+import ring
 from attention_ops import Attention
 from collectives import OPS as COLLECTIVES
 from comm import Comm
@@ -161,9 +162,11 @@ class Service:
         self._drop()
         if kind in COLLECTIVES:
             return {"errors": self._comm.verify(kind, shape, str(request.get("group", "")))}
-        op = self._op(kind)
         faults.at_run(kind)
-        errors = op.errors(shape, seed)
+        if "cuts" in request:
+            errors = ring.errors(self._kernels, self._device, shape, request["cuts"], seed)
+        else:
+            errors = self._op(kind).errors(shape, seed)
         bad = [name for name, error in errors.items() if not error < float("inf")]
         if bad:
             raise Failure("wrong", f"{kind} {bad[0]}: holds values that are not finite, or has another shape")

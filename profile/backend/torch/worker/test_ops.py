@@ -13,6 +13,9 @@ from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+# As the worker does, before torch loads its pools of threads: spinning ones slow each other down.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import torch  # noqa: E402
 
 import faults  # noqa: E402
@@ -184,7 +187,7 @@ class Definitions(Case):
     def test_adamw_moves_against_the_moments(self):
         p, m, v, g = (torch.tensor([x]) for x in (1.0, 0.5, 4.0, 0.5))
         want, _, _ = reference.adamw(p, m, v, g)
-        # The first moment stays 0.5; the second becomes 0.95 * 4 + 0.05 * 0.25; at step 1000 nothing is corrected.
+        # The first moment stays 0.5, the second becomes 0.95 * 4 + 0.05 * 0.25; step 1000 corrects nothing.
         by_hand = 1 - 1e-4 * (0.5 / (math.sqrt(3.8125) + 1e-8) + 0.1)
         self.assertAlmostEqual(float(want), by_hand, places=9)
 

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -133,6 +134,15 @@ class Relays(unittest.TestCase):
             self.assertEqual((frame["class"], frame["fatal"]), ("internal", True))
             self.assertRegex(frame["msg"], r"^the store of task 0 at 127\.0\.0\.1:\d+ is gone: ")
             self.assertEqual(other.process.wait(LIMIT_S), 72)
+
+    def test_an_abort_inside_torch_is_reported_like_a_lost_store(self) -> None:
+        _, one, _ = self.job()
+        pid = one.process.pid
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
+            os.kill(int(children.read().split()[0]), signal.SIGABRT)
+        said = r"^the store of task 0 at 127\.0\.0\.1:\d+ is gone: its client ended with signal 6$"
+        self.assertRegex(one.receive()["msg"], said)
+        self.assertEqual(one.process.wait(LIMIT_S), 72)
 
     def test_the_end_of_stdin_ends_a_client_at_once(self) -> None:
         _, one, _ = self.job()

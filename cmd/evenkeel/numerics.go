@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/torch"
+	"github.com/evenkeel/evenkeel/results"
+)
+
+// numerics compares the kernels of a backend with their references. The cpu
+// backend verifies each kernel before it is first timed and offers no more.
+func (a *app) numerics(ctx context.Context, b chosen) error {
+	t, ok := b.Backend.(*torch.Backend)
+	if !ok {
+		return usagef("--numerics: only the torch backend compares kernels on demand: add --backend torch")
+	}
+	done, last := 0, time.Now()
+	all, err := t.Numerics(ctx, func(n profile.Numeric) {
+		done++
+		if time.Since(last) >= plainEvery {
+			last = time.Now()
+			a.note("%d comparisons made; now %s on %s", done, n.Op, n.On)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if err := a.print(all, func(w io.Writer) error { return results.Numerics(w, all) }); err != nil {
+		return err
+	}
+	bad := 0
+	for _, n := range all {
+		if !n.OK() {
+			bad++
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of %d comparisons are off; the table names them, and calibrate will not time those kernels", bad, len(all))
+	}
+	return nil
+}
