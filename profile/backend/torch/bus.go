@@ -35,7 +35,8 @@ const (
 	doKill  verb = "kill"
 	doLeave verb = "leave" // the worker may end by itself
 	doEnded verb = "ended"
-	doEnd   verb = "end" // of the job
+	doEnd   verb = "end"  // of the job
+	doGone  verb = "gone" // a task leaves before that
 )
 
 // bus carries messages between the tasks of a job, through a worker process
@@ -47,6 +48,7 @@ type bus struct {
 	mu      sync.Mutex
 	remotes map[[2]int]*remoteWire // by task and worker
 	age     int
+	gone    map[int]bool // tasks that left
 	offers  chan offered
 	end     error // why the bus is no more
 }
@@ -55,6 +57,10 @@ type offered struct {
 	from int
 	message
 }
+
+// meetTimeout is how long task 0 waits for the others: schedulers start the
+// nodes of a job minutes apart.
+const meetTimeout = 5 * time.Minute
 
 // join starts the relay and meets the other tasks.
 func (b *Backend) join(ctx context.Context) (*bus, error) {
@@ -70,7 +76,7 @@ func (b *Backend) join(ctx context.Context) (*bus, error) {
 	}
 	c := newClient(child)
 	c.silence = b.config.greetTimeout()
-	f, err := c.ask(ctx, request{T: "relay", Task: w.Task, Tasks: w.Tasks, Host: host, Port: port, Serve: serve})
+	f, err := c.ask(ctx, request{T: "relay", Task: w.Task, Tasks: w.Tasks, Host: host, Port: port, Serve: serve, Job: w.RestartID})
 	if err != nil {
 		c.close()
 		return nil, fmt.Errorf("the tasks of the job cannot meet at %s:%d: %w", host, port, plain(err))
@@ -82,7 +88,7 @@ func (b *Backend) join(ctx context.Context) (*bus, error) {
 		}
 	}
 	b.host = host
-	x := &bus{wire: child, task: w.Task, remotes: map[[2]int]*remoteWire{}, offers: make(chan offered, w.Tasks)}
+	x := &bus{wire: child, task: w.Task, remotes: map[[2]int]*remoteWire{}, gone: map[int]bool{}, offers: make(chan offered, w.Tasks)}
 	return x, nil
 }
 
@@ -116,7 +122,7 @@ func (b *Backend) writeRendezvous(host string, port int) error {
 
 // awaitRendezvous reads what task 0 wrote.
 func (b *Backend) awaitRendezvous(ctx context.Context) (host string, port int, err error) {
-	deadline := time.Now().Add(b.config.greetTimeout())
+	deadline := time.Now().Add(meetTimeout)
 	for {
 		data, err := os.ReadFile(b.config.Rendezvous)
 		if parts := strings.Fields(string(data)); err == nil && len(parts) == 2 && strings.HasSuffix(string(data), "\n") {
@@ -124,7 +130,7 @@ func (b *Backend) awaitRendezvous(ctx context.Context) (host string, port int, e
 			return parts[0], port, err
 		}
 		if time.Now().After(deadline) {
-			return "", 0, fmt.Errorf("task 0 did not write %s within %s: is that folder shared by all nodes? Set MASTER_ADDR and MASTER_PORT otherwise", b.config.Rendezvous, b.config.greetTimeout())
+			return "", 0, fmt.Errorf("task 0 did not write %s within %s: is that folder shared by all nodes? Set MASTER_ADDR and MASTER_PORT otherwise", b.config.Rendezvous, meetTimeout)
 		}
 		if err := b.Clock().Sleep(ctx, 100*time.Millisecond); err != nil {
 			return "", 0, err
@@ -180,15 +186,30 @@ func (x *bus) lead() {
 			x.stop(err)
 			return
 		}
-		if m.Do == doOffer {
+		switch m.Do {
+		case doOffer:
 			x.offers <- offered{from, m}
-			continue
+		case doGone:
+			x.left(from)
+		default:
+			x.mu.Lock()
+			r := x.remotes[[2]int{from, m.Worker}]
+			x.mu.Unlock()
+			if r != nil && r.age == m.Age {
+				r.deliver(m)
+			}
 		}
-		x.mu.Lock()
-		r := x.remotes[[2]int{from, m.Worker}]
-		x.mu.Unlock()
-		if r != nil && r.age == m.Age {
-			r.deliver(m)
+	}
+}
+
+// left ends the workers of a task that is no longer there.
+func (x *bus) left(task int) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.gone[task] = true
+	for at, r := range x.remotes {
+		if at[0] == task {
+			r.deliver(message{Do: doEnded, End: fmt.Sprintf("task %d left the job", task)})
 		}
 	}
 }
@@ -231,7 +252,7 @@ func (b *Backend) gather(ctx context.Context, mine task) ([]task, error) {
 	tasks := make([]task, b.config.World.Tasks)
 	tasks[0] = mine
 	here := map[int]bool{0: true}
-	deadline := time.After(b.config.greetTimeout())
+	deadline := time.After(meetTimeout)
 	for len(here) < len(tasks) {
 		select {
 		case o, ok := <-x.offers:
@@ -245,7 +266,7 @@ func (b *Backend) gather(ctx context.Context, mine task) ([]task, error) {
 			}
 			tasks[o.from], here[o.from] = *o.Task, true
 		case <-deadline:
-			return nil, fmt.Errorf("%d of %d tasks came within %s; missing: %v", len(here), len(tasks), b.config.greetTimeout(), missing(here, len(tasks)))
+			return nil, fmt.Errorf("%d of %d tasks came within %s; missing: %v", len(here), len(tasks), meetTimeout, missing(here, len(tasks)))
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -266,6 +287,10 @@ func missing(here map[int]bool, n int) []int {
 // dial starts a worker on a device of another task.
 func (x *bus) dial(ctx context.Context, task, index int, l local) (*client, greeting, error) {
 	x.mu.Lock()
+	if x.gone[task] {
+		x.mu.Unlock()
+		return nil, greeting{}, fmt.Errorf("task %d left the job: start it again, it goes on where it stopped", task)
+	}
 	x.age++
 	r := &remoteWire{bus: x, task: task, worker: index, age: x.age, out: make(chan event, 256)}
 	x.remotes[[2]int{task, index}] = r
@@ -362,7 +387,10 @@ func (b *Backend) Follow(ctx context.Context) error {
 		b.first.close()
 		b.first = nil
 	}
-	stopped := context.AfterFunc(ctx, x.wire.kill)
+	stopped := context.AfterFunc(ctx, func() {
+		_ = x.tell(0, message{Do: doGone}) // a task 0 that is gone needs no goodbye
+		x.wire.bye()
+	})
 	defer stopped()
 	return b.serve(ctx, x, mine.Locals)
 }

@@ -41,6 +41,7 @@ type request struct {
 	Task   int              `json:"task"` // relay: who this is; to: for whom
 	Tasks  int              `json:"tasks,omitzero"`
 	Serve  bool             `json:"serve,omitzero"`
+	Job    string           `json:"job,omitzero"`  // relay: tells apart the starts of one job
 	Body   string           `json:"body,omitzero"` // to
 }
 

@@ -37,7 +37,12 @@ func (b *Backend) computeSpaces(r *rank) []profile.Space {
 // hasKernel says whether the attention kernel of a family offers its op.
 func (r *rank) hasKernel(s profile.Space) bool {
 	name := s.Make(make([]float64, s.Dims)).Variant().Kernel
-	return name == "" || slices.Contains(r.greeting.Kernels[name].Ops, s.Kind)
+	return name == "" || r.offers(name, s.Kind)
+}
+
+// offers says whether an attention kernel works here and has an op.
+func (r *rank) offers(kernel string, k op.Kind) bool {
+	return slices.Contains(r.greeting.Kernels[kernel].Ops, k)
 }
 
 func (b *Backend) groupSpaces(g group) []profile.Space {

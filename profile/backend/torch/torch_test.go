@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -296,5 +297,22 @@ func BenchmarkTorchRestart(b *testing.B) {
 		if _, err := run(b.Context(), backend, "torch_cpu:1", gemm); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// The worker's own tests, in Python, one process a file.
+func TestTorchWorkersOwnTests(t *testing.T) {
+	b := withTorch(t, Config{GroupSizes: []int{2}})
+	files, err := filepath.Glob("worker/test_*.py")
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		t.Run(filepath.Base(f), func(t *testing.T) {
+			out, err := exec.Command(b.python, "-I", "-B", f).CombinedOutput()
+			if err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
 	}
 }

@@ -1,0 +1,177 @@
+package torch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/nvml"
+)
+
+// onGPU is a backend on this machine's first GPU. These tests are items of
+// docs/gpu-checklist.md and print what they see; they run where EVENKEEL_GPU
+// is set, also as a binary made elsewhere (go test -c).
+func onGPU(t *testing.T) (*Backend, *rank) {
+	t.Helper()
+	if os.Getenv("EVENKEEL_GPU") == "" {
+		t.Skip("runs on a GPU, when EVENKEEL_GPU is set (docs/gpu-checklist.md)")
+	}
+	machine := profile.Machine{Host: "gpu", CPU: "host", Cores: 1}
+	nvml.Describe(&machine)
+	b, err := New(Config{Machine: machine, Device: "cuda", AllowShared: os.Getenv("EVENKEEL_GPU") == "shared"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	discover(t, b)
+	return b, b.ranks[0]
+}
+
+// prepared readies a shape on the GPU.
+func prepared(t *testing.T, b *Backend, s op.Shape) profile.Executor {
+	t.Helper()
+	x, err := b.Open(t.Context(), b.ranks[0].device.Name, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Ready(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.Prepare(t.Context(), s, 1); err != nil {
+		t.Fatalf("%+v: %v", s, err)
+	}
+	return x
+}
+
+func median(t *testing.T, x profile.Executor, inner, n int) (units.Seconds, profile.Batch) {
+	t.Helper()
+	b, err := x.Run(t.Context(), inner, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return middle(b.Slowest()), b
+}
+
+func middle(times []units.Seconds) units.Seconds {
+	least := append([]units.Seconds(nil), times...)
+	for i := range least { // a handful
+		for j := range i {
+			if least[j] > least[i] {
+				least[i], least[j] = least[j], least[i]
+			}
+		}
+	}
+	return least[len(least)/2]
+}
+
+func causal(kernel string, n units.Tokens) op.Shape {
+	return op.AttnFwd{Attention: op.Attention{Mask: op.Diag, QLen: n, KVLen: n, QHeads: 16, KVHeads: 4, HeadDim: 128, DType: op.BF16, Kernel: kernel}}
+}
+
+// Item: the launch of a short call must not be in its time. A call of a few
+// microseconds, timed alone and in batches, must come to about the same once
+// the queue is filled before the clock starts.
+func TestGPULaunchGap(t *testing.T) {
+	b, _ := onGPU(t)
+	for _, tokens := range []units.Tokens{64, 1024, 8192} {
+		x := prepared(t, b, op.Norm{Rowwise: op.Rowwise{Tokens: tokens, Width: 1024, DType: op.BF16}})
+		alone, _ := median(t, x, 1, 32)
+		batch, _ := median(t, x, 64, 32)
+		t.Logf("norm of %d rows: %v s alone and cold, %v s each in batches of 64", tokens, alone, batch)
+		if alone > batch+50e-6 {
+			t.Errorf("norm of %d rows: alone it takes %v s more: the host's launch is in the time", tokens, alone-batch)
+		}
+	}
+}
+
+// Item: cold (the cache zeroed before each call) against hot.
+func TestGPUColdAndHot(t *testing.T) {
+	b, r := onGPU(t)
+	for _, n := range []units.Tokens{1024, 4096, 16384} {
+		for _, kernel := range kernels(r.greeting) {
+			if !r.offers(kernel, op.KindAttnFwd) {
+				continue
+			}
+			x := prepared(t, b, causal(kernel, n))
+			cold, _ := median(t, x, 1, 16)
+			hot, _ := median(t, x, 8, 16)
+			t.Logf("%s, %d tokens: cold %.3g s, hot %.3g s, cold/hot %.3f", kernel, n, float64(cold), float64(hot), float64(cold/hot))
+		}
+	}
+}
+
+// Item: a burst after a pause against a sustained load.
+func TestGPUBurstAndSustained(t *testing.T) {
+	b, r := onGPU(t)
+	for _, kernel := range kernels(r.greeting) {
+		if !r.offers(kernel, op.KindAttnFwd) {
+			continue
+		}
+		x := prepared(t, b, causal(kernel, 32768))
+		time.Sleep(2 * time.Second)
+		burst, before := median(t, x, 1, 5)
+		for start := time.Now(); time.Since(start) < 3*time.Second; {
+			median(t, x, 1, 16)
+		}
+		sustained, after := median(t, x, 1, 16)
+		t.Logf("%s: burst %.4g s %+v, sustained %.4g s %+v, ratio %.3f", kernel, float64(burst), before.Guard.GPU, float64(sustained), after.Guard.GPU, float64(sustained/burst))
+	}
+}
+
+// Item: what does not fit is a stored fact, and the same worker goes on.
+func TestGPUOutOfMemoryThenAGoodPoint(t *testing.T) {
+	b, r := onGPU(t)
+	x := prepared(t, b, op.Norm{Rowwise: op.Rowwise{Tokens: 64, Width: 1024, DType: op.BF16}})
+	pid := r.client
+	tokens := units.Tokens(r.device.Memory / 1024) // 2 KiB a row and operand: twice the device
+	err := x.Prepare(t.Context(), op.Norm{Rowwise: op.Rowwise{Tokens: tokens, Width: 1024, DType: op.BF16}}, 1)
+	var e *profile.OpError
+	if !errors.As(err, &e) || e.Class != profile.OutOfMemory || e.Lost {
+		t.Fatalf("%v", err)
+	}
+	t.Logf("%v", err)
+	if err := x.Prepare(t.Context(), causal("", 2048), 1); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.Run(t.Context(), 1, 3); err != nil || r.client != pid {
+		t.Errorf("%v; the same worker: %v", err, r.client == pid)
+	}
+}
+
+// Item: which guards can be read; what cannot must be unknown, never a failure.
+func TestGPUGuards(t *testing.T) {
+	b, r := onGPU(t)
+	x := prepared(t, b, op.GEMM{Pass: op.Forward, M: 8192, N: 8192, K: 8192, DType: op.BF16})
+	_, batch := median(t, x, 1, 16)
+	if batch.Guard.GPU == nil {
+		t.Fatal("no guard at all")
+	}
+	t.Logf("nvml %v %s: %+v; peak %s", r.greeting.NVML, r.greeting.NVMLWhy, *batch.Guard.GPU, batch.Peak)
+	if r.greeting.NVML && batch.Guard.GPU.MaxSMClock == 0 {
+		t.Error("NVML is there, but no clock was read")
+	}
+}
+
+// Item: every quantity that is no time.
+func TestGPUGauges(t *testing.T) {
+	b, r := onGPU(t)
+	for _, spot := range b.once(r) {
+		x := prepared(t, b, spot.Shape)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		v, err := x.(profile.Gauge).Gauge(ctx)
+		cancel()
+		if err != nil || !(v > 0) {
+			t.Errorf("%s %s: %v, %v", spot.Op, spot.Raw, v, err)
+		}
+		t.Logf("%s %s: %.6g", spot.Op, spot.Raw, v)
+	}
+}
