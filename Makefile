@@ -14,7 +14,7 @@ FUZZTIME ?= 10s
 # they wait for processes that share the cores.
 TORCH    = '^TestTorch'
 
-.PHONY: help build demo test test-torch race lint fuzz bench evidence clean
+.PHONY: help build demo test test-torch gpu-binaries race lint fuzz bench evidence clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -35,6 +35,10 @@ test: lint ## everything that CI runs
 test-torch: ## the torch backend on real torch workers and a Slurm of four nodes; installs them (Debian, root)
 	bash docs/torch.sh
 	EVENKEEL_NEED_TORCH=1 $(GO) test -count 1 -p 1 -timeout 20m -run $(TORCH) -v ./profile/backend/torch ./cmd/evenkeel
+
+gpu-binaries: ## what docs/gpu.sh runs on a machine with a GPU and perhaps without Go
+	$(GO) build -ldflags '-extldflags=-Wl,-z,lazy' -o $(BIN) ./cmd/evenkeel
+	$(GO) test -c -ldflags '-extldflags=-Wl,-z,lazy' -o bin/torch.test ./profile/backend/torch
 
 race: ## all tests under the race detector
 	$(GO) test -race ./...

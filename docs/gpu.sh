@@ -1,0 +1,65 @@
+#!/bin/bash
+# The items of docs/gpu-checklist.md on this machine's GPU, in two parts that
+# each stay under ten minutes. Writes what it finds into a folder, which is then
+# looked through and committed as results/evidence/<gpu>/.
+#
+#   docs/gpu.sh look FOLDER       inventory, numerics, timing items; 3 to 5 minutes
+#   docs/gpu.sh measure FOLDER    a full calibration of 8 minutes, its checks and plots
+#
+# Uses bin/evenkeel and bin/torch.test where they are there (make gpu-binaries
+# builds them, for machines without Go), else builds them. No setting of the card
+# is changed.
+set -euo pipefail
+
+readonly PART="${1:?look or measure}"
+readonly OUT="${2:?a folder for the results}"
+readonly BIN="${BIN:-bin}"
+
+mkdir -p "$OUT"
+if [ ! -x "$BIN/evenkeel" ] || [ ! -x "$BIN/torch.test" ]; then
+  make gpu-binaries
+fi
+
+# step NAME COMMAND...: runs it, keeps what it prints, goes on if it fails.
+failed=0
+step() {
+  local name="$1" started=$SECONDS status=0
+  shift
+  echo "== $name: $*"
+  "$@" >"$OUT/$name.txt" 2>&1 || status=$?
+  echo "exit status $status after $((SECONDS - started)) s: $*" >>"$OUT/$name.txt"
+  if [ "$status" != 0 ]; then
+    failed=$((failed + 1))
+    echo "   FAILED with $status; the end of $OUT/$name.txt:"
+    tail -n 12 "$OUT/$name.txt" | sed 's/^/   /'
+  fi
+}
+
+look() {
+  step nvidia-smi nvidia-smi -q
+  step topology nvidia-smi topo -m
+  step dry-run "$BIN/evenkeel" calibrate --backend torch --dry-run --budget 8m
+  step dry-run-json "$BIN/evenkeel" calibrate --backend torch --dry-run --budget 8m --json
+  step numerics "$BIN/evenkeel" calibrate --backend torch --numerics
+  EVENKEEL_GPU=1 step timing "$BIN/torch.test" -test.v -test.run GPU -test.timeout 5m
+}
+
+measure() {
+  step calibrate "$BIN/evenkeel" calibrate --backend torch --budget 8m --out "$OUT"
+  step check "$BIN/evenkeel" check "$OUT/calibration.rec.jsonl" --profile "$OUT/calibration.profile.json"
+  step show "$BIN/evenkeel" show "$OUT/calibration.profile.json" --plot "$OUT/fit.svg"
+  step recording "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl"
+  step learning-curve "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl" --learning-curve --plot "$OUT/learning-curve.svg"
+  gzip -9 -f -k "$OUT/calibration.rec.jsonl"
+}
+
+case "$PART" in
+  look) look ;;
+  measure) measure ;;
+  *)
+    echo "gpu.sh: $PART: want look or measure" >&2
+    exit 2
+    ;;
+esac
+echo "$failed steps failed; the results are in $OUT"
+[ "$failed" = 0 ]
