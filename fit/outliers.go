@@ -31,6 +31,9 @@ const (
 	// shareToJudge is the least share of a rank's points in an op that must be
 	// slow: among hundreds of points three are so by chance.
 	shareToJudge = 0.25
+	// rankZ, in spreads of the ranks' ratios in an op, is how far out a rank must
+	// be beyond groupLimit: where times scatter, some rank is slow at every point.
+	rankZ = 3
 )
 
 // peer is a point at another place than the one that Points were measured at.
@@ -68,8 +71,13 @@ func (d *Data) place(on string) profile.Place {
 // group the same way, op by op; a rank by its own times over the median of the
 // ranks of its device type, point by point. Of two there is no telling by a
 // median which is odd: what disturbs makes slower, so the slower one is.
+//
+// Groups whose ranks wait for each other's cores are not judged: who waits
+// changes from point to point.
 func Outliers(d *Data) []costmodel.Outlier {
-	found := append(d.oddPlaces(), d.oddRanks()...)
+	found := slices.DeleteFunc(append(d.oddPlaces(), d.oddRanks()...), func(o costmodel.Outlier) bool {
+		return slices.ContainsFunc(d.Groups, func(g op.GroupType) bool { return g.Name == o.On && g.Oversubscribed() })
+	})
 	slices.SortStableFunc(found, func(a, b costmodel.Outlier) int {
 		return cmp.Compare(math.Abs(math.Log(b.Scale)), math.Abs(math.Log(a.Scale)))
 	})
@@ -107,7 +115,8 @@ func (d *Data) oddPlaces() []costmodel.Outlier {
 	var found []costmodel.Outlier
 	for _, b := range order {
 		m := stats.Median(logs[b])
-		odd := math.Abs(math.Expm1(m)) > deviceLimit
+		// Few shapes that scatter say nothing about a device.
+		odd := math.Abs(math.Expm1(m)) > deviceLimit && math.Abs(m) > stats.NotchHalfWidth(logs[b])
 		if b.op != "" {
 			spread := max(classNoise, stats.RobustScale(pooled[class{b.on, b.op}]))
 			odd = math.Abs(math.Expm1(m)) > groupLimit || math.Abs(m) > zLimit*spread
@@ -177,7 +186,8 @@ type member struct {
 }
 
 func (d *Data) oddRanks() []costmodel.Outlier {
-	total, slow := map[member]int{}, map[member][]float64{}
+	logs := map[member][]float64{}
+	pooled := map[class][]float64{}
 	var order []member
 	judge := func(p Point, place profile.Place) {
 		for r, ratio := range d.rankRatios(p, place) {
@@ -185,13 +195,12 @@ func (d *Data) oddRanks() []costmodel.Outlier {
 				continue
 			}
 			m := member{p.On, place.Name, p.Shape.Kind(), r}
-			if total[m] == 0 {
+			if logs[m] == nil {
 				order = append(order, m)
 			}
-			total[m]++
-			if ratio > 1+groupLimit {
-				slow[m] = append(slow[m], ratio)
-			}
+			logs[m] = append(logs[m], math.Log(ratio))
+			k := class{p.On, m.op}
+			pooled[k] = append(pooled[k], math.Log(ratio))
 		}
 	}
 	for _, p := range d.Points {
@@ -202,14 +211,14 @@ func (d *Data) oddRanks() []costmodel.Outlier {
 	}
 	var found []costmodel.Outlier
 	for _, m := range order {
-		n := len(slow[m])
-		if n < fewestToJudge || float64(n) < shareToJudge*float64(total[m]) {
-			continue
+		limit := max(math.Log1p(groupLimit), rankZ*stats.RobustScale(pooled[class{m.on, m.op}]))
+		slow := slices.DeleteFunc(slices.Clone(logs[m]), func(l float64) bool { return l <= limit })
+		if n := len(slow); n >= fewestToJudge && float64(n) >= shareToJudge*float64(len(logs[m])) {
+			found = append(found, costmodel.Outlier{
+				On: m.on, Place: cmp.Or(m.place, m.on), Rank: rankName(d.named(m.on, m.place), m.rank), Op: m.op,
+				Scale: math.Exp(stats.Median(slow)), Points: n,
+			})
 		}
-		found = append(found, costmodel.Outlier{
-			On: m.on, Place: cmp.Or(m.place, m.on), Rank: rankName(d.named(m.on, m.place), m.rank), Op: m.op,
-			Scale: stats.Median(slow[m]), Points: n,
-		})
 	}
 	return found
 }

@@ -339,3 +339,28 @@ func TestAPeerCountsOnce(t *testing.T) {
 		t.Errorf("found %v", found)
 	}
 }
+
+// Where times scatter by half, as between processes that share cores, no place
+// is odd by chance; and ranks that wait for each other's cores are not judged.
+func TestScatterIsNoOutlier(t *testing.T) {
+	alarms := 0
+	for seed := range uint64(100) {
+		f := newFleet(seed, 0.5, 4, 2)
+		f.collectives(alike)
+		for _, o := range Outliers(f.d) {
+			if o.Rank != "" {
+				alarms++
+				t.Logf("seed %d: %+v", seed, o)
+			}
+		}
+	}
+	if alarms > 20 {
+		t.Errorf("%d ranks of 800 were called slow", alarms)
+	}
+	f := newFleet(1, 0.01, 1, 2)
+	f.d.Groups[0].Link += op.Oversubscribed
+	f.collectives(func(place, rank int) float64 { return 1 + float64(place+rank) })
+	if found := Outliers(f.d); len(found) != 0 {
+		t.Errorf("ranks without cores of their own were judged: %v", found)
+	}
+}

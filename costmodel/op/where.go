@@ -67,6 +67,13 @@ func NewGroupType(members []Member, nodes int, link string) GroupType {
 	return GroupType{Name: name, Members: members, Nodes: nodes, Link: link}
 }
 
+// Oversubscribed marks link classes whose ranks have fewer cores than threads:
+// they wait for each other's cores, which is a property of such a machine alone.
+const Oversubscribed = "_oversubscribed"
+
+// Oversubscribed says whether the group's ranks wait for each other's cores.
+func (g GroupType) Oversubscribed() bool { return strings.HasSuffix(g.Link, Oversubscribed) }
+
 // Ranks is the number of devices in the group.
 func (g GroupType) Ranks() int {
 	n := 0

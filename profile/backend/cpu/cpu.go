@@ -139,7 +139,7 @@ func (b *Backend) device(threads int) op.DeviceType {
 func (b *Backend) group(n int) op.GroupType {
 	link := Link
 	if n > b.config.Machine.Cores {
-		link += "_oversubscribed"
+		link += op.Oversubscribed
 	}
 	return op.NewGroupType([]op.Member{{Device: "cpu:1", Count: n}}, 1, link)
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 )
@@ -269,7 +270,7 @@ func (b *Backend) communication() string {
 func (b *Backend) link(set []int) string {
 	if b.comm == "gloo" {
 		if b.oversubscribed(set) {
-			return "gloo_tcp_oversubscribed"
+			return "gloo_tcp" + op.Oversubscribed
 		}
 		return "gloo_tcp"
 	}
