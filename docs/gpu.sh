@@ -47,6 +47,7 @@ look() {
 measure() {
   step calibrate "$BIN/evenkeel" calibrate --backend torch --budget 8m --out "$OUT"
   step check "$BIN/evenkeel" check "$OUT/calibration.rec.jsonl" --profile "$OUT/calibration.profile.json"
+  step check-long "$BIN/evenkeel" check "$OUT/calibration.rec.jsonl" --profile "$OUT/calibration.profile.json" --min-len 4k
   step show "$BIN/evenkeel" show "$OUT/calibration.profile.json" --plot "$OUT/fit.svg"
   step recording "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl"
   step learning-curve "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl" --learning-curve --plot "$OUT/learning-curve.svg"

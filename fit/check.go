@@ -12,6 +12,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Limit is what a stratum's errors may be at most, as |log(measured/predicted)|.
@@ -130,6 +131,20 @@ type Report struct {
 	Missing   []string `json:"missing,omitempty"` // ops of the recording without a law, or composed of such
 	Warnings  []string `json:"warnings,omitempty"`
 	Pairs     []Pair   `json:"pairs"`
+}
+
+// LongAttention keeps the points of attention whose queries or keys are at
+// least so many tokens: what long contexts are made of. Errors of short calls,
+// which launches dominate, would hide theirs.
+func LongAttention(points []Point, least units.Tokens) []Point {
+	return slices.DeleteFunc(slices.Clone(points), func(p Point) bool {
+		located, ok := p.Shape.(op.Located)
+		if !ok || FamilyOf(p.Shape.Kind()) != FamilyAttention {
+			return true
+		}
+		at := located.Coords()
+		return max(at[0], at[1]) < float64(least)
+	})
 }
 
 // Failed says whether any stratum is above its limits; strict counts families

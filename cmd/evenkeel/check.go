@@ -7,12 +7,13 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/spf13/cobra"
 )
 
 func (a *app) check() *cobra.Command {
-	profilePath, maxError, strict := "", "", false
+	profilePath, maxError, minLen, strict := "", "", "", false
 	c := &cobra.Command{
 		Use:   "check recordings... --profile x.profile.json",
 		Short: "Compare recordings with a profile's predictions; exit 4 above the limits",
@@ -23,7 +24,8 @@ limits apply to the upper 95 % bound of each error; a stratum with fewer than
 
 Exits 0 when every limit holds, 4 when one is broken, 1 when it could not judge.`,
 		Example: `  evenkeel check prof/calibration.rec.jsonl --profile prof/calibration.profile.json
-  evenkeel check today.rec.jsonl --profile prof/calibration.profile.json --max-error 10% --json`,
+  evenkeel check today.rec.jsonl --profile prof/calibration.profile.json --max-error 10% --json
+  evenkeel check gpu.rec.jsonl --profile gpu.profile.json --min-len 4k    # what long contexts rest on`,
 		Args: args(cobra.MinimumNArgs(1), "recordings"),
 		RunE: func(_ *cobra.Command, paths []string) error {
 			limits, err := limitsOf(maxError)
@@ -33,7 +35,13 @@ Exits 0 when every limit holds, 4 when one is broken, 1 when it could not judge.
 			if profilePath == "" {
 				return usagef("check: --profile is missing: name the profile to judge")
 			}
-			report, err := checkFiles(profilePath, paths, limits)
+			least := units.Tokens(0)
+			if minLen != "" {
+				if least, err = units.ParseTokens(minLen); err != nil {
+					return usagef("--min-len: %w", err)
+				}
+			}
+			report, err := checkFiles(profilePath, paths, limits, least)
 			if err != nil {
 				return err
 			}
@@ -48,11 +56,12 @@ Exits 0 when every limit holds, 4 when one is broken, 1 when it could not judge.
 	}
 	c.Flags().StringVar(&profilePath, "profile", "", "profile to judge")
 	c.Flags().StringVar(&maxError, "max-error", "", "limit of median errors, such as 6% or 0.06, or of a family's, such as collective=40%; P90 may be three times that (default: a limit per family of ops)")
+	c.Flags().StringVar(&minLen, "min-len", "", "judge only attention over at least so many tokens, such as 4k, and no other op")
 	c.Flags().BoolVar(&strict, "strict", false, "fail on strata with too few points and on ops without a law")
 	return c
 }
 
-func checkFiles(profilePath string, paths []string, limits fit.Limits) (*fit.Report, error) {
+func checkFiles(profilePath string, paths []string, limits fit.Limits, least units.Tokens) (*fit.Report, error) {
 	p, err := loadProfile(profilePath)
 	if err != nil {
 		return nil, err
@@ -60,6 +69,9 @@ func checkFiles(profilePath string, paths []string, limits fit.Limits) (*fit.Rep
 	d, points, err := heldOut(p, paths)
 	if err != nil {
 		return nil, err
+	}
+	if least > 0 {
+		points = fit.LongAttention(points, least)
 	}
 	return fit.Check(p, d, points, limits)
 }

@@ -18,8 +18,8 @@ import (
 
 // view is what the flags of show say.
 type view struct {
-	coefs, explain bool
-	plot           string
+	coefs, explain, learning bool
+	plot                     string
 }
 
 func (a *app) show() *cobra.Command {
@@ -29,16 +29,20 @@ func (a *app) show() *cobra.Command {
 		Short: "Show any evenkeel document: tables, plots",
 		Long: `Shows a recording, a profile or a plan as tables. --plot draws measured against
 predicted times and the residuals of a profile, on the points that were set
-aside before the fit, as SVG and PNG.`,
+aside before the fit, as SVG and PNG. --learning-curve fits a recording again, to
+growing random subsets of its points, and shows how the error on the points set
+aside falls: whether a longer calibration would pay.`,
 		Example: `  evenkeel show prof/calibration.profile.json --coefs
   evenkeel show prof/calibration.profile.json --plot prof/accuracy    # accuracy.svg, .png, accuracy-residuals.svg, .png
+  evenkeel show prof/calibration.rec.jsonl --learning-curve --plot prof/learning
   evenkeel show a.plan.json --explain`,
 		Args: args(cobra.ExactArgs(1), "one document"),
 		RunE: func(_ *cobra.Command, given []string) error { return a.runShow(given[0], o) },
 	}
 	c.Flags().BoolVar(&o.coefs, "coefs", false, "of a profile: every coefficient with its 95 % interval")
 	c.Flags().BoolVar(&o.explain, "explain", false, "of a plan: the account of the step as a tree")
-	c.Flags().StringVar(&o.plot, "plot", "", "of a profile: draw its accuracy into files that begin with this name")
+	c.Flags().BoolVar(&o.learning, "learning-curve", false, "of a recording: the held-out error against the number of points fitted")
+	c.Flags().StringVar(&o.plot, "plot", "", "of a profile or a learning curve: draw it into files that begin with this name")
 	return c
 }
 
@@ -51,8 +55,15 @@ func (a *app) runShow(path string, o view) error {
 		return err
 	}
 	kind, _, _ := strings.Cut(schema, "/")
+	recording := strings.TrimSuffix(profile.RecordingSchema, "v1")
+	if o.learning && kind+"/" != recording {
+		return usagef("show: --learning-curve is of a recording; %s is an %s: name the recording it was made from", path, kind)
+	}
 	switch kind + "/" {
-	case strings.TrimSuffix(profile.RecordingSchema, "v1"):
+	case recording:
+		if o.learning {
+			return a.learningCurve(path, o)
+		}
 		return a.showRecording(path)
 	case strings.TrimSuffix(costmodel.ProfileSchema, "v1"):
 		return a.showProfile(path, o)
@@ -138,15 +149,47 @@ func (a *app) plot(path string, p *costmodel.Profile, prefix string) error {
 		return err
 	}
 	for name, figure := range map[string]*results.Figure{prefix: accuracy, prefix + "-residuals": residuals} {
-		err := errors.Join(
-			writeTo(name+".svg", func(w io.Writer) error { return results.WriteSVG(w, figure) }),
-			writeTo(name+".png", func(w io.Writer) error { return results.WritePNG(w, figure) }))
-		if err != nil {
+		if err := drawInto(name, figure); err != nil {
 			return err
 		}
 	}
 	a.note("wrote %[1]s.svg, %[1]s.png, %[1]s-residuals.svg and %[1]s-residuals.png", prefix)
 	return nil
+}
+
+func drawInto(prefix string, figure *results.Figure) error {
+	return errors.Join(
+		writeTo(prefix+".svg", func(w io.Writer) error { return results.WriteSVG(w, figure) }),
+		writeTo(prefix+".png", func(w io.Writer) error { return results.WritePNG(w, figure) }))
+}
+
+// draws is how often a learning curve draws points at every size: enough to show
+// a scatter, few enough for a minute's recording to take seconds.
+const draws = 5
+
+func (a *app) learningCurve(path string, o view) error {
+	d, err := loadData([]string{path})
+	if err != nil {
+		return err
+	}
+	a.note("fitting every law %d times at every size of its curve, which takes seconds to minutes", draws)
+	c, err := fit.LearningCurve(d, fit.Defaults(), nil, draws)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if o.plot == "" {
+		return a.print(c, func(w io.Writer) error { return results.LearningCurve(w, c) })
+	}
+	figure, err := results.LearningPlot(c, "error on points set aside, against the number of points fitted")
+	if err != nil {
+		return err
+	}
+	prefix := strings.TrimSuffix(strings.TrimSuffix(o.plot, ".svg"), ".png")
+	if err := drawInto(prefix, figure); err != nil {
+		return err
+	}
+	a.note("wrote %[1]s.svg and %[1]s.png", prefix)
+	return a.print(c, func(w io.Writer) error { return results.LearningCurve(w, c) })
 }
 
 func (a *app) showPlan(path string, o view) error {
