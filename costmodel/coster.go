@@ -35,7 +35,7 @@ type lawUse struct {
 	law    *Law
 	factor float64 // of Transfer
 	beyond float64 // doublings, most of all calls
-	where  string  // the group a transferred law stands for
+	where  string  // the collective and group a transferred law stands for
 }
 
 type computeKey struct {
@@ -73,7 +73,7 @@ func (c *coster) over(link string, kind op.Kind, node int, members []op.Member) 
 		return id
 	}
 	law, factor, err := c.q.Over(link, kind, members)
-	id := c.use(lawUse{law: law, factor: factor, where: op.NewGroupType(members, 1, link).Name}, err)
+	id := c.use(lawUse{law: law, factor: factor, where: fmt.Sprintf("%s among %s", kind, op.NewGroupType(members, 1, link).Name)}, err)
 	c.wires[k] = id
 	return id
 }
@@ -237,11 +237,11 @@ func (c *coster) send(law, group int, n units.Bytes, acc *account) units.Seconds
 func (c *coster) warnings() []string {
 	out := []string{"element-wise backward passes are charged at twice their forward's time; they are not measured"}
 	for _, u := range c.uses {
-		if k := u.law.Variant.Kernel; k != "" {
-			out = append(out, fmt.Sprintf("%s on %s: kernel %s is the fastest that was measured there and is taken; with another kernel the job takes longer", lawTitle(u.law), u.law.On(), k))
+		if c.q.rivals[u.law] > 1 {
+			out = append(out, fmt.Sprintf("%s on %s: kernel %s is the fastest of %d that were measured there and is taken; with another kernel the job takes longer", lawTitle(u.law), u.law.On(), u.law.Variant.Kernel, c.q.rivals[u.law]))
 		}
 		if u.factor != 1 {
-			out = append(out, fmt.Sprintf("%s among %s was not measured; the law of %s stands in, slowed by %.0f %%; a calibration of that very group would replace it", u.law.Op, u.where, u.law.On(), 100*(u.factor-1)))
+			out = append(out, fmt.Sprintf("%s was not measured; the law of %s on %s stands in, slowed by %.0f %%; a calibration of that very group would replace it", u.where, u.law.Op, u.law.On(), 100*(u.factor-1)))
 		}
 		if u.beyond > rangeSlack {
 			out = append(out, fmt.Sprintf("%s on %s is used up to %.1f doublings outside its measured range; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m", lawTitle(u.law), u.law.On(), u.beyond))

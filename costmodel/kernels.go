@@ -26,6 +26,7 @@ func (q *Predictor) defaultKernels(laws []Law) {
 	for k, rivals := range named {
 		if _, ok := q.laws[k]; !ok {
 			q.laws[k] = fastest(rivals)
+			q.rivals[q.laws[k]] = len(rivals)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"errors"
 	"math"
 	"testing"
 
@@ -140,6 +141,29 @@ func TestOverTakesTheNearestGroup(t *testing.T) {
 	}
 	if _, _, err := q.Over("air", op.KindSendRecv, nil); err == nil {
 		t.Error("a link class without laws is no error")
+	}
+}
+
+// Where no reduce_scatter was measured, all_reduce at equal bytes on the wire
+// stands in, marked; where both are missing, reduce_scatter is named.
+func TestAllReduceStandsInForReduceScatter(t *testing.T) {
+	group := op.NewGroupType([]op.Member{{Device: "a", Count: 4}}, 1, "bus")
+	p := &Profile{Groups: []op.GroupType{group}, Laws: []Law{
+		{Op: op.KindAllReduce, Group: group.Name, Curve: line(1, 1), Range: wide(op.KindAllReduce), Spread: tenPercent},
+	}}
+	q := NewPredictor(p)
+	law, factor, err := q.Over("bus", op.KindReduceScatter, group.Members)
+	if err != nil || law.Op != op.KindAllReduce || factor != transferFactor {
+		t.Fatalf("%+v, %v, %v", law, factor, err)
+	}
+	scatter := op.ReduceScatter{Message: op.Message{Group: 4, Bytes: 4096}}
+	reduce := op.AllReduce{Message: op.Message{Group: 4, Bytes: 2048}} // as many bytes on the wire
+	if got, want := Transfer(law, factor, scatter), Transfer(law, factor, reduce); math.Abs(float64(got.Mid-want.Mid)) > 1e-9*float64(want.Mid) || got.Source != Transferred {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+	var missing *MissingLawError
+	if _, _, err := q.Over("air", op.KindReduceScatter, group.Members); !errors.As(err, &missing) || missing.Op != op.KindReduceScatter {
+		t.Errorf("%v", err)
 	}
 }
 

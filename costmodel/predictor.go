@@ -16,11 +16,12 @@ type Predictor struct {
 	devices map[string]op.DeviceType
 	groups  []op.GroupType
 	memory  map[string]MemoryFacts // by device type
+	rivals  map[*Law]int           // kernels that the law of attention without one was chosen from
 }
 
 // NewPredictor indexes the laws of a valid profile.
 func NewPredictor(p *Profile) *Predictor {
-	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, memory: map[string]MemoryFacts{}}
+	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, memory: map[string]MemoryFacts{}, rivals: map[*Law]int{}}
 	for i := range p.Laws {
 		q.laws[p.Laws[i].key()] = &p.Laws[i]
 	}
@@ -154,6 +155,11 @@ const transferFactor = 1.15
 // returned factor (1 when exact). Ties go to the larger group. Kinds whose
 // variants have laws of their own (send_recv_pairs) are asked for by Time.
 //
+// Where a library has no reduce_scatter (gloo before torch 2.7 has none), the
+// law of all_reduce stands in, marked transferred too: a ring all_reduce is a
+// reduce_scatter and an all_gather, so at equal bytes on the wire it takes about
+// as long.
+//
 // Errors: *MissingLawError when the link class has no law for the op at all.
 func (q *Predictor) Over(link string, kind op.Kind, members []op.Member) (law *Law, factor float64, err error) {
 	want := op.NewGroupType(members, 1, link)
@@ -175,6 +181,11 @@ func (q *Predictor) Over(link string, kind op.Kind, members []op.Member) (law *L
 		}
 		if best < 0 || distance < best {
 			best, law = distance, l
+		}
+	}
+	if law == nil && kind == op.KindReduceScatter {
+		if law, _, err := q.Over(link, op.KindAllReduce, members); err == nil {
+			return law, transferFactor, nil
 		}
 	}
 	if law == nil {

@@ -466,13 +466,14 @@ func TestNewProblemRefuses(t *testing.T) {
 	}
 }
 
-// Every law but those of collectives of other ZeRO stages is needed, and its
-// lack must show before any search.
+// Every law but those of collectives of other ZeRO stages, and reduce_scatter's,
+// for which all_reduce's stands in, is needed, and its lack must show before any
+// search.
 func TestMissingLawsSurfaceBeforeTheSearch(t *testing.T) {
 	whole := testProfile([]device{fast(), slow()}, []wire{nearLink(), farLink()})
 	job := testJob(t, "1x(1 fast + 1 slow) + 1x2 fast", 4096)
 	for i, l := range whole.Laws {
-		if l.Op == op.KindAllReduce || (l.Op != op.KindSendRecv && strings.Contains(l.Group, "near")) {
+		if l.Op == op.KindAllReduce || l.Op == op.KindReduceScatter || (l.Op != op.KindSendRecv && strings.Contains(l.Group, "near")) {
 			continue
 		}
 		part := *whole

@@ -92,10 +92,15 @@ func (r BytesPerS) String() string {
 }
 
 // Percent prints a fraction with a sensible number of digits: 0.0123 is "1.2 %".
+// Beyond tenfold nobody wants to count digits: ">10x".
 func Percent(f float64) string {
 	switch a := math.Abs(100 * f); {
 	case math.IsNaN(f) || math.IsInf(f, 0):
 		return "-"
+	case a > 1000 && f > 0:
+		return ">10x"
+	case a > 1000:
+		return "<-10x"
 	case a < 10:
 		return strconv.FormatFloat(100*f, 'f', 1, 64) + " %"
 	default:
