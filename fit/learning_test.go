@@ -1,0 +1,240 @@
+package fit_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evenkeel/evenkeel/fit"
+)
+
+func curveOf(t *testing.T, d *fit.Data, sizes []int, repeats int) *fit.Curve {
+	t.Helper()
+	c, err := fit.LearningCurve(d, fit.Defaults(), sizes, repeats)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func familyOf(t *testing.T, c *fit.Curve, f fit.Family) fit.FamilyCurve {
+	t.Helper()
+	i := slices.IndexFunc(c.Families, func(x fit.FamilyCurve) bool { return x.Family == f })
+	if i < 0 {
+		t.Fatalf("no %s among %d families", f, len(c.Families))
+	}
+	return c.Families[i]
+}
+
+// noisy multiplies every time by a factor of its own, exp(N(0, sd)).
+func noisy(d *fit.Data, sd float64) *fit.Data {
+	rng := rand.New(rand.NewPCG(1, 0))
+	for i := range d.Points {
+		d.Points[i].Seconds *= math.Exp(sd * rng.NormFloat64())
+	}
+	return d
+}
+
+// Ten percent of noise on every point: a law of six points is far from the truth,
+// one of all points is near it. What is left are the held-out points' own errors,
+// the median of |N(0, 0.1)|, which is 0.067 (of 36 points: give or take 0.013),
+// and a little of the law's. Laws with two coefficients are as good with six
+// points as that many held-out ones can tell, so they are not asked to fall.
+func TestTheLearningCurveFalls(t *testing.T) {
+	_, recording := recorded(t, "1xbig+1xsmall", 90*time.Second)
+	c := curveOf(t, noisy(dataOf(t, recording), 0.1), nil, 3)
+	if !c.Simulated || c.Repeats != 3 || c.Seed != fit.Defaults().Seed || c.Share != fit.Defaults().Share {
+		t.Errorf("head: %+v", c)
+	}
+	for _, name := range []fit.Family{fit.FamilyAttention, fit.FamilyGEMM} {
+		f := familyOf(t, c, name)
+		first, last := f.Steps[0], f.Steps[len(f.Steps)-1]
+		t.Logf("%s: %d laws, %d held, %d to %d points: %.3f to %.3f, %s", f.Family, f.Laws, f.Held, first.Points, last.Points, first.Median.Mid, last.Median.Mid, f.Trend)
+		if last.Median.Mid > 0.85*first.Median.Mid || last.P90.Mid > 0.85*first.P90.Mid {
+			t.Errorf("%s: the error does not fall: %+v to %+v", name, first, last)
+		}
+		if last.Median.Mid < 0.04 || last.Median.Mid > 0.1 {
+			t.Errorf("%s: a median error of %v at the end, the noise's is 0.067", name, last.Median.Mid)
+		}
+		if first.Outside <= last.Outside {
+			t.Errorf("%s: %v of the predictions are outside the range of %d points, %v outside that of %d", name, first.Outside, first.Points, last.Outside, last.Points)
+		}
+	}
+	if f := familyOf(t, c, fit.FamilyAttention); f.Trend != fit.Falling {
+		t.Errorf("attention: %s, %+v", f.Trend, f.Change)
+	}
+	coherent(t, c)
+}
+
+// coherent looks for steps that are in no order.
+func coherent(t *testing.T, c *fit.Curve) {
+	t.Helper()
+	for _, f := range c.Families {
+		for i, s := range f.Steps {
+			if !(s.Median.Lo <= s.Median.Mid && s.Median.Mid <= s.Median.Hi && s.P90.Lo <= s.P90.Mid && s.P90.Mid <= s.P90.Hi && s.Median.Mid <= s.P90.Mid) {
+				t.Errorf("%s at %d points: %+v", f.Family, s.Points, s)
+			}
+			if i > 0 && s.Points <= f.Steps[i-1].Points {
+				t.Errorf("%s: %d points after %d", f.Family, s.Points, f.Steps[i-1].Points)
+			}
+		}
+	}
+}
+
+// Without noise the laws are of the simulator's own form: all that more points
+// bring is nothing, and no trend is made of the last bits.
+func TestALawThatIsRightIsFlat(t *testing.T) {
+	_, recording := recorded(t, "1xbig,noise=0", time.Minute)
+	f := familyOf(t, curveOf(t, dataOf(t, recording), nil, 3), fit.FamilyAttention)
+	if f.Trend == fit.Falling || f.Steps[len(f.Steps)-1].Median.Mid > 1e-6 {
+		t.Errorf("%s: %+v", f.Trend, f.Steps)
+	}
+}
+
+// The last step of a law that is fitted to all its points is the law of Fit,
+// judged as Fit judges it.
+func TestTheCurveEndsAtTheFit(t *testing.T) {
+	_, recording := recorded(t, "1xbig", time.Minute)
+	d := dataOf(t, recording)
+	all := d.Strata()
+	d.Points = slices.DeleteFunc(d.Points, func(p fit.Point) bool {
+		return p.Shape.Kind() != all[0].Op || p.Shape.Variant() != all[0].Variant
+	})
+	p := fitted(t, d)
+	if len(p.Laws) != 1 {
+		t.Fatalf("%d laws", len(p.Laws))
+	}
+	c := curveOf(t, d, nil, 4)
+	f := c.Families[0]
+	last, want := f.Steps[len(f.Steps)-1], p.Laws[0]
+	if f.Laws != 1 || last.Points != want.Fit.Points+want.Fit.Outside || f.Held != want.Held.Points {
+		t.Errorf("%d laws at %d points, %d held; the fit has %+v, %+v", f.Laws, last.Points, f.Held, want.Fit, want.Held)
+	}
+	if one := (fit.Scatter{Mid: want.Held.Median, Lo: want.Held.Median, Hi: want.Held.Median}); last.Median != one {
+		t.Errorf("median %+v, the fit's is %v", last.Median, want.Held.Median)
+	}
+}
+
+// The same points give the same curve, in whatever order they were measured and
+// however many laws are fitted at a time; another seed gives another.
+func TestTheLearningCurveIsAFunction(t *testing.T) {
+	_, recording := recorded(t, "1xbig", 20*time.Second)
+	d := dataOf(t, recording)
+	first, err := json.Marshal(curveOf(t, d, nil, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	again, _ := json.Marshal(curveOf(t, dataOf(t, recording), nil, 2))
+	if !bytes.Equal(first, again) {
+		t.Error("the same recording, another curve")
+	}
+	o := fit.Defaults()
+	o.Seed = 2
+	other, err := fit.LearningCurve(d, o, nil, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if data, _ := json.Marshal(other.Families); bytes.Contains(first, data) {
+		t.Error("another seed, the same curve")
+	}
+	rng := rand.New(rand.NewPCG(1, 0))
+	rng.Shuffle(len(d.Points), func(i, j int) { d.Points[i], d.Points[j] = d.Points[j], d.Points[i] })
+	before := curveOf(t, dataOf(t, recording), []int{6}, 1)
+	for i, f := range curveOf(t, d, []int{6}, 1).Families {
+		was := before.Families[i]
+		// Sums in another order differ in their last bits.
+		if f.Laws != was.Laws || f.Held != was.Held || abs(f.Steps[0].Median.Mid-was.Steps[0].Median.Mid) > 1e-6 {
+			t.Errorf("points in another order: %+v, was %+v", f, was)
+		}
+	}
+}
+
+func abs(x float64) float64 { return max(x, -x) }
+
+// A point that is held out is fitted at no size: whatever its time, the laws
+// stay, so the other points' errors do.
+func TestHeldOutPointsAreNeverFitted(t *testing.T) {
+	_, recording := recorded(t, "1xbig", time.Minute)
+	clean, spoilt := dataOf(t, recording), dataOf(t, recording)
+	held := map[string]bool{}
+	for _, p := range clean.Held(fit.Defaults().Seed, fit.Defaults().Share) {
+		held[p.Key] = true
+	}
+	for i := range spoilt.Points {
+		if held[spoilt.Points[i].Key] {
+			spoilt.Points[i].Seconds *= 1000
+		}
+	}
+	// Every held-out point is off by log(1000) = 6.9 and its own small error.
+	f := familyOf(t, curveOf(t, spoilt, nil, 2), fit.FamilyAttention)
+	for _, s := range f.Steps {
+		if abs(s.Median.Mid-6.9) > 0.2 {
+			t.Errorf("%d points: median %v, want that of points 1000 times too slow: 6.9", s.Points, s.Median.Mid)
+		}
+	}
+}
+
+// A curve is of the same laws at every size; those with too few points are named.
+func TestShortLawsAreLeftOutOfTheCurve(t *testing.T) {
+	_, recording := recorded(t, "1xbig", time.Minute)
+	d := dataOf(t, recording)
+	whole := familyOf(t, curveOf(t, d, nil, 1), fit.FamilyGEMM)
+	variant := d.Strata()[slices.IndexFunc(d.Strata(), func(s fit.Stratum) bool { return s.Op == "gemm" })].Variant
+	kept := 0
+	d.Points = slices.DeleteFunc(d.Points, func(p fit.Point) bool {
+		if p.Shape.Kind() != "gemm" || p.Shape.Variant() != variant {
+			return false
+		}
+		kept++
+		return kept > 8
+	})
+	f := familyOf(t, curveOf(t, d, nil, 1), fit.FamilyGEMM)
+	if f.Laws != whole.Laws-1 || len(f.LeftOut) != 1 || !strings.Contains(f.LeftOut[0], "points to fit, the curve needs") {
+		t.Errorf("%d of %d laws, left out: %q", f.Laws, whole.Laws, f.LeftOut)
+	}
+	if len(f.Steps) != len(whole.Steps) {
+		t.Errorf("%d steps, %d with the short law", len(whole.Steps), len(f.Steps))
+	}
+	// Explicit sizes ask for their largest of every law.
+	c := curveOf(t, d, []int{6, whole.Steps[len(whole.Steps)-1].Points}, 1)
+	if g := familyOf(t, c, fit.FamilyGEMM); len(g.Steps) != 2 || g.Laws != f.Laws || len(g.LeftOut) != 1 {
+		t.Errorf("explicit sizes: %+v", g)
+	}
+}
+
+func TestLearningCurveRefuses(t *testing.T) {
+	_, recording := recorded(t, "1xbig", 30*time.Second)
+	d := dataOf(t, recording)
+	few := dataOf(t, recording)
+	few.Points = few.Points[:5]
+	for _, c := range []struct {
+		d       *fit.Data
+		share   float64
+		sizes   []int
+		repeats int
+		want    string
+	}{
+		{d, 0, nil, 1, "hold-out share 0: want 0 < share < 1"},
+		{d, 1, nil, 1, "hold-out share 1: want 0 < share < 1"},
+		{d, 0.2, nil, 0, "repeats 0: want 1 or more"},
+		{d, 0.2, []int{}, 1, "sizes: none"},
+		{d, 0.2, []int{4, 8}, 1, "sizes [4 8]: want ascending numbers of points from 6 on"},
+		{d, 0.2, []int{8, 8}, 1, "sizes [8 8]: want ascending"},
+		{d, 0.2, []int{6, 5000}, 1, "it needs a law with 5000 points besides those held out, and the most are "},
+		{few, 0.2, nil, 1, "it needs a law with 8 points besides those held out, and the most are "},
+		{few, 0.2, nil, 1, "measure more: evenkeel calibrate --fresh --budget 10m"},
+		{fit.NewData(), 0.2, nil, 1, "the most are 0 (no op measures time)"},
+	} {
+		got, err := fit.LearningCurve(c.d, fit.Options{Seed: 1, Share: c.share}, c.sizes, c.repeats)
+		if err == nil || got != nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("share %v, sizes %v, repeats %d: got %v, want %s", c.share, c.sizes, c.repeats, err, c.want)
+		}
+	}
+}
