@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures again what results/evidence/cpu states about this machine, and runs
-# the benchmarks. Quote ratios within one run: machines differ and are noisy.
+# Measures again what results/evidence states about this machine, and runs the
+# benchmarks. Quote ratios within one run: machines differ and are noisy.
 #
 # Called by `make evidence`.
 set -euo pipefail
@@ -11,6 +11,18 @@ rm -f $out/calibration.*
 "$BIN" show $out/calibration.profile.json --plot $out/accuracy
 "$BIN" check $out/calibration.rec.jsonl --profile $out/calibration.profile.json > $out/check.txt || [ $? = 4 ]
 cat $out/check.txt
+
+# The same through torch's CPU kernels and gloo, where they are there.
+if bash docs/torch.sh; then
+  out=results/evidence/torch
+  mkdir -p $out
+  rm -f $out/calibration.*
+  "$BIN" calibrate --backend torch --group-sizes 2 --budget 2m --out $out > $out/calibration.txt
+  "$BIN" calibrate --backend torch --group-sizes 2,3,4 --numerics > $out/numerics.txt
+  "$BIN" check $out/calibration.rec.jsonl --profile $out/calibration.profile.json > $out/check.txt || [ $? = 4 ]
+  cat $out/check.txt
+  go test -run '^$' -bench Torch -benchtime 2s -count 6 ./profile/backend/torch > results/evidence/bench/torch.txt
+fi
 go test -run '^$' -bench 'Fit10k|Solve|Read1M|Simulate' -benchmem -count 6 ./fit ./solver ./profile ./costmodel > results/evidence/bench/bench.txt
 go tool -modfile=tools/go.mod benchstat results/evidence/bench/bench.txt > results/evidence/bench/benchstat.txt
 cat results/evidence/bench/benchstat.txt

@@ -20,18 +20,20 @@ if [ ! -x "$BIN/evenkeel" ] || [ ! -x "$BIN/torch.test" ]; then
   make gpu-binaries
 fi
 
-# step NAME COMMAND...: runs it, keeps what it prints, goes on if it fails.
+# step NAME COMMAND...: runs it, goes on if it fails. Results are kept in
+# NAME.txt, a file of its own because a test derives check.txt again; talk and
+# exit codes are kept in steps.txt.
 failed=0
 step() {
   local name="$1" started=$SECONDS status=0
   shift
-  echo "== $name: $*"
-  "$@" >"$OUT/$name.txt" 2>&1 || status=$?
-  echo "exit status $status after $((SECONDS - started)) s: $*" >>"$OUT/$name.txt"
+  echo "== $name: $*" | tee -a "$OUT/steps.txt"
+  "$@" >"$OUT/$name.txt" 2>>"$OUT/steps.txt" || status=$?
+  echo "exit status $status after $((SECONDS - started)) s" >>"$OUT/steps.txt"
   if [ "$status" != 0 ]; then
     failed=$((failed + 1))
-    echo "   FAILED with $status; the end of $OUT/$name.txt:"
-    tail -n 12 "$OUT/$name.txt" | sed 's/^/   /'
+    echo "   FAILED with $status; see the end of $OUT/steps.txt and $OUT/$name.txt:"
+    tail -n 8 "$OUT/$name.txt" "$OUT/steps.txt" | sed 's/^/   /'
   fi
 }
 

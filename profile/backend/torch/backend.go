@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/evenkeel/evenkeel/profile"
@@ -93,9 +94,11 @@ func (b *Backend) warn(texts []string) {
 
 // Close ends all workers, dismisses the other tasks and removes the unpacked worker.
 func (b *Backend) Close() error {
+	var wait sync.WaitGroup
 	for _, r := range b.ranks {
-		r.stop()
+		wait.Go(r.stop)
 	}
+	wait.Wait()
 	if b.first != nil {
 		b.first.close()
 	}

@@ -121,9 +121,27 @@ func (c *client) kill(class profile.Class, why error) error {
 	return lost(class, why)
 }
 
+// dying is how long a killed worker is waited for: the next one needs the memory
+// that it holds. A process that the driver does not let go of never ends.
+const dying = 5 * time.Second
+
 // drain lets the reader of a killed worker come to its end.
 func drain(w wire) {
-	for range w.events() {
+	limit := time.NewTimer(dying)
+	defer limit.Stop()
+	for {
+		select {
+		case _, open := <-w.events():
+			if !open {
+				return
+			}
+		case <-limit.C:
+			go func() {
+				for range w.events() {
+				}
+			}()
+			return
+		}
 	}
 }
 

@@ -97,7 +97,10 @@ func (b *Backend) here(ctx context.Context) (task, error) {
 		t.Locals = b.processors(p.hello)
 		return t, nil
 	}
-	t.Locals, err = b.gpus(ctx, p.hello)
+	// It sees all GPUs and would count as somebody else on the first.
+	b.first.close()
+	b.first = nil
+	t.Locals, err = b.gpus(ctx)
 	return t, err
 }
 
@@ -126,7 +129,7 @@ func (b *Backend) processors(g greeting) []local {
 }
 
 // gpus greets a worker on each GPU of this task that its environment shows.
-func (b *Backend) gpus(ctx context.Context, first greeting) ([]local, error) {
+func (b *Backend) gpus(ctx context.Context) ([]local, error) {
 	tokens := b.visible()
 	if w := b.config.World; w != nil && w.LocalTasks > 1 {
 		if w.LocalTask >= len(tokens) {
@@ -370,6 +373,9 @@ func (b *Backend) notes(tasks []task) []string {
 		}
 	}
 	for _, r := range b.ranks {
+		if id := r.greeting.Device.UUID; id != "" {
+			add(fmt.Sprintf("%s is %s, %s", r.place, r.greeting.Device.Name, id))
+		}
 		for _, name := range sortedKeys(r.greeting.Kernels) {
 			if k := r.greeting.Kernels[name]; !k.OK {
 				add(fmt.Sprintf("attention kernel %s: %s", name, k.Why))

@@ -121,6 +121,12 @@ func TestGPUsOfOneMachine(t *testing.T) {
 	if b.ranks[3].place != "n0/g3" || len(inv.Groups) != 3 {
 		t.Errorf("%s, %+v", b.ranks[3].place, inv.Groups)
 	}
+	if notes := strings.Join(inv.Notes, "\n"); !strings.Contains(notes, "n0/g2 is NVIDIA H100 80GB HBM3, GPU-c") {
+		t.Errorf("no note which GPU is which:\n%s", notes)
+	}
+	if b.first != nil {
+		t.Error("the worker of the probe, which sees all GPUs, is still there")
+	}
 	for _, s := range inv.Spaces {
 		if v := s.Make(make([]float64, s.Dims)).Variant(); s.Kind == op.KindAttnFwd && (v.DType != op.BF16 || v.Kernel != "cpu") {
 			t.Errorf("attention on a GPU: %v", v)

@@ -46,7 +46,7 @@ type NoTorchError struct{ Refused []string }
 
 // Error lists the refusals and the ways out.
 func (e *NoTorchError) Error() string {
-	return "no Python with torch: " + strings.Join(e.Refused, "; ") +
+	return "no Python can run the worker: " + strings.Join(e.Refused, "; ") +
 		". Install torch (Debian: apt-get install python3-torch), or name an interpreter that has it with --python or EVENKEEL_PYTHON"
 }
 
@@ -135,17 +135,28 @@ func plain(err error) error {
 // command makes the command that runs the worker: isolated from the user's own
 // modules (-I), unbuffered (-u), writing no byte code (-B).
 func (b *Backend) command(python string, s slot, args ...string) *exec.Cmd {
+	var cmd *exec.Cmd
 	if b.config.Worker != nil {
-		return b.config.Worker(python, args...)
+		cmd = b.config.Worker(python, args...)
+	} else {
+		cmd = exec.Command(python, append([]string{"-I", "-u", "-B", b.folder}, args...)...)
+		cmd.Dir = filepath.Dir(b.folder)
 	}
-	cmd := exec.Command(python, append([]string{"-I", "-u", "-B", b.folder}, args...)...)
-	cmd.Dir = filepath.Dir(b.folder)
-	cmd.Env = os.Environ()
+	cmd.Env = append(cmd.Environ(), s.env()...)
+	return cmd
+}
+
+// env restricts a worker to its device. Libraries read their numbers of threads
+// once, when they are loaded.
+func (s slot) env() []string {
+	var list []string
 	if s.cores > 0 {
-		cmd.Env = append(cmd.Env, fmt.Sprintf("OMP_NUM_THREADS=%d", s.cores), fmt.Sprintf("OPENBLAS_NUM_THREADS=%d", s.cores), fmt.Sprintf("MKL_NUM_THREADS=%d", s.cores))
+		for _, name := range []string{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"} {
+			list = append(list, fmt.Sprintf("%s=%d", name, s.cores))
+		}
 	}
 	if s.visible != "" {
-		cmd.Env = append(cmd.Env, "CUDA_VISIBLE_DEVICES="+s.visible, "CUDA_DEVICE_ORDER=PCI_BUS_ID")
+		list = append(list, "CUDA_VISIBLE_DEVICES="+s.visible, "CUDA_DEVICE_ORDER=PCI_BUS_ID")
 	}
-	return cmd
+	return list
 }

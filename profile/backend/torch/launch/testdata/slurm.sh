@@ -8,7 +8,7 @@
 #SBATCH --exclusive
 # The budget and as much again for start, compilation and the collectives' joins.
 #SBATCH --time=30
-# '/shared/it'\''s here' must be on a file system that all nodes share.
+# The first task writes the recording to '/shared/it'\''s here', on its own node.
 
 set -euo pipefail
 

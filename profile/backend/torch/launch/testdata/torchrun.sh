@@ -2,7 +2,7 @@
 # Run this on every node, all within ten minutes, with the node's number:
 #   MASTER=node0 ./job.sh 0        on the first node
 #   MASTER=node0 ./job.sh 3        on the last
-# '/shared/it'\''s here' must be on a file system that all nodes share.
+# The first task writes the recording to '/shared/it'\''s here', on its own node.
 set -euo pipefail
 
 # The name or address of node 0, as the other nodes see it.
