@@ -16,14 +16,24 @@ import (
 	"github.com/evenkeel/evenkeel/results"
 )
 
-const evidence = "evidence/cpu/"
-
-// The committed profile and accuracy table follow from the committed recording,
-// to the byte; and the README quotes that table.
+// The committed profiles and accuracy tables follow from the committed
+// recordings, to the byte; and the README quotes the first.
 func TestEvidenceDerivesAgain(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skipf("on %s multiply-adds are fused, so the last digits differ", runtime.GOARCH)
 	}
+	folders, err := filepath.Glob("evidence/*/calibration.rec.jsonl")
+	if err != nil || len(folders) < 2 {
+		t.Fatal(folders, err)
+	}
+	for _, recording := range folders {
+		t.Run(filepath.Base(filepath.Dir(recording)), func(t *testing.T) { derives(t, filepath.Dir(recording)+"/") })
+	}
+	quoted(t, read(t, "evidence/cpu/check.txt"))
+}
+
+// derives checks one folder of evidence.
+func derives(t *testing.T, evidence string) {
 	var committed costmodel.Profile
 	if err := doc.Load(evidence+"calibration.profile.json", &committed); err != nil {
 		t.Fatal(err)
@@ -61,7 +71,6 @@ func TestEvidenceDerivesAgain(t *testing.T) {
 	if diff := cmp.Diff(check, table.String()); diff != "" {
 		t.Errorf("check.txt differs: %s", diff)
 	}
-	quoted(t, check)
 }
 
 // quoted checks that what the README shows between ```accuracy fences stands in

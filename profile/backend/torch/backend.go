@@ -12,12 +12,11 @@ import (
 
 // Backend implements profile.Backend.
 type Backend struct {
-	config  Config
-	folder  string // of the unpacked worker
-	parent  string
-	python  string
-	refused []string // interpreters that were tried before, and why not
-	first   *client  // the worker that answered the probe, until a rank takes it
+	config Config
+	folder string // of the unpacked worker
+	parent string
+	python string
+	first  *client // the worker that answered the probe, until a rank takes it
 
 	ranks  []*rank
 	groups []group

@@ -17,7 +17,6 @@ type executor struct {
 	ranks   []*rank
 	group   string // as the workers name it; "" for a device
 	op      op.Kind
-	inner   int
 }
 
 var _ profile.Gauge = (*executor)(nil)

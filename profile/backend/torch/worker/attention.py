@@ -89,6 +89,7 @@ class Kernel:
     ops: tuple = ("attn_fwd", "attn_bwd")
     dtypes: tuple = ("bf16", "f16")
     native_gqa: bool = True
+    head_dims: tuple = (1, 1 << 16)  # head_dim is a multiple of the first number and at most the second
     global_lse: bool = True  # its backward takes out and lse of the whole attention, not only of this block
 
     def refusal(self, op: str, b: Block) -> str:
@@ -103,6 +104,9 @@ class Kernel:
             return f"takes as many KV heads as query heads, not {b.kv_heads} for {b.q_heads}"
         if b.q_heads % b.kv_heads:
             return f"wants q_heads to be a multiple of kv_heads, not {b.q_heads} and {b.kv_heads}"
+        step, most = self.head_dims
+        if b.head_dim % step or b.head_dim > most:
+            return f"wants head_dim to be a multiple of {step} up to {most}, not {b.head_dim}"
         return ""
 
     # In and out of the kernel's layout; canonical is [tokens, heads, head_dim], and lse [heads, tokens].
@@ -116,7 +120,11 @@ class Kernel:
         return x
 
     def canonical_lse(self, b: Block, lse: Tensor) -> Tensor:
-        """The log-sum-exp as float32 [q_heads, tokens]."""
+        """The log-sum-exp as float32 [q_heads, tokens], from [1, heads, tokens, padded or not, (1)], packed
+        [heads, tokens], or packed and padded to the longest document [docs, heads, tokens]."""
+        if len(b.docs) > 1 and lse.dim() == 3 and len(lse) == len(b.docs):
+            # As older flash-attn and ROCm (varlen.py of torch 2.11) leave it.
+            return torch.cat([rows[:, :n] for rows, n in zip(lse, b.docs)], 1)
         return lse.reshape(b.q_heads, -1)[:, : b.q_len]
 
     def bind_forward(self, b: Block, q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Saved]:

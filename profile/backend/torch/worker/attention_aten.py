@@ -33,6 +33,7 @@ class Operator:
     least: tuple = (8, 0)  # compute capability
     dtypes: tuple = ("bf16", "f16")
     native_gqa: bool = True
+    head_dims: tuple = (8, 256)
 
 
 OPERATORS = (
@@ -48,13 +49,13 @@ OPERATORS = (
         "sdpa_efficient", "_scaled_dot_product_efficient_attention",
         "_scaled_dot_product_efficient_attention_backward", "2.1", least=(5, 0),
         dtypes=("f32", "bf16", "f16"),
-        native_gqa=False,
+        native_gqa=False, head_dims=(8, 1 << 16),
     ),
 )
 CPU_FLASH = Operator(
     "cpu", "_scaled_dot_product_flash_attention_for_cpu",
     "_scaled_dot_product_flash_attention_for_cpu_backward",
-    "2.1", device="cpu", least=(0, 0), dtypes=("f32", "bf16", "f16"),
+    "2.1", device="cpu", least=(0, 0), dtypes=("f32", "bf16", "f16"), head_dims=(1, 1 << 16),
 )
 PACKED = Operator("varlen", "_flash_attention_forward", "_flash_attention_backward", "2.1")
 
@@ -64,8 +65,11 @@ class Aten(Kernel):
 
     def __init__(self, device: Device, spec: Operator, namespace: Any = None):
         super().__init__(
-            spec.kernel, device, version=torch.__version__, dtypes=spec.dtypes, native_gqa=spec.native_gqa
+            spec.kernel, device, version=torch.__version__, dtypes=spec.dtypes, native_gqa=spec.native_gqa,
+            head_dims=spec.head_dims,
         )
+        if spec.kernel == "sdpa_cudnn":
+            self.head_dims = (8, cudnn_widest(device.capability, torch.backends.cudnn.version()))
         namespace = torch.ops.aten if namespace is None else namespace
         forward, backward = (getattr(namespace, n, None) for n in (spec.forward, spec.backward))
         if forward is None or backward is None:
@@ -79,8 +83,8 @@ class Aten(Kernel):
             self.schema = self._forward.schema
 
     def native(self, x: Tensor) -> Tensor:
-        """A view: heads before tokens, a batch of one in front."""
-        return x.transpose(0, 1).unsqueeze(0)
+        """A view: heads before tokens, a batch of one in front, strided as training frameworks have it."""
+        return x.unsqueeze(0).transpose(1, 2)
 
     def canonical(self, x: Tensor) -> Tensor:
         """A view, the other way round."""
@@ -150,6 +154,15 @@ class Packed(Aten):
 def ends(parts: list[tuple], place: int, device: torch.device) -> Tensor:
     """int32 [parts + 1]: where each packed sequence ends, after a leading 0."""
     return torch.tensor([0] + [p[place] for p in parts], dtype=torch.int32, device=device)
+
+
+def cudnn_widest(capability: tuple, cudnn: int | None) -> int:
+    """The widest head of cuDNN's attention: 128, from cuDNN 9.10 on 256 on Hopper.
+
+    That is what torch demands before it chooses cuDNN (check_cudnn_tensor_shapes in sdp_utils.cpp of torch
+    2.8); the operator itself is called without that check.
+    """
+    return 256 if capability == (9, 0) and (cudnn or 0) >= 91000 else 128
 
 
 def dotted(version: tuple) -> str:

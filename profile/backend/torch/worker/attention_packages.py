@@ -23,14 +23,18 @@ class Package(Kernel):
 
     module = ""  # module that is imported
     distribution = ""  # package whose version counts
-    least = (8, 0)
+    least = (8, 0)  # compute capability
+    below = (99, 0)  # compute capability from which on it has no code
 
     def __init__(self, device: Device, name: str):
-        super().__init__(name, device)
+        super().__init__(name, device, head_dims=(8, 256))
+        have = dotted(device.capability)
         if device.kind != "cuda":
             self.why = f"needs an accelerator, this is a {device.kind}"
         elif device.capability < self.least:
-            self.why = f"needs compute capability {dotted(self.least)}, this is {dotted(device.capability)}"
+            self.why = f"needs compute capability {dotted(self.least)}, this is {have}"
+        elif device.capability >= self.below:
+            self.why = f"needs compute capability below {dotted(self.below)}, this is {have}"
         elif not _installed(self.module):
             self.why = f"no module {self.module}"
         else:
@@ -77,8 +81,10 @@ class Flash(Package):
     """flash-attn 2 and 3: a forward and a backward function, for packed sequences another pair or the
     same."""
 
-    def __init__(self, device: Device, name: str, module: str, distribution: str, least: tuple):
-        self.module, self.distribution, self.least = module, distribution, least
+    def __init__(
+        self, device: Device, name: str, module: str, distribution: str, least: tuple, below: tuple = (99, 0)
+    ):
+        self.module, self.distribution, self.least, self.below = module, distribution, least, below
         super().__init__(device, name)
 
     def attach(self, module: Any) -> None:
@@ -196,36 +202,44 @@ class TransformerEngine(Differentiable):
 
     def attach(self, module: Any) -> None:
         """Its public module."""
-        self._make = module.DotProductAttention
+        self._make, self._made = module.DotProductAttention, {}
         self.schema = "transformer_engine.pytorch.DotProductAttention(qkv_format='bshd')"
 
     def apply(self, b: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor | None]:
-        """[1, tokens, heads * head_dim] is brought into shape."""
-        attend = self._make(
-            b.q_heads, b.head_dim, num_gqa_groups=b.kv_heads, attention_dropout=0.0, qkv_format="bshd",
-            attn_mask_type="causal" if b.causal else "no_mask", softmax_scale=b.scale,
-        )
-        return attend(q, k, v).view_as(q), None
+        """[1, tokens, heads * head_dim] is brought into shape. The module of the last block is kept: making
+        one takes longer than many a call."""
+        if b not in self._made:
+            self._made = {b: self._make(
+                b.q_heads, b.head_dim, num_gqa_groups=b.kv_heads, attention_dropout=0.0, qkv_format="bshd",
+                attn_mask_type="causal" if b.causal else "no_mask", softmax_scale=b.scale,
+            )}
+        return self._made[b](q, k, v).view_as(q), None
 
 
 def packages(device: Device) -> list[Kernel]:
     """Every package's kernel, usable or not."""
     return [
         Flash(device, "fa2", "flash_attn.flash_attn_interface", "flash-attn", (8, 0)),
-        Flash(device, "fa3", "flash_attn_interface", "flash-attn-3", (9, 0)),
+        # Where it has no code it ends the process with exit(1) (hopper/cuda_check.h): it must not be tried.
+        Flash(device, "fa3", "flash_attn_interface", "flash-attn-3", (9, 0), (10, 0)),
         Flash4(device, "fa4"),
         TransformerEngine(device, "te"),
     ]
 
 
 def _installed(module: str) -> bool:
-    """Whether a module can be found, without importing more than its parents."""
+    """Whether a module can be found, without importing more than its parents.
+
+    A parent that is there but does not load counts as found: why it does not is the better reason.
+    """
     if module in sys.modules:
         return True
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
+    except (ModuleNotFoundError, ValueError):
         return False
+    except Exception:
+        return True
 
 
 def _version(distribution: str) -> str:

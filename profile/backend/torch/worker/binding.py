@@ -20,8 +20,9 @@ class Callee:
     def __init__(self, fn: Callable):
         # A function made an operator by torch.library hides its overload behind one of these two attributes.
         overload = getattr(fn, "default", None) or getattr(fn, "_opoverload", None) or fn
-        self._fn = fn
         schema = getattr(overload, "_schema", None)
+        # The overload itself: a packet of several would choose between them anew in every call.
+        self._fn = fn if schema is None else overload
         if schema is not None:
             self.schema = str(schema)
             self._defaults = {a.name: _schema_default(a) for a in schema.arguments}

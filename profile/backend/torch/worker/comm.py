@@ -23,11 +23,12 @@ from torch import Tensor
 import preflight
 from collectives import FLOAT_BYTES, OPS, Shape, check_shape, expected, lengths, partner, small_shape, value
 from errors import Failure
+from sampling import spin
 
 # A batch is queued without waiting for it, so that a sample does not start on an idle GPU.
 BATCH_SAMPLES = 32
-# Keeps the GPU busy while the host queues a batch: about 0.1 ms a sample at 1.5 GHz.
-SPIN_CYCLES = 150_000
+# What the host needs beside the calls between a spin and the end of a sample: a barrier and two events.
+BARRIER_NS = 150_000
 # The watchdog inside NCCL aborts the process without an answer, so our own deadline must come first.
 WATCHDOG_GRACE_S = 60.0
 
@@ -83,6 +84,19 @@ def first_line(error: BaseException) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
+def end_world(backend: str) -> None:
+    """Drops all communicators of this process; nothing is in flight.
+
+    From torch 2.6 on destroying waits until every rank of an NCCL communicator destroys it too
+    (pytorch/pytorch#141510), but workers leave one after the other: aborting does not wait.
+    """
+    abort = getattr(dist.distributed_c10d, "_abort_process_group", None)
+    if backend == "nccl" and abort is not None:
+        abort()
+    else:
+        dist.destroy_process_group()
+
+
 def find_scatter(size: int, place: torch.device) -> tuple[Optional[Callable[..., Any]], str]:
     """The library's own reduce-scatter of one tensor into another, or None and why it is missing.
 
@@ -125,6 +139,7 @@ class Comm:
         self._scatter_why = ""
         self._verified: set[tuple[str, str]] = set()
         self._bound: Optional[Bound] = None
+        self._launch_ns: Optional[int] = None
         self._probe: Optional[str] = None
 
     # What can be done, before any world exists.
@@ -243,7 +258,7 @@ class Comm:
         self._bound, self._groups = None, {}
         self._verified.clear()
         if dist.is_available() and dist.is_initialized():
-            dist.destroy_process_group()
+            end_world(self._backend)
         if self._store is self._served:
             self._served = None
         self._store, self.rank = None, -1
@@ -255,7 +270,7 @@ class Comm:
 
         Returns work_bytes, and verified and rel_err when it was checked. Every rank of the group calls it.
         """
-        self._bound = None
+        self._bound, self._launch_ns = None, None
         member = self._member(op, shape, group)
         answer: dict[str, Any] = {}
         if (op, group) not in self._verified:
@@ -379,14 +394,15 @@ class Comm:
         return samples
 
     def _sample_events(self, bound: Bound, inner: int, n: int, progress: Progress) -> list[int]:
-        """On a GPU: events around the calls, queued in batches behind a spin, lest launch gaps count."""
+        """On a GPU: events around the calls, queued in batches behind spins, lest launch gaps count."""
         token = torch.zeros(1, device=self._place())
+        if self._launch_ns is None:
+            self._launch_ns = self._time_launch(bound)
         samples: list[int] = []
         while len(samples) < n:
             pairs = []
             for _ in range(min(BATCH_SAMPLES, n - len(samples))):
-                if hasattr(torch.cuda, "_sleep"):
-                    torch.cuda._sleep(SPIN_CYCLES)
+                spin(2 * self._launch_ns * inner + BARRIER_NS)
                 dist.all_reduce(token, group=bound.group.handle)  # the barrier
                 begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
                 begin.record()
@@ -398,6 +414,19 @@ class Comm:
             samples += [round(begin.elapsed_time(end) * 1e6) for begin, end in pairs]  # ms to ns
             progress(len(samples))
         return samples
+
+    def _time_launch(self, bound: Bound) -> int:
+        """Nanoseconds in which the host queues a call, after one that lets NCCL connect what this size needs.
+
+        Not when it is prepared: a rank that runs out of memory there would leave the others waiting for it.
+        """
+        bound.call()
+        self._settle()
+        start = time.perf_counter_ns()
+        bound.call()
+        took = time.perf_counter_ns() - start
+        self._settle()
+        return took
 
     def _settle(self) -> None:
         """Waits for the GPU's queue, at most the world's timeout: a collective whose peer died never ends."""

@@ -17,6 +17,12 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 # Cache to flush and to outgrow where torch does not tell its size: at least that of any accelerator known so
 # far (NVIDIA B200: 126 MB), so that a cold sample is cold.
 _UNKNOWN_L2 = 128 << 20
+# Environment variables, read when CUDA or NCCL starts, under which times are not those of training: float32
+# products in TF32, a host that waits for each kernel or collective, an allocation in every call.
+_DISTORTING = (
+    "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+)
 _IDLE_S = 5.0
 _WARM_S = 1.0
 
@@ -39,6 +45,12 @@ class Device:
         else:
             raise Failure("unsupported", f"device {name!r}: want cpu or cuda:N")
         self._dtypes = [n for n in DTYPES if self._multiplies(DTYPES[n])]
+        if not self._dtypes:
+            built = " ".join(torch.cuda.get_arch_list()) if self.kind == "cuda" else platform.machine()
+            raise Failure(
+                "unsupported", f"device {self.torch}: {self.name}, compute capability {self.capability}: "
+                f"torch {torch.__version__} multiplies no matrices on it; it is built for {built}"
+            )
         self._last_use = -_IDLE_S
 
     def _init_cpu(self, threads: int) -> None:
@@ -51,10 +63,14 @@ class Device:
         self.mem_bytes = _host_memory()
 
     def _init_cuda(self) -> None:
+        for name in _DISTORTING:
+            os.environ.pop(name, None)
         if not torch.cuda.is_available():
             raise Failure(
                 "unsupported", f"device {self.torch}: this torch {torch.__version__} sees no accelerator"
             )
+        # float32 means float32: NVIDIA's containers switch to TF32 through the environment.
+        torch.set_float32_matmul_precision("highest")
         torch.cuda.set_device(self.torch)
         p = torch.cuda.get_device_properties(self.torch)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -107,9 +123,10 @@ class Device:
             torch.cuda.synchronize(self.torch)
 
     def release(self) -> None:
-        """Gives cached memory of dropped tensors back."""
+        """Gives cached memory of dropped tensors back, the host's pinned memory too where torch can (2.5)."""
         if self.kind == "cuda":
             torch.cuda.empty_cache()
+            getattr(torch._C, "_host_emptyCache", lambda: None)()
 
     def free_bytes(self) -> int:
         """Memory that new tensors may take now."""

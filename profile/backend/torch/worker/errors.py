@@ -12,8 +12,8 @@ EXIT_COLLECTIVE = 71
 
 _OOM = re.compile(r"out of memory|can't allocate memory|not enough memory|ALLOC_FAILED", re.IGNORECASE)
 _UNSUPPORTED = re.compile(
-    r"not implemented for|not (currently )?supported|unsupported|only supports?|no available kernel"
-    r"|no execution plans|cudnn_frontend|no kernel image",
+    r"not implemented for|not[ _](currently )?supported|unsupported|only supports?|no available kernel"
+    r"|no (valid )?execution plans|cudnn[_ ]frontend|no kernel image|must be (a multiple of|divisible by) \d",
     re.IGNORECASE,
 )
 # After any of these the context of the process is poisoned: every later call fails too.
@@ -48,7 +48,8 @@ def classify(exc: BaseException) -> Failure:
     torchs = text if isinstance(exc, RuntimeError) else ""
     if isinstance(exc, MemoryError) or "OutOfMemory" in name or _OOM.search(torchs):
         return Failure("oom", first)
-    if isinstance(exc, NotImplementedError) or _UNSUPPORTED.search(torchs):
+    # Packages in Python refuse what they have no kernel for by assertions (flash_attn/cute/interface.py).
+    if isinstance(exc, (NotImplementedError, AssertionError)) or _UNSUPPORTED.search(torchs):
         return Failure("unsupported", first)
     if "AcceleratorError" in name or _FATAL.search(torchs):
         return Failure("cuda_fatal", first, fatal=True)

@@ -3,13 +3,15 @@ overlap."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from device import Device
 from errors import Failure
 from inputs import Inputs
 from kernels import Kernels
-from layer import Layer, LayerOp, sizes_of
+from layer import Layer, LayerOp, Sizes, sizes_of
 from overlap import Overlap
 from work import Op
 
@@ -62,14 +64,17 @@ class Gauges:
         self.device.release()
         if self.device.kind == "cpu":
             return _resident()
-        free, total = torch.cuda.mem_get_info(self.device.torch)
-        return total - free - torch.cuda.memory_allocated(self.device.torch)
+        # Nothing of the step is left but workspaces, cuBLAS's among them, which torch takes from the same
+        # cache as tensors: only what that cache holds unused does not count.
+        return torch.cuda.mem_get_info(self.device.torch)[1] - self.device.free_bytes()
 
     def _layer(self, shape: dict, seed: int) -> int:
         """Bytes that a layer's forward keeps for its backward, its input among them: what every further layer
         of a model adds. An accelerator's allocator tells, rounding included; on a CPU what autograd saves is
         counted."""
         sizes = sizes_of(shape)
+        if self.device.kind == "cuda":
+            self._step(replace(sizes, tokens=min(sizes.tokens, _WARM["tokens"])), seed)
         before = torch.cuda.memory_allocated(self.device.torch) if self.device.kind == "cuda" else 0
         layer = Layer(sizes, self._layers.pick(sizes), Inputs(self.device, seed))
         if self.device.kind == "cpu":
@@ -80,9 +85,16 @@ class Gauges:
         kept = torch.cuda.memory_allocated(self.device.torch) - before
         # The output is the next layer's input and counts there.
         others = [*layer.weights.values(), layer.cos, layer.sin, y]
-        y.backward(torch.randn_like(y))  # warms what a step uses, for mem_reserve
-        self.device.sync()
         return max(0, kept - sum(t.numel() * t.element_size() for t in others))
+
+    def _step(self, sizes: Sizes, seed: int) -> None:
+        """A forward and a backward, after which every workspace is there that a step needs: cuBLAS makes one
+        for each thread and stream, autograd's thread included, in the memory that tensors are counted in."""
+        layer = Layer(sizes, self._layers.pick(sizes), Inputs(self.device, seed))
+        with torch.enable_grad():
+            y = layer.forward()
+        y.backward(torch.randn_like(y))
+        self.device.sync()
 
 
 def kept_bytes(layer: Layer) -> int:

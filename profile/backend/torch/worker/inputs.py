@@ -30,11 +30,10 @@ class Inputs:
             raise Failure("oom", f"needs {self.bytes} bytes of tensors or more, {self._free} are free")
 
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Standard normal values; rounded from float32 where the generator knows no such precision."""
+        """Standard normal values; on a CPU, whose generator knows few precisions, rounded from float32."""
         self.expect(*shape, dtype=dtype)
-        return torch.randn(
-            *shape, generator=self._generator, device=self.device.torch, dtype=torch.float32
-        ).to(dtype)
+        drawn = torch.float32 if self.device.torch.type == "cpu" else dtype
+        return torch.randn(*shape, generator=self._generator, device=self.device.torch, dtype=drawn).to(dtype)
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Room for a result."""

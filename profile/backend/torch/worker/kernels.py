@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Callable
 
@@ -11,8 +12,20 @@ from attention import Block, Explicit, Grads, Kernel, Saved, Tensor
 from attention_aten import CPU_FLASH, OPERATORS, Aten, Packed
 from attention_packages import packages
 from device import Device
-from errors import Failure, first_line
-from reference import attention, rel_err
+from errors import Failure, classify, first_line
+from inputs import Inputs
+from reference import attention, attention_backward, rel_err
+
+
+# Environment variable with names of kernels, separated by commas, that are not to be touched.
+SKIP = "EVENKEEL_SKIP_KERNELS"
+
+# Kernels that are tried at the start. The others compile for seconds at their first call or end the process
+# when they fail, and nothing falls to them while one of these is left.
+_PROBED = ("sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "varlen", "fa2")
+
+# Heads as training has them, and lengths that are no multiples of a tile.
+_SMALL = Block(70, 133, 6, 2, 64, "bf16", False)
 
 
 class Kernels:
@@ -21,12 +34,19 @@ class Kernels:
     def __init__(self, device: Device):
         found = [cpu_kernel(device)] + [Aten(device, spec) for spec in OPERATORS]
         found += [Packed(device)] + packages(device)
+        left_out = os.environ.get(SKIP, "").split(",")
+        for kernel in found:
+            if kernel.name in left_out:
+                kernel.why = f"left out by {SKIP}"
+            elif device.kind == "cuda" and not kernel.why and kernel.name in _PROBED:
+                kernel.why = probe(kernel)
         self.by_name: dict[str, Kernel] = {k.name: k for k in found}
         self._order = [
             "cpu", "sdpa_flash", "sdpa_cudnn", "varlen", "fa2", "fa3", "sdpa_efficient", "fa4", "te"
         ]
-        if device.capability >= (9, 0):
-            # From Hopper on cuDNN's kernels are the faster ones of the two that come with torch.
+        if device.capability[0] in (9, 10):
+            # On Hopper and data-center Blackwell cuDNN's kernels are the faster ones of the two that come
+            # with torch; on Ampere, Ada and workstation Blackwell not (huggingface/transformers#48163).
             self._order[1:3] = ["sdpa_cudnn", "sdpa_flash"]
 
     def pick(self, op: str, b: Block, wish: str | None) -> Kernel:
@@ -51,6 +71,35 @@ class Kernels:
     def describe(self) -> dict:
         """hello's `kernels`."""
         return {name: k.describe() for name, k in self.by_name.items()}
+
+
+def probe(kernel: Kernel) -> str:
+    """Why a kernel that seems usable is not, "" if it is: a small forward and backward against the reference.
+
+    A library may be there and have no code for this device ("no kernel image", "No valid execution plans
+    built"); found out at a measured point, it would cost that point instead of leaving it to the next kernel.
+    A failure that poisons the process is raised, and names the way to start without the kernel.
+    """
+    heads = _SMALL.q_heads if not kernel.native_gqa else _SMALL.kv_heads
+    b = replace(_SMALL, kv_heads=heads, dtype="bf16" if kernel.device.capability >= (8, 0) else "f16")
+    inputs, dtype = Inputs(kernel.device, 1), kernel.device.dtype(b.dtype)
+    q, dout = (inputs.normal(b.q_len, b.q_heads, b.head_dim, dtype=dtype) for _ in range(2))
+    k, v = (inputs.normal(b.kv_len, b.kv_heads, b.head_dim, dtype=dtype) for _ in range(2))
+    try:
+        saved = kernel.bind_forward(b, q, k, v)()
+        grads = kernel.bind_backward(b, q, k, v, saved, dout)()
+        got = [kernel.canonical(t) for t in (saved.out, *grads)]
+        kernel.device.sync()
+    except Exception as exc:
+        failure = classify(exc)
+        if failure.fatal:
+            said = f"{kernel.name}: {failure.msg}: leave this kernel out with {SKIP}={kernel.name}"
+            raise Failure(failure.cls, said, fatal=True) from exc
+        return f"fails on this device: {first_line(exc)}"
+    out, lse = attention(q, k, v, b.parts())
+    want = (out, *attention_backward(q, k, v, out, lse, dout, b.parts()))
+    worst = max(rel_err(g, w) for g, w in zip(got, want))
+    return "" if worst <= 1e-2 else f"is wrong on this device: relative error {worst:.2g} in a small call"
 
 
 def cpu_kernel(device: Device) -> Kernel:

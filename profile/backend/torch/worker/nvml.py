@@ -170,8 +170,9 @@ class Guard:
         return others(pids, os.getpid(), lambda pid: os.path.exists(f"/proc/{pid}"))
 
     def _pids(self) -> list[int]:
-        # The first version has a smaller struct; no driver of a GPU of interest lacks the second.
-        names = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")
+        # The first version has a smaller struct; no driver of a GPU of interest lacks the second. The third
+        # has that of the second, but in drivers 535.43 to 535.86 a larger one (XuehaiPan/nvitop#79).
+        names = ("nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses_v3")
         room = 16
         while room <= _MAX_PROCESSES:
             count, processes = ctypes.c_uint(room), (_Process * room)()

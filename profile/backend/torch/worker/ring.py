@@ -1,8 +1,8 @@
 """A causal square computed block by block, as a ring does it, against the whole.
 
-Training on a ring and replaying a plan rest on three things that timing a block does not show: partial results
-merge by their log-sum-exps, a backward takes the out and log-sum-exp of the whole, and the gradients of the
-blocks add up. Shards are unequal here, as they are on unequal devices.
+Training on a ring and replaying a plan rest on three things that timing a block does not show: partial
+results merge by their log-sum-exps, a backward takes the out and log-sum-exp of the whole, and the gradients
+of the blocks add up. Shards are unequal here, as they are on unequal devices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def errors(kernels: Kernels, device: Device, shape: dict, cuts: list, seed: int)
     b = block_of("attn_fwd", shape)
     kernel = kernels.pick("attn_bwd", b, shape.get("kernel"))
     if not b.causal or not kernel.global_lse:
-        raise Failure("unsupported", f"{kernel.name}: a ring needs a diag block and a backward from the global lse")
+        said = f"{kernel.name}: a ring needs a diag block and a backward from the global lse"
+        raise Failure("unsupported", said)
     edges = [0, *sorted(int(c) for c in cuts), b.q_len]
     if any(a >= z for a, z in zip(edges, edges[1:])):
         raise Failure("internal", f"cuts: {cuts}: want growing tokens inside 0..{b.q_len}")
@@ -71,7 +72,9 @@ class _Ring:
             lse[:, rows] = both
         return out, lse
 
-    def backward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor) -> list[Tensor]:
+    def backward(
+        self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dout: Tensor
+    ) -> list[Tensor]:
         """dq, dk and dv, summed over the blocks in float32."""
         sums = [torch.zeros(t.shape, device=t.device) for t in (q, k, v)]
         for rows, cols, block in self.blocks():

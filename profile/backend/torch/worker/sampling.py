@@ -17,9 +17,11 @@ from work import Op
 _SETS = 16
 # Samples between two synchronisations: clocks and power are read there, never inside a sample.
 _BATCH = 32
-# Cycles a spin kernel runs a nanosecond: no accelerator so far is clocked above 2 GHz, and a longer spin only
-# waits.
-_CYCLES_PER_NS = 2.0
+# Cycles a spin kernel runs a nanosecond: no accelerator so far is clocked above 3 GHz (a GeForce 2.9), and a
+# longer spin only waits.
+_CYCLES_PER_NS = 3.0
+# What the host needs beside the calls between a spin and a sample's end: two events are made and recorded.
+_EVENTS_NS = 50_000
 _MAX_SPIN_NS = 20_000_000
 
 Progress = Callable[[int], None]
@@ -39,11 +41,15 @@ class Prepared:
         self._flush: torch.Tensor | None = None
         self.launch_ns = 0
         if op.device.kind == "cuda":
+            # Before the first call: later it might take cached memory that the calls come back to.
+            if self.set_bytes < 2 * op.device.l2_bytes:
+                self._chill()
             self._settle()
 
     def _settle(self) -> None:
-        """First calls load and tune kernels; the ones after tell how long the host takes to queue a call."""
-        for _ in range(3):
+        """First calls load and tune kernels, and take the memory that each set of inputs keeps results in;
+        the ones after tell how long the host takes to queue a call."""
+        for _ in range(max(3, len(self._calls))):
             self.call()
         self._device.sync()
         took = []
@@ -89,7 +95,7 @@ class Prepared:
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         if inner == 1 and self.set_bytes < 2 * self._device.l2_bytes:
             self._chill()
-        spin(2 * self.launch_ns * inner)
+        spin(2 * self.launch_ns * inner + _EVENTS_NS)
         start.record()
         for _ in range(inner):
             self.call()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -189,6 +190,8 @@ class Service:
     def recover(self, failure: Failure) -> None:
         """Drops every tensor after a request that ran out of memory."""
         if failure.cls == "oom":
+            # Tensors of a half-built graph may hang in a cycle of references.
+            gc.collect()
             self._drop()
 
     def _drop(self) -> None:

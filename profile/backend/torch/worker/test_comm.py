@@ -330,7 +330,8 @@ class Events(unittest.TestCase):
     """How a GPU is timed, on a queue of fake events: no GPU is needed to count batches and convert units."""
 
     def setUp(self) -> None:
-        cuda = mock.patch.multiple(comm.torch.cuda, Event=FakeEvent, _sleep=lambda cycles: None, create=True)
+        self.spins = mock.Mock()
+        cuda = mock.patch.multiple(comm.torch.cuda, Event=FakeEvent, _sleep=self.spins, create=True)
         place = mock.patch.object(comm.Comm, "_place", lambda self: SimpleNamespace(type="cuda"))
         token = mock.patch.object(comm.torch, "zeros", lambda *_, **__: None)
         self.barriers = mock.Mock()
@@ -347,7 +348,16 @@ class Events(unittest.TestCase):
         progress: list[int] = []
         self.assertEqual(self.rank.run(3, 70, progress.append), [2000] * 70)
         self.assertEqual(progress, [32, 64, 70])
-        self.assertEqual((self.barriers.call_count, self.calls.call_count), (70, 210))
+        # Two calls more: one connects, one tells how long the host takes for a call.
+        self.assertEqual((self.barriers.call_count, self.calls.call_count), (70, 212))
+        self.rank.run(3, 1, progress.append)
+        self.assertEqual(self.calls.call_count, 215)
+
+    def test_the_spin_outlasts_the_queueing_of_a_sample(self) -> None:
+        self.calls.side_effect = lambda: time.sleep(0.002)
+        self.rank.run(2, 1, lambda _: None)
+        # Twice two calls of 2 ms or more, at any clock up to 3 GHz.
+        self.assertGreater(self.spins.call_args[0][0], 2 * 2 * 2_000_000 * 3)
 
     def test_a_queue_that_never_ends_is_a_fatal_failure(self) -> None:
         FakeEvent.finished, self.rank._timeout_s, self.rank.rank = False, 0.05, 1
@@ -356,6 +366,24 @@ class Events(unittest.TestCase):
         self.assertTrue(caught.exception.fatal)
         said = "rank 1: all_reduce: not finished after 0.05 s: a peer is gone or hangs"
         self.assertEqual(caught.exception.msg, said)
+
+
+@unittest.skipIf(torch is None, "this interpreter has no torch")
+class Leaving(unittest.TestCase):
+    """torch 2.6 waits in destroy_process_group for ranks that may leave later (pytorch/pytorch#141510)."""
+
+    def ends(self, backend: str, **functions: Any) -> str:
+        log: list[str] = []
+        names = {**functions, "destroy_process_group": lambda: log.append("destroyed")}
+        names["distributed_c10d"] = SimpleNamespace(**{k: lambda: log.append("aborted") for k in functions})
+        with mock.patch.object(comm, "dist", SimpleNamespace(**names)):
+            comm.end_world(backend)
+        return " ".join(log)
+
+    def test_nccl_is_aborted_where_it_can_be_and_gloo_never(self) -> None:
+        self.assertEqual(self.ends("nccl", _abort_process_group=True), "aborted")
+        self.assertEqual(self.ends("nccl"), "destroyed")
+        self.assertEqual(self.ends("gloo", _abort_process_group=True), "destroyed")
 
 
 def workers(**changes: list[Any]) -> list[dict[str, Any]]:

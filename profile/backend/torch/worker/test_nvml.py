@@ -22,6 +22,11 @@ FAKE = r"""
 #include <unistd.h>
 typedef unsigned long long u64;
 struct violation { u64 reference, violation; };
+#ifdef DRIVER_535 /* its third version has a field more than the second, XuehaiPan/nvitop#79 */
+struct process3 { unsigned pid; u64 used; unsigned gi, ci; u64 protected; };
+#else
+#define process3 process
+#endif
 struct process { unsigned pid; u64 used; unsigned gi, ci; };
 static int gpu, started;
 static unsigned mhz = 1980;
@@ -100,7 +105,7 @@ int nvmlDeviceGetViolationStatus(void *device, int policy, struct violation *v) 
 #endif
     return device != &gpu;
 }
-int PROCESSES(void *device, unsigned *count, struct process *p) {
+int PROCESSES(void *device, unsigned *count, struct process3 *p) {
 #ifdef REFUSE_ALL
     return 3;
 #endif
@@ -110,6 +115,14 @@ int PROCESSES(void *device, unsigned *count, struct process *p) {
     for (i = 0; i < COUNT; i++) p[i].pid = i ? 4000000 + i : getpid();
     return device != &gpu;
 }
+#ifdef DRIVER_535
+int nvmlDeviceGetComputeRunningProcesses_v2(void *device, unsigned *count, struct process *p) {
+    *count = 2;
+    p[0].pid = getpid();
+    p[1].pid = 4000001;
+    return device != &gpu;
+}
+#endif
 """
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 
@@ -181,6 +194,9 @@ class Guards(unittest.TestCase):
         self.assertEqual(self.guard("COUNT=200").busy(), [4000000 + i for i in range(1, 200)])
         # More than are worth listing.
         self.assertEqual(self.guard("COUNT=5000").busy(), [])
+
+    def test_pids_are_right_where_the_third_version_has_another_struct(self) -> None:
+        self.assertEqual(self.guard("DRIVER_535").busy(), [4000001])
 
     def test_end_without_begin(self) -> None:
         self.assertEqual(self.guard().end(), {"unknown": "nothing was begun"})
