@@ -210,6 +210,9 @@ func (b *Backend) place(tasks []task) {
 			}
 			r := &rank{place: fmt.Sprintf("n%d/%s%d", node, letter, count[node]), node: node, host: one.Host, greeting: l.Greeting, device: l.deviceType(one.Machine)}
 			r.dial = b.dialer(t, i, l)
+			if t == 0 && i == 0 && l.Cores == 1 {
+				r.client, b.first = b.first, nil // it was greeted as just such a worker
+			}
 			count[node]++
 			b.ranks = append(b.ranks, r)
 		}
@@ -222,13 +225,7 @@ func (b *Backend) dialer(task, index int, l local) func(context.Context) (*clien
 	if task > 0 {
 		return func(ctx context.Context) (*client, greeting, error) { return b.bus.dial(ctx, task, index, l) }
 	}
-	return func(ctx context.Context) (*client, greeting, error) {
-		if c := b.first; c != nil && index == 0 && l.Visible == "" && l.Cores == 1 {
-			b.first = nil
-			return c, l.Greeting, nil
-		}
-		return b.greet(ctx, b.python, l.slot())
-	}
+	return func(ctx context.Context) (*client, greeting, error) { return b.greet(ctx, b.python, l.slot()) }
 }
 
 // nameTypes makes device types of one name that differ in their stack or

@@ -62,9 +62,15 @@ func TestEveryFailureOfAWorkerHasAClassAndAFreshWorkerFollows(t *testing.T) {
 				if err := r.ready(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				r.client.silence = 400 * time.Millisecond
+				if behaviour == "stop" {
+					r.client.silence = 400 * time.Millisecond
+				}
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			limit := 20 * time.Second // what ends by itself does so long before
+			if behaviour == "hang" {
+				limit = time.Second
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
 			_, err := run(ctx, b, "torch_cpu:1", gemm)
 			var e *profile.OpError

@@ -189,7 +189,7 @@ func fakeBackend(t *testing.T, behaviour string, config Config, env ...string) *
 	config.Machine = profile.Machine{Host: "here", CPU: "a processor", Cores: 8}
 	config.Worker = func(string, ...string) *exec.Cmd {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), append(env, "EVENKEEL_FAKE="+behaviour)...)
+		cmd.Env = append(os.Environ(), append(env, "EVENKEEL_FAKE="+behaviour, "GORACE=atexit_sleep_ms=0")...)
 		return cmd
 	}
 	if config.Python == "" {
