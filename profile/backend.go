@@ -131,12 +131,16 @@ type Inventory struct {
 	Backend   string
 	Simulated bool
 	Machine   Machine
+	Others    []Machine // of a job on several nodes
 	Devices   []op.DeviceType
 	Groups    []op.GroupType
 	Places    []Place // of devices and groups that there are several of; empty where there is but one
 	Spaces    []Space
 	Once      []Spot   // measured once as they are: what a device's memory holds, how two ops slow each other down
 	Notes     []string // what is not there and why, in plain words
+	// Unguarded: nothing tells whether the hardware slowed itself down, so
+	// canaries are repeated more often.
+	Unguarded bool
 }
 
 // Place is one device of a type, or one set of devices with a group's

@@ -101,6 +101,9 @@ func Calibrate(ctx context.Context, b Backend, cfg Config, past *Past, j Journal
 	if err != nil {
 		return err
 	}
+	if c.every = canaryEvery; inv.Unguarded {
+		c.every = canaryEveryUnguarded
+	}
 	if err := c.begin(inv, past); err != nil {
 		return err
 	}
@@ -121,6 +124,7 @@ type calibration struct {
 	started     time.Time
 	protocol    Protocol
 	fingerprint string
+	every       int                  // points between canaries
 	open        map[peerKey]Executor // by device or group, and place
 	denied      map[string]bool      // keys of points that are not run again
 	failed      int                  // points without times
@@ -148,7 +152,7 @@ func (c *calibration) begin(inv *Inventory, past *Past) error {
 	c.protocol = DefaultProtocol(each)
 	return c.journal.Append(Header{
 		Schema: RecordingSchema, Tool: c.Tool, Created: now, Backend: inv.Backend, Simulated: inv.Simulated,
-		Fingerprint: fp, Seed: c.Seed, Machine: inv.Machine, Devices: inv.Devices, Groups: inv.Groups,
+		Fingerprint: fp, Seed: c.Seed, Machine: inv.Machine, Others: inv.Others, Devices: inv.Devices, Groups: inv.Groups,
 		Places: inv.Places, Protocol: c.protocol, Notes: inv.Notes,
 	})
 }
@@ -260,9 +264,12 @@ func (c *calibration) tryOnce(ctx context.Context, spot Spot) (units.Seconds, er
 	return one, err
 }
 
-// canaryEvery is after how many points the canaries are measured again, so
-// that drift of the machine shows.
-const canaryEvery = 25
+// After how many points the canaries are measured again, so that drift of the
+// machine shows: sooner where nothing else would tell.
+const (
+	canaryEvery          = 25
+	canaryEveryUnguarded = 10
+)
 
 // measure goes through the schedule twice: what disturbs a machine lasts for
 // fractions of a second to seconds, so a second visit at another moment shows
@@ -293,8 +300,8 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 		}
 		at.Done, at.Point = at.Done+1, p
 		c.report(at)
-		if (i+1)%canaryEvery == 0 {
-			if err := c.repeat(ctx, s, (i+1)/canaryEvery); err != nil {
+		if (i+1)%c.every == 0 {
+			if err := c.repeat(ctx, s, (i+1)/c.every); err != nil {
 				return err
 			}
 		}

@@ -456,3 +456,49 @@ func TestOtherDevicesOfATypeAreMeasured(t *testing.T) {
 		t.Errorf("%+v %v %v", tally, peers, err)
 	}
 }
+
+// unguarded is a backend whose hardware cannot be watched.
+type unguarded struct{ *sim.Backend }
+
+func (b unguarded) Discover(ctx context.Context) (*profile.Inventory, error) {
+	inv, err := b.Backend.Discover(ctx)
+	inv.Unguarded = true
+	inv.Others = []profile.Machine{{Host: "another"}}
+	return inv, err
+}
+
+// Where nothing tells whether the hardware slowed itself down, canaries come
+// more often; and every machine of a job is in the recording.
+func TestCanariesComeMoreOftenWhereNothingElseTells(t *testing.T) {
+	spec, err := sim.Parse("1xbig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	canaries := map[bool]int{}
+	for _, blind := range []bool{false, true} {
+		var b profile.Backend = sim.New(spec)
+		if blind {
+			b = unguarded{sim.New(spec)}
+		}
+		past, _ := profile.NewPast()
+		var j recorded
+		if err := profile.Calibrate(t.Context(), b, config(20*time.Second), past, &j, silent); err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range j {
+			if p, ok := l.(*profile.Point); ok && p.T == "canary" {
+				canaries[blind]++
+			}
+		}
+		if h := j[0].(profile.Header); blind && (len(h.Others) != 1 || h.Others[0].Host != "another") {
+			t.Errorf("other machines: %+v", h.Others)
+		}
+	}
+	if canaries[true] < 2*canaries[false] || canaries[false] == 0 {
+		t.Errorf("canaries: %d guarded, %d unguarded", canaries[false], canaries[true])
+	}
+}
+
+type recorded []any
+
+func (r *recorded) Append(line any) error { *r = append(*r, line); return nil }

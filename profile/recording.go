@@ -24,6 +24,7 @@ type Header struct {
 	Fingerprint string          `json:"fingerprint"` // of everything that moves times; no two in one file
 	Seed        uint64          `json:"seed"`        // of the choice, the order and the inputs of points
 	Machine     Machine         `json:"machine"`
+	Others      []Machine       `json:"other_machines,omitempty"` // of a job on several nodes
 	Devices     []op.DeviceType `json:"devices"`
 	Groups      []op.GroupType  `json:"groups"`
 	Places      []Place         `json:"places,omitempty"`

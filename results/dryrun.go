@@ -22,8 +22,7 @@ func DryRun(w io.Writer, inv *profile.Inventory, o *profile.Outlook) error {
 		what = "measures nothing: the cluster is made up"
 	}
 	p.para("", fmt.Sprintf("%s dry run: backend %s %s, about %s in %s", stamp(inv.Simulated), inv.Backend, what, plural(points, "point"), seconds(o.Budget)))
-	p.para("", fmt.Sprintf("machine %s: %s, %d cores, %s memory", orNone(inv.Machine.Host), orNone(inv.Machine.CPU), inv.Machine.Cores, inv.Machine.Memory))
-	gpus(p, n, inv.Machine)
+	machines(p, n, append([]profile.Machine{inv.Machine}, inv.Others...)...)
 	devices(p, inv.Devices, inv.Groups)
 	p.printf("\n")
 	t := newTable(column{title: "op"}, column{title: "variant"}, column{title: "on"}, column{title: "points", number: true}, column{title: "axes, smallest to largest", most: 60})

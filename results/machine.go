@@ -10,6 +10,14 @@ import (
 	"github.com/evenkeel/evenkeel/profile"
 )
 
+// machines prints what each machine of a measurement is, its GPUs with it.
+func machines(p *printer, n *notes, all ...profile.Machine) {
+	for _, m := range all {
+		p.para("", fmt.Sprintf("machine %s: %s, %d cores, %s memory", orNone(m.Host), orNone(m.CPU), m.Cores, m.Memory))
+		gpus(p, n, m)
+	}
+}
+
 // gpus prints the GPUs of a machine, the links between them, and in footnotes
 // what of their state would spoil a measurement and what could not be read.
 func gpus(p *printer, n *notes, m profile.Machine) {

@@ -177,3 +177,15 @@ func TestMachineStandsInBothRenderings(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryMachineOfAJobIsShown(t *testing.T) {
+	var out bytes.Buffer
+	p, n := &printer{w: &out}, &notes{}
+	machines(p, n, profile.Machine{Host: "a", CPU: "one", Cores: 4}, profile.Machine{Host: "b", CPU: "two", Cores: 8, Missing: "no driver"})
+	n.render(p)
+	for _, want := range []string{"machine a: one, 4 cores", "machine b: two, 8 cores", "no GPU: no driver"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, &out)
+		}
+	}
+}

@@ -156,6 +156,7 @@ func Recording(w io.Writer, s *RecordingSummary) error {
 	p, n := &printer{w: w}, &notes{}
 	recordingHead(p, s)
 	gpus(p, n, s.Header.Machine)
+	machines(p, n, s.Header.Others...)
 	devices(p, s.Header.Devices, s.Header.Groups)
 	pointTable(p, n, s)
 	canaryTable(p, n, s)

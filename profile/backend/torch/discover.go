@@ -327,12 +327,18 @@ const (
 // inventory lists the device types and groups with their families of shapes.
 func (b *Backend) inventory(tasks []task) *profile.Inventory {
 	inv := &profile.Inventory{Backend: "torch", Machine: b.config.Machine, Notes: b.notes(tasks)}
+	for _, t := range tasks[1:] {
+		if !slices.ContainsFunc(append(inv.Others, inv.Machine), func(m profile.Machine) bool { return m.Host == t.Host }) {
+			inv.Others = append(inv.Others, t.Machine)
+		}
+	}
 	first := map[string]bool{}
 	several := map[string]int{}
 	for _, r := range b.ranks {
 		several[r.device.Name]++
 	}
 	for _, r := range b.ranks {
+		inv.Unguarded = inv.Unguarded || r.greeting.Device.Kind == "cuda" && !r.greeting.NVML
 		if several[r.device.Name] > 1 {
 			inv.Places = append(inv.Places, profile.Place{On: r.device.Name, Name: r.place, Ranks: []string{r.place}})
 		}
