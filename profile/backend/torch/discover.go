@@ -131,7 +131,8 @@ func (b *Backend) processors(g greeting) []local {
 // gpus greets a worker on each GPU of this task that its environment shows.
 func (b *Backend) gpus(ctx context.Context) ([]local, error) {
 	tokens := b.visible()
-	if w := b.config.World; w != nil && w.LocalTasks > 1 {
+	// A launcher that gives every task its own GPU shows it that one alone.
+	if w := b.config.World; w != nil && w.LocalTasks > 1 && len(tokens) > 1 {
 		if w.LocalTask >= len(tokens) {
 			return nil, fmt.Errorf("this is task %d of %d on its node, which shows %d GPUs: start at most one task a GPU", w.LocalTask, w.LocalTasks, len(tokens))
 		}
@@ -142,11 +143,12 @@ func (b *Backend) gpus(ctx context.Context) ([]local, error) {
 	done := make(chan int)
 	for i, token := range tokens {
 		go func() {
-			list[i] = local{On: "cuda:0", Visible: token, Identity: b.identity(token)}
+			list[i] = local{On: "cuda:0", Visible: token}
 			var c *client
 			if c, list[i].Greeting, errs[i] = b.greet(ctx, b.python, list[i].slot()); errs[i] == nil {
 				c.close()
 			}
+			list[i].Identity = b.identity(list[i].Greeting.Device.UUID, token)
 			done <- i
 		}()
 	}
@@ -180,11 +182,13 @@ func (b *Backend) visible() []string {
 	return tokens
 }
 
-// identity is what NVML knows about a GPU that moves its times.
-func (b *Backend) identity(token string) string {
-	for i, d := range b.config.Machine.NVIDIA {
+// identity is what NVML knows about a GPU that moves its times; "" where it
+// does not know the GPU. Numbers in CUDA_VISIBLE_DEVICES count in CUDA's order,
+// not in NVML's, so only what the worker says of its GPU tells which it is.
+func (b *Backend) identity(uuid, token string) string {
+	for _, d := range b.config.Machine.NVIDIA {
 		for _, part := range d.Instances() {
-			if part.UUID == token || fmt.Sprint(i) == token {
+			if part.UUID != "" && (part.UUID == uuid || part.UUID == token) {
 				return part.Identity()
 			}
 		}
@@ -306,10 +310,11 @@ func (b *Backend) oversubscribed(set []int) bool {
 	return false
 }
 
-// network names the class of links between nodes by what this node has.
+// network names the class of links between nodes by what this node has; the
+// folder lists InfiniBand and RoCE cards alike.
 func network() string {
 	if cards, err := os.ReadDir("/sys/class/infiniband"); err == nil && len(cards) > 0 {
-		return "infiniband"
+		return "rdma"
 	}
 	return "ethernet"
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
 )
 
 // scripted is a wire to a worker that does all it is asked to, but for `run`,
@@ -267,3 +268,26 @@ func TestCalibrationGoesOnThroughFailures(t *testing.T) {
 type lines []any
 
 func (l *lines) Append(line any) error { *l = append(*l, line); return nil }
+
+// A task of a launcher takes its own GPU: of several by its place on the node,
+// the only one where the launcher shows no more.
+func TestATaskTakesItsOwnGPU(t *testing.T) {
+	for _, c := range []struct{ visible, want, err string }{
+		{"GPU-a,GPU-b", "GPU-b", ""},
+		{"GPU-z", "GPU-z", ""},
+		{"GPU-a,GPU-b,GPU-c", "GPU-b", ""},
+	} {
+		t.Setenv("CUDA_VISIBLE_DEVICES", c.visible)
+		b := fakeBackend(t, "none", Config{World: &launch.World{Task: 1, Tasks: 2, LocalTask: 1, LocalTasks: 2}}, "EVENKEEL_FAKE_GPU=NVIDIA X")
+		b.config.Machine.NVIDIA = []profile.NVIDIADevice{{UUID: c.want, Name: "NVIDIA X", Driver: "550"}}
+		mine, err := b.here(t.Context())
+		if err != nil || len(mine.Locals) != 1 || mine.Locals[0].Visible != c.want || mine.Locals[0].Identity == "" {
+			t.Errorf("%s: %+v, %v", c.visible, mine.Locals, err)
+		}
+	}
+	t.Setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+	b := fakeBackend(t, "none", Config{World: &launch.World{Task: 2, Tasks: 3, LocalTask: 2, LocalTasks: 3}}, "EVENKEEL_FAKE_GPU=NVIDIA X")
+	if _, err := b.here(t.Context()); err == nil || !strings.Contains(err.Error(), "this is task 2 of 3 on its node, which shows 2 GPUs") {
+		t.Errorf("%v", err)
+	}
+}

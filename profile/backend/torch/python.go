@@ -156,7 +156,7 @@ func (s slot) env() []string {
 		}
 	}
 	if s.visible != "" {
-		list = append(list, "CUDA_VISIBLE_DEVICES="+s.visible, "CUDA_DEVICE_ORDER=PCI_BUS_ID")
+		list = append(list, "CUDA_VISIBLE_DEVICES="+s.visible)
 	}
 	return list
 }
