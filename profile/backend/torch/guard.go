@@ -64,8 +64,8 @@ func (r *rank) guard(f frame, k op.Kind, times []units.Seconds, inner int) profi
 		}
 	}
 	if wall > 0 {
-		out.PowerShare = min(1, float64(s.ViolNS["power"])/1e9/wall)
-		out.ThermalShare = min(1, float64(s.ViolNS["thermal"])/1e9/wall)
+		out.PowerShare = share(s.ViolNS["power"], wall)
+		out.ThermalShare = share(s.ViolNS["thermal"], wall)
 	}
 	for _, mhz := range s.SMMHz {
 		hz := mhz * 1e6
@@ -86,4 +86,10 @@ func (r *rank) slowed(k op.Kind, hz float64) bool {
 	}
 	r.best[k] = max(r.best[k], hz)
 	return hz > 0 && hz < slowest*r.best[k]
+}
+
+// share of a batch's wall time that a counter grew by; counters start again when
+// the driver is reloaded.
+func share(ns int64, wall float64) float64 {
+	return max(0, min(1, float64(ns)/1e9/wall))
 }
