@@ -139,7 +139,11 @@ func (o calibration) torchBackend(machine profile.Machine, world *launch.World) 
 // follow serves this task's devices to the task that leads the job.
 func (a *app) follow(ctx context.Context, b *torch.Backend) error {
 	a.note("a task of a job: its devices are measured by task 0, which writes the recording")
-	return b.Follow(ctx)
+	err := b.Follow(ctx)
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted: task 0 keeps what was measured; start the job again to go on")
+	}
+	return err
 }
 
 // threads are those of --devices cpu:1,cpu:2.

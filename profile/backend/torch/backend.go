@@ -104,6 +104,9 @@ func (b *Backend) Close() error {
 	if b.bus != nil {
 		b.bus.close()
 	}
+	if w := b.config.World; w != nil && w.Task == 0 && b.config.Rendezvous != "" {
+		_ = os.Remove(b.config.Rendezvous) // it may never have been written
+	}
 	if b.parent == "" {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -92,16 +93,20 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// job starts the tasks of a job in this process: the leader is returned, the
-// others follow until it closes or their context ends.
-func job(t *testing.T, tasks int) (*Backend, []context.CancelFunc, *sync.WaitGroup) {
+// job starts the tasks of a job in this process, that are told where task 0 is
+// or find a file that says so: the leader is returned, the others follow until
+// it closes or their context ends.
+func job(t *testing.T, tasks int, rendezvous string) (*Backend, []context.CancelFunc, *sync.WaitGroup) {
 	t.Helper()
 	withTorch(t, Config{GroupSizes: []int{2}}) // skips where there is no torch
-	port := freePort(t)
+	host, port := "", 0
+	if rendezvous == "" {
+		host, port = "127.0.0.1", freePort(t)
+	}
 	world := func(i int) Config {
 		return Config{
-			Machine: profile.Machine{Host: "here", CPU: "a processor", Cores: 8}, Device: "cpu", CollectiveTimeout: 3 * time.Second,
-			World: &launch.World{Source: "test", Task: i, Tasks: tasks, LocalTasks: 1, Node: fmt.Sprintf("node%d", i), Host: "127.0.0.1", Port: port},
+			Machine: profile.Machine{Host: "localhost", CPU: "a processor", Cores: 8}, Device: "cpu", CollectiveTimeout: 3 * time.Second, Rendezvous: rendezvous,
+			World: &launch.World{Source: "test", Task: i, Tasks: tasks, LocalTasks: 1, Node: fmt.Sprintf("node%d", i), Host: host, Port: port},
 		}
 	}
 	var stops []context.CancelFunc
@@ -130,7 +135,7 @@ func job(t *testing.T, tasks int) (*Backend, []context.CancelFunc, *sync.WaitGro
 // Three tasks come together: devices of all nodes, groups across them, and when
 // the leader ends the job, all leave.
 func TestTorchTasksOfAJob(t *testing.T) {
-	leader, _, following := job(t, 3)
+	leader, _, following := job(t, 3, "")
 	inv := discover(t, leader)
 	var groups []string
 	for _, g := range inv.Groups {
@@ -159,10 +164,27 @@ func TestTorchTasksOfAJob(t *testing.T) {
 	following.Wait()
 }
 
+// Open MPI does not say where task 0 is: a file does, and is gone afterwards.
+func TestTorchTasksMeetByAFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "rendezvous")
+	leader, _, following := job(t, 2, path)
+	inv := discover(t, leader)
+	if len(inv.Groups) != 1 || inv.Groups[0].Ranks() != 2 {
+		t.Errorf("%+v", inv.Groups)
+	}
+	if err := leader.Close(); err != nil {
+		t.Error(err)
+	}
+	following.Wait()
+	if _, err := os.Stat(path); !os.IsNotExist(err) {
+		t.Errorf("the file stays behind: %v", err)
+	}
+}
+
 // A task that is lost in the middle is named, and the leader does not wait for
 // it for ever.
 func TestTorchALostTaskIsNamed(t *testing.T) {
-	leader, stops, following := job(t, 2)
+	leader, stops, following := job(t, 2, "")
 	inv := discover(t, leader)
 	stops[0]()
 	following.Wait()

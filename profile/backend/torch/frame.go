@@ -31,8 +31,8 @@ type request struct {
 	Inner int            `json:"inner,omitzero"` // run
 	N     int            `json:"n,omitzero"`
 	Host  string         `json:"host,omitzero"` // serve, join, relay
-	Port  int            `json:"port,omitzero"`
-	Rank  int            `json:"rank"` // join
+	Port  int            `json:"port"`          // 0: any free one
+	Rank  int            `json:"rank"`          // join
 	Size  int            `json:"size,omitzero"`
 	Comm  string         `json:"comm,omitzero"`
 	Limit int            `json:"timeout_s,omitzero"`
