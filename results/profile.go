@@ -24,7 +24,7 @@ func Profile(w io.Writer, d *costmodel.Profile) error {
 	devices(p, d.Devices, d.Groups)
 	families(p, d.Laws)
 	lawErrors(p, n, d.Laws)
-	lawRanges(p, d.Laws)
+	lawRanges(p, d.Laws, d.Groups)
 	memoryTables(p, d.Memory)
 	overlapTable(p, d.Overlaps)
 	outlierTable(p, d.Outliers)
@@ -189,7 +189,7 @@ func lawMarks(n *notes, l *costmodel.Law) string {
 	return strings.TrimSpace(marks)
 }
 
-func lawRanges(p *printer, laws []costmodel.Law) {
+func lawRanges(p *printer, laws []costmodel.Law, groups []op.GroupType) {
 	t := newTable(column{title: "law"}, column{title: "measured range", most: 58}, column{title: "other forms tried,\ntheir median error", most: 32})
 	eachSection(t, laws, func(l *costmodel.Law) {
 		var axes, rivals []string
@@ -204,8 +204,24 @@ func lawRanges(p *printer, laws []costmodel.Law) {
 		if len(rivals) == 0 {
 			rivals = []string{none}
 		}
+		if bw, ok := busbw(l, groups); ok {
+			axes = append(axes, fmt.Sprintf("busbw %s at the largest", bw))
+		}
 		t.row(lawCell(l), strings.Join(axes, ", "), strings.Join(rivals, ", "))
 	})
 	p.printf("\n")
 	t.render(p)
+}
+
+// busbw is the bus bandwidth of a collective at its largest measured message, as
+// nccl-tests defines it: bytes through the busiest port over time, so that it can
+// be held against what a link is sold for.
+func busbw(l *costmodel.Law, groups []op.GroupType) (units.BytesPerS, bool) {
+	i := slices.IndexFunc(groups, func(g op.GroupType) bool { return g.Name == l.Group })
+	if i < 0 || l.Op == op.KindAllToAllV || l.Op == op.KindSendRecvPairs || len(l.Range) == 0 {
+		return 0, false
+	}
+	s := op.OfMessage(l.Op, op.Message{Group: groups[i].Ranks(), Bytes: units.Bytes(l.Range[0].Max)})
+	t := l.Predict(s).Mid
+	return units.BytesPerS(float64(op.Volume(s)) / float64(t)), t > 0
 }
