@@ -291,3 +291,17 @@ func TestATaskTakesItsOwnGPU(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// Ranks on processors need a core for their threads and one for gloo's event
+// loop; GPUs do not share theirs.
+func TestOversubscribedRanksAreSaidToBe(t *testing.T) {
+	b := fakeBackend(t, "none", Config{GroupSizes: []int{2, 4}})
+	b.config.Machine.Cores = 4
+	inv := discover(t, b)
+	if inv.Groups[0].Name != "2 torch_cpu:1 over gloo_tcp" || inv.Groups[1].Name != "4 torch_cpu:1 over gloo_tcp_oversubscribed" {
+		t.Errorf("%+v", inv.Groups)
+	}
+	if notes := strings.Join(inv.Notes, "\n"); !strings.Contains(notes, "4 torch_cpu:1 over gloo_tcp_oversubscribed: fewer cores than threads") {
+		t.Errorf("no note in\n%s", notes)
+	}
+}
