@@ -331,6 +331,15 @@ class Beats(unittest.TestCase):
 
 
 class Parts(unittest.TestCase):
+    def test_large_inputs_repeat_a_block_but_no_row(self):
+        cpu = device.Device("cpu", 1)
+        x = inputs.Inputs(cpu, 5).normal(3000, 1024)
+        self.assertTrue(torch.equal(x, inputs.Inputs(cpu, 5).normal(3000, 1024)))
+        self.assertLess(abs(float(x.mean())), 0.01)
+        self.assertLess(abs(float(x.std()) - 1), 0.01)
+        rows = {tuple(r.tolist()) for r in x[:, :4]}
+        self.assertEqual(len(rows), 3000)
+
     def test_inputs_follow_the_seed_and_are_counted(self):
         cpu = device.Device("cpu", 2)
         first, again, other = (inputs.Inputs(cpu, s) for s in (5, 5, 6))
