@@ -71,7 +71,7 @@ loses none of them, and the same command goes on where it stopped.`,
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the choice of points, their order and their inputs")
 	f.StringSliceVar(&o.only, "only", nil, "ops to measure, such as attn_fwd,gemm (default: all)")
 	f.StringSliceVar(&o.devices, "devices", nil, "device types to measure, such as cpu:1,cpu:2 (default: one core, and all of them)")
-	f.IntSliceVar(&o.groupSizes, "group-sizes", nil, "ranks of the groups to measure collectives in (default: powers of two up to the number of cores)")
+	f.IntSliceVar(&o.groupSizes, "group-sizes", nil, "ranks of the groups to measure collectives in (default: on cores powers of two; through torch all up to 4, then powers of two, and all ranks)")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: measure its head width only")
 	f.BoolVar(&o.dryRun, "dry-run", false, "list what would be measured, with what and for how long; measure nothing")
 	f.BoolVar(&o.numerics, "numerics", false, "torch: compare every op and kernel with its float64 reference at awkward shapes; measure nothing")

@@ -112,6 +112,7 @@ func strike(what string, q request, say func(any), frames *os.File) (code int, e
 		}
 	case "stop":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		time.Sleep(time.Hour) // the signal may reach another thread first
 	case "segv":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSEGV)
 		time.Sleep(time.Hour)
