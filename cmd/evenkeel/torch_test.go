@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,30 +89,10 @@ func TestTorchKillAndResume(t *testing.T) {
 	calibrate := func() *exec.Cmd {
 		return exec.Command("evenkeel", "calibrate", "--backend", "torch", "--group-sizes", "2", "--only", "gemm,norm,send_recv", "--budget", "12s", "--out", dir, "-q")
 	}
-	r := rand.New(rand.NewPCG(5, 0))
-	var acknowledged []string
-	for i := range 6 {
-		c := calibrate()
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Duration(500+r.IntN(4000)) * time.Millisecond)
-		_ = c.Process.Kill() // it may have come to its end
-		_ = c.Wait()
-		keys := keysOf(t, recording)
-		if len(keys) < len(acknowledged) || !slices.Equal(keys[:len(acknowledged)], acknowledged) {
-			t.Fatalf("kill %d: %d points were acknowledged, %d are left", i, len(acknowledged), len(keys))
-		}
-		acknowledged = keys
-		noWorkers(t)
-	}
-	if out, err := calibrate().CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	keys := keysOf(t, recording)
-	if unique := slices.Compact(slices.Sorted(slices.Values(keys))); len(unique) != len(keys) || len(keys) < 20 {
-		t.Errorf("%d points, %d of them distinct", len(keys), len(unique))
-	}
+	killAndResume(t, recording, calibrate, 6, 20, func(r *rand.Rand) time.Duration {
+		noWorkers(t) // of the calibration before
+		return time.Duration(500+r.IntN(4000)) * time.Millisecond
+	})
 	noWorkers(t)
 }
 

@@ -31,7 +31,7 @@ var allowed = map[string][]string{
 	"profile/backend/host":         {"profile", "internal/units"},
 	"profile/backend/nvml":         {"profile", "internal/units"},
 	"profile/backend/sim":          {"profile", "costmodel/op", "internal/units"},
-	"profile/backend/torch":        {"profile", "profile/backend/child", "profile/backend/torch/launch", "costmodel/op", "internal/units"},
+	"profile/backend/torch":        {"profile", "profile/backend/child", "profile/backend/host", "profile/backend/torch/launch", "costmodel/op", "internal/units"},
 	"profile/backend/torch/launch": {"internal/units"},
 	"fit":                          {"costmodel", "costmodel/op", "profile", "internal/units", "internal/stats", "internal/doc"},
 	"solver":                       {"costmodel", "costmodel/op", "internal/units", "internal/doc"},

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -193,19 +192,4 @@ func (b *Backend) open(ranks, threads int) (profile.Executor, error) {
 }
 
 // Clock implements profile.Backend.
-func (b *Backend) Clock() profile.Clock { return clock{} }
-
-type clock struct{}
-
-func (clock) Now() time.Time { return time.Now() }
-
-func (clock) Sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+func (b *Backend) Clock() profile.Clock { return host.Clock{} }

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/host"
 )
 
 // Backend implements profile.Backend.
@@ -114,19 +114,4 @@ func (b *Backend) Close() error {
 }
 
 // Clock implements profile.Backend.
-func (b *Backend) Clock() profile.Clock { return clock{} }
-
-type clock struct{}
-
-func (clock) Now() time.Time { return time.Now() }
-
-func (clock) Sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+func (b *Backend) Clock() profile.Clock { return host.Clock{} }

@@ -116,7 +116,7 @@ func (b *Backend) processors(g greeting) []local {
 		most = slices.Max(b.config.GroupSizes)
 	}
 	if w := b.config.World; w != nil && w.Tasks > 1 {
-		most = 1
+		most = max(1, w.Workers)
 	}
 	for len(threads) < most {
 		threads = append(threads, threads[0])
@@ -137,6 +137,9 @@ func (b *Backend) gpus(ctx context.Context) ([]local, error) {
 			return nil, fmt.Errorf("this is task %d of %d on its node, which shows %d GPUs: start at most one task a GPU", w.LocalTask, w.LocalTasks, len(tokens))
 		}
 		tokens = tokens[w.LocalTask : w.LocalTask+1]
+	}
+	if w := b.config.World; w != nil && w.Workers > 0 && w.Workers < len(tokens) {
+		tokens = tokens[:w.Workers] // as many as the job was told to use on a node
 	}
 	list := make([]local, len(tokens))
 	errs := make([]error, len(tokens))
@@ -390,7 +393,9 @@ func (b *Backend) notes(tasks []task) []string {
 			add(fmt.Sprintf("%s is %s, %s", r.place, r.greeting.Device.Name, id))
 		}
 		for _, name := range sortedKeys(r.greeting.Kernels) {
-			if k := r.greeting.Kernels[name]; !k.OK {
+			if k := r.greeting.Kernels[name]; k.OK {
+				add(fmt.Sprintf("attention kernel %s works: %s", name, k.Schema))
+			} else {
 				add(fmt.Sprintf("attention kernel %s: %s", name, k.Why))
 			}
 		}

@@ -73,7 +73,7 @@ func TestDiscoveryListsWhatCanAndWhatCannotBeMeasured(t *testing.T) {
 		t.Errorf("families of ops that the worker does not offer: %v", kinds)
 	}
 	notes := strings.Join(inv.Notes, "\n")
-	for _, want := range []string{"attention kernel fa9: no module fa9", "h2d: no accelerator", "torch 9.9.9", "collectives run through gloo"} {
+	for _, want := range []string{"attention kernel fa9: no module fa9", "attention kernel cpu works: (q, k, v)", "h2d: no accelerator", "torch 9.9.9", "collectives run through gloo"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("no note with %q in\n%s", want, notes)
 		}
@@ -284,6 +284,11 @@ func TestATaskTakesItsOwnGPU(t *testing.T) {
 		if err != nil || len(mine.Locals) != 1 || mine.Locals[0].Visible != c.want || mine.Locals[0].Identity == "" {
 			t.Errorf("%s: %+v, %v", c.visible, mine.Locals, err)
 		}
+	}
+	t.Setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c")
+	some := fakeBackend(t, "none", Config{World: &launch.World{Tasks: 2, LocalTasks: 1, Workers: 2}}, "EVENKEEL_FAKE_GPU=NVIDIA X")
+	if mine, err := some.here(t.Context()); err != nil || len(mine.Locals) != 2 {
+		t.Errorf("a job of two workers a node takes %+v, %v", mine.Locals, err)
 	}
 	t.Setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
 	b := fakeBackend(t, "none", Config{World: &launch.World{Task: 2, Tasks: 3, LocalTask: 2, LocalTasks: 3}}, "EVENKEEL_FAKE_GPU=NVIDIA X")

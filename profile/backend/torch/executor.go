@@ -41,6 +41,7 @@ func (x *executor) Prepare(ctx context.Context, s op.Shape, seed uint64) error {
 		return err
 	}
 	x.op = s.Kind()
+	// Readers of JSON keep 53 bits of a number.
 	_, err = x.ask(ctx, request{T: "prepare", Op: x.op, Shape: data, Seed: seed & (1<<53 - 1), Group: x.group})
 	return err
 }

@@ -170,7 +170,7 @@ func hello(q request) map[string]any {
 	h := map[string]any{
 		"t": "hello", "id": q.ID, "proto": proto, "python": "3.11.2", "torch": "9.9.9", "host": "here",
 		"device":  map[string]any{"kind": "cpu", "name": "a processor", "sms": 2, "mem_bytes": 1 << 34},
-		"kernels": map[string]any{"cpu": map[string]any{"ok": true, "ops": []string{"attn_fwd", "attn_bwd"}}, "fa9": map[string]any{"ok": false, "why": "no module fa9"}},
+		"kernels": map[string]any{"cpu": map[string]any{"ok": true, "schema": "(q, k, v)", "ops": []string{"attn_fwd", "attn_bwd"}}, "fa9": map[string]any{"ok": false, "why": "no module fa9"}},
 		"ops":     []string{"attn_fwd", "attn_bwd", "gemm", "norm", "adamw", "mem_capacity", "all_reduce", "send_recv"},
 		"refused": map[string]string{"h2d": "no accelerator"},
 		"comm":    map[string]any{"gloo": map[string]any{"ok": true}, "nccl": map[string]any{"ok": false, "why": "built without NCCL"}},

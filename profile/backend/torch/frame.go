@@ -71,24 +71,23 @@ type frame struct {
 
 // greeting is what a worker says of itself in answer to hello.
 type greeting struct {
-	Proto     int                `json:"proto"`
-	Python    string             `json:"python"`
-	Torch     string             `json:"torch"`
-	CUDA      string             `json:"cuda"`
-	HIP       string             `json:"hip"`
-	CuDNN     string             `json:"cudnn"`
-	NCCL      string             `json:"nccl"`
-	Host      string             `json:"host"`
-	CPUVendor string             `json:"cpu_vendor"`
-	Device    deviceFacts        `json:"device"`
-	Kernels   map[string]offer   `json:"kernels"`
-	Ops       []op.Kind          `json:"ops"`
-	Refused   map[op.Kind]string `json:"refused"`
-	Comm      map[string]offer   `json:"comm"`
-	DTypes    []op.DType         `json:"dtypes"`
-	NVML      bool               `json:"nvml"`
-	NVMLWhy   string             `json:"nvml_why"`
-	Busy      []int              `json:"busy"`
+	Proto   int                `json:"proto"`
+	Python  string             `json:"python"`
+	Torch   string             `json:"torch"`
+	CUDA    string             `json:"cuda"`
+	HIP     string             `json:"hip"`
+	CuDNN   string             `json:"cudnn"`
+	NCCL    string             `json:"nccl"`
+	Host    string             `json:"host"`
+	Device  deviceFacts        `json:"device"`
+	Kernels map[string]offer   `json:"kernels"`
+	Ops     []op.Kind          `json:"ops"`
+	Refused map[op.Kind]string `json:"refused"`
+	Comm    map[string]offer   `json:"comm"`
+	DTypes  []op.DType         `json:"dtypes"`
+	NVML    bool               `json:"nvml"`
+	NVMLWhy string             `json:"nvml_why"`
+	Busy    []int              `json:"busy"`
 }
 
 // deviceFacts is the device a worker runs on.

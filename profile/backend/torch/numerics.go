@@ -112,20 +112,15 @@ func (r *rank) numericCases() []numericCase {
 				}
 			}
 		}
-		for _, kernel := range kernels(r.greeting) {
-			if r.attends(kernel, dtype) {
+		// Attention kernels for GPUs know 16 bits only.
+		if r.greeting.Device.Kind != "cuda" || dtype != op.F32 {
+			for _, kernel := range kernels(r.greeting) {
 				attentionCases(kernel, dtype, add)
 			}
 		}
 		add(nil, plainShapes(dtype)...)
 	}
 	return cases
-}
-
-// attends says whether a kernel is worth asking for a precision: those for GPUs
-// know 16 bits only.
-func (r *rank) attends(kernel string, dtype op.DType) bool {
-	return r.greeting.Device.Kind != "cuda" || dtype != op.F32
 }
 
 func attentionCases(kernel string, dtype op.DType, add func(cuts []int, shapes ...op.Shape)) {
