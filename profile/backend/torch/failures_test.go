@@ -163,7 +163,11 @@ func TestANewWorldFollowsALostOne(t *testing.T) {
 	if _, err := run(t.Context(), b, inv.Groups[0].Name, shape); err == nil {
 		t.Fatal("the requested failure did not come")
 	}
+	survivor := b.ranks[0].client
 	batch, err := run(t.Context(), b, inv.Groups[0].Name, shape)
+	if b.ranks[0].client == survivor {
+		t.Error("a worker of the lost world is in the new one")
+	}
 	if err != nil || len(batch.Ranks) != 2 || b.epoch != 2 {
 		t.Errorf("%+v, %v, world %d", batch, err, b.epoch)
 	}
