@@ -53,13 +53,18 @@ func middle(rivals []*Law) op.Shape {
 	for i := range op.CoordNames(rivals[0].Op) {
 		lo, hi := 0.0, math.Inf(1)
 		for _, l := range rivals {
-			lo, hi = max(lo, l.Range[i].Min), min(hi, l.Range[i].Max)
+			if i < len(l.Range) {
+				lo, hi = max(lo, l.Range[i].Min), min(hi, l.Range[i].Max)
+			}
 		}
 		at[i] = min(max(1, math.Round(math.Sqrt(lo)*math.Sqrt(hi))), 1<<20)
 	}
 	v := rivals[0].Variant
 	heads, kv := int(at[2]), int(min(at[2], at[3]))
-	a := op.Attention{Mask: v.Mask, QLen: units.Tokens(at[0]), KVLen: units.Tokens(at[1]), QHeads: heads, KVHeads: kv, HeadDim: v.HeadDim, DType: v.DType}
+	a := op.Attention{Mask: v.Mask, QLen: units.Tokens(at[0]), KVLen: units.Tokens(at[1]), QHeads: heads, KVHeads: kv, HeadDim: v.HeadDim, DType: v.DType, Window: v.Window}
+	if batch := int(at[4]); batch > 1 {
+		a.Batch = batch
+	}
 	if a.Mask == op.Diag {
 		a.KVLen = a.QLen
 	}

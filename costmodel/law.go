@@ -227,6 +227,9 @@ func (l *Law) Seconds(s op.Shape) units.Seconds {
 // interpolating: grids are sparse and their corners are rarely measured.
 const rangeSlack = 0.25
 
+// batchAxis is the place of the batch among the axes of attention.
+const batchAxis = 4
+
 // Beyond is how many doublings a shape lies outside the measured range, on its
 // worst axis; 0 inside.
 func (l *Law) Beyond(s op.Shape) float64 {
@@ -238,6 +241,9 @@ func (l *Law) Beyond(s op.Shape) float64 {
 	worst := 1.0
 	for i, r := range l.Range {
 		worst = max(worst, r.Min/at[i], at[i]/r.Max)
+	}
+	if len(l.Range) == batchAxis { // of one block a call
+		worst = max(worst, at[batchAxis])
 	}
 	if worst == 1 {
 		return 0 // the usual case, without a logarithm an axis

@@ -124,6 +124,10 @@ func featured(spec op.Spec) bool {
 
 func (l *Law) validateRange() error {
 	names := op.CoordNames(l.Op)
+	// Without the last axis the law is of one block a call.
+	if len(names) == batchAxis+1 && len(l.Range) == batchAxis {
+		names = names[:batchAxis]
+	}
 	if len(l.Range) != len(names) {
 		return fmt.Errorf("range: %d axes: %s has %v", len(l.Range), l.Op, names)
 	}

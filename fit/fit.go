@@ -78,7 +78,7 @@ func (s Stratum) law(d *Data, points []Point) (*costmodel.Law, error) {
 	return law, choose(law, candidates, compared, points)
 }
 
-// hull is the measured range of every axis.
+// hull is the measured range of every axis; that of a batch only where there is one.
 func hull(k op.Kind, points []Point) []costmodel.AxisRange {
 	var axes []costmodel.AxisRange
 	for i, name := range op.CoordNames(k) {
@@ -86,6 +86,9 @@ func hull(k op.Kind, points []Point) []costmodel.AxisRange {
 		for _, p := range points {
 			at := p.Shape.(op.Located).Coords()[i]
 			r.Min, r.Max = min(r.Min, at), max(r.Max, at)
+		}
+		if name == "batch" && r.Max == 1 {
+			continue
 		}
 		axes = append(axes, r)
 	}

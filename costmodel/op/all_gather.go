@@ -9,7 +9,7 @@ type AllGather struct{ Message }
 var allGatherSpec = Spec{
 	Kind: KindAllGather, Class: Collective, Measures: Time,
 	Doc:     "every rank ends with all ranks' chunks; bytes is the whole gathered buffer",
-	Example: AllGather{Message{4, 1 << 20}},
+	Example: AllGather{Message{Group: 4, Bytes: 1 << 20}},
 }
 
 // Kind implements Shape.

@@ -9,7 +9,7 @@ type AllReduce struct{ Message }
 var allReduceSpec = Spec{
 	Kind: KindAllReduce, Class: Collective, Measures: Time,
 	Doc:     "sums a buffer of bytes over all ranks into every rank",
-	Example: AllReduce{Message{4, 1 << 20}},
+	Example: AllReduce{Message{Group: 4, Bytes: 1 << 20}},
 }
 
 // Kind implements Shape.

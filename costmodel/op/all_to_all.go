@@ -9,7 +9,7 @@ type AllToAll struct{ Message }
 var allToAllSpec = Spec{
 	Kind: KindAllToAll, Class: Collective, Measures: Time,
 	Doc:     "even all-to-all; bytes is the buffer each rank sends, bytes/group to each rank, itself included",
-	Example: AllToAll{Message{4, 1 << 20}},
+	Example: AllToAll{Message{Group: 4, Bytes: 1 << 20}},
 }
 
 // Kind implements Shape.

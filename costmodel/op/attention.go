@@ -29,7 +29,16 @@ type Attention struct {
 	// Kernel names the implementation, such as fa2 or fa3: a word of a-z, 0-9
 	// and _; empty where a worker's default is meant or there is only one.
 	Kernel string `json:"kernel,omitzero"`
+	// Batch is how many equal blocks one call computes; 0 means one, so that a
+	// shape has one way to be written.
+	Batch int `json:"batch,omitzero"`
+	// Window lets query i of a diag block see only the last so many keys, its
+	// own included; 0 means all of them.
+	Window units.Tokens `json:"window,omitzero"`
 }
+
+// Blocks is the number of blocks in a call, at least one.
+func (a Attention) Blocks() int { return max(1, a.Batch) }
 
 // Kinds of attention.
 const (
@@ -47,13 +56,13 @@ type AttnBwd struct{ Attention }
 var attnFwdSpec = Spec{
 	Kind: KindAttnFwd, Class: Compute, Measures: Time,
 	Doc:     "attention forward of one FULL rectangle or DIAG square, with log-sum-exp",
-	Example: AttnFwd{Attention{Full, 1024, 1024, 8, 2, 64, F32, ""}},
+	Example: AttnFwd{Attention{Mask: Full, QLen: 1024, KVLen: 1024, QHeads: 8, KVHeads: 2, HeadDim: 64, DType: F32}},
 }
 
 var attnBwdSpec = Spec{
 	Kind: KindAttnBwd, Class: Compute, Measures: Time,
 	Doc:     "attention backward of one block from the global log-sum-exp, timed without the forward",
-	Example: AttnBwd{Attention{Full, 1024, 1024, 8, 2, 64, F32, ""}},
+	Example: AttnBwd{Attention{Mask: Full, QLen: 1024, KVLen: 1024, QHeads: 8, KVHeads: 2, HeadDim: 64, DType: F32}},
 }
 
 // Kind implements Shape.
@@ -86,29 +95,38 @@ func (a Attention) validate(k Kind) error {
 		return &AxisError{k, "kv_len", fmt.Sprintf("%d: a diag block is square, q_len is %d", int64(a.KVLen), int64(a.QLen))}
 	case a.KVHeads > a.QHeads:
 		return &AxisError{k, "kv_heads", fmt.Sprintf("%d: more than q_heads %d", a.KVHeads, a.QHeads)}
+	case a.Batch < 0 || a.Batch == 1 || a.Batch > maxBatch:
+		return &AxisError{k, "batch", fmt.Sprintf("%d: want 2 to %d, or leave a batch of one out", a.Batch, maxBatch)}
+	case a.Window < 0 || a.Window > 0 && a.Mask != Diag:
+		return &AxisError{k, "window", fmt.Sprintf("%d: a window is a positive number of tokens and narrows a diag block only", int64(a.Window))}
 	}
 	return nil
 }
 
 // Variant implements Shape.
 func (a Attention) Variant() Variant {
-	return Variant{Mask: a.Mask, HeadDim: a.HeadDim, DType: a.DType, Kernel: a.Kernel}
+	return Variant{Mask: a.Mask, HeadDim: a.HeadDim, DType: a.DType, Kernel: a.Kernel, Window: a.Window}
 }
 
 // kernelWord keeps kernel names short and free of what documents and file names
 // give a meaning to.
 func kernelWord(k Kind, name string) error {
 	bad := func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '_' }
-	if len(name) > 32 || strings.ContainsFunc(name, bad) {
-		return &AxisError{k, "kernel", fmt.Sprintf("%q: want at most 32 letters a-z, digits and _", name)}
+	if len(name) > 48 || strings.ContainsFunc(name, bad) {
+		return &AxisError{k, "kernel", fmt.Sprintf("%q: want at most 48 letters a-z, digits and _", name)}
 	}
 	return nil
 }
 
-// Pairs counts the unmasked (query, key) pairs of one head.
+// Pairs counts the unmasked (query, key) pairs of one head of one block.
 func (a Attention) Pairs() float64 {
 	if a.Mask == Diag {
-		return float64(a.QLen) * float64(a.QLen+1) / 2
+		seen := float64(a.QLen) * float64(a.QLen+1) / 2
+		if a.Window > 0 && a.Window < a.QLen {
+			hidden := float64(a.QLen - a.Window)
+			seen -= hidden * (hidden + 1) / 2
+		}
+		return seen
 	}
 	return float64(a.QLen) * float64(a.KVLen)
 }
@@ -116,19 +134,21 @@ func (a Attention) Pairs() float64 {
 // forwardFLOPs is 4*q_heads*head_dim*pairs: two multiply-adds a pair and
 // element, one for q·k and one for p·v (Dao et al. 2022, counted under the mask).
 func (a Attention) forwardFLOPs() units.FLOPs {
-	return units.FLOPs(4 * float64(a.QHeads) * float64(a.HeadDim) * a.Pairs())
+	return units.FLOPs(4 * float64(a.Blocks()*a.QHeads) * float64(a.HeadDim) * a.Pairs())
 }
 
 func (a Attention) qBytes() units.Bytes {
-	return units.Bytes(a.QLen) * units.Bytes(a.QHeads*a.HeadDim) * a.DType.Size()
+	return units.Bytes(a.Blocks()) * units.Bytes(a.QLen) * units.Bytes(a.QHeads*a.HeadDim) * a.DType.Size()
 }
 
 func (a Attention) kvBytes() units.Bytes {
-	return 2 * units.Bytes(a.KVLen) * units.Bytes(a.KVHeads*a.HeadDim) * a.DType.Size()
+	return 2 * units.Bytes(a.Blocks()) * units.Bytes(a.KVLen) * units.Bytes(a.KVHeads*a.HeadDim) * a.DType.Size()
 }
 
 // lseBytes: one float32 a query row and head.
-func (a Attention) lseBytes() units.Bytes { return 4 * units.Bytes(a.QLen) * units.Bytes(a.QHeads) }
+func (a Attention) lseBytes() units.Bytes {
+	return 4 * units.Bytes(a.Blocks()) * units.Bytes(a.QLen) * units.Bytes(a.QHeads)
+}
 
 // Work implements Shape: reads q, k, v; writes out (the shape of q) and lse.
 func (a AttnFwd) Work() Work {
@@ -151,13 +171,13 @@ const rowTile = 64
 // Features implements Featured. A task is one tile of query rows of a head
 // against all its keys.
 func (a AttnFwd) Features(parallel int) Features {
-	return a.features(a.Work(), parallel, a.QHeads, float64(a.QLen))
+	return a.features(a.Work(), parallel, a.Blocks()*a.QHeads, float64(a.QLen))
 }
 
 // Features implements Featured. A task is one tile of keys of a KV head against
 // the queries of all heads that share it, over which dk and dv are summed.
 func (a AttnBwd) Features(parallel int) Features {
-	return a.features(a.Work(), parallel, a.KVHeads, float64(a.KVLen))
+	return a.features(a.Work(), parallel, a.Blocks()*a.KVHeads, float64(a.KVLen))
 }
 
 // features of a block whose tasks are the tiles of `length` rows of each of
@@ -165,7 +185,7 @@ func (a AttnBwd) Features(parallel int) Features {
 func (a Attention) features(w Work, parallel, heads int, length float64) Features {
 	f := Features{
 		FLOPs: float64(w.FLOPs) / float64(parallel),
-		Rows:  float64(a.QLen) * float64(a.QHeads) / float64(parallel),
+		Rows:  float64(a.QLen) * float64(a.Blocks()*a.QHeads) / float64(parallel),
 		Bytes: float64(w.Bytes()),
 	}
 	if a.Mask == Diag {

@@ -18,18 +18,24 @@ type Grouped interface {
 type Message struct {
 	Group int         `json:"group"` // ranks
 	Bytes units.Bytes `json:"bytes"`
+	// DType is set where a library's times were measured per element type, as
+	// switches that reduce do not do so for every type; empty otherwise.
+	DType DType `json:"dtype,omitzero"`
 }
 
 // Ranks implements Grouped.
 func (g Message) Ranks() int { return g.Group }
 
-// Variant implements Shape: the group signature, not the shape, selects a
-// collective's law.
-func (Message) Variant() Variant { return Variant{} }
+// Variant implements Shape: the group signature and, where given, the element
+// type select a collective's law.
+func (g Message) Variant() Variant { return Variant{DType: g.DType} }
 
 func (g Message) validate(k Kind) error {
 	if err := ranks(k, "group", g.Group); err != nil {
 		return err
+	}
+	if g.DType != "" && g.DType.Size() == 0 {
+		return &AxisError{k, "dtype", fmt.Sprintf("%q: want f64, f32, bf16, f16, fp8, i64, i32 or i8", string(g.DType))}
 	}
 	return within(k, "bytes", g.Bytes, maxBytes)
 }

@@ -4,7 +4,7 @@ package op
 // order of CoordNames; unused places are 0. They say where inside or outside a
 // law's measured range a shape lies. The array keeps a prediction free of
 // allocation.
-type Coords [4]float64
+type Coords [5]float64
 
 // Located is a shape whose place in a law's range is known. Every timed op has one.
 type Located interface {
@@ -16,7 +16,7 @@ type Located interface {
 func CoordNames(k Kind) []string {
 	switch k {
 	case KindAttnFwd, KindAttnBwd:
-		return []string{"q_len", "kv_len", "q_heads", "kv_heads"}
+		return []string{"q_len", "kv_len", "q_heads", "kv_heads", "batch"}
 	case KindAttnVarlenFwd, KindAttnVarlenBwd:
 		return []string{"tokens", "longest", "q_heads", "kv_heads"}
 	case KindGEMM:
@@ -39,7 +39,7 @@ func CoordNames(k Kind) []string {
 
 // Coords implements Located.
 func (a Attention) Coords() Coords {
-	return Coords{float64(a.QLen), float64(a.KVLen), float64(a.QHeads), float64(a.KVHeads)}
+	return Coords{float64(a.QLen), float64(a.KVLen), float64(a.QHeads), float64(a.KVHeads), float64(a.Blocks())}
 }
 
 // Coords implements Located.

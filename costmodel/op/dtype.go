@@ -15,24 +15,34 @@ const (
 	BF16 DType = "bf16"
 	F16  DType = "f16"
 	FP8  DType = "fp8"
+
+	// Of messages only: what a reduction adds up matters to the switch that
+	// may do it.
+	F64 DType = "f64"
+	I8  DType = "i8"
+	I32 DType = "i32"
+	I64 DType = "i64"
 )
 
 // Size is bytes an element; 0 for an unknown precision.
 func (d DType) Size() units.Bytes {
 	switch d {
-	case F32:
+	case F64, I64:
+		return 8
+	case F32, I32:
 		return 4
 	case BF16, F16:
 		return 2
-	case FP8:
+	case FP8, I8:
 		return 1
 	}
 	return 0
 }
 
 func (d DType) validate(k Kind) error {
-	if d.Size() == 0 {
-		return &AxisError{k, "dtype", fmt.Sprintf("%q: want f32, bf16, f16 or fp8", string(d))}
+	switch d {
+	case F32, BF16, F16, FP8:
+		return nil
 	}
-	return nil
+	return &AxisError{k, "dtype", fmt.Sprintf("%q: want f32, bf16, f16 or fp8", string(d))}
 }

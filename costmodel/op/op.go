@@ -67,6 +67,8 @@ type Variant struct {
 	Pass    Pass  `json:"pass,omitzero"`
 	// Kernel is the implementation of attention where several were measured.
 	Kernel string `json:"kernel,omitzero"`
+	// Window is the sliding window of attention.
+	Window units.Tokens `json:"window,omitzero"`
 	// Pageable marks copies from or to memory that is not page-locked.
 	Pageable bool `json:"pageable,omitzero"`
 	// Pairs is how many pairs of ranks exchange at once in send_recv_pairs.
@@ -90,6 +92,9 @@ func (v Variant) String() string {
 	}
 	if v.Kernel != "" {
 		parts = append(parts, v.Kernel)
+	}
+	if v.Window != 0 {
+		parts = append(parts, fmt.Sprintf("window %d", v.Window))
 	}
 	if v.Pageable {
 		parts = append(parts, "pageable")
@@ -254,10 +259,11 @@ func Axes(s Shape) []string {
 }
 
 // Limits keep every product of axes inside int64: 2^31 tokens, 4,096 heads of
-// at most 4,096 elements, 8 bytes each.
+// at most 4,096 elements, 8 bytes each; a batch only where it leaves room.
 const (
 	maxTokens  = 1 << 31
 	maxHeads   = 1 << 12
+	maxBatch   = 1 << 16
 	maxHeadDim = 1 << 12
 	maxWidth   = 1 << 24
 	maxGroup   = 1 << 16

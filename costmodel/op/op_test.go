@@ -151,7 +151,7 @@ func FuzzDecode(f *testing.F) {
 func TestAttentionFLOPsCountMaskCells(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 0))
 	for range 200 {
-		a := Attention{Full, units.Tokens(1 + r.IntN(40)), units.Tokens(1 + r.IntN(40)), 1 + r.IntN(6), 1, 1 + r.IntN(8), F32, ""}
+		a := Attention{Mask: Full, QLen: units.Tokens(1 + r.IntN(40)), KVLen: units.Tokens(1 + r.IntN(40)), QHeads: 1 + r.IntN(6), KVHeads: 1, HeadDim: 1 + r.IntN(8), DType: F32}
 		if r.IntN(2) == 0 {
 			a.Mask, a.KVLen = Diag, a.QLen
 		}
@@ -233,7 +233,7 @@ func toyWire(k Kind, b, n int) (most int) {
 func TestWireBytesMatchAToyRing(t *testing.T) {
 	for n := 2; n <= 6; n++ {
 		for b := n; b < 60; b++ {
-			m := Message{n, units.Bytes(b)}
+			m := Message{Group: n, Bytes: units.Bytes(b)}
 			for _, s := range []Shape{AllReduce{m}, AllGather{m}, ReduceScatter{m}, AllToAll{m}, SendRecv{m}} {
 				got, want := int(s.Work().Wire), toyWire(s.Kind(), b, n)
 				// An uneven ring all-reduce may keep different chunks in its two
@@ -253,7 +253,7 @@ func TestAllToAllVWireIsTheBusiestPort(t *testing.T) {
 		t.Errorf("got %d, want 12", got)
 	}
 	even := AllToAllV{[][]units.Bytes{{5, 5}, {5, 5}}}
-	if even.Work().Wire != (AllToAll{Message{2, 10}}).Work().Wire {
+	if even.Work().Wire != (AllToAll{Message{Group: 2, Bytes: 10}}).Work().Wire {
 		t.Error("an even matrix must cost what the even op costs")
 	}
 }
@@ -283,7 +283,7 @@ func TestFeaturesScaleWithParallelUnits(t *testing.T) {
 func TestTailIsWhatTheBusiestUnitDoesTooMuch(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 0))
 	for range 500 {
-		a := AttnFwd{Attention{Full, units.Tokens(1 + r.IntN(400)), units.Tokens(1 + r.IntN(300)), 1 + r.IntN(6), 1, 64, F32, ""}}
+		a := AttnFwd{Attention{Mask: Full, QLen: units.Tokens(1 + r.IntN(400)), KVLen: units.Tokens(1 + r.IntN(300)), QHeads: 1 + r.IntN(6), KVHeads: 1, HeadDim: 64, DType: F32}}
 		parallel := 2 + r.IntN(5)
 		busy := make([]float64, parallel)
 		perRow := 4 * 64 * float64(a.KVLen)
@@ -312,7 +312,7 @@ func TestTailIsWhatTheBusiestUnitDoesTooMuch(t *testing.T) {
 		}
 	}
 	// Two tiles of which one is a quarter: two units do no better than the full one.
-	two := AttnFwd{Attention{Full, 80, 1000, 1, 1, 64, F32, ""}}.Features(2)
+	two := AttnFwd{Attention{Mask: Full, QLen: 80, KVLen: 1000, QHeads: 1, KVHeads: 1, HeadDim: 64, DType: F32}}.Features(2)
 	if got, want := two.Tail/(two.FLOPs-two.Tail), 64.0/40-1; math.Abs(got-want) > 1e-12 {
 		t.Errorf("tail %v of the even share, want %v", got, want)
 	}

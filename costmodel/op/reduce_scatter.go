@@ -9,7 +9,7 @@ type ReduceScatter struct{ Message }
 var reduceScatterSpec = Spec{
 	Kind: KindReduceScatter, Class: Collective, Measures: Time,
 	Doc:     "sums a buffer of bytes over all ranks, rank r keeps chunk r; bytes is the whole input",
-	Example: ReduceScatter{Message{4, 1 << 20}},
+	Example: ReduceScatter{Message{Group: 4, Bytes: 1 << 20}},
 }
 
 // Kind implements Shape.

@@ -9,7 +9,7 @@ type SendRecv struct{ Message }
 var sendRecvSpec = Spec{
 	Kind: KindSendRecv, Class: Collective, Measures: Time,
 	Doc:     "ring shift: every rank sends bytes to the next and receives as many from the previous, at once",
-	Example: SendRecv{Message{4, 1 << 20}},
+	Example: SendRecv{Message{Group: 4, Bytes: 1 << 20}},
 }
 
 // Kind implements Shape.

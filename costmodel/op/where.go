@@ -18,6 +18,7 @@ type DeviceType struct {
 	Fingerprint string      `json:"fingerprint"`  // hex hash of model, stack and everything else that moves times
 	Parallel    int         `json:"parallel"`     // tasks that run at a time: threads or SMs
 	Memory      units.Bytes `json:"memory_bytes"` // capacity
+	Sheet       Sheet       `json:"sheet,omitzero"`
 }
 
 // Validate reports the first field that is missing or out of range.
@@ -32,7 +33,7 @@ func (d DeviceType) Validate() error {
 	case d.Memory < 0:
 		return fmt.Errorf("memory_bytes: %d: must not be negative", int64(d.Memory))
 	}
-	return nil
+	return d.Sheet.Validate()
 }
 
 // Member is a number of devices of one type in a group.
