@@ -26,6 +26,7 @@ var allowed = map[string][]string{
 	"costmodel/op":                 {"internal/units"},
 	"costmodel":                    {"costmodel/op", "internal/units", "internal/doc"},
 	"profile":                      {"costmodel/op", "internal/units", "internal/stats", "internal/doc"},
+	"profile/importer":             {"profile", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"profile/backend/child":        {},
 	"profile/backend/cpu":          {"profile", "profile/backend/child", "profile/backend/host", "profile/backend/cpu", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"profile/backend/host":         {"profile", "internal/units"},

@@ -1,0 +1,249 @@
+// Package importer turns what other tools wrote down (tables of kernel times,
+// logs of collective benchmarks, profiler traces) into recordings. An importer
+// never guesses: what a file does not say is asked for, what does not parse is
+// counted with its reason, and what contradicts itself or the hardware's
+// datasheet is flagged and left out.
+//
+// A format is one file of this package and one line in Formats. It reads its
+// sources front to back, in memory that does not grow with them, and hands
+// every row to a Sink.
+package importer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+// File is an open source. Formats that are not read front to back (parquet)
+// use ReadAt.
+type File interface {
+	io.Reader
+	io.ReaderAt
+	io.Closer
+}
+
+// Source is one file to import. It is opened once a pass: see Import.
+type Source struct {
+	Name string // as messages name it
+	Size int64
+	Open func() (File, error)
+}
+
+// Options say what files do not. The zero value asks for nothing beyond them.
+type Options struct {
+	Device     string           // the device where a file names none, or names it as free text
+	Ranks      int              // of a collective where a file does not tell; 0 to go by the file
+	Nodes      int              // that the ranks sit on; 0 to go by the file
+	Link       string           // class of the links between the ranks; "" to go by the file or the datasheet
+	Collective string           // where a log does not name it
+	Sheets     map[string]Model // of devices beyond, or instead of, the known ones; keys as files name them
+}
+
+// Model is what is known of a GPU model without measuring it: its name, its
+// units that run at a time, its memory, its datasheet. How many of them a node
+// has, and over what they talk, tells collectives apart.
+type Model struct {
+	Name     string
+	Parallel int // SMs, CUs or Xe cores
+	Memory   units.Bytes
+	Sheet    op.Sheet
+	PerNode  int    // GPUs of one node; 0 unknown
+	Fabric   string // link class inside a node: nvlink, pcie, xgmi, ...; "" unknown
+}
+
+// Format is one kind of file. Read reads all sources of a call in order and
+// hands their rows to the sink. An error ends the import: the file is not of
+// this format at all, or needs an option that was not given; a bad row is no
+// error but Sink.Drop.
+type Format struct {
+	Name string // as --from names it
+	Doc  string // one sentence: which tool's files, and what is read from them
+	Read func(*Sink, []Source) error
+}
+
+// Formats lists every format, in the order in which help shows them.
+func Formats() []Format {
+	return []Format{}
+}
+
+// Lookup finds a format by name. The error lists the names there are.
+func Lookup(name string) (Format, error) {
+	var names []string
+	for _, f := range Formats() {
+		if f.Name == name {
+			return f, nil
+		}
+		names = append(names, f.Name)
+	}
+	return Format{}, fmt.Errorf("unknown format %q; the formats are %s", name, strings.Join(names, ", "))
+}
+
+// Report says what became of every row.
+type Report struct {
+	Format  string   `json:"format"`
+	Files   []string `json:"files"`
+	Rows    int      `json:"rows"` // data rows seen
+	Points  int      `json:"points"`
+	Dropped []Drop   `json:"dropped,omitempty"` // by reason, most frequent first
+	Flags   []string `json:"flags,omitempty"`   // contradictions, in the order found
+	Notes   []string `json:"notes,omitempty"`   // what a reader of the recording should know
+	Devices []string `json:"devices"`
+	Groups  []string `json:"groups"`
+}
+
+// Drop counts the rows that were left out for one reason.
+type Drop struct {
+	Reason string `json:"reason"`
+	Rows   int    `json:"rows"`
+	First  string `json:"first"` // file:line of the first of them, and its value where that helps
+}
+
+// Sink takes what a format reads. It remembers devices, groups and counts, not
+// rows.
+type Sink struct {
+	Options
+	report  Report
+	devices []op.DeviceType
+	groups  []op.GroupType
+	write   func(*profile.Point) error // nil in the first pass
+	err     error
+}
+
+// Device declares a device type; declaring it again changes nothing.
+func (s *Sink) Device(d op.DeviceType) {
+	if !slices.ContainsFunc(s.devices, func(o op.DeviceType) bool { return o.Name == d.Name }) {
+		s.devices = append(s.devices, d)
+	}
+}
+
+// Group declares a group signature and returns its name; declaring it again
+// changes nothing.
+func (s *Sink) Group(g op.GroupType) string {
+	if !slices.ContainsFunc(s.groups, func(o op.GroupType) bool { return o.Name == g.Name }) {
+		s.groups = append(s.groups, g)
+	}
+	return g.Name
+}
+
+// Drop counts a row that is not used. where is "file:line", or the nearest
+// thing the format has.
+func (s *Sink) Drop(where, reason string) {
+	s.report.Rows++
+	s.dropped(where, reason)
+}
+
+func (s *Sink) dropped(where, reason string) {
+	for i := range s.report.Dropped {
+		if s.report.Dropped[i].Reason == reason {
+			s.report.Dropped[i].Rows++
+			return
+		}
+	}
+	s.report.Dropped = append(s.report.Dropped, Drop{Reason: reason, Rows: 1, First: where})
+}
+
+// maxFlags keeps a file that contradicts itself in every row from filling
+// memory with saying so.
+const maxFlags = 100
+
+// Flag reports a contradiction; the same one is reported once.
+func (s *Sink) Flag(where, what string) {
+	flag := where + ": " + what
+	if len(s.report.Flags) < maxFlags && !slices.Contains(s.report.Flags, flag) {
+		s.report.Flags = append(s.report.Flags, flag)
+	}
+}
+
+// Note adds something a reader of the recording should know, once.
+func (s *Sink) Note(what string) {
+	if len(s.report.Notes) < maxFlags && !slices.Contains(s.report.Notes, what) {
+		s.report.Notes = append(s.report.Notes, what)
+	}
+}
+
+// Point takes one measured row: the seconds of one call of a shape on a
+// declared device or group. A row that repeats another stays a row of its own.
+// An invalid shape, a time that is no positive number, and a rate above the
+// device's physical peak are dropped with the reason.
+func (s *Sink) Point(where, on string, shape op.Shape, seconds ...float64) {
+	s.report.Rows++
+	if reason := s.implausible(on, shape, seconds); reason != "" {
+		s.dropped(where, reason)
+		return
+	}
+	s.report.Points++
+	if s.write == nil || s.err != nil {
+		return
+	}
+	s.err = s.write(profile.Imported(on, shape, seconds))
+}
+
+// ErrNothing says that no row of the sources could be used.
+var ErrNothing = errors.New("no row could be used")
+
+// Import reads the sources twice, first for the devices and groups that the
+// header of a recording must list and then for the points, and writes the
+// recording line by line.
+//
+// Errors: those of the format; ErrNothing, with the report saying why; those of
+// write.
+func Import(f Format, sources []Source, o Options, h profile.Header, write func(line any) error) (*Report, error) {
+	first, err := pass(f, sources, o, nil)
+	if err != nil {
+		return nil, err
+	}
+	if first.report.Points == 0 {
+		return &first.report, fmt.Errorf("%s: %w", names(sources), ErrNothing)
+	}
+	h.Backend = "import:" + f.Name
+	h.Devices, h.Groups, h.Notes = first.devices, first.groups, first.report.Notes
+	h.Fingerprint = fingerprint(h)
+	if err := h.Validate(); err != nil {
+		return &first.report, err
+	}
+	if err := write(h); err != nil {
+		return nil, err
+	}
+	second, err := pass(f, sources, o, func(p *profile.Point) error {
+		p.Key = p.Spot.Key(h.Fingerprint)
+		return write(p)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &second.report, nil
+}
+
+func pass(f Format, sources []Source, o Options, write func(*profile.Point) error) (*Sink, error) {
+	s := &Sink{Options: o, write: write}
+	s.report.Format = f.Name
+	for _, src := range sources {
+		s.report.Files = append(s.report.Files, src.Name)
+	}
+	if err := f.Read(s, sources); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(s.report.Dropped, func(a, b Drop) int { return b.Rows - a.Rows })
+	for _, d := range s.devices {
+		s.report.Devices = append(s.report.Devices, d.Name)
+	}
+	for _, g := range s.groups {
+		s.report.Groups = append(s.report.Groups, g.Name)
+	}
+	return s, s.err
+}
+
+func names(sources []Source) string {
+	var all []string
+	for _, s := range sources {
+		all = append(all, s.Name)
+	}
+	return strings.Join(all, ", ")
+}
