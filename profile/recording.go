@@ -60,14 +60,18 @@ func (h *Header) Validate() error {
 	if err := h.validPlaces(); err != nil {
 		return err
 	}
-	if h.Protocol == (Protocol{}) && strings.HasPrefix(h.Backend, importPrefix) {
+	if h.Protocol == (Protocol{}) && h.Imported() {
 		return nil
 	}
 	return h.Protocol.Validate()
 }
 
-// importPrefix begins the backend of a recording made from others' files.
-const importPrefix = "import:"
+// ImportPrefix begins the backend of a recording made from others' files.
+const ImportPrefix = "import:"
+
+// Imported says whether somebody else measured: by a protocol we do not know,
+// and each of their numbers counts alike.
+func (h *Header) Imported() bool { return strings.HasPrefix(h.Backend, ImportPrefix) }
 
 func (h *Header) validPlaces() error {
 	ranks := h.ranks()
@@ -109,13 +113,31 @@ const (
 
 // Schedule is the line with the points that a calibration set out to measure,
 // in their order. A resume goes on with it instead of choosing anew.
+//
+// A calibration that chooses by what it has measured writes a further schedule
+// line every round, with that round's points alone. Read hands them on joined:
+// all points so far, the rest as the first line has it.
 type Schedule struct {
-	T        string  `json:"t"`
-	BudgetS  float64 `json:"budget_s"`
-	Points   []Spot  `json:"points"`
-	Canaries []int   `json:"canaries"` // indices of Points that are measured again and again
-	Once     []Spot  `json:"once,omitempty"`
-	Peers    []Peer  `json:"peers,omitempty"`
+	T        string    `json:"t"`
+	BudgetS  float64   `json:"budget_s"`
+	Points   []Spot    `json:"points"`
+	Canaries []int     `json:"canaries"` // indices of Points that are measured again and again
+	Once     []Spot    `json:"once,omitempty"`
+	Peers    []Peer    `json:"peers,omitempty"`
+	Families []Piloted `json:"families,omitempty"`    // of a calibration that chooses in rounds
+	Limit    int       `json:"points_a_law,omitzero"` // the most, where that was asked for
+}
+
+// Piloted is what a pilot found of one family of shapes, by which its
+// candidates are drawn.
+type Piloted struct {
+	On      string        `json:"on"`
+	Op      op.Kind       `json:"op"`
+	Variant op.Variant    `json:"variant,omitzero"`
+	Launch  units.Seconds `json:"launch_s"`
+	PerUnit float64       `json:"s_per_unit"` // a FLOP of compute, a byte of the rest
+	Prepare units.Seconds `json:"prepare_s"`  // of a visit: inputs, warm-up, the journal
+	Longest units.Seconds `json:"longest_s"`  // call that a candidate may take
 }
 
 // Peer is a point of the schedule that is measured at another place too.

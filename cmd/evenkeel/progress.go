@@ -115,6 +115,7 @@ func (p *progress) draw(r profile.Progress) {
 			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return p.status })),
 			mpb.BarRemoveOnComplete())
 	}
+	p.bar.SetTotal(int64(r.Total), false) // it grows where points are chosen in rounds
 	p.bar.SetCurrent(int64(r.Done))
 }
 

@@ -97,7 +97,7 @@ Results go to stdout, progress and warnings to stderr.`,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unknown verb %q; the verbs are calibrate, fit, solve, check, show (evenkeel --help)", args[0])
+				return usagef("unknown verb %q; the verbs are calibrate, fit, solve, check, show, import (evenkeel --help)", args[0])
 			}
 			return nil
 		},
@@ -108,7 +108,7 @@ Results go to stdout, progress and warnings to stderr.`,
 	})
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print the result as JSON")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on stderr")
-	root.AddCommand(a.calibrate(), a.fit(), a.solve(), a.check(), a.show(), a.worker())
+	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.check(), a.show(), a.worker())
 	return root
 }
 

@@ -43,6 +43,8 @@ type Options struct {
 	Nodes      int              // that the ranks sit on; 0 to go by the file
 	Link       string           // class of the links between the ranks; "" to go by the file or the datasheet
 	Collective string           // where a log does not name it
+	Stack      string           // the software, where a file does not name it
+	DType      op.DType         // of the operands, where a file does not name it
 	Sheets     map[string]Model // of devices beyond, or instead of, the known ones; keys as files name them
 }
 
@@ -54,8 +56,11 @@ type Model struct {
 	Parallel int // SMs, CUs or Xe cores
 	Memory   units.Bytes
 	Sheet    op.Sheet
-	PerNode  int    // GPUs of one node; 0 unknown
-	Fabric   string // link class inside a node: nvlink, pcie, xgmi, ...; "" unknown
+	PerNode  int     // GPUs of one node; 0 unknown
+	Fabric   string  // link class inside a node: nvlink, pcie, xgmi, ...; "" unknown
+	Headroom float64 // how many times the sheet's peak a board may reach that is clocked beyond it; 0 for none
+
+	also []string // free text that drivers and tools print for it
 }
 
 // Format is one kind of file. Read reads all sources of a call in order and
@@ -70,7 +75,15 @@ type Format struct {
 
 // Formats lists every format, in the order in which help shows them.
 func Formats() []Format {
-	return []Format{}
+	return []Format{
+		tableFormat(),
+		aiconfiguratorFormat(),
+		vidurFormat(),
+		galvatronFormat(),
+		kinetoFormat(),
+		ncclTestsFormat(),
+		nvbandwidthFormat(),
+	}
 }
 
 // Lookup finds a format by name. The error lists the names there are.
@@ -112,6 +125,7 @@ type Sink struct {
 	report  Report
 	devices []op.DeviceType
 	groups  []op.GroupType
+	best    map[string]*utilisation    // of every device and op
 	write   func(*profile.Point) error // nil in the first pass
 	err     error
 }
@@ -139,14 +153,24 @@ func (s *Sink) Drop(where, reason string) {
 	s.dropped(where, reason)
 }
 
+// maxReasons keeps a file whose every row fails in its own words from filling
+// memory with them.
+const maxReasons = 100
+
 func (s *Sink) dropped(where, reason string) {
-	for i := range s.report.Dropped {
-		if s.report.Dropped[i].Reason == reason {
-			s.report.Dropped[i].Rows++
-			return
-		}
+	at := func(reason string) int {
+		return slices.IndexFunc(s.report.Dropped, func(d Drop) bool { return d.Reason == reason })
 	}
-	s.report.Dropped = append(s.report.Dropped, Drop{Reason: reason, Rows: 1, First: where})
+	i := at(reason)
+	if i < 0 && len(s.report.Dropped) >= maxReasons-1 {
+		reason = "other reasons"
+		i = at(reason)
+	}
+	if i < 0 {
+		s.report.Dropped = append(s.report.Dropped, Drop{Reason: reason, Rows: 1, First: where})
+		return
+	}
+	s.report.Dropped[i].Rows++
 }
 
 // maxFlags keeps a file that contradicts itself in every row from filling
@@ -163,7 +187,7 @@ func (s *Sink) Flag(where, what string) {
 
 // Note adds something a reader of the recording should know, once.
 func (s *Sink) Note(what string) {
-	if len(s.report.Notes) < maxFlags && !slices.Contains(s.report.Notes, what) {
+	if what != "" && len(s.report.Notes) < maxFlags && !slices.Contains(s.report.Notes, what) {
 		s.report.Notes = append(s.report.Notes, what)
 	}
 }
@@ -174,8 +198,8 @@ func (s *Sink) Note(what string) {
 // device's physical peak are dropped with the reason.
 func (s *Sink) Point(where, on string, shape op.Shape, seconds ...float64) {
 	s.report.Rows++
-	if reason := s.implausible(on, shape, seconds); reason != "" {
-		s.dropped(where, reason)
+	if reason, value := s.implausible(on, shape, seconds); reason != "" {
+		s.dropped(strings.TrimSuffix(where+": "+value, ": "), reason)
 		return
 	}
 	s.report.Points++
@@ -193,7 +217,7 @@ var ErrNothing = errors.New("no row could be used")
 // recording line by line.
 //
 // Errors: those of the format; ErrNothing, with the report saying why; those of
-// write.
+// write; sources that changed between the two passes.
 func Import(f Format, sources []Source, o Options, h profile.Header, write func(line any) error) (*Report, error) {
 	first, err := pass(f, sources, o, nil)
 	if err != nil {
@@ -202,7 +226,7 @@ func Import(f Format, sources []Source, o Options, h profile.Header, write func(
 	if first.report.Points == 0 {
 		return &first.report, fmt.Errorf("%s: %w", names(sources), ErrNothing)
 	}
-	h.Backend = "import:" + f.Name
+	h.Backend = profile.ImportPrefix + f.Name
 	h.Devices, h.Groups, h.Notes = first.devices, first.groups, first.report.Notes
 	h.Fingerprint = fingerprint(h)
 	if err := h.Validate(); err != nil {
@@ -218,11 +242,14 @@ func Import(f Format, sources []Source, o Options, h profile.Header, write func(
 	if err != nil {
 		return nil, err
 	}
+	if a, b := first.report, second.report; a.Rows != b.Rows || a.Points != b.Points || !slices.Equal(a.Devices, b.Devices) || !slices.Equal(a.Groups, b.Groups) {
+		return nil, fmt.Errorf("%s: changed while it was read; import it again", names(sources))
+	}
 	return &second.report, nil
 }
 
 func pass(f Format, sources []Source, o Options, write func(*profile.Point) error) (*Sink, error) {
-	s := &Sink{Options: o, write: write}
+	s := &Sink{Options: o, write: write, best: map[string]*utilisation{}}
 	s.report.Format = f.Name
 	for _, src := range sources {
 		s.report.Files = append(s.report.Files, src.Name)
@@ -230,6 +257,7 @@ func pass(f Format, sources []Source, o Options, write func(*profile.Point) erro
 	if err := f.Read(s, sources); err != nil {
 		return nil, err
 	}
+	s.flagRates()
 	slices.SortStableFunc(s.report.Dropped, func(a, b Drop) int { return b.Rows - a.Rows })
 	for _, d := range s.devices {
 		s.report.Devices = append(s.report.Devices, d.Name)

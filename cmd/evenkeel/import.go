@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/importer"
+	"github.com/spf13/cobra"
+)
+
+// importing is what the flags of import say.
+type importing struct {
+	from    string
+	out     string
+	devices string
+	dtype   string
+	options importer.Options
+}
+
+func (a *app) imports() *cobra.Command {
+	var o importing
+	c := &cobra.Command{
+		Use:   "import --from format files... -o x.rec.jsonl",
+		Short: "Turn what other tools measured into a recording that fit and check read",
+		Long: `Reads files of one format and writes a recording: one point for every row that
+can be used. Every other row is counted, with the reason and the place of the
+first. Nothing is guessed: what a file does not say is asked for by a flag, and
+rows that contradict each other or the GPU's datasheet are flagged and left out.
+
+The formats are:
+
+` + formatsHelp() + `
+SOURCE_DATE_EPOCH, where it is set, is the time of creation in seconds since
+1970, so that the same files give the same bytes.`,
+		Example: `  evenkeel import --from table h100.csv nccl.csv -o h100.rec.jsonl
+  evenkeel import --from table gpus.csv --devices devices.csv -o new.rec.jsonl    # a GPU that is not known
+  evenkeel import --from nccl-tests allreduce.log --device h100_sxm -o links.rec.jsonl`,
+		Args: args(cobra.MinimumNArgs(1), "files"),
+		RunE: func(c *cobra.Command, paths []string) error { return a.runImport(c.Context(), o, paths) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.from, "from", "", "format of the files")
+	f.StringVarP(&o.out, "output", "o", "", "recording to write")
+	f.StringVar(&o.options.Device, "device", "", "GPU model, where the files name none or one that is not known")
+	f.IntVar(&o.options.Ranks, "ranks", 0, "ranks of a collective, where the files do not tell")
+	f.IntVar(&o.options.Nodes, "nodes", 0, "nodes that the ranks sit on, where the files do not tell")
+	f.StringVar(&o.options.Link, "link", "", "class of the links between ranks, such as nvlink or pcie (default: the GPU model's own)")
+	f.StringVar(&o.options.Collective, "collective", "", "collective, where a log does not name it")
+	f.StringVar(&o.options.Stack, "stack", "", "software, such as nccl-2.27.3, where the files do not name it")
+	f.StringVar(&o.dtype, "dtype", "", "precision, where the files do not name it")
+	f.StringVar(&o.devices, "devices", "", "table of GPU models (CSV) beyond, or instead of, the known ones")
+	return c
+}
+
+func formatsHelp() string {
+	text := ""
+	for _, f := range importer.Formats() {
+		text += fmt.Sprintf("  %-15s %s\n", f.Name, f.Doc)
+	}
+	return text
+}
+
+// settle checks the flags and fills in what they stand for.
+func (o *importing) settle() (importer.Format, error) {
+	if o.from == "" {
+		return importer.Format{}, usagef("import: --from is missing: name the format of the files (see: evenkeel import --help)")
+	}
+	format, err := importer.Lookup(o.from)
+	if err != nil {
+		return importer.Format{}, usagef("--from: %w", err)
+	}
+	o.options.DType = op.DType(o.dtype)
+	switch {
+	case o.out == "":
+		return importer.Format{}, usagef("import: -o is missing: name the recording to write")
+	case o.options.Ranks < 0 || o.options.Nodes < 0:
+		return importer.Format{}, usagef("import: --ranks %d, --nodes %d: must not be negative", o.options.Ranks, o.options.Nodes)
+	case o.dtype != "" && o.options.DType.Size() == 0:
+		return importer.Format{}, usagef("--dtype %q: want f32, bf16, f16 or fp8", o.dtype)
+	}
+	if o.devices == "" {
+		return format, nil
+	}
+	f, err := os.Open(o.devices)
+	if err != nil {
+		return importer.Format{}, openError(err)
+	}
+	defer f.Close()
+	o.options.Sheets, err = importer.ReadDevices(o.devices, f)
+	return format, err
+}
+
+func (a *app) runImport(ctx context.Context, o importing, paths []string) error {
+	format, err := o.settle()
+	if err != nil {
+		return err
+	}
+	shown := newReading(a.errOut, a.quiet)
+	sources, err := openable(ctx, paths, o.out, shown)
+	if err != nil {
+		return err
+	}
+	created, err := creation()
+	if err != nil {
+		return err
+	}
+	header := profile.Header{Schema: profile.RecordingSchema, Tool: tool, Created: created}
+	var report *importer.Report
+	err = doc.WriteLines(o.out, func(write func(any) error) error {
+		var err error
+		report, err = importer.Import(format, sources, o.options, header, write)
+		return err
+	})
+	shown.close()
+	if report != nil {
+		show := func(w io.Writer) error { return writeImport(w, report, o.out, err == nil) }
+		if printed := a.print(report, show); err == nil {
+			err = printed
+		}
+	}
+	if errors.Is(err, importer.ErrNothing) {
+		return fmt.Errorf("%w; nothing was written", err)
+	}
+	return err
+}
+
+// creation is the time that the recording bears: now, or what SOURCE_DATE_EPOCH
+// says (reproducible-builds.org), so that a script's output can be compared.
+func creation() (string, error) {
+	now := time.Now()
+	if epoch := os.Getenv("SOURCE_DATE_EPOCH"); epoch != "" {
+		s, err := strconv.ParseInt(epoch, 10, 64)
+		if err != nil || s < 0 || s > 1<<40 {
+			return "", usagef("SOURCE_DATE_EPOCH=%q: want seconds since 1970", epoch)
+		}
+		now = time.Unix(s, 0)
+	}
+	return now.UTC().Format(time.RFC3339), nil
+}
+
+// openable checks that the files are there, can be read twice, and are not what
+// is to be written.
+func openable(ctx context.Context, paths []string, out string, shown *reading) ([]importer.Source, error) {
+	target, _ := os.Stat(out)
+	var sources []importer.Source
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		switch {
+		case err != nil:
+			return nil, openError(err)
+		case !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s: is no regular file, and files are read twice; name a file", path)
+		case target != nil && os.SameFile(info, target):
+			return nil, usagef("-o %s: is one of the files to import; choose another name", out)
+		}
+		shown.expect(info.Size())
+		sources = append(sources, importer.Source{Name: path, Size: info.Size(), Open: func() (importer.File, error) {
+			f, err := os.Open(path)
+			if err != nil {
+				return nil, openError(err)
+			}
+			return &readFile{File: f, ctx: ctx, shown: shown}, nil
+		}})
+	}
+	return sources, nil
+}

@@ -1,0 +1,243 @@
+package importer
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
+)
+
+// placer puts the rows of formats that name their GPU and software in words on
+// device types and groups, which it declares.
+type placer struct {
+	*Sink
+	devices map[[3]string]named
+	stands  string // the name that --device stands for
+	fatal   error  // ends the import
+}
+
+// mostTypes is far more device types, and groups, than any source has. They are
+// kept in memory, so a file must not make them grow.
+const mostTypes = 1000
+
+type named struct {
+	model  Model
+	device op.DeviceType
+}
+
+func newPlacer(s *Sink) placer { return placer{Sink: s, devices: map[[3]string]named{}} }
+
+// onDevice hands a row of one GPU on. After a failure fatal is set.
+func (p *placer) onDevice(where, gpu, stack string, shape op.Shape, seconds float64) {
+	_, d, ok := p.device(gpu, stack, "")
+	if !ok {
+		return
+	}
+	p.Device(d)
+	p.Point(where, d.Name, shape, seconds)
+}
+
+// timedCollective is a collective that a group is still to be made for.
+type timedCollective struct {
+	kind    op.Kind
+	message op.Message
+	perNode int    // GPUs a node; 0 where the source does not tell
+	gpu     string // as the source names it
+	stack   string
+	way     string // "oneway" where the answer was not measured
+	seconds float64
+}
+
+// onGroup hands a collective on, or says why it cannot be placed. After a
+// failure of the whole import fatal is set.
+func (p *placer) onGroup(where string, c timedCollective) (fault string) {
+	if c.message.Group < 2 {
+		return "a collective of fewer than two ranks"
+	}
+	m, d, ok := p.device(c.gpu, c.stack, c.way)
+	if !ok {
+		return ""
+	}
+	nodes, fault := p.nodes(m, c)
+	link := cmp.Or(p.Link, m.Fabric)
+	switch {
+	case fault != "":
+		return fault
+	case link == "":
+		p.fatal = fmt.Errorf("what links the GPUs of a node of %s is not known; say it with --link, such as nvlink or pcie", m.Name)
+		return ""
+	}
+	if len(p.groups) == mostTypes {
+		p.fatal = fmt.Errorf("%d groups; is the number of GPUs of every row another?", mostTypes)
+		return ""
+	}
+	p.Device(d)
+	g := op.NewGroupType([]op.Member{{Device: d.Name, Count: c.message.Group}}, nodes, link)
+	p.Point(where, p.Group(g), op.OfMessage(c.kind, c.message), c.seconds)
+	return ""
+}
+
+// nodes is how many nodes the ranks sit on: what the row says, then what the
+// caller says, then one, if a node has as many GPUs.
+func (p *placer) nodes(m Model, c timedCollective) (nodes int, fault string) {
+	n := c.message.Group
+	switch {
+	case c.perNode > 0 && n > c.perNode && n%c.perNode != 0:
+		return 0, "the ranks do not fill their nodes"
+	case c.perNode > 0:
+		return max(1, n/c.perNode), ""
+	case p.Nodes > 0 && n%p.Nodes != 0:
+		return 0, fmt.Sprintf("the ranks do not fill the %d nodes of --nodes", p.Nodes)
+	case p.Nodes > 0:
+		return p.Nodes, ""
+	case m.PerNode > 0 && n > m.PerNode:
+		return 0, fmt.Sprintf("more GPUs than a node of %s has (%d); say how many nodes with --nodes", m.Name, m.PerNode)
+	}
+	return 1, ""
+}
+
+// device finds the model that a row names and its device type under a stack;
+// way sets times of another protocol apart. After a failure fatal is set.
+//
+// A name that is not known may be what its authors call a machine, such as
+// a100_dgx: --device says which GPU it has, and the name becomes the stack where
+// nothing else names the software, so that two machines are never pooled.
+func (p *placer) device(called, stack, way string) (Model, op.DeviceType, bool) {
+	key := [3]string{called, stack, way}
+	if d, ok := p.devices[key]; ok {
+		return d.model, d.device, true
+	}
+	m, label, err := p.find(called)
+	if err == nil && len(p.devices) == mostTypes {
+		err = fmt.Errorf("more than %d device types; is the version of every row another? import the rows of one software at a time", mostTypes)
+	}
+	if err != nil {
+		p.fatal = err
+		return Model{}, op.DeviceType{}, false
+	}
+	d := named{m, m.Of(stackOf(cmp.Or(stack, stackOf(p.Stack), label), way))}
+	p.devices[key] = d
+	return m, d.device, true
+}
+
+// find finds a model, and the name that --device stands for.
+func (p *placer) find(called string) (m Model, label string, err error) {
+	given := p.Options.Device
+	if m, ok := p.model(called); ok {
+		if other, ok := p.model(given); given != "" && ok && other.Name != m.Name {
+			p.Flag(called, "the file names this GPU, --device says "+given+": the file counts")
+		}
+		return m, "", nil
+	}
+	switch {
+	case given == "" && called == "":
+		return Model{}, "", errors.New("the file does not name its GPU; say it with --device")
+	case given == "":
+		return Model{}, "", p.unknown(called)
+	case p.stands != "" && p.stands != called:
+		return Model{}, "", fmt.Errorf("--device %s cannot stand for both %s and %s; import them apart", given, quoted(p.stands), quoted(called))
+	}
+	m, ok := p.model(given)
+	if !ok {
+		return Model{}, "", p.unknown(given)
+	}
+	p.stands = called
+	return m, stackOf(called), nil
+}
+
+// collectiveOf finds the op of a collective's name, and whether one direction
+// of it was measured: Vidur's send_recv, not the ring shift of nccl-tests.
+func collectiveOf(name string) (kind op.Kind, oneWay, known bool) {
+	switch strings.ToLower(name) {
+	case "all_reduce", "allreduce":
+		return op.KindAllReduce, false, true
+	case "all_gather", "allgather":
+		return op.KindAllGather, false, true
+	case "reduce_scatter", "reducescatter":
+		return op.KindReduceScatter, false, true
+	case "alltoall", "all_to_all", "all2all":
+		return op.KindAllToAll, false, true
+	case "sendrecv":
+		return op.KindSendRecv, false, true
+	case "send_recv":
+		return op.KindSendRecv, true, true
+	}
+	return "", false, false
+}
+
+// oneWayNote says how a send without its answer is filed.
+const oneWayNote = "send_recv of this source is one message from one rank to another, not a shift of the whole ring: " +
+	"its groups are named -oneway, so that no law pools the two; on links that carry both directions at full rate the two take about as long"
+
+// noSuchCollective is the reason to leave out what no op is: broadcast, reduce.
+const noSuchCollective = "no op of this vocabulary is such a collective"
+
+// stackOf joins the parts of a stack's name with dashes and keeps it a short
+// lower-case word that device names can hold.
+func stackOf(parts ...string) string {
+	var kept []string
+	for _, p := range parts {
+		if p = worded(strings.TrimSpace(p), "._-:"); p != "" {
+			kept = append(kept, cut(p, 64))
+		}
+	}
+	return strings.Join(kept, "-")
+}
+
+// worded lowers a text and replaces what is no letter or digit a-z, 0-9, nor one
+// of the others, by _.
+func worded(text, others string) string {
+	return strings.Map(func(c rune) rune {
+		if c >= 'a' && c <= 'z' || c >= '0' && c <= '9' || strings.ContainsRune(others, c) {
+			return c
+		}
+		return '_'
+	}, strings.ToLower(text))
+}
+
+// cut shortens a word of one-byte letters; what is cut off stays told apart by
+// a hash.
+func cut(word string, most int) string {
+	const hashed = 8
+	if len(word) <= most {
+		return word
+	}
+	return word[:most-hashed-1] + "_" + profile.Fingerprint(word)[:hashed]
+}
+
+// quoted shows a text of any length in a message.
+func quoted(text string) string {
+	const most = 60
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most-3], "") + "..."
+	}
+	return strconv.Quote(text)
+}
+
+// dtypeOf reads a precision. The two forms of 8-bit floats differ in range, not
+// in speed.
+func dtypeOf(name string) (op.DType, bool) {
+	switch strings.TrimPrefix(strings.ToLower(name), "torch.") {
+	case "fp16", "float16", "half", "f16":
+		return op.F16, true
+	case "bf16", "bfloat16":
+		return op.BF16, true
+	case "fp8", "f8", "fp8_e4m3", "fp8_e5m2", "float8_e4m3fn", "float8_e5m2":
+		return op.FP8, true
+	case "fp32", "float32", "float", "f32":
+		return op.F32, true
+	case "fp64", "float64", "double", "f64":
+		return op.F64, true
+	case "int8", "uint8", "i8":
+		return op.I8, true
+	case "int32", "i32":
+		return op.I32, true
+	case "int64", "i64":
+		return op.I64, true
+	}
+	return "", false
+}

@@ -1,0 +1,457 @@
+package importer
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+)
+
+// traceOp is an op of the CPU side that the importer knows, or one that runs
+// inside such an op.
+type traceOp struct {
+	event    int // its number in the file
+	call     *computeCall
+	comm     *commArgs // of a collective
+	thread   int
+	from, to float64 // us
+	parent   int     // the op around it on its thread; -1 none
+	outer    bool    // runs another op of its kind, which has the kernels
+
+	// Of its kernels:
+	kernels int
+	took    float64 // us, all of them
+	longest float64
+	kernel  string // what the longest is an implementation of
+	device  int64
+	flaw    string
+}
+
+// launch is a call of the CUDA or HIP runtime that names no op: it belongs to
+// the innermost op around it.
+type launch struct {
+	correlation int64
+	thread      int
+	at          float64
+}
+
+// commKernel is one kernel of a collective.
+type commKernel struct {
+	args        *commArgs // nil where nothing tells
+	event       int
+	device      int64
+	start, took float64 // us on the trace's clock, s
+	link        string  // how args was found
+}
+
+// looseKernel counts attention kernels that no known op launched.
+type looseKernel struct {
+	event  int
+	reason string
+}
+
+// trace is what one file holds of interest.
+type trace struct {
+	source   Source
+	head     traceHead
+	torn     string
+	ops      []traceOp
+	byID     map[int64]int // External id -> op; -1 where two ops share one
+	byLaunch map[int64]int // correlation -> op
+	comms    []commKernel
+	commByID map[int64]int // External id -> comms
+	loose    []looseKernel
+	full     bool // more ops than maxOps
+	coarse   bool // every duration of a kernel is a whole number of microseconds
+
+	threads  map[string]int
+	calls    map[string]*computeCall // by everything that the op says
+	args     map[string]*commArgs
+	launches []launch
+	lanes    [][]int // ops of each thread by time
+	ids      idCount
+}
+
+// idCount tells how kernels name their op.
+type idCount struct{ kernels, named, same int }
+
+// legacy says that External id on kernels and launches is their correlation,
+// as in 2022 and 2023, and matches an op by accident only.
+func (c idCount) legacy() bool { return c.named > 0 && c.same == c.named }
+
+// maxOps bounds what one trace may take: some 200 MB.
+const maxOps = 1 << 20
+
+// readTrace finds the ops of interest, then the launches inside them where
+// kernels do not name their op, then the kernels. Each is one pass over the
+// file, since events come in any order: keeping all of them until their
+// counterparts come would take as much memory as the file is long. Most events
+// are of Python functions and small ops, which are never kept.
+func readTrace(src Source) (*trace, error) {
+	t := &trace{
+		source: src, byID: map[int64]int{}, byLaunch: map[int64]int{}, commByID: map[int64]int{},
+		threads: map[string]int{}, calls: map[string]*computeCall{}, args: map[string]*commArgs{},
+	}
+	var err error
+	if t.head, t.torn, err = scanTrace(src, t.op); err != nil {
+		return nil, err
+	}
+	t.nest()
+	if t.ids.legacy() || t.ids.named < t.ids.kernels {
+		if _, _, err := scanTrace(src, t.inside); err != nil {
+			return nil, err
+		}
+		t.nest()
+		t.join()
+	}
+	t.coarse = t.ids.kernels > 0
+	if _, _, err = scanTrace(src, t.kernel); err != nil {
+		return nil, err
+	}
+	t.usual()
+	return t, nil
+}
+
+// usual finds how many kernels equal calls have, so that one whose kernels were
+// recorded in part only can be told.
+func (t *trace) usual() {
+	for i := range t.ops {
+		if o := &t.ops[i]; o.kernels > 0 {
+			o.call.saw(o.kernels)
+		}
+	}
+}
+
+// category is an event's kind; older builds have other names for it. Only
+// complete events (ph X) have a duration; metadata and arrows do not count.
+// Annotations on the GPU's side repeat kernels and do not either.
+func category(e *traceEvent) string {
+	if !bytes.Equal(e.text(fieldPhase), []byte("X")) {
+		return ""
+	}
+	switch string(e.text(fieldCategory)) {
+	case "kernel", "Kernel":
+		return "kernel"
+	case "cpu_op", "Operator", "user_annotation":
+		return "op"
+	case "cuda_runtime", "cuda_driver", "Runtime", "hip_runtime", "xpu_runtime":
+		return "launch"
+	}
+	return ""
+}
+
+// op is the first pass.
+func (t *trace) op(e *traceEvent) {
+	switch category(e) {
+	case "kernel":
+		t.count(e)
+	case "op":
+		call, comm := t.callOf(e), t.commOf(e)
+		if call != nil || comm != nil {
+			t.add(e, call, comm)
+		}
+	}
+}
+
+func (t *trace) count(e *traceEvent) {
+	t.ids.kernels++
+	id, ok := e.whole(fieldExternal)
+	if !ok || id == 0 {
+		return
+	}
+	t.ids.named++
+	if c, ok := e.whole(fieldCorrelation); ok && c == id {
+		t.ids.same++
+	}
+}
+
+// add keeps an op.
+func (t *trace) add(e *traceEvent, call *computeCall, comm *commArgs) {
+	if len(t.ops) == maxOps {
+		t.full = true
+		return
+	}
+	from, _ := e.float(fieldTs)
+	took, _ := e.float(fieldDur)
+	t.ops = append(t.ops, traceOp{
+		event: e.number, call: call, comm: comm, thread: t.thread(e), from: from, to: from + max(0, took), parent: -1,
+	})
+	if id, ok := e.whole(fieldExternal); ok && id != 0 && (call != nil || comm != nil) {
+		if _, taken := t.byID[id]; taken {
+			t.byID[id] = -1
+		} else {
+			t.byID[id] = len(t.ops) - 1
+		}
+	}
+}
+
+func threadKey(e *traceEvent) string {
+	return string(e.raw[fieldPid]) + " " + string(e.raw[fieldTid])
+}
+
+func (t *trace) thread(e *traceEvent) int {
+	key := threadKey(e)
+	n, ok := t.threads[key]
+	if !ok {
+		n = len(t.threads)
+		t.threads[key] = n
+	}
+	return n
+}
+
+// nest finds the op around each op of a thread. Ops of a thread are calls, so
+// that of two either one contains the other or they do not meet: sorted by their
+// start, the longer first, the op around one is the last before it that has not
+// ended.
+func (t *trace) nest() {
+	t.lanes = make([][]int, len(t.threads))
+	for i, o := range t.ops {
+		t.lanes[o.thread] = append(t.lanes[o.thread], i)
+	}
+	for _, lane := range t.lanes {
+		slices.SortStableFunc(lane, func(a, b int) int {
+			return cmp.Or(cmp.Compare(t.ops[a].from, t.ops[b].from), cmp.Compare(t.ops[b].to, t.ops[a].to))
+		})
+		around := -1
+		for _, i := range lane {
+			for around >= 0 && t.ops[around].to < t.ops[i].to {
+				around = t.ops[around].parent
+			}
+			t.ops[i].parent = around
+			t.markOuter(i)
+			around = i
+		}
+	}
+}
+
+// markOuter marks the ops that pass the work of op i on to it.
+func (t *trace) markOuter(i int) {
+	if t.ops[i].call == nil {
+		return
+	}
+	for p := t.ops[i].parent; p >= 0 && !t.ops[p].outer; p = t.ops[p].parent {
+		t.ops[p].outer = t.ops[p].call != nil
+	}
+}
+
+// around finds the innermost kept op that runs at a moment; -1 none: the last
+// that began before it, or the nearest around that one which still runs.
+func (t *trace) around(thread int, at float64) int {
+	lane := t.lanes[thread]
+	n, _ := slices.BinarySearchFunc(lane, at, func(i int, at float64) int {
+		if t.ops[i].from <= at {
+			return -1
+		}
+		return 1
+	})
+	if n == 0 {
+		return -1
+	}
+	i := lane[n-1]
+	for i >= 0 && t.ops[i].to < at {
+		i = t.ops[i].parent
+	}
+	return i
+}
+
+// inside is the second pass: launches, and ops that run inside the known ones
+// and may have launched kernels of their own.
+func (t *trace) inside(e *traceEvent) {
+	switch category(e) {
+	case "launch":
+		t.launched(e)
+	case "op":
+		if i := t.aroundEvent(e); i >= 0 && t.ops[i].call != nil && t.callOf(e) == nil && t.commOf(e) == nil {
+			t.add(e, nil, nil)
+		}
+	}
+}
+
+// aroundEvent is the innermost known op at the start of an event of its thread.
+func (t *trace) aroundEvent(e *traceEvent) int {
+	thread, ok := t.threads[threadKey(e)]
+	at, timed := e.float(fieldTs)
+	if !ok || !timed {
+		return opNone
+	}
+	return t.around(thread, at)
+}
+
+func (t *trace) launched(e *traceEvent) {
+	correlation, ok := e.whole(fieldCorrelation)
+	if !ok {
+		return
+	}
+	if id, ok := e.whole(fieldExternal); ok && id != 0 && id != correlation {
+		if i, ok := t.byID[id]; ok && i >= 0 {
+			t.byLaunch[correlation] = i
+		}
+		return
+	}
+	if t.aroundEvent(e) >= 0 && len(t.launches) < maxOps {
+		at, _ := e.float(fieldTs)
+		t.launches = append(t.launches, launch{correlation, t.threads[threadKey(e)], at})
+	}
+}
+
+// join gives every launch without an id the innermost op around it.
+func (t *trace) join() {
+	for _, l := range t.launches {
+		if i := t.around(l.thread, l.at); i >= 0 {
+			t.byLaunch[l.correlation] = i
+		}
+	}
+	t.launches = nil
+}
+
+// kernel is the last pass.
+func (t *trace) kernel(e *traceEvent) {
+	if category(e) != "kernel" {
+		return
+	}
+	name := e.text(fieldName)
+	t.coarse = t.coarse && bytes.IndexByte(e.raw[fieldDur], '.') < 0
+	i, byID := t.opOf(e)
+	switch {
+	case collectiveKernel(name) || len(e.raw[fieldCollective]) > 0:
+		t.collective(e, i, byID)
+	case i >= 0 && t.ops[i].call != nil:
+		t.ops[i].take(e, name)
+	case i == opAmbiguous:
+		t.loose = append(t.loose, looseKernel{e.number, "two ops of the trace have its External id"})
+	case attentionKernel(name) != "":
+		reason := "attention kernel whose op is not in the trace: launched before the recording began, or by a graph"
+		if _, named := e.whole(fieldExternal); named && !t.ids.legacy() {
+			reason = "attention kernel of an op whose arguments are not known: engines' own ops and graphs do not say the lengths"
+		}
+		t.loose = append(t.loose, looseKernel{e.number, reason})
+	}
+}
+
+// What opOf says where there is no op to tell.
+const (
+	opNone      = -1
+	opAmbiguous = -2
+)
+
+// opOf finds the op that launched a kernel: by its External id, else by its
+// launch. byID says that it was the former.
+func (t *trace) opOf(e *traceEvent) (i int, byID bool) {
+	id, ok := e.whole(fieldExternal)
+	if ok && id != 0 && !t.ids.legacy() {
+		i, known := t.byID[id]
+		switch {
+		case !known:
+			return opNone, true
+		case i < 0:
+			return opAmbiguous, true
+		}
+		return i, true
+	}
+	correlation, ok := e.whole(fieldCorrelation)
+	if i, known := t.byLaunch[correlation]; ok && known {
+		return i, false
+	}
+	return opNone, false
+}
+
+// take adds a kernel to its op. A call of attention may be several: split keys
+// and their combination; the preparation, the main loop and the conversion of a
+// backward pass. The longest of them says which implementation ran.
+func (o *traceOp) take(e *traceEvent, name []byte) {
+	took, ok := e.float(fieldDur)
+	device := kernelDevice(e)
+	switch {
+	case !ok || took <= 0:
+		o.flaw = "a kernel without a positive duration"
+	case o.kernels > 0 && o.device != device:
+		o.flaw = "kernels on more than one device"
+	}
+	o.kernels++
+	o.took += took
+	o.device = device
+	if took > o.longest || o.kernels == 1 {
+		o.longest, o.kernel = took, attentionKernel(name)
+		if o.call.gemm {
+			o.kernel = gemmKernel(name)
+		}
+	}
+}
+
+// kernelDevice is the device a kernel ran on: its arg, else its pid.
+func kernelDevice(e *traceEvent) int64 {
+	if d, ok := e.whole(fieldDevice); ok {
+		return d
+	}
+	d, _ := e.whole(fieldPid)
+	return d
+}
+
+// where names a place in the file. Traces are one line as often as not, so it
+// is the number of the event.
+func (t *trace) where(event int) string { return fmt.Sprintf("%s: event %d", t.source.Name, event) }
+
+// report hands the points of attention and GEMMs to the sink, and the reasons
+// why others are none.
+func (t *trace) report(s *Sink, machine *machine) error {
+	if t.torn != "" {
+		s.Flag(t.source.Name, t.torn)
+	}
+	if t.full {
+		s.Flag(t.source.Name, fmt.Sprintf("more than %d ops of interest: the rest was not read; cut the trace into shorter ones", maxOps))
+	}
+	if t.coarse {
+		s.Note("a trace's durations are whole microseconds: short ones are off by up to half of one")
+	}
+	for i := range t.ops {
+		if o := &t.ops[i]; o.kernels > 0 {
+			if err := t.point(s, machine, o); err != nil {
+				return err
+			}
+		}
+	}
+	for _, l := range t.loose {
+		s.Drop(t.where(l.event), l.reason)
+	}
+	return nil
+}
+
+func (t *trace) point(s *Sink, machine *machine, o *traceOp) error {
+	shape, reason := o.call.shape(o.kernel)
+	switch {
+	case o.outer:
+		reason = "kernel of an op around another of its kind, which was counted"
+	case o.flaw != "":
+		reason = o.flaw
+	case o.kernels < o.call.most:
+		reason = "fewer kernels than other calls of the same shape: the recording ends inside"
+	}
+	if reason != "" {
+		s.Drop(t.where(o.event), reason)
+		return nil
+	}
+	d, reason, err := machine.device(t, o.device, t.stack())
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		s.Drop(t.where(o.event), reason)
+		return nil
+	}
+	s.Device(d)
+	s.Note(o.call.note())
+	s.Point(t.where(o.event), d.Name, shape, o.took/1e6)
+	return nil
+}
+
+// stack names what launched the kernels. A trace does not say PyTorch's version;
+// the runtime's is the nearest that it has.
+func (t *trace) stack() string {
+	switch {
+	case t.head.hip > 0: // major * 10^7 + minor * 10^5 + patch
+		return fmt.Sprintf("torch-hip%d.%d", t.head.hip/1e7, t.head.hip/1e5%100)
+	case t.head.cuda > 0: // major * 1000 + minor * 10
+		return fmt.Sprintf("torch-cuda%d.%d", t.head.cuda/1000, t.head.cuda/10%100)
+	}
+	return "torch"
+}

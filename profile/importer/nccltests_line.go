@@ -1,0 +1,114 @@
+package importer
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"regexp"
+	"strings"
+)
+
+const (
+	logBuffer = 64 << 10
+	// longestLogLine is far beyond any line that is read; what exceeds it is
+	// cut, so that a file without line ends does not fill memory.
+	longestLogLine = 1 << 20
+)
+
+// logLines reads a log line by line, without what terminals and launchers add.
+type logLines struct {
+	in    *bufio.Reader
+	line  int      // number of the line that the text came from, from 1
+	parts []string // of a line with carriage returns, still to be handed out
+	kept  bool     // back was called: the next call repeats
+	text  string
+}
+
+// next returns the next line, cleaned; io.EOF at the end. A carriage return
+// ends a line for the reader, but not for its number.
+func (l *logLines) next() (string, error) {
+	if l.kept {
+		l.kept = false
+		return l.text, nil
+	}
+	if len(l.parts) == 0 {
+		raw, err := l.read()
+		if err != nil {
+			return "", err
+		}
+		l.line++
+		l.parts = strings.Split(strings.TrimRight(raw, "\r"), "\r")
+	}
+	l.text = stripLauncher(stripTerminal(l.parts[0]))
+	l.parts = l.parts[1:]
+	return l.text, nil
+}
+
+// back makes the next call return the same line again.
+func (l *logLines) back() { l.kept = true }
+
+// read returns the next line without its end, cut at longestLogLine.
+func (l *logLines) read() (string, error) {
+	var line []byte
+	for {
+		part, err := l.in.ReadSlice('\n')
+		if room := longestLogLine - len(line); room > 0 {
+			line = append(line, part[:min(len(part), room)]...)
+		}
+		switch {
+		case err == bufio.ErrBufferFull:
+			continue
+		case err == io.EOF && len(line) > 0:
+			return string(line), nil
+		case err != nil:
+			return "", err
+		}
+		return string(bytes.TrimSuffix(line, []byte{'\n'})), nil
+	}
+}
+
+var (
+	// terminalCodes are the escape sequences of ECMA-48 (colours, cursor) and of
+	// window titles.
+	terminalCodes = regexp.MustCompile("\x1b(\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(\x07|\x1b\\\\)?|[@-Z\\\\-_])")
+	// launcherTags are what stands before a line beyond doubt: Open MPI's
+	// --tag-output and --timestamp-output, mark of a quotation.
+	launcherTags = regexp.MustCompile(`^\s*(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})?(?:\[[^\]\s]*\d,\s*\d+\])?(?:\[[^\]]*\])?<std(?:out|err|diag)>:?\s?|^>\s`)
+	// launcherLabels could be something else (srun -l's task number, pdsh's
+	// host, mpiexec's [rank], a container's name, a time stamp) and are taken
+	// off only before a comment or a number.
+	launcherLabels = regexp.MustCompile(`^\s*(?:\d+:|\[[^\]]*\]:?|[A-Za-z][\w.-]*(?:\[\d+\])?:|[A-Za-z][\w.-]*\s*\||\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?:?)\s+(#|\d|Rank\s|\[[^\]]*\]<std)`)
+)
+
+func stripTerminal(s string) string {
+	s = strings.TrimPrefix(s, "\ufeff")
+	if strings.IndexByte(s, 0x1b) >= 0 {
+		s = terminalCodes.ReplaceAllString(s, "")
+	}
+	if strings.IndexByte(s, 0) >= 0 {
+		s = strings.ReplaceAll(s, "\x00", "")
+	}
+	return s
+}
+
+// deepestTags is how many launchers' tags may stand before a line.
+const deepestTags = 4
+
+// stripLauncher takes off what launchers put before a line.
+func stripLauncher(s string) string {
+	if !strings.ContainsAny(s, ":|]>") {
+		return s // most rows
+	}
+	for range deepestTags {
+		if at := launcherTags.FindStringIndex(s); at != nil {
+			s = s[at[1]:]
+			continue
+		}
+		at := launcherLabels.FindStringSubmatchIndex(s)
+		if at == nil {
+			break
+		}
+		s = s[at[2]:]
+	}
+	return s
+}

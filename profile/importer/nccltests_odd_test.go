@@ -1,0 +1,175 @@
+package importer
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// Logs that contradict themselves are reported, and what is wrong is not used.
+func TestNCCLContradictions(t *testing.T) {
+	reduce, gather := written("all_reduce", 8), written("all_gather", 8)
+	wrong := reduce
+	wrong.checks = [2]string{"7", "0"}
+	bothWrong := gather
+	bothWrong.checks = [2]string{"7", "0"}
+	classic := reduce
+	classic.columns, classic.checks = "error", [2]string{"1e-03", "2e-07"}
+	starred := reduce
+	starred.columns, starred.checks = "error", [2]string{"2e-07*", "2e-07"}
+	ranks, all := rankLines(8, 8, h100Text), threePoints(op.KindAllReduce, h100of8, true)
+	inPlaceOnly := []string{
+		"all_reduce [" + h100of8 + "] 1048576 f32: 41",
+		"all_reduce [" + h100of8 + "] 16777216 f32: 151",
+		"all_reduce [" + h100of8 + "] 268435456 f32: 1510",
+	}
+	sixteen := written("all_gather", 16)
+	halfNodes := written("all_reduce", 16)
+	inMS := strings.NewReplacer("   40.00", "    0.04", "   41.00", "    0.04", "  150.00", "    0.15", "  151.00", "    0.15", " 1500.00", "    1.50", " 1510.00", "    1.51").Replace(reduce.sampleRows())
+	shifted := strings.Replace(reduce.sampleRows(), "313.17", "413.17", 1)
+	fast := reduce.row(1<<28, 400, 1500)
+	for _, c := range []ncclCase{
+		{name: "wrong results", log: ranks + wrong.head() + wrong.sampleRows(), points: inPlaceOnly, flags: []string{"a wrong result (error 7)", "a wrong result", "a wrong result", noAverage}},
+		{name: "wrong results out of place", log: ranks + bothWrong.head() + bothWrong.sampleRows(), fails: ErrNothing.Error(), drops: map[string]int{errWrong.Error(): 3},
+			flags: []string{"a wrong result", "a wrong result", "a wrong result", noAverage}},
+		{name: "classic errors above rounding", log: ranks + classic.head() + classic.sampleRows(), points: inPlaceOnly, flags: []string{"error 0.001", "error 0.001", "error 0.001", noAverage}},
+		{name: "asterisks", log: ranks + starred.head() + starred.sampleRows(), points: inPlaceOnly, flags: []string{"a wrong result", "a wrong result", "a wrong result", noAverage}},
+		{name: "wrong somewhere", log: ranks + reduce.head() + reduce.sampleRows() + "# Out of bounds values : 12 FAILED\n# Avg bus bandwidth    : 175.4\n", fails: ErrNothing.Error(),
+			drops: map[string]int{"wrong results in unknown rows": 3}, flags: []string{"12 results out of bounds, and no row shows which", "average"}},
+		{name: "rank lines against the table", log: ranks + sixteen.head() + sixteen.sampleRows(), fails: ErrNothing.Error(),
+			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "the rank lines say 8 ranks, the table says 16"}},
+		{name: "rank lines against the ratio", log: ranks + halfNodes.head() + halfNodes.sampleRows(), fails: ErrNothing.Error(),
+			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "the rank lines say 8 ranks, the table says"}},
+		{name: "rank lines cut out", log: ranks + "...\n" + sixteen.head() + sixteen.sampleRows(), o: Options{Nodes: 2}, points: threePoints(op.KindAllGather, "16 h100_sxm/nccl over net on 2 nodes", false),
+			flags: []string{noAverage, "lines were cut out", "the rank lines say 8 ranks, the table says 16"}},
+		{name: "processes that do not divide the ranks", log: "# nThread 1 nGpus 3 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n" + reduce.sample(), fails: ErrNothing.Error(),
+			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "every process has 3"}},
+		{name: "another unit", log: ranks + reduce.head() + inMS, fails: ErrNothing.Error(), drops: map[string]int{errDisagree.Error(): 3},
+			flags: []string{noAverage, "another unit", "another unit", "another unit", "another unit", "another unit", "another unit"}},
+		{name: "a bandwidth that does not fit", log: ranks + reduce.head() + shifted, points: append(all[:2:2], "all_reduce ["+h100of8+"] 268435456 f32: 1510"), flags: []string{noAverage, "busbw 413.17 GB/s is not 1.75 times algbw 178.96"}},
+		{name: "above the links' peak", log: strings.Replace(reduce.sample(), reduce.row(1<<28, 1500, 1510), fast, 1), points: append(all[:2:2], "all_reduce ["+h100of8+"] 268435456 f32: 1500"), flags: []string{noAverage, "above the peak"}},
+		{name: "an average that does not fit", log: reduce.sample() + reduce.average(500), points: all, flags: []string{"the printed average bus bandwidth 500 GB/s is not that of the rows"}},
+		{name: "the average fits", log: reduce.sample() + "# Avg bus bandwidth    : 184.033\n", points: all},
+		{name: "larger than asked for", log: "# nThread 1 nGpus 8 minBytes 8 maxBytes 16777216 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n" + reduce.sample(), points: all, flags: []string{noAverage, "more than the header's maxBytes 16777216"}},
+		{name: "two versions", log: "# nccl-tests version 2.17.9 nccl-headers=22903 nccl-library=22903\nNCCL version 2.27.3+cuda12.9\n" + reduce.sample(), points: threePoints(op.KindAllReduce, "8 h100_sxm/nccl-2.29.3 over nvlink", true), flags: []string{noAverage, "two versions of the library, 2.29.3 and 2.27.3"}},
+		{name: "another device than the user says", log: reduce.sample(), o: Options{Device: "a100_sxm"}, points: all, flags: []string{noAverage, "the log is taken"}},
+		{name: "beside other work", log: "# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0 side_work: 1 work_sms: 8\n" + reduce.sample(),
+			fails: ErrNothing.Error(), drops: map[string]int{"measured beside other work": 3}, flags: []string{noAverage, "side_work"}},
+		{name: "one rank", log: rankLines(1, 1, h100Text) + "# Collective test starting: all_reduce_perf\n" + reduce.head() + reduce.sampleRows(), fails: ErrNothing.Error(),
+			drops: map[string]int{"one rank: nothing is exchanged": 3}, flags: []string{noAverage}},
+	} {
+		t.Run(c.name, c.check)
+	}
+}
+
+// Rows that were torn or mixed with other output are counted, the others used.
+func TestNCCLTornRows(t *testing.T) {
+	l := written("all_reduce", 8)
+	all := threePoints(op.KindAllReduce, h100of8, true)
+	row := l.row(1<<22, 60, 61)
+	for name, torn := range map[string]string{
+		"cut in the first half":  row[:50] + "\n",
+		"cut in the second half": strings.TrimRight(row[:len(row)-8], " ") + "\n",
+		"size alone":             "     4194304\n",
+		"size and count":         "     4194304   1048576\n",
+		"foreign text within":    row[:40] + "host3:100:100 [3] NCCL INFO comm 0x1 rank 3 nranks 8\n",
+		"foreign text before":    "host3:100:100 [3] NCCL INFO Trees [0] 1/-1/-1->0->-1" + row,
+		"two rows in a line":     strings.TrimSuffix(row, "\n") + row,
+		"a letter in a number":   strings.Replace(row, "60.00", "6o.00", 1),
+		"a negative size":        strings.Replace(row, " 1048576", " -1048576", 1),
+		"a size beyond int64":    strings.Replace(row, " 4194304", " 99999999999999999999", 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			log := rankLines(8, 8, h100Text) + l.head() + l.row(1<<20, 40, 41) + torn + l.row(1<<24, 150, 151) + l.row(1<<28, 1500, 1510)
+			c := ncclCase{log: log, points: all, drops: map[string]int{tornRow: 1}, flags: []string{noAverage}}
+			if name == "a negative size" {
+				c.drops = nil // no line that begins with two counts: it is not told from talk
+			}
+			c.check(t)
+		})
+	}
+	ncclCase{log: l.sample() + row[:70], points: all, drops: map[string]int{tornRow: 1}, flags: []string{noAverage}}.check(t)
+	aborted := l.sample() + row[:70] + "\nhost0: Test NCCL failure common.cu:346 'unhandled system error'\n .. host0 pid 100: Test failure common.cu:378\n"
+	ncclCase{log: aborted, points: all, drops: map[string]int{tornRow: 1}, flags: []string{"the run failed after the table had begun"}}.check(t)
+}
+
+func TestNCCLSeveralTables(t *testing.T) {
+	reduce, gather, pair := written("all_reduce", 8), written("all_gather", 8), written("all_gather", 2)
+	on16 := written("all_reduce", 16)
+	cast := written("all_reduce", 8)
+	cast.id = "none       0"
+	params := "# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n"
+	log := "$ ./all_reduce_perf -g 8\n" + params + reduce.sample() + "# Avg bus bandwidth    : 184.033\n#\n" +
+		"$ ./all_gather_perf -g 8\n" + params + gather.sample() +
+		"$ ./broadcast_perf -g 8\n" + params + cast.sample() +
+		"$ ./all_gather_perf -g 2\n" + strings.Replace(params, "nGpus 8", "nGpus 2", 1) + rankLines(2, 2, a100Text) + "NCCL version 2.27.3+cuda12.9\n" + pair.head() + pair.row(1<<20, 40, 41) +
+		rankLines(16, 8, h100Text) + on16.head() + on16.row(1<<28, 1700, 1710) + "# Avg bus bandwidth    : 295.208\n"
+	points := threePoints(op.KindAllReduce, h100of8, true)
+	points = append(points, threePoints(op.KindAllGather, h100of8, false)...)
+	points = append(points, "all_gather [2 a100_sxm/nccl-2.27.3 over nvlink] 1048576 f32: 40",
+		"all_reduce [16 h100_sxm/nccl over net on 2 nodes] 268435456 f32: 1700 1710")
+	ncclCase{log: log, points: points, drops: map[string]int{"broadcast: no law covers it": 3}, flags: []string{noAverage, noAverage, noAverage}, notes: []string{"several nodes, whose links are called net"}}.check(t)
+
+	for _, kind := range []string{"broadcast", "reduce", "gather", "scatter", "hypercube", "alltoallv"} {
+		log := "# Collective test starting: " + kind + "_perf\n" + strings.Replace(gather.sample(), "all_gather", kind, 1)
+		ncclCase{name: kind, log: log, fails: "holds " + kind + " only"}.check(t)
+	}
+}
+
+func TestNCCLPlaces(t *testing.T) {
+	l := written("all_reduce", 8)
+	point := func(on string) []string { return threePoints(op.KindAllReduce, on, true) }
+	mixed := rankLines(4, 4, h100Text) + strings.NewReplacer("Rank  0", "Rank  4", "Rank  1", "Rank  5", "Rank  2", "Rank  6", "Rank  3", "Rank  7", "host0", "host1").Replace(rankLines(4, 4, a100Text))
+	split := strings.NewReplacer("Rank  4 Group  0", "Rank  4 Group  1", "Rank  5 Group  0", "Rank  5 Group  1", "Rank  6 Group  0", "Rank  6 Group  1", "Rank  7 Group  0", "Rank  7 Group  1").Replace(rankLines(8, 4, h100Text))
+	four := written("all_reduce", 4)
+	visible := rankLines(8, 8, h100Text)
+	for i := range 8 {
+		visible = strings.Replace(visible, fmt.Sprintf("device %2d", i), "device  0", 1)
+	}
+	classic := strings.ReplaceAll(rankLines(8, 8, h100Text), "Group  0 ", "")
+	for i := range 8 {
+		classic = strings.Replace(classic, fmt.Sprintf("[0000:%02x:00]", 16+i), "[0x00]", 1)
+	}
+	table := l.head() + l.sampleRows()
+	for _, c := range []ncclCase{
+		{name: "two nodes", log: rankLines(8, 4, h100Text) + table, points: point("8 h100_sxm/nccl over net on 2 nodes"), notes: []string{"called net"}},
+		{name: "two nodes over a named link", log: rankLines(8, 4, h100Text) + table, o: Options{Link: "roce"}, points: point("8 h100_sxm/nccl over roce on 2 nodes")},
+		{name: "two models", log: mixed + table, points: point("4 a100_sxm/nccl + 4 h100_sxm/nccl over net on 2 nodes")},
+		{name: "several groups", log: split + four.head() + four.sampleRows(), points: point("4 h100_sxm/nccl over nvlink"), notes: []string{"2 groups were busy at the same time"}},
+		{name: "every rank sees one device", log: visible + table, points: point(h100of8)},
+		{name: "classic bus ids", log: classic + table, points: point(h100of8)},
+		{name: "one process", log: "# nThread 2 nGpus 4 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n" + table, o: Options{Device: "h100_sxm"}, points: point(h100of8)},
+		{name: "software of the user", log: rankLines(8, 8, h100Text) + table, o: Options{Stack: "NCCL 2.19.3"}, points: point("8 h100_sxm/nccl_2.19.3 over nvlink")},
+		{name: "software of the log", log: "NCCL version 2.8.4+cuda11.1\n" + rankLines(8, 8, h100Text) + table, o: Options{Stack: "x"}, points: point("8 h100_sxm/nccl-2.8.4 over nvlink")},
+		{name: "rccl", log: "# rccl-tests version 2.17.9-develop:2596ca5f71 rccl-headers=22803 rccl-library=22707\n" + rankLines(8, 8, "AMD Instinct MI300X") + table, points: point("8 mi300x/rccl-2.27.7 over xgmi")},
+		{name: "a hash in the version", log: "# nccl-tests version 2.20.0 (1a2b3c4) nccl-headers=23004 nccl-library=23004\n" + rankLines(8, 8, h100Text) + table, points: point("8 h100_sxm/nccl-2.30.4 over nvlink")},
+	} {
+		c.flags = append(c.flags, noAverage)
+		t.Run(c.name, c.check)
+	}
+	shared := strings.ReplaceAll(visible, "[0000:11:00]", "[0000:10:00]")
+	ncclCase{log: shared + table, fails: "two ranks share a GPU"}.check(t)
+	ncclCase{log: shared + table, o: Options{Link: "socket"}, points: point("8 h100_sxm/nccl over socket"), flags: []string{noAverage, "two ranks share a GPU"}}.check(t)
+}
+
+func TestNCCLElementTypes(t *testing.T) {
+	for name, want := range map[string]op.DType{"int8": op.I8, "uint8": op.I8, "char": op.I8, "int32": op.I32, "uint32": op.I32, "int64": op.I64, "uint64": op.I64,
+		"half": op.F16, "bfloat16": op.BF16, "float": op.F32, "double": op.F64, "f8e4m3": op.FP8, "f8e5m2": op.FP8, "fp8_e4m3": op.FP8, "quad": "", "": ""} {
+		if got := ncclElement(name); got != want {
+			t.Errorf("%q is %q, want %q", name, got, want)
+		}
+	}
+	half := written("all_reduce", 8)
+	half.dtype, half.bytes = "half", 2
+	strange := written("all_reduce", 8)
+	strange.dtype = "quad"
+	log := rankLines(8, 8, h100Text) + half.head() + half.row(1<<20, 40, 41) + strange.row(1<<20, 40, 41)
+	ncclCase{log: log, points: []string{"all_reduce [" + h100of8 + "] 1048576 f16: 40 41"}, drops: map[string]int{errElement.Error(): 1}, flags: []string{noAverage}}.check(t)
+	// A float table whose counts are those of halves: size is 2 x count elements.
+	odd := strings.Replace(half.row(1<<24, 150, 151), "half", "float", 1)
+	log = rankLines(8, 8, h100Text) + half.head() + half.row(1<<20, 40, 41) + half.row(1<<22, 60, 61) + odd
+	ncclCase{log: log, points: []string{"all_reduce [" + h100of8 + "] 1048576 f16: 40 41", "all_reduce [" + h100of8 + "] 4194304 f16: 60 61"},
+		drops: map[string]int{errParts.Error(): 1}, flags: []string{noAverage, "is 0.5 x"}}.check(t)
+}

@@ -1,0 +1,472 @@
+package importer
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// ncclPlan is what becomes of the rows of one table.
+type ncclPlan struct {
+	where      string
+	collective string // as nccl-tests calls it
+	foreign    bool   // no op of ours is the collective
+	drop       string // the reason to leave out every row; "" to use them
+
+	kind  ncclKind
+	n     int
+	place *ncclPlace
+	used  bool // the group was declared
+}
+
+// ncclPlace is the group that a table was measured on.
+type ncclPlace struct {
+	devices []op.DeviceType
+	group   op.GroupType
+	// peak bounds busbw, bytes a second; 0 unknown.
+	peak float64
+}
+
+// ncclPlan decides on a table before its rows are handed out. An error is a
+// question that an option answers.
+func (s *Sink) ncclPlan(file string, t *ncclTable, e *ncclEvidence) (*ncclPlan, error) {
+	p := &ncclPlan{where: file}
+	if t.line > 0 {
+		p.where += ":" + strconv.Itoa(t.line)
+	}
+	s.ncclFlags(p.where, t, e)
+	if e.usable == 0 {
+		return p, nil
+	}
+	kind, err := s.ncclNamed(p.where, t, e)
+	if err != nil {
+		return nil, err
+	}
+	p.kind, p.collective, p.foreign = kind, kind.name, !kind.importable()
+	if p.foreign {
+		p.drop = kind.name + ": no law covers it"
+		return p, nil
+	}
+	if p.drop = s.ncclUnusable(p.where, t, e, kind); p.drop != "" {
+		return p, nil
+	}
+	p.n, p.drop, err = s.ncclSize(p.where, t, e, kind)
+	if err != nil || p.drop != "" {
+		return p, err
+	}
+	p.place, err = s.ncclPlace(p.where, t, kind, p.n)
+	return p, err
+}
+
+// averageSlack is how far the printed average may lie from that of the rows:
+// six digits of it are printed, two decimals of each row (formats: 1e-3 holds
+// on every complete log).
+const averageSlack = 1e-3
+
+// ncclFlags reports what is odd about a table as a whole.
+func (s *Sink) ncclFlags(where string, t *ncclTable, e *ncclEvidence) {
+	mean := t.busSum / float64(max(1, t.busN))
+	for _, f := range []struct {
+		holds bool
+		what  string
+	}{
+		{t.elided, "lines were cut out (...): an excerpt"},
+		{t.aborted, "the run failed after the table had begun; the rows before that are used"},
+		{t.truncated, "the file ends in the middle; the rows before that are used"},
+		{t.averaged && t.busN > 0 && math.Abs(mean-t.average) > max(averageSlack*math.Abs(t.average), 0.005),
+			fmt.Sprintf("the printed average bus bandwidth %g GB/s is not that of the rows, %.6g: rows are missing or were changed", t.average, mean)},
+		{!t.averaged && !t.aborted && !t.truncated && t.rows > 0, "no average bus bandwidth below the rows: cut off, or an excerpt"},
+		{t.outOfBounds > 0 && e.wrong > 0, fmt.Sprintf("%d results out of bounds; the rows that show them are left out", t.outOfBounds)},
+		{t.maxBytes > 0 && e.largest > t.maxBytes, fmt.Sprintf("a row of %d bytes, more than the header's maxBytes %d: header and table are of different runs", e.largest, t.maxBytes)},
+		{t.mismatch != "", fmt.Sprintf("two versions of the library, %s and %s; the first is taken", t.version, t.mismatch)},
+		{t.headless, "rows without column names; read as size count type [redop [root]] and two halves"},
+		{t.errorTexts > 0, fmt.Sprintf("the run reports %d errors", t.errorTexts)},
+		{t.schema > newestNCCLSchema, fmt.Sprintf("version %d of the JSON output; versions to %d are known", t.schema, newestNCCLSchema)},
+	} {
+		if f.holds {
+			s.Flag(where, f.what)
+		}
+	}
+}
+
+// newestNCCLSchema is the newest version of -J files that was read in the
+// writer's source (2.20.0).
+const newestNCCLSchema = 4
+
+// ncclNamed finds the collective of a table: as the log names it, as its rows
+// tell, as the command line above says, as the user says, in this order.
+func (s *Sink) ncclNamed(where string, t *ncclTable, e *ncclEvidence) (ncclKind, error) {
+	if t.program != "" {
+		if k := ncclCollective(t.program); k.name != "" {
+			return k, nil
+		}
+		return ncclKind{name: t.program}, nil
+	}
+	lines, _ := t.ranks.size()
+	fits := e.collectives(max(lines, s.Ranks))
+	if len(fits) == 1 {
+		return ncclCollective(fits[0]), nil
+	}
+	could := "any collective"
+	if len(fits) > 0 {
+		could = strings.Join(fits, " or ")
+	}
+	if k := ncclCollective(t.command); k.name != "" && (fits == nil || slices.Contains(fits, k.name)) {
+		return k, nil
+	}
+	switch k := ncclCollective(s.Collective); {
+	case s.Collective == "":
+		return k, fmt.Errorf("%s: the log does not name its collective, and the table could be %s; say which with --collective", where, could)
+	case k.name == "":
+		return k, fmt.Errorf("%s: unknown collective %q; --collective takes all_reduce, all_gather, reduce_scatter, alltoall or sendrecv", where, s.Collective)
+	case fits != nil && !slices.Contains(fits, k.name):
+		return k, fmt.Errorf("%s: --collective %s: the table can be %s only", where, s.Collective, could)
+	default:
+		return k, nil
+	}
+}
+
+// collectives lists those that the rows of a table can be (formats 1.4), given
+// the number of ranks or 0. None means that the rows do not tell, or contradict
+// each other.
+//
+// size/(count e) tells parts of a whole from whole buffers, redop and root what
+// is done with them, busbw/algbw a reduction of several ranks from a transfer.
+// all_gather alone among its like checks results in place.
+func (e *ncclEvidence) collectives(n int) []string {
+	parts, ok := e.parts.best()
+	ratio, ratioOK := e.ratio.best()
+	same := ratioOK && ratio.holds(1)
+	switch {
+	case !ok:
+		return nil
+	case e.rooted && parts.lo > 1:
+		return []string{"gather", "scatter"}
+	case e.rooted && e.reducing:
+		return []string{"reduce"}
+	case e.rooted:
+		return []string{"broadcast"}
+	case parts.lo > 1 && e.reducing:
+		return []string{"reduce_scatter"}
+	case parts.lo > 1 && e.blank:
+		return []string{"alltoall"}
+	case parts.lo > 1 && same:
+		return []string{"hypercube"}
+	case parts.lo > 1 && e.inPlaceChecked:
+		return []string{"all_gather"}
+	case parts.lo > 1 && e.outOfPlaceChecked && e.inPlace:
+		return []string{"alltoall"}
+	case parts.lo > 1:
+		return []string{"all_gather", "alltoall"}
+	case !e.reducing:
+		return []string{"sendrecv"}
+	case ratioOK && ratio.lo > 1, same && e.inPlaceChecked:
+		return []string{"all_reduce"}
+	case same && (n > 2 || e.outOfPlaceChecked && e.inPlace):
+		return []string{"sendrecv"}
+	}
+	return []string{"all_reduce", "sendrecv"}
+}
+
+// ncclUnusable is the reason why no row of a table may be used, or "".
+func (s *Sink) ncclUnusable(where string, t *ncclTable, e *ncclEvidence, k ncclKind) string {
+	parts, ok := e.parts.best()
+	lines, _ := t.ranks.size()
+	switch {
+	case lines == 1:
+		return "one rank: nothing is exchanged"
+	case t.sideWork:
+		s.Flag(where, "measured beside other work on the GPUs (side_work)")
+		return "measured beside other work"
+	case t.outOfBounds > 0 && e.wrong == 0:
+		s.Flag(where, fmt.Sprintf("%d results out of bounds, and no row shows which", t.outOfBounds))
+		return "wrong results in unknown rows"
+	case ok && (parts.lo > 1) != k.parts:
+		s.Flag(where, fmt.Sprintf("called %s, but size is %g x count elements", k.name, parts.lo))
+		return "the table is not of the collective that the log names"
+	}
+	for _, note := range []struct {
+		holds bool
+		what  string
+	}{
+		{t.aggregated, "several operations were launched together (agg iters): the cost of a launch is shared"},
+		{t.graphed, "operations were launched as a CUDA graph"},
+		{t.blocking, "every operation was waited for, a barrier included (-z 1)"},
+		{t.unaligned, "buffers were not aligned"},
+		{t.tuned, "the algorithm or protocol was forced for some rows"},
+		{t.ranks.lastGroup > 0, fmt.Sprintf("%d groups were busy at the same time", t.ranks.lastGroup+1)},
+	} {
+		if note.holds {
+			s.Note(where + ": " + note.what)
+		}
+	}
+	return ""
+}
+
+// contradictoryRanks is the reason to leave out a table whose sources for the
+// number of ranks disagree.
+const contradictoryRanks = "the log contradicts itself on the number of ranks"
+
+// ncclSize finds the number of ranks: from the rank lines, else from the table,
+// else from the user (formats 1.4). Two sources that disagree are reported and
+// the table is not used; but where somebody cut out rank lines, the table is
+// right.
+func (s *Sink) ncclSize(where string, t *ncclTable, e *ncclEvidence, k ncclKind) (n int, drop string, err error) {
+	lines, odd := t.ranks.size()
+	if odd != "" {
+		s.Flag(where, odd)
+		return 0, contradictoryRanks, nil
+	}
+	lo, hi, told := e.ranks(k)
+	switch {
+	case told && lo > hi:
+		s.Flag(where, "busbw/algbw fits no whole number of ranks")
+		return 0, contradictoryRanks, nil
+	case lines > 0 && told && (lines < lo || lines > hi):
+		s.Flag(where, fmt.Sprintf("the rank lines say %d ranks, the table says %s", lines, between(lo, hi)))
+		if !t.elided || lo != hi || lo < lines {
+			return 0, contradictoryRanks, nil
+		}
+		n = lo
+	case lines > 0:
+		n = lines
+	case told && lo == hi:
+		n = lo
+	case s.Ranks == 0 && told:
+		return 0, "", fmt.Errorf("%s: the log has no rank lines and its table allows %s ranks; say how many with --ranks", where, between(lo, hi))
+	case s.Ranks == 0:
+		return 0, "", fmt.Errorf("%s: the log does not say how many ranks took part, and a table of %s cannot tell; say it with --ranks", where, k.name)
+	case told && (s.Ranks < lo || s.Ranks > hi):
+		return 0, "", fmt.Errorf("%s: --ranks %d: the table allows %s", where, s.Ranks, between(lo, hi))
+	default:
+		n = s.Ranks
+	}
+	if process := t.threads * t.gpus; process > 1 && t.ranks.lastGroup == 0 && n%process != 0 {
+		s.Flag(where, fmt.Sprintf("%d ranks, but every process has %d (nThread %d nGpus %d)", n, process, t.threads, t.gpus))
+		return 0, contradictoryRanks, nil
+	}
+	return n, "", nil
+}
+
+func between(lo, hi int) string {
+	if lo == hi {
+		return strconv.Itoa(lo)
+	}
+	return fmt.Sprintf("%d to %d", lo, hi)
+}
+
+// ranks is the interval of the numbers of ranks that the rows allow. Those of a
+// collective of parts give it exactly; busbw/algbw = 2(n-1)/n of an all_reduce
+// up to the rounding of both, about n^2 0.0075/algbw; the others not at all.
+func (e *ncclEvidence) ranks(k ncclKind) (lo, hi int, ok bool) {
+	if k.parts {
+		v, ok := e.parts.best()
+		n := math.Round(v.lo)
+		return int(n), int(n), ok && v.lo == n && n <= mostRanks
+	}
+	v, ok := e.ratio.best()
+	if k.kind != op.KindAllReduce || !ok || v.lo >= 2 {
+		return 0, 0, false
+	}
+	least, most := 2/(2-v.lo), float64(mostRanks)
+	if v.hi < 2 {
+		most = min(most, 2/(2-v.hi))
+	}
+	return max(2, int(math.Ceil(least*(1-1e-9)))), int(math.Floor(most * (1 + 1e-9))), true
+}
+
+// ncclPlace finds the devices, the nodes and the links of a table.
+func (s *Sink) ncclPlace(where string, t *ncclTable, k ncclKind, n int) (*ncclPlace, error) {
+	models, counts, err := s.ncclModels(where, t, n)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := s.ncclNodes(where, t, models, n)
+	if err != nil {
+		return nil, err
+	}
+	link, err := s.ncclLink(where, t, models, nodes)
+	if err != nil {
+		return nil, err
+	}
+	place := &ncclPlace{peak: ncclPeak(models, k, nodes, n, link)}
+	var members []op.Member
+	for i, m := range models {
+		if t.library == "rccl" && strings.HasPrefix(m.Sheet.Arch, "sm") {
+			return nil, fmt.Errorf("%s: the log is of RCCL, the library of AMD's GPUs, and --device says %s", where, m.Name)
+		}
+		d := m.Of(s.ncclStack(t, m))
+		place.devices = append(place.devices, d)
+		members = append(members, op.Member{Device: d.Name, Count: counts[i]})
+	}
+	place.group = op.NewGroupType(members, nodes, link)
+	return place, nil
+}
+
+// ncclStack names the library with its version: as the log says, else as the
+// user does. On AMD's devices it is RCCL where the log is silent.
+func (s *Sink) ncclStack(t *ncclTable, m Model) string {
+	if t.version == "" && s.Stack != "" {
+		return stackOf(s.Stack)
+	}
+	library := t.library
+	if library == "" {
+		library = "nccl"
+		if strings.HasPrefix(m.Sheet.Arch, "gfx") {
+			library = "rccl"
+		}
+	}
+	if t.version != "" {
+		library += "-" + t.version
+	}
+	return stackOf(library)
+}
+
+// ncclModels finds the GPU models of a group and how many of each it has.
+func (s *Sink) ncclModels(where string, t *ncclTable, n int) ([]Model, []int, error) {
+	texts := map[string]int{"": n}
+	if t.ranks.lines > 0 {
+		texts = t.ranks.first().models
+	}
+	if len(texts) > 1 && !t.ranks.complete(n) {
+		return nil, nil, fmt.Errorf("%s: the rank lines name several GPU models and are not complete, so the number of each is unknown; add the missing rank lines", where)
+	}
+	count := map[string]int{}
+	var models []Model
+	for _, text := range sortedKeys(texts) {
+		m, err := s.benchModel(where, text)
+		if err != nil {
+			return nil, nil, err
+		}
+		if count[m.Name] == 0 {
+			models = append(models, m)
+		}
+		count[m.Name] += texts[text] * max(1, t.ranks.per)
+	}
+	if len(models) == 1 {
+		return models, []int{n}, nil
+	}
+	var counts []int
+	for _, m := range models {
+		counts = append(counts, count[m.Name])
+	}
+	return models, counts, nil
+}
+
+func sortedKeys(m map[string]int) []string {
+	var keys []string
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// benchModel is the GPU model that a log names as text, or, where it names none
+// that is known, the user's.
+func (s *Sink) benchModel(where, text string) (Model, error) {
+	m, known := Model{}, false
+	if text != "" {
+		m, known = s.model(text)
+	}
+	if s.Options.Device == "" {
+		switch {
+		case known:
+			return m, nil
+		case text == "":
+			return m, fmt.Errorf("%s: the log names no GPU; say which with --device", where)
+		}
+		return m, fmt.Errorf("%s: %w", where, s.unknown(text))
+	}
+	given, ok := s.model(s.Options.Device)
+	switch {
+	case known && (!ok || given.Name != m.Name):
+		s.Flag(where, fmt.Sprintf("the log names the GPU %q, --device says %s; the log is taken", text, s.Options.Device))
+		return m, nil
+	case known:
+		return m, nil
+	case !ok:
+		return given, s.unknown(s.Options.Device)
+	}
+	return given, nil
+}
+
+// ncclNodes finds the number of nodes: from complete rank lines, the user, a
+// single process, or the GPUs that a node of the model has.
+func (s *Sink) ncclNodes(where string, t *ncclTable, models []Model, n int) (int, error) {
+	switch process := t.threads * t.gpus; {
+	case t.ranks.complete(n) && !t.ranks.first().hosts[""]:
+		return len(t.ranks.first().hosts), nil
+	case s.Nodes > n:
+		return 0, fmt.Errorf("%s: --nodes %d: more than the %d ranks", where, s.Nodes, n)
+	case s.Nodes > 0:
+		return s.Nodes, nil
+	case process == n:
+		return 1, nil
+	}
+	per := models[0].PerNode
+	if per == 0 {
+		return 0, fmt.Errorf("%s: the log does not say on how many nodes the %d ranks sat; say it with --nodes", where, n)
+	}
+	nodes := (n + per - 1) / per
+	if t.ranks.lines > 0 {
+		nodes = max(nodes, len(t.ranks.first().hosts))
+	}
+	s.Note(fmt.Sprintf("%s: the log does not say on how many nodes the %d ranks sat; taken as %d, filled with %d GPUs each; --nodes says otherwise", where, n, nodes, per))
+	return nodes, nil
+}
+
+// ncclLink finds the class of the links.
+func (s *Sink) ncclLink(where string, t *ncclTable, models []Model, nodes int) (string, error) {
+	if t.ranks.shared != "" {
+		s.Flag(where, "two ranks share a GPU, "+t.ranks.shared)
+	}
+	switch {
+	case s.Link != "":
+		return s.Link, nil
+	case t.ranks.shared != "":
+		return "", fmt.Errorf("%s: two ranks share a GPU, so no link of the GPU joins them; say over what they talk with --link", where)
+	case nodes > 1:
+		s.Note(where + ": several nodes, whose links are called net; --link names them")
+		return linkNet, nil
+	}
+	for _, m := range models {
+		if m.Fabric == "" || m.Fabric != models[0].Fabric {
+			return "", fmt.Errorf("%s: the links between the GPUs of a node are not known; name them with --link (nvlink, pcie, xgmi, ..)", where)
+		}
+	}
+	return models[0].Fabric, nil
+}
+
+// linkNet is the class of links between nodes where nothing says more.
+const linkNet = "net"
+
+// ncclPeak is the largest busbw that the links allow: a rank sends no faster
+// than its link, between nodes its link and its share of the network. An
+// all_reduce inside NVSwitches of Hopper and later sends every byte once and
+// receives it once, while busbw counts 2(n-1)/n of them. 0 where it is unknown.
+func ncclPeak(models []Model, k ncclKind, nodes, n int, link string) float64 {
+	peak := math.Inf(1)
+	for _, m := range models {
+		rate := m.Sheet.LinkPerS
+		switch {
+		case link == m.Fabric && nodes == 1, link == linkNet && m.Sheet.NetPerS > 0:
+		case link == "pcie" && nodes == 1:
+			rate = m.Sheet.HostPerS
+		default:
+			return 0
+		}
+		if switched := strings.HasPrefix(m.Sheet.Arch, "sm9") || strings.HasPrefix(m.Sheet.Arch, "sm10"); switched && m.Fabric == "nvlink" && k.kind == op.KindAllReduce {
+			rate *= 2 * float64(n-1) / float64(n)
+		}
+		if nodes > 1 && rate > 0 {
+			rate += m.Sheet.NetPerS
+		}
+		peak = min(peak, rate)
+	}
+	return peak
+}

@@ -1,0 +1,385 @@
+package importer
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ncclText reads the tables that nccl-tests prints.
+type ncclText struct {
+	name  string
+	lines logLines
+	table *ncclTable
+	heard string // a collective on a command line amid the last table's rows
+}
+
+func newNCCLText(name string, in *bufio.Reader) *ncclText {
+	return &ncclText{name: name, lines: logLines{in: in}}
+}
+
+// The lines of a log that are read (the writer's src/common.cu and src/util.cu
+// of all generations; rccl-tests adds lines without '#').
+var (
+	ncclVersionLine = regexp.MustCompile(`^#?\s*(nccl|rccl)-tests version (\S+).*?-headers=\d+ \w+-library=(\d+)`)
+	ncclProgramLine = regexp.MustCompile(`^#?\s*Collective test (starting|concluded): (\w+)`)
+	ncclParamsLine  = regexp.MustCompile(`^#?\s*nThreads?:? (\d+) nGpus:? (\d+) minBytes:? (\d+) maxBytes:? (\d+)\b`)
+	ncclRankLine    = regexp.MustCompile(`^#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?(?:on\s+(\S+)\s+device|uses device)\s+(\d+)\s+\[([^\]]+)\]\s*(.*)$`)
+	ncclRuntimeLine = regexp.MustCompile(`\b(NCCL|RCCL) version\s*:?\s*(\d+\.\d+(?:\.\d+)?)`)
+	ncclAverageLine = regexp.MustCompile(`Avg bus bandwidth\s*:\s*(\S+)`)
+	ncclBoundsLine  = regexp.MustCompile(`Out of bounds values\s*:\s*(\d+)`)
+	ncclCommand     = regexp.MustCompile(`\b(\w+)_perf(?:_mpi)?\b`)
+	ncclSetting     = regexp.MustCompile(`\b(agg iters|graph|side_work|unalign): (\d+)`)
+	ncclFailure     = regexp.MustCompile(`Test (?:NCCL |CUDA |HIP |RCCL )?failure|(?i:segmentation fault|core dumped|srun: error|mpirun noticed|prterun noticed|mpi_abort|job terminated|cancelled at|out of memory)`)
+	ncclElision     = regexp.MustCompile(`^(?:#\s*)?(?:\.\.\.+|…|\[(?:\.\.\.|…)\]|<snip>|\[snip\])$`)
+	ncclStamp       = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
+)
+
+// next implements ncclReader.
+func (r *ncclText) next(visit func(*ncclRow)) (*ncclTable, error) {
+	r.table = &ncclTable{command: r.heard}
+	r.heard = ""
+	for {
+		text, err := r.lines.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", r.name, r.lines.line+1, err)
+		}
+		if r.begins(text) {
+			r.lines.back()
+			break
+		}
+		r.read(strings.TrimSpace(text), visit)
+	}
+	if t := r.table; t.layout != nil || t.rows > 0 {
+		return t, nil
+	}
+	return nil, io.EOF
+}
+
+// begins says whether a line belongs to another table than the one being read:
+// a header after rows, or a second start of a header after column names.
+func (r *ncclText) begins(text string) bool {
+	t := r.table
+	if first := strings.TrimLeft(text, " \t"); t.layout == nil && t.rows == 0 || first == "" || first[0] >= '0' && first[0] <= '9' {
+		return false // a row, mostly
+	}
+	start := ncclVersionLine.MatchString(text) || ncclParamsLine.MatchString(text) || ncclColumns(strings.Fields(text)) != nil
+	if m := ncclProgramLine.FindStringSubmatch(text); m != nil {
+		start = m[1] == "starting"
+	}
+	if start || t.rows == 0 {
+		return start
+	}
+	return strings.HasSuffix(strings.TrimSpace(text), "# Using devices") || ncclRankLine.MatchString(text) ||
+		ncclProgramLine.FindString(text) == "" && t.ended && knownCommand(text) != ""
+}
+
+func (r *ncclText) read(text string, visit func(*ncclRow)) {
+	t := r.table
+	if text == "" || strings.HasPrefix(text, "```") || strings.HasPrefix(text, "~~~") {
+		return
+	}
+	tokens := strings.Fields(text)
+	if isCount(tokens[0]) && rowStart(tokens) == 0 {
+		r.row(tokens, 0, visit)
+		return
+	}
+	if l := ncclColumns(tokens); l != nil {
+		l.halfNames(t.halves)
+		t.layout, t.line = l, r.lines.line
+		return
+	}
+	if r.header(text) || r.footer(text) {
+		return
+	}
+	if at := rowStart(tokens); at >= 0 {
+		r.row(tokens, at, visit)
+	}
+}
+
+// header reads a line that stands before a table, if it is one.
+func (r *ncclText) header(text string) bool {
+	t := r.table
+	if m := ncclRankLine.FindStringSubmatch(text); m != nil {
+		rank, _ := strconv.Atoi(m[1])
+		group, _ := strconv.Atoi(m[2])
+		t.ranks.add(ncclSeat{rank: rank, group: group, host: m[3], device: m[4], bus: m[5], model: strings.TrimSpace(m[6])})
+		return true
+	}
+	if m := ncclVersionLine.FindStringSubmatch(text); m != nil {
+		code, _ := strconv.Atoi(m[3])
+		t.library, t.version = m[1], libraryVersion(code)
+		return true
+	}
+	if m := ncclProgramLine.FindStringSubmatch(text); m != nil {
+		t.program, t.ended = programOf(m[2]), t.ended || m[1] == "concluded"
+		return true
+	}
+	if ncclParamsLine.MatchString(text) {
+		t.settings(text)
+		return true
+	}
+	switch {
+	case strings.Contains(text, "out-of-place") || strings.Contains(text, "in-place"):
+		t.halves = text
+	case strings.HasPrefix(text, "# Blocking Enabled"):
+		t.blocking = true
+	case strings.HasPrefix(text, "rccl-tests"), strings.HasPrefix(text, "HIP version"), strings.HasPrefix(text, "ROCm version"), strings.HasPrefix(text, "Librccl path"):
+		t.library = "rccl"
+	default:
+		return r.mentions(text)
+	}
+	return true
+}
+
+// mentions reads the version of the library and the command from lines that
+// are not the tests' own.
+func (r *ncclText) mentions(text string) bool {
+	t := r.table
+	if m := ncclRuntimeLine.FindStringSubmatch(text); m != nil {
+		t.runtime(strings.ToLower(m[1]), m[2])
+		return !strings.Contains(text, "NCCL INFO")
+	}
+	c := knownCommand(text)
+	if t.rows > 0 {
+		r.heard = cmp.Or(c, r.heard)
+	} else {
+		t.command = cmp.Or(c, t.command)
+	}
+	return c != ""
+}
+
+// footer reads a line that stands after a table, if it is one.
+func (r *ncclText) footer(text string) bool {
+	t := r.table
+	if m := ncclAverageLine.FindStringSubmatch(text); m != nil {
+		if v, ok := printed(m[1]); ok && !t.averaged {
+			t.average, t.averaged = v.value, true
+		}
+		t.ended = true
+		return true
+	}
+	if m := ncclBoundsLine.FindStringSubmatch(text); m != nil {
+		n, _ := strconv.ParseInt(m[1], 10, 64)
+		t.outOfBounds = max(t.outOfBounds, n)
+		return true
+	}
+	switch {
+	case ncclElision.MatchString(text):
+		t.elided = true
+	case ncclFailure.MatchString(text) && !strings.Contains(text, "NCCL INFO"):
+		t.aborted = t.aborted || !t.ended && (t.layout != nil || t.rows > 0)
+	default:
+		return strings.HasPrefix(text, "#")
+	}
+	return true
+}
+
+// ncclLayout is what the line of column names says of the rows.
+type ncclLayout struct {
+	id     []string // the columns before the halves
+	half   []string // those of one half
+	halves int
+	single string // "in-place" or "out-of-place" where there is one half
+	stamp  bool   // a date and a time end the row
+	scale  float64
+}
+
+// ncclColumns reads a line of column names; nil if it is none. Times are in us,
+// until 2019 in ms, which the names of the first columns tell apart.
+func ncclColumns(tokens []string) *ncclLayout {
+	if len(tokens) > 0 && tokens[0] == "#" {
+		tokens = tokens[1:]
+	}
+	if len(tokens) < 7 || tokens[2] != "type" || !(tokens[0] == "size" && tokens[1] == "count" || tokens[0] == "bytes" && tokens[1] == "N") {
+		return nil
+	}
+	l := &ncclLayout{scale: 1e-6}
+	if tokens[0] == "bytes" {
+		l.scale = 1e-3
+	}
+	if slices.Contains(tokens, "timestamp") {
+		tokens, l.stamp = slices.DeleteFunc(tokens, func(s string) bool { return s == "timestamp" }), true
+	}
+	first := slices.IndexFunc(tokens, isTimeColumn)
+	if first < 0 {
+		return nil
+	}
+	l.id, l.halves = tokens[:first], 1
+	l.half = tokens[first:]
+	if second := slices.IndexFunc(l.half[1:], isTimeColumn); second >= 0 {
+		l.half, l.halves = l.half[:second+1], 2
+	}
+	if len(l.half) < 4 {
+		return nil
+	}
+	return l
+}
+
+func isTimeColumn(s string) bool { return s == "time" || s == "cputime" }
+
+// halfNames notes which half a table with one of them has. rccl-tests leaves
+// out the first with -O 0.
+func (l *ncclLayout) halfNames(above string) {
+	l.single = "in-place"
+	if strings.Contains(above, "out-of-place") {
+		l.single = "out-of-place"
+	}
+}
+
+// rowStart finds where in a line a row begins: a size, a count and a type; or a
+// size and a count alone at the start of the line, a row that was torn. -1 if
+// there is none.
+func rowStart(tokens []string) int {
+	for i := 0; i+2 < len(tokens); i++ {
+		if isCount(tokens[i]) && isCount(tokens[i+1]) && ncclElement(tokens[i+2]) != "" {
+			return i
+		}
+	}
+	if len(tokens) > 0 && isCount(tokens[0]) && (len(tokens) == 1 || isCount(tokens[1])) {
+		return 0
+	}
+	return -1
+}
+
+func isCount(s string) bool {
+	for _, c := range s {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return s != ""
+}
+
+const tornRow = "the row lacks columns or holds foreign text"
+
+// row reads a row by its tokens from the right: the halves, and before them
+// what identifies it.
+func (r *ncclText) row(tokens []string, start int, visit func(*ncclRow)) {
+	t := r.table
+	row := &ncclRow{where: r.name + ":" + strconv.Itoa(r.lines.line)}
+	l := t.layout
+	if l == nil {
+		l = guessLayout(tokens)
+		if l == nil && t.rows == 0 {
+			return // numbers in a line before any table
+		}
+		t.line = max(t.line, r.lines.line)
+		t.headless = true
+	}
+	if l == nil || start > 0 || !row.parse(tokens, l) {
+		*row = ncclRow{where: row.where, bad: tornRow}
+	}
+	t.count(row)
+	visit(row)
+}
+
+// guessLayout is the layout of a row without column names above it: two halves
+// of four, and three to five columns before. That the time is in us shows in
+// the bandwidth, which is checked against it.
+func guessLayout(tokens []string) *ncclLayout {
+	id := [][]string{{"size", "count", "type"}, {"size", "count", "type", "redop"}, {"size", "count", "type", "redop", "root"}}
+	n := len(tokens) - 8 - 3
+	if n < 0 || n >= len(id) {
+		return nil
+	}
+	last := "error"
+	if n == 2 {
+		last = "#wrong"
+	}
+	return &ncclLayout{id: id[n], half: []string{"time", "algbw", "busbw", last}, halves: 2, scale: 1e-6}
+}
+
+func (row *ncclRow) parse(tokens []string, l *ncclLayout) bool {
+	if n := len(tokens); n > 2 && ncclStamp.MatchString(tokens[n-2]) {
+		tokens = tokens[:n-2]
+	} else if l.stamp {
+		return false
+	}
+	width := len(l.half)
+	cut := len(tokens) - width*l.halves
+	if cut < 3 || !row.identify(tokens[:cut], l.id) {
+		return false
+	}
+	for i := range l.halves {
+		h, ok := parseHalf(tokens[cut+i*width:cut+(i+1)*width], l)
+		if !ok {
+			return false
+		}
+		if i == 1 || l.halves == 1 && l.single == "in-place" {
+			row.inPlace = h
+		} else {
+			row.outOfPlace = h
+		}
+	}
+	return true
+}
+
+// identify reads the columns before the halves.
+func (row *ncclRow) identify(tokens, names []string) bool {
+	if len(tokens) == len(names)-1 && (slices.Contains(names, "redop") || slices.Contains(names, "op")) {
+		names = slices.DeleteFunc(slices.Clone(names), func(s string) bool { return s == "redop" || s == "op" })
+		row.blank = true
+	}
+	if len(tokens) != len(names) {
+		return false
+	}
+	var err error
+	for i, name := range names {
+		switch name {
+		case "size", "bytes":
+			row.size, err = strconv.ParseInt(tokens[i], 10, 64)
+		case "count", "N":
+			row.count, err = strconv.ParseInt(tokens[i], 10, 64)
+		case "type":
+			row.dtype = tokens[i]
+		case "redop", "op":
+			row.redop = tokens[i]
+		case "root":
+			var root int
+			root, err = strconv.Atoi(tokens[i])
+			row.rooted = root >= 0
+		}
+		if err != nil {
+			return false
+		}
+	}
+	return row.size >= 0 && row.count >= 0
+}
+
+// parseHalf reads time, bandwidths and the check of a half; columns of other
+// names must be numbers.
+func parseHalf(tokens []string, l *ncclLayout) (*ncclHalf, bool) {
+	h := &ncclHalf{}
+	for i, name := range l.half {
+		text := tokens[i]
+		if starred := strings.TrimSuffix(text, "*"); starred != text {
+			text, h.starred = starred, true
+		}
+		v, ok := printed(text)
+		switch name {
+		case "time", "cputime":
+			h.time, h.cpu = v.times(l.scale), name == "cputime"
+		case "algbw":
+			h.alg = v.times(1e9)
+		case "busbw":
+			h.bus = v.times(1e9)
+		case "#wrong", "wrong", "error", "res", "delta":
+			h.errors, h.checked, h.count = v.value, ok, strings.HasSuffix(name, "wrong")
+			ok = ok || text == "N/A"
+		}
+		if !ok {
+			return nil, false
+		}
+	}
+	return h, true
+}

@@ -1,0 +1,169 @@
+package importer
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+var (
+	nvVersionLine = regexp.MustCompile(`^nvbandwidth Version:\s*(\S+)`)
+	nvCUDALine    = regexp.MustCompile(`^CUDA Runtime Version:\s*(\d+)`)
+	nvDeviceLine  = regexp.MustCompile(`^(?:Process\s+\d+\s+\([^)]*\):\s+)?[Dd]evice\s+(\d+):\s+(.*?)(?:\s*\([0-9a-fA-F:.]+\))?$`)
+	nvRunning     = regexp.MustCompile(`^Running (?:benchmark )?(\w+)\.$`)
+	nvSum         = regexp.MustCompile(`^SUM (\w+) (\S+)$`)
+	nvMatrix      = regexp.MustCompile(`^(?:memcpy|memory|local) .*(?:bandwidth \(GB/s\)|latency .*\(ns\))`)
+	nvNotRun      = regexp.MustCompile(`(?i)^(waived|error|not found)\b`)
+)
+
+// mostTests, mostColumns keep a file that repeats itself from filling memory.
+const (
+	mostTests   = 1 << 10
+	mostColumns = 1 << 12
+)
+
+// nvbandwidthText reads the text output. What it holds of a test is handed on
+// when the next line shows that the test is over.
+type nvbandwidthText struct {
+	*Sink
+	name string
+	run  *nvRun
+	test *nvTest
+	seen int
+}
+
+func (s *Sink) nvText(name string, in *bufio.Reader) error {
+	r := &nvbandwidthText{Sink: s, name: name, run: &nvRun{}}
+	lines := logLines{in: in}
+	for {
+		text, err := lines.next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			err = r.line(strings.TrimSpace(text), lines.line)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := r.end(); err != nil {
+		return err
+	}
+	if r.seen == 0 {
+		return fmt.Errorf("%s: no test of nvbandwidth (Running NAME.); is it another tool's file?", name)
+	}
+	return nil
+}
+
+// end hands the test being read on.
+func (r *nvbandwidthText) end() error {
+	t := r.test
+	r.test = nil
+	if t == nil {
+		return nil
+	}
+	return r.nvTest(r.run, t)
+}
+
+func (r *nvbandwidthText) line(text string, at int) error {
+	if m := nvRunning.FindStringSubmatch(text); m != nil {
+		err := r.end()
+		r.seen++
+		r.test = &nvTest{name: m[1], where: r.name + ":" + strconv.Itoa(at)}
+		return err
+	}
+	if m := nvVersionLine.FindStringSubmatch(text); m != nil { // another run
+		err := r.end()
+		r.run = &nvRun{version: m[1], buffer: r.run.buffer}
+		return err
+	}
+	if r.test != nil {
+		return r.ofTest(text)
+	}
+	r.about(text)
+	return nil
+}
+
+// about reads a line before the tests.
+func (r *nvbandwidthText) about(text string) {
+	run := r.run
+	if m := nvCUDALine.FindStringSubmatch(text); m != nil {
+		run.cuda, _ = strconv.Atoi(m[1])
+		return
+	}
+	if m := nvDeviceLine.FindStringSubmatch(text); m != nil {
+		if len(run.devices) < mostColumns {
+			run.devices = append(run.devices, m[2])
+		}
+		run.listed = true
+		return
+	}
+	if strings.Contains(text, "buffer size that is smaller") {
+		run.small = true
+		return
+	}
+	run.command(text)
+}
+
+// ofTest reads a line of a test.
+func (r *nvbandwidthText) ofTest(text string) error {
+	t := r.test
+	tokens := strings.Fields(text)
+	if m := nvSum.FindStringSubmatch(text); m != nil {
+		v, err := strconv.ParseFloat(m[2], 64)
+		t.sum, t.summed = v, err == nil && m[1] == t.name
+		return r.end()
+	}
+	switch {
+	case nvMatrix.MatchString(text):
+		t.what = text
+	case nvNotRun.MatchString(text):
+		if len(t.rows) == 0 {
+			t.failed = strings.ToLower(strings.TrimSuffix(tokens[0], ":"))
+		}
+		return r.end()
+	case t.what == "" || len(tokens) == 0:
+		r.about(text)
+	case t.columns == 0 && isHeader(tokens):
+		t.columns = len(tokens)
+	case isCount(tokens[0]) && len(tokens) > 1:
+		t.row(tokens[1:])
+	}
+	return nil
+}
+
+// isHeader says whether tokens number the columns.
+func isHeader(tokens []string) bool {
+	for i, w := range tokens {
+		if w != strconv.Itoa(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// row adds a row of cells; those that are N/A are NaN.
+func (t *nvTest) row(cells []string) {
+	if len(t.rows) >= mostColumns || len(cells) > mostColumns {
+		t.torn = true
+		return
+	}
+	var row []float64
+	for _, text := range cells {
+		v, err := strconv.ParseFloat(text, 64)
+		if text == "N/A" {
+			v, err = math.NaN(), nil
+		} else if !(v > 0) || math.IsInf(v, 0) {
+			t.torn = true
+		}
+		t.torn = t.torn || err != nil
+		row = append(row, v)
+	}
+	t.rows = append(t.rows, row)
+}

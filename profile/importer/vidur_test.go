@@ -1,0 +1,102 @@
+package importer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+const vidurHead = ",time_stats.all_reduce.min,time_stats.all_reduce.max,time_stats.all_reduce.mean,time_stats.all_reduce.median,time_stats.all_reduce.std,rank,num_workers,size,collective,devices_per_node,max_devices_per_node\n"
+
+func TestVidurNetwork(t *testing.T) {
+	text := vidurHead +
+		"0,0.031,0.077,0.05,0.043,0.01,0,2,2048,all_reduce,1,8\n" +
+		"1,0.031,0.077,0.05,0.044,0.01,0,16,26624,all_reduce,8,8\n" +
+		"2,0.031,0.077,0.05,0.045,0.01,1,2,2048,all_reduce,2,8\n" +
+		"3,0.031,0.077,0.05,0.045,0.01,0,2,2048,broadcast,2,8\n" +
+		"4,0.031,0.077,0.05,0,0.01,0,2,2048,all_reduce,2,8\n"
+	if _, err := importInto(vidurFormat(), Options{}, inMemory("a.csv", text)); err == nil || !strings.Contains(err.Error(), "a.csv:2: the file does not name its GPU; say it with --device") {
+		t.Errorf("without a GPU: %v", err)
+	}
+	m := mustImport(t, vidurFormat(), Options{Device: "a100_sxm"}, inMemory("a.csv", text),
+		inMemory("b.csv", strings.ReplaceAll(vidurHead, "all_reduce", "send_recv")+"0,0.016,0.064,0.03,0.024,0.02,0,2,2048,send_recv,1,8\n"))
+	want := []string{
+		`2 a100_sxm/vidur over nvlink on 2 nodes: all_reduce {"group":2,"bytes":2048} [4.3e-05]`,
+		`16 a100_sxm/vidur over nvlink on 2 nodes: all_reduce {"group":16,"bytes":26624} [4.4e-05]`,
+		`2 a100_sxm/vidur-oneway over nvlink on 2 nodes: send_recv {"group":2,"bytes":2048} [2.4e-05]`,
+	}
+	if got := shapesOf(m); !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	reasons := []string{"1 another rank's view of a collective that rank 0 has too", "1 the table has no median of the row's collective", "1 the time is no positive number"}
+	if got := m.report.reasons(); !slices.Equal(got, reasons) {
+		t.Errorf("%q\nwant %q", got, reasons)
+	}
+	if len(m.report.Notes) != 2 || m.report.Notes[1] != oneWayNote {
+		t.Errorf("notes %q", m.report.Notes)
+	}
+	m = mustImport(t, vidurFormat(), Options{Device: "a100_sxm", Stack: "torch-2.1", Link: "pcie", DType: op.F16}, inMemory("a.csv", text))
+	if got := shapesOf(m)[0]; got != `2 a100_sxm/torch-2.1 over pcie on 2 nodes: all_reduce {"group":2,"bytes":2048,"dtype":"f16"} [4.3e-05]` {
+		t.Error(got)
+	}
+}
+
+func mlpTable(rows ...string) string {
+	ops := []string{"emb", "attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj", "add"}
+	head := ""
+	for _, o := range ops {
+		head += "time_stats." + o + ".min,time_stats." + o + ".median,"
+	}
+	return head + "n_head,n_kv_head,n_embd,n_expanded_embd,vocab_size,use_gated_mlp,num_tokens,num_tensor_parallel_workers\n" + strings.Join(rows, "\n") + "\n"
+}
+
+// The shapes of Llama-2-70B's layers: 8,192 wide, 64 heads over 8 K/V heads,
+// 28,672 inside a gated MLP.
+func TestVidurLayers(t *testing.T) {
+	times := "1,1,9,10.5,9,11,9,30,9,20,1,1,"
+	m := mustImport(t, vidurFormat(), Options{Device: "a100_sxm"}, inMemory("mlp.csv", mlpTable(
+		times+"64,8,8192,28672,32000,True,4096,1", times+"64,8,8192,28672,32000,True,4096,8", times+"71,1,4544,18176,65024,False,4096,1",
+		times+"64,8,8192,28672,32000,True,4096,16", times+"64,8,8192,28672,32000,perhaps,4096,1", "1,1,9,,9,11,9,30,9,20,1,1,64,8,8192,28672,32000,True,4096,1")))
+	var got []string
+	for _, p := range m.points {
+		g := p.Shape.(op.GEMM)
+		got = append(got, fmt.Sprintf("%s %d %d %d %s %g", p.On, g.M, g.N, g.K, g.DType, p.Times[0]))
+	}
+	want := []string{
+		"a100_sxm/vidur 4096 10240 8192 f16 0.0105", "a100_sxm/vidur 4096 8192 8192 f16 0.011", "a100_sxm/vidur 4096 57344 8192 f16 0.03", "a100_sxm/vidur 4096 8192 28672 f16 0.02",
+		"a100_sxm/vidur 4096 1280 8192 f16 0.0105", "a100_sxm/vidur 4096 8192 1024 f16 0.011", "a100_sxm/vidur 4096 7168 8192 f16 0.03", "a100_sxm/vidur 4096 8192 3584 f16 0.02",
+		"a100_sxm/vidur 4096 4672 4544 f16 0.0105", "a100_sxm/vidur 4096 4544 4544 f16 0.011", "a100_sxm/vidur 4096 18176 4544 f16 0.03", "a100_sxm/vidur 4096 4544 18176 f16 0.02",
+		"a100_sxm/vidur 4096 8192 8192 f16 0.011", "a100_sxm/vidur 4096 57344 8192 f16 0.03", "a100_sxm/vidur 4096 8192 28672 f16 0.02",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	reasons := []string{"1 the heads or widths do not divide among the ranks", "1 use_gated_mlp is neither 1 nor 0", "1 the time is no positive number"}
+	if got := m.report.reasons(); !slices.Equal(got, reasons) {
+		t.Errorf("%q\nwant %q", got, reasons)
+	}
+}
+
+func TestVidurRefusals(t *testing.T) {
+	for text, want := range map[string]string{
+		",time_stats.all_reduce.median,rank,num_workers,n_embd,num_tokens\n0,0.002,0,2,4096,8\n": "x:2: a layout of Vidur's first versions",
+		"gpu,dtype,m,n,k,latency_us\n": `x:1: the columns "gpu,dtype,m,n,k,latency_us" are of no table that is known`,
+	} {
+		if _, err := importInto(vidurFormat(), Options{Device: "a100_sxm"}, inMemory("x", text)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+	// The plain importer knows whose table it is.
+	if _, err := importInto(tableFormat(), Options{}, inMemory("x", vidurHead)); err == nil || !strings.Contains(err.Error(), "--from vidur") {
+		t.Error(err)
+	}
+}
+
+func FuzzVidur(f *testing.F) {
+	f.Add(vidurHead + "0,0.031,0.077,0.05,0.043,0.01,0,2,2048,all_reduce,1,8\n")
+	f.Add(mlpTable("1,1,9,10.5,9,11,9,30,9,20,1,1,64,8,8192,28672,32000,True,4096,8"))
+	f.Fuzz(func(t *testing.T, text string) { importAnything(t, vidurFormat(), text) })
+}
