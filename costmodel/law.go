@@ -3,14 +3,14 @@ package costmodel
 import (
 	"fmt"
 	"math"
-	"sort"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Law maps the shapes of one op (of one variant, on one device type or group
-// signature) to seconds. Exactly one of Linear and Curve is set.
+// signature) to seconds. Exactly one of its bodies (Linear, Curve, Attention,
+// GEMM) is set; a Correction multiplies what the body says.
 type Law struct {
 	Op      op.Kind    `json:"op"`
 	Variant op.Variant `json:"variant,omitzero"`
@@ -19,11 +19,28 @@ type Law struct {
 
 	Linear *Linear `json:"linear,omitempty"`
 	Curve  *Curve  `json:"curve,omitempty"`
+	// The bodies of a GPU's compute ops: waves of tiles over its SMs.
+	Attention *AttentionCore `json:"attention,omitempty"`
+	GEMM      *GEMMCore      `json:"gemm,omitempty"`
+	// Scale multiplies the body's time; absent, it is 1.
+	Scale float64 `json:"scale,omitzero"`
+	// Correction is what the body's residuals taught.
+	Correction *Field `json:"correction,omitempty"`
 
 	Range  []AxisRange `json:"range"`  // the measured hull, axis by axis
 	Spread Spread      `json:"spread"` // of measured over predicted, 90 %
-	Fit    FitError    `json:"fit"`    // the points it was fitted to
-	Held   FitError    `json:"held"`   // points set aside before the fit
+	// Width is the half width of the 90 % interval, as log |log(measured/predicted)|,
+	// where it is known shape by shape; Spread is then that of all shapes together.
+	Width *Field `json:"width,omitempty"`
+	// Widen is by what factor of itself the interval's half width grows with
+	// every doubling beyond the range; absent, it is 1.
+	Widen float64 `json:"widen_per_doubling,omitzero"`
+	// From is the device type that the law was borrowed from: its shape is that
+	// one's, its scale the ratio of the datasheets, and of the points of its own
+	// where there are some.
+	From string   `json:"transferred_from,omitempty"`
+	Fit  FitError `json:"fit"`  // the points it was fitted to
+	Held FitError `json:"held"` // points set aside before the fit
 	// Rivals are the simpler and the other forms that were tried on the same
 	// points, with their cross-validated error, so that a reader sees what the
 	// chosen form buys.
@@ -68,90 +85,6 @@ func (l *Linear) seconds(s op.Featured) float64 {
 	return l.Launch.Value + l.PerFLOP.Value*f.FLOPs + l.PerRow.Value*f.Rows + l.PerByte.Value*f.Bytes + l.PerTail.Value*f.Tail
 }
 
-// CurveForm is how a Curve runs between its numbers.
-type CurveForm string
-
-// The forms of a curve.
-const (
-	AlphaBeta CurveForm = "alpha_beta" // one or more pieces alpha + beta x
-	LogLog    CurveForm = "log_log"    // straight lines between knots in log-log
-)
-
-// Curve is the law of ops that follow one size (op.Volume): the bytes on the
-// busiest port of a collective, or a bandwidth op's memory traffic where the
-// caches bend it more than a straight line allows. It never falls
-// inside a piece; between alpha-beta pieces it may step, as protocols do.
-type Curve struct {
-	Form   CurveForm `json:"form"`
-	Pieces []Piece   `json:"pieces,omitempty"` // alpha_beta, by rising From
-	Knots  []Knot    `json:"knots,omitempty"`  // log_log, by rising Bytes
-}
-
-// Piece is alpha + beta x from a size on, to the next piece.
-type Piece struct {
-	From  units.Bytes `json:"from_bytes"`
-	Alpha Coef        `json:"alpha_s"`
-	Beta  Coef        `json:"s_per_byte"`
-}
-
-// Knot is a point of a log-log curve.
-type Knot struct {
-	Bytes   units.Bytes   `json:"bytes"`
-	Seconds units.Seconds `json:"time_s"`
-}
-
-// Seconds evaluates the curve at x bytes.
-//
-// Outside its knots a log-log curve is constant below (latency) and keeps the
-// rate of its last stretch above, never a rate better than its last knot's
-// marginal one.
-func (c *Curve) Seconds(x units.Bytes) units.Seconds {
-	if c.Form == AlphaBeta {
-		p := c.piece(x)
-		return units.Seconds(p.Alpha.Value + p.Beta.Value*float64(x))
-	}
-	n := len(c.Knots)
-	i := sort.Search(n, func(i int) bool { return c.Knots[i].Bytes >= x })
-	switch {
-	case i == 0:
-		return c.Knots[0].Seconds
-	case i == n && n == 1:
-		return c.Knots[0].Seconds * units.Seconds(float64(x)/float64(c.Knots[0].Bytes))
-	case i == n:
-		a, b := c.Knots[n-2], c.Knots[n-1]
-		slope := float64(b.Seconds-a.Seconds) / float64(b.Bytes-a.Bytes)
-		return b.Seconds + units.Seconds(slope*float64(x-b.Bytes))
-	}
-	a, b := c.Knots[i-1], c.Knots[i]
-	u := math.Log(float64(x)/float64(a.Bytes)) / math.Log(float64(b.Bytes)/float64(a.Bytes))
-	return units.Seconds(float64(a.Seconds) * math.Pow(float64(b.Seconds)/float64(a.Seconds), u))
-}
-
-func (c *Curve) piece(x units.Bytes) Piece {
-	i := sort.Search(len(c.Pieces), func(i int) bool { return c.Pieces[i].From > x })
-	return c.Pieces[max(0, i-1)]
-}
-
-// FloorPerByte is the least seconds a byte that the curve charges anywhere up
-// to `most` bytes: what a lower bound may count on.
-func (c *Curve) FloorPerByte(most units.Bytes) units.Seconds {
-	best := c.Seconds(most) / units.Seconds(most)
-	try := func(x units.Bytes) {
-		if x > 0 && x < most {
-			best = min(best, c.Seconds(x)/units.Seconds(x))
-		}
-	}
-	// Within an alpha-beta piece the cost a byte falls, so its right end is
-	// the least; between two knots it is monotone, so an end is.
-	for _, p := range c.Pieces {
-		try(p.From - 1)
-	}
-	for _, k := range c.Knots {
-		try(k.Bytes)
-	}
-	return best
-}
-
 // AxisRange is the measured range of one axis of op.Coords.
 type AxisRange struct {
 	Axis string  `json:"axis"`
@@ -190,37 +123,99 @@ func (l *Law) On() string { return l.Device + l.Group }
 
 // Form names the form in use.
 func (l *Law) Form() string {
-	if l.Linear != nil {
-		return "linear"
-	}
-	if l.Curve.Form == AlphaBeta && len(l.Curve.Pieces) > 1 {
+	switch {
+	case l.Linear != nil:
+		return "linear" + l.corrected()
+	case l.Attention != nil, l.GEMM != nil:
+		return "tiles" + l.corrected()
+	case l.Curve.Form == AlphaBeta && len(l.Curve.Pieces) > 1:
 		return fmt.Sprintf("%d-piece alpha_beta", len(l.Curve.Pieces))
 	}
 	return string(l.Curve.Form)
 }
 
+func (l *Law) corrected() string {
+	if l.Correction == nil {
+		return ""
+	}
+	return " x field"
+}
+
 // Predict evaluates the law at a shape of its op. Outside the measured range
 // the interval widens with every doubling beyond it and the source says
-// extrapolated. It does not allocate.
+// extrapolated; that of a borrowed law says transferred. It does not allocate.
 func (l *Law) Predict(s op.Shape) Estimate {
 	mid := float64(l.Seconds(s))
 	beyond := l.Beyond(s)
 	e := Estimate{Mid: units.Seconds(mid), Source: Interpolated}
-	widen := 1 + beyond
-	e.Lo = units.Seconds(mid * math.Pow(l.Spread.Lo, widen))
-	e.Hi = units.Seconds(mid * math.Pow(l.Spread.Hi, widen))
+	lo, hi := l.interval(s, beyond)
+	e.Lo, e.Hi = units.Seconds(mid*lo), units.Seconds(mid*hi)
 	if beyond > rangeSlack {
 		e.Source = Extrapolated
+	}
+	if l.From != "" {
+		e.Source = e.Source.Worse(Transferred)
 	}
 	return e
 }
 
+// interval gives the ends of the 90 % interval of measured over predicted at a
+// shape so many doublings outside the range.
+func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
+	if l.Curve != nil {
+		if half, ok := l.Curve.HalfWidth(op.Volume(s)); ok { // holds beyond the range too
+			return math.Exp(-half), math.Exp(half)
+		}
+	}
+	widen := 1 + beyond
+	if l.Widen > 0 {
+		widen = 1 + l.Widen*beyond
+	}
+	if l.Width != nil {
+		half := widen * math.Exp(l.Width.Log(s))
+		return math.Exp(-half), math.Exp(half)
+	}
+	return math.Pow(l.Spread.Lo, widen), math.Pow(l.Spread.Hi, widen)
+}
+
 // Seconds evaluates the law at a shape of its op, without interval or source.
 func (l *Law) Seconds(s op.Shape) units.Seconds {
-	if l.Linear != nil {
-		return units.Seconds(l.Linear.seconds(s.(op.Featured)))
+	t := l.body(s)
+	if l.Scale != 0 {
+		t *= l.Scale
 	}
-	return l.Curve.Seconds(op.Volume(s))
+	if l.Correction != nil {
+		t *= math.Exp(l.Correction.Log(s))
+	}
+	return units.Seconds(t)
+}
+
+// Slowed is the law with every time multiplied by a factor.
+func (l Law) Slowed(by float64) Law {
+	if l.Scale != 0 {
+		by *= l.Scale
+	}
+	l.Scale = by
+	return l
+}
+
+// body is the law without scale and correction.
+func (l *Law) body(s op.Shape) float64 {
+	switch {
+	case l.Curve != nil:
+		return float64(l.Curve.Seconds(op.Volume(s)))
+	case l.Linear != nil:
+		return l.Linear.seconds(s.(op.Featured))
+	}
+	switch v := s.(type) {
+	case op.AttnFwd:
+		return l.Attention.Seconds(v.Attention, false)
+	case op.AttnBwd:
+		return l.Attention.Seconds(v.Attention, true)
+	case op.GEMM:
+		return l.GEMM.Seconds(v)
+	}
+	panic("costmodel: a law of " + string(l.Op) + " was asked about " + string(s.Kind()))
 }
 
 // rangeSlack, in doublings, is how far outside its range a law still counts as

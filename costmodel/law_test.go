@@ -130,7 +130,8 @@ func TestOverTakesTheNearestGroup(t *testing.T) {
 	}{
 		{"bus", "a", 8, "8 a over bus", 1},
 		{"net", "a", 8, "8 a over net on 2 nodes", 1},
-		{"bus", "a", 3, "4 b over bus", transferFactor}, // a tie goes to the larger group
+		{"bus", "a", 3, "3 a over bus", 1},              // between two measured groups
+		{"bus", "c", 3, "4 b over bus", transferFactor}, // a tie goes to the larger group
 		{"bus", "a", 9, "8 a over bus", transferFactor},
 		{"net", "b", 2, "8 a over net on 2 nodes", transferFactor},
 	} {

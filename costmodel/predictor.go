@@ -1,9 +1,12 @@
 package costmodel
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
+	"sync"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -15,17 +18,21 @@ type Predictor struct {
 	laws    map[lawKey]*Law
 	devices map[string]op.DeviceType
 	groups  []op.GroupType
+	steps   []Steps
+	types   map[wireOf][]op.Variant // element types that collectives were measured with
+	made    sync.Map                // wireOf and the members' name -> *Law of a group that was not measured
 	memory  map[string]MemoryFacts // by device type
 	rivals  map[*Law]int           // kernels that the law of attention without one was chosen from
 }
 
 // NewPredictor indexes the laws of a valid profile.
 func NewPredictor(p *Profile) *Predictor {
-	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, memory: map[string]MemoryFacts{}, rivals: map[*Law]int{}}
+	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, steps: p.Steps, types: map[wireOf][]op.Variant{}, memory: map[string]MemoryFacts{}, rivals: map[*Law]int{}}
 	for i := range p.Laws {
 		q.laws[p.Laws[i].key()] = &p.Laws[i]
 	}
 	q.defaultKernels(p.Laws)
+	q.elementTypes(p.Laws)
 	for _, m := range p.Memory {
 		q.memory[m.Device] = m
 	}
@@ -150,10 +157,16 @@ const transferFactor = 1.15
 
 // Over finds the law of a collective among members over a link class: that of
 // the same member types and count if it was measured, on one node or else on
-// however many (the link class says what lies between them), else of the
-// nearest measured group size on that link class, marked as transferred by the
-// returned factor (1 when exact). Ties go to the larger group. Kinds whose
-// variants have laws of their own (send_recv_pairs) are asked for by Time.
+// however many (the link class says what lies between them). A group of one
+// device type that was never measured is predicted by those around it or by the
+// steps that they were fitted with (see Steps), which marks the law as
+// transferred by itself. Else the nearest measured group size on that link
+// class stands in, marked as transferred by the returned factor (1 otherwise).
+// Ties go to the larger group. Kinds whose variants have laws of their own
+// (send_recv_pairs) are asked for by Time.
+//
+// A library whose collectives were measured by element type has no law without
+// one; that of 16-bit floats stands for it, or else of any other type.
 //
 // Where a library has no reduce_scatter (gloo before torch 2.7 has none), the
 // law of all_reduce stands in, marked transferred too: a ring all_reduce is a
@@ -162,18 +175,81 @@ const transferFactor = 1.15
 //
 // Errors: *MissingLawError when the link class has no law for the op at all.
 func (q *Predictor) Over(link string, kind op.Kind, members []op.Member) (law *Law, factor float64, err error) {
-	want := op.NewGroupType(members, 1, link)
-	if l, ok := q.laws[lawKey{kind, op.Variant{}, want.Name}]; ok {
-		return l, 1, nil
+	types := q.types[wireOf{link, kind}]
+	for _, v := range types {
+		if l := q.same(link, kind, v, members); l != nil {
+			return l, 1, nil
+		}
 	}
-	best := -1
+	for _, v := range types {
+		if l := q.unmeasured(link, kind, v, members); l != nil {
+			return l, 1, nil
+		}
+	}
+	for _, v := range types {
+		if l := q.nearest(link, kind, v, members); l != nil {
+			return l, transferFactor, nil
+		}
+	}
+	if kind == op.KindReduceScatter {
+		if law, _, err := q.Over(link, op.KindAllReduce, members); err == nil {
+			return law, transferFactor, nil
+		}
+	}
+	return nil, 0, &MissingLawError{kind, op.Variant{}, "links of class " + link}
+}
+
+// wireOf is a collective over a link class.
+type wireOf struct {
+	link string
+	kind op.Kind
+}
+
+// elementTypes notes the variants that collectives were measured in, in the
+// order in which one stands for the others: without a type, 16-bit floats, the
+// rest by name.
+func (q *Predictor) elementTypes(laws []Law) {
+	links := map[string]string{}
 	for _, g := range q.groups {
-		l, ok := q.laws[lawKey{kind, op.Variant{}, g.Name}]
+		links[g.Name] = g.Link
+	}
+	for _, l := range laws {
+		k := wireOf{links[l.Group], l.Op}
+		only := op.Variant{DType: l.Variant.DType}
+		if l.Group != "" && l.Variant == only && !slices.Contains(q.types[k], only) {
+			q.types[k] = append(q.types[k], only)
+		}
+	}
+	first := []op.DType{op.F16, op.BF16, ""}
+	for _, types := range q.types {
+		slices.SortFunc(types, func(a, b op.Variant) int {
+			return cmp.Or(slices.Index(first, b.DType)-slices.Index(first, a.DType), strings.Compare(string(a.DType), string(b.DType)))
+		})
+	}
+}
+
+// same is the law of exactly these members over a link class, on one node or
+// else on however many.
+func (q *Predictor) same(link string, kind op.Kind, v op.Variant, members []op.Member) *Law {
+	want := op.NewGroupType(members, 1, link).Name
+	if l, ok := q.laws[lawKey{kind, v, want}]; ok {
+		return l
+	}
+	for _, g := range q.groups {
+		if l, ok := q.laws[lawKey{kind, v, g.Name}]; ok && g.Link == link && op.NewGroupType(g.Members, 1, link).Name == want {
+			return l
+		}
+	}
+	return nil
+}
+
+// nearest is the law of the measured group nearest in size over a link class.
+func (q *Predictor) nearest(link string, kind op.Kind, v op.Variant, members []op.Member) (law *Law) {
+	want, best := op.NewGroupType(members, 1, link), -1
+	for _, g := range q.groups {
+		l, ok := q.laws[lawKey{kind, v, g.Name}]
 		if !ok || g.Link != link {
 			continue
-		}
-		if op.NewGroupType(g.Members, 1, link).Name == want.Name {
-			return l, 1, nil
 		}
 		distance := 2 * abs(g.Ranks()-want.Ranks())
 		if g.Ranks() < want.Ranks() {
@@ -183,15 +259,7 @@ func (q *Predictor) Over(link string, kind op.Kind, members []op.Member) (law *L
 			best, law = distance, l
 		}
 	}
-	if law == nil && kind == op.KindReduceScatter {
-		if law, _, err := q.Over(link, op.KindAllReduce, members); err == nil {
-			return law, transferFactor, nil
-		}
-	}
-	if law == nil {
-		return nil, 0, &MissingLawError{kind, op.Variant{}, "links of class " + link}
-	}
-	return law, transferFactor, nil
+	return law
 }
 
 // Transfer predicts a shape by a law and factor found with Over.

@@ -21,6 +21,7 @@ type Profile struct {
 	Groups    []op.GroupType  `json:"groups"`
 	Holdout   Holdout         `json:"holdout"`
 	Laws      []Law           `json:"laws"`
+	Steps     []Steps         `json:"steps,omitempty"` // for groups that were not measured
 	Memory    []MemoryFacts   `json:"memory,omitempty"`
 	Overlaps  []OverlapFact   `json:"overlaps,omitempty"`
 	Outliers  []Outlier       `json:"outliers,omitempty"` // worst first
@@ -77,6 +78,9 @@ func (p *Profile) Validate() error {
 		}
 		seen[l.key()] = true
 	}
+	if err := p.validateSteps(known); err != nil {
+		return err
+	}
 	return p.validateFacts(known)
 }
 
@@ -101,20 +105,58 @@ func (l *Law) validate() error {
 		return fmt.Errorf("group: a law of %s belongs to a group, not to a device", l.Op)
 	case !grouped && (l.Device == "" || l.Group != ""):
 		return fmt.Errorf("device: a law of %s belongs to a device, not to a group", l.Op)
-	case (l.Linear != nil) == (l.Curve != nil):
-		return fmt.Errorf("linear, curve: a law has exactly one of them")
-	case l.Linear == nil && spec.Class == op.Compute, l.Linear != nil && !featured(spec):
-		return fmt.Errorf("linear, curve: the wrong one for %s: compute ops have linear laws, collectives and transfers curves", l.Op)
+	case l.bodies() != 1:
+		return fmt.Errorf("linear, curve, attention, gemm: a law has exactly one of them")
+	case l.Curve != nil && spec.Class == op.Compute, l.Linear != nil && !featured(spec),
+		l.Attention != nil && l.Op != op.KindAttnFwd && l.Op != op.KindAttnBwd, l.GEMM != nil && l.Op != op.KindGEMM:
+		return fmt.Errorf("linear, curve, attention, gemm: the wrong one for %s: collectives and transfers have curves, compute ops the others", l.Op)
 	case !(l.Spread.Lo > 0 && l.Spread.Lo <= 1 && l.Spread.Hi >= 1 && l.Spread.Hi < 1e6):
 		return fmt.Errorf("spread: [%v, %v]: want 0 < lo <= 1 <= hi", l.Spread.Lo, l.Spread.Hi)
 	}
 	if err := l.validateRange(); err != nil {
 		return err
 	}
-	if l.Linear != nil {
+	if err := l.validateFields(spec); err != nil {
+		return err
+	}
+	switch {
+	case l.Linear != nil:
 		return l.Linear.validate()
+	case l.Attention != nil:
+		return l.Attention.Validate()
+	case l.GEMM != nil:
+		return l.GEMM.Validate()
 	}
 	return l.Curve.validate()
+}
+
+// bodies counts the bodies of a law.
+func (l *Law) bodies() int {
+	n := 0
+	for _, set := range []bool{l.Linear != nil, l.Curve != nil, l.Attention != nil, l.GEMM != nil} {
+		if set {
+			n++
+		}
+	}
+	return n
+}
+
+func (l *Law) validateFields(spec op.Spec) error {
+	if !(l.Widen >= 0 && l.Widen < 100) {
+		return fmt.Errorf("widen_per_doubling: %v: want 0 to 100", l.Widen)
+	}
+	if !(l.Scale >= 0 && l.Scale < 1e6) {
+		return fmt.Errorf("scale: %v: want a positive factor, or none", l.Scale)
+	}
+	for name, f := range map[string]*Field{"correction": l.Correction, "width": l.Width} {
+		if f == nil {
+			continue
+		}
+		if err := f.validate(spec.Example); err != nil {
+			return fmt.Errorf("%s.%w", name, err)
+		}
+	}
+	return nil
 }
 
 func featured(spec op.Spec) bool {
@@ -162,46 +204,6 @@ func (l *Linear) validate() error {
 func (c Coef) validate() error {
 	if !(c.Value >= 0 && c.Lo >= 0 && c.Lo <= c.Value && c.Hi >= c.Value) || math.IsInf(c.Hi, 0) {
 		return fmt.Errorf("%v in [%v, %v]: want 0 <= lo95 <= value <= hi95", c.Value, c.Lo, c.Hi)
-	}
-	return nil
-}
-
-func (c *Curve) validate() error {
-	switch {
-	case c.Form == AlphaBeta && len(c.Pieces) > 0 && len(c.Knots) == 0:
-		return c.validatePieces()
-	case c.Form == LogLog && len(c.Knots) > 0 && len(c.Pieces) == 0:
-		return c.validateKnots()
-	}
-	return fmt.Errorf("curve.form: %q with %d pieces and %d knots: want alpha_beta with pieces or log_log with knots", c.Form, len(c.Pieces), len(c.Knots))
-}
-
-func (c *Curve) validatePieces() error {
-	for i, p := range c.Pieces {
-		if p.From < 0 || (i > 0 && p.From <= c.Pieces[i-1].From) {
-			return fmt.Errorf("curve.pieces[%d].from_bytes: %d: must rise", i, int64(p.From))
-		}
-		if err := p.Alpha.validate(); err != nil {
-			return fmt.Errorf("curve.pieces[%d].alpha_s: %w", i, err)
-		}
-		if err := p.Beta.validate(); err != nil {
-			return fmt.Errorf("curve.pieces[%d].s_per_byte: %w", i, err)
-		}
-		if p.Alpha.Value+p.Beta.Value <= 0 {
-			return fmt.Errorf("curve.pieces[%d]: costs nothing", i)
-		}
-	}
-	return nil
-}
-
-func (c *Curve) validateKnots() error {
-	for i, k := range c.Knots {
-		if k.Bytes <= 0 || !(k.Seconds > 0) || math.IsInf(float64(k.Seconds), 0) {
-			return fmt.Errorf("curve.knots[%d]: %d bytes in %v s: want both positive", i, int64(k.Bytes), float64(k.Seconds))
-		}
-		if i > 0 && (k.Bytes <= c.Knots[i-1].Bytes || k.Seconds < c.Knots[i-1].Seconds) {
-			return fmt.Errorf("curve.knots[%d]: must rise", i)
-		}
 	}
 	return nil
 }

@@ -50,10 +50,11 @@ type Data struct {
 	Disturbed int // points measured while others held the cores
 	Drift     []Drift
 
-	byKey  map[string]int
-	first  map[string]float64 // first time of every canary
-	places []profile.Place    // the first of a device or group is where Points were measured
-	peers  []peer
+	foreign bool // of the recording being read: see profile.Header.Imported
+	byKey   map[string]int
+	first   map[string]float64 // first time of every canary
+	places  []profile.Place    // the first of a device or group is where Points were measured
+	peers   []peer
 }
 
 // Drift is how a canary's newest time compares with its first.
@@ -86,7 +87,7 @@ func (d *Data) header(h *profile.Header) error {
 	if len(d.Devices) > 0 && d.Simulated != h.Simulated {
 		return fmt.Errorf("simulated: %v: simulated and measured recordings are never fitted together", h.Simulated)
 	}
-	d.Simulated = h.Simulated
+	d.Simulated, d.foreign = h.Simulated, h.Imported()
 	d.Created = max(d.Created, h.Created)
 	for _, dev := range h.Devices {
 		i := slices.IndexFunc(d.Devices, func(o op.DeviceType) bool { return o.Name == dev.Name })
@@ -131,6 +132,9 @@ func (d *Data) Observe(p *profile.Point) {
 		}
 		q.visits = append(q.visits, m)
 		q.Seconds = settle(q.visits)
+		if d.foreign {
+			q.Seconds = stats.Median(q.visits)
+		}
 		return
 	}
 	d.byKey[key] = len(d.Points)
@@ -205,13 +209,14 @@ func (d *Data) warnings() []string {
 	return w
 }
 
-func (d *Data) parallel(on string) int {
+// device finds a device type by name; a group has none.
+func (d *Data) device(on string) op.DeviceType {
 	for _, dev := range d.Devices {
 		if dev.Name == on {
-			return dev.Parallel
+			return dev
 		}
 	}
-	return 1
+	return op.DeviceType{}
 }
 
 // Stratum is all points that one law is fitted to.

@@ -41,19 +41,26 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 		Simulated: d.Simulated, Devices: slices.Clone(d.Devices), Groups: slices.Clone(d.Groups),
 		Holdout: costmodel.Holdout{Seed: o.Seed, Share: o.Share}, Warnings: d.warnings(),
 	}
+	var tasks []*task
+	held := map[*task][]Point{}
 	for _, s := range d.Strata() {
-		fitted, held := s.split(o)
+		fitted, kept := s.split(o)
 		if len(fitted) < fewestToFit {
 			p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %d points to fit, too few for a law (want %d)", s, len(fitted), fewestToFit))
 			continue
 		}
-		law, err := s.law(d, fitted)
-		if err != nil {
-			p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %v", s, err))
+		t := &task{Stratum: s, points: fitted}
+		tasks, held[t] = append(tasks, t), kept
+	}
+	together := estimate(d, tasks)
+	p.Steps, p.Warnings = together.steps, append(p.Warnings, together.warnings...)
+	for _, t := range tasks {
+		if t.err != nil {
+			p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %v", t.Stratum, t.err))
 			continue
 		}
-		law.Fit, law.Held = Judge(law, fitted), Judge(law, held)
-		p.Laws = append(p.Laws, *law)
+		t.law.Fit, t.law.Held = Judge(t.law, t.points), Judge(t.law, held[t])
+		p.Laws = append(p.Laws, *t.law)
 	}
 	d.facts(p)
 	if len(p.Laws) == 0 {
@@ -63,7 +70,7 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 }
 
 // law fits a stratum with the estimator of its op's class.
-func (s Stratum) law(d *Data, points []Point) (*costmodel.Law, error) {
+func (s Stratum) law(d *Data, points []Point, sibling *costmodel.Field) (*costmodel.Law, error) {
 	law := &costmodel.Law{Op: s.Op, Variant: s.Variant, Range: hull(s.Op, points)}
 	spec, err := op.Lookup(s.Op)
 	if err != nil {
@@ -74,7 +81,15 @@ func (s Stratum) law(d *Data, points []Point) (*costmodel.Law, error) {
 	} else {
 		law.Device = s.On
 	}
-	candidates, compared := forms(spec, d.parallel(s.On), points)
+	dev := d.device(s.On)
+	candidates, compared := forms(spec, max(1, dev.Parallel), points)
+	if core, ok := coreOf(s.Op, dev); ok {
+		if err := core.tiled(law, dev, points, nil, sibling); err != nil {
+			return nil, err
+		}
+		compare(law, append(compared, candidates...), points)
+		return law, nil
+	}
 	return law, choose(law, candidates, compared, points)
 }
 

@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"slices"
@@ -72,12 +73,26 @@ func choose(law *costmodel.Law, candidates, compared []form, points []Point) err
 		}
 		law.Rivals = append(law.Rivals, costmodel.Rival{Form: f.name, Median: medianError(logs[i]), Chosen: take})
 	}
+	compare(law, compared, points)
+	return nil
+}
+
+// enoughToCompare points say how good a form is that is only fitted to be
+// compared with.
+const enoughToCompare = 400
+
+// compare adds forms to a law's rivals without choosing among them.
+func compare(law *costmodel.Law, compared []form, points []Point) {
+	if len(points) > enoughToCompare {
+		points = slices.Clone(points)
+		slices.SortFunc(points, func(a, b Point) int { return cmp.Compare(a.rank, b.rank) })
+		points = points[:enoughToCompare]
+	}
 	for _, f := range compared {
 		if l := f.crossValidate(points); whole(l) {
 			law.Rivals = append(law.Rivals, costmodel.Rival{Form: f.name, Median: medianError(l)})
 		}
 	}
-	return nil
 }
 
 // whole says that every fold could be fitted.

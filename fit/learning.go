@@ -279,7 +279,7 @@ func sitAll(d *Data, of []learner, sizes []int, repeats int) []result {
 // sit fits a law to subsets of every size and judges each on the held-out points
 // that lie inside the range of all its points.
 func (l learner) sit(d *Data, sizes []int, repeats int) (exams, error) {
-	whole, err := l.law(d, l.fitted)
+	whole, err := lawOf(d, l.Stratum, l.fitted)
 	if err != nil {
 		return nil, err
 	}
@@ -294,7 +294,7 @@ func (l learner) sit(d *Data, sizes []int, repeats int) (exams, error) {
 		for r := range repeats {
 			law := whole
 			if n < len(l.fitted) {
-				if law, err = l.law(d, l.draw(n, r)); err != nil {
+				if law, err = lawOf(d, l.Stratum, l.draw(n, r)); err != nil {
 					return nil, fmt.Errorf("fitted to %d points: %w", n, err)
 				}
 			}

@@ -66,26 +66,6 @@ func (p *Problem) uses(l *costmodel.Law) bool {
 func slower(profile *costmodel.Profile, i int) *costmodel.Profile {
 	p := *profile
 	p.Laws = append([]costmodel.Law(nil), profile.Laws...)
-	l := &p.Laws[i]
-	by := l.Spread.Hi
-	if l.Linear != nil {
-		c := *l.Linear
-		for _, k := range []*costmodel.Coef{&c.Launch, &c.PerFLOP, &c.PerRow, &c.PerByte, &c.PerTail} {
-			k.Value *= by
-		}
-		l.Linear = &c
-		return &p
-	}
-	c := *l.Curve
-	c.Pieces = append([]costmodel.Piece(nil), c.Pieces...)
-	for k := range c.Pieces {
-		c.Pieces[k].Alpha.Value *= by
-		c.Pieces[k].Beta.Value *= by
-	}
-	c.Knots = append([]costmodel.Knot(nil), c.Knots...)
-	for k := range c.Knots {
-		c.Knots[k].Seconds *= units.Seconds(by)
-	}
-	l.Curve = &c
+	p.Laws[i] = p.Laws[i].Slowed(p.Laws[i].Spread.Hi)
 	return &p
 }

@@ -13,18 +13,27 @@ import (
 
 func (a *app) fit() *cobra.Command {
 	o := fit.Defaults()
-	out := ""
+	out, study := "", ""
 	c := &cobra.Command{
 		Use:   "fit recordings... -o x.profile.json",
 		Short: "Fit laws to recordings and state their error on points set aside before the fit",
 		Long: `Reads one or more recordings and writes a profile: a law for every op, variant
 and device (or group), with coefficients and their 95 % intervals, the range
 they hold in, and their error on points that were set aside by seed before the
-fit. The same recordings and seed give the same bytes.`,
+fit. The same recordings and seed give the same bytes.
+
+With --study it fits nothing for keeps: it holds points out in the named ways
+(interp: shapes at random; heads: odd head counts; longer: what is longer or
+larger than the rest), fits laws to the others, and says how well they and the
+simpler forms that planners use predict what they never saw.`,
 		Example: `  evenkeel fit prof/calibration.rec.jsonl -o prof/calibration.profile.json
-  evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json`,
+  evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json
+  evenkeel fit gpu.rec.jsonl --study interp,longer`,
 		Args: args(cobra.MinimumNArgs(1), "recordings"),
 		RunE: func(c *cobra.Command, paths []string) error {
+			if study != "" {
+				return a.study(paths, study)
+			}
 			if out == "" {
 				return usagef("fit: -o is missing: name the profile to write")
 			}
@@ -36,6 +45,7 @@ fit. The same recordings and seed give the same bytes.`,
 		},
 	}
 	c.Flags().StringVarP(&out, "output", "o", "", "profile to write")
+	c.Flags().StringVar(&study, "study", "", "hold points out in these ways and compare forms of laws on them, instead of writing a profile: interp, heads, longer")
 	c.Flags().Uint64Var(&o.Seed, "seed", o.Seed, "seed of the hold-out")
 	c.Flags().Float64Var(&o.Share, "holdout", o.Share, "share of points set aside before the fit")
 	return c
@@ -57,4 +67,21 @@ func (a *app) fitFiles(_ context.Context, paths []string, out string, o fit.Opti
 		return nil, err
 	}
 	return p, doc.Save(out, p)
+}
+
+// study compares forms of laws on points kept from them.
+func (a *app) study(paths []string, names string) error {
+	splits, err := fit.SplitsNamed(names)
+	if err != nil {
+		return usagef("--study: %w", err)
+	}
+	d, err := loadData(paths)
+	if err != nil {
+		return err
+	}
+	rows, err := fit.Study(d, splits, func(done, all int) { a.note("studied %d of %d ways of holding points out", done, all) })
+	if err != nil {
+		return err
+	}
+	return a.print(rows, func(w io.Writer) error { return results.Study(w, splits, rows) })
 }

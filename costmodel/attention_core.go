@@ -1,0 +1,199 @@
+package costmodel
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// AttentionCore is the physical part of an attention law: how tiles of rows and
+// keys fill a device's units, what the memory and the launches cost, and how
+// sustained work slows the clock. A call of one block takes
+//
+//	w = tile_s W + task_s ceil(Q/P) + stream_ratio m(own) + tail_ratio alone_ratio tile_s L (1 - P/Q)+
+//	l = alone_ratio tile_s L + start_s
+//	x = launch_s + |(|(w, l)|_overlap_norm, traffic_ratio m(all))|_memory_norm + (split ? merge_s : 0)
+//	  + |(side_launch_s, m(side_kv_ratio kv + side_q_ratio q), side_token_s n min(width, 512)/512 / P)|_3
+//	t = x + slow_ratio (tile_s W)^2/x s/(1+s),  s = (x/slow_at_s)^slow_norm
+//
+// with P units, W tiles on the mean unit, Q tasks of which the longest has L
+// tiles, n tokens and m(b) the time of b bytes. |.|_p is the p-norm: a soft
+// maximum that grows with each of its parts. The two bounds w and l are Graham's
+// (1969) of list scheduling. Coefficients are in seconds or without unit.
+type AttentionCore struct {
+	Parallel int  `json:"parallel"`   // units that run a task each: SMs or threads
+	TileRows int  `json:"tile_rows"`  // query rows of a task; key rows in the backward pass
+	TileKeys int  `json:"tile_keys"`  // keys of one step of a task
+	Packed   bool `json:"gqa_packed"` // query heads that share a KV head share its tasks
+	SplitKV  bool `json:"split_kv"`   // few tasks are cut along the keys and merged
+	Waves    bool `json:"waves"`      // equal tasks come in whole waves
+
+	Tile  float64 `json:"tile_s"`      // one tile on one busy unit
+	Task  float64 `json:"task_s"`      // begin and end of a task on a busy unit
+	Alone float64 `json:"alone_ratio"` // a tile of a task that has a unit alone, over tile_s
+	Start float64 `json:"start_s"`     // begin of the longest task
+	Tail  float64 `json:"tail_ratio"`  // how much of the longest task runs after the others
+
+	Launch  float64 `json:"launch_s"`
+	Merge   float64 `json:"merge_s"` // of what a split computed
+	Overlap float64 `json:"overlap_norm"`
+
+	Byte    float64 `json:"s_per_byte"`    // of device memory
+	Cached  float64 `json:"cached_ratio"`  // of a byte in the last cache, over s_per_byte
+	Cache   float64 `json:"cache_bytes"`   // of which all is a hit up to here
+	Traffic float64 `json:"traffic_ratio"` // bytes moved over those of the operands, behind the tiles
+	Stream  float64 `json:"stream_ratio"`  // the same of a task's own rows, which no tile hides
+	Memory  float64 `json:"memory_norm"`
+
+	// The side kernel runs before or after: it writes keys and values to a
+	// cache, turns them, or sums and casts the gradients.
+	SideLaunch float64 `json:"side_launch_s"`
+	SideKV     float64 `json:"side_kv_ratio"` // bytes moved over those of keys and values
+	SideQ      float64 `json:"side_q_ratio"`  // bytes moved over those of queries
+	SideToken  float64 `json:"side_token_s"`  // a unit's time for a token of full width
+
+	Slow     float64 `json:"slow_ratio"` // share that sustained full load adds
+	SlowAt   float64 `json:"slow_at_s"`  // half of it is reached here
+	SlowNorm float64 `json:"slow_norm"`  // how suddenly
+}
+
+// Seconds is the time of one call, forward or backward. It does not allocate
+// and, at an unchanged Split, never falls when tokens, heads or batch grow.
+func (c *AttentionCore) Seconds(a op.Attention, backward bool) float64 {
+	return c.At(c.Geometry(a, backward))
+}
+
+// At is the time of a call whose geometry is known: a fit asks for one geometry
+// with many coefficients.
+func (c *AttentionCore) At(g AttentionGeometry) float64 {
+	byteTime := c.byteTime(g.Bytes)
+	longest := c.Alone * c.Tile * g.Longest
+	busy := c.Tile*g.Tiles + c.Task*g.Tasks + c.Stream*byteTime*g.OwnBytes + c.Tail*longest*g.Waiting
+	x := c.Launch + softMax(softMax(busy, longest+c.Start, c.Overlap), c.Traffic*byteTime*g.Bytes, c.Memory)
+	if g.Split > 1 {
+		x += c.Merge
+	}
+	x += c.side(&g, byteTime)
+	return c.sustained(x, c.Tile*g.Tiles)
+}
+
+// side is the time of the side kernel. Its launch, its bytes and its blocks of
+// threads bound it, whichever is slowest. A block has a token and as many
+// threads as that has key elements, up to 512: fewer threads let more blocks
+// share a unit. The limit showed as a step from 4 to 8 KV heads of 128 on every
+// GPU type whose engine writes a paged cache.
+func (c *AttentionCore) side(g *AttentionGeometry, byteTime float64) float64 {
+	moved := byteTime * (c.SideKV*g.KVBytes + c.SideQ*g.QBytes)
+	blocks := c.SideToken * g.Tokens * min(g.Width/sideThreads, 1) / float64(c.Parallel)
+	return math.Cbrt(cube(c.SideLaunch) + cube(moved) + cube(blocks))
+}
+
+// sideThreads is the most threads a block of the side kernel has.
+const sideThreads = 512
+
+// sustained adds what the power limit costs: the share of x that is dense
+// arithmetic, squared, tells how hot the device runs, and calls much shorter
+// than slow_at_s end before the limit acts.
+func (c *AttentionCore) sustained(x, dense float64) float64 {
+	s := math.Pow(x/c.SlowAt, c.SlowNorm)
+	if math.IsInf(s, 1) {
+		return x + c.Slow*dense*dense/x
+	}
+	return x + c.Slow*dense*dense/x*s/(1+s)
+}
+
+// byteTime is the time of a byte when a call touches `bytes`: between a hit's
+// and a miss's, with half of them missing at cache_bytes.
+func (c *AttentionCore) byteTime(bytes float64) float64 {
+	fill := bytes / c.Cache
+	fill *= fill
+	fill *= fill
+	miss := 1.0
+	if fill < 1e300 {
+		miss = fill / (1 + fill)
+	}
+	return c.Byte * (miss + (1-miss)*c.Cached)
+}
+
+func cube(x float64) float64 { return x * x * x }
+
+// softMax is the p-norm of two times, p >= 1: their sum at 1, their maximum at
+// infinity.
+func softMax(a, b, p float64) float64 {
+	if a < b {
+		a, b = b, a
+	}
+	if b <= 0 {
+		return a
+	}
+	return a * math.Pow(1+math.Pow(b/a, p), 1/p)
+}
+
+// AttentionCoefficient is one fitted number of an AttentionCore.
+type AttentionCoefficient struct {
+	Name  string // its document key
+	Value *float64
+	Least float64 // what it is above: the norms' is 1
+}
+
+// Coefficients lists the fitted numbers; writing through them changes the core.
+func (c *AttentionCore) Coefficients() []AttentionCoefficient {
+	return []AttentionCoefficient{
+		{"tile_s", &c.Tile, 0}, {"task_s", &c.Task, 0}, {"alone_ratio", &c.Alone, 0}, {"start_s", &c.Start, 0}, {"tail_ratio", &c.Tail, 0},
+		{"launch_s", &c.Launch, 0}, {"merge_s", &c.Merge, 0}, {"overlap_norm", &c.Overlap, 1},
+		{"s_per_byte", &c.Byte, 0}, {"cached_ratio", &c.Cached, 0}, {"cache_bytes", &c.Cache, 0},
+		{"traffic_ratio", &c.Traffic, 0}, {"stream_ratio", &c.Stream, 0}, {"memory_norm", &c.Memory, 1},
+		{"side_launch_s", &c.SideLaunch, 0}, {"side_kv_ratio", &c.SideKV, 0}, {"side_q_ratio", &c.SideQ, 0}, {"side_token_s", &c.SideToken, 0},
+		{"slow_ratio", &c.Slow, 0}, {"slow_at_s", &c.SlowAt, 0}, {"slow_norm", &c.SlowNorm, 0},
+	}
+}
+
+// Validate reports the first field that is missing or out of range. Within the
+// ranges the time is finite, positive and monotone as Seconds promises.
+func (c *AttentionCore) Validate() error {
+	for _, f := range []struct {
+		name        string
+		value, most int
+	}{{"parallel", c.Parallel, 1 << 20}, {"tile_rows", c.TileRows, 1 << 16}, {"tile_keys", c.TileKeys, 1 << 16}} {
+		if f.value < 1 || f.value > f.most {
+			return fmt.Errorf("%s: %d: want 1 to %d", f.name, f.value, f.most)
+		}
+	}
+	for _, k := range c.Coefficients() {
+		if !(*k.Value > 0 && *k.Value >= k.Least && *k.Value < 1e18) {
+			return fmt.Errorf("%s: %v: want a positive number, at least %v", k.Name, *k.Value, k.Least)
+		}
+	}
+	switch {
+	case c.Cached > 1:
+		return fmt.Errorf("cached_ratio: %v: a hit costs no more than a miss, want at most 1", c.Cached)
+	case c.Slow > 1:
+		return fmt.Errorf("slow_ratio: %v: beyond 1 longer calls would take less time", c.Slow)
+	case c.Overlap > 1e3 || c.Memory > 1e3 || c.SlowNorm > 1e3:
+		return fmt.Errorf("overlap_norm, memory_norm, slow_norm: %v, %v, %v: want at most 1000", c.Overlap, c.Memory, c.SlowNorm)
+	}
+	return nil
+}
+
+// Scaled is the core of the same kernel on another device, by datasheet ratios:
+// tiles by the peak rate a unit, bytes by the memory's, the cache by its size.
+// What a datasheet leaves out keeps its value.
+func (c *AttentionCore) Scaled(from, to op.DeviceType) *AttentionCore {
+	s := *c
+	s.Parallel = to.Parallel
+	slower := over(from.Sheet.BF16PerS/float64(from.Parallel), to.Sheet.BF16PerS/float64(to.Parallel))
+	s.Tile *= slower
+	s.Task *= slower
+	s.Byte *= over(from.Sheet.MemoryPerS, to.Sheet.MemoryPerS)
+	s.Cache *= over(float64(to.Sheet.L2), float64(from.Sheet.L2))
+	return &s
+}
+
+// over is a ratio of datasheet figures, 1 where one of them is unknown.
+func over(a, b float64) float64 {
+	if !(a > 0 && b > 0) {
+		return 1
+	}
+	return a / b
+}

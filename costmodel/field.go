@@ -1,0 +1,230 @@
+package costmodel
+
+import (
+	"bytes"
+	"compress/flate"
+	"encoding/base64"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"sort"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// Field is a smooth correction of a law over the logarithms of a shape's axes:
+// the time of the physical core is multiplied by exp of what the field holds at
+// the shape. It is multilinear between the nodes of a lattice. Beyond the ends
+// of an axis it keeps the edge's value and decays to none with every octave,
+// so that far outside what was measured the core alone speaks.
+type Field struct {
+	Axes []FieldAxis `json:"axes"`
+	// Tile rounds lengths beyond it up to its multiples, as the core does, so
+	// that the correction never falls where the core stands still; 0 does not.
+	Tile int `json:"tile_tokens,omitzero"`
+	// Decay is the number of octaves beyond the lattice over which the
+	// correction falls to 1/e.
+	Decay  float64    `json:"decay_octaves"`
+	Step   float64    `json:"step"`   // log ratio of one count of Values
+	Values NodeValues `json:"values"` // of all nodes, the last axis fastest
+}
+
+// FieldAxis is one axis of a lattice with its nodes, rising.
+type FieldAxis struct {
+	Name  string    `json:"axis"`
+	Nodes []float64 `json:"nodes"`
+}
+
+// maxFieldAxes keeps an evaluation short: it looks at two nodes an axis.
+const maxFieldAxes = 4
+
+// Log is the logarithm of the correction at a shape. It does not allocate.
+func (f *Field) Log(s op.Shape) float64 {
+	if f == nil {
+		return 0
+	}
+	var place [maxFieldAxes]cell
+	beyond := 0.0
+	for i := range f.Axes {
+		var out float64
+		place[i], out = f.Axes[i].locate(f.coord(i, s))
+		beyond = max(beyond, out)
+	}
+	v := f.blend(place[:len(f.Axes)], 0, 0)
+	if beyond > 0 {
+		v *= math.Exp(-beyond / f.Decay)
+	}
+	return v * f.Step
+}
+
+// cell is the node below a coordinate and the way to the next, 0 to 1.
+type cell struct {
+	node int
+	way  float64
+}
+
+// locate finds a coordinate among the nodes, and how many octaves it lies
+// beyond them.
+func (a *FieldAxis) locate(x float64) (c cell, beyond float64) {
+	last := len(a.Nodes) - 1
+	switch {
+	case x <= a.Nodes[0]:
+		return cell{0, 0}, math.Log2(a.Nodes[0] / x)
+	case x >= a.Nodes[last]:
+		return cell{last, 0}, math.Log2(x / a.Nodes[last])
+	}
+	i := sort.SearchFloat64s(a.Nodes, x)
+	if a.Nodes[i] == x {
+		return cell{i, 0}, 0
+	}
+	lo, hi := a.Nodes[i-1], a.Nodes[i]
+	return cell{i - 1, math.Log2(x/lo) / math.Log2(hi/lo)}, 0
+}
+
+// blend interpolates over the axes from `axis` on, with the nodes of the axes
+// before it fixed at index `base`.
+func (f *Field) blend(place []cell, axis, base int) float64 {
+	if axis == len(place) {
+		return float64(f.Values[base])
+	}
+	c, n := place[axis], len(f.Axes[axis].Nodes)
+	v := f.blend(place, axis+1, base*n+c.node)
+	if c.way > 0 {
+		v += c.way * (f.blend(place, axis+1, base*n+c.node+1) - v)
+	}
+	return v
+}
+
+// coord is the place of a shape on an axis.
+func (f *Field) coord(axis int, s op.Shape) float64 {
+	x := AxisOf(f.Axes[axis].Name, s)
+	if tile := float64(f.Tile); tile > 0 && x > tile && f.Axes[axis].lengths() {
+		x = math.Ceil(x/tile) * tile
+	}
+	return x
+}
+
+func (a *FieldAxis) lengths() bool { return a.Name == "q_len" || a.Name == "kv_len" }
+
+// AxisOf is the value of a named axis of a shape of attention or GEMM: one of
+// its coordinates, or blocks (the query heads of the whole batch), tokens (its
+// queries), gqa (the query heads that share a KV head) and weights (n k of a
+// GEMM). It is NaN for an unknown name.
+func AxisOf(name string, s op.Shape) float64 {
+	switch v := s.(type) {
+	case op.AttnFwd:
+		return attentionAxis(name, &v.Attention)
+	case op.AttnBwd:
+		return attentionAxis(name, &v.Attention)
+	case op.GEMM:
+		switch name {
+		case "m":
+			return float64(v.M)
+		case "n":
+			return float64(v.N)
+		case "k":
+			return float64(v.K)
+		case "weights":
+			return float64(v.N) * float64(v.K)
+		}
+	}
+	return math.NaN()
+}
+
+func attentionAxis(name string, a *op.Attention) float64 {
+	switch name {
+	case "q_len":
+		return float64(a.QLen)
+	case "kv_len":
+		return float64(a.KVLen)
+	case "q_heads":
+		return float64(a.QHeads)
+	case "kv_heads":
+		return float64(a.KVHeads)
+	case "batch":
+		return float64(a.Blocks())
+	case "blocks":
+		return float64(a.Blocks() * a.QHeads)
+	case "tokens":
+		return float64(a.Blocks()) * float64(a.QLen)
+	case "gqa":
+		return float64(a.QHeads) / float64(a.KVHeads)
+	}
+	return math.NaN()
+}
+
+func (f *Field) validate(example op.Shape) error {
+	size := 1
+	for i, a := range f.Axes {
+		if math.IsNaN(AxisOf(a.Name, example)) {
+			return fmt.Errorf("axes[%d].axis: %q: %s has no such axis", i, a.Name, example.Kind())
+		}
+		for j, x := range a.Nodes {
+			if !(x > 0) || math.IsInf(x, 0) || j > 0 && x <= a.Nodes[j-1] {
+				return fmt.Errorf("axes[%d].nodes[%d]: %v: want positive numbers that rise", i, j, x)
+			}
+		}
+		size *= len(a.Nodes)
+	}
+	switch {
+	case len(f.Axes) < 1 || len(f.Axes) > maxFieldAxes:
+		return fmt.Errorf("axes: %d: want 1 to %d", len(f.Axes), maxFieldAxes)
+	case size == 0 || size != len(f.Values):
+		return fmt.Errorf("values: %d: the axes have %d nodes", len(f.Values), size)
+	case !(f.Step > 0 && f.Step < 1) || !(f.Decay > 0 && f.Decay < 100) || f.Tile < 0:
+		return fmt.Errorf("step: %v, decay_octaves %v, tile_tokens %d: want 0 < step < 1, 0 < decay < 100, tile >= 0", f.Step, f.Decay, f.Tile)
+	}
+	return nil
+}
+
+// NodeValues are the counts at the nodes of a lattice. As text they are the
+// differences from node to node, deflated, in base64: neighbours are alike, so
+// a profile stays small.
+type NodeValues []int16
+
+// maxNodes bounds what a document can make a reader allocate.
+const maxNodes = 1 << 20
+
+// MarshalText implements encoding.TextMarshaler.
+func (v NodeValues) MarshalText() ([]byte, error) {
+	var raw bytes.Buffer
+	w, err := flate.NewWriter(&raw, flate.BestCompression)
+	if err != nil {
+		return nil, err
+	}
+	deltas, last := make([]byte, 0, 2*len(v)), int16(0)
+	for _, x := range v {
+		deltas = binary.AppendVarint(deltas, int64(x)-int64(last))
+		last = x
+	}
+	if _, err := w.Write(deltas); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	return base64.StdEncoding.AppendEncode(nil, raw.Bytes()), nil
+}
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (v *NodeValues) UnmarshalText(text []byte) error {
+	raw, err := base64.StdEncoding.AppendDecode(nil, text)
+	if err != nil {
+		return fmt.Errorf("node values are not base64: %w", err)
+	}
+	deltas, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(raw)), 3*maxNodes))
+	if err != nil {
+		return fmt.Errorf("node values are not deflated: %w", err)
+	}
+	*v = nil
+	last := int64(0)
+	for len(deltas) > 0 {
+		d, n := binary.Varint(deltas)
+		if last += d; n <= 0 || last != int64(int16(last)) || len(*v) == maxNodes {
+			return fmt.Errorf("node values: node %d is torn or out of range", len(*v))
+		}
+		*v, deltas = append(*v, int16(last)), deltas[n:]
+	}
+	return nil
+}

@@ -1,0 +1,287 @@
+package costmodel
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Steps is the law of a collective over the size of its group, for groups of
+// one device type on one link class that were never measured: a message of s
+// bytes among n ranks takes
+//
+//	t = (alpha + per_rank (n-2) + per_byte w s + per_root sqrt(s)) x factor(s/n)
+//
+// with w s the bytes on the busiest port: the latency of a transport's steps,
+// the rate of a port, what cutting the message into chunks costs (which grows
+// with the root of the bytes and not with the group), and what the measured
+// groups differ from that by the bytes of a rank's chunk. It is fitted together
+// with the laws of the measured groups.
+type Steps struct {
+	Op      op.Kind       `json:"op"`
+	Variant op.Variant    `json:"variant,omitzero"`
+	Device  string        `json:"device"` // of every rank
+	Link    string        `json:"link"`
+	Ranks   []int         `json:"measured_ranks"` // by rising size
+	Alpha   float64       `json:"alpha_s"`        // of a pair
+	PerRank float64       `json:"s_per_rank"`     // of each rank more
+	PerByte float64       `json:"s_per_byte"`     // on the busiest port
+	PerRoot float64       `json:"s_per_root_byte"`
+	Chunks  []ChunkFactor `json:"chunks"` // by rising bytes
+}
+
+// ChunkFactor is by what measured groups differ from the steps at so many
+// bytes a rank, and half the width of the 90 % interval there for a group twice
+// as large as the largest measured one, in |log(measured/predicted)|.
+type ChunkFactor struct {
+	Bytes  units.Bytes `json:"chunk_bytes"`
+	Factor float64     `json:"factor"`
+	Half   float64     `json:"half_width"`
+}
+
+// Law is the law of the steps for a group of n ranks, marked as transferred
+// from the measured groups. Its interval widens by a half with every doubling
+// beyond twice the largest measured group.
+func (s *Steps) Law(n int) *Law {
+	curve := &Curve{Form: LogLog}
+	widen := 1 + max(0, math.Log2(float64(n)/float64(s.Ranks[len(s.Ranks)-1]))-1)/2
+	t, widest := 0.0, 0.0
+	for _, c := range s.Chunks {
+		bytes := float64(c.Bytes) * float64(n)
+		half := min(maxHalfWidth/2, widen*c.Half)
+		t = max(t, s.seconds(n, bytes)*c.Factor)
+		curve.add(portShare(s.Op, n)*bytes, t, half)
+		widest = max(widest, half)
+	}
+	law := lawOfGroup(s.Op, s.Variant, op.NewGroupType([]op.Member{{Device: s.Device, Count: n}}, 1, s.Link), curve, widest)
+	first, last := s.Chunks[0].Bytes, s.Chunks[len(s.Chunks)-1].Bytes
+	law.Range = []AxisRange{{"bytes", float64(first) * float64(n), float64(last) * float64(n)}}
+	law.From = fmt.Sprintf("groups of %s %s", numbers(s.Ranks), s.Device)
+	return law
+}
+
+// seconds is the time without the factor.
+func (s *Steps) seconds(n int, bytes float64) float64 {
+	return s.Alpha + s.PerRank*float64(n-2) + s.PerByte*portShare(s.Op, n)*bytes + s.PerRoot*math.Sqrt(bytes)
+}
+
+// portShare is what share of a message's bytes crosses the busiest port of n.
+func portShare(k op.Kind, n int) float64 {
+	const large = 1 << 40 // where the rounding of chunks is nothing
+	return float64(op.Volume(op.OfMessage(k, op.Message{Group: n, Bytes: large}))) / large
+}
+
+func lawOfGroup(k op.Kind, v op.Variant, g op.GroupType, c *Curve, half float64) *Law {
+	return &Law{Op: k, Variant: v, Group: g.Name, Curve: c, Spread: Spread{Lo: math.Exp(-half), Hi: math.Exp(half)}}
+}
+
+func numbers(n []int) string {
+	var words []string
+	for _, x := range n {
+		words = append(words, fmt.Sprint(x))
+	}
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " and " + words[len(words)-1]
+}
+
+// between is the law of a group of n ranks between two measured ones: at equal
+// bytes the logarithm of the time runs straight in the logarithm of the ranks.
+// What the two differ by widens the interval, most half way.
+func between(n int, small, large sized, g op.GroupType) *Law {
+	w := math.Log(float64(n)/float64(small.ranks)) / math.Log(float64(large.ranks)/float64(small.ranks))
+	lo := max(small.law.Range[0].Min, large.law.Range[0].Min)
+	hi := max(lo, min(small.law.Range[0].Max, large.law.Range[0].Max))
+	share := portShare(small.law.Op, n)
+	curve, t, widest := &Curve{Form: LogLog}, 0.0, leastHalfWidth
+	for bytes := lo; bytes <= 2*hi; bytes *= math.Sqrt2 {
+		a, h := small.at(bytes)
+		b, k := large.at(bytes)
+		half := min(maxHalfWidth/2, max(h, k, leastHalfWidth)+w*(1-w)*math.Abs(a-b))
+		t = max(t, math.Exp(a+w*(b-a)))
+		curve.add(share*bytes, t, half)
+		widest = max(widest, half)
+	}
+	law := lawOfGroup(small.law.Op, small.law.Variant, g, curve, widest)
+	law.Range = []AxisRange{{"bytes", lo, hi}}
+	law.From = small.law.Group + " and " + large.law.Group
+	return law
+}
+
+// at is the logarithm of the time of so many bytes and half the width of its
+// interval.
+func (s sized) at(bytes float64) (log, half float64) {
+	e := s.law.Predict(op.OfMessage(s.law.Op, op.Message{Group: s.ranks, Bytes: units.Bytes(bytes), DType: s.law.Variant.DType}))
+	return math.Log(float64(e.Mid)), math.Log(float64(e.Hi) / float64(e.Mid))
+}
+
+// add appends a knot where it lies beyond the last.
+func (c *Curve) add(bytes, seconds, half float64) {
+	at := units.Bytes(math.Round(bytes))
+	if n := len(c.Knots); at < 1 || n > 0 && at <= c.Knots[n-1].Bytes {
+		return
+	}
+	c.Knots = append(c.Knots, Knot{Bytes: at, Seconds: units.Seconds(seconds)})
+	c.HalfWidths = append(c.HalfWidths, half)
+}
+
+// leastHalfWidth keeps an interval from being empty.
+const leastHalfWidth = 1e-3
+
+// validateSteps reports the first list of steps that no law can be made of.
+func (p *Profile) validateSteps(known map[string]bool) error {
+	type key struct {
+		op           op.Kind
+		variant      op.Variant
+		device, link string
+	}
+	seen := map[key]bool{}
+	for i := range p.Steps {
+		s := &p.Steps[i]
+		if err := s.validate(); err != nil {
+			return fmt.Errorf("steps[%d].%w", i, err)
+		}
+		if !known[s.Device] {
+			return fmt.Errorf("steps[%d].device: %q is no device of this profile", i, s.Device)
+		}
+		k := key{s.Op, s.Variant, s.Device, s.Link}
+		if seen[k] {
+			return fmt.Errorf("steps[%d]: second steps of %s %s among %s over %s", i, s.Op, s.Variant, s.Device, s.Link)
+		}
+		seen[k] = true
+	}
+	return nil
+}
+
+func (s *Steps) validate() error {
+	if !slices.Contains(messageOps(), s.Op) {
+		return fmt.Errorf("op: %q: steps are of %v", string(s.Op), messageOps())
+	}
+	if s.Link == "" {
+		return fmt.Errorf("link: missing")
+	}
+	for i, n := range s.Ranks {
+		if n < 2 || i > 0 && n <= s.Ranks[i-1] {
+			return fmt.Errorf("measured_ranks[%d]: %d: want rising numbers from 2 on", i, n)
+		}
+	}
+	if len(s.Ranks) == 0 || len(s.Chunks) == 0 {
+		return fmt.Errorf("measured_ranks, chunks: want at least one of each")
+	}
+	for _, c := range []struct {
+		name  string
+		value float64
+	}{{"alpha_s", s.Alpha}, {"s_per_byte", s.PerByte}} {
+		if !(c.value > 0) || math.IsInf(c.value, 0) {
+			return fmt.Errorf("%s: %v: must be positive", c.name, c.value)
+		}
+	}
+	if !(s.PerRank >= 0 && s.PerRoot >= 0) || math.IsInf(s.PerRank+s.PerRoot, 0) {
+		return fmt.Errorf("s_per_rank, s_per_root_byte: %v, %v: must not be negative", s.PerRank, s.PerRoot)
+	}
+	return s.validateChunks()
+}
+
+func (s *Steps) validateChunks() error {
+	for i, c := range s.Chunks {
+		switch {
+		case c.Bytes < 1 || c.Bytes > 1<<50 || i > 0 && c.Bytes <= s.Chunks[i-1].Bytes:
+			return fmt.Errorf("chunks[%d].chunk_bytes: %d: must rise from 1 on", i, int64(c.Bytes))
+		case !(c.Factor > 0 && c.Factor < 1e3):
+			return fmt.Errorf("chunks[%d].factor: %v: want above 0 and below 1000", i, c.Factor)
+		case !(c.Half > 0 && c.Half < maxHalfWidth):
+			return fmt.Errorf("chunks[%d].half_width: %v: want above 0 and below %d", i, c.Half, maxHalfWidth)
+		}
+	}
+	return nil
+}
+
+// messageOps are the collectives of one message among the ranks of a group.
+func messageOps() []op.Kind {
+	return []op.Kind{op.KindAllReduce, op.KindAllGather, op.KindReduceScatter, op.KindAllToAll, op.KindSendRecv}
+}
+
+// groupOfOne is the device type that all members are of, or "" where they differ.
+func groupOfOne(members []op.Member) (device string, ranks int) {
+	for i, m := range members {
+		ranks += m.Count
+		if i > 0 && m.Device != members[0].Device {
+			return "", 0
+		}
+	}
+	if len(members) == 0 {
+		return "", 0
+	}
+	return members[0].Device, ranks
+}
+
+// sized is a measured group with the law of a collective.
+type sized struct {
+	ranks int
+	law   *Law
+}
+
+// unmeasured predicts a group of one device type that was not measured, from
+// the laws of smaller and larger groups of it on the same link class, or beyond
+// them by its steps; nil where there are neither. A law is made once.
+func (q *Predictor) unmeasured(link string, kind op.Kind, v op.Variant, members []op.Member) *Law {
+	device, n := groupOfOne(members)
+	if device == "" || n < 2 || !slices.Contains(messageOps(), kind) {
+		return nil
+	}
+	key := madeOf{wireOf{link, kind}, v, device, n}
+	if l, ok := q.made.Load(key); ok {
+		return l.(*Law)
+	}
+	l := q.makeLaw(key, members)
+	if l == nil {
+		return nil
+	}
+	q.made.Store(key, l)
+	return l
+}
+
+// madeOf says what a law of an unmeasured group is of.
+type madeOf struct {
+	wireOf
+	variant op.Variant
+	device  string
+	ranks   int
+}
+
+func (q *Predictor) makeLaw(of madeOf, members []op.Member) *Law {
+	around := q.measured(of.link, of.kind, of.variant, of.device)
+	at := sort.Search(len(around), func(i int) bool { return around[i].ranks >= of.ranks })
+	if at > 0 && at < len(around) {
+		return between(of.ranks, around[at-1], around[at], op.NewGroupType(members, 1, of.link))
+	}
+	for i := range q.steps {
+		if s := &q.steps[i]; s.Op == of.kind && s.Variant == of.variant && s.Device == of.device && s.Link == of.link {
+			return s.Law(of.ranks)
+		}
+	}
+	return nil
+}
+
+// measured lists the measured groups of a device type on a link class, on one
+// node, by rising size.
+func (q *Predictor) measured(link string, kind op.Kind, v op.Variant, device string) []sized {
+	var all []sized
+	for _, g := range q.groups {
+		of, ranks := groupOfOne(g.Members)
+		if g.Link != link || g.Nodes != 1 || of != device {
+			continue
+		}
+		if l, ok := q.laws[lawKey{kind, v, g.Name}]; ok {
+			all = append(all, sized{ranks, l})
+		}
+	}
+	sort.Slice(all, func(i, j int) bool { return all[i].ranks < all[j].ranks })
+	return all
+}

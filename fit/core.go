@@ -1,0 +1,147 @@
+package fit
+
+import (
+	"math"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// coreKind is a physical core that can stand for an op's law: how it is
+// estimated, and on which axes its residuals are learnt.
+type coreKind struct {
+	// fit estimates the core; a prior that is not nil stands for points that
+	// were not measured.
+	fit   func(dev op.DeviceType, points []Point, prior *costmodel.Law) (*costmodel.Law, error)
+	field func(points []Point, core *costmodel.Law) fieldShape
+}
+
+// coreOf gives the core of a compute op on a device whose datasheet is known;
+// other devices' laws are linear.
+func coreOf(k op.Kind, dev op.DeviceType) (coreKind, bool) {
+	if dev.Sheet.BF16PerS == 0 {
+		return coreKind{}, false
+	}
+	switch k {
+	case op.KindAttnFwd, op.KindAttnBwd:
+		return coreKind{attentionCoreLaw(k == op.KindAttnBwd), func(points []Point, law *costmodel.Law) fieldShape {
+			return attentionField(points, law.Attention.TileRows)
+		}}, true
+	case op.KindGEMM:
+		return coreKind{gemmCoreLaw, func([]Point, *costmodel.Law) fieldShape { return gemmField() }}, true
+	}
+	return coreKind{}, false
+}
+
+func attentionCoreLaw(backward bool) func(op.DeviceType, []Point, *costmodel.Law) (*costmodel.Law, error) {
+	return func(dev op.DeviceType, points []Point, prior *costmodel.Law) (*costmodel.Law, error) {
+		var before *costmodel.AttentionCore
+		if prior != nil {
+			before = prior.Attention
+		}
+		core, err := fitAttentionCore(dev, backward, points, before)
+		return &costmodel.Law{Attention: core}, err
+	}
+}
+
+func gemmCoreLaw(dev op.DeviceType, points []Point, prior *costmodel.Law) (*costmodel.Law, error) {
+	var before *costmodel.GEMMCore
+	if prior != nil {
+		before = prior.GEMM
+	}
+	core, err := fitGEMMCore(dev, points, before)
+	return &costmodel.Law{GEMM: core}, err
+}
+
+const (
+	// fewToCorrect is the number of points below which a correction has too
+	// little to learn from.
+	fewToCorrect = 24
+	// fewToRefit is the number of points up to which a core is estimated anew
+	// in every fold; beyond it a dozen coefficients follow a fifth of the
+	// points too little to tell.
+	fewToRefit = 150
+	coreFolds  = 5
+	// fewToBorrow is the number of points up to which a sibling's correction
+	// is worth the time to try it.
+	fewToBorrow = 1000
+)
+
+// tiled fills in a law of a physical core, and of a correction where that
+// proves itself on points it has not seen.
+func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, prior *costmodel.Law, sibling *costmodel.Field) error {
+	fitted, err := c.fit(dev, points, prior)
+	if err != nil {
+		return err
+	}
+	law.Attention, law.GEMM = fitted.Attention, fitted.GEMM
+	logs, err := c.alone(law, dev, points, prior)
+	if err != nil {
+		return err
+	}
+	law.Rivals = append(law.Rivals, costmodel.Rival{Form: law.Form(), Median: medianError(logs), Chosen: true})
+	shape := c.field(points, law)
+	if len(points) >= fewToCorrect {
+		logs = correct(law, shape, points, logs, sibling)
+	}
+	law.Spread = spread(logs)
+	if len(points) >= fewToRefit {
+		law.Width = shape.widths(points, logs, 0.9)
+	}
+	return nil
+}
+
+// correct gives a law the correction that proves itself in cross-validation
+// against none, and returns the errors of what it decided on. A sibling's
+// correction, that of the same kernel at another head width with more points,
+// is tried as the prior of a law with few.
+func correct(law *costmodel.Law, shape fieldShape, points []Point, logs []float64, sibling *costmodel.Field) []float64 {
+	body := *law
+	core := func(s op.Shape) float64 { return float64(body.Seconds(s)) }
+	priors := []*costmodel.Field{nil}
+	if sibling != nil && len(points) < fewToBorrow {
+		priors = append(priors, sibling)
+	}
+	for _, prior := range priors {
+		field, corrected, err := learnField(shape, points, core, prior)
+		if err == nil && excess(corrected, logs).mean < 0 {
+			law.Correction, logs = field, corrected
+		}
+	}
+	if law.Correction != nil {
+		law.Rivals[len(law.Rivals)-1].Chosen = false
+		law.Rivals = append(law.Rivals, costmodel.Rival{Form: law.Form(), Median: medianError(logs), Chosen: true})
+	}
+	return logs
+}
+
+// alone are the errors, log(measured/predicted), of the core by itself: on
+// points it has not seen where they are few.
+func (c coreKind) alone(law *costmodel.Law, dev op.DeviceType, points []Point, prior *costmodel.Law) ([]float64, error) {
+	logs := make([]float64, len(points))
+	if len(points) > fewToRefit {
+		for i, p := range points {
+			logs[i] = math.Log(p.Seconds / float64(law.Seconds(p.Shape)))
+		}
+		return logs, nil
+	}
+	fold := folds(points, coreFolds)
+	for n := range coreFolds {
+		var train []Point
+		for i, p := range points {
+			if fold[i] != n {
+				train = append(train, p)
+			}
+		}
+		l, err := c.fit(dev, train, prior)
+		if err != nil {
+			return nil, err
+		}
+		for i, p := range points {
+			if fold[i] == n {
+				logs[i] = math.Log(p.Seconds / float64(l.Seconds(p.Shape)))
+			}
+		}
+	}
+	return logs, nil
+}

@@ -1,0 +1,148 @@
+package fit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// collectives are the laws of all collectives of a data set, fitted library by
+// library.
+type collectives struct {
+	laws     map[string]curveLaw // by the stratum's name
+	steps    []costmodel.Steps
+	warnings []string // of families that could not be fitted: their laws keep simpler forms
+}
+
+// collectives fits the collectives among strata, to all the points they hold.
+func (d *Data) collectives(strata []Stratum) collectives {
+	all := collectives{laws: map[string]curveLaw{}}
+	for _, library := range d.libraries(strata) {
+		var laws [][]Point
+		for _, s := range library.strata {
+			laws = append(laws, s.Points)
+		}
+		link := func(best float64) fabric { return fabricOf(library.group, d.sheet(library.group), best) }
+		fitted, fits, err := curveLaws(link, laws)
+		if err != nil {
+			all.warnings = append(all.warnings, fmt.Sprintf("collectives of %s: %v", library.group.Name, err))
+			continue
+		}
+		for i, s := range library.strata {
+			all.laws[s.String()] = fitted[i]
+		}
+		if device := soleDevice(library.group); device != "" && library.group.Nodes == 1 {
+			for _, t := range fits {
+				all.steps = append(all.steps, t.steps(device, library.group.Link)...)
+			}
+		}
+	}
+	return all
+}
+
+// library is the strata of collectives among the same device types, on one node
+// or on several, over one link class: what is fitted together. A device type
+// holds its software, so two libraries never meet.
+type library struct {
+	group  op.GroupType // of the first stratum
+	strata []Stratum
+}
+
+func (d *Data) libraries(strata []Stratum) []library {
+	at := map[string]int{}
+	var all []library
+	for _, s := range strata {
+		i := slices.IndexFunc(d.Groups, func(g op.GroupType) bool { return g.Name == s.On })
+		spec, err := op.Lookup(s.Op)
+		if i < 0 || err != nil || spec.Class != op.Collective {
+			continue
+		}
+		if len(s.Points) < fewestToFit {
+			continue
+		}
+		key := companyKey(d.Groups[i])
+		k, ok := at[key]
+		if !ok {
+			k = len(all)
+			at[key] = k
+			all = append(all, library{group: d.Groups[i]})
+		}
+		all[k].strata = append(all[k].strata, s)
+	}
+	return all
+}
+
+// companyKey tells groups apart that are not fitted together: by device types,
+// link class and whether they leave their node, not by size.
+func companyKey(g op.GroupType) string {
+	var types []string
+	for _, m := range g.Members {
+		types = append(types, m.Device)
+	}
+	return fmt.Sprintf("%s over %s, several nodes: %v", strings.Join(types, " + "), g.Link, g.Nodes > 1)
+}
+
+// soleDevice is the type of all the group's devices, or "" where they differ.
+func soleDevice(g op.GroupType) string {
+	for _, m := range g.Members {
+		if m.Device != g.Members[0].Device {
+			return ""
+		}
+	}
+	return g.Members[0].Device
+}
+
+// sheet is the datasheet of a group's slowest link.
+func (d *Data) sheet(g op.GroupType) op.Sheet {
+	var slowest op.Sheet
+	for i, m := range g.Members {
+		k := slices.IndexFunc(d.Devices, func(dev op.DeviceType) bool { return dev.Name == m.Device })
+		if k < 0 {
+			return op.Sheet{}
+		}
+		if s := d.Devices[k].Sheet; i == 0 || s.LinkPerS < slowest.LinkPerS {
+			slowest = s
+		}
+	}
+	return slowest
+}
+
+// prefer puts its family's curve into a law that was chosen among curveForms,
+// but for two cases: a single alpha + beta x is as good, to a standard error,
+// which then is the truth and says more to a reader; or the best of the simpler
+// forms is better by more than a standard error.
+func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
+	rival := costmodel.Rival{Form: familyForm, Median: medianError(l.logs)}
+	var best []float64
+	for i, f := range curveForms() {
+		logs := f.crossValidate(points)
+		if !whole(logs) {
+			continue
+		}
+		if over := excess(logs, l.logs); i == 0 && over.mean <= over.se {
+			law.Rivals = append(law.Rivals, rival)
+			return
+		}
+		if best == nil || excess(logs, best).mean < 0 {
+			best = logs
+		}
+	}
+	if best != nil {
+		if over := excess(l.logs, best); over.mean > over.se {
+			law.Rivals = append(law.Rivals, rival)
+			return
+		}
+	}
+	for i := range law.Rivals {
+		law.Rivals[i].Chosen = false
+	}
+	rival.Chosen = true
+	law.Rivals = append(law.Rivals, rival)
+	law.Curve, law.Spread = l.curve, spread(l.logs)
+}
+
+// familyForm names the curve of a family among its rivals.
+const familyForm = "family of curves"

@@ -1,0 +1,209 @@
+package fit
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// libraries groups the tables of collectives that are fitted together: one
+// library on one device.
+func libraries(t testing.TB, patterns ...string) [][]recorded {
+	var all [][]recorded
+	at := map[string]int{}
+	for _, pattern := range patterns {
+		for _, r := range tables(t, pattern) {
+			library, _, _ := strings.Cut(r.name, " ")
+			i, ok := at[library]
+			if !ok {
+				i = len(all)
+				at[library] = i
+				all = append(all, nil)
+			}
+			all[i] = append(all[i], r)
+		}
+	}
+	return all
+}
+
+func fabricOfTable(r recorded) func(float64) fabric {
+	return func(best float64) fabric { return fabricOf(r.group, r.device.Sheet, best) }
+}
+
+// position holds every fourth size of a collective and group out in all
+// libraries, variants and devices alike, so that no near-repeat tells it.
+func position([]Point) func(Point) bool {
+	return func(p Point) bool {
+		g := p.Shape.(op.Grouped)
+		h := fnv.New32a()
+		fmt.Fprintf(h, "%s %d %d", p.Shape.Kind(), g.Ranks(), int(p.Shape.(op.Located).Coords()[0]))
+		x := h.Sum32()
+		return (x^x>>15)*2654435761>>16%4 == 0
+	}
+}
+
+// octave holds every second octave out.
+func octave([]Point) func(Point) bool {
+	return func(p Point) bool { return int(math.Round(math.Log2(p.Shape.(op.Located).Coords()[0])))%2 == 1 }
+}
+
+// classes of tables that are reported together.
+func classOf(r recorded) string {
+	custom := strings.Contains(r.name, "-graph") || strings.Contains(r.name, "-eager")
+	switch {
+	case custom && r.group.Link == "nvlink":
+		return "custom nvlink"
+	case custom:
+		return "custom pcie"
+	case r.group.Link == "nvlink":
+		return "nvlink"
+	}
+	return r.device.Name
+}
+
+// outcome is the score of one table and how much of it its intervals held.
+type outcome struct {
+	score
+	in, of int
+}
+
+// trial fits the libraries without what is held out.
+func trial(t testing.TB, all [][]recorded, by func([]Point) func(Point) bool, report func(r recorded, o outcome, test []Point, curve *costmodel.Curve)) {
+	for _, lib := range all {
+		var laws, tests [][]Point
+		var of []recorded
+		for _, r := range lib {
+			train, test := divide(r.points, by)
+			if len(train) >= 2 && len(test) > 0 {
+				laws, tests, of = append(laws, train), append(tests, test), append(of, r)
+			}
+		}
+		if len(laws) == 0 {
+			continue
+		}
+		fitted, _, err := curveLaws(fabricOfTable(of[0]), laws)
+		if err != nil {
+			t.Fatalf("%s: %v", of[0].name, err)
+		}
+		for i, l := range fitted {
+			report(of[i], outcomeOf(l.curve, tests[i]), tests[i], l.curve)
+		}
+	}
+}
+
+func outcomeOf(c *costmodel.Curve, test []Point) outcome {
+	o := outcome{score: scoreOf(func(s op.Shape) float64 { return float64(c.Seconds(op.Volume(s))) }, test)}
+	for _, p := range test {
+		x := op.Volume(p.Shape)
+		half, _ := c.HalfWidth(x)
+		o.of++
+		if math.Abs(math.Log(p.Seconds/float64(c.Seconds(x)))) <= half {
+			o.in++
+		}
+	}
+	return o
+}
+
+// What the curves reach on sizes that were held out: MAPE, median and P95 in
+// percent, the medians over tables. The limits of the NVLink tables leave a
+// tenth of room above what was reached; the aim was 5 / 2.5 / 17 between sizes
+// and 10 / 5 / 25 beyond them.
+func TestCollectivesOnHeldOutSizes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits every table of the recordings several times")
+	}
+	all := libraries(t, "aiconfigurator/*/nccl.csv", "aiconfigurator/*/oneccl.csv", "aiconfigurator/*/custom_allreduce.csv")
+	for _, c := range []struct {
+		name  string
+		by    func([]Point) func(Point) bool
+		limit score
+	}{
+		{"quarter", quarter, score{mape: 2.5, median: 2, p95: 4.5}},
+		{"position", position, score{mape: 4.5, median: 3, p95: 9}},
+		{"octave", octave, score{mape: 4.3, median: 2.7, p95: 10}},
+		{"bigger", bigger, score{mape: 5.5, median: 5, p95: 8}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			byClass := map[string][]score{}
+			covered := map[string][2]int{}
+			trial(t, all, c.by, func(r recorded, o outcome, test []Point, curve *costmodel.Curve) {
+				names := []string{classOf(r)}
+				if names[0] == "nvlink" {
+					names = append(names, "nvlink "+r.device.Name)
+				}
+				for _, n := range names {
+					byClass[n] = append(byClass[n], o.score)
+				}
+				for _, p := range test {
+					x := op.Volume(p.Shape)
+					half, _ := curve.HalfWidth(x)
+					key := fmt.Sprintf("%s %s %s", r.device.Name, p.Shape.Kind(), band(p))
+					if strings.HasPrefix(names[0], "custom") {
+						key = names[0] + " " + key
+					}
+					n := covered[key]
+					n[1]++
+					if math.Abs(math.Log(p.Seconds/float64(curve.Seconds(x)))) <= half {
+						n[0]++
+					}
+					covered[key] = n
+				}
+			})
+			for _, name := range sortedKeys(byClass) {
+				s := medianScore(byClass[name])
+				t.Logf("%-26s %3d tables, %4d points: %4.1f / %4.1f / %4.1f %%", name, len(byClass[name]), s.n, s.mape, s.median, s.p95)
+			}
+			if got := medianScore(byClass["nvlink"]); got.mape > c.limit.mape || got.median > c.limit.median || got.p95 > c.limit.p95 {
+				t.Errorf("nvlink: %.1f / %.1f / %.1f %%, want at most %.1f / %.1f / %.1f", got.mape, got.median, got.p95, c.limit.mape, c.limit.median, c.limit.p95)
+			}
+			strata, low, high := 0, 0, 0
+			in, of := 0, 0
+			for _, key := range sortedKeys(covered) {
+				n := covered[key]
+				in, of = in+n[0], of+n[1]
+				if n[1] < 50 {
+					continue
+				}
+				strata++
+				share := float64(n[0]) / float64(n[1])
+				if share < 0.85 {
+					low++
+				}
+				if share > 0.95 {
+					high++
+				}
+				if os.Getenv("STRATA") != "" {
+					t.Logf("   %-60s %3d of %3d inside (%.0f %%)", key, n[0], n[1], 100*share)
+				}
+			}
+			t.Logf("90 %% intervals held %.1f %% of %d points; of %d strata of 50 points %d below 85 %%, %d above 95 %%", 100*float64(in)/float64(of), of, strata, low, high)
+		})
+	}
+}
+
+// band names the size band of a message.
+func band(p Point) string {
+	switch b := p.Shape.(op.Located).Coords()[0]; {
+	case b < 32<<10:
+		return "below 32 KiB"
+	case b < 4<<20:
+		return "below 4 MiB"
+	}
+	return "from 4 MiB"
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	var keys []string
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,230 @@
+package fit
+
+import (
+	"errors"
+	"math"
+	"slices"
+)
+
+// grid is a lattice in log2 coordinates on which a random field lives: the
+// covariance between two nodes is the product over the axes of exp(-d/length),
+// which makes a matrix-vector product one short sweep an axis (Wilson and
+// Nickisch 2015 interpolate from such lattices as here).
+type grid struct {
+	axes   [][]float64 // nodes of every axis, rising
+	covs   [][]float64 // nodes x nodes covariance of every axis, row major
+	stride []int
+	size   int
+	amp    float64 // variance of the field
+}
+
+// newGrid places nodes and gives each axis its correlation length, in octaves.
+func newGrid(axes [][]float64, lengths []float64, amp float64) *grid {
+	g := &grid{axes: axes, size: 1, amp: amp, stride: make([]int, len(axes))}
+	for a := len(axes) - 1; a >= 0; a-- {
+		g.stride[a] = g.size
+		g.size *= len(axes[a])
+	}
+	for a, nodes := range axes {
+		n := len(nodes)
+		cov := make([]float64, n*n)
+		for i := range n {
+			for j := range n {
+				cov[i*n+j] = math.Exp(-math.Abs(nodes[i]-nodes[j]) / lengths[a])
+			}
+		}
+		g.covs = append(g.covs, cov)
+	}
+	return g
+}
+
+// corners are the nodes around a place with their multilinear weights.
+type corners struct {
+	at     []int32
+	weight []float64
+}
+
+// around finds the corners of the cell that a place lies in; beyond the ends
+// the nearest cell's face.
+func (g *grid) around(x []float64) corners {
+	c := corners{at: []int32{0}, weight: []float64{1}}
+	for a, nodes := range g.axes {
+		i, u := locate(nodes, x[a])
+		n := len(c.at)
+		for k := range n {
+			base, w := c.at[k], c.weight[k]
+			c.at[k], c.weight[k] = base+int32(i*g.stride[a]), w*(1-u)
+			if u > 0 {
+				c.at = append(c.at, base+int32((i+1)*g.stride[a]))
+				c.weight = append(c.weight, w*u)
+			}
+		}
+	}
+	return c
+}
+
+// locate finds the cell of a coordinate and the place within it, 0 to 1.
+func locate(nodes []float64, x float64) (i int, u float64) {
+	n := len(nodes)
+	if n == 1 || x <= nodes[0] {
+		return 0, 0
+	}
+	if x >= nodes[n-1] {
+		return n - 1, 0
+	}
+	i, exact := slices.BinarySearch(nodes, x)
+	if exact {
+		return i, 0
+	}
+	return i - 1, (x - nodes[i-1]) / (nodes[i] - nodes[i-1])
+}
+
+// smooth multiplies a lattice vector by the covariance, in place.
+func (g *grid) smooth(v, scratch []float64) {
+	for a, cov := range g.covs {
+		n, stride := len(g.axes[a]), g.stride[a]
+		if n == 1 {
+			continue
+		}
+		block := n * stride
+		for base := 0; base < g.size; base += block {
+			for off := range stride {
+				line := scratch[:n]
+				for i := range n {
+					line[i] = v[base+off+i*stride]
+				}
+				for i := range n {
+					row, sum := cov[i*n:(i+1)*n], 0.0
+					for j, x := range line {
+						sum += row[j] * x
+					}
+					v[base+off+i*stride] = sum
+				}
+			}
+		}
+	}
+	for i := range v {
+		v[i] *= g.amp
+	}
+}
+
+// kriging is a sum of random fields observed at points with noise.
+type kriging struct {
+	grids   []*grid
+	places  [][]corners // [grid][point]
+	buffers [][]float64
+	scratch []float64
+}
+
+func newKriging(grids []*grid, coords [][][]float64) *kriging {
+	k := &kriging{grids: grids}
+	most := 0
+	for g, gr := range grids {
+		places := make([]corners, len(coords[g]))
+		for i, x := range coords[g] {
+			places[i] = gr.around(x)
+		}
+		k.places = append(k.places, places)
+		k.buffers = append(k.buffers, make([]float64, gr.size))
+		for _, nodes := range gr.axes {
+			most = max(most, len(nodes))
+		}
+	}
+	k.scratch = make([]float64, most)
+	return k
+}
+
+// spreadOut gives every grid's field, at its nodes, for weights at the points.
+func (k *kriging) spreadOut(alpha []float64) {
+	for g, gr := range k.grids {
+		b := k.buffers[g]
+		clear(b)
+		for i, c := range k.places[g] {
+			if alpha[i] == 0 {
+				continue
+			}
+			for j, at := range c.at {
+				b[at] += c.weight[j] * alpha[i]
+			}
+		}
+		gr.smooth(b, k.scratch)
+	}
+}
+
+// at is the sum of the fields at a point.
+func (k *kriging) at(i int) float64 {
+	sum := 0.0
+	for g := range k.grids {
+		c := k.places[g][i]
+		for j, at := range c.at {
+			sum += c.weight[j] * k.buffers[g][at]
+		}
+	}
+	return sum
+}
+
+// solve finds alpha with (K + diag(noise)) alpha = y by conjugate gradients,
+// over the points of finite noise, and leaves the fields in the buffers. It
+// starts from alpha.
+func (k *kriging) solve(alpha, y, noise []float64, tol float64, rounds int) error {
+	n := len(y)
+	times := func(v, out []float64) {
+		k.spreadOut(v)
+		for i := range n {
+			out[i] = 0
+			if !math.IsInf(noise[i], 1) {
+				out[i] = k.at(i) + noise[i]*v[i]
+			}
+		}
+	}
+	r, p, q := make([]float64, n), make([]float64, n), make([]float64, n)
+	total := 0.0
+	for _, g := range k.grids {
+		total += g.amp
+	}
+	pre := make([]float64, n)
+	norm := 0.0
+	for i := range n {
+		if math.IsInf(noise[i], 1) {
+			alpha[i] = 0
+			continue
+		}
+		pre[i] = 1 / (noise[i] + 0.1*total)
+		norm += y[i] * y[i] * pre[i]
+	}
+	times(alpha, q)
+	rz := 0.0
+	for i := range n {
+		if math.IsInf(noise[i], 1) {
+			continue
+		}
+		r[i] = y[i] - q[i]
+		p[i] = pre[i] * r[i]
+		rz += r[i] * p[i]
+	}
+	for range rounds {
+		if rz <= tol*tol*norm || rz == 0 {
+			break
+		}
+		times(p, q)
+		pq := 0.0
+		for i := range n {
+			pq += p[i] * q[i]
+		}
+		if !(pq > 0) {
+			return errors.New("the correction's equations are not positive")
+		}
+		step, next := rz/pq, 0.0
+		for i := range n {
+			alpha[i] += step * p[i]
+			r[i] -= step * q[i]
+			next += r[i] * r[i] * pre[i]
+		}
+		for i := range n {
+			p[i] = pre[i]*r[i] + next/rz*p[i]
+		}
+		rz = next
+	}
+	k.spreadOut(alpha)
+	return nil
+}

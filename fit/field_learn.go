@@ -1,0 +1,279 @@
+package fit
+
+import (
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// lattice says on which axes a correction is learnt. The first lattice is the
+// one that is kept; the others are random fields of their own whose sum with it
+// is what the points show, folded into it at its nodes. They let shapes that
+// differ on one axis but agree in a product of axes learn from each other.
+type lattice struct {
+	axes    []string
+	lengths []float64 // correlation lengths, octaves
+	amp     float64   // standard deviation of the field, in log time
+	rises   []bool    // axes of the first lattice along which time must not fall
+}
+
+// fieldShape is how the correction of a kind of op is learnt.
+type fieldShape struct {
+	lattices []lattice
+	width    []string // axes over which the size of the errors is told apart
+	tile     int      // see costmodel.Field
+	thin     float64  // least distance of two nodes, octaves
+	noise    float64  // standard deviation of a point's log time
+	decay    float64  // octaves beyond the hull over which the correction fades
+}
+
+// attentionField is the shape of the correction of attention; rectangles that
+// are not square need both lengths, and then batch and heads share an axis.
+func attentionField(points []Point, tile int) fieldShape {
+	s := fieldShape{width: []string{"q_len", "blocks"}, tile: tile, thin: 0.3, noise: 0.01, decay: 3}
+	yes := []bool{true, true, true, true}
+	if slices.ContainsFunc(points, func(p Point) bool { return costmodel.AxisOf("q_len", p.Shape) != costmodel.AxisOf("kv_len", p.Shape) }) {
+		s.lattices = []lattice{{[]string{"q_len", "kv_len", "blocks", "gqa"}, []float64{6, 6, 6, 12}, 0.1, []bool{true, true, true, false}}}
+		return s
+	}
+	s.lattices = []lattice{
+		{[]string{"q_len", "batch", "q_heads", "kv_heads"}, []float64{6, 12, 12, 12}, 0.1, yes},
+		{[]string{"q_len", "blocks", "gqa"}, []float64{6, 6, 12}, 0.1, nil},
+		{[]string{"tokens", "q_heads", "kv_heads"}, []float64{6, 6, 12}, 0.1, nil},
+	}
+	return s
+}
+
+// gemmField is the shape of the correction of GEMM.
+func gemmField() fieldShape {
+	return fieldShape{
+		lattices: []lattice{{[]string{"m", "n", "k"}, []float64{6, 6, 6}, 0.1, []bool{true, false, false}}},
+		width:    []string{"m", "weights"}, thin: 0.01, noise: 0.01, decay: 3,
+	}
+}
+
+// correction is the state of learning a correction from one set of points.
+type correction struct {
+	shape  fieldShape
+	points []Point
+	core   func(op.Shape) float64
+	prior  *costmodel.Field // what is expected of the correction; nil: nothing
+	y      []float64        // log(measured/core), less the prior
+	noise  []float64        // variances
+	k      *kriging
+	alpha  []float64
+}
+
+// newCorrection lays the lattices through the points.
+func newCorrection(shape fieldShape, points []Point, core func(op.Shape) float64, prior *costmodel.Field) *correction {
+	l := &correction{shape: shape, points: points, core: core, prior: prior, y: make([]float64, len(points)), noise: make([]float64, len(points)), alpha: make([]float64, len(points))}
+	for i, p := range points {
+		l.y[i] = math.Log(p.Seconds/core(p.Shape)) - prior.Log(p.Shape)
+		// A point that was measured several times is known better.
+		l.noise[i] = shape.noise * shape.noise / float64(max(1, len(p.visits)))
+	}
+	var grids []*grid
+	var coords [][][]float64
+	for _, lat := range shape.lattices {
+		places := make([][]float64, len(points))
+		for i, p := range points {
+			places[i] = shape.place(lat.axes, p.Shape)
+		}
+		grids = append(grids, newGrid(nodesOf(places, shape.thin), lat.lengths, lat.amp*lat.amp))
+		coords = append(coords, places)
+	}
+	l.k = newKriging(grids, coords)
+	return l
+}
+
+// place is where a shape lies on axes, in octaves.
+func (f fieldShape) place(axes []string, s op.Shape) []float64 {
+	x := make([]float64, len(axes))
+	for i, name := range axes {
+		v := costmodel.AxisOf(name, s)
+		if tile := float64(f.tile); tile > 0 && v > tile && (name == "q_len" || name == "kv_len") {
+			v = math.Ceil(v/tile) * tile
+		}
+		x[i] = math.Log2(v)
+	}
+	return x
+}
+
+// nodesOf are the distinct coordinates of places, axis by axis, no two closer
+// than thin, both ends kept.
+func nodesOf(places [][]float64, thin float64) [][]float64 {
+	axes := make([][]float64, len(places[0]))
+	for a := range axes {
+		var all []float64
+		for _, x := range places {
+			all = append(all, x[a])
+		}
+		slices.Sort(all)
+		nodes, last := all[:1:1], all[len(all)-1]
+		for _, x := range all {
+			if x >= nodes[len(nodes)-1]+thin {
+				nodes = append(nodes, x)
+			}
+		}
+		if len(nodes) > 1 && last-nodes[len(nodes)-1] < thin {
+			nodes = nodes[:len(nodes)-1]
+		}
+		if last > nodes[len(nodes)-1] {
+			nodes = append(nodes, last)
+		}
+		axes[a] = nodes
+	}
+	return axes
+}
+
+const (
+	krigingRounds = 4   // of reweighting
+	krigingSteps  = 150 // of conjugate gradients
+	krigingTol    = 1e-3
+	leastField    = 12 // points; fewer say nothing that the core does not
+)
+
+// solve estimates the fields from all points. Points far from what the others
+// say count less, as under Student's t; their noise is left as it was weighed.
+func (l *correction) solve() error {
+	given := slices.Clone(l.noise)
+	scale := 2 * l.shape.noise
+	for round := range krigingRounds {
+		for i := range l.noise {
+			if round > 0 {
+				e := (l.y[i] - l.k.at(i)) / scale
+				l.noise[i] = given[i] * (1 + e*e)
+			}
+		}
+		if err := l.k.solve(l.alpha, l.y, l.noise, krigingTol, krigingSteps); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// crossValidate predicts every point from the others: log(measured/predicted),
+// in folds. It comes after solve, whose weights it keeps.
+func (l *correction) crossValidate(k int) ([]float64, error) {
+	fold := folds(l.points, k)
+	logs, noise := make([]float64, len(l.y)), make([]float64, len(l.y))
+	for n := range k {
+		alpha := slices.Clone(l.alpha)
+		for i := range noise {
+			noise[i] = l.noise[i]
+			if fold[i] == n {
+				// Its own residual must not weigh it down either; infinite noise hides it.
+				noise[i] = math.Inf(1)
+			}
+		}
+		if err := l.k.solve(alpha, l.y, noise, krigingTol, krigingSteps); err != nil {
+			return nil, err
+		}
+		for i := range logs {
+			if fold[i] == n {
+				logs[i] = l.y[i] - l.k.at(i)
+			}
+		}
+	}
+	return logs, nil
+}
+
+// learnField learns the correction of a core from points and returns it with
+// the cross-validated errors of the corrected law, log(measured/predicted).
+// What the points do not tell is left to the prior, such as the correction of
+// the same kernel at another head width.
+//
+// Errors: too few points, or equations that cannot be solved.
+func learnField(shape fieldShape, points []Point, core func(op.Shape) float64, prior *costmodel.Field) (*costmodel.Field, []float64, error) {
+	if len(points) < leastField {
+		return nil, nil, errors.New("too few points for a correction")
+	}
+	l := newCorrection(shape, points, core, prior)
+	if err := l.solve(); err != nil {
+		return nil, nil, err
+	}
+	field := l.field()
+	bent := make([]float64, len(points)) // what storing the field moved at each point
+	for i, p := range points {
+		bent[i] = l.k.at(i) + l.prior.Log(p.Shape) - field.Log(p.Shape)
+	}
+	logs, err := l.crossValidate(5)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range logs {
+		logs[i] += bent[i]
+	}
+	return field, logs, nil
+}
+
+// widths learns how large the errors of a corrected law are over two axes: the
+// half width, as |log|, of an interval that holds a share of the points. It is
+// the local mean of the errors, scaled so that the share holds over all of them
+// (normalised split-conformal intervals, Lei et al. 2018).
+func (f fieldShape) widths(points []Point, logs []float64, share float64) *costmodel.Field {
+	places := make([][]float64, len(points))
+	for i, p := range points {
+		places[i] = f.place(f.width, p.Shape)
+	}
+	g := newGrid(nodesOf(places, 1), []float64{1, 1}, 1)
+	sum, weight := make([]float64, g.size), make([]float64, g.size)
+	mean := 0.0
+	for i, x := range places {
+		mean += math.Abs(logs[i]) / float64(len(logs))
+		c := g.around(x)
+		for j, at := range c.at {
+			sum[at] += c.weight[j] * min(math.Abs(logs[i]), 1)
+			weight[at] += c.weight[j]
+		}
+	}
+	scratch := make([]float64, 64)
+	g.smooth(sum, scratch)
+	g.smooth(weight, scratch)
+	const prior = 3 // points' worth of the overall mean
+	for i := range sum {
+		sum[i] = math.Log((sum[i] + prior*mean) / (weight[i] + prior))
+	}
+	w := quantise(f.tile, 100, f.width, g.axes, sum)
+	ratios := make([]float64, len(points))
+	for i, p := range points {
+		ratios[i] = math.Abs(logs[i]) / math.Exp(w.Log(p.Shape))
+	}
+	slices.Sort(ratios)
+	rank := min(len(ratios), int(math.Ceil(share*float64(len(ratios)+1))))
+	shift := math.Log(ratios[rank-1])
+	for i := range sum {
+		sum[i] += shift
+	}
+	return quantise(f.tile, 100, f.width, g.axes, sum)
+}
+
+// fieldStep is one count of a stored correction, in log time.
+const fieldStep = 0.001
+
+func quantise(tile int, decay float64, names []string, nodes [][]float64, values []float64) *costmodel.Field {
+	f := &costmodel.Field{Tile: tile, Decay: decay, Step: fieldStep, Values: make(costmodel.NodeValues, len(values))}
+	for a, name := range names {
+		axis := costmodel.FieldAxis{Name: name}
+		for _, x := range nodes[a] {
+			axis.Nodes = append(axis.Nodes, natural(x))
+		}
+		f.Axes = append(f.Axes, axis)
+	}
+	for i, v := range values {
+		f.Values[i] = int16(math.Round(min(30, max(-30, v)) / fieldStep))
+	}
+	return f
+}
+
+// natural turns octaves back into the number they came from, whole where it was.
+func natural(x float64) float64 {
+	v := math.Exp2(x)
+	if r := math.Round(v); math.Abs(v-r) < 1e-6*v {
+		return r
+	}
+	return v
+}

@@ -1,0 +1,256 @@
+package fit
+
+import (
+	"math"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// field folds the solved fields into the first lattice and bends its nodes so
+// that the corrected time never falls along an axis on which it must rise.
+func (l *correction) field() *costmodel.Field {
+	g, first := l.k.grids[0], l.shape.lattices[0]
+	values := append([]float64(nil), l.k.buffers[0]...)
+	shapes := make([]op.Shape, g.size)
+	for i := range values {
+		shapes[i] = shapeAt(l.points[0].Shape, first.axes, g.at(i))
+		values[i] += l.prior.Log(shapes[i])
+		for n, lat := range l.shape.lattices[1:] {
+			c := l.k.grids[n+1].around(l.shape.place(lat.axes, shapes[i]))
+			for j, at := range c.at {
+				values[i] += c.weight[j] * l.k.buffers[n+1][at]
+			}
+		}
+	}
+	r := &rising{g: g, values: values, steps: make([][]float64, len(g.axes))}
+	weight := l.support()
+	for a, must := range first.rises {
+		if must && len(g.axes[a]) > 1 {
+			r.steps[a] = l.steps(a)
+		}
+	}
+	r.project(weight)
+	f := quantise(l.shape.tile, l.shape.decay, first.axes, g.axes, values)
+	r.lift(f.Values)
+	return f
+}
+
+// support is how much the points say about every node.
+func (l *correction) support() []float64 {
+	w := make([]float64, l.k.grids[0].size)
+	for i := range w {
+		w[i] = 0.02
+	}
+	for _, c := range l.k.places[0] {
+		for j, at := range c.at {
+			w[at] += c.weight[j]
+		}
+	}
+	return w
+}
+
+// at is the place of a node, in octaves.
+func (g *grid) at(node int) []float64 {
+	x := make([]float64, len(g.axes))
+	for a, nodes := range g.axes {
+		x[a] = nodes[node/g.stride[a]%len(nodes)]
+	}
+	return x
+}
+
+// betweenNodes is into how many pieces an edge of the lattice is cut to see
+// where the core rises least.
+const betweenNodes = 4
+
+// steps says, for every node, by how much the correction may fall to the next
+// node along an axis: a safe share of what the core rises where it rises least
+// in between.
+func (l *correction) steps(axis int) []float64 {
+	const safe = 0.98
+	g, names := l.k.grids[0], l.shape.lattices[0].axes
+	nodes := g.axes[axis]
+	fall := make([]float64, g.size)
+	for i := range fall {
+		n := i / g.stride[axis] % len(nodes)
+		if n == len(nodes)-1 {
+			continue
+		}
+		x := g.at(i)
+		from, to := nodes[n], nodes[n+1]
+		least, last, at := math.Inf(1), math.Log(l.core(shapeAt(l.points[0].Shape, names, x))), from
+		first := last
+		pieces := betweenNodes
+		if names[axis] == "q_heads" || names[axis] == "kv_heads" {
+			pieces = 1 // in between, query heads do not divide among the KV heads
+		}
+		for k := 1; k <= pieces; k++ {
+			next := l.shape.whole(names[axis], from+(to-from)*float64(k)/float64(pieces))
+			if k == pieces {
+				next = to
+			}
+			if next <= at || next > to {
+				continue
+			}
+			x[axis] = next
+			now := math.Log(l.core(shapeAt(l.points[0].Shape, names, x)))
+			least = min(least, (now-last)/(next-at))
+			last, at = now, next
+		}
+		if least < 0 {
+			// The core itself falls in between, where it splits keys among
+			// more units: the ends are all there is to hold on to.
+			least = (last - first) / (to - from)
+		}
+		fall[i] = safe * max(0, least*(to-from))
+	}
+	return fall
+}
+
+// whole is the nearest place on an axis, in octaves, that a shape can have:
+// lengths beyond a tile are its multiples, everything else is a whole number.
+func (f fieldShape) whole(axis string, x float64) float64 {
+	v := math.Round(math.Exp2(x))
+	if tile := float64(f.tile); tile > 0 && v > tile && (axis == "q_len" || axis == "kv_len") {
+		v = math.Round(v/tile) * tile
+	}
+	return math.Log2(v)
+}
+
+// rising bends the nodes of a lattice so that they fall from node to node by
+// no more than steps allow.
+type rising struct {
+	g      *grid
+	values []float64
+	steps  [][]float64 // [axis][node], nil where they may fall
+}
+
+// project finds the nearest values that rise as they must, weighted by the
+// support of each node: Dykstra's alternating projections (1983), each of which
+// is an isotonic regression along the lines of one axis.
+func (r *rising) project(weight []float64) {
+	const rounds = 12
+	kept := make([][]float64, len(r.steps))
+	for a := range kept {
+		kept[a] = make([]float64, len(r.values))
+	}
+	line, w := make([]float64, 64), make([]float64, 64)
+	for range rounds {
+		for a, steps := range r.steps {
+			if steps == nil {
+				continue
+			}
+			for i := range r.values {
+				r.values[i] += kept[a][i]
+				kept[a][i] = r.values[i]
+			}
+			r.eachLine(a, func(at func(int) int, n int) {
+				line, w = line[:0], w[:0]
+				allowed := 0.0
+				for k := range n {
+					line, w = append(line, r.values[at(k)]+allowed), append(w, weight[at(k)])
+					allowed += steps[at(k)]
+				}
+				isotonic(line, w)
+				allowed = 0
+				for k := range n {
+					r.values[at(k)] = line[k] - allowed
+					allowed += steps[at(k)]
+				}
+			})
+			for i := range r.values {
+				kept[a][i] -= r.values[i]
+			}
+		}
+	}
+}
+
+// eachLine calls f for every line of nodes along an axis.
+func (r *rising) eachLine(axis int, f func(at func(int) int, n int)) {
+	n, stride := len(r.g.axes[axis]), r.g.stride[axis]
+	for base := 0; base < r.g.size; base += n * stride {
+		for off := range stride {
+			f(func(k int) int { return base + off + k*stride }, n)
+		}
+	}
+}
+
+// lift makes stored counts rise exactly: each is at least what every node
+// before it allows. Nodes come after all that precede them on any axis, so one
+// sweep is enough.
+func (r *rising) lift(counts costmodel.NodeValues) {
+	for i := range counts {
+		for a, steps := range r.steps {
+			if steps == nil || i/r.g.stride[a]%len(r.g.axes[a]) == 0 {
+				continue
+			}
+			before := i - r.g.stride[a]
+			counts[i] = max(counts[i], counts[before]-int16(min(30000, math.Floor(steps[before]/fieldStep))))
+		}
+	}
+}
+
+// isotonic replaces values by the nearest that never fall, by pooling adjacent
+// violators (Ayer et al. 1955).
+func isotonic(v, weight []float64) {
+	type block struct {
+		mean, weight float64
+		n            int
+	}
+	var blocks []block
+	for i, x := range v {
+		blocks = append(blocks, block{x, weight[i], 1})
+		for k := len(blocks) - 1; k > 0 && blocks[k-1].mean > blocks[k].mean; k-- {
+			a, b := blocks[k-1], blocks[k]
+			w := a.weight + b.weight
+			blocks[k-1] = block{(a.mean*a.weight + b.mean*b.weight) / w, w, a.n + b.n}
+			blocks = blocks[:k]
+		}
+	}
+	i := 0
+	for _, b := range blocks {
+		for range b.n {
+			v[i] = b.mean
+			i++
+		}
+	}
+}
+
+// shapeAt is a shape like the given one at a place in octaves, with whole
+// numbers, and with no more KV heads than query heads.
+func shapeAt(like op.Shape, axes []string, x []float64) op.Shape {
+	at := map[string]float64{}
+	for i, name := range axes {
+		at[name] = max(1, math.Round(math.Exp2(x[i])))
+	}
+	switch v := like.(type) {
+	case op.AttnFwd:
+		return op.AttnFwd{Attention: attentionAt(v.Attention, at)}
+	case op.AttnBwd:
+		return op.AttnBwd{Attention: attentionAt(v.Attention, at)}
+	case op.GEMM:
+		v.M, v.N, v.K = units.Tokens(at["m"]), int(at["n"]), int(at["k"])
+		return v
+	}
+	return like
+}
+
+func attentionAt(a op.Attention, at map[string]float64) op.Attention {
+	a.QLen, a.KVLen = units.Tokens(at["q_len"]), units.Tokens(at["q_len"])
+	if kv, ok := at["kv_len"]; ok {
+		a.KVLen = units.Tokens(kv)
+	}
+	if blocks, ok := at["blocks"]; ok {
+		a.Batch, a.QHeads = 0, int(blocks)
+		a.KVHeads = max(1, int(math.Round(blocks/at["gqa"])))
+		return a
+	}
+	a.QHeads = int(at["q_heads"])
+	a.KVHeads = min(a.QHeads, int(at["kv_heads"]))
+	a.Batch = 0
+	if b := int(at["batch"]); b > 1 {
+		a.Batch = b
+	}
+	return a
+}

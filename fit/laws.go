@@ -1,0 +1,59 @@
+package fit
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+)
+
+// task is a law to estimate: a stratum and the points that it may see.
+type task struct {
+	Stratum
+	points []Point
+	law    *costmodel.Law
+	err    error
+}
+
+// estimate fills in the laws of tasks and returns what collectives share
+// beyond them. Laws that can learn from each other do: those of a library's
+// collectives, and those of one kernel at several head widths, the one with the
+// most points first, the others with its correction as what they expect of
+// theirs.
+func estimate(d *Data, tasks []*task) collectives {
+	var strata []Stratum
+	for _, t := range tasks {
+		s := t.Stratum
+		s.Points = t.points
+		strata = append(strata, s)
+	}
+	together := d.collectives(strata)
+	order := slices.Clone(tasks)
+	slices.SortStableFunc(order, func(a, b *task) int { return cmp.Compare(len(b.points), len(a.points)) })
+	siblings := map[string]*costmodel.Field{}
+	for _, t := range order {
+		family := t.family()
+		t.law, t.err = t.Stratum.law(d, t.points, siblings[family])
+		if _, known := siblings[family]; !known && t.err == nil {
+			siblings[family] = t.law.Correction
+		}
+		if l, ok := together.laws[t.Stratum.String()]; ok && t.err == nil {
+			l.prefer(t.law, t.points)
+		}
+	}
+	return together
+}
+
+// family names a stratum but for its head width.
+func (s Stratum) family() string {
+	v := s.Variant
+	v.HeadDim = 0
+	return Stratum{On: s.On, Op: s.Op, Variant: v}.String()
+}
+
+// lawOf estimates one law by itself.
+func lawOf(d *Data, s Stratum, points []Point) (*costmodel.Law, error) {
+	t := &task{Stratum: s, points: points}
+	estimate(d, []*task{t})
+	return t.law, t.err
+}

@@ -1,0 +1,193 @@
+package fit
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
+)
+
+// Split is a way to keep points from a fit that asks something of the law.
+type Split struct {
+	Name string
+	Doc  string // what it asks
+	// held says which points of a stratum are kept from the fit; nil where the
+	// split asks nothing of the op.
+	held func(k op.Kind, points []Point) func(Point) bool
+}
+
+// Splits lists them.
+func Splits() []Split {
+	return []Split{
+		{"interp", "a quarter of the shapes, at random, inside what was measured", func(op.Kind, []Point) func(Point) bool {
+			return func(p Point) bool { return p.rank%4 == 0 }
+		}},
+		{"heads", "head counts that are no power of two", func(k op.Kind, _ []Point) func(Point) bool {
+			if FamilyOf(k) != FamilyAttention {
+				return nil
+			}
+			return func(p Point) bool {
+				h := int(costmodel.AxisOf("q_heads", p.Shape))
+				return h&(h-1) != 0
+			}
+		}},
+		{"longer", "sequences 2 to 4 times longer than measured, rows of a GEMM and messages likewise", func(k op.Kind, points []Point) func(Point) bool {
+			share := 0.25
+			if FamilyOf(k) == FamilyCollective {
+				share = 0.125
+			}
+			return beyondShare(points, share)
+		}},
+	}
+}
+
+// SplitsNamed finds splits by their names, separated by commas. The error lists
+// those there are.
+func SplitsNamed(names string) ([]Split, error) {
+	var chosen []Split
+	for name := range strings.SplitSeq(names, ",") {
+		i := slices.IndexFunc(Splits(), func(s Split) bool { return s.Name == name })
+		if i < 0 {
+			var all []string
+			for _, s := range Splits() {
+				all = append(all, s.Name)
+			}
+			return nil, fmt.Errorf("no way of holding points out is called %q; there are %s", name, strings.Join(all, ", "))
+		}
+		chosen = append(chosen, Splits()[i])
+	}
+	return chosen, nil
+}
+
+// beyondShare holds the points out that lie beyond a share of the most on their first axis.
+func beyondShare(points []Point, share float64) func(Point) bool {
+	first := func(p Point) float64 { return p.Shape.(op.Located).Coords()[0] }
+	most := 0.0
+	for _, p := range points {
+		most = max(most, first(p))
+	}
+	return func(p Point) bool { return first(p) > 1.001*share*most }
+}
+
+// StudyRow is how well one form of law predicts the points of a stratum that a
+// split kept from it. Errors are |predicted/measured - 1|.
+type StudyRow struct {
+	On       string     `json:"on"`
+	Op       op.Kind    `json:"op"`
+	Variant  op.Variant `json:"variant"`
+	Split    string     `json:"split"`
+	Form     string     `json:"form"`
+	Ours     bool       `json:"ours"` // the form that fit takes
+	Fitted   int        `json:"fitted"`
+	Held     int        `json:"held"`
+	MAPE     float64    `json:"mape"`
+	Median   float64    `json:"median"`
+	P95      float64    `json:"p95"`
+	Coverage float64    `json:"coverage"` // share of the held-out points in the 90 % interval; of ours only
+}
+
+// fewestToStudy points on either side make a row.
+const fewestToStudy = 10
+
+// Study fits every stratum anew to the points that a split leaves and judges the
+// law, and simpler forms beside it, on the others. Strata with too few points
+// for a split are left out.
+func Study(d *Data, splits []Split, report func(done, all int)) ([]StudyRow, error) {
+	var rows []StudyRow
+	for i, split := range splits {
+		var tasks []*task
+		held := map[*task][]Point{}
+		for _, s := range d.Strata() {
+			if train, test := s.divide(split); len(train) >= fewestToStudy && len(test) >= fewestToStudy {
+				t := &task{Stratum: s, points: train}
+				tasks, held[t] = append(tasks, t), test
+			}
+		}
+		estimate(d, tasks)
+		for _, t := range tasks {
+			if t.err != nil {
+				return nil, fmt.Errorf("%s, %s: %w", t.Stratum, split.Name, t.err)
+			}
+			rows = append(rows, t.judged(d, split, held[t])...)
+		}
+		if report != nil {
+			report(i+1, len(splits))
+		}
+	}
+	if len(rows) == 0 {
+		return nil, errors.New("no stratum has enough points to hold some out: import or measure more")
+	}
+	return rows, nil
+}
+
+// divide keeps the points from a fit that a split holds out; all are fitted
+// where the split asks nothing of the op.
+func (s Stratum) divide(split Split) (train, test []Point) {
+	points := slices.Clone(s.Points)
+	for i := range points {
+		points[i].rank = rank(1, points[i].Key)
+	}
+	held := split.held(s.Op, points)
+	for _, p := range points {
+		if held != nil && held(p) {
+			test = append(test, p)
+		} else {
+			train = append(train, p)
+		}
+	}
+	return train, test
+}
+
+// judged are the rows of a fitted task: our law, its core alone, and simpler forms.
+func (t *task) judged(d *Data, split Split, test []Point) []StudyRow {
+	row := StudyRow{On: t.On, Op: t.Op, Variant: t.Variant, Split: split.Name, Fitted: len(t.points), Held: len(test)}
+	ours := row
+	ours.Form, ours.Ours = t.law.Form(), true
+	ours.judge(test, func(s op.Shape) float64 { return float64(t.law.Seconds(s)) })
+	ours.Coverage = coverage(t.law, test)
+	rows := []StudyRow{ours}
+	if t.law.Correction != nil {
+		body := *t.law
+		body.Correction = nil
+		core := row
+		core.Form = body.Form()
+		core.judge(test, func(s op.Shape) float64 { return float64(body.Seconds(s)) })
+		rows = append(rows, core)
+	}
+	for _, f := range simpler(d.device(t.On), t.Op, t.points) {
+		predict, err := f.fit(t.points)
+		if err != nil {
+			continue
+		}
+		r := row
+		r.Form = f.name
+		r.judge(test, predict)
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+func (r *StudyRow) judge(test []Point, predict func(op.Shape) float64) {
+	errs := make([]float64, len(test))
+	for i, p := range test {
+		errs[i] = math.Abs(predict(p.Shape)/p.Seconds - 1)
+		r.MAPE += errs[i] / float64(len(test))
+	}
+	r.Median, r.P95 = stats.Median(errs), stats.Quantile(errs, 0.95)
+}
+
+func coverage(law *costmodel.Law, test []Point) float64 {
+	in := 0.0
+	for _, p := range test {
+		e := law.Predict(p.Shape)
+		if p.Seconds >= float64(e.Lo) && p.Seconds <= float64(e.Hi) {
+			in++
+		}
+	}
+	return in / float64(len(test))
+}
