@@ -9,10 +9,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/go-json-experiment/json/jsontext"
+	"gonum.org/v1/gonum/stat"
+
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/stats"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile"
 )
 
 // Limit is what a stratum's errors may be at most, as |log(measured/predicted)|.
@@ -24,20 +28,12 @@ type Limit struct {
 // Limits gives every family of ops its limit.
 type Limits map[Family]Limit
 
-// DefaultLimits are the limits of `check` when none are given. They apply to
-// upper bounds, which with the few dozen points of a minute's calibration lie
-// well above the estimates (results/evidence/cpu), and are set so that such a
+// DefaultLimits are the built-in limits of the families. They apply to upper
+// bounds, which with the few dozen points of a minute's calibration lie well
+// above the estimates (results/evidence/cpu), and are set so that such a
 // calibration of a quiet machine passes while a law that is off by a tenth
-// fails. A longer calibration deserves a --max-error of its own.
-func DefaultLimits() Limits {
-	return Limits{
-		FamilyAttention:  {Median: 0.08, P90: 0.30},
-		FamilyGEMM:       {Median: 0.08, P90: 0.30},
-		FamilyBandwidth:  {Median: 0.10, P90: 0.50},
-		FamilyCollective: {Median: 0.20, P90: 0.60},
-		FamilyLayer:      {Median: 0.10, P90: 0.30},
-	}
-}
+// fails. A longer calibration deserves limits of its own.
+func DefaultLimits() Limits { return DefaultLimitsFile().ByFamily() }
 
 // Family is a group of ops that are judged together.
 type Family string
@@ -82,6 +78,7 @@ const (
 	Pass         Verdict = "pass"
 	Fail         Verdict = "fail"
 	Insufficient Verdict = "insufficient" // fewer than MinPoints: nothing is said
+	Ungated      Verdict = "ungated"      // of a stratum that no limit is for
 )
 
 // MinPoints is the least number of points that a verdict is given on.
@@ -100,6 +97,8 @@ type Row struct {
 	Part    bool    `json:"part"`
 	Limit   Limit   `json:"limit"`
 	Verdict Verdict `json:"verdict"`
+	// FitError has the bias as laws have it, of measured over predicted: the sign
+	// is the other way round than that of strata, whose key says so.
 	costmodel.FitError
 	// MedianUpper and P90Upper are the upper 95 % bootstrap bounds, which the
 	// limits apply to, so that a lucky draw does not pass.
@@ -109,11 +108,47 @@ type Row struct {
 
 // Pair is one point with its prediction.
 type Pair struct {
-	Family   Family             `json:"family"`
-	On       string             `json:"on"`
-	Op       op.Kind            `json:"op"`
+	Family  Family         `json:"family"`
+	On      string         `json:"on"` // device type or group signature
+	Op      op.Kind        `json:"op"`
+	Variant op.Variant     `json:"variant,omitzero"` // the axes that select the law
+	Shape   jsontext.Value `json:"shape,omitzero"`   // all axes of the op
+	Band    string         `json:"band"`             // of the shape's size: see BandsOf
+	// Measured is the median of the point's visits; Noise is the sample deviation
+	// of their logs, 0 with one visit.
 	Measured float64            `json:"measured_s"`
-	Estimate costmodel.Estimate `json:"predicted"`
+	Visits   int                `json:"visits"`
+	Noise    float64            `json:"noise_log,omitzero"`
+	Estimate costmodel.Estimate `json:"predicted"` // with the ends of its 90 % interval, and what it rests on
+}
+
+func newPair(x Point, est costmodel.Estimate) Pair {
+	return Pair{
+		Family: FamilyOf(x.Shape.Kind()), On: x.On, Op: x.Shape.Kind(), Variant: x.Shape.Variant(),
+		Shape: profile.NewSpot(x.On, x.Shape).Raw, Band: BandOf(x.Shape),
+		Measured: x.Seconds, Visits: max(1, len(x.visits)), Noise: repeatNoise(x.visits), Estimate: est,
+	}
+}
+
+// repeatNoise is the sample deviation of the logs of visits; 0 for fewer than two.
+func repeatNoise(visits []float64) float64 {
+	if len(visits) < 2 {
+		return 0
+	}
+	logs := make([]float64, len(visits))
+	for i, v := range visits {
+		logs[i] = math.Log(v)
+	}
+	return stat.StdDev(logs, nil)
+}
+
+// source is what the prediction rests on as strata tell it apart: a point that
+// the profile measured itself lies inside its law's range.
+func (p Pair) source() costmodel.Source {
+	if p.Estimate.Source == costmodel.Measured {
+		return costmodel.Interpolated
+	}
+	return p.Estimate.Source
 }
 
 // Log is log(measured/predicted): positive where the law is too optimistic.
@@ -126,11 +161,14 @@ func (p Pair) Inside() bool {
 
 // Report is the accuracy of a profile on points it was not fitted to.
 type Report struct {
-	Simulated bool     `json:"simulated"`
-	Rows      []Row    `json:"rows"`
-	Missing   []string `json:"missing,omitempty"` // ops of the recording without a law, or composed of such
-	Warnings  []string `json:"warnings,omitempty"`
-	Pairs     []Pair   `json:"pairs"`
+	Simulated bool             `json:"simulated"`
+	Limits    int              `json:"limits_revision"` // of the limits document that was applied
+	Rows      []Row            `json:"rows"`            // families of ops, on all devices and on each
+	Strata    []CheckedStratum `json:"strata"`
+	Drift     *DriftReport     `json:"drift,omitempty"`
+	Missing   []string         `json:"missing,omitempty"` // ops of the recording without a law, or composed of such
+	Warnings  []string         `json:"warnings,omitempty"`
+	Pairs     []Pair           `json:"pairs"`
 }
 
 // LongAttention keeps the points of attention whose queries or keys are at
@@ -147,15 +185,33 @@ func LongAttention(points []Point, least units.Tokens) []Point {
 	})
 }
 
-// Failed says whether any stratum is above its limits; strict counts families
-// that could not be judged, and ops without a law, as failures too.
+// Failed says whether any family or stratum is above its limits, or the machine
+// drifted; strict counts families that could not be judged, and ops without a
+// law, as failures too. Strata that could not be judged are in Undecided.
 func (r *Report) Failed(strict bool) bool {
+	if r.Drift != nil && r.Drift.Verdict == Drifted {
+		return true
+	}
+	if slices.ContainsFunc(r.Strata, func(s CheckedStratum) bool { return s.Verdict == Fail }) {
+		return true
+	}
 	for _, row := range r.Rows {
 		if row.Verdict == Fail || strict && row.Verdict == Insufficient && !row.Part {
 			return true
 		}
 	}
 	return strict && len(r.Missing) > 0
+}
+
+// Undecided names the strata that have a limit and too few points for a verdict.
+func (r *Report) Undecided() []string {
+	var names []string
+	for i := range r.Strata {
+		if s := &r.Strata[i]; s.Verdict == Insufficient {
+			names = append(names, s.String())
+		}
+	}
+	return names
 }
 
 // MedianError is the median of |log(measured/predicted)| over all points, NaN
@@ -171,16 +227,23 @@ func (r *Report) MedianError() float64 {
 	return stats.Median(errs)
 }
 
-// Check compares points with a profile's predictions, stratum by stratum. The
-// points must not have been fitted: see Data.Held for a profile's own recordings.
+// Check is CheckAgainst with the built-in limits of strata and the given ones of
+// families.
+func Check(p *costmodel.Profile, d *Data, points []Point, limits Limits) (*Report, error) {
+	return CheckAgainst(p, d, points, DefaultLimitsFile().WithFamilies(limits))
+}
+
+// CheckAgainst compares points with a profile's predictions, family by family
+// and stratum by stratum. The points must not have been fitted: see Data.Held
+// for a profile's own recordings.
 //
 // Errors: the points come from a device type that the profile knows under the
 // same name but another fingerprint, or not one of them has a law.
-func Check(p *costmodel.Profile, d *Data, points []Point, limits Limits) (*Report, error) {
+func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsFile) (*Report, error) {
 	if err := sameDevices(p, d); err != nil {
 		return nil, err
 	}
-	r := &Report{Simulated: p.Simulated || d.Simulated}
+	r := &Report{Simulated: p.Simulated || d.Simulated, Limits: limits.Revision}
 	q := costmodel.NewPredictor(p)
 	for _, x := range points {
 		est, err := q.Time(x.On, x.Shape)
@@ -190,12 +253,16 @@ func Check(p *costmodel.Profile, d *Data, points []Point, limits Limits) (*Repor
 			}
 			continue
 		}
-		r.Pairs = append(r.Pairs, Pair{FamilyOf(x.Shape.Kind()), x.On, x.Shape.Kind(), x.Seconds, est})
+		if mid := float64(est.Mid); !(mid > 0) || math.IsInf(mid, 0) {
+			return nil, fmt.Errorf("%s on %s: the law predicts %v s for %s, which is no time: the profile is damaged; fit it again: evenkeel fit", x.Shape.Kind(), x.On, mid, profile.NewSpot(x.On, x.Shape).Raw)
+		}
+		r.Pairs = append(r.Pairs, newPair(x, est))
 	}
 	if len(r.Pairs) == 0 {
 		return nil, fmt.Errorf("none of the %d points has a law in the profile: it has no %v; fit a profile from a recording of this machine: evenkeel calibrate", len(points), r.Missing)
 	}
-	r.rows(limits)
+	r.rows(limits.ByFamily())
+	r.strata(limits, slices.Concat(d.Groups, p.Groups))
 	r.Warnings = append(r.Warnings, d.warnings()...)
 	return r, nil
 }
@@ -227,12 +294,8 @@ func sameDevices(p *costmodel.Profile, d *Data) error {
 }
 
 func (r *Report) rows(limits Limits) {
-	place := map[Family]int{}
-	for i, f := range Families() {
-		place[f] = i
-	}
 	slices.SortStableFunc(r.Pairs, func(a, b Pair) int {
-		return cmp.Or(cmp.Compare(place[a.Family], place[b.Family]), cmp.Compare(a.On, b.On))
+		return cmp.Or(cmp.Compare(familyPlace(a.Family), familyPlace(b.Family)), cmp.Compare(a.On, b.On))
 	})
 	sameFamily := func(a, b Pair) bool { return a.Family == b.Family }
 	samePlace := func(a, b Pair) bool { return a.On == b.On }
@@ -271,15 +334,14 @@ func runs(pairs []Pair, same func(a, b Pair) bool) iter.Seq[[]Pair] {
 
 func newRow(pairs []Pair, limit Limit) Row {
 	row := Row{Family: pairs[0].Family, On: pairs[0].On, Limit: limit, Verdict: Insufficient}
-	var logs, errs []float64
+	var logs []float64
 	inside := 0
 	for _, p := range pairs {
-		if p.Estimate.Source != costmodel.Interpolated {
+		if p.source() != costmodel.Interpolated {
 			row.Outside++
 			continue
 		}
 		logs = append(logs, p.Log())
-		errs = append(errs, math.Abs(p.Log()))
 		if p.Inside() {
 			inside++
 		}
@@ -288,11 +350,11 @@ func newRow(pairs []Pair, limit Limit) Row {
 	if row.Points == 0 {
 		return row
 	}
+	slices.Sort(logs)
 	summarise(&row.FitError, logs)
 	row.Coverage = float64(inside) / float64(row.Points)
-	const replicates, seed = 1000, 1
-	row.MedianUpper = stats.UpperBound(stats.Bootstrap(errs, stats.Median, replicates, seed), 0.95)
-	row.P90Upper = stats.UpperBound(stats.Bootstrap(errs, func(x []float64) float64 { return stats.Quantile(x, 0.9) }, replicates, seed), 0.95)
+	upper := upperBounds(logs)
+	row.MedianUpper, row.P90Upper = upper.median, upper.p90
 	if row.Points >= MinPoints {
 		row.Verdict = Pass
 		if row.MedianUpper > limit.Median || row.P90Upper > limit.P90 {

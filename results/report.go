@@ -4,23 +4,35 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/fit"
-	"github.com/evenkeel/evenkeel/internal/stats"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Report prints the accuracy table of `check`: every family on every device
-// and group against its limits, what has no law, and the verdict in the last
-// line. The limits apply to the upper 95 % bounds, which stand in parentheses.
-func Report(w io.Writer, r *fit.Report) error {
+// Report prints what `check` found: every family on every device and group
+// against its limits, the strata from the worst on, what drifted, what has no
+// law, and the verdict in the last line. The limits apply to the upper 95 %
+// bounds, which stand in parentheses. Long lists are cut, and say so.
+func Report(w io.Writer, r *fit.Report) error { return report(w, r, mostStrata) }
+
+// FullReport is Report with every stratum listed.
+func FullReport(w io.Writer, r *fit.Report) error { return report(w, r, math.MaxInt) }
+
+func report(w io.Writer, r *fit.Report, most int) error {
 	p, n := &printer{w: w}, &notes{}
-	p.para("", fmt.Sprintf("%s accuracy: %d points that no law was fitted to, in %s", stamp(r.Simulated), len(r.Pairs), judged(r)))
+	if len(r.Pairs) > 0 || r.Drift == nil {
+		p.para("", fmt.Sprintf("%s accuracy: %d points that no law was fitted to, in %s", stamp(r.Simulated), len(r.Pairs), judged(r)))
+	} else {
+		p.para("", fmt.Sprintf("%s drift of %s against %s", stamp(r.Simulated), r.Drift.To, r.Drift.From))
+	}
 	if r.Simulated {
 		p.para("", "the times come from a simulated backend; no hardware was measured")
 	}
 	reportTable(p, n, r.Rows)
+	strataTables(p, n, r, most)
 	histograms(p, r)
+	driftTables(p, r.Drift)
 	missing(p, r)
 	n.add(unstamped(r.Warnings)...)
 	n.render(p)
@@ -44,24 +56,32 @@ func judged(r *fit.Report) string {
 }
 
 func reportTable(p *printer, n *notes, rows []fit.Row) {
-	t := newTable(column{title: "family"}, column{title: "on", most: 20}, column{title: "points", number: true},
+	if len(rows) == 0 {
+		return
+	}
+	t := newTable(column{title: "family"}, column{title: "on", most: 15}, column{title: "n", number: true},
 		column{title: "median error\n(95 % bound)", number: true}, column{title: "p90 error\n(95 % bound)", number: true},
-		column{title: "p95", number: true}, column{title: "bias", number: true}, column{title: "in 90 %\ninterval", number: true},
-		column{title: "limits\nmedian, p90", number: true}, column{title: "verdict"})
+		column{title: "bias", number: true}, column{title: "in 90 %\ninterval", number: true},
+		column{title: "limits", number: true}, column{title: "verdict"})
 	for _, r := range rows {
-		bias := none
-		if r.Points > 0 {
-			bias = signed(r.Bias)
-		}
 		family := string(r.Family)
 		if r.Part {
 			family = "  of which"
 		}
 		t.row(family, r.On, fmt.Sprint(r.Points), bounded(r.Median, r.MedianUpper, r.Points), bounded(r.P90, r.P90Upper, r.Points),
-			percent(r.P95, r.Points), bias, percent(r.Coverage, r.Points), limits(r.Limit), rowVerdict(n, r))
+			bias(-r.Bias, r.Points), percent(r.Coverage, r.Points), limits(r.Limit), rowVerdict(n, r))
 	}
 	p.printf("\n")
 	t.render(p)
+	p.para("", "errors are |log(predicted / measured)|; a positive bias predicts too long; limits are of the bounds of median and p90")
+}
+
+// bias prints the median of log(predicted/measured).
+func bias(f float64, points int) string {
+	if points == 0 {
+		return none
+	}
+	return signed(f)
 }
 
 func bounded(f, upper float64, points int) string {
@@ -72,7 +92,7 @@ func bounded(f, upper float64, points int) string {
 }
 
 func limits(l fit.Limit) string {
-	return fmt.Sprintf("%.0f %%, %.0f %%", 100*l.Median, 100*l.P90)
+	return fmt.Sprintf("%.3g, %.3g %%", 100*l.Median, 100*l.P90)
 }
 
 func rowVerdict(n *notes, r fit.Row) string {
@@ -105,26 +125,56 @@ func missing(p *printer, r *fit.Report) {
 	}
 }
 
-func verdict(r *fit.Report) string {
-	count := map[fit.Verdict]int{}
+// outcome counts the verdicts of a report: of families, and of parts of them
+// only what failed.
+func outcome(r *fit.Report) (state string, families, strata map[fit.Verdict]int) {
+	families, strata = map[fit.Verdict]int{}, map[fit.Verdict]int{}
 	for _, row := range r.Rows {
 		if !row.Part || row.Verdict == fit.Fail {
-			count[row.Verdict]++
+			families[row.Verdict]++
 		}
 	}
-	state := "PASS"
+	for _, s := range r.Strata {
+		strata[s.Verdict]++
+	}
 	switch {
 	case r.Failed(false):
 		state = "FAIL"
-	case count[fit.Pass] == 0:
+	case r.Drift != nil && len(r.Pairs) == 0:
+		state = strings.ToUpper(string(r.Drift.Verdict))
+	case families[fit.Pass] == 0 && strata[fit.Pass] == 0:
 		state = "NO VERDICT"
+	default:
+		state = "PASS"
 	}
-	s := fmt.Sprintf("verdict: %s (%s): %d of %s within their limits", state, stamp(r.Simulated), count[fit.Pass], judged(r))
-	if count[fit.Fail] > 0 {
-		s += fmt.Sprintf(", %d above", count[fit.Fail])
+	return state, families, strata
+}
+
+func verdict(r *fit.Report) string {
+	state, families, strata := outcome(r)
+	s := fmt.Sprintf("verdict: %s (%s)", state, stamp(r.Simulated))
+	if len(r.Pairs) > 0 || r.Drift == nil {
+		s += ": " + counted(families, judged(r))
 	}
-	if count[fit.Insufficient] > 0 {
-		s += fmt.Sprintf(", %d with too few points to say", count[fit.Insufficient])
+	if len(r.Strata) > 0 {
+		s += "; of the strata " + counted(strata, fmt.Sprint(len(r.Strata)))
+	}
+	if r.Drift != nil {
+		s += fmt.Sprintf("; drift: %s", r.Drift.Verdict)
+	}
+	return s
+}
+
+func counted(count map[fit.Verdict]int, of string) string {
+	s := fmt.Sprintf("%d of %s within their limits", count[fit.Pass], of)
+	if n := count[fit.Fail]; n > 0 {
+		s += fmt.Sprintf(", %d above", n)
+	}
+	if n := count[fit.Insufficient]; n > 0 {
+		s += fmt.Sprintf(", %d with too few points to say", n)
+	}
+	if n := count[fit.Ungated]; n > 0 {
+		s += fmt.Sprintf(", %d without a limit", n)
 	}
 	return s
 }
@@ -138,12 +188,15 @@ func histograms(p *printer, r *fit.Report) {
 	var all []float64
 	for _, pair := range r.Pairs {
 		if finite(pair.Log()) {
-			logs[pair.Family] = append(logs[pair.Family], pair.Log())
-			all = append(all, pair.Log())
+			logs[pair.Family] = append(logs[pair.Family], -pair.Log())
+			all = append(all, -pair.Log())
 		}
 	}
+	if len(all) == 0 {
+		return
+	}
 	width := binWidth(all)
-	cols := []column{{title: "log(measured / predicted)"}}
+	cols := []column{{title: "log(predicted / measured)"}}
 	for b := range bins {
 		cols = append(cols, column{title: binTitle(b, width), number: true})
 	}
@@ -153,7 +206,7 @@ func histograms(p *printer, r *fit.Report) {
 		if len(of) == 0 {
 			continue
 		}
-		cells := []string{fmt.Sprintf("  %s (n = %d, median %s)", f, len(of), signed(stats.Median(of)))}
+		cells := []string{fmt.Sprintf("  %s (n = %d)", f, len(of))}
 		for _, c := range binned(of, width) {
 			cells = append(cells, binCell(c, len(of)))
 		}

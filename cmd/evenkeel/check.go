@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"io"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,56 +14,169 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// checkOptions are the flags of check.
+type checkOptions struct {
+	profile   string
+	limits    string
+	maxError  string
+	minLen    string
+	driftFrom []string
+	strict    bool
+	all       bool
+	junit     string
+	markdown  string
+}
+
 func (a *app) check() *cobra.Command {
-	profilePath, maxError, minLen, strict := "", "", "", false
+	var o checkOptions
 	c := &cobra.Command{
 		Use:   "check recordings... --profile x.profile.json",
-		Short: "Compare recordings with a profile's predictions; exit 4 above the limits",
+		Short: "Compare recordings with a profile's predictions, or with earlier ones; exit 4 above the limits",
 		Long: `Compares measured points with what a profile predicts for them. Of recordings
-that the profile was fitted to, only the points that were set aside count. The
-limits apply to the upper 95 % bound of each error; a stratum with fewer than
-20 points is listed as insufficient and fails only with --strict.
+that the profile was fitted to, only the points that were set aside count.
 
-Exits 0 when every limit holds, 4 when one is broken, 1 when it could not judge.`,
+Errors are |log(predicted / measured)|, judged for every family of ops and for
+every stratum: an op on a device type or group, in one band of sizes. Points
+outside the measured range, and laws of other devices, are strata of their own.
+The limits come from one document (--limits, evenkeel.limits/v1; one is built
+in) and apply to the upper 95 % bootstrap bounds; where repeats of the points
+scatter more than a limit allows, their scatter counts instead. A stratum with
+fewer than 20 points is listed as insufficient and fails only with --strict.
+
+With --drift-from the recordings are compared with earlier ones of the same
+devices: the points that both measured again and again (canaries), or all that
+they share. More than 3 % and more than their noise on two of them is a drift.
+Given several times, oldest first, the flag follows the shifts as a series.
+
+With --json the result holds, in "pairs", every point with its op, variant,
+shape, band, measured_s and the prediction (lo_s, mid_s, hi_s, source).
+
+Exits 0 when every limit holds, 4 when one is broken or the machine drifted, 1
+when it could not judge.`,
 		Example: `  evenkeel check prof/calibration.rec.jsonl --profile prof/calibration.profile.json
   evenkeel check today.rec.jsonl --profile prof/calibration.profile.json --max-error 10% --json
-  evenkeel check gpu.rec.jsonl --profile gpu.profile.json --min-len 4k    # what long contexts rest on`,
+  evenkeel check gpu.rec.jsonl --profile gpu.profile.json --min-len 4k    # what long contexts rest on
+  evenkeel check gpu.rec.jsonl --profile gpu.profile.json --limits limits.json --junit check.xml --markdown summary.md
+  evenkeel check today.rec.jsonl --drift-from prof/calibration.rec.jsonl`,
 		Args: args(cobra.MinimumNArgs(1), "recordings"),
-		RunE: func(_ *cobra.Command, paths []string) error {
-			limits, err := limitsOf(maxError)
-			if err != nil {
-				return err
-			}
-			if profilePath == "" {
-				return usagef("check: --profile is missing: name the profile to judge")
-			}
-			least := units.Tokens(0)
-			if minLen != "" {
-				if least, err = units.ParseTokens(minLen); err != nil {
-					return usagef("--min-len: %w", err)
-				}
-			}
-			report, err := checkFiles(profilePath, paths, limits, least)
-			if err != nil {
-				return err
-			}
-			if err := a.print(report, func(w io.Writer) error { return results.Report(w, report) }); err != nil {
-				return err
-			}
-			if report.Failed(strict) {
-				return errCheckFailed
-			}
-			return nil
-		},
+		RunE: func(_ *cobra.Command, paths []string) error { return a.runCheck(paths, o) },
 	}
-	c.Flags().StringVar(&profilePath, "profile", "", "profile to judge")
-	c.Flags().StringVar(&maxError, "max-error", "", "limit of median errors, such as 6% or 0.06, or of a family's, such as collective=40%; P90 may be three times that (default: a limit per family of ops)")
-	c.Flags().StringVar(&minLen, "min-len", "", "judge only attention over at least so many tokens, such as 4k, and no other op")
-	c.Flags().BoolVar(&strict, "strict", false, "fail on strata with too few points and on ops without a law")
+	f := c.Flags()
+	f.StringVar(&o.profile, "profile", "", "profile to judge; may be left out with --drift-from")
+	f.StringVar(&o.limits, "limits", "", "limits document to judge by (default: the one built in)")
+	f.StringVar(&o.maxError, "max-error", "", "instead of the limits: most median and mean error, such as 6% or 0.06, or a family's, such as collective=40%; P90 and P95 may be three times that")
+	f.StringVar(&o.minLen, "min-len", "", "judge only attention over at least so many tokens, such as 4k, and no other op")
+	f.StringArrayVar(&o.driftFrom, "drift-from", nil, "earlier recording to compare with; repeat it for a series, oldest first")
+	f.BoolVar(&o.strict, "strict", false, "fail on families and strata with too few points, and on ops without a law")
+	f.BoolVar(&o.all, "all", false, "list every stratum")
+	f.StringVar(&o.junit, "junit", "", "write a JUnit report to this file, a case a stratum")
+	f.StringVar(&o.markdown, "markdown", "", "append a Markdown summary to this file; - prints it instead of the table")
 	return c
 }
 
-func checkFiles(profilePath string, paths []string, limits fit.Limits, least units.Tokens) (*fit.Report, error) {
+// runCheck judges and reports. Whatever it could not do is in the JUnit report
+// too: an old or missing one must not look like success.
+func (a *app) runCheck(paths []string, o checkOptions) error {
+	report, err := judge(paths, o)
+	if err != nil {
+		var usage usageError
+		if o.junit != "" && !errors.As(err, &usage) {
+			err = errors.Join(err, writeTo(o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
+		}
+		return err
+	}
+	if err := a.printCheck(report, o); err != nil {
+		return err
+	}
+	if d := report.Drift; d != nil && d.Verdict == fit.Ambiguous {
+		a.note("warning: drift from %s is ambiguous: some times moved, too few or too little beyond their noise; measure once more", d.From)
+	}
+	if report.Failed(o.strict) || o.strict && len(report.Undecided()) > 0 {
+		return checkFailed(report)
+	}
+	return nil
+}
+
+// checkFailed says on stderr which kind of failure it was.
+func checkFailed(r *fit.Report) error {
+	if r.Drift != nil && r.Drift.Verdict == fit.Drifted {
+		return driftedError{}
+	}
+	return errCheckFailed
+}
+
+// judge makes the report that the flags ask for.
+func judge(paths []string, o checkOptions) (*fit.Report, error) {
+	least, err := o.valid()
+	if err != nil {
+		return nil, err
+	}
+	limits, err := limitsOf(o.limits, o.maxError)
+	if err != nil {
+		return nil, err
+	}
+	report := new(fit.Report)
+	if o.profile != "" {
+		if report, err = checkFiles(o.profile, paths, limits, least); err != nil {
+			return nil, err
+		}
+	}
+	if len(o.driftFrom) > 0 {
+		if err := addDrift(report, o.driftFrom, paths); err != nil {
+			return nil, err
+		}
+	}
+	return report, nil
+}
+
+// valid refuses command lines that cannot be meant and reads --min-len.
+func (o checkOptions) valid() (least units.Tokens, err error) {
+	switch {
+	case o.profile == "" && len(o.driftFrom) == 0:
+		return 0, usagef("check: --profile is missing: name the profile to judge")
+	case o.profile == "" && (o.limits != "" || o.maxError != "" || o.minLen != ""):
+		return 0, usagef("check: --limits, --max-error and --min-len judge a profile: name it with --profile")
+	case o.minLen == "":
+		return 0, nil
+	}
+	if least, err = units.ParseTokens(o.minLen); err != nil {
+		return 0, usagef("--min-len: %w", err)
+	}
+	return least, nil
+}
+
+// printCheck writes the report in every form that was asked for.
+func (a *app) printCheck(r *fit.Report, o checkOptions) error {
+	table := results.Report
+	switch {
+	case o.markdown == "-":
+		table = results.Markdown
+	case o.all:
+		table = results.FullReport
+	}
+	if o.markdown == "-" && a.json {
+		return usagef("--markdown - and --json both write to stdout: name a file for one")
+	}
+	err := a.print(r, func(w io.Writer) error { return table(w, r) })
+	if o.junit != "" {
+		err = errors.Join(err, writeTo(o.junit, func(w io.Writer) error { return results.JUnit(w, r) }))
+	}
+	if o.markdown != "" && o.markdown != "-" {
+		err = errors.Join(err, appendTo(o.markdown, func(w io.Writer) error { return results.Markdown(w, r) }))
+	}
+	return err
+}
+
+// appendTo writes at the end of a file, which is made if need be.
+func appendTo(path string, write func(io.Writer) error) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return err
+	}
+	return errors.Join(write(f), f.Close())
+}
+
+func checkFiles(profilePath string, paths []string, limits *fit.LimitsFile, least units.Tokens) (*fit.Report, error) {
 	p, err := loadProfile(profilePath)
 	if err != nil {
 		return nil, err
@@ -73,52 +188,68 @@ func checkFiles(profilePath string, paths []string, limits fit.Limits, least uni
 	if least > 0 {
 		points = fit.LongAttention(points, least)
 	}
-	return fit.Check(p, d, points, limits)
+	return fit.CheckAgainst(p, d, points, limits)
 }
 
-// limitsOf reads --max-error, or gives the defaults: one number for every
-// family of ops, or family=number for one, the later before the earlier.
-func limitsOf(s string) (fit.Limits, error) {
-	limits := fit.DefaultLimits()
-	if s == "" {
-		return limits, nil
+// limitsOf reads the limits document, or takes the one built in, and puts what
+// --max-error asks for in its place: one number for every family of ops, or
+// family=number for one, the later before the earlier.
+func limitsOf(path, maxError string) (*fit.LimitsFile, error) {
+	limits, err := loadLimits(path)
+	if err != nil || maxError == "" {
+		return limits, err
 	}
-	for part := range strings.SplitSeq(s, ",") {
+	for part := range strings.SplitSeq(maxError, ",") {
 		family, number, one := strings.Cut(part, "=")
 		if !one {
 			number = family
 		}
-		limit, err := limitOf(number)
+		most, err := shareOf(number)
 		if err != nil {
 			return nil, err
 		}
-		if _, known := limits[fit.Family(family)]; one && !known {
-			return nil, usagef("--max-error %q: there is no family %q; the families are %s", part, family, strings.Join(families(limits), ", "))
+		if one && !slices.Contains(fit.Families(), fit.Family(family)) {
+			return nil, usagef("--max-error %q: there is no family %q; the families are %s", part, family, strings.Join(families(), ", "))
 		}
-		for f := range limits {
+		for _, f := range fit.Families() {
 			if !one || f == fit.Family(family) {
-				limits[f] = limit
+				limits = limits.Override(f, most)
 			}
 		}
 	}
 	return limits, nil
 }
 
-func limitOf(s string) (fit.Limit, error) {
+func loadLimits(path string) (*fit.LimitsFile, error) {
+	if path == "" {
+		return fit.DefaultLimitsFile(), nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, openError(err)
+	}
+	defer f.Close()
+	return fit.ReadLimits(path, f)
+}
+
+func shareOf(s string) (float64, error) {
 	number, percent := strings.CutSuffix(s, "%")
 	v, err := strconv.ParseFloat(number, 64)
 	if percent {
 		v /= 100
 	}
-	if err != nil || !(v > 0 && v < 10) {
-		return fit.Limit{}, usagef("--max-error %q: want a share such as 6%% or 0.06, or family=share", s)
+	if err != nil || !(v > 0 && v < mostShare) {
+		return 0, usagef("--max-error %q: want a share such as 6%% or 0.06, or family=share", s)
 	}
-	return fit.Limit{Median: v, P90: 3 * v}, nil
+	return v, nil
 }
 
-func families(limits fit.Limits) []string {
+// mostShare keeps three times a share, the limit of the tails, a valid limit.
+const mostShare = 3
+
+func families() []string {
 	var names []string
-	for f := range limits {
+	for _, f := range fit.Families() {
 		names = append(names, string(f))
 	}
 	slices.Sort(names)

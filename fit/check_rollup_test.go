@@ -1,0 +1,65 @@
+package fit
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// A table of collectives that is too sparse for any of its strata is judged as
+// a whole, of one link class and of interpolated points alone; dense strata are
+// not judged twice.
+func TestSparseStrataAreRolledUp(t *testing.T) {
+	var groups []op.GroupType
+	var pairs []Pair
+	for _, link := range []string{"nvlink", "pcie"} {
+		bias := map[string]float64{"nvlink": 0.01, "pcie": 0.3}[link]
+		for _, n := range []int{2, 4, 8} {
+			g := op.NewGroupType([]op.Member{{Device: "gpu", Count: n}}, 1, link)
+			groups = append(groups, g)
+			for _, kind := range []op.Kind{op.KindAllGather, op.KindAllReduce} {
+				for _, b := range []units.Bytes{1 << 10, 1 << 18, 1 << 22, 1 << 26} {
+					s := op.OfMessage(kind, op.Message{Group: n, Bytes: b})
+					pairs = append(pairs, pairsOf(g.Name, s, costmodel.Interpolated, spreadOver(2, 0.02, bias)...)...)
+					pairs = append(pairs, pairsOf(g.Name, s, costmodel.Transferred, 2)...)
+				}
+			}
+		}
+	}
+	verdicts := map[string]Verdict{}
+	for _, s := range strataOf(pairs, groups...) {
+		switch {
+		case s.Band == All:
+			verdicts[s.String()] = s.Verdict
+		case s.Verdict != Insufficient && s.Source == costmodel.Interpolated:
+			t.Errorf("%s: %s with %d points", s.String(), s.Verdict, s.Points)
+		}
+	}
+	want := map[string]Verdict{
+		"all_gather, all bands on gpu over nvlink": Pass, "all_reduce, all bands on gpu over nvlink": Pass,
+		"all_gather, all bands on gpu over pcie": Fail, "all_reduce, all bands on gpu over pcie": Fail,
+	}
+	if fmt.Sprint(verdicts) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", verdicts, want)
+	}
+}
+
+// Ops that are too sparse even over all their bands are taken together.
+func TestSparseOpsAreRolledUp(t *testing.T) {
+	back := op.AttnBwd{Attention: attentionOf(32 << 10).(op.AttnFwd).Attention}
+	pairs := pairsOf("gpu", attentionOf(8192), costmodel.Interpolated, spreadOver(8, 0.01, 0.2)...)
+	pairs = append(pairs, pairsOf("gpu", attentionOf(32<<10), costmodel.Interpolated, spreadOver(8, 0.01, 0.2)...)...)
+	pairs = append(pairs, pairsOf("gpu", back, costmodel.Interpolated, spreadOver(8, 0.01, 0.2)...)...)
+	all := strataOf(pairs)
+	last := all[len(all)-1]
+	if last.String() != "attention, all ops and bands on gpu" || last.Points != 24 || last.Verdict != Fail || last.LimitID != "attention-long" {
+		t.Errorf("%+v", last)
+	}
+	dense := strataOf(append(pairsOf("gpu", attentionOf(8192), costmodel.Interpolated, spreadOver(30, 0.01, 0)...), pairsOf("gpu", attentionOf(32<<10), costmodel.Interpolated, spreadOver(30, 0.01, 0)...)...))
+	if len(dense) != 2 {
+		t.Errorf("dense strata are judged again: %+v", dense)
+	}
+}

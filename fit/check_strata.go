@@ -1,0 +1,258 @@
+package fit
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
+)
+
+// CheckedStratum is the points of one op on one device type or group signature
+// in one band of sizes, whose predictions rest on the same: points beyond the
+// measured range and laws of other devices are strata of their own, never
+// averaged with points inside. Errors are |log(predicted/measured)|.
+//
+// Where a stratum holds several variants, those with enough points are judged
+// alone too, as Parts of it. Strata with too few points are also judged rolled
+// up, with "all" as their band, and as their op where ops are taken together.
+type CheckedStratum struct {
+	Family  Family           `json:"family"`
+	On      string           `json:"on"`
+	Op      op.Kind          `json:"op"`
+	Band    string           `json:"band"`
+	Source  costmodel.Source `json:"source"`
+	Part    bool             `json:"part,omitzero"`
+	Variant op.Variant       `json:"variant,omitzero"` // of a part
+
+	Points   int     `json:"points"`
+	Median   float64 `json:"median"`
+	MAPE     float64 `json:"mape"` // mean of the errors
+	P95      float64 `json:"p95"`
+	Bias     float64 `json:"bias_log_predicted_over_measured"` // median with its sign: positive predicts too long
+	Coverage float64 `json:"coverage"`                         // share inside the 90 % interval
+	// Upper are the upper 95 % bootstrap bounds, which the limits apply to;
+	// absent without enough points.
+	Upper *StratumUpper `json:"upper95,omitempty"`
+	// Floor is what the points' own repeats scatter: the error of a perfect law.
+	Floor *StratumFloor `json:"floor,omitempty"`
+
+	LimitID string       `json:"limit_id,omitzero"` // of the entry that applies
+	Limit   StratumBound `json:"limit,omitzero"`
+	Reason  string       `json:"reason,omitzero"` // of the limit
+	Verdict Verdict      `json:"verdict"`
+	Broken  []string     `json:"broken,omitempty"` // the limits that are, with their numbers
+}
+
+// StratumUpper are upper 95 % bootstrap bounds of a stratum's statistics.
+type StratumUpper struct {
+	Median float64 `json:"median"`
+	MAPE   float64 `json:"mape"`
+	P95    float64 `json:"p95"`
+	Bias   float64 `json:"abs_bias"` // of the magnitude
+}
+
+// StratumFloor is what a perfect law would show as its errors, since the
+// target is a median of visits that do not repeat exactly.
+type StratumFloor struct {
+	Points int     `json:"points"` // with more than one visit
+	MAPE   float64 `json:"mape"`
+	P95    float64 `json:"p95"`
+}
+
+// Title names the op and the band of a stratum: "attn_fwd 4k-16k", and of one
+// that is rolled up "attn_fwd, all bands" or "attention, all ops and bands".
+func (s *CheckedStratum) Title() string {
+	switch {
+	case s.Op == All:
+		return string(s.Family) + ", all ops and bands"
+	case s.Band == All:
+		return string(s.Op) + ", all bands"
+	}
+	return fmt.Sprintf("%s %s", s.Op, s.Band)
+}
+
+// String names the stratum as reports do: "attn_fwd 4k-16k on h100_sxm".
+func (s *CheckedStratum) String() string {
+	name := s.Title() + " on " + s.On
+	if s.Source != costmodel.Interpolated {
+		name += ", " + string(s.Source)
+	}
+	if s.Part {
+		name += " (" + s.Variant.String() + ")"
+	}
+	return name
+}
+
+// strata judges the pairs of a report stratum by stratum.
+func (r *Report) strata(f *LimitsFile, groups []op.GroupType) {
+	pairs := ordered(r.Pairs)
+	var strands []strand
+	for stratum := range runs(pairs, sameStratum) {
+		whole := newStratum(stratum, f, groups)
+		r.Strata = append(r.Strata, whole)
+		strands = append(strands, strand{whole, placeOf(whole.On, groups), stratum})
+		if sameVariant(stratum[0], stratum[len(stratum)-1]) {
+			continue
+		}
+		for part := range runs(stratum, sameVariant) {
+			if len(part) < MinPoints {
+				continue
+			}
+			own := newStratum(part, f, groups)
+			own.Part, own.Variant = true, part[0].Variant
+			r.Strata = append(r.Strata, own)
+		}
+	}
+	r.Strata = append(r.Strata, rollUps(strands, f, groups)...)
+}
+
+// ordered sorts pairs by stratum and, within one, by variant. What they are
+// sorted by is worked out once a pair, since there may be a hundred thousand.
+func ordered(pairs []Pair) []Pair {
+	type keyed struct {
+		family, band int
+		variant      string
+		pair         *Pair
+	}
+	keys := make([]keyed, len(pairs))
+	for i := range pairs {
+		p := &pairs[i]
+		keys[i] = keyed{familyPlace(p.Family), bandPlace(p.Op, p.Band), p.Variant.String(), p}
+	}
+	slices.SortStableFunc(keys, func(a, b keyed) int {
+		return cmp.Or(
+			cmp.Compare(a.family, b.family), cmp.Compare(a.pair.On, b.pair.On), cmp.Compare(a.pair.Op, b.pair.Op),
+			cmp.Compare(a.band, b.band), cmp.Compare(a.pair.source(), b.pair.source()), cmp.Compare(a.variant, b.variant))
+	})
+	sorted := make([]Pair, len(pairs))
+	for i, k := range keys {
+		sorted[i] = *k.pair
+	}
+	return sorted
+}
+
+func familyPlace(f Family) int { return slices.Index(Families(), f) }
+
+func sameStratum(a, b Pair) bool {
+	return a.On == b.On && a.Op == b.Op && a.Band == b.Band && a.source() == b.source()
+}
+
+func sameVariant(a, b Pair) bool { return a.Variant == b.Variant }
+
+func newStratum(pairs []Pair, f *LimitsFile, groups []op.GroupType) CheckedStratum {
+	p := pairs[0]
+	s := CheckedStratum{Family: p.Family, On: p.On, Op: p.Op, Band: p.Band, Source: p.source(), Points: len(pairs)}
+	logs := make([]float64, len(pairs))
+	inside := 0
+	for i, p := range pairs {
+		logs[i] = -p.Log()
+		if p.Inside() {
+			inside++
+		}
+	}
+	slices.Sort(logs)
+	e := errorsOf(logs)
+	s.Median, s.MAPE, s.P95, s.Bias = e.median, e.mean, e.p95, e.bias
+	s.Coverage = float64(inside) / float64(len(pairs))
+	s.Floor = floorOf(pairs)
+	if limit := f.of(&s, groupNamed(groups, p.On)); limit != nil {
+		s.LimitID, s.Limit, s.Reason = limit.ID, limit.StratumBound, limit.Reason
+	}
+	if len(pairs) >= MinPoints {
+		u := upperBounds(logs)
+		s.Upper = &StratumUpper{Median: u.median, MAPE: u.mean, P95: u.p95, Bias: u.bias}
+	}
+	s.judge()
+	return s
+}
+
+func groupNamed(groups []op.GroupType, name string) op.GroupType {
+	for _, g := range groups {
+		if g.Name == name {
+			return g
+		}
+	}
+	return op.GroupType{}
+}
+
+// judge gives the verdict of a stratum whose numbers are there. A limit below
+// the data's own noise is raised to it: no law can be better than its target.
+func (s *CheckedStratum) judge() {
+	switch {
+	case s.Limit == StratumBound{}:
+		s.Verdict = Ungated
+		return
+	case s.Upper == nil:
+		s.Verdict = Insufficient
+		return
+	}
+	var floor StratumFloor
+	if s.Floor != nil {
+		floor = *s.Floor
+	}
+	s.Verdict = Pass
+	for _, c := range []struct {
+		name                       string
+		value, upper, limit, floor float64
+	}{
+		{"MAPE", s.MAPE, s.Upper.MAPE, s.Limit.MAPE, floor.MAPE},
+		{"P95", s.P95, s.Upper.P95, s.Limit.P95, floor.P95},
+		{"|bias|", math.Abs(s.Bias), s.Upper.Bias, s.Limit.Bias, 0},
+	} {
+		if c.limit == 0 || c.upper <= max(c.limit, c.floor) {
+			continue
+		}
+		s.Verdict = Fail
+		text := fmt.Sprintf("%s %s, upper bound %s, limit %s", c.name, exactly(c.value), exactly(c.upper), exactly(c.limit))
+		if c.floor > c.limit {
+			text += ", noise of the repeats " + exactly(c.floor)
+		}
+		s.Broken = append(s.Broken, text)
+	}
+}
+
+// exactly prints a share with the digits that tell a bound from its limit.
+func exactly(f float64) string { return fmt.Sprintf("%.2f %%", 100*f) }
+
+// Excess is the largest of a stratum's bounds as a share of its limit: above 1
+// where one is broken, 0 where none is judged. It orders strata from worst to best.
+func (s *CheckedStratum) Excess() float64 {
+	if s.Upper == nil {
+		return 0
+	}
+	worst := 0.0
+	for _, c := range [][2]float64{{s.Upper.MAPE, s.Limit.MAPE}, {s.Upper.P95, s.Limit.P95}, {s.Upper.Bias, s.Limit.Bias}} {
+		if c[1] > 0 {
+			worst = max(worst, c[0]/c[1])
+		}
+	}
+	return worst
+}
+
+// floorOf estimates what repeats scatter in a stratum. Of a point whose k
+// visits have the sample deviation d in logs, the median of the visits has about
+// d/sqrt(k); the median over points keeps a few disturbed ones from raising the
+// floor for all. A perfect law's errors are then the magnitudes of a normal
+// variable, whose mean is sqrt(2/pi) and whose 95 % quantile 1.96 deviations.
+//
+// The median of sample deviations of few visits lies below the true one, of two
+// by a third; d is divided by it, which is the root of the median of chi squared
+// over its n = k-1 degrees, (1-2/(9n))^3 (Wilson and Hilferty 1931).
+func floorOf(pairs []Pair) *StratumFloor {
+	var scatter []float64
+	for _, p := range pairs {
+		if p.Visits > 1 {
+			low := math.Pow(1-2/(9*float64(p.Visits-1)), 1.5)
+			scatter = append(scatter, p.Noise/low/math.Sqrt(float64(p.Visits)))
+		}
+	}
+	if len(scatter) == 0 {
+		return nil
+	}
+	sigma := stats.Median(scatter)
+	return &StratumFloor{Points: len(scatter), MAPE: math.Sqrt(2/math.Pi) * sigma, P95: 1.96 * sigma}
+}

@@ -1,0 +1,299 @@
+package fit
+
+import (
+	_ "embed"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
+)
+
+// LimitsSchema is the schema of the limits documents this version reads.
+const LimitsSchema = "evenkeel.limits/v1"
+
+//go:embed limits.json
+var builtIn []byte
+
+// LimitsFile is the one place where limits of errors are written down: those of
+// families of ops, and those of strata. Every entry says why it is what it is,
+// so that a changed limit is a visible change with a reason.
+type LimitsFile struct {
+	doc.Header
+	Revision int            `json:"revision"` // rises with every change of a limit
+	Families []FamilyLimit  `json:"families"`
+	Strata   []StratumLimit `json:"strata"` // the first that fits a stratum applies
+}
+
+// FamilyLimit is the limit of one family of ops.
+type FamilyLimit struct {
+	Family Family  `json:"family"`
+	Median float64 `json:"median"`
+	P90    float64 `json:"p90"`
+	Reason string  `json:"reason"`
+}
+
+// StratumLimit limits the errors of the strata it names. A selector that is
+// left out fits everything, but Sources, without which an entry is for
+// interpolated points alone. An entry without any number says that such strata
+// are not gated, and why.
+type StratumLimit struct {
+	ID      string             `json:"id"`
+	Family  Family             `json:"family,omitzero"`
+	Ops     []op.Kind          `json:"ops,omitempty"`
+	Bands   []string           `json:"bands,omitempty"` // names of BandsOf
+	On      []string           `json:"on,omitempty"`    // devices or groups; * stands for anything
+	Links   []string           `json:"links,omitempty"` // link classes of groups; * stands for anything
+	Nodes   Reach              `json:"nodes,omitzero"`
+	Sources []costmodel.Source `json:"sources,omitempty"`
+	StratumBound
+	Reason string `json:"reason"`
+}
+
+// StratumBound is what the upper bounds of a stratum's statistics may be at
+// most, as log ratios; 0 is no limit.
+type StratumBound struct {
+	MAPE float64 `json:"mape,omitzero"`
+	P95  float64 `json:"p95,omitzero"`
+	Bias float64 `json:"bias,omitzero"` // of its magnitude
+}
+
+// Reach says whether a group sits on one node or on several.
+type Reach string
+
+// The reaches of a group.
+const (
+	OneNode      Reach = "one"
+	SeveralNodes Reach = "several"
+)
+
+// DefaultLimitsFile returns the limits that are built in. It panics if they are
+// not valid, which a test rules out.
+func DefaultLimitsFile() *LimitsFile {
+	f := new(LimitsFile)
+	if err := doc.Decode("limits.json", builtIn, f); err != nil {
+		panic(err)
+	}
+	return f
+}
+
+// ReadLimits reads a limits document. Errors are *doc.Error with file, field
+// and value.
+func ReadLimits(name string, r io.Reader) (*LimitsFile, error) {
+	data, err := io.ReadAll(io.LimitReader(r, mostLimits))
+	if err != nil {
+		return nil, fmt.Errorf("%s: cannot be read: %w", name, err)
+	}
+	f := new(LimitsFile)
+	if err := doc.Decode(name, data, f); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// mostLimits is the most bytes of a limits document: they are written by hand.
+const mostLimits = 16 << 20
+
+// SchemaName implements doc.Document.
+func (*LimitsFile) SchemaName() string { return LimitsSchema }
+
+// Validate implements doc.Document: every family has one limit, every entry a
+// reason, and every selector names something that exists.
+func (f *LimitsFile) Validate() error {
+	if f.Revision < 1 {
+		return fmt.Errorf("revision: %d: must be at least 1", f.Revision)
+	}
+	var seen []Family
+	for i, l := range f.Families {
+		if err := l.validate(); err != nil {
+			return fmt.Errorf("families[%d].%w", i, err)
+		}
+		if slices.Contains(seen, l.Family) {
+			return fmt.Errorf("families[%d].family: %q: listed twice", i, l.Family)
+		}
+		seen = append(seen, l.Family)
+	}
+	for _, family := range Families() {
+		if !slices.Contains(seen, family) {
+			return fmt.Errorf("families: no limit of %s", family)
+		}
+	}
+	var ids []string
+	for i, l := range f.Strata {
+		if err := l.validate(); err != nil {
+			return fmt.Errorf("strata[%d].%w", i, err)
+		}
+		if slices.Contains(ids, l.ID) {
+			return fmt.Errorf("strata[%d].id: %q: listed twice", i, l.ID)
+		}
+		ids = append(ids, l.ID)
+	}
+	return nil
+}
+
+func (l FamilyLimit) validate() error {
+	switch {
+	case !slices.Contains(Families(), l.Family):
+		return unknownFamily(l.Family)
+	case !(l.Median > 0 && l.Median < mostLimit) || !(l.P90 > 0 && l.P90 < mostLimit):
+		return fmt.Errorf("median, p90: %v, %v: want log ratios above 0 and below %v", l.Median, l.P90, mostLimit)
+	case l.Reason == "":
+		return fmt.Errorf("reason: missing: say why the limit is what it is")
+	}
+	return nil
+}
+
+func unknownFamily(f Family) error {
+	return fmt.Errorf("family: %q: want one of %v", f, Families())
+}
+
+// mostLimit is a log ratio that no useful limit reaches: a factor of 22000. A
+// larger number was meant as a percentage.
+const mostLimit = 10
+
+func (l StratumLimit) validate() error {
+	switch {
+	case l.ID == "":
+		return fmt.Errorf("id: missing: reports name the limit by it")
+	case l.Reason == "":
+		return fmt.Errorf("reason: missing: say why the limit is what it is")
+	case l.Family != "" && !slices.Contains(Families(), l.Family):
+		return unknownFamily(l.Family)
+	case l.Nodes != "" && l.Nodes != OneNode && l.Nodes != SeveralNodes:
+		return fmt.Errorf("nodes: %q: want %s or %s", l.Nodes, OneNode, SeveralNodes)
+	}
+	for i, k := range l.Ops {
+		if FamilyOf(k) == "" {
+			return fmt.Errorf("ops[%d]: %q: no op of this name measures time", i, k)
+		}
+	}
+	for i, b := range l.Bands {
+		if !bandExists(b) {
+			return fmt.Errorf("bands[%d]: %q: want one of %v", i, b, allBands())
+		}
+	}
+	for i, s := range l.Sources {
+		if !slices.Contains(judgedSources(), s) {
+			return fmt.Errorf("sources[%d]: %q: want one of %v", i, s, judgedSources())
+		}
+	}
+	return l.StratumBound.validate()
+}
+
+func (b StratumBound) validate() error {
+	for _, f := range []struct {
+		name  string
+		value float64
+	}{{"mape", b.MAPE}, {"p95", b.P95}, {"bias", b.Bias}} {
+		if !(f.value >= 0 && f.value < mostLimit) {
+			return fmt.Errorf("%s: %v: want a log ratio from 0 (no limit) to below %v", f.name, f.value, mostLimit)
+		}
+	}
+	return nil
+}
+
+// judgedSources lists the sources that have strata of their own; measured
+// points count as interpolated.
+func judgedSources() []costmodel.Source {
+	return []costmodel.Source{costmodel.Interpolated, costmodel.Extrapolated, costmodel.Transferred, costmodel.Assumed}
+}
+
+// fits says whether the entry is for a stratum, whose group is the zero value
+// for ops on a device.
+func (l *StratumLimit) fits(s *CheckedStratum, group op.GroupType) bool {
+	sources := l.Sources
+	if len(sources) == 0 {
+		sources = []costmodel.Source{costmodel.Interpolated}
+	}
+	return slices.Contains(sources, s.Source) &&
+		(l.Family == "" || l.Family == s.Family) &&
+		(len(l.Ops) == 0 || slices.Contains(l.Ops, s.Op)) &&
+		(len(l.Bands) == 0 || slices.Contains(l.Bands, s.Band)) &&
+		(len(l.On) == 0 || anyLike(l.On, s.On)) &&
+		(len(l.Links) == 0 || group.Link != "" && anyLike(l.Links, group.Link)) &&
+		(l.Nodes == "" || group.Nodes > 0 && (l.Nodes == SeveralNodes) == (group.Nodes > 1))
+}
+
+// of returns the first entry that fits a stratum, or nil.
+func (f *LimitsFile) of(s *CheckedStratum, group op.GroupType) *StratumLimit {
+	for i := range f.Strata {
+		if f.Strata[i].fits(s, group) {
+			return &f.Strata[i]
+		}
+	}
+	return nil
+}
+
+func anyLike(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return like(p, name) })
+}
+
+// like matches a name against a pattern in which * stands for any text, / and
+// nothing included, unlike path.Match: names of groups are no paths.
+func like(pattern, name string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == name
+	}
+	last := len(parts) - 1
+	rest, ok := strings.CutPrefix(name, parts[0])
+	if !ok {
+		return false
+	}
+	for _, part := range parts[1:last] {
+		i := strings.Index(rest, part)
+		if i < 0 {
+			return false
+		}
+		rest = rest[i+len(part):]
+	}
+	return strings.HasSuffix(rest, parts[last])
+}
+
+// ByFamily returns the limits of the families.
+func (f *LimitsFile) ByFamily() Limits {
+	limits := Limits{}
+	for _, l := range f.Families {
+		limits[l.Family] = Limit{Median: l.Median, P90: l.P90}
+	}
+	return limits
+}
+
+// WithFamilies returns a copy of the file in which the families have the given
+// limits and the strata their own.
+func (f *LimitsFile) WithFamilies(limits Limits) *LimitsFile {
+	g := *f
+	g.Families = slices.Clone(f.Families)
+	for i, l := range g.Families {
+		if limit, ok := limits[l.Family]; ok {
+			g.Families[i].Median, g.Families[i].P90 = limit.Median, limit.P90
+		}
+	}
+	return &g
+}
+
+// Override returns a copy of the file in which every limit of a family, and of
+// every stratum of it that has a limit, is replaced by one on the middle of
+// the errors; their tails may be three times that.
+func (f *LimitsFile) Override(family Family, most float64) *LimitsFile {
+	g := f.WithFamilies(Limits{family: {Median: most, P90: 3 * most}})
+	g.Strata = nil
+	for _, l := range f.Strata {
+		if l.Family != "" && l.Family != family || l.StratumBound == (StratumBound{}) {
+			g.Strata = append(g.Strata, l)
+			continue
+		}
+		own := l
+		own.ID, own.Family = string(family)+":max-error", family
+		own.Reason = "asked for with --max-error instead of " + l.ID
+		own.StratumBound = StratumBound{MAPE: most, P95: 3 * most, Bias: most}
+		g.Strata = append(g.Strata, own)
+		if l.Family == "" {
+			g.Strata = append(g.Strata, l)
+		}
+	}
+	return g
+}
