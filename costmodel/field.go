@@ -28,6 +28,18 @@ type Field struct {
 	Decay  float64    `json:"decay_octaves"`
 	Step   float64    `json:"step"`   // log ratio of one count of Values
 	Values NodeValues `json:"values"` // of all nodes, the last axis fastest
+	// Switches state where the corrected time may fall as an axis rises. It
+	// rises everywhere else on the axes of tokens, heads and batch.
+	Switches []Switch `json:"switches,omitempty"`
+}
+
+// Switch is a stretch of an axis on which a library changes to a faster kernel,
+// for some shapes at least: there a law may predict less time for more work.
+type Switch struct {
+	Axis string  `json:"axis"`
+	From float64 `json:"from"`
+	To   float64 `json:"to"`
+	Fall float64 `json:"fall"` // at most, as log ratio
 }
 
 // FieldAxis is one axis of a lattice with its nodes, rising.
@@ -109,13 +121,17 @@ func (a *FieldAxis) lengths() bool { return a.Name == "q_len" || a.Name == "kv_l
 
 // AxisOf is the value of a named axis of a shape of attention or GEMM: one of
 // its coordinates, or blocks (the query heads of the whole batch), tokens (its
-// queries), gqa (the query heads that share a KV head) and weights (n k of a
-// GEMM). It is NaN for an unknown name.
+// queries), gqa (the query heads that share a KV head) and of a GEMM weights
+// (n k) and tiles (64 x 64 ones of its result). It is NaN for an unknown name.
 func AxisOf(name string, s op.Shape) float64 {
 	switch v := s.(type) {
 	case op.AttnFwd:
 		return attentionAxis(name, &v.Attention)
+	case *op.AttnFwd:
+		return attentionAxis(name, &v.Attention)
 	case op.AttnBwd:
+		return attentionAxis(name, &v.Attention)
+	case *op.AttnBwd:
 		return attentionAxis(name, &v.Attention)
 	case op.GEMM:
 		switch name {
@@ -125,6 +141,8 @@ func AxisOf(name string, s op.Shape) float64 {
 			return float64(v.N)
 		case "k":
 			return float64(v.K)
+		case "tiles":
+			return math.Ceil(float64(v.M)/64) * math.Ceil(float64(v.N)/64)
 		case "weights":
 			return float64(v.N) * float64(v.K)
 		}
@@ -166,6 +184,11 @@ func (f *Field) validate(example op.Shape) error {
 			}
 		}
 		size *= len(a.Nodes)
+	}
+	for i, w := range f.Switches {
+		if !(w.From > 0 && w.To > w.From && w.Fall > 0 && w.Fall < 100) {
+			return fmt.Errorf("switches[%d]: from %v to %v, fall %v: want positive numbers that rise", i, w.From, w.To, w.Fall)
+		}
 	}
 	switch {
 	case len(f.Axes) < 1 || len(f.Axes) > maxFieldAxes:

@@ -13,7 +13,7 @@ type coreKind struct {
 	// fit estimates the core; a prior that is not nil stands for points that
 	// were not measured.
 	fit   func(dev op.DeviceType, points []Point, prior *costmodel.Law) (*costmodel.Law, error)
-	field func(points []Point, core *costmodel.Law) fieldShape
+	field func(points []Point, core *costmodel.Law, dev op.DeviceType) fieldShape
 }
 
 // coreOf gives the core of a compute op on a device whose datasheet is known;
@@ -24,11 +24,18 @@ func coreOf(k op.Kind, dev op.DeviceType) (coreKind, bool) {
 	}
 	switch k {
 	case op.KindAttnFwd, op.KindAttnBwd:
-		return coreKind{attentionCoreLaw(k == op.KindAttnBwd), func(points []Point, law *costmodel.Law) fieldShape {
-			return attentionField(points, law.Attention.TileRows)
+		return coreKind{attentionCoreLaw(k == op.KindAttnBwd), func(points []Point, law *costmodel.Law, dev op.DeviceType) fieldShape {
+			body := *law
+			s := attentionField(points, law.Attention.TileRows)
+			s.features, s.trees = attentionFeatures(&body, dev.Parallel), attentionTrees()
+			return s
 		}}, true
 	case op.KindGEMM:
-		return coreKind{gemmCoreLaw, func([]Point, *costmodel.Law) fieldShape { return gemmField() }}, true
+		return coreKind{gemmCoreLaw, func(_ []Point, law *costmodel.Law, _ op.DeviceType) fieldShape {
+			s, core := gemmField(), law.GEMM
+			s.features, s.trees = func(s op.Shape) []float64 { x, _ := gemmFeatures(core, s.(op.GEMM)); return x }, gemmBoost()
+			return s
+		}}, true
 	}
 	return coreKind{}, false
 }
@@ -80,7 +87,7 @@ func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, p
 		return err
 	}
 	law.Rivals = append(law.Rivals, costmodel.Rival{Form: law.Form(), Median: medianError(logs), Chosen: true})
-	shape := c.field(points, law)
+	shape := c.field(points, law, dev)
 	if len(points) >= fewToCorrect {
 		logs = correct(law, shape, points, logs, sibling)
 	}

@@ -18,6 +18,18 @@ type lattice struct {
 	lengths []float64 // correlation lengths, octaves
 	amp     float64   // standard deviation of the field, in log time
 	rises   []bool    // axes of the first lattice along which time must not fall
+	// reaches are the axes of the first lattice that planners ask about beyond
+	// what was measured: it goes on for two octaves there.
+	reaches []bool
+}
+
+// ends are the largest nodes of every axis.
+func ends(axes [][]float64) []float64 {
+	all := make([]float64, len(axes))
+	for a, nodes := range axes {
+		all[a] = nodes[len(nodes)-1]
+	}
+	return all
 }
 
 // fieldShape is how the correction of a kind of op is learnt.
@@ -27,22 +39,31 @@ type fieldShape struct {
 	tile     int      // see costmodel.Field
 	thin     float64  // least distance of two nodes, octaves
 	noise    float64  // standard deviation of a point's log time
+	struck   float64  // log times farther from their neighbours' than this count less
 	decay    float64  // octaves beyond the hull over which the correction fades
+	// switches is by how much the learnt time must fall from a node to the next,
+	// in log time, to be taken for a change of kernel and stated instead of bent
+	// away; 0 bends every fall away.
+	switches float64
+	// features are what trees may tell shapes apart by, and trees how many and
+	// how large they are.
+	features func(op.Shape) []float64
+	trees    boostSize
 }
 
 // attentionField is the shape of the correction of attention; rectangles that
 // are not square need both lengths, and then batch and heads share an axis.
 func attentionField(points []Point, tile int) fieldShape {
-	s := fieldShape{width: []string{"q_len", "blocks"}, tile: tile, thin: 0.3, noise: 0.01, decay: 3}
+	s := fieldShape{width: []string{"q_len", "blocks"}, tile: tile, thin: 0.3, noise: 0.01, struck: 0.02, decay: 3}
 	yes := []bool{true, true, true, true}
 	if slices.ContainsFunc(points, func(p Point) bool { return costmodel.AxisOf("q_len", p.Shape) != costmodel.AxisOf("kv_len", p.Shape) }) {
-		s.lattices = []lattice{{[]string{"q_len", "kv_len", "blocks", "gqa"}, []float64{6, 6, 6, 12}, 0.1, []bool{true, true, true, false}}}
+		s.lattices = []lattice{{[]string{"q_len", "kv_len", "blocks", "gqa"}, []float64{6, 6, 6, 12}, 0.1, []bool{true, true, true, false}, []bool{true, true, false, false}}}
 		return s
 	}
 	s.lattices = []lattice{
-		{[]string{"q_len", "batch", "q_heads", "kv_heads"}, []float64{6, 12, 12, 12}, 0.1, yes},
-		{[]string{"q_len", "blocks", "gqa"}, []float64{6, 6, 12}, 0.1, nil},
-		{[]string{"tokens", "q_heads", "kv_heads"}, []float64{6, 6, 12}, 0.1, nil},
+		{[]string{"q_len", "batch", "q_heads", "kv_heads"}, []float64{6, 12, 12, 12}, 0.1, yes, []bool{true, false, false, false}},
+		{[]string{"q_len", "blocks", "gqa"}, []float64{6, 6, 12}, 0.1, nil, nil},
+		{[]string{"tokens", "q_heads", "kv_heads"}, []float64{6, 6, 12}, 0.1, nil, nil},
 	}
 	return s
 }
@@ -50,8 +71,11 @@ func attentionField(points []Point, tile int) fieldShape {
 // gemmField is the shape of the correction of GEMM.
 func gemmField() fieldShape {
 	return fieldShape{
-		lattices: []lattice{{[]string{"m", "n", "k"}, []float64{6, 6, 6}, 0.1, []bool{true, false, false}}},
-		width:    []string{"m", "weights"}, thin: 0.01, noise: 0.01, decay: 3,
+		lattices: []lattice{
+			{[]string{"m", "n", "k"}, []float64{6, 6, 6}, 0.1, []bool{true, false, false}, []bool{true, true, true}},
+			{[]string{"tiles", "k"}, []float64{2, 6}, 0.1, nil, nil},
+		},
+		width: []string{"m", "weights"}, thin: 0, noise: 0.01, struck: 0.1, decay: 3, switches: 0.005,
 	}
 }
 
@@ -65,6 +89,7 @@ type correction struct {
 	noise  []float64        // variances
 	k      *kriging
 	alpha  []float64
+	ends   []float64 // of what was measured, on the axes of the first lattice
 }
 
 // newCorrection lays the lattices through the points.
@@ -77,12 +102,21 @@ func newCorrection(shape fieldShape, points []Point, core func(op.Shape) float64
 	}
 	var grids []*grid
 	var coords [][][]float64
-	for _, lat := range shape.lattices {
+	for n, lat := range shape.lattices {
 		places := make([][]float64, len(points))
 		for i, p := range points {
 			places[i] = shape.place(lat.axes, p.Shape)
 		}
-		grids = append(grids, newGrid(nodesOf(places, shape.thin), lat.lengths, lat.amp*lat.amp))
+		nodes := nodesOf(places, shape.thin)
+		if n == 0 {
+			l.ends = ends(nodes)
+			for a, must := range lat.reaches {
+				if last := l.ends[a]; must {
+					nodes[a] = append(nodes[a], last+1, last+2)
+				}
+			}
+		}
+		grids = append(grids, newGrid(nodes, lat.lengths, lat.amp*lat.amp))
 		coords = append(coords, places)
 	}
 	l.k = newKriging(grids, coords)
@@ -102,8 +136,12 @@ func (f fieldShape) place(axes []string, s op.Shape) []float64 {
 	return x
 }
 
+// mostNodesAnAxis bounds the size of a lattice whatever shapes were measured.
+const mostNodesAnAxis = 40
+
 // nodesOf are the distinct coordinates of places, axis by axis, no two closer
-// than thin, both ends kept.
+// than thin, both ends kept; where that leaves too many, none closer than it
+// takes.
 func nodesOf(places [][]float64, thin float64) [][]float64 {
 	axes := make([][]float64, len(places[0]))
 	for a := range axes {
@@ -112,26 +150,34 @@ func nodesOf(places [][]float64, thin float64) [][]float64 {
 			all = append(all, x[a])
 		}
 		slices.Sort(all)
-		nodes, last := all[:1:1], all[len(all)-1]
-		for _, x := range all {
-			if x >= nodes[len(nodes)-1]+thin {
-				nodes = append(nodes, x)
-			}
+		all = slices.Compact(all)
+		axes[a] = spacedOut(all, thin)
+		for least := max(thin, 0.005); len(axes[a]) > mostNodesAnAxis; least *= 1.3 {
+			axes[a] = spacedOut(all, least)
 		}
-		if len(nodes) > 1 && last-nodes[len(nodes)-1] < thin {
-			nodes = nodes[:len(nodes)-1]
-		}
-		if last > nodes[len(nodes)-1] {
-			nodes = append(nodes, last)
-		}
-		axes[a] = nodes
 	}
 	return axes
 }
 
+func spacedOut(sorted []float64, thin float64) []float64 {
+	nodes, last := sorted[:1:1], sorted[len(sorted)-1]
+	for _, x := range sorted[1:] {
+		if x >= nodes[len(nodes)-1]+thin {
+			nodes = append(nodes, x)
+		}
+	}
+	if len(nodes) > 1 && last-nodes[len(nodes)-1] < thin {
+		nodes = nodes[:len(nodes)-1]
+	}
+	if last > nodes[len(nodes)-1] {
+		nodes = append(nodes, last)
+	}
+	return nodes
+}
+
 const (
 	krigingRounds = 4   // of reweighting
-	krigingSteps  = 150 // of conjugate gradients
+	krigingSteps  = 400 // of conjugate gradients, at most
 	krigingTol    = 1e-3
 	leastField    = 12 // points; fewer say nothing that the core does not
 )
@@ -140,11 +186,10 @@ const (
 // say count less, as under Student's t; their noise is left as it was weighed.
 func (l *correction) solve() error {
 	given := slices.Clone(l.noise)
-	scale := 2 * l.shape.noise
 	for round := range krigingRounds {
 		for i := range l.noise {
 			if round > 0 {
-				e := (l.y[i] - l.k.at(i)) / scale
+				e := (l.y[i] - l.k.at(i)) / l.shape.struck
 				l.noise[i] = given[i] * (1 + e*e)
 			}
 		}
@@ -155,30 +200,31 @@ func (l *correction) solve() error {
 	return nil
 }
 
-// crossValidate predicts every point from the others: log(measured/predicted),
-// in folds. It comes after solve, whose weights it keeps.
+// crossValidate predicts the correction at every point from the others, in
+// folds. It comes after solve, whose weights it keeps, and leaves the fields as
+// it found them.
 func (l *correction) crossValidate(k int) ([]float64, error) {
 	fold := folds(l.points, k)
-	logs, noise := make([]float64, len(l.y)), make([]float64, len(l.y))
+	unseen, noise := make([]float64, len(l.y)), make([]float64, len(l.y))
 	for n := range k {
 		alpha := slices.Clone(l.alpha)
 		for i := range noise {
 			noise[i] = l.noise[i]
 			if fold[i] == n {
-				// Its own residual must not weigh it down either; infinite noise hides it.
 				noise[i] = math.Inf(1)
 			}
 		}
 		if err := l.k.solve(alpha, l.y, noise, krigingTol, krigingSteps); err != nil {
 			return nil, err
 		}
-		for i := range logs {
+		for i := range unseen {
 			if fold[i] == n {
-				logs[i] = l.y[i] - l.k.at(i)
+				unseen[i] = l.k.at(i)
 			}
 		}
 	}
-	return logs, nil
+	l.k.spreadOut(l.alpha)
+	return unseen, nil
 }
 
 // learnField learns the correction of a core from points and returns it with
@@ -195,17 +241,22 @@ func learnField(shape fieldShape, points []Point, core func(op.Shape) float64, p
 	if err := l.solve(); err != nil {
 		return nil, nil, err
 	}
-	field := l.field()
-	bent := make([]float64, len(points)) // what storing the field moved at each point
-	for i, p := range points {
-		bent[i] = l.k.at(i) + l.prior.Log(p.Shape) - field.Log(p.Shape)
+	smooth := make([]float64, len(points))
+	for i := range smooth {
+		smooth[i] = l.k.at(i)
 	}
-	logs, err := l.crossValidate(5)
+	unseen, err := l.crossValidate(fieldFolds)
 	if err != nil {
 		return nil, nil, err
 	}
-	for i := range logs {
-		logs[i] += bent[i]
+	advice := l.grow()
+	advice.settle(l.y, unseen)
+	field := l.field(advice)
+	logs := make([]float64, len(points))
+	for i, p := range points {
+		// What bending and storing the field moved at a point is an error too.
+		whole := advice.blend(smooth[i], p.Shape) + prior.Log(p.Shape)
+		logs[i] = l.y[i] - advice.mix(unseen[i], advice.unseen, i) + whole - field.Log(p.Shape)
 	}
 	return field, logs, nil
 }

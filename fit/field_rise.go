@@ -8,33 +8,55 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// field folds the solved fields into the first lattice and bends its nodes so
-// that the corrected time never falls along an axis on which it must rise.
-func (l *correction) field() *costmodel.Field {
+// field folds the solved fields and the trees' advice into the first lattice
+// and bends its nodes so that the corrected time never falls along an axis on
+// which it must rise.
+func (l *correction) field(advice *advice) *costmodel.Field {
 	g, first := l.k.grids[0], l.shape.lattices[0]
 	values := append([]float64(nil), l.k.buffers[0]...)
 	shapes := make([]op.Shape, g.size)
 	for i := range values {
 		shapes[i] = shapeAt(l.points[0].Shape, first.axes, g.at(i))
-		values[i] += l.prior.Log(shapes[i])
 		for n, lat := range l.shape.lattices[1:] {
 			c := l.k.grids[n+1].around(l.shape.place(lat.axes, shapes[i]))
 			for j, at := range c.at {
 				values[i] += c.weight[j] * l.k.buffers[n+1][at]
 			}
 		}
+		values[i] = advice.blend(values[i], shapes[i]) + l.prior.Log(shapes[i])
+		if l.outside(g.at(i)) {
+			values[i] *= trustOutside
+		}
 	}
 	r := &rising{g: g, values: values, steps: make([][]float64, len(g.axes))}
 	weight := l.support()
+	var stated []costmodel.Switch
 	for a, must := range first.rises {
 		if must && len(g.axes[a]) > 1 {
 			r.steps[a] = l.steps(a)
+			stated = append(stated, l.changes(a, values, r.steps[a])...)
 		}
 	}
 	r.project(weight)
 	f := quantise(l.shape.tile, l.shape.decay, first.axes, g.axes, values)
 	r.lift(f.Values)
+	f.Switches = stated
 	return f
+}
+
+// trustOutside is the share of a correction that is kept where the lattice
+// reaches beyond what was measured: on others' matrix products of more rows
+// than any fitted, 0.5 to 1 do about equally well.
+const trustOutside = 0.75
+
+// outside says whether a place lies beyond the end of what was measured.
+func (l *correction) outside(x []float64) bool {
+	for a, end := range l.ends {
+		if x[a] > end+1e-9 {
+			return true
+		}
+	}
+	return false
 }
 
 // support is how much the points say about every node.
@@ -106,6 +128,35 @@ func (l *correction) steps(axis int) []float64 {
 		fall[i] = safe * max(0, least*(to-from))
 	}
 	return fall
+}
+
+// changes finds the edges along an axis on which the learnt time falls,
+// between the nodes or from one to the next, by more than noise would let it,
+// lets it fall there, and says so.
+func (l *correction) changes(axis int, values, fall []float64) []costmodel.Switch {
+	if l.shape.switches == 0 {
+		return nil
+	}
+	g := l.k.grids[0]
+	nodes := g.axes[axis]
+	most := make([]float64, len(nodes))
+	for i := range values {
+		n := i / g.stride[axis] % len(nodes)
+		if n == len(nodes)-1 {
+			continue
+		}
+		falls := values[i] - values[i+g.stride[axis]]
+		if over := falls - fall[i]; over > l.shape.switches {
+			fall[i], most[n] = falls, max(most[n], over)
+		}
+	}
+	var stated []costmodel.Switch
+	for n, over := range most {
+		if over > 0 {
+			stated = append(stated, costmodel.Switch{Axis: l.shape.lattices[0].axes[axis], From: natural(nodes[n]), To: natural(nodes[n+1]), Fall: over})
+		}
+	}
+	return stated
 }
 
 // whole is the nearest place on an axis, in octaves, that a shape can have:

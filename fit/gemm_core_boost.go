@@ -22,12 +22,24 @@ func learnGEMMResidual(core *costmodel.GEMMCore, points []Point, size boostSize)
 		rows[i], seconds = gemmFeatures(core, g)
 		targets[i] = math.Log(p.Seconds / seconds)
 	}
-	trees := boost(rows, targets, size)
+	all := make([]*boosted, gemmBags)
+	for bag := range all {
+		size.seed = uint64(bag)
+		all[bag] = boost(rows, targets, size)
+	}
 	return func(g op.GEMM) float64 {
 		x, _ := gemmFeatures(core, g)
-		return trees.at(x)
+		sum := 0.0
+		for _, t := range all {
+			sum += t.at(x)
+		}
+		return sum / gemmBags
 	}
 }
+
+// gemmBags is how many sums of trees, each on other rows and columns, are
+// averaged.
+const gemmBags = 4
 
 // gemmBoost is the size that won on recordings of others; more trees move the
 // error by less than its own noise.

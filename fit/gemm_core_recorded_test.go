@@ -1,33 +1,61 @@
 package fit
 
 import (
+	"math"
 	"testing"
-	"time"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// TestGEMMCoreOnRecordings holds rows of others' recordings out.
+// TestGEMMCoreOnRecordings holds rows of others' recordings out of the fit of
+// the core, alone and times what its residuals teach. The limits stand a sixth
+// above what was reached; a study with other means reached 12.5 / 7.8 and
+// 3.8 / 2.3 on held-out rows, 8.6 / 4.7 on more tokens (MAPE / median, %).
 func TestGEMMCoreOnRecordings(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits 21 cores")
+	}
 	all := tables(t, "aiconfigurator/*/gemm_*.csv")
 	for _, how := range []struct {
-		name string
-		by   func([]Point) func(Point) bool
-	}{{"quarter", quarter}, {"taller", taller}, {"wider", wider}} {
-		var scores []score
+		name          string
+		by            func([]Point) func(Point) bool
+		share         float64 // of the residual's advice that is taken: less beyond the points
+		alone, taught score   // limits
+	}{
+		{"quarter", quarter, 1, score{mape: 9.3, median: 6.1, p95: 26}, score{mape: 4.2, median: 2.5, p95: 13.5}},
+		{"taller", taller, 0.75, score{mape: 7.2, median: 5.2, p95: 24}, score{mape: 6.1, median: 4.3, p95: 17}},
+		{"wider", wider, 0.75, score{mape: 11.7, median: 8.8, p95: 35}, score{mape: 9, median: 5.8, p95: 27}},
+	} {
+		var alone, taught []score
 		for _, r := range all {
 			train, test := divide(r.points, how.by)
-			start := time.Now()
 			core, err := fitGEMMCore(r.device, train, nil)
 			if err != nil {
 				t.Fatalf("%s: %v", r.name, err)
 			}
-			s := scoreOf(func(s op.Shape) float64 { return core.Seconds(s.(op.GEMM)) }, test)
-			scores = append(scores, s)
-			t.Logf("%s: %-45s %5d held: %5.2f %5.2f %5.1f   %.1fs", how.name, r.name, s.n, s.mape, s.median, s.p95, time.Since(start).Seconds())
+			a := gemmScore(core, test)
+			b := scoreOf(withResidual(core, train, how.share), test)
+			alone, taught = append(alone, a), append(taught, b)
+			t.Logf("%s %-48s %4d held: core %5.2f %5.2f %5.1f, times residual %5.2f %5.2f %5.1f", how.name, r.name, a.n, a.mape, a.median, a.p95, b.mape, b.median, b.p95)
 		}
-		m := medianScore(scores)
-		t.Logf("%s: median over tables: %.2f / %.2f / %.1f", how.name, m.mape, m.median, m.p95)
+		below(t, how.name+", core", medianScore(alone), how.alone)
+		below(t, how.name+", core times residual", medianScore(taught), how.taught)
+	}
+}
+
+func withResidual(core *costmodel.GEMMCore, train []Point, share float64) func(op.Shape) float64 {
+	residual := learnGEMMResidual(core, train, gemmBoost())
+	return func(s op.Shape) float64 {
+		g := s.(op.GEMM)
+		return core.Seconds(g) * math.Exp(share*residual(g))
+	}
+}
+
+func below(t *testing.T, what string, got, limit score) {
+	t.Logf("%s: median over tables %.2f / %.2f / %.1f", what, got.mape, got.median, got.p95)
+	if got.mape > limit.mape || got.median > limit.median || got.p95 > limit.p95 {
+		t.Errorf("%s: %.2f / %.2f / %.1f, want at most %v / %v / %v", what, got.mape, got.median, got.p95, limit.mape, limit.median, limit.p95)
 	}
 }
 

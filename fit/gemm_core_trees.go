@@ -13,6 +13,7 @@ type boostSize struct {
 	clip          float64 // residuals beyond it count as it (Huber 1964)
 	least         int     // points in a leaf
 	columns, rows float64 // share of them that a tree sees
+	seed          uint64  // of which ones it sees
 }
 
 // boosted is a sum of regression trees: gradient boosting (Friedman 2001),
@@ -121,7 +122,7 @@ type grower struct {
 }
 
 func newGrower(b *boosted, rows [][]float64, size boostSize) *grower {
-	g := &grower{size: size, pull: make([]float64, len(rows)), rng: rand.New(rand.NewPCG(1, 1))}
+	g := &grower{size: size, pull: make([]float64, len(rows)), rng: rand.New(rand.NewPCG(1, size.seed))}
 	for f, cuts := range b.cuts {
 		column := make([]uint8, len(rows))
 		for i, x := range rows {

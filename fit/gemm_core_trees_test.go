@@ -1,0 +1,68 @@
+package fit
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// stepped is a function that a smooth field blurs: a step at x = 0.3, more
+// where y is large.
+func stepped(x, y float64) float64 {
+	if x < 0.3 {
+		return 0
+	}
+	return 0.2 + 0.3*y
+}
+
+func TestBoostFollowsSteps(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 1))
+	draw := func(n int) (rows [][]float64, targets []float64) {
+		for range n {
+			x := []float64{r.Float64(), r.Float64(), r.Float64()} // the last says nothing
+			rows, targets = append(rows, x), append(targets, stepped(x[0], x[1])+0.01*r.NormFloat64())
+		}
+		return rows, targets
+	}
+	rows, targets := draw(2000)
+	size := gemmBoost()
+	size.columns = 1 // three are too few to leave some out
+	trees := boost(rows, targets, size)
+	held, want := draw(500)
+	off := 0.0
+	for i, x := range held {
+		off += math.Abs(trees.at(x)-want[i]) / float64(len(held))
+	}
+	if off > 0.02 {
+		t.Errorf("off by %.3f in the mean, with noise of 0.008", off)
+	}
+	if again := boost(rows, targets, size); again.at(held[0]) != trees.at(held[0]) {
+		t.Error("the same rows give other trees")
+	}
+	edge, beyond := trees.at([]float64{1, 1, 0.5}), trees.at([]float64{100, 100, 0.5})
+	if math.Abs(edge-beyond) > 0.03 {
+		t.Errorf("%.3f at the edge, %.3f far beyond: want the edge's value kept", edge, beyond)
+	}
+}
+
+func TestBoostOfNothingToLearn(t *testing.T) {
+	rows := [][]float64{{1}, {1}, {1}}
+	trees := boost(rows, []float64{0.1, 0.1, 0.1}, gemmBoost())
+	if got := trees.at([]float64{1}); math.Abs(got-0.1) > 0.01 {
+		t.Errorf("%v where every target is 0.1", got)
+	}
+}
+
+func TestBoostIgnoresOutliers(t *testing.T) {
+	var rows [][]float64
+	var targets []float64
+	for i := range 400 {
+		rows, targets = append(rows, []float64{float64(i % 20)}), append(targets, 0)
+	}
+	targets[7] = 100
+	size := gemmBoost()
+	size.trees = 50
+	if got := boost(rows, targets, size).at([]float64{7}); got > 0.1 {
+		t.Errorf("one wild point of twenty moves its place by %v", got)
+	}
+}
