@@ -11,7 +11,7 @@ import (
 // keys fill a device's units, what the memory and the launches cost, and how
 // sustained work slows the clock. A call of one block takes
 //
-//	w = tile_s W + task_s ceil(Q/P) + stream_ratio m(own) + tail_ratio alone_ratio tile_s L (1 - P/Q)+
+//	w = tile_s W + task_s ceil(Q/P) + stream_ratio m(own) + tail_ratio (1 - P/Q)+ (start_s + alone_ratio tile_s L 32/(32 + L))
 //	l = alone_ratio tile_s L + start_s
 //	x = launch_s + |(|(w, l)|_overlap_norm, traffic_ratio m(all))|_memory_norm + (split ? merge_s : 0)
 //	  + |(side_launch_s, m(side_kv_ratio kv + side_q_ratio q), side_token_s n min(width, 512)/512 / P)|_3
@@ -33,7 +33,7 @@ type AttentionCore struct {
 	Task  float64 `json:"task_s"`      // begin and end of a task on a busy unit
 	Alone float64 `json:"alone_ratio"` // a tile of a task that has a unit alone, over tile_s
 	Start float64 `json:"start_s"`     // begin of the longest task
-	Tail  float64 `json:"tail_ratio"`  // how much of the longest task runs after the others
+	Tail  float64 `json:"tail_ratio"`  // how much of a task runs after the other units are done
 
 	Launch  float64 `json:"launch_s"`
 	Merge   float64 `json:"merge_s"` // of what a split computed
@@ -69,7 +69,7 @@ func (c *AttentionCore) Seconds(a op.Attention, backward bool) float64 {
 func (c *AttentionCore) At(g AttentionGeometry) float64 {
 	byteTime := c.byteTime(g.Bytes)
 	longest := c.Alone * c.Tile * g.Longest
-	busy := c.Tile*g.Tiles + c.Task*g.Tasks + c.Stream*byteTime*g.OwnBytes + c.Tail*longest*g.Waiting
+	busy := c.Tile*g.Tiles + c.Task*g.Tasks + c.Stream*byteTime*g.OwnBytes + c.tail(&g, longest)
 	x := c.Launch + softMax(softMax(busy, longest+c.Start, c.Overlap), c.Traffic*byteTime*g.Bytes, c.Memory)
 	if g.Split > 1 {
 		x += c.Merge
@@ -78,11 +78,24 @@ func (c *AttentionCore) At(g AttentionGeometry) float64 {
 	return c.sustained(x, c.Tile*g.Tiles)
 }
 
+// tail is how much longer the last unit works than the mean one, where tasks
+// queue. Short rows leave a few coarse tasks, which even out badly; of the many
+// of long rows the short ones start last and fill the gaps, so that the tail
+// stops growing at some 32 tiles.
+func (c *AttentionCore) tail(g *AttentionGeometry, longest float64) float64 {
+	return c.Tail * g.Waiting * (c.Start + longest*fineTiles/(fineTiles+g.Longest))
+}
+
+// fineTiles is the length of a task, in tiles, at which half of the tail is
+// evened out; 16 to 40 predict unseen lengths equally well.
+const fineTiles = 32
+
 // side is the time of the side kernel. Its launch, its bytes and its blocks of
 // threads bound it, whichever is slowest. A block has a token and as many
 // threads as that has key elements, up to 512: fewer threads let more blocks
-// share a unit. The limit showed as a step from 4 to 8 KV heads of 128 on every
-// GPU type whose engine writes a paged cache.
+// share a unit. Of limits from 64 to none, 512 fitted best for one engine's
+// recordings on five GPU types at head dimensions 64, 128, 256 and 512; at 192
+// and on a sixth type another did, by little.
 func (c *AttentionCore) side(g *AttentionGeometry, byteTime float64) float64 {
 	moved := byteTime * (c.SideKV*g.KVBytes + c.SideQ*g.QBytes)
 	blocks := c.SideToken * g.Tokens * min(g.Width/sideThreads, 1) / float64(c.Parallel)

@@ -51,18 +51,40 @@ func (s *Steps) Law(n int) *Law {
 	curve := &Curve{Form: LogLog}
 	widen := 1 + max(0, math.Log2(float64(n)/float64(s.Ranks[len(s.Ranks)-1]))-1)/2
 	t, widest := 0.0, 0.0
-	for _, c := range s.Chunks {
-		bytes := float64(c.Bytes) * float64(n)
-		half := min(maxHalfWidth/2, widen*c.Half)
-		t = max(t, s.seconds(n, bytes)*c.Factor)
-		curve.add(portShare(s.Op, n)*bytes, t, half)
-		widest = max(widest, half)
+	for i, c := range s.Chunks {
+		// The factors run straight in log-log between chunks, the steps do not.
+		for at, to := float64(c.Bytes), s.next(i); at < to; at *= math.Sqrt2 {
+			factor, half := s.factor(i, at)
+			half = min(maxHalfWidth/2, widen*half)
+			t = max(t, s.seconds(n, at*float64(n))*factor)
+			curve.add(portShare(s.Op, n)*at*float64(n), t, half)
+			widest = max(widest, half)
+		}
 	}
 	law := lawOfGroup(s.Op, s.Variant, op.NewGroupType([]op.Member{{Device: s.Device, Count: n}}, 1, s.Link), curve, widest)
 	first, last := s.Chunks[0].Bytes, s.Chunks[len(s.Chunks)-1].Bytes
 	law.Range = []AxisRange{{"bytes", float64(first) * float64(n), float64(last) * float64(n)}}
 	law.From = fmt.Sprintf("groups of %s %s", numbers(s.Ranks), s.Device)
 	return law
+}
+
+// next is where the stretch that begins with chunk i ends; the last one is a point.
+func (s *Steps) next(i int) float64 {
+	if i+1 < len(s.Chunks) {
+		return float64(s.Chunks[i+1].Bytes)
+	}
+	return float64(s.Chunks[i].Bytes) + 1
+}
+
+// factor is the factor and half width at so many bytes a rank, from chunk i on.
+func (s *Steps) factor(i int, bytes float64) (factor, half float64) {
+	a := s.Chunks[i]
+	if i+1 == len(s.Chunks) {
+		return a.Factor, a.Half
+	}
+	b := s.Chunks[i+1]
+	w := math.Log(bytes/float64(a.Bytes)) / math.Log(float64(b.Bytes)/float64(a.Bytes))
+	return a.Factor * math.Pow(b.Factor/a.Factor, w), a.Half + w*(b.Half-a.Half)
 }
 
 // seconds is the time without the factor.

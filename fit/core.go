@@ -74,17 +74,32 @@ const (
 	fewToBorrow = 1000
 )
 
+// law fills in a law: by the points alone, or with a donor's help where they are few.
+func (c coreKind) law(law *costmodel.Law, dev op.DeviceType, points []Point, sibling *costmodel.Field, from *Donor) error {
+	var logs []float64
+	if len(points) >= fewestToFit {
+		var err error
+		if logs, err = c.tiled(law, dev, points, sibling); err != nil {
+			return err
+		}
+	}
+	if from == nil || len(points) > fewToOwn {
+		return nil
+	}
+	return c.orLent(law, logs, dev, points, from)
+}
+
 // tiled fills in a law of a physical core, and of a correction where that
-// proves itself on points it has not seen.
-func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, prior *costmodel.Law, sibling *costmodel.Field) error {
-	fitted, err := c.fit(dev, points, prior)
+// proves itself on points it has not seen. It returns its errors on such.
+func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, sibling *costmodel.Field) ([]float64, error) {
+	fitted, err := c.fit(dev, points, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	law.Attention, law.GEMM = fitted.Attention, fitted.GEMM
-	logs, err := c.alone(law, dev, points, prior)
+	logs, err := c.alone(law, dev, points)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	law.Rivals = append(law.Rivals, costmodel.Rival{Form: law.Form(), Median: medianError(logs), Chosen: true})
 	shape := c.field(points, law, dev)
@@ -95,7 +110,7 @@ func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, p
 	if len(points) >= fewToRefit {
 		law.Width = shape.widths(points, logs, 0.9)
 	}
-	return nil
+	return logs, nil
 }
 
 // correct gives a law the correction that proves itself in cross-validation
@@ -124,7 +139,7 @@ func correct(law *costmodel.Law, shape fieldShape, points []Point, logs []float6
 
 // alone are the errors, log(measured/predicted), of the core by itself: on
 // points it has not seen where they are few.
-func (c coreKind) alone(law *costmodel.Law, dev op.DeviceType, points []Point, prior *costmodel.Law) ([]float64, error) {
+func (c coreKind) alone(law *costmodel.Law, dev op.DeviceType, points []Point) ([]float64, error) {
 	logs := make([]float64, len(points))
 	if len(points) > fewToRefit {
 		for i, p := range points {
@@ -140,7 +155,7 @@ func (c coreKind) alone(law *costmodel.Law, dev op.DeviceType, points []Point, p
 				train = append(train, p)
 			}
 		}
-		l, err := c.fit(dev, train, prior)
+		l, err := c.fit(dev, train, nil)
 		if err != nil {
 			return nil, err
 		}

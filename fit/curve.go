@@ -35,6 +35,10 @@ func curveForms() []form {
 // fewestInPiece keeps a piece from being fitted to its own noise.
 const fewestInPiece = 4
 
+// mostCuts is how many places of a cut are tried: the time of each grows with
+// the points too.
+const mostCuts = 64
+
 // alphaBeta fits one or two pieces alpha + beta x, the cut between two points
 // by enumeration; pieces need not meet, protocols jump.
 func alphaBeta(points []Point, pieces int) (*costmodel.Curve, error) {
@@ -50,7 +54,9 @@ func alphaBeta(points []Point, pieces int) (*costmodel.Curve, error) {
 	}
 	var best []costmodel.Piece
 	least := math.Inf(1)
-	for cut := fewestInPiece; cut <= len(points)-fewestInPiece; cut++ {
+	// Among thousands of points cuts a few points apart are the same.
+	step := 1 + len(points)/mostCuts
+	for cut := fewestInPiece; cut <= len(points)-fewestInPiece; cut += step {
 		at := op.Volume(points[cut].Shape)
 		if at == op.Volume(points[cut-1].Shape) {
 			continue
@@ -93,8 +99,12 @@ func piece(points []Point) (costmodel.Piece, float64, error) {
 	return costmodel.Piece{Alpha: ci[0], Beta: ci[1]}, loss, nil
 }
 
-// pointsAKnot is how many points stand behind a knot of a log-log curve.
-const pointsAKnot = 3
+// pointsAKnot is how many points stand behind a knot of a log-log curve, at
+// least; more knots than mostKnots would follow the noise of the many points.
+const (
+	pointsAKnot = 3
+	mostKnots   = 40
+)
 
 // logLog fits a monotone curve of straight pieces in log-log: the height of the
 // first knot and the non-negative rises between knots, by Huber's loss.
@@ -139,7 +149,7 @@ func logLog(points []Point) (*costmodel.Curve, error) {
 // the first and last on the ends, none closer than a tenth of an octave.
 func knotPlaces(sorted []float64) []float64 {
 	n := len(sorted)
-	pieces := max(1, n/pointsAKnot)
+	pieces := max(1, min(n/pointsAKnot, mostKnots))
 	var at []float64
 	for k := 0; k <= pieces; k++ {
 		x := sorted[k*(n-1)/pieces]
@@ -148,4 +158,29 @@ func knotPlaces(sorted []float64) []float64 {
 		}
 	}
 	return at
+}
+
+// sizeTable is what planners read a table of times with: straight lines in
+// log-log from point to point, on through the last two at the ends. It is a
+// form to compare with.
+func sizeTable(points []Point) (func(op.Shape) float64, error) {
+	points = slices.Clone(points)
+	slices.SortStableFunc(points, func(a, b Point) int { return cmp.Compare(op.Volume(a.Shape), op.Volume(b.Shape)) })
+	var u, y []float64
+	for _, p := range points {
+		at := math.Log(float64(max(1, op.Volume(p.Shape))))
+		if n := len(u); n > 0 && at == u[n-1] {
+			continue
+		}
+		u, y = append(u, at), append(y, math.Log(p.Seconds))
+	}
+	if len(u) < 2 {
+		return nil, errors.New("the points have one size only")
+	}
+	return func(s op.Shape) float64 {
+		at := math.Log(float64(max(1, op.Volume(s))))
+		i, _ := slices.BinarySearch(u, at)
+		i = max(1, min(i, len(u)-1))
+		return math.Exp(y[i-1] + (at-u[i-1])/(u[i]-u[i-1])*(y[i]-y[i-1]))
+	}, nil
 }

@@ -116,13 +116,14 @@ func (d *Data) sheet(g op.GroupType) op.Sheet {
 // forms is better by more than a standard error.
 func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 	rival := costmodel.Rival{Form: familyForm, Median: medianError(l.logs)}
+	points, own := some(points, l.logs)
 	var best []float64
 	for i, f := range curveForms() {
 		logs := f.crossValidate(points)
 		if !whole(logs) {
 			continue
 		}
-		if over := excess(logs, l.logs); i == 0 && over.mean <= over.se {
+		if over := excess(logs, own); i == 0 && over.mean <= over.se {
 			law.Rivals = append(law.Rivals, rival)
 			return
 		}
@@ -131,7 +132,7 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 		}
 	}
 	if best != nil {
-		if over := excess(l.logs, best); over.mean > over.se {
+		if over := excess(own, best); over.mean > over.se {
 			law.Rivals = append(law.Rivals, rival)
 			return
 		}
@@ -142,6 +143,20 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 	rival.Chosen = true
 	law.Rivals = append(law.Rivals, rival)
 	law.Curve, law.Spread = l.curve, spread(l.logs)
+}
+
+// some are points enough to compare forms on, with their errors.
+func some(points []Point, logs []float64) ([]Point, []float64) {
+	step := 1 + (len(points)-1)/enoughToCompare
+	if step == 1 {
+		return points, logs
+	}
+	var few []Point
+	var errs []float64
+	for i := 0; i < len(points); i += step {
+		few, errs = append(few, points[i]), append(errs, logs[i])
+	}
+	return few, errs
 }
 
 // familyForm names the curve of a family among its rivals.

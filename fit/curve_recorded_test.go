@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"math"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -68,14 +67,8 @@ func classOf(r recorded) string {
 	return r.device.Name
 }
 
-// outcome is the score of one table and how much of it its intervals held.
-type outcome struct {
-	score
-	in, of int
-}
-
 // trial fits the libraries without what is held out.
-func trial(t testing.TB, all [][]recorded, by func([]Point) func(Point) bool, report func(r recorded, o outcome, test []Point, curve *costmodel.Curve)) {
+func trial(t testing.TB, all [][]recorded, by func([]Point) func(Point) bool, report func(r recorded, train, test []Point, curve *costmodel.Curve)) {
 	for _, lib := range all {
 		var laws, tests [][]Point
 		var of []recorded
@@ -93,22 +86,21 @@ func trial(t testing.TB, all [][]recorded, by func([]Point) func(Point) bool, re
 			t.Fatalf("%s: %v", of[0].name, err)
 		}
 		for i, l := range fitted {
-			report(of[i], outcomeOf(l.curve, tests[i]), tests[i], l.curve)
+			report(of[i], laws[i], tests[i], l.curve)
 		}
 	}
 }
 
-func outcomeOf(c *costmodel.Curve, test []Point) outcome {
-	o := outcome{score: scoreOf(func(s op.Shape) float64 { return float64(c.Seconds(op.Volume(s))) }, test)}
-	for _, p := range test {
-		x := op.Volume(p.Shape)
-		half, _ := c.HalfWidth(x)
-		o.of++
-		if math.Abs(math.Log(p.Seconds/float64(c.Seconds(x)))) <= half {
-			o.in++
-		}
-	}
-	return o
+// timeOf predicts shapes by a curve.
+func timeOf(c *costmodel.Curve) func(op.Shape) float64 {
+	return func(s op.Shape) float64 { return float64(c.Seconds(op.Volume(s))) }
+}
+
+// insideCurve says whether a curve's interval holds a point.
+func insideCurve(c *costmodel.Curve, p Point) bool {
+	x := op.Volume(p.Shape)
+	half, _ := c.HalfWidth(x)
+	return math.Abs(math.Log(p.Seconds/float64(c.Seconds(x)))) <= half
 }
 
 // What the curves reach on sizes that were held out: MAPE, median and P95 in
@@ -127,33 +119,26 @@ func TestCollectivesOnHeldOutSizes(t *testing.T) {
 	}{
 		{"quarter", quarter, score{mape: 2.5, median: 2, p95: 4.5}},
 		{"position", position, score{mape: 4.5, median: 3, p95: 9}},
-		{"octave", octave, score{mape: 4.3, median: 2.7, p95: 10}},
+		{"octave", octave, score{mape: 4.4, median: 2.7, p95: 11}},
 		{"bigger", bigger, score{mape: 5.5, median: 5, p95: 8}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			byClass := map[string][]score{}
-			covered := map[string][2]int{}
-			trial(t, all, c.by, func(r recorded, o outcome, test []Point, curve *costmodel.Curve) {
-				names := []string{classOf(r)}
-				if names[0] == "nvlink" {
-					names = append(names, "nvlink "+r.device.Name)
-				}
-				for _, n := range names {
-					byClass[n] = append(byClass[n], o.score)
+			var strata insideCounts
+			trial(t, all, c.by, func(r recorded, train, test []Point, curve *costmodel.Curve) {
+				class := classOf(r)
+				got := scoreOf(timeOf(curve), test)
+				byClass[class] = append(byClass[class], got)
+				if class == "nvlink" {
+					byClass["nvlink "+r.device.Name] = append(byClass["nvlink "+r.device.Name], got)
+					for name, fit := range map[string]func([]Point) (func(op.Shape) float64, error){"alpha_beta": fitted(curveForms()[0]).fit, "log-log table": sizeTable} {
+						if predict, err := fit(train); err == nil {
+							byClass["nvlink by "+name] = append(byClass["nvlink by "+name], scoreOf(predict, test))
+						}
+					}
 				}
 				for _, p := range test {
-					x := op.Volume(p.Shape)
-					half, _ := curve.HalfWidth(x)
-					key := fmt.Sprintf("%s %s %s", r.device.Name, p.Shape.Kind(), band(p))
-					if strings.HasPrefix(names[0], "custom") {
-						key = names[0] + " " + key
-					}
-					n := covered[key]
-					n[1]++
-					if math.Abs(math.Log(p.Seconds/float64(curve.Seconds(x)))) <= half {
-						n[0]++
-					}
-					covered[key] = n
+					strata.add(fmt.Sprintf("%s %s %s %s", class, r.device.Name, p.Shape.Kind(), band(p)), insideCurve(curve, p))
 				}
 			})
 			for _, name := range sortedKeys(byClass) {
@@ -163,28 +148,43 @@ func TestCollectivesOnHeldOutSizes(t *testing.T) {
 			if got := medianScore(byClass["nvlink"]); got.mape > c.limit.mape || got.median > c.limit.median || got.p95 > c.limit.p95 {
 				t.Errorf("nvlink: %.1f / %.1f / %.1f %%, want at most %.1f / %.1f / %.1f", got.mape, got.median, got.p95, c.limit.mape, c.limit.median, c.limit.p95)
 			}
-			strata, low, high := 0, 0, 0
-			in, of := 0, 0
-			for _, key := range sortedKeys(covered) {
-				n := covered[key]
-				in, of = in+n[0], of+n[1]
-				if n[1] < 50 {
-					continue
-				}
-				strata++
-				share := float64(n[0]) / float64(n[1])
-				if share < 0.85 {
-					low++
-				}
-				if share > 0.95 {
-					high++
-				}
-				if os.Getenv("STRATA") != "" {
-					t.Logf("   %-60s %3d of %3d inside (%.0f %%)", key, n[0], n[1], 100*share)
-				}
-			}
-			t.Logf("90 %% intervals held %.1f %% of %d points; of %d strata of 50 points %d below 85 %%, %d above 95 %%", 100*float64(in)/float64(of), of, strata, low, high)
+			strata.judge(t)
 		})
+	}
+}
+
+// insideCounts counts how many points lie in their 90 % intervals, by stratum.
+type insideCounts struct{ in, of map[string]int }
+
+func (c *insideCounts) add(stratum string, inside bool) {
+	if c.of == nil {
+		c.in, c.of = map[string]int{}, map[string]int{}
+	}
+	c.of[stratum]++
+	if inside {
+		c.in[stratum]++
+	}
+}
+
+// judge wants nine tenths of all points inside, give or take what the few sizes
+// that a hold-out leaves make uncertain: a size that one library missed, its
+// other versions and types missed too. Strata of fewer than 50 points say
+// nothing.
+func (c *insideCounts) judge(t *testing.T) {
+	in, of := 0, 0
+	for _, name := range sortedKeys(c.of) {
+		in, of = in+c.in[name], of+c.of[name]
+		if share := float64(c.in[name]) / float64(c.of[name]); c.of[name] >= 50 {
+			t.Logf("  %-50s %3d of %3d inside (%.0f %%)", name, c.in[name], c.of[name], 100*share)
+			if share < 0.75 {
+				t.Errorf("%s: only %.0f %% inside", name, 100*share)
+			}
+		}
+	}
+	share := float64(in) / float64(of)
+	t.Logf("90 %% intervals held %.1f %% of %d points", 100*share, of)
+	if share < 0.85 || share > 0.97 {
+		t.Errorf("90 %% intervals held %.1f %% of the points", 100*share)
 	}
 }
 

@@ -56,6 +56,9 @@ type fieldShape struct {
 func attentionField(points []Point, tile int) fieldShape {
 	s := fieldShape{width: []string{"q_len", "blocks"}, tile: tile, thin: 0.3, noise: 0.01, struck: 0.02, decay: 3}
 	yes := []bool{true, true, true, true}
+	if len(points) < fewToRefit {
+		s.noise = 0.03 // few points say more about trends than about each other
+	}
 	if slices.ContainsFunc(points, func(p Point) bool { return costmodel.AxisOf("q_len", p.Shape) != costmodel.AxisOf("kv_len", p.Shape) }) {
 		s.lattices = []lattice{{[]string{"q_len", "kv_len", "blocks", "gqa"}, []float64{6, 6, 6, 12}, 0.1, []bool{true, true, true, false}, []bool{true, true, false, false}}}
 		return s

@@ -91,43 +91,48 @@ const betweenNodes = 4
 // in between.
 func (l *correction) steps(axis int) []float64 {
 	const safe = 0.98
-	g, names := l.k.grids[0], l.shape.lattices[0].axes
+	g := l.k.grids[0]
 	nodes := g.axes[axis]
 	fall := make([]float64, g.size)
 	for i := range fall {
-		n := i / g.stride[axis] % len(nodes)
-		if n == len(nodes)-1 {
-			continue
+		if n := i / g.stride[axis] % len(nodes); n < len(nodes)-1 {
+			fall[i] = safe * max(0, l.leastRise(axis, g.at(i), nodes[n+1]))
 		}
-		x := g.at(i)
-		from, to := nodes[n], nodes[n+1]
-		least, last, at := math.Inf(1), math.Log(l.core(shapeAt(l.points[0].Shape, names, x))), from
-		first := last
-		pieces := betweenNodes
-		if names[axis] == "q_heads" || names[axis] == "kv_heads" {
-			pieces = 1 // in between, query heads do not divide among the KV heads
-		}
-		for k := 1; k <= pieces; k++ {
-			next := l.shape.whole(names[axis], from+(to-from)*float64(k)/float64(pieces))
-			if k == pieces {
-				next = to
-			}
-			if next <= at || next > to {
-				continue
-			}
-			x[axis] = next
-			now := math.Log(l.core(shapeAt(l.points[0].Shape, names, x)))
-			least = min(least, (now-last)/(next-at))
-			last, at = now, next
-		}
-		if least < 0 {
-			// The core itself falls in between, where it splits keys among
-			// more units: the ends are all there is to hold on to.
-			least = (last - first) / (to - from)
-		}
-		fall[i] = safe * max(0, least*(to-from))
 	}
 	return fall
+}
+
+// leastRise is by how much the core rises, in log time, from a place to the
+// coordinate `to` of an axis, were it to rise everywhere as it does on the piece
+// of the way on which it rises least. It moves x.
+func (l *correction) leastRise(axis int, x []float64, to float64) float64 {
+	names := l.shape.lattices[0].axes
+	logAt := func() float64 { return math.Log(l.core(shapeAt(l.points[0].Shape, names, x))) }
+	from, first := x[axis], logAt()
+	least, last, at := math.Inf(1), first, from
+	pieces := betweenNodes
+	if names[axis] == "q_heads" || names[axis] == "kv_heads" {
+		pieces = 1 // in between, query heads do not divide among the KV heads
+	}
+	for k := 1; k <= pieces; k++ {
+		next := l.shape.whole(names[axis], from+(to-from)*float64(k)/float64(pieces))
+		if k == pieces {
+			next = to
+		}
+		if next <= at || next > to {
+			continue
+		}
+		x[axis] = next
+		now := logAt()
+		least = min(least, (now-last)/(next-at))
+		last, at = now, next
+	}
+	if least < 0 {
+		// The core itself falls in between, where it splits keys among
+		// more units: the ends are all there is to hold on to.
+		return last - first
+	}
+	return least * (to - from)
 }
 
 // changes finds the edges along an axis on which the learnt time falls,
@@ -182,39 +187,58 @@ type rising struct {
 // is an isotonic regression along the lines of one axis.
 func (r *rising) project(weight []float64) {
 	const rounds = 12
+	kept := r.nothingKept()
+	for range rounds {
+		r.turn(weight, kept)
+	}
+}
+
+// nothingKept is what Dykstra's projections hold back before the first: nothing.
+func (r *rising) nothingKept() [][]float64 {
 	kept := make([][]float64, len(r.steps))
 	for a := range kept {
 		kept[a] = make([]float64, len(r.values))
 	}
-	line, w := make([]float64, 64), make([]float64, 64)
-	for range rounds {
-		for a, steps := range r.steps {
-			if steps == nil {
-				continue
-			}
-			for i := range r.values {
-				r.values[i] += kept[a][i]
-				kept[a][i] = r.values[i]
-			}
-			r.eachLine(a, func(at func(int) int, n int) {
-				line, w = line[:0], w[:0]
-				allowed := 0.0
-				for k := range n {
-					line, w = append(line, r.values[at(k)]+allowed), append(w, weight[at(k)])
-					allowed += steps[at(k)]
-				}
-				isotonic(line, w)
-				allowed = 0
-				for k := range n {
-					r.values[at(k)] = line[k] - allowed
-					allowed += steps[at(k)]
-				}
-			})
-			for i := range r.values {
-				kept[a][i] -= r.values[i]
-			}
+	return kept
+}
+
+// turn projects once along every axis. It gives back what the last projection
+// along the axis took, and keeps what this one takes.
+func (r *rising) turn(weight []float64, kept [][]float64) {
+	for a, steps := range r.steps {
+		if steps == nil {
+			continue
+		}
+		for i := range r.values {
+			r.values[i] += kept[a][i]
+			kept[a][i] = r.values[i]
+		}
+		r.straighten(a, weight)
+		for i := range r.values {
+			kept[a][i] -= r.values[i]
 		}
 	}
+}
+
+// straighten makes every line along an axis rise but for what it may fall: an
+// isotonic regression of the values with the allowance up to each node added.
+func (r *rising) straighten(axis int, weight []float64) {
+	line, w := make([]float64, 0, 64), make([]float64, 0, 64)
+	steps := r.steps[axis]
+	r.eachLine(axis, func(at func(int) int, n int) {
+		line, w = line[:0], w[:0]
+		allowed := 0.0
+		for k := range n {
+			line, w = append(line, r.values[at(k)]+allowed), append(w, weight[at(k)])
+			allowed += steps[at(k)]
+		}
+		isotonic(line, w)
+		allowed = 0
+		for k := range n {
+			r.values[at(k)] = line[k] - allowed
+			allowed += steps[at(k)]
+		}
+	})
 }
 
 // eachLine calls f for every line of nodes along an axis.

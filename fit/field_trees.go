@@ -14,7 +14,7 @@ import (
 // on others' tables of matrix products 3.8 % against 4.9 % of the field alone,
 // on head counts that were never measured 3.2 % against 3.7 % of either.
 type advice struct {
-	share  float64 // of the trees in the mixture
+	share  float64    // of the trees in the mixture
 	trees  []*boosted // alike but for the rows and columns that each tree saw; their mean counts
 	of     func(op.Shape) []float64
 	unseen []float64 // at every point, from trees that did not see it

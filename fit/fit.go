@@ -19,6 +19,8 @@ import (
 type Options struct {
 	Seed  uint64  // of the hold-out
 	Share float64 // of every stratum's points that are set aside
+	// Donors lend to the laws of GPUs that have few points; see Donors.
+	Donors []Donor
 }
 
 // Defaults sets a fifth of the points aside.
@@ -45,14 +47,14 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 	held := map[*task][]Point{}
 	for _, s := range d.Strata() {
 		fitted, kept := s.split(o)
-		if len(fitted) < fewestToFit {
+		if len(fitted) < fewestToFit && d.donor(s, o.Donors) == nil {
 			p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %d points to fit, too few for a law (want %d)", s, len(fitted), fewestToFit))
 			continue
 		}
 		t := &task{Stratum: s, points: fitted}
 		tasks, held[t] = append(tasks, t), kept
 	}
-	together := estimate(d, tasks)
+	together := estimate(d, tasks, o.Donors)
 	p.Steps, p.Warnings = together.steps, append(p.Warnings, together.warnings...)
 	for _, t := range tasks {
 		if t.err != nil {
@@ -70,7 +72,7 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 }
 
 // law fits a stratum with the estimator of its op's class.
-func (s Stratum) law(d *Data, points []Point, sibling *costmodel.Field) (*costmodel.Law, error) {
+func (s Stratum) law(d *Data, points []Point, sibling *costmodel.Field, donors []Donor) (*costmodel.Law, error) {
 	law := &costmodel.Law{Op: s.Op, Variant: s.Variant, Range: hull(s.Op, points)}
 	spec, err := op.Lookup(s.Op)
 	if err != nil {
@@ -84,10 +86,12 @@ func (s Stratum) law(d *Data, points []Point, sibling *costmodel.Field) (*costmo
 	dev := d.device(s.On)
 	candidates, compared := forms(spec, max(1, dev.Parallel), points)
 	if core, ok := coreOf(s.Op, dev); ok {
-		if err := core.tiled(law, dev, points, nil, sibling); err != nil {
+		if err := core.law(law, dev, points, sibling, d.donor(s, donors)); err != nil {
 			return nil, err
 		}
-		compare(law, append(compared, candidates...), points)
+		if len(points) >= fewestToFit {
+			compare(law, append(compared, candidates...), points)
+		}
 		return law, nil
 	}
 	return law, choose(law, candidates, compared, points)

@@ -19,8 +19,8 @@ type task struct {
 // beyond them. Laws that can learn from each other do: those of a library's
 // collectives, and those of one kernel at several head widths, the one with the
 // most points first, the others with its correction as what they expect of
-// theirs.
-func estimate(d *Data, tasks []*task) collectives {
+// theirs. Donors help where points are few.
+func estimate(d *Data, tasks []*task, donors []Donor) collectives {
 	var strata []Stratum
 	for _, t := range tasks {
 		s := t.Stratum
@@ -33,7 +33,7 @@ func estimate(d *Data, tasks []*task) collectives {
 	siblings := map[string]*costmodel.Field{}
 	for _, t := range order {
 		family := t.family()
-		t.law, t.err = t.Stratum.law(d, t.points, siblings[family])
+		t.law, t.err = t.Stratum.law(d, t.points, siblings[family], donors)
 		if _, known := siblings[family]; !known && t.err == nil {
 			siblings[family] = t.law.Correction
 		}
@@ -54,6 +54,6 @@ func (s Stratum) family() string {
 // lawOf estimates one law by itself.
 func lawOf(d *Data, s Stratum, points []Point) (*costmodel.Law, error) {
 	t := &task{Stratum: s, points: points}
-	estimate(d, []*task{t})
+	estimate(d, []*task{t}, nil)
 	return t.law, t.err
 }

@@ -71,7 +71,7 @@ func (t *familyFit) stepsOf(k op.Kind, v op.Variant) costmodel.Steps {
 func (t *familyFit) chunks(c *sizeCurve, theta params, from, to float64) []costmodel.ChunkFactor {
 	var rows []row
 	apart := math.Log2(float64(c.ranks))
-	for u := math.Floor(from); u <= math.Ceil(to)+octavesBeyond; u += 1.0 / knotsAnOctave {
+	for u := math.Floor(from); u <= math.Ceil(to)+octavesBeyond; u++ {
 		mean, sd := t.log(c, theta, u+apart)
 		physics, _ := theta.log(u + apart)
 		rows = append(rows, row{u, mean - physics, min(widest, sd*widening(t.off, c.kind, u+apart))})

@@ -1,11 +1,9 @@
 package fit
 
 import (
-	"math"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
-	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
 // unseenSize predicts groups of n ranks from the smaller ones of every library.
@@ -44,27 +42,25 @@ func unseenSize(t testing.TB, all [][]recorded, n int, report func(r recorded, l
 func TestCollectivesOfUnseenGroupSizes(t *testing.T) {
 	all := libraries(t, "aiconfigurator/*/nccl.csv", "aiconfigurator/*/custom_allreduce.csv")
 	byClass := map[string][]score{}
-	in, of := map[string]int{}, map[string]int{}
+	var inside insideCounts
 	unseenSize(t, all, 8, func(r recorded, law *costmodel.Law) {
 		names := []string{classOf(r)}
 		if names[0] == "nvlink" {
 			names = append(names, "nvlink "+r.device.Name)
 		}
-		s := scoreOf(func(s op.Shape) float64 { return float64(law.Seconds(s)) }, r.points)
 		for _, name := range names {
-			byClass[name] = append(byClass[name], s)
+			byClass[name] = append(byClass[name], scoreOf(timeOf(law.Curve), r.points))
 			for _, p := range r.points {
-				half, _ := law.Curve.HalfWidth(op.Volume(p.Shape))
-				of[name]++
-				if math.Abs(math.Log(p.Seconds/float64(law.Seconds(p.Shape)))) <= half {
-					in[name]++
-				}
+				inside.add(name, insideCurve(law.Curve, p))
 			}
 		}
 	})
 	for _, name := range sortedKeys(byClass) {
 		s := medianScore(byClass[name])
-		t.Logf("%-26s %3d tables, %4d points: %4.1f / %4.1f / %4.1f %%, %.0f %% inside", name, len(byClass[name]), s.n, s.mape, s.median, s.p95, 100*float64(in[name])/float64(of[name]))
+		t.Logf("%-26s %3d tables, %4d points: %4.1f / %4.1f / %4.1f %%, %.0f %% inside", name, len(byClass[name]), s.n, s.mape, s.median, s.p95, 100*float64(inside.in[name])/float64(inside.of[name]))
+		if share := float64(inside.in[name]) / float64(inside.of[name]); share < 0.8 {
+			t.Errorf("%s: %.0f %% inside", name, 100*share)
+		}
 	}
 	if got := medianScore(byClass["nvlink"]); got.mape > 7.5 || got.median > 5.7 || got.p95 > 18 {
 		t.Errorf("nvlink: %.1f / %.1f / %.1f %%, want at most 7.5 / 5.7 / 18", got.mape, got.median, got.p95)

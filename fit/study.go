@@ -19,15 +19,20 @@ type Split struct {
 	// held says which points of a stratum are kept from the fit; nil where the
 	// split asks nothing of the op.
 	held func(k op.Kind, points []Point) func(Point) bool
+	// ranks keeps whole groups from the fit instead, the largest of every library.
+	ranks bool
 }
 
 // Splits lists them.
 func Splits() []Split {
 	return []Split{
-		{"interp", "a quarter of the shapes, at random, inside what was measured", func(op.Kind, []Point) func(Point) bool {
+		{Name: "interp", Doc: "a quarter of the shapes, at random, inside what was measured; of a collective a quarter of its sizes, the same ones in every library", held: func(k op.Kind, _ []Point) func(Point) bool {
+			if FamilyOf(k) == FamilyCollective {
+				return heldSize
+			}
 			return func(p Point) bool { return p.rank%4 == 0 }
 		}},
-		{"heads", "head counts that are no power of two", func(k op.Kind, _ []Point) func(Point) bool {
+		{Name: "heads", Doc: "head counts that are no power of two", held: func(k op.Kind, _ []Point) func(Point) bool {
 			if FamilyOf(k) != FamilyAttention {
 				return nil
 			}
@@ -36,13 +41,14 @@ func Splits() []Split {
 				return h&(h-1) != 0
 			}
 		}},
-		{"longer", "sequences 2 to 4 times longer than measured, rows of a GEMM and messages likewise", func(k op.Kind, points []Point) func(Point) bool {
+		{Name: "longer", Doc: "sequences 2 to 4 times longer than measured, rows of a GEMM likewise, messages up to 8 times larger", held: func(k op.Kind, points []Point) func(Point) bool {
 			share := 0.25
 			if FamilyOf(k) == FamilyCollective {
 				share = 0.125
 			}
 			return beyondShare(points, share)
 		}},
+		{Name: "ranks", Doc: "collectives of the largest group, where two or more smaller ones were measured", ranks: true},
 	}
 }
 
@@ -89,10 +95,18 @@ type StudyRow struct {
 	Median   float64    `json:"median"`
 	P95      float64    `json:"p95"`
 	Coverage float64    `json:"coverage"` // share of the held-out points in the 90 % interval; of ours only
+
+	Bands []StudyBand `json:"bands,omitempty"` // the held-out points by size; of ours only
 }
 
-// fewestToStudy points on either side make a row.
-const fewestToStudy = 10
+// fewestToStudy is how many points either side must have to make a row. A
+// collective's table has one point a size: a few sizes are what there is.
+func fewestToStudy(k op.Kind) (fitted, held int) {
+	if FamilyOf(k) == FamilyCollective {
+		return fewestToFit, 2
+	}
+	return 10, 10
+}
 
 // Study fits every stratum anew to the points that a split leaves and judges the
 // law, and simpler forms beside it, on the others. Strata with too few points
@@ -100,15 +114,23 @@ const fewestToStudy = 10
 func Study(d *Data, splits []Split, report func(done, all int)) ([]StudyRow, error) {
 	var rows []StudyRow
 	for i, split := range splits {
+		if split.ranks {
+			rows = append(rows, d.studyRanks(split)...)
+			if report != nil {
+				report(i+1, len(splits))
+			}
+			continue
+		}
 		var tasks []*task
 		held := map[*task][]Point{}
 		for _, s := range d.Strata() {
-			if train, test := s.divide(split); len(train) >= fewestToStudy && len(test) >= fewestToStudy {
+			train, test := s.divide(split)
+			if fitted, kept := fewestToStudy(s.Op); len(train) >= fitted && len(test) >= kept {
 				t := &task{Stratum: s, points: train}
 				tasks, held[t] = append(tasks, t), test
 			}
 		}
-		estimate(d, tasks)
+		estimate(d, tasks, nil)
 		for _, t := range tasks {
 			if t.err != nil {
 				return nil, fmt.Errorf("%s, %s: %w", t.Stratum, split.Name, t.err)
@@ -146,11 +168,7 @@ func (s Stratum) divide(split Split) (train, test []Point) {
 // judged are the rows of a fitted task: our law, its core alone, and simpler forms.
 func (t *task) judged(d *Data, split Split, test []Point) []StudyRow {
 	row := StudyRow{On: t.On, Op: t.Op, Variant: t.Variant, Split: split.Name, Fitted: len(t.points), Held: len(test)}
-	ours := row
-	ours.Form, ours.Ours = t.law.Form(), true
-	ours.judge(test, func(s op.Shape) float64 { return float64(t.law.Seconds(s)) })
-	ours.Coverage = coverage(t.law, test)
-	rows := []StudyRow{ours}
+	rows := []StudyRow{row.ours(t.law, test)}
 	if t.law.Correction != nil {
 		body := *t.law
 		body.Correction = nil
@@ -159,15 +177,29 @@ func (t *task) judged(d *Data, split Split, test []Point) []StudyRow {
 		core.judge(test, func(s op.Shape) float64 { return float64(body.Seconds(s)) })
 		rows = append(rows, core)
 	}
-	for _, f := range simpler(d.device(t.On), t.Op, t.points) {
-		predict, err := f.fit(t.points)
+	return append(rows, row.simpler(d.device(t.On), t.points, test)...)
+}
+
+// ours is the row of our law.
+func (r StudyRow) ours(law *costmodel.Law, test []Point) StudyRow {
+	r.Form, r.Ours = law.Form(), true
+	r.judge(test, func(s op.Shape) float64 { return float64(law.Seconds(s)) })
+	r.Coverage, r.Bands = coverage(law, test), bandsStudied(law, test)
+	return r
+}
+
+// simpler are the rows of simpler forms, fitted to the same points.
+func (r StudyRow) simpler(dev op.DeviceType, train, test []Point) []StudyRow {
+	var rows []StudyRow
+	for _, f := range simpler(dev, r.Op, train) {
+		predict, err := f.fit(train)
 		if err != nil {
 			continue
 		}
-		r := row
-		r.Form = f.name
-		r.judge(test, predict)
-		rows = append(rows, r)
+		own := r
+		own.Form = f.name
+		own.judge(test, predict)
+		rows = append(rows, own)
 	}
 	return rows
 }

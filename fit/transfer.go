@@ -1,0 +1,280 @@
+package fit
+
+import (
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
+)
+
+// Donor is a measured law with the device type it was measured on, from which a
+// device type with few points or none may borrow.
+type Donor struct {
+	Law    *costmodel.Law
+	Device op.DeviceType
+}
+
+// Donors lists what profiles have to lend: measured laws of compute ops on
+// devices whose datasheet is known.
+func Donors(profiles ...*costmodel.Profile) []Donor {
+	var all []Donor
+	for _, p := range profiles {
+		for i := range p.Laws {
+			l := &p.Laws[i]
+			k := slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == l.Device })
+			lends := (l.Attention != nil || l.GEMM != nil) && l.From == "" && l.Assumed == ""
+			if k >= 0 && lends && p.Devices[k].Sheet.BF16PerS > 0 {
+				all = append(all, Donor{l, p.Devices[k]})
+			}
+		}
+	}
+	return all
+}
+
+// What a law is off by, as the half width of a 90 % interval of the log, when
+// it is carried over by datasheet ratios alone. Between devices of one
+// architecture, 0.05 to 0.09 on others' recordings of causal attention; between
+// architectures 0.25 to 1.1 from the nearest one.
+const (
+	sameArchWidth  = 0.10
+	otherArchWidth = 0.75
+)
+
+// architecture is the share of a donor's fitness that the generation of its
+// kernels has: the ratios below are of the order of one octave.
+const architecture = 0.5
+
+// distance is how unlike two devices are as homes of a kernel: their
+// generation, and in octaves the arithmetic and the memory traffic of one of
+// their units.
+func distance(a, b op.DeviceType) float64 {
+	unit := func(x float64, d op.DeviceType) float64 { return x / float64(max(1, d.Parallel)) }
+	octaves := func(x, y float64) float64 {
+		if !(x > 0) || !(y > 0) {
+			return 1
+		}
+		return math.Abs(math.Log2(x / y))
+	}
+	far := octaves(unit(a.Sheet.BF16PerS, a), unit(b.Sheet.BF16PerS, b)) + 0.5*octaves(unit(a.Sheet.MemoryPerS, a), unit(b.Sheet.MemoryPerS, b))
+	if a.Sheet.Arch != b.Sheet.Arch || a.Sheet.Arch == "" {
+		far += architecture
+	}
+	return far
+}
+
+// nearestDonor finds the law that is most like a stratum's on the most similar
+// device: of the same op and variant, whatever kernel where the same one has
+// none to lend. It is nil without any.
+func nearestDonor(donors []Donor, s Stratum, dev op.DeviceType) *Donor {
+	var best *Donor
+	least := math.Inf(1)
+	for i := range donors {
+		d := &donors[i]
+		asked, lent := s.Variant, d.Law.Variant
+		other := asked.Kernel != lent.Kernel
+		asked.Kernel, lent.Kernel = "", ""
+		if d.Law.Op != s.Op || asked != lent {
+			continue
+		}
+		far := distance(d.Device, dev)
+		if other {
+			far += 0.25
+		}
+		if far < least {
+			best, least = d, far
+		}
+	}
+	return best
+}
+
+// donor finds who may lend to a stratum of a data set, or nil.
+func (d *Data) donor(s Stratum, donors []Donor) *Donor {
+	dev := d.device(s.On)
+	if _, ok := coreOf(s.Op, dev); !ok {
+		return nil
+	}
+	return nearestDonor(donors, s, dev)
+}
+
+// carry is the donor's law on another device: its core by the ratios of the
+// datasheets, its correction where both run the same generation of kernels.
+func (d *Donor) carry(to op.DeviceType) *costmodel.Law {
+	l := &costmodel.Law{Op: d.Law.Op, Variant: d.Law.Variant, Device: to.Name, Range: d.Law.Range, Widen: d.Law.Widen, From: d.Device.Name}
+	if d.Law.Attention != nil {
+		l.Attention = d.Law.Attention.Scaled(d.Device, to)
+	} else {
+		l.GEMM = d.Law.GEMM.Scaled(d.Device, to)
+	}
+	if d.alike(to) {
+		l.Correction = d.Law.Correction
+	}
+	l.Spread = costmodel.Spread{Lo: math.Exp(-d.width(to)), Hi: math.Exp(d.width(to))}
+	return l
+}
+
+// alike says that two devices run the same generation of kernels.
+func (d *Donor) alike(to op.DeviceType) bool {
+	return to.Sheet.Arch != "" && d.Device.Sheet.Arch == to.Sheet.Arch
+}
+
+func (d *Donor) width(to op.DeviceType) float64 {
+	if d.alike(to) {
+		return sameArchWidth
+	}
+	return otherArchWidth
+}
+
+const (
+	// fewToOwn is the number of points up to which a donor is asked.
+	fewToOwn = 150
+	// fewToBelieve is the number of points below which the law of a device
+	// counts as borrowed even where its own points moved it.
+	fewToBelieve = 20
+	// donorWeight is how many points the interval that a donor promises weighs.
+	donorWeight = 5
+)
+
+// lent fits a law to few points with the help of a donor's: as it is carried
+// over, moved as a whole to the points' median, or with its core estimated anew
+// around the donor's. The way that predicts points it has not seen best is
+// taken, from the simplest on; the interval shrinks from what the donor
+// promises to what the points show. It returns the law with its errors on
+// points that it has not seen.
+func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, from *Donor) (*costmodel.Law, []float64, error) {
+	carried := from.carry(dev)
+	carried.Variant, carried.Device = law.Variant, law.Device
+	if len(points) > 0 {
+		carried.Range = hullWith(carried.Range, law.Range)
+	}
+	ways := []func([]Point) (*costmodel.Law, error){
+		func([]Point) (*costmodel.Law, error) { return carried, nil },
+		func(train []Point) (*costmodel.Law, error) { return moved(carried, train), nil },
+		func(train []Point) (*costmodel.Law, error) { return c.around(carried, dev, train) },
+	}
+	var best *costmodel.Law
+	var errs []float64
+	for n, way := range ways {
+		if n > 0 && len(points) < 3 || n == 2 && len(points) < fewestToFit+1 {
+			break
+		}
+		logs, err := unseenBy(way, points)
+		if err != nil {
+			return nil, nil, err
+		}
+		if best != nil && meanError(logs) >= 0.95*meanError(errs) {
+			continue
+		}
+		if best, err = way(points); err != nil {
+			return nil, nil, err
+		}
+		errs = logs
+	}
+	own := 0.0
+	if len(errs) > 0 {
+		own = math.Log(spread(errs).Hi)
+	}
+	n := float64(len(points))
+	half := (donorWeight*from.width(dev) + n*own) / (donorWeight + n)
+	best.Spread = costmodel.Spread{Lo: math.Exp(-half), Hi: math.Exp(half)}
+	if len(points) >= fewToBelieve {
+		best.From = ""
+	}
+	return best, errs, nil
+}
+
+// orLent replaces a law of few points by what a donor makes of them where that
+// predicts unseen points better, or where there is no other. The donor's law
+// stands among the rivals either way.
+func (c coreKind) orLent(law *costmodel.Law, logs []float64, dev op.DeviceType, points []Point, from *Donor) error {
+	lent, errs, err := c.lent(law, dev, points, from)
+	if err != nil {
+		return err
+	}
+	rival := costmodel.Rival{Form: "borrowed from " + from.Device.Name}
+	if len(errs) > 0 {
+		rival.Median = medianError(errs)
+	}
+	if len(logs) == 0 || meanError(errs) < meanError(logs) {
+		for i := range law.Rivals {
+			law.Rivals[i].Chosen = false
+		}
+		lent.Rivals, rival.Chosen = law.Rivals, true
+		*law = *lent
+	}
+	if len(points) > 0 {
+		law.Rivals = append(law.Rivals, rival)
+	}
+	return nil
+}
+
+func meanError(logs []float64) float64 {
+	sum := 0.0
+	for _, l := range logs {
+		sum += math.Abs(l) / float64(len(logs))
+	}
+	return sum
+}
+
+// moved is a law scaled so that its median error on points is none.
+func moved(l *costmodel.Law, points []Point) *costmodel.Law {
+	logs := make([]float64, len(points))
+	for i, p := range points {
+		logs[i] = math.Log(p.Seconds / float64(l.Seconds(p.Shape)))
+	}
+	m := l.Slowed(math.Exp(stats.Median(logs)))
+	return &m
+}
+
+// around estimates a core anew, starting from and held by the donor's.
+func (c coreKind) around(l *costmodel.Law, dev op.DeviceType, points []Point) (*costmodel.Law, error) {
+	fitted, err := c.fit(dev, points, l)
+	if err != nil {
+		return nil, err
+	}
+	m := *l
+	m.Attention, m.GEMM = fitted.Attention, fitted.GEMM
+	return &m, nil
+}
+
+// unseenBy are the errors, log(measured/predicted), of a way to make a law on
+// points it was not made from.
+func unseenBy(way func([]Point) (*costmodel.Law, error), points []Point) ([]float64, error) {
+	k := min(len(points), 10)
+	if k == 0 {
+		return nil, nil
+	}
+	fold, logs := folds(points, k), make([]float64, len(points))
+	for n := range k {
+		var train []Point
+		for i, p := range points {
+			if fold[i] != n {
+				train = append(train, p)
+			}
+		}
+		l, err := way(train)
+		if err != nil {
+			return nil, err
+		}
+		for i, p := range points {
+			if fold[i] == n {
+				logs[i] = math.Log(p.Seconds / float64(l.Seconds(p.Shape)))
+			}
+		}
+	}
+	return logs, nil
+}
+
+// hullWith is the range that two ranges of the same axes cover together: shapes
+// that the donor measured are its to predict, at the borrowed law's width.
+func hullWith(a, b []costmodel.AxisRange) []costmodel.AxisRange {
+	if len(a) != len(b) {
+		return a
+	}
+	all := slices.Clone(a)
+	for i := range all {
+		all[i].Min, all[i].Max = min(a[i].Min, b[i].Min), max(a[i].Max, b[i].Max)
+	}
+	return all
+}
