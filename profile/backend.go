@@ -189,4 +189,7 @@ type Space struct {
 	// Make maps a place in the unit cube to a shape: 0 is the smallest end of an
 	// axis and 1 the largest, on a logarithmic scale.
 	Make func(u []float64) op.Shape
+	// Shapes, where there are any, are all that the space holds, such as those of
+	// a recording; Dims and Make are not used then.
+	Shapes []op.Shape
 }

@@ -2,13 +2,13 @@ package profile
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -18,6 +18,10 @@ type Config struct {
 	Budget time.Duration
 	Seed   uint64
 	Only   []op.Kind // ops to measure; empty means all that the backend offers
+	Points int       // most points of a law; 0 leaves them to the budget
+	// Chooser chooses points by those measured so far. Without one they are spread
+	// over the shapes before the first is measured.
+	Chooser Chooser
 	// PointTimeout is the longest that one point may take, preparing included,
 	// before its worker counts as hung.
 	PointTimeout time.Duration
@@ -38,6 +42,25 @@ type Past struct {
 	Peers    map[peerKey]bool
 	Spent    time.Duration // measuring time of earlier runs
 	Ended    EndReason     // of the newest run, if it came to its end
+	Measured []Visited     // first visits
+}
+
+// Visited is a point that was measured, or failed and has no seconds.
+type Visited struct {
+	Spot
+	Seconds units.Seconds // median of a call
+	Elapsed units.Seconds
+}
+
+// Complete says whether nothing is left to measure within a budget.
+func (p *Past) Complete(budget time.Duration) bool {
+	switch {
+	case p.Ended == "":
+		return false
+	case p.Ended == EndDone && p.Schedule.Families == nil:
+		return true
+	}
+	return budget.Seconds() <= p.Schedule.BudgetS
 }
 
 // NewPast collects, as a Visitor, what a resume needs to know.
@@ -52,6 +75,7 @@ func NewPast() (*Past, Visitor) {
 			if x.Class.final() {
 				p.Again[x.Key] = true
 			}
+			p.Measured = append(p.Measured, visited(x))
 			return spend(x)
 		},
 		Peer:   func(x *Point) error { p.Peers[peerKey{x.Key, x.Place}] = true; return spend(x) },
@@ -60,6 +84,14 @@ func NewPast() (*Past, Visitor) {
 		Resume: func(*Resume) error { p.Ended = ""; return nil },
 		End:    func(e *End) error { p.Ended = e.Reason; return nil },
 	}
+}
+
+func visited(x *Point) Visited {
+	v := Visited{Spot: x.Spot, Elapsed: units.Seconds(x.Elapsed)}
+	if len(x.Times) > 0 {
+		v.Seconds = units.Seconds(stats.Median(x.Times))
+	}
+	return v
 }
 
 // peerKey is a point at another place.
@@ -101,6 +133,7 @@ func Calibrate(ctx context.Context, b Backend, cfg Config, past *Past, j Journal
 	if err != nil {
 		return err
 	}
+	c.inventory = inv
 	if c.every = canaryEvery; inv.Unguarded {
 		c.every = canaryEveryUnguarded
 	}
@@ -108,10 +141,15 @@ func Calibrate(ctx context.Context, b Backend, cfg Config, past *Past, j Journal
 		return err
 	}
 	schedule := past.Schedule
-	if schedule == nil {
-		if schedule, err = c.schedule(ctx, inv); err != nil {
-			return err
-		}
+	switch {
+	case schedule != nil:
+	case c.Chooser != nil:
+		schedule, err = c.beginRounds(ctx, inv)
+	default:
+		schedule, err = c.schedule(ctx, inv)
+	}
+	if err != nil {
+		return err
 	}
 	return c.measure(ctx, schedule, past)
 }
@@ -119,6 +157,7 @@ func Calibrate(ctx context.Context, b Backend, cfg Config, past *Past, j Journal
 type calibration struct {
 	Config
 	backend     Backend
+	inventory   *Inventory
 	journal     Journal
 	report      func(Progress)
 	started     time.Time
@@ -127,6 +166,7 @@ type calibration struct {
 	every       int                  // points between canaries
 	open        map[peerKey]Executor // by device or group, and place
 	denied      map[string]bool      // keys of points that are not run again
+	tried       int                  // visits of points of this run
 	failed      int                  // points without times
 	lost        int                  // workers lost in a row
 }
@@ -168,9 +208,9 @@ func (c *calibration) schedule(ctx context.Context, inv *Inventory) (*Schedule, 
 		return nil, err
 	}
 	left := c.Budget - c.backend.Clock().Now().Sub(c.started)
-	spots, short := plan(spaces, costs, points, each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
+	spots, short := plan(spaces, costs, c.counts(spaces, points), each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
 	s := &Schedule{
-		T: lineSchedule, BudgetS: c.Budget.Seconds(), Points: spots, Canaries: canaries(spots, short),
+		T: lineSchedule, BudgetS: c.Budget.Seconds(), Limit: c.Points, Points: spots, Canaries: canaries(spots, short),
 		Once: c.wantedOnce(inv.Once), Peers: peers(inv, spots, short, each, units.Seconds(c.Budget.Seconds())),
 	}
 	return s, c.journal.Append(s)
@@ -200,70 +240,6 @@ func kinds(spaces []Space) []op.Kind {
 	return ks
 }
 
-// pilot measures one small shape of every space, which verifies its kernel and
-// gives the rate by which shapes are chosen. A space that cannot run at all is
-// recorded as failed and left out.
-func (c *calibration) pilot(ctx context.Context, spaces []Space) (Costs, []Space, error) {
-	var costs Costs
-	var able []Space
-	for i, sp := range spaces {
-		if err := ctx.Err(); err != nil {
-			return nil, nil, err
-		}
-		u := make([]float64, sp.Dims)
-		for d := range u {
-			u[d] = 0.35
-		}
-		spot := NewSpot(sp.On, sp.Make(u))
-		c.report(Progress{Phase: "piloting", Now: spot, Done: i, Total: len(spaces)})
-		one, err := c.once(ctx, spot)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil, nil, ctx.Err()
-			}
-			if err := c.failure(visit{Spot: spot, line: linePoint}, err, c.now()); err != nil {
-				return nil, nil, err
-			}
-			continue
-		}
-		able = append(able, sp)
-		costs = append(costs, one/units.Seconds(size(spot.Shape)))
-	}
-	if len(able) == 0 {
-		return nil, nil, errors.New("no op could be run at all; the recording holds the reasons")
-	}
-	return costs, able, nil
-}
-
-// once runs a spot a few times and gives the time of one call; like a point, it
-// gets a second try on a fresh worker where that may help.
-func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error) {
-	one, err := c.tryOnce(ctx, spot)
-	if err != nil && ctx.Err() == nil && asOpError(err).Class.retried() {
-		c.drop(spot.On, "")
-		one, err = c.tryOnce(ctx, spot)
-	}
-	return one, err
-}
-
-func (c *calibration) tryOnce(ctx context.Context, spot Spot) (units.Seconds, error) {
-	x, err := c.executor(ctx, spot.On, "")
-	if err != nil {
-		return 0, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
-	defer cancel()
-	err = x.Prepare(ctx, spot.Shape, c.inputSeed(spot))
-	var one units.Seconds
-	if err == nil {
-		one, _, err = warmUp(ctx, x)
-	}
-	if err != nil && asOpError(err).Lost {
-		c.drop(spot.On, "")
-	}
-	return one, err
-}
-
 // After how many points the canaries are measured again, so that drift of the
 // machine shows: sooner where nothing else would tell.
 const (
@@ -271,23 +247,53 @@ const (
 	canaryEveryUnguarded = 10
 )
 
-// measure goes through the schedule twice: what disturbs a machine lasts for
-// fractions of a second to seconds, so a second visit at another moment shows
-// which points it struck. The second round has an order of its own.
+// measure visits every point twice: what disturbs a machine lasts for fractions
+// of a second to seconds, so a second visit at another moment shows which points
+// it struck. With a Chooser, the first visits go by rounds, each chosen by those
+// before. The second visits have an order of their own.
 func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) error {
 	start := c.backend.Clock().Now()
-	finish := func(reason EndReason) error {
-		return c.journal.Append(End{T: lineEnd, At: c.now(), Reason: reason, Elapsed: c.backend.Clock().Now().Sub(start).Seconds()})
-	}
 	// A resume with a longer budget than the points were chosen for measures
 	// those that there was no time for.
 	budget := max(time.Duration(s.BudgetS*float64(time.Second)), c.Budget)
 	deadline := c.started.Add(budget - past.Spent)
-	todo := c.visits(s, past)
-	for i, v := range todo {
+	var r *rounds
+	if c.Chooser != nil && s.Families != nil {
+		r = c.rounds(c.inventory.Spaces, s, past)
+	}
+	inTime, err := c.visitAll(ctx, s, c.firsts(s, past, 0), deadline, r)
+	for err == nil && inTime && r != nil {
+		known := len(s.Points)
+		more := r.next(units.Seconds(deadline.Sub(c.backend.Clock().Now()).Seconds()) * (1 - canaryShare))
+		if len(more) == 0 {
+			break
+		}
+		if err := c.journal.Append(Schedule{T: lineSchedule, BudgetS: budget.Seconds(), Points: more, Canaries: []int{}}); err != nil {
+			return err
+		}
+		s.Points = append(s.Points, more...)
+		inTime, err = c.visitAll(ctx, s, c.firsts(s, past, known), deadline, r)
+	}
+	if err == nil && inTime {
+		inTime, err = c.visitAll(ctx, s, c.seconds(s, past), deadline, nil)
+	}
+	if err != nil {
+		return err
+	}
+	reason := EndDone
+	if !inTime {
+		reason = EndBudget
+	}
+	return c.journal.Append(End{T: lineEnd, At: c.now(), Reason: reason, Elapsed: c.backend.Clock().Now().Sub(start).Seconds()})
+}
+
+// visitAll makes visits until the time is up, with canaries in between, and says
+// whether all could be made.
+func (c *calibration) visitAll(ctx context.Context, s *Schedule, todo []visit, deadline time.Time, r *rounds) (inTime bool, err error) {
+	for _, v := range todo {
 		left := deadline.Sub(c.backend.Clock().Now())
 		if left <= 0 {
-			return finish(EndBudget)
+			return false, nil
 		}
 		if v.line == lineAgain && c.denied[v.Key(c.fingerprint)] {
 			continue
@@ -296,20 +302,23 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 		c.report(at)
 		p, err := c.point(ctx, v)
 		if err != nil {
-			return err
+			return false, err
 		}
 		at.Done, at.Point = at.Done+1, p
 		c.report(at)
-		if (i+1)%c.every == 0 {
-			if err := c.repeat(ctx, s, (i+1)/c.every); err != nil {
-				return err
+		if r != nil {
+			r.seen(v.Spot, p)
+		}
+		if c.tried++; c.tried%c.every == 0 {
+			if err := c.repeat(ctx, s, c.tried/c.every); err != nil {
+				return false, err
 			}
 		}
-		if err := c.healthy(i + 1); err != nil {
-			return err
+		if err := c.healthy(c.tried); err != nil {
+			return false, err
 		}
 	}
-	return finish(EndDone)
+	return true, nil
 }
 
 // visitsAPoint is how often a point is measured.
@@ -323,21 +332,30 @@ type visit struct {
 	place int    // in the whole run
 }
 
-// visits lists what is still to be measured: first what is measured once, for
-// memory is best looked at before anything ran; then all points, the peers, and
-// all points again. A point that failed has nothing to compare with, but may
-// succeed the second time.
-func (c *calibration) visits(s *Schedule, past *Past) []visit {
+// firsts lists the first visits that are still to be made, of the schedule's
+// points from an index on: first what is measured once, for memory is best
+// looked at before anything ran.
+func (c *calibration) firsts(s *Schedule, past *Past, from int) []visit {
 	var todo []visit
-	place := 0
+	for i, spot := range slices.Concat(s.Once, s.Points) {
+		if k := i - len(s.Once); from > 0 && k < from || past.Done[spot.Key(c.fingerprint)] {
+			continue
+		}
+		todo = append(todo, visit{Spot: spot, line: linePoint, place: i})
+	}
+	return todo
+}
+
+// seconds lists the peers and the second visits that are still to be made. A
+// point that failed has nothing to compare with, but may succeed this time.
+func (c *calibration) seconds(s *Schedule, past *Past) []visit {
+	var todo []visit
+	place := len(s.Once) + len(s.Points)
 	add := func(done bool, v visit) {
 		if v.place = place; !done {
 			todo = append(todo, v)
 		}
 		place++
-	}
-	for _, spot := range slices.Concat(s.Once, s.Points) {
-		add(past.Done[spot.Key(c.fingerprint)], visit{Spot: spot, line: linePoint})
 	}
 	for _, p := range s.Peers {
 		spot := s.Points[p.Point]

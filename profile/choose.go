@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -12,10 +13,16 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Costs holds what a pilot measured: seconds a unit of work (op.Work.FLOPs for
-// compute, op.Volume for the rest) in each space, so that shapes can be chosen
-// by how long they will take.
-type Costs []units.Seconds
+// Cost is what a pilot found of a space: a call takes about Launch + PerUnit x
+// size, and a visit Prepare besides its calls.
+type Cost struct {
+	Launch  units.Seconds
+	PerUnit units.Seconds // of op.Work.FLOPs for compute, of op.Volume for the rest
+	Prepare units.Seconds
+}
+
+// call is what a call is expected to take.
+func (c Cost) call(s op.Shape) units.Seconds { return c.Launch + units.Seconds(size(s))*c.PerUnit }
 
 // size is the quantity that a call's time grows with.
 func size(s op.Shape) float64 {
@@ -29,8 +36,8 @@ func size(s op.Shape) float64 {
 // warm up and fewestSamples.
 const callsAVisit = 1 + fewestSamples
 
-// overhead is what a visit costs besides its samples: inputs, warm-up, the
-// journal. Only an expectation, used to choose.
+// overhead is the least that a visit costs besides its samples: inputs,
+// warm-up, the journal. What a pilot took beyond that counts instead.
 const overhead = units.Seconds(0.005)
 
 // The number of points a family gets: below the first a law with a hold-out
@@ -56,15 +63,22 @@ const (
 	shortShare      = 0.3
 )
 
-// aims splits a budget into a number of points and the time for the samples of
-// one visit.
+// aims splits a budget into a number of points, or takes the one that was asked
+// for a family, and the time for the samples of one visit.
 //
 // The error names the budget that would suffice.
-func aims(families int, budget units.Seconds) (points int, each units.Seconds, err error) {
+func aims(families, aFamily int, budget units.Seconds) (points int, each units.Seconds, err error) {
 	points = min(max(int(pointsPerSecond*budget), fewest*families), most*families)
+	if aFamily > 0 {
+		points = aFamily * families
+	}
 	each = min(shortShare*budget/units.Seconds(visitsAPoint*points), mostPointTime)
 	if each < leastPointTime {
-		need := units.Seconds(visitsAPoint*fewest*families) * leastPointTime / shortShare
+		least := fewest * families
+		if aFamily > 0 {
+			least = points
+		}
+		need := units.Seconds(visitsAPoint*least) * leastPointTime / shortShare
 		return 0, 0, fmt.Errorf("a budget of %s is too short for %d families of shapes: pass --budget %ds or more, or --only to measure fewer ops", budget, families, int(need)+1)
 	}
 	return points, each, nil
@@ -77,8 +91,8 @@ func aims(families int, budget units.Seconds) (points int, each units.Seconds, e
 // are uniform, so that the middle is not empty. The shapes are distinct.
 //
 // It returns fewer when the space does not hold n distinct shapes short enough.
-func choose(sp Space, n int, rate, longest units.Seconds, r *rand.Rand) []op.Shape {
-	pool := candidates(sp, 8*n, rate, longest, r)
+func choose(sp Space, n int, cost Cost, longest units.Seconds, r *rand.Rand) []op.Shape {
+	pool := candidates(sp, 8*n, cost, longest, r)
 	var chosen []op.Shape
 	nearest := make([]float64, len(pool)) // distance to the nearest chosen one; 0: is chosen
 	for i := range nearest {
@@ -103,10 +117,13 @@ type candidate struct {
 	shape op.Shape
 }
 
-// candidates draws distinct shapes uniformly from the part of the unit cube
-// whose calls are short enough. Where that part is too small to be hit, the
-// cube shrinks towards the small corner.
-func candidates(sp Space, n int, rate, longest units.Seconds, r *rand.Rand) []candidate {
+// candidates draws distinct shapes uniformly from the part of a space whose
+// calls are short enough. Where that part of the unit cube is too small to be
+// hit, the cube shrinks towards the small corner.
+func candidates(sp Space, n int, cost Cost, longest units.Seconds, r *rand.Rand) []candidate {
+	if sp.Shapes != nil {
+		return listed(sp, n, cost, longest, r)
+	}
 	const uniform, shrinking = 64, 128
 	var pool []candidate
 	seen := map[string]bool{}
@@ -118,7 +135,7 @@ func candidates(sp Space, n int, rate, longest units.Seconds, r *rand.Rand) []ca
 				u[d] = reach * r.Float64()
 			}
 			s := sp.Make(u)
-			if units.Seconds(size(s))*rate > longest {
+			if cost.call(s) > longest {
 				continue
 			}
 			if data, err := op.Encode(s); err == nil && !seen[string(data)] {
@@ -131,13 +148,64 @@ func candidates(sp Space, n int, rate, longest units.Seconds, r *rand.Rand) []ca
 	return pool
 }
 
+// listed draws from a space that is a list of shapes.
+func listed(sp Space, n int, cost Cost, longest units.Seconds, r *rand.Rand) []candidate {
+	var pool []candidate
+	for _, i := range r.Perm(len(sp.Shapes)) {
+		if s := sp.Shapes[i]; len(pool) < n && cost.call(s) <= longest {
+			pool = append(pool, candidate{logs(s), s})
+		}
+	}
+	spans(pool)
+	return pool
+}
+
+// logs is where a shape lies, in octaves.
+func logs(s op.Shape) []float64 {
+	located, ok := s.(op.Located)
+	if !ok {
+		return []float64{math.Log2(max(1, size(s)))}
+	}
+	at := located.Coords()
+	u := make([]float64, len(op.CoordNames(s.Kind())))
+	for i := range u {
+		u[i] = math.Log2(max(1, at[i]))
+	}
+	return u
+}
+
+// spans scales the places of candidates to the unit cube, axis by axis.
+func spans(pool []candidate) {
+	if len(pool) == 0 {
+		return
+	}
+	for d := range pool[0].u {
+		lo, hi := math.Inf(1), math.Inf(-1)
+		for _, c := range pool {
+			lo, hi = min(lo, c.u[d]), max(hi, c.u[d])
+		}
+		for _, c := range pool {
+			c.u[d] = (c.u[d] - lo) / max(hi-lo, 1)
+		}
+	}
+}
+
+// at is the shape at a level of a space: 0 is its smallest corner, 1 its largest.
+func (sp Space) at(level float64) op.Shape {
+	if sp.Shapes == nil {
+		return sp.Make(slices.Repeat([]float64{level}, sp.Dims))
+	}
+	sorted := slices.Clone(sp.Shapes)
+	slices.SortStableFunc(sorted, func(a, b op.Shape) int { return cmp.Compare(size(a), size(b)) })
+	return sorted[int(level*float64(len(sorted)-1))]
+}
+
 // plan chooses the points of all spaces so that measuring them takes about
 // `budget`. The order is shuffled, so that drift of the machine is not
 // confounded with size, in two rounds: `fewest` points of every space come
 // first, so that a run that ends early still has a law for every op. It
 // also says, by key, which points' calls are short beside `each`.
-func plan(spaces []Space, costs Costs, points int, each, budget units.Seconds, r *rand.Rand) (spots []Spot, short map[string]bool) {
-	counts := shares(spaces, points)
+func plan(spaces []Space, costs []Cost, counts []int, each, budget units.Seconds, r *rand.Rand) (spots []Spot, short map[string]bool) {
 	total := 0
 	for _, n := range counts {
 		total += n
@@ -146,9 +214,10 @@ func plan(spaces []Space, costs Costs, points int, each, budget units.Seconds, r
 	short = map[string]bool{}
 	for i, sp := range spaces {
 		part := budget * units.Seconds(float64(counts[i])/float64(total))
-		for k, s := range fill(sp, counts[i], costs[i], each, part, r.Uint64()) {
+		shapes, _ := fill(sp, counts[i], costs[i], each, part, r.Uint64())
+		for k, s := range shapes {
 			spot := NewSpot(sp.On, s)
-			short[spot.Key("")] = units.Seconds(size(s))*costs[i] < each/callsAVisit
+			short[spot.Key("")] = costs[i].call(s) < each/callsAVisit
 			if k < fewest {
 				first = append(first, spot)
 			} else {
@@ -192,28 +261,29 @@ func shares(spaces []Space, points int) []int {
 
 // fill chooses n shapes of a space whose longest call is as long as the
 // space's part of the budget allows, by bisection: a planner asks for large
-// shapes, so the range should reach as far as there is time for.
-func fill(sp Space, n int, rate, each, part units.Seconds, seed uint64) []op.Shape {
+// shapes, so the range should reach as far as there is time for. It also says
+// how long that call is.
+func fill(sp Space, n int, cost Cost, each, part units.Seconds, seed uint64) (best []op.Shape, longest units.Seconds) {
 	at := func(longest units.Seconds) []op.Shape {
-		return choose(sp, n, rate, longest, rand.New(rand.NewPCG(seed, 0)))
+		return choose(sp, n, cost, longest, rand.New(rand.NewPCG(seed, 0)))
 	}
 	lo, hi := units.Seconds(1e-3), 5*each+part/callsAVisit
-	best := at(lo)
+	best = at(lo)
 	for range 12 {
 		mid := units.Seconds(math.Sqrt(float64(lo * hi)))
-		if shapes := at(mid); pointsTime(shapes, rate, each) <= part {
+		if shapes := at(mid); pointsTime(shapes, cost, each) <= part {
 			best, lo = shapes, mid
 		} else {
 			hi = mid
 		}
 	}
-	return best
+	return best, lo
 }
 
-func pointsTime(shapes []op.Shape, rate, each units.Seconds) units.Seconds {
+func pointsTime(shapes []op.Shape, cost Cost, each units.Seconds) units.Seconds {
 	var t units.Seconds
 	for _, s := range shapes {
-		t += pointTime(s, rate, each)
+		t += pointTime(s, cost.call(s), cost, each)
 	}
 	return t
 }
@@ -221,9 +291,10 @@ func pointsTime(shapes []op.Shape, rate, each units.Seconds) units.Seconds {
 // fillRate is how fast inputs are made: random numbers into fresh memory.
 const fillRate = units.BytesPerS(3e9)
 
-// pointTime is what a point is expected to cost, all visits together.
-func pointTime(s op.Shape, rate, each units.Seconds) units.Seconds {
-	return visitsAPoint * (overhead + s.Work().Bytes().Over(fillRate) + max(each, callsAVisit*units.Seconds(size(s))*rate))
+// pointTime is what a point whose call takes so long is expected to cost, all
+// visits together.
+func pointTime(s op.Shape, call units.Seconds, cost Cost, each units.Seconds) units.Seconds {
+	return visitsAPoint * (max(overhead, cost.Prepare) + s.Work().Bytes().Over(fillRate) + max(each, callsAVisit*call))
 }
 
 // LogScale maps 0..1 to min..max, evenly in the logarithm and rounded to whole

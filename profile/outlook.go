@@ -26,30 +26,23 @@ type Outline struct {
 	Largest  Spot       `json:"largest"` // the end of the axes; the budget may not reach it
 }
 
-// DryRun says what a calibration with this budget would measure, without
-// running anything.
+// DryRun says what a calibration would measure, without running anything. Of a
+// calibration that chooses as it goes the points are an expectation.
 //
 // Errors: nothing to measure, or too short a budget.
-func DryRun(inv *Inventory, only []op.Kind, budget units.Seconds) (*Outlook, error) {
-	c := &calibration{Config: Config{Only: only}}
+func DryRun(inv *Inventory, cfg Config) (*Outlook, error) {
+	c, budget := &calibration{Config: cfg}, units.Seconds(cfg.Budget.Seconds())
 	spaces := c.wanted(inv.Spaces)
 	points, each, err := c.aims(inv, budget)
 	if err != nil {
 		return nil, err
 	}
 	o := &Outlook{Budget: budget, Each: each, Once: c.wantedOnce(inv.Once), Peers: inv.peers()}
-	for i, n := range shares(spaces, points) {
+	for i, n := range c.counts(spaces, points) {
 		sp := spaces[i]
-		corner := func(at float64) Spot {
-			u := make([]float64, sp.Dims)
-			for d := range u {
-				u[d] = at
-			}
-			return NewSpot(sp.On, sp.Make(u))
-		}
-		small := corner(0)
+		small := NewSpot(sp.On, sp.at(0))
 		o.Families = append(o.Families, Outline{
-			On: sp.On, Op: sp.Kind, Variant: small.Shape.Variant(), Points: n, Smallest: small, Largest: corner(1),
+			On: sp.On, Op: sp.Kind, Variant: small.Shape.Variant(), Points: n, Smallest: small, Largest: NewSpot(sp.On, sp.at(1)),
 		})
 	}
 	return o, nil
@@ -61,5 +54,19 @@ func (c *calibration) aims(inv *Inventory, budget units.Seconds) (points int, ea
 	if len(spaces) == 0 {
 		return 0, 0, fmt.Errorf("nothing to measure: the %s backend offers %v, --only asks for %v", inv.Backend, kinds(inv.Spaces), c.Only)
 	}
-	return aims(len(spaces), budget)
+	return aims(len(spaces), c.Points, budget)
+}
+
+// counts splits a number of points among the spaces.
+func (c *calibration) counts(spaces []Space, points int) []int {
+	counts := shares(spaces, points)
+	for i, sp := range spaces {
+		if c.Points > 0 {
+			counts[i] = c.Points
+		}
+		if sp.Shapes != nil {
+			counts[i] = min(counts[i], len(sp.Shapes))
+		}
+	}
+	return counts
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/doc"
@@ -57,6 +58,7 @@ type reader struct {
 	header *Header
 	on     map[string]int // ranks of every device (1) and group
 	places map[[2]string]bool
+	joined *Schedule // all schedule lines so far
 	tally  Tally
 }
 
@@ -168,6 +170,7 @@ func (d *reader) schedule(s *Schedule) error {
 			return fmt.Errorf("points[%d].%w", i, err)
 		}
 	}
+	s = d.join(s)
 	for i, c := range s.Canaries {
 		if c < 0 || c >= len(s.Points) {
 			return fmt.Errorf("canaries[%d]: %d: want an index into points", i, c)
@@ -190,6 +193,19 @@ func (d *reader) schedule(s *Schedule) error {
 		return nil
 	}
 	return d.visit.Schedule(s)
+}
+
+// join adds the points of a further round to those before.
+func (d *reader) join(s *Schedule) *Schedule {
+	if d.joined == nil {
+		d.joined = s
+		return s
+	}
+	all := *d.joined
+	all.BudgetS = max(all.BudgetS, s.BudgetS)
+	all.Points = append(slices.Clip(all.Points), s.Points...)
+	d.joined = &all
+	return &all
 }
 
 func decodeLine[T any](d *reader, n int, data []byte, visit func(*T) error) error {

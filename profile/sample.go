@@ -147,6 +147,9 @@ func samplePoint(ctx context.Context, c Clock, x Executor, s op.Shape, seed uint
 	return m, nil
 }
 
+// callsToWarm is how many calls warmUp makes.
+const callsToWarm = 3
+
 // warmUp makes three calls. The first pays for page faults and cold
 // instructions and is not believed; the other two are returned, and estimate
 // one call's time.

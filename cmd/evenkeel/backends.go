@@ -16,6 +16,7 @@ import (
 	"github.com/evenkeel/evenkeel/profile/backend/cpu"
 	"github.com/evenkeel/evenkeel/profile/backend/host"
 	"github.com/evenkeel/evenkeel/profile/backend/nvml"
+	"github.com/evenkeel/evenkeel/profile/backend/recorded"
 	"github.com/evenkeel/evenkeel/profile/backend/sim"
 	"github.com/evenkeel/evenkeel/profile/backend/torch"
 	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
@@ -48,6 +49,13 @@ func (a *app) newBackend(ctx context.Context, o calibration) (chosen, error) {
 		}
 		return chosen{Backend: sim.New(c)}, nil
 	}
+	if files, ok := strings.CutPrefix(o.backend, "recorded:"); ok {
+		b, err := recorded.Open(strings.Split(files, ","))
+		if err != nil {
+			return chosen{}, openError(err)
+		}
+		return chosen{Backend: b}, nil
+	}
 	world, err := launch.Detect(os.LookupEnv)
 	if err != nil {
 		return chosen{}, err
@@ -62,7 +70,7 @@ func (a *app) newBackend(ctx context.Context, o calibration) (chosen, error) {
 	case "auto":
 		return a.autoBackend(ctx, o, machine, world)
 	}
-	return chosen{}, usagef("--backend %q: want auto, cpu, torch or sim:...", o.backend)
+	return chosen{}, usagef("--backend %q: want auto, cpu, torch, recorded:... or sim:...", o.backend)
 }
 
 // autoBackend takes torch where there is a GPU or a job of several tasks, and

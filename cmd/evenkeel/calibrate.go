@@ -13,7 +13,6 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
-	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/spf13/cobra"
@@ -24,6 +23,8 @@ type calibration struct {
 	backend    string
 	out        string
 	budget     time.Duration
+	points     int
+	choose     string
 	seed       uint64
 	only       []string
 	devices    []string
@@ -60,14 +61,17 @@ loses none of them, and the same command goes on where it stopped.`,
   evenkeel calibrate --backend torch --group-sizes 2,4 # torch's kernels, and gloo or NCCL between its ranks
   srun -N4 evenkeel calibrate --out /shared/prof      # a cluster: one task a node, one recording
   evenkeel calibrate --print-launch slurm --nodes 4 --gpus-per-node 8
+  evenkeel calibrate --backend recorded:h100.rec.jsonl --choose adaptive --points 60   # which points would have sufficed
   evenkeel calibrate --backend sim:2xbig+2xsmall      # a made-up cluster; everything is stamped simulated`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return a.runCalibrate(c.Context(), o) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.backend, "backend", "auto", "auto (torch where there is a GPU or a job of several tasks, else cpu), cpu, torch, or sim:2xbig+2xsmall[,noise=0.02,seed=1,...]")
+	f.StringVar(&o.backend, "backend", "auto", "auto (torch where there is a GPU or a job of several tasks, else cpu), cpu, torch, recorded:x.rec.jsonl[,...] (replays what was measured), or sim:2xbig+2xsmall[,noise=0.02,seed=1,...]")
 	f.StringVar(&o.out, "out", "calibration", "folder for the recording and the profile")
 	f.DurationVar(&o.budget, "budget", time.Minute, "time to measure for")
+	f.IntVar(&o.points, "points", 0, "most points of a law, each visited twice within the budget (default: as many as the budget allows)")
+	f.StringVar(&o.choose, "choose", spreadChoice, "how points are chosen: spread (over the shapes, before the first is measured) or adaptive (in rounds, where the fit so far says that a second of measuring tells most)")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the choice of points, their order and their inputs")
 	f.StringSliceVar(&o.only, "only", nil, "ops to measure, such as attn_fwd,gemm (default: all)")
 	f.StringSliceVar(&o.devices, "devices", nil, "device types to measure, such as cpu:1,cpu:2 (default: one core, and all of them)")
@@ -97,7 +101,14 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	if o.pointTimeout <= 0 {
 		return usagef("--point-timeout %s: must be positive", o.pointTimeout)
 	}
+	if o.points < 0 || o.points > 0 && o.points < fit.FewestPoints {
+		return usagef("--points %d: want %d or more, the fewest that a law is fitted to", o.points, fit.FewestPoints)
+	}
 	only, err := kinds(o.only)
+	if err != nil {
+		return err
+	}
+	cfg, err := o.config(only)
 	if err != nil {
 		return err
 	}
@@ -113,13 +124,13 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 		return a.numerics(ctx, b)
 	}
 	if o.dryRun {
-		return a.dryRun(ctx, b, o, only)
+		return a.dryRun(ctx, b, cfg)
 	}
 	recording, profilePath, err := o.paths()
 	if err != nil {
 		return err
 	}
-	if err := a.record(ctx, b, o, only, recording); err != nil {
+	if err := a.record(ctx, b, cfg, recording); err != nil {
 		return err
 	}
 	b.close() // its workers would disturb the fit
@@ -129,6 +140,25 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	}
 	a.note("wrote %s and %s", recording, profilePath)
 	return a.print(p, func(w io.Writer) error { return results.Profile(w, p) })
+}
+
+// The ways to choose points.
+const (
+	spreadChoice   = "spread"
+	adaptiveChoice = "adaptive"
+)
+
+// config is what the flags say of measuring.
+func (o calibration) config(only []op.Kind) (profile.Config, error) {
+	c := profile.Config{Tool: tool, Budget: o.budget, Seed: o.seed, Only: only, Points: o.points, PointTimeout: o.pointTimeout}
+	switch o.choose {
+	case spreadChoice:
+	case adaptiveChoice:
+		c.Chooser = fit.Adaptive{}
+	default:
+		return c, usagef("--choose %q: want %s or %s", o.choose, spreadChoice, adaptiveChoice)
+	}
+	return c, nil
 }
 
 func kinds(names []string) ([]op.Kind, error) {
@@ -166,7 +196,7 @@ func exists(path string) bool {
 }
 
 // record measures into a journal, going on with what it already holds.
-func (a *app) record(ctx context.Context, b profile.Backend, o calibration, only []op.Kind, path string) error {
+func (a *app) record(ctx context.Context, b profile.Backend, cfg profile.Config, path string) error {
 	j, err := doc.OpenJournal(path)
 	if err != nil {
 		return err
@@ -184,7 +214,7 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, only
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	switch {
-	case past.Ended == profile.EndDone || past.Ended == profile.EndBudget && o.budget.Seconds() <= past.Schedule.BudgetS:
+	case past.Complete(cfg.Budget):
 		a.note("%s is complete: fitting it again; --fresh measures anew beside it", path)
 		return nil
 	case past.Schedule != nil:
@@ -194,9 +224,7 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, only
 		a.note("%s: dropped an unfinished last line of %d bytes; its point is measured again", path, j.Dropped())
 	}
 	show := newProgress(a.errOut, a.quiet, inv)
-	err = profile.Calibrate(ctx, b, profile.Config{
-		Tool: tool, Budget: o.budget, Seed: o.seed, Only: only, PointTimeout: o.pointTimeout,
-	}, past, j, show.step)
+	err = profile.Calibrate(ctx, b, cfg, past, j, show.step)
 	show.close()
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("interrupted: %d measurements of this run are kept in %s; the same command goes on", show.done, path)
@@ -220,12 +248,12 @@ func readPast(path string) (*profile.Past, error) {
 }
 
 // dryRun lists what a calibration would do.
-func (a *app) dryRun(ctx context.Context, b profile.Backend, o calibration, only []op.Kind) error {
+func (a *app) dryRun(ctx context.Context, b profile.Backend, cfg profile.Config) error {
 	inv, err := b.Discover(ctx)
 	if err != nil {
 		return err
 	}
-	plan, err := profile.DryRun(inv, only, units.Seconds(o.budget.Seconds()))
+	plan, err := profile.DryRun(inv, cfg)
 	if err != nil {
 		return err
 	}

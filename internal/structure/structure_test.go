@@ -31,15 +31,17 @@ var allowed = map[string][]string{
 	"profile/backend/cpu":          {"profile", "profile/backend/child", "profile/backend/host", "profile/backend/cpu", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"profile/backend/host":         {"profile", "internal/units"},
 	"profile/backend/nvml":         {"profile", "internal/units"},
+	"profile/backend/recorded":     {"profile", "costmodel/op", "internal/units"},
 	"profile/backend/sim":          {"profile", "costmodel/op", "internal/units"},
 	"profile/backend/torch":        {"profile", "profile/backend/child", "profile/backend/host", "profile/backend/torch/launch", "costmodel/op", "internal/units"},
 	"profile/backend/torch/launch": {"internal/units"},
 	"fit":                          {"costmodel", "costmodel/op", "profile", "internal/units", "internal/stats", "internal/doc"},
 	"solver":                       {"costmodel", "costmodel/op", "internal/units", "internal/doc"},
-	"results":                      {"solver", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
+	"results/profiles":             {"costmodel", "internal/doc"},
+	"results":                      {"results/profiles", "solver", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
-		"results", "solver", "fit", "profile", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
-		"profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc",
+		"results", "results/profiles", "solver", "fit", "profile", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
+		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc",
 	},
 }
 

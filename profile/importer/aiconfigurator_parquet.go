@@ -15,7 +15,7 @@ const (
 	// parquetRows is how many rows are held at a time.
 	parquetRows = 256
 	// parquetDense is more rows a byte than any table has: times hardly repeat,
-	// and the source's own files take 6 bytes a row. A damaged run length can
+	// and the source's own files take 5 bytes a row. A damaged run length can
 	// claim billions of empty rows.
 	parquetDense = 64
 )

@@ -1,0 +1,106 @@
+package profile
+
+import (
+	"context"
+	"errors"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// pilot measures one small shape of every space, which verifies its kernel and
+// gives the cost by which shapes are chosen. A space that cannot run at all is
+// recorded as failed and left out.
+func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Space, error) {
+	var costs []Cost
+	var able []Space
+	for i, sp := range spaces {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		spot := NewSpot(sp.On, sp.at(pilotLevel))
+		c.report(Progress{Phase: "piloting", Now: spot, Done: i, Total: len(spaces)})
+		one, err := c.once(ctx, spot)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, nil, ctx.Err()
+			}
+			if err := c.failure(visit{Spot: spot, line: linePoint}, err, c.now()); err != nil {
+				return nil, nil, err
+			}
+			continue
+		}
+		able = append(able, sp)
+		costs = append(costs, c.cost(ctx, sp, spot, one))
+	}
+	if len(able) == 0 {
+		return nil, nil, errors.New("no op could be run at all; the recording holds the reasons")
+	}
+	return costs, able, nil
+}
+
+const (
+	pilotLevel = 0.35
+	// launchBound calls may be all launch: a rate taken from them alone would make
+	// long calls look too long to be measured.
+	launchBound = units.Seconds(1e-3)
+	// pilotCall is how long a call of the second pilot may take at the rate of the
+	// first, which is the most that it can take.
+	pilotCall = units.Seconds(10e-3)
+)
+
+// cost visits a space again after its kernel was verified: the pilot's shape,
+// for what a visit takes besides its calls, and where that was launch-bound a
+// larger one for the rate. What fails here leaves the first pilot's word.
+func (c *calibration) cost(ctx context.Context, sp Space, spot Spot, one units.Seconds) Cost {
+	cost := Cost{PerUnit: one / units.Seconds(size(spot.Shape))}
+	start := c.backend.Clock().Now()
+	again, err := c.tryOnce(ctx, spot)
+	if err != nil {
+		return cost
+	}
+	cost.Prepare = units.Seconds(c.backend.Clock().Now().Sub(start).Seconds()) - callsToWarm*again
+	if one >= launchBound {
+		return cost
+	}
+	for _, level := range []float64{0.8, 0.65, 0.5} {
+		larger := NewSpot(sp.On, sp.at(level))
+		if cost.call(larger.Shape) > pilotCall {
+			continue
+		}
+		if t, err := c.tryOnce(ctx, larger); err == nil {
+			cost.PerUnit = min(cost.PerUnit, t/units.Seconds(size(larger.Shape)))
+			cost.Launch = max(0, one-cost.PerUnit*units.Seconds(size(spot.Shape)))
+		}
+		break
+	}
+	return cost
+}
+
+// once runs a spot a few times and gives the time of one call; like a point, it
+// gets a second try on a fresh worker where that may help.
+func (c *calibration) once(ctx context.Context, spot Spot) (units.Seconds, error) {
+	one, err := c.tryOnce(ctx, spot)
+	if err != nil && ctx.Err() == nil && asOpError(err).Class.retried() {
+		c.drop(spot.On, "")
+		one, err = c.tryOnce(ctx, spot)
+	}
+	return one, err
+}
+
+func (c *calibration) tryOnce(ctx context.Context, spot Spot) (units.Seconds, error) {
+	x, err := c.executor(ctx, spot.On, "")
+	if err != nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.PointTimeout)
+	defer cancel()
+	err = x.Prepare(ctx, spot.Shape, c.inputSeed(spot))
+	var one units.Seconds
+	if err == nil {
+		one, _, err = warmUp(ctx, x)
+	}
+	if err != nil && asOpError(err).Lost {
+		c.drop(spot.On, "")
+	}
+	return one, err
+}
