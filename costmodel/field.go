@@ -51,6 +51,9 @@ type FieldAxis struct {
 // maxFieldAxes keeps an evaluation short: it looks at two nodes an axis.
 const maxFieldAxes = 4
 
+// maxFieldLog bounds what a field says, so that exp of it stays finite.
+const maxFieldLog = 40
+
 // Log is the logarithm of the correction at a shape. It does not allocate.
 func (f *Field) Log(s op.Shape) float64 {
 	if f == nil {
@@ -190,13 +193,19 @@ func (f *Field) validate(example op.Shape) error {
 			return fmt.Errorf("switches[%d]: from %v to %v, fall %v: want positive numbers that rise", i, w.From, w.To, w.Fall)
 		}
 	}
+	largest := 0.0
+	for _, v := range f.Values {
+		largest = max(largest, math.Abs(float64(v)))
+	}
 	switch {
 	case len(f.Axes) < 1 || len(f.Axes) > maxFieldAxes:
 		return fmt.Errorf("axes: %d: want 1 to %d", len(f.Axes), maxFieldAxes)
+	case largest*f.Step > maxFieldLog:
+		return fmt.Errorf("values: %v counts of step %v: want a log ratio of at most %v", largest, f.Step, maxFieldLog)
 	case size == 0 || size != len(f.Values):
 		return fmt.Errorf("values: %d: the axes have %d nodes", len(f.Values), size)
-	case !(f.Step > 0 && f.Step < 1) || !(f.Decay > 0 && f.Decay < 100) || f.Tile < 0:
-		return fmt.Errorf("step: %v, decay_octaves %v, tile_tokens %d: want 0 < step < 1, 0 < decay < 100, tile >= 0", f.Step, f.Decay, f.Tile)
+	case !(f.Step > 0 && f.Step < 1) || !(f.Decay > 0 && f.Decay <= 100) || f.Tile < 0:
+		return fmt.Errorf("step: %v, decay_octaves %v, tile_tokens %d: want 0 < step < 1, 0 < decay <= 100, tile >= 0", f.Step, f.Decay, f.Tile)
 	}
 	return nil
 }
@@ -236,9 +245,13 @@ func (v *NodeValues) UnmarshalText(text []byte) error {
 	if err != nil {
 		return fmt.Errorf("node values are not base64: %w", err)
 	}
-	deltas, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(raw)), 3*maxNodes))
+	const most = 3 * maxNodes // bytes: a difference of two counts takes at most three
+	deltas, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(raw)), most+1))
 	if err != nil {
 		return fmt.Errorf("node values are not deflated: %w", err)
+	}
+	if len(deltas) > most {
+		return fmt.Errorf("node values: more than %d bytes inflated, want at most %d nodes", most, maxNodes)
 	}
 	*v = nil
 	last := int64(0)

@@ -8,11 +8,11 @@ import (
 
 // grid is a lattice in log2 coordinates on which a random field lives: the
 // covariance between two nodes is the product over the axes of exp(-d/length),
-// which makes a matrix-vector product one short sweep an axis (Wilson and
-// Nickisch 2015 interpolate from such lattices as here).
+// which makes a matrix-vector product one sweep forth and one back an axis
+// (Wilson and Nickisch 2015 interpolate from such lattices as here).
 type grid struct {
 	axes   [][]float64 // nodes of every axis, rising
-	covs   [][]float64 // nodes x nodes covariance of every axis, row major
+	decays [][]float64 // correlation of every node of an axis with the one before it
 	stride []int
 	size   int
 	amp    float64 // variance of the field
@@ -26,14 +26,11 @@ func newGrid(axes [][]float64, lengths []float64, amp float64) *grid {
 		g.size *= len(axes[a])
 	}
 	for a, nodes := range axes {
-		n := len(nodes)
-		cov := make([]float64, n*n)
-		for i := range n {
-			for j := range n {
-				cov[i*n+j] = math.Exp(-math.Abs(nodes[i]-nodes[j]) / lengths[a])
-			}
+		decay := make([]float64, len(nodes))
+		for i := 1; i < len(nodes); i++ {
+			decay[i] = math.Exp(-(nodes[i] - nodes[i-1]) / lengths[a])
 		}
-		g.covs = append(g.covs, cov)
+		g.decays = append(g.decays, decay)
 	}
 	return g
 }
@@ -79,32 +76,43 @@ func locate(nodes []float64, x float64) (i int, u float64) {
 	return i - 1, (x - nodes[i-1]) / (nodes[i] - nodes[i-1])
 }
 
-// smooth multiplies a lattice vector by the covariance, in place.
+// smooth multiplies a lattice vector by the covariance, in place, with scratch
+// as long as it. Along an axis the product is what comes from before a node and
+// what comes from behind it, and either is a share of that at the neighbour.
 func (g *grid) smooth(v, scratch []float64) {
-	for a, cov := range g.covs {
-		n, stride := len(g.axes[a]), g.stride[a]
-		if n == 1 {
-			continue
-		}
-		block := n * stride
-		for base := 0; base < g.size; base += block {
-			for off := range stride {
-				line := scratch[:n]
-				for i := range n {
-					line[i] = v[base+off+i*stride]
-				}
-				for i := range n {
-					row, sum := cov[i*n:(i+1)*n], 0.0
-					for j, x := range line {
-						sum += row[j] * x
-					}
-					v[base+off+i*stride] = sum
-				}
-			}
+	for a, decay := range g.decays {
+		n, stride := len(decay), g.stride[a]
+		for base := 0; n > 1 && base < g.size; base += n * stride {
+			sweep(v[base:base+n*stride], scratch[:n*stride], decay, stride)
 		}
 	}
 	for i := range v {
 		v[i] *= g.amp
+	}
+}
+
+// sweep smooths the lines of one block of a lattice, which lie side by side.
+func sweep(v, forth, decay []float64, stride int) {
+	copy(forth, v)
+	for i := 1; i < len(decay); i++ {
+		add(forth[i*stride:(i+1)*stride], forth[(i-1)*stride:i*stride], decay[i])
+	}
+	for i := len(decay) - 2; i >= 0; i-- {
+		add(v[i*stride:(i+1)*stride], v[(i+1)*stride:(i+2)*stride], decay[i+1])
+	}
+	for i := range decay {
+		line := v[i*stride : (i+1)*stride]
+		copy(line, forth[i*stride:(i+1)*stride])
+		if i+1 < len(decay) {
+			add(line, v[(i+1)*stride:(i+2)*stride], decay[i+1])
+		}
+	}
+}
+
+// add adds a multiple of one vector to another.
+func add(to, from []float64, times float64) {
+	for i, x := range from[:len(to)] {
+		to[i] += times * x
 	}
 }
 
@@ -126,9 +134,7 @@ func newKriging(grids []*grid, coords [][][]float64) *kriging {
 		}
 		k.places = append(k.places, places)
 		k.buffers = append(k.buffers, make([]float64, gr.size))
-		for _, nodes := range gr.axes {
-			most = max(most, len(nodes))
-		}
+		most = max(most, gr.size)
 	}
 	k.scratch = make([]float64, most)
 	return k

@@ -284,7 +284,7 @@ func (f fieldShape) widths(points []Point, logs []float64, share float64) *costm
 			weight[at] += c.weight[j]
 		}
 	}
-	scratch := make([]float64, 64)
+	scratch := make([]float64, g.size)
 	g.smooth(sum, scratch)
 	g.smooth(weight, scratch)
 	const prior = 3 // points' worth of the overall mean

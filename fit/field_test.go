@@ -42,7 +42,7 @@ func lengthsOf(g *grid) []float64 {
 	for a, nodes := range g.axes {
 		lengths[a] = 1
 		if len(nodes) > 1 {
-			lengths[a] = -(nodes[1] - nodes[0]) / math.Log(g.covs[a][1])
+			lengths[a] = -(nodes[1] - nodes[0]) / math.Log(g.decays[a][1])
 		}
 	}
 	return lengths
@@ -63,7 +63,7 @@ func TestSmoothIsTheCovarianceMatrix(t *testing.T) {
 				want[i] += g.covariance(i, j, lengths) * x
 			}
 		}
-		g.smooth(v, make([]float64, 8))
+		g.smooth(v, make([]float64, g.size))
 		for i := range v {
 			if math.Abs(v[i]-want[i]) > 1e-9*(1+math.Abs(want[i])) {
 				t.Fatalf("node %d of %v: %v, want %v", i, g.axes, v[i], want[i])

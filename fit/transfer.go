@@ -1,6 +1,8 @@
 package fit
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"slices"
 
@@ -58,10 +60,26 @@ func distance(a, b op.DeviceType) float64 {
 		return math.Abs(math.Log2(x / y))
 	}
 	far := octaves(unit(a.Sheet.BF16PerS, a), unit(b.Sheet.BF16PerS, b)) + 0.5*octaves(unit(a.Sheet.MemoryPerS, a), unit(b.Sheet.MemoryPerS, b))
-	if a.Sheet.Arch != b.Sheet.Arch || a.Sheet.Arch == "" {
+	if !sameKernels(a, b) {
 		far += architecture
 	}
 	return far
+}
+
+// sameKernels says that two devices run the same generation of kernels. Of the
+// minor versions of an architecture only Blackwell's are one family: kernels
+// for sm100 run on sm103, those for sm120 on sm121 (CUDA 12.9's family targets).
+func sameKernels(a, b op.DeviceType) bool {
+	family := func(arch string) string {
+		switch arch {
+		case "sm103":
+			return "sm100"
+		case "sm121":
+			return "sm120"
+		}
+		return arch
+	}
+	return a.Sheet.Arch != "" && family(a.Sheet.Arch) == family(b.Sheet.Arch)
 }
 
 // nearestDonor finds the law that is most like a stratum's on the most similar
@@ -116,7 +134,7 @@ func (d *Donor) carry(to op.DeviceType) *costmodel.Law {
 
 // alike says that two devices run the same generation of kernels.
 func (d *Donor) alike(to op.DeviceType) bool {
-	return to.Sheet.Arch != "" && d.Device.Sheet.Arch == to.Sheet.Arch
+	return sameKernels(d.Device, to)
 }
 
 func (d *Donor) width(to op.DeviceType) float64 {
@@ -277,4 +295,29 @@ func hullWith(a, b []costmodel.AxisRange) []costmodel.AxisRange {
 		all[i].Min, all[i].Max = min(a[i].Min, b[i].Min), max(a[i].Max, b[i].Max)
 	}
 	return all
+}
+
+// Borrowed is the profile of a device type that nobody measured: every law of
+// the most similar device that has any to lend, carried over by the ratios of
+// the datasheets and marked as transferred.
+//
+// Error: nobody has a law to lend.
+func Borrowed(dev op.DeviceType, donors []Donor) (*costmodel.Profile, error) {
+	var from *op.DeviceType
+	for i := range donors {
+		if d := &donors[i].Device; from == nil || distance(*d, dev) < distance(*from, dev) {
+			from = d
+		}
+	}
+	if from == nil {
+		return nil, errors.New("no profile has a law of a GPU to lend")
+	}
+	p := &costmodel.Profile{Devices: []op.DeviceType{dev}, Holdout: costmodel.Holdout{Seed: Defaults().Seed}}
+	for i := range donors {
+		if donors[i].Device.Name == from.Name {
+			p.Laws = append(p.Laws, *donors[i].carry(dev))
+		}
+	}
+	p.Warnings = append(p.Warnings, fmt.Sprintf("nobody measured %s: its laws are those of %s by the ratios of the datasheets; a few dozen points of its own make them several times more accurate: evenkeel calibrate", dev.Name, from.Name))
+	return p, nil
 }

@@ -49,8 +49,8 @@ func Save(path string, d Document) error {
 	return WriteAtomic(path, data)
 }
 
-// Encode returns the bytes that [Save] writes: deterministic, indented by two spaces,
-// ending in a newline.
+// Encode returns the bytes that [Save] writes: deterministic, indented by two spaces but
+// for short innermost objects and lists, ending in a newline.
 func Encode(d Document) ([]byte, error) { return encode(d.SchemaName(), d) }
 
 func encode(name string, d Document) ([]byte, error) {
@@ -62,6 +62,7 @@ func encode(name string, d Document) ([]byte, error) {
 	if err != nil {
 		return nil, encodeError(name, d, err)
 	}
+	data = layOut(data)
 	if len(data) >= MaxDocument {
 		return nil, tooLarge(name, int64(len(data)), MaxDocument)
 	}

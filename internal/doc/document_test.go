@@ -47,17 +47,10 @@ const someNoteText = `{
   "tool": "0.1.0",
   "created": "2026-01-31T12:00:00Z",
   "inputs": [
-    {
-      "path": "a.jsonl",
-      "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    }
+    {"path": "a.jsonl", "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}
   ],
   "text": "<hello> & ünïcode",
-  "sizes": {
-    "a": 1,
-    "b": 2e-12,
-    "c": 3
-  }
+  "sizes": {"a": 1, "b": 2e-12, "c": 3}
 }
 `
 
