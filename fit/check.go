@@ -246,7 +246,7 @@ func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsF
 	r := &Report{Simulated: p.Simulated || d.Simulated, Limits: limits.Revision}
 	q := costmodel.NewPredictor(p)
 	for _, x := range points {
-		est, err := q.Time(x.On, x.Shape)
+		est, err := d.predict(q, x)
 		if err != nil {
 			if name := unpredicted(x, err); FamilyOf(x.Shape.Kind()) != "" && !slices.Contains(r.Missing, name) {
 				r.Missing = append(r.Missing, name)
@@ -362,4 +362,14 @@ func newRow(pairs []Pair, limit Limit) Row {
 		}
 	}
 	return row
+}
+
+// predict asks for a point's time: of a collective in its group, which need not
+// be one that was fitted.
+func (d *Data) predict(q *costmodel.Predictor, x Point) (costmodel.Estimate, error) {
+	i := slices.IndexFunc(d.Groups, func(g op.GroupType) bool { return g.Name == x.On })
+	if i < 0 {
+		return q.Time(x.On, x.Shape)
+	}
+	return q.TimeIn(d.Groups[i], x.Shape)
 }
