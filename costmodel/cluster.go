@@ -251,7 +251,8 @@ func parseCount(s, of string) (int, error) {
 	return n, nil
 }
 
-// Resolve checks the cluster against a profile and fills the link classes that
+// Resolve checks the cluster against a profile, puts device types in the place of
+// GPU models (see DeviceFor) and fills the link classes that
 // are empty and needed (a node of one device has no inner link, a cluster of
 // one node no network): with the given class, or else with the profile's only one.
 //
@@ -262,7 +263,8 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 	if err := c.Validate(); err != nil {
 		return Cluster{}, err
 	}
-	if err := c.knownDevices(p); err != nil {
+	c, err := c.Named(p)
+	if err != nil {
 		return Cluster{}, err
 	}
 	classes := linkClasses(p)
@@ -292,21 +294,6 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 		return Cluster{}, fmt.Errorf("link between nodes: %w", err)
 	}
 	return out, nil
-}
-
-func (c Cluster) knownDevices(p *Profile) error {
-	var names []string
-	for _, d := range p.Devices {
-		names = append(names, d.Name)
-	}
-	for _, n := range c.Nodes {
-		for _, m := range n.Devices {
-			if !slices.Contains(names, m.Device) {
-				return fmt.Errorf("device type %q of node %s is not in the profile%s", m.Device, n.Name, nearest(m.Device, names))
-			}
-		}
-	}
-	return nil
 }
 
 func linkClasses(p *Profile) []string {

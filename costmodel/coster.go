@@ -2,6 +2,8 @@ package costmodel
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -236,6 +238,7 @@ func (c *coster) send(law, group int, n units.Bytes, acc *account) units.Seconds
 // they were measured for.
 func (c *coster) warnings() []string {
 	out := []string{"element-wise backward passes are charged at twice their forward's time; they are not measured"}
+	out = append(out, c.assumptions()...)
 	for _, u := range c.uses {
 		if c.q.rivals[u.law] > 1 {
 			out = append(out, fmt.Sprintf("%s on %s: kernel %s is the fastest of %d that were measured there and is taken; with another kernel the job takes longer", lawTitle(u.law), u.law.On(), u.law.Variant.Kernel, c.q.rivals[u.law]))
@@ -243,9 +246,34 @@ func (c *coster) warnings() []string {
 		if u.factor != 1 {
 			out = append(out, fmt.Sprintf("%s was not measured; the law of %s on %s stands in, slowed by %.0f %%; a calibration of that very group would replace it", u.where, u.law.Op, u.law.On(), 100*(u.factor-1)))
 		}
-		if u.beyond > rangeSlack {
+		if u.beyond > rangeSlack && u.law.Assumed == "" { // no range of an assumed law was measured
 			out = append(out, fmt.Sprintf("%s on %s is used up to %.1f doublings outside its measured range; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m", lawTitle(u.law), u.law.On(), u.beyond))
 		}
+	}
+	return out
+}
+
+// assumptions names the laws in use that nobody measured, those of one device or
+// group with one reason together.
+func (c *coster) assumptions() []string {
+	type ground struct{ on, why string }
+	var order []ground
+	titles := map[ground][]string{}
+	for _, u := range c.uses {
+		if u.law == nil || u.law.Assumed == "" {
+			continue
+		}
+		g := ground{u.law.On(), u.law.Assumed}
+		if len(titles[g]) == 0 {
+			order = append(order, g)
+		}
+		if t := lawTitle(u.law); !slices.Contains(titles[g], t) {
+			titles[g] = append(titles[g], t)
+		}
+	}
+	var out []string
+	for _, g := range order {
+		out = append(out, fmt.Sprintf("%s on %s: assumed; %s", strings.Join(titles[g], ", "), g.on, g.why))
 	}
 	return out
 }

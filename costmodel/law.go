@@ -38,9 +38,12 @@ type Law struct {
 	// From is the device type that the law was borrowed from: its shape is that
 	// one's, its scale the ratio of the datasheets, and of the points of its own
 	// where there are some.
-	From string   `json:"transferred_from,omitempty"`
-	Fit  FitError `json:"fit"`  // the points it was fitted to
-	Held FitError `json:"held"` // points set aside before the fit
+	From string `json:"transferred_from,omitempty"`
+	// Assumed says, in one sentence, what the law rests on where nobody measured
+	// the op: another op's law, or the datasheet.
+	Assumed string   `json:"assumed,omitempty"`
+	Fit     FitError `json:"fit"`  // the points it was fitted to
+	Held    FitError `json:"held"` // points set aside before the fit
 	// Rivals are the simpler and the other forms that were tried on the same
 	// points, with their cross-validated error, so that a reader sees what the
 	// chosen form buys.
@@ -143,7 +146,8 @@ func (l *Law) corrected() string {
 
 // Predict evaluates the law at a shape of its op. Outside the measured range
 // the interval widens with every doubling beyond it and the source says
-// extrapolated; that of a borrowed law says transferred. It does not allocate.
+// extrapolated; that of a borrowed law says transferred, that of an assumed one
+// assumed. It does not allocate.
 func (l *Law) Predict(s op.Shape) Estimate {
 	mid := float64(l.Seconds(s))
 	beyond := l.Beyond(s)
@@ -155,6 +159,9 @@ func (l *Law) Predict(s op.Shape) Estimate {
 	}
 	if l.From != "" {
 		e.Source = e.Source.Worse(Transferred)
+	}
+	if l.Assumed != "" {
+		e.Source = Assumed
 	}
 	return e
 }
@@ -207,10 +214,15 @@ func (l *Law) body(s op.Shape) float64 {
 	case l.Linear != nil:
 		return l.Linear.seconds(s.(op.Featured))
 	}
+	// The simulator passes attention by pointer (see coster).
 	switch v := s.(type) {
 	case op.AttnFwd:
 		return l.Attention.Seconds(v.Attention, false)
+	case *op.AttnFwd:
+		return l.Attention.Seconds(v.Attention, false)
 	case op.AttnBwd:
+		return l.Attention.Seconds(v.Attention, true)
+	case *op.AttnBwd:
 		return l.Attention.Seconds(v.Attention, true)
 	case op.GEMM:
 		return l.GEMM.Seconds(v)

@@ -21,8 +21,8 @@ type Predictor struct {
 	steps   []Steps
 	types   map[wireOf][]op.Variant // element types that collectives were measured with
 	made    sync.Map                // wireOf and the members' name -> *Law of a group that was not measured
-	memory  map[string]MemoryFacts // by device type
-	rivals  map[*Law]int           // kernels that the law of attention without one was chosen from
+	memory  map[string]MemoryFacts  // by device type
+	rivals  map[*Law]int            // kernels that the law of attention without one was chosen from
 }
 
 // NewPredictor indexes the laws of a valid profile.
@@ -168,6 +168,10 @@ const transferFactor = 1.15
 // A library whose collectives were measured by element type has no law without
 // one; that of 16-bit floats stands for it, or else of any other type.
 //
+// Members are compared by their device types, and where no group of the link
+// class has those, by the GPU models before the slash: kernels and collectives
+// are often measured under different software (see stacks).
+//
 // Where a library has no reduce_scatter (gloo before torch 2.7 has none), the
 // law of all_reduce stands in, marked transferred too: a ring all_reduce is a
 // reduce_scatter and an all_gather, so at equal bytes on the wire it takes about
@@ -175,20 +179,18 @@ const transferFactor = 1.15
 //
 // Errors: *MissingLawError when the link class has no law for the op at all.
 func (q *Predictor) Over(link string, kind op.Kind, members []op.Member) (law *Law, factor float64, err error) {
-	types := q.types[wireOf{link, kind}]
-	for _, v := range types {
-		if l := q.same(link, kind, v, members); l != nil {
-			return l, 1, nil
-		}
-	}
-	for _, v := range types {
-		if l := q.unmeasured(link, kind, v, members); l != nil {
-			return l, 1, nil
-		}
-	}
-	for _, v := range types {
-		if l := q.nearest(link, kind, v, members); l != nil {
-			return l, transferFactor, nil
+	ways := []struct {
+		find   func(string, op.Kind, op.Variant, []op.Member) *Law
+		factor float64
+	}{{q.same, 1}, {q.unmeasured, 1}, {q.nearest, transferFactor}}
+	types, stacks := q.types[wireOf{link, kind}], q.stacks(link, kind, members)
+	for _, way := range ways {
+		for _, v := range types {
+			for _, m := range stacks {
+				if l := way.find(link, kind, v, m); l != nil {
+					return l, way.factor, nil
+				}
+			}
 		}
 	}
 	if kind == op.KindReduceScatter {
@@ -243,7 +245,8 @@ func (q *Predictor) same(link string, kind op.Kind, v op.Variant, members []op.M
 	return nil
 }
 
-// nearest is the law of the measured group nearest in size over a link class.
+// nearest is the law of the measured group nearest in size over a link class,
+// of the members' own device types if there is one.
 func (q *Predictor) nearest(link string, kind op.Kind, v op.Variant, members []op.Member) (law *Law) {
 	want, best := op.NewGroupType(members, 1, link), -1
 	for _, g := range q.groups {
@@ -252,6 +255,9 @@ func (q *Predictor) nearest(link string, kind op.Kind, v op.Variant, members []o
 			continue
 		}
 		distance := 2 * abs(g.Ranks()-want.Ranks())
+		if !sameTypes(g.Members, members) {
+			distance += 4 * MaxRanks // farther than any group of the same
+		}
 		if g.Ranks() < want.Ranks() {
 			distance++
 		}

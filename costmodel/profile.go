@@ -16,7 +16,8 @@ const ProfileSchema = "evenkeel.profile/v1"
 // recordings they come from.
 type Profile struct {
 	doc.Header
-	Simulated bool            `json:"simulated"` // true: made from a simulated backend, never to be quoted as measured
+	Simulated bool            `json:"simulated"`         // true: made from a simulated backend, never to be quoted as measured
+	Origins   []Origin        `json:"origins,omitempty"` // who measured, where others did
 	Devices   []op.DeviceType `json:"devices"`
 	Groups    []op.GroupType  `json:"groups"`
 	Holdout   Holdout         `json:"holdout"`
@@ -44,6 +45,11 @@ func (*Profile) SchemaName() string { return ProfileSchema }
 func (p *Profile) Validate() error {
 	if !(p.Holdout.Share >= 0 && p.Holdout.Share < 1) {
 		return fmt.Errorf("holdout.share: %v: want 0 <= share < 1", p.Holdout.Share)
+	}
+	for i, o := range p.Origins {
+		if err := o.validate(); err != nil {
+			return fmt.Errorf("origins[%d].%w", i, err)
+		}
 	}
 	known := map[string]bool{}
 	for i, d := range p.Devices {

@@ -47,8 +47,9 @@ func forms(spec op.Spec, parallel int, points []Point) (candidates, compared []f
 func choose(law *costmodel.Law, candidates, compared []form, points []Point) error {
 	logs := make([][]float64, len(candidates))
 	best := -1
+	some := sample(points, enoughToCompare)
 	for i, f := range candidates {
-		logs[i] = f.crossValidate(points)
+		logs[i] = f.crossValidate(some)
 		if whole(logs[i]) && (best < 0 || excess(logs[i], logs[best]).mean < 0) {
 			best = i
 		}
@@ -83,11 +84,7 @@ const enoughToCompare = 400
 
 // compare adds forms to a law's rivals without choosing among them.
 func compare(law *costmodel.Law, compared []form, points []Point) {
-	if len(points) > enoughToCompare {
-		points = slices.Clone(points)
-		slices.SortFunc(points, func(a, b Point) int { return cmp.Compare(a.rank, b.rank) })
-		points = points[:enoughToCompare]
-	}
+	points = sample(points, enoughToCompare)
 	for _, f := range compared {
 		if l := f.crossValidate(points); whole(l) {
 			law.Rivals = append(law.Rivals, costmodel.Rival{Form: f.name, Median: medianError(l)})
@@ -137,4 +134,14 @@ func (f form) crossValidate(points []Point) []float64 {
 		}
 	}
 	return logs
+}
+
+// sample takes n points by their rank, which looks at nothing measured.
+func sample(points []Point, n int) []Point {
+	if len(points) <= n {
+		return points
+	}
+	points = slices.Clone(points)
+	slices.SortFunc(points, func(a, b Point) int { return cmp.Compare(a.rank, b.rank) })
+	return points[:n]
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // The built-in limits start from the accuracy asked of stored device data:
-// attention from 4k on 5 % mean, 15 % P95, 3 % bias, 10 % below; GEMM 5 %;
+// attention from 4k on 5 % mean, 15 % P95, 3 % bias, 10 % below; GEMM 5 %, 8 % below 1 GFLOP;
 // collectives 10 % inside a node, 15 % between nodes, 20 % over PCIe.
 func TestBuiltInLimits(t *testing.T) {
 	f := DefaultLimitsFile()
@@ -25,6 +25,8 @@ func TestBuiltInLimits(t *testing.T) {
 		{CheckedStratum{Family: FamilyAttention, Band: ">=64k"}, op.GroupType{}, StratumBound{MAPE: 0.05, P95: 0.15, Bias: 0.03}},
 		{CheckedStratum{Family: FamilyAttention, Band: "<4k"}, op.GroupType{}, StratumBound{MAPE: 0.10}},
 		{CheckedStratum{Family: FamilyGEMM}, op.GroupType{}, StratumBound{MAPE: 0.05}},
+		{CheckedStratum{Family: FamilyGEMM, Band: "1-100 GFLOP"}, op.GroupType{}, StratumBound{MAPE: 0.05}},
+		{CheckedStratum{Family: FamilyGEMM, Band: "<1 GFLOP"}, op.GroupType{}, StratumBound{MAPE: 0.08}},
 		{CheckedStratum{Family: FamilyCollective}, node, StratumBound{MAPE: 0.10}},
 		{CheckedStratum{Family: FamilyCollective}, op.GroupType{Nodes: 2, Link: "ib"}, StratumBound{MAPE: 0.15}},
 		{CheckedStratum{Family: FamilyCollective}, op.GroupType{Nodes: 1, Link: "pcie"}, StratumBound{MAPE: 0.20}},
@@ -44,17 +46,17 @@ func TestBuiltInLimits(t *testing.T) {
 func TestBadLimitsAreRefused(t *testing.T) {
 	for _, c := range []struct{ old, new, want string }{
 		{`evenkeel.limits/v1`, `evenkeel.limits/v2`, "limits"},
-		{`"revision": 1`, `"revision": 0`, "revision: 0: must be at least 1"},
+		{`"revision": 2`, `"revision": 0`, "revision: 0: must be at least 1"},
 		{`"family": "gemm", "median"`, `"family": "attention", "median"`, `families[1].family: "attention": listed twice`},
 		{`"median": 0.08`, `"median": 8`, ""},
 		{`"median": 0.08`, `"median": 80`, "families[0].median, p90: 80, 0.3: want log ratios above 0 and below 10"},
 		{`"family": "layer", "median"`, `"family": "warp", "median"`, `families[4].family: "warp"`},
-		{`"id": "gemm"`, `"id": "layer"`, `strata[7].id: "layer": listed twice`},
-		{`"id": "gemm"`, `"id": ""`, "strata[3].id: missing"},
+		{`"id": "gemm"`, `"id": "layer"`, `strata[8].id: "layer": listed twice`},
+		{`"id": "gemm"`, `"id": ""`, "strata[4].id: missing"},
 		{`"bands": ["<4k"]`, `"bands": ["<5k"]`, `strata[1].bands[0]: "<5k": want one of`},
-		{`"sources": ["extrapolated"]`, `"sources": ["measured"]`, `strata[8].sources[0]: "measured": want one of`},
-		{`"nodes": "several"`, `"nodes": "two"`, `strata[5].nodes: "two": want one or several`},
-		{`"links": ["*pcie*"]`, `"ops": ["warp"]`, `strata[4].ops[0]: "warp": no op of this name measures time`},
+		{`"sources": ["extrapolated"]`, `"sources": ["measured"]`, `strata[9].sources[0]: "measured": want one of`},
+		{`"nodes": "several"`, `"nodes": "two"`, `strata[6].nodes: "two": want one or several`},
+		{`"links": ["*pcie*"]`, `"ops": ["warp"]`, `strata[5].ops[0]: "warp": no op of this name measures time`},
 		{`"mape": 0.05`, `"mape": -1`, "strata[2].mape: -1: want a log ratio"},
 		{`"reason": "as attention"`, `"reason": ""`, "families[1].reason: missing"},
 		{`"mape": 0.10`, `"mpae": 0.10`, "mpae"},

@@ -34,11 +34,18 @@ func Profile(w io.Writer, d *costmodel.Profile) error {
 }
 
 func profileHead(p *printer, d *costmodel.Profile) {
-	p.para("", fmt.Sprintf("%s profile: %s, %s and %s; %s", stamp(d.Simulated), plural(len(d.Laws), "law"),
-		plural(len(d.Devices), "device type"), plural(len(d.Groups), "group"), origin(d.Simulated)))
+	what, from := stamp(d.Simulated), origin(d.Simulated)
+	if !d.Simulated && !slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.From == "" && l.Assumed == "" }) {
+		what, from = "BORROWED", "nobody measured the devices below"
+	}
+	p.para("", fmt.Sprintf("%s profile: %s, %s and %s; %s", what, plural(len(d.Laws), "law"),
+		plural(len(d.Devices), "device type"), plural(len(d.Groups), "group"), from))
 	written(p, d.Tool, d.Created)
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
+	}
+	for _, o := range d.Origins {
+		p.para("", fmt.Sprintf("measured by others: %s, %s at %.12s, %s", o.Title, o.Repository, o.Commit, o.Licence))
 	}
 	if d.Holdout.Share > 0 {
 		p.para("", fmt.Sprintf("held out before the fit: %s of the points of every law (seed %d); the errors below are theirs", units.Percent(d.Holdout.Share), d.Holdout.Seed))
@@ -169,6 +176,9 @@ const lowCoverage = 0.8
 // lawMarks are the footnotes a law needs. Only what a longer or quieter
 // measurement would improve is said, once.
 func lawMarks(n *notes, l *costmodel.Law) string {
+	if l.Assumed != "" {
+		return strings.TrimSpace(assumedMark(n, l))
+	}
 	var marks string
 	h, limit := l.Held, fit.DefaultLimits()[fit.FamilyOf(l.Op)]
 	switch {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
@@ -182,6 +183,10 @@ func recordingHead(p *printer, s *RecordingSummary) {
 	}
 	p.para("", fmt.Sprintf("%s recording %s: %s, %d failed; %s", stamp(h.Simulated), s.Name, plural(points, "point"), failed, where))
 	written(p, h.Tool, h.Created)
+	if h.Imported() {
+		p.para("", fmt.Sprintf("imported from files of format %s: others measured, by their own protocols", strings.TrimPrefix(h.Backend, profile.ImportPrefix)))
+		return
+	}
 	m := h.Machine
 	p.para("", fmt.Sprintf("backend %s on %s: %s, %s, %s memory, %s", h.Backend, orNone(m.Host), orNone(m.CPU), plural(m.Cores, "core"), m.Memory, orNone(m.OS)))
 	p.para("", fmt.Sprintf("environment %.12s, seed %d; %s", orNone(h.Fingerprint), h.Seed, protocol(h.Protocol)))

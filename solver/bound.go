@@ -123,9 +123,9 @@ func (f *floors) perByte(n int, network bool) float64 {
 	j := f.p.Job
 	most := 2 * units.Bytes(j.SeqLen) * units.Bytes(j.Model.KVHeads*j.Model.HeadDim) * max(4, j.DType.Size())
 	least := math.Inf(1)
-	for _, l := range f.hops {
+	for _, l := range append(f.made(op.KindSendRecv, n), f.hops...) {
 		if !network || f.link(l) == j.Cluster.Network {
-			least = min(least, float64(l.Curve.FloorPerByte(most)))
+			least = min(least, l.Factor()*float64(l.Curve.FloorPerByte(most)))
 		}
 	}
 	if math.IsInf(least, 1) {
@@ -154,7 +154,7 @@ func (f *floors) exchange(n int) float64 {
 
 func (f *floors) cheapest(k op.Kind, n int, b units.Bytes) float64 {
 	least := math.Inf(1)
-	for _, l := range f.collectives[k] {
+	for _, l := range append(f.made(k, n), f.collectives[k]...) {
 		// Beyond the largest node only the network holds all ranks together.
 		if n > f.largestNode && f.link(l) != f.p.Job.Cluster.Network {
 			continue

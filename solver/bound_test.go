@@ -93,7 +93,7 @@ func TestFloorPerPairHoldsForEveryBlock(t *testing.T) {
 		kv := 1 + r.IntN(4)
 		a := op.Attention{Mask: []op.Mask{op.Full, op.Diag}[r.IntN(2)], QHeads: kv * (1 + r.IntN(4)), KVHeads: kv, HeadDim: 1 + r.IntN(128), DType: op.BF16}
 		most := units.Tokens(1 + r.IntN(1<<(1+r.IntN(14))))
-		floor := floorPerPair(law, a, most, as)
+		floor := law.FloorPerPair(a, most, as)
 		for range 60 {
 			a.QLen, a.KVLen = 1+units.Tokens(r.IntN(int(most))), 1+units.Tokens(r.IntN(int(most)))
 			if a.Mask == op.Diag {

@@ -15,6 +15,7 @@ type floors struct {
 	collectives map[op.Kind][]*costmodel.Law
 	exchanges   []exchange
 	links       map[string]string // link class by group signature
+	used        map[string]bool   // link classes of the cluster
 	largestNode int               // devices
 }
 
@@ -45,9 +46,9 @@ func newFloors(p *Problem) (*floors, error) {
 
 // groupLaws collects the laws of collectives on the cluster's link classes.
 func (f *floors) groupLaws() {
-	used := map[string]bool{f.p.Job.Cluster.Network: true}
+	f.used = map[string]bool{f.p.Job.Cluster.Network: true}
 	for _, node := range f.p.Job.Cluster.Nodes {
-		used[node.Link] = true
+		f.used[node.Link] = true
 	}
 	for _, g := range f.p.Profile.Groups {
 		f.links[g.Name] = g.Link
@@ -55,7 +56,7 @@ func (f *floors) groupLaws() {
 	for i := range f.p.Profile.Laws {
 		l := &f.p.Profile.Laws[i]
 		switch {
-		case l.Group == "" || !used[f.links[l.Group]]:
+		case l.Group == "" || !f.used[f.links[l.Group]]:
 		case l.Op == op.KindSendRecv:
 			f.hops = append(f.hops, l)
 		default:
@@ -65,6 +66,38 @@ func (f *floors) groupLaws() {
 }
 
 func (f *floors) link(l *costmodel.Law) string { return f.links[l.Group] }
+
+// made lists the laws that the predictor makes of a collective for groups of up
+// to n equal devices that were not measured: those may lie below every law that
+// was. Rings of unlike devices have none, and neither have measured groups.
+func (f *floors) made(k op.Kind, n int) []*costmodel.Law {
+	var all []*costmodel.Law
+	most := map[string]int{}
+	for _, d := range f.p.devices {
+		most[d.Name]++
+	}
+	sizes := []int{n}
+	if k == op.KindSendRecv { // asked of the ring's ranks on one node
+		sizes = sizes[:0]
+		for i := 2; i <= n; i++ {
+			sizes = append(sizes, i)
+		}
+	}
+	for link := range f.used {
+		for name, count := range most {
+			for _, size := range sizes {
+				if size > count {
+					continue
+				}
+				if l, _, err := f.p.Predictor.Over(link, k, []op.Member{{Device: name, Count: size}}); err == nil {
+					f.links[l.Group] = link
+					all = append(all, l)
+				}
+			}
+		}
+	}
+	return all
+}
 
 // deviceLaws finds every rank's floors. Equal devices share one computation.
 func (f *floors) deviceLaws() error {
@@ -112,28 +145,23 @@ func (f *floors) perToken(device string) (float64, error) {
 }
 
 // floorPerToken is the least seconds a token of a law over all shapes with at
-// most the given one's tokens, its other axes fixed.
-//
-// For a GEMM of m tokens every feature divided by m never rises with m, so the
-// largest m is the cheapest: the launch falls as 1/m; FLOPs/m is constant in
-// every pass; the result has m n, m k or, in wgrad, k n elements, which over m
-// are constant or fall; bytes are affine in m with a constant of at least 0.
-// The tail, what uneven tasks cost, is none at some sizes and is left out.
-// Element-wise ops have rows and bytes in exact proportion to tokens,
-// whichever form their law has.
+// most the given one's tokens, its other axes fixed. Element-wise ops have rows
+// and bytes in exact proportion to tokens, whichever form their law has, so that
+// only the launch and the steps of a curve are left to fall.
 func floorPerToken(law *costmodel.Law, largest op.Shape) float64 {
+	if g, ok := largest.(op.GEMM); ok {
+		return law.FloorPerToken(g)
+	}
 	tokens := tokensOf(largest)
 	if law.Linear != nil {
-		return evenly(law.Linear, largest.(op.Featured)) / tokens
+		return float64(law.Seconds(largest)) / tokens
 	}
 	most := op.Volume(largest)
-	return float64(law.Curve.FloorPerByte(most)) * float64(most) / tokens
+	return law.Factor() * float64(law.Curve.FloorPerByte(most)) * float64(most) / tokens
 }
 
 func tokensOf(s op.Shape) float64 {
 	switch s := s.(type) {
-	case op.GEMM:
-		return float64(s.M)
 	case op.Norm:
 		return float64(s.Tokens)
 	case op.Rope:
@@ -216,7 +244,7 @@ func (f *floors) cheapestMask(device string, as func(op.Attention) op.Featured) 
 	if err != nil {
 		return 0, err
 	}
-	least := floorPerPair(law, a, j.SeqLen, as)
+	least := law.FloorPerPair(a, j.SeqLen, as)
 	if len(f.p.ranks) == 1 {
 		return least, nil
 	}
@@ -224,25 +252,5 @@ func (f *floors) cheapestMask(device string, as func(op.Attention) op.Featured) 
 	if law, err = f.p.Predictor.Law(device, as(a).Kind(), a.Variant()); err != nil {
 		return 0, err
 	}
-	return min(least, floorPerPair(law, a, j.SeqLen, as)), nil
-}
-
-// floorPerPair is the least seconds a pair of a law over all blocks of a mask
-// with at most `most` queries and keys, heads and head width fixed. For each
-// feature divided by the pairs the least is at the largest block, and so is that
-// of their sum:
-//
-//   - the launch, rows (proportional to queries) and bytes (an affine function
-//     of queries and keys) fall with either length: least at the largest block;
-//   - FLOPs are constant;
-//   - the tail, what uneven tasks cost, is none at some sizes and is left out.
-func floorPerPair(law *costmodel.Law, a op.Attention, most units.Tokens, as func(op.Attention) op.Featured) float64 {
-	a.QLen, a.KVLen = most, most
-	return evenly(law.Linear, as(a)) / a.Pairs()
-}
-
-// evenly is what a law charges for a shape without its tail.
-func evenly(l *costmodel.Linear, s op.Featured) float64 {
-	f := s.Features(l.Parallel)
-	return l.Launch.Value + l.PerFLOP.Value*(f.FLOPs-f.Tail) + l.PerRow.Value*f.Rows + l.PerByte.Value*f.Bytes
+	return min(least, law.FloorPerPair(a, j.SeqLen, as)), nil
 }

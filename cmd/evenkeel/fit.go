@@ -13,7 +13,8 @@ import (
 
 func (a *app) fit() *cobra.Command {
 	o := fit.Defaults()
-	out, study := "", ""
+	out, study, borrow, model := "", "", borrowReferences, ""
+	var ref reference
 	c := &cobra.Command{
 		Use:   "fit recordings... -o x.profile.json",
 		Short: "Fit laws to recordings and state their error on points set aside before the fit",
@@ -25,19 +26,29 @@ fit. The same recordings and seed give the same bytes.
 With --study it fits nothing for keeps: it holds points out in the named ways
 (interp: shapes at random; heads: odd head counts; longer: what is longer or
 larger than the rest), fits laws to the others, and says how well they and the
-simpler forms that planners use predict what they never saw.`,
+simpler forms that planners use predict what they never saw.
+
+A GPU with few points borrows from the most similar one of the reference profiles
+(--borrow): its law is that one's by the ratios of the datasheets, moved by the
+points there are, and marked as transferred until they are enough. With --for it
+needs no points at all.`,
 		Example: `  evenkeel fit prof/calibration.rec.jsonl -o prof/calibration.profile.json
   evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json
-  evenkeel fit gpu.rec.jsonl --study interp,longer`,
-		Args: args(cobra.MinimumNArgs(1), "recordings"),
+  evenkeel fit gpu.rec.jsonl --study interp,longer
+  evenkeel fit h100.rec.jsonl --assume -o h100.profile.json    # for solve: fills in what nobody measured
+  evenkeel fit --for h200_sxm -o h200.profile.json              # nobody measured it: borrowed from h100_sxm`,
+		Args: args(cobra.ArbitraryArgs, "recordings"),
 		RunE: func(c *cobra.Command, paths []string) error {
+			if (len(paths) == 0) == (model == "") {
+				return usagef("fit: want recordings, or --for a GPU model that has none (see: evenkeel fit --help)")
+			}
 			if study != "" {
 				return a.study(paths, study)
 			}
 			if out == "" {
 				return usagef("fit: -o is missing: name the profile to write")
 			}
-			p, err := a.fitFiles(c.Context(), paths, out, o)
+			p, err := a.fitOrBorrow(paths, model, borrow, out, o, ref)
 			if err != nil {
 				return err
 			}
@@ -47,6 +58,11 @@ simpler forms that planners use predict what they never saw.`,
 	c.Flags().StringVarP(&out, "output", "o", "", "profile to write")
 	c.Flags().StringVar(&study, "study", "", "hold points out in these ways and compare forms of laws on them, instead of writing a profile: interp, heads, longer")
 	c.Flags().Uint64Var(&o.Seed, "seed", o.Seed, "seed of the hold-out")
+	c.Flags().StringVar(&borrow, "borrow", borrow, "who lends to GPUs with few points: references, none, or profiles separated by commas")
+	c.Flags().StringVar(&model, "for", "", "GPU model that nobody measured, such as h200_sxm: write what can be borrowed for it")
+	c.Flags().BoolVar(&ref.assume, "assume", false, "fill in the laws a plan needs and nobody measured, from other laws and the datasheet; each is marked as assumed")
+	c.Flags().StringArrayVar(&ref.origins, "origin", nil, "who published the measurements, for the profile: title, repository, licence and commit, separated by |; may be repeated")
+	c.Flags().StringArrayVar(&ref.remarks, "remark", nil, "a sentence for the profile's warnings, such as what was left out; may be repeated")
 	c.Flags().Float64Var(&o.Share, "holdout", o.Share, "share of points set aside before the fit")
 	return c
 }
@@ -54,12 +70,31 @@ simpler forms that planners use predict what they never saw.`,
 // fitFiles fits recordings and saves the profile. Its creation time is that of
 // the newest recording, so that the same inputs give the same bytes.
 func (a *app) fitFiles(_ context.Context, paths []string, out string, o fit.Options) (*costmodel.Profile, error) {
+	return a.fitOrBorrow(paths, "", borrowReferences, out, o, reference{})
+}
+
+func (a *app) fitOrBorrow(paths []string, model, from, out string, o fit.Options, ref reference) (*costmodel.Profile, error) {
+	if model != "" {
+		return a.borrow(model, from, out)
+	}
+	var err error
+	if o.Donors, err = donorsOf(from); err != nil {
+		return nil, err
+	}
+	return a.fitWith(paths, out, o, ref)
+}
+
+// fitWith is fitFiles with what a reference profile has beyond its fit.
+func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) (*costmodel.Profile, error) {
 	d, err := loadData(paths)
 	if err != nil {
 		return nil, err
 	}
 	p, err := fit.Fit(d, o)
 	if err != nil {
+		return nil, err
+	}
+	if err := ref.onto(p); err != nil {
 		return nil, err
 	}
 	p.Tool, p.Created = tool, d.Created

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -60,12 +61,22 @@ SOURCE_DATE_EPOCH, where it is set, is the time of creation in seconds since
 	return c
 }
 
+// formatsHelp lists the formats with what each reads, broken between words.
 func formatsHelp() string {
-	text := ""
+	const indent, width = 18, 84
+	var b strings.Builder
 	for _, f := range importer.Formats() {
-		text += fmt.Sprintf("  %-15s %s\n", f.Name, f.Doc)
+		line := fmt.Sprintf("  %-*s", indent-2, f.Name)
+		for word := range strings.FieldsSeq(f.Doc) {
+			if len(line)+len(word) > width {
+				b.WriteString(strings.TrimRight(line, " ") + "\n")
+				line = strings.Repeat(" ", indent)
+			}
+			line += word + " "
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
-	return text
+	return b.String()
 }
 
 // settle checks the flags and fills in what they stand for.

@@ -18,8 +18,8 @@ import (
 
 // view is what the flags of show say.
 type view struct {
-	coefs, explain, learning bool
-	plot                     string
+	coefs, explain, learning, references bool
+	plot                                 string
 }
 
 func (a *app) show() *cobra.Command {
@@ -35,13 +35,26 @@ aside falls: whether a longer calibration would pay.`,
 		Example: `  evenkeel show prof/calibration.profile.json --coefs
   evenkeel show prof/calibration.profile.json --plot prof/accuracy    # accuracy.svg, .png, accuracy-residuals.svg, .png
   evenkeel show prof/calibration.rec.jsonl --learning-curve --plot prof/learning
-  evenkeel show a.plan.json --explain`,
-		Args: args(cobra.ExactArgs(1), "one document"),
-		RunE: func(_ *cobra.Command, given []string) error { return a.runShow(given[0], o) },
+  evenkeel show a.plan.json --explain
+  evenkeel show --references            # the GPU types that solve knows without a profile
+  evenkeel show --references h100_sxm   # the laws of one`,
+		Args: func(c *cobra.Command, given []string) error {
+			if o.references {
+				return args(cobra.MaximumNArgs(1), "one GPU model or none")(c, given)
+			}
+			return args(cobra.ExactArgs(1), "one document")(c, given)
+		},
+		RunE: func(_ *cobra.Command, given []string) error {
+			if o.references {
+				return a.showReferences(given, o)
+			}
+			return a.runShow(given[0], o)
+		},
 	}
 	c.Flags().BoolVar(&o.coefs, "coefs", false, "of a profile: every coefficient with its 95 % interval")
 	c.Flags().BoolVar(&o.explain, "explain", false, "of a plan: the account of the step as a tree")
 	c.Flags().BoolVar(&o.learning, "learning-curve", false, "of a recording: the held-out error against the number of points fitted")
+	c.Flags().BoolVar(&o.references, "references", false, "list the profiles that come with evenkeel, or show the one of a GPU model")
 	c.Flags().StringVar(&o.plot, "plot", "", "of a profile or a learning curve: draw it into files that begin with this name")
 	return c
 }

@@ -35,7 +35,7 @@ type problem struct {
 func (a *app) solve() *cobra.Command {
 	var o problem
 	c := &cobra.Command{
-		Use:   "solve --profile x.profile.json --cluster ... --model config.json --seq-len 256k",
+		Use:   "solve [--profile x.profile.json] --cluster ... --model config.json --seq-len 256k",
 		Short: "Plan a training step on unequal devices; baseline, lower bound and gap beside it",
 		Long: `Decides how many tokens of one long sequence each device gets, from the laws of a
 profile, and shows the plan beside what people run today (an equal split) and
@@ -44,14 +44,19 @@ model's own error is shown as ~ and not recommended.
 
 The cluster is a YAML file or a shorthand: "2x8 h100 + 2x8 a100" is four nodes of
 eight devices, "1x(1 cpu:2 + 1 cpu:1)" one node of two unequal ones. Exits 3
-when no plan fits the devices' memory.`,
+when no plan fits the devices' memory.
+
+Without --profile the laws are those of the reference profiles (evenkeel show
+--references): what others measured of the cluster's GPU models, and what is
+assumed of the rest, which the plan says.`,
 		Example: `  evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
-  evenkeel solve --profile p.profile.json --cluster cluster.yaml --model config.json --seq-len 256k --recompute full -o a.plan.json --explain`,
+  evenkeel solve --profile p.profile.json --cluster cluster.yaml --model config.json --seq-len 256k --recompute full -o a.plan.json --explain
+  evenkeel solve --cluster "2x8 h100_sxm + 2x8 a100_sxm" --model config.json --seq-len 256k --recompute full    # before you own it`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return a.runSolve(c.Context(), o) },
 	}
 	f := c.Flags()
-	f.StringVar(&o.profile, "profile", "", "profile with the laws of the devices and links")
+	f.StringVar(&o.profile, "profile", "", "profile with the laws of the devices and links (default: the reference profiles of the cluster's GPU models)")
 	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100 + 2x8 a100\"")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
 	f.StringVar(&o.seqLen, "seq-len", "", "tokens of the sequence, such as 8192 or 256k")
@@ -71,16 +76,17 @@ when no plan fits the devices' memory.`,
 }
 
 func (a *app) runSolve(ctx context.Context, o problem) error {
-	for flag, value := range map[string]string{"--profile": o.profile, "--cluster": o.cluster, "--model": o.model, "--seq-len": o.seqLen} {
+	for flag, value := range map[string]string{"--cluster": o.cluster, "--model": o.model, "--seq-len": o.seqLen} {
 		if value == "" {
 			return usagef("solve: %s is missing (see: evenkeel solve --help)", flag)
 		}
 	}
-	p, err := loadProfile(o.profile)
+	laws, err := a.laws(o)
 	if err != nil {
 		return err
 	}
-	job, err := o.job(p)
+	p := laws.profile
+	job, err := o.job(laws)
 	if err != nil {
 		return err
 	}
@@ -98,9 +104,11 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		return err
 	}
 	plan.Schema, plan.Tool, plan.Created = solver.PlanSchema, tool, p.Created
-	if plan.Inputs, err = inputs(o.out, []string{o.profile, o.model}); err != nil {
+	if plan.Inputs, err = inputs(o.out, []string{o.model}); err != nil {
 		return err
 	}
+	plan.Inputs = append(slices.Clone(laws.inputs), plan.Inputs...)
+	plan.Warnings = append(plan.Warnings, laws.remarks...)
 	if err := solver.Check(plan, p); err != nil {
 		return fmt.Errorf("the plan does not stand up to the checker; this is a bug of evenkeel: %w", err)
 	}
@@ -116,7 +124,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 }
 
 // job puts the flags and files together.
-func (o problem) job(p *costmodel.Profile) (costmodel.Job, error) {
+func (o problem) job(laws known) (costmodel.Job, error) {
 	seq, err := units.ParseTokens(o.seqLen)
 	if err != nil {
 		return costmodel.Job{}, usagef("--seq-len %w", err)
@@ -129,19 +137,12 @@ func (o problem) job(p *costmodel.Profile) (costmodel.Job, error) {
 	if err != nil {
 		return costmodel.Job{}, err
 	}
-	cluster, err := readCluster(o.cluster)
-	if err != nil {
-		return costmodel.Job{}, err
-	}
-	if cluster, err = cluster.Resolve(p, o.link, o.network); err != nil {
-		return costmodel.Job{}, err
-	}
-	dtype, err := o.precision(p)
+	dtype, err := o.precision(laws.profile)
 	if err != nil {
 		return costmodel.Job{}, err
 	}
 	job := costmodel.Job{
-		Model: model, Cluster: cluster, SeqLen: seq, DType: dtype, Recompute: costmodel.Recompute(o.recompute),
+		Model: model, Cluster: laws.cluster, SeqLen: seq, DType: dtype, Recompute: costmodel.Recompute(o.recompute),
 		RingBuffers: o.ringBuffers, LossChunk: min(chunk, seq), Zero: costmodel.ZeRO(o.zero),
 	}
 	if err := job.Validate(); err != nil {

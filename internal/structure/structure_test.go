@@ -40,7 +40,7 @@ var allowed = map[string][]string{
 	"results/profiles":             {"costmodel", "internal/doc"},
 	"results":                      {"results/profiles", "solver", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
-		"results", "results/profiles", "solver", "fit", "profile", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
+		"results", "results/profiles", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
 		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc",
 	},
 }

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/profile/importer"
+	"github.com/evenkeel/evenkeel/results/profiles"
+)
+
+// Who lends to devices with few points, in --borrow.
+const (
+	borrowReferences = "references"
+	borrowNone       = "none"
+)
+
+// donorsOf reads --borrow: the embedded references, nobody, or profiles.
+func donorsOf(from string) ([]fit.Donor, error) {
+	var lenders []*costmodel.Profile
+	switch from {
+	case borrowNone:
+	case borrowReferences:
+		for _, r := range profiles.All() {
+			lenders = append(lenders, r.Profile)
+		}
+	default:
+		for path := range strings.SplitSeq(from, ",") {
+			p, err := loadProfile(path)
+			if err != nil {
+				return nil, err
+			}
+			lenders = append(lenders, p)
+		}
+	}
+	return fit.Donors(lenders...), nil
+}
+
+// borrow writes the profile of a GPU model that nobody measured.
+func (a *app) borrow(model, from, out string) (*costmodel.Profile, error) {
+	known := importer.Models()
+	k := slices.IndexFunc(known, func(m importer.Model) bool { return m.Name == model })
+	if k < 0 {
+		var names []string
+		for _, m := range known {
+			names = append(names, m.Name)
+		}
+		slices.Sort(names)
+		return nil, usagef("--for %q: no datasheet of such a GPU is known; there are those of %s", model, strings.Join(names, ", "))
+	}
+	donors, err := donorsOf(from)
+	if err != nil {
+		return nil, err
+	}
+	p, err := fit.Borrowed(known[k].Of("borrowed"), donors)
+	if err != nil {
+		return nil, fmt.Errorf("--for %s: %w", model, err)
+	}
+	fit.Assume(p)
+	p.Tool, p.Created = tool, time.Now().UTC().Format(time.RFC3339)
+	return p, doc.Save(out, p)
+}

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/fit"
+)
+
+// reference is what fit adds to a profile that others plan with.
+type reference struct {
+	assume  bool
+	origins []string // title|repository|licence|commit
+	remarks []string
+}
+
+// onto puts the laws to assume, the origins and the remarks into a profile.
+func (r reference) onto(p *costmodel.Profile) error {
+	for _, text := range r.origins {
+		o, err := originOf(text)
+		if err != nil {
+			return err
+		}
+		p.Origins = append(p.Origins, o)
+	}
+	p.Warnings = append(p.Warnings, r.remarks...)
+	if r.assume {
+		fit.Assume(p)
+	}
+	return nil
+}
+
+func originOf(text string) (costmodel.Origin, error) {
+	parts := strings.Split(text, "|")
+	if len(parts) != 4 {
+		return costmodel.Origin{}, usagef("--origin %q: want four parts, title|repository|licence|commit", text)
+	}
+	for i := range parts {
+		if parts[i] = strings.TrimSpace(parts[i]); parts[i] == "" {
+			return costmodel.Origin{}, usagef("--origin %q: part %d of title|repository|licence|commit is empty", text, i+1)
+		}
+	}
+	return costmodel.Origin{Title: parts[0], Repository: parts[1], Licence: parts[2], Commit: parts[3]}, nil
+}

@@ -1,0 +1,160 @@
+package costmodel
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// Origin is a published set of measurements that a profile was fitted to.
+type Origin struct {
+	Title      string `json:"title"`
+	Repository string `json:"repository"`
+	Licence    string `json:"licence"` // its SPDX name
+	Commit     string `json:"commit"`
+}
+
+func (o Origin) validate() error {
+	for _, f := range []struct{ name, value string }{{"title", o.Title}, {"repository", o.Repository}, {"licence", o.Licence}, {"commit", o.Commit}} {
+		if strings.TrimSpace(f.value) == "" {
+			return fmt.Errorf("%s: missing: name what was measured by others, where it lies, its licence and its commit", f.name)
+		}
+	}
+	return nil
+}
+
+// ModelOf is the GPU model in the name of a device type, which stands before the
+// slash: h100_sxm of h100_sxm/nccl-2.29.2. A name without one is a model itself.
+func ModelOf(device string) string {
+	model, _, _ := strings.Cut(device, "/")
+	return model
+}
+
+// DeviceFor finds the device type that a cluster means: by its exact name, or by
+// its GPU model the only one of the profile that has laws of both attention and
+// matrix products, without which no step can be planned.
+//
+// Errors go on after the name: they say what is wrong with it, which device
+// types there are, and the nearest name on a slip.
+func (p *Profile) DeviceFor(name string) (string, error) {
+	var of, able, names []string
+	for _, d := range p.Devices {
+		if d.Name == name {
+			return name, nil
+		}
+		names = append(names, d.Name)
+		if ModelOf(d.Name) != name {
+			continue
+		}
+		of = append(of, d.Name)
+		if p.has(d.Name, op.KindAttnFwd) && p.has(d.Name, op.KindGEMM) {
+			able = append(able, d.Name)
+		}
+	}
+	switch {
+	case len(able) == 1:
+		return able[0], nil
+	case len(able) > 1:
+		return "", fmt.Errorf("could be any of %s; name one of them in full", strings.Join(able, ", "))
+	case len(of) == 1: // whatever it lacks is an error of its own
+		return of[0], nil
+	case len(of) > 1:
+		return "", fmt.Errorf("has no laws of both attention and gemm in any of %s; measure them: evenkeel calibrate, or name one in full", strings.Join(of, ", "))
+	}
+	return "", fmt.Errorf("is not in the profile%s", nearestOf(name, names))
+}
+
+// nearestOf is nearest among the names and the models before their slashes.
+func nearestOf(name string, names []string) string {
+	known := slices.Clone(names)
+	for _, n := range names {
+		if m := ModelOf(n); m != n && !slices.Contains(known, m) && !strings.Contains(name, "/") {
+			known = append(known, m)
+		}
+	}
+	return nearest(name, known)
+}
+
+func (p *Profile) has(device string, k op.Kind) bool {
+	return slices.ContainsFunc(p.Laws, func(l Law) bool { return l.Device == device && l.Op == k })
+}
+
+// Named is the cluster with every name replaced by that of the device type it
+// stands for (see DeviceFor).
+func (c Cluster) Named(p *Profile) (Cluster, error) {
+	out := Cluster{Network: c.Network}
+	for _, n := range c.Nodes {
+		n.Devices = slices.Clone(n.Devices)
+		for i := range n.Devices {
+			name, err := p.DeviceFor(n.Devices[i].Device)
+			if err != nil {
+				return Cluster{}, fmt.Errorf("device type %q of node %s %w", n.Devices[i].Device, n.Name, err)
+			}
+			n.Devices[i].Device = name
+		}
+		out.Nodes = append(out.Nodes, n)
+	}
+	return out, out.Validate()
+}
+
+// stacks lists a group's members under the names that groups over a link class
+// may have for them: their own; or where no group with a law of the collective
+// knows one of those, each software stack that the collective was measured under
+// on the same GPU models, in the order of the profile's groups.
+func (q *Predictor) stacks(link string, kind op.Kind, members []op.Member) [][]op.Member {
+	var all [][]op.Member
+	for _, g := range q.groups {
+		if g.Link != link || !q.answers(g, kind) {
+			continue
+		}
+		for _, m := range members {
+			if slices.ContainsFunc(g.Members, func(o op.Member) bool { return o.Device == m.Device }) {
+				return [][]op.Member{members}
+			}
+		}
+		as := renamed(members, g.Members)
+		if as != nil && !slices.ContainsFunc(all, func(o []op.Member) bool { return slices.Equal(o, as) }) {
+			all = append(all, as)
+		}
+	}
+	return append(all, members)
+}
+
+// answers says whether a group has a law of a collective, for whatever elements.
+func (q *Predictor) answers(g op.GroupType, kind op.Kind) bool {
+	return slices.ContainsFunc(q.types[wireOf{g.Link, kind}], func(v op.Variant) bool {
+		_, ok := q.laws[lawKey{kind, v, g.Name}]
+		return ok
+	})
+}
+
+// renamed gives members the device types that a group has of their models; nil
+// where it lacks one.
+func renamed(members, like []op.Member) []op.Member {
+	var as []op.Member
+	for _, m := range members {
+		at := slices.IndexFunc(like, func(o op.Member) bool { return ModelOf(o.Device) == ModelOf(m.Device) })
+		if at < 0 {
+			return nil
+		}
+		known := slices.IndexFunc(as, func(o op.Member) bool { return o.Device == like[at].Device })
+		if known >= 0 {
+			as[known].Count += m.Count
+			continue
+		}
+		as = append(as, op.Member{Device: like[at].Device, Count: m.Count})
+	}
+	return as
+}
+
+// sameTypes says whether two groups are of the same device types, however many.
+func sameTypes(a, b []op.Member) bool {
+	within := func(a, b []op.Member) bool {
+		return !slices.ContainsFunc(a, func(m op.Member) bool {
+			return !slices.ContainsFunc(b, func(o op.Member) bool { return o.Device == m.Device })
+		})
+	}
+	return within(a, b) && within(b, a)
+}

@@ -1,0 +1,70 @@
+#!/bin/sh
+# Makes the reference profiles of results/profiles again, byte for byte, from the
+# recordings of others that they were fitted to:
+#
+#   docs/references.sh recorded-folder out-folder [gpu...]
+#
+# The tables are those of aiconfigurator and Vidur as CSV (columns: evenkeel import
+# --help). EVENKEEL names the binary; without it the one of this checkout is built.
+# Chosen of each GPU type: the serving engine that has both attention and matrix
+# products, in 16 bits, without sliding windows; bidirectional attention of head
+# dimension 64; and the version of the collectives' library with the most rows.
+set -eu
+[ $# -ge 2 ] || { echo "usage: docs/references.sh recorded-folder out-folder [gpu...]" >&2; exit 2; }
+data=$(cd "$1" && pwd)
+mkdir -p "$2"
+out=$(cd "$2" && pwd)
+shift 2
+[ $# -gt 0 ] || set -- a100_sxm b200_sxm gb200 h100_sxm rtx_pro_6000_server b60
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [ -z "${EVENKEEL:-}" ]; then
+	EVENKEEL=$work/evenkeel
+	(cd "$(dirname "$0")/.." && go build -o "$EVENKEEL" ./cmd/evenkeel)
+fi
+export SOURCE_DATE_EPOCH=1767225600 # 2026-01-01, so that the same tables give the same bytes
+
+aiconfigurator='NVIDIA aiconfigurator, measured kernels and collectives|https://github.com/ai-dynamo/aiconfigurator|Apache-2.0|095f58a51c4ca8e61b66ec108d86f223f8d559ce'
+vidur='Vidur, profiles of collectives|https://github.com/microsoft/vidur|MIT|7d47513363ec447a741ac5e47241580b47724fbf'
+
+# rows keeps the header and the rows of a table that an awk condition chooses.
+rows() { awk -F, "NR==1 || ($3)" "$1" >"$2"; }
+
+for gpu in "$@"; do
+	engine=trtllm library=nccl extra=
+	case $gpu in
+	a100_sxm) version=2.27.3 extra=vidur ;;
+	b200_sxm) version=2.27.3 ;;
+	gb200) version=2.23 ;;
+	h100_sxm) version=2.27.3 ;;
+	rtx_pro_6000_server) version=2.29.2 ;;
+	b60) engine=vllm library=oneccl version=2021.17.2 ;;
+	*) echo "references.sh: no recordings of $gpu are known" >&2; exit 2 ;;
+	esac
+	from=$data/aiconfigurator/$gpu
+	tables=$work/$gpu
+	mkdir -p "$tables"
+	rows "$from/context_attention_$engine.csv" "$tables/context_attention.csv" '$5=="bf16" && $13==0'
+	rows "$from/gemm_$engine.csv" "$tables/gemm.csv" '$4=="bf16" || $4=="bfloat16"'
+	rows "$from/$library.csv" "$tables/collectives.csv" "\$3==\"$version\" && \$5==\"fp16\""
+	if [ -f "$from/encoder_attention_$engine.csv" ]; then
+		rows "$from/encoder_attention_$engine.csv" "$tables/encoder_attention.csv" '$12==64'
+	fi
+	recordings=$gpu.rec.jsonl
+	(cd "$work" && "$EVENKEEL" -q import --from table "$gpu"/*.csv -o "$gpu.rec.jsonl" >/dev/null)
+	if [ -n "$extra" ]; then
+		rows "$data/vidur/a100_dgx/send_recv.csv" "$work/send_recv.csv" '$3==2 && $4==2'
+		(cd "$work" && "$EVENKEEL" -q import --from table send_recv.csv --device "$gpu" --stack vidur -o "$gpu.send_recv.rec.jsonl" >/dev/null)
+		recordings="$recordings $gpu.send_recv.rec.jsonl"
+	fi
+	(
+		cd "$work"
+		# shellcheck disable=SC2086 # recordings are two words on purpose
+		"$EVENKEEL" -q fit $recordings -o "$gpu.profile.json" --borrow none --assume --origin "$aiconfigurator" ${extra:+--origin "$vidur"} \
+			--remark 'left out to stay small, and there to be fitted from the same source: other serving engines and library versions, 8-bit kernels and messages, sliding windows, and bidirectional attention of head dimensions 72 and 80' \
+			>/dev/null
+	)
+	cp "$work/$gpu.profile.json" "$out/$gpu.profile.json"
+	echo "$gpu: $(wc -c <"$out/$gpu.profile.json") bytes" >&2
+done

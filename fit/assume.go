@@ -1,0 +1,269 @@
+package fit
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// Intervals of what nobody measured, as the 90 % range of measured over
+// predicted that we would bet on.
+const (
+	// aKin is of the same kernel on another mask or pass.
+	aKin = 1.4
+	// aBackward is of a backward kernel from its forward: 1.3 between the two
+	// published ratios (see backwardRate) and the kin's again.
+	aBackward = 1.7
+	// aWidth is of one head width from another.
+	aWidth = 1.6
+	// aSheet is of a datasheet's rate at sheetShare: memory rates reached by
+	// element-wise kernels run from 50 to 95 %.
+	aSheet = 1.8
+)
+
+// guessWidens is by what share of itself the interval of a guess widens with
+// every doubling beyond the range of the law it came from: most of it is what
+// the guess has wrong at every size.
+const guessWidens = 0.25
+
+const (
+	// backwardRate is the rate of attention's backward kernel over that of its
+	// forward. zhuzilin/ring-flash-attention publishes both on an A100: with 32
+	// heads of 128 and 8,192 tokens 373.4 forwards and 94.7 forwards with
+	// backwards a second, so a backward takes 2.94 times as long for 2.5 times
+	// the FLOPs. With 5 heads, where the forward is short of tiles, it takes 2.29.
+	backwardRate = 0.85
+	// backwardFLOPs is five matrix products for two.
+	backwardFLOPs = 2.5
+	// narrowTime is the time of a causal block with heads of 64 elements over that
+	// with 128. On the five GPU types that both were measured on, at 1k to 16k
+	// tokens, it runs from 0.43 to 0.86: half the arithmetic, but as many
+	// exponentials.
+	narrowTime = 0.62
+	// sheetShare is the share of a datasheet's rate that a kernel reaches.
+	sheetShare = 0.8
+	// sheetLaunch is the time of a kernel that does nothing, where no law tells.
+	sheetLaunch = 4e-6
+)
+
+// Assume adds to a profile the laws that a plan needs and nobody measured: from
+// another law of the same device type where there is one, else from its
+// datasheet. Each says in Law.Assumed what it rests on, and its interval is
+// wide. Nothing is assumed where a law of the op exists, and nothing for a
+// device type without laws of attention and matrix products.
+func Assume(p *costmodel.Profile) {
+	for _, d := range p.Devices {
+		a := assumer{p: p, dev: d, launch: sheetLaunch}
+		if !a.has(op.KindAttnFwd) || !a.has(op.KindGEMM) {
+			continue
+		}
+		a.headDims()
+		a.attention()
+		a.products()
+		a.elementwise()
+		a.copies()
+	}
+	for _, g := range slices.Clone(p.Groups) {
+		assumeCollectives(p, g)
+	}
+}
+
+// assumer fills in the laws of one device type.
+type assumer struct {
+	p      *costmodel.Profile
+	dev    op.DeviceType
+	launch float64
+}
+
+func (a *assumer) has(k op.Kind) bool {
+	return slices.ContainsFunc(a.p.Laws, func(l costmodel.Law) bool { return l.Device == a.dev.Name && l.Op == k })
+}
+
+// of lists the device's laws of an op as planners ask for them: under a variant
+// without kernel stands the fastest one measured, and no other.
+func (a *assumer) of(k op.Kind) []costmodel.Law {
+	q := costmodel.NewPredictor(a.p)
+	var all []costmodel.Law
+	var seen []op.Variant
+	for _, l := range a.p.Laws {
+		v := l.Variant
+		v.Kernel = ""
+		if l.Device != a.dev.Name || l.Op != k || slices.Contains(seen, v) {
+			continue
+		}
+		if best, err := q.Law(a.dev.Name, k, v); err == nil {
+			seen, all = append(seen, v), append(all, *best)
+		}
+	}
+	return all
+}
+
+// add appends a law unless there is one that answers for its op and variant.
+func (a *assumer) add(l costmodel.Law) {
+	l.Device = a.dev.Name
+	if _, err := costmodel.NewPredictor(a.p).Law(l.Device, l.Op, l.Variant); err != nil {
+		a.p.Laws = append(a.p.Laws, l)
+	}
+}
+
+// kin is the body of a law for another op or mask of the same kernel: without
+// what its own residuals taught, and with the interval of a guess.
+func kin(l costmodel.Law, k op.Kind, v op.Variant, factor, wide float64, why string) costmodel.Law {
+	if l.Assumed != "" { // two guesses that know nothing of each other
+		wide = math.Exp(math.Hypot(math.Log(wide), math.Log(l.Spread.Hi)))
+		why += "; and " + l.Assumed
+	}
+	return costmodel.Law{
+		Op: k, Variant: v, Linear: l.Linear, Attention: l.Attention, GEMM: l.GEMM, Scale: scaled(l, factor),
+		Range: slices.Clone(l.Range), Spread: costmodel.Spread{Lo: 1 / wide, Hi: wide}, Widen: guessWidens, From: l.From, Assumed: why,
+	}
+}
+
+// scaled is a law's scale times a factor, absent where that is one.
+func scaled(l costmodel.Law, factor float64) float64 {
+	if l.Scale != 0 {
+		factor *= l.Scale
+	}
+	if factor == 1 {
+		return 0
+	}
+	return factor
+}
+
+// headDims fills in heads of 64 elements from those of 128, or the other way
+// round, where only one of the two was measured: nearly all models have one.
+func (a *assumer) headDims() {
+	for _, l := range a.of(op.KindAttnFwd) {
+		v, factor := l.Variant, narrowTime
+		switch v.Kernel = ""; v.HeadDim {
+		case 128:
+			v.HeadDim = 64
+		case 64:
+			v.HeadDim, factor = 128, 1/narrowTime
+		default:
+			continue
+		}
+		if l.Linear != nil {
+			factor *= float64(l.Variant.HeadDim) / float64(v.HeadDim) // its features hold the FLOPs already
+		}
+		a.add(kin(l, op.KindAttnFwd, v, factor, aWidth,
+			fmt.Sprintf("heads of %d elements were not measured: %.2f times those of %d, as on other GPU types", v.HeadDim, factor, l.Variant.HeadDim)))
+	}
+}
+
+// attention fills in the other mask of each forward kernel, and all backwards.
+func (a *assumer) attention() {
+	for _, l := range a.of(op.KindAttnFwd) {
+		v := l.Variant
+		if v.Window != 0 {
+			continue
+		}
+		v.Kernel = ""
+		if v.Mask = op.Full; l.Variant.Mask == op.Full {
+			v.Mask = op.Diag
+		}
+		a.add(kin(l, op.KindAttnFwd, v, 1, aKin,
+			fmt.Sprintf("the kernel was measured on %s blocks only: a tile of a %s block is taken to cost the same", l.Variant.Mask, v.Mask)))
+	}
+	for _, l := range a.of(op.KindAttnFwd) {
+		if l.Variant.Window == 0 {
+			a.backward(l)
+		}
+	}
+}
+
+// backward takes the backward kernel to have the forward's tiles, each with 2.5
+// times the arithmetic at backwardRate.
+func (a *assumer) backward(l costmodel.Law) {
+	factor := backwardFLOPs / backwardRate
+	if l.Linear != nil {
+		factor = 1 / backwardRate // its features hold the FLOPs already
+	}
+	v := l.Variant
+	v.Kernel = ""
+	a.add(kin(l, op.KindAttnBwd, v, factor, aBackward,
+		fmt.Sprintf("no backward kernel was measured: the forward's tiles with %v times the FLOPs at %v of its rate, as ring-flash-attention published of an A100", backwardFLOPs, backwardRate)))
+}
+
+// products fills in a linear layer's backward products.
+func (a *assumer) products() {
+	for _, l := range a.of(op.KindGEMM) {
+		if l.GEMM != nil {
+			a.launch = max(l.GEMM.Launch, sheetLaunch/4)
+		}
+		for _, pass := range []op.Pass{op.Forward, op.DGrad, op.WGrad} {
+			v := l.Variant
+			v.Pass = pass
+			a.add(kin(l, op.KindGEMM, v, 1, aKin,
+				fmt.Sprintf("only the %s product was measured: a product of equal rows, columns and inner length is taken to cost the same", l.Variant.Pass)))
+		}
+	}
+}
+
+// elementwise fills in the ops that stream memory, in the precision of the
+// device's attention laws; losses, merges and the optimizer are in float32.
+func (a *assumer) elementwise() {
+	rate := sheetShare * a.dev.Sheet.MemoryPerS
+	if rate == 0 {
+		return
+	}
+	types := []op.DType{}
+	for _, l := range a.of(op.KindAttnFwd) {
+		if !slices.Contains(types, l.Variant.DType) {
+			types = append(types, l.Variant.DType)
+		}
+	}
+	for _, t := range types {
+		for _, k := range []op.Kind{op.KindNorm, op.KindRope, op.KindSwiGLU} {
+			a.stream(k, t, rate)
+		}
+	}
+	for _, k := range []op.Kind{op.KindCEChunk, op.KindLSEMerge, op.KindAdamW} {
+		a.stream(k, op.F32, rate)
+	}
+}
+
+func (a *assumer) stream(k op.Kind, t op.DType, rate float64) {
+	a.add(costmodel.Law{
+		Op: k, Variant: op.Variant{DType: t},
+		Linear: &costmodel.Linear{Parallel: a.dev.Parallel, Launch: within(a.launch), PerByte: within(1 / rate)},
+		Range:  anywhere(k), Spread: costmodel.Spread{Lo: 1 / aSheet, Hi: aSheet},
+		Assumed: fmt.Sprintf("not measured: a launch and the least bytes at %.0f %% of the datasheet's memory rate", 100*sheetShare),
+	})
+}
+
+// copies fills in the transfers to and from the host.
+func (a *assumer) copies() {
+	rate := sheetShare * a.dev.Sheet.HostPerS
+	if rate == 0 {
+		return
+	}
+	for _, k := range []op.Kind{op.KindH2D, op.KindD2H} {
+		a.add(costmodel.Law{
+			Op: k, Curve: sheetLine(2*a.launch, rate), Range: anywhere(k), Spread: costmodel.Spread{Lo: 1 / aSheet, Hi: aSheet},
+			Assumed: fmt.Sprintf("not measured: %.0f %% of the datasheet's rate to the host", 100*sheetShare),
+		})
+	}
+}
+
+// within is a guessed coefficient with the interval of a datasheet's figure.
+func within(v float64) costmodel.Coef {
+	return costmodel.Coef{Value: v, Lo: v / aSheet, Hi: v * aSheet}
+}
+
+// sheetLine is a curve of one latency and one rate.
+func sheetLine(latency, rate float64) *costmodel.Curve {
+	return &costmodel.Curve{Form: costmodel.AlphaBeta, Pieces: []costmodel.Piece{{Alpha: within(latency), Beta: within(1 / rate)}}}
+}
+
+// anywhere is the range of a law that holds for every size alike.
+func anywhere(k op.Kind) []costmodel.AxisRange {
+	var axes []costmodel.AxisRange
+	for _, name := range op.CoordNames(k) {
+		axes = append(axes, costmodel.AxisRange{Axis: name, Min: 1, Max: math.Exp2(50)})
+	}
+	return axes
+}

@@ -1,0 +1,290 @@
+package fit
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+const (
+	// aLink is the interval of a link's datasheet rate, where nobody measured
+	// anything over it: topology and protocol matter more than the sheet.
+	aLink = 2.2
+	// aStep is that of one collective from another over the same wires.
+	aStep = 1.5
+	// netLatency and busLatency are of one level of a tree of ranks: nccl-tests
+	// logs show 54 to 84 us for the smallest all_gathers among 16 ranks of two
+	// nodes, and 117 us for an all_reduce of 1 MiB among 64 of eight.
+	netLatency = 12e-6
+	busLatency = 8e-6
+)
+
+// The classes of links that AssumeLinks makes up.
+const (
+	// NetworkLink is between nodes, at the rate of the slowest device's adapter.
+	NetworkLink = "network_by_datasheet"
+	// DeviceLink is between like devices of a node whose collectives nobody
+	// measured, at the rate that their datasheet gives for each other.
+	DeviceLink = "device_link_by_datasheet"
+	// HostBusLink is between unlike devices of a node, through its host.
+	HostBusLink = "host_bus_by_datasheet"
+)
+
+// assumeCollectives fills in the collectives that a group was not measured with
+// and that a step or a baseline needs, from one that it was: what crosses the
+// busiest port tells the time of either. Where any library was measured with a
+// collective on the same GPU models over the same link class, none is assumed.
+func assumeCollectives(p *costmodel.Profile, g op.GroupType) {
+	if g.Nodes != 1 {
+		return
+	}
+	base := baseOf(p, g)
+	if base == nil {
+		return
+	}
+	from := *base // laws move as more are added
+	for _, k := range stepCollectives() {
+		already := slices.ContainsFunc(p.Laws, func(l costmodel.Law) bool { return l.Group == g.Name && l.Op == k })
+		if !already && !measuredOver(p, g, k) {
+			p.Laws = append(p.Laws, asCollective(from, g, k))
+		}
+	}
+}
+
+// baseOf is the law that a group's other collectives are assumed from: of the
+// one that moves bytes most as they do.
+func baseOf(p *costmodel.Profile, g op.GroupType) *costmodel.Law {
+	for _, k := range []op.Kind{op.KindAllGather, op.KindReduceScatter, op.KindAllToAll, op.KindAllReduce} {
+		if l := likeliest(p, g, k); l != nil {
+			return l
+		}
+	}
+	return nil
+}
+
+// asCollective is a collective's law as that of another: curves are of the bytes
+// through the busiest port, so only the range of messages changes.
+func asCollective(l costmodel.Law, g op.GroupType, k op.Kind) costmodel.Law {
+	curve := *l.Curve
+	curve.HalfWidths = nil // those of what was measured
+	share := portShare(l.Op, g.Ranks()) / portShare(k, g.Ranks())
+	return costmodel.Law{
+		Op: k, Group: g.Name, Curve: &curve, Scale: l.Scale, From: l.From,
+		Range:   []costmodel.AxisRange{{Axis: op.CoordNames(k)[0], Min: max(1, l.Range[0].Min*share), Max: max(1, l.Range[0].Max*share)}},
+		Spread:  costmodel.Spread{Lo: min(l.Spread.Lo, 1/aStep), Hi: max(l.Spread.Hi, aStep)},
+		Assumed: fmt.Sprintf("not measured: as long as the same group's %s that moves as many bytes through its busiest port", l.Op),
+	}
+}
+
+// portShare is what share of a message's bytes crosses the busiest port of n
+// ranks; an uneven all-to-all's axis is those bytes themselves.
+func portShare(k op.Kind, n int) float64 {
+	if k == op.KindAllToAllV {
+		return 1
+	}
+	const large = 1 << 40 // where the rounding of chunks is nothing
+	return float64(op.Volume(op.OfMessage(k, op.Message{Group: n, Bytes: large}))) / large
+}
+
+// stepCollectives are those that a step or a strategy may ask for.
+func stepCollectives() []op.Kind {
+	return []op.Kind{op.KindAllReduce, op.KindAllGather, op.KindReduceScatter, op.KindAllToAll, op.KindAllToAllV, op.KindSendRecv}
+}
+
+// likeliest is the group's law of a collective that stands for all element
+// types: without one, 16 bits, or whichever comes first.
+func likeliest(p *costmodel.Profile, g op.GroupType, k op.Kind) *costmodel.Law {
+	order := []op.DType{"", op.BF16, op.F16}
+	place := func(d op.DType) int {
+		if i := slices.Index(order, d); i >= 0 {
+			return i
+		}
+		return len(order)
+	}
+	var best *costmodel.Law
+	for i := range p.Laws {
+		l := &p.Laws[i]
+		if l.Group == g.Name && l.Op == k && l.Assumed == "" && (best == nil || place(l.Variant.DType) < place(best.Variant.DType)) {
+			best = l
+		}
+	}
+	return best
+}
+
+// measuredOver says whether a collective has a law on this link class among the
+// GPU models of a group, in whatever library and size of group.
+func measuredOver(p *costmodel.Profile, g op.GroupType, k op.Kind) bool {
+	return slices.ContainsFunc(p.Groups, func(o op.GroupType) bool {
+		if o.Link != g.Link || !alikeModels(o, g) || o.Nodes != 1 {
+			return false
+		}
+		return slices.ContainsFunc(p.Laws, func(l costmodel.Law) bool { return l.Group == o.Name && l.Op == k && l.Assumed == "" })
+	})
+}
+
+func alikeModels(a, b op.GroupType) bool { return slices.Equal(models(a.Members), models(b.Members)) }
+
+// models lists the GPU models among members, sorted, each once.
+func models(members []op.Member) []string {
+	var names []string
+	for _, m := range members {
+		names = append(names, costmodel.ModelOf(m.Device))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// AssumeLinks names the link classes that a cluster leaves open, and adds to
+// its profile the groups and laws of links that nobody measured: between nodes,
+// and between unlike devices in a node. The cluster's names must be those of
+// device types (see costmodel.Cluster.Resolve).
+//
+// Errors name the device whose datasheet is silent and the flag that chooses a
+// measured class instead.
+func AssumeLinks(p *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, error) {
+	out := costmodel.Cluster{Nodes: slices.Clone(c.Nodes), Network: c.Network}
+	for i := range out.Nodes {
+		n := &out.Nodes[i]
+		if n.Link != "" || ranksOf(n.Devices) < 2 {
+			continue
+		}
+		if n.Link = linkOf(p, n.Devices); n.Link != "" {
+			continue
+		}
+		if err := assumeInside(p, n); err != nil {
+			return c, err
+		}
+	}
+	if len(out.Nodes) < 2 || out.Network != "" {
+		return out, nil
+	}
+	out.Network = NetworkLink
+	return out, assumeNetwork(p, out)
+}
+
+// assumeInside makes up the link between the devices of a node: like devices
+// have their own, unlike ones share their host's bus.
+func assumeInside(p *costmodel.Profile, n *costmodel.Node) error {
+	class, of := HostBusLink, func(s op.Sheet) float64 { return s.HostPerS }
+	if len(models(n.Devices)) == 1 {
+		class, of = DeviceLink, func(s op.Sheet) float64 { return max(s.LinkPerS, s.HostPerS) }
+	}
+	rate, err := slowest(p, n.Devices, "--link", of)
+	if err != nil {
+		return err
+	}
+	n.Link = class
+	wire{class, n.Devices, 1, busLatency, rate, rate}.assume(p)
+	return nil
+}
+
+func ranksOf(members []op.Member) int { return op.GroupType{Members: members}.Ranks() }
+
+// linkOf is the link class that most groups of these GPU models were measured
+// on; "" where there is none.
+func linkOf(p *costmodel.Profile, members []op.Member) string {
+	count := map[string]int{}
+	best := ""
+	for _, g := range p.Groups {
+		if g.Nodes == 1 && slices.Equal(models(g.Members), models(members)) {
+			count[g.Link]++
+			if best == "" || cmp.Or(cmp.Compare(count[g.Link], count[best]), cmp.Compare(best, g.Link)) > 0 {
+				best = g.Link
+			}
+		}
+	}
+	return best
+}
+
+// slowest is the least rate that the datasheets of members give.
+func slowest(p *costmodel.Profile, members []op.Member, flag string, rate func(op.Sheet) float64) (float64, error) {
+	least := math.Inf(1)
+	for _, m := range members {
+		at := slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == m.Device })
+		if at < 0 || rate(p.Devices[at].Sheet) == 0 {
+			return 0, fmt.Errorf("no link between %s and others was measured, and its datasheet names no rate; name a link class of the profile with %s", m.Device, flag)
+		}
+		least = min(least, rate(p.Devices[at].Sheet))
+	}
+	return least, nil
+}
+
+// assumeNetwork makes up the links between nodes. A hop crosses one adapter, and
+// so does each rank's share of an all-to-all. Other collectives leave a node
+// through all its adapters at once, as far as the links inside it go.
+func assumeNetwork(p *costmodel.Profile, c costmodel.Cluster) error {
+	var all []op.Member
+	together := math.Inf(1)
+	for _, n := range c.Nodes {
+		net, err := slowest(p, n.Devices, "--network", func(s op.Sheet) float64 { return s.NetPerS })
+		if err != nil {
+			return err
+		}
+		inside, err := slowest(p, n.Devices, "--network", func(s op.Sheet) float64 { return max(s.LinkPerS, s.NetPerS) })
+		if err != nil {
+			return err
+		}
+		together = min(together, inside, net*float64(ranksOf(n.Devices)))
+		all = append(all, n.Devices...)
+	}
+	all = merged(all)
+	one, err := slowest(p, all, "--network", func(s op.Sheet) float64 { return s.NetPerS })
+	if err != nil {
+		return err
+	}
+	wire{NetworkLink, all, len(c.Nodes), netLatency, one, max(one, together)}.assume(p)
+	return nil
+}
+
+// merged adds the counts of equal device types up, in order of appearance.
+func merged(members []op.Member) []op.Member {
+	var out []op.Member
+	for _, m := range members {
+		at := slices.IndexFunc(out, func(o op.Member) bool { return o.Device == m.Device })
+		if at < 0 {
+			out = append(out, m)
+			continue
+		}
+		out[at].Count += m.Count
+	}
+	return out
+}
+
+// wire is a link nobody measured.
+type wire struct {
+	class    string
+	members  []op.Member
+	nodes    int
+	latency  float64 // of a hop
+	one, all float64 // bytes/s of a port, alone and where all of a node's serve one ring
+}
+
+// assume adds the group and its laws: the levels of a tree one after another, up
+// and down in an all_reduce, and the bytes of the busiest port at sheetShare of
+// the rate.
+func (w wire) assume(p *costmodel.Profile) {
+	g := op.NewGroupType(w.members, w.nodes, w.class)
+	if slices.ContainsFunc(p.Groups, func(o op.GroupType) bool { return o.Name == g.Name }) {
+		return
+	}
+	p.Groups = append(p.Groups, g)
+	levels := math.Ceil(math.Log2(float64(g.Ranks())))
+	for _, k := range stepCollectives() {
+		hops, rate := levels, w.all
+		switch k {
+		case op.KindSendRecv, op.KindAllToAll, op.KindAllToAllV:
+			hops, rate = 1, w.one
+		case op.KindAllReduce:
+			hops = 2 * levels
+		}
+		p.Laws = append(p.Laws, costmodel.Law{
+			Op: k, Group: g.Name, Curve: sheetLine(hops*w.latency, sheetShare*rate), Range: anywhere(k),
+			Spread:  costmodel.Spread{Lo: 1 / aLink, Hi: aLink},
+			Assumed: fmt.Sprintf("not measured: %.0f %% of the slowest datasheet rate of its members (%.3g GB/s) and %.0f us a level of its tree", 100*sheetShare, rate/1e9, 1e6*w.latency),
+		})
+	}
+}

@@ -1,0 +1,79 @@
+package fit
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+)
+
+// mostFalls bounds what is left between the nodes, where the core may rise less
+// than at the nodes for which the correction was bent: one pair in so many may
+// fall, and by so much log time.
+type mostFalls struct {
+	share float64
+	fall  float64
+}
+
+// check demands that no pair of nodes falls, and that of the pairs between them
+// hardly any does.
+func (m mostFalls) check(t *testing.T, name string, between, nodes fallen) {
+	t.Helper()
+	t.Logf("%s: between nodes %s; at nodes %s", name, &between, &nodes)
+	if nodes.falls > 0 {
+		t.Errorf("%s: at the nodes: %s", name, &nodes)
+	}
+	if between.tried < 1000 || nodes.tried < 500 {
+		t.Errorf("%s: only %d and %d pairs were tried", name, between.tried, nodes.tried)
+	}
+	if float64(between.falls) > m.share*float64(between.tried) || between.most > m.fall {
+		t.Errorf("%s: between the nodes: %s", name, &between)
+	}
+}
+
+// More tokens, batch or heads never predict less time at the nodes of a learnt
+// law unless it splits keys differently, and hardly ever between them.
+func TestAttentionLawsRise(t *testing.T) {
+	dev := coreDevice()
+	for seed := range uint64(2) {
+		law := mustCorrect(t, dev, inventedAttention(dev, 600, seed))
+		between, nodes := attentionFalls(law, 4000, seed)
+		mostFalls{share: 0.005, fall: 0.03}.check(t, "invented attention", between, nodes)
+	}
+}
+
+// More rows of a product never predict less time outside the stretches on which
+// the law states a change of kernel, and the one that there is, is stated.
+func TestGEMMLawsRise(t *testing.T) {
+	law := mustCorrect(t, coreDevice(), inventedGEMM(coreDevice(), 1000, 1))
+	between, nodes := gemmFalls(law, 8000, 1)
+	mostFalls{share: 0.05, fall: 0.01}.check(t, "invented gemm", between, nodes)
+	if !slices.ContainsFunc(law.Correction.Switches, func(s costmodel.Switch) bool { return s.Axis == "m" && s.From <= 1024 && s.To > 1024 && s.Fall > 0.1 }) {
+		t.Errorf("beyond 1,024 rows the kernel is a fifth faster; stated is %+v", law.Correction.Switches)
+	}
+}
+
+// The same for tables of others' recordings.
+func TestLawsOfRecordingsRise(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits laws of thousands of points")
+	}
+	for pattern, want := range map[string]string{
+		"aiconfigurator/h100_sxm/context_attention_sglang.csv": "d128",
+		"aiconfigurator/a100_sxm/gemm_*.csv":                   "bf16",
+	} {
+		all := slices.DeleteFunc(tables(t, pattern), func(r recorded) bool { return !strings.Contains(r.name, want) || len(r.points) < 1000 })
+		if len(all) == 0 {
+			t.Fatalf("%s: no table of %s", pattern, want)
+		}
+		law := mustCorrect(t, all[0].device, all[0].points)
+		if law.GEMM != nil {
+			between, nodes := gemmFalls(law, 10000, 1)
+			mostFalls{share: 0.15, fall: 0.01}.check(t, all[0].name, between, nodes)
+			continue
+		}
+		between, nodes := attentionFalls(law, 6000, 1)
+		mostFalls{share: 0.005, fall: 0.15}.check(t, all[0].name, between, nodes)
+	}
+}

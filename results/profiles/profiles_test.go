@@ -1,0 +1,147 @@
+package profiles
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// mostBytes is what a fitted profile may take.
+const mostBytes = 200_000
+
+// Each reference is small, says whose measurements it rests on, and has every
+// law that a plan on its GPU model asks for.
+func TestEveryReferenceCanBePlannedWith(t *testing.T) {
+	notice, err := os.ReadFile("NOTICE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := All()
+	if len(all) < 6 {
+		t.Fatalf("%d references, want one for each of six GPU types", len(all))
+	}
+	for _, r := range all {
+		data, err := files.ReadFile(r.Name + suffix)
+		if err != nil || len(data) > mostBytes {
+			t.Errorf("%s: %d bytes, %v; want at most %d", r.Name, len(data), err, mostBytes)
+		}
+		if len(r.Profile.Origins) == 0 || len(r.Profile.Warnings) == 0 {
+			t.Errorf("%s: names no origin, or not what was left out", r.Name)
+		}
+		for _, o := range r.Profile.Origins {
+			if !strings.Contains(string(notice), o.Commit) || !strings.Contains(string(notice), o.Repository) {
+				t.Errorf("%s: NOTICE lacks %s at %s", r.Name, o.Repository, o.Commit)
+			}
+		}
+		plannable(t, r)
+	}
+}
+
+// plannable asks for what a step of a model with heads of 64 or 128 elements is
+// charged, alone and in a ring of eight.
+func plannable(t *testing.T, r Reference) {
+	device, err := r.Profile.DeviceFor(r.Name)
+	if err != nil {
+		t.Fatalf("%s %v", r.Name, err)
+	}
+	q := costmodel.NewPredictor(r.Profile)
+	for _, s := range stepShapes() {
+		e, err := q.Time(device, s)
+		if err != nil || !(e.Lo > 0 && e.Lo < e.Mid && e.Mid < e.Hi) {
+			t.Errorf("%s: %s %s: %+v, %v", r.Name, s.Kind(), s.Variant(), e, err)
+		}
+	}
+	link := r.Profile.Groups[0].Link
+	for _, k := range []op.Kind{op.KindSendRecv, op.KindAllGather, op.KindReduceScatter, op.KindAllReduce, op.KindAllToAll, op.KindAllToAllV} {
+		law, _, err := q.Over(link, k, []op.Member{{Device: device, Count: 8}})
+		if err != nil {
+			t.Errorf("%s: %v", r.Name, err)
+			continue
+		}
+		if costmodel.ModelOf(r.Profile.Groups[slices.IndexFunc(r.Profile.Groups, func(g op.GroupType) bool { return g.Link == link })].Members[0].Device) != r.Name {
+			t.Errorf("%s: %s is answered by %s", r.Name, k, law.Group)
+		}
+	}
+}
+
+func stepShapes() []op.Shape {
+	var all []op.Shape
+	for _, dim := range []int{64, 128} {
+		for _, m := range []op.Mask{op.Full, op.Diag} {
+			a := op.Attention{Mask: m, QLen: 8192, KVLen: 8192, QHeads: 32, KVHeads: 8, HeadDim: dim, DType: op.BF16}
+			all = append(all, op.AttnFwd{Attention: a}, op.AttnBwd{Attention: a})
+		}
+	}
+	for _, p := range []op.Pass{op.Forward, op.DGrad, op.WGrad} {
+		all = append(all, op.GEMM{Pass: p, M: 4096, N: 4096, K: 4096, DType: op.BF16})
+	}
+	rows := op.Rowwise{Tokens: 4096, Width: 4096, DType: op.BF16}
+	loss := op.Rowwise{Tokens: 1024, Width: 32000, DType: op.F32}
+	return append(all, op.Norm{Rowwise: rows}, op.Rope{Rowwise: rows}, op.SwiGLU{Rowwise: rows}, op.CEChunk{Rowwise: loss},
+		op.LSEMerge{Tokens: 4096, QHeads: 32, HeadDim: 128}, op.AdamW{Params: 1 << 28},
+		op.H2D{Copy: op.Copy{Bytes: 1 << 24, Pinned: true}}, op.D2H{Copy: op.Copy{Bytes: 1 << 24, Pinned: true}})
+}
+
+// No law, measured or assumed, computes or streams faster than the datasheet.
+func TestNoReferenceBeatsItsDatasheet(t *testing.T) {
+	for _, r := range All() {
+		device, err := r.Profile.DeviceFor(r.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := costmodel.NewPredictor(r.Profile)
+		d, err := q.Device(device)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range stepShapes() {
+			e, err := q.Time(device, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rate := float64(s.Work().FLOPs) / float64(e.Mid); rate > d.Sheet.BF16PerS {
+				t.Errorf("%s: %s %s at %.3g FLOP/s, the datasheet's peak is %.3g", r.Name, s.Kind(), s.Variant(), rate, d.Sheet.BF16PerS)
+			}
+		}
+	}
+}
+
+func TestLookup(t *testing.T) {
+	for _, name := range []string{"h100_sxm", "h100_sxm/trtllm-1.0"} {
+		if r, err := Lookup(name); err != nil || r.Name != "h100_sxm" {
+			t.Errorf("%s: %s, %v", name, r.Name, err)
+		}
+	}
+	for name, want := range map[string]string{"h100_smx": `did you mean "h100_sxm"?`, "abacus": "there are a100_sxm, b200_sxm", "": "there are a100_sxm"} {
+		if _, err := Lookup(name); err == nil || !strings.Contains(err.Error(), want) || name == "abacus" && strings.Contains(err.Error(), "did you mean") {
+			t.Errorf("%q: %v, want %q", name, err, want)
+		}
+	}
+}
+
+// Merged profiles are valid, keep every law, and leave the embedded ones alone.
+func TestMerge(t *testing.T) {
+	all := All()
+	laws := 0
+	for _, r := range all {
+		laws += len(r.Profile.Laws)
+	}
+	p := Merge(all)
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Laws) != laws || len(p.Inputs) != len(all) {
+		t.Errorf("%d laws, %d inputs, want %d and %d", len(p.Laws), len(p.Inputs), laws, len(all))
+	}
+	p.Laws[0].Op = "changed"
+	p.Groups = append(p.Groups[:0], p.Groups[1:]...)
+	for _, r := range All() {
+		if err := r.Profile.Validate(); err != nil {
+			t.Errorf("%s changed with the merged one: %v", r.Name, err)
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package results
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/results/profiles"
+)
+
+// ReferenceSummary is what a list of reference profiles says of one.
+type ReferenceSummary struct {
+	Name     string             `json:"name"` // of the GPU model
+	Devices  []string           `json:"device_types"`
+	Measured []string           `json:"measured_ops"`
+	Assumed  []string           `json:"assumed_ops"`
+	Median   float64            `json:"held_out_median"` // worst law's of attention and GEMM, |log(measured/predicted)|
+	P90      float64            `json:"held_out_p90"`
+	Points   int                `json:"held_out_points"`
+	Origins  []costmodel.Origin `json:"origins"`
+}
+
+// SummariseReferences sums reference profiles up.
+func SummariseReferences(refs []profiles.Reference) []ReferenceSummary {
+	var all []ReferenceSummary
+	for _, r := range refs {
+		s := ReferenceSummary{Name: r.Name, Origins: r.Profile.Origins}
+		for _, d := range r.Profile.Devices {
+			s.Devices = append(s.Devices, d.Name)
+		}
+		for i := range r.Profile.Laws {
+			s.add(&r.Profile.Laws[i])
+		}
+		slices.Sort(s.Assumed)
+		all = append(all, s)
+	}
+	return all
+}
+
+func (s *ReferenceSummary) add(l *costmodel.Law) {
+	name := string(l.Op)
+	for _, part := range []string{string(l.Variant.Mask), string(l.Variant.Pass)} {
+		if part != "" {
+			name += " " + part
+		}
+	}
+	list := &s.Measured
+	if l.Assumed != "" {
+		list = &s.Assumed
+	}
+	if !slices.Contains(*list, name) {
+		*list = append(*list, name)
+	}
+	if l.Held.Points > 0 && (l.Attention != nil || l.GEMM != nil) {
+		s.Points += l.Held.Points
+		s.Median, s.P90 = max(s.Median, l.Held.Median), max(s.P90, l.Held.P90)
+	}
+}
+
+// References lists the reference profiles: what was measured of each, what is
+// assumed, how far its laws were off on points set aside, and whose
+// measurements they are.
+func References(w io.Writer, refs []ReferenceSummary) error {
+	p := &printer{w: w}
+	p.para("", "reference profiles: fitted to what others measured; solve uses them where no --profile is given. Calibrate your own cluster to replace them.")
+	t := newTable(column{title: "GPU", most: 12}, column{title: "software", most: 18}, column{title: "measured", most: 26}, column{title: "assumed", most: 26},
+		column{title: "held-out error\nmedian, p90", number: true})
+	for _, r := range refs {
+		var stacks []string
+		for _, d := range r.Devices {
+			stacks = append(stacks, strings.TrimPrefix(d, r.Name+"/"))
+		}
+		t.row(r.Name, strings.Join(stacks, ", "), strings.Join(r.Measured, ", "), strings.Join(r.Assumed, ", "),
+			fmt.Sprintf("%s, %s", percent(r.Median, r.Points), percent(r.P90, r.Points)))
+	}
+	p.printf("\n")
+	t.render(p)
+	p.para("", "errors are |log(measured / predicted)| of points set aside before the fit, of the worst law of attention and matrix products; an op in both columns was measured in another precision, head dimension or group")
+	p.printf("\n")
+	for _, o := range originsOf(refs) {
+		p.para("measured by ", fmt.Sprintf("%s: %s at %.12s, %s", o.Title, o.Repository, o.Commit, o.Licence))
+	}
+	return p.err
+}
+
+// originsOf lists the origins of all references, each once.
+func originsOf(refs []ReferenceSummary) []costmodel.Origin {
+	var all []costmodel.Origin
+	for _, r := range refs {
+		for _, o := range r.Origins {
+			if !slices.Contains(all, o) {
+				all = append(all, o)
+			}
+		}
+	}
+	return all
+}
+
+// assumedMark is the footnote of a law that nobody measured.
+func assumedMark(n *notes, l *costmodel.Law) string {
+	return n.mark(fmt.Sprintf("assumed, with an interval of %s to %s of the time: %s", units.Percent(l.Spread.Lo), units.Percent(l.Spread.Hi), l.Assumed))
+}
