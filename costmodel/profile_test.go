@@ -37,7 +37,7 @@ func TestProfileValidate(t *testing.T) {
 		"wrong form":     {func(p *Profile) { byOp(p, op.KindNorm).Linear = &Linear{Parallel: 1} }, "linear, curve"},
 		"spread":         {func(p *Profile) { p.Laws[0].Spread.Lo = 0 }, "spread: [0, 1.1]"},
 		"spread nan":     {func(p *Profile) { p.Laws[0].Spread.Hi = math.NaN() }, "spread"},
-		"axes":           {func(p *Profile) { p.Laws[0].Range = p.Laws[0].Range[1:] }, "range: 3 axes"},
+		"axes":           {func(p *Profile) { p.Laws[0].Range = p.Laws[0].Range[2:] }, "range: 3 axes"},
 		"axis":           {func(p *Profile) { p.Laws[0].Range[0].Axis = "kv_len" }, `range[0].axis: "kv_len": want "q_len"`},
 		"range":          {func(p *Profile) { p.Laws[0].Range[0].Min = 0 }, "range[0]: q_len from 0"},
 		"parallel":       {func(p *Profile) { p.Laws[0].Linear.Parallel = 0 }, "linear.parallel: 0"},
