@@ -153,12 +153,27 @@ type AttentionCoefficient struct {
 // Coefficients lists the fitted numbers; writing through them changes the core.
 func (c *AttentionCore) Coefficients() []AttentionCoefficient {
 	return []AttentionCoefficient{
-		{"tile_s", &c.Tile, 0}, {"task_s", &c.Task, 0}, {"alone_ratio", &c.Alone, 0}, {"start_s", &c.Start, 0}, {"tail_ratio", &c.Tail, 0},
-		{"launch_s", &c.Launch, 0}, {"merge_s", &c.Merge, 0}, {"overlap_norm", &c.Overlap, 1},
-		{"s_per_byte", &c.Byte, 0}, {"cached_ratio", &c.Cached, 0}, {"cache_bytes", &c.Cache, 0},
-		{"traffic_ratio", &c.Traffic, 0}, {"stream_ratio", &c.Stream, 0}, {"memory_norm", &c.Memory, 1},
-		{"side_launch_s", &c.SideLaunch, 0}, {"side_kv_ratio", &c.SideKV, 0}, {"side_q_ratio", &c.SideQ, 0}, {"side_token_s", &c.SideToken, 0},
-		{"slow_ratio", &c.Slow, 0}, {"slow_at_s", &c.SlowAt, 0}, {"slow_norm", &c.SlowNorm, 0},
+		{"tile_s", &c.Tile, 0},
+		{"task_s", &c.Task, 0},
+		{"alone_ratio", &c.Alone, 0},
+		{"start_s", &c.Start, 0},
+		{"tail_ratio", &c.Tail, 0},
+		{"launch_s", &c.Launch, 0},
+		{"merge_s", &c.Merge, 0},
+		{"overlap_norm", &c.Overlap, 1},
+		{"s_per_byte", &c.Byte, 0},
+		{"cached_ratio", &c.Cached, 0},
+		{"cache_bytes", &c.Cache, 0},
+		{"traffic_ratio", &c.Traffic, 0},
+		{"stream_ratio", &c.Stream, 0},
+		{"memory_norm", &c.Memory, 1},
+		{"side_launch_s", &c.SideLaunch, 0},
+		{"side_kv_ratio", &c.SideKV, 0},
+		{"side_q_ratio", &c.SideQ, 0},
+		{"side_token_s", &c.SideToken, 0},
+		{"slow_ratio", &c.Slow, 0},
+		{"slow_at_s", &c.SlowAt, 0},
+		{"slow_norm", &c.SlowNorm, 0},
 	}
 }
 

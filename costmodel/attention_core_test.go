@@ -136,8 +136,14 @@ func TestAttentionGeometryCountsTiles(t *testing.T) {
 // A few tasks are split as far as fills the units, and only as far as needed.
 func TestSplitsFillTheUnits(t *testing.T) {
 	for _, c := range []struct{ tasks, steps, units, want float64 }{
-		{132, 100, 132, 1}, {106, 100, 132, 1}, {64, 4, 132, 1},
-		{1, 200, 132, 109}, {66, 64, 132, 2}, {48, 48, 132, 5}, {10, 6, 132, 6}, {100, 100, 132, 5},
+		{132, 100, 132, 1},
+		{106, 100, 132, 1},
+		{64, 4, 132, 1},
+		{1, 200, 132, 109},
+		{66, 64, 132, 2},
+		{48, 48, 132, 5},
+		{10, 6, 132, 6},
+		{100, 100, 132, 5},
 	} {
 		if got := splits(c.tasks, c.steps, c.units); got != c.want {
 			t.Errorf("%v tasks of %v steps on %v units: %v splits, want %v", c.tasks, c.steps, c.units, got, c.want)

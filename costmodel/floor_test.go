@@ -84,8 +84,10 @@ func TestFloorPerTokenIsBelowEveryProduct(t *testing.T) {
 		if rapid.Bool().Draw(t, "corrected") {
 			law.Correction = drawCorrection(t, 0, "m", rapid.SampledFrom([]string{"n", "weights", "tiles"}).Draw(t, "axis"))
 		}
-		g := op.GEMM{Pass: rapid.SampledFrom([]op.Pass{op.Forward, op.DGrad, op.WGrad}).Draw(t, "pass"), DType: law.GEMM.DType,
-			M: units.Tokens(size("most", 1<<17)), N: size("n", 1<<16), K: size("k", 1<<16)}
+		g := op.GEMM{
+			Pass: rapid.SampledFrom([]op.Pass{op.Forward, op.DGrad, op.WGrad}).Draw(t, "pass"), DType: law.GEMM.DType,
+			M: units.Tokens(size("most", 1<<17)), N: size("n", 1<<16), K: size("k", 1<<16),
+		}
 		most := g.M
 		floor := law.FloorPerToken(g)
 		for range 20 {

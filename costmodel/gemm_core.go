@@ -93,8 +93,22 @@ func allGEMMSplits() gemmSplits { return gemmSplits{1, 2, 3, 4, 6, 8, 12, 16, 24
 func GEMMTiles() []GEMMTile {
 	var menu []GEMMTile
 	for _, t := range [][2]float64{
-		{256, 128}, {128, 256}, {256, 256}, {128, 128}, {128, 64}, {64, 128}, {64, 256}, {256, 64},
-		{64, 64}, {32, 128}, {32, 64}, {16, 64}, {16, 128}, {128, 32}, {256, 32}, {64, 32},
+		{256, 128},
+		{128, 256},
+		{256, 256},
+		{128, 128},
+		{128, 64},
+		{64, 128},
+		{64, 256},
+		{256, 64},
+		{64, 64},
+		{32, 128},
+		{32, 64},
+		{16, 64},
+		{16, 128},
+		{128, 32},
+		{256, 32},
+		{64, 32},
 	} {
 		menu = append(menu, GEMMTile{Rows: t[0], Cols: t[1], Rate: 1, Crowd: 1})
 	}
@@ -142,13 +156,27 @@ type GEMMCoef struct {
 // Coefs lists the core's coefficients, all positive.
 func (c *GEMMCore) Coefs() []GEMMCoef {
 	all := []GEMMCoef{
-		{"l2_bytes", &c.L2}, {"flops_per_s", &c.PerS}, {"memory_bytes_per_s", &c.MemPerS},
-		{"launch_s", &c.Launch}, {"step_s", &c.Step}, {"load_s_per_byte", &c.Load},
-		{"tile_s", &c.Tile}, {"store_s_per_byte", &c.Store}, {"crowd_waves", &c.Crowd},
-		{"split_s", &c.SplitS}, {"split_s_per_byte", &c.SplitByte},
-		{"sharpness", &c.Sharp}, {"cached_odds", &c.Cached}, {"weight_copies", &c.Copies}, {"reload", &c.Reload},
-		{"cast_s_per_byte", &c.Cast}, {"power", &c.Power}, {"power_s", &c.PowerS},
-		{"vector_launch_s", &c.VLaunch}, {"vector_bytes_per_s", &c.VPerS}, {"whole_odds", &c.Whole},
+		{"l2_bytes", &c.L2},
+		{"flops_per_s", &c.PerS},
+		{"memory_bytes_per_s", &c.MemPerS},
+		{"launch_s", &c.Launch},
+		{"step_s", &c.Step},
+		{"load_s_per_byte", &c.Load},
+		{"tile_s", &c.Tile},
+		{"store_s_per_byte", &c.Store},
+		{"crowd_waves", &c.Crowd},
+		{"split_s", &c.SplitS},
+		{"split_s_per_byte", &c.SplitByte},
+		{"sharpness", &c.Sharp},
+		{"cached_odds", &c.Cached},
+		{"weight_copies", &c.Copies},
+		{"reload", &c.Reload},
+		{"cast_s_per_byte", &c.Cast},
+		{"power", &c.Power},
+		{"power_s", &c.PowerS},
+		{"vector_launch_s", &c.VLaunch},
+		{"vector_bytes_per_s", &c.VPerS},
+		{"whole_odds", &c.Whole},
 	}
 	for i := range c.Tiles {
 		t := &c.Tiles[i]

@@ -16,8 +16,11 @@ func stacked() *Profile {
 		p.Devices = append(p.Devices, op.DeviceType{Name: name, Fingerprint: "00", Parallel: 1})
 	}
 	p.Laws = []Law{
-		{Op: op.KindAttnFwd, Device: "big/engine-1"}, {Op: op.KindGEMM, Device: "big/engine-1"},
-		{Op: op.KindAttnFwd, Device: "big/engine-2"}, {Op: op.KindGEMM, Device: "small/engine-1"}, {Op: op.KindAttnFwd, Device: "small/engine-1"},
+		{Op: op.KindAttnFwd, Device: "big/engine-1"},
+		{Op: op.KindGEMM, Device: "big/engine-1"},
+		{Op: op.KindAttnFwd, Device: "big/engine-2"},
+		{Op: op.KindGEMM, Device: "small/engine-1"},
+		{Op: op.KindAttnFwd, Device: "small/engine-1"},
 	}
 	for i, m := range []op.Member{{Device: "small/net-1", Count: 4}, {Device: "big/net-1", Count: 4}, {Device: "big/net-2", Count: 2}} {
 		g := op.NewGroupType([]op.Member{m}, 1, "wire")

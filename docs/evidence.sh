@@ -23,6 +23,13 @@ if bash docs/torch.sh; then
   cat $out/check.txt
   go test -run '^$' -bench Torch -benchtime 2s -count 6 ./profile/backend/torch > results/evidence/bench/torch.txt
 fi
+
+# The laws of GPUs on others' recordings, where they are there.
+if [ -d "${EVENKEEL_DATA:-../shared/data}/recorded" ]; then
+  bash docs/accuracy.sh
+else
+  echo "SKIPPED: results/evidence/accuracy needs others' recordings; set EVENKEEL_DATA to their folder"
+fi
 go test -run '^$' -bench 'Fit10k|Solve|Read1M|Simulate' -benchmem -count 6 ./fit ./solver ./profile ./costmodel > results/evidence/bench/bench.txt
 go tool -modfile=tools/go.mod benchstat results/evidence/bench/bench.txt > results/evidence/bench/benchstat.txt
 cat results/evidence/bench/benchstat.txt

@@ -34,8 +34,10 @@ func measuredOnly(models ...string) *costmodel.Profile {
 			g := op.NewGroupType([]op.Member{{Device: m + "/net", Count: n}}, 1, "nvlink")
 			p.Groups = append(p.Groups, g)
 			for _, k := range []op.Kind{op.KindAllReduce, op.KindAllGather, op.KindReduceScatter} {
-				p.Laws = append(p.Laws, costmodel.Law{Op: k, Variant: op.Variant{DType: op.F16}, Group: g.Name, Curve: sheetLine(1e-5*float64(n), 3e11),
-					Range: []costmodel.AxisRange{{Axis: "bytes", Min: 512, Max: 1 << 29}}, Spread: costmodel.Spread{Lo: 0.9, Hi: 1.1}})
+				p.Laws = append(p.Laws, costmodel.Law{
+					Op: k, Variant: op.Variant{DType: op.F16}, Group: g.Name, Curve: sheetLine(1e-5*float64(n), 3e11),
+					Range: []costmodel.AxisRange{{Axis: "bytes", Min: 512, Max: 1 << 29}}, Spread: costmodel.Spread{Lo: 0.9, Hi: 1.1},
+				})
 			}
 		}
 	}

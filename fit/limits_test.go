@@ -81,9 +81,17 @@ func TestPatterns(t *testing.T) {
 		pattern, name string
 		want          bool
 	}{
-		{"cpu:1", "cpu:1", true}, {"cpu:1", "cpu:12", false}, {"*", "", true}, {"*cpu:*", "2 cpu:1 over unix_socket", true},
-		{"*cpu:*", "h100_sxm", false}, {"a*b*c", "a/x/b/c", true}, {"a*b*c", "acb", false}, {"*pcie*", "pcie_gen5", true},
-		{"ab*ba", "aba", false}, {"*b", "ab", true}, {"a*", "ba", false},
+		{"cpu:1", "cpu:1", true},
+		{"cpu:1", "cpu:12", false},
+		{"*", "", true},
+		{"*cpu:*", "2 cpu:1 over unix_socket", true},
+		{"*cpu:*", "h100_sxm", false},
+		{"a*b*c", "a/x/b/c", true},
+		{"a*b*c", "acb", false},
+		{"*pcie*", "pcie_gen5", true},
+		{"ab*ba", "aba", false},
+		{"*b", "ab", true},
+		{"a*", "ba", false},
 	} {
 		if got := like(c.pattern, c.name); got != c.want {
 			t.Errorf("like(%q, %q) = %v", c.pattern, c.name, got)

@@ -2,8 +2,8 @@ package fit
 
 import (
 	"errors"
+	"fmt"
 	"math"
-	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
@@ -17,16 +17,15 @@ type simple struct {
 
 // simpler lists what is compared with the law of an op.
 func simpler(dev op.DeviceType, k op.Kind, points []Point) []simple {
-	table := simple{"log-log table", interpolated}
 	switch FamilyOf(k) {
 	case FamilyAttention, FamilyGEMM:
 		all := []simple{fitted(linearForm("a + b FLOPs", 1, []int{0, 1}))}
 		if dev.Sheet.MemoryPerS > 0 {
 			all = append(all, roofline(dev))
 		}
-		return append(all, table)
+		return append(all, simple{tableForm, interpolated})
 	}
-	return []simple{fitted(curveForms()[0]), table}
+	return []simple{fitted(curveForms()[0]), {tableForm, sizeTable}}
 }
 
 func fitted(f form) simple {
@@ -48,88 +47,29 @@ func roofline(dev op.DeviceType) simple {
 			launch = min(launch, p.Seconds)
 		}
 		peak := dev.Sheet.PeakPerS(points[0].Shape.Variant().DType)
-		best, least := func(op.Shape) float64 { return launch }, math.Inf(1)
+		if !(peak > 0) {
+			return nil, fmt.Errorf("%s: its datasheet has no peak rate of these numbers", dev.Name)
+		}
+		works := make([]op.Work, len(points))
+		for i, p := range points {
+			works[i] = p.Shape.Work()
+		}
+		predict := func(w op.Work, compute, memory float64) float64 {
+			return launch + max(float64(w.FLOPs)/(compute*peak), float64(w.Bytes())/(memory*dev.Sheet.MemoryPerS))
+		}
+		var compute, memory float64
+		least := math.Inf(1)
 		for c := 0.05; c <= 1; c += 0.05 {
 			for b := 0.1; b <= 1.01; b += 0.1 {
-				predict := func(s op.Shape) float64 {
-					w := s.Work()
-					return launch + max(float64(w.FLOPs)/(c*peak), float64(w.Bytes())/(b*dev.Sheet.MemoryPerS))
-				}
 				loss := 0.0
-				for _, p := range points {
-					loss += math.Abs(math.Log(predict(p.Shape) / p.Seconds))
+				for i, p := range points {
+					loss += math.Abs(math.Log(predict(works[i], c, b) / p.Seconds))
 				}
 				if loss < least {
-					best, least = predict, loss
+					compute, memory, least = c, b, loss
 				}
 			}
 		}
-		return best, nil
+		return func(s op.Shape) float64 { return predict(s.Work(), compute, memory) }, nil
 	}}
-}
-
-// interpolated is the table that most tools carry: log time between the nearest
-// measured shapes, weighted by the inverse square of their distance in octaves,
-// beyond the table at the nearest shape's rate of work.
-func interpolated(points []Point) (func(op.Shape) float64, error) {
-	if len(points) == 0 {
-		return nil, errors.New("no points")
-	}
-	places := make([][]float64, len(points))
-	for i, p := range points {
-		places[i] = octaves(p.Shape)
-	}
-	return func(s op.Shape) float64 {
-		const nearest = 4
-		x := octaves(s)
-		type hit struct {
-			d float64
-			i int
-		}
-		var hits []hit
-		for i, y := range places {
-			d := 0.0
-			for a := range x {
-				d += (x[a] - y[a]) * (x[a] - y[a])
-			}
-			if len(hits) < nearest || d < hits[len(hits)-1].d {
-				hits = append(hits, hit{d, i})
-				slices.SortFunc(hits, func(a, b hit) int {
-					if a.d != b.d {
-						if a.d < b.d {
-							return -1
-						}
-						return 1
-					}
-					return a.i - b.i
-				})
-				hits = hits[:min(len(hits), nearest)]
-			}
-		}
-		sum, weight := 0.0, 0.0
-		for _, h := range hits {
-			p := points[h.i]
-			w := 1 / (h.d + 1e-9)
-			sum += w * (math.Log(p.Seconds) + math.Log(size(s)/size(p.Shape)))
-			weight += w
-		}
-		return math.Exp(sum / weight)
-	}, nil
-}
-
-// size is the work that a table scales its times by.
-func size(s op.Shape) float64 {
-	if w := s.Work(); w.FLOPs > 0 {
-		return float64(w.FLOPs)
-	}
-	return float64(op.Volume(s))
-}
-
-func octaves(s op.Shape) []float64 {
-	at := s.(op.Located).Coords()
-	x := make([]float64, len(at))
-	for i, v := range at {
-		x[i] = math.Log2(max(v, 1))
-	}
-	return x
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // groupsOf measures all_reduce on groups of several sizes whose time is
@@ -55,10 +56,8 @@ func TestStudyOfRanks(t *testing.T) {
 // A size is held out in all its element types or in none, and about a quarter are.
 func TestHeldSizes(t *testing.T) {
 	held, all := 0, 0
-	for e := 0.0; e < 30; e += 0.05 {
-		m := op.Message{Group: 4, Bytes: 16 * 1 << 0}
-		m.Bytes = 16 * (m.Bytes/16 + 1)
-		m.Bytes = m.Bytes*0 + 16*bytesOf(e)
+	for e := 6.0; e < 30; e += 0.04 {
+		m := op.Message{Group: 4, Bytes: units.Bytes(16 * math.Round(math.Exp2(e)))}
 		a := heldSize(Point{Shape: op.OfMessage(op.KindAllGather, m)})
 		m.DType = op.I8
 		if b := heldSize(Point{Shape: op.OfMessage(op.KindAllGather, m)}); a != b {
@@ -70,5 +69,35 @@ func TestHeldSizes(t *testing.T) {
 	}
 	if share := float64(held) / float64(all); math.Abs(share-0.25) > 0.06 {
 		t.Errorf("%.0f %% of the sizes are held out", 100*share)
+	}
+}
+
+// A band's share is that of its points alone, and every held-out point is in one.
+func TestStudyBands(t *testing.T) {
+	splits, err := SplitsNamed("interp,longer")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := Study(groupsOf(2, 4), splits, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := 0
+	for _, r := range rows {
+		held, in := 0, 0.0
+		for _, b := range r.Bands {
+			held, in = held+b.Held, in+b.Coverage*float64(b.Held)
+		}
+		switch {
+		case !r.Ours && len(r.Bands) > 0:
+			t.Errorf("%+v has bands", r)
+		case r.Ours && (held != r.Held || math.Abs(in/float64(held)-r.Coverage) > 1e-9):
+			t.Errorf("%d points in bands of %d, coverage %v of %v", held, r.Held, in/float64(held), r.Coverage)
+		case r.Ours:
+			ours++
+		}
+	}
+	if ours != 4 {
+		t.Errorf("%d laws, want 4", ours)
 	}
 }

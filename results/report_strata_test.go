@@ -24,16 +24,24 @@ func strataReport() *fit.Report {
 	long := fit.StratumBound{MAPE: 0.05, P95: 0.15, Bias: 0.03}
 	reason := "what long-context plans rest on"
 	r.Strata = []fit.CheckedStratum{
-		{Family: fit.FamilyAttention, On: "h100_sxm", Op: op.KindAttnFwd, Band: "4k-16k", Source: costmodel.Interpolated, Points: 60, Median: 0.01, MAPE: 0.013, P95: 0.04, Bias: -0.004, Coverage: 0.9,
-			Upper: &fit.StratumUpper{Median: 0.012, MAPE: 0.015, P95: 0.06, Bias: 0.008}, Floor: &fit.StratumFloor{Points: 60, MAPE: 0.004, P95: 0.01}, LimitID: "attention-long", Limit: long, Reason: reason, Verdict: fit.Pass},
-		{Family: fit.FamilyAttention, On: "h100_sxm", Op: op.KindAttnBwd, Band: ">=64k", Source: costmodel.Interpolated, Points: 44, Median: 0.06, MAPE: 0.071, P95: 0.2, Bias: 0.05, Coverage: 0.6,
+		{
+			Family: fit.FamilyAttention, On: "h100_sxm", Op: op.KindAttnFwd, Band: "4k-16k", Source: costmodel.Interpolated, Points: 60, Median: 0.01, MAPE: 0.013, P95: 0.04, Bias: -0.004, Coverage: 0.9,
+			Upper: &fit.StratumUpper{Median: 0.012, MAPE: 0.015, P95: 0.06, Bias: 0.008}, Floor: &fit.StratumFloor{Points: 60, MAPE: 0.004, P95: 0.01}, LimitID: "attention-long", Limit: long, Reason: reason, Verdict: fit.Pass,
+		},
+		{
+			Family: fit.FamilyAttention, On: "h100_sxm", Op: op.KindAttnBwd, Band: ">=64k", Source: costmodel.Interpolated, Points: 44, Median: 0.06, MAPE: 0.071, P95: 0.2, Bias: 0.05, Coverage: 0.6,
 			Upper: &fit.StratumUpper{Median: 0.08, MAPE: 0.09, P95: 0.24, Bias: 0.06}, LimitID: "attention-long", Limit: long, Reason: reason, Verdict: fit.Fail,
-			Broken: []string{"MAPE 7.10 %, upper bound 9.00 %, limit 5.00 %", "|bias| 5.00 %, upper bound 6.00 %, limit 3.00 %"}},
-		{Family: fit.FamilyAttention, On: "h100_sxm", Op: op.KindAttnBwd, Band: ">=64k", Source: costmodel.Interpolated, Part: true, Variant: op.Variant{Mask: op.Diag, HeadDim: 128, DType: op.BF16}, Points: 22, Median: 0.06, MAPE: 0.02, P95: 0.05, Bias: 0.01, Coverage: 0.9,
-			Upper: &fit.StratumUpper{Median: 0.02, MAPE: 0.03, P95: 0.08, Bias: 0.02}, LimitID: "attention-long", Limit: long, Reason: reason, Verdict: fit.Pass},
+			Broken: []string{"MAPE 7.10 %, upper bound 9.00 %, limit 5.00 %", "|bias| 5.00 %, upper bound 6.00 %, limit 3.00 %"},
+		},
+		{
+			Family: fit.FamilyAttention, On: "h100_sxm", Op: op.KindAttnBwd, Band: ">=64k", Source: costmodel.Interpolated, Part: true, Variant: op.Variant{Mask: op.Diag, HeadDim: 128, DType: op.BF16}, Points: 22, Median: 0.06, MAPE: 0.02, P95: 0.05, Bias: 0.01, Coverage: 0.9,
+			Upper: &fit.StratumUpper{Median: 0.02, MAPE: 0.03, P95: 0.08, Bias: 0.02}, LimitID: "attention-long", Limit: long, Reason: reason, Verdict: fit.Pass,
+		},
 		{Family: fit.FamilyAttention, On: "h100_sxm", Op: op.KindAttnFwd, Band: ">=64k", Source: costmodel.Extrapolated, Points: 4, Median: 0.1, MAPE: 0.1, P95: 0.2, Bias: 0.1, Coverage: 0.5, LimitID: "attention-beyond", Limit: long, Reason: "twice", Verdict: fit.Insufficient},
-		{Family: fit.FamilyCollective, On: "2 a100_sxm + 2 h100_sxm over nvlink on 2 nodes", Op: op.KindReduceScatter, Band: "64 KiB-1 MiB", Source: costmodel.Transferred, Points: 30, Median: 0.1, MAPE: 0.1, P95: 0.2, Bias: 0.1, Coverage: 0.5,
-			Upper: &fit.StratumUpper{Median: 0.2, MAPE: 0.3, P95: 0.8, Bias: 0.2}, Verdict: fit.Ungated},
+		{
+			Family: fit.FamilyCollective, On: "2 a100_sxm + 2 h100_sxm over nvlink on 2 nodes", Op: op.KindReduceScatter, Band: "64 KiB-1 MiB", Source: costmodel.Transferred, Points: 30, Median: 0.1, MAPE: 0.1, P95: 0.2, Bias: 0.1, Coverage: 0.5,
+			Upper: &fit.StratumUpper{Median: 0.2, MAPE: 0.3, P95: 0.8, Bias: 0.2}, Verdict: fit.Ungated,
+		},
 	}
 	for i := range 12 {
 		r.Strata = append(r.Strata, fit.CheckedStratum{Family: fit.FamilyGEMM, On: "b200_sxm", Op: op.KindGEMM, Band: "1-100 GFLOP", Source: costmodel.Interpolated, Points: 3 + i, MAPE: 0.01 * float64(i), P95: 0.1, LimitID: "gemm", Limit: fit.StratumBound{MAPE: 0.05}, Reason: "tiles", Verdict: fit.Insufficient})
@@ -49,9 +57,11 @@ func testDrift() *fit.DriftReport {
 		From: "last.rec.jsonl", To: "today.rec.jsonl", Runs: []string{"last.rec.jsonl", "between.rec.jsonl", "today.rec.jsonl"}, Limit: fit.DriftLimit, Verdict: fit.Drifted,
 		Environment: []fit.Difference{{Field: "gpu.stack", Was: "driver 570", Is: "driver 580"}, {Field: "machine.os", Is: "Linux 6.18"}},
 		Places: []fit.DriftPlace{
-			{On: "h100_sxm", Verdict: fit.Drifted, Why: "4 of 10 points moved by more than their noise and 3 %; 2 make a drift", Cause: fit.CauseClock, Canaries: true, Shared: 10, Moved: 4, Needed: 2, Shift: 0.051, Lo: 0.04, Hi: 0.06,
+			{
+				On: "h100_sxm", Verdict: fit.Drifted, Why: "4 of 10 points moved by more than their noise and 3 %; 2 make a drift", Cause: fit.CauseClock, Canaries: true, Shared: 10, Moved: 4, Needed: 2, Shift: 0.051, Lo: 0.04, Hi: 0.06,
 				Series: &fit.DriftSeries{Shifts: []float64{0.04, 0.051}, EWMA: 0.0237, CUSUMUp: 0.061},
-				Points: []fit.DriftPoint{{Op: op.KindGEMM, Shape: shape, Before: 1e-3, Now: 1.06e-3, Shift: 0.058, Noise: 0.004, Moved: true, Cycles: &cycles}}},
+				Points: []fit.DriftPoint{{Op: op.KindGEMM, Shape: shape, Before: 1e-3, Now: 1.06e-3, Shift: 0.058, Noise: 0.004, Moved: true, Cycles: &cycles}},
+			},
 			{On: "2 h100_sxm over nvlink", Verdict: fit.Ambiguous, Why: "1 of 50 points moved; 5 make a drift", Shared: 50, Moved: 1, Needed: 5, Shift: 0.002, Lo: -0.001, Hi: 0.004},
 			{On: "b200_sxm", Verdict: fit.Same, Why: "no point moved by more than its noise and 3 %", Canaries: true, Shared: 10, Needed: 2, Shift: -0.001, Lo: -0.004, Hi: 0.002},
 		},

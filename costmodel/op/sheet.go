@@ -40,8 +40,13 @@ func (s Sheet) Validate() error {
 		name  string
 		value float64
 	}{
-		{"bf16_flops_per_s", s.BF16PerS}, {"fp8_flops_per_s", s.FP8PerS}, {"memory_bytes_per_s", s.MemoryPerS}, {"l2_bytes", float64(s.L2)},
-		{"link_bytes_per_s", s.LinkPerS}, {"net_bytes_per_s", s.NetPerS}, {"host_bytes_per_s", s.HostPerS},
+		{"bf16_flops_per_s", s.BF16PerS},
+		{"fp8_flops_per_s", s.FP8PerS},
+		{"memory_bytes_per_s", s.MemoryPerS},
+		{"l2_bytes", float64(s.L2)},
+		{"link_bytes_per_s", s.LinkPerS},
+		{"net_bytes_per_s", s.NetPerS},
+		{"host_bytes_per_s", s.HostPerS},
 	} {
 		if !(f.value >= 0) || math.IsInf(f.value, 0) {
 			return fmt.Errorf("sheet.%s: %v: must not be negative", f.name, f.value)

@@ -394,13 +394,29 @@ func attentionKernel(name []byte) string {
 		return ""
 	}
 	for _, k := range []struct{ part, also, word string }{
-		{"compute_attn_ws", "", "fa3"}, {"FlashAttnFwdSm90", "", "fa3"}, {"FlashAttnBwdSm90", "", "fa3"},
-		{"FlashAttentionForwardSm", "", "fa4"}, {"FlashAttentionBackwardSm", "", "fa4"},
-		{"sdpa", "cudnn", "cudnn"}, {"sdpa", "", "sdpa"},
-		{"flash_fwd", "", "fa2"}, {"flash_bwd", "", "fa2"}, {"Flash_fwd", "", "fa2"}, {"Flash_bwd", "", "fa2"},
-		{"fmha_cutlass", "", "efficient"}, {"PyTorchMemEffAttention", "", "efficient"}, {"AttentionBackwardKernel", "", "efficient"},
-		{"fmha", "aiter", "aiter"}, {"FmhaFwd", "", "ck"}, {"FmhaBwd", "", "ck"}, {"fmha", "ck_tile", "ck"}, {"fmha", "", "fmha"},
-		{"attn_fwd", "", "aotriton"}, {"attn_bwd", "", "aotriton"}, {"bwd_kernel_dk_dv", "", "aotriton"}, {"bwd_kernel_dq", "", "aotriton"},
+		{"compute_attn_ws", "", "fa3"},
+		{"FlashAttnFwdSm90", "", "fa3"},
+		{"FlashAttnBwdSm90", "", "fa3"},
+		{"FlashAttentionForwardSm", "", "fa4"},
+		{"FlashAttentionBackwardSm", "", "fa4"},
+		{"sdpa", "cudnn", "cudnn"},
+		{"sdpa", "", "sdpa"},
+		{"flash_fwd", "", "fa2"},
+		{"flash_bwd", "", "fa2"},
+		{"Flash_fwd", "", "fa2"},
+		{"Flash_bwd", "", "fa2"},
+		{"fmha_cutlass", "", "efficient"},
+		{"PyTorchMemEffAttention", "", "efficient"},
+		{"AttentionBackwardKernel", "", "efficient"},
+		{"fmha", "aiter", "aiter"},
+		{"FmhaFwd", "", "ck"},
+		{"FmhaBwd", "", "ck"},
+		{"fmha", "ck_tile", "ck"},
+		{"fmha", "", "fmha"},
+		{"attn_fwd", "", "aotriton"},
+		{"attn_bwd", "", "aotriton"},
+		{"bwd_kernel_dk_dv", "", "aotriton"},
+		{"bwd_kernel_dq", "", "aotriton"},
 	} {
 		if bytes.Contains(name, []byte(k.part)) && bytes.Contains(name, []byte(k.also)) {
 			return k.word

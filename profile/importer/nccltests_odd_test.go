@@ -32,22 +32,36 @@ func TestNCCLContradictions(t *testing.T) {
 	fast := reduce.row(1<<28, 400, 1500)
 	for _, c := range []ncclCase{
 		{name: "wrong results", log: ranks + wrong.head() + wrong.sampleRows(), points: inPlaceOnly, flags: []string{"a wrong result (error 7)", "a wrong result", "a wrong result", noAverage}},
-		{name: "wrong results out of place", log: ranks + bothWrong.head() + bothWrong.sampleRows(), fails: ErrNothing.Error(), drops: map[string]int{errWrong.Error(): 3},
-			flags: []string{"a wrong result", "a wrong result", "a wrong result", noAverage}},
+		{
+			name: "wrong results out of place", log: ranks + bothWrong.head() + bothWrong.sampleRows(), fails: ErrNothing.Error(), drops: map[string]int{errWrong.Error(): 3},
+			flags: []string{"a wrong result", "a wrong result", "a wrong result", noAverage},
+		},
 		{name: "classic errors above rounding", log: ranks + classic.head() + classic.sampleRows(), points: inPlaceOnly, flags: []string{"error 0.001", "error 0.001", "error 0.001", noAverage}},
 		{name: "asterisks", log: ranks + starred.head() + starred.sampleRows(), points: inPlaceOnly, flags: []string{"a wrong result", "a wrong result", "a wrong result", noAverage}},
-		{name: "wrong somewhere", log: ranks + reduce.head() + reduce.sampleRows() + "# Out of bounds values : 12 FAILED\n# Avg bus bandwidth    : 175.4\n", fails: ErrNothing.Error(),
-			drops: map[string]int{"wrong results in unknown rows": 3}, flags: []string{"12 results out of bounds, and no row shows which", "average"}},
-		{name: "rank lines against the table", log: ranks + sixteen.head() + sixteen.sampleRows(), fails: ErrNothing.Error(),
-			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "the rank lines say 8 ranks, the table says 16"}},
-		{name: "rank lines against the ratio", log: ranks + halfNodes.head() + halfNodes.sampleRows(), fails: ErrNothing.Error(),
-			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "the rank lines say 8 ranks, the table says"}},
-		{name: "rank lines cut out", log: ranks + "...\n" + sixteen.head() + sixteen.sampleRows(), o: Options{Nodes: 2}, points: threePoints(op.KindAllGather, "16 h100_sxm/nccl over net on 2 nodes", false),
-			flags: []string{noAverage, "lines were cut out", "the rank lines say 8 ranks, the table says 16"}},
-		{name: "processes that do not divide the ranks", log: "# nThread 1 nGpus 3 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n" + reduce.sample(), fails: ErrNothing.Error(),
-			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "every process has 3"}},
-		{name: "another unit", log: ranks + reduce.head() + inMS, fails: ErrNothing.Error(), drops: map[string]int{errDisagree.Error(): 3},
-			flags: []string{noAverage, "another unit", "another unit", "another unit", "another unit", "another unit", "another unit"}},
+		{
+			name: "wrong somewhere", log: ranks + reduce.head() + reduce.sampleRows() + "# Out of bounds values : 12 FAILED\n# Avg bus bandwidth    : 175.4\n", fails: ErrNothing.Error(),
+			drops: map[string]int{"wrong results in unknown rows": 3}, flags: []string{"12 results out of bounds, and no row shows which", "average"},
+		},
+		{
+			name: "rank lines against the table", log: ranks + sixteen.head() + sixteen.sampleRows(), fails: ErrNothing.Error(),
+			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "the rank lines say 8 ranks, the table says 16"},
+		},
+		{
+			name: "rank lines against the ratio", log: ranks + halfNodes.head() + halfNodes.sampleRows(), fails: ErrNothing.Error(),
+			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "the rank lines say 8 ranks, the table says"},
+		},
+		{
+			name: "rank lines cut out", log: ranks + "...\n" + sixteen.head() + sixteen.sampleRows(), o: Options{Nodes: 2}, points: threePoints(op.KindAllGather, "16 h100_sxm/nccl over net on 2 nodes", false),
+			flags: []string{noAverage, "lines were cut out", "the rank lines say 8 ranks, the table says 16"},
+		},
+		{
+			name: "processes that do not divide the ranks", log: "# nThread 1 nGpus 3 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n" + reduce.sample(), fails: ErrNothing.Error(),
+			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "every process has 3"},
+		},
+		{
+			name: "another unit", log: ranks + reduce.head() + inMS, fails: ErrNothing.Error(), drops: map[string]int{errDisagree.Error(): 3},
+			flags: []string{noAverage, "another unit", "another unit", "another unit", "another unit", "another unit", "another unit"},
+		},
 		{name: "a bandwidth that does not fit", log: ranks + reduce.head() + shifted, points: append(all[:2:2], "all_reduce ["+h100of8+"] 268435456 f32: 1510"), flags: []string{noAverage, "busbw 413.17 GB/s is not 1.75 times algbw 178.96"}},
 		{name: "above the links' peak", log: strings.Replace(reduce.sample(), reduce.row(1<<28, 1500, 1510), fast, 1), points: append(all[:2:2], "all_reduce ["+h100of8+"] 268435456 f32: 1500"), flags: []string{noAverage, "above the peak"}},
 		{name: "an average that does not fit", log: reduce.sample() + reduce.average(500), points: all, flags: []string{"the printed average bus bandwidth 500 GB/s is not that of the rows"}},
@@ -55,10 +69,14 @@ func TestNCCLContradictions(t *testing.T) {
 		{name: "larger than asked for", log: "# nThread 1 nGpus 8 minBytes 8 maxBytes 16777216 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n" + reduce.sample(), points: all, flags: []string{noAverage, "more than the header's maxBytes 16777216"}},
 		{name: "two versions", log: "# nccl-tests version 2.17.9 nccl-headers=22903 nccl-library=22903\nNCCL version 2.27.3+cuda12.9\n" + reduce.sample(), points: threePoints(op.KindAllReduce, "8 h100_sxm/nccl-2.29.3 over nvlink", true), flags: []string{noAverage, "two versions of the library, 2.29.3 and 2.27.3"}},
 		{name: "another device than the user says", log: reduce.sample(), o: Options{Device: "a100_sxm"}, points: all, flags: []string{noAverage, "the log is taken"}},
-		{name: "beside other work", log: "# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0 side_work: 1 work_sms: 8\n" + reduce.sample(),
-			fails: ErrNothing.Error(), drops: map[string]int{"measured beside other work": 3}, flags: []string{noAverage, "side_work"}},
-		{name: "one rank", log: rankLines(1, 1, h100Text) + "# Collective test starting: all_reduce_perf\n" + reduce.head() + reduce.sampleRows(), fails: ErrNothing.Error(),
-			drops: map[string]int{"one rank: nothing is exchanged": 3}, flags: []string{noAverage}},
+		{
+			name: "beside other work", log: "# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0 side_work: 1 work_sms: 8\n" + reduce.sample(),
+			fails: ErrNothing.Error(), drops: map[string]int{"measured beside other work": 3}, flags: []string{noAverage, "side_work"},
+		},
+		{
+			name: "one rank", log: rankLines(1, 1, h100Text) + "# Collective test starting: all_reduce_perf\n" + reduce.head() + reduce.sampleRows(), fails: ErrNothing.Error(),
+			drops: map[string]int{"one rank: nothing is exchanged": 3}, flags: []string{noAverage},
+		},
 	} {
 		t.Run(c.name, c.check)
 	}
@@ -155,8 +173,10 @@ func TestNCCLPlaces(t *testing.T) {
 }
 
 func TestNCCLElementTypes(t *testing.T) {
-	for name, want := range map[string]op.DType{"int8": op.I8, "uint8": op.I8, "char": op.I8, "int32": op.I32, "uint32": op.I32, "int64": op.I64, "uint64": op.I64,
-		"half": op.F16, "bfloat16": op.BF16, "float": op.F32, "double": op.F64, "f8e4m3": op.FP8, "f8e5m2": op.FP8, "fp8_e4m3": op.FP8, "quad": "", "": ""} {
+	for name, want := range map[string]op.DType{
+		"int8": op.I8, "uint8": op.I8, "char": op.I8, "int32": op.I32, "uint32": op.I32, "int64": op.I64, "uint64": op.I64,
+		"half": op.F16, "bfloat16": op.BF16, "float": op.F32, "double": op.F64, "f8e4m3": op.FP8, "f8e5m2": op.FP8, "fp8_e4m3": op.FP8, "quad": "", "": "",
+	} {
 		if got := ncclElement(name); got != want {
 			t.Errorf("%q is %q, want %q", name, got, want)
 		}
@@ -170,6 +190,8 @@ func TestNCCLElementTypes(t *testing.T) {
 	// A float table whose counts are those of halves: size is 2 x count elements.
 	odd := strings.Replace(half.row(1<<24, 150, 151), "half", "float", 1)
 	log = rankLines(8, 8, h100Text) + half.head() + half.row(1<<20, 40, 41) + half.row(1<<22, 60, 61) + odd
-	ncclCase{log: log, points: []string{"all_reduce [" + h100of8 + "] 1048576 f16: 40 41", "all_reduce [" + h100of8 + "] 4194304 f16: 60 61"},
-		drops: map[string]int{errParts.Error(): 1}, flags: []string{noAverage, "is 0.5 x"}}.check(t)
+	ncclCase{
+		log: log, points: []string{"all_reduce [" + h100of8 + "] 1048576 f16: 40 41", "all_reduce [" + h100of8 + "] 4194304 f16: 60 61"},
+		drops: map[string]int{errParts.Error(): 1}, flags: []string{noAverage, "is 0.5 x"},
+	}.check(t)
 }

@@ -215,8 +215,10 @@ func TestNCCLCollectives(t *testing.T) {
 				other = "all_reduce"
 			}
 			named := "# Collective test starting: " + other + "_perf\n" + l.sample()
-			ncclCase{log: named, fails: ErrNothing.Error(), flags: []string{noAverage, "called " + other},
-				drops: map[string]int{"the table is not of the collective that the log names": 3}}.check(t)
+			ncclCase{
+				log: named, fails: ErrNothing.Error(), flags: []string{noAverage, "called " + other},
+				drops: map[string]int{"the table is not of the collective that the log names": 3},
+			}.check(t)
 		})
 	}
 }
@@ -349,6 +351,8 @@ func TestNCCLLaunchTimes(t *testing.T) {
 		// The launch takes 5 us; 2^28 bytes at 178.96 GB/s take 1500 us.
 		"  1024  256  float  sum  -1   5.00    0.03    0.04  0   5.00   0.03   0.04  0\n" +
 		" 268435456 67108864  float  sum  -1   5.00  178.96  313.17  0   5.10  177.77  311.10  0\n"
-	ncclCase{log: log, points: []string{"all_reduce [" + h100of8 + "] 268435456 f32: 1499.97 1510.02"},
-		drops: map[string]int{errLaunch.Error(): 1}, flags: []string{noAverage}}.check(t)
+	ncclCase{
+		log: log, points: []string{"all_reduce [" + h100of8 + "] 268435456 f32: 1499.97 1510.02"},
+		drops: map[string]int{errLaunch.Error(): 1}, flags: []string{noAverage},
+	}.check(t)
 }

@@ -92,13 +92,17 @@ func TestNVBandwidthText(t *testing.T) {
 	h2d := nvMatrixText(h2dName, "110.60", "    55.20     55.40")
 	two := []string{"h2d [" + on + "] 536870912: 55.2 GB/s", "h2d [" + on + "] 536870912: 55.4 GB/s"}
 	for _, c := range []nvCase{
-		{name: "both ways", log: head + h2d + nvMatrixText(d2hName, "107.00", "    53.00     54.00"),
-			points: append(two[:2:2], "d2h ["+on+"] 536870912: 53 GB/s", "d2h ["+on+"] 536870912: 54 GB/s"), notes: []string{"at least the default of nvbandwidth v0.7, 512 MiB"}},
+		{
+			name: "both ways", log: head + h2d + nvMatrixText(d2hName, "107.00", "    53.00     54.00"),
+			points: append(two[:2:2], "d2h ["+on+"] 536870912: 53 GB/s", "d2h ["+on+"] 536870912: 54 GB/s"), notes: []string{"at least the default of nvbandwidth v0.7, 512 MiB"},
+		},
 		{name: "an older default", log: nvHead("v0.6", 2) + h2d, points: []string{"h2d [" + on + "] 67108864: 55.2 GB/s", "h2d [" + on + "] 67108864: 55.4 GB/s"}, notes: []string{"64 MiB"}},
 		{name: "a stated buffer", log: "$ ./nvbandwidth -b 1024 -t 0\n" + head + h2d, points: []string{"h2d [" + on + "] 1073741824: 55.2 GB/s", "h2d [" + on + "] 1073741824: 55.4 GB/s"}},
 		{name: "a stated buffer, long", log: "$ /opt/nvbandwidth --bufferSize=256\n" + head + h2d, points: []string{"h2d [" + on + "] 268435456: 55.2 GB/s", "h2d [" + on + "] 268435456: 55.4 GB/s"}},
-		{name: "a smaller buffer that is not stated", log: "NOTE: You have chosen a buffer size that is smaller than the default buffer size. It is suggested to use the default buffer size (64MB) to achieve maximal peak bandwidth.\n" + strings.Replace(head, "nvbandwidth Version: v0.7\n", "", 1) + h2d,
-			fails: ErrNothing.Error(), drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"smaller than the default"}},
+		{
+			name: "a smaller buffer that is not stated", log: "NOTE: You have chosen a buffer size that is smaller than the default buffer size. It is suggested to use the default buffer size (64MB) to achieve maximal peak bandwidth.\n" + strings.Replace(head, "nvbandwidth Version: v0.7\n", "", 1) + h2d,
+			fails: ErrNothing.Error(), drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"smaller than the default"},
+		},
 		{name: "no version", log: strings.Replace(head, "nvbandwidth Version: v0.7\n", "", 1) + h2d, fails: ErrNothing.Error(), drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"names no version"}},
 		{name: "not measured", log: head + nvMatrixText(h2dName, "55.20", "    55.20     N/A"), points: two[:1], drops: map[string]int{"N/A: not measured": 1}},
 		{name: "more columns than GPUs", log: nvHead("v0.7", 1) + h2d, fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 2}, flags: []string{"2 columns, but 1 GPUs are listed"}},
@@ -112,10 +116,13 @@ func TestNVBandwidthText(t *testing.T) {
 			nvMatrixText("device_to_device_memcpy_read_ce", "700.00", "     N/A    350.00", "  350.00       N/A") + nvMatrixText("host_to_all_memcpy_ce", "100.00", "    50.00     50.00") +
 			nvMatrixText("host_device_latency_sm", "1200.00", "    600.00     600.00") + "Waived:\n", points: two, drops: map[string]int{
 			"copied by a kernel, not by the copy engine": 2, "copied while traffic ran the other way": 2, "no op of this vocabulary is such a copy": 4,
-			"copied on all GPUs at once": 2, "a latency of single accesses, not a copy": 2}},
+			"copied on all GPUs at once": 2, "a latency of single accesses, not a copy": 2,
+		}},
 		{name: "waived", log: head + h2d + "Running " + d2hName + ".\nWaived:\nRunning x_sm.\nERROR: out of memory\n", points: two, drops: map[string]int{"the test did not run to its end (waived)": 1, "the test did not run to its end (error)": 1}},
-		{name: "alone, all is one", log: nvHead("v0.8", 1) + nvMatrixText("host_to_all_memcpy_ce", "55.20", "    55.20") + nvMatrixText("all_to_host_memcpy_ce", "53.00", "    53.00"),
-			points: []string{"h2d [" + on + "] 536870912: 55.2 GB/s", "d2h [" + on + "] 536870912: 53 GB/s"}},
+		{
+			name: "alone, all is one", log: nvHead("v0.8", 1) + nvMatrixText("host_to_all_memcpy_ce", "55.20", "    55.20") + nvMatrixText("all_to_host_memcpy_ce", "53.00", "    53.00"),
+			points: []string{"h2d [" + on + "] 536870912: 55.2 GB/s", "d2h [" + on + "] 536870912: 53 GB/s"},
+		},
 		{name: "decorated", log: "```\n" + strings.ReplaceAll(head+h2d, "\n", "\x1b[0m\r\n") + "```\n", points: two},
 		{name: "an unknown GPU", log: strings.ReplaceAll(head+h2d, "NVIDIA H100 80GB HBM3", "Acme X1"), fails: `"Acme X1" is not known`},
 		{name: "no GPU", log: "nvbandwidth Version: v0.7\n" + h2d, fails: "--device"},
@@ -143,8 +150,10 @@ func TestNVBandwidthJSON(t *testing.T) {
 		{name: "strings", log: nvObject(devices, h2d, ""), points: two},
 		{name: "not measured", log: nvObject(devices, test(h2dName, "55.2", `["55.2","N/A"]`), ""), points: two[:1], drops: map[string]int{"N/A: not measured": 1}},
 		{name: "waived", log: nvObject(devices, h2d+`,{"name":"`+d2hName+`","status":"Waived"}`, ""), points: two, drops: map[string]int{"the test did not run to its end (waived)": 1}},
-		{name: "a smaller buffer", log: nvObject(devices, h2d, `, "warning" : "NOTE: You have chosen a buffer size that is smaller than the default buffer size."`), fails: ErrNothing.Error(),
-			drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"smaller"}},
+		{
+			name: "a smaller buffer", log: nvObject(devices, h2d, `, "warning" : "NOTE: You have chosen a buffer size that is smaller than the default buffer size."`), fails: ErrNothing.Error(),
+			drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"smaller"},
+		},
 		{name: "an error", log: nvObject(devices, h2d, `, "error" : "x"`), points: two, flags: []string{"reports an error"}},
 		{name: "a matrix of another shape", log: nvObject(devices, test(h2dName, "55.2", `["55.2"]`), ""), fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 1}, flags: []string{"1 columns, but 2 GPUs"}},
 		{name: "no matrix", log: nvObject(devices, h2d+`,{"name":"`+d2hName+`","status":"Passed","bandwidth_matrix":null}`, ""), points: two, drops: map[string]int{"the matrix contradicts the rest of the output": 1}, flags: []string{"0 rows"}},
