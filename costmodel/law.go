@@ -166,6 +166,9 @@ func (l *Law) Predict(s op.Shape) Estimate {
 	return e
 }
 
+// widestLog bounds the half width of an interval, in log time.
+const widestLog = 50
+
 // interval gives the ends of the 90 % interval of measured over predicted at a
 // shape so many doublings outside the range.
 func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
@@ -179,7 +182,7 @@ func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
 		widen = 1 + l.Widen*beyond
 	}
 	if l.Width != nil {
-		half := widen * math.Exp(l.Width.Log(s))
+		half := min(widen*math.Exp(l.Width.Log(s)), widestLog)
 		return math.Exp(-half), math.Exp(half)
 	}
 	return math.Pow(l.Spread.Lo, widen), math.Pow(l.Spread.Hi, widen)

@@ -20,18 +20,21 @@ const (
 	// worthwhile is by how much another structure must lower the loss: as much
 	// as one point that comes from 15 % off to exact.
 	worthwhile = 4
+	// fewestForCore points are what is left of the fewest for a law when some
+	// are held out to judge it.
+	fewestForCore = 4
 )
 
 // fitAttentionCore estimates the core of one kernel on one device from at least
-// fewestToFit points. Structures are tried one after another on a few rows well
+// fewestForCore points. Structures are tried one after another on a few rows well
 // spread over the times, and the best is fitted to more of them. A prior is a
 // core of the same device or one scaled to it: the estimate starts there and
 // leaves it only as far as the points ask for.
 //
 // Errors: too few points, points that are not attention or of no time.
 func fitAttentionCore(dev op.DeviceType, backward bool, points []Point, prior *costmodel.AttentionCore) (*costmodel.AttentionCore, error) {
-	if len(points) < fewestToFit {
-		return nil, fmt.Errorf("%d points of attention, too few for a law (want %d)", len(points), fewestToFit)
+	if len(points) < fewestForCore {
+		return nil, fmt.Errorf("%d points of attention, too few for a core (want %d)", len(points), fewestForCore)
 	}
 	for _, p := range points {
 		if _, ok := blockOf(p.Shape); !ok || !(p.Seconds > 0) {

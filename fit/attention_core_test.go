@@ -146,7 +146,7 @@ func TestFitAttentionCoreWithoutDatasheet(t *testing.T) {
 
 func TestFitAttentionCoreRefuses(t *testing.T) {
 	points := corePoints(10, 1, 1024, false)
-	if _, err := fitAttentionCore(coreDevice(), false, points[:fewestToFit-1], nil); err == nil {
+	if _, err := fitAttentionCore(coreDevice(), false, points[:fewestForCore-1], nil); err == nil {
 		t.Error("fits five points")
 	}
 	points[3].Seconds = 0

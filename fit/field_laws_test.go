@@ -108,7 +108,7 @@ func TestLawsOfFewOrStrangePoints(t *testing.T) {
 	for name, points := range sets {
 		t.Run(name, func(t *testing.T) { validLaw(t, dev, lawFrom(t, dev, points)) })
 	}
-	for _, n := range []int{8, leastField, fewToCorrect, 60} {
+	for _, n := range []int{fewestToFit, leastField, fewToCorrect, 60} {
 		validLaw(t, dev, lawFrom(t, dev, inventedAttention(dev, n, 4)))
 		validLaw(t, dev, lawFrom(t, dev, inventedGEMM(dev, n, 4)))
 	}

@@ -78,7 +78,7 @@ func gemmField() fieldShape {
 			{[]string{"m", "n", "k"}, []float64{6, 6, 6}, 0.1, []bool{true, false, false}, []bool{true, true, true}},
 			{[]string{"tiles", "k"}, []float64{2, 6}, 0.1, nil, nil},
 		},
-		width: []string{"m", "weights"}, thin: 0, noise: 0.01, struck: 0.1, decay: 3, switches: 0.005,
+		width: []string{"m", "weights"}, thin: 0, noise: 0.01, struck: 0.1, decay: 3, switches: 0.03,
 	}
 }
 

@@ -96,10 +96,41 @@ func (l *correction) steps(axis int) []float64 {
 	fall := make([]float64, g.size)
 	for i := range fall {
 		if n := i / g.stride[axis] % len(nodes); n < len(nodes)-1 {
-			fall[i] = safe * max(0, l.leastRise(axis, g.at(i), nodes[n+1]))
+			least := math.Inf(1)
+			for _, x := range l.beside(axis, i) {
+				least = min(least, l.leastRise(axis, x, nodes[n+1]))
+			}
+			fall[i] = safe * max(0, least)
 		}
 	}
 	return fall
+}
+
+// beside are the places from which an edge of the lattice is looked at: its
+// node and, for KV heads, lengths just above the node and in the cells beside
+// it, since a kernel that packs query heads into its tiles jumps there.
+func (l *correction) beside(axis, node int) [][]float64 {
+	g, names := l.k.grids[0], l.shape.lattices[0].axes
+	all := [][]float64{g.at(node)}
+	if names[axis] != "kv_heads" || names[0] != "q_len" {
+		return all
+	}
+	lengths := g.axes[0]
+	n := node / g.stride[0]
+	look := func(q float64) {
+		x := g.at(node)
+		x[0] = q
+		all = append(all, x)
+	}
+	look(math.Log2(math.Exp2(lengths[n]) + 1))
+	if n > 0 {
+		look(math.Log2(math.Exp2(lengths[n-1]) + 1))
+		look((lengths[n-1] + lengths[n]) / 2)
+	}
+	if n+1 < len(lengths) {
+		look((lengths[n] + lengths[n+1]) / 2)
+	}
+	return all
 }
 
 // leastRise is by how much the core rises, in log time, from a place to the
@@ -261,7 +292,7 @@ func (r *rising) lift(counts costmodel.NodeValues) {
 				continue
 			}
 			before := i - r.g.stride[a]
-			counts[i] = max(counts[i], counts[before]-int16(min(30000, math.Floor(steps[before]/fieldStep))))
+			counts[i] = int16(max(int(counts[i]), int(counts[before])-int(min(30000, math.Floor(steps[before]/fieldStep)))))
 		}
 	}
 }

@@ -14,8 +14,9 @@ import (
 // Study prints how well laws, and simpler forms beside them, predict shapes
 // that were kept from their fit: the median over the laws of every family first,
 // then law by law.
-func Study(w io.Writer, splits []fit.Split, rows []fit.StudyRow) error {
+func Study(w io.Writer, simulated bool, splits []fit.Split, rows []fit.StudyRow) error {
 	p := &printer{w: w}
+	p.para("", stamp(simulated)+" study of laws on held-out points")
 	p.para("", "errors |predicted / measured - 1| on points that no fit saw, as mean, median and 95th percentile; ours in the first row of each block, simpler forms fitted to the same points below it")
 	for _, s := range splits {
 		some := slices.DeleteFunc(slices.Clone(rows), func(r fit.StudyRow) bool { return r.Split != s.Name })

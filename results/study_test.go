@@ -42,7 +42,7 @@ func testStudy() []fit.StudyRow {
 func studyText(t *testing.T, rows []fit.StudyRow) string {
 	t.Helper()
 	var buf bytes.Buffer
-	if err := Study(&buf, fit.Splits(), rows); err != nil {
+	if err := Study(&buf, false, fit.Splits(), rows); err != nil {
 		t.Fatal(err)
 	}
 	return buf.String()
@@ -127,7 +127,7 @@ func TestStudyLayout(t *testing.T) {
 
 func TestStudyWriteErrorsComeBack(t *testing.T) {
 	for n := range 6 {
-		if err := Study(&failAfter{n * 200}, fit.Splits(), testStudy()); !errors.Is(err, errFull) {
+		if err := Study(&failAfter{n * 200}, false, fit.Splits(), testStudy()); !errors.Is(err, errFull) {
 			t.Errorf("after %d bytes: %v", n*200, err)
 		}
 	}

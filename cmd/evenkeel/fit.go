@@ -24,8 +24,8 @@ they hold in, and their error on points that were set aside by seed before the
 fit. The same recordings and seed give the same bytes.
 
 With --study it fits nothing for keeps: it holds points out in the named ways
-(interp: shapes at random; heads: odd head counts; longer: what is longer or
-larger than the rest), fits laws to the others, and says how well they and the
+(interp: shapes at random; heads: odd head counts; ranks: the largest groups;
+longer: what is longer or larger than the rest), fits laws to the others, and says how well they and the
 simpler forms that planners use predict what they never saw.
 
 A GPU with few points borrows from the most similar one of the reference profiles
@@ -56,7 +56,7 @@ needs no points at all.`,
 		},
 	}
 	c.Flags().StringVarP(&out, "output", "o", "", "profile to write")
-	c.Flags().StringVar(&study, "study", "", "hold points out in these ways and compare forms of laws on them, instead of writing a profile: interp, heads, longer")
+	c.Flags().StringVar(&study, "study", "", "hold points out in these ways and compare forms of laws on them, instead of writing a profile: interp, heads, longer, ranks")
 	c.Flags().Uint64Var(&o.Seed, "seed", o.Seed, "seed of the hold-out")
 	c.Flags().StringVar(&borrow, "borrow", borrow, "who lends to GPUs with few points: references, none, or profiles separated by commas")
 	c.Flags().StringVar(&model, "for", "", "GPU model that nobody measured, such as h200_sxm: write what can be borrowed for it")
@@ -118,5 +118,5 @@ func (a *app) study(paths []string, names string) error {
 	if err != nil {
 		return err
 	}
-	return a.print(rows, func(w io.Writer) error { return results.Study(w, splits, rows) })
+	return a.print(rows, func(w io.Writer) error { return results.Study(w, d.Simulated, splits, rows) })
 }
