@@ -30,6 +30,7 @@ if [ -d "${EVENKEEL_DATA:-../shared/data}/recorded" ]; then
 else
   echo "SKIPPED: results/evidence/accuracy needs others' recordings; set EVENKEEL_DATA to their folder"
 fi
+GOMAXPROCS=1 go test -run '^$' -bench 'PredictAttention|PredictGEMM|Curve$|FitDevice' -benchmem -count 6 ./costmodel ./fit > results/evidence/bench/laws.txt
 go test -run '^$' -bench 'Fit10k|Solve|Read1M|Simulate' -benchmem -count 6 ./fit ./solver ./profile ./costmodel > results/evidence/bench/bench.txt
 go tool -modfile=tools/go.mod benchstat results/evidence/bench/bench.txt > results/evidence/bench/benchstat.txt
 cat results/evidence/bench/benchstat.txt
