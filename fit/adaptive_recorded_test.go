@@ -184,6 +184,9 @@ func held(t testing.TB, pattern string, n, every int) []recorded {
 // random. EVENKEEL_STUDY=1 runs all tables with all numbers of points, which
 // takes a quarter of an hour.
 func TestChosenPointsBeatRandomOnes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
 	full := os.Getenv("EVENKEEL_STUDY") != ""
 	every, sizes, seeds := 5, []int{60}, uint64(2)
 	if full {

@@ -151,6 +151,9 @@ func TestDriftIsFound(t *testing.T) {
 // and of 200 that became 5 % slower at most 1 in 20 passes for the same,
 // whether the shared points are canaries or not and however noisy the machine.
 func TestDriftAlarmsAreRareAndMissesToo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("simulates too much for the race detector")
+	}
 	for name, b := range map[string]driftBench{
 		"canaries, quiet": {canaries: 10, visits: 6, noise: 0.01},
 		"canaries, noisy": {canaries: 10, visits: 6, noise: 0.02},

@@ -17,6 +17,9 @@ import (
 
 // The same points give the same profile, in whatever order they come.
 func TestCorrectedLawsDoNotDependOnTheOrder(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
 	dev := coreDevice()
 	points := append(inventedAttention(dev, 400, 1), inventedGEMM(dev, 300, 1)...)
 	fitted := func() []byte {
@@ -70,6 +73,9 @@ func validLaw(t *testing.T, dev op.DeviceType, law *costmodel.Law) {
 
 // Whatever a handful of points shows, a law comes out whole.
 func TestLawsOfFewOrStrangePoints(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
 	dev := coreDevice()
 	equal := func(points []Point) []Point {
 		for i := range points {

@@ -96,6 +96,9 @@ func TestSplitsAreFoundByTheirNames(t *testing.T) {
 // first, its core next, then simpler ones; what a split asks nothing of is left
 // out.
 func TestStudyJudgesEveryForm(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
 	d := studied(300, 300)
 	calls := 0
 	rows, err := Study(d, Splits(), func(done, all int) {
