@@ -189,7 +189,7 @@ func (c *GEMMCore) Coefs() []GEMMCoef {
 // menu without tiles.
 func (c *GEMMCore) Validate() error {
 	switch {
-	case c.DType.Size() == 0:
+	case !c.DType.Computes():
 		return fmt.Errorf("dtype: %q: want f32, bf16, f16 or fp8", string(c.DType))
 	case c.Parallel < 1:
 		return fmt.Errorf("parallel: %d: must be at least 1", c.Parallel)

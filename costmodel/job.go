@@ -61,7 +61,7 @@ func (j Job) Validate() error {
 		return fmt.Errorf("seq_len_tokens: %d: want 1 to %d", int64(j.SeqLen), maxSeqLen)
 	case j.Model.MaxLen > 0 && j.SeqLen > j.Model.MaxLen:
 		return fmt.Errorf("seq_len_tokens: %d: beyond the model's sliding window of %d tokens attention is no longer full causal, and windowed attention is not modelled; take at most the window, or turn it off in the model's config.json", int64(j.SeqLen), int64(j.Model.MaxLen))
-	case j.DType.Size() == 0:
+	case !j.DType.Computes():
 		return fmt.Errorf("dtype: %q: want f32, bf16, f16 or fp8", string(j.DType))
 	case j.Recompute != RecomputeNone && j.Recompute != RecomputeFull:
 		return fmt.Errorf("recompute: %q: want none or full", string(j.Recompute))

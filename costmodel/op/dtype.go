@@ -39,10 +39,13 @@ func (d DType) Size() units.Bytes {
 	return 0
 }
 
+// Computes says that kernels are measured in the precision; the others are of
+// messages only.
+func (d DType) Computes() bool { return d == F32 || d == BF16 || d == F16 || d == FP8 }
+
 func (d DType) validate(k Kind) error {
-	switch d {
-	case F32, BF16, F16, FP8:
-		return nil
+	if !d.Computes() {
+		return &AxisError{k, "dtype", fmt.Sprintf("%q: want f32, bf16, f16 or fp8", string(d))}
 	}
-	return &AxisError{k, "dtype", fmt.Sprintf("%q: want f32, bf16, f16 or fp8", string(d))}
+	return nil
 }

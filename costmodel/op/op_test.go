@@ -71,7 +71,8 @@ func TestShapesSurviveEncoding(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, axis := range Axes(s.Example) {
-			if _, ok := keys[axis]; !ok && axis != "kernel" { // which is optional
+			optional := axis == "kernel" || axis == "batch" || axis == "window" || axis == "dtype" && s.Class == Collective
+			if _, ok := keys[axis]; !ok && !optional {
 				t.Errorf("%s: axis %s is not written", s.Kind, axis)
 			}
 			delete(keys, axis)
@@ -103,8 +104,11 @@ func TestDecodeNamesTheAxis(t *testing.T) {
 		{KindAttnFwd, change(`"full"`, `"causal"`), `shape.mask: "causal": want full or diag`},
 		{KindAttnFwd, change(`"kv_heads":2`, `"kv_heads":8`), "shape.kv_heads: 8: more than q_heads 4"},
 		{KindAttnFwd, change(`"f32"`, `"fp64"`), `shape.dtype: "fp64": want f32, bf16, f16 or fp8`},
-		{KindAttnFwd, change(`"f32"`, `"f32","kernel":"FA-3"`), `shape.kernel: "FA-3": want at most 32 letters a-z, digits and _`},
-		{KindAttnFwd, change(`"f32"`, `"f32","kernel":"`+strings.Repeat("a", 33)+`"`), `a": want at most 32 letters a-z, digits and _`},
+		{KindAttnFwd, change(`"f32"`, `"f32","kernel":"FA-3"`), `shape.kernel: "FA-3": want at most 48 letters a-z, digits and _`},
+		{KindAttnFwd, change(`"f32"`, `"f32","batch":1`), `shape.batch: 1: want 2 to 65536, or leave a batch of one out`},
+		{KindAttnFwd, change(`"f32"`, `"f32","window":8`), `shape.window: 8: a window is a positive number of tokens and narrows a diag block only`},
+		{KindAttnFwd, change(`"f32"`, `"i8"`), `shape.dtype: "i8": want f32, bf16, f16 or fp8`},
+		{KindAttnFwd, change(`"f32"`, `"f32","kernel":"`+strings.Repeat("a", 49)+`"`), `a": want at most 48 letters a-z, digits and _`},
 		{KindAttnVarlenFwd, `{"seq_lens":[],"q_heads":4,"kv_heads":2,"head_dim":64,"dtype":"f32"}`, "shape.seq_lens: 0 documents: want 1 to 64"},
 		{KindAttnVarlenFwd, `{"seq_lens":[3,0],"q_heads":4,"kv_heads":2,"head_dim":64,"dtype":"f32"}`, "shape.seq_lens[1]: 0: must be at least 1"},
 		{KindAttnVarlenBwd, `{"seq_lens":[2147483648,1],"q_heads":4,"kv_heads":2,"head_dim":64,"dtype":"f32"}`, "shape.seq_lens: 2147483649: must be at most"},
@@ -315,5 +319,31 @@ func TestTailIsWhatTheBusiestUnitDoesTooMuch(t *testing.T) {
 	two := AttnFwd{Attention{Mask: Full, QLen: 80, KVLen: 1000, QHeads: 1, KVHeads: 1, HeadDim: 64, DType: F32}}.Features(2)
 	if got, want := two.Tail/(two.FLOPs-two.Tail), 64.0/40-1; math.Abs(got-want) > 1e-12 {
 		t.Errorf("tail %v of the even share, want %v", got, want)
+	}
+}
+
+// A window hides the keys that lie that many behind a query, counted one by
+// one; a batch is so many blocks.
+func TestWindowsAndBatchesAreCounted(t *testing.T) {
+	for n := 1; n <= 20; n++ {
+		for window := 0; window <= 22; window++ {
+			a := Attention{Mask: Diag, QLen: units.Tokens(n), KVLen: units.Tokens(n), QHeads: 3, KVHeads: 1, HeadDim: 8, DType: F32, Window: units.Tokens(window)}
+			seen := 0
+			for q := range n {
+				for k := range q + 1 {
+					if window == 0 || q-k < window {
+						seen++
+					}
+				}
+			}
+			if a.Pairs() != float64(seen) {
+				t.Errorf("%d queries, window %d: %v pairs, counted %d", n, window, a.Pairs(), seen)
+			}
+			one := AttnFwd{a}.Work()
+			a.Batch = 5
+			if many := (AttnFwd{a}).Work(); many.FLOPs != 5*one.FLOPs || many.Read != 5*one.Read || many.Write != 5*one.Write {
+				t.Errorf("%d queries, window %d: a batch of 5 is %+v, one %+v", n, window, many, one)
+			}
+		}
 	}
 }

@@ -47,7 +47,7 @@ func New(c Config) (*Backend, error) {
 			return nil, fmt.Errorf("head_dim %d: want 8 to 512", d)
 		}
 	}
-	if c.DType != "" && c.DType.Size() == 0 {
+	if c.DType != "" && !c.DType.Computes() {
 		return nil, fmt.Errorf("dtype %q: want bf16, f16 or f32", string(c.DType))
 	}
 	if c.HeadDims == nil {
