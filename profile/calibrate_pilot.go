@@ -30,7 +30,11 @@ func (c *calibration) pilot(ctx context.Context, spaces []Space) ([]Cost, []Spac
 			continue
 		}
 		able = append(able, sp)
-		costs = append(costs, c.cost(ctx, sp, spot, one))
+		cost, err := c.cost(ctx, sp, spot, one)
+		if err != nil {
+			return nil, nil, err
+		}
+		costs = append(costs, cost)
 	}
 	if len(able) == 0 {
 		return nil, nil, errors.New("no op could be run at all; the recording holds the reasons")
@@ -50,30 +54,45 @@ const (
 
 // cost visits a space again after its kernel was verified: the pilot's shape,
 // for what a visit takes besides its calls, and where that was launch-bound a
-// larger one for the rate. What fails here leaves the first pilot's word.
-func (c *calibration) cost(ctx context.Context, sp Space, spot Spot, one units.Seconds) Cost {
+// larger one for the rate. What fails here leaves the first pilot's word, and a
+// failure that no second try would mend is recorded.
+func (c *calibration) cost(ctx context.Context, sp Space, spot Spot, one units.Seconds) (Cost, error) {
 	cost := Cost{PerUnit: one / units.Seconds(size(spot.Shape))}
 	start := c.backend.Clock().Now()
 	again, err := c.tryOnce(ctx, spot)
 	if err != nil {
-		return cost
+		return cost, c.note(ctx, spot, err)
 	}
 	cost.Prepare = units.Seconds(c.backend.Clock().Now().Sub(start).Seconds()) - callsToWarm*again
 	if one >= launchBound {
-		return cost
+		return cost, nil
 	}
 	for _, level := range []float64{0.8, 0.65, 0.5} {
 		larger := NewSpot(sp.On, sp.at(level))
 		if cost.call(larger.Shape) > pilotCall {
 			continue
 		}
-		if t, err := c.tryOnce(ctx, larger); err == nil {
-			cost.PerUnit = min(cost.PerUnit, t/units.Seconds(size(larger.Shape)))
-			cost.Launch = max(0, one-cost.PerUnit*units.Seconds(size(spot.Shape)))
+		t, err := c.tryOnce(ctx, larger)
+		if err != nil {
+			return cost, c.note(ctx, larger, err)
 		}
+		cost.PerUnit = min(cost.PerUnit, t/units.Seconds(size(larger.Shape)))
+		cost.Launch = max(0, one-cost.PerUnit*units.Seconds(size(spot.Shape)))
 		break
 	}
-	return cost
+	return cost, nil
+}
+
+// note records a failure of a pilot that counts as the shape's own, such as a
+// hang; one that a fresh worker may not have is left to the points.
+func (c *calibration) note(ctx context.Context, spot Spot, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if asOpError(err).Class.retried() {
+		return nil
+	}
+	return c.failure(visit{Spot: spot, line: linePoint}, err, c.now())
 }
 
 // once runs a spot a few times and gives the time of one call; like a point, it
