@@ -104,7 +104,7 @@ func (a *assumer) of(k op.Kind) []costmodel.Law {
 // add appends a law unless there is one that answers for its op and variant.
 func (a *assumer) add(l costmodel.Law) {
 	l.Device = a.dev.Name
-	if _, err := costmodel.NewPredictor(a.p).Law(l.Device, l.Op, l.Variant); err != nil {
+	if !costmodel.NewPredictor(a.p).Has(l.Device, l.Op, l.Variant) {
 		a.p.Laws = append(a.p.Laws, l)
 	}
 }
@@ -217,7 +217,7 @@ func (a *assumer) elementwise() {
 		}
 	}
 	for _, t := range types {
-		for _, k := range []op.Kind{op.KindNorm, op.KindRope, op.KindSwiGLU} {
+		for _, k := range []op.Kind{op.KindNorm, op.KindRope, op.KindSwiGLU, op.KindGELU} {
 			a.stream(k, t, rate)
 		}
 	}

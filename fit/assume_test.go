@@ -66,7 +66,7 @@ func TestAssumeFillsWhatAPlanNeeds(t *testing.T) {
 		}
 	}
 	want := map[op.Kind]int{ // laws in all
-		op.KindAttnFwd: 4, op.KindAttnBwd: 4, op.KindGEMM: 3, op.KindNorm: 1, op.KindRope: 1, op.KindSwiGLU: 1,
+		op.KindAttnFwd: 4, op.KindAttnBwd: 4, op.KindGEMM: 3, op.KindNorm: 1, op.KindRope: 1, op.KindSwiGLU: 1, op.KindGELU: 1,
 		op.KindCEChunk: 1, op.KindLSEMerge: 1, op.KindAdamW: 1, op.KindH2D: 1, op.KindD2H: 1,
 		op.KindSendRecv: 2, op.KindAllToAll: 2, op.KindAllToAllV: 2, op.KindAllReduce: 2,
 	}

@@ -29,8 +29,9 @@ func (j *journal) Append(line any) error {
 	return err
 }
 
-// recorded calibrates a simulated cluster and returns its truth and recording.
-func recorded(t testing.TB, spec string, budget time.Duration) (sim.Config, []byte) {
+// recorded calibrates a simulated cluster, all ops or only some, and returns its
+// truth and recording.
+func recorded(t testing.TB, spec string, budget time.Duration, only ...op.Kind) (sim.Config, []byte) {
 	t.Helper()
 	c, err := sim.Parse(spec)
 	if err != nil {
@@ -38,7 +39,7 @@ func recorded(t testing.TB, spec string, budget time.Duration) (sim.Config, []by
 	}
 	var j journal
 	past, _ := profile.NewPast()
-	cfg := profile.Config{Tool: "test", Budget: budget, Seed: c.Seed, PointTimeout: time.Minute}
+	cfg := profile.Config{Tool: "test", Budget: budget, Seed: c.Seed, PointTimeout: time.Minute, Only: only}
 	if err := profile.Calibrate(t.Context(), sim.New(c), cfg, past, &j, func(profile.Progress) {}); err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func TestPointsAreChosenInRounds(t *testing.T) {
 	for _, p := range c.points {
 		families[fmt.Sprint(p.On, p.Op, p.Shape.Variant())]++
 	}
-	if len(families) != 17 {
+	if len(families) != 18 {
 		t.Errorf("%d families", len(families))
 	}
 	for name, n := range families {

@@ -205,6 +205,7 @@ func bandwidthSpaces(on string, e Extent) []Space {
 		row(op.KindNorm, func(r op.Rowwise) op.Shape { return op.Norm{Rowwise: r} }, e.DType),
 		row(op.KindRope, func(r op.Rowwise) op.Shape { return op.Rope{Rowwise: r} }, e.DType),
 		row(op.KindSwiGLU, func(r op.Rowwise) op.Shape { return op.SwiGLU{Rowwise: r} }, e.DType),
+		row(op.KindGELU, func(r op.Rowwise) op.Shape { return op.GELU{Rowwise: r} }, e.DType),
 		row(op.KindCEChunk, func(r op.Rowwise) op.Shape { return op.CEChunk{Rowwise: r} }, op.F32),
 		{On: on, Kind: op.KindLSEMerge, Dims: 2, Share: 2, Make: func(u []float64) op.Shape {
 			return op.LSEMerge{

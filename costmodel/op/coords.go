@@ -21,7 +21,7 @@ func CoordNames(k Kind) []string {
 		return []string{"tokens", "longest", "q_heads", "kv_heads"}
 	case KindGEMM:
 		return []string{"m", "n", "k"}
-	case KindNorm, KindRope, KindSwiGLU, KindCEChunk:
+	case KindNorm, KindRope, KindSwiGLU, KindGELU, KindCEChunk:
 		return []string{"tokens", "width"}
 	case KindLSEMerge:
 		return []string{"tokens", "q_heads", "head_dim"}

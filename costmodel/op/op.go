@@ -148,7 +148,7 @@ func Table() []Spec {
 	return []Spec{
 		attnFwdSpec, attnBwdSpec, attnVarlenFwdSpec, attnVarlenBwdSpec, lseMergeSpec,
 		gemmSpec,
-		normSpec, ropeSpec, swigluSpec, ceChunkSpec, adamwSpec,
+		normSpec, ropeSpec, swigluSpec, geluSpec, ceChunkSpec, adamwSpec,
 		allReduceSpec, allGatherSpec, reduceScatterSpec, allToAllSpec, allToAllVSpec, sendRecvSpec, sendRecvPairsSpec,
 		h2dSpec, d2hSpec,
 		overlapSpec,

@@ -65,6 +65,10 @@ func (w *workload) relErr(s op.Shape) (float64, error) {
 		gate, up, out := a.normal(rows.Size()), a.normal(rows.Size()), a.take(rows.Size())
 		kernel.SwiGLU(rows, out, gate, up, team)
 		return kernel.RelErr(out, kernel.RefSwiGLU(rows, gate, up)), nil
+	case op.GELU:
+		x, out := a.normal(rows.Size()), a.take(rows.Size())
+		kernel.GELU(rows, out, x, team)
+		return kernel.RelErr(out, kernel.RefGELU(rows, x)), nil
 	case op.CEChunk:
 		logits, losses, targets := a.normal(rows.Size()), a.take(rows.Tokens), make([]int32, rows.Tokens)
 		grad, want := kernel.RefCEChunk(rows, logits, targets, 1)

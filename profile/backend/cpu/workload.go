@@ -88,6 +88,8 @@ func binderOf(s op.Shape) (binder, error) {
 		return newRope(s)
 	case op.SwiGLU:
 		return swiglu{rowsOf(s.Rowwise)}, nil
+	case op.GELU:
+		return gelu{rowsOf(s.Rowwise)}, nil
 	case op.CEChunk:
 		return ceChunk{rowsOf(s.Rowwise)}, nil
 	case op.AdamW:
@@ -232,6 +234,15 @@ func (s swiglu) elements() int { return 3 * s.Size() }
 func (s swiglu) bind(a *arena, team *kernel.Team) func() {
 	gate, up, out := a.normal(s.Size()), a.normal(s.Size()), a.take(s.Size())
 	return func() { kernel.SwiGLU(s.Rows, out, gate, up, team) }
+}
+
+type gelu struct{ kernel.Rows }
+
+func (s gelu) elements() int { return 2 * s.Size() }
+
+func (s gelu) bind(a *arena, team *kernel.Team) func() {
+	x, out := a.normal(s.Size()), a.take(s.Size())
+	return func() { kernel.GELU(s.Rows, out, x, team) }
 }
 
 type ceChunk struct{ kernel.Rows }

@@ -205,7 +205,7 @@ func TestARecordingIsCalibratedAgain(t *testing.T) {
 			t.Errorf("%s: %d points, 8 were asked for", name, n)
 		}
 	}
-	if len(families) != 17+6 {
+	if len(families) != 18+6 {
 		t.Errorf("%d families: %v", len(families), families)
 	}
 }

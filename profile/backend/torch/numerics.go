@@ -150,7 +150,12 @@ func plainShapes(dtype op.DType) []op.Shape {
 	rows := op.Rowwise{Tokens: 77, Width: 320, DType: dtype}
 	layer := op.Layer{Tokens: 130, Hidden: 192, FFN: 448, QHeads: 3, KVHeads: 1, HeadDim: 64, DType: dtype}
 	shapes := []op.Shape{
-		op.Norm{Rowwise: rows}, op.Rope{Rowwise: rows}, op.SwiGLU{Rowwise: rows}, op.LayerFwd{Layer: layer}, op.LayerBwd{Layer: layer},
+		op.Norm{Rowwise: rows},
+		op.Rope{Rowwise: rows},
+		op.SwiGLU{Rowwise: rows},
+		op.GELU{Rowwise: rows},
+		op.LayerFwd{Layer: layer},
+		op.LayerBwd{Layer: layer},
 	}
 	for _, pass := range []op.Pass{op.Forward, op.DGrad, op.WGrad} {
 		shapes = append(shapes, op.GEMM{Pass: pass, M: 131, N: 67, K: 259, DType: dtype})

@@ -6,7 +6,7 @@ import (
 )
 
 // Rows is the shape of a bandwidth-bound op: Tokens rows of Width elements, contiguous. The name is the GPU's: in scalar Go
-// SwiGLU and CEChunk are bound by the exponential. Either way their time is a constant plus a rate times the elements.
+// SwiGLU, GELU and CEChunk are bound by the exponential. Either way their time is a constant plus a rate times the elements.
 type Rows struct {
 	Tokens, Width int
 }
@@ -86,6 +86,24 @@ func SwiGLU(s Rows, out, gate, up []float32, team *Team) {
 		for i := lo * s.Width; i < hi*s.Width; i++ {
 			g := gate[i]
 			out[i] = g / (1 + exp32(-g)) * up[i]
+		}
+	})
+}
+
+// The argument of GELU's exponential is -x (gelu1 + gelu3 x^2): tanh(z) = 2/(1+exp(-2z)) - 1 turns x (1+tanh(z))/2 with
+// z = sqrt(2/pi) (x + 0.044715 x^3) into x / (1+exp(-2z)).
+const (
+	gelu1 = 1.59576912160573071 // 2 sqrt(2/pi)
+	gelu3 = 0.0713548162726009  // 0.044715 times that
+)
+
+// GELU is out = x / (1 + exp(-2 sqrt(2/pi) (x + 0.044715 x^3))), the tanh form, element by element. out may be x.
+func GELU(s Rows, out, x []float32, team *Team) {
+	s.check("gelu out or x", out, x)
+	overRows(s.Tokens, team, func(lo, hi int) {
+		for i := lo * s.Width; i < hi*s.Width; i++ {
+			v := x[i]
+			out[i] = v / (1 + exp32(-v*(gelu1+gelu3*v*v)))
 		}
 	})
 }

@@ -68,6 +68,7 @@ func BenchmarkRowOps(b *testing.B) {
 	}{
 		{"norm", 2, func() { Norm(s, z, x, w, 1e-5, crew(1)) }},
 		{"swiglu", 3, func() { SwiGLU(s, z, x, y, crew(1)) }},
+		{"gelu", 2, func() { GELU(s, z, x, crew(1)) }},
 		{"ce_chunk", 2, func() { CEChunk(s, z, targets, losses, 1, crew(1)) }},
 		{"merge", 3, func() {
 			LSEMerge(MergeShape{s.Tokens * 32, 1, 128}, Partial{z, z[:s.Tokens*32]}, Partial{x, x[:s.Tokens*32]}, Partial{y, y[:s.Tokens*32]}, crew(1))

@@ -80,6 +80,22 @@ func TestSwiGLUMatchesReference(t *testing.T) {
 	})
 }
 
+func TestGELUMatchesReference(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		s, threads := drawRows(rt)
+		x, out := normal(seeded(5), s.Size()), poison(s.Size())
+		x[0] = -2000 // the exponential overflows: the result must be 0, not NaN
+		x[len(x)-1] = 2000
+		GELU(s, out, x, crew(threads))
+		within(rt, "out", out, RefGELU(s, x))
+		for i, v := range x { // far ends would hide the rest in a norm
+			if want := RefGELU(Rows{1, 1}, x[i:])[0]; math.Abs(float64(out[i])-want) > 1e-6*(1+math.Abs(float64(v))) {
+				rt.Errorf("gelu(%v) = %v, want %v", v, out[i], want)
+			}
+		}
+	})
+}
+
 func TestCEChunkMatchesReference(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s, threads := drawRows(rt)

@@ -192,6 +192,16 @@ func RefSwiGLU(s Rows, gate, up []float32) []float64 {
 	return out
 }
 
+// RefGELU is GELU in float64, by the tanh that defines it.
+func RefGELU(s Rows, x []float32) []float64 {
+	out := make([]float64, s.Size())
+	for i := range out {
+		v := float64(x[i])
+		out[i] = v / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v)))
+	}
+	return out
+}
+
 // RefCEChunk is CEChunk in float64; logits are left alone.
 func RefCEChunk(s Rows, logits []float32, targets []int32, gradScale float32) (grad, losses []float64) {
 	grad, losses = make([]float64, s.Size()), make([]float64, s.Tokens)

@@ -111,6 +111,21 @@ class SwiGLU(Rowwise):
         )
 
 
+class GELU(Rowwise):
+    """GELU in its tanh form, the activation of an MLP without a gate."""
+
+    kind = "gelu"
+
+    def bind(self, shape: dict, inputs: Inputs) -> Bound:
+        """torch's fused operator."""
+        tokens, width, dtype = self.sizes(shape)
+        x, out = inputs.normal(tokens, width, dtype=dtype), inputs.empty(tokens, width, dtype=dtype)
+        return Bound(
+            lambda: torch.ops.aten.gelu.out(x, approximate="tanh", out=out),
+            lambda: {"out": reference.gelu(x)}, lambda y: {"out": y},
+        )
+
+
 class CEChunk(Rowwise):
     """Cross-entropy of a chunk of logits: losses, and the gradient softmax - onehot in place.
 

@@ -118,6 +118,12 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return gate * torch.sigmoid(gate) * up.double()
 
 
+def gelu(x: Tensor) -> Tensor:
+    """The tanh form: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))."""
+    x = x.double()
+    return x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
 def ce_chunk(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Gradient softmax - onehot and losses logsumexp - logit[target]; logits [tokens, vocabulary]."""
     logits = logits.double()

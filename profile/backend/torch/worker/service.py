@@ -19,7 +19,7 @@ from errors import Failure, axis
 from gauge import KINDS, Gauges
 from kernels import Kernels
 from layer import LayerOp
-from ops import GEMM, AdamW, CEChunk, Copy, LSEMerge, Norm, Rope, SwiGLU
+from ops import GELU, GEMM, AdamW, CEChunk, Copy, LSEMerge, Norm, Rope, SwiGLU
 from sampling import Prepared, WaitMeter
 from wire import Heart
 from work import Op
@@ -204,8 +204,8 @@ def ops_of(device: Device, kernels: Kernels) -> dict[str, Op]:
     """Every timed op of one device by its name."""
     ops: list[Op] = [Attention(kernels, kind) for kind in ATTENTION]
     ops += [
-        GEMM(device), LSEMerge(device), Norm(device), Rope(device), SwiGLU(device), CEChunk(device),
-        AdamW(device)
+        GEMM(device), LSEMerge(device), Norm(device), Rope(device), SwiGLU(device), GELU(device),
+        CEChunk(device), AdamW(device)
     ]
     ops += [
         Copy(device, "h2d"), Copy(device, "d2h"), LayerOp(kernels, "layer_fwd"), LayerOp(kernels, "layer_bwd")

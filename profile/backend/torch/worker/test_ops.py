@@ -46,7 +46,8 @@ def shapes(dtype: str) -> dict[str, list[dict]]:
     return {
         "attn_fwd": blocks, "attn_bwd": blocks, "attn_varlen_fwd": packs, "attn_varlen_bwd": packs,
         "gemm": passes,
-        "norm": rows, "rope": rows, "swiglu": rows, "ce_chunk": rows, "adamw": [{"params": 4096}],
+        "norm": rows, "rope": rows, "swiglu": rows, "gelu": rows, "ce_chunk": rows,
+        "adamw": [{"params": 4096}],
         "lse_merge": [{"tokens": 256, "q_heads": 4, "head_dim": 64}], "layer_fwd": layers,
         "layer_bwd": layers,
     }

@@ -99,8 +99,8 @@ SMALL = {
     "attn_varlen_bwd": packed([5, 70]), "gemm": gemm(),
     "lse_merge": {"tokens": 9, "q_heads": 3, "head_dim": 64},
     "norm": {**ROWS, "dtype": "f32"}, "rope": {**ROWS, "dtype": "f32"}, "swiglu": {**ROWS, "dtype": "f32"},
-    "ce_chunk": {**ROWS, "dtype": "f32"}, "adamw": {"params": 77}, "layer_fwd": {**LAYER, "dtype": "f32"},
-    "layer_bwd": {**LAYER, "dtype": "f32"},
+    "gelu": {**ROWS, "dtype": "f32"}, "ce_chunk": {**ROWS, "dtype": "f32"}, "adamw": {"params": 77},
+    "layer_fwd": {**LAYER, "dtype": "f32"}, "layer_bwd": {**LAYER, "dtype": "f32"},
 }
 GAUGES = ("mem_capacity", "mem_reserve", "mem_layer")
 
@@ -268,7 +268,8 @@ class Numerics(Shared):
             for which in ("fwd", "dgrad", "wgrad"):
                 self.check("gemm", gemm(which, dtype), {"c"})
             for op, outputs in (
-                ("norm", {"y"}), ("rope", {"x"}), ("swiglu", {"out"}), ("ce_chunk", {"grad", "loss"})
+                ("norm", {"y"}), ("rope", {"x"}), ("swiglu", {"out"}), ("gelu", {"out"}),
+                ("ce_chunk", {"grad", "loss"})
             ):
                 self.check(op, {**ROWS, "dtype": dtype}, outputs)
                 self.check(op, {"tokens": 3, "width": 8192, "dtype": dtype}, outputs)
