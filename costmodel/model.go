@@ -1,20 +1,16 @@
 package costmodel
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
-
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Model is the shape of a decoder-only transformer: pre-norm blocks of grouped
-// attention with rotary positions and a gated MLP.
+// attention and an MLP.
 type Model struct {
 	Name    string `json:"name"` // model_type of the configuration
 	Layers  int    `json:"layers"`
@@ -28,13 +24,31 @@ type Model struct {
 	TiedEmbeddings bool `json:"tied_embeddings"`
 	// GatedMLP: gate, up and down projections; without, only up and down.
 	GatedMLP bool `json:"gated_mlp"`
-	QKVBias  bool `json:"qkv_bias,omitzero"`
-	OutBias  bool `json:"out_bias,omitzero"` // of the attention's output projection
-	MLPBias  bool `json:"mlp_bias,omitzero"`
-	QKNorm   bool `json:"qk_norm,omitzero"` // RMSNorm of each query and key head
+	// Activation of the MLP (silu, gelu, relu) where it is not the one that was
+	// measured: silu with a gate, gelu without. See ChargedAs.
+	Activation string `json:"activation,omitzero"`
+	QKVBias    bool   `json:"qkv_bias,omitzero"`
+	OutBias    bool   `json:"out_bias,omitzero"` // of the attention's output projection
+	MLPBias    bool   `json:"mlp_bias,omitzero"`
+	VocabBias  bool   `json:"vocab_bias,omitzero"` // of the projection to the vocabulary
+	QKNorm     bool   `json:"qk_norm,omitzero"`    // RMSNorm of each query and key head
+	// LayerNorm: norms subtract the mean and have a bias beside the gain;
+	// without, they are RMSNorm. Either streams its rows in and out once and is
+	// charged by the law of norm.
+	LayerNorm bool `json:"layer_norm,omitzero"`
+	// SharedNorm: attention and MLP read the output of one norm and are added
+	// to the residual together, as in GPT-J.
+	SharedNorm bool `json:"shared_norm,omitzero"`
+	// PositionRows is the length of a learned table of positions, which is added
+	// to the embedding; 0 where positions are rotary.
+	PositionRows int `json:"position_rows,omitzero"`
+	// RotaryDim is how many elements of each head rotary positions turn; 0 is
+	// all of them.
+	RotaryDim int `json:"rotary_dim,omitzero"`
 	// MaxLen is the longest sequence for which full causal attention is what
 	// the model computes, 0 if there is no such limit: a configuration with an
-	// active sliding window is modelled up to the window.
+	// active sliding window is modelled up to the window, one with learned
+	// positions as far as these go.
 	MaxLen units.Tokens `json:"max_len_tokens,omitzero"`
 }
 
@@ -44,30 +58,109 @@ func (m Model) kvWidth() int { return m.KVHeads * m.HeadDim }
 // qkvWidth is the number of outputs of the fused query, key and value projection.
 func (m Model) qkvWidth() int { return m.qWidth() + 2*m.kvWidth() }
 
-// gateUp is the number of outputs of the MLP's first projection.
-func (m Model) gateUp() int {
+// GateUp is the number of outputs of the MLP's first projection.
+func (m Model) GateUp() int {
 	if m.GatedMLP {
 		return 2 * m.FFN
 	}
 	return m.FFN
 }
 
+// Norms is the number of norms of a layer.
+func (m Model) Norms() int {
+	if m.SharedNorm {
+		return 1
+	}
+	return 2
+}
+
+// Rotary is how many elements of a token's queries, and of its keys, rotary
+// positions turn; 0 where positions are learned.
+func (m Model) Rotary() (q, k int) {
+	switch {
+	case m.PositionRows > 0:
+		return 0, 0
+	case m.RotaryDim > 0:
+		return m.QHeads * m.RotaryDim, m.KVHeads * m.RotaryDim
+	}
+	return m.qWidth(), m.kvWidth()
+}
+
+// Activated is the element-wise op of the MLP on so many tokens.
+func (m Model) Activated(tokens units.Tokens, d op.DType) op.Shape {
+	r := op.Rowwise{Tokens: tokens, Width: m.FFN, DType: d}
+	if m.GatedMLP {
+		return op.SwiGLU{Rowwise: r}
+	}
+	return op.GELU{Rowwise: r}
+}
+
+// ChargedAs says which law stands in for the activation, "" where it is its own.
+// What streams the same operands through memory takes as long on a GPU, which
+// memory binds; where arithmetic binds, as on a CPU, it may not.
+func (m Model) ChargedAs() string {
+	if m.Activation == "" {
+		return ""
+	}
+	kind := m.Activated(1, op.F32).Kind()
+	return fmt.Sprintf("the MLP's %s was not measured and is charged by the law of %s, which reads and writes as much", m.Activation, kind)
+}
+
+// HeadNorms is how many elements of a token's queries, and of its keys, are
+// normed head by head; 0 where none are.
+func (m Model) HeadNorms() (q, k int) {
+	if !m.QKNorm {
+		return 0, 0
+	}
+	return m.qWidth(), m.kvWidth()
+}
+
+// likeLayer says whether a layer is built as an op.Layer, whose measured memory
+// then holds for it; biases keep nothing.
+func (m Model) likeLayer() bool { return m.GatedMLP && !m.LayerNorm && !m.SharedNorm && !m.QKNorm }
+
+// keptByNorms is how many elements one layer keeps a token around its norms: its
+// input, the residual after attention and both norms' outputs (4h); a shared norm
+// has one output and no residual between (2h). Norms of heads keep their inputs;
+// their outputs are the queries and keys that the attention keeps.
+func (m Model) keptByNorms() int {
+	q, k := m.HeadNorms()
+	return 2*m.Norms()*m.Hidden + q + k
+}
+
+// keptStatistics is the float32 that one layer keeps a token of its norms: the
+// reciprocal root of each, those of heads one a head, and of LayerNorm its mean.
+func (m Model) keptStatistics() units.Bytes {
+	kept := 4 * m.Norms()
+	if m.LayerNorm {
+		kept *= 2
+	}
+	if m.QKNorm {
+		kept += 4 * (m.QHeads + m.KVHeads)
+	}
+	return units.Bytes(kept)
+}
+
+// normParams is the number of parameters of one norm: gains, and biases.
+func (m Model) normParams() int64 {
+	if m.LayerNorm {
+		return 2 * int64(m.Hidden)
+	}
+	return int64(m.Hidden)
+}
+
 // LayerParams is the number of parameters of one layer.
 func (m Model) LayerParams() int64 {
 	h, q, qkv := int64(m.Hidden), int64(m.qWidth()), int64(m.qkvWidth())
-	up, f := int64(m.gateUp()), int64(m.FFN)
-	n := h*qkv + q*h + h*up + f*h + 2*h // the last: gains of two norms
-	if m.QKVBias {
-		n += qkv
-	}
-	if m.OutBias {
-		n += h
-	}
-	if m.MLPBias {
-		n += up + h
-	}
-	if m.QKNorm {
-		n += 2 * int64(m.HeadDim)
+	up, f := int64(m.GateUp()), int64(m.FFN)
+	n := h*qkv + q*h + h*up + f*h + int64(m.Norms())*m.normParams()
+	for _, bias := range []struct {
+		there  bool
+		params int64
+	}{{m.QKVBias, qkv}, {m.OutBias, h}, {m.MLPBias, up + h}, {m.QKNorm, 2 * int64(m.HeadDim)}} {
+		if bias.there {
+			n += bias.params
+		}
 	}
 	return n
 }
@@ -78,9 +171,13 @@ func (m Model) embedParams() int64 { return int64(m.Vocab) * int64(m.Hidden) }
 
 // Params is the exact number of parameters.
 func (m Model) Params() int64 {
-	n := int64(m.Layers)*m.LayerParams() + int64(m.Hidden) + m.embedParams()
+	n := int64(m.Layers)*m.LayerParams() + m.normParams() + m.embedParams()
+	n += int64(m.PositionRows) * int64(m.Hidden)
 	if !m.TiedEmbeddings {
 		n += m.embedParams()
+	}
+	if m.VocabBias {
+		n += int64(m.Vocab)
 	}
 	return n
 }
@@ -108,13 +205,24 @@ func (m Model) Validate() error {
 	switch {
 	case m.QHeads%m.KVHeads != 0:
 		return fmt.Errorf("kv_heads: %d: must divide q_heads %d", m.KVHeads, m.QHeads)
+	case m.PositionRows < 0 || m.PositionRows > maxWidth:
+		return fmt.Errorf("position_rows: %d: want 0 to %d", m.PositionRows, maxWidth)
+	case m.RotaryDim < 0 || m.RotaryDim > m.HeadDim:
+		return fmt.Errorf("rotary_dim: %d: want at most head_dim %d", m.RotaryDim, m.HeadDim)
+	case m.Activation != "" && !slices.Contains(activations(), m.Activation):
+		return fmt.Errorf("activation: %q: want %s", m.Activation, strings.Join(activations(), ", "))
 	case m.MaxLen < 0:
 		return fmt.Errorf("max_len_tokens: %d: must not be negative", int64(m.MaxLen))
+	case m.PositionRows > 0 && (m.MaxLen == 0 || int64(m.MaxLen) > int64(m.PositionRows)):
+		return fmt.Errorf("max_len_tokens: %d: want 1 to position_rows %d, for learned positions end there", int64(m.MaxLen), m.PositionRows)
 	case 2*m.FFN > maxWidth || m.qkvWidth() > maxWidth:
 		return fmt.Errorf("ffn, q_heads: a projection with more than %d outputs", maxWidth)
 	}
 	return nil
 }
+
+// activations lists those that an MLP may have; the forms of GELU are one.
+func activations() []string { return []string{"silu", "gelu", "relu"} }
 
 // Limits of a model: far above any published one, low enough that op shapes
 // are valid and parameter counts stay inside int64.
@@ -123,211 +231,4 @@ const (
 	maxWidth   = 1 << 24
 	maxHeads   = 1 << 12
 	maxHeadDim = 1 << 12
-	maxConfig  = 16 << 20 // bytes of a config.json
 )
-
-// hfConfig is what we read of a Hugging Face config.json; a pointer tells a
-// missing key from a zero.
-type hfConfig struct {
-	ModelType     string   `json:"model_type"`
-	Architectures []string `json:"architectures"`
-
-	Layers  *int `json:"num_hidden_layers"`
-	Hidden  *int `json:"hidden_size"`
-	FFN     *int `json:"intermediate_size"`
-	QHeads  *int `json:"num_attention_heads"`
-	KVHeads *int `json:"num_key_value_heads"`
-	HeadDim *int `json:"head_dim"`
-	Vocab   *int `json:"vocab_size"`
-
-	Tied          *bool `json:"tie_word_embeddings"`
-	AttentionBias bool  `json:"attention_bias"`
-	MLPBias       bool  `json:"mlp_bias"`
-
-	SlidingWindow    *int     `json:"sliding_window"`
-	UseSlidingWindow *bool    `json:"use_sliding_window"`
-	MaxWindowLayers  *int     `json:"max_window_layers"`
-	LayerTypes       []string `json:"layer_types"`
-
-	Experts *int `json:"num_experts"`
-	Local   *int `json:"num_local_experts"`
-	Routed  *int `json:"n_routed_experts"`
-}
-
-// families lists the model types we know, with the class that the
-// `architectures` entry must name.
-func families() map[string]string {
-	return map[string]string{
-		"llama":   "LlamaForCausalLM",
-		"mistral": "MistralForCausalLM",
-		"qwen2":   "Qwen2ForCausalLM",
-		"qwen3":   "Qwen3ForCausalLM",
-	}
-}
-
-// ReadModel reads the config.json of a Hugging Face model of the llama,
-// mistral, qwen2 or qwen3 family. Keys it does not need are ignored, for the
-// format is not ours. An active sliding window is kept as Model.MaxLen.
-//
-// Errors begin with name and, where the data tell, the field and its value:
-// broken JSON, duplicate keys, another architecture (with what was read and
-// what is supported), experts, missing or impossible sizes.
-func ReadModel(name string, data []byte) (Model, error) {
-	fail := func(format string, args ...any) (Model, error) {
-		return Model{}, fmt.Errorf("%s: "+format, append([]any{name}, args...)...)
-	}
-	if len(data) > maxConfig {
-		return fail("%d bytes: a config.json has at most %d", len(data), maxConfig)
-	}
-	var c hfConfig
-	if err := json.Unmarshal(data, &c); err != nil {
-		return Model{}, configError(name, data, err)
-	}
-	if err := c.supported(); err != nil {
-		return fail("%w", err)
-	}
-	if err := c.complete(); err != nil {
-		return fail("%w", err)
-	}
-	m := c.model()
-	if err := c.plausible(m); err != nil {
-		return fail("%w", err)
-	}
-	return m, nil
-}
-
-func configError(name string, data []byte, err error) error {
-	var sem *json.SemanticError
-	if errors.As(err, &sem) && sem.JSONPointer != "" {
-		key := strings.ReplaceAll(strings.TrimPrefix(string(sem.JSONPointer), "/"), "/", ".")
-		got := fmt.Sprintf("%.40s", sem.JSONValue)
-		if len(sem.JSONValue) == 0 {
-			got = "a " + sem.JSONKind.String()
-		}
-		return fmt.Errorf("%s:%d: %s: %s: not the type this key has in a config.json", name, lineAt(data, sem.ByteOffset), key, got)
-	}
-	var syn *jsontext.SyntacticError
-	if errors.As(err, &syn) {
-		return fmt.Errorf("%s:%d: no valid JSON: %w", name, lineAt(data, syn.ByteOffset), err)
-	}
-	return fmt.Errorf("%s: want the JSON object of a Hugging Face config.json: %w", name, err)
-}
-
-func lineAt(data []byte, offset int64) int {
-	return 1 + bytes.Count(data[:min(int(offset), len(data))], []byte("\n"))
-}
-
-func (c *hfConfig) supported() error {
-	class, ok := families()[c.ModelType]
-	if !ok || len(c.Architectures) > 1 || (len(c.Architectures) == 1 && c.Architectures[0] != class) {
-		var known []string
-		for t, a := range families() {
-			known = append(known, t+" ("+a+")")
-		}
-		slices.Sort(known)
-		return fmt.Errorf("model_type %q, architectures %q: not supported; the supported ones are %s", c.ModelType, c.Architectures, strings.Join(known, ", "))
-	}
-	for _, e := range []struct {
-		key string
-		n   *int
-	}{{"num_experts", c.Experts}, {"num_local_experts", c.Local}, {"n_routed_experts", c.Routed}} {
-		if e.n != nil && *e.n > 1 {
-			return fmt.Errorf("%s: %d: mixtures of experts are not supported, only dense models", e.key, *e.n)
-		}
-	}
-	return nil
-}
-
-// complete checks the keys without which nothing can be computed, and the
-// ranges of the optional ones.
-func (c *hfConfig) complete() error {
-	for _, f := range []struct {
-		key      string
-		n        *int
-		most     int
-		required bool
-	}{
-		{"num_hidden_layers", c.Layers, maxLayers, true},
-		{"hidden_size", c.Hidden, maxWidth, true},
-		{"intermediate_size", c.FFN, maxWidth / 2, true},
-		{"num_attention_heads", c.QHeads, maxHeads, true},
-		{"vocab_size", c.Vocab, maxWidth, true},
-		{"num_key_value_heads", c.KVHeads, maxHeads, false},
-		{"head_dim", c.HeadDim, maxHeadDim, false},
-	} {
-		switch {
-		case f.n == nil && f.required:
-			return fmt.Errorf("%s: missing; is this the config.json of a language model?", f.key)
-		case f.n != nil && (*f.n < 1 || *f.n > f.most):
-			return fmt.Errorf("%s: %d: want 1 to %d", f.key, *f.n, f.most)
-		}
-	}
-	if c.HeadDim == nil && *c.Hidden%*c.QHeads != 0 {
-		return fmt.Errorf("hidden_size: %d: not a multiple of num_attention_heads %d, and there is no head_dim", *c.Hidden, *c.QHeads)
-	}
-	if c.KVHeads != nil && *c.QHeads%*c.KVHeads != 0 {
-		return fmt.Errorf("num_key_value_heads: %d: must divide num_attention_heads %d", *c.KVHeads, *c.QHeads)
-	}
-	return nil
-}
-
-// model assembles a complete configuration. Families differ in what they do
-// not say: Qwen2 always has QKV biases, Qwen3 always norms its heads, Llama's
-// attention_bias covers the output projection too and Qwen3's as well. All four
-// keep the output projection apart from the embedding unless told to tie them.
-func (c *hfConfig) model() Model {
-	m := Model{
-		Name: c.ModelType, Layers: *c.Layers, Hidden: *c.Hidden, FFN: *c.FFN,
-		QHeads: *c.QHeads, KVHeads: *c.QHeads, Vocab: *c.Vocab, GatedMLP: true,
-		TiedEmbeddings: c.Tied != nil && *c.Tied,
-	}
-	if c.KVHeads != nil {
-		m.KVHeads = *c.KVHeads
-	}
-	if m.HeadDim = *c.Hidden / *c.QHeads; c.HeadDim != nil {
-		m.HeadDim = *c.HeadDim
-	}
-	switch c.ModelType {
-	case "qwen2":
-		m.QKVBias = true
-	case "llama":
-		m.QKVBias, m.OutBias, m.MLPBias = c.AttentionBias, c.AttentionBias, c.MLPBias
-	case "qwen3":
-		m.QKVBias, m.OutBias, m.QKNorm = c.AttentionBias, c.AttentionBias, true
-	}
-	m.MaxLen = c.window()
-	return m
-}
-
-// window is the length up to which attention is full, or 0. Mistral's window is
-// on unless null; Qwen's only with use_sliding_window, which is off by default,
-// and then for the layers from max_window_layers on.
-func (c *hfConfig) window() units.Tokens {
-	switch {
-	case c.SlidingWindow == nil || *c.SlidingWindow < 1:
-		return 0
-	case c.ModelType == "llama": // has no such feature and ignores the key
-		return 0
-	case strings.HasPrefix(c.ModelType, "qwen") && (c.UseSlidingWindow == nil || !*c.UseSlidingWindow):
-		return 0
-	case c.UseSlidingWindow != nil && !*c.UseSlidingWindow:
-		return 0
-	case c.LayerTypes != nil && !slices.Contains(c.LayerTypes, "sliding_attention"):
-		return 0
-	case c.LayerTypes == nil && strings.HasPrefix(c.ModelType, "qwen") && c.MaxWindowLayers != nil && *c.MaxWindowLayers >= *c.Layers:
-		return 0
-	}
-	return units.Tokens(*c.SlidingWindow)
-}
-
-// plausible catches a result that single ranges cannot: products beyond limits.
-func (c *hfConfig) plausible(m Model) error {
-	if err := m.Validate(); err != nil {
-		return err
-	}
-	const most = 1 << 46 // far beyond any model trained
-	if n := float64(m.Layers) * (float64(m.Hidden)*float64(m.qkvWidth()+m.qWidth()+3*m.FFN) + float64(m.Hidden)); n > most {
-		return fmt.Errorf("%.3g parameters: not plausible; look at num_hidden_layers %d, hidden_size %d, intermediate_size %d, head_dim %d", n, m.Layers, m.Hidden, m.FFN, m.HeadDim)
-	}
-	return nil
-}

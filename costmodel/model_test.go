@@ -82,7 +82,7 @@ func TestReadModelErrors(t *testing.T) {
 		return strings.Replace(llama3, old, new, 1)
 	}
 	for name, c := range map[string]struct{ data, want string }{
-		"unknown":      {`{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}`, `model_type "mamba", architectures ["MambaForCausalLM"]: not supported; the supported ones are llama (LlamaForCausalLM), mistral`},
+		"unknown":      {`{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}`, `model_type "mamba", architectures ["MambaForCausalLM"]: not supported; the supported ones are gemma (GemmaForCausalLM), gpt2`},
 		"mixed":        {swap(`"LlamaForCausalLM"`, `"LlamaForSequenceClassification"`), "not supported"},
 		"nothing":      {`{}`, `model_type ""`},
 		"missing":      {swap(`"hidden_size": 4096, `, ""), "hidden_size: missing"},
@@ -111,6 +111,9 @@ func TestReadModelErrors(t *testing.T) {
 func FuzzReadModel(f *testing.F) {
 	for _, s := range []string{llama3, qwen2, qwen3, mistral, "{", `{"model_type":"llama","num_hidden_layers":1e3}`} {
 		f.Add([]byte(s))
+	}
+	for _, g := range gpts() {
+		f.Add([]byte(g.config))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m, err := ReadModel("c", data)
