@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/agnivade/levenshtein"
 
@@ -21,14 +23,18 @@ const MaxRanks = 1 << 16
 // Cluster is the devices a job may run on and the classes of the links between
 // them, all by their names in a profile.
 type Cluster struct {
-	Nodes   []Node `json:"nodes" yaml:"nodes"`
-	Network string `json:"network,omitempty" yaml:"network"` // link class between nodes
+	Nodes   []Node `json:"nodes"`
+	Network string `json:"network,omitempty"` // link class between nodes
+	// Links are classes at their datasheet's rate, which need no measured law:
+	// see AssumeLinks.
+	Links []Link `json:"links,omitempty"`
 }
 
 // Node is a machine: devices that share one link class.
 type Node struct {
 	Name    string      `json:"name" yaml:"name"`
 	Link    string      `json:"link,omitempty" yaml:"link"` // link class between the node's devices
+	NICs    int         `json:"nics,omitzero" yaml:"nics"`  // network cards that the devices share; 0 is one a device
 	Devices []op.Member `json:"devices" yaml:"devices"`
 }
 
@@ -126,21 +132,46 @@ func (c Cluster) Validate() error {
 			return fmt.Errorf("nodes[%d]: more than %d devices up to here: that is the most a cluster may have", i, MaxRanks)
 		}
 	}
-	return nil
+	if c.Network != "" && !isWord(c.Network) {
+		return fmt.Errorf("network: %.80q: want the name of a link class: a word of at most %d bytes without spaces", c.Network, maxName)
+	}
+	return c.validateLinks()
+}
+
+// maxName bounds the names in a cluster, whose nearest neighbours are looked for.
+const maxName = 256
+
+func isWord(s string) bool {
+	return s != "" && len(s) <= maxName && utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) })
 }
 
 func (n Node) validate() error {
-	if n.Name == "" || strings.ContainsAny(n.Name, " \t\n") {
-		return fmt.Errorf("name: %q: want a word without spaces", n.Name)
-	}
-	if len(n.Devices) == 0 {
+	switch {
+	case !isWord(n.Name):
+		return fmt.Errorf("name: %.80q: want a word of at most %d bytes without spaces", n.Name, maxName)
+	case n.Link != "" && !isWord(n.Link):
+		return fmt.Errorf("link: %.80q: want the name of a link class: a word of at most %d bytes without spaces", n.Link, maxName)
+	case len(n.Devices) == 0:
 		return fmt.Errorf("devices: none: node %s needs at least one device", n.Name)
 	}
+	if err := n.validateDevices(); err != nil {
+		return err
+	}
+	switch {
+	case n.NICs < 0:
+		return fmt.Errorf("nics: %d: want the number of network cards that the devices of node %s share, or leave it out for one a device", n.NICs, n.Name)
+	case n.NICs > n.size():
+		return fmt.Errorf("nics: %d for the %d devices of node %s: a device sends through one card; leave nics out for one a device, and give the network class the rate of all cards that a device drives", n.NICs, n.size(), n.Name)
+	}
+	return nil
+}
+
+func (n Node) validateDevices() error {
 	seen := map[string]bool{}
 	for i, m := range n.Devices {
 		switch {
-		case m.Device == "" || strings.ContainsAny(m.Device, " +()\t\n"):
-			return fmt.Errorf("devices[%d].device: %q: want the name of a device type, without spaces, + or parentheses", i, m.Device)
+		case !isWord(m.Device) || strings.ContainsAny(m.Device, "+()"):
+			return fmt.Errorf("devices[%d].device: %.80q: want the name of a device type, without spaces, + or parentheses", i, m.Device)
 		case m.Count < 1:
 			return fmt.Errorf("devices[%d].count: %d of %s: want at least 1", i, m.Count, m.Device)
 		case m.Count > MaxRanks:
@@ -252,13 +283,15 @@ func parseCount(s, of string) (int, error) {
 }
 
 // Resolve checks the cluster against a profile, puts device types in the place of
-// GPU models (see DeviceFor) and fills the link classes that
-// are empty and needed (a node of one device has no inner link, a cluster of
-// one node no network): with the given class, or else with the profile's only one.
+// GPU models (see DeviceFor) and fills the link classes that are empty and needed
+// (a node of one device has no inner link, a cluster of one node no network):
+// with the given class, or else with the profile's only one. A class that the
+// cluster's links state counts as known; AssumeLinks then gives it laws.
 //
 // Errors name the unknown device type or link class with those there are and
 // the nearest, or the flag (--link, --network) that settles an open choice, or
-// a flag that contradicts every entry of the cluster.
+// a flag that contradicts every entry of the cluster. Where a datasheet knows
+// the rate of a link that nobody measured, they say how to plan with that.
 func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 	if err := c.Validate(); err != nil {
 		return Cluster{}, err
@@ -267,8 +300,9 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 	if err != nil {
 		return Cluster{}, err
 	}
-	classes := linkClasses(p)
-	out := Cluster{Nodes: slices.Clone(c.Nodes), Network: c.Network}
+	inside := linkChoice{linkClasses(p), c.linkNames(), "--link"}
+	out := c
+	out.Nodes = slices.Clone(c.Nodes)
 	used := link == ""
 	for i := range out.Nodes {
 		n := &out.Nodes[i]
@@ -276,7 +310,7 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 			continue
 		}
 		was := n.Link
-		if err := fillLink(&n.Link, link, classes, "--link"); err != nil {
+		if err := inside.fill(&n.Link, link, insideRate(p, n.Devices)); err != nil {
 			return Cluster{}, fmt.Errorf("link between the devices of node %s: %w", n.Name, err)
 		}
 		used = used || was == "" || was == link
@@ -290,7 +324,8 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 	if network != "" && c.Network != "" && c.Network != network {
 		return Cluster{}, fmt.Errorf("--network %s contradicts the cluster's network %q; leave one of them out", network, c.Network)
 	}
-	if err := fillLink(&out.Network, network, classes, "--network"); err != nil {
+	between := linkChoice{inside.measured, inside.stated, "--network"}
+	if err := between.fill(&out.Network, network, networkRate(p, c.members())); err != nil {
 		return Cluster{}, fmt.Errorf("link between nodes: %w", err)
 	}
 	return out, nil
@@ -305,23 +340,6 @@ func linkClasses(p *Profile) []string {
 	}
 	slices.Sort(classes)
 	return classes
-}
-
-func fillLink(link *string, given string, classes []string, flag string) error {
-	if *link == "" {
-		*link = given
-	}
-	switch {
-	case len(classes) == 0:
-		return fmt.Errorf("the profile has no link class at all; measure one: evenkeel calibrate --only send_recv")
-	case *link == "" && len(classes) == 1:
-		*link = classes[0]
-	case *link == "":
-		return fmt.Errorf("the profile has the link classes %s; choose with %s", strings.Join(classes, ", "), flag)
-	case !slices.Contains(classes, *link):
-		return fmt.Errorf("link class %q is not in the profile%s", *link, nearest(*link, classes))
-	}
-	return nil
 }
 
 // nearest ends an error about an unknown name: the closest known one when it is

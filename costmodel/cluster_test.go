@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
@@ -68,6 +69,7 @@ network: roce
 nodes:
   - name: a
     link: nvlink
+    nics: 4
     devices:
       - {device: h100_sxm, count: 8}
   - name: b
@@ -84,7 +86,7 @@ func TestReadClusterYAML(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Cluster{Network: "roce", Nodes: []Node{
-		{Name: "a", Link: "nvlink", Devices: []op.Member{{Device: "h100_sxm", Count: 8}}},
+		{Name: "a", Link: "nvlink", NICs: 4, Devices: []op.Member{{Device: "h100_sxm", Count: 8}}},
 		{Name: "b", Devices: []op.Member{{Device: "a100_sxm", Count: 4}, {Device: "cpu:2", Count: 1}}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -106,12 +108,18 @@ func TestReadClusterYAMLErrors(t *testing.T) {
 		"duplicate":     {swap("    link: nvlink", "    link: nvlink\n    link: pcie"), "c.yaml:7:"},
 		"negative":      {swap("count: 4", "count: -4"), "nodes[1].devices[0].count: -4 of a100_sxm: want at least 1"},
 		"zero devices":  {swap("{device: h100_sxm, count: 8}", "{device: h100_sxm}"), "count: 0 of h100_sxm"},
-		"fraction":      {swap("count: 4", "count: 4.5"), "c.yaml:12: 4.5: want a whole number"},
-		"infinite":      {swap("count: 4", "count: .inf"), "c.yaml:12: .inf: want a whole number"},
-		"truth":         {swap("count: 4", "count: true"), "c.yaml:12:"},
+		"fraction":      {swap("count: 4", "count: 4.5"), "c.yaml:13: 4.5: want a whole number"},
+		"infinite":      {swap("count: 4", "count: .inf"), "c.yaml:13: .inf: want a whole number"},
+		"truth":         {swap("count: 4", "count: true"), "c.yaml:13: found a bool, want a whole number"},
 		"null":          {swap("count: 4", "count: null"), "count: 0"},
-		"word":          {swap("count: 4", "count: four"), "c.yaml:12:"},
-		"huge":          {swap("count: 4", "count: 99999999999999999999999"), "c.yaml:12:"},
+		"word":          {swap("count: 4", "count: four"), "c.yaml:13: found a string"},
+		"huge":          {swap("count: 4", "count: 99999999999999999999999"), "c.yaml:13:"},
+		"nics":          {swap("nics: 4", "nics: 9"), "nodes[0].nics: 9 for the 8 devices of node a: a device sends through one card; leave nics out"},
+		"negative nics": {swap("nics: 4", "nics: -1"), "nodes[0].nics: -1: want the number of network cards"},
+		"half a card":   {swap("nics: 4", "nics: 0.5"), "c.yaml:7: 0.5: want a whole number"},
+		"long name":     {swap("name: b", "name: "+strings.Repeat("b", 300)), "nodes[1].name:"},
+		"spaced link":   {swap("link: nvlink", "link: nv link"), `nodes[0].link: "nv link": want the name of a link class`},
+		"torn network":  {swap("network: roce", `network: "ro\u0000ce"`), "network:"},
 		"too many":      {swap("count: 4", "count: 65536"), "a cluster may have"},
 		"same name":     {swap("name: b", "name: a"), `nodes[1].name: "a": nodes[0] has this name already`},
 		"same device":   {swap("device: cpu:2", "device: a100_sxm"), "listed twice in node b"},
@@ -192,6 +200,8 @@ func FuzzParseCluster(f *testing.F) {
 func FuzzReadClusterYAML(f *testing.F) {
 	f.Add([]byte(goodYAML))
 	f.Add([]byte("schema: evenkeel.cluster/v1\nnodes: [{name: a, devices: [{device: x, count: 1}]}]"))
+	f.Add([]byte(statedYAML))
+	f.Add([]byte("schema: evenkeel.cluster/v1\nlinks: [{name: a, bytes_per_s: .nan}]\nnodes: [{name: yes, devices: [{device: '~', count: 1}]}]"))
 	f.Add([]byte("a: &a [b]\nc: [*a, *a]"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c, err := ReadClusterYAML("c.yaml", data)
@@ -203,6 +213,10 @@ func FuzzReadClusterYAML(f *testing.F) {
 		}
 		if err := c.Validate(); err != nil {
 			t.Errorf("accepted an invalid cluster: %v", err)
+		}
+		again, err := ReadClusterYAML("again.yaml", c.YAML(ClusterRemarks{Head: []string{string(data)}}))
+		if err != nil || !cmp.Equal(c, again, cmpopts.EquateEmpty()) {
+			t.Errorf("%+v does not read back: %+v, %v", c, again, err)
 		}
 	})
 }

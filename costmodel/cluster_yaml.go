@@ -3,11 +3,14 @@ package costmodel
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Limits of a cluster.yaml. A node takes about 60 bytes; the schema is four
@@ -19,17 +22,37 @@ const (
 
 // clusterFile is the schema evenkeel.cluster/v1.
 type clusterFile struct {
-	Schema  string `yaml:"schema"`
-	Cluster `yaml:",inline"`
+	Schema  string      `yaml:"schema"`
+	Network string      `yaml:"network"`
+	Links   []linkEntry `yaml:"links"`
+	Nodes   []Node      `yaml:"nodes"`
+}
+
+// linkEntry is a Link in plain numbers: the library cannot set others.
+type linkEntry struct {
+	Name    string  `yaml:"name"`
+	Rate    float64 `yaml:"bytes_per_s"`
+	Latency float64 `yaml:"latency_s"`
+}
+
+func (f clusterFile) cluster() Cluster {
+	c := Cluster{Nodes: f.Nodes, Network: f.Network}
+	for _, l := range f.Links {
+		c.Links = append(c.Links, Link{Name: l.Name, Rate: units.BytesPerS(l.Rate), Latency: units.Seconds(l.Latency)})
+	}
+	return c
 }
 
 // ReadClusterYAML reads a cluster.yaml:
 //
 //	schema: evenkeel.cluster/v1
 //	network: roce            # link class between nodes; may be left out, see Resolve
+//	links:                   # classes that nobody measured, at their datasheet's rate
+//	  - {name: nvlink_a800, bytes_per_s: 200e9, latency_s: 3e-6}  # the latency may be left out
 //	nodes:
 //	  - name: n0
 //	    link: nvlink         # link class inside the node; may be left out
+//	    nics: 4              # network cards that the devices share; left out: one a device
 //	    devices:
 //	      - {device: h100_sxm, count: 8}
 //
@@ -51,10 +74,11 @@ func ReadClusterYAML(name string, data []byte) (Cluster, error) {
 	if err := yaml.UnmarshalWithOptions(data, &f, yaml.Strict()); err != nil {
 		return Cluster{}, yamlError(name, err)
 	}
-	if err := f.Validate(); err != nil {
+	c := f.cluster()
+	if err := c.Validate(); err != nil {
 		return Cluster{}, fmt.Errorf("%s: %w", name, err)
 	}
-	return f.Cluster, nil
+	return c, nil
 }
 
 // checkYAMLSize refuses, before the parser sees it, what would make it recurse
@@ -92,8 +116,11 @@ func checkYAMLTree(name string, file *ast.File) error {
 	switch v.found.(type) {
 	case nil:
 	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
-		// The library would cut 4.5 devices down to 4.
-		return fmt.Errorf("%s: %s: want a whole number, or a name in quotes", at(name, v.found), v.found.String())
+		want := "want a whole number, or a name in quotes" // the library would cut 4.5 devices down to 4
+		if ofLink(v.found) {
+			want = "want a number, such as 200e9 for 200 GB/s"
+		}
+		return fmt.Errorf("%s: %.40s: %s", at(name, v.found), v.found.String(), want)
 	default:
 		return fmt.Errorf("%s: %.40q: anchors, aliases and tags are not used in a cluster.yaml; write the entry out", at(name, v.found), v.found.String())
 	}
@@ -124,17 +151,31 @@ type yamlVisitor struct{ found ast.Node }
 
 // Visit implements ast.Visitor.
 func (v *yamlVisitor) Visit(n ast.Node) ast.Visitor {
-	switch n.(type) {
+	switch n := n.(type) {
 	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode, *ast.DirectiveNode,
-		*ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
-		if v.found == nil {
-			v.found = n
+		*ast.InfinityNode, *ast.NanNode:
+		v.find(n)
+	case *ast.FloatNode:
+		if !ofLink(n) {
+			v.find(n)
 		}
 	}
 	if v.found != nil {
 		return nil
 	}
 	return v
+}
+
+func (v *yamlVisitor) find(n ast.Node) {
+	if v.found == nil {
+		v.found = n
+	}
+}
+
+// ofLink says whether a value is a rate or a latency, which need not be whole.
+func ofLink(n ast.Node) bool {
+	path := n.GetPath()
+	return strings.HasPrefix(path, "$.links[") && (strings.HasSuffix(path, "].bytes_per_s") || strings.HasSuffix(path, "].latency_s"))
 }
 
 func at(name string, n ast.Node) string {
@@ -151,13 +192,32 @@ func yamlError(name string, err error) error {
 	if !errors.As(err, &e) {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	hint := ""
+	message, hint := e.GetMessage(), ""
+	var wrong *yaml.TypeError
+	if errors.As(err, &wrong) {
+		message = fmt.Sprintf("found a %s, want %s", wrong.SrcType, wanted(wrong.DstType.Kind()))
+	}
 	var unknown *yaml.UnknownFieldError
 	if errors.As(err, &unknown) {
-		hint = "; the keys are schema, network, nodes; in a node name, link, devices; in a device list device, count"
+		hint = "; the keys are schema, network, links, nodes; in a node name, link, nics, devices; in a device list device, count; in links name, bytes_per_s, latency_s"
 	}
 	if t := e.GetToken(); t != nil && t.Position != nil {
-		return fmt.Errorf("%s:%d: %s%s", name, t.Position.Line, e.GetMessage(), hint)
+		return fmt.Errorf("%s:%d: %s%s", name, t.Position.Line, message, hint)
 	}
-	return fmt.Errorf("%s: %s%s", name, e.GetMessage(), hint)
+	return fmt.Errorf("%s: %s%s", name, message, hint)
+}
+
+// wanted says what a key of the schema holds.
+func wanted(k reflect.Kind) string {
+	switch k {
+	case reflect.Float64:
+		return "a number, such as 200e9"
+	case reflect.Int:
+		return "a whole number"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Struct:
+		return "keys with values"
+	}
+	return "a name"
 }

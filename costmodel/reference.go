@@ -84,7 +84,8 @@ func (p *Profile) has(device string, k op.Kind) bool {
 // Named is the cluster with every name replaced by that of the device type it
 // stands for (see DeviceFor).
 func (c Cluster) Named(p *Profile) (Cluster, error) {
-	out := Cluster{Network: c.Network}
+	out := c
+	out.Nodes = nil
 	for _, n := range c.Nodes {
 		n.Devices = slices.Clone(n.Devices)
 		for i := range n.Devices {

@@ -8,20 +8,11 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-const (
-	// aLink is the interval of a link's datasheet rate, where nobody measured
-	// anything over it: topology and protocol matter more than the sheet.
-	aLink = 2.2
-	// aStep is that of one collective from another over the same wires.
-	aStep = 1.5
-	// netLatency and busLatency are of one level of a tree of ranks: nccl-tests
-	// logs show 54 to 84 us for the smallest all_gathers among 16 ranks of two
-	// nodes, and 117 us for an all_reduce of 1 MiB among 64 of eight.
-	netLatency = 12e-6
-	busLatency = 8e-6
-)
+// aStep is the interval of one collective from another over the same wires.
+const aStep = 1.5
 
 // The classes of links that AssumeLinks makes up.
 const (
@@ -47,7 +38,7 @@ func assumeCollectives(p *costmodel.Profile, g op.GroupType) {
 		return
 	}
 	from := *base // laws move as more are added
-	for _, k := range stepCollectives() {
+	for _, k := range costmodel.StepCollectives() {
 		already := slices.ContainsFunc(p.Laws, func(l costmodel.Law) bool { return l.Group == g.Name && l.Op == k })
 		if !already && !measuredOver(p, g, k) {
 			p.Laws = append(p.Laws, asCollective(from, g, k))
@@ -88,11 +79,6 @@ func portShare(k op.Kind, n int) float64 {
 	}
 	const large = 1 << 40 // where the rounding of chunks is nothing
 	return float64(op.Volume(op.OfMessage(k, op.Message{Group: n, Bytes: large}))) / large
-}
-
-// stepCollectives are those that a step or a strategy may ask for.
-func stepCollectives() []op.Kind {
-	return []op.Kind{op.KindAllReduce, op.KindAllGather, op.KindReduceScatter, op.KindAllToAll, op.KindAllToAllV, op.KindSendRecv}
 }
 
 // likeliest is the group's law of a collective that stands for all element
@@ -146,7 +132,8 @@ func models(members []op.Member) []string {
 // Errors name the device whose datasheet is silent and the flag that chooses a
 // measured class instead.
 func AssumeLinks(p *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, error) {
-	out := costmodel.Cluster{Nodes: slices.Clone(c.Nodes), Network: c.Network}
+	out := c
+	out.Nodes = slices.Clone(c.Nodes)
 	for i := range out.Nodes {
 		n := &out.Nodes[i]
 		if n.Link != "" || ranksOf(n.Devices) < 2 {
@@ -178,7 +165,10 @@ func assumeInside(p *costmodel.Profile, n *costmodel.Node) error {
 		return err
 	}
 	n.Link = class
-	wire{class, n.Devices, 1, busLatency, rate, rate}.assume(p)
+	assumeWire(p, costmodel.AssumedWire{
+		Class: class, Members: n.Devices, Nodes: 1, Latency: costmodel.BusLatency,
+		One: units.BytesPerS(rate), All: units.BytesPerS(rate),
+	})
 	return nil
 }
 
@@ -236,7 +226,10 @@ func assumeNetwork(p *costmodel.Profile, c costmodel.Cluster) error {
 	if err != nil {
 		return err
 	}
-	wire{NetworkLink, all, len(c.Nodes), netLatency, one, max(one, together)}.assume(p)
+	assumeWire(p, costmodel.AssumedWire{
+		Class: NetworkLink, Members: all, Nodes: len(c.Nodes), Latency: costmodel.NetLatency,
+		One: units.BytesPerS(one), All: units.BytesPerS(max(one, together)),
+	})
 	return nil
 }
 
@@ -254,37 +247,13 @@ func merged(members []op.Member) []op.Member {
 	return out
 }
 
-// wire is a link nobody measured.
-type wire struct {
-	class    string
-	members  []op.Member
-	nodes    int
-	latency  float64 // of a hop
-	one, all float64 // bytes/s of a port, alone and where all of a node's serve one ring
-}
-
-// assume adds the group and its laws: the levels of a tree one after another, up
-// and down in an all_reduce, and the bytes of the busiest port at sheetShare of
-// the rate.
-func (w wire) assume(p *costmodel.Profile) {
-	g := op.NewGroupType(w.members, w.nodes, w.class)
+// assumeWire adds a link nobody measured, unless its group is there.
+func assumeWire(p *costmodel.Profile, w costmodel.AssumedWire) {
+	w.By = "the slowest datasheet rate of its members"
+	g, laws := w.Laws()
 	if slices.ContainsFunc(p.Groups, func(o op.GroupType) bool { return o.Name == g.Name }) {
 		return
 	}
 	p.Groups = append(p.Groups, g)
-	levels := math.Ceil(math.Log2(float64(g.Ranks())))
-	for _, k := range stepCollectives() {
-		hops, rate := levels, w.all
-		switch k {
-		case op.KindSendRecv, op.KindAllToAll, op.KindAllToAllV:
-			hops, rate = 1, w.one
-		case op.KindAllReduce:
-			hops = 2 * levels
-		}
-		p.Laws = append(p.Laws, costmodel.Law{
-			Op: k, Group: g.Name, Curve: sheetLine(hops*w.latency, sheetShare*rate), Range: anywhere(k),
-			Spread:  costmodel.Spread{Lo: 1 / aLink, Hi: aLink},
-			Assumed: fmt.Sprintf("not measured: %.0f %% of the slowest datasheet rate of its members (%.3g GB/s) and %.0f us a level of its tree", 100*sheetShare, rate/1e9, 1e6*w.latency),
-		})
-	}
+	p.Laws = append(p.Laws, laws...)
 }

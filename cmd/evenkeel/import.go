@@ -23,6 +23,7 @@ type importing struct {
 	out     string
 	devices string
 	dtype   string
+	network string // of a cluster
 	options importer.Options
 }
 
@@ -39,21 +40,32 @@ rows that contradict each other or the GPU's datasheet are flagged and left out.
 The formats are:
 
 ` + formatsHelp() + `
+A topology is one machine's; of it, instead of a recording, a cluster.yaml is
+drafted, whose comments tell what was read, guessed and left to fill in:
+
+` + topologiesHelp() + `
 SOURCE_DATE_EPOCH, where it is set, is the time of creation in seconds since
 1970, so that the same files give the same bytes.`,
 		Example: `  evenkeel import --from table h100.csv nccl.csv -o h100.rec.jsonl
   evenkeel import --from table gpus.csv --devices devices.csv -o new.rec.jsonl    # a GPU that is not known
-  evenkeel import --from nccl-tests allreduce.log --device h100_sxm -o links.rec.jsonl`,
+  evenkeel import --from nccl-tests allreduce.log --device h100_sxm -o links.rec.jsonl
+  evenkeel import --from nvidia-smi-topo topo.txt --device h100_sxm --nodes 4 --network roce -o cluster.yaml`,
 		Args: args(cobra.MinimumNArgs(1), "files"),
-		RunE: func(c *cobra.Command, paths []string) error { return a.runImport(c.Context(), o, paths) },
+		RunE: func(c *cobra.Command, paths []string) error {
+			if isTopology(o.from) {
+				return a.runTopology(o, paths, c.Flags().Changed)
+			}
+			return a.runImport(c.Context(), o, paths)
+		},
 	}
 	f := c.Flags()
 	f.StringVar(&o.from, "from", "", "format of the files")
-	f.StringVarP(&o.out, "output", "o", "", "recording to write")
+	f.StringVarP(&o.out, "output", "o", "", "recording, or cluster.yaml, to write")
 	f.StringVar(&o.options.Device, "device", "", "GPU model, where the files name none or one that is not known")
 	f.IntVar(&o.options.Ranks, "ranks", 0, "ranks of a collective, where the files do not tell")
-	f.IntVar(&o.options.Nodes, "nodes", 0, "nodes that the ranks sit on, where the files do not tell")
+	f.IntVar(&o.options.Nodes, "nodes", 0, "nodes that the ranks sit on, where the files do not tell; of a topology: how many such machines (default 1)")
 	f.StringVar(&o.options.Link, "link", "", "class of the links between ranks, such as nvlink or pcie (default: the GPU model's own)")
+	f.StringVar(&o.network, "network", "", "class of the links between nodes, for a topology")
 	f.StringVar(&o.options.Collective, "collective", "", "collective, where a log does not name it")
 	f.StringVar(&o.options.Stack, "stack", "", "software, such as nccl-2.27.3, where the files do not name it")
 	f.StringVar(&o.dtype, "dtype", "", "precision, where the files do not name it")
@@ -86,12 +98,14 @@ func (o *importing) settle() (importer.Format, error) {
 	}
 	format, err := importer.Lookup(o.from)
 	if err != nil {
-		return importer.Format{}, usagef("--from: %w", err)
+		return importer.Format{}, usagef("--from: %w; topologies: %s", err, strings.Join(topologies(), ", "))
 	}
 	o.options.DType = op.DType(o.dtype)
 	switch {
 	case o.out == "":
 		return importer.Format{}, usagef("import: -o is missing: name the recording to write")
+	case o.network != "":
+		return importer.Format{}, usagef("--network: is for topologies (--from %s); the links of a recording are named with --link", strings.Join(topologies(), " or "))
 	case o.options.Ranks < 0 || o.options.Nodes < 0:
 		return importer.Format{}, usagef("import: --ranks %d, --nodes %d: must not be negative", o.options.Ranks, o.options.Nodes)
 	case o.dtype != "" && o.options.DType.Size() == 0:

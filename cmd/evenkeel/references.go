@@ -58,8 +58,11 @@ func (a *app) laws(o problem) (known, error) {
 	if k.inputs, err = inputs(o.out, []string{o.profile}); err != nil {
 		return known{}, err
 	}
-	k.cluster, err = cluster.Resolve(p, o.link, o.network)
-	return k, err
+	if k.cluster, err = cluster.Resolve(p, o.link, o.network); err != nil {
+		return known{}, usageError{err}
+	}
+	k.profile = costmodel.AssumeLinks(p, k.cluster)
+	return k, nil
 }
 
 // referenced merges the references of a cluster's devices and assumes the links
@@ -70,7 +73,7 @@ func (a *app) referenced(cluster costmodel.Cluster, o problem) (known, error) {
 		for _, m := range n.Devices {
 			r, err := profiles.Lookup(m.Device)
 			if err != nil {
-				return known{}, fmt.Errorf("node %s: %w", n.Name, err)
+				return known{}, usagef("node %s: %w", n.Name, err)
 			}
 			if !slices.ContainsFunc(refs, func(have profiles.Reference) bool { return have.Name == r.Name }) {
 				refs = append(refs, r)
@@ -81,14 +84,15 @@ func (a *app) referenced(cluster costmodel.Cluster, o problem) (known, error) {
 	k.inputs = k.profile.Inputs
 	cluster, err := cluster.Named(k.profile)
 	if err != nil {
-		return known{}, err
+		return known{}, usageError{err}
 	}
 	if cluster, err = fit.AssumeLinks(k.profile, chosenLinks(cluster, o)); err != nil {
-		return known{}, err
+		return known{}, usageError{err}
 	}
 	if k.cluster, err = cluster.Resolve(k.profile, "", ""); err != nil {
-		return known{}, err
+		return known{}, usageError{err}
 	}
+	k.profile = costmodel.AssumeLinks(k.profile, k.cluster)
 	for _, r := range refs {
 		k.remarks = append(k.remarks, remark(r))
 		a.note("%s", remark(r))

@@ -25,6 +25,7 @@ var allowed = map[string][]string{
 	"internal/structure":           {},
 	"costmodel/op":                 {"internal/units"},
 	"costmodel":                    {"costmodel/op", "internal/units", "internal/doc"},
+	"costmodel/topology":           {"costmodel", "costmodel/op", "internal/units"},
 	"profile":                      {"costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"profile/importer":             {"profile", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"profile/backend/child":        {},
@@ -41,7 +42,7 @@ var allowed = map[string][]string{
 	"results":                      {"results/profiles", "solver", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
 		"results", "results/profiles", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
-		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc",
+		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "internal/units", "internal/stats", "internal/doc",
 	},
 }
 

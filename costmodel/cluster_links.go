@@ -1,0 +1,333 @@
+package costmodel
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Link is a link class whose rate is known from a datasheet and that nobody
+// measured. See AssumeLinks for what is made of it.
+type Link struct {
+	Name    string          `json:"name"`
+	Rate    units.BytesPerS `json:"bytes_per_s"`        // of a device's port, or of a network card; one direction
+	Latency units.Seconds   `json:"latency_s,omitzero"` // of a hop; 0 is BusLatency in a node and NetLatency between nodes
+}
+
+// Limits of what a cluster may state of a link: they catch a rate in GB/s and a
+// latency in microseconds.
+const (
+	maxLinks       = 1024
+	leastLinkRate  = units.BytesPerS(1e6)
+	mostLinkRate   = units.BytesPerS(1e14)
+	mostLinkLength = units.Seconds(0.1)
+)
+
+func (c Cluster) validateLinks() error {
+	if len(c.Links) > maxLinks {
+		return fmt.Errorf("links: %d: want at most %d", len(c.Links), maxLinks)
+	}
+	seen := map[string]Link{}
+	for i, l := range c.Links {
+		if err := l.validate(); err != nil {
+			return fmt.Errorf("links[%d].%w", i, err)
+		}
+		if first, again := seen[l.Name]; again && first != l {
+			return fmt.Errorf("links[%d].name: %q is stated twice, at %g and %g bytes/s and %g and %g s; a class has one rate and latency: keep one entry, or give them two names", i, l.Name, float64(first.Rate), float64(l.Rate), float64(first.Latency), float64(l.Latency))
+		} else if again {
+			return fmt.Errorf("links[%d].name: %q is stated twice; keep one entry", i, l.Name)
+		}
+		seen[l.Name] = l
+	}
+	return nil
+}
+
+func (l Link) validate() error {
+	switch {
+	case !isWord(l.Name):
+		return fmt.Errorf("name: %.80q: want the name of a link class: a word of at most %d bytes without spaces", l.Name, maxName)
+	case !(l.Rate >= leastLinkRate && l.Rate <= mostLinkRate):
+		return fmt.Errorf("bytes_per_s: %g of %s: want %g to %g; 200 GB/s are 200e9", float64(l.Rate), l.Name, float64(leastLinkRate), float64(mostLinkRate))
+	case !(l.Latency >= 0 && l.Latency <= mostLinkLength):
+		return fmt.Errorf("latency_s: %g of %s: want 0 to %g; 3 microseconds are 3e-6", float64(l.Latency), l.Name, float64(mostLinkLength))
+	}
+	return nil
+}
+
+// stated is the entry of a class in the cluster's links, if it has one.
+func (c Cluster) stated(class string) (Link, bool) {
+	at := slices.IndexFunc(c.Links, func(l Link) bool { return l.Name == class })
+	if at < 0 {
+		return Link{}, false
+	}
+	return c.Links[at], true
+}
+
+func (c Cluster) linkNames() []string {
+	var names []string
+	for _, l := range c.Links {
+		names = append(names, l.Name)
+	}
+	return names
+}
+
+// members adds the devices of all nodes up, in order of appearance.
+func (c Cluster) members() []op.Member {
+	var all []op.Member
+	for _, n := range c.Nodes {
+		for _, m := range n.Devices {
+			at := slices.IndexFunc(all, func(o op.Member) bool { return o.Device == m.Device })
+			if at < 0 {
+				all = append(all, m)
+				continue
+			}
+			all[at].Count += m.Count
+		}
+	}
+	return all
+}
+
+// linkChoice is what a link class is chosen from, and the flag that chooses.
+type linkChoice struct {
+	measured, stated []string
+	flag             string
+}
+
+// fill settles an open class and checks a named one. The rate is that of the
+// devices' datasheets, 0 where they are silent, as a way out of an error.
+func (c linkChoice) fill(link *string, given string, rate float64) error {
+	*link = cmp.Or(*link, given)
+	all := slices.Concat(c.measured, c.stated)
+	slices.Sort(all)
+	all = slices.Compact(all)
+	switch {
+	case len(all) == 0:
+		return fmt.Errorf("the profile has no link class at all; measure one: evenkeel calibrate --only send_recv%s", c.bySheet(*link, rate))
+	case *link == "" && len(c.measured) == 1:
+		*link = c.measured[0]
+	case *link == "" && len(all) == 1:
+		*link = all[0]
+	case *link == "" && len(c.stated) == 0:
+		return fmt.Errorf("the profile has the link classes %s; choose with %s", strings.Join(all, ", "), c.flag)
+	case *link == "":
+		return fmt.Errorf("the profile and the cluster's links have the classes %s; choose with %s", strings.Join(all, ", "), c.flag)
+	case !slices.Contains(all, *link):
+		near := nearest(*link, all)
+		if strings.Contains(near, "did you mean") { // a slip is not asked to become a class
+			rate = 0
+		}
+		return fmt.Errorf("link class %q is not in the profile%s%s", *link, near, c.bySheet(*link, rate))
+	}
+	return nil
+}
+
+// bySheet ends an error with what datasheets offer instead of a measurement.
+func (c linkChoice) bySheet(link string, rate float64) string {
+	if rate == 0 {
+		return ""
+	}
+	name := cmp.Or(link, strings.TrimPrefix(c.flag, "--"))
+	return fmt.Sprintf("; or plan with the datasheet's rate, which counts as assumed: add links: [{name: %s, bytes_per_s: %g}] to cluster.yaml", name, rate)
+}
+
+// insideRate is the rate between the devices of a node, by their datasheets.
+func insideRate(p *Profile, members []op.Member) float64 {
+	return slowestSheet(p, members, func(s op.Sheet) float64 { return cmp.Or(s.LinkPerS, s.HostPerS) })
+}
+
+// networkRate is the rate of a device to other nodes, by their datasheets.
+func networkRate(p *Profile, members []op.Member) float64 {
+	return slowestSheet(p, members, func(s op.Sheet) float64 { return s.NetPerS })
+}
+
+// slowestSheet is the least rate among members' datasheets; 0 where one is silent.
+func slowestSheet(p *Profile, members []op.Member, rate func(op.Sheet) float64) float64 {
+	least := math.Inf(1)
+	for _, m := range members {
+		at := slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == m.Device })
+		if at < 0 {
+			return 0
+		}
+		least = min(least, rate(p.Devices[at].Sheet))
+	}
+	if math.IsInf(least, 1) {
+		return 0
+	}
+	return least
+}
+
+// mostSizes bounds the groups of which an assumed link gets laws size by size.
+const mostSizes = 64
+
+// AssumeLinks is the profile with laws of the link classes that a resolved
+// cluster states and uses: for a whole node and for each number of its like
+// devices, and between nodes for all devices of every choice of kinds of nodes.
+// They are marked as assumed, with a wide interval (see AssumedWire). Where the
+// profile itself has a law of a collective over the class among the same GPU
+// models, that one stays and none is assumed. The profile given is left as it is.
+func AssumeLinks(p *Profile, c Cluster) *Profile {
+	out := *p
+	out.Groups, out.Laws = slices.Clone(p.Groups), slices.Clone(p.Laws)
+	for _, n := range c.Nodes {
+		if l, ok := c.stated(n.Link); ok && n.size() > 1 {
+			out.assumeInside(p, n, l)
+		}
+	}
+	if l, ok := c.stated(c.Network); ok && len(c.Nodes) > 1 {
+		for _, nodes := range c.kindsTogether() {
+			part := c
+			part.Nodes = nodes
+			out.assume(p, networkWire(p, part, l))
+		}
+	}
+	return &out
+}
+
+// mostKinds bounds the kinds of nodes of which every choice gets laws of a network.
+const mostKinds = 6
+
+// kindsTogether lists the nodes of every choice of kinds, for a plan may leave
+// some out and be spared their links: kinds are told apart by their devices, as
+// laws of groups are. Of many kinds it is all nodes and the nodes of each kind.
+// Choices of a single node have no network.
+func (c Cluster) kindsTogether() [][]Node {
+	var kinds []string
+	of := make([]int, len(c.Nodes))
+	for i, n := range c.Nodes {
+		var types []string
+		for _, m := range n.Devices {
+			types = append(types, m.Device)
+		}
+		slices.Sort(types)
+		name := strings.Join(types, " ")
+		if of[i] = slices.Index(kinds, name); of[i] < 0 {
+			of[i] = len(kinds)
+			kinds = append(kinds, name)
+		}
+	}
+	var out [][]Node
+	for _, choice := range choices(len(kinds)) {
+		var nodes []Node
+		for i, n := range c.Nodes {
+			if choice[of[i]] {
+				nodes = append(nodes, n)
+			}
+		}
+		if len(nodes) > 1 {
+			out = append(out, nodes)
+		}
+	}
+	return out
+}
+
+// choices lists the choices among n kinds that get laws: all kinds, each alone,
+// and while they are few every other choice.
+func choices(n int) [][]bool {
+	all := make([]bool, n)
+	for i := range all {
+		all[i] = true
+	}
+	out := [][]bool{all}
+	if n <= mostKinds {
+		for bits := 1<<n - 2; bits > 0; bits-- {
+			some := make([]bool, n)
+			for i := range some {
+				some[i] = bits>>i&1 == 1
+			}
+			out = append(out, some)
+		}
+		return out
+	}
+	for i := range n {
+		one := make([]bool, n)
+		one[i] = true
+		out = append(out, one)
+	}
+	return out
+}
+
+// assumeInside adds the groups of a node.
+func (p *Profile) assumeInside(own *Profile, n Node, l Link) {
+	w := AssumedWire{Class: l.Name, Nodes: 1, Latency: cmp.Or(l.Latency, BusLatency), One: l.Rate, All: l.Rate, By: statedBy}
+	for _, m := range n.Devices {
+		for size := 2; size <= m.Count && m.Count <= mostSizes; size++ {
+			w.Members = []op.Member{{Device: m.Device, Count: size}}
+			p.assume(own, w)
+		}
+	}
+	w.Members = n.Devices
+	p.assume(own, w)
+}
+
+const statedBy = "the rate that the cluster states"
+
+// networkWire is the network of a cluster: a hop and an all-to-all go through one
+// card a device (the simulator charges for shared cards), other collectives leave
+// a node through all its cards at once, as far as the links inside it go.
+func networkWire(p *Profile, c Cluster, l Link) AssumedWire {
+	together := math.Inf(1)
+	for _, n := range c.Nodes {
+		together = min(together, float64(l.Rate)*float64(cmp.Or(n.NICs, n.size())))
+		if inside := c.insideOf(p, n); inside > 0 {
+			together = min(together, inside)
+		}
+	}
+	return AssumedWire{
+		Class: l.Name, Members: c.members(), Nodes: len(c.Nodes), Latency: cmp.Or(l.Latency, NetLatency),
+		One: l.Rate, All: max(l.Rate, units.BytesPerS(together)), By: statedBy,
+	}
+}
+
+// insideOf is the rate inside a node: as the cluster states it, or as its
+// devices' datasheets do; 0 where neither does.
+func (c Cluster) insideOf(p *Profile, n Node) float64 {
+	if l, ok := c.stated(n.Link); ok {
+		return float64(l.Rate)
+	}
+	if n.size() < 2 {
+		return 0
+	}
+	return insideRate(p, n.Devices)
+}
+
+// assume adds a wire's group and those of its laws that the profile
+// had none of on its own.
+func (p *Profile) assume(own *Profile, w AssumedWire) {
+	g, laws := w.Laws()
+	for _, l := range laws {
+		if own.answersOver(g, l.Op) || slices.ContainsFunc(p.Laws, func(o Law) bool { return o.key() == l.key() }) {
+			continue
+		}
+		if !slices.ContainsFunc(p.Groups, func(o op.GroupType) bool { return o.Name == g.Name }) {
+			p.Groups = append(p.Groups, g)
+		}
+		p.Laws = append(p.Laws, l)
+	}
+}
+
+// answersOver says whether a collective has a law over a group's link class
+// among its GPU models, in whatever library and number, inside a node or between
+// nodes as the group is.
+func (p *Profile) answersOver(g op.GroupType, k op.Kind) bool {
+	return slices.ContainsFunc(p.Groups, func(o op.GroupType) bool {
+		if o.Link != g.Link || (o.Nodes > 1) != (g.Nodes > 1) || !slices.Equal(modelsOf(o.Members), modelsOf(g.Members)) {
+			return false
+		}
+		return slices.ContainsFunc(p.Laws, func(l Law) bool { return l.Group == o.Name && l.Op == k })
+	})
+}
+
+// modelsOf lists the GPU models among members, sorted, each once.
+func modelsOf(members []op.Member) []string {
+	var names []string
+	for _, m := range members {
+		names = append(names, ModelOf(m.Device))
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

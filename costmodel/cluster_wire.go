@@ -1,0 +1,82 @@
+package costmodel
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+const (
+	// wireShare is the share of a link's datasheet rate that a collective reaches.
+	wireShare = 0.8
+	// wireInterval is the interval of such a rate, where nobody measured anything
+	// over the link: topology and protocol matter more than the sheet.
+	wireInterval = 2.2
+	// wireCoefs is the interval of its latency and rate each.
+	wireCoefs = 1.8
+	// NetLatency is of one level of a tree of ranks between nodes: nccl-tests logs
+	// show 54 to 84 us for the smallest all_gathers among 16 ranks of two nodes,
+	// and 117 us for an all_reduce of 1 MiB among 64 of eight.
+	NetLatency units.Seconds = 12e-6
+	// BusLatency is that of one inside a node.
+	BusLatency units.Seconds = 8e-6
+)
+
+// AssumedWire is a link that nobody measured, among the members of a group.
+type AssumedWire struct {
+	Class   string
+	Members []op.Member
+	Nodes   int
+	Latency units.Seconds // of a hop
+	// One is the rate of a port alone, All where all ports of a node serve one
+	// ring; one direction.
+	One, All units.BytesPerS
+	By       string // whose rate it is, to go on after "80 % of"
+}
+
+// Laws are the wire's group and the laws of its collectives: the levels of a
+// tree one after another, up and down in an all_reduce, and the bytes of the
+// busiest port at wireShare of the rate.
+func (w AssumedWire) Laws() (op.GroupType, []Law) {
+	g := op.NewGroupType(w.Members, w.Nodes, w.Class)
+	levels := math.Ceil(math.Log2(float64(g.Ranks())))
+	var laws []Law
+	for _, k := range StepCollectives() {
+		hops, rate := levels, w.All
+		switch k {
+		case op.KindSendRecv, op.KindAllToAll, op.KindAllToAllV:
+			hops, rate = 1, w.One
+		case op.KindAllReduce:
+			hops = 2 * levels
+		}
+		laws = append(laws, Law{
+			Op: k, Group: g.Name, Curve: wireLine(hops*float64(w.Latency), wireShare*float64(rate)), Range: everySize(k),
+			Spread:  Spread{Lo: 1 / wireInterval, Hi: wireInterval},
+			Assumed: fmt.Sprintf("not measured: %.0f %% of %s (%.3g GB/s) and %.3g us a level of its tree", 100*wireShare, w.By, float64(rate)/1e9, 1e6*float64(w.Latency)),
+		})
+	}
+	return g, laws
+}
+
+// StepCollectives are those that a step or a strategy may ask for.
+func StepCollectives() []op.Kind {
+	return []op.Kind{op.KindAllReduce, op.KindAllGather, op.KindReduceScatter, op.KindAllToAll, op.KindAllToAllV, op.KindSendRecv}
+}
+
+// wireLine is a curve of one latency and one rate, both guessed.
+func wireLine(latency, rate float64) *Curve {
+	return &Curve{Form: AlphaBeta, Pieces: []Piece{{Alpha: wireGuess(latency), Beta: wireGuess(1 / rate)}}}
+}
+
+func wireGuess(v float64) Coef { return Coef{Value: v, Lo: v / wireCoefs, Hi: v * wireCoefs} }
+
+// everySize is the range of a law that holds for every size alike.
+func everySize(k op.Kind) []AxisRange {
+	var axes []AxisRange
+	for _, name := range op.CoordNames(k) {
+		axes = append(axes, AxisRange{Axis: name, Min: 1, Max: math.Exp2(50)})
+	}
+	return axes
+}

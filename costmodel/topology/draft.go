@@ -1,0 +1,254 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// FillIn stands for a device type that neither the file nor the user named.
+const FillIn = "fill_in_the_device_type"
+
+// Link classes as profiles name them.
+const (
+	nvlink = "nvlink"
+	pcie   = "pcie"
+)
+
+// Datasheet is what is known of a GPU model's links; zero values are unknown.
+type Datasheet struct {
+	Fabric            string // link class of its own links
+	LinkPerS, NetPerS units.BytesPerS
+}
+
+// Options say what a file does not.
+type Options struct {
+	Device  string // device type of GPUs that the file does not name
+	Nodes   int    // how many such machines there are; 0 is one
+	Network string // link class between them
+	// Datasheet looks a GPU model up; nil knows none.
+	Datasheet func(model string) Datasheet
+}
+
+// Draft is a cluster of equal machines as far as a file tells, and what the user
+// should know of it.
+type Draft struct {
+	Cluster costmodel.Cluster `json:"cluster"`
+	Read    []string          `json:"read"`    // from the file
+	Guessed []string          `json:"guessed"` // beyond it
+	FillIn  []string          `json:"fill_in"` // what only the user knows
+
+	remarks costmodel.ClusterRemarks
+}
+
+// Draft makes a cluster of machines like this one.
+//
+// Errors name the option that is wrong.
+func (m *Machine) Draft(o Options) (*Draft, error) {
+	if o.Nodes = cmp.Or(o.Nodes, 1); o.Nodes < 1 || o.Nodes > costmodel.MaxRanks/len(m.GPUs) {
+		return nil, fmt.Errorf("%d nodes of %d GPUs: want 1 to %d nodes", o.Nodes, len(m.GPUs), costmodel.MaxRanks/len(m.GPUs))
+	}
+	if o.Network != "" && o.Nodes == 1 {
+		return nil, fmt.Errorf("network %s between one node: say how many nodes there are, or leave it out", o.Network)
+	}
+	if o.Datasheet == nil {
+		o.Datasheet = func(string) Datasheet { return Datasheet{} }
+	}
+	d := &Draft{Read: slices.Clone(m.Read), Guessed: []string{}, FillIn: []string{}}
+	node := costmodel.Node{Devices: d.devices(m, o.Device)}
+	node.Link = d.link(m, o, node.Devices)
+	node.NICs = d.cards(m, o.Nodes)
+	for i := range o.Nodes {
+		n := node
+		n.Name, n.Devices = fmt.Sprintf("n%d", i), slices.Clone(node.Devices)
+		d.Cluster.Nodes = append(d.Cluster.Nodes, n)
+	}
+	if o.Nodes > 1 {
+		d.network(o)
+	}
+	if err := d.Cluster.Validate(); err != nil {
+		return nil, err
+	}
+	d.foot(m, o, node)
+	return d, nil
+}
+
+func (d *Draft) read(format string, args ...any) {
+	d.Read = append(d.Read, fmt.Sprintf(format, args...))
+}
+func (d *Draft) guess(format string, args ...any) {
+	d.Guessed = append(d.Guessed, fmt.Sprintf(format, args...))
+}
+
+// devices lists the GPUs by their models, in the file's order.
+func (d *Draft) devices(m *Machine, given string) []op.Member {
+	var all []op.Member
+	told := 0
+	for _, g := range m.GPUs {
+		name := cmp.Or(g.Model, given, FillIn)
+		if g.Model != "" && costmodel.ModelOf(given) == g.Model {
+			name = given // the same model with its software
+		}
+		if g.Model != "" {
+			told++
+		}
+		at := slices.IndexFunc(all, func(o op.Member) bool { return o.Device == name })
+		if at < 0 {
+			all, at = append(all, op.Member{Device: name}), len(all)
+		}
+		all[at].Count++
+	}
+	if told > 0 {
+		d.read("the GPU model of %d of %d GPUs, by PCI device id", told, len(m.GPUs))
+	}
+	var names []string
+	for _, o := range all {
+		names = append(names, o.Device)
+	}
+	switch {
+	case slices.Contains(names, FillIn):
+		d.FillIn = append(d.FillIn, fmt.Sprintf("device: the file does not name the GPUs; write their device type in the place of %s, or draft again with --device", FillIn))
+		d.remarks.Devices = "fill in the device type"
+	case given != "" && !slices.Contains(names, given):
+		d.guess("the file names %s, so --device %s was not used; change the device types if you know better", strings.Join(names, " and "), given)
+	}
+	return all
+}
+
+// link guesses the node's link class from the paths between its GPUs.
+func (d *Draft) link(m *Machine, o Options, devices []op.Member) string {
+	if len(m.GPUs) == 1 {
+		return ""
+	}
+	if m.Between == nil {
+		return d.unsaid(o, devices)
+	}
+	w := wiring(m)
+	switch {
+	case w.wired == 0:
+		d.guess("link class pcie: no two GPUs have links of their own; the farthest meet at %s", w.farthest)
+		d.remarks.Link = "guessed: no links between GPUs but PCIe, farthest " + string(w.farthest)
+		return pcie
+	case w.wired == w.pairs:
+		d.guess("link class %s: every two GPUs are joined (links a pair: %s)", w.fabric, w.counts())
+		d.remarks.Link = "guessed: it joins every two GPUs"
+		return w.fabric
+	case len(w.islands) == 1:
+		d.guess("link class %s: its links reach every GPU, but only %d of %d pairs are joined (links a pair: %s); the others meet at %s or nearer, so all_to_all is slower than where every pair is joined", w.fabric, w.wired, w.pairs, w.counts(), w.farthest)
+		d.remarks.Link = fmt.Sprintf("guessed: only %d of %d pairs have it", w.wired, w.pairs)
+		return w.fabric
+	}
+	d.guess("link class pcie: %s joins only the GPUs of each island %s, so what crosses from one to another goes over PCIe (%s); one node has one class, and groups within an island are faster than this says", w.fabric, w.islandNames(), w.farthest)
+	d.remarks.Link = fmt.Sprintf("guessed: the slower of two; %s joins GPUs of %d islands only", w.fabric, len(w.islands))
+	return pcie
+}
+
+// unsaid is the link class where the file does not say what joins the GPUs.
+func (d *Draft) unsaid(o Options, devices []op.Member) string {
+	class := ""
+	for i, m := range devices {
+		f := o.Datasheet(costmodel.ModelOf(m.Device)).Fabric
+		if f == "" || i > 0 && f != class {
+			d.FillIn = append(d.FillIn, "link: the file does not say what joins the GPUs of a node; add link: with its class, or choose it with --link when solving")
+			return ""
+		}
+		class = f
+	}
+	d.guess("link class %s: as the datasheet of %s has it", class, devices[0].Device)
+	d.remarks.Link = "guessed from the datasheet"
+	return class
+}
+
+// cards counts the network cards that GPUs share: those that sit on PCIe beside
+// GPUs, for others carry storage or management, or all where none does.
+func (d *Draft) cards(m *Machine, nodes int) int {
+	near := 0
+	for _, n := range m.NICs {
+		if n.Near {
+			near++
+		}
+	}
+	all, gpus := len(m.NICs), len(m.GPUs)
+	switch {
+	case all == 0 && nodes == 1:
+		return 0
+	case all == 0:
+		d.guess("nics 1: the file shows no network card, and a node has at least one")
+		d.remarks.NICs = "guessed: the file shows none"
+		return 1
+	case near > 0 && near < all:
+		d.guess("nics %d: of %d network cards, those that share a PCIe bridge with a GPU", min(near, gpus), all)
+		d.remarks.NICs = fmt.Sprintf("guessed: %d of %d cards sit beside GPUs", near, all)
+		all = near
+	default:
+		d.read("%d network cards for %d GPUs", all, gpus)
+	}
+	if all > gpus {
+		d.guess("nics %d: a device sends through one card, and the file has %d for %d GPUs; if a GPU drives several, give the network class the rate of all of them", gpus, all, gpus)
+		d.remarks.NICs = fmt.Sprintf("guessed: the file has %d", all)
+	}
+	return min(all, gpus)
+}
+
+func (d *Draft) network(o Options) {
+	d.Cluster.Network = o.Network
+	if o.Network == "" {
+		d.FillIn = append(d.FillIn, "network: no file of one machine tells the link class between nodes; add network: with its class, or choose it with --network")
+	}
+	d.guess("%d nodes like the one in the file", o.Nodes)
+}
+
+// foot offers the datasheet's rates for classes that nobody measured.
+func (d *Draft) foot(m *Machine, o Options, n costmodel.Node) {
+	var entries []string
+	model := costmodel.ModelOf(n.Devices[0].Device)
+	sheet := o.Datasheet(model)
+	if n.Link != "" && n.Link == sheet.Fabric && sheet.LinkPerS > 0 {
+		entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # datasheet of %s", n.Link, float64(sheet.LinkPerS), model))
+	}
+	if d.Cluster.Network != "" {
+		if rate := slowestCard(m); rate > 0 {
+			entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # slowest of its network cards", d.Cluster.Network, float64(rate)))
+		} else if sheet.NetPerS > 0 {
+			entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # usual card of %s", d.Cluster.Network, float64(sheet.NetPerS), model))
+		}
+	}
+	if len(entries) > 0 {
+		d.remarks.Foot = append([]string{"Link classes that your profile has no laws of can be planned with at these rates, as assumed:", "links:"}, entries...)
+	}
+}
+
+// slowestCard is the least rate of the cards that GPUs use; 0 is unknown.
+func slowestCard(m *Machine) units.BytesPerS {
+	near := slices.ContainsFunc(m.NICs, func(n NIC) bool { return n.Near })
+	var least units.BytesPerS
+	for _, n := range m.NICs {
+		if n.Near == near && n.Rate > 0 && (least == 0 || n.Rate < least) {
+			least = n.Rate
+		}
+	}
+	return least
+}
+
+// YAML is the draft as a cluster.yaml, with what was read and guessed as comments.
+func (d *Draft) YAML(source string) []byte {
+	r := d.remarks
+	r.Head = append(r.Head, "Drafted from "+source+".")
+	for _, part := range []struct {
+		title string
+		lines []string
+	}{{"Read", d.Read}, {"Guessed, so check it", d.Guessed}, {"To fill in", d.FillIn}} {
+		for i, l := range part.lines {
+			if i == 0 {
+				r.Head = append(r.Head, part.title+":")
+			}
+			r.Head = append(r.Head, "  "+l)
+		}
+	}
+	return d.Cluster.YAML(r)
+}

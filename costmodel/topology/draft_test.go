@@ -1,0 +1,127 @@
+package topology
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// machine is GPUs of some models with wires between some pairs.
+func machine(models []string, wires ...[2]int) *Machine {
+	m := &Machine{Between: grid(len(models))}
+	for i, name := range models {
+		m.GPUs = append(m.GPUs, GPU{Name: "GPU" + string(rune('0'+i)), Model: name})
+		for j := range models {
+			m.Between[i][j] = Path{PCIe: NODE}
+		}
+	}
+	for _, w := range wires {
+		m.Between[w[0]][w[1]] = Path{Wires: 4, Fabric: nvlink}
+		m.Between[w[1]][w[0]] = m.Between[w[0]][w[1]]
+	}
+	return m
+}
+
+func cards(m *Machine, near, far int) *Machine {
+	for range near {
+		m.NICs = append(m.NICs, NIC{Name: "n", Near: true})
+	}
+	for range far {
+		m.NICs = append(m.NICs, NIC{Name: "f"})
+	}
+	return m
+}
+
+func TestDraft(t *testing.T) {
+	none, bridged := []string{"", "", "", ""}, [][2]int{{0, 1}, {2, 3}}
+	sheet := func(model string) Datasheet {
+		return map[string]Datasheet{"x": {Fabric: "nvlink", LinkPerS: 3e11, NetPerS: 5e10}, "y": {Fabric: "pcie"}}[model]
+	}
+	unsaid := func(models ...string) *Machine {
+		m := machine(models)
+		m.Between = nil
+		return m
+	}
+	for name, c := range map[string]struct {
+		m       *Machine
+		o       Options
+		cluster string
+		link    string
+		nics    int
+		says    string
+	}{
+		"placeholder":      {machine(none[:1]), Options{}, "1x1 " + FillIn, "", 0, "device: the file does not name the GPUs"},
+		"chain":            {machine(none, [2]int{0, 1}, [2]int{1, 2}, [2]int{2, 3}), Options{Device: "x"}, "1x4 x", "nvlink", 0, "only 3 of 6 pairs are joined"},
+		"islands":          {machine(none, bridged...), Options{Device: "x"}, "1x4 x", "pcie", 0, "of each island (GPU0 GPU1) (GPU2 GPU3), so what crosses"},
+		"no wires":         {machine(none), Options{Device: "x"}, "1x4 x", "pcie", 0, "the farthest meet at NODE"},
+		"unsaid":           {unsaid("", ""), Options{Device: "x", Datasheet: sheet}, "1x2 x", "nvlink", 0, "as the datasheet of x has it"},
+		"unsaid, unknown":  {unsaid("", ""), Options{Device: "z", Datasheet: sheet}, "1x2 z", "", 0, "link: the file does not say"},
+		"unsaid, mixed":    {unsaid("x", "y"), Options{Datasheet: sheet}, "1x(1 x + 1 y)", "", 0, "link: the file does not say"},
+		"mixed, one told":  {machine([]string{"x", "", "x", ""}), Options{Device: "y"}, "1x(2 x + 2 y)", "pcie", 0, "the GPU model of 2 of 4 GPUs"},
+		"file knows":       {machine([]string{"x", "x"}), Options{Device: "y"}, "1x2 x", "pcie", 0, "so --device y was not used"},
+		"storage cards":    {cards(machine(none), 2, 3), Options{Device: "x"}, "1x4 x", "pcie", 2, "of 5 network cards, those that share"},
+		"far cards only":   {cards(machine(none), 0, 1), Options{Device: "x"}, "1x4 x", "pcie", 1, "1 network cards for 4 GPUs"},
+		"more than GPUs":   {cards(machine(none), 8, 0), Options{Device: "x"}, "1x4 x", "pcie", 4, "a device sends through one card"},
+		"no card, 2 nodes": {machine(none), Options{Device: "x", Nodes: 2, Network: "ib"}, "2x4 x", "pcie", 1, "a node has at least one"},
+		"no network named": {cards(machine(none), 4, 0), Options{Device: "x", Nodes: 2}, "2x4 x", "pcie", 4, "network: no file of one machine tells"},
+	} {
+		d, err := c.m.Draft(c.o)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if n := d.Cluster.Nodes[0]; d.Cluster.String() != c.cluster || n.Link != c.link || n.NICs != c.nics {
+			t.Errorf("%s: %s over %q with %d cards, want %s over %q with %d", name, d.Cluster, n.Link, n.NICs, c.cluster, c.link, c.nics)
+		}
+		text := string(d.YAML("x"))
+		if !strings.Contains(text, c.says) {
+			t.Errorf("%s: %q is not in\n%s", name, c.says, text)
+		}
+		readsBack(t, d)
+	}
+}
+
+// What the datasheets offer for classes that nobody measured is ready to be used:
+// with its comment signs off it is a cluster.yaml.
+func TestDraftOffersLinks(t *testing.T) {
+	m := machine([]string{"x", "x"}, [2]int{0, 1})
+	d, err := m.Draft(Options{Nodes: 2, Network: "ib", Datasheet: func(string) Datasheet { return Datasheet{"nvlink", 3e11, 5e10} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(d.YAML("x"))
+	_, offer, ok := strings.Cut(text, "as assumed:\n")
+	if !ok || offer != "# links:\n#   - {name: nvlink, bytes_per_s: 3e+11}  # datasheet of x\n#   - {name: ib, bytes_per_s: 5e+10}  # usual card of x\n" {
+		t.Errorf("%q", text)
+	}
+}
+
+func TestDraftErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		o    Options
+		want string
+	}{
+		"negative":     {Options{Nodes: -1}, "-1 nodes of 2 GPUs: want 1 to 32768 nodes"},
+		"too many":     {Options{Nodes: 1 << 16}, "want 1 to 32768 nodes"},
+		"no nodes":     {Options{Network: "ib"}, "network ib between one node"},
+		"device":       {Options{Device: "a b"}, `device: "a b": want the name of a device type`},
+		"network name": {Options{Nodes: 2, Network: "a b"}, `network: "a b"`},
+	} {
+		if _, err := machine([]string{"", ""}).Draft(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// Nodes of a draft share nothing, so that one can be changed by itself.
+func TestDraftNodesAreApart(t *testing.T) {
+	d, err := machine([]string{"x", "x"}).Draft(Options{Nodes: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Cluster.Nodes[0].Devices[0].Count = 7
+	if d.Cluster.Nodes[1].Devices[0] != (op.Member{Device: "x", Count: 2}) {
+		t.Error(d.Cluster)
+	}
+}

@@ -1,0 +1,137 @@
+package topology
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Limits of what is read: a DGX of 8 GPUs takes 3 KB as a table and 14 KB as XML,
+// a rack of 72 GPUs about a hundred times that.
+const (
+	maxFile    = 8 << 20
+	maxDevices = 256
+)
+
+// Machine is one machine's GPUs and network cards and what joins them.
+type Machine struct {
+	GPUs []GPU
+	NICs []NIC
+	// Between[a][b] is the path from GPU a to GPU b; nil where the file does not
+	// say what joins them.
+	Between [][]Path
+	Read    []string // what else the file says, in sentences
+}
+
+// GPU is a GPU as a file names it.
+type GPU struct {
+	Name  string // GPU0, or its PCI address
+	Model string // GPU model as clusters name it; "" where the file does not tell
+}
+
+// NIC is a network card.
+type NIC struct {
+	Name string
+	Near bool            // it shares a PCIe bridge with a GPU, as cards for GPUs do
+	Rate units.BytesPerS // one direction; 0 is unknown
+}
+
+// Path is how two GPUs are joined: by wires of their own, or else over PCIe.
+type Path struct {
+	Wires  int    // links in parallel
+	Fabric string // of the wires: nvlink or xgmi
+	PCIe   Hop    // nearest meeting point on PCIe; "" where the file names wires only
+}
+
+// Hop is where two devices meet on PCIe, in nvidia-smi's words.
+type Hop string
+
+// The hops, nearest first.
+const (
+	PIX  Hop = "PIX"  // at one PCIe bridge
+	PXB  Hop = "PXB"  // over several bridges
+	PHB  Hop = "PHB"  // at the host bridge, usually the CPU
+	NODE Hop = "NODE" // between host bridges of a NUMA node
+	SYS  Hop = "SYS"  // between NUMA nodes
+)
+
+// rank orders hops by distance; false for what is no hop.
+func (h Hop) rank() (int, bool) {
+	for i, known := range []Hop{PIX, PXB, PHB, NODE, SYS} {
+		if h == known {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// The formats that Read knows.
+const (
+	Matrix = "nvidia-smi-topo"
+	XML    = "nccl-topo"
+)
+
+// Read reads a machine from a file in one of the formats.
+//
+// Errors begin with name and, where there is one, the line.
+func Read(format, name string, r io.Reader) (*Machine, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", name, err)
+	case len(data) > maxFile:
+		return nil, fmt.Errorf("%s: more than %d bytes; name a file with one machine's topology", name, maxFile)
+	case len(bytes.TrimSpace(data)) == 0:
+		return nil, fmt.Errorf("%s: empty", name)
+	}
+	var m *Machine
+	switch format {
+	case Matrix:
+		m, err = readMatrix(string(data))
+	case XML:
+		m, err = readXML(data)
+	default:
+		return nil, fmt.Errorf("%s: format %q: want %s or %s", name, format, Matrix, XML)
+	}
+	var at *lineError
+	if errors.As(err, &at) && at.line > 0 {
+		return nil, fmt.Errorf("%s:%d: %s", name, at.line, at.what)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return m, nil
+}
+
+// lineError is what is wrong with a line of a file; line 0 is the whole of it.
+type lineError struct {
+	line int
+	what string
+}
+
+// Error leaves the line to Read, which knows the file's name.
+func (e *lineError) Error() string { return e.what }
+
+func wrongf(line int, format string, args ...any) error {
+	return &lineError{line, fmt.Sprintf(format, args...)}
+}
+
+// grid is a square of empty paths.
+func grid(n int) [][]Path {
+	g := make([][]Path, n)
+	for i := range g {
+		g[i] = make([]Path, n)
+	}
+	return g
+}
+
+func short(s string) string {
+	if len(s) > 40 {
+		s = strings.ToValidUTF8(s[:40], "") + ".."
+	}
+	return s
+}

@@ -1,0 +1,179 @@
+package topology
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// PCI classes, by their first digits, and that of an NVSwitch.
+const (
+	nicClass    = "0x02"
+	switchClass = "0x068000"
+)
+
+// gpuClasses are those of NVIDIA's GPUs and of AMD's.
+func gpuClasses() []string { return []string{"0x0302", "0x0300", "0x0380", "0x1200"} }
+
+func (d *device) has(classes ...string) bool {
+	return slices.ContainsFunc(classes, func(c string) bool { return strings.HasPrefix(strings.ToLower(d.class), c) })
+}
+
+// looksLikeGPU says whether a device without <gpu> is one: a display controller,
+// but not the small one of a server's management chip.
+func (d *device) looksLikeGPU() bool {
+	v := strings.ToLower(d.vendor)
+	return d.has(gpuClasses()...) && (v == "" || v == "0x10de" || v == "0x1002")
+}
+
+// machine turns the tree into a machine. Files that NCCL wrote hold a <gpu> for
+// every GPU it used and a <net> for every card; files that clouds ship for it to
+// start from hold PCI addresses only, and nothing of what joins the GPUs.
+func (t *tree) machine() (*Machine, error) {
+	dumped := slices.ContainsFunc(t.devices, func(d *device) bool { return d.gpu })
+	nets := slices.ContainsFunc(t.devices, func(d *device) bool { return d.nic })
+	var gpus, nics []*device
+	for _, d := range t.devices {
+		switch {
+		case d.gpu || !dumped && d.looksLikeGPU():
+			gpus = append(gpus, d)
+		case d.nic || !nets && d.has(nicClass):
+			nics = append(nics, d)
+		}
+	}
+	if len(gpus) == 0 {
+		return nil, wrongf(0, "no GPU: no <gpu>, and no <pci> of a GPU's class (%s..)", strings.Join(gpuClasses(), ".., "))
+	}
+	if len(gpus) > maxDevices || len(nics) > maxDevices {
+		return nil, wrongf(0, "%d GPUs and %d network cards: at most %d of each are read", len(gpus), len(nics), maxDevices)
+	}
+	m := &Machine{}
+	for i, d := range gpus {
+		name := d.bus
+		if name == "" {
+			name = fmt.Sprintf("GPU%d", i)
+		}
+		m.GPUs = append(m.GPUs, GPU{Name: short(name), Model: modelOf(d.vendor, d.number)})
+	}
+	for _, d := range nics {
+		near := slices.ContainsFunc(gpus, func(g *device) bool { h := meet(g, d); return h == PIX || h == PXB })
+		m.NICs = append(m.NICs, NIC{Name: short(d.bus), Near: near, Rate: d.rate})
+	}
+	if err := unique(gpus); err != nil {
+		return nil, err
+	}
+	m.Read = t.remarks(gpus, dumped)
+	if dumped {
+		m.Between = between(gpus)
+	}
+	return m, nil
+}
+
+// unique refuses two GPUs at one address.
+func unique(gpus []*device) error {
+	first := map[string]*device{}
+	for _, d := range gpus {
+		if o := first[d.bus]; o != nil && d.bus != "" {
+			return wrongf(d.line, "a second GPU at busid=%q, which line %d has", short(d.bus), o.line)
+		}
+		first[d.bus] = d
+	}
+	return nil
+}
+
+// remarks are what else the file tells.
+func (t *tree) remarks(gpus []*device, dumped bool) []string {
+	var out, kinds []string
+	for _, d := range gpus {
+		if d.said != "" && modelOf(d.vendor, d.number) == "" && !slices.Contains(kinds, d.said) {
+			kinds = append(kinds, d.said)
+		}
+	}
+	if len(kinds) > 0 {
+		out = append(out, "the GPUs' architecture: "+strings.Join(kinds, ", "))
+	}
+	if len(t.hosts) > 1 {
+		out = append(out, fmt.Sprintf("%d hosts in one file, which NCCL sees as one machine; they are drafted as one node", len(t.hosts)))
+	}
+	if !dumped {
+		out = append(out, "PCI addresses only, as clouds ship them: the file does not say what joins the GPUs (a job's NCCL_TOPO_DUMP_FILE does)")
+	}
+	return out
+}
+
+// between finds the path between every two GPUs: wires to each other, wires to
+// switches, or else PCIe.
+func between(gpus []*device) [][]Path {
+	g := grid(len(gpus))
+	at := map[string]int{}
+	for i, d := range gpus {
+		at[d.bus] = i
+	}
+	ports, fabric := make([]int, len(gpus)), ""
+	for i, d := range gpus {
+		for _, w := range d.wires {
+			switch to, peer := at[w.target]; {
+			case peer && to != i:
+				g[i][to].Wires += w.count
+				g[i][to].Fabric = w.fabric
+			case !peer && isSwitch(w):
+				ports[i] += w.count
+				fabric = w.fabric
+			}
+		}
+	}
+	for i := range gpus {
+		for j := range i {
+			p := joined(g[i][j], g[j][i], min(ports[i], ports[j]), fabric)
+			if p.Wires == 0 {
+				p.PCIe = meet(gpus[i], gpus[j])
+			}
+			g[i][j], g[j][i] = p, p
+		}
+	}
+	return g
+}
+
+// isSwitch says whether a link ends at an NVSwitch: by its class, or by an
+// address that virtual machines hide.
+func isSwitch(w wire) bool {
+	return w.class == switchClass || w.class == "" || strings.Trim(w.target, "f:.") == ""
+}
+
+// joined is the path by the links of either end to the other, which a file may
+// state at one end only, and by those of both to switches.
+func joined(a, b Path, switched int, fabric string) Path {
+	direct := min(a.Wires, b.Wires)
+	if direct == 0 {
+		direct = max(a.Wires, b.Wires)
+	}
+	if direct == 0 && switched == 0 {
+		return Path{}
+	}
+	for _, f := range []string{a.Fabric, b.Fabric} {
+		if f != "" {
+			fabric = f
+		}
+	}
+	return Path{Wires: direct + switched, Fabric: fabric}
+}
+
+// meet is where two devices meet on PCIe.
+func meet(a, b *device) Hop {
+	if a.parent == b.parent && a.parent.parent != nil {
+		return PIX
+	}
+	above := map[*device]bool{}
+	for d := a; d != nil; d = d.parent {
+		above[d] = true
+	}
+	for d := b; d != nil; d = d.parent {
+		if above[d] && d.parent != nil {
+			return PXB
+		}
+		if above[d] {
+			return PHB
+		}
+	}
+	return SYS
+}

@@ -1,0 +1,169 @@
+package topology
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// nvidia is a dump of four H100, two behind each of two CPUs, on NVSwitches, with
+// a card behind each bridge but the last, and one for storage.
+const nvidia = `<?xml version="1.0"?>
+<!-- a comment -->
+<system version="1">
+  <cpu host_hash="0x1" numaid="0" affinity="ff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
+    <pci busid="0000:01:00.0" class="0x060400" vendor="0x1000" device="0xc030" link_speed="32.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:02:00.0" class="0x030200" vendor="0x10de" device="0x2330" link_speed="32.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="90" rank="0" gdr="1"><nvlink target="0000:a0:00.0" count="10" tclass="0x068000"/><nvlink target="0000:a1:00.0" count="8" tclass="0x068000"/></gpu>
+      </pci>
+      <pci busid="00000000:03:00.0" class="0x030200" vendor="0x10de" device="0x2330">
+        <gpu dev="1" sm="90" rank="1" gdr="1"><nvlink target="fffffff:ffff:ff" count="18" tclass="0xffffff"/></gpu>
+      </pci>
+      <pci busid="0000:04:00.0" class="0x020700" vendor="0x15b3"><nic><net name="mlx5_0" dev="0" speed="400000" port="1" guid="0x1"/></nic></pci>
+    </pci>
+    <pci busid="0000:09:00.0" class="0x020000"><nic><net name="eth0" dev="2" speed="100000"/></nic></pci>
+    <pci busid="0000:0a:00.0" class="0x030000" vendor="0x1a03" device="0x2000"/>
+  </cpu>
+  <cpu host_hash="0x1" numaid="1">
+    <pci busid="0000:11:00.0" class="0x060400">
+      <pci busid="0000:12:00.0" class="0x030200" vendor="0x10de" device="0x2330"><gpu dev="2" sm="90"><nvlink target="0000:a0:00.0" count="18" tclass="0x068000"/></gpu></pci>
+      <pci busid="0000:14:00.0" class="0x020700"><nic><net name="mlx5_1" dev="1" speed="400000"/></nic></pci>
+    </pci>
+    <pci busid="0000:13:00.0" class="0x030200" vendor="0x10de" device="0x2330"><gpu dev="3" sm="90"><nvlink target="0000:a0:00.0" count="18" tclass="0x068000"/></gpu></pci>
+  </cpu>
+</system>
+`
+
+func TestXML(t *testing.T) {
+	m, err := read(XML, nvidia)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(m.GPUs) != 4 || m.GPUs[1] != (GPU{Name: "0000:03:00.0", Model: "h100_sxm"}) || len(m.NICs) != 3 || !m.NICs[0].Near || m.NICs[1].Near || m.NICs[0].Rate != 50e9 {
+		t.Errorf("%+v", m)
+	}
+	for i := range 4 {
+		for j := range i {
+			if m.Between[i][j] != (Path{Wires: 18, Fabric: "nvlink"}) {
+				t.Errorf("%d to %d: %+v", i, j, m.Between[i][j])
+			}
+		}
+	}
+	d, err := m.Draft(Options{Device: "h100_sxm/mine", Nodes: 3, Network: "ib"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := d.Cluster.Nodes[2]; d.Cluster.String() != "3x4 h100_sxm/mine" || n.Link != "nvlink" || n.NICs != 2 || n.Name != "n2" || d.Cluster.Network != "ib" || len(d.FillIn) != 0 {
+		t.Errorf("%+v %+v", d.Cluster, d)
+	}
+	if text := string(d.YAML("topo.xml")); !strings.Contains(text, "{name: ib, bytes_per_s: 5e+10}") {
+		t.Error(text)
+	}
+	readsBack(t, d)
+}
+
+// Without links of their own GPUs meet on PCIe where their branches do.
+func TestXMLMeetsOnPCIe(t *testing.T) {
+	text := nvidia
+	for strings.Contains(text, "<nvlink") {
+		at := strings.Index(text, "<nvlink")
+		text = text[:at] + text[at+strings.Index(text[at:], "/>")+2:]
+	}
+	m, err := read(XML, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		a, b int
+		want Hop
+	}{{0, 1, PIX}, {0, 2, SYS}, {2, 3, PHB}} {
+		if got := m.Between[c.a][c.b]; got != (Path{PCIe: c.want}) || got != m.Between[c.b][c.a] {
+			t.Errorf("%d to %d: %+v, want %s", c.a, c.b, got, c.want)
+		}
+	}
+	if d, err := m.Draft(Options{}); err != nil || d.Cluster.Nodes[0].Link != "pcie" || !strings.Contains(strings.Join(d.Guessed, " "), "farthest meet at SYS") {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
+// Links that are stated at one end only, or at both, are counted once; those to
+// CPUs and to GPUs that are not in the file are no way between two GPUs.
+func TestXMLWires(t *testing.T) {
+	gpu := func(bus, links string) string {
+		return fmt.Sprintf(`<pci busid="%s" class="0x030200"><gpu sm="70">%s</gpu></pci>`, bus, links)
+	}
+	link := func(to string, n int, class string) string {
+		return fmt.Sprintf(`<nvlink target="%s" count="%d" tclass="%s"/>`, to, n, class)
+	}
+	for name, c := range map[string]struct {
+		a, b string
+		want Path
+	}{
+		"one end":      {link("0000:02:00.0", 2, "0x030200"), "", Path{Wires: 2, Fabric: "nvlink"}},
+		"both ends":    {link("0000:02:00.0", 2, "0x030200"), link("0000:01:00.0", 2, "0x030200"), Path{Wires: 2, Fabric: "nvlink"}},
+		"uneven":       {link("0000:02:00.0", 2, "0x030200"), link("0000:01:00.0", 1, "0x030200"), Path{Wires: 1, Fabric: "nvlink"}},
+		"two entries":  {link("0000:02:00.0", 1, "0x030200") + link("0000:02:00.0", 1, "0x030200"), "", Path{Wires: 2, Fabric: "nvlink"}},
+		"cpu":          {link("0004:00:00.0", 3, "0x068001"), link("0004:00:00.0", 3, "0x068001"), Path{PCIe: PHB}},
+		"absent":       {link("0000:09:00.0", 3, "0x030200"), "", Path{PCIe: PHB}},
+		"one switched": {link("0000:a0:00.0", 3, "0x068000"), "", Path{PCIe: PHB}},
+		"itself":       {link("0000:01:00.0", 3, "0x030200"), "", Path{PCIe: PHB}},
+	} {
+		m, err := read(XML, "<system><cpu>"+gpu("0000:01:00.0", c.a)+gpu("0000:02:00.0", c.b)+"</cpu></system>")
+		if err != nil || m.Between[0][1] != c.want || m.Between[1][0] != c.want {
+			t.Errorf("%s: %+v, %v; want %+v", name, m, err, c.want)
+		}
+	}
+}
+
+func TestXMLErrors(t *testing.T) {
+	in := func(s string) string { return "<system>\n<cpu>\n" + s + "\n</cpu></system>" }
+	const gpu = `<pci busid="0000:01:00.0" class="0x030200"><gpu/></pci>`
+	for name, c := range map[string]struct{ text, want string }{
+		"text":         {"hello", "topo: is no XML"},
+		"graph":        {"<!-- x -->\n<graphs version=\"1\">", "topo:2: <graphs> is a file of NCCL_GRAPH_FILE"},
+		"other":        {"<html>", "topo:1: <html> where <system> should be"},
+		"cut":          {"<system>\n<cpu>", "topo:2: unexpected EOF"},
+		"unbalanced":   {"<system>\n</cpu>", "topo:2: element <system> closed by </cpu>"},
+		"entity":       {"<!DOCTYPE x [<!ENTITY a \"aaaa\">]>\n<system v=\"&a;\"/>", "topo:2: invalid character entity &a;"},
+		"charset":      {"<?xml version=\"1.0\" encoding=\"utf-16\"?><system/>", "topo:1:"},
+		"no gpu":       {in(""), "topo: no GPU: no <gpu>"},
+		"two roots":    {in(gpu) + "\n<system/>", "topo:5: <system> after the end of <system>"},
+		"lone pci":     {"<system><pci/></system>", "topo:1: <pci> outside of a <cpu>"},
+		"lone gpu":     {in("<gpu/>"), "topo:3: <gpu> outside of a <pci>"},
+		"lone net":     {in("<net/>"), "topo:3: <net> outside of a network card"},
+		"lone link":    {in(`<pci><nvlink/></pci>`), "topo:3: <nvlink> outside of a <gpu>"},
+		"no links":     {in(`<pci><gpu><nvlink count="0"/></gpu></pci>`), `topo:3: count="0": want the number of links`},
+		"many links":   {in(`<pci><gpu><xgmi count="9999999999"/></gpu></pci>`), `topo:3: count="9999999999"`},
+		"speed":        {in(`<pci><nic><net speed="fast"/></nic></pci>`), `topo:3: speed="fast": want Mbit/s`},
+		"nan":          {in(`<pci><nic><net speed="NaN"/></nic></pci>`), `topo:3: speed="NaN": want Mbit/s`},
+		"same address": {in(gpu + "\n" + gpu), `topo:4: a second GPU at busid="0000:01:00.0", which line 3 has`},
+		"deep":         {"<system><cpu>" + strings.Repeat("<pci>", 100), "nested deeper than 64"},
+		"many":         {in(strings.Repeat("<x/>", maxElements)), "more than 262144 elements"},
+		"many gpus":    {in(strings.Repeat(`<pci><gpu/></pci>`, maxDevices+1)), "257 GPUs and 0 network cards: at most 256"},
+	} {
+		if _, err := read(XML, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+	if _, err := Read("yaml", "topo", strings.NewReader("x")); err == nil || !strings.Contains(err.Error(), "want nvidia-smi-topo or nccl-topo") {
+		t.Error(err)
+	}
+}
+
+// Models of the table have the form of a cluster's names, each PCI id once.
+func TestModels(t *testing.T) {
+	all := models()
+	if len(all) != strings.Count(modelsCSV, "\n") {
+		t.Errorf("%d models of %d lines", len(all), strings.Count(modelsCSV, "\n"))
+	}
+	if modelOf("0x10DE", "0x2330") != "h100_sxm" || modelOf("0x10de", "0xffff") != "" || modelOf("", "") != "" {
+		t.Error("modelOf finds the wrong model")
+	}
+}
+
+func FuzzXML(f *testing.F) {
+	f.Add(nvidia)
+	f.Add(`<system><cpu><nic><net name="eth0" speed="-1"/></nic><pci class="0x030000" vendor="0x10de"/></cpu></system>`)
+	f.Add(`<graphs/>`)
+	f.Fuzz(func(t *testing.T, text string) { drafts(t, XML, text) })
+}
