@@ -96,7 +96,24 @@ func (c *AttentionCore) headTiles(a op.Attention, group, perHead, steps int64) (
 	if first := ceilDiv(behind, rows); first < perHead {
 		tiles -= floorSum(perHead-first, d, rows, first*rows-behind)
 	}
-	return tiles, min(steps, ceilDiv(int64(a.Window)-1+ceilDiv(rows, group), keys)+1)
+	return tiles, c.longestInWindow(a, group, perHead, steps)
+}
+
+// longestInWindow is the tiles of the longest task under a window. Tasks grow
+// until the first that does not see the first key, and from there on are alike:
+// with a whole one of those among them it is their bound, for how their keys
+// fall into tiles differs; without, one of the last two is counted.
+func (c *AttentionCore) longestInWindow(a op.Attention, group, perHead, steps int64) int64 {
+	rows, keys, window := int64(c.TileRows), int64(c.TileKeys), int64(a.Window)
+	if last := perHead - 1; (window*group-1)/rows+1 < last {
+		return min(steps, ceilDiv(window-1+ceilDiv(rows, group), keys)+1)
+	}
+	task := func(i int64) int64 {
+		begin := max(0, i*rows/group-window+1)
+		end := min(int64(a.QLen), ceilDiv((i+1)*rows, group))
+		return ceilDiv(end, keys) - begin/keys
+	}
+	return max(task(max(0, perHead-2)), task(perHead-1))
 }
 
 func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }

@@ -28,9 +28,21 @@ type Field struct {
 	Decay  float64    `json:"decay_octaves"`
 	Step   float64    `json:"step"`   // log ratio of one count of Values
 	Values NodeValues `json:"values"` // of all nodes, the last axis fastest
+	// Unmeasured is what a field of widths holds at counts that were never
+	// measured; a correction has none.
+	Unmeasured *Unmeasured `json:"unmeasured,omitempty"`
 	// Switches state where the corrected time may fall as an axis rises. It
 	// rises everywhere else on the axes of tokens, heads and batch.
 	Switches []Switch `json:"switches,omitempty"`
+}
+
+// Unmeasured are the values of a field at shapes whose place on an axis of
+// counts is none of those measured: how far off a law is there cannot be told
+// from how far off it is at counts that it was fitted to.
+type Unmeasured struct {
+	Axis   string     `json:"axis"`
+	Known  []float64  `json:"known"`  // the counts that were measured, rising
+	Values NodeValues `json:"values"` // of the field's nodes, elsewhere
 }
 
 // Switch is a stretch of an axis on which a library changes to a faster kernel,
@@ -59,6 +71,13 @@ func (f *Field) Log(s op.Shape) float64 {
 	if f == nil {
 		return 0
 	}
+	return f.logOf(f.Values, s)
+}
+
+// WidthLog is Log of a field of widths, which tells measured counts from others.
+func (f *Field) WidthLog(s op.Shape) float64 { return f.logOf(f.valuesAt(s), s) }
+
+func (f *Field) logOf(values NodeValues, s op.Shape) float64 {
 	var place [maxFieldAxes]cell
 	beyond := 0.0
 	for i := range f.Axes {
@@ -66,11 +85,24 @@ func (f *Field) Log(s op.Shape) float64 {
 		place[i], out = f.Axes[i].locate(f.coord(i, s))
 		beyond = max(beyond, out)
 	}
-	v := f.blend(place[:len(f.Axes)], 0, 0)
+	v := f.blendOf(values, place[:len(f.Axes)], 0, 0)
 	if beyond > 0 {
 		v *= math.Exp(-beyond / f.Decay)
 	}
 	return v * f.Step
+}
+
+// valuesAt are the nodes' values that hold for a shape.
+func (f *Field) valuesAt(s op.Shape) NodeValues {
+	u := f.Unmeasured
+	if u == nil {
+		return f.Values
+	}
+	x := AxisOf(u.Axis, s)
+	if i := sort.SearchFloat64s(u.Known, x); i < len(u.Known) && u.Known[i] == x {
+		return f.Values
+	}
+	return u.Values
 }
 
 // cell is the node below a coordinate and the way to the next, 0 to 1.
@@ -100,13 +132,17 @@ func (a *FieldAxis) locate(x float64) (c cell, beyond float64) {
 // blend interpolates over the axes from `axis` on, with the nodes of the axes
 // before it fixed at index `base`.
 func (f *Field) blend(place []cell, axis, base int) float64 {
+	return f.blendOf(f.Values, place, axis, base)
+}
+
+func (f *Field) blendOf(values NodeValues, place []cell, axis, base int) float64 {
 	if axis == len(place) {
-		return float64(f.Values[base])
+		return float64(values[base])
 	}
 	c, n := place[axis], len(f.Axes[axis].Nodes)
-	v := f.blend(place, axis+1, base*n+c.node)
+	v := f.blendOf(values, place, axis+1, base*n+c.node)
 	if c.way > 0 {
-		v += c.way * (f.blend(place, axis+1, base*n+c.node+1) - v)
+		v += c.way * (f.blendOf(values, place, axis+1, base*n+c.node+1) - v)
 	}
 	return v
 }
@@ -193,9 +229,9 @@ func (f *Field) validate(example op.Shape) error {
 			return fmt.Errorf("switches[%d]: from %v to %v, fall %v: want positive numbers that rise", i, w.From, w.To, w.Fall)
 		}
 	}
-	largest := 0.0
-	for _, v := range f.Values {
-		largest = max(largest, math.Abs(float64(v)))
+	largest := f.Values.largest()
+	if f.Unmeasured != nil {
+		largest = max(largest, f.Unmeasured.Values.largest())
 	}
 	switch {
 	case len(f.Axes) < 1 || len(f.Axes) > maxFieldAxes:
@@ -207,6 +243,24 @@ func (f *Field) validate(example op.Shape) error {
 	case !(f.Step > 0 && f.Step < 1) || !(f.Decay > 0 && f.Decay <= 100) || f.Tile < 0:
 		return fmt.Errorf("step: %v, decay_octaves %v, tile_tokens %d: want 0 < step < 1, 0 < decay <= 100, tile >= 0", f.Step, f.Decay, f.Tile)
 	}
+	return f.Unmeasured.validate(example, size)
+}
+
+func (u *Unmeasured) validate(example op.Shape, size int) error {
+	if u == nil {
+		return nil
+	}
+	if math.IsNaN(AxisOf(u.Axis, example)) {
+		return fmt.Errorf("unmeasured.axis: %q: %s has no such axis", u.Axis, example.Kind())
+	}
+	for i, x := range u.Known {
+		if !(x > 0) || math.IsInf(x, 0) || i > 0 && x <= u.Known[i-1] {
+			return fmt.Errorf("unmeasured.known[%d]: %v: want positive numbers that rise", i, x)
+		}
+	}
+	if size != len(u.Values) {
+		return fmt.Errorf("unmeasured.values: %d: the axes have %d nodes", len(u.Values), size)
+	}
 	return nil
 }
 
@@ -217,6 +271,15 @@ type NodeValues []int16
 
 // maxNodes bounds what a document can make a reader allocate.
 const maxNodes = 1 << 20
+
+// largest is the largest count without its sign.
+func (v NodeValues) largest() float64 {
+	most := 0.0
+	for _, x := range v {
+		most = max(most, math.Abs(float64(x)))
+	}
+	return most
+}
 
 // MarshalText implements encoding.TextMarshaler.
 func (v NodeValues) MarshalText() ([]byte, error) {

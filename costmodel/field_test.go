@@ -187,6 +187,7 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 		return &Field{
 			Axes: []FieldAxis{{"m", []float64{1, 2, 4}}, {"n", []float64{64, 128}}}, Decay: 3, Step: 0.001,
 			Values: NodeValues{1, 2, 3, 4, 5, 6}, Switches: []Switch{{"m", 1, 2, 0.1}},
+			Unmeasured: &Unmeasured{"n", []float64{64, 96, 128}, NodeValues{7, 8, 9, 10, 11, 12}},
 		}
 	}
 	example := op.GEMM{Pass: op.Forward, M: 1, N: 1, K: 1, DType: op.BF16}
@@ -210,6 +211,10 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 		"step: 1, ":          func(f *Field) { f.Step = 1 },
 		"decay_octaves 0,":   func(f *Field) { f.Decay = 0 },
 		"decay_octaves NaN,": func(f *Field) { f.Decay = math.NaN() },
+		`unmeasured.axis: "kv_len": gemm has no such axis`:          func(f *Field) { f.Unmeasured.Axis = "kv_len" },
+		"unmeasured.known[1]: 64: want positive numbers that rise":  func(f *Field) { f.Unmeasured.Known[1] = 64 },
+		"unmeasured.values: 5: the axes have 6 nodes":               func(f *Field) { f.Unmeasured.Values = f.Unmeasured.Values[:5] },
+		"values: 30000 counts of step 0.1: want a log ratio":        func(f *Field) { f.Step, f.Unmeasured.Values[1] = 0.1, 30000 },
 		"tile_tokens -1: want 0 < step < 1, 0 < decay <= 100, tile": func(f *Field) { f.Tile = -1 },
 	} {
 		f := good()
@@ -220,10 +225,42 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
+// A field of widths holds other values at counts that are none of those
+// measured; a correction at the same shape does not know of them.
+func TestWidthsTellMeasuredCountsFromOthers(t *testing.T) {
+	f := &Field{
+		Axes: []FieldAxis{{"q_len", []float64{1024, 4096}}}, Decay: 2, Step: 0.01, Values: NodeValues{-300, -200},
+		Unmeasured: &Unmeasured{Axis: "q_heads", Known: []float64{1, 8, 64}, Values: NodeValues{-150, -50}},
+	}
+	for _, c := range []struct {
+		heads        int
+		short, width float64
+	}{{1, -3, -2.5}, {8, -3, -2.5}, {64, -3, -2.5}, {2, -1.5, -1}, {7, -1.5, -1}, {63, -1.5, -1}, {128, -1.5, -1}} {
+		if got := f.WidthLog(block(1024, 1, c.heads, 1)); got != c.short {
+			t.Errorf("%d heads, at a node: %v, want %v", c.heads, got, c.short)
+		}
+		if got := f.WidthLog(block(2048, 3, c.heads, 1)); math.Abs(got-c.width) > 1e-12 {
+			t.Errorf("%d heads, between nodes: %v, want %v", c.heads, got, c.width)
+		}
+		if got := f.Log(block(1024, 1, c.heads, 1)); got != -3 {
+			t.Errorf("%d heads: a correction of %v, want -3", c.heads, got)
+		}
+	}
+	core := exampleCore()
+	law := Law{Op: op.KindAttnFwd, Attention: &core, Width: f, Range: wide(op.KindAttnFwd), Spread: tenPercent}
+	for heads, half := range map[int]float64{8: math.Exp(-3), 12: math.Exp(-1.5)} {
+		e := law.Predict(block(1024, 1, heads, 1))
+		if got := math.Log(float64(e.Hi / e.Mid)); math.Abs(got-half) > 1e-9 {
+			t.Errorf("%d heads: half a width of %v, want %v", heads, got, half)
+		}
+	}
+}
+
 func TestFieldDoesNotAllocate(t *testing.T) {
 	f := &Field{Axes: []FieldAxis{{"q_len", []float64{1024, 4096}}, {"batch", []float64{4, 8}}}, Decay: 2, Step: 0.01, Values: NodeValues{10, 20, 30, 40}}
 	var s op.Shape = block(3000, 5, 8, 8)
-	if n := testing.AllocsPerRun(100, func() { f.Log(s) }); n != 0 {
+	f.Unmeasured = &Unmeasured{Axis: "q_heads", Known: []float64{1, 2}, Values: f.Values}
+	if n := testing.AllocsPerRun(100, func() { f.Log(s); f.WidthLog(s) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }

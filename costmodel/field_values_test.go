@@ -146,7 +146,12 @@ func FuzzField(f *testing.F) {
 			return
 		}
 		g.M, g.N = units.Tokens(m), n
-		law := Law{Op: op.KindGEMM, GEMM: core, Correction: field, Range: wide(op.KindGEMM), Spread: tenPercent}
+		widths := *field
+		widths.Unmeasured = &Unmeasured{Axis: a, Known: []float64{a0}, Values: field.Values}
+		if widths.validate(g) != nil {
+			t.Fatal("a field of widths is refused where the same correction is not")
+		}
+		law := Law{Op: op.KindGEMM, GEMM: core, Correction: field, Width: &widths, Range: wide(op.KindGEMM), Spread: tenPercent}
 		if e := law.Predict(g); !(e.Mid > 0 && e.Lo > 0 && e.Lo <= e.Mid && e.Mid <= e.Hi) || math.IsInf(float64(e.Hi), 0) {
 			t.Errorf("%+v at %+v: %+v", field, g, e)
 		}

@@ -182,7 +182,7 @@ func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
 		widen = 1 + l.Widen*beyond
 	}
 	if l.Width != nil {
-		half := min(widen*math.Exp(l.Width.Log(s)), widestLog)
+		half := min(widen*math.Exp(l.Width.WidthLog(s)), widestLog)
 		return math.Exp(-half), math.Exp(half)
 	}
 	return math.Pow(l.Spread.Lo, widen), math.Pow(l.Spread.Hi, widen)

@@ -46,7 +46,7 @@ take vidur_h100_pairs --device h100_nvl --link nvlink_pairs -- "$data"/vidur/h10
 take vidur_a40_pairs --device a40 --link nvlink_pairs -- "$data"/vidur/a40_pairwise_nvlink/*.csv
 
 study() {
-	"$EVENKEEL" -q fit "$1" --study interp,heads,longer,ranks --json > "${1%.rec.jsonl}.json"
+	"$EVENKEEL" -q fit "$1" --study interp,heads,longer,ranks,some-heads --json > "${1%.rec.jsonl}.json"
 	echo "studied $(basename "$1" .rec.jsonl) after $SECONDS s"
 }
 export -f study

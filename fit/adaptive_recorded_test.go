@@ -6,9 +6,11 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/stats"
@@ -105,13 +107,36 @@ func drawn(r recorded, n int, seed uint64) choice {
 	return out
 }
 
+// lenders are the laws of the reference profiles of all other GPU models than a
+// table's own: what fit borrows from by itself.
+func lenders(t testing.TB, r recorded) []Donor {
+	files, err := filepath.Glob(filepath.Join("..", "results", "profiles", "*.profile.json"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no reference profiles: %v", err)
+	}
+	var others []*costmodel.Profile
+	for _, f := range files {
+		p := &costmodel.Profile{}
+		if err := doc.Load(f, p); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(p.Devices, func(d op.DeviceType) bool { return costmodel.ModelOf(d.Name) == r.device.Name }) {
+			others = append(others, p)
+		}
+	}
+	if len(others) != len(files)-1 {
+		t.Fatalf("%d of %d reference profiles are of other GPUs than %s", len(others), len(files), r.device.Name)
+	}
+	return Donors(others...)
+}
+
 // judge fits a law to what was chosen and scores it on all other rows.
-func (c choice) judge(t testing.TB, r recorded) score {
+func (c choice) judge(t testing.TB, r recorded, donors []Donor) score {
 	d := &Data{Devices: []op.DeviceType{r.device}, Groups: []op.GroupType{r.group}}
 	s := Stratum{On: r.on(), Op: c.train[0].Shape.Kind(), Variant: c.train[0].Shape.Variant()}
-	law, err := lawOf(d, s, c.train)
-	if err != nil {
-		t.Fatalf("%s: %v", r.name, err)
+	fitted := &task{Stratum: s, points: c.train}
+	if estimate(d, []*task{fitted}, donors); fitted.err != nil {
+		t.Fatalf("%s: %v", r.name, fitted.err)
 	}
 	chosen := map[string]bool{}
 	for _, p := range c.train {
@@ -123,7 +148,7 @@ func (c choice) judge(t testing.TB, r recorded) score {
 			rest = append(rest, p)
 		}
 	}
-	return scoreOf(func(s op.Shape) float64 { return float64(law.Seconds(s)) }, rest)
+	return scoreOf(func(s op.Shape) float64 { return float64(fitted.law.Seconds(s)) }, rest)
 }
 
 // chosenBy collects the scores of one way to choose, table by table.
@@ -132,8 +157,8 @@ type chosenBy struct {
 	seconds []float64
 }
 
-func (c *chosenBy) add(t testing.TB, r recorded, x choice) {
-	c.scores = append(c.scores, x.judge(t, r))
+func (c *chosenBy) add(t testing.TB, r recorded, x choice, donors []Donor) {
+	c.scores = append(c.scores, x.judge(t, r, donors))
 	c.seconds = append(c.seconds, x.seconds)
 }
 
@@ -151,22 +176,24 @@ func (c *chosenBy) typical() float64 {
 	return math.Exp(sum)
 }
 
-// study compares the ways to choose n points of every table.
-func study(t testing.TB, all []recorded, n int, seeds uint64) (adaptive, spread, random chosenBy) {
+// study compares the ways to choose n points of every table; lent is adaptive
+// with what other GPUs lend.
+func study(t testing.TB, all []recorded, n int, seeds uint64) (adaptive, lent, spread, random chosenBy) {
 	for _, r := range all {
 		path := r.write(t)
 		a, b := calibrated(t, r, path, n, Adaptive{}), calibrated(t, r, path, n, nil)
-		adaptive.add(t, r, a)
-		spread.add(t, r, b)
+		adaptive.add(t, r, a, nil)
+		lent.add(t, r, a, lenders(t, r))
+		spread.add(t, r, b, nil)
 		for seed := range seeds {
-			random.add(t, r, drawn(r, n, seed))
+			random.add(t, r, drawn(r, n, seed), nil)
 		}
 		last := func(c chosenBy) score { return c.scores[len(c.scores)-1] }
-		t.Logf("%3d points of %-85s adaptive %4.1f %4.1f %5.1f  spread %4.1f %4.1f %5.1f  random %4.1f %4.1f %5.1f", n, r.name,
-			last(adaptive).mape, last(adaptive).median, last(adaptive).p95, last(spread).mape, last(spread).median, last(spread).p95,
+		t.Logf("%3d points of %-85s adaptive %4.1f %4.1f %5.1f  lent %4.1f %4.1f %5.1f  spread %4.1f %4.1f %5.1f  random %4.1f %4.1f %5.1f", n, r.name,
+			last(adaptive).mape, last(adaptive).median, last(adaptive).p95, last(lent).mape, last(lent).median, last(lent).p95, last(spread).mape, last(spread).median, last(spread).p95,
 			last(random).mape, last(random).median, last(random).p95)
 	}
-	return adaptive, spread, random
+	return adaptive, lent, spread, random
 }
 
 // held are the tables of a pattern with rows enough to judge n chosen ones.
@@ -200,11 +227,14 @@ func TestChosenPointsBeatRandomOnes(t *testing.T) {
 		{"causal attention", "aiconfigurator/*/context_attention*.csv", sizes, 1},
 	} {
 		for _, n := range c.sizes {
-			adaptive, spread, random := study(t, held(t, c.pattern, n, every), n, seeds)
-			t.Logf("%s, %d points\nadaptive %s\nspread   %s\nrandom   %s", c.name, n, &adaptive, &spread, &random)
+			adaptive, lent, spread, random := study(t, held(t, c.pattern, n, every), n, seeds)
+			t.Logf("%s, %d points\nadaptive %s\nwith donors %s\nspread   %s\nrandom   %s", c.name, n, &adaptive, &lent, &spread, &random)
 			// The geometric mean: a few tables have no median to speak of.
 			if got, want := adaptive.typical(), random.typical(); got > c.better*want {
 				t.Errorf("%s from %d points: MAPE %.2f %% chosen, %.2f %% random", c.name, n, got, want)
+			}
+			if got, want := lent.typical(), adaptive.typical(); got > 1.02*want {
+				t.Errorf("%s from %d points: MAPE %.2f %% with donors, %.2f %% without", c.name, n, got, want)
 			}
 		}
 	}

@@ -79,7 +79,11 @@ func (c coreKind) law(law *costmodel.Law, dev op.DeviceType, points []Point, sib
 	var logs []float64
 	if len(points) >= fewestToFit {
 		var err error
-		if logs, err = c.tiled(law, dev, points, sibling); err != nil {
+		priors := []*costmodel.Field{sibling}
+		if from != nil && len(points) <= fewToOwn {
+			priors = append(priors, from.Law.Correction)
+		}
+		if logs, err = c.tiled(law, dev, points, priors); err != nil {
 			return err
 		}
 	}
@@ -91,7 +95,7 @@ func (c coreKind) law(law *costmodel.Law, dev op.DeviceType, points []Point, sib
 
 // tiled fills in a law of a physical core, and of a correction where that
 // proves itself on points it has not seen. It returns its errors on such.
-func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, sibling *costmodel.Field) ([]float64, error) {
+func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, priors []*costmodel.Field) ([]float64, error) {
 	fitted, err := c.fit(dev, points, nil)
 	if err != nil {
 		return nil, err
@@ -102,39 +106,42 @@ func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, s
 		return nil, err
 	}
 	law.Rivals = append(law.Rivals, costmodel.Rival{Form: law.Form(), Median: medianError(logs), Chosen: true})
-	shape := c.field(points, law, dev)
+	shape, unseen := c.field(points, law, dev), unseenErrors{logs: logs}
 	if len(points) >= fewToCorrect {
-		logs = correct(law, shape, points, logs, sibling)
+		unseen = correct(law, shape, points, logs, priors)
 	}
-	law.Spread = spread(logs)
+	law.Spread = spread(unseen.logs)
 	if len(points) >= fewToRefit {
-		law.Width = shape.widths(points, logs, 0.9)
+		law.Width = shape.widths(points, unseen, 0.9)
+		law.Widen = shape.widen
 	}
-	return logs, nil
+	return unseen.logs, nil
 }
 
 // correct gives a law the correction that proves itself in cross-validation
 // against none, and returns the errors of what it decided on. A sibling's
-// correction, that of the same kernel at another head width with more points,
-// is tried as the prior of a law with few.
-func correct(law *costmodel.Law, shape fieldShape, points []Point, logs []float64, sibling *costmodel.Field) []float64 {
-	body := *law
+// correction, that of the same kernel at another head width with more points, or
+// a donor's on another device is tried as the prior of a law with few.
+func correct(law *costmodel.Law, shape fieldShape, points []Point, logs []float64, others []*costmodel.Field) unseenErrors {
+	body, unseen := *law, unseenErrors{logs: logs}
 	core := func(s op.Shape) float64 { return float64(body.Seconds(s)) }
 	priors := []*costmodel.Field{nil}
-	if sibling != nil && len(points) < fewToBorrow {
-		priors = append(priors, sibling)
+	for _, other := range others {
+		if other != nil && len(points) < fewToBorrow {
+			priors = append(priors, other)
+		}
 	}
 	for _, prior := range priors {
 		field, corrected, err := learnField(shape, points, core, prior)
-		if err == nil && excess(corrected, logs).mean < 0 {
-			law.Correction, logs = field, corrected
+		if err == nil && excess(corrected.logs, unseen.logs).mean < 0 {
+			law.Correction, unseen = field, corrected
 		}
 	}
 	if law.Correction != nil {
 		law.Rivals[len(law.Rivals)-1].Chosen = false
-		law.Rivals = append(law.Rivals, costmodel.Rival{Form: law.Form(), Median: medianError(logs), Chosen: true})
+		law.Rivals = append(law.Rivals, costmodel.Rival{Form: law.Form(), Median: medianError(unseen.logs), Chosen: true})
 	}
-	return logs
+	return unseen
 }
 
 // alone are the errors, log(measured/predicted), of the core by itself: on

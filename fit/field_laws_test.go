@@ -233,7 +233,7 @@ func TestWidthsCoverUnevenErrors(t *testing.T) {
 			return logs
 		}
 		points, test := inventedAttention(dev, size, 31), inventedAttention(dev, 1500, 32)
-		w := attentionField(points, 64).widths(points, scatter(points, 33), 0.9)
+		w := attentionField(points, 64).widths(points, unseenErrors{logs: scatter(points, 33)}, 0.9)
 		var in, all [3]float64
 		for i, e := range scatter(test, 34) {
 			third := min(2, int(math.Log2(costmodel.AxisOf("q_len", test[i].Shape)/32)/3))

@@ -373,7 +373,7 @@ func TestNodesOfPlaces(t *testing.T) {
 		for range 1 + rng.IntN(300) {
 			places = append(places, []float64{float64(rng.IntN(20)), 20 * rng.Float64()})
 		}
-		thin := rng.Float64()
+		thin := []float64{rng.Float64(), rng.Float64()}
 		for a, nodes := range nodesOf(places, thin) {
 			var all []float64
 			for _, x := range places {
@@ -383,7 +383,7 @@ func TestNodesOfPlaces(t *testing.T) {
 				t.Fatalf("%d nodes from %v to %v", len(nodes), nodes[0], nodes[len(nodes)-1])
 			}
 			for i, x := range nodes {
-				if !slices.Contains(all, x) || i > 0 && x < nodes[i-1]+thin {
+				if !slices.Contains(all, x) || i > 0 && x < nodes[i-1]+thin[a] {
 					t.Fatalf("node %v after %v", x, nodes[max(0, i-1)])
 				}
 			}

@@ -2,6 +2,7 @@ package fit
 
 import (
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -17,7 +18,12 @@ type advice struct {
 	share  float64    // of the trees in the mixture
 	trees  []*boosted // alike but for the rows and columns that each tree saw; their mean counts
 	of     func(op.Shape) []float64
-	unseen []float64 // at every point, from trees that did not see it
+	rows   [][]float64 // of every point
+	unseen []float64   // at every point, from trees that did not see it
+
+	axis  string    // of counts of heads
+	known []float64 // those that were measured; nil: no matter which
+	apart float64   // share of the trees at others
 }
 
 const (
@@ -36,51 +42,74 @@ func (l *correction) grow() *advice {
 	if a.of == nil || len(l.points) < fewToGrow {
 		return a
 	}
-	rows := make([][]float64, len(l.points))
-	for i, p := range l.points {
-		rows[i] = a.of(p.Shape)
-	}
-	for seed := range uint64(forests) {
-		size := l.shape.trees
-		size.seed = seed
-		a.trees = append(a.trees, boost(rows, l.y, size))
-	}
-	a.unseen = make([]float64, len(rows))
+	a.sow(l, forests)
+	a.unseen = make([]float64, len(a.rows))
 	fold := folds(l.points, treeFolds)
 	for n := range treeFolds {
-		var seen [][]float64
-		var y []float64
-		for i := range rows {
-			if fold[i] != n {
-				seen, y = append(seen, rows[i]), append(y, l.y[i])
-			}
-		}
-		trees := boost(seen, y, l.shape.trees)
-		for i := range rows {
-			if fold[i] == n {
-				a.unseen[i] = trees.at(rows[i])
+		held := func(i int) bool { return fold[i] == n }
+		for i, v := range a.without(l, held) {
+			if held(i) {
+				a.unseen[i] = v
 			}
 		}
 	}
 	return a
 }
 
-// settle chooses the share, from predictions of the fields at points that they
-// did not see.
-func (a *advice) settle(y, smooth []float64) {
+// sow grows so many trees' sums from all points.
+func (a *advice) sow(l *correction, n int) {
+	a.rows = make([][]float64, len(l.points))
+	for i, p := range l.points {
+		a.rows[i] = a.of(p.Shape)
+	}
+	for seed := range n {
+		size := l.shape.trees
+		size.seed = uint64(seed)
+		a.trees = append(a.trees, boost(a.rows, l.y, size))
+	}
+}
+
+// without is what trees that have not seen the points held say at those.
+func (a *advice) without(l *correction, held func(int) bool) []float64 {
 	if a.trees == nil {
-		return
+		return nil
+	}
+	var seen [][]float64
+	var y []float64
+	for i, x := range a.rows {
+		if !held(i) {
+			seen, y = append(seen, x), append(y, l.y[i])
+		}
+	}
+	trees, at := boost(seen, y, l.shape.trees), make([]float64, len(a.rows))
+	for i, x := range a.rows {
+		if held(i) {
+			at[i] = trees.at(x)
+		}
+	}
+	return at
+}
+
+// settle chooses the share, from what fields and trees predict of points that
+// neither saw; NaN where they do not.
+func (a *advice) settle(y, smooth, trees []float64) float64 {
+	best := 0.0
+	if a.trees == nil {
+		return best
 	}
 	least := math.Inf(1)
 	for share := 0.0; share <= 1; share += 0.125 {
 		loss := 0.0
 		for i := range y {
-			loss += math.Abs(y[i] - share*a.unseen[i] - (1-share)*smooth[i])
+			if !math.IsNaN(smooth[i]) {
+				loss += math.Abs(y[i] - share*trees[i] - (1-share)*smooth[i])
+			}
 		}
 		if loss < least {
-			least, a.share = loss, share
+			least, best = loss, share
 		}
 	}
+	return best
 }
 
 // mix mixes a field's value with the trees' one at a point.
@@ -91,16 +120,25 @@ func (a *advice) mix(smooth float64, trees []float64, i int) float64 {
 	return (1-a.share)*smooth + a.share*trees[i]
 }
 
+// shareAt is the share of the trees at a shape.
+func (a *advice) shareAt(s op.Shape) float64 {
+	if a.known == nil || slices.Contains(a.known, costmodel.AxisOf(a.axis, s)) {
+		return a.share
+	}
+	return a.apart
+}
+
 // blend mixes a field's value with the trees' at a shape.
 func (a *advice) blend(smooth float64, s op.Shape) float64 {
-	if a.trees == nil || a.share == 0 {
+	share := a.shareAt(s)
+	if a.trees == nil || share == 0 {
 		return smooth
 	}
 	x, sum := a.of(s), 0.0
 	for _, t := range a.trees {
 		sum += t.at(x)
 	}
-	return (1-a.share)*smooth + a.share*sum/float64(len(a.trees))
+	return (1-share)*smooth + share*sum/float64(len(a.trees))
 }
 
 // attentionTrees is the size that won on others' recordings.
@@ -109,7 +147,8 @@ func attentionTrees() boostSize {
 }
 
 // attentionFeatures is where a block lies for a kernel: its sizes, their
-// products, the waves of tiles on the device, and the core's time.
+// products, the waves of tiles on the device, the core's time, and what of the
+// head counts is no power of two, which libraries divide by in another way.
 func attentionFeatures(core *costmodel.Law, parallel int) func(op.Shape) []float64 {
 	return func(s op.Shape) []float64 {
 		at := func(name string) float64 { return costmodel.AxisOf(name, s) }
@@ -117,7 +156,15 @@ func attentionFeatures(core *costmodel.Law, parallel int) func(op.Shape) []float
 		waves := blocks * math.Ceil(q/128) / float64(parallel)
 		return []float64{
 			q, kvLen, at("batch"), at("q_heads"), at("kv_heads"), gqa, blocks, blocks / gqa, at("tokens"), at("tokens") * at("q_heads"),
-			waves, waves / math.Ceil(waves), float64(s.Work().FLOPs), float64(core.Seconds(s)),
+			waves, waves / math.Ceil(waves), float64(s.Work().FLOPs), float64(core.Seconds(s)), oddPart(gqa), oddPart(at("q_heads")),
 		}
 	}
+}
+
+// oddPart is what is left of a number when all factors of two are out.
+func oddPart(v float64) float64 {
+	for v >= 2 && math.Mod(v, 2) == 0 {
+		v /= 2
+	}
+	return v
 }

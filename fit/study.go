@@ -49,6 +49,14 @@ func Splits() []Split {
 			return beyondShare(points, share)
 		}},
 		{Name: "ranks", Doc: "collectives of the largest group, where two or more smaller ones were measured", ranks: true},
+		{Name: "some-heads", Doc: "10, 20, 24, 40 and 96 heads, with others that are no power of two in the fit", held: func(k op.Kind, _ []Point) func(Point) bool {
+			if FamilyOf(k) != FamilyAttention {
+				return nil
+			}
+			return func(p Point) bool {
+				return slices.Contains([]float64{10, 20, 24, 40, 96}, costmodel.AxisOf("q_heads", p.Shape))
+			}
+		}},
 	}
 }
 

@@ -157,7 +157,8 @@ const (
 // lent fits a law to few points with the help of a donor's: as it is carried
 // over, moved as a whole to the points' median, or with its core estimated anew
 // around the donor's. The way that predicts points it has not seen best is
-// taken, from the simplest on; the interval shrinks from what the donor
+// taken, from the simplest on, and its correction refined where there are points
+// enough to learn one from; the interval shrinks from what the donor
 // promises to what the points show. It returns the law with its errors on
 // points that it has not seen.
 func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, from *Donor) (*costmodel.Law, []float64, error) {
@@ -189,6 +190,9 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 		}
 		errs = logs
 	}
+	if len(points) >= fewToCorrect {
+		errs = c.refined(best, dev, points, errs, from)
+	}
 	own := 0.0
 	if len(errs) > 0 {
 		own = math.Log(spread(errs).Hi)
@@ -200,6 +204,22 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 		best.From = ""
 	}
 	return best, errs, nil
+}
+
+// refined learns from the points what a lent law leaves, around the donor's
+// correction, where that predicts unseen points better. It returns the errors on
+// such of what it decided on.
+func (c coreKind) refined(law *costmodel.Law, dev op.DeviceType, points []Point, errs []float64, from *Donor) []float64 {
+	body := *law
+	body.Correction = nil
+	core := func(s op.Shape) float64 { return float64(body.Seconds(s)) }
+	for _, prior := range []*costmodel.Field{law.Correction, from.Law.Correction} {
+		field, unseen, err := learnField(c.field(points, &body, dev), points, core, prior)
+		if err == nil && excess(unseen.logs, errs).mean < 0 {
+			law.Correction, errs = field, unseen.logs
+		}
+	}
+	return errs
 }
 
 // orLent replaces a law of few points by what a donor makes of them where that

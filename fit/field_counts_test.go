@@ -1,0 +1,94 @@
+package fit
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// Nodes between measured head counts are 3 2^k and 5 2^k inside the range, none
+// beside another, and all that were measured stay.
+func TestNodesBetweenCounts(t *testing.T) {
+	octaves := func(counts ...float64) []float64 {
+		var x []float64
+		for _, c := range counts {
+			x = append(x, math.Log2(c))
+		}
+		return x
+	}
+	for _, c := range []struct{ measured, want []float64 }{
+		{[]float64{1, 2, 4, 8, 16}, []float64{1, 2, 3, 4, 5, 6, 8, 10, 12, 16}},
+		{[]float64{8, 12, 16, 32}, []float64{8, 10, 12, 16, 20, 24, 32}},
+		{[]float64{4, 13}, []float64{4, 5, 6, 10, 13}}, // 12 is too near to 13
+		{[]float64{7}, []float64{7}},
+	} {
+		got := between(octaves(c.measured...))
+		if !slices.EqualFunc(got, octaves(c.want...), func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }) {
+			var counts []float64
+			for _, x := range got {
+				counts = append(counts, math.Round(math.Exp2(x)))
+			}
+			t.Errorf("between %v: %v, want %v", c.measured, counts, c.want)
+		}
+	}
+}
+
+func TestOddPart(t *testing.T) {
+	for x, want := range map[float64]float64{1: 1, 2: 1, 64: 1, 3: 3, 12: 3, 40: 5, 96: 3, 14: 7, 1.5: 1.5, 0.5: 0.5} {
+		if got := oddPart(x); got != want {
+			t.Errorf("%v: %v, want %v", x, got, want)
+		}
+	}
+	if got := oddPart(math.Inf(1)); !math.IsInf(got, 1) {
+		t.Errorf("infinity: %v", got)
+	}
+}
+
+// A library that is a tenth slower at head counts that are no power of two is so
+// at one that was not measured: what a law saw at 3, 6 and 12 heads it says of 24,
+// rather than what lies half way between 16 and 32.
+func TestCorrectionsTellKindsOfCounts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
+	dev := coreDevice()
+	kind := func(heads int) float64 {
+		if oddPart(float64(heads)) > 1 {
+			return 1.1
+		}
+		return 1
+	}
+	rng := rand.New(rand.NewPCG(1, 61))
+	var train, test []Point
+	for _, p := range inventedAttention(dev, 1200, 62) {
+		a := p.Shape.(op.AttnFwd)
+		heads := a.QHeads
+		if 3*heads <= 32 && rng.IntN(2) == 0 {
+			heads *= 3
+		}
+		s := attentionShape(int(a.QLen), a.Blocks(), heads, a.KVHeads)
+		q := pointOf(dev, s, waves(dev, s.Attention)*kind(heads)*math.Exp(0.01*rng.NormFloat64()))
+		if heads == 24 {
+			test = append(test, q)
+		} else if !slices.ContainsFunc(train, func(p Point) bool { return p.Key == q.Key }) {
+			train = append(train, q)
+		}
+	}
+	law := mustCorrect(t, dev, train)
+	if slices.Contains(law.Width.Unmeasured.Known, 24) || len(test) < 30 {
+		t.Fatalf("24 heads are among %v, or %d points are too few", law.Width.Unmeasured.Known, len(test))
+	}
+	body := *law
+	body.Correction = nil
+	off := func(l *costmodel.Law) float64 {
+		return scoreOf(func(s op.Shape) float64 { return float64(l.Seconds(s)) }, test).median
+	}
+	t.Logf("24 heads: %.1f %% off, %.1f %% without the correction", off(law), off(&body))
+	if off(law) > 4 {
+		t.Errorf("24 heads: %.1f %% off, where half way between the kinds would be 5 to 10", off(law))
+	}
+}

@@ -1,0 +1,161 @@
+package fit
+
+import (
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+)
+
+// widths learns how large the errors of a corrected law are over two axes: the
+// half width, as |log|, of an interval that holds a share of the points. Where
+// the errors at head counts that were not measured are known they have widths of
+// their own.
+func (f fieldShape) widths(points []Point, unseen unseenErrors, share float64) *costmodel.Field {
+	places := make([][]float64, len(points))
+	for i, p := range points {
+		places[i] = f.place(f.width, p.Shape)
+	}
+	g := newGrid(nodesOf(places, []float64{1, 1}), []float64{1, 1}, 1)
+	w := f.widthsOver(g, places, unseen.logs, share)
+	if f.counts != "" {
+		w.Unmeasured = f.unmeasured(g, points, places, unseen.counts, w.Values, share)
+	}
+	return w
+}
+
+const (
+	// fewestElsewhere is the number of points below which the errors at unmeasured
+	// counts have no widths of their own.
+	fewestElsewhere = 50
+	// Kernels treat head counts that are powers of two and others unlike: causal
+	// ones by 5 to 6 % on recent GPUs of others' tables, by nothing on older ones.
+	// A law that saw powers of two alone cannot know: these are the half widths
+	// that make its intervals hold on the others in the mean over those tables.
+	untoldCausal = 0.055
+	untoldFull   = 0.02
+	// untoldCount is the same where both kinds were measured, besides what the
+	// measured ones say of each other.
+	untoldCount = 0.015
+)
+
+// unmeasured are the widths at head counts that were not measured, no smaller
+// than those at the others: from the errors that neighbours make of measured
+// ones, where there are some.
+func (f fieldShape) unmeasured(g *grid, points []Point, places [][]float64, logs []float64, least costmodel.NodeValues, share float64) *costmodel.Unmeasured {
+	u := &costmodel.Unmeasured{Axis: f.counts, Known: countsOf(f.counts, points), Values: slices.Clone(least)}
+	untold := f.untold
+	if slices.ContainsFunc(u.Known, func(n float64) bool { return oddPart(n) > 1 }) {
+		untold = untoldCount
+	}
+	var at [][]float64
+	var errs []float64
+	for i, e := range logs {
+		if !math.IsNaN(e) {
+			at, errs = append(at, places[i]), append(errs, e)
+		}
+	}
+	if len(errs) >= fewestElsewhere {
+		for i, v := range f.widthsOver(g, at, errs, share).Values {
+			u.Values[i] = max(u.Values[i], v)
+		}
+	} else {
+		untold = f.untold
+	}
+	for i, v := range u.Values {
+		u.Values[i] = int16(math.Round(math.Log(math.Hypot(math.Exp(float64(v)*fieldStep), untold)) / fieldStep))
+	}
+	return u
+}
+
+// widthsOver is the local mean of the errors at places, scaled so that the
+// share holds over all of them (normalised split-conformal intervals, Lei et al.
+// 2018).
+func (f fieldShape) widthsOver(g *grid, places [][]float64, logs []float64, share float64) *costmodel.Field {
+	sum, weight := make([]float64, g.size), make([]float64, g.size)
+	mean := 0.0
+	for i, x := range places {
+		mean += math.Abs(logs[i]) / float64(len(logs))
+		c := g.around(x)
+		for j, at := range c.at {
+			sum[at] += c.weight[j] * min(math.Abs(logs[i]), 1)
+			weight[at] += c.weight[j]
+		}
+	}
+	mean = max(mean, leastError)
+	scratch := make([]float64, g.size)
+	g.smooth(sum, scratch)
+	g.smooth(weight, scratch)
+	const prior = 3 // points' worth of the overall mean
+	for i := range sum {
+		sum[i] = math.Log((sum[i] + prior*mean) / (weight[i] + prior))
+	}
+	ratios := make([]float64, len(logs))
+	for i, x := range places {
+		c, v := g.around(x), 0.0
+		for j, at := range c.at {
+			v += c.weight[j] * sum[at]
+		}
+		ratios[i] = math.Abs(logs[i]) / math.Exp(v)
+	}
+	slices.Sort(ratios)
+	rank := min(len(ratios), int(math.Ceil(share*float64(len(ratios)+1))))
+	shift := math.Log(ratios[rank-1])
+	for i := range sum {
+		sum[i] += shift
+	}
+	return quantise(f.tile, 100, f.width, g.axes, sum)
+}
+
+// countsOf are the distinct values of points on an axis, rising.
+func countsOf(axis string, points []Point) []float64 {
+	var all []float64
+	for _, p := range points {
+		all = append(all, costmodel.AxisOf(axis, p.Shape))
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// fewestCounts is how many counts it takes to hold inner ones out.
+const fewestCounts = 4
+
+// unseenCounts are the errors of the corrected law at inner head counts, each
+// predicted from its neighbours: every second one is held out at a time. What a
+// library does at a count shows in no error at the counts beside it.
+func (l *correction) unseenCounts(a *advice) ([]float64, error) {
+	if l.shape.counts == "" {
+		return nil, nil
+	}
+	known := countsOf(l.shape.counts, l.points)
+	if len(known) < fewestCounts {
+		return nil, nil
+	}
+	at := make([]int, len(l.points))
+	for i, p := range l.points {
+		at[i], _ = slices.BinarySearch(known, costmodel.AxisOf(l.shape.counts, p.Shape))
+	}
+	held := func(i, turn int) bool { return at[i] > 0 && at[i] < len(known)-1 && at[i]%2 == turn }
+	smooth, trees := make([]float64, len(l.points)), make([]float64, len(l.points))
+	for i := range smooth {
+		smooth[i] = math.NaN()
+	}
+	for turn := range 2 {
+		now := func(i int) bool { return held(i, turn) }
+		if err := l.without(now, smooth); err != nil {
+			return nil, err
+		}
+		for i, v := range a.without(l, now) {
+			if now(i) {
+				trees[i] = v
+			}
+		}
+	}
+	l.k.spreadOut(l.alpha)
+	a.axis, a.known, a.apart = l.shape.counts, known, a.settle(l.y, smooth, trees)
+	logs := make([]float64, len(l.points))
+	for i := range logs {
+		logs[i] = l.y[i] - (1-a.apart)*smooth[i] - a.apart*trees[i]
+	}
+	return logs, nil
+}
