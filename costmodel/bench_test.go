@@ -1,42 +1,116 @@
 package costmodel
 
 import (
-	"math/rand/v2"
+	"fmt"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-func benchmarkRing(b *testing.B, ranks string, each units.Tokens) {
-	p := usual(b)
-	c := cluster(b, ranks, p, "bus", "net")
-	tokens := make([]units.Tokens, len(c.Ranks()))
-	for i := range tokens {
-		tokens[i] = each + units.Tokens(2*i)
+// benchPlan is a plan of n ranks, half of them fast, in groups of so many with
+// equal heads, on nodes of eight. Ranks of one type have as many tokens, or no
+// two groups have.
+func benchPlan(n, group int, unlike bool) plan {
+	c := Cluster{Network: "net"}
+	for i := range n / 8 {
+		device := []string{"fast", "slow"}[i*16/n]
+		c.Nodes = append(c.Nodes, Node{Name: fmt.Sprint("n", i), Link: "bus", Devices: []op.Member{{Device: device, Count: 8}}})
 	}
-	j, l, q := testJob(c, tokens), ZigZag(tokens), NewPredictor(p)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Simulate(q, j, l); err != nil {
-			b.Fatal(err)
+	j := Job{
+		Model: smallModel(), Cluster: c, DType: op.F32, Recompute: RecomputeNone, RingBuffers: 2, LossChunk: 4096, OverlapZero: true,
+	}
+	j.Model.QHeads, j.Model.KVHeads, j.Model.Layers = 32, 8, 32
+	tokens, groups := make([]units.Tokens, n), []Group(nil)
+	for r := range n {
+		if r%group == 0 {
+			groups = append(groups, nil)
 		}
+		if tokens[r] = units.Tokens(2048 - 1024*(r*2/n)); unlike {
+			tokens[r] += units.Tokens(2 * (r / group))
+		}
+		g := &groups[len(groups)-1]
+		*g = append(*g, HeadShare{r, 32 / group})
+	}
+	j.SeqLen = sumTokens(tokens)
+	return plan{j, ZigZag(tokens, groups)}
+}
+
+// manySizes runs a benchmark with groups of eight, with groups of one, and with
+// groups of one that all differ.
+func manySizes(b *testing.B, ranks int, f func(*testing.B, *Predictor, plan)) {
+	for _, c := range []struct {
+		group  int
+		unlike bool
+		name   string
+	}{{8, false, "groups of 8"}, {1, false, "ring"}, {1, true, "unlike ring"}} {
+		b.Run(fmt.Sprintf("%d %s", ranks, c.name), func(b *testing.B) {
+			q, x := NewPredictor(usual(b)), benchPlan(ranks, c.group, c.unlike)
+			b.ReportAllocs()
+			f(b, q, x)
+		})
 	}
 }
 
-func BenchmarkSimulate16(b *testing.B)  { benchmarkRing(b, "1x8 fast + 1x8 slow", 4096) }
-func BenchmarkSimulate128(b *testing.B) { benchmarkRing(b, "8x8 fast + 8x8 slow", 4096) }
-
-// BenchmarkRing16 is the events of one layer's backward pass alone.
-func BenchmarkRing16(b *testing.B) {
-	rng := rand.New(rand.NewPCG(1, 10))
-	r := &ring{n: 16, buffers: 2, back: true, pre: make([]units.Seconds, 16), post: make([]units.Seconds, 16)}
-	for range 16 * 16 {
-		r.work = append(r.work, units.Seconds(3*rng.Float64()))
-		r.kv = append(r.kv, units.Seconds(rng.Float64()))
-		r.grad = append(r.grad, units.Seconds(rng.Float64()))
+func simulator(b *testing.B, q *Predictor, x plan) *Simulator {
+	s, err := NewSimulator(q, x.job)
+	if err != nil {
+		b.Fatal(err)
 	}
-	b.ReportAllocs()
-	for b.Loop() {
-		r.run()
+	return s
+}
+
+func timeOf(b *testing.B, s *Simulator, l Layout) {
+	if _, err := s.Time(l); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// BenchmarkLayer128 is one layer, forward, of 128 ranks whose prices are known.
+func BenchmarkLayer128(b *testing.B) {
+	manySizes(b, 128, func(b *testing.B, q *Predictor, x plan) {
+		s := simulator(b, q, x)
+		timeOf(b, s, x.layout)
+		for b.Loop() {
+			s.fast.layers[0].run(s.fast, false, false)
+		}
+	})
+}
+
+// BenchmarkLayer128Cold is the same without a price, seats included.
+func BenchmarkLayer128Cold(b *testing.B) {
+	manySizes(b, 128, func(b *testing.B, q *Predictor, x plan) {
+		for b.Loop() {
+			s := simulator(b, q, x).fast
+			s.layout = x.layout
+			if err := s.seat(); err != nil {
+				b.Fatal(err)
+			}
+			s.layers[0].run(s, false, false)
+		}
+	})
+}
+
+// BenchmarkTime is a step of a layout like others before it.
+func BenchmarkTime(b *testing.B) {
+	for _, ranks := range []int{16, 128, 1024} {
+		manySizes(b, ranks, func(b *testing.B, q *Predictor, x plan) {
+			s := simulator(b, q, x)
+			timeOf(b, s, x.layout)
+			for b.Loop() {
+				timeOf(b, s, x.layout)
+			}
+		})
+	}
+}
+
+// BenchmarkTimeCold is a step of the first layout of all.
+func BenchmarkTimeCold(b *testing.B) {
+	for _, ranks := range []int{16, 128, 1024} {
+		manySizes(b, ranks, func(b *testing.B, q *Predictor, x plan) {
+			for b.Loop() {
+				timeOf(b, simulator(b, q, x), x.layout)
+			}
+		})
 	}
 }

@@ -51,8 +51,10 @@ func TestStatedLinks(t *testing.T) {
 		"words":        {swap("200e9", "fast"), "c.yaml:4: found a string"},
 		"nameless":     {swap("name: nvlink_a800, ", ""), "links[0].name:"},
 		"other unit":   {swap("bytes_per_s", "gb_per_s"), "c.yaml:4: unknown field"},
-		"contradiction": {swap("name: roce, bytes", "name: nvlink_a800, bytes"),
-			`links[1].name: "nvlink_a800" is stated twice, at 2e+11 and 2.5e+10 bytes/s`},
+		"contradiction": {
+			swap("name: roce, bytes", "name: nvlink_a800, bytes"),
+			`links[1].name: "nvlink_a800" is stated twice, at 2e+11 and 2.5e+10 bytes/s`,
+		},
 		"repetition":   {swap("  - {name: roce,", "  - {name: nvlink_a800, bytes_per_s: 200e9, latency_s: 3e-6}\n  - {name: roce,"), "is stated twice; keep one entry"},
 		"alias":        {swap("200e9", "&x 200e9"), "anchors, aliases and tags"},
 		"no list":      {swap("links:\n  - {name: nvlink_a800, bytes_per_s: 200e9, latency_s: 3e-6}\n  - {name: roce, bytes_per_s: 25000000000}", "links: 2.5"), "c.yaml:3: 2.5:"},

@@ -2,7 +2,9 @@ package costmodel
 
 import (
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -29,7 +31,9 @@ type coster struct {
 	merge op.LSEMerge
 	hop   op.SendRecv
 
-	blocks []Block
+	kernels []kernelLaws
+	blocks  []Block
+	name    []byte // of members, while a law is looked up
 }
 
 // lawUse is a law in use and how far outside its measured range.
@@ -38,6 +42,16 @@ type lawUse struct {
 	factor float64 // of Transfer
 	beyond float64 // doublings, most of all calls
 	where  string  // the collective and group a transferred law stands for
+	err    error   // instead of a law
+}
+
+// kernelLaws are the numbers, plus one, of a device type's laws of attention, for
+// the map of all laws is too slow for the thousands of blocks of a ring.
+type kernelLaws struct {
+	device      string
+	forward     [2]int // FULL, DIAG
+	backward    [2]int
+	accumulated int
 }
 
 type computeKey struct {
@@ -47,9 +61,9 @@ type computeKey struct {
 }
 
 type wireKey struct {
-	link string
-	kind op.Kind
-	node int // whose devices are the group, -1 for all
+	link    string
+	kind    op.Kind
+	members string
 }
 
 func newCoster(q *Predictor, j Job) *coster {
@@ -69,8 +83,15 @@ func (c *coster) on(device string, kind op.Kind, v op.Variant) int {
 }
 
 // over finds the number of a collective's law among members.
-func (c *coster) over(link string, kind op.Kind, node int, members []op.Member) int {
-	k := wireKey{link, kind, node}
+func (c *coster) over(link string, kind op.Kind, members []op.Member) int {
+	c.name = c.name[:0]
+	for _, m := range members {
+		c.name = append(c.name, m.Device...)
+		c.name = append(c.name, ' ')
+		c.name = strconv.AppendInt(c.name, int64(m.Count), 10)
+		c.name = append(c.name, ' ')
+	}
+	k := wireKey{link, kind, string(c.name)}
 	if id, ok := c.wires[k]; ok {
 		return id
 	}
@@ -81,18 +102,20 @@ func (c *coster) over(link string, kind op.Kind, node int, members []op.Member) 
 }
 
 func (c *coster) use(u lawUse, err error) int {
-	if err != nil && c.err == nil {
-		c.err = err
-	}
+	u.err = err
 	c.uses = append(c.uses, u)
 	return len(c.uses) - 1
 }
 
-// charge predicts `times` calls of a shape by a law and books them; acc may be nil.
+// charge predicts `times` calls of a shape by a law and books them; acc may be
+// nil. Without a law it is not a number, which nobody remembers.
 func (c *coster) charge(law int, s op.Shape, times float64, acc *account) units.Seconds {
 	u := &c.uses[law]
-	if c.err != nil {
-		return 0
+	if u.err != nil {
+		if c.err == nil {
+			c.err = u.err
+		}
+		return units.Seconds(math.NaN())
 	}
 	e := Transfer(u.law, u.factor, s).Times(times)
 	if e.Source != Interpolated {
@@ -105,127 +128,70 @@ func (c *coster) charge(law int, s op.Shape, times float64, acc *account) units.
 	return e.Mid
 }
 
-// attention is the time of one shard's queries on another's keys and values:
-// the blocks, and forward the merging of every FULL block's partial result into
-// what the DIAG block of the same queries began.
-func (c *coster) attention(device string, q, kv Shard, back bool, acc *account) units.Seconds {
-	m := c.job.Model
+// attention is the time of one shard's queries on another's keys and values,
+// for so many query heads and the key-value heads that they need: the blocks,
+// and the adding of every FULL block's result, or backward of its gradients of
+// queries, keys and values, to what the blocks before it began.
+func (c *coster) attention(device string, q, kv Shard, heads, kvHeads int, back bool, acc *account) units.Seconds {
 	var total units.Seconds
+	laws := c.kernelsOf(device)
 	c.blocks = appendBlocks(c.blocks[:0], q, kv)
 	for _, b := range c.blocks {
-		a := op.Attention{Mask: b.Mask, QLen: b.QLen, KVLen: b.KVLen, QHeads: m.QHeads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, DType: c.job.DType}
+		a := op.Attention{Mask: b.Mask, QLen: b.QLen, KVLen: b.KVLen, QHeads: heads, KVHeads: kernelKV(heads, kvHeads), HeadDim: c.job.Model.HeadDim, DType: c.job.DType}
+		mask := 0
+		if b.Mask == op.Diag {
+			mask = 1
+		}
 		if back {
 			c.bwd.Attention = a
-			total += c.charge(c.on(device, op.KindAttnBwd, a.Variant()), &c.bwd, 1, acc)
-			continue
+			total += c.charge(c.once(&laws.backward[mask], device, &c.bwd), &c.bwd, 1, acc)
+		} else {
+			c.fwd.Attention = a
+			total += c.charge(c.once(&laws.forward[mask], device, &c.fwd), &c.fwd, 1, acc)
 		}
-		c.fwd.Attention = a
-		total += c.charge(c.on(device, op.KindAttnFwd, a.Variant()), &c.fwd, 1, acc)
 		if b.Mask == op.Full {
-			c.merge = op.LSEMerge{Tokens: b.QLen, QHeads: m.QHeads, HeadDim: m.HeadDim}
-			total += c.charge(c.on(device, op.KindLSEMerge, c.merge.Variant()), &c.merge, 1, acc)
+			total += c.accumulate(laws, b.QLen, heads, acc)
+			if back {
+				total += c.accumulate(laws, 2*b.KVLen, kvHeads, acc)
+			}
 		}
 	}
 	return total
 }
 
-// gemm charges one matrix product of a linear layer.
-func (c *coster) gemm(device string, pass op.Pass, tokens units.Tokens, n, k int, times float64, acc *account) units.Seconds {
-	g := op.GEMM{Pass: pass, M: tokens, N: n, K: k, DType: c.job.DType}
-	return c.charge(c.on(device, op.KindGEMM, g.Variant()), g, times, acc)
+// accumulate is adding a block's result to what the blocks before it left: a
+// read of both and a write in float32, for outputs and for gradients alike.
+func (c *coster) accumulate(laws *kernelLaws, tokens units.Tokens, heads int, acc *account) units.Seconds {
+	c.merge = op.LSEMerge{Tokens: tokens, QHeads: heads, HeadDim: c.job.Model.HeadDim}
+	return c.charge(c.once(&laws.accumulated, laws.device, &c.merge), &c.merge, 1, acc)
 }
 
-// rows charges an element-wise op.
-func (c *coster) rows(device string, s op.Shape, times float64, acc *account) units.Seconds {
-	return c.charge(c.on(device, s.Kind(), s.Variant()), s, times, acc)
-}
-
-func (c *coster) rowwise(tokens units.Tokens, width int) op.Rowwise {
-	return op.Rowwise{Tokens: tokens, Width: width, DType: c.job.DType}
-}
-
-// elementwiseBackward: nobody measures the backward pass of the element-wise
-// ops; each reads and writes about twice what its forward does (input and
-// gradient in, gradient out).
-const elementwiseBackward = 2
-
-// beforeAttention is the linear part of a layer up to the ring: norm, fused
-// query, key and value projection, rotary positions.
-func (c *coster) beforeAttention(device string, s units.Tokens, acc *account) units.Seconds {
-	m := c.job.Model
-	t := c.rows(device, op.Norm{Rowwise: c.rowwise(s, m.Hidden)}, 1, acc)
-	t += c.gemm(device, op.Forward, s, m.qkvWidth(), m.Hidden, 1, acc)
-	return t + c.rotate(device, s, 1, acc)
-}
-
-func (c *coster) rotate(device string, s units.Tokens, times float64, acc *account) units.Seconds {
-	m := c.job.Model
-	t := c.rows(device, op.Rope{Rowwise: c.rowwise(s, m.qWidth())}, times, acc)
-	return t + c.rows(device, op.Rope{Rowwise: c.rowwise(s, m.kvWidth())}, times, acc)
-}
-
-// afterAttention is the rest: output projection, norm, gated MLP.
-func (c *coster) afterAttention(device string, s units.Tokens, acc *account) units.Seconds {
-	m := c.job.Model
-	t := c.gemm(device, op.Forward, s, m.Hidden, m.qWidth(), 1, acc)
-	t += c.rows(device, op.Norm{Rowwise: c.rowwise(s, m.Hidden)}, 1, acc)
-	t += c.gemm(device, op.Forward, s, m.gateUp(), m.Hidden, 1, acc)
-	t += c.rows(device, op.SwiGLU{Rowwise: c.rowwise(s, m.FFN)}, 1, acc)
-	return t + c.gemm(device, op.Forward, s, m.Hidden, m.FFN, 1, acc)
-}
-
-// backToAttention is the backward pass of afterAttention.
-func (c *coster) backToAttention(device string, s units.Tokens, acc *account) units.Seconds {
-	m := c.job.Model
-	t := c.both(device, s, m.Hidden, m.FFN, acc)
-	t += c.rows(device, op.SwiGLU{Rowwise: c.rowwise(s, m.FFN)}, elementwiseBackward, acc)
-	t += c.both(device, s, m.gateUp(), m.Hidden, acc)
-	t += c.rows(device, op.Norm{Rowwise: c.rowwise(s, m.Hidden)}, elementwiseBackward, acc)
-	return t + c.both(device, s, m.Hidden, m.qWidth(), acc)
-}
-
-// backFromAttention is the backward pass of beforeAttention.
-func (c *coster) backFromAttention(device string, s units.Tokens, acc *account) units.Seconds {
-	m := c.job.Model
-	t := c.rotate(device, s, elementwiseBackward, acc)
-	t += c.both(device, s, m.qkvWidth(), m.Hidden, acc)
-	return t + c.rows(device, op.Norm{Rowwise: c.rowwise(s, m.Hidden)}, elementwiseBackward, acc)
-}
-
-// both charges a linear layer's two backward products.
-func (c *coster) both(device string, s units.Tokens, n, k int, acc *account) units.Seconds {
-	return c.gemm(device, op.DGrad, s, n, k, 1, acc) + c.gemm(device, op.WGrad, s, n, k, 1, acc)
-}
-
-// loss is the final norm, forward and backward, and in chunks the output
-// projection, cross-entropy and the projection's two backward products.
-func (c *coster) loss(device string, s units.Tokens, acc *account) units.Seconds {
-	t := c.rows(device, op.Norm{Rowwise: c.rowwise(s, c.job.Model.Hidden)}, 1+elementwiseBackward, acc)
-	chunk := min(s, c.job.LossChunk)
-	t += c.lossChunk(device, chunk, float64(s/chunk), acc)
-	if rest := s % chunk; rest > 0 {
-		t += c.lossChunk(device, rest, 1, acc)
+func (c *coster) kernelsOf(device string) *kernelLaws {
+	for i := range c.kernels {
+		if c.kernels[i].device == device {
+			return &c.kernels[i]
+		}
 	}
-	return t
+	c.kernels = append(c.kernels, kernelLaws{device: device})
+	return &c.kernels[len(c.kernels)-1]
 }
 
-func (c *coster) lossChunk(device string, tokens units.Tokens, times float64, acc *account) units.Seconds {
-	m := c.job.Model
-	// Losses are taken in float32 whatever the precision of the layers.
-	t := c.rows(device, op.CEChunk{Rowwise: op.Rowwise{Tokens: tokens, Width: m.Vocab, DType: op.F32}}, times, acc)
-	for _, pass := range []op.Pass{op.Forward, op.DGrad, op.WGrad} {
-		t += c.gemm(device, pass, tokens, m.Vocab, m.Hidden, times, acc)
+// once is the number of the law of a shape, looked up the first time.
+func (c *coster) once(known *int, device string, s op.Shape) int {
+	if *known == 0 {
+		*known = 1 + c.on(device, s.Kind(), s.Variant())
 	}
-	return t
+	return *known - 1
 }
 
-// optimizer is AdamW on a rank's share of the parameters.
-func (c *coster) optimizer(device string, ranks int, acc *account) units.Seconds {
-	p := c.job.Model.Params()
-	if c.job.zero() != Zero0 {
-		p = (p + int64(ranks) - 1) / int64(ranks)
+// kernelKV is how many key-value heads a kernel is called with: query heads cut
+// out of the middle of GQA groups do not share them evenly, and then the keys
+// and values are repeated until they do.
+func kernelKV(heads, kv int) int {
+	for heads%kv != 0 {
+		kv++
 	}
-	return c.rows(device, op.AdamW{Params: p}, 1, acc)
+	return kv
 }
 
 // send is the time of one hop of n bytes by a send_recv law.
@@ -238,8 +204,14 @@ func (c *coster) send(law, group int, n units.Bytes, acc *account) units.Seconds
 // they were measured for.
 func (c *coster) warnings() []string {
 	out := []string{"element-wise backward passes are charged at twice their forward's time; they are not measured"}
+	if as := c.job.Model.ChargedAs(); as != "" {
+		out = append(out, as)
+	}
 	out = append(out, c.assumptions()...)
 	for _, u := range c.uses {
+		if u.err != nil {
+			continue
+		}
 		if c.q.rivals[u.law] > 1 {
 			out = append(out, fmt.Sprintf("%s on %s: kernel %s is the fastest of %d that were measured there and is taken; with another kernel the job takes longer", lawTitle(u.law), u.law.On(), u.law.Variant.Kernel, c.q.rivals[u.law]))
 		}

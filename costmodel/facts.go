@@ -43,8 +43,8 @@ func (l LayerMemory) Of(s op.Layer) bool {
 // OverlapFact is how much a compute op and a communication op slow each other
 // down when they run at once (op.OverlapPair), over all sizes measured.
 //
-// The step simulator does not use them yet: it takes every ratio for 1, as it
-// does for pairs that nobody measured.
+// The step simulator uses those of attention beside send_recv; it takes every
+// other ratio for 1, as it does for pairs that nobody measured.
 type OverlapFact struct {
 	On      string    `json:"on"` // device type or group signature
 	Compute op.Kind   `json:"compute"`

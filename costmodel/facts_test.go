@@ -104,10 +104,10 @@ func TestMeasuredMemoryReplacesTheFormula(t *testing.T) {
 	p := usual(t)
 	c := cluster(t, "1x2 fast", p, "bus", "net")
 	j := testJob(c, []units.Tokens{512, 512})
-	formula := mustSimulate(t, p, j, ZigZag([]units.Tokens{512, 512}))
+	formula := mustSimulate(t, p, j, ringOf([]units.Tokens{512, 512}))
 	slope := 1.67 * float64(j.LayerActivations())
 	p.Memory = []MemoryFacts{{Device: "fast", Reserve: 1 << 30, Layers: []LayerMemory{layerOf(slope)}}}
-	measured := mustSimulate(t, p, j, ZigZag([]units.Tokens{512, 512}))
+	measured := mustSimulate(t, p, j, ringOf([]units.Tokens{512, 512}))
 	was, is := formula.Ranks[0].Memory, measured.Ranks[0].Memory
 	if is.Capacity != was.Capacity-1<<30 || was.LayerToken != 0 {
 		t.Errorf("capacity %d, before %d", is.Capacity, was.Capacity)
@@ -120,17 +120,17 @@ func TestMeasuredMemoryReplacesTheFormula(t *testing.T) {
 		t.Errorf("warnings: %s", said)
 	}
 	j.Recompute = RecomputeFull
-	if got, want := mustSimulate(t, p, j, ZigZag([]units.Tokens{512, 512})).Ranks[0].Memory.Activations, units.Bytes(512*(6*256*4+math.Ceil(slope))); got != want {
+	if got, want := mustSimulate(t, p, j, ringOf([]units.Tokens{512, 512})).Ranks[0].Memory.Activations, units.Bytes(512*(6*256*4+math.Ceil(slope))); got != want {
 		t.Errorf("recomputed: %d, want %d", got, want)
 	}
 	// Another width, another layer.
 	j.Recompute = RecomputeNone
 	p.Memory[0].Layers[0].FFN++
-	if got := mustSimulate(t, p, j, ZigZag([]units.Tokens{512, 512})).Ranks[0].Memory; got.Activations != was.Activations || got.LayerToken != 0 {
+	if got := mustSimulate(t, p, j, ringOf([]units.Tokens{512, 512})).Ranks[0].Memory; got.Activations != was.Activations || got.LayerToken != 0 {
 		t.Errorf("a layer of other widths counts: %+v", got)
 	}
 	p.Memory[0].Layers[0] = layerOf(1.05 * float64(j.LayerActivations()))
-	for _, w := range mustSimulate(t, p, j, ZigZag([]units.Tokens{512, 512})).Warnings {
+	for _, w := range mustSimulate(t, p, j, ringOf([]units.Tokens{512, 512})).Warnings {
 		if strings.Contains(w, "measured to take") {
 			t.Errorf("5 %% off is no warning: %s", w)
 		}
@@ -174,8 +174,8 @@ func TestTheStepChargesALayerForTheSameParts(t *testing.T) {
 	m := j.Model
 	l := op.Layer{Tokens: 2048, Hidden: m.Hidden, FFN: m.FFN, QHeads: m.QHeads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, DType: j.DType}
 	whole := Shard{Segments: []Segment{{0, 2048}}}
-	forward := c.beforeAttention("fast", 2048, nil) + c.attention("fast", whole, whole, false, nil) + c.afterAttention("fast", 2048, nil)
-	backward := c.backToAttention("fast", 2048, nil) + c.attention("fast", whole, whole, true, nil) + c.backFromAttention("fast", 2048, nil)
+	forward := c.beforeAttention("fast", 2048, nil) + c.attention("fast", whole, whole, m.QHeads, m.KVHeads, false, nil) + c.afterAttention("fast", 2048, nil)
+	backward := c.backToAttention("fast", 2048, nil) + c.attention("fast", whole, whole, m.QHeads, m.KVHeads, true, nil) + c.backFromAttention("fast", 2048, nil)
 	for s, want := range map[op.Shape]units.Seconds{op.LayerFwd{Layer: l}: forward, op.LayerBwd{Layer: l}: backward} {
 		if e, err := c.q.Time("fast", s); err != nil || c.err != nil || !near(e.Mid, want, 1e-12) {
 			t.Errorf("%s: %v, %v; the step charges %v, %v", s.Kind(), e.Mid, err, want, c.err)
@@ -248,7 +248,7 @@ func TestAttentionWithoutKernelTakesTheFastest(t *testing.T) {
 	}
 	// The step says which kernel it stands on.
 	j := testJob(cluster(t, "1x2 fast", p, "bus", "net"), []units.Tokens{512, 512})
-	said := strings.Join(mustSimulate(t, p, j, ZigZag([]units.Tokens{512, 512})).Warnings, "\n")
+	said := strings.Join(mustSimulate(t, p, j, ringOf([]units.Tokens{512, 512})).Warnings, "\n")
 	for _, want := range []string{"attn_fwd (diag d64 f32 fa3) on fast: kernel fa3 is the fastest", "attn_bwd (full d64 f32 fa3) on fast: kernel fa3"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("no %q among the warnings: %s", want, said)

@@ -8,9 +8,9 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Job is what one training step computes and on what: one long causal sequence
-// through a decoder-only model, with context parallelism over every device of
-// the cluster.
+// Job is what one training step computes and on what: one long causal sequence,
+// or several one after the other, through a decoder-only model, with context and
+// head parallelism over the devices of the cluster.
 type Job struct {
 	Model     Model        `json:"model"`
 	Cluster   Cluster      `json:"cluster"`
@@ -24,10 +24,19 @@ type Job struct {
 	LossChunk units.Tokens `json:"loss_chunk_tokens"`
 	// Zero says what is sharded over the ranks; empty is Zero3.
 	Zero ZeRO `json:"zero,omitzero"`
+	// OverlapZero: parameters are gathered and gradients reduced while layers
+	// compute, as FSDP does.
+	OverlapZero bool `json:"overlap_zero,omitzero"`
+	// Accumulate is the number of micro-batches, of one sequence each, whose
+	// gradients make a step; 0 is one.
+	Accumulate int `json:"grad_accumulation,omitzero"`
 }
 
+// microBatches is the number of sequences in a step.
+func (j Job) microBatches() float64 { return float64(max(1, j.Accumulate)) }
+
 // ZeRO is how far parameters, gradients and optimizer state are sharded,
-// evenly, over the ranks that have tokens.
+// evenly, over the ranks at work: those with tokens or heads.
 type ZeRO string
 
 // The stages of ZeRO: each shards what the one before does, and more.
@@ -55,8 +64,8 @@ func (j Job) Validate() error {
 		return fmt.Errorf("cluster.%w", err)
 	}
 	switch {
-	case !j.Model.GatedMLP:
-		return fmt.Errorf("model.gated_mlp: false: only gated (SwiGLU) layers have laws")
+	case j.Model.PositionRows > 0 && j.SeqLen > j.Model.MaxLen:
+		return fmt.Errorf("seq_len_tokens: %d: the model's table of learned positions ends after %d tokens; for longer ones raise n_positions (in OPT max_position_embeddings) in its config.json, and so the table", int64(j.SeqLen), int64(j.Model.MaxLen))
 	case j.SeqLen < 1 || j.SeqLen > maxSeqLen:
 		return fmt.Errorf("seq_len_tokens: %d: want 1 to %d", int64(j.SeqLen), maxSeqLen)
 	case j.Model.MaxLen > 0 && j.SeqLen > j.Model.MaxLen:
@@ -66,9 +75,11 @@ func (j Job) Validate() error {
 	case j.Recompute != RecomputeNone && j.Recompute != RecomputeFull:
 		return fmt.Errorf("recompute: %q: want none or full", string(j.Recompute))
 	case j.RingBuffers < 2 || j.RingBuffers > MaxRanks:
-		return fmt.Errorf("ring_buffers: %d: want at least 2: with one, every rank of a ring waits for the next to empty it", j.RingBuffers)
+		return fmt.Errorf("ring_buffers: %d: want at least 2, for with one every rank of a ring waits for the next to empty it, and at most %d", j.RingBuffers, MaxRanks)
 	case j.LossChunk < 1 || j.LossChunk > maxSeqLen:
 		return fmt.Errorf("loss_chunk_tokens: %d: want 1 to %d", int64(j.LossChunk), maxSeqLen)
+	case j.Accumulate < 0 || j.Accumulate > maxAccumulate:
+		return fmt.Errorf("grad_accumulation: %d: want 1 to %d", j.Accumulate, maxAccumulate)
 	case !slices.Contains([]ZeRO{Zero0, Zero1, Zero2, Zero3}, j.zero()):
 		return fmt.Errorf("zero: %q: want zero0, zero1, zero2 or zero3", string(j.Zero))
 	}
@@ -77,6 +88,8 @@ func (j Job) Validate() error {
 
 // maxSeqLen is the most tokens that op shapes allow.
 const maxSeqLen = 1 << 31
+
+const maxAccumulate = 1 << 20
 
 // Recompute says what is computed a second time in the backward pass instead
 // of being kept.
@@ -88,38 +101,6 @@ const (
 	RecomputeFull Recompute = "full" // every layer's forward, communication included
 )
 
-// Layout says who owns what under ring context parallelism: Shards[r] are the
-// tokens of rank r, and Ring is the order in which KV blocks travel (Ring[i]
-// sends to Ring[i+1]). Ranks with no tokens are in neither the ring nor the step.
-type Layout struct {
-	Shards []Shard `json:"shards"`
-	Ring   []int   `json:"ring"`
-}
-
-// Shard is the tokens of one rank, as half-open intervals of global positions
-// in rising order.
-type Shard struct {
-	Segments []Segment `json:"segments"`
-}
-
-// Segment is the tokens Start <= position < End.
-type Segment struct {
-	Start units.Tokens `json:"start_tokens"`
-	End   units.Tokens `json:"end_tokens"`
-}
-
-// Len is the number of tokens of a segment.
-func (s Segment) Len() units.Tokens { return s.End - s.Start }
-
-// Tokens is the number of tokens of a shard.
-func (s Shard) Tokens() units.Tokens {
-	var n units.Tokens
-	for _, g := range s.Segments {
-		n += g.Len()
-	}
-	return n
-}
-
 // Step is the account of one simulated training step.
 type Step struct {
 	Time     Estimate   `json:"time"`
@@ -128,6 +109,9 @@ type Step struct {
 	Traffic  []Traffic  `json:"traffic"`
 	Warnings []string   `json:"warnings,omitempty"`
 	Timeline []Span     `json:"-"` // filled only on request
+	Path     []Hop      `json:"-"` // critical path of a layer; only on request
+
+	laws map[*Law]Estimate // what of Time each law accounts for
 }
 
 // Part is a named share of a step's time.

@@ -1,7 +1,6 @@
 package costmodel
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 
@@ -24,49 +23,98 @@ func (q *Predictor) DeviceMemory(j Job, device string) DeviceMemory {
 	m := j.Model
 	layer := op.Layer{Hidden: m.Hidden, FFN: m.FFN, QHeads: m.QHeads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, DType: j.DType}
 	for _, l := range q.memory[device].Layers {
-		if l.Of(layer) {
+		if m.likeLayer() && l.Of(layer) {
 			d.LayerToken = units.Bytes(math.Ceil(l.PerToken))
 		}
 	}
 	return d
 }
 
-// Memory is MemoryOn a device type of which only the capacity is known, so by
-// formula throughout.
-func (j Job) Memory(shards []units.Tokens, r int, dev op.DeviceType) Memory {
-	return j.MemoryOn(shards, r, DeviceMemory{Capacity: dev.Memory})
+// MemoryShare is what a rank's memory depends on.
+type MemoryShare struct {
+	Tokens      units.Tokens // its own
+	GroupTokens units.Tokens // of its all-to-all group
+	Widest      units.Tokens // tokens of the largest other group, whose block comes by in the ring; 0 if there is none
+	QHeads      int          // that it computes
+	KVHeads     int          // that these need
+	AllKVHeads  int          // of the members of its group together, those that several need counted for each
+	Members     int          // of its group
+	Ranks       int          // at work, over which states are sharded
 }
 
-// MemoryOn predicts the peak memory of rank r, on a device of memory dev, when
-// rank i has shards[i] tokens. A measured slope replaces the formula for
-// activations, which it bounds from above: a layer's peak also holds what its
-// backward pass needs meanwhile. Everything else is by formula and rests on
-// kernels that keep what FlashAttention, fused RMSNorm and fused SwiGLU keep;
-// nothing is reserved for the context, communicators and fragmentation unless
-// the device's capacity leaves it out. A rank without tokens holds nothing.
-//
-// The job must be valid; r must be a rank of shards.
-func (j Job) MemoryOn(shards []units.Tokens, r int, dev DeviceMemory) Memory {
-	m := Memory{Capacity: dev.Capacity}
-	s := shards[r]
-	if s == 0 {
-		return m
-	}
-	var ranks int64
-	var widest units.Tokens // the largest shard that comes by in the ring
-	for i, n := range shards {
-		if n > 0 {
-			ranks++
+// MemoryIn predicts the peak memory of every rank under a valid layout; one
+// without a place in it holds nothing.
+func (q *Predictor) MemoryIn(j Job, l Layout) []Memory {
+	ranks := j.Cluster.Ranks()
+	known := map[string]DeviceMemory{}
+	return j.MemoryWith(l, func(r int) DeviceMemory {
+		d, ok := known[ranks[r].Device]
+		if !ok {
+			d = q.DeviceMemory(j, ranks[r].Device)
+			known[ranks[r].Device] = d
 		}
-		if i != r {
-			widest = max(widest, n)
+		return d
+	})
+}
+
+// MemoryWith is MemoryIn with what is known of each rank's memory.
+func (j Job) MemoryWith(l Layout, of func(rank int) DeviceMemory) []Memory {
+	out := make([]Memory, len(l.Shards))
+	for r, share := range l.memoryShares(j.Model) {
+		if dev := of(r); share.Ranks > 0 {
+			out[r] = j.MemoryOf(share, dev)
+		} else {
+			out[r].Capacity = dev.Capacity
 		}
 	}
-	m.States = j.stateBytes(ranks)
-	m.LayerToken = dev.LayerToken
-	m.Activations = units.Bytes(s) * j.keptPerToken(cmp.Or(dev.LayerToken, j.LayerActivations()))
-	m.Transient = max(j.forwardTransient(s, widest), j.backwardTransient(s, widest))
-	m.Logits = j.logitBytes(min(s, j.LossChunk))
+	return out
+}
+
+// memoryShares is what each rank's memory depends on; the zero share of ranks
+// without a place.
+func (l Layout) memoryShares(m Model) []MemoryShare {
+	shares := make([]MemoryShare, len(l.Shards))
+	ranks, widest, second := 0, units.Tokens(0), units.Tokens(0)
+	tokens := make([]units.Tokens, len(l.Groups))
+	for g, group := range l.Groups {
+		ranks += len(group)
+		for _, h := range group {
+			tokens[g] += l.Shards[h.Rank].Tokens()
+		}
+		widest, second = max(widest, tokens[g]), max(second, min(widest, tokens[g]))
+	}
+	for g, group := range l.Groups {
+		all, first := 0, 0
+		for _, h := range group {
+			all += m.KVHeadsOf(first, h.QHeads)
+			first += h.QHeads
+		}
+		other := widest
+		if tokens[g] == widest {
+			other = second
+		}
+		first = 0
+		for _, h := range group {
+			shares[h.Rank] = MemoryShare{l.Shards[h.Rank].Tokens(), tokens[g], other, h.QHeads, m.KVHeadsOf(first, h.QHeads), all, len(group), ranks}
+			first += h.QHeads
+		}
+	}
+	return shares
+}
+
+// MemoryOf predicts the peak memory of a rank with a share, on a device of
+// memory dev. A measured slope replaces the formula for activations, which it
+// bounds from above: a layer's peak also holds what its backward pass needs
+// meanwhile. Everything else is by formula and rests on kernels that keep what
+// FlashAttention, fused RMSNorm and fused SwiGLU keep; nothing is reserved for
+// the context, communicators and fragmentation unless the device's capacity
+// leaves it out. The job must be valid.
+func (j Job) MemoryOf(s MemoryShare, dev DeviceMemory) Memory {
+	m := Memory{Capacity: dev.Capacity, LayerToken: dev.LayerToken}
+	m.States = j.stateBytes(int64(s.Ranks))
+	m.Activations = j.kept(s, dev.LayerToken)
+	m.Transient = max(j.forwardTransient(s), j.backwardTransient(s), j.toAllTransient(s))
+	m.Logits = j.logitBytes(min(s.Tokens, j.LossChunk))
 	return m
 }
 
@@ -91,50 +139,92 @@ func (j Job) stateBytes(n int64) units.Bytes {
 	return units.Bytes(share(param+grad+optim) + window)
 }
 
-// LayerActivations is what one layer keeps for its backward pass, a token:
-// its input, the residual after attention and both norms' outputs (4h), q and
-// attention output, k and v, gate, up and their product (3f), the log-sum-exp
-// of every head and two norm statistics in float32.
+// LayerActivations is what one layer keeps for its backward pass, a token, where
+// one rank has all heads of its tokens.
 func (j Job) LayerActivations() units.Bytes {
-	m := j.Model
-	wide := 4*m.Hidden + 2*m.qWidth() + 2*m.kvWidth() + 3*m.FFN
-	return units.Bytes(wide)*j.DType.Size() + units.Bytes(4*m.QHeads+8)
+	return j.tokenActivations() + j.headActivations(j.Model.QHeads, j.Model.KVHeads)
 }
 
-// keptPerToken is what all layers keep a token. Under full recomputation that
-// is every layer's input, and one layer while it is recomputed.
-func (j Job) keptPerToken(layer units.Bytes) units.Bytes {
+// tokenActivations is the part that follows a rank's tokens: the layer's input,
+// the residual after attention and the norms' outputs, queries and keys before
+// they are normed, what the MLP keeps, and the norms' statistics in float32.
+func (j Job) tokenActivations() units.Bytes {
+	m := j.Model
+	return units.Bytes(m.keptByNorms()+m.keptByMLP())*j.DType.Size() + m.keptStatistics()
+}
+
+// keptByMLP is the width of what the MLP keeps: gate, up and their product, or
+// without a gate what goes into the activation and what comes out.
+func (m Model) keptByMLP() int {
+	if m.GatedMLP {
+		return 3 * m.FFN
+	}
+	return 2 * m.FFN
+}
+
+// headActivations is the part that follows the tokens of the group and a rank's
+// heads: q and attention output, k and v, and every head's log-sum-exp in float32.
+func (j Job) headActivations(q, kv int) units.Bytes {
+	return units.Bytes(2*(q+kv)*j.Model.HeadDim)*j.DType.Size() + units.Bytes(4*q)
+}
+
+// kept is what all layers keep for the backward pass. In a group of several the
+// attention output exists twice: by heads, kept by the attention, and by tokens,
+// kept as input of the output projection. Under full recomputation it is every
+// layer's input, and one layer while it is recomputed.
+func (j Job) kept(s MemoryShare, measured units.Bytes) units.Bytes {
+	layer := units.Bytes(s.Tokens)*j.tokenActivations() + units.Bytes(s.GroupTokens)*j.headActivations(s.QHeads, s.KVHeads)
+	if s.Members > 1 {
+		layer += units.Bytes(s.Tokens) * units.Bytes(j.Model.qWidth()) * j.DType.Size()
+	}
+	if measured > 0 {
+		layer = units.Bytes(math.Ceil(float64(layer) * float64(measured) / float64(j.LayerActivations())))
+	}
 	layers := units.Bytes(j.Model.Layers)
 	if j.Recompute == RecomputeFull {
-		return layers*units.Bytes(j.Model.Hidden)*j.DType.Size() + layer
+		return layers*units.Bytes(s.Tokens)*units.Bytes(j.Model.Hidden)*j.DType.Size() + layer
 	}
 	return layers * layer
 }
 
-// forwardTransient: buffers of the widest passing shard's keys and values, and
-// the float32 accumulators that partial results are merged in. A lone rank
+// forwardTransient: buffers of the widest passing block's keys and values, and
+// the float32 accumulators that partial results are merged in. A lone group
 // needs neither.
-func (j Job) forwardTransient(s, widest units.Tokens) units.Bytes {
-	if widest == 0 {
+func (j Job) forwardTransient(s MemoryShare) units.Bytes {
+	if s.Widest == 0 {
 		return 0
 	}
-	kv := 2 * units.Bytes(widest) * units.Bytes(j.Model.kvWidth()) * j.DType.Size()
-	merge := 4 * units.Bytes(s) * units.Bytes(j.Model.qWidth()+j.Model.QHeads)
+	d := units.Bytes(j.Model.HeadDim)
+	kv := 2 * units.Bytes(s.Widest) * units.Bytes(s.KVHeads) * d * j.DType.Size()
+	merge := 4 * units.Bytes(s.GroupTokens) * units.Bytes(s.QHeads) * (d + 1)
 	return units.Bytes(j.RingBuffers)*kv + merge
 }
 
-// backwardTransient: as many buffers, now with the float32 gradients of keys
-// and values; the float32 gradient of the queries; and under GQA the keys' and
-// values' gradients of one block expanded to all query heads, which kernels
-// sum afterwards.
-func (j Job) backwardTransient(s, widest units.Tokens) units.Bytes {
-	m := j.Model
-	kvRow := units.Bytes(m.kvWidth()) * (2*j.DType.Size() + 8)
-	b := units.Bytes(j.RingBuffers)*units.Bytes(widest)*kvRow + 4*units.Bytes(s)*units.Bytes(m.qWidth())
-	if m.KVHeads < m.QHeads {
-		b += 2 * units.Bytes(max(s, widest)) * units.Bytes(m.qWidth()) * j.DType.Size()
+// backwardTransient: as many buffers, now with the float32 gradients of keys and
+// values and with those that the kernel made and that wait for the travelling
+// ones; the float32 gradient of the queries; and under GQA the keys' and values'
+// gradients of one block expanded to all query heads, which kernels sum
+// afterwards.
+func (j Job) backwardTransient(s MemoryShare) units.Bytes {
+	d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
+	kvRow := units.Bytes(s.KVHeads) * d * (2*e + 8 + 2*e)
+	b := units.Bytes(j.RingBuffers)*units.Bytes(s.Widest)*kvRow + 4*units.Bytes(s.GroupTokens)*units.Bytes(s.QHeads)*d
+	if s.KVHeads < s.QHeads {
+		b += 2 * units.Bytes(max(s.GroupTokens, s.Widest)) * units.Bytes(s.QHeads) * d * e
 	}
 	return b
+}
+
+// toAllTransient: what the all-to-all of queries, keys and values sends and what
+// it receives. It is over before the ring begins.
+func (j Job) toAllTransient(s MemoryShare) units.Bytes {
+	if s.Members < 2 {
+		return 0
+	}
+	d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
+	sent := units.Bytes(s.Tokens) * units.Bytes(j.Model.QHeads+2*s.AllKVHeads)
+	received := units.Bytes(s.GroupTokens) * units.Bytes(s.QHeads+2*s.KVHeads)
+	return (sent + received) * d * e
 }
 
 // logitBytes: a chunk's logits, their float32 copy where they are narrower,

@@ -21,6 +21,12 @@ func llamaJob(t testing.TB) Job {
 	return Job{Model: readModel(t, llama3), DType: op.BF16, Recompute: RecomputeNone, RingBuffers: 2, LossChunk: 16384}
 }
 
+// alone is the share of a rank that is a group of its own.
+func alone(j Job, tokens, widest units.Tokens, ranks int) MemoryShare {
+	m := j.Model
+	return MemoryShare{Tokens: tokens, GroupTokens: tokens, Widest: widest, QHeads: m.QHeads, KVHeads: m.KVHeads, AllKVHeads: m.KVHeads, Members: 1, Ranks: ranks}
+}
+
 // TestMemoryOfLlama8B compares with hand calculations: a token's activations
 // in one layer are 8h + 4hq + 4hkv + 6f + 4Hq + 8 = 139,400 bytes, in all 32
 // 4.46 MB; under full recomputation 2hL of them stay and one live layer.
@@ -30,12 +36,12 @@ func TestMemoryOfLlama8B(t *testing.T) {
 	if got := j.LayerActivations(); got != 139_400 {
 		t.Errorf("%d bytes a token and layer, want 139,400", got)
 	}
-	alone := j.Memory([]units.Tokens{million}, 0, op.DeviceType{Memory: 80 * units.GiB})
-	if want := units.Bytes(32 * 139_400 * million); alone.Activations != want {
-		t.Errorf("activations %d, want %d", alone.Activations, want)
+	kept := j.MemoryOf(alone(j, million, 0, 1), DeviceMemory{Capacity: 80 * units.GiB})
+	if want := units.Bytes(32 * 139_400 * million); kept.Activations != want {
+		t.Errorf("activations %d, want %d", kept.Activations, want)
 	}
 	j.Recompute = RecomputeFull
-	full := j.Memory([]units.Tokens{million}, 0, op.DeviceType{})
+	full := j.MemoryOf(alone(j, million, 0, 1), DeviceMemory{})
 	if want := units.Bytes((2*4096*32 + 139_400) * million); full.Activations != want {
 		t.Errorf("recomputed: %d, want %d", full.Activations, want)
 	}
@@ -43,14 +49,14 @@ func TestMemoryOfLlama8B(t *testing.T) {
 	if want := units.Bytes(16384 * 128256 * 10); full.Logits != want {
 		t.Errorf("logits %d, want %d", full.Logits, want)
 	}
-	if got, want := j.Memory([]units.Tokens{100, 1}, 0, op.DeviceType{}).Logits, units.Bytes(100*128256*10); got != want {
+	if got, want := j.MemoryOf(alone(j, 100, 1, 2), DeviceMemory{}).Logits, units.Bytes(100*128256*10); got != want {
 		t.Errorf("a shard of less than a chunk: logits %d, want %d", got, want)
 	}
-	if alone.Capacity != 80*units.GiB || alone.Fits() {
-		t.Errorf("%+v should not fit", alone)
+	if kept.Capacity != 80*units.GiB || kept.Fits() {
+		t.Errorf("%+v should not fit", kept)
 	}
-	if got := alone.Peak(); got != alone.States+alone.Activations+alone.Transient+alone.Logits {
-		t.Errorf("peak %d of %+v", got, alone)
+	if got := kept.Peak(); got != kept.States+kept.Activations+kept.Transient+kept.Logits {
+		t.Errorf("peak %d of %+v", got, kept)
 	}
 }
 
@@ -72,7 +78,7 @@ func TestStateBytes(t *testing.T) {
 					want = 16*p/n + 2*window
 				}
 			}
-			if got := j.Memory([]units.Tokens{1, 1, 1, 1, 0, 1, 1, 1, 1}, 0, op.DeviceType{}).States; got != want {
+			if got := j.MemoryOf(alone(j, 1, 1, n), DeviceMemory{}).States; got != want {
 				t.Errorf("%q %s: %d bytes, want %d", zero, d, got, want)
 			}
 		}
@@ -80,29 +86,98 @@ func TestStateBytes(t *testing.T) {
 }
 
 // TestTransientBytes: backward needs two buffers of the other rank's 131,072
-// tokens, 12 bytes an element of 1,024 keys and as many values with their
-// gradients in float32, the query gradient, and the gradients expanded to
-// 4,096 query columns.
+// tokens, 16 bytes an element of 1,024 keys and as many values (themselves, the
+// float32 gradient that comes by and the kernel's that waits for it), the query
+// gradient, and the gradients expanded to 4,096 query columns.
 func TestTransientBytes(t *testing.T) {
 	j := llamaJob(t)
-	shards := []units.Tokens{65536, 131072, 0}
-	want := units.Bytes(2*131072*1024*12 + 4*65536*4096 + 2*131072*4096*2)
-	if got := j.Memory(shards, 0, op.DeviceType{}).Transient; got != want {
+	share := alone(j, 65536, 131072, 2)
+	want := units.Bytes(2*131072*1024*16 + 4*65536*4096 + 2*131072*4096*2)
+	if got := j.MemoryOf(share, DeviceMemory{}).Transient; got != want {
 		t.Errorf("%d bytes, want %d", got, want)
 	}
 	j.RingBuffers = 3
-	if got := j.Memory(shards, 0, op.DeviceType{}).Transient; got != want+131072*1024*12 {
+	if got := j.MemoryOf(share, DeviceMemory{}).Transient; got != want+131072*1024*16 {
 		t.Errorf("a third buffer: %d bytes", got)
 	}
-	if got := j.Memory(shards, 2, op.DeviceType{Memory: 5}); got != (Memory{Capacity: 5}) {
-		t.Errorf("a rank without tokens holds %+v", got)
-	}
 	j.Model.KVHeads = j.Model.QHeads // without GQA nothing is expanded
-	if got, want := j.Memory(shards, 0, op.DeviceType{}).Transient, units.Bytes(3*131072*4096*12+4*65536*4096); got != want {
+	share = alone(j, 65536, 131072, 2)
+	if got, want := j.MemoryOf(share, DeviceMemory{}).Transient, units.Bytes(3*131072*4096*16+4*65536*4096); got != want {
 		t.Errorf("no GQA: %d bytes, want %d", got, want)
 	}
 	// Forward's set is the smaller one, so it must not show.
-	if f, b := j.forwardTransient(65536, 131072), j.backwardTransient(65536, 131072); f >= b {
+	if f, b := j.forwardTransient(share), j.backwardTransient(share); f >= b {
 		t.Errorf("forward %d, backward %d", f, b)
+	}
+}
+
+// groupPlan is Llama-8B on five ranks in two groups: {0, 1, 2} with 6, 26 and no
+// heads, of which the second cuts a key-value head, and {3, 4} with 16 each.
+func groupPlan(t *testing.T) plan {
+	j := llamaJob(t)
+	j.Cluster = Cluster{Nodes: []Node{node("n", op.Member{Device: "d", Count: 6})}}
+	tokens := []units.Tokens{1000, 0, 3000, 500, 1500, 0}
+	j.SeqLen = sumTokens(tokens)
+	return plan{j, ZigZag(tokens, []Group{{{0, 6}, {1, 26}, {2, 0}}, {{3, 16}, {4, 16}}})}
+}
+
+// TestMemoryOfGroups follows memory.md's split of A by hand: 118,792 bytes (8h +
+// 6f + 8 with h = 4096, f = 14336) for each token of its own, 516 bytes for each
+// query head and 512 for each key-value head and token of its group (4 D + 4 and
+// 4 D with D = 128), and the attention output a second time, by tokens (2 hq).
+func TestMemoryOfGroups(t *testing.T) {
+	x := groupPlan(t)
+	q := NewPredictor(&Profile{Devices: []op.DeviceType{{Name: "d", Memory: 80 * units.GiB}}})
+	got := q.MemoryIn(x.job, x.layout)
+	const group0, group1, d = 4000, 2000, 128
+	for r, want := range []struct {
+		own, ofGroup  units.Tokens
+		q, kv, all    units.Bytes // heads; key-value heads of the whole group
+		widest, chunk units.Bytes // of the other group; of the loss
+	}{
+		{1000, group0, 6, 2, 9, group1, 1000}, // heads 0 to 5 need KV heads 0 and 1
+		{0, group0, 26, 7, 9, group1, 0},      // 6 to 31 need 1 to 7: head 1 is needed twice
+		{3000, group0, 0, 0, 9, group1, 3000},
+		{500, group1, 16, 4, 8, group0, 500},
+		{1500, group1, 16, 4, 8, group0, 1500},
+	} {
+		own, ofGroup := units.Bytes(want.own), units.Bytes(want.ofGroup)
+		kept := 32 * (own*118_792 + ofGroup*(516*want.q+512*want.kv) + own*2*4096)
+		if got[r].Activations != kept {
+			t.Errorf("rank %d: activations %d, want %d", r, got[r].Activations, kept)
+		}
+		// Two buffers of keys and values with a float32 gradient and one that waits
+		// for it; the queries' gradient; gradients expanded to the query heads.
+		ring := 2*want.widest*want.kv*d*2*(2+4+2) + 4*ofGroup*want.q*d
+		if want.kv < want.q {
+			ring += 2 * 2 * max(ofGroup, want.widest) * want.q * d
+		}
+		exchange := 2 * d * (own*(32+2*want.all) + ofGroup*(want.q+2*want.kv))
+		if transient := max(ring, exchange); got[r].Transient != transient {
+			t.Errorf("rank %d: transient %d, want %d", r, got[r].Transient, transient)
+		}
+		if got[r].Logits != want.chunk*128256*10 {
+			t.Errorf("rank %d: logits %d", r, got[r].Logits)
+		}
+		if states := (16*units.Bytes(8_030_261_248)+4)/5 + 2*128256*4096; got[r].States != states {
+			t.Errorf("rank %d: states %d, want a fifth and the window, %d", r, got[r].States, states)
+		}
+	}
+	if got[5] != (Memory{Capacity: 80 * units.GiB}) {
+		t.Errorf("a rank without a place holds %+v", got[5])
+	}
+}
+
+// TestMeasuredSlopeOfGroups: a layer measured to take a tenth more than the
+// formula takes that more in every share.
+func TestMeasuredSlopeOfGroups(t *testing.T) {
+	x := groupPlan(t)
+	x.job.Recompute = RecomputeFull
+	for _, s := range x.layout.memoryShares(x.job.Model)[:5] {
+		formula := x.job.MemoryOf(s, DeviceMemory{}).Activations - 32*units.Bytes(s.Tokens)*4096*2
+		got := x.job.MemoryOf(s, DeviceMemory{LayerToken: 153_340}).Activations - 32*units.Bytes(s.Tokens)*4096*2
+		if want := (formula*11 + 9) / 10; got != want { // 153,340 = 1.1 x 139,400
+			t.Errorf("%+v: a live layer of %d, want %d", s, got, want)
+		}
 	}
 }

@@ -15,24 +15,26 @@ import (
 // Predictor answers what an op takes on a device type or over a link class,
 // from the laws of one profile. It is safe for concurrent use.
 type Predictor struct {
-	laws    map[lawKey]*Law
-	devices map[string]op.DeviceType
-	groups  []op.GroupType
-	steps   []Steps
-	types   map[wireOf][]op.Variant // element types that collectives were measured with
-	made    sync.Map                // wireOf and the members' name -> *Law of a group that was not measured
-	memory  map[string]MemoryFacts  // by device type
-	rivals  map[*Law]int            // kernels that the law of attention without one was chosen from
+	laws     map[lawKey]*Law
+	devices  map[string]op.DeviceType
+	groups   []op.GroupType
+	steps    []Steps
+	types    map[wireOf][]op.Variant // element types that collectives were measured with
+	made     sync.Map                // madeOf or lawKey -> *Law of a group or of a head width that was not measured
+	memory   map[string]MemoryFacts  // by device type
+	overlaps map[slowKey]float64
+	rivals   map[*Law]int // kernels that the law of attention without one was chosen from
 }
 
 // NewPredictor indexes the laws of a valid profile.
 func NewPredictor(p *Profile) *Predictor {
-	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, steps: p.Steps, types: map[wireOf][]op.Variant{}, memory: map[string]MemoryFacts{}, rivals: map[*Law]int{}}
+	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, steps: p.Steps, types: map[wireOf][]op.Variant{}, memory: map[string]MemoryFacts{}, overlaps: map[slowKey]float64{}, rivals: map[*Law]int{}}
 	for i := range p.Laws {
 		q.laws[p.Laws[i].key()] = &p.Laws[i]
 	}
 	q.defaultKernels(p.Laws)
 	q.elementTypes(p.Laws)
+	q.overlapFacts(p)
 	for _, m := range p.Memory {
 		q.memory[m.Device] = m
 	}
@@ -93,13 +95,24 @@ func (q *Predictor) Device(name string) (op.DeviceType, error) {
 }
 
 // Law returns the law of an op on a device type or group signature, or a
-// *MissingLawError. Attention of no kernel in particular is answered with the
+// *MissingLawError. Heads of a width that was not measured are answered with the
+// next wider ones (see padded). Attention of no kernel in particular is answered with the
 // fastest of the measured kernels where no law without kernel exists.
 func (q *Predictor) Law(on string, kind op.Kind, v op.Variant) (*Law, error) {
 	if l, ok := q.laws[lawKey{kind, v, on}]; ok {
 		return l, nil
 	}
+	if l := q.padded(on, kind, v); l != nil {
+		return l, nil
+	}
 	return nil, &MissingLawError{kind, v, on}
+}
+
+// Has says whether Law answers with a law of that very variant, none standing in
+// but the fastest kernel for no kernel in particular.
+func (q *Predictor) Has(on string, kind op.Kind, v op.Variant) bool {
+	_, ok := q.laws[lawKey{kind, v, on}]
+	return ok
 }
 
 // Time predicts one call of an op on a device type (or, for a collective, on a
@@ -188,6 +201,9 @@ func (q *Predictor) Over(link string, kind op.Kind, members []op.Member) (law *L
 		for _, v := range types {
 			for _, m := range stacks {
 				if l := way.find(link, kind, v, m); l != nil {
+					if l.Assumed != "" { // its interval is as wide as ignorance already
+						return l, 1, nil
+					}
 					return l, way.factor, nil
 				}
 			}

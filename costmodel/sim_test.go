@@ -34,14 +34,16 @@ func sumOfOps(t *testing.T, p *Profile, j Job, l Layout, r int) units.Seconds {
 	if j.Recompute == RecomputeFull {
 		forwards *= 2
 	}
-	// Attention, and the merging of each rectangle.
-	for _, k := range l.Ring {
+	// Attention, and the adding of what each rectangle makes: outputs; gradients of
+	// queries, keys and values.
+	for _, k := range atWork(l) {
 		for _, b := range Blocks(l.Shards[r], l.Shards[k]) {
 			a := op.Attention{Mask: b.Mask, QLen: b.QLen, KVLen: b.KVLen, QHeads: 4, KVHeads: 2, HeadDim: 64, DType: op.F32}
 			add(forwards, op.AttnFwd{Attention: a})
 			add(layers, op.AttnBwd{Attention: a})
 			if b.Mask == op.Full {
-				add(forwards, op.LSEMerge{Tokens: b.QLen, QHeads: 4, HeadDim: 64})
+				add(forwards+layers, op.LSEMerge{Tokens: b.QLen, QHeads: 4, HeadDim: 64})
+				add(layers, op.LSEMerge{Tokens: 2 * b.KVLen, QHeads: 2, HeadDim: 64})
 			}
 		}
 	}
@@ -67,7 +69,7 @@ func sumOfOps(t *testing.T, p *Profile, j Job, l Layout, r int) units.Seconds {
 	add(3, op.Norm{Rowwise: row(n, 256)})
 	params := m.Params()
 	if j.Zero != Zero0 {
-		params = (params + int64(len(l.Ring)) - 1) / int64(len(l.Ring))
+		params = (params + int64(len(atWork(l))) - 1) / int64(len(atWork(l)))
 	}
 	add(1, op.AdamW{Params: params})
 	return sum
@@ -77,12 +79,12 @@ func sumOfOps(t *testing.T, p *Profile, j Job, l Layout, r int) units.Seconds {
 // rank for the whole step.
 func TestRanksComputeTheirOps(t *testing.T) {
 	manySteps(t, func(j Job, l Layout, s *Step) {
-		for _, r := range l.Ring {
+		for _, r := range atWork(l) {
 			want := sumOfOps(t, usual(t), j, l, r)
 			if got := s.Ranks[r]; !near(got.Busy, want, 1e-12) {
 				t.Errorf("%v, rank %d: busy %v, its ops take %v", j.Cluster, r, got.Busy, want)
 			}
-			if len(l.Ring) == 1 && (!near(s.Time.Mid, want, 1e-12) || len(s.Traffic) != 0) {
+			if len(atWork(l)) == 1 && (!near(s.Time.Mid, want, 1e-12) || len(s.Traffic) != 0) {
 				t.Errorf("%v alone: %v, want %v; traffic %v", j.Cluster, s.Time.Mid, want, s.Traffic)
 			}
 		}
@@ -113,7 +115,7 @@ func TestProportionalSplitIsEven(t *testing.T) {
 			tokens []units.Tokens
 			want   float64
 		}{{equal, 2}, {fair, 1}} {
-			got := mustSimulate(t, p, testJob(c, x.tokens), ZigZag(x.tokens))
+			got := mustSimulate(t, p, testJob(c, x.tokens), ringOf(x.tokens))
 			if ratio := float64(got.Time.Mid) / ideal; math.Abs(ratio-x.want) > 1e-3 {
 				t.Errorf("%s, %v: %v times the ideal, want %v", shorthand, x.tokens, ratio, x.want)
 			}
@@ -130,7 +132,7 @@ func TestCommunicationOnly(t *testing.T) {
 	tokens := []units.Tokens{512, 512, 512, 512}
 	j := testJob(cluster(t, "1x4 d", p, "", ""), tokens)
 	j.Zero = Zero0
-	got := mustSimulate(t, p, j, ZigZag(tokens))
+	got := mustSimulate(t, p, j, ringOf(tokens))
 	const bytes = 2 * 512 * 128 * 4
 	// The only group measured has other members: its law is slowed by 15 %.
 	hop := 1.15 * (1e-6 + bytes/1e9)
@@ -185,14 +187,14 @@ func manySteps(t *testing.T, check func(Job, Layout, *Step)) {
 		j.Zero = []ZeRO{Zero0, Zero1, Zero2, Zero3}[rng.IntN(4)]
 		j.RingBuffers += rng.IntN(3)
 		j.LossChunk = units.Tokens(20 + rng.IntN(300))
-		l := ZigZag(tokens)
-		rng.Shuffle(len(l.Ring), func(a, b int) { l.Ring[a], l.Ring[b] = l.Ring[b], l.Ring[a] })
+		l := ringOf(tokens)
+		rng.Shuffle(len(l.Groups), func(a, b int) { l.Groups[a], l.Groups[b] = l.Groups[b], l.Groups[a] })
 		check(j, l, mustSimulate(t, p, j, l))
 	}
 }
 
 func TestPartsAndRanksAddUp(t *testing.T) {
-	manySteps(t, func(j Job, l Layout, s *Step) {
+	manyPlans(t, func(x plan, _ *Profile, s *Step) {
 		var sum units.Seconds
 		for _, p := range s.Parts {
 			sum += p.Time.Mid
@@ -210,7 +212,7 @@ func TestPartsAndRanksAddUp(t *testing.T) {
 			if !near(k.Busy+k.Exposed+k.Idle, s.Time.Mid, 1e-9) || k.Busy < 0 || k.Exposed < 0 || k.Idle < 0 {
 				t.Errorf("rank %d: %+v of %v", r, k, s.Time.Mid)
 			}
-			if k.Tokens != l.Shards[r].Tokens() || (k.Tokens == 0) != (k.Busy == 0) {
+			if k.Tokens != x.layout.Shards[r].Tokens() || slices.Contains(atWork(x.layout), r) != (k.Busy > 0) {
 				t.Errorf("rank %d: %+v", r, k)
 			}
 		}
@@ -220,7 +222,7 @@ func TestPartsAndRanksAddUp(t *testing.T) {
 // TestCriticalRank: the parts are those of the rank that idles least, and
 // recomputation is the forward pass once more.
 func TestCriticalRank(t *testing.T) {
-	manySteps(t, func(j Job, l Layout, s *Step) {
+	manyPlans(t, func(x plan, _ *Profile, s *Step) {
 		part := map[string]units.Seconds{}
 		for _, p := range s.Parts {
 			part[p.Name] = p.Time.Mid
@@ -233,7 +235,7 @@ func TestCriticalRank(t *testing.T) {
 			t.Errorf("idle %v, least %v", part["idle"], least)
 		}
 		want := part["linear forward"] + part["attention forward"]
-		if j.Recompute == RecomputeNone {
+		if x.job.Recompute == RecomputeNone {
 			want = 0
 		}
 		if !near(part["recompute"], want, 1e-12) {
@@ -259,19 +261,20 @@ func TestAccount(t *testing.T) {
 func TestTrafficIsExact(t *testing.T) {
 	manySteps(t, func(j Job, l Layout, s *Step) {
 		want := map[string]units.Bytes{}
-		ranks, n := j.Cluster.Ranks(), len(l.Ring)
+		ranks, ring := j.Cluster.Ranks(), atWork(l)
+		n := len(ring)
 		nodes := map[int]bool{}
-		for i, r := range l.Ring {
+		for i, r := range ring {
 			nodes[ranks[r].Node] = true
 			if n == 1 {
 				break
 			}
-			to := l.Ring[(i+1)%n]
+			to := ring[(i+1)%n]
 			kvPasses := units.Bytes(2)
 			if j.Recompute == RecomputeFull {
 				kvPasses = 3
 			}
-			for _, k := range l.Ring {
+			for _, k := range ring {
 				size := units.Bytes(l.Shards[k].Tokens()) * 2 * 128 * 4
 				if k != to {
 					want[j.Cluster.LinkBetween(r, to)] += 6 * kvPasses * size
@@ -292,7 +295,7 @@ func TestTrafficIsExact(t *testing.T) {
 			got[x.Link] += x.Bytes
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%v, ring %v: (-want +got)\n%s", j.Cluster, l.Ring, diff)
+			t.Errorf("%v, ring %v: (-want +got)\n%s", j.Cluster, ring, diff)
 		}
 	})
 }
@@ -304,14 +307,14 @@ func TestTimelineIsConsistent(t *testing.T) {
 		rank int
 		name string
 	}
-	manySteps(t, func(_ Job, l Layout, s *Step) {
+	manyPlans(t, func(x plan, _ *Profile, s *Step) {
 		by := map[resource][]Span{}
-		for _, x := range s.Timeline {
-			if x.End < x.Start || x.Start < 0 || float64(x.End) > float64(s.Time.Mid)*(1+1e-12) {
-				t.Fatalf("span %+v of a step of %v", x, s.Time.Mid)
+		for _, y := range s.Timeline {
+			if y.End < y.Start || y.Start < 0 || float64(y.End) > float64(s.Time.Mid)*(1+1e-12) {
+				t.Fatalf("span %+v of a step of %v", y, s.Time.Mid)
 			}
-			k := resource{x.Rank, x.Resource}
-			by[k] = append(by[k], x)
+			k := resource{y.Rank, y.Resource}
+			by[k] = append(by[k], y)
 		}
 		for k, spans := range by {
 			slices.SortFunc(spans, func(a, b Span) int {
@@ -326,70 +329,12 @@ func TestTimelineIsConsistent(t *testing.T) {
 				}
 			}
 		}
-		for _, r := range l.Ring {
+		for _, r := range atWork(x.layout) {
 			if len(by[resource{r, "compute"}]) == 0 {
 				t.Errorf("rank %d computes nothing", r)
 			}
 		}
 	})
-}
-
-// TestRelabelling: renaming ranks of equal nodes changes no time.
-func TestRelabelling(t *testing.T) {
-	p := usual(t)
-	tokens := []units.Tokens{300, 120, 260, 80, 0, 333}
-	a := cluster(t, "1x(1 fast + 1 slow) + 1x(1 fast + 1 slow) + 1x(1 slow + 1 fast)", p, "bus", "net")
-	l := ZigZag(tokens)
-	l.Ring = []int{2, 0, 5, 1, 3}
-	want := mustSimulate(t, p, testJob(a, tokens), l)
-	// Nodes in the order 2, 0, 1.
-	to := []int{2, 3, 4, 5, 0, 1}
-	b := a
-	b.Nodes = []Node{a.Nodes[2], a.Nodes[0], a.Nodes[1]}
-	m := Layout{Shards: make([]Shard, 6)}
-	for r, s := range l.Shards {
-		m.Shards[to[r]] = s
-	}
-	for _, r := range l.Ring {
-		m.Ring = append(m.Ring, to[r])
-	}
-	got := mustSimulate(t, p, testJob(b, tokens), m)
-	if diff := cmp.Diff(want.Parts, got.Parts); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-	if want.Time != got.Time || !cmp.Equal(want.Traffic, got.Traffic) {
-		t.Errorf("%+v became %+v", want.Time, got.Time)
-	}
-	for r, k := range want.Ranks {
-		if diff := cmp.Diff(k, got.Ranks[to[r]]); diff != "" {
-			t.Errorf("rank %d: (-want +got)\n%s", r, diff)
-		}
-	}
-}
-
-// TestFasterIsNotSlower: with buffers to spare, a faster device or link does
-// not slow the step of ordinary jobs (for wild rings see TestBackwardAnomalies).
-func TestFasterIsNotSlower(t *testing.T) {
-	devices := func(k float64) map[string]speeds {
-		return map[string]speeds{"fast": {3e12 * k, 4e12, 2e12}, "slow": {1e12, 1.5e12, 1e12}}
-	}
-	for seed := range uint64(20) {
-		rng := rand.New(rand.NewPCG(seed, 9))
-		tokens := randomTokens(rng, 6)
-		rate := math.Pow(10, 8+2*rng.Float64())
-		time := func(device, link float64, buffers int) units.Seconds {
-			p := madeUp(t, devices(device), map[string]wire{"bus": {1e-6, rate * link}})
-			j := testJob(cluster(t, "1x3 fast + 1x3 slow", p, "", ""), tokens)
-			j.RingBuffers = buffers
-			return mustSimulate(t, p, j, ZigZag(tokens)).Time.Mid
-		}
-		base := time(1, 1, 6)
-		for name, got := range map[string]units.Seconds{"device": time(1.5, 1, 6), "link": time(1, 2, 6), "buffers": time(1, 1, 7)} {
-			if float64(got) > float64(base)*(1+1e-12) {
-				t.Errorf("seed %d: a better %s takes %v after %v", seed, name, got, base)
-			}
-		}
-	}
 }
 
 // TestIntervals: laws that all err by 10 % make a step that errs by less, for
@@ -408,7 +353,7 @@ func TestIntervals(t *testing.T) {
 			l.Spread = Spread{1, 1}
 		}
 	}
-	s := mustSimulate(t, p, testJob(cluster(t, "1x1 d", p, "", ""), tokens), ZigZag(tokens))
+	s := mustSimulate(t, p, testJob(cluster(t, "1x1 d", p, "", ""), tokens), ringOf(tokens))
 	if got := s.Time.Spread(); math.Abs(got-0.1/3) > 1e-6 {
 		t.Errorf("spread %v, want a third of 0.1", got)
 	}
@@ -422,7 +367,7 @@ func TestExtrapolationIsTold(t *testing.T) {
 		}
 	}
 	tokens := []units.Tokens{512}
-	s := mustSimulate(t, p, testJob(cluster(t, "1x1 d", p, "", ""), tokens), ZigZag(tokens))
+	s := mustSimulate(t, p, testJob(cluster(t, "1x1 d", p, "", ""), tokens), ringOf(tokens))
 	want := "attn_fwd (diag d64 f32) on d is used up to 2.0 doublings outside its measured range"
 	if s.Time.Source != Extrapolated || !strings.Contains(strings.Join(s.Warnings, "\n"), want) {
 		t.Errorf("source %s, warnings %q", s.Time.Source, s.Warnings)
@@ -437,7 +382,7 @@ func TestSimulateErrors(t *testing.T) {
 		change func(*Job, *Layout)
 		want   string
 	}{
-		"layout":    {func(_ *Job, l *Layout) { l.Ring = l.Ring[:1] }, "layout: ring: rank 1 has 100 tokens"},
+		"layout":    {func(_ *Job, l *Layout) { l.Groups = l.Groups[:1] }, "layout: groups: rank 1 has 100 tokens"},
 		"length":    {func(j *Job, _ *Layout) { j.SeqLen = 0 }, "job: seq_len_tokens: 0: want 1 to"},
 		"window":    {func(j *Job, _ *Layout) { j.Model.MaxLen = 100 }, "sliding window of 100 tokens"},
 		"dtype":     {func(j *Job, _ *Layout) { j.DType = "" }, "job: dtype"},
@@ -446,13 +391,13 @@ func TestSimulateErrors(t *testing.T) {
 		"chunk":     {func(j *Job, _ *Layout) { j.LossChunk = 0 }, "job: loss_chunk_tokens: 0"},
 		"zero":      {func(j *Job, _ *Layout) { j.Zero = "3" }, `job: zero: "3"`},
 		"model":     {func(j *Job, _ *Layout) { j.Model.Layers = 0 }, "job: model.layers: 0: want 1 to"},
-		"mlp":       {func(j *Job, _ *Layout) { j.Model.GatedMLP = false }, "job: model.gated_mlp: false"},
+		"positions": {func(j *Job, _ *Layout) { j.Model.PositionRows, j.Model.MaxLen = 9, 9 }, "the model's table of learned positions ends after 9 tokens"},
 		"device":    {func(j *Job, _ *Layout) { j.Cluster.Nodes = []Node{node("n", op.Member{Device: "gpu", Count: 2})} }, `device type "gpu" is not in the profile`},
 		"no law":    {func(j *Job, _ *Layout) { j.DType = op.BF16 }, "no law for norm (bf16) on fast in the profile"},
 		"open link": {func(j *Job, _ *Layout) { j.Cluster.Nodes[0].Link = "" }, "cluster.nodes[0].link: empty"},
 		"no link":   {func(j *Job, _ *Layout) { j.Cluster.Nodes[0].Link = "other" }, "no law for send_recv on links of class other"},
 	} {
-		j, l := good, ZigZag(tokens)
+		j, l := good, ringOf(tokens)
 		j.Cluster.Nodes = slices.Clone(good.Cluster.Nodes)
 		c.change(&j, &l)
 		_, err := Simulate(NewPredictor(p), j, l)

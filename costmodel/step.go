@@ -2,7 +2,7 @@ package costmodel
 
 import (
 	"cmp"
-	"fmt"
+	"math"
 	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -10,21 +10,26 @@ import (
 
 // spent is how one seat spends the whole step.
 type spent struct {
-	busy          [partCount]units.Seconds
-	exposed, idle units.Seconds
+	busy                    [partCount]units.Seconds
+	allToAll, exposed, idle units.Seconds
 }
 
 func (s *sim) spent(i int) spent {
 	var sum spent
 	for _, g := range s.stages {
 		n := units.Seconds(g.times)
+		if g.shares == nil {
+			sum.busy[g.what] += n * g.length
+			continue
+		}
 		h := g.shares[i]
 		for p, t := range h.busy {
 			sum.busy[p] += n * t
 		}
+		sum.allToAll += n * h.allToAll
 		sum.exposed += n * h.exposed
 		// What is neither is idle; rounding may leave a hair less than nothing.
-		sum.idle += n * max(0, g.length-h.computing()-h.exposed)
+		sum.idle += n * max(0, g.length-h.computing()-h.allToAll-h.exposed)
 	}
 	return sum
 }
@@ -39,100 +44,180 @@ func (s *sim) step() *Step {
 			critical = i
 		}
 	}
-	var path account
-	for _, g := range s.stages {
-		path.merge(g.path, g.times)
-	}
-	whole := path.total()
+	parts, laws := s.parts(critical, all[critical])
+	whole := laws.total()
 	whole.Source = s.worst
-	parts := s.parts(critical, all[critical], whole)
 	var mid units.Seconds
 	for _, p := range parts {
 		mid += p.Time.Mid
 	}
+	s.countTraffic()
 	slices.SortFunc(s.traffic, func(a, b Traffic) int { return cmp.Compare(a.Link, b.Link) })
 	return &Step{
-		Time: like(mid, whole), Parts: parts, Ranks: s.rankSteps(all, mid),
-		Traffic: s.traffic, Warnings: append(s.warnings(), s.q.memoryWarnings(s.job, s.deviceTypes())...), Timeline: s.spans,
+		Time: like(mid, whole), Parts: parts, Ranks: s.rankSteps(all, mid), Traffic: slices.Clone(s.traffic),
+		Warnings: append(s.warnings(), s.q.memoryWarnings(s.job, s.deviceTypes())...),
+		Timeline: s.spans, Path: s.path, laws: s.byLaw(laws, mid),
 	}
+}
+
+// byLaw is how much of the step each law accounts for along the critical seat,
+// its idle time shared among all.
+func (s *sim) byLaw(laws account, mid units.Seconds) map[*Law]Estimate {
+	out := map[*Law]Estimate{}
+	scale := mid / laws.total().Mid
+	for i, e := range laws.laws {
+		if e.Mid > 0 {
+			l := s.uses[i].law
+			out[l] = out[l].Plus(e.Times(float64(scale)))
+		}
+	}
+	return out
+}
+
+// GainError is the half width of the 90 % interval of how much faster step b is
+// than step a of the same predictor: the part of the model's error that does not
+// cancel between the two.
+//
+// A law that is 5 % too slow is so under both layouts, and where both use it
+// alike nothing of that reaches the difference. So every law in turn is taken to
+// be slower by the upper end of its interval; what that adds to one step more
+// than to the other is the error it makes, and errors of different laws add in
+// quadrature, as they do throughout the cost model. Comparing the two intervals
+// instead would call nearly every gain a tie, for most of their width is common
+// to both.
+func GainError(a, b *Step) units.Seconds {
+	extra := func(s *Step, l *Law) float64 { return float64(s.laws[l].Hi - s.laws[l].Mid) }
+	var differences []float64
+	for l := range a.laws {
+		differences = append(differences, extra(a, l)-extra(b, l))
+	}
+	for l := range b.laws {
+		if _, both := a.laws[l]; !both {
+			differences = append(differences, extra(b, l))
+		}
+	}
+	slices.Sort(differences) // maps have no order, sums of floats have
+	squares := 0.0
+	for _, d := range differences {
+		squares += d * d
+	}
+	return units.Seconds(math.Sqrt(squares))
 }
 
 // parts splits the step along the critical seat, the one that idles least.
 // What it computes has the interval of the laws it uses; waiting has that of
-// the links it waits for, and idling that of the whole step.
-func (s *sim) parts(i int, sum spent, whole Estimate) []Part {
+// the links it waits for. Idling has that of all the rest together, which is
+// also the relative interval of the whole.
+func (s *sim) parts(i int, sum spent) ([]Part, account) {
 	accounts := s.partAccounts(i)
+	var whole account
+	for p := range accounts {
+		times := s.timesOf(part(p), sum, &accounts[p])
+		whole.merge(accounts[p], times)
+	}
+	all := whole.total()
 	var parts []Part
 	for p, name := range partNames() {
-		var e Estimate
-		switch part(p) {
-		case ringWait:
-			e = like(sum.exposed, accounts[p].total())
-		case idle:
-			e = like(sum.idle, whole)
-		default:
-			e = like(sum.busy[p], accounts[p].total())
+		e := like(s.spentOn(part(p), sum), accounts[p].total())
+		if part(p) == idle {
+			e = like(sum.idle, all)
 		}
 		if e.Mid > 0 {
 			parts = append(parts, Part{name, e})
 		}
 	}
-	return parts
+	return parts, whole
+}
+
+func (s *sim) spentOn(p part, sum spent) units.Seconds {
+	switch p {
+	case ringWait:
+		return sum.exposed
+	case allToAll:
+		return sum.allToAll
+	case idle:
+		return sum.idle
+	}
+	return sum.busy[p]
+}
+
+// timesOf is how often a part's account, priced once, is in the step.
+func (s *sim) timesOf(p part, sum spent, acc *account) float64 {
+	if once := acc.total().Mid; once > 0 {
+		return float64(s.spentOn(p, sum) / once)
+	}
+	return 0
 }
 
 // partAccounts prices a seat's parts once more, this time law by law.
 func (s *sim) partAccounts(i int) [partCount]account {
 	var acc [partCount]account
 	a := &s.seats[i]
-	n := len(s.seats)
+	g, n := a.group, len(s.bunches)
 	for _, back := range []bool{false, true} {
-		linear, attention := linearForward, attentionForward
+		linear, attention, before, after, in, out := linearForward, attentionForward, preForward, postForward, tokensIn, outputOut
 		if back {
-			linear, attention = linearBackward, attentionBackward
+			linear, attention, before, after, in, out = linearBackward, attentionBackward, preBackward, postBackward, outputIn, tokensOut
 		}
-		s.price(taskID{taskPre, i, 0}, back, &acc[linear])
-		s.price(taskID{taskPost, i, 0}, back, &acc[linear])
-		for t := range n {
-			s.price(taskID{taskStep, i, t}, back, &acc[attention])
-			if n > 1 && t < n-1 {
-				s.price(taskID{taskKV, (i + n - 1) % n, t}, back, &acc[ringWait])
-			}
+		s.linearCost(a, before, &acc[linear])
+		s.linearCost(a, after, &acc[linear])
+		for k := range n {
+			s.attentionCost(back, a, &s.bunches[k], &acc[attention])
+		}
+		if b := &s.bunches[g]; b.to-b.from > 1 {
+			s.toAllTime(in, b, &acc[allToAll])
+			s.toAllTime(out, b, &acc[allToAll])
 		}
 	}
+	s.messageAccount(i, &acc[ringWait])
 	acc[recompute].merge(acc[linearForward], 1)
 	acc[recompute].merge(acc[attentionForward], 1)
-	s.loss(a.device, a.tokens, &acc[lossPart])
-	s.optimizer(a.device, n, &acc[optimizerPart])
-	for _, g := range s.stages {
-		if g.what == gradientSync {
-			acc[gradientSync] = g.path
+	if a.tokens > 0 {
+		s.loss(a.device, a.tokens, &acc[lossPart])
+	}
+	s.optimizer(a.device, len(s.seats), &acc[optimizerPart])
+	if len(s.seats) > 1 {
+		for _, c := range s.job.exchanges() {
+			s.collective(c, s.oneNode(), s.membersOf(0, len(s.seats)), &acc[gradientSync])
 		}
 	}
 	return acc
 }
 
-func (s *sim) rankSteps(all []spent, mid units.Seconds) []RankStep {
-	tokens := make([]units.Tokens, len(s.ranks))
-	for r, shard := range s.layout.Shards {
-		tokens[r] = shard.Tokens()
+// messageAccount books one round of the messages that a seat waits for.
+func (s *sim) messageAccount(i int, acc *account) {
+	g, n := s.seats[i].group, len(s.bunches)
+	for _, h := range s.bunches[(g+n-1)%n].out {
+		if h.to != i {
+			continue
+		}
+		for k := range n {
+			if k != g {
+				s.hopCost(false, h.price, &s.bunches[k], acc)
+			}
+			s.hopCost(true, h.price, &s.bunches[k], acc)
+		}
 	}
+}
+
+func (s *sim) rankSteps(all []spent, mid units.Seconds) []RankStep {
+	memory := s.q.MemoryIn(s.job, s.layout)
 	steps := make([]RankStep, len(s.ranks))
 	for r, rank := range s.ranks {
-		dev := s.q.DeviceMemory(s.job, rank.Device)
-		steps[r] = RankStep{Device: rank.Device, Tokens: tokens[r], Idle: mid, Memory: s.job.MemoryOn(tokens, r, dev)}
+		steps[r] = RankStep{Device: rank.Device, Tokens: s.layout.Shards[r].Tokens(), Idle: mid, Memory: memory[r]}
 	}
 	for i, a := range s.seats {
 		h := share{busy: all[i].busy}
 		r := &steps[a.rank]
 		// Synchronising is communication that nothing hides.
 		r.Busy = h.computing() - h.busy[gradientSync]
-		r.Exposed = all[i].exposed + h.busy[gradientSync]
+		r.Exposed = all[i].exposed + all[i].allToAll + h.busy[gradientSync]
 		r.Idle = all[i].idle
 	}
 	return steps
 }
 
-// deviceTypes are the types in the ring, each once, in its order.
+// deviceTypes are the types at work, each once, in the order of the seats.
 func (s *sim) deviceTypes() []string {
 	var types []string
 	for _, a := range s.seats {
@@ -141,76 +226,4 @@ func (s *sim) deviceTypes() []string {
 		}
 	}
 	return types
-}
-
-// drawTimeline draws each stage once, at the time it first happens: of the
-// layers the first forward and, in the backward pass, the last layer's. The
-// others look the same and would only make the file long.
-func (s *sim) drawTimeline(forward, backward *ring) {
-	var at units.Seconds
-	recomputes := false
-	for _, g := range s.stages {
-		switch g.what {
-		case linearForward:
-			s.drawRing(forward, "forward", at)
-		case recompute:
-			// A layer's backward pass follows its own recomputation.
-			recomputes = true
-			s.drawRing(forward, "recompute", at)
-			s.drawRing(backward, "backward", at+g.length)
-		case linearBackward:
-			if !recomputes {
-				s.drawRing(backward, "backward", at)
-			}
-		case gradientSync:
-			s.drawSync(g, at)
-		default:
-			s.drawLocal(g, at)
-		}
-		at += units.Seconds(g.times) * g.length
-	}
-}
-
-func (s *sim) drawLocal(g stage, at units.Seconds) {
-	for i, a := range s.seats {
-		s.span(a.rank, "compute", partNames()[g.what], at, at+g.shares[i].busy[g.what])
-	}
-}
-
-func (s *sim) drawSync(g stage, at units.Seconds) {
-	if g.length == 0 {
-		return
-	}
-	for _, a := range s.seats {
-		s.span(a.rank, "egress", partNames()[gradientSync], at, at+g.length)
-		s.span(a.rank, "ingress", partNames()[gradientSync], at, at+g.length)
-	}
-}
-
-func (s *sim) drawRing(r *ring, pass string, at units.Seconds) {
-	for i, a := range s.seats {
-		next := s.seats[r.after(i)].rank
-		s.span(a.rank, "compute", "linear "+pass, at, at+r.pre[i])
-		for t := range r.n {
-			of := s.owner(taskID{taskStep, i, t}).rank
-			c := r.compute[i*r.n+t]
-			s.span(a.rank, "compute", fmt.Sprintf("attention %s on %d's keys", pass, of), at+c.start, at+c.end)
-			if r.n > 1 && t < r.n-1 {
-				s.hopSpans(a.rank, next, fmt.Sprintf("keys, values of %d", of), at, r.kvHop[i*r.n+t])
-			}
-			if r.n > 1 && r.back {
-				s.hopSpans(a.rank, next, fmt.Sprintf("gradients for %d", of), at, r.gradHop[i*r.n+t])
-			}
-		}
-		s.span(a.rank, "compute", "linear "+pass, at+r.last[i].start, at+r.last[i].end)
-	}
-}
-
-func (s *sim) hopSpans(from, to int, name string, at units.Seconds, h task) {
-	s.span(from, "egress", name, at+h.start, at+h.end)
-	s.span(to, "ingress", name, at+h.start, at+h.end)
-}
-
-func (s *sim) span(rank int, resource, name string, start, end units.Seconds) {
-	s.spans = append(s.spans, Span{Rank: rank, Resource: resource, Name: name, Start: start, End: end})
 }

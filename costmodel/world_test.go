@@ -75,7 +75,7 @@ func madeUp(t testing.TB, devices map[string]speeds, links map[string]wire) *Pro
 	for _, name := range sortedKeys(links) {
 		g := op.NewGroupType([]op.Member{{Device: "any", Count: 4}}, 1, name)
 		p.Groups = append(p.Groups, g)
-		for _, k := range []op.Kind{op.KindSendRecv, op.KindAllGather, op.KindReduceScatter, op.KindAllReduce} {
+		for _, k := range []op.Kind{op.KindSendRecv, op.KindAllToAll, op.KindAllGather, op.KindReduceScatter, op.KindAllReduce} {
 			p.Laws = append(p.Laws, Law{Op: k, Group: g.Name, Curve: line(links[name].alpha, links[name].rate), Range: wide(k), Spread: tenPercent})
 		}
 	}
@@ -129,6 +129,20 @@ func mustSimulate(t testing.TB, p *Profile, j Job, l Layout) *Step {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// ringOf is ring attention of the small model under the nested zigzag.
+func ringOf(tokens []units.Tokens) Layout { return ZigZag(tokens, Singles(tokens, 4)) }
+
+// atWork lists the ranks that have a place in a layout, in ring order.
+func atWork(l Layout) []int {
+	var ranks []int
+	for _, g := range l.Groups {
+		for _, m := range g {
+			ranks = append(ranks, m.Rank)
+		}
+	}
+	return ranks
 }
 
 func near(got, want units.Seconds, tolerance float64) bool {

@@ -1,28 +1,26 @@
 package costmodel
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// ZigZag lays a causal sequence out so that a rank's attention work is
-// proportional to its tokens: every rank has a head piece and a tail piece of
-// (nearly) tokens/2 each, nested from the outside in. Then rank i needs
-// s_i s_k/2 pairs with the keys of rank k and s_i (s_i+1)/2 with its own,
-// whatever the lengths and their order, so a split in proportion to speed
-// balances attention and linear work at once. The lemma is exact for even
-// lengths; an odd one has its extra token in the tail piece, which costs at
-// most half a row of the other shard.
+// ZigZag lays a causal sequence out so that a group's attention work is
+// proportional to its tokens: every group has a head piece and a tail piece of
+// (nearly) half its tokens each, nested from the outside in, in the order of
+// the groups. Then group i needs s_i s_k/2 pairs a head with the keys of group k
+// and s_i (s_i+1)/2 with its own, whatever the lengths and their order, so a
+// split in proportion to speed balances attention and linear work at once. The
+// lemma is exact for even lengths; an odd one has its extra token in the tail
+// piece, which costs at most half a row of the other shard.
 //
-// tokens[r] >= 0 is what rank r gets; ranks without tokens have no segments and
-// are left out of the ring, whose order is that of the ranks. The innermost
-// rank's two pieces touch and become one segment, so that a single rank holds
-// the plain sequence. It panics on negative tokens.
-func ZigZag(tokens []units.Tokens) Layout {
+// tokens[r] >= 0 is what rank r gets; inside a group its members are nested in
+// the same way, in their order, so that the group's tokens lie side by side.
+// The innermost rank's two pieces touch and become one segment, so that a
+// single rank holds the plain sequence. It panics on negative tokens.
+func ZigZag(tokens []units.Tokens, groups []Group) Layout {
 	var total units.Tokens
 	for r, n := range tokens {
 		if n < 0 {
@@ -30,15 +28,34 @@ func ZigZag(tokens []units.Tokens) Layout {
 		}
 		total += n
 	}
-	l := Layout{Shards: make([]Shard, len(tokens))}
+	l := Layout{Shards: make([]Shard, len(tokens)), Groups: groups}
 	head, tail := units.Tokens(0), total
-	for r, n := range tokens {
-		if n == 0 {
-			continue
+	for _, g := range groups {
+		for _, m := range g {
+			n := tokens[m.Rank]
+			if n == 0 {
+				continue
+			}
+			l.Shards[m.Rank].Segments = pieces(head, head+n/2, tail-(n-n/2), tail)
+			head, tail = head+n/2, tail-(n-n/2)
 		}
-		l.Ring = append(l.Ring, r)
-		l.Shards[r].Segments = pieces(head, head+n/2, tail-(n-n/2), tail)
-		head, tail = head+n/2, tail-(n-n/2)
+	}
+	return l
+}
+
+// Contiguous lays the sequence out in one piece a rank, in the order of the
+// groups and their members: the first pieces see few keys and have little
+// attention to compute.
+func Contiguous(tokens []units.Tokens, groups []Group) Layout {
+	l := Layout{Shards: make([]Shard, len(tokens)), Groups: groups}
+	at := units.Tokens(0)
+	for _, g := range groups {
+		for _, m := range g {
+			if n := tokens[m.Rank]; n > 0 {
+				l.Shards[m.Rank].Segments = []Segment{{at, at + n}}
+				at += n
+			}
+		}
 	}
 	return l
 }
@@ -53,65 +70,6 @@ func pieces(a, b, c, d units.Tokens) []Segment {
 		return []Segment{{a, d}}
 	}
 	return []Segment{{a, b}, {c, d}}
-}
-
-// Validate reports whether the layout covers the positions 0 to seqLen exactly
-// once, with rising segments, and whether the ring visits every rank that has
-// tokens exactly once. ranks is the number of devices of the cluster.
-func (l Layout) Validate(seqLen units.Tokens, ranks int) error {
-	if len(l.Shards) != ranks {
-		return fmt.Errorf("shards: %d of them: the cluster has %d ranks, and each needs one, if empty", len(l.Shards), ranks)
-	}
-	if err := l.validateCover(seqLen); err != nil {
-		return err
-	}
-	seen := make([]bool, ranks)
-	for i, r := range l.Ring {
-		switch {
-		case r < 0 || r >= ranks:
-			return fmt.Errorf("ring[%d]: %d: want a rank from 0 to %d", i, r, ranks-1)
-		case seen[r]:
-			return fmt.Errorf("ring[%d]: rank %d is in the ring twice", i, r)
-		case l.Shards[r].Tokens() == 0:
-			return fmt.Errorf("ring[%d]: rank %d has no tokens and no place in the ring", i, r)
-		}
-		seen[r] = true
-	}
-	for r, s := range l.Shards {
-		if s.Tokens() > 0 && !seen[r] {
-			return fmt.Errorf("ring: rank %d has %d tokens but is not in the ring", r, int64(s.Tokens()))
-		}
-	}
-	return nil
-}
-
-// validateCover checks that segments rise within a shard, stay inside the
-// sequence, and that disjointness and a full count together make a cover.
-func (l Layout) validateCover(seqLen units.Tokens) error {
-	var all []Segment
-	var total units.Tokens
-	for r, s := range l.Shards {
-		for i, g := range s.Segments {
-			switch {
-			case g.Start < 0 || g.End > seqLen || g.Len() < 1:
-				return fmt.Errorf("shards[%d].segments[%d]: [%d, %d): want a non-empty part of [0, %d)", r, i, int64(g.Start), int64(g.End), int64(seqLen))
-			case i > 0 && g.Start < s.Segments[i-1].End:
-				return fmt.Errorf("shards[%d].segments[%d]: starts at %d, before segment %d ends at %d: segments must rise", r, i, int64(g.Start), i-1, int64(s.Segments[i-1].End))
-			}
-			all = append(all, g)
-			total += g.Len()
-		}
-	}
-	slices.SortFunc(all, func(a, b Segment) int { return cmp.Compare(a.Start, b.Start) })
-	for i := 1; i < len(all); i++ {
-		if all[i].Start < all[i-1].End {
-			return fmt.Errorf("shards: token %d belongs to two segments", int64(all[i].Start))
-		}
-	}
-	if total != seqLen {
-		return fmt.Errorf("shards: %d tokens in all: the sequence has %d", int64(total), int64(seqLen))
-	}
-	return nil
 }
 
 // Block is one attention kernel call: the queries QStart to QStart+QLen of one

@@ -13,14 +13,14 @@ import (
 )
 
 func TestZigZag(t *testing.T) {
-	got := ZigZag([]units.Tokens{4, 0, 3, 6})
-	want := Layout{Ring: []int{0, 2, 3}, Shards: []Shard{
+	got := ringOf([]units.Tokens{4, 0, 3, 6})
+	want := Layout{Groups: []Group{{{0, 4}}, {{2, 4}}, {{3, 4}}}, Shards: []Shard{
 		{[]Segment{{0, 2}, {11, 13}}}, {}, {[]Segment{{2, 3}, {9, 11}}}, {[]Segment{{3, 9}}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if got := ZigZag([]units.Tokens{9}); len(got.Shards[0].Segments) != 1 {
+	if got := ringOf([]units.Tokens{9}); len(got.Shards[0].Segments) != 1 {
 		t.Errorf("a single rank has %v", got.Shards[0])
 	}
 }
@@ -40,8 +40,8 @@ func sumTokens(tokens []units.Tokens) units.Tokens {
 func TestZigZagCovers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tokens := tokensGen(9).Draw(t, "tokens")
-		l := ZigZag(tokens)
-		if err := l.Validate(sumTokens(tokens), len(tokens)); err != nil {
+		l := ringOf(tokens)
+		if err := l.Validate(sumTokens(tokens), len(tokens), 4); err != nil {
 			t.Fatal(err)
 		}
 		for r, s := range l.Shards {
@@ -73,7 +73,7 @@ func TestZigZagLemma(t *testing.T) {
 		for i := range tokens {
 			tokens[i] *= 2
 		}
-		l := ZigZag(tokens)
+		l := ringOf(tokens)
 		for i, si := range tokens {
 			for k, sk := range tokens {
 				want := si * sk / 2
@@ -88,9 +88,56 @@ func TestZigZagLemma(t *testing.T) {
 	})
 }
 
+// groupsOf cuts ranks, as many as there are tokens, into groups of up to three.
+func groupsOf(rng *rand.Rand, ranks int) []Group {
+	var groups []Group
+	for r, left := 0, 0; r < ranks; r, left = r+1, left-1 {
+		if left == 0 {
+			left = 1 + rng.IntN(3)
+			groups = append(groups, nil)
+		}
+		g := &groups[len(groups)-1]
+		*g = append(*g, HeadShare{r, 1})
+	}
+	return groups
+}
+
+// TestGroupsLemma: between groups it is the same, the members of each nested
+// side by side; one piece a rank makes the earlier groups' work the less.
+func TestGroupsLemma(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		tokens := make([]units.Tokens, 1+rng.IntN(9))
+		for i := range tokens {
+			tokens[i] = units.Tokens(2 * rng.IntN(50))
+		}
+		groups := groupsOf(rng, len(tokens))
+		zigzag, plain := ZigZag(tokens, groups), Contiguous(tokens, groups)
+		for g := range groups {
+			for k := range groups {
+				q, kv := zigzag.GroupShard(g), zigzag.GroupShard(k)
+				sq, sk := q.Tokens(), kv.Tokens()
+				whole, inZigzag, inOrder := sq*(sq+1)/2, sq*sk/2, units.Tokens(0)
+				if g > k {
+					inOrder = sq * sk
+				}
+				if g == k {
+					inZigzag, inOrder = sq*sq/2+sq/2, whole
+				}
+				if got := pairs(Blocks(q, kv)); got != inZigzag || len(q.Segments) > 2 {
+					t.Fatalf("%v in %v: groups %d, %d: %d pairs in zigzag, want %d; %v", tokens, groups, g, k, got, inZigzag, q)
+				}
+				if got := pairs(Blocks(plain.GroupShard(g), plain.GroupShard(k))); got != inOrder {
+					t.Fatalf("%v in %v: groups %d, %d: %d pairs in order, want %d", tokens, groups, g, k, got, inOrder)
+				}
+			}
+		}
+	}
+}
+
 // TestBlocksAreLarge: between two zigzag shards one rectangle is enough.
 func TestBlocksAreLarge(t *testing.T) {
-	l := ZigZag([]units.Tokens{8, 6, 10})
+	l := ringOf([]units.Tokens{8, 6, 10})
 	for _, c := range []struct {
 		q, kv int
 		want  []Block
@@ -177,17 +224,24 @@ func TestBlocksCoverAnyShards(t *testing.T) {
 	})
 }
 
-func TestBlocksCoverZigZag(t *testing.T) {
+func TestBlocksCoverLayouts(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
 		tokens := make([]units.Tokens, 1+rng.IntN(5))
 		for i := range tokens {
 			tokens[i] = units.Tokens(rng.IntN(9))
 		}
-		l := ZigZag(tokens)
-		for _, q := range l.Shards {
-			for _, kv := range l.Shards {
-				checkCells(t, q, kv)
+		l := ringOf(tokens)
+		for _, l := range []Layout{l, Contiguous(tokens, l.Groups), scattered(rng, tokens, groupsOf(rng, len(tokens)))} {
+			for _, q := range l.Shards {
+				for _, kv := range l.Shards {
+					checkCells(t, q, kv)
+				}
+			}
+			for g := range l.Groups {
+				for k := range l.Groups {
+					checkCells(t, l.GroupShard(g), l.GroupShard(k))
+				}
 			}
 		}
 	}
@@ -201,24 +255,31 @@ func TestLayoutValidateErrors(t *testing.T) {
 		}
 		return s
 	}
-	two := func(a, b Shard, ring ...int) Layout { return Layout{Shards: []Shard{a, b}, Ring: ring} }
+	two := func(a, b Shard, groups ...Group) Layout { return Layout{Shards: []Shard{a, b}, Groups: groups} }
+	one := func(rank int) Group { return Group{{rank, 4}} }
+	halves := two(seg(0, 4), seg(4, 8))
 	for name, c := range map[string]struct {
 		l    Layout
 		want string
 	}{
-		"shards":    {Layout{Shards: []Shard{seg(0, 8)}, Ring: []int{0}}, "the cluster has 2 ranks"},
-		"negative":  {two(seg(-1, 4), seg(4, 8), 0, 1), "shards[0].segments[0]: [-1, 4)"},
-		"beyond":    {two(seg(0, 4), seg(4, 9), 0, 1), "shards[1].segments[0]: [4, 9)"},
-		"empty":     {two(seg(0, 4), seg(4, 4, 4, 8), 0, 1), "non-empty"},
-		"falling":   {two(seg(0, 4), seg(6, 8, 4, 6), 0, 1), "segments must rise"},
-		"overlap":   {two(seg(0, 5), seg(4, 8), 0, 1), "token 4 belongs to two"},
-		"hole":      {two(seg(0, 3), seg(4, 8), 0, 1), "7 tokens in all: the sequence has 8"},
-		"ring rank": {two(seg(0, 4), seg(4, 8), 0, 2), "ring[1]: 2: want a rank"},
-		"twice":     {two(seg(0, 4), seg(4, 8), 0, 0), "rank 0 is in the ring twice"},
-		"left out":  {two(seg(0, 4), seg(4, 8), 0), "rank 1 has 4 tokens but is not in the ring"},
-		"idle":      {two(seg(0, 8), Shard{}, 0, 1), "rank 1 has no tokens"},
+		"shards":      {Layout{Shards: []Shard{seg(0, 8)}, Groups: []Group{one(0)}}, "the cluster has 2 ranks"},
+		"negative":    {two(seg(-1, 4), seg(4, 8), one(0), one(1)), "shards[0].segments[0]: [-1, 4)"},
+		"beyond":      {two(seg(0, 4), seg(4, 9), one(0), one(1)), "shards[1].segments[0]: [4, 9)"},
+		"empty":       {two(seg(0, 4), seg(4, 4, 4, 8), one(0), one(1)), "non-empty"},
+		"falling":     {two(seg(0, 4), seg(6, 8, 4, 6), one(0), one(1)), "segments must rise"},
+		"overlap":     {two(seg(0, 5), seg(4, 8), one(0), one(1)), "token 4 belongs to two"},
+		"hole":        {two(seg(0, 3), seg(4, 8), one(0), one(1)), "7 tokens in all: the sequence has 8"},
+		"rank":        {two(seg(0, 4), seg(4, 8), one(0), one(2)), "groups[1][0].rank: 2: want a rank from 0 to 1"},
+		"twice":       {two(seg(0, 4), seg(4, 8), one(0), one(0)), "groups[1][0].rank: rank 0 is in two groups"},
+		"left out":    {two(seg(0, 4), seg(4, 8), one(0)), "rank 1 has 4 tokens but is in no group"},
+		"too few":     {two(halves.Shards[0], halves.Shards[1], Group{{0, 1}, {1, 2}}), "groups[0]: 3 q_heads in all: the model has 4"},
+		"too many":    {two(halves.Shards[0], halves.Shards[1], Group{{0, 5}, {1, 0}}), "groups[0][0].q_heads: 5: want 0 to 4"},
+		"minus":       {two(halves.Shards[0], halves.Shards[1], Group{{0, 5}, {1, -1}}), "groups[0][0].q_heads: 5"},
+		"no place":    {two(seg(0, 8), Shard{}, Group{{0, 4}, {1, 0}}), "groups[0][1]: rank 1 has neither tokens nor heads"},
+		"no tokens":   {two(seg(0, 8), Shard{}, one(0), one(1)), "groups[1]: no member has tokens"},
+		"empty group": {two(seg(0, 8), Shard{}, one(0), Group{}), "groups[1]: 0 q_heads in all"},
 	} {
-		if err := c.l.Validate(8, 2); err == nil || !strings.Contains(err.Error(), c.want) {
+		if err := c.l.Validate(8, 2, 4); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}

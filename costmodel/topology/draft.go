@@ -81,6 +81,7 @@ func (m *Machine) Draft(o Options) (*Draft, error) {
 func (d *Draft) read(format string, args ...any) {
 	d.Read = append(d.Read, fmt.Sprintf(format, args...))
 }
+
 func (d *Draft) guess(format string, args ...any) {
 	d.Guessed = append(d.Guessed, fmt.Sprintf(format, args...))
 }

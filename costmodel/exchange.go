@@ -1,0 +1,231 @@
+package costmodel
+
+import (
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// exchanged is what the exchange of gradients and parameters takes: of one
+// layer what may hide behind its forward pass, behind its backward pass in every
+// micro-batch, and behind the last one's alone; and what hides behind nothing.
+type exchanged struct{ forward, backward, last, open units.Seconds }
+
+// collectiveUse is a collective over every layer's parameters.
+type collectiveUse struct {
+	kind   op.Kind
+	when   moment
+	passes float64 // of each micro-batch or, at the end and in the last, of the step
+}
+
+// moment says when a layer's parameters or gradients travel.
+type moment int8
+
+const (
+	inForward moment = iota
+	inBackward
+	inLastBackward
+	atTheEnd
+)
+
+// exchanges follow Rajbhandari et al. 2020: without sharding an all-reduce of
+// the gradients; with it a reduce-scatter and a gather of the new parameters;
+// with sharded parameters a gather in either pass instead. Sharded gradients
+// have no room to be accumulated whole, so they are reduced in every micro-batch.
+func (j Job) exchanges() []collectiveUse {
+	switch j.zero() {
+	case Zero0:
+		return []collectiveUse{{op.KindAllReduce, inLastBackward, 1}}
+	case Zero1:
+		return []collectiveUse{{op.KindReduceScatter, inLastBackward, 1}, {op.KindAllGather, atTheEnd, 1}}
+	case Zero2:
+		return []collectiveUse{{op.KindReduceScatter, inBackward, 1}, {op.KindAllGather, atTheEnd, 1}}
+	}
+	return []collectiveUse{{op.KindAllGather, inForward, 1}, {op.KindReduceScatter, inBackward, 1}, {op.KindAllGather, inBackward, 1}}
+}
+
+// Collective is a collective that a step runs over parameters or gradients of
+// so many bytes.
+type Collective struct {
+	Kind  op.Kind
+	Bytes units.Bytes
+	Times float64 // in a step
+}
+
+// Collectives lists the collectives of a step whose every rank takes part,
+// without regard to what hides them.
+func (j Job) Collectives() []Collective {
+	var all []Collective
+	for _, x := range j.exchanges() {
+		times := x.passes
+		if x.when == inForward || x.when == inBackward {
+			times *= j.microBatches()
+		}
+		all = append(all, Collective{x.kind, j.layerBytes(), times * float64(j.Model.Layers)}, Collective{x.kind, j.restBytes(), times})
+	}
+	return all
+}
+
+// layerBytes is one layer's parameters, restBytes those in no layer.
+func (j Job) layerBytes() units.Bytes { return units.Bytes(j.Model.LayerParams()) * j.DType.Size() }
+
+func (j Job) restBytes() units.Bytes {
+	return units.Bytes(j.Model.Params()-int64(j.Model.Layers)*j.Model.LayerParams()) * j.DType.Size()
+}
+
+// exchange prices the exchange of gradients and parameters. What may hide
+// behind layers does so if the job says so, but for the first layer that is
+// gathered and the last that is reduced, which have nothing to hide behind, and
+// for the parameters in no layer.
+//
+// A collective is charged to the slowest class it crosses: the network unless
+// all ranks share a node.
+func (s *sim) exchange() exchanged {
+	var x exchanged
+	if len(s.seats) < 2 {
+		return x
+	}
+	node := s.oneNode()
+	members := s.membersOf(0, len(s.seats))
+	layers, micro := units.Seconds(s.job.Model.Layers), units.Seconds(s.job.microBatches())
+	for _, c := range s.job.exchanges() {
+		one, rest := s.collective(c, node, members, nil)
+		times := units.Seconds(c.passes)
+		if c.when == inForward || c.when == inBackward {
+			times *= micro
+		}
+		x.open += times * rest
+		if c.when == atTheEnd || !s.job.OverlapZero {
+			x.open += times * layers * one
+			continue
+		}
+		x.open += times * one
+		switch c.when {
+		case inForward:
+			x.forward += one
+		case inBackward:
+			x.backward += one
+		case inLastBackward:
+			x.last += one
+		}
+	}
+	return x
+}
+
+// collective is the time of one layer's parameters and of the rest.
+func (s *sim) collective(c collectiveUse, node int, members []op.Member, acc *account) (layer, rest units.Seconds) {
+	n := len(s.seats)
+	law := s.over(s.linkOf(node), c.kind, members)
+	layer = s.charge(law, op.OfMessage(c.kind, op.Message{Group: n, Bytes: s.job.layerBytes()}), 1, acc)
+	rest = s.charge(law, op.OfMessage(c.kind, op.Message{Group: n, Bytes: s.job.restBytes()}), 1, acc)
+	return layer, rest
+}
+
+// addHidden books what of a collective does not hide behind a layer: both use
+// the ports, so the busiest port is at work for the sum of both.
+func (s *sim) addHidden(times float64, length, busiest, collective units.Seconds) {
+	if over := busiest + collective - length; times > 0 && collective > 0 && over > 0 {
+		s.stages = append(s.stages, stage{what: gradientSync, times: times, length: min(over, collective)})
+	}
+}
+
+// oneNode is the node that holds all seats, or -1.
+func (s *sim) oneNode() int {
+	node := s.seats[0].node
+	for i := range s.seats {
+		if s.seats[i].node != node {
+			return -1
+		}
+	}
+	return node
+}
+
+// countTraffic adds up what crosses each link class in a step.
+func (s *sim) countTraffic() {
+	layers := units.Bytes(s.job.Model.Layers) * units.Bytes(s.job.microBatches())
+	forward := units.Bytes(1)
+	if s.job.Recompute == RecomputeFull {
+		forward = 2
+	}
+	for g := range s.bunches {
+		b := &s.bunches[g]
+		next := s.bunches[(g+1)%len(s.bunches)].tokens
+		for _, h := range b.out {
+			link := s.linkOf(s.commonNode(h.from, h.to))
+			// A group passes on every block but that of the group after it, whose
+			// own it is, and brings every gradient one group nearer home.
+			kv := s.kvBytes(s.job.SeqLen-next, h.kv)
+			s.addTraffic(link, layers*((forward+1)*kv+s.gradBytes(s.job.SeqLen, h.kv)))
+		}
+		for _, x := range []exchangeKind{tokensIn, outputOut} {
+			s.addToAll(x, b, layers*forward)
+		}
+		for _, x := range []exchangeKind{outputIn, tokensOut} {
+			s.addToAll(x, b, layers)
+		}
+	}
+	s.addCollectives()
+}
+
+func (s *sim) commonNode(i, j int) int {
+	if s.seats[i].node == s.seats[j].node {
+		return s.seats[i].node
+	}
+	return -1
+}
+
+// addToAll books the bytes of one all-to-all of a group, those that stay in a
+// node apart from those that leave it.
+func (s *sim) addToAll(x exchangeKind, b *bunch, times units.Bytes) {
+	send, receive := s.rowsOf(x)
+	members := s.seats[b.from:b.to]
+	if len(members) < 2 {
+		return
+	}
+	sends, receives := make([]float64, len(s.nodes)), make([]float64, len(s.nodes))
+	var allSends, allReceives, inside float64
+	within := make([]float64, len(s.nodes))
+	for i := range members {
+		a, r := send(&members[i]), receive(&members[i])
+		n := members[i].node
+		sends[n], receives[n] = sends[n]+a, receives[n]+r
+		within[n] -= a * r
+		allSends, allReceives = allSends+a, allReceives+r
+	}
+	for n := range s.nodes {
+		if sends[n] > 0 || receives[n] > 0 {
+			within[n] += sends[n] * receives[n]
+			inside += sends[n] * receives[n]
+			s.addTraffic(s.linkOf(n), times*units.Bytes(within[n]))
+		}
+	}
+	s.addTraffic(s.linkOf(-1), times*units.Bytes(allSends*allReceives-inside))
+}
+
+// addCollectives books the exchange of gradients and parameters: all ranks
+// together send n-1 copies of the buffer, in an all-reduce twice.
+func (s *sim) addCollectives() {
+	n := len(s.seats)
+	if n < 2 {
+		return
+	}
+	for _, c := range s.job.Collectives() {
+		sent := units.Bytes(n-1) * c.Bytes * units.Bytes(c.Times)
+		if c.Kind == op.KindAllReduce {
+			sent *= 2
+		}
+		s.addTraffic(s.linkOf(s.oneNode()), sent)
+	}
+}
+
+func (s *sim) addTraffic(link string, b units.Bytes) {
+	if b == 0 {
+		return
+	}
+	for i := range s.traffic {
+		if s.traffic[i].Link == link {
+			s.traffic[i].Bytes += b
+			return
+		}
+	}
+	s.traffic = append(s.traffic, Traffic{link, b})
+}

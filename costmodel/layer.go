@@ -1,0 +1,451 @@
+package costmodel
+
+import (
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// layerRun simulates one layer in one direction:
+//
+//	linear work -> all-to-all in -> ring of blocks -> all-to-all out -> linear work
+//
+// The all-to-alls are barriers of their group. At step t of the ring the members
+// of group g work on the block (keys and values) of group g-t, step 0 being
+// their own.
+//
+//   - The compute stream takes the steps in order, each when the block's pieces
+//     for its heads have arrived. Messages never wait for the stream, only for
+//     buffers.
+//   - A block is passed on as soon as it has fully arrived, the ports are free
+//     and the next rank has a buffer; a buffer is free again when its rank has
+//     both computed with the block and sent it on.
+//   - Backward, the float32 gradient of a block follows it. A rank adds its share
+//     when it has computed the block and the gradient has arrived, then sends it
+//     on; after as many hops as there are groups it is home, where it has a place
+//     of its own. The stream may be `buffers` blocks ahead of the gradients.
+//   - A rank's egress and ingress ports carry one message at a time, in the order
+//     of the program: the keys and values of hop t+1 before the gradient of hop t,
+//     as libraries run what is queued on a stream.
+//
+// So every time is a maximum of sums of task times in an order that does not
+// depend on them, and a faster device or link never makes a layer longer. Hops
+// and steps are visited in the order of t, which that order allows: all that a
+// task of index t waits for has an index of at most t. Two buffers suffice for
+// this never to come to a standstill.
+type layerRun struct {
+	sim    *sim
+	back   bool
+	dir    int
+	n      int // groups
+	length units.Seconds
+	seats  []seatRun
+	around []around // by seat
+	forms  []form   // of the groups
+	// Of the last steps: when the stream was done with the block, when it was
+	// sent on, when its gradient was added to and sent on, by step modulo their
+	// number and seat.
+	computed, sent, gradSent [][]units.Seconds
+	added                    [][]arrival
+	arrived, gradArrived     [][]arrival // of the last three steps
+	events                   *[]event    // nil unless wanted
+}
+
+// seatRun is the state of a seat in the ring and what it did there. A long ring
+// goes through all of them at each step, so they fill a cache line each.
+type seatRun struct {
+	free               units.Seconds // of the stream
+	egress, ingress    units.Seconds // free from then on
+	attention, exposed units.Seconds
+	port               units.Seconds // time that the egress port was in use
+	slowed             units.Seconds // factor of computing beside messages
+	work               int           // row of its attention's prices
+}
+
+// around is what a seat does before and after the ring.
+type around struct{ pre, post, allToAll units.Seconds }
+
+// arrival is when a block was complete, and since when, hop after hop, it was on
+// wires or queued for them and waited for no rank.
+type arrival struct{ at, since units.Seconds }
+
+// notBefore lets a block rest until t.
+func (x *arrival) notBefore(t units.Seconds) {
+	if t > x.at {
+		x.at, x.since = t, t
+	}
+}
+
+// run simulates the sim's layout.
+func (r *layerRun) run(s *sim, back, events bool) {
+	r.reset(s, back, events)
+	for g := range s.bunches {
+		r.enter(g)
+	}
+	if back {
+		r.backwardRing()
+	} else {
+		r.forwardRing()
+	}
+	for g := range s.bunches {
+		r.leave(g)
+	}
+}
+
+func (r *layerRun) reset(s *sim, back, events bool) {
+	r.sim, r.back, r.n, r.length = s, back, len(s.bunches), 0
+	if r.dir = 0; back {
+		r.dir = 1
+	}
+	r.seats = append(r.seats[:0], make([]seatRun, len(s.seats))...)
+	r.around = append(r.around[:0], make([]around, len(s.seats))...)
+	r.forms = r.forms[:0]
+	for g := range s.bunches {
+		r.forms = append(r.forms, s.bunches[g].form)
+		r.forms[g].out = s.bunches[g].out
+	}
+	last := min(s.job.RingBuffers, r.n) + 1 // more buffers than groups are never full
+	r.computed, r.sent = tableOf(r.computed, last, len(s.seats)), tableOf(r.sent, last, len(s.seats))
+	r.arrived = tableOf(r.arrived, 3, len(s.seats))
+	if back {
+		r.added, r.gradSent = tableOf(r.added, last, len(s.seats)), tableOf(r.gradSent, last, len(s.seats))
+		r.gradArrived = tableOf(r.gradArrived, 3, len(s.seats))
+	}
+	if r.events = nil; events {
+		r.events = new([]event)
+	}
+}
+
+// tableOf returns a table of zeros, in the place of t if it has the size.
+func tableOf[T any](t [][]T, rows, columns int) [][]T {
+	if len(t) != rows || len(t[0]) != columns {
+		t = make([][]T, rows)
+		for i := range t {
+			t[i] = make([]T, columns)
+		}
+		return t
+	}
+	for i := range t {
+		clear(t[i])
+	}
+	return t
+}
+
+// enter is a group's linear work before the ring and its all-to-all in.
+func (r *layerRun) enter(g int) {
+	s, b := r.sim, &r.sim.bunches[g]
+	what, x := preForward, tokensIn
+	if r.back {
+		what, x = preBackward, outputIn
+	}
+	var start units.Seconds
+	for i := b.from; i < b.to; i++ {
+		a, c := &r.seats[i], &r.around[i]
+		c.pre = s.linearTime(&s.seats[i], what)
+		a.work = s.seats[i].work
+		a.slowed = units.Seconds(s.q.slowed(s.seats[i].device, r.back, op.SlowedCompute))
+		start = max(start, c.pre)
+		r.note(event{kind: linearEvent, seat: i, to: i, end: c.pre})
+	}
+	took, several := units.Seconds(0), b.to-b.from > 1
+	if several {
+		took = s.toAllTime(x, b, nil)
+	}
+	for i := b.from; i < b.to; i++ {
+		a, c := &r.seats[i], &r.around[i]
+		a.free = start + took
+		c.allToAll += took
+		a.port += took
+		if several {
+			a.egress, a.ingress = a.free, a.free
+			r.note(event{kind: allToAllEvent, seat: i, to: i, start: start, end: a.free})
+		}
+		r.arrived[0][i] = arrival{a.free, a.free}
+	}
+}
+
+// leave is a group's all-to-all out and its linear work after the ring. What its
+// members still send on to the next group goes first; waiting for that is exposed.
+func (r *layerRun) leave(g int) {
+	s, b := r.sim, &r.sim.bunches[g]
+	what, x := postForward, outputOut
+	if r.back {
+		what, x = postBackward, tokensOut
+	}
+	var done, sent, took units.Seconds
+	for i := b.from; i < b.to; i++ {
+		done, sent = max(done, r.seats[i].free), max(sent, r.seats[i].egress)
+	}
+	if b.to-b.from > 1 {
+		took = s.toAllTime(x, b, nil)
+	}
+	start := done
+	if took > 0 {
+		start = max(done, sent)
+	}
+	for i := b.from; i < b.to; i++ {
+		a, c := &r.seats[i], &r.around[i]
+		a.exposed += start - done
+		if b.to-b.from > 1 {
+			r.note(event{kind: allToAllEvent, seat: i, to: i, step: r.n, start: start, end: start + took})
+		}
+		c.allToAll += took
+		a.port += took
+		c.post = s.linearTime(&s.seats[i], what)
+		a.free = start + took + c.post
+		r.note(event{kind: linearEvent, seat: i, to: i, step: r.n, start: start + took, end: a.free})
+		r.length = max(r.length, a.free)
+	}
+}
+
+// source is the group whose block is at group g in step t.
+func (r *layerRun) source(g, t int) int {
+	if g < t {
+		g += r.n
+	}
+	return g - t
+}
+
+// forwardRing runs all steps.
+func (r *layerRun) forwardRing() {
+	for t := range r.n {
+		r.compute(t)
+		if t < r.n-1 {
+			r.passKV(t)
+		}
+	}
+}
+
+// backwardRing runs all steps, gradients one hop behind.
+func (r *layerRun) backwardRing() {
+	if r.n > 1 {
+		r.passKV(0)
+	}
+	for t := range r.n {
+		r.compute(t)
+		if r.n == 1 {
+			break
+		}
+		r.add(t)
+		if t+1 < r.n-1 {
+			r.passKV(t + 1)
+		}
+		r.passGrad(t)
+	}
+	if r.n > 1 {
+		for i := range r.seats {
+			r.seats[i].await(r.gradArrived[r.n%3][i])
+		}
+	}
+}
+
+// await lets the stream stand still until an arrival; what of that the block
+// spent on its last wires or queued for their ports is exposed.
+func (a *seatRun) await(x arrival) {
+	if x.at > a.free {
+		a.exposed += x.at - max(a.free, x.since)
+		a.free = x.at
+	}
+}
+
+// compute is step t of every stream.
+func (r *layerRun) compute(t int) {
+	s, last := r.sim, len(r.computed)
+	arrived, done := r.arrived[t%3], r.computed[t%last]
+	var added []arrival // to the block that the stream must not be more than the buffers ahead of
+	if r.back && t >= s.job.RingBuffers {
+		added = r.added[(t-s.job.RingBuffers)%last]
+	}
+	for g := range r.forms {
+		k, q := r.source(g, t), &r.forms[g]
+		how, shape := s.relationOf(q, &r.forms[k]), r.forms[k].shape
+		for i := q.from; i < q.to; i++ {
+			a := &r.seats[i]
+			a.await(arrived[i])
+			if added != nil {
+				a.await(added[i])
+			}
+			w := s.work[r.dir][how].get(a.work, shape)
+			if unknown(w) {
+				w = s.attentionTime(r.dir, how, &s.seats[i], k)
+			}
+			if t < r.n-1 {
+				w *= a.slowed
+			}
+			if r.events != nil {
+				r.note(event{kind: stepEvent, seat: i, to: i, step: t, of: k, start: a.free, end: a.free + w})
+			}
+			a.attention += w
+			a.free += w
+			done[i] = a.free
+		}
+	}
+}
+
+// passKV is hop t of all keys and values. The block of step t+1 takes, at the
+// rank it goes to, the buffer of the one that came `buffers` steps before; the
+// rank's own block, step 0, has a place of its own.
+func (r *layerRun) passKV(t int) {
+	s, last := r.sim, len(r.computed)
+	arrived, next, sent := r.arrived[t%3], r.arrived[(t+1)%3], r.sent[t%last]
+	var done, gone []units.Seconds // with the block that had the buffer
+	if freed := t + 1 - s.job.RingBuffers; freed >= 1 {
+		done, gone = r.computed[freed%last], r.sent[freed%last]
+	}
+	for g := range r.forms {
+		k := r.source(g, t)
+		for _, h := range r.forms[g].out {
+			took := s.kv.get(h.price, r.forms[k].shape)
+			if unknown(took) {
+				took = s.hopTime(false, h.price, k)
+			}
+			ready := arrived[h.from]
+			if done != nil {
+				ready.notBefore(done[h.to])
+				ready.notBefore(gone[h.to])
+			}
+			start := r.pass(h, took, ready, &next[h.to], &sent[h.from])
+			if r.events != nil {
+				r.note(event{kind: kvEvent, seat: h.from, to: h.to, step: t, of: k, start: start, end: start + took})
+			}
+		}
+	}
+}
+
+// passGrad is hop t of all gradients; the last one needs no buffer.
+func (r *layerRun) passGrad(t int) {
+	s, last := r.sim, len(r.computed)
+	added, next, sent := r.added[t%last], r.gradArrived[(t+1)%3], r.gradSent[t%last]
+	var gone []units.Seconds
+	if freed := t + 1 - s.job.RingBuffers; freed >= 1 && t+1 < r.n {
+		gone = r.gradSent[freed%last]
+	}
+	for g := range r.forms {
+		k := r.source(g, t)
+		for _, h := range r.forms[g].out {
+			took := s.grad.get(h.price, r.forms[k].shape)
+			if unknown(took) {
+				took = s.hopTime(true, h.price, k)
+			}
+			ready := added[h.from]
+			if gone != nil {
+				ready.notBefore(gone[h.to])
+			}
+			start := r.pass(h, took, ready, &next[h.to], &sent[h.from])
+			if r.events != nil {
+				r.note(event{kind: gradEvent, seat: h.from, to: h.to, step: t, of: k, start: start, end: start + took})
+			}
+		}
+	}
+}
+
+// pass sends one message that is ready at a time and returns when it begins. Of
+// the messages of a hop from or to one rank the last one is over last, for its
+// port takes them one by one.
+func (r *layerRun) pass(h hop, took units.Seconds, ready arrival, to *arrival, sent *units.Seconds) units.Seconds {
+	from, at := &r.seats[h.from], &r.seats[h.to]
+	start := ready.at
+	if from.egress > start {
+		start = from.egress
+	}
+	if at.ingress > start {
+		start = at.ingress
+	}
+	end := start + took
+	from.egress, at.ingress = end, end
+	from.port += took
+	*to, *sent = arrival{end, ready.since}, end
+	return start
+}
+
+// add is when every rank has added its share to the gradient of step t's block.
+func (r *layerRun) add(t int) {
+	added, done, arrived := r.added[t%len(r.computed)], r.computed[t%len(r.computed)], r.gradArrived[t%3]
+	for i := range added {
+		added[i] = arrived[i]
+		added[i].notBefore(done[i])
+	}
+}
+
+// busiest is how long the busiest egress port of a layer is in use.
+func (r *layerRun) busiest() units.Seconds {
+	var most units.Seconds
+	for i := range r.seats {
+		most = max(most, r.seats[i].port)
+	}
+	return most
+}
+
+// eventKind says what an event is.
+type eventKind int8
+
+const (
+	linearEvent eventKind = iota
+	allToAllEvent
+	stepEvent
+	kvEvent
+	gradEvent
+)
+
+// event is one task of a layer.
+type event struct {
+	kind       eventKind
+	seat, to   int // the same but for messages
+	step       int // of linear work and all-to-alls 0 before the ring
+	of         int // group whose block it is about
+	start, end units.Seconds
+}
+
+func (r *layerRun) note(e event) {
+	if r.events != nil {
+		*r.events = append(*r.events, e)
+	}
+}
+
+// criticalPath lists events that each begin at the instant the one before ends,
+// from the beginning of the layer to its end, at ranks or ports in common.
+func (r *layerRun) criticalPath() []event {
+	all := *r.events
+	ends := map[units.Seconds][]int{}
+	last := 0
+	for i, e := range all {
+		if e.end > e.start {
+			ends[e.end] = append(ends[e.end], i)
+		}
+		if e.end > all[last].end {
+			last = i
+		}
+	}
+	var path []event
+	for at := last; at >= 0; {
+		path = append(path, all[at])
+		at = r.before(all, ends[all[at].start], all[at])
+	}
+	slices.Reverse(path)
+	return path
+}
+
+// before finds, of events that end when e begins, one that can have let it
+// begin: one of the same rank if there is one, or -1. An all-to-all waits for
+// all members of its group.
+func (r *layerRun) before(all []event, candidates []int, e event) int {
+	group := func(seat int) int { return r.sim.seats[seat].group }
+	best := -1
+	for _, i := range candidates {
+		c := all[i]
+		if e.start <= 0 || math.IsInf(float64(e.start), 0) {
+			break
+		}
+		switch {
+		case c.to == e.seat && c.seat == e.seat:
+			return i
+		case c.to == e.seat || c.seat == e.seat || c.to == e.to || c.seat == e.to:
+			best = i
+		case e.kind == allToAllEvent && (group(c.seat) == group(e.seat) || group(c.to) == group(e.seat)):
+			best = i
+		}
+	}
+	return best
+}

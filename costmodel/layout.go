@@ -1,0 +1,179 @@
+package costmodel
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Layout says who owns what: Shards[r] are the tokens of rank r, and Groups are
+// the all-to-all groups (head parallelism) in the order of their ring (context
+// parallelism): Groups[i] sends keys and values to Groups[i+1], the last one to
+// the first. Ranks in no group take no part in the step.
+//
+// Groups of one rank each are ring attention; one group of all ranks is Ulysses;
+// groups of equal size with equal shares are USP.
+type Layout struct {
+	Shards []Shard `json:"shards"`
+	Groups []Group `json:"groups"`
+}
+
+// Group is the ranks of one all-to-all. Inside the attention a member holds all
+// tokens of the group for its own heads: the first member the first QHeads of
+// the model's query heads, the next one those that follow, so that the members'
+// counts add up to the model's.
+type Group []HeadShare
+
+// HeadShare is how many query heads a rank computes. A rank may have heads and
+// no tokens, or tokens and no heads.
+type HeadShare struct {
+	Rank   int `json:"rank"`
+	QHeads int `json:"q_heads"`
+}
+
+// Shard is the tokens of one rank, as half-open intervals of global positions
+// in rising order.
+type Shard struct {
+	Segments []Segment `json:"segments"`
+}
+
+// Segment is the tokens Start <= position < End.
+type Segment struct {
+	Start units.Tokens `json:"start_tokens"`
+	End   units.Tokens `json:"end_tokens"`
+}
+
+// Len is the number of tokens of a segment.
+func (s Segment) Len() units.Tokens { return s.End - s.Start }
+
+// Tokens is the number of tokens of a shard.
+func (s Shard) Tokens() units.Tokens {
+	var n units.Tokens
+	for _, g := range s.Segments {
+		n += g.Len()
+	}
+	return n
+}
+
+// Singles makes a group of every rank that has tokens, in rank order: the ring
+// of ring attention.
+func Singles(tokens []units.Tokens, qHeads int) []Group {
+	var groups []Group
+	for r, n := range tokens {
+		if n > 0 {
+			groups = append(groups, Group{{r, qHeads}})
+		}
+	}
+	return groups
+}
+
+// Tokens is the number of tokens of every rank.
+func (l Layout) Tokens() []units.Tokens {
+	n := make([]units.Tokens, len(l.Shards))
+	for r, s := range l.Shards {
+		n[r] = s.Tokens()
+	}
+	return n
+}
+
+// GroupShard is the tokens of all members of a group together, neighbouring
+// segments joined: what every member holds inside the attention.
+func (l Layout) GroupShard(g int) Shard {
+	var all []Segment
+	for _, m := range l.Groups[g] {
+		all = append(all, l.Shards[m.Rank].Segments...)
+	}
+	slices.SortFunc(all, func(a, b Segment) int { return cmp.Compare(a.Start, b.Start) })
+	joined := all[:0]
+	for _, s := range all {
+		if n := len(joined); n > 0 && joined[n-1].End == s.Start {
+			joined[n-1].End = s.End
+			continue
+		}
+		joined = append(joined, s)
+	}
+	return Shard{joined}
+}
+
+// Validate reports whether the layout covers the positions 0 to seqLen exactly
+// once, with rising segments, whether every rank with tokens is in exactly one
+// group, and whether the heads of each group are the model's. ranks is the
+// number of devices of the cluster.
+func (l Layout) Validate(seqLen units.Tokens, ranks, qHeads int) error {
+	if len(l.Shards) != ranks {
+		return fmt.Errorf("shards: %d of them: the cluster has %d ranks, and each needs one, if empty", len(l.Shards), ranks)
+	}
+	if err := l.validateCover(seqLen); err != nil {
+		return err
+	}
+	seen := make([]bool, ranks)
+	for i, g := range l.Groups {
+		if err := l.validateGroup(g, qHeads, seen); err != nil {
+			return fmt.Errorf("groups[%d]%w", i, err)
+		}
+	}
+	for r, s := range l.Shards {
+		if len(s.Segments) > 0 && !seen[r] {
+			return fmt.Errorf("groups: rank %d has %d tokens but is in no group", r, int64(s.Tokens()))
+		}
+	}
+	return nil
+}
+
+// validateGroup checks one group and marks its ranks as seen.
+func (l Layout) validateGroup(g Group, qHeads int, seen []bool) error {
+	heads, some := 0, false
+	for k, m := range g {
+		switch {
+		case m.Rank < 0 || m.Rank >= len(seen):
+			return fmt.Errorf("[%d].rank: %d: want a rank from 0 to %d", k, m.Rank, len(seen)-1)
+		case seen[m.Rank]:
+			return fmt.Errorf("[%d].rank: rank %d is in two groups or twice in one", k, m.Rank)
+		case m.QHeads < 0 || m.QHeads > qHeads:
+			return fmt.Errorf("[%d].q_heads: %d: want 0 to %d", k, m.QHeads, qHeads)
+		case m.QHeads == 0 && len(l.Shards[m.Rank].Segments) == 0:
+			return fmt.Errorf("[%d]: rank %d has neither tokens nor heads and no place in a group", k, m.Rank)
+		}
+		seen[m.Rank] = true
+		heads += m.QHeads
+		some = some || len(l.Shards[m.Rank].Segments) > 0
+	}
+	if heads != qHeads {
+		return fmt.Errorf(": %d q_heads in all: the model has %d, and every group computes all of them", heads, qHeads)
+	}
+	if !some {
+		return fmt.Errorf(": no member has tokens")
+	}
+	return nil
+}
+
+// validateCover checks that segments rise within a shard, stay inside the
+// sequence, and that disjointness and a full count together make a cover.
+func (l Layout) validateCover(seqLen units.Tokens) error {
+	var all []Segment
+	var total units.Tokens
+	for r, s := range l.Shards {
+		for i, g := range s.Segments {
+			switch {
+			case g.Start < 0 || g.End > seqLen || g.Len() < 1:
+				return fmt.Errorf("shards[%d].segments[%d]: [%d, %d): want a non-empty part of [0, %d)", r, i, int64(g.Start), int64(g.End), int64(seqLen))
+			case i > 0 && g.Start < s.Segments[i-1].End:
+				return fmt.Errorf("shards[%d].segments[%d]: starts at %d, before segment %d ends at %d: segments must rise", r, i, int64(g.Start), i-1, int64(s.Segments[i-1].End))
+			}
+			all = append(all, g)
+			total += g.Len()
+		}
+	}
+	slices.SortFunc(all, func(a, b Segment) int { return cmp.Compare(a.Start, b.Start) })
+	for i := 1; i < len(all); i++ {
+		if all[i].Start < all[i-1].End {
+			return fmt.Errorf("shards: token %d belongs to two segments", int64(all[i].Start))
+		}
+	}
+	if total != seqLen {
+		return fmt.Errorf("shards: %d tokens in all: the sequence has %d", int64(total), int64(seqLen))
+	}
+	return nil
+}

@@ -1,0 +1,264 @@
+package costmodel
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// manyPlans simulates a variety of small plans.
+func manyPlans(t *testing.T, check func(plan, *Profile, *Step)) {
+	for seed := range uint64(150) {
+		rng := rand.New(rand.NewPCG(seed, 21))
+		p, x := world(t, rng, faster{}), randomPlan(rng)
+		check(x, p, mustSimulate(t, p, x.job, x.layout))
+	}
+}
+
+// TestFasterIsNotSlower: every time is a maximum of sums of task times in an
+// order that does not depend on them, so nothing that gets faster, and no
+// further buffer, can make a step longer.
+func TestFasterIsNotSlower(t *testing.T) {
+	for seed := range uint64(300) {
+		x := randomPlan(rand.New(rand.NewPCG(seed, 22)))
+		time := func(by faster, buffers int) units.Seconds {
+			j := x.job
+			j.RingBuffers += buffers
+			p := world(t, rand.New(rand.NewPCG(seed, 23)), by)
+			s, err := Simulate(NewPredictor(p), j, x.layout)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s.Time.Mid
+		}
+		base, k := time(faster{}, 0), 1+float64(seed%7)/3
+		for name, got := range map[string]units.Seconds{
+			"fast device": time(faster{fast: k}, 0), "slow device": time(faster{slow: k}, 0),
+			"bus": time(faster{bus: k}, 0), "network": time(faster{net: k}, 0), "buffer": time(faster{}, 1),
+		} {
+			if float64(got) > float64(base)*(1+1e-12) {
+				t.Errorf("seed %d: with a better %s %v, before %v; %v, %+v", seed, name, float64(got), float64(base), x.job.Cluster, x.layout.Groups)
+			}
+		}
+	}
+}
+
+// relabelled permutes the nodes of a plan with their ranks; to[r] is the new
+// number of rank r.
+func relabelled(rng *rand.Rand, x plan) (y plan, to []int) {
+	order := rng.Perm(len(x.job.Cluster.Nodes))
+	y, to = x, make([]int, len(x.layout.Shards))
+	y.job.Cluster.Nodes, y.layout = nil, Layout{Shards: make([]Shard, len(to))}
+	next := 0
+	for _, n := range order {
+		y.job.Cluster.Nodes = append(y.job.Cluster.Nodes, x.job.Cluster.Nodes[n])
+		for r, rank := range x.job.Cluster.Ranks() {
+			if rank.Node == n {
+				to[r], next = next, next+1
+				y.layout.Shards[to[r]] = x.layout.Shards[r]
+			}
+		}
+	}
+	for _, g := range x.layout.Groups {
+		h := slices.Clone(g)
+		for i := range h {
+			h[i].Rank = to[h[i].Rank]
+		}
+		y.layout.Groups = append(y.layout.Groups, h)
+	}
+	return y, to
+}
+
+// TestRelabelling: calling nodes and ranks otherwise changes nothing at all.
+func TestRelabelling(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 24))
+	manyPlans(t, func(x plan, p *Profile, want *Step) {
+		y, to := relabelled(rng, x)
+		got := mustSimulate(t, p, y.job, y.layout)
+		if diff := cmp.Diff(want.Parts, got.Parts); diff != "" {
+			t.Errorf("(-want +got)\n%s", diff)
+		}
+		if want.Time != got.Time || !cmp.Equal(want.Traffic, got.Traffic) {
+			t.Errorf("%+v became %+v", want, got)
+		}
+		for r, k := range want.Ranks {
+			if diff := cmp.Diff(k, got.Ranks[to[r]]); diff != "" {
+				t.Errorf("rank %d: (-want +got)\n%s", r, diff)
+			}
+		}
+	})
+}
+
+// bytesByLink adds up message by message what crosses each link class.
+func bytesByLink(s *slowSim) map[string]units.Bytes {
+	j, sum := s.j, map[string]units.Bytes{}
+	layers := float64(j.Model.Layers) * float64(max(1, j.Accumulate))
+	for _, back := range []bool{false, true} {
+		s.back = back
+		s.program()
+		times := layers
+		if !back && j.Recompute == RecomputeFull {
+			times *= 2
+		}
+		for _, x := range s.wire {
+			sum[j.Cluster.LinkBetween(x.i, x.j)] += units.Bytes(times * s.bytes(x))
+		}
+		for _, a := range s.working {
+			for _, b := range s.working {
+				if a != b && s.members[a].group == s.members[b].group {
+					sum[j.Cluster.LinkBetween(a, b)] += units.Bytes(times * (s.exchanged(a, b, true) + s.exchanged(a, b, false)))
+				}
+			}
+		}
+	}
+	if n := len(s.working); n > 1 {
+		micro, params := float64(max(1, j.Accumulate)), float64(4*j.Model.Params())
+		copies := map[ZeRO]float64{Zero0: 2, Zero1: 2, Zero2: micro + 1, Zero3: 3 * micro, "": 3 * micro}[j.Zero]
+		sum[s.link(s.working)] += units.Bytes(copies * float64(n-1) * params)
+	}
+	for link, b := range sum {
+		if b == 0 {
+			delete(sum, link)
+		}
+	}
+	return sum
+}
+
+// TestTrafficIsTheSumOfMessages, to the byte.
+func TestTrafficIsTheSumOfMessages(t *testing.T) {
+	manyPlans(t, func(x plan, p *Profile, s *Step) {
+		got := map[string]units.Bytes{}
+		for _, y := range s.Traffic {
+			got[y.Link] += y.Bytes
+		}
+		if diff := cmp.Diff(bytesByLink(newSlowSim(t, p, x)), got); diff != "" {
+			t.Errorf("%v, %+v: (-want +got)\n%s", x.job.Cluster, x.layout.Groups, diff)
+		}
+	})
+}
+
+// TestTimeIsThatOfTheStep: the quick way adds the same stages up.
+func TestTimeIsThatOfTheStep(t *testing.T) {
+	manyPlans(t, func(x plan, p *Profile, want *Step) {
+		s, err := NewSimulator(NewPredictor(p), x.job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Time(x.layout); err != nil || !near(got, want.Time.Mid, 1e-12) {
+			t.Errorf("%v, %v; the step takes %v", got, err, want.Time.Mid)
+		}
+	})
+}
+
+// TestRememberingChangesNothing: whatever layouts came before, in whatever
+// order, a layout's time is the same to the bit.
+func TestRememberingChangesNothing(t *testing.T) {
+	for seed := range uint64(12) {
+		rng := rand.New(rand.NewPCG(seed, 25))
+		p, x := world(t, rng, faster{}), randomPlan(rng)
+		q := NewPredictor(p)
+		layouts := alike(rng, x, 30)
+		fresh := make([]units.Seconds, len(layouts))
+		for i, l := range layouts {
+			fresh[i] = timeAfter(t, q, x.job, l)
+		}
+		for range 3 {
+			s, err := NewSimulator(q, x.job)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, i := range rng.Perm(len(layouts)) {
+				if got, err := s.Time(layouts[i]); err != nil || got != fresh[i] {
+					t.Fatalf("seed %d, layout %d: %v, %v; alone %v", seed, i, float64(got), err, float64(fresh[i]))
+				}
+			}
+		}
+	}
+}
+
+// alike makes layouts of one job's sequence with few lengths, so that they have
+// shards in common: lengths are multiples of 64 and whatever remains.
+func alike(rng *rand.Rand, x plan, n int) []Layout {
+	var layouts []Layout
+	for len(layouts) < n {
+		l := randomLayout(rng, len(x.layout.Shards), x.job.Model.QHeads)
+		tokens, left := l.Tokens(), x.job.SeqLen
+		for r := range tokens {
+			tokens[r] = min(left, tokens[r]/64*64)
+			left -= tokens[r]
+		}
+		tokens[l.Groups[0][0].Rank] += left
+		if rng.IntN(3) == 0 {
+			l = scattered(rng, tokens, l.Groups)
+		} else {
+			l = ZigZag(tokens, l.Groups)
+		}
+		if l.Validate(x.job.SeqLen, len(tokens), x.job.Model.QHeads) == nil {
+			layouts = append(layouts, l)
+		}
+	}
+	return layouts
+}
+
+// timeAfter is the time of a layout after those given, if any.
+func timeAfter(t *testing.T, q *Predictor, j Job, l Layout) units.Seconds {
+	s, err := NewSimulator(q, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Time(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+// TestALayoutWithoutLawsHarmsNoOther: an all-to-all that was never measured rules
+// out groups of several, and nothing else.
+func TestALayoutWithoutLawsHarmsNoOther(t *testing.T) {
+	p := usual(t)
+	tokens := []units.Tokens{128, 128}
+	j := testJob(cluster(t, "1x2 fast", p, "bus", "net"), tokens)
+	p.Laws = slicesWithout(p.Laws, op.KindAllToAll)
+	s, err := NewSimulator(NewPredictor(p), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ring, ulysses := ringOf(tokens), ZigZag(tokens, []Group{{{0, 2}, {1, 2}}})
+	want := timeAfter(t, NewPredictor(p), j, ring)
+	for i := range 3 {
+		if got, err := s.Time(ulysses); err == nil {
+			t.Errorf("round %d: an all-to-all that nobody measured takes %v", i, got)
+		}
+		if got, err := s.Time(ring); err != nil || got != want {
+			t.Errorf("round %d: %v, %v; alone %v", i, got, err, want)
+		}
+	}
+}
+
+// TestCriticalPathIsAChain of tasks, each of which begins when the one before
+// ends, through either pass of a layer.
+func TestCriticalPathIsAChain(t *testing.T) {
+	manyPlans(t, func(x plan, p *Profile, s *Step) {
+		forward, backward := layersOf(t, p, x.job, x.layout)
+		for pass, length := range map[string]float64{"forward": forward, "backward": backward} {
+			at := units.Seconds(0)
+			for _, h := range s.Path {
+				if h.Pass == pass {
+					if h.Start != at || h.End <= h.Start || !slices.Contains(atWork(x.layout), h.Rank) {
+						t.Fatalf("%s: %+v after %v", pass, h, at)
+					}
+					at = h.End
+				}
+			}
+			if !near(at, units.Seconds(length), 1e-12) {
+				t.Fatalf("%s: the path ends at %v, the layer at %v; %+v", pass, at, length, s.Path)
+			}
+		}
+	})
+}

@@ -1,0 +1,357 @@
+package costmodel
+
+import (
+	"math"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// prices remembers what the tasks of a layer take, across the layouts of one
+// job. Most ranks of a layout are alike, so the tasks of a ring of n groups have
+// far fewer than n x n different prices: they are kept in rows by what works
+// (device type, heads, the form of its shard) and columns by what it works with.
+//
+// The rows of attention are also kept by relation, how the two shards lie to one
+// another.
+type prices struct {
+	shapeOf map[shapeKey]int
+	workOf  map[workKey]int
+	hopOf   map[hopKey]int
+	linear  map[linearKey]units.Seconds
+	toAll   map[toAllKey]units.Seconds
+	work    [2][relations]priceTable // forward, backward
+	kv      priceTable
+	grad    priceTable
+	hops    []hopKey // by price
+	exact   int      // number of the layout whose shapes are no one else's
+	wide    bool     // a shard of the layout has more than two segments
+}
+
+// priceTable holds what was asked for so far, NaN elsewhere.
+type priceTable [][]units.Seconds
+
+// get is a price, or NaN.
+func (p priceTable) get(row, column int) units.Seconds {
+	if row < len(p) && column < len(p[row]) {
+		return p[row][column]
+	}
+	return units.Seconds(math.NaN())
+}
+
+// set keeps a price, the table grown if need be.
+func (p *priceTable) set(row, column int, t units.Seconds) {
+	for len(*p) <= row {
+		*p = append(*p, nil)
+	}
+	for len((*p)[row]) <= column {
+		(*p)[row] = append((*p)[row], units.Seconds(math.NaN()))
+	}
+	(*p)[row][column] = t
+}
+
+func unknown(t units.Seconds) bool { return t != t }
+
+// shapeKey is what a shard's blocks depend on, with the relation to the other
+// shard: the lengths of its two segments, or of more segments the layout and
+// group.
+type shapeKey struct{ a, b, exact, group units.Tokens }
+
+type workKey struct {
+	device           string
+	heads, kv, shape int
+}
+
+type hopKey struct {
+	law, group, kv int
+	crowding       float64
+	from           string // device type, whose slow-down beside computing counts
+}
+
+type linearKey struct {
+	device string
+	tokens units.Tokens
+	what   linearPart
+}
+
+type toAllKey struct {
+	law, group int
+	bytes      float64
+}
+
+type linearPart int8
+
+const (
+	preForward linearPart = iota
+	postForward
+	preBackward
+	postBackward
+	lossOfTokens
+)
+
+func newPrices() prices {
+	return prices{
+		shapeOf: map[shapeKey]int{}, workOf: map[workKey]int{}, hopOf: map[hopKey]int{},
+		linear: map[linearKey]units.Seconds{}, toAll: map[toAllKey]units.Seconds{},
+	}
+}
+
+// relations is the number of ways in which two shards of at most two segments
+// each can lie to one another: for either segment of the queries 0, 1 or 2
+// segments of keys may begin before it. The last is a shard with itself.
+const relations = 10
+
+const itself = 9
+
+// none is where the second segment of a shard of one begins.
+const none = math.MaxInt64
+
+// relation says how the keys of a shard lie to the queries of another.
+func relation(q, keys *form) int {
+	code := begun(keys, q.first)
+	if q.second != none {
+		code += 3 * begun(keys, q.second)
+	}
+	return code
+}
+
+// begun counts the segments that begin before a position.
+func begun(keys *form, at units.Tokens) int {
+	n := 0
+	if keys.first < at {
+		n++
+	}
+	if keys.second < at {
+		n++
+	}
+	return n
+}
+
+// shapes numbers the shards of the groups. Shards of at most two segments have
+// the same blocks whenever lengths and relation are the same; with more, prices
+// are kept for this one layout only.
+func (s *sim) shapes(shards []Shard) {
+	s.wide = false
+	for _, k := range shards {
+		s.wide = s.wide || len(k.Segments) > 2
+	}
+	if s.wide {
+		s.exact++
+	}
+	for g := range s.bunches {
+		b := &s.bunches[g]
+		key := shapeKey{a: b.shard.Segments[0].Len()}
+		if len(b.shard.Segments) > 1 {
+			key.b = b.shard.Segments[1].Len()
+		}
+		if s.wide {
+			key = shapeKey{exact: units.Tokens(s.exact), group: units.Tokens(g)}
+		}
+		n, ok := s.shapeOf[key]
+		if !ok {
+			n = len(s.shapeOf)
+			s.shapeOf[key] = n
+		}
+		b.form = form{shape: n, first: b.shard.Segments[0].Start, second: none, from: b.from, to: b.to}
+		if len(b.shard.Segments) > 1 {
+			b.form.second = b.shard.Segments[1].Start
+		}
+		for i := b.from; i < b.to; i++ {
+			s.seats[i].work = s.workRow(&s.seats[i], n)
+		}
+	}
+}
+
+func (s *sim) workRow(a *seat, shape int) int {
+	key := workKey{a.device, a.heads, a.kv, shape}
+	n, ok := s.workOf[key]
+	if !ok {
+		n = len(s.workOf)
+		s.workOf[key] = n
+	}
+	return n
+}
+
+// attentionTime is what a seat takes over the block of a group that lies so to
+// its own, as priced by the laws for the first time.
+func (s *sim) attentionTime(dir, relation int, a *seat, k int) units.Seconds {
+	of := &s.bunches[k]
+	t := s.attentionCost(dir == 1, a, of, nil)
+	s.work[dir][relation].set(a.work, of.form.shape, t)
+	return t
+}
+
+// attentionCost is the same by the laws, booked in acc.
+func (s *sim) attentionCost(back bool, a *seat, of *bunch, acc *account) units.Seconds {
+	if a.heads == 0 {
+		return 0
+	}
+	return s.attention(a.device, s.bunches[a.group].shard, of.shard, a.heads, a.kv, back, acc)
+}
+
+// relationOf is the relation of one group's queries to the keys of another or
+// its own.
+func (s *sim) relationOf(q, keys *form) int {
+	switch {
+	case q == keys:
+		return itself
+	case s.wide:
+		return 0
+	}
+	return relation(q, keys)
+}
+
+// linearTime is what a device type takes over the work of so many tokens in
+// one part of a layer.
+func (s *sim) linearTime(a *seat, what linearPart) units.Seconds {
+	key := linearKey{a.device, a.tokens, what}
+	t, ok := s.linear[key]
+	if !ok {
+		if t = s.linearCost(a, what, nil); s.err == nil {
+			s.linear[key] = t
+		}
+	}
+	return t
+}
+
+func (s *sim) linearCost(a *seat, what linearPart, acc *account) units.Seconds {
+	if a.tokens == 0 || s.attentionOnly && what != lossOfTokens {
+		return 0
+	}
+	switch what {
+	case preForward:
+		return s.beforeAttention(a.device, a.tokens, acc)
+	case postForward:
+		return s.afterAttention(a.device, a.tokens, acc)
+	case preBackward:
+		return s.backToAttention(a.device, a.tokens, acc)
+	case postBackward:
+		return s.backFromAttention(a.device, a.tokens, acc)
+	}
+	return s.loss(a.device, a.tokens, acc)
+}
+
+func (s *sim) lossTime(a *seat) units.Seconds { return s.linearTime(a, lossOfTokens) }
+
+// priceMessages gives every hop the row of its prices.
+func (s *sim) priceMessages() {
+	inside := make([]int, len(s.nodes)) // law of a node's link, plus one
+	across := 0
+	for g := range s.bunches {
+		out := s.bunches[g].out
+		for i := range out {
+			from, to := &s.seats[out[i].from], &s.seats[out[i].to]
+			key := hopKey{kv: out[i].kv, crowding: 1, from: from.device}
+			if from.node == to.node {
+				n := &s.nodes[from.node]
+				if inside[from.node] == 0 {
+					inside[from.node] = 1 + s.over(s.linkOf(from.node), op.KindSendRecv, n.members)
+				}
+				key.law, key.group = inside[from.node]-1, n.seats
+			} else {
+				if across == 0 {
+					across = 1 + s.over(s.linkOf(-1), op.KindSendRecv, s.membersOf(0, len(s.seats)))
+				}
+				key.law, key.group, key.crowding = across-1, len(s.seats), s.crowding(from.node, to.node)
+			}
+			out[i].price = s.hopRow(key)
+		}
+	}
+}
+
+func (s *sim) hopRow(key hopKey) int {
+	n, ok := s.hopOf[key]
+	if !ok {
+		n = len(s.hops)
+		s.hopOf[key] = n
+		s.hops = append(s.hops, key)
+	}
+	return n
+}
+
+// hopTime is what it takes to pass the block of a group on, or its gradients, as
+// priced by the law for the first time.
+func (s *sim) hopTime(grad bool, price, k int) units.Seconds {
+	of, table := &s.bunches[k], &s.kv
+	if grad {
+		table = &s.grad
+	}
+	t := s.hopCost(grad, price, of, nil)
+	table.set(price, of.form.shape, t)
+	return t
+}
+
+func (s *sim) hopCost(grad bool, price int, of *bunch, acc *account) units.Seconds {
+	key := s.hops[price]
+	bytes := s.kvBytes(of.tokens, key.kv)
+	if grad {
+		bytes = s.gradBytes(of.tokens, key.kv)
+	}
+	t := s.send(key.law, key.group, units.Bytes(math.Ceil(float64(bytes)*key.crowding)), acc)
+	// Keys and values move in either pass, gradients in the backward one.
+	slow := s.q.slowed(key.from, true, op.SlowedComm)
+	if !grad {
+		slow = max(slow, s.q.slowed(key.from, false, op.SlowedComm))
+	}
+	return t * units.Seconds(slow)
+}
+
+// kvBytes is the keys and values of so many tokens and heads in the job's
+// precision.
+func (s *sim) kvBytes(tokens units.Tokens, kv int) units.Bytes {
+	return 2 * units.Bytes(tokens) * units.Bytes(kv*s.job.Model.HeadDim) * s.job.DType.Size()
+}
+
+// gradBytes is their gradients, in float32 because many shares are added up.
+func (s *sim) gradBytes(tokens units.Tokens, kv int) units.Bytes {
+	return 2 * units.Bytes(tokens) * units.Bytes(kv*s.job.Model.HeadDim) * 4
+}
+
+// exchangeKind is one of a layer's all-to-alls.
+type exchangeKind int8
+
+const (
+	tokensIn  exchangeKind = iota // q, k, v of a member's tokens to who computes their heads
+	outputOut                     // attention output back to the tokens' owners
+	outputIn                      // its gradient
+	tokensOut                     // gradients of q, k, v
+)
+
+// rowsOf is how many bytes a member sends for each unit that its peer receives,
+// in an all-to-all: what travels from i to j is a product of both.
+func (s *sim) rowsOf(x exchangeKind) (send, receive func(*seat) float64) {
+	e := float64(s.job.Model.HeadDim) * float64(s.job.DType.Size())
+	tokens := func(a *seat) float64 { return float64(a.tokens) }
+	q := func(a *seat) float64 { return e * float64(a.heads) }
+	qkv := func(a *seat) float64 { return e * float64(a.heads+2*a.kv) }
+	switch x {
+	case tokensIn:
+		return tokens, qkv
+	case outputOut:
+		return q, tokens
+	case outputIn:
+		return tokens, q
+	}
+	return qkv, tokens
+}
+
+// toAllTime is what a group's all-to-all takes: as long as an even one with as
+// many bytes on its busiest port.
+func (s *sim) toAllTime(x exchangeKind, b *bunch, acc *account) units.Seconds {
+	n := b.to - b.from
+	send, receive := s.rowsOf(x)
+	port := s.allToAllBytes(b, send, receive)
+	if port == 0 {
+		return 0
+	}
+	key := toAllKey{b.law, n, port}
+	t, ok := s.toAll[key]
+	if !ok || acc != nil {
+		bytes := units.Bytes(math.Ceil(port * float64(n) / float64(n-1)))
+		t = s.charge(b.law, op.OfMessage(op.KindAllToAll, op.Message{Group: n, Bytes: bytes}), 1, acc)
+		if s.err == nil {
+			s.toAll[key] = t
+		}
+	}
+	return t
+}

@@ -1,0 +1,286 @@
+package costmodel
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// seat is a rank's place in a layout.
+type seat struct {
+	rank   int
+	device string
+	node   int
+	group  int // index into the layout's groups
+	tokens units.Tokens
+	first  int // query heads first to first+heads
+	heads  int
+	kv     int // key-value heads that these need
+	work   int // row of the prices of its attention blocks
+}
+
+// bunch is a group of a layout.
+type bunch struct {
+	from, to int // its seats
+	tokens   units.Tokens
+	shard    Shard
+	form     form
+	out      []hop // messages to the members of the next group
+	law      int   // of its all-to-all; of groups of several
+	node     int   // that holds all of it, or -1
+}
+
+// form is what the prices of a shard's blocks depend on.
+type form struct {
+	shape         int          // of the shard, as the prices know it
+	first, second units.Tokens // where its segments begin; the second beyond all tokens where there is none
+	from, to      int          // seats of the group
+	out           []hop        // as of the group; set for a run
+}
+
+// hop is a message of keys and values, or of their gradients, between members
+// of neighbouring groups. Its bytes follow the block that is passed on.
+type hop struct {
+	from, to int // seats
+	kv       int // key-value heads that travel, twice where a border cuts one
+	price    int // row of the prices of messages
+}
+
+// nodeOfSeats is what a node brings to a layout.
+type nodeOfSeats struct {
+	seats   int
+	members []op.Member // by device type, in order of their first rank
+	// Key-value heads that its seats send to and receive from other nodes: in
+	// all and the most of any one seat.
+	out, in         int
+	mostOut, mostIn int
+}
+
+// KVHeadsOf is the number of key-value heads that query heads first to
+// first+n need.
+func (m Model) KVHeadsOf(first, n int) int {
+	if n == 0 {
+		return 0
+	}
+	each := m.QHeads / m.KVHeads
+	return (first+n-1)/each - first/each + 1
+}
+
+// seat takes the groups of the layout apart: who sits where, with which
+// prices. The error is a link class that the cluster leaves open.
+func (s *sim) seat() error {
+	s.seats, s.bunches = s.seats[:0], s.bunches[:0]
+	s.nodes = make([]nodeOfSeats, len(s.job.Cluster.Nodes))
+	shards := s.groupShards()
+	for g, group := range s.layout.Groups {
+		b := bunch{from: len(s.seats), shard: shards[g], node: s.ranks[group[0].Rank].Node}
+		first := 0
+		for _, m := range group {
+			r := s.ranks[m.Rank]
+			a := seat{rank: m.Rank, device: r.Device, node: r.Node, group: g, tokens: s.layout.Shards[m.Rank].Tokens(), first: first, heads: m.QHeads}
+			a.kv = s.job.Model.KVHeadsOf(first, m.QHeads)
+			first += m.QHeads
+			b.tokens += a.tokens
+			if r.Node != b.node {
+				b.node = -1
+			}
+			s.seats = append(s.seats, a)
+		}
+		b.to = len(s.seats)
+		s.bunches = append(s.bunches, b)
+	}
+	s.shapes(shards)
+	if err := s.countNodes(); err != nil {
+		return err
+	}
+	for g := range s.bunches {
+		b := &s.bunches[g]
+		if b.to-b.from > 1 {
+			b.law = s.over(s.linkOf(b.node), op.KindAllToAll, s.membersOf(b.from, b.to))
+		}
+	}
+	s.messages()
+	return nil
+}
+
+func (s *sim) groupShards() []Shard {
+	shards := make([]Shard, len(s.layout.Groups))
+	for g, group := range s.layout.Groups {
+		if len(group) == 1 {
+			shards[g] = s.layout.Shards[group[0].Rank]
+			continue
+		}
+		shards[g] = s.layout.GroupShard(g)
+	}
+	return shards
+}
+
+// linkOf is the link class inside a node, or between nodes for -1.
+func (s *sim) linkOf(node int) string {
+	if node < 0 {
+		return s.job.Cluster.Network
+	}
+	return s.job.Cluster.Nodes[node].Link
+}
+
+// countNodes counts the seats of every node and finds the links that they need.
+func (s *sim) countNodes() error {
+	for i := range s.seats {
+		n := &s.nodes[s.seats[i].node]
+		n.seats++
+		n.members = addMember(n.members, s.seats[i].device)
+	}
+	for i, n := range s.nodes {
+		if n.seats > 1 && s.job.Cluster.Nodes[i].Link == "" {
+			return fmt.Errorf("cluster.nodes[%d].link: empty, but ranks of node %s exchange bytes; name a link class of the profile", i, s.job.Cluster.Nodes[i].Name)
+		}
+		if n.seats > 0 && n.seats < len(s.seats) && s.job.Cluster.Network == "" {
+			return fmt.Errorf("cluster.network: empty, but ranks of different nodes exchange bytes; name a link class of the profile")
+		}
+	}
+	return nil
+}
+
+// membersOf counts the devices of seats by type, in order of their first seat.
+func (s *sim) membersOf(from, to int) []op.Member {
+	var members []op.Member
+	for i := from; i < to; i++ {
+		members = addMember(members, s.seats[i].device)
+	}
+	return members
+}
+
+func addMember(members []op.Member, device string) []op.Member {
+	for i := range members {
+		if members[i].Device == device {
+			members[i].Count++
+			return members
+		}
+	}
+	return append(members, op.Member{Device: device, Count: 1})
+}
+
+// messages finds who passes blocks on to whom: a member of a group to every
+// member of the next one that shares query heads with it. A border of any
+// group's heads that cuts a key-value head makes it travel twice where it is
+// crossed, since either side has sums of its own to bring home.
+func (s *sim) messages() {
+	if len(s.bunches) < 2 {
+		return
+	}
+	cuts := s.cutsBefore()
+	for g := range s.bunches {
+		b, next := &s.bunches[g], &s.bunches[(g+1)%len(s.bunches)]
+		for i, j := b.from, next.from; i < b.to && j < next.to; {
+			from, to := &s.seats[i], &s.seats[j]
+			lo, hi := max(from.first, to.first), min(from.first+from.heads, to.first+to.heads)
+			if lo < hi {
+				kv := s.job.Model.KVHeadsOf(lo, hi-lo) + cuts[hi-1] - cuts[lo]
+				b.out = append(b.out, hop{from: i, to: j, kv: kv})
+			}
+			switch {
+			case from.first+from.heads < to.first+to.heads:
+				i++
+			case from.first+from.heads > to.first+to.heads:
+				j++
+			default:
+				i, j = i+1, j+1
+			}
+		}
+	}
+	s.loadNodes()
+	s.priceMessages()
+}
+
+// cutsBefore[h] is the number of borders at most h, of any group's head
+// intervals, that are inside a key-value head.
+func (s *sim) cutsBefore() []int {
+	each := s.job.Model.QHeads / s.job.Model.KVHeads
+	cuts := make([]int, s.job.Model.QHeads+1)
+	if each == 1 {
+		return cuts
+	}
+	for i := range s.seats {
+		if f := s.seats[i].first; f%each != 0 {
+			cuts[f] = 1
+		}
+	}
+	for h := 1; h < len(cuts); h++ {
+		cuts[h] += cuts[h-1]
+	}
+	return cuts
+}
+
+// loadNodes adds up what each node's network cards carry, in key-value heads.
+func (s *sim) loadNodes() {
+	out, in := make([]int, len(s.seats)), make([]int, len(s.seats))
+	for g := range s.bunches {
+		for _, h := range s.bunches[g].out {
+			if s.seats[h.from].node != s.seats[h.to].node {
+				out[h.from] += h.kv
+				in[h.to] += h.kv
+			}
+		}
+	}
+	for i := range s.seats {
+		n := &s.nodes[s.seats[i].node]
+		n.out, n.in = n.out+out[i], n.in+in[i]
+		n.mostOut, n.mostIn = max(n.mostOut, out[i]), max(n.mostIn, in[i])
+	}
+}
+
+// crowding is by what factor messages between two nodes move slower because
+// their nodes' ranks share network cards: all of a node's ranks send at once,
+// and the one with the most to send is done when the cards are.
+func (s *sim) crowding(from, to int) float64 {
+	f, t := &s.nodes[from], &s.nodes[to]
+	return max(1, load(f.out, f.mostOut, s.job.Cluster.Nodes[from].NICs), load(t.in, t.mostIn, s.job.Cluster.Nodes[to].NICs))
+}
+
+func load(all, most, cards int) float64 {
+	if cards == 0 || most == 0 {
+		return 1
+	}
+	return float64(all) / (float64(cards) * float64(most))
+}
+
+// allToAllBytes is what crosses the busiest port in a group's all-to-all when
+// member i sends send(i) times receive(j) bytes to member j, the busiest network
+// card counted like a port where cards are fewer than ranks.
+func (s *sim) allToAllBytes(b *bunch, send, receive func(*seat) float64) float64 {
+	members := s.seats[b.from:b.to]
+	sends, receives := 0.0, 0.0
+	for i := range members {
+		sends += send(&members[i])
+		receives += receive(&members[i])
+	}
+	most := 0.0
+	for i := range members {
+		a, r := send(&members[i]), receive(&members[i])
+		most = max(most, a*(receives-r), r*(sends-a))
+	}
+	if b.node >= 0 {
+		return most
+	}
+	return max(most, s.cardBytes(members, sends, receives, send, receive))
+}
+
+// cardBytes is what crosses the busiest network card of the members' nodes.
+func (s *sim) cardBytes(members []seat, sends, receives float64, send, receive func(*seat) float64) float64 {
+	type inside struct{ sends, receives float64 }
+	nodes := map[int]inside{}
+	for i := range members {
+		n := nodes[members[i].node]
+		n.sends += send(&members[i])
+		n.receives += receive(&members[i])
+		nodes[members[i].node] = n
+	}
+	most := 0.0
+	for at, n := range nodes {
+		if cards := float64(s.job.Cluster.Nodes[at].NICs); cards > 0 {
+			most = max(most, n.sends*(receives-n.receives)/cards, n.receives*(sends-n.sends)/cards)
+		}
+	}
+	return most
+}

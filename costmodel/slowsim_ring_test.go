@@ -1,0 +1,191 @@
+package costmodel
+
+import (
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// program lists the messages of a layer in the order of the ports.
+func (s *slowSim) program() {
+	s.prev, s.wire = map[slowTask][]slowTask{}, nil
+	n := len(s.l.Groups)
+	if n < 2 {
+		return
+	}
+	s.pass("kv", 0)
+	for t := 1; t < n-1; t++ {
+		s.pass("kv", t)
+		if s.back {
+			s.pass("grad", t-1)
+		}
+	}
+	if s.back {
+		for t := n - 2; t < n; t++ {
+			s.pass("grad", t)
+		}
+	}
+}
+
+// pass appends a hop of all pairs.
+func (s *slowSim) pass(kind string, t int) {
+	for _, i := range s.working {
+		for _, x := range s.onward(kind, t, i) {
+			for k := len(s.wire) - 1; k >= 0; k-- {
+				if y := s.wire[k]; y.i == x.i || y.j == x.j {
+					s.prev[x] = append(s.prev[x], y)
+				}
+			}
+			s.wire = append(s.wire, x)
+		}
+	}
+}
+
+// end is when a task is done.
+func (s *slowSim) end(x slowTask) float64 {
+	if e, ok := s.memo[x]; ok {
+		return e
+	}
+	e := s.start(x) + s.takes(x)
+	s.memo[x] = e
+	return e
+}
+
+func (s *slowSim) takes(x slowTask) float64 {
+	switch x.kind {
+	case "pre", "post":
+		return s.linear(x.i, x.kind == "pre")
+	case "in", "out": // of group i
+		if len(s.l.Groups[x.i]) == 1 {
+			return 0
+		}
+		return s.toAll(x.i, x.kind == "in")
+	case "compute":
+		w := s.work(x.i, s.source(x.i, x.t))
+		if x.t < len(s.l.Groups)-1 {
+			w *= s.ratio(x.i, op.SlowedCompute, s.back)
+		}
+		return w
+	case "kv", "grad":
+		return s.hop(x)
+	}
+	return 0 // moments: arrived, home, added, sent, gradsent
+}
+
+// start is the latest end of what a task waits for.
+func (s *slowSim) start(x slowTask) float64 {
+	latest, n := 0.0, len(s.l.Groups)
+	for _, before := range s.after(x, n) {
+		latest = max(latest, s.end(before))
+	}
+	return latest
+}
+
+// after lists what a task waits for in a ring of n groups.
+func (s *slowSim) after(x slowTask, n int) []slowTask {
+	g := s.members[x.i].group
+	switch x.kind {
+	case "in":
+		return s.all("pre", s.l.Groups[x.i])
+	case "arrived":
+		if x.t == 0 {
+			return []slowTask{{"in", 0, g, 0}}
+		}
+		return s.into("kv", x.t-1, x.i)
+	case "compute":
+		before := []slowTask{{"arrived", x.t, x.i, 0}}
+		if x.t > 0 {
+			before = append(before, slowTask{"compute", x.t - 1, x.i, 0})
+		}
+		if u := x.t - s.j.RingBuffers; s.back && u >= 0 {
+			before = append(before, slowTask{"added", u, x.i, 0})
+		}
+		return before
+	case "added":
+		before := []slowTask{{"compute", x.t, x.i, 0}}
+		if x.t > 0 {
+			before = append(before, s.into("grad", x.t-1, x.i)...)
+		}
+		return before
+	case "kv", "grad":
+		return append(s.atPorts(x), s.atBuffer(x, n)...)
+	case "home":
+		before := []slowTask{{"compute", n - 1, x.i, 0}}
+		if s.back && n > 1 {
+			before = append(before, s.into("grad", n-1, x.i)...)
+		}
+		return before
+	case "out":
+		before := s.all("home", s.l.Groups[x.i])
+		for _, m := range s.l.Groups[x.i] { // nothing is left on their ports
+			if n > 1 && s.toAll(x.i, false) > 0 {
+				before = append(before, s.onward("kv", n-2, m.Rank)...)
+			}
+			if s.back && n > 1 && s.toAll(x.i, false) > 0 {
+				before = append(before, s.onward("grad", n-1, m.Rank)...)
+			}
+		}
+		return before
+	case "post":
+		return []slowTask{{"out", 0, g, 0}}
+	}
+	return nil
+}
+
+func (s *slowSim) all(kind string, g Group) []slowTask {
+	var tasks []slowTask
+	for _, m := range g {
+		tasks = append(tasks, slowTask{kind, 0, m.Rank, 0})
+	}
+	return tasks
+}
+
+// into lists the messages of a hop to rank j, onward those from rank i.
+func (s *slowSim) into(kind string, t, j int) []slowTask {
+	var tasks []slowTask
+	for _, i := range s.working {
+		if s.w[[2]int{i, j}] > 0 {
+			tasks = append(tasks, slowTask{kind, t, i, j})
+		}
+	}
+	return tasks
+}
+
+func (s *slowSim) onward(kind string, t, i int) []slowTask {
+	var tasks []slowTask
+	for _, j := range s.working {
+		if s.w[[2]int{i, j}] > 0 {
+			tasks = append(tasks, slowTask{kind, t, i, j})
+		}
+	}
+	return tasks
+}
+
+// atPorts lists what a message's two ports do before it.
+func (s *slowSim) atPorts(x slowTask) []slowTask {
+	before := slices.Clone(s.prev[x])
+	for _, r := range []int{x.i, x.j} {
+		if g := s.members[r].group; len(s.l.Groups[g]) > 1 {
+			before = append(before, slowTask{"in", 0, g, 0})
+		}
+	}
+	return before
+}
+
+// atBuffer lists what makes a message ready and frees the buffer it goes to.
+func (s *slowSim) atBuffer(x slowTask, n int) []slowTask {
+	freed := x.t + 1 - s.j.RingBuffers
+	if x.kind == "kv" {
+		before := []slowTask{{"arrived", x.t, x.i, 0}}
+		if freed >= 1 {
+			before = append(before, slowTask{"compute", freed, x.j, 0})
+			before = append(before, s.onward("kv", freed, x.j)...)
+		}
+		return before
+	}
+	before := []slowTask{{"added", x.t, x.i, 0}}
+	if freed >= 1 && x.t < n-1 {
+		before = append(before, s.onward("grad", freed, x.j)...)
+	}
+	return before
+}

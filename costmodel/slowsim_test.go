@@ -1,0 +1,483 @@
+package costmodel
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// slowSim is a second, slow simulator, which shares nothing with the first but
+// laws and blocks. Every task is a node of a graph whose start is the latest end
+// of the tasks it is listed to wait for; ends are found by recursion.
+type slowSim struct {
+	t       testing.TB
+	q       *Predictor
+	j       Job
+	l       Layout
+	ranks   []Rank
+	members []slowMember   // by rank
+	shards  []Shard        // by group
+	border  []bool         // query head h begins a segment of the common refinement
+	working []int          // ranks of all groups
+	w       map[[2]int]int // key-value heads that travel from rank to rank
+	// Of the direction at hand.
+	back bool
+	memo map[slowTask]float64
+	wire []slowTask              // messages in program order
+	prev map[slowTask][]slowTask // messages before it on its ports
+}
+
+type slowMember struct {
+	group int
+	heads []int // query heads it computes
+	kv    int   // distinct key-value heads of these
+	s     units.Tokens
+}
+
+// slowTask is a task of one layer: rank i computes step t, or sends hop t to j.
+type slowTask struct {
+	kind    string
+	t, i, j int
+}
+
+func newSlowSim(t testing.TB, p *Profile, x plan) *slowSim {
+	s := &slowSim{t: t, q: NewPredictor(p), j: x.job, l: x.layout, ranks: x.job.Cluster.Ranks()}
+	s.members = make([]slowMember, len(s.ranks))
+	border := make([]bool, x.job.Model.QHeads+1)
+	for g, group := range x.layout.Groups {
+		first := 0
+		for _, m := range group {
+			a := slowMember{group: g, s: x.layout.Shards[m.Rank].Tokens()}
+			for h := first; h < first+m.QHeads; h++ {
+				a.heads = append(a.heads, h)
+			}
+			a.kv = s.kvOf(a.heads)
+			border[first] = true
+			first += m.QHeads
+			s.members[m.Rank] = a
+			s.working = append(s.working, m.Rank)
+		}
+		s.shards = append(s.shards, s.groupTokens(group))
+	}
+	s.border = border
+	s.w = map[[2]int]int{}
+	for _, i := range s.working {
+		for _, j := range s.working {
+			if n := len(x.layout.Groups); n > 1 && s.members[j].group == (s.members[i].group+1)%n {
+				s.w[[2]int{i, j}] = s.kvBetween(i, j)
+			}
+		}
+	}
+	return s
+}
+
+// kvOf counts the key-value heads that query heads need.
+func (s *slowSim) kvOf(heads []int) int {
+	each := s.j.Model.QHeads / s.j.Model.KVHeads
+	set := map[int]bool{}
+	for _, h := range heads {
+		set[h/each] = true
+	}
+	return len(set)
+}
+
+// kvBetween adds up, segment by segment of the common refinement, the key-value
+// heads of the query heads that i and j share.
+func (s *slowSim) kvBetween(i, j int) int {
+	total := 0
+	var segment []int
+	for h := range s.j.Model.QHeads {
+		if s.border[h] {
+			total, segment = total+s.kvOf(segment), nil
+		}
+		if slices.Contains(s.members[i].heads, h) && slices.Contains(s.members[j].heads, h) {
+			segment = append(segment, h)
+		}
+	}
+	return total + s.kvOf(segment)
+}
+
+// groupTokens marks every token of a group and reads the runs off.
+func (s *slowSim) groupTokens(g Group) Shard {
+	in := make([]bool, s.j.SeqLen+1)
+	for _, m := range g {
+		for _, p := range s.l.Shards[m.Rank].positions() {
+			in[p] = true
+		}
+	}
+	var shard Shard
+	start := -1
+	for p, on := range in {
+		if on && start < 0 {
+			start = p
+		}
+		if !on && start >= 0 {
+			shard.Segments = append(shard.Segments, Segment{units.Tokens(start), units.Tokens(p)})
+			start = -1
+		}
+	}
+	return shard
+}
+
+// op is the sum of ops on a rank's device.
+func (s *slowSim) op(r int, shapes ...op.Shape) float64 {
+	sum := 0.0
+	for _, x := range shapes {
+		e, err := s.q.Time(s.ranks[r].Device, x)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		sum += float64(e.Mid)
+	}
+	return sum
+}
+
+// over is a collective among ranks on a link class.
+func (s *slowSim) over(link string, kind op.Kind, among []int, bytes float64) float64 {
+	var members []op.Member
+	for _, r := range among {
+		k := slices.IndexFunc(members, func(m op.Member) bool { return m.Device == s.ranks[r].Device })
+		if k < 0 {
+			members, k = append(members, op.Member{Device: s.ranks[r].Device}), len(members)
+		}
+		members[k].Count++
+	}
+	law, factor, err := s.q.Over(link, kind, members)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return float64(Transfer(law, factor, op.OfMessage(kind, op.Message{Group: len(among), Bytes: units.Bytes(math.Ceil(bytes))})).Mid)
+}
+
+// link is the class between ranks: their node's, or the network.
+func (s *slowSim) link(among []int) string {
+	for _, r := range among {
+		if s.ranks[r].Node != s.ranks[among[0]].Node {
+			return s.j.Cluster.Network
+		}
+	}
+	return s.j.Cluster.Nodes[s.ranks[among[0]].Node].Link
+}
+
+// linear is a rank's work before or after the ring.
+func (s *slowSim) linear(r int, before bool) float64 {
+	n, m := s.members[r].s, s.j.Model
+	if n == 0 {
+		return 0
+	}
+	rowwise := func(width int) op.Rowwise { return op.Rowwise{Tokens: n, Width: width, DType: op.F32} }
+	gemms := func(out, in int) []op.Shape {
+		g := op.GEMM{Pass: op.Forward, M: n, N: out, K: in, DType: op.F32}
+		d, w := g, g
+		d.Pass, w.Pass = op.DGrad, op.WGrad
+		if s.back {
+			return []op.Shape{d, w}
+		}
+		return []op.Shape{g}
+	}
+	light := func(shapes ...op.Shape) float64 {
+		if s.back {
+			return 2 * s.op(r, shapes...)
+		}
+		return s.op(r, shapes...)
+	}
+	q, kv := m.QHeads*m.HeadDim, m.KVHeads*m.HeadDim
+	norm := op.Norm{Rowwise: rowwise(m.Hidden)}
+	if before != s.back { // the half with the projection of q, k and v
+		return light(norm, op.Rope{Rowwise: rowwise(q)}, op.Rope{Rowwise: rowwise(kv)}) + s.op(r, gemms(q+2*kv, m.Hidden)...)
+	}
+	return light(norm, op.SwiGLU{Rowwise: rowwise(m.FFN)}) +
+		s.op(r, gemms(m.Hidden, q)...) + s.op(r, gemms(2*m.FFN, m.Hidden)...) + s.op(r, gemms(m.Hidden, m.FFN)...)
+}
+
+// work is what rank r computes with the block of group k.
+func (s *slowSim) work(r, k int) float64 {
+	a, m := s.members[r], s.j.Model
+	if len(a.heads) == 0 {
+		return 0
+	}
+	kv := a.kv
+	for len(a.heads)%kv != 0 {
+		kv++
+	}
+	sum := 0.0
+	for _, b := range Blocks(s.shards[a.group], s.shards[k]) {
+		at := op.Attention{Mask: b.Mask, QLen: b.QLen, KVLen: b.KVLen, QHeads: len(a.heads), KVHeads: kv, HeadDim: m.HeadDim, DType: op.F32}
+		// What a FULL block makes is added to what the blocks before it made: the
+		// output, or backward the gradients of queries, keys and values.
+		sums := []op.Shape{op.LSEMerge{Tokens: b.QLen, QHeads: len(a.heads), HeadDim: m.HeadDim}}
+		if s.back {
+			sum += s.op(r, op.AttnBwd{Attention: at})
+			sums = append(sums, op.LSEMerge{Tokens: 2 * b.KVLen, QHeads: a.kv, HeadDim: m.HeadDim})
+		} else {
+			sum += s.op(r, op.AttnFwd{Attention: at})
+		}
+		if b.Mask == op.Full {
+			sum += s.op(r, sums...)
+		}
+	}
+	return sum
+}
+
+// ratio is a measured slow-down of the world's slow device.
+func (s *slowSim) ratio(r int, side op.Slowed, back bool) float64 {
+	if s.ranks[r].Device != "slow" {
+		return 1
+	}
+	if side == op.SlowedCompute {
+		return map[bool]float64{false: 1.2, true: 1.1}[back]
+	}
+	return map[bool]float64{false: 1.3, true: 1.5}[back]
+}
+
+// exchanged is the bytes that i sends to j in an all-to-all of their group.
+func (s *slowSim) exchanged(i, j int, in bool) float64 {
+	a, b := s.members[i], s.members[j]
+	words := 0
+	switch {
+	case in && !s.back: // q, k, v to who computes the head
+		words = int(a.s) * (len(b.heads) + 2*b.kv)
+	case in: // gradient of the output
+		words = int(a.s) * len(b.heads)
+	case !s.back: // output to who owns the token
+		words = int(b.s) * len(a.heads)
+	default: // gradients of q, k, v
+		words = int(b.s) * (len(a.heads) + 2*a.kv)
+	}
+	return float64(words * s.j.Model.HeadDim * 4)
+}
+
+// toAll is an all-to-all of a group from the matrix of what each sends to each.
+func (s *slowSim) toAll(g int, in bool) float64 {
+	var ranks []int
+	for _, x := range s.l.Groups[g] {
+		ranks = append(ranks, x.Rank)
+	}
+	port := 0.0
+	sent, received := map[int]float64{}, map[int]float64{} // by node, across its border
+	for _, i := range ranks {
+		out, into := 0.0, 0.0
+		for _, j := range ranks {
+			if i == j {
+				continue
+			}
+			out, into = out+s.exchanged(i, j, in), into+s.exchanged(j, i, in)
+			if s.ranks[i].Node != s.ranks[j].Node {
+				sent[s.ranks[i].Node] += s.exchanged(i, j, in)
+				received[s.ranks[j].Node] += s.exchanged(i, j, in)
+			}
+		}
+		port = max(port, out, into)
+	}
+	for node, n := range s.j.Cluster.Nodes {
+		if n.NICs > 0 {
+			port = max(port, sent[node]/float64(n.NICs), received[node]/float64(n.NICs))
+		}
+	}
+	if port == 0 {
+		return 0
+	}
+	n := float64(len(ranks))
+	return s.over(s.link(ranks), op.KindAllToAll, ranks, port*n/(n-1))
+}
+
+// bytes is the size of a message: float32 either way.
+func (s *slowSim) bytes(x slowTask) float64 {
+	tokens := s.shards[s.source(x.i, x.t)].Tokens()
+	return 2 * float64(tokens) * float64(s.j.Model.HeadDim*s.w[[2]int{x.i, x.j}]) * 4
+}
+
+// hop is how long a message takes.
+func (s *slowSim) hop(x slowTask) float64 {
+	bytes := s.bytes(x)
+	among := s.working
+	if s.ranks[x.i].Node == s.ranks[x.j].Node {
+		among = nil
+		for _, r := range s.working {
+			if s.ranks[r].Node == s.ranks[x.i].Node {
+				among = append(among, r)
+			}
+		}
+	} else {
+		bytes *= max(s.crowd(s.ranks[x.i].Node, 0), s.crowd(s.ranks[x.j].Node, 1))
+	}
+	slow := s.ratio(x.i, op.SlowedComm, true)
+	if x.kind == "kv" {
+		slow = max(slow, s.ratio(x.i, op.SlowedComm, false))
+	}
+	return slow * s.over(s.link(among), op.KindSendRecv, among, bytes)
+}
+
+// crowd is what sharing a node's cards costs its senders (side 0) or receivers.
+func (s *slowSim) crowd(node, side int) float64 {
+	load := map[int]int{}
+	all, most := 0, 0
+	for ends, w := range s.w {
+		if s.ranks[ends[0]].Node != s.ranks[ends[1]].Node && s.ranks[ends[side]].Node == node {
+			load[ends[side]] += w
+			all += w
+			most = max(most, load[ends[side]])
+		}
+	}
+	if nics := s.j.Cluster.Nodes[node].NICs; nics > 0 && most > 0 {
+		return max(1, float64(all)/float64(nics*most))
+	}
+	return 1
+}
+
+func (s *slowSim) source(rank, t int) int {
+	n := len(s.l.Groups)
+	return (s.members[rank].group - t + n) % n
+}
+
+// layer is the length of a layer in a direction, and how long its busiest
+// egress port is in use.
+func (s *slowSim) layer(back bool) (length, busiest float64) {
+	s.back, s.memo = back, map[slowTask]float64{}
+	s.program()
+	port := map[int]float64{}
+	for _, r := range s.working {
+		length = max(length, s.end(slowTask{"post", 0, r, 0}))
+		if g := s.members[r].group; len(s.l.Groups[g]) > 1 {
+			port[r] = s.toAll(g, true) + s.toAll(g, false)
+		}
+	}
+	for _, x := range s.wire {
+		port[x.i] += s.hop(x)
+	}
+	for _, b := range port {
+		busiest = max(busiest, b)
+	}
+	return length, busiest
+}
+
+// loss is what a rank takes over the loss of a micro-batch.
+func (s *slowSim) loss(r int) float64 {
+	n, m, sum := s.members[r].s, s.j.Model, 0.0
+	for done := units.Tokens(0); done < n; done += s.j.LossChunk {
+		chunk := min(s.j.LossChunk, n-done)
+		g := op.GEMM{Pass: op.Forward, M: chunk, N: m.Vocab, K: m.Hidden, DType: op.F32}
+		d, w := g, g
+		d.Pass, w.Pass = op.DGrad, op.WGrad
+		sum += s.op(r, op.CEChunk{Rowwise: op.Rowwise{Tokens: chunk, Width: m.Vocab, DType: op.F32}}, g, d, w)
+	}
+	if n > 0 {
+		sum += 3 * s.op(r, op.Norm{Rowwise: op.Rowwise{Tokens: n, Width: m.Hidden, DType: op.F32}})
+	}
+	return sum
+}
+
+// optimizer is what a rank takes over its share of the parameters.
+func (s *slowSim) optimizer(r int) float64 {
+	params := s.j.Model.Params()
+	if s.j.Zero != Zero0 {
+		params = int64(math.Ceil(float64(params) / float64(len(s.working))))
+	}
+	return s.op(r, op.AdamW{Params: params})
+}
+
+// slowest is the longest time of any rank.
+func (s *slowSim) slowest(of func(int) float64) float64 {
+	most := 0.0
+	for _, r := range s.working {
+		most = max(most, of(r))
+	}
+	return most
+}
+
+// busy is what a rank computes in a step.
+func (s *slowSim) busy(r int) float64 {
+	sum := s.loss(r)
+	for _, back := range []bool{false, true} {
+		s.back = back
+		layer := s.linear(r, true) + s.linear(r, false)
+		for t := range s.l.Groups {
+			layer += s.takes(slowTask{"compute", t, r, 0})
+		}
+		if !back && s.j.Recompute == RecomputeFull {
+			layer *= 2
+		}
+		sum += float64(s.j.Model.Layers) * layer
+	}
+	return float64(max(1, s.j.Accumulate))*sum + s.optimizer(r)
+}
+
+// step is the time of the whole step. A collective that may hide makes a layer
+// as long as the busiest port needs for both.
+func (s *slowSim) step() float64 {
+	layers, micro := float64(s.j.Model.Layers), float64(max(1, s.j.Accumulate))
+	forward, fPort := s.layer(false)
+	backward, bPort := s.layer(true)
+	total := s.slowest(s.optimizer) + micro*s.slowest(s.loss) + layers*micro*forward
+	if s.j.Recompute == RecomputeFull {
+		backward, bPort = backward+forward, bPort+fPort
+	}
+	total += layers * micro * backward
+	behind := func(times, length, port, collective float64) float64 {
+		return times * (max(length, port+collective) - length)
+	}
+	one := func(kind op.Kind) float64 { return s.collective(kind, 4*float64(s.j.Model.LayerParams())) }
+	rest := func(kind op.Kind) float64 {
+		return s.collective(kind, 4*float64(s.j.Model.Params()-int64(s.j.Model.Layers)*s.j.Model.LayerParams()))
+	}
+	inLayers := func(times, length, port float64, kinds ...op.Kind) { // `times` passes over all layers
+		sum := 0.0
+		for _, k := range kinds {
+			sum += one(k)
+			total += times * rest(k)
+		}
+		if !s.j.OverlapZero {
+			total += times * layers * sum
+			return
+		}
+		total += times*sum + behind(times*(layers-1), length, port, sum)
+	}
+	switch s.j.Zero {
+	case Zero0:
+		inLayers(1, backward, bPort, op.KindAllReduce)
+	case Zero1:
+		inLayers(1, backward, bPort, op.KindReduceScatter)
+		total += layers*one(op.KindAllGather) + rest(op.KindAllGather)
+	case Zero2:
+		inLayers(micro, backward, bPort, op.KindReduceScatter)
+		total += layers*one(op.KindAllGather) + rest(op.KindAllGather)
+	default:
+		inLayers(micro, forward, fPort, op.KindAllGather)
+		inLayers(micro, backward, bPort, op.KindAllGather, op.KindReduceScatter)
+	}
+	return total
+}
+
+func (s *slowSim) collective(kind op.Kind, bytes float64) float64 {
+	if len(s.working) < 2 {
+		return 0
+	}
+	return s.over(s.link(s.working), kind, s.working, bytes)
+}
+
+func TestStepAgainstSlowReference(t *testing.T) {
+	groups := map[int]int{}
+	for seed := range uint64(400) {
+		rng := rand.New(rand.NewPCG(seed, 20))
+		p, x := world(t, rng, faster{}), randomPlan(rng)
+		got, err := Simulate(NewPredictor(p), x.job, x.layout)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		slow := newSlowSim(t, p, x)
+		if want := units.Seconds(slow.step()); !near(got.Time.Mid, want, 1e-9) {
+			t.Fatalf("seed %d: %v, reference %v\n%v, %+v\n%+v", seed, float64(got.Time.Mid), float64(want), x.job.Cluster, x.layout.Groups, got.Parts)
+		}
+		for _, r := range slow.working {
+			if busy := units.Seconds(slow.busy(r)); !near(got.Ranks[r].Busy, busy, 1e-9) {
+				t.Fatalf("seed %d, rank %d: busy %v, reference %v", seed, r, got.Ranks[r].Busy, busy)
+			}
+		}
+		groups[len(x.layout.Groups)]++
+	}
+	t.Logf("plans by number of groups: %v", groups)
+}

@@ -1,0 +1,104 @@
+package costmodel
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Hop is one task of the critical path of a layer.
+type Hop struct {
+	Pass  string // forward or backward
+	Rank  int    // that computes or sends
+	Name  string
+	Start units.Seconds // within the layer
+	End   units.Seconds
+}
+
+// drawTimeline draws each stage once, at the time it first happens: of the
+// layers the first forward and, in the backward pass, the last layer's. The
+// others look the same and would only make the file long. Micro-batches run
+// through a stage together, which changes no sum.
+func (s *sim) drawTimeline() {
+	var at units.Seconds
+	recomputes := false
+	for _, g := range s.stages {
+		switch g.what {
+		case linearForward:
+			s.drawLayer(&s.layers[0], "forward", at)
+		case recompute:
+			// A layer's backward pass follows its own recomputation.
+			recomputes = true
+			s.drawLayer(&s.layers[0], "recompute", at)
+			s.drawLayer(&s.layers[1], "backward", at+g.length)
+		case linearBackward:
+			if !recomputes {
+				s.drawLayer(&s.layers[1], "backward", at)
+			}
+		case gradientSync:
+			s.drawSync(g, at)
+		default:
+			s.drawLocal(g, at)
+		}
+		at += units.Seconds(g.times) * g.length
+	}
+	for dir, pass := range []string{"forward", "backward"} {
+		for _, e := range s.layers[dir].criticalPath() {
+			s.path = append(s.path, Hop{pass, s.seats[e.seat].rank, s.eventName(e, pass), e.start, e.end})
+		}
+	}
+}
+
+func (s *sim) drawLocal(g stage, at units.Seconds) {
+	for i, a := range s.seats {
+		s.span(a.rank, "compute", partNames()[g.what], at, at+g.shares[i].busy[g.what])
+	}
+}
+
+func (s *sim) drawSync(g stage, at units.Seconds) {
+	if g.length == 0 {
+		return
+	}
+	for _, a := range s.seats {
+		s.span(a.rank, "egress", partNames()[gradientSync], at, at+g.length)
+		s.span(a.rank, "ingress", partNames()[gradientSync], at, at+g.length)
+	}
+}
+
+func (s *sim) drawLayer(r *layerRun, pass string, at units.Seconds) {
+	for _, e := range *r.events {
+		if e.end == e.start {
+			continue
+		}
+		name := s.eventName(e, pass)
+		from, to := s.seats[e.seat].rank, s.seats[e.to].rank
+		switch e.kind {
+		case linearEvent, stepEvent:
+			s.span(from, "compute", name, at+e.start, at+e.end)
+		default:
+			s.span(from, "egress", name, at+e.start, at+e.end)
+			s.span(to, "ingress", name, at+e.start, at+e.end)
+		}
+	}
+}
+
+// eventName is what people read in a timeline. A group is named by its first
+// rank, for that is how a ring without all-to-alls is spoken of.
+func (s *sim) eventName(e event, pass string) string {
+	of := s.layout.Groups[e.of][0].Rank
+	switch e.kind {
+	case linearEvent:
+		return "linear " + pass
+	case allToAllEvent:
+		return "all-to-all " + pass
+	case stepEvent:
+		return fmt.Sprintf("attention %s on %d's keys", pass, of)
+	case kvEvent:
+		return fmt.Sprintf("keys, values of %d", of)
+	}
+	return fmt.Sprintf("gradients for %d", of)
+}
+
+func (s *sim) span(rank int, resource, name string, start, end units.Seconds) {
+	s.spans = append(s.spans, Span{Rank: rank, Resource: resource, Name: name, Start: start, End: end})
+}
