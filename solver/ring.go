@@ -3,8 +3,6 @@ package solver
 import (
 	"context"
 	"fmt"
-
-	"github.com/evenkeel/evenkeel/costmodel"
 )
 
 // ring is context parallelism as frameworks run it today: an equal share for
@@ -22,7 +20,7 @@ func (ring) Claims() Claims {
 // not asked.
 func (s ring) Solve(_ context.Context, p *Problem, report func(Progress)) (Result, error) {
 	n := len(p.ranks)
-	res := Result{Layout: costmodel.ZigZag(equalSplit(p.Job.SeqLen, n)), Evaluated: 1}
+	res := Result{Layout: p.equalRing(), Evaluated: 1}
 	step, err := p.simulate(res.Layout)
 	if err != nil {
 		return res, err

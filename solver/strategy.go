@@ -21,16 +21,20 @@ type Strategy interface {
 	// far. report may be nil. Without recourse to clocks or chance: the same
 	// problem gives the same result, unless ctx ends.
 	//
+	// Result.Step may be nil: Solve fills it.
+	//
 	// Errors: *MemoryError (with the layout that does not fit in the result),
+	// *IllegalError if there is no layout of the kind on the cluster,
 	// *InfeasibleError, or that of ctx if it ends before any layout fits.
 	Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error)
 }
 
 // Claims is what a strategy may be held to.
 type Claims struct {
-	Baseline bool   // what people run today: always solved, shown beside the answer
-	Exact    bool   // its result is the best there is
-	Doc      string // one sentence
+	Baseline  bool   // what people run today: always solved, shown beside the answer
+	Published bool   // the algorithm of a paper: always solved and shown too
+	Exact     bool   // its result is the best there is
+	Doc       string // one sentence
 }
 
 // Progress is a strategy's account while it works.
@@ -43,15 +47,16 @@ type Progress struct {
 // Result is a layout with its simulated step.
 type Result struct {
 	Layout    costmodel.Layout
-	Step      *costmodel.Step
-	Evaluated int    // layouts simulated
-	Stopped   bool   // ctx ended before the strategy did
-	Why       string // what the layout is, in words
+	Step      *costmodel.Step // nil where the strategy had no need of it
+	Evaluated int             // layouts simulated
+	Stopped   bool            // ctx ended before the strategy did
+	Why       string          // what the layout is, in words
 }
 
-// Strategies lists all there are, baselines first.
+// Strategies lists all there are in the order in which they are solved: baselines
+// first, then published ones, then ours, which starts from the others' plans.
 func Strategies() []Strategy {
-	return []Strategy{ring{}, evenKeel{}}
+	return []Strategy{ring{}, ulysses{}, usp{}, uspSubset{}, hexiSeq{}, evenKeel{}}
 }
 
 // Lookup finds a strategy by name. The error lists the names and the nearest.

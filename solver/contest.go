@@ -1,0 +1,202 @@
+package solver
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// IllegalError says that a strategy has no layout on this cluster at all: a
+// candidate that does not exist, as opposed to one that does not fit.
+type IllegalError struct {
+	Strategy string
+	Reason   string
+}
+
+// Error names the strategy and what it lacks.
+func (e *IllegalError) Error() string { return e.Strategy + ": " + e.Reason }
+
+// contest judges layouts by their simulated time and keeps the fastest that
+// fits. While none does it keeps the one that comes nearest to fitting.
+type contest struct {
+	ctx    context.Context
+	p      *Problem
+	name   string
+	report func(Progress)
+
+	best      Result
+	time      units.Seconds // of best; 0 while nothing fits
+	nearest   Result
+	misfit    *MemoryError // of nearest
+	evaluated int          // layouts that fit and were simulated, by this strategy or one before
+	all       int          // layouts tried, those that do not fit included
+	stopped   bool
+	err       error
+}
+
+func newContest(ctx context.Context, p *Problem, name string, report func(Progress)) *contest {
+	return &contest{ctx: ctx, p: p, name: name, report: report}
+}
+
+// done says that nothing more is to be tried. One layout is judged even when
+// time is up.
+func (c *contest) done() bool {
+	if c.all > 0 && c.ctx.Err() != nil {
+		c.stopped = true
+	}
+	return c.stopped || c.err != nil
+}
+
+// try judges a layout. Memory comes first: what does not fit is not simulated.
+func (c *contest) try(l costmodel.Layout, why string) {
+	if c.done() {
+		return
+	}
+	c.all++
+	if bad := c.overfull(l); bad != nil {
+		if c.misfit == nil || fill(bad.Memory) < fill(c.misfit.Memory) {
+			c.nearest, c.misfit = Result{Layout: l, Why: why}, bad
+		}
+		return
+	}
+	c.evaluated++
+	t, known := c.p.timeKnown(l)
+	if !known {
+		if t, c.err = c.p.sim.Time(l); c.err != nil {
+			return
+		}
+	}
+	c.take(Result{Layout: l, Why: why}, t)
+}
+
+// take enters a layout that fits and whose time is known.
+func (c *contest) take(r Result, t units.Seconds) {
+	if c.time > 0 && t >= c.time {
+		return
+	}
+	c.best, c.time = r, t
+	if c.report != nil {
+		c.report(Progress{Strategy: c.name, Evaluated: c.evaluated, Best: t})
+	}
+}
+
+// overfull is the rank whose memory a layout exceeds most, in proportion, or nil.
+func (c *contest) overfull(l costmodel.Layout) *MemoryError {
+	at, worst := -1, 0.0
+	memory := c.p.sim.Memory(l)
+	for r, m := range memory {
+		if over := fill(m); !m.Fits() && over > worst {
+			at, worst = r, over
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	return &MemoryError{Rank: at, Place: c.p.place(at), Component: largest(memory[at]), Memory: memory[at]}
+}
+
+// result is the winner with its account, or the layout that comes nearest to
+// fitting with a *MemoryError, or the error that ended the contest.
+func (c *contest) result() (Result, error) {
+	switch {
+	case c.err != nil:
+		return Result{}, c.err
+	case c.all == 0 && c.ctx.Err() == nil:
+		return Result{}, &IllegalError{c.name, "no layout of the kind exists on this cluster"}
+	case c.time == 0 && (c.stopped || c.all == 0):
+		return Result{}, fmt.Errorf("stopped before a layout that fits was found: %w", context.Cause(c.ctx))
+	}
+	r := c.best
+	if c.time == 0 {
+		r = c.nearest
+	}
+	r.Evaluated, r.Stopped = c.evaluated, c.stopped
+	if err := c.p.account(&r); err != nil {
+		return Result{}, err
+	}
+	if c.time == 0 {
+		return r, c.misfit
+	}
+	return r, nil
+}
+
+// timeKnown is the time of a layout that a strategy before this one returned.
+func (p *Problem) timeKnown(l costmodel.Layout) (units.Seconds, bool) {
+	r := p.seedLike(l)
+	if r == nil || r.Step == nil {
+		return 0, false
+	}
+	return r.Step.Time.Mid, true
+}
+
+// seedLike is the result of an earlier strategy with this layout, or nil.
+func (p *Problem) seedLike(l costmodel.Layout) *Result {
+	at := slices.IndexFunc(p.seeds, func(r Result) bool { return sameLayout(r.Layout, l) })
+	if at < 0 {
+		return nil
+	}
+	return &p.seeds[at]
+}
+
+func sameLayout(a, b costmodel.Layout) bool {
+	group := func(a, b costmodel.Group) bool { return slices.Equal(a, b) }
+	shard := func(a, b costmodel.Shard) bool { return slices.Equal(a.Segments, b.Segments) }
+	return slices.EqualFunc(a.Groups, b.Groups, group) && slices.EqualFunc(a.Shards, b.Shards, shard)
+}
+
+// exchangeable says whether the profile can tell what an all-to-all among some
+// ranks costs; the error is the law that nobody measured. Any number of devices
+// of any type will do (see Predictor.Over), so it is a matter of the link alone.
+func (p *Problem) exchangeable(ranks []int) error {
+	if len(ranks) < 2 {
+		return nil
+	}
+	_, _, err := p.Predictor.Over(p.linkAmong(ranks), op.KindAllToAll, p.membersOf(ranks))
+	return err
+}
+
+// alone says whether the profile can tell what the exchange of gradients and
+// parameters costs when only some ranks are at work; the error is the law that
+// nobody measured. All ranks together are known to have them (NewProblem).
+func (p *Problem) alone(ranks []int) error {
+	if len(ranks) < 2 {
+		return nil
+	}
+	for _, x := range p.Job.Collectives() {
+		if _, _, err := p.Predictor.Over(p.linkAmong(ranks), x.Kind, p.membersOf(ranks)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// linkAmong is the link class that holds ranks together: that of their node, or
+// the network.
+func (p *Problem) linkAmong(ranks []int) string {
+	node := p.ranks[ranks[0]].Node
+	for _, r := range ranks {
+		if p.ranks[r].Node != node {
+			return p.Job.Cluster.Network
+		}
+	}
+	return p.Job.Cluster.Nodes[node].Link
+}
+
+// membersOf counts ranks by device type, in order of their first.
+func (p *Problem) membersOf(ranks []int) []op.Member {
+	var all []op.Member
+	for _, r := range ranks {
+		name := p.ranks[r].Device
+		at := slices.IndexFunc(all, func(m op.Member) bool { return m.Device == name })
+		if at < 0 {
+			all = append(all, op.Member{Device: name, Count: 1})
+			continue
+		}
+		all[at].Count++
+	}
+	return all
+}

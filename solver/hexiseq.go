@@ -1,0 +1,219 @@
+package solver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// hexiSeq is the scheduler of HexiSeq (Liang et al. 2026, arXiv 2605.07569) as
+// published, in three stages: the topology is clustered into candidate
+// all-to-all groups (hexiseq_groups.go), the sequence is split across them by
+// named policies (hexiseq_split.go), and inside each group coordinate descent
+// finds the ranks' tokens and heads under their memory (hexiseq_descent.go).
+// Candidates are scored by an analytic model (hexiseq_model.go) and those that
+// do not fit are filtered. The candidate set has every baseline's layout.
+//
+// The paper prints no formulas, so sizes of the candidate set, policies beyond
+// two and the model are reconstructions. It picks by its model alone; here the
+// best few are simulated and the fastest is taken, which can only help it.
+type hexiSeq struct{}
+
+func (hexiSeq) Name() string { return "hexiseq" }
+
+func (hexiSeq) Claims() Claims {
+	return Claims{Published: true, Doc: "HexiSeq's three stages: candidate groups, a split across them by policy, coordinate descent inside"}
+}
+
+// finalists is how many of the best candidates are simulated, and finalWork how
+// many steps of all ranks in all: the time that a simulation takes goes with
+// ranks x groups.
+const (
+	finalists = 16
+	finalWork = 96_000_000
+)
+
+// Solve implements Strategy.
+func (s hexiSeq) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
+	c := newContest(ctx, p, s.Name(), report)
+	if err := c.baselines(); err != nil {
+		return Result{}, err
+	}
+	m, err := newPerfModel(p)
+	if err != nil {
+		return Result{}, err
+	}
+	all, err := m.candidates(ctx)
+	if err != nil {
+		return Result{}, err
+	}
+	c.finals(m, all)
+	res, err := c.result()
+	res.Why += fmt.Sprintf("; %d of %d candidates fit memory by the analytic model", fitting(all), len(all))
+	return res, err
+}
+
+// finals simulates the best few candidates, and none that the model finds
+// hopeless against the best so far.
+func (c *contest) finals(m *perfModel, all []hexiCandidate) {
+	simulated, work := 0, 0
+	for _, x := range all {
+		if simulated == finalists || c.done() || c.time > 0 && m.step(x.cost.seconds) > hopeless*float64(c.time) {
+			return
+		}
+		if seats := len(c.p.ranks) * len(x.groups); work+seats <= finalWork {
+			work += seats
+			simulated++
+			c.try(x.layout(c.p), x.why())
+		}
+	}
+}
+
+// fitting is the number of candidates that fit: the paper's feasibility rate is
+// this over all.
+func fitting(all []hexiCandidate) int {
+	n := 0
+	for _, x := range all {
+		if x.cost.over <= 1 {
+			n++
+		}
+	}
+	return n
+}
+
+// baselines enters the layouts of all baselines, solving those that Solve has
+// not solved before.
+func (c *contest) baselines() error {
+	seeds := c.p.seeds
+	if seeds == nil {
+		for _, s := range Strategies() {
+			if !s.Claims().Baseline {
+				continue
+			}
+			res, err := s.Solve(c.ctx, c.p, nil)
+			var bad *MemoryError
+			var none *IllegalError
+			switch {
+			case errors.As(err, &bad), errors.As(err, &none), err != nil && c.ctx.Err() != nil:
+			case err != nil:
+				return err
+			default:
+				seeds = append(seeds, res)
+			}
+		}
+	}
+	for _, r := range seeds {
+		c.try(r.Layout, "the layout of a baseline: "+r.Why)
+	}
+	return c.err
+}
+
+// hexiCandidate is a grouping with a split across groups and inside them.
+type hexiCandidate struct {
+	grouping
+	policy string
+	shares []crewShare // by group
+	cost   cost        // over of the group that fits worst, seconds of the slowest
+}
+
+func (x *hexiCandidate) why() string {
+	return fmt.Sprintf("%d groups, %s; tokens across groups %s, tokens and heads inside by coordinate descent", len(x.groups), x.name, x.policy)
+}
+
+func (x *hexiCandidate) layout(p *Problem) costmodel.Layout {
+	tokens := make([]units.Tokens, len(p.ranks))
+	groups := make([]costmodel.Group, len(x.groups))
+	for g, ranks := range x.groups {
+		s := &x.shares[g]
+		for i, r := range ranks {
+			tokens[r] = s.tokens[i]
+			if s.tokens[i] > 0 || s.heads[i] > 0 {
+				groups[g] = append(groups[g], costmodel.HeadShare{Rank: r, QHeads: s.heads[i]})
+			}
+		}
+	}
+	return costmodel.ZigZag(tokens, groups)
+}
+
+// candidates scores all candidates and sorts them, best first. When ctx ends it
+// returns those it has.
+func (m *perfModel) candidates(ctx context.Context) ([]hexiCandidate, error) {
+	t := m.capability()
+	var all []hexiCandidate
+	for _, x := range m.p.groupings() {
+		crews, err := m.crews(x.groups)
+		if err != nil {
+			return nil, err
+		}
+		var splits [][]units.Tokens
+		for _, rule := range policies() {
+			if ctx.Err() != nil {
+				break
+			}
+			split := t.splitGroups(m.p, rule, x.groups)
+			if slices.ContainsFunc(splits, func(o []units.Tokens) bool { return slices.Equal(o, split) }) {
+				continue
+			}
+			splits = append(splits, split)
+			all = append(all, m.candidate(x, crews, rule, split, t))
+		}
+	}
+	slices.SortStableFunc(all, func(a, b hexiCandidate) int {
+		return cmp.Or(cmp.Compare(a.cost.over, b.cost.over), cmp.Compare(a.cost.seconds, b.cost.seconds))
+	})
+	return all, nil
+}
+
+// crews describes groups, those that are alike by one crew.
+func (m *perfModel) crews(groups [][]int) ([]*crew, error) {
+	known := map[string]*crew{}
+	crews := make([]*crew, len(groups))
+	for g, ranks := range groups {
+		key := m.key(ranks, before(groups, g))
+		c := known[key]
+		if c == nil {
+			var err error
+			if c, err = m.crewOf(ranks, before(groups, g)); err != nil {
+				return nil, err
+			}
+			known[key] = c
+		}
+		crews[g] = c
+	}
+	return crews, nil
+}
+
+// candidate is stage III of a grouping and split: one descent for all groups
+// that are alike and have the same tokens.
+func (m *perfModel) candidate(x grouping, crews []*crew, rule policy, split []units.Tokens, t *capability) hexiCandidate {
+	type class struct {
+		c     *crew
+		total units.Tokens
+	}
+	type solved struct {
+		share crewShare
+		cost  cost
+	}
+	out := hexiCandidate{grouping: x, policy: rule.name, shares: make([]crewShare, len(split)), cost: cost{over: 1}}
+	for g, n := range split {
+		out.shares[g].total = n
+	}
+	chunks := chunksOf(out.shares)
+	known := map[class]solved{}
+	for g, n := range split {
+		k := class{crews[g], n}
+		s, ok := known[k]
+		if !ok {
+			s.share, s.cost = m.descend(crews[g], t, n, without(chunks, n), len(m.p.ranks))
+			known[k] = s
+		}
+		out.shares[g] = s.share
+		out.cost.over, out.cost.seconds = max(out.cost.over, s.cost.over), max(out.cost.seconds, s.cost.seconds)
+	}
+	return out
+}

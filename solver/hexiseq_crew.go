@@ -1,0 +1,330 @@
+package solver
+
+import (
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// crew is a candidate all-to-all group as the analytic model sees it: groups
+// with equal devices, equally spread over nodes and equally fed, are one crew.
+type crew struct {
+	dev   []int    // of each member
+	node  []int    // of each member, counted from the crew's first
+	cards []int    // network cards of these nodes; 0 is one a device
+	toAll linkLaw  // unless the crew is alone
+	hops  []hopLaw // of the blocks that come in, by member
+}
+
+// hopLaw is the link over which a member receives blocks, slowed where members
+// share network cards.
+type hopLaw struct {
+	linkLaw
+	crowd float64
+}
+
+// crewShare is what stages II and III give a crew.
+type crewShare struct {
+	total  units.Tokens
+	tokens []units.Tokens
+	heads  []int
+}
+
+// chunk is blocks of one length that pass by in the ring.
+type chunk struct {
+	tokens units.Tokens
+	count  int
+}
+
+// crewOf describes a group whose blocks come from the ranks of another, nil for
+// none. The error is a law that nobody measured.
+func (m *perfModel) crewOf(ranks, before []int) (*crew, error) {
+	c := &crew{}
+	var nodes []int
+	for _, r := range ranks {
+		at := slices.Index(nodes, m.p.ranks[r].Node)
+		if at < 0 {
+			at = len(nodes)
+			nodes = append(nodes, m.p.ranks[r].Node)
+			c.cards = append(c.cards, m.p.Job.Cluster.Nodes[m.p.ranks[r].Node].NICs)
+		}
+		c.dev, c.node = append(c.dev, m.dev[r]), append(c.node, at)
+	}
+	c.feed(m, ranks, before)
+	if len(ranks) < 2 {
+		return c, nil
+	}
+	link := m.p.Job.Cluster.Network
+	if len(nodes) == 1 {
+		link = m.p.Job.Cluster.Nodes[nodes[0]].Link
+	}
+	var err error
+	c.toAll, err = m.over(link, op.KindAllToAll, ranks)
+	return c, err
+}
+
+// feed finds the laws of incoming blocks: the network's for a member whose
+// giver is on another node.
+func (c *crew) feed(m *perfModel, ranks, before []int) {
+	c.hops = make([]hopLaw, len(ranks))
+	far := make([]int, len(c.cards))
+	for i, r := range ranks {
+		if m.isFar(r, giver(i, len(ranks), before)) {
+			far[c.node[i]]++
+		}
+	}
+	for i, r := range ranks {
+		h := hopLaw{m.inside[m.p.ranks[r].Node], 1}
+		if m.isFar(r, giver(i, len(ranks), before)) {
+			h.linkLaw = m.network
+			if cards := c.cards[c.node[i]]; cards > 0 {
+				h.crowd = max(1, float64(far[c.node[i]])/float64(cards))
+			}
+		}
+		c.hops[i] = h
+	}
+}
+
+// giver is the rank that the i-th of n members receives blocks from, as if all
+// heads were dealt evenly; -1 in a group alone.
+func giver(i, n int, before []int) int {
+	if before == nil {
+		return -1
+	}
+	return before[i*len(before)/n]
+}
+
+func (m *perfModel) isFar(r, from int) bool {
+	return from >= 0 && m.p.ranks[r].Node != m.p.ranks[from].Node
+}
+
+// cost is what the model finds for a crew's layer, all passes of a step.
+type cost struct {
+	over    float64 // 1, and by what parts of their memory members exceed it
+	seconds float64
+	spread  float64 // sum of squares of the members' loads: what breaks ties
+}
+
+// less orders costs: what fits better, then what is faster, then what is more
+// even, so that a move helps even while another rank is equally late.
+func (a cost) less(b cost) bool {
+	const hair = 1e-12
+	switch {
+	case math.Abs(a.over-b.over) > hair*b.over:
+		return a.over < b.over
+	case math.Abs(a.seconds-b.seconds) > hair*b.seconds:
+		return a.seconds < b.seconds
+	}
+	return a.spread < b.spread*(1-hair)
+}
+
+// ringMemo remembers rings by member while the blocks that pass by stay the same.
+type ringMemo struct {
+	of    map[ringKey]float64
+	other []chunk
+}
+
+type ringKey struct {
+	blockKey
+	hopLaw
+}
+
+// cost prices a crew's share when blocks of other groups pass by. widest is the
+// largest of these, ranks how many are at work in all.
+func (m *perfModel) cost(c *crew, s crewShare, memo *ringMemo, widest units.Tokens, ranks int) cost {
+	out := cost{over: 1}
+	md := m.p.Job.Model
+	kv := make([]int, len(c.dev))
+	allKV, first := 0, 0
+	for i, h := range s.heads {
+		kv[i] = md.KVHeadsOf(first, h)
+		allKV += kv[i]
+		first += h
+	}
+	linear, ring := 0.0, 0.0
+	for i, d := range c.dev {
+		l := m.linearTime(d, s.tokens[i])
+		r := m.ring(c.hops[i], blockKey{dev: d, heads: s.heads[i], kvHeads: kv[i], q: s.total}, memo)
+		linear, ring = max(linear, l), max(ring, r)
+		out.spread += l*l + r*r
+		full := m.p.Job.MemoryOf(costmodel.MemoryShare{
+			Tokens: s.tokens[i], GroupTokens: s.total, Widest: widest, QHeads: s.heads[i], KVHeads: kv[i],
+			AllKVHeads: allKV, Members: len(c.dev), Ranks: ranks,
+		}, m.memory[d])
+		if !full.Fits() {
+			out.over += fill(full)/costmodel.Usable - 1
+		}
+	}
+	out.seconds = linear + ring + m.exchange(c, s, kv)
+	return out
+}
+
+// ring is a member's time in the ring, forward and backward.
+func (m *perfModel) ring(h hopLaw, k blockKey, memo *ringMemo) float64 {
+	if t, ok := memo.of[ringKey{k, h}]; ok {
+		return t
+	}
+	own := m.block(k)
+	if len(memo.other) == 0 {
+		own = m.wholeBlock(k)
+	}
+	total := m.forward*own.forward + own.backward
+	width := float64(2*k.kvHeads*m.p.Job.Model.HeadDim) * h.crowd
+	for _, x := range memo.other {
+		b := k
+		b.kv = x.tokens
+		t := m.block(b)
+		kv := width * float64(x.tokens) * float64(m.p.Job.DType.Size())
+		hop := h.seconds(op.KindSendRecv, kv)
+		// Gradients travel in float32.
+		both := hop + h.seconds(op.KindSendRecv, width*float64(x.tokens)*4)
+		total += float64(x.count) * (m.forward*max(t.forward, hop) + max(t.backward, both))
+	}
+	memo.of[ringKey{k, h}] = total
+	return total
+}
+
+// exchange is a crew's all-to-alls of a layer: queries, keys and values in and
+// outputs out, backward the gradients of both.
+func (m *perfModel) exchange(c *crew, s crewShare, kv []int) float64 {
+	if len(c.dev) < 2 {
+		return 0
+	}
+	e := float64(m.p.Job.Model.HeadDim) * float64(m.p.Job.DType.Size())
+	tokens, q, qkv := make([]float64, len(c.dev)), make([]float64, len(c.dev)), make([]float64, len(c.dev))
+	for i := range c.dev {
+		tokens[i], q[i], qkv[i] = float64(s.tokens[i]), e*float64(s.heads[i]), e*float64(s.heads[i]+2*kv[i])
+	}
+	// In and out are mirror images: the port that sends most in one receives
+	// most in the other.
+	wide, narrow := c.port(tokens, qkv), c.port(tokens, q)
+	even := float64(len(c.dev)) / float64(len(c.dev)-1)
+	return (m.forward + 1) * (c.toAll.seconds(op.KindAllToAll, even*wide) + c.toAll.seconds(op.KindAllToAll, even*narrow))
+}
+
+// port is the bytes on the busiest port, or network card, when member i sends
+// send[i] x receive[j] to member j.
+func (c *crew) port(send, receive []float64) float64 {
+	sends, receives, most := 0.0, 0.0, 0.0
+	for i := range send {
+		sends, receives = sends+send[i], receives+receive[i]
+	}
+	for i := range send {
+		most = max(most, send[i]*(receives-receive[i]), receive[i]*(sends-send[i]))
+	}
+	for at, cards := range c.cards {
+		if cards == 0 || len(c.cards) == 1 {
+			continue
+		}
+		a, r := 0.0, 0.0
+		for i, n := range c.node {
+			if n == at {
+				a, r = a+send[i], r+receive[i]
+			}
+		}
+		most = max(most, a*(receives-r)/float64(cards), r*(sends-a)/float64(cards))
+	}
+	return most
+}
+
+// layout is the model's time of all layers of a layout, as it stands.
+func (m *perfModel) layout(l costmodel.Layout) float64 {
+	tokens := l.Tokens()
+	groups, shares := make([][]int, len(l.Groups)), make([]crewShare, len(l.Groups))
+	ranks := 0
+	for g, group := range l.Groups {
+		s := &shares[g]
+		for _, h := range group {
+			groups[g] = append(groups[g], h.Rank)
+			s.tokens, s.heads = append(s.tokens, tokens[h.Rank]), append(s.heads, h.QHeads)
+			s.total += tokens[h.Rank]
+		}
+		ranks += len(group)
+	}
+	worst, chunks := 0.0, chunksOf(shares)
+	known := map[string]bool{}
+	for g, ranksOf := range groups {
+		key := m.key(ranksOf, before(groups, g)) + fmt.Sprint(shares[g])
+		if known[key] {
+			continue
+		}
+		known[key] = true
+		c, err := m.crewOf(ranksOf, before(groups, g))
+		if err != nil {
+			return math.Inf(1)
+		}
+		memo := &ringMemo{map[ringKey]float64{}, without(chunks, shares[g].total)}
+		worst = max(worst, m.cost(c, shares[g], memo, 0, ranks).seconds)
+	}
+	return m.step(worst)
+}
+
+// step is the time of all layers in a step, by that of one.
+func (m *perfModel) step(layer float64) float64 {
+	return layer * float64(m.p.Job.Model.Layers) * float64(max(1, m.p.Job.Accumulate))
+}
+
+// before is the group that passes its blocks to a group, nil if that is alone.
+func before(groups [][]int, g int) []int {
+	if len(groups) == 1 {
+		return nil
+	}
+	return groups[(g+len(groups)-1)%len(groups)]
+}
+
+// key tells crews apart: groups of one key are alike to the model.
+func (m *perfModel) key(ranks, before []int) string {
+	var nodes []int
+	key := make([]byte, 0, 4*len(ranks)+1)
+	for i, r := range ranks {
+		node := m.p.ranks[r].Node
+		at := slices.Index(nodes, node)
+		if at < 0 {
+			at = len(nodes)
+			nodes = append(nodes, node)
+		}
+		key = binary.AppendUvarint(key, uint64(m.dev[r]))
+		key = binary.AppendUvarint(key, uint64(at))
+		key = binary.AppendUvarint(key, uint64(m.nodeKind[node]))
+		far := byte(0)
+		if m.isFar(r, giver(i, len(ranks), before)) {
+			far = 1
+		}
+		key = append(key, far)
+	}
+	return string(key)
+}
+
+// chunksOf counts the blocks of groups by length, longest first.
+func chunksOf(shares []crewShare) []chunk {
+	count := map[units.Tokens]int{}
+	for _, s := range shares {
+		count[s.total]++
+	}
+	var all []chunk
+	for n, k := range count {
+		all = append(all, chunk{n, k})
+	}
+	slices.SortFunc(all, func(a, b chunk) int { return cmp.Compare(b.tokens, a.tokens) })
+	return all
+}
+
+// without takes one block of a length away.
+func without(all []chunk, tokens units.Tokens) []chunk {
+	var rest []chunk
+	for _, x := range all {
+		if x.tokens == tokens {
+			x.count--
+		}
+		if x.count > 0 {
+			rest = append(rest, x)
+		}
+	}
+	return rest
+}

@@ -1,0 +1,130 @@
+package solver
+
+import (
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// descent is stage III for one crew: the members' tokens and heads, one at a time.
+type descent struct {
+	m      *perfModel
+	c      *crew
+	memo   *ringMemo
+	widest units.Tokens
+	ranks  int
+	left   int // evaluations
+	now    crewShare
+	cost   cost
+}
+
+// descentWork bounds the evaluations of one descent times members.
+const descentWork = 12_000
+
+// descend starts from shares in proportion to what members can do and moves
+// tokens or heads from one member to another while that helps, in steps that
+// halve down to a block and a head: a local optimum.
+func (m *perfModel) descend(c *crew, t *capability, total units.Tokens, other []chunk, ranks int) (crewShare, cost) {
+	d := &descent{m: m, c: c, memo: &ringMemo{map[ringKey]float64{}, other}, ranks: ranks, left: descentWork / len(c.dev)}
+	if len(other) > 0 {
+		d.widest = other[0].tokens
+	}
+	d.now = m.firstShare(c, t, total)
+	d.cost = m.cost(c, d.now, d.memo, d.widest, ranks)
+	for step := d.largestStep(); step >= m.p.Block && d.mixed(); step /= 2 {
+		for d.pass(step) {
+		}
+	}
+	return d.now, d.cost
+}
+
+// firstShare is in proportion to compute, heads by largest remainder.
+func (m *perfModel) firstShare(c *crew, t *capability, total units.Tokens) crewShare {
+	weights := make([]float64, len(c.dev))
+	for i, d := range c.dev {
+		weights[i] = t.compute[d]
+	}
+	s := crewShare{total: total, tokens: proportional(total, min(m.p.Block, max(1, total/units.Tokens(len(weights)))), weights)}
+	for _, h := range proportional(units.Tokens(m.p.Job.Model.QHeads), 1, weights) {
+		s.heads = append(s.heads, int(h))
+	}
+	return s
+}
+
+// mixed says whether members differ, so that other shares than equal ones can
+// help: in their devices, or in a number of heads that does not divide.
+func (d *descent) mixed() bool {
+	same := func(x []int) bool { return slices.Min(x) == slices.Max(x) }
+	return len(d.c.dev) > 1 && !(same(d.c.dev) && same(d.now.heads))
+}
+
+func (d *descent) largestStep() units.Tokens {
+	step := d.m.p.Block
+	for step*16 <= d.now.total {
+		step *= 2
+	}
+	return step
+}
+
+// pass tries every move of tokens by a step, of a head and of the query heads of
+// a key-value head, once. It says whether any helped.
+func (d *descent) pass(step units.Tokens) bool {
+	helped := false
+	each := d.m.p.Job.Model.QHeads / d.m.p.Job.Model.KVHeads
+	for _, from := range d.kinds() {
+		for _, to := range d.kinds() {
+			if from == to || d.left <= 0 {
+				continue
+			}
+			helped = d.move(from, to, step, 0) || helped
+			helped = d.move(from, to, 0, 1) || helped
+			if each > 1 {
+				helped = d.move(from, to, 0, each) || helped
+			}
+		}
+	}
+	return helped && d.left > 0
+}
+
+// kinds lists a member of each kind: of one device with one share. Members that
+// are alike take turns, since the one that gave or took is no longer alike.
+func (d *descent) kinds() []int {
+	type kind struct {
+		dev, node, heads int
+		tokens           units.Tokens
+	}
+	seen := map[kind]bool{}
+	var first []int
+	for i, dev := range d.c.dev {
+		k := kind{dev, d.c.node[i], d.now.heads[i], d.now.tokens[i]}
+		if !seen[k] {
+			seen[k] = true
+			first = append(first, i)
+		}
+	}
+	return first
+}
+
+// move gives tokens and heads of one member to another if that helps.
+func (d *descent) move(from, to int, tokens units.Tokens, heads int) bool {
+	s := d.now
+	tokens, heads = min(tokens, s.tokens[from]), min(heads, s.heads[from])
+	empty := s.tokens[from]-tokens == 0 && s.heads[from]-heads == 0
+	if tokens == 0 && heads == 0 || empty {
+		return false
+	}
+	d.left--
+	s.tokens[from], s.tokens[to] = s.tokens[from]-tokens, s.tokens[to]+tokens
+	s.heads[from], s.heads[to] = s.heads[from]-heads, s.heads[to]+heads
+	if c := d.m.cost(d.c, s, d.memo, d.widest, d.ranks); c.less(d.cost) {
+		d.cost = c
+		return true
+	}
+	s.tokens[from], s.tokens[to] = s.tokens[from]+tokens, s.tokens[to]-tokens
+	s.heads[from], s.heads[to] = s.heads[from]+heads, s.heads[to]-heads
+	return false
+}
+
+// memoryOfStates is a rank's share of nothing but the states.
+func memoryOfStates(ranks int) costmodel.MemoryShare { return costmodel.MemoryShare{Ranks: ranks} }

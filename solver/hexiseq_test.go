@@ -1,0 +1,373 @@
+package solver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+func testModelOf(t testing.TB, p *Problem) *perfModel {
+	t.Helper()
+	m, err := newPerfModel(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestHexiSeqIsNeverSlowerThanABaseline(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 14))
+	for range 25 {
+		p := randomWorld(t, r)
+		p.seeds = nil
+		res := solveWith(t, p, hexiSeq{})
+		got := timeOf(t, p, res.Layout)
+		for _, s := range Strategies() {
+			if !s.Claims().Baseline {
+				continue
+			}
+			if base, ok := fittingTime(t, p, s); ok && got > base {
+				t.Errorf("%s: hexiseq %v, %s %v", p.Job.Cluster, got, s.Name(), base)
+			}
+		}
+	}
+}
+
+// Solved after the baselines or on its own, and twice, hexiseq has one answer.
+func TestHexiSeqIsDeterministic(t *testing.T) {
+	for _, cluster := range []string{"1x4 fast + 1x4 slow", "2x(2 fast + 2 slow)", "1x(3 fast + 1 slow)"} {
+		first := solveWith(t, testProblem(t, cluster, 30000), hexiSeq{})
+		p := testProblem(t, cluster, 30000)
+		if _, _, err := p.solveEach(context.Background(), Strategies()[:4], nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(p.seeds) == 0 {
+			t.Errorf("%s: no seeds", cluster)
+		}
+		for range 2 {
+			if again := solveWith(t, p, hexiSeq{}); !reflect.DeepEqual(again.Layout, first.Layout) {
+				t.Errorf("%s: %+v, before %+v", cluster, again.Layout, first.Layout)
+			}
+		}
+	}
+}
+
+func TestHexiSeqSaysWhatItChose(t *testing.T) {
+	res := solveWith(t, testProblem(t, "1x4 fast + 1x4 slow", 131072), hexiSeq{})
+	for _, want := range []string{" groups, ", "tokens across groups ", "of ", "candidates fit memory by the analytic model"} {
+		if !strings.Contains(res.Why, want) {
+			t.Errorf("why: %q lacks %q", res.Why, want)
+		}
+	}
+}
+
+// Groupings are partitions of all ranks, none twice, of at most as many members
+// as heads, with every mesh among them.
+func TestGroupingsArePartitions(t *testing.T) {
+	third := slow()
+	third.name = "third"
+	for _, c := range []struct {
+		cluster string
+		heads   int
+		want    string // a grouping that must be among them
+	}{
+		{"1x1 fast", 8, "[[0]]"},
+		{"1x7 fast", 8, "[[0] [1] [2] [3] [4] [5] [6]]"},
+		{"1x7 fast", 7, "[[0 1 2 3 4 5 6]]"},
+		{"1x2 fast + 1x4 slow", 8, "[[0] [1] [2 3] [4 5]]"},                                     // a size for each type
+		{"2x(2 fast + 2 slow)", 8, "[[0 1] [2 3] [4 5] [6 7]]"},                                 // by type in mixed nodes
+		{"2x(2 fast + 2 slow)", 8, "[[0 2] [1 3] [4 6] [5 7]]"},                                 // mixed
+		{"2x2 fast + 2x1 slow", 8, "[[0 1 2 3] [4 5]]"},                                         // super-nodes of like nodes
+		{"2x2 fast + 2x1 slow", 8, "[[0 1 4] [2 3 5]]"},                                         // super-nodes of every kind
+		{"1x2 fast + 1x2 slow + 1x2 third", 2, "[[0 1] [2 3] [4 5]]"},                           // no more members than heads
+		{"1x3 fast + 1x5 slow", 8, "[[0 1 2] [3 4 5 6 7]]"},                                     // primes
+		{"1x2 fast + 1x2 slow + 1x2 third", 8, "[[0 1 2 3 4 5]]"},                               // all in one
+		{"2x4 fast + 1x4 slow", 8, "[[0 1 2 3] [4 5 6 7] [8] [9] [10] [11]]"},                   // unequal sizes
+		{"3x4 fast", 8, "[[0 3 6 9] [1 4 7 10] [2 5 8 11]]"},                                    // a mesh
+		{"1x(4 fast + 2 slow) + 1x(2 fast + 4 slow)", 8, "[[0 1 2 3] [4 5] [6 7] [8 9 10 11]]"}, // divisors by node
+	} {
+		job := testJob(t, c.cluster, 8192)
+		job.Model.QHeads, job.Model.KVHeads = c.heads, 1
+		p := problemOf(t, testProfile([]device{fast(), slow(), third}, []wire{nearLink(), farLink()}), job)
+		seen := map[string]bool{}
+		for _, x := range p.groupings() {
+			key := fmt.Sprint(x.groups)
+			if seen[key] {
+				t.Errorf("%s: %s comes twice", c.cluster, key)
+			}
+			seen[key] = true
+			if all := slices.Sorted(slices.Values(slices.Concat(x.groups...))); !slices.Equal(all, countTo(len(p.ranks))) {
+				t.Errorf("%s: %s, %s: no partition", c.cluster, x.name, key)
+			}
+			for _, g := range x.groups {
+				if len(g) > c.heads {
+					t.Errorf("%s: %s: group %v is larger than %d heads", c.cluster, x.name, g, c.heads)
+				}
+			}
+		}
+		if !seen[c.want] {
+			t.Errorf("%s, %d heads: %s is not among the groupings", c.cluster, c.heads, c.want)
+		}
+	}
+}
+
+func TestGroupingsStayFew(t *testing.T) {
+	types := []device{fast(), slow(), slow(), slow()}
+	types[2].name, types[3].name = "third", "fourth"
+	for _, cluster := range []string{
+		"2x8 fast + 4x8 slow + 5x8 third + 5x8 fourth",
+		"32x8 fast + 32x8 slow + 32x8 third + 32x8 fourth",
+		"1x(2 fast + 2 slow + 2 third + 2 fourth)",
+	} {
+		p := testProblem(t, cluster, 1<<20, types...)
+		if n := len(p.groupings()); n < 8 || n > 150 {
+			t.Errorf("%s: %d groupings", cluster, n)
+		}
+	}
+}
+
+func TestProportionalSplits(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 2))
+	for range 2000 {
+		n := 1 + r.IntN(12)
+		weights, sum := make([]float64, n), 0.0
+		for i := range weights {
+			weights[i] = float64(1+r.IntN(4)) * (0.01 + r.Float64()*float64(r.IntN(2)))
+			sum += weights[i]
+		}
+		block := units.Tokens(1 << r.IntN(8))
+		total := units.Tokens(n) + units.Tokens(r.IntN(100_000))
+		split := proportional(total, block, weights)
+		got := units.Tokens(0)
+		for i, s := range split {
+			got += s
+			if off := float64(s) - weights[i]/sum*float64(total); s < 1 || off > 2*float64(block)+float64(n) || off < -2*float64(block)-float64(n) {
+				t.Fatalf("%d in blocks of %d by %v: %v, number %d is off by %v", total, block, weights, split, i, off)
+			}
+		}
+		if got != total {
+			t.Fatalf("%d by %v: %v sums to %d", total, weights, split, got)
+		}
+	}
+	if got := proportional(10, 4, []float64{1, 1, 1}); !slices.Equal(got, []units.Tokens{4, 3, 3}) {
+		t.Errorf("equal weights: %v", got)
+	}
+}
+
+// Two to one in strength, policies split two to one, by the root, evenly.
+func TestPolicies(t *testing.T) {
+	c := &capability{dev: []int{0, 0, 1, 1}, compute: []float64{4, 1}, memory: []float64{3, 3}}
+	p := testProblem(t, "1x2 fast + 1x2 slow", 12*1024)
+	want := map[string][]units.Tokens{
+		"compute-proportional": {9984, 2304}, // 9830.4 and 2457.6 in blocks of 32 and rest
+		"sqrt-compute":         {8192, 4096},
+		"uniform over groups":  {6144, 6144},
+		"uniform over ranks":   {6144, 6144},
+		"memory-proportional":  {6144, 6144},
+	}
+	for _, x := range policies() {
+		got := c.splitGroups(p, x, [][]int{{0, 1}, {2, 3}})
+		for i, w := range want[x.name] {
+			if d := got[i] - w; d > 160 || d < -160 || len(got) != 2 {
+				t.Errorf("%s: %v, want about %v", x.name, got, want[x.name])
+			}
+		}
+	}
+	if got := c.splitGroups(p, policies()[3], [][]int{{0, 1, 2}, {3}}); got[0] != 9216 || got[1] != 3072 {
+		t.Errorf("uniform over ranks of unequal groups: %v", got)
+	}
+}
+
+// oneCrew is the group of all ranks, with nothing passing by.
+func oneCrew(t testing.TB, p *Problem) (*perfModel, *crew) {
+	t.Helper()
+	m := testModelOf(t, p)
+	c, err := m.crewOf(countTo(len(p.ranks)), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, c
+}
+
+// Where descent ends no move of a block or a head helps any more, all tokens and
+// heads are dealt, and the start was no better.
+func TestDescentEndsInALocalOptimum(t *testing.T) {
+	r := rand.New(rand.NewPCG(21, 4))
+	for range 20 {
+		p := randomWorld(t, r)
+		m, c := oneCrew(t, p)
+		abilities := m.capability()
+		s, got := m.descend(c, abilities, p.Job.SeqLen, nil, len(p.ranks))
+		heads := 0
+		for _, h := range s.heads {
+			heads += h
+		}
+		if sum(s.tokens) != p.Job.SeqLen || heads != p.Job.Model.QHeads {
+			t.Fatalf("%s: %+v", p.Job.Cluster, s)
+		}
+		d := &descent{m: m, c: c, memo: &ringMemo{map[ringKey]float64{}, nil}, ranks: len(p.ranks), left: 1000, now: s, cost: got}
+		if d.mixed() && d.pass(p.Block) {
+			t.Errorf("%s: %+v is no local optimum: %+v is better", p.Job.Cluster, s, d.now)
+		}
+		first := m.firstShare(c, abilities, p.Job.SeqLen)
+		if start := m.cost(c, first, &ringMemo{map[ringKey]float64{}, nil}, 0, len(p.ranks)); start.less(got) {
+			t.Errorf("%s: the start %+v is better than %+v", p.Job.Cluster, start, got)
+		}
+	}
+}
+
+// A member with little memory ends up with what it can hold.
+func TestDescentGivesWayToMemory(t *testing.T) {
+	f, s := fast(), slow()
+	f.memory = 1200 * units.MiB
+	p := testProblem(t, "1x(2 fast + 2 slow)", 65536, f, s)
+	m, c := oneCrew(t, p)
+	abilities := m.capability()
+	first := m.firstShare(c, abilities, p.Job.SeqLen)
+	if start := m.cost(c, first, &ringMemo{map[ringKey]float64{}, nil}, 0, 4); start.over <= 1 {
+		t.Fatalf("the start fits already: %+v", start)
+	}
+	share, got := m.descend(c, abilities, p.Job.SeqLen, nil, 4)
+	if got.over > 1 || share.tokens[0] >= first.tokens[0] {
+		t.Errorf("from %+v to %+v, over by %v", first, share, got.over)
+	}
+}
+
+// Equal members keep equal shares.
+func TestDescentLeavesEqualMembersAlone(t *testing.T) {
+	p := testProblem(t, "1x4 fast", 16384)
+	m, c := oneCrew(t, p)
+	s, _ := m.descend(c, m.capability(), p.Job.SeqLen, nil, 4)
+	if slices.Max(s.tokens) != slices.Min(s.tokens) || slices.Max(s.heads) != slices.Min(s.heads) {
+		t.Errorf("%+v", s)
+	}
+}
+
+// On equal shares the analytic model comes near the simulator: it leaves out
+// queues, so it is seldom above, and usp may trust it not to be far above.
+func TestModelOfEqualShares(t *testing.T) {
+	for _, cluster := range []string{"1x8 h100_sxm", "1x8 h100_sxm + 1x8 a100_sxm", "2x(4 h100_sxm + 4 a100_sxm)", "4x4 gb200", "2x8 a100_sxm + 2x8 b60"} {
+		for _, seq := range []units.Tokens{8192, 1 << 17, 1 << 20} {
+			p := gpuProblem(t, cluster, seq)
+			m := testModelOf(t, p)
+			for _, x := range p.meshes(countTo(len(p.ranks))) {
+				l := p.equalShares(x.groups)
+				model, real := m.layout(l), layersTime(t, p, l)
+				if model > hopeless*real {
+					t.Errorf("%s, %d tokens, %s: the model says %v, the simulator %v", cluster, seq, x.name(), model, real)
+				}
+				if seq == 1<<20 && model < 0.75*real {
+					t.Errorf("%s, %d tokens, %s: the model says %v, the simulator %v", cluster, seq, x.name(), model, real)
+				}
+			}
+		}
+	}
+}
+
+// layersTime is the part of a step that the model covers.
+func layersTime(t testing.TB, p *Problem, l costmodel.Layout) float64 {
+	t.Helper()
+	step, err := p.simulate(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	total := step.Time.Mid
+	for _, x := range step.Parts {
+		if x.Name == "gradient sync" || x.Name == "optimizer" {
+			total -= x.Time.Mid
+		}
+	}
+	return float64(total)
+}
+
+// Network cards that a node's devices share slow all-to-alls and messages in the
+// model as they do in the simulator.
+func TestModelOfSharedCards(t *testing.T) {
+	for _, cards := range []int{0, 1, 2} {
+		job := testJob(t, "2x4 fast", 16384)
+		for i := range job.Cluster.Nodes {
+			job.Cluster.Nodes[i].NICs = cards
+		}
+		p := problemOf(t, testProfile([]device{fast()}, []wire{nearLink(), {"far", 1e-6, 2e-9}}), job)
+		m := testModelOf(t, p)
+		for _, x := range p.meshes(countTo(8)) {
+			l := p.equalShares(x.groups)
+			if model, real := m.layout(l), layersTime(t, p, l); model > hopeless*real || model < 0.7*real {
+				t.Errorf("%d cards, %s: the model says %v, the simulator %v", cards, x.name(), model, real)
+			}
+		}
+	}
+}
+
+// Random jobs with odd heads: every candidate is a valid layout, and one that
+// fits by the model fits by the simulator.
+func TestCandidatesAreLayouts(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 5))
+	for range 30 {
+		base := randomWorld(t, r)
+		job := base.Job
+		job.Model.KVHeads = 1 + r.IntN(3)
+		job.Model.QHeads = job.Model.KVHeads * (1 + r.IntN(5))
+		p, err := NewProblem(base.Profile, job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, err := testModelOf(t, p).candidates(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range all {
+			l := x.layout(p)
+			timeOf(t, p, l)
+			for rank, m := range p.sim.Memory(l) {
+				if x.cost.over <= 1 && !m.Fits() {
+					t.Errorf("%s: %s: rank %d does not fit: %+v", job.Cluster, x.why(), rank, m)
+				}
+			}
+		}
+	}
+}
+
+// hexiseq answers where baselines do not fit: memory-proportional shares do.
+func TestHexiSeqFitsWhereEqualSharesDoNot(t *testing.T) {
+	f, s := fast(), slow()
+	f.memory, s.memory = 2100*units.MiB, 800*units.MiB
+	p := testProblem(t, "1x4 fast + 1x4 slow", 131072, f, s)
+	for _, base := range Strategies() {
+		if base.Claims().Baseline {
+			_, err := base.Solve(context.Background(), p, nil)
+			var bad *MemoryError
+			var none *IllegalError
+			if !errors.As(err, &bad) && !errors.As(err, &none) {
+				t.Fatalf("%s fits: %v", base.Name(), err)
+			}
+		}
+	}
+	res := solveWith(t, p, hexiSeq{})
+	for _, m := range p.sim.Memory(res.Layout) {
+		if !m.Fits() {
+			t.Errorf("%+v does not fit", m)
+		}
+	}
+}
+
+func BenchmarkHexiSeq(b *testing.B) {
+	for _, cluster := range []string{"1x8 h100_sxm + 1x8 a100_sxm", "2x8 h100_sxm + 4x8 a100_sxm + 5x8 b60 + 5x8 rtx_pro_6000_server", "64x8 h100_sxm + 64x8 a100_sxm"} {
+		b.Run(strings.ReplaceAll(cluster, " ", ""), func(b *testing.B) {
+			for b.Loop() {
+				p := gpuProblem(b, cluster, 1<<20)
+				if _, err := (hexiSeq{}).Solve(context.Background(), p, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

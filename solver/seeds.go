@@ -1,0 +1,58 @@
+package solver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// solveEach runs strategies one after the other. Every layout that fits is a
+// seed for those that come later: they may start from it, and need not simulate
+// it again. A strategy without any layout on this cluster is skipped and told
+// why; so is one that ctx left no time for, unless nothing fits before it.
+func (p *Problem) solveEach(ctx context.Context, todo []Strategy, report func(Progress)) (found []attempt, skipped []string, err error) {
+	p.seeds = []Result{}
+	var late error
+	for _, s := range todo {
+		a := attempt{strategy: s}
+		a.Result, err = s.Solve(ctx, p, report)
+		var none *IllegalError
+		switch {
+		case errors.As(err, &none):
+			a.illegal = none.Reason
+			found = append(found, a)
+			continue
+		case err != nil && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+			late = fmt.Errorf("strategy %s: %w", s.Name(), err)
+			skipped = append(skipped, late.Error())
+			continue
+		case err != nil && !errors.As(err, &a.misfit):
+			return nil, nil, fmt.Errorf("strategy %s: %w", s.Name(), err)
+		}
+		if err := p.account(&a.Result); err != nil {
+			return nil, nil, fmt.Errorf("strategy %s: %w", s.Name(), err)
+		}
+		found = append(found, a)
+		if a.misfit == nil {
+			p.seeds = append(p.seeds, a.Result)
+		}
+	}
+	if len(p.seeds) == 0 && late != nil {
+		return nil, nil, late
+	}
+	return found, skipped, nil
+}
+
+// account simulates a result in full, unless its strategy did or another one
+// found the same layout.
+func (p *Problem) account(r *Result) (err error) {
+	if r.Step != nil {
+		return nil
+	}
+	if same := p.seedLike(r.Layout); same != nil {
+		r.Step = same.Step
+		return nil
+	}
+	r.Step, err = p.simulate(r.Layout)
+	return err
+}

@@ -1,0 +1,143 @@
+package solver
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// uspSubset is what people do on mixed clusters when equal shares let fast
+// devices wait for slow ones: usp on a part of the cluster whose devices are
+// more alike. It takes the best of all choices of device types, and of as many
+// devices of every node as the smallest has. Ranks that are left out have
+// neither tokens nor a share of the states.
+type uspSubset struct{}
+
+func (uspSubset) Name() string { return "usp-subset" }
+
+func (uspSubset) Claims() Claims {
+	return Claims{Baseline: true, Doc: "usp on a part of the cluster: only some device types, or as many devices of every node as the smallest has"}
+}
+
+// Solve implements Strategy. On a cluster of one device type and equal nodes
+// there is no part to choose, nor where no part alone has laws of its links, and
+// the error is an *IllegalError.
+func (s uspSubset) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
+	parts, unpriced := p.parts()
+	switch {
+	case len(parts) == 0 && unpriced != nil:
+		return Result{}, &IllegalError{s.Name(), "no part of the cluster can be priced alone: " + unpriced.Error()}
+	case len(parts) == 0:
+		return Result{}, &IllegalError{s.Name(), "all devices are of one type and all nodes of one size, so nothing is left out"}
+	}
+	c := newContest(ctx, p, s.Name(), report)
+	m, err := newPerfModel(p)
+	if err != nil {
+		return Result{}, err
+	}
+	for _, part := range parts {
+		for _, x := range p.meshes(part.ranks) {
+			c.tryMesh(m, x, " on "+part.name)
+		}
+	}
+	return c.result()
+}
+
+// clusterPart is some ranks of the cluster.
+type clusterPart struct {
+	name  string
+	ranks []int
+}
+
+// parts lists the parts of the cluster that people choose, without repetition
+// and without the whole. The error is a law that a part would need and nobody
+// measured; the others stay.
+func (p *Problem) parts() (kept []clusterPart, unpriced error) {
+	for _, x := range append(p.partsByType(), p.evenNodes()) {
+		same := func(o clusterPart) bool { return slices.Equal(o.ranks, x.ranks) }
+		if len(x.ranks) == len(p.ranks) || slices.ContainsFunc(kept, same) {
+			continue
+		}
+		if err := p.alone(x.ranks); err != nil {
+			unpriced = err
+			continue
+		}
+		kept = append(kept, x)
+	}
+	return kept, unpriced
+}
+
+// fewTypes is up to how many device types every choice of them is tried; with
+// more it is each alone and all but one.
+const fewTypes = 4
+
+// partsByType lists the choices of device types, in order of their first rank.
+func (p *Problem) partsByType() []clusterPart {
+	types := p.deviceTypes()
+	k := len(types)
+	var all []clusterPart
+	if k > fewTypes {
+		for i, t := range types {
+			all = append(all, p.partOf(t), p.partOf(slices.Delete(slices.Clone(types), i, i+1)...))
+		}
+		return all
+	}
+	for choice := 1; choice < 1<<k-1; choice++ {
+		var some []string
+		for i, t := range types {
+			if choice>>i&1 == 1 {
+				some = append(some, t)
+			}
+		}
+		all = append(all, p.partOf(some...))
+	}
+	return all
+}
+
+// deviceTypes lists the device types of the cluster in order of their first rank.
+func (p *Problem) deviceTypes() []string {
+	var types []string
+	for _, r := range p.ranks {
+		if !slices.Contains(types, r.Device) {
+			types = append(types, r.Device)
+		}
+	}
+	return types
+}
+
+// partOf is the ranks of some device types.
+func (p *Problem) partOf(types ...string) clusterPart {
+	x := clusterPart{name: "the " + strings.Join(types, " and ")}
+	for r := range p.ranks {
+		if slices.Contains(types, p.ranks[r].Device) {
+			x.ranks = append(x.ranks, r)
+		}
+	}
+	x.name = fmt.Sprintf("%s (%d of %d ranks)", x.name, len(x.ranks), len(p.ranks))
+	return x
+}
+
+// evenNodes is the first devices of every node, as many as the smallest has.
+func (p *Problem) evenNodes() clusterPart {
+	nodes := p.nodeRanks()
+	least := len(p.ranks)
+	for _, ranks := range nodes {
+		least = min(least, len(ranks))
+	}
+	var x clusterPart
+	for _, ranks := range nodes {
+		x.ranks = append(x.ranks, ranks[:least]...)
+	}
+	x.name = fmt.Sprintf("%d devices of every node (%d of %d ranks)", least, len(x.ranks), len(p.ranks))
+	return x
+}
+
+// nodeRanks lists the ranks of every node.
+func (p *Problem) nodeRanks() [][]int {
+	nodes := make([][]int, len(p.Job.Cluster.Nodes))
+	for r, k := range p.ranks {
+		nodes[k.Node] = append(nodes[k.Node], r)
+	}
+	return nodes
+}
