@@ -10,33 +10,32 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// LowerBound is a time that no layout of the problem beats in the simulator:
-// not with any split of tokens and of (query, key) pairs over the ranks, nor
-// with any ring or any choice of ranks left out. Memory is ignored.
+// LowerBound is a time that no layout that fits the devices beats in the
+// simulator: no split of tokens and heads, no groups, no ring, no choice of ranks
+// left out, no cut of shards into segments.
 //
-// With n ranks at work the simulator charges, one after another and each to
-// its end: the layers with the loss, gradient exchange, optimizer. So
+// The ranks at work are one alone, several of one node or some of several nodes,
+// and more than half of some number and up to it (scope); the bound is the least
+// over these. For each of them, with F and B what a layer takes forward and
+// backward with what of the exchange it does not hide, the step takes
 //
-//	bound = min over n of  max(work(n), wire(n)) + exchange(n) + optimizer(n)
+//	micro layers (F + [recomputed] F + B) + micro loss + open exchange + optimizer
 //
-// work(n) is the optimum of the linear program
+// of which F, B and the loss each wait for their slowest rank. So there are two
+// floors, and the larger counts: the slowest rank of each stage by itself, and
+// one rank's sum of all stages, which is no more than the sum of the slowest.
+// Either is the solution of a small program over shares of tokens and of
+// (query, key, head) triples (leastWork), which asks
 //
-//	min theta   sum s_d = S,  sum p_d = P,  lin_d s_d + att_d p_d <= theta,  s, p >= 0
+//   - of linear work, what the laws charge for so many tokens (linearFloor),
+//   - of attention, the best rate that kernels reach on blocks no larger than
+//     what the rank has in all, added results included (attentionFloor),
+//   - of wires, what must pass a rank's ports, exposed or behind attention (border),
+//   - of memory, what tokens and heads take at least (memoryFloor).
 //
-// over the best n devices, where S is the number of tokens, P = S(S+1)/2 that
-// of pairs a head, and lin_d, att_d are the least seconds a token and a pair
-// that device d can be charged by its laws (floors.go). Its dual is
-//
-//	max u S + v P   u <= lin_d w_d,  v <= att_d w_d,  sum w_d = 1,  w >= 0
-//
-// and with v = r u the weights must be at least u max(1/lin_d, r/att_d), so
-//
-//	theta = max over r >= 0 of  (S + r P) / sum_d max(1/lin_d, r/att_d)
-//
-// Between two breakpoints r = att_d/lin_d that is a quotient of affine
-// functions and so monotone: the maximum is at a breakpoint, at 0 or at
-// infinity. Every r gives a lower bound by weak duality, for a set of n devices
-// also with the n largest terms in place of the set's own.
+// Left out, so that plans stay above it by more: that squares on the diagonal
+// run slower than rectangles; waiting for the first block of a ring and for the
+// last; which links are inside a node and which are not, but for collectives.
 //
 // Errors: *costmodel.MissingLawError.
 func LowerBound(p *Problem) (units.Seconds, error) {
@@ -44,140 +43,165 @@ func LowerBound(p *Problem) (units.Seconds, error) {
 	if err != nil {
 		return 0, err
 	}
-	best := math.Inf(1)
-	for n := 1; n <= len(p.ranks); n++ {
-		best = min(best, max(f.work(n), f.wire(n))+f.exchange(n)+f.optimizer(n))
+	least := f.over(f.scopes())
+	if math.IsInf(least, 1) {
+		// Nothing fits; what does not is still bounded by work and wires.
+		f.unlimited = true
+		least = f.over(f.scopes())
 	}
-	return units.Seconds(best), nil
+	return units.Seconds(least), nil
 }
 
-// rate is the least seconds a device is charged a token and a pair.
-type rate struct{ lin, att float64 }
-
-// leastWork solves the linear program of LowerBound for the best n of the
-// devices, exactly if n is all of them.
-func leastWork(rates []rate, n int, tokens, pairs float64) float64 {
-	best := pairs / sumLargest(rates, n, func(d rate) float64 { return 1 / d.att }) // r to infinity
-	at := func(r float64) {
-		w := sumLargest(rates, n, func(d rate) float64 { return max(1/d.lin, r/d.att) })
-		best = max(best, (tokens+r*pairs)/w)
-	}
-	at(0)
-	tried := map[rate]bool{}
-	for _, d := range rates {
-		if !tried[d] {
-			tried[d] = true
-			at(d.att / d.lin)
-		}
+// over is the least floor of some scopes.
+func (f *floors) over(scopes []scope) float64 {
+	best := math.Inf(1)
+	for _, s := range scopes {
+		best = min(best, f.bound(s, best))
 	}
 	return best
 }
 
-func sumLargest(rates []rate, n int, weight func(rate) float64) float64 {
-	w := make([]float64, len(rates))
-	for i, d := range rates {
-		w[i] = weight(d)
-	}
-	slices.SortFunc(w, func(a, b float64) int { return cmp.Compare(b, a) })
-	total := 0.0
-	for _, x := range w[:n] {
-		total += x
-	}
-	return total
+// scope is a set of ranks that a layout may choose from.
+type scope struct {
+	counts map[string]int // of device types
+	least  int            // ranks at work
+	fewest int            // of them in the range at hand
+	most   int
+	node   int // that holds all of them, or -1
 }
 
-// work is the least time that n ranks need for layers and loss.
-func (f *floors) work(n int) float64 {
-	s := float64(f.p.Job.SeqLen)
-	return leastWork(f.rates, n, s, s*(s+1)/2)
-}
-
-// wire is the least time that the busiest port of a ring of n needs. In a
-// direction the port into rank i carries every block but i's own, S - s_i rows;
-// some rank has no more than S/n of them. If the ring spans nodes at least two
-// of its ports are on the network, and one of their two receivers has no more
-// than S/2. Gradients of all S rows cross every port.
-func (f *floors) wire(n int) float64 {
-	if n < 2 {
-		return 0
-	}
-	j := f.p.Job
-	kv := float64(2*j.Model.KVHeads*j.Model.HeadDim) * float64(j.DType.Size())
-	grad := float64(2*j.Model.KVHeads*j.Model.HeadDim) * 4
-	passes := 2.0
-	if j.Recompute == costmodel.RecomputeFull {
-		passes = 3
-	}
-	s, layers := float64(j.SeqLen), float64(j.Model.Layers)
-	rows := func(share float64) float64 { return layers * s * (passes*kv*share + grad) }
-	least := f.perByte(n, false) * rows(1-1/float64(n))
-	if n > f.largestNode {
-		least = max(least, f.perByte(n, true)*rows(0.5))
-	}
-	return least
-}
-
-// perByte is the least seconds a byte of a hop in a ring of n: of any link
-// class of the cluster, or of the network.
-func (f *floors) perByte(n int, network bool) float64 {
-	j := f.p.Job
-	most := 2 * units.Bytes(j.SeqLen) * units.Bytes(j.Model.KVHeads*j.Model.HeadDim) * max(4, j.DType.Size())
-	least := math.Inf(1)
-	for _, l := range append(f.made(op.KindSendRecv, n), f.hops...) {
-		if !network || f.link(l) == j.Cluster.Network {
-			least = min(least, l.Factor()*float64(l.Curve.FloorPerByte(most)))
+// scopes lists what the ranks at work may be: one alone, several on one node, or
+// some of more than one node.
+func (f *floors) scopes() []scope {
+	var all []scope
+	add := func(s scope) {
+		if !slices.ContainsFunc(all, func(o scope) bool { return f.same(s, o) }) {
+			all = append(all, s)
 		}
 	}
-	if math.IsInf(least, 1) {
-		return 0
+	c := f.p.Job.Cluster
+	whole := map[string]int{}
+	for i, n := range c.Nodes {
+		of := map[string]int{}
+		for _, m := range n.Devices {
+			of[m.Device] += m.Count
+			whole[m.Device] += m.Count
+			add(scope{counts: map[string]int{m.Device: 1}, least: 1, node: i})
+		}
+		if inside := (scope{counts: of, least: 2, node: i}); inside.size() > 1 {
+			add(inside)
+		}
 	}
-	return least
+	if len(c.Nodes) > 1 {
+		add(scope{counts: whole, least: 2, node: -1})
+	}
+	slices.SortStableFunc(all, func(a, b scope) int { return cmp.Compare(b.size(), a.size()) })
+	return all
 }
 
-// exchange is the least time of the collectives that a step of n ranks ends
-// with. Which law the simulator asks depends on which ranks they are; the
-// cheapest law of the link classes they could use is a floor.
-func (f *floors) exchange(n int) float64 {
-	if n < 2 {
-		return 0
+// size is the number of ranks to choose from.
+func (s scope) size() int {
+	n := 0
+	for _, k := range s.counts {
+		n += k
 	}
-	m := f.p.Job.Model
-	layer := units.Bytes(m.LayerParams()) * f.p.Job.DType.Size()
-	rest := units.Bytes(m.Params()-int64(m.Layers)*m.LayerParams()) * f.p.Job.DType.Size()
-	total := 0.0
-	for _, x := range f.exchanges {
-		one := f.cheapest(x.kind, n, layer)
-		total += x.times * (float64(m.Layers)*one + f.cheapest(x.kind, n, rest))
-	}
-	return total
+	return n
 }
 
-func (f *floors) cheapest(k op.Kind, n int, b units.Bytes) float64 {
-	least := math.Inf(1)
-	for _, l := range append(f.made(k, n), f.collectives[k]...) {
-		// Beyond the largest node only the network holds all ranks together.
-		if n > f.largestNode && f.link(l) != f.p.Job.Cluster.Network {
+// same says whether two scopes have the same floors.
+func (f *floors) same(a, b scope) bool {
+	if a.least != b.least || len(a.counts) != len(b.counts) || (a.node < 0) != (b.node < 0) {
+		return false
+	}
+	for d, n := range a.counts {
+		if b.counts[d] != n {
+			return false
+		}
+	}
+	return a.least == 1 || a.node < 0 || f.p.Job.Cluster.Nodes[a.node].Link == f.p.Job.Cluster.Nodes[b.node].Link
+}
+
+// bound is the floor of a scope, or more than enough where it proves that to be.
+// It halves the number of ranks at work from step to step: few ranks have less to
+// exchange and more to compute.
+func (f *floors) bound(s scope, enough float64) float64 {
+	best := math.Inf(1)
+	for most := s.size(); most >= s.least; most = (most - 1) / 2 {
+		s.most = most
+		s.fewest = max(s.least, (most-1)/2+1)
+		best = min(best, f.boundOf(s, min(best, enough)))
+	}
+	return best
+}
+
+// boundOf is the floor of a scope with a range of the number of ranks.
+func (f *floors) boundOf(s scope, enough float64) float64 {
+	x := f.exchange(s)
+	classes := f.classes(s)
+	layers, micro, again := f.counts()
+	work := func(forward, backward, loss, beside float64) *leastWork {
+		w := newLeastWork(f.p.Job, classes, [stageCount]float64{forward, backward, loss})
+		w.ranks, w.beside = s.most, beside
+		return w
+	}
+	joint := work(layers*micro*(1+again), layers*micro, micro, (layers-1)*micro*(x.forward+x.backward))
+	if !math.IsInf(enough, 1) && joint.tooSmall(enough) {
+		return math.Inf(1)
+	}
+	together := joint.solve()
+	if math.IsInf(together, 1) {
+		return together
+	}
+	forward, backward := work(1, 0, 0, x.forward).solve(), work(again, 1, 0, x.backward).solve()
+	bare := work(1, 0, 0, 0).solve() + work(again, 1, 0, 0).solve() // a layer with nothing to hide
+	apart := micro*(bare+(layers-1)*(max(forward, x.forward)+max(backward, x.backward))) + (layers-1)*max(0, x.last-backward) + micro*work(0, 0, 1, 0).solve()
+	return max(together, apart) + x.open + f.optimizer(s)
+}
+
+// counts are the layers, the micro-batches and how often a layer's forward pass
+// is computed again.
+func (f *floors) counts() (layers, micro, again float64) {
+	if f.p.Job.Recompute == costmodel.RecomputeFull {
+		again = 1
+	}
+	return float64(f.p.Job.Model.Layers), float64(max(1, f.p.Job.Accumulate)), again
+}
+
+// classes are the devices of a scope.
+func (f *floors) classes(s scope) []class {
+	var all []class
+	for _, name := range f.names {
+		n := s.counts[name]
+		if n == 0 {
 			continue
 		}
-		least = min(least, float64(l.Predict(op.OfMessage(k, op.Message{Group: n, Bytes: b})).Mid))
+		c := f.types[name]
+		c.count = n
+		if !f.unlimited {
+			c.memory = f.memory(name, s.most)
+		}
+		if s.least > 1 {
+			row, hop := f.perByte(op.KindAllToAll, s), f.perByte(op.KindSendRecv, s)
+			c.rank = f.borderOf(row, hop)
+		}
+		all = append(all, c)
 	}
-	if math.IsInf(least, 1) {
-		return 0
-	}
-	return least
+	return all
 }
 
-// optimizer is the least time of the update: n ranks are at work, so the
-// slowest of them is at best the n-th fastest.
-func (f *floors) optimizer(n int) float64 {
+// optimizer is the least time of the update: of n ranks at work the slowest is
+// at best the n-th fastest, and none has less than its share among the most.
+func (f *floors) optimizer(s scope) float64 {
 	params := f.p.Job.Model.Params()
 	if f.p.Job.Zero != costmodel.Zero0 {
-		params = (params + int64(n) - 1) / int64(n)
+		params = (params + int64(s.most) - 1) / int64(s.most)
 	}
 	var t []float64
-	for _, l := range f.adamw {
-		t = append(t, float64(l.Predict(op.AdamW{Params: params}).Mid))
+	for _, name := range f.names {
+		for range min(s.fewest, s.counts[name]) {
+			t = append(t, float64(f.adamw[name].Seconds(op.AdamW{Params: params})))
+		}
 	}
 	slices.Sort(t)
-	return t[n-1]
+	return t[s.fewest-1]
 }

@@ -5,73 +5,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"gonum.org/v1/gonum/mat"
-	"gonum.org/v1/gonum/optimize/convex/lp"
-
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
-
-// simplexWork solves the linear program of LowerBound as it stands.
-// Variables: theta, s_1..s_n, p_1..p_n, slack_1..slack_n.
-func simplexWork(t *testing.T, rates []rate, tokens, pairs float64) float64 {
-	n := len(rates)
-	a, b, c := mat.NewDense(n+2, 3*n+1, nil), make([]float64, n+2), make([]float64, 3*n+1)
-	c[0] = 1
-	b[0], b[1] = tokens, pairs
-	for d, k := range rates {
-		a.Set(0, 1+d, 1)
-		a.Set(1, 1+n+d, 1)
-		a.Set(2+d, 0, -1)
-		a.Set(2+d, 1+d, k.lin)
-		a.Set(2+d, 1+n+d, k.att)
-		a.Set(2+d, 1+2*n+d, 1)
-	}
-	theta, _, err := lp.Simplex(c, a, b, 1e-12, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return theta
-}
-
-func TestLeastWorkSolvesTheLinearProgram(t *testing.T) {
-	r := rand.New(rand.NewPCG(1, 1))
-	for range 300 {
-		rates := make([]rate, 1+r.IntN(6))
-		for d := range rates {
-			rates[d] = rate{0.1 + r.Float64(), 0.1 + r.Float64()}
-		}
-		tokens, pairs := 10*r.Float64(), 10*r.Float64()
-		want := simplexWork(t, rates, tokens, pairs)
-		if got := leastWork(rates, len(rates), tokens, pairs); math.Abs(got-want) > 1e-9*want {
-			t.Errorf("%v, %v tokens, %v pairs: %v, simplex says %v", rates, tokens, pairs, got, want)
-		}
-	}
-}
-
-// A bound for n ranks must hold for every set of n.
-func TestLeastWorkHoldsForEverySubset(t *testing.T) {
-	r := rand.New(rand.NewPCG(2, 1))
-	for range 50 {
-		rates := make([]rate, 5)
-		for d := range rates {
-			rates[d] = rate{0.1 + r.Float64(), 0.1 + r.Float64()}
-		}
-		for set := 1; set < 1<<len(rates); set++ {
-			var chosen []rate
-			for d := range rates {
-				if set>>d&1 == 1 {
-					chosen = append(chosen, rates[d])
-				}
-			}
-			bound := leastWork(rates, len(chosen), 3, 2)
-			if best := leastWork(chosen, len(chosen), 3, 2); bound > best*(1+1e-12) {
-				t.Fatalf("bound %v for %d ranks, but %v do it in %v", bound, len(chosen), chosen, best)
-			}
-		}
-	}
-}
 
 // randomLinear switches coefficients on and off, so that each feature is
 // sometimes the only one.
@@ -80,56 +17,6 @@ func randomLinear(r *rand.Rand) *costmodel.Law {
 	return &costmodel.Law{Linear: &costmodel.Linear{
 		Parallel: 1 + r.IntN(8), Launch: coef(1e-9 + 1e6*draw().Value), PerFLOP: draw(), PerRow: draw(), PerByte: draw(), PerTail: coef(10 * draw().Value),
 	}, Spread: costmodel.Spread{Lo: 1, Hi: 1}}
-}
-
-func TestFloorPerPairHoldsForEveryBlock(t *testing.T) {
-	r := rand.New(rand.NewPCG(3, 1))
-	attentions := []func(op.Attention) op.Featured{
-		func(a op.Attention) op.Featured { return op.AttnFwd{Attention: a} },
-		func(a op.Attention) op.Featured { return op.AttnBwd{Attention: a} },
-	}
-	for range 400 {
-		law, as := randomLinear(r), attentions[r.IntN(2)]
-		kv := 1 + r.IntN(4)
-		a := op.Attention{Mask: []op.Mask{op.Full, op.Diag}[r.IntN(2)], QHeads: kv * (1 + r.IntN(4)), KVHeads: kv, HeadDim: 1 + r.IntN(128), DType: op.BF16}
-		most := units.Tokens(1 + r.IntN(1<<(1+r.IntN(14))))
-		floor := law.FloorPerPair(a, most, as)
-		for range 60 {
-			a.QLen, a.KVLen = 1+units.Tokens(r.IntN(int(most))), 1+units.Tokens(r.IntN(int(most)))
-			if a.Mask == op.Diag {
-				a.KVLen = a.QLen
-			}
-			if got := float64(law.Predict(as(a)).Mid) / a.Pairs(); got < floor*(1-1e-12) {
-				t.Fatalf("%+v of %+v: %v a pair, below the floor of %v for blocks up to %d", a, *law.Linear, got, floor, most)
-			}
-		}
-	}
-}
-
-func TestFloorPerTokenHoldsForEveryLength(t *testing.T) {
-	r := rand.New(rand.NewPCG(4, 1))
-	for range 300 {
-		most := units.Tokens(1 + r.IntN(1<<(1+r.IntN(14))))
-		gemm := op.GEMM{Pass: []op.Pass{op.Forward, op.DGrad, op.WGrad}[r.IntN(3)], M: most, N: 1 + r.IntN(300), K: 1 + r.IntN(300), DType: op.BF16}
-		law := randomLinear(r)
-		floor := floorPerToken(law, gemm)
-		elementwise := &costmodel.Law{Spread: costmodel.Spread{Lo: 1, Hi: 1}, Curve: randomCurve(r)}
-		norm := op.Norm{Rowwise: op.Rowwise{Tokens: most, Width: 1 + r.IntN(100), DType: op.BF16}}
-		if r.IntN(2) == 0 {
-			elementwise = randomLinear(r)
-		}
-		rows := floorPerToken(elementwise, norm)
-		for range 60 {
-			m := 1 + units.Tokens(r.IntN(int(most)))
-			gemm.M, norm.Tokens = m, m
-			if got := float64(law.Predict(gemm).Mid) / float64(m); got < floor*(1-1e-12) {
-				t.Fatalf("%+v of %+v: %v a token, below the floor of %v up to %d", gemm, *law.Linear, got, floor, most)
-			}
-			if got := float64(elementwise.Predict(norm).Mid) / float64(m); got < rows*(1-1e-12) {
-				t.Fatalf("%+v of %+v: %v a token, below the floor of %v up to %d", norm, elementwise, got, rows, most)
-			}
-		}
-	}
 }
 
 func randomCurve(r *rand.Rand) *costmodel.Curve {
@@ -152,58 +39,203 @@ func randomCurve(r *rand.Rand) *costmodel.Curve {
 	return c
 }
 
+// kernelOf makes a kernel of the largest model and length that a test asks for.
+func kernelOf(law *costmodel.Law, a op.Attention, backward bool, seq units.Tokens, heads int, each int) *kernel {
+	return &kernel{law: law, a: a, backward: backward, seq: float64(seq), heads: float64(heads), each: float64(each)}
+}
+
+// checkFloor compares the floor of all blocks up to some pairs with random ones.
+func checkFloor(t *testing.T, r *rand.Rand, k *kernel, draws int) {
+	t.Helper()
+	most := 1 + math.Exp(r.Float64()*math.Log(k.seq*k.seq*k.heads))
+	floor := k.floorOf([]float64{most})[0]
+	for range draws {
+		q := 1 + units.Tokens(math.Exp(r.Float64()*math.Log(k.seq)))
+		kv := 1 + units.Tokens(math.Exp(r.Float64()*math.Log(k.seq)))
+		q, kv = min(q, units.Tokens(k.seq)), min(kv, units.Tokens(k.seq))
+		if k.a.Mask == op.Diag {
+			kv = q
+		}
+		heads := 1 + r.IntN(int(k.heads))
+		groups := min(heads, int(math.Ceil(float64(heads)/k.each))+r.IntN(2))
+		for heads%groups != 0 {
+			groups++
+		}
+		shape := k.of(q, kv, heads, groups)
+		a := k.a
+		a.QLen, a.KVLen = q, kv
+		pairs := a.Pairs() * float64(heads)
+		if got := float64(k.law.Seconds(shape)) / pairs; pairs <= most && got < floor*(1-1e-9) {
+			t.Fatalf("%+v by %s: %v a pair and head, below the floor of %v for up to %v", shape, k.law.Form(), got, floor, most)
+		}
+	}
+}
+
+func TestAttentionFloorHoldsForEveryBlock(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 1))
+	for range 300 {
+		each := 1 + r.IntN(4)
+		a := op.Attention{Mask: []op.Mask{op.Full, op.Diag}[r.IntN(2)], QLen: 1, KVLen: 1, QHeads: 1, KVHeads: 1, HeadDim: 1 + r.IntN(128), DType: op.BF16}
+		k := kernelOf(randomLinear(r), a, r.IntN(2) == 0, units.Tokens(2+r.IntN(1<<(1+r.IntN(14)))), each*(1+r.IntN(4)), each)
+		checkFloor(t, r, k, 60)
+	}
+}
+
+// The laws of real kernels: tiles, waves, split keys, corrections.
+func TestAttentionFloorHoldsOnReferences(t *testing.T) {
+	r := rand.New(rand.NewPCG(8, 1))
+	for _, cluster := range []string{"1x1 h100_sxm", "1x1 a100_sxm", "1x1 b60", "1x1 b200_sxm", "1x1 rtx_pro_6000_server"} {
+		p := gpuProblem(t, cluster, 1<<18)
+		f := &floors{p: p}
+		for _, mask := range []op.Mask{op.Full, op.Diag} {
+			for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
+				k, err := f.kernel(p.devices[0].Name, mask, kind)
+				if err != nil {
+					t.Fatal(err)
+				}
+				k.merge = 0 // of the kernel alone
+				for range 6 {
+					checkFloor(t, r, k, 400)
+				}
+			}
+		}
+	}
+}
+
+func TestLeastBetweenHoldsForEveryLength(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 1))
+	for range 400 {
+		hi := units.Tokens(1 + r.IntN(1<<(1+r.IntN(14))))
+		lo := 1 + units.Tokens(r.IntN(int(hi)))
+		n, k, pass := 1+r.IntN(300), 1+r.IntN(300), []op.Pass{op.Forward, op.DGrad, op.WGrad}[r.IntN(3)]
+		product := func(m units.Tokens) op.Shape {
+			return op.GEMM{Pass: pass, M: m, N: n, K: k, DType: op.BF16}
+		}
+		rows := func(m units.Tokens) op.Shape {
+			return op.Norm{Rowwise: op.Rowwise{Tokens: m, Width: k, DType: op.BF16}}
+		}
+		checkLeast(t, r, randomLinear(r), product, lo, hi)
+		checkLeast(t, r, randomLinear(r), rows, lo, hi)
+		checkLeast(t, r, &costmodel.Law{Spread: costmodel.Spread{Lo: 1, Hi: 1}, Curve: randomCurve(r)}, rows, lo, hi)
+	}
+}
+
+func checkLeast(t *testing.T, r *rand.Rand, law *costmodel.Law, at func(units.Tokens) op.Shape, lo, hi units.Tokens) {
+	t.Helper()
+	least := leastBetween(law, at, lo, hi)
+	for range 40 {
+		m := lo + units.Tokens(r.IntN(int(hi-lo)+1))
+		if got := float64(law.Seconds(at(m))); got < least*(1-1e-12) {
+			t.Fatalf("%+v of %s: %v, below the floor of %v from %d to %d", at(m), law.Form(), got, least, lo, hi)
+		}
+	}
+}
+
+// What the simulator charges of linear work is never below its floor, and cells
+// of a single number are it.
+func TestLinearFloorsHoldOnReferences(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 1))
+	for _, cluster := range []string{"1x1 h100_sxm", "1x1 a100_sxm", "1x1 b60"} {
+		p := gpuProblem(t, cluster, 1<<15)
+		f := &floors{p: p}
+		l, err := f.linear(p.devices[0].Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 60 {
+			lo := 1 + units.Tokens(r.IntN(1<<15))
+			hi := lo + units.Tokens(r.IntN(1<<r.IntN(14)))
+			m := lo + units.Tokens(r.IntN(int(hi-lo)+1))
+			floor, one := l.cell(lo, hi), l.cell(m, m)
+			for s := range floor.cost {
+				if one.cost[s] < floor.cost[s]*(1-1e-12) {
+					t.Errorf("%s, stage %d: %d tokens cost %v, below the floor of %v from %d to %d", cluster, s, m, one.cost[s], floor.cost[s], lo, hi)
+				}
+			}
+		}
+	}
+}
+
+// varied varies what the bound depends on beside the world.
+func varied(r *rand.Rand, job costmodel.Job) costmodel.Job {
+	job.OverlapZero = r.IntN(2) == 0
+	job.Accumulate = r.IntN(4)
+	job.RingBuffers = 2 + r.IntN(2)
+	job.LossChunk = []units.Tokens{1, 128, 1024}[r.IntN(3)] * units.Tokens(1+r.IntN(2))
+	job.Model.KVHeads = []int{1, 2, 4, 8}[r.IntN(4)]
+	job.Model.SharedNorm = r.IntN(4) == 0
+	for i := range job.Cluster.Nodes {
+		n := 0
+		for _, m := range job.Cluster.Nodes[i].Devices {
+			n += m.Count
+		}
+		job.Cluster.Nodes[i].NICs = r.IntN(n + 1)
+	}
+	return job
+}
+
+// checkBound holds random layouts, with groups, zero heads and zero tokens, and
+// the better ones of the simplest kinds against the bound.
+func checkBound(t *testing.T, r *rand.Rand, p *Problem, layouts int) {
+	t.Helper()
+	bound, err := LowerBound(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := len(p.ranks)
+	all := []costmodel.Layout{p.equalRing()}
+	for range layouts {
+		all = append(all, randomGrouped(r, p))
+		if p.Job.Model.QHeads == testModel().QHeads {
+			all = append(all, randomLayout(r, p.Job.SeqLen, n))
+		}
+	}
+	fits := func(l costmodel.Layout) bool {
+		for _, m := range p.sim.Memory(l) {
+			if !m.Fits() {
+				return false
+			}
+		}
+		return true
+	}
+	for _, l := range all {
+		took, err := p.sim.Time(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bound > took*(1+1e-9) && fits(l) {
+			t.Fatalf("bound %v above %v of %+v on %s, %+v", bound, took, l, p.Job.Cluster, p.Job)
+		}
+	}
+}
+
 func TestBoundIsBelowEveryLayout(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 1))
 	for range 80 {
 		p := randomWorld(t, r)
-		bound, err := LowerBound(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		n := len(p.ranks)
-		layouts := []costmodel.Layout{costmodel.ZigZag(equalSplit(p.Job.SeqLen, n)), solveWith(t, p, evenKeel{}).Layout}
+		checkBound(t, r, problemOf(t, p.Profile, varied(r, p.Job)), 12)
+	}
+}
+
+func TestBoundIsBelowEveryLayoutOnReferences(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 1))
+	for _, cluster := range []string{"2x4 h100_sxm", "1x4 h100_sxm + 2x4 a100_sxm", "1x(2 b60 + 1 rtx_pro_6000_server)"} {
 		for range 6 {
-			layouts = append(layouts, randomLayout(r, p.Job.SeqLen, n))
-		}
-		for _, l := range layouts {
-			step, err := p.simulate(l)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if bound > step.Time.Mid*(1+1e-9) {
-				t.Fatalf("bound %v above %v of %+v on %s, %+v", bound, step.Time.Mid, l, p.Job.Cluster, p.Job)
-			}
+			p := gpuProblem(t, cluster, units.Tokens(math.Exp2(9+9*r.Float64())))
+			job := varied(r, p.Job)
+			job.Recompute = []costmodel.Recompute{costmodel.RecomputeNone, costmodel.RecomputeFull}[r.IntN(2)]
+			checkBound(t, r, problemOf(t, p.Profile, job), 25)
 		}
 	}
 }
 
-// A ring of two equal ranks over a wire on which all else vanishes moves what the
-// bound counts, but for the waits between forward and backward traffic.
-func TestBoundOfASlowWireIsTight(t *testing.T) {
-	for _, cluster := range []string{"1x2 fast", "2x1 fast"} {
-		tiny := fast()
-		tiny.memory = 1 << 50
-		p := problemOf(t, testProfile([]device{tiny}, []wire{{"near", 0, 1e-3}, {"far", 0, 1e-3}}), testJob(t, cluster, 4096))
-		f, err := newFloors(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		step, err := p.simulate(costmodel.ZigZag(equalSplit(4096, 2)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ring := float64(step.Time.Mid) - f.exchange(2); f.wire(2) > ring || f.wire(2) < 0.9*ring {
-			t.Errorf("%s: wire %v s of the ring's %v s", cluster, f.wire(2), ring)
-		}
-	}
-}
-
-// With laws of nothing but rates a lone rank has no choice, so its bound must be
-// its time: no cost that the simulator charges is missing from the floors.
+// A lone rank of a law of nothing but FLOPs has no choice: its pairs cost the
+// same in every block, so that the bound is its time but for the least precision
+// of a floor.
 func TestBoundOfALoneRankIsItsTime(t *testing.T) {
 	for _, again := range []costmodel.Recompute{costmodel.RecomputeNone, costmodel.RecomputeFull} {
 		d := fast()
-		d.bytes = math.Inf(1) // bytes of weights do not shrink with tokens
+		d.bytes = math.Inf(1)
 		profile := testProfile([]device{d}, []wire{nearLink(), farLink()})
 		for i := range profile.Laws {
 			if l := &profile.Laws[i]; l.Linear != nil && l.Linear.PerFLOP.Value == 0 {
@@ -217,12 +249,74 @@ func TestBoundOfALoneRankIsItsTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		step, err := p.simulate(costmodel.ZigZag([]units.Tokens{4096}))
+		took, err := p.sim.Time(p.equalRing())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !near(float64(bound), float64(step.Time.Mid)) {
-			t.Errorf("recompute %s: bound %v, time %v", again, bound, step.Time.Mid)
+		if ratio := float64(bound / took); ratio > 1 || ratio < 1-5e-3 {
+			t.Errorf("recompute %s: bound %v, time %v", again, bound, took)
+		}
+	}
+}
+
+// Equal ranks over links that cost nothing: nothing but work is left, which can
+// be shared out evenly.
+func TestBoundOfEqualRanksWithoutWiresIsTight(t *testing.T) {
+	d := fast()
+	d.bytes = 1e15
+	p := problemOf(t, testProfile([]device{d}, []wire{{"near", 0, 1e-18}, {"far", 0, 1e-18}}), testJob(t, "1x4 fast", 1<<14))
+	bound, err := LowerBound(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	took, err := p.sim.Time(p.equalRing())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gap := float64(took/bound) - 1; gap < 0 || gap > 0.02 {
+		t.Errorf("bound %v, an equal ring takes %v: gap %.2f %%", bound, took, 100*gap)
+	}
+}
+
+// loneNeeds is the memory below which no rank can run the job alone.
+func loneNeeds(j costmodel.Job) units.Bytes {
+	m := j.MemoryOf(costmodel.MemoryShare{Members: 1, Ranks: 1}, costmodel.DeviceMemory{})
+	return m.States
+}
+
+// A slow wire between two ranks is what the step takes, and the bound knows.
+func TestBoundKnowsASlowWire(t *testing.T) {
+	for _, cluster := range []string{"1x2 fast", "2x1 fast"} {
+		d := fast()
+		d.flops, d.bytes = 1e18, 1e18
+		job := testJob(t, cluster, 4096)
+		d.memory = loneNeeds(job) - 1
+		p := problemOf(t, testProfile([]device{d}, []wire{{"near", 0, 1e-6}, {"far", 0, 1e-6}}), job)
+		bound, err := LowerBound(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		took, err := p.sim.Time(p.equalRing())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bound > took || bound < took/2 {
+			t.Errorf("%s: bound %v, an equal ring takes %v", cluster, bound, took)
+		}
+	}
+}
+
+func BenchmarkLowerBound128(b *testing.B) { benchmarkBound(b, "8x8 h100_sxm + 8x8 a100_sxm", 1<<19) }
+
+func BenchmarkLowerBound8192(b *testing.B) {
+	benchmarkBound(b, "512x8 h100_sxm + 512x8 a100_sxm", 1<<20)
+}
+
+func benchmarkBound(b *testing.B, cluster string, seq units.Tokens) {
+	p := gpuProblem(b, cluster, seq)
+	for b.Loop() {
+		if _, err := LowerBound(p); err != nil {
+			b.Fatal(err)
 		}
 	}
 }

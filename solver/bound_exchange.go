@@ -1,0 +1,89 @@
+package solver
+
+import (
+	"math"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// exchanged is what of the exchange of gradients and parameters hides behind a
+// layer's forward pass, its backward pass in every micro-batch or in the last,
+// and behind nothing.
+type exchanged struct{ forward, backward, last, open float64 }
+
+// use is a collective over every layer's parameters.
+type use struct {
+	kind  op.Kind
+	hides *float64 // where it may hide; nil for nowhere
+	times float64  // in a step
+}
+
+// uses lists the collectives of the job's ZeRO stage and where in x each may hide,
+// as costmodel has them.
+func (f *floors) uses(x *exchanged) []use {
+	_, micro, _ := f.counts()
+	switch f.p.Job.Zero {
+	case costmodel.Zero0:
+		return []use{{op.KindAllReduce, &x.last, 1}}
+	case costmodel.Zero1:
+		return []use{{op.KindReduceScatter, &x.last, 1}, {op.KindAllGather, nil, 1}}
+	case costmodel.Zero2:
+		return []use{{op.KindReduceScatter, &x.backward, micro}, {op.KindAllGather, nil, 1}}
+	}
+	return []use{{op.KindAllGather, &x.forward, micro}, {op.KindReduceScatter, &x.backward, micro}, {op.KindAllGather, &x.backward, micro}}
+}
+
+// exchange is the least of the exchange of as many ranks as a scope allows, as
+// the simulator prices it.
+func (f *floors) exchange(s scope) exchanged {
+	var x exchanged
+	if s.most < 2 {
+		return x
+	}
+	j := f.p.Job
+	layer := units.Bytes(j.Model.LayerParams()) * j.DType.Size()
+	rest := units.Bytes(j.Model.Params()-int64(j.Model.Layers)*j.Model.LayerParams()) * j.DType.Size()
+	for _, u := range f.uses(&x) {
+		one := f.cheapest(s, u.kind, layer)
+		x.open += u.times * f.cheapest(s, u.kind, rest)
+		if u.hides == nil || !j.OverlapZero {
+			x.open += u.times * float64(j.Model.Layers) * one
+			continue
+		}
+		x.open += u.times * one
+		*u.hides += one
+	}
+	return x
+}
+
+// cheapest is the least that a collective takes among as many ranks.
+func (f *floors) cheapest(s scope, k op.Kind, b units.Bytes) float64 {
+	link := f.p.Job.Cluster.Network
+	if s.node >= 0 {
+		link = f.p.Job.Cluster.Nodes[s.node].Link
+	}
+	of := func(n int) op.Shape { return op.OfMessage(k, op.Message{Group: n, Bytes: b}) }
+	least := math.Inf(1)
+	if s.most > eachCount {
+		// A port carries no less among more ranks.
+		for _, l := range f.lawsOver(link, k) {
+			each := l.Factor() * float64(l.Curve.FloorPerByte(op.Volume(of(s.most))))
+			least = min(least, each*float64(op.Volume(of(s.fewest))))
+		}
+	} else {
+		for n := s.fewest; n <= s.most; n++ {
+			for _, l := range f.lawsAmong(s, link, k, n) {
+				least = min(least, float64(costmodel.Transfer(l.law, l.factor, of(n)).Mid))
+			}
+		}
+	}
+	if math.IsInf(least, 1) {
+		return 0
+	}
+	return least
+}
+
+// eachCount is from where on laws are not asked for every number of ranks.
+const eachCount = 256

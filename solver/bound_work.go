@@ -1,0 +1,228 @@
+package solver
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+)
+
+// class is the equal devices of a problem.
+type class struct {
+	count    int
+	rank     *border // of one of them
+	linear   *linearFloor
+	forward  *attentionFloor
+	backward *attentionFloor
+	memory   memoryFloor
+}
+
+// leastWork is a floor of the weighted sum of stages, the weights those of the
+// slowest rank in each: theta such that no shares s_d of the tokens and p_d of
+// the pairs have
+//
+//	lin_d(s_d) + att_d(p_d) <= theta for all d,  sum s_d = tokens,  sum p_d = pairs
+//
+// with lin_d and att_d the weighted floors of device d. For any price r >= 0 of a
+// token in pairs, theta is too small if
+//
+//	sum over d of max over s of (att_d^-1(theta - lin_d(s)) + r s)  <  pairs + r tokens
+//
+// since the left side is at least the right one for shares that keep to theta.
+// lin_d is known by cells, of which the cost is the least and the tokens are the
+// most of all their numbers, so that the left side is taken too large at worst.
+// The least theta that passes rises with r as long as the best shares have too
+// few tokens, so that bisection finds the best r; then the cells in use are cut
+// finer.
+type leastWork struct {
+	classes       []class
+	attention     []*attentionFloor // by class; nil for none
+	weights       [stageCount]float64
+	tokens, pairs float64
+	ranks         int     // that may have a share
+	beside        float64 // seconds that ports have other bytes to send
+	price         float64 // that proved the last theta
+}
+
+func newLeastWork(j costmodel.Job, classes []class, weights [stageCount]float64) *leastWork {
+	s := float64(j.SeqLen)
+	w := &leastWork{classes: classes, weights: weights, tokens: s, price: 1}
+	if weights[forwardLayer]+weights[backwardLayer] == 0 {
+		return w
+	}
+	w.pairs = s * (s + 1) / 2 * float64(j.Model.QHeads)
+	for _, c := range classes {
+		w.attention = append(w.attention, sumOf(weights[forwardLayer], c.forward, weights[backwardLayer], c.backward))
+	}
+	return w
+}
+
+// best is the most that a device of class c adds to the left side, and the cell
+// it takes.
+func (w *leastWork) best(c int, theta, price float64) (value float64, at int) {
+	k := &w.classes[c]
+	value, at = math.Inf(-1), -1
+	for i := range k.linear.cells {
+		cell := &k.linear.cells[i]
+		slack := theta - w.linear(cell)
+		if slack < 0 || float64(cell.lo) > k.memory.room() {
+			continue
+		}
+		v := price * min(float64(cell.hi), k.memory.room())
+		if w.attention != nil {
+			pairs := min(w.attention[c].within(slack), k.memory.pairs(float64(cell.lo)))
+			if v+pairs > value && k.rank != nil {
+				pairs = min(pairs, k.rank.limit(w, float64(cell.lo), float64(cell.hi), theta, slack, w.attention[c].within))
+			}
+			v += pairs
+		}
+		if v > value {
+			value, at = v, i
+		}
+	}
+	return value, at
+}
+
+// linear is the weighted cost of a cell.
+func (w *leastWork) linear(c *cell) float64 {
+	t := 0.0
+	for s, weight := range w.weights {
+		t += weight * c.cost[s]
+	}
+	return t
+}
+
+// excess is what the left side has over the right one, and the tokens of its
+// best shares.
+func (w *leastWork) excess(theta, price float64) (excess, tokens float64) {
+	excess = -w.pairs - price*w.tokens
+	adds := make([]added, 0, 8)
+	for c := range w.classes {
+		v, at := w.best(c, theta, price)
+		if at < 0 {
+			continue
+		}
+		adds = append(adds, added{v, float64(w.classes[c].linear.cells[at].hi), w.classes[c].count})
+	}
+	slices.SortStableFunc(adds, func(a, b added) int { return cmp.Compare(b.value, a.value) })
+	left := w.ranks
+	for _, a := range adds {
+		n := min(left, a.count)
+		excess += float64(n) * a.value
+		tokens += float64(n) * a.tokens
+		left -= n
+	}
+	return excess, tokens
+}
+
+// added is what each device of a class adds to the left side.
+type added struct {
+	value, tokens float64
+	count         int
+}
+
+// tooSmall looks for a price that proves theta too small, first the last one that
+// did. The excess is convex in the price, with the tokens that the best shares
+// have too many for slope.
+func (w *leastWork) tooSmall(theta float64) bool {
+	if e, _ := w.excess(theta, w.price); e < 0 {
+		return true
+	}
+	if w.pairs == 0 {
+		return false
+	}
+	scale := math.Log(w.pairs / w.tokens)
+	for lo, hi := scale-priceSpan, scale+priceSpan; hi-lo > priceStep; {
+		mid := (lo + hi) / 2
+		e, tokens := w.excess(theta, math.Exp(mid))
+		if e < 0 {
+			w.price = math.Exp(mid)
+			return true
+		}
+		if tokens < w.tokens {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return false
+}
+
+// priceSpan is how far from the mean price of a token prices are tried, and
+// priceStep how closely, both as logarithms.
+const (
+	priceSpan = 10
+	priceStep = 0.01
+)
+
+// raise is the largest theta that it can prove too small, from one on that is.
+func (w *leastWork) raise(theta, precision float64) float64 {
+	lo, hi := theta, max(theta*(1+precision), 1e-12)
+	for step := hi * precision; w.tooSmall(hi); step *= 4 {
+		if lo, hi = hi, hi+step; hi > 1e30 {
+			return math.Inf(1)
+		}
+	}
+	for hi-lo > precision*hi {
+		if mid := (lo + hi) / 2; w.tooSmall(mid) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// rough and exact are the precision of times before and after cells are cut.
+const (
+	rough = 1e-3
+	exact = 1e-5
+)
+
+// solve is the floor. A round that gains nothing may come before one that does,
+// for what is cut then are the cells next to be used.
+func (w *leastWork) solve() float64 {
+	theta := 0.0
+	for _, precision := range []float64{rough, exact} {
+		for range maxSplits {
+			theta = w.raise(theta, precision)
+			if math.IsInf(theta, 1) || !w.refine(theta*(1+precision)) {
+				break
+			}
+		}
+	}
+	return theta
+}
+
+// maxSplits bounds how often cells are cut, each time into splitParts; splitUntil
+// is the relative width at which they are fine enough.
+const (
+	maxSplits  = 12
+	splitParts = 6
+	splitUntil = 1.0 / 512
+)
+
+// refine cuts the cells that the best shares are in and says whether it cut any.
+func (w *leastWork) refine(theta float64) bool {
+	todo := make([][]int, len(w.classes))
+	for _, shift := range []float64{1 / 1.02, 1.02} {
+		for c := range w.classes {
+			if _, at := w.best(c, theta, w.price*shift); at >= 0 && !slices.Contains(todo[c], at) {
+				todo[c] = append(todo[c], at)
+			}
+		}
+	}
+	cut := false
+	for c := range w.classes {
+		l := w.classes[c].linear
+		slices.Sort(todo[c])
+		for _, at := range slices.Backward(todo[c]) {
+			if cell := l.cells[at]; float64(cell.hi-cell.lo) > splitUntil*float64(cell.hi) {
+				l.split(at, splitParts)
+				cut = true
+			}
+		}
+	}
+	return cut
+}

@@ -1,0 +1,402 @@
+package solver
+
+import (
+	"math"
+	"sort"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// attentionFloor is the least that a device type charges for attention: rate[i]
+// seconds a pair and head at least, for a rank with at most pairs[i] of them in
+// all. A (query, key) pair counts once for each query head.
+//
+// A rank's pairs come in blocks, none larger than all of them together, so that
+// the least rate of the blocks up to a size is a floor of the rate of every rank
+// with as much to do: small work is dear, whatever it is cut into.
+type attentionFloor struct {
+	pairs, rate []float64 // rising, falling
+	from        []float64 // seconds from which on more than pairs[i-1] are possible
+}
+
+// within is the most pairs that may take no more than so many seconds.
+func (f *attentionFloor) within(seconds float64) float64 {
+	if seconds <= 0 {
+		return 0
+	}
+	i := sort.Search(len(f.from), func(i int) bool { return f.from[i] > seconds }) - 1
+	if i == len(f.pairs)-1 {
+		return seconds / f.rate[i]
+	}
+	return min(f.pairs[i], seconds/f.rate[i])
+}
+
+// ready fills in from which time on a rank may have more than pairs[i-1]: the
+// floor falls a little from one stretch to the next, so it is the least of all
+// that follow.
+func (f *attentionFloor) ready() *attentionFloor {
+	f.from = make([]float64, len(f.pairs))
+	for i := len(f.pairs) - 1; i > 0; i-- {
+		f.from[i] = f.pairs[i-1] * f.rate[i]
+		if i+1 < len(f.from) {
+			f.from[i] = min(f.from[i], f.from[i+1])
+		}
+	}
+	return f
+}
+
+// sumOf is the floor of both at once, of weight a of one and b of the other; both
+// are of the same pairs.
+func sumOf(a float64, f *attentionFloor, b float64, o *attentionFloor) *attentionFloor {
+	sum := &attentionFloor{pairs: f.pairs, rate: make([]float64, len(f.rate))}
+	for i := range f.rate {
+		sum.rate[i] = a*f.rate[i] + b*o.rate[i]
+	}
+	return sum.ready()
+}
+
+// kernel is a law of attention as its floor sees it.
+type kernel struct {
+	law      *costmodel.Law
+	a        op.Attention // of which lengths and heads vary
+	backward bool
+	each     float64 // query heads a key-value head
+	seq      float64 // tokens: no block is longer
+	heads    float64 // no block has more
+	merge    float64 // seconds of adding a row of a FULL block's result to others'
+}
+
+func (k *kernel) of(q, kv units.Tokens, heads, kvHeads int) op.Shape {
+	a := k.a
+	a.QLen, a.KVLen, a.QHeads, a.KVHeads = q, kv, heads, kvHeads
+	if k.backward {
+		return op.AttnBwd{Attention: a}
+	}
+	return op.AttnFwd{Attention: a}
+}
+
+// box is a set of blocks: of more than pairsLo and up to pairsHi pairs and heads,
+// whose tasks step along lengths (keys; backward, queries) from stepLo to stepHi.
+type box struct {
+	pairsLo, pairsHi float64
+	stepLo, stepHi   float64
+	// Rows of all tasks: queries times heads; backward, keys times heads.
+	rowsLo, rowsHi float64
+	headsLo, heads float64 // of a square
+}
+
+// fine is the ratio of a box's ends at which it is not cut any more: what falls
+// with size is taken at one end and what rises at the other.
+const fine = 1.08
+
+// floorOf finds the rates of blocks of a mask.
+func (k *kernel) floorOf(pairs []float64) []float64 {
+	rates := make([]float64, len(pairs))
+	least, below := math.Inf(1), 0.0
+	for i, n := range pairs {
+		least = k.least(box{pairsLo: below, pairsHi: n, stepLo: 0, stepHi: k.seq}, least)
+		rates[i], below = least, n
+	}
+	return rates
+}
+
+// least is the least rate of the blocks of a box, if it is below cut: by cutting
+// in two what may hold it, the more promising half first.
+func (k *kernel) least(b box, cut float64) float64 {
+	rate := k.inBox(b)
+	if rate >= cut {
+		return cut
+	}
+	one, two, ok := b.halves()
+	if !ok {
+		return rate
+	}
+	if k.inBox(two) < k.inBox(one) {
+		one, two = two, one
+	}
+	return k.least(two, k.least(one, cut))
+}
+
+// halves cuts the wider side of a box at the geometric middle, or one that begins
+// at nothing near its end.
+func (b box) halves() (lo, hi box, ok bool) {
+	lo, hi = b, b
+	pairs, step := b.pairsHi/b.pairsLo, b.stepHi/b.stepLo
+	switch {
+	case b.stepHi <= 1:
+		step = 1
+	case b.stepLo == 0:
+		step = math.Inf(1)
+	}
+	if b.pairsHi <= 1 {
+		pairs = 1
+	}
+	if max(pairs, step) <= fine {
+		return lo, hi, false
+	}
+	if pairs > step {
+		at := math.Sqrt(max(b.pairsLo, b.pairsHi/256) * b.pairsHi)
+		lo.pairsHi, hi.pairsLo = at, at
+		return lo, hi, true
+	}
+	at := math.Sqrt(max(b.stepLo, b.stepHi/256) * b.stepHi)
+	lo.stepHi, hi.stepLo = at, at
+	return lo, hi, true
+}
+
+// inBox is a floor of the rates in a box, infinite for an empty one.
+func (k *kernel) inBox(b box) float64 {
+	if k.a.Mask == op.Diag {
+		return k.square(b)
+	}
+	b.rowsLo, b.rowsHi = b.pairsLo/b.stepHi, k.seq*k.heads
+	if b.stepLo > 0 {
+		b.rowsHi = min(b.rowsHi, b.pairsHi/b.stepLo)
+	}
+	if b.rowsLo >= b.rowsHi {
+		return math.Inf(1)
+	}
+	return k.rectangle(b)
+}
+
+// rectangle is a floor of the rates of FULL blocks.
+func (k *kernel) rectangle(b box) float64 {
+	least := k.rate(b, 1)
+	if c := k.law.Correction; c != nil {
+		lo, hi := units.Tokens(max(1, b.stepLo)), units.Tokens(math.Ceil(b.stepHi))
+		from, to := units.Tokens(max(1, b.rowsLo/k.heads)), units.Tokens(math.Ceil(min(k.seq, b.rowsHi)))
+		heads, most := int(max(1, math.Floor(b.rowsLo/k.seq))), int(k.heads)
+		if k.backward {
+			lo, hi, from, to = from, to, lo, hi
+		}
+		least *= math.Exp(c.Least(k.of(from, lo, heads, k.kv(heads)), k.of(to, hi, most, most)))
+	}
+	return least*k.law.Factor() + k.merged(b)
+}
+
+// merged is what adding a FULL block's result to what others began costs a pair
+// and head: a row of outputs for each query, one pair in kv_len; backward, of the
+// query's gradient, and two rows, of keys and of values, for each key and
+// key-value head.
+func (k *kernel) merged(b box) float64 {
+	if !k.backward {
+		return k.merge / b.stepHi
+	}
+	return k.merge * (1/min(k.seq, b.rowsHi) + 2/(k.each*b.stepHi))
+}
+
+// square is a floor of the rates of DIAG blocks: of n queries and keys, more than
+// stepLo and up to stepHi, and as many heads as make the pairs.
+func (k *kernel) square(b box) float64 {
+	n, m := math.Floor(b.stepLo)+1, math.Floor(b.stepHi)
+	if n > m {
+		return math.Inf(1)
+	}
+	b.headsLo = max(1, math.Ceil(2*b.pairsLo/(m*(m+1))))
+	b.heads = min(k.heads, math.Floor(2*b.pairsHi/(n*(n+1))))
+	if b.headsLo > b.heads {
+		return math.Inf(1)
+	}
+	b.pairsLo, b.pairsHi = max(b.pairsLo, b.headsLo*n*(n+1)/2), min(b.pairsHi, b.heads*m*(m+1)/2)
+	b.stepLo, b.stepHi, b.rowsLo, b.rowsHi = n, m, n*b.headsLo, m*b.heads
+	rate := k.rate(b, 2)
+	if c := k.law.Correction; c != nil {
+		few, many := int(b.headsLo), int(b.heads)
+		rate *= math.Exp(c.Least(k.of(units.Tokens(n), units.Tokens(n), few, k.kv(few)), k.of(units.Tokens(m), units.Tokens(m), many, many)))
+	}
+	return rate * k.law.Factor()
+}
+
+// kv is the fewest key-value heads of so many query heads.
+func (k *kernel) kv(heads int) int { return max(1, int(float64(heads)/k.each)) }
+
+// rate is a floor of the body's seconds a pair and head. A rectangle's tasks step
+// along 1 length a pair, a square's along 2/(length+1): half their rectangle.
+func (k *kernel) rate(b box, halves float64) float64 {
+	var operands operandRates
+	length := b.stepHi
+	if halves == 2 {
+		length++
+	}
+	operands.of(k, halves/length, halves)
+	if k.law.Attention != nil {
+		return coreRate(k, b, halves, &operands)
+	}
+	l := k.law.Linear
+	flops := float64(k.of(1, 1, 1, 1).Work().FLOPs) / float64(l.Parallel)
+	return l.Launch.Value/b.pairsHi + l.PerFLOP.Value*flops + l.PerRow.Value*operands.rows/float64(l.Parallel) + l.PerByte.Value*operands.all
+}
+
+// operandRates are floors of what the operands of a block have a pair and head:
+// rows of queries, bytes of queries, of keys and values, of what a task alone
+// holds, and of all.
+type operandRates struct{ rows, q, kv, own, all float64 }
+
+// of fills in the floors of a kernel whose tasks step along lengths of 1/step a
+// pair: the other side of the block is no longer than the sequence.
+func (o *operandRates) of(k *kernel, step, halves float64) {
+	element := float64(k.a.HeadDim) * float64(k.a.DType.Size())
+	other := 1 / k.seq
+	if halves == 2 {
+		other = step
+	}
+	keys, queries := step, other // 1/keys, 1/queries of the longest block
+	if k.backward {
+		keys, queries = other, step
+	}
+	o.rows = keys
+	o.q, o.kv = keys*element, 2*queries*element/k.each
+	if k.backward {
+		o.own = 2 * o.kv
+		o.all = 4*o.q + o.own
+		return
+	}
+	o.own = 2 * o.q
+	o.all = o.own + o.kv
+}
+
+// coreRate bounds AttentionCore.At a pair and head from below, term by term. What
+// falls with size (launches, tasks, bytes of operands) is that of the largest
+// blocks of the box, what rises with it (waiting tasks, cache misses, sustained
+// load) that of the smallest; counts of tiles and tasks are not rounded up, but
+// where less than one is one.
+//
+// The soft maxima are homogeneous, so that they hold for rates as for times. The
+// sustained time x + slow d^2/x s(x) rises with x and with d, for slow <= 1 and
+// d <= x, so that it may be taken at floors of both.
+func coreRate(k *kernel, b box, halves float64, o *operandRates) float64 {
+	c := k.law.Attention
+	parallel, rows, keys := float64(c.Parallel), float64(c.TileRows), float64(c.TileKeys)
+	split := c.SplitKV && !k.backward
+	tiles := c.Tile / (rows * keys * parallel)
+	if halves == 2 {
+		tiles *= k.triangle(b, rows)
+	} else if c.Waves && !split {
+		tiles = max(tiles, c.Tile/(keys*b.rowsHi))
+	}
+	tasks := c.Task * max(1/b.pairsHi, halves/(rows*parallel*b.stepHi+rows*parallel*(halves-1)))
+	longest, start := 0.0, c.Start/b.pairsHi
+	if !split {
+		longest = c.Alone * c.Tile * halves / (keys * b.rowsHi)
+		if halves == 2 {
+			longest *= b.stepHi / (b.stepHi + 1)
+		}
+	}
+	byteTime := byteTimeOf(c, o.all*b.pairsLo)
+	busy := tiles + tasks + c.Stream*byteTime*o.own
+	if waiting := 1 - parallel*rows/max(b.rowsLo, 1); waiting > 0 && !split {
+		steps := b.stepLo / keys
+		busy += c.Tail * waiting * (c.Start + c.Alone*c.Tile*steps*fineSteps/(fineSteps+steps)) / b.pairsHi
+	}
+	x := c.Launch/b.pairsHi + softMax(softMax(busy, longest+start, c.Overlap), c.Traffic*byteTime*o.all, c.Memory)
+	x += math.Cbrt(cube(c.SideLaunch/b.pairsHi) + cube(byteTime*(c.SideKV*o.kv+c.SideQ*o.q)))
+	s := math.Pow(b.pairsLo*x/c.SlowAt, c.SlowNorm)
+	if s > 1e200 { // what follows would overflow, and is its limit
+		return x + c.Slow*tiles*tiles/x
+	}
+	return x + c.Slow*tiles*tiles/x*s/(1+s)
+}
+
+// triangle is by how much the tiles of a square exceed its pairs: i tiles of
+// rows have at least i(i-1)/2 rows/keys + n/keys steps.
+func (k *kernel) triangle(b box, rows float64) float64 {
+	more := rows
+	if k.law.Attention.Packed && !k.backward {
+		more /= k.each
+	}
+	at := func(n float64) float64 { return (n + more) / (n + 1) }
+	return min(at(b.stepLo), at(b.stepHi))
+}
+
+// fineSteps is the length of a task at which a core evens half of the tail out.
+const fineSteps = 32
+
+func cube(x float64) float64 { return x * x * x }
+
+// byteTimeOf is the time of a byte when a call touches at least so many.
+func byteTimeOf(c *costmodel.AttentionCore, bytes float64) float64 {
+	fill := cube(bytes/c.Cache) * bytes / c.Cache
+	miss := 1.0
+	if fill < 1e300 {
+		miss = fill / (1 + fill)
+	}
+	return c.Byte * (miss + (1-miss)*c.Cached)
+}
+
+// softMax is the p-norm of two times.
+func softMax(a, b, p float64) float64 {
+	if a < b {
+		a, b = b, a
+	}
+	if b <= 0 {
+		return a
+	}
+	return a * math.Pow(1+math.Pow(b/a, p), 1/p)
+}
+
+// attention finds the floors of a device type, forward and backward, for ranks
+// with up to so many pairs.
+func (f *floors) attention(device string, pairs []float64) (forward, backward *attentionFloor, err error) {
+	forward, backward = &attentionFloor{pairs: pairs}, &attentionFloor{pairs: pairs}
+	for _, x := range []struct {
+		of   *attentionFloor
+		kind op.Kind
+	}{{forward, op.KindAttnFwd}, {backward, op.KindAttnBwd}} {
+		for _, mask := range []op.Mask{op.Diag, op.Full} {
+			k, err := f.kernel(device, mask, x.kind)
+			if err != nil && mask == op.Full && len(f.p.ranks) == 1 {
+				continue // a rank alone need not cut its square
+			}
+			if err != nil {
+				return nil, nil, err
+			}
+			x.of.rate = lower(x.of.rate, k.floorOf(pairs))
+		}
+	}
+	return forward.ready(), backward.ready(), nil
+}
+
+func (f *floors) kernel(device string, mask op.Mask, kind op.Kind) (*kernel, error) {
+	j := f.p.Job
+	a := op.Attention{Mask: mask, QLen: 1, KVLen: 1, QHeads: 1, KVHeads: 1, HeadDim: j.Model.HeadDim, DType: j.DType}
+	law, err := f.p.Predictor.Law(device, kind, a.Variant())
+	if err != nil {
+		return nil, err
+	}
+	merge := 0.0
+	if mask == op.Full {
+		if merge, err = f.mergeRate(device); err != nil {
+			return nil, err
+		}
+	}
+	return &kernel{
+		law: law, merge: merge, a: a, backward: kind == op.KindAttnBwd, seq: float64(j.SeqLen),
+		heads: float64(j.Model.QHeads), each: float64(j.Model.QHeads) / float64(j.Model.KVHeads),
+	}, nil
+}
+
+// mergeRate is the least seconds that adding a row costs.
+func (f *floors) mergeRate(device string) (float64, error) {
+	j := f.p.Job
+	all := op.LSEMerge{Tokens: 2 * j.SeqLen, QHeads: j.Model.QHeads, HeadDim: j.Model.HeadDim}
+	law, err := f.p.Predictor.Law(device, op.KindLSEMerge, all.Variant())
+	if err != nil {
+		return 0, err
+	}
+	rows := float64(all.Tokens) * float64(all.QHeads)
+	if law.Linear != nil {
+		return float64(law.Seconds(all)) / rows, nil // the launch falls with rows, all else follows them
+	}
+	most := op.Volume(all)
+	return law.Factor() * float64(law.Curve.FloorPerByte(most)) * float64(most) / rows, nil
+}
+
+// lower is the lesser of two lists, item by item; of one where there is no other.
+func lower(a, b []float64) []float64 {
+	for i := range a {
+		b[i] = min(a[i], b[i])
+	}
+	return b
+}

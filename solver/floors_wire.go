@@ -1,0 +1,137 @@
+package solver
+
+import (
+	"math"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// perByte is the least seconds a byte of any link that the ranks of a scope use.
+func (f *floors) perByte(k op.Kind, s scope) float64 {
+	least := math.Inf(1)
+	for i, node := range f.p.Job.Cluster.Nodes {
+		if node.Link != "" && (s.node < 0 || s.node == i) {
+			least = min(least, f.perByteOver(node.Link, k))
+		}
+	}
+	if s.node < 0 {
+		least = min(least, f.perByteOver(f.p.Job.Cluster.Network, k))
+	}
+	return least
+}
+
+// perByteOver is the least seconds a byte on the busiest port of a link class.
+func (f *floors) perByteOver(link string, k op.Kind) float64 {
+	key := linkUse{link, k}
+	if b, ok := f.bytes[key]; ok {
+		return b
+	}
+	j := f.p.Job
+	most := 4 * units.Bytes(j.SeqLen) * units.Bytes((j.Model.QHeads+2*j.Model.KVHeads)*j.Model.HeadDim)
+	least := math.Inf(1)
+	largest := f.largestOn(link)
+	for n := 2; n <= min(largest, eachCount); n++ {
+		for _, u := range f.lawsAmong(scope{counts: f.ranks}, link, k, n) {
+			least = min(least, u.factor*u.law.Factor()*float64(u.law.Curve.FloorPerByte(most)))
+		}
+	}
+	if largest > eachCount {
+		for _, l := range f.lawsOver(link, k) {
+			least = min(least, l.Factor()*float64(l.Curve.FloorPerByte(most)))
+		}
+	}
+	if math.IsInf(least, 1) {
+		least = 0
+	}
+	f.bytes[key] = least
+	return least
+}
+
+// largestOn is the most ranks that a link class holds together.
+func (f *floors) largestOn(link string) int {
+	if link == f.p.Job.Cluster.Network {
+		return len(f.p.ranks)
+	}
+	largest := 2
+	for _, n := range f.p.Job.Cluster.Nodes {
+		size := 0
+		for _, m := range n.Devices {
+			size += m.Count
+		}
+		if n.Link == link {
+			largest = max(largest, size)
+		}
+	}
+	return largest
+}
+
+// linkUse is a collective over a link class.
+type linkUse struct {
+	link string
+	kind op.Kind
+}
+
+// lawUse is a law and the factor by which it is slowed.
+type lawUse struct {
+	law    *costmodel.Law
+	factor float64
+}
+
+// lawsAmong lists the laws that the predictor may answer with for n ranks of a
+// scope.
+func (f *floors) lawsAmong(s scope, link string, k op.Kind, n int) []lawUse {
+	var all []lawUse
+	add := func(members []op.Member) {
+		if l, factor, err := f.p.Predictor.Over(link, k, members); err == nil {
+			all = append(all, lawUse{l, factor})
+		}
+	}
+	for _, name := range f.names {
+		if s.counts[name] > 0 {
+			add([]op.Member{{Device: name, Count: n}})
+		}
+	}
+	if len(s.counts) < 2 {
+		return all
+	}
+	// Of unlike members any measured group may stand in, as it is if it has as many.
+	for _, l := range f.lawsOver(link, k) {
+		factor := f.standsIn(link, k)
+		if f.groups[l.Group].Ranks() == n {
+			factor = 1
+		}
+		all = append(all, lawUse{l, factor})
+	}
+	return all
+}
+
+// lawsOver lists the laws of a collective over a link class; where it has no
+// reduce_scatter, of the all_reduce that stands in for it.
+func (f *floors) lawsOver(link string, k op.Kind) []*costmodel.Law {
+	var all []*costmodel.Law
+	for i := range f.p.Profile.Laws {
+		if l := &f.p.Profile.Laws[i]; l.Group != "" && l.Op == k && f.groups[l.Group].Link == link {
+			all = append(all, l)
+		}
+	}
+	if len(all) == 0 && k == op.KindReduceScatter {
+		return f.lawsOver(link, op.KindAllReduce)
+	}
+	return all
+}
+
+// standsIn is the factor by which a law is slowed that stands in for members that
+// nobody measured: asked of a group that there cannot be.
+func (f *floors) standsIn(link string, k op.Kind) float64 {
+	members := make([]op.Member, 0, len(f.names))
+	for _, name := range f.names {
+		members = append(members, op.Member{Device: name, Count: costmodel.MaxRanks})
+	}
+	_, factor, err := f.p.Predictor.Over(link, k, members)
+	if err != nil {
+		return 1
+	}
+	return factor
+}
