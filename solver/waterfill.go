@@ -6,67 +6,75 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// pace is a rank's time as an affine function of its tokens: fixed + perToken s.
+// pace is a group's time as an affine function of its tokens: fixed + perToken s.
 type pace struct{ fixed, perToken float64 }
 
-// level is the tokens that a rank finishes by time theta, at most room.
-func (c pace) level(theta float64, room units.Tokens) float64 {
-	return min(float64(room), max(0, (theta-c.fixed)/c.perToken))
-}
-
-// waterfill splits tokens so that all ranks finish at the same time theta, but
-// for those that are full or would not have begun by then: a rank's tokens
-// never fall with theta, so bisection finds it. It deals whole blocks and returns nil if the rooms are too small in all.
-func waterfill(total, block units.Tokens, paces []pace, rooms []units.Tokens) (split []units.Tokens, theta float64) {
-	if sum(rooms) < total {
+// level splits tokens over kinds of groups so that all groups finish at the same
+// time theta, but for those that are full or would not have begun by then. A
+// group's tokens never fall with theta, so bisection finds it. It returns the
+// tokens of one group of each kind, nil if the caps are too low in all.
+func level(total float64, paces []pace, counts, caps []float64) (each []float64, theta float64) {
+	lo, hi := 0.0, 0.0
+	room := func(i int) float64 {
+		if caps == nil {
+			return total
+		}
+		return min(total, caps[i])
+	}
+	each = make([]float64, len(paces))
+	fill := func(theta float64) float64 {
+		all := 0.0
+		for i, c := range paces {
+			each[i] = min(room(i), max(0, (theta-c.fixed)/c.perToken))
+			all += counts[i] * each[i]
+		}
+		return all
+	}
+	for i, c := range paces {
+		hi = max(hi, c.fixed+c.perToken*room(i))
+	}
+	if fill(hi) < total*(1-1e-12) {
 		return nil, 0
 	}
-	held := func(theta float64) float64 {
-		n := 0.0
-		for r, c := range paces {
-			n += c.level(theta, rooms[r])
-		}
-		return n
-	}
-	lo, hi := 0.0, 0.0
-	for r, c := range paces {
-		hi = max(hi, c.fixed+c.perToken*float64(min(rooms[r], total)))
-	}
-	for range 100 {
-		if mid := (lo + hi) / 2; held(mid) < float64(total) {
+	for range levelSteps {
+		if mid := (lo + hi) / 2; fill(mid) < total {
 			lo = mid
 		} else {
 			hi = mid
 		}
 	}
-	shares := make([]float64, len(paces))
-	for r, c := range paces {
-		shares[r] = c.level(hi, rooms[r])
+	if all := fill(hi); all > total { // the last hair, lest rounding deal more than there is
+		for i := range each {
+			each[i] *= total / all
+		}
 	}
-	return deal(total, block, shares, paces, rooms), hi
+	return each, hi
 }
 
-// deal rounds shares down to whole blocks and gives what is left, a block at a
-// time, to the rank with room that is then done first: of all roundings up of
-// the same shares the one that ends earliest. By largest remainder a slow rank
-// could get a block that takes it four times as long as a fast one.
-func deal(total, block units.Tokens, shares []float64, paces []pace, rooms []units.Tokens) []units.Tokens {
-	split := make([]units.Tokens, len(shares))
-	left := total
-	for r, s := range shares {
+// levelSteps of bisection leave a relative error of 1e-15.
+const levelSteps = 50
+
+// dealByWeight splits tokens in proportion to weights, in whole blocks but for
+// the rest: rounded down, and what is left to who, working at the rate of its
+// weight, is done first.
+func dealByWeight(total, block units.Tokens, weights []float64) []units.Tokens {
+	all := 0.0
+	for _, w := range weights {
+		all += w
+	}
+	split, left := make([]units.Tokens, len(weights)), total
+	for i, w := range weights {
 		// A hair below a whole number of blocks is that number.
-		split[r] = min(left, rooms[r], units.Tokens(math.Floor(s/float64(block)+1e-9))*block)
-		left -= split[r]
+		split[i] = min(left, units.Tokens(math.Floor(w/all*float64(total/block)+1e-9))*block)
+		left -= split[i]
 	}
 	for left > 0 {
-		first, end := -1, math.Inf(1)
-		for r, c := range paces {
-			n := min(block, left, rooms[r]-split[r])
-			if done := c.fixed + c.perToken*float64(split[r]+n); n > 0 && done < end {
-				first, end = r, done
+		n, first, end := min(left, block), 0, math.Inf(1)
+		for i, w := range weights {
+			if done := float64(split[i]+n) / w; done < end {
+				first, end = i, done
 			}
 		}
-		n := min(block, left, rooms[first]-split[first])
 		split[first] += n
 		left -= n
 	}

@@ -1,0 +1,511 @@
+package solver
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// estimator ranks groupings before any of them is simulated, and gives each the
+// shares it should have. The phases of a layer are divided by the all-to-alls,
+// so a group of several takes
+//
+//	t = max_d linear(s_d) + all-to-alls + max(max_d attention(h_d, S_g), wires)
+//
+// and the two maxima are balanced apart: tokens by the pace of linear work,
+// heads by that of attention. Under the nested zigzag t is close to affine in
+// the group's tokens S_g, so that water-filling S_g over the groups ends them
+// all at the same time.
+type estimator struct {
+	p     *Problem
+	m     *perfModel
+	class []int // by rank: its device type on its kind of node
+	dev   []int // by class, as the model numbers types
+	cards []int // by class: network cards of its kind of node
+	size  []int // by class: devices of its kind of node
+	rings map[gridKey]blockTime
+	toAll map[string]linkLaw
+}
+
+// gridKey is attention on a grid of lengths.
+type gridKey struct{ dev, heads, q, k int }
+
+func newEstimator(p *Problem) (*estimator, error) {
+	m, err := newPerfModel(p)
+	if err != nil {
+		return nil, err
+	}
+	e := &estimator{p: p, m: m, rings: map[gridKey]blockTime{}, toAll: map[string]linkLaw{}}
+	known := map[[2]int]int{}
+	sizes := map[int]int{}
+	for _, r := range p.ranks {
+		sizes[r.Node]++
+	}
+	for r, k := range p.ranks {
+		at := [2]int{m.dev[r], m.nodeKind[k.Node]}
+		c, ok := known[at]
+		if !ok {
+			c = len(e.dev)
+			known[at] = c
+			e.dev, e.cards, e.size = append(e.dev, m.dev[r]), append(e.cards, p.Job.Cluster.Nodes[k.Node].NICs), append(e.size, sizes[k.Node])
+		}
+		e.class = append(e.class, c)
+	}
+	return e, nil
+}
+
+// lot is members of a group that are alike.
+type lot struct {
+	class, heads, count int
+	weight              float64 // of one of them, all members' together 1
+}
+
+func (k *groupKind) lots() []lot {
+	var lots []lot
+	all := 0.0
+	for _, w := range k.weight {
+		all += w
+	}
+	for i, c := range k.class {
+		x := lot{c, k.heads[i], 1, k.weight[i] / all}
+		found := false
+		for j := range lots {
+			if l := &lots[j]; l.class == x.class && l.heads == x.heads && l.weight == x.weight {
+				l.count++
+				found = true
+				break
+			}
+		}
+		if !found {
+			lots = append(lots, x)
+		}
+	}
+	return lots
+}
+
+// gridOf is the nearest of four lengths a doubling, and its number.
+func gridOf(s float64) (at int, length float64) {
+	at = int(math.Round(gridStep * math.Log2(max(2, s))))
+	return at, math.Round(math.Exp2(float64(at) / gridStep))
+}
+
+// attention is what a device takes over its heads in a ring of n groups, its
+// own with q tokens and the others with k each.
+func (e *estimator) attention(dev, heads, n int, q, k float64) blockTime {
+	if heads == 0 {
+		return blockTime{}
+	}
+	qa, qs := gridOf(q)
+	own := e.blocks(gridKey{dev, heads, qa, -1}, n == 1)
+	scale := q * q / (qs * qs)
+	t := blockTime{own.forward * scale, own.backward * scale}
+	if n > 1 {
+		ka, ks := gridOf(k)
+		other := e.blocks(gridKey{dev, heads, qa, ka}, false)
+		scale = float64(n-1) * q * k / (qs * ks)
+		t.forward += other.forward * scale
+		t.backward += other.backward * scale
+	}
+	return t
+}
+
+func (e *estimator) blocks(key gridKey, alone bool) blockTime {
+	if alone {
+		key.k = -2
+	}
+	t, ok := e.rings[key]
+	if ok {
+		return t
+	}
+	length := func(at int) units.Tokens { return units.Tokens(math.Round(math.Exp2(float64(at) / gridStep))) }
+	b := blockKey{dev: key.dev, heads: key.heads, kvHeads: e.p.Job.Model.KVHeadsOf(0, key.heads), q: length(key.q)}
+	switch {
+	case alone:
+		t = e.m.wholeBlock(b)
+	case key.k < 0:
+		t = e.m.block(b)
+	default:
+		b.kv = length(key.k)
+		t = e.m.block(b)
+	}
+	e.rings[key] = t
+	return t
+}
+
+// wires is what the ring's hops take, forward and backward: a block crosses all
+// borders between groups but one, one after the other, and each border lets all
+// blocks but one pass.
+func (e *estimator) wires(d *draft, n int) wireTime {
+	if n < 2 {
+		return wireTime{}
+	}
+	// Borders between groups of the same kinds are alike where the same of their
+	// outer members share nodes.
+	type pair struct {
+		from, to            int // kinds
+		first, last, inside bool
+	}
+	count, example := map[pair]int{}, map[pair]int{}
+	var pairs []pair
+	for i, at := range d.ring {
+		next := d.ring[(i+1)%n]
+		a, b := d.members(at), d.members(next)
+		x := pair{at.kind, next.kind, e.together(a[0], b[0]), e.together(a[len(a)-1], b[len(b)-1]), e.together(a[0], b[len(b)-1])}
+		if count[x]++; count[x] == 1 {
+			pairs = append(pairs, x)
+			example[x] = i
+		}
+	}
+	var sum, most blockTime
+	for _, x := range pairs {
+		i := example[x]
+		late, load := e.border(d, d.ring[i], d.ring[(i+1)%n], n)
+		sum.forward += float64(count[x]) * late.forward
+		sum.backward += float64(count[x]) * late.backward
+		most.forward, most.backward = max(most.forward, load.forward), max(most.backward, load.backward)
+	}
+	hops := float64(n-1) / float64(n)
+	w := wireTime{blockTime{max(sum.forward*hops, most.forward*float64(n-1)), max(sum.backward*hops, most.backward*float64(n-1))}, 0}
+	w.home = (sum.backward - sum.forward) / float64(n)
+	return w
+}
+
+// wireTime is what a ring's hops take: until the last block has arrived, keys
+// and values alone or gradients with them; and the last hop of a gradient, home,
+// all for blocks of average length.
+type wireTime struct {
+	blockTime
+	home float64
+}
+
+func (d *draft) members(at slot) []int { return d.kinds[at.kind].groups[at.group] }
+
+// together says whether two ranks share a node.
+func (e *estimator) together(a, b int) bool { return e.p.ranks[a].Node == e.p.ranks[b].Node }
+
+// border is how late a block of average length arrives behind a border between
+// two groups, and how long it keeps the busiest port. Pieces of a block that
+// share a sender or a receiver with the one before wait for it, so where the
+// heads' borders of both groups lie apart, all pieces between two common borders
+// arrive one by one.
+func (e *estimator) border(d *draft, from, to slot, n int) (late, load blockTime) {
+	m := e.p.Job.Model
+	a, b := &d.kinds[from.kind], &d.kinds[to.kind]
+	senders, receivers := d.members(from), d.members(to)
+	tokens := float64(e.p.Job.SeqLen) / float64(n) * 2 * float64(m.HeadDim)
+	priced := map[[2]int]blockTime{}
+	crowd := max(e.crowd(a), e.crowd(b))
+	price := func(kv, i, j int) blockTime {
+		link, bytes, node := e.m.network, tokens*float64(kv)*crowd, -1
+		if e.together(senders[i], receivers[j]) {
+			node = e.p.ranks[senders[i]].Node
+			link, bytes = e.m.inside[node], tokens*float64(kv)
+		}
+		t, ok := priced[[2]int{kv, node}]
+		if !ok {
+			t.forward = link.seconds(op.KindSendRecv, bytes*float64(e.p.Job.DType.Size()))
+			t.backward = t.forward + link.seconds(op.KindSendRecv, 4*bytes)
+			priced[[2]int{kv, node}] = t
+		}
+		return t
+	}
+	var chain, out, in blockTime
+	longest := func(x *blockTime, t blockTime) {
+		x.forward, x.backward = max(x.forward, t.forward), max(x.backward, t.backward)
+	}
+	add := func(x *blockTime, t blockTime) { x.forward, x.backward = x.forward+t.forward, x.backward+t.backward }
+	at, endA, endB := 0, 0, 0
+	for i, j := -1, -1; at < m.QHeads; {
+		for endA <= at && i+1 < len(a.heads) {
+			i++
+			endA += a.heads[i]
+			out = blockTime{}
+		}
+		for endB <= at && j+1 < len(b.heads) {
+			j++
+			endB += b.heads[j]
+			in = blockTime{}
+		}
+		end := min(endA, endB)
+		t := price(m.KVHeadsOf(at, end-at), i, j)
+		for _, x := range []*blockTime{&chain, &out, &in} {
+			add(x, t)
+		}
+		longest(&late, chain)
+		longest(&load, out)
+		longest(&load, in)
+		if endA == endB {
+			chain = blockTime{}
+		}
+		at = end
+	}
+	return late, load
+}
+
+// crowd is how many of a kind's members share a network card.
+func (e *estimator) crowd(k *groupKind) float64 {
+	most := 1.0
+	for _, c := range k.class {
+		if cards := e.cards[c]; cards > 0 {
+			most = max(most, float64(min(len(k.class), e.size[c]))/float64(cards))
+		}
+	}
+	return most
+}
+
+// toAllLaw is the law of the all-to-all of a kind's groups.
+func (e *estimator) toAllLaw(k *groupKind) linkLaw {
+	ranks := k.groups[0]
+	key := e.p.linkAmong(ranks) + fmt.Sprint(e.p.membersOf(ranks))
+	l, ok := e.toAll[key]
+	if !ok {
+		// A link without the law is asked for by nobody (see groupings).
+		l, _ = e.m.over(e.p.linkAmong(ranks), op.KindAllToAll, ranks)
+		e.toAll[key] = l
+	}
+	return l
+}
+
+// exchange is all all-to-alls of a layer in a group of s tokens.
+func (e *estimator) exchange(k *groupKind, law linkLaw, lots []lot, s float64) float64 {
+	m := e.p.Job.Model
+	size := float64(m.HeadDim) * float64(e.p.Job.DType.Size())
+	all := 0.0 // of what each head's owner receives of a token
+	for _, l := range lots {
+		all += float64(l.count) * float64(l.heads+2*m.KVHeadsOf(0, l.heads))
+	}
+	wide, narrow := 0.0, 0.0
+	for _, l := range lots {
+		own, rows, q := s*l.weight, float64(l.heads+2*m.KVHeadsOf(0, l.heads)), float64(l.heads)
+		wide = max(wide, own*(all-rows), rows*(s-own))
+		narrow = max(narrow, own*(float64(m.QHeads)-q), q*(s-own))
+	}
+	if e.p.ranks[k.groups[0][0]].Node != e.p.ranks[k.groups[0][len(k.class)-1]].Node {
+		crowd := e.crowd(k)
+		wide, narrow = wide*crowd, narrow*crowd
+	}
+	even := size * float64(len(k.class)) / float64(len(k.class)-1)
+	return (e.m.forward + 1) * (law.seconds(op.KindAllToAll, even*wide) + law.seconds(op.KindAllToAll, even*narrow))
+}
+
+// kindTime is what a layer takes a group of s tokens among n groups.
+type kindTime func(s float64) float64
+
+func (e *estimator) timeOf(k *groupKind, n int, wires wireTime) kindTime {
+	lots := k.lots()
+	var law linkLaw
+	if len(k.class) > 1 {
+		law = e.toAllLaw(k)
+	}
+	total := float64(e.p.Job.SeqLen)
+	return func(s float64) float64 {
+		other := (total - s) / float64(max(1, n-1))
+		linear, att := 0.0, blockTime{}
+		for _, l := range lots {
+			linear = max(linear, e.m.linearTime(e.dev[l.class], units.Tokens(math.Ceil(s*l.weight))))
+			a := e.attention(e.dev[l.class], l.heads, n, s, max(1, other))
+			att.forward, att.backward = max(att.forward, a.forward), max(att.backward, a.backward)
+		}
+		t := linear + e.ringTime(att, wires, s, n)
+		if len(k.class) > 1 {
+			t += e.exchange(k, law, lots, s)
+		}
+		return t
+	}
+}
+
+// ringTime is how long a group of s tokens is in the ring, all passes together:
+// it computes without a break, or waits for the last block and computes that;
+// backward its gradient has a last hop to go then.
+func (e *estimator) ringTime(att blockTime, w wireTime, s float64, n int) float64 {
+	if n < 2 {
+		return e.m.forward*att.forward + att.backward
+	}
+	even := float64(e.p.Job.SeqLen) / float64(n)
+	passing := (float64(e.p.Job.SeqLen) - s) / (even * float64(n-1)) // against blocks of even length
+	last := 1 / float64(n)
+	forward := max(att.forward, w.forward*passing+att.forward*last)
+	backward := max(att.backward, w.backward*passing+att.backward*last) + w.home*s/even
+	return e.m.forward*forward + backward
+}
+
+// setShares gives every group of a draft its members' heads and weights.
+// Heads come in multiples of `unit`; of a kind of several classes the fastest one
+// may have them all, and the others work on tokens alone.
+func (e *estimator) setShares(d *draft, n, unit int, fastest bool) {
+	s := float64(e.p.Job.SeqLen) / float64(n)
+	q := e.p.Job.Model.QHeads
+	for i := range d.kinds {
+		k := &d.kinds[i]
+		if len(k.class) == 1 {
+			k.heads, k.weight = []int{q}, []float64{1}
+			continue
+		}
+		h := max(1, (q+len(k.class)-1)/len(k.class))
+		perHead, rate := make([]float64, len(k.class)), make([]float64, len(k.class))
+		for m, c := range k.class {
+			a := e.attention(e.dev[c], h, n, s, s)
+			perHead[m] = (e.m.forward*a.forward + a.backward) / float64(h)
+			own := units.Tokens(math.Ceil(s / float64(len(k.class))))
+			rate[m] = float64(own) / e.m.linearTime(e.dev[c], own)
+		}
+		if least := slices.Min(perHead); fastest {
+			for m := range perHead {
+				if perHead[m] > least {
+					perHead[m] = math.Inf(1)
+				}
+			}
+		}
+		k.heads, k.weight = dealHeads(q, unit, perHead), rate
+	}
+}
+
+// dealHeads gives heads, `unit` at a time, to the member that is then done
+// first: of all ways the one that ends earliest. Whatever unit leaves over goes
+// the same way one by one.
+func dealHeads(heads, unit int, perHead []float64) []int {
+	got := make([]int, len(perHead))
+	for heads > 0 {
+		n, first := min(unit, heads), 0
+		end := math.Inf(1)
+		for i, t := range perHead {
+			if done := float64(got[i]+n) * t; done < end*(1-1e-12) {
+				first, end = i, done
+			}
+		}
+		got[first] += n
+		heads -= n
+	}
+	return got
+}
+
+// solve fills a draft's shares in and returns the layers' estimated seconds, or
+// +Inf where its groups cannot hold the sequence. caps are the most tokens a
+// group of each kind may have; nil is no limit.
+func (e *estimator) solve(d *draft, caps []float64) float64 {
+	n := 0
+	for i := range d.kinds {
+		n += len(d.kinds[i].groups)
+	}
+	wires := e.wires(d, n)
+	times, counts := make([]kindTime, len(d.kinds)), make([]float64, len(d.kinds))
+	for i := range d.kinds {
+		times[i], counts[i] = e.timeOf(&d.kinds[i], n, wires), float64(len(d.kinds[i].groups))
+	}
+	total := float64(e.p.Job.SeqLen)
+	each, paces := make([]float64, len(d.kinds)), make([]pace, len(d.kinds))
+	for i := range each {
+		each[i] = total / float64(n)
+	}
+	for range levelRounds {
+		for i := range each {
+			paces[i] = affine(times[i], max(each[i], total/float64(8*n)))
+		}
+		if each, _ = level(total, paces, counts, caps); each == nil {
+			return math.Inf(1)
+		}
+	}
+	e.round(d, each, paces, caps)
+	worst := 0.0
+	for i := range each {
+		if d.kinds[i].total > 0 {
+			worst = max(worst, times[i](each[i]))
+		}
+	}
+	return worst * float64(e.p.Job.Model.Layers) * float64(max(1, e.p.Job.Accumulate))
+}
+
+// levelRounds of drawing the groups' paces where their tokens are and filling
+// them anew; the third changes little.
+const levelRounds = 3
+
+// affine draws a pace through the times at a tenth less and a tenth more than s.
+func affine(t kindTime, s float64) pace {
+	lo, hi := t(0.9*s), t(1.1*s)
+	slope := (hi - lo) / (0.2 * s)
+	fixed := lo - slope*0.9*s
+	// Where the wires set the time it hardly grows with tokens, or falls; then
+	// keep a bit of proportion, for other groups wait less for shorter blocks.
+	if least := hi / (1.1 * s) / 8; slope < least {
+		slope, fixed = least, hi-least*1.1*s
+	}
+	if fixed < 0 { // a group alone: attention grows with the square
+		slope, fixed = (lo+hi)/(2*s), 0
+	}
+	return pace{fixed, slope}
+}
+
+// round turns each group's tokens into whole blocks and deals what is left, a
+// block at a time, to the group that is then done first.
+func (e *estimator) round(d *draft, each []float64, paces []pace, caps []float64) {
+	block, left := e.p.Block, e.p.Job.SeqLen
+	base, extra := make([]units.Tokens, len(each)), make([]int, len(each))
+	for i, s := range each {
+		base[i] = units.Tokens(math.Floor(s/float64(block)+1e-9)) * block
+		n := units.Tokens(len(d.kinds[i].groups))
+		base[i] = min(base[i], left/n/block*block)
+		d.kinds[i].total = base[i] * n
+		left -= d.kinds[i].total
+	}
+	for left > 0 {
+		n, first, end := min(block, left), -1, math.Inf(1)
+		for i, c := range paces {
+			if caps != nil && float64(base[i]+n) > caps[i] && each[i] > 0 {
+				continue
+			}
+			if done := c.fixed + c.perToken*float64(base[i]+n); done < end {
+				first, end = i, done
+			}
+		}
+		if first < 0 {
+			first = 0
+		}
+		d.kinds[first].total += n
+		left -= n
+		if extra[first]++; extra[first] == len(d.kinds[first].groups) {
+			extra[first] = 0
+			base[first] += block
+		}
+	}
+}
+
+// tax is what a step of some ranks takes besides layers and loss.
+func (e *estimator) tax(ranks []int) (float64, error) {
+	params := e.p.Job.Model.Params()
+	if e.p.Job.Zero != costmodel.Zero0 {
+		params = (params + int64(len(ranks)) - 1) / int64(len(ranks))
+	}
+	optimizer, seen := 0.0, map[int]bool{}
+	for _, r := range ranks {
+		if dev := e.m.dev[r]; !seen[dev] {
+			seen[dev] = true
+			optimizer = max(optimizer, e.m.price(dev, op.AdamW{Params: params}))
+		}
+	}
+	if len(ranks) < 2 {
+		return optimizer, nil
+	}
+	if err := e.p.alone(ranks); err != nil {
+		return 0, err
+	}
+	total := optimizer
+	link := e.p.linkAmong(ranks)
+	layer := units.Bytes(e.p.Job.Model.LayerParams()) * e.p.Job.DType.Size()
+	for _, x := range e.p.Job.Collectives() {
+		if e.p.Job.OverlapZero && x.Bytes == layer {
+			continue // hides behind the layers, nearly all of it
+		}
+		l, err := e.m.over(link, x.Kind, ranks)
+		if err != nil {
+			return 0, err
+		}
+		total += x.Times * l.seconds(x.Kind, float64(x.Bytes))
+	}
+	return total, nil
+}
+
+func tokensUp(s float64) units.Tokens { return units.Tokens(math.Ceil(s)) }

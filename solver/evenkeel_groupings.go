@@ -1,0 +1,455 @@
+package solver
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+)
+
+// pool is ranks that a plan may keep to; the rest is left out, for what a slow
+// rank or a slow link costs can be more than it brings.
+type pool struct {
+	ranks []int
+	tax   float64 // seconds of a step besides layers and loss
+}
+
+// pools lists the whole cluster and parts of it: every choice of classes while
+// they are few, one node of every kind, halves, and while ranks are few the
+// fastest so many.
+func (e *estimator) pools() []pool {
+	all := countTo(len(e.class))
+	sets := [][]int{all}
+	keep := func(wanted func(r int) bool) {
+		var some []int
+		for _, r := range all {
+			if wanted(r) {
+				some = append(some, r)
+			}
+		}
+		if len(some) > 0 && len(some) < len(all) {
+			sets = append(sets, some)
+		}
+	}
+	for _, mask := range classSets(len(e.dev)) {
+		keep(func(r int) bool { return mask>>e.class[r]&1 == 1 })
+	}
+	e.nodePools(keep)
+	if len(all) <= fewRanks {
+		e.fastestPools(all, keep)
+	}
+	var pools []pool
+	seen := map[string]bool{}
+	for _, ranks := range sets {
+		if key := e.composition(ranks); !seen[key] {
+			seen[key] = true
+			if e.tooSmall(ranks) && len(pools) > 0 {
+				continue
+			}
+			if tax, err := e.tax(ranks); err == nil {
+				pools = append(pools, pool{ranks, tax})
+			}
+		}
+	}
+	return pools
+}
+
+// fewRanks is up to how many ranks sets, numbers of groups and shares are tried
+// rank by rank.
+const fewRanks = 16
+
+// classSets lists the choices of classes as bit sets: all while they are few,
+// else every one alone and all but one.
+func classSets(n int) []uint {
+	var sets []uint
+	if n <= 4 {
+		for m := uint(1); m < 1<<n-1; m++ {
+			sets = append(sets, m)
+		}
+		return sets
+	}
+	for c := range min(n, 16) {
+		sets = append(sets, 1<<c, (1<<n-1)&^(1<<c))
+	}
+	return sets
+}
+
+// nodePools keeps one node of every kind, and the first half, quarter and so on
+// of the nodes of each kind.
+func (e *estimator) nodePools(keep func(func(r int) bool)) {
+	nth, count := make([]int, len(e.m.nodeKind)), map[int]int{}
+	first := map[int]int{}
+	for node, kind := range e.m.nodeKind {
+		nth[node] = count[kind]
+		if count[kind] == 0 {
+			first[kind] = node
+		}
+		count[kind]++
+	}
+	most := 0
+	for kind := range len(count) {
+		keep(func(r int) bool { return e.p.ranks[r].Node == first[kind] })
+		most = max(most, count[kind])
+	}
+	for part := 2; part <= most; part *= 2 {
+		keep(func(r int) bool {
+			node := e.p.ranks[r].Node
+			return nth[node]*part < count[e.m.nodeKind[node]]
+		})
+	}
+}
+
+// fastestPools keeps the k fastest for every k.
+func (e *estimator) fastestPools(all []int, keep func(func(r int) bool)) {
+	s := max(1, e.p.Job.SeqLen/2)
+	fast := slices.Clone(all)
+	slices.SortStableFunc(fast, func(a, b int) int {
+		return cmp.Compare(e.m.linearTime(e.m.dev[a], s), e.m.linearTime(e.m.dev[b], s))
+	})
+	for k := 1; k < len(fast); k++ {
+		keep(func(r int) bool { return slices.Contains(fast[:k], r) })
+	}
+}
+
+// composition tells sets of ranks apart by how many of which class are on how
+// large a part of which node.
+func (e *estimator) composition(ranks []int) string {
+	var b []byte
+	node := -1
+	var parts []string
+	flush := func() {
+		if len(b) > 0 {
+			parts = append(parts, string(b))
+		}
+		b = b[:0]
+	}
+	for _, r := range ranks {
+		if e.p.ranks[r].Node != node {
+			flush()
+			node = e.p.ranks[r].Node
+		}
+		b = binary.AppendUvarint(b, uint64(e.class[r]+1))
+	}
+	flush()
+	slices.Sort(parts)
+	var key []byte
+	for _, x := range parts {
+		key = append(append(key, x...), 0)
+	}
+	return string(key)
+}
+
+// grouper makes the groupings of a pool.
+type grouper struct {
+	*estimator
+	classes [][]int // ranks by class, of those the pool has
+	limit   int     // most groupings
+	out     []*draft
+	seen    map[string]bool
+}
+
+// groupings lists ways to form groups of a pool's ranks, at most limit: every
+// size within each class; groups that take a share of several classes, so that
+// all can be equally strong; and while ranks are few, all there are.
+func (e *estimator) groupings(ranks []int, limit int) []*draft {
+	g := &grouper{estimator: e, limit: limit, seen: map[string]bool{}}
+	byClass := make([][]int, len(e.dev))
+	for _, r := range ranks {
+		byClass[e.class[r]] = append(byClass[e.class[r]], r)
+	}
+	for _, of := range byClass {
+		if len(of) > 0 {
+			g.classes = append(g.classes, of)
+		}
+	}
+	if len(ranks) <= partitionRanks {
+		g.everyPartition(ranks)
+	}
+	g.apart(nil, g.classes)
+	for _, together := range g.mixes() {
+		var mixed, rest [][]int
+		for i, of := range g.classes {
+			if slices.Contains(together, i) {
+				mixed = append(mixed, of)
+			} else {
+				rest = append(rest, of)
+			}
+		}
+		for _, n := range stripeCounts(mixed) {
+			g.apart(stripes(mixed, n), rest)
+			g.apart(strided(mixed, n), rest)
+		}
+		if len(mixed) == 2 {
+			g.teams(mixed[0], mixed[1], rest)
+		}
+	}
+	return g.out
+}
+
+// teams forms as many groups as there can be of a ranks of one class and b of
+// another, for small a and b, and leaves the others to their own.
+func (g *grouper) teams(x, y []int, rest [][]int) {
+	for a := 1; a <= teamSize; a++ {
+		for b := 1; b <= teamSize; b++ {
+			n := min(len(x)/a, len(y)/b)
+			if n == 0 || n*a == len(x) && n*b == len(y) {
+				continue // a stripe
+			}
+			groups := stripes([][]int{x[:n*a], y[:n*b]}, n)
+			others := slices.Clone(rest)
+			for _, left := range [][]int{x[n*a:], y[n*b:]} {
+				if len(left) > 0 {
+					others = append(others, left)
+				}
+			}
+			g.apart(groups, others)
+		}
+	}
+}
+
+// teamSize is the most ranks of a class in a team.
+const teamSize = 4
+
+// partitionRanks is up to how many ranks all partitions are listed: of eight in
+// two classes some hundred.
+const partitionRanks = 8
+
+// mixes lists which classes share groups: all, and every pair.
+func (g *grouper) mixes() [][]int {
+	n := len(g.classes)
+	if n < 2 {
+		return nil
+	}
+	all := [][]int{countTo(n)}
+	for a := 0; n > 2 && a < n; a++ {
+		for b := a + 1; b < n; b++ {
+			all = append(all, []int{a, b})
+		}
+	}
+	return all
+}
+
+// stripeCounts lists numbers of groups that several classes may share: up to
+// the larger class's size, all numbers while they are few, then those by which
+// it divides.
+func stripeCounts(classes [][]int) []int {
+	most := 0
+	for _, of := range classes {
+		most = max(most, len(of))
+	}
+	var counts []int
+	for n := 1; n <= most; n++ {
+		if most <= fewRanks || most%n == 0 {
+			counts = append(counts, n)
+		}
+	}
+	return counts
+}
+
+// stripes gives each of n groups an n-th of every class, neighbours together.
+func stripes(classes [][]int, n int) [][]int {
+	groups := make([][]int, n)
+	for i := range groups {
+		for _, of := range classes {
+			groups[i] = append(groups[i], of[i*len(of)/n:(i+1)*len(of)/n]...)
+		}
+	}
+	return slices.DeleteFunc(groups, func(g []int) bool { return len(g) == 0 })
+}
+
+// strided gives each of n groups an n-th of every class, every n-th rank: over
+// several nodes neighbours are in different groups and so next to each other in
+// the ring, which then keeps to the links inside nodes.
+func strided(classes [][]int, n int) [][]int {
+	groups := make([][]int, n)
+	for _, of := range classes {
+		for i, r := range of {
+			groups[i%n] = append(groups[i%n], r)
+		}
+	}
+	return slices.DeleteFunc(groups, func(g []int) bool { return len(g) == 0 })
+}
+
+// apart adds to some groups every combination of group sizes of the other
+// classes.
+func (g *grouper) apart(given [][]int, classes [][]int) {
+	options := make([][][][]int, len(classes)) // by class and size the groups
+	for i, of := range classes {
+		for _, z := range g.sizes(of, len(classes)) {
+			options[i] = append(options[i], g.cutBySize(of, z))
+			if z > 1 && !g.together(of[0], of[len(of)-1]) {
+				options[i] = append(options[i], strided([][]int{of}, (len(of)+z-1)/z))
+			}
+		}
+	}
+	at := make([]int, len(classes))
+	for {
+		groups := slices.Clone(given)
+		for i, k := range at {
+			groups = append(groups, options[i][k]...)
+		}
+		g.add(groups)
+		i := 0
+		for i < len(at) {
+			if at[i]++; at[i] < len(options[i]) {
+				break
+			}
+			at[i] = 0
+			i++
+		}
+		if i == len(at) || len(g.out) >= g.limit {
+			return
+		}
+	}
+}
+
+// sizes lists group sizes for a class among so many: all while they are few
+// ranks, else divisors of its share of a node and whole nodes together.
+func (g *grouper) sizes(ranks []int, classes int) []int {
+	n, inNode := len(ranks), 0
+	for _, r := range ranks {
+		if g.p.ranks[r].Node == g.p.ranks[ranks[0]].Node {
+			inNode++
+		}
+	}
+	most := 2 * g.p.Job.Model.QHeads
+	var sizes []int
+	for z := 1; z <= min(n, most); z++ {
+		whole := z%inNode == 0 && (n/inNode)%(z/inNode) == 0
+		few := n <= 8 && classes <= 2
+		spread := (n/inNode)%z == 0
+		if few || spread || z == n || z <= inNode && inNode%z == 0 || whole && z&(z-1) == 0 {
+			sizes = append(sizes, z)
+		}
+	}
+	// Where classes are many, so are combinations.
+	for len(sizes) > 2 && power(2*len(sizes), classes) > g.limit {
+		sizes = slices.Delete(sizes, len(sizes)/2, len(sizes)/2+1)
+	}
+	return sizes
+}
+
+func power(x, n int) int {
+	p := 1
+	for range n {
+		p *= x
+	}
+	return p
+}
+
+// cutBySize forms near-equal groups of at most z ranks, node by node where a
+// group fits one.
+func (g *grouper) cutBySize(ranks []int, z int) [][]int {
+	var stretches [][]int
+	for i := 0; i < len(ranks); {
+		k := i + 1
+		for k < len(ranks) && g.p.ranks[ranks[k]].Node == g.p.ranks[ranks[i]].Node {
+			k++
+		}
+		stretches = append(stretches, ranks[i:k])
+		i = k
+	}
+	if z > len(stretches[0]) {
+		stretches = [][]int{ranks}
+	}
+	var groups [][]int
+	for _, s := range stretches {
+		groups = append(groups, stripes([][]int{s}, (len(s)+z-1)/z)...)
+	}
+	return groups
+}
+
+// everyPartition adds all partitions of a few ranks. Equal ranks of a node may
+// change places, so each joins no group before that of the one before it.
+func (g *grouper) everyPartition(ranks []int) {
+	var groups [][]int
+	var place func(i, from int)
+	place = func(i, from int) {
+		if i == len(ranks) {
+			all := make([][]int, len(groups))
+			for k := range groups {
+				all[k] = slices.Clone(groups[k])
+			}
+			g.add(all)
+			return
+		}
+		if i > 0 && !(g.together(ranks[i-1], ranks[i]) && g.class[ranks[i-1]] == g.class[ranks[i]]) {
+			from = 0
+		}
+		for k := from; k < len(groups); k++ {
+			groups[k] = append(groups[k], ranks[i])
+			place(i+1, k)
+			groups[k] = groups[k][:len(groups[k])-1]
+		}
+		groups = append(groups, []int{ranks[i]})
+		place(i+1, len(groups)-1)
+		groups = groups[:len(groups)-1]
+	}
+	place(0, 0)
+}
+
+// add takes a grouping that is legal and not there yet.
+func (g *grouper) add(groups [][]int) {
+	if len(g.out) >= g.limit {
+		return
+	}
+	d := g.draft(groups)
+	key := g.draftKey(d)
+	if g.seen[key] || !g.p.allExchangeable(groups) {
+		return
+	}
+	g.seen[key] = true
+	g.out = append(g.out, d)
+}
+
+// draft sorts groups into kinds, without shares, in a ring by rank.
+func (e *estimator) draft(groups [][]int) *draft {
+	d := &draft{}
+	known := map[string]int{}
+	for _, ranks := range groups {
+		key := e.groupKey(ranks)
+		at, ok := known[key]
+		if !ok {
+			at = len(d.kinds)
+			known[key] = at
+			k := groupKind{}
+			for _, r := range ranks {
+				k.class = append(k.class, e.class[r])
+			}
+			d.kinds = append(d.kinds, k)
+		}
+		d.kinds[at].groups = append(d.kinds[at].groups, ranks)
+	}
+	d.ring = d.byRank()
+	return d
+}
+
+// groupKey tells groups apart by the classes of their members and by which of
+// them share a node.
+func (e *estimator) groupKey(ranks []int) string {
+	var b []byte
+	first := e.p.ranks[ranks[0]].Node
+	nth, last := 0, first
+	for _, r := range ranks {
+		if node := e.p.ranks[r].Node; node != last {
+			nth, last = nth+1, node
+		}
+		b = binary.AppendUvarint(b, uint64(e.class[r]))
+		b = binary.AppendUvarint(b, uint64(nth))
+	}
+	return string(b)
+}
+
+// draftKey tells groupings apart: how many groups of which kind.
+func (e *estimator) draftKey(d *draft) string {
+	var keys []string
+	for i := range d.kinds {
+		k := &d.kinds[i]
+		keys = append(keys, string(binary.AppendUvarint([]byte(e.groupKey(k.groups[0])), uint64(len(k.groups)))))
+	}
+	slices.Sort(keys)
+	var b []byte
+	for _, k := range keys {
+		b = append(append(b, byte(len(k))), k...)
+	}
+	return string(b)
+}

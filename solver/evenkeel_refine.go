@@ -1,0 +1,240 @@
+package solver
+
+import (
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// refine spends what is left of the budget on the two best points: moves of
+// single groups and ranks where there are few, which may treat equals unequally
+// and so must gain more.
+func (s *search) refine(points []point) {
+	points = points[:min(2, len(points))]
+	for i := range points {
+		if s.unequal() && len(s.p.ranks) <= tinyRanks {
+			points[i] = s.regroup(points[i])
+		}
+		points[i] = s.single(points[i])
+	}
+}
+
+// tinyRanks is up to how many ranks groupings are searched rank by rank.
+const tinyRanks = 8
+
+// unequal says whether there are several classes of ranks.
+func (s *search) unequal() bool { return len(s.est.dev) > 1 }
+
+// single searches with every group a kind of its own.
+func (s *search) single(from point) point {
+	n := len(s.p.ranks)
+	l := from.d.layout(n, s.p.Block)
+	if n > fewRanks || !s.unequal() && uniform(l, s.p.Block) {
+		return from
+	}
+	w := &walk{search: s, at: from, until: s.budget, gain: minGain, apart: true}
+	switch {
+	case !s.unequal():
+		w.gain = dropGain
+	case n > 4:
+		w.gain = minGain * 10
+	}
+	d := draftOf(l, s.est.class, s.p.Block, true)
+	w.at = point{d, from.t}
+	w.swapSlots()
+	w.shifts(w.p.Block*8, 1)
+	w.headMoves()
+	w.memberMoves()
+	w.shifts(w.p.Block*2, 1)
+	return w.at
+}
+
+// uniform says whether all ranks at work have equal heads and, but for a block,
+// equal tokens.
+func uniform(l costmodel.Layout, block units.Tokens) bool {
+	first := l.Groups[0][0]
+	for _, g := range l.Groups {
+		for _, h := range g {
+			own, other := l.Shards[h.Rank].Tokens(), l.Shards[first.Rank].Tokens()
+			if h.QHeads != first.QHeads || max(own-other, other-own) > block {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// swapSlots swaps groups in the ring: any two while they are few, else
+// neighbours.
+func (w *walk) swapSlots() {
+	n := len(w.at.d.ring)
+	for i := range n {
+		for gap := 1; gap < n-i && (gap == 1 || n <= tinyRanks); gap++ {
+			d := w.at.d.clone()
+			d.ring = slices.Clone(d.ring)
+			d.ring[i], d.ring[i+gap] = d.ring[i+gap], d.ring[i]
+			w.try(d)
+		}
+	}
+}
+
+// regroup moves single ranks to other groups, out of the ring and to places of
+// their own, swaps ranks of different classes, and descends from what comes near.
+func (s *search) regroup(from point) point {
+	best := from
+	for improved := true; improved && !s.over(); {
+		improved = false
+		for _, d := range s.regrouped(best.d) {
+			x := s.judgeDraft(d)
+			if math.IsInf(x.t, 1) || x.t > best.t*(1+nearGap) {
+				continue
+			}
+			if x = s.descend(x, s.work+s.budget/20); x.t < best.t*(1-minGain) {
+				best, improved = x, true
+				break
+			}
+		}
+	}
+	return best
+}
+
+// regrouped lists a draft's neighbours with estimated shares: of other groups,
+// and of the same groups with a member that has no heads.
+func (s *search) regrouped(d *draft) []*draft {
+	var all []*draft
+	for _, groups := range s.regroupings(d) {
+		x := s.est.draft(groups)
+		x.ring = ringOf(x, groups)
+		s.estimate(x)
+		all = append(all, x)
+		all = append(all, s.headless(x)...)
+	}
+	return append(all, s.headless(d)...)
+}
+
+// headless lists a draft's neighbours with a member that has no heads.
+func (s *search) headless(d *draft) []*draft {
+	var all []*draft
+	for k := range d.kinds {
+		for m := range d.kinds[k].class {
+			if x := d.headless(k, m); x != nil {
+				s.est.solve(x, nil)
+				all = append(all, x)
+			}
+		}
+	}
+	return all
+}
+
+// headless deals a member's heads to the others, who has fewest first; nil if
+// there is no one or nothing to deal.
+func (d *draft) headless(kind, member int) *draft {
+	k := &d.kinds[kind]
+	if len(k.heads) < 2 || k.heads[member] == 0 {
+		return nil
+	}
+	x := d.clone()
+	k = &x.kinds[kind]
+	k.heads = slices.Clone(k.heads)
+	for ; k.heads[member] > 0; k.heads[member]-- {
+		least := -1
+		for m, h := range k.heads {
+			if m != member && (least < 0 || h < k.heads[least]) {
+				least = m
+			}
+		}
+		k.heads[least]++
+	}
+	return x
+}
+
+// nearGap is how much slower than the best a regrouping with estimated shares
+// may be to be improved.
+const nearGap = 0.25
+
+// ringOf is the ring in the order of some groups.
+func ringOf(d *draft, groups [][]int) []slot {
+	at := map[int]slot{}
+	for k := range d.kinds {
+		for g, ranks := range d.kinds[k].groups {
+			at[ranks[0]] = slot{k, g}
+		}
+	}
+	var ring []slot
+	for _, g := range groups {
+		ring = append(ring, at[g[0]])
+	}
+	return ring
+}
+
+// regroupings lists the neighbours of a grouping, in the order of its ring.
+func (s *search) regroupings(d *draft) [][][]int {
+	var now [][]int
+	group := map[int]int{}
+	for i, at := range d.ring {
+		now = append(now, d.kinds[at.kind].groups[at.group])
+		for _, r := range now[i] {
+			group[r] = i
+		}
+	}
+	var all [][][]int
+	add := func(groups [][]int) {
+		groups = slices.DeleteFunc(groups, func(g []int) bool { return len(g) == 0 })
+		if len(groups) > 0 && s.p.allExchangeable(groups) {
+			all = append(all, groups)
+		}
+	}
+	n := len(s.p.ranks)
+	for r := range n {
+		g, in := group[r]
+		without := make([][]int, len(now))
+		for i := range now {
+			without[i] = slices.DeleteFunc(slices.Clone(now[i]), func(x int) bool { return x == r })
+		}
+		if in {
+			if len(now) > 1 || len(now[0]) > 1 {
+				if s.est.dropTax(without) {
+					add(slices.Clone(without))
+				}
+			}
+		}
+		for i := range now {
+			if !in || i != g {
+				x := slices.Clone(without)
+				x[i] = append(slices.Clone(x[i]), r)
+				slices.Sort(x[i])
+				add(x)
+			}
+		}
+		for i := range len(now) + 1 {
+			add(slices.Insert(slices.Clone(without), i, []int{r}))
+		}
+	}
+	for a := range n {
+		for b := a + 1; b < n; b++ {
+			ga, ina := group[a]
+			gb, inb := group[b]
+			if ina && inb && ga != gb && s.est.class[a] != s.est.class[b] {
+				x := make([][]int, len(now))
+				for i := range now {
+					x[i] = slices.Clone(now[i])
+				}
+				x[ga][slices.Index(x[ga], a)], x[gb][slices.Index(x[gb], b)] = b, a
+				add(x)
+			}
+		}
+	}
+	return all
+}
+
+// dropTax says whether the ranks that are left can exchange gradients.
+func (e *estimator) dropTax(groups [][]int) bool {
+	var ranks []int
+	for _, g := range groups {
+		ranks = append(ranks, g...)
+	}
+	slices.Sort(ranks)
+	return len(ranks) > 0 && e.p.alone(ranks) == nil
+}

@@ -1,0 +1,283 @@
+package solver
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// seeded solves all other strategies first, as Solve does.
+func seeded(t testing.TB, p *Problem) map[string]units.Seconds {
+	t.Helper()
+	times := map[string]units.Seconds{}
+	for _, s := range Strategies() {
+		if s.Name() == (evenKeel{}).Name() {
+			continue
+		}
+		res, err := s.Solve(context.Background(), p, nil)
+		if err != nil {
+			continue // does not fit or does not exist
+		}
+		times[s.Name()] = secondsOf(t, p, res.Layout)
+		p.seeds = append(p.seeds, res)
+	}
+	return times
+}
+
+func TestEvenKeelIsNeverSlowerThanItsSeeds(t *testing.T) {
+	r := rand.New(rand.NewPCG(21, 1))
+	for range 15 {
+		p := randomWorld(t, r)
+		times := seeded(t, p)
+		ours := secondsOf(t, p, solveWith(t, p, evenKeel{}).Layout)
+		for name, other := range times {
+			if ours > other*(1+1e-12) {
+				t.Errorf("%s: evenkeel %v, %s %v", p.Job.Cluster, ours, name, other)
+			}
+		}
+	}
+}
+
+// On unequal GPUs the search finds what hexiseq does not, without its layouts.
+func TestEvenKeelBeatsHexiSeqOnItsOwn(t *testing.T) {
+	for _, tc := range []struct {
+		cluster string
+		seq     units.Tokens
+	}{
+		{"1x8 h100_sxm + 1x8 a100_sxm", 1 << 18},
+		{"1x(4 h100_sxm + 4 a100_sxm)", 1 << 17},
+		{"1x3 h100_sxm + 1x5 a100_sxm", 1 << 17},
+	} {
+		p := gpuProblem(t, tc.cluster, tc.seq)
+		hexi := secondsOf(t, p, solveWith(t, p, hexiSeq{}).Layout)
+		res := solveWith(t, p, evenKeel{})
+		ours := secondsOf(t, p, res.Layout)
+		if ours >= hexi {
+			t.Errorf("%s: evenkeel %v, hexiseq %v", tc.cluster, ours, hexi)
+		}
+		t.Logf("%s, %d tokens: hexiseq takes %.3f times as long; %s", tc.cluster, tc.seq, float64(hexi/ours), res.Why)
+	}
+}
+
+func TestEvenKeelFillsMemory(t *testing.T) {
+	// At these lengths only uneven shares fit, by tokens and by heads.
+	p := gpuProblem(t, "1x(4 h100_sxm + 4 a100_sxm)", 1<<20)
+	p = modelProblem(t, p, func(j *costmodel.Job) { j.Model.Layers, j.Recompute = 32, costmodel.RecomputeFull })
+	res, err := evenKeel{}.Solve(context.Background(), p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r, m := range p.sim.Memory(res.Layout) {
+		if !m.Fits() {
+			t.Errorf("rank %d: %v of %v", r, m.Peak(), m.Capacity)
+		}
+	}
+}
+
+// modelProblem is a problem with another job.
+func modelProblem(t testing.TB, p *Problem, change func(*costmodel.Job)) *Problem {
+	t.Helper()
+	job := p.Job
+	change(&job)
+	return problemOf(t, p.Profile, job)
+}
+
+func TestSameSearchTwice(t *testing.T) {
+	a := solveWith(t, gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), evenKeel{})
+	b := solveWith(t, gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), evenKeel{})
+	if !sameLayout(a.Layout, b.Layout) || a.Evaluated != b.Evaluated || a.Why != b.Why {
+		t.Errorf("%q and %q", a.Why, b.Why)
+	}
+}
+
+// Whenever time runs out there is a plan that fits, and more time never makes it
+// slower.
+func TestSearchStopsAnywhere(t *testing.T) {
+	last := units.Seconds(math.Inf(1))
+	for _, after := range []int{0, 1, 5, 40, 400} {
+		p := gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16)
+		p.seeds = append(p.seeds, solveWith(t, p, ring{}))
+		ctx, cancel := context.WithCancel(context.Background())
+		reports := 0
+		if after == 0 {
+			cancel()
+		}
+		res, err := evenKeel{}.Solve(ctx, p, func(g Progress) {
+			if reports++; g.Evaluated >= after {
+				cancel()
+			}
+		})
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		now := secondsOf(t, p, res.Layout)
+		if now > last {
+			t.Errorf("after %d layouts %v, before %v", after, now, last)
+		}
+		last = now
+	}
+}
+
+// Every grouping has every rank of its pool in one group, and none comes twice.
+func TestEvenKeelGroupingsArePartitions(t *testing.T) {
+	for _, cluster := range []string{"1x8 h100_sxm + 1x8 a100_sxm", "1x(2 h100_sxm + 3 a100_sxm) + 2x3 h100_sxm", "1x2 h100_sxm + 1x3 a100_sxm", "16x8 h100_sxm + 8x8 a100_sxm"} {
+		p := gpuProblem(t, cluster, 1<<18)
+		e, err := newEstimator(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, pool := range e.pools() {
+			seen := map[string]bool{}
+			for _, d := range e.groupings(pool.ranks, 200) {
+				var all []int
+				for _, at := range d.ring {
+					all = append(all, d.members(at)...)
+				}
+				slices.Sort(all)
+				if !slices.Equal(all, pool.ranks) {
+					t.Fatalf("%s: ranks %v of %v", cluster, all, pool.ranks)
+				}
+				key := e.draftKey(d)
+				if seen[key] {
+					t.Fatalf("%s: twice %v", cluster, d.kinds)
+				}
+				seen[key] = true
+			}
+			if len(seen) == 0 {
+				t.Errorf("%s: no grouping of %v", cluster, pool.ranks)
+			}
+		}
+	}
+}
+
+// The estimate of a lone group, in which nothing overlaps, is the simulation but
+// for what lies between lengths of its grid; of rings of equal groups it is near.
+func TestEstimateIsNearTheSimulation(t *testing.T) {
+	for _, tc := range []struct {
+		cluster string
+		size    int // of the groups
+		within  float64
+	}{
+		{"1x8 h100_sxm", 8, 0.02}, {"1x(4 h100_sxm + 4 a100_sxm)", 8, 0.02}, {"1x8 a100_sxm", 4, 0.08}, {"1x8 h100_sxm", 1, 0.10},
+	} {
+		p := gpuProblem(t, tc.cluster, 100_000)
+		s := newSearch(context.Background(), p, "test", nil)
+		var err error
+		if s.est, err = newEstimator(p); err != nil {
+			t.Fatal(err)
+		}
+		var groups [][]int
+		for r := 0; r < 8; r += tc.size {
+			groups = append(groups, countTo(8)[r:r+tc.size])
+		}
+		d := s.est.draft(groups)
+		tax, err := s.est.tax(countTo(8))
+		if err != nil {
+			t.Fatal(err)
+		}
+		estimate := s.estimate(d) + tax
+		real := float64(secondsOf(t, p, d.layout(8, p.Block)))
+		if math.Abs(estimate/real-1) > tc.within {
+			t.Errorf("%s in groups of %d: estimate %v, simulated %v", tc.cluster, tc.size, estimate, real)
+		}
+	}
+}
+
+// A layout in whole blocks survives being read as a draft.
+func TestDraftOfLayoutRoundTrips(t *testing.T) {
+	r := rand.New(rand.NewPCG(22, 1))
+	class := []int{0, 0, 1, 1, 0, 1}
+	for range 200 {
+		const block = 16
+		tokens := make([]units.Tokens, len(class))
+		for i := range tokens {
+			tokens[i] = units.Tokens(1+r.IntN(50)) * block
+		}
+		var groups []costmodel.Group
+		for ranks := r.Perm(len(class)); len(ranks) > 0; {
+			n := 1 + r.IntN(len(ranks))
+			var g costmodel.Group
+			for i, x := range ranks[:n] {
+				heads := 1
+				if i == 0 {
+					heads = 9 - n
+				}
+				g = append(g, costmodel.HeadShare{Rank: x, QHeads: heads})
+			}
+			groups, ranks = append(groups, g), ranks[n:]
+		}
+		l := costmodel.ZigZag(tokens, groups)
+		if got := draftOf(l, class, block, true).layout(len(class), block); !sameLayout(got, l) {
+			t.Fatalf("%v became %v", l, got)
+		}
+		merged := draftOf(l, class, block, false).layout(len(class), block)
+		if err := merged.Validate(sum(tokens), len(class), 8); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What some ranks are said to be too small for, no layout on them holds.
+func TestTooSmallIsNeverWrong(t *testing.T) {
+	r := rand.New(rand.NewPCG(23, 1))
+	fitted := 0
+	for range 40 {
+		f, s := fast(), slow()
+		f.memory, s.memory = units.Bytes(float64(units.GiB)*(0.1+0.5*r.Float64())), units.Bytes(float64(units.GiB)*(0.1+0.5*r.Float64()))
+		p := testProblem(t, "1x(2 fast + 2 slow)", units.Tokens(2000+r.IntN(30000)), f, s)
+		e, err := newEstimator(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := evenKeel{}.Solve(context.Background(), p, nil)
+		if err != nil {
+			continue
+		}
+		fitted++
+		var used []int
+		for _, g := range res.Layout.Groups {
+			for _, h := range g {
+				used = append(used, h.Rank)
+			}
+		}
+		slices.Sort(used)
+		if e.tooSmall(used) {
+			t.Errorf("%v hold %d tokens", used, p.Job.SeqLen)
+		}
+	}
+	if fitted < 5 {
+		t.Errorf("only %d worlds have a plan: the test says little", fitted)
+	}
+}
+
+// Planning with all strategies on a half-new, half-old cluster.
+func BenchmarkSolveOnReferences(b *testing.B) {
+	for _, n := range []int{2, 16, 128, 1024, 8192} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			half := max(1, n/16)
+			cluster, seq := fmt.Sprintf("%dx8 h100_sxm + %dx8 a100_sxm", half, half), units.Tokens(1<<20)
+			if n < 16 {
+				cluster, seq = "1x1 h100_sxm + 1x1 a100_sxm", 1<<15
+			}
+			given := gpuProblem(b, cluster, seq)
+			given.Job.OverlapZero = true
+			b.ResetTimer()
+			for b.Loop() {
+				p, err := NewProblem(given.Profile, given.Job) // prices forgotten
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := Solve(context.Background(), p, nil, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
