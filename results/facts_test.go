@@ -67,9 +67,12 @@ func TestRecordingShowsPlacesAndWhatIsNoTime(t *testing.T) {
 func TestPlanSaysWhatItsMemoryRestsOn(t *testing.T) {
 	show := func(ranks int) (plan, explain string) {
 		d := testPlan()
-		for r := range ranks {
-			m := &d.Step.Ranks[r].Memory
-			*m = d.Job.MemoryOn(tokensOf(d.Layout()), r, costmodel.DeviceMemory{Capacity: m.Capacity, LayerToken: 12345})
+		for r, m := range d.Job.MemoryWith(d.Layout(), func(int) costmodel.DeviceMemory {
+			return costmodel.DeviceMemory{Capacity: 2 * units.GiB, LayerToken: 12345}
+		}) {
+			if r < ranks {
+				d.Step.Ranks[r].Memory = m
+			}
 		}
 		peak := units.Bytes(0)
 		for _, r := range d.Step.Ranks {

@@ -51,7 +51,16 @@ func layoutPicture(p *printer, d *solver.Plan) {
 	if len(d.Ranks) > len(owners) {
 		p.printf("  ranks from %d on begin at 0 again\n", len(owners))
 	}
-	p.para("", "ring: "+ringOrder(d.Ring))
+	groupPicture(p, d)
+}
+
+// firstRanks names every group by its first rank.
+func firstRanks(groups []costmodel.Group) []int {
+	var ranks []int
+	for _, g := range groups {
+		ranks = append(ranks, g[0].Rank)
+	}
+	return ranks
 }
 
 // ringOrder prints the ring, runs of neighbours in short: "0 -> 1 .. 7 -> 0".

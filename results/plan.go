@@ -73,24 +73,29 @@ func boundLine(d *solver.Plan) string {
 }
 
 func considered(p *printer, n *notes, d *solver.Plan) {
-	t := newTable(column{title: "strategy"}, column{title: "step time", number: true}, column{title: "against baseline", number: true},
-		column{title: "memory peak", number: true}, column{title: "above bound", number: true}, column{title: "source"}, column{title: "verdict"})
+	t := newTable(column{title: "strategy"}, column{title: "step time", number: true}, column{title: "against baseline", number: true}, column{title: "speed-up", number: true},
+		column{title: "memory peak", number: true}, column{title: "gap", number: true}, column{title: "source"}, column{title: "verdict"})
 	base := d.Baseline()
 	for _, c := range baselinesFirst(d.Compared) {
 		name, gap := c.Strategy, none
 		if c.Baseline {
 			name += " (today)"
 		}
+		if c.Verdict == solver.NotLegal {
+			t.row(name, none, none, none, none, none, none, string(c.Verdict))
+			continue
+		}
 		if d.Bound > 0 {
 			gap = percent(c.Gap, 1)
 		}
-		t.row(name, estimate(c.Time), against(c, base), peak(candidateMemory(d, c)), gap, string(c.Time.Source), string(c.Verdict))
+		t.row(name, estimate(c.Time), against(c, base), speedup(c), peak(candidateMemory(d, c)), gap, string(c.Time.Source), string(c.Verdict))
 	}
 	if len(t.rows) == 0 {
 		return
 	}
 	p.printf("\n")
 	t.render(p)
+	n.add("gap: step time above the lower bound; baseline: the fastest of today's that fits")
 	if base == nil {
 		n.add("no baseline fits the devices' memory, so there is nothing to compare with")
 	}
@@ -149,6 +154,14 @@ func against(c solver.Candidate, base *solver.Candidate) string {
 	return change
 }
 
+// speedup is the strongest baseline's time over the candidate's: "1.36x".
+func speedup(c solver.Candidate) string {
+	if !(c.Speedup > 0) || !finite(c.Speedup) {
+		return none
+	}
+	return fmt.Sprintf("%.2fx", c.Speedup)
+}
+
 // candidateMemory is the memory of a candidate's fullest rank. A candidate
 // knows its peak only; the capacity follows from whose peak that is.
 func candidateMemory(d *solver.Plan, c solver.Candidate) costmodel.Memory {
@@ -160,13 +173,11 @@ func candidateMemory(d *solver.Plan, c solver.Candidate) costmodel.Memory {
 	if len(layout.Shards) != len(d.Step.Ranks) {
 		return costmodel.Memory{States: c.Peak}
 	}
-	tokens := make([]units.Tokens, len(layout.Shards))
-	for r, s := range layout.Shards {
-		tokens[r] = s.Tokens()
-	}
-	for r := range tokens {
+	for r, m := range d.Job.MemoryWith(*layout, func(r int) costmodel.DeviceMemory {
 		of := d.Step.Ranks[r].Memory
-		if m := d.Job.MemoryOn(tokens, r, costmodel.DeviceMemory{Capacity: of.Capacity, LayerToken: of.LayerToken}); m.Peak() == c.Peak {
+		return costmodel.DeviceMemory{Capacity: of.Capacity, LayerToken: of.LayerToken}
+	}) {
+		if m.Peak() == c.Peak && d.Step.Ranks[r].Memory.Capacity > 0 {
 			return m
 		}
 	}
@@ -181,7 +192,14 @@ func reasons(p *printer, d *solver.Plan) {
 	p.printf("\n")
 	for _, c := range d.Compared {
 		if c.Verdict == solver.Chosen {
-			p.para("", fmt.Sprintf("chosen: %s. Why: %s", c.Strategy, orNone(c.Why)))
+			how := "chosen"
+			if d.Taken {
+				how = "taken as asked"
+			}
+			p.para("", fmt.Sprintf("%s: %s. Why: %s", how, c.Strategy, orNone(c.Why)))
+			if why := spendsBetter(c, d.Baseline()); why != "" {
+				p.para("  ", why)
+			}
 		}
 	}
 	for _, c := range d.Compared {
@@ -189,6 +207,19 @@ func reasons(p *printer, d *solver.Plan) {
 			p.para("  ", fmt.Sprintf("%s (%s): %s", c.Strategy, verdictWord(c.Verdict), c.Why))
 		}
 	}
+}
+
+// spendsBetter says where a plan's gain over the strongest baseline comes from: what
+// the ranks do on average in either step.
+func spendsBetter(c solver.Candidate, base *solver.Candidate) string {
+	if base == nil || c.Strategy == base.Strategy || !(base.Busy > 0) || !(c.Busy > 0) {
+		return ""
+	}
+	change := func(what string, from, to units.Seconds) string {
+		return fmt.Sprintf("%s %s instead of %s", what, seconds(to), seconds(from))
+	}
+	return fmt.Sprintf("against %s, the strongest of today's, the ranks on average %s, %s, %s", base.Strategy,
+		change("wait for slower ranks", base.Idle, c.Idle), change("wait for bytes", base.Exposed, c.Exposed), change("compute", base.Busy, c.Busy))
 }
 
 func verdictWord(v solver.Verdict) string {
@@ -206,29 +237,100 @@ func rankTable(p *printer, n *notes, d *solver.Plan) {
 	if len(d.Step.Ranks) != len(d.Ranks) || len(d.Ranks) == 0 {
 		return
 	}
-	t := newTable(column{title: "rank", number: true}, column{title: "device", most: 20}, column{title: "tokens", number: true}, column{title: "share", number: true},
+	t := newTable(column{title: "rank", number: true}, column{title: "device", most: 34}, column{title: "tokens", number: true}, column{title: "share", number: true},
 		column{title: ""}, column{title: "busy", number: true}, column{title: "exposed", number: true}, column{title: "idle", number: true},
 		column{title: ""}, column{title: "memory peak", number: true})
 	most := units.Tokens(1)
 	for _, k := range d.Ranks {
 		most = max(most, k.Tokens)
 	}
-	first := 0
+	first, short := 0, shortDevices(d)
+	var before []string // cells, before they were broken into lines
 	for r := range d.Ranks {
-		cells := rankCells(n, d, r, most)
-		if last := len(t.rows) - 1; last >= 0 && slices.Equal(t.rows[last][1:], cells) {
+		cells := rankCells(n, d, short[d.Ranks[r].Device], r, most)
+		if last := len(t.rows) - 1; last >= 0 && slices.Equal(before, cells) {
 			t.rows[last][0] = fmt.Sprintf("%d-%d", first, r)
 			continue
 		}
-		first = r
+		first, before = r, cells
 		t.row(append([]string{fmt.Sprint(r)}, cells...)...)
 	}
 	p.printf("\n")
+	if len(t.rows) > mostRows {
+		typeTable(p, d)
+		return
+	}
 	t.render(p)
 	p.para("", "left bars: tokens, the fullest rank being the whole width; right bars: the step, # computing, ! waiting for bytes (exposed), . waiting for slower ranks (idle)")
 }
 
-func rankCells(n *notes, d *solver.Plan, r int, most units.Tokens) []string {
+// typeTable sums ranks up by device type where they are too many to list.
+func typeTable(p *printer, d *solver.Plan) {
+	t := newTable(column{title: "ranks", number: true}, column{title: "device", most: 24}, column{title: "tokens", number: true}, column{title: "query heads", number: true},
+		column{title: "busy", number: true}, column{title: "exposed", number: true}, column{title: "idle", number: true}, column{title: ""}, column{title: "fullest memory", number: true})
+	short := shortDevices(d)
+	for _, name := range deviceTypes(d) {
+		t.row(ofType(d, name).cells(short[name])...)
+	}
+	t.render(p)
+	p.para("", "from the least to the most of any rank, and times on average; bars: the step, # computing, ! waiting for bytes (exposed), . waiting for slower ranks (idle); the plan's file has every rank")
+}
+
+// typeSum is what the ranks of a device type do together.
+type typeSum struct {
+	ranks                int
+	least, most          units.Tokens
+	fewest, heads        int
+	busy, exposed, whole units.Seconds // of all of them
+	fullest              costmodel.Memory
+}
+
+func deviceTypes(d *solver.Plan) []string {
+	var names []string
+	for _, r := range d.Ranks {
+		if !slices.Contains(names, r.Device) {
+			names = append(names, r.Device)
+		}
+	}
+	return names
+}
+
+func ofType(d *solver.Plan, name string) typeSum {
+	sum := typeSum{least: d.Job.SeqLen, fewest: d.Job.Model.QHeads}
+	for r, k := range d.Ranks {
+		if k.Device != name {
+			continue
+		}
+		s := d.Step.Ranks[r]
+		sum.ranks++
+		sum.least, sum.most = min(sum.least, k.Tokens), max(sum.most, k.Tokens)
+		sum.fewest, sum.heads = min(sum.fewest, k.QHeads), max(sum.heads, k.QHeads)
+		sum.busy, sum.exposed, sum.whole = sum.busy+s.Busy, sum.exposed+s.Exposed, sum.whole+s.Busy+s.Exposed+s.Idle
+		if s.Memory.Peak() >= sum.fullest.Peak() {
+			sum.fullest = s.Memory
+		}
+	}
+	return sum
+}
+
+func (s typeSum) cells(name string) []string {
+	tokens, heads := s.most.String(), fmt.Sprint(s.heads)
+	if s.least != s.most {
+		tokens = s.least.String() + " to " + tokens
+	}
+	if s.fewest != s.heads {
+		heads = fmt.Sprintf("%d to %d", s.fewest, s.heads)
+	}
+	busy, exposed := 0.0, 0.0
+	if s.whole > 0 {
+		busy, exposed = float64(s.busy/s.whole), float64(s.exposed/s.whole)
+	}
+	return []string{
+		fmt.Sprint(s.ranks), name, tokens, heads, units.Percent(busy), units.Percent(exposed), units.Percent(max(0, 1-busy-exposed)), timeBar(busy, exposed), peak(s.fullest),
+	}
+}
+
+func rankCells(n *notes, d *solver.Plan, device string, r int, most units.Tokens) []string {
 	k, s := d.Ranks[r], d.Step.Ranks[r]
 	whole := float64(s.Busy + s.Exposed + s.Idle)
 	of := func(t units.Seconds) float64 {
@@ -242,7 +344,7 @@ func rankCells(n *notes, d *solver.Plan, r int, most units.Tokens) []string {
 		memory += n.mark(fmt.Sprintf("above %s of the capacity: this rank runs out of memory", units.Percent(costmodel.Usable)))
 	}
 	return []string{
-		k.Device + " on " + k.Node, k.Tokens.String(), percent(float64(k.Tokens)/float64(max(1, d.Job.SeqLen)), 1), bar(float64(k.Tokens)/float64(most), pictureWidth, '#', ' '),
+		device + " on " + k.Node, k.Tokens.String(), percent(float64(k.Tokens)/float64(max(1, d.Job.SeqLen)), 1), bar(float64(k.Tokens)/float64(most), pictureWidth, '#', ' '),
 		units.Percent(of(s.Busy)), units.Percent(of(s.Exposed)), units.Percent(of(s.Idle)), timeBar(of(s.Busy), of(s.Exposed)), memory,
 	}
 }
@@ -255,10 +357,18 @@ func timeBar(busy, exposed float64) string {
 	return full[:n] + waiting[n:]
 }
 
+// negligible says that a part is what rounding leaves of none.
+func negligible(part costmodel.Part, whole costmodel.Estimate) bool {
+	return part.Time.Mid < 1e-9*whole.Mid
+}
+
 func partTable(p *printer, d *solver.Plan) {
 	t := newTable(column{title: "part of the step"}, column{title: "time", number: true}, column{title: "share", number: true}, column{title: "source"}, column{title: ""})
 	whole := float64(d.Step.Time.Mid)
 	for _, part := range d.Step.Parts {
+		if negligible(part, d.Step.Time) {
+			continue
+		}
 		share := 0.0
 		if whole > 0 {
 			share = float64(part.Time.Mid) / whole

@@ -29,11 +29,11 @@ func testPlan() *solver.Plan {
 		Cluster: costmodel.Cluster{Nodes: []costmodel.Node{{Name: "n0", Link: "unix_socket", Devices: []op.Member{{Device: "cpu:1", Count: 3}, {Device: "cpu:2", Count: 1}}}}},
 		SeqLen:  16384, DType: op.F32, Recompute: costmodel.RecomputeFull, RingBuffers: 2, LossChunk: 1024,
 	}
-	chosen := costmodel.ZigZag([]units.Tokens{3328, 3328, 3328, 6400})
-	equal := costmodel.ZigZag([]units.Tokens{4096, 4096, 4096, 4096})
+	chosen := ringOf(3328, 3328, 3328, 6400)
+	equal := ringOf(4096, 4096, 4096, 4096)
 	d := &solver.Plan{
 		Header:    doc.Header{Tool: "evenkeel 0.1.0", Inputs: []doc.Input{{Path: "cpu.profile.json", SHA256: "fedcba9876543210fedcba9876543210fedcba9876543210fedcba9876543210"}}},
-		Simulated: true, Job: job, Strategy: "evenkeel", Ring: chosen.Ring, Bound: 2.6, Gap: 2.71/2.6 - 1,
+		Simulated: true, Job: job, Strategy: "evenkeel", Groups: chosen.Groups, Bound: 2.6, Gap: 2.71/2.6 - 1,
 		Warnings: []string{"strategy evenkeel was stopped after 120 layouts; this is its best until then"},
 		Notes:    []string{"all layers are taken as alike and ranks meet at the end of each", "computing is not slowed while bytes move, nor moving while ranks compute"},
 	}
@@ -43,33 +43,34 @@ func testPlan() *solver.Plan {
 		Traffic:  []costmodel.Traffic{{Link: "unix_socket", Bytes: 3 << 30}},
 		Warnings: []string{"attn_fwd (full d64 f32) on cpu:1 is used up to 1.0 doublings outside its measured range; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m"},
 	}
+	of := func(l costmodel.Layout) []costmodel.Memory {
+		return job.MemoryWith(l, func(int) costmodel.DeviceMemory { return costmodel.DeviceMemory{Capacity: 2 * units.GiB} })
+	}
 	memory := func(l costmodel.Layout) (peak units.Bytes) {
-		for r := range l.Shards {
-			peak = max(peak, job.Memory(tokensOf(l), r, op.DeviceType{}).Peak())
+		for _, m := range of(l) {
+			peak = max(peak, m.Peak())
 		}
 		return peak
 	}
 	for r, rank := range job.Cluster.Ranks() {
-		m := job.Memory(tokensOf(chosen), r, op.DeviceType{Memory: 2 * units.GiB})
+		m := of(chosen)[r]
 		n := chosen.Shards[r].Tokens()
-		d.Ranks = append(d.Ranks, solver.PlanRank{Rank: r, Device: rank.Device, Node: rank.NodeName, Tokens: n, Segments: chosen.Shards[r].Segments, QHeads: 8, KVHeads: 4})
+		d.Ranks = append(d.Ranks, solver.PlanRank{Rank: r, Device: rank.Device, Node: rank.NodeName, Tokens: n, Segments: chosen.Shards[r].Segments, Group: r, QHeads: 8, KVHeads: 4})
 		d.Step.Ranks = append(d.Step.Ranks, costmodel.RankStep{Device: rank.Device, Tokens: n, Busy: 2.5 - units.Seconds(r/3), Exposed: 0.15, Idle: 0.06 + units.Seconds(r/3), Memory: m})
 	}
 	d.Compared = []solver.Candidate{
-		{Strategy: "evenkeel", Verdict: solver.Chosen, Why: "rank 3 gets 39 % of the tokens", Time: d.Step.Time, Gap: d.Gap, Peak: memory(chosen), Speedup: 3.42 / 2.71, GainError: 0.05},
+		{Strategy: "evenkeel", Verdict: solver.Chosen, Why: "rank 3 gets 39 % of the tokens", Time: d.Step.Time, Gap: d.Gap, Peak: memory(chosen), Speedup: 3.42 / 2.71, GainError: 0.05, Busy: 2.25, Exposed: 0.15, Idle: 0.31},
 		{Strategy: "nearly", Verdict: solver.Tie, Why: "another order; gains 10 ms +- 50 ms", Time: spread(3.41, 0.04, costmodel.Interpolated), Gap: 0.31, Peak: memory(equal), Speedup: 3.42 / 3.41, GainError: 0.05, Layout: &equal},
-		{Strategy: "ring", Baseline: true, Verdict: solver.Slower, Why: "every rank gets the same", Time: spread(3.42, 0.04, costmodel.Interpolated), Gap: 0.32, Peak: memory(equal), Speedup: 1, Layout: &equal},
+		{Strategy: "ring", Baseline: true, Verdict: solver.Slower, Why: "every rank gets the same", Time: spread(3.42, 0.04, costmodel.Interpolated), Gap: 0.32, Peak: memory(equal), Speedup: 1, Busy: 2.24, Exposed: 0.12, Idle: 1.06, Layout: &equal},
+		{Strategy: "ulysses", Baseline: true, Verdict: solver.NotLegal, Why: "8 heads do not divide over 3 ranks"},
 		{Strategy: "one", Verdict: solver.Infeasible, Why: "rank 3 needs 9.1 of 2 GiB", Time: spread(5, 0.04, costmodel.Interpolated), Gap: 1.1, Peak: 9 * units.GiB, Layout: &equal},
 	}
 	return d
 }
 
-func tokensOf(l costmodel.Layout) []units.Tokens {
-	var n []units.Tokens
-	for _, s := range l.Shards {
-		n = append(n, s.Tokens())
-	}
-	return n
+// ringOf is ring attention in zigzag order with 8 query heads.
+func ringOf(tokens ...units.Tokens) costmodel.Layout {
+	return costmodel.ZigZag(tokens, costmodel.Singles(tokens, 8))
 }
 
 func printPlan(t *testing.T, d *solver.Plan) string {
@@ -123,7 +124,7 @@ func TestCandidateMemoryFindsTheCapacity(t *testing.T) {
 	if m := candidateMemory(d, d.Compared[0]); m.Peak() != d.Compared[0].Peak || m.Capacity != 7*units.GiB {
 		t.Errorf("got %+v, want rank 3's 7 GiB", m)
 	}
-	if m := candidateMemory(d, d.Compared[3]); m.Peak() != 9*units.GiB || m.Capacity != 0 {
+	if m := candidateMemory(d, d.Compared[4]); m.Peak() != 9*units.GiB || m.Capacity != 0 {
 		t.Errorf("a peak that no rank has: %+v", m)
 	}
 }
@@ -162,13 +163,13 @@ func TestManyRanksShareLines(t *testing.T) {
 	for r := range split {
 		split[r] = 1024
 	}
-	layout := costmodel.ZigZag(split)
+	layout := ringOf(split...)
 	for r, s := range layout.Shards {
 		node := fmt.Sprintf("n%d", r/256)
 		d.Ranks = append(d.Ranks, solver.PlanRank{Rank: r, Device: "h100_sxm", Node: node, Tokens: 1024, Segments: s.Segments})
 		d.Step.Ranks = append(d.Step.Ranks, costmodel.RankStep{Busy: 1, Exposed: 1, Memory: costmodel.Memory{States: 1, Capacity: 80 * units.GiB}})
 	}
-	d.Ring = layout.Ring
+	d.Groups = layout.Groups
 	var buf bytes.Buffer
 	if err := Plan(&buf, d); err != nil {
 		t.Fatal(err)
@@ -210,7 +211,7 @@ func TestRingPicture(t *testing.T) {
 		for _, n := range c.tokens {
 			seq += n
 		}
-		if got := RingPicture(costmodel.ZigZag(c.tokens), seq, c.width); got != c.want {
+		if got := RingPicture(ringOf(c.tokens...), seq, c.width); got != c.want {
 			t.Errorf("%v in %d: got %q, want %q", c.tokens, c.width, got, c.want)
 		}
 	}
@@ -229,7 +230,7 @@ func TestRingPictureAsksTheOwnerOfTheMiddle(t *testing.T) {
 		for _, n := range split {
 			tokens, seq = append(tokens, units.Tokens(n)), seq+units.Tokens(n)
 		}
-		layout := costmodel.ZigZag(tokens)
+		layout := ringOf(tokens...)
 		pic := RingPicture(layout, seq, rapid.IntRange(1, 60).Draw(t, "width"))
 		for i := range pic {
 			// A middle between two tokens belongs to the later one.

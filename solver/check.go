@@ -33,17 +33,20 @@ func (e *CheckError) Error() string {
 }
 
 // Check verifies a plan against the profile it was made from: that every token
-// is covered exactly once and every head present, that the ring visits the
-// ranks with tokens, that devices are the cluster's, that memory fits when
-// computed anew, that the layouts cost what the plan says when simulated anew,
-// that the bound holds and that the verdicts follow from the numbers. It shares
-// no code with any strategy.
+// is covered exactly once, that groups are disjoint and each has every head once,
+// that devices are the cluster's, that memory fits when computed anew, that the
+// layouts cost what the plan says when simulated anew, that the bound holds and
+// that the verdicts follow from the numbers. It shares no code with any strategy.
+// A plan of an older version has numbers of an older simulator, and Check says so.
 //
 // The error is a *CheckError with all findings, or says why the plan could not
 // be checked at all.
 func Check(p *Plan, profile *costmodel.Profile) error {
 	if err := p.Job.Validate(); err != nil {
 		return &CheckError{[]Finding{{"job", err.Error()}}}
+	}
+	if p.old() {
+		return &CheckError{[]Finding{olderSimulator()}}
 	}
 	found := structure(p)
 	more, err := costs(p, profile)
@@ -70,7 +73,7 @@ func structure(p *Plan) []Finding {
 	var f findings
 	f.owners(p)
 	f.cover(p)
-	f.circle(p)
+	f.groups(p)
 	f.step(p)
 	f.quotients(p)
 	f.candidates(p)
@@ -89,10 +92,6 @@ func (f *findings) owners(p *Plan) {
 	}
 	for i, r := range p.Ranks {
 		at := fmt.Sprintf("ranks[%d].", i)
-		q, kv := p.Job.Model.QHeads, p.Job.Model.KVHeads
-		if len(r.Segments) == 0 {
-			q, kv = 0, 0
-		}
 		var tokens units.Tokens
 		for _, s := range r.Segments {
 			tokens += s.End - s.Start
@@ -106,10 +105,6 @@ func (f *findings) owners(p *Plan) {
 			f.add(at+"node", "%q: the cluster has node %q there", r.Node, want[i].NodeName)
 		case r.Tokens != tokens:
 			f.add(at+"tokens", "%d: the segments have %d", int64(r.Tokens), int64(tokens))
-		case r.QHeads != q:
-			f.add(at+"q_heads", "%d: want %d: no head may be missing and none doubled", r.QHeads, q)
-		case r.KVHeads != kv:
-			f.add(at+"kv_heads", "%d: want %d: no head may be missing and none doubled", r.KVHeads, kv)
 		}
 	}
 }
@@ -157,27 +152,86 @@ func (f *findings) cover(p *Plan) {
 	}
 }
 
-// circle checks that the ring is a permutation of the ranks with tokens.
-func (f *findings) circle(p *Plan) {
-	visits := make([]int, len(p.Ranks))
-	for i, r := range p.Ring {
-		at := fmt.Sprintf("ring[%d]", i)
-		if r < 0 || r >= len(p.Ranks) {
-			f.add(at, "%d: no rank of this plan", r)
+// groups checks that every rank with tokens is in one group, that the heads of
+// every group are the model's, and that the ranks say the same.
+func (f *findings) groups(p *Plan) {
+	visits := make([]string, len(p.Ranks)) // where
+	for i, g := range p.Groups {
+		first, tokens := 0, units.Tokens(0)
+		for k, m := range g {
+			at := fmt.Sprintf("groups[%d][%d]", i, k)
+			if m.QHeads < 0 || m.QHeads > p.Job.Model.QHeads {
+				f.add(at+".q_heads", "%d: must not be negative, nor above the model's %d", m.QHeads, p.Job.Model.QHeads)
+				continue
+			}
+			if m.Rank < 0 || m.Rank >= len(p.Ranks) {
+				f.add(at+".rank", "%d: no rank of this plan", m.Rank)
+				continue
+			}
+			if before := visits[m.Rank]; before != "" {
+				f.add(at+".rank", "%d: in a group before; see also %s.rank", m.Rank, before)
+			}
+			visits[m.Rank] = at
+			f.member(p, at, PlanRank{Rank: m.Rank, Group: i, FirstQ: first, QHeads: m.QHeads, KVHeads: p.kvHeads(first, m.QHeads)})
+			first += m.QHeads
+			tokens += p.Ranks[m.Rank].Tokens
+		}
+		if first != p.Job.Model.QHeads {
+			f.add(fmt.Sprintf("groups[%d]", i), "%d q_heads: want %d: no head may be missing and none doubled", first, p.Job.Model.QHeads)
+		}
+		if tokens == 0 {
+			f.add(fmt.Sprintf("groups[%d]", i), "no member has tokens")
+		}
+	}
+	f.strangers(p, visits)
+}
+
+// member checks what a rank says of its place against what its group says.
+func (f *findings) member(p *Plan, at string, want PlanRank) {
+	r := p.Ranks[want.Rank]
+	if r.Tokens == 0 && want.QHeads == 0 {
+		f.add(at+".rank", "%d: has neither tokens nor heads", want.Rank)
+	}
+	for _, c := range []struct {
+		field     string
+		got, want int
+	}{{"group", r.Group, want.Group}, {"first_q_head", r.FirstQ, want.FirstQ}, {"q_heads", r.QHeads, want.QHeads}, {"kv_heads", r.KVHeads, want.KVHeads}} {
+		if c.got != c.want {
+			f.add(fmt.Sprintf("ranks[%d].%s", want.Rank, c.field), "%d: by %s.q_heads it is %d", c.got, at, c.want)
+		}
+	}
+}
+
+// strangers checks the ranks that no group visits.
+func (f *findings) strangers(p *Plan, visits []string) {
+	for i, where := range visits {
+		if where != "" {
 			continue
 		}
-		if visits[r]++; visits[r] > 1 {
-			f.add(at, "%d: visited before", r)
+		r, at := p.Ranks[i], fmt.Sprintf("ranks[%d].", i)
+		if r.Tokens > 0 {
+			f.add("groups", "rank %d has tokens and is in none", i)
 		}
-		if p.Ranks[r].Tokens == 0 {
-			f.add(at, "%d: has no tokens", r)
+		for _, c := range []struct {
+			field     string
+			got, want int
+		}{{"group", r.Group, -1}, {"first_q_head", r.FirstQ, 0}, {"q_heads", r.QHeads, 0}, {"kv_heads", r.KVHeads, 0}} {
+			if c.got != c.want {
+				f.add(at+c.field, "%d: want %d, for no group has this rank", c.got, c.want)
+			}
 		}
 	}
-	for r, n := range visits {
-		if n == 0 && p.Ranks[r].Tokens > 0 {
-			f.add("ring", "rank %d has tokens and is not in it", r)
+}
+
+// kvHeads counts the key-value heads of query heads one by one.
+func (p *Plan) kvHeads(first, n int) int {
+	each, kv := p.Job.Model.QHeads/p.Job.Model.KVHeads, 0
+	for h := first; h < first+n; h++ {
+		if h == first || h%each == 0 {
+			kv++
 		}
 	}
+	return kv
 }
 
 // step checks the account of the step against itself and the ranks.
@@ -247,11 +301,15 @@ func (f *findings) candidates(p *Plan) {
 		} else if s.Claims().Baseline != c.Baseline {
 			f.add(at+"baseline", "%v: strategy %s says %v", c.Baseline, c.Strategy, !c.Baseline)
 		}
+		if !slices.Contains([]Verdict{Chosen, Tie, Slower, Infeasible, NotLegal}, c.Verdict) {
+			f.add(at+"verdict", "%q: want %s, %s, %s, %s or %s", string(c.Verdict), Chosen, Tie, Slower, Infeasible, NotLegal)
+		}
+		if c.Verdict == NotLegal {
+			f.notLegal(at, c)
+			continue
+		}
 		if want := float64(c.Time.Mid)/float64(p.Bound) - 1; !near(1+c.Gap, 1+want) {
 			f.add(at+"gap", "%v: its time over the bound - 1 is %v", c.Gap, want)
-		}
-		if !slices.Contains([]Verdict{Chosen, Tie, Slower, Infeasible}, c.Verdict) {
-			f.add(at+"verdict", "%q: want %s, %s, %s or %s", string(c.Verdict), Chosen, Tie, Slower, Infeasible)
 		}
 		if (c.Layout == nil) != (c.Verdict == Chosen) {
 			f.add(at+"layout", "left out of the chosen candidate and of no other")
@@ -275,11 +333,40 @@ func (f *findings) candidates(p *Plan) {
 	f.verdicts(p, &p.Compared[chosen])
 }
 
+// notLegal checks that a candidate without a layout has nothing that only one
+// with a layout can have, and says why.
+func (f *findings) notLegal(at string, c *Candidate) {
+	for _, x := range []struct {
+		field string
+		is    bool
+	}{
+		{"time", c.Time != costmodel.Estimate{}},
+		{"gap", c.Gap != 0},
+		{"peak_memory_bytes", c.Peak != 0},
+		{"speedup_vs_baseline", c.Speedup != 0},
+		{"gain_error_s", c.GainError != 0},
+		{"busy_s", c.Busy != 0},
+		{"exposed_s", c.Exposed != 0},
+		{"idle_s", c.Idle != 0},
+		{"layout", c.Layout != nil},
+	} {
+		if x.is {
+			f.add(at+x.field, "there, but the strategy is %s", NotLegal)
+		}
+	}
+	if c.Why == "" {
+		f.add(at+"why", "empty: say why the strategy is %s", NotLegal)
+	}
+}
+
 // verdicts checks speed-ups, gains and who was chosen.
 func (f *findings) verdicts(p *Plan, chosen *Candidate) {
-	base := p.Baseline()
+	base, asked := p.Baseline(), false // whether only a wish explains the choice
 	for i := range p.Compared {
 		c := &p.Compared[i]
+		if c.Verdict == NotLegal {
+			continue
+		}
 		at := fmt.Sprintf("considered[%d].", i)
 		speedup, fits := 0.0, c.Verdict != Infeasible
 		if base != nil && fits {
@@ -304,12 +391,17 @@ func (f *findings) verdicts(p *Plan, chosen *Candidate) {
 		if c.Verdict != want {
 			f.add(at+"verdict", "%q: the numbers say %q", string(c.Verdict), string(want))
 		}
-		if c == chosen && within {
+		if c == chosen && within && !p.Taken {
 			f.add(at+"verdict", "chosen, but it gains no more over %s than the model can tell", base.Strategy)
 		}
-		if fits && !within && c.Time.Mid < chosen.Time.Mid*(1-tolerance) && c != chosen {
+		if faster := fits && !within && c.Time.Mid < chosen.Time.Mid*(1-tolerance) && c != chosen; faster && !p.Taken {
 			f.add(at+"verdict", "%q: it is faster than the chosen one", string(c.Verdict))
+		} else if faster || c == chosen && within {
+			asked = true
 		}
+	}
+	if p.Taken && !asked {
+		f.add("taken", "true: the numbers recommend the chosen strategy anyway")
 	}
 }
 

@@ -19,7 +19,7 @@ func FuzzPlan(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(data)
-	f.Add([]byte(`{"schema":"evenkeel.plan/v1","ranks":[],"ring":[0]}`))
+	f.Add([]byte(`{"schema":"evenkeel.plan/v2","ranks":[],"groups":[[{"rank":0,"q_heads":1}]]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var p Plan
 		if doc.Decode("x", data, &p) != nil {

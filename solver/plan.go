@@ -7,7 +7,7 @@ import (
 )
 
 // PlanSchema is the schema of the plan documents this version writes.
-const PlanSchema = "evenkeel.plan/v1"
+const PlanSchema = "evenkeel.plan/v2"
 
 // Plan is the document that solve writes: who owns which tokens, what that is
 // predicted to take, how far it can be from the best possible, and what the
@@ -15,17 +15,21 @@ const PlanSchema = "evenkeel.plan/v1"
 // read the files fills the header.
 type Plan struct {
 	doc.Header
-	Simulated bool           `json:"simulated"` // from a profile that was made on a simulated backend
-	Job       costmodel.Job  `json:"job"`
-	Strategy  string         `json:"strategy"` // whose layout this is
-	Ranks     []PlanRank     `json:"ranks"`    // by rank
-	Ring      []int          `json:"ring"`     // ring[i] sends to ring[i+1]
-	Step      costmodel.Step `json:"step"`     // predicted
-	Bound     units.Seconds  `json:"lower_bound_s"`
-	Gap       float64        `json:"gap"` // step time / lower bound - 1: the most that any plan could still gain
-	Compared  []Candidate    `json:"considered"`
-	Warnings  []string       `json:"warnings,omitempty"`
-	Notes     []string       `json:"notes"` // what the cost model leaves out
+	Simulated bool          `json:"simulated"` // from a profile that was made on a simulated backend
+	Job       costmodel.Job `json:"job"`
+	Strategy  string        `json:"strategy"` // whose layout this is
+	Ranks     []PlanRank    `json:"ranks"`    // by rank
+	// Taken: whoever asked named the strategy, and it is not the recommended one: a
+	// plan that gains no more over today's than the model can tell is not, nor is a
+	// slower one.
+	Taken    bool              `json:"taken,omitzero"`
+	Groups   []costmodel.Group `json:"groups"` // all-to-all groups in the order of their ring
+	Step     costmodel.Step    `json:"step"`   // predicted
+	Bound    units.Seconds     `json:"lower_bound_s"`
+	Gap      float64           `json:"gap"` // step time / lower bound - 1: the most that any plan could still gain
+	Compared []Candidate       `json:"considered"`
+	Warnings []string          `json:"warnings,omitempty"`
+	Notes    []string          `json:"notes"` // what the cost model leaves out
 }
 
 // PlanRank is what one rank owns.
@@ -34,9 +38,11 @@ type PlanRank struct {
 	Device   string              `json:"device"` // device type
 	Node     string              `json:"node"`
 	Tokens   units.Tokens        `json:"tokens"`
-	Segments []costmodel.Segment `json:"segments"` // of global positions, rising
-	QHeads   int                 `json:"q_heads"`  // of the model's; 0 on a rank without tokens
-	KVHeads  int                 `json:"kv_heads"`
+	Segments []costmodel.Segment `json:"segments"`     // of global positions, rising
+	Group    int                 `json:"group"`        // index into the plan's groups, -1 for a rank without work
+	FirstQ   int                 `json:"first_q_head"` // it computes query heads first_q_head to first_q_head + q_heads
+	QHeads   int                 `json:"q_heads"`
+	KVHeads  int                 `json:"kv_heads"` // that these need
 }
 
 // Candidate is the result of one strategy.
@@ -46,7 +52,7 @@ type Candidate struct {
 	Verdict  Verdict `json:"verdict"`
 	Why      string  `json:"why"`
 	// Time and what follows from it are of the layout even if it does not fit.
-	Time costmodel.Estimate `json:"time"`
+	Time costmodel.Estimate `json:"time,omitzero"`
 	Gap  float64            `json:"gap"`
 	Peak units.Bytes        `json:"peak_memory_bytes"` // of the fullest rank, in proportion to its capacity
 	// Speedup is the strongest baseline's time over this one's; 0 if either
@@ -55,9 +61,17 @@ type Candidate struct {
 	// GainError is the half width of the 90 % interval of the time gained over
 	// the strongest baseline; 0 where there is none to compare with.
 	GainError units.Seconds `json:"gain_error_s"`
+	// Busy, Exposed and Idle are how the ranks of the cluster spend the step on
+	// average: computing, waiting for bytes, waiting for slower ranks or without work.
+	Busy    units.Seconds `json:"busy_s,omitzero"`
+	Exposed units.Seconds `json:"exposed_s,omitzero"`
+	Idle    units.Seconds `json:"idle_s,omitzero"`
 	// Layout is left out where it is the plan's own.
 	Layout *costmodel.Layout `json:"layout,omitempty"`
 }
+
+// Runs says that the candidate has a layout, and one that fits.
+func (c *Candidate) Runs() bool { return c.Verdict != Infeasible && c.Verdict != NotLegal }
 
 // Verdict says what became of a candidate.
 type Verdict string
@@ -68,6 +82,7 @@ const (
 	Tie        Verdict = "~" // no faster than the strongest baseline beyond the model's own error
 	Slower     Verdict = "slower"
 	Infeasible Verdict = "infeasible" // does not fit a device's memory
+	NotLegal   Verdict = "not legal"  // has no layout on this cluster, as Why says; so no time either
 )
 
 // Head implements doc.Document.
@@ -88,9 +103,12 @@ func (p *Plan) Validate() error {
 	return nil
 }
 
+// old says that the plan was read from a document of an older version.
+func (p *Plan) old() bool { return p.Schema == PlanSchemaV1 }
+
 // Layout is who owns what, as the simulator takes it.
 func (p *Plan) Layout() costmodel.Layout {
-	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Ring: p.Ring}
+	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups}
 	for r, k := range p.Ranks {
 		l.Shards[r].Segments = k.Segments
 	}
@@ -102,7 +120,7 @@ func (p *Plan) Baseline() *Candidate {
 	var best *Candidate
 	for i := range p.Compared {
 		c := &p.Compared[i]
-		if c.Baseline && c.Verdict != Infeasible && (best == nil || c.Time.Mid < best.Time.Mid) {
+		if c.Baseline && c.Runs() && (best == nil || c.Time.Mid < best.Time.Mid) {
 			best = c
 		}
 	}
@@ -113,8 +131,7 @@ func (p *Plan) Baseline() *Candidate {
 func notModelled() []string {
 	return []string{
 		"all layers are taken as alike and ranks meet at the end of each",
-		"gradients and parameters are exchanged after the backward pass, overlapping with nothing",
-		"computing is not slowed while bytes move, nor moving while ranks compute",
+		"computing and moving bytes slow each other only as far as the profile has measured it of attention beside send_recv",
 		"every device type was measured alone: devices that share cores or memory slow each other, which is not counted",
 		"the embedding lookup, residual additions and the input pipeline are not counted",
 		"memory is by formula; the context, communicators and fragmentation are counted only as far as the profile's capacity leaves them out",

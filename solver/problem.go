@@ -8,16 +8,23 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Problem is what a strategy solves. It is read-only and safe for concurrent use.
+// Problem is what a strategy solves. Its simulator remembers prices, so it is
+// not safe for concurrent use.
 type Problem struct {
 	Job       costmodel.Job
 	Profile   *costmodel.Profile
 	Predictor *costmodel.Predictor
 	// Block is the granularity of searched splits; one shard may hold the rest.
 	Block units.Tokens
+	// Take names the strategy whose plan is wanted whatever the others gain; empty
+	// leaves the choice to Solve.
+	Take string
 
 	ranks   []costmodel.Rank
-	devices []op.DeviceType // by rank
+	devices []op.DeviceType          // by rank
+	memory  []costmodel.DeviceMemory // by rank
+	sim     *costmodel.Simulator
+	seeds   []Result // of the strategies solved before, for one that starts from their plans
 }
 
 // NewProblem checks that a job can be planned on the devices of a valid
@@ -40,15 +47,20 @@ func NewProblem(profile *costmodel.Profile, job costmodel.Job) (*Problem, error)
 			return nil, fmt.Errorf("device type %q has no memory_bytes in the profile, so no plan can be said to fit; measure it: evenkeel calibrate --only %s", d.Name, op.KindMemCapacity)
 		}
 		p.devices = append(p.devices, d)
+		p.memory = append(p.memory, p.Predictor.DeviceMemory(job, r.Device))
 	}
 	if n := len(p.ranks); job.SeqLen < units.Tokens(n) {
 		return nil, fmt.Errorf("seq_len_tokens: %d: fewer tokens than the cluster's %d ranks; take a longer sequence or fewer devices", int64(job.SeqLen), n)
 	}
 	p.Block = blockFor(job.SeqLen, len(p.ranks))
+	var err error
+	if p.sim, err = costmodel.NewSimulator(p.Predictor, job); err != nil {
+		return nil, err
+	}
 	// With an equal split every device type runs every op and the ring crosses
 	// every link class that any ring of this cluster crosses, so one simulation
 	// finds what is missing before a search begins.
-	if _, err := p.simulate(costmodel.ZigZag(equalSplit(job.SeqLen, len(p.ranks)))); err != nil {
+	if _, err := p.sim.Time(p.equalRing()); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -65,8 +77,15 @@ func blockFor(seq units.Tokens, ranks int) units.Tokens {
 	return b
 }
 
+// equalRing is ring attention over all ranks in equal shares.
+func (p *Problem) equalRing() costmodel.Layout {
+	split := equalSplit(p.Job.SeqLen, len(p.ranks))
+	return costmodel.ZigZag(split, costmodel.Singles(split, p.Job.Model.QHeads))
+}
+
+// simulate is the full account of a layout.
 func (p *Problem) simulate(l costmodel.Layout) (*costmodel.Step, error) {
-	return costmodel.Simulate(p.Predictor, p.Job, l)
+	return p.sim.Step(l, costmodel.SimOptions{})
 }
 
 // place names a rank as people find it: "rank 3 (cpu:1 on n0)".

@@ -32,52 +32,71 @@ func costs(p *Plan, profile *costmodel.Profile) ([]Finding, error) {
 		return nil, err
 	}
 	f.same("lower_bound_s", p.Bound, bound)
-	for i := range p.Compared {
-		f.candidate(fmt.Sprintf("considered[%d]", i), p, &p.Compared[i], problem)
-	}
+	f.comparison(p, problem, step)
 	return f, nil
 }
 
-// candidate simulates a candidate's own layout.
-func (f *findings) candidate(at string, p *Plan, c *Candidate, problem *Problem) {
-	layout := p.Layout()
-	if c.Layout != nil {
-		layout = *c.Layout
+// comparison simulates the layouts of all candidates, the baseline's first, for
+// gains are measured from it. own is the step of the plan itself.
+func (f *findings) comparison(p *Plan, problem *Problem, own *costmodel.Step) {
+	steps := make([]*costmodel.Step, len(p.Compared))
+	base := p.Baseline()
+	var before *costmodel.Step
+	for i := range p.Compared {
+		c := &p.Compared[i]
+		at := fmt.Sprintf("considered[%d]", i)
+		switch {
+		case c.Verdict == NotLegal:
+			continue
+		case c.Layout == nil:
+			steps[i] = own
+		default:
+			var err error
+			if steps[i], err = problem.simulate(*c.Layout); err != nil {
+				f.add(at+".layout", "cannot be simulated: %v", err)
+				continue
+			}
+		}
+		f.candidate(at, c, steps[i])
+		if c == base {
+			before = steps[i]
+		}
 	}
-	step, err := problem.simulate(layout)
-	if err != nil {
-		f.add(at+".layout", "cannot be simulated: %v", err)
-		return
+	for i := range p.Compared {
+		if c := &p.Compared[i]; before != nil && steps[i] != nil && c != base && c.Runs() {
+			f.gain(fmt.Sprintf("considered[%d]", i), c, costmodel.GainError(before, steps[i]))
+		}
 	}
+}
+
+// candidate compares a candidate with the step of its layout.
+func (f *findings) candidate(at string, c *Candidate, step *costmodel.Step) {
 	f.same(at+".time", c.Time, step.Time)
 	var fullest costmodel.RankStep
 	fits, most := true, -1.0
+	var busy, exposed, idle units.Seconds
 	for _, r := range step.Ranks {
+		busy, exposed, idle = busy+r.Busy, exposed+r.Exposed, idle+r.Idle
 		fits = fits && r.Memory.Fits()
 		if share := float64(r.Memory.Peak()) / float64(r.Memory.Capacity); share > most {
 			fullest, most = r, share
 		}
 	}
 	f.same(at+".peak_memory_bytes", c.Peak, fullest.Memory.Peak())
+	n := units.Seconds(len(step.Ranks))
+	f.same(at+".busy_s", c.Busy, busy/n)
+	f.same(at+".exposed_s", c.Exposed, exposed/n)
+	f.same(at+".idle_s", c.Idle, idle/n)
 	if fits == (c.Verdict == Infeasible) {
 		f.add(at+".verdict", "%q: memory computed anew says that it fits is %v", string(c.Verdict), fits)
 	}
-	base := p.Baseline()
-	if base == nil || base == c || c.Verdict == Infeasible {
-		return
-	}
-	from := p.Layout()
-	if base.Layout != nil {
-		from = *base.Layout
-	}
-	gainError, err := problem.gainError(from, layout)
-	if err != nil {
-		f.add(at+".gain_error_s", "cannot be computed anew: %v", err)
-		return
-	}
-	// A difference of nearly equal times: compare it on the scale of the times.
-	if !near(float64(c.Time.Mid+c.GainError), float64(c.Time.Mid+gainError)) {
-		f.add(at+".gain_error_s", "%v: computed anew it is %v", float64(c.GainError), float64(gainError))
+}
+
+// gain compares the error of a gain. It is a difference of nearly equal times,
+// so it is compared on the scale of the times.
+func (f *findings) gain(at string, c *Candidate, anew units.Seconds) {
+	if !near(float64(c.Time.Mid+c.GainError), float64(c.Time.Mid+anew)) {
+		f.add(at+".gain_error_s", "%v: computed anew it is %v", float64(c.GainError), float64(anew))
 	}
 }
 
@@ -92,7 +111,7 @@ func (f *findings) sameValue(field string, a, b reflect.Value) {
 	case reflect.Struct:
 		for i := range a.NumField() {
 			name, _, _ := strings.Cut(a.Type().Field(i).Tag.Get("json"), ",")
-			if name != "-" {
+			if name != "-" && a.Type().Field(i).IsExported() {
 				f.sameValue(field+"."+name, a.Field(i), b.Field(i))
 			}
 		}

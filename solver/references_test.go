@@ -43,10 +43,9 @@ func TestBoundHoldsOnReferences(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n := len(p.ranks)
-			layouts := []costmodel.Layout{costmodel.ZigZag(equalSplit(seq, n))}
+			layouts := []costmodel.Layout{p.equalRing()}
 			for range 5 {
-				layouts = append(layouts, randomLayout(r, seq, n))
+				layouts = append(layouts, randomGrouped(r, p))
 			}
 			for i, l := range layouts {
 				step, err := p.simulate(l)

@@ -2,7 +2,6 @@ package solver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -13,14 +12,18 @@ import (
 // Default is the strategy that Solve runs when none is named.
 const Default = "evenkeel"
 
-// Solve runs every baseline and the named strategies (Default if there are
-// none) and returns the plan to recommend: the fastest that fits, or the
-// strongest baseline if the fastest gains less than the cost model can tell.
+// Solve runs every baseline, the published strategies and the named ones
+// (Default if there are none) and returns the plan to recommend: the fastest
+// that fits, or the strongest baseline if the fastest gains less than the cost
+// model can tell.
 // When ctx ends the strategies return their best so far. report may be nil.
 //
 // Errors: an unknown strategy, *InfeasibleError if nothing fits, that of ctx if
 // it ends before anything that fits is found, *costmodel.MissingLawError.
 func Solve(ctx context.Context, p *Problem, names []string, report func(Progress)) (*Plan, error) {
+	if p.Take != "" {
+		names = append(slices.Clone(names), p.Take)
+	}
 	todo, err := chooseStrategies(names)
 	if err != nil {
 		return nil, err
@@ -32,16 +35,15 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	if err != nil {
 		return nil, err
 	}
-	var found []attempt
-	for _, s := range todo {
-		a := attempt{strategy: s}
-		a.Result, err = s.Solve(ctx, p, report)
-		if err != nil && !errors.As(err, &a.misfit) {
-			return nil, fmt.Errorf("strategy %s: %w", s.Name(), err)
-		}
-		found = append(found, a)
+	found, skipped, err := p.solveEach(ctx, todo, report)
+	if err != nil {
+		return nil, err
 	}
-	return p.pick(found, bound)
+	plan, err := p.pick(found, bound)
+	if plan != nil {
+		plan.Warnings = append(skipped, plan.Warnings...)
+	}
+	return plan, err
 }
 
 func chooseStrategies(names []string) ([]Strategy, error) {
@@ -55,22 +57,26 @@ func chooseStrategies(names []string) ([]Strategy, error) {
 	}
 	var todo []Strategy
 	for _, s := range Strategies() {
-		if s.Claims().Baseline || slices.Contains(names, s.Name()) {
+		if s.Claims().Baseline || s.Claims().Published || slices.Contains(names, s.Name()) {
 			todo = append(todo, s)
 		}
 	}
 	return todo, nil
 }
 
-// attempt is a strategy's result, which may not fit.
+// attempt is a strategy's result, which may not fit or not exist.
 type attempt struct {
 	Result
 	strategy  Strategy
 	misfit    *MemoryError
+	illegal   string // why it has no layout at all; Step is nil then
 	gainError units.Seconds
 }
 
 func (a *attempt) time() units.Seconds { return a.Step.Time.Mid }
+
+// fits says that the attempt has a layout that can be run.
+func (a *attempt) fits() bool { return a.Step != nil && a.misfit == nil }
 
 // fastest is the fastest attempt that fits and is wanted, or nil; ties go to
 // the first.
@@ -78,7 +84,7 @@ func fastest(found []attempt, wanted func(*attempt) bool) *attempt {
 	var best *attempt
 	for i := range found {
 		a := &found[i]
-		if a.misfit == nil && wanted(a) && (best == nil || a.time() < best.time()) {
+		if a.fits() && wanted(a) && (best == nil || a.time() < best.time()) {
 			best = a
 		}
 	}
@@ -94,17 +100,21 @@ func (p *Problem) pick(found []attempt, bound units.Seconds) (*Plan, error) {
 	base := fastest(found, func(a *attempt) bool { return a.strategy.Claims().Baseline })
 	if base != nil {
 		for i := range found {
-			if err := p.weigh(&found[i], base); err != nil {
-				return nil, err
-			}
+			weigh(&found[i], base)
 		}
-		if tied(chosen, base) {
-			chosen = base
+		// One that gains more can be the less sure of it.
+		chosen = fastest(found, func(a *attempt) bool { return !tied(a, base) })
+	}
+	recommended := chosen
+	if p.Take != "" {
+		named := func(a *attempt) bool { return a.strategy.Name() == p.Take }
+		if chosen = fastest(found, named); chosen == nil {
+			return nil, notToBeHad(found[slices.IndexFunc(found, func(a attempt) bool { return named(&a) })])
 		}
 	}
 	plan := &Plan{
-		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.strategy.Name(),
-		Ranks: p.planRanks(chosen.Layout), Ring: chosen.Layout.Ring, Step: *chosen.Step,
+		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.strategy.Name(), Taken: chosen != recommended,
+		Ranks: p.planRanks(chosen.Layout), Groups: chosen.Layout.Groups, Step: *chosen.Step,
 		Bound: bound, Gap: gapOf(chosen.time(), bound), Warnings: warnings(found), Notes: notModelled(),
 	}
 	for i := range found {
@@ -113,30 +123,41 @@ func (p *Problem) pick(found []attempt, bound units.Seconds) (*Plan, error) {
 	return plan, plan.Validate()
 }
 
+// notToBeHad says why the plan of a named strategy cannot be taken.
+func notToBeHad(a attempt) *InfeasibleError {
+	why := "it found no plan"
+	switch {
+	case a.illegal != "":
+		why = a.illegal
+	case a.misfit != nil:
+		why = a.misfit.Error()
+	}
+	return &InfeasibleError{Reason: fmt.Sprintf("the plan of %s was asked for: %s", a.strategy.Name(), why), WayOut: "take another strategy, or leave the choice to solve"}
+}
+
 // noneFits reports the layout that came nearest.
 func (p *Problem) noneFits(found []attempt) *InfeasibleError {
 	var nearest *MemoryError
 	for _, a := range found {
-		if nearest == nil || fill(a.misfit.Memory) < fill(nearest.Memory) {
+		if a.misfit != nil && (nearest == nil || fill(a.misfit.Memory) < fill(nearest.Memory)) {
 			nearest = a.misfit
 		}
 	}
-	return &InfeasibleError{Reason: nearest.Error(), WayOut: p.wayOut(nearest.Memory)}
+	return &InfeasibleError{Reason: nearest.Error(), WayOut: p.wayOut()}
 }
 
 func fill(m costmodel.Memory) float64 { return float64(m.Peak()) / float64(m.Capacity) }
 
 // weigh finds the error of what an attempt gains over the baseline.
-func (p *Problem) weigh(a, base *attempt) (err error) {
-	if a != base && a.misfit == nil {
-		a.gainError, err = p.gainError(base.Layout, a.Layout)
+func weigh(a, base *attempt) {
+	if a != base && a.fits() {
+		a.gainError = costmodel.GainError(base.Step, a.Step)
 	}
-	return err
 }
 
 // tied says that an attempt gains no more than the model can tell.
 func tied(a, base *attempt) bool {
-	return a != base && a.misfit == nil && base.time()-a.time() <= a.gainError
+	return a != base && a.fits() && base.time()-a.time() <= a.gainError
 }
 
 func gapOf(t, bound units.Seconds) float64 { return float64(t/bound) - 1 }
@@ -156,19 +177,32 @@ func (p *Problem) planRanks(l costmodel.Layout) []PlanRank {
 	for r, k := range p.ranks {
 		s := l.Shards[r]
 		ranks[r] = PlanRank{Rank: r, Device: k.Device, Node: k.NodeName, Tokens: s.Tokens(), Segments: s.Segments}
-		if s.Tokens() > 0 {
-			ranks[r].QHeads, ranks[r].KVHeads = p.Job.Model.QHeads, p.Job.Model.KVHeads
+		ranks[r].Group = -1
+	}
+	for g, group := range l.Groups {
+		first := 0
+		for _, m := range group {
+			r := &ranks[m.Rank]
+			r.Group, r.FirstQ, r.QHeads, r.KVHeads = g, first, m.QHeads, p.Job.Model.KVHeadsOf(first, m.QHeads)
+			first += m.QHeads
 		}
 	}
 	return ranks
 }
 
 func candidate(a, chosen, base *attempt, bound units.Seconds) Candidate {
-	c := Candidate{
-		Strategy: a.strategy.Name(), Baseline: a.strategy.Claims().Baseline, Why: a.Why, GainError: a.gainError,
-		Time: a.Step.Time, Gap: gapOf(a.time(), bound), Peak: peak(a.Step), Verdict: verdict(a, chosen, base),
+	c := Candidate{Strategy: a.strategy.Name(), Baseline: a.strategy.Claims().Baseline, Why: a.Why, GainError: a.gainError, Verdict: verdict(a, chosen, base)}
+	if c.Verdict == NotLegal {
+		c.Why = a.illegal
+		return c
 	}
-	if base != nil && a.misfit == nil {
+	c.Time, c.Gap, c.Peak = a.Step.Time, gapOf(a.time(), bound), peak(a.Step)
+	for _, r := range a.Step.Ranks {
+		c.Busy, c.Exposed, c.Idle = c.Busy+r.Busy, c.Exposed+r.Exposed, c.Idle+r.Idle
+	}
+	n := units.Seconds(len(a.Step.Ranks))
+	c.Busy, c.Exposed, c.Idle = c.Busy/n, c.Exposed/n, c.Idle/n
+	if base != nil && a.fits() {
 		c.Speedup = float64(base.time() / a.time())
 	}
 	if a != chosen {
@@ -185,6 +219,8 @@ func candidate(a, chosen, base *attempt, bound units.Seconds) Candidate {
 
 func verdict(a, chosen, base *attempt) Verdict {
 	switch {
+	case a.Step == nil:
+		return NotLegal
 	case a.misfit != nil:
 		return Infeasible
 	case a == chosen:

@@ -73,7 +73,7 @@ func testProfile(devices []device, wires []wire) *costmodel.Profile {
 	for _, w := range wires {
 		g := op.NewGroupType([]op.Member{{Device: devices[0].name, Count: 2}}, 1, w.name)
 		p.Groups = append(p.Groups, g)
-		for _, k := range []op.Kind{op.KindSendRecv, op.KindReduceScatter, op.KindAllGather, op.KindAllReduce} {
+		for _, k := range []op.Kind{op.KindSendRecv, op.KindReduceScatter, op.KindAllGather, op.KindAllReduce, op.KindAllToAll} {
 			add(costmodel.Law{Op: k, Group: g.Name, Curve: line(w.alpha, w.beta)})
 		}
 	}
@@ -186,9 +186,9 @@ func randomWorld(t testing.TB, r *rand.Rand) *Problem {
 // the same by accident.
 func vary(r *rand.Rand, p *costmodel.Profile) *costmodel.Profile {
 	for i := range p.Laws {
-		p.Laws[i].Spread.Hi = 1 + 2*r.Float64()
-		*p = *slower(p, i)
-		p.Laws[i].Spread.Hi = 1.02
+		spread := p.Laws[i].Spread
+		p.Laws[i] = p.Laws[i].Slowed(1 + 2*r.Float64())
+		p.Laws[i].Spread = spread
 	}
 	for i := range p.Laws { // a slower law has no interval yet
 		if l := p.Laws[i].Linear; l != nil {
@@ -226,20 +226,55 @@ func randomSplit(r *rand.Rand, total units.Tokens, n int) []units.Tokens {
 	return split
 }
 
-// randomLayout is a random zigzag or random contiguous pieces, in a random ring.
+// randomLayout is a random zigzag or random contiguous pieces of the test model,
+// in a random ring of single ranks.
 func randomLayout(r *rand.Rand, total units.Tokens, n int) costmodel.Layout {
-	split := randomSplit(r, total, n)
-	l := costmodel.ZigZag(split)
+	tokens := randomSplit(r, total, n)
+	groups := costmodel.Singles(tokens, testModel().QHeads)
+	r.Shuffle(len(groups), func(a, b int) { groups[a], groups[b] = groups[b], groups[a] })
+	return lay(r, tokens, groups)
+}
+
+// lay is a zigzag or contiguous pieces.
+func lay(r *rand.Rand, tokens []units.Tokens, groups []costmodel.Group) costmodel.Layout {
 	if r.IntN(2) == 0 {
-		at := units.Tokens(0)
-		for _, i := range r.Perm(n) {
-			l.Shards[i].Segments = nil
-			if split[i] > 0 {
-				l.Shards[i].Segments = []costmodel.Segment{{Start: at, End: at + split[i]}}
-			}
-			at += split[i]
+		return costmodel.Contiguous(tokens, groups)
+	}
+	return costmodel.ZigZag(tokens, groups)
+}
+
+// randomGrouped is a layout with random all-to-all groups, tokens and heads, in
+// which some ranks may have tokens and no heads or the other way round.
+func randomGrouped(r *rand.Rand, p *Problem) costmodel.Layout {
+	n, heads := len(p.ranks), p.Job.Model.QHeads
+	tokens := randomSplit(r, p.Job.SeqLen, n)
+	var groups []costmodel.Group
+	for ranks := r.Perm(n); len(ranks) > 0; {
+		k := 1 + r.IntN(len(ranks))
+		if g := randomGroup(r, ranks[:k], tokens, heads); g != nil {
+			groups = append(groups, g)
+		}
+		ranks = ranks[k:]
+	}
+	return lay(r, tokens, groups)
+}
+
+// randomGroup deals the heads to ranks, and leaves out those that get nothing.
+// It is nil where no rank has tokens.
+func randomGroup(r *rand.Rand, ranks []int, tokens []units.Tokens, heads int) costmodel.Group {
+	dealt, some := make([]int, len(ranks)), false
+	for range heads {
+		dealt[r.IntN(len(ranks))]++
+	}
+	var g costmodel.Group
+	for i, rank := range ranks {
+		some = some || tokens[rank] > 0
+		if tokens[rank] > 0 || dealt[i] > 0 {
+			g = append(g, costmodel.HeadShare{Rank: rank, QHeads: dealt[i]})
 		}
 	}
-	r.Shuffle(len(l.Ring), func(a, b int) { l.Ring[a], l.Ring[b] = l.Ring[b], l.Ring[a] })
-	return l
+	if !some {
+		return nil
+	}
+	return g
 }

@@ -80,8 +80,8 @@ func (a *app) runShow(path string, o view) error {
 		return a.showRecording(path)
 	case strings.TrimSuffix(costmodel.ProfileSchema, "v1"):
 		return a.showProfile(path, o)
-	case strings.TrimSuffix(solver.PlanSchema, "v1"):
-		return a.showPlan(path, o)
+	case strings.TrimSuffix(solver.PlanSchema, "v2"):
+		return a.showPlan(path, schema, o)
 	}
 	return fmt.Errorf("%s: its schema is %q; show knows recordings, profiles and plans", path, schema)
 }
@@ -205,15 +205,29 @@ func (a *app) learningCurve(path string, o view) error {
 	return a.print(c, func(w io.Writer) error { return results.LearningCurve(w, c) })
 }
 
-func (a *app) showPlan(path string, o view) error {
-	var p solver.Plan
-	if err := doc.Load(path, &p); err != nil {
+func (a *app) showPlan(path, schema string, o view) error {
+	plan, document, err := loadPlan(path, schema)
+	if err != nil {
 		return err
 	}
-	return a.print(&p, func(w io.Writer) error {
+	return a.print(document, func(w io.Writer) error {
 		if o.explain {
-			return results.Explain(w, &p)
+			return results.Explain(w, plan)
 		}
-		return results.Plan(w, &p)
+		return results.Plan(w, plan)
 	})
+}
+
+// loadPlan reads a plan of any version, as today's and as it stands in the file.
+func loadPlan(path, schema string) (*solver.Plan, doc.Document, error) {
+	if schema == solver.PlanSchemaV1 {
+		var old solver.PlanV1
+		if err := doc.Load(path, &old); err != nil {
+			return nil, nil, err
+		}
+		return old.Plan(), &old, nil
+	}
+	var p solver.Plan
+	err := doc.Load(path, &p)
+	return &p, &p, err
 }

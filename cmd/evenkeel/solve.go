@@ -24,9 +24,11 @@ type problem struct {
 	profile, cluster, model, seqLen string
 	link, network                   string
 	dtype, recompute, zero          string
-	ringBuffers                     int
+	overlapZero                     bool
+	accumulate, ringBuffers         int
 	lossChunk                       string
 	strategies                      []string
+	take                            string
 	deadline                        time.Duration
 	out, timeline                   string
 	explain                         bool
@@ -37,10 +39,12 @@ func (a *app) solve() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "solve [--profile x.profile.json] --cluster ... --model config.json --seq-len 256k",
 		Short: "Plan a training step on unequal devices; baseline, lower bound and gap beside it",
-		Long: `Decides how many tokens of one long sequence each device gets, from the laws of a
-profile, and shows the plan beside what people run today (an equal split) and
-beside a lower bound that no split can beat. A gain smaller than the cost
-model's own error is shown as ~ and not recommended.
+		Long: `Decides how many tokens of one long sequence and which attention heads each device
+gets, in which all-to-all groups and in which ring of groups, from the laws of a
+profile. The plan is shown beside what people run today (ring attention, Ulysses,
+USP), beside published algorithms, and beside a lower bound that no plan can
+beat. A gain smaller than the cost model's own error is shown as ~ and not
+recommended.
 
 The cluster is a YAML file or a shorthand: "2x8 h100 + 2x8 a100" is four nodes of
 eight devices, "1x(1 cpu:2 + 1 cpu:1)" one node of two unequal ones. Exits 3
@@ -65,9 +69,12 @@ assumed of the rest, which the plan says.`,
 	f.StringVar(&o.dtype, "dtype", "", "f32, bf16, f16 or fp8 (default: the one that the profile's attention laws have)")
 	f.StringVar(&o.recompute, "recompute", string(costmodel.RecomputeNone), "none or full: what the backward pass computes again")
 	f.StringVar(&o.zero, "zero", string(costmodel.Zero3), "zero0 to zero3: what is sharded over the ranks")
+	f.BoolVar(&o.overlapZero, "overlap-zero", true, "gather parameters and reduce gradients while layers compute, as FSDP does")
+	f.IntVar(&o.accumulate, "grad-accumulation", 1, "micro-batches, of one sequence each, whose gradients make a step")
 	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
 	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
-	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines (default: evenkeel)")
+	f.StringVar(&o.take, "take", "", "strategy whose plan is written, even if it gains less over today's than the model's own error")
+	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel)")
 	f.DurationVar(&o.deadline, "deadline", 0, "time to search for; the best so far is taken then (default: until done)")
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")
 	f.StringVar(&o.timeline, "timeline", "", "timeline to write, for Perfetto or chrome://tracing")
@@ -90,15 +97,26 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 	if err != nil {
 		return err
 	}
+	for _, name := range o.strategies {
+		if _, err := solver.Lookup(name); err != nil {
+			return usagef("--strategy: %w", err)
+		}
+	}
+	if o.take != "" {
+		if _, err := solver.Lookup(o.take); err != nil {
+			return usagef("--take: %w", err)
+		}
+	}
 	q, err := solver.NewProblem(p, job)
 	if err != nil {
-		return err
+		return usageError{err} // what was given does not suffice for any plan
 	}
 	if o.deadline > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, o.deadline)
 		defer cancel()
 	}
+	q.Take = o.take
 	plan, err := solver.Solve(ctx, q, o.strategies, nil)
 	if err != nil {
 		return err
@@ -144,6 +162,10 @@ func (o problem) job(laws known) (costmodel.Job, error) {
 	job := costmodel.Job{
 		Model: model, Cluster: laws.cluster, SeqLen: seq, DType: dtype, Recompute: costmodel.Recompute(o.recompute),
 		RingBuffers: o.ringBuffers, LossChunk: min(chunk, seq), Zero: costmodel.ZeRO(o.zero),
+		OverlapZero: o.overlapZero, Accumulate: o.accumulate,
+	}
+	if o.accumulate < 1 {
+		return job, usagef("--grad-accumulation %d: want at least 1", o.accumulate)
 	}
 	if err := job.Validate(); err != nil {
 		return job, usageError{err}
@@ -164,7 +186,11 @@ func readCluster(s string) (costmodel.Cluster, error) {
 	if err != nil {
 		return costmodel.Cluster{}, openError(err)
 	}
-	return costmodel.ReadClusterYAML(s, data)
+	c, err := costmodel.ReadClusterYAML(s, data)
+	if err != nil {
+		return c, usageError{err}
+	}
+	return c, nil
 }
 
 // precision is --dtype, or the only one that the profile's attention laws have.
@@ -201,7 +227,7 @@ func (o problem) write(plan *solver.Plan, q *solver.Problem) error {
 	if err != nil {
 		return err
 	}
-	return writeTo(o.timeline, func(w io.Writer) error { return results.Timeline(w, step) })
+	return writeTo(o.timeline, func(w io.Writer) error { return results.Timeline(w, plan.Groups, step) })
 }
 
 // writeTo writes a file that is no document: a picture or a timeline.

@@ -1,0 +1,296 @@
+package solver
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// InfeasibleError says that no plan fits and names the constraint that binds.
+type InfeasibleError struct {
+	Proven bool   // false: the search found none, which is no proof
+	Reason string // the tightest constraint
+	WayOut string
+}
+
+// Error is the reason and the way out.
+func (e *InfeasibleError) Error() string {
+	head := "no plan was found that fits: "
+	if e.Proven {
+		head = "no plan fits: "
+	}
+	return head + e.Reason + "; way out: " + e.WayOut
+}
+
+// appetite is the least that a rank's memory model asks for, whatever the
+// layout: so much for every token that it owns, so much for every token whose
+// heads it computes (by share of the heads), and so much in any case.
+type appetite struct {
+	free    float64 // usable bytes, less the states
+	token   float64 // bytes a token of its own: its part of the layers
+	logits  float64 // bytes a token of its own: the loss, spread over the most tokens it could own
+	heads   float64 // bytes a token of the group for all heads: kept by the attention and its backward pass
+	atWork  bool    // states leave room for something
+	states  units.Bytes
+	usable  units.Bytes
+	densest float64 // most tokens it could hold alone, heads and all
+}
+
+// ledger is the appetite of every rank when as many as possible share states.
+type ledger struct {
+	ranks   []appetite
+	working int
+}
+
+// ledger asks the memory model what every rank takes at the least. States are
+// shared by the ranks at work. One that they overflow cannot be at work, and
+// that leaves the rest with more of them; so ranks are struck out until all that
+// are left have room.
+func (p *Problem) ledger() ledger {
+	l := ledger{ranks: make([]appetite, len(p.ranks)), working: len(p.ranks)}
+	for r := range l.ranks {
+		l.ranks[r].atWork = true
+	}
+	for before := -1; before != l.working && l.working > 0; {
+		before = l.working
+		l.strike(p, before)
+	}
+	known := map[costmodel.DeviceMemory]appetite{}
+	for r := range l.ranks {
+		a, ok := known[p.memory[r]]
+		if !ok {
+			a = l.ranks[r]
+			p.measure(r, &a)
+			known[p.memory[r]] = a
+		}
+		l.ranks[r] = a
+	}
+	return l
+}
+
+// strike marks ranks at work that the states overflow when `working` share them.
+func (l *ledger) strike(p *Problem, working int) {
+	for r := range l.ranks {
+		a := &l.ranks[r]
+		m := p.Job.MemoryOf(costmodel.MemoryShare{Ranks: working}, p.memory[r])
+		a.states, a.usable = m.States, usable(m.Capacity)
+		a.free = max(0, costmodel.Usable*float64(m.Capacity)-float64(m.States))
+		if a.atWork && a.free == 0 {
+			a.atWork = false
+			l.working--
+		}
+	}
+}
+
+// probe is how many tokens the memory model is asked for: enough for its
+// rounding up to whole bytes not to count.
+const probe = 1 << 20
+
+// measure reads the bytes a token off the memory model, which is linear in
+// tokens. The logits of s tokens, those of one chunk at the most, are at least
+// s over the most tokens the rank could own, times those of that many.
+func (p *Problem) measure(r int, a *appetite) {
+	own := p.Job.MemoryOf(costmodel.MemoryShare{Tokens: probe, Members: 1, Ranks: len(p.ranks)}, p.memory[r])
+	a.token = float64(own.Activations) / probe
+	a.heads = p.headBytes(r)
+	most := math.Ceil(min(float64(p.Job.SeqLen), a.free/a.token))
+	if most > 0 {
+		all := p.Job.MemoryOf(costmodel.MemoryShare{Tokens: units.Tokens(most), Ranks: len(p.ranks)}, p.memory[r])
+		a.logits = float64(all.Logits) / most
+	}
+	a.densest = a.free / (a.token + a.logits + a.heads)
+}
+
+// headBytes is the least that a rank takes for a token of its group, in
+// proportion to all heads, over every number of heads that it could have. A
+// member of n query heads needs as many key-value heads as they are cut into.
+func (p *Problem) headBytes(r int) float64 {
+	m := p.Job.Model
+	each, least := m.QHeads/m.KVHeads, math.Inf(1)
+	for q := 1; q <= m.QHeads; q++ {
+		for kv := (q + each - 1) / each; kv <= min(q, m.KVHeads, (q+each-2)/each+1); kv++ {
+			got := p.Job.MemoryOf(costmodel.MemoryShare{GroupTokens: probe, QHeads: q, KVHeads: kv, Members: 1, Ranks: len(p.ranks)}, p.memory[r])
+			least = min(least, float64(got.Activations+got.Transient)/probe*float64(m.QHeads)/float64(q))
+		}
+	}
+	return least
+}
+
+// most is the most tokens that all ranks together can hold in any layout. If
+// rank r owns s_r tokens and computes the heads of g_r (a token whose heads
+// several compute counts in proportion), then
+//
+//	(token_r + logits_r) s_r + heads_r g_r <= free_r,   sum s_r = sum g_r = tokens.
+//
+// For prices a + b = 1 of owning a token and of computing its heads, a rank's
+// free bytes are worth at most max(a/(token_r + logits_r), b/heads_r) a byte, so
+// tokens <= sum of free_r times that: linear programming duality. The sum is
+// convex and piecewise linear in a, so one of its corners is the least bound.
+func (l *ledger) most() float64 {
+	least := l.worth(0)
+	corners := map[float64]bool{1: true}
+	for _, k := range l.ranks {
+		corners[(k.token+k.logits)/(k.token+k.logits+k.heads)] = true
+	}
+	for a := range corners {
+		least = min(least, l.worth(a))
+	}
+	return least
+}
+
+// worth is the sum of what all ranks' free bytes are worth at prices a and 1-a.
+func (l *ledger) worth(a float64) float64 {
+	sum := 0.0
+	for _, k := range l.ranks {
+		if k.atWork {
+			sum += k.free * max(a/(k.token+k.logits), (1-a)/k.heads)
+		}
+	}
+	return sum
+}
+
+// provenBy is how much less than the sequence the ranks must hold for a proof:
+// more than rounding could hide.
+const provenBy = 1e-6
+
+// proveInfeasible says that no layout fits, if the tokens that the devices can
+// hold at the most are too few. Nothing is assumed of the layout: parts of a
+// token's activations lie with its owner, the rest with whoever computes its
+// heads. The proof needs no search, so it comes before any.
+func (p *Problem) proveInfeasible() *InfeasibleError {
+	l := p.ledger()
+	most := l.most()
+	if most >= float64(p.Job.SeqLen)*(1-provenBy) {
+		return nil
+	}
+	return &InfeasibleError{Proven: true, Reason: p.tooFew(&l, most), WayOut: p.wayOut()}
+}
+
+// tooFew names the tightest constraint: states that leave no room, or what a
+// token takes of the room that they leave, on the rank that has least of it.
+func (p *Problem) tooFew(l *ledger, most float64) string {
+	tight := 0
+	for r, a := range l.ranks {
+		if a.densest < l.ranks[tight].densest {
+			tight = r
+		}
+	}
+	a := l.ranks[tight]
+	if l.working == 0 {
+		return fmt.Sprintf("%v of weights, gradients and optimizer states already exceed the usable %v (%v x %v) of %s",
+			a.states, a.usable, costmodel.Usable, p.memory[tight].Capacity, p.place(tight))
+	}
+	together := fmt.Sprintf("all ranks together hold at most %d of %d tokens", int64(most), int64(p.Job.SeqLen))
+	if !a.atWork {
+		return fmt.Sprintf("%s; on %s the states alone, %v, exceed the usable %v", together, p.place(tight), a.states, a.usable)
+	}
+	part, bytes := a.largest()
+	return fmt.Sprintf("%s; %s has %v left beside %v of states, and every token takes %v or more, most of it %s (%v)",
+		together, p.place(tight), units.Bytes(a.free), a.states, units.Bytes(a.token+a.logits+a.heads), part, units.Bytes(bytes))
+}
+
+// largest is the part of a token's bytes that weighs most.
+func (a appetite) largest() (name string, bytes float64) {
+	switch most := max(a.token, a.logits, a.heads); most {
+	case a.token:
+		return "activations of the linear layers", most
+	case a.heads:
+		return "activations and gradients of the attention", most
+	default:
+		return "logits", most
+	}
+}
+
+// way is something a user could change.
+type way struct {
+	flag   string
+	change func(*costmodel.Job)
+}
+
+// ways lists what is not done yet, one change each.
+func (p *Problem) ways() []way {
+	var list []way
+	if z := p.Job.Zero; z != "" && z != costmodel.Zero3 {
+		list = append(list, way{"--zero zero3", func(j *costmodel.Job) { j.Zero = costmodel.Zero3 }})
+	}
+	if p.Job.Recompute != costmodel.RecomputeFull {
+		list = append(list, way{"--recompute full", func(j *costmodel.Job) { j.Recompute = costmodel.RecomputeFull }})
+	}
+	if p.Job.LossChunk > smallChunk {
+		list = append(list, way{fmt.Sprintf("--loss-chunk %d", smallChunk), func(j *costmodel.Job) { j.LossChunk = smallChunk }})
+	}
+	return list
+}
+
+// smallChunk is a loss chunk that still fills a GPU's matrix units.
+const smallChunk = 256
+
+// wayOut says which flags make room, found by counting again with each alone
+// and with all at once, and else how long a sequence the devices may hold. What
+// passes may yet turn out too large in the search, which counts buffers too.
+func (p *Problem) wayOut() string {
+	var helps, flags []string
+	all := p.Job
+	for _, w := range p.ways() {
+		one := p.Job
+		w.change(&one)
+		w.change(&all)
+		flags = append(flags, w.flag)
+		if p.with(one).holds() >= float64(p.Job.SeqLen) {
+			helps = append(helps, w.flag)
+		}
+	}
+	together := strings.Join(flags, " ")
+	switch most := p.with(all).holds(); {
+	case len(helps) > 0:
+		return strings.Join(helps, " or ") + ", or " + p.moreDevices()
+	case most >= float64(p.Job.SeqLen) && len(flags) > 0:
+		return together + ", or " + p.moreDevices()
+	case most >= float64(p.Job.SeqLen):
+		return "more devices, or a shorter --seq-len"
+	case most < 1:
+		return strings.TrimSuffix(p.with(all).moreDevices()+", or a smaller model; not enough: "+together, "; not enough: ")
+	case len(flags) > 0:
+		return fmt.Sprintf("%s, or a --seq-len of at most %d, either with %s", p.with(all).moreDevices(), int64(most), together)
+	default:
+		return fmt.Sprintf("%s, or a --seq-len of at most %d", p.moreDevices(), int64(most))
+	}
+}
+
+// mostTimes is how many times the devices at hand are tried.
+const mostTimes = 1024
+
+// moreDevices says how many times the cluster's devices would hold the sequence.
+func (p *Problem) moreDevices() string {
+	holds := func(times int) bool {
+		q := *p
+		q.ranks, q.memory = slices.Repeat(p.ranks, times), slices.Repeat(p.memory, times)
+		return q.holds() >= float64(p.Job.SeqLen)
+	}
+	if len(p.ranks)*mostTimes > costmodel.MaxRanks || !holds(mostTimes) {
+		return "more devices"
+	}
+	times := 1 + sort.Search(mostTimes, func(i int) bool { return holds(i + 1) })
+	if times < 2 {
+		return "more devices"
+	}
+	return fmt.Sprintf("more devices, %d times these or more", times)
+}
+
+// with is the problem of another job on the same devices, for its memory only.
+func (p *Problem) with(j costmodel.Job) *Problem {
+	q := *p
+	q.Job = j
+	return &q
+}
+
+// holds is the most tokens that the devices can hold.
+func (p *Problem) holds() float64 {
+	l := p.ledger()
+	return l.most()
+}

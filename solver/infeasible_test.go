@@ -1,0 +1,147 @@
+package solver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// fits says whether a layout fits devices whose memory the test has changed.
+func (p *Problem) fits(l costmodel.Layout) bool {
+	return !slices.ContainsFunc(p.Job.MemoryWith(l, func(r int) costmodel.DeviceMemory { return p.memory[r] }), func(m costmodel.Memory) bool { return !m.Fits() })
+}
+
+// tighten gives every rank a memory of its own around what it needs in a layout,
+// some with a measured slope.
+func (p *Problem) tighten(r *rand.Rand, l costmodel.Layout, least, span float64) {
+	for i := range p.memory {
+		p.devices[i].Name = fmt.Sprint(i) // no two alike
+		if r.IntN(3) == 0 {
+			p.memory[i].LayerToken = units.Bytes((0.7 + r.Float64()) * float64(p.Job.LayerActivations()))
+		}
+	}
+	for i, m := range p.Job.MemoryWith(l, func(r int) costmodel.DeviceMemory { return p.memory[r] }) {
+		p.memory[i].Capacity = units.Bytes((least + span*r.Float64()) * float64(max(m.Peak(), 1000)))
+	}
+}
+
+// A proof must not be given where a layout fits, whatever its groups; and where
+// memory is just what a layout needs, it must come soon below.
+func TestProofOfInfeasibilityHolds(t *testing.T) {
+	r := rand.New(rand.NewPCG(10, 1))
+	proofs, fitting := 0, 0
+	for range 300 {
+		p := randomWorld(t, r)
+		p.Job.LossChunk = units.Tokens(1 + r.IntN(2000))
+		if r.IntN(2) == 0 {
+			p.Job.Model.Layers = 40 // activations before buffers
+		}
+		l := randomGrouped(r, p)
+		p.tighten(r, l, 0.4, 0.9)
+		proven := p.proveInfeasible() != nil
+		if proven {
+			proofs++
+		}
+		for range 40 {
+			if p.fits(l) {
+				fitting++
+				if proven {
+					t.Fatalf("proven infeasible, but %+v fits", l)
+				}
+			}
+			l = randomGrouped(r, p)
+		}
+	}
+	if proofs < 20 || fitting < 20 {
+		t.Errorf("only %d proofs and %d layouts that fit", proofs, fitting)
+	}
+	t.Logf("%d proofs, %d layouts that fit", proofs, fitting)
+}
+
+// The proof misses little where activations are what fills the memory: an even
+// split over equal devices needs hardly more than it counts.
+func TestProofIsTightForActivations(t *testing.T) {
+	p := testProblem(t, "1x4 fast", 65536)
+	p.Job.Model.Layers = 40
+	need := p.Job.MemoryWith(p.equalRing(), func(r int) costmodel.DeviceMemory { return p.memory[r] })[0].Peak()
+	for share, want := range map[float64]bool{0.90: true, 1.04: false} {
+		for i := range p.memory {
+			p.memory[i].Capacity = units.Bytes(share * float64(need))
+		}
+		if got := p.proveInfeasible() != nil; got != want {
+			t.Errorf("with %.2f of what ring attention needs: proven %v, want %v", share, got, want)
+		}
+	}
+}
+
+func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
+	with := func(memory units.Bytes) device {
+		d := fast()
+		d.memory = memory
+		return d
+	}
+	for _, tc := range []struct {
+		dev  device
+		zero costmodel.ZeRO
+		want []string
+	}{
+		{with(40 * units.MiB), "", []string{"no plan fits: ", "of weights, gradients and optimizer states already exceed the usable", "of rank 0 (fast on n0)", "way out: more devices, ", " times these or more, or a smaller model; not enough: --recompute full --loss-chunk 256"}},
+		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of at most", "either with --recompute full"}},
+		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: --recompute full, or more devices"}},
+		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of at most", "either with --zero zero3 --recompute full --loss-chunk 256"}},
+		{with(60 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a smaller model; not enough: --zero zero3 --recompute full"}},
+	} {
+		p := testProblem(t, "1x2 fast", 65536, tc.dev)
+		p.Job.Zero = tc.zero
+		_, err := Solve(context.Background(), p, nil, nil)
+		var no *InfeasibleError
+		if !errors.As(err, &no) || !no.Proven {
+			t.Errorf("%v: %v", tc.dev.memory, err)
+			continue
+		}
+		for _, w := range tc.want {
+			if !strings.Contains(err.Error(), w) {
+				t.Errorf("%v: %q lacks %q", tc.dev.memory, err, w)
+			}
+		}
+	}
+}
+
+// Between what is proven too little and what suffices the search says so, and
+// whose memory came nearest; more memory never takes a plan away.
+func TestBetweenProofAndPlan(t *testing.T) {
+	p := testProblem(t, "1x2 fast", 65536)
+	need := float64(p.sim.Memory(p.equalRing())[0].Peak())
+	var seen []string
+	for share := 0.5; share < 1.3; share += 0.05 {
+		d := fast()
+		d.memory = units.Bytes(share * need)
+		_, err := Solve(context.Background(), testProblem(t, "1x2 fast", 65536, d), nil, nil)
+		var no *InfeasibleError
+		now := "plan"
+		switch {
+		case errors.As(err, &no) && no.Proven:
+			now = "proof"
+		case errors.As(err, &no):
+			now = "none found"
+			if !strings.Contains(err.Error(), "no plan was found that fits: rank ") || !strings.Contains(err.Error(), "is the largest part; way out: --recompute full") {
+				t.Error(err)
+			}
+		case err != nil:
+			t.Fatal(err)
+		}
+		if len(seen) == 0 || seen[len(seen)-1] != now {
+			seen = append(seen, now)
+		}
+	}
+	if got := strings.Join(seen, ", "); got != "proof, none found, plan" {
+		t.Errorf("with growing memory: %s", got)
+	}
+}
