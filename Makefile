@@ -14,7 +14,7 @@ FUZZTIME ?= 10s
 # they wait for processes that share the cores.
 TORCH    = '^TestTorch'
 
-.PHONY: help build demo test test-torch gpu-binaries race lint fuzz bench evidence clean
+.PHONY: help build demo test test-torch test-python gpu-binaries race lint fuzz bench evidence clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -29,12 +29,18 @@ test: lint ## everything that CI runs
 	CGO_ENABLED=0 $(GO) build ./...
 	$(GO) test -race -short -skip $(TORCH) ./...
 	$(GO) test -skip $(TORCH) ./...
-	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) test-torch; \
-	else echo "SKIPPED: the tests of the torch backend and of Slurm (see above); make test-torch runs them"; fi
+	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) test-torch test-python; \
+	else echo "SKIPPED: the tests of the torch backend, of Slurm and of the Python package (see above); make test-torch test-python runs them"; fi
 
 test-torch: ## the torch backend on real torch workers and a Slurm of four nodes; installs them (Debian, root)
 	bash docs/torch.sh
 	EVENKEEL_NEED_TORCH=1 $(GO) test -count 1 -p 1 -timeout 20m -run $(TORCH) -v ./profile/backend/torch ./cmd/evenkeel
+
+test-python: ## the Python package on real gloo ranks; installs torch (Debian, root)
+	bash docs/torch.sh
+	@for p in "$$EVENKEEL_PYTHON" python3 /usr/bin/python3; do \
+	  if [ -n "$$p" ] && "$$p" -I -c 'import torch' 2>/dev/null; then exec "$$p" -B -m unittest discover -s python/tests; fi; \
+	done; echo "no Python with torch was found; name one with EVENKEEL_PYTHON"; exit 1
 
 gpu-binaries: ## what docs/gpu.sh runs on a machine with a GPU and perhaps without Go
 	$(GO) build -ldflags '-extldflags=-Wl,-z,lazy' -o $(BIN) ./cmd/evenkeel

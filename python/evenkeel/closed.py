@@ -1,0 +1,133 @@
+"""What running a plan must send and compute, by formula from the plan alone.
+
+Nothing here is shared with the executor: its counters must come to the same integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Callable, Optional, Sequence
+
+from .plan import Plan, PlanError, documents
+
+FLOAT32 = 4  # bytes, of gradients on their way round the ring
+
+PHASES = ("fwd.a2a_in", "fwd.ring", "fwd.a2a_out", "bwd.a2a_in", "bwd.ring", "bwd.ring_grad", "bwd.a2a_out")
+
+_SIZES = {"f32": 4, "bf16": 2, "f16": 2}
+
+
+@dataclass
+class Expected:
+    """bytes: by (rank, peer, phase) what a rank sends to another one, absent where nothing; phases as in
+    PHASES. flops: by (rank, "fwd" or "bwd") of the attention of one layer, counted under the mask."""
+
+    bytes: dict[tuple[int, int, str], int] = field(default_factory=dict)
+    flops: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def add(self, rank: int, peer: int, phase: str, n: int) -> None:
+        """Adds n bytes."""
+        if n and rank != peer:
+            self.bytes[rank, peer, phase] = self.bytes.get((rank, peer, phase), 0) + n
+
+
+@dataclass(frozen=True)
+class _Member:
+    rank: int
+    tokens: int
+    lo: int  # query heads lo to hi
+    hi: int
+
+
+def expected(
+    plan: Plan, element_bytes: Optional[int] = None, docs: Optional[Sequence[int]] = None
+) -> Expected:
+    """Bytes that every rank sends to every other, and FLOPs, of one layer's attention forward and backward.
+
+    With s_r the tokens of rank r in group g of S_g tokens, h_r and kv_r its query and KV heads, d the head's
+    width, e element_bytes (default: of the plan's dtype):
+
+        fwd.a2a_in   i to j of one group   s_i (h_j + 2 kv_j) d e
+        fwd.a2a_out                        s_j h_i d e
+        bwd.a2a_in                         s_i h_j d e
+        bwd.a2a_out                        s_j (h_i + 2 kv_i) d e
+        fwd.ring, bwd.ring   i of group g to j of g+1: sum of 2 S_k n_ij d e over all blocks k but that of g+1
+        bwd.ring_grad        the same over all blocks, in float32
+        flops        4 d h_r (unmasked pairs of the queries of r's group); backward 2.5 times that
+
+    n_ij is the number of KV heads that the query heads common to i and j read, those counted twice that a
+    border of any group's heads cuts in between.
+    """
+    if element_bytes is None:
+        if plan.dtype not in _SIZES:
+            raise PlanError(f"job.dtype: {plan.dtype}: state element_bytes, what activations travel in")
+        element_bytes = _SIZES[plan.dtype]
+    out, groups = Expected(), _members(plan)
+    for members in groups:
+        _exchanges(plan, members, element_bytes, out)
+    if len(groups) > 1:
+        _ring(plan, groups, element_bytes, out)
+    for g, members in enumerate(groups):
+        area = _area(plan, members, docs)
+        for m in members:
+            out.flops[m.rank, "fwd"] = 4 * plan.head_dim * (m.hi - m.lo) * area
+            out.flops[m.rank, "bwd"] = 10 * plan.head_dim * (m.hi - m.lo) * area
+    return out
+
+
+def _members(plan: Plan) -> list[list[_Member]]:
+    out = []
+    for group in plan.groups:
+        members, lo = [], 0
+        for share in group:
+            members.append(_Member(share.rank, plan.tokens(share.rank), lo, lo + share.q_heads))
+            lo += share.q_heads
+        out.append(members)
+    return out
+
+
+def _kv(plan: Plan, lo: int, hi: int) -> int:
+    """KV heads that query heads lo to hi read."""
+    each = plan.q_heads // plan.kv_heads
+    return (hi - 1) // each - lo // each + 1 if hi > lo else 0
+
+
+def _exchanges(plan: Plan, members: list[_Member], e: int, out: Expected) -> None:
+    """The four all-to-alls of a group."""
+    wide = plan.head_dim * e
+    for i in members:
+        for j in members:
+            hi, hj = i.hi - i.lo, j.hi - j.lo
+            out.add(i.rank, j.rank, "fwd.a2a_in", i.tokens * (hj + 2 * _kv(plan, j.lo, j.hi)) * wide)
+            out.add(i.rank, j.rank, "fwd.a2a_out", j.tokens * hi * wide)
+            out.add(i.rank, j.rank, "bwd.a2a_in", i.tokens * hj * wide)
+            out.add(i.rank, j.rank, "bwd.a2a_out", j.tokens * (hi + 2 * _kv(plan, i.lo, i.hi)) * wide)
+
+
+def _ring(plan: Plan, groups: list[list[_Member]], e: int, out: Expected) -> None:
+    each = plan.q_heads // plan.kv_heads
+    cuts = sorted({m.lo for members in groups for m in members if m.lo % each})
+    held = [sum(m.tokens for m in members) for members in groups]
+    for g, members in enumerate(groups):
+        after = (g + 1) % len(groups)
+        for i in members:
+            for j in groups[after]:
+                lo, hi = max(i.lo, j.lo), min(i.hi, j.hi)
+                if lo < hi:
+                    n = 2 * plan.head_dim * (_kv(plan, lo, hi) + sum(lo < c < hi for c in cuts))
+                    out.add(i.rank, j.rank, "fwd.ring", n * e * (plan.seq_len - held[after]))
+                    out.add(i.rank, j.rank, "bwd.ring", n * e * (plan.seq_len - held[after]))
+                    out.add(i.rank, j.rank, "bwd.ring_grad", n * FLOAT32 * plan.seq_len)
+
+
+def _area(plan: Plan, members: list[_Member], docs: Optional[Sequence[int]]) -> int:
+    """Unmasked pairs of the members' queries: query p of a document that begins at b sees p - b + 1 keys."""
+    below: Callable[[int], int] = lambda n: n * (n + 1) // 2
+    area = 0
+    for doc in documents(plan.seq_len, docs):
+        for m in members:
+            for s in plan.segments[m.rank]:
+                start, end = max(s.start, doc.start), min(s.end, doc.end)
+                if start < end:
+                    area += below(end - doc.start) - below(start - doc.start)
+    return area

@@ -1,0 +1,168 @@
+"""What a plan means for the ranks: who holds which tokens and heads, and who sends what to whom.
+
+The borders of all groups' head intervals together cut the query heads into *pieces*. Every piece is a ring of
+its own: each group has one owner of it, and keys and values travel from the owner in one group to the owner
+in the next. So a rank holds, of a block of tokens, the KV heads of every piece of its interval; a KV head
+that a border cuts is there once for either side, since either side has gradients of its own to bring home.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Optional
+
+from .plan import Plan, Segment
+
+
+class Slot(NamedTuple):
+    """A place of a block at a rank: KV head kv as the query heads of one piece read it."""
+
+    piece: int
+    kv: int
+
+
+class Link(NamedTuple):
+    """A message of a block between members of neighbouring groups: this rank's slots lo to hi."""
+
+    peer: int
+    lo: int
+    hi: int
+
+
+class Rows(NamedTuple):
+    """n tokens that begin at row `own` of their owner and at row `held` of its group's block."""
+
+    own: int
+    held: int
+    n: int
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A rank's place in the layout: query heads first to first+heads of group `group`."""
+
+    rank: int
+    group: int
+    tokens: int
+    first: int
+    heads: int
+    slots: tuple[Slot, ...]
+    rows: tuple[Rows, ...]  # of its own tokens
+
+    @property
+    def kv(self) -> list[int]:
+        """The distinct KV heads of its query heads, rising."""
+        return sorted({s.kv for s in self.slots})
+
+    def shared(self, each: int) -> tuple[int, ...]:
+        """By distinct KV head, how many of its query heads read it, with `each` to a KV head in the model."""
+        last = self.first + self.heads
+        return tuple(min(last, (j + 1) * each) - max(self.first, j * each) for j in self.kv)
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks of one all-to-all, in order of their heads, and the tokens of all of them together."""
+
+    members: tuple[Seat, ...]
+    segments: tuple[Segment, ...]  # neighbouring ones joined
+    tokens: int
+
+
+class Layout:
+    """Seats and groups of a plan, made once and read by every rank."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.pieces = _pieces(plan)
+        self.groups = tuple(self._group(g) for g in range(len(plan.groups)))
+        self._seats = {m.rank: m for g in self.groups for m in g.members}
+
+    @property
+    def steps(self) -> int:
+        """Steps of the ring: as many as there are groups."""
+        return len(self.groups)
+
+    def seat(self, rank: int) -> Optional[Seat]:
+        """A rank's place, None without work."""
+        return self._seats.get(rank)
+
+    def source(self, group: int, step: int) -> int:
+        """The group whose block is at `group` in a step of the ring."""
+        return (group - step) % self.steps
+
+    def links(self, seat: Seat) -> tuple[list[Link], list[Link]]:
+        """To whom in the next group a rank sends which slots, and from whom in the group before it gets
+        which.
+
+        The peers are in the order of their heads, on both sides.
+        """
+        if self.steps < 2:
+            return [], []
+        after = self.groups[(seat.group + 1) % self.steps]
+        before = self.groups[(seat.group - 1) % self.steps]
+        return _links(seat, after), _links(seat, before)
+
+    def _group(self, g: int) -> Group:
+        shares = self.plan.groups[g]
+        own = [s for m in shares for s in self.plan.segments[m.rank]]
+        segments = _joined(sorted(own))
+        members, first = [], 0
+        for m in shares:
+            tokens, slots = self.plan.tokens(m.rank), self._slots(first, m.q_heads)
+            rows = _rows(self.plan.segments[m.rank], segments)
+            members.append(Seat(m.rank, g, tokens, first, m.q_heads, slots, rows))
+            first += m.q_heads
+        return Group(tuple(members), segments, sum(m.tokens for m in members))
+
+    def _slots(self, first: int, heads: int) -> tuple[Slot, ...]:
+        each = self.plan.q_heads // self.plan.kv_heads
+        inside = [(i, p) for i, p in enumerate(self.pieces) if first <= p.start and p.end <= first + heads]
+        return tuple(Slot(i, j) for i, p in inside for j in range(p.start // each, (p.end - 1) // each + 1))
+
+
+def _pieces(plan: Plan) -> tuple[Segment, ...]:
+    """The common refinement of all groups' head intervals."""
+    borders = {0, plan.q_heads}
+    for group in plan.groups:
+        first = 0
+        for m in group:
+            first += m.q_heads
+            borders.add(first)
+    cuts = sorted(borders)
+    return tuple(Segment(a, b) for a, b in zip(cuts, cuts[1:]))
+
+
+def _joined(rising: list[Segment]) -> tuple[Segment, ...]:
+    out: list[Segment] = []
+    for s in rising:
+        if out and out[-1].end == s.start:
+            out[-1] = Segment(out[-1].start, s.end)
+        else:
+            out.append(s)
+    return tuple(out)
+
+
+def _rows(own: tuple[Segment, ...], held: tuple[Segment, ...]) -> tuple[Rows, ...]:
+    """Where the tokens of a rank are in its group's block; each of its segments lies in one of the
+    group's."""
+    out, row = [], 0
+    for s in own:
+        before = 0
+        for h in held:
+            if h.start <= s.start < h.end:
+                out.append(Rows(row, before + s.start - h.start, s.end - s.start))
+            before += h.end - h.start
+        row += s.end - s.start
+    return tuple(out)
+
+
+def _links(seat: Seat, others: Group) -> list[Link]:
+    """The slots that a rank has in common with each member of another group: a run, as both are in order."""
+    out = []
+    for m in others.members:
+        theirs = set(m.slots)
+        common = [i for i, s in enumerate(seat.slots) if s in theirs]
+        if common:
+            out.append(Link(m.rank, common[0], common[-1] + 1))
+    return out

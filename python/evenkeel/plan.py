@@ -1,0 +1,246 @@
+"""The plan document that `evenkeel solve` writes, as far as running its attention needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
+
+SCHEMA = "evenkeel.plan/v2"
+
+
+class PlanError(ValueError):
+    """A plan, or a list of documents, that cannot be run. The message begins with the field."""
+
+
+class Segment(NamedTuple):
+    """The tokens start <= position < end of the sequence."""
+
+    start: int
+    end: int
+
+
+class Share(NamedTuple):
+    """How many query heads a rank computes inside its group."""
+
+    rank: int
+    q_heads: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Who owns which tokens and computes which heads of one causal sequence.
+
+    segments: of every rank, rising. groups: the all-to-all groups in the order of their ring; the members of
+    a group hold consecutive intervals of query heads in the order in which they are listed. ring_buffers:
+    blocks of keys and values that a rank holds beside its own. dtype: of the activations (f32, bf16, f16).
+    """
+
+    seq_len: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    ring_buffers: int
+    dtype: str
+    segments: tuple[tuple[Segment, ...], ...]
+    groups: tuple[tuple[Share, ...], ...]
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks, those without work included."""
+        return len(self.segments)
+
+    def tokens(self, rank: int) -> int:
+        """Tokens that a rank owns."""
+        return sum(s.end - s.start for s in self.segments[rank])
+
+
+def load_plan(source: Union[str, "os.PathLike[str]", Mapping[str, Any]]) -> Plan:
+    """Reads a plan from a file or a document already parsed, and checks that it can be run.
+
+    Raises PlanError, which names the field, for another schema, a hole in the sequence, tokens or heads owned
+    twice, and ranks that are not the plan's; OSError for a file that cannot be read.
+    """
+    if isinstance(source, Mapping):
+        return _plan_of(source)
+    try:
+        with open(source, encoding="utf-8") as file:
+            document = json.load(file)
+    except (ValueError, RecursionError) as error:
+        raise PlanError(f"{os.fspath(source)}: not a JSON document: {error}") from error
+    if not isinstance(document, dict):
+        raise PlanError(f"{os.fspath(source)}: want one JSON object")
+    try:
+        return _plan_of(document)
+    except PlanError as error:
+        raise PlanError(f"{os.fspath(source)}: {error}") from error
+
+
+def documents(seq_len: int, docs: Optional[Sequence[int]]) -> tuple[Segment, ...]:
+    """The packed documents of a sequence, from their lengths in tokens; None is one document."""
+    if docs is None:
+        return (Segment(0, seq_len),)
+    out, start = [], 0
+    for i, n in enumerate(docs):
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise PlanError(f"docs[{i}]: {n!r}: want a length of at least 1 token")
+        out.append(Segment(start, start + n))
+        start += n
+    if start != seq_len:
+        raise PlanError(f"docs: {start} tokens in all: the sequence has {seq_len}")
+    return tuple(out)
+
+
+def _plan_of(document: Mapping[str, Any]) -> Plan:
+    schema = document.get("schema")
+    if schema != SCHEMA:
+        raise PlanError(f"schema: {schema!r}: want {SCHEMA!r}; let evenkeel solve write the plan anew")
+    job = _object(document, "job", "")
+    model = _object(job, "model", "job.")
+    ranks = _list(document, "ranks", "")
+    if not ranks:
+        raise PlanError("ranks: none: a plan lists every rank of its cluster")
+    plan = Plan(
+        seq_len=_count(job, "seq_len_tokens", "job.", 1),
+        q_heads=_count(model, "q_heads", "job.model.", 1),
+        kv_heads=_count(model, "kv_heads", "job.model.", 1),
+        head_dim=_count(model, "head_dim", "job.model.", 1),
+        ring_buffers=_count(job, "ring_buffers", "job.", 2),
+        dtype=_dtype(job),
+        segments=tuple(_segments(r, i) for i, r in enumerate(ranks)),
+        groups=tuple(_group(g, i) for i, g in enumerate(_list(document, "groups", ""))),
+    )
+    if plan.q_heads % plan.kv_heads:
+        raise PlanError(f"job.model.kv_heads: {plan.kv_heads}: must divide q_heads {plan.q_heads}")
+    _check_cover(plan)
+    _check_groups(plan)
+    _check_ranks(plan, ranks)
+    return plan
+
+
+def _object(of: Mapping[str, Any], key: str, at: str) -> Mapping[str, Any]:
+    value = of.get(key)
+    if not isinstance(value, dict):
+        raise PlanError(f"{at}{key}: {'missing' if value is None else 'want an object'}")
+    return value
+
+
+def _list(of: Mapping[str, Any], key: str, at: str) -> list[Any]:
+    value = of.get(key)
+    if value is None and key == "segments":  # of a rank without tokens
+        return []
+    if not isinstance(value, list):
+        raise PlanError(f"{at}{key}: {'missing' if value is None else 'want a list'}")
+    return value
+
+
+def _count(of: Mapping[str, Any], key: str, at: str, least: int) -> int:
+    value = of.get(key)
+    if value is None:
+        raise PlanError(f"{at}{key}: missing")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise PlanError(f"{at}{key}: {value!r}: want a whole number from {least} on")
+    return value
+
+
+def _dtype(job: Mapping[str, Any]) -> str:
+    value = job.get("dtype")
+    if value not in ("f32", "bf16", "f16", "fp8"):
+        raise PlanError(f"job.dtype: {value!r}: want f32, bf16, f16 or fp8")
+    return str(value)
+
+
+def _segments(rank: Any, i: int) -> tuple[Segment, ...]:
+    if not isinstance(rank, dict):
+        raise PlanError(f"ranks[{i}]: want an object")
+    if _count(rank, "rank", f"ranks[{i}].", 0) != i:
+        raise PlanError(f"ranks[{i}].rank: {rank['rank']}: ranks are listed in order, want {i}")
+    out = []
+    for k, s in enumerate(_list(rank, "segments", f"ranks[{i}].")):
+        at = f"ranks[{i}].segments[{k}]"
+        if not isinstance(s, dict):
+            raise PlanError(f"{at}: want an object")
+        out.append(Segment(_count(s, "start_tokens", at + ".", 0), _count(s, "end_tokens", at + ".", 1)))
+    return tuple(out)
+
+
+def _group(group: Any, i: int) -> tuple[Share, ...]:
+    if not isinstance(group, list) or not group:
+        raise PlanError(f"groups[{i}]: want a list of at least one rank with its q_heads")
+    out = []
+    for k, m in enumerate(group):
+        at = f"groups[{i}][{k}]"
+        if not isinstance(m, dict):
+            raise PlanError(f"{at}: want an object")
+        out.append(Share(_count(m, "rank", at + ".", 0), _count(m, "q_heads", at + ".", 0)))
+    return tuple(out)
+
+
+def _check_cover(plan: Plan) -> None:
+    """Every position of the sequence belongs to exactly one segment, and a rank's segments rise."""
+    pieces = []
+    for r, own in enumerate(plan.segments):
+        for k, s in enumerate(own):
+            at = f"ranks[{r}].segments[{k}]"
+            if s.end <= s.start or s.end > plan.seq_len:
+                said = f"[{s.start}, {s.end}): want a non-empty part of [0, {plan.seq_len})"
+                raise PlanError(f"{at}.end_tokens: {said}")
+            if k and s.start < own[k - 1].end:
+                raise PlanError(f"{at}.start_tokens: {s.start}: segments of a rank must rise, the one before "
+                                f"ends at {own[k - 1].end}")
+            pieces.append((s, at))
+    end, last = 0, "ranks"
+    for s, at in sorted(pieces):
+        if s.start > end:
+            raise PlanError(f"{at}.start_tokens: nobody has tokens {end} to {s.start}")
+        if s.start < end:
+            raise PlanError(f"{at}.start_tokens: token {s.start} is also in {last}")
+        end, last = s.end, at
+    if end != plan.seq_len:
+        raise PlanError(f"{last}: nobody has tokens {end} to {plan.seq_len}")
+
+
+def _check_groups(plan: Plan) -> None:
+    """Every rank is in at most one group, with work; every group has tokens and all heads, each once."""
+    seen: dict[int, str] = {}
+    for i, group in enumerate(plan.groups):
+        for k, m in enumerate(group):
+            at = f"groups[{i}][{k}]"
+            if m.rank >= plan.ranks:
+                raise PlanError(f"{at}.rank: {m.rank}: want a rank from 0 to {plan.ranks - 1}")
+            if m.rank in seen:
+                raise PlanError(f"{at}.rank: rank {m.rank} is also in {seen[m.rank]}")
+            if not m.q_heads and not plan.segments[m.rank]:
+                raise PlanError(f"{at}: rank {m.rank} has neither tokens nor heads and no place in a group")
+            seen[m.rank] = at
+        heads = sum(m.q_heads for m in group)
+        if heads != plan.q_heads:
+            said = f"{heads} in all: every group computes each of the model's {plan.q_heads} once"
+            raise PlanError(f"groups[{i}].q_heads: {said}")
+        if not any(plan.segments[m.rank] for m in group):
+            raise PlanError(f"groups[{i}]: no member has tokens")
+    for r, own in enumerate(plan.segments):
+        if own and r not in seen:
+            raise PlanError(f"groups: rank {r} has {plan.tokens(r)} tokens but is in no group")
+
+
+def _check_ranks(plan: Plan, ranks: list[Any]) -> None:
+    """What the document says of a rank a second time is what segments and groups say."""
+    for r, entry in enumerate(ranks):
+        for key, value in _facts(plan, r).items():
+            if key in entry and entry[key] != value:
+                raise PlanError(f"ranks[{r}].{key}: {entry[key]!r}: segments and groups say {value}")
+
+
+def _facts(plan: Plan, rank: int) -> dict[str, int]:
+    each = plan.q_heads // plan.kv_heads
+    facts = {"tokens": plan.tokens(rank), "group": -1, "first_q_head": 0, "q_heads": 0, "kv_heads": 0}
+    for g, group in enumerate(plan.groups):
+        first = 0
+        for m in group:
+            if m.rank == rank:
+                kv = (first + m.q_heads - 1) // each - first // each + 1 if m.q_heads else 0
+                facts.update(group=g, first_q_head=first, q_heads=m.q_heads, kv_heads=kv)
+            first += m.q_heads
+    return facts

@@ -1,0 +1,316 @@
+"""The ring of one rank: what it holds, what it computes at each step, what it passes on.
+
+At step t the members of group g work on the block of group g-t; step 0 is their own. A block travels on as
+soon as it has arrived and the next rank has a buffer for it. Backward, the float32 gradient of a block
+follows it: every rank adds its share, and after as many hops as there are groups it is home.
+
+Buffers, as the cost model counts them: the block of step t+1 takes the place of the one of step t+1-b, the
+own block has a place of its own; gradients likewise, and the computing may be b blocks ahead of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterator, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from .blocks import Block, cut
+from .kernels import Grads, Kernel, merge
+from .lane import Lane, Mark
+from .layout import Layout, Link, Seat
+from .meter import Meter, Trace, timed
+from .plan import Segment
+from .port import Batch, Message, Port
+
+
+@dataclass
+class Held:
+    """What a rank holds inside the attention. q [heads, tokens of the group, head_dim]; kv [slots, 2, tokens
+    of the group, head_dim], keys and values by slot, so that what is passed on is one piece of memory; out as
+    q and lse float32 [heads, tokens] once computed."""
+
+    q: Tensor
+    kv: Tensor
+    out: Optional[Tensor] = None
+    lse: Optional[Tensor] = None
+
+
+class Ring:
+    """One rank's ring, for one call forward or backward."""
+
+    def __init__(
+        self, layout: Layout, seat: Seat, port: Port, kernel: Kernel, docs: Sequence[Segment], meter: Meter,
+        trace: Optional[Trace],
+    ) -> None:
+        self.layout, self.seat, self.port, self.kernel = layout, seat, port, kernel
+        self.docs, self.meter, self.trace = docs, meter, trace
+        self.steps, self.buffers = layout.steps, layout.plan.ring_buffers
+        self.sends, self.receives = layout.links(seat)
+        self.shared = seat.shared(layout.plan.q_heads // layout.plan.kv_heads)
+        heads = [s.kv for s in seat.slots]
+        self.first = [heads.index(j) for j in seat.kv]  # slot of each distinct KV head
+        self.distinct = len(self.first) == len(heads)
+
+    def forward(self, held: Held) -> None:
+        """Fills in held.out, float32, and held.lse."""
+        held.out = torch.empty(held.q.shape, dtype=torch.float32, device=held.q.device)
+        held.lse = torch.empty(held.q.shape[:2], dtype=torch.float32, device=held.q.device)
+        with self._lane(held) as lane:
+            run = _Forward(self, lane, held)
+            lane.start(run.program())
+            for t in range(self.steps):
+                lane.advance()
+                with timed(self.trace, "fwd", t, "ring_wait") as span:
+                    span.bytes_in = self.bytes_in(run.blocks.at(t)) if t else 0
+                    run.arrived[t].wait()
+                self._forward_step(t, held, run.blocks.at(t))
+                run.computed[t].set()
+            with timed(self.trace, "fwd", self.steps, "ring_wait"):
+                lane.finish()
+
+    def backward(self, held: Held, dout: Tensor) -> tuple[Tensor, Tensor]:
+        """dq like held.q and the gradients of the own block like held.kv, both float32."""
+        dq = torch.empty(held.q.shape, dtype=torch.float32, device=held.q.device)
+        with self._lane(held) as lane:
+            run = _Backward(self, lane, held)
+            lane.start(run.program())
+            for t in range(self.steps):
+                lane.advance()
+                with timed(self.trace, "bwd", t, "ring_wait") as span:
+                    span.bytes_in = self.bytes_in(run.blocks.at(t)) if t else 0
+                    run.arrived[t].wait()
+                    if t >= self.buffers:
+                        run.added[t - self.buffers].wait()
+                self._backward_step(t, held, dout, dq, run)
+                run.computed[t].set()
+            with timed(self.trace, "bwd", self.steps, "ring_wait"):
+                lane.finish()
+        return dq, run.home
+
+    def cut(self, step: int) -> list[Block]:
+        """The blocks of a step; none without heads."""
+        if not self.seat.heads:
+            return []
+        groups, g = self.layout.groups, self.seat.group
+        return cut(groups[g].segments, groups[self.layout.source(g, step)].segments, self.docs)
+
+    def shape(self, step: int, dim: int) -> tuple[int, int, int, int]:
+        """Of what the rank holds of the block of a step."""
+        source = self.layout.groups[self.layout.source(self.seat.group, step)]
+        return len(self.seat.slots), 2, source.tokens, dim
+
+    def flops(self, block: Block) -> int:
+        """Of a block forward, counted under the mask: two multiply-adds a pair and element."""
+        return 4 * self.seat.heads * self.layout.plan.head_dim * block.pairs
+
+    def bytes_in(self, block: Tensor) -> int:
+        """Bytes of a block that came from the group before."""
+        return sum(block[r.lo:r.hi].numel() for r in self.receives) * block.element_size()
+
+    def outgoing(self, block: Tensor) -> list[Message]:
+        """The messages of a block to the next group."""
+        return _messages(self.sends, block)
+
+    def incoming(self, block: Tensor) -> list[Message]:
+        """The messages from the group before that fill a block."""
+        return _messages(self.receives, block)
+
+    def _lane(self, held: Held) -> Lane:
+        """Ranks that exchange nothing need no thread."""
+        return Lane(held.q.device, self.port.nccl or not self.sends)
+
+    def _keys(self, block: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values by distinct KV head, [kv_heads, tokens, head_dim]."""
+        kv = block if self.distinct else block[self.first]
+        return kv[:, 0], kv[:, 1]
+
+    def _shape_of(self, b: Block) -> dict[str, object]:
+        """The axes of a block, as the cost model names them."""
+        return {
+            "mask": "diag" if b.diag else "full", "q_len": b.q_len, "kv_len": b.kv_len,
+            "q_heads": self.seat.heads, "kv_heads": len(self.shared), "head_dim": self.layout.plan.head_dim,
+        }
+
+    def _forward_step(self, t: int, held: Held, block: Tensor) -> None:
+        """Merges the attention over a block into held.out and held.lse."""
+        assert held.out is not None and held.lse is not None
+        parts = self.cut(t)
+        k, v = self._keys(block) if parts else (block, block)
+        for b in parts:
+            rows, cols = slice(b.row, b.row + b.q_len), slice(b.col, b.col + b.kv_len)
+            with timed(self.trace, "fwd", t, "attn") as span:
+                span.flops, span.shape = self.flops(b), self._shape_of(b)
+                self.meter.work("fwd", span.flops)
+                out, lse = self.kernel.forward(held.q[:, rows], k[:, cols], v[:, cols], self.shared, b.diag)
+            with timed(self.trace, "fwd", t, "merge"):
+                if b.diag:  # the first of its rows
+                    held.out[:, rows], held.lse[:, rows] = out, lse
+                else:
+                    merge(held.out[:, rows], held.lse[:, rows], out, lse)
+
+    def _backward_step(self, t: int, held: Held, dout: Tensor, dq: Tensor, run: "_Backward") -> None:
+        """Adds to dq and to the rank's share of the block's gradient."""
+        assert held.out is not None and held.lse is not None
+        parts = self.cut(t)
+        k, v = self._keys(run.blocks.at(t)) if parts else (dq, dq)
+        for b in parts:
+            rows, cols = slice(b.row, b.row + b.q_len), slice(b.col, b.col + b.kv_len)
+            with timed(self.trace, "bwd", t, "attn") as span:
+                span.flops, span.shape = 5 * self.flops(b) // 2, self._shape_of(b)
+                self.meter.work("bwd", span.flops)
+                keys = k[:, cols], v[:, cols]
+                whole = held.out[:, rows], held.lse[:, rows]
+                grads = self.kernel.backward(
+                    dout[:, rows], held.q[:, rows], *keys, *whole, self.shared, b.diag
+                )
+            with timed(self.trace, "bwd", t, "merge"):
+                self._add(b, grads, dq[:, rows], run.share(t)[:, :, cols])
+
+    def _add(self, b: Block, grads: Grads, dq: Tensor, share: Tensor) -> None:
+        """Adds a block's gradients to those of its rows and columns, where a DIAG block is the first."""
+        places = [share[x, side] for side in (0, 1) for x in self.first]
+        for place, grad in [(dq, grads[0]), *zip(places, (*grads[1], *grads[2]))]:
+            if b.diag:
+                place.copy_(grad)
+            else:
+                place.add_(grad)
+
+
+class _Blocks:
+    """The block of every step: the own one, then those in buffers that take turns."""
+
+    def __init__(self, ring: Ring, own: Tensor, dtype: torch.dtype) -> None:
+        self._ring, self._own, self._dim = ring, own, own.shape[3]
+        others = [_size(ring.shape(t, self._dim)) for t in range(1, ring.steps)]
+        count, size = min(ring.buffers, len(others)), max(others, default=0)
+        self._room = [torch.empty(size, dtype=dtype, device=own.device) for _ in range(count)]
+
+    def at(self, step: int) -> Tensor:
+        """[slots, 2, tokens, head_dim]"""
+        if not step:
+            return self._own
+        shape = self._ring.shape(step, self._dim)
+        return self._room[(step - 1) % len(self._room)][: _size(shape)].view(shape)
+
+
+class _Forward:
+    """The messages of a ring forward: a block is passed on when it has arrived, the next one's buffer is read
+    by nobody and what was sent from it is gone."""
+
+    def __init__(self, ring: Ring, lane: Lane, held: Held) -> None:
+        self.ring, self.blocks = ring, _Blocks(ring, held.kv, held.kv.dtype)
+        self.arrived, self.computed = lane.marks(ring.steps), lane.marks(ring.steps)
+        self._hops: list[Batch] = []
+        self._phase = "fwd.ring"
+
+    def program(self) -> Iterator[None]:
+        """See Lane."""
+        for t in range(self.ring.steps):
+            self.land(t)
+            if t + 1 < self.ring.steps:
+                self.hop(t)
+            yield
+        self.drain()
+
+    def land(self, t: int) -> None:
+        """Waits for the block of step t."""
+        if t:
+            self._hops[t - 1].received()
+        self.arrived[t].set()
+
+    def hop(self, t: int) -> None:
+        """Passes on the block of step t."""
+        free = t + 1 - self.ring.buffers
+        if free >= 1:
+            self.computed[free].wait()
+            self._hops[free].sent()
+        sends, receives = self.ring.outgoing(self.blocks.at(t)), self.ring.incoming(self.blocks.at(t + 1))
+        self._hops.append(self.ring.port.post(self._phase, t, sends, receives))
+
+    def drain(self) -> None:
+        """Waits until everything is sent."""
+        for hop in self._hops:
+            hop.sent()
+
+
+class _Backward(_Forward):
+    """The messages of a ring backward: gradients follow, one hop behind the keys and values."""
+
+    def __init__(self, ring: Ring, lane: Lane, held: Held) -> None:
+        super().__init__(ring, lane, held)
+        self.added: list[Mark] = lane.marks(ring.steps)
+        # The own block's gradient starts and ends here; the columns of its squares cover it but for the slots
+        # that a KV head has a second time.
+        self.home = held.kv.new_zeros(held.kv.shape, dtype=torch.float32)
+        self._shares = _Blocks(ring, self.home, torch.float32)
+        self._sums = _Blocks(ring, self.home, torch.float32)
+        self._grads: list[Batch] = []
+        self._cleared: set[int] = {0}
+        self._phase = "bwd.ring"
+
+    def program(self) -> Iterator[None]:
+        """See Lane."""
+        last = self.ring.steps - 1
+        self.land(0)
+        if last:
+            self.hop(0)
+        yield
+        for t in range(self.ring.steps):
+            if t < last:
+                self.land(t + 1)
+            if t + 1 < last:
+                self.hop(t + 1)
+            if last:
+                self.add(t)
+                self.pass_on(t)
+            yield
+        if last:
+            self._grads[last].received()
+        self.drain()
+
+    def share(self, t: int) -> Tensor:
+        """Where the rank adds up its own share of the gradient of step t's block; zero at first."""
+        place = self._shares.at(t)
+        if t not in self._cleared:
+            self._cleared.add(t)
+            place.zero_()
+        return place
+
+    def add(self, t: int) -> None:
+        """Adds the rank's share to what has come of the gradient of step t's block."""
+        self.computed[t].wait()
+        if t:
+            self._grads[t - 1].received()
+            if t in self._cleared:  # else every pair of the block is masked
+                self._sums.at(t).add_(self._shares.at(t))
+        self.added[t].set()
+
+    def pass_on(self, t: int) -> None:
+        """Sends the gradient of step t's block on; the last hop brings the own one home, where the place is
+        free: what arrives there is what hop 0 sent from it, once it has been all around."""
+        last = self.ring.steps - 1
+        free = t + 1 - self.ring.buffers
+        if free >= 1 and t < last:
+            self._grads[free].sent()
+        sends = self.ring.outgoing(self._sums.at(t))
+        receives = self.ring.incoming(self.home if t == last else self._sums.at(t + 1))
+        self._grads.append(self.ring.port.post("bwd.ring_grad", t, sends, receives))
+
+    def drain(self) -> None:
+        """See _Forward."""
+        super().drain()
+        for hop in self._grads:
+            hop.sent()
+
+
+def _messages(links: Sequence[Link], block: Tensor) -> list[Message]:
+    return [Message(link.peer, block[link.lo:link.hi]) for link in links]
+
+
+def _size(shape: Sequence[int]) -> int:
+    n = 1
+    for x in shape:
+        n *= x
+    return n

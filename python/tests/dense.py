@@ -1,0 +1,44 @@
+"""The answers: causal attention written plainly in float64 with autograd, sharing nothing with the
+package."""
+
+from __future__ import annotations
+
+import math
+from typing import Optional, Sequence
+
+import torch
+from torch import Tensor
+
+
+def hidden(seq_len: int, docs: Optional[Sequence[int]]) -> Tensor:
+    """[queries, keys]: True where a query may not see a key."""
+    owner = torch.tensor([i for i, n in enumerate(docs or [seq_len]) for _ in range(n)])
+    at = torch.arange(seq_len)
+    return (at[None, :] > at[:, None]) | (owner[None, :] != owner[:, None])
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """out [tokens, q_heads, head_dim]; mask as hidden makes it."""
+    each = q.shape[1] // k.shape[1]
+    k, v = (x.repeat_interleave(each, 1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[2])
+    weights = torch.softmax(scores.masked_fill(mask, -math.inf), 2)
+    return torch.einsum("hqk,khd->qhd", weights, v)
+
+
+def with_gradients(
+    q: Tensor, k: Tensor, v: Tensor, dout: Tensor, docs: Optional[Sequence[int]]
+) -> list[Tensor]:
+    """[out, dq, dk, dv] in float64."""
+    leaves = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    out = attention(*leaves, hidden(q.shape[0], docs))
+    return [out.detach(), *torch.autograd.grad(out, leaves, dout.double())]
+
+
+def error(got: Tensor, want: Tensor, scale: float) -> float:
+    """|got - want| / |want| in the 2-norm, over `scale` where the answer is zero but for rounding; infinity
+    for anything that is not finite."""
+    if got.shape != want.shape or not bool(torch.isfinite(got).all()):
+        return math.inf
+    norm = float(want.norm())
+    return float((got.double() - want).norm()) / (norm if norm > 1e-6 * scale else scale or 1.0)

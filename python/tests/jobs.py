@@ -1,0 +1,181 @@
+"""What the ranks of a test's world do. Every job gets the rank and the process groups by size."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from datetime import timedelta
+from typing import Any, Optional
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import dense
+import evenkeel
+from plans import random_plan, worked_example
+
+Groups = dict[int, Any]
+
+
+class Even(evenkeel.Repeating):
+    """A kernel that insists on as many query heads for every KV head, as those on GPUs do."""
+
+    def __init__(self) -> None:
+        self._math = evenkeel.Math()
+
+    def even_forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+        return self._math.forward(q, k, v, self._shared(q, k), causal)
+
+    def even_backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        return self._math.backward(dout, q, k, v, out, lse, self._shared(q, k), causal)
+
+    def _shared(self, q: Tensor, k: Tensor) -> list[int]:
+        if q.shape[0] % k.shape[0]:
+            raise ValueError(f"{q.shape[0]} query heads for {k.shape[0]} KV heads")
+        return [q.shape[0] // k.shape[0]] * k.shape[0]
+
+
+class Jittered(evenkeel.Math):
+    """A kernel that takes now long, now short, so that messages come before and after they are waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._random = random.Random(os.getpid())
+
+    def forward(self, *args: Any) -> Any:
+        time.sleep(self._random.choice([0, 0, 0.001, 0.005]))
+        return super().forward(*args)
+
+    def backward(self, *args: Any) -> Any:
+        time.sleep(self._random.choice([0, 0, 0.001, 0.005]))
+        return super().backward(*args)
+
+
+def inputs(plan: evenkeel.Plan, seed: int) -> list[Tensor]:
+    """q, k, v, dout of the whole sequence."""
+    source = torch.Generator().manual_seed(seed)
+    heads = plan.q_heads, plan.kv_heads, plan.kv_heads, plan.q_heads
+    return [torch.randn(plan.seq_len, h, plan.head_dim, generator=source) for h in heads]
+
+
+def run(
+    plan: evenkeel.Plan, rank: int, whole: list[Tensor], group: Any, docs: Optional[list[int]], **options: Any
+) -> list[Tensor]:
+    """[out, dq, dk, dv] of the rank's tokens."""
+    own = [evenkeel.shard(plan, rank, x) for x in whole]
+    leaves = [x.clone().requires_grad_() for x in own[:3]]
+    out = evenkeel.attention(plan, rank, *leaves, group=group, docs=docs, **options)
+    out.backward(own[3])
+    return [out.detach(), *(x.grad for x in leaves)]
+
+
+def compare(
+    rank: int, groups: Groups, seed: int, ranks: int, dtype: str = "float32", kernel: str = "Math",
+    device: str = "cpu",
+) -> Optional[dict[str, Any]]:
+    """One random plan: errors of out, dq, dk, dv, what was sent and computed. None on ranks beyond it."""
+    if rank >= ranks:
+        return None
+    document, docs = random_plan(seed, ranks)
+    plan, meter = evenkeel.load_plan(document), evenkeel.Meter()
+    whole = [x.to(getattr(torch, dtype)) for x in inputs(plan, seed)]
+    kinds = {"Math": evenkeel.Math, "Even": Even, "Jittered": Jittered, "default": lambda: None}
+    chosen = kinds[kernel]()
+    moved = [x.to(device) for x in whole]
+    got = run(plan, rank, moved, groups[ranks], docs, meter=meter, kernel=chosen)
+    got = [x.cpu() for x in got]
+    return {"errors": errors(plan, rank, got, whole, docs), **counted(meter)}
+
+
+def inline(rank: int, groups: Groups, seed: int, ranks: int) -> Optional[dict[str, Any]]:
+    """compare with batches of messages and without a thread, as over NCCL: the order of calls is the same."""
+    with mock.patch("torch.distributed.get_backend", return_value="nccl"):
+        return compare(rank, groups, seed, ranks)
+
+
+def errors(
+    plan: evenkeel.Plan, rank: int, got: list[Tensor], whole: list[Tensor], docs: Optional[list[int]]
+) -> list[float]:
+    """Of out, dq, dk, dv of one rank."""
+    wants = dense.with_gradients(*whole, docs)
+    shards = [evenkeel.shard(plan, rank, w) for w in wants]
+    return [dense.error(g, s, float(w.norm())) for g, s, w in zip(got, shards, wants)]
+
+
+def counted(meter: evenkeel.Meter) -> dict[str, Any]:
+    """A meter's counters as lists."""
+    sent = [[phase, peer, n] for (phase, peer), n in sorted(meter.sent.items())]
+    received = [[phase, peer, n] for (phase, peer), n in sorted(meter.received.items())]
+    return {"sent": sent, "received": received, "flops": meter.flops}
+
+
+def example(rank: int, groups: Groups) -> Optional[dict[str, Any]]:
+    """The worked example, run twice."""
+    if rank >= 4:
+        return None
+    plan = evenkeel.load_plan(worked_example())
+    whole, meter = inputs(plan, 1), evenkeel.Meter()
+    once = run(plan, rank, whole, groups[4], None, meter=meter)
+    again = run(plan, rank, whole, groups[4], None)
+    same = all(torch.equal(a, b) for a, b in zip(once, again))
+    return {"errors": errors(plan, rank, once, whole, None), "same": same, **counted(meter)}
+
+
+def traced(rank: int, groups: Groups) -> Optional[dict[str, Any]]:
+    """The spans of the worked example."""
+    if rank >= 4:
+        return None
+    plan = evenkeel.load_plan(worked_example())
+    trace, meter = evenkeel.Trace(rank), evenkeel.Meter()
+    trace.zero()
+    run(plan, rank, inputs(plan, 1), groups[4], None, trace=trace, meter=meter)
+    return {"spans": trace.spans(), **counted(meter)}
+
+
+def layers(rank: int, groups: Groups) -> float:
+    """Two attentions in one graph and a loss: the error of the gradient of q that flows through both."""
+    document, docs = random_plan(3, 3)
+    if rank >= 3:
+        return 0.0
+    plan = evenkeel.load_plan(document)
+    q, k, v, _ = inputs(plan, 2)
+    x = evenkeel.shard(plan, rank, q).requires_grad_()
+    sides = [evenkeel.shard(plan, rank, t) for t in (k, v)]
+    first = evenkeel.attention(plan, rank, x, *sides, group=groups[3], docs=docs)
+    second = evenkeel.attention(plan, rank, torch.tanh(first), *sides, group=groups[3], docs=docs)
+    (second ** 2).sum().backward()
+    leaf, mask = q.double().requires_grad_(), dense.hidden(plan.seq_len, docs)
+    k, v = k.double(), v.double()
+    twice = dense.attention(torch.tanh(dense.attention(leaf, k, v, mask)), k, v, mask)
+    (want,) = torch.autograd.grad((twice ** 2).sum(), leaf)
+    return dense.error(x.grad, evenkeel.shard(plan, rank, want), float(want.norm()))
+
+
+def stall(rank: int, groups: Groups, timeout_s: float, stalled_s: float) -> None:
+    """A rank of the worked example stands still in the forward's first block, for longer than a process group
+    with this timeout lets the others wait."""
+    plan, four = evenkeel.load_plan(worked_example()), list(range(4))
+    group = dist.new_group(four, timeout=timedelta(seconds=timeout_s))
+
+    class Stalls(evenkeel.Math):
+        def forward(self, *args: Any) -> Any:
+            time.sleep(stalled_s)
+            return super().forward(*args)
+
+    run(plan, rank, inputs(plan, 1), group, None, kernel=Stalls() if rank == 1 else evenkeel.Math())
+
+
+def leave(rank: int, groups: Groups) -> None:
+    """A rank of the worked example dies in the backward's first block; the others run it."""
+    plan = evenkeel.load_plan(worked_example())
+
+    class Dies(evenkeel.Math):
+        def backward(self, *args: Any) -> Any:
+            os._exit(9)
+
+    run(plan, rank, inputs(plan, 1), groups[4], None, kernel=Dies() if rank == 2 else evenkeel.Math())

@@ -1,0 +1,83 @@
+"""Plans for tests: random ones from a seed, and the worked example of the closed forms."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, Optional
+
+Document = dict[str, Any]
+
+
+def document(
+    segments: list[list[tuple[int, int]]], groups: list[list[tuple[int, int]]], q_heads: int, kv_heads: int,
+    head_dim: int, ring_buffers: int = 2, dtype: str = "f32",
+) -> Document:
+    """A plan document. segments: by rank; groups: of (rank, q_heads)."""
+    ranks = []
+    for r, own in enumerate(segments):
+        ranks.append({"rank": r, "tokens": sum(b - a for a, b in own),
+                      "segments": [{"start_tokens": a, "end_tokens": b} for a, b in own]})
+    return {
+        "schema": "evenkeel.plan/v2", "ranks": ranks,
+        "groups": [[{"rank": r, "q_heads": h} for r, h in g] for g in groups],
+        "job": {
+            "model": {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}, "dtype": dtype,
+            "seq_len_tokens": max(b for own in segments for _, b in own), "ring_buffers": ring_buffers,
+        },
+    }
+
+
+def worked_example() -> Document:
+    """4 ranks in 2 groups, 12 query and 4 KV heads split 7+5 and 3+9, uneven segments of 768 tokens."""
+    segments = [[(0, 64), (704, 768)], [(64, 256)], [(256, 300), (512, 704)], [(300, 512)]]
+    return document(segments, [[(0, 7), (1, 5)], [(2, 3), (3, 9)]], 12, 4, 16)
+
+
+def random_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
+    """A plan of so many ranks, and packed documents or None."""
+    r = random.Random(seed)
+    kv_heads, each = r.randint(1, 4), r.choice([1, 2, 3, 4])
+    seq_len = r.randint(24, 144)
+    segments = _segments(r, seq_len, ranks)
+    groups = _groups(r, segments, kv_heads * each)
+    plan = document(segments, groups, kv_heads * each, kv_heads, r.choice([4, 8, 16]), r.choice([2, 2, 3, 4]))
+    docs = [b - a for a, b in _cuts(r, seq_len, r.randint(2, 5))] if r.random() < 0.4 else None
+    return plan, docs
+
+
+def _cuts(r: random.Random, n: int, parts: int) -> list[tuple[int, int]]:
+    """0 to n in so many intervals."""
+    at = [0, *sorted(r.sample(range(1, n), parts - 1)), n]
+    return list(zip(at, at[1:]))
+
+
+def _segments(r: random.Random, seq_len: int, ranks: int) -> list[list[tuple[int, int]]]:
+    """Intervals dealt to ranks that want unequal shares, some of them none."""
+    wants = [r.choice([0, 1, 2, 3, 5, 8]) for _ in range(ranks)]
+    wants[r.randrange(ranks)] = 3
+    out: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    for piece in _cuts(r, seq_len, r.randint(ranks, 3 * ranks)):
+        out[r.choices(range(ranks), wants)[0]].append(piece)
+    return out
+
+
+def _groups(
+    r: random.Random, segments: list[list[tuple[int, int]]], q_heads: int
+) -> list[list[tuple[int, int]]]:
+    """Every group is led by a rank with tokens; the others join any, in any order of heads. A rank with
+    neither heads nor tokens is left out."""
+    order = list(range(len(segments)))
+    r.shuffle(order)
+    able = [i for i in order if segments[i]]
+    leaders = able[: max(r.randint(1, len(able)), r.randint(1, len(able)))]
+    crews: list[list[int]] = [[i] for i in leaders]
+    for i in order:
+        if i not in leaders:
+            r.choice(crews).append(i)
+    out = []
+    for crew in crews:
+        r.shuffle(crew)
+        at = [0, *sorted(r.randint(0, q_heads) for _ in crew[1:]), q_heads]
+        shares = [(i, b - a) for i, a, b in zip(crew, at, at[1:])]
+        out.append([(i, h) for i, h in shares if h or segments[i]])
+    return out

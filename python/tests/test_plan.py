@@ -1,0 +1,263 @@
+"""Plans read and refused, layouts, closed forms, cutting: everything that needs no ranks."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import random
+import sys
+import tempfile
+import unittest
+from typing import Any, Callable
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+
+import torch
+
+import dense
+import evenkeel
+from evenkeel.blocks import cut
+from evenkeel.layout import Layout
+from evenkeel.plan import documents
+from plans import Document, random_plan, worked_example
+
+Change = Callable[[Document], Any]
+
+# What is done to the worked example, and how the refusal begins.
+BAD: list[tuple[str, Change, str]] = [
+    ("older schema", lambda d: d.update(schema="evenkeel.plan/v1"), "schema: 'evenkeel.plan/v1': want"),
+    ("no schema", lambda d: d.pop("schema"), "schema: None: want"),
+    ("no job", lambda d: d.pop("job"), "job: missing"),
+    ("no groups", lambda d: d.pop("groups"), "groups: missing"),
+    ("no ranks", lambda d: d.update(ranks=[]), "ranks: none"),
+    ("hole", lambda d: d["ranks"][1]["segments"][0].update(start_tokens=70),
+     "ranks[1].segments[0].start_tokens: nobody has tokens 64 to 70"),
+    ("hole at the end", lambda d: d["job"].update(seq_len_tokens=800),
+     "ranks[0].segments[1]: nobody has tokens 768 to 800"),
+    ("overlap", lambda d: d["ranks"][1]["segments"][0].update(start_tokens=60),
+     "ranks[1].segments[0].start_tokens: token 60 is also in ranks[0].segments[0]"),
+    ("falling", lambda d: d["ranks"][0]["segments"].reverse(),
+     "ranks[0].segments[1].start_tokens: 0: segments of a rank must rise"),
+    ("empty segment", lambda d: d["ranks"][1]["segments"][0].update(end_tokens=64),
+     "ranks[1].segments[0].end_tokens: [64, 64)"),
+    ("beyond", lambda d: d["ranks"][0]["segments"][1].update(end_tokens=900),
+     "ranks[0].segments[1].end_tokens: [704, 900)"),
+    ("negative", lambda d: d["ranks"][0]["segments"][0].update(start_tokens=-1),
+     "ranks[0].segments[0].start_tokens: -1: want"),
+    ("fraction", lambda d: d["ranks"][0]["segments"][0].update(start_tokens=0.5),
+     "ranks[0].segments[0].start_tokens: 0.5: want"),
+    ("heads twice", lambda d: d["groups"][0][1].update(q_heads=6), "groups[0].q_heads: 13 in all"),
+    ("heads missing", lambda d: d["groups"][1][0].update(q_heads=2), "groups[1].q_heads: 11 in all"),
+    ("unknown rank", lambda d: d["groups"][1][0].update(rank=4),
+     "groups[1][0].rank: 4: want a rank from 0 to 3"),
+    ("rank twice", lambda d: d["groups"][1][0].update(rank=1),
+     "groups[1][0].rank: rank 1 is also in groups[0][1]"),
+    ("rank left out", lambda d: d["groups"].pop(), "groups: rank 2 has 236 tokens but is in no group"),
+    ("empty group", lambda d: d["groups"].append([]), "groups[2]: want a list of at least one rank"),
+    ("ranks out of order", lambda d: d["ranks"].reverse(), "ranks[0].rank: 3: ranks are listed in order"),
+    ("tokens", lambda d: d["ranks"][2].update(tokens=1), "ranks[2].tokens: 1: segments and groups say 236"),
+    ("first head", lambda d: d["ranks"][1].update(first_q_head=3),
+     "ranks[1].first_q_head: 3: segments and groups say 7"),
+    ("KV heads", lambda d: d["ranks"][1].update(kv_heads=3),
+     "ranks[1].kv_heads: 3: segments and groups say 2"),
+    ("one buffer", lambda d: d["job"].update(ring_buffers=1), "job.ring_buffers: 1: want"),
+    ("dtype", lambda d: d["job"].update(dtype="f64"), "job.dtype: 'f64': want"),
+    ("uneven GQA", lambda d: d["job"]["model"].update(kv_heads=5), "job.model.kv_heads: 5: must divide"),
+    ("true is no number", lambda d: d["job"]["model"].update(head_dim=True),
+     "job.model.head_dim: True: want"),
+]
+
+
+class TestReading(unittest.TestCase):
+    def test_good(self) -> None:
+        plan = evenkeel.load_plan(worked_example())
+        self.assertEqual((plan.ranks, plan.q_heads, plan.seq_len), (4, 12, 768))
+        self.assertEqual([plan.tokens(r) for r in range(4)], [128, 192, 236, 212])
+
+    def test_rank_without_work(self) -> None:
+        document = worked_example()
+        for segments in (None, []):
+            zero = dict.fromkeys(("tokens", "first_q_head", "q_heads", "kv_heads"), 0)
+            idle = {"rank": 4, "segments": segments, "group": -1, **zero}
+            plan = evenkeel.load_plan({**document, "ranks": [*document["ranks"], idle]})
+            self.assertIsNone(Layout(plan).seat(4))
+
+    def test_bad(self) -> None:
+        for name, change, said in BAD:
+            with self.subTest(name):
+                document = worked_example()
+                change(document)
+                with self.assertRaises(evenkeel.PlanError) as caught:
+                    evenkeel.load_plan(document)
+                self.assertTrue(str(caught.exception).startswith(said), caught.exception)
+
+    def test_files(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "a.plan.json")
+            with self.assertRaises(OSError):
+                evenkeel.load_plan(path)
+            for text, said in (("{", "not a JSON document"), ("[1]", "want one JSON object"),
+                               ("[" * 100000, "not a JSON"), ('{"schema": "x"}', "schema: 'x'")):
+                _write(path, text)
+                with self.assertRaisesRegex(evenkeel.PlanError, "a.plan.json: " + said):
+                    evenkeel.load_plan(path)
+            _write(path, json.dumps(worked_example()))
+            self.assertEqual(evenkeel.load_plan(path), evenkeel.load_plan(worked_example()))
+
+    def test_whatever_is_read(self) -> None:
+        """A document with any value replaced is a plan or a PlanError, and a plan that is read can be laid
+        out."""
+        r, read = random.Random(1), 0
+        for seed in range(2000):
+            document = copy.deepcopy(random_plan(seed % 50, 2 + seed % 4)[0])
+            place: Any = document
+            while True:
+                key = r.choice(list(place) if isinstance(place, dict) else range(len(place)))
+                if not isinstance(place[key], (dict, list)) or not place[key] or r.random() < 0.1:
+                    break
+                place = place[key]
+            place[key] = r.choice([None, 0, 1, 2, 7, -1, 1 << 70, 0.5, "1", [], {}, [[]], True])
+            try:
+                plan = evenkeel.load_plan(document)
+            except evenkeel.PlanError:
+                continue
+            Layout(plan)
+            read += 1
+        self.assertGreater(read, 20, "some changes are harmless")
+
+
+class TestLayout(unittest.TestCase):
+    def test_every_piece_is_a_ring(self) -> None:
+        for seed in range(200):
+            plan = evenkeel.load_plan(random_plan(seed, 2 + seed % 4)[0])
+            layout = Layout(plan)
+            for g, group in enumerate(layout.groups):
+                slots = [s for m in group.members for s in m.slots]
+                self.assertEqual(slots, sorted(set(slots)), "one owner of every piece in a group")
+                self.assertEqual(slots, [s for m in layout.groups[0].members for s in m.slots])
+                held = sorted(r.held + i for m in group.members for r in m.rows for i in range(r.n))
+                self.assertEqual(held, list(range(group.tokens)))
+                for m in group.members:
+                    sends, receives = layout.links(m)
+                    if layout.steps > 1:
+                        for links in (sends, receives):
+                            passed = [i for x in links for i in range(x.lo, x.hi)]
+                            self.assertEqual(passed, list(range(len(m.slots))))
+                    for link in sends:
+                        peer = layout.seat(link.peer)
+                        assert peer is not None
+                        (back,) = [x for x in layout.links(peer)[1] if x.peer == m.rank]
+                        self.assertEqual(m.slots[link.lo:link.hi], peer.slots[back.lo:back.hi])
+
+
+class TestCutting(unittest.TestCase):
+    def test_every_pair_once(self) -> None:
+        """Blocks cover what the mask leaves, each pair once, and DIAG blocks come first."""
+        for seed in range(150):
+            document, docs = random_plan(seed, 2 + seed % 4)
+            plan = evenkeel.load_plan(document)
+            layout, seen = Layout(plan), torch.zeros(plan.seq_len, plan.seq_len, dtype=torch.int64)
+            at = [[p for s in g.segments for p in range(*s)] for g in layout.groups]
+            for q, rows in zip(layout.groups, at):
+                for k, cols in zip(layout.groups, at):
+                    blocks = cut(q.segments, k.segments, documents(plan.seq_len, docs))
+                    self.assertEqual([b.diag for b in blocks], sorted((b.diag for b in blocks), reverse=True))
+                    for b in blocks:
+                        self.assertTrue(b.q_len == b.kv_len or not b.diag)
+                        pairs = torch.ones(b.q_len, b.kv_len, dtype=torch.int64)
+                        pairs = pairs.tril() if b.diag else pairs
+                        self.assertEqual(int(pairs.sum()), b.pairs)
+                        down = torch.tensor(rows[b.row:b.row + b.q_len])[:, None]
+                        seen[down, torch.tensor(cols[b.col:b.col + b.kv_len])] += pairs
+            self.assertTrue(torch.equal(seen, (~dense.hidden(plan.seq_len, docs)).long()), f"seed {seed}")
+
+    def test_large_rectangles(self) -> None:
+        """Queries that see the same keys share a rectangle, over the gaps between their segments."""
+        q, k = [(10, 20), (30, 40)], [(0, 5), (5, 10), (50, 60)]
+        segments = [[evenkeel.Segment(*s) for s in x] for x in (q, k)]
+        self.assertEqual([tuple(b) for b in cut(*segments, documents(60, None))], [(0, 20, 0, 10, False)])
+
+
+class TestClosedForms(unittest.TestCase):
+    def test_worked_example(self) -> None:
+        """By hand. Borders of heads are 3 and 7, three query heads to a KV head: rank 0 holds KV head 0 for
+        rank 2 and heads 1, 2 for rank 3; rank 1 heads 2, 3 for rank 3. Groups have 320 and 448 tokens."""
+        want = evenkeel.expected(evenkeel.load_plan(worked_example()))
+        fwd = [35_854_336, 25_610_240, 41_330_688, 123_992_064]
+        self.assertEqual([want.flops[r, "fwd"] for r in range(4)], fwd)
+        self.assertEqual([want.flops[r, "bwd"] for r in range(4)], [n * 5 // 2 for n in fwd])
+        self.assertEqual(sum(fwd), 4 * 12 * 16 * 768 * 769 // 2)
+        block = 2 * 16 * 4  # bytes a token and KV head
+        for (i, j), n in {(0, 2): 1, (0, 3): 2, (1, 3): 2}.items():
+            self.assertEqual(want.bytes[i, j, "fwd.ring"], n * block * 320)
+            self.assertEqual(want.bytes[j, i, "fwd.ring"], n * block * 448)
+            self.assertEqual(want.bytes[i, j, "bwd.ring_grad"], n * block * 768)
+        self.assertNotIn((1, 2, "fwd.ring"), want.bytes)
+        self.assertEqual(want.bytes[0, 1, "fwd.a2a_in"], 128 * (5 + 2 * 2) * 64)
+        self.assertEqual(want.bytes[0, 1, "fwd.a2a_out"], 192 * 7 * 64)
+        self.assertEqual(want.bytes[3, 2, "bwd.a2a_in"], 212 * 3 * 64)
+        self.assertEqual(want.bytes[3, 2, "bwd.a2a_out"], 236 * (9 + 2 * 3) * 64)
+
+    def test_sums(self) -> None:
+        """All ranks together compute every unmasked pair once."""
+        for seed in range(100):
+            document, docs = random_plan(seed, 2 + seed % 4)
+            plan = evenkeel.load_plan(document)
+            want = evenkeel.expected(plan, docs=docs)
+            pairs = int((~dense.hidden(plan.seq_len, docs)).sum())
+            total = sum(n for (_, direction), n in want.flops.items() if direction == "fwd")
+            self.assertEqual(total, 4 * plan.q_heads * plan.head_dim * pairs)
+
+    def test_element_size(self) -> None:
+        document = worked_example()
+        full = evenkeel.expected(evenkeel.load_plan(document))
+        document["job"]["dtype"] = "bf16"
+        half = evenkeel.expected(evenkeel.load_plan(document))
+        for key, n in full.bytes.items():
+            self.assertEqual(half.bytes[key], n if key[2] == "bwd.ring_grad" else n // 2)
+        document["job"]["dtype"] = "fp8"
+        with self.assertRaisesRegex(evenkeel.PlanError, "job.dtype: fp8: state element_bytes"):
+            evenkeel.expected(evenkeel.load_plan(document))
+        self.assertEqual(evenkeel.expected(evenkeel.load_plan(document), 2), half)
+
+    def test_documents(self) -> None:
+        plan = evenkeel.load_plan(worked_example())
+        for docs, said in (([768, 0], r"docs\[1\]: 0"), ([700], "docs: 700 tokens in all"),
+                           ([True, 767], r"docs\[0\]")):
+            with self.assertRaisesRegex(evenkeel.PlanError, said):
+                evenkeel.expected(plan, docs=docs)
+
+
+class TestTokens(unittest.TestCase):
+    def test_inverse(self) -> None:
+        for seed in range(20):
+            plan = evenkeel.load_plan(random_plan(seed, 2 + seed % 4)[0])
+            whole = torch.randn(3, plan.seq_len, 2)
+            parts = [evenkeel.shard(plan, r, whole, 1) for r in range(plan.ranks)]
+            self.assertEqual([p.shape[1] for p in parts], [plan.tokens(r) for r in range(plan.ranks)])
+            self.assertTrue(torch.equal(evenkeel.unshard(plan, parts, 1), whole))
+
+    def test_positions(self) -> None:
+        plan = evenkeel.load_plan(worked_example())
+        self.assertEqual(evenkeel.positions(plan, 0)[[0, 63, 64]].tolist(), [0, 63, 704])
+        self.assertEqual(evenkeel.positions(plan, 1, docs=[100, 668])[[0, 35, 36]].tolist(), [64, 99, 0])
+
+    def test_refused(self) -> None:
+        plan = evenkeel.load_plan(worked_example())
+        with self.assertRaisesRegex(ValueError, "x: 700 tokens in dimension 0"):
+            evenkeel.shard(plan, 0, torch.zeros(700))
+        with self.assertRaisesRegex(ValueError, "parts: 1 of them"):
+            evenkeel.unshard(plan, [torch.zeros(768)])
+        with self.assertRaisesRegex(ValueError, r"parts\[1\]: 128 tokens: rank 1 has 192"):
+            evenkeel.unshard(plan, [torch.zeros(128)] * 4)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,179 @@
+"""One process: plans of one rank, refusals, counters and traces, the lane's failures, the manual."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+from typing import Iterator
+from unittest import mock
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+
+import torch
+
+import evenkeel
+from evenkeel.lane import Lane
+from jobs import errors, inputs, run
+from plans import document, worked_example
+
+
+def alone(seq_len: int = 40) -> evenkeel.Plan:
+    """All tokens and heads at one rank."""
+    return evenkeel.load_plan(document([[(0, seq_len)]], [[(0, 6)]], 6, 2, 8))
+
+
+class TestOneRank(unittest.TestCase):
+    def test_without_process_group(self) -> None:
+        for docs in (None, [15, 1, 24]):
+            plan, meter = alone(), evenkeel.Meter()
+            whole = inputs(plan, 1)
+            got = run(plan, 0, whole, None, docs, meter=meter)
+            self.assertLess(max(errors(plan, 0, got, whole, docs)), 1e-5)
+            want = evenkeel.expected(plan, docs=docs)
+            self.assertEqual((meter.sent, want.bytes), ({}, {}))
+            self.assertEqual(meter.flops, {d: want.flops[0, d] for d in ("fwd", "bwd")})
+
+    def test_idle_rank(self) -> None:
+        """Ranks without work have their place in the graph."""
+        plan = evenkeel.load_plan(document([[(0, 8)], []], [[(0, 2)]], 2, 1, 4))
+        empty = [torch.zeros(0, h, 4, requires_grad=True) for h in (2, 1, 1)]
+        with mock.patch("evenkeel.executor.Port"):
+            evenkeel.attention(plan, 1, *empty).sum().backward()
+        for x in empty:
+            assert x.grad is not None
+            self.assertEqual(x.grad.shape, x.shape)
+
+    def test_refused(self) -> None:
+        plan = alone()
+        q, k, v, _ = inputs(plan, 1)
+        four, kv = evenkeel.load_plan(worked_example()), torch.zeros(128, 4, 16)
+        for args, said in (
+            ((plan, 1, q, k, v), "rank: 1: the plan has ranks 0 to 0"),
+            ((plan, 0, q[1:], k, v), r"q: shape \[39, 6, 8\]: rank 0 of the plan has \[40, 6, 8\]"),
+            ((plan, 0, q, k, v[:, :1]), r"v: shape \[40, 1, 8\]"),
+            ((plan, 0, q, k.half(), v), "k: torch.float16 on cpu: want that of q"),
+            ((four, 0, torch.zeros(128, 12, 16), kv, kv), "the plan has 4 ranks: call init_process_group"),
+        ):
+            with self.subTest(said), self.assertRaisesRegex(ValueError, said):
+                evenkeel.attention(*args)
+        with self.assertRaisesRegex(evenkeel.PlanError, "docs: 3 tokens in all"):
+            evenkeel.attention(plan, 0, q, k, v, docs=[3])
+
+    def test_trace_file(self) -> None:
+        plan, trace = alone(), evenkeel.Trace(0)
+        run(plan, 0, inputs(plan, 1), None, None, trace=trace)
+        before = len(trace.spans())
+        trace.zero()
+        self.assertEqual((trace.spans(), before > 4), ([], True))
+        trace.mb = 3
+        run(plan, 0, inputs(plan, 1), None, None, trace=trace)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "rank0.jsonl")
+            trace.write(path)
+            with open(path, encoding="utf-8") as lines:
+                spans = [json.loads(line) for line in lines]
+        self.assertEqual(spans, trace.spans())
+        (attn,) = [s for s in spans if s["op"] == "attn" and s["dir"] == "fwd"]
+        shape = {"mask": "diag", "q_len": 40, "kv_len": 40, "q_heads": 6, "kv_heads": 2, "head_dim": 8}
+        self.assertEqual((attn["shape"], attn["mb"]), (shape, 3))
+
+
+class TestLane(unittest.TestCase):
+    def test_program_fails(self) -> None:
+        """Who waits for a mark hears why it never comes."""
+        def program() -> Iterator[None]:
+            yield
+            raise ValueError("out of wire")
+
+        with self.assertRaisesRegex(evenkeel.LaneError, "the ring stopped: out of wire"):
+            with Lane(torch.device("cpu"), inline=False) as lane:
+                (mark,) = lane.marks(1)
+                lane.start(program())
+                mark.wait()
+
+    def test_computing_fails(self) -> None:
+        """The program does not wait on for what is no longer computed, and the error stays what it was."""
+        heard: list[BaseException] = []
+        lane = Lane(torch.device("cpu"), inline=False)
+        (mark,) = lane.marks(1)
+
+        def program() -> Iterator[None]:
+            try:
+                mark.wait()
+            except evenkeel.LaneError as error:
+                heard.append(error)
+            yield
+
+        with self.assertRaisesRegex(ZeroDivisionError, "division"):
+            with lane:
+                lane.start(program())
+                1 / 0
+        with self.assertRaises(evenkeel.LaneError):
+            lane.finish()
+        self.assertIn("division", str(heard[0]))
+
+    def test_inline(self) -> None:
+        """Where calls return at once the program runs step by step, and waiting out of order is an error, not
+        a standstill."""
+        lane, done = Lane(torch.device("cpu"), inline=True), []
+        first, never = lane.marks(2)
+
+        def program() -> Iterator[None]:
+            for i in range(2):
+                first.set()
+                done.append(i)
+                yield
+
+        lane.start(program())
+        lane.advance()
+        self.assertEqual(done, [0])
+        first.wait()
+        with self.assertRaisesRegex(AssertionError, "out of order"):
+            never.wait()
+        lane.finish()
+        self.assertEqual(done, [0, 1])
+
+
+class TestManual(unittest.TestCase):
+    def test_example(self) -> None:
+        """The README's example runs as it stands, on two ranks."""
+        with open(os.path.join(HERE, "..", "README.md"), encoding="utf-8") as file:
+            (code,) = re.findall(r"```python\n(.*?)```", file.read(), re.DOTALL)
+        plan = document([[(0, 20), (90, 96)], [(20, 90)]], [[(0, 3)], [(1, 3)]], 3, 1, 8)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("plan.json", json.dumps(plan)), ("example.py", code)):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            port = _free_port()
+            ranks = [_start(folder, r, port) for r in range(2)]
+            said = [p.communicate(timeout=120)[0] for p in ranks]
+        self.assertEqual([p.returncode for p in ranks], [0, 0], said)
+        self.assertRegex(said[0], r"rank 0: 26 tokens, 0\.\d+ GFLOP forward")
+
+
+def _start(folder: str, rank: int, port: int) -> "subprocess.Popen[str]":
+    """A rank as a launcher starts it."""
+    env = {
+        **os.environ, "PYTHONPATH": os.path.dirname(HERE), "OMP_NUM_THREADS": "1", "RANK": str(rank),
+        "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "CUDA_VISIBLE_DEVICES": "",
+    }
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-B", "example.py"], cwd=folder, env=env, text=True, stdout=pipe,
+                            stderr=subprocess.STDOUT)
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,102 @@
+"""Ranks for tests: processes that are started once, joined by gloo, and serve jobs given by name.
+
+Run as `world.py RANK SIZE STORE` this file is one rank: it reads [name, arguments] lines and answers
+{"ok": ..} or {"error": ..}. Jobs are the functions of jobs.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from datetime import timedelta
+from typing import Any, Optional, Sequence
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
+
+# No answer takes longer: five interpreters import torch on one busy core in about 15 s.
+LIMIT_S = 120.0
+TIMEOUT_S = 60  # of a call of gloo
+
+
+class World:
+    """`size` ranks on this host. Use as a context."""
+
+    def __init__(self, size: int) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        store = os.path.join(self._folder.name, "store")
+        self.ranks = [Rank(r, size, store) for r in range(size)]
+
+    def run(self, name: str, *args: Any, heard: Optional[Sequence[int]] = None) -> list[Any]:
+        """Calls a job on all ranks and returns their answers, or those of the ranks listed, in order."""
+        for rank in self.ranks:
+            rank.send(name, *args)
+        return [rank.receive() for r, rank in enumerate(self.ranks) if heard is None or r in heard]
+
+    def __enter__(self) -> "World":
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        for rank in self.ranks:
+            rank.end()
+        self._folder.cleanup()
+
+
+class Rank:
+    """One child process."""
+
+    def __init__(self, rank: int, size: int, store: str) -> None:
+        command = [sys.executable, "-B", os.path.abspath(__file__), str(rank), str(size), store]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=env)
+
+    def send(self, name: str, *args: Any) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([name, args]) + "\n")
+
+    def receive(self) -> Any:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], LIMIT_S)[0]:
+            raise AssertionError(f"no answer from pid {self.process.pid} within {LIMIT_S} s")
+        line = self.process.stdout.readline()
+        if not line:
+            return {"error": "gone"}
+        return json.loads(line)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):  # what was not read by then is lost
+                pipe.close()  # type: ignore[union-attr]
+
+
+def serve(rank: int, size: int, store: str) -> None:
+    """Joins the world and serves jobs until the end of stdin."""
+    import torch
+    import torch.distributed as dist
+
+    import jobs
+
+    torch.set_num_threads(1)
+    limit = timedelta(seconds=TIMEOUT_S)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit)
+    groups = {n: dist.new_group(list(range(n)), timeout=limit) for n in range(2, size + 1)}
+    for line in sys.stdin:
+        name, args = json.loads(line)
+        try:
+            answer = {"ok": getattr(jobs, name)(rank, groups, *args)}
+        except Exception as error:
+            print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
+            os._exit(1)  # as a trainer does; who waits for this rank then hears of it
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

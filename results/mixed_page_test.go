@@ -1,0 +1,338 @@
+package results
+
+import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"gonum.org/v1/gonum/stat"
+
+	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver"
+)
+
+// mixedProblem is one comparison to make.
+type mixedProblem struct {
+	family  string // "paper", "flops" or "random"
+	setting mixedSetting
+	model   costmodel.Model
+	seqLen  units.Tokens
+	nics    int
+	network string
+}
+
+// key names a problem in the table of comparisons.
+func (q mixedProblem) key() string {
+	return strings.Join([]string{q.family, q.setting.name, q.model.Name, strconv.Itoa(int(q.seqLen)), strconv.Itoa(q.nics), q.network}, "|")
+}
+
+const randomClusters = 500
+
+// mixedProblems are all settings with all models and contexts, with a network
+// card a device and with one a node, the pairs of equal FLOP/s, and random
+// clusters.
+func mixedProblems() []mixedProblem {
+	var all []mixedProblem
+	for _, s := range mixedSettings() {
+		for _, m := range gptLike() {
+			for seq := units.Tokens(8 << 10); seq <= 1<<20; seq *= 2 {
+				for _, nics := range []int{0, 1} {
+					all = append(all, mixedProblem{"paper", s, m, seq, nics, "rdma"})
+				}
+			}
+		}
+	}
+	models := gptLike()
+	for _, pair := range flopPairs() {
+		for _, s := range pair {
+			for _, m := range models[3:] {
+				for seq := units.Tokens(128 << 10); seq <= 1<<20; seq *= 2 {
+					all = append(all, mixedProblem{"flops", s, m, seq, 0, "rdma"})
+				}
+			}
+		}
+	}
+	r := rand.New(rand.NewPCG(5, 500))
+	for n := range randomClusters {
+		s := randomSetting(r, n)
+		m := models[r.IntN(len(models))]
+		seq := units.Tokens(8<<10) << r.IntN(8)
+		network := []string{"rdma", "rdma_fast"}[r.IntN(2)]
+		all = append(all, mixedProblem{"random", s, m, seq, r.IntN(3), network})
+	}
+	return all
+}
+
+// mixedStrategies are the columns of the table.
+func mixedStrategies() []string {
+	var names []string
+	for _, s := range solver.Strategies() {
+		names = append(names, s.Name())
+	}
+	return names
+}
+
+func mixedHeader() []string {
+	h := []string{"family", "setting", "model", "seq_len_tokens", "nics_per_node", "network", "ranks"}
+	for _, s := range mixedStrategies() {
+		h = append(h, s+"_s")
+	}
+	return append(h, "lower_bound_s", "planning_s", "infeasible")
+}
+
+// fields writes a comparison out, times as simulated, planning as measured.
+func (q mixedProblem) fields(r mixedRow) []string {
+	f := []string{q.family, q.setting.name, q.model.Name, strconv.Itoa(int(q.seqLen)), strconv.Itoa(q.nics), q.network, strconv.Itoa(r.Ranks)}
+	number := func(v float64) string {
+		if v == 0 {
+			return ""
+		}
+		return strconv.FormatFloat(v, 'g', 9, 64)
+	}
+	for _, s := range mixedStrategies() {
+		f = append(f, number(float64(r.Time[s])))
+	}
+	return append(f, number(float64(r.Bound)), number(math.Round(1e4*r.Planning.Seconds())/1e4), r.Infeasible)
+}
+
+// readMixed reads the table of comparisons by key; none if there is no file.
+func readMixed(t testing.TB, path string) map[string]mixedRow {
+	t.Helper()
+	rows := map[string]mixedRow{}
+	data, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return rows
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := csv.NewReader(bytes.NewReader(data)).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(lines[0], mixedHeader()) {
+		t.Fatalf("%s has other columns: %v; remove it and run docs/hexiseq.sh again", path, lines[0])
+	}
+	for _, l := range lines[1:] {
+		number := func(s string) float64 {
+			if s == "" {
+				return 0
+			}
+			v, err := strconv.ParseFloat(s, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+		n := len(mixedStrategies())
+		r := mixedRow{Setting: l[1], Model: l[2], SeqLen: units.Tokens(number(l[3])), NICs: int(number(l[4])), Ranks: int(number(l[6])), Time: map[string]units.Seconds{}}
+		for i, s := range mixedStrategies() {
+			if v := number(l[7+i]); v > 0 {
+				r.Time[s] = units.Seconds(v)
+			}
+		}
+		r.Bound, r.Planning, r.Infeasible = units.Seconds(number(l[7+n])), time.Duration(number(l[8+n])*1e9), l[9+n]
+		rows[strings.Join(l[:6], "|")] = r
+	}
+	return rows
+}
+
+// TestMixedEvidence makes the comparisons that EVENKEEL_MIXED's folder lacks and
+// the page over them. See docs/hexiseq.sh.
+func TestMixedEvidence(t *testing.T) {
+	dir := os.Getenv("EVENKEEL_MIXED")
+	if dir == "" {
+		t.Skip("a quarter of an hour of work; docs/hexiseq.sh runs it")
+	}
+	path := filepath.Join(dir, "comparisons.csv")
+	have := readMixed(t, path)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := csv.NewWriter(f)
+	if len(have) == 0 {
+		writeRow(t, w, mixedHeader())
+	}
+	p := mixedProfile(t)
+	all := mixedProblems()
+	for i, q := range all {
+		if _, done := have[q.key()]; done {
+			continue
+		}
+		r := compare(t, p, q.setting.name, q.model, q.setting.cluster(q.nics, q.network), q.seqLen, q.nics)
+		have[q.key()] = r
+		writeRow(t, w, q.fields(r))
+		fmt.Printf("%d of %d: %s\n", i+1, len(all), strings.Join(q.fields(r), ","))
+	}
+	var page bytes.Buffer
+	mixedPage(&page, have)
+	if err := os.WriteFile(filepath.Join(dir, "README.md"), page.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writeRow(t testing.TB, w *csv.Writer, fields []string) {
+	t.Helper()
+	if err := w.Write(fields); err != nil {
+		t.Fatal(err)
+	}
+	if w.Flush(); w.Error() != nil {
+		t.Fatal(w.Error())
+	}
+}
+
+// todays are the strongest-baseline candidates of the HexiSeq paper.
+func todays() []string { return []string{"ring", "ulysses", "usp"} }
+
+// mixedSummary is what a set of comparisons comes to.
+type mixedSummary struct {
+	problems, infeasible   int
+	overToday, overSubset  []float64
+	overHexi               []float64
+	gaps                   []float64
+	slower, hexiFaster     int // than any other strategy; than hexiseq by more than rounding
+	planning, planningMost float64
+}
+
+func summarise(rows []mixedRow) mixedSummary {
+	var m mixedSummary
+	for _, r := range rows {
+		m.problems++
+		ours := float64(r.Time[solver.Default])
+		if ours == 0 {
+			m.infeasible++
+			continue
+		}
+		for to, from := range map[*[]float64][]string{&m.overToday: todays(), &m.overSubset: {"usp-subset"}, &m.overHexi: {"hexiseq"}} {
+			if x := r.ratio(from...); !math.IsNaN(x) {
+				*to = append(*to, x)
+			}
+		}
+		m.gaps = append(m.gaps, ours/float64(r.Bound)-1)
+		for name, at := range r.Time {
+			if name != solver.Default && ours > float64(at)*(1+1e-9) {
+				m.slower++
+				break
+			}
+		}
+		if h := r.ratio("hexiseq"); h > 1+1e-3 {
+			m.hexiFaster++
+		}
+		m.planningMost = max(m.planningMost, r.Planning.Seconds())
+		m.planning += r.Planning.Seconds()
+	}
+	return m
+}
+
+func meanMax(x []float64) string {
+	if len(x) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f / %.2f", stat.Mean(x, nil), slices.Max(x))
+}
+
+func quantiles(x []float64) string {
+	if len(x) == 0 {
+		return "-"
+	}
+	s := slices.Sorted(slices.Values(x))
+	return fmt.Sprintf("%.1f / %.1f / %.1f", 100*stats.Quantile(s, 0.5), 100*stats.Quantile(s, 0.95), 100*s[len(s)-1])
+}
+
+// mixedPage writes the page.
+func mixedPage(w io.Writer, rows map[string]mixedRow) {
+	fmt.Fprint(w, mixedIntroduction)
+	all := mixedProblems()
+	pick := func(want func(mixedProblem) bool) []mixedRow {
+		var out []mixedRow
+		for _, q := range all {
+			if r, ok := rows[q.key()]; ok && want(q) {
+				out = append(out, r)
+			}
+		}
+		return out
+	}
+	fmt.Fprintf(w, "| problems | how many | evenkeel over the strongest of ring, ulysses, usp: mean / max | over usp-subset | over hexiseq | faster than hexiseq (by 0.1 %% or more) | slower than any | gap to the bound, %%: median / P95 / max | planning, s: mean / max |\n|---|---|---|---|---|---|---|---|---|\n")
+	line := func(name string, rows []mixedRow) {
+		m := summarise(rows)
+		n := m.problems - m.infeasible
+		fmt.Fprintf(w, "| %s | %d (%d do not fit) | %s | %s | %s | %d of %d | %d | %s | %.2f / %.2f |\n", name, m.problems, m.infeasible, meanMax(m.overToday), meanMax(m.overSubset), meanMax(m.overHexi), m.hexiFaster, n, m.slower, quantiles(m.gaps), m.planning/float64(max(1, n)), m.planningMost)
+	}
+	for _, s := range mixedSettings() {
+		line(s.name, pick(func(q mixedProblem) bool { return q.family == "paper" && q.setting.name == s.name }))
+	}
+	line("8 to 16 GPUs, 3B to 13B, 8k to 256k (the paper's physical range)", pick(func(q mixedProblem) bool {
+		return q.family == "paper" && strings.HasPrefix(q.setting.name, "phys") && !strings.HasSuffix(q.model.Name, "70b") && q.seqLen <= 256<<10
+	}))
+	line("32 to 128 GPUs, 13B and 70B, 128k to 1M (the paper's simulated range)", pick(func(q mixedProblem) bool {
+		return q.family == "paper" && strings.HasPrefix(q.setting.name, "sim") && (strings.HasSuffix(q.model.Name, "70b") || q.model.Name == "gpt-13b") && q.seqLen >= 128<<10
+	}))
+	line("all of the above", pick(func(q mixedProblem) bool { return q.family == "paper" }))
+	line("random clusters", pick(func(q mixedProblem) bool { return q.family == "random" }))
+	line("everything", pick(func(q mixedProblem) bool { return q.family != "flops" }))
+	flopTable(w, rows)
+}
+
+// flopTable sets mixed clusters beside homogeneous ones of as many FLOP/s.
+func flopTable(w io.Writer, rows map[string]mixedRow) {
+	fmt.Fprint(w, "\n## As many FLOP/s, mixed and homogeneous\n\nOne H100 counts as three A100, as in the paper's simulations 4 and 5. The homogeneous side is the strongest of ring, ulysses and usp there.\n\n| mixed | homogeneous | model | context | evenkeel on the mixed side | best baseline on the homogeneous side | ratio of throughput |\n|---|---|---|---|---|---|---|\n")
+	models := gptLike()
+	for _, pair := range flopPairs() {
+		for _, m := range models[3:] {
+			for seq := units.Tokens(128 << 10); seq <= 1<<20; seq *= 2 {
+				a, ok := rows[mixedProblem{"flops", pair[0], m, seq, 0, "rdma"}.key()]
+				b, both := rows[mixedProblem{"flops", pair[1], m, seq, 0, "rdma"}.key()]
+				if !ok || !both || a.Time[solver.Default] == 0 {
+					continue
+				}
+				best := math.Inf(1)
+				for _, s := range todays() {
+					if v := float64(b.Time[s]); v > 0 {
+						best = min(best, v)
+					}
+				}
+				if math.IsInf(best, 1) {
+					continue
+				}
+				fmt.Fprintf(w, "| %s | %s | %s | %v | %v | %v | %.3f |\n", pair[0].name, pair[1].name, m.Name, seq, a.Time[solver.Default], units.Seconds(best), best/float64(a.Time[solver.Default]))
+			}
+		}
+	}
+}
+
+const mixedIntroduction = `# Unequal GPUs: evenkeel beside hexiseq and today's layouts
+
+Everything here is SIMULATED: no cluster of this kind was measured. All strategies
+are judged by the same simulator (package costmodel) on the same laws: H100 and A100
+from the reference profiles (fitted to others' measurements of single kernels and
+collectives), A800 and L40S carried over from them by the ratios of their datasheets,
+links of A800 (NVLink, 200 GB/s one way), L40S (PCIe 4, 26 GB/s) and between nodes
+(RDMA, 25 GB/s a card) by datasheet. A step is eight sequences, one after the other,
+with full recomputation, ZeRO-3 whose traffic hides behind the layers, bf16.
+
+The compositions are those that the HexiSeq paper (arXiv 2605.07569) states or, where
+it does not, proposals: which GPUs share a node, and the counts in sim-1 to sim-3. Its
+cost formulas and calibration are unknown, so no ratio here may be set against one of
+the paper's; ` + "`hexiseq`" + ` is our reconstruction of its three stages on our simulator.
+Swept: five settings, five models (GPT-like 3B, 7B, 13B, 70B, and 70B with eight
+key-value heads), contexts from 8k to 1M, a network card for every GPU or one a node;
+and 500 random clusters of 2 to 32 GPUs, 1 to 4 types, on either of two networks.
+
+How to redo it: docs/hexiseq.sh (about a quarter of an hour on two cores). Every row
+is in comparisons.csv.
+
+`
