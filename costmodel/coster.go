@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -33,7 +32,6 @@ type coster struct {
 
 	kernels []kernelLaws
 	blocks  []Block
-	name    []byte // of members, while a law is looked up
 }
 
 // lawUse is a law in use and how far outside its measured range.
@@ -84,14 +82,7 @@ func (c *coster) on(device string, kind op.Kind, v op.Variant) int {
 
 // over finds the number of a collective's law among members.
 func (c *coster) over(link string, kind op.Kind, members []op.Member) int {
-	c.name = c.name[:0]
-	for _, m := range members {
-		c.name = append(c.name, m.Device...)
-		c.name = append(c.name, ' ')
-		c.name = strconv.AppendInt(c.name, int64(m.Count), 10)
-		c.name = append(c.name, ' ')
-	}
-	k := wireKey{link, kind, string(c.name)}
+	k := wireKey{link, kind, membersKey(members)}
 	if id, ok := c.wires[k]; ok {
 		return id
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -20,6 +21,7 @@ type Predictor struct {
 	groups   []op.GroupType
 	steps    []Steps
 	types    map[wireOf][]op.Variant // element types that collectives were measured with
+	over     sync.Map                // overKey -> overFound
 	made     sync.Map                // madeOf or lawKey -> *Law of a group or of a head width that was not measured
 	memory   map[string]MemoryFacts  // by device type
 	overlaps map[slowKey]float64
@@ -192,6 +194,42 @@ const transferFactor = 1.15
 //
 // Errors: *MissingLawError when the link class has no law for the op at all.
 func (q *Predictor) Over(link string, kind op.Kind, members []op.Member) (law *Law, factor float64, err error) {
+	key := overKey{link, kind, membersKey(members)}
+	if found, ok := q.over.Load(key); ok {
+		f := found.(overFound)
+		return f.law, f.factor, f.err
+	}
+	law, factor, err = q.findOver(link, kind, members)
+	q.over.Store(key, overFound{law, factor, err})
+	return law, factor, err
+}
+
+// overKey is what Over was asked, overFound what it answered.
+type overKey struct {
+	link    string
+	kind    op.Kind
+	members string
+}
+
+type overFound struct {
+	law    *Law
+	factor float64
+	err    error
+}
+
+// membersKey names members, in their order, faster than a group's name is made.
+func membersKey(members []op.Member) string {
+	var name []byte
+	for _, m := range members {
+		name = append(name, m.Device...)
+		name = append(name, ' ')
+		name = strconv.AppendInt(name, int64(m.Count), 10)
+		name = append(name, ' ')
+	}
+	return string(name)
+}
+
+func (q *Predictor) findOver(link string, kind op.Kind, members []op.Member) (law *Law, factor float64, err error) {
 	ways := []struct {
 		find   func(string, op.Kind, op.Variant, []op.Member) *Law
 		factor float64
