@@ -27,10 +27,14 @@ fi
 # The laws of GPUs on others' recordings, where they are there.
 if [ -d "${EVENKEEL_DATA:-../shared/data}/recorded" ]; then
   bash docs/accuracy.sh
+  go test ./results -count 1 -run 'TestContextParallelTimings$' -update
 else
-  echo "SKIPPED: results/evidence/accuracy needs others' recordings; set EVENKEEL_DATA to their folder"
+  echo "SKIPPED: results/evidence/accuracy and context_parallel need others' recordings; set EVENKEEL_DATA to their folder"
 fi
+# Strategies on clusters of unequal GPUs, by simulation.
+rm -f results/evidence/hexiseq/comparisons.csv
+bash docs/hexiseq.sh
 GOMAXPROCS=1 go test -run '^$' -bench 'PredictAttention|PredictGEMM|Curve$|FitDevice' -benchmem -count 6 ./costmodel ./fit > results/evidence/bench/laws.txt
-go test -run '^$' -bench 'Fit10k|Solve|Read1M|Simulate' -benchmem -count 6 ./fit ./solver ./profile ./costmodel > results/evidence/bench/bench.txt
+go test -run '^$' -bench 'Fit10k|Solve|Read1M|Simulate|Layer|Step' -benchmem -count 6 ./fit ./solver ./profile ./costmodel > results/evidence/bench/bench.txt
 go tool -modfile=tools/go.mod benchstat results/evidence/bench/bench.txt > results/evidence/bench/benchstat.txt
 cat results/evidence/bench/benchstat.txt

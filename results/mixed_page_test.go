@@ -195,6 +195,48 @@ func writeRow(t testing.TB, w *csv.Writer, fields []string) {
 	}
 }
 
+// TestMixedEvidenceStands makes a few comparisons of the committed table again:
+// the times are those of the table, ours is never the slower one, and the page
+// says what the table says.
+func TestMixedEvidenceStands(t *testing.T) {
+	dir := filepath.Join("evidence", "hexiseq")
+	have := readMixed(t, filepath.Join(dir, "comparisons.csv"))
+	all := mixedProblems()
+	if len(have) != len(all) {
+		t.Errorf("%d comparisons for %d problems; run docs/hexiseq.sh", len(have), len(all))
+	}
+	var page bytes.Buffer
+	mixedPage(&page, have)
+	if own := contents(t, filepath.Join(dir, "README.md")); !bytes.Equal(own, page.Bytes()) {
+		t.Error("the page does not say what its table says; run docs/hexiseq.sh")
+	}
+	p := mixedProfile(t)
+	for i, q := range all {
+		row, ok := have[q.key()]
+		if !ok {
+			t.Errorf("%s: not in the table; run docs/hexiseq.sh", q.key())
+			continue
+		}
+		for name, at := range row.Time {
+			if ours := row.Time[solver.Default]; ours > at*(1+1e-9) {
+				t.Errorf("%s: %v by us, %v by %s", q.key(), ours, at, name)
+			}
+		}
+		if i%60 != 7 || row.Ranks > 32 {
+			continue
+		}
+		again := compare(t, p, q.setting.name, q.model, q.setting.cluster(q.nics, q.network), q.seqLen, q.nics)
+		if len(again.Time) != len(row.Time) {
+			t.Errorf("%s: %v, in the table %v", q.key(), again.Time, row.Time)
+		}
+		for name, at := range row.Time {
+			if d := float64(again.Time[name]/at) - 1; math.Abs(d) > 1e-6 {
+				t.Errorf("%s: %s takes %v, in the table %v; run docs/hexiseq.sh with comparisons.csv removed", q.key(), name, again.Time[name], at)
+			}
+		}
+	}
+}
+
 // todays are the strongest-baseline candidates of the HexiSeq paper.
 func todays() []string { return []string{"ring", "ulysses", "usp"} }
 
