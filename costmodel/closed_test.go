@@ -147,7 +147,7 @@ func TestEqualGroupsClosedForms(t *testing.T) {
 		case n == 1:
 			want = out + 2.5*own
 		case u.attention == 0:
-			want = out + (n-1)*hop + n*hop
+			want = out + 2*(n-1)*hop
 		case 2.5*other > 2*hop:
 			want = out + 2.5*(own+(n-1)*other) + hop
 		default:

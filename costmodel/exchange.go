@@ -152,9 +152,9 @@ func (s *sim) countTraffic() {
 		for _, h := range b.out {
 			link := s.linkOf(s.commonNode(h.from, h.to))
 			// A group passes on every block but that of the group after it, whose
-			// own it is, and brings every gradient one group nearer home.
+			// own it is, and brings every gradient but its own one group nearer home.
 			kv := s.kvBytes(s.job.SeqLen-next, h.kv)
-			s.addTraffic(link, layers*((forward+1)*kv+s.gradBytes(s.job.SeqLen, h.kv)))
+			s.addTraffic(link, layers*((forward+1)*kv+s.gradBytes(s.job.SeqLen-b.tokens, h.kv)))
 		}
 		for _, x := range []exchangeKind{tokensIn, outputOut} {
 			s.addToAll(x, b, layers*forward)

@@ -22,10 +22,13 @@ import (
 //   - A block is passed on as soon as it has fully arrived, the ports are free
 //     and the next rank has a buffer; a buffer is free again when its rank has
 //     both computed with the block and sent it on.
-//   - Backward, the float32 gradient of a block follows it. A rank adds its share
-//     when it has computed the block and the gradient has arrived, then sends it
-//     on; after as many hops as there are groups it is home, where it has a place
-//     of its own. The stream may be `buffers` blocks ahead of the gradients.
+//   - Backward, the float32 gradient of a block follows it, from the first rank
+//     that is not its own on: the owner keeps its share and adds it to what comes
+//     home. A rank adds its share when it has computed the block and the gradient
+//     has arrived, then sends it on; one hop fewer than there are groups brings it
+//     home, where it has a place of its own. (ring-flash-attention sends the
+//     owner's share round as well, a hop more.) The stream may be `buffers` blocks
+//     ahead of the gradients.
 //   - A rank's egress and ingress ports carry one message at a time, in the order
 //     of the program: the keys and values of hop t+1 before the gradient of hop t,
 //     as libraries run what is queued on a stream.
@@ -232,7 +235,9 @@ func (r *layerRun) backwardRing() {
 		if t+1 < r.n-1 {
 			r.passKV(t + 1)
 		}
-		r.passGrad(t)
+		if t > 0 {
+			r.passGrad(t)
+		}
 	}
 	if r.n > 1 {
 		for i := range r.seats {
@@ -314,7 +319,7 @@ func (r *layerRun) passKV(t int) {
 	}
 }
 
-// passGrad is hop t of all gradients; the last one needs no buffer.
+// passGrad is hop t >= 1 of all gradients; the last one needs no buffer.
 func (r *layerRun) passGrad(t int) {
 	s, last := r.sim, len(r.computed)
 	added, next, sent := r.added[t%last], r.gradArrived[(t+1)%3], r.gradSent[t%last]
@@ -360,7 +365,8 @@ func (r *layerRun) pass(h hop, took units.Seconds, ready arrival, to *arrival, s
 	return start
 }
 
-// add is when every rank has added its share to the gradient of step t's block.
+// add is when every rank has added its share to the gradient of step t's block;
+// at steps 0 and 1 there is none to add to.
 func (r *layerRun) add(t int) {
 	added, done, arrived := r.added[t%len(r.computed)], r.computed[t%len(r.computed)], r.gradArrived[t%3]
 	for i := range added {

@@ -16,12 +16,12 @@ func (s *slowSim) program() {
 	s.pass("kv", 0)
 	for t := 1; t < n-1; t++ {
 		s.pass("kv", t)
-		if s.back {
+		if s.back && t > 1 {
 			s.pass("grad", t-1)
 		}
 	}
 	if s.back {
-		for t := n - 2; t < n; t++ {
+		for t := max(1, n-2); t < n; t++ {
 			s.pass("grad", t)
 		}
 	}
@@ -103,7 +103,7 @@ func (s *slowSim) after(x slowTask, n int) []slowTask {
 		return before
 	case "added":
 		before := []slowTask{{"compute", x.t, x.i, 0}}
-		if x.t > 0 {
+		if x.t > 1 { // the owner's share stays at home
 			before = append(before, s.into("grad", x.t-1, x.i)...)
 		}
 		return before

@@ -187,7 +187,8 @@ func (s *sim) partAccounts(i int) [partCount]account {
 // messageAccount books one round of the messages that a seat waits for.
 func (s *sim) messageAccount(i int, acc *account) {
 	g, n := s.seats[i].group, len(s.bunches)
-	for _, h := range s.bunches[(g+n-1)%n].out {
+	from := (g + n - 1) % n
+	for _, h := range s.bunches[from].out {
 		if h.to != i {
 			continue
 		}
@@ -195,7 +196,9 @@ func (s *sim) messageAccount(i int, acc *account) {
 			if k != g {
 				s.hopCost(false, h.price, &s.bunches[k], acc)
 			}
-			s.hopCost(true, h.price, &s.bunches[k], acc)
+			if k != from {
+				s.hopCost(true, h.price, &s.bunches[k], acc)
+			}
 		}
 	}
 }

@@ -12,7 +12,7 @@ import "math"
 //	x is owned                   forward in, out           backward in, out
 //	on this side by all groups   (1+2w)(S-s), S-s          S-s, (1+2w)(S-s)
 //	on the other by all          s, (1+2w) s               (1+2w) s, s
-//	by some on either            2w (S-s), 2w s            m (S-s) + 2w S', m s + 2w S'
+//	by some on either            2w (S-s), 2w s            m (S-s), m s; together 2w S' more
 //
 // with m = min(2w, 1) and S' the float32 rows of gradients, of all S tokens. The
 // first two are all-to-alls: q, k, v of tokens that live on the wrong side, and
@@ -21,7 +21,10 @@ import "math"
 // owns it there, and is sent the keys and values of all tokens but its own; those
 // of its own tokens that live there, S_g - s_g, came by all-to-all, as 1+2w rows
 // (backward, 1). Both together are at least 2w (S-s_g) (m (S-s_g)), and s_g <= s.
-// A hop brings the gradients of all tokens. The other side likewise.
+// A hop brings the gradients of all tokens but those of the group it comes from,
+// and somewhere else along the ring a hop takes those of all but another group's
+// to the other side: both together at least those of all tokens. The other side
+// likewise.
 //
 // Heads of the first two kinds are charged while nobody computes; the third may
 // hide behind attention.
@@ -52,11 +55,11 @@ func (c *border) crossings(w *leastWork, lo, hi float64) [flowCount]crossing {
 	full := 1 + 2*c.kvShare
 	away, own := c.tokens-hi, lo
 	f, b := w.weights[forwardLayer], w.weights[backwardLayer]
-	grads := b * 2 * c.kvShare * c.wide * c.tokens * c.perHop
+	grads := b * 2 * c.kvShare * c.wide * c.tokens * c.perHop // in and out together
 	ring := (f*2*c.kvShare + b*min(2*c.kvShare, 1)) * c.least
-	in := crossing{(f*full + b) * away * c.perRow, (f + b*full) * own * c.perRow, ring*away + grads}
-	out := crossing{(f + b*full) * away * c.perRow, (f*full + b) * own * c.perRow, ring*own + grads}
-	mean := crossing{(in.here + out.here) / 2, (in.there + out.there) / 2, (in.mixed + out.mixed) / 2}
+	in := crossing{(f*full + b) * away * c.perRow, (f + b*full) * own * c.perRow, ring * away}
+	out := crossing{(f + b*full) * away * c.perRow, (f*full + b) * own * c.perRow, ring * own}
+	mean := crossing{(in.here + out.here) / 2, (in.there + out.there) / 2, (in.mixed + out.mixed + grads) / 2}
 	return [flowCount]crossing{in, out, mean}
 }
 

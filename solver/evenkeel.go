@@ -206,6 +206,8 @@ func (s *search) run() {
 	if len(points) == 0 {
 		return
 	}
+	points = append(points, s.leaner(points)...)
+	slices.SortStableFunc(points, func(a, b point) int { return cmp.Compare(a.t, b.t) })
 	points = points[:min(len(points), descents)]
 	for i := range points {
 		if points[i].t > points[0].t*(1+hopelessGap) {

@@ -168,8 +168,12 @@ func (e *estimator) wires(d *draft, n int) wireTime {
 		sum.backward += float64(count[x]) * late.backward
 		most.forward, most.backward = max(most.forward, load.forward), max(most.backward, load.backward)
 	}
-	hops := float64(n-1) / float64(n)
-	w := wireTime{blockTime{max(sum.forward*hops, most.forward*float64(n-1)), max(sum.backward*hops, most.backward*float64(n-1))}, 0}
+	hops, grads := float64(n-1), float64(n-2) // the last one of a gradient leads home
+	share := func(of blockTime) blockTime {
+		return blockTime{of.forward * hops, of.forward*hops + (of.backward-of.forward)*grads}
+	}
+	all, port := share(blockTime{sum.forward / float64(n), sum.backward / float64(n)}), share(most)
+	w := wireTime{blockTime{max(all.forward, port.forward), max(all.backward, port.backward)}, 0}
 	w.home = (sum.backward - sum.forward) / float64(n)
 	return w
 }
