@@ -52,7 +52,8 @@ def expected(
         bwd.a2a_in                         s_i h_j d e
         bwd.a2a_out                        s_j (h_i + 2 kv_i) d e
         fwd.ring, bwd.ring   i of group g to j of g+1: sum of 2 S_k n_ij d e over all blocks k but that of g+1
-        bwd.ring_grad        the same over all blocks, in float32
+        bwd.ring_grad        the same with 4 bytes for e, over all blocks k but that of g: an owner's share
+                             stays at home
         flops        4 d h_r (unmasked pairs of the queries of r's group); backward 2.5 times that
 
     n_ij is the number of KV heads that the query heads common to i and j read, those counted twice that a
@@ -117,7 +118,7 @@ def _ring(plan: Plan, groups: list[list[_Member]], e: int, out: Expected) -> Non
                     n = 2 * plan.head_dim * (_kv(plan, lo, hi) + sum(lo < c < hi for c in cuts))
                     out.add(i.rank, j.rank, "fwd.ring", n * e * (plan.seq_len - held[after]))
                     out.add(i.rank, j.rank, "bwd.ring", n * e * (plan.seq_len - held[after]))
-                    out.add(i.rank, j.rank, "bwd.ring_grad", n * FLOAT32 * plan.seq_len)
+                    out.add(i.rank, j.rank, "bwd.ring_grad", n * FLOAT32 * (plan.seq_len - held[g]))
 
 
 def _area(plan: Plan, members: list[_Member], docs: Optional[Sequence[int]]) -> int:

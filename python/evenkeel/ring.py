@@ -2,10 +2,13 @@
 
 At step t the members of group g work on the block of group g-t; step 0 is their own. A block travels on as
 soon as it has arrived and the next rank has a buffer for it. Backward, the float32 gradient of a block
-follows it: every rank adds its share, and after as many hops as there are groups it is home.
+follows it, from step 1 on: the first group that is not the block's own sends its share, every later one adds
+its own, and the last hop, t = P-1 of P groups, brings it home. There the owner, whose share stayed, adds what
+has come. So gradients make one hop less than there are groups.
 
 Buffers, as the cost model counts them: the block of step t+1 takes the place of the one of step t+1-b, the
-own block has a place of its own; gradients likewise, and the computing may be b blocks ahead of them.
+own block has a place of its own; gradients likewise, the one that comes home included, and the computing may
+be b blocks ahead of them.
 """
 
 from __future__ import annotations
@@ -179,11 +182,11 @@ class Ring:
 
 
 class _Blocks:
-    """The block of every step: the own one, then those in buffers that take turns."""
+    """The block of every step: the own one, then, from step `first` on, those in buffers that take turns."""
 
-    def __init__(self, ring: Ring, own: Tensor, dtype: torch.dtype) -> None:
-        self._ring, self._own, self._dim = ring, own, own.shape[3]
-        others = [_size(ring.shape(t, self._dim)) for t in range(1, ring.steps)]
+    def __init__(self, ring: Ring, own: Tensor, dtype: torch.dtype, first: int = 1) -> None:
+        self._ring, self._own, self._dim, self._first = ring, own, own.shape[3], first
+        others = [_size(ring.shape(t, self._dim)) for t in range(first, ring.steps)]
         count, size = min(ring.buffers, len(others)), max(others, default=0)
         self._room = [torch.empty(size, dtype=dtype, device=own.device) for _ in range(count)]
 
@@ -192,7 +195,7 @@ class _Blocks:
         if not step:
             return self._own
         shape = self._ring.shape(step, self._dim)
-        return self._room[(step - 1) % len(self._room)][: _size(shape)].view(shape)
+        return self._room[(step - self._first) % len(self._room)][: _size(shape)].view(shape)
 
 
 class _Forward:
@@ -241,12 +244,14 @@ class _Backward(_Forward):
     def __init__(self, ring: Ring, lane: Lane, held: Held) -> None:
         super().__init__(ring, lane, held)
         self.added: list[Mark] = lane.marks(ring.steps)
-        # The own block's gradient starts and ends here; the columns of its squares cover it but for the slots
-        # that a KV head has a second time.
+        # The own block's gradient, at first the rank's share of it; the columns of its squares cover it but
+        # for the slots that a KV head has a second time.
         self.home = held.kv.new_zeros(held.kv.shape, dtype=torch.float32)
-        self._shares = _Blocks(ring, self.home, torch.float32)
+        # The others' shares of it, as they come home; a lone group has no others.
+        self._returned = torch.empty_like(self.home) if ring.steps > 1 else self.home
         self._sums = _Blocks(ring, self.home, torch.float32)
-        self._grads: list[Batch] = []
+        self._shares = _Blocks(ring, self.home, torch.float32, first=2)  # that of step 1 is the sum so far
+        self._grads: dict[int, Batch] = {}  # by hop, from 1 on
         self._cleared: set[int] = {0}
         self._phase = "bwd.ring"
 
@@ -264,15 +269,18 @@ class _Backward(_Forward):
                 self.hop(t + 1)
             if last:
                 self.add(t)
+            if t:
                 self.pass_on(t)
             yield
         if last:
             self._grads[last].received()
+            self.home.add_(self._returned)
         self.drain()
 
     def share(self, t: int) -> Tensor:
-        """Where the rank adds up its own share of the gradient of step t's block; zero at first."""
-        place = self._shares.at(t)
+        """Where the rank adds up its own share of the gradient of step t's block; zero at first. At step 0
+        that is home, at step 1 the place it is sent on from, since nothing has come to be added to."""
+        place = (self._sums if t < 2 else self._shares).at(t)
         if t not in self._cleared:
             self._cleared.add(t)
             place.zero_()
@@ -281,27 +289,28 @@ class _Backward(_Forward):
     def add(self, t: int) -> None:
         """Adds the rank's share to what has come of the gradient of step t's block."""
         self.computed[t].wait()
-        if t:
+        if t == 1:
+            self.share(t)  # zero if every pair of the block is masked
+        elif t:
             self._grads[t - 1].received()
             if t in self._cleared:  # else every pair of the block is masked
                 self._sums.at(t).add_(self._shares.at(t))
         self.added[t].set()
 
     def pass_on(self, t: int) -> None:
-        """Sends the gradient of step t's block on; the last hop brings the own one home, where the place is
-        free: what arrives there is what hop 0 sent from it, once it has been all around."""
+        """Sends the gradient of step t's block on; the last hop brings the own one home."""
         last = self.ring.steps - 1
         free = t + 1 - self.ring.buffers
         if free >= 1 and t < last:
             self._grads[free].sent()
         sends = self.ring.outgoing(self._sums.at(t))
-        receives = self.ring.incoming(self.home if t == last else self._sums.at(t + 1))
-        self._grads.append(self.ring.port.post("bwd.ring_grad", t, sends, receives))
+        receives = self.ring.incoming(self._returned if t == last else self._sums.at(t + 1))
+        self._grads[t] = self.ring.port.post("bwd.ring_grad", t, sends, receives)
 
     def drain(self) -> None:
         """See _Forward."""
         super().drain()
-        for hop in self._grads:
+        for hop in self._grads.values():
             hop.sent()
 
 

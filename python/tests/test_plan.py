@@ -9,6 +9,7 @@ import random
 import sys
 import tempfile
 import unittest
+from collections import Counter
 from typing import Any, Callable
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -18,6 +19,7 @@ import torch
 
 import dense
 import evenkeel
+import plans
 from evenkeel.blocks import cut
 from evenkeel.layout import Layout
 from evenkeel.plan import documents
@@ -193,12 +195,36 @@ class TestClosedForms(unittest.TestCase):
         for (i, j), n in {(0, 2): 1, (0, 3): 2, (1, 3): 2}.items():
             self.assertEqual(want.bytes[i, j, "fwd.ring"], n * block * 320)
             self.assertEqual(want.bytes[j, i, "fwd.ring"], n * block * 448)
-            self.assertEqual(want.bytes[i, j, "bwd.ring_grad"], n * block * 768)
+            self.assertEqual(want.bytes[i, j, "bwd.ring_grad"], n * block * 448)
+            self.assertEqual(want.bytes[j, i, "bwd.ring_grad"], n * block * 320)
         self.assertNotIn((1, 2, "fwd.ring"), want.bytes)
         self.assertEqual(want.bytes[0, 1, "fwd.a2a_in"], 128 * (5 + 2 * 2) * 64)
         self.assertEqual(want.bytes[0, 1, "fwd.a2a_out"], 192 * 7 * 64)
         self.assertEqual(want.bytes[3, 2, "bwd.a2a_in"], 212 * 3 * 64)
         self.assertEqual(want.bytes[3, 2, "bwd.a2a_out"], 236 * (9 + 2 * 3) * 64)
+
+    def test_ring_of_three(self) -> None:
+        """By hand. Rank 1 computes with the blocks of 10 and 30 tokens after its own of 20: keys and values
+        of all but rank 2's own pass from it to rank 2, gradients of all but its own."""
+        segments = [[(0, 10)], [(10, 30)], [(30, 60)]]
+        groups = [[(r, 2)] for r in range(3)]
+        document = plans.document(segments, groups, 2, 1, 8, dtype="bf16")
+        want = evenkeel.expected(evenkeel.load_plan(document))
+        for (i, j), kv, grad in (((0, 1), 40, 50), ((1, 2), 30, 40), ((2, 0), 50, 30)):
+            self.assertEqual(want.bytes[i, j, "bwd.ring"], kv * 2 * 8 * 2)
+            self.assertEqual(want.bytes[i, j, "bwd.ring_grad"], grad * 2 * 8 * 4)
+
+    def test_gradients_of_what_came(self) -> None:
+        """A rank sends the gradient of every block on whose keys and values it received, and of no other."""
+        for seed in range(100):
+            want = evenkeel.expected(evenkeel.load_plan(random_plan(seed, 2 + seed % 4)[0]), 4)
+            came, went = Counter[int](), Counter[int]()
+            for (i, j, phase), n in want.bytes.items():
+                if phase == "bwd.ring":
+                    came[j] += n
+                elif phase == "bwd.ring_grad":
+                    went[i] += n
+            self.assertEqual(went, came, f"seed {seed}")
 
     def test_sums(self) -> None:
         """All ranks together compute every unmasked pair once."""
