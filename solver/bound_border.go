@@ -75,13 +75,7 @@ func (x crossing) pairs(theta, slack, all float64, at func(slack float64) float6
 	if x.mixed <= theta {
 		return min(all, at(slack))
 	}
-	need := func(other float64) float64 {
-		if other >= x.mixed {
-			return math.Inf(1)
-		}
-		return (x.mixed - theta) / (x.mixed - other)
-	}
-	phi, psi := need(x.here), need(x.there)
+	phi, psi := x.need(theta, x.here), x.need(theta, x.there)
 	if theta < 0 || min(phi, psi) > 1 {
 		return math.Inf(-1)
 	}
@@ -92,6 +86,32 @@ func (x crossing) pairs(theta, slack, all float64, at func(slack float64) float6
 		psi = 0 // no pure share of psi will do: count it as free
 	}
 	return x.between(phi, psi, slack, all, at)
+}
+
+// need is the share of heads of one side that brings mixed heads down to theta.
+func (x crossing) need(theta, other float64) float64 {
+	if other >= x.mixed {
+		return math.Inf(1)
+	}
+	return (x.mixed - theta) / (x.mixed - other)
+}
+
+// ceiling is no less than what pairs says of any crossing that costs no less than
+// x, and no more than `there` for heads over there: need rises with both costs,
+// and the cheaper of phi and psi takes the least slack.
+func (x crossing) ceiling(there, theta, slack, all float64, at func(slack float64) float64) float64 {
+	const over, under = 1 + 1e-9, 1 - 1e-9 // more than what rounding can do to need
+	switch {
+	case x.mixed > theta && (theta < 0 || min(x.here, x.there) > theta*over):
+		return math.Inf(-1)
+	case x.mixed <= theta || there > theta*under:
+		return min(all, at(slack))
+	}
+	phi, psi := x.need(theta, x.here)*under, x.need(theta, x.there)*under
+	if x.here > theta*over {
+		return min(all*(1-psi), at(slack-psi*x.there))
+	}
+	return min(all, at(slack-min(phi*x.here, psi*x.there)))
 }
 
 // between looks for the best mixture of phi here and psi there: going from the
@@ -111,16 +131,6 @@ func (x crossing) between(phi, psi, slack, all float64, at func(slack float64) f
 		}
 	}
 	return min(byHeads(lo), bySlack(hi))
-}
-
-// limit is the most pairs of a side, over the directions.
-func (c *border) limit(w *leastWork, lo, hi, theta, slack float64, at func(float64) float64) float64 {
-	x := c.crossings(w, lo, hi)
-	least := math.Inf(1)
-	for d, late := range [flowCount]float64{0, w.beside, w.beside / 2} {
-		least = min(least, x[d].pairs(theta-late, slack, w.pairs, at))
-	}
-	return least
 }
 
 // borderOf is the border of a rank whose links take so many seconds a byte.

@@ -43,11 +43,12 @@ type leastWork struct {
 	ranks         int     // that may have a share
 	beside        float64 // seconds that ports have other bytes to send
 	price         float64 // that proved the last theta
+	looks         []look  // by class
 }
 
 func newLeastWork(j costmodel.Job, classes []class, weights [stageCount]float64) *leastWork {
 	s := float64(j.SeqLen)
-	w := &leastWork{classes: classes, weights: weights, tokens: s, price: 1}
+	w := &leastWork{classes: classes, weights: weights, tokens: s, price: 1, looks: make([]look, len(classes))}
 	if weights[forwardLayer]+weights[backwardLayer] == 0 {
 		return w
 	}
@@ -56,41 +57,6 @@ func newLeastWork(j costmodel.Job, classes []class, weights [stageCount]float64)
 		w.attention = append(w.attention, sumOf(weights[forwardLayer], c.forward, weights[backwardLayer], c.backward))
 	}
 	return w
-}
-
-// best is the most that a device of class c adds to the left side, and the cell
-// it takes.
-func (w *leastWork) best(c int, theta, price float64) (value float64, at int) {
-	k := &w.classes[c]
-	value, at = math.Inf(-1), -1
-	for i := range k.linear.cells {
-		cell := &k.linear.cells[i]
-		slack := theta - w.linear(cell)
-		if slack < 0 || float64(cell.lo) > k.memory.room() {
-			continue
-		}
-		v := price * min(float64(cell.hi), k.memory.room())
-		if w.attention != nil {
-			pairs := min(w.attention[c].within(slack), k.memory.pairs(float64(cell.lo)))
-			if v+pairs > value && k.rank != nil {
-				pairs = min(pairs, k.rank.limit(w, float64(cell.lo), float64(cell.hi), theta, slack, w.attention[c].within))
-			}
-			v += pairs
-		}
-		if v > value {
-			value, at = v, i
-		}
-	}
-	return value, at
-}
-
-// linear is the weighted cost of a cell.
-func (w *leastWork) linear(c *cell) float64 {
-	t := 0.0
-	for s, weight := range w.weights {
-		t += weight * c.cost[s]
-	}
-	return t
 }
 
 // excess is what the left side has over the right one, and the tokens of its

@@ -1,7 +1,7 @@
 package solver
 
 import (
-	"fmt"
+	"encoding/binary"
 	"math"
 	"slices"
 
@@ -23,23 +23,31 @@ import (
 type estimator struct {
 	p     *Problem
 	m     *perfModel
-	class []int // by rank: its device type on its kind of node
-	dev   []int // by class, as the model numbers types
-	cards []int // by class: network cards of its kind of node
-	size  []int // by class: devices of its kind of node
-	rings map[gridKey]blockTime
-	toAll map[string]linkLaw
+	class []int                // by rank: its device type on its kind of node
+	dev   []int                // by class, as the model numbers types
+	cards []int                // by class: network cards of its kind of node
+	size  []int                // by class: devices of its kind of node
+	rings map[uint64]blockTime // by packed gridKey
+	// lengths are those of the grid, so far.
+	lengths []float64
+	toAll   map[string]linkLaw
 }
 
 // gridKey is attention on a grid of lengths.
 type gridKey struct{ dev, heads, q, k int }
+
+// packed is the key as one number, for maps find those fastest: lengths have
+// fewer than 4 x 64 numbers, and -1 and -2 stand for none.
+func (k gridKey) packed() uint64 {
+	return uint64(k.dev)<<48 | uint64(k.heads)<<24 | uint64(k.q)<<12 | uint64(k.k+2)
+}
 
 func newEstimator(p *Problem) (*estimator, error) {
 	m, err := newPerfModel(p)
 	if err != nil {
 		return nil, err
 	}
-	e := &estimator{p: p, m: m, rings: map[gridKey]blockTime{}, toAll: map[string]linkLaw{}}
+	e := &estimator{p: p, m: m, rings: map[uint64]blockTime{}, toAll: map[string]linkLaw{}}
 	known := map[[2]int]int{}
 	sizes := map[int]int{}
 	for _, r := range p.ranks {
@@ -88,9 +96,12 @@ func (k *groupKind) lots() []lot {
 }
 
 // gridOf is the nearest of four lengths a doubling, and its number.
-func gridOf(s float64) (at int, length float64) {
+func (e *estimator) gridOf(s float64) (at int, length float64) {
 	at = int(math.Round(gridStep * math.Log2(max(2, s))))
-	return at, math.Round(math.Exp2(float64(at) / gridStep))
+	for at >= len(e.lengths) {
+		e.lengths = append(e.lengths, math.Round(math.Exp2(float64(len(e.lengths))/gridStep)))
+	}
+	return at, e.lengths[at]
 }
 
 // attention is what a device takes over its heads in a ring of n groups, its
@@ -99,12 +110,12 @@ func (e *estimator) attention(dev, heads, n int, q, k float64) blockTime {
 	if heads == 0 {
 		return blockTime{}
 	}
-	qa, qs := gridOf(q)
+	qa, qs := e.gridOf(q)
 	own := e.blocks(gridKey{dev, heads, qa, -1}, n == 1)
 	scale := q * q / (qs * qs)
 	t := blockTime{own.forward * scale, own.backward * scale}
 	if n > 1 {
-		ka, ks := gridOf(k)
+		ka, ks := e.gridOf(k)
 		other := e.blocks(gridKey{dev, heads, qa, ka}, false)
 		scale = float64(n-1) * q * k / (qs * ks)
 		t.forward += other.forward * scale
@@ -117,7 +128,8 @@ func (e *estimator) blocks(key gridKey, alone bool) blockTime {
 	if alone {
 		key.k = -2
 	}
-	t, ok := e.rings[key]
+	packed := key.packed()
+	t, ok := e.rings[packed]
 	if ok {
 		return t
 	}
@@ -132,7 +144,7 @@ func (e *estimator) blocks(key gridKey, alone bool) blockTime {
 		b.kv = length(key.k)
 		t = e.m.block(b)
 	}
-	e.rings[key] = t
+	e.rings[packed] = t
 	return t
 }
 
@@ -149,23 +161,28 @@ func (e *estimator) wires(d *draft, n int) wireTime {
 		from, to            int // kinds
 		first, last, inside bool
 	}
-	count, example := map[pair]int{}, map[pair]int{}
-	var pairs []pair
+	type alike struct {
+		pair
+		count, example int
+	}
+	pairs := make([]alike, 0, 8) // few kinds, few pairs
 	for i, at := range d.ring {
 		next := d.ring[(i+1)%n]
 		a, b := d.members(at), d.members(next)
 		x := pair{at.kind, next.kind, e.together(a[0], b[0]), e.together(a[len(a)-1], b[len(b)-1]), e.together(a[0], b[len(b)-1])}
-		if count[x]++; count[x] == 1 {
-			pairs = append(pairs, x)
-			example[x] = i
+		known := slices.IndexFunc(pairs, func(o alike) bool { return o.pair == x })
+		if known < 0 {
+			known = len(pairs)
+			pairs = append(pairs, alike{x, 0, i})
 		}
+		pairs[known].count++
 	}
 	var sum, most blockTime
 	for _, x := range pairs {
-		i := example[x]
+		i := x.example
 		late, load := e.border(d, d.ring[i], d.ring[(i+1)%n], n)
-		sum.forward += float64(count[x]) * late.forward
-		sum.backward += float64(count[x]) * late.backward
+		sum.forward += float64(x.count) * late.forward
+		sum.backward += float64(x.count) * late.backward
 		most.forward, most.backward = max(most.forward, load.forward), max(most.backward, load.backward)
 	}
 	hops, grads := float64(n-1), float64(n-2) // the last one of a gradient leads home
@@ -264,12 +281,16 @@ func (e *estimator) crowd(k *groupKind) float64 {
 // toAllLaw is the law of the all-to-all of a kind's groups.
 func (e *estimator) toAllLaw(k *groupKind) linkLaw {
 	ranks := k.groups[0]
-	key := e.p.linkAmong(ranks) + fmt.Sprint(e.p.membersOf(ranks))
-	l, ok := e.toAll[key]
+	link := e.p.linkAmong(ranks)
+	key := append(append(make([]byte, 0, 128), link...), 0)
+	for _, c := range k.class { // the classes say which devices
+		key = binary.AppendUvarint(key, uint64(c))
+	}
+	l, ok := e.toAll[string(key)]
 	if !ok {
 		// A link without the law is asked for by nobody (see groupings).
-		l, _ = e.m.over(e.p.linkAmong(ranks), op.KindAllToAll, ranks)
-		e.toAll[key] = l
+		l, _ = e.m.over(link, op.KindAllToAll, ranks)
+		e.toAll[string(key)] = l
 	}
 	return l
 }

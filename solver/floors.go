@@ -15,10 +15,17 @@ type floors struct {
 	bytes     map[linkUse]float64
 	ranks     map[string]int // by device type
 	unlimited bool           // memory is left out
+	// What was asked of the profile and the predictor before.
+	equal    map[equalUse]lawUse
+	linkLaws map[linkUse][]*costmodel.Law
+	stands   map[linkUse]float64
 }
 
 func newFloors(p *Problem) (*floors, error) {
-	f := &floors{p: p, groups: map[string]op.GroupType{}, types: map[string]class{}, adamw: map[string]*costmodel.Law{}, bytes: map[linkUse]float64{}, ranks: map[string]int{}}
+	f := &floors{
+		p: p, groups: map[string]op.GroupType{}, types: map[string]class{}, adamw: map[string]*costmodel.Law{}, bytes: map[linkUse]float64{}, ranks: map[string]int{},
+		equal: map[equalUse]lawUse{}, linkLaws: map[linkUse][]*costmodel.Law{}, stands: map[linkUse]float64{},
+	}
 	for _, g := range p.Profile.Groups {
 		f.groups[g.Name] = g
 	}

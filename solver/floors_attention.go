@@ -2,7 +2,6 @@ package solver
 
 import (
 	"math"
-	"sort"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -19,14 +18,25 @@ import (
 type attentionFloor struct {
 	pairs, rate []float64 // rising, falling
 	from        []float64 // seconds from which on more than pairs[i-1] are possible
+	// start is where to look for the last i with from[i] <= seconds, by the stretch
+	// of the seconds, of which there are four a doubling; the first is number first.
+	start []int
+	first int
 }
+
+// stretchOf is the number of the stretch of a time: its exponent and the two
+// first bits of its fraction.
+func stretchOf(seconds float64) int { return int(math.Float64bits(seconds) >> 50) }
 
 // within is the most pairs that may take no more than so many seconds.
 func (f *attentionFloor) within(seconds float64) float64 {
 	if seconds <= 0 {
 		return 0
 	}
-	i := sort.Search(len(f.from), func(i int) bool { return f.from[i] > seconds }) - 1
+	i := f.start[min(max(stretchOf(seconds)-f.first, 0), len(f.start)-1)]
+	for i+1 < len(f.from) && f.from[i+1] <= seconds {
+		i++
+	}
 	if i == len(f.pairs)-1 {
 		return seconds / f.rate[i]
 	}
@@ -44,7 +54,26 @@ func (f *attentionFloor) ready() *attentionFloor {
 			f.from[i] = min(f.from[i], f.from[i+1])
 		}
 	}
+	f.index()
 	return f
+}
+
+// index fills in where to start looking: at the last i whose time begins no later
+// than the stretch. Times before the first stretch start at 0.
+func (f *attentionFloor) index() {
+	last := stretchOf(f.from[len(f.from)-1])
+	f.first = last
+	if len(f.from) > 1 {
+		f.first = stretchOf(f.from[1])
+	}
+	i := 0
+	f.start = append(f.start[:0], 0)
+	for n := f.first + 1; n <= last; n++ {
+		for begin := math.Float64frombits(uint64(n) << 50); i+1 < len(f.from) && f.from[i+1] <= begin; {
+			i++
+		}
+		f.start = append(f.start, i)
+	}
 }
 
 // sumOf is the floor of both at once, of weight a of one and b of the other; both
@@ -66,6 +95,21 @@ type kernel struct {
 	seq      float64 // tokens: no block is longer
 	heads    float64 // no block has more
 	merge    float64 // seconds of adding a row of a FULL block's result to others'
+	// corrected is less than any factor of the law's correction, which takes longer
+	// to find for a box than all else.
+	corrected float64
+}
+
+// leastFactor is less than any factor of a correction, by more than rounding can
+// do: between nodes it is between theirs, beyond them nearer to none.
+func leastFactor(c *costmodel.Field) float64 {
+	least := 0.0
+	if c != nil {
+		for _, v := range c.Values {
+			least = min(least, float64(v)*c.Step)
+		}
+	}
+	return math.Exp(least) * (1 - 1e-9)
 }
 
 func (k *kernel) of(q, kv units.Tokens, heads, kvHeads int) op.Shape {
@@ -102,21 +146,32 @@ func (k *kernel) floorOf(pairs []float64) []float64 {
 	return rates
 }
 
-// least is the least rate of the blocks of a box, if it is below cut: by cutting
-// in two what may hold it, the more promising half first.
+// least is the least rate of the blocks of a box, if it is below cut.
 func (k *kernel) least(b box, cut float64) float64 {
-	rate := k.inBox(b)
-	if rate >= cut {
-		return cut
+	if rate := k.inBox(b, cut); rate < cut {
+		return k.inside(b, rate, cut)
 	}
+	return cut
+}
+
+// inside is least of a box whose floor, below cut, is known: it cuts in two what
+// may hold the least, and looks into the more promising half first.
+func (k *kernel) inside(b box, rate, cut float64) float64 {
 	one, two, ok := b.halves()
 	if !ok {
 		return rate
 	}
-	if k.inBox(two) < k.inBox(one) {
-		one, two = two, one
+	first, second := k.inBox(one, cut), k.inBox(two, cut)
+	if second < first {
+		one, two, first, second = two, one, second, first
 	}
-	return k.least(two, k.least(one, cut))
+	if first < cut {
+		cut = k.inside(one, first, cut)
+	}
+	if second < cut {
+		cut = k.inside(two, second, cut)
+	}
+	return cut
 }
 
 // halves cuts the wider side of a box at the geometric middle, or one that begins
@@ -146,10 +201,11 @@ func (b box) halves() (lo, hi box, ok bool) {
 	return lo, hi, true
 }
 
-// inBox is a floor of the rates in a box, infinite for an empty one.
-func (k *kernel) inBox(b box) float64 {
+// inBox is a floor of the rates in a box, infinite for an empty one, and for one
+// that is easily seen to have none below cut.
+func (k *kernel) inBox(b box, cut float64) float64 {
 	if k.a.Mask == op.Diag {
-		return k.square(b)
+		return k.square(b, cut)
 	}
 	b.rowsLo, b.rowsHi = b.pairsLo/b.stepHi, k.seq*k.heads
 	if b.stepLo > 0 {
@@ -158,12 +214,15 @@ func (k *kernel) inBox(b box) float64 {
 	if b.rowsLo >= b.rowsHi {
 		return math.Inf(1)
 	}
-	return k.rectangle(b)
+	return k.rectangle(b, cut)
 }
 
 // rectangle is a floor of the rates of FULL blocks.
-func (k *kernel) rectangle(b box) float64 {
+func (k *kernel) rectangle(b box, cut float64) float64 {
 	least := k.rate(b, 1)
+	if least*k.corrected*k.law.Factor()+k.merged(b) >= cut {
+		return math.Inf(1)
+	}
 	if c := k.law.Correction; c != nil {
 		lo, hi := units.Tokens(max(1, b.stepLo)), units.Tokens(math.Ceil(b.stepHi))
 		from, to := units.Tokens(max(1, b.rowsLo/k.heads)), units.Tokens(math.Ceil(min(k.seq, b.rowsHi)))
@@ -189,7 +248,7 @@ func (k *kernel) merged(b box) float64 {
 
 // square is a floor of the rates of DIAG blocks: of n queries and keys, more than
 // stepLo and up to stepHi, and as many heads as make the pairs.
-func (k *kernel) square(b box) float64 {
+func (k *kernel) square(b box, cut float64) float64 {
 	n, m := math.Floor(b.stepLo)+1, math.Floor(b.stepHi)
 	if n > m {
 		return math.Inf(1)
@@ -202,6 +261,9 @@ func (k *kernel) square(b box) float64 {
 	b.pairsLo, b.pairsHi = max(b.pairsLo, b.headsLo*n*(n+1)/2), min(b.pairsHi, b.heads*m*(m+1)/2)
 	b.stepLo, b.stepHi, b.rowsLo, b.rowsHi = n, m, n*b.headsLo, m*b.heads
 	rate := k.rate(b, 2)
+	if rate*k.corrected*k.law.Factor() >= cut {
+		return math.Inf(1)
+	}
 	if c := k.law.Correction; c != nil {
 		few, many := int(b.headsLo), int(b.heads)
 		rate *= math.Exp(c.Least(k.of(units.Tokens(n), units.Tokens(n), few, k.kv(few)), k.of(units.Tokens(m), units.Tokens(m), many, many)))
@@ -374,6 +436,7 @@ func (f *floors) kernel(device string, mask op.Mask, kind op.Kind) (*kernel, err
 	return &kernel{
 		law: law, merge: merge, a: a, backward: kind == op.KindAttnBwd, seq: float64(j.SeqLen),
 		heads: float64(j.Model.QHeads), each: float64(j.Model.QHeads) / float64(j.Model.KVHeads),
+		corrected: leastFactor(law.Correction),
 	}, nil
 }
 

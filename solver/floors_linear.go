@@ -26,6 +26,7 @@ type linearFloor struct {
 	laws  [stageCount][]*costmodel.Law
 	job   costmodel.Job
 	cells []cell
+	chunk float64 // what the ops of a whole chunk of the loss cost
 }
 
 // cell is the numbers of tokens from lo to hi, with floors of their cost.
@@ -54,6 +55,7 @@ func (f *floors) linear(device string) (*linearFloor, error) {
 			l.laws[s] = append(l.laws[s], law)
 		}
 	}
+	l.chunk = l.chunked(l.job.LossChunk, l.job.LossChunk)
 	l.cells = []cell{{}}
 	for lo := units.Tokens(1); lo <= f.p.Job.SeqLen; {
 		hi := min(f.p.Job.SeqLen, max(2*lo, 64))
@@ -88,26 +90,27 @@ func (l *linearFloor) least(s stage, calls []call, lo, hi units.Tokens) float64 
 // with as many whole chunks as lo the least of their rests, for those with more
 // at least a rest that is nearly a chunk.
 func (l *linearFloor) loss(lo, hi units.Tokens) float64 {
-	norm, chunked := l.calls[lossStage][:1], l.calls[lossStage][1:]
-	laws := l.laws[lossStage][1:]
 	chunk := l.job.LossChunk
-	of := func(from, to units.Tokens) float64 {
-		total := 0.0
-		for i, c := range chunked {
-			total += c.times * leastBetween(laws[i], c.at, from, to)
-		}
-		return total
-	}
-	total := l.least(lossStage, norm, lo, hi)
+	total := l.least(lossStage, l.calls[lossStage][:1], lo, hi)
 	if whole := lo / chunk; whole > 0 {
-		total += float64(whole) * of(chunk, chunk)
+		total += float64(whole) * l.chunk
 	}
 	if rest := lo % chunk; rest > 0 {
 		to := chunk
 		if hi/chunk == lo/chunk {
 			to = hi % chunk
 		}
-		total += of(rest, to)
+		total += l.chunked(rest, to)
+	}
+	return total
+}
+
+// chunked is the ops of a chunk of the loss that has lo to hi tokens.
+func (l *linearFloor) chunked(lo, hi units.Tokens) float64 {
+	total := 0.0
+	laws := l.laws[lossStage][1:]
+	for i, c := range l.calls[lossStage][1:] {
+		total += c.times * leastBetween(laws[i], c.at, lo, hi)
 	}
 	return total
 }

@@ -83,22 +83,21 @@ type lawUse struct {
 // scope.
 func (f *floors) lawsAmong(s scope, link string, k op.Kind, n int) []lawUse {
 	var all []lawUse
-	add := func(members []op.Member) {
-		if l, factor, err := f.p.Predictor.Over(link, k, members); err == nil {
-			all = append(all, lawUse{l, factor})
-		}
-	}
 	for _, name := range f.names {
-		if s.counts[name] > 0 {
-			add([]op.Member{{Device: name, Count: n}})
+		if s.counts[name] == 0 {
+			continue
+		}
+		if u := f.lawOfEqual(link, k, op.Member{Device: name, Count: n}); u.law != nil {
+			all = append(all, u)
 		}
 	}
 	if len(s.counts) < 2 {
 		return all
 	}
 	// Of unlike members any measured group may stand in, as it is if it has as many.
+	stand := f.standsIn(link, k)
 	for _, l := range f.lawsOver(link, k) {
-		factor := f.standsIn(link, k)
+		factor := stand
 		if f.groups[l.Group].Ranks() == n {
 			factor = 1
 		}
@@ -107,31 +106,59 @@ func (f *floors) lawsAmong(s scope, link string, k op.Kind, n int) []lawUse {
 	return all
 }
 
+// equalUse is a collective over a link class by equal members.
+type equalUse struct {
+	linkUse
+	members op.Member
+}
+
+// lawOfEqual is the law that the predictor answers with for equal members, none
+// if it has none. Scopes share many of these questions.
+func (f *floors) lawOfEqual(link string, k op.Kind, m op.Member) lawUse {
+	key := equalUse{linkUse{link, k}, m}
+	u, ok := f.equal[key]
+	if !ok {
+		if l, factor, err := f.p.Predictor.Over(link, k, []op.Member{m}); err == nil {
+			u = lawUse{l, factor}
+		}
+		f.equal[key] = u
+	}
+	return u
+}
+
 // lawsOver lists the laws of a collective over a link class; where it has no
 // reduce_scatter, of the all_reduce that stands in for it.
 func (f *floors) lawsOver(link string, k op.Kind) []*costmodel.Law {
-	var all []*costmodel.Law
+	all, ok := f.linkLaws[linkUse{link, k}]
+	if ok {
+		return all
+	}
 	for i := range f.p.Profile.Laws {
 		if l := &f.p.Profile.Laws[i]; l.Group != "" && l.Op == k && f.groups[l.Group].Link == link {
 			all = append(all, l)
 		}
 	}
 	if len(all) == 0 && k == op.KindReduceScatter {
-		return f.lawsOver(link, op.KindAllReduce)
+		all = f.lawsOver(link, op.KindAllReduce)
 	}
+	f.linkLaws[linkUse{link, k}] = all
 	return all
 }
 
 // standsIn is the factor by which a law is slowed that stands in for members that
 // nobody measured: asked of a group that there cannot be.
 func (f *floors) standsIn(link string, k op.Kind) float64 {
+	if factor, ok := f.stands[linkUse{link, k}]; ok {
+		return factor
+	}
 	members := make([]op.Member, 0, len(f.names))
 	for _, name := range f.names {
 		members = append(members, op.Member{Device: name, Count: costmodel.MaxRanks})
 	}
 	_, factor, err := f.p.Predictor.Over(link, k, members)
 	if err != nil {
-		return 1
+		factor = 1
 	}
+	f.stands[linkUse{link, k}] = factor
 	return factor
 }

@@ -124,10 +124,27 @@ func (a cost) less(b cost) bool {
 	return a.spread < b.spread*(1-hair)
 }
 
-// ringMemo remembers rings by member while the blocks that pass by stay the same.
+// ringMemo remembers rings by member while the blocks that pass by stay the same,
+// and what each member had and cost when it was last priced: a move of a descent
+// changes few of them.
 type ringMemo struct {
 	of    map[ringKey]float64
 	other []chunk
+	last  []memberCost
+}
+
+// memberCost is what a member had, and what that takes.
+type memberCost struct {
+	costMember
+	linear, ring float64
+	over         float64 // by how much memory is exceeded, in proportion
+}
+
+// costMember is all that changes a member's cost while the blocks that pass by,
+// its group's tokens and the ranks at work stay the same.
+type costMember struct {
+	tokens           units.Tokens
+	heads, kv, allKV int
 }
 
 type ringKey struct {
@@ -147,22 +164,35 @@ func (m *perfModel) cost(c *crew, s crewShare, memo *ringMemo, widest units.Toke
 		allKV += kv[i]
 		first += h
 	}
+	if memo.last == nil {
+		memo.last = make([]memberCost, len(c.dev))
+	}
 	linear, ring := 0.0, 0.0
-	for i, d := range c.dev {
-		l := m.linearTime(d, s.tokens[i])
-		r := m.ring(c.hops[i], blockKey{dev: d, heads: s.heads[i], kvHeads: kv[i], q: s.total}, memo)
-		linear, ring = max(linear, l), max(ring, r)
-		out.spread += l*l + r*r
-		full := m.p.Job.MemoryOf(costmodel.MemoryShare{
-			Tokens: s.tokens[i], GroupTokens: s.total, Widest: widest, QHeads: s.heads[i], KVHeads: kv[i],
-			AllKVHeads: allKV, Members: len(c.dev), Ranks: ranks,
-		}, m.memory[d])
-		if !full.Fits() {
-			out.over += fill(full)/costmodel.Usable - 1
+	for i := range c.dev {
+		x := &memo.last[i]
+		if has := (costMember{s.tokens[i], s.heads[i], kv[i], allKV}); x.costMember != has {
+			*x = m.memberCost(c, i, has, s.total, memo, costmodel.MemoryShare{Widest: widest, Ranks: ranks})
 		}
+		linear, ring = max(linear, x.linear), max(ring, x.ring)
+		out.spread += x.linear*x.linear + x.ring*x.ring
+		out.over += x.over
 	}
 	out.seconds = linear + ring + m.exchange(c, s, kv)
 	return out
+}
+
+// memberCost prices member i with what it has; share holds what of its memory
+// does not follow from that.
+func (m *perfModel) memberCost(c *crew, i int, has costMember, total units.Tokens, memo *ringMemo, share costmodel.MemoryShare) memberCost {
+	d := c.dev[i]
+	x := memberCost{costMember: has, linear: m.linearTime(d, has.tokens)}
+	x.ring = m.ring(c.hops[i], blockKey{dev: d, heads: has.heads, kvHeads: has.kv, q: total}, memo)
+	share.Tokens, share.GroupTokens, share.Members = has.tokens, total, len(c.dev)
+	share.QHeads, share.KVHeads, share.AllKVHeads = has.heads, has.kv, has.allKV
+	if full := m.p.Job.MemoryOf(share, m.memory[d]); !full.Fits() {
+		x.over = fill(full)/costmodel.Usable - 1
+	}
+	return x
 }
 
 // ring is a member's time in the ring, forward and backward.
@@ -259,7 +289,7 @@ func (m *perfModel) layout(l costmodel.Layout) float64 {
 		if err != nil {
 			return math.Inf(1)
 		}
-		memo := &ringMemo{map[ringKey]float64{}, without(chunks, shares[g].total)}
+		memo := &ringMemo{of: map[ringKey]float64{}, other: without(chunks, shares[g].total)}
 		worst = max(worst, m.cost(c, shares[g], memo, 0, ranks).seconds)
 	}
 	return m.step(worst)

@@ -26,7 +26,7 @@ const descentWork = 12_000
 // tokens or heads from one member to another while that helps, in steps that
 // halve down to a block and a head: a local optimum.
 func (m *perfModel) descend(c *crew, t *capability, total units.Tokens, other []chunk, ranks int) (crewShare, cost) {
-	d := &descent{m: m, c: c, memo: &ringMemo{map[ringKey]float64{}, other}, ranks: ranks, left: descentWork / len(c.dev)}
+	d := &descent{m: m, c: c, memo: &ringMemo{of: map[ringKey]float64{}, other: other}, ranks: ranks, left: descentWork / len(c.dev)}
 	if len(other) > 0 {
 		d.widest = other[0].tokens
 	}

@@ -27,7 +27,8 @@ type perfModel struct {
 	types   []string // device types
 	dev     []int    // index into types, by rank
 	memory  []costmodel.DeviceMemory
-	linear  []linearTable // by type
+	linear  []linearTable  // by type
+	lengths []units.Tokens // of the grid, so far
 	blocks  map[blockKey]blockTime
 	inside  []linkLaw // of messages in a node, by node
 	network linkLaw   // of messages between nodes
@@ -67,7 +68,7 @@ func newPerfModel(p *Problem) (*perfModel, error) {
 		index[t] = i
 		m.types = append(m.types, t)
 		m.memory = append(m.memory, p.Predictor.DeviceMemory(p.Job, t))
-		m.linear = append(m.linear, linearTable{})
+		m.linear = append(m.linear, nil)
 	}
 	for _, r := range p.ranks {
 		m.dev = append(m.dev, index[r.Device])
@@ -127,8 +128,8 @@ func (m *perfModel) price(dev int, s op.Shape) float64 {
 }
 
 // linearTable is the linear time of a layer at a few lengths, by the number of
-// the length on the grid.
-type linearTable map[int]float64
+// the length on the grid; 0 where it is not known yet.
+type linearTable []float64
 
 // gridStep is the number of lengths a doubling at which linear work is priced.
 const gridStep = 4
@@ -140,7 +141,10 @@ func (m *perfModel) linearTime(dev int, s units.Tokens) float64 {
 		return 0
 	}
 	at := int(math.Floor(gridStep * math.Log2(float64(s))))
-	lo, hi := gridLength(at), gridLength(at+1)
+	for at+1 >= len(m.lengths) {
+		m.lengths = append(m.lengths, gridLength(len(m.lengths)))
+	}
+	lo, hi := m.lengths[at], m.lengths[at+1]
 	a, b := m.linearAt(dev, at), m.linearAt(dev, at+1)
 	if hi == lo {
 		return a
@@ -153,12 +157,14 @@ func gridLength(at int) units.Tokens {
 }
 
 func (m *perfModel) linearAt(dev, at int) float64 {
-	t, ok := m.linear[dev][at]
-	if !ok {
-		t = m.linearCost(dev, gridLength(at))
-		m.linear[dev][at] = t
+	for at >= len(m.linear[dev]) {
+		m.linear[dev] = append(m.linear[dev], 0)
 	}
-	return t
+	t := &m.linear[dev][at]
+	if *t == 0 {
+		*t = m.linearCost(dev, m.lengths[at])
+	}
+	return *t
 }
 
 // linearCost is the linear work of a layer by the laws, and the loss as far as a

@@ -213,12 +213,12 @@ func TestDescentEndsInALocalOptimum(t *testing.T) {
 		if sum(s.tokens) != p.Job.SeqLen || heads != p.Job.Model.QHeads {
 			t.Fatalf("%s: %+v", p.Job.Cluster, s)
 		}
-		d := &descent{m: m, c: c, memo: &ringMemo{map[ringKey]float64{}, nil}, ranks: len(p.ranks), left: 1000, now: s, cost: got}
+		d := &descent{m: m, c: c, memo: &ringMemo{of: map[ringKey]float64{}}, ranks: len(p.ranks), left: 1000, now: s, cost: got}
 		if d.mixed() && d.pass(p.Block) {
 			t.Errorf("%s: %+v is no local optimum: %+v is better", p.Job.Cluster, s, d.now)
 		}
 		first := m.firstShare(c, abilities, p.Job.SeqLen)
-		if start := m.cost(c, first, &ringMemo{map[ringKey]float64{}, nil}, 0, len(p.ranks)); start.less(got) {
+		if start := m.cost(c, first, &ringMemo{of: map[ringKey]float64{}}, 0, len(p.ranks)); start.less(got) {
 			t.Errorf("%s: the start %+v is better than %+v", p.Job.Cluster, start, got)
 		}
 	}
@@ -232,7 +232,7 @@ func TestDescentGivesWayToMemory(t *testing.T) {
 	m, c := oneCrew(t, p)
 	abilities := m.capability()
 	first := m.firstShare(c, abilities, p.Job.SeqLen)
-	if start := m.cost(c, first, &ringMemo{map[ringKey]float64{}, nil}, 0, 4); start.over <= 1 {
+	if start := m.cost(c, first, &ringMemo{of: map[ringKey]float64{}}, 0, 4); start.over <= 1 {
 		t.Fatalf("the start fits already: %+v", start)
 	}
 	share, got := m.descend(c, abilities, p.Job.SeqLen, nil, 4)
