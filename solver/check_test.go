@@ -121,6 +121,9 @@ func spoil(t *testing.T, v reflect.Value) {
 }
 
 func TestCheckNoticesEveryField(t *testing.T) {
+	if testing.Short() {
+		t.Skip("checks hundreds of plans; runs without -short")
+	}
 	var fields []string
 	plan, profile := checkedPlan(t)
 	leaves("", reflect.ValueOf(plan).Elem(), func(field string, _ reflect.Value) { fields = append(fields, field) })
