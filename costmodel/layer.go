@@ -293,54 +293,50 @@ func (r *layerRun) compute(t int) {
 // rank it goes to, the buffer of the one that came `buffers` steps before; the
 // rank's own block, step 0, has a place of its own.
 func (r *layerRun) passKV(t int) {
-	s, last := r.sim, len(r.computed)
-	arrived, next, sent := r.arrived[t%3], r.arrived[(t+1)%3], r.sent[t%last]
-	var done, gone []units.Seconds // with the block that had the buffer
-	if freed := t + 1 - s.job.RingBuffers; freed >= 1 {
-		done, gone = r.computed[freed%last], r.sent[freed%last]
+	last := len(r.computed)
+	var freed [2][]units.Seconds // by computing and by sending on
+	if u := t + 1 - r.sim.job.RingBuffers; u >= 1 {
+		freed = [2][]units.Seconds{r.computed[u%last], r.sent[u%last]}
 	}
-	for g := range r.forms {
-		k := r.source(g, t)
-		for _, h := range r.forms[g].out {
-			took := s.kv.get(h.price, r.forms[k].shape)
-			if unknown(took) {
-				took = s.hopTime(false, h.price, k)
-			}
-			ready := arrived[h.from]
-			if done != nil {
-				ready.notBefore(done[h.to])
-				ready.notBefore(gone[h.to])
-			}
-			start := r.pass(h, took, ready, &next[h.to], &sent[h.from])
-			if r.events != nil {
-				r.note(event{kind: kvEvent, seat: h.from, to: h.to, step: t, of: k, start: start, end: start + took})
-			}
-		}
-	}
+	r.passAll(kvEvent, t, r.arrived[t%3], r.arrived[(t+1)%3], r.sent[t%last], freed)
 }
 
 // passGrad is hop t >= 1 of all gradients; the last one needs no buffer.
 func (r *layerRun) passGrad(t int) {
-	s, last := r.sim, len(r.computed)
-	added, next, sent := r.added[t%last], r.gradArrived[(t+1)%3], r.gradSent[t%last]
-	var gone []units.Seconds
-	if freed := t + 1 - s.job.RingBuffers; freed >= 1 && t+1 < r.n {
-		gone = r.gradSent[freed%last]
+	last := len(r.computed)
+	var freed [2][]units.Seconds
+	if u := t + 1 - r.sim.job.RingBuffers; u >= 1 && t+1 < r.n {
+		freed[0] = r.gradSent[u%last]
+	}
+	r.passAll(gradEvent, t, r.added[t%last], r.gradArrived[(t+1)%3], r.gradSent[t%last], freed)
+}
+
+// passAll is hop t of one kind of message between all groups: each leaves when
+// its block is ready at the sender and its buffer freed at the receiver.
+func (r *layerRun) passAll(kind eventKind, t int, ready, next []arrival, sent []units.Seconds, freed [2][]units.Seconds) {
+	s, grad := r.sim, kind == gradEvent
+	byOne, byOther := freed[0], freed[1]
+	prices := &s.kv
+	if grad {
+		prices = &s.grad
 	}
 	for g := range r.forms {
 		k := r.source(g, t)
 		for _, h := range r.forms[g].out {
-			took := s.grad.get(h.price, r.forms[k].shape)
+			took := prices.get(h.price, r.forms[k].shape)
 			if unknown(took) {
-				took = s.hopTime(true, h.price, k)
+				took = s.hopTime(grad, h.price, k)
 			}
-			ready := added[h.from]
-			if gone != nil {
-				ready.notBefore(gone[h.to])
+			at := ready[h.from]
+			if byOne != nil {
+				at.notBefore(byOne[h.to])
 			}
-			start := r.pass(h, took, ready, &next[h.to], &sent[h.from])
+			if byOther != nil {
+				at.notBefore(byOther[h.to])
+			}
+			start := r.pass(h, took, at, &next[h.to], &sent[h.from])
 			if r.events != nil {
-				r.note(event{kind: gradEvent, seat: h.from, to: h.to, step: t, of: k, start: start, end: start + took})
+				r.note(event{kind: kind, seat: h.from, to: h.to, step: t, of: k, start: start, end: start + took})
 			}
 		}
 	}

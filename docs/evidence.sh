@@ -35,6 +35,10 @@ fi
 rm -f results/evidence/hexiseq/comparisons.csv
 bash docs/hexiseq.sh
 GOMAXPROCS=1 go test -run '^$' -bench 'PredictAttention|PredictGEMM|Curve$|FitDevice' -benchmem -count 6 ./costmodel ./fit > results/evidence/bench/laws.txt
-go test -run '^$' -bench 'Fit10k|Solve|Read1M|Simulate|Layer|Step' -benchmem -count 6 ./fit ./solver ./profile ./costmodel > results/evidence/bench/bench.txt
+go test -run '^$' -bench 'Fit10k|Read1M' -benchmem -count 6 ./fit ./profile > results/evidence/bench/bench.txt
+{
+  GOMAXPROCS=1 go test -run '^$' -bench 'Layer128|^BenchmarkTime' -benchtime 0.2s -count 6 -benchmem ./costmodel
+  GOMAXPROCS=1 go test -run '^$' -bench 'SolveOnReferences' -benchtime 1x -count 3 -timeout 20m ./solver
+} > results/evidence/bench/plans.txt
 go tool -modfile=tools/go.mod benchstat results/evidence/bench/bench.txt > results/evidence/bench/benchstat.txt
 cat results/evidence/bench/benchstat.txt
