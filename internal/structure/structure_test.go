@@ -37,6 +37,7 @@ var allowed = map[string][]string{
 	"profile/backend/torch":        {"profile", "profile/backend/child", "profile/backend/host", "profile/backend/torch/launch", "costmodel/op", "internal/units"},
 	"profile/backend/torch/launch": {"internal/units"},
 	"fit":                          {"costmodel", "costmodel/op", "profile", "internal/units", "internal/stats", "internal/doc"},
+	"solver/batch":                 {"costmodel", "costmodel/groupcost", "costmodel/op", "costmodel/workload", "solver/milp", "internal/units", "internal/doc"},
 	"solver":                       {"costmodel", "costmodel/op", "internal/units", "internal/doc"},
 	"results/profiles":             {"costmodel", "internal/doc"},
 	"results":                      {"results/profiles", "solver", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},

@@ -1,0 +1,135 @@
+package batch
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Check verifies a plan against its problem and shares no code with any
+// strategy, with Evaluate or with Place: every sequence is trained exactly once,
+// by a group whose memory holds it; groups of a micro-batch share no device, and
+// each has the devices of its class; times and tokens are what the prices say.
+// It returns every violation found, at most a hundred.
+func Check(p *Problem, plan *Plan) []error {
+	c := checker{p: p, seen: make([]int, len(p.Lengths)), home: map[int][2]int{}}
+	for i, pool := range p.Fleet {
+		for n, node := range pool.Ranks {
+			for _, r := range node {
+				c.home[r] = [2]int{i, n}
+			}
+		}
+	}
+	total := float64(p.Fixed)
+	for i := range plan.Micro {
+		total += c.micro(i, &plan.Micro[i])
+	}
+	for k, n := range c.seen {
+		if n != 1 {
+			c.add("sequence %d (%d tokens) is trained %d times", k, int64(p.Lengths[k]), n)
+		}
+	}
+	c.same("step_s", float64(plan.Time), total)
+	return c.found
+}
+
+type checker struct {
+	p     *Problem
+	seen  []int          // by sequence, how often it is trained
+	home  map[int][2]int // by rank, its pool and node
+	found []error
+}
+
+const mostViolations = 100
+
+func (c *checker) add(format string, args ...any) {
+	if len(c.found) < mostViolations {
+		c.found = append(c.found, fmt.Errorf(format, args...))
+	}
+}
+
+// same compares a stated time with the one worked out here; their sums may have
+// been taken in another order.
+func (c *checker) same(field string, stated, worked float64) {
+	if !(math.Abs(stated-worked) <= 1e-9*math.Abs(worked)) {
+		c.add("%s: %v: the prices say %v", field, stated, worked)
+	}
+}
+
+// micro checks one micro-batch and returns its time.
+func (c *checker) micro(i int, m *MicroBatch) float64 {
+	at := fmt.Sprintf("micro_batches[%d]", i)
+	if len(m.Groups) == 0 {
+		c.add("%s: no groups", at)
+	}
+	used := map[int]int{}
+	longest := 0.0
+	for j := range m.Groups {
+		where := fmt.Sprintf("%s.groups[%d]", at, j)
+		longest = max(longest, c.group(where, &m.Groups[j]))
+		for _, r := range m.Groups[j].Ranks {
+			if other, taken := used[r]; taken {
+				c.add("%s.ranks: rank %d is also in groups[%d]", where, r, other)
+			}
+			used[r] = j
+		}
+	}
+	longest += float64(c.p.MicroBase)
+	c.same(at+".time_s", float64(m.Time), longest)
+	return longest
+}
+
+// group checks one group and returns its time.
+func (c *checker) group(at string, g *Group) float64 {
+	if g.Class < 0 || g.Class >= len(c.p.Classes) {
+		c.add("%s.class: %d: the problem has %d", at, g.Class, len(c.p.Classes))
+		return math.NaN()
+	}
+	class := c.p.Classes[g.Class]
+	var tokens units.Tokens
+	time := 0.0
+	for _, k := range g.Sequences {
+		if k < 0 || k >= len(c.seen) {
+			c.add("%s.sequences: %d: the batch has %d", at, k, len(c.seen))
+			continue
+		}
+		c.seen[k]++
+		tokens += c.p.Lengths[k]
+		time += float64(c.p.Costs.Time(g.Class, c.p.Lengths[k]))
+	}
+	if len(g.Sequences) > 0 {
+		time += float64(class.Base)
+	}
+	if tokens > class.Cap {
+		c.add("%s: %d tokens: a group of %s holds %d", at, int64(tokens), class.Name, int64(class.Cap))
+	}
+	if tokens != g.Tokens {
+		c.add("%s.length_tokens: %d: its sequences have %d", at, int64(g.Tokens), int64(tokens))
+	}
+	c.same(at+".time_s", float64(g.Time), time)
+	c.ranks(at, class, g.Ranks)
+	return time
+}
+
+// ranks checks that a group has the devices of its class.
+func (c *checker) ranks(at string, class Class, ranks []int) {
+	have := make([]int, len(class.Uses))
+	nodes := map[[2]int]bool{}
+	for _, r := range ranks {
+		home, known := c.home[r]
+		if !known {
+			c.add("%s.ranks: %d: no such rank in the fleet", at, r)
+			continue
+		}
+		have[home[0]]++
+		nodes[home] = true
+	}
+	if !slices.Equal(have, class.Uses) {
+		c.add("%s.ranks: %v devices by pool: a group of %s has %v", at, have, class.Name, class.Uses)
+	}
+	if class.One && len(nodes) > 1 {
+		c.add("%s.ranks: on %d nodes: a group of %s is in one", at, len(nodes), class.Name)
+	}
+}

@@ -1,0 +1,193 @@
+package batch
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Problem is one global batch on one fleet of devices.
+type Problem struct {
+	Lengths []units.Tokens // of the sequences, padded as they will be trained
+	Fleet   []Pool
+	Classes []Class
+	Costs   Pricer
+	// MicroBase is what every micro-batch takes beside its groups, and Fixed what
+	// the whole step takes beside its micro-batches (gradient exchange, optimizer).
+	MicroBase units.Seconds
+	Fixed     units.Seconds
+}
+
+// Pool is the devices that are alike for planning.
+type Pool struct {
+	Device string  // device type
+	Ranks  [][]int // by node, rising
+}
+
+// Count is the number of devices of the pool.
+func (p Pool) Count() int {
+	n := 0
+	for _, node := range p.Ranks {
+		n += len(node)
+	}
+	return n
+}
+
+// Class is a kind of group: how many devices of each pool train sequences
+// together, and what limits them.
+//
+// The time of a group of class c with the sequences s_1, s_2, ... in a
+// micro-batch is Base + Σ Costs.Time(c, s_k); of its tokens, Σ s_k ≤ Cap.
+type Class struct {
+	Name string        // as people say it: "8", "4 h100_sxm + 4 a100_sxm, recompute"
+	Uses []int         // devices, by pool
+	One  bool          // all of them in one node; of one pool, then
+	Base units.Seconds // of a group with at least one sequence, once a micro-batch
+	Cap  units.Tokens  // of one micro-batch
+	// Shares is the share of each sequence that one device of the pool holds, by
+	// pool: Σ Uses·Shares = 1. Nil where all hold the same.
+	Shares []float64
+	// Heads is the number of devices that share heads by all-to-all; the group is
+	// a ring of Degree/Heads such. 0 where the cost model does not say.
+	Heads int
+	// Recompute: every layer's forward runs again in the backward pass.
+	Recompute bool
+}
+
+// Degree is the number of devices of a group of the class.
+func (c Class) Degree() int {
+	n := 0
+	for _, u := range c.Uses {
+		n += u
+	}
+	return n
+}
+
+// Pricer prices sequences. It must be a pure function, rising with s.
+type Pricer interface {
+	// Time of one training step of a sequence of s tokens in a group of the
+	// class, forward and backward, without the class's base.
+	Time(class int, s units.Tokens) units.Seconds
+}
+
+// maxSequences and maxRanks are beyond any batch and cluster.
+const (
+	maxSequences = 1 << 20
+	maxRanks     = 1 << 17
+	maxTokens    = units.Tokens(1) << 31
+)
+
+// Validate reports the first field that is missing or out of range.
+func (p *Problem) Validate() error {
+	switch {
+	case len(p.Lengths) == 0 || len(p.Lengths) > maxSequences:
+		return fmt.Errorf("lengths_tokens: %d sequences: want 1 to %d", len(p.Lengths), maxSequences)
+	case len(p.Fleet) == 0:
+		return fmt.Errorf("fleet: no devices")
+	case len(p.Classes) == 0:
+		return fmt.Errorf("classes: none: no group of these devices can train anything")
+	case p.Costs == nil:
+		return fmt.Errorf("costs: missing")
+	case !valid(p.MicroBase) || !valid(p.Fixed):
+		return fmt.Errorf("micro_base_s, fixed_s: %v, %v: want times of 0 or more", p.MicroBase, p.Fixed)
+	}
+	for i, s := range p.Lengths {
+		if s < 1 || s > maxTokens {
+			return fmt.Errorf("lengths_tokens[%d]: %d: want 1 to %d", i, int64(s), int64(maxTokens))
+		}
+	}
+	if err := p.validFleet(); err != nil {
+		return err
+	}
+	for i, c := range p.Classes {
+		if err := p.validClass(c); err != nil {
+			return fmt.Errorf("classes[%d] (%s).%w", i, c.Name, err)
+		}
+	}
+	return nil
+}
+
+func (p *Problem) validFleet() error {
+	seen := map[int]bool{}
+	for i, pool := range p.Fleet {
+		if pool.Count() == 0 {
+			return fmt.Errorf("fleet[%d] (%s): no devices", i, pool.Device)
+		}
+		for _, node := range pool.Ranks {
+			for _, r := range node {
+				if r < 0 || r >= maxRanks || seen[r] {
+					return fmt.Errorf("fleet[%d] (%s): rank %d: negative, beyond %d or listed twice", i, pool.Device, r, maxRanks-1)
+				}
+				seen[r] = true
+			}
+		}
+	}
+	return nil
+}
+
+func (p *Problem) validClass(c Class) error {
+	switch {
+	case len(c.Uses) != len(p.Fleet):
+		return fmt.Errorf("uses: %d numbers: the fleet has %d pools", len(c.Uses), len(p.Fleet))
+	case c.Degree() < 1:
+		return fmt.Errorf("uses: %v: no devices", c.Uses)
+	case c.Cap < 1:
+		return fmt.Errorf("cap_tokens: %d: nothing fits", int64(c.Cap))
+	case !valid(c.Base):
+		return fmt.Errorf("base_s: %v: want a time of 0 or more", c.Base)
+	case c.Shares != nil && len(c.Shares) != len(p.Fleet):
+		return fmt.Errorf("shares: %d numbers: the fleet has %d pools", len(c.Shares), len(p.Fleet))
+	}
+	pools := 0
+	for i, u := range c.Uses {
+		if u > 0 {
+			pools++
+		}
+		if c.One && pools > 1 {
+			return fmt.Errorf("one: devices of %d pools in one node: make a pool of the node's pairs instead", pools)
+		}
+		if u < 0 || u > p.Fleet[i].Count() {
+			return fmt.Errorf("uses[%d]: %d: the fleet has %d of %s", i, u, p.Fleet[i].Count(), p.Fleet[i].Device)
+		}
+	}
+	return nil
+}
+
+func valid(t units.Seconds) bool { return t >= 0 && !math.IsInf(float64(t), 0) }
+
+// Devices is the number of devices of the fleet.
+func (p *Problem) Devices() int {
+	n := 0
+	for _, pool := range p.Fleet {
+		n += pool.Count()
+	}
+	return n
+}
+
+// TooLongError is a sequence that no group can hold.
+type TooLongError struct {
+	Sequence int
+	Tokens   units.Tokens
+	Most     units.Tokens // that the largest group holds
+}
+
+// Error names the sequence and the ways out.
+func (e *TooLongError) Error() string {
+	return fmt.Sprintf("sequence %d: %d tokens: the largest group of this fleet holds %d; truncate or drop longer ones, recompute activations, or add devices",
+		e.Sequence, int64(e.Tokens), int64(e.Most))
+}
+
+// Feasible reports a sequence that no class can hold, as *TooLongError.
+func (p *Problem) Feasible() error {
+	var most units.Tokens
+	for _, c := range p.Classes {
+		most = max(most, c.Cap)
+	}
+	for i, s := range p.Lengths {
+		if s > most {
+			return &TooLongError{i, s, most}
+		}
+	}
+	return nil
+}
