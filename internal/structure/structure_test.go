@@ -39,16 +39,17 @@ var allowed = map[string][]string{
 	"fit":                          {"costmodel", "costmodel/op", "profile", "internal/units", "internal/stats", "internal/doc"},
 	"solver/batch":                 {"costmodel", "costmodel/groupcost", "costmodel/op", "costmodel/workload", "solver/milp", "internal/units", "internal/doc"},
 	"solver":                       {"costmodel", "costmodel/op", "internal/units", "internal/doc"},
+	"serve":                        {"solver/batch", "internal/units", "internal/doc"},
 	"results/profiles":             {"costmodel", "internal/doc"},
 	"results":                      {"results/profiles", "solver", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
 		"results", "results/profiles", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
-		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "internal/units", "internal/stats", "internal/doc",
+		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "internal/units", "internal/stats", "internal/doc", "serve", "solver/batch",
 	},
 }
 
 // outside lists who may touch files, clocks or processes.
-var outside = []string{"internal/doc", "profile/backend", "cmd"}
+var outside = []string{"internal/doc", "profile/backend", "serve", "cmd"}
 
 // file is a Go source file of the project.
 type file struct {

@@ -1,0 +1,98 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	stdlog "log"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Listen opens a Unix socket that only its owner may use. A socket file that a dead
+// server left behind is replaced; one with a living server behind it is refused.
+func Listen(path string) (net.Listener, error) {
+	if err := clear(path); err != nil {
+		return nil, err
+	}
+	// The mode is right from the first moment, not only after a chmod.
+	old := syscall.Umask(0o177)
+	l, err := net.Listen("unix", path)
+	syscall.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w; its folder must exist, and the path may have at most 107 bytes", path, errors.Unwrap(err))
+	}
+	return l, nil
+}
+
+func clear(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode()&os.ModeSocket == 0 {
+		return fmt.Errorf("socket %s: there is a file of another kind; choose another path", path)
+	}
+	c, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		_ = c.Close()
+		return fmt.Errorf("socket %s: another server answers there; stop it or choose another path", path)
+	}
+	return os.Remove(path)
+}
+
+// bounded lets only so many connections be open at a time; others wait to be
+// accepted, in the kernel's backlog.
+type bounded struct {
+	net.Listener
+	places chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newBounded(l net.Listener, most int) *bounded {
+	return &bounded{Listener: l, places: make(chan struct{}, most), closed: make(chan struct{})}
+}
+
+// Accept implements net.Listener.
+func (b *bounded) Accept() (net.Conn, error) {
+	select {
+	case b.places <- struct{}{}:
+	case <-b.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := b.Listener.Accept()
+	if err != nil {
+		<-b.places
+		return nil, err
+	}
+	return &placed{Conn: c, free: b.places}, nil
+}
+
+// Close implements net.Listener.
+func (b *bounded) Close() error {
+	b.once.Do(func() { close(b.closed) })
+	return b.Listener.Close()
+}
+
+// placed gives its place back when it is closed.
+type placed struct {
+	net.Conn
+	free chan struct{}
+	once sync.Once
+}
+
+// Close implements net.Conn.
+func (p *placed) Close() error {
+	p.once.Do(func() { <-p.free })
+	return p.Conn.Close()
+}
+
+// quiet drops what net/http says of clients that vanish.
+func quiet() *stdlog.Logger { return stdlog.New(io.Discard, "", 0) }

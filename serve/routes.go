@@ -1,0 +1,290 @@
+package serve
+
+import (
+	"crypto/subtle"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/evenkeel/evenkeel/internal/doc"
+)
+
+//go:embed openapi.yaml
+var openAPI []byte
+
+// OpenAPI is the description of the interface.
+func OpenAPI() []byte { return openAPI }
+
+// routes is the whole interface.
+func (s *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/jobs/{job}/batches", s.route("submit", s.submit))
+	mux.HandleFunc("GET /v1/jobs/{job}/plans/{step}", s.route("fetch", s.fetch))
+	mux.HandleFunc("DELETE /v1/jobs/{job}/plans/{step}", s.route("drop", s.dropPlan))
+	mux.HandleFunc("POST /v1/plan", s.route("plan", s.planNow))
+	mux.HandleFunc("GET /v1/setup", s.route("setup", func(w http.ResponseWriter, _ *http.Request) error { return reply(w, http.StatusOK, s.config.Setup) }))
+	mux.HandleFunc("GET /openapi.yaml", s.route("openapi", func(w http.ResponseWriter, _ *http.Request) error {
+		w.Header().Set("Content-Type", "application/yaml")
+		_, err := w.Write(openAPI)
+		return err
+	}))
+	mux.HandleFunc("GET /healthz", s.route("health", s.health))
+	mux.HandleFunc("GET /metrics", s.route("metrics", s.writeMetrics))
+	mux.HandleFunc("/", s.route("other", func(_ http.ResponseWriter, r *http.Request) error {
+		return &Problem{"not_found", "", fmt.Sprintf("%s %s: no such thing here; GET /openapi.yaml describes what there is", r.Method, r.URL.Path)}
+	}))
+	return mux
+}
+
+// route counts a request, checks its token and turns its error into an answer.
+func (s *Server) route(name string, handle func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := &counted{ResponseWriter: w, code: http.StatusOK}
+		begin := s.config.Clock()
+		defer func() { s.metrics.request(name, c.code, s.config.Clock().Sub(begin).Seconds()) }()
+		if !s.may(r) {
+			s.refuse(c, &Problem{"unauthorized", "Authorization", "missing or wrong: send the server's token, Authorization: Bearer ..."})
+			return
+		}
+		if err := handle(c, r); err != nil {
+			s.refuse(c, err)
+		}
+	}
+}
+
+// may says whether a request bears the token, where one is wanted.
+func (s *Server) may(r *http.Request) bool {
+	if s.config.Token == "" {
+		return true
+	}
+	given, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return ok && subtle.ConstantTimeCompare([]byte(given), []byte(s.config.Token)) == 1
+}
+
+// refuse answers with a problem.
+func (s *Server) refuse(w *counted, err error) {
+	var p *Problem
+	if !errors.As(err, &p) {
+		p = &Problem{"internal", "", err.Error()}
+	}
+	if p.Code == "queue_full" || p.Code == "draining" {
+		w.Header().Set("Retry-After", "1")
+	}
+	if p.Code == "too_large" || p.Code == "timeout" {
+		w.Header().Set("Connection", "close") // the rest of the body is not read
+	}
+	_ = reply(w, p.status(), p) // a client that is gone needs no answer
+}
+
+func reply(w http.ResponseWriter, code int, v any) error {
+	data, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		return err
+	}
+	return replyBytes(w, code, data)
+}
+
+func replyBytes(w http.ResponseWriter, code int, data []byte) error {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, err := w.Write(append(data, '\n'))
+	return err
+}
+
+// counted remembers the code of an answer.
+type counted struct {
+	http.ResponseWriter
+	code int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (c *counted) WriteHeader(code int) {
+	c.code = code
+	c.ResponseWriter.WriteHeader(code)
+}
+
+// body decodes a request strictly.
+func (s *Server) body(r *http.Request, v any) error {
+	data, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, s.config.Limits.Body))
+	var large *http.MaxBytesError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &large):
+		return &Problem{"too_large", "", fmt.Sprintf("the body has more than %d bytes; submit fewer batches at a time", s.config.Limits.Body)}
+	case errors.As(err, &timeout) && timeout.Timeout() || errors.Is(err, os.ErrDeadlineExceeded):
+		return &Problem{"timeout", "", fmt.Sprintf("the body did not arrive within %s", s.config.Limits.Read)}
+	case err != nil:
+		return &Problem{"bad_request", "", "the body broke off: " + err.Error()}
+	}
+	if err := doc.DecodeStrict("body", 0, data, v); err != nil {
+		var e *doc.Error
+		if errors.As(err, &e) {
+			return &Problem{"bad_request", e.Field, strings.TrimPrefix(strings.TrimPrefix(e.Error(), "body"), ":")}
+		}
+		return &Problem{"bad_request", "", err.Error()}
+	}
+	return nil
+}
+
+// nameOf reads the job and step of a path.
+func nameOf(r *http.Request) (key, error) {
+	job := r.PathValue("job")
+	if len(job) > 100 {
+		return key{}, &Problem{"bad_request", "job", fmt.Sprintf("a name of %d bytes: want at most 100", len(job))}
+	}
+	step, err := strconv.ParseInt(r.PathValue("step"), 10, 64)
+	if err != nil || step < 0 {
+		return key{}, &Problem{"bad_request", "step", fmt.Sprintf("%q: want a whole number of 0 or more", r.PathValue("step"))}
+	}
+	return key{job, step}, nil
+}
+
+// submit takes batches in.
+func (s *Server) submit(w http.ResponseWriter, r *http.Request) error {
+	if s.isDraining() {
+		return &Problem{"draining", "", "the server is about to end and takes no more batches; submit to the next one"}
+	}
+	job := r.PathValue("job")
+	if len(job) > 100 {
+		return &Problem{"bad_request", "job", fmt.Sprintf("a name of %d bytes: want at most 100", len(job))}
+	}
+	var sub Submission
+	if err := s.body(r, &sub); err != nil {
+		return err
+	}
+	if p := sub.check(s.config.Limits); p != nil {
+		return p
+	}
+	fresh, refusal := s.board.submit(job, sub.Batches)
+	if refusal != nil {
+		return refusal
+	}
+	for _, e := range fresh {
+		line := accepted{T: "accept", Job: job, Batch: Batch{Step: e.step, Lengths: e.lengths, DeadlineS: e.deadline}}
+		if err := s.log.append(line); err != nil {
+			s.board.forget(fresh)
+			return &Problem{"journal", "", "not accepted: " + err.Error()}
+		}
+	}
+	s.board.enqueue(fresh)
+	steps := make([]int64, len(sub.Batches))
+	for i, b := range sub.Batches {
+		steps[i] = b.Step
+	}
+	return reply(w, http.StatusAccepted, map[string]any{"job": job, "steps": steps})
+}
+
+// fetch answers with a plan, or how far it is.
+func (s *Server) fetch(w http.ResponseWriter, r *http.Request) error {
+	k, err := nameOf(r)
+	if err != nil {
+		return err
+	}
+	wait, err := s.waitOf(r)
+	if err != nil {
+		return err
+	}
+	e, state, data := s.board.find(k, wait > 0)
+	if e == nil {
+		return &Problem{"not_found", "step", fmt.Sprintf("%d of job %q: never submitted, or its plan was dropped: the server keeps the last %d", k.step, k.job, s.config.Limits.Kept)}
+	}
+	if data == nil && wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-e.ready:
+			if _, state, data = s.board.find(k, false); data == nil {
+				return s.fetchAgain(k)
+			}
+		case <-timer.C:
+		case <-r.Context().Done():
+			return nil
+		}
+	}
+	if data == nil {
+		return reply(w, http.StatusAccepted, Answer{Job: k.job, Step: k.step, State: state})
+	}
+	return replyBytes(w, http.StatusOK, data)
+}
+
+// fetchAgain is for an answer that was dropped before its waiting client was served.
+func (s *Server) fetchAgain(k key) error {
+	return &Problem{"not_found", "step", fmt.Sprintf("%d of job %q: its plan was made and dropped at once; the server keeps %d plans and %d bytes of them", k.step, k.job, s.config.Limits.Kept, s.config.Limits.KeptBytes)}
+}
+
+func (s *Server) waitOf(r *http.Request) (time.Duration, error) {
+	text := r.URL.Query().Get("wait_s")
+	if text == "" {
+		return 0, nil
+	}
+	t, err := strconv.ParseFloat(text, 64)
+	if most := s.config.Limits.Wait.Seconds(); err != nil || !(t >= 0 && t <= most) {
+		return 0, &Problem{"bad_request", "wait_s", fmt.Sprintf("%q: want 0 to %v seconds", text, most)}
+	}
+	return time.Duration(t * float64(time.Second)), nil
+}
+
+// dropPlan forgets a plan that was fetched.
+func (s *Server) dropPlan(w http.ResponseWriter, r *http.Request) error {
+	k, err := nameOf(r)
+	if err != nil {
+		return err
+	}
+	if !s.board.remove(k) {
+		return &Problem{"not_found", "step", fmt.Sprintf("%d of job %q: no plan that could be dropped", k.step, k.job)}
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// planNow submits a batch under a name of its own, waits for its plan and drops it.
+func (s *Server) planNow(w http.ResponseWriter, r *http.Request) error {
+	if s.isDraining() {
+		return &Problem{"draining", "", "the server is about to end and takes no more batches"}
+	}
+	var b Batch
+	if err := s.body(r, &b); err != nil {
+		return err
+	}
+	if p := b.check("", s.config.Limits); p != nil {
+		p.Field = strings.TrimPrefix(p.Field, ".")
+		return p
+	}
+	k, step := s.metrics.next()
+	fresh, refusal := s.board.submit(k, []Batch{{Step: step, Lengths: b.Lengths, DeadlineS: b.DeadlineS}})
+	if refusal != nil {
+		return refusal
+	}
+	s.board.enqueue(fresh)
+	name := key{k, step}
+	defer s.board.abandon(fresh[0])
+	select {
+	case <-fresh[0].ready:
+	case <-r.Context().Done():
+		return nil
+	}
+	_, _, data := s.board.find(name, false)
+	if data == nil {
+		return s.fetchAgain(name)
+	}
+	return replyBytes(w, http.StatusOK, data)
+}
+
+// health says whether the server takes batches.
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) error {
+	queued, busy, _, _ := s.board.sizes()
+	code, state := http.StatusOK, "ok"
+	if s.isDraining() {
+		code, state = http.StatusServiceUnavailable, "draining"
+	}
+	return reply(w, code, map[string]any{"state": state, "queued": queued, "planning": busy})
+}

@@ -1,0 +1,150 @@
+package serve
+
+import (
+	"fmt"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/batch"
+)
+
+// Submission is the body of POST /v1/jobs/{job}/batches: batches to be planned, in
+// the order in which they will be wanted. All of them are accepted or none.
+type Submission struct {
+	Batches []Batch `json:"batches"`
+}
+
+// Batch is one global batch of a job.
+type Batch struct {
+	Step    int64          `json:"step"`
+	Lengths []units.Tokens `json:"lengths_tokens"`
+	// DeadlineS is how long planning may take once it has begun; then the best plan
+	// so far is the answer. 0 is the server's own limit.
+	DeadlineS float64 `json:"deadline_s,omitzero"`
+}
+
+// State says how far a batch is.
+type State string
+
+// The states of a batch.
+const (
+	Queued   State = "queued"
+	Planning State = "planning"
+	Done     State = "done"
+	Failed   State = "failed"
+)
+
+// Answer is the body of GET /v1/jobs/{job}/plans/{step} and of POST /v1/plan.
+type Answer struct {
+	Job   string `json:"job,omitempty"`
+	Step  int64  `json:"step"`
+	State State  `json:"state"`
+	// Plan names sequences by their place in lengths_tokens and classes by their
+	// place in GET /v1/setup.
+	Plan  *batch.Plan   `json:"plan,omitempty"`
+	Bound units.Seconds `json:"lower_bound_s,omitzero"` // of any plan of the batch
+	Gap   float64       `json:"gap"`                    // step time / lower bound - 1
+	Took  float64       `json:"planning_s"`             // of the server; 0 for a plan from its cache
+	// Cached: a batch of the same lengths was planned before, in whatever order.
+	Cached  bool   `json:"cached,omitzero"`
+	Stopped bool   `json:"stopped,omitzero"` // the deadline came first: the best plan so far
+	Error   string `json:"error,omitempty"`  // of a failed batch
+}
+
+// Problem is the body of every answer that is no success.
+type Problem struct {
+	Code    string `json:"code"`            // for programs: see openapi.yaml
+	Field   string `json:"field,omitempty"` // of the request
+	Message string `json:"message"`         // for people: the value and the way out
+}
+
+// Error implements error.
+func (p *Problem) Error() string {
+	if p.Field != "" {
+		return p.Field + ": " + p.Message
+	}
+	return p.Message
+}
+
+// Setup is the body of GET /v1/setup: what the server plans for.
+type Setup struct {
+	Tool    string         `json:"tool"`
+	Costs   string         `json:"costs"` // where the prices come from
+	Fleet   []SetupPool    `json:"fleet"`
+	Classes []SetupClass   `json:"classes"`
+	Limits  map[string]int `json:"limits"`
+}
+
+// SetupPool is devices that are alike.
+type SetupPool struct {
+	Device string  `json:"device"`
+	Ranks  [][]int `json:"ranks"` // by node
+}
+
+// SetupClass is a kind of group.
+type SetupClass struct {
+	Name      string       `json:"name"`
+	Uses      []int        `json:"devices"` // by pool of the fleet
+	Shares    []float64    `json:"shares,omitempty"`
+	Heads     int          `json:"head_ranks,omitzero"`
+	Recompute bool         `json:"recompute,omitzero"`
+	Cap       units.Tokens `json:"cap_tokens"`
+}
+
+// accepted and planned are the lines of the journal.
+type accepted struct {
+	T   string `json:"t"` // "accept"
+	Job string `json:"job"`
+	Batch
+}
+
+type planned struct {
+	T      string         `json:"t"` // "result"
+	Job    string         `json:"job"`
+	Step   int64          `json:"step"`
+	Digest string         `json:"digest"` // of the lengths, for submissions that come again
+	Failed bool           `json:"failed,omitzero"`
+	Answer jsontext.Value `json:"answer"`
+}
+
+// check reports the first thing wrong with a submission.
+func (s *Submission) check(l Limits) *Problem {
+	if len(s.Batches) == 0 {
+		return &Problem{"bad_request", "batches", "none: want at least one"}
+	}
+	steps := map[int64]bool{}
+	for i, b := range s.Batches {
+		at := fmt.Sprintf("batches[%d]", i)
+		if steps[b.Step] {
+			return &Problem{"bad_request", at + ".step", fmt.Sprintf("%d: twice in one submission", b.Step)}
+		}
+		steps[b.Step] = true
+		if p := b.check(at, l); p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+func (b *Batch) check(at string, l Limits) *Problem {
+	if b.Step < 0 {
+		return &Problem{"bad_request", at + ".step", fmt.Sprintf("%d: want 0 or more", b.Step)}
+	}
+	if !(b.DeadlineS >= 0 && b.DeadlineS <= l.PlanningS) {
+		return &Problem{"bad_request", at + ".deadline_s", fmt.Sprintf("%v: want 0 to %v", b.DeadlineS, l.PlanningS)}
+	}
+	return checkLengths(at+".lengths_tokens", b.Lengths, l)
+}
+
+func checkLengths(at string, lengths []units.Tokens, l Limits) *Problem {
+	if n := len(lengths); n == 0 || n > l.Sequences {
+		return &Problem{"too_many_sequences", at, fmt.Sprintf("%d sequences: this server plans 1 to %d at a time; see --max-sequences", n, l.Sequences)}
+	}
+	for k, s := range lengths {
+		if s < 1 || s > l.Tokens {
+			return &Problem{"bad_length", fmt.Sprintf("%s[%d]", at, k), fmt.Sprintf("%d tokens: want 1 to %d, what the largest group of this fleet holds; truncate or drop longer ones", int64(s), int64(l.Tokens))}
+		}
+	}
+	return nil
+}
