@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -35,6 +36,9 @@ func Check(p *Problem, plan *Plan) []error {
 	return c.found
 }
 
+// errTime marks violations that are of times alone; it adds no words.
+var errTime = errors.New("")
+
 type checker struct {
 	p     *Problem
 	seen  []int          // by sequence, how often it is trained
@@ -54,7 +58,7 @@ func (c *checker) add(format string, args ...any) {
 // been taken in another order.
 func (c *checker) same(field string, stated, worked float64) {
 	if !(math.Abs(stated-worked) <= 1e-9*math.Abs(worked)) {
-		c.add("%s: %v: the prices say %v", field, stated, worked)
+		c.add("%s: %v: the prices say %v%w", field, stated, worked, errTime)
 	}
 }
 

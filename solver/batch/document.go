@@ -1,0 +1,252 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Schema is the schema of the batch plans this version writes.
+const Schema = "evenkeel.batchplan/v1"
+
+// Document is a plan of one global batch with what it was made from and what the
+// alternatives would take. Prices are not in it: they are of the inputs that the
+// header names by their hash.
+type Document struct {
+	doc.Header
+	Costs    string         `json:"costs"` // where the prices come from
+	Assumed  bool           `json:"assumed,omitzero"`
+	Lengths  []units.Tokens `json:"lengths_tokens"`
+	Fleet    []PoolEntry    `json:"fleet"`
+	Classes  []ClassEntry   `json:"classes"` // of groups that the plan uses
+	Strategy string         `json:"strategy"`
+	Plan
+	Bound    units.Seconds `json:"lower_bound_s"`
+	Gap      float64       `json:"gap"` // step time / lower bound - 1
+	Compared []Candidate   `json:"considered"`
+	Notes    []string      `json:"notes"`
+}
+
+// PoolEntry is a Pool in a document.
+type PoolEntry struct {
+	Device string  `json:"device"`
+	Ranks  [][]int `json:"ranks"` // by node
+}
+
+// ClassEntry is a Class in a document.
+type ClassEntry struct {
+	Name      string        `json:"name"`
+	Uses      []int         `json:"devices"` // by pool
+	One       bool          `json:"one_node,omitzero"`
+	Base      units.Seconds `json:"base_s"`
+	Cap       units.Tokens  `json:"cap_tokens"`
+	Shares    []float64     `json:"shares,omitempty"`
+	Heads     int           `json:"head_ranks,omitzero"`
+	Recompute bool          `json:"recompute,omitzero"`
+}
+
+// Candidate is what became of one strategy.
+type Candidate struct {
+	Strategy  string        `json:"strategy"`
+	Baseline  bool          `json:"baseline,omitzero"`
+	Published bool          `json:"published,omitzero"`
+	Verdict   Verdict       `json:"verdict"`
+	Why       string        `json:"why"`
+	Time      units.Seconds `json:"step_s,omitzero"`
+	Micro     int           `json:"micro_batches,omitzero"`
+	Gap       float64       `json:"gap"`
+	Speedup   float64       `json:"speedup_vs_baseline"` // the strongest baseline's time over this one's
+	Took      units.Seconds `json:"planning_s,omitzero"`
+}
+
+// Verdict says what became of a candidate.
+type Verdict string
+
+// The verdicts.
+const (
+	Chosen   Verdict = "chosen"
+	Equal    Verdict = "equal" // as fast as the chosen one
+	Slower   Verdict = "slower"
+	NotLegal Verdict = "not legal" // has no plan for such devices, prices or lengths, as Why says
+	Late     Verdict = "no plan in time"
+)
+
+// Head implements doc.Document.
+func (d *Document) Head() *doc.Header { return &d.Header }
+
+// SchemaName implements doc.Document.
+func (*Document) SchemaName() string { return Schema }
+
+// Validate implements doc.Document: all that can be checked without prices.
+func (d *Document) Validate() error {
+	p := d.problem()
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	free := *p
+	free.Costs = stated{d}
+	plan := d.Plan
+	// Times are checked by whoever has the prices; here they are taken as stated.
+	found := slices.DeleteFunc(Check(&free, &plan), func(err error) bool { return errors.Is(err, errTime) })
+	if len(found) > 0 {
+		return found[0]
+	}
+	if !valid(d.Time) || !valid(d.Bound) || d.Bound > d.Time*(1+1e-9) {
+		return fmt.Errorf("lower_bound_s: %v: want a time of at most step_s, %v", d.Bound, d.Time)
+	}
+	return nil
+}
+
+// problem is the document's batch and devices, without prices.
+func (d *Document) problem() *Problem {
+	p := &Problem{Lengths: d.Lengths, Costs: stated{d}}
+	for _, f := range d.Fleet {
+		p.Fleet = append(p.Fleet, Pool(f))
+	}
+	for _, c := range d.Classes {
+		p.Classes = append(p.Classes, Class(c))
+	}
+	return p
+}
+
+// stated prices nothing: it stands where only the form of a plan is checked.
+type stated struct{ d *Document }
+
+// Time implements Pricer.
+func (stated) Time(int, units.Tokens) units.Seconds { return 0 }
+
+// Attempt is what a strategy made of a problem.
+type Attempt struct {
+	Strategy Strategy
+	Plan     *Plan
+	Err      error
+	Took     units.Seconds
+}
+
+// Try runs a strategy and checks its plan. clock tells seconds since some moment.
+func Try(ctx context.Context, s Strategy, p *Problem, clock func() units.Seconds) Attempt {
+	begin := clock()
+	plan, err := s.Solve(ctx, p)
+	a := Attempt{Strategy: s, Plan: plan, Err: err, Took: clock() - begin}
+	if err == nil {
+		if found := Check(p, plan); len(found) > 0 {
+			a.Plan, a.Err = nil, fmt.Errorf("strategy %s made a plan that breaks the rules: %w", s.Name(), found[0])
+		}
+	}
+	return a
+}
+
+// Choose makes the document of the fastest plan; of equally fast ones that of the
+// last attempt, for strategies come baselines first. Header, costs and notes are the
+// caller's to fill in.
+//
+// Error: no attempt has a plan: the first *TooLongError, or the first error.
+func Choose(p *Problem, bound units.Seconds, attempts []Attempt) (*Document, error) {
+	best, base := -1, -1
+	for i, a := range attempts {
+		if a.Plan == nil {
+			continue
+		}
+		if best < 0 || !slower(a.Plan.Time, attempts[best].Plan.Time) {
+			best = i
+		}
+		if a.Strategy.Claims().Baseline && (base < 0 || a.Plan.Time < attempts[base].Plan.Time) {
+			base = i
+		}
+	}
+	if best < 0 {
+		return nil, worst(attempts)
+	}
+	d := &Document{Lengths: p.Lengths, Strategy: attempts[best].Strategy.Name(), Bound: min(bound, attempts[best].Plan.Time)}
+	d.Gap = gap(attempts[best].Plan.Time, bound)
+	d.Plan, d.Classes = compact(p, attempts[best].Plan)
+	for _, f := range p.Fleet {
+		d.Fleet = append(d.Fleet, PoolEntry(f))
+	}
+	for i, a := range attempts {
+		c := candidate(a, bound)
+		if a.Plan != nil {
+			c.Verdict = verdict(i == best, a.Plan.Time, attempts[best].Plan.Time)
+			if base >= 0 {
+				c.Speedup = float64(attempts[base].Plan.Time / a.Plan.Time)
+			}
+		}
+		d.Compared = append(d.Compared, c)
+	}
+	return d, nil
+}
+
+// slower says that a is slower than b by more than rounding.
+func slower(a, b units.Seconds) bool { return a > b*(1+1e-9) }
+
+func verdict(best bool, t, least units.Seconds) Verdict {
+	switch {
+	case best:
+		return Chosen
+	case slower(t, least):
+		return Slower
+	}
+	return Equal
+}
+
+func candidate(a Attempt, bound units.Seconds) Candidate {
+	claims := a.Strategy.Claims()
+	c := Candidate{Strategy: a.Strategy.Name(), Baseline: claims.Baseline, Published: claims.Published, Why: claims.Doc, Took: a.Took}
+	if a.Plan == nil {
+		c.Verdict, c.Why = NotLegal, a.Err.Error()
+		if errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled) {
+			c.Verdict = Late
+		}
+		return c
+	}
+	c.Time, c.Micro, c.Gap = a.Plan.Time, len(a.Plan.Micro), gap(a.Plan.Time, bound)
+	return c
+}
+
+func gap(t, bound units.Seconds) float64 {
+	if bound <= 0 {
+		return 0
+	}
+	return max(0, float64(t/bound)-1)
+}
+
+// worst is the error of attempts that all failed.
+func worst(attempts []Attempt) error {
+	for _, a := range attempts {
+		var long *TooLongError
+		if errors.As(a.Err, &long) {
+			return long
+		}
+	}
+	for _, a := range attempts {
+		if a.Err != nil {
+			return fmt.Errorf("strategy %s: %w", a.Strategy.Name(), a.Err)
+		}
+	}
+	return errors.New("no strategy was asked")
+}
+
+// compact is a plan in terms of the classes that it uses.
+func compact(p *Problem, plan *Plan) (Plan, []ClassEntry) {
+	place := map[int]int{}
+	var classes []ClassEntry
+	out := Plan{Time: plan.Time, Micro: slices.Clone(plan.Micro)}
+	for i := range out.Micro {
+		out.Micro[i].Groups = slices.Clone(out.Micro[i].Groups)
+		for j := range out.Micro[i].Groups {
+			g := &out.Micro[i].Groups[j]
+			at, known := place[g.Class]
+			if !known {
+				at = len(classes)
+				place[g.Class] = at
+				classes = append(classes, ClassEntry(p.Classes[g.Class]))
+			}
+			g.Class = at
+		}
+	}
+	return out, classes
+}

@@ -1,0 +1,145 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// fixed is a strategy that has its plan, or its error, ready.
+type fixed struct {
+	name     string
+	baseline bool
+	plan     *Plan
+	err      error
+}
+
+func (f fixed) Name() string   { return f.name }
+func (f fixed) Claims() Claims { return Claims{Baseline: f.baseline, Doc: "what " + f.name + " does"} }
+
+func (f fixed) Solve(context.Context, *Problem) (*Plan, error) {
+	return f.plan, f.err
+}
+
+func ticks() func() units.Seconds {
+	t := units.Seconds(0)
+	return func() units.Seconds { t++; return t }
+}
+
+// choose runs strategies of which one is the slow plan, one is wrong and one fails.
+func choose(t *testing.T) (*Problem, *Document) {
+	t.Helper()
+	p := twoNodes(4000, 900, 900, 1800, 7000)
+	good, same, wrong := goodPlan(t, p), goodPlan(t, p), goodPlan(t, p)
+	slow := &Plan{}
+	for k, s := range p.Lengths {
+		class := 3
+		if s <= 1000 {
+			class = 0
+		}
+		slow.Micro = append(slow.Micro, MicroBatch{Groups: []Group{{Class: class, Sequences: []int{k}}}})
+		if err := Place(p, slow.Micro[k].Groups); err != nil {
+			t.Fatal(err)
+		}
+	}
+	Evaluate(p, slow)
+	wrong.Micro[0].Groups[0].Sequences = nil
+	var attempts []Attempt
+	clock := ticks()
+	for _, s := range []Strategy{
+		fixed{"slow", true, slow, nil},
+		fixed{"wrong", true, wrong, nil},
+		fixed{"late", false, nil, context.DeadlineExceeded},
+		fixed{"illegal", false, nil, &IllegalError{"not here"}},
+		fixed{"good", false, good, nil},
+		fixed{"ours", false, same, nil},
+	} {
+		attempts = append(attempts, Try(t.Context(), s, p, clock))
+	}
+	d, err := Choose(p, good.Time/2, attempts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Schema, d.Tool, d.Created = Schema, "test", "2026-01-01T00:00:00Z"
+	return p, d
+}
+
+func TestChooseTakesTheFastestAndTheLastOfEquals(t *testing.T) {
+	_, d := choose(t)
+	want := []Verdict{Slower, NotLegal, Late, NotLegal, Equal, Chosen}
+	for i, c := range d.Compared {
+		if c.Verdict != want[i] || c.Took != 1 {
+			t.Errorf("%s: %s after %v, want %s", c.Strategy, c.Verdict, c.Took, want[i])
+		}
+	}
+	if d.Strategy != "ours" || d.Gap != 1 || d.Compared[5].Speedup <= 1 || d.Compared[0].Speedup != 1 {
+		t.Errorf("%+v", d.Compared)
+	}
+	if !strings.Contains(d.Compared[1].Why, "breaks the rules") || !strings.Contains(d.Compared[3].Why, "not here") {
+		t.Errorf("%q, %q", d.Compared[1].Why, d.Compared[3].Why)
+	}
+}
+
+func TestChooseNamesTheSequenceThatNothingHolds(t *testing.T) {
+	p := twoNodes(9000)
+	_, err := Choose(p, 0, []Attempt{
+		Try(t.Context(), fixed{"a", true, nil, &IllegalError{"not here"}}, p, ticks()), Try(t.Context(), fixed{"b", false, nil, p.Feasible()}, p, ticks()),
+	})
+	var long *TooLongError
+	if !errors.As(err, &long) || long.Tokens != 9000 {
+		t.Fatal(err)
+	}
+}
+
+func TestADocumentComesBack(t *testing.T) {
+	_, d := choose(t)
+	data, err := doc.Encode(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Document
+	if err := doc.Decode("x", data, &back); err != nil {
+		t.Fatal(err)
+	}
+	again, err := doc.Encode(&back)
+	if err != nil || string(again) != string(data) {
+		t.Fatalf("%v\n%s\n%s", err, data, again)
+	}
+}
+
+func TestADocumentNamesWhatIsWrong(t *testing.T) {
+	breaks := map[string]func(*Document){
+		"is trained 0 times":          func(d *Document) { d.Micro = d.Micro[:1] },
+		"lower_bound_s":               func(d *Document) { d.Bound = 2 * d.Time },
+		"uses[0]: 8: the fleet has 7": func(d *Document) { d.Fleet[0].Ranks[1] = d.Fleet[0].Ranks[1][:3] },
+		"class: 7: the problem":       func(d *Document) { d.Micro[0].Groups[0].Class = 7 },
+		"lengths_tokens[0]: 0":        func(d *Document) { d.Lengths[0] = 0 },
+		"of d holds 1":                func(d *Document) { d.Classes[0].Cap = 1 },
+		"uses: [-1]: no devices":      func(d *Document) { d.Classes[0].Uses = []int{-1} },
+	}
+	for want, damage := range breaks {
+		_, d := choose(t)
+		damage(d)
+		if err := d.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}
+
+// FuzzDocument: a document that is taken can be written and read again.
+func FuzzDocument(f *testing.F) {
+	f.Add([]byte(`{"schema":"evenkeel.batchplan/v1","tool":"t","created":"2026-01-01T00:00:00Z","inputs":[],"costs":"c","lengths_tokens":[5],"fleet":[{"device":"d","ranks":[[0]]}],"classes":[{"name":"1","devices":[1],"base_s":0.1,"cap_tokens":9}],"strategy":"s","micro_batches":[{"groups":[{"class":0,"sequences":[0],"ranks":[0],"length_tokens":5,"time_s":1}],"time_s":1}],"step_s":1,"lower_bound_s":1,"gap":0,"considered":[],"notes":[]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var d Document
+		if doc.Decode("x", data, &d) != nil {
+			return
+		}
+		if _, err := doc.Encode(&d); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
