@@ -301,8 +301,8 @@ func (f *findings) candidates(p *Plan) {
 		} else if s.Claims().Baseline != c.Baseline {
 			f.add(at+"baseline", "%v: strategy %s says %v", c.Baseline, c.Strategy, !c.Baseline)
 		}
-		if !slices.Contains([]Verdict{Chosen, Tie, Slower, Infeasible, NotLegal}, c.Verdict) {
-			f.add(at+"verdict", "%q: want %s, %s, %s, %s or %s", string(c.Verdict), Chosen, Tie, Slower, Infeasible, NotLegal)
+		if !slices.Contains([]Verdict{Chosen, Equal, Tie, Slower, Infeasible, NotLegal}, c.Verdict) {
+			f.add(at+"verdict", "%q: want %s, %s, %s, %s, %s or %s", string(c.Verdict), Chosen, Equal, Tie, Slower, Infeasible, NotLegal)
 		}
 		if c.Verdict == NotLegal {
 			f.notLegal(at, c)
@@ -385,6 +385,8 @@ func (f *findings) verdicts(p *Plan, chosen *Candidate) {
 			want = Infeasible // costs checks whether it really does not fit
 		case c == chosen:
 			want = Chosen
+		case equal(c.Time.Mid, chosen.Time.Mid):
+			want = Equal
 		case within && c.Time.Mid <= base.Time.Mid && !c.Baseline:
 			want = Tie
 		}

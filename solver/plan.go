@@ -80,6 +80,7 @@ type Verdict string
 const (
 	Chosen     Verdict = "chosen"
 	Tie        Verdict = "~" // no faster than the strongest baseline beyond the model's own error
+	Equal      Verdict = "equal" // as fast as the chosen one
 	Slower     Verdict = "slower"
 	Infeasible Verdict = "infeasible" // does not fit a device's memory
 	NotLegal   Verdict = "not legal"  // has no layout on this cluster, as Why says; so no time either

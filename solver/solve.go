@@ -91,6 +91,25 @@ func fastest(found []attempt, wanted func(*attempt) bool) *attempt {
 	return best
 }
 
+// lastOfEquals is the last attempt as fast as the chosen one, if that is no
+// baseline: a later strategy starts from the plans of those before, and where it
+// finds none better the plan is its own as well.
+func lastOfEquals(found []attempt, chosen *attempt) *attempt {
+	if chosen.strategy.Claims().Baseline {
+		return chosen
+	}
+	for i := range found {
+		a := &found[i]
+		if a.fits() && !a.strategy.Claims().Baseline && equal(a.time(), chosen.time()) && a.gainError <= chosen.gainError {
+			chosen = a
+		}
+	}
+	return chosen
+}
+
+// equal says that two times differ by rounding at most.
+func equal(a, b units.Seconds) bool { return near(float64(a), float64(b)) }
+
 // pick chooses among attempts and writes the plan.
 func (p *Problem) pick(found []attempt, bound units.Seconds) (*Plan, error) {
 	chosen := fastest(found, func(*attempt) bool { return true })
@@ -105,6 +124,7 @@ func (p *Problem) pick(found []attempt, bound units.Seconds) (*Plan, error) {
 		// One that gains more can be the less sure of it.
 		chosen = fastest(found, func(a *attempt) bool { return !tied(a, base) })
 	}
+	chosen = lastOfEquals(found, chosen)
 	recommended := chosen
 	if p.Take != "" {
 		named := func(a *attempt) bool { return a.strategy.Name() == p.Take }
@@ -225,6 +245,8 @@ func verdict(a, chosen, base *attempt) Verdict {
 		return Infeasible
 	case a == chosen:
 		return Chosen
+	case equal(a.time(), chosen.time()):
+		return Equal
 	case base != nil && !a.strategy.Claims().Baseline && tied(a, base) && a.time() <= base.time():
 		return Tie
 	}

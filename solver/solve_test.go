@@ -250,10 +250,10 @@ func TestPlanBeatsTheBaselineOnUnequalDevices(t *testing.T) {
 	}
 }
 
-func TestEqualDevicesAreATie(t *testing.T) {
+func TestEqualDevicesGiveEqualPlans(t *testing.T) {
 	p := testProblem(t, "1x4 fast", 32768)
 	plan := solvePlan(t, p)
-	if plan.Strategy != plan.Baseline().Strategy || last(plan).Verdict != Tie {
+	if plan.Strategy != plan.Baseline().Strategy || last(plan).Verdict != Equal {
 		t.Errorf("%s chosen: %+v", plan.Strategy, plan.Compared)
 	}
 	if err := Check(plan, p.Profile); err != nil {
@@ -437,5 +437,30 @@ func BenchmarkSolve(b *testing.B) {
 				b.ReportMetric(100*plan.Gap, "gap-%")
 			}
 		})
+	}
+}
+
+// Where a published strategy and ours find plans that are equally fast, ours, which
+// starts from the others', is the one to take.
+func TestOfEqualPlansOursIsChosen(t *testing.T) {
+	p := testProblem(t, "1x(2 fast + 2 slow)", 32768)
+	l := p.equalRing()
+	step, err := p.simulate(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := *step
+	slow.Time = step.Time.Times(2)
+	found := []attempt{
+		{Result: Result{Layout: l, Step: &slow}, strategy: ring{}},
+		{Result: Result{Layout: l, Step: step}, strategy: hexiSeq{}},
+		{Result: Result{Layout: l, Step: step}, strategy: evenKeel{}},
+	}
+	plan, err := p.pick(found, step.Time.Mid/2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.Strategy != Default || plan.Compared[1].Verdict != Equal || plan.Compared[2].Verdict != Chosen {
+		t.Errorf("%s: %s, %s", plan.Strategy, plan.Compared[1].Verdict, plan.Compared[2].Verdict)
 	}
 }
