@@ -32,6 +32,7 @@ type coster struct {
 
 	kernels []kernelLaws
 	blocks  []Block
+	batch   int // equal documents that one attention call computes; 0 is one
 }
 
 // lawUse is a law in use and how far outside its measured range.
@@ -128,7 +129,7 @@ func (c *coster) attention(device string, q, kv Shard, heads, kvHeads int, back 
 	laws := c.kernelsOf(device)
 	c.blocks = appendBlocks(c.blocks[:0], q, kv)
 	for _, b := range c.blocks {
-		a := op.Attention{Mask: b.Mask, QLen: b.QLen, KVLen: b.KVLen, QHeads: heads, KVHeads: kernelKV(heads, kvHeads), HeadDim: c.job.Model.HeadDim, DType: c.job.DType}
+		a := op.Attention{Mask: b.Mask, QLen: b.QLen, KVLen: b.KVLen, QHeads: heads, KVHeads: kernelKV(heads, kvHeads), HeadDim: c.job.Model.HeadDim, DType: c.job.DType, Batch: c.batch}
 		mask := 0
 		if b.Mask == op.Diag {
 			mask = 1
@@ -153,7 +154,7 @@ func (c *coster) attention(device string, q, kv Shard, heads, kvHeads int, back 
 // accumulate is adding a block's result to what the blocks before it left: a
 // read of both and a write in float32, for outputs and for gradients alike.
 func (c *coster) accumulate(laws *kernelLaws, tokens units.Tokens, heads int, acc *account) units.Seconds {
-	c.merge = op.LSEMerge{Tokens: tokens, QHeads: heads, HeadDim: c.job.Model.HeadDim}
+	c.merge = op.LSEMerge{Tokens: tokens * units.Tokens(max(1, c.batch)), QHeads: heads, HeadDim: c.job.Model.HeadDim}
 	return c.charge(c.once(&laws.accumulated, laws.device, &c.merge), &c.merge, 1, acc)
 }
 

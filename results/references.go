@@ -62,7 +62,8 @@ func (s *ReferenceSummary) add(l *costmodel.Law) {
 
 // References lists the reference profiles: what was measured of each, what is
 // assumed, how far its laws were off on points set aside, and whose
-// measurements they are.
+// measurements they are; and below them the cost models of groups that others
+// published.
 func References(w io.Writer, refs []ReferenceSummary) error {
 	p := &printer{w: w}
 	p.para("", "reference profiles: fitted to what others measured; solve uses them where no --profile is given. Calibrate your own cluster to replace them.")
@@ -83,7 +84,24 @@ func References(w io.Writer, refs []ReferenceSummary) error {
 	for _, o := range originsOf(refs) {
 		p.para("measured by ", fmt.Sprintf("%s: %s at %.12s, %s", o.Title, o.Repository, o.Commit, o.Licence))
 	}
+	groupCosts(p, profiles.GroupCosts())
 	return p.err
+}
+
+// groupCosts lists published cost models of groups.
+func groupCosts(p *printer, all []profiles.GroupCost) {
+	p.printf("\n")
+	p.para("", "published cost models of groups, for planning batches of unequal sequences with their authors' coefficients:")
+	t := newTable(column{title: "model", most: 16}, column{title: "of", most: 60}, column{title: "published by", most: 44})
+	for _, g := range all {
+		var by []string
+		for _, o := range g.Model.Origins {
+			by = append(by, fmt.Sprintf("%s: %s at %.12s, %s", o.Title, o.Repository, o.Commit, o.Licence))
+		}
+		t.row(g.Name, g.Model.Title, strings.Join(by, "; "))
+	}
+	p.printf("\n")
+	t.render(p)
 }
 
 // originsOf lists the origins of all references, each once.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -39,14 +40,18 @@ type PoolEntry struct {
 
 // ClassEntry is a Class in a document.
 type ClassEntry struct {
-	Name      string        `json:"name"`
-	Uses      []int         `json:"devices"` // by pool
-	One       bool          `json:"one_node,omitzero"`
-	Base      units.Seconds `json:"base_s"`
-	Cap       units.Tokens  `json:"cap_tokens"`
-	Shares    []float64     `json:"shares,omitempty"`
-	Heads     int           `json:"head_ranks,omitzero"`
-	Recompute bool          `json:"recompute,omitzero"`
+	Name   string        `json:"name"`
+	Uses   []int         `json:"devices"` // by pool
+	One    bool          `json:"one_node,omitzero"`
+	Base   units.Seconds `json:"base_s"`
+	Cap    units.Tokens  `json:"cap_tokens"`
+	Shares []float64     `json:"shares,omitempty"`
+	Heads  int           `json:"head_ranks,omitzero"`
+	QHeads []int         `json:"q_heads,omitempty"`
+	// Groups are all-to-alls in the order of their ring; ranks are places among a
+	// group's ranks.
+	Groups    []costmodel.Group `json:"groups,omitempty"`
+	Recompute bool              `json:"recompute,omitzero"`
 }
 
 // Candidate is what became of one strategy.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -51,6 +52,12 @@ type Class struct {
 	// Heads is the number of devices that share heads by all-to-all; the group is
 	// a ring of Degree/Heads such. 0 where the cost model does not say.
 	Heads int
+	// QHeads is the number of query heads of one device, by pool, where the devices
+	// of an all-to-all have unequal numbers.
+	QHeads []int
+	// Groups are the group's all-to-alls in the order of their ring; ranks are
+	// places in the group, pool by pool. Nil where the cost model does not say.
+	Groups []costmodel.Group
 	// Recompute: every layer's forward runs again in the backward pass.
 	Recompute bool
 }

@@ -1,0 +1,72 @@
+package groupcost_test
+
+import (
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Taken for equal, a cluster of two types runs at the pace of the slower one and
+// holds what the tighter one does.
+func TestAsEqual(t *testing.T) {
+	q, j := referenceJob(t, "2x8 h100_sxm + 2x8 a100_sxm", nil)
+	c, err := groupcost.FromLaws(q, j, groupcost.Options{EqualShares: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := c.AsEqual()
+	if len(e.Pools) != 1 || e.Pools[0].Count() != 32 || len(e.Pools[0].Ranks) != 4 {
+		t.Fatalf("%+v", e.Pools)
+	}
+	degrees := map[int]bool{}
+	for i, k := range e.Classes {
+		degrees[k.Degree()] = true
+		for of, real := range c.Classes {
+			if real.Degree() != k.Degree() || real.Recompute != k.Recompute || k.One && !real.One {
+				continue
+			}
+			for _, s := range []units.Tokens{1000, 30000, 200000} {
+				if e.Time(i, s) < c.Time(of, s) || k.Cap > real.Cap || k.Base < real.Base {
+					t.Errorf("any %s: %v for %d tokens, %s take %v", k.Name, e.Time(i, s), s, real.Name, c.Time(of, s))
+				}
+			}
+		}
+		if k.One != (k.Degree() <= 8) {
+			t.Errorf("%+v", k)
+		}
+	}
+	for _, d := range []int{1, 2, 3, 4, 5, 6, 7, 8, 16, 32} {
+		if !degrees[d] {
+			t.Errorf("no class of %d devices", d)
+		}
+	}
+}
+
+// Equal shares are never faster than shares by speed on the same devices.
+func TestEqualSharesAreSlower(t *testing.T) {
+	q, j := referenceJob(t, "2x8 h100_sxm + 2x8 a100_sxm", nil)
+	even, err := groupcost.FromLaws(q, j, groupcost.Options{EqualShares: true, NoRecompute: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	uneven, err := groupcost.FromLaws(q, j, groupcost.Options{NoRecompute: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for i, k := range uneven.Classes {
+		for of, e := range even.Classes {
+			if k.Name != e.Name || k.Shares == nil {
+				continue
+			}
+			compared++
+			if s := units.Tokens(65536); uneven.Time(i, s) > 0.95*even.Time(of, s) {
+				t.Errorf("%s: %v by speed, %v in equal shares", k.Name, uneven.Time(i, s), even.Time(of, s))
+			}
+		}
+	}
+	if compared < 7 {
+		t.Errorf("%d mixes compared", compared)
+	}
+}

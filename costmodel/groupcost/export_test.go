@@ -1,0 +1,62 @@
+package groupcost
+
+import (
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Probe lets tests simulate what a class was priced from.
+type Probe struct {
+	Uses   []int
+	Packer *costmodel.Packer
+	Groups []costmodel.Group
+	Shares []float64
+	Heads  int
+	Cap    units.Tokens
+	Least  units.Tokens // shortest sequence that is simulated
+	Base   units.Seconds
+	curve  curve
+}
+
+// Time is the class's price.
+func (p Probe) Time(s units.Tokens) units.Seconds { return p.curve.at(s) }
+
+// Probes makes a probe of every kind of group that keeps activations.
+func Probes(q *costmodel.Predictor, j costmodel.Job) ([]Probe, error) {
+	b := newBuilder(q, j, Options{NoRecompute: true})
+	if err := b.weighHeads(); err != nil {
+		return nil, err
+	}
+	var probes []Probe
+	for _, k := range append(b.singles(), b.mixes()...) {
+		of := b.job
+		of.Cluster = b.cluster(k)
+		packer, err := costmodel.NewPacker(q, of)
+		if err != nil {
+			return nil, err
+		}
+		g := &group{b: b, kind: k, job: of, packer: packer}
+		ways, err := g.choose()
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range ways {
+			kept, _, err := g.measure(m)
+			if err != nil {
+				return nil, err
+			}
+			probes = append(probes, Probe{k.uses, packer, m.groups, m.share, m.heads, kept.tokens, g.shortest(m), kept.base, kept.curve})
+		}
+	}
+	return probes, nil
+}
+
+// Tabulate makes a table of the times that f gives at rising lengths, and its lookup.
+func Tabulate(lengths []float64, f func(float64) float64) func(units.Tokens) units.Seconds {
+	var points []sample
+	for _, s := range lengths {
+		points = append(points, sample{s, f(s)})
+	}
+	c := tabulate(points)
+	return c.at
+}

@@ -1,0 +1,320 @@
+package groupcost
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Options narrow the classes down; the zero value asks for all.
+type Options struct {
+	SameType    bool // no groups of several device types
+	NoRecompute bool // no recomputation, whatever it would let a group hold
+	// Recompute leaves only classes that recompute.
+	Recompute bool
+	// EqualShares: groups of several types split sequences and heads evenly, as
+	// planners do that take all devices for equal.
+	EqualShares bool
+}
+
+// FromLaws makes costs from the laws of a predictor for the cluster and model of
+// a job, whose SeqLen, Recompute and Accumulate do not count.
+//
+// The classes are, of each device type, every number of devices of a node and of
+// whole nodes; and of several types the frontier of mixes (see mixes). Each is
+// trained by the fastest of ring, all-to-all and rings of all-to-alls (see
+// choose), once keeping activations and once recomputing them. States are
+// sharded over the whole cluster.
+//
+// Groups beyond a node are priced in the nodes that have the most room for them; a
+// mix on nodes that have several types is priced inside one where it fits, which
+// only a placement that keeps it together makes true.
+//
+// Errors: an invalid job, a device that the profile lacks, a missing law as
+// *costmodel.MissingLawError, or that not even the states fit any group.
+func FromLaws(q *costmodel.Predictor, j costmodel.Job, o Options) (*Costs, error) {
+	over, err := q.Overheads(j)
+	if err != nil {
+		return nil, err
+	}
+	b := newBuilder(q, j, o)
+	if err := b.weighHeads(); err != nil {
+		return nil, err
+	}
+	c := &Costs{Pools: b.pools, MicroBase: over.MicroBatch, Fixed: over.Step, Hidden: over.Hidden, Longest: longest(j.Model)}
+	kinds := b.singles()
+	if !o.SameType {
+		kinds = append(kinds, b.mixes()...)
+	}
+	if err := b.addAll(c, kinds); err != nil {
+		return nil, err
+	}
+	if len(c.Classes) == 0 {
+		return nil, fmt.Errorf("no group of the cluster has memory for its share of the model's states over %d devices; shard more (zero3) or take more devices", len(b.ranks))
+	}
+	return c, nil
+}
+
+func longest(m costmodel.Model) units.Tokens { return m.MaxLen }
+
+// builder makes the classes of a cluster.
+type builder struct {
+	q     *costmodel.Predictor
+	job   costmodel.Job
+	o     Options
+	ranks []costmodel.Rank
+	pools []Pool
+	nodes [][]int // of the cluster, by pool and node of the pool
+	// perHead is how long a device of each pool takes over a head.
+	perHead []float64
+}
+
+// newBuilder sorts the cluster's devices into pools: of one type, in nodes that
+// have the same link inside and as many network cards.
+func newBuilder(q *costmodel.Predictor, j costmodel.Job, o Options) *builder {
+	b := &builder{q: q, job: j, o: o, ranks: j.Cluster.Ranks()}
+	type key struct {
+		device, link string
+		cards        int
+	}
+	index := map[key]int{}
+	for r, rank := range b.ranks {
+		n := j.Cluster.Nodes[rank.Node]
+		k := key{rank.Device, n.Link, n.NICs}
+		i, ok := index[k]
+		if !ok {
+			i = len(b.pools)
+			index[k] = i
+			b.pools, b.nodes = append(b.pools, Pool{Device: rank.Device}), append(b.nodes, nil)
+		}
+		p := &b.pools[i]
+		if n := len(b.nodes[i]); n == 0 || b.nodes[i][n-1] != rank.Node {
+			p.Ranks, b.nodes[i] = append(p.Ranks, nil), append(b.nodes[i], rank.Node)
+		}
+		last := len(p.Ranks) - 1
+		p.Ranks[last] = append(p.Ranks[last], r)
+	}
+	return b
+}
+
+// kind is the devices of a class, placed in the cluster.
+type kind struct {
+	uses  []int // by pool
+	one   bool
+	parts []part // by node of the cluster, then in the order of the pools
+}
+
+// part is devices of a pool in one node.
+type part struct{ pool, node, count int }
+
+// place takes devices from the pools' fullest nodes.
+func (b *builder) place(uses []int, one bool) kind {
+	k := kind{uses: uses, one: one}
+	for p, left := range uses {
+		for _, n := range b.fullest(p) {
+			take := min(left, len(b.pools[p].Ranks[n]))
+			if take > 0 {
+				k.parts = append(k.parts, part{p, b.nodes[p][n], take})
+				left -= take
+			}
+		}
+	}
+	slices.SortStableFunc(k.parts, func(x, y part) int { return x.node - y.node })
+	return k
+}
+
+// fullest lists the nodes of a pool by falling number of its devices.
+func (b *builder) fullest(pool int) []int {
+	order := make([]int, len(b.pools[pool].Ranks))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(x, y int) int { return len(b.pools[pool].Ranks[y]) - len(b.pools[pool].Ranks[x]) })
+	return order
+}
+
+// whole lists how many devices 1, 2, ... of a pool's fullest nodes have.
+func (b *builder) whole(pool int) []int {
+	var sums []int
+	sum := 0
+	for _, n := range b.fullest(pool) {
+		sum += len(b.pools[pool].Ranks[n])
+		sums = append(sums, sum)
+	}
+	return sums
+}
+
+// singles lists the groups of one device type: any number within a node, whole
+// nodes beyond (see worthNodes).
+func (b *builder) singles() []kind {
+	var all []kind
+	for p := range b.pools {
+		whole := b.whole(p)
+		for d := 1; d <= whole[0]; d++ {
+			all = append(all, b.place(b.only(p, d), true))
+		}
+		for n := 2; n <= len(whole); n++ {
+			if worthNodes(n) || n == len(whole) {
+				all = append(all, b.place(b.only(p, whole[n-1]), false))
+			}
+		}
+	}
+	return all
+}
+
+// worthNodes says whether a group of n whole nodes is one to have: up to 8 nodes
+// any number, beyond only 12, 16, 24, 32, ..., for there a node more adds little.
+func worthNodes(n int) bool {
+	if n <= 8 {
+		return true
+	}
+	for n%2 == 0 {
+		n /= 2
+	}
+	return n == 1 || n == 3
+}
+
+func (b *builder) only(pool, devices int) []int {
+	uses := make([]int, len(b.pools))
+	uses[pool] = devices
+	return uses
+}
+
+// cluster is the sub-cluster of a kind. Network cards that its nodes share are
+// shared with the other groups of the node too, in proportion.
+func (b *builder) cluster(k kind) costmodel.Cluster {
+	c := costmodel.Cluster{Network: b.job.Cluster.Network, Links: b.job.Cluster.Links}
+	for i, p := range k.parts {
+		m := op.Member{Device: b.pools[p.pool].Device, Count: p.count}
+		if i > 0 && k.parts[i-1].node == p.node {
+			n := &c.Nodes[len(c.Nodes)-1]
+			n.Devices = append(n.Devices, m)
+			continue
+		}
+		n := b.job.Cluster.Nodes[p.node]
+		n.Devices = []op.Member{m}
+		c.Nodes = append(c.Nodes, n)
+	}
+	for i := range c.Nodes {
+		n := &c.Nodes[i]
+		of := slices.IndexFunc(b.job.Cluster.Nodes, func(o costmodel.Node) bool { return o.Name == n.Name })
+		if n.NICs > 0 {
+			n.NICs = max(1, n.NICs*devices(*n)/devices(b.job.Cluster.Nodes[of]))
+		}
+	}
+	return c
+}
+
+func devices(n costmodel.Node) int {
+	sum := 0
+	for _, m := range n.Devices {
+		sum += m.Count
+	}
+	return sum
+}
+
+// weighHeads asks the laws how long each pool takes over a head of one typical
+// sequence.
+func (b *builder) weighHeads() error {
+	b.perHead = make([]float64, len(b.pools))
+	for p := range b.pools {
+		j := b.job
+		j.Cluster = b.cluster(b.place(b.only(p, 1), true))
+		packer, err := costmodel.NewPacker(b.q, j)
+		if err != nil {
+			return err
+		}
+		alone := []costmodel.Group{{{Rank: 0, QHeads: j.Model.QHeads}}}
+		x, err := packer.Passes(alone, []float64{1}, []costmodel.Documents{{Tokens: typicalTokens, Count: 1}})
+		if err != nil {
+			return err
+		}
+		b.perHead[p] = float64(x.Attention[0]) / float64(j.Model.QHeads)
+	}
+	return nil
+}
+
+// addAll adds the classes of all kinds, several at a time, in order.
+func (b *builder) addAll(c *Costs, kinds []kind) error {
+	type result struct {
+		classes []Class
+		curves  []curve
+		err     error
+	}
+	results := make([]result, len(kinds))
+	next := make(chan int)
+	var all sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for i := range next {
+				r := &results[i]
+				r.classes, r.curves, r.err = b.classes(c, kinds[i])
+			}
+		})
+	}
+	for i := range kinds {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	for _, r := range results {
+		if r.err != nil {
+			return r.err
+		}
+		c.Classes, c.curves = append(c.Classes, r.classes...), append(c.curves, r.curves...)
+	}
+	return nil
+}
+
+// classes are a kind's: none if its memory does not even hold the states.
+func (b *builder) classes(c *Costs, k kind) ([]Class, []curve, error) {
+	j := b.job
+	j.Cluster = b.cluster(k)
+	packer, err := costmodel.NewPacker(b.q, j)
+	if err != nil {
+		return nil, nil, err
+	}
+	g := &group{b: b, kind: k, job: j, packer: packer}
+	ways, err := g.choose()
+	if err != nil {
+		return nil, nil, err
+	}
+	var classes []Class
+	var curves []curve
+	for _, m := range ways {
+		kept, again, err := g.measure(m)
+		if err != nil {
+			return nil, nil, err
+		}
+		name := c.name(k.uses)
+		if len(ways) > 1 {
+			name += " as " + m.String()
+		}
+		for _, of := range []*measured{kept, again} {
+			if of == nil {
+				continue
+			}
+			class := Class{
+				Name: name, Uses: k.uses, One: k.one, Base: of.base, Cap: of.tokens,
+				Shares: m.shares(g), Heads: m.heads, QHeads: m.qHeads, Groups: g.byPool(m), Recompute: of.recompute,
+			}
+			if of.recompute {
+				class.Name += ", recompute"
+			}
+			classes, curves = append(classes, class), append(curves, of.curve)
+		}
+	}
+	return classes, curves, nil
+}
+
+// isMissing says that a mechanism has no law on these devices.
+func isMissing(err error) bool {
+	var missing *costmodel.MissingLawError
+	return errors.As(err, &missing)
+}

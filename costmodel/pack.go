@@ -1,0 +1,229 @@
+package costmodel
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Documents are equal sequences among those packed into one micro-batch. No
+// query sees the keys of another document.
+type Documents struct {
+	Tokens units.Tokens // of each
+	Count  int
+}
+
+// Passes is what the passes of one micro-batch take on all layers, without the
+// exchange of gradients and parameters and without the optimizer.
+type Passes struct {
+	Forward, Backward, Loss units.Seconds
+	// Linear and Attention are what each rank computes, in either pass: matrix
+	// products, norms and the like with the loss, and blocks of attention.
+	Linear, Attention []units.Seconds
+}
+
+// Time is the whole, with every layer's forward once more in the backward pass
+// if asked for.
+func (p Passes) Time(recompute bool) units.Seconds {
+	if recompute {
+		return 2*p.Forward + p.Backward + p.Loss
+	}
+	return p.Forward + p.Backward + p.Loss
+}
+
+// Packer simulates micro-batches of packed documents on the devices of a job's
+// cluster. Of the job, SeqLen and Recompute do not count. It is not safe for
+// concurrent use.
+//
+// It is the simulator (see Simulate) but for three things. Every document is cut
+// over the ranks on its own, as a zigzag, so that each keeps the balance of one.
+// An attention call takes the same blocks of all documents as a batch, so that a
+// launch is paid once for them. Linear work and messages are of
+// the tokens of all documents together.
+type Packer struct{ sim *sim }
+
+// NewPacker makes a packer. Errors: as of NewSimulator.
+func NewPacker(q *Predictor, j Job) (*Packer, error) {
+	j.SeqLen = 1
+	s, err := newSim(q, j)
+	if err != nil {
+		return nil, err
+	}
+	return &Packer{s}, nil
+}
+
+// Passes simulates documents, the longest first, on groups as of a Layout, a
+// rank holding its share of each (zero or more, one in all).
+//
+// Errors: a group that holds no token of the longest document, a missing law.
+func (p *Packer) Passes(groups []Group, shares []float64, docs []Documents) (Passes, error) {
+	s := p.sim
+	s.forget()
+	layouts := make([]Layout, len(docs))
+	for i, d := range docs {
+		layouts[i] = ZigZag(SplitByShares(d.Tokens, shares), groups)
+	}
+	if err := p.validate(layouts[0], docs[0].Tokens); err != nil {
+		return Passes{}, err
+	}
+	s.layout = layouts[0]
+	if err := s.seat(); err != nil {
+		return Passes{}, err
+	}
+	p.fill(layouts, docs)
+	for back := range s.layers {
+		s.layers[back].run(s, back == 1, false)
+	}
+	return p.passes(), s.err
+}
+
+// forget drops the prices that hold for the documents before alone; those of
+// linear work and all-to-alls go by tokens and bytes.
+func (s *sim) forget() {
+	fresh := newPrices()
+	fresh.linear, fresh.toAll = s.linear, s.toAll
+	s.prices, s.err = fresh, nil
+}
+
+func (p *Packer) validate(l Layout, tokens units.Tokens) error {
+	if err := l.Validate(tokens, len(p.sim.ranks), p.sim.job.Model.QHeads); err != nil {
+		return fmt.Errorf("a document of %d tokens: %w", int64(tokens), err)
+	}
+	for g := range l.Groups {
+		if len(l.GroupShard(g).Segments) == 0 {
+			return fmt.Errorf("groups[%d]: no token of %d", g, int64(tokens))
+		}
+	}
+	return nil
+}
+
+// fill gives the seats the tokens of all documents and prices their attention.
+func (p *Packer) fill(layouts []Layout, docs []Documents) {
+	s := p.sim
+	for g := range s.bunches {
+		b := &s.bunches[g]
+		b.tokens = 0
+		for i := b.from; i < b.to; i++ {
+			a := &s.seats[i]
+			a.tokens = 0
+			for d, l := range layouts {
+				a.tokens += l.Shards[a.rank].Tokens() * units.Tokens(docs[d].Count)
+			}
+			b.tokens += a.tokens
+		}
+	}
+	shards := make([][]Shard, len(layouts)) // by documents and group
+	for d, l := range layouts {
+		s.layout = l
+		shards[d] = s.groupShards()
+	}
+	if len(docs) > 1 { // every pair of groups has prices of its own
+		s.wide = true
+		for g := range s.bunches {
+			s.bunches[g].form.shape = g
+		}
+		for i := range s.seats {
+			s.seats[i].work = i
+		}
+	}
+	p.price(shards, docs)
+}
+
+// price fills in what every seat takes over every group's keys and values, before
+// the layers ask for it.
+func (p *Packer) price(shards [][]Shard, docs []Documents) {
+	s := p.sim
+	for i := range s.seats {
+		a := &s.seats[i]
+		for k := range s.bunches {
+			of := &s.bunches[k].form
+			how := s.relationOf(&s.bunches[a.group].form, of)
+			for dir := range s.work {
+				if unknown(s.work[dir][how].get(a.work, of.shape)) {
+					s.work[dir][how].set(a.work, of.shape, p.attention(dir == 1, a, k, shards, docs))
+				}
+			}
+		}
+	}
+}
+
+// attention is what a seat takes over the keys and values of a group, of all
+// documents. A kernel for documents of unequal lengths (varlen) runs the tiles of
+// all of them side by side, so each length is priced in a call whose documents are
+// all of it, as many as have the tokens of all, and pays its share.
+func (p *Packer) attention(back bool, a *seat, k int, shards [][]Shard, docs []Documents) units.Seconds {
+	if a.heads == 0 {
+		return 0
+	}
+	s, all, total := p.sim, units.Tokens(0), units.Seconds(0)
+	for _, d := range docs {
+		all += d.Tokens * units.Tokens(d.Count)
+	}
+	for i, d := range docs {
+		like := max(1, int((all+d.Tokens/2)/d.Tokens))
+		if s.batch = 0; like > 1 { // a shape has one way to be written
+			s.batch = like
+		}
+		call := s.attention(a.device, shards[i][a.group], shards[i][k], a.heads, a.kv, back, nil)
+		total += call * units.Seconds(d.Count) / units.Seconds(like)
+	}
+	s.batch = 0
+	return total
+}
+
+// passes adds up what the layers took.
+func (p *Packer) passes() Passes {
+	s := p.sim
+	layers := units.Seconds(s.job.Model.Layers)
+	out := Passes{
+		Forward: layers * s.layers[0].length, Backward: layers * s.layers[1].length,
+		Linear: make([]units.Seconds, len(s.ranks)), Attention: make([]units.Seconds, len(s.ranks)),
+	}
+	for i := range s.seats {
+		a := &s.seats[i]
+		loss := s.lossTime(a)
+		out.Loss = max(out.Loss, loss)
+		out.Linear[a.rank] = loss
+		for back := range s.layers {
+			c := &s.layers[back].around[i]
+			out.Linear[a.rank] += layers * (c.pre + c.post)
+			out.Attention[a.rank] += layers * s.layers[back].seats[i].attention
+		}
+	}
+	return out
+}
+
+// SplitByShares cuts tokens in proportion to shares that add up to one, to
+// within a token, so that all are dealt.
+func SplitByShares(tokens units.Tokens, shares []float64) []units.Tokens {
+	split := make([]units.Tokens, len(shares))
+	sum, dealt := 0.0, units.Tokens(0)
+	for i, w := range shares {
+		sum += w
+		upTo := min(tokens, units.Tokens(math.Round(sum*float64(tokens))))
+		split[i] = max(0, upTo-dealt)
+		dealt += split[i]
+	}
+	for i := len(split) - 1; dealt < tokens && i >= 0; i-- { // shares of a hair less than one
+		if shares[i] > 0 {
+			split[i] += tokens - dealt
+			dealt = tokens
+		}
+	}
+	return split
+}
+
+// PackMemory is the predicted peak memory of every rank of a group for so many
+// tokens of documents, when states are sharded over `sharded` ranks of a larger
+// cluster.
+func (q *Predictor) PackMemory(j Job, groups []Group, shares []float64, tokens units.Tokens, sharded int) []Memory {
+	l := Contiguous(SplitByShares(tokens, shares), groups)
+	ranks := j.Cluster.Ranks()
+	out := make([]Memory, len(ranks))
+	for r, share := range l.memoryShares(j.Model) {
+		share.Ranks = sharded
+		out[r] = j.MemoryOf(share, q.DeviceMemory(j, ranks[r].Device))
+	}
+	return out
+}

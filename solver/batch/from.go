@@ -1,0 +1,35 @@
+package batch
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// NewProblem is the problem of training sequences at given costs: from the fitted
+// laws of a cluster (groupcost.FromLaws) or of a published model
+// (groupcost.Document). The costs are shared, not copied: make them once and a
+// problem of every batch.
+//
+// Errors: a sequence longer than the model can be trained on.
+func NewProblem(c *groupcost.Costs, lengths []units.Tokens) (*Problem, error) {
+	if c.Longest > 0 {
+		for i, s := range lengths {
+			if s > c.Longest {
+				return nil, fmt.Errorf("lengths_tokens[%d]: %d: the model is trained on sequences of at most %d tokens; truncate or drop longer ones", i, int64(s), int64(c.Longest))
+			}
+		}
+	}
+	p := &Problem{Lengths: lengths, Costs: c, MicroBase: c.MicroBase, Fixed: c.Fixed}
+	for _, pool := range c.Pools {
+		p.Fleet = append(p.Fleet, Pool{Device: pool.Device, Ranks: pool.Ranks})
+	}
+	for _, k := range c.Classes {
+		p.Classes = append(p.Classes, Class{
+			Name: k.Name, Uses: k.Uses, One: k.One, Base: k.Base, Cap: k.Cap,
+			Shares: k.Shares, Heads: k.Heads, QHeads: k.QHeads, Groups: k.Groups, Recompute: k.Recompute,
+		})
+	}
+	return p, nil
+}
