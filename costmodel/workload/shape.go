@@ -1,0 +1,98 @@
+package workload
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Shape is what is done to lengths before they are planned.
+type Shape struct {
+	Limit    units.Tokens // after padding; 0 for none
+	Truncate bool         // cut what is longer to the limit, instead of dropping it
+	Multiple units.Tokens // pad up to a multiple of it; 0 and 1 for no padding
+}
+
+// Shaped is lengths after a Shape, with what it did to them.
+type Shaped struct {
+	Lengths   []units.Tokens
+	Kept      []int // the places of Lengths in the lengths before, where some were dropped
+	Dropped   int
+	Truncated int
+	Cut       units.Tokens // taken off the truncated ones
+	Padding   units.Tokens // added
+}
+
+// Validate reports a limit or a multiple that leaves nothing.
+func (s Shape) Validate() error {
+	switch {
+	case s.Limit < 0 || s.Limit > MaxLength:
+		return fmt.Errorf("limit_tokens: %d: want 0 for none, or up to %d", int64(s.Limit), int64(MaxLength))
+	case s.Multiple < 0 || s.Multiple > MaxLength:
+		return fmt.Errorf("multiple_tokens: %d: want 0 for no padding, or up to %d", int64(s.Multiple), int64(MaxLength))
+	case s.Limit > 0 && s.Limit < s.Multiple:
+		return fmt.Errorf("limit_tokens: %d: below the padding's multiple of %d: no sequence is left", int64(s.Limit), int64(s.Multiple))
+	}
+	return nil
+}
+
+// Apply truncates or drops lengths above the limit and pads the others.
+func (s Shape) Apply(lengths []units.Tokens) Shaped {
+	out := Shaped{Lengths: make([]units.Tokens, 0, len(lengths))}
+	for i, before := range lengths {
+		after, keep := s.one(before)
+		if !keep {
+			if out.Dropped++; out.Dropped == 1 {
+				out.Kept = upTo(i)
+			}
+			continue
+		}
+		if after < before {
+			out.Truncated++
+			out.Cut += before - after
+		} else {
+			out.Padding += after - before
+		}
+		if out.Dropped > 0 {
+			out.Kept = append(out.Kept, i)
+		}
+		out.Lengths = append(out.Lengths, after)
+	}
+	return out
+}
+
+// one shapes one length; false if it is to be dropped.
+func (s Shape) one(l units.Tokens) (units.Tokens, bool) {
+	multiple := max(1, s.Multiple)
+	padded := (l + multiple - 1) / multiple * multiple
+	if s.Limit == 0 || padded <= s.Limit {
+		return padded, true
+	}
+	return s.Limit / multiple * multiple, s.Truncate
+}
+
+func upTo(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// Batches is how many whole global batches of a size there are.
+func Batches(lengths []units.Tokens, size int) int {
+	if size < 1 {
+		return 0
+	}
+	return len(lengths) / size
+}
+
+// Batch is global batch i of a size: the lengths from size*i on.
+//
+// Error: there are not so many.
+func Batch(lengths []units.Tokens, size, i int) ([]units.Tokens, error) {
+	if n := Batches(lengths, size); i < 0 || i >= n {
+		return nil, fmt.Errorf("batch %d of %d sequences: %d lengths hold %d such batches, counted from 0", i, size, len(lengths), n)
+	}
+	return lengths[size*i : size*(i+1)], nil
+}
