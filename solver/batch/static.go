@@ -1,0 +1,33 @@
+package batch
+
+import "context"
+
+// Static is groups of one degree for every batch, as a job script sets them. A
+// zero Layout is tuned on the batch alone and is then the same as Adaptive; what
+// people run is tuned once, by TuneStatic.
+type Static struct{ Layout Layout }
+
+// Name is "static".
+func (Static) Name() string { return "static" }
+
+// Claims says that it is a baseline.
+func (Static) Claims() Claims {
+	return Claims{
+		Baseline: true,
+		Doc:      "groups of one degree for all batches, packed by best fit decreasing; unequal devices are taken as equal: the smallest memory holds for all, and the slowest group sets the pace",
+	}
+}
+
+// Solve packs the batch for the layout.
+//
+// Errors: *TooLongError if a sequence does not fit, *IllegalError if the layout
+// is none of this fleet.
+func (s Static) Solve(ctx context.Context, p *Problem) (*Plan, error) {
+	if s.Layout.Degree == 0 {
+		return Adaptive{}.Solve(ctx, p)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return lineUp(p).solve(s.Layout)
+}
