@@ -41,7 +41,7 @@ class Span:
 
     direction: str
     step: int
-    op: str  # a2a_in, ring_wait, attn, merge, a2a_out
+    op: str  # a2a_in, ring_wait, attn, merge, a2a_out; linear_in and linear_out of a whole layer
     t0_ns: int = 0
     dur_ns: int = 0
     bytes_out: int = 0
@@ -53,14 +53,15 @@ class Span:
 class Trace:
     """Spans of one rank, in order. Call zero() behind a barrier and then read spans() or write a file.
 
-    On a GPU the times are of events on the stream that computes; reading them waits for the stream. mb is the
-    micro-batch that the spans belong to and may be changed between calls.
+    On a GPU the times are of events on the stream that computes; reading them waits for the stream. mb and
+    layer are the micro-batch and layer that the spans belong to, again says that a forward pass is made a
+    second time for the backward; they may be changed between calls.
     """
 
     def __init__(self, rank: int, device: Optional[torch.device] = None) -> None:
-        self.rank, self.mb = rank, 0
+        self.rank, self.mb, self.layer, self.again = rank, 0, 0, False
         self._cuda = device is not None and device.type == "cuda"
-        self._spans: list[tuple[int, Span, Any, Any]] = []
+        self._spans: list[tuple[dict[str, Any], Span, Any, Any]] = []
         self._zero: Any = self._now()
 
     def zero(self) -> None:
@@ -70,19 +71,22 @@ class Trace:
     @contextlib.contextmanager
     def span(self, span: Span) -> Iterator[Span]:
         """Records what happens inside; bytes, FLOPs and shape may still be filled in there."""
+        of: dict[str, Any] = {"rank": self.rank, "mb": self.mb, "layer": self.layer}
+        if self.again:
+            of["again"] = True
         begin = self._now()
         yield span
-        self._spans.append((self.mb, span, begin, self._now()))
+        self._spans.append((of, span, begin, self._now()))
 
     def spans(self) -> list[dict[str, Any]]:
         """The spans as objects of a recording."""
         if self._cuda:
             torch.cuda.synchronize()
         out = []
-        for mb, s, begin, end in self._spans:
+        for of, s, begin, end in self._spans:
             t0, dur = self._between(self._zero, begin), self._between(begin, end)
             out.append({
-                "rank": self.rank, "mb": mb, "dir": s.direction, "step": s.step, "op": s.op, "t0_ns": t0,
+                **of, "dir": s.direction, "step": s.step, "op": s.op, "t0_ns": t0,
                 "dur_ns": dur, "bytes_out": s.bytes_out, "bytes_in": s.bytes_in, "flops": s.flops,
                 "shape": s.shape,
             })
@@ -106,9 +110,12 @@ class Trace:
 
 
 @contextlib.contextmanager
-def timed(trace: Optional[Trace], direction: str, step: int, op: str) -> Iterator[Span]:
+def timed(
+    trace: Optional[Trace], direction: str, step: int, op: str, flops: int = 0,
+    shape: Optional[dict[str, Any]] = None,
+) -> Iterator[Span]:
     """A span of a trace that may be wanted or not."""
-    span = Span(direction, step, op)
+    span = Span(direction, step, op, flops=flops, shape=shape or {})
     if trace is None:
         yield span
         return

@@ -1,0 +1,227 @@
+"""One rank of `evenkeel replay`: checks plans against one device and then times their layers.
+
+Started by evenkeel with the environment that torchrun sets, a request on stdin and file descriptor 3 open for
+frames. A step is `layers` layers forward and then backward on the rank's tokens; embedding, loss, optimizer
+and the traffic of sharded parameters are not run.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import random
+import resource
+import socket
+import time
+from typing import Any, Mapping, Optional, Sequence
+
+import torch
+
+from . import host
+from .compare import LIMITS, Check, Inputs
+from .course import Course
+from .drawn import DTYPES
+from .frames import Fault, Frames, read_request
+from .kernels import default_kernel
+from .lane import LaneError
+from .plan import Plan, PlanError, documents, load_plan
+from .port import ExchangeError
+from .record import Journal, Recorder, gather
+from .rendezvous import Meeting, Wires, World, describe, package_hash
+from .request import Request, kernel_named
+from .whole import Layer, model_of
+
+# After a peer is lost, before the process leaves: others that wait for the same peer shall name it, and not
+# this rank. The keeper of the store stays longer, for them to hear the first cause.
+_LINGER_S, _KEEPER_LINGER_S = 0.5, 1.5
+
+
+def main() -> None:
+    """Serves the one request of this process, and ends it."""
+    os.dup2(2, 1)  # libraries write to stdout, which may be a pipe that nobody reads
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    frames, rank = Frames(), None
+    try:
+        asked = Request.of(read_request())
+        frames.start()
+        rank = _Rank(asked, World.of(os.environ), frames)
+        frames.send({"t": "result", **rank.run()}, True)
+    except BaseException as error:  # whatever it is, the starter must hear of it
+        _report(_fault(error), rank, frames)
+        os._exit(1)
+    os._exit(0)
+
+
+def _report(fault: Fault, rank: Optional["_Rank"], frames: Frames) -> None:
+    said, at = fault.said, str(frames.place)
+    meeting = rank.meeting if rank is not None and fault.kind == "peer" else None
+    if meeting is not None:
+        said = meeting.first_cause(said)
+    frames.send({"t": "error", "class": fault.kind, "msg": said[:4000], "at": at}, True)
+    if meeting is not None:
+        time.sleep(_LINGER_S if meeting.world.rank else _KEEPER_LINGER_S)
+
+
+def _fault(error: BaseException) -> Fault:
+    if isinstance(error, Fault):
+        return error
+    if isinstance(error, (ExchangeError, LaneError)):
+        return Fault("peer", str(error))
+    if isinstance(error, PlanError):
+        return Fault("usage", str(error))
+    lines = str(error).strip().splitlines() or [""]
+    return Fault("internal", f"{type(error).__name__}: {lines[0]}")
+
+
+class _Rank:
+    """This process."""
+
+    def __init__(self, asked: Request, world: World, frames: Frames) -> None:
+        self._asked, self._world, self._frames = asked, world, frames
+        plans = _plans(asked, world)
+        self._plan = plans[0]
+        self._device = _device(asked, world)
+        host.use(asked.threads if self._device.type == "cpu" else 0, asked.cores)
+        host.keep_freed_memory()
+        like = torch.empty(0, 0, self._plan.head_dim, dtype=DTYPES[self._plan.dtype], device=self._device)
+        self._kernel = default_kernel(like) if asked.kernel == "auto" else kernel_named(asked.kernel)
+        self._trace = Recorder(world.rank, self._device, frames, asked.turns)
+        self._courses = [Course(d, p, asked) for d, p in zip(asked.plans, plans)]
+        self.meeting: Optional[Meeting] = None
+
+    def run(self) -> dict[str, Any]:
+        """The result."""
+        self._hello()
+        asked, frames = self._asked, self._frames
+        frames.enter("meet")
+        meeting = self.meeting = Meeting(self._world, asked.timeout_s)
+        infos = meeting.agree(describe(self._plan.dtype, asked.plans, asked.shared(), asked.cores))
+        wires = meeting.connect(asked.backend, self._device)
+        wires.barrier()
+        result = self._prepared(meeting, wires)
+        journal = Journal(asked.trace + ".own")
+        self._timed(wires, journal)
+        frames.enter("gather")
+        counts = gather(journal, wires, asked.trace)
+        wires.barrier()
+        journal.remove()
+        ranks = [{"rank": r, **{k: info[k] for k in ("host", "python", "torch", "threads", "cores")}}
+                 for r, info in enumerate(infos)]
+        return {**result, "ranks": ranks, **(counts or {})}
+
+    def _hello(self) -> None:
+        on = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "cpu"
+        self._frames.send({
+            "t": "hello", "rank": self._world.rank, "pid": os.getpid(), "host": socket.gethostname(),
+            "python": platform.python_version(), "torch": str(torch.__version__), "device": on,
+            "kernel": self._kernel.name, "evenkeel": package_hash(),
+        })
+
+    def _prepared(self, meeting: Meeting, wires: Wires) -> dict[str, Any]:
+        """Makes layers and inputs and checks every plan: `numerics` and `exact` of the result."""
+        asked, inputs = self._asked, Inputs(self._plan, self._asked.seed, self._device)
+        layers: list[Layer] = []
+        if asked.parts == "layer":
+            model, dtype = model_of(asked.plans[0]), DTYPES[self._plan.dtype]
+            layers = [Layer(model, asked.seed, i, dtype, self._device) for i in range(asked.layers)]
+        numerics, exact = [], []
+        for i, course in enumerate(self._courses if asked.check else []):
+            self._frames.enter("numerics", i)
+            check = Check(i, course.plan, asked.docs_tokens, self._kernel, inputs, meeting, wires,
+                          self._frames, asked.sampled_above, asked.seed)
+            entry, counted = check.attention()
+            exact.append(counted)
+            if layers:
+                entry["layer"] = check.layer(layers[0].model, layers[0])
+            numerics.append(entry)
+        for course in self._courses:
+            course.prepare(self._world.rank, inputs, self._kernel, layers, self._trace, self._device)
+        return {"numerics": numerics, "exact": exact}
+
+    def _timed(self, wires: Wires, journal: Journal) -> None:
+        """Blocks of all plans, each in an order that seed and block give."""
+        asked = self._asked
+        gc.collect()
+        gc.freeze()  # what is there stays; looking through it would take longer than a small step
+        gc.disable()
+        for number in range(-asked.warmup, asked.repeats):
+            order = list(range(len(self._courses)))
+            random.Random(f"{asked.seed}/{number}").shuffle(order)
+            for i in order:
+                if number < 0:
+                    self._frames.enter("warmup", i, number + asked.warmup)
+                else:
+                    self._frames.enter("block", i, number)
+                dur_ns = self._step(self._courses[i], wires)
+                if number >= 0:
+                    journal.step(number, i, self._trace, dur_ns)
+            if number >= 0:
+                journal.end_block()
+        gc.enable()
+
+    def _step(self, course: Course, wires: Wires) -> int:
+        """From leaving the barrier to the end of all this rank has to do, in ns."""
+        course.clear()
+        gc.collect()
+        wires.barrier()
+        begin = time.perf_counter_ns()
+        self._trace.zero()
+        course.run()
+        wires.sync()
+        return time.perf_counter_ns() - begin
+
+
+def _plans(asked: Request, world: World) -> list[Plan]:
+    """The plans, which must be alike in what ranks and layers are made for."""
+    plans: list[Plan] = []
+    for i, document in enumerate(asked.plans):
+        try:
+            plan = load_plan(document)
+            documents(plan.seq_len, asked.docs_tokens)
+            model = model_of(document) if asked.parts == "layer" else None
+            if plan.ranks != world.size:
+                raise PlanError(f"ranks: {plan.ranks}: {world.size} ranks were started")
+            if plan.dtype not in LIMITS:
+                raise PlanError(f"job.dtype: {plan.dtype}: replay runs {', '.join(LIMITS)}")
+            plans.append(plan)
+            for name in ("q_heads", "kv_heads", "head_dim", "dtype"):
+                if getattr(plan, name) != getattr(plans[0], name):
+                    raise PlanError(f"{name}: {getattr(plan, name)}: plan 0 has {getattr(plans[0], name)}; "
+                                    "replay them apart")
+            if model is not None and model != model_of(asked.plans[0]):
+                raise PlanError("job.model: another model than that of plan 0; replay them apart")
+        except PlanError as error:
+            raise Fault("usage", f"plan {i}: {error}") from error
+    return plans
+
+
+def _device(asked: Request, world: World) -> torch.device:
+    """The rank's device: a CPU where the plan's device type is one, else a GPU by local rank."""
+    name = asked.device
+    if not name:
+        kind = str(_entry(asked.plans[0], world.rank).get("device", "cpu"))
+        name = "cpu" if kind.startswith(("torch_cpu", "cpu")) else "cuda"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise Fault("usage", f"device: {name!r}: want cpu or cuda:N") from error
+    if device.type == "cpu":
+        if asked.backend == "nccl":
+            raise Fault("usage", "backend: nccl: it connects GPUs, and this rank is on a CPU; use gloo")
+        return device
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if not count:
+        raise Fault("usage", f"rank {world.rank}: torch {torch.__version__} sees no accelerator for {name}")
+    index = device.index if device.index is not None else world.local_rank % count
+    if index >= count:
+        raise Fault("usage", f"device: cuda:{index}: torch sees {count} of them")
+    torch.cuda.set_device(index)
+    torch.set_float32_matmul_precision("highest")  # float32 means float32
+    return torch.device("cuda", index)
+
+
+def _entry(document: Mapping[str, Any], rank: int) -> Mapping[str, Any]:
+    ranks: Sequence[Any] = document["ranks"]
+    entry: Mapping[str, Any] = ranks[rank]
+    return entry

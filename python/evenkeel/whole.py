@@ -1,0 +1,347 @@
+"""A whole pre-norm transformer layer around the attention of a plan, as training frameworks run it.
+
+Fused norm and SwiGLU nodes, one product for q, k and v and one for gate and up: the ops that a cost model
+charges a layer by, so that a step of these layers is what it predicts. The layer is cut at the attention:
+each part is a graph of autograd of its own, so that the times of their backward passes are what is between
+two calls.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Callable, Mapping, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from .drawn import Drawn
+from .meter import Trace, timed
+from .plan import PlanError
+
+EPS = 1e-5  # of the norms
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Model:
+    """A layer's axes and kind, as the plan's job.model has them."""
+
+    hidden: int
+    ffn: int
+    q_heads: int
+    kv_heads: int
+    head_dim: int
+    rotary: int  # elements of a head that positions turn, 0 where positions are learned
+    gated: bool
+    layer_norm: bool
+    shared_norm: bool
+    qk_norm: bool
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+
+    @property
+    def qkv(self) -> int:
+        """Outputs of the first product."""
+        return (self.q_heads + 2 * self.kv_heads) * self.head_dim
+
+    @property
+    def up(self) -> int:
+        """Outputs of the MLP's first product."""
+        return self.ffn * (2 if self.gated else 1)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the parameters, [inputs, outputs]."""
+        h, d, out = self.hidden, self.head_dim, self.q_heads * self.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "norm1": (h,), "qkv": (h, self.qkv), "out": (out, h), "up": (h, self.up), "down": (self.ffn, h),
+        }
+        for there, more in (
+            (not self.shared_norm, {"norm2": (h,)}), (self.layer_norm, {"norm1_bias": (h,)}),
+            (self.layer_norm and not self.shared_norm, {"norm2_bias": (h,)}),
+            (self.qk_norm, {"q_norm": (d,), "k_norm": (d,)}), (self.qkv_bias, {"qkv_bias": (self.qkv,)}),
+            (self.out_bias, {"out_bias": (h,)}), (self.mlp_bias, {"up_bias": (self.up,), "down_bias": (h,)}),
+        ):
+            if there:
+                shapes.update(more)
+        return shapes
+
+    def flops(self, tokens: int, before: bool) -> int:
+        """Of the products of one part forward, two a multiply-add; backward they are twice as many."""
+        first = self.hidden * self.qkv
+        rest = self.q_heads * self.head_dim * self.hidden + self.hidden * self.up + self.ffn * self.hidden
+        return 2 * tokens * (first if before else rest)
+
+
+def model_of(document: Mapping[str, Any]) -> Model:
+    """The model of a plan document. PlanError names what this layer does not have."""
+    m = document["job"]["model"]
+    gated, activation = bool(m.get("gated_mlp")), m.get("activation") or ""
+    own = "silu" if gated else "gelu"
+    if activation not in ("", own):
+        raise PlanError(f"job.model.activation: {activation!r}: replay has silu with a gate and gelu "
+                        "without; replay this plan with --parts attention")
+    sizes = {}
+    for name in ("hidden", "ffn", "q_heads", "kv_heads", "head_dim"):
+        n = sizes[name] = m.get(name)
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise PlanError(f"job.model.{name}: {n!r}: want a whole number from 1 on")
+    rotary = 0 if m.get("position_rows") else m.get("rotary_dim") or sizes["head_dim"]
+    if not isinstance(rotary, int) or not 0 <= rotary <= sizes["head_dim"] or rotary % 2:
+        raise PlanError(f"job.model.rotary_dim: {rotary!r}: want an even number up to head_dim; replay this "
+                        "plan with --parts attention")
+    kinds = {name: bool(m.get(name)) for name in
+             ("layer_norm", "shared_norm", "qk_norm", "qkv_bias", "out_bias", "mlp_bias")}
+    return Model(rotary=rotary, gated=gated, **sizes, **kinds)
+
+
+class FusedNorm(torch.autograd.Function):
+    """RMSNorm that keeps its input and one reciprocal root a row, as fused kernels do; x [rows, width]."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:  # type: ignore[override]
+        root = torch.linalg.vector_norm(x, 2, -1, keepdim=True, dtype=torch.float32)
+        root = root.square_().div_(x.shape[-1]).add_(EPS).rsqrt_()
+        ctx.save_for_backward(x, w, root)
+        y: Tensor = (x * root).to(x.dtype).mul_(w)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        # With u = x root and t = dy u: dw = sum(t), dx = root (dy w - u mean(t w)).
+        x, w, root = ctx.saved_tensors
+        u, dy = x * root, dy.float()
+        t = dy * u
+        mean = (t @ w.float()).div_(x.shape[-1]).unsqueeze(1)
+        dx = (dy * w).addcmul_(u, mean, value=-1).mul_(root)
+        return dx.to(x.dtype), t.sum(0).to(w.dtype)
+
+
+class FusedSwiGLU(torch.autograd.Function):
+    """silu(gate) * up of the halves of one matrix [tokens, 2 ffn], keeping that matrix alone."""
+
+    @staticmethod
+    def forward(ctx: Any, both: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(both)
+        gate, up = both.chunk(2, -1)
+        return torch.nn.functional.silu(gate).mul_(up)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
+        both, = ctx.saved_tensors
+        gate, up = both.chunk(2, -1)
+        grad = torch.empty_like(both)
+        dgate, dup = grad.chunk(2, -1)
+        torch.mul(torch.nn.functional.silu(gate), dy, out=dup)
+        aten: Any = getattr(torch, "ops").aten
+        dgate.copy_(aten.silu_backward(dy * up, gate))
+        return grad
+
+
+class Turn(torch.autograd.Function):
+    """Rotary positions of x [tokens, heads, head_dim]; backward turns back, so it keeps nothing of x. The
+    first 2 n elements of a head turn, with tables of width n."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # type: ignore[override]
+        ctx.tables = cos, sin
+        return _turn(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        cos, sin = ctx.tables
+        return _turn(dy, cos, -sin), None, None
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    n = cos.shape[-1]
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    a, b = x[..., :n], x[..., n:2 * n]
+    torch.mul(a, cos, out=y[..., :n]).addcmul_(b, sin, value=-1)
+    torch.mul(b, cos, out=y[..., n:2 * n]).addcmul_(a, sin)
+    if 2 * n < x.shape[-1]:
+        y[..., 2 * n:] = x[..., 2 * n:]
+    return y
+
+
+def angles(at: Tensor, rotary: int, dtype: torch.dtype, device: Any) -> tuple[Tensor, Tensor]:
+    """cos and sin of the positions `at`, base 10000, both [tokens, 1, rotary / 2]."""
+    half = rotary // 2
+    frequency = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / max(1, half))
+    angle = at.double().cpu()[:, None, None] * frequency
+    cos, sin = (t.to(device=device, dtype=dtype) for t in (angle.cos(), angle.sin()))
+    return cos, sin
+
+
+class Layer:
+    """The linear parts of one layer, with weights of size 1/sqrt(inputs) that are the same on all ranks."""
+
+    def __init__(
+        self, model: Model, seed: int, number: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.model = model
+        self.weights: dict[str, Tensor] = {}
+        for name, shape in model.shapes().items():
+            one = len(shape) == 1
+            w = Drawn(seed, f"layer {number} {name}", math.prod(shape)).filled(
+                *shape, dtype=torch.float32, scale=0.1 if one else shape[0] ** -0.5
+            )
+            if "norm" in name and "bias" not in name:
+                w += 1
+            self.weights[name] = w.to(device=device, dtype=dtype).requires_grad_()
+
+    def clear(self) -> None:
+        """Drops the gradients of the weights, so that none is accumulated."""
+        for w in self.weights.values():
+            w.grad = None
+
+    def before(self, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q, k, v [tokens, heads, head_dim] of the input [tokens, hidden]."""
+        m, w = self.model, self.weights
+        both = self._product(self._norm(x, "norm1"), "qkv").view(len(x), m.qkv // m.head_dim, m.head_dim)
+        q, k, v = both.split([m.q_heads, m.kv_heads, m.kv_heads], 1)
+        if m.qk_norm:
+            q, k = (_rms(t.reshape(-1, m.head_dim), w[n]).view(t.shape)
+                    for t, n in ((q, "q_norm"), (k, "k_norm")))
+        if m.rotary:
+            q, k = Turn.apply(q, cos, sin), Turn.apply(k, cos, sin)
+        # v is copied out of the product as q and k are: else the whole product would be kept beside them.
+        return q, k, v.contiguous()
+
+    def after(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """The layer's output, from its input and the attention's output [tokens, q_heads, head_dim]."""
+        m = self.model
+        mixed = mixed.reshape(len(x), m.q_heads * m.head_dim)
+        base = self._residual(x, mixed, "out")
+        inside = self._norm(x, "norm1") if m.shared_norm else self._norm(base, "norm2")
+        up = self._product(inside, "up")
+        if m.gated:
+            act: Tensor = FusedSwiGLU.apply(up)
+        else:
+            act = torch.nn.functional.gelu(up, approximate="tanh")
+        return self._residual(base, act, "down")
+
+    def _norm(self, x: Tensor, name: str) -> Tensor:
+        w = self.weights
+        if self.model.layer_norm:
+            return torch.nn.functional.layer_norm(x, x.shape[-1:], w[name], w[name + "_bias"], EPS)
+        return _rms(x, w[name])
+
+    def _product(self, x: Tensor, name: str) -> Tensor:
+        bias = self.weights.get(name + "_bias")
+        w = self.weights[name]
+        return x @ w if bias is None else torch.addmm(bias, x, w)
+
+    def _residual(self, x: Tensor, inside: Tensor, name: str) -> Tensor:
+        """x and a product added up by the product."""
+        bias = self.weights.get(name + "_bias")
+        y = torch.addmm(x, inside, self.weights[name])
+        return y if bias is None else y + bias
+
+
+def _rms(x: Tensor, w: Tensor) -> Tensor:
+    """torch's fused operator on an accelerator whose torch has one, as what is measured."""
+    fused = getattr(torch.nn.functional, "rms_norm", None)
+    aten: Any = getattr(torch, "ops").aten
+    if fused is not None and x.device.type == "cuda" and hasattr(aten, "_fused_rms_norm"):
+        y: Tensor = fused(x, x.shape[-1:], w, EPS)
+    else:
+        y = FusedNorm.apply(x, w)
+    return y
+
+
+@dataclass
+class _Kept:
+    """What a layer keeps for its backward: inputs and outputs of its three graphs."""
+
+    first: Tensor  # x, of the graph before the attention
+    heads: Sequence[Tensor]  # q, k, v as they leave it
+    inner: Sequence[Tensor]  # and as they enter the attention
+    out: Tensor
+    mixed: Tensor  # out, as it enters the graph after the attention
+    second: Tensor  # x, of that graph
+    y: Tensor
+
+
+class Stack:
+    """Layers one after the other over one rank's tokens of a plan, forward and then backward.
+
+    A rank without tokens has no linear work and takes part in the attentions.
+    """
+
+    def __init__(
+        self, layers: Sequence[Layer], attend: Attend, tables: tuple[Tensor, Tensor], recompute: bool,
+        trace: Optional[Trace] = None,
+    ) -> None:
+        self._layers, self._attend, self._tables = layers, attend, tables
+        self._recompute, self._trace = recompute, trace
+        self._kept: list[Any] = []  # by layer: _Kept, or with recompute the input
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last layer's output of x [tokens, hidden]."""
+        self._kept = []
+        for i in range(len(self._layers)):
+            self._at(i, False)
+            if self._recompute:
+                self._kept.append(x)
+                with torch.no_grad():
+                    x = self._forward(i, x).y
+            else:
+                self._kept.append(self._forward(i, x))
+                x = self._kept[-1].y.detach()
+        return x
+
+    def backward(self, dy: Tensor) -> Tensor:
+        """The gradient of the first layer's input; those of the weights are at the weights."""
+        for i in reversed(range(len(self._layers))):
+            kept = self._kept.pop()
+            if self._recompute:
+                self._at(i, True)
+                kept = self._forward(i, kept)
+            self._at(i, False)
+            dy = self._backward(i, kept, dy)
+        return dy
+
+    def clear(self) -> None:
+        """Drops gradients and whatever a step has left."""
+        self._kept = []
+        for layer in self._layers:
+            layer.clear()
+
+    def _forward(self, i: int, x: Tensor) -> _Kept:
+        layer, grad = self._layers[i], torch.is_grad_enabled()
+        first, second = (x.detach().requires_grad_(grad) for _ in range(2))
+        with self._timed("fwd", "linear_in", i, len(x)):
+            heads = layer.before(first, *self._tables)
+        inner = [t.detach().requires_grad_(grad) for t in heads]
+        out = self._attend(*inner)
+        mixed = out.detach().requires_grad_(grad)
+        with self._timed("fwd", "linear_out", i, len(x)):
+            y = layer.after(second, mixed)
+        return _Kept(first, heads, inner, out, mixed, second, y)
+
+    def _backward(self, i: int, kept: _Kept, dy: Tensor) -> Tensor:
+        tokens = len(dy)
+        with self._timed("bwd", "linear_out", i, tokens):
+            if tokens:
+                torch.autograd.backward(kept.y, dy)
+        dmixed = kept.mixed.grad if tokens else torch.zeros_like(kept.mixed)
+        torch.autograd.backward(kept.out, dmixed)
+        if not tokens:
+            return dy
+        with self._timed("bwd", "linear_in", i, tokens):
+            grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in kept.inner]
+            torch.autograd.backward(list(kept.heads), grads)
+            assert kept.first.grad is not None and kept.second.grad is not None
+            return kept.first.grad.add_(kept.second.grad)
+
+    def _at(self, layer: int, again: bool) -> None:
+        if self._trace is not None:
+            self._trace.layer, self._trace.again = layer, again
+
+    def _timed(self, direction: str, op: str, layer: int, tokens: int) -> Any:
+        trace = self._trace if tokens else None
+        flops = self._layers[layer].model.flops(tokens, op == "linear_in") * (2 if direction == "bwd" else 1)
+        return timed(trace, direction, 0, op, flops, {"tokens": tokens})
