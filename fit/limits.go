@@ -19,13 +19,15 @@ const LimitsSchema = "evenkeel.limits/v1"
 var builtIn []byte
 
 // LimitsFile is the one place where limits of errors are written down: those of
-// families of ops, and those of strata. Every entry says why it is what it is,
+// families of ops, those of strata, and those of replayed plans. Every entry says why it is what it is,
 // so that a changed limit is a visible change with a reason.
 type LimitsFile struct {
 	doc.Header
 	Revision int            `json:"revision"` // rises with every change of a limit
 	Families []FamilyLimit  `json:"families"`
 	Strata   []StratumLimit `json:"strata"` // the first that fits a stratum applies
+	// Replay limits replayed plans; files without it mean the built-in ones.
+	Replay *ReplayLimits `json:"replay,omitempty"`
 }
 
 // FamilyLimit is the limit of one family of ops.
@@ -130,6 +132,11 @@ func (f *LimitsFile) Validate() error {
 			return fmt.Errorf("strata[%d].id: %q: listed twice", i, l.ID)
 		}
 		ids = append(ids, l.ID)
+	}
+	if f.Replay != nil {
+		if err := f.Replay.validate(); err != nil {
+			return fmt.Errorf("replay.%w", err)
+		}
 	}
 	return nil
 }

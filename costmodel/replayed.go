@@ -1,0 +1,335 @@
+package costmodel
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// ReplayOp names a stretch of a rank's time in a replayed step, in the words of
+// its trace.
+type ReplayOp string
+
+// The stretches. Backward the linear parts have the name of what they are the
+// backward pass of, so that linear_out comes first and linear_in last; the
+// all-to-alls are named by their place before and after the ring.
+const (
+	LinearIn    ReplayOp = "linear_in"  // norm, projection and rotation before the attention
+	AllToAllIn  ReplayOp = "a2a_in"     // waiting for late members included
+	RingWait    ReplayOp = "ring_wait"  // standing still before the block of a step, and after the last one
+	AttentionOp ReplayOp = "attn"       // all blocks of a step
+	MergeOp     ReplayOp = "merge"      // adding a block's results to those before it
+	AllToAllOut ReplayOp = "a2a_out"    // waiting for late members included
+	LinearOut   ReplayOp = "linear_out" // output projection, norm and MLP after the attention
+)
+
+// The directions of a ReplayKey.
+const (
+	ForwardPass  = "fwd"
+	BackwardPass = "bwd"
+)
+
+// ReplayOps lists the stretches in the order of a forward layer.
+func ReplayOps() []ReplayOp {
+	return []ReplayOp{LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut}
+}
+
+// Waits says that the rank stands still: for bytes or for another rank.
+func (o ReplayOp) Waits() bool { return o == AllToAllIn || o == RingWait || o == AllToAllOut }
+
+// ReplayKey says which stretch of a step is meant.
+type ReplayKey struct {
+	Rank  int      `json:"rank"`
+	Layer int      `json:"layer"`
+	Dir   string   `json:"dir"` // fwd or bwd
+	Again bool     `json:"again,omitzero"`
+	Step  int      `json:"step"` // of the ring; 0 before it, the number of groups after it
+	Op    ReplayOp `json:"op"`
+}
+
+// ReplayTask is a stretch with its place in the step.
+type ReplayTask struct {
+	ReplayKey
+	Start units.Seconds // since the ranks left their barrier
+	Time  units.Seconds
+}
+
+// ReplayedRank is how a rank spends a replayed step until its own end.
+type ReplayedRank struct {
+	Compute units.Seconds // attention, merging and linear parts
+	Exposed units.Seconds // waiting for bytes that nothing hides
+	Skew    units.Seconds // waiting for ranks that were not done
+	End     units.Seconds // the sum
+}
+
+// Replayed is the prediction of what replay runs: some layers forward and then
+// backward, each forward once more where the job recomputes; no embedding, loss,
+// exchange of gradients or optimizer.
+type Replayed struct {
+	// Step is when the last rank is done. Ranks begin together, and from then on
+	// meet only through what they send each other.
+	Step Estimate
+	// Meeting is the same where all ranks meet after every layer and pass, as
+	// the account of a whole training step has it.
+	Meeting units.Seconds
+	Ranks   []ReplayedRank
+	Tasks   []ReplayTask // by rank, in order of time
+}
+
+// Replayed predicts a replayed step of a layout. attentionOnly leaves the linear
+// parts out, as replay does on request.
+//
+// Errors: an invalid layout, or the first missing law as *MissingLawError.
+func (s *Simulator) Replayed(l Layout, layers int, attentionOnly bool) (*Replayed, error) {
+	return s.Supposing(l, layers, attentionOnly, nil)
+}
+
+// Supposing is Replayed where the ranks compute for as long as took says, and
+// as the laws say where it does not know. It is asked for linear_in, linear_out,
+// and the attn of every step of the ring, of which merging is a part; slowing by
+// messages is taken to be in its answers.
+func (s *Simulator) Supposing(l Layout, layers int, attentionOnly bool, took func(ReplayKey) (units.Seconds, bool)) (*Replayed, error) {
+	if layers < 1 {
+		return nil, fmt.Errorf("layers: %d: want at least 1", layers)
+	}
+	bare, err := newSim(s.q, s.job)
+	if err != nil {
+		return nil, err
+	}
+	bare.attentionOnly = attentionOnly
+	r := &replaying{sim: bare, took: took, out: new(Replayed)}
+	if err := r.prepare(l); err != nil {
+		return nil, err
+	}
+	r.meet(layers)
+	r.chain(layers)
+	if bare.err != nil {
+		return nil, bare.err
+	}
+	r.finish()
+	return r.out, nil
+}
+
+// replaying is a replayed step under way. Every seat is a device type of its own
+// in it, so that the prices of its tasks can be set one by one, and its linear
+// part before the ring begins with the time at which it came to the layer.
+type replaying struct {
+	*sim
+	took    func(ReplayKey) (units.Seconds, bool)
+	out     *Replayed
+	devices []string // of the seats
+	laws    [2]passLaws
+	at      []units.Seconds    // when a seat is done with all before
+	ports   [][2]units.Seconds // when its egress and ingress are
+	spent   []spent
+	run     layerRun
+}
+
+// passLaws are what the laws say of a pass: by seat, and of the ring by step.
+type passLaws struct {
+	before, after     []units.Seconds
+	attention, merges [][]units.Seconds
+}
+
+// stageOf is one layer's pass within the step.
+type stageOf struct {
+	layer int
+	back  bool
+	again bool
+}
+
+func (g stageOf) key(rank, step int, o ReplayOp) ReplayKey {
+	return ReplayKey{Rank: rank, Layer: g.layer, Dir: [2]string{ForwardPass, BackwardPass}[g.dir()], Again: g.again, Step: step, Op: o}
+}
+
+func (g stageOf) dir() int {
+	if g.back {
+		return 1
+	}
+	return 0
+}
+
+// prepare seats the ranks, asks the laws, and then gives every seat and group
+// rows and columns of prices of its own.
+func (r *replaying) prepare(l Layout) error {
+	s := r.sim
+	if err := l.Validate(s.job.SeqLen, len(s.ranks), s.job.Model.QHeads); err != nil {
+		return fmt.Errorf("layout: %w", err)
+	}
+	s.layout = l
+	if err := s.seat(); err != nil {
+		return err
+	}
+	for dir := range r.laws {
+		r.laws[dir] = r.priced(dir == 1)
+	}
+	s.wide = true
+	for g := range s.bunches {
+		s.bunches[g].form.shape = g
+	}
+	r.devices = make([]string, len(s.seats))
+	for i := range s.seats {
+		a := &s.seats[i]
+		r.devices[i], a.device, a.work = a.device, fmt.Sprintf("rank %d", a.rank), i
+	}
+	r.at, r.ports = make([]units.Seconds, len(s.seats)), make([][2]units.Seconds, len(s.seats))
+	r.spent, r.out.Ranks = make([]spent, len(s.seats)), make([]ReplayedRank, len(s.ranks))
+	return s.err
+}
+
+// priced asks the laws for all that the seats compute in a pass. The work on the
+// last block, while no messages move, is not slowed.
+func (r *replaying) priced(back bool) passLaws {
+	s, n := r.sim, len(r.sim.bunches)
+	before, after := preForward, postForward
+	if back {
+		before, after = preBackward, postBackward
+	}
+	var p passLaws
+	for i := range s.seats {
+		a := &s.seats[i]
+		p.before = append(p.before, s.linearCost(a, before, nil))
+		p.after = append(p.after, s.linearCost(a, after, nil))
+		attention, merges := make([]units.Seconds, n), make([]units.Seconds, n)
+		for t := range n {
+			of, slowed := &s.bunches[(a.group-t+n)%n], units.Seconds(1)
+			if t < n-1 {
+				slowed = units.Seconds(s.q.slowed(a.device, back, op.SlowedCompute))
+			}
+			merges[t] = slowed * s.mergeCost(back, a, of)
+			attention[t] = slowed*s.attentionCost(back, a, of, nil) - merges[t]
+		}
+		p.attention, p.merges = append(p.attention, attention), append(p.merges, merges)
+	}
+	return p
+}
+
+// mergeCost is what of a seat's work on a group's block is adding up: see
+// coster.attention.
+func (s *sim) mergeCost(back bool, a *seat, of *bunch) units.Seconds {
+	var total units.Seconds
+	if a.heads == 0 {
+		return 0
+	}
+	laws := s.kernelsOf(a.device)
+	for _, b := range appendBlocks(nil, s.bunches[a.group].shard, of.shard) {
+		if b.Mask != op.Full {
+			continue
+		}
+		total += s.accumulate(laws, b.QLen, a.heads, nil)
+		if back {
+			total += s.accumulate(laws, 2*b.KVLen, a.kv, nil)
+		}
+	}
+	return total
+}
+
+// meet reckons as the account of a training step does.
+func (r *replaying) meet(layers int) {
+	var total units.Seconds
+	for _, g := range r.stages(1) {
+		r.pass(g)
+		total += r.run.length
+	}
+	r.out.Meeting = units.Seconds(layers) * total
+}
+
+// stages are the passes of the layers in order of execution.
+func (r *replaying) stages(layers int) []stageOf {
+	var all []stageOf
+	for i := range layers {
+		all = append(all, stageOf{layer: i})
+	}
+	for i := layers - 1; i >= 0; i-- {
+		if r.job.Recompute == RecomputeFull {
+			all = append(all, stageOf{layer: i, again: true})
+		}
+		all = append(all, stageOf{layer: i, back: true})
+	}
+	return all
+}
+
+// chain runs pass after pass, every seat beginning one when it is done with the
+// one before.
+func (r *replaying) chain(layers int) {
+	for _, g := range r.stages(layers) {
+		r.pass(g)
+		r.book(g)
+		for i := range r.seats {
+			a := &r.run.seats[i]
+			r.at[i], r.ports[i] = a.free, [2]units.Seconds{a.egress, a.ingress}
+		}
+	}
+}
+
+// pass simulates one: layerRun.run, with seats that begin at times of their own.
+func (r *replaying) pass(g stageOf) {
+	r.set(g)
+	run := &r.run
+	run.reset(r.sim, g.back, true)
+	for i := range run.seats {
+		a := &run.seats[i]
+		a.egress, a.ingress = max(r.at[i], r.ports[i][0]), max(r.at[i], r.ports[i][1])
+	}
+	for b := range r.bunches {
+		run.enter(b)
+	}
+	if g.back {
+		run.backwardRing()
+	} else {
+		run.forwardRing()
+	}
+	for b := range r.bunches {
+		run.leave(b)
+	}
+}
+
+// set gives the tasks of a pass their prices.
+func (r *replaying) set(g stageOf) {
+	before, after := preForward, postForward
+	if g.back {
+		before, after = preBackward, postBackward
+	}
+	n := len(r.bunches)
+	for i := range r.seats {
+		a := &r.seats[i]
+		r.linear[linearKey{a.device, a.tokens, before}] = r.at[i] + r.before(g, i)
+		r.linear[linearKey{a.device, a.tokens, after}] = r.after(g, i)
+		for t := range n {
+			k := (a.group - t + n) % n
+			relation := r.relationOf(&r.bunches[a.group].form, &r.bunches[k].form)
+			r.work[g.dir()][relation].set(a.work, r.bunches[k].form.shape, r.attention(g, i, t))
+		}
+	}
+}
+
+func (r *replaying) before(g stageOf, i int) units.Seconds {
+	name := LinearIn
+	if g.back {
+		name = LinearOut
+	}
+	return r.supposed(g.key(r.seats[i].rank, 0, name), r.laws[g.dir()].before[i])
+}
+
+func (r *replaying) after(g stageOf, i int) units.Seconds {
+	name := LinearOut
+	if g.back {
+		name = LinearIn
+	}
+	return r.supposed(g.key(r.seats[i].rank, 0, name), r.laws[g.dir()].after[i])
+}
+
+func (r *replaying) attention(g stageOf, i, t int) units.Seconds {
+	p := &r.laws[g.dir()]
+	return r.supposed(g.key(r.seats[i].rank, t, AttentionOp), p.attention[i][t]+p.merges[i][t])
+}
+
+func (r *replaying) supposed(k ReplayKey, law units.Seconds) units.Seconds {
+	if r.took != nil {
+		if t, ok := r.took(k); ok {
+			return t
+		}
+	}
+	return law
+}
