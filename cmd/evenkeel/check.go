@@ -25,6 +25,8 @@ type checkOptions struct {
 	all       bool
 	junit     string
 	markdown  string
+	timeline  string
+	plan      int
 }
 
 func (a *app) check() *cobra.Command {
@@ -48,6 +50,14 @@ devices: the points that both measured again and again (canaries), or all that
 they share. More than 3 % and more than their noise on two of them is a drift.
 Given several times, oldest first, the flag follows the shifts as a series.
 
+Given the trace of a replay instead of recordings, it judges plans: how far each
+step and what its ranks compute are from the prediction, whether more
+computing, communication, waiting for late ranks or time in no span makes the
+difference, what the first plan gains over the others, and of three plans and
+more whether the model puts them in their order (tau_b, and the regret of its
+choice). A verdict needs 6 blocks. --timeline writes the predicted and the
+recorded step of --plan side by side for Perfetto.
+
 With --json the result holds, in "pairs", every point with its op, variant,
 shape, band, measured_s and the prediction (lo_s, mid_s, hi_s, source).
 
@@ -57,9 +67,15 @@ when it could not judge.`,
   evenkeel check today.rec.jsonl --profile prof/calibration.profile.json --max-error 10% --json
   evenkeel check gpu.rec.jsonl --profile gpu.profile.json --min-len 4k    # what long contexts rest on
   evenkeel check gpu.rec.jsonl --profile gpu.profile.json --limits limits.json --junit check.xml --markdown summary.md
-  evenkeel check today.rec.jsonl --drift-from prof/calibration.rec.jsonl`,
+  evenkeel check today.rec.jsonl --drift-from prof/calibration.rec.jsonl
+  evenkeel check a.trace.jsonl --profile prof/calibration.profile.json --timeline a.timeline.json   # of a replay`,
 		Args: args(cobra.MinimumNArgs(1), "recordings"),
-		RunE: func(_ *cobra.Command, paths []string) error { return a.runCheck(paths, o) },
+		RunE: func(_ *cobra.Command, paths []string) error {
+			if hasTrace(paths) {
+				return a.runCheckTrace(paths, o)
+			}
+			return a.runCheck(paths, o)
+		},
 	}
 	f := c.Flags()
 	f.StringVar(&o.profile, "profile", "", "profile to judge; may be left out with --drift-from")
@@ -68,9 +84,11 @@ when it could not judge.`,
 	f.StringVar(&o.minLen, "min-len", "", "judge only attention over at least so many tokens, such as 4k, and no other op")
 	f.StringArrayVar(&o.driftFrom, "drift-from", nil, "earlier recording to compare with; repeat it for a series, oldest first")
 	f.BoolVar(&o.strict, "strict", false, "fail on families and strata with too few points, and on ops without a law")
-	f.BoolVar(&o.all, "all", false, "list every stratum")
+	f.BoolVar(&o.all, "all", false, "list every stratum; of a replay every plan, and the ops of every rank")
 	f.StringVar(&o.junit, "junit", "", "write a JUnit report to this file, a case a stratum")
 	f.StringVar(&o.markdown, "markdown", "", "append a Markdown summary to this file; - prints it instead of the table")
+	f.StringVar(&o.timeline, "timeline", "", "of a replay: write a step as predicted and as recorded, as a trace that Perfetto opens, to this file")
+	f.IntVar(&o.plan, "plan", 0, "of a replay: the plan that --timeline draws, 0 for the first")
 	return c
 }
 
@@ -134,6 +152,8 @@ func (o checkOptions) valid() (least units.Tokens, err error) {
 	switch {
 	case o.profile == "" && len(o.driftFrom) == 0:
 		return 0, usagef("check: --profile is missing: name the profile to judge")
+	case o.timeline != "" || o.plan != 0:
+		return 0, usagef("check: --timeline and --plan are of the trace of a replay, and there is none among the files")
 	case o.profile == "" && (o.limits != "" || o.maxError != "" || o.minLen != ""):
 		return 0, usagef("check: --limits, --max-error and --min-len judge a profile: name it with --profile")
 	case o.minLen == "":

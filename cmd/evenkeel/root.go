@@ -84,8 +84,8 @@ func (a *app) root() *cobra.Command {
 		Short: "Measure devices and links, fit a cost model with a stated error, plan training on unequal devices",
 		Long: `evenkeel measures what each device and link really does (calibrate), fits a cost
 model with a stated error to it (fit), plans long-context training steps that
-keep unequal devices evenly loaded (solve), and checks that the model still
-tells the truth (check).
+keep unequal devices evenly loaded (solve), runs such plans on real ranks
+(replay), and checks that the model still tells the truth (check).
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check failed.
 Results go to stdout, progress and warnings to stderr.`,
@@ -97,7 +97,7 @@ Results go to stdout, progress and warnings to stderr.`,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unknown verb %q; the verbs are calibrate, fit, solve, check, show, import (evenkeel --help)", args[0])
+				return usagef("unknown verb %q; the verbs are calibrate, fit, solve, replay, check, show, import (evenkeel --help)", args[0])
 			}
 			return nil
 		},
@@ -108,7 +108,7 @@ Results go to stdout, progress and warnings to stderr.`,
 	})
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print the result as JSON")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on stderr")
-	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.check(), a.show(), a.worker())
+	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.replay(), a.check(), a.show(), a.worker())
 	return root
 }
 

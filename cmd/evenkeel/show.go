@@ -11,6 +11,7 @@ import (
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/replay"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/spf13/cobra"
@@ -20,6 +21,7 @@ import (
 type view struct {
 	coefs, explain, learning, references bool
 	plot                                 string
+	lengths                              lengthView
 }
 
 func (a *app) show() *cobra.Command {
@@ -27,7 +29,7 @@ func (a *app) show() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show document",
 		Short: "Show any evenkeel document: tables, plots",
-		Long: `Shows a recording, a profile or a plan as tables. --plot draws measured against
+		Long: `Shows a recording, a profile, a plan or a trace as tables. --plot draws measured against
 predicted times and the residuals of a profile, on the points that were set
 aside before the fit, as SVG and PNG. --learning-curve fits a recording again, to
 growing random subsets of its points, and shows how the error on the points set
@@ -36,6 +38,8 @@ aside falls: whether a longer calibration would pay.`,
   evenkeel show prof/calibration.profile.json --plot prof/accuracy    # accuracy.svg, .png, accuracy-residuals.svg, .png
   evenkeel show prof/calibration.rec.jsonl --learning-curve --plot prof/learning
   evenkeel show a.plan.json --explain
+  evenkeel show a.trace.jsonl
+  evenkeel show lengths.parquet --column n_tokens   # what sequence lengths mean for padding and balance
   evenkeel show --references            # the GPU types that solve knows without a profile
   evenkeel show --references h100_sxm   # the laws of one`,
 		Args: func(c *cobra.Command, given []string) error {
@@ -55,6 +59,7 @@ aside falls: whether a longer calibration would pay.`,
 	c.Flags().BoolVar(&o.explain, "explain", false, "of a plan: the account of the step as a tree")
 	c.Flags().BoolVar(&o.learning, "learning-curve", false, "of a recording: the held-out error against the number of points fitted")
 	c.Flags().BoolVar(&o.references, "references", false, "list the profiles that come with evenkeel, or show the one of a GPU model")
+	o.lengths.flags(c)
 	c.Flags().StringVar(&o.plot, "plot", "", "of a profile or a learning curve: draw it into files that begin with this name")
 	return c
 }
@@ -63,6 +68,9 @@ aside falls: whether a longer calibration would pay.`,
 const sniffed = 64 << 10
 
 func (a *app) runShow(path string, o view) error {
+	if o.lengths.isLengths(path) {
+		return a.showLengths(path, o.lengths)
+	}
 	schema, err := sniff(path)
 	if err != nil {
 		return err
@@ -82,8 +90,10 @@ func (a *app) runShow(path string, o view) error {
 		return a.showProfile(path, o)
 	case strings.TrimSuffix(solver.PlanSchema, "v2"):
 		return a.showPlan(path, schema, o)
+	case strings.TrimSuffix(replay.TraceSchema, "v1"):
+		return a.showTrace(path)
 	}
-	return fmt.Errorf("%s: its schema is %q; show knows recordings, profiles and plans", path, schema)
+	return fmt.Errorf("%s: its schema is %q; show knows recordings, profiles, plans and traces", path, schema)
 }
 
 func sniff(path string) (string, error) {
@@ -97,11 +107,11 @@ func sniff(path string) (string, error) {
 		return "", err
 	}
 	if len(head) == 0 {
-		return "", fmt.Errorf("%s: is empty; name a recording, a profile or a plan", path)
+		return "", fmt.Errorf("%s: is empty; name a recording, a profile, a plan or a trace", path)
 	}
 	schema, err := doc.SchemaOf(head)
 	if err != nil {
-		return "", fmt.Errorf("%s: not an evenkeel document: %w; name a recording, a profile or a plan", path, err)
+		return "", fmt.Errorf("%s: not an evenkeel document: %w; name a recording, a profile, a plan or a trace", path, err)
 	}
 	return schema, nil
 }

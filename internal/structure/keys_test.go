@@ -6,10 +6,16 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/replay"
+	"github.com/evenkeel/evenkeel/replay/comparison"
+	"github.com/evenkeel/evenkeel/results"
+	"github.com/evenkeel/evenkeel/serve"
 	"github.com/evenkeel/evenkeel/solver"
+	"github.com/evenkeel/evenkeel/solver/batch"
 )
 
 // Every JSON key of a quantity ends in its unit, so that no reader has to
@@ -64,6 +70,15 @@ func TestKeysOfQuantitiesEndInTheirUnit(t *testing.T) {
 		profile.Outlook{},
 		fit.Report{},
 		solver.Plan{},
+		batch.Document{},
+		groupcost.Document{},
+		results.LengthSummary{},
+		serve.Answer{},
+		serve.Setup{},
+		comparison.Report{},
+		replay.Header{},
+		replay.Span{},
+		replay.Step{},
 	} {
 		walk(reflect.TypeOf(document))
 	}

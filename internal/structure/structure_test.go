@@ -25,6 +25,8 @@ var allowed = map[string][]string{
 	"internal/structure":           {},
 	"costmodel/op":                 {"internal/units"},
 	"costmodel":                    {"costmodel/op", "internal/units", "internal/doc"},
+	"costmodel/groupcost":          {"costmodel", "costmodel/op", "internal/units", "internal/doc"},
+	"costmodel/workload":           {"internal/units", "internal/doc"},
 	"costmodel/topology":           {"costmodel", "costmodel/op", "internal/units"},
 	"profile":                      {"costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"profile/importer":             {"profile", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
@@ -40,16 +42,19 @@ var allowed = map[string][]string{
 	"solver/batch":                 {"costmodel", "costmodel/groupcost", "costmodel/op", "costmodel/workload", "solver/milp", "internal/units", "internal/doc"},
 	"solver":                       {"costmodel", "costmodel/op", "internal/units", "internal/doc"},
 	"serve":                        {"solver/batch", "internal/units", "internal/doc"},
-	"results/profiles":             {"costmodel", "internal/doc"},
-	"results":                      {"results/profiles", "solver", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
+	"python":                       {},
+	"replay/comparison":            {"replay", "fit", "costmodel", "internal/units", "internal/stats"},
+	"replay":                       {"python", "solver", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
+	"results/profiles":             {"costmodel", "costmodel/groupcost", "internal/doc"},
+	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/batch", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
-		"results", "results/profiles", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
-		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "internal/units", "internal/stats", "internal/doc", "serve", "solver/batch",
+		"results", "results/profiles", "replay", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
+		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/units", "internal/stats", "internal/doc", "serve", "solver/batch",
 	},
 }
 
 // outside lists who may touch files, clocks or processes.
-var outside = []string{"internal/doc", "profile/backend", "serve", "cmd"}
+var outside = []string{"internal/doc", "profile/backend", "serve", "replay", "cmd"}
 
 // file is a Go source file of the project.
 type file struct {

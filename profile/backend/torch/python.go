@@ -97,6 +97,8 @@ func (b *Backend) try(ctx context.Context, python string) (*interpreter, error) 
 type slot struct {
 	on      string // "cpu" or "cuda:0"
 	cores   int    // threads, on a processor
+	isa     ISA    // its widest vector units
+	own     []int  // cores that no other rank has, counted among those this process may use; nil: any
 	visible string // what CUDA_VISIBLE_DEVICES is set to; "" leaves it alone
 }
 
@@ -110,7 +112,7 @@ func (b *Backend) greet(ctx context.Context, python string, s slot) (*client, gr
 	}
 	c := newClient(w)
 	c.silence = 2 * b.config.greetTimeout() // an import holds the interpreter, and the beats with it
-	f, err := c.ask(ctx, request{T: "hello", Proto: proto, On: s.on, Cores: s.cores})
+	f, err := c.ask(ctx, request{T: "hello", Proto: proto, On: s.on, Cores: s.cores, Own: s.own})
 	if err != nil {
 		c.close()
 		return nil, greeting{}, err
@@ -118,6 +120,10 @@ func (b *Backend) greet(ctx context.Context, python string, s slot) (*client, gr
 	if f.Proto != proto {
 		c.close()
 		return nil, greeting{}, fmt.Errorf("its worker speaks protocol %d, this is %d", f.Proto, proto)
+	}
+	if err := f.Device.Vectors.obey(s.isa); err != nil {
+		c.close()
+		return nil, greeting{}, err
 	}
 	c.silence = silence
 	return c, f.greeting, nil
@@ -146,15 +152,9 @@ func (b *Backend) command(python string, s slot, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// env restricts a worker to its device. Libraries read their numbers of threads
-// once, when they are loaded.
+// env restricts a worker to its device.
 func (s slot) env() []string {
-	var list []string
-	if s.cores > 0 {
-		for _, name := range []string{"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"} {
-			list = append(list, fmt.Sprintf("%s=%d", name, s.cores))
-		}
-	}
+	list := Cores{s.cores, s.isa}.env()
 	if s.visible != "" {
 		list = append(list, "CUDA_VISIBLE_DEVICES="+s.visible)
 	}

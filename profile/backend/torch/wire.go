@@ -1,9 +1,6 @@
 package torch
 
 import (
-	"bufio"
-	"io"
-	"os"
 	"os/exec"
 	"sync"
 	"time"
@@ -42,39 +39,23 @@ type childWire struct {
 
 // startChild runs a worker command.
 func startChild(cmd *exec.Cmd) (*childWire, error) {
-	r, w, err := os.Pipe()
+	c := &childWire{out: make(chan event, 16), done: make(chan struct{})}
+	p, err := child.Talk(cmd, maxFrame, c.hear)
 	if err != nil {
 		return nil, err
 	}
-	cmd.ExtraFiles = []*os.File{w} // the first extra file is descriptor 3
-	p, err := child.Start(cmd)
-	w.Close()
-	if err != nil {
-		r.Close()
-		return nil, err
-	}
-	c := &childWire{Process: p, out: make(chan event, 16), done: make(chan struct{})}
-	go c.read(r)
+	c.Process = p
 	return c, nil
 }
 
-func (c *childWire) read(r io.ReadCloser) {
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxFrame)
-	for lines.Scan() {
-		c.out <- event{line: append([]byte(nil), lines.Bytes()...)}
+func (c *childWire) hear(line []byte, end error) {
+	if end != nil {
+		close(c.done)
 	}
-	if lines.Err() != nil {
-		c.Kill() // a line beyond the limit: nothing after it can be trusted
+	c.out <- event{line: line, end: end}
+	if end != nil {
+		close(c.out)
 	}
-	end := c.Wait()
-	close(c.done)
-	if lines.Err() != nil {
-		end = lines.Err()
-	}
-	c.out <- event{end: end}
-	close(c.out)
-	r.Close()
 }
 
 func (c *childWire) send(line []byte) error { return c.Send(line) }

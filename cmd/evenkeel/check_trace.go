@@ -1,0 +1,155 @@
+package main
+
+import (
+	"errors"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/replay"
+	"github.com/evenkeel/evenkeel/replay/comparison"
+	"github.com/evenkeel/evenkeel/results"
+)
+
+// farOffError says that a replay was compared and is further from its prediction
+// than the limits allow; where is in the table on stdout. To the exit code it is
+// a failed check.
+type farOffError struct{}
+
+func (farOffError) Error() string {
+	return "the replay differs from its prediction by more than the limits allow"
+}
+
+func (farOffError) Is(target error) bool { return target == errCheckFailed }
+
+// isTrace says whether a file is the trace of a replay, of whatever version; what
+// cannot be read is not, and whoever reads it next says why.
+func isTrace(path string) bool {
+	schema, err := sniff(path)
+	kind, _, _ := strings.Cut(schema, "/")
+	want, _, _ := strings.Cut(replay.TraceSchema, "/")
+	return err == nil && kind == want
+}
+
+func hasTrace(paths []string) bool { return slices.ContainsFunc(paths, isTrace) }
+
+// runCheckTrace compares a replay with a profile's prediction. As with recordings,
+// what it could not do is in the JUnit report too.
+func (a *app) runCheckTrace(paths []string, o checkOptions) error {
+	if err := o.validTrace(paths); err != nil {
+		return err
+	}
+	report, err := compareTrace(paths[0], o)
+	if err != nil {
+		var usage usageError
+		if o.junit != "" && !errors.As(err, &usage) {
+			err = errors.Join(err, writeTo(o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
+		}
+		return err
+	}
+	if err := a.printTrace(report, o); err != nil {
+		return err
+	}
+	if report.Failed(o.strict) {
+		return farOffError{}
+	}
+	return nil
+}
+
+// validTrace refuses command lines that cannot be meant of a trace.
+func (o checkOptions) validTrace(paths []string) error {
+	switch {
+	case len(paths) > 1:
+		return usagef("check: the trace of a replay is judged by itself, and %d files are named", len(paths))
+	case o.profile == "":
+		return usagef("check: --profile is missing: name the profile whose predictions the replay is compared with")
+	case len(o.driftFrom) > 0 || o.minLen != "":
+		return usagef("check: --drift-from and --min-len are of recordings; %s is the trace of a replay", paths[0])
+	case strings.Contains(o.maxError, "="):
+		return usagef("--max-error %q: of a replay it is one share, of steps and of what ranks compute", o.maxError)
+	}
+	return nil
+}
+
+// compareTrace makes the report, and writes the timeline if that is asked for.
+func compareTrace(path string, o checkOptions) (*comparison.Report, error) {
+	limits, err := traceLimits(o)
+	if err != nil {
+		return nil, err
+	}
+	p, err := loadProfile(o.profile)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := readTrace(path)
+	if err != nil {
+		return nil, err
+	}
+	if o.plan < 0 || o.plan >= len(rec.Header.Plans) {
+		return nil, usagef("--plan %d: %s has plans 0 to %d", o.plan, path, len(rec.Header.Plans)-1)
+	}
+	if o.timeline != "" {
+		if err := drawTrace(rec, p, o); err != nil {
+			return nil, err
+		}
+	}
+	return comparison.New(rec, p, limits)
+}
+
+func drawTrace(rec *comparison.Recording, p *costmodel.Profile, o checkOptions) error {
+	t, err := comparison.NewTimeline(rec, p, o.plan)
+	if err != nil {
+		return err
+	}
+	return writeTo(o.timeline, func(w io.Writer) error { return results.TraceTimeline(w, t) })
+}
+
+func readTrace(path string) (*comparison.Recording, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, openError(err)
+	}
+	defer f.Close()
+	return comparison.Read(path, f)
+}
+
+// traceLimits are the limits of the document, with what --max-error asks for in
+// the place of those of steps and computing.
+func traceLimits(o checkOptions) (*fit.LimitsFile, error) {
+	limits, err := loadLimits(o.limits)
+	if err != nil || o.maxError == "" {
+		return limits, err
+	}
+	most, err := shareOf(o.maxError)
+	if err != nil {
+		return nil, err
+	}
+	own, file := limits.Replayed(), *limits
+	own.Step, own.Compute, own.Reason = most, most, "asked for with --max-error"
+	file.Replay = &own
+	return &file, nil
+}
+
+// printTrace writes the report in every form that was asked for.
+func (a *app) printTrace(r *comparison.Report, o checkOptions) error {
+	table := results.TraceReport
+	switch {
+	case o.markdown == "-" && a.json:
+		return usagef("--markdown - and --json both write to stdout: name a file for one")
+	case o.markdown == "-":
+		table = results.TraceMarkdown
+	case o.all:
+		table = results.FullTraceReport
+	}
+	err := a.print(r, func(w io.Writer) error { return table(w, r) })
+	if o.junit != "" {
+		err = errors.Join(err, writeTo(o.junit, func(w io.Writer) error { return results.TraceJUnit(w, r) }))
+	}
+	if o.markdown != "" && o.markdown != "-" {
+		err = errors.Join(err, appendTo(o.markdown, func(w io.Writer) error { return results.TraceMarkdown(w, r) }))
+	}
+	return err
+}

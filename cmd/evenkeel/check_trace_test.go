@@ -1,0 +1,260 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/replay"
+	"github.com/evenkeel/evenkeel/replay/comparison"
+	"github.com/evenkeel/evenkeel/solver"
+)
+
+// played is a folder with a profile, plans made with it, and traces that the
+// simulator wrote in the place of ranks.
+type played struct {
+	t       *testing.T
+	profile string
+	plans   []string
+}
+
+// verb runs one, which must end with an exit code.
+func (p *played) verb(exit int, args ...string) (stdout, stderr string) {
+	p.t.Helper()
+	var out, errOut bytes.Buffer
+	if got := run(args, strings.NewReader(""), &out, &errOut); got != exit {
+		p.t.Fatalf("evenkeel %q ends with %d, want %d\n%s%s", args, got, exit, out.String(), errOut.String())
+	}
+	return out.String(), errOut.String()
+}
+
+func newPlayed(t *testing.T) *played {
+	p, dir := &played{t: t}, t.TempDir()
+	p.verb(exitDone, "calibrate", "--backend", "sim:1xbig+1xsmall", "--budget", "30s", "--out", dir, "-q")
+	p.profile = filepath.Join(dir, "calibration.profile.json")
+	for _, strategy := range []string{"evenkeel", "ring", "ulysses"} {
+		plan := filepath.Join(dir, strategy+".plan.json")
+		p.verb(exitDone, "solve", "--profile", p.profile, "--cluster", "1x(1 sim_big + 1 sim_small)", "--model", "testdata/config.json", "--seq-len", "16k", "--take", strategy, "-o", plan, "-q")
+		p.plans = append(p.plans, plan)
+	}
+	return p
+}
+
+// trace writes one in which ranks compute for `slower` times as long as predicted.
+func (p *played) trace(name string, blocks int, slower units.Seconds, plans ...string) string {
+	p.t.Helper()
+	var profile costmodel.Profile
+	if err := doc.Load(p.profile, &profile); err != nil {
+		p.t.Fatal(err)
+	}
+	h := &replay.Header{
+		Header:  doc.Header{Schema: replay.TraceSchema, Tool: tool, Created: "2026-01-31T12:00:00Z"},
+		Backend: "gloo", Mode: replay.ModeCPU, Parts: replay.PartsLayer, Layers: 1, Kernel: "math", Seed: 1, Repeats: blocks, Warmup: 2,
+	}
+	var steps []*costmodel.Replayed
+	for i, path := range plans {
+		var plan solver.Plan
+		if err := doc.Load(path, &plan); err != nil {
+			p.t.Fatal(err)
+		}
+		h.Plans = append(h.Plans, replay.PlanRun{Path: filepath.Base(path), SHA256: strings.Repeat("ab", 32), Strategy: plan.Strategy, Job: plan.Job, Layout: plan.Layout()})
+		h.Numerics = append(h.Numerics, replay.Numerics{Plan: i, Limit: 1e-5, Reference: "dense"})
+		h.Exact = append(h.Exact, replay.ExactCounts{Plan: i, Messages: 1, Bytes: 1, FLOPs: 1})
+		steps = append(steps, p.step(&profile, h.Plans[i], slower))
+		if i > 0 {
+			continue
+		}
+		for r, rank := range plan.Job.Cluster.Ranks() {
+			h.Ranks = append(h.Ranks, replay.Rank{Rank: r, Host: "h", Device: rank.Device, Threads: 1, Python: "3.11.2", Torch: "2.1.0"})
+		}
+	}
+	path := filepath.Join(p.t.TempDir(), name)
+	err := replay.WriteTrace(path, h, func(span func(*replay.Span) error, step func(*replay.Step) error) error {
+		for block := range blocks {
+			for plan, s := range steps {
+				if err := writeStep(block, plan, s, span, step); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return path
+}
+
+// step is a plan's step where ranks compute more slowly.
+func (p *played) step(profile *costmodel.Profile, plan replay.PlanRun, slower units.Seconds) *costmodel.Replayed {
+	p.t.Helper()
+	s, err := costmodel.NewSimulator(costmodel.NewPredictor(profile), plan.Job)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	predicted, err := s.Replayed(plan.Layout, 1, false)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	took := map[costmodel.ReplayKey]units.Seconds{}
+	for _, k := range predicted.Tasks {
+		if k.Op == costmodel.MergeOp {
+			k.Op = costmodel.AttentionOp
+		}
+		took[k.ReplayKey] += slower * k.Time
+	}
+	r, err := s.Supposing(plan.Layout, 1, false, func(k costmodel.ReplayKey) (units.Seconds, bool) {
+		for _, step := range []int{k.Step, len(plan.Layout.Groups)} { // linear parts after the ring have its steps
+			k.Step = step
+			if t, ok := took[k]; ok {
+				return t, true
+			}
+		}
+		return 0, false
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return r
+}
+
+func writeStep(block, plan int, s *costmodel.Replayed, span func(*replay.Span) error, step func(*replay.Step) error) error {
+	ns := func(t units.Seconds) int64 { return int64(t * 1e9) }
+	for _, k := range s.Tasks {
+		x := &replay.Span{Block: block, Plan: plan, Rank: k.Rank, Layer: k.Layer, Dir: replay.Dir(k.Dir), Again: k.Again, Step: k.Step, Op: replay.SpanOp(k.Op), T0NS: ns(k.Start), DurNS: ns(k.Time)}
+		if x.Op == replay.A2AIn || x.Op == replay.A2AOut {
+			x.In, x.Out = 1, 1
+		}
+		if err := span(x); err != nil {
+			return err
+		}
+	}
+	for r, k := range s.Ranks {
+		// Blocks differ by a thousandth, as on a quiet machine.
+		if err := step(&replay.Step{Block: block, Plan: plan, Rank: r, DurNS: ns(k.End * units.Seconds(1+0.001*float64(block%3)))}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestCheckTrace: the gate of replayed plans, from outside.
+func TestCheckTrace(t *testing.T) {
+	p := newPlayed(t)
+	good := p.trace("good.trace.jsonl", 8, 1, p.plans...)
+	out, _ := p.verb(exitDone, "check", good, "--profile", p.profile)
+	for _, want := range []string{"where the difference comes from", "ranking of 3 plans: tau_b 1.00", "regret of plan 0", "what plan 0, evenkeel, saves", "verdict: PASS (SIMULATED)"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	bad := p.trace("bad.trace.jsonl", 8, 1.4, p.plans[0])
+	out, errOut := p.verb(exitCheck, "check", bad, "--profile", p.profile)
+	if !strings.Contains(out, "plan 0: compute: 34 %, want at most 15 %") || !strings.Contains(errOut, "differs from its prediction") {
+		t.Errorf("%s%s", out, errOut)
+	}
+	p.verb(exitDone, "check", bad, "--profile", p.profile, "--max-error", "40%")
+	few := p.trace("few.trace.jsonl", 5, 1.4, p.plans[0])
+	if out, _ = p.verb(exitDone, "check", few, "--profile", p.profile); !strings.Contains(out, "5 blocks, a verdict needs 6") {
+		t.Errorf("%s", out)
+	}
+	p.verb(exitCheck, "check", few, "--profile", p.profile, "--strict")
+	p.forms(good, bad)
+	p.refusals(good)
+}
+
+// forms are the ways in which a report is written.
+func (p *played) forms(good, bad string) {
+	dir := p.t.TempDir()
+	junit, markdown, timeline := filepath.Join(dir, "x.xml"), filepath.Join(dir, "x.md"), filepath.Join(dir, "x.json")
+	out, _ := p.verb(exitCheck, "check", bad, "--profile", p.profile, "--json", "--junit", junit, "--markdown", markdown)
+	var report comparison.Report
+	if err := json.Unmarshal([]byte(out), &report); err != nil || len(report.Plans) != 1 || len(report.Plans[0].Parts) != 4 {
+		p.t.Errorf("%v: %.300s", err, out)
+	}
+	var suites struct {
+		Failures int `xml:"failures,attr"`
+	}
+	if err := xml.Unmarshal(p.file(junit), &suites); err != nil || suites.Failures != 2 {
+		p.t.Errorf("%v: %s", err, p.file(junit))
+	}
+	if text := string(p.file(markdown)); !strings.Contains(text, "## evenkeel check of a replay: FAIL") {
+		p.t.Errorf("%s", text)
+	}
+	p.verb(exitDone, "check", good, "--profile", p.profile, "--timeline", timeline, "--plan", "2", "--all")
+	var events struct {
+		TraceEvents []struct {
+			Name string         `json:"name"`
+			Ph   string         `json:"ph"`
+			PID  int            `json:"pid"`
+			Args map[string]any `json:"args"`
+		} `json:"traceEvents"`
+	}
+	if err := json.Unmarshal(p.file(timeline), &events); err != nil {
+		p.t.Fatal(err)
+	}
+	spans, names := map[int]int{}, ""
+	for _, e := range events.TraceEvents {
+		if e.Ph == "X" {
+			spans[e.PID]++
+		} else if e.Name == "process_name" {
+			names += fmt.Sprintln(e.Args["name"])
+		}
+	}
+	if len(spans) != 4 || spans[0] != spans[1] || !strings.Contains(names, "predicted rank 1: sim_small") || !strings.Contains(names, "recorded rank 0: sim_big") {
+		p.t.Errorf("%v of\n%s", spans, names)
+	}
+}
+
+func (p *played) file(path string) []byte {
+	p.t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return data
+}
+
+// refusals are what cannot be judged.
+func (p *played) refusals(good string) {
+	recording := strings.Replace(p.profile, ".profile.json", ".rec.jsonl", 1)
+	torn := filepath.Join(p.t.TempDir(), "torn.trace.jsonl")
+	data := p.file(good)
+	if err := os.WriteFile(torn, data[:2*len(data)/3], 0o666); err != nil {
+		p.t.Fatal(err)
+	}
+	junit := filepath.Join(p.t.TempDir(), "x.xml")
+	for _, c := range []struct {
+		exit int
+		want string
+		args []string
+	}{
+		{exitUsage, "--profile is missing", []string{good}},
+		{exitUsage, "judged by itself", []string{good, recording, "--profile", p.profile}},
+		{exitUsage, "are of recordings", []string{good, "--profile", p.profile, "--drift-from", recording}},
+		{exitUsage, "are of recordings", []string{good, "--profile", p.profile, "--min-len", "4k"}},
+		{exitUsage, "one share", []string{good, "--profile", p.profile, "--max-error", "gemm=5%"}},
+		{exitUsage, "has plans 0 to 2", []string{good, "--profile", p.profile, "--plan", "3"}},
+		{exitUsage, "there is none among the files", []string{recording, "--profile", p.profile, "--plan", "1"}},
+		{exitUsage, "both write to stdout", []string{good, "--profile", p.profile, "--json", "--markdown", "-"}},
+		{exitFailed, "expected evenkeel.profile", []string{good, "--profile", p.plans[0]}},
+		{exitFailed, "cut off", []string{torn, "--profile", p.profile, "--junit", junit}},
+	} {
+		_, errOut := p.verb(c.exit, append([]string{"check"}, c.args...)...)
+		if !strings.Contains(errOut, c.want) {
+			p.t.Errorf("%q: %q, want %q", c.args, errOut, c.want)
+		}
+	}
+	if text := string(p.file(junit)); !strings.Contains(text, `errors="1"`) {
+		p.t.Errorf("%s", text)
+	}
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile/backend/host"
+	"github.com/evenkeel/evenkeel/profile/backend/nvml"
+	"github.com/evenkeel/evenkeel/profile/backend/torch"
+	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
+	"github.com/evenkeel/evenkeel/replay"
+	"github.com/evenkeel/evenkeel/results"
+	"github.com/spf13/cobra"
+)
+
+// replaying is what the flags of replay say.
+type replaying struct {
+	out, parts, comm, kernel string
+	python, sampledAbove     string
+	docs                     []string
+	layers, repeats, warmup  int
+	seed                     uint64
+	timeout                  time.Duration
+	oversubscribe            bool
+}
+
+func (a *app) replay() *cobra.Command {
+	var o replaying
+	c := &cobra.Command{
+		Use:   "replay a.plan.json [b.plan.json ...]",
+		Short: "Run plans on real torch ranks; check numerics, bytes and FLOPs; record a trace",
+		Long: `Runs the layers of plans on real ranks, forward and backward: the attention as
+the plan splits it, and the linear parts around it. First every plan's output
+and gradients are compared with those of one device, the bytes between every
+pair of ranks and the FLOPs of every rank with what the plan says, exactly. Then
+the plans are timed in turns, in an order shuffled anew in every block, so that
+what drifts hits all of them alike. The trace is what evenkeel check compares
+with the cost model's prediction.
+
+The embedding, the loss, the traffic of ZeRO and the optimizer are not run.
+
+One host's ranks are started here, each with its own cores or GPU. Under
+torchrun, Slurm or another launcher start one task a rank, all with the same
+arguments: each task runs its own rank, and that of rank 0 writes the trace.
+
+A plan that is wrong is refused before a rank starts. When a rank dies, stalls
+or is wrong, all ranks are stopped, the message names the rank and where it was,
+and no trace is written.`,
+		Example: `  evenkeel replay a.plan.json
+  evenkeel replay a.plan.json b.plan.json --repeats 20 -o ab.trace.jsonl
+  evenkeel replay a.plan.json --parts attention --docs 3k,1k,4k`,
+		Args: args(cobra.MinimumNArgs(1), "plans"),
+		RunE: func(c *cobra.Command, given []string) error { return a.runReplay(c.Context(), o, given) },
+	}
+	f := c.Flags()
+	f.StringVarP(&o.out, "output", "o", "", "trace to write (default: the first plan's name with .trace.jsonl)")
+	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer, or attention alone")
+	f.IntVar(&o.layers, "layers", 1, "layers of a step")
+	f.IntVar(&o.repeats, "repeats", 10, "blocks to record: passes over all plans")
+	f.IntVar(&o.warmup, "warmup", 2, "blocks before them, which are not recorded")
+	f.Uint64Var(&o.seed, "seed", 1, "of the inputs and of the order of plans")
+	f.StringVar(&o.comm, "comm", "", "gloo or nccl (default: gloo between processors, nccl between GPUs)")
+	f.StringVar(&o.kernel, "kernel", "auto", "attention kernel: auto, math, sdpa_flash or fa2")
+	f.StringSliceVar(&o.docs, "docs", nil, "tokens of the documents packed into the sequence, such as 3k,1k,4k (default: one document)")
+	f.StringVar(&o.sampledAbove, "sampled-above", "8k", "longest sequence that is compared with one device whole; longer ones are sampled")
+	f.DurationVar(&o.timeout, "timeout", time.Minute, "how long a rank may stand still before all are stopped")
+	f.BoolVar(&o.oversubscribe, "oversubscribe", false, "allow ranks with more threads than the host has cores; times then mean nothing")
+	f.StringVar(&o.python, "python", "", "Python interpreter with torch (default: EVENKEEL_PYTHON, python3 on PATH, /usr/bin/python3)")
+	return c
+}
+
+func (a *app) runReplay(ctx context.Context, o replaying, paths []string) error {
+	c, err := o.config(paths)
+	if err != nil {
+		return err
+	}
+	if err := c.Check(); err != nil {
+		return err
+	}
+	var refused []string
+	var torchVersion string
+	if c.Python, torchVersion, refused, err = torch.FindPython(ctx, o.python); err != nil {
+		return err
+	}
+	for _, r := range refused {
+		a.note("not used: %s", r)
+	}
+	a.note("%s runs the ranks: torch %s", c.Python, torchVersion)
+	c.Progress = a.replayProgress(c)
+	if err := replay.Run(ctx, c); err != nil {
+		return err
+	}
+	if c.World != nil && c.World.Task > 0 {
+		a.note("rank %d is done; the task of rank 0 writes the trace", c.World.Task)
+		return nil
+	}
+	if err := a.showTrace(c.Out); err != nil {
+		return err
+	}
+	a.note("wrote %s; compare it with the prediction: evenkeel check %s --profile ...", c.Out, c.Out)
+	return nil
+}
+
+// config puts the flags, the plans and the machine together.
+func (o replaying) config(paths []string) (c replay.Config, err error) {
+	c = replay.Config{
+		Out: o.out, Tool: tool, Created: time.Now().UTC().Format(time.RFC3339), Parts: o.parts, Layers: o.layers, Repeats: o.repeats, Warmup: o.warmup,
+		Seed: o.seed, Backend: o.comm, Kernel: o.kernel, Timeout: o.timeout, Oversubscribe: o.oversubscribe,
+	}
+	for i, d := range o.docs {
+		n, err := units.ParseTokens(d)
+		if err != nil {
+			return c, usagef("--docs: number %d: %w", i+1, err)
+		}
+		c.Docs = append(c.Docs, n)
+	}
+	if c.SampledAbove, err = units.ParseTokens(o.sampledAbove); err != nil {
+		return c, usagef("--sampled-above %w", err)
+	}
+	if o.seed > math.MaxInt64 {
+		return c, usagef("--seed %d: want at most %d", o.seed, int64(math.MaxInt64))
+	}
+	if c.Plans, err = replay.LoadPlans(paths); err != nil {
+		return c, err
+	}
+	if c.Out == "" {
+		c.Out = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(paths[0]), ".json"), ".plan") + ".trace.jsonl"
+	}
+	if c.Inputs, err = inputs(c.Out, paths); err != nil {
+		return c, err
+	}
+	machine, _ := host.Discover()
+	nvml.Describe(&machine)
+	c.Machine = replay.Machine{Cores: machine.Cores, GPUs: len(machine.NVIDIA)}
+	c.World, err = launch.Detect(os.LookupEnv)
+	return c, err
+}
+
+// replayProgress tells of phases, and of a long run's blocks every few seconds.
+func (a *app) replayProgress(c replay.Config) func(phase string, block int) {
+	var last string
+	var told time.Time
+	return func(phase string, block int) {
+		now := time.Now()
+		if phase == last && (phase != "block" || now.Sub(told) < plainEvery) {
+			return
+		}
+		last, told = phase, now
+		switch phase {
+		case "numerics":
+			a.note("comparing with one device")
+		case "warmup":
+			a.note("warming up")
+		case "block":
+			a.note("block %d of %d", block+1, c.Repeats)
+		case "gather":
+			a.note("gathering the spans")
+		}
+	}
+}
+
+// showTrace prints a trace's tables.
+func (a *app) showTrace(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return openError(err)
+	}
+	defer f.Close()
+	s, err := results.SummariseReplay(path, f)
+	if err != nil {
+		return err
+	}
+	return a.print(s, func(w io.Writer) error { return results.Replay(w, s) })
+}

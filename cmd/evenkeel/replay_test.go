@@ -1,0 +1,287 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// smallModel is a model whose layers run in milliseconds.
+const smallModel = `{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4,
+"num_key_value_heads": 2, "head_dim": 64, "intermediate_size": 512, "vocab_size": 128, "max_position_embeddings": 65536, "torch_dtype": "float32", "hidden_act": "silu"}`
+
+// replayPlans makes plans of 2 ranks by the laws of the recorded profile, one a
+// strategy, and returns their names in a folder.
+func replayPlans(t *testing.T, seqLen string, strategies ...string) (dir string, plans []string) {
+	t.Helper()
+	dir = t.TempDir()
+	t.Setenv(mark, dir)
+	model := filepath.Join(dir, "config.json")
+	if err := os.WriteFile(model, []byte(smallModel), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range strategies {
+		plan := filepath.Join(dir, s+".plan.json")
+		evenkeel(t, "solve", "--profile", "../../results/evidence/torch/calibration.profile.json", "--cluster", "1x2 torch_cpu:1",
+			"--model", model, "--seq-len", seqLen, "--take", s, "-o", plan, "-q")
+		plans = append(plans, plan)
+	}
+	return dir, plans
+}
+
+// Plans run on real ranks: right to the limit, every byte as planned, and the
+// trace shows what replay showed.
+func TestTorchReplayOfTwoPlans(t *testing.T) {
+	needTorch(t)
+	dir, plans := replayPlans(t, "512", "ring", "ulysses")
+	trace := filepath.Join(dir, "x.trace.jsonl")
+	for _, parts := range []string{"layer", "attention"} {
+		out := evenkeel(t, append([]string{"replay", "--oversubscribe", "--repeats", "3", "--warmup", "1", "--parts", parts, "-o", trace}, plans...)...)
+		for _, want := range []string{"2 plans on 2 ranks, 3 blocks after 1", "mode gloo-cpu, attention kernel math", "ring.plan.json", "ulysses.plan.json", "torch_cpu:1", "equal what the plan says"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", parts, want, out)
+			}
+		}
+		if shown := evenkeel(t, "show", trace); shown != out {
+			t.Errorf("show prints\n%s\nreplay printed\n%s", shown, out)
+		}
+		data, err := os.ReadFile(trace)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bytes.Contains(data, []byte(`"op":"linear_in"`)); got != (parts == "layer") {
+			t.Errorf("%s: linear parts: %v", parts, got)
+		}
+	}
+	noRanks(t)
+}
+
+// What cannot be run is refused without Python, with the field and the code.
+func TestReplayRefusesWrongPlans(t *testing.T) {
+	dir, plans := replayPlans(t, "512", "ring")
+	whole, err := os.ReadFile(plans[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		old, new string
+		args     []string
+		code     int
+		want     string
+	}{
+		{`"end_tokens": 128`, `"end_tokens": 127`, nil, exitFailed, "ranks[0].tokens: 256: the segments have 255"},
+		{`"simulated": false`, `"simulated": true`, nil, exitFailed, "simulated: true: "},
+		{"evenkeel.plan/v2", "evenkeel.plan/v9", nil, exitFailed, "evenkeel.plan/v9 was written by evenkeel"},
+		{"", "", []string{"--comm", "nccl", "--oversubscribe"}, exitFailed, "runs over gloo, not nccl"},
+		{"", "", []string{"--parts", "half"}, exitFailed, `parts: "half": want layer or attention`},
+		{"", "", []string{"--docs", "1k,few"}, exitUsage, "--docs: number 2: "},
+		{"", "", []string{"--docs", "256,255", "--oversubscribe"}, exitFailed, "docs_tokens: 511 tokens in all"},
+		{"", "", []string{"--sampled-above", "x"}, exitUsage, "--sampled-above "},
+		{"", "", []string{"--repeats", "0"}, exitFailed, "repeats: 0: want 1 to"},
+	} {
+		plan := filepath.Join(dir, "x.plan.json")
+		if err := os.WriteFile(plan, bytes.Replace(whole, []byte(c.old), []byte(c.new), 1), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("evenkeel", append([]string{"replay", plan, "--python", "/no/such/python", "-o", filepath.Join(dir, "x.trace.jsonl")}, c.args...)...).CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != c.code || !strings.Contains(string(out), c.want) {
+			t.Errorf("%q for %q, %q: %v: got %s\nwant %s", c.new, c.old, c.args, err, out, c.want)
+		}
+	}
+	out, err := exec.Command("evenkeel", "replay").CombinedOutput()
+	if err == nil || !strings.Contains(string(out), "replay: want plans, got 0 arguments") {
+		t.Errorf("%v %s", err, out)
+	}
+}
+
+// A plan whose layers are recomputed, of several packed documents.
+func TestTorchReplayOfDocumentsWithRecomputation(t *testing.T) {
+	needTorch(t)
+	dir, plans := replayPlans(t, "512", "ring")
+	data, err := os.ReadFile(plans[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	trace := filepath.Join(dir, "x.trace.jsonl")
+	out := evenkeel(t, "solve", "--profile", "../../results/evidence/torch/calibration.profile.json", "--cluster", "1x2 torch_cpu:1", "--model", filepath.Join(dir, "config.json"),
+		"--seq-len", "512", "--take", "ring", "--recompute", "full", "-o", plans[0])
+	if now, err := os.ReadFile(plans[0]); err != nil || bytes.Equal(now, data) {
+		t.Fatal(out, err)
+	}
+	evenkeel(t, "replay", plans[0], "--oversubscribe", "--repeats", "2", "--layers", "2", "--docs", "300,100,112", "-o", trace)
+	if data, err = os.ReadFile(trace); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"docs_tokens":[300,100,112]`, `"layer":1`, `"dir":"fwd","again":true`, `"dir":"bwd"`} {
+		if !bytes.Contains(data, []byte(want)) {
+			t.Errorf("no %s in the trace", want)
+		}
+	}
+}
+
+// In a job of several tasks each runs its rank, and the one of rank 0 writes the
+// trace; when a task ends, so does the job, and nothing is written.
+func TestTorchReplayAsTasksOfAJob(t *testing.T) {
+	needTorch(t)
+	dir, plans := replayPlans(t, "512", "ring")
+	trace := filepath.Join(dir, "x.trace.jsonl")
+	start := func(task int, port, repeats string) (*exec.Cmd, *lines) {
+		cmd := exec.Command("evenkeel", "replay", plans[0], "--repeats", repeats, "--timeout", "20s", "-o", trace)
+		cmd.Env = append(os.Environ(), "EVENKEEL_TASKS=2", "EVENKEEL_TASK="+strconv.Itoa(task), "EVENKEEL_MASTER=127.0.0.1:"+port)
+		said := &lines{}
+		cmd.Stderr = said
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended, unless the test fails
+		return cmd, said
+	}
+	port := freePort(t)
+	first, said := start(0, port, "2")
+	second, other := start(1, port, "2")
+	if err := errors.Join(first.Wait(), second.Wait()); err != nil {
+		t.Fatalf("%v: %s %s", err, said.text(), other.text())
+	}
+	if !strings.Contains(other.text(), "rank 1 is done; the task of rank 0 writes the trace") || !strings.Contains(evenkeel(t, "show", trace), "1 plan on 2 ranks, 2 blocks") {
+		t.Error(other.text())
+	}
+	if err := os.Remove(trace); err != nil {
+		t.Fatal(err)
+	}
+	port = freePort(t)
+	first, said = start(0, port, "100000")
+	second, other = start(1, port, "100000")
+	if !said.within(90*time.Second, "block 1 of 100000") {
+		t.Fatalf("it does not come to timing: %s %s", said.text(), other.text())
+	}
+	send(t, second.Process, syscall.SIGKILL)
+	if err := errors.Join(first.Wait(), second.Wait()); err == nil || !strings.Contains(said.text(), "rank 0 (torch_cpu:1) reports: ") || !strings.Contains(said.text(), "no trace was written") {
+		t.Errorf("%v: %s", err, said.text())
+	}
+	noRanks(t)
+	if _, err := os.Stat(trace); err == nil {
+		t.Error("a trace was written")
+	}
+}
+
+// freePort is a port that nobody listens on.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// A rank that is killed or stands still in the middle of a step, evenkeel
+// interrupted or itself killed: nothing is left of any of it.
+func TestTorchReplayIsKilled(t *testing.T) {
+	needTorch(t)
+	dir, plans := replayPlans(t, "2k", "ring", "ulysses")
+	for name, c := range map[string]struct {
+		strike func(t *testing.T, replay *os.Process)
+		want   string
+	}{
+		"a rank killed":  {func(t *testing.T, _ *os.Process) { signalRank(t, syscall.SIGKILL) }, "(torch_cpu:1) was killed (signal: killed) at block "},
+		"a rank stopped": {func(t *testing.T, _ *os.Process) { signalRank(t, syscall.SIGSTOP) }, "(torch_cpu:1) said nothing for 10"},
+		"interrupted":    {func(t *testing.T, p *os.Process) { send(t, p, syscall.SIGINT) }, "interrupted; all ranks were stopped and no trace was written"},
+		"itself killed":  {func(t *testing.T, p *os.Process) { send(t, p, syscall.SIGKILL) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			trace := filepath.Join(t.TempDir(), "x.trace.jsonl")
+			cmd := exec.Command("evenkeel", append([]string{"replay", "--oversubscribe", "--repeats", "100000", "--timeout", "20s", "-o", trace}, plans...)...)
+			var said lines
+			cmd.Stderr, cmd.Dir = &said, dir
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill() }) // it has ended, unless the test fails
+			if !said.within(90*time.Second, "block 1 of 100000") {
+				t.Fatalf("it does not come to timing: %s", said.text())
+			}
+			c.strike(t, cmd.Process)
+			begun := time.Now()
+			err := cmd.Wait()
+			if took := time.Since(begun); err == nil || took > 30*time.Second {
+				t.Errorf("%v after %s", err, took)
+			}
+			if !strings.Contains(said.text(), c.want) {
+				t.Errorf("no %q in %s", c.want, said.text())
+			}
+			noRanks(t)
+			if left, err := os.ReadDir(filepath.Dir(trace)); err != nil || len(left) > 0 {
+				t.Errorf("left behind: %v, %v", left, err)
+			}
+		})
+	}
+}
+
+func send(t *testing.T, p *os.Process, s os.Signal) {
+	t.Helper()
+	if err := p.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mark names a variable that tells the processes of a test from others' on the
+// machine.
+const mark = "EVENKEEL_TEST_MARK"
+
+// ranks are the processes of the rank program that this test started.
+func ranks() []int {
+	var found []int
+	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, p := range processes {
+		data, err := os.ReadFile(p)
+		if err != nil || !bytes.Contains(data, []byte("from evenkeel.replay import main")) {
+			continue
+		}
+		env, err := os.ReadFile(filepath.Join(filepath.Dir(p), "environ"))
+		if err != nil || !bytes.Contains(env, []byte(mark+"="+os.Getenv(mark)+"\x00")) {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(p))); err == nil {
+			found = append(found, pid)
+		}
+	}
+	return found
+}
+
+func signalRank(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	all := ranks()
+	if len(all) != 2 {
+		t.Fatalf("ranks: %v", all)
+	}
+	if err := syscall.Kill(all[1], s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noRanks fails if a rank lives on.
+func noRanks(t *testing.T) {
+	t.Helper()
+	var alive []int
+	for range 100 {
+		if alive = ranks(); len(alive) == 0 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Errorf("ranks live on: %v", alive)
+}

@@ -1,0 +1,196 @@
+package costmodel
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+func packerOf(t testing.TB, p *Profile, j Job) *Packer {
+	t.Helper()
+	k, err := NewPacker(NewPredictor(p), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func sharesOf(tokens []units.Tokens) []float64 {
+	sum := units.Tokens(0)
+	for _, n := range tokens {
+		sum += n
+	}
+	shares := make([]float64, len(tokens))
+	for r, n := range tokens {
+		shares[r] = float64(n) / float64(sum)
+	}
+	return shares
+}
+
+// One document is a sequence: its passes are the simulator's step without the
+// exchange of parameters and the optimizer, which Overheads has.
+func TestOneDocumentIsASequence(t *testing.T) {
+	p := usual(t)
+	for _, tokens := range [][]units.Tokens{{4096}, {4096, 4096}, {1024, 3072, 2048, 2048}} {
+		for _, of := range []Recompute{RecomputeNone, RecomputeFull} {
+			for _, zero := range []ZeRO{Zero0, Zero1, Zero2, Zero3} {
+				j := testJob(cluster(t, "1x"+string(rune('0'+len(tokens)))+" fast", p, "bus", ""), tokens)
+				j.Recompute, j.Zero = of, zero
+				l := ringOf(tokens)
+				step := mustSimulate(t, p, j, l)
+				q := NewPredictor(p)
+				over, err := q.Overheads(j)
+				if err != nil {
+					t.Fatal(err)
+				}
+				x, err := packerOf(t, p, j).Passes(l.Groups, sharesOf(tokens), []Documents{{Tokens: j.SeqLen, Count: 1}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := x.Time(of == RecomputeFull) + over.MicroBatch + over.Step; !near(got, step.Time.Mid, 1e-9) {
+					t.Errorf("%v, %s, %s: %v, a simulated step takes %v", tokens, of, zero, got, step.Time.Mid)
+				}
+			}
+		}
+	}
+}
+
+// Micro-batches add what Overheads says of each.
+func TestOverheadsOfMicroBatches(t *testing.T) {
+	p := usual(t)
+	tokens := []units.Tokens{2048, 2048, 2048, 2048}
+	for _, zero := range []ZeRO{Zero0, Zero1, Zero2, Zero3} {
+		for _, overlap := range []bool{false, true} {
+			j := testJob(cluster(t, "1x4 fast", p, "bus", ""), tokens)
+			j.Zero, j.OverlapZero = zero, overlap
+			over, err := NewPredictor(p).Overheads(j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, err := packerOf(t, p, j).Passes(ringOf(tokens).Groups, sharesOf(tokens), []Documents{{Tokens: j.SeqLen, Count: 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range []int{1, 3} {
+				j.Accumulate = n
+				least := units.Seconds(n)*(x.Time(false)+over.MicroBatch) + over.Step
+				got := mustSimulate(t, p, j, ringOf(tokens)).Time.Mid
+				if most := least + units.Seconds(n)*over.Hidden; got < least*(1-1e-9) || got > most*(1+1e-9) {
+					t.Errorf("%s, overlap %v, %d micro-batches: %v, want %v to %v", zero, overlap, n, got, least, most)
+				}
+			}
+			if !overlap && over.Hidden != 0 {
+				t.Errorf("%s: %v hidden without overlap", zero, over.Hidden)
+			}
+		}
+	}
+}
+
+// Documents take no longer packed than one after the other, and no less than
+// without the others; a copy more adds time; order among lengths does not matter
+// to the sum of their counts.
+func TestPackingSavesAndAdds(t *testing.T) {
+	p := usual(t)
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 30 {
+		tokens := []units.Tokens{1, 1, 1, 1}
+		j := testJob(cluster(t, "1x4 fast", p, "bus", ""), tokens)
+		k := packerOf(t, p, j)
+		groups := Singles(tokens, 4)
+		if r.IntN(2) == 0 {
+			groups = []Group{{{0, 2}, {1, 2}}, {{2, 2}, {3, 2}}}
+		}
+		shares := []float64{0.1, 0.4, 0.3, 0.2}
+		passes := func(docs ...Documents) float64 {
+			x, err := k.Passes(groups, shares, docs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return float64(x.Time(false))
+		}
+		long := Documents{Tokens: units.Tokens(1000 + r.IntN(20000)), Count: 1 + r.IntN(3)}
+		short := Documents{Tokens: units.Tokens(100 + r.IntN(900)), Count: 1 + r.IntN(30)}
+		packed, alone := passes(long, short), passes(long)+passes(short)
+		if packed > alone*1.0001 {
+			t.Errorf("%+v and %+v: %v packed, %v one after the other", long, short, packed, alone)
+		}
+		if packed < passes(long)*0.9999 || packed < passes(short)*0.9999 {
+			t.Errorf("%+v and %+v: %v packed, %v and %v alone", long, short, packed, passes(long), passes(short))
+		}
+		more := short
+		more.Count++
+		if passes(long, more) <= packed {
+			t.Errorf("%+v: a document more takes no longer", short)
+		}
+		// Two lists of one length are one list of all of them.
+		half := Documents{Tokens: short.Tokens, Count: 1}
+		rest := Documents{Tokens: short.Tokens, Count: short.Count}
+		if got, want := passes(half, rest), passes(more); math.Abs(got/want-1) > 0.01 {
+			t.Errorf("%+v: %v in two lists, %v in one", more, got, want)
+		}
+	}
+}
+
+// A group without a token of the longest document cannot be simulated.
+func TestDocumentsShorterThanTheGroup(t *testing.T) {
+	p := usual(t)
+	j := testJob(cluster(t, "1x4 fast", p, "bus", ""), []units.Tokens{1, 1, 1, 1})
+	_, err := packerOf(t, p, j).Passes(Singles([]units.Tokens{1, 1, 1, 1}, 4), []float64{0.25, 0.25, 0.25, 0.25}, []Documents{{Tokens: 2, Count: 1}})
+	if err == nil {
+		t.Error("2 tokens on 4 ranks of a ring: no error")
+	}
+}
+
+func TestSplitByShares(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for range 2000 {
+		n := 1 + r.IntN(40)
+		shares, sum := make([]float64, n), 0.0
+		for i := range shares {
+			if r.IntN(4) > 0 {
+				shares[i] = r.Float64()
+			}
+			sum += shares[i]
+		}
+		if sum == 0 {
+			continue
+		}
+		for i := range shares {
+			shares[i] /= sum
+		}
+		total := units.Tokens(r.IntN(100000))
+		dealt := units.Tokens(0)
+		for i, got := range SplitByShares(total, shares) {
+			dealt += got
+			if want := shares[i] * float64(total); math.Abs(float64(got)-want) > 1+1e-6*float64(total) || shares[i] == 0 && got != 0 {
+				t.Fatalf("%d tokens by %v: rank %d gets %d", total, shares, i, got)
+			}
+		}
+		if dealt != total {
+			t.Fatalf("%d of %d tokens dealt by %v", dealt, total, shares)
+		}
+	}
+}
+
+// PackMemory is the simulator's memory when the group is the whole cluster, and
+// less when more devices share the states.
+func TestPackMemory(t *testing.T) {
+	p := usual(t)
+	tokens := []units.Tokens{4096, 4096, 4096, 4096}
+	j := testJob(cluster(t, "1x4 fast", p, "bus", ""), tokens)
+	q := NewPredictor(p)
+	groups := []Group{{{0, 2}, {1, 2}}, {{2, 2}, {3, 2}}}
+	shares := sharesOf(tokens)
+	own := q.PackMemory(j, groups, shares, 4*4096, 4)
+	if want := q.MemoryIn(j, ZigZag(tokens, groups)); !slices.Equal(own, want) {
+		t.Errorf("%+v, want %+v", own, want)
+	}
+	for r, x := range q.PackMemory(j, groups, shares, 4*4096, 16) {
+		if x.States >= own[r].States || x.Activations != own[r].Activations {
+			t.Errorf("rank %d over 16 devices: %+v, over 4: %+v", r, x, own[r])
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package comparison
+
+import (
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Part is a share of a step along the critical rank, predicted and measured. The
+// package's comment defines them.
+type Part struct {
+	Name       string        `json:"name"`
+	Predicted  units.Seconds `json:"predicted_s"`
+	Measured   units.Seconds `json:"measured_s"`
+	Difference units.Seconds `json:"difference_s"` // measured less predicted
+}
+
+// The names of the parts, in the order of Plan.Parts.
+const (
+	ComputePart       = "compute"
+	CommunicationPart = "exposed communication"
+	SkewPart          = "skew"
+	GapsPart          = "unmodelled gaps"
+)
+
+// account is how a rank spends a step.
+type account struct{ attention, linear, communication, skew, gaps units.Seconds }
+
+func (a account) compute() units.Seconds { return a.attention + a.linear }
+
+func (a account) plus(b account, share units.Seconds) account {
+	return account{
+		a.attention + share*b.attention, a.linear + share*b.linear,
+		a.communication + share*b.communication, a.skew + share*b.skew, a.gaps + share*b.gaps,
+	}
+}
+
+// parts are the differences of two accounts of the same rank.
+func parts(predicted, measured account) []Part {
+	part := func(name string, p, m units.Seconds) Part { return Part{name, p, m, m - p} }
+	return []Part{
+		part(ComputePart, predicted.compute(), measured.compute()),
+		part(CommunicationPart, predicted.communication, measured.communication),
+		part(SkewPart, predicted.skew, measured.skew),
+		part(GapsPart, predicted.gaps, measured.gaps),
+	}
+}
+
+// computeParts split the first of the parts.
+func computeParts(predicted, measured account) []Part {
+	return []Part{
+		{"attention", predicted.attention, measured.attention, measured.attention - predicted.attention},
+		{"linear", predicted.linear, measured.linear, measured.linear - predicted.linear},
+	}
+}
+
+// predictedAccount is a rank's share of a predicted step: what it neither
+// computes nor waits for bytes, it waits for others, at the end for the last one.
+func predictedAccount(p *costmodel.Replayed, rank int) account {
+	var a account
+	for _, k := range p.Tasks {
+		switch {
+		case k.Rank != rank || k.Op.Waits():
+		case k.Op == costmodel.AttentionOp || k.Op == costmodel.MergeOp:
+			a.attention += k.Time
+		default:
+			a.linear += k.Time
+		}
+	}
+	a.communication = p.Ranks[rank].Exposed
+	a.skew = p.Step.Mid - a.compute() - a.communication
+	return a
+}
+
+// measuredAccount is the critical rank's account of a run; skew is what the run
+// with measured computing says it waits for others.
+func measuredAccount(r *run, rank int, skew units.Seconds) account {
+	var a account
+	var waiting units.Seconds
+	for _, s := range r.spans[rank] {
+		switch {
+		case s.local:
+		case s.waits():
+			waiting += s.took
+		case s.Op == costmodel.AttentionOp || s.Op == costmodel.MergeOp:
+			a.attention += s.took
+		default:
+			a.linear += s.took
+		}
+	}
+	a.skew = min(waiting, skew)
+	a.communication = waiting - a.skew
+	a.gaps = r.took[rank] - a.compute() - waiting
+	return a
+}
+
+// busy is for how long the ranks of a run computed, by the stretches that the
+// simulator asks for. Time in no span belongs to the stretch it lies in: a rank
+// that neither computes nor waits keeps others waiting just as well.
+func (r *run) busy(groups int) map[costmodel.ReplayKey]units.Seconds {
+	all := map[costmodel.ReplayKey]units.Seconds{}
+	for rank, spans := range r.spans {
+		var at units.Seconds
+		now := costmodel.ReplayKey{Rank: rank, Dir: costmodel.ForwardPass, Op: costmodel.LinearIn}
+		for _, s := range spans {
+			if s.local {
+				continue
+			}
+			gap := max(0, s.start-at)
+			if at = max(at, s.start+s.took); s.waits() {
+				all[now] += gap
+				now = afterWait(s.ReplayKey, now, groups)
+				continue
+			}
+			now = stretch(s.ReplayKey)
+			all[now] += gap + s.took
+		}
+		all[now] += max(0, r.took[rank]-at)
+	}
+	return all
+}
+
+// stretch is the one that a span of computing is a part of.
+func stretch(k costmodel.ReplayKey) costmodel.ReplayKey {
+	if k.Op == costmodel.MergeOp {
+		k.Op = costmodel.AttentionOp
+	}
+	return k
+}
+
+// afterWait is the stretch that follows a wait: the attention of the ring's step,
+// or, after the last step and all-to-alls, still the one before.
+func afterWait(wait, now costmodel.ReplayKey, groups int) costmodel.ReplayKey {
+	if wait.Op != costmodel.RingWait || wait.Step >= groups {
+		return now
+	}
+	wait.Op = costmodel.AttentionOp
+	return wait
+}
+
+// skewOf is how long a rank waits for others that are not done if all compute for
+// as long as they did in a run. A rank without a span computes as predicted.
+func (c *making) skewOf(plan int, r *run, rank int) (units.Seconds, error) {
+	layout := c.rec.Header.Plans[plan].Layout
+	busy := r.busy(len(layout.Groups))
+	what, err := c.simulators[plan].Supposing(layout, c.rec.Header.Layers, c.attentionOnly(), func(k costmodel.ReplayKey) (units.Seconds, bool) {
+		return busy[k], len(r.spans[k.Rank]) > 0
+	})
+	if err != nil {
+		return 0, err
+	}
+	return what.Ranks[rank].Skew, nil
+}

@@ -1,0 +1,34 @@
+// Package comparison says how far a replayed trace and the predictions of a profile
+// are apart, and where the difference comes from.
+//
+// [Read] takes a trace in, [New] compares it: stretch by stretch (joined on rank,
+// layer, direction, ring step and op), step by step, plan by plan. It measures
+// nothing and writes no files.
+//
+// # Where a difference comes from
+//
+// A step is as long as its longest rank takes, the critical rank c. What c
+// measured, M, is
+//
+//	compute  stretches of attention, merging and linear parts
+//	waiting  ring_wait and all-to-alls; in a group of one, where these move no
+//	         byte and only copy, they are gaps
+//	gaps     M - compute - waiting: time in no span
+//
+// and waiting is of two kinds, which no rank can tell apart from its own clock:
+// for bytes, and for a peer that was not done. Clocks of different ranks are never
+// subtracted. Instead the same simulator that predicts runs the layout again with
+// every rank computing for as long as it was measured to, gaps included, and
+// messages taking what they are predicted to; what c then waits for ranks that are
+// not done is the skew that the peers' computing explains:
+//
+//	skew           = min(waiting, skew of c in that run)
+//	communication  = waiting - skew
+//
+// The prediction P of the step has the same parts along c: its computing, its
+// exposed communication, no gaps, and as skew all the rest until the last rank is
+// predicted to be done. So the four differences add up to M - P exactly.
+//
+// M is the median over blocks. The parts are those of the block in the middle, or
+// the means over the two in the middle, whose mean the median then is.
+package comparison

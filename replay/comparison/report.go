@@ -1,0 +1,118 @@
+package comparison
+
+import (
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Report says how far a trace and its prediction are apart.
+type Report struct {
+	Simulated bool     `json:"simulated"` // the profile was made on a simulated backend
+	Mode      string   `json:"mode"`
+	Parts     string   `json:"parts"` // of a layer that were run
+	Layers    int      `json:"layers"`
+	Blocks    int      `json:"blocks"`
+	Limits    int      `json:"limits_revision"` // of the limits document that was applied
+	Plans     []Plan   `json:"plans"`
+	Ranking   *Ranking `json:"ranking,omitempty"`
+	Gains     []Gain   `json:"gains,omitempty"` // of the first plan over each other
+	Verdicts  []Check  `json:"verdicts"`
+	Warnings  []string `json:"warnings,omitempty"`
+	// Oversubscribed: ranks had more threads than there were cores, so that the times
+	// mean nothing and are not judged.
+	Oversubscribed bool `json:"oversubscribed,omitzero"`
+}
+
+// Plan is one replayed plan.
+type Plan struct {
+	Plan      int                `json:"plan"`
+	Path      string             `json:"path"`
+	Strategy  string             `json:"strategy"`
+	Predicted costmodel.Estimate `json:"predicted"`
+	// Meeting is the prediction if ranks met after every layer and pass, as the
+	// account of a training step has it.
+	Meeting  units.Seconds `json:"meeting_s"`
+	Measured Measured      `json:"measured"`
+	Steps    []float64     `json:"steps_s"` // by block
+	// Log is log(predicted / measured); Upper the upper 95 % bootstrap bound of its
+	// magnitude over blocks.
+	Log      float64 `json:"log_predicted_over_measured"`
+	Upper    float64 `json:"error_upper"`
+	Inside   bool    `json:"inside_interval"` // the median lies in the 90 % interval
+	Critical int     `json:"critical_rank"`   // the longest of the block in the middle
+	// Difference is measured less predicted, and the sum of the four parts.
+	Difference units.Seconds `json:"difference_s"`
+	Parts      []Part        `json:"parts"`
+	Compute    []Part        `json:"compute"` // the parts of the first part
+	// ComputeError is the mean error of stretches of computing, weighted by time.
+	ComputeError float64   `json:"compute_error"`
+	Stretches    int       `json:"compute_stretches"` // it is of
+	Classes      []Class   `json:"classes"`
+	RankClasses  []Class   `json:"rank_classes"`
+	Ranks        []RankSum `json:"ranks"`
+}
+
+// RankSum is what one rank did in a step: medians over blocks, and predictions.
+type RankSum struct {
+	Rank      int           `json:"rank"`
+	Device    string        `json:"device"`
+	Predicted units.Seconds `json:"predicted_s"` // until its own end
+	Measured  units.Seconds `json:"measured_s"`
+	Computes  units.Seconds `json:"predicted_compute_s"`
+	Computed  units.Seconds `json:"measured_compute_s"`
+	Waits     units.Seconds `json:"predicted_waiting_s"`
+	Waited    units.Seconds `json:"measured_waiting_s"`
+	Gaps      units.Seconds `json:"measured_gaps_s"`
+}
+
+// Ranking says whether the model puts plans in their order.
+type Ranking struct {
+	Plans  int     `json:"plans"`
+	TauB   float64 `json:"tau_b"` // Kendall's
+	Pairs  int     `json:"pairs"` // that are no ties by measurement
+	Ties   int     `json:"ties"`
+	Chosen int     `json:"chosen"` // plan that the model ranks first
+	Best   int     `json:"best"`   // plan with the least median
+	// Regret is how much longer the chosen plan takes than the best one, as a
+	// share: the best by the odd blocks, its time by the even ones; unsplit by all.
+	Regret       float64 `json:"regret"`
+	RegretUpper  float64 `json:"regret_upper"` // 95 % bootstrap bound
+	Unsplit      float64 `json:"regret_unsplit"`
+	UnsplitUpper float64 `json:"regret_unsplit_upper"`
+	Blocks       int     `json:"blocks"`
+	Noise        float64 `json:"noise"` // relative standard deviation of a plan between blocks
+
+	ordered bool // there is an order to compare: not all plans are ties
+}
+
+// Gain is what the first plan saves over another, as a share of the other's time.
+type Gain struct {
+	Over      int     `json:"over"` // plan
+	Predicted float64 `json:"predicted"`
+	Measured  float64 `json:"measured"` // median over blocks
+	Lo        float64 `json:"measured_lo"`
+	Hi        float64 `json:"measured_hi"` // 95 % bootstrap interval
+	// Share is measured over predicted; 0 where no gain is predicted.
+	Share float64 `json:"share_achieved"`
+}
+
+// Check is one verdict.
+type Check struct {
+	Name    string      `json:"name"`
+	Value   float64     `json:"value"`
+	Limit   float64     `json:"limit"` // the most that Value may be; of tau_b the least
+	Verdict fit.Verdict `json:"verdict"`
+	Why     string      `json:"why,omitempty"` // where there is no verdict, or it failed
+}
+
+// Failed says whether a limit is broken; strict also where there is no verdict
+// because blocks are too few.
+func (r *Report) Failed(strict bool) bool {
+	for _, c := range r.Verdicts {
+		if c.Verdict == fit.Fail || strict && c.Verdict == fit.Insufficient {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,134 @@
+package replay
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Plan is a plan document as it was read, to be handed to the ranks as it is.
+type Plan struct {
+	solver.Plan
+	Path   string
+	SHA256 string
+	raw    jsontext.Value
+}
+
+// LoadPlans reads plans and refuses those that no ranks can run, each by itself
+// and all in one run: another schema, tokens or heads that nobody or two ranks
+// have, ranks that are not the cluster's; plans for other devices, another
+// model's layer or another precision than the first. Errors name file and field.
+func LoadPlans(paths []string) ([]*Plan, error) {
+	var plans []*Plan
+	for _, path := range paths {
+		p, err := loadPlan(path)
+		if err != nil {
+			return nil, err
+		}
+		if len(plans) > 0 {
+			if err := alike(plans[0], p); err != nil {
+				return nil, fmt.Errorf("%s: %w; plans of one run share their ranks: replay it by itself", path, err)
+			}
+		}
+		plans = append(plans, p)
+	}
+	if len(plans) == 0 {
+		return nil, errors.New("no plan is given; name one that evenkeel solve wrote")
+	}
+	return plans, nil
+}
+
+func loadPlan(path string) (*Plan, error) {
+	data, err := readPlan(path)
+	if err != nil {
+		return nil, err
+	}
+	p := &Plan{Path: path, SHA256: doc.HashBytes(data), raw: jsontext.Value(data)}
+	if schema, err := doc.SchemaOf(data); err == nil && schema == solver.PlanSchemaV1 {
+		return nil, fmt.Errorf("%s: schema: %q: a plan from before all-to-all groups, want %q; make it again: evenkeel solve", path, schema, solver.PlanSchema)
+	}
+	if err := doc.Decode(path, data, &p.Plan); err != nil {
+		return nil, err
+	}
+	return p, p.raw.Compact() // one line
+}
+
+func readPlan(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: no such file; name a plan that evenkeel solve wrote", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, doc.MaxDocument+1))
+	if err == nil && len(data) > doc.MaxDocument {
+		err = fmt.Errorf("%s: more than %d bytes, which no plan has", path, doc.MaxDocument)
+	}
+	return data, err
+}
+
+// alike says what keeps two plans from running in the same processes.
+func alike(a, b *Plan) error {
+	if len(a.Ranks) != len(b.Ranks) {
+		return fmt.Errorf("ranks: %d of them, %s has %d", len(b.Ranks), a.Path, len(a.Ranks))
+	}
+	for i := range a.Ranks {
+		if x, y := a.Ranks[i].Device, b.Ranks[i].Device; x != y {
+			return fmt.Errorf("ranks[%d].device: %q, %s has %q", i, y, a.Path, x)
+		}
+	}
+	if a.Job.DType != b.Job.DType {
+		return fmt.Errorf("job.dtype: %q, %s has %q", b.Job.DType, a.Path, a.Job.DType)
+	}
+	x, y := layerOf(a.Job.Model), layerOf(b.Job.Model)
+	if x != y {
+		return fmt.Errorf("job.model: a layer of %s, %s has %s", describe(y), a.Path, describe(x))
+	}
+	return nil
+}
+
+// layerOf is a model as far as it decides what a layer computes.
+func layerOf(m costmodel.Model) costmodel.Model {
+	m.Name, m.Layers, m.Vocab, m.TiedEmbeddings, m.VocabBias, m.MaxLen, m.PositionRows = "", 0, 0, false, false, 0, min(m.PositionRows, 1)
+	return m
+}
+
+func describe(m costmodel.Model) string {
+	return fmt.Sprintf("%d query and %d key and value heads of %d, hidden %d, MLP %d", m.QHeads, m.KVHeads, m.HeadDim, m.Hidden, m.FFN)
+}
+
+// runnable refuses what the rank program does not do, in the fields of a plan.
+func (p *Plan) runnable(parts string, docs []units.Tokens) error {
+	m := p.Job.Model
+	if p.Simulated {
+		return fmt.Errorf("%s: simulated: true: its devices exist only on a simulated backend; plan on a profile of devices that were measured", p.Path)
+	}
+	if err := validDocs(docs, p.Job.SeqLen); err != nil {
+		return fmt.Errorf("%s: %w", p.Path, err)
+	}
+	if p.Job.DType == op.FP8 {
+		return fmt.Errorf("%s: job.dtype: %q: replay computes in f32, bf16 and f16; plan with --dtype bf16", p.Path, p.Job.DType)
+	}
+	if parts == PartsAttention {
+		return nil
+	}
+	const instead = "; replay its attention alone: --parts attention"
+	switch turned := m.RotaryDim; {
+	case m.Activation != "":
+		return fmt.Errorf("%s: job.model.activation: %q: the replayed layer has silu with a gate and gelu without%s", p.Path, m.Activation, instead)
+	case m.PositionRows == 0 && (turned < 0 || turned > m.HeadDim || turned%2 != 0 || turned == 0 && m.HeadDim%2 != 0):
+		return fmt.Errorf("%s: job.model.rotary_dim: %d: the replayed layer turns pairs, want an even number up to head_dim%s", p.Path, turned, instead)
+	}
+	return nil
+}

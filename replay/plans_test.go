@@ -1,0 +1,166 @@
+package replay
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
+	"github.com/evenkeel/evenkeel/solver"
+)
+
+// A plan that is wrong is refused when it is read, with the field.
+func TestWrongPlansAreRefusedWithTheField(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*solver.Plan)
+		want   string
+	}{
+		"hole":           {func(p *solver.Plan) { p.Ranks[1].Segments[0].Start++; p.Ranks[1].Tokens-- }, "ranks[1].segments[0].start_tokens: nobody has tokens 64 to 65"},
+		"overlap":        {func(p *solver.Plan) { p.Ranks[1].Segments[0].Start--; p.Ranks[1].Tokens++ }, "ranks[1].segments[0].start_tokens: token 63 is also in ranks[0].segments[0]"},
+		"beyond the end": {func(p *solver.Plan) { p.Ranks[0].Segments[1].End++; p.Ranks[0].Tokens++ }, "ranks[0].segments[1].end_tokens: 257: beyond the sequence's 256 tokens"},
+		"heads twice":    {func(p *solver.Plan) { p.Groups[0][0].QHeads = 8 }, "groups[0][0].q_heads: 8: must not be negative, nor above the model's 4"},
+		"heads missing":  {func(p *solver.Plan) { p.Groups[0][0].QHeads = 3; p.Ranks[0].QHeads = 3 }, "groups[0]: 3 q_heads: want 4"},
+		"unknown rank":   {func(p *solver.Plan) { p.Groups[1][0].Rank = 7 }, "groups[1][0].rank: 7: no rank of this plan"},
+		"rank twice":     {func(p *solver.Plan) { p.Groups[1][0].Rank = 0 }, "groups[1][0].rank: 0: in a group before"},
+		"other device":   {func(p *solver.Plan) { p.Ranks[1].Device = "h100" }, `ranks[1].device: "h100": the cluster has "torch_cpu:1" there`},
+		"rank left out":  {func(p *solver.Plan) { p.Ranks = p.Ranks[:1] }, "ranks: 1 of them: the cluster has 2 devices"},
+		"another schema": {func(p *solver.Plan) { p.Schema = "evenkeel.plan/v3" }, "evenkeel.plan/v3 was written by evenkeel"},
+		"an old schema":  {func(p *solver.Plan) { p.Schema = "evenkeel.plan/v1" }, `schema: "evenkeel.plan/v1": a plan from before all-to-all groups`},
+		"no plan at all": {func(p *solver.Plan) { p.Schema = "evenkeel.profile/v1" }, "is an evenkeel.profile, expected evenkeel.plan"},
+	} {
+		path := planFile(t, "x.plan.json", "ring", c.change)
+		plans, err := LoadPlans([]string{path})
+		if err == nil || plans != nil || !strings.HasPrefix(err.Error(), path+": ") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s:\ngot  %v\nwant %s", name, err, c.want)
+		}
+	}
+	for _, paths := range [][]string{nil, {filepath.Join(t.TempDir(), "none.plan.json")}} {
+		if _, err := LoadPlans(paths); err == nil || !strings.Contains(err.Error(), "evenkeel solve wrote") {
+			t.Error(err)
+		}
+	}
+}
+
+func TestPlansOfOneRunMustShareTheirRanks(t *testing.T) {
+	a, b := planFile(t, "a.plan.json", "ring", nil), planFile(t, "b.plan.json", "ulysses", nil)
+	plans, err := LoadPlans([]string{a, b})
+	if err != nil || len(plans) != 2 || plans[1].Path != b || len(plans[1].SHA256) != 64 || strings.Contains(string(plans[0].raw), "\n") {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		change func(p *Plan)
+		want   string
+	}{
+		"ranks":  {func(p *Plan) { p.Ranks = p.Ranks[:1] }, "ranks: 1 of them"},
+		"device": {func(p *Plan) { p.Ranks[1].Device = "torch_cpu:2" }, `ranks[1].device: "torch_cpu:2"`},
+		"dtype":  {func(p *Plan) { p.Job.DType = "bf16" }, `job.dtype: "bf16"`},
+		"heads":  {func(p *Plan) { p.Job.Model.KVHeads = 4 }, "job.model: a layer of 4 query and 4 key and value heads of 64"},
+		"width":  {func(p *Plan) { p.Job.Model.Hidden = 512 }, "hidden 512"},
+	} {
+		other, err := LoadPlans([]string{b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.change(other[0])
+		if err := alike(plans[0], other[0]); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), a) {
+			t.Errorf("%s: got %v, want %s", name, err, c.want)
+		}
+	}
+	longer, err := LoadPlans([]string{b})
+	if err != nil {
+		t.Fatal(err)
+	}
+	longer[0].Job.Model.Layers, longer[0].Job.Recompute = 80, "full"
+	if err := alike(plans[0], longer[0]); err != nil {
+		t.Errorf("neither the number of layers nor recomputation is of the ranks: %v", err)
+	}
+}
+
+// What cannot be run is refused before a rank starts: the command must never be made.
+func TestWhatCannotRunIsRefusedBeforeARankStarts(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"more ranks than cores": {func(c *Config) { c.Oversubscribe = false }, `a.plan.json: ranks[1].device: "torch_cpu:1": with it the ranks of this host have 2 threads or more, and may use 1 of its cores`},
+		"another backend":       {func(c *Config) { c.Backend = "nccl" }, `ranks[0].device: "torch_cpu:1": runs over gloo, not nccl`},
+		"of no torch":           {func(c *Config) { c.Plans[0].Ranks[1].Device = "cpu:1" }, `ranks[1].device: "cpu:1": replay runs torch`},
+		"processors and GPUs":   {func(c *Config) { c.Plans[0].Ranks[1].Device = "h100" }, "ranks: 1 of 2 are processors"},
+		"too few GPUs": {func(c *Config) {
+			c.Plans[0].Ranks[0].Device, c.Plans[0].Ranks[1].Device, c.Machine.GPUs = "h100", "h100", 1
+		}, `ranks[1].device: "h100": more ranks than this host's 1 GPUs; --comm gloo`},
+		"documents":           {func(c *Config) { c.Docs = []units.Tokens{100, 100} }, "docs_tokens: 200 tokens in all, or more: the sequence has 256"},
+		"parts":               {func(c *Config) { c.Parts = "half" }, `parts: "half"`},
+		"layers":              {func(c *Config) { c.Layers = 0 }, "layers: 0"},
+		"repeats":             {func(c *Config) { c.Repeats = 0 }, "repeats: 0"},
+		"warmup":              {func(c *Config) { c.Warmup = -1 }, "warmup: -1"},
+		"timeout":             {func(c *Config) { c.Timeout = time.Millisecond }, "timeout: 1ms"},
+		"activation":          {func(c *Config) { c.Plans[1].Job.Model.Activation = "relu" }, `b.plan.json: job.model.activation: "relu"`},
+		"odd rotation":        {func(c *Config) { c.Plans[1].Job.Model.RotaryDim = 7 }, "b.plan.json: job.model.rotary_dim: 7"},
+		"fp8":                 {func(c *Config) { c.Plans[0].Job.DType = "fp8" }, `a.plan.json: job.dtype: "fp8"`},
+		"tasks":               {func(c *Config) { c.World = &launch.World{Tasks: 3, Source: "slurm", Host: "h", Port: 1} }, "ranks: 2 of them, and the job has 3 tasks (by slurm)"},
+		"no master":           {func(c *Config) { c.World = &launch.World{Tasks: 2, Source: "openmpi"} }, "the launcher does not say where rank 0 is"},
+		"folder of the trace": {func(c *Config) { c.Out = "/proc/x.trace.jsonl" }, "/proc: cannot write in this directory"},
+	} {
+		config, pids := fakeConfig(t, "well")
+		c.change(&config)
+		err := Run(t.Context(), config)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s:\ngot  %v\nwant %s", name, err, c.want)
+		}
+		if started, err := os.ReadDir(pids); err != nil || len(started) > 0 {
+			t.Errorf("%s: a rank was started: %v", name, err)
+		}
+	}
+}
+
+func TestRanksGetCoresOfTheirOwn(t *testing.T) {
+	c, _ := fakeConfig(t, "well")
+	if len(allowedCores(64)) < 2 {
+		t.Skip("one core: there is nothing to share out")
+	}
+	c.Machine.Cores = 2
+	if err := c.validate(); err != nil {
+		t.Fatal(err)
+	}
+	seats, backend, mode, err := c.place(0, 2)
+	if err != nil || backend != "gloo" || mode != ModeCPU || c.crowded {
+		t.Fatal(backend, mode, err)
+	}
+	if a, b := seats[0].cores, seats[1].cores; len(a) != 1 || len(b) != 1 || a[0] == b[0] {
+		t.Errorf("%v and %v", a, b)
+	}
+	c.Plans[0].Ranks[0].Device, c.Plans[0].Ranks[1].Device = "h100", "h100"
+	for _, want := range []struct {
+		comm          string
+		gpus          int
+		backend, mode string
+	}{{"", 2, "nccl", ModeNCCL}, {"nccl", 8, "nccl", ModeNCCL}, {"gloo", 1, "gloo", ModeOneGPU}, {"", 0, "nccl", ModeNCCL}} {
+		c.Backend, c.Machine.GPUs = want.comm, want.gpus
+		if _, backend, mode, err := c.place(0, 2); err != nil || backend != want.backend || mode != want.mode {
+			t.Errorf("%+v: %s %s %v", want, backend, mode, err)
+		}
+	}
+}
+
+// In a job of several tasks each runs its own rank, and the first writes the trace.
+func TestTasksRunTheirOwnRank(t *testing.T) {
+	for task := range 2 {
+		c, pids := fakeConfig(t, "well")
+		c.World = &launch.World{Source: "slurm", Task: task, Tasks: 2, Host: "127.0.0.1", Port: 29500}
+		if err := Run(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+		nobodyLives(t, pids)
+		started, err := os.ReadDir(pids)
+		if err != nil || len(started) != 1 || started[0].Name() != string(rune('0'+task)) {
+			t.Errorf("task %d started %v, %v", task, started, err)
+		}
+		if _, err := os.Stat(c.Out); (err == nil) != (task == 0) {
+			t.Errorf("task %d: trace: %v", task, err)
+		}
+	}
+}

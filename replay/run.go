@@ -1,0 +1,257 @@
+package replay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
+	"github.com/evenkeel/evenkeel/python"
+)
+
+// Config of a run.
+type Config struct {
+	Plans   []*Plan
+	Inputs  []doc.Input // the plans, as the trace shall name them
+	Out     string      // the trace to write
+	Tool    string      // that writes it
+	Created string      // RFC 3339, UTC
+
+	Parts        string // PartsLayer or PartsAttention
+	Layers       int
+	Repeats      int
+	Warmup       int
+	Seed         uint64
+	Backend      string // gloo or nccl; "": what the devices are for
+	Kernel       string // of attention; "": the fastest
+	Docs         []units.Tokens
+	SampledAbove units.Tokens // the longest sequence that is compared whole; 0: 8192
+	// Timeout is how long a rank may stand still; comparing with one device may
+	// take ten times as long.
+	Timeout       time.Duration
+	Oversubscribe bool // allow more threads than cores
+	Machine       Machine
+	Python        string        // the interpreter
+	World         *launch.World // this task's place in a job, nil for a job of one
+
+	// Progress is told of every new phase or block of the first rank here; nil: nobody.
+	Progress func(phase string, block int)
+
+	// Command makes the command of a rank instead of Python's, for tests.
+	Command func() *exec.Cmd
+	// These are shorter in tests.
+	greet, silence, grace time.Duration
+
+	crowded bool // there are more threads than cores
+}
+
+const (
+	// greetTimeout is for a rank's first word: importing torch from a slow
+	// network disk takes its time, and holds the beats back.
+	greetTimeout = 120 * time.Second
+	// silence is how long a rank may say nothing: it beats every second, from a
+	// thread of its own.
+	silence = 10 * time.Second
+	// grace is how long the other ranks get to say what they saw once one failed.
+	grace = 2 * time.Second
+)
+
+// maxReference is the longest sequence that is by default compared with one
+// device whole: in float64, scores of one head then take half a gigabyte.
+const maxReference = 8192
+
+// Run runs the plans and writes the trace. It returns when no process of it is
+// left: with the trace in place, or with an error and without one. The error
+// names the rank that was the cause, and where it was. In a job of several tasks
+// each runs its own rank, and the task of rank 0 writes the trace.
+func Run(ctx context.Context, c Config) error {
+	first, seats, backend, mode, err := c.seated()
+	if err != nil {
+		return err
+	}
+	if err := doc.Probe(filepath.Dir(c.Out)); err != nil {
+		return err
+	}
+	folder, err := os.MkdirTemp("", "evenkeel-") // 0700
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(folder)
+	if err := unpack(folder); err != nil {
+		return err
+	}
+	r := newRun(&c, seats, backend, folder)
+	if err := r.do(ctx); err != nil {
+		return err
+	}
+	if first > 0 {
+		return nil
+	}
+	return r.collect(mode)
+}
+
+// Check refuses what cannot be run, before anything is started, in the fields of
+// plans. Run does the same.
+func (c Config) Check() error {
+	_, _, _, _, err := c.seated()
+	return err
+}
+
+// seated decides where this task's ranks run; first is the first of them.
+func (c *Config) seated() (first int, seats []seat, backend, mode string, err error) {
+	if err = c.validate(); err != nil {
+		return
+	}
+	first, n, err := c.share()
+	if err == nil {
+		seats, backend, mode, err = c.place(first, n)
+	}
+	return first, seats, backend, mode, err
+}
+
+func (c *Config) validate() error {
+	if c.silence == 0 {
+		c.greet, c.silence, c.grace = greetTimeout, silence, grace
+	}
+	if c.SampledAbove == 0 {
+		c.SampledAbove = maxReference
+	}
+	if c.Kernel == "" {
+		c.Kernel = "auto"
+	}
+	switch {
+	case c.Parts != PartsLayer && c.Parts != PartsAttention:
+		return fmt.Errorf("parts: %q: want %s or %s", c.Parts, PartsLayer, PartsAttention)
+	case c.Layers < 1 || c.Layers > maxLayers:
+		return fmt.Errorf("layers: %d: want 1 to %d", c.Layers, maxLayers)
+	case c.Repeats < 1 || c.Repeats > maxRepeats:
+		return fmt.Errorf("repeats: %d: want 1 to %d", c.Repeats, maxRepeats)
+	case c.Warmup < 0 || c.Warmup > maxRepeats:
+		return fmt.Errorf("warmup: %d: want 0 to %d", c.Warmup, maxRepeats)
+	case c.Timeout < time.Second:
+		return fmt.Errorf("timeout: %s: want at least a second", c.Timeout)
+	case c.Seed > math.MaxInt64:
+		return fmt.Errorf("seed: %d: want at most %d", c.Seed, int64(math.MaxInt64))
+	}
+	for _, p := range c.Plans {
+		if err := p.runnable(c.Parts, c.Docs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// share says which ranks this task runs.
+func (c *Config) share() (first, n int, err error) {
+	ranks := len(c.Plans[0].Ranks)
+	w := c.World
+	if w == nil || w.Tasks == 1 {
+		return 0, ranks, nil
+	}
+	if w.Tasks != ranks {
+		return 0, 0, fmt.Errorf("%s: ranks: %d of them, and the job has %d tasks (by %s): start one task a rank, or replay on one host without a launcher", c.Plans[0].Path, ranks, w.Tasks, w.Source)
+	}
+	if w.Host == "" {
+		return 0, 0, errors.New("the launcher does not say where rank 0 is: set EVENKEEL_TASK, EVENKEEL_TASKS and EVENKEEL_MASTER=host:port for every task")
+	}
+	return w.Task, 1, nil
+}
+
+// unpack writes the rank program into a folder.
+func unpack(folder string) error {
+	modules := python.Modules()
+	return fs.WalkDir(modules, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(folder, filepath.FromSlash(path))
+		if d.IsDir() {
+			return os.MkdirAll(to, 0o700)
+		}
+		data, err := fs.ReadFile(modules, path)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(to, data, 0o600)
+	})
+}
+
+// program starts the rank program from the folder that is its argument.
+const program = "import sys; sys.path.insert(0, sys.argv[1]); from evenkeel.replay import main; main()"
+
+// command makes the command of a rank: isolated from the user's own modules
+// (-I), unbuffered (-u), writing no byte code (-B).
+func (r *run) command(s seat) *exec.Cmd {
+	var cmd *exec.Cmd
+	if r.config.Command != nil {
+		cmd = r.config.Command()
+	} else {
+		cmd = exec.Command(r.config.Python, "-I", "-u", "-B", "-c", program, r.folder)
+		cmd.Dir = r.folder
+	}
+	cmd.Env = append(cmd.Environ(), s.env...)
+	for key, value := range map[string]int{
+		"RANK": s.rank, "WORLD_SIZE": len(r.config.Plans[0].Ranks), "LOCAL_RANK": r.gpu(s), "MASTER_PORT": r.port,
+	} {
+		cmd.Env = append(cmd.Env, key+"="+strconv.Itoa(value))
+	}
+	cmd.Env = append(cmd.Env, "MASTER_ADDR="+r.host)
+	return cmd
+}
+
+// gpu is the number of a rank's GPU on its host. Ranks that take turns share one.
+func (r *run) gpu(s seat) int {
+	switch w := r.config.World; {
+	case s.threads == 0 && r.backend == "gloo":
+		return 0
+	case w != nil && w.Tasks > 1:
+		return w.LocalTask
+	}
+	return s.local
+}
+
+// meetingPoint is where rank 0 opens the store through which the ranks meet.
+func (r *run) meetingPoint(ctx context.Context) error {
+	if w := r.config.World; w != nil && w.Tasks > 1 {
+		r.host, r.port = w.Host, w.Port
+		if _, err := net.DefaultResolver.LookupHost(ctx, w.Host); err == nil {
+			return nil
+		} else if w.LaunchHost == "" {
+			return fmt.Errorf("%s, where rank 0 runs by %s, has no address (%w): set MASTER_ADDR to one", w.Host, w.Source, err)
+		}
+		r.host = w.LaunchHost
+		return nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	r.host, r.port = "127.0.0.1", l.Addr().(*net.TCPAddr).Port
+	return l.Close()
+}
+
+func (r *run) request(s seat) request {
+	c := r.config
+	q := request{
+		T: "run", Parts: c.Parts, Layers: c.Layers, Repeats: c.Repeats, Warmup: c.Warmup, Seed: c.Seed, Backend: r.backend, Kernel: c.Kernel,
+		Docs: c.Docs, Threads: s.threads, Cores: s.cores, Timeout: c.Timeout.Seconds(), Trace: r.traceFile(s.rank), Check: true, SampledAbove: c.SampledAbove,
+	}
+	for _, p := range c.Plans {
+		q.Plans = append(q.Plans, p.raw)
+	}
+	return q
+}
+
+func (r *run) traceFile(rank int) string {
+	return filepath.Join(r.folder, fmt.Sprintf("trace.rank%d.jsonl", rank))
+}

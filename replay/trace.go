@@ -1,0 +1,202 @@
+package replay
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// TraceSchema is the schema of the traces this version reads and writes.
+const TraceSchema = "evenkeel.trace/v1"
+
+// Header is the first line of a trace: what was run, on what, and what was
+// checked before anything was timed.
+type Header struct {
+	doc.Header
+	Backend string `json:"backend"` // of torch.distributed: gloo or nccl
+	Mode    string `json:"mode"`    // one of the modes below
+	Parts   string `json:"parts"`   // of a layer: PartsLayer or PartsAttention
+	Layers  int    `json:"layers"`
+	Kernel  string `json:"kernel"` // of attention
+	// Docs are the lengths of the documents packed into the sequence; absent: one.
+	Docs    []units.Tokens `json:"docs_tokens,omitempty"`
+	Seed    uint64         `json:"seed"`                     // of the inputs and of the order of plans
+	Repeats int            `json:"repeats"`                  // blocks recorded: passes over all plans
+	Warmup  int            `json:"warmup"`                   // blocks before them, not recorded
+	Program string         `json:"program_sha256,omitempty"` // of the rank program
+	// Oversubscribed: the ranks of a host had more threads than it has cores, so
+	// that the times mean nothing.
+	Oversubscribed bool          `json:"oversubscribed,omitzero"`
+	Plans          []PlanRun     `json:"plans"`
+	Ranks          []Rank        `json:"ranks"`    // by rank
+	Numerics       []Numerics    `json:"numerics"` // by plan
+	Exact          []ExactCounts `json:"exact"`    // by plan
+}
+
+// The modes of a run.
+const (
+	ModeCPU    = "gloo-cpu"  // ranks are threads of processors
+	ModeOneGPU = "gloo-1gpu" // ranks share one GPU in turns: only numerics and compute spans mean something
+	ModeNCCL   = "nccl"      // a GPU each
+)
+
+// What is run of a layer.
+const (
+	PartsLayer     = "layer"
+	PartsAttention = "attention"
+)
+
+// PlanRun is a plan that was run.
+type PlanRun struct {
+	Path     string           `json:"path"`
+	SHA256   string           `json:"sha256"`
+	Strategy string           `json:"strategy"`
+	Job      costmodel.Job    `json:"job"`
+	Layout   costmodel.Layout `json:"layout"`
+}
+
+// Rank is one process of the run.
+type Rank struct {
+	Rank    int    `json:"rank"`
+	Host    string `json:"host"`
+	Device  string `json:"device"` // device type
+	Threads int    `json:"threads"`
+	Cores   []int  `json:"cores,omitempty"` // it was pinned to
+	Python  string `json:"python"`
+	Torch   string `json:"torch"`
+}
+
+// Numerics is how far the results of a plan were from those of one device: the
+// norm of the difference over the norm, of the worst rank.
+type Numerics struct {
+	Plan      int     `json:"plan"`
+	Out       float64 `json:"out"`
+	DQ        float64 `json:"dq"`
+	DK        float64 `json:"dk"`
+	DV        float64 `json:"dv"`
+	Limit     float64 `json:"limit"`     // that none of them exceeds
+	Reference string  `json:"reference"` // dense, or sampled: some rows of out and dq, one head of dk and dv
+	Rows      int     `json:"rows"`      // sampled; 0: all
+	// Layer is the same of a whole layer; absent where only attention was run.
+	Layer *LayerNumerics `json:"layer,omitempty"`
+}
+
+// LayerNumerics is how far a whole layer was from that of one device, or why it
+// was not compared.
+type LayerNumerics struct {
+	Out     float64 `json:"out"`
+	DX      float64 `json:"dx"` // gradient of the layer's input
+	Limit   float64 `json:"limit"`
+	Skipped string  `json:"skipped,omitempty"` // why; the errors are then 0 and mean nothing
+}
+
+// ExactCounts is what was counted on all ranks in one step of a plan and found
+// equal to what the plan says, to the last byte.
+type ExactCounts struct {
+	Plan     int         `json:"plan"`
+	Messages int64       `json:"messages"`
+	Bytes    units.Bytes `json:"bytes"`
+	FLOPs    int64       `json:"flops"`
+}
+
+// Span is a stretch of time of one rank in one step of a plan. Its zero is the
+// rank's leaving the barrier before the step: times of two ranks have no common
+// clock.
+type Span struct {
+	T     string `json:"t"`
+	Block int    `json:"block"`
+	Plan  int    `json:"plan"`
+	Rank  int    `json:"rank"`
+	Layer int    `json:"layer"`
+	MB    int    `json:"mb"`  // micro-batch
+	Dir   Dir    `json:"dir"` // of the pass
+	Again bool   `json:"again,omitzero"`
+	Step  int    `json:"step"` // of the ring
+	Op    SpanOp `json:"op"`
+	T0NS  int64  `json:"t0_ns"`
+	DurNS int64  `json:"dur_ns"`
+	Out   int64  `json:"bytes_out"`
+	In    int64  `json:"bytes_in"`
+	FLOPs int64  `json:"flops"`
+	// Shape are the axes of what was computed, an object, where there is one.
+	Shape jsontext.Value `json:"shape,omitempty"`
+}
+
+// Start is when the span began, after the rank's zero.
+func (s *Span) Start() units.Seconds { return seconds(s.T0NS) }
+
+// Dur is how long it took.
+func (s *Span) Dur() units.Seconds { return seconds(s.DurNS) }
+
+func seconds(ns int64) units.Seconds { return units.Seconds(float64(ns) / 1e9) }
+
+// Dir is the direction of a pass.
+type Dir string
+
+// The directions. Forward with Span.Again is the forward pass run a second time
+// inside the backward one.
+const (
+	Forward  Dir = "fwd"
+	Backward Dir = "bwd"
+)
+
+// SpanOp is what a span is spent on. In the backward pass the names are those of
+// the part whose backward it is.
+type SpanOp string
+
+// The ops of spans, in the order of a layer's forward pass.
+const (
+	LinearIn  SpanOp = "linear_in" // norm, QKV projection, rotation
+	A2AIn     SpanOp = "a2a_in"    // all-to-all before attention
+	RingWait  SpanOp = "ring_wait" // for the keys and values of a ring step
+	Attn      SpanOp = "attn"      // the blocks of a ring step
+	Merge     SpanOp = "merge"     // of their results
+	A2AOut    SpanOp = "a2a_out"
+	LinearOut SpanOp = "linear_out" // output projection, norm, MLP
+)
+
+// SpanOps lists the ops in that order.
+func SpanOps() []SpanOp {
+	return []SpanOp{LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut}
+}
+
+// Step is how long one rank took for one step of a plan, from its leaving the
+// barrier to its own end. The step's time is the longest over the ranks.
+type Step struct {
+	T     string `json:"t"`
+	Block int    `json:"block"`
+	Plan  int    `json:"plan"`
+	Rank  int    `json:"rank"`
+	DurNS int64  `json:"dur_ns"`
+}
+
+// Dur is how long it took.
+func (s *Step) Dur() units.Seconds { return seconds(s.DurNS) }
+
+// End is the last line; a trace without it was cut off.
+type End struct {
+	T     string `json:"t"`
+	Steps int64  `json:"steps"`
+	Spans int64  `json:"spans"`
+}
+
+// The values of "t", the first key of every line after the header.
+const (
+	lineSpan = "span"
+	lineStep = "step"
+	lineEnd  = "end"
+)
+
+// Head implements doc.Document.
+func (h *Header) Head() *doc.Header { return &h.Header }
+
+// SchemaName implements doc.Document.
+func (*Header) SchemaName() string { return TraceSchema }
+
+// outOf is the error of an index.
+func outOf(field string, got, n int) error {
+	return fmt.Errorf("%s: %d: want 0 to %d", field, got, n-1)
+}

@@ -1,0 +1,231 @@
+package replay
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Bounds that no true trace comes near.
+const (
+	maxRepeats = 1 << 20
+	maxLayers  = 1 << 16
+	maxNS      = int64(1e16) // four months
+)
+
+// Validate implements doc.Document: the first field that is missing, out of
+// range or at odds with another.
+func (h *Header) Validate() error {
+	switch {
+	case h.Backend != "gloo" && h.Backend != "nccl":
+		return fmt.Errorf("backend: %q: want gloo or nccl", h.Backend)
+	case !slices.Contains([]string{ModeCPU, ModeOneGPU, ModeNCCL}, h.Mode):
+		return fmt.Errorf("mode: %q: want %s, %s or %s", h.Mode, ModeCPU, ModeOneGPU, ModeNCCL)
+	case (h.Mode == ModeNCCL) != (h.Backend == "nccl"):
+		return fmt.Errorf("mode: %q: cannot be with backend %s", h.Mode, h.Backend)
+	case h.Parts != PartsLayer && h.Parts != PartsAttention:
+		return fmt.Errorf("parts: %q: want %s or %s", h.Parts, PartsLayer, PartsAttention)
+	case h.Layers < 1 || h.Layers > maxLayers:
+		return fmt.Errorf("layers: %d: want 1 to %d", h.Layers, maxLayers)
+	case h.Kernel == "":
+		return fmt.Errorf("kernel: missing")
+	case h.Repeats < 1 || h.Repeats > maxRepeats:
+		return fmt.Errorf("repeats: %d: want 1 to %d", h.Repeats, maxRepeats)
+	case h.Warmup < 0 || h.Warmup > maxRepeats:
+		return fmt.Errorf("warmup: %d: want 0 to %d", h.Warmup, maxRepeats)
+	case len(h.Ranks) == 0 || len(h.Ranks) > costmodel.MaxRanks:
+		return fmt.Errorf("ranks: %d of them: want 1 to %d", len(h.Ranks), costmodel.MaxRanks)
+	case len(h.Plans) == 0:
+		return fmt.Errorf("plans: none of them: a trace is of at least one plan")
+	}
+	return h.validLists()
+}
+
+func (h *Header) validLists() error {
+	for i, r := range h.Ranks {
+		if err := r.validate(i); err != nil {
+			return fmt.Errorf("ranks[%d].%w", i, err)
+		}
+	}
+	for i := range h.Plans {
+		if err := h.Plans[i].validate(len(h.Ranks)); err != nil {
+			return fmt.Errorf("plans[%d].%w", i, err)
+		}
+		if err := validDocs(h.Docs, h.Plans[i].Job.SeqLen); err != nil {
+			return err
+		}
+	}
+	return h.validChecks()
+}
+
+func (r Rank) validate(at int) error {
+	switch {
+	case r.Rank != at:
+		return fmt.Errorf("rank: %d: ranks are listed in order, want %d", r.Rank, at)
+	case r.Device == "":
+		return fmt.Errorf("device: missing")
+	case r.Threads < 0 || r.Threads > costmodel.MaxRanks:
+		return fmt.Errorf("threads: %d: want 0, where it is not a processor, to %d", r.Threads, costmodel.MaxRanks)
+	}
+	for i, c := range r.Cores {
+		if c < 0 {
+			return fmt.Errorf("cores[%d]: %d: want the number of a core", i, c)
+		}
+	}
+	return nil
+}
+
+func (p *PlanRun) validate(ranks int) error {
+	if err := p.Job.Validate(); err != nil {
+		return fmt.Errorf("job.%w", err)
+	}
+	if err := p.Layout.Validate(p.Job.SeqLen, ranks, p.Job.Model.QHeads); err != nil {
+		return fmt.Errorf("layout.%w", err)
+	}
+	return nil
+}
+
+func validDocs(docs []units.Tokens, seqLen units.Tokens) error {
+	var sum units.Tokens
+	for i, n := range docs {
+		if n < 1 || n > seqLen {
+			return fmt.Errorf("docs_tokens[%d]: %d: want 1 to the sequence's %d tokens", i, int64(n), int64(seqLen))
+		}
+		if sum += n; sum > seqLen {
+			break
+		}
+	}
+	if len(docs) > 0 && sum != seqLen {
+		return fmt.Errorf("docs_tokens: %d tokens in all, or more: the sequence has %d", int64(sum), int64(seqLen))
+	}
+	return nil
+}
+
+// validChecks: numerics and counts of every plan, in order.
+func (h *Header) validChecks() error {
+	if len(h.Numerics) != len(h.Plans) {
+		return fmt.Errorf("numerics: %d of them: want one for each of %d plans", len(h.Numerics), len(h.Plans))
+	}
+	if len(h.Exact) != len(h.Plans) {
+		return fmt.Errorf("exact: %d of them: want one for each of %d plans", len(h.Exact), len(h.Plans))
+	}
+	for i := range h.Plans {
+		if err := h.Numerics[i].validate(i); err != nil {
+			return fmt.Errorf("numerics[%d].%w", i, err)
+		}
+		if err := h.Exact[i].validate(i); err != nil {
+			return fmt.Errorf("exact[%d].%w", i, err)
+		}
+	}
+	return nil
+}
+
+func (n *Numerics) validate(plan int) error {
+	switch {
+	case n.Plan != plan:
+		return fmt.Errorf("plan: %d: plans are listed in order, want %d", n.Plan, plan)
+	case n.Reference != "dense" && n.Reference != "sampled":
+		return fmt.Errorf("reference: %q: want dense or sampled", n.Reference)
+	case n.Rows < 0:
+		return fmt.Errorf("rows: %d: must not be negative", n.Rows)
+	}
+	errs := []namedError{{"out", n.Out}, {"dq", n.DQ}, {"dk", n.DK}, {"dv", n.DV}}
+	if err := within(n.Limit, errs); err != nil || n.Layer == nil {
+		return err
+	}
+	if err := within(n.Layer.Limit, []namedError{{"out", n.Layer.Out}, {"dx", n.Layer.DX}}); err != nil {
+		return fmt.Errorf("layer.%w", err)
+	}
+	return nil
+}
+
+type namedError struct {
+	name  string
+	value float64
+}
+
+// within: a run whose errors are above the limit writes no trace.
+func within(limit float64, errs []namedError) error {
+	if !(limit > 0) || limit > 1 {
+		return fmt.Errorf("limit: %g: want above 0, at most 1", limit)
+	}
+	for _, e := range errs {
+		if !(e.value >= 0) || e.value > limit || math.IsInf(e.value, 0) {
+			return fmt.Errorf("%s: %g: want 0 to the limit %g", e.name, e.value, limit)
+		}
+	}
+	return nil
+}
+
+func (e *ExactCounts) validate(plan int) error {
+	switch {
+	case e.Plan != plan:
+		return fmt.Errorf("plan: %d: plans are listed in order, want %d", e.Plan, plan)
+	case e.Messages < 0:
+		return fmt.Errorf("messages: %d: must not be negative", e.Messages)
+	case e.Bytes < 0:
+		return fmt.Errorf("bytes: %d: must not be negative", int64(e.Bytes))
+	case e.FLOPs < 0:
+		return fmt.Errorf("flops: %d: must not be negative", e.FLOPs)
+	}
+	return nil
+}
+
+// where is what spans and steps have in common.
+func (h *Header) where(block, plan, rank int, ns int64) error {
+	switch {
+	case block < 0 || block >= h.Repeats:
+		return outOf("block", block, h.Repeats)
+	case plan < 0 || plan >= len(h.Plans):
+		return outOf("plan", plan, len(h.Plans))
+	case rank < 0 || rank >= len(h.Ranks):
+		return outOf("rank", rank, len(h.Ranks))
+	case ns < 0 || ns > maxNS:
+		return fmt.Errorf("dur_ns: %d: want 0 to %d", ns, maxNS)
+	}
+	return nil
+}
+
+func (h *Header) validSpan(s *Span) error {
+	if err := h.where(s.Block, s.Plan, s.Rank, s.DurNS); err != nil {
+		return err
+	}
+	p := &h.Plans[s.Plan]
+	switch batches := max(1, p.Job.Accumulate); {
+	case s.Layer < 0 || s.Layer >= h.Layers:
+		return outOf("layer", s.Layer, h.Layers)
+	case s.MB < 0 || s.MB >= batches:
+		return outOf("mb", s.MB, batches)
+	case s.Dir != Forward && s.Dir != Backward:
+		return fmt.Errorf("dir: %q: want %s or %s", s.Dir, Forward, Backward)
+	case s.Again && (s.Dir != Forward || p.Job.Recompute != costmodel.RecomputeFull):
+		return fmt.Errorf("again: true: only a forward pass is run again, and only with recomputation")
+	case s.Step < 0 || s.Step > len(p.Layout.Groups):
+		return outOf("step", s.Step, len(p.Layout.Groups)+1)
+	case !slices.Contains(SpanOps(), s.Op):
+		return fmt.Errorf("op: %q: want one of %v", s.Op, SpanOps())
+	case h.Parts == PartsAttention && (s.Op == LinearIn || s.Op == LinearOut):
+		return fmt.Errorf("op: %q: only attention was run", s.Op)
+	case s.T0NS < 0 || s.T0NS > maxNS:
+		return fmt.Errorf("t0_ns: %d: want 0 to %d", s.T0NS, maxNS)
+	}
+	return s.validAmounts()
+}
+
+func (s *Span) validAmounts() error {
+	for _, a := range []struct {
+		key string
+		n   int64
+	}{{"bytes_out", s.Out}, {"bytes_in", s.In}, {"flops", s.FLOPs}} {
+		if a.n < 0 {
+			return fmt.Errorf("%s: %d: must not be negative", a.key, a.n)
+		}
+	}
+	if len(s.Shape) > 0 && s.Shape.Kind() != '{' {
+		return fmt.Errorf("shape: %.40s: want an object", s.Shape)
+	}
+	return nil
+}

@@ -1,0 +1,212 @@
+package results
+
+import (
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/replay"
+)
+
+// ReplaySummary is what a trace of replayed plans holds.
+type ReplaySummary struct {
+	Name   string         `json:"name"`
+	Header *replay.Header `json:"header"`
+	Plans  []ReplayedPlan `json:"plans"`
+}
+
+// ReplayedPlan is the times of one plan.
+type ReplayedPlan struct {
+	// Steps are the times of a step in every block: the longest over the ranks.
+	Steps []units.Seconds `json:"steps_s"`
+	Ranks []ReplayedRank  `json:"ranks"`
+}
+
+// ReplayedRank is how one rank spent its steps, block by block: computing,
+// waiting for bytes, and between what was recorded.
+type ReplayedRank struct {
+	Step    []units.Seconds `json:"step_s"`
+	Busy    []units.Seconds `json:"busy_s"`
+	Exposed []units.Seconds `json:"exposed_s"`
+}
+
+// SummariseReplay reads a trace. Errors are replay.ReadTrace's.
+func SummariseReplay(name string, r io.Reader) (*ReplaySummary, error) {
+	s := &ReplaySummary{Name: name}
+	_, err := replay.ReadTrace(name, r, replay.Visitor{Header: s.begin, Span: s.span, Step: s.step})
+	if err != nil {
+		return nil, err
+	}
+	for i := range s.Plans {
+		s.Plans[i].longest(s.Header.Repeats)
+	}
+	return s, nil
+}
+
+func (s *ReplaySummary) begin(h *replay.Header) error {
+	s.Header, s.Plans = h, make([]ReplayedPlan, len(h.Plans))
+	for i := range s.Plans {
+		s.Plans[i].Ranks = make([]ReplayedRank, len(h.Ranks))
+	}
+	return nil
+}
+
+func (s *ReplaySummary) span(e *replay.Span) error {
+	r := &s.Plans[e.Plan].Ranks[e.Rank]
+	r.reach(e.Block)
+	switch e.Op {
+	case replay.RingWait, replay.A2AIn, replay.A2AOut:
+		r.Exposed[e.Block] += e.Dur()
+	default:
+		r.Busy[e.Block] += e.Dur()
+	}
+	return nil
+}
+
+func (s *ReplaySummary) step(e *replay.Step) error {
+	r := &s.Plans[e.Plan].Ranks[e.Rank]
+	r.reach(e.Block)
+	r.Step[e.Block] = e.Dur()
+	return nil
+}
+
+// reach makes room for a block; the reader lets blocks rise one by one.
+func (r *ReplayedRank) reach(block int) {
+	for len(r.Step) <= block {
+		r.Step, r.Busy, r.Exposed = append(r.Step, 0), append(r.Busy, 0), append(r.Exposed, 0)
+	}
+}
+
+func (p *ReplayedPlan) longest(blocks int) {
+	p.Steps = make([]units.Seconds, blocks)
+	for _, r := range p.Ranks {
+		for b, d := range r.Step {
+			p.Steps[b] = max(p.Steps[b], d)
+		}
+	}
+}
+
+// gaps is what of a rank's steps no span accounts for, and idle how long it was
+// done before the slowest.
+func (p *ReplayedPlan) gaps(rank int) (gaps, idle []units.Seconds) {
+	r := p.Ranks[rank]
+	for b := range r.Step {
+		gaps = append(gaps, r.Step[b]-r.Busy[b]-r.Exposed[b])
+		idle = append(idle, p.Steps[b]-r.Step[b])
+	}
+	return gaps, idle
+}
+
+// Replay prints what was run, how long it took with its spread, how every rank
+// spent it, and what was checked.
+func Replay(w io.Writer, s *ReplaySummary) error {
+	p, n := &printer{w: w}, &notes{}
+	replayHead(p, s)
+	replayPlans(p, n, s)
+	p.printf("\n")
+	replayRanks(p, s)
+	replayNotes(n, s.Header)
+	n.render(p)
+	return p.err
+}
+
+func replayHead(p *printer, s *ReplaySummary) {
+	h := s.Header
+	p.para("", fmt.Sprintf("trace %s: %s on %s, %d blocks after %d of warm-up, order by seed %d",
+		s.Name, plural(len(h.Plans), "plan"), plural(len(h.Ranks), "rank"), h.Repeats, h.Warmup, h.Seed))
+	written(p, h.Tool, h.Created)
+	what := plural(h.Layers, "whole layer")
+	if h.Parts == replay.PartsAttention {
+		what = fmt.Sprintf("the attention of %s", plural(h.Layers, "layer"))
+	}
+	p.para("", fmt.Sprintf("%s forward and backward, mode %s, attention kernel %s, torch %s", what, h.Mode, h.Kernel, orNone(h.Ranks[0].Torch)))
+}
+
+func replayPlans(p *printer, n *notes, s *ReplaySummary) {
+	t := newTable(column{title: "plan", number: true}, column{title: "file", most: 34}, column{title: "strategy"}, column{title: "tokens", number: true},
+		column{title: "step\nmedian", number: true}, column{title: "quartiles", number: true}, column{title: "of plan 0", number: true},
+		column{title: "bytes\nas planned", number: true}, column{title: "worst error\nand limit", number: true})
+	first := stats.Median(values(s.Plans[0].Steps))
+	for i, run := range s.Header.Plans {
+		q1, median, q3 := stats.Quartiles(values(s.Plans[i].Steps))
+		e := s.Header.Exact[i]
+		t.row(fmt.Sprint(i), run.Path, run.Strategy, run.Job.SeqLen.String(), seconds(units.Seconds(median)),
+			seconds(units.Seconds(q1))+".."+seconds(units.Seconds(q3)), number(median/first), e.Bytes.String(), worst(n, s.Header.Numerics[i]))
+	}
+	t.render(p)
+}
+
+// worst is the largest error of a plan beside its limit.
+func worst(n *notes, e replay.Numerics) string {
+	text := fmt.Sprintf("%.1e of %.0e", max(e.Out, e.DQ, e.DK, e.DV), e.Limit)
+	if e.Reference == "sampled" {
+		text += n.mark(fmt.Sprintf("compared with one device on %d rows of the output and of dq, and on one head of dk and dv", e.Rows))
+	}
+	switch l := e.Layer; {
+	case l == nil:
+	case l.Skipped != "":
+		text += n.mark("of the attention alone; the whole layer was not compared: " + l.Skipped)
+	default:
+		text += fmt.Sprintf("\nlayer %.1e of %.0e", max(l.Out, l.DX), l.Limit)
+	}
+	return text
+}
+
+func replayRanks(p *printer, s *ReplaySummary) {
+	t := newTable(column{title: "rank", number: true}, column{title: "device"}, column{title: "host"}, column{title: "tokens", number: true}, column{title: "heads", number: true},
+		column{title: "step", number: true}, column{title: "busy", number: true}, column{title: "exposed", number: true}, column{title: "gaps", number: true}, column{title: "idle", number: true})
+	for i := range s.Plans {
+		plan, run := &s.Plans[i], s.Header.Plans[i]
+		t.section(fmt.Sprintf("plan %d (medians over blocks)", i))
+		heads := map[int]int{}
+		for _, g := range run.Layout.Groups {
+			for _, m := range g {
+				heads[m.Rank] = m.QHeads
+			}
+		}
+		for r, k := range s.Header.Ranks {
+			gaps, idle := plan.gaps(r)
+			cells := []string{fmt.Sprint(r), k.Device, orNone(k.Host), run.Layout.Shards[r].Tokens().String(), fmt.Sprint(heads[r])}
+			for _, x := range [][]units.Seconds{plan.Ranks[r].Step, plan.Ranks[r].Busy, plan.Ranks[r].Exposed, gaps, idle} {
+				cells = append(cells, seconds(units.Seconds(stats.Median(values(x)))))
+			}
+			t.row(cells...)
+		}
+	}
+	t.render(p)
+	p.para("", "busy: computing; exposed: waiting for bytes; gaps: between what was recorded; idle: done before the slowest rank")
+}
+
+func replayNotes(n *notes, h *replay.Header) {
+	if h.Oversubscribed {
+		n.add("the ranks had more threads than there are cores: these times mean nothing; bytes, FLOPs and errors hold")
+	}
+	if h.Mode == replay.ModeOneGPU {
+		n.add("the ranks took turns on one GPU: only the times of compute spans mean something; bytes, FLOPs and errors hold")
+	}
+	if hosts, nodes := hostsOf(h), len(h.Plans[0].Job.Cluster.Nodes); len(hosts) == 1 && nodes > 1 {
+		n.add("all ranks ran on one host: messages between the plan's nodes crossed no network")
+	}
+	n.add("bytes of every pair of ranks and FLOPs of every rank were counted and equal what the plan says",
+		"the embedding, the loss, the traffic of ZeRO and the optimizer were not run")
+}
+
+func hostsOf(h *replay.Header) []string {
+	var hosts []string
+	for _, r := range h.Ranks {
+		if !slices.Contains(hosts, r.Host) {
+			hosts = append(hosts, r.Host)
+		}
+	}
+	return hosts
+}
+
+func values(x []units.Seconds) []float64 {
+	v := make([]float64, len(x))
+	for i := range x {
+		v[i] = float64(x[i])
+	}
+	return v
+}

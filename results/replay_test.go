@@ -1,0 +1,153 @@
+package results
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/replay"
+)
+
+// replayedTrace is of one plan on two ranks: in block b rank 0 takes 10+b ms, of
+// which it computes 6 and waits for bytes for 3, rank 1 takes 8 ms and computes
+// all the time.
+func replayedTrace(t *testing.T, change func(*replay.Header)) string {
+	t.Helper()
+	h := &replay.Header{
+		Backend: "gloo", Mode: replay.ModeCPU, Parts: replay.PartsLayer, Layers: 1, Kernel: "math", Seed: 3, Repeats: 3, Warmup: 1,
+		Plans: []replay.PlanRun{{
+			Path: "a.plan.json", Strategy: "ring",
+			Job: costmodel.Job{
+				Model:   costmodel.Model{Layers: 2, Hidden: 256, FFN: 512, QHeads: 4, KVHeads: 2, HeadDim: 64, Vocab: 128, GatedMLP: true},
+				Cluster: costmodel.Cluster{Nodes: []costmodel.Node{{Name: "n0", Link: "gloo", Devices: []op.Member{{Device: "torch_cpu:1", Count: 2}}}}},
+				SeqLen:  256, DType: "f32", Recompute: costmodel.RecomputeNone, RingBuffers: 2, LossChunk: 256,
+			},
+			Layout: costmodel.Layout{
+				Shards: []costmodel.Shard{{Segments: []costmodel.Segment{{Start: 0, End: 100}}}, {Segments: []costmodel.Segment{{Start: 100, End: 256}}}},
+				Groups: []costmodel.Group{{{Rank: 0, QHeads: 3}, {Rank: 1, QHeads: 1}}},
+			},
+		}},
+		Ranks:    []replay.Rank{{Rank: 0, Host: "here", Device: "torch_cpu:1", Threads: 1, Torch: "1.13.1"}, {Rank: 1, Host: "here", Device: "torch_cpu:1", Threads: 1}},
+		Numerics: []replay.Numerics{{Out: 1e-7, DQ: 4e-7, Limit: 1e-5, Reference: "sampled", Rows: 256, Layer: &replay.LayerNumerics{Limit: 2e-5, Skipped: "300000 tokens"}}},
+		Exact:    []replay.ExactCounts{{Messages: 2, Bytes: 3 << 20, FLOPs: 9}},
+	}
+	if change != nil {
+		change(h)
+	}
+	path := filepath.Join(t.TempDir(), "x.trace.jsonl")
+	err := replay.WriteTrace(path, h, func(span func(*replay.Span) error, step func(*replay.Step) error) error {
+		for b := range h.Repeats {
+			for _, s := range []replay.Span{
+				{Rank: 0, Op: replay.Attn, DurNS: 6e6},
+				{Rank: 0, Op: replay.RingWait, T0NS: 6e6, DurNS: 2e6},
+				{Rank: 0, Op: replay.A2AOut, T0NS: 8e6, DurNS: 1e6},
+				{Rank: 1, Op: replay.Merge, DurNS: 8e6},
+			} {
+				s.Block, s.Dir = b, replay.Backward
+				if err := span(&s); err != nil {
+					return err
+				}
+			}
+			for r, ns := range []int64{int64(10+b) * 1e6, 8e6} {
+				if err := step(&replay.Step{Block: b, Rank: r, DurNS: ns}); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func summary(t *testing.T, path string) (*ReplaySummary, string) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	s, err := SummariseReplay("x.trace.jsonl", f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := Replay(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(b.String()) {
+		if len(strings.TrimSuffix(line, "\n")) > Width {
+			t.Errorf("wider than %d: %s", Width, line)
+		}
+	}
+	return s, b.String()
+}
+
+func TestReplayCountsAndShowsHowRanksSpentTheirSteps(t *testing.T) {
+	s, shown := summary(t, replayedTrace(t, nil))
+	p := &s.Plans[0]
+	gaps, idle := p.gaps(0)
+	for _, c := range []struct{ got, want units.Seconds }{
+		{p.Steps[2], 0.012}, {p.Ranks[0].Busy[1], 0.006}, {p.Ranks[0].Exposed[1], 0.003}, {gaps[2], 0.003}, {idle[2], 0},
+	} {
+		if d := c.got - c.want; d > 1e-12 || d < -1e-12 {
+			t.Errorf("got %v, want %v", c.got, c.want)
+		}
+	}
+	if _, idle := p.gaps(1); idle[0] < 0.0019 || idle[0] > 0.0021 {
+		t.Errorf("rank 1 idles %v, want 2 ms", idle[0])
+	}
+	for _, want := range []string{
+		"trace x.trace.jsonl: 1 plan on 2 ranks, 3 blocks after 1 of warm-up, order by seed 3",
+		"1 whole layer forward and backward, mode gloo-cpu, attention kernel math, torch 1.13.1",
+		"11 ms  10.5 ms..11.5 ms", "3 MiB", "4.0e-07 of 1e-05 (1) (2)",
+		"0  torch_cpu:1  here     100      3  11 ms  6 ms     3 ms  2.00 ms      0 s",
+		"1  torch_cpu:1  here     156      1   8 ms  8 ms      0 s      0 s  3.00 ms",
+		"(1) compared with one device on 256 rows of the output and of dq, and on one head of dk and dv",
+		"(2) of the attention alone; the whole layer was not compared: 300000 tokens",
+		"bytes of every pair of ranks and FLOPs of every rank were counted and equal what the plan says",
+		"the embedding, the loss, the traffic of ZeRO and the optimizer were not run",
+	} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("no %q in\n%s", want, shown)
+		}
+	}
+	if strings.Contains(shown, "mean nothing") {
+		t.Error(shown)
+	}
+}
+
+func TestReplaySaysWhatItsTimesDoNotMean(t *testing.T) {
+	for want, change := range map[string]func(*replay.Header){
+		"these times mean nothing": func(h *replay.Header) { h.Oversubscribed = true },
+		"took turns on one GPU":    func(h *replay.Header) { h.Mode = replay.ModeOneGPU },
+		"plan's nodes crossed no network": func(h *replay.Header) {
+			n := &h.Plans[0].Job.Cluster.Nodes
+			*n = append(*n, costmodel.Node{Name: "n1", Devices: []op.Member{{Device: "torch_cpu:1", Count: 1}}})
+			(*n)[0].Devices[0].Count = 1
+			h.Plans[0].Job.Cluster.Network = "gloo"
+		},
+		"the attention of 1 layer forward and backward": func(h *replay.Header) { h.Parts = replay.PartsAttention; h.Numerics[0].Layer = nil },
+	} {
+		if _, shown := summary(t, replayedTrace(t, change)); !strings.Contains(shown, want) {
+			t.Errorf("no %q in\n%s", want, shown)
+		}
+	}
+}
+
+func TestSummariseReplayRefusesATornTrace(t *testing.T) {
+	data, err := os.ReadFile(replayedTrace(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := SummariseReplay("x", bytes.NewReader(data[:len(data)-9])); err == nil || s != nil {
+		t.Error(s, err)
+	}
+}
