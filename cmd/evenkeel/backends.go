@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -122,10 +121,10 @@ func (o calibration) torchBackend(machine profile.Machine, world *launch.World) 
 		CollectiveTimeout: o.pointTimeout / 2, World: world,
 	}
 	var err error
-	if c.Threads, err = o.threads(); err != nil {
+	if c.Cores, err = o.cores(); err != nil {
 		return chosen{}, err
 	}
-	if c.Threads != nil {
+	if c.Cores != nil {
 		c.Device = "cpu"
 	}
 	if c.HeadDims, err = o.headDims(); err != nil {
@@ -154,15 +153,36 @@ func (a *app) follow(ctx context.Context, b *torch.Backend) error {
 	return err
 }
 
-// threads are those of --devices cpu:1,cpu:2.
-func (o calibration) threads() ([]int, error) {
-	var list []int
+// cores are those of --devices cpu:1,cpu:1@avx2.
+func (o calibration) cores() ([]torch.Cores, error) {
+	var list []torch.Cores
 	for _, d := range o.devices {
-		n, err := strconv.Atoi(strings.TrimPrefix(d, "cpu:"))
-		if err != nil || !strings.HasPrefix(d, "cpu:") {
+		name, ok := strings.CutPrefix(d, "cpu:")
+		if !ok {
 			return nil, usagef("--devices %q: want names such as cpu:1 (a number of threads)", d)
 		}
-		list = append(list, n)
+		c, err := torch.ParseCores(name)
+		if err != nil {
+			return nil, usagef("--devices %s: %w", d, err)
+		}
+		list = append(list, c)
+	}
+	return list, nil
+}
+
+// threads are those of --devices cpu:1,cpu:2, which is all that the kernels of
+// the cpu backend can be limited to.
+func (o calibration) threads() ([]int, error) {
+	all, err := o.cores()
+	if err != nil {
+		return nil, err
+	}
+	var list []int
+	for _, c := range all {
+		if c.ISA != "" {
+			return nil, usagef("--devices cpu:%s: the kernels of the cpu backend are compiled in and have one set of vector instructions; torch's libraries choose when they are loaded: --backend torch", c)
+		}
+		list = append(list, c.Threads)
 	}
 	return list, nil
 }

@@ -59,6 +59,7 @@ loses none of them, and the same command goes on where it stopped.`,
   evenkeel calibrate --devices cpu:1,cpu:2 --only attn_fwd,gemm --model config.json
   evenkeel calibrate --dry-run                        # what would be measured, and what would not, and why
   evenkeel calibrate --backend torch --group-sizes 2,4 # torch's kernels, and gloo or NCCL between its ranks
+  evenkeel calibrate --backend torch --devices cpu:1,cpu:1@sse4 # unequal ranks on a machine of two cores
   srun -N4 evenkeel calibrate --out /shared/prof      # a cluster: one task a node, one recording
   evenkeel calibrate --print-launch slurm --nodes 4 --gpus-per-node 8
   evenkeel calibrate --backend recorded:h100.rec.jsonl --choose adaptive --points 60   # which points would have sufficed
@@ -74,7 +75,7 @@ loses none of them, and the same command goes on where it stopped.`,
 	f.StringVar(&o.choose, "choose", spreadChoice, "how points are chosen: spread (over the shapes, before the first is measured) or adaptive (in rounds, where the fit so far says that a second of measuring tells most)")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the choice of points, their order and their inputs")
 	f.StringSliceVar(&o.only, "only", nil, "ops to measure, such as attn_fwd,gemm (default: all)")
-	f.StringSliceVar(&o.devices, "devices", nil, "device types to measure, such as cpu:1,cpu:2 (default: one core, and all of them)")
+	f.StringSliceVar(&o.devices, "devices", nil, "device types to measure, such as cpu:1,cpu:2; through torch also cpu:1@avx2 or cpu:1@sse4, with narrower vector units (default: one core, and all of them)")
 	f.IntSliceVar(&o.groupSizes, "group-sizes", nil, "ranks of the groups to measure collectives in (default: on cores powers of two; through torch all up to 4, then powers of two, and all ranks)")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: measure its head width only")
 	f.BoolVar(&o.dryRun, "dry-run", false, "list what would be measured, with what and for how long; measure nothing")

@@ -29,6 +29,7 @@ type problem struct {
 	lossChunk                       string
 	strategies                      []string
 	take                            string
+	shares, qHeads                  string
 	deadline                        time.Duration
 	out, timeline                   string
 	explain                         bool
@@ -55,6 +56,7 @@ Without --profile the laws are those of the reference profiles (evenkeel show
 assumed of the rest, which the plan says.`,
 		Example: `  evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
   evenkeel solve --profile p.profile.json --cluster cluster.yaml --model config.json --seq-len 256k --recompute full -o a.plan.json --explain
+  evenkeel solve --profile p.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k --shares 5:3   # what a layout of your own takes
   evenkeel solve --cluster "2x8 h100_sxm + 2x8 a100_sxm" --model config.json --seq-len 256k --recompute full    # before you own it`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return a.runSolve(c.Context(), o) },
@@ -74,6 +76,8 @@ assumed of the rest, which the plan says.`,
 	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
 	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
 	f.StringVar(&o.take, "take", "", "strategy whose plan is written, even if it gains less over today's than the model's own error")
+	f.StringVar(&o.shares, "shares", "", "tokens by rank in proportion, such as 5:3: a layout of your own, priced and checked instead of a searched one")
+	f.StringVar(&o.qHeads, "q-heads", "", "query heads by rank, such as 10:6: with --shares one all-to-all group of all ranks (default: a ring in rank order)")
 	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel)")
 	f.DurationVar(&o.deadline, "deadline", 0, "time to search for; the best so far is taken then (default: until done)")
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")
@@ -87,6 +91,9 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		if value == "" {
 			return usagef("solve: %s is missing (see: evenkeel solve --help)", flag)
 		}
+	}
+	if err := o.given(); err != nil {
+		return err
 	}
 	laws, err := a.laws(o)
 	if err != nil {
@@ -117,7 +124,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		defer cancel()
 	}
 	q.Take = o.take
-	plan, err := solver.Solve(ctx, q, o.strategies, nil)
+	plan, err := o.plan(ctx, q)
 	if err != nil {
 		return err
 	}
@@ -139,6 +146,32 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		}
 		return results.Explain(w, plan)
 	})
+}
+
+// plan searches for a layout, or takes the one that was given.
+func (o problem) plan(ctx context.Context, q *solver.Problem) (*solver.Plan, error) {
+	if o.shares == "" {
+		return solver.Solve(ctx, q, o.strategies, nil)
+	}
+	g, err := solver.ParseGiven(o.shares, o.qHeads)
+	if err != nil {
+		return nil, usagef("--%w", err)
+	}
+	if err := g.Suits(q); err != nil {
+		return nil, usagef("--%w", err)
+	}
+	return solver.SolveGiven(ctx, q, g, nil)
+}
+
+// given refuses flags that a layout of one's own leaves nothing to do for.
+func (o problem) given() error {
+	switch {
+	case o.shares == "" && o.qHeads != "":
+		return usagef("--q-heads %s: goes with --shares, which says who owns the tokens", o.qHeads)
+	case o.shares != "" && (o.take != "" || len(o.strategies) > 0):
+		return usagef("--shares %s: a layout of your own is searched by no strategy: leave out --take and --strategy", o.shares)
+	}
+	return nil
 }
 
 // job puts the flags and files together.

@@ -32,9 +32,12 @@ type Backend struct {
 
 // New checks a configuration. Close ends what the backend started.
 func New(c Config) (*Backend, error) {
-	for _, t := range c.Threads {
-		if t < 1 || t > c.Machine.Cores {
-			return nil, fmt.Errorf("cpu:%d: this machine has %d cores: name 1 to %d threads", t, c.Machine.Cores, c.Machine.Cores)
+	for _, x := range c.Cores {
+		if x.Threads < 1 || x.Threads > c.Machine.Cores {
+			return nil, fmt.Errorf("cpu:%s: this machine has %d cores: name 1 to %d threads", x, c.Machine.Cores, c.Machine.Cores)
+		}
+		if err := lacks(x.ISA, cpuinfo()); err != nil {
+			return nil, fmt.Errorf("cpu:%s: %w", x, err)
 		}
 	}
 	for _, n := range c.GroupSizes {

@@ -300,7 +300,7 @@ func (x *bus) dial(ctx context.Context, task, index int, l local) (*client, gree
 	}
 	c := newClient(r)
 	c.silence = greetTimeout
-	f, err := c.ask(ctx, request{T: "hello", Proto: proto, On: l.On, Cores: l.Cores})
+	f, err := c.ask(ctx, request{T: "hello", Proto: proto, On: l.On, Cores: l.Cores, Own: l.Own})
 	if err != nil {
 		return nil, greeting{}, err
 	}

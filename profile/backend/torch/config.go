@@ -15,9 +15,10 @@ type Config struct {
 	Python  string // the interpreter; "": $EVENKEEL_PYTHON, python3 on PATH, /usr/bin/python3
 	// Device is "cuda", "cpu", or "" for a GPU where there is one.
 	Device string
-	// Threads are the threads of each rank on processors; nil: one thread each.
-	// Ranks with different numbers are devices of different types.
-	Threads []int
+	// Cores is what each rank on processors computes with; nil: one thread each.
+	// Ranks with other numbers of threads or other vector units are devices of
+	// other types.
+	Cores []Cores
 	// GroupSizes are the sizes of the groups to measure collectives in; nil: all
 	// up to four ranks, then powers of two and all ranks. On processors they
 	// decide how many ranks there are.

@@ -15,12 +15,16 @@ import (
 type local struct {
 	On       string   `json:"on"`      // "cpu" or "cuda:0"
 	Cores    int      `json:"threads"` // of a rank on a processor
-	Visible  string   `json:"visible"` // what CUDA_VISIBLE_DEVICES is set to
+	ISA      ISA      `json:"isa,omitempty"`
+	Own      []int    `json:"own_cores,omitempty"` // see slot.own
+	Visible  string   `json:"visible"`             // what CUDA_VISIBLE_DEVICES is set to
 	Identity string   `json:"identity"`
 	Greeting greeting `json:"greeting"`
 }
 
-func (l local) slot() slot { return slot{on: l.On, cores: l.Cores, visible: l.Visible} }
+func (l local) slot() slot {
+	return slot{on: l.On, cores: l.Cores, isa: l.ISA, own: l.Own, visible: l.Visible}
+}
 
 // deviceType names a device with its software stack. Everything that moves
 // times is in the fingerprint: another driver, library or power limit, or a
@@ -32,14 +36,20 @@ func (l local) deviceType(m profile.Machine) op.DeviceType {
 		Parallel: max(1, g.Device.SMs), Memory: g.Device.MemBytes,
 	}
 	if g.Device.Kind != "cuda" {
-		d.Name, d.Parallel = fmt.Sprintf("torch_cpu:%d", l.Cores), l.Cores
+		d.Name, d.Parallel = Cores{l.Cores, l.ISA}.TypeName(), l.Cores
 		d.Model = fmt.Sprintf("%s, %d of %d cores", m.CPU, l.Cores, m.Cores)
+		if l.ISA != "" {
+			d.Model += fmt.Sprintf(", vector units no wider than %s", l.ISA)
+		}
 	}
 	if g.Device.MIG != "" {
 		d.Name += "_" + slug(g.Device.MIG)
 	}
 	h := sha256.New()
 	fmt.Fprintln(h, d.Name, d.Model, d.Stack, l.Identity, WorkerHash(), g.Device.L2Bytes, d.Parallel, d.Memory)
+	if l.Own != nil {
+		fmt.Fprintln(h, "cores of its own") // elsewhere ranks may wait for each other's
+	}
 	d.Fingerprint = fmt.Sprintf("%x", h.Sum(nil))
 	return d
 }
@@ -70,6 +80,9 @@ func (l local) stack() string {
 			k += " " + v
 		}
 		parts = append(parts, k)
+	}
+	if v := g.Device.Vectors.String(); v != "" {
+		parts = append(parts, v)
 	}
 	return strings.Join(append(parts, "worker "+WorkerHash()[:12]), ", ")
 }

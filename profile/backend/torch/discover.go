@@ -94,38 +94,14 @@ func (b *Backend) here(ctx context.Context) (task, error) {
 	}
 	t.Notes = append(t.Notes, fmt.Sprintf("%s runs the kernels: Python %s, torch %s", p.path, p.hello.Python, p.hello.Torch))
 	if p.hello.Device.Kind != "cuda" {
-		t.Locals = b.processors(p.hello)
-		return t, nil
+		t.Locals, err = b.processors(ctx, p.hello)
+		return t, err
 	}
 	// It sees all GPUs and would count as somebody else on the first.
 	b.first.close()
 	b.first = nil
 	t.Locals, err = b.gpus(ctx)
 	return t, err
-}
-
-// processors are the ranks of this task on its cores: as many as the largest
-// group asked for, one in a job of several tasks.
-func (b *Backend) processors(g greeting) []local {
-	threads := slices.Clone(b.config.Threads)
-	if len(threads) == 0 {
-		threads = []int{1}
-	}
-	most := min(b.config.Machine.Cores, 4)
-	if len(b.config.GroupSizes) > 0 {
-		most = slices.Max(b.config.GroupSizes)
-	}
-	if w := b.config.World; w != nil && w.Tasks > 1 {
-		most = max(1, w.Workers)
-	}
-	for len(threads) < most {
-		threads = append(threads, threads[0])
-	}
-	var list []local
-	for _, t := range threads {
-		list = append(list, local{On: "cpu", Cores: t, Greeting: g})
-	}
-	return list
 }
 
 // gpus greets a worker on each GPU of this task that its environment shows.
@@ -215,9 +191,9 @@ func (b *Backend) place(tasks []task) {
 			if l.Greeting.Device.Kind == "cuda" {
 				letter = "g"
 			}
-			r := &rank{place: fmt.Sprintf("n%d/%s%d", node, letter, count[node]), node: node, host: one.Host, greeting: l.Greeting, device: l.deviceType(one.Machine)}
+			r := &rank{place: fmt.Sprintf("n%d/%s%d", node, letter, count[node]), node: node, host: one.Host, greeting: l.Greeting, own: l.Own, device: l.deviceType(one.Machine)}
 			r.dial = b.dialer(t, i, l)
-			if t == 0 && i == 0 && l.Cores == 1 {
+			if t == 0 && i == 0 && l.Cores == 1 && l.ISA == "" && l.Own == nil {
 				r.client, b.first = b.first, nil // it was greeted as just such a worker
 			}
 			count[node]++
@@ -225,6 +201,10 @@ func (b *Backend) place(tasks []task) {
 		}
 	}
 	b.nameTypes()
+	if b.first != nil {
+		b.first.close() // its rank has cores of its own, which it was not started on
+		b.first = nil
+	}
 }
 
 // dialer starts the worker of a device of a task, here or through its agent.
@@ -298,8 +278,9 @@ func (b *Backend) link(set []int) string {
 }
 
 // transport is the threads that gloo adds to a rank: its event loop runs for half
-// of the time while small messages go to and fro, and where it has no core of its
-// own the rank waits for a slice of 4 ms now and then.
+// of the time while small messages go to and fro, and among ranks that share
+// cores a rank waits for a slice of 4 ms now and then. On cores of its own a rank
+// sleeps while its transport works.
 const transport = 1
 
 // oversubscribed says whether ranks of a set on one machine (several nodes of a
@@ -308,6 +289,9 @@ const transport = 1
 func (b *Backend) oversubscribed(set []int) bool {
 	threads := map[string]int{}
 	for _, r := range set {
+		if b.ranks[r].own != nil {
+			return false // the same on any machine, however many cores it has
+		}
 		threads[b.ranks[r].host] += b.ranks[r].device.Parallel + transport
 	}
 	for _, n := range threads {
@@ -405,6 +389,9 @@ func (b *Backend) notes(tasks []task) []string {
 		if r.greeting.Device.Kind == "cuda" && !r.greeting.NVML {
 			add(fmt.Sprintf("%s: clocks and throttling cannot be read (%s); repeated points (canaries) show drift instead", r.place, r.greeting.NVMLWhy))
 		}
+	}
+	for _, n := range processorNotes(b.ranks) {
+		add(n)
 	}
 	for i, r := range b.ranks {
 		if i > 0 && r.host == b.ranks[0].host && r.node != b.ranks[0].node {

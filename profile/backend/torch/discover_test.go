@@ -40,7 +40,7 @@ func (s *scripted) kill()                { close(s.out) }
 func (s *scripted) bye()                 {}
 
 func TestDiscoveryListsWhatCanAndWhatCannotBeMeasured(t *testing.T) {
-	b := fakeBackend(t, "none", Config{GroupSizes: []int{2, 4}, Threads: []int{1, 1, 1, 2}})
+	b := fakeBackend(t, "none", Config{GroupSizes: []int{2, 4}, Cores: []Cores{{1, ""}, {1, ""}, {1, ""}, {2, ""}}})
 	inv := discover(t, b)
 	var names []string
 	for _, d := range inv.Devices {
@@ -200,7 +200,7 @@ func TestCandidatesAreTheOneAskedForOrTheUsualOnes(t *testing.T) {
 func TestBadConfigurationsAreRefused(t *testing.T) {
 	m := profile.Machine{Cores: 2}
 	for want, c := range map[string]Config{
-		"cpu:3: this machine has 2 cores": {Machine: m, Threads: []int{3}},
+		"cpu:3: this machine has 2 cores": {Machine: m, Cores: []Cores{{3, ""}}},
 		"a group of 1":                    {Machine: m, GroupSizes: []int{1}},
 		"head_dim 4":                      {Machine: m, HeadDims: []int{4}},
 		`dtype "f64"`:                     {Machine: m, DType: "f64"},
@@ -297,16 +297,19 @@ func TestATaskTakesItsOwnGPU(t *testing.T) {
 	}
 }
 
-// Ranks on processors need a core for their threads and one for gloo's event
-// loop; GPUs do not share theirs.
+// Ranks that share cores need one for their threads and one for gloo's event
+// loop; ranks with cores of their own have it there, whatever the machine has.
 func TestOversubscribedRanksAreSaidToBe(t *testing.T) {
-	b := fakeBackend(t, "none", Config{GroupSizes: []int{2, 4}})
-	b.config.Machine.Cores = 4
-	inv := discover(t, b)
-	if inv.Groups[0].Name != "2 torch_cpu:1 over gloo_tcp" || inv.Groups[1].Name != "4 torch_cpu:1 over gloo_tcp_oversubscribed" {
-		t.Errorf("%+v", inv.Groups)
-	}
-	if notes := strings.Join(inv.Notes, "\n"); !strings.Contains(notes, "4 torch_cpu:1 over gloo_tcp_oversubscribed: fewer cores than threads") {
-		t.Errorf("no note in\n%s", notes)
+	for cores, want := range map[int]string{2: "gloo_tcp_oversubscribed", 4: "gloo_tcp"} {
+		b := fakeBackend(t, "none", Config{GroupSizes: []int{2, 4}})
+		b.config.Machine.Cores = cores
+		inv := discover(t, b)
+		if inv.Groups[0].Link != want || inv.Groups[1].Link != want {
+			t.Errorf("%d cores: %+v", cores, inv.Groups)
+		}
+		note := strings.Contains(strings.Join(inv.Notes, "\n"), "4 torch_cpu:1 over gloo_tcp_oversubscribed: fewer cores than threads")
+		if note != (cores == 2) {
+			t.Errorf("%d cores: %q", cores, inv.Notes)
+		}
 	}
 }

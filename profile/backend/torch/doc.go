@@ -9,6 +9,11 @@
 // executors run points on one rank or on the ranks of a group; the backend
 // finds interpreters, devices and groups.
 //
+// A device type on processors is a number of threads and, perhaps, the widest
+// vector units that the libraries of a rank may use: torch_cpu:2,
+// torch_cpu:1@avx2 (Processor says what such a rank has in its environment). On
+// one machine every rank has cores of its own where there are enough.
+//
 // Nothing here opens a network port. torch.distributed does, as in any
 // training job: rank 0's store, and the transport of gloo or NCCL.
 package torch

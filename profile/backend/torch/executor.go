@@ -17,6 +17,7 @@ type executor struct {
 	ranks   []*rank
 	group   string // as the workers name it; "" for a device
 	op      op.Kind
+	pair    *pair // while an overlap of the device with messages is prepared
 }
 
 var _ profile.Gauge = (*executor)(nil)
@@ -31,7 +32,11 @@ func (x *executor) Ready(ctx context.Context) error {
 }
 
 func (x *executor) ask(ctx context.Context, q request) ([]frame, error) {
-	return askAll(ctx, x.ranks, func(int) request { return q })
+	ranks := x.ranks
+	if x.pair != nil {
+		ranks = x.pair.ranks
+	}
+	return askAll(ctx, ranks, func(int) request { return q })
 }
 
 // Prepare implements profile.Executor.
@@ -41,8 +46,15 @@ func (x *executor) Prepare(ctx context.Context, s op.Shape, seed uint64) error {
 		return err
 	}
 	x.op = s.Kind()
+	group := x.group
+	if x.pair = x.backend.pairFor(x.ranks[0], s); x.pair != nil {
+		if err := x.backend.world(ctx); err != nil {
+			return err
+		}
+		group = x.pair.group
+	}
 	// Readers of JSON keep 53 bits of a number.
-	_, err = x.ask(ctx, request{T: "prepare", Op: x.op, Shape: data, Seed: seed & (1<<53 - 1), Group: x.group})
+	_, err = x.ask(ctx, request{T: "prepare", Op: x.op, Shape: data, Seed: seed & (1<<53 - 1), Group: group})
 	return err
 }
 
@@ -74,10 +86,14 @@ func (x *executor) Gauge(ctx context.Context) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if f := frames[0]; f.SizeBytes > 0 {
-		return float64(f.SizeBytes), nil
+	own := frames[0]
+	if x.pair != nil {
+		own = frames[x.pair.own]
 	}
-	return frames[0].Ratio, nil
+	if own.SizeBytes > 0 {
+		return float64(own.SizeBytes), nil
+	}
+	return own.Ratio, nil
 }
 
 // Close implements profile.Executor: the next use of these ranks finds fresh

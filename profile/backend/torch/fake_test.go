@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -86,6 +87,10 @@ func fake(behaviour string) int {
 			answer["samples_ns"] = ns
 			answer["peak_bytes"] = 4096
 		case "gauge":
+			if prepared == op.KindOverlap {
+				answer["ratio"] = 2 + asRank(me) // so that a test sees whose it is
+				break
+			}
 			answer["size_bytes"] = 1 << 30
 		case "serve":
 			answer["port"] = 12345
@@ -175,6 +180,11 @@ func hello(q request) map[string]any {
 		"refused": map[string]string{"h2d": "no accelerator"},
 		"comm":    map[string]any{"gloo": map[string]any{"ok": true}, "nccl": map[string]any{"ok": false, "why": "built without NCCL"}},
 	}
+	if os.Getenv("EVENKEEL_FAKE_VECTORS") != "" {
+		h["device"].(map[string]any)["vectors"] = map[string]any{"aten": aten(), "blas": os.Getenv("OPENBLAS_CORETYPE"), "limits": map[string]string{}}
+		h["device"].(map[string]any)["cores"] = q.Own
+		h["ops"] = append(h["ops"].([]string), "overlap")
+	}
 	if gpu := os.Getenv("EVENKEEL_FAKE_GPU"); gpu != "" {
 		h["device"] = map[string]any{"kind": "cuda", "name": gpu, "sms": 100, "mem_bytes": 1 << 36, "uuid": os.Getenv("CUDA_VISIBLE_DEVICES")}
 		if pid := os.Getenv("EVENKEEL_FAKE_BUSY"); pid != "" {
@@ -182,6 +192,23 @@ func hello(q request) map[string]any {
 		}
 	}
 	return h
+}
+
+// aten is the word of a torch that obeys its limit, or of one that does not.
+func aten() string {
+	word := map[string]string{"": "AVX512", "avx2": "AVX2", "default": "DEFAULT"}[os.Getenv("ATEN_CPU_CAPABILITY")]
+	if os.Getenv("EVENKEEL_FAKE_VECTORS") == "stubborn" {
+		word = "AVX512"
+	}
+	return word
+}
+
+func asRank(me string) int {
+	n, err := strconv.Atoi(me)
+	if err != nil {
+		panic(err)
+	}
+	return n
 }
 
 // fakeBackend is a backend whose workers are fakes with the given behaviour.

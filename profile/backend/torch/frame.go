@@ -23,7 +23,8 @@ type request struct {
 	Proto int            `json:"proto,omitzero"`  // hello
 	On    string         `json:"device,omitzero"` // hello: "cpu" or "cuda:0"
 	Cores int            `json:"threads,omitzero"`
-	Op    op.Kind        `json:"op,omitzero"` // prepare, verify
+	Own   []int          `json:"own_cores,omitempty"` // hello: see slot.own
+	Op    op.Kind        `json:"op,omitzero"`         // prepare, verify
 	Shape jsontext.Value `json:"shape,omitzero"`
 	Seed  uint64         `json:"seed,omitzero"`
 	Group string         `json:"group,omitzero"`
@@ -100,6 +101,8 @@ type deviceFacts struct {
 	L2Bytes  units.Bytes `json:"l2_bytes"`
 	MemBytes units.Bytes `json:"mem_bytes"`
 	MIG      string      `json:"mig"`
+	Vectors  vectors     `json:"vectors"` // of a processor
+	Cores    []int       `json:"cores"`   // that a rank on a processor may run on
 }
 
 // offer is a kernel or a communication library of a worker, and why it is none.

@@ -18,6 +18,7 @@ type rank struct {
 	node     int
 	host     string // the machine's own name, which several nodes of a test cluster may share
 	greeting greeting
+	own      []int // cores that no other rank has; nil: it shares
 	device   op.DeviceType
 	// dial starts a worker on the rank's device and greets it.
 	dial func(ctx context.Context) (*client, greeting, error)

@@ -75,18 +75,35 @@ func (b *Backend) once(r *rank) []profile.Spot {
 	for _, n := range layerLens {
 		shapes = append(shapes, op.MemLayer{Layer: profile.LayerOf(n, layerHeads, b.extent(r))})
 	}
-	for _, k := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd, op.KindGEMM} {
+	for _, k := range copied(r.greeting) {
 		for _, m := range []op.Kind{op.KindH2D, op.KindD2H} {
 			for _, side := range []op.Slowed{op.SlowedCompute, op.SlowedComm} {
 				shapes = append(shapes, op.OverlapPair{Compute: k, Comm: m, Slowed: side, Tokens: overlapLen, Bytes: overlapBytes})
 			}
 		}
 	}
-	var spots []profile.Spot
+	if b.pairOf(r) != nil {
+		shapes = append(shapes, besideMessages()...)
+	}
+	return spots(r.device.Name, shapes, r.greeting)
+}
+
+// copied are the ops that are measured beside copies between host and device:
+// none on a processor, which has no engine that copies.
+func copied(g greeting) []op.Kind {
+	if g.Device.Kind != "cuda" {
+		return nil
+	}
+	return []op.Kind{op.KindAttnFwd, op.KindAttnBwd, op.KindGEMM}
+}
+
+// spots keeps the shapes whose op a worker offers.
+func spots(on string, shapes []op.Shape, g greeting) []profile.Spot {
+	var list []profile.Spot
 	for _, s := range shapes {
-		if slices.Contains(r.greeting.Ops, s.Kind()) {
-			spots = append(spots, profile.NewSpot(r.device.Name, s))
+		if slices.Contains(g.Ops, s.Kind()) {
+			list = append(list, profile.NewSpot(on, s))
 		}
 	}
-	return spots
+	return list
 }

@@ -12,6 +12,7 @@ import resource  # noqa: E402
 import sys  # noqa: E402
 
 import errors  # noqa: E402
+import vectors  # noqa: E402
 import wire  # noqa: E402
 
 
@@ -83,6 +84,10 @@ def _quiet_threads(threads: object) -> None:
 def _service(heart: wire.Heart, request: dict):
     """The service, whose import needs torch; without torch the worker says so and leaves."""
     _quiet_threads(request.get("threads"))
+    try:
+        vectors.keep_to(request.get("own_cores"))  # before libraries start their pools
+    except (ValueError, OSError) as exc:
+        raise errors.Failure("unsupported", str(exc), fatal=True) from exc
     try:
         import torch  # noqa: F401
     except (ImportError, OSError) as exc:  # OSError: a library that torch links to is missing

@@ -371,14 +371,23 @@ class Comm:
     def _exchange(group: Group, to: int, source: int, send: Tensor, out: Tensor) -> Call:
         """Sends to one world rank and receives from another at once."""
         def call() -> None:
-            works = dist.batch_isend_irecv([
-                dist.P2POp(dist.isend, send, to, group.handle),
-                dist.P2POp(dist.irecv, out, source, group.handle),
-            ])
-            for work in works:
+            for work in start(group, to, source, send, out):
                 work.wait()
 
         return call
+
+    def shift(self, size_bytes: int, seed: int, name: str) -> tuple[Group, Callable[[], list[Any]]]:
+        """A group of this rank and a ring shift in it, which every call starts without waiting for it."""
+        group = self._member("send_recv", {"group": len(self._groups[name].ranks) if name in self._groups else 0,
+                                           "bytes": size_bytes}, name)
+        sent, received = lengths("send_recv", {"bytes": size_bytes}, group.size, group.rank)
+        self._afford("send_recv", FLOAT_BYTES * (sent + received))
+        send, out = self._noise(sent, seed), self._empty(received)
+        return group, lambda: start(group, group.peer(1), group.peer(-1), send, out)
+
+    def guarded(self, op: str, work: Callable[[], Any]) -> Any:
+        """Runs what talks to other ranks; see _guarded."""
+        return self._guarded(op, work)
 
     # Time.
 
@@ -474,6 +483,14 @@ class Comm:
         if free is not None and work_bytes * self._neighbours > free:
             said = f"{op}: {work_bytes} bytes of buffers in each of {self._neighbours} ranks on this host"
             raise Failure("oom", f"{said}, which has {free} bytes left")
+
+
+def start(group: Group, to: int, source: int, send: Tensor, out: Tensor) -> list[Any]:
+    """Begins to send to one world rank and to receive from another; what is returned is to be waited for."""
+    return dist.batch_isend_irecv([
+        dist.P2POp(dist.isend, send, to, group.handle),
+        dist.P2POp(dist.irecv, out, source, group.handle),
+    ])
 
 
 def check_groups(groups: dict[str, list[int]], size: int) -> None:

@@ -10,6 +10,7 @@ import time
 
 import torch
 
+import vectors
 from errors import Failure
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -31,7 +32,7 @@ class Device:
     """A CPU with a number of threads, or the one visible accelerator.
 
     Attributes: kind "cpu" or "cuda"; torch the torch.device; l2_bytes of second-level cache (on a CPU, of all
-    threads together); sms streaming multiprocessors, or threads; capability (major, minor), (0, 0) on a CPU.
+    threads together); cores that a CPU's rank may use; sms streaming multiprocessors, or threads; capability (major, minor), (0, 0) on a CPU.
     """
 
     def __init__(self, name: str, threads: int = 0):
@@ -54,7 +55,8 @@ class Device:
         self._last_use = -_IDLE_S
 
     def _init_cpu(self, threads: int) -> None:
-        self.sms = threads or len(os.sched_getaffinity(0))
+        self.cores = sorted(os.sched_getaffinity(0))
+        self.sms = threads or len(self.cores)
         torch.set_num_threads(self.sms)
         spread(self.sms)
         self.name = _cpuinfo("model name") or platform.processor() or platform.machine()
@@ -88,9 +90,10 @@ class Device:
         self.free_at_start_bytes = torch.cuda.mem_get_info(self.torch)[0]
 
     def _multiplies(self, dtype: torch.dtype) -> bool:
-        """Whether this device has a matrix product of this precision."""
+        """Whether this device has a matrix product of this precision; large enough for oneDNN, which torch
+        does not ask about smaller ones."""
         try:
-            a = torch.ones(8, 8, device=self.torch, dtype=dtype)
+            a = torch.ones(32, 32, device=self.torch, dtype=dtype)
             torch.mm(a, a, out=torch.empty_like(a))
             return True
         except RuntimeError:
@@ -111,7 +114,9 @@ class Device:
 
     def describe(self) -> dict:
         """The `device` object of hello."""
+        own = {"vectors": vectors.describe(), "cores": self.cores} if self.kind == "cpu" else {}
         return {
+            **own,
             "kind": self.kind, "name": self.name, "uuid": self.uuid, "sm": list(self.capability),
             "sms": self.sms,
             "l2_bytes": self.l2_bytes, "mem_bytes": self.mem_bytes, "mig": self.mig,

@@ -29,7 +29,7 @@ class Gauges:
         self._overlap = Overlap(device, ops)
 
     def refusal(self, kind: str) -> str:
-        """Why this device cannot gauge, or ""."""
+        """Why this device alone cannot gauge, or ""."""
         return self._overlap.refusal() if kind == "overlap" else ""
 
     def check(self, kind: str, shape: dict) -> None:
@@ -58,7 +58,8 @@ class Gauges:
     def _reserve(self) -> int:
         """Memory in use beyond tensors after a warm step: context, kernels, workspaces; on a CPU, the
         resident memory that the step left behind."""
-        dtype = "bf16" if "bf16" in self.device.dtypes() else "f32"
+        # On a processor in what it computes with: bf16 needs instructions that not every one has.
+        dtype = "bf16" if self.device.kind == "cuda" and "bf16" in self.device.dtypes() else "f32"
         self._layer({**_WARM, "dtype": dtype}, 1)
         self.device.sync()
         self.device.release()

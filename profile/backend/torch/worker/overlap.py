@@ -12,7 +12,7 @@ from sampling import Prepared, spin
 from work import Op
 
 # What the compute side looks like at a number of tokens; its width hardly moves the ratio.
-_HEADS = {"q_heads": 8, "kv_heads": 8, "head_dim": 128, "dtype": "bf16"}
+_HEADS = {"q_heads": 8, "kv_heads": 8, "head_dim": 128}
 _WIDTH = 4096
 _REPEATS = 11
 # The longer side runs this much longer than the shorter, so that the shorter is overlapped to its end.
@@ -22,11 +22,11 @@ _MAX_CALLS = 2000
 _LONG_NS = 200_000
 
 
-def compute_shape(op: str, tokens: int) -> dict:
-    """The compute side's shape: a FULL block of 8 heads of 128, or a GEMM of tokens x 4096 x 4096, bf16."""
+def compute_shape(op: str, tokens: int, dtype: str = "bf16") -> dict:
+    """The compute side's shape: a FULL block of 8 heads of 128, or a GEMM of tokens x 4096 x 4096."""
     if op == "gemm":
-        return {"pass": "fwd", "m": tokens, "n": _WIDTH, "k": _WIDTH, "dtype": "bf16"}
-    return {"mask": "full", "q_len": tokens, "kv_len": tokens, **_HEADS}
+        return {"pass": "fwd", "m": tokens, "n": _WIDTH, "k": _WIDTH, "dtype": dtype}
+    return {"mask": "full", "q_len": tokens, "kv_len": tokens, **_HEADS, "dtype": dtype}
 
 
 class Overlap:

@@ -12,6 +12,7 @@ import torch
 import faults
 import ring
 from attention_ops import Attention
+from beside import Beside
 from collectives import OPS as COLLECTIVES
 from comm import Comm
 from device import Device, cpu_vendor
@@ -37,6 +38,7 @@ class Service:
         self._device: Device | None = None
         self._prepared: Prepared | None = None
         self._gauge: tuple[str, dict, int] | None = None
+        self._beside: Beside | None = None
         self._collective = ""
         self._verified: set[tuple[str, str]] = set()
         torch.set_grad_enabled(False)
@@ -73,6 +75,8 @@ class Service:
     def _abilities(self) -> dict:
         refused = {kind: op.refusal() for kind, op in self._ops.items()}
         refused.update({kind: self._gauges.refusal(kind) for kind in KINDS})
+        if self._device.kind == "cpu" and self._comm.availability()["gloo"]["ok"]:
+            refused["overlap"] = ""  # of attention beside messages between ranks
         refused.update({kind: "" for kind in self._comm.ops()})
         refused.update(self._comm.refused())
         return {
@@ -96,6 +100,9 @@ class Service:
             result = self._comm.prepare(kind, shape, seed, str(request.get("group", "")))
             self._collective = kind
             return result
+        if kind == "overlap" and shape.get("comm") == "send_recv":
+            self._beside = Beside(self._device, self._ops, self._comm, shape, seed, str(request.get("group", "")))
+            return {}
         if kind in KINDS:
             self._gauges.check(kind, shape)
             self._gauge = (kind, shape, seed)
@@ -151,6 +158,9 @@ class Service:
 
     def answer_gauge(self, request: dict) -> dict:
         """The prepared quantity that is no time."""
+        if self._beside is not None:
+            faults.at_run("overlap")
+            return {"ratio": self._beside.measure()}
         if self._gauge is None:
             raise Failure("internal", "gauge: nothing that can be gauged is prepared")
         kind, shape, seed = self._gauge
@@ -195,7 +205,7 @@ class Service:
             self._drop()
 
     def _drop(self) -> None:
-        self._prepared, self._gauge, self._collective = None, None, ""
+        self._prepared, self._gauge, self._beside, self._collective = None, None, None, ""
         if self._device is not None:
             self._device.release()
 

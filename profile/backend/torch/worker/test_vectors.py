@@ -1,0 +1,95 @@
+"""Tests of what limits a worker on processors: cores of its own, and vector units."""
+
+import os
+import sys
+import threading
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import vectors  # noqa: E402
+from beside import Watch  # noqa: E402
+
+
+def apart(call) -> int:
+    """The exit status of a call in a process of its own, which may change what it may run on."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(call())
+        except BaseException:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Cores(unittest.TestCase):
+    def test_a_worker_keeps_to_its_cores_and_so_do_its_threads(self):
+        cores = sorted(os.sched_getaffinity(0))
+
+        def last() -> int:
+            vectors.keep_to([len(cores) - 1])
+            seen = []
+            thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+            thread.start()
+            thread.join()
+            return 0 if os.sched_getaffinity(0) == seen[0] == {cores[-1]} else 1
+
+        self.assertEqual(apart(last), 0)
+
+    def test_nothing_asked_for_leaves_all_cores(self):
+        before = os.sched_getaffinity(0)
+        for nothing in (None, [], "0"):
+            vectors.keep_to(nothing)
+        self.assertEqual(os.sched_getaffinity(0), before)
+
+    def test_cores_that_are_not_there_are_refused(self):
+        n = len(os.sched_getaffinity(0))
+        with self.assertRaisesRegex(ValueError, f"this process may use {n} cores"):
+            vectors.keep_to([n])
+
+
+class Units(unittest.TestCase):
+    def test_the_libraries_say_what_they_use(self):
+        said = vectors.describe()
+        self.assertTrue(said["aten"])
+        self.assertEqual(sorted(said), ["aten", "blas", "limits"])
+
+    def test_what_is_set_is_told(self):
+        before = os.environ.get("ONEDNN_MAX_CPU_ISA")
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "SSE41"
+        try:
+            self.assertEqual(vectors.describe()["limits"]["ONEDNN_MAX_CPU_ISA"], "SSE41")
+        finally:
+            if before is None:
+                del os.environ["ONEDNN_MAX_CPU_ISA"]
+            else:
+                os.environ["ONEDNN_MAX_CPU_ISA"] = before
+
+
+class Message:
+    """A message that arrives after a while, or breaks."""
+
+    def __init__(self, after_s: float, broken: bool = False):
+        self.after_s, self.broken = after_s, broken
+
+    def wait(self) -> None:
+        time.sleep(self.after_s)
+        if self.broken:
+            raise RuntimeError("connection reset by peer")
+
+
+class Watching(unittest.TestCase):
+    def test_it_tells_when_the_last_message_arrived(self):
+        begin = time.perf_counter_ns()
+        watch = Watch([Message(0.02), Message(0.03)])
+        self.assertIsNone(watch.at)
+        self.assertGreaterEqual(watch.result() - begin, 45_000_000)
+
+    def test_a_broken_message_is_raised(self):
+        with self.assertRaisesRegex(RuntimeError, "reset by peer"):
+            Watch([Message(0, broken=True)]).result()
+
+
+if __name__ == "__main__":
+    unittest.main()

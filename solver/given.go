@@ -1,0 +1,188 @@
+package solver
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Given is a layout that somebody asks for instead of having one searched: to
+// price what they run today, or to compare plans that no search would return.
+type Given struct {
+	// Shares of the tokens by rank, in proportion; a rank with none gets none.
+	Shares []int
+	// QHeads by rank make one all-to-all group of all ranks. Without them every
+	// rank computes all heads of its tokens, in a ring in rank order.
+	QHeads []int
+}
+
+// ParseGiven reads the shares and heads of a command line: "5:3" and "10:6", or
+// no heads.
+func ParseGiven(shares, heads string) (Given, error) {
+	var g Given
+	var err error
+	if g.Shares, err = parseColons(shares); err != nil {
+		return g, fmt.Errorf("shares %w", err)
+	}
+	if slices.Max(g.Shares) == 0 {
+		return g, fmt.Errorf("shares %q: nobody gets a token", shares)
+	}
+	if heads == "" {
+		return g, nil
+	}
+	if g.QHeads, err = parseColons(heads); err != nil {
+		return g, fmt.Errorf("heads %w", err)
+	}
+	return g, nil
+}
+
+// mostShare keeps sums of shares far from overflow.
+const mostShare = 1 << 30
+
+func parseColons(s string) ([]int, error) {
+	var list []int
+	for part := range strings.SplitSeq(s, ":") {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 0 || n > mostShare {
+			return nil, fmt.Errorf("%q: %q: want a number from 0 to %d for every rank, such as 5:3", s, part, mostShare)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// String is what was asked for, in words.
+func (g Given) String() string {
+	if g.QHeads == nil {
+		return "shares " + colons(g.Shares) + ", a ring in rank order"
+	}
+	return "shares " + colons(g.Shares) + ", one all-to-all group with heads " + colons(g.QHeads)
+}
+
+func colons(list []int) string {
+	parts := make([]string, len(list))
+	for i, n := range list {
+		parts[i] = strconv.Itoa(n)
+	}
+	return strings.Join(parts, ":")
+}
+
+// SolveGiven is Solve with a layout that was asked for in the place of the
+// searched one: priced and checked like any other, and compared with the
+// baselines. The plan has the searched strategy's name, and a warning says that
+// nothing was searched.
+//
+// Errors: those of Solve, and shares or heads that do not suit the problem.
+func SolveGiven(ctx context.Context, p *Problem, g Given, report func(Progress)) (*Plan, error) {
+	layout, err := g.layout(p)
+	if err != nil {
+		return nil, err
+	}
+	todo, err := chooseStrategies(nil)
+	if err != nil {
+		return nil, err
+	}
+	todo = slices.DeleteFunc(todo, func(s Strategy) bool { return s.Name() == Default })
+	todo = append(todo, fixed{layout: layout, why: "as asked for: " + g.String()})
+	if no := p.proveInfeasible(); no != nil {
+		return nil, no
+	}
+	bound, err := LowerBound(p)
+	if err != nil {
+		return nil, err
+	}
+	found, skipped, err := p.solveEach(ctx, todo, report)
+	if err != nil {
+		return nil, err
+	}
+	wanted := *p
+	wanted.Take = Default
+	plan, err := wanted.pick(found, bound)
+	if plan != nil {
+		asked := fmt.Sprintf("the layout of %s was asked for (%s), not searched", Default, g)
+		plan.Warnings = slices.Concat(skipped, []string{asked}, plan.Warnings)
+	}
+	return plan, err
+}
+
+// Suits says what keeps the layout from being one of a problem.
+func (g Given) Suits(p *Problem) error {
+	_, err := g.layout(p)
+	return err
+}
+
+// layout lays the tokens out in zigzag order, as every strategy does.
+func (g Given) layout(p *Problem) (costmodel.Layout, error) {
+	n, model := len(p.ranks), p.Job.Model
+	if len(g.Shares) != n || g.QHeads != nil && len(g.QHeads) != n {
+		return costmodel.Layout{}, fmt.Errorf("%s: the cluster has %d ranks, and each needs a number, if 0", g, n)
+	}
+	tokens := dealShares(p.Job.SeqLen, p.Block, g.Shares)
+	groups := costmodel.Singles(tokens, model.QHeads)
+	if g.QHeads != nil {
+		groups = []costmodel.Group{nil}
+		for r, heads := range g.QHeads {
+			if heads > 0 || tokens[r] > 0 {
+				groups[0] = append(groups[0], costmodel.HeadShare{Rank: r, QHeads: heads})
+			}
+		}
+		if err := p.exchangeable(ranksOf(groups[0])); err != nil {
+			return costmodel.Layout{}, err
+		}
+	}
+	l := costmodel.ZigZag(tokens, groups)
+	if err := l.Validate(p.Job.SeqLen, n, model.QHeads); err != nil {
+		return costmodel.Layout{}, fmt.Errorf("%s: %w", g, err)
+	}
+	return l, nil
+}
+
+func ranksOf(g costmodel.Group) []int {
+	var ranks []int
+	for _, m := range g {
+		ranks = append(ranks, m.Rank)
+	}
+	return ranks
+}
+
+// dealShares splits tokens in proportion to shares, in whole blocks but for the
+// last rank with a share, which has the rest.
+func dealShares(total, block units.Tokens, shares []int) []units.Tokens {
+	sum, last := 0, 0
+	for r, s := range shares {
+		if sum += s; s > 0 {
+			last = r
+		}
+	}
+	split := make([]units.Tokens, len(shares))
+	blocks, upTo, dealt := float64(total)/float64(block), 0, units.Tokens(0)
+	for r, s := range shares[:last] {
+		// Where the shares up to here end, rounded: what rounding takes from one
+		// goes to the next.
+		upTo += s
+		end := min(total, block*units.Tokens(math.Round(blocks*float64(upTo)/float64(sum))))
+		split[r], dealt = end-dealt, end
+	}
+	split[last] = total - dealt
+	return split
+}
+
+// fixed is a strategy that has nothing to decide.
+type fixed struct {
+	evenKeel
+	layout costmodel.Layout
+	why    string
+}
+
+// Solve implements Strategy.
+func (s fixed) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
+	c := newContest(ctx, p, s.Name(), report)
+	c.try(s.layout, s.why)
+	return c.result()
+}

@@ -1,0 +1,139 @@
+package solver
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+func given(t *testing.T, shares, heads string) Given {
+	t.Helper()
+	g, err := ParseGiven(shares, heads)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestAGivenLayoutIsPricedAndStandsUpToTheChecker(t *testing.T) {
+	for _, c := range []struct {
+		shares, heads string
+		tokens        []units.Tokens
+		groups        []costmodel.Group
+	}{
+		{"5:3", "", []units.Tokens{2560, 1536}, []costmodel.Group{{{Rank: 0, QHeads: 8}}, {{Rank: 1, QHeads: 8}}}},
+		{"1:1", "", []units.Tokens{2048, 2048}, []costmodel.Group{{{Rank: 0, QHeads: 8}}, {{Rank: 1, QHeads: 8}}}},
+		{"3:1", "6:2", []units.Tokens{3072, 1024}, []costmodel.Group{{{Rank: 0, QHeads: 6}, {Rank: 1, QHeads: 2}}}},
+		{"1:0", "", []units.Tokens{4096, 0}, []costmodel.Group{{{Rank: 0, QHeads: 8}}}},
+		{"1:0", "5:3", []units.Tokens{4096, 0}, []costmodel.Group{{{Rank: 0, QHeads: 5}, {Rank: 1, QHeads: 3}}}},
+	} {
+		p := testProblem(t, "1x(1 fast + 1 slow)", 4096)
+		plan, err := SolveGiven(t.Context(), p, given(t, c.shares, c.heads), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan.Schema, plan.Tool = PlanSchema, "test"
+		if err := Check(plan, p.Profile); err != nil {
+			t.Errorf("%s %s: %v", c.shares, c.heads, err)
+		}
+		if got := plan.Layout().Tokens(); !slices.Equal(got, c.tokens) {
+			t.Errorf("%s: tokens %v, want %v", c.shares, got, c.tokens)
+		}
+		if !slices.EqualFunc(plan.Groups, c.groups, func(a, b costmodel.Group) bool { return slices.Equal(a, b) }) {
+			t.Errorf("%s %s: groups %v, want %v", c.shares, c.heads, plan.Groups, c.groups)
+		}
+		if all := strings.Join(plan.Warnings, "\n"); !strings.Contains(all, "was asked for (shares "+c.shares) || !strings.Contains(all, "not searched") {
+			t.Errorf("warnings %q", plan.Warnings)
+		}
+		if want := secondsOf(t, p, plan.Layout()); !near(float64(plan.Step.Time.Mid), float64(want)) {
+			t.Errorf("%s %s: %v, the simulator says %v", c.shares, c.heads, plan.Step.Time.Mid, want)
+		}
+	}
+}
+
+// Whatever shares and heads are asked for, every token has one owner, every head
+// is computed, and no rank is a block away from its share.
+func TestGivenSharesAreKeptToTheBlock(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 5))
+	for range 300 {
+		total, block := units.Tokens(1+r.IntN(100_000)), units.Tokens(1)<<r.IntN(8)
+		shares := make([]int, 1+r.IntN(6))
+		for i := range shares {
+			shares[i] = r.IntN(4) * r.IntN(50)
+		}
+		shares[r.IntN(len(shares))]++
+		sum, all := 0, units.Tokens(0)
+		for _, s := range shares {
+			sum += s
+		}
+		for i, n := range dealShares(total, block, shares) {
+			all += n
+			ideal := float64(total) * float64(shares[i]) / float64(sum)
+			if off := float64(n) - ideal; n < 0 || shares[i] == 0 && n != 0 || off > float64(block) || off < -float64(block) {
+				t.Fatalf("%d tokens in blocks of %d over %v: rank %d gets %d, its share is %.1f", total, block, shares, i, n, ideal)
+			}
+		}
+		if all != total {
+			t.Fatalf("%d tokens over %v: %d dealt", total, shares, all)
+		}
+	}
+}
+
+func TestLayoutsThatCannotBeAreRefused(t *testing.T) {
+	for _, c := range []struct{ shares, heads, want string }{
+		{"", "", `shares "": "": want a number`},
+		{"5:", "", "want a number from 0"},
+		{"5:-3", "", `"-3": want a number`},
+		{"5:3", "8", ""},
+		{"0:0", "", "nobody gets a token"},
+		{"5:3", "a:b", `heads "a:b"`},
+		{"99999999999999:1", "", "want a number from 0"},
+	} {
+		if _, err := ParseGiven(c.shares, c.heads); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q %q: %v", c.shares, c.heads, err)
+		}
+	}
+	p := testProblem(t, "1x(1 fast + 1 slow)", 4096)
+	for _, c := range []struct{ shares, heads, want string }{
+		{"5", "", "the cluster has 2 ranks"},
+		{"5:3:1", "", "the cluster has 2 ranks"},
+		{"5:3", "8", "the cluster has 2 ranks"},
+		{"5:3", "4:3", "7 q_heads in all: the model has 8"},
+		{"5:3", "9:0", "want 0 to 8"},
+	} {
+		if _, err := SolveGiven(t.Context(), p, given(t, c.shares, c.heads), nil); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s %s: %v", c.shares, c.heads, err)
+		}
+	}
+}
+
+// A layout that does not fit is no plan, though others would be.
+func TestAGivenLayoutThatDoesNotFitIsRefused(t *testing.T) {
+	small := slow()
+	small.memory = units.GiB
+	p := testProblem(t, "1x(1 fast + 1 slow)", 64<<10, fast(), small)
+	_, err := SolveGiven(t.Context(), p, given(t, "1:30", ""), nil)
+	if err == nil || !strings.Contains(err.Error(), "rank 1 (slow on n0)") {
+		t.Error(err)
+	}
+}
+
+func FuzzParseGiven(f *testing.F) {
+	f.Add("5:3", "10:6")
+	f.Add("1", "")
+	f.Add(":", "0")
+	f.Fuzz(func(t *testing.T, shares, heads string) {
+		g, err := ParseGiven(shares, heads)
+		if err != nil {
+			return
+		}
+		again, err := ParseGiven(colons(g.Shares), colons(g.QHeads))
+		if err != nil || !slices.Equal(again.Shares, g.Shares) || !slices.Equal(again.QHeads, g.QHeads) {
+			t.Errorf("%q %q: %+v, then %+v: %v", shares, heads, g, again, err)
+		}
+	})
+}
