@@ -296,7 +296,7 @@ func (f *findings) candidates(p *Plan) {
 			f.add(at+"strategy", "%q: listed before", c.Strategy)
 		}
 		seen[c.Strategy] = true
-		if s, err := Lookup(c.Strategy); err != nil {
+		if s, err := lookupAny(c.Strategy); err != nil {
 			f.add(at+"strategy", "%v", err)
 		} else if s.Claims().Baseline != c.Baseline {
 			f.add(at+"baseline", "%v: strategy %s says %v", c.Baseline, c.Strategy, !c.Baseline)

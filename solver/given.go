@@ -75,8 +75,7 @@ func colons(list []int) string {
 
 // SolveGiven is Solve with a layout that was asked for in the place of the
 // searched one: priced and checked like any other, and compared with the
-// baselines. The plan has the searched strategy's name, and a warning says that
-// nothing was searched.
+// baselines. The plan's strategy is called given.
 //
 // Errors: those of Solve, and shares or heads that do not suit the problem.
 func SolveGiven(ctx context.Context, p *Problem, g Given, report func(Progress)) (*Plan, error) {
@@ -102,11 +101,10 @@ func SolveGiven(ctx context.Context, p *Problem, g Given, report func(Progress))
 		return nil, err
 	}
 	wanted := *p
-	wanted.Take = Default
+	wanted.Take = fixed{}.Name()
 	plan, err := wanted.pick(found, bound)
 	if plan != nil {
-		asked := fmt.Sprintf("the layout of %s was asked for (%s), not searched", Default, g)
-		plan.Warnings = slices.Concat(skipped, []string{asked}, plan.Warnings)
+		plan.Warnings = append(skipped, plan.Warnings...)
 	}
 	return plan, err
 }
@@ -175,9 +173,16 @@ func dealShares(total, block units.Tokens, shares []int) []units.Tokens {
 
 // fixed is a strategy that has nothing to decide.
 type fixed struct {
-	evenKeel
 	layout costmodel.Layout
 	why    string
+}
+
+// Name implements Strategy.
+func (fixed) Name() string { return "given" }
+
+// Claims implements Strategy.
+func (fixed) Claims() Claims {
+	return Claims{Doc: "a layout that somebody asked for, priced and checked as it is"}
 }
 
 // Solve implements Strategy.

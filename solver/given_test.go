@@ -46,8 +46,8 @@ func TestAGivenLayoutIsPricedAndStandsUpToTheChecker(t *testing.T) {
 		if !slices.EqualFunc(plan.Groups, c.groups, func(a, b costmodel.Group) bool { return slices.Equal(a, b) }) {
 			t.Errorf("%s %s: groups %v, want %v", c.shares, c.heads, plan.Groups, c.groups)
 		}
-		if all := strings.Join(plan.Warnings, "\n"); !strings.Contains(all, "was asked for (shares "+c.shares) || !strings.Contains(all, "not searched") {
-			t.Errorf("warnings %q", plan.Warnings)
+		if own := last(plan); plan.Strategy != "given" || own.Strategy != "given" || !strings.Contains(own.Why, "as asked for: shares "+c.shares) {
+			t.Errorf("%s: %q", plan.Strategy, own.Why)
 		}
 		if want := secondsOf(t, p, plan.Layout()); !near(float64(plan.Step.Time.Mid), float64(want)) {
 			t.Errorf("%s %s: %v, the simulator says %v", c.shares, c.heads, plan.Step.Time.Mid, want)

@@ -59,6 +59,15 @@ func Strategies() []Strategy {
 	return []Strategy{ring{}, ulysses{}, usp{}, uspSubset{}, hexiSeq{}, evenKeel{}}
 }
 
+// lookupAny finds a strategy that a plan may name: one of Strategies, or a layout
+// that was given.
+func lookupAny(name string) (Strategy, error) {
+	if name == (fixed{}).Name() {
+		return fixed{}, nil
+	}
+	return Lookup(name)
+}
+
 // Lookup finds a strategy by name. The error lists the names and the nearest.
 func Lookup(name string) (Strategy, error) {
 	var names []string
