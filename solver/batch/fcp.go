@@ -1,0 +1,232 @@
+package batch
+
+import (
+	"cmp"
+	"context"
+	"math/bits"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// FCP plans as the paper of that name does (arXiv 2602.21788, first called DHP):
+// the sequences of a micro-batch are packed by best fit decreasing into groups of
+// the least degree that holds them, then a dynamic programme over groups and ranks
+// gives every group a degree, any whole number, for the least makespan.
+//
+// What the paper and code that follows it get wrong is mended:
+//   - The ranks left over went round all groups, and a group may be slower on more
+//     ranks. Here they go round those that they make faster; what none can use stays
+//     idle.
+//   - Algorithm 1 begins to walk back from (K'+1, N+1), and leaves DP[0][N] infinite.
+//   - Degrees were not restricted to those that heads can be shared by; here only
+//     the degrees of the problem's classes are formed.
+//   - Lengths were counted one too long, so that a sequence of just what the largest
+//     group holds had no degree; longer ones were cut to the largest degree without
+//     a word. Here lengths are exact, and longer ones are *TooLongError.
+//   - Memory was not checked beyond the packing; here every group is within the
+//     memory of its class.
+//   - A micro-batch whose least degrees add up to more than there are ranks raised
+//     an error; here the batch is cut into more micro-batches.
+//
+// How a batch is cut into micro-batches is not in the paper. Here they are
+// consecutive sequences, of like numbers of tokens, both in the order of the batch
+// and sorted by length, for the least number of micro-batches that the ranks hold
+// and some more; the best is taken.
+type FCP struct {
+	// Programme uses the dynamic programme itself for the degrees, not the faster
+	// way that gives the same makespan (see allot).
+	Programme bool
+}
+
+// Name is "fcp".
+func (FCP) Name() string { return "fcp" }
+
+// Claims says whose algorithm it is.
+func (FCP) Claims() Claims {
+	return Claims{Published: true, Doc: "FCP/DHP (2026): best-fit-decreasing packing and a dynamic programme over groups and ranks of any degree, its known defects mended; devices are taken as alike"}
+}
+
+// fcpTries is how many numbers of micro-batches are tried, as FlexSP does.
+const fcpTries = 5
+
+// Solve plans the batch. Where groups of any degree do not find place in the nodes,
+// powers of two are tried, which do in nodes of like size.
+func (f FCP) Solve(ctx context.Context, p *Problem) (*Plan, error) {
+	if err := p.Validate(); err != nil {
+		return nil, err
+	}
+	if err := p.Feasible(); err != nil {
+		return nil, err
+	}
+	var failure error
+	for _, any := range []bool{true, false} {
+		a, err := newAlike(p, func(d int) bool { return any || bits.OnesCount(uint(d)) == 1 })
+		if err != nil {
+			failure = cmp.Or(failure, err)
+			continue
+		}
+		t := newFCPTable(a)
+		most := len(p.Lengths)
+		if any {
+			most = 2*t.fewest() + fcpTries
+		}
+		plan, err := f.cut(ctx, t, most)
+		if plan != nil || err != nil {
+			return plan, err
+		}
+	}
+	if failure == nil {
+		failure = &IllegalError{"no micro-batches whose groups of one degree each find place"}
+	}
+	return nil, failure
+}
+
+// cut tries numbers of micro-batches up to the most in both orders; nil if none is a
+// plan.
+func (f FCP) cut(ctx context.Context, t *fcpTable, most int) (*Plan, error) {
+	p := t.a.p
+	given := make([]int, len(p.Lengths))
+	for i := range given {
+		given[i] = i
+	}
+	var best *Plan
+	for _, order := range [][]int{descending(p.Lengths), given} {
+		tried := 0
+		for m := t.fewest(); m <= min(most, len(order)) && tried < fcpTries; m++ {
+			if err := ctx.Err(); err != nil {
+				if best == nil {
+					return nil, err
+				}
+				return best, nil
+			}
+			plan := f.plan(t, chunks(p.Lengths, order, m))
+			if plan == nil {
+				continue
+			}
+			tried++
+			if best == nil || plan.Time < best.Time {
+				best = plan
+			}
+		}
+	}
+	return best, nil
+}
+
+// plan plans the micro-batches; nil if the ranks do not hold one of them.
+func (f FCP) plan(t *fcpTable, parts [][]int) *Plan {
+	plan := &Plan{}
+	for _, part := range parts {
+		groups := t.pack(part)
+		if !t.admit(groups) {
+			return nil
+		}
+		if f.Programme {
+			t.programme(groups)
+		} else {
+			t.allot(groups)
+		}
+		t.conserve(groups)
+		shares := make([]share, len(groups))
+		for i, g := range groups {
+			shares[i] = share{g.at, g.sequences}
+		}
+		micro, ok := t.a.realise(shares)
+		if !ok {
+			return nil
+		}
+		plan.Micro = append(plan.Micro, micro)
+	}
+	Evaluate(t.a.p, plan)
+	return plan
+}
+
+// atomic is a packed group of sequences that gets a degree as a whole.
+type atomic struct {
+	sequences []int
+	least     int             // level of the least degree that holds them
+	used      units.Tokens    // of that level's memory
+	times     []units.Seconds // from the least level on, as far as asked
+	at        int             // level given
+}
+
+// fcpTable prices sequences of the batch in groups of each level, by what is asked.
+type fcpTable struct {
+	a     *alike
+	price []units.Seconds // by sequence and level; negative if not asked yet
+}
+
+func newFCPTable(a *alike) *fcpTable {
+	t := &fcpTable{a: a, price: make([]units.Seconds, len(a.p.Lengths)*len(a.levels))}
+	for i := range t.price {
+		t.price[i] = -1
+	}
+	return t
+}
+
+// fewest is a number of micro-batches below which memory does not do.
+func (t *fcpTable) fewest() int {
+	tokens := units.Tokens(0)
+	for _, s := range t.a.p.Lengths {
+		tokens += s
+	}
+	capacity := t.a.capacity()
+	return max(1, int((tokens+capacity-1)/capacity))
+}
+
+// time of a group on the ranks of a level.
+func (t *fcpTable) time(g *atomic, level int) units.Seconds {
+	for len(g.times) <= level-g.least {
+		i := g.least + len(g.times)
+		sum := t.a.levels[i].base
+		for _, k := range g.sequences {
+			sum += t.sequence(k, i)
+		}
+		g.times = append(g.times, sum)
+	}
+	return g.times[level-g.least]
+}
+
+func (t *fcpTable) sequence(k, level int) units.Seconds {
+	v := &t.price[k*len(t.a.levels)+level]
+	if *v < 0 {
+		*v = t.a.time(level, t.a.p.Lengths[k])
+	}
+	return *v
+}
+
+// pack is stage 1, best fit decreasing: each sequence goes to the group with the
+// least room left afterwards that holds it, or opens one of the least degree that
+// does.
+func (t *fcpTable) pack(sequences []int) []*atomic {
+	order := slices.Clone(sequences)
+	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(t.a.p.Lengths[y], t.a.p.Lengths[x]) })
+	var groups []*atomic
+	for _, k := range order {
+		s := t.a.p.Lengths[k]
+		var best *atomic
+		room := units.Tokens(0)
+		for _, g := range groups {
+			left := t.a.levels[g.least].cap - g.used - s
+			if left >= 0 && (best == nil || left < room) {
+				best, room = g, left
+			}
+		}
+		if best == nil {
+			best = &atomic{least: t.a.holds(s)}
+			groups = append(groups, best)
+		}
+		best.sequences = append(best.sequences, k)
+		best.used += s
+	}
+	return groups
+}
+
+// admit reports whether the ranks do for the least degrees.
+func (t *fcpTable) admit(groups []*atomic) bool {
+	ranks := 0
+	for _, g := range groups {
+		ranks += t.a.levels[g.least].degree
+	}
+	return ranks <= t.a.devices
+}
