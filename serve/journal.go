@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"container/list"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -9,15 +11,18 @@ import (
 	"github.com/evenkeel/evenkeel/internal/doc"
 )
 
-// log is the journal of a server: a line for each batch that was accepted and one
-// for its answer. A batch is acknowledged once its line is on the disk, so after a
-// crash every acknowledged batch is there, with its answer or to be planned again;
-// planning is deterministic, so the answer is the same.
+// log is the journal of a server: a line for each submission that was accepted, one
+// for the answer of each batch and one for each plan that its job dropped. A batch is
+// acknowledged once its line is on the disk, so after a crash every acknowledged batch
+// is there, with its answer or to be planned again; planning is deterministic, so the
+// answer is the same.
 type log struct {
 	mu   sync.Mutex
 	path string
-	j    *doc.Journal
-	live int64 // size after the last rewriting
+	j    *doc.Journal // nil when it could not be opened again, or after close
+	live int64        // size after the last rewriting
+
+	closed bool // the server has ended
 }
 
 // rewriteAt is the size from which a journal that has doubled is rewritten without
@@ -40,8 +45,7 @@ func openLog(path string, b *board) (l *log, notes []string, err error) {
 		return nil, nil, err
 	}
 	if err := l.rewrite(b); err != nil {
-		_ = l.j.Close()
-		return nil, nil, err
+		return nil, nil, errors.Join(err, l.close())
 	}
 	return l, notes, nil
 }
@@ -63,13 +67,19 @@ func (l *log) restore(b *board) error {
 			if err := doc.DecodeStrict(l.path, line, data, &a); err != nil {
 				return err
 			}
-			e := &entry{
-				key: key{a.Job, a.Step}, digest: digestOf(a.Lengths), lengths: a.Lengths, deadline: a.DeadlineS, state: Queued, ready: make(chan struct{}),
+			for i := range a.Batches {
+				e := newEntry(key{a.Job, a.Batches[i].Step}, &a.Batches[i])
+				// Accepted again after its answer: the answer was dropped meanwhile.
+				b.remove(e.key)
+				open[e.key] = e
+				order = append(order, e)
 			}
-			// Accepted again after its answer: the answer was dropped meanwhile.
-			b.remove(e.key)
-			open[e.key] = e
-			order = append(order, e)
+		case "drop":
+			var d dropped
+			if err := doc.DecodeStrict(l.path, line, data, &d); err != nil {
+				return err
+			}
+			b.remove(key{d.Job, d.Step})
 		case "result":
 			var r planned
 			if err := doc.DecodeStrict(l.path, line, data, &r); err != nil {
@@ -90,14 +100,34 @@ func (l *log) restore(b *board) error {
 	return nil
 }
 
-// append writes a line. When the journal has grown large it is rewritten.
-func (l *log) append(v any) error {
+// commit writes a line and then does what it tells of, before the journal can be
+// rewritten: a rewritten one would lack the line or what it tells of.
+func (l *log) commit(v any, then func()) error {
 	if l == nil {
+		then()
 		return nil
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.j.Append(v)
+	if err := l.open(); err != nil {
+		return err
+	}
+	if err := l.j.Append(v); err != nil {
+		return err
+	}
+	then()
+	return nil
+}
+
+// open opens the journal where that failed before.
+func (l *log) open() (err error) {
+	if l.closed {
+		return &doc.Error{File: l.path, Msg: "the server has ended"}
+	}
+	if l.j == nil {
+		l.j, err = doc.OpenJournal(l.path)
+	}
+	return err
 }
 
 // trim rewrites a journal that has grown to more than twice what the server keeps.
@@ -106,29 +136,36 @@ func (l *log) trim(b *board) error {
 		return nil
 	}
 	l.mu.Lock()
-	size, live := l.j.Size(), l.live
-	l.mu.Unlock()
-	if size < rewriteAt || size < 2*live {
+	defer l.mu.Unlock()
+	if l.j == nil || l.j.Size() < rewriteAt || l.j.Size() < 2*l.live {
 		return nil
 	}
-	return l.rewrite(b)
+	return l.renew(b)
 }
 
 // rewrite makes the journal anew from the board.
 func (l *log) rewrite(b *board) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := doc.WriteLines(l.path, func(write func(any) error) error { return b.each(write) })
-	if err != nil {
-		return err
-	}
+	return l.renew(b)
+}
+
+// renew is rewrite under the lock. Even when it fails, the new file may have taken the
+// old one's name, and what is appended to the old one would be lost: either way the
+// file of that name is opened, now or when the next line is written.
+func (l *log) renew(b *board) error {
+	err := doc.WriteLines(l.path, b.each)
 	old := l.j
-	if l.j, err = doc.OpenJournal(l.path); err != nil {
-		l.j = old
-		return err
+	l.j = nil
+	if old != nil {
+		err = errors.Join(err, old.Close())
 	}
+	if failed := l.open(); failed != nil {
+		return errors.Join(err, failed)
+	}
+	// After a failure too, so that it is not tried again with every line.
 	l.live = l.j.Size()
-	return old.Close()
+	return err
 }
 
 func (l *log) close() error {
@@ -137,8 +174,16 @@ func (l *log) close() error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.j.Close()
+	old := l.j
+	l.j, l.closed = nil, true
+	if old == nil {
+		return nil
+	}
+	return old.Close()
 }
+
+// batch is an entry that is not planned, as it was submitted.
+func (e *entry) batch() Batch { return Batch{Step: e.step, Lengths: e.lengths, DeadlineS: e.deadline} }
 
 // restored puts an answer of the journal among the kept.
 func (b *board) restored(k key, r *planned) {
@@ -185,15 +230,18 @@ func (b *board) each(write func(any) error) error {
 		if k.unnamed() {
 			return
 		}
-		lines = append(lines, accepted{T: "accept", Job: k.job, Batch: Batch{Step: k.step, Lengths: k.lengths, DeadlineS: k.deadline}})
+		lines = append(lines, accepted{T: "accept", Job: k.job, Batches: []Batch{k.batch()}})
 	}
 	for _, k := range b.entries {
-		if k.at == nil { // being planned, or not yet in the queue
+		// One that is in no queue yet is not acknowledged: commit writes it afterwards.
+		if k.state == Planning {
 			accept(k)
 		}
 	}
-	for e := b.queue.Front(); e != nil; e = e.Next() {
-		accept(e.Value.(*entry))
+	for _, line := range []*list.List{&b.urgent, &b.queue} {
+		for e := line.Front(); e != nil; e = e.Next() {
+			accept(e.Value.(*entry))
+		}
 	}
 	b.mu.Unlock()
 	for _, line := range lines {

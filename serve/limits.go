@@ -40,6 +40,14 @@ func full(waiting, limit int) *Problem {
 	return &Problem{"queue_full", "", fmt.Sprintf("%d batches wait to be planned and %d may; fetch plans and submit again in a second", waiting, limit)}
 }
 
+func tooMany(n, limit int) *Problem {
+	return &Problem{"bad_request", "batches", fmt.Sprintf("%d new ones: the queue holds %d; submit fewer at a time", n, limit)}
+}
+
+func ended(how string) *Problem {
+	return &Problem{"draining", "", "the server is about to end and " + how}
+}
+
 // status is the HTTP status of a problem's code.
 func (p *Problem) status() int {
 	switch p.Code {
@@ -47,8 +55,6 @@ func (p *Problem) status() int {
 		return 401
 	case "not_found":
 		return 404
-	case "method":
-		return 405
 	case "conflict":
 		return 409
 	case "too_large":

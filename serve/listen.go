@@ -44,6 +44,11 @@ func clear(path string) error {
 		_ = c.Close()
 		return fmt.Errorf("socket %s: another server answers there; stop it or choose another path", path)
 	}
+	// Only this says that nobody listens: a living server with a full backlog gives
+	// EAGAIN.
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("socket %s: %w; remove it if no server uses it, or choose another path", path, err)
+	}
 	return os.Remove(path)
 }
 

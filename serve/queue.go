@@ -2,6 +2,7 @@ package serve
 
 import (
 	"container/list"
+	"context"
 	"sync"
 
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -21,19 +22,31 @@ type entry struct {
 	deadline float64        // seconds of planning; 0: the server's
 	state    State
 	answer   []byte        // encoded, once planned
-	ready    chan struct{} // closed with the answer
-	at       *list.Element // in the queue, then among the kept
+	ready    chan struct{} // closed with the answer; state and answer change no more
+	at       *list.Element // in a queue, then among the kept; nil before and between
+	urgent   bool          // a client waits for it
+
+	// Of an unnamed one: the step that its client gave, and the client's request.
+	asked  int64
+	client context.Context
+}
+
+func newEntry(k key, b *Batch) *entry {
+	return &entry{
+		key: k, digest: digestOf(b.Lengths), lengths: b.Lengths, deadline: b.DeadlineS, state: Queued, ready: make(chan struct{}),
+	}
 }
 
 // unnamed: a client waits for it and nobody else can ask for it.
 func (e *entry) unnamed() bool { return e.job == "" }
 
-// board is all batches of a server: a bounded queue of those to plan and a bounded
+// board is all batches of a server: bounded queues of those to plan and a bounded
 // store of those planned, the oldest of which make room for new ones.
 type board struct {
 	mu      sync.Mutex
 	entries map[key]*entry
-	queue   list.List // of *entry, the next one first
+	urgent  list.List // of *entry that clients wait for, who waits longest first
+	queue   list.List // of *entry, the next one first when none is urgent
 	kept    list.List // of *entry, the oldest first
 	bytes   int       // of kept answers
 	limits  Limits
@@ -61,8 +74,15 @@ func newBoard(l Limits) *board {
 func (b *board) end(how ending) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ending = how
+	b.ending = max(b.ending, how)
 	b.change.Broadcast()
+}
+
+// isEnding says whether batches are no longer taken.
+func (b *board) isEnding() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ending != goesOn
 }
 
 // submit takes batches in, all or none. Batches that are known with the same lengths
@@ -71,20 +91,24 @@ func (b *board) end(how ending) {
 func (b *board) submit(job string, batches []Batch) (fresh []*entry, refusal *Problem) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i := range batches {
-		k := key{job, batches[i].Step}
-		digest := digestOf(batches[i].Lengths)
-		if old := b.entries[k]; old != nil {
-			if old.digest != digest {
-				return nil, conflict(k)
-			}
-			continue
-		}
-		fresh = append(fresh, &entry{
-			key: k, digest: digest, lengths: batches[i].Lengths, deadline: batches[i].DeadlineS, state: Queued, ready: make(chan struct{}),
-		})
+	if b.ending != goesOn {
+		return nil, ended("takes no more batches; submit to the next one")
 	}
-	if b.waiting()+len(fresh) > b.limits.Queue {
+	for i := range batches {
+		e := newEntry(key{job, batches[i].Step}, &batches[i])
+		switch old := b.entries[e.key]; {
+		case old == nil:
+			fresh = append(fresh, e)
+		case old.digest != e.digest:
+			return nil, conflict(e.key)
+		}
+	}
+	switch {
+	case len(fresh) == 0:
+		return nil, nil
+	case len(fresh) > b.limits.Queue:
+		return nil, tooMany(len(fresh), b.limits.Queue)
+	case b.waiting()+len(fresh) > b.limits.Queue:
 		return nil, full(b.waiting(), b.limits.Queue)
 	}
 	for _, e := range fresh {
@@ -101,9 +125,16 @@ func (b *board) enqueue(entries []*entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, e := range entries {
-		e.at = b.queue.PushBack(e)
+		e.at = b.lineOf(e).PushBack(e)
 	}
 	b.change.Broadcast()
+}
+
+func (b *board) lineOf(e *entry) *list.List {
+	if e.urgent {
+		return &b.urgent
+	}
+	return &b.queue
 }
 
 // forget takes back batches that could not be written to the journal.
@@ -112,30 +143,44 @@ func (b *board) forget(entries []*entry) {
 	defer b.mu.Unlock()
 	for _, e := range entries {
 		delete(b.entries, e.key)
+		close(e.ready) // who waits for it learns that there is no answer
 	}
+	b.change.Broadcast()
 }
 
 // next waits for a batch to plan; nil tells a planner to end.
 func (b *board) next() *entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.queue.Len() == 0 || b.ending == stopped {
-		if b.ending != goesOn {
+	for b.queue.Len()+b.urgent.Len() == 0 || b.ending == stopped {
+		// Draining, a batch may be on its way to the journal and then into the queue.
+		if b.ending == stopped || b.ending == drains && b.waiting() == 0 {
 			return nil
 		}
 		b.change.Wait()
 	}
-	e := b.queue.Remove(b.queue.Front()).(*entry)
+	line := &b.urgent
+	if line.Len() == 0 {
+		line = &b.queue
+	}
+	e := line.Remove(line.Front()).(*entry)
 	e.state, e.at = Planning, nil
 	b.busy++
 	return e
 }
 
-// finish stores an answer and drops the oldest ones beyond the limits.
+// finish stores an answer and drops the oldest ones beyond the limits. An unnamed
+// batch is not kept: its client holds the entry, if it still waits.
 func (b *board) finish(e *entry, state State, answer []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.busy--
+	if e.unnamed() {
+		delete(b.entries, e.key)
+		e.state, e.answer = state, answer
+		close(e.ready)
+		return
+	}
 	b.keep(e, state, answer)
 }
 
@@ -164,10 +209,29 @@ func (b *board) find(k key, wanted bool) (e *entry, state State, answer []byte) 
 	if e == nil {
 		return nil, "", nil
 	}
-	if wanted && e.state == Queued && e.at != nil {
-		b.queue.MoveToFront(e.at)
+	if wanted && e.state == Queued && !e.urgent {
+		if e.at != nil {
+			b.queue.Remove(e.at)
+			e.at = b.urgent.PushBack(e)
+		}
+		e.urgent = true
 	}
 	return e, e.state, e.answer
+}
+
+// look is how far an entry is, be it still on the board or not.
+func (b *board) look(e *entry) (State, []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return e.state, e.answer
+}
+
+// planned says whether a batch is there and planned.
+func (b *board) planned(k key) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entries[k]
+	return e != nil && e.state != Queued && e.state != Planning
 }
 
 // remove drops a planned batch that its job needs no more, and says whether it was
@@ -183,18 +247,17 @@ func (b *board) remove(k key) bool {
 	return true
 }
 
-// abandon drops an unnamed batch whose client has what it wanted or is gone.
+// abandon drops an unnamed batch whose client has what it wanted or is gone. One that
+// is being planned goes when its planner, whom the client's end stops, is done.
 func (b *board) abandon(e *entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case b.entries[e.key] != e || e.state == Planning:
-	case e.state == Queued:
-		b.queue.Remove(e.at)
-		delete(b.entries, e.key)
-	default:
-		b.drop(e)
+	if e.state != Queued {
+		return
 	}
+	b.lineOf(e).Remove(e.at)
+	delete(b.entries, e.key)
+	b.change.Broadcast()
 }
 
 // sizes are for the metrics.

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/go-json-experiment/json"
 
@@ -48,7 +49,7 @@ func (s *Server) routes() http.Handler {
 // route counts a request, checks its token and turns its error into an answer.
 func (s *Server) route(name string, handle func(http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		c := &counted{ResponseWriter: w, code: http.StatusOK}
+		c := &counted{ResponseWriter: w, code: http.StatusOK, within: s.config.Limits.Read}
 		begin := s.config.Clock()
 		defer func() { s.metrics.request(name, c.code, s.config.Clock().Sub(begin).Seconds()) }()
 		if !s.may(r) {
@@ -100,16 +101,27 @@ func replyBytes(w http.ResponseWriter, code int, data []byte) error {
 	return err
 }
 
-// counted remembers the code of an answer.
+// counted remembers the code of an answer and bounds the time that it may take.
 type counted struct {
 	http.ResponseWriter
-	code int
+	code   int
+	begun  bool
+	within time.Duration
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (c *counted) WriteHeader(code int) {
-	c.code = code
+	c.code, c.begun = code, true
+	_ = http.NewResponseController(c.ResponseWriter).SetWriteDeadline(time.Now().Add(c.within)) // sockets have deadlines
 	c.ResponseWriter.WriteHeader(code)
+}
+
+// Write implements http.ResponseWriter.
+func (c *counted) Write(data []byte) (int, error) {
+	if !c.begun {
+		c.WriteHeader(http.StatusOK)
+	}
+	return c.ResponseWriter.Write(data)
 }
 
 // body decodes a request strictly.
@@ -135,11 +147,23 @@ func (s *Server) body(r *http.Request, v any) error {
 	return nil
 }
 
+// jobOf reads the job of a path.
+func jobOf(r *http.Request) (string, error) {
+	job := r.PathValue("job")
+	switch {
+	case len(job) > 100:
+		return "", &Problem{"bad_request", "job", fmt.Sprintf("a name of %d bytes: want at most 100", len(job))}
+	case !utf8.ValidString(job):
+		return "", &Problem{"bad_request", "job", fmt.Sprintf("%q: want UTF-8", job)}
+	}
+	return job, nil
+}
+
 // nameOf reads the job and step of a path.
 func nameOf(r *http.Request) (key, error) {
-	job := r.PathValue("job")
-	if len(job) > 100 {
-		return key{}, &Problem{"bad_request", "job", fmt.Sprintf("a name of %d bytes: want at most 100", len(job))}
+	job, err := jobOf(r)
+	if err != nil {
+		return key{}, err
 	}
 	step, err := strconv.ParseInt(r.PathValue("step"), 10, 64)
 	if err != nil || step < 0 {
@@ -150,12 +174,9 @@ func nameOf(r *http.Request) (key, error) {
 
 // submit takes batches in.
 func (s *Server) submit(w http.ResponseWriter, r *http.Request) error {
-	if s.isDraining() {
-		return &Problem{"draining", "", "the server is about to end and takes no more batches; submit to the next one"}
-	}
-	job := r.PathValue("job")
-	if len(job) > 100 {
-		return &Problem{"bad_request", "job", fmt.Sprintf("a name of %d bytes: want at most 100", len(job))}
+	job, err := jobOf(r)
+	if err != nil {
+		return err
 	}
 	var sub Submission
 	if err := s.body(r, &sub); err != nil {
@@ -164,23 +185,36 @@ func (s *Server) submit(w http.ResponseWriter, r *http.Request) error {
 	if p := sub.check(s.config.Limits); p != nil {
 		return p
 	}
-	fresh, refusal := s.board.submit(job, sub.Batches)
-	if refusal != nil {
-		return refusal
+	if err := s.accept(job, sub.Batches); err != nil {
+		return err
 	}
-	for _, e := range fresh {
-		line := accepted{T: "accept", Job: job, Batch: Batch{Step: e.step, Lengths: e.lengths, DeadlineS: e.deadline}}
-		if err := s.log.append(line); err != nil {
-			s.board.forget(fresh)
-			return &Problem{"journal", "", "not accepted: " + err.Error()}
-		}
-	}
-	s.board.enqueue(fresh)
 	steps := make([]int64, len(sub.Batches))
 	for i, b := range sub.Batches {
 		steps[i] = b.Step
 	}
 	return reply(w, http.StatusAccepted, map[string]any{"job": job, "steps": steps})
+}
+
+// accept puts batches into the queue once they are on the disk.
+func (s *Server) accept(job string, batches []Batch) error {
+	s.accepting.Lock()
+	defer s.accepting.Unlock()
+	fresh, refusal := s.board.submit(job, batches)
+	if refusal != nil {
+		return refusal
+	}
+	if len(fresh) == 0 {
+		return nil
+	}
+	line := accepted{T: "accept", Job: job}
+	for _, e := range fresh {
+		line.Batches = append(line.Batches, e.batch())
+	}
+	if err := s.log.commit(line, func() { s.board.enqueue(fresh) }); err != nil {
+		s.board.forget(fresh)
+		return &Problem{"journal", "", "not accepted: " + err.Error()}
+	}
+	return nil
 }
 
 // fetch answers with a plan, or how far it is.
@@ -198,16 +232,8 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) error {
 		return &Problem{"not_found", "step", fmt.Sprintf("%d of job %q: never submitted, or its plan was dropped: the server keeps the last %d", k.step, k.job, s.config.Limits.Kept)}
 	}
 	if data == nil && wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-e.ready:
-			if _, state, data = s.board.find(k, false); data == nil {
-				return s.fetchAgain(k)
-			}
-		case <-timer.C:
-		case <-r.Context().Done():
-			return nil
+		if state, data, err = s.await(r, e, wait); err != nil {
+			return err
 		}
 	}
 	if data == nil {
@@ -216,9 +242,26 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) error {
 	return replyBytes(w, http.StatusOK, data)
 }
 
-// fetchAgain is for an answer that was dropped before its waiting client was served.
-func (s *Server) fetchAgain(k key) error {
-	return &Problem{"not_found", "step", fmt.Sprintf("%d of job %q: its plan was made and dropped at once; the server keeps %d plans and %d bytes of them", k.step, k.job, s.config.Limits.Kept, s.config.Limits.KeptBytes)}
+// await waits for the answer of a batch, for the end of wait or for that of the client
+// or the server. The answer is the entry's: by its name there may be none any more,
+// for it has made room for others.
+func (s *Server) await(r *http.Request, e *entry, wait time.Duration) (State, []byte, error) {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	var none error
+	select {
+	case <-e.ready:
+		none = &Problem{"not_found", "step", fmt.Sprintf("%d of job %q: its submission failed; submit it again", e.step, e.job)}
+	case <-timer.C:
+	case <-r.Context().Done():
+	case <-s.ctx.Done():
+		none = ended("does not plan this batch any more; with a journal the next one does")
+	}
+	state, data := s.board.look(e)
+	if data != nil {
+		none = nil
+	}
+	return state, data, none
 }
 
 func (s *Server) waitOf(r *http.Request) (time.Duration, error) {
@@ -239,8 +282,13 @@ func (s *Server) dropPlan(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	if !s.board.remove(k) {
+	s.accepting.Lock()
+	defer s.accepting.Unlock()
+	if !s.board.planned(k) {
 		return &Problem{"not_found", "step", fmt.Sprintf("%d of job %q: no plan that could be dropped", k.step, k.job)}
+	}
+	if err := s.log.commit(dropped{T: "drop", Job: k.job, Step: k.step}, func() { s.board.remove(k) }); err != nil {
+		return &Problem{"journal", "", "not dropped: " + err.Error()}
 	}
 	w.WriteHeader(http.StatusNoContent)
 	return nil
@@ -248,9 +296,6 @@ func (s *Server) dropPlan(w http.ResponseWriter, r *http.Request) error {
 
 // planNow submits a batch under a name of its own, waits for its plan and drops it.
 func (s *Server) planNow(w http.ResponseWriter, r *http.Request) error {
-	if s.isDraining() {
-		return &Problem{"draining", "", "the server is about to end and takes no more batches"}
-	}
 	var b Batch
 	if err := s.body(r, &b); err != nil {
 		return err
@@ -259,24 +304,24 @@ func (s *Server) planNow(w http.ResponseWriter, r *http.Request) error {
 		p.Field = strings.TrimPrefix(p.Field, ".")
 		return p
 	}
-	k, step := s.metrics.next()
-	fresh, refusal := s.board.submit(k, []Batch{{Step: step, Lengths: b.Lengths, DeadlineS: b.DeadlineS}})
+	job, step := s.metrics.next()
+	fresh, refusal := s.board.submit(job, []Batch{{Step: step, Lengths: b.Lengths, DeadlineS: b.DeadlineS}})
 	if refusal != nil {
 		return refusal
 	}
+	e := fresh[0]
+	e.urgent, e.asked, e.client = true, b.Step, r.Context()
 	s.board.enqueue(fresh)
-	name := key{k, step}
-	defer s.board.abandon(fresh[0])
-	select {
-	case <-fresh[0].ready:
-	case <-r.Context().Done():
-		return nil
+	defer s.board.abandon(e)
+	_, data, err := s.await(r, e, s.config.Limits.Wait)
+	if err != nil {
+		return err
 	}
-	_, _, data := s.board.find(name, false)
-	if data == nil {
-		return s.fetchAgain(name)
+	if data != nil {
+		return replyBytes(w, http.StatusOK, data)
 	}
-	return replyBytes(w, http.StatusOK, data)
+	queued, _, _, _ := s.board.sizes()
+	return &Problem{"queue_full", "", fmt.Sprintf("not planned within %s: %d batches wait; submit it as a batch of a job and fetch its plan later", s.config.Limits.Wait, queued)}
 }
 
 // health says whether the server takes batches.

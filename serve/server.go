@@ -2,6 +2,7 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -42,9 +43,13 @@ type Server struct {
 	end     context.CancelFunc // of planning
 	ctx     context.Context
 
-	mu       sync.Mutex
-	draining bool
+	// accepting is held while a submission or a dropping is on its way to the disk: a
+	// client that submits the same batch meanwhile is acknowledged after that.
+	accepting sync.Mutex
 }
+
+// patience is how long planners may take to end once their context has.
+const patience = 2 * time.Second
 
 // New makes a server and starts its planners. Errors are of the journal.
 func New(c Config) (*Server, error) {
@@ -68,7 +73,9 @@ func New(c Config) (*Server, error) {
 	}
 	s.http = &http.Server{
 		Handler: s.routes(), ReadHeaderTimeout: c.Limits.Read, ReadTimeout: c.Limits.Read,
-		WriteTimeout: c.Limits.Wait + c.Limits.Read, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		// Of all: reading, waiting, writing. counted sets a tighter one when an answer
+		// begins.
+		WriteTimeout: c.Limits.Wait + 3*c.Limits.Read, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: quiet(),
 	}
 	for _, p := range c.Planners {
@@ -87,28 +94,31 @@ func (s *Server) Serve(l net.Listener) error {
 	return err
 }
 
-// Drain refuses new batches, plans those that wait, lets their jobs fetch the plans
-// until ctx ends, and closes. With ctx ended earlier, what was not planned stays in
-// the journal.
+// Drain refuses new batches, plans those that wait, answers the requests that wait
+// for them, and closes. Plans that nobody asked for by then stay in the journal, as
+// does, with ctx ended earlier, what was not planned.
 func (s *Server) Drain(ctx context.Context) error {
-	s.mu.Lock()
-	s.draining = true
-	s.mu.Unlock()
 	s.board.end(drains)
-	planned := make(chan struct{})
-	go func() {
-		s.wait.Wait()
-		close(planned)
-	}()
 	select {
-	case <-planned:
+	case <-s.planned():
 	case <-ctx.Done():
 	}
 	return s.Close()
 }
 
+// planned is closed when all planners have ended.
+func (s *Server) planned() <-chan struct{} {
+	c := make(chan struct{})
+	go func() {
+		s.wait.Wait()
+		close(c)
+	}()
+	return c
+}
+
 // Close ends the server now. What was acknowledged and not planned stays in the
-// journal.
+// journal; requests that wait for it are told that the server ends. An error may be
+// that a planner did not end when its context did.
 func (s *Server) Close() error {
 	s.board.end(stopped)
 	s.end()
@@ -118,51 +128,56 @@ func (s *Server) Close() error {
 	if err != nil {
 		err = s.http.Close()
 	}
-	s.wait.Wait()
-	if closeErr := s.log.close(); err == nil {
-		err = closeErr
+	select {
+	case <-s.planned():
+	case <-time.After(patience):
+		err = errors.Join(err, fmt.Errorf("a planner still runs %s after the end of the server", patience))
 	}
-	return err
+	return errors.Join(err, s.log.close())
 }
 
-func (s *Server) isDraining() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.draining
-}
+func (s *Server) isDraining() bool { return s.board.isEnding() }
 
 // work plans one batch after the other.
 func (s *Server) work(p Planner) {
 	for e := s.board.next(); e != nil; e = s.board.next() {
-		state := Done
-		a := s.plan(p, e.lengths, e.deadline)
-		a.Job, a.Step = e.job, e.step
-		if a.Error != "" {
-			state = Failed
+		a := s.plan(p, e)
+		if s.ctx.Err() != nil && (a.Stopped || a.Error != "") {
+			// The end of the server cut it short. The next server makes the whole plan, and
+			// ranks that fetch from either must not get different ones.
+			return
 		}
-		a.State = state
-		data, err := json.Marshal(a, json.Deterministic(true))
-		if err != nil {
-			state, data = Failed, failure(e.key, err)
-		}
-		if err := s.note(e, state, data); err != nil {
-			// It was acknowledged and is planned again after a restart.
-			s.config.Log(err.Error())
-		}
-		s.board.finish(e, state, data)
+		s.publish(e, a)
 		if err := s.log.trim(s.board); err != nil {
 			s.config.Log(err.Error())
 		}
 	}
 }
 
-// note writes an answer to the journal, but not one that the end of the server cut
-// short: the next server makes the whole one.
-func (s *Server) note(e *entry, state State, data []byte) error {
-	if e.unnamed() || s.ctx.Err() != nil {
-		return nil
+// publish writes an answer to the journal and gives it to who asks for it.
+func (s *Server) publish(e *entry, a Answer) {
+	a.Job, a.Step, a.State = e.job, e.step, Done
+	if e.unnamed() {
+		a.Step = e.asked
 	}
-	return s.log.append(planned{T: "result", Job: e.job, Step: e.step, Digest: e.digest, Failed: state == Failed, Answer: data})
+	if a.Error != "" {
+		a.State = Failed
+	}
+	data, err := json.Marshal(a, json.Deterministic(true))
+	if err != nil {
+		a.State, data = Failed, failure(e.key, err)
+	}
+	finish := func() { s.board.finish(e, a.State, data) }
+	if e.unnamed() {
+		finish()
+		return
+	}
+	line := planned{T: "result", Job: e.job, Step: e.step, Digest: e.digest, Failed: a.State == Failed, Answer: data}
+	if err := s.log.commit(line, finish); err != nil {
+		// It was acknowledged and is planned again after a restart.
+		s.config.Log(err.Error())
+		finish()
+	}
 }
 
 func failure(k key, err error) []byte {
@@ -171,8 +186,8 @@ func failure(k key, err error) []byte {
 }
 
 // plan answers a batch from the cache or by planning it.
-func (s *Server) plan(p Planner, lengths []units.Tokens, deadline float64) Answer {
-	sorted, from := ordered(lengths)
+func (s *Server) plan(p Planner, e *entry) Answer {
+	sorted, from := ordered(e.lengths)
 	digest := digestOf(sorted)
 	if made, hit := s.cache.get(digest); hit {
 		s.metrics.planned("cached", 0)
@@ -180,13 +195,10 @@ func (s *Server) plan(p Planner, lengths []units.Tokens, deadline float64) Answe
 		a.Cached = true
 		return a
 	}
-	if deadline == 0 {
-		deadline = s.config.Limits.PlanningS
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, time.Duration(deadline*float64(time.Second)))
+	ctx, cancel := s.deadline(e)
 	defer cancel()
 	begin := s.config.Clock()
-	made, err := guarded(ctx, p, sorted)
+	made, a, err := guarded(ctx, p, sorted, from)
 	took := s.config.Clock().Sub(begin).Seconds()
 	if err != nil {
 		s.metrics.planned("failed", took)
@@ -194,19 +206,40 @@ func (s *Server) plan(p Planner, lengths []units.Tokens, deadline float64) Answe
 	}
 	s.metrics.planned("planned", took)
 	s.cache.put(digest, made)
-	a := answer(made, from)
 	a.Took = took
 	return a
 }
 
-// guarded turns a planner's panic into an error: one batch must not end the server.
-func guarded(ctx context.Context, p Planner, lengths []units.Tokens) (made Planned, err error) {
+// deadline ends with the time for planning a batch, with the server, and with the
+// client that alone wants it.
+func (s *Server) deadline(e *entry) (context.Context, context.CancelFunc) {
+	limit := e.deadline
+	if limit == 0 {
+		limit = s.config.Limits.PlanningS
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, time.Duration(limit*float64(time.Second)))
+	if e.client == nil {
+		return ctx, cancel
+	}
+	stop := context.AfterFunc(e.client, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+// guarded turns a planner's panic, or a plan that is none, into an error: one batch
+// must not end the server.
+func guarded(ctx context.Context, p Planner, sorted []units.Tokens, from []int) (made Planned, a Answer, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("the planner failed on this batch: %v; please report its lengths", r)
 		}
 	}()
-	return p.Plan(ctx, lengths)
+	if made, err = p.Plan(ctx, sorted); err != nil {
+		return Planned{}, Answer{}, err
+	}
+	return made, answer(made, from), nil
 }
 
 func answer(made Planned, from []int) Answer {

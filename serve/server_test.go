@@ -50,13 +50,13 @@ func (o oneGroup) Plan(ctx context.Context, lengths []units.Tokens) (Planned, er
 // running is a server on a socket and its client.
 type running struct {
 	*Server
-	t      *testing.T
+	t      testing.TB
 	client *http.Client
 	socket string
 	calls  *atomic.Int64
 }
 
-func start(t *testing.T, change func(*Config)) *running {
+func start(t testing.TB, change func(*Config)) *running {
 	t.Helper()
 	var calls atomic.Int64
 	c := Config{Limits: DefaultLimits(), Log: func(s string) { t.Log(s) }}
@@ -208,11 +208,19 @@ func TestAFullQueueRefuses(t *testing.T) {
 			t.Fatal("nothing is planned")
 		}
 	}
-	if code, body := r.ask("POST", "/v1/jobs/a/batches", `{"batches":[{"step":1,"lengths_tokens":[1]},{"step":2,"lengths_tokens":[1]},{"step":3,"lengths_tokens":[1]},{"step":4,"lengths_tokens":[1]}]}`); code != 429 || !strings.Contains(body, "queue_full") {
+	three := `{"batches":[{"step":1,"lengths_tokens":[1]},{"step":2,"lengths_tokens":[1]},{"step":3,"lengths_tokens":[1]}]}`
+	if code, body := r.ask("POST", "/v1/jobs/a/batches", three); code != 202 {
+		t.Fatalf("three batches fit: %d %s", code, body)
+	}
+	if code, body := r.ask("POST", "/v1/jobs/a/batches", `{"batches":[{"step":4,"lengths_tokens":[1]}]}`); code != 429 || !strings.Contains(body, "queue_full") {
 		t.Fatalf("%d %s", code, body)
 	}
-	if code, _ := r.ask("POST", "/v1/jobs/a/batches", `{"batches":[{"step":1,"lengths_tokens":[1]},{"step":2,"lengths_tokens":[1]},{"step":3,"lengths_tokens":[1]}]}`); code != 202 {
-		t.Fatalf("three batches fit: %d", code)
+	// What is known takes no place, and what can never fit is told so.
+	if code, body := r.ask("POST", "/v1/jobs/a/batches", three); code != 202 {
+		t.Fatalf("again: %d %s", code, body)
+	}
+	if code, body := r.ask("POST", "/v1/jobs/b/batches", strings.TrimSuffix(three, "]}")+`,{"step":4,"lengths_tokens":[1]}]}`); code != 400 || !strings.Contains(body, "the queue holds 3") {
+		t.Fatalf("%d %s", code, body)
 	}
 	if code, body := r.ask("GET", "/v1/jobs/a/plans/2", ""); code != 202 || !strings.Contains(body, `"queued"`) {
 		t.Fatalf("%d %s", code, body)
@@ -442,7 +450,7 @@ func TestTheJournalKeepsWhatWasAcknowledged(t *testing.T) {
 
 func TestAJournalOfAnotherKindIsRefused(t *testing.T) {
 	for name, text := range map[string]string{
-		"no such kind": `{"t":"other"}` + "\n", "lengths_tokens": `{"t":"accept","job":"a","step":1,"lengths_tokens":"x"}` + "\n", ":2": `{"t":"accept","job":"a","step":1,"lengths_tokens":[1]}` + "\n{\n",
+		"no such kind": `{"t":"other"}` + "\n", "lengths_tokens": `{"t":"accept","job":"a","batches":[{"step":1,"lengths_tokens":"x"}]}` + "\n", ":2": `{"t":"accept","job":"a","batches":[{"step":1,"lengths_tokens":[1]}]}` + "\n{\n",
 	} {
 		path := filepath.Join(t.TempDir(), "j")
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

@@ -88,15 +88,23 @@ type SetupClass struct {
 	Uses      []int        `json:"devices"` // by pool of the fleet
 	Shares    []float64    `json:"shares,omitempty"`
 	Heads     int          `json:"head_ranks,omitzero"`
+	QHeads    []int        `json:"q_heads,omitempty"` // of a device, by pool, where they are not shared evenly
 	Recompute bool         `json:"recompute,omitzero"`
 	Cap       units.Tokens `json:"cap_tokens"`
 }
 
-// accepted and planned are the lines of the journal.
+// accepted, planned and dropped are the lines of the journal. The batches of a
+// submission are one line: all of them are accepted or none.
 type accepted struct {
-	T   string `json:"t"` // "accept"
-	Job string `json:"job"`
-	Batch
+	T       string  `json:"t"` // "accept"
+	Job     string  `json:"job"`
+	Batches []Batch `json:"batches"`
+}
+
+type dropped struct {
+	T    string `json:"t"` // "drop"
+	Job  string `json:"job"`
+	Step int64  `json:"step"`
 }
 
 type planned struct {

@@ -3,21 +3,50 @@
     plan = evenkeel.load_plan("plan.json")
     out = evenkeel.attention(plan, rank, q, k, v)  # with autograd; every rank of the plan calls it
 
-See README.md beside this package. torch is all it needs.
+And the client of `evenkeel serve`, which plans batches of unequal sequences. See README.md beside this
+package. torch is all it needs, and the client not even that: a name is imported when it is first used.
 """
 
-from .closed import PHASES, Expected, expected
-from .executor import attention
-from .kernels import FlashAttention2, Kernel, Math, Repeating, TorchFlash
-from .lane import LaneError
-from .meter import Meter, Span, Trace
-from .plan import SCHEMA, Plan, PlanError, Segment, Share, load_plan
-from .port import ExchangeError, warm_up
-from .tokens import positions, shard, unshard
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .client import BatchPlan, Client, Group, ServeError
+    from .closed import PHASES, Expected, expected
+    from .executor import attention
+    from .kernels import FlashAttention2, Kernel, Math, Repeating, TorchFlash
+    from .lane import LaneError
+    from .meter import Meter, Span, Trace
+    from .plan import SCHEMA, Plan, PlanError, Segment, Share, load_plan
+    from .port import ExchangeError, warm_up
+    from .tokens import positions, shard, unshard
+
+_PLACES = {
+    "client": ("BatchPlan", "Client", "Group", "ServeError"),
+    "closed": ("PHASES", "Expected", "expected"),
+    "executor": ("attention",),
+    "kernels": ("FlashAttention2", "Kernel", "Math", "Repeating", "TorchFlash"),
+    "lane": ("LaneError",),
+    "meter": ("Meter", "Span", "Trace"),
+    "plan": ("SCHEMA", "Plan", "PlanError", "Segment", "Share", "load_plan"),
+    "port": ("ExchangeError", "warm_up"),
+    "tokens": ("positions", "shard", "unshard"),
+}
 
 __all__ = [
-    "PHASES", "SCHEMA", "ExchangeError", "Expected", "FlashAttention2", "Kernel", "LaneError", "Math",
-    "Meter", "Plan", "PlanError", "Repeating", "Segment", "Share", "Span", "TorchFlash", "Trace", "attention",
-    "expected", "load_plan", "positions", "shard", "unshard", "warm_up",
+    "PHASES", "SCHEMA", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2", "Group", "Kernel",
+    "LaneError", "Math", "Meter", "Plan", "PlanError", "Repeating", "Segment", "ServeError", "Share", "Span",
+    "TorchFlash", "Trace", "attention", "expected", "load_plan", "positions", "shard", "unshard", "warm_up",
 ]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Imports the module that a public name is in."""
+    for module, names in _PLACES.items():
+        if name in names:
+            value = getattr(import_module("." + module, __name__), name)
+            # A function may be called as the module that it is in: the name must not be the module's.
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

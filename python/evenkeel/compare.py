@@ -17,10 +17,10 @@ from torch import Tensor
 from . import reference
 from .closed import expected
 from .drawn import DTYPES, Drawn
-from .executor import attention
 from .frames import Fault, Frames
 from .kernels import Kernel
 from .meter import Meter
+from .parts import Part, Work
 from .plan import Plan, documents
 from .rendezvous import Meeting, Wires
 from .tokens import positions
@@ -81,46 +81,104 @@ class Inputs:
         return self._drawn[name]
 
 
+def checked(
+    number: int, work: Work, of: Callable[[Part], "Check"], layer: Optional[Layer]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The entries of a plan in `numerics` and `exact`: the worst and the sum of its parts. Those of a
+    micro-batch run side by side, as they are timed, and are then compared one after the other. Raises
+    Fault(numerics), Fault(bytes) or Fault(flops)."""
+    found: list[dict[str, Any]] = []
+    counts: list[dict[str, Any]] = []
+    layers: list[dict[str, Any]] = []
+    for side in work.micro:
+        checks = [of(part) for part in side]
+        counts += [check.run() for check in checks]
+        found += [check.compared() for check in checks]
+        if layer is not None:
+            for check in checks:
+                check.run_layer(layer)
+            layers += [check.compared_layer(layer) for check in checks]
+    entry = {
+        "plan": number, **{n: max(e[n] for e in found) for n in NAMES}, "limit": found[0]["limit"],
+        "reference": "sampled" if any(e["rows"] for e in found) else "dense",
+        "rows": sum(e["rows"] for e in found),
+    }
+    if layers:
+        entry["layer"] = _worst(layers)
+    return entry, {"plan": number, **{n: sum(c[n] for c in counts) for n in ("messages", "bytes", "flops")}}
+
+
+def _worst(layers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the parts' layers; not known where one is not."""
+    left_out = [e["skipped"] for e in layers if "skipped" in e]
+    entry = {**{n: 0.0 if left_out else max(e[n] for e in layers) for n in ("out", "dx")},
+             "limit": layers[0]["limit"]}
+    if left_out:
+        most = f"{len(left_out)} of {len(layers)} groups: " if len(layers) > 1 else ""
+        entry["skipped"] = most + left_out[0]
+    return entry
+
+
 class Check:
-    """The checks of one plan on one rank. All ranks call the same methods in the same order."""
+    """The checks of one part on one rank. All ranks call the same methods in the same order, also those that
+    have no work in it."""
 
     def __init__(
-        self, number: int, plan: Plan, docs: Optional[Sequence[int]], kernel: Kernel, inputs: Inputs,
-        meeting: Meeting, wires: Wires, frames: Frames, sampled_above: int, seed: int,
+        self, number: int, part: Part, kernel: Kernel, inputs: Inputs, meeting: Meeting, wires: Wires,
+        frames: Frames, sampled_above: int, seed: int,
     ) -> None:
-        self._number, self._plan, self._docs, self._kernel = number, plan, docs, kernel
+        self._number, self._part, self._kernel = number, part, kernel
         self._inputs, self._meeting, self._wires, self._frames = inputs, meeting, wires, frames
         self._rank, self._dense_to = meeting.world.rank, sampled_above
-        self._sizes = chosen(plan, sampled_above, seed)
-        self._name = f"plan {number}"
-        self._own = positions(plan, self._rank)
+        self._plan, self._docs = part.everywhere(meeting.world.size), part.docs
+        self._sizes = chosen(self._plan, sampled_above, seed)
+        self._name = " ".join(x for x in (f"plan {number}", part.name) if x)
+        self._own = positions(self._plan, self._rank)
+        self._got: list[Tensor] = []
 
-    def attention(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Entries of `numerics` and `exact`. Raises Fault(numerics), Fault(bytes) or Fault(flops)."""
-        plan, meter = self._plan, Meter()
+    def run(self) -> dict[str, Any]:
+        """Runs the attention, and compares what was counted: the entry of `exact`."""
+        meter = Meter()
         leaves = [self._inputs.heads(n, self._own).requires_grad_() for n in ("q", "k", "v")]
-        out = attention(plan, self._rank, *leaves, kernel=self._kernel, docs=self._docs, meter=meter)
-        out.backward(self._inputs.heads("dout", self._own))
-        exact = self._exact(meter)
-        got = [out.detach(), *(x.grad if x.grad is not None else torch.zeros_like(x) for x in leaves)]
-        entry = self._judged(f"{self._name} attention", self._picked(got), self._attention_errors)
-        return {"plan": self._number, **entry}, exact
+        out = torch.empty_like(leaves[0])
+        if self._rank in self._part.ranks:
+            with self._part.named():
+                out = self._part.attention(self._rank, leaves, self._kernel, meter)
+                out.backward(self._inputs.heads("dout", self._own))
+        self._got = [out.detach(), *(x.grad if x.grad is not None else torch.zeros_like(x) for x in leaves)]
+        return self._exact(self._part.counted(meter))
 
-    def layer(self, model: Model, layer: Layer) -> dict[str, Any]:
+    def compared(self) -> dict[str, Any]:
+        """The entry of `numerics`, of what was run."""
+        return self._judged(f"{self._name} attention", self._picked(self._got), self._attention_errors)
+
+    def run_layer(self, layer: Layer) -> None:
+        """Runs a whole layer, unless comparing it is too much."""
+        model, plan = layer.model, self._plan
+        if self._too_much(model):
+            return
+        x, dy = (self._inputs.wide(n, self._own, model.hidden) for n in ("x", "dy"))
+        self._got = [torch.empty_like(x), torch.empty_like(dy)]
+        if self._rank not in self._part.ranks:
+            return
+        at = positions(plan, self._rank, self._docs)
+        tables = angles(at, model.rotary, DTYPES[plan.dtype], self._wires.device)
+        stack = Stack(
+            [layer], lambda *heads: self._part.attention(self._rank, heads, self._kernel), tables, False)
+        with self._part.named():
+            y = stack.forward(x)
+            dx = stack.backward(dy)
+        stack.clear()
+        self._got = [y.detach(), dx.detach()]
+
+    def compared_layer(self, layer: Layer) -> dict[str, Any]:
         """The entry's `layer`: errors of its output and of its input's gradient, or why they are unknown."""
-        why = self._too_much(model)
+        why = self._too_much(layer.model)
         if why:
             return {"out": 0.0, "dx": 0.0, "limit": LAYER * LIMITS[self._plan.dtype], "skipped": why}
-        plan, docs = self._plan, self._docs
-        at = positions(plan, self._rank, docs)
-        tables = angles(at, model.rotary, DTYPES[plan.dtype], self._wires.device)
-        stack = Stack([layer], lambda *heads: attention(
-            plan, self._rank, *heads, kernel=self._kernel, docs=docs), tables, False)
-        y = stack.forward(self._inputs.wide("x", self._own, model.hidden))
-        dx = stack.backward(self._inputs.wide("dy", self._own, model.hidden))
-        stack.clear()
+        model = layer.model
         errors: Callable[[list[list[Tensor]]], Any] = lambda parts: self._layer_errors(parts, model, layer)
-        return self._judged(f"{self._name} layer", [y.detach(), dx.detach()], errors)
+        return self._judged(f"{self._name} layer", self._got, errors)
 
     def _exact(self, meter: Meter) -> dict[str, Any]:
         """Every pair's bytes by phase and this rank's FLOPs are the closed form's, as integers."""

@@ -1,59 +1,94 @@
-"""The step of one plan that is timed: its layers, or its attentions alone, forward and then backward."""
+"""The step of one plan that is timed: its layers, or its attentions alone, forward and then backward; of a
+plan of batches that of every micro-batch in turn."""
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 from torch import Tensor
 
 from .compare import Inputs
 from .drawn import DTYPES
-from .executor import attention
+from .frames import Place
 from .kernels import Kernel
-from .plan import Plan
+from .parts import Part, Work
 from .record import Recorder
 from .request import Request
 from .tokens import positions
 from .whole import Layer, Stack, angles
 
 
-class Course:
-    """One plan as it is timed: forward and backward over the rank's tokens."""
+class Lap:
+    """A rank's work in one micro-batch: forward and backward over its tokens."""
 
-    def __init__(self, document: Mapping[str, Any], plan: Plan, asked: Request) -> None:
-        self.document, self.plan, self.asked = document, plan, asked
-        self.recompute = document["job"].get("recompute") == "full"
-        self._stack: Any = None
-        self._inputs: tuple[Tensor, ...] = ()
+    def __init__(
+        self, part: Part, rank: int, asked: Request, inputs: Inputs, kernel: Kernel, layers: Sequence[Layer],
+        trace: Recorder, device: torch.device,
+    ) -> None:
+        self._part, place = part, part.ranks.index(rank)
+        plan, own = part.plan, positions(part.plan, place)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return part.attention(rank, (q, k, v), kernel, trace=trace)
+
+        self._stack: Any
+        if asked.parts == "attention":
+            self._stack = Bare(attend, asked.layers, part.recompute, trace)
+            self._inputs = tuple(inputs.heads(n, own) for n in ("q", "k", "v", "dout"))
+            return
+        model = layers[0].model
+        tables = angles(positions(plan, place, part.docs), model.rotary, DTYPES[plan.dtype], device)
+        self._stack = Stack(layers, attend, tables, part.recompute, trace)
+        self._inputs = tuple(inputs.wide(n, own, model.hidden) for n in ("x", "dy"))
+
+    def clear(self) -> None:
+        """Leaves nothing of the last time."""
+        self._stack.clear()
+
+    def run(self) -> None:
+        """Once."""
+        with self._part.named():
+            self._stack.forward(*self._inputs[:-1])
+            self._stack.backward(self._inputs[-1])
+
+
+class Course:
+    """One plan as it is timed."""
+
+    def __init__(self, work: Work, asked: Request) -> None:
+        self.work, self.asked = work, asked
+        self._laps: list[Optional[Lap]] = []
 
     def prepare(
         self, rank: int, inputs: Inputs, kernel: Kernel, layers: Sequence[Layer], trace: Recorder,
         device: torch.device,
     ) -> None:
         """Makes inputs and layers."""
-        plan, docs, own = self.plan, self.asked.docs_tokens, positions(self.plan, rank)
-
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return attention(plan, rank, q, k, v, kernel=kernel, docs=docs, trace=trace)
-
-        if self.asked.parts == "attention":
-            self._stack = Bare(attend, self.asked.layers, self.recompute, trace)
-            self._inputs = tuple(inputs.heads(n, own) for n in ("q", "k", "v", "dout"))
-            return
-        model = layers[0].model
-        tables = angles(positions(plan, rank, docs), model.rotary, DTYPES[plan.dtype], device)
-        self._stack = Stack(layers, attend, tables, self.recompute, trace)
-        self._inputs = tuple(inputs.wide(n, own, model.hidden) for n in ("x", "dy"))
+        self._trace = trace
+        self._laps = [Lap(part, rank, self.asked, inputs, kernel, layers, trace, device) if part else None
+                      for part in self.work.own(rank)]
 
     def clear(self) -> None:
         """Leaves nothing of the last step."""
-        self._stack.clear()
+        for lap in self._laps:
+            if lap:
+                lap.clear()
 
-    def run(self) -> None:
-        """One step."""
-        self._stack.forward(*self._inputs[:-1])
-        self._stack.backward(self._inputs[-1])
+    def run(self, meet: Callable[[], None], place: Place) -> None:
+        """One step. The ranks of a plan of batches meet after each micro-batch, and leave no gradient for the
+        next one to be added to, as no price has that in it."""
+        for i, lap in enumerate(self._laps):
+            self._trace.mb = i
+            if self.work.batched:
+                place.mb = i
+            if lap:
+                lap.run()
+            if self.work.batched:
+                if lap:
+                    lap.clear()
+                meet()
+        self._trace.mb = 0
 
 
 class Bare:

@@ -36,11 +36,12 @@ class Place:
     direction: str = ""
     step: int = 0
     op: str = ""
+    mb: int = -1  # micro-batch, of a plan of batches
 
     def frame(self) -> dict[str, Any]:
         """The frame that tells it."""
         return {"t": "at", "phase": self.phase, "plan": self.plan, "block": self.block, "layer": self.layer,
-                "dir": self.direction, "step": self.step, "op": self.op}
+                "mb": max(0, self.mb), "dir": self.direction, "step": self.step, "op": self.op}
 
     def __str__(self) -> str:
         """In words: block 3, plan 1, layer 0, fwd step 2 ring_wait."""
@@ -49,6 +50,8 @@ class Place:
             words[0] += f" block {self.block}"
         if self.phase in ("numerics", "warmup", "block"):
             words.append(f"plan {self.plan}")
+        if self.mb >= 0:
+            words.append(f"micro-batch {self.mb}")
         if self.direction:
             words += [f"layer {self.layer}", f"{self.direction} step {self.step} {self.op}".rstrip()]
         return ", ".join(words)
@@ -86,7 +89,7 @@ class Frames:
         """The rank goes on to another phase, plan or block. A phase is told at once."""
         news, place = phase != self.place.phase, self.place
         place.phase, place.plan, place.block = phase, plan, block
-        place.layer, place.direction, place.step, place.op = 0, "", 0, ""
+        place.layer, place.direction, place.step, place.op, place.mb = 0, "", 0, "", -1
         if news:
             self._tell()
 

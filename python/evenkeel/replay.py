@@ -2,7 +2,8 @@
 
 Started by evenkeel with the environment that torchrun sets, a request on stdin and file descriptor 3 open for
 frames. A step is `layers` layers forward and then backward on the rank's tokens; embedding, loss, optimizer
-and the traffic of sharded parameters are not run.
+and the traffic of sharded parameters are not run. Of a plan of batches a step is that of every micro-batch in
+turn, in each of which the rank's group has a packed sequence, and ends with all ranks' meeting.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import random
 import resource
 import socket
 import time
+from functools import partial
 from typing import Any, Mapping, Optional, Sequence
 
 import torch
 
 from . import host
-from .compare import LIMITS, Check, Inputs
+from .compare import LIMITS, Check, Inputs, checked
 from .course import Course
 from .drawn import DTYPES
 from .frames import Fault, Frames, read_request
 from .kernels import default_kernel
 from .lane import LaneError
-from .plan import Plan, PlanError, documents, load_plan
+from .parts import Work, join, work_of
+from .plan import Plan, PlanError
 from .port import ExchangeError
 from .record import Journal, Recorder, gather
 from .rendezvous import Meeting, Wires, World, describe, package_hash
@@ -79,15 +82,15 @@ class _Rank:
 
     def __init__(self, asked: Request, world: World, frames: Frames) -> None:
         self._asked, self._world, self._frames = asked, world, frames
-        plans = _plans(asked, world)
-        self._plan = plans[0]
+        works = _plans(asked, world)
+        self._plan = next(works[0].parts())[1].plan
         self._device = _device(asked, world)
         host.use(asked.threads if self._device.type == "cpu" else 0, asked.cores)
         host.keep_freed_memory()
         like = torch.empty(0, 0, self._plan.head_dim, dtype=DTYPES[self._plan.dtype], device=self._device)
         self._kernel = default_kernel(like) if asked.kernel == "auto" else kernel_named(asked.kernel)
         self._trace = Recorder(world.rank, self._device, frames, asked.turns)
-        self._courses = [Course(d, p, asked) for d, p in zip(asked.plans, plans)]
+        self._courses = [Course(work, asked) for work in works]
         self.meeting: Optional[Meeting] = None
 
     def run(self) -> dict[str, Any]:
@@ -96,9 +99,11 @@ class _Rank:
         asked, frames = self._asked, self._frames
         frames.enter("meet")
         meeting = self.meeting = Meeting(self._world, asked.timeout_s)
-        infos = meeting.agree(describe(self._plan.dtype, asked.plans, asked.shared(), asked.cores))
+        plans = [[plan, asked.batches_of(i)] for i, plan in enumerate(asked.plans)]
+        infos = meeting.agree(describe(self._plan.dtype, plans, asked.shared(), asked.cores))
         wires = meeting.connect(asked.backend, self._device)
         wires.barrier()
+        self._join()
         result = self._prepared(meeting, wires)
         journal = Journal(asked.trace + ".own")
         self._timed(wires, journal)
@@ -109,6 +114,16 @@ class _Rank:
         ranks = [{"rank": r, **{k: info[k] for k in ("host", "python", "torch", "threads", "cores")}}
                  for r, info in enumerate(infos)]
         return {**result, "ranks": ranks, **(counts or {})}
+
+    def _join(self) -> None:
+        """Makes the process groups of parts."""
+        world, asked = self._world, self._asked
+        device = self._device if asked.backend == "nccl" else None
+        try:
+            join([c.work for c in self._courses], world.rank, world.size, asked.timeout_s, device)
+        except (RuntimeError, ValueError) as error:
+            said = str(error).strip().splitlines() or [""]
+            raise Fault("peer", f"rank {world.rank}: joining groups: {said[0]}") from error
 
     def _hello(self) -> None:
         on = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "cpu"
@@ -128,12 +143,10 @@ class _Rank:
         numerics, exact = [], []
         for i, course in enumerate(self._courses if asked.check else []):
             self._frames.enter("numerics", i)
-            check = Check(i, course.plan, asked.docs_tokens, self._kernel, inputs, meeting, wires,
-                          self._frames, asked.sampled_above, asked.seed)
-            entry, counted = check.attention()
+            of = partial(Check, i, kernel=self._kernel, inputs=inputs, meeting=meeting, wires=wires,
+                         frames=self._frames, sampled_above=asked.sampled_above, seed=asked.seed)
+            entry, counted = checked(i, course.work, of, layers[0] if layers else None)
             exact.append(counted)
-            if layers:
-                entry["layer"] = check.layer(layers[0].model, layers[0])
             numerics.append(entry)
         for course in self._courses:
             course.prepare(self._world.rank, inputs, self._kernel, layers, self._trace, self._device)
@@ -167,33 +180,36 @@ class _Rank:
         wires.barrier()
         begin = time.perf_counter_ns()
         self._trace.zero()
-        course.run()
+        course.run(wires.barrier, self._frames.place)
         wires.sync()
         return time.perf_counter_ns() - begin
 
 
-def _plans(asked: Request, world: World) -> list[Plan]:
-    """The plans, which must be alike in what ranks and layers are made for."""
-    plans: list[Plan] = []
+def _plans(asked: Request, world: World) -> list[Work]:
+    """The plans' work, which must be alike in what ranks and layers are made for."""
+    works: list[Work] = []
     for i, document in enumerate(asked.plans):
         try:
-            plan = load_plan(document)
-            documents(plan.seq_len, asked.docs_tokens)
+            work = work_of(document, asked.batches_of(i), asked.docs_tokens, world.size)
+            works.append(work)
+            first = next(works[0].parts())[1].plan
+            for _, part in work.parts():
+                _like(part.plan, first)
             model = model_of(document) if asked.parts == "layer" else None
-            if plan.ranks != world.size:
-                raise PlanError(f"ranks: {plan.ranks}: {world.size} ranks were started")
-            if plan.dtype not in LIMITS:
-                raise PlanError(f"job.dtype: {plan.dtype}: replay runs {', '.join(LIMITS)}")
-            plans.append(plan)
-            for name in ("q_heads", "kv_heads", "head_dim", "dtype"):
-                if getattr(plan, name) != getattr(plans[0], name):
-                    raise PlanError(f"{name}: {getattr(plan, name)}: plan 0 has {getattr(plans[0], name)}; "
-                                    "replay them apart")
             if model is not None and model != model_of(asked.plans[0]):
                 raise PlanError("job.model: another model than that of plan 0; replay them apart")
         except PlanError as error:
             raise Fault("usage", f"plan {i}: {error}") from error
-    return plans
+    return works
+
+
+def _like(plan: Plan, first: Plan) -> None:
+    if plan.dtype not in LIMITS:
+        raise PlanError(f"job.dtype: {plan.dtype}: replay runs {', '.join(LIMITS)}")
+    for name in ("q_heads", "kv_heads", "head_dim", "dtype"):
+        if getattr(plan, name) != getattr(first, name):
+            raise PlanError(f"{name}: {getattr(plan, name)}: plan 0 has {getattr(first, name)}; "
+                            "replay them apart")
 
 
 def _device(asked: Request, world: World) -> torch.device:

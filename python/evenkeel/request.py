@@ -13,13 +13,15 @@ KERNELS: dict[str, Callable[[], Kernel]] = {"math": Math, "fa2": FlashAttention2
 
 @dataclass(frozen=True)
 class Request:
-    """What a rank is asked to do; plans are documents of `evenkeel solve`. docs_tokens: lengths of packed
-    documents, the same in every plan. device: cpu, or cuda:N; by default what the plan's device types say.
-    sampled_above: beyond so many tokens results are compared by samples. turns: ranks of a host, which share a
-    GPU, compute one at a time, so that their spans do not contend."""
+    """What a rank is asked to do; plans are documents of `evenkeel solve`. batches: for each plan its
+    micro-batches (see parts.py), None for one of a single sequence. docs_tokens: lengths of packed documents,
+    the same in every plan. device: cpu, or cuda:N; by default what the plan's device types say.
+    sampled_above: beyond so many tokens results are compared by samples. turns: ranks of a host, which share
+    a GPU, compute one at a time, so that their spans do not contend."""
 
     plans: Sequence[Mapping[str, Any]]
     trace: str
+    batches: Optional[Sequence[Optional[Sequence[Any]]]] = None
     parts: str = "layer"
     layers: int = 1
     repeats: int = 10
@@ -60,11 +62,19 @@ class Request:
             value = getattr(asked, name)
             if value is not None and not _whole_numbers(value, least):
                 raise Fault("usage", f"{name}: {value!r}: want a list of whole numbers from {least} on")
+        of = asked.batches
+        if of is not None and not (isinstance(of, list) and len(of) == len(asked.plans)
+                                   and all(b is None or isinstance(b, list) for b in of)):
+            raise Fault("usage", "batches: want a list of micro-batches, or null, for each plan")
         return asked
+
+    def batches_of(self, plan: int) -> Optional[Sequence[Any]]:
+        """The micro-batches of a plan of batches, None of another."""
+        return self.batches[plan] if self.batches is not None else None
 
     def shared(self) -> dict[str, Any]:
         """What all ranks must be asked alike."""
-        own = ("plans", "trace", "threads", "cores", "device", "timeout_s")
+        own = ("plans", "batches", "trace", "threads", "cores", "device", "timeout_s")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
 
 

@@ -1,0 +1,183 @@
+"""What a plan has for the ranks of a run: one sequence for all of them, or micro-batches of groups.
+
+A plan of batches trains its sequences in micro-batches, one after the other. In each, groups of ranks run
+side by side, every one of them the plan of a packed sequence of its own. A plan of one sequence is one
+micro-batch of one group of all ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Iterator, Mapping, Optional, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .executor import attention
+from .frames import Fault
+from .kernels import Kernel
+from .lane import LaneError
+from .meter import Meter, Trace
+from .plan import Plan, PlanError, Share, documents, load_plan
+from .port import ExchangeError, ProcessGroup, warm_up
+
+BATCH_SCHEMA = "evenkeel.batchplan/v1"
+
+
+@dataclass
+class Part:
+    """The work of one group of ranks in one micro-batch.
+
+    plan: the group's, its rank i being rank ranks[i] of the run; these rise. name: in words, "" for the one
+    part of a plan of one sequence. group: of torch.distributed, None for all ranks.
+    """
+
+    plan: Plan
+    ranks: tuple[int, ...]
+    docs: Optional[tuple[int, ...]]
+    recompute: bool
+    name: str = ""
+    group: ProcessGroup = None
+
+    def everywhere(self, size: int) -> Plan:
+        """The same plan with the run's ranks, of which those of no group have no work."""
+        segments = [self.plan.segments[self.ranks.index(r)] if r in self.ranks else () for r in range(size)]
+        groups = tuple(tuple(Share(self.ranks[m.rank], m.q_heads) for m in g) for g in self.plan.groups)
+        return replace(self.plan, segments=tuple(segments), groups=groups)
+
+    def attention(
+        self, rank: int, heads: Sequence[Tensor], kernel: Kernel, meter: Optional[Meter] = None,
+        trace: Optional[Trace] = None,
+    ) -> Tensor:
+        """executor.attention of a rank of the run that is in the group."""
+        q, k, v = heads
+        return attention(self.plan, self.ranks.index(rank), q, k, v, group=self.group, kernel=kernel,
+                         docs=self.docs, meter=meter, trace=trace)
+
+    def counted(self, meter: Meter) -> Meter:
+        """What was counted in the group, by ranks of the run."""
+        out = Meter()
+        for mine, theirs in ((out.sent, meter.sent), (out.received, meter.received)):
+            mine.update({(phase, self.ranks[peer]): n for (phase, peer), n in theirs.items()})
+        out.flops.update(meter.flops)
+        return out
+
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Lost peers are named by their place in the group: says whose places these are."""
+        try:
+            yield
+        except (ExchangeError, LaneError) as error:
+            if not self.name:
+                raise
+            listed = ", ".join(map(str, self.ranks))
+            raise Fault("peer", f"{self.name}, whose ranks 0 to {len(self.ranks) - 1} are those of the run "
+                                f"{listed}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Work:
+    """A plan's micro-batches; `batched` for a plan of batches, whose ranks meet after each."""
+
+    micro: tuple[tuple[Part, ...], ...]
+    batched: bool
+
+    def parts(self) -> Iterator[tuple[int, Part]]:
+        """All parts, with their micro-batch."""
+        for i, side in enumerate(self.micro):
+            for part in side:
+                yield i, part
+
+    def own(self, rank: int) -> list[Optional[Part]]:
+        """By micro-batch, the part that a rank has."""
+        return [next((p for p in side if rank in p.ranks), None) for side in self.micro]
+
+
+def work_of(
+    document: Mapping[str, Any], batches: Optional[Sequence[Any]], docs: Optional[Sequence[int]], size: int
+) -> Work:
+    """The work of a plan document on so many ranks. batches: the micro-batches of one of batches, each a list
+    of {"plan", "ranks", "docs_tokens"}; docs are of the others. Raises PlanError, which names the field."""
+    if batches is None:
+        plan = load_plan(document)
+        documents(plan.seq_len, docs)
+        if plan.ranks != size:
+            raise PlanError(f"ranks: {plan.ranks}: {size} ranks were started")
+        packed = tuple(docs) if docs is not None else None
+        return Work(((Part(plan, tuple(range(size)), packed, _recomputes(document)),),), False)
+    if document.get("schema") != BATCH_SCHEMA:
+        raise PlanError(f"schema: {document.get('schema')!r}: want {BATCH_SCHEMA!r} where there are batches")
+    if docs is not None:
+        raise PlanError("docs_tokens: a plan of batches has its own sequences")
+    if not isinstance(document.get("ranks"), list) or len(document["ranks"]) != size:
+        raise PlanError(f"ranks: {size} ranks were started: want a list of as many")
+    micro = tuple(_side_by_side(side, i, size) for i, side in enumerate(batches))
+    if not any(micro):
+        raise PlanError("batches: no group has work")
+    return Work(micro, True)
+
+
+def join(
+    works: Sequence[Work], rank: int, size: int, timeout_s: float, device: Optional[torch.device]
+) -> None:
+    """Makes the process groups of all parts: one for every set of ranks, by all ranks in the same order.
+    device: where messages are, None for the host's memory."""
+    made: dict[tuple[int, ...], ProcessGroup] = {tuple(range(size)): None}
+    for work in works:
+        for _, part in work.parts():
+            if part.ranks not in made:
+                group = dist.new_group(list(part.ranks), timeout=timedelta(seconds=timeout_s))
+                made[part.ranks] = group
+                if rank in part.ranks and len(part.ranks) > 1:
+                    warm_up(group, device)
+            part.group = made[part.ranks]
+
+
+def _side_by_side(side: Any, number: int, size: int) -> tuple[Part, ...]:
+    """The groups of one micro-batch, of which no rank is in two."""
+    if not isinstance(side, list):
+        raise PlanError(f"batches[{number}]: want a list of groups")
+    out: list[Part] = []
+    taken: dict[int, int] = {}
+    for g, entry in enumerate(side):
+        at = f"batches[{number}][{g}]"
+        part = _part(entry, at, f"micro-batch {number} group {g}")
+        for r in part.ranks:
+            if r >= size:
+                raise PlanError(f"{at}.ranks: {r}: {size} ranks were started")
+            if r in taken:
+                raise PlanError(f"{at}.ranks: rank {r} is also in group {taken[r]}")
+            taken[r] = g
+        out.append(part)
+    return tuple(out)
+
+
+def _part(entry: Any, at: str, name: str) -> Part:
+    if not isinstance(entry, dict) or not isinstance(entry.get("plan"), dict):
+        raise PlanError(f"{at}.plan: want an object")
+    ranks, docs = (_numbers(entry, key, at) for key in ("ranks", "docs_tokens"))
+    if ranks[0] < 0 or any(a >= b for a, b in zip(ranks, ranks[1:])):
+        said = f"{list(ranks)}: want rising ones from 0 on, the order of a process group"
+        raise PlanError(f"{at}.ranks: {said}")
+    try:
+        plan = load_plan(entry["plan"])
+        documents(plan.seq_len, docs)
+    except PlanError as error:
+        raise PlanError(f"{at}.{error}") from error
+    if plan.ranks != len(ranks):
+        raise PlanError(f"{at}.ranks: {len(ranks)} of them: the group's plan has {plan.ranks}")
+    return Part(plan, ranks, docs, _recomputes(entry["plan"]), name)
+
+
+def _numbers(entry: Mapping[str, Any], key: str, at: str) -> tuple[int, ...]:
+    value = entry.get(key)
+    if not isinstance(value, list) or not value or any(type(n) is not int for n in value):
+        raise PlanError(f"{at}.{key}: {value!r}: want a list of whole numbers")
+    return tuple(value)
+
+
+def _recomputes(document: Mapping[str, Any]) -> bool:
+    return bool(document["job"].get("recompute") == "full")

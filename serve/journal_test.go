@@ -1,0 +1,244 @@
+package serve
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// crashed starts a server on the journal of another as a crash would leave it now.
+func (r *running) crashed(change func(*Config)) *running {
+	r.t.Helper()
+	data, err := os.ReadFile(r.config.Journal)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	path := filepath.Join(r.t.TempDir(), "j")
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	return start(r.t, func(c *Config) {
+		c.Journal = path
+		if change != nil {
+			change(c)
+		}
+	})
+}
+
+func journalled(t *testing.T) *running {
+	path := filepath.Join(t.TempDir(), "folder", "j")
+	if err := os.Mkdir(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return start(t, func(c *Config) { c.Journal = path })
+}
+
+// The journal is rewritten all the time while clients submit and fetch: nothing that
+// was acknowledged is missing from it at any moment.
+func TestRewritingLosesNothing(t *testing.T) {
+	r := journalled(t)
+	var clients sync.WaitGroup
+	var mu sync.Mutex
+	var acknowledged []int
+	for client := range 4 {
+		clients.Go(func() {
+			for i := range 30 {
+				r.submitted(100*client+i, 100*client+i+1)
+				mu.Lock()
+				acknowledged = append(acknowledged, 100*client+i)
+				mu.Unlock()
+				if i%3 == 0 {
+					r.answer(fmt.Sprintf("/v1/jobs/a/plans/%d?wait_s=5", 100*client+i))
+				}
+			}
+		})
+	}
+	end, rewriting := make(chan struct{}), sync.WaitGroup{}
+	rewriting.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			default:
+				if err := r.log.rewrite(r.board); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				before := slices.Clone(acknowledged)
+				mu.Unlock()
+				if lost := missing(t, r.config.Journal, before); len(lost) > 0 {
+					t.Errorf("not in the journal: %v", lost)
+					return
+				}
+			}
+		}
+	})
+	clients.Wait()
+	close(end)
+	rewriting.Wait()
+	second := r.crashed(nil)
+	for client := range 4 {
+		for i := range 30 {
+			step := 100*client + i
+			if a := second.answer(fmt.Sprintf("/v1/jobs/a/plans/%d?wait_s=5", step)); a.Plan.Time != units.Seconds(step+1) {
+				t.Fatalf("step %d: %+v", step, a)
+			}
+		}
+	}
+}
+
+// missing are the steps of which a journal has neither batch nor answer.
+func missing(t *testing.T, path string, steps []int) (lost []int) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Error(err)
+	}
+	for _, step := range steps {
+		if !strings.Contains(string(data), fmt.Sprintf(`"step":%d,`, step)) {
+			lost = append(lost, step)
+		}
+	}
+	return lost
+}
+
+// Between an answer's line in the journal and its place among the kept, a rewriting
+// would drop the line.
+func TestAnAnswerIsOnTheBoardWithItsLine(t *testing.T) {
+	r := journalled(t)
+	r.submitted(1, 4)
+	r.answer("/v1/jobs/a/plans/1?wait_s=5")
+	if err := r.log.rewrite(r.board); err != nil {
+		t.Fatal(err)
+	}
+	data, _ := os.ReadFile(r.config.Journal)
+	if n := strings.Count(string(data), `"t":"result"`); n != 1 {
+		t.Fatalf("%d answers in\n%s", n, data)
+	}
+	seen := false
+	err := r.log.commit(dropped{T: "drop", Job: "a", Step: 1}, func() {
+		seen = true
+		if r.log.mu.TryLock() {
+			r.log.mu.Unlock()
+			t.Error("a rewriting could come between the line and what it tells of")
+		}
+	})
+	if err != nil || !seen {
+		t.Fatal(err)
+	}
+}
+
+// A batch that is submitted twice at once is acknowledged to neither client before it
+// is on the disk.
+func TestNobodyIsAcknowledgedBeforeTheDisk(t *testing.T) {
+	r := journalled(t)
+	r.log.mu.Lock() // the disk is slow
+	codes := make(chan int, 2)
+	for range 2 {
+		go func() {
+			code, _ := r.ask("POST", "/v1/jobs/a/batches", `{"batches":[{"step":1,"lengths_tokens":[4]}]}`)
+			codes <- code
+		}()
+	}
+	select {
+	case code := <-codes:
+		t.Errorf("acknowledged before the disk: %d", code)
+		r.log.mu.Unlock()
+		return
+	case <-time.After(100 * time.Millisecond):
+	}
+	r.log.mu.Unlock()
+	for range 2 {
+		if code := <-codes; code != 202 {
+			t.Error(code)
+		}
+	}
+}
+
+// What was dropped stays dropped, and its step may be used for another batch.
+func TestADroppedPlanDoesNotComeBack(t *testing.T) {
+	r := journalled(t)
+	r.submitted(1, 4)
+	r.answer("/v1/jobs/a/plans/1?wait_s=5")
+	if code, body := r.ask("DELETE", "/v1/jobs/a/plans/1", ""); code != 204 {
+		t.Fatalf("%d %s", code, body)
+	}
+	second := r.crashed(nil)
+	if code, body := second.ask("GET", "/v1/jobs/a/plans/1", ""); code != 404 {
+		t.Fatalf("%d %s", code, body)
+	}
+	second.submitted(1, 7)
+	if a := second.crashed(nil).answer("/v1/jobs/a/plans/1?wait_s=5"); a.Plan.Time != 7 {
+		t.Fatalf("%+v", a)
+	}
+}
+
+// A submission that cannot be written is refused and leaves nothing behind, and once
+// the disk is well again lines go to the file of the journal's name.
+func TestADiskThatFailsAndRecovers(t *testing.T) {
+	r := journalled(t)
+	folder := filepath.Dir(r.config.Journal)
+	if err := os.Rename(folder, folder+".away"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.log.rewrite(r.board); err == nil {
+		t.Fatal("rewritten without a folder")
+	}
+	if code, body := r.ask("POST", "/v1/jobs/a/batches", `{"batches":[{"step":1,"lengths_tokens":[4]}]}`); code != 500 || !strings.Contains(body, `"journal"`) {
+		t.Fatalf("%d %s", code, body)
+	}
+	if code, _ := r.ask("GET", "/v1/jobs/a/plans/1", ""); code != 404 {
+		t.Fatalf("it is there: %d", code)
+	}
+	if err := os.Rename(folder+".away", folder); err != nil {
+		t.Fatal(err)
+	}
+	r.submitted(1, 5)
+	if a := r.crashed(nil).answer("/v1/jobs/a/plans/1?wait_s=5"); a.Plan.Time != 5 {
+		t.Fatalf("%+v", a)
+	}
+}
+
+// A submission is one line: a crash leaves all of its batches or none.
+func TestASubmissionIsOneLine(t *testing.T) {
+	r := journalled(t)
+	r.Server.log.mu.Lock()
+	before := r.log.j.Size()
+	r.Server.log.mu.Unlock()
+	if code, body := r.ask("POST", "/v1/jobs/a/batches", `{"batches":[{"step":1,"lengths_tokens":[4]},{"step":2,"lengths_tokens":[5]}]}`); code != 202 {
+		t.Fatalf("%d %s", code, body)
+	}
+	data, err := os.ReadFile(r.config.Journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, _, _ := strings.Cut(string(data[before:]), "\n")
+	if !strings.Contains(line, `"step":1`) || !strings.Contains(line, `"step":2`) {
+		t.Fatalf("%s", line)
+	}
+}
+
+// A plan that the end of the server cut short is nobody's answer: the next server
+// makes the whole one.
+func TestAPlanCutShortByTheEndIsMadeAnew(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "j")
+	first := start(t, func(c *Config) {
+		c.Journal = path
+		c.Planners = []Planner{oneGroup{takes: time.Hour}}
+	})
+	first.submitted(1, 4)
+	eventually(t, "planning", func() bool { _, busy, _, _ := first.board.sizes(); return busy == 1 })
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	second := start(t, func(c *Config) { c.Journal = path })
+	if a := second.answer("/v1/jobs/a/plans/1?wait_s=5"); a.Stopped || a.Plan.Time != 4 {
+		t.Fatalf("%+v", a)
+	}
+}
