@@ -46,7 +46,7 @@ func (r *run) header(mode string) *Header {
 		Repeats: c.Repeats, Warmup: c.Warmup, Program: python.Hash(), Oversubscribed: c.crowded, Numerics: result.Numerics, Exact: result.Exact,
 	}
 	for i, p := range c.Plans {
-		run := PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Job: p.Job, Layout: p.Layout()}
+		run := p.run()
 		if i < len(c.Inputs) {
 			run.Path = c.Inputs[i].Path
 		}
@@ -56,6 +56,14 @@ func (r *run) header(mode string) *Header {
 		h.Ranks = append(h.Ranks, r.rankOf(i, p.Device))
 	}
 	return h
+}
+
+// run is the plan as the header has it.
+func (p *Plan) run() PlanRun {
+	if p.Batch() {
+		return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Batch: true, Micro: len(p.micro), Model: &p.Job.Model, DType: p.Job.DType}
+	}
+	return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Job: p.Job, Layout: p.Layout()}
 }
 
 // rankOf is what is known of a rank: from itself where it ran here, else from

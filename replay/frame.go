@@ -16,7 +16,8 @@ const maxFrame = 1 << 20
 // it ends, so does the rank.
 type request struct {
 	T            string           `json:"t"`
-	Plans        []jsontext.Value `json:"plans"` // documents
+	Plans        []jsontext.Value `json:"plans"`             // documents
+	Batches      [][][]part       `json:"batches,omitempty"` // by plan: its micro-batches, null for a plan of one sequence
 	Parts        string           `json:"parts"`
 	Layers       int              `json:"layers"`
 	Repeats      int              `json:"repeats"`
@@ -73,6 +74,7 @@ type position struct {
 	Phase string `json:"phase"`
 	Plan  int    `json:"plan"`
 	Block int    `json:"block"`
+	MB    int    `json:"mb"` // micro-batch
 	Dir   Dir    `json:"dir"`
 	Layer int    `json:"layer"`
 	Step  int    `json:"step"`
@@ -110,6 +112,9 @@ func (p position) String() string {
 		parts = append(parts, p.Phase)
 	}
 	parts = append(parts, fmt.Sprintf("plan %d", p.Plan))
+	if p.MB > 0 {
+		parts = append(parts, fmt.Sprintf("micro-batch %d", p.MB))
+	}
 	if p.Dir != "" {
 		parts = append(parts, fmt.Sprintf("%s layer %d step %d", p.Dir, p.Layer, p.Step))
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -15,22 +16,32 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Plan is a plan document as it was read, to be handed to the ranks as it is.
+// Plan is a plan document as it was read, to be handed to the ranks as it is. Of
+// a plan of batches, solver.Plan has the ranks' devices and the model and
+// precision of the job alone.
 type Plan struct {
 	solver.Plan
 	Path   string
 	SHA256 string
 	raw    jsontext.Value
+	micro  [][]part // of a plan of batches
 }
+
+// Batch says that it is a plan of batches.
+func (p *Plan) Batch() bool { return p.micro != nil }
 
 // LoadPlans reads plans and refuses those that no ranks can run, each by itself
 // and all in one run: another schema, tokens or heads that nobody or two ranks
 // have, ranks that are not the cluster's; plans for other devices, another
 // model's layer or another precision than the first. Errors name file and field.
-func LoadPlans(paths []string) ([]*Plan, error) {
+func LoadPlans(paths []string) ([]*Plan, error) { return LoadPlansOf(paths, nil) }
+
+// LoadPlansOf is LoadPlans for plans of batches too (batch.Document): these train
+// what is given, and are refused where nothing is.
+func LoadPlansOf(paths []string, of *Trained) ([]*Plan, error) {
 	var plans []*Plan
 	for _, path := range paths {
-		p, err := loadPlan(path)
+		p, err := loadPlan(path, of)
 		if err != nil {
 			return nil, err
 		}
@@ -47,14 +58,18 @@ func LoadPlans(paths []string) ([]*Plan, error) {
 	return plans, nil
 }
 
-func loadPlan(path string) (*Plan, error) {
+func loadPlan(path string, of *Trained) (*Plan, error) {
 	data, err := readPlan(path)
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{Path: path, SHA256: doc.HashBytes(data), raw: jsontext.Value(data)}
-	if schema, err := doc.SchemaOf(data); err == nil && schema == solver.PlanSchemaV1 {
+	schema, err := doc.SchemaOf(data)
+	switch {
+	case err == nil && schema == solver.PlanSchemaV1:
 		return nil, fmt.Errorf("%s: schema: %q: a plan from before all-to-all groups, want %q; make it again: evenkeel solve", path, schema, solver.PlanSchema)
+	case err == nil && strings.HasPrefix(schema, batchKind):
+		return p, p.readBatch(data, of)
 	}
 	if err := doc.Decode(path, data, &p.Plan); err != nil {
 		return nil, err
@@ -113,6 +128,9 @@ func (p *Plan) runnable(parts string, docs []units.Tokens) error {
 	m := p.Job.Model
 	if p.Simulated {
 		return fmt.Errorf("%s: simulated: true: its devices exist only on a simulated backend; plan on a profile of devices that were measured", p.Path)
+	}
+	if p.Batch() && len(docs) > 0 {
+		return fmt.Errorf("%s: docs_tokens: a plan of batches says itself which sequences are packed; replay it without --docs", p.Path)
 	}
 	if err := validDocs(docs, p.Job.SeqLen); err != nil {
 		return fmt.Errorf("%s: %w", p.Path, err)

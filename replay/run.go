@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -247,7 +248,10 @@ func (r *run) request(s seat) request {
 		Docs: c.Docs, Threads: s.threads, Cores: s.cores, Timeout: c.Timeout.Seconds(), Trace: r.traceFile(s.rank), Check: true, SampledAbove: c.SampledAbove,
 	}
 	for _, p := range c.Plans {
-		q.Plans = append(q.Plans, p.raw)
+		q.Plans, q.Batches = append(q.Plans, p.raw), append(q.Batches, p.micro)
+	}
+	if !slices.ContainsFunc(c.Plans, (*Plan).Batch) {
+		q.Batches = nil
 	}
 	return q
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/go-json-experiment/json/jsontext"
@@ -49,13 +50,20 @@ const (
 	PartsAttention = "attention"
 )
 
-// PlanRun is a plan that was run.
+// PlanRun is a plan that was run: of one sequence with a job and a layout, or of
+// batches with the model that they train.
 type PlanRun struct {
 	Path     string           `json:"path"`
 	SHA256   string           `json:"sha256"`
 	Strategy string           `json:"strategy"`
-	Job      costmodel.Job    `json:"job"`
-	Layout   costmodel.Layout `json:"layout"`
+	Job      costmodel.Job    `json:"job,omitzero"`
+	Layout   costmodel.Layout `json:"layout,omitzero"`
+	// Batch: groups of ranks side by side, in micro-batches one after the other,
+	// after each of which all ranks meet. Which groups is in the document.
+	Batch bool             `json:"batch,omitzero"`
+	Micro int              `json:"micro_batches,omitzero"`
+	Model *costmodel.Model `json:"model,omitempty"`
+	DType op.DType         `json:"dtype,omitzero"`
 }
 
 // Rank is one process of the run.

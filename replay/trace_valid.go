@@ -79,6 +79,12 @@ func (r Rank) validate(at int) error {
 }
 
 func (p *PlanRun) validate(ranks int) error {
+	if p.Batch {
+		return p.validBatch()
+	}
+	if p.Micro != 0 || p.Model != nil || p.DType != "" {
+		return fmt.Errorf("micro_batches, model, dtype: only of a plan of batches, and batch is false")
+	}
 	if err := p.Job.Validate(); err != nil {
 		return fmt.Errorf("job.%w", err)
 	}
@@ -86,6 +92,35 @@ func (p *PlanRun) validate(ranks int) error {
 		return fmt.Errorf("layout.%w", err)
 	}
 	return nil
+}
+
+// maxMicro is beyond the micro-batches of any step.
+const maxMicro = 1 << 20
+
+func (p *PlanRun) validBatch() error {
+	switch {
+	case p.Micro < 1 || p.Micro > maxMicro:
+		return fmt.Errorf("micro_batches: %d: want 1 to %d", p.Micro, maxMicro)
+	case p.Model == nil:
+		return fmt.Errorf("model: missing: a plan of batches has none in a job")
+	case !p.DType.Computes():
+		return fmt.Errorf("dtype: %q: want f32, bf16, f16 or fp8", string(p.DType))
+	case p.Job.SeqLen != 0 || len(p.Layout.Shards) > 0 || len(p.Layout.Groups) > 0:
+		return fmt.Errorf("job, layout: only of a plan of one sequence, and batch is true")
+	}
+	if err := p.Model.Validate(); err != nil {
+		return fmt.Errorf("model.%w", err)
+	}
+	return nil
+}
+
+// most are the micro-batches of a step, and the ring steps that a span may tell;
+// again: forward passes may be run a second time.
+func (p *PlanRun) most(ranks int) (micro, steps int, again bool) {
+	if p.Batch { // a ring has no more groups than ranks
+		return p.Micro, ranks, true
+	}
+	return max(1, p.Job.Accumulate), len(p.Layout.Groups), p.Job.Recompute == costmodel.RecomputeFull
 }
 
 func validDocs(docs []units.Tokens, seqLen units.Tokens) error {
@@ -193,18 +228,18 @@ func (h *Header) validSpan(s *Span) error {
 	if err := h.where(s.Block, s.Plan, s.Rank, s.DurNS); err != nil {
 		return err
 	}
-	p := &h.Plans[s.Plan]
-	switch batches := max(1, p.Job.Accumulate); {
+	micro, steps, again := h.Plans[s.Plan].most(len(h.Ranks))
+	switch {
 	case s.Layer < 0 || s.Layer >= h.Layers:
 		return outOf("layer", s.Layer, h.Layers)
-	case s.MB < 0 || s.MB >= batches:
-		return outOf("mb", s.MB, batches)
+	case s.MB < 0 || s.MB >= micro:
+		return outOf("mb", s.MB, micro)
 	case s.Dir != Forward && s.Dir != Backward:
 		return fmt.Errorf("dir: %q: want %s or %s", s.Dir, Forward, Backward)
-	case s.Again && (s.Dir != Forward || p.Job.Recompute != costmodel.RecomputeFull):
+	case s.Again && (s.Dir != Forward || !again):
 		return fmt.Errorf("again: true: only a forward pass is run again, and only with recomputation")
-	case s.Step < 0 || s.Step > len(p.Layout.Groups):
-		return outOf("step", s.Step, len(p.Layout.Groups)+1)
+	case s.Step < 0 || s.Step > steps:
+		return outOf("step", s.Step, steps+1)
 	case !slices.Contains(SpanOps(), s.Op):
 		return fmt.Errorf("op: %q: want one of %v", s.Op, SpanOps())
 	case h.Parts == PartsAttention && (s.Op == LinearIn || s.Op == LinearOut):

@@ -132,7 +132,11 @@ func replayPlans(p *printer, n *notes, s *ReplaySummary) {
 	for i, run := range s.Header.Plans {
 		q1, median, q3 := stats.Quartiles(values(s.Plans[i].Steps))
 		e := s.Header.Exact[i]
-		t.row(fmt.Sprint(i), run.Path, run.Strategy, run.Job.SeqLen.String(), seconds(units.Seconds(median)),
+		size, strategy := run.Job.SeqLen.String(), run.Strategy
+		if run.Batch {
+			size, strategy = "-", fmt.Sprintf("%s in %d", strategy, run.Micro)
+		}
+		t.row(fmt.Sprint(i), run.Path, strategy, size, seconds(units.Seconds(median)),
 			seconds(units.Seconds(q1))+".."+seconds(units.Seconds(q3)), number(median/first), e.Bytes.String(), worst(n, s.Header.Numerics[i]))
 	}
 	t.render(p)
@@ -168,7 +172,10 @@ func replayRanks(p *printer, s *ReplaySummary) {
 		}
 		for r, k := range s.Header.Ranks {
 			gaps, idle := plan.gaps(r)
-			cells := []string{fmt.Sprint(r), k.Device, orNone(k.Host), run.Layout.Shards[r].Tokens().String(), fmt.Sprint(heads[r])}
+			cells := []string{fmt.Sprint(r), k.Device, orNone(k.Host), "-", "-"}
+			if !run.Batch {
+				cells[3], cells[4] = run.Layout.Shards[r].Tokens().String(), fmt.Sprint(heads[r])
+			}
 			for _, x := range [][]units.Seconds{plan.Ranks[r].Step, plan.Ranks[r].Busy, plan.Ranks[r].Exposed, gaps, idle} {
 				cells = append(cells, seconds(units.Seconds(stats.Median(values(x)))))
 			}
@@ -188,6 +195,9 @@ func replayNotes(n *notes, h *replay.Header) {
 	}
 	if hosts, nodes := hostsOf(h), len(h.Plans[0].Job.Cluster.Nodes); len(hosts) == 1 && nodes > 1 {
 		n.add("all ranks ran on one host: messages between the plan's nodes crossed no network")
+	}
+	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Batch }) {
+		n.add("ranks of a plan of batches wait for each other after every micro-batch, which is among their gaps; \"in 3\": 3 micro-batches")
 	}
 	n.add("bytes of every pair of ranks and FLOPs of every rank were counted and equal what the plan says",
 		"the embedding, the loss, the traffic of ZeRO and the optimizer were not run")

@@ -151,3 +151,19 @@ func TestSummariseReplayRefusesATornTrace(t *testing.T) {
 		t.Error(s, err)
 	}
 }
+
+// Of a plan of batches the header has neither tokens nor heads of a rank.
+func TestReplayShowsAPlanOfBatches(t *testing.T) {
+	_, shown := summary(t, replayedTrace(t, func(h *replay.Header) {
+		job := h.Plans[0].Job
+		h.Plans[0] = replay.PlanRun{Path: "x.batch.json", Strategy: "evenkeel", Batch: true, Micro: 3, Model: &job.Model, DType: job.DType}
+	}))
+	for _, want := range []string{
+		"0  x.batch.json  evenkeel in 3       -  11 ms", "0  torch_cpu:1  here       -      -  11 ms  6 ms",
+		"wait for each other after every micro-batch, which is among their gaps",
+	} {
+		if !strings.Contains(strings.Join(strings.Fields(shown), " "), strings.Join(strings.Fields(want), " ")) {
+			t.Errorf("no %q in\n%s", want, shown)
+		}
+	}
+}

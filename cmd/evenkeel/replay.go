@@ -6,9 +6,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile/backend/host"
 	"github.com/evenkeel/evenkeel/profile/backend/nvml"
@@ -22,6 +24,7 @@ import (
 // replaying is what the flags of replay say.
 type replaying struct {
 	out, parts, comm, kernel string
+	model, dtype             string
 	python, sampledAbove     string
 	docs                     []string
 	layers, repeats, warmup  int
@@ -43,6 +46,10 @@ the plans are timed in turns, in an order shuffled anew in every block, so that
 what drifts hits all of them alike. The trace is what evenkeel check compares
 with the cost model's prediction.
 
+A plan of batches runs its micro-batches one after the other, in each its groups
+side by side, each over its sequences packed; all ranks meet after a micro-batch.
+The model, which such a plan does not hold, is named by --model.
+
 The embedding, the loss, the traffic of ZeRO and the optimizer are not run.
 
 One host's ranks are started here, each with its own cores or GPU. Under
@@ -54,12 +61,15 @@ or is wrong, all ranks are stopped, the message names the rank and where it was,
 and no trace is written.`,
 		Example: `  evenkeel replay a.plan.json
   evenkeel replay a.plan.json b.plan.json --repeats 20 -o ab.trace.jsonl
-  evenkeel replay a.plan.json --parts attention --docs 3k,1k,4k`,
+  evenkeel replay a.plan.json --parts attention --docs 3k,1k,4k
+  evenkeel replay a.batch.json --model config.json`,
 		Args: args(cobra.MinimumNArgs(1), "plans"),
 		RunE: func(c *cobra.Command, given []string) error { return a.runReplay(c.Context(), o, given) },
 	}
 	f := c.Flags()
 	f.StringVarP(&o.out, "output", "o", "", "trace to write (default: the first plan's name with .trace.jsonl)")
+	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: the model of plans of batches")
+	f.StringVar(&o.dtype, "dtype", "", "f32, bf16 or f16, of plans of batches (default: f32 on processors, bf16 on GPUs)")
 	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer, or attention alone")
 	f.IntVar(&o.layers, "layers", 1, "layers of a step")
 	f.IntVar(&o.repeats, "repeats", 10, "blocks to record: passes over all plans")
@@ -103,6 +113,10 @@ func (a *app) runReplay(ctx context.Context, o replaying, paths []string) error 
 	if err := a.showTrace(c.Out); err != nil {
 		return err
 	}
+	if slices.ContainsFunc(c.Plans, (*replay.Plan).Batch) { // predictions are of one sequence
+		a.note("wrote %s", c.Out)
+		return nil
+	}
 	a.note("wrote %s; compare it with the prediction: evenkeel check %s --profile ...", c.Out, c.Out)
 	return nil
 }
@@ -126,13 +140,18 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	if o.seed > math.MaxInt64 {
 		return c, usagef("--seed %d: want at most %d", o.seed, int64(math.MaxInt64))
 	}
-	if c.Plans, err = replay.LoadPlans(paths); err != nil {
+	if c.Plans, err = o.load(paths); err != nil {
 		return c, err
 	}
 	if c.Out == "" {
-		c.Out = strings.TrimSuffix(strings.TrimSuffix(filepath.Base(paths[0]), ".json"), ".plan") + ".trace.jsonl"
+		name := strings.TrimSuffix(filepath.Base(paths[0]), ".json")
+		c.Out = strings.TrimSuffix(strings.TrimSuffix(name, ".plan"), ".batch") + ".trace.jsonl"
 	}
-	if c.Inputs, err = inputs(c.Out, paths); err != nil {
+	files := paths
+	if o.model != "" {
+		files = append(slices.Clone(paths), o.model)
+	}
+	if c.Inputs, err = inputs(c.Out, files); err != nil {
 		return c, err
 	}
 	machine, _ := host.Discover()
@@ -140,6 +159,28 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	c.Machine = replay.Machine{Cores: machine.Cores, GPUs: len(machine.NVIDIA)}
 	c.World, err = launch.Detect(os.LookupEnv)
 	return c, err
+}
+
+// load reads the plans, and the model of those of batches.
+func (o replaying) load(paths []string) ([]*replay.Plan, error) {
+	if o.model == "" && o.dtype != "" {
+		return nil, usagef("--dtype %s: goes with --model and plans of batches; a plan of one sequence has its own", o.dtype)
+	}
+	if o.model == "" {
+		return replay.LoadPlans(paths)
+	}
+	if o.dtype != "" && !op.DType(o.dtype).Computes() {
+		return nil, usagef("--dtype %s: want f32, bf16 or f16", o.dtype)
+	}
+	model, err := readModel(o.model)
+	if err != nil {
+		return nil, err
+	}
+	plans, err := replay.LoadPlansOf(paths, &replay.Trained{Model: model, DType: op.DType(o.dtype)})
+	if err == nil && !slices.ContainsFunc(plans, (*replay.Plan).Batch) {
+		return nil, usagef("--model %s: none of the plans is of batches, and a plan of one sequence has its own model", o.model)
+	}
+	return plans, err
 }
 
 // replayProgress tells of phases, and of a long run's blocks every few seconds.

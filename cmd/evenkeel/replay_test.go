@@ -128,6 +128,90 @@ func TestTorchReplayOfDocumentsWithRecomputation(t *testing.T) {
 	}
 }
 
+// handMadeBatch is a plan of batches on 2 ranks: both in a group, with sequences
+// that only one of them has tokens of, then each alone; and both in an
+// all-to-all, recomputing, in which rank 0 has three quarters of the tokens.
+const handMadeBatch = `{"schema": "evenkeel.batchplan/v1", "tool": "by hand", "created": "2026-01-31T12:00:00Z", "inputs": [], "costs": "by hand",
+"lengths_tokens": [200, 1, 90, 60, 3, 128], "fleet": [{"device": "torch_cpu:1", "ranks": [[0]]}, {"device": "torch_cpu:1", "ranks": [[1]]}],
+"classes": [
+ {"name": "ring", "devices": [1, 1], "base_s": 0.1, "cap_tokens": 512, "head_ranks": 1},
+ {"name": "first", "devices": [1, 0], "base_s": 0.1, "cap_tokens": 512}, {"name": "second", "devices": [0, 1], "base_s": 0.1, "cap_tokens": 512},
+ {"name": "all-to-all", "devices": [1, 1], "base_s": 0.1, "cap_tokens": 512, "shares": [0.75, 0.25], "head_ranks": 2, "q_heads": [3, 1], "recompute": true}],
+"strategy": "evenkeel", "micro_batches": [
+ {"groups": [{"class": 0, "sequences": [0, 1], "ranks": [0, 1], "length_tokens": 201, "time_s": 1}], "time_s": 1},
+ {"groups": [{"class": 1, "sequences": [2], "ranks": [0], "length_tokens": 90, "time_s": 1}, {"class": 2, "sequences": [3, 4], "ranks": [1], "length_tokens": 63, "time_s": 1}], "time_s": 1},
+ {"groups": [{"class": 3, "sequences": [5], "ranks": [0, 1], "length_tokens": 128, "time_s": 1}], "time_s": 1}],
+"step_s": 3, "lower_bound_s": 2, "gap": 0.5, "considered": [], "notes": []}`
+
+// batchPlan writes that plan and a model.
+func batchPlan(t *testing.T) (dir, plan, model string) {
+	t.Helper()
+	dir = t.TempDir()
+	t.Setenv(mark, dir)
+	plan, model = filepath.Join(dir, "x.batch.json"), filepath.Join(dir, "config.json")
+	if err := errors.Join(os.WriteFile(plan, []byte(handMadeBatch), 0o600), os.WriteFile(model, []byte(smallModel), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return dir, plan, model
+}
+
+// A plan of batches runs on real ranks: right to the limit, every byte and FLOP
+// as its groups' plans say, and every micro-batch in the trace.
+func TestTorchReplayBatch(t *testing.T) {
+	needTorch(t)
+	dir, plan, model := batchPlan(t)
+	trace := filepath.Join(dir, "x.trace.jsonl")
+	out := evenkeel(t, "replay", plan, "--model", model, "--oversubscribe", "--repeats", "2", "--warmup", "1", "--layers", "2", "-o", trace)
+	for _, want := range []string{"1 plan on 2 ranks, 2 blocks after 1", "x.batch.json", "evenkeel in 3", "equal what the plan says", "after every micro-batch"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	if shown := evenkeel(t, "show", trace); shown != out {
+		t.Errorf("show prints\n%s\nreplay printed\n%s", shown, out)
+	}
+	data, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"batch":true,"micro_batches":3,"model":{`, `"path":"config.json"`, `"dtype":"f32"`, `"mb":1,"dir":"bwd"`, `"mb":2,"dir":"fwd","again":true`,
+		`"shape":{"tokens":96}`, `"reference":"dense"`, `"layer":{"out":`,
+	} {
+		if !bytes.Contains(data, []byte(want)) {
+			t.Errorf("no %s in the trace", want)
+		}
+	}
+	if bytes.Contains(data, []byte(`"skipped"`)) || bytes.Contains(data, []byte(`"mb":0,"dir":"fwd","again"`)) {
+		t.Error("a layer was not compared, or recomputed where no class says so")
+	}
+	noRanks(t)
+}
+
+// A plan of batches needs a model that suits it, and takes no packing from outside.
+func TestReplayRefusesWrongPlansOfBatches(t *testing.T) {
+	dir, plan, model := batchPlan(t)
+	_, plans := replayPlans(t, "512", "ring")
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{plan}, exitFailed, "x.batch.json: schema: \"evenkeel.batchplan/v1\": a plan of batches does not hold the model"},
+		{[]string{plan, "--dtype", "f32"}, exitUsage, "--dtype f32: goes with --model"},
+		{[]string{plan, "--model", model, "--dtype", "i9"}, exitUsage, "--dtype i9: want f32"},
+		{[]string{plan, "--model", model, "--docs", "100,101"}, exitFailed, "docs_tokens: a plan of batches says itself"},
+		{[]string{plans[0], "--model", model}, exitUsage, "none of the plans is of batches"},
+		{[]string{plan, "--model", filepath.Join(dir, "none.json")}, exitFailed, "none.json"},
+	} {
+		out, err := exec.Command("evenkeel", append(append([]string{"replay"}, c.args...), "--python", "/no/such/python", "-o", filepath.Join(dir, "x.trace.jsonl"))...).CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != c.code || !strings.Contains(string(out), c.want) {
+			t.Errorf("%q: %v: got %s\nwant %s", c.args, err, out, c.want)
+		}
+	}
+}
+
 // In a job of several tasks each runs its rank, and the one of rank 0 writes the
 // trace; when a task ends, so does the job, and nothing is written.
 func TestTorchReplayAsTasksOfAJob(t *testing.T) {

@@ -59,6 +59,9 @@ func newComparison(rec *Recording, p *costmodel.Profile) (*making, error) {
 	}
 	c := &making{rec: rec}
 	for i, x := range rec.Header.Plans {
+		if x.Batch {
+			return nil, fmt.Errorf("plan %d (%s): batch: true: predictions are of plans of one sequence; it has %d micro-batches of groups", i, x.Path, x.Micro)
+		}
 		s, err := costmodel.NewSimulator(costmodel.NewPredictor(p), x.Job)
 		if err != nil {
 			return nil, fmt.Errorf("plan %d (%s): %w", i, x.Path, err)
