@@ -10,7 +10,7 @@ import (
 
 // benchPlan is a plan of n ranks, half of them fast, in groups of so many with
 // equal heads, on nodes of eight. Ranks of one type have as many tokens, or no
-// two groups have.
+// two groups have. Pairs share the heads in one of two unlike ways by turns.
 func benchPlan(n, group int, unlike bool) plan {
 	c := Cluster{Network: "net"}
 	for i := range n / 8 {
@@ -32,18 +32,24 @@ func benchPlan(n, group int, unlike bool) plan {
 		g := &groups[len(groups)-1]
 		*g = append(*g, HeadShare{r, 32 / group})
 	}
+	for g := range groups {
+		if group == 2 {
+			groups[g][0].QHeads, groups[g][1].QHeads = 12+g%2*8, 20-g%2*8
+		}
+	}
 	j.SeqLen = sumTokens(tokens)
 	return plan{j, ZigZag(tokens, groups)}
 }
 
-// manySizes runs a benchmark with groups of eight, with groups of one, and with
-// groups of one that all differ.
+// manySizes runs a benchmark with groups of eight, with groups of one, with
+// groups of one that all differ, and with such pairs of changing shares of heads,
+// whose members pass on to several.
 func manySizes(b *testing.B, ranks int, f func(*testing.B, *Predictor, plan)) {
 	for _, c := range []struct {
 		group  int
 		unlike bool
 		name   string
-	}{{8, false, "groups of 8"}, {1, false, "ring"}, {1, true, "unlike ring"}} {
+	}{{8, false, "groups of 8"}, {1, false, "ring"}, {1, true, "unlike ring"}, {2, true, "unlike pairs"}} {
 		b.Run(fmt.Sprintf("%d %s", ranks, c.name), func(b *testing.B) {
 			q, x := NewPredictor(usual(b)), benchPlan(ranks, c.group, c.unlike)
 			b.ReportAllocs()

@@ -47,6 +47,11 @@ type layerRun struct {
 	seats  []seatRun
 	around []around // by seat
 	forms  []form   // of the groups
+	strip  strip    // attention of the steps at hand
+	// What is known of the times of messages, keys and values and then gradients,
+	// by row of their prices and group.
+	messages [2][][]units.Seconds
+	rings    rings // where they do without the rest
 	// Of the last steps: when the stream was done with the block, when it was
 	// sent on, when its gradient was added to and sent on, by step modulo their
 	// number and seat.
@@ -87,9 +92,12 @@ func (r *layerRun) run(s *sim, back, events bool) {
 	for g := range s.bunches {
 		r.enter(g)
 	}
-	if back {
+	switch {
+	case s.timeOnly && !events && r.n > 1 && s.sideBySide():
+		r.rings.simulate(r)
+	case back:
 		r.backwardRing()
-	} else {
+	default:
 		r.forwardRing()
 	}
 	for g := range s.bunches {
@@ -109,6 +117,8 @@ func (r *layerRun) reset(s *sim, back, events bool) {
 		r.forms = append(r.forms, s.bunches[g].form)
 		r.forms[g].out = s.bunches[g].out
 	}
+	r.strip.reset(s, r.forms)
+	r.listMessages()
 	last := min(s.job.RingBuffers, r.n) + 1 // more buffers than groups are never full
 	r.computed, r.sent = tableOf(r.computed, last, len(s.seats)), tableOf(r.sent, last, len(s.seats))
 	r.arrived = tableOf(r.arrived, 3, len(s.seats))
@@ -221,6 +231,25 @@ func (r *layerRun) forwardRing() {
 	}
 }
 
+// listMessages looks up what is known of the prices of the layout's messages.
+func (r *layerRun) listMessages() {
+	for kind, prices := range []priceTable{r.sim.kv, r.sim.grad} {
+		list := make([][]units.Seconds, len(r.sim.hops))
+		for g := range r.forms {
+			for _, h := range r.forms[g].out {
+				if list[h.price] != nil {
+					continue
+				}
+				list[h.price] = make([]units.Seconds, r.n)
+				for k := range r.n {
+					list[h.price][k] = prices.get(h.price, r.forms[k].shape)
+				}
+			}
+		}
+		r.messages[kind] = list
+	}
+}
+
 // backwardRing runs all steps, gradients one hop behind.
 func (r *layerRun) backwardRing() {
 	if r.n > 1 {
@@ -263,29 +292,18 @@ func (r *layerRun) compute(t int) {
 	if r.back && t >= s.job.RingBuffers {
 		added = r.added[(t-s.job.RingBuffers)%last]
 	}
-	for g := range r.forms {
-		k, q := r.source(g, t), &r.forms[g]
-		how, shape := s.relationOf(q, &r.forms[k]), r.forms[k].shape
-		for i := q.from; i < q.to; i++ {
-			a := &r.seats[i]
-			a.await(arrived[i])
-			if added != nil {
-				a.await(added[i])
-			}
-			w := s.work[r.dir][how].get(a.work, shape)
-			if unknown(w) {
-				w = s.attentionTime(r.dir, how, &s.seats[i], k)
-			}
-			if t < r.n-1 {
-				w *= a.slowed
-			}
-			if r.events != nil {
-				r.note(event{kind: stepEvent, seat: i, to: i, step: t, of: k, start: a.free, end: a.free + w})
-			}
-			a.attention += w
-			a.free += w
-			done[i] = a.free
+	for i, w := range r.step(t) {
+		a := &r.seats[i]
+		a.await(arrived[i])
+		if added != nil {
+			a.await(added[i])
 		}
+		if r.events != nil {
+			r.note(event{kind: stepEvent, seat: i, to: i, step: t, of: r.source(s.seats[i].group, t), start: a.free, end: a.free + w})
+		}
+		a.attention += w
+		a.free += w
+		done[i] = a.free
 	}
 }
 
@@ -316,16 +334,17 @@ func (r *layerRun) passGrad(t int) {
 func (r *layerRun) passAll(kind eventKind, t int, ready, next []arrival, sent []units.Seconds, freed [2][]units.Seconds) {
 	s, grad := r.sim, kind == gradEvent
 	byOne, byOther := freed[0], freed[1]
-	prices := &s.kv
+	prices := r.messages[0]
 	if grad {
-		prices = &s.grad
+		prices = r.messages[1]
 	}
 	for g := range r.forms {
 		k := r.source(g, t)
 		for _, h := range r.forms[g].out {
-			took := prices.get(h.price, r.forms[k].shape)
+			took := prices[h.price][k]
 			if unknown(took) {
 				took = s.hopTime(grad, h.price, k)
+				prices[h.price][k] = took
 			}
 			at := ready[h.from]
 			if byOne != nil {

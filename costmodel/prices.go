@@ -28,26 +28,56 @@ type prices struct {
 	wide    bool     // a shard of the layout has more than two segments
 }
 
-// priceTable holds what was asked for so far, NaN elsewhere.
-type priceTable [][]units.Seconds
+// priceTable holds what was asked for so far, NaN elsewhere, in tiles by row and
+// column: a ring asks for a stretch of every row in turn, and tiles keep those of
+// neighbouring rows together, a page of memory each.
+type priceTable [][]*tile
+
+const (
+	tileRows    = 16
+	tileColumns = 32
+)
+
+type tile [tileRows][tileColumns]units.Seconds
 
 // get is a price, or NaN.
 func (p priceTable) get(row, column int) units.Seconds {
-	if row < len(p) && column < len(p[row]) {
-		return p[row][column]
+	if r, c := row/tileRows, column/tileColumns; r < len(p) && c < len(p[r]) && p[r][c] != nil {
+		return p[r][c][row%tileRows][column%tileColumns]
 	}
 	return units.Seconds(math.NaN())
 }
 
-// set keeps a price, the table grown if need be.
+// set keeps a price.
 func (p *priceTable) set(row, column int, t units.Seconds) {
-	for len(*p) <= row {
+	p.line(row, column/tileColumns)[column%tileColumns] = t
+}
+
+// line is a row's prices in a column of tiles, the table grown if need be.
+func (p *priceTable) line(row, column int) *[tileColumns]units.Seconds {
+	r := row / tileRows
+	for len(*p) <= r {
 		*p = append(*p, nil)
 	}
-	for len((*p)[row]) <= column {
-		(*p)[row] = append((*p)[row], units.Seconds(math.NaN()))
+	for len((*p)[r]) <= column {
+		(*p)[r] = append((*p)[r], nil)
 	}
-	(*p)[row][column] = t
+	x := (*p)[r][column]
+	if x == nil {
+		x = newTile()
+		(*p)[r][column] = x
+	}
+	return &x[row%tileRows]
+}
+
+func newTile() *tile {
+	x := new(tile)
+	for r := range x {
+		for c := range x[r] {
+			x[r][c] = units.Seconds(math.NaN())
+		}
+	}
+	return x
 }
 
 func unknown(t units.Seconds) bool { return t != t }
@@ -115,16 +145,26 @@ func relation(q, keys *form) int {
 	return code
 }
 
-// begun counts the segments that begin before a position.
+// begun counts the segments that begin before a position, an only one twice:
+// then the innermost shard of a nest, whose two have become one, lies to the
+// others as its neighbours do.
 func begun(keys *form, at units.Tokens) int {
 	n := 0
 	if keys.first < at {
 		n++
 	}
-	if keys.second < at {
+	if keys.last() < at {
 		n++
 	}
 	return n
+}
+
+// last is where the last segment begins.
+func (f *form) last() units.Tokens {
+	if f.second == none {
+		return f.first
+	}
+	return f.second
 }
 
 // shapes numbers the shards of the groups. Shards of at most two segments have

@@ -61,6 +61,7 @@ func NewSimulator(q *Predictor, j Job) (*Simulator, error) {
 	if err != nil {
 		return nil, err
 	}
+	fast.timeOnly = true
 	return &Simulator{q, j, fast}, nil
 }
 
@@ -90,7 +91,9 @@ type sim struct {
 	ranks []Rank // of the cluster
 	// attentionOnly leaves the linear work of layers out.
 	attentionOnly bool
-	nodes         []nodeOfSeats
+	// timeOnly leaves out how ranks spend a step where that is quicker.
+	timeOnly bool
+	nodes    []nodeOfSeats
 
 	// Of the layout at hand.
 	layout  Layout
