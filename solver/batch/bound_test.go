@@ -1,0 +1,138 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// No plan of any strategy is below the bound, and ours are near it.
+func TestBoundIsBelowEveryPlan(t *testing.T) {
+	rng := rand.New(rand.NewPCG(8, 8))
+	for i := range 12 {
+		p := *testFleets()[i%3]
+		p.Lengths = drawBatch(rng, longestHeld(&p))
+		p.MicroBase, p.Fixed = 0.01, 0.2
+		bound, err := LowerBound(context.Background(), &p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if quick, err := QuickBound(&p); err != nil || bound < quick {
+			t.Errorf("batch %d: the bound is %v, the quick one %v", i, bound, quick)
+		}
+		for _, s := range append(testBaselines(), Evenkeel{}) {
+			plan, err := s.Solve(context.Background(), &p)
+			if err == nil && plan.Time < bound {
+				t.Errorf("batch %d (%v): %s takes %v, below the bound %v", i, p.Lengths, s.Name(), plan.Time, bound)
+			}
+		}
+	}
+}
+
+// One sequence alone is trained by the fastest group that holds it: the bound is
+// its time, but for the grid of roofs. And so for one that fills memory, many times.
+func TestBoundOfOneSequence(t *testing.T) {
+	for _, n := range []int{1, 3} {
+		lengths := make([]units.Tokens, n)
+		for i := range lengths {
+			lengths[i] = 8000
+		}
+		p := twoNodes(lengths...)
+		want := float64(n) * (0.1 + (0.08+0.064)/6)
+		bound, err := LowerBound(context.Background(), p)
+		if err != nil || float64(bound) > want || float64(bound) < 0.995*want {
+			t.Errorf("%d: %v, %v: want %v", n, bound, err, want)
+		}
+	}
+}
+
+// The published instance: any chunking takes at least 8,786 ms by the reference's
+// work bound; this one must be above it and below the plan.
+func TestBoundOfAPublishedBatch(t *testing.T) {
+	p := flexspBatch(standInBatch(t, 0))
+	if quick, err := QuickBound(p); err != nil || math.Abs(float64(quick)-8.786) > 0.001 {
+		t.Errorf("the work bound is %v (%v), the reference has 8.786", quick, err)
+	}
+	bound, err := LowerBound(context.Background(), p)
+	plan := solvedBy(t, Evenkeel{}, p)
+	gap := float64(plan.Time)/float64(bound) - 1
+	t.Logf("bound %v, plan %v: gap %.1f %%", bound, plan.Time, 100*gap)
+	if err != nil || float64(bound) < 8.9 || gap < 0 || gap > 0.06 {
+		t.Errorf("bound %v, %v: the plan takes %v", bound, err, plan.Time)
+	}
+}
+
+// A bound that is cut short is lower, and still one.
+func TestBoundThatIsCutShort(t *testing.T) {
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	p := flexspBatch(standInBatch(t, 0))
+	bound, err := LowerBound(done, p)
+	if err != nil || bound <= 0 || float64(bound) > 9.3 {
+		t.Errorf("%v, %v", bound, err)
+	}
+	var tooLong *TooLongError
+	if _, err := LowerBound(context.Background(), twoNodes(9000)); !errors.As(err, &tooLong) {
+		t.Error(err)
+	}
+}
+
+// The programme behind the bound: prices and solution of random ones agree in
+// value, the prices are legal, and the solution covers what it must.
+func TestCoverProgramme(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	for range 200 {
+		rows, cols := 1+rng.IntN(8), 1+rng.IntN(30)
+		need, dummy := make([]float64, rows), make([]float64, rows)
+		for i := range need {
+			need[i], dummy[i] = rng.Float64()*10, 5+rng.Float64()
+		}
+		var c cover
+		c.start(need, dummy)
+		for j := range cols {
+			col := make([]float64, rows)
+			for i := range col {
+				if rng.IntN(3) == 0 {
+					col[i] = rng.Float64()
+				}
+			}
+			c.add(col, 0.1+rng.Float64())
+			if j%5 == 0 {
+				c.solve(1000)
+			}
+		}
+		c.solve(1000)
+		dual := 0.0
+		for i, p := range c.price {
+			if p < -1e-8 || p > dummy[i]+1e-8 {
+				t.Fatalf("price %v of a row whose dummy costs %v", p, dummy[i])
+			}
+			dual += p * need[i]
+		}
+		for j, col := range c.cols {
+			worth := 0.0
+			for i, a := range col {
+				worth += a * c.price[i]
+			}
+			if worth > c.costs[j]+1e-7 {
+				t.Fatalf("a column of cost %v is worth %v", c.costs[j], worth)
+			}
+		}
+		if math.Abs(dual-c.value()) > 1e-6*(1+dual) {
+			t.Fatalf("prices say %v, the solution %v", dual, c.value())
+		}
+	}
+}
+
+func BenchmarkBound(b *testing.B) {
+	p := flexspBatch(standInBatch(b, 0))
+	for b.Loop() {
+		if _, err := LowerBound(context.Background(), p); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,44 @@
+package batch
+
+import (
+	"context"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Effort is how much work a plan may take.
+type Effort int
+
+// Efforts, for half a thousand sequences on 64 devices.
+const (
+	Online   Effort = iota // some ten milliseconds: while the step before runs
+	Thorough               // a tenth of a second
+	Offline                // a second and more
+	Quick                  // a few milliseconds: for a plan that is needed at once
+)
+
+// Options of the planner.
+type Options struct {
+	Effort Effort
+}
+
+// Evenkeel is our planner as a strategy. See Planner.
+type Evenkeel struct{ Options Options }
+
+// Name is "evenkeel".
+func (Evenkeel) Name() string { return "evenkeel" }
+
+// Claims says what the planner does.
+func (Evenkeel) Claims() Claims {
+	return Claims{Doc: "micro-batches, groups and assignment chosen together: sequences fill micro-batches of given times, longest first, each where it takes the least share of the step, and the times are searched for"}
+}
+
+// Solve plans one batch.
+func (e Evenkeel) Solve(ctx context.Context, p *Problem) (*Plan, error) {
+	return NewPlanner(e.Options).Plan(ctx, p)
+}
+
+// Bound is LowerBound.
+func (Evenkeel) Bound(ctx context.Context, p *Problem) (units.Seconds, error) {
+	return LowerBound(ctx, p)
+}

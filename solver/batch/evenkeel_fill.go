@@ -1,0 +1,274 @@
+package batch
+
+import (
+	"math"
+	"slices"
+)
+
+// filler makes a plan under given roofs: sequences one by one, longest first,
+// each where it takes the least share of the step.
+//
+// A group of class c is the share value[c] of the fleet, and a micro-batch under
+// the roof T takes T of the step. A sequence takes of a group's time and memory
+// the fractions t/(T - base) and s/cap, so its place costs about
+//
+//	T value[c] max(t/(T - base), s/cap)
+//
+// seconds of the step. The long sequences find short roofs dear, as these need
+// large groups; the short ones find long roofs dear, as there memory is full
+// long before the time is.
+type filler struct {
+	t      *table
+	s      *state
+	n      int    // classes
+	pairs  []pair // by micro-batch and class
+	alive  []int  // pairs that may still take something
+	tops   []float64
+	sum    float64 // time of the plan so far
+	cutoff float64 // a plan that takes as long is of no use
+	ones   []int
+	one    [1]item
+	work   int // steps taken, in looks at a pair or a group
+}
+
+// pair is what one micro-batch offers in one class.
+type pair struct {
+	class    int
+	prices   []float64 // by item
+	cap      int64
+	room     float64 // time under the roof, without base
+	perTime  float64
+	perToken float64
+	opens    bool // devices are left for one more group
+	bins     []int32
+	times    []float64 // room left of each bin
+	holds    []int64   // tokens left of each bin
+	mostTime float64   // no bin has more left
+	mostHold int64
+}
+
+// fill makes a plan of the items in s, under the roofs, with a factor on the price
+// of each class; false: some sequence found no memory, or the plan
+// takes no less than the cutoff.
+func (f *filler) fill(t *table, items []item, roofs, prefer []float64, s *state, cutoff float64) bool {
+	f.t, f.s, f.n, f.cutoff = t, s, len(t.useful), cutoff
+	f.reset(roofs, prefer)
+	for k := 0; k < len(items); {
+		end := k + 1
+		for first := t.tokens[items[k]]; end < len(items) && aboutAsLong(first, t.tokens[items[end]]); end++ {
+		}
+		if !f.placeRun(items[k:end]) {
+			return false
+		}
+		k = end
+	}
+	s.settle(t)
+	return s.total < cutoff
+}
+
+func (f *filler) reset(roofs, prefer []float64) {
+	t, s := f.t, f.s
+	s.bins = s.bins[:0]
+	s.free = resize(s.free, len(roofs))
+	f.sum = t.fixed
+	f.tops = resize(f.tops, len(roofs))
+	clear(f.tops)
+	f.pairs = resize(f.pairs, len(roofs)*f.n)
+	f.alive = f.alive[:0]
+	for m, roof := range roofs {
+		s.free[m] = append(s.free[m][:0], t.size...)
+		for i, c := range t.useful {
+			base := t.base[c]
+			p := &f.pairs[m*f.n+i]
+			*p = pair{
+				class: c, prices: t.time[c], cap: t.cap[c], room: (roof - base) * (1 + 1e-12), opens: true,
+				bins: p.bins[:0], times: p.times[:0], holds: p.holds[:0],
+			}
+			cost := t.value[c] * (roof + t.micro) * prefer[c]
+			p.perTime, p.perToken = cost/p.room, cost/float64(t.cap[c])
+			f.alive = append(f.alive, m*f.n+i)
+		}
+	}
+}
+
+// placeRun places the items of a run, which are about as long as its first, as
+// many at a time as a group takes.
+func (f *filler) placeRun(run []item) bool {
+	for len(run) > 0 {
+		k := run[0]
+		at, seat := f.choose(k)
+		if at < 0 {
+			if !f.squeeze(k) {
+				return false
+			}
+			run = run[1:]
+			continue
+		}
+		if seat < 0 {
+			seat = f.open(at)
+		}
+		p := &f.pairs[at]
+		n := 1
+		if len(run) > 1 {
+			n = max(1, int(min(float64(len(run)), p.times[seat]/p.prices[k], float64(p.holds[seat]/f.t.tokens[k]))))
+		}
+		if !f.put(at, seat, run[:n]) {
+			return false
+		}
+		run = run[n:]
+	}
+	return true
+}
+
+// choose is the cheapest pair for an item and the seat in it, -1 for a new group.
+func (f *filler) choose(k item) (at, seat int) {
+	s := f.t.tokens[k]
+	best := math.Inf(1)
+	at = -1
+	f.work += len(f.alive)
+	for _, i := range f.alive {
+		p := &f.pairs[i]
+		time := p.prices[k]
+		if s > p.cap || time > p.room {
+			continue
+		}
+		price := max(p.perTime*time, p.perToken*float64(s))
+		if price >= best {
+			continue
+		}
+		if b := f.find(p, time, s); b >= 0 {
+			best, at, seat = price, i, b
+		} else if p.opens && f.mayHouse(i/f.n, p.class) {
+			best, at, seat = price, i, -1
+		}
+	}
+	return at, seat
+}
+
+// find is the bin with the least room that holds it; -1 where none does.
+func (f *filler) find(p *pair, time float64, s int64) int {
+	if time > p.mostTime || s > p.mostHold {
+		return -1
+	}
+	f.work += len(p.times)
+	best, least := -1, math.Inf(1)
+	mostTime, mostHold := 0.0, int64(0)
+	holds := p.holds[:len(p.times)]
+	for i, left := range p.times {
+		hold := holds[i]
+		mostTime, mostHold = max(mostTime, left), max(mostHold, hold)
+		if left < time || hold < s {
+			continue
+		}
+		if score := (left - time) * float64(hold-s); score < least {
+			best, least = i, score
+		}
+	}
+	if best < 0 {
+		p.mostTime, p.mostHold = mostTime, mostHold
+	}
+	return best
+}
+
+// mayHouse says whether a node can be found for one more group.
+func (f *filler) mayHouse(m, c int) bool {
+	class := &f.t.p.Classes[c]
+	if !class.One || f.t.anywhere {
+		return true
+	}
+	return f.s.housed(f.t, m, c, &f.ones)
+}
+
+// open makes an empty group and gives its seat in the pair.
+func (f *filler) open(at int) int {
+	m := at / f.n
+	p := &f.pairs[at]
+	b := f.s.add(f.t, m, p.class)
+	p.bins = append(p.bins, int32(b))
+	p.times = append(p.times, p.room)
+	p.holds = append(p.holds, p.cap)
+	p.mostTime, p.mostHold = p.room, p.cap
+	for c := range f.n {
+		if q := &f.pairs[m*f.n+c]; q.opens {
+			q.opens = f.s.spare(f.t, m, q.class)
+		}
+	}
+	f.alive = slices.DeleteFunc(f.alive, func(i int) bool {
+		return !f.pairs[i].opens && len(f.pairs[i].bins) == 0
+	})
+	return len(p.bins) - 1
+}
+
+// put gives a group items; false: the plan now takes too long.
+func (f *filler) put(at, seat int, items []item) bool {
+	p := &f.pairs[at]
+	x := &f.s.bins[p.bins[seat]]
+	time, tokens := 0.0, int64(0)
+	x.items = append(x.items, items...)
+	for _, i := range items {
+		time += p.prices[i]
+		tokens += f.t.tokens[i]
+	}
+	x.time += time
+	x.tokens += tokens
+	p.times[seat] -= time
+	p.holds[seat] -= tokens
+	if over := x.time - f.tops[x.micro]; over > 0 {
+		if f.tops[x.micro] == 0 {
+			f.sum += f.t.micro
+		}
+		f.tops[x.micro] = x.time
+		f.sum += over
+	}
+	return f.sum < f.cutoff
+}
+
+// squeeze places a sequence that fits under no roof where it breaks through one
+// by the least.
+func (f *filler) squeeze(k item) bool {
+	s := f.t.tokens[k]
+	least, at, seat := math.Inf(1), -1, -1
+	f.work += len(f.pairs)
+	for i := range f.pairs {
+		p := &f.pairs[i]
+		if s > p.cap {
+			continue
+		}
+		time := p.prices[k]
+		if s <= p.mostHold && time-p.mostTime < least {
+			f.work += len(p.times)
+			for b, left := range p.times {
+				if over := time - left; over < least && p.holds[b] >= s {
+					least, at, seat = over, i, b
+				}
+			}
+		}
+		if over := time - p.room; over < least && p.opens && f.mayHouse(i/f.n, p.class) {
+			least, at, seat = over, i, -1
+		}
+	}
+	if at < 0 {
+		return false
+	}
+	if seat < 0 {
+		seat = f.open(at)
+	}
+	f.one[0] = k
+	ok := f.put(at, seat, f.one[:])
+	if over := -f.pairs[at].times[seat]; over > 0 {
+		f.raise(at/f.n, over)
+	}
+	return ok
+}
+
+// raise gives all groups of a micro-batch more room: its roof is broken.
+func (f *filler) raise(m int, by float64) {
+	for c := range f.n {
+		p := &f.pairs[m*f.n+c]
+		p.room += by
+		for i := range p.times {
+			p.times[i] += by
+		}
+		p.mostTime += by
+	}
+}

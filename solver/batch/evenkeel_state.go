@@ -1,0 +1,94 @@
+package batch
+
+// bin is a group while planning: its sequences, and what they take.
+type bin struct {
+	class, micro int
+	time         float64 // with the class's base
+	tokens       int64
+	items        []item
+}
+
+// state is a plan while it is made.
+type state struct {
+	bins  []bin
+	free  [][]int   // devices left, by micro-batch and pool
+	roofs []float64 // that the slowest group of each micro-batch takes
+	total float64
+}
+
+// add makes an empty group of a class in a micro-batch.
+func (s *state) add(t *table, m, c int) int {
+	s.bins = resize(s.bins, len(s.bins)+1)
+	b := &s.bins[len(s.bins)-1]
+	b.class, b.micro, b.time, b.tokens, b.items = c, m, t.base[c], 0, b.items[:0]
+	for i, u := range t.uses[c] {
+		s.free[m][i] -= u
+	}
+	return len(s.bins) - 1
+}
+
+// spare says whether the devices of one more group are left.
+func (s *state) spare(t *table, m, c int) bool {
+	for i, u := range t.uses[c] {
+		if u > s.free[m][i] {
+			return false
+		}
+	}
+	return true
+}
+
+// housed says whether nodes can be found for the groups of a micro-batch and
+// one more of a class; scratch is room for their degrees.
+func (s *state) housed(t *table, m, c int, scratch *[]int) bool {
+	for i, u := range t.uses[c] {
+		if u < 2 || t.nodes[i].chain {
+			continue
+		}
+		ones := append((*scratch)[:0], u)
+		for b := range s.bins {
+			x := &s.bins[b]
+			if x.micro == m && t.p.Classes[x.class].One && t.uses[x.class][i] > 0 {
+				ones = append(ones, t.uses[x.class][i])
+			}
+		}
+		*scratch = ones
+		if !t.nodes[i].fits(ones) {
+			return false
+		}
+	}
+	return true
+}
+
+// settle works out roofs and the step's time.
+func (s *state) settle(t *table) {
+	s.roofs = resize(s.roofs, len(s.free))
+	clear(s.roofs)
+	for i := range s.bins {
+		b := &s.bins[i]
+		if len(b.items) > 0 {
+			s.roofs[b.micro] = max(s.roofs[b.micro], b.time)
+		}
+	}
+	s.total = t.fixed
+	for _, r := range s.roofs {
+		if r > 0 {
+			s.total += r + t.micro
+		}
+	}
+}
+
+// copyFrom makes s the same plan as o.
+func (s *state) copyFrom(o *state) {
+	s.bins = resize(s.bins, len(o.bins))
+	for i := range o.bins {
+		items := append(s.bins[i].items[:0], o.bins[i].items...)
+		s.bins[i] = o.bins[i]
+		s.bins[i].items = items
+	}
+	s.free = resize(s.free, len(o.free))
+	for m := range o.free {
+		s.free[m] = append(s.free[m][:0], o.free[m]...)
+	}
+	s.roofs = append(s.roofs[:0], o.roofs...)
+	s.total = o.total
+}

@@ -1,0 +1,263 @@
+package batch
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+)
+
+// Planner plans batches one after the other, and keeps its arrays between them.
+// It is for one goroutine at a time.
+//
+// A plan is found in four steps, whose amounts of work are counted, so that the
+// same problem gives the same plan on every machine:
+//
+//  1. roofs to begin with, for the best numbers of micro-batches, from sorted
+//     chunks with groups that may be cut (starter);
+//  2. filling micro-batches under roofs (filler), and climbing in the roofs and in
+//     the preference for classes (climber);
+//  3. moves and swaps at the slowest groups (polisher);
+//  4. two or three micro-batches at a time emptied and filled again (refiller).
+type Planner struct {
+	options Options
+	t       table
+	start   starter
+	climb   climber
+	refill  refiller
+	polish  polisher
+	pack    packer
+	best    state
+	found   state
+	leads   []*lead // where climbers stood, one for each number of micro-batches tried
+	roofs   []float64
+}
+
+// NewPlanner makes a planner.
+func NewPlanner(o Options) *Planner { return &Planner{options: o} }
+
+// Plan is the best plan found, evaluated and placed.
+//
+// Errors: *TooLongError, and that of ctx if it ends before there is a plan.
+func (pl *Planner) Plan(ctx context.Context, p *Problem) (*Plan, error) {
+	if err := p.Feasible(); err != nil {
+		return nil, err
+	}
+	pl.t.load(p)
+	if err := pl.search(ctx); err != nil {
+		return nil, err
+	}
+	plan := pl.best.plan(&pl.t)
+	for i := range plan.Micro {
+		if err := Place(p, plan.Micro[i].Groups); err != nil {
+			return nil, err
+		}
+	}
+	Evaluate(p, plan)
+	return plan, nil
+}
+
+// quickBound is a time that no plan beats: with any worth of the devices, the
+// groups of a micro-batch are worth no more than the fleet, so that its roof is at
+// least the least base and the mean of its groups' work.
+func (t *table) quickBound(least int) float64 {
+	work := 0.0
+	for k := range t.tokens {
+		w := math.Inf(1)
+		for c, times := range t.time {
+			w = min(w, t.value[c]*times[k])
+		}
+		work += w
+	}
+	return t.fixed + float64(least)*(slices.Min(t.base)+t.micro) + work
+}
+
+// closeEnough to a bound is a plan that needs no more work. Of small batches the
+// best plan is looked for.
+const (
+	closeEnough = 1.002
+	exactly     = 1 + 1e-9
+)
+
+// effort is amounts of work.
+type effort struct {
+	numbers int     // of micro-batches tried
+	first   int     // fillings for each
+	leads   int     // of these, that are followed
+	climb   int     // fillings for each of them
+	refill  int     // fillings of parts
+	polish  int     // steps of polishing a plan
+	enough  float64 // times quickBound
+}
+
+func (o Options) effort() effort {
+	switch o.Effort {
+	case Thorough:
+		return effort{numbers: 3, first: 100, leads: 2, climb: 300, refill: 1200, polish: polishSteps, enough: 1.0005}
+	case Quick:
+		return effort{numbers: 2, first: 6, leads: 1, climb: 8, refill: 20, polish: polishSteps / 40, enough: closeEnough}
+	case Offline:
+		return effort{numbers: 4, first: 300, leads: 4, climb: 1500, refill: 8000, polish: 10 * polishSteps, enough: exactly}
+	}
+	return effort{numbers: 3, first: 25, leads: 1, climb: 60, refill: 250, polish: polishSteps, enough: closeEnough}
+}
+
+// forItems does more for small batches, where every filling is quick and the best
+// plan is a matter of single sequences.
+func (e effort) forItems(n int) effort {
+	if n > smallBatch {
+		return e
+	}
+	times := min(mostTimes, (smallBatch*smallBatch)/(n*n))
+	return effort{numbers: e.numbers + 3, first: e.first * times, leads: e.leads + 2, climb: e.climb * times, refill: e.refill * times, polish: e.polish, enough: exactly}
+}
+
+const (
+	smallBatch = 48
+	mostTimes  = 20
+)
+
+func (pl *Planner) search(ctx context.Context) error {
+	t, e := &pl.t, pl.options.effort().forItems(pl.t.items())
+	enough := t.quickBound(t.leastMicro()) * e.enough
+	pl.best.total = math.Inf(1)
+	pl.leads = pl.leads[:0]
+	pl.begin(ctx, e, enough)
+	if len(t.size) > 1 {
+		// Where memory is short, devices are worth what they hold and not what they do.
+		t.setAlike()
+		pl.begin(ctx, e, enough)
+		e.leads++
+	}
+	if math.IsInf(pl.best.total, 1) {
+		return pl.force(ctx)
+	}
+	slices.SortStableFunc(pl.leads, func(a, b *lead) int { return cmp.Compare(a.best.total, b.best.total) })
+	for i, l := range pl.leads[:min(e.leads, len(pl.leads))] {
+		pl.follow(ctx, l, e, enough)
+		if i == 0 || pl.found.total < pl.best.total {
+			pl.best.copyFrom(&pl.found)
+		}
+	}
+	pl.tryPacked(ctx, e, enough)
+	return nil
+}
+
+// tryPacked goes on from groups of one class, where these are nearly as good.
+func (pl *Planner) tryPacked(ctx context.Context, e effort, enough float64) {
+	pl.pack.run(&pl.t)
+	if pl.pack.best.total < pl.best.total*nearlyAsGood {
+		pl.improve(ctx, &pl.pack.best, e, enough)
+		if pl.pack.best.total < pl.best.total {
+			pl.best.copyFrom(&pl.pack.best)
+		}
+	}
+}
+
+// follow goes on from a lead with all means.
+func (pl *Planner) follow(ctx context.Context, l *lead, e effort, enough float64) {
+	t := &pl.t
+	copy(t.worth, l.worth)
+	t.setValues()
+	pl.climb.resume(t, l)
+	pl.climb.run(ctx, e.climb, enough)
+	pl.found.copyFrom(&pl.climb.best)
+	pl.improve(ctx, &pl.found, e, enough)
+}
+
+// improve changes a plan in parts.
+func (pl *Planner) improve(ctx context.Context, s *state, e effort, enough float64) {
+	pl.polish.run(&pl.t, s, e.polish)
+	pl.refill.run(ctx, &pl.t, s, &pl.polish, e.refill, enough)
+	pl.polish.run(&pl.t, s, e.polish)
+}
+
+// begin climbs a little from the best numbers of micro-batches, and remembers where
+// they stand.
+func (pl *Planner) begin(ctx context.Context, e effort, enough float64) {
+	t := &pl.t
+	least := t.leastMicro()
+	most := min(t.items(), least+max(4, least/2))
+	pl.start.load(t, most)
+	for _, m := range pl.start.numbers(least, most, e.numbers) {
+		pl.roofs = pl.start.roofs(m, pl.roofs)
+		pl.climb.begin(t, pl.roofs)
+		pl.climb.run(ctx, e.first, enough)
+		if pl.climb.best.total < pl.best.total {
+			pl.best.copyFrom(&pl.climb.best)
+		}
+		if !math.IsInf(pl.climb.best.total, 1) {
+			pl.remember()
+		}
+	}
+}
+
+// remember keeps where the climber stands.
+func (pl *Planner) remember() {
+	n := len(pl.leads)
+	if n < cap(pl.leads) && pl.leads[:n+1][n] != nil {
+		pl.leads = pl.leads[:n+1]
+	} else {
+		pl.leads = append(pl.leads, &lead{})
+	}
+	pl.leads[n].copyFrom(&pl.climb)
+}
+
+// force finds some plan where memory is so tight that none of the usual numbers of
+// micro-batches gave one: with a micro-batch for every sequence there always is.
+func (pl *Planner) force(ctx context.Context) error {
+	pl.start.load(&pl.t, 1) // for the classes
+	for m := pl.t.leastMicro(); ; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m = min(m+m/4+1, pl.t.items())
+		pl.roofs = pl.roofs[:0]
+		for range m {
+			pl.roofs = append(pl.roofs, pl.t.leastRoof())
+		}
+		pl.climb.begin(&pl.t, pl.roofs)
+		pl.climb.run(ctx, 1, 0)
+		if !math.IsInf(pl.climb.best.total, 1) {
+			pl.best.copyFrom(&pl.climb.best)
+			pl.polish.run(&pl.t, &pl.best, polishSteps)
+			return nil
+		}
+	}
+}
+
+// plan writes a state as a plan, the longest micro-batch and the largest group
+// first.
+func (s *state) plan(t *table) *Plan {
+	order := make([]int, 0, len(s.roofs))
+	for m, r := range s.roofs {
+		if r > 0 {
+			order = append(order, m)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(s.roofs[b], s.roofs[a]) })
+	plan := &Plan{Micro: make([]MicroBatch, len(order))}
+	at := make([]int, len(s.roofs))
+	for i, m := range order {
+		at[m] = i
+	}
+	for i := range s.bins {
+		b := &s.bins[i]
+		if len(b.items) == 0 {
+			continue
+		}
+		g := Group{Class: b.class}
+		for _, k := range b.items {
+			g.Sequences = append(g.Sequences, int(t.order[k]))
+		}
+		slices.Sort(g.Sequences)
+		micro := &plan.Micro[at[b.micro]]
+		micro.Groups = append(micro.Groups, g)
+	}
+	for i := range plan.Micro {
+		slices.SortStableFunc(plan.Micro[i].Groups, func(a, b Group) int {
+			return cmp.Or(cmp.Compare(t.p.Classes[b.Class].Degree(), t.p.Classes[a.Class].Degree()), cmp.Compare(a.Class, b.Class), cmp.Compare(a.Sequences[0], b.Sequences[0]))
+		})
+	}
+	return plan
+}

@@ -1,0 +1,64 @@
+package batch
+
+import (
+	"context"
+	"time"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Settings of the strategies that a batch is planned with.
+type Settings struct {
+	// Longest is the longest sequence of any batch: what a static layout must hold.
+	Longest units.Tokens
+	// ProgramTime is how long the engine of flexsp may work on one programme; 0 is
+	// as published.
+	ProgramTime time.Duration
+	Fast        bool // without strategies that take seconds
+	Effort      Effort
+}
+
+// Strategies lists all there are, in the order in which they are tried: baselines
+// first, then published ones, then ours.
+func Strategies(s Settings) []Strategy {
+	all := []Strategy{sized{s.Longest}, Adaptive{}, BFD{}, MegatronDynamicCP{}, FCP{}}
+	if !s.Fast {
+		all = append(all, FlexSP{Limit: s.ProgramTime, Single: true})
+	}
+	return append(all, Evenkeel{Options{Effort: s.Effort}})
+}
+
+// sized is static with groups that hold the longest sequence of any batch, as a job
+// script must be written before the batches are known.
+type sized struct{ longest units.Tokens }
+
+// Name is "static".
+func (sized) Name() string { return Static{}.Name() }
+
+// Claims are those of Static.
+func (sized) Claims() Claims { return Static{}.Claims() }
+
+// Solve packs the batch into groups of the smallest degree that holds the longest
+// sequence.
+//
+// Errors: as of Static, and *TooLongError.
+func (s sized) Solve(ctx context.Context, p *Problem) (*Plan, error) {
+	if err := p.Feasible(); err != nil {
+		return nil, err
+	}
+	line := lineUp(p)
+	for _, y := range line.layouts() {
+		if e, err := line.equal(y); err == nil && e.cap >= s.longest {
+			return Static{y}.Solve(ctx, p)
+		}
+	}
+	return nil, &IllegalError{"no layout of equal groups holds the longest sequence"}
+}
+
+// NotModelled is what every plan of a batch says of the model behind its numbers.
+func NotModelled() []string {
+	return []string{
+		"the time of a group is taken as the sum of its sequences' times and a base; how far that is from a simulation of the packed group is stated with the prices",
+		"groups of a micro-batch do not slow each other, and changing groups from one micro-batch to the next takes no time",
+	}
+}
