@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -51,7 +50,8 @@ type layerRun struct {
 	// What is known of the times of messages, keys and values and then gradients,
 	// by row of their prices and group.
 	messages [2][][]units.Seconds
-	rings    rings // where they do without the rest
+	rings    rings    // where they do without the rest
+	beside   []beside // by seat: what messages slow its computing by
 	// Of the last steps: when the stream was done with the block, when it was
 	// sent on, when its gradient was added to and sent on, by step modulo their
 	// number and seat.
@@ -62,13 +62,12 @@ type layerRun struct {
 }
 
 // seatRun is the state of a seat in the ring and what it did there. A long ring
-// goes through all of them at each step, so they fill a cache line each.
+// goes through all of them at each step, so they are small.
 type seatRun struct {
 	free               units.Seconds // of the stream
 	egress, ingress    units.Seconds // free from then on
 	attention, exposed units.Seconds
 	port               units.Seconds // time that the egress port was in use
-	slowed             units.Seconds // factor of computing beside messages
 	work               int           // row of its attention's prices
 }
 
@@ -118,6 +117,7 @@ func (r *layerRun) reset(s *sim, back, events bool) {
 		r.forms[g].out = s.bunches[g].out
 	}
 	r.strip.reset(s, r.forms)
+	r.beside = s.besides(back)
 	r.listMessages()
 	last := min(s.job.RingBuffers, r.n) + 1 // more buffers than groups are never full
 	r.computed, r.sent = tableOf(r.computed, last, len(s.seats)), tableOf(r.sent, last, len(s.seats))
@@ -158,7 +158,6 @@ func (r *layerRun) enter(g int) {
 		a, c := &r.seats[i], &r.around[i]
 		c.pre = s.linearTime(&s.seats[i], what)
 		a.work = s.seats[i].work
-		a.slowed = units.Seconds(s.q.slowed(s.seats[i].device, r.back, op.SlowedCompute))
 		start = max(start, c.pre)
 		r.note(event{kind: linearEvent, seat: i, to: i, end: c.pre})
 	}

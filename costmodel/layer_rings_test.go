@@ -140,7 +140,7 @@ func TestStripsAgainstLaws(t *testing.T) {
 					a := &s.seats[i]
 					want := s.attentionCost(dir == 1, a, &s.bunches[r.source(a.group, u)], nil)
 					if u < r.n-1 {
-						want *= r.seats[i].slowed
+						want = r.beside[i].stretch(want)
 					}
 					if got != want {
 						t.Fatalf("seed %d, pass %d, step %d, seat %d: %v, by the laws %v", seed, dir, u, i, float64(got), float64(want))

@@ -109,15 +109,15 @@ func (r *layerRun) priceSteps(g, how, from, to int) {
 	}
 	for i := r.forms[g].from; i < r.forms[g].to; i++ {
 		if to == r.n {
-			r.priceSeat(i, how, to-1, to, 1)
-			r.priceSeat(i, how, from, to-1, r.seats[i].slowed)
+			r.priceSeat(i, how, to-1, to, beside{})
+			r.priceSeat(i, how, from, to-1, r.beside[i])
 		} else {
-			r.priceSeat(i, how, from, to, r.seats[i].slowed)
+			r.priceSeat(i, how, from, to, r.beside[i])
 		}
 	}
 }
 
-func (r *layerRun) priceSeat(i, how, from, to int, slowed units.Seconds) {
+func (r *layerRun) priceSeat(i, how, from, to int, by beside) {
 	x, s := &r.strip, r.sim
 	seat, table := &s.seats[i], &s.work[r.dir][how]
 	k, column := r.source(seat.group, from), -1
@@ -133,6 +133,6 @@ func (r *layerRun) priceSeat(i, how, from, to int, slowed units.Seconds) {
 		if unknown(w) {
 			w = s.attentionTime(r.dir, how, seat, k-d)
 		}
-		times[d*width] = w * slowed
+		times[d*width] = by.stretch(w)
 	}
 }

@@ -187,18 +187,20 @@ func (r *replaying) priced(back bool) passLaws {
 		before, after = preBackward, postBackward
 	}
 	var p passLaws
+	beside := s.besides(back)
 	for i := range s.seats {
 		a := &s.seats[i]
 		p.before = append(p.before, s.linearCost(a, before, nil))
 		p.after = append(p.after, s.linearCost(a, after, nil))
 		attention, merges := make([]units.Seconds, n), make([]units.Seconds, n)
 		for t := range n {
-			of, slowed := &s.bunches[(a.group-t+n)%n], units.Seconds(1)
-			if t < n-1 {
-				slowed = units.Seconds(s.q.slowed(a.device, back, op.SlowedCompute))
+			of := &s.bunches[(a.group-t+n)%n]
+			both, slowed := s.attentionCost(back, a, of, nil), units.Seconds(1)
+			if t < n-1 && both > 0 {
+				slowed = beside[i].stretch(both) / both
 			}
 			merges[t] = slowed * s.mergeCost(back, a, of)
-			attention[t] = slowed*s.attentionCost(back, a, of, nil) - merges[t]
+			attention[t] = slowed*both - merges[t]
 		}
 		p.attention, p.merges = append(p.attention, attention), append(p.merges, merges)
 	}

@@ -1,6 +1,9 @@
 package costmodel
 
-import "github.com/evenkeel/evenkeel/costmodel/op"
+import (
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
 
 // slowKey asks by how much attention and messages slow each other on a device
 // type.
@@ -41,4 +44,77 @@ func (q *Predictor) slowed(device string, back bool, side op.Slowed) float64 {
 		kind = op.KindAttnBwd
 	}
 	return max(1, q.overlaps[slowKey{device, kind, side}])
+}
+
+// beside is how much longer a seat's attention on a block takes for the messages
+// that move meanwhile.
+type beside struct {
+	factor units.Seconds // of computing while messages move
+	most   units.Seconds // that they add to a block
+}
+
+// stretch is what w seconds of computing take. With messages for m seconds of them
+// and a factor f, m/f of the work is done while they move and the rest after them:
+// w + m (1 - 1/f), and f w where they outlast it. That rises with w, m and f.
+func (b beside) stretch(w units.Seconds) units.Seconds {
+	if b.most == 0 {
+		return w
+	}
+	return min(w*b.factor, w+b.most)
+}
+
+// besides are the slow-downs of all seats in a pass of the ring. What moves beside a
+// block is taken as a seat's messages on average over the ring, of its two ports
+// the busier, so that a block's time depends on no other's.
+func (s *sim) besides(back bool) []beside {
+	all := make([]beside, len(s.seats))
+	slows := false
+	for i := range s.seats {
+		all[i].factor = units.Seconds(s.q.slowed(s.seats[i].device, back, op.SlowedCompute))
+		slows = slows || all[i].factor > 1
+	}
+	if !slows || len(s.bunches) < 2 {
+		return all
+	}
+	out, in := make([]units.Seconds, len(s.seats)), make([]units.Seconds, len(s.seats))
+	means := make([]units.Seconds, len(s.hops))
+	for g := range s.bunches {
+		for _, h := range s.bunches[g].out {
+			if means[h.price] == 0 {
+				means[h.price] = s.meanHop(back, h.price)
+			}
+			out[h.from] += means[h.price]
+			in[h.to] += means[h.price]
+		}
+	}
+	for i := range all {
+		all[i].most = max(out[i], in[i]) * (1 - 1/all[i].factor)
+	}
+	return all
+}
+
+// meanHop is what passing a block on takes on average over the blocks, in the
+// backward pass with its gradients.
+func (s *sim) meanHop(back bool, price int) units.Seconds {
+	var sum units.Seconds
+	for k := range s.bunches {
+		sum += s.pricedHop(false, price, k)
+		if back {
+			sum += s.pricedHop(true, price, k)
+		}
+	}
+	return sum / units.Seconds(len(s.bunches))
+}
+
+// pricedHop is hopTime where it is known, else what the law says.
+func (s *sim) pricedHop(grad bool, price, k int) units.Seconds {
+	table := &s.kv
+	if grad {
+		table = &s.grad
+	}
+	t := table.get(price, s.bunches[k].form.shape)
+	if unknown(t) {
+		t = s.hopCost(grad, price, &s.bunches[k], nil)
+	}
+	return t
 }

@@ -63,13 +63,39 @@ func (s *slowSim) takes(x slowTask) float64 {
 	case "compute":
 		w := s.work(x.i, s.source(x.i, x.t))
 		if x.t < len(s.l.Groups)-1 {
-			w *= s.ratio(x.i, op.SlowedCompute, s.back)
+			w = s.slowedBy(x.i, w)
 		}
 		return w
 	case "kv", "grad":
 		return s.hop(x)
 	}
 	return 0 // moments: arrived, home, added, sent, gradsent
+}
+
+// slowedBy is what w seconds of computing take beside the messages of a rank, of
+// which as many move in a step as on average over all blocks: while they do, the
+// work is done at 1/ratio of its speed.
+func (s *slowSim) slowedBy(r int, w float64) float64 {
+	ratio, out, in := s.ratio(r, op.SlowedCompute, s.back), 0.0, 0.0
+	for t := range s.l.Groups {
+		kinds := []string{"kv"}
+		if s.back {
+			kinds = append(kinds, "grad")
+		}
+		for _, kind := range kinds {
+			for _, x := range s.onward(kind, t, r) {
+				out += s.hop(x)
+			}
+			for _, x := range s.into(kind, t, r) {
+				in += s.hop(x)
+			}
+		}
+	}
+	moving, done := max(out, in)/float64(len(s.l.Groups)), 0.0
+	if done = moving / ratio; done >= w {
+		return w * ratio
+	}
+	return moving + w - done
 }
 
 // start is the latest end of what a task waits for.
