@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/evenkeel/evenkeel/solver"
+	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
@@ -67,10 +68,11 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 func exitCode(err error) int {
 	var usage usageError
 	var infeasible *solver.InfeasibleError
+	var long *batch.TooLongError
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.As(err, &infeasible):
+	case errors.As(err, &infeasible), errors.As(err, &long):
 		return exitInfeasible
 	case errors.Is(err, errCheckFailed):
 		return exitCheck
@@ -97,7 +99,7 @@ Results go to stdout, progress and warnings to stderr.`,
 		SilenceUsage:  true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usagef("unknown verb %q; the verbs are calibrate, fit, solve, replay, check, show, import (evenkeel --help)", args[0])
+				return usagef("unknown verb %q; the verbs are calibrate, fit, solve, serve, replay, check, show, import (evenkeel --help)", args[0])
 			}
 			return nil
 		},
@@ -108,7 +110,7 @@ Results go to stdout, progress and warnings to stderr.`,
 	})
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print the result as JSON")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on stderr")
-	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.replay(), a.check(), a.show(), a.worker())
+	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.serve(), a.replay(), a.check(), a.show(), a.worker())
 	return root
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/evenkeel/evenkeel/replay"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/evenkeel/evenkeel/solver"
+	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/spf13/cobra"
 )
 
@@ -90,6 +91,8 @@ func (a *app) runShow(path string, o view) error {
 		return a.showProfile(path, o)
 	case strings.TrimSuffix(solver.PlanSchema, "v2"):
 		return a.showPlan(path, schema, o)
+	case strings.TrimSuffix(batch.Schema, "v1"):
+		return a.showBatch(path)
 	case strings.TrimSuffix(replay.TraceSchema, "v1"):
 		return a.showTrace(path)
 	}
@@ -114,6 +117,14 @@ func sniff(path string) (string, error) {
 		return "", fmt.Errorf("%s: not an evenkeel document: %w; name a recording, a profile, a plan or a trace", path, err)
 	}
 	return schema, nil
+}
+
+func (a *app) showBatch(path string) error {
+	var d batch.Document
+	if err := doc.Load(path, &d); err != nil {
+		return err
+	}
+	return a.print(&d, func(w io.Writer) error { return results.BatchPlan(w, &d) })
 }
 
 func (a *app) showRecording(path string) error {

@@ -32,6 +32,9 @@ type problem struct {
 	shares, qHeads                  string
 	deadline                        time.Duration
 	out, timeline                   string
+	recomputeGiven                  bool
+	sequences                       sequences
+	priced                          priced
 	explain                         bool
 }
 
@@ -51,15 +54,26 @@ The cluster is a YAML file or a shorthand: "2x8 h100 + 2x8 a100" is four nodes o
 eight devices, "1x(1 cpu:2 + 1 cpu:1)" one node of two unequal ones. Exits 3
 when no plan fits the devices' memory.
 
+With --lengths a global batch of unequal sequences is planned instead of one long
+sequence: micro-batches, the groups of devices of each, and which sequences each
+group trains. evenkeel serve does that for a training loop.
+
 Without --profile the laws are those of the reference profiles (evenkeel show
 --references): what others measured of the cluster's GPU models, and what is
 assumed of the rest, which the plan says.`,
 		Example: `  evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
   evenkeel solve --profile p.profile.json --cluster cluster.yaml --model config.json --seq-len 256k --recompute full -o a.plan.json --explain
   evenkeel solve --profile p.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k --shares 5:3   # what a layout of your own takes
-  evenkeel solve --cluster "2x8 h100_sxm + 2x8 a100_sxm" --model config.json --seq-len 256k --recompute full    # before you own it`,
+  evenkeel solve --cluster "2x8 h100_sxm + 2x8 a100_sxm" --model config.json --seq-len 256k --recompute full    # before you own it
+  evenkeel solve --cluster "4x8 h100_sxm + 4x8 a100_sxm" --model config.json --lengths lengths.txt --max-len 192k -o b.plan.json   # a batch of unequal sequences`,
 		Args: args(cobra.NoArgs, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return a.runSolve(c.Context(), o) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			o.recomputeGiven = c.Flags().Changed("recompute")
+			if o.sequences.file != "" {
+				return a.runBatch(c.Context(), o)
+			}
+			return a.runSolve(c.Context(), o)
+		},
 	}
 	f := c.Flags()
 	f.StringVar(&o.profile, "profile", "", "profile with the laws of the devices and links (default: the reference profiles of the cluster's GPU models)")
@@ -83,6 +97,8 @@ assumed of the rest, which the plan says.`,
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")
 	f.StringVar(&o.timeline, "timeline", "", "timeline to write, for Perfetto or chrome://tracing")
 	f.BoolVar(&o.explain, "explain", false, "show the account of the step as a tree")
+	o.sequences.flags(c)
+	o.priced.flags(c)
 	return c
 }
 

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	"github.com/evenkeel/evenkeel/costmodel/workload"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/results"
+	"github.com/evenkeel/evenkeel/results/profiles"
+	"github.com/evenkeel/evenkeel/solver/batch"
+	"github.com/spf13/cobra"
+)
+
+// sequences is what the flags of solve say of a batch of unequal sequences.
+type sequences struct {
+	file, column  string
+	size, index   int
+	seed          uint64
+	maxLen        string
+	truncate      bool
+	pad           string
+	mipTime       time.Duration
+	withoutFlexSP bool
+}
+
+// priced is what the flags of solve and serve say of where prices come from.
+type priced struct {
+	costs, memory, context string
+	devices, perNode       int
+}
+
+func (q *sequences) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&q.file, "lengths", "", "plan a batch of unequal sequences instead of one long one: a file of their lengths (text, CSV, JSONL, parquet, a histogram) or a distribution such as \"lognormal:median=1000,sd=1.7,seed=7\"")
+	f.StringVar(&q.column, "column", "", "of --lengths: the column that holds them (default: the one that plainly does)")
+	f.IntVar(&q.size, "batch-size", 512, "of --lengths: sequences of a global batch")
+	f.IntVar(&q.index, "batch", 0, "of --lengths: which batch of the file, from 0")
+	f.Uint64Var(&q.seed, "lengths-seed", 0, "of a histogram: the seed that lengths are drawn with")
+	f.StringVar(&q.maxLen, "max-len", "", "of --lengths: drop sequences that are longer after padding, such as 192k")
+	f.BoolVar(&q.truncate, "truncate", false, "of --max-len: cut longer sequences instead of dropping them")
+	f.StringVar(&q.pad, "pad", "128", "of --lengths: pad each sequence to a multiple of so many tokens")
+	f.DurationVar(&q.mipTime, "mip-time", 10*time.Second, "of --lengths: time that flexsp's solver has for each of its programs")
+	f.BoolVar(&q.withoutFlexSP, "fast", false, "of --lengths: leave out strategies that take seconds (flexsp)")
+}
+
+func (o *priced) flags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&o.costs, "costs", "", "plan with a published cost model of groups instead of laws: "+strings.Join(publishedCosts(), ", "))
+	f.IntVar(&o.devices, "devices", 64, "of --costs: devices of the cluster")
+	f.IntVar(&o.perNode, "per-node", 8, "of --costs: devices of a node")
+	f.StringVar(&o.memory, "memory", "30GiB", "of --costs: memory that a device may use")
+	f.StringVar(&o.context, "context", "", "of --costs: the longest context of the model (default: --max-len, or 384000)")
+}
+
+func publishedCosts() []string {
+	var names []string
+	for _, g := range profiles.GroupCosts() {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
+// priceList is costs with where they come from.
+type priceList struct {
+	*groupcost.Costs
+	words   string
+	assumed bool
+	inputs  []doc.Input
+	remarks []string
+}
+
+// published makes the costs of a published model.
+func (o priced) published(maxLen units.Tokens) (priceList, error) {
+	g, err := profiles.LookupGroupCost(o.costs)
+	if err != nil {
+		return priceList{}, usagef("--costs: %w", err)
+	}
+	memory, err := units.ParseBytes(o.memory)
+	if err != nil {
+		return priceList{}, usagef("--memory: %w", err)
+	}
+	context := units.Tokens(384000)
+	if maxLen > 0 {
+		context = maxLen
+	}
+	if o.context != "" {
+		if context, err = units.ParseTokens(o.context); err != nil {
+			return priceList{}, usagef("--context: %w", err)
+		}
+	}
+	c, err := g.Model.Costs(groupcost.Parameters{Devices: o.devices, PerNode: o.perNode, Memory: memory, Context: context})
+	if err != nil {
+		return priceList{}, usagef("--costs %s: %w", o.costs, err)
+	}
+	words := fmt.Sprintf("%s (%s), published, not measured by us; %d devices of %s usable memory, context %d", g.Name, g.Model.Title, o.devices, memory, int64(context))
+	return priceList{Costs: c, words: words, inputs: []doc.Input{g.Input}, remarks: g.Model.Warnings}, nil
+}
+
+// fromLaws makes the costs of a cluster and model from laws.
+func (a *app) fromLaws(o problem) (priceList, error) {
+	for flag, value := range map[string]string{"--cluster": o.cluster, "--model": o.model} {
+		if value == "" {
+			return priceList{}, usagef("%s is missing; or name a published cost model with --costs", flag)
+		}
+	}
+	laws, err := a.laws(o)
+	if err != nil {
+		return priceList{}, err
+	}
+	o.seqLen = "1k" // a job has one; costs are of every length
+	job, err := o.job(laws)
+	if err != nil {
+		return priceList{}, err
+	}
+	options := groupcost.Options{}
+	switch job.Recompute {
+	case costmodel.RecomputeFull:
+		options.Recompute = true
+	case costmodel.RecomputeNone:
+		options.NoRecompute = o.recomputeGiven
+	}
+	c, err := groupcost.FromLaws(costmodel.NewPredictor(laws.profile), job, options)
+	if err != nil {
+		return priceList{}, err
+	}
+	words := fmt.Sprintf("laws of %s on %s for %s, %s", orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType)
+	in, err := inputs(o.out, []string{o.model})
+	if err != nil {
+		return priceList{}, err
+	}
+	return priceList{Costs: c, words: words, assumed: o.profile == "", inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks}, nil
+}
+
+func orUnnamed(name, other string) string {
+	if name == "" {
+		return other
+	}
+	return name
+}
+
+// read is all lengths of the file or distribution, shaped.
+func (q sequences) read(a *app) (workload.Shaped, units.Tokens, error) {
+	shape := workload.Shape{Truncate: q.truncate}
+	var err error
+	if q.maxLen != "" {
+		if shape.Limit, err = units.ParseTokens(q.maxLen); err != nil {
+			return workload.Shaped{}, 0, usagef("--max-len: %w", err)
+		}
+	}
+	if shape.Multiple, err = units.ParseTokens(q.pad); err != nil {
+		return workload.Shaped{}, 0, usagef("--pad: %w", err)
+	}
+	if err := shape.Validate(); err != nil {
+		return workload.Shaped{}, 0, usageError{err}
+	}
+	if q.size < 1 || q.index < 0 {
+		return workload.Shaped{}, 0, usagef("--batch-size %d, --batch %d: want at least 1 and 0", q.size, q.index)
+	}
+	lengths, err := q.lengths()
+	if err != nil {
+		return workload.Shaped{}, 0, err
+	}
+	s := shape.Apply(lengths)
+	if s.Dropped > 0 {
+		a.note("%d of %d sequences are longer than %s and are dropped", s.Dropped, len(lengths), shape.Limit)
+	}
+	if s.Truncated > 0 {
+		a.note("%d sequences are cut to %s: %s tokens are lost", s.Truncated, shape.Limit, s.Cut)
+	}
+	return s, shape.Limit, nil
+}
+
+// lengths reads a file, or draws as many as are needed.
+func (q sequences) lengths() ([]units.Tokens, error) {
+	need := q.size * (q.index + 2) // some may be dropped
+	f, err := os.Open(q.file)
+	if errors.Is(err, os.ErrNotExist) {
+		d, unknown := workload.ParseDistribution(q.file)
+		if unknown != nil {
+			return nil, usagef("--lengths %q: no such file; nor a distribution: %w", q.file, unknown)
+		}
+		return d.Lengths(need), nil
+	}
+	if err != nil {
+		return nil, openError(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, openError(err)
+	}
+	sample, err := workload.Read(q.file, f, info.Size(), workload.Options{Column: q.column})
+	if err != nil {
+		return nil, err
+	}
+	if sample.Histogram != nil {
+		return sample.Histogram.Draw(need, q.seed), nil
+	}
+	return sample.Lengths, nil
+}
+
+// runBatch plans a batch of unequal sequences.
+func (a *app) runBatch(ctx context.Context, o problem) error {
+	shaped, limit, err := o.sequences.read(a)
+	if err != nil {
+		return err
+	}
+	size := min(o.sequences.size, max(1, len(shaped.Lengths)))
+	lengths, err := workload.Batch(shaped.Lengths, size, o.sequences.index)
+	if err != nil {
+		return usagef("--batch %d of %d sequences each: %w", o.sequences.index, size, err)
+	}
+	prices, err := a.prices(o, limit)
+	if err != nil {
+		return err
+	}
+	p, err := batch.NewProblem(prices.Costs, lengths)
+	if err != nil {
+		return usageError{err}
+	}
+	if err := p.Validate(); err != nil {
+		return usageError{err}
+	}
+	if o.deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.deadline)
+		defer cancel()
+	}
+	longest := max(limit, slices.Max(shaped.Lengths))
+	d, err := a.contest(ctx, o.sequences, p, longest)
+	if err != nil {
+		return err
+	}
+	d.Schema, d.Tool, d.Created = batch.Schema, tool, now()
+	d.Costs, d.Assumed, d.Inputs = prices.words, prices.assumed, prices.inputs
+	d.Notes = append(prices.remarks, batch.NotModelled()...)
+	if o.out != "" {
+		if err := doc.Save(o.out, d); err != nil {
+			return err
+		}
+	}
+	return a.print(d, func(w io.Writer) error { return results.BatchPlan(w, d) })
+}
+
+// prices are published ones or those of laws.
+func (a *app) prices(o problem, limit units.Tokens) (priceList, error) {
+	if o.priced.costs != "" {
+		return o.priced.published(limit)
+	}
+	return a.fromLaws(o)
+}
+
+// contest runs all strategies and chooses.
+func (a *app) contest(ctx context.Context, q sequences, p *batch.Problem, longest units.Tokens) (*batch.Document, error) {
+	begin := time.Now()
+	clock := func() units.Seconds { return units.Seconds(time.Since(begin).Seconds()) }
+	var attempts []batch.Attempt
+	for _, s := range batch.Strategies(batch.Settings{Longest: longest, ProgramTime: q.mipTime, Fast: q.withoutFlexSP}) {
+		a.note("%s ...", s.Name())
+		attempts = append(attempts, batch.Try(ctx, s, p, clock))
+	}
+	bound, err := batch.LowerBound(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return batch.Choose(p, bound, attempts)
+}
+
+// now is the time that documents are stamped with.
+func now() string { return time.Now().UTC().Format(time.RFC3339) }

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/serve"
+	"github.com/evenkeel/evenkeel/solver/batch"
+	"github.com/spf13/cobra"
+)
+
+// serving is what the flags of serve say.
+type serving struct {
+	problem
+	socket, listen, tokenFile string
+	journal                   string
+	workers                   int
+	drain                     time.Duration
+	limits                    serve.Limits
+}
+
+func (a *app) serve() *cobra.Command {
+	o := serving{limits: serve.DefaultLimits()}
+	c := &cobra.Command{
+		Use:   "serve --socket evenkeel.sock (--costs NAME --devices 64 | --cluster ... --model config.json)",
+		Short: "Plan batches of unequal sequences for a training loop, over a Unix socket",
+		Long: `Plans global batches of unequal sequences ahead of a training loop: lengths of the
+batches to come are submitted, plans are fetched by step, while the step before
+trains. It speaks HTTP with JSON on a Unix socket that only its owner may use;
+GET /openapi.yaml describes it, and python/evenkeel has a client.
+
+Batches that were acknowledged are planned whatever other clients do; with
+--journal that holds across a crash too. On SIGTERM or Ctrl-C no more batches
+are taken, those that wait are planned, and the server ends after --drain at
+the latest. No network port is opened unless --listen asks for one, which wants
+--token-file.`,
+		Example: `  evenkeel serve --socket evenkeel.sock --costs flexsp-gpt-7b --devices 64
+  evenkeel serve --socket evenkeel.sock --cluster "8x8 h100_sxm + 8x8 a100_sxm" --model config.json --journal plans.journal
+  curl --unix-socket evenkeel.sock -d '{"lengths_tokens":[131072,4096,512]}' http://x/v1/plan`,
+		Args: args(cobra.NoArgs, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			o.recomputeGiven = c.Flags().Changed("recompute")
+			return a.runServe(c.Context(), o)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&o.socket, "socket", "", "Unix socket to listen on, for its owner only")
+	f.StringVar(&o.listen, "listen", "", "address to listen on as well, such as 127.0.0.1:8137; wants --token-file")
+	f.StringVar(&o.tokenFile, "token-file", "", "file that holds the token which every request must bear")
+	f.StringVar(&o.journal, "journal", "", "file that keeps acknowledged batches and their plans across a crash")
+	f.IntVar(&o.workers, "workers", runtime.GOMAXPROCS(0), "batches that are planned side by side")
+	f.DurationVar(&o.drain, "drain", 10*time.Second, "how long the server may take to end")
+	f.IntVar(&o.limits.Queue, "queue", o.limits.Queue, "batches that may wait to be planned; more are refused until some are done")
+	f.IntVar(&o.limits.Kept, "keep", o.limits.Kept, "plans that are kept for their jobs, the latest")
+	f.IntVar(&o.limits.Sequences, "max-sequences", o.limits.Sequences, "sequences of a batch")
+	f.StringVar(&o.profile, "profile", "", "profile with the laws of the devices and links (default: the reference profiles)")
+	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100 + 2x8 a100\"")
+	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
+	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several")
+	f.StringVar(&o.network, "network", "", "link class between nodes, where the profile has several")
+	f.StringVar(&o.dtype, "dtype", "", "f32, bf16, f16 or fp8 (default: the one that the profile's attention laws have)")
+	f.StringVar(&o.recompute, "recompute", "none", "none or full (default: whichever is faster, group by group)")
+	f.StringVar(&o.zero, "zero", "zero3", "zero0 to zero3: what is sharded over the ranks")
+	f.BoolVar(&o.overlapZero, "overlap-zero", true, "gather parameters and reduce gradients while layers compute, as FSDP does")
+	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
+	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
+	o.priced.flags(c)
+	return c
+}
+
+func (a *app) runServe(ctx context.Context, o serving) error {
+	if o.socket == "" && o.listen == "" {
+		return usagef("serve: --socket is missing (see: evenkeel serve --help)")
+	}
+	if o.workers < 1 || o.limits.Queue < 1 || o.limits.Kept < 1 || o.limits.Sequences < 1 {
+		return usagef("serve: --workers, --queue, --keep and --max-sequences: want at least 1")
+	}
+	token, err := o.token()
+	if err != nil {
+		return err
+	}
+	o.accumulate = 1
+	prices, err := a.prices(o.problem, 0)
+	if err != nil {
+		return err
+	}
+	c, err := o.config(prices)
+	if err != nil {
+		return err
+	}
+	c.Token, c.Log = token, func(s string) { a.note("%s", s) }
+	var listeners []net.Listener
+	defer func() {
+		for _, l := range listeners {
+			_ = l.Close() // the server closed it already where it ran
+		}
+	}()
+	if o.socket != "" {
+		l, err := serve.Listen(o.socket)
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, l)
+	}
+	if o.listen != "" {
+		l, err := net.Listen("tcp", o.listen)
+		if err != nil {
+			return usagef("--listen %s: %w", o.listen, err)
+		}
+		listeners = append(listeners, l)
+	}
+	s, err := serve.New(c)
+	if err != nil {
+		return err
+	}
+	for _, l := range listeners {
+		a.note("plans batches on %s: GET /openapi.yaml says how to ask", l.Addr())
+	}
+	return o.until(ctx, a, s, listeners)
+}
+
+// until serves until ctx ends, and drains.
+func (o serving) until(ctx context.Context, a *app, s *serve.Server, listeners []net.Listener) error {
+	failed := make(chan error, len(listeners))
+	for _, l := range listeners {
+		go func() { failed <- s.Serve(l) }()
+	}
+	select {
+	case err := <-failed:
+		return errors.Join(err, s.Close())
+	case <-ctx.Done():
+	}
+	a.note("ending: no more batches are taken, those that wait are planned")
+	end, cancel := context.WithTimeout(context.Background(), o.drain)
+	defer cancel()
+	return s.Drain(end)
+}
+
+// token reads the token that a network port wants.
+func (o serving) token() (string, error) {
+	if o.listen != "" && o.tokenFile == "" {
+		return "", usagef("--listen %s: others can reach it: --token-file is missing", o.listen)
+	}
+	if o.tokenFile == "" {
+		return "", nil
+	}
+	data, err := os.ReadFile(o.tokenFile)
+	if err != nil {
+		return "", openError(err)
+	}
+	t := strings.TrimSpace(string(data))
+	if len(t) < 16 {
+		return "", usagef("--token-file %s: a token of %d characters: want at least 16", o.tokenFile, len(t))
+	}
+	return t, nil
+}
+
+// config is the server's, with a planner a worker.
+func (o serving) config(prices priceList) (serve.Config, error) {
+	p, err := batch.NewProblem(prices.Costs, []units.Tokens{1})
+	if err != nil {
+		return serve.Config{}, err
+	}
+	c := serve.Config{Limits: o.limits, Journal: o.journal, Setup: serve.Setup{Tool: tool, Costs: prices.words}}
+	for _, f := range p.Fleet {
+		c.Setup.Fleet = append(c.Setup.Fleet, serve.SetupPool(batch.PoolEntry(f)))
+	}
+	for _, k := range p.Classes {
+		c.Limits.Tokens = max(c.Limits.Tokens, k.Cap)
+		c.Setup.Classes = append(c.Setup.Classes, serve.SetupClass{Name: k.Name, Uses: k.Uses, Shares: k.Shares, Heads: k.Heads, QHeads: k.QHeads, Recompute: k.Recompute, Cap: k.Cap})
+	}
+	if prices.Longest > 0 {
+		c.Limits.Tokens = min(c.Limits.Tokens, prices.Longest)
+	}
+	c.Setup.Limits = map[string]int{"queue": c.Limits.Queue, "kept": c.Limits.Kept, "sequences": c.Limits.Sequences, "length_tokens": int(c.Limits.Tokens)}
+	for range o.workers {
+		c.Planners = append(c.Planners, newOnline(prices))
+	}
+	return c, nil
+}
+
+// online plans with our own planner, which keeps its tables from batch to batch.
+type online struct {
+	prices  priceList
+	planner *batch.Planner
+}
+
+func newOnline(prices priceList) *online {
+	return &online{prices: prices, planner: batch.NewPlanner(batch.Options{})}
+}
+
+// Plan implements serve.Planner.
+func (o *online) Plan(ctx context.Context, lengths []units.Tokens) (serve.Planned, error) {
+	p, err := batch.NewProblem(o.prices.Costs, lengths)
+	if err != nil {
+		return serve.Planned{}, err
+	}
+	plan, err := o.planner.Plan(ctx, p)
+	if err != nil {
+		return serve.Planned{}, err
+	}
+	return serve.Planned{Plan: plan, Bound: o.planner.Bound(), Stopped: ctx.Err() != nil}, nil
+}

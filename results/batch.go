@@ -1,0 +1,197 @@
+package results
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/batch"
+)
+
+// BatchPlan prints a plan of a batch of unequal sequences: what was considered, the
+// micro-batches with their groups, and how busy each device is in them.
+func BatchPlan(w io.Writer, d *batch.Document) error {
+	p := &printer{w: w}
+	batchHead(p, d)
+	batchConsidered(p, d)
+	batchMicro(p, d)
+	batchPicture(p, d)
+	for _, n := range d.Notes {
+		p.para("note: ", n)
+	}
+	return p.err
+}
+
+func batchHead(p *printer, d *batch.Document) {
+	var total, longest units.Tokens
+	for _, s := range d.Lengths {
+		total += s
+		longest = max(longest, s)
+	}
+	var fleet []string
+	for _, f := range d.Fleet {
+		fleet = append(fleet, fmt.Sprintf("%d %s", batch.Pool(f).Count(), f.Device))
+	}
+	p.para("", fmt.Sprintf("PREDICTED plan of %s (%s tokens, the longest %s) on %s", plural(len(d.Lengths), "sequence"), total, longest, strings.Join(fleet, " + ")))
+	p.para("", "prices: "+d.Costs)
+	written(p, d.Tool, d.Created)
+	for _, in := range d.Inputs {
+		p.para("", "from "+input(in))
+	}
+	p.para("", fmt.Sprintf("step %v in %s, by %s; no plan takes less than %v, so this one is at most %s above the best possible", d.Time, microBatches(len(d.Micro)), d.Strategy, d.Bound, units.Percent(d.Gap)))
+}
+
+func microBatches(n int) string {
+	if n == 1 {
+		return "1 micro-batch"
+	}
+	return fmt.Sprintf("%d micro-batches", n)
+}
+
+func batchConsidered(p *printer, d *batch.Document) {
+	p.printf("\nconsidered, today's and published strategies first\n")
+	t := newTable(column{title: "strategy"}, column{title: "step", number: true}, column{title: "micro-\nbatches", number: true},
+		column{title: "against the best\nbaseline", number: true}, column{title: "above the\nbound", number: true}, column{title: "planned in", number: true}, column{title: "verdict", most: 40})
+	for _, c := range d.Compared {
+		name := c.Strategy
+		if c.Published {
+			name += " (published)"
+		} else if c.Baseline {
+			name += " (baseline)"
+		}
+		if !(c.Time > 0) {
+			t.row(name, none, none, none, none, c.Took.String(), string(c.Verdict)+": "+c.Why)
+			continue
+		}
+		against := none
+		if c.Speedup > 0 {
+			against = fmt.Sprintf("%.3fx", c.Speedup)
+		}
+		t.row(name, c.Time.String(), fmt.Sprint(c.Micro), against, units.Percent(c.Gap), c.Took.String(), string(c.Verdict))
+	}
+	t.render(p)
+}
+
+// batchMicro is one row a micro-batch: its groups by class, and how much of its
+// devices' time they use.
+func batchMicro(p *printer, d *batch.Document) {
+	p.printf("\nmicro-batches, one after the other; groups of one run side by side\n")
+	t := newTable(column{title: "", number: true}, column{title: "time", number: true}, column{title: "sequences", number: true}, column{title: "tokens", number: true},
+		column{title: "longest", number: true}, column{title: "busy", number: true}, column{title: "groups: how many x devices of each", most: 60})
+	for i, m := range d.Micro {
+		if i >= mostRows {
+			break
+		}
+		sequences, tokens, longest := 0, units.Tokens(0), units.Tokens(0)
+		for _, g := range m.Groups {
+			sequences += len(g.Sequences)
+			tokens += g.Tokens
+			for _, k := range g.Sequences {
+				longest = max(longest, d.Lengths[k])
+			}
+		}
+		t.row(fmt.Sprint(i), m.Time.String(), fmt.Sprint(sequences), tokens.String(), longest.String(), units.Percent(busyShare(d, m)), groupKinds(d, m))
+	}
+	t.render(p)
+	if n := len(d.Micro) - mostRows; n > 0 {
+		p.para("", fmt.Sprintf("and %s more; all are in the plan's file", microBatches(n)))
+	}
+}
+
+// busyShare is the part of the devices' time in a micro-batch that groups use.
+func busyShare(d *batch.Document, m batch.MicroBatch) float64 {
+	devices, used := 0, 0.0
+	for _, f := range d.Fleet {
+		devices += batch.Pool(f).Count()
+	}
+	for _, g := range m.Groups {
+		used += float64(g.Time) * float64(len(g.Ranks))
+	}
+	if !(m.Time > 0) {
+		return 0
+	}
+	return used / float64(m.Time) / float64(devices)
+}
+
+// groupKinds counts the groups of a micro-batch by class, the largest first: "1 x
+// 32, 4 x 8". Classes of like names are told apart by the devices they have.
+func groupKinds(d *batch.Document, m batch.MicroBatch) string {
+	count := map[string]int{}
+	degree := map[string]int{}
+	for _, g := range m.Groups {
+		name := d.Classes[g.Class].Name
+		count[name]++
+		degree[name] = len(g.Ranks)
+	}
+	names := make([]string, 0, len(count))
+	for name := range count {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return cmp.Or(cmp.Compare(degree[b], degree[a]), strings.Compare(a, b)) })
+	for i, name := range names {
+		names[i] = fmt.Sprintf("%d x %s", count[name], name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// batchPicture draws each device's share of each micro-batch: a full block is busy to
+// the end, an empty one idle. Groups begin at a bar.
+func batchPicture(p *printer, d *batch.Document) {
+	ranks := 0
+	for _, f := range d.Fleet {
+		for _, node := range f.Ranks {
+			for _, r := range node {
+				ranks = max(ranks, r+1)
+			}
+		}
+	}
+	each := (ranks + pictureRanks - 1) / pictureRanks
+	p.printf("\nhow long each device works in a micro-batch, by rank%s\n", perCell(each))
+	for i, m := range d.Micro {
+		if i >= mostRows {
+			break
+		}
+		busy := make([]float64, ranks)
+		for _, g := range m.Groups {
+			for _, r := range g.Ranks {
+				if r < ranks && m.Time > 0 {
+					busy[r] = float64(g.Time / m.Time)
+				}
+			}
+		}
+		p.printf("%4d  %s\n", i, cells(busy, each))
+	}
+}
+
+// pictureRanks is how many characters stand for all ranks.
+const pictureRanks = 96
+
+func perCell(each int) string {
+	if each == 1 {
+		return ""
+	}
+	return fmt.Sprintf("; a character is the mean of %d ranks", each)
+}
+
+// cells draws means of `each` shares as blocks of eighths.
+func cells(shares []float64, each int) string {
+	levels := []rune(" ▁▂▃▄▅▆▇█")
+	var b strings.Builder
+	for from := 0; from < len(shares); from += each {
+		part := shares[from:min(len(shares), from+each)]
+		sum := 0.0
+		for _, v := range part {
+			sum += v
+		}
+		mean := min(1, sum/float64(len(part)))
+		level := int(mean*8 + 0.5)
+		if mean > 0 && level == 0 {
+			level = 1
+		}
+		b.WriteRune(levels[level])
+	}
+	return "|" + b.String() + "|"
+}
