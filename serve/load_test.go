@@ -133,11 +133,32 @@ func (b by) Plan(ctx context.Context, lengths []units.Tokens) (Planned, error) {
 // more row.
 func BenchmarkServe(b *testing.B) {
 	costs := costsOf64(b)
-	for _, s := range []batch.Strategy{batch.MegatronDynamicCP{}} {
-		planner := func() Planner { return by{s, costs} }
-		b.Run(s.Name(), func(b *testing.B) { benchServe(b, planner, "") })
-		b.Run(s.Name()+"/journal", func(b *testing.B) { benchServe(b, planner, filepath.Join(b.TempDir(), "j")) })
+	for name, planner := range map[string]func() Planner{
+		"megatron-dynamic-cp": func() Planner { return by{batch.MegatronDynamicCP{}, costs} },
+		"evenkeel":            func() Planner { return &ours{costs: costs, planner: batch.NewPlanner(batch.Options{})} },
+	} {
+		b.Run(name, func(b *testing.B) { benchServe(b, planner, "") })
+		b.Run(name+"/journal", func(b *testing.B) { benchServe(b, planner, filepath.Join(b.TempDir(), "j")) })
 	}
+}
+
+// ours plans as evenkeel serve does.
+type ours struct {
+	costs   *groupcost.Costs
+	planner *batch.Planner
+}
+
+// Plan implements Planner.
+func (o *ours) Plan(ctx context.Context, lengths []units.Tokens) (Planned, error) {
+	p, err := batch.NewProblem(o.costs, lengths)
+	if err != nil {
+		return Planned{}, err
+	}
+	plan, err := o.planner.Plan(ctx, p)
+	if err != nil {
+		return Planned{}, err
+	}
+	return Planned{Plan: plan, Bound: o.planner.Bound()}, nil
 }
 
 // costsOf64 are FlexSP's of GPT-7B, at 30 GB of each of 64 GPUs.

@@ -79,7 +79,7 @@ type Verdict string
 // The verdicts.
 const (
 	Chosen     Verdict = "chosen"
-	Tie        Verdict = "~" // no faster than the strongest baseline beyond the model's own error
+	Tie        Verdict = "~"     // no faster than the strongest baseline beyond the model's own error
 	Equal      Verdict = "equal" // as fast as the chosen one
 	Slower     Verdict = "slower"
 	Infeasible Verdict = "infeasible" // does not fit a device's memory

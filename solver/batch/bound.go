@@ -41,7 +41,27 @@ import (
 func LowerBound(ctx context.Context, p *Problem) (units.Seconds, error) {
 	var b bounder
 	v, err := b.bound(ctx, p)
-	return units.Seconds(v), err
+	if err != nil {
+		return 0, err
+	}
+	return max(units.Seconds(v), p.longestAlone()), nil
+}
+
+// longestAlone is what a step takes at least because of any one sequence: its
+// micro-batch ends no earlier than a group of the class that is the fastest for it,
+// with nothing else to train.
+func (p *Problem) longestAlone() units.Seconds {
+	var most units.Seconds
+	for _, s := range p.Lengths {
+		least := units.Seconds(-1)
+		for c, class := range p.Classes {
+			if t := class.Base + p.Costs.Time(c, s); class.Cap >= s && (least < 0 || t < least) {
+				least = t
+			}
+		}
+		most = max(most, least)
+	}
+	return p.Fixed + (most + p.MicroBase) // in the order of Evaluate, to the last bit
 }
 
 // QuickBound is a lower bound that takes no search: the work of every sequence

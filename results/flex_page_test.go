@@ -1,0 +1,400 @@
+package results
+
+import (
+	"bytes"
+	"encoding/csv"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gonum.org/v1/gonum/stat"
+
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/batch"
+)
+
+// flexLine is a row with the family and setting it belongs to.
+type flexLine struct {
+	family, setting, lengths string
+	batch                    int
+	flexRow
+}
+
+func (l flexLine) key() string {
+	return fmt.Sprintf("%s|%s|%s|%d", l.family, l.setting, l.lengths, l.batch)
+}
+
+func readFlex(t testing.TB, path string) []flexLine {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := csv.NewReader(bytes.NewReader(data)).ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(lines[0], flexHeader()) {
+		t.Fatalf("%s has other columns: %v; remove it and run docs/flex.sh again", path, lines[0])
+	}
+	var all []flexLine
+	for _, f := range lines[1:] {
+		number := func(s string) float64 {
+			if s == "" {
+				return 0
+			}
+			v, err := strconv.ParseFloat(s, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return v
+		}
+		l := flexLine{family: f[0], setting: f[1], lengths: f[2], batch: int(number(f[3]))}
+		l.Tokens, l.Longest, l.Micro = units.Tokens(number(f[4])), units.Tokens(number(f[5])), int(number(f[6]))
+		l.Time, l.Planning = map[string]units.Seconds{}, map[string]time.Duration{}
+		n := len(flexStrategies())
+		for i, s := range flexStrategies() {
+			if v := number(f[7+i]); v > 0 {
+				l.Time[s] = units.Seconds(v)
+			}
+		}
+		l.Bound = units.Seconds(number(f[7+n]))
+		for i, s := range []string{"fcp", "flexsp", "evenkeel"} {
+			if v := number(f[8+n+i]); v > 0 {
+				l.Planning[s] = time.Duration(v * 1e9)
+			}
+		}
+		all = append(all, l)
+	}
+	// Rows stand in the order in which they were made; pages follow the settings.
+	place := map[string]int{}
+	for i, s := range flexSettings() {
+		for k := range s.batches {
+			place[s.key(k)] = i*1000 + k
+		}
+	}
+	slices.SortStableFunc(all, func(a, b flexLine) int { return place[a.key()] - place[b.key()] })
+	return all
+}
+
+// TestFlexEvidence makes the comparisons that EVENKEEL_FLEX's folder lacks and the
+// page over them. Of each published setting the first EVENKEEL_FLEXSP batches are
+// planned by flexsp too. See docs/flex.sh.
+func TestFlexEvidence(t *testing.T) {
+	dir := os.Getenv("EVENKEEL_FLEX")
+	if dir == "" {
+		t.Skip("minutes of work, an hour with flexsp on every batch; docs/flex.sh runs it")
+	}
+	withFlexSP, _ := strconv.Atoi(os.Getenv("EVENKEEL_FLEXSP"))
+	limit, err := time.ParseDuration(os.Getenv("EVENKEEL_FLEXSP_TIME"))
+	if err != nil {
+		limit = 10 * time.Second
+	}
+	path := filepath.Join(dir, "batches.csv")
+	have := map[string]bool{}
+	for _, l := range readFlex(t, path) {
+		have[l.key()] = true
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	w := csv.NewWriter(f)
+	if len(have) == 0 {
+		writeRow(t, w, flexHeader())
+	}
+	m := &flexMaker{w: w, have: have}
+	// flexsp has all cores for itself; the others' rows are made on one core each.
+	for _, s := range flexSettings() {
+		if s.family == "published" {
+			m.make(t, s, 0, min(withFlexSP, s.batches), limit)
+		}
+	}
+	t.Run("rows", func(t *testing.T) {
+		for _, s := range flexSettings() {
+			t.Run(s.name, func(t *testing.T) {
+				t.Parallel()
+				m.make(t, s, 0, s.batches, 0)
+			})
+		}
+	})
+	var page bytes.Buffer
+	flexPage(&page, readFlex(t, path))
+	if err := os.WriteFile(filepath.Join(dir, "README.md"), page.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// flexMaker makes rows that are not there.
+type flexMaker struct {
+	mu   sync.Mutex
+	w    *csv.Writer
+	have map[string]bool
+}
+
+// make makes batches from..to-1 of a setting.
+func (m *flexMaker) make(t *testing.T, s flexSetting, from, to int, limit time.Duration) {
+	var c *groupcost.Costs
+	planner := batch.NewPlanner(batch.Options{})
+	for i := from; i < to; i++ {
+		m.mu.Lock()
+		done := m.have[s.key(i)]
+		m.have[s.key(i)] = true
+		m.mu.Unlock()
+		if done {
+			continue
+		}
+		if c == nil {
+			c = flexCosts(t, s)
+		}
+		fields := s.fields(i, planBatch(t, s, c, planner, i, limit))
+		m.mu.Lock()
+		writeRow(t, m.w, fields)
+		m.mu.Unlock()
+		fmt.Println(strings.Join(fields, ","))
+	}
+}
+
+// flexGroups are the lines by family, setting and lengths, in the table's order.
+func flexGroups(lines []flexLine) [][]flexLine {
+	var all [][]flexLine
+	at := map[string]int{}
+	for _, l := range lines {
+		key := l.family + "|" + l.setting + "|" + l.lengths
+		i, known := at[key]
+		if !known {
+			i = len(all)
+			at[key] = i
+			all = append(all, nil)
+		}
+		all[i] = append(all[i], l)
+	}
+	return all
+}
+
+// ratios are the times of a strategy over ours, of the lines that have one.
+func ratios(lines []flexLine, names ...string) []float64 {
+	var all []float64
+	for _, l := range lines {
+		best := math.Inf(1)
+		for _, n := range names {
+			if t, ok := l.Time[n]; ok {
+				best = min(best, float64(t))
+			}
+		}
+		if !math.IsInf(best, 1) {
+			all = append(all, best/float64(l.Time["evenkeel"]))
+		}
+	}
+	return all
+}
+
+// meanLeast prints the mean and the least of some ratios.
+func meanLeast(r []float64) string {
+	if len(r) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.3f (%.3f)", stat.Mean(r, nil), slices.Min(r))
+}
+
+// sums is the ratio of the sums of a strategy's times and ours: what a run of all
+// these batches gains.
+func sums(lines []flexLine, name string) string {
+	var theirs, ours float64
+	for _, l := range lines {
+		if t, ok := l.Time[name]; ok {
+			theirs += float64(t)
+			ours += float64(l.Time["evenkeel"])
+		}
+	}
+	if ours == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%.3f", theirs/ours)
+}
+
+func flexQuantiles(v []float64, at ...float64) []float64 {
+	sorted := slices.Clone(v)
+	slices.Sort(sorted)
+	var out []float64
+	for _, q := range at {
+		out = append(out, stat.Quantile(q, stat.Empirical, sorted, nil))
+	}
+	return out
+}
+
+func gapsOf(lines []flexLine) []float64 {
+	var all []float64
+	for _, l := range lines {
+		all = append(all, float64(l.Time["evenkeel"]/l.Bound)-1)
+	}
+	return all
+}
+
+func planningOf(lines []flexLine, name string) []float64 {
+	var all []float64
+	for _, l := range lines {
+		if d, ok := l.Planning[name]; ok {
+			all = append(all, 1e3*d.Seconds())
+		}
+	}
+	return all
+}
+
+// today's strategies, the baselines.
+func flexBaselines() []string { return []string{"static", "adaptive", "bfd", "megatron-dynamic-cp"} }
+
+func flexPage(w io.Writer, lines []flexLine) {
+	fmt.Fprint(w, `# Batches of unequal sequences
+
+Predicted, not measured: every time here is the evaluator's, of prices that are the
+same for all strategies of a row; only planning times are measured, one core for
+each strategy but flexsp. The rows are in [batches.csv](batches.csv); docs/flex.sh
+makes what is missing of them and this page, and a test makes some again.
+
+Ratios are the other strategy's step over ours: mean over the batches, and in
+parentheses the least. "Run" is the ratio of sums over all batches: what training
+on them gains. "Gap" is how far our plan can be from the best possible at most.
+
+## Published coefficients, 64 devices of 30 GiB, batches of 512
+
+FlexSP's coefficients for GPT 7B (Wang et al., ASPLOS 2025) on its two length
+distributions: the stand-in for CommonCrawl and GitHub, rebuilt exactly, and
+lengths drawn from the published quantiles of its Wikipedia file, which itself is
+not to be had. flexsp is ours, with HiGHS in the place of SCIP, homogeneous starts
+and 10 s for each programme, two at a time; it plans the first batches of each
+setting only, for each takes minutes.
+
+| lengths | batches | run over static | over static | over adaptive | over megatron-dynamic-cp | over fcp | over flexsp | of | gap median, P95, most |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+`)
+	for _, g := range flexGroups(lines) {
+		if g[0].family != "mixed" {
+			flexPublished(w, g)
+		}
+	}
+	flexPlanning(w, lines)
+	flexMixed(w, lines)
+}
+
+func flexPublished(w io.Writer, g []flexLine) {
+	q := flexQuantiles(gapsOf(g), 0.5, 0.95, 1)
+	flexsp := ratios(g, "flexsp")
+	count := ""
+	if len(flexsp) > 0 {
+		count = strconv.Itoa(len(flexsp))
+	}
+	fmt.Fprintf(w, "| %s, %s | %d | %s | %s | %s | %s | %s | %s | %s | %.1f, %.1f, %.1f %% |\n", g[0].setting, g[0].lengths, len(g), sums(g, "static"), meanLeast(ratios(g, "static")),
+		meanLeast(ratios(g, "adaptive")), meanLeast(ratios(g, "megatron-dynamic-cp")), meanLeast(ratios(g, "fcp")), meanLeast(flexsp), count, 100*q[0], 100*q[1], 100*q[2])
+}
+
+func flexPlanning(w io.Writer, lines []flexLine) {
+	fmt.Fprint(w, `
+The rows of fcp are its own cost form (64 ranks, a budget of tokens) on the burst
+generator, 64 sequences a batch. Planning time in ms, median and P99 over the
+batches:
+
+| lengths | evenkeel | fcp | flexsp |
+| --- | --- | --- | --- |
+`)
+	for _, g := range flexGroups(lines) {
+		fmt.Fprintf(w, "| %s, %s |", g[0].setting, g[0].lengths)
+		for _, name := range []string{"evenkeel", "fcp", "flexsp"} {
+			if v := planningOf(g, name); len(v) > 0 {
+				q := flexQuantiles(v, 0.5, 0.99)
+				fmt.Fprintf(w, " %.3g, %.3g |", q[0], q[1])
+			} else {
+				fmt.Fprint(w, " |")
+			}
+		}
+		fmt.Fprintln(w)
+	}
+}
+
+func flexMixed(w io.Writer, lines []flexLine) {
+	fmt.Fprint(w, `
+## Clusters of unequal GPUs
+
+Laws of the reference profiles, links between nodes assumed from datasheets; the
+stand-in cut at 192,000 tokens, 512 sequences a batch. "Best of the others" is the
+fastest of today's strategies and fcp, which take all devices as equal and are
+priced with the devices they get. "Apart" plans each type's share by itself, by us.
+
+| cluster, model | batches | over the best of the others | over apart | gap median, most |
+| --- | --- | --- | --- | --- |
+`)
+	var all []flexLine
+	for _, g := range flexGroups(lines) {
+		if g[0].family != "mixed" {
+			continue
+		}
+		all = append(all, g...)
+		flexMixedRow(w, g[0].setting, g)
+	}
+	if len(all) > 0 {
+		flexMixedRow(w, "all", all)
+	}
+}
+
+func flexMixedRow(w io.Writer, name string, g []flexLine) {
+	q := flexQuantiles(gapsOf(g), 0.5, 1)
+	others := append(flexBaselines(), "fcp")
+	fmt.Fprintf(w, "| %s | %d | %s | %s | %.1f, %.1f %% |\n", name, len(g), meanLeast(ratios(g, others...)), meanLeast(ratios(g, "apart")), 100*q[0], 100*q[1])
+}
+
+// TestFlexEvidenceStands makes some batches of the committed table again: strategies
+// that the clock does not stop come to the same times, ours is never the slower one,
+// bounds hold, and the page says what the table says.
+func TestFlexEvidenceStands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("plans tens of batches")
+	}
+	lines := readFlex(t, "evidence/flex/batches.csv")
+	if len(lines) == 0 {
+		t.Fatal("evidence/flex/batches.csv has no rows")
+	}
+	byKey := map[string]flexLine{}
+	for _, l := range lines {
+		byKey[l.key()] = l
+		for name, time := range l.Time {
+			if name != "apart" && float64(time) < float64(l.Bound)*(1-1e-9) {
+				t.Errorf("%s: %s takes %v, below the bound %v", l.key(), name, time, l.Bound)
+			}
+		}
+	}
+	for _, s := range flexSettings() {
+		if s.family == "mixed" && s.model != "llama-7b" || strings.Count(s.cluster, "+") > 1 {
+			continue
+		}
+		c, planner := flexCosts(t, s), batch.NewPlanner(batch.Options{})
+		want, made := byKey[s.key(0)], flexRow{}
+		made = planBatch(t, s, c, planner, 0, 0)
+		for _, name := range flexStrategies() {
+			if name == "flexsp" {
+				continue
+			}
+			if a, b := float64(made.Time[name]), float64(want.Time[name]); math.Abs(a-b) > 1e-6*b {
+				t.Errorf("%s: %s takes %v s, the table says %v", s.key(0), name, a, b)
+			}
+		}
+	}
+	var page bytes.Buffer
+	flexPage(&page, lines)
+	committed, err := os.ReadFile("evidence/flex/README.md")
+	if err != nil || page.String() != string(committed) {
+		t.Errorf("the page is not the table's (%v); run docs/flex.sh", err)
+	}
+}
