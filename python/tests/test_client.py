@@ -314,7 +314,9 @@ class Connections(Case):
 
         self.fake.instead = vanish
         self.assertEqual(self.refused(self.client.setup).code, "unreachable")
-        self.assertEqual(self.fake.log, ["GET /v1/setup"] * 3)
+        # The second connection may be cut before its request is read.
+        self.assertIn(self.fake.log, (["GET /v1/setup"] * 2, ["GET /v1/setup"] * 3))
+        self.assertEqual(self.fake.connections, 2)
 
     def test_a_server_that_starts_again(self) -> None:
         self.client.submit({1: [4]})
