@@ -59,17 +59,8 @@ the latest. No network port is opened unless --listen asks for one, which wants
 	f.IntVar(&o.limits.Queue, "queue", o.limits.Queue, "batches that may wait to be planned; more are refused until some are done")
 	f.IntVar(&o.limits.Kept, "keep", o.limits.Kept, "plans that are kept for their jobs, the latest")
 	f.IntVar(&o.limits.Sequences, "max-sequences", o.limits.Sequences, "sequences of a batch")
-	f.StringVar(&o.profile, "profile", "", "profile with the laws of the devices and links (default: the reference profiles)")
-	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100 + 2x8 a100\"")
-	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
-	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several")
-	f.StringVar(&o.network, "network", "", "link class between nodes, where the profile has several")
-	f.StringVar(&o.dtype, "dtype", "", "f32, bf16, f16 or fp8 (default: the one that the profile's attention laws have)")
-	f.StringVar(&o.recompute, "recompute", "none", "none or full (default: whichever is faster, group by group)")
-	f.StringVar(&o.zero, "zero", "zero3", "zero0 to zero3: what is sharded over the ranks")
-	f.BoolVar(&o.overlapZero, "overlap-zero", true, "gather parameters and reduce gradients while layers compute, as FSDP does")
-	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
-	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
+	o.lawFlags(c)
+	c.Flags().Lookup("recompute").Usage = "none or full (default: whichever is faster, group by group)"
 	o.priced.flags(c)
 	return c
 }

@@ -76,19 +76,9 @@ assumed of the rest, which the plan says.`,
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.profile, "profile", "", "profile with the laws of the devices and links (default: the reference profiles of the cluster's GPU models)")
-	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100 + 2x8 a100\"")
-	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
+	o.lawFlags(c)
 	f.StringVar(&o.seqLen, "seq-len", "", "tokens of the sequence, such as 8192 or 256k")
-	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several")
-	f.StringVar(&o.network, "network", "", "link class between nodes, where the profile has several")
-	f.StringVar(&o.dtype, "dtype", "", "f32, bf16, f16 or fp8 (default: the one that the profile's attention laws have)")
-	f.StringVar(&o.recompute, "recompute", string(costmodel.RecomputeNone), "none or full: what the backward pass computes again")
-	f.StringVar(&o.zero, "zero", string(costmodel.Zero3), "zero0 to zero3: what is sharded over the ranks")
-	f.BoolVar(&o.overlapZero, "overlap-zero", true, "gather parameters and reduce gradients while layers compute, as FSDP does")
 	f.IntVar(&o.accumulate, "grad-accumulation", 1, "micro-batches, of one sequence each, whose gradients make a step")
-	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
-	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
 	f.StringVar(&o.take, "take", "", "strategy whose plan is written, even if it gains less over today's than the model's own error")
 	f.StringVar(&o.shares, "shares", "", "tokens by rank in proportion, such as 5:3: a layout of your own, priced and checked instead of a searched one")
 	f.StringVar(&o.qHeads, "q-heads", "", "query heads by rank, such as 10:6: with --shares one all-to-all group of all ranks (default: a ring in rank order)")
@@ -100,6 +90,22 @@ assumed of the rest, which the plan says.`,
 	o.sequences.flags(c)
 	o.priced.flags(c)
 	return c
+}
+
+// lawFlags are what solve and serve ask alike: whose laws, of what, for which job.
+func (o *problem) lawFlags(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&o.profile, "profile", "", "profile with the laws of the devices and links (default: the reference profiles of the cluster's GPU models)")
+	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100 + 2x8 a100\"")
+	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
+	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several")
+	f.StringVar(&o.network, "network", "", "link class between nodes, where the profile has several")
+	f.StringVar(&o.dtype, "dtype", "", "f32, bf16, f16 or fp8 (default: the one that the profile's attention laws have)")
+	f.StringVar(&o.recompute, "recompute", string(costmodel.RecomputeNone), "none or full: what the backward pass computes again")
+	f.StringVar(&o.zero, "zero", string(costmodel.Zero3), "zero0 to zero3: what is sharded over the ranks")
+	f.BoolVar(&o.overlapZero, "overlap-zero", true, "gather parameters and reduce gradients while layers compute, as FSDP does")
+	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
+	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
 }
 
 func (a *app) runSolve(ctx context.Context, o problem) error {
