@@ -61,7 +61,7 @@ func (p *Problem) longestAlone() units.Seconds {
 		}
 		most = max(most, least)
 	}
-	return p.Fixed + (most + p.MicroBase) // in the order of Evaluate, to the last bit
+	return (p.Fixed + p.MicroBase + most) * (1 - 1e-12) // sums of a plan may be rounded the other way
 }
 
 // QuickBound is a lower bound that takes no search: the work of every sequence
