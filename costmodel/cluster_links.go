@@ -76,20 +76,13 @@ func (c Cluster) linkNames() []string {
 	return names
 }
 
-// members adds the devices of all nodes up, in order of appearance.
+// members are the devices of all nodes, each type once.
 func (c Cluster) members() []op.Member {
 	var all []op.Member
 	for _, n := range c.Nodes {
-		for _, m := range n.Devices {
-			at := slices.IndexFunc(all, func(o op.Member) bool { return o.Device == m.Device })
-			if at < 0 {
-				all = append(all, m)
-				continue
-			}
-			all[at].Count += m.Count
-		}
+		all = append(all, n.Devices...)
 	}
-	return all
+	return op.Merged(all)
 }
 
 // linkChoice is what a link class is chosen from, and the flag that chooses.

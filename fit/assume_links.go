@@ -221,7 +221,7 @@ func assumeNetwork(p *costmodel.Profile, c costmodel.Cluster) error {
 		together = min(together, inside, net*float64(ranksOf(n.Devices)))
 		all = append(all, n.Devices...)
 	}
-	all = merged(all)
+	all = op.Merged(all)
 	one, err := slowest(p, all, "--network", func(s op.Sheet) float64 { return s.NetPerS })
 	if err != nil {
 		return err
@@ -231,20 +231,6 @@ func assumeNetwork(p *costmodel.Profile, c costmodel.Cluster) error {
 		One: units.BytesPerS(one), All: units.BytesPerS(max(one, together)),
 	})
 	return nil
-}
-
-// merged adds the counts of equal device types up, in order of appearance.
-func merged(members []op.Member) []op.Member {
-	var out []op.Member
-	for _, m := range members {
-		at := slices.IndexFunc(out, func(o op.Member) bool { return o.Device == m.Device })
-		if at < 0 {
-			out = append(out, m)
-			continue
-		}
-		out[at].Count += m.Count
-	}
-	return out
 }
 
 // assumeWire adds a link nobody measured, unless its group is there.

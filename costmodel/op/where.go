@@ -2,6 +2,7 @@ package op
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 
@@ -40,6 +41,20 @@ func (d DeviceType) Validate() error {
 type Member struct {
 	Device string `json:"device"`
 	Count  int    `json:"count"`
+}
+
+// Merged adds the counts of equal device types up, in order of appearance.
+func Merged(members []Member) []Member {
+	var out []Member
+	for _, m := range members {
+		at := slices.IndexFunc(out, func(o Member) bool { return o.Device == m.Device })
+		if at < 0 {
+			out = append(out, m)
+			continue
+		}
+		out[at].Count += m.Count
+	}
+	return out
 }
 
 // GroupType is a group signature, the unit a collective's law belongs to: a

@@ -3,7 +3,6 @@ package profiles
 import (
 	"embed"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -26,24 +25,9 @@ type GroupCost struct {
 
 // readGroupCosts decodes the embedded files once; nothing changes them afterwards.
 var readGroupCosts = sync.OnceValue(func() []GroupCost {
-	names, err := fs.Glob(groupCostFiles, "*"+groupCostSuffix)
-	if err != nil {
-		panic("profiles: " + err.Error()) // a mistake in the program's own pattern
-	}
 	var all []GroupCost
-	for _, name := range names {
-		data, err := groupCostFiles.ReadFile(name)
-		if err != nil {
-			panic("profiles: " + err.Error())
-		}
-		var d groupcost.Document
-		if err := doc.Decode(name, data, &d); err != nil {
-			panic("profiles: " + err.Error()) // a broken file in the program's own binary
-		}
-		all = append(all, GroupCost{
-			Name:  strings.TrimSuffix(name, groupCostSuffix),
-			Input: doc.Input{Path: "embedded/" + name, SHA256: doc.HashBytes(data)}, Model: &d,
-		})
+	for _, e := range decoded[groupcost.Document](groupCostFiles, groupCostSuffix) {
+		all = append(all, GroupCost{Name: e.name, Input: e.input, Model: e.document})
 	}
 	return all
 })

@@ -7,7 +7,6 @@ package profiles
 import (
 	"embed"
 	"fmt"
-	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -32,24 +31,9 @@ type Reference struct {
 
 // read decodes the embedded files once; nothing changes them afterwards.
 var read = sync.OnceValue(func() []Reference {
-	names, err := fs.Glob(files, "*"+suffix)
-	if err != nil {
-		panic("profiles: " + err.Error()) // a mistake in the program's own pattern
-	}
 	var all []Reference
-	for _, name := range names {
-		data, err := files.ReadFile(name)
-		if err != nil {
-			panic("profiles: " + err.Error())
-		}
-		var p costmodel.Profile
-		if err := doc.Decode(name, data, &p); err != nil {
-			panic("profiles: " + err.Error()) // a broken file in the program's own binary
-		}
-		all = append(all, Reference{
-			Name:  strings.TrimSuffix(name, suffix),
-			Input: doc.Input{Path: "embedded/" + name, SHA256: doc.HashBytes(data)}, Profile: &p,
-		})
+	for _, e := range decoded[costmodel.Profile](files, suffix) {
+		all = append(all, Reference{Name: e.name, Input: e.input, Profile: e.document})
 	}
 	return all
 })
