@@ -33,9 +33,15 @@ import (
 //   - of wires, what must pass a rank's ports, exposed or behind attention (border),
 //   - of memory, what tokens and heads take at least (memoryFloor).
 //
-// Left out, so that plans stay above it by more: that squares on the diagonal
-// run slower than rectangles; waiting for the first block of a ring and for the
-// last; which links are inside a node and which are not, but for collectives.
+// Ranks that form a single group have a floor of their own (oneGroup), within a
+// percent or so of what equal ranks take: the square of all tokens by whole heads,
+// and all-to-alls as they are priced.
+//
+// Left out, so that plans of several groups stay above it by more: that a rank has
+// both squares on the diagonal and rectangles, whichever runs better; waiting for
+// the first block of a ring and for the last; which links are inside a node and
+// which are not, but for collectives and single groups; that network cards are
+// shared.
 //
 // Errors: *costmodel.MissingLawError.
 func LowerBound(p *Problem) (units.Seconds, error) {
@@ -52,14 +58,42 @@ func LowerBound(p *Problem) (units.Seconds, error) {
 	return units.Seconds(least), nil
 }
 
-// over is the least floor of some scopes.
+// over is the least floor of some scopes: first of their single groups, for little
+// else is less where these do well, which is soon seen.
 func (f *floors) over(scopes []scope) float64 {
-	best := math.Inf(1)
+	var all []scope
 	for _, s := range scopes {
-		best = min(best, f.bound(s, best))
+		all = append(all, s.ranges()...)
+	}
+	best := math.Inf(1)
+	for _, s := range all {
+		if s.least > 1 {
+			best = min(best, f.oneGroup(s, best))
+		}
+	}
+	for _, s := range all {
+		best = min(best, f.ofRing(s, best))
 	}
 	return best
 }
+
+// ranges cuts a scope by the number of ranks at work: few have less to exchange
+// and more to compute. Small numbers are looked at by themselves, of others those
+// between one and its double.
+func (s scope) ranges() []scope {
+	var all []scope
+	for most := s.size(); most >= s.least; most = s.fewest - 1 {
+		s.most, s.fewest = most, max(s.least, most)
+		if most > eachRank {
+			s.fewest = max(s.least, (most-1)/2+1)
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// eachRank is up to how many ranks at work each number is looked at by itself.
+const eachRank = 16
 
 // scope is a set of ranks that a layout may choose from.
 type scope struct {
@@ -121,27 +155,29 @@ func (f *floors) same(a, b scope) bool {
 	return a.least == 1 || a.node < 0 || f.p.Job.Cluster.Nodes[a.node].Link == f.p.Job.Cluster.Nodes[b.node].Link
 }
 
-// bound is the floor of a scope, or more than enough where it proves that to be.
-// It halves the number of ranks at work from step to step: few ranks have less to
-// exchange and more to compute.
-func (f *floors) bound(s scope, enough float64) float64 {
-	best := math.Inf(1)
-	for most := s.size(); most >= s.least; most = (most - 1) / 2 {
-		s.most = most
-		s.fewest = max(s.least, (most-1)/2+1)
-		best = min(best, f.boundOf(s, min(best, enough)))
+// linkOf is the link class that all collectives among a scope's ranks cross.
+func (f *floors) linkOf(s scope) string {
+	if s.node < 0 {
+		return f.p.Job.Cluster.Network
 	}
-	return best
+	return f.p.Job.Cluster.Nodes[s.node].Link
 }
 
-// boundOf is the floor of a scope with a range of the number of ranks.
-func (f *floors) boundOf(s scope, enough float64) float64 {
+// ofRing is the floor of the layouts of several groups, or of a lone rank, or more
+// than enough where it proves that to be.
+func (f *floors) ofRing(s scope, enough float64) float64 {
 	x := f.exchange(s)
 	classes := f.classes(s)
 	layers, micro, again := f.counts()
-	work := func(forward, backward, loss, beside float64) *leastWork {
+	// Levels take long, and count most where they count often.
+	fine := func(forward, backward, loss, beside float64) *leastWork {
 		w := newLeastWork(f.p.Job, classes, [stageCount]float64{forward, backward, loss})
-		w.ranks, w.beside = s.most, beside
+		w.ranks, w.beside, w.singles = s.most, beside, s.most == 2
+		return w
+	}
+	work := func(forward, backward, loss, beside float64) *leastWork {
+		w := fine(forward, backward, loss, beside)
+		w.levels = nil
 		return w
 	}
 	joint := work(layers*micro*(1+again), layers*micro, micro, (layers-1)*micro*(x.forward+x.backward))
@@ -152,7 +188,7 @@ func (f *floors) boundOf(s scope, enough float64) float64 {
 	if math.IsInf(together, 1) {
 		return together
 	}
-	forward, backward := work(1, 0, 0, x.forward).solve(), work(again, 1, 0, x.backward).solve()
+	forward, backward := fine(1, 0, 0, x.forward).solve(), fine(again, 1, 0, x.backward).solve()
 	bare := work(1, 0, 0, 0).solve() + work(again, 1, 0, 0).solve() // a layer with nothing to hide
 	apart := micro*(bare+(layers-1)*(max(forward, x.forward)+max(backward, x.backward))) + (layers-1)*max(0, x.last-backward) + micro*work(0, 0, 1, 0).solve()
 	return max(together, apart) + x.open + f.optimizer(s)

@@ -56,7 +56,7 @@ func (w *leastWork) linear(c *cell) float64 {
 // best is the most that a device of class c adds to the left side, and the cell
 // it takes, the first of equals.
 func (w *leastWork) best(c int, theta, price float64) (value float64, at int) {
-	s := choice{w: w, k: &w.classes[c], cells: w.look(c).cells, theta: theta, price: price, late: [flowCount]float64{0, w.beside, w.beside / 2}, value: math.Inf(-1), at: -1}
+	s := choice{w: w, k: &w.classes[c], c: c, cells: w.look(c).cells, theta: theta, price: price, late: [flowCount]float64{0, w.beside, w.beside / 2}, value: math.Inf(-1), at: -1}
 	if w.attention != nil {
 		s.attention = w.attention[c]
 	}
@@ -75,6 +75,7 @@ func (w *leastWork) best(c int, theta, price float64) (value float64, at int) {
 type choice struct {
 	w            *leastWork
 	k            *class
+	c            int             // its number
 	attention    *attentionFloor // nil for none
 	cells        []pricedCell
 	theta, price float64
@@ -143,6 +144,9 @@ func (s *choice) try(i int) {
 		pairs := min(s.attention.within(slack), c.pairs)
 		if s.beats(v+pairs, i) && s.k.rank != nil {
 			pairs = min(pairs, s.passing(i, slack, v))
+		}
+		if s.k.rank != nil && s.beats(v+pairs, i) {
+			pairs = min(pairs, s.w.inGroups(s.c, float64(c.lo), float64(c.hi), slack, pairs))
 		}
 		v += pairs
 	}

@@ -25,6 +25,7 @@ func (w *leastWork) scanned(c int, theta, price float64) (value float64, at int)
 				for d, late := range [flowCount]float64{0, w.beside, w.beside / 2} {
 					pairs = min(pairs, x[d].pairs(theta-late, slack, w.pairs, w.attention[c].within))
 				}
+				pairs = min(pairs, w.inGroups(c, float64(cell.lo), float64(cell.hi), slack, pairs))
 			}
 			v += pairs
 		}
@@ -46,7 +47,7 @@ func checkBest(t *testing.T, r *rand.Rand, p *Problem) {
 		s.most, s.fewest = s.size(), s.least
 		weights := [stageCount]float64{float64(r.IntN(3)), float64(r.IntN(3)), float64(r.IntN(2))}
 		w := newLeastWork(p.Job, f.classes(s), weights)
-		w.ranks = s.most
+		w.ranks, w.singles = s.most, s.most == 2
 		theta := w.solve() // cuts cells
 		if theta == 0 || math.IsInf(theta, 1) {
 			theta = 1

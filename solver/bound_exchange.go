@@ -60,10 +60,7 @@ func (f *floors) exchange(s scope) exchanged {
 
 // cheapest is the least that a collective takes among as many ranks.
 func (f *floors) cheapest(s scope, k op.Kind, b units.Bytes) float64 {
-	link := f.p.Job.Cluster.Network
-	if s.node >= 0 {
-		link = f.p.Job.Cluster.Nodes[s.node].Link
-	}
+	link := f.linkOf(s)
 	of := func(n int) op.Shape { return op.OfMessage(k, op.Message{Group: n, Bytes: b}) }
 	least := math.Inf(1)
 	if s.most > eachCount {

@@ -41,20 +41,24 @@ func randomCurve(r *rand.Rand) *costmodel.Curve {
 
 // kernelOf makes a kernel of the largest model and length that a test asks for.
 func kernelOf(law *costmodel.Law, a op.Attention, backward bool, seq units.Tokens, heads int, each int) *kernel {
-	return &kernel{law: law, a: a, backward: backward, seq: float64(seq), heads: float64(heads), each: float64(each)}
+	return &kernel{law: law, a: a, backward: backward, seq: float64(seq), queries: float64(seq), heads: float64(heads), each: float64(each)}
 }
 
 // checkFloor compares the floor of all blocks up to some pairs with random ones.
 func checkFloor(t *testing.T, r *rand.Rand, k *kernel, draws int) {
 	t.Helper()
 	most := 1 + math.Exp(r.Float64()*math.Log(k.seq*k.seq*k.heads))
-	floor := k.floorOf([]float64{most})[0]
+	floor := k.floorOf([]float64{most}, nil)[0]
 	for range draws {
 		q := 1 + units.Tokens(math.Exp(r.Float64()*math.Log(k.seq)))
 		kv := 1 + units.Tokens(math.Exp(r.Float64()*math.Log(k.seq)))
-		q, kv = min(q, units.Tokens(k.seq)), min(kv, units.Tokens(k.seq))
-		if k.a.Mask == op.Diag {
+		q, kv = min(q, units.Tokens(k.queries)), min(kv, units.Tokens(k.seq))
+		switch {
+		case k.a.Mask == op.Diag:
 			kv = q
+		case q+kv > units.Tokens(k.seq):
+			kv = max(1, units.Tokens(k.seq)-q)
+			q = min(q, units.Tokens(k.seq)-kv)
 		}
 		heads := 1 + r.IntN(int(k.heads))
 		groups := min(heads, int(math.Ceil(float64(heads)/k.each))+r.IntN(2))
@@ -185,7 +189,7 @@ func checkBound(t *testing.T, r *rand.Rand, p *Problem, layouts int) {
 	n := len(p.ranks)
 	all := []costmodel.Layout{p.equalRing()}
 	for range layouts {
-		all = append(all, randomGrouped(r, p))
+		all = append(all, randomGrouped(r, p), randomGroupOfAll(r, p), twoGroups(r, p), inStretches(r, p))
 		if p.Job.Model.QHeads == testModel().QHeads {
 			all = append(all, randomLayout(r, p.Job.SeqLen, n))
 		}
@@ -290,6 +294,7 @@ func TestBoundKnowsASlowWire(t *testing.T) {
 		d := fast()
 		d.flops, d.bytes = 1e18, 1e18
 		job := testJob(t, cluster, 4096)
+		job.LossChunk = 1
 		d.memory = loneNeeds(job) - 1
 		p := problemOf(t, testProfile([]device{d}, []wire{{"near", 0, 1e-6}, {"far", 0, 1e-6}}), job)
 		bound, err := LowerBound(p)

@@ -10,11 +10,14 @@ import (
 
 // class is the equal devices of a problem.
 type class struct {
+	device   string
 	count    int
 	rank     *border // of one of them
 	linear   *linearFloor
 	forward  *attentionFloor
 	backward *attentionFloor
+	grouped  []grouped  // in groups of fewer and fewer tokens
+	heads    *headTimes // nil in a cluster of one rank
 	memory   memoryFloor
 }
 
@@ -38,23 +41,31 @@ type class struct {
 type leastWork struct {
 	classes       []class
 	attention     []*attentionFloor // by class; nil for none
+	levels        [][]groupLevel    // the same in groups of up to some tokens
 	weights       [stageCount]float64
 	tokens, pairs float64
 	ranks         int     // that may have a share
 	beside        float64 // seconds that ports have other bytes to send
 	price         float64 // that proved the last theta
 	looks         []look  // by class
+	singles       bool    // all groups are of one rank
+}
+
+// linearWork leaves attention out.
+func linearWork(j costmodel.Job, classes []class, weights [stageCount]float64) *leastWork {
+	return &leastWork{classes: classes, weights: weights, tokens: float64(j.SeqLen), price: 1, looks: make([]look, len(classes))}
 }
 
 func newLeastWork(j costmodel.Job, classes []class, weights [stageCount]float64) *leastWork {
-	s := float64(j.SeqLen)
-	w := &leastWork{classes: classes, weights: weights, tokens: s, price: 1, looks: make([]look, len(classes))}
+	w := linearWork(j, classes, weights)
 	if weights[forwardLayer]+weights[backwardLayer] == 0 {
 		return w
 	}
+	s := w.tokens
 	w.pairs = s * (s + 1) / 2 * float64(j.Model.QHeads)
 	for _, c := range classes {
 		w.attention = append(w.attention, sumOf(weights[forwardLayer], c.forward, weights[backwardLayer], c.backward))
+		w.levels = append(w.levels, w.levelsOf(&c))
 	}
 	return w
 }
@@ -62,24 +73,31 @@ func newLeastWork(j costmodel.Job, classes []class, weights [stageCount]float64)
 // excess is what the left side has over the right one, and the tokens of its
 // best shares.
 func (w *leastWork) excess(theta, price float64) (excess, tokens float64) {
-	excess = -w.pairs - price*w.tokens
-	adds := make([]added, 0, 8)
+	values, dealt := make([]float64, len(w.classes)), make([]float64, len(w.classes))
 	for c := range w.classes {
-		v, at := w.best(c, theta, price)
-		if at < 0 {
-			continue
+		if v, at := w.best(c, theta, price); at >= 0 {
+			values[c], dealt[c] = v, float64(w.classes[c].linear.cells[at].hi)
 		}
-		adds = append(adds, added{v, float64(w.classes[c].linear.cells[at].hi), w.classes[c].count})
+	}
+	sum, tokens := w.sumOf(values, dealt)
+	return sum - w.pairs - price*w.tokens, tokens
+}
+
+// sumOf adds up the best shares of as many ranks as may have one.
+func (w *leastWork) sumOf(values, tokens []float64) (sum, dealt float64) {
+	adds := make([]added, 0, 8)
+	for c, v := range values {
+		adds = append(adds, added{v, tokens[c], w.classes[c].count})
 	}
 	slices.SortStableFunc(adds, func(a, b added) int { return cmp.Compare(b.value, a.value) })
 	left := w.ranks
 	for _, a := range adds {
 		n := min(left, a.count)
-		excess += float64(n) * a.value
-		tokens += float64(n) * a.tokens
+		sum += float64(n) * a.value
+		dealt += float64(n) * a.tokens
 		left -= n
 	}
-	return excess, tokens
+	return sum, dealt
 }
 
 // added is what each device of a class adds to the left side.

@@ -36,13 +36,19 @@ func newFloors(p *Problem) (*floors, error) {
 			continue
 		}
 		f.names = append(f.names, d.Name)
-		var c class
+		c := class{device: d.Name}
 		var err error
 		if c.linear, err = f.linear(d.Name); err != nil {
 			return nil, err
 		}
-		if c.forward, c.backward, err = f.attention(d.Name, pairs); err != nil {
+		if c.grouped, err = f.grouped(d.Name, pairs); err != nil {
 			return nil, err
+		}
+		c.forward, c.backward = c.grouped[0].forward, c.grouped[0].backward
+		if len(p.ranks) > 1 {
+			if c.heads, err = f.headTimes(d.Name); err != nil {
+				return nil, err
+			}
 		}
 		if f.adamw[d.Name], err = p.Predictor.Law(d.Name, op.KindAdamW, op.AdamW{}.Variant()); err != nil {
 			return nil, err

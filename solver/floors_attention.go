@@ -93,6 +93,7 @@ type kernel struct {
 	backward bool
 	each     float64 // query heads a key-value head
 	seq      float64 // tokens: no block is longer
+	queries  float64 // nor has more of these
 	heads    float64 // no block has more
 	merge    float64 // seconds of adding a row of a FULL block's result to others'
 	// corrected is less than any factor of the law's correction, which takes longer
@@ -129,21 +130,37 @@ type box struct {
 	// Rows of all tasks: queries times heads; backward, keys times heads.
 	rowsLo, rowsHi float64
 	headsLo, heads float64 // of a square
+	// other is the longest other side. The queries and keys of a rectangle are
+	// different tokens, so that both sides together are no longer than the sequence.
+	other float64
 }
 
 // fine is the ratio of a box's ends at which it is not cut any more: what falls
 // with size is taken at one end and what rises at the other.
 const fine = 1.08
 
-// floorOf finds the rates of blocks of a mask.
-func (k *kernel) floorOf(pairs []float64) []float64 {
+// floorOf finds the rates of blocks of a mask, or those of a list where these are
+// less.
+func (k *kernel) floorOf(pairs, known []float64) []float64 {
 	rates := make([]float64, len(pairs))
 	least, below := math.Inf(1), 0.0
 	for i, n := range pairs {
-		least = k.least(box{pairsLo: below, pairsHi: n, stepLo: 0, stepHi: k.seq}, least)
+		if known != nil {
+			least = min(least, known[i])
+		}
+		least = k.least(box{pairsLo: below, pairsHi: n, stepLo: 0, stepHi: k.longestStep()}, least)
 		rates[i], below = least, n
 	}
 	return rates
+}
+
+// longestStep is the most keys that a task steps along; backward, and in a square,
+// these are queries.
+func (k *kernel) longestStep() float64 {
+	if k.backward || k.a.Mask == op.Diag {
+		return k.queries
+	}
+	return k.seq
 }
 
 // least is the least rate of the blocks of a box, if it is below cut.
@@ -207,7 +224,11 @@ func (k *kernel) inBox(b box, cut float64) float64 {
 	if k.a.Mask == op.Diag {
 		return k.square(b, cut)
 	}
-	b.rowsLo, b.rowsHi = b.pairsLo/b.stepHi, k.seq*k.heads
+	b.other = k.seq - math.Floor(b.stepLo)
+	if !k.backward {
+		b.other = min(b.other, k.queries)
+	}
+	b.rowsLo, b.rowsHi = b.pairsLo/b.stepHi, b.other*k.heads
 	if b.stepLo > 0 {
 		b.rowsHi = min(b.rowsHi, b.pairsHi/b.stepLo)
 	}
@@ -225,7 +246,7 @@ func (k *kernel) rectangle(b box, cut float64) float64 {
 	}
 	if c := k.law.Correction; c != nil {
 		lo, hi := units.Tokens(max(1, b.stepLo)), units.Tokens(math.Ceil(b.stepHi))
-		from, to := units.Tokens(max(1, b.rowsLo/k.heads)), units.Tokens(math.Ceil(min(k.seq, b.rowsHi)))
+		from, to := units.Tokens(max(1, b.rowsLo/k.heads)), units.Tokens(math.Ceil(min(b.other, b.rowsHi)))
 		heads, most := int(max(1, math.Floor(b.rowsLo/k.seq))), int(k.heads)
 		if k.backward {
 			lo, hi, from, to = from, to, lo, hi
@@ -243,7 +264,7 @@ func (k *kernel) merged(b box) float64 {
 	if !k.backward {
 		return k.merge / b.stepHi
 	}
-	return k.merge * (1/min(k.seq, b.rowsHi) + 2/(k.each*b.stepHi))
+	return k.merge * (1/min(b.other, b.rowsHi) + 2/(k.each*b.stepHi))
 }
 
 // square is a floor of the rates of DIAG blocks: of n queries and keys, more than
@@ -282,7 +303,7 @@ func (k *kernel) rate(b box, halves float64) float64 {
 	if halves == 2 {
 		length++
 	}
-	operands.of(k, halves/length, halves)
+	operands.of(k, halves/length, b.other, halves)
 	if k.law.Attention != nil {
 		return coreRate(k, b, halves, &operands)
 	}
@@ -297,10 +318,10 @@ func (k *kernel) rate(b box, halves float64) float64 {
 type operandRates struct{ rows, q, kv, own, all float64 }
 
 // of fills in the floors of a kernel whose tasks step along lengths of 1/step a
-// pair: the other side of the block is no longer than the sequence.
-func (o *operandRates) of(k *kernel, step, halves float64) {
+// pair, and whose other side is no longer than the longest there is.
+func (o *operandRates) of(k *kernel, step, longest, halves float64) {
 	element := float64(k.a.HeadDim) * float64(k.a.DType.Size())
-	other := 1 / k.seq
+	other := 1 / longest
 	if halves == 2 {
 		other = step
 	}
@@ -399,9 +420,14 @@ func softMax(a, b, p float64) float64 {
 }
 
 // attention finds the floors of a device type, forward and backward, for ranks
-// with up to so many pairs.
-func (f *floors) attention(device string, pairs []float64) (forward, backward *attentionFloor, err error) {
+// with up to so many pairs, in groups with up to so many tokens: none of its
+// blocks has more queries. Those of groups with fewer tokens, if known, are where
+// the search begins.
+func (f *floors) attention(device string, pairs []float64, tokens float64, fewer *grouped) (forward, backward *attentionFloor, err error) {
 	forward, backward = &attentionFloor{pairs: pairs}, &attentionFloor{pairs: pairs}
+	if fewer != nil {
+		forward.rate, backward.rate = fewer.forward.rate, fewer.backward.rate
+	}
 	for _, x := range []struct {
 		of   *attentionFloor
 		kind op.Kind
@@ -414,7 +440,8 @@ func (f *floors) attention(device string, pairs []float64) (forward, backward *a
 			if err != nil {
 				return nil, nil, err
 			}
-			x.of.rate = lower(x.of.rate, k.floorOf(pairs))
+			k.queries = tokens
+			x.of.rate = k.floorOf(pairs, x.of.rate)
 		}
 	}
 	return forward.ready(), backward.ready(), nil
@@ -434,7 +461,7 @@ func (f *floors) kernel(device string, mask op.Mask, kind op.Kind) (*kernel, err
 		}
 	}
 	return &kernel{
-		law: law, merge: merge, a: a, backward: kind == op.KindAttnBwd, seq: float64(j.SeqLen),
+		law: law, merge: merge, a: a, backward: kind == op.KindAttnBwd, seq: float64(j.SeqLen), queries: float64(j.SeqLen),
 		heads: float64(j.Model.QHeads), each: float64(j.Model.QHeads) / float64(j.Model.KVHeads),
 		corrected: leastFactor(law.Correction),
 	}, nil
@@ -454,12 +481,4 @@ func (f *floors) mergeRate(device string) (float64, error) {
 	}
 	most := op.Volume(all)
 	return law.Factor() * float64(law.Curve.FloorPerByte(most)) * float64(most) / rows, nil
-}
-
-// lower is the lesser of two lists, item by item; of one where there is no other.
-func lower(a, b []float64) []float64 {
-	for i := range a {
-		b[i] = min(a[i], b[i])
-	}
-	return b
 }

@@ -4,16 +4,21 @@ import (
 	"math"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // memoryFloor is what a device's memory leaves for tokens and pairs, each at its
 // least: bytes follow a rank's own tokens, and the tokens of its group times its
 // heads. A rank with p pairs and heads has at least p/S of the latter, for no
-// query sees more than the S keys of the sequence.
+// query sees more than the S keys of the sequence. Of the logits there is a chunk
+// at most.
 type memoryFloor struct {
 	left     float64 // bytes beside states
 	perToken float64
 	perPair  float64
+	perLogit float64 // of a token of a chunk
+	chunk    float64 // tokens
+	also     *memoryFloor
 }
 
 // memory is the floor of a device type with its states sharded over n ranks.
@@ -21,11 +26,44 @@ func (f *floors) memory(device string, n int) memoryFloor {
 	j := f.p.Job
 	dev := f.p.Predictor.DeviceMemory(j, device)
 	all := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, Members: 1, Ranks: n}, dev)
-	layers, s := float64(j.Model.Layers), float64(j.SeqLen)
-	m := memoryFloor{left: costmodel.Usable*float64(dev.Capacity) - float64(all.States)}
-	// Rounding up may add a byte a layer.
-	m.perToken = max(0, float64(all.Activations)-layers-1) / s
-	m.perPair = f.headBytes(dev) / s
+	m := f.besideStates(dev, all)
+	m.perToken = f.perToken(all.Activations)
+	m.perPair = f.headBytes(dev) / float64(j.SeqLen)
+	return m
+}
+
+// besideStates is what is left beside the states, and what logits take of it.
+func (f *floors) besideStates(dev costmodel.DeviceMemory, all costmodel.Memory) memoryFloor {
+	chunk := float64(min(f.p.Job.SeqLen, f.p.Job.LossChunk))
+	return memoryFloor{left: costmodel.Usable*float64(dev.Capacity) - float64(all.States), perLogit: float64(all.Logits) / chunk, chunk: chunk}
+}
+
+// perToken is a token's part of what the layers keep of all tokens. Rounding up
+// may have added a byte a layer.
+func (f *floors) perToken(kept units.Bytes) float64 {
+	return max(0, float64(kept)-float64(f.p.Job.Model.Layers)-1) / float64(f.p.Job.SeqLen)
+}
+
+// groupMemory is the floor of a member of a group of several that has no other
+// beside it, whose pairs are counted in heads: each takes all tokens' bytes. The
+// all-to-all of queries, keys and values and the backward pass have buffers one
+// after the other, so that there is a floor with either.
+func (f *floors) groupMemory(device string, n int) memoryFloor {
+	j := f.p.Job
+	dev := f.p.Predictor.DeviceMemory(j, device)
+	kv := j.Model.KVHeads
+	tokens := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, AllKVHeads: kv, Members: 2, Ranks: n}, dev)
+	heads := j.MemoryOf(costmodel.MemoryShare{GroupTokens: j.SeqLen, QHeads: j.Model.QHeads, KVHeads: kv, Members: 2, Ranks: n}, dev)
+	s, all := float64(j.SeqLen), float64(j.Model.QHeads)
+	m := f.besideStates(dev, tokens)
+	m.perToken = f.perToken(tokens.Activations)
+	kept := max(0, float64(heads.Activations)-float64(j.Model.Layers)-1) / all
+	received := s * (1 + 2*float64(kv)/all) * float64(j.Model.HeadDim) * float64(j.DType.Size())
+	also := m
+	m.perPair = kept + 4*s*float64(j.Model.HeadDim) // the float32 gradient of the queries
+	also.perToken += float64(tokens.Transient) / s
+	also.perPair = kept + received
+	m.also = &also
 	return m
 }
 
@@ -48,16 +86,27 @@ func (f *floors) headBytes(dev costmodel.DeviceMemory) float64 {
 
 // room is the most tokens.
 func (m memoryFloor) room() float64 {
-	if m.perToken == 0 {
-		return math.Inf(1)
+	room := math.Inf(1)
+	switch logits := m.perLogit * m.chunk; {
+	case m.left < m.chunk*m.perToken+logits:
+		room = max(0, m.left/(m.perToken+m.perLogit))
+	case m.perToken > 0:
+		room = (m.left - logits) / m.perToken
 	}
-	return max(0, m.left/m.perToken)
+	if m.also != nil {
+		room = min(room, m.also.room())
+	}
+	return room
 }
 
 // pairs is the most pairs and heads beside so many tokens.
 func (m memoryFloor) pairs(tokens float64) float64 {
-	if m.perPair == 0 {
-		return math.Inf(1)
+	pairs := math.Inf(1)
+	if m.perPair > 0 {
+		pairs = max(0, m.left-tokens*m.perToken-min(tokens, m.chunk)*m.perLogit) / m.perPair
 	}
-	return max(0, m.left-tokens*m.perToken) / m.perPair
+	if m.also != nil {
+		pairs = min(pairs, m.also.pairs(tokens))
+	}
+	return pairs
 }

@@ -1,0 +1,239 @@
+package solver
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// headTimes is the least that a device type takes over whole heads of the one
+// square of all tokens, by their number, forward and backward: what a member of
+// a group computes that has no other group beside it, whose segments are joined.
+type headTimes struct{ forward, backward []float64 }
+
+// headTimes asks the laws for every number of heads. Which key-value heads these
+// need depends on where they begin, and the kernel may be given a few more.
+func (f *floors) headTimes(device string) (*headTimes, error) {
+	j := f.p.Job
+	var t headTimes
+	for _, x := range []struct {
+		of   *[]float64
+		kind op.Kind
+	}{{&t.forward, op.KindAttnFwd}, {&t.backward, op.KindAttnBwd}} {
+		k, err := f.kernel(device, op.Diag, x.kind)
+		if err != nil {
+			return nil, err
+		}
+		*x.of = []float64{0}
+		for heads := 1; heads <= j.Model.QHeads; heads++ {
+			*x.of = append(*x.of, k.leastOf(j.SeqLen, heads))
+		}
+	}
+	return &t, nil
+}
+
+// leastOf is the least time of a square for so many heads, which need the fewest
+// key-value heads or, where they begin inside one, another, each repeated until
+// they share them evenly.
+func (k *kernel) leastOf(tokens units.Tokens, heads int) float64 {
+	least, each := math.Inf(1), int(k.each)
+	fewest := (heads + each - 1) / each
+	for kv := fewest; kv <= min(heads, fewest+1); kv++ {
+		even := kv
+		for heads%even != 0 {
+			even++
+		}
+		least = min(least, float64(k.law.Seconds(k.of(tokens, tokens, heads, even))))
+	}
+	return least
+}
+
+// slowestOf is the least that the slowest of some ranks takes over its heads, of
+// times with these weights.
+func slowestOf(classes []class, ranks, heads int, forward, backward float64) float64 {
+	var times []float64
+	by := make([][]float64, len(classes))
+	for c := range classes {
+		t := classes[c].heads
+		by[c] = make([]float64, len(t.forward))
+		for h := range by[c] {
+			by[c][h] = forward*t.forward[h] + backward*t.backward[h]
+		}
+		for h := len(by[c]) - 2; h >= 0; h-- { // more heads may take less, if rarely
+			by[c][h] = min(by[c][h], by[c][h+1])
+		}
+		times = append(times, by[c]...)
+	}
+	slices.Sort(times)
+	at, _ := slices.BinarySearchFunc(times, heads, func(t float64, want int) int {
+		if headsWithin(classes, by, ranks, t) < want {
+			return -1
+		}
+		return 1
+	})
+	if at == len(times) {
+		return math.Inf(1)
+	}
+	return times[at]
+}
+
+// headsWithin is how many heads some ranks compute in a time at most.
+func headsWithin(classes []class, by [][]float64, ranks int, t float64) int {
+	type many struct{ heads, count int }
+	all := make([]many, 0, 8)
+	for c := range classes {
+		n, _ := slices.BinarySearchFunc(by[c], t, func(x, t float64) int {
+			if x <= t {
+				return -1
+			}
+			return 1
+		})
+		fits := math.Floor(classes[c].memory.pairs(0) * (1 + 1e-9))
+		all = append(all, many{max(0, int(min(float64(n-1), fits))), classes[c].count})
+	}
+	slices.SortFunc(all, func(a, b many) int { return cmp.Compare(b.heads, a.heads) })
+	sum := 0
+	for _, m := range all {
+		n := min(ranks, m.count)
+		sum += n * m.heads
+		ranks -= n
+	}
+	return sum
+}
+
+// oneGroup is a floor of the layouts of a scope whose ranks form a single group:
+// Ulysses, whatever its shares. Its members wait for each other four times in a
+// layer, so that either pass takes
+//
+//	slowest linear work before + all-to-all + slowest attention + all-to-all + slowest after
+//
+// and what a rank has less of the one it cannot make up for with the other. Its
+// ports have besides the all-to-alls to pass what the exchange does not hide. It is
+// more than enough where it proves that to be.
+func (f *floors) oneGroup(s scope, enough float64) float64 {
+	classes := f.classes(s)
+	for c := range classes {
+		if !f.unlimited {
+			classes[c].memory = f.groupMemory(classes[c].device, s.most)
+		}
+	}
+	layers, micro, again := f.counts()
+	linear := func(weights [stageCount]float64) float64 {
+		w := linearWork(f.p.Job, classes, weights)
+		w.ranks = s.most
+		return w.solve()
+	}
+	heads := func(forward, backward float64) float64 {
+		return slowestOf(classes, s.most, f.p.Job.Model.QHeads, forward, backward)
+	}
+	weights := [stageCount]float64{layers * micro * (1 + again), layers * micro, micro}
+	attention := heads(weights[forwardLayer], weights[backwardLayer])
+	if math.IsInf(attention, 1) || attention > enough {
+		return math.Inf(1)
+	}
+	x := f.exchange(s)
+	rest := x.open + f.optimizer(s)
+	base := linear(weights) + attention + rest
+	if math.IsInf(base, 1) || base > enough {
+		return math.Inf(1)
+	}
+	forward, backward := linear([stageCount]float64{1, 0, 0})+heads(1, 0), linear([stageCount]float64{again, 1, 0})+heads(again, 1)
+	hidden := micro*(max(0, x.forward-forward)+max(0, x.backward-backward)) + max(0, x.last-max(backward, x.backward))
+	apart := layers*micro*(forward+backward) + (layers-1)*hidden + micro*linear([stageCount]float64{0, 0, 1}) + rest
+	g := &groupWork{classes: classes, weights: weights, beside: attention + rest, base: max(base, apart)}
+	return g.base + f.allToAlls(s, g)
+}
+
+// groupWork is what is known of the ranks of one group beside their all-to-alls.
+type groupWork struct {
+	classes []class
+	weights [stageCount]float64
+	beside  float64 // seconds of a step that are no linear work
+	base    float64 // seconds of a step without all-to-alls
+}
+
+// mostTokens is the most that a rank can have whose step takes no longer than
+// theta: its linear work is none of the rest.
+func (g *groupWork) mostTokens(theta float64) float64 {
+	most := 0.0
+	for c := range g.classes {
+		k := &g.classes[c]
+		w := leastWork{weights: g.weights}
+		fits := func(x *cell) bool { return w.linear(x) <= theta-g.beside }
+		for range maxSplits {
+			at := len(k.linear.cells) - 1
+			for at > 0 && !fits(&k.linear.cells[at]) {
+				at--
+			}
+			if x := &k.linear.cells[at]; float64(x.hi-x.lo) <= splitUntil*float64(x.hi) || float64(x.hi) <= most {
+				break
+			}
+			k.linear.split(at, splitParts)
+		}
+		for at := range slices.Backward(k.linear.cells) {
+			if fits(&k.linear.cells[at]) {
+				most = max(most, min(float64(k.linear.cells[at].hi), k.memory.room()))
+				break
+			}
+		}
+	}
+	return most
+}
+
+// allToAlls is the least that a step waits for the all-to-alls of a group of all
+// its ranks.
+//
+// Of H heads and S tokens, member i has h_i and s_i. The rows that come in to all
+// members, and go out of all, are the sum of h_i (S - s_i), in one of the two
+// all-to-alls of a pass with keys and values: that is H S less the sum of
+// h_i s_i, which is at most H times the most tokens of a rank. The busiest port
+// carries the n-th part at least. A step that takes theta leaves no room for more
+// tokens than it computes by then, so that theta is too small if the all-to-alls
+// of ranks with as many take it beyond.
+func (f *floors) allToAlls(s scope, g *groupWork) float64 {
+	at := func(theta float64) float64 {
+		return f.leastToAlls(s, max(0, 1-g.mostTokens(theta)/float64(f.p.Job.SeqLen)), g.weights)
+	}
+	if s.most > eachCount {
+		return 0
+	}
+	lo, hi := 0.0, at(g.base)
+	for range 6 {
+		if mid := (lo + hi) / 2; at(g.base+mid) > mid {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return lo
+}
+
+// leastToAlls is the least of all-to-alls that carry so large a part of all rows,
+// as the simulator prices them, in groups of as many ranks as the scope allows.
+func (f *floors) leastToAlls(s scope, part float64, weights [stageCount]float64) float64 {
+	m := f.p.Job.Model
+	rows := part * float64(f.p.Job.SeqLen) * float64(m.QHeads*m.HeadDim) * float64(f.p.Job.DType.Size())
+	wide := 1 + 2*float64(m.KVHeads)/float64(m.QHeads)
+	link := f.linkOf(s)
+	least := math.Inf(1)
+	for n := s.fewest; n <= s.most; n++ {
+		of := func(b units.Tokens) op.Shape {
+			return op.OfMessage(op.KindAllToAll, op.Message{Group: n, Bytes: units.Bytes(b)})
+		}
+		bytes := func(port float64) units.Tokens { return units.Tokens(port * (1 - 1e-9) / float64(n-1)) }
+		for _, u := range f.lawsAmong(s, link, op.KindAllToAll, n) {
+			if u.law.Curve == nil {
+				return 0
+			}
+			one := u.factor * (leastBetween(u.law, of, max(1, bytes(rows)), math.MaxInt64>>8) + leastBetween(u.law, of, max(1, bytes(rows*wide)), math.MaxInt64>>8))
+			least = min(least, one)
+		}
+	}
+	if math.IsInf(least, 1) || rows <= 0 {
+		return 0
+	}
+	return least * (weights[forwardLayer] + weights[backwardLayer])
+}

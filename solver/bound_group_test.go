@@ -1,0 +1,254 @@
+package solver
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// evenGroup is a group of some ranks in even shares of the heads.
+func evenGroup(ranks []int, heads int) costmodel.Group {
+	var g costmodel.Group
+	for i, rank := range ranks {
+		share := heads / len(ranks)
+		if i < heads%len(ranks) {
+			share++
+		}
+		g = append(g, costmodel.HeadShare{Rank: rank, QHeads: share})
+	}
+	return g
+}
+
+// evenly is one group of all ranks in even shares.
+func evenly(p *Problem) costmodel.Layout {
+	var ranks []int
+	for r := range p.ranks {
+		ranks = append(ranks, r)
+	}
+	return costmodel.ZigZag(equalSplit(p.Job.SeqLen, len(ranks)), []costmodel.Group{evenGroup(ranks, p.Job.Model.QHeads)})
+}
+
+// randomGroupOfAll is one group with random heads, and random or equal tokens.
+func randomGroupOfAll(r *rand.Rand, p *Problem) costmodel.Layout {
+	n := len(p.ranks)
+	tokens := randomSplit(r, p.Job.SeqLen, n)
+	if r.IntN(2) == 0 {
+		tokens = equalSplit(p.Job.SeqLen, n)
+	}
+	return lay(r, tokens, []costmodel.Group{randomGroup(r, r.Perm(n), tokens, p.Job.Model.QHeads)})
+}
+
+// twoGroups has equal tokens and even heads in two groups as unequal or as even as
+// can be: the rings that come nearest to a single group.
+func twoGroups(r *rand.Rand, p *Problem) costmodel.Layout {
+	n, heads := len(p.ranks), p.Job.Model.QHeads
+	ranks := r.Perm(n)
+	groups := []costmodel.Group{evenGroup(ranks, heads)}
+	if n > 1 {
+		cut := []int{1, n / 2, n - 1}[r.IntN(3)]
+		groups = []costmodel.Group{evenGroup(ranks[:cut], heads), evenGroup(ranks[cut:], heads)}
+	}
+	return lay(r, equalSplit(p.Job.SeqLen, n), groups)
+}
+
+// inStretches has few groups, each with one stretch of the sequence, in random order:
+// late tokens see more than a zigzag's.
+func inStretches(r *rand.Rand, p *Problem) costmodel.Layout {
+	n := len(p.ranks)
+	ranks := r.Perm(n)
+	tokens := equalSplit(p.Job.SeqLen, n)
+	if r.IntN(2) == 0 {
+		tokens = randomSplit(r, p.Job.SeqLen, n)
+	}
+	l := costmodel.Layout{Shards: make([]costmodel.Shard, n)}
+	at := units.Tokens(0)
+	for _, rank := range ranks {
+		if tokens[rank] > 0 {
+			l.Shards[rank] = costmodel.Shard{Segments: []costmodel.Segment{{Start: at, End: at + tokens[rank]}}}
+			at += tokens[rank]
+		}
+	}
+	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return tokens[rank] == 0 })
+	cut := r.IntN(len(ranks))
+	for _, members := range [][]int{ranks[:cut], ranks[cut:]} {
+		if len(members) > 0 {
+			l.Groups = append(l.Groups, evenGroup(members, p.Job.Model.QHeads))
+		}
+	}
+	return l
+}
+
+// fitsAll says whether every rank's memory holds its part of a layout.
+func fitsAll(p *Problem, l costmodel.Layout) bool {
+	return !slices.ContainsFunc(p.sim.Memory(l), func(m costmodel.Memory) bool { return !m.Fits() })
+}
+
+// groupFloor is the floor of a single group of as many ranks as a layout has.
+func groupFloor(t *testing.T, p *Problem, l costmodel.Layout) float64 {
+	t.Helper()
+	f, err := newFloors(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, least := len(l.Groups[0]), math.Inf(1)
+	for _, s := range f.scopes() {
+		if s.least == 1 || n > s.size() {
+			continue
+		}
+		s.most, s.fewest = n, n
+		least = min(least, f.oneGroup(s, math.Inf(1)))
+	}
+	return least
+}
+
+// checkGroups holds single groups against their floor.
+func checkGroups(t *testing.T, r *rand.Rand, p *Problem) {
+	t.Helper()
+	all := []costmodel.Layout{evenly(p)}
+	for range 5 {
+		all = append(all, randomGroupOfAll(r, p))
+	}
+	for _, l := range all {
+		if len(l.Groups[0]) < 2 || !fitsAll(p, l) {
+			continue
+		}
+		if took, floor := float64(secondsOf(t, p, l)), groupFloor(t, p, l); floor > took*(1+1e-9) {
+			t.Fatalf("floor %v above %v of %+v on %s, %+v", floor, took, l, p.Job.Cluster, p.Job)
+		}
+	}
+}
+
+// No single group of several ranks beats the floor of those.
+func TestGroupFloorIsBelowEveryGroup(t *testing.T) {
+	r := rand.New(rand.NewPCG(31, 1))
+	for range 30 {
+		p := randomWorld(t, r)
+		checkGroups(t, r, problemOf(t, p.Profile, varied(r, p.Job)))
+	}
+	for _, cluster := range []string{"1x4 h100_sxm", "1x4 h100_sxm + 1x4 a100_sxm"} {
+		for range 3 {
+			p := gpuProblem(t, cluster, units.Tokens(math.Exp2(10+8*r.Float64())))
+			checkGroups(t, r, problemOf(t, p.Profile, varied(r, p.Job)))
+		}
+	}
+}
+
+// Equal ranks in one group, as even as their heads can be, are what the floor says
+// but for a little: it knows the square, whole heads and the all-to-alls.
+func TestGroupFloorOfEqualRanksIsTight(t *testing.T) {
+	for _, cluster := range []string{"1x2 h100_sxm", "1x8 h100_sxm", "1x8 a100_sxm"} {
+		for _, seq := range []units.Tokens{1 << 13, 1 << 15, 1 << 17} {
+			p := gpuProblem(t, cluster, seq)
+			l := evenly(p)
+			if !fitsAll(p, l) {
+				continue
+			}
+			took, floor := float64(secondsOf(t, p, l)), groupFloor(t, p, l)
+			if gap := took/floor - 1; gap < 0 || gap > 0.02 {
+				t.Errorf("%s, %d tokens: floor %v, takes %v: gap %.2f %%", cluster, int64(seq), floor, took, 100*gap)
+			}
+		}
+	}
+}
+
+// What a member of a group of all holds is never more than the floors of memory
+// leave room for on a device of just that size.
+func TestGroupMemoryHoldsForEveryGroup(t *testing.T) {
+	r := rand.New(rand.NewPCG(32, 1))
+	for range 60 {
+		p := randomWorld(t, r)
+		p = problemOf(t, p.Profile, varied(r, p.Job))
+		f, err := newFloors(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := randomGroupOfAll(r, p)
+		n, memory := len(l.Groups[0]), p.sim.Memory(l)
+		for _, m := range l.Groups[0] {
+			floor := f.groupMemory(p.ranks[m.Rank].Device, n)
+			spare := costmodel.Usable*float64(memory[m.Rank].Capacity) - float64(memory[m.Rank].Peak())
+			for k := &floor; k != nil; k = k.also {
+				k.left -= spare
+			}
+			tokens := float64(l.Shards[m.Rank].Tokens())
+			if room := floor.room(); n > 1 && tokens > room*(1+1e-9)+1e-6 {
+				t.Fatalf("%+v: %v tokens, room for %v", l, tokens, room)
+			}
+			if heads := floor.pairs(tokens); n > 1 && float64(m.QHeads) > heads*(1+1e-9)+1e-6 {
+				t.Fatalf("%+v: %d heads, room for %v beside %v tokens", l, m.QHeads, heads, tokens)
+			}
+		}
+	}
+}
+
+// The bound is below plans that were searched for, not only below random ones.
+func TestBoundIsBelowGoodPlans(t *testing.T) {
+	r := rand.New(rand.NewPCG(33, 1))
+	problems := []*Problem{
+		gpuProblem(t, "1x4 h100_sxm + 1x4 a100_sxm", 1<<13), gpuProblem(t, "1x8 h100_sxm", 1<<14), gpuProblem(t, "1x3 h100_sxm", 1<<15),
+	}
+	for range 20 {
+		p := randomWorld(t, r)
+		problems = append(problems, problemOf(t, p.Profile, varied(r, p.Job)))
+	}
+	for _, p := range problems {
+		bound, err := LowerBound(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range []costmodel.Layout{solveWith(t, p, evenKeel{}).Layout, evenly(p), twoGroups(r, p), twoGroups(r, p)} {
+			if took := secondsOf(t, p, l); bound > took*(1+1e-9) && fitsAll(p, l) {
+				t.Fatalf("bound %v above %v of %+v on %s, %+v", bound, took, l, p.Job.Cluster, p.Job)
+			}
+		}
+	}
+}
+
+// The bound is below the best of all plans in whole blocks of small instances.
+func TestBoundIsBelowExactSearch(t *testing.T) {
+	instances := 16
+	if testing.Short() {
+		instances = 6
+	}
+	r := rand.New(rand.NewPCG(34, 1))
+	var gaps []float64
+	for range instances {
+		p, blocks := smallWorld(t, r)
+		best := exactSearch(t, p, blocks)
+		bound, err := LowerBound(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		gaps = append(gaps, best/float64(bound)-1)
+		if gap := gaps[len(gaps)-1]; gap < -1e-9 {
+			t.Fatalf("bound %v above the best, %v, on %s, %+v", bound, best, p.Job.Cluster, p.Job)
+		}
+	}
+	slices.Sort(gaps)
+	t.Logf("%d instances: the best is %.1f %% above the bound in the median", len(gaps), 100*gaps[len(gaps)/2])
+}
+
+// Floors of groups of some tokens hold for blocks with as many queries.
+func TestAttentionFloorHoldsInSmallGroups(t *testing.T) {
+	r := rand.New(rand.NewPCG(35, 1))
+	p := gpuProblem(t, "1x1 h100_sxm", 1<<16)
+	f := &floors{p: p}
+	for _, mask := range []op.Mask{op.Full, op.Diag} {
+		for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
+			k, err := f.kernel(p.devices[0].Name, mask, kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.merge = 0 // of the kernel alone
+			for range 6 {
+				k.queries = math.Floor(math.Exp(r.Float64() * math.Log(k.seq)))
+				checkFloor(t, r, k, 400)
+			}
+		}
+	}
+}

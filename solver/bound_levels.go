@@ -1,0 +1,137 @@
+package solver
+
+import (
+	"math"
+	"slices"
+)
+
+// grouped is what a device type charges for attention in groups of more than
+// `fewest` and up to `most` tokens.
+type grouped struct {
+	fewest, most      float64
+	forward, backward *attentionFloor
+}
+
+// levelRatio is the ratio between the tokens of groups of one level and the next,
+// of small clusters; of others it is the square, for levels take long to find.
+const levelRatio = math.Sqrt2
+
+// grouped finds the floors of a device type by the tokens of its group, from all
+// of them down to half of what a rank has on average.
+func (f *floors) grouped(device string, pairs []float64) ([]grouped, error) {
+	seq := float64(f.p.Job.SeqLen)
+	all, ratio := []grouped{{most: seq}}, levelRatio
+	if len(f.p.ranks) > mostLevels {
+		ratio *= levelRatio
+	}
+	least := seq / float64(2*min(len(f.p.ranks), mostLevels))
+	for len(f.p.ranks) > 1 && len(f.p.ranks) <= ungroupedRanks && all[len(all)-1].most/ratio >= max(1, least) {
+		last := &all[len(all)-1]
+		last.fewest = last.most / ratio
+		all = append(all, grouped{most: last.fewest})
+	}
+	var fewer *grouped
+	for i := range slices.Backward(all) {
+		g := &all[i]
+		var err error
+		if g.forward, g.backward, err = f.attention(device, pairs, math.Floor(g.most), fewer); err != nil {
+			return nil, err
+		}
+		fewer = g
+	}
+	return all, nil
+}
+
+// ungroupedRanks is from where on groups are not told apart: their shares of the
+// sequence are so small that a few more tokens cost little.
+const ungroupedRanks = 32
+
+// mostLevels is the number of ranks beyond which there are no more levels.
+const mostLevels = 8
+
+// groupLevel is a grouped under the weights of a leastWork.
+type groupLevel struct {
+	fewest, most float64
+	share        float64 // of all pairs of a head, the most that so many queries have
+	attention    *attentionFloor
+}
+
+func (w *leastWork) levelsOf(c *class) []groupLevel {
+	var all []groupLevel
+	for _, g := range c.grouped {
+		behind := max(0, 1-g.most/w.tokens)
+		all = append(all, groupLevel{g.fewest, g.most, 1 - behind*behind, sumOf(w.weights[forwardLayer], g.forward, w.weights[backwardLayer], g.backward)})
+	}
+	return all
+}
+
+// inGroups is the most pairs, of no more than `most`, that a rank with more than
+// lo and up to hi tokens has beside its linear work, whatever its group.
+//
+// The blocks of a rank have no more queries than its group has tokens G, and few
+// queries are dear. But the members of a group that a rank with s tokens and h of
+// H heads shares have its rows to pass all to all: s for each head that is not
+// its own, G - s for each that is, as 1+2w rows one way and 1 the other, in both
+// all-to-alls of a pass together, in and out. The busier direction has the mean of
+// both at least, which is (1+w) (s (H-h) + h (G-s)) rows, and nobody computes
+// meanwhile. A rank with p pairs has no fewer heads than p over those of a head,
+// of which G tokens have at most the share 1 - (1-G/S)^2: the last ones see most.
+// A group of one has nothing to pass: G = s, h = H. Of two ranks in two groups
+// both are alone.
+func (w *leastWork) inGroups(c int, lo, hi, slack, most float64) float64 {
+	if len(w.levels) == 0 || w.ranks > ungroupedRanks {
+		return most
+	}
+	if w.singles {
+		return w.alone(c, hi, slack, most)
+	}
+	best := 0.0
+	k := &w.classes[c]
+	row := (1 + k.rank.kvShare) * k.rank.perRow * (w.weights[forwardLayer] + w.weights[backwardLayer])
+	for i := range w.levels[c] {
+		l := &w.levels[c][i]
+		if l.most < lo {
+			break
+		}
+		others := max(0, l.fewest-hi)
+		if pairs := min(most, l.attention.within(slack-row*min(lo, others))); pairs > best {
+			best = max(best, l.pairs(w.pairs, slack, row*lo, row*others, best, pairs))
+		}
+		if best >= most {
+			return most
+		}
+	}
+	return best
+}
+
+// alone is inGroups of a rank whose group has no other member.
+func (w *leastWork) alone(c int, hi, slack, most float64) float64 {
+	at := 0
+	for i := range w.levels[c] {
+		if w.levels[c][i].most >= hi {
+			at = i
+		}
+	}
+	return min(most, w.levels[c][at].attention.within(slack))
+}
+
+// pairs is no less than the most pairs, up to `most`, with which a rank can pass
+// its rows and compute, if these are more than `least`: `own` is the seconds of all
+// heads' rows were they others', `others` the same were they its own.
+func (l *groupLevel) pairs(all, slack, own, others, least, most float64) float64 {
+	fits := func(pairs float64) bool {
+		return pairs <= l.attention.within(slack-own-min(1, pairs/(all*l.share))*(others-own))
+	}
+	if others <= own || fits(most) { // most heads are the cheapest
+		return most
+	}
+	lo, hi := least, most
+	for range 6 {
+		if mid := (lo + hi) / 2; fits(mid) {
+			lo = mid
+		} else {
+			hi = mid
+		}
+	}
+	return hi
+}
