@@ -196,38 +196,75 @@ func (s *search) judgeDraft(d *draft) point {
 	return point{d, s.judge(d.layout(len(s.p.ranks), s.p.Block))}
 }
 
-// run is the search.
+// run is the search: rounds of simulating candidates and improving the best of
+// them, while there are more and some of the budget is left.
 func (s *search) run() {
-	all := s.candidates()
-	points := s.simulateBest(all)
-	points = append(points, s.starts...)
-	slices.SortStableFunc(points, func(a, b point) int { return cmp.Compare(a.t, b.t) })
-	points = slices.DeleteFunc(points, func(x point) bool { return math.IsInf(x.t, 1) })
-	if len(points) == 0 {
-		return
+	line := newLineup(s.candidates())
+	starts := s.starts
+	rounds := mostRounds
+	if len(s.p.ranks) > fewRanks {
+		rounds = 1
 	}
-	points = append(points, s.leaner(points)...)
-	slices.SortStableFunc(points, func(a, b point) int { return cmp.Compare(a.t, b.t) })
-	points = points[:min(len(points), descents)]
-	for i := range points {
-		if points[i].t > points[0].t*(1+hopelessGap) {
-			points = points[:i]
-			break
+	for ; rounds > 0 && !s.over() && s.budget-s.work >= s.budget/leastPart; rounds-- {
+		points := append(s.simulateBest(line), starts...)
+		starts = nil
+		sortPoints(points)
+		points = slices.DeleteFunc(points, func(x point) bool { return math.IsInf(x.t, 1) })
+		if len(points) == 0 {
+			return
 		}
+		s.improve(points)
 	}
-	share := (s.budget - s.work) / float64(2*len(points))
+}
+
+// mostRounds bounds the rounds of few ranks, and a round is worth its while with
+// this part of the budget.
+const (
+	mostRounds = 4
+	leastPart  = 8
+)
+
+// improve searches around points, which rise in time.
+func (s *search) improve(points []point) {
+	points = append(points, s.leaner(points)...)
+	sortPoints(points)
+	points = assorted(points)
+	fastest := float64(s.time)
+	points = slices.DeleteFunc(points, func(x point) bool { return x.t > fastest*(1+hopelessGap) })
+	share := (s.budget - s.work) / float64(2*max(1, len(points)))
 	for i := range points {
 		points[i] = s.descend(points[i], s.work+share)
 	}
-	slices.SortStableFunc(points, func(a, b point) int { return cmp.Compare(a.t, b.t) })
+	sortPoints(points)
 	s.refine(points)
 }
 
-// descents is how many layouts are improved by local search, and hopelessGap
-// how much slower than the best one may be to be among them.
+// assorted is the points to improve: the fastest, and then the fastest of each
+// other number of groups, for drafts of one kind come in crowds.
+func assorted(points []point) []point {
+	var some []point
+	seen := map[int]bool{}
+	for i, x := range points {
+		n := groupsAbout(len(x.d.ring))
+		if i < descents || !seen[n] && len(some) < descents+descentsMore {
+			some = append(some, x)
+		}
+		seen[n] = true
+	}
+	return some
+}
+
+func sortPoints(points []point) {
+	slices.SortStableFunc(points, func(a, b point) int { return cmp.Compare(a.t, b.t) })
+}
+
+// descents is how many layouts are improved by local search, descentsMore how
+// many of other numbers of groups, and hopelessGap how much slower than the best
+// one may be to be among them.
 const (
-	descents    = 10
-	hopelessGap = 0.3
+	descents     = 10
+	descentsMore = 4
+	hopelessGap  = 0.3
 )
 
 // option is a grouping with shares and its estimated step.
@@ -249,7 +286,7 @@ func (s *search) candidates() []option {
 			if s.ctx.Err() != nil && len(all) > 0 {
 				break
 			}
-			t := s.estimate(d) + pool.tax
+			t := s.est.shown(d, s.estimate(d), pool.hidden) + pool.tax
 			all = append(all, option{d, t, t * max(1, s.est.fullest(d))})
 			s.work += 300 // of the estimate
 		}
@@ -296,19 +333,19 @@ const (
 	groupingsOfPart = 150
 )
 
-// simulateBest simulates candidates, the best estimates first, within a third of
-// the budget. Those that do not fit are given shares that do; and where hardly
-// any can be, moved bit by bit towards fitting.
-func (s *search) simulateBest(all []option) []point {
+// simulateBest simulates candidates, those that promise most first (see lineup),
+// within a third of the budget. Those that do not fit are given shares that do; and
+// where hardly any can be, moved bit by bit towards fitting.
+func (s *search) simulateBest(line *lineup) []point {
 	var points []point
 	var tight []option
 	least := math.Inf(1)
 	stop := s.work + (s.budget-s.work)/3
-	for i, c := range all {
-		if s.over() || s.work > stop || c.rank > all[0].rank*(1+hopelessGap) && len(points) >= descents {
-			break
+	for c, promise := line.next(); c != nil && !s.over() && s.work <= stop; c, promise = line.next() {
+		if min(c.t, promise) > least*(1+hopelessGap) && len(points) >= descents {
+			continue
 		}
-		if cost := s.cost(c.d.layout(len(s.p.ranks), s.p.Block)); s.work+cost > stop && i > 0 {
+		if cost := s.cost(c.d.layout(len(s.p.ranks), s.p.Block)); s.work+cost > stop && s.evaluated > 0 {
 			continue
 		}
 		x := s.judgeDraft(c.d)
@@ -317,8 +354,10 @@ func (s *search) simulateBest(all []option) []point {
 		}
 		if math.IsInf(x.t, 1) {
 			tight = append(tight, option{x.d, c.t, c.rank})
+			line.learn(c, misfitTax*c.rank)
 			continue
 		}
+		line.learn(c, x.t)
 		least = min(least, x.t)
 		points = append(points, x)
 	}
@@ -337,43 +376,30 @@ func (s *search) simulateBest(all []option) []point {
 	return points
 }
 
-// withinMemory gives a draft shares that fit. How much a group holds depends on
-// the longest block that passes through its buffers, so the longest is tried on
-// a grid: a longer one leaves more freedom and less room. The earliest estimated
-// finish wins.
+// withinMemory gives a draft shares that fit, its heads as they are or traded for
+// tokens (see tailor), whichever is estimated to be done first.
 func (s *search) withinMemory(d *draft) point {
-	n, best, least := len(d.ring), (*draft)(nil), math.Inf(1)
-	even := float64(s.p.Job.SeqLen) / float64(n)
-	caps := make([]float64, len(d.kinds))
-	for i := range widths {
-		widest := even * math.Pow(float64(n), float64(i)/max(1, widths-1))
-		passing := widest
-		if n == 1 {
-			passing = 0
-		}
-		for k := range caps {
-			caps[k] = math.Floor(min(widest+float64(s.p.Block), s.est.room(&d.kinds[k], passing, d.ranks())))
-		}
-		x := d.clone()
-		if t := s.est.solve(x, caps); t < least {
-			best, least = x, t
-			for k := range x.kinds {
-				s.est.fitWeights(&x.kinds[k], passing, x.ranks())
+	best, least := s.est.fitTokens(d)
+	if best == nil {
+		best, least = s.est.fitBoth(d)
+	}
+	if best != nil {
+		for range 2 {
+			x := best.clone()
+			s.est.fitHeads(x)
+			y, t := s.est.fitTokens(x)
+			if y == nil || t >= least {
+				break
 			}
-		}
-		if n == 1 {
-			break
+			best, least = y, t
 		}
 	}
-	s.work += 1000
+	s.work += 1000 + s.est.spent()
 	if best == nil {
 		return point{d, math.Inf(1)}
 	}
 	return s.judgeDraft(best)
 }
-
-// widths is the size of the grid of longest shares.
-const widths = 9
 
 // result is the best layout with its account, or what the contest says.
 func (s *search) result() (Result, error) {

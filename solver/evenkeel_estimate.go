@@ -31,6 +31,7 @@ type estimator struct {
 	// lengths are those of the grid, so far.
 	lengths []float64
 	toAll   map[string]linkLaw
+	work    float64 // see spend
 }
 
 // gridKey is attention on a grid of lengths.
@@ -295,26 +296,58 @@ func (e *estimator) toAllLaw(k *groupKind) linkLaw {
 	return l
 }
 
+// volume is what crosses the busiest port, or the busiest network card where
+// members share some, a token of the group: with queries, keys and values and with
+// outputs. It is as the simulator has it.
+type volume struct{ wide, narrow float64 }
+
+// portion is a member's or a node's part of a group's tokens, and how many rows a
+// token it has of queries, keys and values and of queries alone.
+type portion struct{ tokens, rows, heads float64 }
+
+// most is what a portion sends to others or receives from them, the larger.
+func (x portion) most(all portion, ports float64) volume {
+	return volume{
+		max(x.tokens*(all.rows-x.rows), x.rows*(1-x.tokens)) / ports,
+		max(x.tokens*(all.heads-x.heads), x.heads*(1-x.tokens)) / ports,
+	}
+}
+
+func (v *volume) raise(to volume) {
+	v.wide, v.narrow = max(v.wide, to.wide), max(v.narrow, to.narrow)
+}
+
+// exchanged is the volume of a kind's all-to-alls.
+func (e *estimator) exchanged(k *groupKind) volume {
+	m, total := e.p.Job.Model, 0.0
+	for _, w := range k.weight {
+		total += w
+	}
+	all, nodes := portion{}, map[int]portion{}
+	members := make([]portion, len(k.class))
+	for i, r := range k.groups[0] {
+		x := portion{k.weight[i] / total, float64(k.heads[i] + 2*m.KVHeadsOf(0, k.heads[i])), float64(k.heads[i])}
+		members[i] = x
+		n := nodes[e.p.ranks[r].Node]
+		nodes[e.p.ranks[r].Node] = portion{n.tokens + x.tokens, n.rows + x.rows, n.heads + x.heads}
+		all.rows, all.heads = all.rows+x.rows, all.heads+x.heads
+	}
+	var v volume
+	for _, x := range members {
+		v.raise(x.most(all, 1))
+	}
+	for node, x := range nodes {
+		if cards := e.p.Job.Cluster.Nodes[node].NICs; cards > 0 && len(nodes) > 1 {
+			v.raise(x.most(all, float64(cards)))
+		}
+	}
+	return v
+}
+
 // exchange is all all-to-alls of a layer in a group of s tokens.
-func (e *estimator) exchange(k *groupKind, law linkLaw, lots []lot, s float64) float64 {
-	m := e.p.Job.Model
-	size := float64(m.HeadDim) * float64(e.p.Job.DType.Size())
-	all := 0.0 // of what each head's owner receives of a token
-	for _, l := range lots {
-		all += float64(l.count) * float64(l.heads+2*m.KVHeadsOf(0, l.heads))
-	}
-	wide, narrow := 0.0, 0.0
-	for _, l := range lots {
-		own, rows, q := s*l.weight, float64(l.heads+2*m.KVHeadsOf(0, l.heads)), float64(l.heads)
-		wide = max(wide, own*(all-rows), rows*(s-own))
-		narrow = max(narrow, own*(float64(m.QHeads)-q), q*(s-own))
-	}
-	if e.p.ranks[k.groups[0][0]].Node != e.p.ranks[k.groups[0][len(k.class)-1]].Node {
-		crowd := e.crowd(k)
-		wide, narrow = wide*crowd, narrow*crowd
-	}
-	even := size * float64(len(k.class)) / float64(len(k.class)-1)
-	return (e.m.forward + 1) * (law.seconds(op.KindAllToAll, even*wide) + law.seconds(op.KindAllToAll, even*narrow))
+func (e *estimator) exchange(members int, law linkLaw, v volume, s float64) float64 {
+	even := s * float64(e.p.Job.Model.HeadDim) * float64(e.p.Job.DType.Size()) * float64(members) / float64(members-1)
+	return (e.m.forward + 1) * (law.seconds(op.KindAllToAll, even*v.wide) + law.seconds(op.KindAllToAll, even*v.narrow))
 }
 
 // kindTime is what a layer takes a group of s tokens among n groups.
@@ -323,8 +356,9 @@ type kindTime func(s float64) float64
 func (e *estimator) timeOf(k *groupKind, n int, wires wireTime) kindTime {
 	lots := k.lots()
 	var law linkLaw
+	var v volume
 	if len(k.class) > 1 {
-		law = e.toAllLaw(k)
+		law, v = e.toAllLaw(k), e.exchanged(k)
 	}
 	total := float64(e.p.Job.SeqLen)
 	return func(s float64) float64 {
@@ -337,7 +371,7 @@ func (e *estimator) timeOf(k *groupKind, n int, wires wireTime) kindTime {
 		}
 		t := linear + e.ringTime(att, wires, s, n)
 		if len(k.class) > 1 {
-			t += e.exchange(k, law, lots, s)
+			t += e.exchange(len(k.class), law, v, s)
 		}
 		return t
 	}
@@ -498,8 +532,9 @@ func (e *estimator) round(d *draft, each []float64, paces []pace, caps []float64
 	}
 }
 
-// tax is what a step of some ranks takes besides layers and loss.
-func (e *estimator) tax(ranks []int) (float64, error) {
+// tax is what a step of some ranks takes besides layers and loss: what stands
+// alone, and what may hide behind the layers.
+func (e *estimator) tax(ranks []int) (open, hidden float64, err error) {
 	params := e.p.Job.Model.Params()
 	if e.p.Job.Zero != costmodel.Zero0 {
 		params = (params + int64(len(ranks)) - 1) / int64(len(ranks))
@@ -512,25 +547,48 @@ func (e *estimator) tax(ranks []int) (float64, error) {
 		}
 	}
 	if len(ranks) < 2 {
-		return optimizer, nil
+		return optimizer, 0, nil
 	}
 	if err := e.p.alone(ranks); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	total := optimizer
+	open = optimizer
 	link := e.p.linkAmong(ranks)
 	layer := units.Bytes(e.p.Job.Model.LayerParams()) * e.p.Job.DType.Size()
 	for _, x := range e.p.Job.Collectives() {
-		if e.p.Job.OverlapZero && x.Bytes == layer {
-			continue // hides behind the layers, nearly all of it
-		}
 		l, err := e.m.over(link, x.Kind, ranks)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
-		total += x.Times * l.seconds(x.Kind, float64(x.Bytes))
+		if t := x.Times * l.seconds(x.Kind, float64(x.Bytes)); e.p.Job.OverlapZero && x.Bytes == layer {
+			hidden += t
+		} else {
+			open += t
+		}
 	}
-	return total, nil
+	return open, hidden, nil
 }
+
+// shown is how long a draft's layers take, t by themselves, beside messages of
+// all ranks that hide behind them as long as the ports are free.
+func (e *estimator) shown(d *draft, t, hidden float64) float64 {
+	if hidden < leastHidden*t {
+		return t
+	}
+	n, busy := len(d.ring), 0.0
+	wires := e.wires(d, n)
+	each, _ := d.lengths()
+	for i := range d.kinds {
+		if k := &d.kinds[i]; len(k.class) > 1 && k.total > 0 {
+			busy = max(busy, e.exchange(len(k.class), e.toAllLaw(k), e.exchanged(k), each[i]))
+		}
+	}
+	busy += e.m.forward*wires.forward + wires.backward
+	busy *= float64(e.p.Job.Model.Layers) * float64(max(1, e.p.Job.Accumulate))
+	return t + min(hidden, max(0, busy+hidden-t))
+}
+
+// leastHidden is the part of the layers' time below which nobody asks.
+const leastHidden = 0.02
 
 func tokensUp(s float64) units.Tokens { return units.Tokens(math.Ceil(s)) }

@@ -9,8 +9,8 @@ import (
 // pool is ranks that a plan may keep to; the rest is left out, for what a slow
 // rank or a slow link costs can be more than it brings.
 type pool struct {
-	ranks []int
-	tax   float64 // seconds of a step besides layers and loss
+	ranks       []int
+	tax, hidden float64 // seconds of a step besides layers and loss, see estimator.tax
 }
 
 // pools lists the whole cluster and parts of it: every choice of classes while
@@ -45,8 +45,8 @@ func (e *estimator) pools() []pool {
 			if e.tooSmall(ranks) && len(pools) > 0 {
 				continue
 			}
-			if tax, err := e.tax(ranks); err == nil {
-				pools = append(pools, pool{ranks, tax})
+			if tax, hidden, err := e.tax(ranks); err == nil {
+				pools = append(pools, pool{ranks, tax, hidden})
 			}
 		}
 	}

@@ -1,6 +1,10 @@
 package solver
 
-import "github.com/evenkeel/evenkeel/costmodel"
+import (
+	"math"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+)
 
 // tooSmall says whether some ranks cannot hold the sequence, however it is
 // split: what a layer keeps is a sum over tokens and over tokens x heads, so its
@@ -22,8 +26,20 @@ func (e *estimator) tooSmall(ranks []int) bool {
 // fullest estimates the part of its usable memory that the fullest rank of a
 // draft fills.
 func (e *estimator) fullest(d *draft) float64 {
-	first, second, ranks := 0.0, 0.0, d.ranks()
-	each := make([]float64, len(d.kinds))
+	each, widest := d.lengths()
+	most := 0.0
+	for i := range d.kinds {
+		k := &d.kinds[i]
+		most = max(most, e.fill(k.lots(), len(k.class), each[i], widest[i], d.ranks()))
+	}
+	return most
+}
+
+// lengths is the tokens of a group of each kind, and of the longest other group,
+// whose block passes by; 0 if there is none.
+func (d *draft) lengths() (each, widest []float64) {
+	first, second := 0.0, 0.0
+	each, widest = make([]float64, len(d.kinds)), make([]float64, len(d.kinds))
 	for i := range d.kinds {
 		n := len(d.kinds[i].groups)
 		each[i] = float64(d.kinds[i].total) / float64(n)
@@ -31,15 +47,12 @@ func (e *estimator) fullest(d *draft) float64 {
 			first, second = max(first, each[i]), max(second, min(first, each[i]))
 		}
 	}
-	most := 0.0
-	for i := range d.kinds {
-		k, widest := &d.kinds[i], first
-		if each[i] == first {
-			widest = second
+	for i := range widest {
+		if widest[i] = first; each[i] == first {
+			widest[i] = second
 		}
-		most = max(most, e.fill(k.lots(), len(k.class), each[i], widest, ranks))
 	}
-	return most
+	return each, widest
 }
 
 // fill is the part of its usable memory that the fullest member fills in a group
@@ -67,8 +80,7 @@ func (e *estimator) share(l lot, all, members int, tokens, s, widest float64, ra
 }
 
 // rooms is the most tokens that a member of each lot can own in a group of s
-// tokens: memory is a maximum of straight lines in them, so that the chord from
-// none to all of the group's errs on the safe side.
+// tokens.
 func (e *estimator) rooms(lots []lot, members int, s, widest float64, ranks int) []float64 {
 	all := 0
 	for _, l := range lots {
@@ -76,37 +88,34 @@ func (e *estimator) rooms(lots []lot, members int, s, widest float64, ranks int)
 	}
 	rooms := make([]float64, len(lots))
 	for i, l := range lots {
-		at := func(tokens float64) float64 {
-			return fill(e.p.Job.MemoryOf(e.share(l, all, members, tokens, s, widest, ranks), e.m.memory[e.dev[l.class]])) / costmodel.Usable
-		}
-		none, whole := at(0), at(s)
-		switch {
-		case whole <= 1:
-			rooms[i] = s
-		case none < 1 && members > 1:
-			rooms[i] = max(0, s*(1-none)/(whole-none)-float64(e.p.Block))
-		}
+		rooms[i] = e.roomOf(l, all, members, s, s, widest, ranks)
 	}
 	return rooms
 }
 
-// room is the most tokens that a group of a kind can hold beside blocks of
-// `widest` tokens, of `ranks` ranks at work, its tokens split as memory wants.
-func (e *estimator) room(k *groupKind, widest float64, ranks int) float64 {
+// room is the most tokens, up to `longest`, that a group of a kind can hold beside
+// blocks of `widest` tokens, of `ranks` ranks at work, its tokens split as memory
+// wants.
+func (e *estimator) room(k *groupKind, longest, widest float64, _, ranks int) float64 {
 	lots := k.lots()
-	fits := func(s float64) bool {
+	return most(longest, float64(e.p.Block), func(s float64) float64 {
 		held := 0.0
 		for i, r := range e.rooms(lots, len(k.class), s, widest, ranks) {
 			held += r * float64(lots[i].count)
 		}
-		return held >= s
-	}
-	lo, hi := 0.0, float64(e.p.Job.SeqLen)
-	if fits(hi) {
+		return held
+	})
+}
+
+// most is the largest s up to `longest` of which the capacity, concave in s, holds
+// all, or a hair less.
+func most(longest, block float64, capacity func(s float64) float64) float64 {
+	lo, hi := 0.0, longest
+	if capacity(hi) >= hi {
 		return hi
 	}
-	for range 20 {
-		if mid := (lo + hi) / 2; fits(mid) {
+	for hi-lo > max(block, hi/512) {
+		if mid := (lo + hi) / 2; capacity(mid) >= mid {
 			lo = mid
 		} else {
 			hi = mid
@@ -114,6 +123,57 @@ func (e *estimator) room(k *groupKind, widest float64, ranks int) float64 {
 	}
 	return lo
 }
+
+// fitTokens gives a draft tokens that fit beside its heads and returns the
+// layers' estimated seconds; nil if there are none.
+func (e *estimator) fitTokens(d *draft) (best *draft, least float64) {
+	least = math.Inf(1)
+	e.withCaps(d, e.room, func(caps []float64, passing float64) {
+		x := d.clone()
+		if t := e.solve(x, caps); t < least {
+			best, least = x, t
+			for k := range x.kinds {
+				e.fitWeights(&x.kinds[k], passing, x.ranks())
+			}
+		}
+	})
+	return best, least
+}
+
+// withCaps calls try with the most tokens that a group of each kind can have.
+// How much a group holds depends on the longest block that passes through its
+// buffers, so the longest is tried on a grid: a longer one leaves more freedom and
+// less room, until there is none for the sequence.
+func (e *estimator) withCaps(d *draft, room func(k *groupKind, longest, widest float64, groups, ranks int) float64, try func(caps []float64, passing float64)) {
+	n, ranks, total := len(d.ring), d.ranks(), float64(e.p.Job.SeqLen)
+	free, caps := make([]float64, len(d.kinds)), make([]float64, len(d.kinds))
+	for i := range free {
+		free[i] = total
+	}
+	for i := range widths {
+		passing := total / float64(n) * math.Pow(float64(n), float64(i)/(widths-1))
+		longest := passing + float64(e.p.Block)
+		if n == 1 {
+			passing = 0
+		}
+		held := 0.0
+		for k := range caps {
+			free[k] = room(&d.kinds[k], free[k], passing, n, ranks)
+			held += free[k] * float64(len(d.kinds[k].groups))
+			caps[k] = math.Floor(min(longest, free[k]))
+		}
+		if held < total {
+			return
+		}
+		try(caps, passing)
+		if n == 1 {
+			return
+		}
+	}
+}
+
+// widths is the size of the grid of longest shares.
+const widths = 9
 
 // fitWeights splits the tokens of a kind's groups at the pace of linear work, as
 // far as the members have room.

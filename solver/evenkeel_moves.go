@@ -27,6 +27,7 @@ func (s *search) descend(from point, until float64) point {
 		before := w.at.t
 		w.orders()
 		w.shifts(w.largestShift(), 1)
+		w.tailorMoves()
 		w.headMoves()
 		w.memberMoves()
 		if w.ended() || w.at.t > before*(1-descentGain) {
@@ -212,20 +213,59 @@ func (w *walk) headMoves() {
 	}
 }
 
+// tailorMoves tries every trade of heads for tokens inside the groups of each
+// kind.
+func (w *walk) tailorMoves() {
+	for k := range w.at.d.kinds {
+		if len(w.at.d.kinds[k].class) < 2 || w.ended() {
+			continue
+		}
+		each, widest := w.at.d.lengths()
+		t := w.est.newTailor(&w.at.d.kinds[k], len(w.at.d.ring), each[k], widest[k], w.at.d.ranks())
+		suits := t.suits()
+		w.work += w.est.spent()
+		for _, x := range suits {
+			d := w.at.d.clone()
+			d.kinds[k].heads, d.kinds[k].weight = x.heads, x.weight
+			w.try(d)
+		}
+	}
+}
+
 // headNeighbours lists a kind's moves of heads. Of members that are alike the
 // one with the most heads gives and the one with the fewest takes.
 func (d *draft) headNeighbours(k, unit int, apart bool) []*draft {
 	var all []*draft
-	sets := d.kinds[k].alikeMembers(apart)
-	for _, a := range sets {
-		for _, b := range sets {
-			if a[0] == b[0] {
-				continue
-			}
-			for _, n := range slices.Compact([]int{1, unit}) {
-				all = append(all, d.moveHeads(k, a[len(a)-1:], b[:1], n), d.moveHeads(k, a, b, n))
+	for _, ab := range d.kinds[k].memberPairs(apart, len(d.kinds[k].class)) {
+		a, b := ab[0], ab[1]
+		for _, n := range slices.Compact([]int{1, unit}) {
+			all = append(all, d.moveHeads(k, a[len(a)-1:], b[:1], n), d.moveHeads(k, a, b, n))
+		}
+	}
+	return all
+}
+
+// memberPairs lists who may give to whom: members that are alike to others that
+// are, and if wanted each to each. Both are needed: while several are equally
+// late nothing is gained by relieving one of them. More than `most` sets of
+// members have too many pairs.
+func (k *groupKind) memberPairs(apart bool, most int) [][2][]int {
+	var all [][2][]int
+	pair := func(sets [][]int) {
+		for i, a := range sets {
+			for j, b := range sets {
+				if i != j {
+					all = append(all, [2][]int{a, b})
+				}
 			}
 		}
+	}
+	sets := k.alikeMembers(false)
+	if len(sets) <= most {
+		pair(sets)
+	}
+	if apart && len(sets) < len(k.class) && len(k.class) <= most {
+		pair(k.alikeMembers(true))
 	}
 	return all
 }
@@ -285,15 +325,9 @@ func (w *walk) memberMoves() {
 
 func (w *walk) memberRound(k int, step units.Tokens) bool {
 	some := false
-	sets := w.at.d.kinds[k].alikeMembers(w.apart)
-	if len(sets) > tinyRanks {
-		return false
-	}
-	for _, a := range sets {
-		for _, b := range sets {
-			for a[0] != b[0] && w.try(w.at.d.moveTokens(k, a, b, step, w.p.Block)) {
-				some = true
-			}
+	for _, ab := range w.at.d.kinds[k].memberPairs(w.apart, tinyRanks) {
+		for w.try(w.at.d.moveTokens(k, ab[0], ab[1], step, w.p.Block)) {
+			some = true
 		}
 	}
 	return some

@@ -163,11 +163,26 @@ func TestEstimateIsNearTheSimulation(t *testing.T) {
 	for _, tc := range []struct {
 		cluster string
 		size    int // of the groups
+		nics    int // of a node; 0 is one a device
+		zero    bool
 		within  float64
 	}{
-		{"1x8 h100_sxm", 8, 0.02}, {"1x(4 h100_sxm + 4 a100_sxm)", 8, 0.02}, {"1x8 a100_sxm", 4, 0.08}, {"1x8 h100_sxm", 1, 0.10},
+		{"1x8 h100_sxm", 8, 0, false, 0.02},
+		{"1x(4 h100_sxm + 4 a100_sxm)", 8, 0, false, 0.02},
+		{"1x8 a100_sxm", 4, 0, false, 0.08},
+		{"1x8 h100_sxm", 1, 0, false, 0.10},
+		{"1x2 h100_sxm + 1x6 a100_sxm", 8, 0, false, 0.02},
+		{"1x2 h100_sxm + 1x6 a100_sxm", 8, 2, false, 0.02},
+		{"4x2 h100_sxm", 8, 1, false, 0.02},
+		{"4x2 h100_sxm", 8, 1, true, 0.08},
 	} {
 		p := gpuProblem(t, tc.cluster, 100_000)
+		p = modelProblem(t, p, func(j *costmodel.Job) {
+			j.OverlapZero = tc.zero
+			for i := range j.Cluster.Nodes {
+				j.Cluster.Nodes[i].NICs = min(tc.nics, 2)
+			}
+		})
 		s := newSearch(context.Background(), p, "test", nil)
 		var err error
 		if s.est, err = newEstimator(p); err != nil {
@@ -178,11 +193,11 @@ func TestEstimateIsNearTheSimulation(t *testing.T) {
 			groups = append(groups, countTo(8)[r:r+tc.size])
 		}
 		d := s.est.draft(groups)
-		tax, err := s.est.tax(countTo(8))
+		tax, hidden, err := s.est.tax(countTo(8))
 		if err != nil {
 			t.Fatal(err)
 		}
-		estimate := s.estimate(d) + tax
+		estimate := s.est.shown(d, s.estimate(d), hidden) + tax
 		real := float64(secondsOf(t, p, d.layout(8, p.Block)))
 		if math.Abs(estimate/real-1) > tc.within {
 			t.Errorf("%s in groups of %d: estimate %v, simulated %v", tc.cluster, tc.size, estimate, real)
