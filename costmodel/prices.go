@@ -351,10 +351,11 @@ func (s *sim) gradBytes(tokens units.Tokens, kv int) units.Bytes {
 type exchangeKind int8
 
 const (
-	tokensIn  exchangeKind = iota // q, k, v of a member's tokens to who computes their heads
-	outputOut                     // attention output back to the tokens' owners
-	outputIn                      // its gradient
-	tokensOut                     // gradients of q, k, v
+	tokensIn      exchangeKind = iota // q, k, v of a member's tokens to who computes their heads
+	outputOut                         // attention output back to the tokens' owners
+	outputIn                          // its gradient
+	tokensOut                         // gradients of q, k, v
+	exchangeKinds                     // how many there are
 )
 
 // rowsOf is how many bytes a member sends for each unit that its peer receives,
@@ -379,8 +380,7 @@ func (s *sim) rowsOf(x exchangeKind) (send, receive func(*seat) float64) {
 // many bytes on its busiest port.
 func (s *sim) toAllTime(x exchangeKind, b *bunch, acc *account) units.Seconds {
 	n := b.to - b.from
-	send, receive := s.rowsOf(x)
-	port := s.allToAllBytes(b, send, receive)
+	port := s.allToAllBytes(x, b)
 	if port == 0 {
 		return 0
 	}

@@ -71,7 +71,7 @@ func (m Model) KVHeadsOf(first, n int) int {
 // prices. The error is a link class that the cluster leaves open.
 func (s *sim) seat() error {
 	s.seats, s.bunches = s.seats[:0], s.bunches[:0]
-	s.nodes = make([]nodeOfSeats, len(s.job.Cluster.Nodes))
+	s.nodes, s.cross = make([]nodeOfSeats, len(s.job.Cluster.Nodes)), [exchangeKinds][][]crossing{}
 	shards := s.groupShards()
 	for g, group := range s.layout.Groups {
 		b := bunch{from: len(s.seats), shard: shards[g], node: s.ranks[group[0].Rank].Node}
@@ -243,44 +243,4 @@ func load(all, most, cards int) float64 {
 		return 1
 	}
 	return float64(all) / (float64(cards) * float64(most))
-}
-
-// allToAllBytes is what crosses the busiest port in a group's all-to-all when
-// member i sends send(i) times receive(j) bytes to member j, the busiest network
-// card counted like a port where cards are fewer than ranks.
-func (s *sim) allToAllBytes(b *bunch, send, receive func(*seat) float64) float64 {
-	members := s.seats[b.from:b.to]
-	sends, receives := 0.0, 0.0
-	for i := range members {
-		sends += send(&members[i])
-		receives += receive(&members[i])
-	}
-	most := 0.0
-	for i := range members {
-		a, r := send(&members[i]), receive(&members[i])
-		most = max(most, a*(receives-r), r*(sends-a))
-	}
-	if b.node >= 0 {
-		return most
-	}
-	return max(most, s.cardBytes(members, sends, receives, send, receive))
-}
-
-// cardBytes is what crosses the busiest network card of the members' nodes.
-func (s *sim) cardBytes(members []seat, sends, receives float64, send, receive func(*seat) float64) float64 {
-	type inside struct{ sends, receives float64 }
-	nodes := map[int]inside{}
-	for i := range members {
-		n := nodes[members[i].node]
-		n.sends += send(&members[i])
-		n.receives += receive(&members[i])
-		nodes[members[i].node] = n
-	}
-	most := 0.0
-	for at, n := range nodes {
-		if cards := float64(s.job.Cluster.Nodes[at].NICs); cards > 0 {
-			most = max(most, n.sends*(receives-n.receives)/cards, n.receives*(sends-n.sends)/cards)
-		}
-	}
-	return most
 }

@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -94,11 +95,14 @@ type sim struct {
 	// timeOnly leaves out how ranks spend a step where that is quicker.
 	timeOnly bool
 	nodes    []nodeOfSeats
+	// fewCards says that ranks of some node share its network cards.
+	fewCards bool
 
 	// Of the layout at hand.
 	layout  Layout
 	seats   []seat
 	bunches []bunch
+	cross   [exchangeKinds][][]crossing
 	stages  []stage
 	traffic []Traffic
 	spans   []Span
@@ -111,6 +115,7 @@ func newSim(q *Predictor, j Job) (*sim, error) {
 		return nil, fmt.Errorf("job: %w", err)
 	}
 	s := &sim{coster: newCoster(q, j), prices: newPrices(), job: j, ranks: j.Cluster.Ranks()}
+	s.fewCards = slices.ContainsFunc(j.Cluster.Nodes, func(n Node) bool { return n.NICs > 0 })
 	for _, r := range s.ranks {
 		if _, err := q.Device(r.Device); err != nil {
 			return nil, err

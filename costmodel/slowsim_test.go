@@ -258,31 +258,48 @@ func (s *slowSim) toAll(g int, in bool) float64 {
 		ranks = append(ranks, x.Rank)
 	}
 	port := 0.0
-	sent, received := map[int]float64{}, map[int]float64{} // by node, across its border
 	for _, i := range ranks {
 		out, into := 0.0, 0.0
 		for _, j := range ranks {
-			if i == j {
-				continue
-			}
-			out, into = out+s.exchanged(i, j, in), into+s.exchanged(j, i, in)
-			if s.ranks[i].Node != s.ranks[j].Node {
-				sent[s.ranks[i].Node] += s.exchanged(i, j, in)
-				received[s.ranks[j].Node] += s.exchanged(i, j, in)
+			if i != j {
+				out, into = out+s.exchanged(i, j, in), into+s.exchanged(j, i, in)
 			}
 		}
 		port = max(port, out, into)
 	}
+	sent, received := s.across(g, in)
 	for node, n := range s.j.Cluster.Nodes {
-		if n.NICs > 0 {
-			port = max(port, sent[node]/float64(n.NICs), received[node]/float64(n.NICs))
+		if n.NICs == 0 {
+			continue
 		}
+		// A card is shared by all groups alike while they have bytes.
+		out, into := 0.0, 0.0
+		for other := range s.l.Groups {
+			theirs, to := s.across(other, in)
+			out, into = out+min(theirs[node], sent[node]), into+min(to[node], received[node])
+		}
+		port = max(port, out/float64(n.NICs), into/float64(n.NICs))
 	}
 	if port == 0 {
 		return 0
 	}
 	n := float64(len(ranks))
 	return s.over(s.link(ranks), op.KindAllToAll, ranks, port*n/(n-1))
+}
+
+// across is what a group's all-to-all sends and receives across nodes' borders, by
+// node.
+func (s *slowSim) across(g int, in bool) (sent, received map[int]float64) {
+	sent, received = map[int]float64{}, map[int]float64{}
+	for _, i := range s.l.Groups[g] {
+		for _, j := range s.l.Groups[g] {
+			if from, to := s.ranks[i.Rank].Node, s.ranks[j.Rank].Node; from != to {
+				sent[from] += s.exchanged(i.Rank, j.Rank, in)
+				received[to] += s.exchanged(i.Rank, j.Rank, in)
+			}
+		}
+	}
+	return sent, received
 }
 
 // bytes is the size of a message: float32 either way.
