@@ -56,8 +56,8 @@ func (o *Overheads) add(s *sim, c collectiveUse) {
 	}
 	if c.when == inForward || c.when == inBackward {
 		o.MicroBatch += open
-	} else {
+		o.Hidden += hidden
+	} else { // once a step: what hides, hides behind the last micro-batch alone
 		o.Step += open
 	}
-	o.Hidden += hidden
 }
