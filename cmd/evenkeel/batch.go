@@ -49,7 +49,7 @@ func (q *sequences) flags(c *cobra.Command) {
 	f.StringVar(&q.maxLen, "max-len", "", "of --lengths: drop sequences that are longer after padding, such as 192k")
 	f.BoolVar(&q.truncate, "truncate", false, "of --max-len: cut longer sequences instead of dropping them")
 	f.StringVar(&q.pad, "pad", "128", "of --lengths: pad each sequence to a multiple of so many tokens")
-	f.DurationVar(&q.mipTime, "mip-time", 10*time.Second, "of --lengths: time that flexsp's solver has for each of its programs")
+	f.DurationVar(&q.mipTime, "mip-time", 10*time.Second, "of --lengths: processor time that flexsp's solver has for each of its programs (on systems other than Linux, time on the wall)")
 	f.BoolVar(&q.withoutFlexSP, "fast", false, "of --lengths: leave out strategies that take seconds (flexsp)")
 }
 

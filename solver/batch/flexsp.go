@@ -3,9 +3,10 @@ package batch
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"math/bits"
 	"runtime"
-	"sync"
+	"slices"
 	"time"
 
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -17,20 +18,34 @@ import (
 // length, and a mixed-integer programme forms groups of power-of-two degree and
 // assigns the buckets to them. Several numbers of micro-batches are tried.
 //
-// It differs from the released code in the engine, HiGHS instead of SCIP. Both
-// begin with homogeneous groups; here a micro-batch also keeps the best such start
-// where the engine's plan, on real lengths instead of buckets, is worse. Members of
-// a bucket are handed out longest first, not at random. The released code forms no
-// groups of one device, as the paper does; Single decides.
+// It differs from the released code in this:
 //
-// The engine stops by the clock, so a plan may depend on the speed of the machine
+//   - The engine is HiGHS instead of SCIP. It is handed one start, the best that is a
+//     solution of the programme; SCIP is handed all. A micro-batch also keeps the best
+//     start where the engine's plan, on real lengths instead of buckets, is worse.
+//   - Starts are the homogeneous groups of the released code, the same filled by time
+//     instead of tokens, and mixtures of groups for the longest sequence and smaller
+//     ones: more than published, and the plan is never worse for it.
+//   - Members of a bucket are handed out longest first, not at random.
+//   - Groups of one device are formed, as in the paper, if Single says so; the released
+//     code forms none.
+//   - Programmes that cannot change the plan's time are not solved, equal ones are
+//     solved once, and one ends when its solution is within the engine's gap of a
+//     bound that needs no search. The released code solves all, side by side.
+//
+// The engine has Limit of processor time for a programme, of the one thread that it
+// works on, not time on the wall: other work on the machine takes none of it, and
+// several programmes side by side do not take it from each other. On systems other
+// than Linux it is time on the wall. A plan may depend on the speed of the machine
 // wherever a programme is not solved within Limit.
 type FlexSP struct {
-	Limit   time.Duration // of one programme; 10 s if 0, as in the released scripts
+	Limit   time.Duration // of processor time for one programme; 10 s if 0, as in the released scripts
 	Buckets int           // 16 if 0
 	Tries   int           // numbers of micro-batches tried; 5 if 0
 	Single  bool          // groups of one device are allowed
 	Workers int           // programmes at the same time; one a core if 0
+
+	all bool // for tests: programmes that cannot matter are solved too
 }
 
 // Name is "flexsp".
@@ -86,42 +101,68 @@ func (f FlexSP) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 	if tries == nil {
 		return nil, &IllegalError{"no number of micro-batches can be formed of groups of one degree each"}
 	}
-	if err := f.improve(ctx, a, tries); err != nil {
+	s := &search{a: a, limit: f.Limit, all: f.all, tries: tries}
+	if err := s.run(ctx, f.Workers); err != nil {
 		return nil, err
 	}
 	return bestTry(p, tries), nil
 }
 
-// chunk is one micro-batch to be.
-type chunk struct {
+// try is one number of micro-batches.
+type try []part
+
+// part is a micro-batch to be. Parts of the same lengths have one chunk.
+type part struct {
 	sequences []int // longest first
+	*chunk
+}
+
+// chunk is what is known of a micro-batch with these lengths.
+type chunk struct {
+	sequences []int // of the part it was made for, longest first
 	buckets   []bucket
-	start     []share // the best homogeneous one on buckets
+	starts    []begun // on buckets, the best first
 	best      MicroBatch
 	ok        bool // best is a plan
+	floor     units.Seconds
+	engine    progress
 }
+
+// progress is how far the engine is with a chunk.
+type progress int
+
+const (
+	fresh progress = iota + 1
+	taken
+	solved
+)
 
 // cuts cuts the batch into the fewest micro-batches that the devices hold, one
 // more, and so on, each begun with homogeneous groups; more still until one of
 // them is a plan.
-func (f FlexSP) cuts(ctx context.Context, a *alike) [][]*chunk {
+func (f FlexSP) cuts(ctx context.Context, a *alike) []try {
 	order := descending(a.p.Lengths)
 	capacity := a.capacity()
 	fewest := int((tokensOf(a.p.Lengths, order) + capacity - 1) / capacity)
-	var tries [][]*chunk
+	var tries []try
+	known := map[string]*chunk{}
 	found := false
 	for m := fewest; m <= len(order) && (len(tries) < f.Tries || !found) && ctx.Err() == nil; m++ {
 		parts := chunks(a.p.Lengths, order, m)
 		if !fits(a.p.Lengths, parts, capacity) {
 			continue
 		}
-		try := make([]*chunk, len(parts))
+		t := make(try, len(parts))
 		whole := true
-		for i, part := range parts {
-			try[i] = f.begin(a, part)
-			whole = whole && try[i].ok
+		for i, sequences := range parts {
+			key := a.lengths(sequences)
+			if known[key] == nil {
+				known[key] = f.begin(a, sequences)
+			}
+			t[i] = part{sequences, known[key]}
+			whole = whole && t[i].ok
 		}
-		tries = append(tries, try)
+		tries = append(tries, t)
 		found = found || whole
 	}
 	if !found {
@@ -130,10 +171,20 @@ func (f FlexSP) cuts(ctx context.Context, a *alike) [][]*chunk {
 	return tries
 }
 
+// lengths is a name of the sequences' lengths.
+func (a *alike) lengths(sequences []int) string {
+	var b []byte
+	for _, k := range sequences {
+		b = binary.AppendVarint(b, int64(a.p.Lengths[k]))
+	}
+	return string(b)
+}
+
 func (f FlexSP) begin(a *alike, sequences []int) *chunk {
-	c := &chunk{sequences: sequences}
+	c := &chunk{sequences: sequences, engine: fresh}
 	c.buckets = buckets(a.p.Lengths, sequences, f.Buckets, a.capacity())
-	c.homogeneous(a)
+	c.floor = floorOf(a, lengthsOf(a.p.Lengths, sequences))
+	c.begins(a)
 	return c
 }
 
@@ -145,42 +196,17 @@ func (c *chunk) offer(a *alike, shares []share) {
 	}
 }
 
-// improve solves the programmes of all chunks, several at a time.
-func (f FlexSP) improve(ctx context.Context, a *alike, tries [][]*chunk) error {
-	todo := make(chan *chunk)
-	var workers sync.WaitGroup
-	var once sync.Once
-	var failure error
-	for range f.Workers {
-		workers.Go(func() {
-			for c := range todo {
-				if err := c.solve(ctx, a, f.Limit); err != nil {
-					once.Do(func() { failure = err })
-				}
-			}
-		})
-	}
-	for _, try := range tries {
-		for _, c := range try {
-			todo <- c
-		}
-	}
-	close(todo)
-	workers.Wait()
-	return failure
-}
-
 // bestTry is the plan of least time; earlier ones, of fewer micro-batches, win ties.
-func bestTry(p *Problem, tries [][]*chunk) *Plan {
+func bestTry(p *Problem, tries []try) *Plan {
 	var best *Plan
-	for _, try := range tries {
+	for _, t := range tries {
 		plan := &Plan{}
-		for _, c := range try {
+		for _, c := range t {
 			if !c.ok {
 				plan = nil
 				break
 			}
-			plan.Micro = append(plan.Micro, c.best)
+			plan.Micro = append(plan.Micro, c.plan())
 		}
 		if plan == nil {
 			continue
@@ -193,52 +219,21 @@ func bestTry(p *Problem, tries [][]*chunk) *Plan {
 	return best
 }
 
-// homogeneous tries groups of one degree each, as many as there are devices for:
-// buckets in falling order, each sequence to the group of the fewest tokens. The
-// best on buckets becomes the engine's start.
-func (c *chunk) homogeneous(a *alike) {
-	best := never
-	for i := range a.levels {
-		shares, t, ok := c.spread(a, i)
-		if !ok {
-			continue
-		}
-		c.offer(a, shares)
-		if t < best {
-			c.start, best = shares, t
-		}
+// plan is the chunk's best plan with the part's own sequences.
+func (c part) plan() MicroBatch {
+	own := map[int]int{}
+	for i, k := range c.chunk.sequences {
+		own[k] = c.sequences[i]
 	}
-}
-
-// spread fills groups of one level; t is their time on buckets. It fails where
-// memory does on real lengths; t is never where it does on buckets only.
-func (c *chunk) spread(a *alike, i int) (shares []share, t units.Seconds, ok bool) {
-	l := a.levels[i]
-	shares = make([]share, l.most)
-	loads, times := make([]units.Tokens, l.most), make([]units.Seconds, l.most)
-	for q := len(c.buckets) - 1; q >= 0; q-- {
-		price := a.time(i, c.buckets[q].bound)
-		for _, k := range c.buckets[q].members {
-			g := 0
-			for j := range loads {
-				if loads[j] < loads[g] {
-					g = j
-				}
-			}
-			shares[g].level = i
-			shares[g].sequences = append(shares[g].sequences, k)
-			loads[g] += c.buckets[q].bound
-			times[g] += price
+	m := MicroBatch{Groups: slices.Clone(c.best.Groups)}
+	for i := range m.Groups {
+		g := &m.Groups[i]
+		g.Ranks = slices.Clone(g.Ranks)
+		sequences := make([]int, len(g.Sequences))
+		for j, k := range g.Sequences {
+			sequences[j] = own[k]
 		}
+		g.Sequences = sequences
 	}
-	t = 0
-	for g := range shares {
-		if tokensOf(a.p.Lengths, shares[g].sequences) > l.cap {
-			return nil, never, false
-		}
-		if t = max(t, times[g]+l.base); loads[g] > l.cap {
-			t = never
-		}
-	}
-	return shares, t, true
+	return m
 }

@@ -111,6 +111,10 @@ func (c *chunk) virtual(a *alike) []int {
 	return groups
 }
 
+// enough is how near to the floor of its programme a solution ends the search: the
+// engine's own relative gap.
+const enough = 1 + 1e-4
+
 // solve improves the chunk's plan by the engine. An engine that finds nothing
 // within the limit, or a programme that rounding to buckets made infeasible, leaves
 // the chunk as it is.
@@ -119,7 +123,9 @@ func (c *chunk) solve(ctx context.Context, a *alike, limit time.Duration) error 
 		return nil
 	}
 	g := newProgramme(a, c)
-	s, err := milp.Solve(ctx, &g.model, milp.Options{TimeLimit: limit, Start: g.start(a, c)})
+	s, err := milp.Solve(ctx, &g.model, milp.Options{
+		CPULimit: limit, Start: g.start(a, c), Enough: float64(c.onBuckets(a)) * milli * enough,
+	})
 	if err != nil || s.X == nil {
 		return err
 	}
@@ -146,8 +152,7 @@ func (g *programme) shares(c *chunk, x []float64) []share {
 	return all
 }
 
-// start is the chunk's best homogeneous groups as a solution; nil where they are
-// none of the programme.
+// start is the chunk's best start that is a solution of the programme; nil if none is.
 func (g *programme) start(a *alike, c *chunk) []float64 {
 	home := map[int]int{} // bucket by sequence
 	for q, b := range c.buckets {
@@ -155,18 +160,30 @@ func (g *programme) start(a *alike, c *chunk) []float64 {
 			home[k] = q
 		}
 	}
+	for _, s := range c.starts {
+		if x := g.point(a, c, home, s.shares); x != nil && g.model.Feasible(x, 1e-9) {
+			return x
+		}
+	}
+	return nil
+}
+
+// point is groups as columns; nil if the programme has no such groups.
+func (g *programme) point(a *alike, c *chunk, home map[int]int, shares []share) []float64 {
 	x := make([]float64, len(g.model.Columns))
-	p := 0
-	for _, s := range c.start {
+	next := map[int]int{} // virtual group by level, of those not looked at yet
+	for _, s := range shares {
 		if len(s.sequences) == 0 {
 			continue
 		}
+		p := next[s.level]
 		for p < len(g.groups) && g.groups[p] != s.level {
 			p++
 		}
 		if p == len(g.groups) {
 			return nil
 		}
+		next[s.level] = p + 1
 		t := float64(a.levels[s.level].base) * milli
 		x[g.used[p]] = 1
 		for _, k := range s.sequences {
@@ -178,10 +195,6 @@ func (g *programme) start(a *alike, c *chunk) []float64 {
 			t += float64(a.time(s.level, c.buckets[home[k]].bound)) * milli
 		}
 		x[0] = max(x[0], t)
-		p++
-	}
-	if c.start == nil || !g.model.Feasible(x, 1e-9) {
-		return nil
 	}
 	return x
 }

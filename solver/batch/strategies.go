@@ -11,8 +11,8 @@ import (
 type Settings struct {
 	// Longest is the longest sequence of any batch: what a static layout must hold.
 	Longest units.Tokens
-	// ProgramTime is how long the engine of flexsp may work on one programme; 0 is
-	// as published.
+	// ProgramTime is the processor time that the engine of flexsp may take for one
+	// programme (on systems other than Linux, time on the wall); 0 is as published.
 	ProgramTime time.Duration
 	Fast        bool // without strategies that take seconds
 	Effort      Effort

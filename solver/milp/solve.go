@@ -14,8 +14,15 @@ import (
 
 // Options limit and help a Solve.
 type Options struct {
-	TimeLimit time.Duration // of the search; none if 0
-	Gap       float64       // relative, between solution and bound, that suffices; 1e-4 if 0
+	// CPULimit is the processor time that the search may have, of its one thread, so
+	// that other work on the machine takes none of it. None if 0. It is Linux that
+	// counts it; on other systems it is time on the wall.
+	CPULimit time.Duration
+	Gap      float64 // relative, between solution and bound, that suffices; 1e-4 if 0
+	// Enough is a cost below which a solution ends the search as the best there is:
+	// the caller knows that none costs less, or not so much less that it matters. 0 if
+	// it knows of none.
+	Enough float64
 	// Start is a solution to begin with: the result is no worse. One that violates
 	// the model is an error.
 	Start []float64
@@ -62,11 +69,11 @@ const tolerance = 1e-6
 
 const defaultGap = 1e-4
 
-// Solve minimises the model. When the time limit or ctx ends the search, the best
-// solution so far is returned, with status Feasible or Unknown; nothing is an
-// error but a model or start that is none, or a failure of the engine. The engine
-// gets a second after ctx has ended, and twice the time limit, to stop by itself; then
-// it is given up, and the start, if any, is all there is.
+// Solve minimises the model. When the limit of processor time or ctx ends the search,
+// the best solution so far is returned, with status Feasible or Unknown; nothing is
+// an error but a model or start that is none, or a failure of the engine. The engine
+// gets a second after ctx has ended, and twice the limit, to stop by itself; then it
+// is given up, and the start, if any, is all there is.
 //
 // The first Solve of a process also compiles the engine; see Warm.
 func Solve(ctx context.Context, m *Model, o Options) (Solution, error) {
@@ -101,21 +108,52 @@ type outcome struct {
 	err error
 }
 
-// limited solves until ctx or the time limit ends, which begins when the engine has
-// been compiled, or until it is given up, as it is by twice the time limit.
+// limited solves until ctx or the limit ends, which begins when the engine has been
+// compiled, or until it is given up, as it is by twice the limit.
 func limited(ctx, hard context.Context, giveUp func(), m *Model, o Options) outcome {
 	e, err := compiled()
 	if err != nil {
 		return outcome{err: err}
 	}
-	if o.TimeLimit > 0 {
-		defer time.AfterFunc(2*o.TimeLimit+grace, giveUp).Stop()
+	if o.CPULimit > 0 {
+		spent, release := threadSpent()
+		defer release()
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, o.TimeLimit)
+		ctx, cancel = context.WithCancel(ctx)
 		defer cancel()
+		defer after(spent, o.CPULimit, cancel)()
+		defer after(spent, 2*o.CPULimit+grace, giveUp)()
 	}
 	s, err := e.solve(clock{ctx, hard}, m, o)
 	return outcome{s, err}
+}
+
+// leastLook is between two looks at a clock that another thread's work moves.
+const leastLook = time.Millisecond
+
+// after calls f when so much has been spent. It looks again after what is left, for
+// a thread spends no more than the time that passes. stop ends the watch: when it
+// has returned, nobody looks any more.
+func after(spent func() time.Duration, most time.Duration, f func()) (stop func()) {
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for left := most - spent(); left > 0; left = most - spent() {
+			select {
+			case <-time.After(max(left, leastLook)):
+			case <-over:
+				return
+			}
+		}
+		f()
+	}()
+	return func() { close(over); <-done }
+}
+
+// wallSpent is the time since now.
+func wallSpent() func() time.Duration {
+	begin := time.Now()
+	return func() time.Duration { return time.Since(begin) }
 }
 
 // solve runs one instance, which is not used again.
@@ -151,6 +189,7 @@ const (
 	statusInfeasible = 8
 	statusNoneOrAll  = 9 // unbounded or infeasible
 	statusUnbounded  = 10
+	statusEnough     = 12 // the target is reached
 	statusTimeLimit  = 13
 	pointFeasible    = 2
 )
@@ -198,6 +237,9 @@ func (in *instance) limit(o Options) {
 	}
 	in.double("mip_rel_gap", gap)
 	in.double("time_limit", engineLimit.Seconds())
+	if o.Enough != 0 {
+		in.double("objective_target", o.Enough)
+	}
 	if o.Start != nil {
 		var x []byte
 		for _, v := range o.Start {
@@ -240,6 +282,8 @@ func (in *instance) solution(m *Model, o Options) Solution {
 		return Solution{Status: Infeasible, Objective: math.Inf(1), Bound: math.Inf(1)}
 	case status == statusUnbounded:
 		return Solution{Status: Unbounded, Objective: math.Inf(-1), Bound: math.Inf(-1)}
+	case status == statusEnough && s.X != nil:
+		s.Status = Optimal
 	case status != statusTimeLimit && in.err == nil:
 		in.err = fmt.Errorf("the engine ended with status %d", status)
 	}
