@@ -26,6 +26,7 @@ import (
 type flexLine struct {
 	family, setting, lengths string
 	batch                    int
+	limit                    time.Duration // processor time of each of flexsp's programmes
 	flexRow
 }
 
@@ -33,8 +34,10 @@ func (l flexLine) key() string {
 	return fmt.Sprintf("%s|%s|%s|%d", l.family, l.setting, l.lengths, l.batch)
 }
 
-func readFlex(t testing.TB, path string) []flexLine {
+// readFlex reads the table and adds what flexsp's says of the same batches.
+func readFlex(t testing.TB, dir string) []flexLine {
 	t.Helper()
+	path := filepath.Join(dir, "batches.csv")
 	data, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
 		return nil
@@ -46,93 +49,86 @@ func readFlex(t testing.TB, path string) []flexLine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(lines[0], flexHeader()) {
-		t.Fatalf("%s has other columns: %v; remove it and run docs/flex.sh again", path, lines[0])
+	column := map[string]int{}
+	for i, name := range lines[0] {
+		column[name] = i
+	}
+	for _, name := range flexHeader() {
+		if _, ok := column[name]; !ok {
+			t.Fatalf("%s has no column %s; remove it and run docs/flex.sh again", path, name)
+		}
 	}
 	var all []flexLine
 	for _, f := range lines[1:] {
-		number := func(s string) float64 {
-			if s == "" {
-				return 0
-			}
-			v, err := strconv.ParseFloat(s, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return v
-		}
-		l := flexLine{family: f[0], setting: f[1], lengths: f[2], batch: int(number(f[3]))}
-		l.Tokens, l.Longest, l.Micro = units.Tokens(number(f[4])), units.Tokens(number(f[5])), int(number(f[6]))
-		l.Time, l.Planning = map[string]units.Seconds{}, map[string]time.Duration{}
-		n := len(flexStrategies())
-		for i, s := range flexStrategies() {
-			if v := number(f[7+i]); v > 0 {
-				l.Time[s] = units.Seconds(v)
-			}
-		}
-		l.Bound = units.Seconds(number(f[7+n]))
-		for i, s := range []string{"fcp", "flexsp", "evenkeel"} {
-			if v := number(f[8+n+i]); v > 0 {
-				l.Planning[s] = time.Duration(v * 1e9)
-			}
-		}
-		all = append(all, l)
+		all = append(all, readFlexLine(t, column, f))
 	}
-	// Rows stand in the order in which they were made; pages follow the settings.
+	joinFlexSP(t, all, readFlexSP(t, filepath.Join(dir, "flexsp.csv")))
+	sortFlex(all)
+	return all
+}
+
+func readFlexLine(t testing.TB, column map[string]int, f []string) flexLine {
+	t.Helper()
+	number := func(name string) float64 {
+		s := f[column[name]]
+		if s == "" {
+			return 0
+		}
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	l := flexLine{family: f[column["family"]], setting: f[column["setting"]], lengths: f[column["lengths"]], batch: int(number("batch"))}
+	l.Tokens, l.Longest, l.Micro = units.Tokens(number("length_tokens")), units.Tokens(number("longest_tokens")), int(number("micro_batches"))
+	l.Time, l.Planning = map[string]units.Seconds{}, map[string]time.Duration{}
+	for _, s := range flexStrategies() {
+		if v := number(s + "_s"); v > 0 {
+			l.Time[s] = units.Seconds(v)
+		}
+	}
+	l.Bound = units.Seconds(number("lower_bound_s"))
+	for _, s := range flexPlanners() {
+		if v := number(s + "_planning_s"); v > 0 {
+			l.Planning[s] = time.Duration(v * 1e9)
+		}
+	}
+	return l
+}
+
+// sortFlex puts lines into the order of the settings.
+func sortFlex(lines []flexLine) {
 	place := map[string]int{}
 	for i, s := range flexSettings() {
 		for k := range s.batches {
 			place[s.key(k)] = i*1000 + k
 		}
 	}
-	slices.SortStableFunc(all, func(a, b flexLine) int { return place[a.key()] - place[b.key()] })
-	return all
+	slices.SortStableFunc(lines, func(a, b flexLine) int { return place[a.key()] - place[b.key()] })
 }
 
-// TestFlexEvidence makes the comparisons that EVENKEEL_FLEX's folder lacks and the
-// page over them. Of each published setting the first EVENKEEL_FLEXSP batches are
-// planned by flexsp too. See docs/flex.sh.
+// TestFlexEvidence makes the comparisons that EVENKEEL_FLEX's folder lacks, all but
+// flexsp's, and the page over them. See docs/flex.sh.
 func TestFlexEvidence(t *testing.T) {
 	dir := os.Getenv("EVENKEEL_FLEX")
 	if dir == "" {
-		t.Skip("minutes of work, an hour with flexsp on every batch; docs/flex.sh runs it")
+		t.Skip("minutes of work; docs/flex.sh runs it")
 	}
-	withFlexSP, _ := strconv.Atoi(os.Getenv("EVENKEEL_FLEXSP"))
-	limit, err := time.ParseDuration(os.Getenv("EVENKEEL_FLEXSP_TIME"))
-	if err != nil {
-		limit = 10 * time.Second
-	}
-	path := filepath.Join(dir, "batches.csv")
-	have := map[string]bool{}
-	for _, l := range readFlex(t, path) {
-		have[l.key()] = true
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	w := csv.NewWriter(f)
-	if len(have) == 0 {
-		writeRow(t, w, flexHeader())
-	}
-	m := &flexMaker{w: w, have: have}
-	// flexsp has all cores for itself; the others' rows are made on one core each.
-	for _, s := range flexSettings() {
-		if s.family == "published" {
-			m.make(t, s, 0, min(withFlexSP, s.batches), limit)
-		}
+	m := &flexMaker{path: filepath.Join(dir, "batches.csv"), lines: readFlex(t, dir), have: map[string]bool{}}
+	for _, l := range m.lines {
+		m.have[l.key()] = true
 	}
 	t.Run("rows", func(t *testing.T) {
 		for _, s := range flexSettings() {
 			t.Run(s.name, func(t *testing.T) {
 				t.Parallel()
-				m.make(t, s, 0, s.batches, 0)
+				m.make(t, s)
 			})
 		}
 	})
 	var page bytes.Buffer
-	flexPage(&page, readFlex(t, path))
+	flexPage(&page, readFlex(t, dir))
 	if err := os.WriteFile(filepath.Join(dir, "README.md"), page.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -140,16 +136,17 @@ func TestFlexEvidence(t *testing.T) {
 
 // flexMaker makes rows that are not there.
 type flexMaker struct {
-	mu   sync.Mutex
-	w    *csv.Writer
-	have map[string]bool
+	mu    sync.Mutex
+	path  string
+	lines []flexLine
+	have  map[string]bool // made, or being made
 }
 
-// make makes batches from..to-1 of a setting.
-func (m *flexMaker) make(t *testing.T, s flexSetting, from, to int, limit time.Duration) {
+// make makes the batches of a setting.
+func (m *flexMaker) make(t *testing.T, s flexSetting) {
 	var c *groupcost.Costs
 	planner := batch.NewPlanner(batch.Options{})
-	for i := from; i < to; i++ {
+	for i := range s.batches {
 		m.mu.Lock()
 		done := m.have[s.key(i)]
 		m.have[s.key(i)] = true
@@ -160,12 +157,18 @@ func (m *flexMaker) make(t *testing.T, s flexSetting, from, to int, limit time.D
 		if c == nil {
 			c = flexCosts(t, s)
 		}
-		fields := s.fields(i, planBatch(t, s, c, planner, i, limit))
-		m.mu.Lock()
-		writeRow(t, m.w, fields)
-		m.mu.Unlock()
-		fmt.Println(strings.Join(fields, ","))
+		m.add(t, flexLine{family: s.family, setting: s.name, lengths: s.lengths, batch: i, flexRow: planBatch(t, s, c, planner, i)})
 	}
+}
+
+// add writes the table with one more line.
+func (m *flexMaker) add(t testing.TB, l flexLine) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.lines = append(m.lines, l)
+	sortFlex(m.lines)
+	writeTable(t, m.path, flexHeader(), m.lines, flexLine.fields)
+	fmt.Println(strings.Join(l.fields(), ","))
 }
 
 // flexGroups are the lines by family, setting and lengths, in the table's order.
@@ -262,8 +265,9 @@ func flexPage(w io.Writer, lines []flexLine) {
 
 Predicted, not measured: every time here is the evaluator's, of prices that are the
 same for all strategies of a row; only planning times are measured, one core for
-each strategy but flexsp. The rows are in [batches.csv](batches.csv); docs/flex.sh
-makes what is missing of them and this page, and a test makes some again.
+each strategy. The rows are in [batches.csv](batches.csv), those of flexsp in
+[flexsp.csv](flexsp.csv); docs/flex.sh makes what is missing of the former and this
+page, docs/flexsp.sh what is missing of the latter, and a test makes some again.
 
 Ratios are the other strategy's step over ours: mean over the batches, and in
 parentheses the least. "Run" is the ratio of sums over all batches: what training
@@ -274,45 +278,41 @@ on them gains. "Gap" is how far our plan can be from the best possible at most.
 FlexSP's coefficients for GPT 7B (Wang et al., ASPLOS 2025) on its two length
 distributions: the stand-in for CommonCrawl and GitHub, rebuilt exactly, and
 lengths drawn from the published quantiles of its Wikipedia file, which itself is
-not to be had. flexsp is ours, with HiGHS in the place of SCIP, homogeneous starts
-and 10 s for each programme, two at a time; it plans the first batches of each
-setting only, for each takes minutes.
+not to be had.
 
-| lengths | batches | run over static | over static | over adaptive | over megatron-dynamic-cp | over fcp | over flexsp | of | gap median, P95, most |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+| lengths | batches | run over static | over static | over adaptive | over megatron-dynamic-cp | over fcp | gap median, P95, most |
+| --- | --- | --- | --- | --- | --- | --- | --- |
 `)
 	for _, g := range flexGroups(lines) {
 		if g[0].family != "mixed" {
 			flexPublished(w, g)
 		}
 	}
+	flexspPage(w, lines)
 	flexPlanning(w, lines)
 	flexMixed(w, lines)
 }
 
 func flexPublished(w io.Writer, g []flexLine) {
 	q := flexQuantiles(gapsOf(g), 0.5, 0.95, 1)
-	flexsp := ratios(g, "flexsp")
-	count := ""
-	if len(flexsp) > 0 {
-		count = strconv.Itoa(len(flexsp))
-	}
-	fmt.Fprintf(w, "| %s, %s | %d | %s | %s | %s | %s | %s | %s | %s | %.1f, %.1f, %.1f %% |\n", g[0].setting, g[0].lengths, len(g), sums(g, "static"), meanLeast(ratios(g, "static")),
-		meanLeast(ratios(g, "adaptive")), meanLeast(ratios(g, "megatron-dynamic-cp")), meanLeast(ratios(g, "fcp")), meanLeast(flexsp), count, 100*q[0], 100*q[1], 100*q[2])
+	fmt.Fprintf(w, "| %s, %s | %d | %s | %s | %s | %s | %s | %.1f, %.1f, %.1f %% |\n", g[0].setting, g[0].lengths, len(g), sums(g, "static"), meanLeast(ratios(g, "static")),
+		meanLeast(ratios(g, "adaptive")), meanLeast(ratios(g, "megatron-dynamic-cp")), meanLeast(ratios(g, "fcp")), 100*q[0], 100*q[1], 100*q[2])
 }
 
 func flexPlanning(w io.Writer, lines []flexLine) {
 	fmt.Fprint(w, `
+### Planning time
+
 The rows of fcp are its own cost form (64 ranks, a budget of tokens) on the burst
 generator, 64 sequences a batch. Planning time in ms, median and P99 over the
 batches:
 
-| lengths | evenkeel | fcp | flexsp |
-| --- | --- | --- | --- |
+| lengths | evenkeel | fcp |
+| --- | --- | --- |
 `)
 	for _, g := range flexGroups(lines) {
 		fmt.Fprintf(w, "| %s, %s |", g[0].setting, g[0].lengths)
-		for _, name := range []string{"evenkeel", "fcp", "flexsp"} {
+		for _, name := range []string{"evenkeel", "fcp"} {
 			if v := planningOf(g, name); len(v) > 0 {
 				q := flexQuantiles(v, 0.5, 0.99)
 				fmt.Fprintf(w, " %.3g, %.3g |", q[0], q[1])
@@ -331,7 +331,10 @@ func flexMixed(w io.Writer, lines []flexLine) {
 Laws of the reference profiles, links between nodes assumed from datasheets; the
 stand-in cut at 192,000 tokens, 512 sequences a batch. "Best of the others" is the
 fastest of today's strategies and fcp, which take all devices as equal and are
-priced with the devices they get. "Apart" plans each type's share by itself, by us.
+priced with the devices they get. "Apart" plans each type's share by itself, by us,
+and takes as long as the slowest type, as if types did not have to meet in every
+micro-batch for each other's parameters: less than such a plan takes where states
+are sharded over all.
 
 | cluster, model | batches | over the best of the others | over apart | gap median, most |
 | --- | --- | --- | --- | --- |
@@ -362,7 +365,7 @@ func TestFlexEvidenceStands(t *testing.T) {
 	if testing.Short() {
 		t.Skip("plans tens of batches")
 	}
-	lines := readFlex(t, "evidence/flex/batches.csv")
+	lines := readFlex(t, "evidence/flex")
 	if len(lines) == 0 {
 		t.Fatal("evidence/flex/batches.csv has no rows")
 	}
@@ -381,16 +384,14 @@ func TestFlexEvidenceStands(t *testing.T) {
 		}
 		c, planner := flexCosts(t, s), batch.NewPlanner(batch.Options{})
 		want, made := byKey[s.key(0)], flexRow{}
-		made = planBatch(t, s, c, planner, 0, 0)
+		made = planBatch(t, s, c, planner, 0)
 		for _, name := range flexStrategies() {
-			if name == "flexsp" {
-				continue
-			}
 			if a, b := float64(made.Time[name]), float64(want.Time[name]); math.Abs(a-b) > 1e-6*b {
 				t.Errorf("%s: %s takes %v s, the table says %v", s.key(0), name, a, b)
 			}
 		}
 	}
+	flexspStands(t, lines)
 	var page bytes.Buffer
 	flexPage(&page, lines)
 	committed, err := os.ReadFile("evidence/flex/README.md")

@@ -13,9 +13,9 @@ import (
 //
 // Let every sequence k have a price p_k and let P(T) be no less than the prices
 // that one micro-batch with the roof T (the time of its slowest group) can
-// collect. If P(T) <= T + MicroBase + b for every T, then the prices of all
-// sequences, Σ p_k, are at most Σ_m (T_m + MicroBase + b), so that a plan of M
-// micro-batches takes at least Fixed + Σ p_k - b M. With b <= 0 that is least for
+// collect. If P(T) <= max(T, Hidden) + MicroBase + b for every T, then the prices of
+// all sequences, Σ p_k, are at most Σ_m (max(T_m, Hidden) + MicroBase + b), so that
+// a plan of M micro-batches takes at least Fixed + Σ p_k - b M. With b <= 0 that is least for
 // the fewest micro-batches the memory allows.
 //
 // P(T) is found from weights w of the devices of each pool, Σ count·w = 1, and of
@@ -61,7 +61,7 @@ func (p *Problem) longestAlone() units.Seconds {
 		}
 		most = max(most, least)
 	}
-	return (p.Fixed + p.MicroBase + most) * (1 - 1e-12) // sums of a plan may be rounded the other way
+	return (p.Fixed + p.MicroBase + max(most, p.Hidden)) * (1 - 1e-12) // sums of a plan may be rounded the other way
 }
 
 // QuickBound is a lower bound that takes no search: the work of every sequence
@@ -171,7 +171,7 @@ func (b *bounder) setShape() {
 		least := math.Inf(1)
 		for i, roof := range s.levels {
 			share := s.sums[i][k.item+1] - s.sums[i][k.item]
-			least = min(least, (roof+b.t.micro)*share)
+			least = min(least, b.t.cost(roof)*share)
 		}
 		b.shape = append(b.shape, least)
 	}

@@ -25,7 +25,7 @@ func (b *bounder) prove(ctx context.Context) float64 {
 	}
 	b.leaves = b.leaves[:0]
 	for i := range b.roofs {
-		b.leaves = append(b.leaves, leaf{b.roofs[i].roof + b.t.micro, b.roofs[i].profit, b.roofs[i].roof})
+		b.leaves = append(b.leaves, leaf{b.t.cost(b.roofs[i].roof), b.roofs[i].profit, b.roofs[i].roof})
 	}
 	_, _, over := b.gain(b.leaves)
 	n := len(b.fleets)
@@ -33,7 +33,7 @@ func (b *bounder) prove(ctx context.Context) float64 {
 	for i := range b.roofs {
 		r := &b.roofs[i]
 		if i < n { // the least roof there is
-			b.leaves = append(b.leaves, leaf{r.roof + b.t.micro, r.profit, r.roof})
+			b.leaves = append(b.leaves, leaf{b.t.cost(r.roof), r.profit, r.roof})
 			continue
 		}
 		b.part(ctx, &b.roofs[i-n], r, over, 0)
@@ -43,7 +43,7 @@ func (b *bounder) prove(ctx context.Context) float64 {
 	for i, k := range b.kinds {
 		sum += k.n * b.price[i]
 	}
-	b.leaves = append(b.leaves, leaf{b.roofs[len(b.roofs)-1].roof + b.t.micro, sum, math.Inf(1)})
+	b.leaves = append(b.leaves, leaf{b.t.cost(b.roofs[len(b.roofs)-1].roof), sum, math.Inf(1)})
 	v, _, _ := b.gain(b.leaves)
 	return v * (1 - rounding)
 }
@@ -77,10 +77,10 @@ func (b *bounder) press(r *roofDual, goal float64) {
 // part covers the roofs above that of low up to that of r: by r, if what it
 // collects is little enough for low, else in two parts.
 func (b *bounder) part(ctx context.Context, low, r *roofDual, over float64, depth int) {
-	cost := low.roof + b.t.micro
+	cost := b.t.cost(low.roof)
 	enough := cost + over + proveSlack*cost
 	if r.profit > enough {
-		b.press(r, r.roof+b.t.micro+over)
+		b.press(r, b.t.cost(r.roof)+over)
 	}
 	if r.profit <= enough || r.roof-low.roof < finest*cost || ctx.Err() != nil {
 		b.leaves = append(b.leaves, leaf{cost, r.profit, r.roof})
@@ -120,7 +120,7 @@ func (b *bounder) between(mid, low, high *roofDual) {
 
 const (
 	moreRoofs = 12    // that are looked at in the second search
-	apart     = 0.004 // from one another at least, as a part of the roof
+	spacing   = 0.004 // from one another at least, as a part of the roof
 )
 
 // addRoofs adds roofs where the prices collected most between those there were.
@@ -133,7 +133,7 @@ func (b *bounder) addRoofs() {
 		if added == moreRoofs {
 			return
 		}
-		near := func(r roofDual) bool { return math.Abs(r.roof-l.roof) < apart*l.roof }
+		near := func(r roofDual) bool { return math.Abs(r.roof-l.roof) < spacing*l.roof }
 		if !math.IsInf(l.roof, 1) && !slices.ContainsFunc(b.roofs, near) {
 			b.insert(l.roof)
 			added++

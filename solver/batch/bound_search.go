@@ -25,7 +25,7 @@ func (b *bounder) begin() {
 	for i := range dummies {
 		dummies[i] = 3
 	}
-	dummies[len(dummies)-1] = b.t.leastRoof() + b.t.micro
+	dummies[len(dummies)-1] = b.t.cost(b.t.leastRoof())
 	b.master.start(b.need, dummies)
 }
 
@@ -61,12 +61,12 @@ func (b *bounder) try(round int) {
 		if r.margin < farFromTight || (round+i)%farRounds == 0 || round <= 0 {
 			b.value(r)
 		}
-		b.leaves = append(b.leaves, leaf{r.roof + b.t.micro, r.profit, r.roof})
+		b.leaves = append(b.leaves, leaf{b.t.cost(r.roof), r.profit, r.roof})
 	}
 	v, scale, over := b.gain(b.leaves)
 	for i := range b.roofs {
 		r := &b.roofs[i]
-		r.margin = 1 - (r.profit*scale-over)/(r.roof+b.t.micro)
+		r.margin = 1 - (r.profit*scale-over)/b.t.cost(r.roof)
 	}
 	if v > b.best {
 		b.best = v
@@ -130,12 +130,12 @@ func (b *bounder) addColumns(least float64) {
 			}
 		}
 		b.column[len(b.need)-1] = 1
-		excess := -(r.roof + b.t.micro)
+		excess := -b.t.cost(r.roof)
 		for j, a := range b.column {
 			excess += a * b.master.price[j]
 		}
 		if excess > least {
-			b.master.add(b.column, r.roof+b.t.micro)
+			b.master.add(b.column, b.t.cost(r.roof))
 		}
 	}
 }

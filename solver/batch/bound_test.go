@@ -16,7 +16,7 @@ func TestBoundIsBelowEveryPlan(t *testing.T) {
 	for i := range 12 {
 		p := *testFleets()[i%3]
 		p.Lengths = drawBatch(rng, longestHeld(&p))
-		p.MicroBase, p.Fixed = 0.01, 0.2
+		p.MicroBase, p.Fixed, p.Hidden = 0.01, 0.2, units.Seconds(i%2)*0.15
 		bound, err := LowerBound(context.Background(), &p)
 		if err != nil {
 			t.Fatal(err)

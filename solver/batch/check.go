@@ -69,7 +69,7 @@ func (c *checker) micro(i int, m *MicroBatch) float64 {
 		c.add("%s: no groups", at)
 	}
 	used := map[int]int{}
-	longest := 0.0
+	longest := float64(c.p.Hidden)
 	for j := range m.Groups {
 		where := fmt.Sprintf("%s.groups[%d]", at, j)
 		longest = max(longest, c.group(where, &m.Groups[j]))

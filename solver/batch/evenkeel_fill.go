@@ -84,7 +84,7 @@ func (f *filler) reset(roofs, prefer []float64) {
 				class: c, prices: t.time[c], cap: t.cap[c], room: (roof - base) * (1 + 1e-12), opens: true,
 				bins: p.bins[:0], times: p.times[:0], holds: p.holds[:0],
 			}
-			cost := t.value[c] * (roof + t.micro) * prefer[c]
+			cost := t.value[c] * t.cost(roof) * prefer[c]
 			p.perTime, p.perToken = cost/p.room, cost/float64(t.cap[c])
 			f.alive = append(f.alive, m*f.n+i)
 		}
@@ -213,12 +213,12 @@ func (f *filler) put(at, seat int, items []item) bool {
 	x.tokens += tokens
 	p.times[seat] -= time
 	p.holds[seat] -= tokens
-	if over := x.time - f.tops[x.micro]; over > 0 {
+	if x.time > f.tops[x.micro] {
 		if f.tops[x.micro] == 0 {
-			f.sum += f.t.micro
+			f.sum += f.t.cost(0)
 		}
+		f.sum += f.t.cost(x.time) - f.t.cost(f.tops[x.micro])
 		f.tops[x.micro] = x.time
-		f.sum += over
 	}
 	return f.sum < f.cutoff
 }

@@ -189,10 +189,10 @@ func (p *polisher) consider(b, h *bin, from, to, others float64, c change, best 
 		roof = max(roof, to)
 		c.lower = b.time - max(from, to)
 	} else {
-		raised = max(0, to-p.s.roofs[h.micro])
+		raised = max(to, p.s.roofs[h.micro], p.t.hidden) - max(p.s.roofs[h.micro], p.t.hidden)
 		c.lower = b.time - from
 	}
-	c.gain = b.time - roof - raised
+	c.gain = max(b.time, p.t.hidden) - max(roof, p.t.hidden) - raised
 	if c.gain < leastGain && (c.lower < leastGain || h.micro != b.micro && to > p.s.roofs[h.micro]-leastGain) {
 		return // gains nothing, and could be undone for as much
 	}

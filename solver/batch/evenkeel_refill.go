@@ -29,6 +29,9 @@ const (
 	refillSpread = 0.05 // of roofs
 	preferSpread = 0.1  // of the preference for classes, of which one in preferOdds is changed
 	preferOdds   = 3
+	wideOdds     = 4     // of a try that goes farther, to other kinds of groups:
+	wideSpread   = 0.15  // of roofs
+	widePrefer   = 0.4   // of the preference for classes
 	numberOdds   = 12    // of one micro-batch fewer, and of one more
 	refillSlack  = 1.005 // a part that takes no more than this many times what it took is worth polishing
 )
@@ -93,10 +96,14 @@ func (r *refiller) draw(tries int) float64 {
 	if tries%2 == 0 {
 		spread /= 3
 	}
+	prefer := preferSpread
+	if r.random.IntN(wideOdds) == 0 {
+		spread, prefer = wideSpread, widePrefer
+	}
 	before := 0.0
 	r.roofs = r.roofs[:0]
 	for _, m := range r.chosen {
-		before += r.s.roofs[m] + r.t.micro
+		before += r.t.cost(r.s.roofs[m])
 		r.roofs = append(r.roofs, r.s.roofs[m]*math.Exp(spread*(r.random.NormFloat64()-0.5)))
 	}
 	switch r.random.IntN(numberOdds) {
@@ -109,7 +116,7 @@ func (r *refiller) draw(tries int) float64 {
 	for i := range len(r.t.size) + len(r.t.base) {
 		factor := 1.0
 		if (i >= len(r.t.size) || len(r.t.size) > 1) && r.random.IntN(preferOdds) == 0 {
-			factor = math.Exp(preferSpread * r.random.NormFloat64())
+			factor = math.Exp(prefer * r.random.NormFloat64())
 		}
 		r.factors = append(r.factors, factor)
 	}

@@ -56,11 +56,13 @@ func (s *starter) setLevels() {
 		serial += least
 		alone = max(alone, first)
 	}
-	most := max(2*alone-low, serial)
+	most := max(2*alone-low, serial, t.hidden-low)
 	s.levels = s.levels[:0]
 	ratio := levelRatio
 	for x := min(alone, most/10) / levelRange; x < most*ratio; x *= ratio {
-		s.levels = append(s.levels, low+x)
+		if low+x*ratio > t.hidden { // lower ones cost as much
+			s.levels = append(s.levels, low+x)
+		}
 		if x > 2*alone {
 			ratio = farLevels
 		}
@@ -180,7 +182,7 @@ func (s *starter) solve(most int) {
 			}
 			roof := s.levels[level]
 			for m := 1; m <= most; m++ {
-				if v := s.best[m-1][a] + roof + s.t.micro; v < s.best[m][b] {
+				if v := s.best[m-1][a] + s.t.cost(roof); v < s.best[m][b] {
 					s.best[m][b], s.from[m][b], s.at[m][b] = v, int32(a), roof
 				}
 			}

@@ -72,7 +72,7 @@ func (s *state) settle(t *table) {
 	s.total = t.fixed
 	for _, r := range s.roofs {
 		if r > 0 {
-			s.total += r + t.micro
+			s.total += t.cost(r)
 		}
 	}
 }

@@ -22,22 +22,28 @@ type table struct {
 	uses   [][]int     // by class and pool
 	size   []int       // devices, by pool
 	micro  float64     // what a micro-batch takes beside its groups
+	hidden float64     // that a micro-batch takes at least, micro aside
 	fixed  float64
 
 	worth []float64 // share of the fleet that one device of a pool is, by pool
 	value []float64 // share of the fleet that a group is, by class: Σ uses·worth
 	nodes []nodeFit // by pool
 
+	places []item // by the problem's sequence
+
 	useful []int // classes that the filler forms groups of
 
 	anywhere bool // groups of one node always find one where devices are left
 }
 
+// cost is what a micro-batch under a roof takes of the step.
+func (t *table) cost(roof float64) float64 { return max(roof, t.hidden) + t.micro }
+
 func (t *table) items() int { return len(t.tokens) }
 
 // load reads a problem, into the arrays there are.
 func (t *table) load(p *Problem) {
-	t.p, t.micro, t.fixed = p, float64(p.MicroBase), float64(p.Fixed)
+	t.p, t.micro, t.hidden, t.fixed = p, float64(p.MicroBase), float64(p.Hidden), float64(p.Fixed)
 	t.loadItems(p)
 	t.loadClasses(p)
 	t.loadPools(p)

@@ -21,7 +21,7 @@ func NewProblem(c *groupcost.Costs, lengths []units.Tokens) (*Problem, error) {
 			}
 		}
 	}
-	p := &Problem{Lengths: lengths, Costs: c, MicroBase: c.MicroBase, Fixed: c.Fixed}
+	p := &Problem{Lengths: lengths, Costs: c, MicroBase: c.MicroBase, Fixed: c.Fixed, Hidden: c.Hidden}
 	for _, pool := range c.Pools {
 		p.Fleet = append(p.Fleet, Pool{Device: pool.Device, Ranks: pool.Ranks})
 	}

@@ -13,7 +13,7 @@ type Plan struct {
 // MicroBatch is groups that run side by side and meet at its end.
 type MicroBatch struct {
 	Groups []Group       `json:"groups"`
-	Time   units.Seconds `json:"time_s"` // of its slowest group
+	Time   units.Seconds `json:"time_s"` // of its slowest group, and what it takes beside
 }
 
 // Group is devices that train sequences together in one micro-batch.
@@ -27,12 +27,13 @@ type Group struct {
 
 // Evaluate fills in the tokens and times of a plan from its classes and
 // sequences: the one judge of all strategies. A group without sequences takes
-// no time.
+// no time. A micro-batch takes as long as its slowest group, or as the exchange
+// that hides behind its groups where that is longer.
 func Evaluate(p *Problem, plan *Plan) {
 	plan.Time = p.Fixed
 	for i := range plan.Micro {
 		m := &plan.Micro[i]
-		m.Time = 0
+		m.Time = p.Hidden
 		for j := range m.Groups {
 			g := &m.Groups[j]
 			g.Tokens, g.Time = 0, 0

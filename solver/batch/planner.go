@@ -19,6 +19,9 @@ import (
 //     the preference for classes (climber);
 //  3. moves and swaps at the slowest groups (polisher);
 //  4. two or three micro-batches at a time emptied and filled again (refiller).
+//
+// Where there are several pools, the plan that keeps each to itself (Apart) is
+// another beginning, so that ours is never worse.
 type Planner struct {
 	options Options
 	t       table
@@ -27,6 +30,7 @@ type Planner struct {
 	refill  refiller
 	polish  polisher
 	pack    packer
+	apart   *apart
 	best    state
 	found   state
 	leads   []*lead // where climbers stood, one for each number of micro-batches tried
@@ -69,7 +73,8 @@ func (t *table) quickBound(least int) float64 {
 		}
 		work += w
 	}
-	return t.fixed + float64(least)*(slices.Min(t.base)+t.micro) + work
+	base := slices.Min(t.base)
+	return t.fixed + float64(least)*t.cost(base) + max(0, work-float64(least)*max(0, t.hidden-base))
 }
 
 // closeEnough to a bound is a plan that needs no more work. Of small batches the
@@ -140,6 +145,7 @@ func (pl *Planner) search(ctx context.Context) error {
 		}
 	}
 	pl.tryPacked(ctx, e, enough)
+	pl.tryApart(ctx, e, enough)
 	return nil
 }
 

@@ -18,6 +18,9 @@ type Problem struct {
 	// the whole step takes beside its micro-batches (gradient exchange, optimizer).
 	MicroBase units.Seconds
 	Fixed     units.Seconds
+	// Hidden is the exchange of parameters and gradients that hides behind the groups
+	// of a micro-batch: no micro-batch is shorter, MicroBase aside.
+	Hidden units.Seconds
 }
 
 // Pool is the devices that are alike for planning.
@@ -96,8 +99,8 @@ func (p *Problem) Validate() error {
 		return fmt.Errorf("classes: none: no group of these devices can train anything")
 	case p.Costs == nil:
 		return fmt.Errorf("costs: missing")
-	case !valid(p.MicroBase) || !valid(p.Fixed):
-		return fmt.Errorf("micro_base_s, fixed_s: %v, %v: want times of 0 or more", p.MicroBase, p.Fixed)
+	case !valid(p.MicroBase) || !valid(p.Fixed) || !valid(p.Hidden):
+		return fmt.Errorf("micro_base_s, fixed_s, hidden_s: %v, %v, %v: want times of 0 or more", p.MicroBase, p.Fixed, p.Hidden)
 	}
 	for i, s := range p.Lengths {
 		if s < 1 || s > maxTokens {

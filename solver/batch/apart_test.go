@@ -1,0 +1,42 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Where devices are unequal, our plan is never worse than one of pools that keep to
+// themselves; and that is a sound plan.
+func TestEvenkeelIsNeverWorseThanPoolsApart(t *testing.T) {
+	rng := rand.New(rand.NewPCG(11, 11))
+	for i := range 40 {
+		p := mixedNodes()
+		p.MicroBase, p.Hidden = units.Seconds(0.05*rng.Float64()), units.Seconds(0.3*rng.Float64())
+		p.Lengths = drawBatch(rng, longestHeld(p))
+		apart, err := Apart{}.Solve(context.Background(), p)
+		var illegal *IllegalError
+		if errors.As(err, &illegal) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := Check(p, apart); len(found) > 0 {
+			t.Fatalf("batch %d: %v", i, found)
+		}
+		for _, m := range apart.Micro {
+			for _, g := range m.Groups {
+				if uses := p.Classes[g.Class].Uses; uses[0] > 0 && uses[1] > 0 {
+					t.Fatalf("batch %d: a group of both pools: %v", i, uses)
+				}
+			}
+		}
+		if ours := solvedBy(t, Evenkeel{}, p); slower(ours.Time, apart.Time) {
+			t.Errorf("batch %d (%v): %v, apart %v", i, p.Lengths, ours.Time, apart.Time)
+		}
+	}
+}
