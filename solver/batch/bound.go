@@ -65,8 +65,9 @@ func (p *Problem) longestAlone() units.Seconds {
 }
 
 // QuickBound is a lower bound that takes no search: the work of every sequence
-// where it is cheapest, spread over the fleet, and the base of as many
-// micro-batches as memory makes every plan have. LowerBound is never less.
+// where it is cheapest, spread over the fleet, or the sequence that takes longest,
+// where it is quickest, and the base of as many micro-batches as memory makes every
+// plan have. LowerBound is never less.
 //
 // Errors: *TooLongError.
 func QuickBound(p *Problem) (units.Seconds, error) {

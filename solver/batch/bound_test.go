@@ -50,6 +50,16 @@ func TestBoundOfOneSequence(t *testing.T) {
 	}
 }
 
+// One long sequence among short ones is the step: both end with it.
+func TestQuickBoundOfALongSequence(t *testing.T) {
+	p := twoNodes(8000, 100, 100, 100)
+	quick, err := QuickBound(p)
+	plan := solvedBy(t, Evenkeel{}, p)
+	if err != nil || plan.Time < quick || float64(quick) < 0.999*float64(plan.Time) {
+		t.Errorf("bound %v (%v), plan %v", quick, err, plan.Time)
+	}
+}
+
 // The published instance: any chunking takes at least 8,786 ms by the reference's
 // work bound; this one must be above it and below the plan.
 func TestBoundOfAPublishedBatch(t *testing.T) {

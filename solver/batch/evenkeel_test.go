@@ -124,6 +124,28 @@ func TestEvenkeelPlansAreSound(t *testing.T) {
 	}
 }
 
+// Where the first glance is close enough to the bound, more time is not taken.
+func TestAGlanceIsEnough(t *testing.T) {
+	enough := 0
+	for seed := range 16 {
+		p := fcpProblem(64, 9216, ringDegrees(32), fcpBursts(t, seed))
+		quick, online := solvedBy(t, Evenkeel{Options{Effort: Quick}}, p), solvedBy(t, Evenkeel{}, p)
+		bound, err := QuickBound(p)
+		switch {
+		case err != nil || slower(online.Time, quick.Time):
+			t.Errorf("seed %d: %v, at a glance %v, %v", seed, online.Time, quick.Time, err)
+		case float64(quick.Time) <= closeEnough*float64(bound):
+			enough++
+			if online.Time != quick.Time {
+				t.Errorf("seed %d: %v was close enough to %v, and got %v", seed, quick.Time, bound, online.Time)
+			}
+		}
+	}
+	if enough == 0 || enough == 16 {
+		t.Errorf("close enough in %d of 16: the draw shows nothing", enough)
+	}
+}
+
 func TestEvenkeelIsNeverWorseThanTheBaselines(t *testing.T) {
 	rng := rand.New(rand.NewPCG(6, 6))
 	for i := range 60 {

@@ -63,18 +63,23 @@ func (pl *Planner) Plan(ctx context.Context, p *Problem) (*Plan, error) {
 
 // quickBound is a time that no plan beats: with any worth of the devices, the
 // groups of a micro-batch are worth no more than the fleet, so that its roof is at
-// least the least base and the mean of its groups' work.
+// least the least base and the mean of its groups' work; and one of the roofs is
+// above the sequence that takes longest where it is quickest.
 func (t *table) quickBound(least int) float64 {
-	work := 0.0
+	work, longest := 0.0, 0.0
 	for k := range t.tokens {
-		w := math.Inf(1)
+		w, alone := math.Inf(1), math.Inf(1)
 		for c, times := range t.time {
 			w = min(w, t.value[c]*times[k])
+			alone = min(alone, t.base[c]+times[k])
 		}
 		work += w
+		longest = max(longest, alone)
 	}
 	base := slices.Min(t.base)
-	return t.fixed + float64(least)*t.cost(base) + max(0, work-float64(least)*max(0, t.hidden-base))
+	byWork := float64(least)*t.cost(base) + max(0, work-float64(least)*max(0, t.hidden-base))
+	byLongest := float64(least-1)*t.cost(base) + t.cost(longest)
+	return t.fixed + max(byWork, byLongest)
 }
 
 // closeEnough to a bound is a plan that needs no more work. Of small batches the
@@ -82,6 +87,9 @@ func (t *table) quickBound(least int) float64 {
 const (
 	closeEnough = 1.002
 	exactly     = 1 + 1e-9
+	// promising is how far above close enough a few fillings may be for a glance to
+	// go on.
+	promising = 1.01
 )
 
 // effort is amounts of work.
@@ -124,9 +132,12 @@ const (
 
 func (pl *Planner) search(ctx context.Context) error {
 	t, e := &pl.t, pl.options.effort().forItems(pl.t.items())
-	enough := t.quickBound(t.leastMicro()) * e.enough
-	pl.best.total = math.Inf(1)
-	pl.leads = pl.leads[:0]
+	bound := t.quickBound(t.leastMicro())
+	if pl.glance(ctx, bound) {
+		return nil
+	}
+	enough := bound * e.enough
+	pl.anew()
 	pl.begin(ctx, e, enough)
 	if len(t.size) > 1 {
 		// Where memory is short, devices are worth what they hold and not what they do.
@@ -135,7 +146,11 @@ func (pl *Planner) search(ctx context.Context) error {
 		e.leads++
 	}
 	if math.IsInf(pl.best.total, 1) {
-		return pl.force(ctx)
+		if err := pl.force(ctx); err != nil {
+			return err
+		}
+		pl.tryApart(ctx, e, enough)
+		return nil
 	}
 	slices.SortStableFunc(pl.leads, func(a, b *lead) int { return cmp.Compare(a.best.total, b.best.total) })
 	for i, l := range pl.leads[:min(e.leads, len(pl.leads))] {
@@ -147,6 +162,32 @@ func (pl *Planner) search(ctx context.Context) error {
 	pl.tryPacked(ctx, e, enough)
 	pl.tryApart(ctx, e, enough)
 	return nil
+}
+
+// glance is what a plan that is needed at once gets, and says whether it is close
+// enough to the bound for one that may take longer: many alike sequences pack so
+// well that all further work is for nothing.
+func (pl *Planner) glance(ctx context.Context, bound float64) bool {
+	if pl.options.Effort != Online || pl.t.items() <= smallBatch || len(pl.t.size) > 1 {
+		return false
+	}
+	e := Options{Effort: Quick}.effort()
+	enough := bound * e.enough
+	pl.anew()
+	pl.begin(ctx, e, enough)
+	if pl.best.total > enough*promising {
+		return false
+	}
+	slices.SortStableFunc(pl.leads, func(a, b *lead) int { return cmp.Compare(a.best.total, b.best.total) })
+	pl.follow(ctx, pl.leads[0], e, enough)
+	pl.best.copyFrom(&pl.found)
+	return pl.best.total <= enough
+}
+
+// anew forgets what was found.
+func (pl *Planner) anew() {
+	pl.best.total = math.Inf(1)
+	pl.leads = pl.leads[:0]
 }
 
 // tryPacked goes on from groups of one class, where these are nearly as good.
