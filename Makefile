@@ -9,6 +9,9 @@ BIN      = bin/evenkeel
 DEMO    ?= demo
 BUDGET  ?= 75s
 FUZZTIME ?= 10s
+# A package's tests may take so long on a busy machine; go's own 10 minutes are
+# nearly used up by some on a quiet one with two cores.
+TIMEOUT ?= 40m
 
 # Tests that run real torch workers, and Slurm: with nothing beside them, since
 # they wait for processes that share the cores.
@@ -27,14 +30,14 @@ demo: build ## calibrate this machine, fit, plan on its unequal device types, ch
 
 test: lint ## everything that CI runs
 	CGO_ENABLED=0 $(GO) build ./...
-	$(GO) test -race -short -skip $(TORCH) ./...
-	$(GO) test -skip $(TORCH) ./...
+	$(GO) test -race -short -timeout $(TIMEOUT) -skip $(TORCH) ./...
+	$(GO) test -timeout $(TIMEOUT) -skip $(TORCH) ./...
 	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) test-torch test-python; \
 	else echo "SKIPPED: the tests of the torch backend, of Slurm and of the Python package (see above); make test-torch test-python runs them"; fi
 
 test-torch: ## the torch backend on real torch workers and a Slurm of four nodes; installs them (Debian, root)
 	bash docs/torch.sh
-	EVENKEEL_NEED_TORCH=1 $(GO) test -count 1 -p 1 -timeout 20m -run $(TORCH) -v ./profile/backend/torch ./cmd/evenkeel
+	EVENKEEL_NEED_TORCH=1 $(GO) test -count 1 -p 1 -timeout $(TIMEOUT) -run $(TORCH) -v ./profile/backend/torch ./cmd/evenkeel
 
 test-python: ## the Python package on real gloo ranks; installs torch (Debian, root)
 	bash docs/torch.sh
@@ -47,7 +50,7 @@ gpu-binaries: ## what docs/gpu.sh runs on a machine with a GPU and perhaps witho
 	$(GO) test -c -ldflags '-extldflags=-Wl,-z,lazy' -o bin/torch.test ./profile/backend/torch
 
 race: ## all tests under the race detector
-	$(GO) test -race ./...
+	$(GO) test -race -timeout $(TIMEOUT) ./...
 
 lint: ## formatting, vet, staticcheck
 	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
