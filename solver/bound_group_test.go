@@ -106,8 +106,8 @@ func groupFloor(t *testing.T, p *Problem, l costmodel.Layout) float64 {
 	return least
 }
 
-// checkGroups holds single groups against their floor.
-func checkGroups(t *testing.T, r *rand.Rand, p *Problem) {
+// checkGroups holds single groups against their floor, and counts those that fit.
+func checkGroups(t *testing.T, r *rand.Rand, p *Problem) (held int) {
 	t.Helper()
 	all := []costmodel.Layout{evenly(p)}
 	for range 5 {
@@ -117,30 +117,37 @@ func checkGroups(t *testing.T, r *rand.Rand, p *Problem) {
 		if len(l.Groups[0]) < 2 || !fitsAll(p, l) {
 			continue
 		}
+		held++
 		if took, floor := float64(secondsOf(t, p, l)), groupFloor(t, p, l); floor > took*(1+1e-9) {
 			t.Fatalf("floor %v above %v of %+v on %s, %+v", floor, took, l, p.Job.Cluster, p.Job)
 		}
 	}
+	return held
 }
 
 // No single group of several ranks beats the floor of those.
 func TestGroupFloorIsBelowEveryGroup(t *testing.T) {
 	r := rand.New(rand.NewPCG(31, 1))
+	held := 0
 	for range 30 {
 		p := randomWorld(t, r)
-		checkGroups(t, r, problemOf(t, p.Profile, varied(r, p.Job)))
+		held += checkGroups(t, r, problemOf(t, p.Profile, varied(r, p.Job)))
 	}
 	for _, cluster := range []string{"1x4 h100_sxm", "1x4 h100_sxm + 1x4 a100_sxm"} {
 		for range 3 {
 			p := gpuProblem(t, cluster, units.Tokens(math.Exp2(10+8*r.Float64())))
-			checkGroups(t, r, problemOf(t, p.Profile, varied(r, p.Job)))
+			held += checkGroups(t, r, problemOf(t, p.Profile, varied(r, p.Job)))
 		}
+	}
+	if held < 60 {
+		t.Errorf("%d groups fit: the test says little", held)
 	}
 }
 
 // Equal ranks in one group, as even as their heads can be, are what the floor says
 // but for a little: it knows the square, whole heads and the all-to-alls.
 func TestGroupFloorOfEqualRanksIsTight(t *testing.T) {
+	held := 0
 	for _, cluster := range []string{"1x2 h100_sxm", "1x8 h100_sxm", "1x8 a100_sxm"} {
 		for _, seq := range []units.Tokens{1 << 13, 1 << 15, 1 << 17} {
 			p := gpuProblem(t, cluster, seq)
@@ -148,11 +155,15 @@ func TestGroupFloorOfEqualRanksIsTight(t *testing.T) {
 			if !fitsAll(p, l) {
 				continue
 			}
+			held++
 			took, floor := float64(secondsOf(t, p, l)), groupFloor(t, p, l)
 			if gap := took/floor - 1; gap < 0 || gap > 0.02 {
 				t.Errorf("%s, %d tokens: floor %v, takes %v: gap %.2f %%", cluster, int64(seq), floor, took, 100*gap)
 			}
 		}
+	}
+	if held < 6 {
+		t.Errorf("%d groups fit: the test says little", held)
 	}
 }
 

@@ -24,8 +24,11 @@ func (f *floors) grouped(device string, pairs []float64) ([]grouped, error) {
 	if len(f.p.ranks) > mostLevels {
 		ratio *= levelRatio
 	}
-	least := seq / float64(2*min(len(f.p.ranks), mostLevels))
-	for len(f.p.ranks) > 1 && len(f.p.ranks) <= ungroupedRanks && all[len(all)-1].most/ratio >= max(1, least) {
+	least := max(1, seq/float64(2*min(len(f.p.ranks), mostLevels)))
+	if n := len(f.p.ranks); n == 1 || n > ungroupedRanks {
+		least = seq
+	}
+	for all[len(all)-1].most/ratio >= least {
 		last := &all[len(all)-1]
 		last.fewest = last.most / ratio
 		all = append(all, grouped{most: last.fewest})

@@ -1,7 +1,6 @@
 package solver
 
 import (
-	"encoding/binary"
 	"math"
 	"slices"
 
@@ -279,86 +278,16 @@ func (e *estimator) crowd(k *groupKind) float64 {
 	return most
 }
 
-// toAllLaw is the law of the all-to-all of a kind's groups.
-func (e *estimator) toAllLaw(k *groupKind) linkLaw {
-	ranks := k.groups[0]
-	link := e.p.linkAmong(ranks)
-	key := append(append(make([]byte, 0, 128), link...), 0)
-	for _, c := range k.class { // the classes say which devices
-		key = binary.AppendUvarint(key, uint64(c))
-	}
-	l, ok := e.toAll[string(key)]
-	if !ok {
-		// A link without the law is asked for by nobody (see groupings).
-		l, _ = e.m.over(link, op.KindAllToAll, ranks)
-		e.toAll[string(key)] = l
-	}
-	return l
-}
-
-// volume is what crosses the busiest port, or the busiest network card where
-// members share some, a token of the group: with queries, keys and values and with
-// outputs. It is as the simulator has it.
-type volume struct{ wide, narrow float64 }
-
-// portion is a member's or a node's part of a group's tokens, and how many rows a
-// token it has of queries, keys and values and of queries alone.
-type portion struct{ tokens, rows, heads float64 }
-
-// most is what a portion sends to others or receives from them, the larger.
-func (x portion) most(all portion, ports float64) volume {
-	return volume{
-		max(x.tokens*(all.rows-x.rows), x.rows*(1-x.tokens)) / ports,
-		max(x.tokens*(all.heads-x.heads), x.heads*(1-x.tokens)) / ports,
-	}
-}
-
-func (v *volume) raise(to volume) {
-	v.wide, v.narrow = max(v.wide, to.wide), max(v.narrow, to.narrow)
-}
-
-// exchanged is the volume of a kind's all-to-alls.
-func (e *estimator) exchanged(k *groupKind) volume {
-	m, total := e.p.Job.Model, 0.0
-	for _, w := range k.weight {
-		total += w
-	}
-	all, nodes := portion{}, map[int]portion{}
-	members := make([]portion, len(k.class))
-	for i, r := range k.groups[0] {
-		x := portion{k.weight[i] / total, float64(k.heads[i] + 2*m.KVHeadsOf(0, k.heads[i])), float64(k.heads[i])}
-		members[i] = x
-		n := nodes[e.p.ranks[r].Node]
-		nodes[e.p.ranks[r].Node] = portion{n.tokens + x.tokens, n.rows + x.rows, n.heads + x.heads}
-		all.rows, all.heads = all.rows+x.rows, all.heads+x.heads
-	}
-	var v volume
-	for _, x := range members {
-		v.raise(x.most(all, 1))
-	}
-	for node, x := range nodes {
-		if cards := e.p.Job.Cluster.Nodes[node].NICs; cards > 0 && len(nodes) > 1 {
-			v.raise(x.most(all, float64(cards)))
-		}
-	}
-	return v
-}
-
-// exchange is all all-to-alls of a layer in a group of s tokens.
-func (e *estimator) exchange(members int, law linkLaw, v volume, s float64) float64 {
-	even := s * float64(e.p.Job.Model.HeadDim) * float64(e.p.Job.DType.Size()) * float64(members) / float64(members-1)
-	return (e.m.forward + 1) * (law.seconds(op.KindAllToAll, even*v.wide) + law.seconds(op.KindAllToAll, even*v.narrow))
-}
-
 // kindTime is what a layer takes a group of s tokens among n groups.
 type kindTime func(s float64) float64
 
-func (e *estimator) timeOf(k *groupKind, n int, wires wireTime) kindTime {
+// timeOf is the time of the groups of a kind, of n groups in all, whose all-to-alls
+// carry v.
+func (e *estimator) timeOf(k *groupKind, n int, wires wireTime, v volume) kindTime {
 	lots := k.lots()
 	var law linkLaw
-	var v volume
 	if len(k.class) > 1 {
-		law, v = e.toAllLaw(k), e.exchanged(k)
+		law = e.toAllLaw(k)
 	}
 	total := float64(e.p.Job.SeqLen)
 	return func(s float64) float64 {
@@ -450,10 +379,10 @@ func (e *estimator) solve(d *draft, caps []float64) float64 {
 	for i := range d.kinds {
 		n += len(d.kinds[i].groups)
 	}
-	wires := e.wires(d, n)
+	wires, cards := e.wires(d, n), e.cardsOf(d)
 	times, counts := make([]kindTime, len(d.kinds)), make([]float64, len(d.kinds))
 	for i := range d.kinds {
-		times[i], counts[i] = e.timeOf(&d.kinds[i], n, wires), float64(len(d.kinds[i].groups))
+		times[i], counts[i] = e.timeOf(&d.kinds[i], n, wires, e.exchanged(&d.kinds[i], i, cards)), float64(len(d.kinds[i].groups))
 	}
 	total := float64(e.p.Job.SeqLen)
 	each, paces := make([]float64, len(d.kinds)), make([]pace, len(d.kinds))
@@ -576,11 +505,11 @@ func (e *estimator) shown(d *draft, t, hidden float64) float64 {
 		return t
 	}
 	n, busy := len(d.ring), 0.0
-	wires := e.wires(d, n)
+	wires, cards := e.wires(d, n), e.cardsOf(d)
 	each, _ := d.lengths()
 	for i := range d.kinds {
 		if k := &d.kinds[i]; len(k.class) > 1 && k.total > 0 {
-			busy = max(busy, e.exchange(len(k.class), e.toAllLaw(k), e.exchanged(k), each[i]))
+			busy = max(busy, e.exchange(len(k.class), e.toAllLaw(k), e.exchanged(k, i, cards), each[i]))
 		}
 	}
 	busy += e.m.forward*wires.forward + wires.backward

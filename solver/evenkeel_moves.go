@@ -217,7 +217,7 @@ func (w *walk) headMoves() {
 // kind.
 func (w *walk) tailorMoves() {
 	for k := range w.at.d.kinds {
-		if len(w.at.d.kinds[k].class) < 2 || w.ended() {
+		if len(w.at.d.kinds[k].class) < 2 || w.at.d.kinds[k].total == 0 || w.ended() {
 			continue
 		}
 		each, widest := w.at.d.lengths()

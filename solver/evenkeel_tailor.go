@@ -77,8 +77,8 @@ func (t *tailor) attention(c, h int) float64 {
 	return x.took[h]
 }
 
-// room finds how many tokens a member of a class has room for beside so many
-// heads, from lo to hi heads. Where the middle lies on the line between both
+// rooms is how many tokens a member of a class has room for, by the heads it has
+// them beside. Where the middle lies on the line between both
 // ends, all between does.
 func (t *tailor) rooms(c int) []float64 {
 	x := &t.classes[c]
@@ -311,7 +311,7 @@ func (e *estimator) fitBoth(d *draft) (best *draft, least float64) {
 // first, and returns the layers' estimated seconds.
 func (e *estimator) fitHeads(d *draft) float64 {
 	n, worst := len(d.ring), 0.0
-	wires := e.wires(d, n)
+	wires, cards := e.wires(d, n), e.cardsOf(d)
 	each, widest := d.lengths()
 	for i := range d.kinds {
 		k := &d.kinds[i]
@@ -320,12 +320,12 @@ func (e *estimator) fitHeads(d *draft) float64 {
 		}
 		least := math.Inf(1)
 		if len(k.class) == 1 {
-			least = e.timeOf(k, n, wires)(each[i])
+			least = e.timeOf(k, n, wires, volume{})(each[i])
 		} else {
 			x := *k
 			for _, suit := range e.newTailor(k, n, each[i], widest[i], d.ranks()).suits() {
 				x.heads, x.weight = suit.heads, suit.weight
-				if t := e.timeOf(&x, n, wires)(each[i]); t < least {
+				if t := e.timeOf(&x, n, wires, e.exchanged(&x, i, cards))(each[i]); t < least {
 					k.heads, k.weight, least = x.heads, x.weight, t
 				}
 			}

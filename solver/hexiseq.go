@@ -171,14 +171,14 @@ func (m *perfModel) candidates(ctx context.Context) ([]hexiCandidate, error) {
 
 // crews describes groups, those that are alike by one crew.
 func (m *perfModel) crews(groups [][]int) ([]*crew, error) {
-	known := map[string]*crew{}
+	known, users := map[string]*crew{}, m.cardUsers(groups)
 	crews := make([]*crew, len(groups))
 	for g, ranks := range groups {
-		key := m.key(ranks, before(groups, g))
+		key := m.key(ranks, before(groups, g), users)
 		c := known[key]
 		if c == nil {
 			var err error
-			if c, err = m.crewOf(ranks, before(groups, g)); err != nil {
+			if c, err = m.crewOf(ranks, before(groups, g), users); err != nil {
 				return nil, err
 			}
 			known[key] = c

@@ -18,6 +18,7 @@ type crew struct {
 	dev   []int    // of each member
 	node  []int    // of each member, counted from the crew's first
 	cards []int    // network cards of these nodes; 0 is one a device
+	users []int    // groups whose all-to-alls these cards serve at once, this one among them
 	toAll linkLaw  // unless the crew is alone
 	hops  []hopLaw // of the blocks that come in, by member
 }
@@ -43,8 +44,8 @@ type chunk struct {
 }
 
 // crewOf describes a group whose blocks come from the ranks of another, nil for
-// none. The error is a law that nobody measured.
-func (m *perfModel) crewOf(ranks, before []int) (*crew, error) {
+// none; users are those of all nodes' cards. The error is a law that nobody measured.
+func (m *perfModel) crewOf(ranks, before, users []int) (*crew, error) {
 	c := &crew{}
 	var nodes []int
 	for _, r := range ranks {
@@ -53,6 +54,7 @@ func (m *perfModel) crewOf(ranks, before []int) (*crew, error) {
 			at = len(nodes)
 			nodes = append(nodes, m.p.ranks[r].Node)
 			c.cards = append(c.cards, m.p.Job.Cluster.Nodes[m.p.ranks[r].Node].NICs)
+			c.users = append(c.users, users[m.p.ranks[r].Node])
 		}
 		c.dev, c.node = append(c.dev, m.dev[r]), append(c.node, at)
 	}
@@ -67,6 +69,26 @@ func (m *perfModel) crewOf(ranks, before []int) (*crew, error) {
 	var err error
 	c.toAll, err = m.over(link, op.KindAllToAll, ranks)
 	return c, err
+}
+
+// cardUsers counts by node the groups whose all-to-alls its network cards serve:
+// those that have members there and elsewhere, each taken to have as much to send;
+// none where every device has a card.
+func (m *perfModel) cardUsers(groups [][]int) []int {
+	users, last := make([]int, len(m.p.Job.Cluster.Nodes)), make([]int, len(m.p.Job.Cluster.Nodes))
+	for g, ranks := range groups {
+		first := m.p.ranks[ranks[0]].Node
+		if !slices.ContainsFunc(ranks, func(r int) bool { return m.p.ranks[r].Node != first }) {
+			continue
+		}
+		for _, r := range ranks {
+			if node := m.p.ranks[r].Node; m.p.Job.Cluster.Nodes[node].NICs > 0 && last[node] <= g {
+				last[node] = g + 1
+				users[node]++
+			}
+		}
+	}
+	return users
 }
 
 // feed finds the laws of incoming blocks: the network's for a member whose
@@ -258,7 +280,8 @@ func (c *crew) port(send, receive []float64) float64 {
 				a, r = a+send[i], r+receive[i]
 			}
 		}
-		most = max(most, a*(receives-r)/float64(cards), r*(sends-a)/float64(cards))
+		each := float64(cards) / float64(c.users[at])
+		most = max(most, a*(receives-r)/each, r*(sends-a)/each)
 	}
 	return most
 }
@@ -278,14 +301,14 @@ func (m *perfModel) layout(l costmodel.Layout) float64 {
 		ranks += len(group)
 	}
 	worst, chunks := 0.0, chunksOf(shares)
-	known := map[string]bool{}
+	known, users := map[string]bool{}, m.cardUsers(groups)
 	for g, ranksOf := range groups {
-		key := m.key(ranksOf, before(groups, g)) + fmt.Sprint(shares[g])
+		key := m.key(ranksOf, before(groups, g), users) + fmt.Sprint(shares[g])
 		if known[key] {
 			continue
 		}
 		known[key] = true
-		c, err := m.crewOf(ranksOf, before(groups, g))
+		c, err := m.crewOf(ranksOf, before(groups, g), users)
 		if err != nil {
 			return math.Inf(1)
 		}
@@ -309,7 +332,7 @@ func before(groups [][]int, g int) []int {
 }
 
 // key tells crews apart: groups of one key are alike to the model.
-func (m *perfModel) key(ranks, before []int) string {
+func (m *perfModel) key(ranks, before, users []int) string {
 	var nodes []int
 	key := make([]byte, 0, 4*len(ranks)+1)
 	for i, r := range ranks {
@@ -322,6 +345,7 @@ func (m *perfModel) key(ranks, before []int) string {
 		key = binary.AppendUvarint(key, uint64(m.dev[r]))
 		key = binary.AppendUvarint(key, uint64(at))
 		key = binary.AppendUvarint(key, uint64(m.nodeKind[node]))
+		key = binary.AppendUvarint(key, uint64(users[node]))
 		far := byte(0)
 		if m.isFar(r, giver(i, len(ranks), before)) {
 			far = 1

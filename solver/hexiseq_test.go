@@ -190,7 +190,7 @@ func TestPolicies(t *testing.T) {
 func oneCrew(t testing.TB, p *Problem) (*perfModel, *crew) {
 	t.Helper()
 	m := testModelOf(t, p)
-	c, err := m.crewOf(countTo(len(p.ranks)), nil)
+	c, err := m.crewOf(countTo(len(p.ranks)), nil, m.cardUsers([][]int{countTo(len(p.ranks))}))
 	if err != nil {
 		t.Fatal(err)
 	}

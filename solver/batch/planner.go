@@ -21,7 +21,7 @@ import (
 //  4. two or three micro-batches at a time emptied and filled again (refiller).
 //
 // Where there are several pools, the plan that keeps each to itself (Apart) is
-// another beginning, so that ours is never worse.
+// another beginning, so that ours is never worse unless its context ends first.
 type Planner struct {
 	options Options
 	t       table

@@ -16,7 +16,8 @@ import (
 type Options struct {
 	// CPULimit is the processor time that the search may have, of its one thread, so
 	// that other work on the machine takes none of it. None if 0. It is Linux that
-	// counts it; on other systems it is time on the wall.
+	// counts it; on other systems it is time on the wall. For a limit on the wall
+	// everywhere give the context a deadline.
 	CPULimit time.Duration
 	Gap      float64 // relative, between solution and bound, that suffices; 1e-4 if 0
 	// Enough is a cost below which a solution ends the search as the best there is:
