@@ -38,7 +38,7 @@ const (
 	coreScale = 0.05
 	// beliefWeight counts a standard deviation of a belief as so many points
 	// that are off by coreScale.
-	beliefWeight = 1.5
+	beliefWeight = 0.9
 	// nearPrior is what a prior from a sibling narrows the beliefs by.
 	nearPrior = 0.5
 )

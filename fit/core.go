@@ -26,7 +26,7 @@ func coreOf(k op.Kind, dev op.DeviceType) (coreKind, bool) {
 	case op.KindAttnFwd, op.KindAttnBwd:
 		return coreKind{attentionCoreLaw(k == op.KindAttnBwd), func(points []Point, law *costmodel.Law, dev op.DeviceType) fieldShape {
 			body := *law
-			s := attentionField(points, law.Attention.TileRows)
+			s := attentionField(points, law.Attention.TileRows).on(dev)
 			s.features, s.trees = attentionFeatures(&body, dev.Parallel), attentionTrees()
 			return s
 		}}, true
@@ -113,7 +113,7 @@ func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, p
 	law.Spread = spread(unseen.logs)
 	if len(points) >= fewToRefit {
 		law.Width = shape.widths(points, unseen, 0.9)
-		law.Widen = shape.widen
+		law.Widen = shape.growth(points, law.Width)
 	}
 	return unseen.logs, nil
 }

@@ -92,3 +92,34 @@ func TestCorrectionsTellKindsOfCounts(t *testing.T) {
 		t.Errorf("24 heads: %.1f %% off, where half way between the kinds would be 5 to 10", off(law))
 	}
 }
+
+// Where every point has as many query heads to a KV head, these follow the
+// query heads and have no axis of their own; where not, they keep theirs.
+func TestKVHeadsFollow(t *testing.T) {
+	dev := coreDevice()
+	axes := func(groups ...int) []string {
+		var points []Point
+		for _, gqa := range groups {
+			for heads := gqa; heads <= 64; heads *= 2 {
+				s := attentionShape(512, 1, heads, heads/gqa)
+				points = append(points, pointOf(dev, s, waves(dev, s.Attention)))
+			}
+		}
+		return attentionField(points, 128).lattices[0].axes
+	}
+	for _, groups := range [][]int{{1}, {8}} {
+		if slices.Contains(axes(groups...), "kv_heads") {
+			t.Errorf("%d query heads a KV head, and an axis of KV heads", groups[0])
+		}
+	}
+	if !slices.Contains(axes(1, 8), "kv_heads") {
+		t.Error("1 and 8 query heads a KV head, and no axis of KV heads")
+	}
+	like := attentionShape(512, 1, 32, 4)
+	for heads, want := range map[float64]int{64: 8, 8: 1, 2: 1} {
+		s := shapeAt(like, []string{"q_len", "q_heads"}, []float64{10, math.Log2(heads)}).(op.AttnFwd)
+		if s.QHeads != int(heads) || s.KVHeads != want {
+			t.Errorf("%v query heads: %d and %d KV heads, want %d", heads, s.QHeads, s.KVHeads, want)
+		}
+	}
+}

@@ -169,8 +169,14 @@ func (f *fallen) String() string {
 	return fmt.Sprintf("%d of %d pairs fall, at most by %.2g %s", f.falls, f.tried, f.most, f.worst)
 }
 
+// stated says whether the law states a change of kernel between two places on an axis.
+func stated(law *costmodel.Law, axis string, from, to float64) bool {
+	return slices.ContainsFunc(law.Correction.Switches, func(s costmodel.Switch) bool { return s.Axis == axis && from < s.To && to > s.From })
+}
+
 // attentionFalls tries pairs of random shapes in the hull, and pairs of nodes of
-// the correction. Where the core changes its KV splits it may fall.
+// the correction, outside the stretches on which the law states a change of kernel.
+// Where the core changes its KV splits it may fall too.
 func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, nodes fallen) {
 	rng := rand.New(rand.NewPCG(seed, 13))
 	core := law.Attention
@@ -182,7 +188,7 @@ func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, nodes fall
 		kv := 1 + rng.IntN(8)
 		s := attentionShape(int(first*math.Exp2(rng.Float64()*math.Log2(float64(end(0))/first))), 1+rng.IntN(end(1)), min(64, kv*(1+rng.IntN(8))), kv)
 		for _, g := range growths(s.Attention, rng, end(0), end(1)) {
-			if split(s) == split(g.shape) {
+			if split(s) == split(g.shape) && !stated(law, g.axis, g.from, g.to) {
 				between.see(law, s, g)
 			}
 		}
@@ -208,8 +214,9 @@ func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, nodes fall
 			more := at(k)
 			k[a]--
 			whole := s.QHeads%s.KVHeads == 0 && more.QHeads%more.KVHeads == 0 && more.KVHeads%s.KVHeads == 0
-			if whole && split(s) == split(more) {
-				nodes.see(law, s, grown{axes[a].Name, more, axes[a].Nodes[k[a]], axes[a].Nodes[k[a]+1]})
+			step := grown{axes[a].Name, more, axes[a].Nodes[k[a]], axes[a].Nodes[k[a]+1]}
+			if whole && split(s) == split(more) && !stated(law, step.axis, step.from, step.to) {
+				nodes.see(law, s, step)
 			}
 		}
 	}
@@ -221,9 +228,6 @@ func attentionFalls(law *costmodel.Law, n int, seed uint64) (between, nodes fall
 func gemmFalls(law *costmodel.Law, n int, seed uint64) (between, nodes fallen) {
 	rng := rand.New(rand.NewPCG(seed, 14))
 	axes := law.Correction.Axes
-	stated := func(from, to float64) bool {
-		return slices.ContainsFunc(law.Correction.Switches, func(s costmodel.Switch) bool { return s.Axis == "m" && from < s.To && to > s.From })
-	}
 	in := func(a int) float64 {
 		first, last := axes[a].Nodes[0], axes[a].Nodes[len(axes[a].Nodes)-1]
 		return math.Floor(first * math.Exp2(rng.Float64()*math.Log2(last/first)))
@@ -232,7 +236,7 @@ func gemmFalls(law *costmodel.Law, n int, seed uint64) (between, nodes fallen) {
 		s := op.GEMM{Pass: op.Forward, M: units.Tokens(m), N: int(n), K: int(k), DType: law.GEMM.DType}
 		g := s
 		g.M = units.Tokens(more)
-		if !stated(m, more) {
+		if !stated(law, "m", m, more) {
 			f.see(law, s, grown{"m", g, m, more})
 		}
 	}

@@ -72,7 +72,7 @@ const (
 // unlike, and without the second one errors between measured shapes were a
 // seventh larger over others' tables of causal attention.
 func attentionField(points []Point, tile int) fieldShape {
-	s := fieldShape{width: []string{"q_len", "blocks"}, counts: "q_heads", untold: untoldCausal, widen: widenCausal, tile: tile, thin: 0.15, sparse: 0.2, noise: 0.01, struck: 0.02, decay: 3}
+	s := fieldShape{width: []string{"q_len", "blocks"}, counts: "q_heads", untold: untoldCausal, widen: widenCausal, tile: tile, thin: 0.15, sparse: 0.2, noise: 0.01, struck: 0.02, decay: 3, switches: 0.03}
 	yes := []bool{true, true, true, true}
 	if a, ok := blockOf(points[0].Shape); ok && (a.Mask == op.Full || a.Window > 0) {
 		s.widen = widenFull
@@ -87,12 +87,28 @@ func attentionField(points []Point, tile int) fieldShape {
 		s.lattices = []lattice{{[]string{"q_len", "kv_len", "blocks", "gqa"}, []float64{6, 6, 6, 12}, 0.1, []bool{true, true, true, false}, []bool{true, true, false, false}}}
 		return s
 	}
+	if oneGroup(points) {
+		// KV heads follow the query heads: an axis of theirs would hold nothing.
+		s.thin = 0.05
+		s.lattices = []lattice{
+			{[]string{"q_len", "batch", "q_heads"}, []float64{6, 12, 12}, 0.1, yes[:3], []bool{true, false, false}},
+			{[]string{"q_len", "blocks"}, []float64{6, 6}, 0.1, nil, nil},
+			{[]string{"tokens", "q_heads"}, []float64{6, 6}, 0.1, nil, nil},
+		}
+		return s
+	}
 	s.lattices = []lattice{
 		{[]string{"q_len", "batch", "q_heads", "kv_heads"}, []float64{6, 12, 12, 12}, 0.1, yes, []bool{true, false, false, false}},
 		{[]string{"q_len", "blocks", "gqa"}, []float64{6, 6, 12}, 0.1, nil, nil},
 		{[]string{"tokens", "q_heads", "kv_heads"}, []float64{6, 6, 12}, 0.1, nil, nil},
 	}
 	return s
+}
+
+// oneGroup says whether all points share a KV head among equally many query heads.
+func oneGroup(points []Point) bool {
+	first := costmodel.AxisOf("gqa", points[0].Shape)
+	return !slices.ContainsFunc(points, func(p Point) bool { return costmodel.AxisOf("gqa", p.Shape) != first })
 }
 
 // gemmField is the shape of the correction of GEMM.
@@ -196,7 +212,7 @@ func (f fieldShape) thinning(axes []string) []float64 {
 }
 
 // mostNodesAnAxis bounds the size of a lattice whatever shapes were measured.
-const mostNodesAnAxis = 40
+const mostNodesAnAxis = 64
 
 // nodesOf are the distinct coordinates of places, axis by axis, no two closer
 // than thin[axis], both ends kept; where that leaves too many, none closer than it
@@ -317,9 +333,9 @@ func learnField(shape fieldShape, points []Point, core func(op.Shape) float64, p
 	if err := l.solve(); err != nil {
 		return nil, none, err
 	}
-	smooth := make([]float64, len(points))
-	for i := range smooth {
-		smooth[i] = l.k.at(i)
+	smooth, shapes := make([]float64, len(points)), make([]op.Shape, len(points))
+	for i, p := range points {
+		smooth[i], shapes[i] = l.k.at(i), p.Shape
 	}
 	unseen, err := l.crossValidate(fieldFolds)
 	if err != nil {
@@ -332,11 +348,10 @@ func learnField(shape fieldShape, points []Point, core func(op.Shape) float64, p
 		return nil, none, err
 	}
 	field := l.field(advice)
-	logs := make([]float64, len(points))
+	whole, logs := advice.blend(smooth, shapes), make([]float64, len(points))
 	for i, p := range points {
 		// What bending and storing the field moved at a point is an error too.
-		whole := advice.blend(smooth[i], p.Shape) + prior.Log(p.Shape)
-		logs[i] = l.y[i] - advice.mix(unseen[i], advice.unseen, i) + whole - field.Log(p.Shape)
+		logs[i] = l.y[i] - advice.mix(unseen[i], advice.unseen, i) + whole[i] + prior.Log(p.Shape) - field.Log(p.Shape)
 	}
 	return field, unseenErrors{logs, counts}, nil
 }

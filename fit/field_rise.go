@@ -23,7 +23,10 @@ func (l *correction) field(advice *advice) *costmodel.Field {
 				values[i] += c.weight[j] * l.k.buffers[n+1][at]
 			}
 		}
-		values[i] = advice.blend(values[i], shapes[i]) + l.prior.Log(shapes[i])
+	}
+	values = advice.blend(values, shapes)
+	for i, s := range shapes {
+		values[i] += l.prior.Log(s)
 		if l.outside(g.at(i)) {
 			values[i] *= trustOutside
 		}
@@ -217,7 +220,7 @@ type rising struct {
 // support of each node: Dykstra's alternating projections (1983), each of which
 // is an isotonic regression along the lines of one axis.
 func (r *rising) project(weight []float64) {
-	const rounds = 12
+	const rounds = 24
 	kept := r.nothingKept()
 	for range rounds {
 		r.turn(weight, kept)
@@ -352,8 +355,12 @@ func attentionAt(a op.Attention, at map[string]float64) op.Attention {
 		a.KVHeads = max(1, int(math.Round(blocks/at["gqa"])))
 		return a
 	}
+	kv, ok := at["kv_heads"]
+	if !ok { // an axis of theirs would hold nothing: they follow the query heads
+		kv = math.Round(at["q_heads"] * float64(a.KVHeads) / float64(a.QHeads))
+	}
 	a.QHeads = int(at["q_heads"])
-	a.KVHeads = min(a.QHeads, int(at["kv_heads"]))
+	a.KVHeads = max(1, min(a.QHeads, int(kv)))
 	a.Batch = 0
 	if b := int(at["batch"]); b > 1 {
 		a.Batch = b

@@ -15,8 +15,8 @@ import (
 // on others' tables of matrix products 3.8 % against 4.9 % of the field alone,
 // on head counts that were never measured 3.2 % against 3.7 % of either.
 type advice struct {
-	share  float64    // of the trees in the mixture
-	trees  []*boosted // alike but for the rows and columns that each tree saw; their mean counts
+	share  float64  // of the trees in the mixture
+	trees  *boosted // the mean of forests, alike but for the rows and columns that each tree saw
 	of     func(op.Shape) []float64
 	rows   [][]float64 // of every point
 	unseen []float64   // at every point, from trees that did not see it
@@ -62,11 +62,13 @@ func (a *advice) sow(l *correction, n int) {
 	for i, p := range l.points {
 		a.rows[i] = a.of(p.Shape)
 	}
+	var grown []*boosted
 	for seed := range n {
 		size := l.shape.trees
 		size.seed = uint64(seed)
-		a.trees = append(a.trees, boost(a.rows, l.y, size))
+		grown = append(grown, boost(a.rows, l.y, size))
 	}
+	a.trees = meanOf(grown)
 }
 
 // without is what trees that have not seen the points held say at those.
@@ -74,17 +76,19 @@ func (a *advice) without(l *correction, held func(int) bool) []float64 {
 	if a.trees == nil {
 		return nil
 	}
-	var seen [][]float64
+	var seen, unseen [][]float64
 	var y []float64
 	for i, x := range a.rows {
-		if !held(i) {
+		if held(i) {
+			unseen = append(unseen, x)
+		} else {
 			seen, y = append(seen, x), append(y, l.y[i])
 		}
 	}
-	trees, at := boost(seen, y, l.shape.trees), make([]float64, len(a.rows))
-	for i, x := range a.rows {
+	said, at := boost(seen, y, l.shape.trees).all(unseen), make([]float64, len(a.rows))
+	for i := range at {
 		if held(i) {
-			at[i] = trees.at(x)
+			at[i], said = said[0], said[1:]
 		}
 	}
 	return at
@@ -128,36 +132,51 @@ func (a *advice) shareAt(s op.Shape) float64 {
 	return a.apart
 }
 
-// blend mixes a field's value with the trees' at a shape.
-func (a *advice) blend(smooth float64, s op.Shape) float64 {
-	share := a.shareAt(s)
-	if a.trees == nil || share == 0 {
-		return smooth
+// blend mixes a field's values with what the trees say at shapes.
+func (a *advice) blend(smooth []float64, shapes []op.Shape) []float64 {
+	mixed := slices.Clone(smooth)
+	if a.trees == nil {
+		return mixed
 	}
-	x, sum := a.of(s), 0.0
-	for _, t := range a.trees {
-		sum += t.at(x)
+	var rows [][]float64
+	var at []int
+	for i, s := range shapes {
+		if a.shareAt(s) > 0 {
+			rows, at = append(rows, a.of(s)), append(at, i)
+		}
 	}
-	return (1-share)*smooth + share*sum/float64(len(a.trees))
+	for k, said := range a.trees.all(rows) {
+		share := a.shareAt(shapes[at[k]])
+		mixed[at[k]] += share * (said - smooth[at[k]])
+	}
+	return mixed
 }
 
 // attentionTrees is the size that won on others' recordings.
 func attentionTrees() boostSize {
-	return boostSize{trees: 300, leaves: 16, rate: 0.1, clip: 0.1, least: 2, columns: 0.6, rows: 0.8}
+	return boostSize{trees: 300, leaves: 16, rate: 0.1, clip: 0.05, least: 2, columns: 0.6, rows: 0.8}
 }
 
 // attentionFeatures is where a block lies for a kernel: its sizes, their
-// products, the waves of tiles on the device, the core's time, and what of the
-// head counts is no power of two, which libraries divide by in another way.
+// products, the waves of tiles on the device and how full they are, the core's
+// time, and what of the head counts is no power of two, which libraries divide by
+// in another way.
 func attentionFeatures(core *costmodel.Law, parallel int) func(op.Shape) []float64 {
 	return func(s op.Shape) []float64 {
 		at := func(name string) float64 { return costmodel.AxisOf(name, s) }
 		q, kvLen, blocks, gqa := at("q_len"), at("kv_len"), at("blocks"), at("gqa")
-		waves := blocks * math.Ceil(q/128) / float64(parallel)
-		return []float64{
+		x := []float64{
 			q, kvLen, at("batch"), at("q_heads"), at("kv_heads"), gqa, blocks, blocks / gqa, at("tokens"), at("tokens") * at("q_heads"),
-			waves, waves / math.Ceil(waves), float64(s.Work().FLOPs), float64(core.Seconds(s)), oddPart(gqa), oddPart(at("q_heads")),
+			float64(s.Work().FLOPs), float64(core.Seconds(s)), oddPart(gqa), oddPart(at("q_heads")),
+			full(q / 128), math.Mod(q, 8),
 		}
+		for _, rows := range []float64{64, 128, 256} {
+			waves := blocks * math.Ceil(q/rows) / float64(parallel)
+			x = append(x, waves, full(waves))
+		}
+		// The same with the query heads of a KV head packed into a tile.
+		packed := blocks / gqa * math.Ceil(q*gqa/128) / float64(parallel)
+		return append(x, packed, full(packed))
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
 )
 
 // widths learns how large the errors of a corrected law are over two axes: the
@@ -28,26 +30,63 @@ const (
 	// fewestElsewhere is the number of points below which the errors at unmeasured
 	// counts have no widths of their own.
 	fewestElsewhere = 50
-	// Kernels treat head counts that are powers of two and others unlike: causal
-	// ones by 5 to 6 % on recent GPUs of others' tables, by nothing on older ones.
+	// Kernels treat head counts that are powers of two and others unlike, by up to
+	// a tenth where a query sees few keys and by next to nothing where it sees many.
 	// A law that saw powers of two alone cannot know: these are the half widths
-	// that make its intervals hold on the others in the mean over those tables.
-	untoldCausal = 0.055
-	untoldFull   = 0.02
+	// that make its intervals hold on the others, at shownKeys keys and fewer.
+	untoldCausal = 0.085
+	untoldFull   = 0.04
+	shownKeys    = 2048
 	// untoldCount is the same where both kinds were measured, besides what the
 	// measured ones say of each other.
 	untoldCount = 0.015
+	// olderKernels is what kernels of the older kind leave untold of counts and
+	// of calls beyond the range, as a share of what the newer ones do.
+	olderKernels = 0.5
+	// untoldBeyond is by how much a law may be off a doubling beyond the range
+	// however exact it is within: long calls are slowed by power and heat that
+	// shorter ones do not show.
+	untoldBeyond = 0.02
+	// mostGrowth bounds what that makes of a law without errors.
+	mostGrowth = 50
 )
+
+// on fits what points do not tell to the kernels that a device runs. Those with a
+// scheduler of their own on the device, which deals tiles to units that stay (sm90
+// and sm100 and what follows them), are the less regular ones; an unknown device is
+// taken for such. Ampere's and Ada's, and sm120's, which run the same, launch a
+// block a tile.
+func (f fieldShape) on(dev op.DeviceType) fieldShape {
+	switch dev.Sheet.Arch {
+	case "sm80", "sm86", "sm87", "sm89", "sm120", "sm121":
+		f.untold *= olderKernels
+		f.widen *= olderKernels
+	}
+	return f
+}
+
+// growth is by what share of itself a width grows a doubling beyond the range:
+// by as much as usual of its kind and, of attention, untoldBeyond, of independent
+// causes. Those of products are wide enough without.
+func (f fieldShape) growth(points []Point, width *costmodel.Field) float64 {
+	if f.counts == "" {
+		return f.widen
+	}
+	far := beyondShare(points, 0.25)
+	var edge []float64
+	for _, p := range points {
+		if far(p) {
+			edge = append(edge, math.Exp(width.WidthLog(p.Shape)))
+		}
+	}
+	return min(math.Hypot(1+f.widen, untoldBeyond/stats.Median(edge))-1, mostGrowth)
+}
 
 // unmeasured are the widths at head counts that were not measured, no smaller
 // than those at the others: from the errors that neighbours make of measured
 // ones, where there are some.
 func (f fieldShape) unmeasured(g *grid, points []Point, places [][]float64, logs []float64, least costmodel.NodeValues, share float64) *costmodel.Unmeasured {
 	u := &costmodel.Unmeasured{Axis: f.counts, Known: countsOf(f.counts, points), Values: slices.Clone(least)}
-	untold := f.untold
-	if slices.ContainsFunc(u.Known, func(n float64) bool { return oddPart(n) > 1 }) {
-		untold = untoldCount
-	}
 	var at [][]float64
 	var errs []float64
 	for i, e := range logs {
@@ -55,17 +94,35 @@ func (f fieldShape) unmeasured(g *grid, points []Point, places [][]float64, logs
 			at, errs = append(at, places[i]), append(errs, e)
 		}
 	}
+	untold := f.untoldAt(g, points)
 	if len(errs) >= fewestElsewhere {
 		for i, v := range f.widthsOver(g, at, errs, share).Values {
 			u.Values[i] = max(u.Values[i], v)
 		}
-	} else {
-		untold = f.untold
+		if slices.ContainsFunc(u.Known, func(n float64) bool { return oddPart(n) > 1 }) {
+			untold = func(int) float64 { return untoldCount }
+		}
 	}
 	for i, v := range u.Values {
-		u.Values[i] = int16(math.Round(math.Log(math.Hypot(math.Exp(float64(v)*fieldStep), untold)) / fieldStep))
+		u.Values[i] = int16(math.Round(math.Log(math.Hypot(math.Exp(float64(v)*fieldStep), untold(i))) / fieldStep))
 	}
 	return u
+}
+
+// untoldAt is what powers of two leave untold of other counts at a node: the more
+// keys a query sees, which a window bounds, the less of a call is the scheduling
+// of its tiles. Keys are taken as many as queries, as in the tables that the shares
+// were read from.
+func (f fieldShape) untoldAt(g *grid, points []Point) func(node int) float64 {
+	a, _ := blockOf(points[0].Shape)
+	lengths := slices.Index(f.width, "q_len")
+	return func(node int) float64 {
+		keys := math.Exp2(g.at(node)[lengths])
+		if a.Window > 0 {
+			keys = min(keys, float64(a.Window))
+		}
+		return f.untold * min(1, shownKeys/keys)
+	}
 }
 
 // widthsOver is the local mean of the errors at places, scaled so that the

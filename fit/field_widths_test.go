@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // A library that treats every head count a little differently: what it does at
@@ -61,15 +62,74 @@ func TestIntervalsAreWiderAtUnmeasuredCounts(t *testing.T) {
 func TestWidthsOfNoErrors(t *testing.T) {
 	points := inventedAttention(coreDevice(), 200, 44)
 	shape := attentionField(points, 64)
-	w := shape.widths(points, unseenErrors{logs: make([]float64, len(points)), counts: make([]float64, len(points))}, 0.9)
+	w := shape.widths(points, noErrors(points), 0.9)
 	for _, p := range points {
 		if at := w.WidthLog(p.Shape); !(at < -20) {
 			t.Fatalf("%s: half a width of exp(%v)", p.Key, at)
 		}
 	}
-	a := points[0].Shape.(op.AttnFwd)
-	a.QHeads = 7
-	if at := w.WidthLog(a); at < math.Log(untoldCausal)-0.01 {
-		t.Errorf("7 heads: half a width of exp(%v), less than what powers of two leave untold", at)
+}
+
+// What powers of two leave untold of other counts fades with the keys that a
+// query sees, which a window bounds, and is half as much of older kernels.
+func TestUntoldCounts(t *testing.T) {
+	const half = olderKernels
+	for _, c := range []struct {
+		arch         string
+		mask         op.Mask
+		window, keys int
+		want         float64
+	}{
+		{"sm90", op.Diag, 0, 512, untoldCausal},
+		{"sm90", op.Diag, 0, 8192, untoldCausal * shownKeys / 8192},
+		{"sm90", op.Diag, 128, 8192, untoldCausal},
+		{"", op.Diag, 0, 512, untoldCausal},
+		{"sm80", op.Diag, 0, 512, untoldCausal * half},
+		{"sm120", op.Diag, 0, 8192, untoldCausal * half * shownKeys / 8192},
+		{"sm100", op.Full, 0, 1024, untoldFull},
+		{"sm100", op.Full, 0, 16384, untoldFull * shownKeys / 16384},
+	} {
+		var points []Point
+		for q := 128; q <= 32768; q *= 2 {
+			for heads := 1; heads <= 64; heads *= 2 {
+				a := attentionShape(q, 1, heads, heads)
+				a.Mask, a.Window = c.mask, units.Tokens(c.window)
+				points = append(points, Point{Shape: a, Seconds: 1})
+			}
+		}
+		dev := op.DeviceType{Sheet: op.Sheet{Arch: c.arch}}
+		w := attentionField(points, 0).on(dev).widths(points, noErrors(points), 0.9)
+		a := attentionShape(c.keys, 1, 7, 7)
+		if got := math.Exp(w.WidthLog(a)); math.Abs(got/c.want-1) > 0.01 {
+			t.Errorf("%s, %s of %d keys, window %d: half a width of %.4f at 7 heads, want %.4f", c.arch, c.mask, c.keys, c.window, got, c.want)
+		}
 	}
+}
+
+// A law's interval grows beyond the range by its kind's share of itself where it
+// is wide at the end of the range, and by untoldBeyond where it is exact there.
+func TestGrowthBeyondTheRange(t *testing.T) {
+	points := inventedAttention(coreDevice(), 300, 45)
+	for _, c := range []struct {
+		arch         string
+		errors, want float64
+	}{
+		{"sm90", 0.5, widenCausal},
+		{"sm80", 0.5, widenCausal * olderKernels},
+		{"sm90", 0.02, math.Hypot(1+widenCausal, untoldBeyond/0.02) - 1},
+		{"sm90", 1e-9, mostGrowth},
+	} {
+		u := noErrors(points)
+		for i := range u.logs {
+			u.logs[i] = c.errors
+		}
+		shape := attentionField(points, 64).on(op.DeviceType{Sheet: op.Sheet{Arch: c.arch}})
+		if got := shape.growth(points, shape.widths(points, u, 0.9)); math.Abs(got/c.want-1) > 0.02 {
+			t.Errorf("%s, errors of %v: grows by %.3f a doubling, want %.3f", c.arch, c.errors, got, c.want)
+		}
+	}
+}
+
+func noErrors(points []Point) unseenErrors {
+	return unseenErrors{logs: make([]float64, len(points)), counts: make([]float64, len(points))}
 }

@@ -10,24 +10,39 @@ import (
 // gemmBoost is the size that won on recordings of others; more trees move the
 // error by less than its own noise.
 func gemmBoost() boostSize {
-	return boostSize{trees: 400, leaves: 64, rate: 0.1, clip: 0.1, least: 2, columns: 0.6, rows: 0.8}
+	return boostSize{trees: 500, leaves: 128, rate: 0.07, clip: 0.1, least: 2, columns: 0.6, rows: 0.8}
 }
 
 // gemmFeatures is where a shape lies for a library. Which kernel it picks changes
 // abruptly with tokens, tiles and the length of the inner product, and it picks
 // alike for shapes that agree in such numbers: its sizes, their products
-// (operands and result, hence caches and tiles), whole tiles, how full the
-// last wave is, and the plan and time of the core.
+// (operands and result, hence caches and tiles), their ratios, whole tiles, how
+// full these and the last wave of each usual size are, what of the outputs and
+// inputs is no power of two, and the plan and time of the core.
 func gemmFeatures(c *costmodel.GEMMCore, g op.GEMM) (x []float64, seconds float64) {
 	rows, cols, inner := g.Out()
 	plan, seconds := c.Plan(g)
-	small := math.Ceil(rows/64) * math.Ceil(cols/64)
-	tiles := math.Ceil(rows/128) * math.Ceil(cols/128)
-	units := float64(c.Parallel)
-	wide := math.Ceil(rows/128) * math.Ceil(cols/256) / units
-	return []float64{
+	x = []float64{
 		rows, cols, inner, rows * cols, rows * inner, cols * inner, rows * cols * inner,
-		small, tiles, tiles / units / math.Ceil(tiles/units), wide / math.Ceil(wide),
+		rows*cols + rows*inner + cols*inner, rows / cols, cols / inner, rows / inner, oddPart(cols), oddPart(inner),
 		float64(plan.Tile), float64(plan.Split), seconds,
-	}, seconds
+	}
+	for _, side := range gemmSides() {
+		x = append(x, full(rows/side), full(cols/side))
+	}
+	for _, t := range gemmWaves() {
+		waves := math.Ceil(rows/t.Rows) * math.Ceil(cols/t.Cols) / float64(c.Parallel)
+		x = append(x, waves, full(waves))
+	}
+	return x, seconds
 }
+
+// gemmSides are the usual sides of a tile, gemmWaves the usual tiles.
+func gemmSides() []float64 { return []float64{64, 128, 256} }
+
+func gemmWaves() []costmodel.GEMMTile {
+	return []costmodel.GEMMTile{{Rows: 128, Cols: 256}, {Rows: 256, Cols: 128}, {Rows: 128, Cols: 128}, {Rows: 64, Cols: 64}, {Rows: 256, Cols: 64}, {Rows: 64, Cols: 256}}
+}
+
+// full is the share of what is paid for that is used, where parts cost the whole.
+func full(x float64) float64 { return x / math.Ceil(x) }

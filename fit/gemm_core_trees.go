@@ -24,11 +24,12 @@ type boosted struct {
 	trees [][]branch
 }
 
-// branch is a node of a tree: a leaf where feature < 0.
+// branch is a node of a tree: a leaf where feature < 0. It is kept small, since
+// most of a fit's time is spent going down trees.
 type branch struct {
-	feature     int
+	feature     int16
 	cut         uint8 // bins up to it go to the left
-	left, right int
+	left, right uint16
 	value       float64
 }
 
@@ -42,6 +43,35 @@ func (b *boosted) at(x []float64) float64 {
 	return sum
 }
 
+// all are the sums of the trees at many places: tree by tree, so that each stays
+// in the cache.
+func (b *boosted) all(rows [][]float64) []float64 {
+	bins, sums := make([][]uint8, len(rows)), make([]float64, len(rows))
+	for i, x := range rows {
+		bins[i] = b.bin(x)
+	}
+	for _, t := range b.trees {
+		for i := range sums {
+			sums[i] += follow(t, bins[i])
+		}
+	}
+	return sums
+}
+
+// meanOf is the mean of sums of trees that share their cuts, as one sum.
+func meanOf(all []*boosted) *boosted {
+	mean := &boosted{cuts: all[0].cuts}
+	for _, b := range all {
+		for _, t := range b.trees {
+			for n := range t {
+				t[n].value /= float64(len(all))
+			}
+			mean.trees = append(mean.trees, t)
+		}
+	}
+	return mean
+}
+
 func (b *boosted) bin(x []float64) []uint8 {
 	bins := make([]uint8, len(x))
 	for f, v := range x {
@@ -53,15 +83,15 @@ func (b *boosted) bin(x []float64) []uint8 {
 
 // follow goes down a tree to its leaf's value.
 func follow(t []branch, bins []uint8) float64 {
-	n := 0
-	for t[n].feature >= 0 {
-		if bins[t[n].feature] <= t[n].cut {
-			n = t[n].left
+	at := &t[0]
+	for at.feature >= 0 {
+		if bins[at.feature] <= at.cut {
+			at = &t[at.left]
 		} else {
-			n = t[n].right
+			at = &t[at.right]
 		}
 	}
-	return t[n].value
+	return at.value
 }
 
 // mostBins is the number of bins of a feature.
@@ -190,7 +220,7 @@ func (g *grower) grow() []branch {
 			break
 		}
 		left, right := g.part(l)
-		tree[l.node] = branch{l.feature, l.cut, len(tree), len(tree) + 1, 0}
+		tree[l.node] = branch{int16(l.feature), l.cut, uint16(len(tree)), uint16(len(tree) + 1), 0}
 		left.node, right.node = len(tree), len(tree)+1
 		tree = append(tree, branch{feature: -1}, branch{feature: -1})
 		open[best] = left

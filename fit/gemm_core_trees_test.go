@@ -66,3 +66,32 @@ func TestBoostIgnoresOutliers(t *testing.T) {
 		t.Errorf("one wild point of twenty moves its place by %v", got)
 	}
 }
+
+// The mean of forests says at any place the mean of what they say, one place at
+// a time or all at once.
+func TestMeanOfForests(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	var rows [][]float64
+	var targets []float64
+	for range 300 {
+		x := []float64{r.Float64(), r.Float64(), r.Float64()}
+		rows, targets = append(rows, x), append(targets, stepped(x[0], x[1]))
+	}
+	size := gemmBoost()
+	size.trees = 20
+	var forests []*boosted
+	want := make([]float64, len(rows))
+	for seed := range uint64(3) {
+		size.seed = seed
+		forests = append(forests, boost(rows, targets, size))
+		for i, x := range rows {
+			want[i] += forests[seed].at(x) / 3
+		}
+	}
+	mean := meanOf(forests)
+	for i, v := range mean.all(rows) {
+		if math.Abs(v-want[i]) > 1e-12 || math.Abs(v-mean.at(rows[i])) > 1e-12 {
+			t.Fatalf("row %d: %v all at once, %v alone, want %v", i, v, mean.at(rows[i]), want[i])
+		}
+	}
+}

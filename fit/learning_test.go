@@ -3,6 +3,8 @@ package fit_test
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -13,6 +15,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/stats"
 )
 
 func curveOf(t *testing.T, d *fit.Data, sizes []int, repeats int) *fit.Curve {
@@ -34,45 +37,128 @@ func familyOf(t *testing.T, c *fit.Curve, f fit.Family) fit.FamilyCurve {
 }
 
 // noisy multiplies every time by a factor of its own, exp(N(0, sd)).
-func noisy(d *fit.Data, sd float64) *fit.Data {
-	rng := rand.New(rand.NewPCG(1, 0))
+func noisy(d *fit.Data, sd float64, seed uint64) *fit.Data {
+	rng := rand.New(rand.NewPCG(seed, 0))
 	for i := range d.Points {
 		d.Points[i].Seconds *= math.Exp(sd * rng.NormFloat64())
 	}
 	return d
 }
 
-// Ten percent of noise on every point: a law of six points is far from the truth,
-// one of all points is near it. What is left are the held-out points' own errors,
-// the median of |N(0, 0.1)|, which is 0.067 (of 36 points: give or take 0.013),
-// and a little of the law's. Laws with two coefficients are as good with six
-// points as that many held-out ones can tell, so they are not asked to fall.
-// Only what is judged is measured: another op would take of the budget and so
-// move the points.
-func TestTheLearningCurveFalls(t *testing.T) {
-	_, recording := recorded(t, "1xbig+1xsmall", 50*time.Second, op.KindAttnFwd, op.KindAttnBwd, op.KindGEMM)
-	c := curveOf(t, noisy(dataOf(t, recording), 0.1), nil, 3)
-	if !c.Simulated || c.Repeats != 3 || c.Seed != fit.Defaults().Seed || c.Share != fit.Defaults().Share {
-		t.Errorf("head: %+v", c)
+// draws are learning curves of simulated devices of other seeds, with a tenth of
+// noise on every point and a hold-out drawn anew, so that what they agree on is
+// no luck of one of them. spoil, if there is one, does what it likes with the
+// points before they are learnt from.
+func draws(t *testing.T, n uint64, spoil func(*fit.Data, fit.Options)) []*fit.Curve {
+	t.Helper()
+	var all []*fit.Curve
+	for seed := uint64(1); seed <= n; seed++ {
+		spec := fmt.Sprintf("1xbig+1xsmall,seed=%d", seed)
+		// Only what is judged is measured: another op would take of the budget.
+		_, recording := recorded(t, spec, 50*time.Second, op.KindAttnFwd, op.KindAttnBwd, op.KindGEMM)
+		d, o := noisy(dataOf(t, recording), 0.1, seed), fit.Defaults()
+		o.Seed = seed
+		if spoil != nil {
+			spoil(d, o)
+		}
+		c, err := fit.LearningCurve(d, o, nil, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !c.Simulated || c.Repeats != 1 || c.Seed != seed || c.Share != o.Share {
+			t.Errorf("head: %+v", c)
+		}
+		coherent(t, c)
+		all = append(all, c)
 	}
-	for _, name := range []fit.Family{fit.FamilyAttention, fit.FamilyGEMM} {
+	return all
+}
+
+// learnt are medians over draws of one family's curve.
+type learnt struct{ median, p90, end float64 } // last over first, and the last median
+
+func learntOf(t *testing.T, curves []*fit.Curve, name fit.Family) learnt {
+	t.Helper()
+	var median, p90, end []float64
+	for _, c := range curves {
 		f := familyOf(t, c, name)
 		first, last := f.Steps[0], f.Steps[len(f.Steps)-1]
-		t.Logf("%s: %d laws, %d held, %d to %d points: %.3f to %.3f, %s", f.Family, f.Laws, f.Held, first.Points, last.Points, first.Median.Mid, last.Median.Mid, f.Trend)
-		if last.Median.Mid > 0.85*first.Median.Mid || last.P90.Mid > 0.85*first.P90.Mid {
-			t.Errorf("%s: the error does not fall: %+v to %+v", name, first, last)
-		}
-		if last.Median.Mid < 0.04 || last.Median.Mid > 0.1 {
-			t.Errorf("%s: a median error of %v at the end, the noise's is 0.067", name, last.Median.Mid)
-		}
 		if first.Outside <= last.Outside {
 			t.Errorf("%s: %v of the predictions are outside the range of %d points, %v outside that of %d", name, first.Outside, first.Points, last.Outside, last.Points)
 		}
+		median, p90, end = append(median, last.Median.Mid/first.Median.Mid), append(p90, last.P90.Mid/first.P90.Mid), append(end, last.Median.Mid)
 	}
-	if f := familyOf(t, c, fit.FamilyAttention); f.Trend != fit.Falling {
-		t.Errorf("attention: %s, %+v", f.Trend, f.Change)
+	l := learnt{stats.Median(median), stats.Median(p90), stats.Median(end)}
+	t.Logf("%s: %d draws, errors fall to %.2f (P90 %.2f) of what they were, to %.3f", name, len(curves), l.median, l.p90, l.end)
+	return l
+}
+
+// falls says why errors do not fall as those of a sound learner, or nothing.
+// Ten percent of noise on every point: a law of six points is far from the truth,
+// one of all points is near it. What is left are the held-out points' own errors,
+// the median of |N(0, 0.1)|, which is 0.067, and a little of the law's.
+func (l learnt) falls() error {
+	switch {
+	case l.median > 0.85 || l.p90 > 0.85:
+		return fmt.Errorf("the error does not fall: to %.2f, its P90 to %.2f of what it was", l.median, l.p90)
+	case l.end < 0.055 || l.end > 0.095:
+		return fmt.Errorf("a median error of %.3f at the end, the noise's is 0.067", l.end)
 	}
-	coherent(t, c)
+	return nil
+}
+
+// The medians of seven draws: one by one, ratios from 0.54 to 0.89 were seen of
+// attention and from 0.46 to 0.77 of GEMM, so that a single draw says little.
+// Laws with two coefficients are as good with six points as that many held-out
+// ones can tell, so they are not asked to fall.
+func TestTheLearningCurveFalls(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
+	curves := draws(t, 7, nil)
+	for _, name := range []fit.Family{fit.FamilyAttention, fit.FamilyGEMM} {
+		if err := learntOf(t, curves, name).falls(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// What a sound learner shows, one that learns nothing does not: here of points
+// whose times were exchanged among the fitted ones of their law.
+func TestALearnerOfNothingDoesNotFall(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
+	curves := draws(t, 3, func(d *fit.Data, o fit.Options) {
+		held := map[string]bool{}
+		for _, p := range d.Held(o.Seed, o.Share) {
+			held[p.Key] = true
+		}
+		exchange(d, held, o.Seed)
+	})
+	for _, name := range []fit.Family{fit.FamilyAttention, fit.FamilyGEMM} {
+		if learntOf(t, curves, name).falls() == nil {
+			t.Errorf("%s: passes for a learner", name)
+		}
+	}
+}
+
+// exchange deals the times of the points that are not held out anew, law by law.
+func exchange(d *fit.Data, held map[string]bool, seed uint64) {
+	byLaw := map[string][]int{}
+	for i, p := range d.Points {
+		if !held[p.Key] {
+			law := fmt.Sprint(p.On, p.Shape.Kind(), p.Shape.Variant())
+			byLaw[law] = append(byLaw[law], i)
+		}
+	}
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for _, law := range slices.Sorted(maps.Keys(byLaw)) {
+		at := byLaw[law]
+		rng.Shuffle(len(at), func(i, j int) {
+			d.Points[at[i]].Seconds, d.Points[at[j]].Seconds = d.Points[at[j]].Seconds, d.Points[at[i]].Seconds
+		})
+	}
 }
 
 // coherent looks for steps that are in no order.
