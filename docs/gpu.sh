@@ -1,17 +1,23 @@
 #!/bin/bash
-# The items of docs/gpu-checklist.md on this machine's GPU, in two parts that
+# The items of docs/gpu-checklist.md on this machine's GPU, in three parts that
 # each stay under ten minutes. Writes what it finds into a folder, which is then
 # looked through and committed as results/evidence/<gpu>/.
 #
 #   docs/gpu.sh look FOLDER       inventory, numerics, timing items; 3 to 5 minutes
 #   docs/gpu.sh measure FOLDER    a full calibration of 8 minutes, its checks and plots
+#   docs/gpu.sh loop FOLDER       calibrate, plan and run plans on ranks with unequal
+#                                 parts of the GPU, and every attention kernel's numerics
+#                                 in them; 7 to 9 minutes. SMS: how many multiprocessors
+#                                 each has (default: about 5/8 and 5/16 of the GPU's);
+#                                 COMPUTE and REST: times to measure attention
+#                                 and GEMM, and the rest (150s, 70s)
 #
 # Uses bin/evenkeel and bin/torch.test where they are there (make gpu-binaries
 # builds them, for machines without Go), else builds them. No setting of the card
 # is changed.
 set -euo pipefail
 
-readonly PART="${1:?look or measure}"
+readonly PART="${1:?look, measure or loop}"
 readonly OUT="${2:?a folder for the results}"
 readonly BIN="${BIN:-bin}"
 
@@ -43,6 +49,7 @@ look() {
   step dry-run "$BIN/evenkeel" calibrate --backend torch --dry-run --budget 8m
   step dry-run-json "$BIN/evenkeel" calibrate --backend torch --dry-run --budget 8m --json
   step numerics "$BIN/evenkeel" calibrate --backend torch --numerics
+  step kernels "${EVENKEEL_PYTHON:-python3}" -B python/tests/test_kernels.py
   EVENKEEL_GPU=1 step timing "$BIN/torch.test" -test.v -test.run GPU -test.timeout 5m
 }
 
@@ -56,13 +63,94 @@ measure() {
   gzip -9 -f -k "$OUT/calibration.rec.jsonl"
 }
 
+# judged is a step whose exit status 4, above the limits, is an answer too.
+judged() { "$@" || [ $? = 4 ]; }
+
+# parts are two numbers of multiprocessors of this machine's GPU that its driver
+# can set apart.
+parts() {
+  PYTHONPATH=python "${EVENKEEL_PYTHON:-python3}" -c '
+from evenkeel.confine import sizes
+fit = sizes()
+print(*(max(n for n in fit if n <= most) for most in (fit[-1] * 5 // 8, fit[-1] * 5 // 16)))'
+}
+
+# The model is wide enough that GEMMs and attention are what a layer takes. Its
+# layers run in milliseconds.
+config() {
+  cat > "$OUT/config.json" <<'JSON'
+{
+  "architectures": ["LlamaForCausalLM"],
+  "model_type": "llama",
+  "hidden_size": 4096,
+  "intermediate_size": 11008,
+  "num_hidden_layers": 4,
+  "num_attention_heads": 32,
+  "num_key_value_heads": 8,
+  "head_dim": 128,
+  "vocab_size": 32000,
+  "tie_word_embeddings": false
+}
+JSON
+}
+
+# calibrated measures both parts of the GPU, one while the other idles.
+calibrated() { # folder, budget, ops
+  step "calibrate-$1" "$BIN/evenkeel" calibrate --backend torch --devices "gpu:0@sm$fast,gpu:0@sm$slow" --group-sizes 2 \
+    --only "$3" --model "$OUT/config.json" --budget "$2" --out "$OUT/$1"
+}
+
+planned() { # name, strategy
+  step "plan-$1" "$BIN/evenkeel" solve --profile "$OUT/profile.json" --cluster "1x(1 $fast_type + 1 $slow_type)" --model "$OUT/config.json" \
+    --seq-len 16k --dtype bf16 --zero zero0 --take "$2" -o "$OUT/$1.plan.json"
+}
+
+loop() {
+  local fast slow fast_type slow_type kernel found
+  found="${SMS:-$(parts)}"
+  read -r fast slow <<< "$found"
+  echo "parts of $fast and $slow multiprocessors" | tee -a "$OUT/steps.txt"
+  config
+  # A plan is predicted by the fastest attention kernel that was measured, so the
+  # one is measured that replay runs.
+  export EVENKEEL_SKIP_KERNELS=sdpa_cudnn,sdpa_efficient,varlen,fa2,fa3,fa4,te,sdpa_fa3,sdpa_fa4
+  calibrated compute "${COMPUTE:-150s}" attn_fwd,attn_bwd,gemm
+  calibrated rest "${REST:-70s}" norm,rope,swiglu,ce_chunk,lse_merge,adamw,send_recv,all_to_all,all_to_all_v,all_gather,all_reduce,mem_capacity,mem_reserve
+  step fit "$BIN/evenkeel" fit "$OUT"/{compute,rest}/calibration.rec.jsonl -o "$OUT/profile.json"
+  step check-parts judged "$BIN/evenkeel" check "$OUT"/{compute,rest}/calibration.rec.jsonl --profile "$OUT/profile.json"
+  read -r fast_type slow_type <<< "$(typed "$fast") $(typed "$slow")"
+  planned evenkeel evenkeel
+  planned equal ring
+  planned ulysses ulysses
+  step replay "$BIN/evenkeel" replay "$OUT"/{evenkeel,equal,ulysses}.plan.json --kernel sdpa_flash --repeats 10 -o "$OUT/loop.trace.jsonl"
+  step check-loop judged "$BIN/evenkeel" check "$OUT/loop.trace.jsonl" --profile "$OUT/profile.json" --timeline "$OUT/timeline.json"
+  for kernel in math sdpa_cudnn fa2; do # sdpa_flash was compared in the loop
+    step "numerics-$kernel" kernel_or_none "$kernel"
+  done
+  gzip -9 -f -k "$OUT/loop.trace.jsonl"
+}
+
+# typed is the device type of a part, as the profile names it.
+typed() { grep -o "\"[a-z0-9_]*@sm$1\"" "$OUT/profile.json" | sort -u | head -n 1 | tr -d '"'; }
+
+# kernel_or_none runs a plan with an attention kernel; one that is not installed
+# is named and no failure.
+kernel_or_none() {
+  "$BIN/evenkeel" replay "$OUT/evenkeel.plan.json" --kernel "$1" --repeats 2 -o "$OUT/$1.trace.jsonl" 2> "$OUT/said.txt" || {
+    cat "$OUT/said.txt" >&2
+    grep -q "not to be had here" "$OUT/said.txt" && echo "$1 is not installed here"
+  }
+}
+
 case "$PART" in
   look) look ;;
   measure) measure ;;
+  loop) loop ;;
   *)
-    echo "gpu.sh: $PART: want look or measure" >&2
+    echo "gpu.sh: $PART: want look, measure or loop" >&2
     exit 2
     ;;
 esac
+rm -f "$OUT/said.txt"
 echo "$failed steps failed; the results are in $OUT"
 [ "$failed" = 0 ]

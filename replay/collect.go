@@ -10,8 +10,8 @@ import (
 )
 
 // collect makes the trace of what rank 0 wrote and of what the ranks said.
-func (r *run) collect(mode string) error {
-	h := r.header(mode)
+func (r *run) collect() error {
+	h := r.header()
 	result := r.ranks[0].result
 	f, err := os.Open(r.traceFile(0))
 	if err != nil {
@@ -38,11 +38,11 @@ func (r *run) collect(mode string) error {
 	})
 }
 
-func (r *run) header(mode string) *Header {
+func (r *run) header() *Header {
 	c, result := r.config, r.ranks[0].result
 	h := &Header{
 		Header:  doc.Header{Schema: TraceSchema, Tool: c.Tool, Created: c.Created, Inputs: c.Inputs},
-		Backend: r.backend, Mode: mode, Parts: c.Parts, Layers: c.Layers, Kernel: r.ranks[0].hello.Kernel, Docs: c.Docs, Seed: c.Seed,
+		Backend: r.backend, Mode: r.mode, Parts: c.Parts, Layers: c.Layers, Kernel: r.ranks[0].hello.Kernel, Docs: c.Docs, Seed: c.Seed,
 		Repeats: c.Repeats, Warmup: c.Warmup, Program: python.Hash(), Oversubscribed: c.crowded, Numerics: result.Numerics, Exact: result.Exact,
 	}
 	for i, p := range c.Plans {
@@ -61,7 +61,7 @@ func (r *run) header(mode string) *Header {
 // run is the plan as the header has it.
 func (p *Plan) run() PlanRun {
 	if p.Batch() {
-		return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Batch: true, Micro: len(p.micro), Model: &p.Job.Model, DType: p.Job.DType}
+		return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Batch: true, Micro: len(p.micro), Model: &p.Job.Model, DType: p.Job.DType, Groups: p.groups()}
 	}
 	return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Job: p.Job, Layout: p.Layout()}
 }

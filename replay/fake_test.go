@@ -66,7 +66,11 @@ func fake(behaviour string) {
 	if what == "silent-start" && mine {
 		time.Sleep(time.Hour)
 	}
-	k.say(map[string]any{"t": "hello", "rank": rank, "pid": os.Getpid(), "host": "here", "python": "3.11.2", "torch": "9.9.9", "kernel": "math"})
+	hello := map[string]any{"t": "hello", "rank": rank, "pid": os.Getpid(), "host": "here", "python": "3.11.2", "torch": "9.9.9", "kernel": "math", "sms": k.q.SMs}
+	if what == "wide" && mine {
+		hello["sms"], hello["vectors"] = 0, map[string]any{"aten": "AVX512"}
+	}
+	k.say(hello)
 	k.at(phaseMeet, 0, 0)
 	for what == "silent-start" {
 		k.at(phaseMeet, 0, 0)

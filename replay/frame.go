@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile/backend/torch"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -32,6 +33,9 @@ type request struct {
 	Trace        string           `json:"trace"` // file to write, on rank 0
 	Check        bool             `json:"check"`
 	SampledAbove units.Tokens     `json:"sampled_above"`
+	Turns        bool             `json:"turns"`         // ranks share a GPU, and compute one at a time
+	SMs          int              `json:"sms,omitempty"` // multiprocessors of it that the rank is confined to
+	AllSMs       int              `json:"sms_in_all,omitempty"`
 }
 
 // frame is a line from a rank; which fields it has depends on T. Unknown fields
@@ -43,6 +47,9 @@ type frame struct {
 	Python string `json:"python"`
 	Torch  string `json:"torch"`
 	Kernel string `json:"kernel"`
+
+	Vectors torch.Vectors `json:"vectors"` // of a processor
+	SMs     int           `json:"sms"`     // that it is confined to, which a kernel proved
 
 	position // at
 

@@ -146,6 +146,66 @@ func TestRanksGetCoresOfTheirOwn(t *testing.T) {
 	}
 }
 
+// Ranks of one GPU's multiprocessors share it in turns, whatever is asked for.
+func TestRanksOnPartsOfAGPU(t *testing.T) {
+	c, _ := fakeConfig(t, "well")
+	devices := func(names ...string) {
+		for i, name := range names {
+			c.Plans[0].Ranks[i].Device = name
+		}
+	}
+	devices("h200@sm80", "h200@sm40_2")
+	seats, backend, mode, err := c.place(0, 2)
+	if err != nil || backend != "gloo" || mode != ModeOneGPU || seats[0].sms != 80 || seats[1].sms != 40 {
+		t.Fatal(seats, backend, mode, err)
+	}
+	r := newRun(&c, seats, backend, mode, t.TempDir())
+	if q := r.request(seats[1]); !q.Turns || q.SMs != 40 || q.AllSMs != 120 {
+		t.Errorf("%+v", q)
+	}
+	if gpu := r.gpu(seats[1]); gpu != 0 {
+		t.Errorf("rank 1 is on GPU %d", gpu)
+	}
+	for want, set := range map[string]func(){
+		"runs over gloo, not nccl":               func() { c.Backend = "nccl" },
+		"1 of 2 are confined to multiprocessors": func() { c.Backend = ""; devices("h200@sm80", "h200") },
+		"1 of 2 are processors":                  func() { c.Backend = ""; devices("h200@sm80", "torch_cpu:1") },
+	} {
+		devices("h200@sm80", "h200@sm40")
+		set()
+		if _, _, _, err := c.place(0, 2); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+	c.Backend = ""
+	devices("h200@sm80", "h200@sm40")
+	if _, _, _, err := c.place(1, 1); err == nil || !strings.Contains(err.Error(), "replay without a launcher") {
+		t.Error(err)
+	}
+}
+
+// A rank that takes no notice of what limits it is another device.
+func TestRanksThatIgnoreTheirLimitAreRefused(t *testing.T) {
+	for device, want := range map[string]string{
+		"h200@sm40":        "rank 1 (h200@sm40) is no device of its type: it computes on 0 multiprocessors (0: all), not on 40; at the meeting of the ranks",
+		"torch_cpu:1@avx2": `rank 1 (torch_cpu:1@avx2) is no device of its type: @avx2: torch takes no notice of ATEN_CPU_CAPABILITY, it uses "AVX512"`,
+	} {
+		c, pids := fakeConfig(t, "wide:1")
+		for _, p := range c.Plans {
+			for i := range p.Ranks {
+				p.Ranks[i].Device = device
+			}
+			if device != "h200@sm40" {
+				p.Ranks[0].Device = "torch_cpu:1"
+			}
+		}
+		if err := Run(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+		nobodyLives(t, pids)
+	}
+}
+
 // In a job of several tasks each runs its own rank, and the first writes the trace.
 func TestTasksRunTheirOwnRank(t *testing.T) {
 	for task := range 2 {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile/backend/child"
 	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
 	"github.com/evenkeel/evenkeel/python"
 )
@@ -83,22 +84,22 @@ func Run(ctx context.Context, c Config) error {
 	if err := doc.Probe(filepath.Dir(c.Out)); err != nil {
 		return err
 	}
-	folder, err := os.MkdirTemp("", "evenkeel-") // 0700
+	folder, err := child.NewFolder()
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(folder)
-	if err := unpack(folder); err != nil {
+	defer folder.Remove() //nolint:errcheck // the next run sweeps it away
+	if err := unpack(folder.Path); err != nil {
 		return err
 	}
-	r := newRun(&c, seats, backend, folder)
+	r := newRun(&c, seats, backend, mode, folder.Path)
 	if err := r.do(ctx); err != nil {
 		return err
 	}
 	if first > 0 {
 		return nil
 	}
-	return r.collect(mode)
+	return r.collect()
 }
 
 // Check refuses what cannot be run, before anything is started, in the fields of
@@ -246,6 +247,10 @@ func (r *run) request(s seat) request {
 	q := request{
 		T: "run", Parts: c.Parts, Layers: c.Layers, Repeats: c.Repeats, Warmup: c.Warmup, Seed: c.Seed, Backend: r.backend, Kernel: c.Kernel,
 		Docs: c.Docs, Threads: s.threads, Cores: s.cores, Timeout: c.Timeout.Seconds(), Trace: r.traceFile(s.rank), Check: true, SampledAbove: c.SampledAbove,
+		Turns: r.mode == ModeOneGPU, SMs: s.sms,
+	}
+	for _, m := range r.ranks {
+		q.AllSMs += m.sms
 	}
 	for _, p := range c.Plans {
 		q.Plans, q.Batches = append(q.Plans, p.raw), append(q.Batches, p.micro)

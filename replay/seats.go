@@ -16,6 +16,7 @@ type seat struct {
 	threads int      // of a processor; 0 on a GPU
 	env     []string // that the device type asks for
 	cores   []int    // to be pinned to; nil: none
+	sms     int      // multiprocessors of a GPU to be confined to; 0: all
 }
 
 // Machine is what a host has for ranks.
@@ -30,7 +31,7 @@ func (c *Config) place(first, n int) (seats []seat, backend, mode string, err er
 	p := c.Plans[0]
 	processors := 0
 	for i := range p.Ranks {
-		s := seat{rank: i, local: i - first, device: p.Ranks[i].Device}
+		s := seat{rank: i, local: i - first, device: p.Ranks[i].Device, sms: torch.Multiprocessors(p.Ranks[i].Device)}
 		var ok bool
 		if s.threads, s.env, ok = torch.Processor(s.device); ok {
 			processors++
@@ -56,14 +57,27 @@ func (c *Config) place(first, n int) (seats []seat, backend, mode string, err er
 	return seats, backend, mode, err
 }
 
-// onGPUs: NCCL takes one rank a GPU.
+// onGPUs: NCCL takes one rank a GPU. Ranks that are confined to multiprocessors
+// are on one, all of them.
 func (c *Config) onGPUs(seats []seat) (backend, mode string, err error) {
-	if c.Backend == "gloo" {
+	p := c.Plans[0]
+	parts := 0
+	for i := range p.Ranks {
+		if torch.Multiprocessors(p.Ranks[i].Device) > 0 {
+			parts++
+		}
+	}
+	switch {
+	case parts > 0 && parts < len(p.Ranks):
+		return "", "", fmt.Errorf("%s: ranks: %d of %d are confined to multiprocessors of a GPU, the others have whole ones: replay runs the one or the other", p.Path, parts, len(p.Ranks))
+	case parts > 0 && len(seats) < len(p.Ranks):
+		return "", "", fmt.Errorf("%s: ranks[0].device: %q: ranks that share a GPU are run by one process, and this job has several tasks: replay without a launcher", p.Path, p.Ranks[0].Device)
+	case parts > 0 || c.Backend == "gloo":
 		return "gloo", ModeOneGPU, nil
 	}
 	if c.Machine.GPUs > 0 && c.Machine.GPUs < len(seats) {
 		last := seats[c.Machine.GPUs]
-		return "", "", fmt.Errorf("%s: ranks[%d].device: %q: more ranks than this host's %d GPUs; --comm gloo runs them in turns on one, for numerics and compute times only", c.Plans[0].Path, last.rank, last.device, c.Machine.GPUs)
+		return "", "", fmt.Errorf("%s: ranks[%d].device: %q: more ranks than this host's %d GPUs; --comm gloo runs them in turns on one, for numerics and compute times only", p.Path, last.rank, last.device, c.Machine.GPUs)
 	}
 	return "nccl", ModeNCCL, nil
 }

@@ -16,6 +16,7 @@ import (
 type run struct {
 	config  *Config
 	backend string
+	mode    string
 	folder  string
 	host    string
 	port    int
@@ -61,8 +62,8 @@ const (
 	weightPeer
 )
 
-func newRun(c *Config, seats []seat, backend, folder string) *run {
-	r := &run{config: c, backend: backend, folder: folder, heard: make(chan word, 64)}
+func newRun(c *Config, seats []seat, backend, mode, folder string) *run {
+	r := &run{config: c, backend: backend, mode: mode, folder: folder, heard: make(chan word, 64)}
 	for _, s := range seats {
 		r.ranks = append(r.ranks, &member{seat: s})
 	}
@@ -163,6 +164,10 @@ func (r *run) hear(w word) {
 	case "hello":
 		m.hello = f
 		r.move(w.from, position{Phase: phaseMeet})
+		if err := m.unlike(f); err != nil {
+			m.refused = true
+			r.fail(w.from, weightError, "is no device of its type: "+err.Error()+";")
+		}
 	case "at":
 		r.move(w.from, f.position)
 	case "result":
@@ -171,6 +176,15 @@ func (r *run) hear(w word) {
 		m.refused = true
 		r.complain(w.from, f)
 	}
+}
+
+// unlike says why a rank is not the device that its plan is for: what it did
+// would be timed under another's name.
+func (m *member) unlike(hello *frame) error {
+	if hello.SMs != m.sms {
+		return fmt.Errorf("it computes on %d multiprocessors (0: all), not on %d", hello.SMs, m.sms)
+	}
+	return hello.Vectors.Obey(m.device)
 }
 
 func (r *run) move(i int, to position) {

@@ -121,7 +121,12 @@ func (o calibration) torchBackend(machine profile.Machine, world *launch.World) 
 		CollectiveTimeout: o.pointTimeout / 2, World: world,
 	}
 	var err error
-	if c.Cores, err = o.cores(); err != nil {
+	cores, parts := o, o
+	cores.devices, parts.devices = o.splitDevices()
+	if c.Cores, err = cores.cores(); err != nil {
+		return chosen{}, err
+	}
+	if c.Partitions, err = parts.partitions(); err != nil {
 		return chosen{}, err
 	}
 	if c.Cores != nil {
@@ -153,13 +158,41 @@ func (a *app) follow(ctx context.Context, b *torch.Backend) error {
 	return err
 }
 
+// splitDevices tells the parts of GPUs of --devices from the others.
+func (o calibration) splitDevices() (others, parts []string) {
+	for _, d := range o.devices {
+		if strings.HasPrefix(d, gpuPrefix) {
+			parts = append(parts, d)
+		} else {
+			others = append(others, d)
+		}
+	}
+	return others, parts
+}
+
+// gpuPrefix begins the names of GPUs in --devices.
+const gpuPrefix = "gpu:"
+
+// partitions are those of --devices gpu:0@sm80,gpu:0@sm40.
+func (o calibration) partitions() ([]torch.Partition, error) {
+	var list []torch.Partition
+	for _, d := range o.devices {
+		p, err := torch.ParsePartition(strings.TrimPrefix(d, gpuPrefix))
+		if err != nil {
+			return nil, usagef("--devices %s: %w", d, err)
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
 // cores are those of --devices cpu:1,cpu:1@avx2.
 func (o calibration) cores() ([]torch.Cores, error) {
 	var list []torch.Cores
 	for _, d := range o.devices {
 		name, ok := strings.CutPrefix(d, "cpu:")
 		if !ok {
-			return nil, usagef("--devices %q: want names such as cpu:1 (a number of threads)", d)
+			return nil, usagef("--devices %q: want names such as cpu:1 (a number of threads), or gpu:0@sm80 (multiprocessors of a GPU) with --backend torch", d)
 		}
 		c, err := torch.ParseCores(name)
 		if err != nil {

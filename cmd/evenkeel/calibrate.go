@@ -75,7 +75,7 @@ loses none of them, and the same command goes on where it stopped.`,
 	f.StringVar(&o.choose, "choose", spreadChoice, "how points are chosen: spread (over the shapes, before the first is measured) or adaptive (in rounds, where the fit so far says that a second of measuring tells most)")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the choice of points, their order and their inputs")
 	f.StringSliceVar(&o.only, "only", nil, "ops to measure, such as attn_fwd,gemm (default: all)")
-	f.StringSliceVar(&o.devices, "devices", nil, "device types to measure, such as cpu:1,cpu:2; through torch also cpu:1@avx2 or cpu:1@sse4, with narrower vector units (default: one core, and all of them)")
+	f.StringSliceVar(&o.devices, "devices", nil, "device types to measure, such as cpu:1,cpu:2; through torch also cpu:1@avx2 or cpu:1@sse4, with narrower vector units, and gpu:0@sm80,gpu:0@sm40, parts of a GPU's multiprocessors (default: one core, and all of them)")
 	f.IntSliceVar(&o.groupSizes, "group-sizes", nil, "ranks of the groups to measure collectives in (default: on cores powers of two; through torch all up to 4, then powers of two, and all ranks)")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: measure its head width only")
 	f.BoolVar(&o.dryRun, "dry-run", false, "list what would be measured, with what and for how long; measure nothing")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .client import BatchPlan, Client, Group, ServeError
     from .closed import PHASES, Expected, expected
     from .executor import attention
-    from .kernels import FlashAttention2, Kernel, Math, Repeating, TorchFlash
+    from .kernels import FlashAttention2, Kernel, Math, Repeating, TorchCPU, TorchCudnn, TorchFlash
     from .lane import LaneError
     from .meter import Meter, Span, Trace
     from .plan import SCHEMA, Plan, PlanError, Segment, Share, load_plan
@@ -25,7 +25,7 @@ _PLACES = {
     "client": ("BatchPlan", "Client", "Group", "ServeError"),
     "closed": ("PHASES", "Expected", "expected"),
     "executor": ("attention",),
-    "kernels": ("FlashAttention2", "Kernel", "Math", "Repeating", "TorchFlash"),
+    "kernels": ("FlashAttention2", "Kernel", "Math", "Repeating", "TorchCPU", "TorchCudnn", "TorchFlash"),
     "lane": ("LaneError",),
     "meter": ("Meter", "Span", "Trace"),
     "plan": ("SCHEMA", "Plan", "PlanError", "Segment", "Share", "load_plan"),
@@ -36,7 +36,8 @@ _PLACES = {
 __all__ = [
     "PHASES", "SCHEMA", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2", "Group", "Kernel",
     "LaneError", "Math", "Meter", "Plan", "PlanError", "Repeating", "Segment", "ServeError", "Share", "Span",
-    "TorchFlash", "Trace", "attention", "expected", "load_plan", "positions", "shard", "unshard", "warm_up",
+    "TorchCPU", "TorchCudnn", "TorchFlash", "Trace", "attention", "expected", "load_plan", "positions", "shard",
+    "unshard", "warm_up",
 ]
 __version__ = "0.1.0"
 

@@ -8,6 +8,7 @@ head.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from typing import Any, Optional, Sequence
@@ -212,10 +213,92 @@ class TorchFlash(Repeating):
         return dq[0], dk[0], dv[0]
 
 
+class TorchCudnn(Repeating):
+    """cuDNN's attention inside torch 2.5 to 2.11, on Hopper and data-center Blackwell often the fastest."""
+
+    name = "sdpa_cudnn"
+
+    def __init__(self, namespace: Any = None) -> None:
+        ops: Any = getattr(torch, "ops").aten if namespace is None else namespace
+        self._run = ops._scaled_dot_product_cudnn_attention
+        self._run_back = ops._scaled_dot_product_cudnn_attention_backward
+        self._random: tuple[Any, Any] = (None, None)  # demanded by the backward, read for dropout only
+        self._one_more = True  # whether its log-sum-exp has a last axis of 1
+
+    def even_forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Out:
+        """See Repeating."""
+        out, lse, _, _, _, _, *self._random, _ = self._run(
+            query=q[None], key=k[None], value=v[None], attn_bias=None, compute_log_sumexp=True,
+            dropout_p=0.0, is_causal=causal, return_debug_mask=False, scale=1 / math.sqrt(q.shape[2]),
+        )
+        self._one_more = lse.dim() == 4
+        return out[0], lse.reshape(q.shape[0], -1)[:, : q.shape[1]]
+
+    def even_backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> Grads:
+        """See Repeating."""
+        rows = lse[None, ..., None] if self._one_more else lse[None]
+        seed, offset = self._random
+        dq, dk, dv = self._run_back(
+            grad_out=dout[None], query=q[None], key=k[None], value=v[None], out=out[None].to(q.dtype),
+            logsumexp=rows.contiguous(), philox_seed=seed, philox_offset=offset, attn_bias=None,
+            cum_seq_q=None, cum_seq_k=None, max_q=q.shape[1], max_k=k.shape[1], dropout_p=0.0,
+            is_causal=causal, scale=1 / math.sqrt(q.shape[2]),
+        )[:3]
+        return dq[0], dk[0], dv[0]
+
+
+class TorchCPU(Repeating):
+    """The flash attention for processors inside torch >= 2.2, which is what is measured there."""
+
+    name = "sdpa_cpu"
+
+    def __init__(self, namespace: Any = None) -> None:
+        ops: Any = getattr(torch, "ops").aten if namespace is None else namespace
+        self._run = ops._scaled_dot_product_flash_attention_for_cpu
+        self._run_back = ops._scaled_dot_product_flash_attention_for_cpu_backward
+
+    def even_forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Out:
+        """See Repeating."""
+        out, lse = self._run(q[None], k[None], v[None], 0.0, causal, scale=1 / math.sqrt(q.shape[2]))
+        return out[0], lse[0].float()
+
+    def even_backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> Grads:
+        """See Repeating."""
+        dq, dk, dv = self._run_back(
+            dout[None], q[None], k[None], v[None], out[None].to(q.dtype), lse[None].contiguous(), 0.0, causal,
+            scale=1 / math.sqrt(q.shape[2]),
+        )
+        return dq[0], dk[0], dv[0]
+
+
+@functools.lru_cache(maxsize=None)
+def fused_on_processors(make: Any = TorchCPU) -> bool:
+    """Whether torch's own kernel for processors is used: by the same small call as the worker that measures
+    decides, so that both run the same one. A torch whose kernel takes no grouped heads has Math in both."""
+    same = torch.Generator().manual_seed(1)  # the program's own random numbers stay as they are
+    q, dout = (torch.randn(4, 5, 32, generator=same) for _ in range(2))
+    k, v = (torch.randn(2, 7, 32, generator=same) for _ in range(2))
+    try:
+        kernel = make()
+        out, lse = kernel.forward(q, k, v, (2, 2), False)
+        grads = kernel.backward(dout, q, k, v, out, lse, (2, 2), False)
+    except Exception:  # a private operator: whatever it says, it cannot be used
+        return False
+    want, _ = Math().forward(q, k, v, (2, 2), False)
+    right = float((out - want).norm()) < 1e-5 * float(want.norm())
+    return right and [g.shape for g in grads] == [q.shape, k.shape, v.shape]
+
+
 def default_kernel(q: Tensor) -> Kernel:
     """flash-attn where it is installed and torch's flash attention else, for half precision on a GPU and
-    heads that these take; Math for everything else."""
+    heads that these take; torch's own on a processor where it can be used; Math for everything else."""
     half = q.dtype in (torch.bfloat16, torch.float16)
+    if q.device.type == "cpu" and (half or q.dtype == torch.float32) and fused_on_processors():
+        return TorchCPU()
     if q.device.type != "cuda" or not half or q.shape[2] % 8 or q.shape[2] > 256:
         return Math()
     try:

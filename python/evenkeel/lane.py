@@ -14,6 +14,8 @@ from typing import Any, Iterator, Optional
 
 import torch
 
+from .confine import side_stream
+
 
 class LaneError(RuntimeError):
     """The messages of a ring failed, or were given up because the computing did."""
@@ -71,7 +73,7 @@ class Lane:
         """Begins to run the program; what the current stream holds by now comes before it."""
         self._program = program
         if self.cuda:
-            self._stream = torch.cuda.Stream(self._device)
+            self._stream = side_stream(self._device)
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         if not self.inline:
             self._thread = threading.Thread(target=self._run, name="evenkeel-ring", daemon=True)

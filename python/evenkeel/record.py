@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import tempfile
 from typing import Any, Iterator, Optional
 
 import torch
@@ -25,8 +26,9 @@ class Recorder(Trace):
     def __init__(self, rank: int, device: torch.device, frames: Frames, turns: bool = False) -> None:
         super().__init__(rank, device)
         self._frames, self._device = frames, device
-        # Any folder that all ranks of a host have will do, and leaves no file behind.
-        self._turn = os.open(os.path.dirname(torch.__file__), os.O_RDONLY) if turns else -1
+        # Any folder that all ranks of a host have will do, and leaves no file behind. One on a network disk, as
+        # torch's own may be, takes no such lock.
+        self._turn = os.open(tempfile.gettempdir(), os.O_RDONLY) if turns else -1
 
     @contextlib.contextmanager
     def span(self, span: Span) -> Iterator[Span]:

@@ -20,8 +20,9 @@ from typing import Any, Mapping, Optional, Sequence
 
 import torch
 
-from . import host
+from . import host, vectors
 from .compare import LIMITS, Check, Inputs, checked
+from .confine import Confinement, ConfineError, confine
 from .course import Course
 from .drawn import DTYPES
 from .frames import Fault, Frames, read_request
@@ -85,6 +86,7 @@ class _Rank:
         works = _plans(asked, world)
         self._plan = next(works[0].parts())[1].plan
         self._device = _device(asked, world)
+        self._confined = _confined(asked, self._device)
         host.use(asked.threads if self._device.type == "cpu" else 0, asked.cores)
         host.keep_freed_memory()
         like = torch.empty(0, 0, self._plan.head_dim, dtype=DTYPES[self._plan.dtype], device=self._device)
@@ -126,8 +128,10 @@ class _Rank:
             raise Fault("peer", f"rank {world.rank}: joining groups: {said[0]}") from error
 
     def _hello(self) -> None:
-        on = torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "cpu"
+        cuda, part = self._device.type == "cuda", self._confined
+        on = torch.cuda.get_device_name(self._device) if cuda else "cpu"
         self._frames.send({
+            **({} if cuda else {"vectors": vectors.describe()}), "sms": part.sms if part else 0,
             "t": "hello", "rank": self._world.rank, "pid": os.getpid(), "host": socket.gethostname(),
             "python": platform.python_version(), "torch": str(torch.__version__), "device": on,
             "kernel": self._kernel.name, "evenkeel": package_hash(),
@@ -235,6 +239,22 @@ def _device(asked: Request, world: World) -> torch.device:
     torch.cuda.set_device(index)
     torch.set_float32_matmul_precision("highest")  # float32 means float32
     return torch.device("cuda", index)
+
+
+def _confined(asked: Request, device: torch.device) -> Optional[Confinement]:
+    """What this rank is confined to. Fault(usage) where that cannot be, or its GPU has too few for all."""
+    if not asked.sms:
+        return None
+    if device.type != "cuda":
+        raise Fault("usage", f"sms: {asked.sms}: this rank is on a {device.type}, not on a GPU")
+    try:
+        part = confine(asked.sms, device.index or 0)
+    except ConfineError as error:
+        raise Fault("usage", f"sms: {error}") from error
+    if asked.sms_in_all > part.card:
+        raise Fault("usage", f"sms: the ranks on this GPU are to have {asked.sms_in_all} multiprocessors, and "
+                             f"it has {part.card}: plan for fewer")
+    return part
 
 
 def _entry(document: Mapping[str, Any], rank: int) -> Mapping[str, Any]:

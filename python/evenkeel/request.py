@@ -6,9 +6,12 @@ from dataclasses import dataclass, fields
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from .frames import Fault
-from .kernels import FlashAttention2, Kernel, Math, TorchFlash
+from .kernels import FlashAttention2, Kernel, Math, TorchCPU, TorchCudnn, TorchFlash
 
-KERNELS: dict[str, Callable[[], Kernel]] = {"math": Math, "fa2": FlashAttention2, "sdpa_flash": TorchFlash}
+KERNELS: dict[str, Callable[[], Kernel]] = {
+    "math": Math, "fa2": FlashAttention2, "sdpa_flash": TorchFlash, "sdpa_cudnn": TorchCudnn,
+    "sdpa_cpu": TorchCPU,
+}
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Request:
     micro-batches (see parts.py), None for one of a single sequence. docs_tokens: lengths of packed documents,
     the same in every plan. device: cpu, or cuda:N; by default what the plan's device types say.
     sampled_above: beyond so many tokens results are compared by samples. turns: ranks of a host, which share
-    a GPU, compute one at a time, so that their spans do not contend."""
+    a GPU, compute one at a time, so that their spans do not contend. sms: of the GPU's multiprocessors, those
+    that this rank is confined to, 0: all; sms_in_all: those of all ranks on that GPU."""
 
     plans: Sequence[Mapping[str, Any]]
     trace: str
@@ -36,6 +40,8 @@ class Request:
     timeout_s: float = 60.0
     check: bool = True
     turns: bool = False
+    sms: int = 0
+    sms_in_all: int = 0
     sampled_above: int = 8192
 
     @staticmethod
@@ -48,7 +54,7 @@ class Request:
         known = {f.name for f in fields(Request)}
         asked = Request(**{k: v for k, v in frame.items() if k in known and v not in (None, "")})
         for name, least in (("layers", 1), ("repeats", 0), ("warmup", 0), ("seed", 0), ("threads", 0),
-                            ("sampled_above", 0)):
+                            ("sampled_above", 0), ("sms", 0), ("sms_in_all", 0)):
             value = getattr(asked, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise Fault("usage", f"{name}: {value!r}: want a whole number from {least} on")
@@ -74,7 +80,7 @@ class Request:
 
     def shared(self) -> dict[str, Any]:
         """What all ranks must be asked alike."""
-        own = ("plans", "batches", "trace", "threads", "cores", "device", "timeout_s")
+        own = ("plans", "batches", "trace", "threads", "cores", "device", "timeout_s", "sms")
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in own}
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import evenkeel
-from evenkeel.kernels import default_kernel, merge
+from evenkeel.kernels import default_kernel, fused_on_processors, merge
 
 SHARES = [(1,), (4,), (2, 2), (3, 3, 1), (1, 4, 2), (2, 4, 4)]
 
@@ -112,12 +112,81 @@ class FakeOperators:
         return [q.shape[1] // k.shape[1]] * k.shape[1]
 
 
+class FakeCPU:
+    """The pair for processors. even: it takes as many query as KV heads only, as its first releases did;
+    wrong: its results are not what they should be."""
+
+    def __init__(self, even: bool = False, wrong: bool = False) -> None:
+        self.math, self._even, self._wrong = evenkeel.Math(), even, wrong
+
+    def _scaled_dot_product_flash_attention_for_cpu(
+        self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
+        attn_mask: Optional[Tensor] = None, scale: Optional[float] = None,
+    ) -> Any:
+        self._check(q, k, dropout_p, attn_mask, scale)
+        out, lse = self.math.forward(q[0], k[0], v[0], self._shared(q, k), is_causal)
+        return out[None] * (2 if self._wrong else 1), lse[None]
+
+    def _scaled_dot_product_flash_attention_for_cpu_backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, dropout_p: float,
+        is_causal: bool, *, attn_mask: Optional[Tensor] = None, scale: Optional[float] = None,
+    ) -> Any:
+        self._check(q, k, dropout_p, attn_mask, scale)
+        assert out.dtype == q.dtype and lse.dtype == torch.float32 and lse.shape == q.shape[:3]
+        inputs = [x[0] for x in (dout, q, k, v, out, lse)]
+        return tuple(g[None] for g in self.math.backward(*inputs, self._shared(q, k), is_causal))
+
+    def _check(self, q: Tensor, k: Tensor, *rest: Any) -> None:
+        assert rest == (0.0, None, 1 / math.sqrt(q.shape[3])) and q.shape[1] % k.shape[1] == 0
+        if self._even and q.shape[1] != k.shape[1]:
+            raise RuntimeError("Q/K/V should have the same number of heads")
+
+    def _shared(self, q: Tensor, k: Tensor) -> list[int]:
+        return [q.shape[1] // k.shape[1]] * k.shape[1]
+
+
+class FakeCudnn:
+    """cuDNN's pair, with the log-sum-exp in either of the shapes that releases have."""
+
+    def __init__(self, one_more: bool) -> None:
+        self.math, self._one_more = evenkeel.Math(), one_more
+
+    def _scaled_dot_product_cudnn_attention(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_bias: None, compute_log_sumexp: bool,
+        dropout_p: float = 0.0, is_causal: bool = False, return_debug_mask: bool = False, *,
+        scale: Optional[float] = None,
+    ) -> Any:
+        assert (attn_bias, compute_log_sumexp, dropout_p, return_debug_mask) == (None, True, 0.0, False)
+        assert scale == 1 / math.sqrt(query.shape[3])
+        out, lse = self.math.forward(query[0], key[0], value[0], self._shared(query, key), is_causal)
+        lse = lse[None, ..., None] if self._one_more else lse[None]
+        return out[None], lse, None, None, query.shape[2], key.shape[2], "seed", "offset", None
+
+    def _scaled_dot_product_cudnn_attention_backward(
+        self, grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, out: Tensor, logsumexp: Tensor,
+        philox_seed: str, philox_offset: str, attn_bias: None, cum_seq_q: None, cum_seq_k: None, max_q: int,
+        max_k: int, dropout_p: float, is_causal: bool, *, scale: Optional[float] = None,
+    ) -> Any:
+        assert (philox_seed, philox_offset, dropout_p) == ("seed", "offset", 0.0)
+        assert (max_q, max_k, scale) == (query.shape[2], key.shape[2], 1 / math.sqrt(query.shape[3]))
+        assert logsumexp.dim() == (4 if self._one_more else 3) and logsumexp.is_contiguous()
+        assert out.dtype == query.dtype
+        lse = logsumexp.reshape(query.shape[1:3])
+        inputs = [x[0] for x in (grad_out, query, key, value, out)]
+        grads = self.math.backward(*inputs, lse, self._shared(query, key), is_causal)
+        return tuple(g[None] for g in grads)
+
+    def _shared(self, q: Tensor, k: Tensor) -> list[int]:
+        return [q.shape[1] // k.shape[1]] * k.shape[1]
+
+
 class TestBlocks(unittest.TestCase):
     def kernels(self) -> list[evenkeel.Kernel]:
         small = evenkeel.Math()
         small.scratch_bytes = 4000  # many chunks
         gpu = [evenkeel.FlashAttention2(FakePackage()), evenkeel.TorchFlash(FakeOperators())]
-        return [evenkeel.Math(), small, *gpu]
+        return [evenkeel.Math(), small, *gpu, evenkeel.TorchCPU(FakeCPU()),
+                *(evenkeel.TorchCudnn(FakeCudnn(more)) for more in (True, False))]
 
     def test_against_dense(self) -> None:
         for kernel in self.kernels():
@@ -172,8 +241,26 @@ class TestChoice(unittest.TestCase):
         like: Any = SimpleNamespace(device=torch.device(device), dtype=dtype, shape=(1, 1, dim))
         return default_kernel(like).name
 
+    def test_on_processors_by_what_is_measured_there(self) -> None:
+        """The worker takes torch's kernel where it takes grouped heads and is right, and so does replay."""
+        for fake, want in ((FakeCPU(), True), (FakeCPU(even=True), False), (FakeCPU(wrong=True), False),
+                           (SimpleNamespace(), False)):
+            self.assertEqual(fused_on_processors(lambda fake=fake: evenkeel.TorchCPU(fake)), want)
+        aten = torch.ops.aten
+        own = FakeCPU()
+        for name in dir(own):
+            if name.startswith("_scaled"):
+                patched = mock.patch.object(aten, name, getattr(own, name), create=True)
+                patched.start()
+                self.addCleanup(patched.stop)
+        self.addCleanup(fused_on_processors.cache_clear)
+        fused_on_processors.cache_clear()
+        self.assertEqual(self.choose(torch.float32, "cpu"), "sdpa_cpu")
+        self.assertEqual(self.choose(torch.float64, "cpu"), "math")
+
     def test_by_tensor(self) -> None:
-        self.assertEqual(self.choose(torch.bfloat16, "cpu"), "math")
+        on_cpu = "sdpa_cpu" if fused_on_processors() else "math"
+        self.assertEqual(self.choose(torch.bfloat16, "cpu"), on_cpu)
         self.assertEqual(self.choose(torch.float32), "math")
         self.assertEqual(self.choose(torch.bfloat16, dim=4), "math")
         self.assertEqual(self.choose(torch.bfloat16, dim=264), "math")
@@ -192,7 +279,7 @@ class TestChoice(unittest.TestCase):
 class TestGPU(unittest.TestCase):
     def test_half_precision(self) -> None:
         """Whatever kernels are installed, on blocks with and without even shares."""
-        for make in (evenkeel.FlashAttention2, evenkeel.TorchFlash, evenkeel.Math):
+        for make in (evenkeel.FlashAttention2, evenkeel.TorchFlash, evenkeel.TorchCudnn, evenkeel.Math):
             try:
                 kernel = make()
             except (ImportError, AttributeError):

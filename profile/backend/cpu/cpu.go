@@ -15,6 +15,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/child"
 	"github.com/evenkeel/evenkeel/profile/backend/host"
 )
 
@@ -174,14 +175,13 @@ func (b *Backend) Open(_ context.Context, on, _ string) (profile.Executor, error
 func (b *Backend) open(ranks, threads int) (profile.Executor, error) {
 	x := &executor{}
 	if ranks > 1 {
-		dir, err := os.MkdirTemp("", "evenkeel-") // short: a socket's path holds 108 bytes
-		if err != nil {
+		var err error
+		if x.folder, err = child.NewFolder(); err != nil {
 			return nil, err
 		}
-		x.dir = dir
 	}
 	for r := range ranks {
-		p, err := start(b.config.Worker(WorkerConfig{L2: b.config.Machine.L2, Rank: r, Size: ranks, Dir: x.dir}.Args()), threads)
+		p, err := start(b.config.Worker(WorkerConfig{L2: b.config.Machine.L2, Rank: r, Size: ranks, Dir: x.dir()}.Args()), threads)
 		if err != nil {
 			_ = x.Close()
 			return nil, fmt.Errorf("worker: %w", err)

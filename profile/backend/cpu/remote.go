@@ -21,8 +21,16 @@ import (
 
 // executor implements profile.Executor with one worker process a rank.
 type executor struct {
-	ranks []*process
-	dir   string // of the sockets; removed with the executor
+	ranks  []*process
+	folder *child.Folder // of the sockets, nil for one rank; removed with the executor
+}
+
+// dir is where the sockets are.
+func (x *executor) dir() string {
+	if x.folder == nil {
+		return ""
+	}
+	return x.folder.Path // short: a socket's path holds 108 bytes
 }
 
 // process is a running worker.
@@ -196,8 +204,8 @@ func (x *executor) Close() error {
 			}
 		}
 	}
-	if x.dir != "" {
-		return os.RemoveAll(x.dir)
+	if x.folder != nil {
+		return x.folder.Remove()
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/child"
 	"github.com/evenkeel/evenkeel/profile/backend/host"
 )
 
@@ -14,7 +15,7 @@ import (
 type Backend struct {
 	config Config
 	folder string // of the unpacked worker
-	parent string
+	parent *child.Folder
 	python string
 	first  *client // the worker that answered the probe, until a rank takes it
 
@@ -39,6 +40,9 @@ func New(c Config) (*Backend, error) {
 		if err := lacks(x.ISA, cpuinfo()); err != nil {
 			return nil, fmt.Errorf("cpu:%s: %w", x, err)
 		}
+	}
+	if len(c.Partitions) > 0 && (len(c.Cores) > 0 || c.Device == "cpu") {
+		return nil, fmt.Errorf("gpu:%s: partitions of GPUs and processors have no backend in common: measure them apart", c.Partitions[0])
 	}
 	for _, n := range c.GroupSizes {
 		if n < 2 || n > 1<<12 {
@@ -110,10 +114,10 @@ func (b *Backend) Close() error {
 	if w := b.config.World; w != nil && w.Task == 0 && b.config.Rendezvous != "" {
 		_ = os.Remove(b.config.Rendezvous) // it may never have been written
 	}
-	if b.parent == "" {
+	if b.parent == nil {
 		return nil
 	}
-	return os.RemoveAll(b.parent)
+	return b.parent.Remove()
 }
 
 // Clock implements profile.Backend.

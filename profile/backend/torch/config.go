@@ -19,6 +19,8 @@ type Config struct {
 	// Ranks with other numbers of threads or other vector units are devices of
 	// other types.
 	Cores []Cores
+	// Partitions are the ranks on parts of GPUs; nil: one rank on each whole GPU.
+	Partitions []Partition
 	// GroupSizes are the sizes of the groups to measure collectives in; nil: all
 	// up to four ranks, then powers of two and all ranks. On processors they
 	// decide how many ranks there are.
@@ -59,6 +61,9 @@ func (c Config) collectiveTimeout() time.Duration {
 
 // kinds are the devices to try, in order.
 func (c Config) kinds() []string {
+	if len(c.Partitions) > 0 {
+		return []string{"cuda:0"}
+	}
 	switch c.Device {
 	case "cuda":
 		return []string{"cuda:0"}

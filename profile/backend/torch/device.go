@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"sort"
+	"strconv"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -18,12 +19,14 @@ type local struct {
 	ISA      ISA      `json:"isa,omitempty"`
 	Own      []int    `json:"own_cores,omitempty"` // see slot.own
 	Visible  string   `json:"visible"`             // what CUDA_VISIBLE_DEVICES is set to
+	SMs      int      `json:"sms,omitempty"`       // to be confined to; 0: all
+	Sharing  int      `json:"sharing,omitempty"`   // ranks on the GPU
 	Identity string   `json:"identity"`
 	Greeting greeting `json:"greeting"`
 }
 
 func (l local) slot() slot {
-	return slot{on: l.On, cores: l.Cores, isa: l.ISA, own: l.Own, visible: l.Visible}
+	return slot{on: l.On, cores: l.Cores, isa: l.ISA, own: l.Own, visible: l.Visible, sms: l.SMs, sharing: l.Sharing}
 }
 
 // deviceType names a device with its software stack. Everything that moves
@@ -44,6 +47,10 @@ func (l local) deviceType(m profile.Machine) op.DeviceType {
 	}
 	if g.Device.MIG != "" {
 		d.Name += "_" + slug(g.Device.MIG)
+	}
+	if l.SMs > 0 {
+		d.Name += partitionMark + strconv.Itoa(l.SMs)
+		d.Model += fmt.Sprintf(", %d of %d multiprocessors", l.SMs, g.Device.CardSMs)
 	}
 	h := sha256.New()
 	fmt.Fprintln(h, d.Name, d.Model, d.Stack, l.Identity, WorkerHash(), g.Device.L2Bytes, d.Parallel, d.Memory)

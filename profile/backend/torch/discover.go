@@ -107,6 +107,9 @@ func (b *Backend) here(ctx context.Context) (task, error) {
 // gpus greets a worker on each GPU of this task that its environment shows.
 func (b *Backend) gpus(ctx context.Context) ([]local, error) {
 	tokens := b.visible()
+	if len(b.config.Partitions) > 0 {
+		return b.partitions(ctx, tokens)
+	}
 	// A launcher that gives every task its own GPU shows it that one alone.
 	if w := b.config.World; w != nil && w.LocalTasks > 1 && len(tokens) > 1 {
 		if w.LocalTask >= len(tokens) {
@@ -191,7 +194,7 @@ func (b *Backend) place(tasks []task) {
 			if l.Greeting.Device.Kind == "cuda" {
 				letter = "g"
 			}
-			r := &rank{place: fmt.Sprintf("n%d/%s%d", node, letter, count[node]), node: node, host: one.Host, greeting: l.Greeting, own: l.Own, device: l.deviceType(one.Machine)}
+			r := &rank{place: fmt.Sprintf("n%d/%s%d", node, letter, count[node]), node: node, host: one.Host, greeting: l.Greeting, own: l.Own, sms: l.SMs, device: l.deviceType(one.Machine)}
 			r.dial = b.dialer(t, i, l)
 			if t == 0 && i == 0 && l.Cores == 1 && l.ISA == "" && l.Own == nil {
 				r.client, b.first = b.first, nil // it was greeted as just such a worker
@@ -243,8 +246,11 @@ func (b *Backend) mayMeasure() error {
 }
 
 // communication is the library that carries collectives: NCCL where every rank
-// has it, else gloo.
+// has it and a GPU of its own, else gloo.
 func (b *Backend) communication() string {
+	if b.shared() {
+		return "gloo"
+	}
 	for _, r := range b.ranks {
 		if r.greeting.Device.Kind != "cuda" || !r.greeting.Comm["nccl"].OK {
 			return "gloo"
@@ -390,7 +396,7 @@ func (b *Backend) notes(tasks []task) []string {
 			add(fmt.Sprintf("%s: clocks and throttling cannot be read (%s); repeated points (canaries) show drift instead", r.place, r.greeting.NVMLWhy))
 		}
 	}
-	for _, n := range processorNotes(b.ranks) {
+	for _, n := range append(processorNotes(b.ranks), partitionNotes(b.ranks)...) {
 		add(n)
 	}
 	for i, r := range b.ranks {

@@ -178,8 +178,11 @@ func TestRefusedInterpreters(t *testing.T) {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := os.Stat(b.parent); b.parent == "" || !os.IsNotExist(err) {
-			t.Errorf("%q stays behind", b.parent)
+		if b.parent == nil {
+			t.Fatal("the worker was not unpacked")
+		}
+		if _, err := os.Stat(b.parent.Path); !os.IsNotExist(err) {
+			t.Errorf("%q stays behind", b.parent.Path)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/evenkeel/evenkeel/profile/backend/child"
 )
 
 //go:embed worker/*.py
@@ -43,13 +45,12 @@ func WorkerHash() string {
 }
 
 // unpack writes the worker into a private folder named after its hash and
-// returns the folder, and its parent to be removed in the end.
-func unpack() (folder, parent string, err error) {
-	parent, err = os.MkdirTemp("", "evenkeel-") // 0700
-	if err != nil {
-		return "", "", err
+// returns the folder, and the one it is in, to be removed in the end.
+func unpack() (folder string, parent *child.Folder, err error) {
+	if parent, err = child.NewFolder(); err != nil {
+		return "", nil, err
 	}
-	folder = filepath.Join(parent, "worker-"+WorkerHash()[:12])
+	folder = filepath.Join(parent.Path, "worker-"+WorkerHash()[:12])
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		return "", parent, err
 	}

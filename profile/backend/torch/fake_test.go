@@ -186,7 +186,12 @@ func hello(q request) map[string]any {
 		h["ops"] = append(h["ops"].([]string), "overlap")
 	}
 	if gpu := os.Getenv("EVENKEEL_FAKE_GPU"); gpu != "" {
-		h["device"] = map[string]any{"kind": "cuda", "name": gpu, "sms": 100, "mem_bytes": 1 << 36, "uuid": os.Getenv("CUDA_VISIBLE_DEVICES")}
+		sms := 100
+		if q.SMs > 0 && os.Getenv("EVENKEEL_FAKE_STUBBORN") == "" {
+			sms = q.SMs
+		}
+		h["device"] = map[string]any{"kind": "cuda", "name": gpu, "sms": sms, "card_sms": 100, "mem_bytes": 1 << 36 / max(1, q.Sharing), "uuid": os.Getenv("CUDA_VISIBLE_DEVICES")}
+		h["comm"].(map[string]any)["nccl"] = map[string]any{"ok": true}
 		if pid := os.Getenv("EVENKEEL_FAKE_BUSY"); pid != "" {
 			h["busy"] = []int{4711}
 		}

@@ -16,7 +16,7 @@ func FindPython(ctx context.Context, asked string) (path, version string, refuse
 		return "", "", nil, err
 	}
 	if b.folder, b.parent, err = unpack(); err != nil {
-		return "", "", nil, err
+		return "", "", nil, errors.Join(err, b.Close())
 	}
 	p, refused, err := b.probe(ctx)
 	if err == nil {

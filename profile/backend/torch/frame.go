@@ -18,25 +18,27 @@ const maxFrame = 1 << 20
 
 // request is a line to a worker; which fields it has depends on T.
 type request struct {
-	T     string         `json:"t"`
-	ID    int            `json:"id"`
-	Proto int            `json:"proto,omitzero"`  // hello
-	On    string         `json:"device,omitzero"` // hello: "cpu" or "cuda:0"
-	Cores int            `json:"threads,omitzero"`
-	Own   []int          `json:"own_cores,omitempty"` // hello: see slot.own
-	Op    op.Kind        `json:"op,omitzero"`         // prepare, verify
-	Shape jsontext.Value `json:"shape,omitzero"`
-	Seed  uint64         `json:"seed,omitzero"`
-	Group string         `json:"group,omitzero"`
-	Cuts  []int          `json:"cuts,omitzero"`  // verify
-	Inner int            `json:"inner,omitzero"` // run
-	N     int            `json:"n,omitzero"`
-	Host  string         `json:"host,omitzero"` // serve, join, relay
-	Port  int            `json:"port"`          // 0: any free one
-	Rank  int            `json:"rank"`          // join
-	Size  int            `json:"size,omitzero"`
-	Comm  string         `json:"comm,omitzero"`
-	Limit int            `json:"timeout_s,omitzero"`
+	T       string         `json:"t"`
+	ID      int            `json:"id"`
+	Proto   int            `json:"proto,omitzero"`  // hello
+	On      string         `json:"device,omitzero"` // hello: "cpu" or "cuda:0"
+	Cores   int            `json:"threads,omitzero"`
+	Own     []int          `json:"own_cores,omitempty"` // hello: see slot.own
+	SMs     int            `json:"sms,omitzero"`        // hello: see slot.sms
+	Sharing int            `json:"sharing,omitzero"`
+	Op      op.Kind        `json:"op,omitzero"` // prepare, verify
+	Shape   jsontext.Value `json:"shape,omitzero"`
+	Seed    uint64         `json:"seed,omitzero"`
+	Group   string         `json:"group,omitzero"`
+	Cuts    []int          `json:"cuts,omitzero"`  // verify
+	Inner   int            `json:"inner,omitzero"` // run
+	N       int            `json:"n,omitzero"`
+	Host    string         `json:"host,omitzero"` // serve, join, relay
+	Port    int            `json:"port"`          // 0: any free one
+	Rank    int            `json:"rank"`          // join
+	Size    int            `json:"size,omitzero"`
+	Comm    string         `json:"comm,omitzero"`
+	Limit   int            `json:"timeout_s,omitzero"`
 
 	Groups map[string][]int `json:"groups,omitzero"`
 	Task   int              `json:"task"` // relay: who this is; to: for whom
@@ -96,12 +98,13 @@ type deviceFacts struct {
 	Kind     string      `json:"kind"` // "cpu" or "cuda"
 	Name     string      `json:"name"`
 	UUID     string      `json:"uuid"`
-	SM       [2]int      `json:"sm"` // compute capability
-	SMs      int         `json:"sms"`
+	SM       [2]int      `json:"sm"`       // compute capability
+	SMs      int         `json:"sms"`      // that this worker computes with
+	CardSMs  int         `json:"card_sms"` // of the whole GPU
 	L2Bytes  units.Bytes `json:"l2_bytes"`
 	MemBytes units.Bytes `json:"mem_bytes"`
 	MIG      string      `json:"mig"`
-	Vectors  vectors     `json:"vectors"` // of a processor
+	Vectors  Vectors     `json:"vectors"` // of a processor
 	Cores    []int       `json:"cores"`   // that a rank on a processor may run on
 }
 

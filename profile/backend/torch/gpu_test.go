@@ -36,6 +36,52 @@ func onGPU(t *testing.T) (*Backend, *rank) {
 	return b, b.ranks[0]
 }
 
+// A GEMM that fills the card takes about as much longer as a partition has fewer
+// multiprocessors; what is bound by memory does not, for bandwidth is shared.
+func TestGPUPartitions(t *testing.T) {
+	if os.Getenv("EVENKEEL_GPU") == "" {
+		t.Skip("runs on a GPU, when EVENKEEL_GPU is set (docs/gpu-checklist.md)")
+	}
+	machine := profile.Machine{Host: "gpu", CPU: "host", Cores: 1}
+	nvml.Describe(&machine)
+	list := []Partition{{0, 80}, {0, 40}}
+	b, err := New(Config{Machine: machine, Partitions: list, AllowShared: os.Getenv("EVENKEEL_GPU") == "shared", GroupSizes: []int{2}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, note := range discover(t, b).Notes {
+		t.Log(note)
+	}
+	shapes := map[string]op.Shape{
+		"GEMM": op.GEMM{Pass: op.Forward, M: 8192, N: 8192, K: 8192, DType: op.BF16},
+		"norm": op.Norm{Rowwise: op.Rowwise{Tokens: 65536, Width: 8192, DType: op.BF16}},
+	}
+	for name, shape := range shapes {
+		var times []units.Seconds
+		for _, r := range b.ranks {
+			x, err := b.Open(t.Context(), r.device.Name, r.place)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(x.Ready(t.Context()), x.Prepare(t.Context(), shape, 1)); err != nil {
+				t.Fatalf("%s on %s: %v", name, r.device.Name, err)
+			}
+			took, _ := median(t, x, 1, 20)
+			times = append(times, took)
+		}
+		ratio := float64(times[1] / times[0])
+		t.Logf("%s: %s on %s, %s on %s: %.2f times as long", name, times[0], list[0], times[1], list[1], ratio)
+		if name == "GEMM" && (ratio < 1.6 || ratio > 2.4) {
+			t.Errorf("half as many multiprocessors take %.2f times as long for a GEMM, want 1.6 to 2.4", ratio)
+		}
+	}
+}
+
 // prepared readies a shape on the GPU.
 func prepared(t *testing.T, b *Backend, s op.Shape) profile.Executor {
 	t.Helper()

@@ -152,16 +152,26 @@ func flags(cpuinfo string) []string {
 	return nil
 }
 
-// vectors is what the libraries of a worker say of their vector units.
-type vectors struct {
+// Vectors is what the libraries of a rank on a processor say of their vector units.
+type Vectors struct {
 	ATen   string            `json:"aten"`   // "AVX2", "AVX512"; "" where torch does not tell
 	BLAS   string            `json:"blas"`   // the kernels OpenBLAS chose; "" for another library
 	Limits map[string]string `json:"limits"` // what is set of the variables that limit them
 }
 
+// Obey says which library of a rank took no notice of the limit that is in the
+// name of its device type; see Processor.
+func (v Vectors) Obey(name string) error {
+	rest, ok := strings.CutPrefix(name, typePrefix)
+	if c, err := ParseCores(rest); ok && err == nil {
+		return v.obey(c.ISA)
+	}
+	return nil
+}
+
 // obey says which library took no notice of a limit: the rank would be a device
 // of another type than its name says.
-func (v vectors) obey(isa ISA) error {
+func (v Vectors) obey(isa ISA) error {
 	i := limit(isa)
 	switch {
 	case i < 0:
@@ -175,7 +185,7 @@ func (v vectors) obey(isa ISA) error {
 }
 
 // String is the vector units as part of a software stack.
-func (v vectors) String() string {
+func (v Vectors) String() string {
 	var parts []string
 	if v.ATen != "" {
 		parts = append(parts, "ATen "+v.ATen)

@@ -139,10 +139,10 @@ func TestAStackThatTakesNoNoticeOfItsLimitIsRefused(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `torch_cpu:1@sse4: @sse4: torch takes no notice of ATEN_CPU_CAPABILITY, it uses "AVX512"`) {
 		t.Error(err)
 	}
-	if err := (vectors{ATen: "AVX2", BLAS: "SkylakeX"}).obey(AVX2); err == nil || !strings.Contains(err.Error(), "OPENBLAS_CORETYPE") {
+	if err := (Vectors{ATen: "AVX2", BLAS: "SkylakeX"}).obey(AVX2); err == nil || !strings.Contains(err.Error(), "OPENBLAS_CORETYPE") {
 		t.Error(err)
 	}
-	for _, v := range []vectors{{ATen: "AVX2"}, {ATen: "AVX2", BLAS: "Haswell"}} {
+	for _, v := range []Vectors{{ATen: "AVX2"}, {ATen: "AVX2", BLAS: "Haswell"}} {
 		if err := v.obey(AVX2); err != nil {
 			t.Error(err)
 		}

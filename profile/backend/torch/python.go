@@ -1,6 +1,7 @@
 package torch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,6 +101,8 @@ type slot struct {
 	isa     ISA    // its widest vector units
 	own     []int  // cores that no other rank has, counted among those this process may use; nil: any
 	visible string // what CUDA_VISIBLE_DEVICES is set to; "" leaves it alone
+	sms     int    // multiprocessors of a GPU to be confined to; 0: all
+	sharing int    // ranks on the GPU; 0: one
 }
 
 // greet starts a worker and waits for its hello.
@@ -112,7 +115,7 @@ func (b *Backend) greet(ctx context.Context, python string, s slot) (*client, gr
 	}
 	c := newClient(w)
 	c.silence = 2 * b.config.greetTimeout() // an import holds the interpreter, and the beats with it
-	f, err := c.ask(ctx, request{T: "hello", Proto: proto, On: s.on, Cores: s.cores, Own: s.own})
+	f, err := c.ask(ctx, request{T: "hello", Proto: proto, On: s.on, Cores: s.cores, Own: s.own, SMs: s.sms, Sharing: s.sharing})
 	if err != nil {
 		c.close()
 		return nil, greeting{}, err
@@ -121,7 +124,7 @@ func (b *Backend) greet(ctx context.Context, python string, s slot) (*client, gr
 		c.close()
 		return nil, greeting{}, fmt.Errorf("its worker speaks protocol %d, this is %d", f.Proto, proto)
 	}
-	if err := f.Device.Vectors.obey(s.isa); err != nil {
+	if err := cmp.Or(f.Device.Vectors.obey(s.isa), f.Device.confined(s.sms)); err != nil {
 		c.close()
 		return nil, greeting{}, err
 	}

@@ -19,6 +19,7 @@ type rank struct {
 	host     string // the machine's own name, which several nodes of a test cluster may share
 	greeting greeting
 	own      []int // cores that no other rank has; nil: it shares
+	sms      int   // multiprocessors of its GPU that it is confined to; 0: all
 	device   op.DeviceType
 	// dial starts a worker on the rank's device and greets it.
 	dial func(ctx context.Context) (*client, greeting, error)

@@ -175,7 +175,7 @@ func leavesNothing(t *testing.T, b *Backend) {
 	}
 	deadline := time.Now().Add(5 * time.Second)
 	for {
-		alive := processesNaming(b.parent)
+		alive := processesNaming(b.parent.Path)
 		if len(alive) == 0 {
 			return
 		}

@@ -10,6 +10,7 @@ import time
 
 import torch
 
+import confine
 import vectors
 from errors import Failure
 
@@ -29,20 +30,25 @@ _WARM_S = 1.0
 
 
 class Device:
-    """A CPU with a number of threads, or the one visible accelerator.
+    """A CPU with a number of threads, or the one visible accelerator, or some multiprocessors of it.
 
     Attributes: kind "cpu" or "cuda"; torch the torch.device; l2_bytes of second-level cache (on a CPU, of all
-    threads together); cores that a CPU's rank may use; sms streaming multiprocessors, or threads; capability (major, minor), (0, 0) on a CPU.
+    threads together); cores that a CPU's rank may use; sms streaming multiprocessors, or threads; card_sms,
+    those of the whole accelerator; capability (major, minor), (0, 0) on a CPU.
+
+    sms: to be confined to so many, 0 for all; sharing: ranks that share the accelerator, each of which has an
+    equal part of its memory.
     """
 
-    def __init__(self, name: str, threads: int = 0):
+    def __init__(self, name: str, threads: int = 0, sms: int = 0, sharing: int = 1):
         self.torch = torch.device(name)
         self.kind = self.torch.type
-        self.capability = (0, 0)
+        self.capability, self.card_sms = (0, 0), 0
         if self.kind == "cpu":
             self._init_cpu(threads)
         elif self.kind == "cuda":
             self._init_cuda()
+            self._share(sms, sharing)
         else:
             raise Failure("unsupported", f"device {name!r}: want cpu or cuda:N")
         self._dtypes = [n for n in DTYPES if self._multiplies(DTYPES[n])]
@@ -89,6 +95,17 @@ class Device:
         # What the device offers before the first tensor; the context itself is already in it.
         self.free_at_start_bytes = torch.cuda.mem_get_info(self.torch)[0]
 
+    def _share(self, sms: int, sharing: int) -> None:
+        """Confines this process to its part of an accelerator."""
+        self.card_sms = self.sms
+        if sms:
+            try:
+                self.sms = confine.confine(sms, self.torch.index or 0).sms
+            except confine.ConfineError as exc:
+                raise Failure("unsupported", str(exc), fatal=True) from exc
+        self.mem_bytes //= sharing
+        self.free_at_start_bytes //= sharing
+
     def _multiplies(self, dtype: torch.dtype) -> bool:
         """Whether this device has a matrix product of this precision; large enough for oneDNN, which torch
         does not ask about smaller ones."""
@@ -118,7 +135,7 @@ class Device:
         return {
             **own,
             "kind": self.kind, "name": self.name, "uuid": self.uuid, "sm": list(self.capability),
-            "sms": self.sms,
+            "sms": self.sms, "card_sms": self.card_sms,
             "l2_bytes": self.l2_bytes, "mem_bytes": self.mem_bytes, "mig": self.mig,
         }
 

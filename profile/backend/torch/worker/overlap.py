@@ -6,6 +6,7 @@ import statistics
 
 import torch
 
+import confine
 from device import Device
 from errors import Failure, axis, word
 from sampling import Prepared, spin
@@ -69,7 +70,7 @@ class Overlap:
 
     def _ratio(self, timed: Prepared, other: Prepared, alone: float, times: int, loops: int) -> float:
         times = min(times, _MAX_CALLS)
-        side = torch.cuda.Stream()
+        side = confine.side_stream(self.device.torch)
         with torch.cuda.stream(side):
             # A stream has its own workspaces and cached memory, which are made in its first calls.
             for _ in range(3):

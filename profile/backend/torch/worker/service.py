@@ -63,8 +63,10 @@ class Service:
                 "unsupported", f"torch {torch.__version__} in {sys.executable}: needs torch >= 1.13"
             )
         faults.at_start()
+        asked = {"threads": 0, "sms": 0, "sharing": 1, **request}
         self._device = device = Device(
-            str(request.get("device", "cpu")), axis({"threads": 0, **request}, "threads", 0)
+            str(request.get("device", "cpu")), axis(asked, "threads", 0), axis(asked, "sms", 0),
+            axis(asked, "sharing")
         )
         self._kernels = Kernels(device)
         self._ops = ops_of(device, self._kernels)

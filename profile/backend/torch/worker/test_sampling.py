@@ -67,7 +67,7 @@ class Simulated:
     def event(self, enable_timing: bool):
         return SimulatedEvent(self)
 
-    def stream(self):
+    def stream(self, device=None):
         self.free["side"] = 0
         return SimulatedStream(self, "side")
 

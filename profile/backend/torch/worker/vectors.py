@@ -1,4 +1,7 @@
-"""The vector units and cores that a worker on processors is limited to, as its libraries see them."""
+"""The vector units and cores that a process on processors is limited to, as its libraries see them.
+
+This file is the same in the worker that measures and in the package that replays.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ def _aten() -> str:
     for line in torch.__config__.show().splitlines():
         before, found, word = line.partition("CPU capability usage: ")
         if found:
-            return word.strip()
+            return str(word).strip()
     return ""
 
 
