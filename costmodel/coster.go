@@ -32,7 +32,8 @@ type coster struct {
 
 	kernels []kernelLaws
 	blocks  []Block
-	batch   int // equal documents that one attention call computes; 0 is one
+	batch   int       // equal documents that one attention call computes; 0 is one
+	packed  []Segment // documents of the sequence, each causal on its own; none is one
 }
 
 // lawUse is a law in use and how far outside its measured range.
@@ -127,7 +128,7 @@ func (c *coster) charge(law int, s op.Shape, times float64, acc *account) units.
 func (c *coster) attention(device string, q, kv Shard, heads, kvHeads int, back bool, acc *account) units.Seconds {
 	var total units.Seconds
 	laws := c.kernelsOf(device)
-	c.blocks = appendBlocks(c.blocks[:0], q, kv)
+	c.blocks = appendPacked(c.blocks[:0], q, kv, c.packed)
 	for _, b := range c.blocks {
 		a := op.Attention{Mask: b.Mask, QLen: b.QLen, KVLen: b.KVLen, QHeads: heads, KVHeads: kernelKV(heads, kvHeads), HeadDim: c.job.Model.HeadDim, DType: c.job.DType, Batch: c.batch}
 		mask := 0

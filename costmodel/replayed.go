@@ -22,6 +22,7 @@ const (
 	MergeOp     ReplayOp = "merge"      // adding a block's results to those before it
 	AllToAllOut ReplayOp = "a2a_out"    // waiting for late members included
 	LinearOut   ReplayOp = "linear_out" // output projection, norm and MLP after the attention
+	MeetOp      ReplayOp = "meet"       // at the end of a micro-batch, until all ranks are done with it
 )
 
 // The directions of a ReplayKey.
@@ -32,15 +33,18 @@ const (
 
 // ReplayOps lists the stretches in the order of a forward layer.
 func ReplayOps() []ReplayOp {
-	return []ReplayOp{LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut}
+	return []ReplayOp{LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut, MeetOp}
 }
 
 // Waits says that the rank stands still: for bytes or for another rank.
-func (o ReplayOp) Waits() bool { return o == AllToAllIn || o == RingWait || o == AllToAllOut }
+func (o ReplayOp) Waits() bool {
+	return o == AllToAllIn || o == RingWait || o == AllToAllOut || o == MeetOp
+}
 
 // ReplayKey says which stretch of a step is meant.
 type ReplayKey struct {
 	Rank  int      `json:"rank"`
+	Micro int      `json:"mb,omitzero"` // micro-batch
 	Layer int      `json:"layer"`
 	Dir   string   `json:"dir"` // fwd or bwd
 	Again bool     `json:"again,omitzero"`
@@ -63,6 +67,35 @@ type ReplayedRank struct {
 	End     units.Seconds // the sum
 }
 
+// ReplayWork is what replay runs of a job: some layers of one sequence, or of the
+// documents packed into it.
+type ReplayWork struct {
+	Layout Layout
+	// Packed are the lengths of the documents, one behind the other; none: one
+	// document. Each is causal on its own, and its blocks are calls of their own.
+	Packed []units.Tokens
+	Layers int
+	// AttentionOnly leaves the linear parts out, as replay does on request.
+	AttentionOnly bool
+}
+
+// documents are where the packed documents lie.
+func (w *ReplayWork) documents(seqLen units.Tokens) ([]Segment, error) {
+	var all []Segment
+	at := units.Tokens(0)
+	for i, n := range w.Packed {
+		if n < 1 || n > seqLen-at {
+			return nil, fmt.Errorf("docs_tokens[%d]: %d: want 1 to the %d that are left of the sequence's %d tokens", i, int64(n), int64(seqLen-at), int64(seqLen))
+		}
+		all = append(all, Segment{at, at + n})
+		at += n
+	}
+	if len(all) > 0 && at != seqLen {
+		return nil, fmt.Errorf("docs_tokens: %d tokens in all: the sequence has %d", int64(at), int64(seqLen))
+	}
+	return all, nil
+}
+
 // Replayed is the prediction of what replay runs: some layers forward and then
 // backward, each forward once more where the job recomputes; no embedding, loss,
 // exchange of gradients or optimizer.
@@ -77,33 +110,34 @@ type Replayed struct {
 	Tasks   []ReplayTask // by rank, in order of time
 }
 
-// Replayed predicts a replayed step of a layout. attentionOnly leaves the linear
-// parts out, as replay does on request.
+// Replayed predicts a replayed step.
 //
-// Errors: an invalid layout, or the first missing law as *MissingLawError.
-func (s *Simulator) Replayed(l Layout, layers int, attentionOnly bool) (*Replayed, error) {
-	return s.Supposing(l, layers, attentionOnly, nil)
-}
+// Errors: an invalid layout, documents that are not the sequence, or the first
+// missing law as *MissingLawError.
+func (s *Simulator) Replayed(w ReplayWork) (*Replayed, error) { return s.Supposing(w, nil) }
 
 // Supposing is Replayed where the ranks compute for as long as took says, and
 // as the laws say where it does not know. It is asked for linear_in, linear_out,
 // and the attn of every step of the ring, of which merging is a part; slowing by
 // messages is taken to be in its answers.
-func (s *Simulator) Supposing(l Layout, layers int, attentionOnly bool, took func(ReplayKey) (units.Seconds, bool)) (*Replayed, error) {
-	if layers < 1 {
-		return nil, fmt.Errorf("layers: %d: want at least 1", layers)
+func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds, bool)) (*Replayed, error) {
+	if w.Layers < 1 {
+		return nil, fmt.Errorf("layers: %d: want at least 1", w.Layers)
 	}
 	bare, err := newSim(s.q, s.job)
 	if err != nil {
 		return nil, err
 	}
-	bare.attentionOnly = attentionOnly
-	r := &replaying{sim: bare, took: took, out: new(Replayed)}
-	if err := r.prepare(l); err != nil {
+	if bare.packed, err = w.documents(s.job.SeqLen); err != nil {
 		return nil, err
 	}
-	r.meet(layers)
-	r.chain(layers)
+	bare.attentionOnly = w.AttentionOnly
+	r := &replaying{sim: bare, took: took, out: new(Replayed)}
+	if err := r.prepare(w.Layout); err != nil {
+		return nil, err
+	}
+	r.meet(w.Layers)
+	r.chain(w.Layers)
 	if bare.err != nil {
 		return nil, bare.err
 	}
@@ -215,7 +249,7 @@ func (s *sim) mergeCost(back bool, a *seat, of *bunch) units.Seconds {
 		return 0
 	}
 	laws := s.kernelsOf(a.device)
-	for _, b := range appendBlocks(nil, s.bunches[a.group].shard, of.shard) {
+	for _, b := range appendPacked(nil, s.bunches[a.group].shard, of.shard, s.packed) {
 		if b.Mask != op.Full {
 			continue
 		}

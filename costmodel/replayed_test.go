@@ -19,7 +19,7 @@ func manyReplays(t *testing.T, check func(x plan, s *Simulator, layers int, r *R
 			t.Fatal(err)
 		}
 		layers := 1 + rng.IntN(3)
-		r, err := s.Replayed(x.layout, layers, false)
+		r, err := s.Replayed(ReplayWork{Layout: x.layout, Layers: layers})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestSupposingWhatTheLawsSay(t *testing.T) {
 				took[k.ReplayKey] += k.Time
 			}
 		}
-		same, err := s.Supposing(x.layout, layers, false, func(k ReplayKey) (units.Seconds, bool) {
+		same, err := s.Supposing(ReplayWork{Layout: x.layout, Layers: layers}, func(k ReplayKey) (units.Seconds, bool) {
 			v, ok := took[k]
 			return v, ok
 		})
@@ -106,7 +106,7 @@ func TestSupposingWhatTheLawsSay(t *testing.T) {
 			}
 		}
 		slow := x.layout.Groups[0][0].Rank
-		late, err := s.Supposing(x.layout, layers, false, func(k ReplayKey) (units.Seconds, bool) {
+		late, err := s.Supposing(ReplayWork{Layout: x.layout, Layers: layers}, func(k ReplayKey) (units.Seconds, bool) {
 			return 3 * took[k], k.Rank == slow
 		})
 		if err != nil || late.Step.Mid < r.Step.Mid*(1-1e-9) || !near(late.Ranks[slow].Compute, 3*r.Ranks[slow].Compute, 1e-9) {
@@ -125,7 +125,7 @@ func TestReplayedSlowerRankIsSkew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.Replayed(ZigZag(tokens, []Group{{{0, 2}, {1, 2}}}), 2, true)
+	r, err := s.Replayed(ReplayWork{Layout: ZigZag(tokens, []Group{{{0, 2}, {1, 2}}}), Layers: 2, AttentionOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestReplayedLeavesOut(t *testing.T) {
 		if x.job.Recompute == RecomputeFull {
 			backward += forward
 		}
-		r, err := s.Replayed(x.layout, 1, true)
+		r, err := s.Replayed(ReplayWork{Layout: x.layout, Layers: 1, AttentionOnly: true})
 		if err != nil || !near(r.Meeting, forward+backward, 1e-9) {
 			t.Errorf("%v, want %v: %v", r.Meeting, forward+backward, err)
 		}
@@ -164,7 +164,7 @@ func TestReplayedLeavesOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := s.Replayed(x.layout, 1, false)
+	r, err := s.Replayed(ReplayWork{Layout: x.layout, Layers: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,17 +187,17 @@ func TestReplayedRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	good := ringOf([]units.Tokens{300, 200})
-	if _, err := s.Replayed(good, 0, false); err == nil {
+	if _, err := s.Replayed(ReplayWork{Layout: good, Layers: 0}); err == nil {
 		t.Error("no layers are accepted")
 	}
-	if _, err := s.Replayed(ringOf([]units.Tokens{300, 199}), 1, false); err == nil {
+	if _, err := s.Replayed(ReplayWork{Layout: ringOf([]units.Tokens{300, 199}), Layers: 1}); err == nil {
 		t.Error("a hole in the layout is accepted")
 	}
 	p.Laws = slicesWithout(p.Laws, op.KindAttnBwd)
 	if s, err = NewSimulator(NewPredictor(p), j); err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Replayed(good, 1, false)
+	_, err = s.Replayed(ReplayWork{Layout: good, Layers: 1})
 	var missing *MissingLawError
 	if !errors.As(err, &missing) || missing.Op != op.KindAttnBwd {
 		t.Errorf("a missing law gives %v", err)
@@ -214,7 +214,7 @@ func TestReplayedMessagesWaitForTheirReceiver(t *testing.T) {
 		t.Fatal(err)
 	}
 	const late = 5.0
-	r, err := s.Supposing(ringOf(tokens), 2, false, func(k ReplayKey) (units.Seconds, bool) {
+	r, err := s.Supposing(ReplayWork{Layout: ringOf(tokens), Layers: 2}, func(k ReplayKey) (units.Seconds, bool) {
 		if k.Rank == 1 && k.Layer == 0 && k.Dir == ForwardPass && k.Op == LinearOut {
 			return late, true
 		}

@@ -192,7 +192,24 @@ func batchHeader() *Header {
 	h := madeHeader()
 	h.Docs, h.Repeats, h.Numerics, h.Exact = nil, 1, h.Numerics[:1], h.Exact[:1]
 	h.Plans = []PlanRun{{Path: "x.batch.json", SHA256: h.Plans[0].SHA256, Strategy: "evenkeel", Batch: true, Micro: 3, Model: &madeTrained().Model, DType: op.F32}}
+	h.Plans[0].Groups = [][]GroupRun{{madeGroup(1), madeGroup(0)}, {madeGroup(0, 1)}, {}}
 	return h
+}
+
+// madeGroup is a ring of ranks, of two sequences that lie in one piece each.
+func madeGroup(ranks ...int) GroupRun {
+	g := GroupRun{Ranks: ranks, Docs: []units.Tokens{3, units.Tokens(len(ranks))}, Recompute: costmodel.RecomputeFull, RingBuffers: 2}
+	for i := range ranks {
+		from := []units.Tokens{0, 4}[i]
+		g.Layout.Shards = append(g.Layout.Shards, costmodel.Shard{Segments: []costmodel.Segment{{Start: from, End: []units.Tokens{4, 5}[i]}}})
+		g.Layout.Groups = append(g.Layout.Groups, costmodel.Group{{Rank: i, QHeads: 4}})
+	}
+	return g
+}
+
+// first changes the first group of a header's plan.
+func first(change func(*GroupRun)) func(*Header, *Span) {
+	return func(h *Header, _ *Span) { change(&h.Plans[0].Groups[0][0]) }
 }
 
 func TestATraceOfBatchesReadsBackAndKeepsToItsMicroBatches(t *testing.T) {
@@ -209,7 +226,18 @@ func TestATraceOfBatchesReadsBackAndKeepsToItsMicroBatches(t *testing.T) {
 		"dtype":       {func(h *Header, _ *Span) { h.Plans[0].DType = "" }, `plans[0].dtype: ""`},
 		"a job":       {func(h *Header, _ *Span) { h.Plans[0].Job.SeqLen = 5 }, "plans[0].job, layout: only of a plan of one sequence"},
 		"docs":        {func(h *Header, _ *Span) { h.Docs = []units.Tokens{5} }, "docs_tokens[0]: 5"},
-		"not a batch": {func(h *Header, _ *Span) { h.Plans[0].Batch = false }, "plans[0].micro_batches, model, dtype: only of a plan of batches"},
+		"not a batch": {func(h *Header, _ *Span) { h.Plans[0].Batch = false }, "plans[0].micro_batches, model, dtype, groups: only of a plan of batches"},
+		"old":         {func(h *Header, _ *Span) { h.Plans[0].Groups = nil }, ""},
+		"meet":        {func(_ *Header, s *Span) { s.Dir, s.Again, s.Op = Backward, false, Meet }, ""},
+		"few groups":  {func(h *Header, _ *Span) { h.Plans[0].Groups = h.Plans[0].Groups[1:] }, "plans[0].groups: of 2 micro-batches: want 3"},
+		"a rank":      {first(func(g *GroupRun) { g.Ranks = []int{2} }), "groups[0][0].ranks[0]: 2: want rising ranks from 0 to 1"},
+		"twice":       {first(func(g *GroupRun) { g.Ranks = []int{0} }), "groups[0][1].ranks[0]: 0: want"},
+		"no ranks":    {first(func(g *GroupRun) { g.Ranks = nil }), "groups[0][0].ranks, docs_tokens: 0 and 2"},
+		"no document": {first(func(g *GroupRun) { g.Docs[1] = 0 }), "groups[0][0].docs_tokens[1]: 0: want 1"},
+		"a hole":      {first(func(g *GroupRun) { g.Docs[1] = 2 }), "groups[0][0].layout.shards: 4 tokens in all: the sequence has 5"},
+		"heads":       {first(func(g *GroupRun) { g.Layout.Groups[0][0].QHeads = 3 }), "groups[0][0].layout.groups[0]"},
+		"recompute":   {first(func(g *GroupRun) { g.Recompute = "half" }), `groups[0][0].recompute: "half"`},
+		"buffers":     {first(func(g *GroupRun) { g.RingBuffers = 1 }), "groups[0][0].ring_buffers: 1"},
 	} {
 		path, h := filepath.Join(t.TempDir(), "x.trace.jsonl"), batchHeader()
 		s := Span{Rank: 1, MB: 2, Dir: Forward, Again: true, Step: 2, Op: RingWait, T0NS: 5, DurNS: 9}
@@ -259,7 +287,7 @@ func TestARunOfBatchesSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x := h.Plans[0]; !x.Batch || x.Micro != 2 || x.SHA256 != p.SHA256 || x.Path != "x.batch.json" || x.Strategy != "evenkeel" || len(h.Ranks) != 3 || h.Ranks[2].Threads != 2 {
+	if x := h.Plans[0]; len(x.Groups) != 2 || len(x.Groups[0]) != 2 || x.Groups[0][0].Recompute != costmodel.RecomputeFull || x.Groups[1][0].Tokens() != 122 || x.Groups[1][0].Layout.Shards[2].Tokens() != 61 || !x.Batch || x.Micro != 2 || x.SHA256 != p.SHA256 || x.Path != "x.batch.json" || x.Strategy != "evenkeel" || len(h.Ranks) != 3 || h.Ranks[2].Threads != 2 {
 		t.Errorf("%+v %+v", x, h.Ranks)
 	}
 }

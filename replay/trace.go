@@ -59,11 +59,14 @@ type PlanRun struct {
 	Job      costmodel.Job    `json:"job,omitzero"`
 	Layout   costmodel.Layout `json:"layout,omitzero"`
 	// Batch: groups of ranks side by side, in micro-batches one after the other,
-	// after each of which all ranks meet. Which groups is in the document.
+	// after each of which all ranks meet.
 	Batch bool             `json:"batch,omitzero"`
 	Micro int              `json:"micro_batches,omitzero"`
 	Model *costmodel.Model `json:"model,omitempty"`
 	DType op.DType         `json:"dtype,omitzero"`
+	// Groups are the groups at work, by micro-batch. Traces from before they were
+	// recorded have none.
+	Groups [][]GroupRun `json:"groups,omitempty"`
 }
 
 // Rank is one process of the run.
@@ -164,11 +167,12 @@ const (
 	Merge     SpanOp = "merge"     // of their results
 	A2AOut    SpanOp = "a2a_out"
 	LinearOut SpanOp = "linear_out" // output projection, norm, MLP
+	Meet      SpanOp = "meet"       // of a plan of batches, after each micro-batch: until all ranks are done with it
 )
 
 // SpanOps lists the ops in that order.
 func SpanOps() []SpanOp {
-	return []SpanOp{LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut}
+	return []SpanOp{LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut, Meet}
 }
 
 // Step is how long one rank took for one step of a plan, from its leaving the

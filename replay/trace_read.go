@@ -10,8 +10,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxLine is the longest line of a trace, in bytes.
-const maxLine = 1 << 20
+// maxLine is the longest line of a trace, in bytes: a header holds who has which
+// tokens of every sequence, some 100 bytes a rank and sequence of each plan.
+const maxLine = 1 << 26
 
 // Visitor is told what a trace holds, in the order of its lines: blocks rise. A
 // nil function skips its kind. What it is given is overwritten by the next line.

@@ -80,10 +80,10 @@ func (r Rank) validate(at int) error {
 
 func (p *PlanRun) validate(ranks int) error {
 	if p.Batch {
-		return p.validBatch()
+		return p.validBatch(ranks)
 	}
-	if p.Micro != 0 || p.Model != nil || p.DType != "" {
-		return fmt.Errorf("micro_batches, model, dtype: only of a plan of batches, and batch is false")
+	if p.Micro != 0 || p.Model != nil || p.DType != "" || p.Groups != nil {
+		return fmt.Errorf("micro_batches, model, dtype, groups: only of a plan of batches, and batch is false")
 	}
 	if err := p.Job.Validate(); err != nil {
 		return fmt.Errorf("job.%w", err)
@@ -97,7 +97,7 @@ func (p *PlanRun) validate(ranks int) error {
 // maxMicro is beyond the micro-batches of any step.
 const maxMicro = 1 << 20
 
-func (p *PlanRun) validBatch() error {
+func (p *PlanRun) validBatch(ranks int) error {
 	switch {
 	case p.Micro < 1 || p.Micro > maxMicro:
 		return fmt.Errorf("micro_batches: %d: want 1 to %d", p.Micro, maxMicro)
@@ -111,7 +111,7 @@ func (p *PlanRun) validBatch() error {
 	if err := p.Model.Validate(); err != nil {
 		return fmt.Errorf("model.%w", err)
 	}
-	return nil
+	return p.validGroups(ranks)
 }
 
 // most are the micro-batches of a step, and the ring steps that a span may tell;
@@ -244,6 +244,8 @@ func (h *Header) validSpan(s *Span) error {
 		return fmt.Errorf("op: %q: want one of %v", s.Op, SpanOps())
 	case h.Parts == PartsAttention && (s.Op == LinearIn || s.Op == LinearOut):
 		return fmt.Errorf("op: %q: only attention was run", s.Op)
+	case s.Op == Meet && !h.Plans[s.Plan].Batch:
+		return fmt.Errorf("op: %q: ranks meet after micro-batches, and batch is false", s.Op)
 	case s.T0NS < 0 || s.T0NS > maxNS:
 		return fmt.Errorf("t0_ns: %d: want 0 to %d", s.T0NS, maxNS)
 	}

@@ -25,11 +25,13 @@ type ReplayedPlan struct {
 }
 
 // ReplayedRank is how one rank spent its steps, block by block: computing,
-// waiting for bytes, and between what was recorded.
+// waiting for bytes, waiting for others at the end of micro-batches, and between
+// what was recorded.
 type ReplayedRank struct {
 	Step    []units.Seconds `json:"step_s"`
 	Busy    []units.Seconds `json:"busy_s"`
 	Exposed []units.Seconds `json:"exposed_s"`
+	Met     []units.Seconds `json:"met_s"`
 }
 
 // SummariseReplay reads a trace. Errors are replay.ReadTrace's.
@@ -59,6 +61,8 @@ func (s *ReplaySummary) span(e *replay.Span) error {
 	switch e.Op {
 	case replay.RingWait, replay.A2AIn, replay.A2AOut:
 		r.Exposed[e.Block] += e.Dur()
+	case replay.Meet:
+		r.Met[e.Block] += e.Dur()
 	default:
 		r.Busy[e.Block] += e.Dur()
 	}
@@ -75,7 +79,7 @@ func (s *ReplaySummary) step(e *replay.Step) error {
 // reach makes room for a block; the reader lets blocks rise one by one.
 func (r *ReplayedRank) reach(block int) {
 	for len(r.Step) <= block {
-		r.Step, r.Busy, r.Exposed = append(r.Step, 0), append(r.Busy, 0), append(r.Exposed, 0)
+		r.Step, r.Busy, r.Exposed, r.Met = append(r.Step, 0), append(r.Busy, 0), append(r.Exposed, 0), append(r.Met, 0)
 	}
 }
 
@@ -89,12 +93,12 @@ func (p *ReplayedPlan) longest(blocks int) {
 }
 
 // gaps is what of a rank's steps no span accounts for, and idle how long it was
-// done before the slowest.
+// done before the slowest, of the step or of a micro-batch.
 func (p *ReplayedPlan) gaps(rank int) (gaps, idle []units.Seconds) {
 	r := p.Ranks[rank]
 	for b := range r.Step {
-		gaps = append(gaps, r.Step[b]-r.Busy[b]-r.Exposed[b])
-		idle = append(idle, p.Steps[b]-r.Step[b])
+		gaps = append(gaps, r.Step[b]-r.Busy[b]-r.Exposed[b]-r.Met[b])
+		idle = append(idle, p.Steps[b]-r.Step[b]+r.Met[b])
 	}
 	return gaps, idle
 }
@@ -197,7 +201,7 @@ func replayNotes(n *notes, h *replay.Header) {
 		n.add("all ranks ran on one host: messages between the plan's nodes crossed no network")
 	}
 	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Batch }) {
-		n.add("ranks of a plan of batches wait for each other after every micro-batch, which is among their gaps; \"in 3\": 3 micro-batches")
+		n.add("ranks of a plan of batches wait for each other after every micro-batch, which is idle time; \"in 3\": 3 micro-batches")
 	}
 	n.add("bytes of every pair of ranks and FLOPs of every rank were counted and equal what the plan says",
 		"the embedding, the loss, the traffic of ZeRO and the optimizer were not run")

@@ -160,7 +160,7 @@ func TestReplayShowsAPlanOfBatches(t *testing.T) {
 	}))
 	for _, want := range []string{
 		"0  x.batch.json  evenkeel in 3       -  11 ms", "0  torch_cpu:1  here       -      -  11 ms  6 ms",
-		"wait for each other after every micro-batch, which is among their gaps",
+		"wait for each other after every micro-batch, which is idle time",
 	} {
 		if !strings.Contains(strings.Join(strings.Fields(shown), " "), strings.Join(strings.Fields(want), " ")) {
 			t.Errorf("no %q in\n%s", want, shown)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -68,11 +69,15 @@ func traceTitle(r *comparison.Report) string {
 
 // planTitle is a plan's file, and its strategy where the file is not named by it.
 func planTitle(x *comparison.Plan) string {
-	name := strings.TrimSuffix(path.Base(x.Path), ".plan.json")
-	if name == x.Strategy {
+	name := strings.TrimSuffix(strings.TrimSuffix(path.Base(x.Path), ".plan.json"), ".batchplan.json")
+	how := x.Strategy
+	if x.Micro > 0 {
+		how = fmt.Sprintf("%s in %d", how, x.Micro)
+	}
+	if name == how {
 		return name
 	}
-	return fmt.Sprintf("%s (%s)", name, x.Strategy)
+	return fmt.Sprintf("%s (%s)", name, how)
 }
 
 // traceSteps is the table of plans.
@@ -139,15 +144,36 @@ func traceParts(p *printer, r *comparison.Report) {
 		column{title: "compute:\nattention", number: true}, column{title: "\nlinear", number: true}, column{title: "exposed\ncommunication", number: true},
 		column{title: "\nskew", number: true}, column{title: "unmodelled\ngaps", number: true})
 	for _, x := range r.Plans {
-		cells := []string{fmt.Sprint(x.Plan), fmt.Sprint(x.Critical), more(x.Difference)}
+		cells := []string{fmt.Sprint(x.Plan), traceLongest(x.Critical), more(x.Difference)}
 		for _, d := range append(append([]comparison.Part{}, x.Compute...), x.Parts[1:]...) {
 			cells = append(cells, more(d.Difference))
 		}
 		t.row(cells...)
 	}
-	p.printf("\nwhere the difference comes from, along the rank that took longest; the parts add up to it\n")
+	p.printf("\nwhere the difference comes from, along the rank that took longest%s; the parts add up to it\n", map[bool]string{true: " over each micro-batch"}[traceBatches(r)])
 	t.render(p)
 	p.para("", "skew is waiting for ranks that were not done, as far as what they were measured to compute explains it; the rest of waiting is communication")
+}
+
+// traceBatches says whether plans of batches are among a report's.
+func traceBatches(r *comparison.Report) bool {
+	return slices.ContainsFunc(r.Plans, func(x comparison.Plan) bool { return x.Micro > 0 })
+}
+
+// mostLongest is how many micro-batches have their longest rank listed.
+const mostLongest = 4
+
+// traceLongest lists the ranks that took longest, by micro-batch.
+func traceLongest(ranks []int) string {
+	var list []string
+	for i, r := range ranks {
+		if i == mostLongest {
+			list = append(list, "..")
+			break
+		}
+		list = append(list, fmt.Sprint(r))
+	}
+	return strings.Join(list, " ")
 }
 
 // more prints a difference of times with its sign.
@@ -201,7 +227,7 @@ func traceBar(parts []comparison.Part, longest units.Seconds, of func(comparison
 func traceOps(p *printer, x *comparison.Plan, each bool) {
 	t := newTable(column{title: "op"}, column{title: "pass"}, column{title: "rank", number: true}, column{title: "n", number: true},
 		column{title: "predicted", number: true}, column{title: "measured", number: true}, column{title: "mean error", number: true},
-		column{title: "bias", number: true}, column{title: "p95", number: true}, column{title: "worst (rank, step)", most: 36})
+		column{title: "bias", number: true}, column{title: "p95", number: true}, column{title: "worst (" + traceAt(x) + ")", most: 36})
 	list := x.Classes
 	if each {
 		list = x.RankClasses
@@ -212,14 +238,24 @@ func traceOps(p *printer, x *comparison.Plan, each bool) {
 			rank = fmt.Sprint(c.Rank)
 		}
 		t.row(string(c.Op), tracePass(c), rank, fmt.Sprint(c.Stretches), seconds(c.Predicted), seconds(c.Measured),
-			percent(c.MeanError, c.Compared), bias(c.Bias, c.Compared), percent(c.P95, c.Compared), traceWorst(c, each))
+			percent(c.MeanError, c.Compared), bias(c.Bias, c.Compared), percent(c.P95, c.Compared), traceWorst(c, x.Micro > 0, each))
 	}
 	p.printf("\nplan %d by op: sums over %s, n stretches of time\n", x.Plan, map[bool]string{true: "the stretches of a rank", false: "all ranks"}[each])
 	t.render(p)
 }
 
+// traceAt says what a stretch is named by.
+func traceAt(x *comparison.Plan) string {
+	if x.Micro > 0 {
+		return "rank, micro-batch, step"
+	}
+	return "rank, step"
+}
+
 func tracePass(c comparison.Class) string {
 	switch {
+	case c.Op == costmodel.MeetOp:
+		return none
 	case c.Dir == costmodel.BackwardPass:
 		return "backward"
 	case c.Again:
@@ -229,10 +265,14 @@ func tracePass(c comparison.Class) string {
 }
 
 // traceWorst names the worst stretches; without all ranks one is enough.
-func traceWorst(c comparison.Class, all bool) string {
+func traceWorst(c comparison.Class, batch, all bool) string {
 	var list []string
 	for _, w := range c.Worst {
-		list = append(list, fmt.Sprintf("%s (%d, %d)", signed(w.Log), w.Rank, w.Step))
+		at := fmt.Sprintf("%d, %d", w.Rank, w.Step)
+		if batch {
+			at = fmt.Sprintf("%d, %d, %d", w.Rank, w.Micro, w.Step)
+		}
+		list = append(list, fmt.Sprintf("%s (%s)", signed(w.Log), at))
 		if !all {
 			break
 		}

@@ -51,7 +51,7 @@ func traceDifference(x *comparison.Plan) string {
 	for _, d := range x.Parts {
 		parts = append(parts, fmt.Sprintf("%s %s", d.Name, more(d.Difference)))
 	}
-	return fmt.Sprintf("predicted %s, measured %s; %s along rank %d: %s", estimate(x.Predicted), seconds(x.Measured.Median), more(x.Difference), x.Critical, strings.Join(parts, ", "))
+	return fmt.Sprintf("predicted %s, measured %s; %s along rank %s: %s", estimate(x.Predicted), seconds(x.Measured.Median), more(x.Difference), traceLongest(x.Critical), strings.Join(parts, ", "))
 }
 
 // TraceMarkdown writes what `check` found in a trace as a section that can be

@@ -23,7 +23,7 @@ func tracePlan(i int, file, strategy string, off units.Seconds) comparison.Plan 
 	x := comparison.Plan{
 		Plan: i, Path: "plans/" + file + ".plan.json", Strategy: strategy, Predicted: costmodel.Estimate{Lo: 0.019, Mid: 0.02, Hi: 0.0212, Source: costmodel.Interpolated},
 		Meeting: 0.0204, Measured: comparison.Measured{Median: 0.02 + off, Least: 0.0199 + off, Q3: 0.0205 + off, Most: 0.022 + off, Spread: 0.013},
-		Log: -0.05, Upper: 0.07, Inside: true, Critical: 1, Difference: off, ComputeError: 0.031, Stretches: 12,
+		Log: -0.05, Upper: 0.07, Inside: true, Critical: []int{1}, Difference: off, ComputeError: 0.031, Stretches: 12,
 		Parts: []comparison.Part{
 			{Name: comparison.ComputePart, Predicted: 0.012, Measured: 0.012 + off/2, Difference: off / 2},
 			{Name: comparison.CommunicationPart, Predicted: 0.005, Measured: 0.005 + off/4, Difference: off / 4},
@@ -165,7 +165,7 @@ func TestTraceTimeline(t *testing.T) {
 			spans = append(spans, e)
 		}
 	}
-	args := map[string]any{"layer": 0.0, "step": 1.0}
+	args := map[string]any{"micro-batch": 0.0, "layer": 0.0, "step": 1.0}
 	want := []event{
 		{Name: "attn fwd", Cat: "compute", Ph: "X", PID: 0, Dur: 1000, Args: args},
 		{Name: "ring_wait fwd", Cat: "waiting", Ph: "X", PID: 3, TS: 1000, Dur: 2000, Args: args},

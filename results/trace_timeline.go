@@ -38,6 +38,9 @@ func TraceTimeline(w io.Writer, x *comparison.Timeline) error {
 // traceName is what people read; what belongs together has the same colour in a
 // viewer, since that follows the name.
 func traceName(k costmodel.ReplayKey) string {
+	if k.Op == costmodel.MeetOp {
+		return string(k.Op)
+	}
 	dir := k.Dir
 	if k.Again {
 		dir += " again"
@@ -53,5 +56,5 @@ func traceCategory(o costmodel.ReplayOp) string {
 }
 
 func traceArgs(k costmodel.ReplayKey) map[string]any {
-	return map[string]any{"layer": k.Layer, "step": k.Step}
+	return map[string]any{"micro-batch": k.Micro, "layer": k.Layer, "step": k.Step}
 }

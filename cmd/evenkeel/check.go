@@ -27,6 +27,8 @@ type checkOptions struct {
 	markdown  string
 	timeline  string
 	plan      int
+	link      string
+	network   string
 }
 
 func (a *app) check() *cobra.Command {
@@ -55,7 +57,8 @@ step and what its ranks compute are from the prediction, whether more
 computing, communication, waiting for late ranks or time in no span makes the
 difference, what the first plan gains over the others, and of three plans and
 more whether the model puts them in their order (tau_b, and the regret of its
-choice). A verdict needs 6 blocks. --timeline writes the predicted and the
+choice). A verdict needs 6 blocks. Plans of batches are judged along the rank that
+is done last with each micro-batch. --timeline writes the predicted and the
 recorded step of --plan side by side for Perfetto.
 
 With --json the result holds, in "pairs", every point with its op, variant,
@@ -77,6 +80,11 @@ when it could not judge.`,
 			return a.runCheck(paths, o)
 		},
 	}
+	o.flags(c)
+	return c
+}
+
+func (o *checkOptions) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&o.profile, "profile", "", "profile to judge; may be left out with --drift-from")
 	f.StringVar(&o.limits, "limits", "", "limits document to judge by (default: the one built in)")
@@ -89,7 +97,8 @@ when it could not judge.`,
 	f.StringVar(&o.markdown, "markdown", "", "append a Markdown summary to this file; - prints it instead of the table")
 	f.StringVar(&o.timeline, "timeline", "", "of a replay: write a step as predicted and as recorded, as a trace that Perfetto opens, to this file")
 	f.IntVar(&o.plan, "plan", 0, "of a replay: the plan that --timeline draws, 0 for the first")
-	return c
+	f.StringVar(&o.link, "link", "", "of a replay of batches: link class between ranks of a host, where the profile has several")
+	f.StringVar(&o.network, "network", "", "of a replay of batches: link class between hosts, where the profile has several")
 }
 
 // runCheck judges and reports. Whatever it could not do is in the JUnit report
@@ -152,8 +161,8 @@ func (o checkOptions) valid() (least units.Tokens, err error) {
 	switch {
 	case o.profile == "" && len(o.driftFrom) == 0:
 		return 0, usagef("check: --profile is missing: name the profile to judge")
-	case o.timeline != "" || o.plan != 0:
-		return 0, usagef("check: --timeline and --plan are of the trace of a replay, and there is none among the files")
+	case o.timeline != "" || o.plan != 0 || o.link != "" || o.network != "":
+		return 0, usagef("check: --timeline, --plan, --link and --network are of the trace of a replay, and there is none among the files")
 	case o.profile == "" && (o.limits != "" || o.maxError != "" || o.minLen != ""):
 		return 0, usagef("check: --limits, --max-error and --min-len judge a profile: name it with --profile")
 	case o.minLen == "":

@@ -88,23 +88,39 @@ func compareTrace(path string, o checkOptions) (*comparison.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.plan < 0 || o.plan >= len(rec.Header.Plans) {
-		return nil, usagef("--plan %d: %s has plans 0 to %d", o.plan, path, len(rec.Header.Plans)-1)
+	if err := o.suits(path, rec.Header.Plans); err != nil {
+		return nil, err
 	}
 	if o.timeline != "" {
 		if err := drawTrace(rec, p, o); err != nil {
 			return nil, err
 		}
 	}
-	return comparison.New(rec, p, limits)
+	return comparison.New(rec, p, limits, o.links())
+}
+
+// suits refuses flags that a trace has no plans for.
+func (o checkOptions) suits(path string, plans []replay.PlanRun) error {
+	batch := slices.ContainsFunc(plans, func(x replay.PlanRun) bool { return x.Batch })
+	switch {
+	case o.plan < 0 || o.plan >= len(plans):
+		return usagef("--plan %d: %s has plans 0 to %d", o.plan, path, len(plans)-1)
+	case !batch && (o.link != "" || o.network != ""):
+		return usagef("check: --link and --network are of plans of batches, and %s has none: other plans hold their link classes", path)
+	}
+	return nil
 }
 
 func drawTrace(rec *comparison.Recording, p *costmodel.Profile, o checkOptions) error {
-	t, err := comparison.NewTimeline(rec, p, o.plan)
+	t, err := comparison.NewTimeline(rec, p, o.plan, o.links())
 	if err != nil {
 		return err
 	}
 	return writeTo(o.timeline, func(w io.Writer) error { return results.TraceTimeline(w, t) })
+}
+
+func (o checkOptions) links() comparison.Links {
+	return comparison.Links{Inside: o.link, Network: o.network}
 }
 
 func readTrace(path string) (*comparison.Recording, error) {

@@ -3,9 +3,12 @@ package main
 import (
 	"bytes"
 	"encoding/xml"
+	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -101,7 +104,7 @@ func (p *played) step(profile *costmodel.Profile, plan replay.PlanRun, slower un
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	predicted, err := s.Replayed(plan.Layout, 1, false)
+	predicted, err := s.Replayed(costmodel.ReplayWork{Layout: plan.Layout, Layers: 1})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -112,7 +115,7 @@ func (p *played) step(profile *costmodel.Profile, plan replay.PlanRun, slower un
 		}
 		took[k.ReplayKey] += slower * k.Time
 	}
-	r, err := s.Supposing(plan.Layout, 1, false, func(k costmodel.ReplayKey) (units.Seconds, bool) {
+	r, err := s.Supposing(costmodel.ReplayWork{Layout: plan.Layout, Layers: 1}, func(k costmodel.ReplayKey) (units.Seconds, bool) {
 		for _, step := range []int{k.Step, len(plan.Layout.Groups)} { // linear parts after the ring have its steps
 			k.Step = step
 			if t, ok := took[k]; ok {
@@ -170,6 +173,183 @@ func TestCheckTrace(t *testing.T) {
 	p.verb(exitCheck, "check", few, "--profile", p.profile, "--strict")
 	p.forms(good, bad)
 	p.refusals(good)
+	p.ofBatches()
+}
+
+// ofBatches: plans of batches of one problem have predictions too, micro-batch by
+// micro-batch, and a ranking.
+func (p *played) ofBatches() {
+	t := p.t
+	trace := p.batches("b.trace.jsonl", 7, 1)
+	out, _ := p.verb(exitDone, "check", trace, "--profile", p.profile)
+	for _, want := range []string{
+		"MEASURED replay of 3 plans: 1 layer", "(made up in 1)", "(made up in 2)", "over each micro-batch", "worst (rank, micro-batch, step)",
+		"ranking of 3 plans: tau_b 1.00", "packed documents", "groups side by side", "meet", "verdict: PASS",
+	} {
+		if want = strings.Replace(want, "MEASURED", "SIMULATED", 1); !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	out, _ = p.verb(exitCheck, "check", p.batches("slow.trace.jsonl", 7, 1.4), "--profile", p.profile, "--json")
+	var report comparison.Report
+	if err := json.Unmarshal([]byte(out), &report); err != nil || len(report.Plans) != 3 || len(report.Plans[1].Critical) != 2 || report.Plans[1].Micro != 2 {
+		t.Errorf("%v: %.400s", err, out)
+	}
+	for _, x := range report.Plans {
+		if math.Abs(x.Log+math.Log(1.4)) > 0.05 || x.Parts[0].Difference < x.Difference/2 {
+			t.Errorf("plan %d: %v, %+v", x.Plan, x.Log, x.Parts)
+		}
+	}
+	timeline := filepath.Join(t.TempDir(), "t.json")
+	p.verb(exitDone, "check", trace, "--profile", p.profile, "--timeline", timeline, "--plan", "1")
+	if text := string(p.file(timeline)); !strings.Contains(text, `"name":"meet"`) || !strings.Contains(text, `"micro-batch":1`) {
+		t.Errorf("%.600s", text)
+	}
+	_, errOut := p.verb(exitFailed, "check", trace, "--profile", p.profile, "--link", "nvlink")
+	if !strings.Contains(errOut, `plan 0 (one.batchplan.json): link between the devices of node n0: link class "nvlink" is not in the profile`) {
+		t.Error(errOut)
+	}
+}
+
+// batches writes a trace of three plans of four sequences: all packed for both
+// ranks, two and two for both, and two for each.
+func (p *played) batches(name string, blocks int, slower units.Seconds) string {
+	p.t.Helper()
+	var profile costmodel.Profile
+	var plan solver.Plan
+	if err := errors.Join(doc.Load(p.profile, &profile), doc.Load(p.plans[0], &plan)); err != nil {
+		p.t.Fatal(err)
+	}
+	heads, lengths := plan.Job.Model.QHeads, []units.Tokens{6000, 300, 2500, 900}
+	both := func(share float64, lengths ...units.Tokens) replay.GroupRun {
+		return packed([]int{0, 1}, []float64{share, 1 - share}, heads, lengths)
+	}
+	one := func(rank int, lengths ...units.Tokens) replay.GroupRun {
+		return packed([]int{rank}, []float64{1}, heads, lengths)
+	}
+	plans := map[string][][]replay.GroupRun{
+		"one":   {{both(0.7, lengths...)}},
+		"two":   {{both(0.5, lengths[:2]...)}, {both(0.5, lengths[2:]...)}},
+		"apart": {{one(0, lengths[1:]...), one(1, lengths[0])}},
+	}
+	h := &replay.Header{
+		Header:  doc.Header{Schema: replay.TraceSchema, Tool: tool, Created: "2026-01-31T12:00:00Z"},
+		Backend: "gloo", Mode: replay.ModeCPU, Parts: replay.PartsLayer, Layers: 1, Kernel: "math", Seed: 1, Repeats: blocks, Warmup: 2,
+	}
+	for r, rank := range plan.Job.Cluster.Ranks() {
+		h.Ranks = append(h.Ranks, replay.Rank{Rank: r, Host: "h", Device: rank.Device, Threads: 1, Python: "3.11.2", Torch: "2.1.0"})
+	}
+	for i, name := range []string{"one", "two", "apart"} {
+		h.Plans = append(h.Plans, replay.PlanRun{Path: name + ".batchplan.json", SHA256: strings.Repeat("ab", 32), Strategy: "made up", Batch: true, Micro: len(plans[name]), Model: &plan.Job.Model, DType: plan.Job.DType, Groups: plans[name]})
+		h.Numerics = append(h.Numerics, replay.Numerics{Plan: i, Limit: 1e-5, Reference: "dense"})
+		h.Exact = append(h.Exact, replay.ExactCounts{Plan: i, Messages: 1, Bytes: 1, FLOPs: 1})
+	}
+	path := filepath.Join(p.t.TempDir(), name)
+	err := replay.WriteTrace(path, h, func(span func(*replay.Span) error, step func(*replay.Step) error) error {
+		for block := range blocks {
+			for i := range h.Plans {
+				if err := p.writeBatch(&profile, plan.Job, h, block, i, slower, span, step); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return path
+}
+
+// packed is a group of ranks that form a ring and hold shares of every sequence.
+func packed(ranks []int, shares []float64, heads int, lengths []units.Tokens) replay.GroupRun {
+	g := replay.GroupRun{Ranks: ranks, Docs: lengths, Recompute: costmodel.RecomputeNone, RingBuffers: 2}
+	g.Layout.Shards = make([]costmodel.Shard, len(ranks))
+	for i := range ranks {
+		g.Layout.Groups = append(g.Layout.Groups, costmodel.Group{{Rank: i, QHeads: heads}})
+	}
+	at := units.Tokens(0)
+	for _, n := range lengths {
+		for r, s := range costmodel.ZigZag(costmodel.SplitByShares(n, shares), g.Layout.Groups).Shards {
+			for _, x := range s.Segments {
+				g.Layout.Shards[r].Segments = append(g.Layout.Shards[r].Segments, costmodel.Segment{Start: x.Start + at, End: x.End + at})
+			}
+		}
+		at += n
+	}
+	return g
+}
+
+// writeBatch plays a step of a plan of batches, each group as a plan of its own on
+// a cluster of its ranks.
+func (p *played) writeBatch(profile *costmodel.Profile, j costmodel.Job, h *replay.Header, block, plan int, slower units.Seconds, span func(*replay.Span) error, step func(*replay.Step) error) error {
+	ns := func(t units.Seconds) int64 { return int64(t * 1e9) }
+	var at units.Seconds
+	for m, side := range h.Plans[plan].Groups {
+		ends := make([]units.Seconds, len(h.Ranks))
+		for _, g := range side {
+			r := p.alone(profile, j, h, &g, slower)
+			for _, k := range r.Tasks {
+				x := &replay.Span{Block: block, Plan: plan, Rank: g.Ranks[k.Rank], MB: m, Dir: replay.Dir(k.Dir), Step: k.Step, Op: replay.SpanOp(k.Op), T0NS: ns(at + k.Start), DurNS: ns(k.Time)}
+				if err := span(x); err != nil {
+					return err
+				}
+			}
+			for i, k := range r.Ranks {
+				ends[g.Ranks[i]] = k.End
+			}
+		}
+		last := slices.Max(ends) * units.Seconds(1+0.001*float64(block%3))
+		for r, end := range ends {
+			if err := span(&replay.Span{Block: block, Plan: plan, Rank: r, MB: m, Dir: replay.Backward, Op: replay.Meet, T0NS: ns(at + end), DurNS: ns(last - end)}); err != nil {
+				return err
+			}
+		}
+		at += last
+	}
+	for r := range h.Ranks {
+		if err := step(&replay.Step{Block: block, Plan: plan, Rank: r, DurNS: ns(at)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// alone is a group that computes more slowly, with nobody beside it.
+func (p *played) alone(profile *costmodel.Profile, j costmodel.Job, h *replay.Header, g *replay.GroupRun, slower units.Seconds) *costmodel.Replayed {
+	p.t.Helper()
+	var devices []string
+	for _, r := range g.Ranks {
+		devices = append(devices, "1 "+h.Ranks[r].Device)
+	}
+	c, err := costmodel.ParseCluster("1x(" + strings.Join(devices, " + ") + ")")
+	if err == nil {
+		c, err = c.Resolve(profile, "", "")
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	j.Cluster, j.SeqLen = c, g.Tokens()
+	s, err := costmodel.NewSimulator(costmodel.NewPredictor(profile), j)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	work := costmodel.ReplayWork{Layout: g.Layout, Packed: g.Docs, Layers: 1}
+	r, err := s.Replayed(work)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	took := map[costmodel.ReplayKey]units.Seconds{}
+	for _, k := range r.Tasks {
+		if k.Op == costmodel.MergeOp {
+			k.Op = costmodel.AttentionOp
+		}
+		took[k.ReplayKey] += slower * k.Time
+	}
+	if r, err = s.Supposing(work, func(k costmodel.ReplayKey) (units.Seconds, bool) { t, ok := took[k]; return t, ok }); err != nil {
+		p.t.Fatal(err)
+	}
+	return r
 }
 
 // forms are the ways in which a report is written.
@@ -244,6 +424,7 @@ func (p *played) refusals(good string) {
 		{exitUsage, "are of recordings", []string{good, "--profile", p.profile, "--min-len", "4k"}},
 		{exitUsage, "one share", []string{good, "--profile", p.profile, "--max-error", "gemm=5%"}},
 		{exitUsage, "has plans 0 to 2", []string{good, "--profile", p.profile, "--plan", "3"}},
+		{exitUsage, "other plans hold their link classes", []string{good, "--profile", p.profile, "--link", "nvlink"}},
 		{exitUsage, "there is none among the files", []string{recording, "--profile", p.profile, "--plan", "1"}},
 		{exitUsage, "both write to stdout", []string{good, "--profile", p.profile, "--json", "--markdown", "-"}},
 		{exitFailed, "expected evenkeel.profile", []string{good, "--profile", p.plans[0]}},

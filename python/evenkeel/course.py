@@ -12,6 +12,7 @@ from .compare import Inputs
 from .drawn import DTYPES
 from .frames import Place
 from .kernels import Kernel
+from .meter import timed
 from .parts import Part, Work
 from .record import Recorder
 from .request import Request
@@ -87,7 +88,9 @@ class Course:
             if self.work.batched:
                 if lap:
                     lap.clear()
-                meet()
+                self._trace.layer = 0
+                with timed(self._trace, "bwd", 0, "meet"):
+                    meet()
         self._trace.mb = 0
 
 

@@ -128,7 +128,9 @@ class TestReplayOfBatches(unittest.TestCase):
         self.assertEqual([s["mb"] for s in spans], sorted(s["mb"] for s in spans))
         for mb, side in enumerate(micro):
             mine = next((g for g in side if rank in g["ranks"]), None)
-            of = [s for s in spans if s["mb"] == mb]
+            *of, met = [s for s in spans if s["mb"] == mb]
+            self.assertEqual((met["op"], met["dir"], met["layer"], met["step"]), ("meet", "bwd", 0, 0))
+            self.assertNotIn("meet", {s["op"] for s in of})
             if mine is None:
                 self.assertEqual(of, [])
                 continue
@@ -154,7 +156,7 @@ class TestReplayOfBatches(unittest.TestCase):
             self.assertEqual([e["t"] for e in ranks.ends()], ["result"] * 3)
             with open(ranks.traces[0], encoding="utf-8") as file:
                 lines = [json.loads(line) for line in file]
-        first = {x["rank"]: x["t0_ns"] for x in reversed(lines) if x["t"] == "span"}
+        first = {x["rank"]: x["t0_ns"] for x in reversed(lines) if x["t"] == "span" and x["op"] != "meet"}
         for rank in (1, 2):
             self.assertGreater(first[rank], 0.15e9, "it began before rank 0 had ended")
         for x in lines:

@@ -53,30 +53,13 @@ func computeParts(predicted, measured account) []Part {
 	}
 }
 
-// predictedAccount is a rank's share of a predicted step: what it neither
-// computes nor waits for bytes, it waits for others, at the end for the last one.
-func predictedAccount(p *costmodel.Replayed, rank int) account {
-	var a account
-	for _, k := range p.Tasks {
-		switch {
-		case k.Rank != rank || k.Op.Waits():
-		case k.Op == costmodel.AttentionOp || k.Op == costmodel.MergeOp:
-			a.attention += k.Time
-		default:
-			a.linear += k.Time
-		}
-	}
-	a.communication = p.Ranks[rank].Exposed
-	a.skew = p.Step.Mid - a.compute() - a.communication
-	return a
-}
-
-// measuredAccount is the critical rank's account of a run; skew is what the run
-// with measured computing says it waits for others.
-func measuredAccount(r *run, rank int, skew units.Seconds) account {
+// account is the critical rank's account of a lap; skew is what the micro-batch
+// with measured computing says it waits for others. Waiting for ranks that were
+// done before it is the time of meeting itself, which has no price: it is a gap.
+func (l *lap) account(skew units.Seconds) account {
 	var a account
 	var waiting units.Seconds
-	for _, s := range r.spans[rank] {
+	for _, s := range l.spans {
 		switch {
 		case s.local:
 		case s.waits():
@@ -89,22 +72,42 @@ func measuredAccount(r *run, rank int, skew units.Seconds) account {
 	}
 	a.skew = min(waiting, skew)
 	a.communication = waiting - a.skew
-	a.gaps = r.took[rank] - a.compute() - waiting
+	a.gaps = l.took + l.meet - a.compute() - waiting
 	return a
 }
 
-// busy is for how long the ranks of a run computed, by the stretches that the
-// simulator asks for. Time in no span belongs to the stretch it lies in: a rank
+// path is the accounts of a step along the rank that was done last with each
+// micro-batch, as predicted and as measured, and these ranks.
+func (c *making) path(plan int, r *run) (predicted, measured account, critical []int, err error) {
+	left := r.step()
+	for m := range r.laps {
+		rank := r.critical(m)
+		skew, err := c.skewOf(plan, r, m, rank)
+		if err != nil {
+			return account{}, account{}, nil, err
+		}
+		l := &r.laps[m][rank]
+		predicted = predicted.plus(c.courses[plan].micro[m].account(rank), 1)
+		measured = measured.plus(l.account(skew), 1)
+		critical, left = append(critical, rank), left-l.took-l.meet
+	}
+	measured.gaps += left // between the last meeting and the end, by the clocks of several ranks
+	return predicted, measured, critical, nil
+}
+
+// busy is for how long the ranks of a micro-batch computed, by the stretches that
+// the simulator asks for. Time in no span belongs to the stretch it lies in: a rank
 // that neither computes nor waits keeps others waiting just as well.
-func (r *run) busy(groups int) map[costmodel.ReplayKey]units.Seconds {
+func busy(laps []lap, groups int) map[costmodel.ReplayKey]units.Seconds {
 	all := map[costmodel.ReplayKey]units.Seconds{}
-	for rank, spans := range r.spans {
+	for rank := range laps {
 		var at units.Seconds
 		now := costmodel.ReplayKey{Rank: rank, Dir: costmodel.ForwardPass, Op: costmodel.LinearIn}
-		for _, s := range spans {
+		for _, s := range laps[rank].spans {
 			if s.local {
 				continue
 			}
+			s.Micro = 0
 			gap := max(0, s.start-at)
 			if at = max(at, s.start+s.took); s.waits() {
 				all[now] += gap
@@ -114,7 +117,7 @@ func (r *run) busy(groups int) map[costmodel.ReplayKey]units.Seconds {
 			now = stretch(s.ReplayKey)
 			all[now] += gap + s.took
 		}
-		all[now] += max(0, r.took[rank]-at)
+		all[now] += max(0, laps[rank].took-at)
 	}
 	return all
 }
@@ -137,13 +140,20 @@ func afterWait(wait, now costmodel.ReplayKey, groups int) costmodel.ReplayKey {
 	return wait
 }
 
-// skewOf is how long a rank waits for others that are not done if all compute for
-// as long as they did in a run. A rank without a span computes as predicted.
-func (c *making) skewOf(plan int, r *run, rank int) (units.Seconds, error) {
-	layout := c.rec.Header.Plans[plan].Layout
-	busy := r.busy(len(layout.Groups))
-	what, err := c.simulators[plan].Supposing(layout, c.rec.Header.Layers, c.attentionOnly(), func(k costmodel.ReplayKey) (units.Seconds, bool) {
-		return busy[k], len(r.spans[k.Rank]) > 0
+// skewOf is how long a rank waits in a micro-batch for others that are not done, if
+// all compute for as long as they did in a run. A rank without a span computes as
+// predicted.
+func (c *making) skewOf(plan int, r *run, micro, rank int) (units.Seconds, error) {
+	k, laps := c.courses[plan].micro[micro].of[rank], r.laps[micro]
+	if k == nil {
+		return 0, nil
+	}
+	took := busy(laps, len(k.work.Layout.Groups))
+	what, err := k.supposing(func(key costmodel.ReplayKey) units.Seconds {
+		if len(laps[key.Rank].spans) == 0 {
+			return -1
+		}
+		return took[key]
 	})
 	if err != nil {
 		return 0, err

@@ -21,18 +21,20 @@ const (
 
 // making is a report in the making.
 type making struct {
-	rec        *Recording
-	simulators []*costmodel.Simulator // by plan
-	predicted  []*costmodel.Replayed  // by plan
-	report     *Report
+	rec       *Recording
+	profile   *costmodel.Profile
+	predictor *costmodel.Predictor
+	links     Links
+	courses   []*course // by plan
+	report    *Report
 }
 
 // New compares a recording with what a profile predicts for it.
 //
-// Errors: packed documents, which no prediction knows; a device type that the
-// profile lacks; a missing law as *costmodel.MissingLawError.
-func New(rec *Recording, p *costmodel.Profile, limits *fit.LimitsFile) (*Report, error) {
-	c, err := newComparison(rec, p)
+// Errors: a device type that the profile lacks; a link class that is open; a
+// missing law as *costmodel.MissingLawError; spans of another plan.
+func New(rec *Recording, p *costmodel.Profile, limits *fit.LimitsFile, links Links) (*Report, error) {
+	c, err := newComparison(rec, p, links)
 	if err != nil {
 		return nil, err
 	}
@@ -53,29 +55,20 @@ func New(rec *Recording, p *costmodel.Profile, limits *fit.LimitsFile) (*Report,
 	return c.report, nil
 }
 
-func newComparison(rec *Recording, p *costmodel.Profile) (*making, error) {
-	if n := len(rec.Header.Docs); n > 1 {
-		return nil, fmt.Errorf("docs_tokens: %d documents: predictions are of one causal sequence, so their times cannot be compared; replay the plans without --docs", n)
-	}
-	c := &making{rec: rec}
+func newComparison(rec *Recording, p *costmodel.Profile, links Links) (*making, error) {
+	c := &making{rec: rec, profile: p, predictor: costmodel.NewPredictor(p), links: links}
 	for i, x := range rec.Header.Plans {
-		if x.Batch {
-			return nil, fmt.Errorf("plan %d (%s): batch: true: predictions are of plans of one sequence; it has %d micro-batches of groups", i, x.Path, x.Micro)
-		}
-		s, err := costmodel.NewSimulator(costmodel.NewPredictor(p), x.Job)
+		k, err := c.courseOf(i)
 		if err != nil {
 			return nil, fmt.Errorf("plan %d (%s): %w", i, x.Path, err)
 		}
-		r, err := s.Replayed(x.Layout, rec.Header.Layers, c.attentionOnly())
-		if err != nil {
+		c.courses = append(c.courses, k)
+		if err := c.matches(i); err != nil {
 			return nil, fmt.Errorf("plan %d (%s): %w", i, x.Path, err)
 		}
-		c.simulators, c.predicted = append(c.simulators, s), append(c.predicted, r)
 	}
 	return c, nil
 }
-
-func (c *making) attentionOnly() bool { return c.rec.Header.Parts == replay.PartsAttention }
 
 func (c *making) warnings() []string {
 	var out []string
@@ -92,24 +85,43 @@ func (c *making) warnings() []string {
 	if c.rec.Header.Mode == replay.ModeOneGPU {
 		out = append(out, "the ranks shared one GPU in turns: only their computing is judged")
 	}
-	return append(out, "of a step only transformer layers are run: no embedding, loss, exchange of gradients or optimizer")
+	return append(append(out, c.packedWarnings()...), "of a step only transformer layers are run: no embedding, loss, exchange of gradients or optimizer")
+}
+
+// packedWarnings are those of plans of batches and of packed documents.
+func (c *making) packedWarnings() []string {
+	var out []string
+	packed, beside := len(c.rec.Header.Docs) > 1, false
+	for _, x := range c.rec.Header.Plans {
+		for _, side := range x.Groups {
+			beside = beside || len(side) > 1
+			packed = packed || slices.ContainsFunc(side, func(g replay.GroupRun) bool { return len(g.Docs) > 1 })
+		}
+	}
+	if packed {
+		out = append(out, "of packed documents replay computes the blocks of each in calls of their own, and so it is predicted; a plan of batches is priced with calls for all of them together")
+	}
+	if beside {
+		out = append(out, "groups side by side are predicted as if each were alone: that they share memory and network is in no prediction")
+	}
+	return out
 }
 
 // plan compares one.
 func (c *making) plan(i int) (*Plan, error) {
-	run, p := c.rec.Header.Plans[i], c.predicted[i]
+	run, p := c.rec.Header.Plans[i], c.courses[i]
 	steps := c.rec.steps(i)
 	x := &Plan{
-		Plan: i, Path: run.Path, Strategy: run.Strategy, Predicted: p.Step, Meeting: p.Meeting,
+		Plan: i, Path: run.Path, Strategy: run.Strategy, Micro: run.Micro, Predicted: p.step, Meeting: p.meeting,
 		Measured: measuredOf(steps), Steps: steps, Ranks: c.ranks(i),
 	}
 	if slices.Min(steps) <= 0 {
 		return nil, fmt.Errorf("a step took no time: make the trace again: evenkeel replay")
 	}
-	x.Log = math.Log(float64(p.Step.Mid / x.Measured.Median))
-	x.Upper = upperError(float64(p.Step.Mid), steps)
-	x.Inside = p.Step.Lo <= x.Measured.Median && x.Measured.Median <= p.Step.Hi
-	pairs := join(p, c.rec.runs[i])
+	x.Log = math.Log(float64(p.step.Mid / x.Measured.Median))
+	x.Upper = upperError(float64(p.step.Mid), steps)
+	x.Inside = p.step.Lo <= x.Measured.Median && x.Measured.Median <= p.step.Hi
+	pairs := join(p.tasks, c.rec.runs[i])
 	x.Classes, x.RankClasses = classes(pairs, false), classes(pairs, true)
 	x.ComputeError, x.Stretches = computeError(pairs)
 	if missing := unrecorded(pairs); missing != "" {
@@ -132,17 +144,14 @@ func (c *making) explain(i int, x *Plan) error {
 	middle := c.rec.middle(i)
 	share := 1 / units.Seconds(len(middle))
 	for k, block := range middle {
-		r := &c.rec.runs[i][block]
-		_, critical := r.step()
-		skew, err := c.skewOf(i, r, critical)
+		p, m, critical, err := c.path(i, &c.rec.runs[i][block])
 		if err != nil {
 			return err
 		}
 		if k == 0 {
 			x.Critical = critical
 		}
-		predicted = predicted.plus(predictedAccount(c.predicted[i], critical), share)
-		measured = measured.plus(measuredAccount(r, critical, skew), share)
+		predicted, measured = predicted.plus(p, share), measured.plus(m, share)
 	}
 	x.Difference = x.Measured.Median - x.Predicted.Mid
 	x.Parts, x.Compute = parts(predicted, measured), computeParts(predicted, measured)
@@ -166,21 +175,40 @@ func unrecorded(pairs []Pair) string {
 
 // ranks are the sums of every rank of a plan.
 func (c *making) ranks(plan int) []RankSum {
-	p, runs := c.predicted[plan], c.rec.runs[plan]
+	p, runs := c.courses[plan], c.rec.runs[plan]
 	var all []RankSum
 	for r, rank := range c.rec.Header.Ranks {
 		var took, computed, waited, gaps []float64
 		for b := range runs {
-			a := measuredAccount(&runs[b], r, 0)
-			took, computed = append(took, float64(runs[b].took[r])), append(computed, float64(a.compute()))
-			waited, gaps = append(waited, float64(a.communication)), append(gaps, float64(a.gaps))
+			x := runs[b].spent(r)
+			took, computed = append(took, float64(x.took)), append(computed, float64(x.computed))
+			waited, gaps = append(waited, float64(x.waited)), append(gaps, float64(x.took-x.computed-x.waited))
 		}
 		median := func(x []float64) units.Seconds { return units.Seconds(stats.Median(x)) }
+		end, computes := p.until(r)
 		all = append(all, RankSum{
-			Rank: r, Device: rank.Device, Predicted: p.Ranks[r].End, Measured: median(took),
-			Computes: p.Ranks[r].Compute, Computed: median(computed),
-			Waits: p.Ranks[r].Exposed + p.Ranks[r].Skew, Waited: median(waited), Gaps: median(gaps),
+			Rank: r, Device: rank.Device, Predicted: end, Measured: median(took),
+			Computes: computes, Computed: median(computed),
+			Waits: max(0, end-computes), Waited: median(waited), Gaps: median(gaps),
 		})
 	}
 	return all
+}
+
+// spent is what a rank did until its own end.
+type spent struct{ took, computed, waited units.Seconds }
+
+func (r *run) spent(rank int) spent {
+	var x spent
+	for m := range r.laps {
+		l := &r.laps[m][rank]
+		a := l.account(0)
+		x.computed, x.waited = x.computed+a.compute(), x.waited+a.communication
+		if m == len(r.laps)-1 {
+			x.took = l.start + l.took
+			break
+		}
+		x.waited += l.meet
+	}
+	return x
 }

@@ -18,7 +18,7 @@ import (
 // compared plays a world and compares it with the made-up profile.
 func compared(t testing.TB, w *world) *Report {
 	t.Helper()
-	r, err := New(read(t, w.play(t)), madeUp(t, linkRate), fit.DefaultLimitsFile())
+	r, err := New(read(t, w.play(t)), madeUp(t, linkRate), fit.DefaultLimitsFile(), Links{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,6 +55,7 @@ func worlds(t testing.TB) map[string]world {
 		"equal":     {job: jobOf(t, p, 600, 600, 600, 600), layouts: []costmodel.Layout{ring(600, 600, 600, 600)}, blocks: 7, layers: 2},
 		"pairs":     {job: full, layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, layers: 2},
 		"attention": {job: jobOf(t, p, 800, 800, 400, 400), layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, attention: true},
+		"packed":    {job: full, layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, docs: []units.Tokens{1300, 100, 1000}},
 		"alone":     {job: jobOf(t, p, 800, 0, 0, 0), layouts: []costmodel.Layout{ring(800, 0, 0, 0)}, blocks: 6},
 	}
 }
@@ -92,7 +93,7 @@ func TestSlowerRank(t *testing.T) {
 	for name, w := range worlds(t) {
 		t.Run(name, func(t *testing.T) {
 			base := compared(t, &w)
-			rank := base.Plans[0].Critical
+			rank := base.Plans[0].Critical[0]
 			w.slower = func(k costmodel.ReplayKey) float64 {
 				if k.Rank == rank {
 					return 1.5
@@ -108,7 +109,7 @@ func TestSlowerRank(t *testing.T) {
 				return
 			}
 			of := ComputePart
-			if x.Critical != rank {
+			if x.Critical[0] != rank {
 				of = SkewPart
 			}
 			if x.Difference <= 0 || share(x, of) < 0.8 || math.Abs(share(x, GapsPart)) > 1e-3 {
@@ -139,7 +140,7 @@ func TestSlowerPeerIsSkew(t *testing.T) {
 	}
 	r := compared(t, &w)
 	x := &r.Plans[0]
-	if x.Critical != 1 || share(x, SkewPart) < 0.2 || share(x, CommunicationPart) > 0.03 || math.Abs(share(x, GapsPart)) > 1e-4 {
+	if x.Critical[0] != 1 || share(x, SkewPart) < 0.2 || share(x, CommunicationPart) > 0.03 || math.Abs(share(x, GapsPart)) > 1e-4 {
 		t.Errorf("rank %d, %v: %+v", x.Critical, x.Difference, x.Parts)
 	}
 }
@@ -246,14 +247,14 @@ func TestClassesAndWorst(t *testing.T) {
 // TestAllToAllOfOneIsCopying: where it moves no byte it is neither waiting nor
 // communication, and keeps the others waiting like any work.
 func TestAllToAllOfOneIsCopying(t *testing.T) {
-	var r run
+	var l lap
 	at := units.Seconds(0)
 	add := func(o costmodel.ReplayOp, took units.Seconds, local bool) {
 		k := costmodel.ReplayKey{Dir: costmodel.ForwardPass, Op: o}
-		r.spans[0] = append(r.spans[0], span{k, at, took, local})
+		l.spans = append(l.spans, span{ReplayKey: k, start: at, took: took, local: local})
 		at += took
 	}
-	r.took, r.spans = []units.Seconds{10}, make([][]span, 1)
+	l.took = 10
 	add(costmodel.LinearIn, 2, false)
 	add(costmodel.AllToAllIn, 1, true)
 	add(costmodel.RingWait, 0.5, false)
@@ -262,12 +263,12 @@ func TestAllToAllOfOneIsCopying(t *testing.T) {
 	add(costmodel.AllToAllOut, 0.75, true)
 	add(costmodel.LinearOut, 2, false)
 	want := account{attention: 3.25, linear: 4, communication: 0.3, skew: 0.2, gaps: 2.25}
-	if got := measuredAccount(&r, 0, 0.2); got != want {
+	if got := l.account(0.2); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	busy := r.busy(1)
+	took := busy([]lap{l}, 1)
 	for o, want := range map[costmodel.ReplayOp]units.Seconds{costmodel.LinearIn: 3, costmodel.AttentionOp: 3.25, costmodel.LinearOut: 3.25} {
-		if got := busy[costmodel.ReplayKey{Dir: costmodel.ForwardPass, Op: o}]; got != want {
+		if got := took[costmodel.ReplayKey{Dir: costmodel.ForwardPass, Op: o}]; got != want {
 			t.Errorf("%s is busy for %v, want %v", o, got, want)
 		}
 	}
@@ -280,12 +281,12 @@ func TestRestBelongsToItsStep(t *testing.T) {
 		return span{ReplayKey: costmodel.ReplayKey{Dir: costmodel.ForwardPass, Step: step, Op: costmodel.RingWait}, start: at, took: 1}
 	}
 	attention := costmodel.ReplayKey{Dir: costmodel.ForwardPass, Op: costmodel.AttentionOp}
-	r := run{took: []units.Seconds{20}, spans: [][]span{{wait(0, 0), {ReplayKey: attention, start: 1, took: 2}, wait(1, 3), wait(2, 9)}}}
-	busy := r.busy(2)
+	l := lap{took: 20, spans: []span{wait(0, 0), {ReplayKey: attention, start: 1, took: 2}, wait(1, 3), wait(2, 9)}}
+	took := busy([]lap{l}, 2)
 	masked := attention
 	masked.Step = 1
-	if busy[attention] != 2 || busy[masked] != 15 { // 5 until the last wait and 10 after it
-		t.Errorf("%v", busy)
+	if took[attention] != 2 || took[masked] != 15 { // 5 until the last wait and 10 after it
+		t.Errorf("%v", took)
 	}
 }
 

@@ -2,8 +2,8 @@
 // are apart, and where the difference comes from.
 //
 // [Read] takes a trace in, [New] compares it: stretch by stretch (joined on rank,
-// layer, direction, ring step and op), step by step, plan by plan. It measures
-// nothing and writes no files.
+// micro-batch, layer, direction, ring step and op), step by step, plan by plan. It
+// measures nothing and writes no files.
 //
 // # Where a difference comes from
 //
@@ -28,6 +28,11 @@
 // The prediction P of the step has the same parts along c: its computing, its
 // exposed communication, no gaps, and as skew all the rest until the last rank is
 // predicted to be done. So the four differences add up to M - P exactly.
+//
+// The ranks of a plan of batches meet after every micro-batch. There c is the rank
+// that was done last with the micro-batch, another one in each perhaps, and the
+// parts are added up over them; what c itself spends in the meeting is the meeting,
+// which no law knows, and is a gap.
 //
 // M is the median over blocks. The parts are those of the block in the middle, or
 // the means over the two in the middle, whose mean the median then is.

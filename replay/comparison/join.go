@@ -51,20 +51,18 @@ const mostWorst = 5
 
 // join pairs a plan's stretches. A rank may lack ops, in the prediction or in
 // the recording: what only one side has is paired with nothing.
-func join(p *costmodel.Replayed, runs []run) []Pair {
+func join(tasks []costmodel.ReplayTask, runs []run) []Pair {
 	predicted := map[costmodel.ReplayKey]units.Seconds{}
-	for _, k := range p.Tasks {
+	for _, k := range tasks {
 		predicted[joined(k.ReplayKey)] += k.Time
 	}
 	measured := map[costmodel.ReplayKey][]float64{}
 	for b := range runs {
-		for _, spans := range runs[b].spans {
-			for _, s := range spans {
-				if measured[s.ReplayKey] == nil {
-					measured[s.ReplayKey] = make([]float64, len(runs))
-				}
-				measured[s.ReplayKey][b] += float64(s.took)
+		for _, s := range runs[b].all() {
+			if measured[s.ReplayKey] == nil {
+				measured[s.ReplayKey] = make([]float64, len(runs))
 			}
+			measured[s.ReplayKey][b] += float64(s.took)
 		}
 	}
 	var pairs []Pair
@@ -82,6 +80,24 @@ func join(p *costmodel.Replayed, runs []run) []Pair {
 	return pairs
 }
 
+// all are the spans of all ranks, from each rank's zero on, meetings included.
+func (r *run) all() []span {
+	var all []span
+	for m, laps := range r.laps {
+		for rank, l := range laps {
+			for _, s := range l.spans {
+				s.start += l.start
+				all = append(all, s)
+			}
+			if l.meet > 0 {
+				k := costmodel.ReplayKey{Rank: rank, Micro: m, Dir: costmodel.BackwardPass, Op: costmodel.MeetOp}
+				all = append(all, span{ReplayKey: k, start: l.start + l.took, took: l.meet})
+			}
+		}
+	}
+	return all
+}
+
 func newPair(k costmodel.ReplayKey, predicted units.Seconds, took []float64) Pair {
 	p := Pair{ReplayKey: k, Predicted: predicted, recorded: took != nil}
 	if took != nil {
@@ -94,7 +110,7 @@ func newPair(k costmodel.ReplayKey, predicted units.Seconds, took []float64) Pai
 }
 
 func compareKeys(a, b costmodel.ReplayKey) int {
-	return cmp.Or(compareKinds(kindOf(a), kindOf(b)), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Step, b.Step))
+	return cmp.Or(compareKinds(kindOf(a), kindOf(b)), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Micro, b.Micro), cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Step, b.Step))
 }
 
 // kindOf is what of a key a class has, over all ranks.

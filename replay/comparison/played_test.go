@@ -106,6 +106,7 @@ type world struct {
 	layers    int
 	blocks    int
 	attention bool
+	docs      []units.Tokens                          // packed into the sequence
 	slower    func(costmodel.ReplayKey) float64       // of computing; nil is 1
 	gap       func(costmodel.ReplayKey) units.Seconds // after a stretch of computing; nil is none
 	rate      float64                                 // of links; 0 is linkRate
@@ -120,7 +121,7 @@ func (w *world) header() *replay.Header {
 	h := &replay.Header{
 		Header:  doc.Header{Schema: replay.TraceSchema, Tool: "test", Created: "2026-01-31T12:00:00Z"},
 		Backend: "gloo", Mode: replay.ModeCPU, Parts: replay.PartsLayer, Layers: max(1, w.layers), Kernel: "math",
-		Seed: 1, Repeats: w.blocks, Warmup: 2,
+		Docs: w.docs, Seed: 1, Repeats: w.blocks, Warmup: 2,
 	}
 	if w.attention {
 		h.Parts = replay.PartsAttention
@@ -196,12 +197,13 @@ func (w *world) stretches(r *costmodel.Replayed, drift float64, rng *rand.Rand) 
 }
 
 func (w *world) block(s *costmodel.Simulator, h *replay.Header, plan, block int, drift float64, rng *rand.Rand, span func(*replay.Span) error, step func(*replay.Step) error) error {
-	r, err := s.Replayed(w.layouts[plan], h.Layers, w.attention)
+	work := costmodel.ReplayWork{Layout: w.layouts[plan], Layers: h.Layers, AttentionOnly: w.attention, Packed: w.docs}
+	r, err := s.Replayed(work)
 	if err != nil {
 		return err
 	}
 	took, gaps := w.stretches(r, drift, rng)
-	if r, err = s.Supposing(w.layouts[plan], h.Layers, w.attention, func(k costmodel.ReplayKey) (units.Seconds, bool) { return took[k] + gaps[k], true }); err != nil {
+	if r, err = s.Supposing(work, func(k costmodel.ReplayKey) (units.Seconds, bool) { return took[k] + gaps[k], true }); err != nil {
 		return err
 	}
 	ns := func(t units.Seconds) int64 { return int64(math.Round(float64(t) * 1e9)) }
@@ -231,14 +233,19 @@ func (w *world) block(s *costmodel.Simulator, h *replay.Header, plan, block int,
 // read reads a trace back.
 func read(t testing.TB, path string) *Recording {
 	t.Helper()
-	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	rec, err := Read(path, f)
+	rec, err := Read(path, opened(t, path))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return rec
+}
+
+func opened(t testing.TB, path string) *os.File {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
 }

@@ -2,8 +2,12 @@ package comparison
 
 import (
 	"math"
+	"slices"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/replay"
 )
 
 // leastRanked is the least number of plans that are ranked.
@@ -30,15 +34,48 @@ func (c *making) among() {
 	}
 }
 
-// oneProblem says whether all plans compute the same.
+// oneProblem says whether all plans train the same sequences of the same model.
 func (c *making) oneProblem() bool {
-	first := c.rec.Header.Plans[0].Job
-	for _, p := range c.rec.Header.Plans[1:] {
-		if j := p.Job; j.SeqLen != first.SeqLen || j.DType != first.DType || j.Recompute != first.Recompute || j.Model != first.Model {
+	h := c.rec.Header
+	first := problemOf(h, 0)
+	for i := range h.Plans {
+		if !first.same(problemOf(h, i)) {
 			return false
 		}
 	}
 	return true
+}
+
+// problem is what a plan trains.
+type problem struct {
+	model     costmodel.Model
+	dtype     string
+	recompute costmodel.Recompute // empty of a plan of batches, which chooses
+	lengths   []units.Tokens      // of the sequences, rising
+}
+
+func problemOf(h *replay.Header, plan int) problem {
+	x := &h.Plans[plan]
+	if !x.Batch {
+		p := problem{x.Job.Model, string(x.Job.DType), x.Job.Recompute, slices.Sorted(slices.Values(h.Docs))}
+		if len(p.lengths) == 0 {
+			p.lengths = []units.Tokens{x.Job.SeqLen}
+		}
+		return p
+	}
+	p := problem{model: *x.Model, dtype: string(x.DType)}
+	for _, side := range x.Groups {
+		for _, g := range side {
+			p.lengths = append(p.lengths, g.Docs...)
+		}
+	}
+	slices.Sort(p.lengths)
+	return p
+}
+
+func (p problem) same(o problem) bool {
+	recompute := p.recompute == o.recompute || p.recompute == "" || o.recompute == ""
+	return recompute && p.model == o.model && p.dtype == o.dtype && slices.Equal(p.lengths, o.lengths)
 }
 
 // rank compares the order of plans by prediction with that by measurement.

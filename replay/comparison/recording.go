@@ -2,6 +2,7 @@ package comparison
 
 import (
 	"cmp"
+	"fmt"
 	"io"
 	"slices"
 
@@ -20,14 +21,25 @@ type Recording struct {
 // run is one pass of one plan.
 type run struct {
 	took  []units.Seconds // by rank
-	spans [][]span        // by rank, in order of time
+	spans [][]span        // by rank, as they are read; cut makes laps of them
+	laps  [][]lap         // by micro-batch and rank
+}
+
+// lap is what a rank did in a micro-batch; all of a plan of one sequence is one.
+type lap struct {
+	start units.Seconds // after the rank's zero
+	took  units.Seconds // until it was done
+	meet  units.Seconds // from then on until all ranks were
+	flops int64         // of attention
+	spans []span        // in order of time, counted from the lap's start
 }
 
 // span is a stretch of a rank's time.
 type span struct {
 	costmodel.ReplayKey
 	start, took units.Seconds
-	local       bool // an all-to-all of a group of one: it moves no byte
+	local       bool  // an all-to-all of a group of one: it moves no byte
+	flops       int64 // of attention
 }
 
 // waits says that the rank stood still. What an all-to-all does in a group of one
@@ -42,14 +54,77 @@ func Read(name string, r io.Reader) (*Recording, error) {
 		return nil, err
 	}
 	rec.Header = header
-	for _, blocks := range rec.runs {
-		for _, b := range blocks {
-			for _, spans := range b.spans {
-				slices.SortStableFunc(spans, func(a, b span) int { return cmp.Compare(a.start, b.start) })
+	for plan, blocks := range rec.runs {
+		for b := range blocks {
+			if err := blocks[b].cut(header.Plans[plan].Batch, max(1, header.Plans[plan].Micro)); err != nil {
+				return nil, fmt.Errorf("%s: plan %d, block %d: %w", name, plan, b, err)
 			}
 		}
 	}
 	return rec, nil
+}
+
+// cut deals spans out to micro-batches, puts them in their order and finds where
+// micro-batches end.
+func (r *run) cut(batch bool, micro int) error {
+	if batch {
+		for rank := range r.spans {
+			if err := r.met(rank, micro); err != nil {
+				return err
+			}
+		}
+	}
+	r.laps = make([][]lap, micro)
+	for m := range r.laps {
+		r.laps[m] = make([]lap, len(r.took))
+	}
+	for rank, spans := range r.spans {
+		for _, s := range spans {
+			l := &r.laps[s.Micro][rank]
+			l.spans, l.flops = append(l.spans, s), l.flops+s.flops
+		}
+		r.order(rank, batch)
+	}
+	r.spans = nil
+	return nil
+}
+
+// met says which micro-batch a rank did not meet the others after. It comes before
+// anything is made for every micro-batch, of which a header may claim many.
+func (r *run) met(rank, micro int) error {
+	met := map[int]bool{}
+	for _, s := range r.spans[rank] {
+		if s.Op == costmodel.MeetOp {
+			met[s.Micro] = true
+		}
+	}
+	for m := range micro {
+		if !met[m] {
+			return fmt.Errorf("rank %d has no span of op %q in micro-batch %d: spans were lost, or it is from before ranks recorded it; make the trace again: evenkeel replay", rank, costmodel.MeetOp, m)
+		}
+	}
+	return nil
+}
+
+// order sorts a rank's spans, and cuts a step of micro-batches at the meetings.
+func (r *run) order(rank int, batch bool) {
+	var at units.Seconds
+	for m := range r.laps {
+		l := &r.laps[m][rank]
+		slices.SortStableFunc(l.spans, func(a, b span) int { return cmp.Compare(a.start, b.start) })
+		if l.start = at; !batch {
+			l.took = r.took[rank]
+			continue
+		}
+		n := slices.IndexFunc(l.spans, func(s span) bool { return s.Op == costmodel.MeetOp })
+		met := l.spans[n]
+		l.spans = slices.Delete(l.spans, n, n+1)
+		l.took, l.meet = max(0, met.start-at), met.took
+		for i := range l.spans {
+			l.spans[i].start -= at
+		}
+		at = met.start + met.took
+	}
 }
 
 func (r *Recording) begin(h *replay.Header) error {
@@ -61,15 +136,23 @@ func (r *Recording) begin(h *replay.Header) error {
 func (r *Recording) at(plan, block int) *run {
 	for len(r.runs[plan]) <= block {
 		n := len(r.Header.Ranks)
-		r.runs[plan] = append(r.runs[plan], run{make([]units.Seconds, n), make([][]span, n)})
+		r.runs[plan] = append(r.runs[plan], run{took: make([]units.Seconds, n), spans: make([][]span, n)})
 	}
 	return &r.runs[plan][block]
 }
 
 func (r *Recording) span(s *replay.Span) error {
 	k := costmodel.ReplayKey{Rank: s.Rank, Layer: s.Layer, Dir: string(s.Dir), Again: s.Again, Step: s.Step, Op: costmodel.ReplayOp(s.Op)}
+	if r.Header.Plans[s.Plan].Batch { // of a plan of one sequence only one is run
+		k.Micro = s.MB
+	}
+	x := span{ReplayKey: joined(k), start: s.Start(), took: s.Dur()}
+	x.local = (k.Op == costmodel.AllToAllIn || k.Op == costmodel.AllToAllOut) && s.In == 0 && s.Out == 0
+	if s.Op == replay.Attn {
+		x.flops = s.FLOPs
+	}
 	of := &r.at(s.Plan, s.Block).spans[s.Rank]
-	*of = append(*of, span{joined(k), s.Start(), s.Dur(), s.Op != replay.RingWait && k.Op.Waits() && s.In == 0 && s.Out == 0})
+	*of = append(*of, x)
 	return nil
 }
 
@@ -89,22 +172,25 @@ func joined(k costmodel.ReplayKey) costmodel.ReplayKey {
 	return k
 }
 
-// step is how long the ranks of a run took together, and which took longest.
-func (r *run) step() (took units.Seconds, critical int) {
-	for i, t := range r.took {
-		if t > r.took[critical] {
-			critical = i
+// step is how long the ranks of a run took together.
+func (r *run) step() units.Seconds { return slices.Max(r.took) }
+
+// critical is the rank that was done last with a micro-batch.
+func (r *run) critical(micro int) int {
+	last := 0
+	for i, l := range r.laps[micro] {
+		if l.took > r.laps[micro][last].took {
+			last = i
 		}
 	}
-	return r.took[critical], critical
+	return last
 }
 
 // steps are a plan's steps by block.
 func (r *Recording) steps(plan int) []float64 {
 	var all []float64
 	for i := range r.runs[plan] {
-		took, _ := r.runs[plan][i].step()
-		all = append(all, float64(took))
+		all = append(all, float64(r.runs[plan][i].step()))
 	}
 	return all
 }

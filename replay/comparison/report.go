@@ -29,6 +29,7 @@ type Plan struct {
 	Plan      int                `json:"plan"`
 	Path      string             `json:"path"`
 	Strategy  string             `json:"strategy"`
+	Micro     int                `json:"micro_batches,omitzero"` // of a plan of batches
 	Predicted costmodel.Estimate `json:"predicted"`
 	// Meeting is the prediction if ranks met after every layer and pass, as the
 	// account of a training step has it.
@@ -37,10 +38,12 @@ type Plan struct {
 	Steps    []float64     `json:"steps_s"` // by block
 	// Log is log(predicted / measured); Upper the upper 95 % bootstrap bound of its
 	// magnitude over blocks.
-	Log      float64 `json:"log_predicted_over_measured"`
-	Upper    float64 `json:"error_upper"`
-	Inside   bool    `json:"inside_interval"` // the median lies in the 90 % interval
-	Critical int     `json:"critical_rank"`   // the longest of the block in the middle
+	Log    float64 `json:"log_predicted_over_measured"`
+	Upper  float64 `json:"error_upper"`
+	Inside bool    `json:"inside_interval"` // the median lies in the 90 % interval
+	// Critical are the ranks that took longest in the block in the middle, by
+	// micro-batch.
+	Critical []int `json:"critical_ranks"`
 	// Difference is measured less predicted, and the sum of the four parts.
 	Difference units.Seconds `json:"difference_s"`
 	Parts      []Part        `json:"parts"`

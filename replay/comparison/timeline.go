@@ -17,22 +17,20 @@ type Timeline struct {
 
 // NewTimeline puts the predicted and the recorded timeline of a plan side by side.
 // Errors are those of New.
-func NewTimeline(rec *Recording, p *costmodel.Profile, plan int) (*Timeline, error) {
+func NewTimeline(rec *Recording, p *costmodel.Profile, plan int, links Links) (*Timeline, error) {
 	if plan < 0 || plan >= len(rec.Header.Plans) {
 		return nil, fmt.Errorf("plan: %d: the trace has plans 0 to %d", plan, len(rec.Header.Plans)-1)
 	}
-	c, err := newComparison(rec, p)
+	c, err := newComparison(rec, p, links)
 	if err != nil {
 		return nil, err
 	}
-	t := &Timeline{Plan: plan, Block: rec.middle(plan)[0], Predicted: c.predicted[plan].Tasks}
+	t := &Timeline{Plan: plan, Block: rec.middle(plan)[0], Predicted: c.courses[plan].tasks}
 	for _, r := range rec.Header.Ranks {
 		t.Devices = append(t.Devices, r.Device)
 	}
-	for _, spans := range rec.runs[plan][t.Block].spans {
-		for _, s := range spans {
-			t.Recorded = append(t.Recorded, costmodel.ReplayTask{ReplayKey: s.ReplayKey, Start: s.start, Time: s.took})
-		}
+	for _, s := range rec.runs[plan][t.Block].all() {
+		t.Recorded = append(t.Recorded, costmodel.ReplayTask{ReplayKey: s.ReplayKey, Start: s.start, Time: s.took})
 	}
 	return t, nil
 }

@@ -22,7 +22,7 @@ func TestTimeline(t *testing.T) {
 		return slow[block/len(w.layouts)]
 	}
 	rec := read(t, w.play(t))
-	x, err := NewTimeline(rec, madeUp(t, linkRate), 1)
+	x, err := NewTimeline(rec, madeUp(t, linkRate), 1, Links{})
 	if err != nil || x.Plan != 1 || x.Block != 3 || len(x.Devices) != 4 {
 		t.Fatalf("%+v, %v", x, err)
 	}
@@ -37,12 +37,12 @@ func TestTimeline(t *testing.T) {
 	if ratio := total(x.Recorded) / total(x.Predicted); ratio < 2.99 || ratio > 3.01 {
 		t.Errorf("recorded attention takes %v times the predicted", ratio)
 	}
-	if _, err := NewTimeline(rec, madeUp(t, linkRate), 8); err == nil || !strings.Contains(err.Error(), "plans 0 to 7") {
+	if _, err := NewTimeline(rec, madeUp(t, linkRate), 8, Links{}); err == nil || !strings.Contains(err.Error(), "plans 0 to 7") {
 		t.Errorf("%v", err)
 	}
 	w.drop = func(*replay.Span) bool { return true }
 	block = -1
-	if x, err := NewTimeline(read(t, w.play(t)), madeUp(t, linkRate), 0); err != nil || len(x.Recorded) != 0 {
+	if x, err := NewTimeline(read(t, w.play(t)), madeUp(t, linkRate), 0, Links{}); err != nil || len(x.Recorded) != 0 {
 		t.Errorf("without spans: %v, %v", x, err)
 	}
 }
