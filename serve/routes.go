@@ -178,11 +178,12 @@ func (s *Server) submit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var sub Submission
-	if err := s.body(r, &sub); err != nil {
+	var a asked
+	if err := s.body(r, &a); err != nil {
 		return err
 	}
-	if p := sub.check(s.config.Limits); p != nil {
+	sub, p := a.submission(s.config.Limits)
+	if p != nil {
 		return p
 	}
 	if err := s.accept(job, sub.Batches); err != nil {

@@ -171,6 +171,8 @@ func TestABadRequestGetsANamedError(t *testing.T) {
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,-4]}]}`, 400, `"batches[0].lengths_tokens[1]"`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,9999999]}]}`, 400, `what the largest group of this fleet holds`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":-2,"lengths_tokens":[1]}]}`, 400, `"batches[0].step"`},
+		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":7,"lengths_tokens":[1]},{"lengths_tokens":[1]}]}`, 400, `"field":"batches[1].step","message":"missing: name the training step`},
+		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":null,"lengths_tokens":[1]}]}`, 400, `"batches[0].step"`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1]},{"step":2,"lengths_tokens":[1]}]}`, 400, `twice`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[]}]}`, 400, `0 sequences`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths":[1]}]}`, 400, `lengths_tokens`},
@@ -494,6 +496,7 @@ func FuzzSubmission(f *testing.F) {
 	f.Add(`{"batches":[{"step":1,"lengths_tokens":[1,2,3],"deadline_s":0.1}]}`)
 	f.Add(`{"batches":[{"step":1e3,"lengths_tokens":[1e99]}]}`)
 	f.Add(`{"batches":null}`)
+	f.Add(`{"batches":[{"lengths_tokens":[1,2,3]},{"step":null,"lengths_tokens":[1]}]}`)
 	l := DefaultLimits()
 	l.Tokens = 1000
 	s := &Server{config: Config{Limits: l}}
@@ -502,15 +505,16 @@ func FuzzSubmission(f *testing.F) {
 		if err != nil {
 			t.Skip()
 		}
-		var sub Submission
-		if err := s.body(req, &sub); err != nil {
+		var a asked
+		if err := s.body(req, &a); err != nil {
 			var p *Problem
 			if !errors.As(err, &p) || p.Message == "" {
 				t.Fatalf("%v", err)
 			}
 			return
 		}
-		if sub.check(l) != nil {
+		sub, p := a.submission(l)
+		if p != nil {
 			return
 		}
 		for _, b := range sub.Batches {

@@ -24,6 +24,30 @@ type Batch struct {
 	DeadlineS float64 `json:"deadline_s,omitzero"`
 }
 
+// asked is a Submission as it comes. Every batch must name its step: left out it is
+// not 0, which is a step like any other.
+type asked struct {
+	Batches []askedBatch `json:"batches"`
+}
+
+type askedBatch struct {
+	Step      *int64         `json:"step"`
+	Lengths   []units.Tokens `json:"lengths_tokens"`
+	DeadlineS float64        `json:"deadline_s"`
+}
+
+// submission is what was asked, checked.
+func (a *asked) submission(l Limits) (*Submission, *Problem) {
+	s := &Submission{Batches: make([]Batch, len(a.Batches))}
+	for i, b := range a.Batches {
+		if b.Step == nil {
+			return nil, &Problem{"bad_request", fmt.Sprintf("batches[%d].step", i), "missing: name the training step that the batch is for, such as \"step\": 0; its plan is fetched by it"}
+		}
+		s.Batches[i] = Batch{Step: *b.Step, Lengths: b.Lengths, DeadlineS: b.DeadlineS}
+	}
+	return s, s.check(l)
+}
+
 // State says how far a batch is.
 type State string
 
