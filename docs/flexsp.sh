@@ -4,7 +4,8 @@
 #
 #   docs/flexsp.sh [out-folder]
 #
-# A batch takes a minute or two of one core, all 160 some hours. The table is written
+# A batch takes 20 to 75 seconds of one core, all 160 over an hour: one that both
+# context limits leave alike is planned once. The table is written
 # after every batch: end the script whenever you like, and start it again to go on.
 # Rows that the table has are not made again. FLEXSP_BATCHES is which batches
 # (default 0-39), FLEXSP_SETTING a part of the name of the lengths, for one setting
