@@ -47,7 +47,10 @@ func flexSettings() []flexSetting {
 			all = append(all, flexSetting{"published", "flexsp-gpt-7b", spec, context, 512, 40, 64, "", ""})
 		}
 	}
-	all = append(all, flexSetting{"burst", "fcp", "burst:b=64", 131072, 64, 40, 64, "", ""})
+	all = append(all,
+		flexSetting{"burst", "fcp", "burst:b=64", 131072, 64, 40, 64, "", ""},
+		flexSetting{"burst", "fcp", "burst:b=128", 131072, 512, 40, 64, "", ""},
+	)
 	for _, c := range []string{
 		"4x8 h100_sxm + 4x8 a100_sxm", "2x8 h100_sxm + 6x8 a100_sxm", "4x8 b200_sxm + 4x8 a100_sxm", "4x8 b200_sxm + 4x8 h100_sxm",
 		"2x8 b200_sxm + 2x8 h100_sxm + 4x8 a100_sxm", "2x8 b200_sxm + 2x8 h100_sxm + 2x8 a100_sxm + 2x8 rtx_pro_6000_server",
