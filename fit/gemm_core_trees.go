@@ -149,6 +149,9 @@ type grower struct {
 
 	columns []int // the features that the tree at hand sees
 	starts  []int // of each one's bins among the sums of a leaf
+
+	free [][]bin // sums of earlier trees' leaves, to be used again
+	rest []int32 // of part
 }
 
 func newGrower(b *boosted, rows [][]float64, size boostSize) *grower {
@@ -228,22 +231,25 @@ func (g *grower) grow() []branch {
 	}
 	for _, l := range open {
 		tree[l.node].value = g.size.rate * l.total.pull / (l.total.count + 1)
+		g.free = append(g.free, l.sums)
 	}
 	return tree
 }
 
-// part splits a leaf in two. The sums of the fuller one are what is left of
-// the whole after the other.
+// part splits a leaf in two, in the place of its rows, whose order stays. The sums
+// of the fuller one are what is left of the whole after the other.
 func (g *grower) part(l *leaf) (left, right *leaf) {
-	var a, b []int32
-	column := g.bins[l.feature]
+	a, column := l.rows[:0], g.bins[l.feature]
+	g.rest = g.rest[:0]
 	for _, i := range l.rows {
 		if column[i] <= l.cut {
 			a = append(a, i)
 		} else {
-			b = append(b, i)
+			g.rest = append(g.rest, i)
 		}
 	}
+	b := l.rows[len(a):]
+	copy(b, g.rest)
 	if len(a) < len(b) {
 		left = g.gather(a)
 		return left, g.remain(b, l, left)
@@ -254,7 +260,7 @@ func (g *grower) part(l *leaf) (left, right *leaf) {
 
 // gather is a leaf of rows.
 func (g *grower) gather(rows []int32) *leaf {
-	l := &leaf{rows: rows, sums: make([]bin, g.starts[len(g.columns)])}
+	l := &leaf{rows: rows, sums: g.noSums()}
 	for c, f := range g.columns {
 		sums, column := l.sums[g.starts[c]:g.starts[c+1]], g.bins[f]
 		for _, i := range rows {
@@ -265,6 +271,23 @@ func (g *grower) gather(rows []int32) *leaf {
 	}
 	g.split(l)
 	return l
+}
+
+// noSums is room for the sums of a leaf, all zero.
+func (g *grower) noSums() []bin {
+	n := g.starts[len(g.columns)]
+	if len(g.free) == 0 {
+		all := 0
+		for _, w := range g.width {
+			all += w
+		}
+		return make([]bin, n, all)
+	}
+	last := len(g.free) - 1
+	sums := g.free[last][:n]
+	g.free = g.free[:last]
+	clear(sums)
+	return sums
 }
 
 // remain is the leaf of the rows that a part leaves of a whole, whose sums it
