@@ -322,10 +322,23 @@ func (g *grouper) sizes(ranks []int, classes int) []int {
 		}
 	}
 	// Where classes are many, so are combinations.
-	for len(sizes) > 2 && power(2*len(sizes), classes) > g.limit {
-		sizes = slices.Delete(sizes, len(sizes)/2, len(sizes)/2+1)
+	for len(sizes) > 2 && power(2*len(sizes)-2, classes) > g.limit {
+		at := leastMissed(sizes, inNode)
+		sizes = slices.Delete(sizes, at, at+1)
 	}
 	return sizes
+}
+
+// leastMissed says where among some sizes, but for the first and the last, is the
+// one that a class can do without: what is no part of a node, then the smallest
+// part, and the whole node last.
+func leastMissed(sizes []int, inNode int) int {
+	for i := 1; i < len(sizes)-1; i++ {
+		if inNode%sizes[i] != 0 {
+			return i
+		}
+	}
+	return 1
 }
 
 func power(x, n int) int {

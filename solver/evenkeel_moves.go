@@ -27,17 +27,29 @@ func (s *search) descend(from point, until float64) point {
 		before := w.at.t
 		w.orders()
 		w.shifts(w.largestShift(), 1)
-		w.tailorMoves()
+		tight := w.est.fullest(w.at.d) > tightFill
+		if tight {
+			w.tailorMoves()
+		}
 		w.headMoves()
 		w.memberMoves()
+		if !tight {
+			w.tailorMoves()
+		}
 		if w.ended() || w.at.t > before*(1-descentGain) {
 			return w.at
 		}
 	}
 }
 
-// descentGain is the least relative gain of a round of moves for another one.
-const descentGain = 2e-4
+// descentGain is the least relative gain of a round of moves for another one, and
+// tightFill the part of its usable memory that a rank fills where trades of heads
+// for tokens come first: elsewhere they take the shortest way down and end where
+// single moves, which lead further, find nothing more.
+const (
+	descentGain = 2e-4
+	tightFill   = 0.9
+)
 
 func (w *walk) ended() bool {
 	return w.over() || w.work >= w.until || w.fit && w.at.t == 0

@@ -83,15 +83,18 @@ func (w *walk) swapSlots() {
 // regroup moves single ranks to other groups, out of the ring and to places of
 // their own, swaps ranks of different classes, and descends from what comes near.
 func (s *search) regroup(from point) point {
-	best := from
-	for improved := true; improved && !s.over(); {
+	best, until := from, s.budget-s.budget/singlePart
+	for improved := true; improved && !s.over() && s.work < until; {
 		improved = false
 		for _, d := range s.regrouped(best.d) {
+			if s.work >= until {
+				break
+			}
 			x := s.judgeDraft(d)
 			if math.IsInf(x.t, 1) || x.t > best.t*(1+nearGap) {
 				continue
 			}
-			if x = s.descend(x, s.work+s.budget/20); x.t < best.t*(1-minGain) {
+			if x = s.descend(x, min(until, s.work+s.budget/20)); x.t < best.t*(1-minGain) {
 				best, improved = x, true
 				break
 			}
@@ -149,6 +152,9 @@ func (d *draft) headless(kind, member int) *draft {
 	}
 	return x
 }
+
+// singlePart is the part of the budget that is kept for moves of single groups.
+const singlePart = 16
 
 // nearGap is how much slower than the best a regrouping with estimated shares
 // may be to be improved.
