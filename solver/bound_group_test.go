@@ -203,7 +203,11 @@ func TestBoundIsBelowGoodPlans(t *testing.T) {
 	problems := []*Problem{
 		gpuProblem(t, "1x4 h100_sxm + 1x4 a100_sxm", 1<<13), gpuProblem(t, "1x8 h100_sxm", 1<<14), gpuProblem(t, "1x3 h100_sxm", 1<<15),
 	}
-	for range 20 {
+	more := 20
+	if testing.Short() {
+		more = 5 // each is planned
+	}
+	for range more {
 		p := randomWorld(t, r)
 		problems = append(problems, problemOf(t, p.Profile, varied(r, p.Job)))
 	}

@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -180,6 +181,11 @@ func names(err error, field string) bool {
 }
 
 func TestCheckNoticesBrokenStructure(t *testing.T) {
+	whole, profile := checkedPlan(t)
+	data, err := json.Marshal(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, tc := range map[string]struct {
 		spoil func(*Plan)
 		want  string
@@ -233,7 +239,10 @@ func TestCheckNoticesBrokenStructure(t *testing.T) {
 		"bound beaten":        {func(p *Plan) { p.Bound = p.Step.Time.Mid * 2 }, "lower_bound_s"},
 		"bad job":             {func(p *Plan) { p.Job.SeqLen = 0 }, "job: seq_len_tokens: 0"},
 	} {
-		plan, profile := checkedPlan(t)
+		plan := &Plan{}
+		if err := json.Unmarshal(data, plan); err != nil {
+			t.Fatal(err)
+		}
 		tc.spoil(plan)
 		if err := Check(plan, profile); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v: want %q", name, err, tc.want)
