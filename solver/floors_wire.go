@@ -8,18 +8,30 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// perByte is the least seconds a byte of any link that the ranks of a scope use.
+// perByte is the least seconds a byte of any link that the ranks of a scope use: of a
+// lone device's node there is none.
 func (f *floors) perByte(k op.Kind, s scope) float64 {
 	least := math.Inf(1)
 	for i, node := range f.p.Job.Cluster.Nodes {
-		if node.Link != "" && (s.node < 0 || s.node == i) {
+		if node.Link != "" && devicesOf(node) > 1 && (s.node < 0 || s.node == i) {
 			least = min(least, f.perByteOver(node.Link, k))
 		}
 	}
 	if s.node < 0 {
 		least = min(least, f.perByteOver(f.p.Job.Cluster.Network, k))
 	}
+	if math.IsInf(least, 1) {
+		return 0
+	}
 	return least
+}
+
+func devicesOf(n costmodel.Node) int {
+	all := 0
+	for _, m := range n.Devices {
+		all += m.Count
+	}
+	return all
 }
 
 // perByteOver is the least seconds a byte on the busiest port of a link class.
@@ -56,12 +68,8 @@ func (f *floors) largestOn(link string) int {
 	}
 	largest := 2
 	for _, n := range f.p.Job.Cluster.Nodes {
-		size := 0
-		for _, m := range n.Devices {
-			size += m.Count
-		}
 		if n.Link == link {
-			largest = max(largest, size)
+			largest = max(largest, devicesOf(n))
 		}
 	}
 	return largest
