@@ -71,9 +71,14 @@ func owned(path string) (*os.File, error) {
 	return lock, nil
 }
 
-// Remove removes the folder with all that is in it.
+// Remove removes the folder with all that is in it. A second time it does nothing.
 func (f *Folder) Remove() error {
-	return errors.Join(os.RemoveAll(f.Path), f.lock.Close())
+	if f.lock == nil {
+		return nil
+	}
+	lock := f.lock
+	f.lock = nil
+	return errors.Join(os.RemoveAll(f.Path), lock.Close())
 }
 
 // sweep removes the folders in parent whose owners are gone. One without the

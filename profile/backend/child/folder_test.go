@@ -138,3 +138,18 @@ func TestAFolderIsPrivate(t *testing.T) {
 		t.Error("made a folder nowhere")
 	}
 }
+
+func TestAFolderIsRemovedOnce(t *testing.T) {
+	f, err := newFolder(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := f.Remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(f.Path); !os.IsNotExist(err) {
+		t.Errorf("%s: %v", f.Path, err)
+	}
+}
