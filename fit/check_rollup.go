@@ -27,8 +27,13 @@ func rollUps(strands []strand, f *LimitsFile, groups []op.GroupType) []CheckedSt
 	byOp := gather(strands, func(s *CheckedStratum) op.Kind { return s.Op }, f, groups)
 	byFamily := gather(byOp, func(*CheckedStratum) op.Kind { return All }, f, groups)
 	var all []CheckedStratum
-	for _, s := range slices.Concat(byOp, byFamily) {
+	for _, s := range byOp {
 		if s.stratum.Band == All {
+			all = append(all, s.stratum)
+		}
+	}
+	for _, s := range byFamily {
+		if s.stratum.Op == All { // an op that is alone in its family is in byOp already
 			all = append(all, s.stratum)
 		}
 	}

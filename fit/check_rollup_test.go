@@ -63,3 +63,21 @@ func TestSparseOpsAreRolledUp(t *testing.T) {
 		t.Errorf("dense strata are judged again: %+v", dense)
 	}
 }
+
+// A sparse op that is alone in its family is rolled up over its bands, once.
+func TestALoneSparseOpIsRolledUpOnce(t *testing.T) {
+	pairs := pairsOf("gpu", attentionOf(8192), costmodel.Interpolated, spreadOver(8, 0.01, 0.2)...)
+	pairs = append(pairs, pairsOf("gpu", attentionOf(32<<10), costmodel.Interpolated, spreadOver(8, 0.01, 0.2)...)...)
+	seen := map[string]int{}
+	for _, s := range strataOf(pairs) {
+		seen[s.String()]++
+	}
+	for name, n := range seen {
+		if n != 1 {
+			t.Errorf("%s: %d times", name, n)
+		}
+	}
+	if seen["attn_fwd, all bands on gpu"] != 1 {
+		t.Errorf("%v", seen)
+	}
+}
