@@ -157,7 +157,7 @@ func lawErrors(p *printer, n *notes, laws []costmodel.Law) {
 		h := l.Held
 		bias := none
 		if h.Points > 0 {
-			bias = signed(h.Bias)
+			bias = signed(-h.Bias)
 		}
 		t.row(lawCell(l), l.Form(), fmt.Sprintf("%d+%d", l.Fit.Points, h.Points), percent(h.Median, h.Points), percent(h.P90, h.Points),
 			bias, interval(l.Spread), percent(h.Coverage, h.Points), lawMarks(n, l))
@@ -165,7 +165,7 @@ func lawErrors(p *printer, n *notes, laws []costmodel.Law) {
 	p.printf("\n")
 	t.render(p)
 	if len(laws) > 0 {
-		p.para("", "errors are |log(measured / predicted)| of held-out points; a positive bias means that the law is too optimistic; the 90 % interval should cover 90 % of the held-out points")
+		p.para("", "errors are |log(predicted / measured)| of held-out points; a positive bias predicts too long; the 90 % interval should cover 90 % of the held-out points")
 	}
 }
 
