@@ -72,7 +72,7 @@ func TestNCCLJSON(t *testing.T) {
 		{name: "in place only", log: row(`"out_of_place":{"time":150.000000,"alg_bw":111.848107,"bus_bw":195.734187,"nwrong":0.000000}`, `"out_of_place":null`), points: append(one[:1:1], "all_reduce ["+on+"] 16777216 f32: 151"), flags: []string{noAverage}},
 		{name: "unchecked", log: row(`"nwrong":0.000000`, `"nwrong":null`), points: all[:2], flags: []string{noAverage}},
 		{name: "wrong", log: row(`"nwrong":0.000000`, `"nwrong":3.000000`), points: one, drops: map[string]int{errWrong.Error(): 1}, flags: []string{noAverage, "a wrong result"}},
-		{name: "nan", log: row(`"time":150.000000`, `"time":"nan"`), points: append(one[:1:1], "all_reduce ["+on+"] 16777216 f32: 151"), flags: []string{noAverage}},
+		{name: "nan", log: row(`"time":150.000000`, `"time":"nan"`), points: append(one[:1:1], "all_reduce ["+on+"] 16777216 f32: 151"), flags: []string{noAverage, "16777216 bytes in NaN us, which is no time"}},
 		{name: "launch times", log: row(`"time":`, `"cpu_time":`), points: append(one[:1:1], "all_reduce ["+on+"] 16777216 f32: 150 151"), flags: []string{noAverage}},
 		{name: "per iteration and tuning", log: row(`,"actual`, `,"out_of_place_per_iter":{"min_us":1,"times_us":[1,2,3]},"tuning":{"algo":"ring"},"actual`), points: all[:2], flags: []string{noAverage}, notes: []string{"forced"}},
 		{name: "a row without a type", log: row(`"type":"float",`, ``), points: one, drops: map[string]int{tornRow: 1}, flags: []string{noAverage}},

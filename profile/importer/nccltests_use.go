@@ -74,7 +74,7 @@ func (s *Sink) ncclPoint(p *ncclPlan, r *ncclRow, d op.DType) {
 		t, err := p.seconds(h, r.size, d)
 		if err != nil {
 			why = err
-			if err == errWrong || err == errDisagree || err == errFactor || err == errPeak {
+			if err != errLaunch {
 				s.Flag(r.where, p.complaint(err, h, r.size))
 			}
 			continue
@@ -138,6 +138,8 @@ func (p *ncclPlan) complaint(err error, h *ncclHalf, size int64) string {
 		return fmt.Sprintf("a wrong result (error %g); the time is left out", h.errors)
 	case errDisagree:
 		return fmt.Sprintf("%d bytes in %.6g us are %.6g GB/s, but algbw says %.6g; is the time in another unit?", size, h.time.value*1e6, float64(size)/h.time.value/1e9, h.alg.value/1e9)
+	case errNoTime:
+		return fmt.Sprintf("%d bytes in %.6g us, which is no time; it is left out", size, h.time.value*1e6)
 	case errFactor:
 		return fmt.Sprintf("busbw %.6g GB/s is not %.6g times algbw %.6g, as %s over %d ranks has it", h.bus.value/1e9, p.kind.wire(float64(p.n)), h.alg.value/1e9, p.kind.name, p.n)
 	}
