@@ -55,6 +55,8 @@ func (p *Problem) status() int {
 		return 401
 	case "not_found":
 		return 404
+	case "bad_method":
+		return 405
 	case "conflict":
 		return 409
 	case "too_large":

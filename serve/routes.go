@@ -40,10 +40,26 @@ func (s *Server) routes() http.Handler {
 	}))
 	mux.HandleFunc("GET /healthz", s.route("health", s.health))
 	mux.HandleFunc("GET /metrics", s.route("metrics", s.writeMetrics))
-	mux.HandleFunc("/", s.route("other", func(_ http.ResponseWriter, r *http.Request) error {
+	mux.HandleFunc("/", s.route("other", func(w http.ResponseWriter, r *http.Request) error {
+		if methods := methodsOf(mux, r); len(methods) > 0 {
+			w.Header().Set("Allow", strings.Join(methods, ", "))
+			return &Problem{"bad_method", "", fmt.Sprintf("%s %s: want %s; GET /openapi.yaml describes what there is", r.Method, r.URL.Path, strings.Join(methods, " or "))}
+		}
 		return &Problem{"not_found", "", fmt.Sprintf("%s %s: no such thing here; GET /openapi.yaml describes what there is", r.Method, r.URL.Path)}
 	}))
 	return mux
+}
+
+// methodsOf lists the methods that the path of a request knows.
+func methodsOf(mux *http.ServeMux, r *http.Request) []string {
+	var known []string
+	for _, method := range []string{http.MethodDelete, http.MethodGet, http.MethodPost} {
+		other := &http.Request{Method: method, URL: r.URL, Host: r.Host}
+		if _, pattern := mux.Handler(other); pattern != "/" {
+			known = append(known, method)
+		}
+	}
+	return known
 }
 
 // route counts a request, checks its token and turns its error into an answer.
@@ -140,7 +156,9 @@ func (s *Server) body(r *http.Request, v any) error {
 	if err := doc.DecodeStrict("body", 0, data, v); err != nil {
 		var e *doc.Error
 		if errors.As(err, &e) {
-			return &Problem{"bad_request", e.Field, strings.TrimPrefix(strings.TrimPrefix(e.Error(), "body"), ":")}
+			said := *e
+			said.Hint = "" // is of files
+			return &Problem{"bad_request", e.Field, strings.TrimLeft(strings.TrimPrefix(said.Error(), "body"), ": ")}
 		}
 		return &Problem{"bad_request", "", err.Error()}
 	}

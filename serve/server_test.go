@@ -164,7 +164,7 @@ func TestABadRequestGetsANamedError(t *testing.T) {
 	}{
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":1,"lengths_tokens":[2]}]}`, 409, `submitted with other lengths`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[]}`, 400, `"batches"`},
-		{"POST", "/v1/jobs/a/batches", ``, 400, `bad_request`},
+		{"POST", "/v1/jobs/a/batches", ``, 400, `{"code":"bad_request","message":"empty"}`},
 		{"POST", "/v1/jobs/a/batches", `garbage`, 400, `bad_request`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,NaN]}]}`, 400, `NaN`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,1.5]}]}`, 400, `lengths_tokens[1]`},
@@ -174,7 +174,7 @@ func TestABadRequestGetsANamedError(t *testing.T) {
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":7,"lengths_tokens":[1]},{"lengths_tokens":[1]}]}`, 400, `"field":"batches[1].step","message":"missing: name the training step`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":null,"lengths_tokens":[1]}]}`, 400, `"batches[0].step"`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1]},{"step":2,"lengths_tokens":[1]}]}`, 400, `twice`},
-		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[]}]}`, 400, `0 sequences`},
+		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[]}]}`, 400, `{"code":"bad_request","field":"batches[0].lengths_tokens","message":"none: want the tokens of at least one sequence"`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths":[1]}]}`, 400, `lengths_tokens`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1],"deadline_s":1e9}]}`, 400, `deadline_s`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[` + million + `]}]}`, 400, `400001 sequences`},
@@ -187,12 +187,17 @@ func TestABadRequestGetsANamedError(t *testing.T) {
 		{"POST", "/v1/plan", `{"lengths_tokens":[0]}`, 400, `"lengths_tokens[0]"`},
 		{"DELETE", "/v1/jobs/a/plans/99", "", 404, `no plan that could be dropped`},
 		{"GET", "/v2", "", 404, `openapi.yaml`},
+		{"GET", "/v1/plan", "", 405, `{"code":"bad_method","message":"GET /v1/plan: want POST;`},
+		{"PUT", "/v1/jobs/a/plans/1", "", 405, `want DELETE or GET;`},
 	}
 	for _, c := range cases {
 		code, body := r.ask(c.method, c.path, c.body)
 		var p Problem
 		if err := json.Unmarshal([]byte(body), &p); err != nil || code != c.code || !strings.Contains(body, c.want) || p.Code == "" {
 			t.Errorf("%s %s %.80s: %d %.300s, want %d and %q", c.method, c.path, c.body, code, body, c.code, c.want)
+		}
+		if strings.Contains(body, "the file") {
+			t.Errorf("%s %s %.80s: %.300s: a request is no file", c.method, c.path, c.body, body)
 		}
 	}
 }
@@ -407,7 +412,7 @@ func TestOpenAPINamesEverything(t *testing.T) {
 			t.Errorf("no %s", want)
 		}
 	}
-	for _, code := range []string{"bad_request", "bad_length", "too_many_sequences", "too_large", "timeout", "unauthorized", "not_found", "conflict", "queue_full", "draining", "journal", "internal"} {
+	for _, code := range []string{"bad_request", "bad_length", "too_many_sequences", "too_large", "timeout", "unauthorized", "not_found", "bad_method", "conflict", "queue_full", "draining", "journal", "internal"} {
 		if !strings.Contains(text, code) {
 			t.Errorf("no code %s", code)
 		}

@@ -170,8 +170,11 @@ func (b *Batch) check(at string, l Limits) *Problem {
 }
 
 func checkLengths(at string, lengths []units.Tokens, l Limits) *Problem {
-	if n := len(lengths); n == 0 || n > l.Sequences {
-		return &Problem{"too_many_sequences", at, fmt.Sprintf("%d sequences: this server plans 1 to %d at a time; see --max-sequences", n, l.Sequences)}
+	if len(lengths) == 0 {
+		return &Problem{"bad_request", at, "none: want the tokens of at least one sequence"}
+	}
+	if n := len(lengths); n > l.Sequences {
+		return &Problem{"too_many_sequences", at, fmt.Sprintf("%d sequences: this server plans at most %d at a time; see --max-sequences", n, l.Sequences)}
 	}
 	for k, s := range lengths {
 		if s < 1 || s > l.Tokens {
