@@ -100,7 +100,7 @@ func TestReadClusterYAML(t *testing.T) {
 func TestReadClusterYAMLErrors(t *testing.T) {
 	swap := func(old, new string) string { return strings.Replace(goodYAML, old, new, 1) }
 	for name, c := range map[string]struct{ data, want string }{
-		"empty":         {"", "want one, beginning with schema: evenkeel.cluster/v1"},
+		"empty":         {"", "c.yaml: no YAML document: want one, beginning with schema: evenkeel.cluster/v1"},
 		"no schema":     {swap("schema: evenkeel.cluster/v1\n", ""), `c.yaml:2: begins with "network"`},
 		"other schema":  {swap("cluster/v1", "cluster/v9"), `schema: "evenkeel.cluster/v9": want evenkeel.cluster/v1`},
 		"schema later":  {swap("schema: evenkeel.cluster/v1\nnetwork: roce\n", "network: roce\nschema: evenkeel.cluster/v1\n"), "the first line must be schema"},

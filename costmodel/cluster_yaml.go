@@ -100,7 +100,10 @@ func checkYAMLSize(data []byte) error {
 }
 
 func checkYAMLTree(name string, file *ast.File) error {
-	if len(file.Docs) != 1 || file.Docs[0].Body == nil {
+	if len(file.Docs) == 0 || len(file.Docs) == 1 && file.Docs[0].Body == nil {
+		return fmt.Errorf("%s: no YAML document: want one, beginning with schema: %s", name, ClusterSchema)
+	}
+	if len(file.Docs) != 1 {
 		return fmt.Errorf("%s: %d YAML documents: want one, beginning with schema: %s", name, len(file.Docs), ClusterSchema)
 	}
 	body := file.Docs[0].Body

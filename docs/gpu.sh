@@ -21,6 +21,16 @@ readonly PART="${1:?look, measure or loop}"
 readonly OUT="${2:?a folder for the results}"
 readonly BIN="${BIN:-bin}"
 
+# evenkeel looks for a Python with torch in the same places.
+if [ -z "${EVENKEEL_PYTHON:-}" ]; then
+  for python in python3 /usr/bin/python3; do
+    if "$python" -I -c 'import torch' 2>/dev/null; then
+      export EVENKEEL_PYTHON="$python"
+      break
+    fi
+  done
+fi
+
 mkdir -p "$OUT"
 if [ ! -x "$BIN/evenkeel" ] || [ ! -x "$BIN/torch.test" ]; then
   make gpu-binaries
@@ -57,11 +67,14 @@ measure() {
   step calibrate "$BIN/evenkeel" calibrate --backend torch --budget 8m --out "$OUT"
   step check "$BIN/evenkeel" check "$OUT/calibration.rec.jsonl" --profile "$OUT/calibration.profile.json"
   step check-long "$BIN/evenkeel" check "$OUT/calibration.rec.jsonl" --profile "$OUT/calibration.profile.json" --min-len 4k
-  step show "$BIN/evenkeel" show "$OUT/calibration.profile.json" --plot "$OUT/fit.svg"
+  step show "$BIN/evenkeel" show "$OUT/calibration.profile.json" --plot "$OUT/fit"
   step recording "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl"
-  step learning-curve "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl" --learning-curve --plot "$OUT/learning-curve.svg"
-  gzip -9 -f -k "$OUT/calibration.rec.jsonl"
+  step learning-curve "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl" --learning-curve --plot "$OUT/learning-curve"
+  packed "$OUT/calibration.rec.jsonl"
 }
+
+# packed leaves a smaller copy of a file beside it, where a failed step left one.
+packed() { [ ! -f "$1" ] || gzip -9 -f -k "$1"; }
 
 # judged is a step whose exit status 4, above the limits, is an answer too.
 judged() { "$@" || [ $? = 4 ]; }
@@ -127,7 +140,7 @@ loop() {
   for kernel in math sdpa_cudnn fa2; do # sdpa_flash was compared in the loop
     step "numerics-$kernel" kernel_or_none "$kernel"
   done
-  gzip -9 -f -k "$OUT/loop.trace.jsonl"
+  packed "$OUT/loop.trace.jsonl"
 }
 
 # typed is the device type of a part, as the profile names it.

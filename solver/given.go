@@ -119,7 +119,7 @@ func (g Given) Suits(p *Problem) error {
 func (g Given) layout(p *Problem) (costmodel.Layout, error) {
 	n, model := len(p.ranks), p.Job.Model
 	if len(g.Shares) != n || g.QHeads != nil && len(g.QHeads) != n {
-		return costmodel.Layout{}, fmt.Errorf("%s: the cluster has %d ranks, and each needs a number, if 0", g, n)
+		return costmodel.Layout{}, fmt.Errorf("%s: the cluster has %d ranks, and each needs a number, even if it is 0", g, n)
 	}
 	tokens := dealShares(p.Job.SeqLen, p.Block, g.Shares)
 	groups := costmodel.Singles(tokens, model.QHeads)

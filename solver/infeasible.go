@@ -256,9 +256,9 @@ func (p *Problem) wayOut() string {
 	case most < 1:
 		return strings.TrimSuffix(p.with(all).moreDevices()+", or a smaller model; not enough: "+together, "; not enough: ")
 	case len(flags) > 0:
-		return fmt.Sprintf("%s, or a --seq-len of at most %d, either with %s", p.with(all).moreDevices(), int64(most), together)
+		return fmt.Sprintf("%s, or a --seq-len of less than %d (buffers come on top), either with %s", p.with(all).moreDevices(), int64(most), together)
 	default:
-		return fmt.Sprintf("%s, or a --seq-len of at most %d", p.moreDevices(), int64(most))
+		return fmt.Sprintf("%s, or a --seq-len of less than %d (buffers come on top)", p.moreDevices(), int64(most))
 	}
 }
 

@@ -93,9 +93,9 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 		want []string
 	}{
 		{with(40 * units.MiB), "", []string{"no plan fits: ", "of weights, gradients and optimizer states already exceed the usable", "of rank 0 (fast on n0)", "way out: more devices, ", " times these or more, or a smaller model; not enough: --recompute full --loss-chunk 256"}},
-		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of at most", "either with --recompute full"}},
+		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of less than", "either with --recompute full"}},
 		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: --recompute full, or more devices"}},
-		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of at most", "either with --zero zero3 --recompute full --loss-chunk 256"}},
+		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of less than", "either with --zero zero3 --recompute full --loss-chunk 256"}},
 		{with(60 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a smaller model; not enough: --zero zero3 --recompute full"}},
 	} {
 		p := testProblem(t, "1x2 fast", 65536, tc.dev)

@@ -41,6 +41,10 @@ func (c chosen) close() {
 
 // newBackend picks and configures the backend.
 func (a *app) newBackend(ctx context.Context, o calibration) (chosen, error) {
+	kind, _, made := strings.Cut(o.backend, ":")
+	if made && len(o.groupSizes) > 0 {
+		return chosen{}, usagef("--group-sizes: the groups of %s are given: leave it out", kind)
+	}
 	if spec, ok := strings.CutPrefix(o.backend, "sim:"); ok {
 		c, err := sim.Parse(spec)
 		if err != nil {

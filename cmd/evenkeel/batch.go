@@ -218,7 +218,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	size := min(o.sequences.size, max(1, len(shaped.Lengths)))
 	lengths, err := workload.Batch(shaped.Lengths, size, o.sequences.index)
 	if err != nil {
-		return usagef("--batch %d of %d sequences each: %w", o.sequences.index, size, err)
+		return usagef("--batch %d: %w", o.sequences.index, err)
 	}
 	prices, err := a.prices(o, limit)
 	if err != nil {

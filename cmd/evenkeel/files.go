@@ -26,6 +26,9 @@ func loadProfile(path string) (*costmodel.Profile, error) {
 
 // loadData reads recordings into one data set.
 func loadData(paths []string) (*fit.Data, error) {
+	if err := notTwice(paths); err != nil {
+		return nil, err
+	}
 	d := fit.NewData()
 	for _, path := range paths {
 		if err := addRecording(d, path); err != nil {
@@ -33,6 +36,26 @@ func loadData(paths []string) (*fit.Data, error) {
 		}
 	}
 	return d, nil
+}
+
+// notTwice refuses a recording that is named again, or whose copy is: its points
+// would count twice, and errors and intervals seem surer than they are.
+func notTwice(paths []string) error {
+	if len(paths) < 2 {
+		return nil
+	}
+	first := map[string]string{}
+	for _, path := range paths {
+		sum, err := doc.HashFile(path)
+		if err != nil {
+			continue // whoever reads it knows more
+		}
+		if have, ok := first[sum]; ok {
+			return usagef("%s: holds the same bytes as %s, and its points would count twice: name one of them", path, have)
+		}
+		first[sum] = path
+	}
+	return nil
 }
 
 func addRecording(d *fit.Data, path string) error {

@@ -24,9 +24,10 @@ they hold in, and their error on points that were set aside by seed before the
 fit. The same recordings and seed give the same bytes.
 
 With --study it fits nothing for keeps: it holds points out in the named ways
-(interp: shapes at random; heads: odd head counts; ranks: the largest groups;
-longer: what is longer or larger than the rest), fits laws to the others, and says how well they and the
-simpler forms that planners use predict what they never saw.
+(interp: shapes at random; heads: odd head counts; some-heads: 10, 20, 24, 40, 96;
+ranks: the largest groups; longer: what is longer or larger than the rest), fits
+laws to the others, and says how well they and the simpler forms that planners
+use predict what they never saw.
 
 A GPU with few points borrows from the most similar one of the reference profiles
 (--borrow): its law is that one's by the ratios of the datasheets, moved by the
@@ -42,6 +43,9 @@ needs no points at all.`,
 			if (len(paths) == 0) == (model == "") {
 				return usagef("fit: want recordings, or --for a GPU model that has none (see: evenkeel fit --help)")
 			}
+			if !(o.Share >= 0 && o.Share < 1) {
+				return usagef("--holdout %v: want a share from 0 to below 1, such as 0.2", o.Share)
+			}
 			if study != "" {
 				return a.study(paths, study)
 			}
@@ -56,7 +60,7 @@ needs no points at all.`,
 		},
 	}
 	c.Flags().StringVarP(&out, "output", "o", "", "profile to write")
-	c.Flags().StringVar(&study, "study", "", "hold points out in these ways and compare forms of laws on them, instead of writing a profile: interp, heads, longer, ranks")
+	c.Flags().StringVar(&study, "study", "", "hold points out in these ways and compare forms of laws on them, instead of writing a profile: interp, heads, some-heads, longer, ranks")
 	c.Flags().Uint64Var(&o.Seed, "seed", o.Seed, "seed of the hold-out")
 	c.Flags().StringVar(&borrow, "borrow", borrow, "who lends to GPUs with few points: references, none, or profiles separated by commas")
 	c.Flags().StringVar(&model, "for", "", "GPU model that nobody measured, such as h200_sxm: write what can be borrowed for it")

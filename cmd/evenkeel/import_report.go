@@ -19,7 +19,7 @@ func writeImport(w io.Writer, r *importer.Report, out string, written bool) erro
 	named(&b, "devices", r.Devices)
 	named(&b, "groups", r.Groups)
 	if len(r.Dropped) > 0 {
-		fmt.Fprintf(&b, "\n%d rows are not used:\n", r.Rows-r.Points)
+		fmt.Fprintf(&b, "\n%d of %d %s not used:\n", r.Rows-r.Points, r.Rows, plural(r.Rows, "row"))
 		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 		for _, d := range r.Dropped {
 			fmt.Fprintf(t, "%d\t  %s\n\t  first: %s\n", d.Rows, d.Reason, d.First)

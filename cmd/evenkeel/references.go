@@ -47,6 +47,9 @@ func (a *app) laws(o problem) (known, error) {
 	if err != nil {
 		return known{}, err
 	}
+	if o.network != "" && len(cluster.Nodes) == 1 {
+		return known{}, usagef("--network %s: the cluster is one node, which has no links to others: leave it out", o.network)
+	}
 	if o.profile == "" {
 		return a.referenced(cluster, o)
 	}

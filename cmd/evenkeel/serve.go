@@ -60,7 +60,8 @@ the latest. No network port is opened unless --listen asks for one, which wants
 	f.IntVar(&o.limits.Kept, "keep", o.limits.Kept, "plans that are kept for their jobs, the latest")
 	f.IntVar(&o.limits.Sequences, "max-sequences", o.limits.Sequences, "sequences of a batch")
 	o.lawFlags(c)
-	c.Flags().Lookup("recompute").Usage = "none or full (default: whichever is faster, group by group)"
+	recompute := c.Flags().Lookup("recompute")
+	recompute.Usage, recompute.DefValue = "none or full (default: whichever is faster, group by group)", ""
 	o.priced.flags(c)
 	return c
 }
@@ -71,6 +72,9 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 	}
 	if o.workers < 1 || o.limits.Queue < 1 || o.limits.Kept < 1 || o.limits.Sequences < 1 {
 		return usagef("serve: --workers, --queue, --keep and --max-sequences: want at least 1")
+	}
+	if o.drain < 0 {
+		return usagef("--drain %s: want a time such as 10s", o.drain)
 	}
 	token, err := o.token()
 	if err != nil {

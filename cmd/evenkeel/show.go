@@ -146,7 +146,7 @@ func (a *app) showProfile(path string, o view) error {
 		return err
 	}
 	if o.plot != "" {
-		return a.plot(path, p, o.plot)
+		return a.plot(path, p, plotPrefix(o.plot))
 	}
 	return a.print(p, func(w io.Writer) error {
 		if o.coefs {
@@ -154,6 +154,11 @@ func (a *app) showProfile(path string, o view) error {
 		}
 		return results.Profile(w, p)
 	})
+}
+
+// plotPrefix is what the names of drawn files begin with.
+func plotPrefix(name string) string {
+	return strings.TrimSuffix(strings.TrimSuffix(name, ".svg"), ".png")
 }
 
 // plot draws a profile's accuracy on the points that its own recordings set aside.
@@ -218,7 +223,7 @@ func (a *app) learningCurve(path string, o view) error {
 	if err != nil {
 		return err
 	}
-	prefix := strings.TrimSuffix(strings.TrimSuffix(o.plot, ".svg"), ".png")
+	prefix := plotPrefix(o.plot)
 	if err := drawInto(prefix, figure); err != nil {
 		return err
 	}

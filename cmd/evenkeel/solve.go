@@ -69,6 +69,9 @@ assumed of the rest, which the plan says.`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
+			if err := o.given(); err != nil {
+				return err
+			}
 			if o.sequences.file != "" {
 				return a.runBatch(c.Context(), o)
 			}
@@ -101,7 +104,7 @@ func (o *problem) lawFlags(c *cobra.Command) {
 	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several")
 	f.StringVar(&o.network, "network", "", "link class between nodes, where the profile has several")
 	f.StringVar(&o.dtype, "dtype", "", "f32, bf16, f16 or fp8 (default: the one that the profile's attention laws have)")
-	f.StringVar(&o.recompute, "recompute", string(costmodel.RecomputeNone), "none or full: what the backward pass computes again")
+	f.StringVar(&o.recompute, "recompute", string(costmodel.RecomputeNone), "none or full: what the backward pass computes again; of --lengths, unless given, whichever is faster, group by group")
 	f.StringVar(&o.zero, "zero", string(costmodel.Zero3), "zero0 to zero3: what is sharded over the ranks")
 	f.BoolVar(&o.overlapZero, "overlap-zero", true, "gather parameters and reduce gradients while layers compute, as FSDP does")
 	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
@@ -113,9 +116,6 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		if value == "" {
 			return usagef("solve: %s is missing (see: evenkeel solve --help)", flag)
 		}
-	}
-	if err := o.given(); err != nil {
-		return err
 	}
 	laws, err := a.laws(o)
 	if err != nil {
@@ -188,6 +188,8 @@ func (o problem) plan(ctx context.Context, q *solver.Problem) (*solver.Plan, err
 // given refuses flags that a layout of one's own leaves nothing to do for.
 func (o problem) given() error {
 	switch {
+	case o.deadline < 0:
+		return usagef("--deadline %s: want a time such as 2s, or 0 for as long as it takes", o.deadline)
 	case o.shares == "" && o.qHeads != "":
 		return usagef("--q-heads %s: goes with --shares, which says who owns the tokens", o.qHeads)
 	case o.shares != "" && (o.take != "" || len(o.strategies) > 0):

@@ -92,7 +92,7 @@ func Batches(lengths []units.Tokens, size int) int {
 // Error: there are not so many.
 func Batch(lengths []units.Tokens, size, i int) ([]units.Tokens, error) {
 	if n := Batches(lengths, size); i < 0 || i >= n {
-		return nil, fmt.Errorf("batch %d of %d sequences: %d lengths hold %d such batches, counted from 0", i, size, len(lengths), n)
+		return nil, fmt.Errorf("%d lengths hold %d batches of %d sequences, counted from 0", len(lengths), n, size)
 	}
 	return lengths[size*i : size*(i+1)], nil
 }
