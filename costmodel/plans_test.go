@@ -115,6 +115,12 @@ func randomLayout(rng *rand.Rand, ranks, qHeads int) Layout {
 		return Contiguous(tokens, groups)
 	case 1:
 		return scattered(rng, tokens, groups)
+	case 2:
+		late := make([]bool, len(groups))
+		for g := range late {
+			late[g] = rng.IntN(3) == 0
+		}
+		return ZigZagLate(tokens, groups, late)
 	}
 	return ZigZag(tokens, groups)
 }

@@ -21,17 +21,41 @@ import (
 // The innermost rank's two pieces touch and become one segment, so that a
 // single rank holds the plain sequence. It panics on negative tokens.
 func ZigZag(tokens []units.Tokens, groups []Group) Layout {
-	var total units.Tokens
-	for r, n := range tokens {
-		if n < 0 {
-			panic(fmt.Sprintf("costmodel: ZigZag: rank %d has %d tokens", r, int64(n)))
-		}
-		total += n
-	}
 	l := Layout{Shards: make([]Shard, len(tokens)), Groups: groups}
-	head, tail := units.Tokens(0), total
-	for _, g := range groups {
-		for _, m := range g {
+	l.nest(tokens, 0, nil)
+	return l
+}
+
+// ZigZagLate lays the sequence out in two zigzags: the groups for which late
+// says true share its last tokens, the others all before. A late token sees the
+// keys of all others, so that a group which has no memory for more tokens has
+// more attention to compute on those it has.
+func ZigZagLate(tokens []units.Tokens, groups []Group, late []bool) Layout {
+	l := Layout{Shards: make([]Shard, len(tokens)), Groups: groups}
+	border := l.nest(tokens, 0, func(g int) bool { return !late[g] })
+	l.nest(tokens, border, func(g int) bool { return late[g] })
+	return l
+}
+
+// nest gives the ranks of some groups (nil: of all) their tokens from `head` on,
+// nested from the outside in, and says where they end.
+func (l *Layout) nest(tokens []units.Tokens, head units.Tokens, some func(g int) bool) (end units.Tokens) {
+	end = head
+	for g := range l.Groups {
+		for _, m := range l.Groups[g] {
+			if n := tokens[m.Rank]; n < 0 {
+				panic(fmt.Sprintf("costmodel: ZigZag: rank %d has %d tokens", m.Rank, int64(n)))
+			} else if some == nil || some(g) {
+				end += n
+			}
+		}
+	}
+	tail := end
+	for g := range l.Groups {
+		if some != nil && !some(g) {
+			continue
+		}
+		for _, m := range l.Groups[g] {
 			n := tokens[m.Rank]
 			if n == 0 {
 				continue
@@ -40,7 +64,7 @@ func ZigZag(tokens []units.Tokens, groups []Group) Layout {
 			head, tail = head+n/2, tail-(n-n/2)
 		}
 	}
-	return l
+	return end
 }
 
 // Contiguous lays the sequence out in one piece a rank, in the order of the

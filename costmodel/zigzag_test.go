@@ -88,6 +88,48 @@ func TestZigZagLemma(t *testing.T) {
 	})
 }
 
+// TestZigZagLate: the late groups' tokens come last, either part is a zigzag of its
+// own, and late queries see all keys of the others.
+func TestZigZagLate(t *testing.T) {
+	rng := rand.New(rand.NewPCG(15, 4))
+	for range 200 {
+		tokens := make([]units.Tokens, 1+rng.IntN(9))
+		for i := range tokens {
+			tokens[i] = units.Tokens(2 * rng.IntN(50))
+		}
+		groups := groupsOf(rng, len(tokens))
+		late := make([]bool, len(groups))
+		for g := range late {
+			late[g] = rng.IntN(2) == 0
+		}
+		l := ZigZagLate(tokens, groups, late)
+		if err := l.validateCover(sumTokens(tokens)); err != nil {
+			t.Fatal(err)
+		}
+		for g := range groups {
+			for k := range groups {
+				q, kv := l.GroupShard(g), l.GroupShard(k)
+				sq, sk := q.Tokens(), kv.Tokens()
+				want := sq * sk / 2
+				switch {
+				case g == k:
+					want = sq*sq/2 + sq/2
+				case late[g] && !late[k]:
+					want = sq * sk
+				case late[k] && !late[g]:
+					want = 0
+				}
+				if got := pairs(Blocks(q, kv)); got != want || len(q.Segments) > 2 {
+					t.Fatalf("%v in %v, late %v: groups %d, %d: %d pairs, want %d; %v", tokens, groups, late, g, k, got, want, q)
+				}
+			}
+		}
+		if none := ZigZagLate(tokens, groups, make([]bool, len(groups))); !cmp.Equal(none, ZigZag(tokens, groups)) {
+			t.Fatalf("%v in %v: with none late %v", tokens, groups, none)
+		}
+	}
+}
+
 // groupsOf cuts ranks, as many as there are tokens, into groups of up to three.
 func groupsOf(rng *rand.Rand, ranks int) []Group {
 	var groups []Group

@@ -20,7 +20,9 @@ import (
 // Under the nested zigzag a rank's attention work is h s S/2 pairs, linear in
 // its tokens s whatever the others have, so that one water-filling balances
 // linear and attention work of all groups at once; inside a group tokens balance
-// the one and heads the other, for all-to-alls divide them.
+// the one and heads the other, for all-to-alls divide them. At last groups that
+// memory or links keep short of tokens are moved to the end of the sequence, where
+// tokens have more attention work (see moveLate).
 type evenKeel struct{}
 
 func (evenKeel) Name() string { return "evenkeel" }
@@ -201,6 +203,7 @@ func (s *search) judgeDraft(d *draft) point {
 func (s *search) run() {
 	line := newLineup(s.candidates())
 	starts := s.starts
+	var ends []point
 	rounds := mostRounds
 	if len(s.p.ranks) > fewRanks {
 		rounds = 1
@@ -211,10 +214,11 @@ func (s *search) run() {
 		sortPoints(points)
 		points = slices.DeleteFunc(points, func(x point) bool { return math.IsInf(x.t, 1) })
 		if len(points) == 0 {
-			return
+			break
 		}
-		s.improve(points)
+		ends = append(ends, s.improve(points)...)
 	}
+	s.moveLate(ends)
 }
 
 // mostRounds bounds the rounds of few ranks, and a round is worth its while with
@@ -224,8 +228,9 @@ const (
 	leastPart  = 8
 )
 
-// improve searches around points, which rise in time.
-func (s *search) improve(points []point) {
+// improve searches around points, which rise in time, and returns what has become
+// of those that looked best, with alike groups alike.
+func (s *search) improve(points []point) []point {
 	points = append(points, s.leaner(points)...)
 	sortPoints(points)
 	points = assorted(points)
@@ -236,7 +241,8 @@ func (s *search) improve(points []point) {
 		points[i] = s.descend(points[i], s.work+share)
 	}
 	sortPoints(points)
-	s.refine(points)
+	s.refine(slices.Clone(points))
+	return points
 }
 
 // assorted is the points to improve: the fastest, and then the fastest of each
@@ -433,6 +439,9 @@ func (s *search) why(r Result) string {
 	text := fmt.Sprintf("%s; largest share %d and smallest %d tokens; the best of %d simulated layouts", groupsName(sizes), int64(most), int64(least), s.evaluated)
 	if s.work >= s.budget {
 		text += " (the limit of the search)"
+	}
+	if last := lateGroups(r.Layout); last != "" {
+		text += "; " + last
 	}
 	if n := len(s.p.ranks); used < n {
 		text += fmt.Sprintf("; %d of %d ranks left out, for they cost more time than they save or hold nothing", n-used, n)

@@ -3,6 +3,7 @@ package solver
 import (
 	"cmp"
 	"encoding/binary"
+	"math"
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -28,6 +29,9 @@ type groupKind struct {
 	heads  []int        // of each member
 	weight []float64    // of each member's part of its group's tokens
 	total  units.Tokens // of all groups together
+	// late groups hold the end of the sequence, nested as the others are before
+	// it (see costmodel.ZigZagLate).
+	late bool
 }
 
 // clone copies what moves change.
@@ -89,6 +93,7 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 		}
 	}
 	groups := make([]costmodel.Group, 0, len(d.ring))
+	late, some := make([]bool, 0, len(d.ring)), false
 	for _, at := range d.ring {
 		k := &d.kinds[at.kind]
 		if each[at.kind][at.group] == 0 {
@@ -100,7 +105,11 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 				group = append(group, costmodel.HeadShare{Rank: r, QHeads: k.heads[m]})
 			}
 		}
-		groups = append(groups, group)
+		groups, late = append(groups, group), append(late, k.late)
+		some = some || k.late
+	}
+	if some {
+		return costmodel.ZigZagLate(tokens, groups, late)
 	}
 	return costmodel.ZigZag(tokens, groups)
 }
@@ -109,7 +118,7 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 // classes and heads whose members' tokens differ by no more than two blocks are
 // of one kind; apart keeps every group on its own.
 func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *draft {
-	tokens := l.Tokens()
+	tokens, border := l.Tokens(), lateBorder(l)
 	d := &draft{}
 	var members [][]units.Tokens // of each kind's first group
 	for _, g := range l.Groups {
@@ -120,11 +129,15 @@ func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *d
 			k.class, k.heads, k.weight = append(k.class, class[h.Rank]), append(k.heads, h.QHeads), append(k.weight, float64(own[i]))
 			k.total += own[i]
 		}
+		k.late = begins(l, g) >= border
+		same := func(x groupKind) bool {
+			return slices.Equal(x.class, k.class) && slices.Equal(x.heads, k.heads) && x.late == k.late
+		}
 		at := -1
 		if !apart {
-			at = slices.IndexFunc(d.kinds, func(x groupKind) bool { return slices.Equal(x.class, k.class) && slices.Equal(x.heads, k.heads) })
+			at = slices.IndexFunc(d.kinds, same)
 			for at >= 0 && !alike(members[at], own, 2*block) {
-				next := slices.IndexFunc(d.kinds[at+1:], func(x groupKind) bool { return slices.Equal(x.class, k.class) && slices.Equal(x.heads, k.heads) })
+				next := slices.IndexFunc(d.kinds[at+1:], same)
 				if next < 0 {
 					at = -1
 					break
@@ -134,7 +147,7 @@ func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *d
 		}
 		if at < 0 {
 			at = len(d.kinds)
-			d.kinds, members = append(d.kinds, groupKind{class: k.class, heads: k.heads, weight: k.weight}), append(members, own)
+			d.kinds, members = append(d.kinds, groupKind{class: k.class, heads: k.heads, weight: k.weight, late: k.late}), append(members, own)
 		}
 		x := &d.kinds[at]
 		d.ring = append(d.ring, slot{at, len(x.groups)})
@@ -142,6 +155,35 @@ func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *d
 		x.total += k.total
 	}
 	return d
+}
+
+// lateBorder is where the late groups' tokens begin, the end of the sequence
+// where there are none: the others' zigzag ends with the group that begins it.
+func lateBorder(l costmodel.Layout) units.Tokens {
+	for _, g := range l.Groups {
+		if begins(l, g) > 0 {
+			continue
+		}
+		end := units.Tokens(0)
+		for _, m := range g {
+			if s := l.Shards[m.Rank].Segments; len(s) > 0 {
+				end = max(end, s[len(s)-1].End)
+			}
+		}
+		return end
+	}
+	return 0
+}
+
+// begins is a group's first token.
+func begins(l costmodel.Layout, g costmodel.Group) units.Tokens {
+	first := units.Tokens(math.MaxInt64)
+	for _, m := range g {
+		if s := l.Shards[m.Rank].Segments; len(s) > 0 {
+			first = min(first, s[0].Start)
+		}
+	}
+	return first
 }
 
 func alike(a, b []units.Tokens, within units.Tokens) bool {
@@ -161,6 +203,9 @@ func layoutKey(l costmodel.Layout) string {
 		for _, h := range g {
 			b = binary.AppendUvarint(b, uint64(h.Rank))
 			b = binary.AppendUvarint(b, uint64(h.QHeads))
+			for _, s := range l.Shards[h.Rank].Segments {
+				b = binary.AppendUvarint(b, uint64(s.Start))
+			}
 			b = binary.AppendUvarint(b, uint64(l.Shards[h.Rank].Tokens()))
 		}
 	}
@@ -169,15 +214,25 @@ func layoutKey(l costmodel.Layout) string {
 
 // byRank is the ring in the order of the groups' first ranks, and so by node.
 func (d *draft) byRank() []slot {
-	var ring []slot
+	n := 0
 	for k := range d.kinds {
-		for g := range d.kinds[k].groups {
-			ring = append(ring, slot{k, g})
+		n += len(d.kinds[k].groups)
+	}
+	type place struct {
+		rank int
+		slot
+	}
+	places := make([]place, 0, n)
+	for k := range d.kinds {
+		for g, ranks := range d.kinds[k].groups {
+			places = append(places, place{ranks[0], slot{k, g}})
 		}
 	}
-	slices.SortStableFunc(ring, func(a, b slot) int {
-		return cmp.Compare(d.kinds[a.kind].groups[a.group][0], d.kinds[b.kind].groups[b.group][0])
-	})
+	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.rank, b.rank) })
+	ring := make([]slot, n)
+	for i := range places {
+		ring[i] = places[i].slot
+	}
 	return ring
 }
 

@@ -30,7 +30,17 @@ type estimator struct {
 	// lengths are those of the grid, so far.
 	lengths []float64
 	toAll   map[string]linkLaw
+	hops    map[hopKey]blockTime
 	work    float64 // see spend
+	// Room that portions uses again.
+	members []portion
+	nodes   []nodePortion
+}
+
+// hopKey is a message of so many elements inside a node, or between nodes for -1.
+type hopKey struct {
+	node     int
+	elements float64
 }
 
 // gridKey is attention on a grid of lengths.
@@ -47,7 +57,7 @@ func newEstimator(p *Problem) (*estimator, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &estimator{p: p, m: m, rings: map[uint64]blockTime{}, toAll: map[string]linkLaw{}}
+	e := &estimator{p: p, m: m, rings: map[uint64]blockTime{}, toAll: map[string]linkLaw{}, hops: map[hopKey]blockTime{}}
 	known := map[[2]int]int{}
 	sizes := map[int]int{}
 	for _, r := range p.ranks {
@@ -218,7 +228,6 @@ func (e *estimator) border(d *draft, from, to slot, n int) (late, load blockTime
 	a, b := &d.kinds[from.kind], &d.kinds[to.kind]
 	senders, receivers := d.members(from), d.members(to)
 	tokens := float64(e.p.Job.SeqLen) / float64(n) * 2 * float64(m.HeadDim)
-	priced := map[[2]int]blockTime{}
 	crowd := max(e.crowd(a), e.crowd(b))
 	price := func(kv, i, j int) blockTime {
 		link, bytes, node := e.m.network, tokens*float64(kv)*crowd, -1
@@ -226,11 +235,12 @@ func (e *estimator) border(d *draft, from, to slot, n int) (late, load blockTime
 			node = e.p.ranks[senders[i]].Node
 			link, bytes = e.m.inside[node], tokens*float64(kv)
 		}
-		t, ok := priced[[2]int{kv, node}]
+		key := hopKey{node, bytes}
+		t, ok := e.hops[key]
 		if !ok {
 			t.forward = link.seconds(op.KindSendRecv, bytes*float64(e.p.Job.DType.Size()))
 			t.backward = t.forward + link.seconds(op.KindSendRecv, 4*bytes)
-			priced[[2]int{kv, node}] = t
+			e.hops[key] = t
 		}
 		return t
 	}
@@ -336,6 +346,10 @@ func (e *estimator) setShares(d *draft, n, unit int, fastest bool) {
 		h := max(1, (q+len(k.class)-1)/len(k.class))
 		perHead, rate := make([]float64, len(k.class)), make([]float64, len(k.class))
 		for m, c := range k.class {
+			if m > 0 && c == k.class[m-1] {
+				perHead[m], rate[m] = perHead[m-1], rate[m-1]
+				continue
+			}
 			a := e.attention(e.dev[c], h, n, s, s)
 			perHead[m] = (e.m.forward*a.forward + a.backward) / float64(h)
 			own := units.Tokens(math.Ceil(s / float64(len(k.class))))

@@ -45,20 +45,34 @@ func (v *volume) raise(to volume) {
 	v.wide, v.narrow = max(v.wide, to.wide), max(v.narrow, to.narrow)
 }
 
-// portions are the parts of a kind's members, of its first group's by node, and all
-// of them together.
-func (e *estimator) portions(k *groupKind) (members []portion, nodes map[int]portion, all portion) {
+// portions are the parts of a kind's members, of its first group's by node in the
+// order of their first, and all of them together. They are good until the next
+// call.
+func (e *estimator) portions(k *groupKind) (members []portion, nodes []nodePortion, all portion) {
 	m, total := e.p.Job.Model, 0.0
 	for _, w := range k.weight {
 		total += w
 	}
-	nodes = map[int]portion{}
+	members, nodes = e.members[:0], e.nodes[:0]
 	for i, r := range k.groups[0] {
 		x := portion{k.weight[i] / total, float64(k.heads[i] + 2*m.KVHeadsOf(0, k.heads[i])), float64(k.heads[i])}
+		members, all = append(members, x), all.and(x)
 		node := e.p.ranks[r].Node
-		members, nodes[node], all = append(members, x), nodes[node].and(x), all.and(x)
+		at := slices.IndexFunc(nodes, func(n nodePortion) bool { return n.node == node })
+		if at < 0 {
+			at = len(nodes)
+			nodes = append(nodes, nodePortion{node: node})
+		}
+		nodes[at].portion = nodes[at].and(x)
 	}
+	e.members, e.nodes = members, nodes
 	return members, nodes, all
+}
+
+// nodePortion is the portion of the members on a node.
+type nodePortion struct {
+	node int
+	portion
 }
 
 func (x portion) and(y portion) portion {
@@ -81,9 +95,9 @@ func (e *estimator) exchanged(k *groupKind, i int, cards *cardUse) volume {
 	if cards == nil || len(nodes) < 2 {
 		return v
 	}
-	for node, x := range nodes {
-		if n := e.p.Job.Cluster.Nodes[node].NICs; n > 0 {
-			v.raise(cards.until(x.most(all, float64(n)), i, node, float64(n)))
+	for _, x := range nodes {
+		if n := e.p.Job.Cluster.Nodes[x.node].NICs; n > 0 {
+			v.raise(cards.until(x.most(all, float64(n)), i, x.node, float64(n)))
 		}
 	}
 	return v

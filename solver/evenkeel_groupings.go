@@ -417,29 +417,37 @@ func (g *grouper) add(groups [][]int) {
 // draft sorts groups into kinds, without shares, in a ring by rank.
 func (e *estimator) draft(groups [][]int) *draft {
 	d := &draft{}
-	known := map[string]int{}
-	for _, ranks := range groups {
-		key := e.groupKey(ranks)
-		at, ok := known[key]
+	known := make(map[string]int, 8)
+	kind, count := make([]int, len(groups)), make([]int, 0, 8) // of each group; how many of each kind
+	var key []byte
+	for g, ranks := range groups {
+		key = e.appendGroupKey(key[:0], ranks)
+		at, ok := known[string(key)]
 		if !ok {
 			at = len(d.kinds)
-			known[key] = at
-			k := groupKind{}
-			for _, r := range ranks {
-				k.class = append(k.class, e.class[r])
+			known[string(key)] = at
+			k := groupKind{class: make([]int, len(ranks))}
+			for i, r := range ranks {
+				k.class[i] = e.class[r]
 			}
-			d.kinds = append(d.kinds, k)
+			d.kinds, count = append(d.kinds, k), append(count, 0)
 		}
-		d.kinds[at].groups = append(d.kinds[at].groups, ranks)
+		kind[g] = at
+		count[at]++
+	}
+	for k := range d.kinds {
+		d.kinds[k].groups = make([][]int, 0, count[k])
+	}
+	for g, ranks := range groups {
+		d.kinds[kind[g]].groups = append(d.kinds[kind[g]].groups, ranks)
 	}
 	d.ring = d.byRank()
 	return d
 }
 
-// groupKey tells groups apart by the classes of their members and by which of
+// appendGroupKey tells groups apart by the classes of their members and by which of
 // them share a node.
-func (e *estimator) groupKey(ranks []int) string {
-	var b []byte
+func (e *estimator) appendGroupKey(b []byte, ranks []int) []byte {
 	first := e.p.ranks[ranks[0]].Node
 	nth, last := 0, first
 	for _, r := range ranks {
@@ -449,7 +457,7 @@ func (e *estimator) groupKey(ranks []int) string {
 		b = binary.AppendUvarint(b, uint64(e.class[r]))
 		b = binary.AppendUvarint(b, uint64(nth))
 	}
-	return string(b)
+	return b
 }
 
 // draftKey tells groupings apart: how many groups of which kind.
@@ -457,7 +465,7 @@ func (e *estimator) draftKey(d *draft) string {
 	var keys []string
 	for i := range d.kinds {
 		k := &d.kinds[i]
-		keys = append(keys, string(binary.AppendUvarint([]byte(e.groupKey(k.groups[0])), uint64(len(k.groups)))))
+		keys = append(keys, string(binary.AppendUvarint(e.appendGroupKey(nil, k.groups[0]), uint64(len(k.groups)))))
 	}
 	slices.Sort(keys)
 	var b []byte

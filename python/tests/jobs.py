@@ -15,7 +15,7 @@ from torch import Tensor
 
 import dense
 import evenkeel
-from plans import random_plan, worked_example
+from plans import late_groups, random_plan, worked_example
 
 Groups = dict[int, Any]
 
@@ -114,11 +114,11 @@ def counted(meter: evenkeel.Meter) -> dict[str, Any]:
     return {"sent": sent, "received": received, "flops": meter.flops}
 
 
-def example(rank: int, groups: Groups) -> Optional[dict[str, Any]]:
-    """The worked example, run twice."""
+def example(rank: int, groups: Groups, late: bool = False) -> Optional[dict[str, Any]]:
+    """The worked example, or the plan with late groups, run twice."""
     if rank >= 4:
         return None
-    plan = evenkeel.load_plan(worked_example())
+    plan = evenkeel.load_plan(late_groups() if late else worked_example())
     whole, meter = inputs(plan, 1), evenkeel.Meter()
     once = run(plan, rank, whole, groups[4], None, meter=meter)
     again = run(plan, rank, whole, groups[4], None)

@@ -33,6 +33,13 @@ def worked_example() -> Document:
     return document(segments, [[(0, 7), (1, 5)], [(2, 3), (3, 9)]], 12, 4, 16)
 
 
+def late_groups() -> Document:
+    """4 ranks in 3 groups: that of two ranks holds the last 200 of 768 tokens, the others have a zigzag of
+    those before, all visible to late queries."""
+    segments = [[(0, 160), (408, 568)], [(568, 628), (708, 768)], [(628, 708)], [(160, 408)]]
+    return document(segments, [[(0, 12)], [(1, 3), (2, 9)], [(3, 12)]], 12, 4, 16)
+
+
 def random_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
     """A plan of so many ranks, and packed documents or None."""
     r = random.Random(seed)

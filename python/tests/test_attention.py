@@ -17,7 +17,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import torch
 
 import evenkeel
-from plans import random_plan, worked_example
+from plans import late_groups, random_plan, worked_example
 from world import World
 
 PLANS = [(seed, (2, 3, 4, 5, 4, 5)[seed % 6]) for seed in range(60)]
@@ -104,8 +104,15 @@ class TestRanks(unittest.TestCase):
                     self.assertLessEqual(max(answer["errors"]), 1e-2)
 
     def test_worked_example(self) -> None:
-        answers = self.answers(4, "example")
-        plan = evenkeel.load_plan(worked_example())
+        self.twice(worked_example())
+
+    def test_late_groups(self) -> None:
+        self.twice(late_groups(), True)
+
+    def twice(self, document: Any, *args: Any) -> None:
+        """Four ranks ran a plan twice, as it should be."""
+        answers = self.answers(4, "example", *args)
+        plan = evenkeel.load_plan(document)
         self.counts(plan, answers, evenkeel.expected(plan))
         for answer in answers:
             self.assertLessEqual(max(answer["errors"]), 1e-5)

@@ -1,0 +1,114 @@
+package solver
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// moveLate moves kinds of groups of the fastest points to the end of the
+// sequence, with about as many tokens as before or fewer, and improves what comes
+// near.
+//
+// In the zigzag of all a token sees half the sequence, at the end of it nearly
+// all. So a group whose memory is full computes more on the tokens that it has
+// room for, and one behind a slow link more on those it is sent; the others
+// compute less on theirs. What it costs is what is left of the budget, and a bit
+// on top where that is little.
+func (s *search) moveLate(points []point) {
+	if !s.unequal() {
+		return
+	}
+	s.budget = max(s.budget, s.work+s.budget*latePart)
+	sortPoints(points)
+	points = slices.CompactFunc(points, func(a, b point) bool { return a.t == b.t })
+	var found []point
+	for _, x := range points[:min(len(points), lateStarts)] {
+		for y := s.latest(x); y.t < x.t*(1+lateGap); y = s.latest(x) {
+			y = s.descend(y, s.work+s.budget*latePart)
+			found = append(found, y)
+			if y.t >= x.t*(1-dropGain) {
+				break
+			}
+			x = y // and another kind
+		}
+	}
+	if sortPoints(found); len(found) > 0 && found[0].t <= float64(s.time)*(1+dropGain) {
+		s.single(found[0])
+	}
+}
+
+// lateStarts is how many points are moved, lateGap how much slower than before one
+// may get by that to be improved, and latePart the part of the budget for that.
+const (
+	lateStarts = 3
+	lateGap    = 0.02
+	latePart   = 1.0 / 12
+)
+
+// latest is the fastest point of those with one kind more at the end, or one
+// fewer; +Inf where there is none that fits.
+func (s *search) latest(from point) point {
+	best := point{t: math.Inf(1)}
+	for kind := range from.d.kinds {
+		for _, part := range lateParts() {
+			if s.over() || len(from.d.kinds) > mostLateKinds {
+				return best
+			}
+			if d := from.d.later(kind, part, s.p.Block); d != nil {
+				if x := s.judgeDraft(d); x.t < best.t {
+					best = x
+				}
+			}
+		}
+	}
+	return best
+}
+
+// lateParts are what kinds keep of their tokens, or get, and mostLateKinds bounds
+// the kinds of a draft that are moved.
+func lateParts() []float64 { return []float64{1.25, 1, 0.8, 0.6} }
+
+const mostLateKinds = 8
+
+// later moves a kind to the end of the sequence, or back, with a part of its
+// tokens; nil if it then has all.
+func (d *draft) later(kind int, part float64, block units.Tokens) *draft {
+	own, all := float64(d.kinds[kind].total), 0.0
+	for i := range d.kinds {
+		all += float64(d.kinds[i].total)
+	}
+	if own == 0 || part*own >= all || own == all {
+		return nil
+	}
+	x := d.clone()
+	if part != 1 {
+		x = d.leaner(kind, part, block)
+	}
+	if slices.ContainsFunc(x.kinds, func(k groupKind) bool { return k.total < 0 }) {
+		return nil // so few tokens that rounding takes more than there are
+	}
+	x.kinds[kind].late = !x.kinds[kind].late
+	return x
+}
+
+// lateGroups says how many groups hold the end of the sequence; nothing if the
+// zigzag is that of all.
+func lateGroups(l costmodel.Layout) string {
+	n, border := 0, lateBorder(l)
+	for _, g := range l.Groups {
+		if begins(l, g) >= border {
+			n++
+		}
+	}
+	switch n {
+	case 0:
+		return ""
+	case 1:
+		return "one group holds the end of the sequence"
+	}
+	return fmt.Sprintf("%d groups hold the end of the sequence", n)
+}
