@@ -14,9 +14,9 @@ import (
 // simulator: no split of tokens and heads, no groups, no ring, no choice of ranks
 // left out, no cut of shards into segments.
 //
-// The ranks at work are one alone, several of one node or some of several nodes,
-// and more than half of some number and up to it (scope); the bound is the least
-// over these. For each of them, with F and B what a layer takes forward and
+// The ranks at work are one alone, several of one node or some of several nodes and
+// of just some device types, and more than half of some number and up to it (scope);
+// the bound is the least over these. For each of them, with F and B what a layer takes forward and
 // backward with what of the exchange it does not hide, the step takes
 //
 //	micro layers (F + [recomputed] F + B) + micro loss + open exchange + optimizer
@@ -63,7 +63,7 @@ func LowerBound(p *Problem) (units.Seconds, error) {
 func (f *floors) over(scopes []scope) float64 {
 	var all []scope
 	for _, s := range scopes {
-		all = append(all, s.ranges()...)
+		all = append(all, s.ranges(len(f.p.ranks))...)
 	}
 	best := math.Inf(1)
 	for _, s := range all {
@@ -79,13 +79,17 @@ func (f *floors) over(scopes []scope) float64 {
 
 // ranges cuts a scope by the number of ranks at work: few have less to exchange
 // and more to compute. Small numbers are looked at by themselves, of others those
-// between one and its double.
-func (s scope) ranges() []scope {
+// between one and its double, the same for all scopes of a cluster.
+func (s scope) ranges(ranks int) []scope {
 	var all []scope
 	for most := s.size(); most >= s.least; most = s.fewest - 1 {
 		s.most, s.fewest = most, max(s.least, most)
 		if most > eachRank {
-			s.fewest = max(s.least, (most-1)/2+1)
+			from := ranks
+			for from >= most {
+				from = (from - 1) / 2
+			}
+			s.fewest = max(s.least, from+1)
 		}
 		all = append(all, s)
 	}
@@ -101,11 +105,12 @@ type scope struct {
 	least  int            // ranks at work
 	fewest int            // of them in the range at hand
 	most   int
-	node   int // that holds all of them, or -1
+	node   int  // that holds all of them, or -1
+	exact  bool // some of each type are at work
 }
 
 // scopes lists what the ranks at work may be: one alone, several on one node, or
-// some of more than one node.
+// some of more than one node, by their device types.
 func (f *floors) scopes() []scope {
 	var all []scope
 	add := func(s scope) {
@@ -127,11 +132,44 @@ func (f *floors) scopes() []scope {
 		}
 	}
 	if len(c.Nodes) > 1 {
-		add(scope{counts: whole, least: 2, node: -1})
+		for _, s := range f.byTypes(whole) {
+			add(s)
+		}
 	}
 	slices.SortStableFunc(all, func(a, b scope) int { return cmp.Compare(b.size(), a.size()) })
 	return all
 }
+
+// byTypes lists the scopes of several nodes: what the ranks exchange is priced by
+// the device types at work, so that each choice of these is one; of many types, all
+// choices together.
+func (f *floors) byTypes(whole map[string]int) []scope {
+	if len(f.names) > mostTypes {
+		return []scope{{counts: whole, least: 2, node: -1}}
+	}
+	var all []scope
+	for bits := 1; bits < 1<<len(f.names); bits++ {
+		s := scope{counts: map[string]int{}, node: -1, exact: true}
+		for i, name := range f.names {
+			if bits>>i&1 == 1 {
+				s.counts[name] = whole[name]
+			}
+		}
+		nodes := 0
+		for _, n := range f.p.Job.Cluster.Nodes {
+			if s.within(n) > 0 {
+				nodes++
+			}
+		}
+		if s.least = max(2, len(s.counts)); nodes > 1 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// mostTypes bounds the device types whose choices are told apart.
+const mostTypes = 4
 
 // size is the number of ranks to choose from.
 func (s scope) size() int {
@@ -181,7 +219,8 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 		return w
 	}
 	joint := work(layers*micro*(1+again), layers*micro, micro, (layers-1)*micro*(x.forward+x.backward))
-	if !math.IsInf(enough, 1) && joint.tooSmall(enough) {
+	rest := x.open + f.optimizer(s)
+	if !math.IsInf(enough, 1) && (rest > enough || joint.tooSmall(enough-rest)) {
 		return math.Inf(1)
 	}
 	together := joint.solve()
@@ -191,7 +230,7 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 	forward, backward := fine(1, 0, 0, x.forward).solve(), fine(again, 1, 0, x.backward).solve()
 	bare := work(1, 0, 0, 0).solve() + work(again, 1, 0, 0).solve() // a layer with nothing to hide
 	apart := micro*(bare+(layers-1)*(max(forward, x.forward)+max(backward, x.backward))) + (layers-1)*max(0, x.last-backward) + micro*work(0, 0, 1, 0).solve()
-	return max(together, apart) + x.open + f.optimizer(s)
+	return max(together, apart) + rest
 }
 
 // counts are the layers, the micro-batches and how often a layer's forward pass

@@ -9,11 +9,11 @@ import (
 )
 
 // perByte is the least seconds a byte of any link that the ranks of a scope use: of a
-// lone device's node there is none.
+// lone device's node, or one with no other device of the scope, there is none.
 func (f *floors) perByte(k op.Kind, s scope) float64 {
 	least := math.Inf(1)
 	for i, node := range f.p.Job.Cluster.Nodes {
-		if node.Link != "" && devicesOf(node) > 1 && (s.node < 0 || s.node == i) {
+		if node.Link != "" && s.within(node) > 1 && (s.node < 0 || s.node == i) {
 			least = min(least, f.perByteOver(node.Link, k))
 		}
 	}
@@ -24,6 +24,17 @@ func (f *floors) perByte(k op.Kind, s scope) float64 {
 		return 0
 	}
 	return least
+}
+
+// within is how many devices of a node a scope has.
+func (s scope) within(n costmodel.Node) int {
+	all := 0
+	for _, m := range n.Devices {
+		if s.counts[m.Device] > 0 {
+			all += m.Count
+		}
+	}
+	return all
 }
 
 func devicesOf(n costmodel.Node) int {
@@ -90,9 +101,10 @@ type lawUse struct {
 // lawsAmong lists the laws that the predictor may answer with for n ranks of a
 // scope.
 func (f *floors) lawsAmong(s scope, link string, k op.Kind, n int) []lawUse {
+	own := f.lawsOfTypes(s, link, k)
 	var all []lawUse
 	for _, name := range f.names {
-		if s.counts[name] == 0 {
+		if s.counts[name] == 0 || own != nil {
 			continue
 		}
 		if u := f.lawOfEqual(link, k, op.Member{Device: name, Count: n}); u.law != nil {
@@ -102,9 +114,12 @@ func (f *floors) lawsAmong(s scope, link string, k op.Kind, n int) []lawUse {
 	if len(s.counts) < 2 {
 		return all
 	}
+	if own == nil {
+		own = f.lawsOver(link, k)
+	}
 	// Of unlike members any measured group may stand in, as it is if it has as many.
 	stand := f.standsIn(link, k)
-	for _, l := range f.lawsOver(link, k) {
+	for _, l := range own {
 		factor := stand
 		if f.groups[l.Group].Ranks() == n {
 			factor = 1
@@ -112,6 +127,38 @@ func (f *floors) lawsAmong(s scope, link string, k op.Kind, n int) []lawUse {
 		all = append(all, lawUse{l, factor})
 	}
 	return all
+}
+
+// lawsOfTypes lists the laws of groups of just the scope's types, which are unlike
+// and all at work: where there are any, and no choice of element types, the
+// predictor looks no further. It is nil where it may.
+func (f *floors) lawsOfTypes(s scope, link string, k op.Kind) []*costmodel.Law {
+	if !s.exact || len(s.counts) < 2 {
+		return nil
+	}
+	var own []*costmodel.Law
+	all := f.lawsOver(link, k)
+	for _, l := range all {
+		if l.Variant != all[0].Variant {
+			return nil
+		}
+		if f.ofTypes(f.groups[l.Group], s) {
+			own = append(own, l)
+		}
+	}
+	return own
+}
+
+// ofTypes says whether a group has all device types of a scope and no others.
+func (f *floors) ofTypes(g op.GroupType, s scope) bool {
+	types := map[string]bool{}
+	for _, m := range g.Members {
+		types[m.Device] = true
+		if s.counts[m.Device] == 0 {
+			return false
+		}
+	}
+	return len(types) == len(s.counts)
 }
 
 // equalUse is a collective over a link class by equal members.
