@@ -76,7 +76,7 @@ func QuickBound(p *Problem) (units.Seconds, error) {
 	}
 	var t table
 	t.load(p)
-	return units.Seconds(t.quickBound(t.leastMicro()) * (1 - rounding)), nil
+	return units.Seconds(t.quickBound() * (1 - rounding)), nil
 }
 
 // bounder is the work of LowerBound, with arrays that are used again.
@@ -95,6 +95,7 @@ type bounder struct {
 	price  []float64 // by kind, those being tried
 	center []float64 // by kind, the best so far
 	best   float64   // of the center
+	quick  float64   // what is known without a search, without Fixed
 	column []float64
 	leaves []leaf
 	parts  []*roofDual // for roofs in between, by depth
@@ -132,23 +133,23 @@ func (b *bounder) bound(ctx context.Context, p *Problem) (float64, error) {
 		return 0, err
 	}
 	b.t.load(p)
+	b.quick = b.t.quickBound()*(1-rounding) - b.t.fixed
 	b.prepare()
 	b.begin()
 	b.search(ctx, firstRounds)
-	proved := b.prove(ctx)
+	proved := b.prove(ctx, false)
 	if ctx.Err() == nil {
 		b.addRoofs()
 		copy(b.price, b.center)
 		b.search(ctx, secondRounds)
-		proved = max(proved, b.prove(ctx))
+		proved = max(proved, b.prove(ctx, true))
 	}
-	quick := b.t.quickBound(b.least) * (1 - rounding)
-	return max(float64(p.Fixed)+proved, quick), nil
+	return b.t.fixed + max(proved, b.quick), nil
 }
 
 func (b *bounder) prepare() {
 	t := &b.t
-	b.start.load(t, 1)
+	b.start.load(t, 1, fine())
 	b.kinds, b.parts = b.kinds[:0], nil
 	for i, s := range t.tokens {
 		if i > 0 && s == t.tokens[i-1] {
@@ -245,40 +246,6 @@ func (t *table) leastRoof() float64 {
 		least = min(least, base+t.time[c][len(t.tokens)-1])
 	}
 	return least
-}
-
-// leastMicro is a number of micro-batches that memory makes every plan have: with
-// any worth of the devices, one holds no more than the most tokens that a group
-// holds for what its devices are worth.
-func (t *table) leastMicro() int {
-	worth := make([]float64, len(t.size))
-	for c, uses := range t.uses {
-		for i, u := range uses {
-			if u == t.p.Classes[c].Degree() {
-				worth[i] = max(worth[i], float64(t.cap[c])/float64(u))
-			}
-		}
-	}
-	total := 0.0
-	for i, w := range worth {
-		total += w * float64(t.size[i])
-	}
-	if total == 0 {
-		return 1
-	}
-	most := 0.0
-	for c, uses := range t.uses {
-		value := 0.0
-		for i, u := range uses {
-			value += float64(u) * worth[i] / total
-		}
-		most = max(most, float64(t.cap[c])/value)
-	}
-	sum := 0.0
-	for _, s := range t.tokens {
-		sum += float64(s)
-	}
-	return max(1, int(math.Ceil(sum/most-1e-9)))
 }
 
 // value finds P and the sequences that a micro-batch would take, and learns

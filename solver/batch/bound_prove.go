@@ -13,12 +13,14 @@ const (
 	quickCalls  = 5    // that a new roof pretends to have behind it, so as to learn fast but not wildly
 	finest      = 5e-4 // of a roof's cost, between two that are not parted further
 	proveSlack  = 2e-4 // of a roof's cost, that parting roofs may be spared for
+	hopeful     = 1.1  // what longer learning may prove at most, of what is found without
 	rounding    = 1e-9 // of the bound, given up for what floating point may have lost
 )
 
 // prove checks the best prices at roofs so close that little hides between them,
-// and gives what they prove, without the problem's Fixed.
-func (b *bounder) prove(ctx context.Context) float64 {
+// and gives what they prove, without the problem's Fixed. The last time, prices that
+// are far from proving more than the quick bound are let be.
+func (b *bounder) prove(ctx context.Context, last bool) float64 {
 	copy(b.price, b.center)
 	for i := range b.roofs {
 		b.settle(&b.roofs[i], proveRounds)
@@ -27,7 +29,10 @@ func (b *bounder) prove(ctx context.Context) float64 {
 	for i := range b.roofs {
 		b.leaves = append(b.leaves, leaf{b.t.cost(b.roofs[i].roof), b.roofs[i].profit, b.roofs[i].roof})
 	}
-	_, _, over := b.gain(b.leaves)
+	v, _, over := b.gain(b.leaves)
+	if last && v*hopeful < b.quick {
+		return 0 // nor would roofs in between make it more
+	}
 	n := len(b.fleets)
 	b.leaves = b.leaves[:0]
 	for i := range b.roofs {
@@ -44,7 +49,7 @@ func (b *bounder) prove(ctx context.Context) float64 {
 		sum += k.n * b.price[i]
 	}
 	b.leaves = append(b.leaves, leaf{b.t.cost(b.roofs[len(b.roofs)-1].roof), sum, math.Inf(1)})
-	v, _, _ := b.gain(b.leaves)
+	v, _, _ = b.gain(b.leaves)
 	return v * (1 - rounding)
 }
 

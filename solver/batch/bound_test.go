@@ -60,6 +60,42 @@ func TestQuickBoundOfALongSequence(t *testing.T) {
 	}
 }
 
+// No plan is below the quick bound, whether exchanges hide behind groups or not; and
+// a long sequence beside more short ones than memory holds makes it more than either
+// alone.
+func TestQuickBoundIsBelowEveryPlan(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	for i := range 200 {
+		p := *testFleets()[i%3]
+		p.Lengths = drawBatch(rng, longestHeld(&p))
+		p.MicroBase, p.Fixed, p.Hidden = 0.01, 0.2, units.Seconds(i%3)*0.15
+		bound, err := QuickBound(&p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range append(testBaselines(), Evenkeel{Options{Effort: Quick}}) {
+			if plan, err := s.Solve(context.Background(), &p); err == nil && plan.Time < bound {
+				t.Errorf("batch %d (%v): %s takes %v, below the bound %v", i, p.Lengths, s.Name(), plan.Time, bound)
+			}
+		}
+	}
+	long := []units.Tokens{8000}
+	alone, err := QuickBound(twoNodes(long...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 400 {
+		long = append(long, 100)
+	}
+	short, err := QuickBound(twoNodes(long[1:]...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if both, err := QuickBound(twoNodes(long...)); err != nil || both <= max(alone, short) {
+		t.Errorf("together %v (%v), the long one alone %v, the short ones %v", both, err, alone, short)
+	}
+}
+
 // The published instance: any chunking takes at least 8,786 ms by the reference's
 // work bound; this one must be above it and below the plan.
 func TestBoundOfAPublishedBatch(t *testing.T) {

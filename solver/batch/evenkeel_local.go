@@ -131,12 +131,7 @@ func (p *polisher) search(g int, second float64) change {
 			}
 			p.left -= 1 + len(h.items)
 			p.move(b, h, k, j, others, &best)
-			for w, other := range h.items {
-				if w > 0 && p.t.tokens[other] == p.t.tokens[h.items[w-1]] {
-					continue
-				}
-				p.swap(b, h, k, j, w, others, &best)
-			}
+			p.swaps(b, h, k, j, others, &best)
 		}
 	}
 	return best
@@ -165,19 +160,30 @@ func (p *polisher) move(b, h *bin, k, j int, others float64, best *change) {
 	p.consider(b, h, from, h.time+p.t.time[h.class][it], others, change{k: k, to: j, with: -1, class: -1}, best)
 }
 
-func (p *polisher) swap(b, h *bin, k, j, w int, others float64, best *change) {
+// swaps considers the shorter sequences of a group for one of the slowest, the
+// longest first: the shorter they are, the longer their group takes then, until
+// that alone is more than the change can gain.
+func (p *polisher) swaps(b, h *bin, k, j int, others float64, best *change) {
 	t := p.t
-	it, other := b.items[k], h.items[w]
-	d := t.tokens[it] - t.tokens[other]
-	if h.tokens+d > t.cap[h.class] || b.tokens-d > t.cap[b.class] {
-		return
+	it := b.items[k]
+	mine, theirs := t.time[b.class], t.time[h.class]
+	most := b.time // that the other group may take
+	if h.micro != b.micro {
+		most = max(p.s.roofs[h.micro], t.hidden) + b.time - others
 	}
-	from := b.time - t.time[b.class][it] + t.time[b.class][other]
-	if from >= b.time-best.lower {
-		return
+	for w, other := range h.items {
+		d := t.tokens[it] - t.tokens[other]
+		if d <= 0 || w > 0 && t.tokens[other] == t.tokens[h.items[w-1]] {
+			continue
+		}
+		to := h.time + theirs[it] - theirs[other]
+		if to > most || h.tokens+d > t.cap[h.class] {
+			return
+		}
+		if from := b.time - mine[it] + mine[other]; from < b.time-best.lower {
+			p.consider(b, h, from, to, others, change{k: k, to: j, with: w, class: -1}, best)
+		}
 	}
-	to := h.time + t.time[h.class][it] - t.time[h.class][other]
-	p.consider(b, h, from, to, others, change{k: k, to: j, with: w, class: -1}, best)
 }
 
 // consider keeps a change that gains more than the best, or as much and lowers

@@ -12,6 +12,7 @@ import (
 // fleet, Σ value[c] max(t/(T - base), s/cap), are at most 1.
 type starter struct {
 	t      *table
+	grain  grain
 	levels []float64   // roofs, rising
 	sums   [][]float64 // by level, of the first k items, shares of the fleet
 	runs   []int       // first items of those about as long
@@ -22,8 +23,18 @@ type starter struct {
 	at     [][]float64 // roof of the last chunk
 }
 
+// grain is how finely a starter looks: at roofs that are so far apart, and at one
+// length for all that are shorter by less than one part in 1 << alike.
+type grain struct {
+	ratio float64
+	alike uint
+	step  int // of the roofs, one in so many is looked at for useful classes
+}
+
+func fine() grain   { return grain{1.03, 6, 4} }
+func coarse() grain { return grain{1.03, 4, 4} }
+
 const (
-	levelRatio = 1.03
 	farLevels  = 1.1 // ratio beyond twice what the longest takes
 	levelRange = 30  // the first level's distance to the base is less by this than what the longest takes
 	farTooMuch = 1e9 // share of a sequence that does not fit under a roof
@@ -32,10 +43,10 @@ const (
 	nearlyAsGood = 1.015
 )
 
-func (s *starter) load(t *table, mostMicro int) {
-	s.t = t
+func (s *starter) load(t *table, mostMicro int, g grain) {
+	s.t, s.grain = t, g
 	s.setLevels()
-	t.addUseful(s.levels)
+	t.addUseful(s.levels, s.grain.step)
 	s.setSums()
 	s.setCuts()
 	s.solve(mostMicro)
@@ -58,13 +69,13 @@ func (s *starter) setLevels() {
 	}
 	most := max(2*alone-low, serial, t.hidden-low)
 	s.levels = s.levels[:0]
-	ratio := levelRatio
+	ratio := s.grain.ratio
 	for x := min(alone, most/10) / levelRange; x < most*ratio; x *= ratio {
 		if low+x*ratio > t.hidden { // lower ones cost as much
 			s.levels = append(s.levels, low+x)
 		}
 		if x > 2*alone {
-			ratio = farLevels
+			ratio = max(ratio, farLevels)
 		}
 	}
 }
@@ -104,7 +115,7 @@ func (s *starter) setRuns() {
 	s.runs = s.runs[:0]
 	first := int64(0)
 	for k, tokens := range t.tokens {
-		if k == 0 || !aboutAsLong(first, tokens) {
+		if k == 0 || tokens < first-first>>s.grain.alike {
 			s.runs, first = append(s.runs, k), tokens
 		}
 	}

@@ -29,6 +29,8 @@ type table struct {
 	value []float64 // share of the fleet that a group is, by class: Σ uses·worth
 	nodes []nodeFit // by pool
 
+	work []float64 // by item, share of the fleet's time where that is least
+
 	places []item // by the problem's sequence
 
 	useful []int // classes that the filler forms groups of

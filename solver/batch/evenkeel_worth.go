@@ -96,14 +96,14 @@ func (t *table) spread(reps []representative, busy []float64) float64 {
 
 // addUseful adds the classes that are nearly the cheapest for some item under
 // some roof to those the filler forms groups of.
-func (t *table) addUseful(levels []float64) {
+func (t *table) addUseful(levels []float64, step int) {
 	reps := t.representatives()
 	kept := make([]bool, len(t.base))
 	for _, c := range t.useful {
 		kept[c] = true
 	}
 	shares := make([]float64, len(t.base))
-	for i := 0; i < len(levels); i += usefulStep {
+	for i := 0; i < len(levels); i += step {
 		roof := levels[i]
 		for _, r := range reps {
 			least := math.Inf(1)
@@ -126,7 +126,5 @@ func (t *table) addUseful(levels []float64) {
 	}
 }
 
-const (
-	usefulWithin = 1.1 // how near the cheapest a class must come to be kept
-	usefulStep   = 4   // of the roofs, one in so many is looked at
-)
+// usefulWithin is how near the cheapest a class must come to be kept.
+const usefulWithin = 1.1
