@@ -45,6 +45,7 @@ type fieldShape struct {
 	noise    float64  // standard deviation of a point's log time
 	struck   float64  // log times farther from their neighbours' than this count less
 	decay    float64  // octaves beyond the hull over which the correction fades
+	held     bool     // whether the correction may not fall more than an octave beyond it
 	// switches is by how much the learnt time must fall from a node to the next,
 	// in log time, to be taken for a change of kernel and stated instead of bent
 	// away; 0 bends every fall away.
@@ -118,7 +119,7 @@ func gemmField() fieldShape {
 			{[]string{"m", "n", "k"}, []float64{6, 6, 6}, 0.1, []bool{true, false, false}, []bool{true, true, true}},
 			{[]string{"tiles", "k"}, []float64{2, 6}, 0.1, nil, nil},
 		},
-		width: []string{"m", "weights"}, widen: widenGEMM, thin: 0, noise: 0.01, struck: 0.1, decay: 3, switches: 0.03,
+		width: []string{"m", "weights"}, widen: widenGEMM, thin: 0, noise: 0.01, struck: 0.1, decay: 3, held: true, switches: 0.03,
 	}
 }
 

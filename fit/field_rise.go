@@ -38,6 +38,7 @@ func (l *correction) field(advice *advice) *costmodel.Field {
 		if must && len(g.axes[a]) > 1 {
 			r.steps[a] = l.steps(a)
 			stated = append(stated, l.changes(a, values, r.steps[a])...)
+			l.hold(a, r.steps[a])
 		}
 	}
 	r.project(weight)
@@ -45,6 +46,18 @@ func (l *correction) field(advice *advice) *costmodel.Field {
 	r.lift(f.Values)
 	f.Switches = stated
 	return f
+}
+
+// hold allows no fall from a node that lies an octave or more beyond what was
+// measured to the next: what is said there is the trees' guess, and a fall of it
+// would be one of time wherever the core is flat.
+func (l *correction) hold(axis int, fall []float64) {
+	g := l.k.grids[0]
+	for i := range fall {
+		if l.shape.held && g.at(i)[axis] > l.ends[axis]+0.5 {
+			fall[i] = 0
+		}
+	}
 }
 
 // trustOutside is the share of a correction that is kept where the lattice

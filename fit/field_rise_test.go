@@ -70,8 +70,7 @@ func TestLawsOfRecordingsRise(t *testing.T) {
 		law := mustCorrect(t, all[0].device, all[0].points)
 		if law.GEMM != nil {
 			between, nodes := gemmFalls(law, 10000, 1)
-			// None falls by more than 0.3 %; the worst is beyond the rows measured.
-			mostFalls{share: 0.17, fall: 0.01}.check(t, all[0].name, between, nodes)
+			mostFalls{share: 0.15, fall: 0.01}.check(t, all[0].name, between, nodes)
 			continue
 		}
 		between, nodes := attentionFalls(law, 6000, 1)

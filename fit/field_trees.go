@@ -187,3 +187,6 @@ func oddPart(v float64) float64 {
 	}
 	return v
 }
+
+// full is the share of what is paid for that is used, where parts cost the whole.
+func full(x float64) float64 { return x / math.Ceil(x) }

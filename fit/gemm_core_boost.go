@@ -10,39 +10,45 @@ import (
 // gemmBoost is the size that won on recordings of others; more trees move the
 // error by less than its own noise.
 func gemmBoost() boostSize {
-	return boostSize{trees: 500, leaves: 128, rate: 0.07, clip: 0.1, least: 2, columns: 0.6, rows: 0.8}
+	return boostSize{trees: 400, leaves: 64, rate: 0.1, clip: 0.1, least: 2, columns: 0.6, rows: 0.8}
 }
 
 // gemmFeatures is where a shape lies for a library. Which kernel it picks changes
 // abruptly with tokens, tiles and the length of the inner product, and it picks
 // alike for shapes that agree in such numbers: its sizes, their products
-// (operands and result, hence caches and tiles), their ratios, whole tiles, how
-// full these and the last wave of each usual size are, what of the outputs and
-// inputs is no power of two, and the plan and time of the core.
+// (operands and result, hence caches and tiles), their ratios, what of the outputs
+// and inputs is no power of two, how full whole tiles and the last wave of each
+// usual size are, and the plan, time and rates of the core.
 func gemmFeatures(c *costmodel.GEMMCore, g op.GEMM) (x []float64, seconds float64) {
 	rows, cols, inner := g.Out()
 	plan, seconds := c.Plan(g)
+	moved := rows*cols + rows*inner + cols*inner
 	x = []float64{
 		rows, cols, inner, rows * cols, rows * inner, cols * inner, rows * cols * inner,
-		rows*cols + rows*inner + cols*inner, rows / cols, cols / inner, rows / inner, oddPart(cols), oddPart(inner),
-		float64(plan.Tile), float64(plan.Split), seconds,
+		moved, rows / cols, cols / inner, rows / inner, oddPart(cols), oddPart(inner),
+		float64(plan.Tile), float64(plan.Split), seconds, rows * cols * inner / seconds, moved / seconds,
 	}
 	for _, side := range gemmSides() {
 		x = append(x, full(rows/side), full(cols/side))
 	}
-	for _, t := range gemmWaves() {
+	for n, t := range gemmWaves() {
 		waves := math.Ceil(rows/t.Rows) * math.Ceil(cols/t.Cols) / float64(c.Parallel)
-		x = append(x, waves, full(waves))
+		if x = append(x, full(waves)); n < countedWaves {
+			x = append(x, waves)
+		}
 	}
 	return x, seconds
 }
 
-// gemmSides are the usual sides of a tile, gemmWaves the usual tiles.
+// gemmSides are the usual sides of a tile, gemmWaves the usual tiles, of which the
+// first few also say how many waves there are: the others' are close to theirs.
 func gemmSides() []float64 { return []float64{64, 128, 256} }
 
-func gemmWaves() []costmodel.GEMMTile {
-	return []costmodel.GEMMTile{{Rows: 128, Cols: 256}, {Rows: 256, Cols: 128}, {Rows: 128, Cols: 128}, {Rows: 64, Cols: 64}, {Rows: 256, Cols: 64}, {Rows: 64, Cols: 256}}
-}
+const countedWaves = 6
 
-// full is the share of what is paid for that is used, where parts cost the whole.
-func full(x float64) float64 { return x / math.Ceil(x) }
+func gemmWaves() []costmodel.GEMMTile {
+	return []costmodel.GEMMTile{
+		{Rows: 128, Cols: 256}, {Rows: 256, Cols: 128}, {Rows: 128, Cols: 128}, {Rows: 64, Cols: 64}, {Rows: 256, Cols: 64}, {Rows: 64, Cols: 256},
+		{Rows: 256, Cols: 256}, {Rows: 128, Cols: 192}, {Rows: 192, Cols: 128}, {Rows: 256, Cols: 192}, {Rows: 32, Cols: 128}, {Rows: 16, Cols: 128}, {Rows: 128, Cols: 32},
+	}
+}
