@@ -376,6 +376,9 @@ func TestFlexEvidenceStands(t *testing.T) {
 			if name != "apart" && float64(time) < float64(l.Bound)*(1-1e-9) {
 				t.Errorf("%s: %s takes %v, below the bound %v", l.key(), name, time, l.Bound)
 			}
+			if ours := l.Time["evenkeel"]; float64(ours) > float64(time)*(1+1e-9) {
+				t.Errorf("%s: %s takes %v, ours %v", l.key(), name, time, ours)
+			}
 		}
 	}
 	for _, s := range flexSettings() {

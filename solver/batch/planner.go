@@ -110,13 +110,24 @@ func (e effort) forItems(n int) effort {
 	return effort{numbers: e.numbers + 3, first: e.first * times, leads: e.leads + 2, climb: e.climb * times, refill: e.refill * times, polish: e.polish, enough: exactly, grain: e.grain}
 }
 
+// forPools does more for several pools, whose groups are harder to level: with less,
+// types planned apart that never have to meet were up to 1.7 % faster.
+func (e effort) forPools(n int) effort {
+	if n > 1 {
+		e.leads++
+		e.refill *= 1 + 2*e.spare
+		e.spare *= 3
+	}
+	return e
+}
+
 const (
 	smallBatch = 48
 	mostTimes  = 20
 )
 
 func (pl *Planner) search(ctx context.Context) error {
-	t, e := &pl.t, pl.options.effort().forItems(pl.t.items())
+	t, e := &pl.t, pl.options.effort().forItems(pl.t.items()).forPools(len(pl.t.size))
 	pl.bound = t.quickBound()
 	if pl.glance(ctx) {
 		pl.tryRule(ctx)
@@ -129,7 +140,6 @@ func (pl *Planner) search(ctx context.Context) error {
 		// Where memory is short, devices are worth what they hold and not what they do.
 		t.setAlike()
 		pl.begin(ctx, e, enough)
-		e.leads++
 	}
 	if math.IsInf(pl.best.total, 1) {
 		if err := pl.force(ctx); err != nil {
