@@ -48,7 +48,18 @@ const countedWaves = 6
 
 func gemmWaves() []costmodel.GEMMTile {
 	return []costmodel.GEMMTile{
-		{Rows: 128, Cols: 256}, {Rows: 256, Cols: 128}, {Rows: 128, Cols: 128}, {Rows: 64, Cols: 64}, {Rows: 256, Cols: 64}, {Rows: 64, Cols: 256},
-		{Rows: 256, Cols: 256}, {Rows: 128, Cols: 192}, {Rows: 192, Cols: 128}, {Rows: 256, Cols: 192}, {Rows: 32, Cols: 128}, {Rows: 16, Cols: 128}, {Rows: 128, Cols: 32},
+		{Rows: 128, Cols: 256},
+		{Rows: 256, Cols: 128},
+		{Rows: 128, Cols: 128},
+		{Rows: 64, Cols: 64},
+		{Rows: 256, Cols: 64},
+		{Rows: 64, Cols: 256},
+		{Rows: 256, Cols: 256},
+		{Rows: 128, Cols: 192},
+		{Rows: 192, Cols: 128},
+		{Rows: 256, Cols: 192},
+		{Rows: 32, Cols: 128},
+		{Rows: 16, Cols: 128},
+		{Rows: 128, Cols: 32},
 	}
 }

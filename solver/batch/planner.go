@@ -67,9 +67,9 @@ func (pl *Planner) Plan(ctx context.Context, p *Problem) (*Plan, error) {
 const (
 	closeEnough = 1.002
 	exactly     = 1 + 1e-9
-	// promising is how far above close enough a few fillings may be for a glance to
-	// go on.
-	promising = 1.01
+	// near is how far above the bound a glance may leave a plan: ten times the work
+	// made such plans of bursts 0.2 % shorter on average, and 0.4 % at most.
+	near = 1.01
 	// farOff is how far above the bound a plan makes another number of micro-batches
 	// worth following: of 160 published batches it shortened single ones by 4 %.
 	farOff = 1.08
@@ -177,7 +177,7 @@ func (pl *Planner) tryRule(ctx context.Context) {
 	}
 }
 
-// glance is what a plan that is needed at once gets, and says whether it is close
+// glance is what a plan that is needed at once gets, and says whether it is near
 // enough to the bound for one that may take longer: many alike sequences pack so
 // well that all further work is for nothing.
 func (pl *Planner) glance(ctx context.Context) bool {
@@ -188,13 +188,13 @@ func (pl *Planner) glance(ctx context.Context) bool {
 	enough := pl.bound * e.enough
 	pl.anew()
 	pl.begin(ctx, e, enough)
-	if pl.best.total > enough*promising {
+	if pl.best.total > enough*near {
 		return false
 	}
 	slices.SortStableFunc(pl.leads, func(a, b *lead) int { return cmp.Compare(a.best.total, b.best.total) })
 	pl.follow(ctx, pl.leads[0], e, enough)
 	pl.best.copyFrom(&pl.found)
-	return pl.best.total <= enough
+	return pl.best.total <= pl.bound*near
 }
 
 // anew forgets what was found.
