@@ -150,7 +150,7 @@ func (pl *Planner) search(ctx context.Context) error {
 	}
 	slices.SortStableFunc(pl.leads, func(a, b *lead) int { return cmp.Compare(a.best.total, b.best.total) })
 	for i, l := range pl.leads {
-		if i >= e.leads && (i >= e.leads+e.spare || pl.best.total <= pl.bound*farOff) {
+		if i >= e.leads && (i >= e.leads+e.spare || !pl.another(l)) {
 			break
 		}
 		pl.follow(ctx, l, e, enough)
@@ -162,6 +162,13 @@ func (pl *Planner) search(ctx context.Context) error {
 	pl.tryApart(ctx, e, enough)
 	pl.tryRule(ctx)
 	return nil
+}
+
+// another says whether a further lead is worth following: the plan is far off the
+// bound, and the lead began nearly as well as the best did. Of several pools all are.
+func (pl *Planner) another(l *lead) bool {
+	began := l.best.total <= pl.leads[0].best.total*nearlyAsGood || len(pl.t.size) > 1
+	return began && pl.best.total > pl.bound*farOff
 }
 
 // tryRule takes the plan of MegatronDynamicCP where that is the better one: its
