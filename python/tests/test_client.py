@@ -30,7 +30,7 @@ Answer = tuple[int, Any]  # status, and a body: bytes as they are, else JSON
 # Code and status of every refusal that openapi.yaml has.
 REFUSALS = {
     "bad_request": 400, "bad_length": 400, "too_many_sequences": 400, "unauthorized": 401, "not_found": 404,
-    "timeout": 408, "conflict": 409, "too_large": 413, "queue_full": 429, "internal": 500, "journal": 500,
+    "bad_method": 405, "timeout": 408, "conflict": 409, "too_large": 413, "queue_full": 429, "internal": 500, "journal": 500,
     "draining": 503,
 }
 
