@@ -9,7 +9,7 @@ import torch
 from device import Device
 from errors import Failure
 
-# Numbers that a CPU draws for one op's inputs; see Inputs.normal.
+# Numbers that a CPU draws for one tensor; see Inputs.normal.
 _BLOCK = 1048573
 
 
@@ -20,8 +20,6 @@ class Inputs:
     def __init__(self, device: Device, seed: int):
         self.device = device
         self.bytes = 0  # device memory handed out so far
-        self._drawn = 0  # numbers that a CPU has drawn one by one
-        self._block, self._at = torch.empty(0), 0  # numbers to be repeated, and the next of them
         self._generator = torch.Generator(device=device.torch)
         self._generator.manual_seed(seed)
         self._free = device.free_bytes()
@@ -39,22 +37,18 @@ class Inputs:
     def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Standard normal values; rounded from float32 where the generator knows no such precision.
 
-        Beyond a million of them a CPU repeats a block, which takes 0.4 of the time: making the inputs of a
+        On a CPU a large tensor repeats a block of them, which takes 0.4 of the time: making the inputs of a
         row-wise op took four times as long as sampling it. The block's length is a prime, so that no two rows
-        are alike, and a tensor goes on where the one before it ended.
+        are alike.
         """
         self.expect(*shape, dtype=dtype)
-        self._drawn += math.prod(shape)
-        if self.device.kind != "cpu" or self._drawn <= _BLOCK:
+        if self.device.kind != "cpu" or math.prod(shape) <= _BLOCK:
             return self._draw(*shape).to(dtype)
         out = torch.empty(*shape, dtype=dtype)
-        if not len(self._block):
-            self._block = self._draw(_BLOCK)
-        flat = out.view(-1)
-        while len(flat):
-            part = self._block[self._at:self._at + len(flat)]
-            flat[: len(part)].copy_(part)
-            flat, self._at = flat[len(part):], (self._at + len(part)) % _BLOCK
+        block, flat = self._draw(_BLOCK).to(dtype), out.view(-1)
+        for a in range(0, len(flat), _BLOCK):
+            part = flat[a:a + _BLOCK]
+            part.copy_(block[: len(part)])
         return out
 
     def _draw(self, *shape: int) -> torch.Tensor:
@@ -63,10 +57,9 @@ class Inputs:
         )
 
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Room for a result. On a CPU its pages are touched here and not in the first call's time."""
+        """Room for a result."""
         self.expect(*shape, dtype=dtype)
-        room = torch.empty(*shape, device=self.device.torch, dtype=dtype)
-        return room.zero_() if self.device.kind == "cpu" else room
+        return torch.empty(*shape, device=self.device.torch, dtype=dtype)
 
     def count(self, *tensors: torch.Tensor) -> None:
         """Counts tensors that something else has made."""

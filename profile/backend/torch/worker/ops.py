@@ -69,41 +69,41 @@ def angles(tokens: int, head_dim: int, inputs: Inputs, dtype: torch.dtype) -> tu
 
 
 class Rope(Rowwise):
-    """Rotary position embedding out of a product for queries, keys and values, [tokens, heads, 64], whose
-    first heads are turned. Rows are half as wide again as these, as with four query heads to a KV head."""
+    """Rotary position embedding in place, [heads, tokens, 64]. A rotation keeps lengths, so calls can
+    repeat."""
 
     kind = "rope"
 
     def bind(self, shape: dict, inputs: Inputs) -> Bound:
-        """A layer's four passes; Failure(unsupported) for a width that is not whole heads."""
+        """One scratch half is kept; Failure(unsupported) for a width that is not whole heads."""
         tokens, width, dtype = self.sizes(shape)
         if width % HEAD_DIM:
             raise Failure(
                 "unsupported", f"shape.width: {width}: rope wants a multiple of {HEAD_DIM}, the head's width"
             )
-        heads = width // HEAD_DIM
-        x = inputs.normal(tokens, heads + -(-heads // 2), HEAD_DIM, dtype=dtype)[:, :heads]
-        cos, sin = (t.unsqueeze(1) for t in angles(tokens, HEAD_DIM, inputs, dtype))
-        y = inputs.empty(tokens, heads, HEAD_DIM, dtype=dtype)
-        (a, b), (left, right) = x.chunk(2, -1), y.chunk(2, -1)
+        x = inputs.normal(width // HEAD_DIM, tokens, HEAD_DIM, dtype=dtype)
+        cos, sin = angles(tokens, HEAD_DIM, inputs, dtype)
+        a, b = x.chunk(2, -1)
+        turned = inputs.empty(*a.shape, dtype=dtype)
 
         def call() -> Tensor:
-            torch.mul(a, cos, out=left).addcmul_(b, sin, value=-1)
-            torch.mul(b, cos, out=right).addcmul_(a, sin)
-            return y
+            torch.mul(a, cos, out=turned).addcmul_(b, sin, value=-1)
+            b.mul_(cos).addcmul_(a, sin)
+            a.copy_(turned)
+            return x
 
-        return Bound(call, lambda: {"y": reference.rope(x, cos, sin)}, lambda y: {"y": y})
+        return Bound(call, lambda: {"x": reference.rope(x, cos, sin)}, lambda y: {"x": y})
 
 
 class SwiGLU(Rowwise):
-    """out = silu(gate) * up of the halves of one product [tokens, 2 width]."""
+    """out = silu(gate) * up."""
 
     kind = "swiglu"
 
     def bind(self, shape: dict, inputs: Inputs) -> Bound:
         """Two passes through one output."""
         tokens, width, dtype = self.sizes(shape)
-        gate, up = inputs.normal(tokens, 2 * width, dtype=dtype).chunk(2, -1)
+        gate, up = (inputs.normal(tokens, width, dtype=dtype) for _ in range(2))
         out = inputs.empty(tokens, width, dtype=dtype)
         return Bound(
             lambda: torch.ops.aten.silu.out(gate, out=out).mul_(up),

@@ -13,11 +13,8 @@ from device import Device
 from inputs import Inputs
 from work import Op
 
-# Sets of inputs that are rotated at most, and how many times the last level of cache they shall exceed: more
-# memory buys nothing. In a layer an op finds little of its inputs in that cache, and on a processor a norm of
-# inputs that are still there takes 0.4 of the time. Sets are cheap there, and nothing is flushed.
-_SETS = {"cuda": 16, "cpu": 64}
-_TIMES = {"cuda": 4, "cpu": 2}
+# Sets of inputs that are rotated at most: more memory buys nothing once they exceed four times the cache.
+_SETS = 16
 # Samples between two synchronisations: clocks and power are read there, never inside a sample.
 _BATCH = 32
 # Cycles a spin kernel runs a nanosecond: no accelerator so far is clocked above 3 GHz (a GeForce 2.9), and a
@@ -38,8 +35,7 @@ class Prepared:
         inputs = Inputs(op.device, seed)
         self._calls = [op.bind(shape, inputs).call]
         self.set_bytes = inputs.bytes
-        kind, cache = op.device.kind, op.device.last_bytes
-        sets = min(_SETS[kind], max(1, -(-_TIMES[kind] * cache // max(1, inputs.bytes))))
+        sets = min(_SETS, max(1, -(-4 * op.device.l2_bytes // max(1, inputs.bytes))))
         self._calls += [op.bind(shape, inputs).call for _ in range(sets - 1)]
         self.work_bytes = inputs.bytes
         self._flush: torch.Tensor | None = None

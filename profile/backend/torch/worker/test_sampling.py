@@ -21,7 +21,6 @@ import device  # noqa: E402
 import errors  # noqa: E402
 import faults  # noqa: E402
 import inputs  # noqa: E402
-import ops  # noqa: E402
 import overlap  # noqa: E402
 import reference  # noqa: E402
 import sampling  # noqa: E402
@@ -41,8 +40,7 @@ class Simulated:
     It stands for the Device of an op and for torch.cuda. log has what was queued, in order.
     """
 
-    kind, torch, uuid = "cuda", torch.device("cpu"), ""
-    l2_bytes = last_bytes = 1 << 20
+    kind, l2_bytes, torch, uuid = "cuda", 1 << 20, torch.device("cpu"), ""
 
     def __init__(self):
         self.host, self.free, self.current, self.log = 0, {"main": 0}, "main", []
@@ -341,33 +339,6 @@ class Parts(unittest.TestCase):
         self.assertLess(abs(float(x.std()) - 1), 0.01)
         rows = {tuple(r.tolist()) for r in x[:, :4]}
         self.assertEqual(len(rows), 3000)
-
-    def test_tensors_that_repeat_a_block_differ(self):
-        made = inputs.Inputs(device.Device("cpu", 1), 5)
-        a, b = (made.normal(1500, 1024) for _ in range(2))
-        self.assertLess(abs(float((a * b).mean())), 0.01)
-
-    def test_on_a_processor_inputs_rotate_through_twice_the_last_cache(self):
-        cpu = device.Device("cpu", 1)
-        shape = {"tokens": 256, "width": 1023, "dtype": "f32"}
-        for cache, sets in ((0, 1), (1 << 20, 1), (6 << 20, 6), (1 << 40, 64)):
-            cpu.last_bytes = cache
-            prepared = sampling.Prepared(ops.Norm(cpu), shape, 1)
-            self.assertEqual(prepared.work_bytes // prepared.set_bytes, sets, cache)
-
-    def test_last_level_caches_are_counted_once_and_by_threads(self):
-        def first_line(path):
-            core, index, name = path.split("/cpu/cpu")[1].replace("cache/index", "").split("/")
-            table = {"2": ("2", core, "512K"), "3": ("3", "0-1" if core in "01" else "2-3", "32M")}
-            return table[index][("level", "shared_cpu_list", "size").index(name)]
-
-        with mock.patch.object(device, "_first_line", first_line), \
-                mock.patch.object(device.glob, "glob", lambda p: [p.replace("*", i) for i in "23"]):
-            self.assertEqual(device._l2_bytes(), 512 << 10)
-            for cores, threads, caches in (([0], 1, 1), ([0, 1], 2, 1), ([0, 1, 2, 3], 4, 2), ([0, 2], 1, 1)):
-                self.assertEqual(device.last_level(cores, threads), caches * (32 << 20), cores)
-        with mock.patch.object(device.glob, "glob", lambda p: []):
-            self.assertEqual((device._l2_bytes(), device.last_level([0], 1)), (0, 0))
 
     def test_inputs_follow_the_seed_and_are_counted(self):
         cpu = device.Device("cpu", 2)
