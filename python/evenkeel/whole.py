@@ -110,13 +110,13 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        # With t = dy x: dw = sum(t root), dx = root (dy w - x root^2 mean(t w)).
+        # With u = x root and t = dy u: dw = sum(t), dx = root (dy w - u mean(t w)).
         x, w, root = ctx.saved_tensors
-        t = dy.float() * x
-        dw = (root.t() @ t).squeeze(0)
-        part = (t @ w.float()).unsqueeze(1).mul_(root).mul_(root).div_(-x.shape[-1])
-        dx = torch.mul(dy, w, out=t).addcmul_(x, part).mul_(root)
-        return dx.to(x.dtype), dw.to(w.dtype)
+        u, dy = x * root, dy.float()
+        t = dy * u
+        mean = (t @ w.float()).div_(x.shape[-1]).unsqueeze(1)
+        dx = (dy * w).addcmul_(u, mean, value=-1).mul_(root)
+        return dx.to(x.dtype), t.sum(0).to(w.dtype)
 
 
 class FusedSwiGLU(torch.autograd.Function):
@@ -134,9 +134,9 @@ class FusedSwiGLU(torch.autograd.Function):
         gate, up = both.chunk(2, -1)
         grad = torch.empty_like(both)
         dgate, dup = grad.chunk(2, -1)
+        torch.mul(torch.nn.functional.silu(gate), dy, out=dup)
         aten: Any = getattr(torch, "ops").aten
-        aten.silu.out(gate, out=dup).mul_(dy)
-        aten.silu_backward.grad_input(torch.mul(dy, up, out=dgate), gate, grad_input=dgate)
+        dgate.copy_(aten.silu_backward(dy * up, gate))
         return grad
 
 

@@ -242,8 +242,7 @@ func fakeBackend(t *testing.T, behaviour string, config Config, env ...string) *
 
 func discover(t *testing.T, b *Backend) *profile.Inventory {
 	t.Helper()
-	// Only a hang takes so long: on a busy machine several workers load torch at once.
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	inv, err := b.Discover(ctx)
 	if err != nil {
