@@ -137,7 +137,7 @@ loop() {
   planned ulysses ulysses
   step replay "$BIN/evenkeel" replay "$OUT"/{evenkeel,equal,ulysses}.plan.json --kernel sdpa_flash --repeats 10 -o "$OUT/loop.trace.jsonl"
   step check-loop judged "$BIN/evenkeel" check "$OUT/loop.trace.jsonl" --profile "$OUT/profile.json" --timeline "$OUT/timeline.json"
-  for kernel in math sdpa_cudnn fa2; do # sdpa_flash was compared in the loop
+  for kernel in math sdpa_cudnn sdpa_efficient fa2; do # sdpa_flash was compared in the loop
     step "numerics-$kernel" kernel_or_none "$kernel"
   done
   packed "$OUT/loop.trace.jsonl"

@@ -38,6 +38,11 @@ type request struct {
 	AllSMs       int              `json:"sms_in_all,omitempty"`
 }
 
+// kernels are the attention kernels that a rank knows.
+func kernels() []string {
+	return []string{"auto", "math", "fa2", "sdpa_flash", "sdpa_cudnn", "sdpa_efficient", "sdpa_cpu"}
+}
+
 // frame is a line from a rank; which fields it has depends on T. Unknown fields
 // are ignored, so that a rank can say more.
 type frame struct {

@@ -145,7 +145,9 @@ func (p *Plan) runnable(parts string, docs []units.Tokens) error {
 	switch turned := m.RotaryDim; {
 	case m.Activation != "":
 		return fmt.Errorf("%s: job.model.activation: %q: the replayed layer has silu with a gate and gelu without%s", p.Path, m.Activation, instead)
-	case m.PositionRows == 0 && (turned < 0 || turned > m.HeadDim || turned%2 != 0 || turned == 0 && m.HeadDim%2 != 0):
+	case m.PositionRows == 0 && turned == 0 && m.HeadDim%2 != 0:
+		return fmt.Errorf("%s: job.model.head_dim: %d: the replayed layer turns pairs, want an even number%s", p.Path, m.HeadDim, instead)
+	case m.PositionRows == 0 && (turned < 0 || turned > m.HeadDim || turned%2 != 0):
 		return fmt.Errorf("%s: job.model.rotary_dim: %d: the replayed layer turns pairs, want an even number up to head_dim%s", p.Path, turned, instead)
 	}
 	return nil

@@ -1,14 +1,18 @@
 package replay
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
+	"github.com/evenkeel/evenkeel/python"
 	"github.com/evenkeel/evenkeel/solver"
 )
 
@@ -100,6 +104,8 @@ func TestWhatCannotRunIsRefusedBeforeARankStarts(t *testing.T) {
 		"timeout":             {func(c *Config) { c.Timeout = time.Millisecond }, "timeout: 1ms"},
 		"activation":          {func(c *Config) { c.Plans[1].Job.Model.Activation = "relu" }, `b.plan.json: job.model.activation: "relu"`},
 		"odd rotation":        {func(c *Config) { c.Plans[1].Job.Model.RotaryDim = 7 }, "b.plan.json: job.model.rotary_dim: 7"},
+		"odd heads turned":    {func(c *Config) { c.Plans[1].Job.Model.HeadDim = 33 }, "b.plan.json: job.model.head_dim: 33"},
+		"kernel":              {func(c *Config) { c.Kernel = "fa9" }, `kernel: "fa9": want auto, math, `},
 		"fp8":                 {func(c *Config) { c.Plans[0].Job.DType = "fp8" }, `a.plan.json: job.dtype: "fp8"`},
 		"tasks":               {func(c *Config) { c.World = &launch.World{Tasks: 3, Source: "slurm", Host: "h", Port: 1} }, "ranks: 2 of them, and the job has 3 tasks (by slurm)"},
 		"no master":           {func(c *Config) { c.World = &launch.World{Tasks: 2, Source: "openmpi"} }, "the launcher does not say where rank 0 is"},
@@ -222,5 +228,22 @@ func TestTasksRunTheirOwnRank(t *testing.T) {
 		if _, err := os.Stat(c.Out); (err == nil) != (task == 0) {
 			t.Errorf("task %d: trace: %v", task, err)
 		}
+	}
+}
+
+// What is refused here is what the rank program would refuse.
+func TestKernelsAreThoseOfTheRankProgram(t *testing.T) {
+	source, err := fs.ReadFile(python.Modules(), "evenkeel/request.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(source), "\nKERNELS")
+	table, _, _ := strings.Cut(rest, "\n}")
+	got := []string{"auto"}
+	for _, m := range regexp.MustCompile(`"(\w+)":`).FindAllStringSubmatch(table, -1) {
+		got = append(got, m[1])
+	}
+	if !slices.Equal(got, kernels()) {
+		t.Errorf("the rank program has %q, replay %q", got, kernels())
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/evenkeel/evenkeel/internal/doc"
@@ -134,6 +135,8 @@ func (c *Config) validate() error {
 	switch {
 	case c.Parts != PartsLayer && c.Parts != PartsAttention:
 		return fmt.Errorf("parts: %q: want %s or %s", c.Parts, PartsLayer, PartsAttention)
+	case !slices.Contains(kernels(), c.Kernel):
+		return fmt.Errorf("kernel: %q: want %s", c.Kernel, strings.Join(kernels(), ", "))
 	case c.Layers < 1 || c.Layers > maxLayers:
 		return fmt.Errorf("layers: %d: want 1 to %d", c.Layers, maxLayers)
 	case c.Repeats < 1 || c.Repeats > maxRepeats:

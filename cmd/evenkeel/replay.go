@@ -76,7 +76,7 @@ and no trace is written.`,
 	f.IntVar(&o.warmup, "warmup", 2, "blocks before them, which are not recorded")
 	f.Uint64Var(&o.seed, "seed", 1, "of the inputs and of the order of plans")
 	f.StringVar(&o.comm, "comm", "", "gloo or nccl (default: gloo between processors, nccl between GPUs)")
-	f.StringVar(&o.kernel, "kernel", "auto", "attention kernel: auto, math, sdpa_flash, sdpa_cudnn, fa2, or sdpa_cpu on processors")
+	f.StringVar(&o.kernel, "kernel", "auto", "attention kernel: auto, math, sdpa_flash, sdpa_cudnn, sdpa_efficient, fa2, or sdpa_cpu on processors")
 	f.StringSliceVar(&o.docs, "docs", nil, "tokens of the documents packed into the sequence, such as 3k,1k,4k (default: one document)")
 	f.StringVar(&o.sampledAbove, "sampled-above", "8k", "longest sequence that is compared with one device whole; longer ones are sampled")
 	f.DurationVar(&o.timeout, "timeout", time.Minute, "how long a rank may stand still before all are stopped")

@@ -79,8 +79,9 @@ func TestReplayRefusesWrongPlans(t *testing.T) {
 	}{
 		{`"end_tokens": 128`, `"end_tokens": 127`, nil, exitFailed, "ranks[0].tokens: 256: the segments have 255"},
 		{`"simulated": false`, `"simulated": true`, nil, exitFailed, "simulated: true: "},
-		{"evenkeel.plan/v2", "evenkeel.plan/v9", nil, exitFailed, "evenkeel.plan/v9 was written by evenkeel"},
+		{"evenkeel.plan/v2", "evenkeel.plan/v9", nil, exitFailed, "x.plan.json: schema: evenkeel.plan/v9 was written by evenkeel"},
 		{"", "", []string{"--comm", "nccl", "--oversubscribe"}, exitFailed, "runs over gloo, not nccl"},
+		{"", "", []string{"--kernel", "fa9"}, exitFailed, `kernel: "fa9": want auto, math, `},
 		{"", "", []string{"--parts", "half"}, exitFailed, `parts: "half": want layer or attention`},
 		{"", "", []string{"--docs", "1k,few"}, exitUsage, "--docs: number 2: "},
 		{"", "", []string{"--docs", "256,255", "--oversubscribe"}, exitFailed, "docs_tokens: 511 tokens in all"},

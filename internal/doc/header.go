@@ -91,7 +91,7 @@ func CheckSchema(name string, data []byte, want string) error {
 		e.Hint = "make the file again"
 	default:
 		writer := strings.TrimSpace("evenkeel " + strings.TrimPrefix(shorten(tool), "evenkeel "))
-		e.Msg = fmt.Sprintf("%s/v%d was written by %s, this one reads v%d", kind, gotVersion, writer, version)
+		e.Field, e.Msg = "schema", fmt.Sprintf("%s/v%d was written by %s, this one reads v%d", kind, gotVersion, writer, version)
 		e.Hint = "update evenkeel"
 		if gotVersion < version {
 			e.Hint = "make the file again with this evenkeel"

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from .client import BatchPlan, Client, Group, ServeError
     from .closed import PHASES, Expected, expected
     from .executor import attention
-    from .kernels import FlashAttention2, Kernel, Math, Repeating, TorchCPU, TorchCudnn, TorchFlash
+    from .kernels import (
+        FlashAttention2, Kernel, Math, Repeating, TorchCPU, TorchCudnn, TorchEfficient, TorchFlash,
+    )
     from .lane import LaneError
     from .meter import Meter, Span, Trace
     from .plan import SCHEMA, Plan, PlanError, Segment, Share, load_plan
@@ -25,7 +27,8 @@ _PLACES = {
     "client": ("BatchPlan", "Client", "Group", "ServeError"),
     "closed": ("PHASES", "Expected", "expected"),
     "executor": ("attention",),
-    "kernels": ("FlashAttention2", "Kernel", "Math", "Repeating", "TorchCPU", "TorchCudnn", "TorchFlash"),
+    "kernels": ("FlashAttention2", "Kernel", "Math", "Repeating", "TorchCPU", "TorchCudnn", "TorchEfficient",
+                "TorchFlash"),
     "lane": ("LaneError",),
     "meter": ("Meter", "Span", "Trace"),
     "plan": ("SCHEMA", "Plan", "PlanError", "Segment", "Share", "load_plan"),
@@ -36,8 +39,8 @@ _PLACES = {
 __all__ = [
     "PHASES", "SCHEMA", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2", "Group", "Kernel",
     "LaneError", "Math", "Meter", "Plan", "PlanError", "Repeating", "Segment", "ServeError", "Share", "Span",
-    "TorchCPU", "TorchCudnn", "TorchFlash", "Trace", "attention", "expected", "load_plan", "positions", "shard",
-    "unshard", "warm_up",
+    "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention", "expected", "load_plan",
+    "positions", "shard", "unshard", "warm_up",
 ]
 __version__ = "0.1.0"
 

@@ -62,7 +62,7 @@ class _Run:
         self.docs, self.kernel = documents(plan.seq_len, docs), kernel or default_kernel(q)
         self.layout = Layout(plan)
         self.seat = self.layout.seat(rank)
-        self.port = Port(rank, plan.ranks, group, self.meter)
+        self.port = Port(rank, plan.ranks, group, self.meter, q.device)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Optional[Held]]:
         """out, and what the backward needs."""

@@ -18,7 +18,8 @@ _CHUNK = 1 << 16
 
 
 class Fault(Exception):
-    """Why a rank gives up. kind is one of usage, versions, numerics, bytes, flops, peer and internal."""
+    """Why a rank gives up. kind is one of usage, versions, numerics, bytes, flops, disk, peer and
+    internal."""
 
     def __init__(self, kind: str, said: str) -> None:
         super().__init__(said)

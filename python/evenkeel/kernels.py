@@ -120,11 +120,16 @@ class Math(Kernel):
 
 class Repeating(Kernel):
     """Kernels that take the same number of query heads for every KV head: keys and values are repeated where
-    the rank's share is not like that, by as little as possible, and their gradients added up."""
+    the rank's share is not like that, by as little as possible, and their gradients added up.
+
+    grouped: whether that number may be above one.
+    """
+
+    grouped = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, shared: Sequence[int], causal: bool) -> Out:
         """See Kernel."""
-        times = _times(shared)
+        times = _times(shared, self.grouped)
         return self.even_forward(q, _repeat(k, times), _repeat(v, times), causal)
 
     def backward(
@@ -132,7 +137,7 @@ class Repeating(Kernel):
         causal: bool,
     ) -> Grads:
         """See Kernel."""
-        times = _times(shared)
+        times = _times(shared, self.grouped)
         dq, dk, dv = self.even_backward(dout, q, _repeat(k, times), _repeat(v, times), out, lse, causal)
         return dq, _added(dk, times), _added(dv, times)
 
@@ -249,6 +254,38 @@ class TorchCudnn(Repeating):
         return dq[0], dk[0], dv[0]
 
 
+class TorchEfficient(Repeating):
+    """The memory-efficient attention inside torch >= 2.1, on every GPU and in every precision; of several
+    query heads to a KV head it knows nothing."""
+
+    name = "sdpa_efficient"
+    grouped = False
+    _ALIGNED = 32  # the rows of log-sum-exp that it gives and takes are filled up to a multiple of it
+
+    def __init__(self, namespace: Any = None) -> None:
+        ops: Any = getattr(torch, "ops").aten if namespace is None else namespace
+        self._run = ops._scaled_dot_product_efficient_attention
+        self._run_back = ops._scaled_dot_product_efficient_attention_backward
+        self._random: tuple[Any, Any] = (None, None)  # demanded by the backward, read for dropout only
+
+    def even_forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Out:
+        """See Repeating."""
+        scale = 1 / math.sqrt(q.shape[2])
+        out, lse, *self._random = self._run(q[None], k[None], v[None], None, True, 0.0, causal, scale=scale)
+        return out[0], lse[0, :, : q.shape[1]]
+
+    def even_backward(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
+    ) -> Grads:
+        """See Repeating. A log-sum-exp of infinity makes the weights of the rows that fill up zero."""
+        rows = torch.nn.functional.pad(lse, (0, -lse.shape[1] % self._ALIGNED), value=math.inf)
+        dq, dk, dv = self._run_back(
+            dout[None], q[None], k[None], v[None], None, out[None].to(q.dtype), rows[None].contiguous(),
+            *self._random, 0.0, [True, True, True, False], causal, scale=1 / math.sqrt(q.shape[2]),
+        )[:3]
+        return dq[0], dk[0], dv[0]
+
+
 class TorchCPU(Repeating):
     """The flash attention for processors inside torch >= 2.2, which is what is measured there."""
 
@@ -345,9 +382,10 @@ def _mask(s: Tensor, first: int, causal: bool) -> None:
         s[:, :, first:].masked_fill_(hidden, -math.inf)
 
 
-def _times(shared: Sequence[int]) -> Optional[list[int]]:
-    """How often each KV head is repeated so that all are read by as many query heads; None if they are."""
-    each = math.gcd(*shared)
+def _times(shared: Sequence[int], grouped: bool) -> Optional[list[int]]:
+    """How often each KV head is repeated so that all are read by as many query heads, by one if they may not
+    be grouped; None if they are."""
+    each = math.gcd(*shared) if grouped else 1
     times = [n // each for n in shared]
     return times if max(times) > 1 else None
 

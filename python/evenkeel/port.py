@@ -79,7 +79,9 @@ class Port:
     """A rank's messages over one process group, whose ranks are those of the plan. Without torch.distributed
     it serves plans of a single rank, which have nothing to send."""
 
-    def __init__(self, rank: int, ranks: int, group: ProcessGroup, meter: Meter) -> None:
+    def __init__(
+        self, rank: int, ranks: int, group: ProcessGroup, meter: Meter, device: torch.device
+    ) -> None:
         self._rank, self._group, self._meter = rank, group, meter
         self.nccl, self._peers = False, [0]
         if not (dist.is_available() and dist.is_initialized()):
@@ -89,7 +91,7 @@ class Port:
         if dist.get_world_size(group) != ranks or dist.get_rank(group) != rank:
             raise ValueError(f"rank {rank} of a plan of {ranks} ranks runs as rank {dist.get_rank(group)} "
                              f"of a process group of {dist.get_world_size(group)}")
-        self.nccl = dist.get_backend(group) == "nccl"
+        self.nccl = _backend(group, device) == "nccl"
         self._peers = [_global_rank(group, r) for r in range(ranks)]
 
     def post(self, phase: str, step: int, sends: Sequence[Message], receives: Sequence[Message]) -> Batch:
@@ -145,6 +147,16 @@ def warm_up(group: ProcessGroup = None, device: Optional[torch.device] = None) -
     messages.
     """
     dist.all_reduce(torch.zeros(1, device=device), group=group)
+
+
+def _backend(group: ProcessGroup, device: torch.device) -> str:
+    """What carries the tensors of a device: a group may have a backend for each kind, "cpu:gloo,cuda:nccl",
+    as it does where none was named ("undefined")."""
+    name = str(dist.get_backend(group))
+    if name != "undefined" and ":" not in name:
+        return name
+    config = str(getattr(dist, "get_backend_config")(group))
+    return dict(pair.split(":") for pair in config.split(","))[device.type]
 
 
 def _global_rank(group: ProcessGroup, rank: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Iterator, Optional
 
 import torch
 
-from .frames import Frames
+from .frames import Fault, Frames
 from .meter import Span, Trace
 from .rendezvous import Wires
 
@@ -65,7 +65,9 @@ class Journal:
         of: dict[str, Any] = {"block": block, "plan": plan}
         lines: list[dict[str, Any]] = [{"t": "span", **of, **span} for span in trace.spans()]
         lines.append({"t": "step", **of, "rank": trace.rank, "dur_ns": dur_ns})
-        self._file.write(b"".join(json.dumps(x, separators=(",", ":")).encode() + b"\n" for x in lines))
+        data = b"".join(json.dumps(x, separators=(",", ":")).encode() + b"\n" for x in lines)
+        with _writing(self._path):
+            self._file.write(data)
 
     def end_block(self) -> None:
         """All steps of a block are written."""
@@ -73,7 +75,8 @@ class Journal:
 
     def blocks(self) -> Iterator[bytes]:
         """The lines of every block."""
-        self._file.flush()
+        with _writing(self._path):
+            self._file.flush()
         with open(self._path, "rb") as file:
             begin = 0
             for end in self._ends:
@@ -86,6 +89,16 @@ class Journal:
         os.unlink(self._path)
 
 
+@contextlib.contextmanager
+def _writing(path: str) -> Iterator[None]:
+    """Names the folder whose disk is full, which is not that of the trace."""
+    try:
+        yield
+    except OSError as error:
+        said = f"{path}: {error.strerror}: what is recorded lies there until the end"
+        raise Fault("disk", said + "; free space, or name another folder with TMPDIR") from error
+
+
 def gather(journal: Journal, wires: Wires, path: str) -> Optional[dict[str, Any]]:
     """Writes all ranks' lines to a file at rank 0, block by block and in it rank by rank; returns how many
     steps and spans they are, None on other ranks."""
@@ -94,7 +107,7 @@ def gather(journal: Journal, wires: Wires, path: str) -> Optional[dict[str, Any]
             wires.send_bytes("recording", data)
         return None
     steps = spans = 0
-    with open(path, "wb") as file:
+    with _writing(path), open(path, "wb") as file:
         for data in journal.blocks():
             for r in range(wires.world.size):
                 part = wires.receive_bytes("recording", r) if r else data

@@ -112,6 +112,14 @@ class Meeting:
 
     def agree(self, info: Info) -> list[Info]:
         """Every rank's description, by rank. Fault(versions) names every rank that is unlike rank 0."""
+        try:
+            return self._agreed(info)
+        except RuntimeError as error:  # the store's keeper is gone, or was none of ours
+            w = self.world
+            said = f"rank {w.rank}: the store at {w.host}:{w.port} does not answer: {_first_line(error)}"
+            raise Fault("peer", said) from error
+
+    def _agreed(self, info: Info) -> list[Info]:
         rank, size = self.world.rank, self.world.size
         self.store.set(f"info/{rank}", json.dumps(info))
         self.store.add(f"here/{rank}", 1)
@@ -202,7 +210,7 @@ class Wires:
 
     def __init__(self, world: World, device: torch.device) -> None:
         self.world, self.device = world, device
-        self._port = Port(world.rank, world.size, None, Meter())
+        self._port = Port(world.rank, world.size, None, Meter(), device)
         self._staged = device if self._port.nccl else torch.device("cpu")
         self._others = [r for r in range(world.size) if r != world.rank]
         self._out = torch.ones(1, dtype=torch.uint8, device=self._staged)

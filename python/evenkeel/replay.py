@@ -74,8 +74,7 @@ def _fault(error: BaseException) -> Fault:
         return Fault("peer", str(error))
     if isinstance(error, PlanError):
         return Fault("usage", str(error))
-    lines = str(error).strip().splitlines() or [""]
-    return Fault("internal", f"{type(error).__name__}: {lines[0]}")
+    return Fault("internal", ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]]))
 
 
 class _Rank:

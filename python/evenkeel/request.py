@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields
 from typing import Any, Callable, Mapping, Optional, Sequence
 
 from .frames import Fault
-from .kernels import FlashAttention2, Kernel, Math, TorchCPU, TorchCudnn, TorchFlash
+from .kernels import FlashAttention2, Kernel, Math, TorchCPU, TorchCudnn, TorchEfficient, TorchFlash
 
 KERNELS: dict[str, Callable[[], Kernel]] = {
     "math": Math, "fa2": FlashAttention2, "sdpa_flash": TorchFlash, "sdpa_cudnn": TorchCudnn,
-    "sdpa_cpu": TorchCPU,
+    "sdpa_efficient": TorchEfficient, "sdpa_cpu": TorchCPU,
 }
 
 

@@ -180,11 +180,45 @@ class FakeCudnn:
         return [q.shape[1] // k.shape[1]] * k.shape[1]
 
 
+class FakeEfficient:
+    """The memory-efficient pair: as many KV as query heads, rows of log-sum-exp in 32s, the rest infinite."""
+
+    def __init__(self) -> None:
+        self.math = evenkeel.Math()
+
+    def _scaled_dot_product_efficient_attention(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_bias: None, compute_log_sumexp: bool,
+        dropout_p: float = 0.0, is_causal: bool = False, *, scale: Optional[float] = None,
+    ) -> Any:
+        assert (attn_bias, compute_log_sumexp, dropout_p) == (None, True, 0.0)
+        out, lse = self.math.forward(query[0], key[0], value[0], self._each(query, key, scale), is_causal)
+        return out[None], torch.nn.functional.pad(lse[None], (0, -lse.shape[1] % 32)), "seed", "offset"
+
+    def _scaled_dot_product_efficient_attention_backward(
+        self, grad_out_: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_bias: None, out: Tensor,
+        logsumexp: Tensor, philox_seed: str, philox_offset: str, dropout_p: float,
+        grad_input_mask: list[bool], is_causal: bool = False, *, scale: Optional[float] = None,
+    ) -> Any:
+        assert (attn_bias, philox_seed, philox_offset, dropout_p) == (None, "seed", "offset", 0.0)
+        assert grad_input_mask == [True, True, True, False] and out.dtype == query.dtype
+        n = query.shape[2]
+        assert logsumexp.shape[2] % 32 == 0 and logsumexp.is_contiguous()
+        assert bool((logsumexp[:, :, n:] == math.inf).all())
+        inputs = [x[0] for x in (grad_out_, query, key, value, out, logsumexp[:, :, :n])]
+        grads = self.math.backward(*inputs, self._each(query, key, scale), is_causal)
+        return (*(g[None] for g in grads), None)
+
+    def _each(self, q: Tensor, k: Tensor, scale: Optional[float]) -> list[int]:
+        assert q.shape[1] == k.shape[1] and scale == 1 / math.sqrt(q.shape[3])
+        return [1] * k.shape[1]
+
+
 class TestBlocks(unittest.TestCase):
     def kernels(self) -> list[evenkeel.Kernel]:
         small = evenkeel.Math()
         small.scratch_bytes = 4000  # many chunks
-        gpu = [evenkeel.FlashAttention2(FakePackage()), evenkeel.TorchFlash(FakeOperators())]
+        gpu = [evenkeel.FlashAttention2(FakePackage()), evenkeel.TorchFlash(FakeOperators()),
+               evenkeel.TorchEfficient(FakeEfficient())]
         return [evenkeel.Math(), small, *gpu, evenkeel.TorchCPU(FakeCPU()),
                 *(evenkeel.TorchCudnn(FakeCudnn(more)) for more in (True, False))]
 
@@ -279,7 +313,8 @@ class TestChoice(unittest.TestCase):
 class TestGPU(unittest.TestCase):
     def test_half_precision(self) -> None:
         """Whatever kernels are installed, on blocks with and without even shares."""
-        for make in (evenkeel.FlashAttention2, evenkeel.TorchFlash, evenkeel.TorchCudnn, evenkeel.Math):
+        for make in (evenkeel.FlashAttention2, evenkeel.TorchFlash, evenkeel.TorchCudnn,
+                     evenkeel.TorchEfficient, evenkeel.Math):
             try:
                 kernel = make()
             except (ImportError, AttributeError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
 from typing import Any
 from unittest import mock
@@ -26,7 +28,7 @@ from evenkeel.course import Bare
 from evenkeel.drawn import Drawn
 from evenkeel.frames import Fault, Frames, Place
 from evenkeel.plan import PlanError, documents
-from evenkeel.record import Journal, Recorder
+from evenkeel.record import Journal, Recorder, gather
 from evenkeel.request import Request, kernel_named
 from plans import document, worked_example
 from test_replay import complete, one_rank
@@ -224,6 +226,22 @@ class TestRefusals(unittest.TestCase):
             with self.assertRaisesRegex(Fault, "^" + said):
                 rendezvous.World.of({**env, **changed})
 
+    def test_a_store_that_is_gone(self) -> None:
+        class Gone:
+            def set(self, *_: Any) -> None:
+                raise RuntimeError("Connection reset by peer")
+
+        meeting = rendezvous.Meeting.__new__(rendezvous.Meeting)
+        meeting.world, meeting.store = rendezvous.World(1, 2, 1, "h", 5), Gone()
+        said = "^rank 1: the store at h:5 does not answer: Connection reset by peer$"
+        with self.assertRaisesRegex(Fault, said) as raised:
+            meeting.agree({})
+        self.assertEqual(raised.exception.kind, "peer")
+
+    def test_an_error_without_words(self) -> None:
+        for error, said in ((KeyboardInterrupt(), "KeyboardInterrupt"), (ValueError("a\nb"), "ValueError: a")):
+            self.assertEqual(replay._fault(error).said, said)
+
     def test_differences(self) -> None:
         one = rendezvous.describe("f32", [one_rank()], {"layers": 1})
         self.assertEqual(rendezvous.differences([one, one]), "")
@@ -299,6 +317,26 @@ class TestRecord(unittest.TestCase):
             self.assertEqual(lines[1], {"t": "step", "block": block, "plan": 1, "rank": 2, "dur_ns": 10**9})
             self.assertEqual([lines[0].get("again"), lines[2].get("again")], [True, None])
             self.assertEqual((lines[0]["layer"], lines[0]["flops"], lines[0]["rank"]), (1, 5, 2))
+
+    def test_a_full_disk_is_named(self) -> None:
+        if not os.path.exists("/dev/full"):
+            self.skipTest("this system has no /dev/full, a disk that is always full")
+        journal, trace = Journal("/dev/full"), evenkeel.Trace(0)
+        wires: Any = types.SimpleNamespace(world=types.SimpleNamespace(rank=0, size=1))
+        journal.step(0, 0, trace, 1)
+        journal.end_block()
+        with self.assertRaisesRegex(Fault, "^/dev/full: No space left on device: .* TMPDIR$"):
+            list(journal.blocks())
+        with contextlib.suppress(OSError):
+            journal._file.close()
+        with tempfile.TemporaryDirectory() as folder:
+            journal = Journal(os.path.join(folder, "j"))
+            journal.step(0, 0, trace, 1)
+            journal.end_block()
+            with self.assertRaises(Fault) as raised:
+                gather(journal, wires, "/dev/full")
+            journal.remove()
+        self.assertEqual(raised.exception.kind, "disk")
 
     def test_turns(self) -> None:
         """Who computes keeps the others from it, and nobody from waiting for messages."""

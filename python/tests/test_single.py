@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import torch
 
 import evenkeel
 from evenkeel.lane import Lane
+from evenkeel.port import Port
 from jobs import errors, inputs, run
 from plans import document, worked_example
 
@@ -39,6 +41,23 @@ class TestOneRank(unittest.TestCase):
             want = evenkeel.expected(plan, docs=docs)
             self.assertEqual((meter.sent, want.bytes), ({}, {}))
             self.assertEqual(meter.flops, {d: want.flops[0, d] for d in ("fwd", "bwd")})
+
+    def test_a_backend_for_each_kind_of_device(self) -> None:
+        """As a process group has that was made without a name, or with one for each."""
+        for named, config, device, nccl in (
+            ("nccl", "", "cuda", True), ("gloo", "", "cuda", False),
+            ("undefined", "cpu:gloo,cuda:nccl", "cuda", True),
+            ("cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo", "cuda", True),
+            ("cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo", "cpu", False),
+        ):
+            known = {"is_initialized": True, "get_world_size": 1, "get_rank": 0, "get_backend": named,
+                     "get_backend_config": config}
+            with contextlib.ExitStack() as stack, self.subTest(named=named, device=device):
+                for name, value in known.items():
+                    fake = mock.patch(f"torch.distributed.{name}", return_value=value, create=True)
+                    stack.enter_context(fake)
+                port = Port(0, 1, None, evenkeel.Meter(), torch.device(device))
+                self.assertEqual(port.nccl, nccl)
 
     def test_idle_rank(self) -> None:
         """Ranks without work have their place in the graph."""

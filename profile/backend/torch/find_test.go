@@ -15,6 +15,17 @@ func TestFindPythonSaysWhyNoneWillDo(t *testing.T) {
 	}
 }
 
+// An interpreter of a virtual environment is named from where one stands.
+func TestFindPythonByARelativePath(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("python", []byte("#!/bin/sh\necho no torch in here >&2\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := FindPython(t.Context(), "./python"); err == nil || !strings.Contains(err.Error(), "no torch in here") {
+		t.Error(err)
+	}
+}
+
 func TestTorchFindPython(t *testing.T) {
 	path, version, refused, err := FindPython(t.Context(), "")
 	var missing *NoTorchError

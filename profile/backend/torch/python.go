@@ -77,6 +77,10 @@ func (b *Backend) try(ctx context.Context, python string) (*interpreter, error) 
 		}
 		python = found
 	}
+	python, err := filepath.Abs(python) // a worker has a folder of its own
+	if err != nil {
+		return nil, err
+	}
 	var first error
 	for _, on := range b.config.kinds() {
 		c, hello, err := b.greet(ctx, python, slot{on: on, cores: 1})
