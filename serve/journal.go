@@ -19,6 +19,7 @@ import (
 type log struct {
 	mu   sync.Mutex
 	path string
+	of   planning
 	j    *doc.Journal // nil when it could not be opened again, or after close
 	live int64        // size after the last rewriting
 
@@ -31,12 +32,14 @@ const rewriteAt = 16 << 20
 
 // openLog opens the journal and puts on the board what it holds. notes tell what was
 // dropped.
-func openLog(path string, b *board) (l *log, notes []string, err error) {
+//
+// A journal of other devices or kinds of groups is refused: its plans name theirs.
+func openLog(path string, b *board, of planning) (l *log, notes []string, err error) {
 	j, err := doc.OpenJournal(path)
 	if err != nil {
 		return nil, nil, err
 	}
-	l = &log{path: path, j: j}
+	l = &log{path: path, j: j, of: of}
 	if n := j.Dropped(); n > 0 {
 		notes = append(notes, fmt.Sprintf("%s: a last line of %d bytes was torn and is cut off: its batch was not acknowledged", path, n))
 	}
@@ -62,6 +65,14 @@ func (l *log) restore(b *board) error {
 			return &doc.Error{File: l.path, Line: line, Msg: err.Error(), Hint: "move the journal away to start without it"}
 		}
 		switch kind.T {
+		case "for":
+			var of planning
+			if err := doc.DecodeStrict(l.path, line, data, &of); err != nil {
+				return err
+			}
+			if of.Groups != l.of.Groups {
+				return &doc.Error{File: l.path, Line: line, Msg: "its plans are for other devices or kinds of groups than this server's: " + of.Costs, Hint: "choose another journal, or move this one away to start without its plans"}
+			}
 		case "accept":
 			var a accepted
 			if err := doc.DecodeStrict(l.path, line, data, &a); err != nil {
@@ -154,7 +165,12 @@ func (l *log) rewrite(b *board) error {
 // old one's name, and what is appended to the old one would be lost: either way the
 // file of that name is opened, now or when the next line is written.
 func (l *log) renew(b *board) error {
-	err := doc.WriteLines(l.path, b.each)
+	err := doc.WriteLines(l.path, func(write func(any) error) error {
+		if err := write(l.of); err != nil {
+			return err
+		}
+		return b.each(write)
+	})
 	old := l.j
 	l.j = nil
 	if old != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -38,6 +39,37 @@ func journalled(t *testing.T) *running {
 		t.Fatal(err)
 	}
 	return start(t, func(c *Config) { c.Journal = path })
+}
+
+// Plans name devices by rank and groups by their place among the kinds: a server of
+// others must not hand them out. One of the same takes them, whatever it costs.
+func TestAJournalOfOtherDevicesIsRefused(t *testing.T) {
+	r := journalled(t)
+	r.submitted(1, 5)
+	want := r.answer("/v1/jobs/a/plans/1?wait_s=5")
+	if got := r.crashed(func(c *Config) { c.Setup.Costs = "other" }).answer("/v1/jobs/a/plans/1?wait_s=5"); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, not %+v", got, want)
+	}
+	data, err := os.ReadFile(r.config.Journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*Setup){
+		"devices": func(s *Setup) { s.Fleet = append(slices.Clone(s.Fleet), SetupPool{"d", [][]int{{99}}}) },
+		"classes": func(s *Setup) { s.Classes = append(slices.Clone(s.Classes), SetupClass{Name: "x"}) },
+	} {
+		c := r.config
+		if c.Journal = filepath.Join(t.TempDir(), "j"); os.WriteFile(c.Journal, data, 0o600) != nil {
+			t.Fatal(name)
+		}
+		change(&c.Setup)
+		if _, err := New(c); err == nil || !strings.Contains(err.Error(), "j:1: its plans are for other devices or kinds of groups than this server's") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if left, err := os.ReadFile(c.Journal); err != nil || string(left) != string(data) {
+			t.Errorf("%s: the journal was changed: %v", name, err)
+		}
+	}
 }
 
 // The journal is rewritten all the time while clients submit and fetch: nothing that

@@ -158,6 +158,9 @@ func (s *Server) body(r *http.Request, v any) error {
 		if errors.As(err, &e) {
 			said := *e
 			said.Hint = "" // is of files
+			if said.Field != "" {
+				said.File, said.Line, said.Field = "", 0, "" // the problem names it
+			}
 			return &Problem{"bad_request", e.Field, strings.TrimLeft(strings.TrimPrefix(said.Error(), "body"), ": ")}
 		}
 		return &Problem{"bad_request", "", err.Error()}

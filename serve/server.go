@@ -62,7 +62,7 @@ func New(c Config) (*Server, error) {
 	s := &Server{config: c, board: newBoard(c.Limits), cache: newCache(c.Limits.Cached), metrics: newMetrics()}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	if c.Journal != "" {
-		l, notes, err := openLog(c.Journal, s.board)
+		l, notes, err := openLog(c.Journal, s.board, c.Setup.planning())
 		if err != nil {
 			return nil, err
 		}

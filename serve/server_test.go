@@ -166,7 +166,7 @@ func TestABadRequestGetsANamedError(t *testing.T) {
 		{"POST", "/v1/jobs/a/batches", `{"batches":[]}`, 400, `"batches"`},
 		{"POST", "/v1/jobs/a/batches", ``, 400, `{"code":"bad_request","message":"empty"}`},
 		{"POST", "/v1/jobs/a/batches", `garbage`, 400, `bad_request`},
-		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,NaN]}]}`, 400, `NaN`},
+		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,NaN]}]}`, 400, `"field":"batches[0].lengths_tokens[1]","message":"NaN is no JSON`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,1.5]}]}`, 400, `lengths_tokens[1]`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,-4]}]}`, 400, `"batches[0].lengths_tokens[1]"`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,9999999]}]}`, 400, `what the largest group of this fleet holds`},
@@ -491,8 +491,8 @@ func TestTheJournalIsRewritten(t *testing.T) {
 	r.ask("POST", "/v1/jobs/a/batches", `{"batches":[{"step":50,"lengths_tokens":[51]}]}`)
 	r.answer("/v1/jobs/a/plans/50?wait_s=5")
 	data, _ := os.ReadFile(path)
-	if n := strings.Count(string(data), "\n"); n != 5 {
-		t.Fatalf("%d lines: want 3 answers, a batch and its answer\n%s", n, data)
+	if n := strings.Count(string(data), "\n"); n != 6 {
+		t.Fatalf("%d lines: want what they are for, 3 answers, a batch and its answer\n%s", n, data)
 	}
 }
 

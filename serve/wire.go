@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -117,8 +119,22 @@ type SetupClass struct {
 	Cap       units.Tokens `json:"cap_tokens"`
 }
 
-// accepted, planned and dropped are the lines of the journal. The batches of a
-// submission are one line: all of them are accepted or none.
+// planning is the first line of the journal: what the others plan for. Plans name
+// devices by rank and groups by their place among the kinds.
+type planning struct {
+	T      string `json:"t"`      // "for"
+	Groups string `json:"groups"` // digest of devices and kinds of groups
+	Costs  string `json:"costs"`  // in words, for people
+}
+
+func (s *Setup) planning() planning {
+	h := sha256.New()
+	fmt.Fprintf(h, "%+v %+v", s.Fleet, s.Classes)
+	return planning{"for", hex.EncodeToString(h.Sum(nil)[:16]), s.Costs}
+}
+
+// accepted, planned and dropped are the other lines. The batches of a submission are
+// one line: all of them are accepted or none.
 type accepted struct {
 	T       string  `json:"t"` // "accept"
 	Job     string  `json:"job"`

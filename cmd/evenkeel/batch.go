@@ -166,11 +166,27 @@ func (q sequences) read(a *app) (workload.Shaped, units.Tokens, error) {
 	if q.size < 1 || q.index < 0 {
 		return workload.Shaped{}, 0, usagef("--batch-size %d, --batch %d: want at least 1 and 0", q.size, q.index)
 	}
-	lengths, err := q.lengths()
+	if q.size > workload.MaxLengths || q.index > workload.MaxLengths/q.size-2 {
+		return workload.Shaped{}, 0, usagef("--batch-size %d, --batch %d: beyond the first %d lengths", q.size, q.index, workload.MaxLengths)
+	}
+	draw, err := q.source()
 	if err != nil {
 		return workload.Shaped{}, 0, err
 	}
+	need := q.size * (q.index + 1)
+	lengths := draw(need + q.size)
 	s := shape.Apply(lengths)
+	// Some may be dropped, and a source that is drawn from has more.
+	for len(s.Lengths) < need && 2*len(lengths) <= min(mostDrawn*need, workload.MaxLengths) {
+		more := draw(2 * len(lengths))
+		if len(more) <= len(lengths) {
+			break
+		}
+		lengths, s = more, shape.Apply(more)
+	}
+	if s.Dropped == len(lengths) {
+		return s, 0, usagef("--max-len %s: all %d sequences are longer once padded: raise it, or cut them with --truncate", q.maxLen, len(lengths))
+	}
 	if s.Dropped > 0 {
 		a.note("%d of %d sequences are longer than %s and are dropped", s.Dropped, len(lengths), shape.Limit)
 	}
@@ -180,16 +196,20 @@ func (q sequences) read(a *app) (workload.Shaped, units.Tokens, error) {
 	return s, shape.Limit, nil
 }
 
-// lengths reads a file, or draws as many as are needed.
-func (q sequences) lengths() ([]units.Tokens, error) {
-	need := q.size * (q.index + 2) // some may be dropped
+// mostDrawn is how many times as many lengths as are wanted are drawn at most, where
+// the others are dropped.
+const mostDrawn = 64
+
+// source gives the first so many lengths of a distribution or a histogram, or all
+// that a file lists.
+func (q sequences) source() (func(n int) []units.Tokens, error) {
 	f, err := os.Open(q.file)
 	if errors.Is(err, os.ErrNotExist) {
 		d, unknown := workload.ParseDistribution(q.file)
 		if unknown != nil {
 			return nil, usagef("--lengths %q: no such file; nor a distribution: %w", q.file, unknown)
 		}
-		return d.Lengths(need), nil
+		return d.Lengths, nil
 	}
 	if err != nil {
 		return nil, openError(err)
@@ -203,10 +223,10 @@ func (q sequences) lengths() ([]units.Tokens, error) {
 	if err != nil {
 		return nil, err
 	}
-	if sample.Histogram != nil {
-		return sample.Histogram.Draw(need, q.seed), nil
+	if h := sample.Histogram; h != nil {
+		return func(n int) []units.Tokens { return h.Draw(n, q.seed) }, nil
 	}
-	return sample.Lengths, nil
+	return func(int) []units.Tokens { return sample.Lengths }, nil
 }
 
 // runBatch plans a batch of unequal sequences.

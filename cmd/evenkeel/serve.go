@@ -46,6 +46,9 @@ the latest. No network port is opened unless --listen asks for one, which wants
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
+			if err := o.idle(c); err != nil {
+				return err
+			}
 			return a.runServe(c.Context(), o)
 		},
 	}

@@ -66,9 +66,12 @@ func (v *lengthView) isLengths(path string) bool {
 	return named
 }
 
-// isDistribution: the name before the colon is one of a distribution.
+// isDistribution: it is written as one is, with a colon, or has the name of one.
 func isDistribution(spec string) bool {
-	name, _, _ := strings.Cut(spec, ":")
+	name, _, colon := strings.Cut(spec, ":")
+	if colon {
+		return true
+	}
 	for _, d := range workload.Distributions() {
 		if d[0] == name {
 			return true
@@ -117,7 +120,7 @@ func loadLengths(name string, v lengthView) (lengths []units.Tokens, source stri
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) && isDistribution(name) {
 		d, err := workload.ParseDistribution(name)
 		if err != nil {
-			return nil, "", err
+			return nil, "", fmt.Errorf("%s: no such file; nor a distribution: %w", name, err)
 		}
 		return d.Lengths(v.drawn), "drawn from " + d.String(), nil
 	}

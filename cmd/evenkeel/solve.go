@@ -72,6 +72,9 @@ assumed of the rest, which the plan says.`,
 			if err := o.given(); err != nil {
 				return err
 			}
+			if err := o.idle(c); err != nil {
+				return err
+			}
 			if o.sequences.file != "" {
 				return a.runBatch(c.Context(), o)
 			}

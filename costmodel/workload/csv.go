@@ -12,7 +12,7 @@ import (
 )
 
 // ReadCSV reads lengths from a column, or a histogram from a column of ranges,
-// bounds or lengths beside one of counts. The column is named, or given by its
+// bounds or lengths, or two of where bins begin and end, beside one of counts. The column is named, or given by its
 // number from 1; a file without a header is one whose first line holds numbers.
 // Commas, tabs and semicolons separate; lines that begin with # are skipped.
 func ReadCSV(name string, r io.Reader, column string) (*Sample, error) {
@@ -21,8 +21,8 @@ func ReadCSV(name string, r io.Reader, column string) (*Sample, error) {
 		return nil, err
 	}
 	if column == "" {
-		if bins, weights, ok := histogramColumns(t.columns, header); ok {
-			h, err := t.histogram(bins, weights)
+		if c, ok := findHistogram(t.columns, header); ok {
+			h, err := t.histogram(c)
 			return &Sample{Histogram: h}, err
 		}
 	}

@@ -21,15 +21,27 @@ func weightNames() []string {
 	return []string{"count", "counts", "number", "weight", "share", "frequency", "probability", "sequences"}
 }
 
-// histogramColumns finds the columns of a histogram: one of ranges, bounds or
-// lengths, and one of counts or shares, each the only one of its sort.
-func histogramColumns(columns []string, header bool) (bins, weights int, ok bool) {
-	if !header {
-		return 0, 0, false
+func lowNames() []string {
+	return []string{"low", "lower", "lower_bound", "lower_tokens", "low_tokens", "lo", "from", "start", "begin", "min", "bin_start", "bin_low"}
+}
+
+func highNames() []string {
+	return []string{"high", "upper", "upper_bound", "upper_tokens", "high_tokens", "hi", "to", "end", "stop", "max", "bin_end", "bin_high"}
+}
+
+// histogramColumns are those of a histogram: where a bin begins, -1 if that is said
+// by the row before or by the bin itself; the bin, or where it ends; its count.
+type histogramColumns struct{ low, bin, weight int }
+
+// findHistogram finds a column of counts or shares, and one of ranges, bounds or
+// lengths, or two of where bins begin and end, each the only one of its sort.
+func findHistogram(columns []string, header bool) (histogramColumns, bool) {
+	c := histogramColumns{only(columns, lowNames()), only(columns, highNames()), only(columns, weightNames())}
+	lengths := slices.Concat(rangeNames(), lengthNames(), []string{"value"})
+	if c.low < 0 || c.bin < 0 || only(columns, lengths) >= 0 {
+		c.low, c.bin = -1, only(columns, append(lengths, boundNames()...))
 	}
-	bins = only(columns, slices.Concat(rangeNames(), boundNames(), lengthNames(), []string{"value"}))
-	weights = only(columns, weightNames())
-	return bins, weights, bins >= 0 && weights >= 0
+	return c, header && c.bin >= 0 && c.weight >= 0
 }
 
 // only is the column with one of the names; -1 where none or several have.
@@ -49,32 +61,21 @@ func only(columns, names []string) int {
 
 // histogram reads the bins of a table. A bound includes itself and begins behind
 // the bound of the row before.
-func (t *csvTable) histogram(bins, weights int) (*Histogram, error) {
+func (t *csvTable) histogram(c histogramColumns) (*Histogram, error) {
 	h := &Histogram{}
-	title := strings.ToLower(t.columns[bins])
 	last := units.Tokens(0)
 	err := t.each(func(line int, cells []string) error {
-		in := intake{name: t.name, column: t.columns[bins], unit: "line", at: line}
+		in := intake{name: t.name, column: t.columns[c.bin], unit: "line", at: line}
 		if len(h.Bins) >= MaxLengths {
 			return in.bad("more than %d bins", MaxLengths)
 		}
-		var bin Bin
-		var err error
-		switch cell := strings.TrimSpace(cells[bins]); {
-		case slices.Contains(boundNames(), title):
-			bin.High, err = parseLength(cell)
-			if bin.Low = last + 1; err == nil && bin.High < bin.Low {
-				err = fmt.Errorf("%d: the bound before is %d: bounds must rise", int64(bin.High), int64(last))
-			}
-			last = bin.High
-		default:
-			bin, err = parseRange(cell)
-		}
+		bin, err := t.bin(c, cells, last)
 		if err != nil {
 			return in.bad("%w", err)
 		}
-		in.column = t.columns[weights]
-		if bin.Weight, err = parseWeight(strings.TrimSpace(cells[weights])); err != nil {
+		last = bin.High
+		in.column = t.columns[c.weight]
+		if bin.Weight, err = parseWeight(strings.TrimSpace(cells[c.weight])); err != nil {
 			return in.bad("%w", err)
 		}
 		h.Bins = append(h.Bins, bin)
@@ -83,7 +84,53 @@ func (t *csvTable) histogram(bins, weights int) (*Histogram, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.low >= 0 {
+		h.sorted().closeEnds()
+	}
 	return h.named(t.name)
+}
+
+// bin reads the range of a row; the row before ends with last.
+func (t *csvTable) bin(c histogramColumns, cells []string, last units.Tokens) (bin Bin, err error) {
+	cell := strings.TrimSpace(cells[c.bin])
+	switch {
+	case c.low >= 0:
+		if bin.High, err = parseLength(cell); err != nil {
+			return bin, err
+		}
+		if low := strings.TrimSpace(cells[c.low]); low != "0" {
+			if bin.Low, err = parseLength(low); err != nil {
+				return bin, fmt.Errorf("begins at %w", err)
+			}
+		}
+		return bin, nil
+	case slices.Contains(boundNames(), strings.ToLower(t.columns[c.bin])):
+		if bin.High, err = parseLength(cell); err != nil {
+			return bin, err
+		}
+		if bin.Low = last + 1; bin.High < bin.Low {
+			return bin, fmt.Errorf("%d: the bound before is %d: bounds must rise", int64(bin.High), int64(last))
+		}
+		return bin, nil
+	}
+	return parseRange(cell)
+}
+
+// closeEnds takes the ends of bins for the first length beyond them where a bin
+// begins at the end of another, as with the edges of numpy's histograms. A bin that
+// begins at 0 begins at 1.
+func (h *Histogram) closeEnds() {
+	shared := false
+	for i := 1; i < len(h.Bins); i++ {
+		shared = shared || h.Bins[i].Low == h.Bins[i-1].High
+	}
+	for i := range h.Bins {
+		b := &h.Bins[i]
+		if shared {
+			b.High--
+		}
+		b.Low = max(1, b.Low)
+	}
 }
 
 // named sorts and checks a histogram that was read.

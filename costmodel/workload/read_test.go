@@ -181,12 +181,34 @@ func TestHistogramsAreRead(t *testing.T) {
 		"upper.csv": "upper,count\n10,2\n50,3\n",
 		"dash.csv":  "bucket;share\n11-50;3\n0-10;2\n",
 		"half.json": `{"[0,11)": 2, "(10,50]": 3}`,
+		"ends.csv":  "low,high,count\n0,10,2\n11,50,3\n",
+		"edges.csv": "count,bin_end,bin_start\n3,51,11\n2,11,0\n",
 	} {
 		s, err := readString(name, text, "")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 		} else if !slices.Equal(s.Histogram.Bins, want.Bins) {
 			t.Errorf("%s: got %v, want %v", name, s.Histogram.Bins, want.Bins)
+		}
+	}
+	// Where the first bin begins counts, and what is called a length before it.
+	for text, want := range map[string][]Bin{
+		"lower,upper,count\n1000,2000,5\n":     {{1000, 2000, 5}},
+		"start,end,length,count\n0,9,8,1\n":    {{8, 8, 1}},
+		"min,max,share\n64,64,1\n65,100,0.5\n": {{64, 64, 1}, {65, 100, 0.5}},
+	} {
+		if s, err := readString("a.csv", text, ""); err != nil || !slices.Equal(s.Histogram.Bins, want) {
+			t.Errorf("%q: %v, %v", text, s, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"low,high,count\n-1,10,2\n":        "a.csv:2: column high: begins at -1: negative",
+		"low,high,count\n1,10,2\n5,20,1\n": "bins must rise and not overlap",
+		"low,high,count\n10,5,2\n":         "bin 1: 10 to 5 tokens: its end is before its beginning",
+		"low,high,count\n1,x,2\n":          `a.csv:2: column high: "x": is no number`,
+	} {
+		if _, err := readString("a.csv", text, ""); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %s", text, err, want)
 		}
 	}
 	s, err := readString("value.csv", "length,count\n8,1\n4,3\n", "")
@@ -360,7 +382,7 @@ func fuzzRead(f *testing.F, name string, seeds ...string) {
 func FuzzReadText(f *testing.F) { fuzzRead(f, "a.txt", "5\n6 # x\n", "NaN", "1e400\n", "\ufeff1") }
 
 func FuzzReadCSV(f *testing.F) {
-	fuzzRead(f, "a.csv", "id,length\nx,5\n", "range,number\n\"[0, 10]\",3\n", "upper,count\n5,1\n9,0\n", "5\n6\n", "a;b\n\"", "length\n\n")
+	fuzzRead(f, "a.csv", "id,length\nx,5\n", "range,number\n\"[0, 10]\",3\n", "upper,count\n5,1\n9,0\n", "low,high,count\n0,5,1\n5,9,2\n", "5\n6\n", "a;b\n\"", "length\n\n")
 }
 
 func FuzzReadJSONL(f *testing.F) {

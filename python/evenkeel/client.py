@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import operator
 import os
 import socket
 import time
@@ -105,7 +106,7 @@ class Client:
         All are accepted or none. deadline_s is for planning each; 0 is the server's own. patience_s is how
         long it is tried again while the queue is full, or a server that was reached before starts again."""
         body = {"batches": [
-            {"step": int(s), "lengths_tokens": [int(n) for n in lengths], "deadline_s": deadline_s}
+            {"step": operator.index(s), "lengths_tokens": _whole(lengths), "deadline_s": deadline_s}
             for s, lengths in batches.items()
         ]}
         until = time.monotonic() + patience_s
@@ -146,7 +147,7 @@ class Client:
 
     def plan(self, lengths: Sequence[int], *, deadline_s: float = 0.0) -> BatchPlan:
         """Plans one batch now and waits for it."""
-        body = {"lengths_tokens": [int(n) for n in lengths], "deadline_s": deadline_s}
+        body = {"lengths_tokens": _whole(lengths), "deadline_s": deadline_s}
         answer = self._ask("POST", "/v1/plan", body, extra_s=max(deadline_s, 30.0))
         if answer["state"] != "done":
             raise ServeError("failed", str(answer.get("error", "")))
@@ -256,6 +257,17 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
+
+
+def _whole(lengths: Sequence[int]) -> list[int]:
+    """As plain integers, of whatever type they are. What is none is named: int() would cut off its fraction."""
+    whole = []
+    for k, n in enumerate(lengths):
+        try:
+            whole.append(operator.index(n))
+        except TypeError:
+            raise TypeError(f"lengths[{k}]: {n!r}: want a whole number of tokens") from None
+    return whole
 
 
 def _plan_of(answer: Mapping[str, Any]) -> BatchPlan:

@@ -183,6 +183,14 @@ class Methods(Case):
         self.assertIsInstance(self.client.plan([4, 3]), BatchPlan)
         self.assertEqual(self.client.setup()["tool"], "evenkeel")
 
+    def test_what_is_no_whole_number(self) -> None:
+        for bad in (1.5, float("nan"), "8", None):
+            for ask in (lambda: self.client.plan([4, bad]), lambda: self.client.submit({1: [4, bad]})):
+                with self.assertRaisesRegex(TypeError, r"lengths\[1\]: .*want a whole number of tokens"):
+                    ask()
+        self.assertIsInstance(self.client.plan([4, 3]), BatchPlan)
+        self.assertEqual(self.fake.connections, 1)
+
     def test_names_and_tokens(self) -> None:
         for job in ("a/b", "..", "é ?#%", "."):
             with Client(self.fake.path, job=job, token="secret") as client:

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+// Flags of solve and serve that one way of planning asks for and another has no use
+// for.
+func oneSequenceFlags() []string {
+	return []string{"seq-len", "grad-accumulation", "strategy", "take", "shares", "q-heads", "timeline", "explain"}
+}
+
+func batchFlags() []string {
+	return []string{"column", "batch-size", "batch", "lengths-seed", "max-len", "truncate", "pad", "mip-time", "fast", "costs"}
+}
+
+func lawFlags() []string {
+	return []string{"profile", "cluster", "model", "link", "network", "dtype", "recompute", "zero", "overlap-zero", "ring-buffers", "loss-chunk"}
+}
+
+func costFlags() []string { return []string{"devices", "per-node", "memory", "context"} }
+
+// idle refuses a flag that would change nothing: who gives it expects that it does.
+func (o problem) idle(c *cobra.Command) error {
+	switch {
+	case c.Name() != "solve":
+	case o.sequences.file == "":
+		if err := refuse(c, batchFlags(), "goes with --lengths, which is missing"); err != nil {
+			return err
+		}
+	default:
+		if err := refuse(c, oneSequenceFlags(), "means nothing for a batch of --lengths: leave it out"); err != nil {
+			return err
+		}
+		if o.sequences.truncate && o.sequences.maxLen == "" {
+			return usagef("--truncate: to how many tokens? --max-len is missing")
+		}
+	}
+	if o.priced.costs != "" {
+		return refuse(c, lawFlags(), "is of laws, and --costs "+o.priced.costs+" takes a published model instead: leave out one of them")
+	}
+	return refuse(c, costFlags(), "goes with --costs, which is missing")
+}
+
+// refuse names the first of the flags that was given.
+func refuse(c *cobra.Command, flags []string, why string) error {
+	for _, name := range flags {
+		if f := c.Flags().Lookup(name); f != nil && f.Changed {
+			return usagef("--%s %s: %s", name, f.Value, why)
+		}
+	}
+	return nil
+}
