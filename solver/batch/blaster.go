@@ -22,7 +22,7 @@ func chunks(lengths []units.Tokens, order []int, m int) [][]int {
 	}
 	for hi-lo > 1 {
 		mid := lo + (hi-lo)/2
-		if len(fill(lengths, order, mid)) <= m {
+		if filled(lengths, order, mid) <= m {
 			hi = mid
 		} else {
 			lo = mid
@@ -56,6 +56,18 @@ func fill(lengths []units.Tokens, order []int, most units.Tokens) [][]int {
 		tokens += lengths[k]
 	}
 	return append(parts, order[begin:])
+}
+
+// filled is how many parts fill makes.
+func filled(lengths []units.Tokens, order []int, most units.Tokens) int {
+	parts, tokens := 1, units.Tokens(0)
+	for _, k := range order {
+		if tokens+lengths[k] > most && tokens > 0 {
+			parts, tokens = parts+1, 0
+		}
+		tokens += lengths[k]
+	}
+	return parts
 }
 
 // fits reports whether no part has more tokens than the devices hold.

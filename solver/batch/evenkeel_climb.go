@@ -9,7 +9,9 @@ import (
 // climber looks for the roofs, and for the preference among classes, whose filling
 // takes the least time: it changes a few of them at once, by less and less, and
 // keeps what is better. Its generator starts alike for every batch, so that the
-// same problem takes the same way.
+// same problem takes the same way. Roofs that were too low for what they must hold
+// go a part of the way to where the filling broke through them: fillings that break
+// through many take longest.
 type climber struct {
 	t      *table
 	fill   filler
@@ -25,21 +27,22 @@ type climber struct {
 }
 
 const (
-	climbSpread = 0.1 // of a change, at first
-	climbHalf   = 50  // changes after which the spread is half
-	climbMoves  = 3   // numbers changed at once
-	seed        = 7   // any
+	climbSpread = 0.15 // of a change, at first
+	climbHalf   = 50   // changes after which the spread is half
+	climbMoves  = 5    // numbers changed at once
+	climbSettle = 0.2  // of the way to where a filling ended
+	seed        = 7    // any
 )
 
-// begin starts from roofs.
-func (c *climber) begin(t *table, roofs []float64) {
+// begin starts from roofs, with one of several streams of changes.
+func (c *climber) begin(t *table, roofs []float64, stream uint64) {
 	c.t, c.micro, c.tried = t, len(roofs), 0
 	c.at, c.best.total = math.Inf(1), math.Inf(1)
 	c.point = append(c.point[:0], roofs...)
 	for range len(t.size) + len(t.base) {
 		c.point = append(c.point, 1)
 	}
-	c.random = rand.New(rand.NewPCG(seed, uint64(len(roofs))))
+	c.random = rand.New(rand.NewPCG(seed+stream, uint64(len(roofs))))
 }
 
 // lead is where a climber stood.
@@ -57,9 +60,9 @@ func (l *lead) copyFrom(c *climber) {
 	l.best.copyFrom(&c.best)
 }
 
-// resume goes on from a lead.
+// resume goes on from a lead, with other changes than led there.
 func (c *climber) resume(t *table, l *lead) {
-	c.begin(t, l.point[:l.micro])
+	c.begin(t, l.point[:l.micro], uint64(l.tried))
 	c.tried = l.tried
 	copy(c.point, l.point)
 	c.best.copyFrom(&l.best)
@@ -95,6 +98,11 @@ func (c *climber) step() {
 	c.at = c.try.total
 	copy(c.point, c.next)
 	c.best.copyFrom(&c.try)
+	for m, roof := range c.try.roofs {
+		if roof > 0 {
+			c.point[m] += climbSettle * (roof - c.point[m])
+		}
+	}
 }
 
 // pick is a roof twice as often as another number, and of those a pool, where

@@ -28,7 +28,6 @@ type filler struct {
 	cutoff float64 // a plan that takes as long is of no use
 	ones   []int
 	one    [1]item
-	work   int // steps taken, in looks at a pair or a group
 }
 
 // pair is what one micro-batch offers in one class.
@@ -125,7 +124,6 @@ func (f *filler) choose(k item) (at, seat int) {
 	s := f.t.tokens[k]
 	best := math.Inf(1)
 	at = -1
-	f.work += len(f.alive)
 	for _, i := range f.alive {
 		p := &f.pairs[i]
 		time := p.prices[k]
@@ -150,7 +148,6 @@ func (f *filler) find(p *pair, time float64, s int64) int {
 	if time > p.mostTime || s > p.mostHold {
 		return -1
 	}
-	f.work += len(p.times)
 	best, least := -1, math.Inf(1)
 	mostTime, mostHold := 0.0, int64(0)
 	holds := p.holds[:len(p.times)]
@@ -228,7 +225,6 @@ func (f *filler) put(at, seat int, items []item) bool {
 func (f *filler) squeeze(k item) bool {
 	s := f.t.tokens[k]
 	least, at, seat := math.Inf(1), -1, -1
-	f.work += len(f.pairs)
 	for i := range f.pairs {
 		p := &f.pairs[i]
 		if s > p.cap {
@@ -236,7 +232,6 @@ func (f *filler) squeeze(k item) bool {
 		}
 		time := p.prices[k]
 		if s <= p.mostHold && time-p.mostTime < least {
-			f.work += len(p.times)
 			for b, left := range p.times {
 				if over := time - left; over < least && p.holds[b] >= s {
 					least, at, seat = over, i, b

@@ -8,7 +8,8 @@ import (
 )
 
 // refiller improves a plan by parts: it empties two or three micro-batches and
-// fills them anew under roofs a little lower or higher, the others staying.
+// fills them anew under other roofs, the others staying. Together the roofs take about
+// as long as before: of fillings under much lower or higher ones few were any better.
 type refiller struct {
 	t       *table
 	s       *state
@@ -29,10 +30,12 @@ const (
 	refillSpread = 0.05 // of roofs
 	preferSpread = 0.1  // of the preference for classes, of which one in preferOdds is changed
 	preferOdds   = 3
-	wideOdds     = 4     // of a try that goes farther, to other kinds of groups:
-	wideSpread   = 0.15  // of roofs
-	widePrefer   = 0.4   // of the preference for classes
-	numberOdds   = 12    // of one micro-batch fewer, and of one more
+	wideOdds     = 4    // of a try that goes farther, to other kinds of groups:
+	wideSpread   = 0.15 // of roofs
+	widePrefer   = 0.4  // of the preference for classes
+	numberOdds   = 12   // of one micro-batch fewer, and of one more
+	sumMean      = 0.99 // of what the roofs take together, times what they took
+	sumSpread    = 0.02
 	refillSlack  = 1.005 // a part that takes no more than this many times what it took is worth polishing
 )
 
@@ -112,6 +115,7 @@ func (r *refiller) draw(tries int) float64 {
 	case 1:
 		r.oneMore()
 	}
+	r.level(before)
 	r.factors = r.factors[:0]
 	for i := range len(r.t.size) + len(r.t.base) {
 		factor := 1.0
@@ -122,6 +126,21 @@ func (r *refiller) draw(tries int) float64 {
 	}
 	r.prefer = r.t.preferences(r.prefer, r.factors)
 	return before
+}
+
+// level scales the roofs to take together about what they took before.
+func (r *refiller) level(before float64) {
+	sum := 0.0
+	for _, roof := range r.roofs {
+		sum += roof
+	}
+	to := before*(sumMean+sumSpread*r.random.NormFloat64()) - float64(len(r.roofs))*r.t.micro
+	if to <= 0 {
+		return // nearly all of it is for the micro-batches themselves
+	}
+	for i := range r.roofs {
+		r.roofs[i] *= to / sum
+	}
 }
 
 // oneFewer leaves out the last of the roofs, and raises the others.

@@ -53,6 +53,11 @@ const fcpTries = 5
 // Solve plans the batch. Where groups of any degree do not find place in the nodes,
 // powers of two are tried, which do in nodes of like size.
 func (f FCP) Solve(ctx context.Context, p *Problem) (*Plan, error) {
+	return f.shorter(ctx, p, never)
+}
+
+// shorter is the plan if it takes less than so long, and may be nil if not.
+func (f FCP) shorter(ctx context.Context, p *Problem, than units.Seconds) (*Plan, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
@@ -71,8 +76,8 @@ func (f FCP) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 		if any {
 			most = 2*t.fewest() + fcpTries
 		}
-		plan, err := f.cut(ctx, t, most)
-		if plan != nil || err != nil {
+		plan, tried, err := f.cut(ctx, t, most, than)
+		if tried || err != nil {
 			return plan, err
 		}
 	}
@@ -82,63 +87,76 @@ func (f FCP) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 	return nil, failure
 }
 
-// cut tries numbers of micro-batches up to the most in both orders; nil if none is a
-// plan.
-func (f FCP) cut(ctx context.Context, t *fcpTable, most int) (*Plan, error) {
+// cut tries numbers of micro-batches up to the most in both orders, for a plan that
+// takes less than so long, and says whether there were any.
+func (f FCP) cut(ctx context.Context, t *fcpTable, most int, than units.Seconds) (best *Plan, tried bool, err error) {
 	p := t.a.p
 	given := make([]int, len(p.Lengths))
 	for i := range given {
 		given[i] = i
 	}
-	var best *Plan
 	for _, order := range [][]int{descending(p.Lengths), given} {
-		tried := 0
-		for m := t.fewest(); m <= min(most, len(order)) && tried < fcpTries; m++ {
+		left := fcpTries
+		for m := t.fewest(); m <= min(most, len(order)) && left > 0; m++ {
 			if err := ctx.Err(); err != nil {
 				if best == nil {
-					return nil, err
+					return nil, tried, err
 				}
-				return best, nil
+				return best, tried, nil
 			}
-			plan := f.plan(t, chunks(p.Lengths, order, m))
-			if plan == nil {
+			plan, held := f.plan(t, chunks(p.Lengths, order, m), than)
+			if !held {
 				continue
 			}
-			tried++
-			if best == nil || plan.Time < best.Time {
-				best = plan
+			left, tried = left-1, true
+			if plan != nil && plan.Time < than {
+				best, than = plan, plan.Time
 			}
 		}
 	}
-	return best, nil
+	return best, tried, nil
 }
 
-// plan plans the micro-batches; nil if the ranks do not hold one of them.
-func (f FCP) plan(t *fcpTable, parts [][]int) *Plan {
-	plan := &Plan{}
-	for _, part := range parts {
+// plan plans the micro-batches, as far as they may take less than so long; false if
+// the ranks do not hold one of them.
+func (f FCP) plan(t *fcpTable, parts [][]int, than units.Seconds) (*Plan, bool) {
+	p := t.a.p
+	t.used = 0
+	sum, packed := p.Fixed, make([][]*atomic, len(parts))
+	for i, part := range parts {
 		groups := t.pack(part)
 		if !t.admit(groups) {
-			return nil
+			return nil, false
+		}
+		packed[i] = groups
+		if sum >= than && len(p.Fleet) == 1 { // of unlike devices times are not known yet
+			continue
 		}
 		if f.Programme {
 			t.programme(groups)
 		} else {
 			t.allot(groups)
 		}
+		sum += max(t.slowest(groups), p.Hidden) + p.MicroBase
+	}
+	if sum >= than && len(p.Fleet) == 1 {
+		return nil, true
+	}
+	plan := &Plan{}
+	for _, groups := range packed {
 		t.conserve(groups)
 		shares := make([]share, len(groups))
 		for i, g := range groups {
-			shares[i] = share{g.at, g.sequences}
+			shares[i] = share{g.at, slices.Clone(g.sequences)}
 		}
 		micro, ok := t.a.realise(shares)
 		if !ok {
-			return nil
+			return nil, false
 		}
 		plan.Micro = append(plan.Micro, micro)
 	}
-	Evaluate(t.a.p, plan)
-	return plan
+	Evaluate(p, plan)
+	return plan, true
 }
 
 // atomic is a packed group of sequences that gets a degree as a whole.
@@ -153,6 +171,8 @@ type atomic struct {
 // fcpTable prices sequences of the batch in groups of each level, by what is asked.
 type fcpTable struct {
 	a     *alike
+	atoms []*atomic // of the plan at hand and those before
+	used  int       // of them
 	price []units.Seconds // by sequence and level; negative if not asked yet
 }
 
@@ -199,8 +219,11 @@ func (t *fcpTable) sequence(k, level int) units.Seconds {
 // least room left afterwards that holds it, or opens one of the least degree that
 // does.
 func (t *fcpTable) pack(sequences []int) []*atomic {
-	order := slices.Clone(sequences)
-	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(t.a.p.Lengths[y], t.a.p.Lengths[x]) })
+	order, byLength := sequences, func(x, y int) int { return cmp.Compare(t.a.p.Lengths[y], t.a.p.Lengths[x]) }
+	if !slices.IsSortedFunc(order, byLength) {
+		order = slices.Clone(sequences)
+		slices.SortStableFunc(order, byLength)
+	}
 	var groups []*atomic
 	for _, k := range order {
 		s := t.a.p.Lengths[k]
@@ -213,13 +236,33 @@ func (t *fcpTable) pack(sequences []int) []*atomic {
 			}
 		}
 		if best == nil {
-			best = &atomic{least: t.a.holds(s)}
+			best = t.atom(t.a.holds(s))
 			groups = append(groups, best)
 		}
 		best.sequences = append(best.sequences, k)
 		best.used += s
 	}
 	return groups
+}
+
+// atom is an empty group.
+func (t *fcpTable) atom(least int) *atomic {
+	if t.used == len(t.atoms) {
+		t.atoms = append(t.atoms, &atomic{})
+	}
+	g := t.atoms[t.used]
+	t.used++
+	*g = atomic{sequences: g.sequences[:0], least: least, times: g.times[:0]}
+	return g
+}
+
+// slowest is the time of the slowest group at the level given.
+func (t *fcpTable) slowest(groups []*atomic) units.Seconds {
+	most := units.Seconds(0)
+	for _, g := range groups {
+		most = max(most, t.time(g, g.at))
+	}
+	return most
 }
 
 // admit reports whether the ranks do for the least degrees.

@@ -5,6 +5,8 @@ import (
 	"context"
 	"math"
 	"slices"
+
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Planner plans batches one after the other, and keeps its arrays between them.
@@ -73,31 +75,34 @@ const (
 	// farOff is how far above the bound a plan makes another number of micro-batches
 	// worth following: of 160 published batches it shortened single ones by 4 %.
 	farOff = 1.08
+	// hopeless is a beginning from which a glance does not come near.
+	hopeless = 1.06
 )
 
 // effort is amounts of work.
 type effort struct {
 	numbers int     // of micro-batches tried
-	first   int     // fillings for each
+	first   int     // fillings for each of them that keeps up
 	leads   int     // of these, that are followed
 	spare   int     // and more of them while the plan is far off the bound
 	climb   int     // fillings for each of them
 	refill  int     // fillings of parts
 	polish  int     // steps of polishing a plan
 	enough  float64 // times quickBound
+	giveUp  float64 // times quickBound, above which no further number is tried; 0: none
 	grain   grain
 }
 
 func (o Options) effort() effort {
 	switch o.Effort {
 	case Thorough:
-		return effort{numbers: 3, first: 100, leads: 2, climb: 300, refill: 1200, polish: polishSteps, enough: 1.0005, grain: fine()}
+		return effort{numbers: 3, first: 100, leads: 2, spare: 1, climb: 300, refill: 1200, polish: polishSteps, enough: 1.0005, grain: fine()}
 	case Quick:
 		return effort{numbers: 2, first: 6, leads: 1, climb: 8, refill: 20, polish: polishSteps / 40, enough: closeEnough, grain: coarse()}
 	case Offline:
-		return effort{numbers: 4, first: 300, leads: 4, climb: 1500, refill: 8000, polish: 10 * polishSteps, enough: exactly, grain: fine()}
+		return effort{numbers: 4, first: 300, leads: 4, spare: 1, climb: 1500, refill: 8000, polish: 10 * polishSteps, enough: exactly, grain: fine()}
 	}
-	return effort{numbers: 3, first: 25, leads: 1, spare: 1, climb: 60, refill: 250, polish: polishSteps, enough: closeEnough, grain: fine()}
+	return effort{numbers: 3, first: 25, leads: 1, spare: 1, climb: 60, refill: 200, polish: polishSteps / 4, enough: closeEnough, grain: fine()}
 }
 
 // forItems does more for small batches, where every filling is quick and the best
@@ -130,7 +135,7 @@ func (pl *Planner) search(ctx context.Context) error {
 	t, e := &pl.t, pl.options.effort().forItems(pl.t.items()).forPools(len(pl.t.size))
 	pl.bound = t.quickBound()
 	if pl.glance(ctx) {
-		pl.tryRule(ctx)
+		pl.tryOthers(ctx)
 		return nil
 	}
 	enough := pl.bound * e.enough
@@ -145,8 +150,6 @@ func (pl *Planner) search(ctx context.Context) error {
 		if err := pl.force(ctx); err != nil {
 			return err
 		}
-		pl.tryApart(ctx, e, enough)
-		return nil
 	}
 	slices.SortStableFunc(pl.leads, func(a, b *lead) int { return cmp.Compare(a.best.total, b.best.total) })
 	for i, l := range pl.leads {
@@ -154,13 +157,11 @@ func (pl *Planner) search(ctx context.Context) error {
 			break
 		}
 		pl.follow(ctx, l, e, enough)
-		if i == 0 || pl.found.total < pl.best.total {
-			pl.best.copyFrom(&pl.found)
-		}
 	}
+	pl.tryAnew(ctx, e, enough)
 	pl.tryPacked(ctx, e, enough)
 	pl.tryApart(ctx, e, enough)
-	pl.tryRule(ctx)
+	pl.tryOthers(ctx)
 	return nil
 }
 
@@ -171,16 +172,29 @@ func (pl *Planner) another(l *lead) bool {
 	return began && pl.best.total > pl.bound*farOff
 }
 
-// tryRule takes the plan of MegatronDynamicCP where that is the better one: its
-// powers of two are at times nearer the bound than a plan that is close enough.
-func (pl *Planner) tryRule(ctx context.Context) {
+// tryOthers takes the plan of another strategy where that is the better one: powers
+// of two, or groups as full as they get, are at times nearer the bound than a plan
+// that is close enough, or than what is found for dozens of micro-batches without
+// room in memory. So ours is never worse unless its context ends first.
+func (pl *Planner) tryOthers(ctx context.Context) {
 	t := &pl.t
-	if len(t.size) > 1 || !t.anywhere || pl.best.total <= pl.bound*exactly || ctx.Err() != nil {
+	if len(t.size) > 1 || !t.anywhere {
 		return
 	}
-	if plan, err := (MegatronDynamicCP{}).Solve(ctx, t.p); err == nil && float64(plan.Time) < pl.best.total {
-		t.take(plan, &pl.best)
-		pl.polish.run(t, &pl.best, polishSteps/40)
+	for _, solve := range []func(context.Context, *Problem) (*Plan, error){
+		MegatronDynamicCP{}.Solve,
+		Adaptive{}.Solve,
+		func(ctx context.Context, p *Problem) (*Plan, error) {
+			return FCP{}.shorter(ctx, p, units.Seconds(pl.best.total))
+		},
+	} {
+		if pl.best.total <= pl.bound*exactly || ctx.Err() != nil {
+			return
+		}
+		if plan, err := solve(ctx, t.p); err == nil && plan != nil && float64(plan.Time) < pl.best.total {
+			t.take(plan, &pl.best)
+			pl.polish.run(t, &pl.best, polishSteps/40)
+		}
 	}
 }
 
@@ -192,6 +206,7 @@ func (pl *Planner) glance(ctx context.Context) bool {
 		return false
 	}
 	e := Options{Effort: Quick}.effort()
+	e.giveUp = hopeless
 	enough := pl.bound * e.enough
 	pl.anew()
 	pl.begin(ctx, e, enough)
@@ -200,7 +215,6 @@ func (pl *Planner) glance(ctx context.Context) bool {
 	}
 	slices.SortStableFunc(pl.leads, func(a, b *lead) int { return cmp.Compare(a.best.total, b.best.total) })
 	pl.follow(ctx, pl.leads[0], e, enough)
-	pl.best.copyFrom(&pl.found)
 	return pl.best.total <= pl.bound*near
 }
 
@@ -215,22 +229,44 @@ func (pl *Planner) tryPacked(ctx context.Context, e effort, enough float64) {
 	pl.pack.run(&pl.t)
 	if pl.pack.best.total < pl.best.total*nearlyAsGood {
 		pl.improve(ctx, &pl.pack.best, e, enough)
-		if pl.pack.best.total < pl.best.total {
-			pl.best.copyFrom(&pl.pack.best)
-		}
+		pl.keep(&pl.pack.best)
 	}
 }
 
-// follow goes on from a lead with all means.
+// follow goes on from a lead with all means, as long as it keeps up.
 func (pl *Planner) follow(ctx context.Context, l *lead, e effort, enough float64) {
 	t := &pl.t
 	copy(t.worth, l.worth)
 	t.setValues()
 	pl.climb.resume(t, l)
 	pl.climb.run(ctx, e.climb, enough)
-	pl.found.copyFrom(&pl.climb.best)
-	pl.improve(ctx, &pl.found, e, enough)
+	pl.finish(ctx, e, enough)
 }
+
+// finish improves what the climber found, where that is nearly as good as the best.
+func (pl *Planner) finish(ctx context.Context, e effort, enough float64) {
+	if pl.climb.best.total < pl.best.total*nearlyAsGood {
+		pl.found.copyFrom(&pl.climb.best)
+		pl.improve(ctx, &pl.found, e, enough)
+		pl.keep(&pl.found)
+	}
+}
+
+// tryAnew climbs once more from the first beginning with other changes, where the
+// plan is far off the bound: one climb in ten ends 1.5 to 8 % above what ten times
+// the work finds, two seldom do.
+func (pl *Planner) tryAnew(ctx context.Context, e effort, enough float64) {
+	if e.spare == 0 || len(pl.leads) == 0 || len(pl.t.size) > 1 || pl.best.total <= pl.bound*farOff {
+		return
+	}
+	pl.roofs = pl.start.roofs(pl.leads[0].micro, pl.roofs)
+	pl.climb.begin(&pl.t, pl.roofs, anotherStream)
+	pl.climb.run(ctx, e.first+e.climb/2, enough)
+	pl.finish(ctx, e, enough)
+}
+
+// anotherStream is none that a lead goes on with.
+const anotherStream = 1 << 32
 
 // improve changes a plan in parts.
 func (pl *Planner) improve(ctx context.Context, s *state, e effort, enough float64) {
@@ -240,22 +276,47 @@ func (pl *Planner) improve(ctx context.Context, s *state, e effort, enough float
 }
 
 // begin climbs a little from the best numbers of micro-batches, and remembers where
-// they stand.
+// they stand. After a third of the way those far behind stay there.
 func (pl *Planner) begin(ctx context.Context, e effort, enough float64) {
 	t := &pl.t
 	least := t.leastMicro()
 	most := min(t.items(), least+max(4, least/2))
 	pl.start.load(t, most, e.grain)
+	from, look := len(pl.leads), min(e.first, max(firstLook, e.first/3))
 	for _, m := range pl.start.numbers(least, most, e.numbers) {
 		pl.roofs = pl.start.roofs(m, pl.roofs)
-		pl.climb.begin(t, pl.roofs)
-		pl.climb.run(ctx, e.first, enough)
-		if pl.climb.best.total < pl.best.total {
-			pl.best.copyFrom(&pl.climb.best)
-		}
+		pl.climb.begin(t, pl.roofs, 0)
+		pl.climb.run(ctx, look, enough)
+		pl.keep(&pl.climb.best)
 		if !math.IsInf(pl.climb.best.total, 1) {
 			pl.remember()
 		}
+		if e.giveUp > 0 && pl.best.total > pl.bound*e.giveUp {
+			return
+		}
+	}
+	for _, l := range pl.leads[from:] {
+		if look < e.first && l.best.total <= pl.best.total*keepsUp {
+			pl.climb.resume(t, l)
+			pl.climb.run(ctx, e.first-look, enough)
+			pl.keep(&pl.climb.best)
+			l.copyFrom(&pl.climb)
+		}
+	}
+}
+
+// Fillings before numbers of micro-batches are compared, and how near the best one
+// must be then to go on. All three numbers going on took a quarter longer for plans
+// no shorter.
+const (
+	firstLook = 8
+	keepsUp   = 1.04
+)
+
+// keep makes a state the best where it is.
+func (pl *Planner) keep(s *state) {
+	if s.total < pl.best.total {
+		pl.best.copyFrom(s)
 	}
 }
 
@@ -283,7 +344,7 @@ func (pl *Planner) force(ctx context.Context) error {
 		for range m {
 			pl.roofs = append(pl.roofs, pl.t.leastRoof())
 		}
-		pl.climb.begin(&pl.t, pl.roofs)
+		pl.climb.begin(&pl.t, pl.roofs, 0)
 		pl.climb.run(ctx, 1, 0)
 		if !math.IsInf(pl.climb.best.total, 1) {
 			pl.best.copyFrom(&pl.climb.best)
