@@ -222,7 +222,7 @@ func (c *calibration) beginRounds(ctx context.Context, inv *Inventory) (*Schedul
 	if err != nil {
 		return nil, err
 	}
-	left := units.Seconds((c.Budget - c.backend.Clock().Now().Sub(c.started)).Seconds())
+	left := units.Seconds(c.left(c.Budget).Seconds())
 	s := &Schedule{
 		T: lineSchedule, BudgetS: c.Budget.Seconds(), Limit: c.Points, Once: c.wantedOnce(inv.Once),
 		Families: c.families(spaces, costs, points, each, left),

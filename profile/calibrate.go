@@ -207,13 +207,19 @@ func (c *calibration) schedule(ctx context.Context, inv *Inventory) (*Schedule, 
 	if err != nil {
 		return nil, err
 	}
-	left := c.Budget - c.backend.Clock().Now().Sub(c.started)
+	left := c.left(c.Budget)
 	spots, short := plan(spaces, costs, c.counts(spaces, points), each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
 	s := &Schedule{
 		T: lineSchedule, BudgetS: c.Budget.Seconds(), Limit: c.Points, Points: spots, Canaries: canaries(spots, short),
 		Once: c.wantedOnce(inv.Once), Peers: peers(inv, spots, short, each, units.Seconds(c.Budget.Seconds())),
 	}
 	return s, c.journal.Append(s)
+}
+
+// left is the time for measuring in what is left of a budget: at least half of that,
+// since on a busy machine starting and verifying alone may take a short one.
+func (c *calibration) left(budget time.Duration) time.Duration {
+	return max(budget-c.backend.Clock().Now().Sub(c.started), budget/2)
 }
 
 func (c *calibration) wantedOnce(all []Spot) []Spot {
@@ -256,7 +262,7 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 	// A resume with a longer budget than the points were chosen for measures
 	// those that there was no time for.
 	budget := max(time.Duration(s.BudgetS*float64(time.Second)), c.Budget)
-	deadline := c.started.Add(budget - past.Spent)
+	deadline := start.Add(c.left(budget - past.Spent))
 	var r *rounds
 	if c.Chooser != nil && s.Families != nil {
 		r = c.rounds(c.inventory.Spaces, s, past)
