@@ -31,6 +31,7 @@ import (
 //   - of attention, the best rate that kernels reach on blocks no larger than
 //     what the rank has in all, added results included (attentionFloor),
 //   - of wires, what must pass a rank's ports, exposed or behind attention (border),
+//     and what all ports together carry beside gradients and parameters (ports),
 //   - of memory, what tokens and heads take at least (memoryFloor).
 //
 // Ranks that form a single group have a floor of their own (oneGroup), within a
@@ -229,8 +230,17 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 	}
 	forward, backward := fine(1, 0, 0, x.forward).solve(), fine(again, 1, 0, x.backward).solve()
 	bare := work(1, 0, 0, 0).solve() + work(again, 1, 0, 0).solve() // a layer with nothing to hide
-	apart := micro*(bare+(layers-1)*(max(forward, x.forward)+max(backward, x.backward))) + (layers-1)*max(0, x.last-backward) + micro*work(0, 0, 1, 0).solve()
-	return max(together, apart) + rest
+	loss := work(0, 0, 1, 0).solve()
+	apart := func(more passes) float64 {
+		hidden := max(forward, x.forward+more.forward) + max(backward, x.backward+again*more.forward+more.backward)
+		return micro*(bare+(layers-1)*hidden+loss) + (layers-1)*max(0, x.last-backward) + rest
+	}
+	base := max(together+rest, apart(passes{}))
+	if s.least == 1 || base > enough {
+		return base
+	}
+	weights := [stageCount]float64{layers * micro * (1 + again), layers * micro, micro}
+	return f.byPorts(s, &groupWork{classes: classes, weights: weights, beside: rest, base: base}, apart)
 }
 
 // counts are the layers, the micro-batches and how often a layer's forward pass
