@@ -75,17 +75,24 @@ func (s *sim) crossings(x exchangeKind) [][]crossing {
 func (s *sim) addCrossings(x exchangeKind, b *bunch) {
 	send, receive := s.rowsOf(x)
 	members := s.seats[b.from:b.to]
-	all, each := s.cross[x], map[int]crossing{}
+	all := s.cross[x]
 	sends, receives := sums(members, send, receive)
-	for i := range members {
-		n := each[members[i].node]
+	for i := range members { // its node's entry holds sums until all are there
+		node := members[i].node
+		if s.job.Cluster.Nodes[node].NICs == 0 {
+			continue
+		}
+		if n := len(all[node]); n == 0 || all[node][n-1].group != b.from {
+			all[node] = append(all[node], crossing{group: b.from})
+		}
+		n := &all[node][len(all[node])-1]
 		n.out += send(&members[i])
 		n.in += receive(&members[i])
-		each[members[i].node] = n
 	}
-	for node, n := range each {
-		if s.job.Cluster.Nodes[node].NICs > 0 {
-			all[node] = append(all[node], crossing{b.from, n.out * (receives - n.in), n.in * (sends - n.out)})
+	for node := range all {
+		if k := len(all[node]); k > 0 && all[node][k-1].group == b.from {
+			n := &all[node][k-1]
+			n.out, n.in = n.out*(receives-n.in), n.in*(sends-n.out)
 		}
 	}
 }

@@ -22,36 +22,43 @@ func (f *Field) Least(lo, hi op.Shape) float64 {
 	if f == nil {
 		return 0
 	}
+	var room [8 * maxFieldAxes]cell // for what most boxes have
 	var places [maxFieldAxes][]cell
-	beyond := false
+	list, beyond := room[:0], false
 	for i := range f.Axes {
+		from := len(list)
 		a, b := f.coord(i, lo), f.coord(i, hi)
-		var out, over float64
-		places[i] = make([]cell, 2, 2+len(f.Axes[i].Nodes))
-		places[i][0], out = f.Axes[i].locate(a)
-		places[i][1], over = f.Axes[i].locate(b)
+		first, out := f.Axes[i].locate(a)
+		last, over := f.Axes[i].locate(b)
+		if list = append(list, first); last != first {
+			list = append(list, last)
+		}
 		for n, x := range f.Axes[i].Nodes {
 			if a < x && x < b {
-				places[i] = append(places[i], cell{n, 0})
+				list = append(list, cell{n, 0})
 			}
 		}
+		places[i] = list[from:]
 		beyond = beyond || out > 0 || over > 0
 	}
-	least := f.lowest(places[:len(f.Axes)], nil)
+	var chosen [maxFieldAxes]cell
+	least := f.lowest(places[:len(f.Axes)], &chosen, 0)
 	if beyond {
 		least = min(least, 0)
 	}
 	return least * f.Step
 }
 
-// lowest is the least of the field over every combination of places.
-func (f *Field) lowest(places [][]cell, chosen []cell) float64 {
-	if len(chosen) == len(places) {
-		return f.blend(chosen, 0, 0)
+// lowest is the least of the field over every combination of places, those of the
+// axes before `axis` chosen.
+func (f *Field) lowest(places [][]cell, chosen *[maxFieldAxes]cell, axis int) float64 {
+	if axis == len(places) {
+		return f.blend(chosen[:axis], 0, 0)
 	}
 	least := math.Inf(1)
-	for _, c := range places[len(chosen)] {
-		least = min(least, f.lowest(places, append(chosen, c)))
+	for _, c := range places[axis] {
+		chosen[axis] = c
+		least = min(least, f.lowest(places, chosen, axis+1))
 	}
 	return least
 }

@@ -156,7 +156,11 @@ func (r *layerRun) enter(g int) {
 	var start units.Seconds
 	for i := b.from; i < b.to; i++ {
 		a, c := &r.seats[i], &r.around[i]
-		c.pre = s.linearTime(&s.seats[i], what)
+		if i > 0 && s.seats[i].worksLike(&s.seats[i-1]) {
+			c.pre = r.around[i-1].pre
+		} else {
+			c.pre = s.linearTime(&s.seats[i], what)
+		}
 		a.work = s.seats[i].work
 		start = max(start, c.pre)
 		r.note(event{kind: linearEvent, seat: i, to: i, end: c.pre})
@@ -205,7 +209,11 @@ func (r *layerRun) leave(g int) {
 		}
 		c.allToAll += took
 		a.port += took
-		c.post = s.linearTime(&s.seats[i], what)
+		if i > 0 && s.seats[i].worksLike(&s.seats[i-1]) {
+			c.post = r.around[i-1].post
+		} else {
+			c.post = s.linearTime(&s.seats[i], what)
+		}
 		a.free = start + took + c.post
 		r.note(event{kind: linearEvent, seat: i, to: i, step: r.n, start: start + took, end: a.free})
 		r.length = max(r.length, a.free)
@@ -233,13 +241,23 @@ func (r *layerRun) forwardRing() {
 // listMessages looks up what is known of the prices of the layout's messages.
 func (r *layerRun) listMessages() {
 	for kind, prices := range []priceTable{r.sim.kv, r.sim.grad} {
-		list := make([][]units.Seconds, len(r.sim.hops))
+		list := r.messages[kind]
+		for i := range list {
+			list[i] = list[i][:0]
+		}
+		for len(list) < len(r.sim.hops) {
+			list = append(list, nil)
+		}
+		if kind == 1 && !r.back {
+			r.messages[kind] = list
+			break
+		}
 		for g := range r.forms {
 			for _, h := range r.forms[g].out {
-				if list[h.price] != nil {
+				if len(list[h.price]) > 0 {
 					continue
 				}
-				list[h.price] = make([]units.Seconds, r.n)
+				list[h.price] = resized(list[h.price], r.n)
 				for k := range r.n {
 					list[h.price][k] = prices.get(h.price, r.forms[k].shape)
 				}

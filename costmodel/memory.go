@@ -59,10 +59,14 @@ func (q *Predictor) MemoryIn(j Job, l Layout) []Memory {
 
 // MemoryWith is MemoryIn with what is known of each rank's memory.
 func (j Job) MemoryWith(l Layout, of func(rank int) DeviceMemory) []Memory {
+	return NewMemoryModel(j).in(l, of)
+}
+
+func (x *MemoryModel) in(l Layout, of func(rank int) DeviceMemory) []Memory {
 	out := make([]Memory, len(l.Shards))
-	for r, share := range l.memoryShares(j.Model) {
+	for r, share := range l.memoryShares(x.j.Model) {
 		if dev := of(r); share.Ranks > 0 {
-			out[r] = j.MemoryOf(share, dev)
+			out[r] = x.Of(share, dev)
 		} else {
 			out[r].Capacity = dev.Capacity
 		}
@@ -109,12 +113,31 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 // FlashAttention, fused RMSNorm and fused SwiGLU keep; nothing is reserved for
 // the context, communicators and fragmentation unless the device's capacity
 // leaves it out. The job must be valid.
-func (j Job) MemoryOf(s MemoryShare, dev DeviceMemory) Memory {
-	m := Memory{Capacity: dev.Capacity, LayerToken: dev.LayerToken}
-	m.States = j.stateBytes(int64(s.Ranks))
-	m.Activations = j.kept(s, dev.LayerToken)
-	m.Transient = max(j.forwardTransient(s), j.backwardTransient(s), j.toAllTransient(s))
-	m.Logits = j.logitBytes(min(s.Tokens, j.LossChunk))
+func (j Job) MemoryOf(s MemoryShare, dev DeviceMemory) Memory { return NewMemoryModel(j).Of(s, dev) }
+
+// MemoryModel is MemoryOf for who asks thousands of times about one job. It is not
+// safe for concurrent use.
+type MemoryModel struct {
+	j            Job
+	token, layer units.Bytes // tokenActivations, LayerActivations
+	ranks        int         // states are of
+	states       units.Bytes
+}
+
+// NewMemoryModel makes the memory model of a valid job.
+func NewMemoryModel(j Job) *MemoryModel {
+	return &MemoryModel{j: j, token: j.tokenActivations(), layer: j.LayerActivations()}
+}
+
+// Of is MemoryOf.
+func (x *MemoryModel) Of(s MemoryShare, dev DeviceMemory) Memory {
+	if x.ranks != s.Ranks {
+		x.ranks, x.states = s.Ranks, x.j.stateBytes(int64(s.Ranks))
+	}
+	m := Memory{Capacity: dev.Capacity, LayerToken: dev.LayerToken, States: x.states}
+	m.Activations = x.kept(&s, dev.LayerToken)
+	m.Transient = max(x.forwardTransient(&s), x.backwardTransient(&s), x.toAllTransient(&s))
+	m.Logits = x.logitBytes(min(s.Tokens, x.j.LossChunk))
 	return m
 }
 
@@ -172,13 +195,14 @@ func (j Job) headActivations(q, kv int) units.Bytes {
 // attention output exists twice: by heads, kept by the attention, and by tokens,
 // kept as input of the output projection. Under full recomputation it is every
 // layer's input, and one layer while it is recomputed.
-func (j Job) kept(s MemoryShare, measured units.Bytes) units.Bytes {
-	layer := units.Bytes(s.Tokens)*j.tokenActivations() + units.Bytes(s.GroupTokens)*j.headActivations(s.QHeads, s.KVHeads)
+func (x *MemoryModel) kept(s *MemoryShare, measured units.Bytes) units.Bytes {
+	j := &x.j
+	layer := units.Bytes(s.Tokens)*x.token + units.Bytes(s.GroupTokens)*j.headActivations(s.QHeads, s.KVHeads)
 	if s.Members > 1 {
 		layer += units.Bytes(s.Tokens) * units.Bytes(j.Model.qWidth()) * j.DType.Size()
 	}
 	if measured > 0 {
-		layer = units.Bytes(math.Ceil(float64(layer) * float64(measured) / float64(j.LayerActivations())))
+		layer = units.Bytes(math.Ceil(float64(layer) * float64(measured) / float64(x.layer)))
 	}
 	layers := units.Bytes(j.Model.Layers)
 	if j.Recompute == RecomputeFull {
@@ -190,10 +214,11 @@ func (j Job) kept(s MemoryShare, measured units.Bytes) units.Bytes {
 // forwardTransient: buffers of the widest passing block's keys and values, and
 // the float32 accumulators that partial results are merged in. A lone group
 // needs neither.
-func (j Job) forwardTransient(s MemoryShare) units.Bytes {
+func (x *MemoryModel) forwardTransient(s *MemoryShare) units.Bytes {
 	if s.Widest == 0 {
 		return 0
 	}
+	j := &x.j
 	d := units.Bytes(j.Model.HeadDim)
 	kv := 2 * units.Bytes(s.Widest) * units.Bytes(s.KVHeads) * d * j.DType.Size()
 	merge := 4 * units.Bytes(s.GroupTokens) * units.Bytes(s.QHeads) * (d + 1)
@@ -205,7 +230,8 @@ func (j Job) forwardTransient(s MemoryShare) units.Bytes {
 // ones; the float32 gradient of the queries; and under GQA the keys' and values'
 // gradients of one block expanded to all query heads, which kernels sum
 // afterwards.
-func (j Job) backwardTransient(s MemoryShare) units.Bytes {
+func (x *MemoryModel) backwardTransient(s *MemoryShare) units.Bytes {
+	j := &x.j
 	d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
 	kvRow := units.Bytes(s.KVHeads) * d * (2*e + 8 + 2*e)
 	b := units.Bytes(j.RingBuffers)*units.Bytes(s.Widest)*kvRow + 4*units.Bytes(s.GroupTokens)*units.Bytes(s.QHeads)*d
@@ -217,10 +243,11 @@ func (j Job) backwardTransient(s MemoryShare) units.Bytes {
 
 // toAllTransient: what the all-to-all of queries, keys and values sends and what
 // it receives. It is over before the ring begins.
-func (j Job) toAllTransient(s MemoryShare) units.Bytes {
+func (x *MemoryModel) toAllTransient(s *MemoryShare) units.Bytes {
 	if s.Members < 2 {
 		return 0
 	}
+	j := &x.j
 	d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
 	sent := units.Bytes(s.Tokens) * units.Bytes(j.Model.QHeads+2*s.AllKVHeads)
 	received := units.Bytes(s.GroupTokens) * units.Bytes(s.QHeads+2*s.KVHeads)
@@ -229,7 +256,8 @@ func (j Job) toAllTransient(s MemoryShare) units.Bytes {
 
 // logitBytes: a chunk's logits, their float32 copy where they are narrower,
 // and a float32 gradient.
-func (j Job) logitBytes(chunk units.Tokens) units.Bytes {
+func (x *MemoryModel) logitBytes(chunk units.Tokens) units.Bytes {
+	j := &x.j
 	e := j.DType.Size()
 	if e < 4 {
 		e += 4

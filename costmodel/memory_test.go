@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -106,7 +107,7 @@ func TestTransientBytes(t *testing.T) {
 		t.Errorf("no GQA: %d bytes, want %d", got, want)
 	}
 	// Forward's set is the smaller one, so it must not show.
-	if f, b := j.forwardTransient(share), j.backwardTransient(share); f >= b {
+	if f, b := NewMemoryModel(j).forwardTransient(&share), NewMemoryModel(j).backwardTransient(&share); f >= b {
 		t.Errorf("forward %d, backward %d", f, b)
 	}
 }
@@ -178,6 +179,21 @@ func TestMeasuredSlopeOfGroups(t *testing.T) {
 		got := x.job.MemoryOf(s, DeviceMemory{LayerToken: 153_340}).Activations - 32*units.Bytes(s.Tokens)*4096*2
 		if want := (formula*11 + 9) / 10; got != want { // 153,340 = 1.1 x 139,400
 			t.Errorf("%+v: a live layer of %d, want %d", s, got, want)
+		}
+	}
+}
+
+// A memory model asked about one rank after the other says of each what a new one
+// says.
+func TestMemoryModelForgetsNothing(t *testing.T) {
+	r := rand.New(rand.NewPCG(31, 4))
+	j := llamaJob(t)
+	x := NewMemoryModel(j)
+	for range 2000 {
+		s := MemoryShare{Tokens: units.Tokens(r.IntN(1 << 20)), GroupTokens: units.Tokens(r.IntN(1 << 20)), Widest: units.Tokens(r.IntN(1 << 18)), QHeads: r.IntN(33), KVHeads: r.IntN(9), AllKVHeads: r.IntN(20), Members: 1 + r.IntN(8), Ranks: 1 + r.IntN(4)}
+		dev := DeviceMemory{Capacity: units.Bytes(r.IntN(80)) * units.GiB, LayerToken: units.Bytes(r.IntN(2) * 150_000)}
+		if got, want := x.Of(s, dev), j.MemoryOf(s, dev); got != want {
+			t.Fatalf("%+v: %+v, want %+v", s, got, want)
 		}
 	}
 }

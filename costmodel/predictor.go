@@ -331,4 +331,13 @@ func Transfer(law *Law, factor float64, s op.Shape) Estimate {
 	return Estimate{e.Lo, e.Mid * units.Seconds(factor), e.Hi * units.Seconds(factor*factor), e.Source.Worse(Transferred)}
 }
 
+// TransferTime is the most likely time of Transfer.
+func TransferTime(law *Law, factor float64, s op.Shape) units.Seconds {
+	t := law.Seconds(s)
+	if factor != 1 {
+		t *= units.Seconds(factor)
+	}
+	return t
+}
+
 func abs(x int) int { return max(x, -x) }

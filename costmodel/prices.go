@@ -20,6 +20,8 @@ type prices struct {
 	hopOf   map[hopKey]int
 	linear  map[linearKey]units.Seconds
 	toAll   map[toAllKey]units.Seconds
+	whole   map[wholeKey][2]units.Seconds // of the exchange of gradients and parameters: of a layer and the rest
+	adam    map[adamKey]units.Seconds
 	work    [2][relations]priceTable // forward, backward
 	kv      priceTable
 	grad    priceTable
@@ -109,6 +111,13 @@ type toAllKey struct {
 	bytes      float64
 }
 
+type wholeKey struct{ law, group int }
+
+type adamKey struct {
+	device string
+	ranks  int
+}
+
 type linearPart int8
 
 const (
@@ -123,6 +132,7 @@ func newPrices() prices {
 	return prices{
 		shapeOf: map[shapeKey]int{}, workOf: map[workKey]int{}, hopOf: map[hopKey]int{},
 		linear: map[linearKey]units.Seconds{}, toAll: map[toAllKey]units.Seconds{},
+		whole: map[wholeKey][2]units.Seconds{}, adam: map[adamKey]units.Seconds{},
 	}
 }
 
@@ -197,12 +207,18 @@ func (s *sim) shapes(shards []Shard) {
 			b.form.second = b.shard.Segments[1].Start
 		}
 		for i := b.from; i < b.to; i++ {
-			s.seats[i].work = s.workRow(&s.seats[i], n)
+			s.seats[i].work = s.workRow(i, n)
 		}
 	}
 }
 
-func (s *sim) workRow(a *seat, shape int) int {
+func (s *sim) workRow(i, shape int) int {
+	a := &s.seats[i]
+	if i > 0 { // as the seat before, mostly
+		if x := &s.seats[i-1]; x.device == a.device && x.heads == a.heads && x.kv == a.kv && s.bunches[x.group].form.shape == shape {
+			return x.work
+		}
+	}
 	key := workKey{a.device, a.heads, a.kv, shape}
 	n, ok := s.workOf[key]
 	if !ok {
@@ -272,6 +288,18 @@ func (s *sim) linearCost(a *seat, what linearPart, acc *account) units.Seconds {
 }
 
 func (s *sim) lossTime(a *seat) units.Seconds { return s.linearTime(a, lossOfTokens) }
+
+// optimizerTime is what the optimizer takes a device type among so many ranks.
+func (s *sim) optimizerTime(device string, ranks int) units.Seconds {
+	key := adamKey{device, ranks}
+	t, ok := s.adam[key]
+	if !ok {
+		if t = s.optimizer(device, ranks, nil); s.err == nil {
+			s.adam[key] = t
+		}
+	}
+	return t
+}
 
 // priceMessages gives every hop the row of its prices.
 func (s *sim) priceMessages() {

@@ -20,6 +20,9 @@ type seat struct {
 	work   int // row of the prices of its attention blocks
 }
 
+// worksLike says whether two seats take as long over work that follows tokens.
+func (a *seat) worksLike(b *seat) bool { return a.tokens == b.tokens && a.device == b.device }
+
 // bunch is a group of a layout.
 type bunch struct {
 	from, to int // its seats
@@ -96,12 +99,29 @@ func (s *sim) seat() error {
 	}
 	for g := range s.bunches {
 		b := &s.bunches[g]
-		if b.to-b.from > 1 {
+		switch {
+		case b.to-b.from < 2:
+		case g > 0 && s.exchangeAlike(b, &s.bunches[g-1]):
+			b.law = s.bunches[g-1].law
+		default:
 			b.law = s.over(s.linkOf(b.node), op.KindAllToAll, s.membersOf(b.from, b.to))
 		}
 	}
 	s.messages()
 	return nil
+}
+
+// exchangeAlike says whether two groups have the same devices on the same link.
+func (s *sim) exchangeAlike(a, b *bunch) bool {
+	if a.to-a.from != b.to-b.from || s.linkOf(a.node) != s.linkOf(b.node) {
+		return false
+	}
+	for i := range a.to - a.from {
+		if s.seats[a.from+i].device != s.seats[b.from+i].device {
+			return false
+		}
+	}
+	return true
 }
 
 func (s *sim) groupShards() []Shard {

@@ -50,9 +50,11 @@ func SimulateWith(q *Predictor, j Job, l Layout, opts SimOptions) (*Step, error)
 // Simulator simulates many layouts of one job. It remembers what tasks take, so
 // that a search pays for a law once per shape. It is not safe for concurrent use.
 type Simulator struct {
-	q    *Predictor
-	job  Job
-	fast *sim
+	q      *Predictor
+	job    Job
+	fast   *sim
+	memory *MemoryModel
+	of     []DeviceMemory // by rank
 }
 
 // NewSimulator makes a simulator of a job. Errors: an invalid job or a device
@@ -63,7 +65,11 @@ func NewSimulator(q *Predictor, j Job) (*Simulator, error) {
 		return nil, err
 	}
 	fast.timeOnly = true
-	return &Simulator{q, j, fast}, nil
+	s := &Simulator{q: q, job: j, fast: fast, memory: NewMemoryModel(j)}
+	for _, r := range fast.ranks {
+		s.of = append(s.of, q.DeviceMemory(j, r.Device))
+	}
+	return s, nil
 }
 
 // Time is the most likely time of the step that Step gives an account of.
@@ -82,7 +88,9 @@ func (s *Simulator) Step(l Layout, opts SimOptions) (*Step, error) {
 }
 
 // Memory is the predicted peak memory of every rank under a valid layout.
-func (s *Simulator) Memory(l Layout) []Memory { return s.q.MemoryIn(s.job, l) }
+func (s *Simulator) Memory(l Layout) []Memory {
+	return s.memory.in(l, func(r int) DeviceMemory { return s.of[r] })
+}
 
 // sim is the simulation of one layout after the other.
 type sim struct {
@@ -92,9 +100,7 @@ type sim struct {
 	ranks []Rank // of the cluster
 	// attentionOnly leaves the linear work of layers out.
 	attentionOnly bool
-	// timeOnly leaves out how ranks spend a step where that is quicker.
-	timeOnly bool
-	nodes    []nodeOfSeats
+	nodes         []nodeOfSeats
 	// fewCards says that ranks of some node share its network cards.
 	fewCards bool
 
@@ -217,12 +223,12 @@ func (s *sim) addStages() {
 	s.addHidden(behind, length, busiest, x.backward)
 	s.addHidden(float64(s.job.Model.Layers-1), length, busiest+x.backward, x.last)
 	s.stages = append(s.stages, stage{what: gradientSync, times: 1, length: x.open})
-	s.addLocal(optimizerPart, 1, func(a *seat) units.Seconds { return s.optimizer(a.device, len(s.seats), nil) })
+	s.addLocal(optimizerPart, 1, func(a *seat) units.Seconds { return s.optimizerTime(a.device, len(s.seats)) })
 }
 
 // addLayers books a simulated layer `times` over.
 func (s *sim) addLayers(r *layerRun, times float64, linear, attention part) {
-	g := stage{what: linear, times: times, length: r.length, shares: make([]share, len(s.seats))}
+	g := stage{what: linear, times: times, length: r.length, shares: s.newShares()}
 	for i := range g.shares {
 		h, a, c := &g.shares[i], &r.seats[i], &r.around[i]
 		h.busy[linear] += c.pre + c.post
@@ -234,11 +240,24 @@ func (s *sim) addLayers(r *layerRun, times float64, linear, attention part) {
 
 // addLocal books a stage in which ranks only compute.
 func (s *sim) addLocal(p part, times float64, cost func(*seat) units.Seconds) {
-	g := stage{what: p, times: times, shares: make([]share, len(s.seats))}
+	g := stage{what: p, times: times, shares: s.newShares()}
+	var t units.Seconds
 	for i := range s.seats {
-		t := cost(&s.seats[i])
-		g.shares[i].busy[p] = t
+		if i == 0 || !s.seats[i].worksLike(&s.seats[i-1]) {
+			t = cost(&s.seats[i])
+		}
+		if g.shares != nil {
+			g.shares[i].busy[p] = t
+		}
 		g.length = max(g.length, t)
 	}
 	s.stages = append(s.stages, g)
+}
+
+// newShares is a share of a stage for every seat; nil where nobody asks for them.
+func (s *sim) newShares() []share {
+	if s.timeOnly {
+		return nil
+	}
+	return make([]share, len(s.seats))
 }

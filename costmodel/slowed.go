@@ -70,6 +70,10 @@ func (s *sim) besides(back bool) []beside {
 	all := make([]beside, len(s.seats))
 	slows := false
 	for i := range s.seats {
+		if i > 0 && s.seats[i].device == s.seats[i-1].device {
+			all[i].factor = all[i-1].factor
+			continue
+		}
 		all[i].factor = units.Seconds(s.q.slowed(s.seats[i].device, back, op.SlowedCompute))
 		slows = slows || all[i].factor > 1
 	}

@@ -280,21 +280,38 @@ type option struct {
 	rank float64 // t, or more where memory is exceeded
 }
 
+// tooLong is how many times as long as the best known a grouping may be estimated
+// to take at most: those far beyond hopelessGap are not even listed.
+const tooLong = 2
+
 // candidates lists all groupings with shares, by rising estimate.
 func (s *search) candidates() []option {
 	var all []option
+	best := math.Inf(1)
+	if s.time > 0 {
+		best = float64(s.time)
+	}
 	for i, pool := range s.est.pools() {
 		limit := groupingsOfAll
 		if i > 0 {
 			limit = groupingsOfPart
 		}
+		if s.est.leastTime(pool.ranks)+pool.tax > tooLong*best {
+			continue
+		}
 		for _, d := range s.est.groupings(pool.ranks, limit) {
-			if s.ctx.Err() != nil && len(all) > 0 {
+			if s.ctx.Err() != nil && (len(all) > 0 || s.time > 0) {
 				break
 			}
-			t := s.est.shown(d, s.estimate(d), pool.hidden) + pool.tax
-			all = append(all, option{d, t, t * max(1, s.est.fullest(d))})
 			s.work += 300 // of the estimate
+			t := s.estimate(d, tooLong*best-pool.tax)
+			if math.IsInf(t, 1) {
+				continue
+			}
+			t = s.est.shown(d, t, pool.hidden) + pool.tax
+			x := option{d, t, t * max(1, s.est.fullest(d))}
+			all = append(all, x)
+			best = min(best, x.rank)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.rank, b.rank) })
@@ -303,19 +320,28 @@ func (s *search) candidates() []option {
 
 // estimate gives a draft the best of heads one by one, heads by whole groups
 // that share keys and values, and heads of the fastest members alone.
-func (s *search) estimate(d *draft) float64 {
+//
+// Drafts that take longer than a limit may be +Inf; other heads may halve what the
+// first ones take.
+func (s *search) estimate(d *draft, limit float64) float64 {
 	n := len(d.ring)
 	m := s.p.Job.Model
 	each := m.QHeads / m.KVHeads
 	s.est.setShares(d, n, 1, false)
-	t := s.est.solve(d, nil)
+	t := s.est.solveWithin(d, nil, 2*limit)
+	if math.IsInf(t, 1) {
+		return t
+	}
 	if !slices.ContainsFunc(d.kinds, func(k groupKind) bool { return len(k.class) > 1 }) {
 		return t
 	}
 	other := func(unit int, fastest bool) {
 		x := d.clone()
 		s.est.setShares(x, n, unit, fastest)
-		if w := s.est.solve(x, nil); w < t {
+		if slices.EqualFunc(x.kinds, d.kinds, func(a, b groupKind) bool { return slices.Equal(a.heads, b.heads) }) {
+			return // weights do not depend on either
+		}
+		if w := s.est.solveWithin(x, nil, limit); w < t {
 			*d, t = *x, w
 		}
 	}
@@ -356,6 +382,9 @@ func (s *search) simulateBest(line *lineup) []point {
 		}
 		x := s.judgeDraft(c.d)
 		if math.IsInf(x.t, 1) {
+			if c.t > least*(1+tightGap) && len(points) >= descents/2 {
+				continue // with less memory it takes longer still
+			}
 			x = s.withinMemory(c.d)
 		}
 		if math.IsInf(x.t, 1) {
@@ -381,6 +410,10 @@ func (s *search) simulateBest(line *lineup) []point {
 	}
 	return points
 }
+
+// tightGap is how much slower than the best an overfull draft may be estimated to be
+// to be given shares that fit.
+const tightGap = 0.05
 
 // withinMemory gives a draft shares that fit, its heads as they are or traded for
 // tokens (see tailor), whichever is estimated to be done first.

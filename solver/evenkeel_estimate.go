@@ -22,34 +22,19 @@ import (
 type estimator struct {
 	p     *Problem
 	m     *perfModel
-	class []int                // by rank: its device type on its kind of node
-	dev   []int                // by class, as the model numbers types
-	cards []int                // by class: network cards of its kind of node
-	size  []int                // by class: devices of its kind of node
-	rings map[uint64]blockTime // by packed gridKey
+	class []int       // by rank: its device type on its kind of node
+	dev   []int       // by class, as the model numbers types
+	cards []int       // by class: network cards of its kind of node
+	size  []int       // by class: devices of its kind of node
+	rings []ringTable // by device type and heads
 	// lengths are those of the grid, so far.
 	lengths []float64
 	toAll   map[string]linkLaw
-	hops    map[hopKey]blockTime
-	work    float64 // see spend
+	hops    []map[uint64]blockTime // by link, nodes' and then the network, and bits of the elements
+	work    float64                // see spend
 	// Room that portions uses again.
 	members []portion
 	nodes   []nodePortion
-}
-
-// hopKey is a message of so many elements inside a node, or between nodes for -1.
-type hopKey struct {
-	node     int
-	elements float64
-}
-
-// gridKey is attention on a grid of lengths.
-type gridKey struct{ dev, heads, q, k int }
-
-// packed is the key as one number, for maps find those fastest: lengths have
-// fewer than 4 x 64 numbers, and -1 and -2 stand for none.
-func (k gridKey) packed() uint64 {
-	return uint64(k.dev)<<48 | uint64(k.heads)<<24 | uint64(k.q)<<12 | uint64(k.k+2)
 }
 
 func newEstimator(p *Problem) (*estimator, error) {
@@ -57,7 +42,10 @@ func newEstimator(p *Problem) (*estimator, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &estimator{p: p, m: m, rings: map[uint64]blockTime{}, toAll: map[string]linkLaw{}, hops: map[hopKey]blockTime{}}
+	e := &estimator{p: p, m: m, rings: make([]ringTable, len(m.types)*(p.Job.Model.QHeads+1)), toAll: map[string]linkLaw{}, hops: make([]map[uint64]blockTime, len(m.inside)+1)}
+	for i := range e.hops {
+		e.hops[i] = map[uint64]blockTime{}
+	}
 	known := map[[2]int]int{}
 	sizes := map[int]int{}
 	for _, r := range p.ranks {
@@ -103,59 +91,6 @@ func (k *groupKind) lots() []lot {
 		}
 	}
 	return lots
-}
-
-// gridOf is the nearest of four lengths a doubling, and its number.
-func (e *estimator) gridOf(s float64) (at int, length float64) {
-	at = int(math.Round(gridStep * math.Log2(max(2, s))))
-	for at >= len(e.lengths) {
-		e.lengths = append(e.lengths, math.Round(math.Exp2(float64(len(e.lengths))/gridStep)))
-	}
-	return at, e.lengths[at]
-}
-
-// attention is what a device takes over its heads in a ring of n groups, its
-// own with q tokens and the others with k each.
-func (e *estimator) attention(dev, heads, n int, q, k float64) blockTime {
-	if heads == 0 {
-		return blockTime{}
-	}
-	qa, qs := e.gridOf(q)
-	own := e.blocks(gridKey{dev, heads, qa, -1}, n == 1)
-	scale := q * q / (qs * qs)
-	t := blockTime{own.forward * scale, own.backward * scale}
-	if n > 1 {
-		ka, ks := e.gridOf(k)
-		other := e.blocks(gridKey{dev, heads, qa, ka}, false)
-		scale = float64(n-1) * q * k / (qs * ks)
-		t.forward += other.forward * scale
-		t.backward += other.backward * scale
-	}
-	return t
-}
-
-func (e *estimator) blocks(key gridKey, alone bool) blockTime {
-	if alone {
-		key.k = -2
-	}
-	packed := key.packed()
-	t, ok := e.rings[packed]
-	if ok {
-		return t
-	}
-	length := func(at int) units.Tokens { return units.Tokens(math.Round(math.Exp2(float64(at) / gridStep))) }
-	b := blockKey{dev: key.dev, heads: key.heads, kvHeads: e.p.Job.Model.KVHeadsOf(0, key.heads), q: length(key.q)}
-	switch {
-	case alone:
-		t = e.m.wholeBlock(b)
-	case key.k < 0:
-		t = e.m.block(b)
-	default:
-		b.kv = length(key.k)
-		t = e.m.block(b)
-	}
-	e.rings[packed] = t
-	return t
 }
 
 // wires is what the ring's hops take, forward and backward: a block crosses all
@@ -230,17 +165,20 @@ func (e *estimator) border(d *draft, from, to slot, n int) (late, load blockTime
 	tokens := float64(e.p.Job.SeqLen) / float64(n) * 2 * float64(m.HeadDim)
 	crowd := max(e.crowd(a), e.crowd(b))
 	price := func(kv, i, j int) blockTime {
-		link, bytes, node := e.m.network, tokens*float64(kv)*crowd, -1
+		bytes, on := tokens*float64(kv)*crowd, len(e.m.inside)
 		if e.together(senders[i], receivers[j]) {
-			node = e.p.ranks[senders[i]].Node
-			link, bytes = e.m.inside[node], tokens*float64(kv)
+			bytes, on = tokens*float64(kv), e.p.ranks[senders[i]].Node
 		}
-		key := hopKey{node, bytes}
-		t, ok := e.hops[key]
+		key := math.Float64bits(bytes)
+		t, ok := e.hops[on][key]
 		if !ok {
+			link := e.m.network
+			if on < len(e.m.inside) {
+				link = e.m.inside[on]
+			}
 			t.forward = link.seconds(op.KindSendRecv, bytes*float64(e.p.Job.DType.Size()))
 			t.backward = t.forward + link.seconds(op.KindSendRecv, 4*bytes)
-			e.hops[key] = t
+			e.hops[on][key] = t
 		}
 		return t
 	}
@@ -303,9 +241,11 @@ func (e *estimator) timeOf(k *groupKind, n int, wires wireTime, v volume) kindTi
 	return func(s float64) float64 {
 		other := (total - s) / float64(max(1, n-1))
 		linear, att := 0.0, blockTime{}
-		for _, l := range lots {
+		on := e.spanOf(s, max(1, other))
+		for i := range lots {
+			l := &lots[i]
 			linear = max(linear, e.m.linearTime(e.dev[l.class], units.Tokens(math.Ceil(s*l.weight))))
-			a := e.attention(e.dev[l.class], l.heads, n, s, max(1, other))
+			a := e.attentionOn(e.dev[l.class], l.heads, n, on)
 			att.forward, att.backward = max(att.forward, a.forward), max(att.backward, a.backward)
 		}
 		t := linear + e.ringTime(att, wires, s, n)
@@ -389,6 +329,12 @@ func dealHeads(heads, unit int, perHead []float64) []int {
 // +Inf where its groups cannot hold the sequence. caps are the most tokens a
 // group of each kind may have; nil is no limit.
 func (e *estimator) solve(d *draft, caps []float64) float64 {
+	return e.solveWithin(d, caps, math.Inf(1))
+}
+
+// solveWithin is solve for who has no use for drafts that take longer than a limit:
+// those that do by a round's paces are +Inf.
+func (e *estimator) solveWithin(d *draft, caps []float64, limit float64) float64 {
 	n := 0
 	for i := range d.kinds {
 		n += len(d.kinds[i].groups)
@@ -403,11 +349,13 @@ func (e *estimator) solve(d *draft, caps []float64) float64 {
 	for i := range each {
 		each[i] = total / float64(n)
 	}
+	steps := float64(e.p.Job.Model.Layers) * float64(max(1, e.p.Job.Accumulate))
 	for range levelRounds {
 		for i := range each {
 			paces[i] = affine(times[i], max(each[i], total/float64(8*n)))
 		}
-		if each, _ = level(total, paces, counts, caps); each == nil {
+		var theta float64
+		if each, theta = level(total, paces, counts, caps); each == nil || theta*steps > limit {
 			return math.Inf(1)
 		}
 	}
@@ -418,7 +366,7 @@ func (e *estimator) solve(d *draft, caps []float64) float64 {
 			worst = max(worst, times[i](each[i]))
 		}
 	}
-	return worst * float64(e.p.Job.Model.Layers) * float64(max(1, e.p.Job.Accumulate))
+	return worst * steps
 }
 
 // levelRounds of drawing the groups' paces where their tokens are and filling
@@ -473,6 +421,31 @@ func (e *estimator) round(d *draft, each []float64, paces []pace, caps []float64
 			base[first] += block
 		}
 	}
+}
+
+// leastTime is about the least that the layers can take some ranks, whoever does what: of
+// linear work and attention, in shares p and q of what they take the mean rank, a
+// second of a rank does no more than the better of the two brings.
+func (e *estimator) leastTime(ranks []int) float64 {
+	s := e.p.Job.SeqLen
+	linear, att, count := make([]float64, len(e.dev)), make([]float64, len(e.dev)), make([]float64, len(e.dev))
+	p, q := 0.0, 0.0
+	for _, r := range ranks {
+		c := e.class[r]
+		if count[c] == 0 {
+			a := e.attention(e.dev[c], e.p.Job.Model.QHeads, 1, float64(s), 0)
+			linear[c], att[c] = e.m.linearTime(e.dev[c], s), e.m.forward*a.forward+a.backward
+		}
+		count[c]++
+		p, q = p+linear[c], q+att[c]
+	}
+	speed := 0.0
+	for c, n := range count {
+		if n > 0 {
+			speed += n * max(p/linear[c], q/att[c])
+		}
+	}
+	return (p + q) / speed * float64(e.p.Job.Model.Layers) * float64(max(1, e.p.Job.Accumulate))
 }
 
 // tax is what a step of some ranks takes besides layers and loss: what stands

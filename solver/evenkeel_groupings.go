@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"slices"
@@ -405,27 +406,34 @@ func (g *grouper) add(groups [][]int) {
 	if len(g.out) >= g.limit {
 		return
 	}
-	d := g.draft(groups)
-	key := g.draftKey(d)
+	d, keys := g.sorted(groups)
+	key := draftKey(d, keys)
 	if g.seen[key] || !g.p.allExchangeable(groups) {
 		return
 	}
 	g.seen[key] = true
+	d.ring = d.byRank()
 	g.out = append(g.out, d)
 }
 
 // draft sorts groups into kinds, without shares, in a ring by rank.
 func (e *estimator) draft(groups [][]int) *draft {
-	d := &draft{}
-	known := make(map[string]int, 8)
+	d, _ := e.sorted(groups)
+	d.ring = d.byRank()
+	return d
+}
+
+// sorted is a draft without a ring, and the keys of its kinds.
+func (e *estimator) sorted(groups [][]int) (d *draft, keys [][]byte) {
+	d = &draft{}
 	kind, count := make([]int, len(groups)), make([]int, 0, 8) // of each group; how many of each kind
 	var key []byte
 	for g, ranks := range groups {
 		key = e.appendGroupKey(key[:0], ranks)
-		at, ok := known[string(key)]
-		if !ok {
+		at := slices.IndexFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) })
+		if at < 0 {
 			at = len(d.kinds)
-			known[string(key)] = at
+			keys = append(keys, bytes.Clone(key))
 			k := groupKind{class: make([]int, len(ranks))}
 			for i, r := range ranks {
 				k.class[i] = e.class[r]
@@ -441,8 +449,7 @@ func (e *estimator) draft(groups [][]int) *draft {
 	for g, ranks := range groups {
 		d.kinds[kind[g]].groups = append(d.kinds[kind[g]].groups, ranks)
 	}
-	d.ring = d.byRank()
-	return d
+	return d, keys
 }
 
 // appendGroupKey tells groups apart by the classes of their members and by which of
@@ -461,14 +468,14 @@ func (e *estimator) appendGroupKey(b []byte, ranks []int) []byte {
 }
 
 // draftKey tells groupings apart: how many groups of which kind.
-func (e *estimator) draftKey(d *draft) string {
-	var keys []string
+func draftKey(d *draft, keys [][]byte) string {
+	size := 0
 	for i := range d.kinds {
-		k := &d.kinds[i]
-		keys = append(keys, string(binary.AppendUvarint(e.appendGroupKey(nil, k.groups[0]), uint64(len(k.groups)))))
+		keys[i] = binary.AppendUvarint(keys[i], uint64(len(d.kinds[i].groups)))
+		size += 1 + len(keys[i])
 	}
-	slices.Sort(keys)
-	var b []byte
+	slices.SortFunc(keys, bytes.Compare)
+	b := make([]byte, 0, size)
 	for _, k := range keys {
 		b = append(append(b, byte(len(k))), k...)
 	}

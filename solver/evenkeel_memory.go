@@ -14,7 +14,7 @@ func (e *estimator) tooSmall(ranks []int) bool {
 	whole := costmodel.MemoryShare{Tokens: e.p.Job.SeqLen, GroupTokens: e.p.Job.SeqLen, QHeads: m.QHeads, KVHeads: m.KVHeads, AllKVHeads: m.KVHeads, Members: 1, Ranks: len(ranks)}
 	need, room := 0.0, 0.0
 	for i, r := range ranks {
-		k := e.p.Job.MemoryOf(whole, e.m.memory[e.m.dev[r]])
+		k := e.m.held.Of(whole, e.m.memory[e.m.dev[r]])
 		if n := float64(k.Activations); i == 0 || n < need {
 			need = n
 		}
@@ -65,7 +65,7 @@ func (e *estimator) fill(lots []lot, members int, s, widest float64, ranks int) 
 	}
 	for _, l := range lots {
 		share := e.share(l, all, members, s*l.weight, s, widest, ranks)
-		most = max(most, fill(e.p.Job.MemoryOf(share, e.m.memory[e.dev[l.class]]))/costmodel.Usable)
+		most = max(most, fill(e.m.held.Of(share, e.m.memory[e.dev[l.class]]))/costmodel.Usable)
 	}
 	return most
 }

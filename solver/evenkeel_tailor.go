@@ -352,7 +352,7 @@ func (e *estimator) spent() float64 {
 func (e *estimator) roomOf(l lot, all, members int, s, upTo, widest float64, ranks int) float64 {
 	at := func(tokens float64) costmodel.Memory {
 		e.spend(memoryWork)
-		return e.p.Job.MemoryOf(e.share(l, all, members, tokens, s, widest, ranks), e.m.memory[e.dev[l.class]])
+		return e.m.held.Of(e.share(l, all, members, tokens, s, widest, ranks), e.m.memory[e.dev[l.class]])
 	}
 	far := at(upTo)
 	usable := costmodel.Usable * float64(far.Capacity)
@@ -382,4 +382,4 @@ func (e *estimator) roomOf(l lot, all, members int, s, upTo, widest float64, ran
 }
 
 // memoryWork is what a rank's memory costs, in units of search.work.
-const memoryWork = 5
+const memoryWork = 1.5

@@ -211,7 +211,7 @@ func (m *perfModel) memberCost(c *crew, i int, has costMember, total units.Token
 	x.ring = m.ring(c.hops[i], blockKey{dev: d, heads: has.heads, kvHeads: has.kv, q: total}, memo)
 	share.Tokens, share.GroupTokens, share.Members = has.tokens, total, len(c.dev)
 	share.QHeads, share.KVHeads, share.AllKVHeads = has.heads, has.kv, has.allKV
-	if full := m.p.Job.MemoryOf(share, m.memory[d]); !full.Fits() {
+	if full := m.held.Of(share, m.memory[d]); !full.Fits() {
 		x.over = fill(full)/costmodel.Usable - 1
 	}
 	return x

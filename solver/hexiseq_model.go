@@ -3,6 +3,7 @@ package solver
 import (
 	"fmt"
 	"math"
+	"math/bits"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -27,6 +28,7 @@ type perfModel struct {
 	types   []string // device types
 	dev     []int    // index into types, by rank
 	memory  []costmodel.DeviceMemory
+	held    *costmodel.MemoryModel
 	linear  []linearTable  // by type
 	lengths []units.Tokens // of the grid, so far
 	blocks  map[blockKey]blockTime
@@ -59,7 +61,7 @@ type lawOf struct {
 }
 
 func newPerfModel(p *Problem) (*perfModel, error) {
-	m := &perfModel{p: p, forward: 1, blocks: map[blockKey]blockTime{}, laws: map[lawOf]*costmodel.Law{}}
+	m := &perfModel{p: p, forward: 1, blocks: map[blockKey]blockTime{}, laws: map[lawOf]*costmodel.Law{}, held: costmodel.NewMemoryModel(p.Job)}
 	if p.Job.Recompute == costmodel.RecomputeFull {
 		m.forward = 2
 	}
@@ -140,9 +142,12 @@ func (m *perfModel) linearTime(dev int, s units.Tokens) float64 {
 	if s == 0 {
 		return 0
 	}
-	at := int(math.Floor(gridStep * math.Log2(float64(s))))
-	for at+1 >= len(m.lengths) {
+	at := gridStep * (bits.Len64(uint64(s)) - 1)
+	for at+gridStep >= len(m.lengths) {
 		m.lengths = append(m.lengths, gridLength(len(m.lengths)))
+	}
+	for last := at + gridStep - 1; at < last && m.lengths[at+1] <= s; {
+		at++
 	}
 	lo, hi := m.lengths[at], m.lengths[at+1]
 	a, b := m.linearAt(dev, at), m.linearAt(dev, at+1)

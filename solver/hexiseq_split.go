@@ -53,7 +53,7 @@ func (m *perfModel) capability() *capability {
 		b := m.block(blockKey{dev: d, heads: md.QHeads, kvHeads: md.KVHeads, q: s})
 		seconds := m.linearTime(d, s) + float64(n)*(m.forward*b.forward+b.backward)
 		t.compute = append(t.compute, float64(s)/seconds)
-		empty := m.p.Job.MemoryOf(memoryOfStates(int(n)), m.memory[d])
+		empty := m.held.Of(memoryOfStates(int(n)), m.memory[d])
 		t.memory = append(t.memory, max(1, float64(usable(empty.Capacity)-empty.States)))
 	}
 	return t
