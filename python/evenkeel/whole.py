@@ -134,9 +134,9 @@ class FusedSwiGLU(torch.autograd.Function):
         gate, up = both.chunk(2, -1)
         grad = torch.empty_like(both)
         dgate, dup = grad.chunk(2, -1)
-        torch.mul(torch.nn.functional.silu(gate), dy, out=dup)
         aten: Any = getattr(torch, "ops").aten
-        dgate.copy_(aten.silu_backward(dy * up, gate))
+        aten.silu.out(gate, out=dup).mul_(dy)
+        aten.silu_backward.grad_input(torch.mul(dy, up, out=dgate), gate, grad_input=dgate)
         return grad
 
 
