@@ -171,8 +171,8 @@ type atomic struct {
 // fcpTable prices sequences of the batch in groups of each level, by what is asked.
 type fcpTable struct {
 	a     *alike
-	atoms []*atomic // of the plan at hand and those before
-	used  int       // of them
+	atoms []*atomic       // of the plan at hand and those before
+	used  int             // of them
 	price []units.Seconds // by sequence and level; negative if not asked yet
 }
 
