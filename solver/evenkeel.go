@@ -413,7 +413,7 @@ func (s *search) simulateBest(line *lineup) []point {
 
 // tightGap is how much slower than the best an overfull draft may be estimated to be
 // to be given shares that fit.
-const tightGap = 0.05
+const tightGap = 0.15
 
 // withinMemory gives a draft shares that fit, its heads as they are or traded for
 // tokens (see tailor), whichever is estimated to be done first.

@@ -381,5 +381,5 @@ func (e *estimator) roomOf(l lot, all, members int, s, upTo, widest float64, ran
 	return max(0, room-block)
 }
 
-// memoryWork is what a rank's memory costs, in units of search.work.
-const memoryWork = 1.5
+// memoryWork is what a rank's memory costs, with its share, in units of search.work.
+const memoryWork = 3

@@ -37,7 +37,7 @@ func Pack(lengths []units.Tokens, capacity units.Tokens) ([]Buffer, error) {
 			return nil, fmt.Errorf("sequence %d: %d tokens: a buffer holds %d; truncate or drop longer ones, or pack into larger buffers", i, int64(l), int64(capacity))
 		}
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(lengths[b], lengths[a]) })
+	slices.SortFunc(order, func(a, b int) int { return cmp.Or(cmp.Compare(lengths[b], lengths[a]), cmp.Compare(a, b)) })
 	var buffers []Buffer
 	var open rooms
 	for _, k := range order {

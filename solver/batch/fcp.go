@@ -53,11 +53,14 @@ const fcpTries = 5
 // Solve plans the batch. Where groups of any degree do not find place in the nodes,
 // powers of two are tried, which do in nodes of like size.
 func (f FCP) Solve(ctx context.Context, p *Problem) (*Plan, error) {
-	return f.shorter(ctx, p, never)
+	return f.shorter(ctx, p, never, nil)
 }
 
-// shorter is the plan if it takes less than so long, and may be nil if not.
-func (f FCP) shorter(ctx context.Context, p *Problem, than units.Seconds) (*Plan, error) {
+// shorter is the plan if it takes less than so long, and may be nil if not. work is the
+// share of the devices' time that each sequence takes at least: what is sure to take
+// longer is not planned to its end. Without it all numbers of micro-batches are tried
+// that Solve tries.
+func (f FCP) shorter(ctx context.Context, p *Problem, than units.Seconds, work []units.Seconds) (*Plan, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
 	}
@@ -76,7 +79,7 @@ func (f FCP) shorter(ctx context.Context, p *Problem, than units.Seconds) (*Plan
 		if any {
 			most = 2*t.fewest() + fcpTries
 		}
-		plan, tried, err := f.cut(ctx, t, most, than)
+		plan, tried, err := f.cut(ctx, t, most, than, work)
 		if tried || err != nil {
 			return plan, err
 		}
@@ -89,14 +92,14 @@ func (f FCP) shorter(ctx context.Context, p *Problem, than units.Seconds) (*Plan
 
 // cut tries numbers of micro-batches up to the most in both orders, for a plan that
 // takes less than so long, and says whether there were any.
-func (f FCP) cut(ctx context.Context, t *fcpTable, most int, than units.Seconds) (best *Plan, tried bool, err error) {
+func (f FCP) cut(ctx context.Context, t *fcpTable, most int, than units.Seconds, work []units.Seconds) (best *Plan, tried bool, err error) {
 	p := t.a.p
 	given := make([]int, len(p.Lengths))
 	for i := range given {
 		given[i] = i
 	}
 	for _, order := range [][]int{descending(p.Lengths), given} {
-		left := fcpTries
+		left := 2 * fcpTries
 		for m := t.fewest(); m <= min(most, len(order)) && left > 0; m++ {
 			if err := ctx.Err(); err != nil {
 				if best == nil {
@@ -104,11 +107,16 @@ func (f FCP) cut(ctx context.Context, t *fcpTable, most int, than units.Seconds)
 				}
 				return best, tried, nil
 			}
-			plan, held := f.plan(t, chunks(p.Lengths, order, m), than)
+			parts := chunks(p.Lengths, order, m)
+			if work != nil && t.atLeast(parts, work) >= than {
+				left, tried = left-1, true // half a try: the ranks might not hold it
+				continue
+			}
+			plan, held := f.plan(t, parts, than)
 			if !held {
 				continue
 			}
-			left, tried = left-1, true
+			left, tried = left-2, true
 			if plan != nil && plan.Time < than {
 				best, than = plan, plan.Time
 			}
@@ -219,10 +227,13 @@ func (t *fcpTable) sequence(k, level int) units.Seconds {
 // least room left afterwards that holds it, or opens one of the least degree that
 // does.
 func (t *fcpTable) pack(sequences []int) []*atomic {
-	order, byLength := sequences, func(x, y int) int { return cmp.Compare(t.a.p.Lengths[y], t.a.p.Lengths[x]) }
+	order := sequences
+	byLength := func(x, y int) int {
+		return cmp.Or(cmp.Compare(t.a.p.Lengths[y], t.a.p.Lengths[x]), cmp.Compare(x, y))
+	}
 	if !slices.IsSortedFunc(order, byLength) {
 		order = slices.Clone(sequences)
-		slices.SortStableFunc(order, byLength)
+		slices.SortFunc(order, byLength)
 	}
 	var groups []*atomic
 	for _, k := range order {
@@ -263,6 +274,28 @@ func (t *fcpTable) slowest(groups []*atomic) units.Seconds {
 		most = max(most, t.time(g, g.at))
 	}
 	return most
+}
+
+// atLeast is what micro-batches take: each as long as its sequences' work or its
+// longest one where that is quickest.
+func (t *fcpTable) atLeast(parts [][]int, work []units.Seconds) units.Seconds {
+	p := t.a.p
+	sum := p.Fixed
+	for _, part := range parts {
+		time, longest := units.Seconds(0), part[0]
+		for _, k := range part {
+			time += work[k]
+			if p.Lengths[k] > p.Lengths[longest] {
+				longest = k
+			}
+		}
+		alone := never
+		for i := range t.a.levels {
+			alone = min(alone, t.a.levels[i].base+t.sequence(longest, i))
+		}
+		sum += max(time, alone, p.Hidden) + p.MicroBase
+	}
+	return sum
 }
 
 // admit reports whether the ranks do for the least degrees.

@@ -1,7 +1,6 @@
 package batch
 
 import (
-	"cmp"
 	"context"
 	"slices"
 
@@ -115,15 +114,13 @@ func (d *megatron) solve(ctx context.Context) (*Plan, error) {
 	if len(d.spans) == 0 {
 		return nil, &IllegalError{"no power of two of neighbouring devices has a class of groups everywhere"}
 	}
-	queue := make([]int, len(p.Lengths))
-	for i, s := range p.Lengths {
-		if queue[i] = i; d.degree(s) == 0 {
+	for _, s := range p.Lengths {
+		if d.degree(s) == 0 {
 			k, longest := longestOf(p)
 			return nil, &TooLongError{k, longest, d.holds()}
 		}
 	}
-	slices.SortStableFunc(queue, func(a, b int) int { return cmp.Compare(p.Lengths[b], p.Lengths[a]) })
-	plan := &Plan{}
+	queue, plan := descending(p.Lengths), &Plan{}
 	for len(queue) > 0 {
 		if err := ctx.Err(); err != nil {
 			return nil, err

@@ -100,7 +100,7 @@ func (o Options) effort() effort {
 	case Thorough:
 		return effort{numbers: 3, first: 100, leads: 2, spare: 1, climb: 300, refill: 1200, polish: polishSteps, enough: 1.0005, grain: fine()}
 	case Quick:
-		return effort{numbers: 2, first: 6, leads: 1, climb: 8, refill: 20, polish: polishSteps / 40, enough: closeEnough, grain: coarse()}
+		return effort{numbers: 4, first: 3, leads: 1, climb: 8, refill: 20, polish: polishSteps / 40, enough: closeEnough, grain: coarse()}
 	case Offline:
 		return effort{numbers: 4, first: 300, leads: 4, spare: 1, climb: 1500, refill: 8000, polish: 10 * polishSteps, enough: exactly, grain: fine()}
 	}
@@ -184,11 +184,15 @@ func (pl *Planner) tryOthers(ctx context.Context) {
 	if len(t.size) > 1 || !t.anywhere {
 		return
 	}
+	work := make([]units.Seconds, len(t.work))
+	for k, w := range t.work {
+		work[t.order[k]] = units.Seconds(w)
+	}
 	for _, solve := range []func(context.Context, *Problem) (*Plan, error){
 		MegatronDynamicCP{}.Solve,
 		Adaptive{}.Solve,
 		func(ctx context.Context, p *Problem) (*Plan, error) {
-			return FCP{}.shorter(ctx, p, units.Seconds(pl.best.total))
+			return FCP{}.shorter(ctx, p, units.Seconds(pl.best.total), work)
 		},
 	} {
 		if pl.best.total <= pl.bound*exactly || ctx.Err() != nil {

@@ -264,6 +264,7 @@ func TestTorchInterpreterWithoutTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	t.Setenv("EVENKEEL_PYTHON", "") // it would be taken first
 	b := withTorch(t, Config{})
 	if b.python != "/usr/bin/python3" || !strings.Contains(strings.Join(b.found.Notes, "\n"), script+": no module torch in /usr/bin/python3") {
 		t.Errorf("%s, %q", b.python, b.found.Notes)
