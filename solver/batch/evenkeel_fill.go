@@ -185,14 +185,18 @@ func (f *filler) open(at int) int {
 	p.times = append(p.times, p.room)
 	p.holds = append(p.holds, p.cap)
 	p.mostTime, p.mostHold = p.room, p.cap
+	ended := false
 	for c := range f.n {
-		if q := &f.pairs[m*f.n+c]; q.opens {
-			q.opens = f.s.spare(f.t, m, q.class)
+		if q := &f.pairs[m*f.n+c]; q.opens && !f.s.spare(f.t, m, q.class) {
+			q.opens = false
+			ended = ended || len(q.bins) == 0
 		}
 	}
-	f.alive = slices.DeleteFunc(f.alive, func(i int) bool {
-		return !f.pairs[i].opens && len(f.pairs[i].bins) == 0
-	})
+	if ended {
+		f.alive = slices.DeleteFunc(f.alive, func(i int) bool {
+			return !f.pairs[i].opens && len(f.pairs[i].bins) == 0
+		})
+	}
 	return len(p.bins) - 1
 }
 

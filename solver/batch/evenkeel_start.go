@@ -32,7 +32,7 @@ type grain struct {
 }
 
 func fine() grain   { return grain{1.03, 6, 4} }
-func coarse() grain { return grain{1.03, 4, 4} }
+func coarse() grain { return grain{1.06, 4, 4} }
 
 const (
 	farLevels  = 1.1 // ratio beyond twice what the longest takes
