@@ -181,7 +181,7 @@ func (pl *Planner) another(l *lead) bool {
 // room in memory. So ours is never worse unless its context ends first.
 func (pl *Planner) tryOthers(ctx context.Context) {
 	t := &pl.t
-	if len(t.size) > 1 || !t.anywhere {
+	if len(t.size) > 1 {
 		return
 	}
 	work := make([]units.Seconds, len(t.work))
@@ -199,10 +199,25 @@ func (pl *Planner) tryOthers(ctx context.Context) {
 			return
 		}
 		if plan, err := solve(ctx, t.p); err == nil && plan != nil && float64(plan.Time) < pl.best.total {
-			t.take(plan, &pl.best)
-			pl.polish.run(t, &pl.best, polishSteps/40)
+			t.take(plan, &pl.found)
+			if t.anywhere {
+				pl.polish.run(t, &pl.found, polishSteps/40)
+			} else if !pl.found.placed(t) {
+				continue
+			}
+			pl.keep(&pl.found)
 		}
 	}
+}
+
+// placed says whether all groups find nodes.
+func (s *state) placed(t *table) bool {
+	for _, m := range s.plan(t).Micro {
+		if Place(t.p, m.Groups) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // glance is what a plan that is needed at once gets, and says whether it is near
