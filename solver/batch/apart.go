@@ -171,9 +171,7 @@ func (pl *Planner) tryApart(ctx context.Context, e effort, enough float64) {
 	if pl.found.total < pl.best.total*nearlyAsGood {
 		pl.improve(ctx, &pl.found, e, enough)
 	}
-	if pl.found.total < pl.best.total {
-		pl.best.copyFrom(&pl.found)
-	}
+	pl.keep(&pl.found)
 }
 
 // take writes a plan as a state.

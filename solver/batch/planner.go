@@ -22,6 +22,9 @@ import (
 //  3. moves and swaps at the slowest groups (polisher);
 //  4. two or three micro-batches at a time emptied and filled again (refiller).
 //
+// Far off the bound a climb begins again (tryAnew), and plans of other strategies are
+// taken where they are better (tryOthers).
+//
 // Where there are several pools, the plan that keeps each to itself (Apart) is
 // another beginning, so that ours is never worse unless its context ends first.
 type Planner struct {
@@ -275,8 +278,8 @@ func (pl *Planner) finish(ctx context.Context, e effort, enough float64) {
 }
 
 // tryAnew climbs again from the first beginning with other changes, where the plan is
-// off the bound, and once more where it is far off: one climb in ten ends 1.5 to 8 %
-// above what ten times the work finds, two seldom do.
+// off the bound, and once more where it is far off: of 150 batches of the stand-in one
+// in ten ended 1.6 % and more above what ten times the work finds, with this 1.2 %.
 func (pl *Planner) tryAnew(ctx context.Context, e effort, enough float64) {
 	if e.spare == 0 || len(pl.leads) == 0 || len(pl.t.size) > 1 {
 		return
@@ -332,8 +335,8 @@ func (pl *Planner) begin(ctx context.Context, e effort, enough float64) {
 }
 
 // Fillings before numbers of micro-batches are compared, and how near the best one
-// must be then to go on. All three numbers going on took a quarter longer for plans
-// no shorter.
+// must be then to go on. All three numbers going on took a tenth longer for plans no
+// shorter.
 const (
 	firstLook = 8
 	keepsUp   = 1.04
