@@ -24,14 +24,24 @@ func (Adaptive) Claims() Claims {
 }
 
 // Solve tries every layout.
-func (Adaptive) Solve(ctx context.Context, p *Problem) (*Plan, error) {
+func (a Adaptive) Solve(ctx context.Context, p *Problem) (*Plan, error) {
+	return a.shorter(ctx, p, never, nil)
+}
+
+// shorter is the plan if it takes less than so long, and may be nil if not: layouts that
+// take at least that long are not tried. Without atLeast all are.
+func (Adaptive) shorter(ctx context.Context, p *Problem, than units.Seconds, atLeast func(Layout) units.Seconds) (*Plan, error) {
 	line := lineUp(p)
 	var best *Plan
 	var why error
-	for _, y := range line.layouts() {
+	all := line.layouts()
+	for _, y := range all {
 		if err := ctx.Err(); err != nil {
 			why = cmp.Or(why, err)
 			break
+		}
+		if atLeast != nil && atLeast(y) >= than {
+			continue
 		}
 		plan, err := line.solve(y)
 		switch {
@@ -41,8 +51,11 @@ func (Adaptive) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 			best = plan
 		}
 	}
+	if best == nil && len(all) == 0 {
+		why = &IllegalError{"there are no classes of groups"}
+	}
 	if best == nil {
-		return nil, cmp.Or(why, error(&IllegalError{"there are no classes of groups"}))
+		return nil, why
 	}
 	return best, nil
 }

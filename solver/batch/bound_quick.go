@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"math"
 	"slices"
+
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // quickBound is a time that no plan beats: with any worth of the devices, the
@@ -11,13 +13,30 @@ import (
 // least the least base and the mean of its groups' work; and one of the roofs is
 // above the sequence that takes longest where it is quickest.
 func (t *table) quickBound() float64 {
+	t.setWork()
 	work := 0.0
-	t.work = t.work[:0]
-	for k := range t.tokens {
-		t.work = append(t.work, t.leastWork(k))
-		work += t.work[k]
+	for _, w := range t.work {
+		work += w
 	}
 	return t.fixed + max(t.spreadOver(t.leastMicro(), work), t.besideLongest())
+}
+
+// leastOf is a time that no plan of a layout beats: its groups are worth no more than
+// the fleet.
+func (t *table) leastOf(y Layout) units.Seconds {
+	least := math.Inf(1)
+	for c := range t.p.Classes {
+		class := &t.p.Classes[c]
+		if class.Degree() != y.Degree || class.Recompute != y.Recompute {
+			continue
+		}
+		work := 0.0
+		for _, time := range t.time[c] {
+			work += t.value[c] * time
+		}
+		least = min(least, work)
+	}
+	return units.Seconds(t.fixed + least)
 }
 
 // spreadOver is what so many micro-batches take at least of which the groups do so
@@ -25,6 +44,14 @@ func (t *table) quickBound() float64 {
 func (t *table) spreadOver(micro int, work float64) float64 {
 	base := slices.Min(t.base)
 	return float64(micro)*t.cost(base) + max(0, work-float64(micro)*max(0, t.hidden-base))
+}
+
+// setWork works out what items take at least, with what the devices are worth now.
+func (t *table) setWork() {
+	t.work = t.work[:0]
+	for k := range t.tokens {
+		t.work = append(t.work, t.leastWork(k))
+	}
 }
 
 // leastWork is the share of the fleet's time that an item takes where it takes

@@ -1,9 +1,6 @@
 package batch
 
-import (
-	"math"
-	"slices"
-)
+import "math"
 
 // filler makes a plan under given roofs: sequences one by one, longest first,
 // each where it takes the least share of the step.
@@ -26,6 +23,7 @@ type filler struct {
 	tops   []float64
 	sum    float64 // time of the plan so far
 	cutoff float64 // a plan that takes as long is of no use
+	floor  float64 // no plan that goes on from here takes less
 	ones   []int
 	one    [1]item
 }
@@ -44,7 +42,12 @@ type pair struct {
 	holds    []int64   // tokens left of each bin
 	mostTime float64   // no bin has more left
 	mostHold int64
+	takeTime float64 // the pair takes nothing longer, be it in a bin or in a new one
+	takeHold int64
 }
+
+// surely is above one by more than sums of thousands of times are off.
+const surely = 1 + 1e-9
 
 // fill makes a plan of the items in s, under the roofs, with a factor on the price
 // of each class; false: some sequence found no memory, or the plan
@@ -52,6 +55,9 @@ type pair struct {
 func (f *filler) fill(t *table, items []item, roofs, prefer []float64, s *state, cutoff float64) bool {
 	f.t, f.s, f.n, f.cutoff = t, s, len(t.useful), cutoff
 	f.reset(roofs, prefer)
+	for _, k := range items {
+		f.floor += t.work[k]
+	}
 	for k := 0; k < len(items); {
 		end := k + 1
 		for first := t.tokens[items[k]]; end < len(items) && aboutAsLong(first, t.tokens[items[end]]); end++ {
@@ -69,7 +75,7 @@ func (f *filler) reset(roofs, prefer []float64) {
 	t, s := f.t, f.s
 	s.bins = s.bins[:0]
 	s.free = resize(s.free, len(roofs))
-	f.sum = t.fixed
+	f.sum, f.floor = t.fixed, t.fixed
 	f.tops = resize(f.tops, len(roofs))
 	clear(f.tops)
 	f.pairs = resize(f.pairs, len(roofs)*f.n)
@@ -85,6 +91,7 @@ func (f *filler) reset(roofs, prefer []float64) {
 			}
 			cost := t.value[c] * t.cost(roof) * prefer[c]
 			p.perTime, p.perToken = cost/p.room, cost/float64(t.cap[c])
+			p.takeTime, p.takeHold = p.room, p.cap
 			f.alive = append(f.alive, m*f.n+i)
 		}
 	}
@@ -127,14 +134,19 @@ func (f *filler) choose(k item) (at, seat int) {
 	for _, i := range f.alive {
 		p := &f.pairs[i]
 		time := p.prices[k]
-		if s > p.cap || time > p.room {
+		if ordinal(p.takeTime-time)|(p.takeHold-s) < 0 {
 			continue
 		}
-		price := max(p.perTime*time, p.perToken*float64(s))
+		price := p.perTime * time
 		if price >= best {
 			continue
 		}
-		if b := f.find(p, time, s); b >= 0 {
+		if memory := p.perToken * float64(s); memory > price {
+			if price = memory; price >= best {
+				continue
+			}
+		}
+		if b := p.find(time, s); b >= 0 {
 			best, at, seat = price, i, b
 		} else if p.opens && f.mayHouse(i/f.n, p.class) {
 			best, at, seat = price, i, -1
@@ -144,27 +156,49 @@ func (f *filler) choose(k item) (at, seat int) {
 }
 
 // find is the bin with the least room that holds it; -1 where none does.
-func (f *filler) find(p *pair, time float64, s int64) int {
+func (p *pair) find(time float64, s int64) int {
 	if time > p.mostTime || s > p.mostHold {
 		return -1
 	}
 	best, least := -1, math.Inf(1)
-	mostTime, mostHold := 0.0, int64(0)
+	mostTime, mostHold := int64(0), int64(0)
 	holds := p.holds[:len(p.times)]
 	for i, left := range p.times {
 		hold := holds[i]
-		mostTime, mostHold = max(mostTime, left), max(mostHold, hold)
-		if left < time || hold < s {
+		mostTime, mostHold = max(mostTime, ordinal(left)), max(mostHold, hold)
+		left -= time
+		hold -= s
+		if ordinal(left)|hold < 0 {
 			continue
 		}
-		if score := (left - time) * float64(hold-s); score < least {
+		if score := left * float64(hold); score < least {
 			best, least = i, score
 		}
 	}
 	if best < 0 {
-		p.mostTime, p.mostHold = mostTime, mostHold
+		p.setMost(math.Float64frombits(uint64(mostTime)), mostHold)
 	}
 	return best
+}
+
+// ordinal is below zero where x is, and otherwise in the order of x. What is next is
+// hard to guess here, and to compare whole numbers takes no branch.
+func ordinal(x float64) int64 { return int64(math.Float64bits(x)) }
+
+// look works out what the bins have left at most.
+func (p *pair) look() {
+	mostTime, mostHold := int64(0), int64(0)
+	for i, left := range p.times {
+		mostTime, mostHold = max(mostTime, ordinal(left)), max(mostHold, p.holds[i])
+	}
+	p.setMost(math.Float64frombits(uint64(mostTime)), mostHold)
+}
+
+func (p *pair) setMost(time float64, hold int64) {
+	p.mostTime, p.mostHold = time, hold
+	if !p.opens {
+		p.takeTime, p.takeHold = time, hold
+	}
 }
 
 // mayHouse says whether a node can be found for one more group.
@@ -189,39 +223,50 @@ func (f *filler) open(at int) int {
 	for c := range f.n {
 		if q := &f.pairs[m*f.n+c]; q.opens && !f.s.spare(f.t, m, q.class) {
 			q.opens = false
+			q.look()
 			ended = ended || len(q.bins) == 0
 		}
 	}
 	if ended {
-		f.alive = slices.DeleteFunc(f.alive, func(i int) bool {
-			return !f.pairs[i].opens && len(f.pairs[i].bins) == 0
-		})
+		kept := f.alive[:0]
+		for _, i := range f.alive {
+			if f.pairs[i].opens || len(f.pairs[i].bins) > 0 {
+				kept = append(kept, i)
+			}
+		}
+		f.alive = kept
 	}
 	return len(p.bins) - 1
 }
 
 // put gives a group items; false: the plan now takes too long.
 func (f *filler) put(at, seat int, items []item) bool {
-	p := &f.pairs[at]
+	t, p := f.t, &f.pairs[at]
 	x := &f.s.bins[p.bins[seat]]
-	time, tokens := 0.0, int64(0)
+	if len(x.items) == 0 {
+		f.floor += t.value[p.class] * t.base[p.class]
+	}
+	time, tokens, least := 0.0, int64(0), 0.0
 	x.items = append(x.items, items...)
 	for _, i := range items {
 		time += p.prices[i]
-		tokens += f.t.tokens[i]
+		tokens += t.tokens[i]
+		least += t.work[i]
 	}
+	f.floor += t.value[p.class]*time - least
 	x.time += time
 	x.tokens += tokens
 	p.times[seat] -= time
 	p.holds[seat] -= tokens
 	if x.time > f.tops[x.micro] {
 		if f.tops[x.micro] == 0 {
-			f.sum += f.t.cost(0)
+			f.sum += t.cost(0)
+			f.floor += t.micro
 		}
-		f.sum += f.t.cost(x.time) - f.t.cost(f.tops[x.micro])
+		f.sum += t.cost(x.time) - t.cost(f.tops[x.micro])
 		f.tops[x.micro] = x.time
 	}
-	return f.sum < f.cutoff
+	return f.sum < f.cutoff && f.floor < f.cutoff*surely
 }
 
 // squeeze places a sequence that fits under no roof where it breaks through one
@@ -269,5 +314,6 @@ func (f *filler) raise(m int, by float64) {
 			p.times[i] += by
 		}
 		p.mostTime += by
+		p.takeTime += by
 	}
 }

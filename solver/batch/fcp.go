@@ -108,11 +108,12 @@ func (f FCP) cut(ctx context.Context, t *fcpTable, most int, than units.Seconds,
 				return best, tried, nil
 			}
 			parts := chunks(p.Lengths, order, m)
-			if work != nil && t.atLeast(parts, work) >= than {
+			least := t.atLeast(parts, work)
+			if p.Fixed+together(least) >= than {
 				left, tried = left-1, true // half a try: the ranks might not hold it
 				continue
 			}
-			plan, held := f.plan(t, parts, than)
+			plan, held := f.plan(t, parts, least, than)
 			if !held {
 				continue
 			}
@@ -125,12 +126,12 @@ func (f FCP) cut(ctx context.Context, t *fcpTable, most int, than units.Seconds,
 	return best, tried, nil
 }
 
-// plan plans the micro-batches, as far as they may take less than so long; false if
-// the ranks do not hold one of them.
-func (f FCP) plan(t *fcpTable, parts [][]int, than units.Seconds) (*Plan, bool) {
+// plan plans the micro-batches, which take at least so long each, as far as they may
+// take less than so long together; false if the ranks do not hold one of them.
+func (f FCP) plan(t *fcpTable, parts [][]int, least []units.Seconds, than units.Seconds) (*Plan, bool) {
 	p := t.a.p
 	t.used = 0
-	sum, packed := p.Fixed, make([][]*atomic, len(parts))
+	sum, packed := p.Fixed+together(least), make([][]*atomic, len(parts))
 	for i, part := range parts {
 		groups := t.pack(part)
 		if !t.admit(groups) {
@@ -145,7 +146,7 @@ func (f FCP) plan(t *fcpTable, parts [][]int, than units.Seconds) (*Plan, bool) 
 		} else {
 			t.allot(groups)
 		}
-		sum += max(t.slowest(groups), p.Hidden) + p.MicroBase
+		sum += max(t.slowest(groups), p.Hidden) + p.MicroBase - least[i]
 	}
 	if sum >= than && len(p.Fleet) == 1 {
 		return nil, true
@@ -181,6 +182,7 @@ type fcpTable struct {
 	a     *alike
 	atoms []*atomic       // of the plan at hand and those before
 	used  int             // of them
+	least []units.Seconds // by micro-batch
 	price []units.Seconds // by sequence and level; negative if not asked yet
 }
 
@@ -276,12 +278,16 @@ func (t *fcpTable) slowest(groups []*atomic) units.Seconds {
 	return most
 }
 
-// atLeast is what micro-batches take: each as long as its sequences' work or its
-// longest one where that is quickest.
-func (t *fcpTable) atLeast(parts [][]int, work []units.Seconds) units.Seconds {
+// atLeast is what each of the micro-batches takes: as long as its sequences' work or its
+// longest one where that is quickest. Without the work, nothing.
+func (t *fcpTable) atLeast(parts [][]int, work []units.Seconds) []units.Seconds {
 	p := t.a.p
-	sum := p.Fixed
-	for _, part := range parts {
+	t.least = resize(t.least, len(parts))
+	clear(t.least)
+	for i, part := range parts {
+		if work == nil {
+			break
+		}
 		time, longest := units.Seconds(0), part[0]
 		for _, k := range part {
 			time += work[k]
@@ -293,9 +299,17 @@ func (t *fcpTable) atLeast(parts [][]int, work []units.Seconds) units.Seconds {
 		for i := range t.a.levels {
 			alone = min(alone, t.a.levels[i].base+t.sequence(longest, i))
 		}
-		sum += max(time, alone, p.Hidden) + p.MicroBase
+		t.least[i] = max(time, alone, p.Hidden) + p.MicroBase
 	}
-	return sum
+	return t.least
+}
+
+func together(times []units.Seconds) units.Seconds {
+	total := units.Seconds(0)
+	for _, t := range times {
+		total += t
+	}
+	return total
 }
 
 // admit reports whether the ranks do for the least degrees.

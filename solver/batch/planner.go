@@ -150,6 +150,7 @@ func (pl *Planner) search(ctx context.Context) error {
 	if len(t.size) > 1 {
 		// Where memory is short, devices are worth what they hold and not what they do.
 		t.setAlike()
+		t.setWork()
 		pl.begin(ctx, e, enough)
 	}
 	if math.IsInf(pl.best.total, 1) {
@@ -193,7 +194,9 @@ func (pl *Planner) tryOthers(ctx context.Context) {
 	}
 	for _, solve := range []func(context.Context, *Problem) (*Plan, error){
 		MegatronDynamicCP{}.Solve,
-		Adaptive{}.Solve,
+		func(ctx context.Context, p *Problem) (*Plan, error) {
+			return Adaptive{}.shorter(ctx, p, units.Seconds(pl.best.total), t.leastOf)
+		},
 		func(ctx context.Context, p *Problem) (*Plan, error) {
 			return FCP{}.shorter(ctx, p, units.Seconds(pl.best.total), work)
 		},
@@ -263,6 +266,7 @@ func (pl *Planner) follow(ctx context.Context, l *lead, e effort, enough float64
 	t := &pl.t
 	copy(t.worth, l.worth)
 	t.setValues()
+	t.setWork()
 	pl.climb.resume(t, l)
 	pl.climb.run(ctx, e.climb, enough)
 	pl.finish(ctx, e, enough)
