@@ -30,32 +30,35 @@ const (
 	refillSpread = 0.05 // of roofs
 	preferSpread = 0.1  // of the preference for classes, of which one in preferOdds is changed
 	preferOdds   = 3
-	wideOdds     = 4    // of a try that goes farther, to other kinds of groups:
-	wideSpread   = 0.15 // of roofs
-	widePrefer   = 0.4  // of the preference for classes
-	numberOdds   = 12   // of one micro-batch fewer, and of one more
-	sumMean      = 0.99 // of what the roofs take together, times what they took
-	sumSpread    = 0.02
+	wideOdds     = 4     // of a try that goes farther, to other kinds of groups:
+	wideSpread   = 0.15  // of roofs
+	widePrefer   = 0.4   // of the preference for classes
+	numberOdds   = 12    // of one micro-batch fewer, and of one more
+	sumMean      = 0.99  // of what the roofs take together, times what they took
 	refillSlack  = 1.005 // a part that takes no more than this many times what it took is worth polishing
 )
 
-// run makes so many tries, or until the plan takes no more than enough.
-func (r *refiller) run(ctx context.Context, t *table, s *state, polish *polisher, tries int, enough float64) {
+// run makes so many tries, or until the plan takes no more than enough or so many in
+// turn were in vain, and gives how many it made.
+func (r *refiller) run(ctx context.Context, t *table, s *state, polish *polisher, tries, patience int, enough float64) int {
 	r.t, r.s, r.base = t, s, slices.Min(t.base)
 	r.random = rand.New(rand.NewPCG(seed, 0))
-	for ; tries > 0 && s.total > enough && ctx.Err() == nil; tries-- {
+	made, last := 0, 0
+	for ; made < tries && made-last < patience && s.total > enough && ctx.Err() == nil; made++ {
 		if !r.choose() {
-			return
+			break
 		}
-		before := r.draw(tries)
+		before := r.draw(made%2 == 0)
 		if !r.fill.fill(t, r.items, r.roofs, r.prefer, &r.try, t.fixed+before*refillSlack) {
 			continue
 		}
 		polish.run(t, &r.try, polishSteps/100)
 		if r.try.total < t.fixed+before*(1-1e-9) {
 			r.accept()
+			last = made
 		}
 	}
+	return made
 }
 
 // choose picks the micro-batches; false where there are none.
@@ -79,7 +82,7 @@ func (r *refiller) choose() bool {
 
 // draw sets new roofs and preferences and collects the sequences; it gives what
 // the chosen take now.
-func (r *refiller) draw(tries int) float64 {
+func (r *refiller) draw(near bool) float64 {
 	r.taken = resize(r.taken, r.t.items())
 	clear(r.taken)
 	for i := range r.s.bins {
@@ -96,7 +99,7 @@ func (r *refiller) draw(tries int) float64 {
 		}
 	}
 	spread := refillSpread
-	if tries%2 == 0 {
+	if near {
 		spread /= 3
 	}
 	prefer := preferSpread
@@ -115,7 +118,7 @@ func (r *refiller) draw(tries int) float64 {
 	case 1:
 		r.oneMore()
 	}
-	r.level(before)
+	r.t.level(r.roofs, before*(sumMean+r.t.levelSpread()*r.random.NormFloat64()))
 	r.factors = r.factors[:0]
 	for i := range len(r.t.size) + len(r.t.base) {
 		factor := 1.0
@@ -126,21 +129,6 @@ func (r *refiller) draw(tries int) float64 {
 	}
 	r.prefer = r.t.preferences(r.prefer, r.factors)
 	return before
-}
-
-// level scales the roofs to take together about what they took before.
-func (r *refiller) level(before float64) {
-	sum := 0.0
-	for _, roof := range r.roofs {
-		sum += roof
-	}
-	to := before*(sumMean+sumSpread*r.random.NormFloat64()) - float64(len(r.roofs))*r.t.micro
-	if to <= 0 {
-		return // nearly all of it is for the micro-batches themselves
-	}
-	for i := range r.roofs {
-		r.roofs[i] *= to / sum
-	}
 }
 
 // oneFewer leaves out the last of the roofs, and raises the others.

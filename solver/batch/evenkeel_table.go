@@ -41,6 +41,31 @@ type table struct {
 // cost is what a micro-batch under a roof takes of the step.
 func (t *table) cost(roof float64) float64 { return max(roof, t.hidden) + t.micro }
 
+// level scales roofs to take so much of the step together: of fillings under roofs that
+// take much less or much more than the best plan few are any better.
+func (t *table) level(roofs []float64, total float64) {
+	sum := 0.0
+	for _, roof := range roofs {
+		sum += roof
+	}
+	to := total - float64(len(roofs))*t.micro
+	if to <= 0 {
+		return // nearly all of it is for the micro-batches themselves
+	}
+	for i := range roofs {
+		roofs[i] *= to / sum
+	}
+}
+
+// levelSpread is how widely what roofs take together is spread: few sequences fill
+// groups less evenly.
+func (t *table) levelSpread() float64 {
+	if t.items() <= smallBatch {
+		return 0.02
+	}
+	return 0.01
+}
+
 func (t *table) items() int { return len(t.tokens) }
 
 // load reads a problem, into the arrays there are.
