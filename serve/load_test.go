@@ -201,7 +201,10 @@ func benchServe(b *testing.B, planner func() Planner, journal string) {
 		c.Limits.Cached = 0 // every batch is planned
 		c.Limits.Tokens = 384000
 		c.Journal, c.Planners = journal, nil
-		for range runtime.GOMAXPROCS(0) {
+		n := runtime.GOMAXPROCS(0)
+		runtime.GOMAXPROCS(n + 1) // as evenkeel serve does
+		b.Cleanup(func() { runtime.GOMAXPROCS(n) })
+		for range n {
 			c.Planners = append(c.Planners, planner())
 		}
 	})

@@ -113,6 +113,9 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 		}
 		listeners = append(listeners, l)
 	}
+	// Where planners take all processors, the runtime looks only every 10 ms whether a
+	// client has sent something. One more, and the kernel gives way to it at once.
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), o.workers+1))
 	s, err := serve.New(c)
 	if err != nil {
 		return err
