@@ -105,18 +105,20 @@ class FusedNorm(torch.autograd.Function):
         root = torch.linalg.vector_norm(x, 2, -1, keepdim=True, dtype=torch.float32)
         root = root.square_().div_(x.shape[-1]).add_(EPS).rsqrt_()
         ctx.save_for_backward(x, w, root)
-        y: Tensor = (x * root).to(x.dtype).mul_(w)
+        y: Tensor = torch.mul(x, root, out=torch.empty_like(x)).mul_(w)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        # With u = x root and t = dy u: dw = sum(t), dx = root (dy w - u mean(t w)).
+        # With t = dy x root: dw = sum(t), dx = root (dy w - x root mean(t w)). In one float32 buffer, which is
+        # what a processor's caches then hold.
         x, w, root = ctx.saved_tensors
-        u, dy = x * root, dy.float()
-        t = dy * u
-        mean = (t @ w.float()).div_(x.shape[-1]).unsqueeze(1)
-        dx = (dy * w).addcmul_(u, mean, value=-1).mul_(root)
-        return dx.to(x.dtype), t.sum(0).to(w.dtype)
+        dy = dy.float()
+        t = (dy * x).mul_(root)
+        dw = t.sum(0)
+        part = (t @ w.float()).div_(-x.shape[-1]).unsqueeze(1).mul_(root)
+        dx = torch.mul(dy, w, out=t).addcmul_(x, part).mul_(root)
+        return dx.to(x.dtype), dw.to(w.dtype)
 
 
 class FusedSwiGLU(torch.autograd.Function):
