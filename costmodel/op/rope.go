@@ -4,12 +4,12 @@ package op
 const KindRope Kind = "rope"
 
 // Rope is rotary position embedding:
-// rotates pairs of a tokens x width query or key matrix in place.
+// rotates pairs of a tokens x width query or key matrix.
 type Rope struct{ Rowwise }
 
 var ropeSpec = Spec{
 	Kind: KindRope, Class: Bandwidth, Measures: Time,
-	Doc:     "rotary position embedding: rotates pairs of a tokens x width query or key matrix in place",
+	Doc:     "rotary position embedding: rotates pairs of a tokens x width query or key matrix",
 	Example: Rope{Rowwise{1024, 4096, F32}},
 }
 

@@ -7,6 +7,7 @@ import os
 import platform
 import threading
 import time
+from typing import Sequence
 
 import torch
 
@@ -19,6 +20,8 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 # Cache to flush and to outgrow where torch does not tell its size: at least that of any accelerator known so
 # far (NVIDIA B200: 126 MB), so that a cold sample is cold.
 _UNKNOWN_L2 = 128 << 20
+# The same of a processor's last level.
+_UNKNOWN_LAST = 64 << 20
 # Environment variables, read when CUDA or NCCL starts, under which times are not those of training: float32
 # products in TF32, a host that waits for each kernel or collective, an allocation in every call.
 _DISTORTING = (
@@ -33,8 +36,9 @@ class Device:
     """A CPU with a number of threads, or the one visible accelerator, or some multiprocessors of it.
 
     Attributes: kind "cpu" or "cuda"; torch the torch.device; l2_bytes of second-level cache (on a CPU, of all
-    threads together); cores that a CPU's rank may use; sms streaming multiprocessors, or threads; card_sms,
-    those of the whole accelerator; capability (major, minor), (0, 0) on a CPU.
+    threads together), last_bytes of the last level; cores that a CPU's rank may use; sms streaming
+    multiprocessors, or threads; card_sms, those of the whole accelerator; capability (major, minor), (0, 0)
+    on a CPU.
 
     sms: to be confined to so many, 0 for all; sharing: ranks that share the accelerator, each of which has an
     equal part of its memory.
@@ -68,6 +72,7 @@ class Device:
         self.name = _cpuinfo("model name") or platform.processor() or platform.machine()
         self.uuid, self.mig = "", None
         self.l2_bytes = _l2_bytes() * self.sms
+        self.last_bytes = last_level(self.cores, self.sms) or _UNKNOWN_LAST
         self.mem_bytes = _host_memory()
 
     def _init_cuda(self) -> None:
@@ -84,7 +89,7 @@ class Device:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self.name, self.sms, self.mem_bytes = p.name, p.multi_processor_count, p.total_memory
         self.capability = (p.major, p.minor)
-        self.l2_bytes = int(getattr(p, "L2_cache_size", 0)) or _UNKNOWN_L2
+        self.l2_bytes = self.last_bytes = int(getattr(p, "L2_cache_size", 0)) or _UNKNOWN_L2
         self.mig = p.name.partition("MIG ")[2] or (visible if visible.startswith("MIG-") else None)
         uuid = str(getattr(p, "uuid", ""))
         if visible.startswith(("GPU-", "MIG-")):
@@ -208,12 +213,25 @@ def _cpuinfo(key: str) -> str:
 
 def _l2_bytes() -> int:
     """Second-level cache of one core in bytes, 0 if the system does not tell."""
+    return next((size for level, _, size in _caches(0) if level == 2), 0)
+
+
+def last_level(cores: Sequence[int], threads: int) -> int:
+    """Bytes of last-level cache that threads on these cores can fill, each cache once; 0 if the system does
+    not tell."""
+    found = {max(_caches(core), default=(0, "", 0)) for core in cores}
+    return sum(sorted(size for _, _, size in found)[-threads:])
+
+
+def _caches(core: int) -> list[tuple[int, str, int]]:
+    """(level, cores that share it, bytes) of a core's caches."""
     units = {"K": 1 << 10, "M": 1 << 20}
-    for index in glob.glob("/sys/devices/system/cpu/cpu0/cache/index*"):
-        if _first_line(index + "/level") == "2":
-            size = _first_line(index + "/size")
-            return int(size[:-1]) * units[size[-1]] if size[-1:] in units else int(size or 0)
-    return 0
+    found = []
+    for index in glob.glob(f"/sys/devices/system/cpu/cpu{core}/cache/index*"):
+        level, shared, size = (_first_line(f"{index}/{n}") for n in ("level", "shared_cpu_list", "size"))
+        if level.isdigit() and size.rstrip("KM").isdigit():
+            found.append((int(level), shared, int(size.rstrip("KM")) * units.get(size[-1], 1)))
+    return found
 
 
 def _host_memory() -> int:

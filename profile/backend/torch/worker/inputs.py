@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Callable
 
 import torch
 
 from device import Device
 from errors import Failure
+
+Tables = tuple  # of tensors whose rows belong together
 
 # Numbers that a CPU draws for one tensor; see Inputs.normal.
 _BLOCK = 1048573
@@ -51,6 +54,14 @@ class Inputs:
             part.copy_(block[: len(part)])
         return out
 
+    def state(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """As normal, for a call that changes them in place."""
+        return self.normal(*shape, dtype=dtype)
+
+    def squares(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """As state, squared: what a call keeps free of negative numbers."""
+        return self.normal(*shape, dtype=dtype).square_()
+
     def _draw(self, *shape: int) -> torch.Tensor:
         return torch.randn(
             *shape, generator=self._generator, device=self.device.torch, dtype=torch.float32
@@ -60,6 +71,13 @@ class Inputs:
         """Room for a result."""
         self.expect(*shape, dtype=dtype)
         return torch.empty(*shape, device=self.device.torch, dtype=dtype)
+
+    def tables(self, key: tuple, rows: int, make: Callable[[], Tables]) -> Tables:
+        """What make returns, tensors of so many rows. key says what they are beside their length: a row depends
+        on its number alone."""
+        made = make()
+        self.count(*made)
+        return made
 
     def count(self, *tensors: torch.Tensor) -> None:
         """Counts tensors that something else has made."""

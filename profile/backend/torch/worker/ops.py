@@ -61,49 +61,51 @@ def _norm(x: Tensor, w: Tensor, y: Tensor) -> Callable[[], Tensor]:
 def angles(tokens: int, head_dim: int, inputs: Inputs, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos and sin of rope's angles (base 10000), both [tokens, head_dim / 2]."""
     half = head_dim // 2
-    frequency = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
-    angle = torch.arange(tokens, dtype=torch.float64)[:, None] * frequency
-    tables = tuple(t.to(device=inputs.device.torch, dtype=dtype) for t in (angle.cos(), angle.sin()))
-    inputs.count(*tables)
-    return tables  # type: ignore[return-value]
+
+    def make() -> tuple[Tensor, ...]:
+        frequency = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.arange(tokens, dtype=torch.float64)[:, None] * frequency
+        return tuple(t.to(device=inputs.device.torch, dtype=dtype) for t in (angle.cos(), angle.sin()))
+
+    return inputs.tables(("angles", half, dtype), tokens, make)  # type: ignore[return-value]
 
 
 class Rope(Rowwise):
-    """Rotary position embedding in place, [heads, tokens, 64]. A rotation keeps lengths, so calls can
-    repeat."""
+    """Rotary position embedding out of the product for queries, keys and values, [tokens, heads, 64], whose
+    first heads are turned. Rows are half as wide again as these, as with four query heads to a KV head."""
 
     kind = "rope"
 
     def bind(self, shape: dict, inputs: Inputs) -> Bound:
-        """One scratch half is kept; Failure(unsupported) for a width that is not whole heads."""
+        """A layer's four passes; Failure(unsupported) for a width that is not whole heads."""
         tokens, width, dtype = self.sizes(shape)
         if width % HEAD_DIM:
             raise Failure(
                 "unsupported", f"shape.width: {width}: rope wants a multiple of {HEAD_DIM}, the head's width"
             )
-        x = inputs.normal(width // HEAD_DIM, tokens, HEAD_DIM, dtype=dtype)
-        cos, sin = angles(tokens, HEAD_DIM, inputs, dtype)
-        a, b = x.chunk(2, -1)
-        turned = inputs.empty(*a.shape, dtype=dtype)
+        heads = width // HEAD_DIM
+        x = inputs.normal(tokens, heads + -(-heads // 2), HEAD_DIM, dtype=dtype)[:, :heads]
+        cos, sin = (t.unsqueeze(1) for t in angles(tokens, HEAD_DIM, inputs, dtype))
+        y = inputs.empty(tokens, heads, HEAD_DIM, dtype=dtype)
+        (a, b), (left, right) = x.chunk(2, -1), y.chunk(2, -1)
 
         def call() -> Tensor:
-            torch.mul(a, cos, out=turned).addcmul_(b, sin, value=-1)
-            b.mul_(cos).addcmul_(a, sin)
-            a.copy_(turned)
-            return x
+            torch.mul(a, cos, out=left).addcmul_(b, sin, value=-1)
+            torch.mul(b, cos, out=right).addcmul_(a, sin)
+            return y
 
-        return Bound(call, lambda: {"x": reference.rope(x, cos, sin)}, lambda y: {"x": y})
+        return Bound(call, lambda: {"y": reference.rope(x, cos, sin)}, lambda y: {"y": y})
 
 
 class SwiGLU(Rowwise):
-    """out = silu(gate) * up."""
+    """out = silu(gate) * up of the halves of one product [tokens, 2 width]."""
 
     kind = "swiglu"
 
     def bind(self, shape: dict, inputs: Inputs) -> Bound:
         """Two passes through one output."""
         tokens, width, dtype = self.sizes(shape)
-        gate, up = (inputs.normal(tokens, width, dtype=dtype) for _ in range(2))
+        gate, up = inputs.normal(tokens, 2 * width, dtype=dtype).chunk(2, -1)
         out = inputs.empty(tokens, width, dtype=dtype)
         return Bound(
             lambda: torch.ops.aten.silu.out(gate, out=out).mul_(up),
@@ -142,7 +144,7 @@ class CEChunk(Rowwise):
     def bind(self, shape: dict, inputs: Inputs) -> Bound:
         """The log-sum-exp is recovered from the largest logit and its probability, which cannot underflow."""
         tokens, width, dtype = self.sizes(shape)
-        logits = inputs.normal(tokens, width, dtype=dtype)
+        logits = inputs.state(tokens, width, dtype=dtype)
         targets = (torch.arange(tokens, device=logits.device) % width).view(-1, 1)
         top, losses = inputs.empty(tokens, 1, dtype=dtype), inputs.empty(tokens, 1)
         place = inputs.empty(tokens, 1, dtype=torch.int64)
@@ -165,7 +167,7 @@ class CEChunk(Rowwise):
 class AdamW(Op):
     """One AdamW update in place, float32."""
 
-    kind = "adamw"
+    kind, windowed = "adamw", True
 
     def odd(self, shape: dict) -> list[dict]:
         """1001 parameters."""
@@ -174,9 +176,8 @@ class AdamW(Op):
     def bind(self, shape: dict, inputs: Inputs) -> Bound:
         """torch's fused update where there is one for this device, else five passes."""
         n = axis(shape, "params")
-        p, m, v, g = (inputs.normal(n) for _ in range(4))
-        v.square_()  # a second moment is never negative
-        call = _fused_adamw(p, m, v, g) or _plain_adamw(p, m, v, g, inputs.empty(n))
+        p, m, v, g = inputs.state(n), inputs.state(n), inputs.squares(n), inputs.normal(n)
+        call = _fused_adamw(p, m, v, g, self.device.torch) or _plain_adamw(p, m, v, g, inputs.empty(n))
 
         def expected() -> dict[str, Tensor]:
             return dict(zip(("param", "moment1", "moment2"), reference.adamw(p, m, v, g)))
@@ -198,7 +199,9 @@ def _plain_adamw(p: Tensor, m: Tensor, v: Tensor, g: Tensor, room: Tensor) -> Ca
     return call
 
 
-def _fused_adamw(p: Tensor, m: Tensor, v: Tensor, g: Tensor) -> Callable[[], None] | None:
+def _fused_adamw(
+    p: Tensor, m: Tensor, v: Tensor, g: Tensor, device: torch.device
+) -> Callable[[], None] | None:
     fused = getattr(torch, "_fused_adamw_", None)
     if fused is None:
         return None
@@ -206,12 +209,12 @@ def _fused_adamw(p: Tensor, m: Tensor, v: Tensor, g: Tensor) -> Callable[[], Non
     constants = {n: h[n] for n in ("lr", "beta1", "beta2", "weight_decay", "eps")}
 
     def on(*tensors: Tensor) -> Callable[[], None]:
-        step = torch.tensor(float(h["step"]), device=p.device)
+        step = torch.tensor(float(h["step"]), device=tensors[0].device)
         lists = [[t] for t in tensors]
         return lambda: fused(*lists, [], [step], amsgrad=False, maximize=False, **constants)
 
     try:  # on a few elements first, because a failure half way would leave the state changed
-        on(*(t[:4].clone() for t in (p, g, m, v)))()
+        on(*(torch.ones(4, device=device) for _ in range(4)))()
     except (RuntimeError, TypeError):
         return None
     return on(p, g, m, v)
@@ -252,7 +255,7 @@ class LSEMerge(Op):
     """Adds a partial attention into another in place, float32: out += sigmoid(lse2 - lse) (out2 - out),
     lse = log(exp(lse) + exp(lse2)). Repeated, the log-sum-exp grows by at most log 2 a call."""
 
-    kind = "lse_merge"
+    kind, windowed = "lse_merge", True
 
     def odd(self, shape: dict) -> list[dict]:
         """37 tokens of 3 heads."""
@@ -265,8 +268,10 @@ class LSEMerge(Op):
     def bind(self, shape: dict, inputs: Inputs) -> Bound:
         """Weights are computed once a row."""
         rows, dim = axis(shape, "tokens") * axis(shape, "q_heads"), axis(shape, "head_dim")
-        out, other = inputs.normal(rows, dim), inputs.normal(rows, dim)
-        lse, other_lse = inputs.normal(rows), inputs.normal(rows)
+        out, other, other_lse = inputs.state(rows, dim), inputs.normal(rows, dim), inputs.normal(rows)
+        # Of its own: what grows with the number of calls must not become another op's input.
+        lse = inputs.normal(rows).clone()
+        inputs.count(lse)
         weight = inputs.empty(rows)
 
         def call() -> None:

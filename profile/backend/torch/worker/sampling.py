@@ -11,6 +11,7 @@ import torch
 
 from device import Device
 from inputs import Inputs
+from pool import Pool
 from work import Op
 
 # Sets of inputs that are rotated at most: more memory buys nothing once they exceed four times the cache.
@@ -28,16 +29,16 @@ Progress = Callable[[int], None]
 
 
 class Prepared:
-    """An op bound to enough inputs that a call does not find its own last ones in the cache."""
+    """An op bound to enough inputs that a call does not find its own last ones in the cache. pool: of the
+    device, for ops that can be timed on windows of it."""
 
-    def __init__(self, op: Op, shape: dict, seed: int):
+    def __init__(self, op: Op, shape: dict, seed: int, pool: Pool | None = None):
         self.kind, self._device, self._next = op.kind, op.device, 0
-        inputs = Inputs(op.device, seed)
-        self._calls = [op.bind(shape, inputs).call]
-        self.set_bytes = inputs.bytes
-        sets = min(_SETS, max(1, -(-4 * op.device.l2_bytes // max(1, inputs.bytes))))
-        self._calls += [op.bind(shape, inputs).call for _ in range(sets - 1)]
-        self.work_bytes = inputs.bytes
+        if pool is not None and op.windowed:
+            self._calls, self.set_bytes = pool.rotation(op, shape, seed)
+            self.work_bytes = len(self._calls) * self.set_bytes
+        else:
+            self._bind(op, shape, Inputs(op.device, seed))
         self._flush: torch.Tensor | None = None
         self.launch_ns = 0
         if op.device.kind == "cuda":
@@ -45,6 +46,14 @@ class Prepared:
             if self.set_bytes < 2 * op.device.l2_bytes:
                 self._chill()
             self._settle()
+
+    def _bind(self, op: Op, shape: dict, inputs: Inputs) -> None:
+        """Sets of tensors of their own."""
+        self._calls = [op.bind(shape, inputs).call]
+        self.set_bytes = inputs.bytes
+        sets = min(_SETS, max(1, -(-4 * op.device.l2_bytes // max(1, inputs.bytes))))
+        self._calls += [op.bind(shape, inputs).call for _ in range(sets - 1)]
+        self.work_bytes = inputs.bytes
 
     def _settle(self) -> None:
         """First calls load and tune kernels, and take the memory that each set of inputs keeps results in;

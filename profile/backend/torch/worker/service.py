@@ -21,6 +21,7 @@ from gauge import KINDS, Gauges
 from kernels import Kernels
 from layer import LayerOp
 from ops import GELU, GEMM, AdamW, CEChunk, Copy, LSEMerge, Norm, Rope, SwiGLU
+from pool import Pool
 from sampling import Prepared, WaitMeter
 from wire import Heart
 from work import Op
@@ -69,7 +70,7 @@ class Service:
             axis(asked, "sharing")
         )
         self._kernels = Kernels(device)
-        self._ops = ops_of(device, self._kernels)
+        self._ops, self._pool = ops_of(device, self._kernels), Pool(device)
         self._gauges = Gauges(device, self._kernels, self._ops)
         self._comm, self._guard = Comm(device), _guard(device)
         return {**versions(), "device": device.describe(), **self._abilities(), **self._guards()}
@@ -98,6 +99,7 @@ class Service:
         """Verifies a variant the first time, then makes inputs and binds the kernel."""
         kind, shape, seed = _call(request)
         self._drop()
+        self._make_way(kind)
         if kind in COLLECTIVES:
             result = self._comm.prepare(kind, shape, seed, str(request.get("group", "")))
             self._collective = kind
@@ -112,8 +114,16 @@ class Service:
         op = self._op(kind)
         result = self._verify_once(op, shape)
         self._device.wake()
-        self._prepared = Prepared(op, shape, seed)
+        self._prepared = Prepared(op, shape, seed, self._pool)
         return {**result, "work_bytes": self._prepared.work_bytes}
+
+    def _make_way(self, kind: str) -> None:
+        """Leaves the memory that row-wise ops share to what is measured next, as far as that may need it."""
+        op = self._ops.get(kind)
+        if op is None or not op.windowed:
+            most = self._pool.turn_bytes if self._device.kind == "cpu" and kind not in KINDS else 0
+            self._pool.trim(most)
+            self._device.release()
 
     def _op(self, kind: str) -> Op:
         op = self._ops.get(kind)
@@ -204,6 +214,8 @@ class Service:
         if failure.cls == "oom":
             # Tensors of a half-built graph may hang in a cycle of references.
             gc.collect()
+            if self._device is not None:
+                self._pool.trim()
             self._drop()
 
     def _drop(self) -> None:

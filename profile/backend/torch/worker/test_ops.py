@@ -174,11 +174,11 @@ class Definitions(Case):
     def test_rope_keeps_the_length_of_every_pair(self):
         inputs = Inputs(self.cpu, 1)
         bound = self.ops["rope"].bind({"tokens": 50, "width": 128, "dtype": "f32"}, inputs)
-        before = bound.expected()["x"]
-        after = bound.outputs(bound.call())["x"]
-        a, b = (t.double().view(2, 50, 2, 32).norm(dim=2) for t in (before, after))
+        before = bound.expected()["y"]
+        after = bound.outputs(bound.call())["y"]
+        a, b = (t.double().view(50, 2, 2, 32).norm(dim=2) for t in (before, after))
         self.assertLess(reference.rel_err(b, a), 1e-6)
-        self.assertEqual(tuple(after.shape), (2, 50, ops.HEAD_DIM))
+        self.assertEqual(tuple(after.shape), (50, 2, ops.HEAD_DIM))
 
     def test_angles_of_the_first_token_are_zero(self):
         cos, sin = ops.angles(3, 8, Inputs(self.cpu, 1), torch.float32)

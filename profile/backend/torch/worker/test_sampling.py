@@ -340,6 +340,21 @@ class Parts(unittest.TestCase):
         rows = {tuple(r.tolist()) for r in x[:, :4]}
         self.assertEqual(len(rows), 3000)
 
+    def test_last_level_caches_are_counted_once_and_by_threads(self):
+        def first_line(path):
+            core, index, name = path.split("/cpu/cpu")[1].replace("cache/index", "").split("/")
+            table = {"2": ("2", core, "512K"), "3": ("3", "0-1" if core in "01" else "2-3", "32M")}
+            return table[index][("level", "shared_cpu_list", "size").index(name)]
+
+        with mock.patch.object(device, "_first_line", first_line), \
+                mock.patch.object(device.glob, "glob", lambda p: [p.replace("*", i) for i in "23"]):
+            self.assertEqual(device._l2_bytes(), 512 << 10)
+            for cores, threads, caches in (([0], 1, 1), ([0, 1], 2, 1), ([0, 1, 2, 3], 4, 2), ([0, 2], 1, 1)):
+                self.assertEqual(device.last_level(cores, threads), caches * (32 << 20), cores)
+        with mock.patch.object(device.glob, "glob", lambda p: []):
+            self.assertEqual((device._l2_bytes(), device.last_level([0], 1)), (0, 0))
+            self.assertGreater(device.Device("cpu", 1).last_bytes, 0)
+
     def test_inputs_follow_the_seed_and_are_counted(self):
         cpu = device.Device("cpu", 2)
         first, again, other = (inputs.Inputs(cpu, s) for s in (5, 5, 6))

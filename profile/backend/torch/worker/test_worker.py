@@ -268,7 +268,7 @@ class Numerics(Shared):
             for which in ("fwd", "dgrad", "wgrad"):
                 self.check("gemm", gemm(which, dtype), {"c"})
             for op, outputs in (
-                ("norm", {"y"}), ("rope", {"x"}), ("swiglu", {"out"}), ("gelu", {"out"}),
+                ("norm", {"y"}), ("rope", {"y"}), ("swiglu", {"out"}), ("gelu", {"out"}),
                 ("ce_chunk", {"grad", "loss"})
             ):
                 self.check(op, {**ROWS, "dtype": dtype}, outputs)

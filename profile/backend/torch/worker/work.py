@@ -31,6 +31,9 @@ class Op:
     """One kind of op on one device."""
 
     kind = ""
+    # Whether it is timed on windows of a pool. Then bind runs on meta tensors too, and everything that a call
+    # changes is of inputs.state, squares or empty, or its own.
+    windowed = False
 
     def __init__(self, device: Device):
         self.device = device
@@ -78,6 +81,8 @@ class Op:
 
 class Rowwise(Op):
     """An op on `tokens` rows of `width` elements."""
+
+    windowed = True
 
     def odd(self, shape: dict) -> list[dict]:
         """37 rows of 192 elements: three heads of rope."""
