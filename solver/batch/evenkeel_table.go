@@ -57,10 +57,10 @@ func (t *table) level(roofs []float64, total float64) {
 	}
 }
 
-// levelSpread is how widely what roofs take together is spread: few sequences fill
-// groups less evenly.
+// levelSpread is how widely what roofs take together is spread: few sequences, and
+// groups of unlike devices, are less even.
 func (t *table) levelSpread() float64 {
-	if t.items() <= smallBatch {
+	if t.items() <= smallBatch || len(t.size) > 1 {
 		return 0.02
 	}
 	return 0.01

@@ -97,7 +97,7 @@ type effort struct {
 	patience int     // of these, that may follow one another without finding anything
 	polish   int     // steps of polishing a plan
 	enough   float64 // times quickBound
-	giveUp   float64 // times quickBound, above which no further number is tried; 0: none
+	giveUp   float64 // times quickBound, above which no further number is tried, nor near it; 0: all are
 	grain    grain
 }
 
@@ -139,7 +139,7 @@ func (e effort) forItems(n int) effort {
 func (e effort) forPools(n int) effort {
 	if n > 1 {
 		e.leads++
-		e.refill *= 1 + 3*e.spare
+		e.refill *= 1 + 5*e.spare
 		e.patience = e.refill
 		e.polish = polishSteps
 		e.spare *= 3
@@ -342,7 +342,7 @@ func (pl *Planner) begin(ctx context.Context, e effort, enough float64) {
 		if !math.IsInf(pl.climb.best.total, 1) {
 			pl.remember()
 		}
-		if e.giveUp > 0 && pl.best.total > pl.bound*e.giveUp {
+		if e.giveUp > 0 && (pl.best.total > pl.bound*e.giveUp || pl.best.total <= pl.bound*near) {
 			return
 		}
 	}
