@@ -140,40 +140,111 @@ func (e *estimator) fitTokens(d *draft) (best *draft, least float64) {
 	return best, least
 }
 
+// roomFor is the most tokens, up to `longest`, that a group of a kind can hold beside
+// blocks of `widest` tokens, of so many groups and ranks at work.
+type roomFor func(k *groupKind, longest, widest float64, groups, ranks int) float64
+
 // withCaps calls try with the most tokens that a group of each kind can have.
 // How much a group holds depends on the longest block that passes through its
 // buffers, so the longest is tried on a grid: a longer one leaves more freedom and
-// less room, until there is none for the sequence.
-func (e *estimator) withCaps(d *draft, room func(k *groupKind, longest, widest float64, groups, ranks int) float64, try func(caps []float64, passing float64)) {
-	n, ranks, total := len(d.ring), d.ranks(), float64(e.p.Job.SeqLen)
-	free, caps := make([]float64, len(d.kinds)), make([]float64, len(d.kinds))
+// less room, until there is none for the sequence. Where memory is short, what is
+// feasible can lie between two lengths of the grid (see capsBetween).
+func (e *estimator) withCaps(d *draft, room roomFor, try func(caps []float64, passing float64)) {
+	n, total := len(d.ring), float64(e.p.Job.SeqLen)
+	before, free := 0.0, make([]float64, len(d.kinds))
 	for i := range free {
 		free[i] = total
 	}
+	some := false
 	for i := range widths {
-		passing := total / float64(n) * math.Pow(float64(n), float64(i)/(widths-1))
-		longest := passing + float64(e.p.Block)
-		if n == 1 {
-			passing = 0
+		passing := passingOf(total, float64(n), i)
+		c := e.capsAt(d, room, free, passing)
+		if i > 0 && !some {
+			if between := e.capsBetween(d, room, free, before, passing); between != nil {
+				try(between.tokens, between.passing)
+				some = true
+			}
 		}
-		held := 0.0
-		for k := range caps {
-			free[k] = room(&d.kinds[k], free[k], passing, n, ranks)
-			held += free[k] * float64(len(d.kinds[k].groups))
-			caps[k] = math.Floor(min(longest, free[k]))
-		}
-		if held < total {
+		if c.held < total {
 			return
 		}
-		try(caps, passing)
 		if n == 1 {
+			try(c.tokens, 0)
 			return
 		}
+		if c.dealt >= total {
+			try(c.tokens, passing)
+			some = true
+		}
+		before, free = passing, c.room
 	}
 }
 
-// widths is the size of the grid of longest shares.
-const widths = 9
+// passingOf is the i-th longest block that is tried for n groups, from an even share
+// to the whole sequence.
+func passingOf(total, n float64, i int) float64 {
+	return total / n * math.Pow(n, float64(i)/(widths-1))
+}
+
+// caps is how many tokens a group of each kind has room for, and may have so that
+// no block is longer than the one that passes; and the sums over all groups.
+type caps struct {
+	passing      float64
+	room, tokens []float64
+	held, dealt  float64
+}
+
+// capsAt is the caps beside blocks of so many tokens; free is what there is room for
+// at most.
+func (e *estimator) capsAt(d *draft, room roomFor, free []float64, passing float64) *caps {
+	c := &caps{passing: passing, room: make([]float64, len(free)), tokens: make([]float64, len(free))}
+	longest := passing + float64(e.p.Block)
+	if len(d.ring) == 1 {
+		passing = 0
+	}
+	for k := range free {
+		groups := float64(len(d.kinds[k].groups))
+		c.room[k] = room(&d.kinds[k], free[k], passing, len(d.ring), d.ranks())
+		c.tokens[k] = math.Floor(min(longest, c.room[k]))
+		c.held += groups * c.room[k]
+		c.dealt += groups * c.tokens[k]
+	}
+	return c
+}
+
+// capsBetween looks for a longest block between two lengths that leaves both enough
+// room and enough freedom, where neither of them does; nil if there seems to be none.
+// Of rooms free beside the shorter one, groups get no more than a longer one
+// is long, which rules most intervals out at no cost.
+func (e *estimator) capsBetween(d *draft, room roomFor, free []float64, lo, hi float64) *caps {
+	total, block := float64(e.p.Job.SeqLen), float64(e.p.Block)
+	for range bisections {
+		most := 0.0
+		for k := range free {
+			most += float64(len(d.kinds[k].groups)) * min(free[k], hi+block)
+		}
+		if most < total || hi-lo < block {
+			return nil
+		}
+		mid := (lo + hi) / 2
+		switch c := e.capsAt(d, room, free, mid); {
+		case c.dealt >= total:
+			return c
+		case c.held < total:
+			hi = mid
+		default:
+			lo, free = mid, c.room
+		}
+	}
+	return nil
+}
+
+// widths is the size of the grid of longest shares, and bisections how often an
+// interval of it is halved.
+const (
+	widths     = 9
+	bisections = 6
+)
 
 // fitWeights splits the tokens of a kind's groups at the pace of linear work, as
 // far as the members have room.
