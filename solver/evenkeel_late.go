@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -16,8 +17,9 @@ import (
 // In the zigzag of all a token sees half the sequence, at the end of it nearly
 // all. So a group whose memory is full computes more on the tokens that it has
 // room for, and one behind a slow link more on those it is sent; the others
-// compute less on theirs. What it costs is what is left of the budget, and a bit
-// on top where that is little.
+// compute less on theirs. What a point comes to by that says little of what it was
+// before, so all that were near are moved before the best of them are improved. What
+// it costs is what is left of the budget, and a bit on top where that is little.
 func (s *search) moveLate(points []point) {
 	if !s.unequal() {
 		return
@@ -25,9 +27,21 @@ func (s *search) moveLate(points []point) {
 	s.budget = max(s.budget, s.work+s.budget*latePart)
 	sortPoints(points)
 	points = slices.CompactFunc(points, func(a, b point) bool { return a.t == b.t })
+	type move struct{ from, to point }
+	var moves []move
+	until := s.work + s.budget*latePart/2
+	for i, x := range points {
+		if i >= lateStarts && s.work >= until || x.t > float64(s.time)*(1+lateFar) {
+			break
+		}
+		if y := s.latest(x); y.t < x.t*(1+lateGap) {
+			moves = append(moves, move{x, y})
+		}
+	}
+	slices.SortStableFunc(moves, func(a, b move) int { return cmp.Compare(a.to.t, b.to.t) })
 	var found []point
-	for _, x := range points[:min(len(points), lateStarts)] {
-		for y := s.latest(x); y.t < x.t*(1+lateGap); y = s.latest(x) {
+	for _, m := range moves[:min(len(moves), lateStarts)] {
+		for x, y := m.from, m.to; y.t < x.t*(1+lateGap); y = s.latest(x) {
 			y = s.descend(y, s.work+s.budget*latePart)
 			found = append(found, y)
 			if y.t >= x.t*(1-dropGain) {
@@ -41,10 +55,12 @@ func (s *search) moveLate(points []point) {
 	}
 }
 
-// lateStarts is how many points are moved, lateGap how much slower than before one
-// may get by that to be improved, and latePart the part of the budget for that.
+// lateStarts is how many points are improved, lateFar how much slower than the
+// fastest those may be that are moved, lateGap how much slower than before one may
+// get by that to be improved, and latePart the part of the budget for that.
 const (
 	lateStarts = 3
+	lateFar    = 0.3
 	lateGap    = 0.02
 	latePart   = 1.0 / 12
 )
