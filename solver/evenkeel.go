@@ -62,16 +62,25 @@ type point struct {
 func newSearch(ctx context.Context, p *Problem, name string, report func(Progress)) *search {
 	return &search{
 		contest: newContest(ctx, p, name, report), seen: map[string]float64{}, shapes: map[units.Tokens]bool{},
-		budget: workPerRank * float64(max(leastRanks, len(p.ranks))), leastGain: minGain,
+		budget: budgetOf(len(p.ranks)), leastGain: minGain,
 	}
 }
 
-// The budget grows with the ranks: a unit of work takes some 20 to 40 ns on one
+// budgetOf grows with the ranks: a unit of work takes some 20 to 40 ns on one
 // core, so that all of planning stays below 0.2 s at 16 ranks, 1 s at 128, 10 s
 // at 1,024 and 120 s at 8,192 (BenchmarkSolveOnReferences).
+func budgetOf(ranks int) float64 {
+	few := workPerFew * float64(min(max(ranks, leastRanks), fullRanks))
+	return max(few, workPerRank*float64(ranks))
+}
+
+// Up to fullRanks get more work each: many spend more of theirs (see redescents) and
+// have a second for all of planning.
 const (
-	workPerRank = 120_000
+	workPerFew  = 120_000
+	workPerRank = 103_000
 	leastRanks  = 12
+	fullRanks   = 32
 )
 
 // minGain is the least relative gain for which a layout is given up: below it
@@ -236,11 +245,11 @@ func (s *search) improve(points []point) []point {
 	points = assorted(points)
 	fastest := float64(s.time)
 	points = slices.DeleteFunc(points, func(x point) bool { return x.t > fastest*(1+hopelessGap) })
-	share := (s.budget - s.work) / float64(2*max(1, len(points)))
-	for i := range points {
-		points[i] = s.descend(points[i], s.work+share)
+	left := s.budget - s.work
+	s.descendEach(points, left/2)
+	if len(s.p.ranks) > fewRanks {
+		s.descendEach(points[:min(len(points), redescents)], left/redescentPart)
 	}
-	sortPoints(points)
 	s.refine(slices.Clone(points))
 	return points
 }

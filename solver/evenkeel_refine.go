@@ -8,6 +8,23 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
+// redescents is how many of the points of many ranks are improved again when all have
+// been, for each one's share of the work ends its descent halfway, and redescentPart the
+// part of the work for that. Of few ranks refine takes the best.
+const (
+	redescents    = 3
+	redescentPart = 6
+)
+
+// descendEach improves points, each with an equal part of some work, and sorts them.
+func (s *search) descendEach(points []point, work float64) {
+	share := work / float64(max(1, len(points)))
+	for i := range points {
+		points[i] = s.descend(points[i], s.work+share)
+	}
+	sortPoints(points)
+}
+
 // refine spends what is left of the budget on the two best points: moves of
 // single groups and ranks where there are few, which may treat equals unequally
 // and so must gain more.
