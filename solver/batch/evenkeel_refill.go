@@ -39,8 +39,8 @@ const (
 )
 
 // run makes so many tries, or until the plan takes no more than enough or so many in
-// turn were in vain, and gives how many it made.
-func (r *refiller) run(ctx context.Context, t *table, s *state, polish *polisher, tries, patience int, enough float64) int {
+// turn were in vain.
+func (r *refiller) run(ctx context.Context, t *table, s *state, polish *polisher, tries, patience int, enough float64) {
 	r.t, r.s, r.base = t, s, slices.Min(t.base)
 	r.random = rand.New(rand.NewPCG(seed, 0))
 	made, last := 0, 0
@@ -58,7 +58,6 @@ func (r *refiller) run(ctx context.Context, t *table, s *state, polish *polisher
 			last = made
 		}
 	}
-	return made
 }
 
 // choose picks the micro-batches; false where there are none.
