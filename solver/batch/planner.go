@@ -295,13 +295,17 @@ func (pl *Planner) finish(ctx context.Context, e effort, enough float64) {
 	}
 }
 
-// tryAnew climbs again from the beginnings, with other changes, as long as the plan is
-// far off the bound: of 80 batches of the stand-in one was 3 % longer without.
+// tryAnew climbs again from the beginnings, with other changes, where the plan is far
+// off the bound, and again where it is farther: of 80 batches of the stand-in one was 2 %
+// longer without.
 func (pl *Planner) tryAnew(ctx context.Context, e effort, enough float64) {
 	if e.spare == 0 || len(pl.leads) == 0 || len(pl.t.size) > 1 {
 		return
 	}
-	for i := 0; i < anewMost && pl.best.total > pl.bound*farOff; i++ {
+	for i := range anewMost {
+		if pl.best.total <= pl.bound*(farOff+farther*float64(i)) {
+			return
+		}
 		pl.roofs = pl.start.roofs(pl.leads[i%len(pl.leads)].micro, pl.roofs)
 		pl.climb.begin(&pl.t, pl.roofs, anotherStream+uint64(i))
 		pl.climb.run(ctx, e.first+e.climb/2, enough)
@@ -309,8 +313,11 @@ func (pl *Planner) tryAnew(ctx context.Context, e effort, enough float64) {
 	}
 }
 
-// anewMost is how often.
-const anewMost = 3
+// anewMost is how often, and farther what is added to farOff each time.
+const (
+	anewMost = 3
+	farther  = 0.015
+)
 
 // anotherStream is none that a lead goes on with.
 const anotherStream = 1 << 32
