@@ -94,7 +94,8 @@ type effort struct {
 	patience int     // of these, that may follow one another without finding anything
 	polish   int     // steps of polishing a plan
 	enough   float64 // times quickBound
-	giveUp   float64 // times quickBound, above which no further number is tried, nor near it; 0: all are
+	settle   float64 // times quickBound, near enough to try no further number; 0: all are tried
+	giveUp   float64 // times quickBound, above which no further number is tried; 0: all are
 	grain    grain
 }
 
@@ -103,7 +104,7 @@ func (o Options) effort() effort {
 	case Thorough:
 		return effort{numbers: 3, first: 100, leads: 2, spare: 1, climb: 300, refill: 1200, patience: 1200, polish: polishSteps, enough: 1.0005, grain: fine()}
 	case Quick:
-		return effort{numbers: 4, first: 3, leads: 1, climb: 8, refill: 20, patience: 20, polish: polishSteps / 40, enough: closeEnough, grain: coarse()}
+		return effort{numbers: 4, first: 3, leads: 1, climb: 8, refill: 20, patience: 20, polish: polishSteps / 40, enough: closeEnough, settle: near, grain: coarse()}
 	case Offline:
 		return effort{numbers: 4, first: 300, leads: 4, spare: 1, climb: 1500, refill: 8000, patience: 8000, polish: 10 * polishSteps, enough: exactly, grain: fine()}
 	}
@@ -180,8 +181,10 @@ func (pl *Planner) search(ctx context.Context) error {
 	}
 	pl.tryAnew(ctx, e, enough)
 	pl.keep(&pl.glanced)
-	pl.tryPacked(ctx, e, enough)
-	pl.tryApart(ctx, e, enough)
+	if pl.best.total > pl.bound*e.settle {
+		pl.tryPacked(ctx, e, enough)
+		pl.tryApart(ctx, e, enough)
+	}
 	pl.tryOthers(ctx)
 	return nil
 }
@@ -345,7 +348,7 @@ func (pl *Planner) begin(ctx context.Context, e effort, enough float64) {
 		if !math.IsInf(pl.climb.best.total, 1) {
 			pl.remember()
 		}
-		if e.giveUp > 0 && (pl.best.total > pl.bound*e.giveUp || pl.best.total <= pl.bound*near) {
+		if pl.best.total <= pl.bound*e.settle || (e.giveUp > 0 && pl.best.total > pl.bound*e.giveUp) {
 			return
 		}
 	}
