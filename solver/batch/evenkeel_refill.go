@@ -35,7 +35,7 @@ const (
 	widePrefer   = 0.4   // of the preference for classes
 	numberOdds   = 12    // of one micro-batch fewer, and of one more
 	sumMean      = 0.99  // of what the roofs take together, times what they took
-	refillSlack  = 1.005 // a part that takes no more than this many times what it took is worth polishing
+	refillSlack  = 1.002 // a part that takes no more than this many times what it took is worth polishing
 )
 
 // run makes so many tries, or until the plan takes no more than enough or so many in

@@ -115,9 +115,9 @@ func (o Options) effort() effort {
 func (o Options) effortFor(n, pools int) effort {
 	e := o.effort()
 	if o.Effort == Online && n > smallBatch && pools == 1 {
-		// A training loop waits: less than half the work, for plans that are 0.1 % longer
-		// on average (800 of the published batches).
-		e.numbers, e.climb, e.refill, e.patience = 2, 30, 300, 50
+		// A training loop waits: less than half the work, for plans that are 0.1 % longer on
+		// average (800 of the published batches).
+		e.numbers, e.climb, e.refill, e.patience, e.polish = 2, 20, 300, 50, polishSteps/8
 	}
 	return e.forItems(n).forPools(pools)
 }
