@@ -14,13 +14,20 @@ has_torch() {
   return 1
 }
 
+# Debian's torch multiplies matrices with whatever BLAS there is, and with nothing else
+# installed that is the reference implementation, tens of times slower than others.
+has_blas() {
+  ! dpkg -s python3-torch >/dev/null 2>&1 || [[ "$(readlink -f /usr/lib/*/libblas.so.3)" != */blas/libblas.so* ]]
+}
+
 has_slurm() {
   PATH="$PATH:/usr/sbin:/sbin"
   command -v srun >/dev/null && command -v slurmctld >/dev/null && command -v munged >/dev/null
 }
 
 wanted=()
-has_torch || wanted+=(python3-torch libopenblas0-pthread)
+has_torch || wanted+=(python3-torch)
+has_torch && has_blas || wanted+=(libopenblas0-pthread)
 has_slurm || wanted+=(slurm-wlm munge)
 if [ ${#wanted[@]} -eq 0 ]; then
   exit 0

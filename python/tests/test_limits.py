@@ -79,7 +79,7 @@ class TestLimits(unittest.TestCase):
         with Ranks([complete(worked_example())], 4, repeats=1, warmup=0, check=False) as ranks:
             hello = ranks.frames(0)[0]
         self.assertEqual((hello["t"], hello["sms"]), ("hello", 0))
-        self.assertEqual(set(hello["vectors"]), {"aten", "blas", "limits"})
+        self.assertEqual(set(hello["vectors"]), {"aten", "blas", "limits", "reference_blas"})
 
 
 if __name__ == "__main__":

@@ -157,6 +157,8 @@ type Vectors struct {
 	ATen   string            `json:"aten"`   // "AVX2", "AVX512"; "" where torch does not tell
 	BLAS   string            `json:"blas"`   // the kernels OpenBLAS chose; "" for another library
 	Limits map[string]string `json:"limits"` // what is set of the variables that limit them
+	// Reference is the file of netlib's reference BLAS where torch multiplies with it.
+	Reference string `json:"reference_blas"`
 }
 
 // Obey says which library of a rank took no notice of the limit that is in the

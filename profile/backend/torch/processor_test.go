@@ -215,6 +215,18 @@ func TestRanksHaveCoresOfTheirOwnWhereThereAreEnough(t *testing.T) {
 	}
 }
 
+func TestAReferenceBLASIsNoted(t *testing.T) {
+	slow, fast := &rank{place: "n0/c0"}, &rank{place: "n0/c1"}
+	slow.greeting.Device = deviceFacts{Kind: "cpu", Vectors: Vectors{Reference: "/lib/libblas.so.3"}}
+	fast.greeting.Device = deviceFacts{Kind: "cpu", Vectors: Vectors{BLAS: "Zen"}}
+	if notes := strings.Join(processorNotes([]*rank{fast, slow}), "\n"); !strings.Contains(notes, "n0/c0: torch multiplies matrices with the reference BLAS (/lib/libblas.so.3)") {
+		t.Error(notes)
+	}
+	if notes := strings.Join(processorNotes([]*rank{fast}), "\n"); strings.Contains(notes, "BLAS") {
+		t.Error(notes)
+	}
+}
+
 // The limits are obeyed by the real libraries, and attention beside messages is
 // gauged on a narrowed rank.
 func TestTorchNarrowerVectorUnits(t *testing.T) {

@@ -96,10 +96,13 @@ func (b *Backend) greetLimited(ctx context.Context, list []local) error {
 
 // processorNotes say what ranks on processors have and how they are measured.
 func processorNotes(ranks []*rank) []string {
-	var own, crowded []string
+	var own, crowded, notes []string
 	for _, r := range ranks {
 		if r.greeting.Device.Kind == "cuda" {
 			continue
+		}
+		if file := r.greeting.Device.Vectors.Reference; file != "" && len(notes) == 0 {
+			notes = append(notes, fmt.Sprintf("%s: torch multiplies matrices with the reference BLAS (%s), which is tens of times slower than an optimised one: install OpenBLAS (Debian: apt-get install libopenblas0-pthread) and calibrate again", r.place, file))
 		}
 		if len(r.own) > 0 {
 			own = append(own, fmt.Sprintf("%s has %v", r.place, r.own))
@@ -107,7 +110,6 @@ func processorNotes(ranks []*rank) []string {
 			crowded = append(crowded, r.place)
 		}
 	}
-	var notes []string
 	if len(own) > 0 {
 		notes = append(notes, "every rank has cores of its own, its transport's thread with it ("+strings.Join(own, ", ")+", counted among those this process may use); a device is measured while the others idle")
 	}

@@ -4,7 +4,9 @@ import os
 import sys
 import threading
 import time
+import types
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -53,7 +55,7 @@ class Units(unittest.TestCase):
     def test_the_libraries_say_what_they_use(self):
         said = vectors.describe()
         self.assertTrue(said["aten"])
-        self.assertEqual(sorted(said), ["aten", "blas", "limits"])
+        self.assertEqual(sorted(said), ["aten", "blas", "limits", "reference_blas"])
 
     def test_what_is_set_is_told(self):
         before = os.environ.get("ONEDNN_MAX_CPU_ISA")
@@ -65,6 +67,19 @@ class Units(unittest.TestCase):
                 del os.environ["ONEDNN_MAX_CPU_ISA"]
             else:
                 os.environ["ONEDNN_MAX_CPU_ISA"] = before
+
+    def test_a_reference_blas_is_told_from_an_optimised_one(self):
+        plain, better = types.SimpleNamespace(), types.SimpleNamespace(openblas_get_corename=None)
+        for library, want in ((plain, "/lib/libblas.so.3"), (better, "")):
+            with mock.patch.object(vectors, "_loaded", lambda word: ["/lib/libblas.so.3"]), \
+                    mock.patch.object(vectors.ctypes, "CDLL", lambda path, library=library: library), \
+                    mock.patch("torch.backends.mkl.is_available", lambda: False):
+                self.assertEqual(vectors._reference_blas(), want)
+
+    def test_torch_with_mkl_needs_no_other_blas(self):
+        with mock.patch("torch.backends.mkl.is_available", lambda: True), \
+                mock.patch.object(vectors, "_loaded", lambda word: self.fail("looked at " + word)):
+            self.assertEqual(vectors._reference_blas(), "")
 
 
 class Message:

@@ -27,9 +27,10 @@ def keep_to(own: object) -> None:
 
 
 def describe() -> dict:
-    """The `vectors` object of hello: the words of ATen and OpenBLAS, and what is set of their limits."""
+    """The `vectors` object of hello: the words of ATen and OpenBLAS, the file of a reference BLAS, and what is
+    set of the limits."""
     limits = {name: os.environ[name] for name in LIMITS if os.environ.get(name)}
-    return {"aten": _aten(), "blas": _openblas(), "limits": limits}
+    return {"aten": _aten(), "blas": _openblas(), "reference_blas": _reference_blas(), "limits": limits}
 
 
 def _aten() -> str:
@@ -55,6 +56,30 @@ def _openblas() -> str:
             continue
         name.restype = ctypes.c_char_p
         return (name() or b"").decode(errors="replace")
+    return ""
+
+
+# A function that each optimised BLAS has beside the standard's: OpenBLAS, BLIS, ATLAS, MKL, NVPL, FlexiBLAS.
+_OPTIMISED = (
+    "openblas_get_corename", "bli_info_get_version_str", "ATL_buildinfo", "MKL_Get_Version", "nvpl_blas_get_version",
+    "flexiblas_current_backend",
+)
+
+
+def _reference_blas() -> str:
+    """The file of netlib's reference BLAS where torch multiplies with it, as Debian's does with nothing else
+    installed: 20 to 50 times slower than the others. "" where it has a better one."""
+    import torch
+
+    if torch.backends.mkl.is_available():
+        return ""
+    for path in _loaded("libblas"):
+        try:
+            library = ctypes.CDLL(path)
+        except OSError:
+            continue
+        if not any(hasattr(library, name) for name in _OPTIMISED):
+            return path
     return ""
 
 
