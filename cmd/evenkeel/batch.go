@@ -26,6 +26,7 @@ type sequences struct {
 	file, column  string
 	size, index   int
 	seed          uint64
+	seedGiven     bool
 	maxLen        string
 	truncate      bool
 	pad           string
@@ -37,6 +38,7 @@ type sequences struct {
 type priced struct {
 	costs, memory, context string
 	devices, perNode       int
+	perNodeGiven           bool
 }
 
 func (q *sequences) flags(c *cobra.Command) {
@@ -57,8 +59,8 @@ func (o *priced) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&o.costs, "costs", "", "plan with a published cost model of groups instead of laws: "+strings.Join(publishedCosts(), ", "))
 	f.IntVar(&o.devices, "devices", 64, "of --costs: devices of the cluster")
-	f.IntVar(&o.perNode, "per-node", 8, "of --costs: devices of a node")
-	f.StringVar(&o.memory, "memory", "30GiB", "of --costs: memory that a device may use")
+	f.IntVar(&o.perNode, "per-node", 8, "of --costs: devices of a node, or all where there are fewer")
+	f.StringVar(&o.memory, "memory", "30GiB", "of --costs: memory that a device may use (fcp has a budget of tokens instead)")
 	f.StringVar(&o.context, "context", "", "of --costs: the longest context of the model (default: --max-len, or 384000)")
 }
 
@@ -98,19 +100,27 @@ func (o priced) published(maxLen units.Tokens) (priceList, error) {
 			return priceList{}, usagef("--context: %w", err)
 		}
 	}
-	c, err := g.Model.Costs(groupcost.Parameters{Devices: o.devices, PerNode: o.perNode, Memory: memory, Context: context})
+	perNode := o.perNode
+	if !o.perNodeGiven {
+		perNode = min(perNode, max(1, o.devices))
+	}
+	c, err := g.Model.Costs(groupcost.Parameters{Devices: o.devices, PerNode: perNode, Memory: memory, Context: context})
 	if err != nil {
 		return priceList{}, usagef("--costs %s: %w", o.costs, err)
 	}
-	words := fmt.Sprintf("%s (%s), published, not measured by us; %d devices of %s usable memory, context %d", g.Name, g.Model.Title, o.devices, memory, int64(context))
+	holds := fmt.Sprintf("%s usable memory, context %d", memory, int64(context))
+	if f := g.Model.Flexible; f != nil {
+		holds = fmt.Sprintf("%d tokens", int64(f.Budget))
+	}
+	words := fmt.Sprintf("%s (%s), published, not measured by us; %d devices of %s", g.Name, g.Model.Title, o.devices, holds)
 	return priceList{Costs: c, words: words, inputs: []doc.Input{g.Input}, remarks: g.Model.Warnings}, nil
 }
 
 // fromLaws makes the costs of a cluster and model from laws.
 func (a *app) fromLaws(o problem) (priceList, error) {
-	for flag, value := range map[string]string{"--cluster": o.cluster, "--model": o.model} {
-		if value == "" {
-			return priceList{}, usagef("%s is missing; or name a published cost model with --costs", flag)
+	for _, f := range [][2]string{{"--cluster", o.cluster}, {"--model", o.model}} {
+		if f[1] == "" {
+			return priceList{}, usagef("%s is missing; or name a published cost model with --costs", f[0])
 		}
 	}
 	laws, err := a.laws(o)
@@ -203,28 +213,28 @@ const mostDrawn = 64
 // source gives the first so many lengths of a distribution or a histogram, or all
 // that a file lists.
 func (q sequences) source() (func(n int) []units.Tokens, error) {
-	f, err := os.Open(q.file)
-	if errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(q.file); errors.Is(err, os.ErrNotExist) {
 		d, unknown := workload.ParseDistribution(q.file)
 		if unknown != nil {
 			return nil, usagef("--lengths %q: no such file; nor a distribution: %w", q.file, unknown)
 		}
+		switch {
+		case q.column != "":
+			return nil, usagef("--column %s: --lengths %s is a distribution, which has no columns: leave it out", q.column, q.file)
+		case q.seedGiven:
+			return nil, usagef("--lengths-seed %d: is of a histogram; --lengths %s draws with a seed of its own: %s", q.seed, q.file, d)
+		}
 		return d.Lengths, nil
 	}
-	if err != nil {
-		return nil, openError(err)
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, openError(err)
-	}
-	sample, err := workload.Read(q.file, f, info.Size(), workload.Options{Column: q.column})
+	sample, err := loadSample(q.file, q.column)
 	if err != nil {
 		return nil, err
 	}
 	if h := sample.Histogram; h != nil {
 		return func(n int) []units.Tokens { return h.Draw(n, q.seed) }, nil
+	}
+	if q.seedGiven {
+		return nil, usagef("--lengths-seed %d: is of a histogram, and %s lists lengths one by one: leave it out", q.seed, q.file)
 	}
 	return func(int) []units.Tokens { return sample.Lengths }, nil
 }

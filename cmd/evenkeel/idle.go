@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/evenkeel/evenkeel/results/profiles"
 	"github.com/spf13/cobra"
 )
 
@@ -35,8 +36,21 @@ func (o problem) idle(c *cobra.Command) error {
 		if o.sequences.truncate && o.sequences.maxLen == "" {
 			return usagef("--truncate: to how many tokens? --max-len is missing")
 		}
+		if o.sequences.mipTime <= 0 {
+			return usagef("--mip-time %s: want a time such as 10s, or leave flexsp out with --fast", o.sequences.mipTime)
+		}
+		if o.sequences.withoutFlexSP {
+			if err := refuse(c, []string{"mip-time"}, "is of flexsp, which --fast leaves out"); err != nil {
+				return err
+			}
+		}
 	}
 	if o.priced.costs != "" {
+		if g, err := profiles.LookupGroupCost(o.priced.costs); err == nil && g.Model.Flexible != nil {
+			if err := refuse(c, []string{"memory", "context"}, "changes nothing: a device of --costs "+g.Name+" holds a number of tokens, whatever its memory and the model's context"); err != nil {
+				return err
+			}
+		}
 		return refuse(c, lawFlags(), "is of laws, and --costs "+o.priced.costs+" takes a published model instead: leave out one of them")
 	}
 	return refuse(c, costFlags(), "goes with --costs, which is missing")

@@ -25,6 +25,10 @@ type serving struct {
 	limits                    serve.Limits
 }
 
+// mostWorkers is more than any machine has processors: a slip of the hand must not
+// take all memory for planners.
+const mostWorkers = 1024
+
 func (a *app) serve() *cobra.Command {
 	o := serving{limits: serve.DefaultLimits()}
 	c := &cobra.Command{
@@ -46,6 +50,7 @@ the latest. No network port is opened unless --listen asks for one, which wants
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
+			o.priced.perNodeGiven = c.Flags().Changed("per-node")
 			if err := o.idle(c); err != nil {
 				return err
 			}
@@ -72,6 +77,9 @@ the latest. No network port is opened unless --listen asks for one, which wants
 func (a *app) runServe(ctx context.Context, o serving) error {
 	if o.socket == "" && o.listen == "" {
 		return usagef("serve: --socket is missing (see: evenkeel serve --help)")
+	}
+	if o.workers > mostWorkers {
+		return usagef("--workers %d: want at most %d: each has tables of its own", o.workers, mostWorkers)
 	}
 	if o.workers < 1 || o.limits.Queue < 1 || o.limits.Kept < 1 || o.limits.Sequences < 1 {
 		return usagef("serve: --workers, --queue, --keep and --max-sequences: want at least 1")

@@ -149,6 +149,9 @@ func loadSample(name, column string) (*workload.Sample, error) {
 	if err != nil {
 		return nil, err
 	}
+	if info.IsDir() {
+		return nil, fmt.Errorf("%s: is a folder; name a file of lengths", name)
+	}
 	if info.Mode().IsRegular() {
 		return workload.Read(name, f, info.Size(), workload.Options{Column: column})
 	}

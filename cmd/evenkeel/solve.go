@@ -69,6 +69,7 @@ assumed of the rest, which the plan says.`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
+			o.sequences.seedGiven, o.priced.perNodeGiven = c.Flags().Changed("lengths-seed"), c.Flags().Changed("per-node")
 			if err := o.given(); err != nil {
 				return err
 			}
@@ -115,9 +116,9 @@ func (o *problem) lawFlags(c *cobra.Command) {
 }
 
 func (a *app) runSolve(ctx context.Context, o problem) error {
-	for flag, value := range map[string]string{"--cluster": o.cluster, "--model": o.model, "--seq-len": o.seqLen} {
-		if value == "" {
-			return usagef("solve: %s is missing (see: evenkeel solve --help)", flag)
+	for _, f := range [][2]string{{"--cluster", o.cluster}, {"--model", o.model}, {"--seq-len", o.seqLen}} {
+		if f[1] == "" {
+			return usagef("solve: %s is missing (see: evenkeel solve --help)", f[0])
 		}
 	}
 	laws, err := a.laws(o)
