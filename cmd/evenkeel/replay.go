@@ -113,10 +113,6 @@ func (a *app) runReplay(ctx context.Context, o replaying, paths []string) error 
 	if err := a.showTrace(c.Out); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(c.Plans, (*replay.Plan).Batch) { // predictions are of one sequence
-		a.note("wrote %s", c.Out)
-		return nil
-	}
 	a.note("wrote %s; compare it with the prediction: evenkeel check %s --profile ...", c.Out, c.Out)
 	return nil
 }
