@@ -110,13 +110,22 @@ type SetupPool struct {
 
 // SetupClass is a kind of group.
 type SetupClass struct {
-	Name      string       `json:"name"`
-	Uses      []int        `json:"devices"` // by pool of the fleet
-	Shares    []float64    `json:"shares,omitempty"`
-	Heads     int          `json:"head_ranks,omitzero"`
-	QHeads    []int        `json:"q_heads,omitempty"` // of a device, by pool, where they are not shared evenly
-	Recompute bool         `json:"recompute,omitzero"`
-	Cap       units.Tokens `json:"cap_tokens"`
+	Name   string    `json:"name"`
+	Uses   []int     `json:"devices"` // by pool of the fleet
+	Shares []float64 `json:"shares,omitempty"`
+	Heads  int       `json:"head_ranks,omitzero"`
+	QHeads []int     `json:"q_heads,omitempty"` // of a device, by pool, where they are not shared evenly
+	// Groups are the all-to-alls in the order of their ring; ranks are places among a
+	// group's ranks. None where the prices do not say: neighbours share heads then.
+	Groups    [][]SetupMember `json:"groups,omitempty"`
+	Recompute bool            `json:"recompute,omitzero"`
+	Cap       units.Tokens    `json:"cap_tokens"`
+}
+
+// SetupMember is a device of an all-to-all, and its query heads.
+type SetupMember struct {
+	Rank   int `json:"rank"`
+	QHeads int `json:"q_heads"`
 }
 
 // planning is the first line of the journal: what the others plan for. Plans name

@@ -182,7 +182,7 @@ func (o serving) config(prices priceList) (serve.Config, error) {
 	}
 	for _, k := range p.Classes {
 		c.Limits.Tokens = max(c.Limits.Tokens, k.Cap)
-		c.Setup.Classes = append(c.Setup.Classes, serve.SetupClass{Name: k.Name, Uses: k.Uses, Shares: k.Shares, Heads: k.Heads, QHeads: k.QHeads, Recompute: k.Recompute, Cap: k.Cap})
+		c.Setup.Classes = append(c.Setup.Classes, setupClass(k))
 	}
 	if prices.Longest > 0 {
 		c.Limits.Tokens = min(c.Limits.Tokens, prices.Longest)
@@ -192,6 +192,19 @@ func (o serving) config(prices priceList) (serve.Config, error) {
 		c.Planners = append(c.Planners, newOnline(prices))
 	}
 	return c, nil
+}
+
+// setupClass is all that whoever runs a group must know of its kind.
+func setupClass(k batch.Class) serve.SetupClass {
+	c := serve.SetupClass{Name: k.Name, Uses: k.Uses, Shares: k.Shares, Heads: k.Heads, QHeads: k.QHeads, Recompute: k.Recompute, Cap: k.Cap}
+	for _, g := range k.Groups {
+		members := make([]serve.SetupMember, len(g))
+		for i, m := range g {
+			members[i] = serve.SetupMember{Rank: m.Rank, QHeads: m.QHeads}
+		}
+		c.Groups = append(c.Groups, members)
+	}
+	return c
 }
 
 // online plans with our own planner, which keeps its tables from batch to batch.
