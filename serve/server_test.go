@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +18,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/goccy/go-yaml"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/batch"
@@ -156,7 +159,7 @@ func TestABadRequestGetsANamedError(t *testing.T) {
 	if code, body := r.ask("POST", "/v1/jobs/a/batches", `{"batches":[{"step":1,"lengths_tokens":[1]}]}`); code != 202 {
 		t.Fatalf("%d %s", code, body)
 	}
-	million := "1" + strings.Repeat(",1", 400_000)
+	million, operations := "1"+strings.Repeat(",1", 400_000), described(t)
 	cases := []struct {
 		method, path, body string
 		code               int
@@ -198,6 +201,9 @@ func TestABadRequestGetsANamedError(t *testing.T) {
 		}
 		if strings.Contains(body, "the file") {
 			t.Errorf("%s %s %.80s: %.300s: a request is no file", c.method, c.path, c.body, body)
+		}
+		if statuses, known := operations[c.method+" "+templateOf(c.path)]; known && !slices.Contains(statuses, fmt.Sprint(code)) {
+			t.Errorf("%s %s: openapi.yaml does not describe %d", c.method, c.path, code)
 		}
 	}
 }
@@ -317,10 +323,56 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
+// described are the statuses that the description has, by method and path.
+func described(t *testing.T) map[string][]string {
+	t.Helper()
+	var d struct {
+		Paths map[string]map[string]any
+	}
+	if err := yaml.Unmarshal(OpenAPI(), &d); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]string{}
+	for path, methods := range d.Paths {
+		for method, operation := range methods {
+			if method != "parameters" {
+				responses := operation.(map[string]any)["responses"].(map[string]any)
+				all[strings.ToUpper(method)+" "+path] = slices.Collect(maps.Keys(responses))
+			}
+		}
+	}
+	return all
+}
+
+// templateOf is a path as the description has it.
+func templateOf(path string) string {
+	path, _, _ = strings.Cut(path, "?")
+	parts := strings.Split(path, "/")
+	if len(parts) > 3 && parts[2] == "jobs" {
+		parts[3] = "{job}"
+	}
+	if len(parts) > 5 {
+		parts[5] = "{step}"
+	}
+	return strings.Join(parts, "/")
+}
+
+// Of every path and method: what is described is there, and wants the token.
 func TestATokenIsWanted(t *testing.T) {
-	r := start(t, func(c *Config) { c.Token = "secret" })
-	if code, body := r.ask("GET", "/healthz", ""); code != 401 || !strings.Contains(body, "Authorization") {
-		t.Fatalf("%d %s", code, body)
+	r, open := start(t, func(c *Config) { c.Token = "secret" }), start(t, nil)
+	operations := described(t)
+	if len(operations) != 8 {
+		t.Errorf("%d operations are described: %v", len(operations), operations)
+	}
+	for operation, statuses := range operations {
+		method, path, _ := strings.Cut(operation, " ")
+		path = strings.NewReplacer("{job}", "a", "{step}", "1").Replace(path)
+		if code, body := r.ask(method, path, ""); code != 401 || !strings.Contains(body, "Authorization") || !slices.Contains(statuses, "401") {
+			t.Errorf("%s: %d %s, described are %v", operation, code, body, statuses)
+		}
+		if code, body := open.ask(method, path, ""); !slices.Contains(statuses, fmt.Sprint(code)) || strings.Contains(body, "no such thing here") {
+			t.Errorf("%s: %d %s, described are %v", operation, code, body, statuses)
+		}
 	}
 	req, _ := http.NewRequest("GET", "http://x/healthz", nil)
 	req.Header.Set("Authorization", "Bearer secret")
@@ -407,7 +459,7 @@ func TestMetricsCount(t *testing.T) {
 // The description names every route and every code that there is.
 func TestOpenAPINamesEverything(t *testing.T) {
 	text := string(OpenAPI())
-	for _, want := range []string{"/v1/jobs/{job}/batches:", "/v1/jobs/{job}/plans/{step}:", "/v1/plan:", "/v1/setup:", "/healthz:", "/metrics:"} {
+	for _, want := range []string{"/v1/jobs/{job}/batches:", "/v1/jobs/{job}/plans/{step}:", "/v1/plan:", "/v1/setup:", "/healthz:", "/metrics:", "/openapi.yaml:"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s", want)
 		}
