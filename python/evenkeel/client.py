@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import operator
 import os
 import socket
@@ -105,11 +106,12 @@ class Client:
         """Asks for plans of batches, by step: lengths in tokens, in the order in which they will be wanted.
         All are accepted or none. deadline_s is for planning each; 0 is the server's own. patience_s is how
         long it is tried again while the queue is full, or a server that was reached before starts again."""
+        deadline_s = _seconds("deadline_s", deadline_s)
         body = {"batches": [
-            {"step": operator.index(s), "lengths_tokens": _whole(lengths), "deadline_s": deadline_s}
+            {"step": _step(s), "lengths_tokens": _whole(lengths), "deadline_s": deadline_s}
             for s, lengths in batches.items()
         ]}
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + _seconds("patience_s", patience_s, endless=True)
         while True:
             try:
                 self._ask("POST", f"/v1/jobs/{self._job}/batches", body)
@@ -123,10 +125,10 @@ class Client:
         """The plan of a step, waited for up to wait_s. Raises TimeoutError if it is not made by then, and
         ServeError with code "failed" if there is none to be had. A server that this client reached before
         may end and start again meanwhile: with a journal it has the plan then."""
-        until = time.monotonic() + wait_s
+        until, step = time.monotonic() + _seconds("wait_s", wait_s, endless=True), _step(step)
         while True:
             wait = max(0.0, min(until - time.monotonic(), 25.0))
-            path = f"/v1/jobs/{self._job}/plans/{int(step)}?wait_s={wait:.3f}"
+            path = f"/v1/jobs/{self._job}/plans/{step}?wait_s={wait:.3f}"
             try:
                 answer = self._ask("GET", path, extra_s=wait)
             except ServeError as error:
@@ -143,11 +145,11 @@ class Client:
 
     def drop(self, step: int) -> None:
         """Lets the server forget a plan that was fetched; it would forget it sooner or later anyway."""
-        self._ask("DELETE", f"/v1/jobs/{self._job}/plans/{int(step)}")
+        self._ask("DELETE", f"/v1/jobs/{self._job}/plans/{_step(step)}")
 
     def plan(self, lengths: Sequence[int], *, deadline_s: float = 0.0) -> BatchPlan:
         """Plans one batch now and waits for it."""
-        body = {"lengths_tokens": _whole(lengths), "deadline_s": deadline_s}
+        body = {"lengths_tokens": _whole(lengths), "deadline_s": _seconds("deadline_s", deadline_s)}
         answer = self._ask("POST", "/v1/plan", body, extra_s=max(deadline_s, 30.0))
         if answer["state"] != "done":
             raise ServeError("failed", str(answer.get("error", "")))
@@ -205,6 +207,8 @@ class Client:
                 # A server closes connections that were idle for a while; one just made is no such.
                 if again or fresh or isinstance(error, socket.timeout):
                     why = str(error) or type(error).__name__
+                    if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+                        why += "; start one with: evenkeel serve"
                     raise ServeError("unreachable", f"{self._address}: {why}") from error
         raise AssertionError("not reached")
 
@@ -268,6 +272,21 @@ def _whole(lengths: Sequence[int]) -> list[int]:
         except TypeError:
             raise TypeError(f"lengths[{k}]: {n!r}: want a whole number of tokens") from None
     return whole
+
+
+def _step(step: int) -> int:
+    """As a plain integer; int() would make another step's number of a fraction."""
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise TypeError(f"step: {step!r}: want a whole number") from None
+
+
+def _seconds(name: str, value: float, endless: bool = False) -> float:
+    """A time: waiting for NaN would never end, and JSON has neither that nor infinity."""
+    if math.isnan(value) or not endless and math.isinf(value):
+        raise ValueError(f"{name}: {value!r}: want a number of seconds")
+    return float(value)
 
 
 def _plan_of(answer: Mapping[str, Any]) -> BatchPlan:

@@ -188,8 +188,25 @@ class Methods(Case):
             for ask in (lambda: self.client.plan([4, bad]), lambda: self.client.submit({1: [4, bad]})):
                 with self.assertRaisesRegex(TypeError, r"lengths\[1\]: .*want a whole number of tokens"):
                     ask()
+        for bad in (1.5, float("nan"), "8", None):
+            for ask in (lambda: self.client.fetch(bad), lambda: self.client.drop(bad),
+                        lambda: self.client.submit({bad: [4]})):
+                with self.assertRaisesRegex(TypeError, "step: .*want a whole number"):
+                    ask()
         self.assertIsInstance(self.client.plan([4, 3]), BatchPlan)
         self.assertEqual(self.fake.connections, 1)
+
+    def test_what_is_no_time(self) -> None:
+        nan = float("nan")
+        for name, ask in (
+            ("wait_s: nan", lambda: self.client.fetch(1, wait_s=nan)),
+            ("deadline_s: nan", lambda: self.client.plan([4], deadline_s=nan)),
+            ("deadline_s: inf", lambda: self.client.submit({1: [4]}, deadline_s=float("inf"))),
+            ("patience_s: nan", lambda: self.client.submit({1: [4]}, patience_s=nan)),
+        ):
+            with self.assertRaisesRegex(ValueError, f"{name}: want a number of seconds"):
+                ask()
+        self.assertEqual(self.fake.connections, 0)
 
     def test_names_and_tokens(self) -> None:
         for job in ("a/b", "..", "é ?#%", "."):
@@ -344,7 +361,8 @@ class Connections(Case):
             error = self.refused(lambda: client.fetch(1, wait_s=30))
             self.assertLess(time.monotonic() - began, 5)
         self.assertEqual((error.code, error.status), ("unreachable", 0))
-        self.assertIn("none", str(error))
+        self.assertIn("none: ", str(error))
+        self.assertIn("start one with: evenkeel serve", str(error))
 
     def test_a_server_that_never_answers(self) -> None:
         free = threading.Event()
