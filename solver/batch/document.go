@@ -100,8 +100,34 @@ func (d *Document) Validate() error {
 	if len(found) > 0 {
 		return found[0]
 	}
+	if err := d.times(); err != nil {
+		return err
+	}
 	if !valid(d.Time) || !valid(d.Bound) || d.Bound > d.Time*(1+1e-9) {
 		return fmt.Errorf("lower_bound_s: %v: want a time of at most step_s, %v", d.Bound, d.Time)
+	}
+	return nil
+}
+
+// times says which time cannot be: a micro-batch is no shorter than a group of it, nor
+// the step than its micro-batches together.
+func (d *Document) times() error {
+	const rounding = 1 + 1e-9
+	total := units.Seconds(0)
+	for i, m := range d.Micro {
+		at := fmt.Sprintf("micro_batches[%d]", i)
+		if !valid(m.Time) {
+			return fmt.Errorf("%s.time_s: %v: want a time of 0 or more", at, m.Time)
+		}
+		for j, g := range m.Groups {
+			if !valid(g.Time) || g.Time > m.Time*rounding {
+				return fmt.Errorf("%s.groups[%d].time_s: %v: want a time of at most its micro-batch's, %v", at, j, g.Time, m.Time)
+			}
+		}
+		total += m.Time
+	}
+	if total > d.Time*rounding {
+		return fmt.Errorf("step_s: %v: its micro-batches take %v", d.Time, total)
 	}
 	return nil
 }

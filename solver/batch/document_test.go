@@ -113,13 +113,18 @@ func TestADocumentComesBack(t *testing.T) {
 
 func TestADocumentNamesWhatIsWrong(t *testing.T) {
 	breaks := map[string]func(*Document){
-		"is trained 0 times":          func(d *Document) { d.Micro = d.Micro[:1] },
-		"lower_bound_s":               func(d *Document) { d.Bound = 2 * d.Time },
-		"uses[0]: 8: the fleet has 7": func(d *Document) { d.Fleet[0].Ranks[1] = d.Fleet[0].Ranks[1][:3] },
-		"class: 7: the problem":       func(d *Document) { d.Micro[0].Groups[0].Class = 7 },
-		"lengths_tokens[0]: 0":        func(d *Document) { d.Lengths[0] = 0 },
-		"of d holds 1":                func(d *Document) { d.Classes[0].Cap = 1 },
-		"uses: [-1]: no devices":      func(d *Document) { d.Classes[0].Uses = []int{-1} },
+		"is trained 0 times":             func(d *Document) { d.Micro = d.Micro[:1] },
+		"lower_bound_s":                  func(d *Document) { d.Bound = 2 * d.Time },
+		"devices[0]: 8: the fleet has 7": func(d *Document) { d.Fleet[0].Ranks[1] = d.Fleet[0].Ranks[1][:3] },
+		"class: 7: the problem":          func(d *Document) { d.Micro[0].Groups[0].Class = 7 },
+		"lengths_tokens[0]: 0":           func(d *Document) { d.Lengths[0] = 0 },
+		"of d holds 1":                   func(d *Document) { d.Classes[0].Cap = 1 },
+		"devices: [-1]: no devices":      func(d *Document) { d.Classes[0].Uses = []int{-1} },
+
+		"micro_batches[0].groups[0].time_s: -1 s: want": func(d *Document) { d.Micro[0].Groups[0].Time = -1 },
+		"micro_batches[0].groups[0].time_s: 16.7 min":   func(d *Document) { d.Micro[0].Groups[0].Time = 1000 },
+		"micro_batches[0].time_s: -1 s: want":           func(d *Document) { d.Micro[0].Time = -1 },
+		"step_s: 0 s: its micro-batches take":           func(d *Document) { d.Time, d.Bound = 0, 0 },
 	}
 	for want, damage := range breaks {
 		_, d := choose(t)

@@ -139,9 +139,9 @@ func (p *Problem) validFleet() error {
 func (p *Problem) validClass(c Class) error {
 	switch {
 	case len(c.Uses) != len(p.Fleet):
-		return fmt.Errorf("uses: %d numbers: the fleet has %d pools", len(c.Uses), len(p.Fleet))
+		return fmt.Errorf("devices: %d numbers: the fleet has %d pools", len(c.Uses), len(p.Fleet))
 	case c.Degree() < 1:
-		return fmt.Errorf("uses: %v: no devices", c.Uses)
+		return fmt.Errorf("devices: %v: no devices", c.Uses)
 	case c.Cap < 1:
 		return fmt.Errorf("cap_tokens: %d: nothing fits", int64(c.Cap))
 	case !valid(c.Base):
@@ -155,10 +155,10 @@ func (p *Problem) validClass(c Class) error {
 			pools++
 		}
 		if c.One && pools > 1 {
-			return fmt.Errorf("one: devices of %d pools in one node: make a pool of the node's pairs instead", pools)
+			return fmt.Errorf("one_node: devices of %d pools in one node: make a pool of the node's pairs instead", pools)
 		}
 		if u < 0 || u > p.Fleet[i].Count() {
-			return fmt.Errorf("uses[%d]: %d: the fleet has %d of %s", i, u, p.Fleet[i].Count(), p.Fleet[i].Device)
+			return fmt.Errorf("devices[%d]: %d: the fleet has %d of %s", i, u, p.Fleet[i].Count(), p.Fleet[i].Device)
 		}
 	}
 	return nil
