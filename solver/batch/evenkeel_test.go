@@ -99,18 +99,23 @@ func longestHeld(p *Problem) units.Tokens {
 }
 
 // Over 10,000 batches no sequence is lost, trained twice or beyond memory, and no
-// group without its devices.
+// group without its devices: most planned at a glance, every tenth as solve and serve
+// plan.
 func TestEvenkeelPlansAreSound(t *testing.T) {
 	n := 10_000
 	if testing.Short() {
 		n = 300 // all take a minute
 	}
 	rng := rand.New(rand.NewPCG(5, 5))
-	pl := NewPlanner(Options{Effort: Quick})
+	glance, whole := NewPlanner(Options{Effort: Quick}), NewPlanner(Options{})
 	fleets := testFleets()
 	for i := range n {
 		p := *fleets[i%len(fleets)]
 		p.Lengths = drawBatch(rng, longestHeld(&p))
+		pl := glance
+		if i%10 == 0 {
+			pl = whole
+		}
 		plan, err := pl.Plan(context.Background(), &p)
 		if err != nil {
 			t.Fatalf("batch %d: %v: %v", i, p.Lengths, err)
