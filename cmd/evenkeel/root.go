@@ -86,8 +86,9 @@ func (a *app) root() *cobra.Command {
 		Short: "Measure devices and links, fit a cost model with a stated error, plan training on unequal devices",
 		Long: `evenkeel measures what each device and link really does (calibrate), fits a cost
 model with a stated error to it (fit), plans long-context training steps that
-keep unequal devices evenly loaded (solve), runs such plans on real ranks
-(replay), and checks that the model still tells the truth (check).
+keep unequal devices evenly loaded (solve), does so for every batch of a training
+loop (serve), runs such plans on real ranks (replay), and checks that the model
+still tells the truth (check).
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check failed.
 Results go to stdout, progress and warnings to stderr.`,

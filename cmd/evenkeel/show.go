@@ -30,7 +30,9 @@ func (a *app) show() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show document",
 		Short: "Show any evenkeel document: tables, plots",
-		Long: `Shows a recording, a profile, a plan or a trace as tables. --plot draws measured against
+		Long: `Shows a recording, a profile, a plan, of one sequence or of a batch, or a trace as
+tables; and what the lengths of a file or of a named distribution mean for padding and
+balance. --plot draws measured against
 predicted times and the residuals of a profile, on the points that were set
 aside before the fit, as SVG and PNG. --learning-curve fits a recording again, to
 growing random subsets of its points, and shows how the error on the points set
@@ -41,6 +43,7 @@ aside falls: whether a longer calibration would pay.`,
   evenkeel show a.plan.json --explain
   evenkeel show a.trace.jsonl
   evenkeel show lengths.parquet --column n_tokens   # what sequence lengths mean for padding and balance
+  evenkeel show lognormal:median=1000,sd=1.7,seed=7
   evenkeel show --references            # the GPU types that solve knows without a profile
   evenkeel show --references h100_sxm   # the laws of one`,
 		Args: func(c *cobra.Command, given []string) error {
@@ -67,6 +70,9 @@ aside falls: whether a longer calibration would pay.`,
 
 // sniffed is enough of a file to hold its schema.
 const sniffed = 64 << 10
+
+// shown is what show knows.
+const shown = "name a recording, a profile, a plan or a trace, or lengths in a file called .txt, .csv, .jsonl, .json or .parquet"
 
 func (a *app) runShow(path string, o view) error {
 	if o.lengths.isLengths(path) {
@@ -110,11 +116,11 @@ func sniff(path string) (string, error) {
 		return "", err
 	}
 	if len(head) == 0 {
-		return "", fmt.Errorf("%s: is empty; name a recording, a profile, a plan or a trace", path)
+		return "", fmt.Errorf("%s: is empty; %s", path, shown)
 	}
 	schema, err := doc.SchemaOf(head)
 	if err != nil {
-		return "", fmt.Errorf("%s: not an evenkeel document: %w; name a recording, a profile, a plan or a trace", path, err)
+		return "", fmt.Errorf("%s: not an evenkeel document: %w; %s", path, err, shown)
 	}
 	return schema, nil
 }
