@@ -141,7 +141,7 @@ func (in *jsonlReader) walk(line []byte, visit func(name string, value jsontext.
 		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 			return at.bad("the object is cut off: remove the line, or write the file again")
 		}
-		return at.bad("is no JSON object: %w", err)
+		return at.bad("is no JSON object: %s", notJSON(err))
 	}
 	if _, err := d.ReadToken(); err != nil {
 		return torn(err)
@@ -167,6 +167,15 @@ func (in *jsonlReader) walk(line []byte, visit func(name string, value jsontext.
 	return nil
 }
 
+// notJSON says where JSON ends, without the words that its reader puts around it.
+func notJSON(err error) string {
+	var wrong *jsontext.SyntacticError
+	if errors.As(err, &wrong) && wrong.Err != nil {
+		return fmt.Sprintf("byte %d: %v", wrong.ByteOffset+1, wrong.Err)
+	}
+	return err.Error()
+}
+
 // ReadJSON reads a histogram, an object of ranges and counts or shares such as
 // {"[0,32)": 0.03}, or an array of lengths.
 func ReadJSON(name string, r io.Reader) (*Sample, error) {
@@ -175,7 +184,7 @@ func ReadJSON(name string, r io.Reader) (*Sample, error) {
 		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
 			return fmt.Errorf("%s: is empty or cut off: write an object of ranges and counts, or an array of lengths", name)
 		}
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %s: write an object of ranges and counts, or an array of lengths", name, notJSON(err))
 	}
 	open, err := d.ReadToken()
 	if err != nil {
