@@ -262,7 +262,8 @@ func shares(spaces []Space, points int) []int {
 // fill chooses n shapes of a space whose longest call is as long as the
 // space's part of the budget allows, by bisection: a planner asks for large
 // shapes, so the range should reach as far as there is time for. It also says
-// how long that call is.
+// how long that call is. Where so few shapes are short enough that there would be
+// no law, longer calls are chosen, for up to overdraw times that part.
 func fill(sp Space, n int, cost Cost, each, part units.Seconds, seed uint64) (best []op.Shape, longest units.Seconds) {
 	at := func(longest units.Seconds) []op.Shape {
 		return choose(sp, n, cost, longest, rand.New(rand.NewPCG(seed, 0)))
@@ -277,8 +278,19 @@ func fill(sp Space, n int, cost Cost, each, part units.Seconds, seed uint64) (be
 			hi = mid
 		}
 	}
+	for longer := 1.5 * lo; len(best) < min(n, fewest) && longer < mostPointTime; longer *= 1.5 {
+		n = fewest
+		shapes := at(longer)
+		if pointsTime(shapes, cost, each) > overdraw*part {
+			break
+		}
+		best, lo = shapes, longer
+	}
 	return best, lo
 }
+
+// overdraw is how many times its part of the budget a space may take for a law at all.
+const overdraw = 2
 
 func pointsTime(shapes []op.Shape, cost Cost, each units.Seconds) units.Seconds {
 	var t units.Seconds
