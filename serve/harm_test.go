@@ -286,9 +286,11 @@ func TestBytesThatAreNoRequest(t *testing.T) {
 		send string
 		want []string
 	}{
-		"garbage":         {"\x16\x03\x01\x02\x00 hello\r\n\r\n", []string{"400 Bad Request"}},
-		"huge header":     {"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 30<<10), []string{"431 "}},
-		"garbage behind":  {"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n\x00\x01garbage\r\n\r\n", []string{"200 OK", "400 Bad Request"}},
+		"garbage":         {"\x16\x03\x01\x02\x00 hello\r\n\r\n", []string{"400 Bad Request", `"code":"bad_request"`, "want HTTP/1.1"}},
+		"huge header":     {"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 30<<10), []string{"431 ", `"code":"too_large"`, "want at most 16384 bytes"}},
+		"no transfer":     {"POST /v1/plan HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\nzz", []string{"501 ", `"code":"bad_request"`, "Unsupported transfer encoding"}},
+		"half a header":   {"GET /healthz HTT", []string{"408 ", `"code":"timeout"`, "the header of the request did not end within"}},
+		"garbage behind":  {"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n\x00\x01garbage\r\n\r\n", []string{"200 OK", "400 Bad Request", `"code":"bad_request"`}},
 		"two lengths":     {"POST /v1/plan HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\n{}", []string{"400 Bad Request"}},
 		"bad chunk":       {"POST /v1/plan HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", []string{"400 Bad Request"}},
 		"body not wanted": {"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{", nil},

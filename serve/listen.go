@@ -56,13 +56,14 @@ func clear(path string) error {
 // accepted, in the kernel's backlog.
 type bounded struct {
 	net.Listener
+	within time.Duration // that a request must have arrived in
 	places chan struct{}
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newBounded(l net.Listener, most int) *bounded {
-	return &bounded{Listener: l, places: make(chan struct{}, most), closed: make(chan struct{})}
+func newBounded(l net.Listener, limits Limits) *bounded {
+	return &bounded{Listener: l, within: limits.Read, places: make(chan struct{}, limits.Connections), closed: make(chan struct{})}
 }
 
 // Accept implements net.Listener.
@@ -77,26 +78,13 @@ func (b *bounded) Accept() (net.Conn, error) {
 		<-b.places
 		return nil, err
 	}
-	return &placed{Conn: c, free: b.places}, nil
+	return &placed{Conn: c, free: b.places, within: b.within}, nil
 }
 
 // Close implements net.Listener.
 func (b *bounded) Close() error {
 	b.once.Do(func() { close(b.closed) })
 	return b.Listener.Close()
-}
-
-// placed gives its place back when it is closed.
-type placed struct {
-	net.Conn
-	free chan struct{}
-	once sync.Once
-}
-
-// Close implements net.Conn.
-func (p *placed) Close() error {
-	p.once.Do(func() { <-p.free })
-	return p.Conn.Close()
 }
 
 // quiet drops what net/http says of clients that vanish.

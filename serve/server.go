@@ -48,6 +48,9 @@ type Server struct {
 	accepting sync.Mutex
 }
 
+// headerBytes is the most that the header of a request may have.
+const headerBytes = 16 << 10
+
 // patience is how long planners may take to end once their context has.
 const patience = 2 * time.Second
 
@@ -75,8 +78,8 @@ func New(c Config) (*Server, error) {
 		Handler: s.routes(), ReadHeaderTimeout: c.Limits.Read, ReadTimeout: c.Limits.Read,
 		// Of all: reading, waiting, writing. counted sets a tighter one when an answer
 		// begins.
-		WriteTimeout: c.Limits.Wait + 3*c.Limits.Read, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
-		ErrorLog: quiet(),
+		WriteTimeout: c.Limits.Wait + 3*c.Limits.Read, IdleTimeout: time.Minute, MaxHeaderBytes: headerBytes,
+		ErrorLog: quiet(), ConnState: follow,
 	}
 	for _, p := range c.Planners {
 		s.wait.Go(func() { s.work(p) })
@@ -87,7 +90,7 @@ func New(c Config) (*Server, error) {
 // Serve answers requests of a listener until Drain or Close; both may be called for
 // several listeners.
 func (s *Server) Serve(l net.Listener) error {
-	err := s.http.Serve(newBounded(l, s.config.Limits.Connections))
+	err := s.http.Serve(newBounded(l, s.config.Limits))
 	if err == http.ErrServerClosed {
 		return nil
 	}
