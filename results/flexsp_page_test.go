@@ -69,7 +69,12 @@ compilation of the first one included.
 			flexspPageRow(w, g[0].lengths, g)
 		}
 	}
-	flexspPageRow(w, "all", slices.DeleteFunc(slices.Clone(lines), func(l flexLine) bool { return l.family != "published" }))
+	flexspPageRow(w, "all", published(lines))
+}
+
+// published are the lines at published coefficients.
+func published(lines []flexLine) []flexLine {
+	return slices.DeleteFunc(slices.Clone(lines), func(l flexLine) bool { return l.family != "published" })
 }
 
 func flexspPageRow(w io.Writer, name string, g []flexLine) {
@@ -110,7 +115,8 @@ func flexspLimits(lines []flexLine) string {
 }
 
 // flexspStands checks what is claimed over flexsp on the batches that it has
-// planned, however many: ours is never the slower one, and 5 % faster on average.
+// planned, however many: ours is never the slower one, and of the published ones 5 %
+// faster on average.
 func flexspStands(t *testing.T, lines []flexLine) {
 	t.Helper()
 	planned := flexspLines(lines)
@@ -122,7 +128,7 @@ func flexspStands(t *testing.T, lines []flexLine) {
 			t.Errorf("%s: flexsp takes %v, ours %v", l.key(), l.Time["flexsp"], l.Time["evenkeel"])
 		}
 	}
-	if mean := stat.Mean(ratios(planned, "flexsp"), nil); mean < 1.05 {
+	if mean := stat.Mean(ratios(published(planned), "flexsp"), nil); mean < 1.05 {
 		t.Errorf("flexsp takes %.3f times ours on average: want 1.05", mean)
 	}
 }

@@ -175,3 +175,15 @@ func heldOut(p *costmodel.Profile, paths []string) (*fit.Data, []fit.Point, erro
 	}
 	return all, append(points, otherData.Points...), nil
 }
+
+// probe says, before work is done for it, whether a file can be written; "" is none.
+func probe(path string) error {
+	if path == "" {
+		return nil
+	}
+	dir := filepath.Dir(path)
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return fmt.Errorf("%s: there is no folder %s to write it to: make it, or name another", path, dir)
+	}
+	return doc.Probe(dir)
+}

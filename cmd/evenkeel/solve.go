@@ -76,6 +76,11 @@ assumed of the rest, which the plan says.`,
 			if err := o.idle(c); err != nil {
 				return err
 			}
+			for _, path := range []string{o.out, o.timeline} {
+				if err := probe(path); err != nil {
+					return err
+				}
+			}
 			if o.sequences.file != "" {
 				return a.runBatch(c.Context(), o)
 			}
