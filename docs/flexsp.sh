@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Plans the batches of the published settings and of the mixed clusters by flexsp, as docs/flex.sh's page
-# compares them with ours, and writes results/evidence/flex/flexsp.csv:
+# Plans the batches of the published settings and of the mixed clusters by flexsp, as
+# docs/flex.sh's page compares them with ours, and writes
+# results/evidence/flex/flexsp.csv:
 #
 #   docs/flexsp.sh [out-folder]
 #
-# A batch takes 20 to 75 seconds of one core, all 160 over an hour: one that both
-# context limits leave alike is planned once. The table is written
+# A batch takes 20 to 170 seconds of one core, the 160 published ones over an hour: one
+# that both context limits leave alike is planned once. The table is written
 # after every batch: end the script whenever you like, and start it again to go on.
 # Rows that the table has are not made again. FLEXSP_BATCHES is which batches
 # (default 0-39), FLEXSP_SETTING a part of a setting's name or lengths, for some
