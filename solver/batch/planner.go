@@ -105,7 +105,7 @@ func (o Options) effort() effort {
 	case Thorough:
 		return effort{numbers: 3, first: 100, leads: 2, spare: 1, climb: 300, refill: 1200, patience: 1200, polish: polishSteps, enough: 1.0005, grain: fine()}
 	case Quick:
-		return effort{numbers: 4, first: 3, leads: 1, climb: 5, refill: 20, patience: 20, polish: polishSteps / 40, enough: closeEnough, settle: near, grain: coarse()}
+		return effort{numbers: 2, first: 3, leads: 1, climb: 5, refill: 20, patience: 20, polish: polishSteps / 40, enough: closeEnough, settle: near, grain: coarse()}
 	case Offline:
 		return effort{numbers: 4, first: 300, leads: 4, spare: 1, climb: 1500, refill: 8000, patience: 8000, polish: 10 * polishSteps, enough: exactly, grain: fine()}
 	}
