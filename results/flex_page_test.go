@@ -337,12 +337,12 @@ func flexMixed(w io.Writer, lines []flexLine) {
 
 Laws of the reference profiles, links between nodes assumed from datasheets; the
 stand-in cut at 192,000 tokens, 512 sequences a batch. "Best of the others" is the
-fastest of today's strategies, fcp and, where it planned the batch, flexsp, which take
-all devices as equal and are priced with the devices they get. Planning time of flexsp
-is as above, so that it planned some of the batches only. "Apart" plans each type's share by itself, by us,
-and takes as long as the slowest type, as if types did not have to meet in every
-micro-batch for each other's parameters: less than such a plan takes where states
-are sharded over all.
+fastest of today's strategies, fcp and, of the batches that it planned, flexsp, which
+take all devices as equal and are priced with the devices they get. flexsp takes one to
+three minutes of processor time for a batch, and was given some of them. "Apart" plans
+each type's share by itself, by us, and takes as long as the slowest type, as if types
+did not have to meet in every micro-batch for each other's parameters: less than such
+a plan takes where states are sharded over all.
 
 | cluster, model | batches | over the best of the others | over flexsp | flexsp's batches | over apart | gap median, most |
 | --- | --- | --- | --- | --- | --- | --- |
