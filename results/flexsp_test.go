@@ -171,7 +171,6 @@ func TestFlexSPEvidence(t *testing.T) {
 	}
 }
 
-// planFlexSP plans one batch, and prints how ours compares.
 // alikeFlexSP finds the row of a batch with the same lengths under another context
 // limit: the same problem, which is not solved twice.
 func alikeFlexSP(t testing.TB, rows []flexspRow, s flexSetting, i int, limit time.Duration) (flexspRow, bool) {
@@ -191,6 +190,7 @@ func alikeFlexSP(t testing.TB, rows []flexspRow, s flexSetting, i int, limit tim
 	return flexspRow{}, false
 }
 
+// planFlexSP plans one batch, and prints how ours compares.
 func planFlexSP(t testing.TB, s flexSetting, i int, limit time.Duration) flexspRow {
 	t.Helper()
 	p := flexProblem(t, flexCosts(t, s), flexBatch(t, s, i))

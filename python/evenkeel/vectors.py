@@ -68,7 +68,8 @@ _OPTIMISED = (
 
 def _reference_blas() -> str:
     """The file of netlib's reference BLAS where torch multiplies with it, as Debian's does with nothing else
-    installed: 20 to 50 times slower than the others. "" where it has a better one."""
+    installed; "" where it has a better one. A float32 product of 1,024 on one core ran at 3 GFLOP/s with it, at
+    158 with OpenBLAS."""
     import torch
 
     if torch.backends.mkl.is_available():
