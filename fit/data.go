@@ -23,9 +23,10 @@ type Point struct {
 	Key     string
 	Seconds float64 // median of one call, slowest rank
 
-	rank   uint64 // hash of the key and the hold-out's seed: fixes folds and hold-out
-	visits []float64
-	ranks  []float64 // median of every rank's own times in the fastest visit, s; nil on a device
+	rank      uint64 // hash of the key and the hold-out's seed: fixes folds and hold-out
+	visits    []float64
+	ranks     []float64 // median of every rank's own times in the fastest visit, s; nil on a device
+	disturbed bool      // others held the cores at every visit
 }
 
 // Gauged is a measured number that is no time: the bytes of a memory op or the
@@ -46,15 +47,17 @@ type Data struct {
 	Points    []Point
 	Gauged    []Gauged
 
-	Failed    int // points without times
-	Disturbed int // points measured while others held the cores
-	Drift     []Drift
+	Failed  int       // points without times
+	TooLong []Stratum // for whose calls the budget had no time
+	Drift   []Drift
 
 	foreign bool // of the recording being read: see profile.Header.Imported
 	byKey   map[string]int
 	first   map[string]float64 // first time of every canary
 	places  []profile.Place    // the first of a device or group is where Points were measured
 	peers   []peer
+
+	waiting []Stratum // scheduled, of which no point was tried yet
 }
 
 // Drift is how a canary's newest time compares with its first.
@@ -75,6 +78,12 @@ func NewData() *Data { return &Data{byKey: map[string]int{}, first: map[string]f
 func (d *Data) Add(name string, r io.Reader) error {
 	_, err := profile.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error { return d.header(h) },
+		Schedule: func(s *profile.Schedule) error {
+			for _, p := range s.Points {
+				d.waiting = with(d.waiting, p)
+			}
+			return nil
+		},
 		Point:  func(p *profile.Point) error { d.Observe(p); return nil },
 		Again:  func(p *profile.Point) error { d.Observe(p); return nil },
 		Canary: func(p *profile.Point) error { d.canary(p); return nil },
@@ -112,6 +121,11 @@ func (d *Data) header(h *profile.Header) error {
 
 // Observe adds one point, whose device or group must be in Devices or Groups.
 func (d *Data) Observe(p *profile.Point) {
+	if p.Class == profile.TooLong {
+		d.TooLong = with(d.TooLong, p.Spot)
+		return
+	}
+	d.waiting = slices.DeleteFunc(d.waiting, stratum(p.Spot).same)
 	if !p.OK() {
 		d.Failed++
 		return
@@ -119,9 +133,6 @@ func (d *Data) Observe(p *profile.Point) {
 	if len(p.Times) == 0 {
 		d.Gauged = append(d.Gauged, Gauged{On: p.On, Shape: p.Shape, Size: p.Size, Ratio: p.Ratio})
 		return
-	}
-	if p.Disturbed {
-		d.Disturbed++
 	}
 	m := stats.Median(p.Times)
 	key := profile.NewSpot(p.On, p.Shape).Key("")
@@ -131,6 +142,7 @@ func (d *Data) Observe(p *profile.Point) {
 			q.ranks = rankMedians(p)
 		}
 		q.visits = append(q.visits, m)
+		q.disturbed = q.disturbed && p.Disturbed
 		q.Seconds = settle(q.visits)
 		if d.foreign {
 			q.Seconds = stats.Median(q.visits)
@@ -138,7 +150,7 @@ func (d *Data) Observe(p *profile.Point) {
 		return
 	}
 	d.byKey[key] = len(d.Points)
-	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, visits: []float64{m}, ranks: rankMedians(p)})
+	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, visits: []float64{m}, ranks: rankMedians(p), disturbed: p.Disturbed})
 }
 
 func rankMedians(p *profile.Point) []float64 {
@@ -186,6 +198,41 @@ func (d *Data) canary(p *profile.Point) {
 	}
 }
 
+// stratum is that of a point, without its points.
+func stratum(p profile.Spot) Stratum {
+	return Stratum{On: p.On, Op: p.Op, Variant: p.Shape.Variant()}
+}
+
+func (s Stratum) same(o Stratum) bool { return s.On == o.On && s.Op == o.Op && s.Variant == o.Variant }
+
+// with adds the stratum of a point to a list that has it at most once.
+func with(strata []Stratum, p profile.Spot) []Stratum {
+	if s := stratum(p); !slices.ContainsFunc(strata, s.same) {
+		return append(strata, s)
+	}
+	return strata
+}
+
+// unmeasured are the strata for a law of which points were planned, but none was
+// tried.
+func (d *Data) unmeasured() []Stratum {
+	measured := d.Strata()
+	return slices.DeleteFunc(slices.Clone(d.waiting), func(s Stratum) bool {
+		return !hasLaw(s.Op) || slices.ContainsFunc(measured, s.same)
+	})
+}
+
+// disturbed counts the points that were measured only while others held the cores.
+func (d *Data) disturbed() int {
+	n := 0
+	for _, p := range d.Points {
+		if p.disturbed {
+			n++
+		}
+	}
+	return n
+}
+
 // driftLimit is how much a canary may move before it is worth a warning; the
 // time of a point on a quiet machine repeats to about 1 %.
 const driftLimit = 0.03
@@ -198,8 +245,14 @@ func (d *Data) warnings() []string {
 	if d.Failed > 0 {
 		w = append(w, fmt.Sprintf("%d points could not be measured; the recording holds the reasons", d.Failed))
 	}
-	if d.Disturbed*20 > len(d.Points) {
-		w = append(w, fmt.Sprintf("%d of %d points were measured while other processes held the cores: errors are larger than on a quiet machine", d.Disturbed, len(d.Points)))
+	for _, s := range d.TooLong {
+		w = append(w, fmt.Sprintf("%s: no law, for its calls are long and the budget had no time for them; measure for longer: evenkeel calibrate --fresh --budget 10m", s))
+	}
+	for _, s := range d.unmeasured() {
+		w = append(w, fmt.Sprintf("%s: no law, for the budget was spent before its first point; to go on: evenkeel calibrate --budget 10m", s))
+	}
+	if n := d.disturbed(); n*20 > len(d.Points) {
+		w = append(w, fmt.Sprintf("%d of %d points were measured while other processes held the cores: errors are larger than on a quiet machine", n, len(d.Points)))
 	}
 	for _, c := range d.Drift {
 		if math.Abs(math.Log(c.Ratio)) > driftLimit {
@@ -235,22 +288,27 @@ func (s Stratum) String() string {
 	return fmt.Sprintf("%s on %s", s.Op, s.On)
 }
 
+// hasLaw says whether a law is fitted to points of an op: composed ones have none,
+// and what is no time is no law's.
+func hasLaw(kind op.Kind) bool {
+	spec, err := op.Lookup(kind)
+	return err == nil && spec.Measures == op.Time && spec.Class != op.Composed
+}
+
 // Strata groups the points by law, ordered by device or group and then as
 // op.Table orders the ops; only ops that measure time have laws, and of these
 // composed ones have none.
 func (d *Data) Strata() []Stratum {
 	var strata []Stratum
 	for _, p := range d.Points {
-		spec, err := op.Lookup(p.Shape.Kind())
-		if err != nil || spec.Measures != op.Time || spec.Class == op.Composed {
+		of := Stratum{On: p.On, Op: p.Shape.Kind(), Variant: p.Shape.Variant()}
+		if !hasLaw(of.Op) {
 			continue
 		}
-		i := slices.IndexFunc(strata, func(s Stratum) bool {
-			return s.On == p.On && s.Op == spec.Kind && s.Variant == p.Shape.Variant()
-		})
+		i := slices.IndexFunc(strata, of.same)
 		if i < 0 {
 			i = len(strata)
-			strata = append(strata, Stratum{On: p.On, Op: spec.Kind, Variant: p.Shape.Variant()})
+			strata = append(strata, of)
 		}
 		strata[i].Points = append(strata[i].Points, p)
 	}

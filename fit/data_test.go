@@ -1,7 +1,10 @@
 package fit
 
 import (
+	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -20,5 +23,43 @@ func TestVisitsThatDisagreeAreSettledByTheFaster(t *testing.T) {
 		if got := settle(c.visits); math.Abs(got-c.want) > 1e-12 {
 			t.Errorf("%v: got %v, want %v", c.visits, got, c.want)
 		}
+	}
+}
+
+// What has no law though one was to be had is named, with the way to it; a point
+// counts as disturbed where no visit was undisturbed.
+func TestWhatWasNotMeasuredIsNamed(t *testing.T) {
+	spot := func(kind string, tokens int) string {
+		return fmt.Sprintf(`"on":"cpu:1","op":%q,"shape":{"tokens":%d,"width":512,"dtype":"f32"}`, kind, tokens)
+	}
+	line := func(t, spot, rest string) string {
+		return fmt.Sprintf(`{"t":%q,"key":"k",%s,%s,"guard":{"wait_share":0},"at":"2026-01-31T12:00:00Z","elapsed_s":0.5}`, t, spot, rest)
+	}
+	const times, disturbed = `"times_s":[1e-5,1.1e-5],"inner":1,"stop":"noise"`, `"times_s":[2e-5,2e-5],"inner":1,"stop":"noise","disturbed":true`
+	lines := []string{
+		`{"schema":"evenkeel.recording/v1","tool":"evenkeel 0.1.0","created":"2026-01-31T12:00:00Z","backend":"cpu","simulated":false,"fingerprint":"0123456789abcdef","seed":3,` +
+			`"machine":{"host":"box","os":"linux","cpu":"Example CPU","cores":2,"l1_data_bytes":32768,"l2_bytes":1048576,"l3_bytes":0,"memory_bytes":8589934592},` +
+			`"devices":[{"name":"cpu:1","model":"Example CPU","stack":"go1.26","fingerprint":"aa","parallel":1,"memory_bytes":1073741824}],"groups":[],` +
+			`"protocol":{"min_samples":10,"min_samples_long":5,"long_s":0.1,"max_samples":200,"noise":0.005,"min_sample_s":0.0005,"point_time_s":1,"wait_limit":0.1,"max_discards":6},"notes":[]}`,
+		fmt.Sprintf(`{"t":"schedule","budget_s":60,"points":[{%s},{%s},{%s},{%s}],"canaries":[]}`, spot("norm", 64), spot("norm", 128), spot("rope", 64), spot("swiglu", 64)),
+		line("point", spot("gelu", 64), `"class":"too_long","error":"no time"`),
+		line("point", spot("norm", 64), disturbed),
+		line("point", spot("norm", 128), disturbed),
+		line("point", spot("rope", 64), `"class":"failed","error":"broken"`),
+		line("again", spot("norm", 64), times),
+		line("again", spot("norm", 128), disturbed),
+	}
+	d := NewData()
+	if err := d.Add("x.rec.jsonl", strings.NewReader(strings.Join(lines, "\n")+"\n")); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"1 points could not be measured; the recording holds the reasons",
+		"gelu (f32) on cpu:1: no law, for its calls are long and the budget had no time for them; measure for longer: evenkeel calibrate --fresh --budget 10m",
+		"swiglu (f32) on cpu:1: no law, for the budget was spent before its first point; to go on: evenkeel calibrate --budget 10m",
+		"1 of 2 points were measured while other processes held the cores: errors are larger than on a quiet machine",
+	}
+	if got := d.warnings(); !slices.Equal(got, want) {
+		t.Errorf("warnings:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 }

@@ -223,9 +223,9 @@ func (c *calibration) beginRounds(ctx context.Context, inv *Inventory) (*Schedul
 		return nil, err
 	}
 	left := units.Seconds(c.left(c.Budget).Seconds())
+	families, none := c.families(spaces, costs, points, each, left)
 	s := &Schedule{
-		T: lineSchedule, BudgetS: c.Budget.Seconds(), Limit: c.Points, Once: c.wantedOnce(inv.Once),
-		Families: c.families(spaces, costs, points, each, left),
+		T: lineSchedule, BudgetS: c.Budget.Seconds(), Limit: c.Points, Once: c.wantedOnce(inv.Once), Families: families,
 	}
 	r := c.rounds(spaces, s, &Past{})
 	if inv.peers() > 0 {
@@ -235,25 +235,27 @@ func (c *calibration) beginRounds(ctx context.Context, inv *Inventory) (*Schedul
 	short := r.short(s.Points)
 	s.Canaries = canaries(s.Points, short)
 	s.Peers = peers(inv, s.Points, short, each, units.Seconds(c.Budget.Seconds()))
-	return s, c.journal.Append(s)
+	if err := c.journal.Append(s); err != nil {
+		return nil, err
+	}
+	return s, c.leaveOut(none)
 }
 
 // families says how far the calls of every space's candidates may reach: as far
-// as those of a spread choice would in the same time.
-func (c *calibration) families(spaces []Space, costs []Cost, points int, each, left units.Seconds) []Piloted {
-	counts, total := c.counts(spaces, points), 0
-	for _, n := range counts {
-		total += n
-	}
-	var all []Piloted
-	for i, sp := range spaces {
-		_, longest := fill(sp, counts[i], costs[i], each, left*units.Seconds(float64(counts[i])/float64(total)), c.Seed+uint64(i))
+// as those of a spread choice would in the same time; and for which spaces there is
+// none.
+func (c *calibration) families(spaces []Space, costs []Cost, points int, each, left units.Seconds) (all []Piloted, none []Space) {
+	for i, f := range fillAll(spaces, costs, c.counts(spaces, points), each, left, rand.New(rand.NewPCG(c.Seed, 0))) {
+		sp := spaces[i]
+		if len(f.shapes) == 0 {
+			none = append(none, sp)
+		}
 		all = append(all, Piloted{
 			On: sp.On, Op: sp.Kind, Variant: sp.at(0).Variant(),
-			Launch: costs[i].Launch, PerUnit: float64(costs[i].PerUnit), Prepare: costs[i].Prepare, Longest: longest,
+			Launch: costs[i].Launch, PerUnit: float64(costs[i].PerUnit), Prepare: costs[i].Prepare, Longest: f.longest,
 		})
 	}
-	return all
+	return all, none
 }
 
 // short names the points whose calls are short beside the time of a visit.

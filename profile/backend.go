@@ -93,6 +93,7 @@ const (
 	Crashed     Class = "crashed"     // the worker died
 	Hung        Class = "hung"        // the worker missed its deadline and was killed
 	Throttled   Class = "throttled"   // every sample was taken while the hardware slowed itself down
+	TooLong     Class = "too_long"    // the budget has no time for the op's calls; never tried
 )
 
 // retried says whether a failure may be the worker's rather than the point's,
@@ -102,7 +103,7 @@ func (c Class) retried() bool { return c == Crashed || c == OutOfMemory }
 
 // final says whether a point that failed so is never run again in this
 // environment. A hang costs its whole deadline each time, so it is among them.
-func (c Class) final() bool { return c != "" && c != Crashed && c != Throttled }
+func (c Class) final() bool { return c != "" && c != Crashed && c != Throttled && c != TooLong }
 
 // OpError is a failure of one point. Lost says that the executor died with it
 // and must be opened again.

@@ -71,6 +71,9 @@ func NewPast() (*Past, Visitor) {
 		Header:   func(h *Header) error { p.Header = h; return nil },
 		Schedule: func(s *Schedule) error { p.Schedule = s; return nil },
 		Point: func(x *Point) error {
+			if x.Class == TooLong {
+				return nil // of no point that was scheduled
+			}
 			p.Done[x.Key] = true
 			if x.Class.final() {
 				p.Again[x.Key] = true
@@ -208,12 +211,31 @@ func (c *calibration) schedule(ctx context.Context, inv *Inventory) (*Schedule, 
 		return nil, err
 	}
 	left := c.left(c.Budget)
-	spots, short := plan(spaces, costs, c.counts(spaces, points), each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
+	spots, short, none := plan(spaces, costs, c.counts(spaces, points), each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
 	s := &Schedule{
 		T: lineSchedule, BudgetS: c.Budget.Seconds(), Limit: c.Points, Points: spots, Canaries: canaries(spots, short),
 		Once: c.wantedOnce(inv.Once), Peers: peers(inv, spots, short, each, units.Seconds(c.Budget.Seconds())),
 	}
-	return s, c.journal.Append(s)
+	if err := c.journal.Append(s); err != nil {
+		return nil, err
+	}
+	return s, c.leaveOut(none)
+}
+
+// leaveOut records the spaces for whose calls there is no time, so that nobody
+// has to guess why they have no law.
+func (c *calibration) leaveOut(none []Space) error {
+	for _, sp := range none {
+		spot := NewSpot(sp.On, sp.at(0))
+		p := &Point{
+			T: linePoint, Key: spot.Key(c.fingerprint), Spot: spot, Class: TooLong, At: c.now(),
+			Error: fmt.Sprintf("points enough for a law take more time than a budget of %s has for them", c.Budget),
+		}
+		if err := c.journal.Append(p); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // left is the time for measuring in what is left of a budget: at least half of that,

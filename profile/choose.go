@@ -204,18 +204,17 @@ func (sp Space) at(level float64) op.Shape {
 // `budget`. The order is shuffled, so that drift of the machine is not
 // confounded with size, in two rounds: `fewest` points of every space come
 // first, so that a run that ends early still has a law for every op. It
-// also says, by key, which points' calls are short beside `each`.
-func plan(spaces []Space, costs []Cost, counts []int, each, budget units.Seconds, r *rand.Rand) (spots []Spot, short map[string]bool) {
-	total := 0
-	for _, n := range counts {
-		total += n
-	}
+// also says, by key, which points' calls are short beside `each`, and for which
+// spaces there is no time.
+func plan(spaces []Space, costs []Cost, counts []int, each, budget units.Seconds, r *rand.Rand) (spots []Spot, short map[string]bool, none []Space) {
 	var first, rest []Spot
 	short = map[string]bool{}
-	for i, sp := range spaces {
-		part := budget * units.Seconds(float64(counts[i])/float64(total))
-		shapes, _ := fill(sp, counts[i], costs[i], each, part, r.Uint64())
-		for k, s := range shapes {
+	for i, f := range fillAll(spaces, costs, counts, each, budget, r) {
+		sp := spaces[i]
+		if len(f.shapes) == 0 {
+			none = append(none, sp)
+		}
+		for k, s := range f.shapes {
 			spot := NewSpot(sp.On, s)
 			short[spot.Key("")] = costs[i].call(s) < each/callsAVisit
 			if k < fewest {
@@ -228,7 +227,7 @@ func plan(spaces []Space, costs []Cost, counts []int, each, budget units.Seconds
 	for _, round := range [][]Spot{first, rest} {
 		r.Shuffle(len(round), func(i, j int) { round[i], round[j] = round[j], round[i] })
 	}
-	return append(first, rest...), short
+	return append(first, rest...), short, none
 }
 
 // canaries are the first points of each device and group whose calls are
@@ -259,38 +258,87 @@ func shares(spaces []Space, points int) []int {
 	return counts
 }
 
-// fill chooses n shapes of a space whose longest call is as long as the
-// space's part of the budget allows, by bisection: a planner asks for large
-// shapes, so the range should reach as far as there is time for. It also says
-// how long that call is. Where so few shapes are short enough that there would be
-// no law, longer calls are chosen, for up to overdraw times that part.
-func fill(sp Space, n int, cost Cost, each, part units.Seconds, seed uint64) (best []op.Shape, longest units.Seconds) {
-	at := func(longest units.Seconds) []op.Shape {
-		return choose(sp, n, cost, longest, rand.New(rand.NewPCG(seed, 0)))
-	}
-	lo, hi := units.Seconds(1e-3), 5*each+part/callsAVisit
-	best = at(lo)
-	for range 12 {
-		mid := units.Seconds(math.Sqrt(float64(lo * hi)))
-		if shapes := at(mid); pointsTime(shapes, cost, each) <= part {
-			best, lo = shapes, mid
-		} else {
-			hi = mid
-		}
-	}
-	for longer := 1.5 * lo; len(best) < min(n, fewest) && longer < mostPointTime; longer *= 1.5 {
-		n = fewest
-		shapes := at(longer)
-		if pointsTime(shapes, cost, each) > overdraw*part {
-			break
-		}
-		best, lo = shapes, longer
-	}
-	return best, lo
+// filling is what was chosen of a space: its shapes, and how long the longest
+// call may be.
+type filling struct {
+	shapes  []op.Shape
+	longest units.Seconds
+	seed    uint64
 }
 
-// overdraw is how many times its part of the budget a space may take for a law at all.
+// firstShare of a budget may go into the first visits of the points that come
+// first, for a law of every op, before an op of long calls has to do without.
+const firstShare = 0.5
+
+// overdraw is how many times its part of the budget a space may take for a law
+// in any case.
 const overdraw = 2
+
+// fillAll chooses the points of all spaces. Where the part of a space holds too
+// few short calls for a law, longer ones are chosen as far as there is time for
+// first visits, the spaces of the shortest calls before the others: so that on a
+// slow or busy machine as many ops as possible have a law.
+func fillAll(spaces []Space, costs []Cost, counts []int, each, budget units.Seconds, r *rand.Rand) []filling {
+	total := 0
+	for _, n := range counts {
+		total += n
+	}
+	part := func(i int) units.Seconds { return budget * units.Seconds(float64(counts[i])/float64(total)) }
+	all := make([]filling, len(spaces))
+	left := firstShare * budget
+	var lacking []int
+	for i, sp := range spaces {
+		all[i] = fill(sp, counts[i], costs[i], each, part(i), r.Uint64())
+		left -= pointsTime(all[i].shapes[:min(len(all[i].shapes), fewest)], costs[i], each) / visitsAPoint
+		if len(all[i].shapes) < min(counts[i], fewest) {
+			lacking = append(lacking, i)
+		}
+	}
+	slices.SortStableFunc(lacking, func(i, j int) int {
+		return cmp.Compare(costs[i].call(spaces[i].at(0)), costs[j].call(spaces[j].at(0)))
+	})
+	for _, i := range lacking {
+		before := pointsTime(all[i].shapes, costs[i], each)
+		all[i].lengthen(spaces[i], min(counts[i], fewest), costs[i], each, max(overdraw*part(i), before+visitsAPoint*left))
+		left -= (pointsTime(all[i].shapes, costs[i], each) - before) / visitsAPoint
+	}
+	return all
+}
+
+// fill chooses n shapes of a space whose longest call is as long as the
+// space's part of the budget allows, by bisection: a planner asks for large
+// shapes, so the range should reach as far as there is time for.
+func fill(sp Space, n int, cost Cost, each, part units.Seconds, seed uint64) filling {
+	hi := 5*each + part/callsAVisit
+	best := filling{longest: 1e-3, seed: seed}
+	best.shapes = best.choose(sp, n, cost)
+	for range 12 {
+		f := filling{longest: units.Seconds(math.Sqrt(float64(best.longest * hi))), seed: seed}
+		if f.shapes = f.choose(sp, n, cost); pointsTime(f.shapes, cost, each) <= part {
+			best = f
+		} else {
+			hi = f.longest
+		}
+	}
+	return best
+}
+
+func (f filling) choose(sp Space, n int, cost Cost) []op.Shape {
+	return choose(sp, n, cost, f.longest, rand.New(rand.NewPCG(f.seed, 0)))
+}
+
+// lengthen chooses longer calls until there are n points, as far as all visits
+// together take no longer than a limit.
+func (f *filling) lengthen(sp Space, n int, cost Cost, each, limit units.Seconds) {
+	for g := *f; len(g.shapes) < n && g.longest < mostPointTime; {
+		g.longest *= 1.25
+		g.shapes = g.choose(sp, n, cost)
+		if pointsTime(g.shapes, cost, each) > limit {
+			return
+		}
+		*f = g
+	}
+}
 
 func pointsTime(shapes []op.Shape, cost Cost, each units.Seconds) units.Seconds {
 	var t units.Seconds

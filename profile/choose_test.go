@@ -1,6 +1,10 @@
 package profile
 
 import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -15,18 +19,73 @@ func TestASpaceOfLongCallsHasALaw(t *testing.T) {
 	}}
 	least := sp.at(0)
 	each := leastPointTime
+	part := 10 * pointTime(least, 20e-3, Cost{}, each)
 	for _, c := range []struct {
-		call units.Seconds // of the smallest shape
-		want int
-	}{{1e-3, 12}, {30e-3, fewest}, {1, 0}} {
-		cost := Cost{PerUnit: c.call / units.Seconds(size(least))}
-		part := 10 * pointTime(least, 20e-3, cost, each)
-		shapes, longest := fill(sp, 12, cost, each, part, 1)
-		if len(shapes) != c.want {
-			t.Errorf("calls of %v and more: %d shapes up to %v, want %d", c.call, len(shapes), longest, c.want)
+		call   units.Seconds // of the smallest shape
+		spaces int
+		want   int
+	}{
+		{1e-3, 1, 12},
+		{30e-3, 1, fewest},
+		{1, 1, 0},
+		{100e-3, 1, 2}, // the whole budget is its part
+		{100e-3, 12, fewest},
+		{1, 12, 0},
+	} {
+		// One space of long calls, the others' are short.
+		spaces, costs := slices.Repeat([]Space{sp}, c.spaces), make([]Cost, c.spaces)
+		for i := range costs {
+			costs[i].PerUnit = 1e-4 / units.Seconds(size(least))
 		}
-		if took := pointsTime(shapes, cost, each); took > overdraw*part {
-			t.Errorf("calls of %v and more: %v, of a part of %v", c.call, took, part)
+		costs[0].PerUnit = c.call / units.Seconds(size(least))
+		budget := part * units.Seconds(c.spaces)
+		all := fillAll(spaces, costs, slices.Repeat([]int{12}, c.spaces), each, budget, rand.New(rand.NewPCG(1, 0)))
+		if n := len(all[0].shapes); n != c.want {
+			t.Errorf("calls of %v and more, one of %d spaces: %d shapes up to %v, want %d", c.call, c.spaces, n, all[0].longest, c.want)
 		}
+		var first units.Seconds
+		for i, f := range all {
+			first += pointsTime(f.shapes[:min(fewest, len(f.shapes))], costs[i], each) / visitsAPoint
+			if i > 0 && len(f.shapes) != 12 {
+				t.Errorf("a space of short calls has %d shapes", len(f.shapes))
+			}
+		}
+		if c.spaces > 1 && first > firstShare*budget || first > overdraw*budget {
+			t.Errorf("calls of %v and more, one of %d spaces: first visits take %v of a budget of %v", c.call, c.spaces, first, budget)
+		}
+	}
+}
+
+// Where all calls are long, the ops of the shortest have laws, the others get what
+// their part of the budget holds, and those that get nothing are named.
+func TestWhatThereIsNoTimeForIsNamed(t *testing.T) {
+	sp := Space{On: "d", Kind: op.KindGEMM, Dims: 1, Make: func(u []float64) op.Shape {
+		return op.GEMM{Pass: op.Forward, M: units.Tokens(LogScale(u[0], 512, 4096)), N: 512, K: 512, DType: op.F32}
+	}}
+	const n = 8
+	spaces, costs := slices.Repeat([]Space{sp}, n), make([]Cost, n)
+	for i := range costs {
+		spaces[i].On = fmt.Sprint("d", i)
+		costs[i].PerUnit = units.Seconds(0.05*float64(1+i)) / units.Seconds(size(sp.at(0)))
+	}
+	spots, _, none := plan(spaces, costs, slices.Repeat([]int{12}, n), leastPointTime, 30, rand.New(rand.NewPCG(1, 0)))
+	points := make([]int, n)
+	for _, s := range spots {
+		points[slices.IndexFunc(spaces, func(sp Space) bool { return sp.On == s.On })]++
+	}
+	if points[0] < fewest || !slices.IsSortedFunc(points, func(a, b int) int { return cmp.Compare(b, a) }) {
+		t.Errorf("points of spaces of ever longer calls: %d", points)
+	}
+	var want, got []string
+	for i, sp := range spaces {
+		if points[i] == 0 {
+			want = append(want, sp.On)
+		}
+	}
+	for _, sp := range none {
+		got = append(got, sp.On)
+	}
+	if len(want) == 0 || !slices.Equal(got, want) {
+		t.Errorf("without points are %q, named %q", want, got)
 	}
 }

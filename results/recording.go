@@ -85,8 +85,10 @@ func (s *RecordingSummary) point(p *profile.Point) {
 	s.Elapsed += units.Seconds(p.Elapsed)
 	c.Discarded += p.Discarded
 	if !p.OK() {
+		if c.Classes[p.Class]++; p.Class == profile.TooLong {
+			return
+		}
 		c.Failed++
-		c.Classes[p.Class]++
 		return
 	}
 	if len(p.Times) == 0 {
@@ -262,11 +264,14 @@ func stops(c StratumCount) string {
 
 func pointMarks(n *notes, c StratumCount) string {
 	marks := ""
-	classes := []profile.Class{profile.OutOfMemory, profile.Unsupported, profile.Wrong, profile.Crashed, profile.Hung, profile.Throttled}
+	classes := []profile.Class{profile.OutOfMemory, profile.Unsupported, profile.Wrong, profile.Failed, profile.Crashed, profile.Hung, profile.Throttled}
 	for _, class := range classes {
 		if c.Classes[class] > 0 {
 			marks += n.mark(fmt.Sprintf("%s of %s on %s failed: %s; the recording holds the reasons; to try again: evenkeel calibrate --only %s", plural(c.Classes[class], "point"), c.Op, c.On, class, c.Op))
 		}
+	}
+	if c.Classes[profile.TooLong] > 0 {
+		marks += n.mark("the budget had no time for calls as long; measure for longer: evenkeel calibrate --fresh --budget 10m")
 	}
 	if c.Disturbed > 0 {
 		marks += n.mark("points were kept although other processes held the cores, after several tries; on a quiet machine measure again: evenkeel calibrate --fresh")

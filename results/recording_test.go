@@ -28,6 +28,7 @@ func recordingText() string {
 		point("point", 64, `"times_s":[1e-5,1.1e-5,1.2e-5],"inner":1,"stop":"noise","discarded":4`),
 		point("point", 128, `"times_s":[2e-5,2.1e-5],"inner":1,"stop":"time","disturbed":true`),
 		point("point", 256, `"class":"oom","error":"out of memory"`),
+		point("point", 64, `"class":"too_long","error":"no time"`),
 		`{"t":"resume","tool":"evenkeel 0.1.0","at":"2026-01-31T12:00:00Z"}`,
 		point("canary", 64, `"times_s":[1.3e-5,1.32e-5,1.4e-5],"inner":1,"stop":"steady"`),
 		point("canary", 64, `"times_s":[1.2e-5,1.21e-5,1.3e-5],"inner":1,"stop":"noise"`),
@@ -53,7 +54,7 @@ func TestSummariseCounts(t *testing.T) {
 	if c.Points != 2 || c.Failed != 1 || c.Samples != 5 || c.Discarded != 4 || c.Disturbed != 1 {
 		t.Errorf("counts: %+v", c)
 	}
-	if c.Stops[profile.StopNoise] != 1 || c.Stops[profile.StopTime] != 1 || c.Classes[profile.OutOfMemory] != 1 {
+	if c.Stops[profile.StopNoise] != 1 || c.Stops[profile.StopTime] != 1 || c.Classes[profile.OutOfMemory] != 1 || c.Classes[profile.TooLong] != 1 {
 		t.Errorf("stops %v, classes %v", c.Stops, c.Classes)
 	}
 	if !s.Torn || s.Resumes != 1 || s.End == nil || s.End.Reason != profile.EndBudget {

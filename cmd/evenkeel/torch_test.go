@@ -8,9 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/doc"
 )
 
 // needTorch skips a test where no interpreter has torch and says so, unless the
@@ -53,16 +58,26 @@ const looseLimits = "attention=50%,gemm=50%,bandwidth=60%,layer=60%,collective=1
 // fitted, checked, shown and resumed.
 func TestTorchCalibrateFitCheck(t *testing.T) {
 	needTorch(t)
-	dir := t.TempDir()
-	recording, profile := filepath.Join(dir, "calibration.rec.jsonl"), filepath.Join(dir, "calibration.profile.json")
-	out := evenkeel(t, "calibrate", "--backend", "torch", "--group-sizes", "2,4", "--budget", "60s", "--out", dir)
-	for _, want := range []string{
-		"torch_cpu:1", "attn_fwd full d64 f32 cpu", "attn_bwd diag d128 f32 cpu", "attn_varlen_bwd", "gemm wgrad f32", "adamw",
-		"on 2 torch_cpu:1", "on 4 torch_cpu:1", "all_to_all_v", "send_recv_pairs 2 pairs",
-	} {
-		if !strings.Contains(out, want) {
-			t.Errorf("the profile lacks %q:\n%s", want, out)
+	var dir, recording, profile string
+	// What a minute has no time for on a machine that others use is named, and
+	// comes with a longer budget.
+	for budget := time.Minute; ; budget *= 2 {
+		dir = t.TempDir()
+		recording, profile = filepath.Join(dir, "calibration.rec.jsonl"), filepath.Join(dir, "calibration.profile.json")
+		out := evenkeel(t, "calibrate", "--backend", "torch", "--group-sizes", "2,4", "--budget", budget.String(), "--out", dir)
+		lacking := lackingLaws(t, profile)
+		if len(lacking) == 0 {
+			for _, want := range []string{"torch_cpu:1", "attn_varlen_bwd", "on 2 torch_cpu:1", "on 4 torch_cpu:1", "send_recv_pairs 2 pairs"} {
+				if !strings.Contains(out, want) {
+					t.Errorf("the profile shown lacks %q:\n%s", want, out)
+				}
+			}
+			break
 		}
+		if budget >= 4*time.Minute {
+			t.Fatalf("%q are lacking after %v:\n%s", lacking, budget, out)
+		}
+		t.Logf("%q are lacking after %v; measuring for longer", lacking, budget)
 	}
 	evenkeel(t, "fit", recording, "-o", filepath.Join(dir, "again.profile.json"))
 	report := evenkeel(t, "check", recording, "--profile", profile, "--max-error", looseLimits)
@@ -78,6 +93,38 @@ func TestTorchCalibrateFitCheck(t *testing.T) {
 		}
 	}
 	noWorkers(t)
+}
+
+// lackingLaws names the laws that a profile should have and has not. Its warnings
+// must say why.
+func lackingLaws(t *testing.T, path string) []string {
+	t.Helper()
+	var p costmodel.Profile
+	if err := doc.Load(path, &p); err != nil {
+		t.Fatal(err)
+	}
+	var lacking []string
+	for _, name := range []string{
+		"attn_fwd (full d64 f32 cpu) on torch_cpu:1",
+		"attn_bwd (diag d128 f32 cpu) on torch_cpu:1",
+		"attn_varlen_bwd (d64 f32 cpu) on torch_cpu:1",
+		"gemm (wgrad f32) on torch_cpu:1",
+		"adamw (f32) on torch_cpu:1",
+		"all_reduce on 2 torch_cpu:1 over gloo_tcp_oversubscribed",
+		"all_to_all_v on 4 torch_cpu:1 over gloo_tcp_oversubscribed",
+		"send_recv_pairs (2 pairs) on 4 torch_cpu:1 over gloo_tcp_oversubscribed",
+	} {
+		if slices.ContainsFunc(p.Laws, func(l costmodel.Law) bool {
+			return fit.Stratum{Op: l.Op, Variant: l.Variant, On: l.On()}.String() == name
+		}) {
+			continue
+		}
+		lacking = append(lacking, name)
+		if !slices.ContainsFunc(p.Warnings, func(w string) bool { return strings.HasPrefix(w, name+": ") }) {
+			t.Fatalf("no law of %s, and no warning says why: %q", name, p.Warnings)
+		}
+	}
+	return lacking
 }
 
 // A calibration through torch is killed at random moments and resumed: nothing
