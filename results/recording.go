@@ -271,7 +271,7 @@ func pointMarks(n *notes, c StratumCount) string {
 		}
 	}
 	if c.Classes[profile.TooLong] > 0 {
-		marks += n.mark("the budget had no time for calls as long; measure for longer: evenkeel calibrate --fresh --budget 10m")
+		marks += n.mark("a variant of it was left out, for the budget had no time for calls as long; measure for longer: evenkeel calibrate --fresh --budget 10m")
 	}
 	if c.Disturbed > 0 {
 		marks += n.mark("points were kept although other processes held the cores, after several tries; on a quiet machine measure again: evenkeel calibrate --fresh")
