@@ -2,6 +2,7 @@ package fit
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -26,31 +27,39 @@ func TestVisitsThatDisagreeAreSettledByTheFaster(t *testing.T) {
 	}
 }
 
+// recordingOn is the text of one on cpu:1, with a header of a backend.
+func recordingOn(backend string, lines ...string) io.Reader {
+	header := fmt.Sprintf(`{"schema":"evenkeel.recording/v1","tool":"evenkeel 0.1.0","created":"2026-01-31T12:00:00Z","backend":%q,"simulated":false,"fingerprint":"0123456789abcdef","seed":3,`+
+		`"machine":{"host":"box","os":"linux","cpu":"Example CPU","cores":2,"l1_data_bytes":32768,"l2_bytes":1048576,"l3_bytes":0,"memory_bytes":8589934592},`+
+		`"devices":[{"name":"cpu:1","model":"Example CPU","stack":"go1.26","fingerprint":"aa","parallel":1,"memory_bytes":1073741824}],"groups":[],`+
+		`"protocol":{"min_samples":10,"min_samples_long":5,"long_s":0.1,"max_samples":200,"noise":0.005,"min_sample_s":0.0005,"point_time_s":1,"wait_limit":0.1,"max_discards":6},"notes":[]}`, backend)
+	return strings.NewReader(strings.Join(append([]string{header}, lines...), "\n") + "\n")
+}
+
+// rowSpot and pointLine are a row-wise op's place and a line about it.
+func rowSpot(kind string, tokens int) string {
+	return fmt.Sprintf(`"on":"cpu:1","op":%q,"shape":{"tokens":%d,"width":512,"dtype":"f32"}`, kind, tokens)
+}
+
+func pointLine(t, spot, rest string) string {
+	return fmt.Sprintf(`{"t":%q,"key":"k",%s,%s,"guard":{"wait_share":0},"at":"2026-01-31T12:00:00Z","elapsed_s":0.5}`, t, spot, rest)
+}
+
 // What has no law though one was to be had is named, with the way to it; a point
 // counts as disturbed where no visit was undisturbed.
 func TestWhatWasNotMeasuredIsNamed(t *testing.T) {
-	spot := func(kind string, tokens int) string {
-		return fmt.Sprintf(`"on":"cpu:1","op":%q,"shape":{"tokens":%d,"width":512,"dtype":"f32"}`, kind, tokens)
-	}
-	line := func(t, spot, rest string) string {
-		return fmt.Sprintf(`{"t":%q,"key":"k",%s,%s,"guard":{"wait_share":0},"at":"2026-01-31T12:00:00Z","elapsed_s":0.5}`, t, spot, rest)
-	}
 	const times, disturbed = `"times_s":[1e-5,1.1e-5],"inner":1,"stop":"noise"`, `"times_s":[2e-5,2e-5],"inner":1,"stop":"noise","disturbed":true`
-	lines := []string{
-		`{"schema":"evenkeel.recording/v1","tool":"evenkeel 0.1.0","created":"2026-01-31T12:00:00Z","backend":"cpu","simulated":false,"fingerprint":"0123456789abcdef","seed":3,` +
-			`"machine":{"host":"box","os":"linux","cpu":"Example CPU","cores":2,"l1_data_bytes":32768,"l2_bytes":1048576,"l3_bytes":0,"memory_bytes":8589934592},` +
-			`"devices":[{"name":"cpu:1","model":"Example CPU","stack":"go1.26","fingerprint":"aa","parallel":1,"memory_bytes":1073741824}],"groups":[],` +
-			`"protocol":{"min_samples":10,"min_samples_long":5,"long_s":0.1,"max_samples":200,"noise":0.005,"min_sample_s":0.0005,"point_time_s":1,"wait_limit":0.1,"max_discards":6},"notes":[]}`,
-		fmt.Sprintf(`{"t":"schedule","budget_s":60,"points":[{%s},{%s},{%s},{%s}],"canaries":[]}`, spot("norm", 64), spot("norm", 128), spot("rope", 64), spot("swiglu", 64)),
-		line("point", spot("gelu", 64), `"class":"too_long","error":"no time"`),
-		line("point", spot("norm", 64), disturbed),
-		line("point", spot("norm", 128), disturbed),
-		line("point", spot("rope", 64), `"class":"failed","error":"broken"`),
-		line("again", spot("norm", 64), times),
-		line("again", spot("norm", 128), disturbed),
-	}
 	d := NewData()
-	if err := d.Add("x.rec.jsonl", strings.NewReader(strings.Join(lines, "\n")+"\n")); err != nil {
+	if err := d.Add("x.rec.jsonl", recordingOn(
+		"cpu",
+		fmt.Sprintf(`{"t":"schedule","budget_s":60,"points":[{%s},{%s},{%s},{%s}],"canaries":[]}`, rowSpot("norm", 64), rowSpot("norm", 128), rowSpot("rope", 64), rowSpot("swiglu", 64)),
+		pointLine("point", rowSpot("gelu", 64), `"class":"too_long","error":"no time"`),
+		pointLine("point", rowSpot("norm", 64), disturbed),
+		pointLine("point", rowSpot("norm", 128), disturbed),
+		pointLine("point", rowSpot("rope", 64), `"class":"failed","error":"broken"`),
+		pointLine("again", rowSpot("norm", 64), times),
+		pointLine("again", rowSpot("norm", 128), disturbed),
+	)); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
@@ -61,5 +70,34 @@ func TestWhatWasNotMeasuredIsNamed(t *testing.T) {
 	}
 	if got := d.warnings(); !slices.Equal(got, want) {
 		t.Errorf("warnings:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// Too few points for a law are named; who measured them can measure more, who read
+// them from a file cannot.
+func TestTooFewPointsAreNamed(t *testing.T) {
+	var lines []string
+	for i := range 12 {
+		lines = append(lines, pointLine("point", rowSpot("gelu", 64+i), fmt.Sprintf(`"times_s":[%de-6],"inner":1,"stop":"noise"`, 64+i)))
+	}
+	for i := range 3 {
+		lines = append(lines, pointLine("point", rowSpot("norm", 64+i), `"times_s":[1e-5],"inner":1,"stop":"noise"`))
+	}
+	const few = "norm (f32) on cpu:1: 3 points to fit, too few for a law (want 6)"
+	for backend, want := range map[string]string{
+		"cpu":          few + "; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m",
+		"import:table": few,
+	} {
+		d := NewData()
+		if err := d.Add("x.rec.jsonl", recordingOn(backend, lines...)); err != nil {
+			t.Fatal(err)
+		}
+		p, err := Fit(d, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(p.Warnings, want) {
+			t.Errorf("%s: no warning %q: %q", backend, want, p.Warnings)
+		}
 	}
 }

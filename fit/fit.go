@@ -48,7 +48,11 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 	for _, s := range d.Strata() {
 		fitted, kept := s.split(o)
 		if len(fitted) < fewestToFit && d.donor(s, o.Donors) == nil {
-			p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %d points to fit, too few for a law (want %d); measure more: evenkeel calibrate --fresh --budget 10m", s, len(fitted), fewestToFit))
+			few := fmt.Sprintf("%s: %d points to fit, too few for a law (want %d)", s, len(fitted), fewestToFit)
+			if !d.foreign {
+				few += "; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m"
+			}
+			p.Warnings = append(p.Warnings, few)
 			continue
 		}
 		t := &task{Stratum: s, points: fitted}
