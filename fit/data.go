@@ -50,6 +50,7 @@ type Data struct {
 	Failed  int       // points without times
 	TooLong []Stratum // for whose calls the budget had no time
 	Drift   []Drift
+	Own     int // laws of the profile being judged whose points came in another file than its own: see Unseen
 
 	foreign bool // of the recording being read: see profile.Header.Imported
 	byKey   map[string]int
@@ -244,6 +245,9 @@ func (d *Data) warnings() []string {
 	}
 	if d.Failed > 0 {
 		w = append(w, fmt.Sprintf("%d points could not be measured; the recording holds the reasons", d.Failed))
+	}
+	if d.Own > 0 {
+		w = append(w, fmt.Sprintf("the points of %d laws are those that the profile was fitted to, in another file: of them only those set aside count", d.Own))
 	}
 	for _, s := range d.TooLong {
 		w = append(w, fmt.Sprintf("%s: no law, for its calls are long and the budget had no time for them; measure for longer: evenkeel calibrate --fresh --budget 10m", s))

@@ -134,7 +134,8 @@ func resolve(document string, in doc.Input) (string, error) {
 }
 
 // heldOut returns the points of recordings that a profile has not seen: of its
-// own recordings those it set aside, of others all.
+// own recordings, and of others that hold the same points, those it set aside;
+// of the rest all.
 //
 // The split is a property of all of a profile's recordings together, so either
 // all of them are named or none.
@@ -173,7 +174,9 @@ func heldOut(p *costmodel.Profile, paths []string) (*fit.Data, []fit.Point, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	return all, append(points, otherData.Points...), nil
+	unseen, known := otherData.Unseen(p)
+	all.Own = known
+	return all, append(points, unseen...), nil
 }
 
 // probe says, before work is done for it, whether a file can be written; "" is none.
