@@ -38,14 +38,25 @@ func loadData(paths []string) (*fit.Data, error) {
 	return d, nil
 }
 
-// notTwice refuses a recording that is named again, or whose copy is: its points
-// would count twice, and errors and intervals seem surer than they are.
+// notTwice refuses a file of measurements that is named again, or whose copy is:
+// its points would count twice, and errors and intervals seem surer than they are.
+// Files of different sizes are not read for it.
 func notTwice(paths []string) error {
-	if len(paths) < 2 {
-		return nil
+	sizes := map[int64]int{}
+	size := func(path string) int64 {
+		if info, err := os.Stat(path); err == nil {
+			return info.Size()
+		}
+		return -1
+	}
+	for _, path := range paths {
+		sizes[size(path)]++
 	}
 	first := map[string]string{}
 	for _, path := range paths {
+		if sizes[size(path)] < 2 {
+			continue
+		}
 		sum, err := doc.HashFile(path)
 		if err != nil {
 			continue // whoever reads it knows more

@@ -171,8 +171,8 @@ func creation() (string, error) {
 	return now.UTC().Format(time.RFC3339), nil
 }
 
-// openable checks that the files are there, can be read twice, and are not what
-// is to be written.
+// openable checks that the files are there, can be read twice, are named once,
+// and are not what is to be written.
 func openable(ctx context.Context, paths []string, out string, shown *reading) ([]importer.Source, error) {
 	target, _ := os.Stat(out)
 	var sources []importer.Source
@@ -195,5 +195,5 @@ func openable(ctx context.Context, paths []string, out string, shown *reading) (
 			return &readFile{File: f, ctx: ctx, shown: shown}, nil
 		}})
 	}
-	return sources, nil
+	return sources, notTwice(paths)
 }
