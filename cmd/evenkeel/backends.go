@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -41,9 +42,8 @@ func (c chosen) close() {
 
 // newBackend picks and configures the backend.
 func (a *app) newBackend(ctx context.Context, o calibration) (chosen, error) {
-	kind, _, made := strings.Cut(o.backend, ":")
-	if made && len(o.groupSizes) > 0 {
-		return chosen{}, usagef("--group-sizes: the groups of %s are given: leave it out", kind)
+	if err := o.backendTakes(); err != nil {
+		return chosen{}, err
 	}
 	if spec, ok := strings.CutPrefix(o.backend, "sim:"); ok {
 		c, err := sim.Parse(spec)
@@ -53,11 +53,7 @@ func (a *app) newBackend(ctx context.Context, o calibration) (chosen, error) {
 		return chosen{Backend: sim.New(c)}, nil
 	}
 	if files, ok := strings.CutPrefix(o.backend, "recorded:"); ok {
-		b, err := recorded.Open(strings.Split(files, ","))
-		if err != nil {
-			return chosen{}, openError(err)
-		}
-		return chosen{Backend: b}, nil
+		return replayOf(strings.Split(files, ","))
 	}
 	world, err := launch.Detect(os.LookupEnv)
 	if err != nil {
@@ -74,6 +70,53 @@ func (a *app) newBackend(ctx context.Context, o calibration) (chosen, error) {
 		return a.autoBackend(ctx, o, machine, world)
 	}
 	return chosen{}, usagef("--backend %q: want auto, cpu, torch, recorded:... or sim:...", o.backend)
+}
+
+// backendTakes refuses flags that the backend would pass over: what was measured
+// would not be what was asked for.
+func (o calibration) backendTakes() error {
+	kind, _, made := strings.Cut(o.backend, ":")
+	for _, f := range []struct {
+		name  string
+		set   bool
+		given string // what of a made-up or recorded backend it would choose; "" for torch's own flags
+	}{
+		{"--group-sizes", len(o.groupSizes) > 0, "groups"},
+		{"--devices", len(o.devices) > 0, "devices"},
+		{"--model", o.model != "", "shapes"},
+		{"--dtype", o.dtype != "", ""},
+		{"--python", o.python != "", ""},
+		{"--allow-shared", o.allowShared, ""},
+	} {
+		switch {
+		case !f.set:
+		case made && f.given != "":
+			return usagef("%s: the %s of %s are given: leave it out", f.name, f.given, kind)
+		case (made || kind == "cpu") && f.given == "":
+			return usagef("%s: says how torch measures, and the backend is %s: leave it out, or take --backend torch", f.name, kind)
+		}
+	}
+	return nil
+}
+
+// replayOf is a backend that answers from recordings, each of which counts once.
+func replayOf(paths []string) (chosen, error) {
+	if slices.Contains(paths, "") {
+		return chosen{}, usagef("--backend recorded: names no recording; want recorded:x.rec.jsonl, several separated by commas")
+	}
+	if err := notTwice(paths); err != nil {
+		return chosen{}, err
+	}
+	for _, path := range paths {
+		if err := notAnother(path); err != nil {
+			return chosen{}, err
+		}
+	}
+	b, err := recorded.Open(paths)
+	if err != nil {
+		return chosen{}, openError(err)
+	}
+	return chosen{Backend: b}, nil
 }
 
 // autoBackend takes torch where there is a GPU or a job of several tasks, and
