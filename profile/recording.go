@@ -265,8 +265,9 @@ func quantity(k op.Kind) op.Quantity {
 	return spec.Measures
 }
 
-// longest is a call nobody waits for: a time beyond it is a wrong unit.
-const longest = 1e5
+// longest is a call nobody waits for, and in shortest no clock of a device ticks: a
+// time beyond either is a wrong unit.
+const longest, shortest = 1e5, 1e-12
 
 func validTimes(field string, times []float64) error {
 	for i, t := range times {
@@ -275,6 +276,9 @@ func validTimes(field string, times []float64) error {
 		}
 		if t > longest {
 			return fmt.Errorf("%s[%d]: %v: more than a day; are these seconds?", field, i, t)
+		}
+		if t < shortest {
+			return fmt.Errorf("%s[%d]: %v: less than a picosecond; are these seconds?", field, i, t)
 		}
 	}
 	return nil

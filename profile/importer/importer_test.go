@@ -141,7 +141,8 @@ func TestImportCountsEveryRow(t *testing.T) {
 		s.Point("f:6", d.Name, g, 2e6)
 		s.Point("f:7", d.Name, g)
 		s.Point("f:8", d.Name, op.GEMM{Pass: op.Forward, N: 1, K: 1, DType: op.BF16}, 1)
-		s.Drop("f:9", "mine")
+		s.Point("f:9", d.Name, g, 1e-300)
+		s.Drop("f:10", "mine")
 		s.Note("once")
 		s.Note("once")
 		s.Note("")
@@ -149,9 +150,9 @@ func TestImportCountsEveryRow(t *testing.T) {
 	}), Options{})
 	want := []string{
 		"3 a time that is no positive number", "1 a time of more than a day; is its unit another?", "1 no time",
-		"1 the shape's m is not possible", "1 mine",
+		"1 the shape's m is not possible", "1 a time of less than a picosecond; is its unit another?", "1 mine",
 	}
-	if got := m.report.reasons(); !slices.Equal(got, want) || m.report.Rows != 9 || m.report.Points != 2 {
+	if got := m.report.reasons(); !slices.Equal(got, want) || m.report.Rows != 10 || m.report.Points != 2 {
 		t.Errorf("%d rows, %d points, %q, want %q", m.report.Rows, m.report.Points, got, want)
 	}
 	if first := m.report.Dropped[0].First; first != "f:3: NaN s" {

@@ -40,6 +40,9 @@ func (s *Sink) implausible(on string, shape op.Shape, seconds []float64) (reason
 		if t > longestCall {
 			return "a time of more than a day; is its unit another?", fmt.Sprintf("%v s", t)
 		}
+		if t < shortestCall {
+			return "a time of less than a picosecond; is its unit another?", fmt.Sprintf("%v s", t)
+		}
 		shortest = min(shortest, t)
 	}
 	if g, ok := shape.(op.Grouped); ok {
@@ -48,8 +51,8 @@ func (s *Sink) implausible(on string, shape op.Shape, seconds []float64) (reason
 	return s.overPeak(on, shape, shortest)
 }
 
-// longestCall is what a recording accepts as the time of one call.
-const longestCall = 1e5
+// longestCall and shortestCall are what a recording accepts as the time of one call.
+const longestCall, shortestCall = 1e5, 1e-12
 
 // invalid is the reason without the value, so that rows with the same mistake
 // are counted together.
