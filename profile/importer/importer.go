@@ -126,6 +126,7 @@ type Sink struct {
 	devices []op.DeviceType
 	groups  []op.GroupType
 	best    map[string]*utilisation    // of every device and op
+	further int                        // contradictions beyond maxFlags
 	write   func(*profile.Point) error // nil in the first pass
 	err     error
 }
@@ -177,11 +178,16 @@ func (s *Sink) dropped(where, reason string) {
 // memory with saying so.
 const maxFlags = 100
 
-// Flag reports a contradiction; the same one is reported once.
+// Flag reports a contradiction; the same one is reported once, and those beyond
+// maxFlags by their number.
 func (s *Sink) Flag(where, what string) {
 	flag := where + ": " + what
-	if len(s.report.Flags) < maxFlags && !slices.Contains(s.report.Flags, flag) {
+	switch {
+	case slices.Contains(s.report.Flags, flag):
+	case len(s.report.Flags) < maxFlags:
 		s.report.Flags = append(s.report.Flags, flag)
+	default:
+		s.further++
 	}
 }
 
@@ -258,6 +264,9 @@ func pass(f Format, sources []Source, o Options, write func(*profile.Point) erro
 		return nil, err
 	}
 	s.flagRates()
+	if s.further > 0 {
+		s.report.Flags = append(s.report.Flags, fmt.Sprintf("and %d more, which are not listed", s.further))
+	}
 	slices.SortStableFunc(s.report.Dropped, func(a, b Drop) int { return b.Rows - a.Rows })
 	for _, d := range s.devices {
 		s.report.Devices = append(s.report.Devices, d.Name)

@@ -268,8 +268,11 @@ func TestReportsDoNotGrow(t *testing.T) {
 		}
 		return nil
 	}), Options{})
-	if len(m.report.Dropped) > maxReasons || len(m.report.Flags) > maxFlags || len(m.report.Notes) > maxFlags {
+	if len(m.report.Dropped) > maxReasons || len(m.report.Flags) != maxFlags+1 || len(m.report.Notes) > maxFlags {
 		t.Errorf("%d reasons, %d flags, %d notes", len(m.report.Dropped), len(m.report.Flags), len(m.report.Notes))
+	}
+	if last := m.report.Flags[maxFlags]; last != "and 99900 more, which are not listed" {
+		t.Errorf("the last flag is %q", last)
 	}
 	if d := m.report.Dropped[0]; d.Reason != "other reasons" || d.Rows != 100_000-maxReasons+1 {
 		t.Errorf("most frequent: %+v", d)
