@@ -194,6 +194,9 @@ func unpack(folder string) error {
 // program starts the rank program from the folder that is its argument.
 const program = "import sys; sys.path.insert(0, sys.argv[1]); from evenkeel.replay import main; main()"
 
+// agentStore is what torchrun says by it: it keeps the store, and rank 0 need not.
+const agentStore = "TORCHELASTIC_USE_AGENT_STORE"
+
 // command makes the command of a rank: isolated from the user's own modules
 // (-I), unbuffered (-u), writing no byte code (-B).
 func (r *run) command(s seat) *exec.Cmd {
@@ -211,6 +214,10 @@ func (r *run) command(s seat) *exec.Cmd {
 		cmd.Env = append(cmd.Env, key+"="+strconv.Itoa(value))
 	}
 	cmd.Env = append(cmd.Env, "MASTER_ADDR="+r.host)
+	if w := r.config.World; w == nil || w.Tasks == 1 {
+		// A torchrun around a job of one task keeps a store of its own, at another port.
+		cmd.Env = append(cmd.Env, agentStore+"=False")
+	}
 	return cmd
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
 )
 
 // fakeConfig runs two plans on two fake ranks.
@@ -127,6 +128,26 @@ func TestCancellingStopsAllRanks(t *testing.T) {
 	}
 	nobodyLives(t, pids)
 	nothingWritten(t, c.Out)
+}
+
+// A torchrun of one task has a store of its own; the ranks started in it meet at
+// another port, where rank 0 must open theirs. In a job of several tasks they use
+// torchrun's.
+func TestRanksStartedHereMeetAtAStoreOfTheirOwn(t *testing.T) {
+	t.Setenv(agentStore, "True")
+	for want, world := range map[string]*launch.World{"False": {Tasks: 1}, "True": {Tasks: 2, Host: "h"}} {
+		c, _ := fakeConfig(t, "well")
+		c.World = world
+		got := ""
+		for _, pair := range newRun(&c, nil, "gloo", ModeCPU, t.TempDir()).command(seat{threads: 1}).Environ() {
+			if value, ok := strings.CutPrefix(pair, agentStore+"="); ok {
+				got = value
+			}
+		}
+		if got != want {
+			t.Errorf("%d tasks: ranks are told %q, want %q", world.Tasks, got, want)
+		}
+	}
 }
 
 func TestAWholeRunWritesATraceThatReadsBack(t *testing.T) {
