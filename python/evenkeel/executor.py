@@ -8,6 +8,7 @@ and v of a message travel in one piece.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Callable, Optional, Sequence
 
 import torch
@@ -34,7 +35,7 @@ def attention(
     q is [tokens, q_heads, head_dim], k and v are [tokens, kv_heads, head_dim], in the order of the rank's
     segments; a rank without tokens passes tensors of none. Scores are scaled by 1/sqrt(head_dim). Every rank
     of the plan calls this, and afterwards its backward: where one rank's inputs require gradients, all ranks'
-    do.
+    do. What is computed has the precision of the tensors, under autocast too.
 
     group: the process group whose rank r is rank r of the plan (default: all ranks). kernel: what computes
     the blocks (default: the fastest there is for the tensors); give the same object to all layers. docs:
@@ -91,7 +92,8 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, run: _Run, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]
-        out, held = run.forward(q, k, v)
+        with _as_given(q.device):
+            out, held = run.forward(q, k, v)
         ctx.run = run
         ctx.save_for_backward(*((held.q, held.kv, held.out, held.lse) if held else (q, k, v)))
         return out
@@ -101,7 +103,15 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Optional[Tensor], ...]:  # type: ignore[override]
         if ctx.run.seat is None:
             return (None, *(torch.zeros_like(x) for x in ctx.saved_tensors))
-        return (None, *ctx.run.backward(Held(*ctx.saved_tensors), dout))
+        with _as_given(dout.device):
+            return (None, *ctx.run.backward(Held(*ctx.saved_tensors), dout))
+
+
+def _as_given(device: torch.device) -> Any:
+    """Inside, autocast is off: it would round the float32 products of a kernel to half precision."""
+    if device.type not in ("cpu", "cuda"):
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, enabled=False)
 
 
 class _Exchange:

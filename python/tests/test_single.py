@@ -42,6 +42,15 @@ class TestOneRank(unittest.TestCase):
             self.assertEqual((meter.sent, want.bytes), ({}, {}))
             self.assertEqual(meter.flops, {d: want.flops[0, d] for d in ("fwd", "bwd")})
 
+    def test_autocast_changes_nothing(self) -> None:
+        plan, results = alone(), []
+        for on in (False, True):
+            whole = inputs(plan, 1)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=on):
+                results.append(run(plan, 0, whole, None, None))
+        for without, under in zip(*results):
+            self.assertTrue(torch.equal(without, under))
+
     def test_a_backend_for_each_kind_of_device(self) -> None:
         """As a process group has that was made without a name, or with one for each."""
         for named, config, device, nccl in (
