@@ -194,6 +194,8 @@ class _Exchange:
 def _check(plan: Plan, rank: int, q: Tensor, k: Tensor, v: Tensor) -> None:
     if not 0 <= rank < plan.ranks:
         raise ValueError(f"rank: {rank}: the plan has ranks 0 to {plan.ranks - 1}")
+    if not q.is_floating_point():
+        raise ValueError(f"q: {q.dtype}: want a floating-point type")
     tokens = plan.tokens(rank)
     for name, x, heads in (("q", q, plan.q_heads), ("k", k, plan.kv_heads), ("v", v, plan.kv_heads)):
         want = (tokens, heads, plan.head_dim)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from dataclasses import dataclass
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
@@ -83,13 +84,22 @@ def documents(seq_len: int, docs: Optional[Sequence[int]]) -> tuple[Segment, ...
         return (Segment(0, seq_len),)
     out, start = [], 0
     for i, n in enumerate(docs):
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise PlanError(f"docs[{i}]: {n!r}: want a length of at least 1 token")
-        out.append(Segment(start, start + n))
-        start += n
+        length = _whole(n)
+        if length < 1:
+            raise PlanError(f"docs[{i}]: {n!r}: want a whole number of tokens, at least 1")
+        out.append(Segment(start, start + length))
+        start += length
     if start != seq_len:
         raise PlanError(f"docs: {start} tokens in all: the sequence has {seq_len}")
     return tuple(out)
+
+
+def _whole(n: Any) -> int:
+    """As a plain integer, of whatever type it is, such as numpy's; 0 for what is no whole number."""
+    try:
+        return 0 if isinstance(n, bool) else operator.index(n)
+    except TypeError:
+        return 0
 
 
 def _plan_of(document: Mapping[str, Any]) -> Plan:

@@ -251,9 +251,11 @@ class TestClosedForms(unittest.TestCase):
     def test_documents(self) -> None:
         plan = evenkeel.load_plan(worked_example())
         for docs, said in (([768, 0], r"docs\[1\]: 0"), ([700], "docs: 700 tokens in all"),
-                           ([True, 767], r"docs\[0\]")):
+                           ([True, 767], r"docs\[0\]"), ([767, 1.0], r"docs\[1\]: 1.0: want a whole number")):
             with self.assertRaisesRegex(evenkeel.PlanError, said):
                 evenkeel.expected(plan, docs=docs)
+        counted: Any = torch.tensor([100, 668])  # as a data loader has them
+        self.assertEqual(documents(768, counted), documents(768, [100, 668]))
 
 
 class TestTokens(unittest.TestCase):

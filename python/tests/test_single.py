@@ -87,6 +87,7 @@ class TestOneRank(unittest.TestCase):
             ((plan, 0, q[1:], k, v), r"q: shape \[39, 6, 8\]: rank 0 of the plan has \[40, 6, 8\]"),
             ((plan, 0, q, k, v[:, :1]), r"v: shape \[40, 1, 8\]"),
             ((plan, 0, q, k.half(), v), "k: torch.float16 on cpu: want that of q"),
+            ((plan, 0, q.int(), k.int(), v.int()), "q: torch.int32: want a floating-point type"),
             ((four, 0, torch.zeros(128, 12, 16), kv, kv), "the plan has 4 ranks: call init_process_group"),
         ):
             with self.subTest(said), self.assertRaisesRegex(ValueError, said):
