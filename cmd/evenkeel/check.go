@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -74,6 +75,9 @@ when it could not judge.`,
   evenkeel check a.trace.jsonl --profile prof/calibration.profile.json --timeline a.timeline.json   # of a replay`,
 		Args: args(cobra.MinimumNArgs(1), "recordings"),
 		RunE: func(_ *cobra.Command, paths []string) error {
+			if err := o.writable(paths); err != nil {
+				return err
+			}
 			if hasTrace(paths) {
 				return a.runCheckTrace(paths, o)
 			}
@@ -99,6 +103,12 @@ func (o *checkOptions) flags(c *cobra.Command) {
 	f.IntVar(&o.plan, "plan", 0, "of a replay: the plan that --timeline draws, 0 for the first")
 	f.StringVar(&o.link, "link", "", "of a replay of batches: link class between ranks of a host, where the profile has several")
 	f.StringVar(&o.network, "network", "", "of a replay of batches: link class between hosts, where the profile has several")
+}
+
+// writable refuses to write reports over what is judged or judged by.
+func (o checkOptions) writable(paths []string) error {
+	read := slices.Concat(paths, o.driftFrom, []string{o.profile, o.limits})
+	return cmp.Or(notInput("--junit", o.junit, read...), notInput("--markdown", o.markdown, read...), notInput("--timeline", o.timeline, read...))
 }
 
 // runCheck judges and reports. Whatever it could not do is in the JUnit report

@@ -370,6 +370,10 @@ func (p *played) forms(good, bad string) {
 	if text := string(p.file(markdown)); !strings.Contains(text, "## evenkeel check of a replay: FAIL") {
 		p.t.Errorf("%s", text)
 	}
+	recorded := p.file(good)
+	if _, said := p.verb(exitUsage, "check", good, "--profile", p.profile, "--timeline", good); !strings.Contains(said, "is one of the files that are read") || !bytes.Equal(p.file(good), recorded) {
+		p.t.Errorf("a timeline in the place of the trace: %s", said)
+	}
 	p.verb(exitDone, "check", good, "--profile", p.profile, "--timeline", timeline, "--plan", "2", "--all")
 	var events struct {
 		TraceEvents []struct {

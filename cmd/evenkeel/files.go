@@ -201,3 +201,18 @@ func probe(path string) error {
 	}
 	return doc.Probe(dir)
 }
+
+// notInput refuses to write, as a flag says, to one of the files that are read,
+// which would be lost. Empty names are none.
+func notInput(flag, out string, read ...string) error {
+	target, err := os.Stat(out)
+	if err != nil {
+		return nil // there is nothing to lose
+	}
+	for _, path := range read {
+		if info, err := os.Stat(path); err == nil && os.SameFile(info, target) {
+			return usagef("%s %s: is one of the files that are read, and would be overwritten; choose another name", flag, out)
+		}
+	}
+	return nil
+}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"io"
+	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/fit"
@@ -51,6 +53,9 @@ needs no points at all.`,
 			}
 			if out == "" {
 				return usagef("fit: -o is missing: name the profile to write")
+			}
+			if err := notInput("-o", out, slices.Concat(paths, strings.Split(borrow, ","))...); err != nil {
+				return err
 			}
 			p, err := a.fitOrBorrow(paths, model, borrow, out, o, ref)
 			if err != nil {

@@ -147,6 +147,9 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	if o.model != "" {
 		files = append(slices.Clone(paths), o.model)
 	}
+	if err := notInput("-o", c.Out, files...); err != nil {
+		return c, err
+	}
 	if c.Inputs, err = inputs(c.Out, files); err != nil {
 		return c, err
 	}

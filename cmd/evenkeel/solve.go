@@ -76,10 +76,8 @@ assumed of the rest, which the plan says.`,
 			if err := o.idle(c); err != nil {
 				return err
 			}
-			for _, path := range []string{o.out, o.timeline} {
-				if err := probe(path); err != nil {
-					return err
-				}
+			if err := o.writable(); err != nil {
+				return err
 			}
 			if o.sequences.file != "" {
 				return a.runBatch(c.Context(), o)
@@ -277,6 +275,20 @@ func (o problem) precision(p *costmodel.Profile) (op.DType, error) {
 		return have[0], nil
 	}
 	return "", usagef("the profile has attention laws for %v: choose one with --dtype", have)
+}
+
+// writable says, before anything is planned, whether what the flags ask for can be
+// written.
+func (o problem) writable() error {
+	for _, to := range [][2]string{{"-o", o.out}, {"--timeline", o.timeline}} {
+		if err := notInput(to[0], to[1], o.profile, o.cluster, o.model, o.sequences.file); err != nil {
+			return err
+		}
+		if err := probe(to[1]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // write saves what the flags ask for.
