@@ -199,7 +199,18 @@ func probe(path string) error {
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s: there is no folder %s to write it to: make it, or name another", path, dir)
 	}
+	if err := notFolder(path); err != nil {
+		return err
+	}
 	return doc.Probe(dir)
+}
+
+// notFolder refuses to write a file where there is a folder.
+func notFolder(path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("%s: is a folder; name a file to write", path)
+	}
+	return nil
 }
 
 // notInput refuses to write, as a flag says, to one of the files that are read,

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"math"
@@ -147,7 +148,7 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	if o.model != "" {
 		files = append(slices.Clone(paths), o.model)
 	}
-	if err := notInput("-o", c.Out, files...); err != nil {
+	if err := cmp.Or(notInput("-o", c.Out, files...), notFolder(c.Out)); err != nil {
 		return c, err
 	}
 	if c.Inputs, err = inputs(c.Out, files); err != nil {

@@ -88,6 +88,7 @@ func TestReplayRefusesWrongPlans(t *testing.T) {
 		{"", "", []string{"--sampled-above", "x"}, exitUsage, "--sampled-above "},
 		{"", "", []string{"--repeats", "0"}, exitFailed, "repeats: 0: want 1 to"},
 		{"", "", []string{"--oversubscribe", "-o", filepath.Join(dir, "x.plan.json")}, exitUsage, "x.plan.json: is one of the files that are read"},
+		{"", "", []string{"--oversubscribe", "-o", dir}, exitFailed, dir + ": is a folder; name a file to write"},
 	} {
 		plan := filepath.Join(dir, "x.plan.json")
 		if err := os.WriteFile(plan, bytes.Replace(whole, []byte(c.old), []byte(c.new), 1), 0o600); err != nil {
