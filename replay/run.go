@@ -134,19 +134,19 @@ func (c *Config) validate() error {
 	}
 	switch {
 	case c.Parts != PartsLayer && c.Parts != PartsAttention:
-		return fmt.Errorf("parts: %q: want %s or %s", c.Parts, PartsLayer, PartsAttention)
+		return optionError("parts", strconv.Quote(c.Parts), PartsLayer+" or "+PartsAttention)
 	case !slices.Contains(kernels(), c.Kernel):
-		return fmt.Errorf("kernel: %q: want %s", c.Kernel, strings.Join(kernels(), ", "))
+		return optionError("kernel", strconv.Quote(c.Kernel), strings.Join(kernels(), ", "))
 	case c.Layers < 1 || c.Layers > maxLayers:
-		return fmt.Errorf("layers: %d: want 1 to %d", c.Layers, maxLayers)
+		return optionError("layers", c.Layers, fmt.Sprintf("1 to %d", maxLayers))
 	case c.Repeats < 1 || c.Repeats > maxRepeats:
-		return fmt.Errorf("repeats: %d: want 1 to %d", c.Repeats, maxRepeats)
+		return optionError("repeats", c.Repeats, fmt.Sprintf("1 to %d", maxRepeats))
 	case c.Warmup < 0 || c.Warmup > maxRepeats:
-		return fmt.Errorf("warmup: %d: want 0 to %d", c.Warmup, maxRepeats)
+		return optionError("warmup", c.Warmup, fmt.Sprintf("0 to %d", maxRepeats))
 	case c.Timeout < time.Second:
-		return fmt.Errorf("timeout: %s: want at least a second", c.Timeout)
+		return optionError("timeout", c.Timeout, "at least a second")
 	case c.Seed > math.MaxInt64:
-		return fmt.Errorf("seed: %d: want at most %d", c.Seed, int64(math.MaxInt64))
+		return optionError("seed", c.Seed, fmt.Sprintf("at most %d", int64(math.MaxInt64)))
 	}
 	for _, p := range c.Plans {
 		if err := p.runnable(c.Parts, c.Docs); err != nil {
@@ -154,6 +154,22 @@ func (c *Config) validate() error {
 		}
 	}
 	return nil
+}
+
+// OptionError is an option of a run that no run can have, whatever its plans.
+type OptionError struct {
+	Option string // as the command line calls it
+	Value  string
+	Want   string
+}
+
+// Error names the option, its value and what it may be.
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("%s: %s: want %s", e.Option, e.Value, e.Want)
+}
+
+func optionError(option string, value any, want string) error {
+	return &OptionError{option, fmt.Sprint(value), want}
 }
 
 // share says which ranks this task runs.

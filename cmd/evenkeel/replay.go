@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"io"
 	"math"
 	"os"
@@ -91,7 +92,10 @@ func (a *app) runReplay(ctx context.Context, o replaying, paths []string) error 
 	if err != nil {
 		return err
 	}
-	if err := c.Check(); err != nil {
+	var wrong *replay.OptionError
+	if err := c.Check(); errors.As(err, &wrong) {
+		return usagef("--%s %s: want %s", wrong.Option, wrong.Value, wrong.Want)
+	} else if err != nil {
 		return err
 	}
 	var refused []string
