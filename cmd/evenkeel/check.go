@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -225,7 +226,9 @@ func checkFiles(profilePath string, paths []string, limits *fit.LimitsFile, leas
 		return nil, err
 	}
 	if least > 0 {
-		points = fit.LongAttention(points, least)
+		if points = fit.LongAttention(points, least); len(points) == 0 {
+			return nil, fmt.Errorf("--min-len %s: no point of attention that counts has as many tokens; name fewer, or measure longer sequences: evenkeel calibrate --fresh --budget 10m", least)
+		}
 	}
 	return fit.CheckAgainst(p, d, points, limits)
 }

@@ -113,6 +113,11 @@ func (t *table) head(columns []string) error {
 		if what := otherTable(columns); what != "" {
 			return fmt.Errorf("%s: %s", t.source, what)
 		}
+		if len(columns) == 1 {
+			if i := strings.IndexAny(columns[0], ";\t|"); i >= 0 {
+				return fmt.Errorf("%s:1: the columns seem to be separated by %q; separate them by commas, and write decimals with a point", t.source, columns[0][i])
+			}
+		}
 		return fmt.Errorf("%s:1: the columns %s are of no table that is known; they need to hold one of: %s", t.source, shown(columns), strings.Join(wants, "; "))
 	}
 	return fmt.Errorf("%s:1: the columns fit %s; split the table", t.source, strings.Join(kinds, " and "))

@@ -172,6 +172,8 @@ func TestTableRefusals(t *testing.T) {
 		"gpu,dtype,m,m,n,k,latency_us\n":                                   `a.csv:1: column "m" is there twice`,
 		"gpu,dtype,m,n,k,collective,num_gpus,message_bytes,latency_us\n":   "a.csv:1: the columns fit gemm and collectives; split the table",
 		"x,y\n1,2\n":                       `a.csv:1: the columns "x,y" are of no table that is known; they need to hold one of: attention dtype,batch,`,
+		"gpu;dtype;m;n;k;latency_us\n":     "a.csv:1: the columns seem to be separated by ';'; separate them by commas",
+		"gpu\tdtype\tm\tn\n":               `a.csv:1: the columns seem to be separated by '\t'; separate them by commas`,
 		"{\"traceEvents\": []}\n":          "a.csv: is JSON, not a table",
 		"<system version=\"1\">\n":         "a.csv: is XML",
 		"PAR1\x00\x01\n":                   "a.csv: is a parquet file; import it with --from aiconfigurator",
