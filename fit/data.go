@@ -214,11 +214,10 @@ func with(strata []Stratum, p profile.Spot) []Stratum {
 	return strata
 }
 
-// unmeasured are the strata for a law of which points were planned, but none was
-// tried.
-func (d *Data) unmeasured() []Stratum {
+// lacking are those of some strata that should have a law and have no point.
+func (d *Data) lacking(strata []Stratum) []Stratum {
 	measured := d.Strata()
-	return slices.DeleteFunc(slices.Clone(d.waiting), func(s Stratum) bool {
+	return slices.DeleteFunc(slices.Clone(strata), func(s Stratum) bool {
 		return !hasLaw(s.Op) || slices.ContainsFunc(measured, s.same)
 	})
 }
@@ -249,10 +248,10 @@ func (d *Data) warnings() []string {
 	if d.Own > 0 {
 		w = append(w, fmt.Sprintf("the points of %d laws are those that the profile was fitted to, in another file: of them only those set aside count", d.Own))
 	}
-	for _, s := range d.TooLong {
+	for _, s := range d.lacking(d.TooLong) {
 		w = append(w, fmt.Sprintf("%s: no law, for its calls are long and the budget had no time for them; measure for longer: evenkeel calibrate --fresh --budget 10m", s))
 	}
-	for _, s := range d.unmeasured() {
+	for _, s := range d.lacking(d.waiting) {
 		w = append(w, fmt.Sprintf("%s: no law, for the budget was spent before its first point; to go on: evenkeel calibrate --budget 10m", s))
 	}
 	if n := d.disturbed(); n*20 > len(d.Points) {

@@ -71,6 +71,13 @@ func TestWhatWasNotMeasuredIsNamed(t *testing.T) {
 	if got := d.warnings(); !slices.Equal(got, want) {
 		t.Errorf("warnings:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+	// A longer recording beside it has what it lacks.
+	if err := d.Add("y.rec.jsonl", recordingOn("cpu", pointLine("point", rowSpot("gelu", 64), times), pointLine("point", rowSpot("swiglu", 64), times))); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.warnings(); slices.ContainsFunc(got, func(w string) bool { return strings.Contains(w, "no law") }) {
+		t.Errorf("with all measured: %q", got)
+	}
 }
 
 // Too few points for a law are named; who measured them can measure more, who read

@@ -502,3 +502,44 @@ func TestCanariesComeMoreOftenWhereNothingElseTells(t *testing.T) {
 type recorded []any
 
 func (r *recorded) Append(line any) error { *r = append(*r, line); return nil }
+
+// What there is no time for is in the recording, and every family is either there
+// or scheduled.
+func TestWhatThereIsNoTimeForIsRecorded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("chooses among long calls for seconds")
+	}
+	path := filepath.Join(t.TempDir(), "x.rec.jsonl")
+	made, err := sim.Parse("1xbig,slow=n0/g0:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	made.SlowBy = 200000
+	j, err := doc.OpenJournal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	past, _ := profile.NewPast()
+	if err := profile.Calibrate(t.Context(), sim.New(made), config(time.Minute), past, j, silent); err != nil {
+		t.Fatal(err)
+	}
+	c := read(t, path)
+	name := func(s profile.Spot) string { return fmt.Sprint(s.On, s.Op, s.Shape.Variant()) }
+	scheduled, left := map[string]bool{}, map[string]bool{}
+	for _, s := range c.schedule.Points {
+		scheduled[name(s)] = true
+	}
+	for _, p := range c.points {
+		if p.Class != profile.TooLong {
+			continue
+		}
+		left[name(p.Spot)] = true
+		if scheduled[name(p.Spot)] || !strings.Contains(p.Error, "budget of 1m0s") {
+			t.Errorf("%s: scheduled %v, %q", p.Raw, scheduled[name(p.Spot)], p.Error)
+		}
+	}
+	if len(left) == 0 || len(scheduled) == 0 || len(left)+len(scheduled) != 18 {
+		t.Errorf("%d families scheduled, %d left out, want 18 in all and some of both", len(scheduled), len(left))
+	}
+}

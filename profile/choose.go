@@ -323,7 +323,12 @@ func fill(sp Space, n int, cost Cost, each, part units.Seconds, seed uint64) fil
 	return best
 }
 
+// choose is choose with what is known beforehand: no call is shorter than that of
+// the smallest shape, and to find that by drawing takes long.
 func (f filling) choose(sp Space, n int, cost Cost) []op.Shape {
+	if cost.call(sp.at(0)) > f.longest {
+		return nil
+	}
 	return choose(sp, n, cost, f.longest, rand.New(rand.NewPCG(f.seed, 0)))
 }
 
