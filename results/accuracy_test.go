@@ -3,6 +3,7 @@ package results
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -95,6 +96,53 @@ func TestAccuracyPage(t *testing.T) {
 		if diff := cmp.Diff(string(contents(t, path)), want); diff != "" {
 			t.Errorf("%s does not follow from study.json (docs/accuracy.sh makes it anew): %.1000s", path, diff)
 		}
+	}
+}
+
+// TestREADMEStatesTheAccuracyPage: the errors in the README are the page's.
+func TestREADMEStatesTheAccuracyPage(t *testing.T) {
+	readme, page := read(t, "../README.md"), map[string][]string{}
+	for line := range strings.Lines(read(t, "evidence/accuracy/README.md")) {
+		if c := strings.Split(line, " | "); len(c) > 4 && strings.HasPrefix(c[2], "**") {
+			page[strings.TrimPrefix(c[0], "| ")] = c
+		}
+	}
+	mape := func(held string, column int) float64 {
+		cells, ok := page[held]
+		var v float64
+		if !ok {
+			t.Errorf("the page has no row %q", held)
+		} else if _, err := fmt.Sscanf(strings.Trim(cells[column], "*"), "%g", &v); err != nil {
+			t.Errorf("%q, column %d: %v", cells, column, err)
+		}
+		return v
+	}
+	const reached, table = 2, 3
+	for name, in := range map[string]string{
+		"causal attention":        "causal attention",
+		"bidirectional attention": "bidirectional attention",
+		"GEMM":                    "GEMM",
+		"NCCL over NVLink":        "collectives of NCCL over NVLink",
+	} {
+		want := fmt.Sprintf("| %s | %.1f %% | %.1f %% |", name, mape(in+", interp", reached), mape(in+", longer", reached))
+		_, rest, ok := strings.Cut(readme, want)
+		if !ok {
+			t.Errorf("the README lacks %q", want)
+			continue
+		}
+		var interp, longer float64
+		if _, err := fmt.Sscanf(rest, " %g %%, %g %% |", &interp, &longer); err != nil {
+			t.Errorf("%s: the log-log table's errors: %v", name, err)
+		}
+		if a, b := mape(in+", interp", table), mape(in+", longer", table); math.Abs(interp-a) > 0.05 || math.Abs(longer-b) > 0.5 {
+			t.Errorf("%s: the README says %v and %v of a log-log table, the page %v and %v", name, interp, longer, a, b)
+		}
+	}
+	words := strings.Join(strings.Fields(readme), " ")
+	want := fmt.Sprintf("%.1f %% where their neighbours were, %.1f %% where only powers of two were; groups of ranks that were never measured: %.1f %%",
+		mape("causal attention, some-heads", reached), mape("causal attention, heads", reached), mape("collectives of NCCL over NVLink, ranks", reached))
+	if !strings.Contains(words, want) {
+		t.Errorf("the README lacks %q", want)
 	}
 }
 
