@@ -252,6 +252,22 @@ func TestTimesInAnotherUnitAreFlagged(t *testing.T) {
 		if len(got.report.Flags) != want || want > 0 && !strings.Contains(got.report.Flags[0], "is the unit of its times another?") {
 			t.Errorf("%g times as slow: flags %q", slow, got.report.Flags)
 		}
+		// So do those of collectives, where the links' rate is known.
+		for link, flags := range map[string]int{m.Fabric: want, "bridge": 0} {
+			got := mustImport(t, one(func(s *Sink) error {
+				d := m.Of("x")
+				s.Device(d)
+				group := s.Group(op.NewGroupType([]op.Member{{Device: d.Name, Count: 8}}, 1, link))
+				for n := range 5 {
+					c := op.AllGather{Message: op.Message{Group: 8, Bytes: 256 << (20 + n), DType: op.BF16}}
+					s.Point("f", group, c, slow*float64(c.Work().Wire)/m.Sheet.LinkPerS)
+				}
+				return nil
+			}), Options{})
+			if len(got.report.Flags) != flags || flags > 0 && !strings.Contains(got.report.Flags[0], "large rows of all_gather on 8 h100_sxm/x over nvlink reaches 0.067 %") {
+				t.Errorf("all_gather over %s, %g times as slow: flags %q", link, slow, got.report.Flags)
+			}
+		}
 	}
 }
 

@@ -75,7 +75,7 @@ func (s *Sink) overPeak(on string, shape op.Shape, seconds float64) (reason, val
 		if rate := flops / seconds; rate > peak {
 			return tooFast, fmt.Sprintf("%s of at most %s", units.FLOPsPerS(rate), units.FLOPsPerS(peak))
 		}
-		s.observe(on, shape, flops/peak, seconds)
+		s.observe(on, shape, flops/peak, seconds, largeRow)
 	}
 	return "", ""
 }
@@ -105,6 +105,7 @@ func (s *Sink) overLinks(on string, shape op.Grouped, seconds float64) (reason, 
 	if most := peakSlack * rate; sent/seconds > most {
 		return tooMuchLink, fmt.Sprintf("%s of at most %s", units.BytesPerS(sent/seconds), units.BytesPerS(most))
 	}
+	s.observe(on, shape, sent/rate, seconds, largeMessage)
 	return "", ""
 }
 
@@ -135,8 +136,8 @@ func (s *Sink) linkRate(on string) float64 {
 
 func dtype(shape op.Shape) op.DType { return shape.Variant().DType }
 
-// utilisation is how close the large rows of one op on one device came to the
-// device's peak.
+// utilisation is how close the large rows of one op on one device or group came
+// to the peak of the device or of its links.
 type utilisation struct {
 	rows int
 	best float64
@@ -145,16 +146,20 @@ type utilisation struct {
 const (
 	// largeRow is the time at peak from which an op is bound by arithmetic.
 	largeRow = 1e-3
-	// leastUse is a share of the peak that every kernel in use reaches with
-	// large shapes: the slowest of the recordings known to us reach a tenth.
+	// largeMessage is the time at the links' rate from which a collective is
+	// bound by bytes.
+	largeMessage = 1e-4
+	// leastUse is a share of the peak that every kernel and collective in use
+	// reaches with large shapes: the slowest of the recordings known to us reach a
+	// tenth.
 	leastUse = 0.01
 	// enoughLarge is the number of large rows from which their best says
 	// something about the unit of the table.
 	enoughLarge = 3
 )
 
-func (s *Sink) observe(on string, shape op.Shape, atPeak, seconds float64) {
-	if atPeak < largeRow {
+func (s *Sink) observe(on string, shape op.Shape, atPeak, seconds, large float64) {
+	if atPeak < large {
 		return
 	}
 	key := string(shape.Kind()) + " on " + on
@@ -175,9 +180,16 @@ func (s *Sink) flagRates() {
 			s.Flag(d.First, fmt.Sprintf("%d of %d rows tell %s; the others of the same table may be wrong too", d.Rows, s.report.Rows, d.Reason))
 		}
 	}
+	var places []string
 	for _, d := range s.devices {
+		places = append(places, d.Name)
+	}
+	for _, g := range s.groups {
+		places = append(places, g.Name)
+	}
+	for _, place := range places {
 		for _, spec := range op.Table() {
-			key := string(spec.Kind) + " on " + d.Name
+			key := string(spec.Kind) + " on " + place
 			if u := s.best[key]; u != nil && u.rows >= enoughLarge && u.best < leastUse {
 				s.Flag(strings.Join(s.report.Files, ", "), fmt.Sprintf("the best of %d large rows of %s reaches %.2g %% of the peak; is the unit of its times another?", u.rows, key, 100*u.best))
 			}
