@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -209,11 +210,19 @@ func (a *app) printCheck(r *fit.Report, o checkOptions) error {
 
 // appendTo writes at the end of a file, which is made if need be.
 func appendTo(path string, write func(io.Writer) error) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
-	if err != nil {
+	var b bytes.Buffer
+	if err := write(&b); err != nil {
 		return err
 	}
-	return errors.Join(write(f), f.Close())
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err == nil {
+		_, err = f.Write(b.Bytes())
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("--markdown: %w; name a file in a folder that is there and can be written", err)
+	}
+	return nil
 }
 
 func checkFiles(profilePath string, paths []string, limits *fit.LimitsFile, least units.Tokens) (*fit.Report, error) {

@@ -105,6 +105,8 @@ func (o checkOptions) suits(path string, plans []replay.PlanRun) error {
 	switch {
 	case o.plan < 0 || o.plan >= len(plans):
 		return usagef("--plan %d: %s has plans 0 to %d", o.plan, path, len(plans)-1)
+	case o.plan != 0 && o.timeline == "":
+		return usagef("--plan %d says which plan is drawn: name the drawing with --timeline", o.plan)
 	case !batch && (o.link != "" || o.network != ""):
 		return usagef("check: --link and --network are of plans of batches, and %s has none: other plans hold their link classes", path)
 	}

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -310,9 +310,9 @@ func (o problem) write(plan *solver.Plan, q *solver.Problem) error {
 
 // writeTo writes a file that is no document: a picture or a timeline.
 func writeTo(path string, write func(io.Writer) error) error {
-	f, err := os.Create(path)
-	if err != nil {
+	var b bytes.Buffer
+	if err := write(&b); err != nil {
 		return err
 	}
-	return errors.Join(write(f), f.Close())
+	return doc.WriteAtomic(path, b.Bytes())
 }
