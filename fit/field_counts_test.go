@@ -123,3 +123,35 @@ func TestKVHeadsFollow(t *testing.T) {
 		}
 	}
 }
+
+// Lengths of images have nodes of their own, within a tile of another and beside a
+// near one, and what is measured within a tile stays apart.
+func TestLengthsOfImagesHaveNodes(t *testing.T) {
+	dev := coreDevice()
+	core := func(s op.Shape) float64 { return waves(dev, s.(op.AttnFwd).Attention) }
+	lengths := []float64{400, 512, 1500, 1536}
+	slower := map[float64]float64{512: 0.1} // in log time
+	var points []Point
+	for _, q := range lengths {
+		for heads := 1; heads <= 16; heads *= 2 {
+			s := attentionShape(int(q), 1, heads, heads)
+			s.Mask = op.Full
+			points = append(points, pointOf(dev, s, math.Exp(slower[q])*core(s)))
+		}
+	}
+	f, _, err := learnField(attentionField(points, 128), points, core, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range lengths {
+		if nodes := f.Axes[0].Nodes; !slices.Contains(nodes, q) {
+			t.Errorf("no node of %v tokens among %v", q, nodes)
+		}
+	}
+	for _, p := range points {
+		q := costmodel.AxisOf("q_len", p.Shape)
+		if got, want := f.Log(p.Shape), slower[q]; math.Abs(got-want) > 0.015 {
+			t.Errorf("%v tokens: correction %.3f, want %.3f", q, got, want)
+		}
+	}
+}

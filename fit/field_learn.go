@@ -89,11 +89,11 @@ func attentionField(points []Point, tile int) fieldShape {
 		return s
 	}
 	if oneGroup(points) {
-		// KV heads follow the query heads: an axis of theirs would hold nothing. The
-		// lengths are those of images, such as 1296, 1500 and 1536, and fill no whole
-		// tiles: rounded up to tiles and with nodes farther apart, errors between the
-		// measured shapes of others' 24 tables of bidirectional attention were 2.6
-		// instead of 2.5 % and on longer sequences 2.92 instead of 2.87 %.
+		// KV heads follow the query heads: an axis of theirs would hold nothing. So it
+		// is where images are read, whose lengths, such as 1296, 1500 and 1536, fill
+		// no whole tiles: rounded up to tiles and with nodes farther apart, errors
+		// between the measured shapes of others' 24 tables of bidirectional attention
+		// were 2.6 instead of 2.5 % and on longer sequences 2.92 instead of 2.87 %.
 		s.thin, s.tile = 0.02, 0
 		s.lattices = []lattice{
 			{[]string{"q_len", "batch", "q_heads"}, []float64{6, 12, 12}, 0.1, yes[:3], []bool{true, false, false}},
