@@ -155,13 +155,13 @@ func (s *sim) countTraffic() {
 	}
 	for g := range s.bunches {
 		b := &s.bunches[g]
-		next := s.bunches[(g+1)%len(s.bunches)].tokens
+		kv, grads := s.passed(g)
 		for _, h := range b.out {
 			link := s.linkOf(s.commonNode(h.from, h.to))
-			// A group passes on every block but that of the group after it, whose
-			// own it is, and brings every gradient but its own one group nearer home.
-			kv := s.kvBytes(s.job.SeqLen-next, h.kv)
-			s.addTraffic(link, layers*((forward+1)*kv+s.gradBytes(s.job.SeqLen-b.tokens, h.kv)))
+			s.addTraffic(link, layers*((forward+1)*s.kvBytes(kv, h.kv)+s.gradBytes(grads, h.kv)))
+		}
+		for _, h := range b.home {
+			s.addTraffic(s.linkOf(s.commonNode(h.from, h.to)), layers*s.gradBytes(b.tokens, h.kv))
 		}
 		for _, x := range []exchangeKind{tokensIn, outputOut} {
 			s.addToAll(x, b, layers*forward)
@@ -171,6 +171,21 @@ func (s *sim) countTraffic() {
 		}
 	}
 	s.addCollectives()
+}
+
+// passed is the tokens of all blocks that a group passes on to the next, and of
+// those whose gradients it does.
+func (s *sim) passed(g int) (kv, grads units.Tokens) {
+	for k := range s.bunches {
+		block, gradients := s.passes(g, k)
+		if block {
+			kv += s.bunches[k].tokens
+		}
+		if gradients {
+			grads += s.bunches[k].tokens
+		}
+	}
+	return kv, grads
 }
 
 func (s *sim) commonNode(i, j int) int {

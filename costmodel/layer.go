@@ -21,13 +21,17 @@ import (
 //   - A block is passed on as soon as it has fully arrived, the ports are free
 //     and the next rank has a buffer; a buffer is free again when its rank has
 //     both computed with the block and sent it on.
+//   - A block goes no farther than to the last group that needs it: of those behind
+//     it in the ring the last with a token behind its first. Under a zigzag that is
+//     the last of all; of a contiguous layout, where nobody needs what comes after,
+//     half of the hops are left out.
 //   - Backward, the float32 gradient of a block follows it, from the first rank
 //     that is not its own on: the owner keeps its share and adds it to what comes
 //     home. A rank adds its share when it has computed the block and the gradient
-//     has arrived, then sends it on; one hop fewer than there are groups brings it
-//     home, where it has a place of its own. (ring-flash-attention sends the
-//     owner's share round as well, a hop more.) The stream may be `buffers` blocks
-//     ahead of the gradients.
+//     has arrived, then sends it on, the last that needs it straight home, where it
+//     has a place of its own. (ring-flash-attention sends the owner's share round
+//     as well, a hop more.) The stream may be `buffers` blocks ahead of the
+//     gradients.
 //   - A rank's egress and ingress ports carry one message at a time, in the order
 //     of the program: the keys and values of hop t+1 before the gradient of hop t,
 //     as libraries run what is queued on a stream.
@@ -58,6 +62,7 @@ type layerRun struct {
 	computed, sent, gradSent [][]units.Seconds
 	added                    [][]arrival
 	arrived, gradArrived     [][]arrival // of the last three steps
+	home                     []arrival   // of the gradients of the own block
 	events                   *[]event    // nil unless wanted
 }
 
@@ -114,7 +119,7 @@ func (r *layerRun) reset(s *sim, back, events bool) {
 	r.forms = r.forms[:0]
 	for g := range s.bunches {
 		r.forms = append(r.forms, s.bunches[g].form)
-		r.forms[g].out = s.bunches[g].out
+		r.forms[g].out, r.forms[g].home, r.forms[g].reach = s.bunches[g].out, s.bunches[g].home, s.bunches[g].reach
 	}
 	r.strip.reset(s, r.forms)
 	r.beside = s.besides(back)
@@ -125,6 +130,7 @@ func (r *layerRun) reset(s *sim, back, events bool) {
 	if back {
 		r.added, r.gradSent = tableOf(r.added, last, len(s.seats)), tableOf(r.gradSent, last, len(s.seats))
 		r.gradArrived = tableOf(r.gradArrived, 3, len(s.seats))
+		r.home = append(r.home[:0], make([]arrival, len(s.seats))...)
 	}
 	if r.events = nil; events {
 		r.events = new([]event)
@@ -253,13 +259,15 @@ func (r *layerRun) listMessages() {
 			break
 		}
 		for g := range r.forms {
-			for _, h := range r.forms[g].out {
-				if len(list[h.price]) > 0 {
-					continue
-				}
-				list[h.price] = resized(list[h.price], r.n)
-				for k := range r.n {
-					list[h.price][k] = prices.get(h.price, r.forms[k].shape)
+			for _, hops := range [][]hop{r.forms[g].out, r.forms[g].home} {
+				for _, h := range hops {
+					if len(list[h.price]) > 0 {
+						continue
+					}
+					list[h.price] = resized(list[h.price], r.n)
+					for k := range r.n {
+						list[h.price][k] = prices.get(h.price, r.forms[k].shape)
+					}
 				}
 			}
 		}
@@ -287,7 +295,7 @@ func (r *layerRun) backwardRing() {
 	}
 	if r.n > 1 {
 		for i := range r.seats {
-			r.seats[i].await(r.gradArrived[r.n%3][i])
+			r.seats[i].await(r.home[i])
 		}
 	}
 }
@@ -333,7 +341,15 @@ func (r *layerRun) passKV(t int) {
 	if u := t + 1 - r.sim.job.RingBuffers; u >= 1 {
 		freed = [2][]units.Seconds{r.computed[u%last], r.sent[u%last]}
 	}
-	r.passAll(kvEvent, t, r.arrived[t%3], r.arrived[(t+1)%3], r.sent[t%last], freed)
+	h := hopOf{kvEvent, t, r.arrived[t%3], r.sent[t%last], freed}
+	next := r.arrived[(t+1)%3]
+	clear(next)
+	clear(h.sent)
+	for g := range r.forms {
+		if k := r.source(g, t); t < r.forms[k].reach {
+			r.passBlock(&h, g, k, r.forms[g].out, next)
+		}
+	}
 }
 
 // passGrad is hop t >= 1 of all gradients; the last one needs no buffer.
@@ -343,37 +359,60 @@ func (r *layerRun) passGrad(t int) {
 	if u := t + 1 - r.sim.job.RingBuffers; u >= 1 && t+1 < r.n {
 		freed[0] = r.gradSent[u%last]
 	}
-	r.passAll(gradEvent, t, r.added[t%last], r.gradArrived[(t+1)%3], r.gradSent[t%last], freed)
+	h := hopOf{gradEvent, t, r.added[t%last], r.gradSent[t%last], freed}
+	next := r.gradArrived[(t+1)%3]
+	clear(next)
+	clear(h.sent)
+	for g := range r.forms {
+		if k := r.source(g, t); t < r.forms[k].reach {
+			r.passBlock(&h, g, k, r.forms[g].out, next)
+		}
+	}
+	h.freed = [2][]units.Seconds{}
+	for g := range r.forms {
+		k := r.source(g, t)
+		switch of := &r.forms[k]; {
+		case t != of.reach:
+		case t == r.n-1:
+			r.passBlock(&h, g, k, r.forms[g].out, r.home)
+		default:
+			r.passBlock(&h, g, k, of.home, r.home)
+		}
+	}
 }
 
-// passAll is hop t of one kind of message between all groups: each leaves when
-// its block is ready at the sender and its buffer freed at the receiver.
-func (r *layerRun) passAll(kind eventKind, t int, ready, next []arrival, sent []units.Seconds, freed [2][]units.Seconds) {
-	s, grad := r.sim, kind == gradEvent
-	byOne, byOther := freed[0], freed[1]
+// hopOf is hop t of one kind of message between all groups.
+type hopOf struct {
+	kind  eventKind
+	t     int
+	ready []arrival          // at the senders
+	sent  []units.Seconds    // by sender
+	freed [2][]units.Seconds // of buffers at the receivers, by computing and by sending on
+}
+
+// passBlock sends the block of group k, which is at group g, on: it leaves when it
+// is ready at the sender and its buffer freed at the receiver.
+func (r *layerRun) passBlock(x *hopOf, g, k int, hops []hop, next []arrival) {
+	s, grad := r.sim, x.kind == gradEvent
 	prices := r.messages[0]
 	if grad {
 		prices = r.messages[1]
 	}
-	for g := range r.forms {
-		k := r.source(g, t)
-		for _, h := range r.forms[g].out {
-			took := prices[h.price][k]
-			if unknown(took) {
-				took = s.hopTime(grad, h.price, k)
-				prices[h.price][k] = took
+	for _, h := range hops {
+		took := prices[h.price][k]
+		if unknown(took) {
+			took = s.hopTime(grad, h.price, k)
+			prices[h.price][k] = took
+		}
+		at := x.ready[h.from]
+		for _, freed := range x.freed {
+			if freed != nil {
+				at.notBefore(freed[h.to])
 			}
-			at := ready[h.from]
-			if byOne != nil {
-				at.notBefore(byOne[h.to])
-			}
-			if byOther != nil {
-				at.notBefore(byOther[h.to])
-			}
-			start := r.pass(h, took, at, &next[h.to], &sent[h.from])
-			if r.events != nil {
-				r.note(event{kind: kind, seat: h.from, to: h.to, step: t, of: k, start: start, end: start + took})
-			}
+		}
+		start := r.pass(h, took, at, &next[h.to], &x.sent[h.from])
+		if r.events != nil {
+			r.note(event{kind: x.kind, seat: h.from, to: h.to, step: x.t, of: k, start: start, end: start + took})
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (s *sim) sideBySide() bool {
 	m := s.bunches[0].to
 	for g := range s.bunches {
 		b, next := &s.bunches[g], &s.bunches[(g+1)%len(s.bunches)]
-		if b.to-b.from != m || len(b.out) != m {
+		if b.to-b.from != m || len(b.out) != m || b.reach < len(s.bunches)-1 {
 			return false
 		}
 		for i, h := range b.out {

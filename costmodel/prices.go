@@ -305,24 +305,32 @@ func (s *sim) optimizerTime(device string, ranks int) units.Seconds {
 func (s *sim) priceMessages() {
 	inside := make([]int, len(s.nodes)) // law of a node's link, plus one
 	across := 0
-	for g := range s.bunches {
-		out := s.bunches[g].out
-		for i := range out {
-			from, to := &s.seats[out[i].from], &s.seats[out[i].to]
-			key := hopKey{kv: out[i].kv, crowding: 1, from: from.device}
-			if from.node == to.node {
-				n := &s.nodes[from.node]
-				if inside[from.node] == 0 {
-					inside[from.node] = 1 + s.over(s.linkOf(from.node), op.KindSendRecv, n.members)
-				}
-				key.law, key.group = inside[from.node]-1, n.seats
-			} else {
-				if across == 0 {
-					across = 1 + s.over(s.linkOf(-1), op.KindSendRecv, s.membersOf(0, len(s.seats)))
-				}
-				key.law, key.group, key.crowding = across-1, len(s.seats), s.crowding(from.node, to.node)
+	price := func(h *hop, crowding func() float64) {
+		from, to := &s.seats[h.from], &s.seats[h.to]
+		key := hopKey{kv: h.kv, crowding: 1, from: from.device}
+		if from.node == to.node {
+			n := &s.nodes[from.node]
+			if inside[from.node] == 0 {
+				inside[from.node] = 1 + s.over(s.linkOf(from.node), op.KindSendRecv, n.members)
 			}
-			out[i].price = s.hopRow(key)
+			key.law, key.group = inside[from.node]-1, n.seats
+		} else {
+			if across == 0 {
+				across = 1 + s.over(s.linkOf(-1), op.KindSendRecv, s.membersOf(0, len(s.seats)))
+			}
+			key.law, key.group, key.crowding = across-1, len(s.seats), crowding()
+		}
+		h.price = s.hopRow(key)
+	}
+	for g := range s.bunches {
+		b := &s.bunches[g]
+		for i := range b.out {
+			h := &b.out[i]
+			price(h, func() float64 { return s.crowding(s.seats[h.from].node, s.seats[h.to].node) })
+		}
+		for i := range b.home {
+			h := &b.home[i]
+			price(h, func() float64 { return s.crowdingHome(g, *h) })
 		}
 	}
 }

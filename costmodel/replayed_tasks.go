@@ -97,7 +97,7 @@ func (r *replaying) merged(g stageOf, i int, e event) units.Seconds {
 func (r *replaying) ringDone(g stageOf, i int, computed units.Seconds) units.Seconds {
 	done := max(computed, r.run.seats[i].egress)
 	if g.back && len(r.bunches) > 1 {
-		done = max(done, r.run.gradArrived[r.run.n%3][i].at)
+		done = max(done, r.run.home[i].at)
 	}
 	return done
 }

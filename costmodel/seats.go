@@ -30,6 +30,8 @@ type bunch struct {
 	shard    Shard
 	form     form
 	out      []hop // messages to the members of the next group
+	reach    int   // groups that its block is passed on to: up to the last one that needs it
+	home     []hop // messages of its gradients from that one, where it is not the group before
 	law      int   // of its all-to-all; of groups of several
 	node     int   // that holds all of it, or -1
 }
@@ -39,7 +41,8 @@ type form struct {
 	shape         int          // of the shard, as the prices know it
 	first, second units.Tokens // where its segments begin; the second beyond all tokens where there is none
 	from, to      int          // seats of the group
-	out           []hop        // as of the group; set for a run
+	out, home     []hop        // as of the group; set for a run
+	reach         int          // likewise
 }
 
 // hop is a message of keys and values, or of their gradients, between members
@@ -189,28 +192,52 @@ func (s *sim) messages() {
 	if len(s.bunches) < 2 {
 		return
 	}
-	cuts := s.cutsBefore()
+	cuts, n := s.cutsBefore(), len(s.bunches)
 	for g := range s.bunches {
-		b, next := &s.bunches[g], &s.bunches[(g+1)%len(s.bunches)]
-		for i, j := b.from, next.from; i < b.to && j < next.to; {
-			from, to := &s.seats[i], &s.seats[j]
-			lo, hi := max(from.first, to.first), min(from.first+from.heads, to.first+to.heads)
-			if lo < hi {
-				kv := s.job.Model.KVHeadsOf(lo, hi-lo) + cuts[hi-1] - cuts[lo]
-				b.out = append(b.out, hop{from: i, to: j, kv: kv})
-			}
-			switch {
-			case from.first+from.heads < to.first+to.heads:
-				i++
-			case from.first+from.heads > to.first+to.heads:
-				j++
-			default:
-				i, j = i+1, j+1
-			}
+		b := &s.bunches[g]
+		b.out = s.hopsBetween(b, &s.bunches[(g+1)%n], cuts)
+		b.reach = s.reachOf(g)
+		if b.reach > 0 && b.reach < n-1 {
+			b.home = s.hopsBetween(&s.bunches[(g+b.reach)%n], b, cuts)
 		}
 	}
 	s.loadNodes()
 	s.priceMessages()
+}
+
+// hopsBetween are the messages from the members of a group to those of another.
+func (s *sim) hopsBetween(b, next *bunch, cuts []int) []hop {
+	var out []hop
+	for i, j := b.from, next.from; i < b.to && j < next.to; {
+		from, to := &s.seats[i], &s.seats[j]
+		lo, hi := max(from.first, to.first), min(from.first+from.heads, to.first+to.heads)
+		if lo < hi {
+			kv := s.job.Model.KVHeadsOf(lo, hi-lo) + cuts[hi-1] - cuts[lo]
+			out = append(out, hop{from: i, to: j, kv: kv})
+		}
+		switch {
+		case from.first+from.heads < to.first+to.heads:
+			i++
+		case from.first+from.heads > to.first+to.heads:
+			j++
+		default:
+			i, j = i+1, j+1
+		}
+	}
+	return out
+}
+
+// reachOf is how many groups behind a group in the ring the last one is that needs
+// its keys: one with a query behind the first of them.
+func (s *sim) reachOf(g int) int {
+	n, first := len(s.bunches), s.bunches[g].shard.Segments[0].Start
+	for d := n - 1; d > 0; d-- {
+		of := s.bunches[(g+d)%n].shard.Segments
+		if of[len(of)-1].End-1 > first {
+			return d
+		}
+	}
+	return 0
 }
 
 // cutsBefore[h] is the number of borders at most h, of any group's head
@@ -236,6 +263,9 @@ func (s *sim) cutsBefore() []int {
 func (s *sim) loadNodes() {
 	out, in := make([]int, len(s.seats)), make([]int, len(s.seats))
 	for g := range s.bunches {
+		if !s.passesAny(g) {
+			continue
+		}
 		for _, h := range s.bunches[g].out {
 			if s.seats[h.from].node != s.seats[h.to].node {
 				out[h.from] += h.kv
@@ -248,6 +278,69 @@ func (s *sim) loadNodes() {
 		n.out, n.in = n.out+out[i], n.in+in[i]
 		n.mostOut, n.mostIn = max(n.mostOut, out[i]), max(n.mostIn, in[i])
 	}
+}
+
+// passes says whether group g passes the block of group k on to the next, and
+// whether its gradients. Where all groups need all blocks that is every block but
+// the next group's own, and the gradients of every one but its own.
+func (s *sim) passes(g, k int) (kv, gradients bool) {
+	n, reach := len(s.bunches), s.bunches[k].reach
+	at := (g - k + n) % n
+	return at < reach, at > 0 && (at < reach || at == n-1 && reach == n-1)
+}
+
+// passesAny says whether a group passes any block on to the next.
+func (s *sim) passesAny(g int) bool {
+	for k := range s.bunches {
+		if kv, _ := s.passes(g, k); kv {
+			return true
+		}
+	}
+	return false
+}
+
+// crowdingHome is crowding of the messages that bring a group's gradients home: the
+// group that they come from sends them in the place of what it passes on, and they
+// come in the place of what this one is passed.
+func (s *sim) crowdingHome(k int, h hop) float64 {
+	b, n := &s.bunches[k], len(s.bunches)
+	last := &s.bunches[(k+b.reach)%n]
+	before := &s.bunches[(k+n-1)%n]
+	from, to := s.seats[h.from].node, s.seats[h.to].node
+	all, most := s.loadOf(b.home, from, 0)
+	instead := 0
+	if s.passesAny((k + b.reach) % n) {
+		instead, _ = s.loadOf(last.out, from, 0)
+	}
+	out := load(s.nodes[from].out-instead+all, most, s.job.Cluster.Nodes[from].NICs)
+	all, most = s.loadOf(b.home, to, 1)
+	instead = 0
+	if s.passesAny((k + n - 1) % n) {
+		instead, _ = s.loadOf(before.out, to, 1)
+	}
+	return max(1, out, load(s.nodes[to].in-instead+all, most, s.job.Cluster.Nodes[to].NICs))
+}
+
+// loadOf is what some messages move across the border of a node, out of it on side 0
+// and into it on side 1, in key-value heads: in all and the most of any one seat.
+func (s *sim) loadOf(hops []hop, node, side int) (all, most int) {
+	of := 0
+	seat := -1
+	for _, h := range hops {
+		at, other := h.from, h.to
+		if side == 1 {
+			at, other = other, at
+		}
+		if s.seats[at].node != node || s.seats[other].node == node {
+			continue
+		}
+		if at != seat {
+			seat, of = at, 0
+		}
+		all, of = all+h.kv, of+h.kv
+		most = max(most, of)
+	}
+	return all, most
 }
 
 // crowding is by what factor messages between two nodes move slower because

@@ -81,14 +81,26 @@ func (s *sim) besides(back bool) []beside {
 		return all
 	}
 	out, in := make([]units.Seconds, len(s.seats)), make([]units.Seconds, len(s.seats))
-	means := make([]units.Seconds, len(s.hops))
+	steps := units.Seconds(len(s.bunches) - 1) // beside which messages move
+	sums := map[int]units.Seconds{}            // of the group at hand, by price
 	for g := range s.bunches {
-		for _, h := range s.bunches[g].out {
-			if means[h.price] == 0 {
-				means[h.price] = s.meanHop(back, h.price)
+		b := &s.bunches[g]
+		clear(sums)
+		for _, h := range b.out {
+			sum, ok := sums[h.price]
+			if !ok {
+				sum = s.passing(back, h.price, g)
+				sums[h.price] = sum
 			}
-			out[h.from] += means[h.price]
-			in[h.to] += means[h.price]
+			out[h.from] += sum / steps
+			in[h.to] += sum / steps
+		}
+		for _, h := range b.home {
+			if back {
+				t := s.pricedHop(true, h.price, g)
+				out[h.from] += t / steps
+				in[h.to] += t / steps
+			}
 		}
 	}
 	for i := range all {
@@ -97,17 +109,20 @@ func (s *sim) besides(back bool) []beside {
 	return all
 }
 
-// meanHop is what passing a block on takes on average over the blocks, in the
-// backward pass with its gradients.
-func (s *sim) meanHop(back bool, price int) units.Seconds {
+// passing is what a group takes to pass on all blocks that it does, in the backward
+// pass with their gradients.
+func (s *sim) passing(back bool, price, g int) units.Seconds {
 	var sum units.Seconds
 	for k := range s.bunches {
-		sum += s.pricedHop(false, price, k)
-		if back {
+		kv, grads := s.passes(g, k)
+		if kv {
+			sum += s.pricedHop(false, price, k)
+		}
+		if back && grads {
 			sum += s.pricedHop(true, price, k)
 		}
 	}
-	return sum / units.Seconds(len(s.bunches))
+	return sum
 }
 
 // pricedHop is hopTime where it is known, else what the law says.

@@ -14,16 +14,16 @@ func (s *slowSim) program() {
 		return
 	}
 	s.pass("kv", 0)
-	for t := 1; t < n-1; t++ {
+	for t := 1; t < n; t++ {
 		s.pass("kv", t)
 		if s.back && t > 1 {
 			s.pass("grad", t-1)
+			s.pass("homeward", t-1)
 		}
 	}
 	if s.back {
-		for t := max(1, n-2); t < n; t++ {
-			s.pass("grad", t)
-		}
+		s.pass("grad", n-1)
+		s.pass("homeward", n-1)
 	}
 }
 
@@ -66,7 +66,7 @@ func (s *slowSim) takes(x slowTask) float64 {
 			w = s.slowedBy(x.i, w)
 		}
 		return w
-	case "kv", "grad":
+	case "kv", "grad", "homeward":
 		return s.hop(x)
 	}
 	return 0 // moments: arrived, home, added, sent, gradsent
@@ -80,7 +80,7 @@ func (s *slowSim) slowedBy(r int, w float64) float64 {
 	for t := range s.l.Groups {
 		kinds := []string{"kv"}
 		if s.back {
-			kinds = append(kinds, "grad")
+			kinds = append(kinds, "grad", "homeward")
 		}
 		for _, kind := range kinds {
 			for _, x := range s.onward(kind, t, r) {
@@ -91,7 +91,7 @@ func (s *slowSim) slowedBy(r int, w float64) float64 {
 			}
 		}
 	}
-	moving, done := max(out, in)/float64(len(s.l.Groups)), 0.0
+	moving, done := max(out, in)/float64(len(s.l.Groups)-1), 0.0
 	if done = moving / ratio; done >= w {
 		return w * ratio
 	}
@@ -133,22 +133,23 @@ func (s *slowSim) after(x slowTask, n int) []slowTask {
 			before = append(before, s.into("grad", x.t-1, x.i)...)
 		}
 		return before
-	case "kv", "grad":
-		return append(s.atPorts(x), s.atBuffer(x, n)...)
+	case "kv", "grad", "homeward":
+		return append(s.atPorts(x), s.atBuffer(x)...)
 	case "home":
 		before := []slowTask{{"compute", n - 1, x.i, 0}}
-		if s.back && n > 1 {
-			before = append(before, s.into("grad", n-1, x.i)...)
+		for t := range n {
+			if s.back {
+				before = append(before, s.into("homeward", t, x.i)...)
+			}
 		}
 		return before
 	case "out":
 		before := s.all("home", s.l.Groups[x.i])
 		for _, m := range s.l.Groups[x.i] { // nothing is left on their ports
-			if n > 1 && s.toAll(x.i, false) > 0 {
-				before = append(before, s.onward("kv", n-2, m.Rank)...)
-			}
-			if s.back && n > 1 && s.toAll(x.i, false) > 0 {
-				before = append(before, s.onward("grad", n-1, m.Rank)...)
+			for _, y := range s.wire {
+				if y.i == m.Rank && s.toAll(x.i, false) > 0 {
+					before = append(before, y)
+				}
 			}
 		}
 		return before
@@ -170,7 +171,7 @@ func (s *slowSim) all(kind string, g Group) []slowTask {
 func (s *slowSim) into(kind string, t, j int) []slowTask {
 	var tasks []slowTask
 	for _, i := range s.working {
-		if s.w[[2]int{i, j}] > 0 {
+		if s.moves(kind, t, i, j) {
 			tasks = append(tasks, slowTask{kind, t, i, j})
 		}
 	}
@@ -180,11 +181,29 @@ func (s *slowSim) into(kind string, t, j int) []slowTask {
 func (s *slowSim) onward(kind string, t, i int) []slowTask {
 	var tasks []slowTask
 	for _, j := range s.working {
-		if s.w[[2]int{i, j}] > 0 {
+		if s.moves(kind, t, i, j) {
 			tasks = append(tasks, slowTask{kind, t, i, j})
 		}
 	}
 	return tasks
+}
+
+// moves says whether there is a message of rank i to rank j about the block that is
+// at i in step t: it is passed on as far as somebody needs it, and from there its
+// gradients go home.
+func (s *slowSim) moves(kind string, t, i, j int) bool {
+	n, k := len(s.l.Groups), s.source(i, t)
+	from, to, far := s.members[i].group, s.members[j].group, s.reach[k]
+	if s.w[[2]int{i, j}] == 0 {
+		return false
+	}
+	switch kind {
+	case "kv":
+		return to == (from+1)%n && t < far
+	case "grad":
+		return to == (from+1)%n && t > 0 && t < far
+	}
+	return to == k && t > 0 && t == far
 }
 
 // atPorts lists what a message's two ports do before it.
@@ -198,8 +217,9 @@ func (s *slowSim) atPorts(x slowTask) []slowTask {
 	return before
 }
 
-// atBuffer lists what makes a message ready and frees the buffer it goes to.
-func (s *slowSim) atBuffer(x slowTask, n int) []slowTask {
+// atBuffer lists what makes a message ready and frees the buffer it goes to; what
+// goes home has a place of its own there.
+func (s *slowSim) atBuffer(x slowTask) []slowTask {
 	freed := x.t + 1 - s.j.RingBuffers
 	if x.kind == "kv" {
 		before := []slowTask{{"arrived", x.t, x.i, 0}}
@@ -210,8 +230,9 @@ func (s *slowSim) atBuffer(x slowTask, n int) []slowTask {
 		return before
 	}
 	before := []slowTask{{"added", x.t, x.i, 0}}
-	if freed >= 1 && x.t < n-1 {
+	if freed >= 1 && x.kind == "grad" {
 		before = append(before, s.onward("grad", freed, x.j)...)
+		before = append(before, s.onward("homeward", freed, x.j)...)
 	}
 	return before
 }

@@ -21,9 +21,10 @@ type slowSim struct {
 	ranks   []Rank
 	members []slowMember   // by rank
 	shards  []Shard        // by group
+	reach   []int          // by group, how far behind it others need its block
 	border  []bool         // query head h begins a segment of the common refinement
 	working []int          // ranks of all groups
-	w       map[[2]int]int // key-value heads that travel from rank to rank
+	w       map[[2]int]int // key-value heads that ranks of different groups have in common
 	// Of the direction at hand.
 	back bool
 	memo map[slowTask]float64
@@ -63,11 +64,14 @@ func newSlowSim(t testing.TB, p *Profile, x plan) *slowSim {
 		}
 		s.shards = append(s.shards, s.groupTokens(group))
 	}
+	for g := range x.layout.Groups {
+		s.reach = append(s.reach, s.farthest(g))
+	}
 	s.border = border
 	s.w = map[[2]int]int{}
 	for _, i := range s.working {
 		for _, j := range s.working {
-			if n := len(x.layout.Groups); n > 1 && s.members[j].group == (s.members[i].group+1)%n {
+			if s.members[i].group != s.members[j].group {
 				s.w[[2]int{i, j}] = s.kvBetween(i, j)
 			}
 		}
@@ -320,7 +324,7 @@ func (s *slowSim) hop(x slowTask) float64 {
 			}
 		}
 	} else {
-		bytes *= max(s.crowd(s.ranks[x.i].Node, 0), s.crowd(s.ranks[x.j].Node, 1))
+		bytes *= max(s.crowd(x, s.ranks[x.i].Node, 0), s.crowd(x, s.ranks[x.j].Node, 1))
 	}
 	slow := s.ratio(x.i, op.SlowedComm, true)
 	if x.kind == "kv" {
@@ -329,21 +333,63 @@ func (s *slowSim) hop(x slowTask) float64 {
 	return slow * s.over(s.link(among), op.KindSendRecv, among, bytes)
 }
 
-// crowd is what sharing a node's cards costs its senders (side 0) or receivers.
-func (s *slowSim) crowd(node, side int) float64 {
-	load := map[int]int{}
-	all, most := 0, 0
-	for ends, w := range s.w {
-		if s.ranks[ends[0]].Node != s.ranks[ends[1]].Node && s.ranks[ends[side]].Node == node {
-			load[ends[side]] += w
-			all += w
-			most = max(most, load[ends[side]])
+// crowd is what sharing a node's cards costs its senders (side 0) or receivers of
+// messages like x: all groups are taken to pass blocks on at once, and one that sends
+// gradients home, or gets its own, to do that instead.
+func (s *slowSim) crowd(x slowTask, node, side int) float64 {
+	ends := [2]int{s.members[x.i].group, s.members[x.j].group}
+	home := ends[1] != (ends[0]+1)%len(s.l.Groups)
+	all, own := 0, map[int]int{}
+	for pair, w := range s.w {
+		from, to := s.members[pair[0]].group, s.members[pair[1]].group
+		leaves := s.ranks[pair[0]].Node != s.ranks[pair[1]].Node && s.ranks[pair[side]].Node == node
+		if !leaves {
+			continue
 		}
+		ring := to == (from+1)%len(s.l.Groups) && s.everPasses(from)
+		instead := home && [2]int{from, to}[side] == ends[side]
+		if ring && !instead {
+			all += w
+		}
+		if home && from == ends[0] && to == ends[1] {
+			all += w
+			own[pair[side]] += w
+		}
+		if ring && !home {
+			own[pair[side]] += w
+		}
+	}
+	most := 0
+	for _, w := range own {
+		most = max(most, w)
 	}
 	if nics := s.j.Cluster.Nodes[node].NICs; nics > 0 && most > 0 {
 		return max(1, float64(all)/float64(nics*most))
 	}
 	return 1
+}
+
+// everPasses says whether a group passes on any block.
+func (s *slowSim) everPasses(g int) bool {
+	n := len(s.l.Groups)
+	for t := range n - 1 {
+		if t < s.reach[(g-t+n)%n] {
+			return true
+		}
+	}
+	return false
+}
+
+// farthest is how far behind group k the last group is with a token behind its first.
+func (s *slowSim) farthest(k int) int {
+	n, far := len(s.l.Groups), 0
+	first := s.shards[k].positions()[0]
+	for d := 1; d < n; d++ {
+		if own := s.shards[(k+d)%n].positions(); slices.Max(own) > first {
+			far = d
+		}
+	}
+	return far
 }
 
 func (s *slowSim) source(rank, t int) int {

@@ -193,12 +193,18 @@ func (s *sim) messageAccount(i int, acc *account) {
 			continue
 		}
 		for k := range n {
-			if k != g {
+			kv, gradients := s.passes(from, k)
+			if kv {
 				s.hopCost(false, h.price, &s.bunches[k], acc)
 			}
-			if k != from {
+			if gradients {
 				s.hopCost(true, h.price, &s.bunches[k], acc)
 			}
+		}
+	}
+	for _, h := range s.bunches[g].home {
+		if h.to == i {
+			s.hopCost(true, h.price, &s.bunches[g], acc)
 		}
 	}
 }
