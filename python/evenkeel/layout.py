@@ -22,7 +22,7 @@ class Slot(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A message of a block between members of neighbouring groups: this rank's slots lo to hi."""
+    """A message of a block between members of two groups: this rank's slots lo to hi."""
 
     peer: int
     lo: int
@@ -91,17 +91,14 @@ class Layout:
         """The group whose block is at `group` in a step of the ring."""
         return (group - step) % self.steps
 
-    def links(self, seat: Seat) -> tuple[list[Link], list[Link]]:
-        """To whom in the next group a rank sends which slots, and from whom in the group before it gets
-        which.
+    def links(self, seat: Seat, steps: int) -> list[Link]:
+        """With whom in the group so many steps further round the ring a rank shares which slots: to whom it
+        sends these of a block, and from whom it gets them. None with its own group.
 
         The peers are in the order of their heads, on both sides.
         """
-        if self.steps < 2:
-            return [], []
-        after = self.groups[(seat.group + 1) % self.steps]
-        before = self.groups[(seat.group - 1) % self.steps]
-        return _links(seat, after), _links(seat, before)
+        group = (seat.group + steps) % self.steps
+        return _links(seat, self.groups[group]) if group != seat.group else []
 
     def _group(self, g: int) -> Group:
         shares = self.plan.groups[g]

@@ -50,7 +50,7 @@ class Ring:
         self.layout, self.seat, self.port, self.kernel = layout, seat, port, kernel
         self.docs, self.meter, self.trace = docs, meter, trace
         self.steps, self.buffers = layout.steps, layout.plan.ring_buffers
-        self.sends, self.receives = layout.links(seat)
+        self.sends, self.receives = layout.links(seat, 1), layout.links(seat, -1)
         self.shared = seat.shared(layout.plan.q_heads // layout.plan.kv_heads)
         heads = [s.kv for s in seat.slots]
         self.first = [heads.index(j) for j in seat.kv]  # slot of each distinct KV head

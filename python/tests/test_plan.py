@@ -142,16 +142,16 @@ class TestLayout(unittest.TestCase):
                 held = sorted(r.held + i for m in group.members for r in m.rows for i in range(r.n))
                 self.assertEqual(held, list(range(group.tokens)))
                 for m in group.members:
-                    sends, receives = layout.links(m)
-                    if layout.steps > 1:
-                        for links in (sends, receives):
-                            passed = [i for x in links for i in range(x.lo, x.hi)]
-                            self.assertEqual(passed, list(range(len(m.slots))))
-                    for link in sends:
-                        peer = layout.seat(link.peer)
-                        assert peer is not None
-                        (back,) = [x for x in layout.links(peer)[1] if x.peer == m.rank]
-                        self.assertEqual(m.slots[link.lo:link.hi], peer.slots[back.lo:back.hi])
+                    self.assertEqual(layout.links(m, 0), [])
+                    for steps in range(1, layout.steps):
+                        links = layout.links(m, steps)
+                        passed = [i for x in links for i in range(x.lo, x.hi)]
+                        self.assertEqual(passed, list(range(len(m.slots))))
+                        for link in links:
+                            peer = layout.seat(link.peer)
+                            assert peer is not None
+                            (back,) = [x for x in layout.links(peer, -steps) if x.peer == m.rank]
+                            self.assertEqual(m.slots[link.lo:link.hi], peer.slots[back.lo:back.hi])
 
 
 class TestCutting(unittest.TestCase):
