@@ -6,7 +6,7 @@ Nothing here is shared with the executor: its counters must come to the same int
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Callable, Optional, Sequence
+from typing import Callable, Iterator, Optional, Sequence
 
 from .plan import Plan, PlanError, documents
 
@@ -51,12 +51,16 @@ def expected(
         fwd.a2a_out                        s_j h_i d e
         bwd.a2a_in                         s_i h_j d e
         bwd.a2a_out                        s_j (h_i + 2 kv_i) d e
-        fwd.ring, bwd.ring   i of group g to j of g+1: sum of 2 S_k n_ij d e over all blocks k but that of g+1
-        bwd.ring_grad        the same with 4 bytes for e, over all blocks k but that of g: an owner's share
-                             stays at home
+        fwd.ring, bwd.ring   i of group g to j of g+1: sum of 2 S_k n_ij d e over the blocks k with
+                             (g-k) mod n < reach_k
+        bwd.ring_grad        the same with 4 bytes for e and 1 <= (g-k) mod n < reach_k, as an owner's share
+                             stays at home; and where reach_k > 0, i of group k + reach_k to j of group k:
+                             2 S_k n_ij d 4
         flops        4 d h_r (unmasked pairs of the queries of r's group); backward 2.5 times that
 
-    n_ij is the number of KV heads that the query heads common to i and j read, those counted twice that a
+    n is the number of groups, and all groups' numbers are modulo n. reach_k is the largest d < n for which
+    group k+d has a token after the first one of group k, 0 if there is none; packed documents do not change
+    it. n_ij is the number of KV heads that the query heads common to i and j read, those counted twice that a
     border of any group's heads cuts in between.
     """
     if element_bytes is None:
@@ -106,19 +110,41 @@ def _exchanges(plan: Plan, members: list[_Member], e: int, out: Expected) -> Non
 
 
 def _ring(plan: Plan, groups: list[list[_Member]], e: int, out: Expected) -> None:
-    each = plan.q_heads // plan.kv_heads
-    cuts = sorted({m.lo for members in groups for m in members if m.lo % each})
+    n, reach = len(groups), _reach(plan)
     held = [sum(m.tokens for m in members) for members in groups]
     for g, members in enumerate(groups):
-        after = (g + 1) % len(groups)
-        for i in members:
-            for j in groups[after]:
-                lo, hi = max(i.lo, j.lo), min(i.hi, j.hi)
-                if lo < hi:
-                    n = 2 * plan.head_dim * (_kv(plan, lo, hi) + sum(lo < c < hi for c in cuts))
-                    out.add(i.rank, j.rank, "fwd.ring", n * e * (plan.seq_len - held[after]))
-                    out.add(i.rank, j.rank, "bwd.ring", n * e * (plan.seq_len - held[after]))
-                    out.add(i.rank, j.rank, "bwd.ring_grad", n * FLOAT32 * (plan.seq_len - held[g]))
+        steps = [(g - k) % n for k in range(n)]  # that block k has made when it is here
+        kv = sum(held[k] for k in range(n) if steps[k] < reach[k])
+        grads = sum(held[k] for k in range(n) if 1 <= steps[k] < reach[k])
+        for i, j, wide in _shared(plan, groups, members, groups[(g + 1) % n]):
+            out.add(i, j, "fwd.ring", wide * e * kv)
+            out.add(i, j, "bwd.ring", wide * e * kv)
+            out.add(i, j, "bwd.ring_grad", wide * FLOAT32 * grads)
+        if reach[g]:
+            for i, j, wide in _shared(plan, groups, groups[(g + reach[g]) % n], members):
+                out.add(i, j, "bwd.ring_grad", wide * FLOAT32 * held[g])
+
+
+def _reach(plan: Plan) -> list[int]:
+    """By group, how far round the ring the last one is that has a token after the group's first."""
+    owned = [[s for share in group for s in plan.segments[share.rank]] for group in plan.groups]
+    first, end = [min(s.start for s in own) for own in owned], [max(s.end for s in own) for own in owned]
+    n = len(owned)
+    return [max([d for d in range(1, n) if end[(k + d) % n] - first[k] > 1], default=0) for k in range(n)]
+
+
+def _shared(
+    plan: Plan, groups: list[list[_Member]], of: list[_Member], to: list[_Member]
+) -> Iterator[tuple[int, int, int]]:
+    """(i, j, elements of keys and values a token that rank i of one group sends to j of the other), where
+    any."""
+    each = plan.q_heads // plan.kv_heads
+    cuts = sorted({m.lo for members in groups for m in members if m.lo % each})
+    for i in of:
+        for j in to:
+            lo, hi = max(i.lo, j.lo), min(i.hi, j.hi)
+            if lo < hi:
+                yield i.rank, j.rank, 2 * plan.head_dim * (_kv(plan, lo, hi) + sum(lo < c < hi for c in cuts))
 
 
 def _area(plan: Plan, members: list[_Member], docs: Optional[Sequence[int]]) -> int:

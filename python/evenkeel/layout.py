@@ -4,6 +4,9 @@ The borders of all groups' head intervals together cut the query heads into *pie
 its own: each group has one owner of it, and keys and values travel from the owner in one group to the owner
 in the next. So a rank holds, of a block of tokens, the KV heads of every piece of its interval; a KV head
 that a border cuts is there once for either side, since either side has gradients of its own to bring home.
+
+A group needs the block of another if its last token is after the block's first: else all pairs of the two are
+masked. Packed documents mask more, but differ from batch to batch, and a plan's messages do not.
 """
 
 from __future__ import annotations
@@ -70,12 +73,16 @@ class Group:
 
 
 class Layout:
-    """Seats and groups of a plan, made once and read by every rank."""
+    """Seats and groups of a plan, made once and read by every rank.
+
+    reach: by group, how many steps its block travels: to the last group round the ring that needs it.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.pieces = _pieces(plan)
         self.groups = tuple(self._group(g) for g in range(len(plan.groups)))
+        self.reach = tuple(self._reach(g) for g in range(len(self.groups)))
         self._seats = {m.rank: m for g in self.groups for m in g.members}
 
     @property
@@ -88,7 +95,7 @@ class Layout:
         return self._seats.get(rank)
 
     def source(self, group: int, step: int) -> int:
-        """The group whose block is at `group` in a step of the ring."""
+        """The group whose block is at `group` in a step of the ring, if it comes so far."""
         return (group - step) % self.steps
 
     def links(self, seat: Seat, steps: int) -> list[Link]:
@@ -99,6 +106,13 @@ class Layout:
         """
         group = (seat.group + steps) % self.steps
         return _links(seat, self.groups[group]) if group != seat.group else []
+
+    def _reach(self, group: int) -> int:
+        first = self.groups[group].segments[0].start
+        for d in range(self.steps - 1, 0, -1):
+            if self.groups[(group + d) % self.steps].segments[-1].end - 1 > first:
+                return d
+        return 0
 
     def _group(self, g: int) -> Group:
         shares = self.plan.groups[g]

@@ -1,14 +1,16 @@
 """The ring of one rank: what it holds, what it computes at each step, what it passes on.
 
 At step t the members of group g work on the block of group g-t; step 0 is their own. A block travels on as
-soon as it has arrived and the next rank has a buffer for it. Backward, the float32 gradient of a block
-follows it, from step 1 on: the first group that is not the block's own sends its share, every later one adds
-its own, and the last hop, t = P-1 of P groups, brings it home. There the owner, whose share stayed, adds what
-has come. So gradients make one hop less than there are groups.
+soon as it has arrived and the next rank has a buffer for it, up to the last group that needs it: so many
+steps are its reach. Groups on the way that do not need it pass it on all the same; to those beyond nothing
+comes at its step. Backward, the float32 gradient of a block follows it, from step 1 on: the first group that
+is not the block's own sends its share, every later one adds its own, and the last one sends it home, across
+the ring if need be. There the owner, whose share stayed, adds what has come. So a gradient makes as many hops
+as its block, and neither makes any where nobody else needs the block.
 
-Buffers, as the cost model counts them: the block of step t+1 takes the place of the one of step t+1-b, the
-own block has a place of its own; gradients likewise, the one that comes home included, and the computing may
-be b blocks ahead of them.
+Buffers, as the cost model counts them: the block of step t+1 takes the place of the one of step t+1-b, and
+where none comes the place stays empty; the own block has a place of its own; gradients likewise, the one that
+comes home included, and the computing may be b blocks ahead of them.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ class Ring:
         self.docs, self.meter, self.trace = docs, meter, trace
         self.steps, self.buffers = layout.steps, layout.plan.ring_buffers
         self.sends, self.receives = layout.links(seat, 1), layout.links(seat, -1)
+        self._reach = [layout.reach[layout.source(seat.group, t)] for t in range(self.steps)]
+        self.reach = self._reach[0]  # of the own block
         self.shared = seat.shared(layout.plan.q_heads // layout.plan.kv_heads)
         heads = [s.kv for s in seat.slots]
         self.first = [heads.index(j) for j in seat.kv]  # slot of each distinct KV head
@@ -66,9 +70,11 @@ class Ring:
             for t in range(self.steps):
                 lane.advance()
                 with timed(self.trace, "fwd", t, "ring_wait") as span:
-                    span.bytes_in = self.bytes_in(run.blocks.at(t)) if t else 0
-                    run.arrived[t].wait()
-                self._forward_step(t, held, run.blocks.at(t))
+                    if self.comes(t):
+                        span.bytes_in = self.bytes_in(run.blocks.at(t)) if t else 0
+                        run.arrived[t].wait()
+                if self.comes(t):
+                    self._forward_step(t, held, run.blocks.at(t))
                 run.computed[t].set()
             with timed(self.trace, "fwd", self.steps, "ring_wait"):
                 lane.finish()
@@ -82,15 +88,31 @@ class Ring:
             for t in range(self.steps):
                 lane.advance()
                 with timed(self.trace, "bwd", t, "ring_wait") as span:
-                    span.bytes_in = self.bytes_in(run.blocks.at(t)) if t else 0
-                    run.arrived[t].wait()
-                    if t >= self.buffers:
-                        run.added[t - self.buffers].wait()
-                self._backward_step(t, held, dout, dq, run)
+                    if self.comes(t):
+                        span.bytes_in = self.bytes_in(run.blocks.at(t)) if t else 0
+                        run.arrived[t].wait()
+                        before = self.before(t)
+                        if before:
+                            run.added[before].wait()
+                if self.comes(t):
+                    self._backward_step(t, held, dout, dq, run)
                 run.computed[t].set()
             with timed(self.trace, "bwd", self.steps, "ring_wait"):
                 lane.finish()
         return dq, run.home
+
+    def comes(self, step: int) -> bool:
+        """Whether the rank has a block at a step; where none comes, every pair is masked."""
+        return step <= self._reach[step]
+
+    def goes_on(self, step: int) -> bool:
+        """Whether the keys and values of a step go to the next group."""
+        return step < self._reach[step]
+
+    def before(self, step: int) -> int:
+        """The step whose block had the place of this step's last; 0 if it is the first there."""
+        places = range(step - self.buffers, 0, -self.buffers)
+        return next((t for t in places if self.comes(t)), 0)
 
     def cut(self, step: int) -> list[Block]:
         """The blocks of a step; none without heads."""
@@ -119,6 +141,14 @@ class Ring:
     def incoming(self, block: Tensor) -> list[Message]:
         """The messages from the group before that fill a block."""
         return _messages(self.receives, block)
+
+    def homeward(self, step: int, grad: Tensor) -> list[Message]:
+        """The messages of the gradient of a step's block to the block's group."""
+        return _messages(self.layout.links(self.seat, -step), grad)
+
+    def returning(self, grad: Tensor) -> list[Message]:
+        """The messages that fill the gradient of the own block, from where it ends."""
+        return _messages(self.layout.links(self.seat, self.reach), grad)
 
     def _lane(self, held: Held) -> Lane:
         """Ranks that exchange nothing need no thread."""
@@ -182,13 +212,15 @@ class Ring:
 
 
 class _Blocks:
-    """The block of every step: the own one, then, from step `first` on, those in buffers that take turns."""
+    """The block of every step that has one: the own one, then, from step `first` on, those in buffers that
+    take turns, each as large as the largest block that comes to it."""
 
     def __init__(self, ring: Ring, own: Tensor, dtype: torch.dtype, first: int = 1) -> None:
         self._ring, self._own, self._dim, self._first = ring, own, own.shape[3], first
-        others = [_size(ring.shape(t, self._dim)) for t in range(first, ring.steps)]
-        count, size = min(ring.buffers, len(others)), max(others, default=0)
-        self._room = [torch.empty(size, dtype=dtype, device=own.device) for _ in range(count)]
+        steps = range(first, ring.steps)
+        sizes = [_size(ring.shape(t, self._dim)) if ring.comes(t) else 0 for t in steps]
+        turns = (max(sizes[i::ring.buffers]) for i in range(min(ring.buffers, len(steps))))
+        self._room = [torch.empty(size, dtype=dtype, device=own.device) for size in turns]
 
     def at(self, step: int) -> Tensor:
         """[slots, 2, tokens, head_dim]"""
@@ -199,8 +231,8 @@ class _Blocks:
 
 
 class _Forward:
-    """The messages of a ring forward: a block is passed on when it has arrived, the next one's buffer is read
-    by nobody and what was sent from it is gone."""
+    """The messages of a ring forward: a block is passed on when it has arrived, the next one's buffer, if one
+    comes, is read by nobody and what was sent from it is gone."""
 
     def __init__(self, ring: Ring, lane: Lane, held: Held) -> None:
         self.ring, self.blocks = ring, _Blocks(ring, held.kv, held.kv.dtype)
@@ -218,19 +250,25 @@ class _Forward:
         self.drain()
 
     def land(self, t: int) -> None:
-        """Waits for the block of step t."""
-        if t:
+        """Waits for the block of step t, if one comes."""
+        if t and self.ring.comes(t):
             self._hops[t - 1].received()
         self.arrived[t].set()
 
     def hop(self, t: int) -> None:
         """Passes on the block of step t."""
-        free = t + 1 - self.ring.buffers
-        if free >= 1:
-            self.computed[free].wait()
-            self._hops[free].sent()
-        sends, receives = self.ring.outgoing(self.blocks.at(t)), self.ring.incoming(self.blocks.at(t + 1))
-        self._hops.append(self.ring.port.post(self._phase, t, sends, receives))
+        ring = self.ring
+        sends: list[Message] = []
+        receives: list[Message] = []
+        if ring.comes(t + 1):
+            before = ring.before(t + 1)
+            if before:
+                self.computed[before].wait()
+                self._hops[before].sent()
+            receives = ring.incoming(self.blocks.at(t + 1))
+        if ring.goes_on(t):
+            sends = ring.outgoing(self.blocks.at(t))
+        self._hops.append(ring.port.post(self._phase, t, sends, receives))
 
     def drain(self) -> None:
         """Waits until everything is sent."""
@@ -239,7 +277,13 @@ class _Forward:
 
 
 class _Backward(_Forward):
-    """The messages of a ring backward: gradients follow, one hop behind the keys and values."""
+    """The messages of a ring backward: gradients follow, one hop behind the keys and values.
+
+    All ranks have the hops in one order, and what a rank waits for before a hop belongs to earlier ones: so
+    nobody waits in a circle, though gradients that go home cross the ring. In one hop at most one message
+    goes from a rank to another, since only in the last hop the way home leads to the next group; so both have
+    the messages between them in the same order.
+    """
 
     def __init__(self, ring: Ring, lane: Lane, held: Held) -> None:
         super().__init__(ring, lane, held)
@@ -247,8 +291,8 @@ class _Backward(_Forward):
         # The own block's gradient, at first the rank's share of it; the columns of its squares cover it but
         # for the slots that a KV head has a second time.
         self.home = held.kv.new_zeros(held.kv.shape, dtype=torch.float32)
-        # The others' shares of it, as they come home; a lone group has no others.
-        self._returned = torch.empty_like(self.home) if ring.steps > 1 else self.home
+        # The others' shares of it, as they come home; nobody sends any of a block that nobody else needs.
+        self._returned = torch.empty_like(self.home) if ring.reach else self.home
         self._sums = _Blocks(ring, self.home, torch.float32)
         self._shares = _Blocks(ring, self.home, torch.float32, first=2)  # that of step 1 is the sum so far
         self._grads: dict[int, Batch] = {}  # by hop, from 1 on
@@ -272,8 +316,8 @@ class _Backward(_Forward):
             if t:
                 self.pass_on(t)
             yield
-        if last:
-            self._grads[last].received()
+        if self.ring.reach:
+            self._grads[self.ring.reach].received()
             self.home.add_(self._returned)
         self.drain()
 
@@ -287,25 +331,34 @@ class _Backward(_Forward):
         return place
 
     def add(self, t: int) -> None:
-        """Adds the rank's share to what has come of the gradient of step t's block."""
-        self.computed[t].wait()
-        if t == 1:
-            self.share(t)  # zero if every pair of the block is masked
-        elif t:
-            self._grads[t - 1].received()
-            if t in self._cleared:  # else every pair of the block is masked
-                self._sums.at(t).add_(self._shares.at(t))
+        """Adds the rank's share to what has come of the gradient of step t's block, if there is one."""
+        if self.ring.comes(t):
+            self.computed[t].wait()
+            if t == 1:
+                self.share(t)  # zero if every pair of the block is masked
+            elif t:
+                self._grads[t - 1].received()
+                if t in self._cleared:  # else every pair of the block is masked
+                    self._sums.at(t).add_(self._shares.at(t))
         self.added[t].set()
 
     def pass_on(self, t: int) -> None:
-        """Sends the gradient of step t's block on; the last hop brings the own one home."""
-        last = self.ring.steps - 1
-        free = t + 1 - self.ring.buffers
-        if free >= 1 and t < last:
-            self._grads[free].sent()
-        sends = self.ring.outgoing(self._sums.at(t))
-        receives = self.ring.incoming(self._returned if t == last else self._sums.at(t + 1))
-        self._grads[t] = self.ring.port.post("bwd.ring_grad", t, sends, receives)
+        """Sends the gradient of step t's block on, or home from where the block ends."""
+        ring = self.ring
+        sends: list[Message] = []
+        receives: list[Message] = []
+        if t + 1 < ring.steps and ring.comes(t + 1):
+            before = ring.before(t + 1)
+            if before:
+                self._grads[before].sent()
+            receives = ring.incoming(self._sums.at(t + 1))
+        if t == ring.reach:
+            receives += ring.returning(self._returned)
+        if ring.goes_on(t):
+            sends = ring.outgoing(self._sums.at(t))
+        elif ring.comes(t):
+            sends = ring.homeward(t, self._sums.at(t))
+        self._grads[t] = ring.port.post("bwd.ring_grad", t, sends, receives)
 
     def drain(self) -> None:
         """See _Forward."""

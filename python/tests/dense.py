@@ -17,6 +17,14 @@ def hidden(seq_len: int, docs: Optional[Sequence[int]]) -> Tensor:
     return (at[None, :] > at[:, None]) | (owner[None, :] != owner[:, None])
 
 
+def reach(held: Sequence[Sequence[int]]) -> list[int]:
+    """From the positions of one document that each group holds, in the order of the ring: how many steps
+    further the last group is that sees any of a group's keys; 0 if only itself."""
+    mask, n = hidden(sum(map(len, held)), None), len(held)
+    sees = [[not bool(mask[q][:, k].all()) for k in held] for q in held]
+    return [max(d for d in range(n) if sees[(k + d) % n][k]) for k in range(n)]
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """out [tokens, q_heads, head_dim]; mask as hidden makes it."""
     each = q.shape[1] // k.shape[1]

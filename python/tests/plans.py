@@ -52,6 +52,45 @@ def random_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
     return plan, docs
 
 
+def early_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
+    """As random_plan, of two groups or more and most often with a block that ends before it has been
+    everywhere: the groups hold one stretch of the sequence each, rising or falling round the ring, or one or
+    more in any order, or one group holds the end and the others a zigzag of the rest."""
+    r = random.Random(f"early {seed}")
+    kv_heads, each = r.randint(1, 4), r.choice([1, 2, 3, 4])
+    seq_len, q_heads = r.randint(24, 144), kv_heads * each
+    order = r.sample(range(ranks), ranks)
+    crews = _crews(r, order, max(r.randint(2, ranks), r.randint(2, ranks)))
+    segments: list[list[tuple[int, int]]] = [[] for _ in range(ranks)]
+    for crew, stretches in zip(crews, _stretches(r, seq_len, len(crews), seed)):
+        for a, b in stretches:
+            for c, d in _cuts(r, b - a, r.randint(1, min(2, b - a))):
+                segments[r.choice(crew)].append((a + c, a + d))
+    groups = [_heads(r, crew, segments, q_heads) for crew in crews]
+    plan = document(segments, groups, q_heads, kv_heads, r.choice([4, 8, 16]), r.choice([2, 2, 3, 4]))
+    docs = [b - a for a, b in _cuts(r, seq_len, r.randint(2, 5))] if r.random() < 0.3 else None
+    return plan, docs
+
+
+def _stretches(r: random.Random, seq_len: int, n: int, kind: int) -> list[list[tuple[int, int]]]:
+    """Of n groups in the order of their ring; see early_plan."""
+    chain = [[x] for x in _cuts(r, seq_len, n)]
+    if kind % 5 == 0:
+        return chain
+    if kind % 5 == 1:
+        return chain[::-1]
+    if kind % 5 < 4:
+        out: list[list[tuple[int, int]]] = [[] for _ in range(n)]
+        pieces = _cuts(r, seq_len, n + r.randint(0, 2))
+        for i, piece in enumerate(r.sample(pieces, len(pieces))):
+            out[i if i < n else r.randrange(n)].append(piece)
+        return [sorted(x) for x in out]
+    *rest, late = _cuts(r, seq_len, 2 * n - 1)
+    out = [[rest[i], rest[-1 - i]] for i in range(n - 1)]
+    out.insert(r.randrange(n), [late])
+    return out
+
+
 def _cuts(r: random.Random, n: int, parts: int) -> list[tuple[int, int]]:
     """0 to n in so many intervals."""
     at = [0, *sorted(r.sample(range(1, n), parts - 1)), n]
@@ -71,20 +110,28 @@ def _segments(r: random.Random, seq_len: int, ranks: int) -> list[list[tuple[int
 def _groups(
     r: random.Random, segments: list[list[tuple[int, int]]], q_heads: int
 ) -> list[list[tuple[int, int]]]:
-    """Every group is led by a rank with tokens; the others join any, in any order of heads. A rank with
-    neither heads nor tokens is left out."""
+    """Every group is led by a rank with tokens; the others join any."""
     order = list(range(len(segments)))
     r.shuffle(order)
     able = [i for i in order if segments[i]]
     leaders = able[: max(r.randint(1, len(able)), r.randint(1, len(able)))]
-    crews: list[list[int]] = [[i] for i in leaders]
-    for i in order:
-        if i not in leaders:
-            r.choice(crews).append(i)
-    out = []
-    for crew in crews:
-        r.shuffle(crew)
-        at = [0, *sorted(r.randint(0, q_heads) for _ in crew[1:]), q_heads]
-        shares = [(i, b - a) for i, a, b in zip(crew, at, at[1:])]
-        out.append([(i, h) for i, h in shares if h or segments[i]])
-    return out
+    crews = _crews(r, leaders + [i for i in order if i not in leaders], len(leaders))
+    return [_heads(r, crew, segments, q_heads) for crew in crews]
+
+
+def _crews(r: random.Random, ranks: list[int], n: int) -> list[list[int]]:
+    """n groups: the first n ranks lead one each, the others join any."""
+    crews = [[i] for i in ranks[:n]]
+    for i in ranks[n:]:
+        r.choice(crews).append(i)
+    return crews
+
+
+def _heads(
+    r: random.Random, crew: list[int], segments: list[list[tuple[int, int]]], q_heads: int
+) -> list[tuple[int, int]]:
+    """The members of a group in any order, with their heads. Who has neither heads nor tokens is left out."""
+    r.shuffle(crew)
+    at = [0, *sorted(r.randint(0, q_heads) for _ in crew[1:]), q_heads]
+    shares = [(i, b - a) for i, a, b in zip(crew, at, at[1:])]
+    return [(i, h) for i, h in shares if h or segments[i]]

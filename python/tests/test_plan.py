@@ -23,7 +23,7 @@ import plans
 from evenkeel.blocks import cut
 from evenkeel.layout import Layout
 from evenkeel.plan import documents
-from plans import Document, random_plan, worked_example
+from plans import Document, early_plan, random_plan, worked_example
 
 Change = Callable[[Document], Any]
 
@@ -153,6 +153,24 @@ class TestLayout(unittest.TestCase):
                             (back,) = [x for x in layout.links(peer, -steps) if x.peer == m.rank]
                             self.assertEqual(m.slots[link.lo:link.hi], peer.slots[back.lo:back.hi])
 
+    def test_reach(self) -> None:
+        """A block travels to the last group with a query that sees any of its keys in one document."""
+        for draw in (random_plan, early_plan):
+            for seed in range(200):
+                plan = evenkeel.load_plan(draw(seed, 2 + seed % 5)[0])
+                layout = Layout(plan)
+                held = [[p for s in g.segments for p in range(*s)] for g in layout.groups]
+                self.assertEqual(list(layout.reach), dense.reach(held), f"{draw.__name__} {seed}")
+
+    def test_reach_of_usual_layouts(self) -> None:
+        """Under a zigzag everybody needs everything, and in a chain what comes before. In one that falls
+        round the ring a block has to go nearly all round it to who needs it."""
+        zigzag = [[(i, i + 1), (7 - i, 8 - i)] for i in range(4)]
+        chain = [[(i, i + 1)] for i in range(4)]
+        for segments, want in ((zigzag, (3, 3, 3, 3)), (chain, (3, 2, 1, 0)), (chain[::-1], (0, 3, 3, 3))):
+            document = plans.document(segments, [[(r, 2)] for r in range(4)], 2, 1, 8)
+            self.assertEqual(Layout(evenkeel.load_plan(document)).reach, want)
+
 
 class TestCutting(unittest.TestCase):
     def test_every_pair_once(self) -> None:
@@ -204,9 +222,10 @@ class TestClosedForms(unittest.TestCase):
         self.assertEqual(want.bytes[3, 2, "bwd.a2a_out"], 236 * (9 + 2 * 3) * 64)
 
     def test_ring_of_three(self) -> None:
-        """By hand. Rank 1 computes with the blocks of 10 and 30 tokens after its own of 20: keys and values
-        of all but rank 2's own pass from it to rank 2, gradients of all but its own."""
-        segments = [[(0, 10)], [(10, 30)], [(30, 60)]]
+        """By hand, everybody needing everything. Rank 1 computes with the blocks of 10 and 30 tokens after
+        its own of 20: keys and values of all but rank 2's own pass from it to rank 2, gradients of all but
+        its own."""
+        segments = [[(0, 5), (55, 60)], [(5, 15), (45, 55)], [(15, 45)]]
         groups = [[(r, 2)] for r in range(3)]
         document = plans.document(segments, groups, 2, 1, 8, dtype="bf16")
         want = evenkeel.expected(evenkeel.load_plan(document))
@@ -214,10 +233,38 @@ class TestClosedForms(unittest.TestCase):
             self.assertEqual(want.bytes[i, j, "bwd.ring"], kv * 2 * 8 * 2)
             self.assertEqual(want.bytes[i, j, "bwd.ring_grad"], grad * 2 * 8 * 4)
 
+    def test_chain_of_three(self) -> None:
+        """By hand. Rank 0's block of 10 tokens goes to ranks 1 and 2 and its gradient from there the same way
+        round; rank 1's block of 20 goes to rank 2 alone and its gradient straight back; rank 2's stays."""
+        segments = [[(0, 10)], [(10, 30)], [(30, 60)]]
+        document = plans.document(segments, [[(r, 2)] for r in range(3)], 2, 1, 8, dtype="bf16")
+        want = evenkeel.expected(evenkeel.load_plan(document))
+        ring = {key: n for key, n in want.bytes.items() if "ring" in key[2]}
+        kv, grad = 2 * 8 * 2, 2 * 8 * 4  # bytes a token
+        self.assertEqual(ring, {
+            **{(0, 1, phase): 10 * kv for phase in ("fwd.ring", "bwd.ring")},
+            **{(1, 2, phase): (10 + 20) * kv for phase in ("fwd.ring", "bwd.ring")},
+            (1, 2, "bwd.ring_grad"): 10 * grad, (2, 0, "bwd.ring_grad"): 10 * grad,
+            (2, 1, "bwd.ring_grad"): 20 * grad,
+        })
+
+    def test_a_block_makes_as_many_hops_as_it_reaches(self) -> None:
+        """Keys and values, and gradients as many, each with all slots of the block."""
+        for seed in range(200):
+            plan = evenkeel.load_plan(early_plan(seed, 2 + seed % 5)[0])
+            want, layout = evenkeel.expected(plan, 2), Layout(plan)
+            held = [[p for s in g.segments for p in range(*s)] for g in layout.groups]
+            slots = sum(len(m.slots) for m in layout.groups[0].members)
+            hops = sum(len(own) * n for own, n in zip(held, dense.reach(held))) * slots * 2 * plan.head_dim
+            for phase, e in (("fwd.ring", 2), ("bwd.ring", 2), ("bwd.ring_grad", 4)):
+                total = sum(n for (_, _, p), n in want.bytes.items() if p == phase)
+                self.assertEqual(total, hops * e, f"seed {seed}")
+
     def test_gradients_of_what_came(self) -> None:
         """A rank sends the gradient of every block on whose keys and values it received, and of no other."""
-        for seed in range(100):
-            want = evenkeel.expected(evenkeel.load_plan(random_plan(seed, 2 + seed % 4)[0]), 4)
+        draws = [draw(seed, 2 + seed % 4)[0] for draw in (random_plan, early_plan) for seed in range(100)]
+        for seed, document in enumerate(draws):
+            want = evenkeel.expected(evenkeel.load_plan(document), 4)
             came, went = Counter[int](), Counter[int]()
             for (i, j, phase), n in want.bytes.items():
                 if phase == "bwd.ring":
