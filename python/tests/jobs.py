@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import random
 import time
 from datetime import timedelta
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 from unittest import mock
 
 import torch
@@ -15,7 +17,8 @@ from torch import Tensor
 
 import dense
 import evenkeel
-from plans import late_groups, random_plan, worked_example
+from evenkeel.port import Batch, Message, Port
+from plans import early_plan, late_groups, random_plan, worked_example
 
 Groups = dict[int, Any]
 
@@ -76,12 +79,12 @@ def run(
 
 def compare(
     rank: int, groups: Groups, seed: int, ranks: int, dtype: str = "float32", kernel: str = "Math",
-    device: str = "cpu",
+    device: str = "cpu", early: bool = False,
 ) -> Optional[dict[str, Any]]:
     """One random plan: errors of out, dq, dk, dv, what was sent and computed. None on ranks beyond it."""
     if rank >= ranks:
         return None
-    document, docs = random_plan(seed, ranks)
+    document, docs = (early_plan if early else random_plan)(seed, ranks)
     plan, meter = evenkeel.load_plan(document), evenkeel.Meter()
     whole = [x.to(getattr(torch, dtype)) for x in inputs(plan, seed)]
     kinds = {"Math": evenkeel.Math, "Even": Even, "Jittered": Jittered, "default": lambda: None}
@@ -92,10 +95,59 @@ def compare(
     return {"errors": errors(plan, rank, got, whole, docs), **counted(meter)}
 
 
-def inline(rank: int, groups: Groups, seed: int, ranks: int) -> Optional[dict[str, Any]]:
+def inline(
+    rank: int, groups: Groups, seed: int, ranks: int, early: bool = False
+) -> Optional[dict[str, Any]]:
     """compare with batches of messages and without a thread, as over NCCL: the order of calls is the same."""
     with mock.patch("torch.distributed.get_backend", return_value="nccl"):
-        return compare(rank, groups, seed, ranks)
+        return compare(rank, groups, seed, ranks, early=early)
+
+
+def early(
+    rank: int, groups: Groups, seed: int, ranks: int, kernel: str = "Math"
+) -> Optional[dict[str, Any]]:
+    """compare of a plan whose blocks end early, where memory is not a number until something is written to it
+    and a place that is not free yet is noticed."""
+    with contextlib.ExitStack() as stack:
+        for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
+            stack.enter_context(mock.patch.object(owner, name, _poisoned(getattr(owner, name))))
+        stack.enter_context(_watched())
+        return compare(rank, groups, seed, ranks, kernel=kernel, early=True)
+
+
+def _poisoned(empty: Any) -> Any:
+    def make(*args: Any, **options: Any) -> Tensor:
+        x: Tensor = empty(*args, **options)
+        return x.fill_(math.nan) if x.is_floating_point() else x
+
+    return make
+
+
+@contextlib.contextmanager
+def _watched() -> Iterator[None]:
+    """Fails when a message comes to a place from which another is still sent, or any message begins where
+    another still comes."""
+    post = Port.post
+    posted: list[tuple[Batch, list[Message], list[Message]]] = []
+
+    def watch(port: Port, phase: str, step: int, sends: list[Message], receives: list[Message]) -> Batch:
+        for batch, going, coming in posted:
+            busy = going if batch._sends else []
+            if _meet(receives, busy) or _meet([*sends, *receives], coming if batch._receives else []):
+                raise AssertionError(f"{phase} step {step}: a place is not free yet")
+        batch = post(port, phase, step, sends, receives)
+        posted.append((batch, list(sends), list(receives)))
+        return batch
+
+    with mock.patch.object(Port, "post", watch):
+        yield
+
+
+def _meet(some: list[Message], others: list[Message]) -> bool:
+    """Whether any have memory in common; all are contiguous."""
+    spans = [[(x.data_ptr(), x.data_ptr() + x.numel() * x.element_size()) for _, x in side]
+             for side in (some, others)]
+    return any(max(a, c) < min(b, d) for a, b in spans[0] for c, d in spans[1])
 
 
 def errors(
@@ -126,11 +178,11 @@ def example(rank: int, groups: Groups, late: bool = False) -> Optional[dict[str,
     return {"errors": errors(plan, rank, once, whole, None), "same": same, **counted(meter)}
 
 
-def traced(rank: int, groups: Groups) -> Optional[dict[str, Any]]:
-    """The spans of the worked example."""
+def traced(rank: int, groups: Groups, late: bool = False) -> Optional[dict[str, Any]]:
+    """The spans of the worked example, or of late groups."""
     if rank >= 4:
         return None
-    plan = evenkeel.load_plan(worked_example())
+    plan = evenkeel.load_plan(late_groups() if late else worked_example())
     trace, meter = evenkeel.Trace(rank), evenkeel.Meter()
     trace.zero()
     run(plan, rank, inputs(plan, 1), groups[4], None, trace=trace, meter=meter)

@@ -16,21 +16,24 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
 import torch
 
+import dense
 import evenkeel
-from plans import late_groups, random_plan, worked_example
+from evenkeel.layout import Layout
+from plans import early_plan, late_groups, random_plan, worked_example
 from world import World
 
 PLANS = [(seed, (2, 3, 4, 5, 4, 5)[seed % 6]) for seed in range(60)]
+EARLY = [(seed, (2, 3, 4, 5, 6, 5, 6)[seed % 7]) for seed in range(84)]
 
 
 class TestRanks(unittest.TestCase):
-    """All tests share five ranks, but for those in which one dies."""
+    """All tests share six ranks, but for those in which one dies."""
 
     world: World
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.world = World(5)
+        cls.world = World(6)
 
     @classmethod
     def tearDownClass(cls) -> None:
@@ -65,6 +68,25 @@ class TestRanks(unittest.TestCase):
                     worst = [max(a, b) for a, b in zip(worst, answer["errors"])]
         print("worst relative errors of out, dq, dk, dv: " + ", ".join(f"{w:.1e}" for w in worst))
 
+    def test_blocks_that_end_early(self) -> None:
+        sent = {phase: [0, 0] for phase in ("fwd.ring", "bwd.ring", "bwd.ring_grad")}
+        for seed, ranks in EARLY:
+            with self.subTest(seed=seed, ranks=ranks):
+                answers = self.answers(ranks, "early", seed, ranks)
+                document, docs = early_plan(seed, ranks)
+                plan = evenkeel.load_plan(document)
+                want = evenkeel.expected(plan, docs=docs)
+                self.counts(plan, answers, want)
+                for rank, answer in enumerate(answers):
+                    self.assertLessEqual(max(answer["errors"]), 1e-5, f"rank {rank}: out, dq, dk, dv")
+                short = any(x < len(plan.groups) - 1 for x in _reach(plan))
+                for phase, sums in sent.items():
+                    n, full = sum(b for (_, _, p), b in want.bytes.items() if p == phase), _round(plan)
+                    (self.assertLess if short else self.assertEqual)(n, full, phase)
+                    sums[0], sums[1] = sums[0] + n, sums[1] + full
+        said = ", ".join(f"{phase} {n / full:.0%}" for phase, (n, full) in sent.items())
+        print(f"of the bytes of full rounds: {said}")
+
     def test_half_precision(self) -> None:
         for seed in (4, 9, 22, 31):
             with self.subTest(seed=seed):
@@ -87,13 +109,17 @@ class TestRanks(unittest.TestCase):
             with self.subTest(seed=seed):
                 for answer in self.answers(5, "compare", seed, 5, "float32", "Jittered"):
                     self.assertLessEqual(max(answer["errors"]), 1e-5)
+        for seed in range(200, 232):
+            with self.subTest(seed=seed, early=True):
+                for answer in self.answers(6, "early", seed, 6, "Jittered"):
+                    self.assertLessEqual(max(answer["errors"]), 1e-5)
 
     def test_order_of_batches(self) -> None:
-        for seed in range(0, 60, 3):
-            ranks = dict(PLANS)[seed]
-            with self.subTest(seed=seed, ranks=ranks):
-                for answer in self.answers(ranks, "inline", seed, ranks):
-                    self.assertLessEqual(max(answer["errors"]), 1e-5)
+        for early, seeds in ((False, PLANS[::3]), (True, EARLY[::2])):
+            for seed, ranks in seeds:
+                with self.subTest(seed=seed, ranks=ranks, early=early):
+                    for answer in self.answers(ranks, "inline", seed, ranks, early):
+                        self.assertLessEqual(max(answer["errors"]), 1e-5)
 
     @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
     def test_on_one_gpu(self) -> None:
@@ -123,7 +149,23 @@ class TestRanks(unittest.TestCase):
             self.assertLessEqual(answer, 1e-5)
 
     def test_trace(self) -> None:
-        for rank, answer in enumerate(self.answers(4, "traced")):
+        self.traced(worked_example())
+
+    def test_trace_of_blocks_that_end_early(self) -> None:
+        """All steps are there. Nobody else needs the late group's block: nothing comes to rank 3 at step 1
+        and to rank 0 at step 2."""
+        for rank, answer in enumerate(self.traced(late_groups(), True)):
+            for direction in ("fwd", "bwd"):
+                waits = [(s["step"], s["bytes_in"]) for s in answer["spans"]
+                         if (s["dir"], s["op"]) == (direction, "ring_wait")]
+                self.assertEqual([step for step, _ in waits], [0, 1, 2, 3])
+                nothing = [step for step, n in waits if not n]
+                self.assertEqual(nothing, {0: [0, 2, 3], 3: [0, 1, 3]}.get(rank, [0, 3]))
+
+    def traced(self, document: Any, *args: Any) -> list[Any]:
+        """The answers of four ranks that traced a plan, with spans as they should be."""
+        answers = self.answers(4, "traced", *args)
+        for rank, answer in enumerate(answers):
             spans = answer["spans"]
             for direction in ("fwd", "bwd"):
                 mine = [s for s in spans if s["dir"] == direction]
@@ -141,6 +183,7 @@ class TestRanks(unittest.TestCase):
                 self.assertEqual((s["rank"], s["mb"]), (rank, 0))
                 self.assertGreaterEqual(s["t0_ns"], ends, "spans of one rank do not overlap")
                 ends = s["t0_ns"] + s["dur_ns"]
+        return answers
 
 
 class TestCorpus(unittest.TestCase):
@@ -155,6 +198,49 @@ class TestCorpus(unittest.TestCase):
         for kind, least in (("no tokens", 8), ("no heads", 8), ("cut KV head", 15), ("documents", 15),
                             ("idle", 3), ("mixed groups", 12), ("ring of 4 or more", 5), ("one group", 5)):
             self.assertGreaterEqual(kinds.get(kind, 0), least, f"{kind}: {kinds}")
+
+    def test_kinds_of_blocks_that_end_early(self) -> None:
+        kinds: dict[str, int] = {}
+        for seed, ranks in EARLY:
+            document, docs = early_plan(seed, ranks)
+            plan = evenkeel.load_plan(document)
+            for kind in _kinds(plan, docs) | _ends(plan):
+                kinds[kind] = kinds.get(kind, 0) + 1
+        for kind, least in (("no tokens", 8), ("no heads", 4), ("cut KV head", 15), ("documents", 15),
+                            ("mixed groups", 12), ("ring of 4 or more", 20), ("ends early", 70),
+                            ("nobody else's", 60), ("comes home across", 20), ("passed on unneeded", 25),
+                            ("a place left out", 3), ("3 buffers or more", 12)):
+            self.assertGreaterEqual(kinds.get(kind, 0), least, f"{kind}: {kinds}")
+
+
+def _held(plan: evenkeel.Plan) -> list[list[int]]:
+    """By group, the positions of its tokens."""
+    return [[p for m in g for s in plan.segments[m.rank] for p in range(*s)] for g in plan.groups]
+
+
+def _reach(plan: evenkeel.Plan) -> list[int]:
+    return dense.reach(_held(plan))
+
+
+def _round(plan: evenkeel.Plan) -> int:
+    """Bytes of all blocks that go round the whole ring, in float32."""
+    slots = sum(len(m.slots) for m in Layout(plan).groups[0].members)
+    return (len(plan.groups) - 1) * plan.seq_len * slots * 2 * plan.head_dim * 4
+
+
+def _ends(plan: evenkeel.Plan) -> set[str]:
+    """How the blocks of a plan end early."""
+    reach, held, n, b = _reach(plan), _held(plan), len(plan.groups), plan.ring_buffers
+    comes = [[t <= reach[(g - t) % n] for t in range(n)] for g in range(n)]
+    out = {kind for kind, holds in (
+        ("ends early", min(reach) < n - 1), ("nobody else's", 0 in reach),
+        ("comes home across", any(0 < x < n - 1 for x in reach)), ("3 buffers or more", 2 < b < n),
+        ("passed on unneeded", any(max(held[(k + d) % n]) < min(held[k])
+                                   for k in range(n) for d in range(1, reach[k]))),
+        ("a place left out", any(c[t] and not c[t + b] and c[t + 2 * b]
+                                 for c in comes for t in range(1, n - 2 * b))),
+    ) if holds}
+    return out
 
 
 def _kinds(plan: evenkeel.Plan, docs: Any) -> set[str]:

@@ -15,7 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
 import evenkeel
-from plans import document, worked_example
+from plans import document, late_groups, worked_example
 from starter import Ranks
 
 MODEL = {"hidden": 48, "ffn": 80, "layers": 2, "vocab": 100, "gated_mlp": True, "tied_embeddings": True}
@@ -69,8 +69,9 @@ class TestReplay(unittest.TestCase):
             return [json.loads(line) for line in file]
 
     def test_several_plans(self) -> None:
-        """Heads that cut KV groups, ranks without tokens, heads or work, documents, recomputation."""
-        documents = [complete(worked_example()), complete(odd_example()), complete(worked_example(), "full")]
+        """Heads that cut KV groups, ranks without tokens, heads or work, blocks that nobody else needs,
+        documents, recomputation."""
+        documents = [complete(worked_example()), complete(odd_example()), complete(late_groups(), "full")]
         docs, layers, repeats = [300, 1, 467], 2, 3
         with Ranks(documents, 4, docs_tokens=docs, layers=layers, repeats=repeats, warmup=1, seed=5) as ranks:
             result = self.results(ranks)[0]
