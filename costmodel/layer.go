@@ -341,10 +341,9 @@ func (r *layerRun) passKV(t int) {
 	if u := t + 1 - r.sim.job.RingBuffers; u >= 1 {
 		freed = [2][]units.Seconds{r.computed[u%last], r.sent[u%last]}
 	}
-	h := hopOf{kvEvent, t, r.arrived[t%3], r.sent[t%last], freed}
+	h := hopOf{kvEvent, t, r.arrived[t%3], r.sentAt(r.sent, t), freed}
 	next := r.arrived[(t+1)%3]
 	clear(next)
-	clear(h.sent)
 	for g := range r.forms {
 		if k := r.source(g, t); t < r.forms[k].reach {
 			r.passBlock(&h, g, k, r.forms[g].out, next)
@@ -359,10 +358,9 @@ func (r *layerRun) passGrad(t int) {
 	if u := t + 1 - r.sim.job.RingBuffers; u >= 1 && t+1 < r.n {
 		freed[0] = r.gradSent[u%last]
 	}
-	h := hopOf{gradEvent, t, r.added[t%last], r.gradSent[t%last], freed}
+	h := hopOf{gradEvent, t, r.added[t%last], r.sentAt(r.gradSent, t), freed}
 	next := r.gradArrived[(t+1)%3]
 	clear(next)
-	clear(h.sent)
 	for g := range r.forms {
 		if k := r.source(g, t); t < r.forms[k].reach {
 			r.passBlock(&h, g, k, r.forms[g].out, next)
@@ -377,8 +375,26 @@ func (r *layerRun) passGrad(t int) {
 			r.passBlock(&h, g, k, r.forms[g].out, r.home)
 		default:
 			r.passBlock(&h, g, k, of.home, r.home)
+			for i := of.from; i < of.to; i++ { // what comes in the same hop is taken with it
+				if next[i].at > 0 {
+					next[i].notBefore(r.home[i].at)
+				}
+			}
 		}
 	}
+}
+
+// sentAt is the row of a step for when blocks were sent on. A seat that has none to
+// send then keeps what it had in the same buffer before: what comes there next waits
+// for that.
+func (r *layerRun) sentAt(table [][]units.Seconds, t int) []units.Seconds {
+	row, before := table[t%len(table)], t-r.sim.job.RingBuffers
+	if before < 1 { // the own block has a place of its own
+		clear(row)
+	} else {
+		copy(row, table[before%len(table)])
+	}
+	return row
 }
 
 // hopOf is hop t of one kind of message between all groups.

@@ -76,7 +76,20 @@ func (s *slowSim) takes(x slowTask) float64 {
 // which as many move in a step as on average over all blocks: while they do, the
 // work is done at 1/ratio of its speed.
 func (s *slowSim) slowedBy(r int, w float64) float64 {
-	ratio, out, in := s.ratio(r, op.SlowedCompute, s.back), 0.0, 0.0
+	ratio, moving := s.ratio(r, op.SlowedCompute, s.back), s.movingBeside(r)
+	if done := moving / ratio; done < w {
+		return moving + w - done
+	}
+	return w * ratio
+}
+
+// movingBeside is the seconds of messages of a rank that move in a step.
+func (s *slowSim) movingBeside(r int) float64 {
+	key := slowHop{slowTask{i: r}, s.back}
+	if t, ok := s.hops[key]; ok {
+		return t
+	}
+	out, in := 0.0, 0.0
 	for t := range s.l.Groups {
 		kinds := []string{"kv"}
 		if s.back {
@@ -91,11 +104,8 @@ func (s *slowSim) slowedBy(r int, w float64) float64 {
 			}
 		}
 	}
-	moving, done := max(out, in)/float64(len(s.l.Groups)-1), 0.0
-	if done = moving / ratio; done >= w {
-		return w * ratio
-	}
-	return moving + w - done
+	s.hops[key] = max(out, in) / float64(len(s.l.Groups)-1)
+	return s.hops[key]
 }
 
 // start is the latest end of what a task waits for.
@@ -130,7 +140,10 @@ func (s *slowSim) after(x slowTask, n int) []slowTask {
 	case "added":
 		before := []slowTask{{"compute", x.t, x.i, 0}}
 		if x.t > 1 { // the owner's share stays at home
-			before = append(before, s.into("grad", x.t-1, x.i)...)
+			if coming := s.into("grad", x.t-1, x.i); len(coming) > 0 {
+				before = append(before, coming...)
+				before = append(before, s.into("homeward", x.t-1, x.i)...) // of the same hop
+			}
 		}
 		return before
 	case "kv", "grad", "homeward":
@@ -145,11 +158,10 @@ func (s *slowSim) after(x slowTask, n int) []slowTask {
 		return before
 	case "out":
 		before := s.all("home", s.l.Groups[x.i])
-		for _, m := range s.l.Groups[x.i] { // nothing is left on their ports
-			for _, y := range s.wire {
-				if y.i == m.Rank && s.toAll(x.i, false) > 0 {
-					before = append(before, y)
-				}
+		exchanges := len(s.l.Groups[x.i]) > 1 && s.toAll(x.i, false) > 0
+		for _, y := range s.wire { // nothing is left on their ports
+			if exchanges && s.members[y.i].group == x.i {
+				before = append(before, y)
 			}
 		}
 		return before
@@ -225,14 +237,24 @@ func (s *slowSim) atBuffer(x slowTask) []slowTask {
 		before := []slowTask{{"arrived", x.t, x.i, 0}}
 		if freed >= 1 {
 			before = append(before, slowTask{"compute", freed, x.j, 0})
-			before = append(before, s.onward("kv", freed, x.j)...)
+			before = append(before, s.lastFrom(freed, x.j, "kv")...)
 		}
 		return before
 	}
 	before := []slowTask{{"added", x.t, x.i, 0}}
 	if freed >= 1 && x.kind == "grad" {
-		before = append(before, s.onward("grad", freed, x.j)...)
-		before = append(before, s.onward("homeward", freed, x.j)...)
+		before = append(before, s.lastFrom(freed, x.j, "grad", "homeward")...)
 	}
 	return before
+}
+
+// lastFrom lists the messages that a rank sent last from the buffer of a step.
+func (s *slowSim) lastFrom(t, i int, kinds ...string) []slowTask {
+	var tasks []slowTask
+	for ; t >= 1 && len(tasks) == 0; t -= s.j.RingBuffers {
+		for _, kind := range kinds {
+			tasks = append(tasks, s.onward(kind, t, i)...)
+		}
+	}
+	return tasks
 }

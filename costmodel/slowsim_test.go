@@ -28,6 +28,7 @@ type slowSim struct {
 	// Of the direction at hand.
 	back bool
 	memo map[slowTask]float64
+	hops map[slowHop]float64
 	wire []slowTask              // messages in program order
 	prev map[slowTask][]slowTask // messages before it on its ports
 }
@@ -68,7 +69,7 @@ func newSlowSim(t testing.TB, p *Profile, x plan) *slowSim {
 		s.reach = append(s.reach, s.farthest(g))
 	}
 	s.border = border
-	s.w = map[[2]int]int{}
+	s.w, s.hops = map[[2]int]int{}, map[slowHop]float64{}
 	for _, i := range s.working {
 		for _, j := range s.working {
 			if s.members[i].group != s.members[j].group {
@@ -314,6 +315,22 @@ func (s *slowSim) bytes(x slowTask) float64 {
 
 // hop is how long a message takes.
 func (s *slowSim) hop(x slowTask) float64 {
+	key := slowHop{x, s.back}
+	if t, ok := s.hops[key]; ok {
+		return t
+	}
+	t := s.hopTime(x)
+	s.hops[key] = t
+	return t
+}
+
+// slowHop is a message in a direction of the layer.
+type slowHop struct {
+	slowTask
+	back bool
+}
+
+func (s *slowSim) hopTime(x slowTask) float64 {
 	bytes := s.bytes(x)
 	among := s.working
 	if s.ranks[x.i].Node == s.ranks[x.j].Node {
