@@ -15,13 +15,11 @@ type look struct {
 
 // pricedCell is a cell under the weights of a leastWork.
 type pricedCell struct {
-	cost     float64 // weighted, of linear work
-	least    float64 // the least cost of this cell and all behind it
-	lo, hi   units.Tokens
-	tokens   float64 // the most of a rank in it
-	pairs    float64 // the most that memory leaves room for
-	crossed  bool    // crossing is known
-	crossing [flowCount]crossing
+	cost   float64 // weighted, of linear work
+	least  float64 // the least cost of this cell and all behind it
+	lo, hi units.Tokens
+	tokens float64 // the most of a rank in it
+	pairs  float64 // the most that memory leaves room for
 }
 
 // look prices the cells of a class anew where some were cut since.
@@ -56,7 +54,7 @@ func (w *leastWork) linear(c *cell) float64 {
 // best is the most that a device of class c adds to the left side, and the cell
 // it takes, the first of equals.
 func (w *leastWork) best(c int, theta, price float64) (value float64, at int) {
-	s := choice{w: w, k: &w.classes[c], c: c, cells: w.look(c).cells, theta: theta, price: price, late: [flowCount]float64{0, w.beside, w.beside / 2}, value: math.Inf(-1), at: -1}
+	s := choice{w: w, k: &w.classes[c], c: c, cells: w.look(c).cells, theta: theta, price: price, value: math.Inf(-1), at: -1}
 	if w.attention != nil {
 		s.attention = w.attention[c]
 	}
@@ -79,9 +77,8 @@ type choice struct {
 	attention    *attentionFloor // nil for none
 	cells        []pricedCell
 	theta, price float64
-	late         [flowCount]float64 // seconds that the ports have other bytes to send
-	room         float64            // tokens that memory holds
-	value        float64            // of the best so far
+	room         float64 // tokens that memory holds
+	value        float64 // of the best so far
 	at           int
 }
 
@@ -103,9 +100,9 @@ func (s *choice) search(from, to int) {
 
 // promises says whether one of the cells from..to-1 may be the best. None has
 // more tokens than the last, takes less linear work than the least from the first
-// on, leaves more memory than the first or sends less than one from the start of
-// the first to the end of the last; and attention's floor never falls. Rounding
-// keeps these orders, so that no cell is passed over that is the best.
+// on, leaves more memory than the first or reaches more pairs without all-to-alls than
+// the last; and attention's floor never falls. Rounding keeps these orders, so that no
+// cell is passed over that is the best.
 func (s *choice) promises(from, to int) bool {
 	first, last := &s.cells[from], &s.cells[to-1]
 	slack := s.theta - first.least
@@ -116,17 +113,12 @@ func (s *choice) promises(from, to int) bool {
 	if s.attention == nil {
 		return s.beats(v, from)
 	}
-	most := v + min(s.attention.within(slack), first.pairs)
-	if !s.beats(most, from) || s.k.rank == nil || to-from < fewCells {
-		return s.beats(most, from)
+	pairs := min(s.attention.within(slack), first.pairs)
+	if s.k.rank != nil && to-from >= fewCells && s.beats(v+pairs, from) {
+		x := s.k.rank.reach(s.w, float64(last.hi), s.theta, s.w.beside)
+		pairs = min(pairs, x.free+x.perSecond*slack)
 	}
-	x, y := s.k.rank.crossings(s.w, float64(first.lo), float64(last.hi)), s.crossing(to-1)
-	for d, late := range s.late {
-		if !s.beats(v+x[d].ceiling(y[d].there, s.theta-late, slack, s.w.pairs, s.attention.within), from) {
-			return false
-		}
-	}
-	return true
+	return s.beats(v+pairs, from)
 }
 
 // fewCells are looked at faster than a ceiling of what their ranks send.
@@ -143,7 +135,7 @@ func (s *choice) try(i int) {
 	if s.attention != nil {
 		pairs := min(s.attention.within(slack), c.pairs)
 		if s.beats(v+pairs, i) && s.k.rank != nil {
-			pairs = min(pairs, s.passing(i, slack, v))
+			pairs = min(pairs, s.k.rank.reach(s.w, float64(c.hi), s.theta, s.w.beside).pairs(slack, s.attention.within))
 		}
 		if s.k.rank != nil && s.beats(v+pairs, i) {
 			pairs = min(pairs, s.w.inGroups(s.c, float64(c.lo), float64(c.hi), slack, pairs))
@@ -153,26 +145,4 @@ func (s *choice) try(i int) {
 	if s.beats(v, i) {
 		s.value, s.at = v, i
 	}
-}
-
-// passing is the most pairs that the wires of a rank in cell i allow, as far as
-// that matters beside a value of v for its tokens.
-func (s *choice) passing(i int, slack, v float64) float64 {
-	least, x := math.Inf(1), s.crossing(i)
-	for d, late := range s.late {
-		least = min(least, x[d].pairs(s.theta-late, slack, s.w.pairs, s.attention.within))
-		if !s.beats(v+least, i) {
-			break
-		}
-	}
-	return least
-}
-
-// crossing is what crosses the border of a rank in cell i.
-func (s *choice) crossing(i int) *[flowCount]crossing {
-	c := &s.cells[i]
-	if !c.crossed {
-		c.crossed, c.crossing = true, s.k.rank.crossings(s.w, float64(c.lo), float64(c.hi))
-	}
-	return &c.crossing
 }

@@ -21,10 +21,7 @@ func (w *leastWork) scanned(c int, theta, price float64) (value float64, at int)
 		if w.attention != nil {
 			pairs := min(w.attention[c].within(slack), k.memory.pairs(float64(cell.lo)))
 			if k.rank != nil {
-				x := k.rank.crossings(w, float64(cell.lo), float64(cell.hi))
-				for d, late := range [flowCount]float64{0, w.beside, w.beside / 2} {
-					pairs = min(pairs, x[d].pairs(theta-late, slack, w.pairs, w.attention[c].within))
-				}
+				pairs = min(pairs, k.rank.reach(w, float64(cell.hi), theta, w.beside).pairs(slack, w.attention[c].within))
 				pairs = min(pairs, w.inGroups(c, float64(cell.lo), float64(cell.hi), slack, pairs))
 			}
 			v += pairs

@@ -3,134 +3,69 @@ package solver
 import "math"
 
 // border is what has to pass between a rank and all others, in the stages of a
-// weighted sum. The lemma holds for any set of ranks.
+// weighted sum, in layouts of several groups.
 //
-// Take a query head x in one direction of a layer, with w = kv_heads/q_heads, S
-// tokens, s of them on this side. In every group some member owns x. Rows of one
-// head that must come in to this side and go out of it are, at least:
+// Take a rank with s of S tokens and h of H query heads, w = kv_heads/q_heads, whose
+// group has s+e tokens. Its queries are the group's; the keys that they see are the
+// group's own or come round the ring, as blocks of I tokens in all. Nobody sees a key
+// that is not there, so that the last query is at most the (s+e+I)-th token, and
 //
-//	x is owned                   forward in, out           backward in, out
-//	on this side by all groups   (1+2w)(S-s), S-s          S-s, (1+2w)(S-s)
-//	on the other by all          s, (1+2w) s               (1+2w) s, s
-//	by some on either            2w (S-s), 2w s            m (S-s), m s; together 2w S' more
+//	pairs <= h ((s+e) I + (s+e)(s+e+1)/2) <= h (s I + s (s+1)/2 + e (S+1))
 //
-// with m = min(2w, 1) and S' the float32 rows of gradients, of all S tokens. The
-// first two are all-to-alls: q, k, v of tokens that live on the wrong side, and
-// outputs that go home; backward, gradients of outputs and of q, k, v. In the
-// third, somewhere along the ring a group g that owns x here follows one that
-// owns it there, and is sent the keys and values of all tokens but its own; those
-// of its own tokens that live there, S_g - s_g, came by all-to-all, as 1+2w rows
-// (backward, 1). Both together are at least 2w (S-s_g) (m (S-s_g)), and s_g <= s.
-// A hop brings the gradients of all tokens but those of the group it comes from,
-// and somewhere else along the ring a hop takes those of all but another group's
-// to the other side: both together at least those of all tokens. The other side
-// likewise.
-//
-// Heads of the first two kinds are charged while nobody computes; the third may
-// hide behind attention.
+// for s + e + I <= S. What comes in by the ring is 2w rows a token and head, forward
+// and backward, which may hide behind anything; backward their gradients go out, in
+// float32, for each block that came leaves again. The e tokens come in by all-to-all,
+// as 1+2w rows, and go home as 1; backward the other way round: 2+2w in the two
+// all-to-alls of a pass, in which nobody computes.
 type border struct {
 	perRow  float64 // seconds a row of all heads takes in an all-to-all
 	perHop  float64 // the same in a ring
-	least   float64 // the lesser of both
 	kvShare float64 // w
 	wide    float64 // bytes of a float32 over those of the job's type
 	tokens  float64 // of the sequence
+	heads   float64 // query heads
 }
 
-// flow is one direction across a border.
-type flow int
+// reach is what a rank can reach by some time: pairs without an all-to-all, and how
+// many more a second of all-to-alls brings; +Inf where these cost nothing.
+type reach struct{ free, perSecond float64 }
 
-const (
-	inward flow = iota
-	outward
-	bothWays // the mean of both
-	flowCount
-)
-
-// crossing is seconds on the port of a rank, were all heads of one kind.
-type crossing struct{ here, there, mixed float64 }
-
-// crossings of a rank with more than lo and up to hi tokens, in either direction.
-func (c *border) crossings(w *leastWork, lo, hi float64) [flowCount]crossing {
-	full := 1 + 2*c.kvShare
-	away, own := c.tokens-hi, lo
-	f, b := w.weights[forwardLayer], w.weights[backwardLayer]
-	grads := b * 2 * c.kvShare * c.wide * c.tokens * c.perHop // in and out together
-	ring := (f*2*c.kvShare + b*min(2*c.kvShare, 1)) * c.least
-	in := crossing{(f*full + b) * away * c.perRow, (f + b*full) * own * c.perRow, ring * away}
-	out := crossing{(f + b*full) * away * c.perRow, (f*full + b) * own * c.perRow, ring * own}
-	mean := crossing{(in.here + out.here) / 2, (in.there + out.there) / 2, (in.mixed + out.mixed + grads) / 2}
-	return [flowCount]crossing{in, out, mean}
+// reach is that of a rank with up to hi tokens by theta, whose port has other bytes to
+// send for some of that.
+func (b *border) reach(w *leastWork, hi, theta, beside float64) reach {
+	f, back := w.weights[forwardLayer], w.weights[backwardLayer]
+	come := max(0, b.tokens-hi)
+	row := 2 * b.kvShare * b.perHop
+	if in := (f + back) * row; in > 0 {
+		come = min(come, max(0, theta)/in)
+	}
+	if out := back * b.wide * row; out > 0 {
+		come = min(come, max(0, theta-beside)/out)
+	}
+	x := reach{free: b.heads * (hi*come + hi*(hi+1)/2), perSecond: math.Inf(1)}
+	if exchange := (f + back) * (2 + 2*b.kvShare) * b.perRow; exchange > 0 {
+		x.perSecond = b.heads * (b.tokens + 1) / exchange
+	}
+	return x
 }
 
-// pairs is the most pairs that a side may have by theta when it has `slack` left
-// beside linear work: heads may be mixed as far as their rows
-// pass by theta, and the rest of them must be on one side; at takes the slack
-// that is left beside all-to-alls to pairs.
-//
-// With shares of heads phi here, psi there, mu mixed, the rows of all must pass
-// by theta; so much of mu as must be replaced is, by phi or psi or some of both.
-// phi and psi cost slack, and psi has no pairs here.
-func (x crossing) pairs(theta, slack, all float64, at func(slack float64) float64) float64 {
-	if x.mixed <= theta {
-		return min(all, at(slack))
+// pairs is no less than the most pairs that a rank has which has `slack` left beside
+// linear work, for all-to-alls and for attention; `at` takes what is left for that to
+// pairs.
+func (x reach) pairs(slack float64, at func(slack float64) float64) float64 {
+	most := at(slack)
+	if most <= x.free || math.IsInf(x.perSecond, 1) {
+		return most
 	}
-	phi, psi := x.need(theta, x.here), x.need(theta, x.there)
-	if theta < 0 || min(phi, psi) > 1 {
-		return math.Inf(-1)
-	}
-	if phi > 1 {
-		return min(all*(1-psi), at(slack-psi*x.there))
-	}
-	if psi > 1 {
-		psi = 0 // no pure share of psi will do: count it as free
-	}
-	return x.between(phi, psi, slack, all, at)
-}
-
-// need is the share of heads of one side that brings mixed heads down to theta.
-func (x crossing) need(theta, other float64) float64 {
-	if other >= x.mixed {
-		return math.Inf(1)
-	}
-	return (x.mixed - theta) / (x.mixed - other)
-}
-
-// ceiling is no less than what pairs says of any crossing that costs no less than
-// x, and no more than `there` for heads over there: need rises with both costs,
-// and the cheaper of phi and psi takes the least slack.
-func (x crossing) ceiling(there, theta, slack, all float64, at func(slack float64) float64) float64 {
-	const over, under = 1 + 1e-9, 1 - 1e-9 // more than what rounding can do to need
-	switch {
-	case x.mixed > theta && (theta < 0 || min(x.here, x.there) > theta*over):
-		return math.Inf(-1)
-	case x.mixed <= theta || there > theta*under:
-		return min(all, at(slack))
-	}
-	phi, psi := x.need(theta, x.here)*under, x.need(theta, x.there)*under
-	if x.here > theta*over {
-		return min(all*(1-psi), at(slack-psi*x.there))
-	}
-	return min(all, at(slack-min(phi*x.here, psi*x.there)))
-}
-
-// between looks for the best mixture of phi here and psi there: going from the
-// first to the second, pairs by heads fall and pairs by slack rise, or both fall.
-func (x crossing) between(phi, psi, slack, all float64, at func(slack float64) float64) float64 {
-	byHeads := func(t float64) float64 { return all * (1 - t*psi) }
-	bySlack := func(t float64) float64 { return at(slack - (1-t)*phi*x.here - t*psi*x.there) }
-	if phi*x.here <= psi*x.there {
-		return min(all, bySlack(0))
-	}
-	lo, hi := 0.0, 1.0
+	lo, hi := 0.0, slack // seconds of all-to-alls: too few and enough
 	for range 6 {
-		if mid := (lo + hi) / 2; bySlack(mid) < byHeads(mid) {
+		if mid := (lo + hi) / 2; at(slack-mid) > x.free+x.perSecond*mid {
 			lo = mid
 		} else {
 			hi = mid
 		}
 	}
-	return min(byHeads(lo), bySlack(hi))
+	return min(x.free+x.perSecond*hi, at(slack-lo))
 }
 
 // borderOf is the border of a rank whose links take so many seconds a byte.
@@ -138,7 +73,7 @@ func (f *floors) borderOf(perRow, perHop float64) *border {
 	m := f.p.Job.Model
 	row := float64(m.QHeads*m.HeadDim) * float64(f.p.Job.DType.Size())
 	return &border{
-		perRow: row * perRow, perHop: row * perHop, least: row * min(perRow, perHop),
+		perRow: row * perRow, perHop: row * perHop, heads: float64(m.QHeads),
 		kvShare: float64(m.KVHeads) / float64(m.QHeads), wide: 4 / float64(f.p.Job.DType.Size()), tokens: float64(f.p.Job.SeqLen),
 	}
 }

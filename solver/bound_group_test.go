@@ -74,11 +74,13 @@ func inStretches(r *rand.Rand, p *Problem) costmodel.Layout {
 		}
 	}
 	ranks = slices.DeleteFunc(ranks, func(rank int) bool { return tokens[rank] == 0 })
-	cut := r.IntN(len(ranks))
-	for _, members := range [][]int{ranks[:cut], ranks[cut:]} {
-		if len(members) > 0 {
-			l.Groups = append(l.Groups, evenGroup(members, p.Job.Model.QHeads))
-		}
+	if r.IntN(4) == 0 { // against the ring
+		slices.Reverse(ranks)
+	}
+	for most := 1 + r.IntN(len(ranks)); len(ranks) > 0; {
+		cut := min(len(ranks), 1+r.IntN(most))
+		l.Groups = append(l.Groups, evenGroup(ranks[:cut], p.Job.Model.QHeads))
+		ranks = ranks[cut:]
 	}
 	return l
 }

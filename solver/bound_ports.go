@@ -1,31 +1,33 @@
 package solver
 
-import (
-	"math"
-
-	"github.com/evenkeel/evenkeel/costmodel/op"
-)
+import "github.com/evenkeel/evenkeel/costmodel/op"
 
 // ports is what the egress ports of a scope's ranks carry in all when there are
 // several groups, in rows of all heads; some port carries no less than the mean.
 // What the exchange does not hide behind goes on top of that, so that few bytes
 // can make a step longer that has time for all of its computing.
 //
-// Of H heads (here one row) and S tokens, with w = kv_heads/q_heads, P groups and
-// no rank with more than s tokens, the two all-to-alls of a pass carry
+// Of H heads (here one row) and S tokens, with w = kv_heads/q_heads and no rank with
+// more than s tokens, the two all-to-alls of a pass carry, with the heads h_i of a
+// group, which add up to one row,
 //
-//	sum over groups of (2+2w) (S_g - sum of h_i s_i)  >=  (2+2w) (S - P s)
+//	sum over groups of (2+2w) (S_g - sum of h_i s_i)  >=  (2+2w) sum of (S_g - s)
 //
-// for the heads h_i of a group add up to one row. From each group to the next go
-// the keys and values of all tokens but the next one's, and backward the gradients
-// of all but its own: 2w (P-1) S in all, and backward as many again in float32.
+// Of two groups one needs all keys of the other, for it has a token behind the other's
+// first unless it ends before that. So a block goes to the other group, that of the
+// smaller at least, and in all, with the groups in falling order,
 //
-// Among several nodes, of whose ranks none holds more than n tokens together, take
-// a head that is owned on m of them, by this group or that. Along the ring, which is
-// closed, its owner changes nodes at least m times if m > 1, to a different group
-// each, and no two groups have a token in common: at least 2w (m-1) S cross the
-// network. Tokens of a group that are not on the owner's node come there by an
-// all-to-all that is priced as the network: at least (2+2w) (S - m n).
+//	2w sum over i > j of S_i  =  2w sum of (i-1) S_i
+//
+// rows, and backward as many again in float32: gradients go as many hops as keys and
+// values. How the tokens are shared out between groups so that least is carried is a
+// linear program: each group but the first has s tokens or none, as many groups as it
+// costs less than more tokens in the first one.
+//
+// The same holds of nodes, of whose ranks none holds more than n tokens together, and
+// the groups whose owner of a head is on one of them: of two nodes one has a group that
+// needs the first token of a group on the other, or else all of its groups end before
+// that, and it must have all their keys itself.
 type ports struct {
 	tokens, ranks          float64
 	kvShare, wide          float64
@@ -37,11 +39,20 @@ type ports struct {
 // passes are seconds of the mean port in a layer's passes.
 type passes struct{ forward, backward float64 }
 
-// among is the least with so many groups or, between nodes, owners' nodes.
-func (p *ports) among(n, row, hop, most float64) passes {
-	toAll := (2 + 2*p.kvShare) * max(0, p.tokens-n*most) * row
-	ring := 2 * p.kvShare * (n - 1) * p.tokens * hop
-	return passes{(toAll + ring) / p.ranks, (toAll + (1+p.wide)*ring) / p.ranks}
+// among is the least where no rank or, between nodes, no node holds more than so many
+// tokens. The passes differ in what a hop costs, so that each has its own least.
+func (p *ports) among(row, hop, most float64) passes {
+	pass := func(hops float64) float64 {
+		each, exchange := 2*p.kvShare*hops*hop, (2+2*p.kvShare)*row // of a token: a hop further, and in the first group
+		sum, left := 0.0, max(0, p.tokens-most)
+		for i := 1.0; left > 0 && i < p.ranks && i*each < exchange; i++ {
+			n := min(most, left)
+			sum += i * each * n
+			left -= n
+		}
+		return (sum + left*exchange) / p.ranks
+	}
+	return passes{pass(1), pass(1 + p.wide)}
 }
 
 // portsOf is what is known of a scope's ports before that of its tokens.
@@ -75,23 +86,14 @@ func (f *floors) limit(p *ports, s scope, g *groupWork, theta float64) {
 	}
 }
 
-// least is the larger of two: the least of a step over how many groups there are,
-// and what it takes with the least that crosses between nodes. Heads differ in how
-// many nodes their owners are on, so that either pass has its own least, at one end
-// of where all-to-alls fall as rings rise.
+// least is the larger of two: of a step with the least that ranks pass to each other,
+// and with the least that crosses between nodes.
 func (p *ports) least(step func(passes) float64) float64 {
-	near := math.Inf(1)
-	for n := 2.0; n <= p.ranks; n++ {
-		near = min(near, step(p.among(n, p.row, p.hop, p.mostOfRank)))
-		if n*p.mostOfRank >= p.tokens { // from here on it rises
-			break
-		}
-	}
+	near := step(p.among(p.row, p.hop, p.mostOfRank))
 	if p.farRow == 0 {
 		return near
 	}
-	one, many := p.among(1, p.farRow, p.farHop, p.mostOfNode), p.among(max(1, p.tokens/max(1, p.mostOfNode)), p.farRow, p.farHop, p.mostOfNode)
-	return max(near, step(passes{min(one.forward, many.forward), min(one.backward, many.backward)}))
+	return max(near, step(p.among(p.farRow, p.farHop, p.mostOfNode)))
 }
 
 // byPorts raises the base of a scope by what the ports carry: theta is too small
