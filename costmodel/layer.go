@@ -25,8 +25,8 @@ import (
 //     it in the ring the last with a token behind its first. Under a zigzag that is
 //     the last of all; of a contiguous layout, where nobody needs what comes after,
 //     half of the hops are left out.
-//   - Backward, the float32 gradient of a block follows it, from the first rank
-//     that is not its own on: the owner keeps its share and adds it to what comes
+//   - Backward, the float32 gradient of a block follows it, from the first group
+//     that needs it on: the owner keeps its share and adds it to what comes
 //     home. A rank adds its share when it has computed the block and the gradient
 //     has arrived, then sends it on, the last that needs it straight home, where it
 //     has a place of its own. (ring-flash-attention sends the owner's share round
@@ -119,7 +119,7 @@ func (r *layerRun) reset(s *sim, back, events bool) {
 	r.forms = r.forms[:0]
 	for g := range s.bunches {
 		r.forms = append(r.forms, s.bunches[g].form)
-		r.forms[g].out, r.forms[g].home, r.forms[g].reach = s.bunches[g].out, s.bunches[g].home, s.bunches[g].reach
+		r.forms[g].out, r.forms[g].home, r.forms[g].near, r.forms[g].reach = s.bunches[g].out, s.bunches[g].home, s.bunches[g].near, s.bunches[g].reach
 	}
 	r.strip.reset(s, r.forms)
 	r.beside = s.besides(back)
@@ -362,7 +362,7 @@ func (r *layerRun) passGrad(t int) {
 	next := r.gradArrived[(t+1)%3]
 	clear(next)
 	for g := range r.forms {
-		if k := r.source(g, t); t < r.forms[k].reach {
+		if k := r.source(g, t); t >= r.forms[k].near && t < r.forms[k].reach {
 			r.passBlock(&h, g, k, r.forms[g].out, next)
 		}
 	}

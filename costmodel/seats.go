@@ -30,7 +30,8 @@ type bunch struct {
 	shard    Shard
 	form     form
 	out      []hop // messages to the members of the next group
-	reach    int   // groups that its block is passed on to: up to the last one that needs it
+	near     int   // how many groups behind it the first one is that needs its block, 0 if none does
+	reach    int   // and the last: its block is passed on to so many groups
 	home     []hop // messages of its gradients from that one, where it is not the group before
 	law      int   // of its all-to-all; of groups of several
 	node     int   // that holds all of it, or -1
@@ -42,7 +43,7 @@ type form struct {
 	first, second units.Tokens // where its segments begin; the second beyond all tokens where there is none
 	from, to      int          // seats of the group
 	out, home     []hop        // as of the group; set for a run
-	reach         int          // likewise
+	near, reach   int          // likewise
 }
 
 // hop is a message of keys and values, or of their gradients, between members
@@ -196,7 +197,7 @@ func (s *sim) messages() {
 	for g := range s.bunches {
 		b := &s.bunches[g]
 		b.out = s.hopsBetween(b, &s.bunches[(g+1)%n], cuts)
-		b.reach = s.reachOf(g)
+		b.near, b.reach = s.neededFrom(g)
 		if b.reach > 0 && b.reach < n-1 {
 			b.home = s.hopsBetween(&s.bunches[(g+b.reach)%n], b, cuts)
 		}
@@ -227,17 +228,19 @@ func (s *sim) hopsBetween(b, next *bunch, cuts []int) []hop {
 	return out
 }
 
-// reachOf is how many groups behind a group in the ring the last one is that needs
-// its keys: one with a query behind the first of them.
-func (s *sim) reachOf(g int) int {
-	n, first := len(s.bunches), s.bunches[g].shard.Segments[0].Start
-	for d := n - 1; d > 0; d-- {
+// neededFrom says how many groups behind a group in the ring the first and the last one
+// are that need its keys: those with a query behind the first of them.
+func (s *sim) neededFrom(g int) (near, last int) {
+	n, begin := len(s.bunches), s.bunches[g].shard.Segments[0].Start
+	needs := func(d int) bool {
 		of := s.bunches[(g+d)%n].shard.Segments
-		if of[len(of)-1].End-1 > first {
-			return d
-		}
+		return of[len(of)-1].End-1 > begin
 	}
-	return 0
+	for last = n - 1; last > 0 && !needs(last); last-- {
+	}
+	for near = min(1, last); near < last && !needs(near); near++ {
+	}
+	return near, last
 }
 
 // cutsBefore[h] is the number of borders at most h, of any group's head
@@ -284,9 +287,10 @@ func (s *sim) loadNodes() {
 // whether its gradients. Where all groups need all blocks that is every block but
 // the next group's own, and the gradients of every one but its own.
 func (s *sim) passes(g, k int) (kv, gradients bool) {
-	n, reach := len(s.bunches), s.bunches[k].reach
+	n, of := len(s.bunches), &s.bunches[k]
 	at := (g - k + n) % n
-	return at < reach, at > 0 && (at < reach || at == n-1 && reach == n-1)
+	home := at == n-1 && of.reach == n-1
+	return at < of.reach, at > 0 && at >= of.near && (at < of.reach || home)
 }
 
 // passesAny says whether a group passes any block on to the next.

@@ -213,7 +213,7 @@ func (s *slowSim) moves(kind string, t, i, j int) bool {
 	case "kv":
 		return to == (from+1)%n && t < far
 	case "grad":
-		return to == (from+1)%n && t > 0 && t < far
+		return to == (from+1)%n && t > 0 && t >= s.first[k] && t < far
 	}
 	return to == k && t > 0 && t == far
 }

@@ -21,7 +21,8 @@ type slowSim struct {
 	ranks   []Rank
 	members []slowMember   // by rank
 	shards  []Shard        // by group
-	reach   []int          // by group, how far behind it others need its block
+	first   []int          // by group, how far behind it the first other one needs its block
+	reach   []int          // and the last
 	border  []bool         // query head h begins a segment of the common refinement
 	working []int          // ranks of all groups
 	w       map[[2]int]int // key-value heads that ranks of different groups have in common
@@ -66,7 +67,8 @@ func newSlowSim(t testing.TB, p *Profile, x plan) *slowSim {
 		s.shards = append(s.shards, s.groupTokens(group))
 	}
 	for g := range x.layout.Groups {
-		s.reach = append(s.reach, s.farthest(g))
+		all := s.needed(g)
+		s.first, s.reach = append(s.first, all[min(1, len(all)-1)]), append(s.reach, all[len(all)-1])
 	}
 	s.border = border
 	s.w, s.hops = map[[2]int]int{}, map[slowHop]float64{}
@@ -397,16 +399,16 @@ func (s *slowSim) everPasses(g int) bool {
 	return false
 }
 
-// farthest is how far behind group k the last group is with a token behind its first.
-func (s *slowSim) farthest(k int) int {
-	n, far := len(s.l.Groups), 0
-	first := s.shards[k].positions()[0]
+// needed lists how far behind group k the groups are with a token behind its first.
+func (s *slowSim) needed(k int) []int {
+	n, first := len(s.l.Groups), s.shards[k].positions()[0]
+	all := []int{0}
 	for d := 1; d < n; d++ {
 		if own := s.shards[(k+d)%n].positions(); slices.Max(own) > first {
-			far = d
+			all = append(all, d)
 		}
 	}
-	return far
+	return all
 }
 
 func (s *slowSim) source(rank, t int) int {
