@@ -116,11 +116,11 @@ func randomLayout(rng *rand.Rand, ranks, qHeads int) Layout {
 	case 1:
 		return scattered(rng, tokens, groups)
 	case 2:
-		late := make([]bool, len(groups))
-		for g := range late {
-			late[g] = rng.IntN(3) == 0
+		tier := make([]int, len(groups))
+		for g := range tier {
+			tier[g] = rng.IntN(3)
 		}
-		return ZigZagLate(tokens, groups, late)
+		return ZigZagTiers(tokens, groups, tier)
 	}
 	return ZigZag(tokens, groups)
 }

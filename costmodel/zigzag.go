@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -26,14 +27,20 @@ func ZigZag(tokens []units.Tokens, groups []Group) Layout {
 	return l
 }
 
-// ZigZagLate lays the sequence out in two zigzags: the groups for which late
-// says true share its last tokens, the others all before. A late token sees the
-// keys of all others, so that a group which has no memory for more tokens has
-// more attention to compute on those it has.
-func ZigZagLate(tokens []units.Tokens, groups []Group, late []bool) Layout {
+// ZigZagTiers lays the sequence out in several zigzags, one after the other: the
+// groups of the lowest tier share its first tokens, those of the highest its last. A
+// late token sees the keys of all others, so that a group which has no memory for more
+// tokens has more attention to compute on those it has; and no group needs the keys of
+// a tier behind its own, so that they are not sent to it. With a tier for every group
+// it is a chain: keys and values only go one way.
+func ZigZagTiers(tokens []units.Tokens, groups []Group, tier []int) Layout {
 	l := Layout{Shards: make([]Shard, len(tokens)), Groups: groups}
-	border := l.nest(tokens, 0, func(g int) bool { return !late[g] })
-	l.nest(tokens, border, func(g int) bool { return late[g] })
+	tiers := slices.Clone(tier)
+	slices.Sort(tiers)
+	begin := units.Tokens(0)
+	for _, t := range slices.Compact(tiers) {
+		begin = l.nest(tokens, begin, func(g int) bool { return tier[g] == t })
+	}
 	return l
 }
 

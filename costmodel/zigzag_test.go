@@ -88,9 +88,9 @@ func TestZigZagLemma(t *testing.T) {
 	})
 }
 
-// TestZigZagLate: the late groups' tokens come last, either part is a zigzag of its
-// own, and late queries see all keys of the others.
-func TestZigZagLate(t *testing.T) {
+// TestZigZagTiers: the tiers' tokens follow one another, each is a zigzag of its own,
+// and queries see all keys of the tiers before and none of those behind.
+func TestZigZagTiers(t *testing.T) {
 	rng := rand.New(rand.NewPCG(15, 4))
 	for range 200 {
 		tokens := make([]units.Tokens, 1+rng.IntN(9))
@@ -98,11 +98,11 @@ func TestZigZagLate(t *testing.T) {
 			tokens[i] = units.Tokens(2 * rng.IntN(50))
 		}
 		groups := groupsOf(rng, len(tokens))
-		late := make([]bool, len(groups))
-		for g := range late {
-			late[g] = rng.IntN(2) == 0
+		tier := make([]int, len(groups))
+		for g := range tier {
+			tier[g] = rng.IntN(4) - 1
 		}
-		l := ZigZagLate(tokens, groups, late)
+		l := ZigZagTiers(tokens, groups, tier)
 		if err := l.validateCover(sumTokens(tokens)); err != nil {
 			t.Fatal(err)
 		}
@@ -114,18 +114,18 @@ func TestZigZagLate(t *testing.T) {
 				switch {
 				case g == k:
 					want = sq*sq/2 + sq/2
-				case late[g] && !late[k]:
+				case tier[g] > tier[k]:
 					want = sq * sk
-				case late[k] && !late[g]:
+				case tier[g] < tier[k]:
 					want = 0
 				}
 				if got := pairs(Blocks(q, kv)); got != want || len(q.Segments) > 2 {
-					t.Fatalf("%v in %v, late %v: groups %d, %d: %d pairs, want %d; %v", tokens, groups, late, g, k, got, want, q)
+					t.Fatalf("%v in %v, tiers %v: groups %d, %d: %d pairs, want %d; %v", tokens, groups, tier, g, k, got, want, q)
 				}
 			}
 		}
-		if none := ZigZagLate(tokens, groups, make([]bool, len(groups))); !cmp.Equal(none, ZigZag(tokens, groups)) {
-			t.Fatalf("%v in %v: with none late %v", tokens, groups, none)
+		if one := ZigZagTiers(tokens, groups, make([]int, len(groups))); !cmp.Equal(one, ZigZag(tokens, groups)) {
+			t.Fatalf("%v in %v: in one tier %v", tokens, groups, one)
 		}
 	}
 }

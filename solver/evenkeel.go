@@ -482,8 +482,8 @@ func (s *search) why(r Result) string {
 	if s.work >= s.budget {
 		text += " (the limit of the search)"
 	}
-	if last := lateGroups(r.Layout); last != "" {
-		text += "; " + last
+	if way := stretches(r.Layout); way != "" {
+		text += "; " + way
 	}
 	if n := len(s.p.ranks); used < n {
 		text += fmt.Sprintf("; %d of %d ranks left out, for they cost more time than they save or hold nothing", n-used, n)

@@ -29,9 +29,9 @@ type groupKind struct {
 	heads  []int        // of each member
 	weight []float64    // of each member's part of its group's tokens
 	total  units.Tokens // of all groups together
-	// late groups hold the end of the sequence, nested as the others are before
-	// it (see costmodel.ZigZagLate).
-	late bool
+	// Groups of a tier share a stretch of the sequence, those of higher ones hold what
+	// comes after it (see costmodel.ZigZagTiers).
+	tier int
 }
 
 // clone copies what moves change.
@@ -93,7 +93,7 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 		}
 	}
 	groups := make([]costmodel.Group, 0, len(d.ring))
-	late, some := make([]bool, 0, len(d.ring)), false
+	tiers := make([]int, 0, len(d.ring))
 	for _, at := range d.ring {
 		k := &d.kinds[at.kind]
 		if each[at.kind][at.group] == 0 {
@@ -105,23 +105,19 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 				group = append(group, costmodel.HeadShare{Rank: r, QHeads: k.heads[m]})
 			}
 		}
-		groups, late = append(groups, group), append(late, k.late)
-		some = some || k.late
+		groups, tiers = append(groups, group), append(tiers, k.tier)
 	}
-	if some {
-		return costmodel.ZigZagLate(tokens, groups, late)
-	}
-	return costmodel.ZigZag(tokens, groups)
+	return costmodel.ZigZagTiers(tokens, groups, tiers)
 }
 
 // draftOf reads a layout back as a draft, its zigzag restored. Groups of equal
 // classes and heads whose members' tokens differ by no more than two blocks are
 // of one kind; apart keeps every group on its own.
 func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *draft {
-	tokens, border := l.Tokens(), lateBorder(l)
+	tokens, tiers := l.Tokens(), tiersOf(l)
 	d := &draft{}
 	var members [][]units.Tokens // of each kind's first group
-	for _, g := range l.Groups {
+	for at, g := range l.Groups {
 		var k groupKind
 		ranks, own := make([]int, len(g)), make([]units.Tokens, len(g))
 		for i, h := range g {
@@ -129,9 +125,9 @@ func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *d
 			k.class, k.heads, k.weight = append(k.class, class[h.Rank]), append(k.heads, h.QHeads), append(k.weight, float64(own[i]))
 			k.total += own[i]
 		}
-		k.late = begins(l, g) >= border
+		k.tier = tiers[at]
 		same := func(x groupKind) bool {
-			return slices.Equal(x.class, k.class) && slices.Equal(x.heads, k.heads) && x.late == k.late
+			return slices.Equal(x.class, k.class) && slices.Equal(x.heads, k.heads) && x.tier == k.tier
 		}
 		at := -1
 		if !apart {
@@ -147,7 +143,7 @@ func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *d
 		}
 		if at < 0 {
 			at = len(d.kinds)
-			d.kinds, members = append(d.kinds, groupKind{class: k.class, heads: k.heads, weight: k.weight, late: k.late}), append(members, own)
+			d.kinds, members = append(d.kinds, groupKind{class: k.class, heads: k.heads, weight: k.weight, tier: k.tier}), append(members, own)
 		}
 		x := &d.kinds[at]
 		d.ring = append(d.ring, slot{at, len(x.groups)})
@@ -157,33 +153,32 @@ func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *d
 	return d
 }
 
-// lateBorder is where the late groups' tokens begin, the end of the sequence
-// where there are none: the others' zigzag ends with the group that begins it.
-func lateBorder(l costmodel.Layout) units.Tokens {
-	for _, g := range l.Groups {
-		if begins(l, g) > 0 {
-			continue
-		}
-		end := units.Tokens(0)
-		for _, m := range g {
+// tiersOf is the tier of each group, counted from 0: one begins where all groups before
+// it end.
+func tiersOf(l costmodel.Layout) []int {
+	type stretch struct {
+		group      int
+		begin, end units.Tokens
+	}
+	all := make([]stretch, len(l.Groups))
+	for g, group := range l.Groups {
+		x := stretch{g, math.MaxInt64, 0}
+		for _, m := range group {
 			if s := l.Shards[m.Rank].Segments; len(s) > 0 {
-				end = max(end, s[len(s)-1].End)
+				x.begin, x.end = min(x.begin, s[0].Start), max(x.end, s[len(s)-1].End)
 			}
 		}
-		return end
+		all[g] = x
 	}
-	return 0
-}
-
-// begins is a group's first token.
-func begins(l costmodel.Layout, g costmodel.Group) units.Tokens {
-	first := units.Tokens(math.MaxInt64)
-	for _, m := range g {
-		if s := l.Shards[m.Rank].Segments; len(s) > 0 {
-			first = min(first, s[0].Start)
+	slices.SortFunc(all, func(a, b stretch) int { return cmp.Compare(a.begin, b.begin) })
+	tiers, at, end := make([]int, len(all)), 0, units.Tokens(0)
+	for i, x := range all {
+		if i > 0 && x.begin >= end {
+			at++
 		}
+		tiers[x.group], end = at, max(end, x.end)
 	}
-	return first
+	return tiers
 }
 
 func alike(a, b []units.Tokens, within units.Tokens) bool {

@@ -11,8 +11,8 @@ import (
 )
 
 // moveLate moves kinds of groups of the fastest points to the end of the
-// sequence, with about as many tokens as before or fewer, and improves what comes
-// near.
+// sequence, with about as many tokens as before or fewer, or back, and improves what
+// comes near.
 //
 // In the zigzag of all a token sees half the sequence, at the end of it nearly
 // all. So a group whose memory is full computes more on the tokens that it has
@@ -65,16 +65,16 @@ const (
 	latePart   = 1.0 / 12
 )
 
-// latest is the fastest point of those with one kind more at the end, or one
-// fewer; +Inf where there is none that fits.
+// latest is the fastest point of those with one kind moved behind all others, into the
+// last stretch, or back into the first; +Inf where there is none that fits.
 func (s *search) latest(from point) point {
 	best := point{t: math.Inf(1)}
 	for kind := range from.d.kinds {
-		for _, part := range lateParts() {
+		for _, m := range from.d.tierMoves(kind) {
 			if s.over() || len(from.d.kinds) > mostLateKinds {
 				return best
 			}
-			if d := from.d.later(kind, part, s.p.Block); d != nil {
+			if d := from.d.later(kind, m.tier, m.part, s.p.Block); d != nil {
 				if x := s.judgeDraft(d); x.t < best.t {
 					best = x
 				}
@@ -84,15 +84,44 @@ func (s *search) latest(from point) point {
 	return best
 }
 
-// lateParts are what kinds keep of their tokens, or get, and mostLateKinds bounds
-// the kinds of a draft that are moved.
-func lateParts() []float64 { return []float64{1.25, 1, 0.8, 0.6} }
-
+// mostLateKinds bounds the kinds of a draft that are moved.
 const mostLateKinds = 8
 
-// later moves a kind to the end of the sequence, or back, with a part of its
-// tokens; nil if it then has all.
-func (d *draft) later(kind int, part float64, block units.Tokens) *draft {
+// tierMove is a tier that a kind may move to and what it keeps of its tokens there,
+// or gets.
+type tierMove struct {
+	tier int
+	part float64
+}
+
+// tierMoves lists a kind's moves: into the last tier or behind it, or, from any other
+// tier than the first, to that one.
+func (d *draft) tierMoves(kind int) []tierMove {
+	own, first, last := d.kinds[kind].tier, math.MaxInt, math.MinInt
+	for i := range d.kinds {
+		first, last = min(first, d.kinds[i].tier), max(last, d.kinds[i].tier)
+	}
+	var to []int
+	switch {
+	case own > first:
+		to = []int{first}
+	case own < last:
+		to = []int{last, last + 1}
+	default:
+		to = []int{last + 1}
+	}
+	var all []tierMove
+	for _, tier := range to {
+		for _, part := range []float64{1.25, 1, 0.8, 0.6} {
+			all = append(all, tierMove{tier, part})
+		}
+	}
+	return all
+}
+
+// later moves a kind to another tier, with a part of its tokens; nil if it then has
+// all.
+func (d *draft) later(kind, tier int, part float64, block units.Tokens) *draft {
 	own, all := float64(d.kinds[kind].total), 0.0
 	for i := range d.kinds {
 		all += float64(d.kinds[i].total)
@@ -107,24 +136,20 @@ func (d *draft) later(kind int, part float64, block units.Tokens) *draft {
 	if slices.ContainsFunc(x.kinds, func(k groupKind) bool { return k.total < 0 }) {
 		return nil // so few tokens that rounding takes more than there are
 	}
-	x.kinds[kind].late = !x.kinds[kind].late
+	x.kinds[kind].tier = tier
 	return x
 }
 
-// lateGroups says how many groups hold the end of the sequence; nothing if the
-// zigzag is that of all.
-func lateGroups(l costmodel.Layout) string {
-	n, border := 0, lateBorder(l)
-	for _, g := range l.Groups {
-		if begins(l, g) >= border {
-			n++
-		}
-	}
-	switch n {
-	case 0:
+// stretches says into how many stretches the sequence is cut; nothing if its zigzag
+// is that of all groups.
+func stretches(l costmodel.Layout) string {
+	tiers := tiersOf(l)
+	switch n := slices.Max(tiers) + 1; {
+	case n == 1:
 		return ""
-	case 1:
-		return "one group holds the end of the sequence"
+	case n == len(tiers):
+		return fmt.Sprintf("a chain: each group holds one of %d stretches of the sequence, and keys go one way", n)
+	default:
+		return fmt.Sprintf("the sequence is cut into %d stretches, each a zigzag of its groups", n)
 	}
-	return fmt.Sprintf("%d groups hold the end of the sequence", n)
 }

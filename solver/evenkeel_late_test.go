@@ -21,16 +21,16 @@ func TestLateDraftsReadBack(t *testing.T) {
 		e.setShares(d, len(d.ring), 1, false)
 		e.solve(d, nil)
 		for k := range d.kinds {
-			d.kinds[k].late = r.IntN(2) == 0
+			d.kinds[k].tier = r.IntN(3)
 		}
 		l := d.layout(8, p.Block)
-		if lateGroups(l) != "" {
+		if stretches(l) != "" {
 			moved++
 		}
 		if got := draftOf(l, e.class, p.Block, true).layout(8, p.Block); !sameLayout(got, l) {
 			t.Fatalf("late %v: %+v, read back as %+v", d.kinds, l, got)
 		}
-		if got := draftOf(l, e.class, p.Block, false).layout(8, p.Block); lateGroups(got) != lateGroups(l) {
+		if got := draftOf(l, e.class, p.Block, false).layout(8, p.Block); stretches(got) != stretches(l) {
 			t.Fatalf("late %v: %+v, read back as %+v", d.kinds, l, got)
 		}
 	}
@@ -52,8 +52,8 @@ func TestLaterKeepsAllTokens(t *testing.T) {
 			d.kinds = append(d.kinds, k)
 		}
 		kind := r.IntN(len(d.kinds))
-		for _, part := range lateParts() {
-			x := d.later(kind, part, 8)
+		for _, m := range d.tierMoves(kind) {
+			x := d.later(kind, m.tier, m.part, 8)
 			if x == nil {
 				continue
 			}
@@ -61,8 +61,8 @@ func TestLaterKeepsAllTokens(t *testing.T) {
 			var now units.Tokens
 			for i, k := range x.kinds {
 				now += k.total
-				if k.total < 0 || k.late != (i == kind) {
-					t.Errorf("kind %d of %v with part %v: %v", kind, d.kinds, part, x.kinds)
+				if k.total < 0 || (k.tier == 1) != (i == kind) {
+					t.Errorf("kind %d of %v by %v: %v", kind, d.kinds, m, x.kinds)
 				}
 			}
 			if now != total {
@@ -94,12 +94,12 @@ func TestFullFastRanksHoldTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if lateGroups(res.Layout) == "" {
+	if stretches(res.Layout) == "" {
 		t.Fatalf("%s: no group holds the end of the sequence", res.Why)
 	}
 	d := draftOf(res.Layout, e.class, p.Block, false)
 	for k := range d.kinds {
-		d.kinds[k].late = false
+		d.kinds[k].tier = 0
 	}
 	ours, nested := secondsOf(t, p, res.Layout), secondsOf(t, p, d.layout(len(p.ranks), p.Block))
 	if ours > nested*0.95 {
