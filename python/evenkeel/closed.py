@@ -53,14 +53,14 @@ def expected(
         bwd.a2a_out                        s_j (h_i + 2 kv_i) d e
         fwd.ring, bwd.ring   i of group g to j of g+1: sum of 2 S_k n_ij d e over the blocks k with
                              (g-k) mod n < reach_k
-        bwd.ring_grad        the same with 4 bytes for e and 1 <= (g-k) mod n < reach_k, as an owner's share
-                             stays at home; and where reach_k > 0, i of group k + reach_k to j of group k:
-                             2 S_k n_ij d 4
+        bwd.ring_grad        the same with 4 bytes for e and near_k <= (g-k) mod n < reach_k, as an owner's
+                             share stays at home and groups before the first that needs the block have none;
+                             and where reach_k > 0, i of group k + reach_k to j of group k: 2 S_k n_ij d 4
         flops        4 d h_r (unmasked pairs of the queries of r's group); backward 2.5 times that
 
-    n is the number of groups, and all groups' numbers are modulo n. reach_k is the largest d < n for which
-    group k+d has a token after the first one of group k, 0 if there is none; packed documents do not change
-    it. n_ij is the number of KV heads that the query heads common to i and j read, those counted twice that a
+    n is the number of groups, and all groups' numbers are modulo n. near_k and reach_k are the smallest and
+    the largest d, 1 <= d < n, for which group k+d has a token after the first one of group k, 0 if there is
+    none; packed documents do not change them. n_ij is the number of KV heads that the query heads common to i and j read, those counted twice that a
     border of any group's heads cuts in between.
     """
     if element_bytes is None:
@@ -110,12 +110,12 @@ def _exchanges(plan: Plan, members: list[_Member], e: int, out: Expected) -> Non
 
 
 def _ring(plan: Plan, groups: list[list[_Member]], e: int, out: Expected) -> None:
-    n, reach = len(groups), _reach(plan)
+    n, (near, reach) = len(groups), _ends(plan)
     held = [sum(m.tokens for m in members) for members in groups]
     for g, members in enumerate(groups):
         steps = [(g - k) % n for k in range(n)]  # that block k has made when it is here
         kv = sum(held[k] for k in range(n) if steps[k] < reach[k])
-        grads = sum(held[k] for k in range(n) if 1 <= steps[k] < reach[k])
+        grads = sum(held[k] for k in range(n) if near[k] <= steps[k] < reach[k])
         for i, j, wide in _shared(plan, groups, members, groups[(g + 1) % n]):
             out.add(i, j, "fwd.ring", wide * e * kv)
             out.add(i, j, "bwd.ring", wide * e * kv)
@@ -125,12 +125,14 @@ def _ring(plan: Plan, groups: list[list[_Member]], e: int, out: Expected) -> Non
                 out.add(i, j, "bwd.ring_grad", wide * FLOAT32 * held[g])
 
 
-def _reach(plan: Plan) -> list[int]:
-    """By group, how far round the ring the last one is that has a token after the group's first."""
+def _ends(plan: Plan) -> tuple[list[int], list[int]]:
+    """By group, how far round the ring the first and the last one are that have a token after the group's
+    first."""
     owned = [[s for share in group for s in plan.segments[share.rank]] for group in plan.groups]
     first, end = [min(s.start for s in own) for own in owned], [max(s.end for s in own) for own in owned]
     n = len(owned)
-    return [max([d for d in range(1, n) if end[(k + d) % n] - first[k] > 1], default=0) for k in range(n)]
+    needing = [[d for d in range(1, n) if end[(k + d) % n] - first[k] > 1] for k in range(n)]
+    return [min(ds, default=0) for ds in needing], [max(ds, default=0) for ds in needing]
 
 
 def _shared(

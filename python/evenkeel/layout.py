@@ -75,14 +75,18 @@ class Group:
 class Layout:
     """Seats and groups of a plan, made once and read by every rank.
 
-    reach: by group, how many steps its block travels: to the last group round the ring that needs it.
+    reach: by group, how many steps its block travels: to the last group round the ring that needs it; near:
+    after how many it is at the first one, where the gradient of the block begins. Both are 0 if nobody else
+    needs it.
     """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.pieces = _pieces(plan)
         self.groups = tuple(self._group(g) for g in range(len(plan.groups)))
-        self.reach = tuple(self._reach(g) for g in range(len(self.groups)))
+        needing = [self._needing(g) for g in range(len(self.groups))]
+        self.near = tuple(min(steps, default=0) for steps in needing)
+        self.reach = tuple(max(steps, default=0) for steps in needing)
         self._seats = {m.rank: m for g in self.groups for m in g.members}
 
     @property
@@ -107,12 +111,11 @@ class Layout:
         group = (seat.group + steps) % self.steps
         return _links(seat, self.groups[group]) if group != seat.group else []
 
-    def _reach(self, group: int) -> int:
+    def _needing(self, group: int) -> list[int]:
+        """How many steps further round the ring the other groups are that need the block of one."""
         first = self.groups[group].segments[0].start
-        for d in range(self.steps - 1, 0, -1):
-            if self.groups[(group + d) % self.steps].segments[-1].end - 1 > first:
-                return d
-        return 0
+        ends = [self.groups[(group + d) % self.steps].segments[-1].end for d in range(self.steps)]
+        return [d for d in range(1, self.steps) if ends[d] - 1 > first]
 
     def _group(self, g: int) -> Group:
         shares = self.plan.groups[g]

@@ -3,20 +3,21 @@
 At step t the members of group g work on the block of group g-t; step 0 is their own. A block travels on as
 soon as it has arrived and the next rank has a buffer for it, up to the last group that needs it: so many
 steps are its reach. Groups on the way that do not need it pass it on all the same; to those beyond nothing
-comes at its step. Backward, the float32 gradient of a block follows it, from step 1 on: the first group that
-is not the block's own sends its share, every later one adds its own, and the last one sends it home, across
-the ring if need be. There the owner, whose share stayed, adds what has come. So a gradient makes as many hops
-as its block, and neither makes any where nobody else needs the block.
+comes at its step. Backward, the float32 gradient of a block follows it, from the first other group that
+needs it on: that one sends its share, every later one adds its own, and the last one sends it home, across
+the ring if need be. There the owner, whose share stayed, adds what has come. Groups before the first
+have no share and no gradient of the block; neither block nor gradient makes a hop where nobody else needs it.
 
 Buffers, as the cost model counts them: the block of step t+1 takes the place of the one of step t+1-b, and
 where none comes the place stays empty; the own block has a place of its own; gradients likewise, the one that
-comes home included, and the computing may be b blocks ahead of them.
+comes home included, and the computing may be b blocks ahead of them. A step with a block but no gradient
+keeps nobody waiting for one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterator, Optional, Sequence
+from typing import Callable, Iterator, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -53,7 +54,8 @@ class Ring:
         self.docs, self.meter, self.trace = docs, meter, trace
         self.steps, self.buffers = layout.steps, layout.plan.ring_buffers
         self.sends, self.receives = layout.links(seat, 1), layout.links(seat, -1)
-        self._reach = [layout.reach[layout.source(seat.group, t)] for t in range(self.steps)]
+        sources = [layout.source(seat.group, t) for t in range(self.steps)]
+        self._near, self._reach = [layout.near[k] for k in sources], [layout.reach[k] for k in sources]
         self.reach = self._reach[0]  # of the own block
         self.shared = seat.shared(layout.plan.q_heads // layout.plan.kv_heads)
         heads = [s.kv for s in seat.slots]
@@ -91,7 +93,8 @@ class Ring:
                     if self.comes(t):
                         span.bytes_in = self.bytes_in(run.blocks.at(t)) if t else 0
                         run.arrived[t].wait()
-                        before = self.before(t)
+                    if self.has_gradient(t):
+                        before = self.before(t, self.has_gradient)
                         if before:
                             run.added[before].wait()
                 if self.comes(t):
@@ -109,10 +112,18 @@ class Ring:
         """Whether the keys and values of a step go to the next group."""
         return step < self._reach[step]
 
-    def before(self, step: int) -> int:
-        """The step whose block had the place of this step's last; 0 if it is the first there."""
+    def has_gradient(self, step: int) -> bool:
+        """Whether the rank has a gradient of another group's block at a step, to pass on or send home."""
+        return step > 0 and self._near[step] <= step <= self._reach[step]
+
+    def begins(self, step: int) -> bool:
+        """Whether that gradient begins at this rank: nothing comes for the share to be added to."""
+        return step > 0 and self._near[step] == step
+
+    def before(self, step: int, there: Callable[[int], bool]) -> int:
+        """The step that had the place of this step's last, of those with anything there; 0 if none had."""
         places = range(step - self.buffers, 0, -self.buffers)
-        return next((t for t in places if self.comes(t)), 0)
+        return next((t for t in places if there(t)), 0)
 
     def cut(self, step: int) -> list[Block]:
         """The blocks of a step; none without heads."""
@@ -212,13 +223,15 @@ class Ring:
 
 
 class _Blocks:
-    """The block of every step that has one: the own one, then, from step `first` on, those in buffers that
-    take turns, each as large as the largest block that comes to it."""
+    """The block of every step that has one, or its gradient, as `there` tells: the own one, then, from step
+    `first` on, those in buffers that take turns, each as large as the largest that is ever there."""
 
-    def __init__(self, ring: Ring, own: Tensor, dtype: torch.dtype, first: int = 1) -> None:
+    def __init__(
+        self, ring: Ring, own: Tensor, dtype: torch.dtype, there: Callable[[int], bool], first: int = 1
+    ) -> None:
         self._ring, self._own, self._dim, self._first = ring, own, own.shape[3], first
         steps = range(first, ring.steps)
-        sizes = [_size(ring.shape(t, self._dim)) if ring.comes(t) else 0 for t in steps]
+        sizes = [_size(ring.shape(t, self._dim)) if there(t) else 0 for t in steps]
         turns = (max(sizes[i::ring.buffers]) for i in range(min(ring.buffers, len(steps))))
         self._room = [torch.empty(size, dtype=dtype, device=own.device) for size in turns]
 
@@ -235,7 +248,7 @@ class _Forward:
     comes, is read by nobody and what was sent from it is gone."""
 
     def __init__(self, ring: Ring, lane: Lane, held: Held) -> None:
-        self.ring, self.blocks = ring, _Blocks(ring, held.kv, held.kv.dtype)
+        self.ring, self.blocks = ring, _Blocks(ring, held.kv, held.kv.dtype, ring.comes)
         self.arrived, self.computed = lane.marks(ring.steps), lane.marks(ring.steps)
         self._hops: list[Batch] = []
         self._phase = "fwd.ring"
@@ -261,7 +274,7 @@ class _Forward:
         sends: list[Message] = []
         receives: list[Message] = []
         if ring.comes(t + 1):
-            before = ring.before(t + 1)
+            before = ring.before(t + 1, ring.comes)
             if before:
                 self.computed[before].wait()
                 self._hops[before].sent()
@@ -277,7 +290,8 @@ class _Forward:
 
 
 class _Backward(_Forward):
-    """The messages of a ring backward: gradients follow, one hop behind the keys and values.
+    """The messages of a ring backward: gradients follow from where they begin, one hop behind the keys and
+    values.
 
     All ranks have the hops in one order, and what a rank waits for before a hop belongs to earlier ones: so
     nobody waits in a circle, though gradients that go home cross the ring. In one hop at most one message
@@ -293,8 +307,9 @@ class _Backward(_Forward):
         self.home = held.kv.new_zeros(held.kv.shape, dtype=torch.float32)
         # The others' shares of it, as they come home; nobody sends any of a block that nobody else needs.
         self._returned = torch.empty_like(self.home) if ring.reach else self.home
-        self._sums = _Blocks(ring, self.home, torch.float32)
-        self._shares = _Blocks(ring, self.home, torch.float32, first=2)  # that of step 1 is the sum so far
+        self._sums = _Blocks(ring, self.home, torch.float32, ring.has_gradient)
+        # That of step 1 is the sum so far.
+        self._shares = _Blocks(ring, self.home, torch.float32, ring.has_gradient, first=2)
         self._grads: dict[int, Batch] = {}  # by hop, from 1 on
         self._cleared: set[int] = {0}
         self._phase = "bwd.ring"
@@ -323,20 +338,26 @@ class _Backward(_Forward):
 
     def share(self, t: int) -> Tensor:
         """Where the rank adds up its own share of the gradient of step t's block; zero at first. At step 0
-        that is home, at step 1 the place it is sent on from, since nothing has come to be added to."""
-        place = (self._sums if t < 2 else self._shares).at(t)
+        that is home."""
+        place = (self._sums if not t or self._in_place(t) else self._shares).at(t)
         if t not in self._cleared:
             self._cleared.add(t)
             place.zero_()
         return place
 
     def add(self, t: int) -> None:
-        """Adds the rank's share to what has come of the gradient of step t's block, if there is one."""
-        if self.ring.comes(t):
+        """Adds the rank's share to what has come of the gradient of step t's block, if there is one, or makes
+        it the first of it."""
+        if not t:
             self.computed[t].wait()
-            if t == 1:
+        elif self.ring.has_gradient(t):
+            self.computed[t].wait()
+            if self._in_place(t):
                 self.share(t)  # zero if every pair of the block is masked
-            elif t:
+            elif self.ring.begins(t):
+                self._free(t)
+                self._sums.at(t).copy_(self.share(t))
+            else:
                 self._grads[t - 1].received()
                 if t in self._cleared:  # else every pair of the block is masked
                     self._sums.at(t).add_(self._shares.at(t))
@@ -347,18 +368,27 @@ class _Backward(_Forward):
         ring = self.ring
         sends: list[Message] = []
         receives: list[Message] = []
-        if t + 1 < ring.steps and ring.comes(t + 1):
-            before = ring.before(t + 1)
-            if before:
-                self._grads[before].sent()
+        if t + 1 < ring.steps and ring.has_gradient(t + 1) and not ring.begins(t + 1):
+            self._free(t + 1)
             receives = ring.incoming(self._sums.at(t + 1))
         if t == ring.reach:
             receives += ring.returning(self._returned)
-        if ring.goes_on(t):
-            sends = ring.outgoing(self._sums.at(t))
-        elif ring.comes(t):
-            sends = ring.homeward(t, self._sums.at(t))
+        if ring.has_gradient(t):
+            grad = self._sums.at(t)
+            sends = ring.outgoing(grad) if ring.goes_on(t) else ring.homeward(t, grad)
         self._grads[t] = ring.port.post("bwd.ring_grad", t, sends, receives)
+
+    def _in_place(self, t: int) -> bool:
+        """Whether the share of step t's block is added up where it is sent on from: it is the first of the
+        sum, and nothing was there before. A first share is copied to a place from which another gradient
+        might still be on its way, so that the computing need not wait for that."""
+        return self.ring.begins(t) and not self.ring.before(t, self.ring.has_gradient)
+
+    def _free(self, t: int) -> None:
+        """Waits until the place of the gradient of step t's block is free."""
+        before = self.ring.before(t, self.ring.has_gradient)
+        if before:
+            self._grads[before].sent()
 
     def drain(self) -> None:
         """See _Forward."""

@@ -17,12 +17,22 @@ def hidden(seq_len: int, docs: Optional[Sequence[int]]) -> Tensor:
     return (at[None, :] > at[:, None]) | (owner[None, :] != owner[:, None])
 
 
-def reach(held: Sequence[Sequence[int]]) -> list[int]:
+def seen(held: Sequence[Sequence[int]]) -> list[list[int]]:
     """From the positions of one document that each group holds, in the order of the ring: how many steps
-    further the last group is that sees any of a group's keys; 0 if only itself."""
+    further the other groups are that see any of a group's keys."""
     mask, n = hidden(sum(map(len, held)), None), len(held)
     sees = [[not bool(mask[q][:, k].all()) for k in held] for q in held]
-    return [max(d for d in range(n) if sees[(k + d) % n][k]) for k in range(n)]
+    return [[d for d in range(1, n) if sees[(k + d) % n][k]] for k in range(n)]
+
+
+def near(held: Sequence[Sequence[int]]) -> list[int]:
+    """How many steps further the first of them is; 0 if there is none."""
+    return [min(ds, default=0) for ds in seen(held)]
+
+
+def reach(held: Sequence[Sequence[int]]) -> list[int]:
+    """How many steps further the last of them is; 0 if there is none."""
+    return [max(ds, default=0) for ds in seen(held)]
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:

@@ -125,15 +125,15 @@ def _poisoned(empty: Any) -> Any:
 
 @contextlib.contextmanager
 def _watched() -> Iterator[None]:
-    """Fails when a message comes to a place from which another is still sent, or any message begins where
-    another still comes."""
+    """Fails when a message begins where another is still sent from or still comes to: what a message takes
+    along may have been written there meanwhile."""
     post = Port.post
     posted: list[tuple[Batch, list[Message], list[Message]]] = []
 
     def watch(port: Port, phase: str, step: int, sends: list[Message], receives: list[Message]) -> Batch:
         for batch, going, coming in posted:
-            busy = going if batch._sends else []
-            if _meet(receives, busy) or _meet([*sends, *receives], coming if batch._receives else []):
+            busy = [*(going if batch._sends else []), *(coming if batch._receives else [])]
+            if _meet([*sends, *receives], busy):
                 raise AssertionError(f"{phase} step {step}: a place is not free yet")
         batch = post(port, phase, step, sends, receives)
         posted.append((batch, list(sends), list(receives)))

@@ -153,23 +153,29 @@ class TestLayout(unittest.TestCase):
                             (back,) = [x for x in layout.links(peer, -steps) if x.peer == m.rank]
                             self.assertEqual(m.slots[link.lo:link.hi], peer.slots[back.lo:back.hi])
 
-    def test_reach(self) -> None:
-        """A block travels to the last group with a query that sees any of its keys in one document."""
+    def test_near_and_reach(self) -> None:
+        """A block travels to the last group with a query that sees any of its keys in one document, and its
+        gradient from the first one on."""
         for draw in (random_plan, early_plan):
             for seed in range(200):
                 plan = evenkeel.load_plan(draw(seed, 2 + seed % 5)[0])
                 layout = Layout(plan)
                 held = [[p for s in g.segments for p in range(*s)] for g in layout.groups]
+                self.assertEqual(list(layout.near), dense.near(held), f"{draw.__name__} {seed}")
                 self.assertEqual(list(layout.reach), dense.reach(held), f"{draw.__name__} {seed}")
 
-    def test_reach_of_usual_layouts(self) -> None:
+    def test_near_and_reach_of_usual_layouts(self) -> None:
         """Under a zigzag everybody needs everything, and in a chain what comes before. In one that falls
         round the ring a block has to go nearly all round it to who needs it."""
         zigzag = [[(i, i + 1), (7 - i, 8 - i)] for i in range(4)]
         chain = [[(i, i + 1)] for i in range(4)]
-        for segments, want in ((zigzag, (3, 3, 3, 3)), (chain, (3, 2, 1, 0)), (chain[::-1], (0, 3, 3, 3))):
+        for segments, near, reach in (
+            (zigzag, (1, 1, 1, 1), (3, 3, 3, 3)), (chain, (1, 1, 1, 0), (3, 2, 1, 0)),
+            (chain[::-1], (0, 3, 2, 1), (0, 3, 3, 3)),
+        ):
             document = plans.document(segments, [[(r, 2)] for r in range(4)], 2, 1, 8)
-            self.assertEqual(Layout(evenkeel.load_plan(document)).reach, want)
+            layout = Layout(evenkeel.load_plan(document))
+            self.assertEqual((layout.near, layout.reach), (near, reach))
 
 
 class TestCutting(unittest.TestCase):
@@ -248,30 +254,58 @@ class TestClosedForms(unittest.TestCase):
             (2, 1, "bwd.ring_grad"): 20 * grad,
         })
 
+    def test_falling_chain_of_four(self) -> None:
+        """By hand. Rank 3's block of 5 tokens is needed by everybody else; rank 2's of 10 by ranks 0 and 1,
+        two and three hops on; rank 1's of 20 by rank 0, three hops on. Ranks that only pass keys and values
+        on have no gradient of theirs."""
+        segments = [[(35, 75)], [(15, 35)], [(5, 15)], [(0, 5)]]
+        document = plans.document(segments, [[(r, 2)] for r in range(4)], 2, 1, 8, dtype="bf16")
+        want = evenkeel.expected(evenkeel.load_plan(document))
+        ring = {key: n for key, n in want.bytes.items() if "ring" in key[2]}
+        kv, grad = 2 * 8 * 2, 2 * 8 * 4  # bytes a token
+        self.assertEqual(ring, {
+            **{(0, 1, phase): (5 + 10) * kv for phase in ("fwd.ring", "bwd.ring")},
+            **{(1, 2, phase): (5 + 20) * kv for phase in ("fwd.ring", "bwd.ring")},
+            **{(2, 3, phase): (10 + 20) * kv for phase in ("fwd.ring", "bwd.ring")},
+            **{(3, 0, phase): (5 + 10 + 20) * kv for phase in ("fwd.ring", "bwd.ring")},
+            (0, 1, "bwd.ring_grad"): (5 + 10 + 20) * grad,  # the 20 are home
+            (1, 2, "bwd.ring_grad"): (5 + 10) * grad, (2, 3, "bwd.ring_grad"): 5 * grad,
+        })
+
     def test_a_block_makes_as_many_hops_as_it_reaches(self) -> None:
-        """Keys and values, and gradients as many, each with all slots of the block."""
+        """Keys and values; their gradients, home included, as many as it reaches beyond the step before the
+        first group that needs the block. Each with all slots of the block."""
         for seed in range(200):
             plan = evenkeel.load_plan(early_plan(seed, 2 + seed % 5)[0])
             want, layout = evenkeel.expected(plan, 2), Layout(plan)
             held = [[p for s in g.segments for p in range(*s)] for g in layout.groups]
             slots = sum(len(m.slots) for m in layout.groups[0].members)
-            hops = sum(len(own) * n for own, n in zip(held, dense.reach(held))) * slots * 2 * plan.head_dim
-            for phase, e in (("fwd.ring", 2), ("bwd.ring", 2), ("bwd.ring_grad", 4)):
+            reach = dense.reach(held)
+            later = [n - m + 1 if n else 0 for m, n in zip(dense.near(held), reach)]
+            for phase, e, hops in (("fwd.ring", 2, reach), ("bwd.ring", 2, reach), ("bwd.ring_grad", 4, later)):
                 total = sum(n for (_, _, p), n in want.bytes.items() if p == phase)
-                self.assertEqual(total, hops * e, f"seed {seed}")
+                tokens = sum(len(own) * n for own, n in zip(held, hops))
+                self.assertEqual(total, tokens * slots * 2 * plan.head_dim * e, f"seed {seed}")
 
     def test_gradients_of_what_came(self) -> None:
-        """A rank sends the gradient of every block on whose keys and values it received, and of no other."""
-        draws = [draw(seed, 2 + seed % 4)[0] for draw in (random_plan, early_plan) for seed in range(100)]
+        """A rank sends the gradient of every block on whose keys and values it received, but for those that
+        neither its group nor any before it on the way needs, and of no other."""
+        draws = [draw(seed, 2 + seed % 5)[0] for draw in (random_plan, early_plan) for seed in range(100)]
         for seed, document in enumerate(draws):
-            want = evenkeel.expected(evenkeel.load_plan(document), 4)
+            plan = evenkeel.load_plan(document)
+            want, layout = evenkeel.expected(plan, 4), Layout(plan)
             came, went = Counter[int](), Counter[int]()
+            held = [[p for s in g.segments for p in range(*s)] for g in layout.groups]
+            for k, steps in enumerate(dense.seen(held)):
+                for d in range(1, min(steps, default=1)):
+                    for m in layout.groups[(k + d) % layout.steps].members:
+                        came[m.rank] -= len(m.slots) * 2 * len(held[k]) * plan.head_dim * 4
             for (i, j, phase), n in want.bytes.items():
                 if phase == "bwd.ring":
                     came[j] += n
                 elif phase == "bwd.ring_grad":
                     went[i] += n
-            self.assertEqual(went, came, f"seed {seed}")
+            self.assertEqual(went, +came, f"seed {seed}")
 
     def test_sums(self) -> None:
         """All ranks together compute every unmasked pair once."""
