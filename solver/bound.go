@@ -224,17 +224,21 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 	if !math.IsInf(enough, 1) && (rest > enough || joint.tooSmall(enough-rest)) {
 		return math.Inf(1)
 	}
+	// A layer with nothing to hide is soon known.
+	bare, loss := passes{work(1, 0, 0, 0).solve(), work(again, 1, 0, 0).solve()}, work(0, 0, 1, 0).solve()
+	layersOf := func(alone, more passes) float64 {
+		hidden := max(alone.forward, x.forward+more.forward) + max(alone.backward, x.backward+again*more.forward+more.backward)
+		return micro*(bare.forward+bare.backward+(layers-1)*hidden+loss) + (layers-1)*max(0, x.last-alone.backward) + rest
+	}
+	if !math.IsInf(enough, 1) && layersOf(bare, passes{}) > enough {
+		return math.Inf(1)
+	}
 	together := joint.solve()
 	if math.IsInf(together, 1) {
 		return together
 	}
-	forward, backward := fine(1, 0, 0, x.forward).solve(), fine(again, 1, 0, x.backward).solve()
-	bare := work(1, 0, 0, 0).solve() + work(again, 1, 0, 0).solve() // a layer with nothing to hide
-	loss := work(0, 0, 1, 0).solve()
-	apart := func(more passes) float64 {
-		hidden := max(forward, x.forward+more.forward) + max(backward, x.backward+again*more.forward+more.backward)
-		return micro*(bare+(layers-1)*hidden+loss) + (layers-1)*max(0, x.last-backward) + rest
-	}
+	alone := passes{fine(1, 0, 0, x.forward).solve(), fine(again, 1, 0, x.backward).solve()}
+	apart := func(more passes) float64 { return layersOf(alone, more) }
 	base := max(together+rest, apart(passes{}))
 	if s.least == 1 || base > enough {
 		return base

@@ -116,7 +116,7 @@ func (s *choice) promises(from, to int) bool {
 	pairs := min(s.attention.within(slack), first.pairs)
 	if s.k.rank != nil && to-from >= fewCells && s.beats(v+pairs, from) {
 		x := s.k.rank.reach(s.w, float64(last.hi), s.theta, s.w.beside)
-		pairs = min(pairs, x.free+x.perSecond*slack)
+		pairs = min(pairs, x.pairs(slack, s.attention.within)*(1+1e-12)) // more than rounding can do
 	}
 	return s.beats(v+pairs, from)
 }

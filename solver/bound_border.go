@@ -51,7 +51,8 @@ func (b *border) reach(w *leastWork, hi, theta, beside float64) reach {
 
 // pairs is no less than the most pairs that a rank has which has `slack` left beside
 // linear work, for all-to-alls and for attention; `at` takes what is left for that to
-// pairs.
+// pairs. It is the most of 64 bounds, one for each part of slack that all-to-alls may
+// take, and so never falls with slack or with what is free.
 func (x reach) pairs(slack float64, at func(slack float64) float64) float64 {
 	most := at(slack)
 	if most <= x.free || math.IsInf(x.perSecond, 1) {
