@@ -11,7 +11,8 @@ import (
 // Layout says who owns what: Shards[r] are the tokens of rank r, and Groups are
 // the all-to-all groups (head parallelism) in the order of their ring (context
 // parallelism): Groups[i] sends keys and values to Groups[i+1], the last one to
-// the first. Ranks in no group take no part in the step.
+// the first, each block as far as some group needs it. Ranks in no group take no part
+// in the step.
 //
 // Groups of one rank each are ring attention; one group of all ranks is Ulysses;
 // groups of equal size with equal shares are USP.
@@ -95,6 +96,34 @@ func (l Layout) GroupShard(g int) Shard {
 		joined = append(joined, s)
 	}
 	return Shard{joined}
+}
+
+// Reaches is by group how many groups further round the ring its keys and values are
+// passed on: to the last one that needs them, 0 where nobody else does.
+func (l Layout) Reaches() []int {
+	shards, all := make([]Shard, len(l.Groups)), make([]int, len(l.Groups))
+	for g := range shards {
+		shards[g] = l.GroupShard(g)
+	}
+	for g := range all {
+		_, all[g] = neededFrom(g, len(shards), func(k int) Shard { return shards[k] })
+	}
+	return all
+}
+
+// neededFrom says how many groups behind a group in a ring of n the first and the last
+// one are that need its keys: those with a query behind the first of them.
+func neededFrom(g, n int, shard func(g int) Shard) (near, last int) {
+	begin := shard(g).Segments[0].Start
+	needs := func(d int) bool {
+		of := shard((g + d) % n).Segments
+		return of[len(of)-1].End-1 > begin
+	}
+	for last = n - 1; last > 0 && !needs(last); last-- {
+	}
+	for near = min(1, last); near < last && !needs(near); near++ {
+	}
+	return near, last
 }
 
 // Validate reports whether the layout covers the positions 0 to seqLen exactly

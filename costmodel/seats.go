@@ -197,7 +197,7 @@ func (s *sim) messages() {
 	for g := range s.bunches {
 		b := &s.bunches[g]
 		b.out = s.hopsBetween(b, &s.bunches[(g+1)%n], cuts)
-		b.near, b.reach = s.neededFrom(g)
+		b.near, b.reach = neededFrom(g, n, func(k int) Shard { return s.bunches[k].shard })
 		if b.reach > 0 && b.reach < n-1 {
 			b.home = s.hopsBetween(&s.bunches[(g+b.reach)%n], b, cuts)
 		}
@@ -226,21 +226,6 @@ func (s *sim) hopsBetween(b, next *bunch, cuts []int) []hop {
 		}
 	}
 	return out
-}
-
-// neededFrom says how many groups behind a group in the ring the first and the last one
-// are that need its keys: those with a query behind the first of them.
-func (s *sim) neededFrom(g int) (near, last int) {
-	n, begin := len(s.bunches), s.bunches[g].shard.Segments[0].Start
-	needs := func(d int) bool {
-		of := s.bunches[(g+d)%n].shard.Segments
-		return of[len(of)-1].End-1 > begin
-	}
-	for last = n - 1; last > 0 && !needs(last); last-- {
-	}
-	for near = min(1, last); near < last && !needs(near); near++ {
-	}
-	return near, last
 }
 
 // cutsBefore[h] is the number of borders at most h, of any group's head

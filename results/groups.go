@@ -44,14 +44,25 @@ func groupPicture(p *printer, d *solver.Plan) {
 	if left > 0 {
 		p.para("", fmt.Sprintf("and %s more; all are in the plan's file", plural(left, "group")))
 	}
-	p.para("", groupRing(len(d.Groups)))
+	p.para("", groupRing(d.Layout().Reaches()))
 }
 
-func groupRing(n int) string {
-	if n == 1 {
-		return "one group: keys and values travel in its all-to-alls only, in no ring"
+// groupRing says which way keys and values go, by how far they do.
+func groupRing(reaches []int) string {
+	n := len(reaches)
+	chain, whole := true, true
+	for g, r := range reaches {
+		chain, whole = chain && r == n-1-g, whole && r == n-1
 	}
-	return fmt.Sprintf("ring: keys and values travel from group 0 to 1, and so on, from %d to 0", n-1)
+	switch {
+	case n == 1:
+		return "one group: keys and values travel in its all-to-alls only, in no ring"
+	case whole:
+		return fmt.Sprintf("ring: keys and values travel from group 0 to 1, and so on, from %d to 0", n-1)
+	case chain:
+		return fmt.Sprintf("chain: keys and values travel from group 0 to 1, and so on to %d, and their gradients from the last straight home", n-1)
+	}
+	return fmt.Sprintf("ring: keys and values travel from group 0 to 1, and so on, from %d to 0, each only as far as a group needs them", n-1)
 }
 
 // class is groups that look alike but for their ranks.

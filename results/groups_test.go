@@ -156,3 +156,26 @@ func TestTimelineOpensInPerfetto(t *testing.T) {
 		t.Errorf("critical: %s, want %s", got, want)
 	}
 }
+
+// The picture says which way keys and values go: round the ring, as far as needed, or
+// one way only.
+func TestWayOfKeysIsTold(t *testing.T) {
+	for way, tier := range map[string][]int{
+		"ring: keys and values travel from group 0 to 1, and so on, from 2 to 0\n":                                           {0, 0, 0},
+		"from 2 to 0, each only as far as a group needs them\n":                                                              {0, 0, 1},
+		"chain: keys and values travel from group 0 to 1, and so on to 2, and their gradients from the last straight home\n": {0, 1, 2},
+	} {
+		d := groupedPlan(3)
+		layout := costmodel.ZigZagTiers(d.Layout().Tokens(), d.Groups, tier)
+		for r := range d.Ranks {
+			d.Ranks[r].Segments = layout.Shards[r].Segments
+		}
+		var buf bytes.Buffer
+		if err := Plan(&buf, d); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(buf.String(), way) {
+			t.Errorf("tiers %v: want %q in\n%s", tier, way, buf.String())
+		}
+	}
+}
