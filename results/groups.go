@@ -23,7 +23,12 @@ const headWidth = 32
 func groupPicture(p *printer, d *solver.Plan) {
 	single := func(g costmodel.Group) bool { return len(g) == 1 }
 	if !slices.ContainsFunc(d.Groups, func(g costmodel.Group) bool { return !single(g) }) {
-		p.para("", "ring: "+ringOrder(firstRanks(d.Groups)))
+		ring, reaches := ringOrder(firstRanks(d.Groups)), d.Layout().Reaches()
+		if len(reaches) > 1 && isChain(reaches) {
+			p.para("", "chain: "+strings.TrimSuffix(ring, fmt.Sprintf(" -> %d", d.Groups[0][0].Rank))+", keys and values go one way")
+		} else {
+			p.para("", "ring: "+ring)
+		}
 		return
 	}
 	width := min(headWidth, max(1, d.Job.Model.QHeads))
@@ -50,19 +55,25 @@ func groupPicture(p *printer, d *solver.Plan) {
 // groupRing says which way keys and values go, by how far they do.
 func groupRing(reaches []int) string {
 	n := len(reaches)
-	chain, whole := true, true
-	for g, r := range reaches {
-		chain, whole = chain && r == n-1-g, whole && r == n-1
-	}
 	switch {
 	case n == 1:
 		return "one group: keys and values travel in its all-to-alls only, in no ring"
-	case whole:
+	case slices.Min(reaches) == n-1:
 		return fmt.Sprintf("ring: keys and values travel from group 0 to 1, and so on, from %d to 0", n-1)
-	case chain:
+	case isChain(reaches):
 		return fmt.Sprintf("chain: keys and values travel from group 0 to 1, and so on to %d, and their gradients from the last straight home", n-1)
 	}
 	return fmt.Sprintf("ring: keys and values travel from group 0 to 1, and so on, from %d to 0, each only as far as a group needs them", n-1)
+}
+
+// isChain says whether keys and values go one way, all to the last group.
+func isChain(reaches []int) bool {
+	for g, r := range reaches {
+		if r != len(reaches)-1-g {
+			return false
+		}
+	}
+	return true
 }
 
 // class is groups that look alike but for their ranks.
