@@ -22,7 +22,8 @@ import (
 // linear and attention work of all groups at once; inside a group tokens balance
 // the one and heads the other, for all-to-alls divide them. At last groups that
 // memory or links keep short of tokens are moved to the end of the sequence, where
-// tokens have more attention work (see moveLate).
+// tokens have more attention work (see moveLate), and groups are lined up along it, so
+// that keys and values go one way only (see chains).
 type evenKeel struct{}
 
 func (evenKeel) Name() string { return "evenkeel" }
@@ -78,7 +79,7 @@ func budgetOf(ranks int) float64 {
 // have a second for all of planning.
 const (
 	workPerFew  = 120_000
-	workPerRank = 103_000
+	workPerRank = 85_000
 	leastRanks  = 12
 	fullRanks   = 32
 )
@@ -227,7 +228,8 @@ func (s *search) run() {
 		}
 		ends = append(ends, s.improve(points)...)
 	}
-	s.moveLate(ends)
+	s.moveLate(slices.Clone(ends))
+	s.moveLate(s.chains(ends))
 }
 
 // mostRounds bounds the rounds of few ranks, and a round is worth its while with

@@ -1,0 +1,113 @@
+package solver
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// The groups of a chain are done at about the same time but for those that are full, and
+// hold the sequence between them.
+func TestLevelChainEndsAtOnce(t *testing.T) {
+	r := rand.New(rand.NewPCG(31, 1))
+	full, none := 0, 0
+	for range 500 {
+		n := 1 + r.IntN(6)
+		total := 1e4 * (1 + 9*r.Float64())
+		times, caps := make([]func(s, before float64) float64, n), make([]float64, n)
+		room := 0.0
+		for i := range times {
+			linear, pair := 1+r.Float64(), r.Float64()/1e5
+			times[i] = func(s, before float64) float64 { return s*linear + pair*s*(before+s/2) }
+			caps[i] = total * min(1, 3*r.Float64())
+			room += caps[i]
+		}
+		each := levelChain(total, times, caps)
+		if each == nil {
+			if none++; room > total*1.001 {
+				t.Fatalf("no split of %v within %v", total, caps)
+			}
+			continue
+		}
+		sum, least, most := 0.0, math.Inf(1), 0.0
+		for i, s := range each {
+			if s > caps[i] {
+				t.Fatalf("%v of %v", each, caps)
+			}
+			took := times[i](s, sum)
+			most = max(most, took)
+			if s < caps[i]*0.9 {
+				least = min(least, took)
+			} else {
+				full++
+			}
+			sum += s
+		}
+		if math.Abs(sum/total-1) > 1e-3 || least < most*0.75 && !math.IsInf(least, 1) {
+			t.Fatalf("%v of %v: %v in all, done from %v to %v", each, caps, sum, least, most)
+		}
+	}
+	if full < 50 || none < 10 {
+		t.Errorf("%d groups were full, %d splits impossible", full, none)
+	}
+}
+
+// Orders keep devices of a class together, the fastest last in the first one.
+func TestChainOrders(t *testing.T) {
+	p := testProblem(t, "2x2 slow + 1x2 fast", 8192, fast(), slow())
+	e, err := newEstimator(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, _ := e.sorted(e.nodeGroups(countTo(6), [2]int{1, 1}))
+	e.setShares(d, 3, 1, false)
+	d = d.apart()
+	got := e.chainOrders(d)
+	if len(got) != 2 || e.p.ranks[d.kinds[got[0][2]].groups[0][0]].Device != "fast" || e.p.ranks[d.kinds[got[1][0]].groups[0][0]].Device != "fast" {
+		t.Errorf("%v of %+v", got, d.kinds)
+	}
+	if got := ordersOf(4); len(got) != 24 || !slices.Equal(got[0], []int{0, 1, 2, 3}) {
+		t.Errorf("%v", got)
+	}
+}
+
+// Between nodes of unequal devices that a slow link joins keys go one way: faster than
+// the same groups in a zigzag, which needs all keys everywhere.
+func TestSlowLinkMakesAChain(t *testing.T) {
+	given := gpuProblem(t, "1x8 h100_sxm + 1x8 a100_sxm", 1<<16)
+	for i := range given.Job.Cluster.Nodes {
+		given.Job.Cluster.Nodes[i].NICs = 1
+	}
+	p := problemOf(t, given.Profile, given.Job)
+	res, err := evenKeel{}.Solve(t.Context(), p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(res.Why, "a chain") {
+		t.Fatalf("%s: no chain", res.Why)
+	}
+	e, err := newEstimator(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := draftOf(res.Layout, e.class, p.Block, true)
+	if len(d.kinds) != 2 {
+		t.Fatalf("%s: want two groups", res.Why)
+	}
+	least := math.Inf(1)
+	for part := units.Tokens(1); part < 64; part++ {
+		d.kinds[0].total = p.Job.SeqLen * part / 64
+		d.kinds[1].total = p.Job.SeqLen - d.kinds[0].total
+		d.kinds[0].tier, d.kinds[1].tier = 0, 0
+		least = min(least, float64(secondsOf(t, p, d.layout(len(p.ranks), p.Block))))
+	}
+	ours := float64(secondsOf(t, p, res.Layout))
+	if ours > least*0.97 {
+		t.Errorf("%s: takes %v, a zigzag of its groups %v", res.Why, ours, least)
+	}
+	t.Logf("%s: %.3f of the zigzag's time", res.Why, ours/least)
+}
