@@ -329,7 +329,9 @@ those of the reference profiles, so one number a pass is taken from each table: 
 one GPU alone takes over a causal square. Everything else (how blocks of other shapes
 compare, adding results and gradients up, messages, all-to-alls, waiting) is the
 reference's laws and the simulator. Rows of ring and zigzag of the A100 table must be
-within 15 %; the other tables are shown with the cause of their error.
+within 15 %; the other tables are shown with the cause of their error. Those rings pass
+every block to every GPU; the simulator passes the blocks of contiguous shards ("ring")
+no farther than to the last GPU that needs them, which changes no row of the A100.
 
 Sources: ring-flash-attention (MIT) and issue 18 there; AI_analysis by ifromeast
 (facts of an unlicensed page). How to redo it:
