@@ -35,12 +35,13 @@ type rings struct {
 	never                        []units.Seconds
 }
 
-// sideBySide says whether a layout is rings of such a kind.
+// sideBySide says whether a layout is rings of such a kind, and every block goes all
+// the way round with its gradients.
 func (s *sim) sideBySide() bool {
 	m := s.bunches[0].to
 	for g := range s.bunches {
 		b, next := &s.bunches[g], &s.bunches[(g+1)%len(s.bunches)]
-		if b.to-b.from != m || len(b.out) != m || b.reach < len(s.bunches)-1 {
+		if b.to-b.from != m || len(b.out) != m || b.near != 1 || b.reach != len(s.bunches)-1 {
 			return false
 		}
 		for i, h := range b.out {

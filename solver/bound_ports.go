@@ -19,8 +19,8 @@ import "github.com/evenkeel/evenkeel/costmodel/op"
 //
 //	2w sum over i > j of S_i  =  2w sum of (i-1) S_i
 //
-// rows, and backward as many again in float32: gradients go as many hops as keys and
-// values. How the tokens are shared out between groups so that least is carried is a
+// rows, and backward as many again in float32: gradients leave every group that needs
+// the keys. How the tokens are shared out between groups so that least is carried is a
 // linear program: each group but the first has s tokens or none, as many groups as it
 // costs less than more tokens in the first one.
 //

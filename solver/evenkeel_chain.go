@@ -225,9 +225,7 @@ func (e *estimator) chainOrders(d *draft) [][]int {
 	slices.Reverse(falling)
 	orders := [][]int{rising, falling}
 	if len(sets) <= fewChained {
-		for _, p := range ordersOf(len(sets)) {
-			orders = append(orders, p)
-		}
+		orders = append(orders, ordersOf(len(sets))...)
 	}
 	var all, seen [][]int
 	for _, p := range orders {
