@@ -121,6 +121,35 @@ func TestUnlikeHeadsTakeTheLongWay(t *testing.T) {
 	}
 }
 
+// TestLateGradientsTakeTheLongWay: all blocks go all the way round here, but the second
+// group ends before the first one's tokens begin, so that the first one's gradients
+// begin at the third.
+func TestLateGradientsTakeTheLongWay(t *testing.T) {
+	rng := rand.New(rand.NewPCG(2, 71))
+	p, x := world(t, rng, faster{}), longPlan(rng, 3, 1)
+	x.job.SeqLen = 800
+	at := func(cuts ...units.Tokens) Shard {
+		var s Shard
+		for i := 0; i < len(cuts); i += 2 {
+			s.Segments = append(s.Segments, Segment{cuts[i], cuts[i+1]})
+		}
+		return s
+	}
+	for g, shard := range []Shard{at(400, 700), at(100, 300), at(0, 100, 300, 400, 700, 800)} {
+		x.layout.Shards[x.layout.Groups[g][0].Rank] = shard
+	}
+	if got := x.layout.Reaches(); !slices.Equal(got, []int{2, 2, 2}) {
+		t.Fatalf("blocks reach %v", got)
+	}
+	quick, long := longSim(t, p, x, true), longSim(t, p, x, false)
+	if quick.sideBySide() {
+		t.Error("taken for rings side by side")
+	}
+	if quick.length() != long.length() {
+		t.Errorf("%v, account %v", float64(quick.length()), float64(long.length()))
+	}
+}
+
 // TestStripsAgainstLaws: what a step takes from its strip is what the laws say
 // of that pair of shards, whatever prices are in the tables already.
 func TestStripsAgainstLaws(t *testing.T) {
