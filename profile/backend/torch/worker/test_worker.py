@@ -171,8 +171,11 @@ class Measuring(Shared):
 
     def test_more_calls_a_sample_take_longer(self):
         self.worker.prepare("gemm", gemm(m=2000))
-        one, eight = (min(self.worker.ask("run", inner=i, n=15)["samples_ns"]) for i in (1, 8))
-        self.assertGreater(eight, 4 * one)
+        fastest = {1: float("inf"), 8: float("inf")}
+        for _ in range(20):  # in turns, for others on the machine come and go
+            for i in fastest:
+                fastest[i] = min(fastest[i], *self.worker.ask("run", inner=i, n=15)["samples_ns"])
+        self.assertGreater(fastest[8], 4 * fastest[1])
 
     def test_a_new_variant_is_verified_anew(self):
         self.worker.prepare("gemm", gemm("dgrad"))
