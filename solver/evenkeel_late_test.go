@@ -7,7 +7,7 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// A draft with late groups is read back from its layout as it is, but for rounding
+// A draft of several stretches is read back from its layout as it is, but for rounding
 // where groups that are alike get the same tokens again.
 func TestLateDraftsReadBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(21, 11))
@@ -35,7 +35,7 @@ func TestLateDraftsReadBack(t *testing.T) {
 		}
 	}
 	if moved < 20 {
-		t.Errorf("only %d layouts with late groups", moved)
+		t.Errorf("only %d layouts of several stretches", moved)
 	}
 }
 

@@ -152,7 +152,7 @@ func everyOrderedPartition(n int, f func([][]int)) {
 	place = func(r int, groups [][]int) {
 		if r == n {
 			if len(groups) > 0 {
-				for _, order := range permutations(len(groups)) {
+				for _, order := range ordersOf(len(groups)) {
 					ring := make([][]int, len(groups))
 					for i, g := range order {
 						ring[i] = groups[g]

@@ -130,19 +130,6 @@ func everySplit(blocks, n int, f func([]int)) {
 	fill(0, blocks)
 }
 
-func permutations(n int) [][]int {
-	if n == 1 {
-		return [][]int{{0}}
-	}
-	var all [][]int
-	for _, p := range permutations(n - 1) {
-		for i := range n {
-			all = append(all, slices.Insert(slices.Clone(p), i, n-1))
-		}
-	}
-	return all
-}
-
 func TestExhaustiveSmallCases(t *testing.T) {
 	uneven := slow()
 	uneven.launch, uneven.tail = 2e-5, 2e-13
@@ -192,7 +179,7 @@ func bestOf(t *testing.T, p *Problem, blocks int) units.Seconds {
 		for r, b := range split {
 			tokens[r] = units.Tokens(b) * p.Block
 		}
-		for _, order := range permutations(len(split)) {
+		for _, order := range ordersOf(len(split)) {
 			step, err := p.simulate(p.inOrder(tokens, order))
 			if err != nil {
 				t.Fatal(err)
