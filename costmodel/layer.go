@@ -13,7 +13,7 @@ import (
 //
 // The all-to-alls are barriers of their group. At step t of the ring the members
 // of group g work on the block (keys and values) of group g-t, step 0 being
-// their own.
+// their own: the first of all, or backward the last one if the layout says so.
 //
 //   - The compute stream takes the steps in order, each when the block's pieces
 //     for its heads have arrived. Messages never wait for the stream, only for
@@ -42,15 +42,17 @@ import (
 // task of index t waits for has an index of at most t. Two buffers suffice for
 // this never to come to a standstill.
 type layerRun struct {
-	sim    *sim
-	back   bool
-	dir    int
-	n      int // groups
-	length units.Seconds
-	seats  []seatRun
-	around []around // by seat
-	forms  []form   // of the groups
-	strip  strip    // attention of the steps at hand
+	sim  *sim
+	back bool
+	dir  int
+	n    int // groups
+	// ownLast says that the steps are taken from 1 on, the own block's after them.
+	ownLast bool
+	length  units.Seconds
+	seats   []seatRun
+	around  []around // by seat
+	forms   []form   // of the groups
+	strip   strip    // attention of the steps at hand
 	// What is known of the times of messages, keys and values and then gradients,
 	// by row of their prices and group.
 	messages [2][][]units.Seconds
@@ -97,7 +99,7 @@ func (r *layerRun) run(s *sim, back, events bool) {
 		r.enter(g)
 	}
 	switch {
-	case s.timeOnly && !events && r.n > 1 && s.sideBySide():
+	case s.timeOnly && !events && r.n > 1 && !r.ownLast && s.sideBySide():
 		r.rings.simulate(r)
 	case back:
 		r.backwardRing()
@@ -114,6 +116,7 @@ func (r *layerRun) reset(s *sim, back, events bool) {
 	if r.dir = 0; back {
 		r.dir = 1
 	}
+	r.ownLast = back && r.n > 1 && s.layout.OwnLast
 	r.seats = append(r.seats[:0], make([]seatRun, len(s.seats))...)
 	r.around = append(r.around[:0], make([]around, len(s.seats))...)
 	r.forms = r.forms[:0]
@@ -277,15 +280,16 @@ func (r *layerRun) listMessages() {
 
 // backwardRing runs all steps, gradients one hop behind.
 func (r *layerRun) backwardRing() {
-	if r.n > 1 {
-		r.passKV(0)
+	if r.n == 1 {
+		r.compute(0)
+		return
 	}
+	r.passKV(0)
 	for t := range r.n {
-		r.compute(t)
-		if r.n == 1 {
-			break
+		if t > 0 || !r.ownLast {
+			r.compute(t)
+			r.add(t)
 		}
-		r.add(t)
 		if t+1 < r.n-1 {
 			r.passKV(t + 1)
 		}
@@ -293,10 +297,11 @@ func (r *layerRun) backwardRing() {
 			r.passGrad(t)
 		}
 	}
-	if r.n > 1 {
-		for i := range r.seats {
-			r.seats[i].await(r.home[i])
-		}
+	if r.ownLast {
+		r.compute(0)
+	}
+	for i := range r.seats {
+		r.seats[i].await(r.home[i])
 	}
 }
 
@@ -314,12 +319,14 @@ func (r *layerRun) compute(t int) {
 	s, last := r.sim, len(r.computed)
 	arrived, done := r.arrived[t%3], r.computed[t%last]
 	var added []arrival // to the block that the stream must not be more than the buffers ahead of
-	if r.back && t >= s.job.RingBuffers {
-		added = r.added[(t-s.job.RingBuffers)%last]
+	if u := t - s.job.RingBuffers; r.back && u >= 0 && (u > 0 || !r.ownLast) {
+		added = r.added[u%last]
 	}
 	for i, w := range r.step(t) {
 		a := &r.seats[i]
-		a.await(arrived[i])
+		if t > 0 { // the own block is there
+			a.await(arrived[i])
+		}
 		if added != nil {
 			a.await(added[i])
 		}

@@ -102,22 +102,29 @@ func (r *layerRun) priceSide(g, how, from, to int) {
 }
 
 // priceSteps prices steps whose blocks all lie alike. No message moves in the
-// last step of all.
+// last step of all or, where the own block is that, in the one computed first.
 func (r *layerRun) priceSteps(g, how, from, to int) {
 	if from >= to {
 		return
 	}
 	for i := r.forms[g].from; i < r.forms[g].to; i++ {
-		if to == r.n {
+		switch {
+		case r.ownLast && from == 1:
+			r.priceSeat(i, how, 1, 2, beside{})
+			r.priceSeat(i, how, 2, to, r.beside[i])
+		case !r.ownLast && to == r.n:
 			r.priceSeat(i, how, to-1, to, beside{})
 			r.priceSeat(i, how, from, to-1, r.beside[i])
-		} else {
+		default:
 			r.priceSeat(i, how, from, to, r.beside[i])
 		}
 	}
 }
 
 func (r *layerRun) priceSeat(i, how, from, to int, by beside) {
+	if from >= to {
+		return
+	}
 	x, s := &r.strip, r.sim
 	seat, table := &s.seats[i], &s.work[r.dir][how]
 	k, column := r.source(seat.group, from), -1

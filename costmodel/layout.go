@@ -19,6 +19,10 @@ import (
 type Layout struct {
 	Shards []Shard `json:"shards"`
 	Groups []Group `json:"groups"`
+	// OwnLast says that backward the groups compute their own block after those of
+	// the others and not before them: the gradients of these are then on their way
+	// home meanwhile, but nothing is computed while the first block comes.
+	OwnLast bool `json:"own_last,omitempty"`
 }
 
 // Group is the ranks of one all-to-all. Inside the attention a member holds all

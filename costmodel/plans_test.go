@@ -64,6 +64,7 @@ func randomPlan(rng *rand.Rand) plan {
 		OverlapZero: rng.IntN(2) == 0, Accumulate: rng.IntN(4),
 	}
 	l := randomLayout(rng, len(j.Cluster.Ranks()), m.QHeads)
+	l.OwnLast = rng.IntN(2) == 0
 	j.SeqLen = sumTokens(l.Tokens())
 	return plan{j, l}
 }

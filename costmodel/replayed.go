@@ -212,8 +212,8 @@ func (r *replaying) prepare(l Layout) error {
 	return s.err
 }
 
-// priced asks the laws for all that the seats compute in a pass. The work on the
-// last block, while no messages move, is not slowed.
+// priced asks the laws for all that the seats compute in a pass. The block while
+// which no messages move, as layerRun has it, is not slowed.
 func (r *replaying) priced(back bool) passLaws {
 	s, n := r.sim, len(r.sim.bunches)
 	before, after := preForward, postForward
@@ -221,7 +221,10 @@ func (r *replaying) priced(back bool) passLaws {
 		before, after = preBackward, postBackward
 	}
 	var p passLaws
-	beside := s.besides(back)
+	beside, alone := s.besides(back), n-1
+	if back && s.layout.OwnLast {
+		alone = 1
+	}
 	for i := range s.seats {
 		a := &s.seats[i]
 		p.before = append(p.before, s.linearCost(a, before, nil))
@@ -230,7 +233,7 @@ func (r *replaying) priced(back bool) passLaws {
 		for t := range n {
 			of := &s.bunches[(a.group-t+n)%n]
 			both, slowed := s.attentionCost(back, a, of, nil), units.Seconds(1)
-			if t < n-1 && both > 0 {
+			if t != alone && both > 0 {
 				slowed = beside[i].stretch(both) / both
 			}
 			merges[t] = slowed * s.mergeCost(back, a, of)

@@ -62,7 +62,11 @@ func (s *slowSim) takes(x slowTask) float64 {
 		return s.toAll(x.i, x.kind == "in")
 	case "compute":
 		w := s.work(x.i, s.source(x.i, x.t))
-		if x.t < len(s.l.Groups)-1 {
+		quiet := len(s.l.Groups) - 1 // the step beside which no message moves
+		if s.order()[0] == 1 {
+			quiet = 1
+		}
+		if x.t != quiet {
 			w = s.slowedBy(x.i, w)
 		}
 		return w
@@ -129,11 +133,12 @@ func (s *slowSim) after(x slowTask, n int) []slowTask {
 		}
 		return s.into("kv", x.t-1, x.i)
 	case "compute":
-		before := []slowTask{{"arrived", x.t, x.i, 0}}
-		if x.t > 0 {
-			before = append(before, slowTask{"compute", x.t - 1, x.i, 0})
+		before := []slowTask{{"in", 0, g, 0}, {"arrived", x.t, x.i, 0}}
+		order := s.order()
+		if at := slices.Index(order, x.t); at > 0 {
+			before = append(before, slowTask{"compute", order[at-1], x.i, 0})
 		}
-		if u := x.t - s.j.RingBuffers; s.back && u >= 0 {
+		if u := x.t - s.j.RingBuffers; s.back && u >= 0 && slices.Index(order, u) < slices.Index(order, x.t) {
 			before = append(before, slowTask{"added", u, x.i, 0})
 		}
 		return before
@@ -149,7 +154,7 @@ func (s *slowSim) after(x slowTask, n int) []slowTask {
 	case "kv", "grad", "homeward":
 		return append(s.atPorts(x), s.atBuffer(x)...)
 	case "home":
-		before := []slowTask{{"compute", n - 1, x.i, 0}}
+		before := []slowTask{{"compute", s.order()[n-1], x.i, 0}}
 		for t := range n {
 			if s.back {
 				before = append(before, s.into("homeward", t, x.i)...)
@@ -169,6 +174,18 @@ func (s *slowSim) after(x slowTask, n int) []slowTask {
 		return []slowTask{{"out", 0, g, 0}}
 	}
 	return nil
+}
+
+// order is that in which a rank computes the steps.
+func (s *slowSim) order() []int {
+	var steps []int
+	for t := range s.l.Groups {
+		steps = append(steps, t)
+	}
+	if s.back && s.l.OwnLast {
+		steps = append(steps[1:], 0)
+	}
+	return steps
 }
 
 func (s *slowSim) all(kind string, g Group) []slowTask {

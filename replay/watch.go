@@ -296,7 +296,8 @@ func (m *member) behind(n *member) bool {
 	if a.Plan == b.Plan && a.Layer != b.Layer {
 		return (a.Layer < b.Layer) == (a.Dir == Forward)
 	}
-	if a.Plan == b.Plan && a.Step != b.Step {
+	// Backward the own block of step 0 is the first or the last.
+	if a.Plan == b.Plan && a.Step != b.Step && (a.Dir == Forward || a.Step > 0 && b.Step > 0) {
 		return a.Step < b.Step
 	}
 	return m.moved.Before(n.moved)
