@@ -305,7 +305,7 @@ func (s *sim) optimizerTime(device string, ranks int) units.Seconds {
 func (s *sim) priceMessages() {
 	inside := make([]int, len(s.nodes)) // law of a node's link, plus one
 	across := 0
-	price := func(h *hop, crowding func() float64) {
+	price := func(h *hop, sent, received int) {
 		from, to := &s.seats[h.from], &s.seats[h.to]
 		key := hopKey{kv: h.kv, crowding: 1, from: from.device}
 		if from.node == to.node {
@@ -318,19 +318,17 @@ func (s *sim) priceMessages() {
 			if across == 0 {
 				across = 1 + s.over(s.linkOf(-1), op.KindSendRecv, s.membersOf(0, len(s.seats)))
 			}
-			key.law, key.group, key.crowding = across-1, len(s.seats), crowding()
+			key.law, key.group, key.crowding = across-1, len(s.seats), s.crowding(h, sent, received)
 		}
 		h.price = s.hopRow(key)
 	}
 	for g := range s.bunches {
 		b := &s.bunches[g]
-		for i := range b.out {
-			h := &b.out[i]
-			price(h, func() float64 { return s.crowding(s.seats[h.from].node, s.seats[h.to].node) })
-		}
-		for i := range b.home {
-			h := &b.home[i]
-			price(h, func() float64 { return s.crowdingHome(g, *h) })
+		for _, hops := range [][]hop{b.out, b.home} {
+			sent, received := s.abroad(hops)
+			for i := range hops {
+				price(&hops[i], sent[i], received[i])
+			}
 		}
 	}
 }

@@ -58,10 +58,8 @@ type hop struct {
 type nodeOfSeats struct {
 	seats   int
 	members []op.Member // by device type, in order of their first rank
-	// Key-value heads that its seats send to and receive from other nodes: in
-	// all and the most of any one seat.
-	out, in         int
-	mostOut, mostIn int
+	// Key-value heads that its seats send to and receive from other nodes at once.
+	out, in int
 }
 
 // KVHeadsOf is the number of key-value heads that query heads first to
@@ -247,25 +245,51 @@ func (s *sim) cutsBefore() []int {
 	return cuts
 }
 
-// loadNodes adds up what each node's network cards carry, in key-value heads.
+// loadNodes adds up what each node's network cards carry when all of its ranks send at
+// once, each the most key-value heads that it ever does.
 func (s *sim) loadNodes() {
 	out, in := make([]int, len(s.seats)), make([]int, len(s.seats))
 	for g := range s.bunches {
-		if !s.passesAny(g) {
-			continue
+		b := &s.bunches[g]
+		sets := [][]hop{b.home}
+		if s.passesAny(g) {
+			sets = append(sets, b.out)
 		}
-		for _, h := range s.bunches[g].out {
-			if s.seats[h.from].node != s.seats[h.to].node {
-				out[h.from] += h.kv
-				in[h.to] += h.kv
+		for _, hops := range sets {
+			sent, received := s.abroad(hops)
+			for i, h := range hops {
+				out[h.from], in[h.to] = max(out[h.from], sent[i]), max(in[h.to], received[i])
 			}
 		}
 	}
 	for i := range s.seats {
 		n := &s.nodes[s.seats[i].node]
 		n.out, n.in = n.out+out[i], n.in+in[i]
-		n.mostOut, n.mostIn = max(n.mostOut, out[i]), max(n.mostIn, in[i])
 	}
+}
+
+// abroad is, of the messages of one block between two groups, by message the key-value
+// heads that its sender sends to other nodes and that its receiver gets from others.
+// Those of a sender, and those to a receiver, are neighbours.
+func (s *sim) abroad(hops []hop) (sent, received []int) {
+	s.sent, s.received = resized(s.sent, len(hops)), resized(s.received, len(hops))
+	for _, side := range []struct {
+		sums []int
+		end  func(h *hop) int
+	}{{s.sent, func(h *hop) int { return h.from }}, {s.received, func(h *hop) int { return h.to }}} {
+		for i := 0; i < len(hops); {
+			sum, k := 0, i
+			for ; k < len(hops) && side.end(&hops[k]) == side.end(&hops[i]); k++ {
+				if s.commonNode(hops[k].from, hops[k].to) < 0 {
+					sum += hops[k].kv
+				}
+			}
+			for ; i < k; i++ {
+				side.sums[i] = sum
+			}
+		}
+	}
+	return s.sent, s.received
 }
 
 // passes says whether group g passes the block of group k on to the next, and
@@ -278,71 +302,27 @@ func (s *sim) passes(g, k int) (kv, gradients bool) {
 	return at < of.reach, at > 0 && at >= of.near && (at < of.reach || home)
 }
 
-// passesAny says whether a group passes any block on to the next.
+// passesAny says whether a group passes anything on to the next.
 func (s *sim) passesAny(g int) bool {
 	for k := range s.bunches {
-		if kv, _ := s.passes(g, k); kv {
+		if kv, gradients := s.passes(g, k); kv || gradients {
 			return true
 		}
 	}
 	return false
 }
 
-// crowdingHome is crowding of the messages that bring a group's gradients home: the
-// group that they come from sends them in the place of what it passes on, and they
-// come in the place of what this one is passed.
-func (s *sim) crowdingHome(k int, h hop) float64 {
-	b, n := &s.bunches[k], len(s.bunches)
-	last := &s.bunches[(k+b.reach)%n]
-	before := &s.bunches[(k+n-1)%n]
+// crowding is by what factor a message between two nodes moves slower because their
+// nodes' ranks share network cards. All of a node's ranks send at once, and all are done
+// when the cards are: whoever has less to send than others gets less of a card.
+func (s *sim) crowding(h *hop, sent, received int) float64 {
 	from, to := s.seats[h.from].node, s.seats[h.to].node
-	all, most := s.loadOf(b.home, from, 0)
-	instead := 0
-	if s.passesAny((k + b.reach) % n) {
-		instead, _ = s.loadOf(last.out, from, 0)
-	}
-	out := load(s.nodes[from].out-instead+all, most, s.job.Cluster.Nodes[from].NICs)
-	all, most = s.loadOf(b.home, to, 1)
-	instead = 0
-	if s.passesAny((k + n - 1) % n) {
-		instead, _ = s.loadOf(before.out, to, 1)
-	}
-	return max(1, out, load(s.nodes[to].in-instead+all, most, s.job.Cluster.Nodes[to].NICs))
+	return max(1, load(s.nodes[from].out, sent, s.job.Cluster.Nodes[from].NICs), load(s.nodes[to].in, received, s.job.Cluster.Nodes[to].NICs))
 }
 
-// loadOf is what some messages move across the border of a node, out of it on side 0
-// and into it on side 1, in key-value heads: in all and the most of any one seat.
-func (s *sim) loadOf(hops []hop, node, side int) (all, most int) {
-	of := 0
-	seat := -1
-	for _, h := range hops {
-		at, other := h.from, h.to
-		if side == 1 {
-			at, other = other, at
-		}
-		if s.seats[at].node != node || s.seats[other].node == node {
-			continue
-		}
-		if at != seat {
-			seat, of = at, 0
-		}
-		all, of = all+h.kv, of+h.kv
-		most = max(most, of)
-	}
-	return all, most
-}
-
-// crowding is by what factor messages between two nodes move slower because
-// their nodes' ranks share network cards: all of a node's ranks send at once,
-// and the one with the most to send is done when the cards are.
-func (s *sim) crowding(from, to int) float64 {
-	f, t := &s.nodes[from], &s.nodes[to]
-	return max(1, load(f.out, f.mostOut, s.job.Cluster.Nodes[from].NICs), load(t.in, t.mostIn, s.job.Cluster.Nodes[to].NICs))
-}
-
-func load(all, most, cards int) float64 {
-	if cards == 0 || most == 0 {
+func load(all, own, cards int) float64 {
+	if cards == 0 || own == 0 {
 		return 1
 	}
-	return float64(all) / (float64(cards) * float64(most))
+	return float64(all) / (float64(cards) * float64(own))
 }

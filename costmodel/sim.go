@@ -105,15 +105,16 @@ type sim struct {
 	fewCards bool
 
 	// Of the layout at hand.
-	layout  Layout
-	seats   []seat
-	bunches []bunch
-	cross   [exchangeKinds][][]crossing
-	stages  []stage
-	traffic []Traffic
-	spans   []Span
-	path    []Hop
-	layers  [2]layerRun // forward, backward
+	layout         Layout
+	seats          []seat
+	bunches        []bunch
+	cross          [exchangeKinds][][]crossing
+	sent, received []int // of messages: see abroad
+	stages         []stage
+	traffic        []Traffic
+	spans          []Span
+	path           []Hop
+	layers         [2]layerRun // forward, backward
 }
 
 func newSim(q *Predictor, j Job) (*sim, error) {

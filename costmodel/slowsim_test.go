@@ -19,13 +19,14 @@ type slowSim struct {
 	j       Job
 	l       Layout
 	ranks   []Rank
-	members []slowMember   // by rank
-	shards  []Shard        // by group
-	first   []int          // by group, how far behind it the first other one needs its block
-	reach   []int          // and the last
-	border  []bool         // query head h begins a segment of the common refinement
-	working []int          // ranks of all groups
-	w       map[[2]int]int // key-value heads that ranks of different groups have in common
+	members []slowMember    // by rank
+	shards  []Shard         // by group
+	first   []int           // by group, how far behind it the first other one needs its block
+	reach   []int           // and the last
+	border  []bool          // query head h begins a segment of the common refinement
+	working []int           // ranks of all groups
+	w       map[[2]int]int  // key-value heads that ranks of different groups have in common
+	sends   map[[2]int]bool // whether a group ever sends another anything in the ring
 	// Of the direction at hand.
 	back bool
 	memo map[slowTask]float64
@@ -71,7 +72,7 @@ func newSlowSim(t testing.TB, p *Profile, x plan) *slowSim {
 		s.first, s.reach = append(s.first, all[min(1, len(all)-1)]), append(s.reach, all[len(all)-1])
 	}
 	s.border = border
-	s.w, s.hops = map[[2]int]int{}, map[slowHop]float64{}
+	s.w, s.hops, s.sends = map[[2]int]int{}, map[slowHop]float64{}, map[[2]int]bool{}
 	for _, i := range s.working {
 		for _, j := range s.working {
 			if s.members[i].group != s.members[j].group {
@@ -352,51 +353,55 @@ func (s *slowSim) hopTime(x slowTask) float64 {
 	return slow * s.over(s.link(among), op.KindSendRecv, among, bytes)
 }
 
-// crowd is what sharing a node's cards costs its senders (side 0) or receivers of
-// messages like x: all groups are taken to pass blocks on at once, and one that sends
-// gradients home, or gets its own, to do that instead.
-func (s *slowSim) crowd(x slowTask, node, side int) float64 {
-	ends := [2]int{s.members[x.i].group, s.members[x.j].group}
-	home := ends[1] != (ends[0]+1)%len(s.l.Groups)
-	all, own := 0, map[int]int{}
-	for pair, w := range s.w {
-		from, to := s.members[pair[0]].group, s.members[pair[1]].group
-		leaves := s.ranks[pair[0]].Node != s.ranks[pair[1]].Node && s.ranks[pair[side]].Node == node
-		if !leaves {
-			continue
-		}
-		ring := to == (from+1)%len(s.l.Groups) && s.everPasses(from)
-		instead := home && [2]int{from, to}[side] == ends[side]
-		if ring && !instead {
-			all += w
-		}
-		if home && from == ends[0] && to == ends[1] {
-			all += w
-			own[pair[side]] += w
-		}
-		if ring && !home {
-			own[pair[side]] += w
+// everSends says whether a group sends another any block or gradient in the ring.
+func (s *slowSim) everSends(from, to int) bool {
+	if sends, ok := s.sends[[2]int{from, to}]; ok {
+		return sends
+	}
+	sends := false
+	for t := range s.l.Groups {
+		for _, i := range s.l.Groups[from] {
+			for _, j := range s.l.Groups[to] {
+				for _, kind := range []string{"kv", "grad", "homeward"} {
+					sends = sends || s.moves(kind, t, i.Rank, j.Rank)
+				}
+			}
 		}
 	}
-	most := 0
-	for _, w := range own {
-		most = max(most, w)
-	}
-	if nics := s.j.Cluster.Nodes[node].NICs; nics > 0 && most > 0 {
-		return max(1, float64(all)/float64(nics*most))
-	}
-	return 1
+	s.sends[[2]int{from, to}] = sends
+	return sends
 }
 
-// everPasses says whether a group passes on any block.
-func (s *slowSim) everPasses(g int) bool {
-	n := len(s.l.Groups)
-	for t := range n - 1 {
-		if t < s.reach[(g-t+n)%n] {
-			return true
+// crowd is what sharing a node's cards costs its senders (side 0) or receivers of
+// messages like x: all ranks are taken to send at once the most that they ever send to
+// one group, and all to be done together.
+func (s *slowSim) crowd(x slowTask, node, side int) float64 {
+	heads := func(rank, group int) int { // between a rank of the node and a group, across the border
+		sum := 0
+		for pair, w := range s.w {
+			if pair[side] == rank && s.members[pair[1-side]].group == group && s.ranks[pair[1-side]].Node != node {
+				sum += w
+			}
 		}
+		return sum
 	}
-	return false
+	all := 0
+	for _, r := range s.working {
+		most := 0
+		for g := range s.l.Groups {
+			ends := [2]int{s.members[r].group, g}
+			if s.ranks[r].Node == node && s.everSends(ends[side], ends[1-side]) {
+				most = max(most, heads(r, g))
+			}
+		}
+		all += most
+	}
+	ends := [2]int{x.i, x.j}
+	own := heads(ends[side], s.members[ends[1-side]].group)
+	if nics := s.j.Cluster.Nodes[node].NICs; nics > 0 {
+		return max(1, float64(all)/float64(nics*own))
+	}
+	return 1
 }
 
 // needed lists how far behind group k the groups are with a token behind its first.
