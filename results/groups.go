@@ -25,10 +25,11 @@ func groupPicture(p *printer, d *solver.Plan) {
 	if !slices.ContainsFunc(d.Groups, func(g costmodel.Group) bool { return !single(g) }) {
 		ring, reaches := ringOrder(firstRanks(d.Groups)), d.Layout().Reaches()
 		if len(reaches) > 1 && isChain(reaches) {
-			p.para("", "chain: "+strings.TrimSuffix(ring, fmt.Sprintf(" -> %d", d.Groups[0][0].Rank))+", keys and values go one way")
+			ring = "chain: " + strings.TrimSuffix(ring, fmt.Sprintf(" -> %d", d.Groups[0][0].Rank)) + ", keys and values go one way"
 		} else {
-			p.para("", "ring: "+ring)
+			ring = "ring: " + ring
 		}
+		p.para("", ring+ownLast(d))
 		return
 	}
 	width := min(headWidth, max(1, d.Job.Model.QHeads))
@@ -49,7 +50,15 @@ func groupPicture(p *printer, d *solver.Plan) {
 	if left > 0 {
 		p.para("", fmt.Sprintf("and %s more; all are in the plan's file", plural(left, "group")))
 	}
-	p.para("", groupRing(d.Layout().Reaches()))
+	p.para("", groupRing(d.Layout().Reaches())+ownLast(d))
+}
+
+// ownLast says so of a plan whose ranks compute their own block last.
+func ownLast(d *solver.Plan) string {
+	if !d.OwnLast {
+		return ""
+	}
+	return "; backward every rank computes its own block last, while the gradients of the others' are on their way"
 }
 
 // groupRing says which way keys and values go, by how far they do.

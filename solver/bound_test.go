@@ -203,6 +203,7 @@ func checkBound(t *testing.T, r *rand.Rand, p *Problem, layouts int) {
 		return true
 	}
 	for _, l := range all {
+		l.OwnLast = r.IntN(2) == 0
 		took, err := p.sim.Time(l)
 		if err != nil {
 			t.Fatal(err)

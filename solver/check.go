@@ -155,6 +155,7 @@ func (f *findings) cover(p *Plan) {
 // groups checks that every rank with tokens is in one group, that the heads of
 // every group are the model's, and that the ranks say the same.
 func (f *findings) groups(p *Plan) {
+	f.ownLast("own_last", p.Layout())
 	visits := make([]string, len(p.Ranks)) // where
 	for i, g := range p.Groups {
 		first, tokens := 0, units.Tokens(0)
@@ -184,6 +185,13 @@ func (f *findings) groups(p *Plan) {
 		}
 	}
 	f.strangers(p, visits)
+}
+
+// ownLast checks that an own block said to come last has any before it.
+func (f *findings) ownLast(field string, l costmodel.Layout) {
+	if l.OwnLast && len(l.Groups) < 2 {
+		f.add(field, "true: with %d group there are no blocks of others to come before its own", len(l.Groups))
+	}
 }
 
 // member checks what a rank says of its place against what its group says.
@@ -313,6 +321,8 @@ func (f *findings) candidates(p *Plan) {
 		}
 		if (c.Layout == nil) != (c.Verdict == Chosen) {
 			f.add(at+"layout", "left out of the chosen candidate and of no other")
+		} else if c.Layout != nil {
+			f.ownLast(at+"layout.own_last", *c.Layout)
 		}
 		if c.Verdict != Chosen {
 			continue

@@ -228,6 +228,7 @@ func (s *search) run() {
 		}
 		ends = append(ends, s.improve(points)...)
 	}
+	ends = append(ends, s.ownLast(ends)...)
 	s.moveLate(slices.Clone(ends))
 	s.moveLate(s.chains(ends))
 }
@@ -486,6 +487,9 @@ func (s *search) why(r Result) string {
 	}
 	if way := stretches(r.Layout); way != "" {
 		text += "; " + way
+	}
+	if r.Layout.OwnLast {
+		text += "; backward own blocks come last, while gradients travel"
 	}
 	if n := len(s.p.ranks); used < n {
 		text += fmt.Sprintf("; %d of %d ranks left out, for they cost more time than they save or hold nothing", n-used, n)

@@ -22,75 +22,90 @@ func (s *search) chains(points []point) (found []point) {
 	if !s.unequal() {
 		return nil // equal devices get equal shares
 	}
-	s.budget = max(s.budget, s.work+s.budget*chainPart)
-	until := s.work + s.budget*chainPart/2
-	judge := func(d *draft, order []int) point {
-		found := point{t: math.Inf(1)}
-		for _, how := range chainViews() {
+	all := s.budget * chainPart
+	s.budget = max(s.budget, s.work+all)
+	end := s.work + all
+	until := s.work + all/2
+	judge := func(x *chained, order []int, wires ...float64) {
+		for _, w := range wires {
 			if s.over() || s.work >= until {
-				break
+				return
 			}
 			s.work += chainWork * float64(len(order))
-			if x := s.est.chain(d, order, how); x != nil {
-				if y := s.judgeDraft(x); y.t < found.t {
-					found = y
+			if d := s.est.chain(x.d, order, w); d != nil {
+				if y := s.judgeDraft(d); y.t < x.best.t {
+					x.best = y
 				}
 			}
 		}
-		return found
-	}
-	type chained struct {
-		d *draft
-		point
 	}
 	sortPoints(points)
-	var all []chained
+	var tried []chained
 	for _, d := range s.chainDrafts(points) {
-		all = append(all, chained{d, judge(d, s.est.chainOrders(d)[0])})
+		x := chained{d, s.est.chainOrders(d), point{t: math.Inf(1)}}
+		judge(&x, x.orders[0], 0)
+		tried = append(tried, x)
 	}
-	slices.SortStableFunc(all, func(a, b chained) int { return cmp.Compare(a.t, b.t) })
-	for _, x := range all { // of each the best order
-		for _, order := range s.est.chainOrders(x.d)[1:] {
-			if y := judge(x.d, order); y.t < x.t {
-				x.point = y
-			}
+	slices.SortStableFunc(tried, func(a, b chained) int { return cmp.Compare(a.best.t, b.best.t) })
+	for i := range tried { // those that promise most first
+		x := &tried[i]
+		judge(x, x.orders[0], chainWires()[1:]...)
+		for _, order := range x.orders[1:] {
+			judge(x, order, chainWires()...)
 		}
-		found = append(found, x.point)
+		found = append(found, x.best)
 	}
-	sortPoints(found)
 	found = slices.DeleteFunc(found, func(x point) bool { return x.t > float64(s.time)*(1+chainGap) })
-	found = slices.CompactFunc(found, func(a, b point) bool { return a.t == b.t })
-	found = found[:min(len(found), chainStarts)]
-	share := s.budget * chainPart / 2 / float64(max(1, len(found)))
-	for i := range found {
-		w := &walk{search: s, at: found[i], until: s.work + share/2, gain: minGain}
-		w.shifts(w.largestShift()*8, 4) // what a stretch should have jumps with what hides behind what
-		found[i] = s.descend(w.at, s.work+share/2)
+	for _, stage := range []struct {
+		points int
+		part   float64 // of what is left
+		walk   func(x point, until float64) point
+	}{
+		{chainStarts, 0.5, s.stretch}, {chainStarts / 2, 0.5, s.stretch}, {chainStarts / 4, 1, s.descend},
+	} {
+		sortPoints(found)
+		found = slices.CompactFunc(found, func(a, b point) bool { return a.t == b.t })
+		found = found[:min(len(found), stage.points)]
+		share := (end - s.work) * stage.part / float64(max(1, len(found)))
+		for i, x := range found {
+			found[i] = stage.walk(x, s.work+share)
+		}
 	}
 	sortPoints(found)
 	return found
 }
 
-// chainView is a way to reckon what the groups of a chain take: how many times as long
-// as they are wires are taken to be, for in a chain of few long stretches some of what
-// they carry hides behind nothing, and whether what surely does not is added: what the
-// second group waits for the first one's block, and its gradients' way home.
-type chainView struct {
-	wires   float64
-	exposed bool
+// chained is a grouping for chains, the orders to try and the best of them so far.
+type chained struct {
+	d      *draft
+	orders [][]int
+	best   point
 }
 
-// chainViews are those that are tried. None is right everywhere.
-func chainViews() []chainView { return []chainView{{0, false}, {1, false}, {1, true}, {3, false}} }
+// stretch moves tokens between the groups of a chain, first many: what a stretch should
+// have jumps with what hides behind what. Then the own blocks may come first.
+func (s *search) stretch(x point, until float64) point {
+	w := &walk{search: s, at: x, until: until, gain: minGain}
+	w.shifts(w.largestShift()*8, 4)
+	if y := s.turned(w.at.d); y.t < w.at.t {
+		return y
+	}
+	return w.at
+}
 
-// chainPart is the part of the budget for chains, half of it to find some and half
-// to improve the best chainStarts, which are not slower than the best layout by more
-// than chainGap. mostChained bounds the groups of a chain: one of many small groups
-// sends as much as a ring inside the nodes that it crosses.
+// chainWires are how many times as long as they are wires are taken to be. Nothing is
+// right everywhere, for in a chain of few long stretches some of what they carry hides
+// behind nothing.
+func chainWires() []float64 { return []float64{0, 1, 3} }
+
+// chainPart is the part of the budget for chains, at most half of it to find some and
+// the rest to improve the best chainStarts, in the end a quarter of these. They are not
+// slower than the best layout by more than chainGap. mostChained bounds the groups of a
+// chain: one of many small groups sends as much as a ring inside the nodes that it crosses.
 const (
 	chainPart   = 1.0 / 4
-	chainStarts = 3
-	chainGap    = 0.4
+	chainStarts = 8
+	chainGap    = 0.7
 	mostChained = 32
 )
 
@@ -183,7 +198,7 @@ func (e *estimator) nodeGroups(ranks []int, parts [2]int) [][]int {
 
 // apart makes every group of a draft a kind of its own.
 func (d *draft) apart() *draft {
-	x := &draft{}
+	x := &draft{ownLast: d.ownLast}
 	for _, k := range d.kinds {
 		for _, g := range k.groups {
 			x.ring = append(x.ring, slot{len(x.kinds), 0})
@@ -262,41 +277,32 @@ func ordersOf(n int) [][]int {
 }
 
 // chain gives a draft of single groups one stretch each, in an order, so that all
-// have about as much to compute, or wires that are as busy, in a view of these; nil if
-// they cannot hold the sequence.
-func (e *estimator) chain(d *draft, order []int, how chainView) *draft {
+// have about as much to compute or wires that are as busy, these taken to be so many
+// times as long; nil if they cannot hold the sequence, or some of them can by
+// themselves. Own blocks come last: what gradients take to come home is longer than
+// what the first block takes.
+func (e *estimator) chain(d *draft, order []int, wires float64) *draft {
 	x := d.clone()
+	x.ownLast, x.ring = true, nil
 	n, total := len(order), float64(e.p.Job.SeqLen)
 	cards := e.cardsOf(x)
-	x.ring = nil
-	times := make([]func(s, before float64) float64, n)
+	times, caps := make([]stretchTime, n), make([]float64, n)
 	for i, k := range order {
 		x.kinds[k].tier = i
 		x.ring = append(x.ring, slot{k, 0})
-		in, out := e.chainWire(x, order, i-1, how.wires), e.chainWire(x, order, i, how.wires)
-		times[i] = e.stretchTime(&x.kinds[k], e.exchanged(&x.kinds[k], k, cards), in, out, how.exposed && i == 1)
+		in, out := e.chainWire(x, order, i-1, wires), e.chainWire(x, order, i, wires)
+		times[i], caps[i] = e.stretchTime(&x.kinds[k], e.exchanged(&x.kinds[k], k, cards), in, out), total
 	}
-	caps, each := make([]float64, n), []float64(nil)
-	for i := range caps {
-		caps[i] = total
+	each := levelChain(total, times, caps)
+	if each == nil {
+		return nil
 	}
-	if how.exposed {
-		own, last, home := times[0], times[n-1], e.chainWire(x, order, 0, how.wires).backward
-		first := 0.0 // tokens of the first group, which is dealt first
-		times[0] = func(s, before float64) float64 {
-			first = s
-			return own(s, before)
-		}
-		times[n-1] = func(s, before float64) float64 { return last(s, before) + home*first }
+	longest := slices.Max(each)
+	for i, k := range order {
+		caps[i] = e.room(&x.kinds[k], total, longest, n, x.ranks())
 	}
-	for range chainRounds {
-		if each = levelChain(total, times, caps); each == nil {
-			return nil
-		}
-		longest := slices.Max(each)
-		for i, k := range order {
-			caps[i] = e.room(&x.kinds[k], total, longest, n, x.ranks())
-		}
+	if each = levelChain(total, times, caps); each == nil {
+		return nil
 	}
 	left := e.p.Job.SeqLen
 	for i, k := range order {
@@ -304,15 +310,14 @@ func (e *estimator) chain(d *draft, order []int, how chainView) *draft {
 		if i == n-1 {
 			s = left
 		}
+		if s == 0 {
+			return nil
+		}
 		x.kinds[k].total = s
 		left -= s
 	}
 	return x
 }
-
-// chainRounds of filling the groups: the second with room beside the longest block
-// of the first.
-const chainRounds = 2
 
 // chainWire is what keys and values of a token take from the i-th group of a chain to
 // the next, and its gradients; nothing where there is none.
@@ -338,20 +343,23 @@ func (e *estimator) chainWire(d *draft, order []int, i int, weight float64) bloc
 	}
 }
 
-// stretchTime is what a layer takes a group with s tokens behind so many others, whose
-// all-to-alls carry v. Its attention is that of s tokens alone, and of the rectangle
-// before them at the same rate, or as long as the busier of its ports takes: with keys
-// and values of all before it and, unless it is the last, of these and its own on their
-// way out; backward the gradients of all before it go out, and its own come home. The
-// second group has nothing to compute while it waits for the first one's block but its
-// own.
-func (e *estimator) stretchTime(k *groupKind, v volume, in, out blockTime, second bool) func(s, before float64) float64 {
+// stretchTime is what a layer takes a group of a chain with s tokens behind so many
+// others, of which the group before it has the last ones.
+type stretchTime func(s, before, last float64) float64
+
+// stretchTime is that of a kind whose all-to-alls carry v. Its attention is that of s
+// tokens alone, and of the rectangle before them at the same rate, or as long as the
+// busier of its ports takes: with keys and values of all before it and, unless it is
+// the last, of these and its own on their way out; backward the gradients of all before
+// it go out, and its own come home. While it waits for the first block it has nothing
+// to compute but, forward, its own.
+func (e *estimator) stretchTime(k *groupKind, v volume, in, out blockTime) stretchTime {
 	lots := k.lots()
 	var law linkLaw
 	if len(k.class) > 1 {
 		law = e.toAllLaw(k)
 	}
-	return func(s, before float64) float64 {
+	return func(s, before, last float64) float64 {
 		linear, att := 0.0, blockTime{}
 		on := e.spanOf(s, 1)
 		for i := range lots {
@@ -362,11 +370,9 @@ func (e *estimator) stretchTime(k *groupKind, v volume, in, out blockTime, secon
 		}
 		all := before + s
 		compute := blockTime{att.forward * (1 + 2*before/s), att.backward * (1 + 2*before/s)}
-		if second {
-			late := in.forward * before
-			compute.forward += max(0, late-att.forward)
-			compute.backward += max(0, late-att.backward)
-		}
+		late := in.forward * last
+		compute.forward += max(0, late-att.forward)
+		compute.backward += late
 		forward := max(compute.forward, in.forward*before, out.forward*all)
 		backward := max(compute.backward, in.forward*before+out.backward*s, out.forward*all+in.backward*before)
 		t := linear + e.m.forward*forward + backward
@@ -380,13 +386,14 @@ func (e *estimator) stretchTime(k *groupKind, v volume, in, out blockTime, secon
 // levelChain splits tokens over groups, the stretch of each behind those of the ones
 // before, so that all are done at the same time but for those that are full; nil if
 // there is too little room.
-func levelChain(total float64, times []func(s, before float64) float64, caps []float64) []float64 {
+func levelChain(total float64, times []stretchTime, caps []float64) []float64 {
 	each := make([]float64, len(times))
 	deal := func(theta float64) float64 {
-		before := 0.0
+		before, last := 0.0, 0.0
 		for i, t := range times {
-			each[i] = longestWithin(theta, min(caps[i], total-before), func(s float64) float64 { return t(s, before) })
-			before += each[i]
+			each[i] = longestWithin(theta, min(caps[i], total-before), func(s float64) float64 { return t(s, before, last) })
+			last = each[i]
+			before += last
 		}
 		return before
 	}
@@ -394,7 +401,7 @@ func levelChain(total float64, times []func(s, before float64) float64, caps []f
 	for i, t := range times {
 		room += min(caps[i], total)
 		even := total / float64(len(times))
-		hi = max(hi, t(even, even*float64(i)))
+		hi = max(hi, t(even, even*float64(i), even*float64(min(1, i))))
 	}
 	if room < total {
 		return nil
@@ -425,9 +432,9 @@ func longestWithin(theta, most float64, t func(s float64) float64) float64 {
 	if all <= theta {
 		return most
 	}
-	lo, hi := max(1, most*theta/all), most
-	if t(lo) > theta {
-		if lo = 1; t(lo) > theta {
+	lo, hi := most*theta/all, most
+	for t(lo) > theta { // or so few that launches count
+		if lo, hi = lo/2, lo; lo < 1 {
 			return 0
 		}
 	}

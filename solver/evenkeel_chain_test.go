@@ -18,11 +18,11 @@ func TestLevelChainEndsAtOnce(t *testing.T) {
 	for range 500 {
 		n := 1 + r.IntN(6)
 		total := 1e4 * (1 + 9*r.Float64())
-		times, caps := make([]func(s, before float64) float64, n), make([]float64, n)
+		times, caps := make([]stretchTime, n), make([]float64, n)
 		room := 0.0
 		for i := range times {
-			linear, pair := 1+r.Float64(), r.Float64()/1e5
-			times[i] = func(s, before float64) float64 { return s*linear + pair*s*(before+s/2) }
+			linear, pair, wait := 1+r.Float64(), r.Float64()/1e5, r.Float64()/2
+			times[i] = func(s, before, last float64) float64 { return s*linear + pair*s*(before+s/2) + last*wait }
 			caps[i] = total * min(1, 3*r.Float64())
 			room += caps[i]
 		}
@@ -33,19 +33,19 @@ func TestLevelChainEndsAtOnce(t *testing.T) {
 			}
 			continue
 		}
-		sum, least, most := 0.0, math.Inf(1), 0.0
+		sum, last, least, most := 0.0, 0.0, math.Inf(1), 0.0
 		for i, s := range each {
 			if s > caps[i] {
 				t.Fatalf("%v of %v", each, caps)
 			}
-			took := times[i](s, sum)
+			took := times[i](s, sum, last)
 			most = max(most, took)
-			if s < caps[i]*0.9 {
+			if s+total/100 < caps[i]*0.9 { // the last one has what is left
 				least = min(least, took)
 			} else {
 				full++
 			}
-			sum += s
+			sum, last = sum+s, s
 		}
 		if math.Abs(sum/total-1) > 1e-3 || least < most*0.75 && !math.IsInf(least, 1) {
 			t.Fatalf("%v of %v: %v in all, done from %v to %v", each, caps, sum, least, most)
@@ -95,15 +95,28 @@ func TestSlowLinkMakesAChain(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := draftOf(res.Layout, e.class, p.Block, true)
-	if len(d.kinds) != 2 {
-		t.Fatalf("%s: want two groups", res.Why)
+	fast := func(k groupKind) bool { return p.ranks[k.groups[0][0]].Device == p.ranks[0].Device }
+	count := map[bool]units.Tokens{}
+	for _, k := range d.kinds {
+		count[fast(k)]++
+	}
+	if len(count) < 2 {
+		t.Fatalf("%s: want groups of both nodes", res.Why)
 	}
 	least := math.Inf(1)
 	for part := units.Tokens(1); part < 64; part++ {
-		d.kinds[0].total = p.Job.SeqLen * part / 64
-		d.kinds[1].total = p.Job.SeqLen - d.kinds[0].total
-		d.kinds[0].tier, d.kinds[1].tier = 0, 0
-		least = min(least, float64(secondsOf(t, p, d.layout(len(p.ranks), p.Block))))
+		all := map[bool]units.Tokens{true: p.Job.SeqLen * part / 64}
+		all[false] = p.Job.SeqLen - all[true]
+		left := p.Job.SeqLen
+		for i := range d.kinds {
+			k := &d.kinds[i]
+			k.tier, k.total = 0, all[fast(*k)]/count[fast(*k)]
+			left -= k.total
+		}
+		d.kinds[0].total += left
+		for _, d.ownLast = range []bool{false, true} {
+			least = min(least, float64(secondsOf(t, p, d.layout(len(p.ranks), p.Block))))
+		}
 	}
 	ours := float64(secondsOf(t, p, res.Layout))
 	if ours > least*0.97 {

@@ -14,8 +14,9 @@ import (
 // groups. Equal groups are equally late, so what a search has to decide is a few
 // numbers a kind, however many ranks there are.
 type draft struct {
-	kinds []groupKind
-	ring  []slot
+	kinds   []groupKind
+	ring    []slot
+	ownLast bool // see costmodel.Layout
 }
 
 // slot is a group's place in the ring.
@@ -36,7 +37,7 @@ type groupKind struct {
 
 // clone copies what moves change.
 func (d *draft) clone() *draft {
-	return &draft{kinds: slices.Clone(d.kinds), ring: d.ring}
+	return &draft{kinds: slices.Clone(d.kinds), ring: d.ring, ownLast: d.ownLast}
 }
 
 // ranks counts the members of all groups.
@@ -107,7 +108,9 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 		}
 		groups, tiers = append(groups, group), append(tiers, k.tier)
 	}
-	return costmodel.ZigZagTiers(tokens, groups, tiers)
+	l := costmodel.ZigZagTiers(tokens, groups, tiers)
+	l.OwnLast = d.ownLast && len(groups) > 1
+	return l
 }
 
 // draftOf reads a layout back as a draft, its zigzag restored. Groups of equal
@@ -115,7 +118,7 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 // of one kind; apart keeps every group on its own.
 func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *draft {
 	tokens, tiers := l.Tokens(), tiersOf(l)
-	d := &draft{}
+	d := &draft{ownLast: l.OwnLast}
 	var members [][]units.Tokens // of each kind's first group
 	for at, g := range l.Groups {
 		var k groupKind
@@ -193,6 +196,9 @@ func alike(a, b []units.Tokens, within units.Tokens) bool {
 // layoutKey tells layouts apart.
 func layoutKey(l costmodel.Layout) string {
 	var b []byte
+	if l.OwnLast {
+		b = append(b, 0) // no group is so small
+	}
 	for _, g := range l.Groups {
 		b = binary.AppendUvarint(b, uint64(len(g)))
 		for _, h := range g {

@@ -22,14 +22,16 @@ type Plan struct {
 	// Taken: whoever asked named the strategy, and it is not the recommended one: a
 	// plan that gains no more over today's than the model can tell is not, nor is a
 	// slower one.
-	Taken    bool              `json:"taken,omitzero"`
-	Groups   []costmodel.Group `json:"groups"` // all-to-all groups in the order of their ring
-	Step     costmodel.Step    `json:"step"`   // predicted
-	Bound    units.Seconds     `json:"lower_bound_s"`
-	Gap      float64           `json:"gap"` // step time / lower bound - 1: the most that any plan could still gain
-	Compared []Candidate       `json:"considered"`
-	Warnings []string          `json:"warnings,omitempty"`
-	Notes    []string          `json:"notes"` // what the cost model leaves out
+	Taken  bool              `json:"taken,omitzero"`
+	Groups []costmodel.Group `json:"groups"` // all-to-all groups in the order of their ring
+	// OwnLast is that of costmodel.Layout: backward each group computes its own block last.
+	OwnLast  bool           `json:"own_last,omitzero"`
+	Step     costmodel.Step `json:"step"` // predicted
+	Bound    units.Seconds  `json:"lower_bound_s"`
+	Gap      float64        `json:"gap"` // step time / lower bound - 1: the most that any plan could still gain
+	Compared []Candidate    `json:"considered"`
+	Warnings []string       `json:"warnings,omitempty"`
+	Notes    []string       `json:"notes"` // what the cost model leaves out
 }
 
 // PlanRank is what one rank owns.
@@ -109,7 +111,7 @@ func (p *Plan) old() bool { return p.Schema == PlanSchemaV1 }
 
 // Layout is who owns what, as the simulator takes it.
 func (p *Plan) Layout() costmodel.Layout {
-	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups}
+	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, OwnLast: p.OwnLast}
 	for r, k := range p.Ranks {
 		l.Shards[r].Segments = k.Segments
 	}
