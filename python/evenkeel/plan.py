@@ -36,6 +36,7 @@ class Plan:
     segments: of every rank, rising. groups: the all-to-all groups in the order of their ring; the members of
     a group hold consecutive intervals of query heads in the order in which they are listed. ring_buffers:
     blocks of keys and values that a rank holds beside its own. dtype: of the activations (f32, bf16, f16).
+    own_last: backward, ranks compute their own block after the others' and not before them.
     """
 
     seq_len: int
@@ -46,6 +47,7 @@ class Plan:
     dtype: str
     segments: tuple[tuple[Segment, ...], ...]
     groups: tuple[tuple[Share, ...], ...]
+    own_last: bool = False
 
     @property
     def ranks(self) -> int:
@@ -120,6 +122,7 @@ def _plan_of(document: Mapping[str, Any]) -> Plan:
         dtype=_dtype(job),
         segments=tuple(_segments(r, i) for i, r in enumerate(ranks)),
         groups=tuple(_group(g, i) for i, g in enumerate(_list(document, "groups", ""))),
+        own_last=_flag(document, "own_last"),
     )
     if plan.q_heads % plan.kv_heads:
         raise PlanError(f"job.model.kv_heads: {plan.kv_heads}: must divide q_heads {plan.q_heads}")
@@ -151,6 +154,13 @@ def _count(of: Mapping[str, Any], key: str, at: str, least: int) -> int:
         raise PlanError(f"{at}{key}: missing")
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise PlanError(f"{at}{key}: {value!r}: want a whole number from {least} on")
+    return value
+
+
+def _flag(of: Mapping[str, Any], key: str) -> bool:
+    value = of.get(key, False)
+    if not isinstance(value, bool):
+        raise PlanError(f"{key}: {value!r}: want true or false")
     return value
 
 

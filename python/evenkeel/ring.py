@@ -1,12 +1,14 @@
 """The ring of one rank: what it holds, what it computes at each step, what it passes on.
 
-At step t the members of group g work on the block of group g-t; step 0 is their own. A block travels on as
-soon as it has arrived and the next rank has a buffer for it, up to the last group that needs it: so many
-steps are its reach. Groups on the way that do not need it pass it on all the same; to those beyond nothing
-comes at its step. Backward, the float32 gradient of a block follows it, from the first other group that
-needs it on: that one sends its share, every later one adds its own, and the last one sends it home, across
-the ring if need be. There the owner, whose share stayed, adds what has come. Groups before the first
-have no share and no gradient of the block; neither block nor gradient makes a hop where nobody else needs it.
+At step t the members of group g work on the block of group g-t; step 0 is their own. They take the steps in
+order, or backward, where the plan says so, their own block last: the gradients of the others' then go home
+meanwhile. A block travels on as soon as it has arrived and the next rank has a buffer for it, up to the last
+group that needs it: so many steps are its reach. Groups on the way that do not need it pass it on all the
+same; to those beyond nothing comes at its step. Backward, the float32 gradient of a block follows it, from
+the first other group that needs it on: that one sends its share, every later one adds its own, and the last
+one sends it home, across the ring if need be. There the owner, whose share stayed, adds what has come. Groups
+before the first have no share and no gradient of the block; neither block nor gradient makes a hop where
+nobody else needs it.
 
 Buffers, as the cost model counts them: the block of step t+1 takes the place of the one of step t+1-b, and
 where none comes the place stays empty; the own block has a place of its own; gradients likewise, the one that
@@ -53,6 +55,7 @@ class Ring:
         self.layout, self.seat, self.port, self.kernel = layout, seat, port, kernel
         self.docs, self.meter, self.trace = docs, meter, trace
         self.steps, self.buffers = layout.steps, layout.plan.ring_buffers
+        self.own_last = layout.plan.own_last and self.steps > 1
         self.sends, self.receives = layout.links(seat, 1), layout.links(seat, -1)
         sources = [layout.source(seat.group, t) for t in range(self.steps)]
         self._near, self._reach = [layout.near[k] for k in sources], [layout.reach[k] for k in sources]
@@ -83,11 +86,13 @@ class Ring:
 
     def backward(self, held: Held, dout: Tensor) -> tuple[Tensor, Tensor]:
         """dq like held.q and the gradients of the own block like held.kv, both float32."""
-        dq = torch.empty(held.q.shape, dtype=torch.float32, device=held.q.device)
+        # The own block has every row: where it is the first, nothing need be there before.
+        start = torch.zeros if self.own_last else torch.empty
+        dq = start(held.q.shape, dtype=torch.float32, device=held.q.device)
         with self._lane(held) as lane:
             run = _Backward(self, lane, held)
             lane.start(run.program())
-            for t in range(self.steps):
+            for t in [*range(1, self.steps), 0] if self.own_last else range(self.steps):
                 lane.advance()
                 with timed(self.trace, "bwd", t, "ring_wait") as span:
                     if self.comes(t):
@@ -213,13 +218,12 @@ class Ring:
                 self._add(b, grads, dq[:, rows], run.share(t)[:, :, cols])
 
     def _add(self, b: Block, grads: Grads, dq: Tensor, share: Tensor) -> None:
-        """Adds a block's gradients to those of its rows and columns, where a DIAG block is the first."""
+        """Adds a block's gradients to those of its rows and columns. A DIAG block is the first of its
+        columns, and of its rows unless the others' blocks come before."""
         places = [share[x, side] for side in (0, 1) for x in self.first]
-        for place, grad in [(dq, grads[0]), *zip(places, (*grads[1], *grads[2]))]:
-            if b.diag:
-                place.copy_(grad)
-            else:
-                place.add_(grad)
+        _put(dq, grads[0], b.diag and not self.own_last)
+        for place, grad in zip(places, (*grads[1], *grads[2])):
+            _put(place, grad, b.diag)
 
 
 class _Blocks:
@@ -315,24 +319,26 @@ class _Backward(_Forward):
         self._phase = "bwd.ring"
 
     def program(self) -> Iterator[None]:
-        """See Lane."""
+        """See Lane. The own block is computed after the first yield or, where it is the last, after the last
+        one: no message waits for it."""
         last = self.ring.steps - 1
         self.land(0)
         if last:
             self.hop(0)
-        yield
+        if not self.ring.own_last:
+            yield
         for t in range(self.ring.steps):
             if t < last:
                 self.land(t + 1)
             if t + 1 < last:
                 self.hop(t + 1)
-            if last:
-                self.add(t)
             if t:
+                self.add(t)
                 self.pass_on(t)
             yield
         if self.ring.reach:
             self._grads[self.ring.reach].received()
+            self.computed[0].wait()
             self.home.add_(self._returned)
         self.drain()
 
@@ -348,9 +354,7 @@ class _Backward(_Forward):
     def add(self, t: int) -> None:
         """Adds the rank's share to what has come of the gradient of step t's block, if there is one, or makes
         it the first of it."""
-        if not t:
-            self.computed[t].wait()
-        elif self.ring.has_gradient(t):
+        if self.ring.has_gradient(t):
             self.computed[t].wait()
             if self._in_place(t):
                 self.share(t)  # zero if every pair of the block is masked
@@ -399,6 +403,14 @@ class _Backward(_Forward):
 
 def _messages(links: Sequence[Link], block: Tensor) -> list[Message]:
     return [Message(link.peer, block[link.lo:link.hi]) for link in links]
+
+
+def _put(place: Tensor, grad: Tensor, first: bool) -> None:
+    """Adds a gradient to what is there; the first one takes its place."""
+    if first:
+        place.copy_(grad)
+    else:
+        place.add_(grad)
 
 
 def _size(shape: Sequence[int]) -> int:

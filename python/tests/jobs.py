@@ -166,11 +166,16 @@ def counted(meter: evenkeel.Meter) -> dict[str, Any]:
     return {"sent": sent, "received": received, "flops": meter.flops}
 
 
-def example(rank: int, groups: Groups, late: bool = False) -> Optional[dict[str, Any]]:
-    """The worked example, or the plan with late groups, run twice."""
+def known(late: bool, own_last: bool) -> evenkeel.Plan:
+    """The worked example, or the plan with late groups, with the own block last or first."""
+    return evenkeel.load_plan({**(late_groups() if late else worked_example()), "own_last": own_last})
+
+
+def example(rank: int, groups: Groups, late: bool, own_last: bool) -> Optional[dict[str, Any]]:
+    """A known plan run twice."""
     if rank >= 4:
         return None
-    plan = evenkeel.load_plan(late_groups() if late else worked_example())
+    plan = known(late, own_last)
     whole, meter = inputs(plan, 1), evenkeel.Meter()
     once = run(plan, rank, whole, groups[4], None, meter=meter)
     again = run(plan, rank, whole, groups[4], None)
@@ -178,11 +183,36 @@ def example(rank: int, groups: Groups, late: bool = False) -> Optional[dict[str,
     return {"errors": errors(plan, rank, once, whole, None), "same": same, **counted(meter)}
 
 
-def traced(rank: int, groups: Groups, late: bool = False) -> Optional[dict[str, Any]]:
-    """The spans of the worked example, or of late groups."""
+def overtaken(rank: int, groups: Groups, late: bool) -> Optional[dict[str, Any]]:
+    """A known plan where every rank begins with its own block, which is the last, only when the gradients of
+    the others' blocks have left it, and takes its time, so that its own one's has come home by then."""
     if rank >= 4:
         return None
-    plan = evenkeel.load_plan(late_groups() if late else worked_example())
+    plan, meter = known(late, True), evenkeel.Meter()
+    want = evenkeel.expected(plan).bytes
+    home = {(phase, to): n for (r, to, phase), n in want.items() if r == rank and phase == "bwd.ring_grad"}
+
+    class Patient(evenkeel.Math):
+        def backward(self, *args: Any) -> Any:
+            if args[-1]:  # causal: a square of the own block
+                limit = time.monotonic() + 20
+                while any(meter.sent.get(key) != n for key, n in home.items()):
+                    if time.monotonic() > limit:
+                        raise AssertionError("gradients of the others' blocks wait for the own block")
+                    time.sleep(0.001)
+                time.sleep(0.1)
+            return super().backward(*args)
+
+    whole = inputs(plan, 1)
+    got = run(plan, rank, whole, groups[4], None, meter=meter, kernel=Patient())
+    return {"errors": errors(plan, rank, got, whole, None), "sent": len(home)}
+
+
+def traced(rank: int, groups: Groups, late: bool, own_last: bool) -> Optional[dict[str, Any]]:
+    """The spans of a known plan."""
+    if rank >= 4:
+        return None
+    plan = known(late, own_last)
     trace, meter = evenkeel.Trace(rank), evenkeel.Meter()
     trace.zero()
     run(plan, rank, inputs(plan, 1), groups[4], None, trace=trace, meter=meter)

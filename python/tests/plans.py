@@ -49,7 +49,7 @@ def random_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
     groups = _groups(r, segments, kv_heads * each)
     plan = document(segments, groups, kv_heads * each, kv_heads, r.choice([4, 8, 16]), r.choice([2, 2, 3, 4]))
     docs = [b - a for a, b in _cuts(r, seq_len, r.randint(2, 5))] if r.random() < 0.4 else None
-    return plan, docs
+    return _ordered(r, plan), docs
 
 
 def early_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
@@ -69,7 +69,14 @@ def early_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
     groups = [_heads(r, crew, segments, q_heads) for crew in crews]
     plan = document(segments, groups, q_heads, kv_heads, r.choice([4, 8, 16]), r.choice([2, 2, 3, 4]))
     docs = [b - a for a, b in _cuts(r, seq_len, r.randint(2, 5))] if r.random() < 0.3 else None
-    return plan, docs
+    return _ordered(r, plan), docs
+
+
+def _ordered(r: random.Random, plan: Document) -> Document:
+    """The plan with own_last, which is false where it is left out."""
+    if r.random() < 0.5:
+        return {**plan, "own_last": True}
+    return {**plan, "own_last": False} if r.random() < 0.2 else plan
 
 
 def _stretches(r: random.Random, seq_len: int, n: int, kind: int) -> list[list[tuple[int, int]]]:

@@ -5,6 +5,7 @@ Run by path, or `python -m unittest discover -s tests`, with an interpreter that
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -132,47 +133,69 @@ class TestRanks(unittest.TestCase):
                     self.assertLessEqual(max(answer["errors"]), 1e-2)
 
     def test_worked_example(self) -> None:
-        self.twice(worked_example())
+        self.twice(worked_example(), False)
 
     def test_late_groups(self) -> None:
         self.twice(late_groups(), True)
 
-    def twice(self, document: Any, *args: Any) -> None:
+    def twice(self, document: Any, late: bool) -> None:
         """Four ranks ran a plan twice, as it should be."""
-        answers = self.answers(4, "example", *args)
         plan = evenkeel.load_plan(document)
-        self.counts(plan, answers, evenkeel.expected(plan))
-        for answer in answers:
-            self.assertLessEqual(max(answer["errors"]), 1e-5)
-            self.assertTrue(answer["same"], "the same inputs gave other bits")
+        for own_last in (False, True):
+            with self.subTest(own_last=own_last):
+                answers = self.answers(4, "example", late, own_last)
+                self.counts(plan, answers, evenkeel.expected(plan))
+                for answer in answers:
+                    self.assertLessEqual(max(answer["errors"]), 1e-5)
+                    self.assertTrue(answer["same"], "the same inputs gave other bits")
+
+    def test_gradients_go_home_meanwhile(self) -> None:
+        """Where the own block is the last, what the others wait for does not wait for it, and what has come
+        home is added to its gradient and not lost."""
+        for late in (False, True):
+            with self.subTest(late=late):
+                for answer in self.answers(4, "overtaken", late):
+                    self.assertGreater(answer["sent"], 0)
+                    self.assertLessEqual(max(answer["errors"]), 1e-5)
 
     def test_two_layers(self) -> None:
         for answer in self.answers(3, "layers"):
             self.assertLessEqual(answer, 1e-5)
 
     def test_trace(self) -> None:
-        self.traced(worked_example())
+        for own_last in (False, True):
+            with self.subTest(own_last=own_last):
+                self.traced(False, own_last)
 
     def test_trace_of_blocks_that_end_early(self) -> None:
         """All steps are there. Nobody else needs the late group's block: nothing comes to rank 3 at step 1
         and to rank 0 at step 2."""
-        for rank, answer in enumerate(self.traced(late_groups(), True)):
-            for direction in ("fwd", "bwd"):
-                waits = [(s["step"], s["bytes_in"]) for s in answer["spans"]
-                         if (s["dir"], s["op"]) == (direction, "ring_wait")]
-                self.assertEqual([step for step, _ in waits], [0, 1, 2, 3])
-                nothing = [step for step, n in waits if not n]
-                self.assertEqual(nothing, {0: [0, 2, 3], 3: [0, 1, 3]}.get(rank, [0, 3]))
+        for own_last in (False, True):
+            for rank, answer in enumerate(self.traced(True, own_last)):
+                for direction in ("fwd", "bwd"):
+                    nothing = [s["step"] for s in answer["spans"] if not s["bytes_in"]
+                               and (s["dir"], s["op"]) == (direction, "ring_wait")]
+                    self.assertEqual(sorted(nothing), {0: [0, 2, 3], 3: [0, 1, 3]}.get(rank, [0, 3]))
 
-    def traced(self, document: Any, *args: Any) -> list[Any]:
-        """The answers of four ranks that traced a plan, with spans as they should be."""
-        answers = self.answers(4, "traced", *args)
+    def traced(self, late: bool, own_last: bool) -> list[Any]:
+        """The answers of four ranks that traced a known plan, with spans as they should be."""
+        answers = self.answers(4, "traced", late, own_last)
+        groups = 3 if late else 2
         for rank, answer in enumerate(answers):
             spans = answer["spans"]
             for direction in ("fwd", "bwd"):
                 mine = [s for s in spans if s["dir"] == direction]
                 self.assertEqual({s["op"] for s in mine}, {"a2a_in", "ring_wait", "attn", "merge", "a2a_out"})
                 self.assertEqual(sum(s["flops"] for s in mine), answer["flops"][direction])
+                order = list(range(groups))
+                if own_last and direction == "bwd":
+                    order = order[1:] + order[:1]
+                waits = [s["step"] for s in mine if s["op"] == "ring_wait"]
+                self.assertEqual(waits, [*order, groups])
+                for op in ("attn", "merge"):
+                    steps = [t for t, _ in itertools.groupby(s["step"] for s in mine if s["op"] == op)]
+                    self.assertEqual(steps, [t for t in order if t in steps])
+                    self.assertIn(0, steps)
                 ring = [s["bytes_in"] for s in mine if s["op"] == "ring_wait"]
                 got = [n for phase, _, n in answer["received"] if phase == direction + ".ring"]
                 self.assertEqual(sum(ring), sum(got))
@@ -195,10 +218,14 @@ class TestCorpus(unittest.TestCase):
         kinds: dict[str, int] = {}
         for seed, ranks in PLANS:
             document, docs = random_plan(seed, ranks)
-            for kind in _kinds(evenkeel.load_plan(document), docs):
+            plan = evenkeel.load_plan(document)
+            for kind in _in_order(plan, _kinds(plan, docs)):
                 kinds[kind] = kinds.get(kind, 0) + 1
         for kind, least in (("no tokens", 8), ("no heads", 8), ("cut KV head", 15), ("documents", 15),
-                            ("idle", 3), ("mixed groups", 12), ("ring of 4 or more", 5), ("one group", 5)):
+                            ("idle", 3), ("mixed groups", 12), ("ring of 4 or more", 5), ("one group", 5),
+                            ("own first", 20), ("own last", 20), ("own last, no heads", 4),
+                            ("own last, cut KV head", 8), ("own last, documents", 5),
+                            ("own last, mixed groups", 6), ("own last, one group", 2)):
             self.assertGreaterEqual(kinds.get(kind, 0), least, f"{kind}: {kinds}")
 
     def test_kinds_of_blocks_that_end_early(self) -> None:
@@ -206,15 +233,26 @@ class TestCorpus(unittest.TestCase):
         for seed, ranks in EARLY:
             document, docs = early_plan(seed, ranks)
             plan = evenkeel.load_plan(document)
-            for kind in _kinds(plan, docs) | _ends(plan):
+            for kind in _in_order(plan, _kinds(plan, docs) | _ends(plan)):
                 kinds[kind] = kinds.get(kind, 0) + 1
         for kind, least in (("no tokens", 8), ("no heads", 4), ("cut KV head", 15), ("documents", 15),
                             ("mixed groups", 12), ("ring of 4 or more", 20), ("ends early", 70),
                             ("nobody else's", 60), ("comes home across", 20), ("passed on unneeded", 25),
                             ("a place left out", 3), ("3 buffers or more", 12),
                             ("begins late, 2 buffers", 15), ("begins late, 3 buffers", 5),
-                            ("begins behind another", 5), ("no gradient before", 3), ("adds nothing", 5)):
+                            ("begins behind another", 5), ("no gradient before", 3), ("adds nothing", 5),
+                            ("own first", 30), ("own last", 30), ("own last, no heads", 2),
+                            ("own last, documents", 8), ("own last, 3 buffers or more", 6),
+                            ("own last, nobody else's", 25), ("own last, ends early", 30),
+                            ("own last, comes home across", 8), ("own last, adds nothing", 3)):
             self.assertGreaterEqual(kinds.get(kind, 0), least, f"{kind}: {kinds}")
+
+
+def _in_order(plan: evenkeel.Plan, kinds: set[str]) -> set[str]:
+    """A plan's kinds, and again those that it has with its own blocks last."""
+    if not plan.own_last:
+        return kinds | {"own first"}
+    return kinds | {"own last"} | {f"own last, {kind}" for kind in kinds}
 
 
 def _held(plan: evenkeel.Plan) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import os
 import random
@@ -67,6 +68,9 @@ BAD: list[tuple[str, Change, str]] = [
     ("one buffer", lambda d: d["job"].update(ring_buffers=1), "job.ring_buffers: 1: want"),
     ("dtype", lambda d: d["job"].update(dtype="f64"), "job.dtype: 'f64': want"),
     ("uneven GQA", lambda d: d["job"]["model"].update(kv_heads=5), "job.model.kv_heads: 5: must divide"),
+    ("no flag", lambda d: d.update(own_last=1), "own_last: 1: want true or false"),
+    ("flag in words", lambda d: d.update(own_last="true"), "own_last: 'true': want true or false"),
+    ("flag of null", lambda d: d.update(own_last=None), "own_last: None: want true or false"),
     ("true is no number", lambda d: d["job"]["model"].update(head_dim=True),
      "job.model.head_dim: True: want"),
 ]
@@ -77,6 +81,10 @@ class TestReading(unittest.TestCase):
         plan = evenkeel.load_plan(worked_example())
         self.assertEqual((plan.ranks, plan.q_heads, plan.seq_len), (4, 12, 768))
         self.assertEqual([plan.tokens(r) for r in range(4)], [128, 192, 236, 212])
+        self.assertIs(plan.own_last, False)
+        for own_last in (False, True):
+            said = evenkeel.load_plan({**worked_example(), "own_last": own_last})
+            self.assertEqual(said, dataclasses.replace(plan, own_last=own_last))
 
     def test_rank_without_work(self) -> None:
         document = worked_example()

@@ -70,8 +70,9 @@ class TestReplay(unittest.TestCase):
 
     def test_several_plans(self) -> None:
         """Heads that cut KV groups, ranks without tokens, heads or work, blocks that nobody else needs,
-        documents, recomputation."""
+        documents, recomputation, own blocks that are the last."""
         documents = [complete(worked_example()), complete(odd_example()), complete(late_groups(), "full")]
+        documents[2]["own_last"] = True
         docs, layers, repeats = [300, 1, 467], 2, 3
         with Ranks(documents, 4, docs_tokens=docs, layers=layers, repeats=repeats, warmup=1, seed=5) as ranks:
             result = self.results(ranks)[0]
