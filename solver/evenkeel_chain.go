@@ -26,13 +26,13 @@ func (s *search) chains(points []point) (found []point) {
 	s.budget = max(s.budget, s.work+all)
 	end := s.work + all
 	until := s.work + all/2
-	judge := func(x *chained, order []int, wires ...float64) {
-		for _, w := range wires {
+	judge := func(x *chained, order []int, views ...chainView) {
+		for _, how := range views {
 			if s.over() || s.work >= until {
 				return
 			}
 			s.work += chainWork * float64(len(order))
-			if d := s.est.chain(x.d, order, w); d != nil {
+			if d := s.est.chain(x.d, order, how); d != nil {
 				if y := s.judgeDraft(d); y.t < x.best.t {
 					x.best = y
 				}
@@ -43,16 +43,28 @@ func (s *search) chains(points []point) (found []point) {
 	var tried []chained
 	for _, d := range s.chainDrafts(points) {
 		x := chained{d, s.est.chainOrders(d), point{t: math.Inf(1)}}
-		judge(&x, x.orders[0], 0)
+		judge(&x, x.orders[0], chainViews()[0])
 		tried = append(tried, x)
 	}
 	slices.SortStableFunc(tried, func(a, b chained) int { return cmp.Compare(a.best.t, b.best.t) })
-	for i := range tried { // those that promise most first
-		x := &tried[i]
-		judge(x, x.orders[0], chainWires()[1:]...)
-		for _, order := range x.orders[1:] {
-			judge(x, order, chainWires()...)
+	// Those that promise most are looked at in other ways.
+	views := chainViews()
+	best := func(n int) []chained {
+		slices.SortStableFunc(tried, func(a, b chained) int { return cmp.Compare(a.best.t, b.best.t) })
+		return tried[:min(len(tried), n)]
+	}
+	some := best(2 * chainStarts)
+	for i := range some {
+		judge(&some[i], some[i].orders[0], views[1])
+	}
+	some = best(chainStarts / 2)
+	for i := range some {
+		judge(&some[i], some[i].orders[0], views[2:]...)
+		for _, order := range some[i].orders[1:] {
+			judge(&some[i], order, views[:2]...)
 		}
+	}
+	for _, x := range tried {
 		found = append(found, x.best)
 	}
 	found = slices.DeleteFunc(found, func(x point) bool { return x.t > float64(s.time)*(1+chainGap) })
@@ -93,10 +105,16 @@ func (s *search) stretch(x point, until float64) point {
 	return w.at
 }
 
-// chainWires are how many times as long as they are wires are taken to be. Nothing is
-// right everywhere, for in a chain of few long stretches some of what they carry hides
-// behind nothing.
-func chainWires() []float64 { return []float64{0, 1, 3} }
+// chainView is a way to deal tokens to the groups of a chain.
+type chainView struct {
+	wires float64 // how many times as long as they are wires are taken to be
+	part  float64 // of what they have time for the groups before the last get; 0: what those behind them have no room for
+}
+
+// chainViews are those that are tried. None is right everywhere: in a chain of few long
+// stretches some of what wires carry hides behind nothing, and the less the first groups
+// have the less the others wait for.
+func chainViews() []chainView { return []chainView{{0, 1}, {1, 0.5}, {1, 1}, {0, 0}} }
 
 // chainPart is the part of the budget for chains, at most half of it to find some and
 // the rest to improve the best chainStarts, in the end a quarter of these. They are not
@@ -105,7 +123,7 @@ func chainWires() []float64 { return []float64{0, 1, 3} }
 const (
 	chainPart   = 1.0 / 4
 	chainStarts = 8
-	chainGap    = 0.7
+	chainGap    = 1.0
 	mostChained = 32
 )
 
@@ -277,11 +295,10 @@ func ordersOf(n int) [][]int {
 }
 
 // chain gives a draft of single groups one stretch each, in an order, so that all
-// have about as much to compute or wires that are as busy, these taken to be so many
-// times as long; nil if they cannot hold the sequence, or some of them can by
-// themselves. Own blocks come last: what gradients take to come home is longer than
+// have about as much to compute or wires that are as busy, in a view of these; nil if
+// they cannot hold the sequence, or some of them can by themselves. Own blocks come last: what gradients take to come home is longer than
 // what the first block takes.
-func (e *estimator) chain(d *draft, order []int, wires float64) *draft {
+func (e *estimator) chain(d *draft, order []int, how chainView) *draft {
 	x := d.clone()
 	x.ownLast, x.ring = true, nil
 	n, total := len(order), float64(e.p.Job.SeqLen)
@@ -290,10 +307,10 @@ func (e *estimator) chain(d *draft, order []int, wires float64) *draft {
 	for i, k := range order {
 		x.kinds[k].tier = i
 		x.ring = append(x.ring, slot{k, 0})
-		in, out := e.chainWire(x, order, i-1, wires), e.chainWire(x, order, i, wires)
+		in, out := e.chainWire(x, order, i-1, how.wires), e.chainWire(x, order, i, how.wires)
 		times[i], caps[i] = e.stretchTime(&x.kinds[k], e.exchanged(&x.kinds[k], k, cards), in, out), total
 	}
-	each := levelChain(total, times, caps)
+	each := levelChain(total, times, caps, how.part)
 	if each == nil {
 		return nil
 	}
@@ -301,7 +318,7 @@ func (e *estimator) chain(d *draft, order []int, wires float64) *draft {
 	for i, k := range order {
 		caps[i] = e.room(&x.kinds[k], total, longest, n, x.ranks())
 	}
-	if each = levelChain(total, times, caps); each == nil {
+	if each = levelChain(total, times, caps, how.part); each == nil {
 		return nil
 	}
 	left := e.p.Job.SeqLen
@@ -385,13 +402,28 @@ func (e *estimator) stretchTime(k *groupKind, v volume, in, out blockTime) stret
 
 // levelChain splits tokens over groups, the stretch of each behind those of the ones
 // before, so that all are done at the same time but for those that are full; nil if
-// there is too little room.
-func levelChain(total float64, times []stretchTime, caps []float64) []float64 {
+// there is too little room. All but the last get a part of what they have time for,
+// where that is 0 what those behind them have no room for.
+func levelChain(total float64, times []stretchTime, caps []float64, part float64) []float64 {
 	each := make([]float64, len(times))
+	if part == 0 {
+		left := total
+		for i := range slices.Backward(each) {
+			each[i] = min(left, caps[i])
+			left -= each[i]
+		}
+		if left > 0 {
+			return nil
+		}
+		return each
+	}
 	deal := func(theta float64) float64 {
 		before, last := 0.0, 0.0
 		for i, t := range times {
 			each[i] = longestWithin(theta, min(caps[i], total-before), func(s float64) float64 { return t(s, before, last) })
+			if i < len(times)-1 {
+				each[i] *= part
+			}
 			last = each[i]
 			before += last
 		}

@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -26,7 +25,7 @@ func TestLevelChainEndsAtOnce(t *testing.T) {
 			caps[i] = total * min(1, 3*r.Float64())
 			room += caps[i]
 		}
-		each := levelChain(total, times, caps)
+		each := levelChain(total, times, caps, 1)
 		if each == nil {
 			if none++; room > total*1.001 {
 				t.Fatalf("no split of %v within %v", total, caps)
@@ -75,20 +74,20 @@ func TestChainOrders(t *testing.T) {
 	}
 }
 
-// Between nodes of unequal devices that a slow link joins keys go one way: faster than
-// the same groups in a zigzag, which needs all keys everywhere.
-func TestSlowLinkMakesAChain(t *testing.T) {
+// Between nodes of unequal devices that a slow link joins keys go one way for the most
+// part: faster than the same groups in a zigzag, which needs all keys everywhere.
+func TestSlowLinkMakesStretches(t *testing.T) {
 	given := gpuProblem(t, "1x8 h100_sxm + 1x8 a100_sxm", 1<<16)
 	for i := range given.Job.Cluster.Nodes {
-		given.Job.Cluster.Nodes[i].NICs = 1
+		given.Job.Cluster.Nodes[i].NICs = 4
 	}
 	p := problemOf(t, given.Profile, given.Job)
 	res, err := evenKeel{}.Solve(t.Context(), p, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(res.Why, "a chain") {
-		t.Fatalf("%s: no chain", res.Why)
+	if stretches(res.Layout) == "" {
+		t.Fatalf("%s: no stretches", res.Why)
 	}
 	e, err := newEstimator(p)
 	if err != nil {
