@@ -13,7 +13,9 @@ import (
 //
 // The all-to-alls are barriers of their group. At step t of the ring the members
 // of group g work on the block (keys and values) of group g-t, step 0 being
-// their own: the first of all, or backward the last one if the layout says so.
+// their own: the first of all, or backward the last one if the layout says so. Then
+// the block of step 1 has left when the pass began, for its owner has kept it from
+// the forward pass; the all-to-all in waits for the ports that it takes.
 //
 //   - The compute stream takes the steps in order, each when the block's pieces
 //     for its heads have arrived. Messages never wait for the stream, only for
@@ -95,6 +97,7 @@ func (x *arrival) notBefore(t units.Seconds) {
 // run simulates the sim's layout.
 func (r *layerRun) run(s *sim, back, events bool) {
 	r.reset(s, back, events)
+	r.begin()
 	for g := range s.bunches {
 		r.enter(g)
 	}
@@ -155,6 +158,14 @@ func tableOf[T any](t [][]T, rows, columns int) [][]T {
 	return t
 }
 
+// begin sends what leaves before anything is computed; seats may have begun at times of
+// their own.
+func (r *layerRun) begin() {
+	if r.ownLast {
+		r.passKV(0)
+	}
+}
+
 // enter is a group's linear work before the ring and its all-to-all in.
 func (r *layerRun) enter(g int) {
 	s, b := r.sim, &r.sim.bunches[g]
@@ -174,20 +185,28 @@ func (r *layerRun) enter(g int) {
 		start = max(start, c.pre)
 		r.note(event{kind: linearEvent, seat: i, to: i, end: c.pre})
 	}
-	took, several := units.Seconds(0), b.to-b.from > 1
+	took, several, done := units.Seconds(0), b.to-b.from > 1, start
 	if several {
 		took = s.toAllTime(x, b, nil)
+	}
+	if several && r.ownLast {
+		for i := b.from; i < b.to; i++ {
+			start = max(start, r.seats[i].egress, r.seats[i].ingress)
+		}
 	}
 	for i := b.from; i < b.to; i++ {
 		a, c := &r.seats[i], &r.around[i]
 		a.free = start + took
+		a.exposed += start - done
 		c.allToAll += took
 		a.port += took
 		if several {
 			a.egress, a.ingress = a.free, a.free
 			r.note(event{kind: allToAllEvent, seat: i, to: i, start: start, end: a.free})
 		}
-		r.arrived[0][i] = arrival{a.free, a.free}
+		if !r.ownLast {
+			r.arrived[0][i] = arrival{a.free, a.free}
+		}
 	}
 }
 
@@ -284,7 +303,9 @@ func (r *layerRun) backwardRing() {
 		r.compute(0)
 		return
 	}
-	r.passKV(0)
+	if !r.ownLast {
+		r.passKV(0)
+	}
 	for t := range r.n {
 		if t > 0 || !r.ownLast {
 			r.compute(t)

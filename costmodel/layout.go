@@ -21,7 +21,8 @@ type Layout struct {
 	Groups []Group `json:"groups"`
 	// OwnLast says that backward the groups compute their own block after those of
 	// the others and not before them: the gradients of these are then on their way
-	// home meanwhile, but nothing is computed while the first block comes.
+	// home meanwhile. What the next group computes first leaves at once when the pass
+	// begins.
 	OwnLast bool `json:"own_last,omitempty"`
 }
 

@@ -310,7 +310,9 @@ func (r *replaying) pass(g stageOf) {
 	for i := range run.seats {
 		a := &run.seats[i]
 		a.egress, a.ingress = max(r.at[i], r.ports[i][0]), max(r.at[i], r.ports[i][1])
+		run.arrived[0][i] = arrival{r.at[i], r.at[i]} // of what it has from the forward pass
 	}
+	run.begin()
 	for b := range r.bunches {
 		run.enter(b)
 	}

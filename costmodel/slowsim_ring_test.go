@@ -126,7 +126,13 @@ func (s *slowSim) after(x slowTask, n int) []slowTask {
 	g := s.members[x.i].group
 	switch x.kind {
 	case "in":
-		return s.all("pre", s.l.Groups[x.i])
+		before := s.all("pre", s.l.Groups[x.i])
+		for _, y := range s.wire { // what left when the pass began is through their ports
+			if s.leavesAtOnce(y) && len(s.l.Groups[x.i]) > 1 && (s.members[y.i].group == x.i || s.members[y.j].group == x.i) {
+				before = append(before, y)
+			}
+		}
+		return before
 	case "arrived":
 		if x.t == 0 {
 			return []slowTask{{"in", 0, g, 0}}
@@ -174,6 +180,12 @@ func (s *slowSim) after(x slowTask, n int) []slowTask {
 		return []slowTask{{"out", 0, g, 0}}
 	}
 	return nil
+}
+
+// leavesAtOnce says whether a message is there when the pass begins: the first keys and
+// values backward, where own blocks come last.
+func (s *slowSim) leavesAtOnce(x slowTask) bool {
+	return x.kind == "kv" && x.t == 0 && s.order()[0] == 1
 }
 
 // order is that in which a rank computes the steps.
@@ -238,6 +250,9 @@ func (s *slowSim) moves(kind string, t, i, j int) bool {
 // atPorts lists what a message's two ports do before it.
 func (s *slowSim) atPorts(x slowTask) []slowTask {
 	before := slices.Clone(s.prev[x])
+	if s.leavesAtOnce(x) {
+		return before
+	}
 	for _, r := range []int{x.i, x.j} {
 		if g := s.members[r].group; len(s.l.Groups[g]) > 1 {
 			before = append(before, slowTask{"in", 0, g, 0})
@@ -250,6 +265,9 @@ func (s *slowSim) atPorts(x slowTask) []slowTask {
 // goes home has a place of its own there.
 func (s *slowSim) atBuffer(x slowTask) []slowTask {
 	freed := x.t + 1 - s.j.RingBuffers
+	if s.leavesAtOnce(x) {
+		return nil
+	}
 	if x.kind == "kv" {
 		before := []slowTask{{"arrived", x.t, x.i, 0}}
 		if freed >= 1 {

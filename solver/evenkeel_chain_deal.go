@@ -21,8 +21,8 @@ func chainViews() []chainView { return []chainView{{false, 1}, {true, 0.5}, {tru
 
 // chain gives a draft of single groups one stretch each, in an order, so that all
 // have about as much to compute or wires that are as busy, in a view of these; nil if
-// they cannot hold the sequence, or some of them can by themselves. Own blocks come last: what gradients take to come home is longer than
-// what the first block takes.
+// they cannot hold the sequence, or some of them can by themselves. Own blocks come
+// last, which hides how gradients come home.
 func (e *estimator) chain(d *draft, order []int, how chainView) *draft {
 	x := d.clone()
 	x.ownLast, x.ring = true, nil
@@ -97,7 +97,7 @@ type stretchTime func(s, before, last float64) float64
 // busier of its ports takes: with keys and values of all before it and, unless it is
 // the last, of these and its own on their way out; backward the gradients of all before
 // it go out, and its own come home. While it waits for the first block it has nothing
-// to compute but, forward, its own.
+// to compute but its own; backward that block is there when it has nothing else to do.
 func (e *estimator) stretchTime(k *groupKind, v volume, in, out blockTime) stretchTime {
 	lots := k.lots()
 	var law linkLaw
@@ -115,9 +115,7 @@ func (e *estimator) stretchTime(k *groupKind, v volume, in, out blockTime) stret
 		}
 		all := before + s
 		compute := blockTime{att.forward * (1 + 2*before/s), att.backward * (1 + 2*before/s)}
-		late := in.forward * last
-		compute.forward += max(0, late-att.forward)
-		compute.backward += late
+		compute.forward += max(0, in.forward*last-att.forward)
 		forward := max(compute.forward, in.forward*before, out.forward*all)
 		backward := max(compute.backward, in.forward*before+out.backward*s, out.forward*all+in.backward*before)
 		t := linear + e.m.forward*forward + backward
