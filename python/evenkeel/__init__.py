@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .client import BatchPlan, Client, Group, ServeError
     from .closed import PHASES, Expected, expected
-    from .executor import attention
+    from .executor import attention, begin_backward
     from .kernels import (
         FlashAttention2, Kernel, Math, Repeating, TorchCPU, TorchCudnn, TorchEfficient, TorchFlash,
     )
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "client": ("BatchPlan", "Client", "Group", "ServeError"),
     "closed": ("PHASES", "Expected", "expected"),
-    "executor": ("attention",),
+    "executor": ("attention", "begin_backward"),
     "kernels": ("FlashAttention2", "Kernel", "Math", "Repeating", "TorchCPU", "TorchCudnn", "TorchEfficient",
                 "TorchFlash"),
     "lane": ("LaneError",),
@@ -39,8 +39,8 @@ _PLACES = {
 __all__ = [
     "PHASES", "SCHEMA", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2", "Group", "Kernel",
     "LaneError", "Math", "Meter", "Plan", "PlanError", "Repeating", "Segment", "ServeError", "Share", "Span",
-    "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention", "expected", "load_plan",
-    "positions", "shard", "unshard", "warm_up",
+    "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention", "begin_backward",
+    "expected", "load_plan", "positions", "shard", "unshard", "warm_up",
 ]
 __version__ = "0.1.0"
 

@@ -4,6 +4,11 @@
 
 Inside a group the all-to-all turns "my tokens, all heads" into "the group's tokens, my heads" and back. q, k
 and v of a message travel in one piece.
+
+Backward, where ranks compute their own blocks last, the ring's first keys and values leave before all that,
+as they need no gradient: when the attention's backward begins, or earlier where begin_backward is called.
+Both sides still have the messages between them in one order: for every rank that hop is the first of the
+backward.
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ from .layout import Layout, Rows, Seat
 from .meter import Meter, Trace, timed
 from .plan import Plan, documents
 from .port import Message, Port, ProcessGroup
-from .ring import Held, Ring
+from .ring import Begun, Held, Ring
 
 Part = Callable[[Seat], Tensor]  # of a message to or from a member
 
@@ -52,6 +57,31 @@ def attention(
     return out
 
 
+def begin_backward(out: Tensor) -> None:
+    """Lets the first keys and values of an attention's backward travel now, while the backward of what
+    follows the attention is computed.
+
+    out is what attention returned, and no view of it. Every rank of the plan calls this at the same place of
+    its backward, ranks without tokens too, or none does; between this and the attention's backward no other
+    attention of the process group runs. It is optional: without it they leave when the attention's backward
+    begins. From here on the rank holds that backward's buffers for keys and values, ring_buffers blocks. The
+    attention's backward must follow: if it never does, what was posted stays under way, and the process group
+    may not be fit for other attentions.
+
+    Does nothing for plans without own_last and those of one group, for ranks without work, for an output
+    without a graph, and when it is called again. Raises ValueError for another tensor that requires
+    gradients, and ExchangeError as attention does.
+    """
+    if not out.requires_grad:
+        return
+    run = getattr(out.grad_fn, "run", None)
+    if not isinstance(run, _Run):
+        made = "a leaf" if out.grad_fn is None else f"made by {type(out.grad_fn).__name__}"
+        raise ValueError(f"out: {made}: want the tensor that attention returned")
+    with torch.no_grad(), _as_given(out.device):
+        run.begin(out.grad_fn)
+
+
 class _Run:
     """One call: forward, and later its backward."""
 
@@ -64,6 +94,7 @@ class _Run:
         self.layout = Layout(plan)
         self.seat = self.layout.seat(rank)
         self.port = Port(rank, plan.ranks, group, self.meter, q.device)
+        self._begun: Optional[Begun] = None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Optional[Held]]:
         """out, and what the backward needs."""
@@ -76,11 +107,25 @@ class _Run:
         held.out = held.out.to(q.dtype)
         return exchange.output_out(held.out), held
 
-    def backward(self, held: Held, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """dq, dk, dv of the rank's own tokens."""
+    def begin(self, node: Any) -> None:
+        """Posts the ring's first hop backward where that is to be first, and has not been; node: the call's
+        of autograd's graph."""
+        if self.seat is None or self._begun is not None:
+            return
+        ring = self._ring(self.seat)
+        if ring.own_last:
+            self._begun = ring.begin(Held(*node.saved_tensors))
+
+    def backward(self, node: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """dq, dk, dv of the rank's own tokens; node as in begin."""
         assert self.seat is not None
+        self.begin(node)
+        begun, self._begun = self._begun, None
+        # What was begun has what the node kept; hooks of saved tensors may give that only once.
+        held = begun.held if begun else Held(*node.saved_tensors)
         exchange = _Exchange(self, self.seat, "bwd", dout)
-        grads = self._ring(self.seat).backward(held, exchange.output_in(dout))
+        grads = self._ring(self.seat).backward(held, exchange.output_in(dout), begun)
+        del begun  # and its buffers, before others are made
         return exchange.tokens_out(*grads)
 
     def _ring(self, seat: Seat) -> Ring:
@@ -104,7 +149,7 @@ class _Attention(torch.autograd.Function):
         if ctx.run.seat is None:
             return (None, *(torch.zeros_like(x) for x in ctx.saved_tensors))
         with _as_given(dout.device):
-            return (None, *ctx.run.backward(Held(*ctx.saved_tensors), dout))
+            return (None, *ctx.run.backward(ctx, dout))
 
 
 def _as_given(device: torch.device) -> Any:

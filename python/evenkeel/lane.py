@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 
@@ -69,12 +69,17 @@ class Lane:
         self._marks += made
         return made
 
+    def ahead(self, call: Callable[[], None]) -> None:
+        """Makes a call of the program before it starts, in this thread: it must wait for nothing. What the
+        current stream holds by now comes before it."""
+        self._follow()
+        with self._place(), torch.no_grad():
+            call()
+
     def start(self, program: Iterator[None]) -> None:
         """Begins to run the program; what the current stream holds by now comes before it."""
         self._program = program
-        if self.cuda:
-            self._stream = side_stream(self._device)
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        self._follow()
         if not self.inline:
             self._thread = threading.Thread(target=self._run, name="evenkeel-ring", daemon=True)
             self._thread.start()
@@ -108,6 +113,12 @@ class Lane:
     def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
         if error is not None:
             self._stop(error)
+
+    def _follow(self) -> None:
+        if self.cuda:
+            if self._stream is None:
+                self._stream = side_stream(self._device)
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def _run(self) -> None:
         try:

@@ -10,6 +10,10 @@ one sends it home, across the ring if need be. There the owner, whose share stay
 before the first have no share and no gradient of the block; neither block nor gradient makes a hop where
 nobody else needs it.
 
+The first hop of keys and values needs nothing that the backward computes: it may be posted before everything
+else, even before the output's gradient goes to the group's members. Where the own block is the last one,
+another's is the first and would be waited for: there that hop is posted as early (see executor).
+
 Buffers, as the cost model counts them: the block of step t+1 takes the place of the one of step t+1-b, and
 where none comes the place stays empty; the own block has a place of its own; gradients likewise, the one that
 comes home included, and the computing may be b blocks ahead of them. A step with a block but no gradient
@@ -84,13 +88,23 @@ class Ring:
             with timed(self.trace, "fwd", self.steps, "ring_wait"):
                 lane.finish()
 
-    def backward(self, held: Held, dout: Tensor) -> tuple[Tensor, Tensor]:
-        """dq like held.q and the gradients of the own block like held.kv, both float32."""
+    def begin(self, held: Held) -> "Begun":
+        """Begins the backward of a ring of two groups or more: posts the first hop of keys and values. No
+        thread runs yet, so that nobody waits for one if the rest never comes."""
+        begun = Begun(self, held, self._lane(held))
+        begun.lane.ahead(lambda: begun.run.hop(0))
+        return begun
+
+    def backward(self, held: Held, dout: Tensor, begun: Optional["Begun"] = None) -> tuple[Tensor, Tensor]:
+        """dq like held.q and the gradients of the own block like held.kv, both float32. begun: what begin
+        made of `held`, if it was called."""
         # The own block has every row: where it is the first, nothing need be there before.
         start = torch.zeros if self.own_last else torch.empty
         dq = start(held.q.shape, dtype=torch.float32, device=held.q.device)
-        with self._lane(held) as lane:
-            run = _Backward(self, lane, held)
+        begun = begun or Begun(self, held, self._lane(held))
+        run = begun.run
+        run.make_room(held)
+        with begun.lane as lane:
             lane.start(run.program())
             for t in [*range(1, self.steps), 0] if self.own_last else range(self.steps):
                 lane.advance()
@@ -306,6 +320,14 @@ class _Backward(_Forward):
     def __init__(self, ring: Ring, lane: Lane, held: Held) -> None:
         super().__init__(ring, lane, held)
         self.added: list[Mark] = lane.marks(ring.steps)
+        self._grads: dict[int, Batch] = {}  # by hop, from 1 on
+        self._cleared: set[int] = {0}
+        self._phase = "bwd.ring"
+
+    def make_room(self, held: Held) -> None:
+        """Makes the places of gradients, before the program: not earlier, since what is computed between the
+        first hop and the rest wants memory of its own."""
+        ring = self.ring
         # The own block's gradient, at first the rank's share of it; the columns of its squares cover it but
         # for the slots that a KV head has a second time.
         self.home = held.kv.new_zeros(held.kv.shape, dtype=torch.float32)
@@ -314,16 +336,13 @@ class _Backward(_Forward):
         self._sums = _Blocks(ring, self.home, torch.float32, ring.has_gradient)
         # That of step 1 is the sum so far.
         self._shares = _Blocks(ring, self.home, torch.float32, ring.has_gradient, first=2)
-        self._grads: dict[int, Batch] = {}  # by hop, from 1 on
-        self._cleared: set[int] = {0}
-        self._phase = "bwd.ring"
 
     def program(self) -> Iterator[None]:
         """See Lane. The own block is computed after the first yield or, where it is the last, after the last
         one: no message waits for it."""
         last = self.ring.steps - 1
         self.land(0)
-        if last:
+        if last and not self._hops:  # else it was posted when the backward began
             self.hop(0)
         if not self.ring.own_last:
             yield
@@ -399,6 +418,13 @@ class _Backward(_Forward):
         super().drain()
         for hop in self._grads.values():
             hop.sent()
+
+
+class Begun:
+    """A ring backward of which nothing is computed yet."""
+
+    def __init__(self, ring: Ring, held: Held, lane: Lane) -> None:
+        self.held, self.lane, self.run = held, lane, _Backward(ring, lane, held)
 
 
 def _messages(links: Sequence[Link], block: Tensor) -> list[Message]:

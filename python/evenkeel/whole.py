@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .drawn import Drawn
+from .executor import begin_backward
 from .meter import Trace, timed
 from .plan import PlanError
 
@@ -326,6 +327,7 @@ class Stack:
 
     def _backward(self, i: int, kept: _Kept, dy: Tensor) -> Tensor:
         tokens = len(dy)
+        begin_backward(kept.out)  # the attention's first keys and values travel beside the MLP
         with self._timed("bwd", "linear_out", i, tokens):
             if tokens:
                 torch.autograd.backward(kept.y, dy)

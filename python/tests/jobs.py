@@ -18,7 +18,9 @@ from torch import Tensor
 import dense
 import evenkeel
 from evenkeel.port import Batch, Message, Port
-from plans import early_plan, late_groups, random_plan, worked_example
+from evenkeel import whole as layered
+from plans import early_plan, late_groups, random_plan, times_begun, worked_example
+from test_replay import complete, odd_example
 
 Groups = dict[int, Any]
 
@@ -67,12 +69,15 @@ def inputs(plan: evenkeel.Plan, seed: int) -> list[Tensor]:
 
 
 def run(
-    plan: evenkeel.Plan, rank: int, whole: list[Tensor], group: Any, docs: Optional[list[int]], **options: Any
+    plan: evenkeel.Plan, rank: int, whole: list[Tensor], group: Any, docs: Optional[list[int]],
+    begun: int = 0, **options: Any
 ) -> list[Tensor]:
-    """[out, dq, dk, dv] of the rank's tokens."""
+    """[out, dq, dk, dv] of the rank's tokens. begun: how often begin_backward is called."""
     own = [evenkeel.shard(plan, rank, x) for x in whole]
     leaves = [x.clone().requires_grad_() for x in own[:3]]
     out = evenkeel.attention(plan, rank, *leaves, group=group, docs=docs, **options)
+    for _ in range(begun):
+        evenkeel.begin_backward(out)
     out.backward(own[3])
     return [out.detach(), *(x.grad for x in leaves)]
 
@@ -90,7 +95,7 @@ def compare(
     kinds = {"Math": evenkeel.Math, "Even": Even, "Jittered": Jittered, "default": lambda: None}
     chosen = kinds[kernel]()
     moved = [x.to(device) for x in whole]
-    got = run(plan, rank, moved, groups[ranks], docs, meter=meter, kernel=chosen)
+    got = run(plan, rank, moved, groups[ranks], docs, times_begun(seed), meter=meter, kernel=chosen)
     got = [x.cpu() for x in got]
     return {"errors": errors(plan, rank, got, whole, docs), **counted(meter)}
 
@@ -172,13 +177,13 @@ def known(late: bool, own_last: bool) -> evenkeel.Plan:
 
 
 def example(rank: int, groups: Groups, late: bool, own_last: bool) -> Optional[dict[str, Any]]:
-    """A known plan run twice."""
+    """A known plan run twice, the second time with its backward begun before."""
     if rank >= 4:
         return None
     plan = known(late, own_last)
     whole, meter = inputs(plan, 1), evenkeel.Meter()
     once = run(plan, rank, whole, groups[4], None, meter=meter)
-    again = run(plan, rank, whole, groups[4], None)
+    again = run(plan, rank, whole, groups[4], None, 2)
     same = all(torch.equal(a, b) for a, b in zip(once, again))
     return {"errors": errors(plan, rank, once, whole, None), "same": same, **counted(meter)}
 
@@ -208,6 +213,81 @@ def overtaken(rank: int, groups: Groups, late: bool) -> Optional[dict[str, Any]]
     return {"errors": errors(plan, rank, got, whole, None), "sent": len(home)}
 
 
+@contextlib.contextmanager
+def _noted() -> Iterator[list[list[Any]]]:
+    """[phase, step] of what is posted inside, in order, for others to add to."""
+    post, events = Port.post, []
+
+    def note(port: Port, phase: str, step: int, *messages: Any) -> Batch:
+        events.append([phase, step])
+        return post(port, phase, step, *messages)
+
+    with mock.patch.object(Port, "post", note):
+        yield events
+
+
+def ordered(
+    rank: int, groups: Groups, late: bool, own_last: bool, begun: int
+) -> Optional[dict[str, Any]]:
+    """What a known plan posts in two backward passes of one graph, and where each begins; how many of the
+    saved tensors they asked for."""
+    if rank >= 4:
+        return None
+    plan, asked, grads = known(late, own_last), [], []
+    q, k, v, dout = (evenkeel.shard(plan, rank, x) for x in inputs(plan, 1))
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+
+    def unpack(x: Tensor) -> Tensor:
+        asked.append(x)
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+        out = evenkeel.attention(plan, rank, *leaves, group=groups[4])
+    with _noted() as events:
+        for _ in range(2):
+            for _ in range(begun):
+                evenkeel.begin_backward(out)
+            events.append(["backward", 0])
+            grads.append(torch.autograd.grad(out, leaves, dout, retain_graph=True))
+    return {"events": events, "asked": len(asked), "same": all(map(torch.equal, *grads))}
+
+
+def stacked(rank: int, groups: Groups, own_last: bool, recompute: bool) -> Optional[dict[str, Any]]:
+    """Two whole layers over a plan with a rank of no tokens and one without work: what they post backward,
+    and where spans and calls of begin_backward are among it."""
+    if rank >= 4:
+        return None
+    document = {**complete(odd_example()), "own_last": own_last}
+    plan, model = evenkeel.load_plan(document), layered.model_of(document)
+    own = evenkeel.positions(plan, rank)
+    layers = [layered.Layer(model, 1, i, torch.float32, torch.device("cpu")) for i in range(2)]
+    tables = layered.angles(own, model.rotary, torch.float32, "cpu")
+    x, dy = torch.randn(2, plan.seq_len, model.hidden, generator=torch.Generator().manual_seed(1))
+    results = []
+
+    class Noting(evenkeel.Trace):
+        def span(self, span: evenkeel.Span) -> Any:
+            events.append([f"{span.direction}.{span.op} span", span.step])
+            return super().span(span)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return evenkeel.attention(plan, rank, q, k, v, group=groups[4])
+
+    def begin(out: Tensor) -> None:
+        events.append(["begin", 0])
+        if results:  # of the second time; the first is without
+            evenkeel.begin_backward(out)
+
+    with _noted() as events, mock.patch.object(layered, "begin_backward", begin):
+        for _ in range(2):
+            stack = layered.Stack(layers, attend, tables, recompute, Noting(rank))
+            stack.forward(x[own])
+            events.clear()
+            results.append(stack.backward(dy[own]))
+            stack.clear()
+    return {"events": events, "same": torch.equal(*results), "tokens": len(own)}
+
+
 def traced(rank: int, groups: Groups, late: bool, own_last: bool) -> Optional[dict[str, Any]]:
     """The spans of a known plan."""
     if rank >= 4:
@@ -220,16 +300,19 @@ def traced(rank: int, groups: Groups, late: bool, own_last: bool) -> Optional[di
 
 
 def layers(rank: int, groups: Groups) -> float:
-    """Two attentions in one graph and a loss: the error of the gradient of q that flows through both."""
+    """Two attentions in one graph and a loss: the error of the gradient of q that flows through both. The
+    backward of the first is begun where a framework would, before that of what follows it."""
     document, docs = random_plan(3, 3)
     if rank >= 3:
         return 0.0
-    plan = evenkeel.load_plan(document)
+    plan = evenkeel.load_plan({**document, "own_last": True})
     q, k, v, _ = inputs(plan, 2)
     x = evenkeel.shard(plan, rank, q).requires_grad_()
     sides = [evenkeel.shard(plan, rank, t) for t in (k, v)]
     first = evenkeel.attention(plan, rank, x, *sides, group=groups[3], docs=docs)
-    second = evenkeel.attention(plan, rank, torch.tanh(first), *sides, group=groups[3], docs=docs)
+    between = torch.tanh(first)
+    between.register_hook(lambda grad: evenkeel.begin_backward(first))
+    second = evenkeel.attention(plan, rank, between, *sides, group=groups[3], docs=docs)
     (second ** 2).sum().backward()
     leaf, mask = q.double().requires_grad_(), dense.hidden(plan.seq_len, docs)
     k, v = k.double(), v.double()

@@ -72,6 +72,11 @@ def early_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
     return _ordered(r, plan), docs
 
 
+def times_begun(seed: int) -> int:
+    """How often begin_backward is called before the backward of a random plan, by every rank."""
+    return random.Random(f"begun {seed}").randrange(3)
+
+
 def _ordered(r: random.Random, plan: Document) -> Document:
     """The plan with own_last, which is false where it is left out."""
     if r.random() < 0.5:

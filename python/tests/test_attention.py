@@ -20,7 +20,7 @@ import torch
 import dense
 import evenkeel
 from evenkeel.layout import Layout
-from plans import early_plan, late_groups, random_plan, worked_example
+from plans import early_plan, late_groups, random_plan, times_begun, worked_example
 from world import World
 
 PLANS = [(seed, (2, 3, 4, 5, 4, 5)[seed % 6]) for seed in range(60)]
@@ -158,6 +158,33 @@ class TestRanks(unittest.TestCase):
                     self.assertGreater(answer["sent"], 0)
                     self.assertLessEqual(max(answer["errors"]), 1e-5)
 
+    def test_first_hop_leaves_early(self) -> None:
+        """Where the own block is the last, the first keys and values are posted once, before the output's
+        gradient or when the backward is begun; else all is as ever."""
+        ring, a2a, here = ["bwd.ring", 0], ["bwd.a2a_in", 0], ["backward", 0]
+        for late, own_last, begun in itertools.product((False, True), (False, True), (0, 1, 2)):
+            with self.subTest(late=late, own_last=own_last, begun=begun):
+                want = [here, a2a, ring]
+                if own_last:
+                    want = [ring, here, a2a] if begun else [here, ring, a2a]
+                for answer in self.answers(4, "ordered", late, own_last, begun):
+                    self.assertEqual([e for e in answer["events"] if e in want], 2 * want)
+                    self.assertEqual(answer["asked"], 2 * 4, "hooks may give a saved tensor only once")
+                    self.assertTrue(answer["same"])
+
+    def test_first_hop_travels_beside_the_mlp(self) -> None:
+        """Layers begin the attention's backward before their own, ranks without tokens too."""
+        begin, ring, a2a, mlp = ["begin", 0], ["bwd.ring", 0], ["bwd.a2a_in", 0], ["bwd.linear_out span", 0]
+        for own_last, recompute in itertools.product((False, True), (False, True)):
+            with self.subTest(own_last=own_last, recompute=recompute):
+                for rank, answer in enumerate(self.answers(4, "stacked", own_last, recompute)):
+                    order = [begin, ring, mlp, a2a] if own_last else [begin, mlp, a2a, ring]
+                    there = {0: order, 1: [begin, ring, a2a] if own_last else [begin, a2a, ring], 2: order}
+                    want = 2 * there.get(rank, [begin])
+                    self.assertEqual([e for e in answer["events"] if e in order], want, f"rank {rank}")
+                    self.assertEqual(answer["tokens"] > 0, rank in (0, 2))
+                    self.assertTrue(answer["same"], "begun before, other bits")
+
     def test_two_layers(self) -> None:
         for answer in self.answers(3, "layers"):
             self.assertLessEqual(answer, 1e-5)
@@ -219,13 +246,14 @@ class TestCorpus(unittest.TestCase):
         for seed, ranks in PLANS:
             document, docs = random_plan(seed, ranks)
             plan = evenkeel.load_plan(document)
-            for kind in _in_order(plan, _kinds(plan, docs)):
+            for kind in _in_order(plan, _kinds(plan, docs) | {f"begun {times_begun(seed)}"}):
                 kinds[kind] = kinds.get(kind, 0) + 1
         for kind, least in (("no tokens", 8), ("no heads", 8), ("cut KV head", 15), ("documents", 15),
                             ("idle", 3), ("mixed groups", 12), ("ring of 4 or more", 5), ("one group", 5),
                             ("own first", 20), ("own last", 20), ("own last, no heads", 4),
                             ("own last, cut KV head", 8), ("own last, documents", 5),
-                            ("own last, mixed groups", 6), ("own last, one group", 2)):
+                            ("own last, mixed groups", 6), ("own last, one group", 2),
+                            ("own last, begun 0", 5), ("own last, begun 1", 5), ("own last, begun 2", 5)):
             self.assertGreaterEqual(kinds.get(kind, 0), least, f"{kind}: {kinds}")
 
     def test_kinds_of_blocks_that_end_early(self) -> None:
@@ -233,7 +261,7 @@ class TestCorpus(unittest.TestCase):
         for seed, ranks in EARLY:
             document, docs = early_plan(seed, ranks)
             plan = evenkeel.load_plan(document)
-            for kind in _in_order(plan, _kinds(plan, docs) | _ends(plan)):
+            for kind in _in_order(plan, _kinds(plan, docs) | _ends(plan) | {f"begun {times_begun(seed)}"}):
                 kinds[kind] = kinds.get(kind, 0) + 1
         for kind, least in (("no tokens", 8), ("no heads", 4), ("cut KV head", 15), ("documents", 15),
                             ("mixed groups", 12), ("ring of 4 or more", 20), ("ends early", 70),
@@ -244,7 +272,8 @@ class TestCorpus(unittest.TestCase):
                             ("own first", 30), ("own last", 30), ("own last, no heads", 2),
                             ("own last, documents", 8), ("own last, 3 buffers or more", 6),
                             ("own last, nobody else's", 25), ("own last, ends early", 30),
-                            ("own last, comes home across", 8), ("own last, adds nothing", 3)):
+                            ("own last, comes home across", 8), ("own last, adds nothing", 3),
+                            ("own last, begun 0", 8), ("own last, begun 1", 8), ("own last, begun 2", 8)):
             self.assertGreaterEqual(kinds.get(kind, 0), least, f"{kind}: {kinds}")
 
 

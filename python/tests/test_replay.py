@@ -72,7 +72,7 @@ class TestReplay(unittest.TestCase):
         """Heads that cut KV groups, ranks without tokens, heads or work, blocks that nobody else needs,
         documents, recomputation, own blocks that are the last."""
         documents = [complete(worked_example()), complete(odd_example()), complete(late_groups(), "full")]
-        documents[2]["own_last"] = True
+        documents[1]["own_last"] = documents[2]["own_last"] = True
         docs, layers, repeats = [300, 1, 467], 2, 3
         with Ranks(documents, 4, docs_tokens=docs, layers=layers, repeats=repeats, warmup=1, seed=5) as ranks:
             result = self.results(ranks)[0]

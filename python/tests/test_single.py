@@ -70,10 +70,12 @@ class TestOneRank(unittest.TestCase):
 
     def test_idle_rank(self) -> None:
         """Ranks without work have their place in the graph."""
-        plan = evenkeel.load_plan(document([[(0, 8)], []], [[(0, 2)]], 2, 1, 4))
+        plan = evenkeel.load_plan({**document([[(0, 8)], []], [[(0, 2)]], 2, 1, 4), "own_last": True})
         empty = [torch.zeros(0, h, 4, requires_grad=True) for h in (2, 1, 1)]
         with mock.patch("evenkeel.executor.Port"):
-            evenkeel.attention(plan, 1, *empty).sum().backward()
+            out = evenkeel.attention(plan, 1, *empty)
+            evenkeel.begin_backward(out)
+            out.sum().backward()
         for x in empty:
             assert x.grad is not None
             self.assertEqual(x.grad.shape, x.shape)
@@ -94,6 +96,22 @@ class TestOneRank(unittest.TestCase):
                 evenkeel.attention(*args)
         with self.assertRaisesRegex(evenkeel.PlanError, "docs: 3 tokens in all"):
             evenkeel.attention(plan, 0, q, k, v, docs=[3])
+
+    def test_nothing_to_begin(self) -> None:
+        """Neither without a ring nor without a graph, and what is no attention's output is refused."""
+        plan = evenkeel.load_plan({**document([[(0, 40)]], [[(0, 6)]], 6, 2, 8), "own_last": True})
+        whole = inputs(plan, 1)
+        with mock.patch("evenkeel.ring.Ring.begin", side_effect=AssertionError("begun")):
+            got = run(plan, 0, whole, None, None, 1)
+            evenkeel.begin_backward(evenkeel.attention(plan, 0, *whole[:3]))
+        self.assertLess(max(errors(plan, 0, got, whole, None)), 1e-5)
+        leaf = whole[0].requires_grad_()
+        out = evenkeel.attention(plan, 0, leaf, *whole[1:3])
+        for wrong, said in ((leaf, "out: a leaf: want the tensor that attention returned"),
+                            (out * 2, "out: made by MulBackward0: want"),
+                            (out[:], "out: made by SliceBackward0: want")):
+            with self.assertRaisesRegex(ValueError, said):
+                evenkeel.begin_backward(wrong)
 
     def test_trace_file(self) -> None:
         plan, trace = alone(), evenkeel.Trace(0)
@@ -173,9 +191,23 @@ class TestLane(unittest.TestCase):
 class TestManual(unittest.TestCase):
     def test_example(self) -> None:
         """The README's example runs as it stands, on two ranks."""
+        self.assertRegex(self.said(self.example())[0], r"rank 0: 26 tokens, 0\.\d+ GFLOP forward")
+
+    def test_a_backward_that_never_comes(self) -> None:
+        """Ranks that have begun one end as others do."""
+        code, n = re.subn(r"out\.sum\(\)\.backward\(\).*", "evenkeel.begin_backward(out)", self.example())
+        code, m = re.subn(r"print\(.*", "print('begun', dist.get_rank())", code)
+        self.assertEqual((n, m), (1, 1))
+        self.assertRegex(self.said(code)[1], "begun 1")
+
+    def example(self) -> str:
         with open(os.path.join(HERE, "..", "README.md"), encoding="utf-8") as file:
-            code = re.findall(r"```python\n(.*?)```", file.read(), re.DOTALL)[0]  # the others need a server
+            return re.findall(r"```python\n(.*?)```", file.read(), re.DOTALL)[0]  # the others need a server
+
+    def said(self, code: str) -> list[str]:
+        """What two ranks of a program say."""
         plan = document([[(0, 20), (90, 96)], [(20, 90)]], [[(0, 3)], [(1, 3)]], 3, 1, 8)
+        plan["own_last"] = True
         with tempfile.TemporaryDirectory() as folder:
             for name, text in (("plan.json", json.dumps(plan)), ("example.py", code)):
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
@@ -184,7 +216,7 @@ class TestManual(unittest.TestCase):
             ranks = [_start(folder, r, port) for r in range(2)]
             said = [p.communicate(timeout=120)[0] for p in ranks]
         self.assertEqual([p.returncode for p in ranks], [0, 0], said)
-        self.assertRegex(said[0], r"rank 0: 26 tokens, 0\.\d+ GFLOP forward")
+        return said
 
 
 def _start(folder: str, rank: int, port: int) -> "subprocess.Popen[str]":
