@@ -23,7 +23,7 @@ type Layout struct {
 	// the others and not before them: the gradients of these are then on their way
 	// home meanwhile. What the next group computes first leaves at once when the pass
 	// begins.
-	OwnLast bool `json:"own_last,omitempty"`
+	OwnLast bool `json:"own_last,omitzero"`
 }
 
 // Group is the ranks of one all-to-all. Inside the attention a member holds all
