@@ -101,8 +101,9 @@ func (r *layerRun) priceSide(g, how, from, to int) {
 	}
 }
 
-// priceSteps prices steps whose blocks all lie alike. No message moves in the
-// last step of all or, where the own block is that, in the one computed first.
+// priceSteps prices steps whose blocks all lie alike. Messages are taken to move in
+// all steps but one: the last of all or, where that is the own block, whose time is
+// that of gradients on their way, the first; of two groups it is exactly that one.
 func (r *layerRun) priceSteps(g, how, from, to int) {
 	if from >= to {
 		return
