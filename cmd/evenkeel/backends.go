@@ -124,7 +124,7 @@ func replayOf(paths []string) (chosen, error) {
 func (a *app) autoBackend(ctx context.Context, o calibration, machine profile.Machine, world *launch.World) (chosen, error) {
 	several := world != nil && world.Tasks > 1
 	if len(machine.NVIDIA) == 0 && !several {
-		return o.cpuBackend(machine)
+		return o.coresInstead(machine)
 	}
 	b, err := o.torchBackend(machine, world)
 	if err != nil || several {
@@ -135,9 +135,19 @@ func (a *app) autoBackend(ctx context.Context, o calibration, machine profile.Ma
 	if errors.As(err, &missing) {
 		a.note("the GPUs cannot be measured (%v); measuring the cores instead", err)
 		b.close()
-		return o.cpuBackend(machine)
+		return o.coresInstead(machine)
 	}
 	return b, err
+}
+
+// coresInstead takes the cores where auto finds nothing for torch to measure, unless
+// flags say how it should.
+func (o calibration) coresInstead(machine profile.Machine) (chosen, error) {
+	o.backend = "cpu"
+	if err := o.backendTakes(); err != nil {
+		return chosen{}, err
+	}
+	return o.cpuBackend(machine)
 }
 
 func (o calibration) cpuBackend(machine profile.Machine) (chosen, error) {
