@@ -59,25 +59,6 @@ func LowerBound(p *Problem) (units.Seconds, error) {
 	return units.Seconds(least), nil
 }
 
-// over is the least floor of some scopes: first of their single groups, for little
-// else is less where these do well, which is soon seen.
-func (f *floors) over(scopes []scope) float64 {
-	var all []scope
-	for _, s := range scopes {
-		all = append(all, s.ranges(len(f.p.ranks))...)
-	}
-	best := math.Inf(1)
-	for _, s := range all {
-		if s.least > 1 {
-			best = min(best, f.oneGroup(s, best))
-		}
-	}
-	for _, s := range all {
-		best = min(best, f.ofRing(s, best))
-	}
-	return best
-}
-
 // ranges cuts a scope by the number of ranks at work: few have less to exchange
 // and more to compute. Small numbers are looked at by themselves, of others those
 // between one and its double, the same for all scopes of a cluster.
@@ -202,30 +183,53 @@ func (f *floors) linkOf(s scope) string {
 	return f.p.Job.Cluster.Nodes[s.node].Link
 }
 
+// ringWork is what the floors of a scope's layouts of several groups, or of a lone
+// rank, are made of.
+type ringWork struct {
+	f       *floors
+	scope   scope
+	x       exchanged
+	classes []class
+	rest    float64 // seconds of a step outside its layers and the loss
+}
+
+func (f *floors) ringOf(s scope) *ringWork {
+	x := f.exchange(s)
+	return &ringWork{f, s, x, f.classes(s), x.open + f.optimizer(s)}
+}
+
+// inLevels is a floor of a weighted sum of stages by the tokens of groups, which take
+// long, and count most where they count often.
+func (r *ringWork) inLevels(forward, backward, loss, beside float64) *leastWork {
+	w := newLeastWork(r.f.p.Job, r.classes, [stageCount]float64{forward, backward, loss})
+	w.ranks, w.beside, w.singles = r.scope.most, beside, r.scope.most == 2
+	return w
+}
+
+// work is one whatever the groups.
+func (r *ringWork) work(forward, backward, loss, beside float64) *leastWork {
+	w := r.inLevels(forward, backward, loss, beside)
+	w.levels = nil
+	return w
+}
+
+// joint is one rank's sum of all stages of a step.
+func (r *ringWork) joint() *leastWork {
+	layers, micro, again := r.f.counts()
+	return r.work(layers*micro*(1+again), layers*micro, micro, (layers-1)*micro*(r.x.forward+r.x.backward))
+}
+
 // ofRing is the floor of the layouts of several groups, or of a lone rank, or more
 // than enough where it proves that to be.
 func (f *floors) ofRing(s scope, enough float64) float64 {
-	x := f.exchange(s)
-	classes := f.classes(s)
+	r := f.ringOf(s)
+	x, rest, joint := r.x, r.rest, r.joint()
 	layers, micro, again := f.counts()
-	// Levels take long, and count most where they count often.
-	fine := func(forward, backward, loss, beside float64) *leastWork {
-		w := newLeastWork(f.p.Job, classes, [stageCount]float64{forward, backward, loss})
-		w.ranks, w.beside, w.singles = s.most, beside, s.most == 2
-		return w
-	}
-	work := func(forward, backward, loss, beside float64) *leastWork {
-		w := fine(forward, backward, loss, beside)
-		w.levels = nil
-		return w
-	}
-	joint := work(layers*micro*(1+again), layers*micro, micro, (layers-1)*micro*(x.forward+x.backward))
-	rest := x.open + f.optimizer(s)
 	if !math.IsInf(enough, 1) && (rest > enough || joint.tooSmall(enough-rest)) {
 		return math.Inf(1)
 	}
 	// A layer with nothing to hide is soon known.
-	bare, loss := passes{work(1, 0, 0, 0).solve(), work(again, 1, 0, 0).solve()}, work(0, 0, 1, 0).solve()
+	bare, loss := passes{r.work(1, 0, 0, 0).solve(), r.work(again, 1, 0, 0).solve()}, r.work(0, 0, 1, 0).solve()
 	layersOf := func(alone, more passes) float64 {
 		hidden := max(alone.forward, x.forward+more.forward) + max(alone.backward, x.backward+again*more.forward+more.backward)
 		return micro*(bare.forward+bare.backward+(layers-1)*hidden+loss) + (layers-1)*max(0, x.last-alone.backward) + rest
@@ -237,14 +241,14 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 	if math.IsInf(together, 1) {
 		return together
 	}
-	alone := passes{fine(1, 0, 0, x.forward).solve(), fine(again, 1, 0, x.backward).solve()}
+	alone := passes{r.inLevels(1, 0, 0, x.forward).solve(), r.inLevels(again, 1, 0, x.backward).solve()}
 	apart := func(more passes) float64 { return layersOf(alone, more) }
 	base := max(together+rest, apart(passes{}))
 	if s.least == 1 || base > enough {
 		return base
 	}
 	weights := [stageCount]float64{layers * micro * (1 + again), layers * micro, micro}
-	return f.byPorts(s, &groupWork{classes: classes, weights: weights, beside: rest, base: base}, apart)
+	return f.byPorts(s, &groupWork{classes: r.classes, weights: weights, beside: rest, base: base}, apart)
 }
 
 // counts are the layers, the micro-batches and how often a layer's forward pass

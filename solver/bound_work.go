@@ -161,7 +161,7 @@ func (w *leastWork) raise(theta, precision float64) float64 {
 // rough and exact are the precision of times before and after cells are cut.
 const (
 	rough = 1e-3
-	exact = 1e-5
+	exact = 1e-4
 )
 
 // solve is the floor. A round that gains nothing may come before one that does,

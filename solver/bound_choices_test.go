@@ -1,0 +1,74 @@
+package solver
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+// What holds of ranks of whatever types holds of each choice of types, and looking at
+// choices in an order, and at few of them, finds the floor that looking at all does.
+func TestBoundOfFewChoicesIsThatOfAll(t *testing.T) {
+	r := rand.New(rand.NewPCG(33, 1))
+	skipped := 0
+	for skipped < 50 {
+		p := withTypes(t, r)
+		p = problemOf(t, p.Profile, varied(r, p.Job))
+		f, err := newFloors(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(f.names) < 3 {
+			continue // there is nothing to skip
+		}
+		scopes, all := f.scopes(), math.Inf(1)
+		for _, c := range f.choices(scopes) {
+			one, ring := math.Inf(1), f.ofRing(c.scope, math.Inf(1))
+			if c.least > 1 {
+				one = f.oneGroup(c.scope, math.Inf(1))
+			}
+			all = min(all, one, ring)
+			if c.whatever == nil {
+				continue
+			}
+			w := c.whatever.scope
+			if least := f.oneGroup(w, math.Inf(1)); least > one*(1+1e-3) {
+				t.Fatalf("one group of %d to %d of %v: %v, of whatever types %v", c.fewest, c.most, c.counts, one, least)
+			}
+			if least := f.ofRing(w, math.Inf(1)); least > ring*(1+1e-3) {
+				t.Fatalf("groups of %d to %d of %v: %v, of whatever types %v", c.fewest, c.most, c.counts, ring, least)
+			}
+			skipped++
+		}
+		if least := f.over(scopes); least < all*(1-2e-3) || least > all*(1+2e-3) {
+			t.Fatalf("floor %v, by looking at all choices %v, of %s, %+v", least, all, p.Job.Cluster, p.Job)
+		}
+	}
+}
+
+// What is soon known of ranks is no more than what is found at last.
+func TestRoughFloorsAreBelow(t *testing.T) {
+	r := rand.New(rand.NewPCG(34, 1))
+	for range 12 {
+		p := withTypes(t, r)
+		p = problemOf(t, p.Profile, varied(r, p.Job))
+		f, err := newFloors(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range f.choices(f.scopes()) {
+			ring := f.ofRing(c.scope, math.Inf(1))
+			if math.IsInf(ring, 1) {
+				continue
+			}
+			for _, enough := range []float64{ring * (0.2 + r.Float64()), ring * (1 + r.Float64())} {
+				switch rough := f.roughly(c.scope, enough); {
+				case rough > enough, rough > ring*(1+1e-3) && rough < enough:
+					t.Fatalf("roughly %v of %v, enough %v", rough, ring, enough)
+				case rough == enough && ring < enough*(1-1e-3):
+					t.Fatalf("at least %v of %v", enough, ring)
+				}
+			}
+		}
+	}
+}
