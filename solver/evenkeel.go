@@ -72,16 +72,20 @@ func newSearch(ctx context.Context, p *Problem, name string, report func(Progres
 // at 1,024 and 120 s at 8,192 (BenchmarkSolveOnReferences).
 func budgetOf(ranks int) float64 {
 	few := workPerFew * float64(min(max(ranks, leastRanks), fullRanks))
-	return max(few, workPerRank*float64(ranks))
+	some := workPerSome * float64(min(ranks, someRanks))
+	return max(few, some, workPerRank*float64(ranks))
 }
 
 // Up to fullRanks get more work each: many spend more of theirs (see redescents) and
-// have a second for all of planning.
+// have a second for all of planning. So it is up to someRanks, for which a second is
+// plenty.
 const (
 	workPerFew  = 120_000
-	workPerRank = 85_000
+	workPerSome = 85_000
+	workPerRank = 65_000
 	leastRanks  = 12
 	fullRanks   = 32
+	someRanks   = 64
 )
 
 // minGain is the least relative gain for which a layout is given up: below it
@@ -287,14 +291,16 @@ const (
 
 // option is a grouping with shares and its estimated step.
 type option struct {
-	d    *draft
-	t    float64
-	rank float64 // t, or more where memory is exceeded
+	d      *draft
+	t      float64
+	rank   float64 // t, or more where memory is exceeded
+	layers float64 // of t, by themselves
+	pool   *pool
 }
 
 // tooLong is how many times as long as the best known a grouping may be estimated
 // to take at most: those far beyond hopelessGap are not even listed.
-const tooLong = 2
+const tooLong = 1.5
 
 // candidates lists all groupings with shares, by rising estimate.
 func (s *search) candidates() []option {
@@ -303,8 +309,9 @@ func (s *search) candidates() []option {
 	if s.time > 0 {
 		best = float64(s.time)
 	}
-	for i, pool := range s.est.pools() {
-		limit := groupingsOfAll
+	pools := s.est.pools()
+	for i := range pools {
+		pool, limit := &pools[i], groupingsOfAll
 		if i > 0 {
 			limit = groupingsOfPart
 		}
@@ -316,40 +323,62 @@ func (s *search) candidates() []option {
 				break
 			}
 			s.work += 300 // of the estimate
-			t := s.estimate(d, tooLong*best-pool.tax)
+			// Other heads may halve what the first ones take.
+			t := s.firstHeads(d, 2*(tooLong*best-pool.tax))
 			if math.IsInf(t, 1) {
 				continue
 			}
-			t = s.est.shown(d, t, pool.hidden) + pool.tax
-			x := option{d, t, t * max(1, s.est.fullest(d))}
+			x := s.option(d, t, pool)
 			all = append(all, x)
 			best = min(best, x.rank)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.rank, b.rank) })
+	byRank := func(a, b option) int { return cmp.Compare(a.rank, b.rank) }
+	slices.SortStableFunc(all, byRank)
+	for i := range all[:min(len(all), mostOtherHeads)] {
+		x := &all[i]
+		if t := s.otherHeads(x.d, x.layers, tooLong*best-x.pool.tax); t < x.layers {
+			*x = s.option(x.d, t, x.pool)
+		}
+	}
+	slices.SortStableFunc(all, byRank)
 	return all
+}
+
+// mostOtherHeads is how many groupings, of those that promise most, are looked at with
+// heads that are not dealt one by one.
+const mostOtherHeads = 1500
+
+// option is a draft of some ranks whose layers take so long by themselves.
+func (s *search) option(d *draft, layers float64, of *pool) option {
+	t := s.est.shown(d, layers, of.hidden) + of.tax
+	return option{d, t, t * max(1, s.est.fullest(d)), layers, of}
 }
 
 // estimate gives a draft the best of heads one by one, heads by whole groups
 // that share keys and values, and heads of the fastest members alone.
-//
-// Drafts that take longer than a limit may be +Inf; other heads may halve what the
-// first ones take.
-func (s *search) estimate(d *draft, limit float64) float64 {
-	n := len(d.ring)
+func (s *search) estimate(d *draft) float64 {
+	return s.otherHeads(d, s.firstHeads(d, math.Inf(1)), math.Inf(1))
+}
+
+// firstHeads gives a draft heads one by one; those that take longer than a limit may
+// be +Inf.
+func (s *search) firstHeads(d *draft, limit float64) float64 {
+	s.est.setShares(d, len(d.ring), 1, false)
+	return s.est.solveWithin(d, nil, limit)
+}
+
+// otherHeads gives a draft which takes t with heads one by one other ones if it takes
+// less with them, and no longer than a limit.
+func (s *search) otherHeads(d *draft, t, limit float64) float64 {
+	if math.IsInf(t, 1) || !slices.ContainsFunc(d.kinds, func(k groupKind) bool { return len(k.class) > 1 }) {
+		return t
+	}
 	m := s.p.Job.Model
 	each := m.QHeads / m.KVHeads
-	s.est.setShares(d, n, 1, false)
-	t := s.est.solveWithin(d, nil, 2*limit)
-	if math.IsInf(t, 1) {
-		return t
-	}
-	if !slices.ContainsFunc(d.kinds, func(k groupKind) bool { return len(k.class) > 1 }) {
-		return t
-	}
 	other := func(unit int, fastest bool) {
 		x := d.clone()
-		s.est.setShares(x, n, unit, fastest)
+		s.est.setShares(x, len(d.ring), unit, fastest)
 		if slices.EqualFunc(x.kinds, d.kinds, func(a, b groupKind) bool { return slices.Equal(a.heads, b.heads) }) {
 			return // weights do not depend on either
 		}
@@ -400,7 +429,7 @@ func (s *search) simulateBest(line *lineup) []point {
 			x = s.withinMemory(c.d)
 		}
 		if math.IsInf(x.t, 1) {
-			tight = append(tight, option{x.d, c.t, c.rank})
+			tight = append(tight, option{d: x.d, t: c.t, rank: c.rank})
 			line.learn(c, misfitTax*c.rank)
 			continue
 		}

@@ -55,7 +55,7 @@ func everyEstimate(t *testing.T, s *search) (all []float64, best float64) {
 			limit = groupingsOfPart
 		}
 		for _, d := range s.est.groupings(pool.ranks, limit) {
-			x := s.estimate(d, math.Inf(1))
+			x := s.estimate(d)
 			if x < 0.9*least { // rectangles may be cheaper a token than a causal square
 				t.Errorf("%v of %v takes %v, the ranks at least %v", d.kinds, pool.ranks, x, least)
 			}

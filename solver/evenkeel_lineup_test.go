@@ -10,7 +10,7 @@ func optionsOf(r *rand.Rand, groups ...int) []option {
 	var all []option
 	for _, n := range groups {
 		t := 1 + r.Float64()
-		all = append(all, option{&draft{ring: make([]slot, n)}, t, t * (1 + r.Float64()*float64(r.IntN(2)))})
+		all = append(all, option{d: &draft{ring: make([]slot, n)}, t: t, rank: t * (1 + r.Float64()*float64(r.IntN(2)))})
 	}
 	return all
 }
@@ -44,9 +44,9 @@ func TestLineupLearnsFromSimulations(t *testing.T) {
 	var all []option
 	for i := range 40 {
 		late := 1 + 0.001*float64(i)
-		all = append(all, option{&draft{ring: make([]slot, 5)}, late, late})
+		all = append(all, option{d: &draft{ring: make([]slot, 5)}, t: late, rank: late})
 		late += 0.1
-		all = append(all, option{&draft{ring: make([]slot, 2)}, late, late})
+		all = append(all, option{d: &draft{ring: make([]slot, 2)}, t: late, rank: late})
 	}
 	line, first := newLineup(all), map[int]int{}
 	for range 30 {

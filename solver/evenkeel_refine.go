@@ -127,7 +127,7 @@ func (s *search) regrouped(d *draft) []*draft {
 	for _, groups := range s.regroupings(d) {
 		x := s.est.draft(groups)
 		x.ring = ringOf(x, groups)
-		s.estimate(x, math.Inf(1))
+		s.estimate(x)
 		all = append(all, x)
 		all = append(all, s.headless(x)...)
 	}

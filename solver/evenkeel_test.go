@@ -201,7 +201,7 @@ func TestEstimateIsNearTheSimulation(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		estimate := s.est.shown(d, s.estimate(d, math.Inf(1)), hidden) + tax
+		estimate := s.est.shown(d, s.estimate(d), hidden) + tax
 		real := float64(secondsOf(t, p, d.layout(8, p.Block)))
 		if math.Abs(estimate/real-1) > tc.within {
 			t.Errorf("%s in groups of %d: estimate %v, simulated %v", tc.cluster, tc.size, estimate, real)
