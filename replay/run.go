@@ -82,8 +82,10 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	if err := doc.Probe(filepath.Dir(c.Out)); err != nil {
-		return err
+	if c.World == nil || c.World.Task == 0 {
+		if err := doc.Probe(filepath.Dir(c.Out)); err != nil {
+			return err
+		}
 	}
 	folder, err := child.NewFolder()
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -152,7 +151,7 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	if o.model != "" {
 		files = append(slices.Clone(paths), o.model)
 	}
-	if err := cmp.Or(notInput("-o", c.Out, files...), notFolder(c.Out)); err != nil {
+	if err := notInput("-o", c.Out, files...); err != nil {
 		return c, err
 	}
 	if c.Inputs, err = inputs(c.Out, files); err != nil {
@@ -161,7 +160,12 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	machine, _ := host.Discover()
 	nvml.Describe(&machine)
 	c.Machine = replay.Machine{Cores: machine.Cores, GPUs: len(machine.NVIDIA)}
-	c.World, err = launch.Detect(os.LookupEnv)
+	if c.World, err = launch.Detect(os.LookupEnv); err != nil {
+		return c, err
+	}
+	if c.World == nil || c.World.Task == 0 { // the task of rank 0 writes for all
+		err = probe(c.Out)
+	}
 	return c, err
 }
 

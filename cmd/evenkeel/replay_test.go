@@ -91,6 +91,7 @@ func TestReplayRefusesWrongPlans(t *testing.T) {
 		{"", "", []string{"--timeout", "10ms"}, exitUsage, "--timeout 10ms: want at least a second"},
 		{"", "", []string{"--oversubscribe", "-o", filepath.Join(dir, "x.plan.json")}, exitUsage, "x.plan.json: is one of the files that are read"},
 		{"", "", []string{"--oversubscribe", "-o", dir}, exitFailed, dir + ": is a folder; name a file to write"},
+		{"", "", []string{"--oversubscribe", "-o", filepath.Join(dir, "none", "x.jsonl")}, exitFailed, "there is no folder " + filepath.Join(dir, "none") + " to write it to"},
 	} {
 		plan := filepath.Join(dir, "x.plan.json")
 		if err := os.WriteFile(plan, bytes.Replace(whole, []byte(c.old), []byte(c.new), 1), 0o600); err != nil {
