@@ -228,8 +228,8 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 	if !math.IsInf(enough, 1) && (rest > enough || joint.tooSmall(enough-rest)) {
 		return math.Inf(1)
 	}
-	// A layer with nothing to hide is soon known.
-	bare, loss := passes{r.work(1, 0, 0, 0).solve(), r.work(again, 1, 0, 0).solve()}, r.work(0, 0, 1, 0).solve()
+	// A layer with nothing to hide is soon known, and well enough: there is one of it.
+	bare, loss := passes{r.work(1, 0, 0, 0).about(), r.work(again, 1, 0, 0).about()}, r.work(0, 0, 1, 0).about()
 	layersOf := func(alone, more passes) float64 {
 		hidden := max(alone.forward, x.forward+more.forward) + max(alone.backward, x.backward+again*more.forward+more.backward)
 		return micro*(bare.forward+bare.backward+(layers-1)*hidden+loss) + (layers-1)*max(0, x.last-alone.backward) + rest
@@ -241,7 +241,7 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 	if math.IsInf(together, 1) {
 		return together
 	}
-	alone := passes{r.inLevels(1, 0, 0, x.forward).solve(), r.inLevels(again, 1, 0, x.backward).solve()}
+	alone := passes{r.inLevels(1, 0, 0, x.forward).from(bare.forward, exact), r.inLevels(again, 1, 0, x.backward).from(bare.backward, exact)}
 	apart := func(more passes) float64 { return layersOf(alone, more) }
 	base := max(together+rest, apart(passes{}))
 	if s.least == 1 || base > enough {

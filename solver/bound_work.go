@@ -164,11 +164,17 @@ const (
 	exact = 1e-4
 )
 
-// solve is the floor. A round that gains nothing may come before one that does,
-// for what is cut then are the cells next to be used.
-func (w *leastWork) solve() float64 {
-	theta := 0.0
-	for _, precision := range []float64{rough, exact} {
+// solve is the floor.
+func (w *leastWork) solve() float64 { return w.from(0, rough, exact) }
+
+// about is less than the floor by no more than it is worth to find that.
+func (w *leastWork) about() float64 { return w.from(0, rough) }
+
+// from is the floor, with rising precision, where theta is known to be one. A round
+// that gains nothing may come before one that does, for what is cut then are the cells
+// next to be used.
+func (w *leastWork) from(theta float64, precisions ...float64) float64 {
+	for _, precision := range precisions {
 		for range maxSplits {
 			theta = w.raise(theta, precision)
 			if math.IsInf(theta, 1) || !w.refine(theta*(1+precision)) {
