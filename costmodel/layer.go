@@ -369,7 +369,7 @@ func (r *layerRun) passKV(t int) {
 	if u := t + 1 - r.sim.job.RingBuffers; u >= 1 {
 		freed = [2][]units.Seconds{r.computed[u%last], r.sent[u%last]}
 	}
-	h := hopOf{kvEvent, t, r.arrived[t%3], r.sentAt(r.sent, t), freed}
+	h := hopOf{kvEvent, t, r.messages[0], r.arrived[t%3], r.sentAt(r.sent, t), freed}
 	next := r.arrived[(t+1)%3]
 	clear(next)
 	for g := range r.forms {
@@ -386,7 +386,7 @@ func (r *layerRun) passGrad(t int) {
 	if u := t + 1 - r.sim.job.RingBuffers; u >= 1 && t+1 < r.n {
 		freed[0] = r.gradSent[u%last]
 	}
-	h := hopOf{gradEvent, t, r.added[t%last], r.sentAt(r.gradSent, t), freed}
+	h := hopOf{gradEvent, t, r.messages[1], r.added[t%last], r.sentAt(r.gradSent, t), freed}
 	next := r.gradArrived[(t+1)%3]
 	clear(next)
 	for g := range r.forms {
@@ -427,32 +427,31 @@ func (r *layerRun) sentAt(table [][]units.Seconds, t int) []units.Seconds {
 
 // hopOf is hop t of one kind of message between all groups.
 type hopOf struct {
-	kind  eventKind
-	t     int
-	ready []arrival          // at the senders
-	sent  []units.Seconds    // by sender
-	freed [2][]units.Seconds // of buffers at the receivers, by computing and by sending on
+	kind   eventKind
+	t      int
+	prices [][]units.Seconds  // what is known of them
+	ready  []arrival          // at the senders
+	sent   []units.Seconds    // by sender
+	freed  [2][]units.Seconds // of buffers at the receivers, by computing and by sending on
 }
 
 // passBlock sends the block of group k, which is at group g, on: it leaves when it
 // is ready at the sender and its buffer freed at the receiver.
 func (r *layerRun) passBlock(x *hopOf, g, k int, hops []hop, next []arrival) {
-	s, grad := r.sim, x.kind == gradEvent
-	prices := r.messages[0]
-	if grad {
-		prices = r.messages[1]
-	}
-	for _, h := range hops {
-		took := prices[h.price][k]
+	byOne, byOther := x.freed[0], x.freed[1]
+	for i := range hops {
+		h := &hops[i]
+		took := x.prices[h.price][k]
 		if unknown(took) {
-			took = s.hopTime(grad, h.price, k)
-			prices[h.price][k] = took
+			took = r.sim.hopTime(x.kind == gradEvent, h.price, k)
+			x.prices[h.price][k] = took
 		}
 		at := x.ready[h.from]
-		for _, freed := range x.freed {
-			if freed != nil {
-				at.notBefore(freed[h.to])
-			}
+		if byOne != nil {
+			at.notBefore(byOne[h.to])
+		}
+		if byOther != nil {
+			at.notBefore(byOther[h.to])
 		}
 		start := r.pass(h, took, at, &next[h.to], &x.sent[h.from])
 		if r.events != nil {
@@ -464,7 +463,7 @@ func (r *layerRun) passBlock(x *hopOf, g, k int, hops []hop, next []arrival) {
 // pass sends one message that is ready at a time and returns when it begins. Of
 // the messages of a hop from or to one rank the last one is over last, for its
 // port takes them one by one.
-func (r *layerRun) pass(h hop, took units.Seconds, ready arrival, to *arrival, sent *units.Seconds) units.Seconds {
+func (r *layerRun) pass(h *hop, took units.Seconds, ready arrival, to *arrival, sent *units.Seconds) units.Seconds {
 	from, at := &r.seats[h.from], &r.seats[h.to]
 	start := ready.at
 	if from.egress > start {
