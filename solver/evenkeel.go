@@ -336,6 +336,9 @@ func (s *search) candidates() []option {
 	byRank := func(a, b option) int { return cmp.Compare(a.rank, b.rank) }
 	slices.SortStableFunc(all, byRank)
 	for i := range all[:min(len(all), mostOtherHeads)] {
+		if s.ctx.Err() != nil {
+			break
+		}
 		x := &all[i]
 		if t := s.otherHeads(x.d, x.layers, tooLong*best-x.pool.tax); t < x.layers {
 			*x = s.option(x.d, t, x.pool)
