@@ -9,6 +9,9 @@ import (
 // What holds of ranks of whatever types holds of each choice of types, and looking at
 // choices in an order, and at few of them, finds the floor that looking at all does.
 func TestBoundOfFewChoicesIsThatOfAll(t *testing.T) {
+	if testing.Short() {
+		t.Skip("finds too many floors for the race detector")
+	}
 	r := rand.New(rand.NewPCG(33, 1))
 	skipped := 0
 	for skipped < 50 {
@@ -48,6 +51,9 @@ func TestBoundOfFewChoicesIsThatOfAll(t *testing.T) {
 
 // What is soon known of ranks is no more than what is found at last.
 func TestRoughFloorsAreBelow(t *testing.T) {
+	if testing.Short() {
+		t.Skip("finds too many floors for the race detector")
+	}
 	r := rand.New(rand.NewPCG(34, 1))
 	for range 12 {
 		p := withTypes(t, r)
