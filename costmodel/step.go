@@ -76,7 +76,8 @@ func (s *sim) byLaw(laws account, mid units.Seconds) map[*Law]Estimate {
 
 // GainError is the half width of the 90 % interval of how much faster step b is
 // than step a of the same predictor: the part of the model's error that does not
-// cancel between the two.
+// cancel between the two. It also names the law that adds most to it, such as
+// "send_recv (bf16) on rdma"; "" where no law adds anything.
 //
 // A law that is 5 % too slow is so under both layouts, and where both use it
 // alike nothing of that reaches the difference. So every law in turn is taken to
@@ -85,23 +86,38 @@ func (s *sim) byLaw(laws account, mid units.Seconds) map[*Law]Estimate {
 // quadrature, as they do throughout the cost model. Comparing the two intervals
 // instead would call nearly every gain a tie, for most of their width is common
 // to both.
-func GainError(a, b *Step) units.Seconds {
+func GainError(a, b *Step) (half units.Seconds, most string) {
 	extra := func(s *Step, l *Law) float64 { return float64(s.laws[l].Hi - s.laws[l].Mid) }
-	var differences []float64
+	type doubt struct {
+		law     *Law
+		seconds float64
+	}
+	var doubts []doubt
+	add := func(l *Law) { doubts = append(doubts, doubt{l, extra(a, l) - extra(b, l)}) }
 	for l := range a.laws {
-		differences = append(differences, extra(a, l)-extra(b, l))
+		add(l)
 	}
 	for l := range b.laws {
 		if _, both := a.laws[l]; !both {
-			differences = append(differences, extra(b, l))
+			add(l)
 		}
 	}
-	slices.Sort(differences) // maps have no order, sums of floats have
-	squares := 0.0
-	for _, d := range differences {
-		squares += d * d
+	name := func(d doubt) string { return lawTitle(d.law) + " on " + d.law.On() }
+	// Maps have no order, sums of floats and the first of equals have.
+	slices.SortFunc(doubts, func(x, y doubt) int {
+		if c := cmp.Compare(x.seconds, y.seconds); c != 0 {
+			return c
+		}
+		return cmp.Compare(name(x), name(y))
+	})
+	squares, largest := 0.0, 0.0
+	for _, d := range doubts {
+		squares += d.seconds * d.seconds
+		if math.Abs(d.seconds) > largest {
+			largest, most = math.Abs(d.seconds), name(d)
+		}
 	}
-	return units.Seconds(math.Sqrt(squares))
+	return units.Seconds(math.Sqrt(squares)), most
 }
 
 // parts splits the step along the critical seat, the one that idles least.

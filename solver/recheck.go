@@ -64,7 +64,8 @@ func (f *findings) comparison(p *Plan, problem *Problem, own *costmodel.Step) {
 	}
 	for i := range p.Compared {
 		if c := &p.Compared[i]; before != nil && steps[i] != nil && c != base && c.Runs() {
-			f.gain(fmt.Sprintf("considered[%d]", i), c, costmodel.GainError(before, steps[i]))
+			half, _ := costmodel.GainError(before, steps[i])
+			f.gain(fmt.Sprintf("considered[%d]", i), c, half)
 		}
 	}
 }

@@ -71,6 +71,7 @@ type attempt struct {
 	misfit    *MemoryError
 	illegal   string // why it has no layout at all; Step is nil then
 	gainError units.Seconds
+	doubt     string // the law that adds most to it
 }
 
 func (a *attempt) time() units.Seconds { return a.Step.Time.Mid }
@@ -171,7 +172,7 @@ func fill(m costmodel.Memory) float64 { return float64(m.Peak()) / float64(m.Cap
 // weigh finds the error of what an attempt gains over the baseline.
 func weigh(a, base *attempt) {
 	if a != base && a.fits() {
-		a.gainError = costmodel.GainError(base.Step, a.Step)
+		a.gainError, a.doubt = costmodel.GainError(base.Step, a.Step)
 	}
 }
 
@@ -233,6 +234,9 @@ func candidate(a, chosen, base *attempt, bound units.Seconds) Candidate {
 		c.Why = a.misfit.Error()
 	case Tie:
 		c.Why += fmt.Sprintf("; gains %v +- %v over %s, which the cost model cannot tell from nothing", base.time()-a.time(), a.gainError, base.strategy.Name())
+		if a.doubt != "" {
+			c.Why += fmt.Sprintf("; most of the doubt is %s: measure that, or take the plan all the same: --take %s", a.doubt, a.strategy.Name())
+		}
 	}
 	return c
 }

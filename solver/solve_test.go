@@ -260,11 +260,19 @@ func TestVagueLawsMakeATie(t *testing.T) {
 	}
 	for i := range profile.Laws {
 		profile.Laws[i].Spread = costmodel.Spread{Lo: 0.6, Hi: 1.6}
+		if l := &profile.Laws[i]; l.Op == op.KindAttnBwd && l.Device == "nearly" {
+			l.Spread = costmodel.Spread{Lo: 0.2, Hi: 5}
+		}
 	}
 	p := problemOf(t, profile, job)
 	plan := solvePlan(t, p)
 	if plan.Strategy != plan.Baseline().Strategy || last(plan).Verdict != Tie || last(plan).GainError == 0 {
 		t.Errorf("with vague laws: %+v", plan.Compared)
+	}
+	// The law to measure is the vaguest one that both do not use alike.
+	why := last(plan).Why
+	if !strings.Contains(why, "most of the doubt is attn_bwd (") || !strings.Contains(why, ") on nearly: measure that") || !strings.Contains(why, "--take "+last(plan).Strategy) {
+		t.Errorf("why: %s", why)
 	}
 	if err := Check(plan, p.Profile); err != nil {
 		t.Error(err)
