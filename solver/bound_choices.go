@@ -20,7 +20,7 @@ func (f *floors) over(scopes []scope) float64 {
 			best, at = t, c.node
 		}
 	}
-	all := f.choices(scopes)
+	all := f.choices(scopes) // anew: a floor of single groups proves nothing of rings
 	for i := range all {
 		all[i].rough = f.roughly(all[i].scope, best)
 	}
