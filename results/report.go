@@ -125,14 +125,18 @@ func missing(p *printer, r *fit.Report) {
 	}
 }
 
-// outcome counts the verdicts of a report: of families, and of parts of them
-// only what failed.
+// outcome counts the verdicts of a report: of families, and of strata. A family is
+// above its limits where any part of it is.
 func outcome(r *fit.Report) (state string, families, strata map[fit.Verdict]int) {
 	families, strata = map[fit.Verdict]int{}, map[fit.Verdict]int{}
+	of := map[fit.Family]fit.Verdict{}
 	for _, row := range r.Rows {
 		if !row.Part || row.Verdict == fit.Fail {
-			families[row.Verdict]++
+			of[row.Family] = row.Verdict
 		}
+	}
+	for _, v := range of {
+		families[v]++
 	}
 	for _, s := range r.Strata {
 		strata[s.Verdict]++

@@ -238,3 +238,18 @@ func TestMarkdownTablesAreWhole(t *testing.T) {
 		t.Errorf("%d tables:\n%s", tables, s)
 	}
 }
+
+// TestVerdictCountsFamilies: a family that is within its limits on all devices taken
+// together and above them on one of them counts once, as above.
+func TestVerdictCountsFamilies(t *testing.T) {
+	row := func(f fit.Family, part bool, v fit.Verdict) fit.Row { return fit.Row{Family: f, Part: part, Verdict: v} }
+	families := fit.Families()
+	r := &fit.Report{Pairs: make([]fit.Pair, 1), Rows: []fit.Row{
+		row(families[0], false, fit.Pass), row(families[0], true, fit.Fail), row(families[0], true, fit.Pass),
+		row(families[1], false, fit.Fail), row(families[1], true, fit.Fail), row(families[1], true, fit.Fail),
+		row(families[2], false, fit.Pass),
+	}}
+	if got, want := verdict(r), "FAIL (MEASURED): 1 of 3 families of ops within their limits, 2 above"; !strings.Contains(got, want) {
+		t.Errorf("%q, want %q in it", got, want)
+	}
+}
