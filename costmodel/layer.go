@@ -97,6 +97,10 @@ func (x *arrival) notBefore(t units.Seconds) {
 // run simulates the sim's layout.
 func (r *layerRun) run(s *sim, back, events bool) {
 	r.reset(s, back, events)
+	if s.layout.chunks() > 1 {
+		r.inChunks()
+		return
+	}
 	r.begin()
 	for g := range s.bunches {
 		r.enter(g)
@@ -515,6 +519,7 @@ type event struct {
 	seat, to   int // the same but for messages
 	step       int // of linear work and all-to-alls 0 before the ring
 	of         int // group whose block it is about
+	chunk      int // of heads
 	start, end units.Seconds
 }
 

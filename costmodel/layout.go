@@ -24,7 +24,18 @@ type Layout struct {
 	// home meanwhile. What the next group computes first leaves at once when the pass
 	// begins.
 	OwnLast bool `json:"own_last,omitzero"`
+	// HeadChunks is in how many chunks, one after the other, the ranks of a single
+	// all-to-all group compute their heads, 2 to MaxHeadChunks; 0 is all at once. The
+	// all-to-alls of a chunk are then on their way while others are computed.
+	HeadChunks int `json:"head_chunks,omitzero"`
 }
+
+// MaxHeadChunks is the most chunks that a layout may have: with four, three quarters of
+// the all-to-alls can hide, and every further one costs further launches.
+const MaxHeadChunks = 4
+
+// chunks is how many passes over heads the attention makes.
+func (l Layout) chunks() int { return max(1, l.HeadChunks) }
 
 // Group is the ranks of one all-to-all. Inside the attention a member holds all
 // tokens of the group for its own heads: the first member the first QHeads of
@@ -133,14 +144,20 @@ func neededFrom(g, n int, shard func(g int) Shard) (near, last int) {
 
 // Validate reports whether the layout covers the positions 0 to seqLen exactly
 // once, with rising segments, whether every rank with tokens is in exactly one
-// group, and whether the heads of each group are the model's. ranks is the
-// number of devices of the cluster.
+// group, whether the heads of each group are the model's, and whether chunks of heads
+// can be. ranks is the number of devices of the cluster.
 func (l Layout) Validate(seqLen units.Tokens, ranks, qHeads int) error {
 	if len(l.Shards) != ranks {
 		return fmt.Errorf("shards: %d of them: the cluster has %d ranks, and each needs one, if empty", len(l.Shards), ranks)
 	}
 	if err := l.validateCover(seqLen); err != nil {
 		return err
+	}
+	if l.HeadChunks < 0 || l.HeadChunks > MaxHeadChunks {
+		return fmt.Errorf("head_chunks: %d: want 1 to %d, or none for all heads at once", l.HeadChunks, MaxHeadChunks)
+	}
+	if l.HeadChunks > 1 && len(l.Groups) != 1 {
+		return fmt.Errorf("head_chunks: %d, with %d groups: chunks are for a single group, which has no ring", l.HeadChunks, len(l.Groups))
 	}
 	seen := make([]bool, ranks)
 	for i, g := range l.Groups {

@@ -66,7 +66,32 @@ func randomPlan(rng *rand.Rand) plan {
 	l := randomLayout(rng, len(j.Cluster.Ranks()), m.QHeads)
 	l.OwnLast = rng.IntN(2) == 0
 	j.SeqLen = sumTokens(l.Tokens())
-	return plan{j, l}
+	x := plan{j, l}
+	if rng.IntN(5) == 0 {
+		return inOneGroup(rng, x)
+	}
+	return x
+}
+
+// inOneGroup makes a plan's ranks a single group that computes its heads in chunks.
+func inOneGroup(rng *rand.Rand, x plan) plan {
+	x.job.Model.KVHeads = 1 + rng.IntN(8)
+	x.job.Model.QHeads = x.job.Model.KVHeads * (1 + rng.IntN(3))
+	ranks := len(x.layout.Shards)
+	tokens, order := make([]units.Tokens, ranks), rng.Perm(ranks)
+	order = order[:1+rng.IntN(ranks)]
+	var g Group
+	for i, heads := range randomHeads(rng, x.job.Model.QHeads, len(order)) {
+		g = append(g, HeadShare{order[i], heads})
+		tokens[order[i]] = units.Tokens(1 + rng.IntN(500))
+		if heads > 0 && i > 0 && rng.IntN(4) == 0 {
+			tokens[order[i]] = 0
+		}
+	}
+	x.layout = ZigZag(tokens, []Group{g})
+	x.layout.HeadChunks = 2 + rng.IntN(MaxHeadChunks-1)
+	x.job.SeqLen = sumTokens(tokens)
+	return x
 }
 
 // randomCluster makes up to three nodes of up to four devices.

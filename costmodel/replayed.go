@@ -48,7 +48,8 @@ type ReplayKey struct {
 	Layer int      `json:"layer"`
 	Dir   string   `json:"dir"` // fwd or bwd
 	Again bool     `json:"again,omitzero"`
-	Step  int      `json:"step"` // of the ring; 0 before it, the number of groups after it
+	Step  int      `json:"step"`           // of the ring; 0 before it, the number of groups after it
+	Chunk int      `json:"chunk,omitzero"` // of heads
 	Op    ReplayOp `json:"op"`
 }
 
@@ -118,7 +119,7 @@ func (s *Simulator) Replayed(w ReplayWork) (*Replayed, error) { return s.Supposi
 
 // Supposing is Replayed where the ranks compute for as long as took says, and
 // as the laws say where it does not know. It is asked for linear_in, linear_out,
-// and the attn of every step of the ring, of which merging is a part; slowing by
+// and the attn of every step of the ring or chunk, of which merging is a part; slowing by
 // messages is taken to be in its answers.
 func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds, bool)) (*Replayed, error) {
 	if w.Layers < 1 {
@@ -160,7 +161,8 @@ type replaying struct {
 	run     layerRun
 }
 
-// passLaws are what the laws say of a pass: by seat, and of the ring by step.
+// passLaws are what the laws say of a pass: by seat, and of the ring by step; of heads
+// in chunks by chunk.
 type passLaws struct {
 	before, after     []units.Seconds
 	attention, merges [][]units.Seconds
@@ -207,6 +209,11 @@ func (r *replaying) prepare(l Layout) error {
 		a := &s.seats[i]
 		r.devices[i], a.device, a.work = a.device, fmt.Sprintf("rank %d", a.rank), i
 	}
+	for c := range s.chunks {
+		for i := range s.chunks[c] {
+			s.chunks[c][i].work = c*len(s.seats) + i
+		}
+	}
 	r.at, r.ports = make([]units.Seconds, len(s.seats)), make([][2]units.Seconds, len(s.seats))
 	r.spent, r.out.Ranks = make([]spent, len(s.seats)), make([]ReplayedRank, len(s.ranks))
 	return s.err
@@ -219,6 +226,9 @@ func (r *replaying) priced(back bool) passLaws {
 	before, after := preForward, postForward
 	if back {
 		before, after = preBackward, postBackward
+	}
+	if s.layout.chunks() > 1 {
+		return r.pricedChunks(back, before, after)
 	}
 	var p passLaws
 	beside, alone := s.besides(back), n-1
@@ -241,6 +251,34 @@ func (r *replaying) priced(back bool) passLaws {
 		}
 		p.attention, p.merges = append(p.attention, attention), append(p.merges, merges)
 	}
+	return p
+}
+
+// pricedChunks is priced of a group that computes its heads in chunks: no chunk has
+// anything to merge but the documents of others.
+func (r *replaying) pricedChunks(back bool, before, after linearPart) passLaws {
+	s, k := r.sim, r.sim.layout.chunks()
+	var p passLaws
+	by := s.chunkBesides(back)
+	for i := range s.seats {
+		a := &s.seats[i]
+		p.before = append(p.before, s.linearCost(a, before, nil))
+		p.after = append(p.after, s.linearCost(a, after, nil))
+		p.attention, p.merges = append(p.attention, make([]units.Seconds, k)), append(p.merges, make([]units.Seconds, k))
+	}
+	for c := range k {
+		s.seatChunk(c)
+		for i := range s.seats {
+			both := s.attentionCost(back, &s.seats[i], &s.bunches[0], nil)
+			if both == 0 {
+				continue
+			}
+			slowed := by[i].stretch(both) / both
+			p.merges[i][c] = slowed * s.mergeCost(back, &s.seats[i], &s.bunches[0])
+			p.attention[i][c] = slowed*both - p.merges[i][c]
+		}
+	}
+	s.seatWhole()
 	return p
 }
 
@@ -307,6 +345,10 @@ func (r *replaying) pass(g stageOf) {
 	r.set(g)
 	run := &r.run
 	run.reset(r.sim, g.back, true)
+	if r.layout.chunks() > 1 {
+		run.inChunks()
+		return
+	}
 	for i := range run.seats {
 		a := &run.seats[i]
 		a.egress, a.ingress = max(r.at[i], r.ports[i][0]), max(r.at[i], r.ports[i][1])
@@ -337,6 +379,12 @@ func (r *replaying) set(g stageOf) {
 		a := &r.seats[i]
 		r.linear[linearKey{a.device, a.tokens, before}] = r.at[i] + r.before(g, i)
 		r.linear[linearKey{a.device, a.tokens, after}] = r.after(g, i)
+		if k := r.layout.chunks(); k > 1 {
+			for c := range k {
+				r.work[g.dir()][itself].set(r.sim.chunks[c][i].work, r.bunches[0].form.shape, r.attention(g, i, c))
+			}
+			continue
+		}
 		for t := range n {
 			k := (a.group - t + n) % n
 			relation := r.relationOf(&r.bunches[a.group].form, &r.bunches[k].form)
@@ -361,9 +409,13 @@ func (r *replaying) after(g stageOf, i int) units.Seconds {
 	return r.supposed(g.key(r.seats[i].rank, 0, name), r.laws[g.dir()].after[i])
 }
 
+// attention is that of a step of the ring or, of heads in chunks, of a chunk.
 func (r *replaying) attention(g stageOf, i, t int) units.Seconds {
-	p := &r.laws[g.dir()]
-	return r.supposed(g.key(r.seats[i].rank, t, AttentionOp), p.attention[i][t]+p.merges[i][t])
+	p, key := &r.laws[g.dir()], g.key(r.seats[i].rank, t, AttentionOp)
+	if r.layout.chunks() > 1 {
+		key.Step, key.Chunk = 0, t
+	}
+	return r.supposed(key, p.attention[i][t]+p.merges[i][t])
 }
 
 func (r *replaying) supposed(k ReplayKey, law units.Seconds) units.Seconds {

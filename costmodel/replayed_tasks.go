@@ -42,19 +42,35 @@ func (r *replaying) spend(g stageOf, i int) {
 func (r *replaying) tasks(g stageOf, i int, events []event) {
 	rank, n := r.seats[i].rank, len(r.bunches)
 	at := r.at[i]
+	chunk := 0
 	add := func(o ReplayOp, step int, until units.Seconds) {
 		if r.attentionOnly && (o == LinearIn || o == LinearOut) && until == at {
 			return
 		}
-		r.out.Tasks = append(r.out.Tasks, ReplayTask{g.key(rank, step, o), at, until - at})
+		key := g.key(rank, step, o)
+		key.Chunk = chunk
+		r.out.Tasks = append(r.out.Tasks, ReplayTask{key, at, until - at})
 		at = until
 	}
 	first, last := LinearIn, LinearOut
 	if g.back {
 		first, last = last, first
 	}
+	chunks := r.layout.chunks()
 	for _, e := range events {
 		switch {
+		case chunks > 1 && e.kind != linearEvent:
+			chunk = e.chunk
+			switch last := e.kind == allToAllEvent && e.step == n && chunk == chunks-1; {
+			case e.kind == stepEvent:
+				add(AllToAllIn, 0, e.start)
+				merged := r.merged(g, i, e)
+				add(AttentionOp, 0, e.end-merged)
+				add(MergeOp, 0, e.end)
+			case last: // others are not waited for
+				add(AllToAllOut, n, e.end)
+				chunk = 0
+			}
 		case e.kind == linearEvent && e.step == 0:
 			add(first, 0, e.end)
 		case e.kind == allToAllEvent && e.step == 0:
@@ -84,8 +100,11 @@ func (r *replaying) alone(i int) bool {
 // merged is what of a step's work is merging. Where only the whole is supposed,
 // it has the share of it that the laws give it.
 func (r *replaying) merged(g stageOf, i int, e event) units.Seconds {
-	p := &r.laws[g.dir()]
-	attention, merges := p.attention[i][e.step], p.merges[i][e.step]
+	p, at := &r.laws[g.dir()], e.step
+	if r.layout.chunks() > 1 {
+		at = e.chunk
+	}
+	attention, merges := p.attention[i][at], p.merges[i][at]
 	if merges == 0 {
 		return 0
 	}

@@ -110,6 +110,7 @@ func (s *sim) seat() error {
 		}
 	}
 	s.messages()
+	s.seatChunks()
 	return nil
 }
 

@@ -109,7 +109,9 @@ type sim struct {
 	seats          []seat
 	bunches        []bunch
 	cross          [exchangeKinds][][]crossing
-	sent, received []int // of messages: see abroad
+	sent, received []int            // of messages: see abroad
+	chunks         [][]headChunk    // of all seats, by chunk, and last all of their heads
+	chunkSlow      [2]units.Seconds // forward, backward: what attention slows all-to-alls by that hide behind it
 	stages         []stage
 	traffic        []Traffic
 	spans          []Span

@@ -56,11 +56,17 @@ func (s *slowSim) takes(x slowTask) float64 {
 	case "pre", "post":
 		return s.linear(x.i, x.kind == "pre")
 	case "in", "out": // of group i
-		if len(s.l.Groups[x.i]) == 1 {
+		switch {
+		case len(s.l.Groups[x.i]) == 1:
 			return 0
+		case s.l.chunks() > 1:
+			return s.chunkToAll(x)
 		}
 		return s.toAll(x.i, x.kind == "in")
 	case "compute":
+		if s.l.chunks() > 1 {
+			return s.chunkWork(x)
+		}
 		w := s.work(x.i, s.source(x.i, x.t))
 		quiet := len(s.l.Groups) - 1 // the step beside which no message moves
 		if s.order()[0] == 1 {
@@ -124,6 +130,9 @@ func (s *slowSim) start(x slowTask) float64 {
 // after lists what a task waits for in a ring of n groups.
 func (s *slowSim) after(x slowTask, n int) []slowTask {
 	g := s.members[x.i].group
+	if s.l.chunks() > 1 {
+		return s.afterInChunks(x, g)
+	}
 	switch x.kind {
 	case "in":
 		before := s.all("pre", s.l.Groups[x.i])

@@ -430,7 +430,9 @@ func (s *slowSim) layer(back bool) (length, busiest float64) {
 	for _, r := range s.working {
 		length = max(length, s.end(slowTask{"post", 0, r, 0}))
 		if g := s.members[r].group; len(s.l.Groups[g]) > 1 {
-			port[r] = s.toAll(g, true) + s.toAll(g, false)
+			for c := range s.l.chunks() {
+				port[r] += s.takes(slowTask{"in", c, g, 0}) + s.takes(slowTask{"out", c, g, 0})
+			}
 		}
 	}
 	for _, x := range s.wire {
@@ -482,7 +484,7 @@ func (s *slowSim) busy(r int) float64 {
 	for _, back := range []bool{false, true} {
 		s.back = back
 		layer := s.linear(r, true) + s.linear(r, false)
-		for t := range s.l.Groups {
+		for t := range max(len(s.l.Groups), s.l.chunks()) {
 			layer += s.takes(slowTask{"compute", t, r, 0})
 		}
 		if !back && s.j.Recompute == RecomputeFull {

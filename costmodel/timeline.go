@@ -85,14 +85,17 @@ func (s *sim) drawLayer(r *layerRun, pass string, at units.Seconds) {
 // eventName is what people read in a timeline. A group is named by its first
 // rank, for that is how a ring without all-to-alls is spoken of.
 func (s *sim) eventName(e event, pass string) string {
-	of := s.layout.Groups[e.of][0].Rank
+	of, chunk := s.layout.Groups[e.of][0].Rank, ""
+	if k := s.layout.chunks(); k > 1 {
+		chunk = fmt.Sprintf(", heads %d of %d", e.chunk+1, k)
+	}
 	switch e.kind {
 	case linearEvent:
 		return "linear " + pass
 	case allToAllEvent:
-		return "all-to-all " + pass
+		return "all-to-all " + pass + chunk
 	case stepEvent:
-		return fmt.Sprintf("attention %s on %d's keys", pass, of)
+		return fmt.Sprintf("attention %s on %d's keys%s", pass, of, chunk)
 	case kvEvent:
 		return fmt.Sprintf("keys, values of %d", of)
 	}
