@@ -13,16 +13,16 @@ type headChunk struct {
 }
 
 // chunkOf is the c-th of k chunks of the query heads first to first+n: of the w
-// key-value heads that they read those from c w/k to (c+1) w/k, rounded down, with the
+// key-value heads that they read those from c w/k to (c+1) w/k, rounded up, with the
 // query heads that read them. So no key-value head is in two chunks, all-to-alls carry
 // in all chunks together what they carry in one, and with fewer key-value heads than
-// chunks some are empty.
+// chunks some are empty, though never the first.
 func (m Model) chunkOf(first, n, c, k int) headChunk {
 	if n == 0 {
 		return headChunk{first: first}
 	}
 	each, w := m.QHeads/m.KVHeads, m.KVHeadsOf(first, n)
-	border := func(c int) int { return max(first, min(first+n, (first/each+c*w/k)*each)) }
+	border := func(c int) int { return max(first, min(first+n, (first/each+(c*w+k-1)/k)*each)) }
 	from, to := border(c), border(c+1)
 	return headChunk{first: from, heads: to - from, kv: m.KVHeadsOf(from, to-from)}
 }

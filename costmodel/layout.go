@@ -153,8 +153,8 @@ func (l Layout) Validate(seqLen units.Tokens, ranks, qHeads int) error {
 	if err := l.validateCover(seqLen); err != nil {
 		return err
 	}
-	if l.HeadChunks < 0 || l.HeadChunks > MaxHeadChunks {
-		return fmt.Errorf("head_chunks: %d: want 1 to %d, or none for all heads at once", l.HeadChunks, MaxHeadChunks)
+	if l.HeadChunks < 0 || l.HeadChunks == 1 || l.HeadChunks > MaxHeadChunks {
+		return fmt.Errorf("head_chunks: %d: want 2 to %d, or none for all heads at once", l.HeadChunks, MaxHeadChunks)
 	}
 	if l.HeadChunks > 1 && len(l.Groups) != 1 {
 		return fmt.Errorf("head_chunks: %d, with %d groups: chunks are for a single group, which has no ring", l.HeadChunks, len(l.Groups))

@@ -242,7 +242,9 @@ func (x *MemoryModel) backwardTransient(s *MemoryShare) units.Bytes {
 }
 
 // toAllTransient: what the all-to-all of queries, keys and values sends and what
-// it receives. It is over before the ring begins.
+// it receives. It is over before the ring begins. Where heads come in chunks the messages
+// of some are there while another is computed: k-1 k-ths at most of the one beside a k-th
+// of the other, which is no more than the larger of the two.
 func (x *MemoryModel) toAllTransient(s *MemoryShare) units.Bytes {
 	if s.Members < 2 {
 		return 0

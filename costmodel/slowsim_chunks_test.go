@@ -26,7 +26,8 @@ func (s *slowSim) inChunk(c int) *slowSim {
 		}
 		k, w := s.l.HeadChunks, len(distinct)
 		for _, h := range a.heads {
-			if at := slices.Index(distinct, h/each); at >= c*w/k && at < (c+1)*w/k {
+			at := slices.Index(distinct, h/each)
+			if at*k >= c*w && at*k < (c+1)*w {
 				own = append(own, h)
 			}
 		}
