@@ -125,7 +125,8 @@ type Span struct {
 	MB    int    `json:"mb"`  // micro-batch
 	Dir   Dir    `json:"dir"` // of the pass
 	Again bool   `json:"again,omitzero"`
-	Step  int    `json:"step"` // of the ring
+	Step  int    `json:"step"`           // of the ring
+	Chunk int    `json:"chunk,omitzero"` // of heads, where the plan has chunks of them
 	Op    SpanOp `json:"op"`
 	T0NS  int64  `json:"t0_ns"`
 	DurNS int64  `json:"dur_ns"`

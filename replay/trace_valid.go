@@ -240,6 +240,8 @@ func (h *Header) validSpan(s *Span) error {
 		return fmt.Errorf("again: true: only a forward pass is run again, and only with recomputation")
 	case s.Step < 0 || s.Step > steps:
 		return outOf("step", s.Step, steps+1)
+	case s.Chunk < 0 || s.Chunk >= max(1, h.Plans[s.Plan].Layout.HeadChunks):
+		return outOf("chunk", s.Chunk, max(1, h.Plans[s.Plan].Layout.HeadChunks))
 	case !slices.Contains(SpanOps(), s.Op):
 		return fmt.Errorf("op: %q: want one of %v", s.Op, SpanOps())
 	case h.Parts == PartsAttention && (s.Op == LinearIn || s.Op == LinearOut):

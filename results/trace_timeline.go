@@ -56,5 +56,9 @@ func traceCategory(o costmodel.ReplayOp) string {
 }
 
 func traceArgs(k costmodel.ReplayKey) map[string]any {
-	return map[string]any{"micro-batch": k.Micro, "layer": k.Layer, "step": k.Step}
+	args := map[string]any{"micro-batch": k.Micro, "layer": k.Layer, "step": k.Step}
+	if k.Chunk > 0 {
+		args["chunk"] = k.Chunk
+	}
+	return args
 }

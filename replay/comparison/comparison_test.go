@@ -54,6 +54,7 @@ func worlds(t testing.TB) map[string]world {
 		"ring":      {job: jobOf(t, p, 800, 800, 400, 400), layouts: []costmodel.Layout{ring(800, 800, 400, 400)}, blocks: 6},
 		"equal":     {job: jobOf(t, p, 600, 600, 600, 600), layouts: []costmodel.Layout{ring(600, 600, 600, 600)}, blocks: 7, layers: 2},
 		"pairs":     {job: full, layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, layers: 2},
+		"chunks":    {job: full, layouts: []costmodel.Layout{inChunks(800, 800, 400, 400)}, blocks: 6, layers: 2},
 		"attention": {job: jobOf(t, p, 800, 800, 400, 400), layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, attention: true},
 		"packed":    {job: full, layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, docs: []units.Tokens{1300, 100, 1000}},
 		"alone":     {job: jobOf(t, p, 800, 0, 0, 0), layouts: []costmodel.Layout{ring(800, 0, 0, 0)}, blocks: 6},

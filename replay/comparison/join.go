@@ -110,7 +110,7 @@ func newPair(k costmodel.ReplayKey, predicted units.Seconds, took []float64) Pai
 }
 
 func compareKeys(a, b costmodel.ReplayKey) int {
-	return cmp.Or(compareKinds(kindOf(a), kindOf(b)), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Micro, b.Micro), cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Step, b.Step))
+	return cmp.Or(compareKinds(kindOf(a), kindOf(b)), cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Micro, b.Micro), cmp.Compare(a.Layer, b.Layer), cmp.Compare(a.Step, b.Step), cmp.Compare(a.Chunk, b.Chunk))
 }
 
 // kindOf is what of a key a class has, over all ranks.

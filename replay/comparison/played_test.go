@@ -99,6 +99,13 @@ func pairs(tokens ...units.Tokens) costmodel.Layout {
 	return costmodel.ZigZag(tokens, []costmodel.Group{{{Rank: 0, QHeads: 3}, {Rank: 2, QHeads: 1}}, {{Rank: 1, QHeads: 2}, {Rank: 3, QHeads: 2}}})
 }
 
+// inChunks is one group of all ranks, which compute their heads in chunks.
+func inChunks(tokens ...units.Tokens) costmodel.Layout {
+	l := costmodel.ZigZag(tokens, []costmodel.Group{{{Rank: 0, QHeads: 3}, {Rank: 1, QHeads: 1}, {Rank: 2, QHeads: 0}, {Rank: 3, QHeads: 0}}})
+	l.HeadChunks = 2
+	return l
+}
+
 // world is what a made-up machine does unlike the profile says.
 type world struct {
 	job       costmodel.Job
@@ -211,7 +218,7 @@ func (w *world) block(s *costmodel.Simulator, h *replay.Header, plan, block int,
 		if key := stretch(joined(k.ReplayKey)); !k.Op.Waits() && k.Time > 0 {
 			k.Time *= took[key] / (took[key] + gaps[key])
 		}
-		x := &replay.Span{Block: block, Plan: plan, Rank: k.Rank, Layer: k.Layer, Dir: replay.Dir(k.Dir), Again: k.Again, Step: k.Step, Op: replay.SpanOp(k.Op), T0NS: ns(k.Start), DurNS: ns(k.Start+k.Time) - ns(k.Start)}
+		x := &replay.Span{Block: block, Plan: plan, Rank: k.Rank, Layer: k.Layer, Dir: replay.Dir(k.Dir), Again: k.Again, Step: k.Step, Chunk: k.Chunk, Op: replay.SpanOp(k.Op), T0NS: ns(k.Start), DurNS: ns(k.Start+k.Time) - ns(k.Start)}
 		if x.Op == replay.A2AIn || x.Op == replay.A2AOut {
 			x.Out = 1
 		}

@@ -142,7 +142,7 @@ func (r *Recording) at(plan, block int) *run {
 }
 
 func (r *Recording) span(s *replay.Span) error {
-	k := costmodel.ReplayKey{Rank: s.Rank, Layer: s.Layer, Dir: string(s.Dir), Again: s.Again, Step: s.Step, Op: costmodel.ReplayOp(s.Op)}
+	k := costmodel.ReplayKey{Rank: s.Rank, Layer: s.Layer, Dir: string(s.Dir), Again: s.Again, Step: s.Step, Chunk: s.Chunk, Op: costmodel.ReplayOp(s.Op)}
 	if r.Header.Plans[s.Plan].Batch { // of a plan of one sequence only one is run
 		k.Micro = s.MB
 	}
