@@ -58,6 +58,8 @@ def expected(
                              and where reach_k > 0, i of group k + reach_k to j of group k: 2 S_k n_ij d 4
         flops        4 d h_r (unmasked pairs of the queries of r's group); backward 2.5 times that
 
+    head_chunks changes none of these: no KV head is in two chunks of a rank.
+
     n is the number of groups, and all groups' numbers are modulo n. near_k and reach_k are the smallest and
     the largest d, 1 <= d < n, for which group k+d has a token after the first one of group k, 0 if there is
     none; packed documents do not change them. n_ij is the number of KV heads that the query heads common to i and j read, those counted twice that a

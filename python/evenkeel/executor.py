@@ -5,6 +5,10 @@
 Inside a group the all-to-all turns "my tokens, all heads" into "the group's tokens, my heads" and back. q, k
 and v of a message travel in one piece.
 
+A plan of one group may cut the heads of every rank into chunks. The all-to-alls of a chunk then travel while
+others are computed: all of them in leave at once, and each one out when its chunk is computed. No KV head is
+in two chunks of a rank, so that no byte is sent twice.
+
 Backward, where ranks compute their own blocks last, the ring's first keys and values leave before all that,
 as they need no gradient: when the attention's backward begins, or earlier where begin_backward is called.
 Both sides still have the messages between them in one order: for every rank that hop is the first of the
@@ -14,7 +18,7 @@ backward.
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -24,10 +28,12 @@ from .kernels import Kernel, default_kernel
 from .layout import Layout, Rows, Seat
 from .meter import Meter, Trace, timed
 from .plan import Plan, documents
-from .port import Message, Port, ProcessGroup
+from .port import Batch, Message, Port, ProcessGroup
 from .ring import Begun, Held, Ring
 
-Part = Callable[[Seat], Tensor]  # of a message to or from a member
+Part = Callable[[Seat], Tensor]  # of a message to a member
+Parts = list[tuple[Seat, Tensor]]  # from members
+Wide = Callable[[Seat], int]  # heads of a message
 
 
 def attention(
@@ -96,16 +102,28 @@ class _Run:
         self.port = Port(rank, plan.ranks, group, self.meter, q.device)
         self._begun: Optional[Begun] = None
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Optional[Held]]:
-        """out, and what the backward needs."""
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, list[Held]]:
+        """out, and what the backward needs, by chunk of heads."""
+        kept: list[Held] = []
         if self.seat is None:
-            return torch.empty_like(q), None
-        exchange = _Exchange(self, self.seat, "fwd", q)
-        held = exchange.tokens_in(q, k, v)
-        self._ring(self.seat).forward(held)
-        assert held.out is not None
-        held.out = held.out.to(q.dtype)
-        return exchange.output_out(held.out), held
+            return torch.empty_like(q), kept
+
+        def part(m: Seat) -> Tensor:
+            return torch.cat([x.transpose(0, 1) for x in (_own(q, m), k[:, m.kv], v[:, m.kv])])
+
+        def compute(me: Seat, arrived: _Moving) -> Tensor:
+            held = self._held(me, q, arrived)
+            self._ring(me).forward(held)
+            assert held.out is not None
+            held.out = held.out.to(q.dtype)
+            kept.append(held)
+            return held.out
+
+        parts = _Exchange(self, self.seat, "fwd", q).through(part, _width, compute, _heads)
+        out = q.new_empty(q.shape)
+        for member, x in parts:
+            _own(out, member).copy_(x.transpose(0, 1))
+        return out, kept
 
     def begin(self, node: Any) -> None:
         """Posts the ring's first hop backward where that is to be first, and has not been; node: the call's
@@ -117,16 +135,57 @@ class _Run:
             self._begun = ring.begin(Held(*node.saved_tensors))
 
     def backward(self, node: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """dq, dk, dv of the rank's own tokens; node as in begin."""
+        """dq, dk, dv of the rank's own tokens, in the precision of activations; node as in begin. Those of a KV
+        head are added up over a rank's slots of it where they are computed, and at the owners of the tokens
+        over the ranks that read it, in the order of chunks and members whichever comes first."""
         assert self.seat is not None
         self.begin(node)
         begun, self._begun = self._begun, None
         # What was begun has what the node kept; hooks of saved tensors may give that only once.
-        held = begun.held if begun else Held(*node.saved_tensors)
+        kept = [begun.held] if begun else _chunked(node.saved_tensors)
+
+        def compute(me: Seat, arrived: _Moving) -> Tensor:
+            nonlocal begun
+            dq, dkv = self._ring(me).backward(kept.pop(0), self._whole(me, dout, arrived), begun)
+            begun = None  # and its buffers, before others are made
+            slots = [[i for i, s in enumerate(me.slots) if s.kv == j] for j in me.kv]
+            return torch.cat([dq, *(dkv[of, side].sum(0, keepdim=True) for side in (0, 1) for of in slots)])
+
         exchange = _Exchange(self, self.seat, "bwd", dout)
-        grads = self._ring(self.seat).backward(held, exchange.output_in(dout), begun)
-        del begun  # and its buffers, before others are made
-        return exchange.tokens_out(*grads)
+        parts = exchange.through(lambda m: _own(dout, m).transpose(0, 1), _heads, compute, _width)
+        shape = self.seat.tokens, self.plan.q_heads, dout.shape[2]
+        out = torch.empty(shape, dtype=torch.float32, device=dout.device)
+        dk, dv = (out.new_zeros(shape[0], self.plan.kv_heads, shape[2]) for _ in range(2))
+        for member, part in parts:
+            xq, xk, xv = part.transpose(0, 1).split([member.heads, len(member.kv), len(member.kv)], 1)
+            _own(out, member).copy_(xq)
+            for whole, x in ((dk, xk), (dv, xv)):
+                whole[:, member.kv] += x
+        grads = tuple(x.to(dout.dtype) for x in (out, dk, dv))
+        return grads[0], grads[1], grads[2]
+
+    def of_chunk(self, chunk: int) -> Any:
+        """Inside, spans are of a chunk of heads."""
+        return _of_chunk(self.trace, chunk) if self.trace is not None else contextlib.nullcontext()
+
+    def _held(self, me: Seat, like: Tensor, arrived: _Moving) -> Held:
+        """What the rank computes with, of [heads of q, k and v, tokens, head_dim] from each member."""
+        tokens, dim = self.layout.groups[me.group].tokens, like.shape[2]
+        slots = torch.tensor([me.kv.index(s.kv) for s in me.slots], dtype=torch.long, device=like.device)
+        held = Held(like.new_empty(me.heads, tokens, dim), like.new_empty(len(me.slots), 2, tokens, dim))
+        for member, x in arrived.take():
+            xq, xk, xv = x.split([me.heads, len(me.kv), len(me.kv)])
+            _place(held.q, xq, member.rows)
+            _place(held.kv[:, 0], xk[slots], member.rows)
+            _place(held.kv[:, 1], xv[slots], member.rows)
+        return held
+
+    def _whole(self, me: Seat, like: Tensor, arrived: _Moving) -> Tensor:
+        """[heads, the group's tokens, head_dim], of [heads, tokens, head_dim] from its members."""
+        whole = like.new_empty(me.heads, self.layout.groups[me.group].tokens, like.shape[2])
+        for member, x in arrived.take():
+            _place(whole, x, member.rows)
+        return whole
 
     def _ring(self, seat: Seat) -> Ring:
         return Ring(self.layout, seat, self.port, self.kernel, self.docs, self.meter, self.trace)
@@ -140,7 +199,7 @@ class _Attention(torch.autograd.Function):
         with _as_given(q.device):
             out, held = run.forward(q, k, v)
         ctx.run = run
-        ctx.save_for_backward(*((held.q, held.kv, held.out, held.lse) if held else (q, k, v)))
+        ctx.save_for_backward(*([x for h in held for x in (h.q, h.kv, h.out, h.lse)] or (q, k, v)))
         return out
 
     @staticmethod
@@ -160,80 +219,105 @@ def _as_given(device: torch.device) -> Any:
 
 
 class _Exchange:
-    """The all-to-alls of a rank's group in one direction. `like` gives dtype and device of messages."""
+    """The all-to-alls of a rank's group in one direction: in, and after the computing out again, by chunk of
+    heads. `like` gives dtype and device of messages, and their last axis.
+
+    With more than one, all messages in are posted before anything is computed, in the order of chunks, and
+    those out of a chunk as soon as it is computed: so every rank posts in one order, and so do both sides of a
+    pair. What is sent is waited for at the end, as nothing that is computed needs it.
+    """
 
     def __init__(self, run: _Run, seat: Seat, direction: str, like: Tensor) -> None:
-        self._run, self._seat, self._direction, self._like = run, seat, direction, like
-        self._group = run.layout.groups[seat.group]
-        self._others = [m for m in self._group.members if m.rank != seat.rank]
+        self._run, self._direction, self._like = run, direction, like
+        self._chunks = run.layout.chunks(seat.group)
+        self._mine = [next(m for m in members if m.rank == seat.rank) for members in self._chunks]
+        # With NCCL arriving and leaving are one event; until it is waited for as both, tensors are kept.
+        self._at_once = run.port.nccl or len(self._chunks) == 1
 
-    def tokens_in(self, q: Tensor, k: Tensor, v: Tensor) -> Held:
-        """q, k, v [own tokens, heads, head_dim] to what this rank computes with."""
-        def part(m: Seat) -> Tensor:
-            return torch.cat([x.transpose(0, 1) for x in (_own(q, m), k[:, m.kv], v[:, m.kv])])
+    def through(
+        self, part: Part, wide_in: Wide, compute: Callable[[Seat, _Moving], Tensor], wide_out: Wide
+    ) -> Parts:
+        """Of every chunk, part(m) [wide_in(m) heads, own tokens, head_dim] goes to member m; compute(me, what
+        has come) makes [wide_out(me) heads, the group's tokens, head_dim], of which every member gets its
+        tokens. Returns what comes of all chunks, by chunk and member. What a rank would send to itself stays
+        where it is."""
+        run, last = self._run, len(self._chunks) - 1
+        ins: list[_Moving] = []
+        outs: list[_Moving] = []
+        for c, me in enumerate(self._mine):
+            with run.of_chunk(c):
+                with timed(run.trace, self._direction, 0, "a2a_in") as span:
+                    if not c:
+                        ins = [self._post("a2a_in", i, part, lambda m, to: (wide_in(to), m.tokens))
+                               for i in range(len(self._chunks))]
+                    ins[c].own = part(me)
+                    ins[c].batch.received()
+                    if self._at_once:
+                        ins[c].batch.sent()
+                    span.bytes_out, span.bytes_in = ins[c].sent, ins[c].received
+                out = compute(me, ins[c])
+                if c < last:
+                    outs.append(self._leave(c, out, wide_out))
+                    del out
+        with run.of_chunk(last), timed(run.trace, self._direction, run.layout.steps, "a2a_out") as span:
+            outs.append(self._leave(last, out, wide_out))
+            for moving in outs:
+                moving.batch.received()
+            for moving in (*ins, *outs):
+                moving.batch.sent()
+            span.bytes_out, span.bytes_in = sum(x.sent for x in outs), sum(x.received for x in outs)
+        return [pair for moving in outs for pair in moving.take()]
 
-        me, dim = self._seat, q.shape[2]
-        slots = torch.tensor([me.kv.index(s.kv) for s in me.slots], dtype=torch.long, device=q.device)
-        held = Held(q.new_empty(me.heads, self._group.tokens, dim),
-                    q.new_empty(len(me.slots), 2, self._group.tokens, dim))
-        for member, x in self._exchange("a2a_in", part, lambda m: (_width(me), m.tokens, dim)):
-            xq, xk, xv = x.split([me.heads, len(me.kv), len(me.kv)])
-            _place(held.q, xq, member.rows)
-            _place(held.kv[:, 0], xk[slots], member.rows)
-            _place(held.kv[:, 1], xv[slots], member.rows)
-        return held
+    def _leave(self, c: int, x: Tensor, wide: Wide) -> _Moving:
+        """Posts the messages out of a chunk, of x [heads, the group's tokens, head_dim]."""
+        moving = self._post("a2a_out", c, lambda m: _pick(x, m.rows), lambda m, to: (wide(m), to.tokens))
+        moving.own = _pick(x, self._mine[c].rows)
+        return moving
 
-    def output_out(self, out: Tensor) -> Tensor:
-        """out [heads, the group's tokens, head_dim] to [own tokens, all heads, head_dim]."""
-        whole = out.new_empty(self._seat.tokens, self._run.plan.q_heads, out.shape[2])
-        shape: Callable[[Seat], Sequence[int]] = lambda m: (m.heads, self._seat.tokens, out.shape[2])
-        for member, x in self._exchange("a2a_out", lambda m: _pick(out, m.rows), shape):
-            _own(whole, member).copy_(x.transpose(0, 1))
-        return whole
-
-    def output_in(self, dout: Tensor) -> Tensor:
-        """The gradient of out, the way that q went."""
-        held = dout.new_empty(self._seat.heads, self._group.tokens, dout.shape[2])
-        shape: Callable[[Seat], Sequence[int]] = lambda m: (self._seat.heads, m.tokens, dout.shape[2])
-        for member, x in self._exchange("a2a_in", lambda m: _own(dout, m).transpose(0, 1), shape):
-            _place(held, x, member.rows)
-        return held
-
-    def tokens_out(self, dq: Tensor, dkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Gradients back to the owners of the tokens, in the precision of activations. Those of a KV head are
-        added up here over this rank's slots of it and there over the ranks that read it."""
-        me, plan, dim = self._seat, self._run.plan, dq.shape[2]
-        slots = [[i for i, s in enumerate(me.slots) if s.kv == j] for j in me.kv]
-        sums = [dkv[of, side].sum(0, keepdim=True) for side in (0, 1) for of in slots]
-        mine = torch.cat([dq, *sums])
-        out = dq.new_empty(me.tokens, plan.q_heads, dim)
-        dk, dv = (dq.new_zeros(me.tokens, plan.kv_heads, dim) for _ in range(2))
-        shape: Callable[[Seat], Sequence[int]] = lambda m: (_width(m), me.tokens, dim)
-        for member, x in self._exchange("a2a_out", lambda m: _pick(mine, m.rows), shape):
-            xq, xk, xv = x.transpose(0, 1).split([member.heads, len(member.kv), len(member.kv)], 1)
-            _own(out, member).copy_(xq)
-            for whole, part in ((dk, xk), (dv, xv)):
-                whole[:, member.kv] += part
-        grads = tuple(x.to(self._like.dtype) for x in (out, dk, dv))
-        return grads[0], grads[1], grads[2]
-
-    def _exchange(
-        self, op: str, part: Part, shape: Callable[[Seat], Sequence[int]]
-    ) -> list[tuple[Seat, Tensor]]:
-        """part(m) goes to member m, what comes from it has shape(m). Returns all of them by member, the own
-        part among them, which stays where it is."""
-        run, like = self._run, self._like
+    def _post(
+        self, op: str, c: int, part: Part, shape: Callable[[Seat, Seat], tuple[int, int]]
+    ) -> _Moving:
+        """part(m) goes to member m of a chunk, what comes from it has shape(m, this rank) and head_dim."""
+        run, like, me = self._run, self._like, self._mine[c]
         step = 0 if op == "a2a_in" else run.layout.steps
-        with timed(run.trace, self._direction, step, op) as span:
-            sends = [Message(m.rank, part(m).to(like.dtype).contiguous()) for m in self._others]
-            receives = [Message(m.rank, like.new_empty(tuple(shape(m)))) for m in self._others]
-            batch = run.port.post(f"{self._direction}.{op}", step, sends, receives)
-            parts = {m.peer: m.tensor for m in receives}
-            parts[self._seat.rank] = part(self._seat)
-            batch.received()
-            batch.sent()
-            span.bytes_out, span.bytes_in = _bytes(sends), _bytes(receives)
-        return [(m, parts[m.rank]) for m in self._group.members]
+        others = [m for m in self._chunks[c] if m.rank != me.rank]
+        sends = [Message(m.rank, part(m).to(like.dtype).contiguous()) for m in others]
+        receives = [Message(m.rank, like.new_empty(*shape(m, me), like.shape[2])) for m in others]
+        batch = run.port.post(f"{self._direction}.{op}", step, sends, receives)
+        return _Moving(self._chunks[c], batch, receives, _bytes(sends))
+
+
+class _Moving:
+    """An all-to-all under way. own: what stays at this rank; sent, received: bytes."""
+
+    def __init__(
+        self, members: Sequence[Seat], batch: Batch, receives: Sequence[Message], sent: int
+    ) -> None:
+        self.batch, self.sent, self.received = batch, sent, _bytes(receives)
+        self.own: Optional[Tensor] = None
+        self._members, self._receives = members, receives
+
+    def take(self) -> Parts:
+        """What has arrived, by member; it is kept here no longer."""
+        assert self.own is not None
+        parts = {m.peer: m.tensor for m in self._receives}
+        pairs = [(m, parts.get(m.rank, self.own)) for m in self._members]
+        self.own, self._receives = None, ()
+        return pairs
+
+
+@contextlib.contextmanager
+def _of_chunk(trace: Trace, chunk: int) -> Iterator[None]:
+    trace.chunk = chunk
+    try:
+        yield
+    finally:
+        trace.chunk = 0
+
+
+def _chunked(saved: Sequence[Tensor]) -> list[Held]:
+    """What autograd has saved, by chunk of heads."""
+    return [Held(*saved[i:i + 4]) for i in range(0, len(saved), 4)]
 
 
 def _check(plan: Plan, rank: int, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -254,6 +338,10 @@ def _check(plan: Plan, rank: int, q: Tensor, k: Tensor, v: Tensor) -> None:
 def _width(seat: Seat) -> int:
     """Heads of q, k and v together that a rank computes with."""
     return seat.heads + 2 * len(seat.kv)
+
+
+def _heads(seat: Seat) -> int:
+    return seat.heads
 
 
 def _own(x: Tensor, seat: Seat) -> Tensor:

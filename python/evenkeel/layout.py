@@ -11,7 +11,7 @@ masked. Packed documents mask more, but differ from batch to batch, and a plan's
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Optional
 
 from .plan import Plan, Segment
@@ -62,6 +62,19 @@ class Seat:
         last = self.first + self.heads
         return tuple(min(last, (j + 1) * each) - max(self.first, j * each) for j in self.kv)
 
+    def chunk(self, c: int, n: int, each: int) -> Seat:
+        """The seat with the c-th of n chunks of its heads: of its w distinct KV heads those from c w/n to
+        (c+1) w/n, rounded up, and those of its query heads that read them, with `each` to a KV head in the
+        model. No KV head is in two chunks; where there are fewer than n, some have no heads, but never the
+        first."""
+        kv = self.kv
+        mine = kv[-(-c * len(kv) // n):-(-(c + 1) * len(kv) // n)]
+        if not mine:
+            return replace(self, heads=0, slots=())
+        first = max(self.first, mine[0] * each)
+        heads = min(self.first + self.heads, (mine[-1] + 1) * each) - first
+        return replace(self, first=first, heads=heads, slots=tuple(s for s in self.slots if s.kv in mine))
+
 
 @dataclass(frozen=True)
 class Group:
@@ -97,6 +110,14 @@ class Layout:
     def seat(self, rank: int) -> Optional[Seat]:
         """A rank's place, None without work."""
         return self._seats.get(rank)
+
+    def chunks(self, group: int) -> list[tuple[Seat, ...]]:
+        """By chunk of heads, the members of a group with those of their heads that are in it."""
+        n, members = self.plan.head_chunks, self.groups[group].members
+        if n == 1:
+            return [members]
+        each = self.plan.q_heads // self.plan.kv_heads
+        return [tuple(m.chunk(c, n, each) for m in members) for c in range(n)]
 
     def source(self, group: int, step: int) -> int:
         """The group whose block is at `group` in a step of the ring, if it comes so far."""

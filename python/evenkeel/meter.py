@@ -55,11 +55,13 @@ class Trace:
 
     On a GPU the times are of events on the stream that computes; reading them waits for the stream. mb and
     layer are the micro-batch and layer that the spans belong to, again says that a forward pass is made a
-    second time for the backward; they may be changed between calls.
+    second time for the backward; they may be changed between calls. chunk is that of the heads in plans with
+    head_chunks, which the attention sets; spans of the first one leave it out.
     """
 
     def __init__(self, rank: int, device: Optional[torch.device] = None) -> None:
         self.rank, self.mb, self.layer, self.again = rank, 0, 0, False
+        self.chunk = 0
         self._cuda = device is not None and device.type == "cuda"
         self._spans: list[tuple[dict[str, Any], Span, Any, Any]] = []
         self._zero: Any = self._now()
@@ -74,6 +76,8 @@ class Trace:
         of: dict[str, Any] = {"rank": self.rank, "mb": self.mb, "layer": self.layer}
         if self.again:
             of["again"] = True
+        if self.chunk:
+            of["chunk"] = self.chunk
         begin = self._now()
         yield span
         self._spans.append((of, span, begin, self._now()))

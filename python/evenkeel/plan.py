@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
 
 SCHEMA = "evenkeel.plan/v2"
+MOST_CHUNKS = 4  # of a rank's heads
 
 
 class PlanError(ValueError):
@@ -36,7 +37,9 @@ class Plan:
     segments: of every rank, rising. groups: the all-to-all groups in the order of their ring; the members of
     a group hold consecutive intervals of query heads in the order in which they are listed. ring_buffers:
     blocks of keys and values that a rank holds beside its own. dtype: of the activations (f32, bf16, f16).
-    own_last: backward, ranks compute their own block after the others' and not before them.
+    own_last: backward, ranks compute their own block after the others' and not before them. head_chunks: a
+    rank computes so many chunks of its heads one after the other, while the all-to-alls of the others are
+    under way; above 1 in plans of one group only.
     """
 
     seq_len: int
@@ -48,6 +51,7 @@ class Plan:
     segments: tuple[tuple[Segment, ...], ...]
     groups: tuple[tuple[Share, ...], ...]
     own_last: bool = False
+    head_chunks: int = 1
 
     @property
     def ranks(self) -> int:
@@ -123,12 +127,16 @@ def _plan_of(document: Mapping[str, Any]) -> Plan:
         segments=tuple(_segments(r, i) for i, r in enumerate(ranks)),
         groups=tuple(_group(g, i) for i, g in enumerate(_list(document, "groups", ""))),
         own_last=_flag(document, "own_last"),
+        head_chunks=_chunks(document),
     )
     if plan.q_heads % plan.kv_heads:
         raise PlanError(f"job.model.kv_heads: {plan.kv_heads}: must divide q_heads {plan.q_heads}")
     _check_cover(plan)
     _check_groups(plan)
     _check_ranks(plan, ranks)
+    if plan.head_chunks > 1 and len(plan.groups) != 1:
+        raise PlanError(f"head_chunks: {plan.head_chunks}: want none in a plan of {len(plan.groups)} groups, "
+                        "chunks are for one group")
     return plan
 
 
@@ -161,6 +169,15 @@ def _flag(of: Mapping[str, Any], key: str) -> bool:
     value = of.get(key, False)
     if not isinstance(value, bool):
         raise PlanError(f"{key}: {value!r}: want true or false")
+    return value
+
+
+def _chunks(document: Mapping[str, Any]) -> int:
+    if "head_chunks" not in document:
+        return 1
+    value = document["head_chunks"]
+    if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= MOST_CHUNKS:
+        raise PlanError(f"head_chunks: {value!r}: want a whole number from 2 to {MOST_CHUNKS}, or none")
     return value
 
 

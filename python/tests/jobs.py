@@ -19,7 +19,7 @@ import dense
 import evenkeel
 from evenkeel.port import Batch, Message, Port
 from evenkeel import whole as layered
-from plans import early_plan, late_groups, random_plan, times_begun, worked_example
+from plans import DRAWS, chunked_example, late_groups, random_plan, times_begun, worked_example
 from test_replay import complete, odd_example
 
 Groups = dict[int, Any]
@@ -84,12 +84,12 @@ def run(
 
 def compare(
     rank: int, groups: Groups, seed: int, ranks: int, dtype: str = "float32", kernel: str = "Math",
-    device: str = "cpu", early: bool = False,
+    device: str = "cpu", drawn: str = "random",
 ) -> Optional[dict[str, Any]]:
     """One random plan: errors of out, dq, dk, dv, what was sent and computed. None on ranks beyond it."""
     if rank >= ranks:
         return None
-    document, docs = (early_plan if early else random_plan)(seed, ranks)
+    document, docs = DRAWS[drawn](seed, ranks)
     plan, meter = evenkeel.load_plan(document), evenkeel.Meter()
     whole = [x.to(getattr(torch, dtype)) for x in inputs(plan, seed)]
     kinds = {"Math": evenkeel.Math, "Even": Even, "Jittered": Jittered, "default": lambda: None}
@@ -101,23 +101,23 @@ def compare(
 
 
 def inline(
-    rank: int, groups: Groups, seed: int, ranks: int, early: bool = False
+    rank: int, groups: Groups, seed: int, ranks: int, drawn: str
 ) -> Optional[dict[str, Any]]:
     """compare with batches of messages and without a thread, as over NCCL: the order of calls is the same."""
     with mock.patch("torch.distributed.get_backend", return_value="nccl"):
-        return compare(rank, groups, seed, ranks, early=early)
+        return compare(rank, groups, seed, ranks, drawn=drawn)
 
 
-def early(
-    rank: int, groups: Groups, seed: int, ranks: int, kernel: str = "Math"
+def poisoned(
+    rank: int, groups: Groups, seed: int, ranks: int, drawn: str, kernel: str = "Math"
 ) -> Optional[dict[str, Any]]:
-    """compare of a plan whose blocks end early, where memory is not a number until something is written to it
-    and a place that is not free yet is noticed."""
+    """compare where memory is not a number until something is written to it and a place that is not free yet
+    is noticed."""
     with contextlib.ExitStack() as stack:
         for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
             stack.enter_context(mock.patch.object(owner, name, _poisoned(getattr(owner, name))))
         stack.enter_context(_watched())
-        return compare(rank, groups, seed, ranks, kernel=kernel, early=True)
+        return compare(rank, groups, seed, ranks, kernel=kernel, drawn=drawn)
 
 
 def _poisoned(empty: Any) -> Any:
@@ -297,6 +297,48 @@ def traced(rank: int, groups: Groups, late: bool, own_last: bool) -> Optional[di
     trace.zero()
     run(plan, rank, inputs(plan, 1), groups[4], None, trace=trace, meter=meter)
     return {"spans": trace.spans(), **counted(meter)}
+
+
+def chunked(rank: int, groups: Groups, head_chunks: int) -> Optional[dict[str, Any]]:
+    """The known plan in chunks: what it posts, [phase, [peer, bytes] to, from], which posts it waits for and
+    when it computes; its spans; whether it is the same bits however long blocks take, and backward a second
+    time."""
+    if rank >= 4:
+        return None
+    plan, events, posted = evenkeel.load_plan(chunked_example(head_chunks)), [], []
+    whole, trace, meter = inputs(plan, 1), evenkeel.Trace(rank), evenkeel.Meter()
+    post, received = Port.post, Batch.received
+
+    def note_post(port: Port, phase: str, step: int, *messages: list[Message]) -> Batch:
+        sides = [[[m.peer, m.tensor.numel() * 4] for m in x if m.tensor.numel()] for x in messages]
+        events.append([phase, *sides])
+        posted.append(post(port, phase, step, *messages))
+        return posted[-1]
+
+    def note_wait(batch: Batch) -> None:
+        events.append(["received", posted.index(batch)])
+        received(batch)
+
+    class Noting(evenkeel.Math):
+        def forward(self, *args: Any) -> Any:
+            events.append(["attn"])
+            return super().forward(*args)
+
+        def backward(self, *args: Any) -> Any:
+            events.append(["attn"])
+            return super().backward(*args)
+
+    with mock.patch.object(Port, "post", note_post), mock.patch.object(Batch, "received", note_wait):
+        trace.zero()
+        got = run(plan, rank, whole, groups[4], None, trace=trace, meter=meter, kernel=Noting())
+    again = [run(plan, rank, whole, groups[4], None, kernel=Jittered()) for _ in range(3)]
+    q, k, v, dout = (evenkeel.shard(plan, rank, x) for x in whole)
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    out = evenkeel.attention(plan, rank, *leaves, group=groups[4], kernel=Jittered())
+    again += [[out, *torch.autograd.grad(out, leaves, dout, retain_graph=True)] for _ in range(2)]
+    same = all(torch.equal(a, b) for x in again for a, b in zip(got, x))
+    return {"errors": errors(plan, rank, got, whole, None), "same": same, "events": events,
+            "spans": trace.spans(), "chunk": trace.chunk, **counted(meter)}
 
 
 def layers(rank: int, groups: Groups) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 Document = dict[str, Any]
 
@@ -40,6 +40,14 @@ def late_groups() -> Document:
     return document(segments, [[(0, 12)], [(1, 3), (2, 9)], [(3, 12)]], 12, 4, 16)
 
 
+def chunked_example(head_chunks: int) -> Document:
+    """4 ranks in one group: one without heads, two without tokens, one of these with a single head. Their 5,
+    6, 0 and 1 heads read 2, 3, 0 and 1 KV heads, of which borders cut two."""
+    segments: list[list[tuple[int, int]]] = [[(0, 200), (600, 768)], [], [(200, 600)], []]
+    plan = document(segments, [[(0, 5), (2, 0), (1, 6), (3, 1)]], 12, 4, 16)
+    return {**plan, "head_chunks": head_chunks} if head_chunks > 1 else plan
+
+
 def random_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
     """A plan of so many ranks, and packed documents or None."""
     r = random.Random(seed)
@@ -49,7 +57,11 @@ def random_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
     groups = _groups(r, segments, kv_heads * each)
     plan = document(segments, groups, kv_heads * each, kv_heads, r.choice([4, 8, 16]), r.choice([2, 2, 3, 4]))
     docs = [b - a for a, b in _cuts(r, seq_len, r.randint(2, 5))] if r.random() < 0.4 else None
-    return _ordered(r, plan), docs
+    plan = _ordered(r, plan)
+    chunks = r.randint(1, 4)
+    if len(groups) == 1 and chunks > 1:
+        plan["head_chunks"] = chunks
+    return plan, docs
 
 
 def early_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
@@ -70,6 +82,23 @@ def early_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
     plan = document(segments, groups, q_heads, kv_heads, r.choice([4, 8, 16]), r.choice([2, 2, 3, 4]))
     docs = [b - a for a, b in _cuts(r, seq_len, r.randint(2, 5))] if r.random() < 0.3 else None
     return _ordered(r, plan), docs
+
+
+def chunked_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
+    """As random_plan, of one group that computes its heads in 2 to 4 chunks."""
+    r = random.Random(f"chunked {seed}")
+    kv_heads, each = r.randint(1, 8), r.choice([1, 2, 3, 4])
+    seq_len, q_heads = r.randint(24, 144), kv_heads * each
+    segments = _segments(r, seq_len, ranks)
+    groups = [_heads(r, list(range(ranks)), segments, q_heads)]
+    plan = document(segments, groups, q_heads, kv_heads, r.choice([4, 8, 16]))
+    docs = [b - a for a, b in _cuts(r, seq_len, r.randint(2, 5))] if r.random() < 0.4 else None
+    return {**_ordered(r, plan), "head_chunks": 2 + seed % 3}, docs
+
+
+DRAWS: dict[str, Callable[[int, int], tuple[Document, Optional[list[int]]]]] = {
+    "random": random_plan, "early": early_plan, "chunked": chunked_plan,
+}
 
 
 def times_begun(seed: int) -> int:

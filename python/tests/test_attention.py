@@ -20,10 +20,12 @@ import torch
 import dense
 import evenkeel
 from evenkeel.layout import Layout
-from plans import early_plan, late_groups, random_plan, times_begun, worked_example
+from plans import DRAWS, chunked_example, chunked_plan, early_plan, late_groups, random_plan, times_begun
+from plans import worked_example
 from world import World
 
 PLANS = [(seed, (2, 3, 4, 5, 4, 5)[seed % 6]) for seed in range(60)]
+CHUNKED = [(seed, (2, 3, 4, 5, 6)[seed % 5]) for seed in range(60)]
 EARLY = [(seed, (2, 3, 4, 5, 6, 5, 6)[seed % 7]) for seed in range(84)]
 
 
@@ -73,7 +75,7 @@ class TestRanks(unittest.TestCase):
         sent = {phase: [0, 0] for phase in ("fwd.ring", "bwd.ring", "bwd.ring_grad")}
         for seed, ranks in EARLY:
             with self.subTest(seed=seed, ranks=ranks):
-                answers = self.answers(ranks, "early", seed, ranks)
+                answers = self.answers(ranks, "poisoned", seed, ranks, "early")
                 document, docs = early_plan(seed, ranks)
                 plan = evenkeel.load_plan(document)
                 want = evenkeel.expected(plan, docs=docs)
@@ -90,20 +92,86 @@ class TestRanks(unittest.TestCase):
         said = ", ".join(f"{phase} {n / full:.0%}" for phase, (n, full) in sent.items())
         print(f"of the bytes of full rounds: {said}")
 
+    def test_heads_in_chunks(self) -> None:
+        worst = [0.0] * 4
+        for seed, ranks in CHUNKED:
+            with self.subTest(seed=seed, ranks=ranks):
+                answers = self.answers(ranks, "poisoned", seed, ranks, "chunked")
+                document, docs = chunked_plan(seed, ranks)
+                plan = evenkeel.load_plan(document)
+                self.counts(plan, answers, evenkeel.expected(plan, docs=docs))
+                for rank, answer in enumerate(answers):
+                    self.assertLessEqual(max(answer["errors"]), 1e-5, f"rank {rank}: out, dq, dk, dv")
+                    worst = [max(a, b) for a, b in zip(worst, answer["errors"])]
+        print("in chunks, worst of out, dq, dk, dv: " + ", ".join(f"{w:.1e}" for w in worst))
+
+    def test_chunks_travel_meanwhile(self) -> None:
+        """All chunks' messages in are posted before anything is computed, each of which waits for its own
+        chunk alone, and those out of a chunk before the next one is computed. They hold the heads they
+        should, and results do not depend on who is early."""
+        for chunks in (1, 2, 3, 4):
+            plan, heads = evenkeel.load_plan(chunked_example(chunks)), _by_chunk(chunks)
+            answers = self.answers(4, "chunked", chunks)
+            self.counts(plan, answers, evenkeel.expected(plan))
+            for rank, answer in enumerate(answers):
+                with self.subTest(chunks=chunks, rank=rank):
+                    self.assertLessEqual(max(answer["errors"]), 1e-5)
+                    self.assertTrue(answer["same"], "the same inputs gave other bits")
+                    want = []
+                    for number, direction in enumerate(("fwd", "bwd")):
+                        posts = [_messages(plan, rank, direction, op, of)
+                                 for op in ("a2a_in", "a2a_out") for of in heads]
+                        want += posts[:chunks]
+                        for c, of in enumerate(heads):
+                            want += [["received", 2 * chunks * number + c], ["attn"], posts[chunks + c]]
+                        want += [["received", 2 * chunks * number + chunks + c] for c in range(chunks)]
+                    # A chunk has a block for each square and rectangle, or none without heads.
+                    got = answer["events"]
+                    got = [e for e, before in zip(got, [[], *got]) if e != ["attn"] or e != before]
+                    there = iter(2 * [bool(of[rank][0]) for of in heads])
+                    self.assertEqual(got, [e for e in want if e != ["attn"] or next(there)])
+                    self.spans_of_chunks(answer, chunks, heads, rank, plan)
+
+    def spans_of_chunks(self, answer: Any, chunks: int, heads: Any, rank: int, plan: evenkeel.Plan) -> None:
+        """Spans say of which chunk they are, but for the first."""
+        self.assertEqual(answer["chunk"], 0)
+        self.assertNotIn(0, [s["chunk"] for s in answer["spans"] if "chunk" in s])
+        for direction in ("fwd", "bwd"):
+            mine = [s for s in answer["spans"] if s["dir"] == direction]
+            got = [k for k, _ in itertools.groupby((s["op"], s["step"], s.get("chunk", 0)) for s in mine
+                                                   if s["op"] not in ("attn", "merge"))]
+            each = (("a2a_in", 0), ("ring_wait", 0), ("ring_wait", 1))
+            want = [(*x, c) for c in range(chunks) for x in each] + [("a2a_out", 1, chunks - 1)]
+            self.assertEqual(got, want)
+            for c, of in enumerate(heads):
+                attn = [s for s in mine if s["op"] == "attn" and s.get("chunk", 0) == c]
+                merges = [s for s in mine if s["op"] == "merge" and s.get("chunk", 0) == c]
+                here = [len(x) for x in of[rank]]
+                self.assertEqual([[s["shape"]["q_heads"], s["shape"]["kv_heads"]] for s in attn],
+                                 len(merges) * [here])
+                self.assertEqual(bool(attn), bool(here[0]))
+            self.assertEqual(sum(s["flops"] for s in mine), answer["flops"].get(direction, 0))
+            for op, by_span in (("a2a_in", [[of] for of in heads]), ("a2a_out", [heads])):
+                spans = [s for s in mine if s["op"] == op]
+                for side, key in enumerate(("bytes_out", "bytes_in"), 1):
+                    sums = [sum(n for of in ofs for _, n in _messages(plan, rank, direction, op, of)[side])
+                            for ofs in by_span]
+                    self.assertEqual([s[key] for s in spans], sums)
+
     def test_half_precision(self) -> None:
-        for seed in (4, 9, 22, 31):
-            with self.subTest(seed=seed):
-                answers = self.answers(5, "compare", seed, 5, "bfloat16")
-                document, docs = random_plan(seed, 5)
+        for seed, drawn in itertools.product((4, 9, 22, 31), ("random", "chunked")):
+            with self.subTest(seed=seed, drawn=drawn):
+                answers = self.answers(5, "compare", seed, 5, "bfloat16", "Math", "cpu", drawn)
+                document, docs = DRAWS[drawn](seed, 5)
                 plan = evenkeel.load_plan(document)
                 self.counts(plan, answers, evenkeel.expected(plan, 2, docs))
                 for answer in answers:
                     self.assertLessEqual(max(answer["errors"]), 1e-2)
 
     def test_kernels_that_repeat_heads(self) -> None:
-        for seed in (0, 6, 14, 26, 38):
-            with self.subTest(seed=seed):
-                for answer in self.answers(4, "compare", seed, 4, "float32", "Even"):
+        for seed, drawn in itertools.product((0, 6, 14, 26, 38), ("random", "chunked")):
+            with self.subTest(seed=seed, drawn=drawn):
+                for answer in self.answers(4, "compare", seed, 4, "float32", "Even", "cpu", drawn):
                     self.assertLessEqual(max(answer["errors"]), 1e-5)
 
     def test_any_timing(self) -> None:
@@ -113,23 +181,24 @@ class TestRanks(unittest.TestCase):
                 for answer in self.answers(5, "compare", seed, 5, "float32", "Jittered"):
                     self.assertLessEqual(max(answer["errors"]), 1e-5)
         for seed in range(200, 232):
-            with self.subTest(seed=seed, early=True):
-                for answer in self.answers(6, "early", seed, 6, "Jittered"):
-                    self.assertLessEqual(max(answer["errors"]), 1e-5)
+            for drawn in ("early", "chunked"):
+                with self.subTest(seed=seed, drawn=drawn):
+                    for answer in self.answers(6, "poisoned", seed, 6, drawn, "Jittered"):
+                        self.assertLessEqual(max(answer["errors"]), 1e-5)
 
     def test_order_of_batches(self) -> None:
-        for early, seeds in ((False, PLANS[::3]), (True, EARLY[::2])):
+        for drawn, seeds in (("random", PLANS[::3]), ("early", EARLY[::2]), ("chunked", CHUNKED[::3])):
             for seed, ranks in seeds:
-                with self.subTest(seed=seed, ranks=ranks, early=early):
-                    for answer in self.answers(ranks, "inline", seed, ranks, early):
+                with self.subTest(seed=seed, ranks=ranks, drawn=drawn):
+                    for answer in self.answers(ranks, "inline", seed, ranks, drawn):
                         self.assertLessEqual(max(answer["errors"]), 1e-5)
 
     @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
     def test_on_one_gpu(self) -> None:
         """All ranks on one GPU with its own kernels, messages through the host."""
-        for seed in range(100, 130):
-            with self.subTest(seed=seed):
-                for answer in self.answers(5, "compare", seed, 5, "bfloat16", "default", "cuda"):
+        for seed, drawn in itertools.product(range(100, 130), ("random", "chunked")):
+            with self.subTest(seed=seed, drawn=drawn):
+                for answer in self.answers(5, "compare", seed, 5, "bfloat16", "default", "cuda", drawn):
                     self.assertLessEqual(max(answer["errors"]), 1e-2)
 
     def test_worked_example(self) -> None:
@@ -275,6 +344,55 @@ class TestCorpus(unittest.TestCase):
                             ("own last, comes home across", 8), ("own last, adds nothing", 3),
                             ("own last, begun 0", 8), ("own last, begun 1", 8), ("own last, begun 2", 8)):
             self.assertGreaterEqual(kinds.get(kind, 0), least, f"{kind}: {kinds}")
+
+
+    def test_kinds_in_chunks(self) -> None:
+        kinds: dict[str, int] = {}
+        for seed, ranks in CHUNKED:
+            document, docs = chunked_plan(seed, ranks)
+            plan = evenkeel.load_plan(document)
+            self.assertEqual(len(plan.groups), 1)
+            widths = [len(m.kv) for m in Layout(plan).groups[0].members]
+            more = {kind for kind, holds in (
+                ("fewer KV heads than chunks", any(0 < w < plan.head_chunks for w in widths)),
+                ("uneven chunks", any(w > plan.head_chunks and w % plan.head_chunks for w in widths)),
+                ("several query heads to a KV head", plan.q_heads > plan.kv_heads),
+            ) if holds}
+            for kind in _kinds(plan, docs) | more | {f"{plan.head_chunks} chunks"}:
+                kinds[kind] = kinds.get(kind, 0) + 1
+        for kind, least in (("no tokens", 15), ("no heads", 10), ("cut KV head", 20), ("documents", 15),
+                            ("idle", 1), ("fewer KV heads than chunks", 30), ("uneven chunks", 10),
+                            ("several query heads to a KV head", 30),
+                            ("2 chunks", 20), ("3 chunks", 20), ("4 chunks", 20)):
+            self.assertGreaterEqual(kinds.get(kind, 0), least, f"{kind}: {kinds}")
+
+
+def _by_chunk(chunks: int) -> list[dict[int, tuple[list[int], list[int]]]]:
+    """By chunk and rank of the known plan, the query and KV heads."""
+    out: list[dict[int, tuple[list[int], list[int]]]] = []
+    for c in range(chunks):
+        of = {}
+        for rank, lo, hi in ((0, 0, 5), (2, 5, 5), (1, 5, 11), (3, 11, 12)):
+            kv = sorted({h // 3 for h in range(lo, hi)})
+            kv = [j for i, j in enumerate(kv) if c * len(kv) <= i * chunks < (c + 1) * len(kv)]
+            of[rank] = [h for h in range(lo, hi) if h // 3 in kv], kv
+        out.append(of)
+    return out
+
+
+def _messages(plan: evenkeel.Plan, rank: int, direction: str, op: str, of: Any) -> list[Any]:
+    """[phase, messages to, messages from others] of a chunk of the known plan, as [peer, bytes]."""
+    def width(r: int) -> int:
+        keys = (direction == "fwd") == (op == "a2a_in")
+        return len(of[r][0]) + (2 * len(of[r][1]) if keys else 0)
+
+    def size(a: int, b: int) -> int:
+        n = plan.tokens(a) * width(b) if op == "a2a_in" else plan.tokens(b) * width(a)
+        return n * plan.head_dim * 4
+
+    others = [r for r in (0, 2, 1, 3) if r != rank]
+    return [f"{direction}.{op}", [[r, size(rank, r)] for r in others if size(rank, r)],
+            [[r, size(r, rank)] for r in others if size(r, rank)]]
 
 
 def _in_order(plan: evenkeel.Plan, kinds: set[str]) -> set[str]:

@@ -71,6 +71,9 @@ BAD: list[tuple[str, Change, str]] = [
     ("no flag", lambda d: d.update(own_last=1), "own_last: 1: want true or false"),
     ("flag in words", lambda d: d.update(own_last="true"), "own_last: 'true': want true or false"),
     ("flag of null", lambda d: d.update(own_last=None), "own_last: None: want true or false"),
+    ("no chunks", lambda d: d.update(head_chunks=0), "head_chunks: 0: want a whole number from 2 to 4, or none"),
+    ("chunks of several groups", lambda d: d.update(head_chunks=2),
+     "head_chunks: 2: want none in a plan of 2 groups"),
     ("true is no number", lambda d: d["job"]["model"].update(head_dim=True),
      "job.model.head_dim: True: want"),
 ]
@@ -85,6 +88,20 @@ class TestReading(unittest.TestCase):
         for own_last in (False, True):
             said = evenkeel.load_plan({**worked_example(), "own_last": own_last})
             self.assertEqual(said, dataclasses.replace(plan, own_last=own_last))
+
+    def test_head_chunks(self) -> None:
+        """Of one group, two or more; a plan that computes all heads at once says nothing."""
+        plan = evenkeel.load_plan(worked_example())
+        self.assertEqual(plan.head_chunks, 1)
+        one = plans.chunked_example(1)
+        for chunks in (2, 3, 4):
+            said = evenkeel.load_plan({**one, "head_chunks": chunks})
+            self.assertEqual(said, dataclasses.replace(evenkeel.load_plan(one), head_chunks=chunks))
+        for wrong in (0, 1, 5, -1, True, False, None, 2.0, "2", [2]):
+            with self.assertRaises(evenkeel.PlanError) as caught:
+                evenkeel.load_plan({**one, "head_chunks": wrong})
+            want = f"head_chunks: {wrong!r}: want a whole number from 2 to 4, or none"
+            self.assertEqual(str(caught.exception), want)
 
     def test_rank_without_work(self) -> None:
         document = worked_example()

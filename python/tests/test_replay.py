@@ -15,7 +15,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
 import evenkeel
-from plans import document, late_groups, worked_example
+from plans import chunked_example, document, late_groups, worked_example
 from starter import Ranks
 
 MODEL = {"hidden": 48, "ffn": 80, "layers": 2, "vocab": 100, "gated_mlp": True, "tied_embeddings": True}
@@ -81,17 +81,7 @@ class TestReplay(unittest.TestCase):
         self.assertEqual([(r["rank"], r["threads"]) for r in result["ranks"]], [(r, 1) for r in range(4)])
         for i, plan in enumerate(documents):
             want = evenkeel.expected(evenkeel.load_plan(plan), docs=docs)
-            numerics, exact = result["numerics"][i], result["exact"][i]
-            for errors, names, limit in ((numerics, ("out", "dq", "dk", "dv"), 1e-5),
-                                         (numerics["layer"], ("out", "dx"), 2e-5)):
-                self.assertEqual(errors["limit"], limit)
-                for name in names:
-                    self.assertGreater(errors[name], 0)
-                    self.assertLessEqual(errors[name], limit)
-            self.assertEqual((numerics["plan"], numerics["reference"], numerics["rows"]), (i, "dense", 0))
-            self.assertEqual(exact, {
-                "plan": i, "messages": len(want.bytes), "bytes": sum(want.bytes.values()),
-                "flops": sum(want.flops.values())})
+            self.check_result(result, i, want)
             again = 1 if plan["job"]["recompute"] == "full" else 0
             for rank in range(4):
                 self.check_steps(lines, i, rank, layers, again, want, repeats)
@@ -99,6 +89,47 @@ class TestReplay(unittest.TestCase):
         self.assertEqual((result["steps"], result["spans"]), (len(steps), len(lines) - len(steps)))
         orders = self.check_order(steps, repeats)
         self.assertGreater(len(orders), 1, "three blocks of three plans in one order")
+
+    def test_heads_in_chunks(self) -> None:
+        """Plans of one group: a rank without heads, two without tokens, one with fewer KV heads than chunks,
+        recomputation."""
+        segments = [[(0, 64), (704, 768)], [(64, 256)], [(256, 300), (512, 704)], [(300, 512)]]
+        four = document(segments, [[(0, 7), (1, 0), (2, 2), (3, 3)]], 12, 4, 16)
+        documents = [complete({**four, "head_chunks": 4}, "full"), complete(chunked_example(3))]
+        docs, layers, repeats = [300, 1, 467], 2, 2
+        with Ranks(documents, 4, docs_tokens=docs, layers=layers, repeats=repeats, warmup=1, seed=5) as ranks:
+            result = self.results(ranks)[0]
+            lines = self.recording(ranks)
+        for i, (plan, chunks, again) in enumerate(zip(documents, (4, 3), (1, 0))):
+            want = evenkeel.expected(evenkeel.load_plan(plan), docs=docs)
+            self.check_result(result, i, want)
+            for rank in range(4):
+                self.check_steps(lines, i, rank, layers, again, want, repeats)
+            self.check_chunks([x for x in lines if x["t"] == "span" and x["plan"] == i], chunks,
+                              4 * layers * repeats * (2 + again))
+
+    def check_chunks(self, spans: list[Any], chunks: int, passes: int) -> None:
+        """Every chunk was waited for once in every pass, and what left at the end of it. The first chunk is
+        not named, nor one where there is none."""
+        for op, want in (("a2a_in", [passes] * chunks), ("a2a_out", [0] * (chunks - 1) + [passes]),
+                         ("linear_in", None)):
+            of = [s.get("chunk", 0) for s in spans if s["op"] == op]
+            self.assertEqual([of.count(c) for c in range(chunks)], want or [len(of)] + [0] * (chunks - 1))
+        self.assertEqual({s["chunk"] for s in spans if "chunk" in s}, set(range(1, chunks)))
+
+    def check_result(self, result: dict[str, Any], plan: int, want: evenkeel.Expected) -> None:
+        """A plan's attention and layer are right, and what was counted is what was expected."""
+        numerics, exact = result["numerics"][plan], result["exact"][plan]
+        for errors, names, limit in ((numerics, ("out", "dq", "dk", "dv"), 1e-5),
+                                     (numerics["layer"], ("out", "dx"), 2e-5)):
+            self.assertEqual(errors["limit"], limit)
+            for name in names:
+                self.assertGreater(errors[name], 0)
+                self.assertLessEqual(errors[name], limit)
+        self.assertEqual((numerics["plan"], numerics["reference"], numerics["rows"]), (plan, "dense", 0))
+        self.assertEqual(exact, {
+            "plan": plan, "messages": len(want.bytes), "bytes": sum(want.bytes.values()),
+            "flops": sum(want.flops.values())})
 
     def check_steps(
         self, lines: list[Any], plan: int, rank: int, layers: int, again: int, want: evenkeel.Expected,
