@@ -50,7 +50,7 @@ func groupPicture(p *printer, d *solver.Plan) {
 	if left > 0 {
 		p.para("", fmt.Sprintf("and %s more; all are in the plan's file", plural(left, "group")))
 	}
-	p.para("", groupRing(d.Layout().Reaches())+ownLast(d))
+	p.para("", groupRing(d.Layout().Reaches())+ownLast(d)+headChunks(d))
 }
 
 // ownLast says so of a plan whose ranks compute their own block last.
@@ -59,6 +59,14 @@ func ownLast(d *solver.Plan) string {
 		return ""
 	}
 	return "; backward every rank computes its own block last, while the gradients of the others' are on their way"
+}
+
+// headChunks says so of a plan whose ranks compute their heads in chunks.
+func headChunks(d *solver.Plan) string {
+	if d.HeadChunks < 2 {
+		return ""
+	}
+	return fmt.Sprintf("; every rank computes its heads in %d chunks, and the all-to-alls of one are on their way while others are computed", d.HeadChunks)
 }
 
 // groupRing says which way keys and values go, by how far they do.

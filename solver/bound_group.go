@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -15,7 +16,8 @@ import (
 type headTimes struct{ forward, backward []float64 }
 
 // headTimes asks the laws for every number of heads. Which key-value heads these
-// need depends on where they begin, and the kernel may be given a few more.
+// need depends on where they begin, and the kernel may be given a few more. Now and then
+// a law has two calls for some of the heads each take less than one for all of them.
 func (f *floors) headTimes(device string) (*headTimes, error) {
 	j := f.p.Job
 	var t headTimes
@@ -31,8 +33,25 @@ func (f *floors) headTimes(device string) (*headTimes, error) {
 		for heads := 1; heads <= j.Model.QHeads; heads++ {
 			*x.of = append(*x.of, k.leastOf(j.SeqLen, heads))
 		}
+		*x.of = leastInParts(*x.of, costmodel.MaxHeadChunks)
 	}
 	return &t, nil
+}
+
+// leastInParts is the least that each number takes in up to so many calls, of what it
+// takes in one.
+func leastInParts(once []float64, parts int) []float64 {
+	least := once
+	for range parts - 1 {
+		next := slices.Clone(least)
+		for n := range next {
+			for one := 1; one < n; one++ {
+				next[n] = min(next[n], once[one]+least[n-one])
+			}
+		}
+		least = next
+	}
+	return least
 }
 
 // leastOf is the least time of a square for so many heads, which need the fewest
@@ -105,14 +124,15 @@ func headsWithin(classes []class, by [][]float64, ranks int, t float64) int {
 }
 
 // oneGroup is a floor of the layouts of a scope whose ranks form a single group:
-// Ulysses, whatever its shares. Its members wait for each other four times in a
-// layer, so that either pass takes
+// Ulysses, whatever its shares and chunks of heads. Its members wait for each other
+// before the attention and after it, so that either pass takes no less than
 //
-//	slowest linear work before + all-to-all + slowest attention + all-to-all + slowest after
+//	slowest linear work before + slowest attention + slowest after
 //
-// and what a rank has less of the one it cannot make up for with the other. Its
-// ports have besides the all-to-alls to pass what the exchange does not hide. It is
-// more than enough where it proves that to be.
+// and what a rank has less of the one it cannot make up for with the other; nor less
+// than all of its all-to-alls between the linear work (see allToAlls). Its ports have
+// besides these to pass what the exchange does not hide. It is more than enough where it
+// proves that to be.
 func (f *floors) oneGroup(s scope, enough float64) float64 {
 	classes := f.classes(s)
 	for c := range classes {
@@ -144,7 +164,7 @@ func (f *floors) oneGroup(s scope, enough float64) float64 {
 	hidden := micro*(max(0, x.forward-forward)+max(0, x.backward-backward)) + max(0, x.last-max(backward, x.backward))
 	apart := layers*micro*(forward+backward) + (layers-1)*hidden + micro*linear([stageCount]float64{0, 0, 1}) + rest
 	g := &groupWork{classes: classes, weights: weights, beside: attention + rest, base: max(base, apart)}
-	return g.base + f.allToAlls(s, g)
+	return f.allToAlls(s, g, base-attention)
 }
 
 // groupWork is what is known of the ranks of one group beside their all-to-alls.
@@ -183,8 +203,8 @@ func (g *groupWork) mostTokens(theta float64) float64 {
 	return most
 }
 
-// allToAlls is the least that a step waits for the all-to-alls of a group of all
-// its ranks.
+// allToAlls is the floor with the all-to-alls of a group of all its ranks; bare is that
+// of its linear work and of what is no layer's.
 //
 // Of H heads and S tokens, member i has h_i and s_i. The rows that come in to all
 // members, and go out of all, are the sum of h_i (S - s_i), in one of the two
@@ -193,16 +213,21 @@ func (g *groupWork) mostTokens(theta float64) float64 {
 // carries the n-th part at least. A step that takes theta leaves no room for more
 // tokens than it computes by then, so that theta is too small if the all-to-alls
 // of ranks with as many take it beyond.
-func (f *floors) allToAlls(s scope, g *groupWork) float64 {
+//
+// In however many chunks, the ports carry all of that after the linear work before the
+// attention and before that after it. And nobody computes before the first chunk is in,
+// which has one of k key-value heads of each member, or more.
+func (f *floors) allToAlls(s scope, g *groupWork, bare float64) float64 {
 	at := func(theta float64) float64 {
-		return f.leastToAlls(s, max(0, 1-g.mostTokens(theta)/float64(f.p.Job.SeqLen)), g.weights)
+		part := max(0, 1-g.mostTokens(theta)/float64(f.p.Job.SeqLen))
+		return max(g.base+f.firstToAlls(s, part, g.weights), bare+f.portsOfToAlls(s, part, g.weights))
 	}
 	if s.most > eachCount {
-		return 0
+		return g.base
 	}
-	lo, hi := 0.0, at(g.base)
+	lo, hi := g.base, at(g.base)
 	for range 6 {
-		if mid := (lo + hi) / 2; at(g.base+mid) > mid {
+		if mid := (lo + hi) / 2; at(mid) > mid {
 			lo = mid
 		} else {
 			hi = mid
@@ -211,29 +236,55 @@ func (f *floors) allToAlls(s scope, g *groupWork) float64 {
 	return lo
 }
 
-// leastToAlls is the least of all-to-alls that carry so large a part of all rows,
-// as the simulator prices them, in groups of as many ranks as the scope allows.
-func (f *floors) leastToAlls(s scope, part float64, weights [stageCount]float64) float64 {
+// rowBytes is the bytes of one row of every query head and token.
+func (f *floors) rowBytes() float64 {
 	m := f.p.Job.Model
-	rows := part * float64(f.p.Job.SeqLen) * float64(m.QHeads*m.HeadDim) * float64(f.p.Job.DType.Size())
-	wide := 1 + 2*float64(m.KVHeads)/float64(m.QHeads)
-	link := f.linkOf(s)
-	least := math.Inf(1)
+	return float64(f.p.Job.SeqLen) * float64(m.QHeads*m.HeadDim) * float64(f.p.Job.DType.Size())
+}
+
+// portsOfToAlls is how long a step's all-to-alls that carry so large a part of all rows
+// keep the busiest port, in as many messages as may be.
+func (f *floors) portsOfToAlls(s scope, part float64, weights [stageCount]float64) float64 {
+	m := f.p.Job.Model
+	rows := 2 + 2*float64(m.KVHeads)/float64(m.QHeads) // of the two of a pass
+	second := f.perByteOver(f.linkOf(s), op.KindAllToAll)
+	return (weights[forwardLayer] + weights[backwardLayer]) * rows * part * f.rowBytes() / float64(s.most) * second
+}
+
+// firstToAlls is the least of the first chunk's all-to-all in, which carries that part of
+// all rows in keys and values forward and, if query heads share none of these, in
+// queries, and backward in gradients of the output.
+func (f *floors) firstToAlls(s scope, part float64, weights [stageCount]float64) float64 {
+	m := f.p.Job.Model
+	forward, backward := 2*float64(m.KVHeads)/float64(m.QHeads), 0.0
+	if m.KVHeads == m.QHeads {
+		forward, backward = forward+1, backward+1
+	}
+	chunk := part * f.rowBytes() / costmodel.MaxHeadChunks
+	if chunk <= 0 {
+		return 0
+	}
+	link, least := f.linkOf(s), math.Inf(1)
 	for n := s.fewest; n <= s.most; n++ {
 		of := func(b units.Tokens) op.Shape {
 			return op.OfMessage(op.KindAllToAll, op.Message{Group: n, Bytes: units.Bytes(b)})
 		}
-		bytes := func(port float64) units.Tokens { return units.Tokens(port * (1 - 1e-9) / float64(n-1)) }
 		for _, u := range f.lawsAmong(s, link, op.KindAllToAll, n) {
 			if u.law.Curve == nil {
 				return 0
 			}
-			one := u.factor * (leastBetween(u.law, of, max(1, bytes(rows)), math.MaxInt64>>8) + leastBetween(u.law, of, max(1, bytes(rows*wide)), math.MaxInt64>>8))
-			least = min(least, one)
+			one := func(rows float64) float64 {
+				if rows == 0 {
+					return 0
+				}
+				bytes := units.Tokens(chunk * rows * (1 - 1e-9) / float64(n-1))
+				return u.factor * leastBetween(u.law, of, max(1, bytes), math.MaxInt64>>8)
+			}
+			least = min(least, weights[forwardLayer]*one(forward)+weights[backwardLayer]*one(backward))
 		}
 	}
-	if math.IsInf(least, 1) || rows <= 0 {
+	if math.IsInf(least, 1) {
 		return 0
 	}
-	return least * (weights[forwardLayer] + weights[backwardLayer])
+	return least
 }

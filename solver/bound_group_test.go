@@ -120,11 +120,21 @@ func checkGroups(t *testing.T, r *rand.Rand, p *Problem) (held int) {
 			continue
 		}
 		held++
-		if took, floor := float64(secondsOf(t, p, l)), groupFloor(t, p, l); floor > took*(1+1e-9) {
+		if took, floor := leastInChunks(t, p, l), groupFloor(t, p, l); floor > took*(1+1e-9) {
 			t.Fatalf("floor %v above %v of %+v on %s, %+v", floor, took, l, p.Job.Cluster, p.Job)
 		}
 	}
 	return held
+}
+
+// leastInChunks is the least that a group takes, in however many chunks.
+func leastInChunks(t *testing.T, p *Problem, l costmodel.Layout) float64 {
+	t.Helper()
+	least := float64(secondsOf(t, p, l))
+	for l.HeadChunks = 2; l.HeadChunks <= costmodel.MaxHeadChunks; l.HeadChunks++ {
+		least = min(least, float64(secondsOf(t, p, l)))
+	}
+	return least
 }
 
 // No single group of several ranks beats the floor of those.
@@ -147,7 +157,8 @@ func TestGroupFloorIsBelowEveryGroup(t *testing.T) {
 }
 
 // Equal ranks in one group, as even as their heads can be, are what the floor says
-// but for a little: it knows the square, whole heads and the all-to-alls.
+// but for a little: it knows the square, whole heads and the all-to-alls, of which it
+// does not know how much hides.
 func TestGroupFloorOfEqualRanksIsTight(t *testing.T) {
 	held := 0
 	for _, cluster := range []string{"1x2 h100_sxm", "1x8 h100_sxm", "1x8 a100_sxm"} {
@@ -158,8 +169,8 @@ func TestGroupFloorOfEqualRanksIsTight(t *testing.T) {
 				continue
 			}
 			held++
-			took, floor := float64(secondsOf(t, p, l)), groupFloor(t, p, l)
-			if gap := took/floor - 1; gap < 0 || gap > 0.02 {
+			took, floor := leastInChunks(t, p, l), groupFloor(t, p, l)
+			if gap := took/floor - 1; gap < 0 || gap > 0.03 {
 				t.Errorf("%s, %d tokens: floor %v, takes %v: gap %.2f %%", cluster, int64(seq), floor, took, 100*gap)
 			}
 		}

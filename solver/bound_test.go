@@ -203,7 +203,9 @@ func checkBound(t *testing.T, r *rand.Rand, p *Problem, layouts int) {
 		return true
 	}
 	for _, l := range all {
-		l.OwnLast = r.IntN(2) == 0
+		if l.OwnLast = r.IntN(2) == 0; len(l.Groups) == 1 {
+			l.HeadChunks = []int{0, 2, 3, 4}[r.IntN(4)]
+		}
 		took, err := p.sim.Time(l)
 		if err != nil {
 			t.Fatal(err)

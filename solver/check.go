@@ -156,6 +156,7 @@ func (f *findings) cover(p *Plan) {
 // every group are the model's, and that the ranks say the same.
 func (f *findings) groups(p *Plan) {
 	f.ownLast("own_last", p.Layout())
+	f.headChunks("head_chunks", p.Layout())
 	visits := make([]string, len(p.Ranks)) // where
 	for i, g := range p.Groups {
 		first, tokens := 0, units.Tokens(0)
@@ -191,6 +192,16 @@ func (f *findings) groups(p *Plan) {
 func (f *findings) ownLast(field string, l costmodel.Layout) {
 	if l.OwnLast && len(l.Groups) < 2 {
 		f.add(field, "true: with %d group there are no blocks of others to come before its own", len(l.Groups))
+	}
+}
+
+// headChunks checks that there can be so many chunks of heads.
+func (f *findings) headChunks(field string, l costmodel.Layout) {
+	switch most := costmodel.MaxHeadChunks; {
+	case l.HeadChunks < 0 || l.HeadChunks == 1 || l.HeadChunks > most:
+		f.add(field, "%d: want 2 to %d, or none for all heads at once", l.HeadChunks, most)
+	case l.HeadChunks > 1 && len(l.Groups) != 1:
+		f.add(field, "%d: with %d groups: heads come in chunks in a single all-to-all group only", l.HeadChunks, len(l.Groups))
 	}
 }
 
@@ -323,6 +334,7 @@ func (f *findings) candidates(p *Plan) {
 			f.add(at+"layout", "left out of the chosen candidate and of no other")
 		} else if c.Layout != nil {
 			f.ownLast(at+"layout.own_last", *c.Layout)
+			f.headChunks(at+"layout.head_chunks", *c.Layout)
 		}
 		if c.Verdict != Chosen {
 			continue

@@ -169,14 +169,17 @@ func TestCheckNoticesEveryField(t *testing.T) {
 
 // names says whether a finding is about the field: itself, what it is in, or
 // (for a segment, whose damage may show at its neighbour) in the message. In which
-// order blocks are computed is as good either way: it shows in the times of the plan or
+// order blocks and heads are computed is as good either way: it shows in the times of the plan or
 // of the candidate.
 func names(err error, field string) bool {
 	var check *CheckError
 	if !errors.As(err, &check) {
 		return false
 	}
-	shows := strings.Replace(strings.Replace(field, "layout.own_last", "time.mid_s", 1), "own_last", "step.time.mid_s", 1)
+	shows := field
+	for _, order := range []string{"own_last", "head_chunks"} {
+		shows = strings.Replace(strings.Replace(shows, "layout."+order, "time.mid_s", 1), order, "step.time.mid_s", 1)
+	}
 	outer := regexp.MustCompile(`\[\d+\]$`).ReplaceAllString(field, "")
 	return slices.ContainsFunc(check.Findings, func(f Finding) bool {
 		return f.Field == field || f.Field == shows || f.Field == outer || strings.HasPrefix(field, f.Field+".") || strings.Contains(f.Msg, field)

@@ -146,7 +146,8 @@ func (s *search) start(r *Result) {
 		return
 	}
 	s.all++
-	s.starts = append(s.starts, point{draftOf(r.Layout, s.est.class, s.p.Block, false), t})
+	from := point{draftOf(r.Layout, s.est.class, s.p.Block, false), t}
+	s.starts = append(s.starts, s.inChunks(from))
 }
 
 func (s *search) over() bool { return s.done() || s.work >= s.budget }
@@ -208,8 +209,31 @@ func (s *search) cost(l costmodel.Layout) float64 {
 	return float64(seats*len(l.Groups) + 50*len(l.Shards) + 200)
 }
 
+// judgeDraft is a draft's time, with chunks of heads where it gains by them. Equal
+// devices keep the layout that is known.
 func (s *search) judgeDraft(d *draft) point {
-	return point{d, s.judge(d.layout(len(s.p.ranks), s.p.Block))}
+	return s.inChunks(point{d, s.judge(d.layout(len(s.p.ranks), s.p.Block))})
+}
+
+// chunksGap is how much slower than the best so far a group may be to be tried with
+// chunks of heads.
+const chunksGap = 0.25
+
+// inChunks is a point or, if it is a single group that gains by chunks of heads, with
+// the best number of them.
+func (s *search) inChunks(best point) point {
+	d := best.d
+	if d.chunks > 0 || len(d.ring) != 1 || d.ranks() == 1 || !s.unequal() || best.t > float64(s.time)*(1+chunksGap) {
+		return best
+	}
+	for k := 2; k <= costmodel.MaxHeadChunks; k++ {
+		x := d.clone()
+		x.chunks = k
+		if t := s.judge(x.layout(len(s.p.ranks), s.p.Block)); t < best.t*(1-minGain) {
+			best = point{x, t}
+		}
+	}
+	return best
 }
 
 // run is the search: rounds of simulating candidates and improving the best of
@@ -522,6 +546,9 @@ func (s *search) why(r Result) string {
 	}
 	if r.Layout.OwnLast {
 		text += "; backward own blocks come last, while gradients travel"
+	}
+	if k := r.Layout.HeadChunks; k > 1 {
+		text += fmt.Sprintf("; heads in %d chunks, behind which all-to-alls hide", k)
 	}
 	if n := len(s.p.ranks); used < n {
 		text += fmt.Sprintf("; %d of %d ranks left out, for they cost more time than they save or hold nothing", n-used, n)

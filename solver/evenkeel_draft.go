@@ -17,6 +17,7 @@ type draft struct {
 	kinds   []groupKind
 	ring    []slot
 	ownLast bool // see costmodel.Layout
+	chunks  int  // of heads, if there is one group
 }
 
 // slot is a group's place in the ring.
@@ -37,7 +38,7 @@ type groupKind struct {
 
 // clone copies what moves change.
 func (d *draft) clone() *draft {
-	return &draft{kinds: slices.Clone(d.kinds), ring: d.ring, ownLast: d.ownLast}
+	return &draft{kinds: slices.Clone(d.kinds), ring: d.ring, ownLast: d.ownLast, chunks: d.chunks}
 }
 
 // ranks counts the members of all groups.
@@ -110,6 +111,9 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 	}
 	l := costmodel.ZigZagTiers(tokens, groups, tiers)
 	l.OwnLast = d.ownLast && len(groups) > 1
+	if len(groups) == 1 {
+		l.HeadChunks = d.chunks
+	}
 	return l
 }
 
@@ -118,7 +122,7 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 // of one kind; apart keeps every group on its own.
 func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *draft {
 	tokens, tiers := l.Tokens(), tiersOf(l)
-	d := &draft{ownLast: l.OwnLast}
+	d := &draft{ownLast: l.OwnLast, chunks: l.HeadChunks}
 	var members [][]units.Tokens // of each kind's first group
 	for at, g := range l.Groups {
 		var k groupKind
@@ -198,6 +202,9 @@ func layoutKey(l costmodel.Layout) string {
 	var b []byte
 	if l.OwnLast {
 		b = append(b, 0) // no group is so small
+	}
+	if l.HeadChunks > 1 {
+		b = append(b, 0, 0, byte(l.HeadChunks))
 	}
 	for _, g := range l.Groups {
 		b = binary.AppendUvarint(b, uint64(len(g)))

@@ -100,6 +100,7 @@ func smallWorld(t testing.TB, r *rand.Rand) (p *Problem, blocks int) {
 func exactSearch(t testing.TB, p *Problem, blocks int) float64 {
 	best := math.Inf(1)
 	n := len(p.ranks)
+	alike := !slices.ContainsFunc(p.ranks, func(r costmodel.Rank) bool { return r.Device != p.ranks[0].Device }) // they keep the layout that is known
 	tokens := make([]units.Tokens, n)
 	everyOrderedPartition(n, func(groups [][]int) {
 		everyHeads(groups, p.Job.Model.QHeads, func(heads [][]int) {
@@ -107,7 +108,13 @@ func exactSearch(t testing.TB, p *Problem, blocks int) float64 {
 				for i, b := range split {
 					tokens[i] = units.Tokens(b) * p.Block
 				}
-				if l, ok := exactLayout(tokens, groups, heads); ok {
+				l, ok := exactLayout(tokens, groups, heads)
+				if !ok {
+					return
+				}
+				best = min(best, float64(secondsOf(t, p, l)))
+				for k := 2; len(groups) == 1 && k <= costmodel.MaxHeadChunks && !alike; k++ {
+					l.HeadChunks = k
 					best = min(best, float64(secondsOf(t, p, l)))
 				}
 			})

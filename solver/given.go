@@ -20,6 +20,8 @@ type Given struct {
 	// QHeads by rank make one all-to-all group of all ranks. Without them every
 	// rank computes all heads of its tokens, in a ring in rank order.
 	QHeads []int
+	// HeadChunks is in how many chunks the group computes its heads; 0 is all at once.
+	HeadChunks int
 }
 
 // ParseGiven reads the shares and heads of a command line: "5:3" and "10:6", or
@@ -62,7 +64,11 @@ func (g Given) String() string {
 	if g.QHeads == nil {
 		return "shares " + colons(g.Shares) + ", a ring in rank order"
 	}
-	return "shares " + colons(g.Shares) + ", one all-to-all group with heads " + colons(g.QHeads)
+	text := "shares " + colons(g.Shares) + ", one all-to-all group with heads " + colons(g.QHeads)
+	if g.HeadChunks > 1 {
+		text += fmt.Sprintf(" in %d chunks", g.HeadChunks)
+	}
+	return text
 }
 
 func colons(list []int) string {
@@ -135,6 +141,7 @@ func (g Given) layout(p *Problem) (costmodel.Layout, error) {
 		}
 	}
 	l := costmodel.ZigZag(tokens, groups)
+	l.HeadChunks = g.HeadChunks
 	if err := l.Validate(p.Job.SeqLen, n, model.QHeads); err != nil {
 		return costmodel.Layout{}, fmt.Errorf("%s: %w", g, err)
 	}

@@ -137,3 +137,38 @@ func FuzzParseGiven(f *testing.F) {
 		}
 	})
 }
+
+// TestAGivenGroupInChunks: heads in chunks are kept in the plan, which the checker
+// recomputes, and are for a single group.
+func TestAGivenGroupInChunks(t *testing.T) {
+	p := testProblem(t, "1x(1 fast + 1 slow)", 4096)
+	g := given(t, "3:1", "6:2")
+	g.HeadChunks = 2
+	plan, err := SolveGiven(t.Context(), p, g, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan.Schema, plan.Tool = PlanSchema, "test"
+	if err := Check(plan, p.Profile); err != nil || plan.HeadChunks != 2 || plan.Layout().HeadChunks != 2 {
+		t.Errorf("%d chunks, %d in the layout: %v", plan.HeadChunks, plan.Layout().HeadChunks, err)
+	}
+	if own := last(plan); !strings.Contains(own.Why, "heads 6:2 in 2 chunks") {
+		t.Error(own.Why)
+	}
+	whole := plan.Layout()
+	whole.HeadChunks = 0
+	if in, all := secondsOf(t, p, plan.Layout()), secondsOf(t, p, whole); !near(float64(plan.Step.Time.Mid), float64(in)) || in == all {
+		t.Errorf("%v in the plan, %v in chunks, %v at once", plan.Step.Time.Mid, in, all)
+	}
+	ring := given(t, "3:1", "")
+	for _, c := range []struct {
+		of     Given
+		chunks int
+		want   string
+	}{{g, 5, "head_chunks: 5: want 2 to 4"}, {g, 1, "head_chunks: 1: want 2 to 4"}, {ring, 2, "with 2 groups"}} {
+		c.of.HeadChunks = c.chunks
+		if err := c.of.Suits(p); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v in %d chunks: %v", c.of, c.chunks, err)
+		}
+	}
+}

@@ -122,6 +122,9 @@ type hexiCandidate struct {
 }
 
 func (x *hexiCandidate) why() string {
+	if len(x.groups) == 1 {
+		return "1 group, " + x.name + "; tokens and heads inside by coordinate descent"
+	}
 	return fmt.Sprintf("%d groups, %s; tokens across groups %s, tokens and heads inside by coordinate descent", len(x.groups), x.name, x.policy)
 }
 

@@ -25,13 +25,16 @@ type Plan struct {
 	Taken  bool              `json:"taken,omitzero"`
 	Groups []costmodel.Group `json:"groups"` // all-to-all groups in the order of their ring
 	// OwnLast is that of costmodel.Layout: backward each group computes its own block last.
-	OwnLast  bool           `json:"own_last,omitzero"`
-	Step     costmodel.Step `json:"step"` // predicted
-	Bound    units.Seconds  `json:"lower_bound_s"`
-	Gap      float64        `json:"gap"` // step time / lower bound - 1: the most that any plan could still gain
-	Compared []Candidate    `json:"considered"`
-	Warnings []string       `json:"warnings,omitempty"`
-	Notes    []string       `json:"notes"` // what the cost model leaves out
+	OwnLast bool `json:"own_last,omitzero"`
+	// HeadChunks is that of costmodel.Layout: the heads of the one group are computed in so
+	// many chunks, one after the other.
+	HeadChunks int            `json:"head_chunks,omitzero"`
+	Step       costmodel.Step `json:"step"` // predicted
+	Bound      units.Seconds  `json:"lower_bound_s"`
+	Gap        float64        `json:"gap"` // step time / lower bound - 1: the most that any plan could still gain
+	Compared   []Candidate    `json:"considered"`
+	Warnings   []string       `json:"warnings,omitempty"`
+	Notes      []string       `json:"notes"` // what the cost model leaves out
 }
 
 // PlanRank is what one rank owns.
@@ -111,7 +114,7 @@ func (p *Plan) old() bool { return p.Schema == PlanSchemaV1 }
 
 // Layout is who owns what, as the simulator takes it.
 func (p *Plan) Layout() costmodel.Layout {
-	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, OwnLast: p.OwnLast}
+	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, OwnLast: p.OwnLast, HeadChunks: p.HeadChunks}
 	for r, k := range p.Ranks {
 		l.Shards[r].Segments = k.Segments
 	}

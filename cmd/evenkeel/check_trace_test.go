@@ -133,7 +133,7 @@ func (p *played) step(profile *costmodel.Profile, plan replay.PlanRun, slower un
 func writeStep(block, plan int, s *costmodel.Replayed, span func(*replay.Span) error, step func(*replay.Step) error) error {
 	ns := func(t units.Seconds) int64 { return int64(t * 1e9) }
 	for _, k := range s.Tasks {
-		x := &replay.Span{Block: block, Plan: plan, Rank: k.Rank, Layer: k.Layer, Dir: replay.Dir(k.Dir), Again: k.Again, Step: k.Step, Op: replay.SpanOp(k.Op), T0NS: ns(k.Start), DurNS: ns(k.Time)}
+		x := &replay.Span{Block: block, Plan: plan, Rank: k.Rank, Layer: k.Layer, Dir: replay.Dir(k.Dir), Again: k.Again, Step: k.Step, Chunk: k.Chunk, Op: replay.SpanOp(k.Op), T0NS: ns(k.Start), DurNS: ns(k.Time)}
 		if x.Op == replay.A2AIn || x.Op == replay.A2AOut {
 			x.In, x.Out = 1, 1
 		}

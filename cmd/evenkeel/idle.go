@@ -8,7 +8,7 @@ import (
 // Flags of solve and serve that one way of planning asks for and another has no use
 // for.
 func oneSequenceFlags() []string {
-	return []string{"seq-len", "grad-accumulation", "strategy", "take", "shares", "q-heads", "timeline", "explain"}
+	return []string{"seq-len", "grad-accumulation", "strategy", "take", "shares", "q-heads", "head-chunks", "timeline", "explain"}
 }
 
 func batchFlags() []string {

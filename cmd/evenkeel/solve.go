@@ -26,6 +26,7 @@ type problem struct {
 	dtype, recompute, zero          string
 	overlapZero                     bool
 	accumulate, ringBuffers         int
+	headChunks                      int
 	lossChunk                       string
 	strategies                      []string
 	take                            string
@@ -92,6 +93,7 @@ assumed of the rest, which the plan says.`,
 	f.StringVar(&o.take, "take", "", "strategy whose plan is written, even if it gains less over today's than the model's own error")
 	f.StringVar(&o.shares, "shares", "", "tokens by rank in proportion, such as 5:3: a layout of your own, priced and checked instead of a searched one")
 	f.StringVar(&o.qHeads, "q-heads", "", "query heads by rank, such as 10:6: with --shares one all-to-all group of all ranks (default: a ring in rank order)")
+	f.IntVar(&o.headChunks, "head-chunks", 0, "with --q-heads: compute the heads in so many chunks, behind which all-to-alls hide, 2 to 4 (default: all at once)")
 	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel)")
 	f.DurationVar(&o.deadline, "deadline", 0, "time to search for; the best so far is taken then (default: until done)")
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")
@@ -186,6 +188,7 @@ func (o problem) plan(ctx context.Context, q *solver.Problem) (*solver.Plan, err
 	if err != nil {
 		return nil, usagef("--%w", err)
 	}
+	g.HeadChunks = o.headChunks
 	if err := g.Suits(q); err != nil {
 		return nil, usagef("--%w", err)
 	}
@@ -199,6 +202,10 @@ func (o problem) given() error {
 		return usagef("--deadline %s: want a time such as 2s, or 0 for as long as it takes", o.deadline)
 	case o.shares == "" && o.qHeads != "":
 		return usagef("--q-heads %s: goes with --shares, which says who owns the tokens", o.qHeads)
+	case o.headChunks != 0 && o.qHeads == "":
+		return usagef("--head-chunks %d: goes with --q-heads, which makes one all-to-all group", o.headChunks)
+	case o.headChunks < 0 || o.headChunks == 1 || o.headChunks > costmodel.MaxHeadChunks:
+		return usagef("--head-chunks %d: want 2 to %d", o.headChunks, costmodel.MaxHeadChunks)
 	case o.shares != "" && (o.take != "" || len(o.strategies) > 0):
 		return usagef("--shares %s: a layout of your own is searched by no strategy: leave out --take and --strategy", o.shares)
 	}

@@ -1,0 +1,31 @@
+package solver
+
+import "testing"
+
+// TestAllToAllsHideBehindChunks: where the ranks of one group wait long for their
+// all-to-alls, over few network cards, the plan has chunks of heads and is faster for
+// them; equal nodes keep the layout that is known.
+func TestAllToAllsHideBehindChunks(t *testing.T) {
+	gain := func(cluster string) (float64, int) {
+		p := gpuProblem(t, cluster, 1<<16)
+		job := p.Job
+		for i := range job.Cluster.Nodes {
+			job.Cluster.Nodes[i].NICs = 1
+		}
+		job.Model.KVHeads = job.Model.QHeads
+		p = problemOf(t, p.Profile, job)
+		r, err := evenKeel{}.Solve(t.Context(), p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole := r.Layout
+		whole.HeadChunks = 0
+		return float64(secondsOf(t, p, whole) / secondsOf(t, p, r.Layout)), r.Layout.HeadChunks
+	}
+	if by, k := gain("2x4 h100_sxm + 1x2 h100_sxm"); k < 2 || by < 1.1 {
+		t.Errorf("%d chunks, %.3f times faster by them", k, by)
+	}
+	if by, k := gain("2x4 h100_sxm"); k != 0 {
+		t.Errorf("equal ranks have %d chunks and are %.3f times faster", k, by)
+	}
+}
