@@ -242,7 +242,9 @@ func TestMarkdownTablesAreWhole(t *testing.T) {
 // TestVerdictCountsFamilies: a family that is within its limits on all devices taken
 // together and above them on one of them counts once, as above.
 func TestVerdictCountsFamilies(t *testing.T) {
-	row := func(f fit.Family, part bool, v fit.Verdict) fit.Row { return fit.Row{Family: f, Part: part, Verdict: v} }
+	row := func(f fit.Family, part bool, v fit.Verdict) fit.Row {
+		return fit.Row{Family: f, Part: part, Verdict: v}
+	}
 	families := fit.Families()
 	r := &fit.Report{Pairs: make([]fit.Pair, 1), Rows: []fit.Row{
 		row(families[0], false, fit.Pass), row(families[0], true, fit.Fail), row(families[0], true, fit.Pass),
