@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 const (
@@ -34,7 +35,7 @@ const (
 // Errors: too few points, points that are not attention or of no time.
 func fitAttentionCore(dev op.DeviceType, backward bool, points []Point, prior *costmodel.AttentionCore) (*costmodel.AttentionCore, error) {
 	if len(points) < fewestForCore {
-		return nil, fmt.Errorf("%d points of attention, too few for a core (want %d)", len(points), fewestForCore)
+		return nil, fmt.Errorf("%s of attention, too few for a core (want %d)", units.Count(len(points), "point"), fewestForCore)
 	}
 	for _, p := range points {
 		if _, ok := blockOf(p.Shape); !ok || !(p.Seconds > 0) {

@@ -259,7 +259,7 @@ func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsF
 		r.Pairs = append(r.Pairs, newPair(x, est))
 	}
 	if len(r.Pairs) == 0 && len(r.Missing) == 0 {
-		return nil, fmt.Errorf("nothing to judge: of %d points, those set aside before the fit where the profile was fitted to them, none is of an op that check knows; measure more: evenkeel calibrate", len(points))
+		return nil, fmt.Errorf("nothing to judge: of %s, those set aside before the fit where the profile was fitted to them, none is of an op that check knows; measure more: evenkeel calibrate", units.Count(len(points), "point"))
 	}
 	if len(r.Pairs) == 0 {
 		return nil, fmt.Errorf("none of the %d points has a law in the profile: it has no %s; fit a profile from a recording of this machine: evenkeel calibrate", len(points), strings.Join(r.Missing, ", "))

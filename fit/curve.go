@@ -50,7 +50,7 @@ func alphaBeta(points []Point, pieces int) (*costmodel.Curve, error) {
 		return &costmodel.Curve{Form: costmodel.AlphaBeta, Pieces: []costmodel.Piece{whole}}, nil
 	}
 	if len(points) < 2*fewestInPiece {
-		return nil, fmt.Errorf("%d points: too few for two pieces", len(points))
+		return nil, fmt.Errorf("%s: too few for two pieces", units.Count(len(points), "point"))
 	}
 	var best []costmodel.Piece
 	least := math.Inf(1)

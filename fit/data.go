@@ -243,10 +243,10 @@ func (d *Data) warnings() []string {
 		w = append(w, "SIMULATED: made from a simulated backend, no hardware was measured")
 	}
 	if d.Failed > 0 {
-		w = append(w, fmt.Sprintf("%d points could not be measured; the recording holds the reasons", d.Failed))
+		w = append(w, fmt.Sprintf("%s could not be measured; the recording holds the reasons", units.Count(d.Failed, "point")))
 	}
 	if d.Own > 0 {
-		w = append(w, fmt.Sprintf("the points of %d laws are those that the profile was fitted to, in another file: of them only those set aside count", d.Own))
+		w = append(w, fmt.Sprintf("the points of %s are those that the profile was fitted to, in another file: of them only those set aside count", units.Count(d.Own, "law")))
 	}
 	for _, s := range d.lacking(d.TooLong) {
 		w = append(w, fmt.Sprintf("%s: no law, for its calls are long and the budget had no time for them; measure for longer: evenkeel calibrate --fresh --budget 10m", s))

@@ -10,6 +10,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 )
 
@@ -109,7 +110,7 @@ const (
 // model, or not two points in common on any device.
 func CompareRuns(runs []*Run) (*DriftReport, error) {
 	if len(runs) < 2 {
-		return nil, fmt.Errorf("%d recordings: drift needs two or more of the same devices", len(runs))
+		return nil, fmt.Errorf("%s: drift needs two or more of the same devices", units.Count(len(runs), "recording"))
 	}
 	from, to := runs[0], runs[len(runs)-1]
 	if err := sameModels(from, to); err != nil {
@@ -245,13 +246,13 @@ func (p *DriftPlace) judge(environment bool) {
 	middle := math.Abs(p.Shift) > DriftLimit
 	switch {
 	case p.Moved >= p.Needed:
-		p.Verdict, p.Why = Drifted, fmt.Sprintf("%d of %d points moved by more than their noise and 3 %%; %d make a drift", p.Moved, p.Shared, p.Needed)
+		p.Verdict, p.Why = Drifted, fmt.Sprintf("%d of %s moved by more than their noise and 3 %%; %d make a drift", p.Moved, units.Count(p.Shared, "point"), p.Needed)
 	case p.wholeOp() != "":
 		p.Verdict, p.Why = Drifted, fmt.Sprintf("half or more of the points of %s moved by more than their noise and 3 %%", p.wholeOp())
 	case middle && p.Lo*p.Hi > 0 && p.Shared >= fewestForShift:
 		p.Verdict, p.Why = Drifted, "the middle of all points moved by more than 3 %, and its interval excludes zero"
 	case p.Moved > 0:
-		p.Verdict, p.Why = Ambiguous, fmt.Sprintf("%d of %d points moved; %d make a drift", p.Moved, p.Shared, p.Needed)
+		p.Verdict, p.Why = Ambiguous, fmt.Sprintf("%d of %s moved; %d make a drift", p.Moved, units.Count(p.Shared, "point"), p.Needed)
 	case middle || beyond >= p.Needed && float64(beyond) > expected+3*math.Sqrt(expected):
 		p.Verdict, p.Why = Ambiguous, fmt.Sprintf("%d of %d points lie beyond 3 %%, but none by more than its noise", beyond, p.Shared)
 	case environment:

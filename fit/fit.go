@@ -13,6 +13,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Options of a fit. The zero value is not valid; start from Defaults.
@@ -48,7 +49,7 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 	for _, s := range d.Strata() {
 		fitted, kept := s.split(o)
 		if len(fitted) < fewestToFit && d.donor(s, o.Donors) == nil {
-			few := fmt.Sprintf("%s: %d points to fit, too few for a law (want %d)", s, len(fitted), fewestToFit)
+			few := fmt.Sprintf("%s: %s to fit, too few for a law (want %d)", s, units.Count(len(fitted), "point"), fewestToFit)
 			if !d.foreign {
 				few += "; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m"
 			}
@@ -70,7 +71,7 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 	}
 	d.facts(p)
 	if len(p.Laws) == 0 {
-		return nil, fmt.Errorf("no law can be fitted from %d points: a law needs %d of one op on one device; measure more: evenkeel calibrate", len(d.Points), fewestToFit)
+		return nil, fmt.Errorf("no law can be fitted from %s: a law needs %d of one op on one device; measure more: evenkeel calibrate", units.Count(len(d.Points), "point"), fewestToFit)
 	}
 	return p, nil
 }

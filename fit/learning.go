@@ -11,6 +11,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Curve is how the error on points that no fit saw falls with the number of
@@ -212,7 +213,7 @@ func learn(d *Data, f Family, of []learner, sizes []int, repeats int) FamilyCurv
 	of = slices.DeleteFunc(of, func(l learner) bool {
 		short := len(l.fitted) < need
 		if short {
-			c.LeftOut = append(c.LeftOut, fmt.Sprintf("%s: %d points to fit, the curve needs %d", l, len(l.fitted), need))
+			c.LeftOut = append(c.LeftOut, fmt.Sprintf("%s: %s to fit, the curve needs %d", l, units.Count(len(l.fitted), "point"), need))
 		}
 		return short
 	})

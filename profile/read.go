@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
@@ -159,7 +160,7 @@ func (d *reader) placed(p *Point) error {
 		want = g.Ranks()
 	}
 	if ranks != want {
-		return fmt.Errorf("on: %q has %d ranks, the shape has %d", p.On, ranks, want)
+		return fmt.Errorf("on: %q has %s, the shape has %d", p.On, units.Count(ranks, "rank"), want)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ func (h *Header) validPlaces() error {
 		case p.Name == "":
 			return fmt.Errorf("places[%d].name: missing", i)
 		case len(p.Ranks) != n:
-			return fmt.Errorf("places[%d].ranks: %d names: %q has %d ranks", i, len(p.Ranks), p.On, n)
+			return fmt.Errorf("places[%d].ranks: %s: %q has %s", i, units.Count(len(p.Ranks), "name"), p.On, units.Count(n, "rank"))
 		}
 	}
 	return nil

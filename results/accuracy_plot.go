@@ -31,7 +31,7 @@ func ErrorsByForm(laws []StudiedLaw, split string) (*Figure, error) {
 	kinds := slices.DeleteFunc(accuracyKinds(), func(k string) bool { return len(ofKind(laws, k)) == 0 })
 	slices.Reverse(kinds) // the first on top
 	f := &Figure{plot: blankPlot(), legend: blankLegend(), title: "Error on held-out points by form of law: " + split}
-	f.caption = fmt.Sprintf("Median over the laws of a kind of each law's mean |predicted / measured - 1|; %s, %d points that no form was fitted to.", plural(len(laws), "law"), heldPoints(laws))
+	f.caption = fmt.Sprintf("Median over the laws of a kind of each law's mean |predicted / measured - 1|; %s, %s that no form was fitted to.", plural(len(laws), "law"), plural(heldPoints(laws), "point"))
 	lo, hi := math.Inf(1), 0.0
 	for _, form := range formsOf(laws) {
 		dots := &plotter.Scatter{GlyphStyle: formGlyph(formPlace(form))}

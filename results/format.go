@@ -128,8 +128,5 @@ func bar(share float64, width int, full, rest byte) string {
 
 // plural prints a count with its noun: "1 law", "3 laws".
 func plural(n int, one string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprintf("%d %ss", n, one)
+	return units.Count(n, one)
 }

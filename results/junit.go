@@ -78,8 +78,8 @@ func familyCase(row fit.Row) junitCase {
 		c.Name = fmt.Sprintf("family %s, of which %s", row.Family, row.On)
 	}
 	if row.Points > 0 {
-		c.Out = fmt.Sprintf("%d points, %d outside the fitted range; median %s, p90 %s, p95 %s, bias %s, %s inside the 90 %% interval",
-			row.Points, row.Outside, bounded(row.Median, row.MedianUpper, row.Points), bounded(row.P90, row.P90Upper, row.Points),
+		c.Out = fmt.Sprintf("%s, %d outside the fitted range; median %s, p90 %s, p95 %s, bias %s, %s inside the 90 %% interval",
+			plural(row.Points, "point"), row.Outside, bounded(row.Median, row.MedianUpper, row.Points), bounded(row.P90, row.P90Upper, row.Points),
 			units.Percent(row.P95), signed(-row.Bias), units.Percent(row.Coverage))
 	}
 	switch row.Verdict {
@@ -92,7 +92,7 @@ func familyCase(row fit.Row) junitCase {
 }
 
 func tooFew(points int) string {
-	return fmt.Sprintf("insufficient: %d points, a verdict needs %d", points, fit.MinPoints)
+	return fmt.Sprintf("insufficient: %s, a verdict needs %d", plural(points, "point"), fit.MinPoints)
 }
 
 func stratumCase(s *fit.CheckedStratum) junitCase {

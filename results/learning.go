@@ -46,7 +46,7 @@ func learningTable(p *printer, n *notes, c *fit.Curve) {
 		if len(f.Steps) == 0 {
 			continue
 		}
-		t.section(fmt.Sprintf("%s: %s, %d points held out%s", f.Family, plural(f.Laws, "law"), f.Held, unlearned(n, f)))
+		t.section(fmt.Sprintf("%s: %s, %s held out%s", f.Family, plural(f.Laws, "law"), plural(f.Held, "point"), unlearned(n, f)))
 		for _, s := range f.Steps {
 			beyond := units.Percent(s.Outside)
 			if s.Outside > 0 {
@@ -91,7 +91,7 @@ func outlook(f fit.FamilyCurve) string {
 	}
 	last := f.Steps[len(f.Steps)-1]
 	if f.Change == nil {
-		return fmt.Sprintf("median error %s at %d points, the only size", units.Percent(last.Median.Mid), last.Points)
+		return fmt.Sprintf("median error %s at %s, the only size", units.Percent(last.Median.Mid), plural(last.Points, "point"))
 	}
 	s := fmt.Sprintf("%d to %d points: median error %s (%s to %s over the repeats, 95 %% bound %s), p90 error %s: ", f.Change.From, f.Change.To, signed(f.Change.Median.Mid-1),
 		strings.TrimSuffix(signed(f.Change.Median.Lo-1), " %"), signed(f.Change.Median.Hi-1), signed(f.Change.MedianUpper-1), signed(f.Change.P90.Mid-1))

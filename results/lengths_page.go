@@ -114,8 +114,8 @@ func paddingTable(p *printer, n *notes, s *LengthSummary) {
 func times(f float64) string { return number(f) + " x" }
 
 func imbalanceTable(p *printer, n *notes, s *LengthSummary) {
-	p.para("", fmt.Sprintf("%s of %d sequences dealt to ranks in turn: the most loaded rank over the mean",
-		batches(s.Batches), s.Batch))
+	p.para("", fmt.Sprintf("%s of %s dealt to ranks in turn: the most loaded rank over the mean",
+		batches(s.Batches), plural(s.Batch, "sequence")))
 	t := newTable(column{title: "ranks", number: true}, column{title: "tokens", number: true}, column{title: "tokens squared", number: true}, column{title: "worst batch", number: true},
 		column{title: "at best, no sequence cut" + n.mark("the longest sequence's work over a rank's mean share: above 1, some sequence must be shared by several ranks"), number: true})
 	for _, r := range s.Imbalance {

@@ -13,7 +13,7 @@ import (
 // machines prints what each machine of a measurement is, its GPUs with it.
 func machines(p *printer, n *notes, all ...profile.Machine) {
 	for _, m := range all {
-		p.para("", fmt.Sprintf("machine %s: %s, %d cores, %s memory", orNone(m.Host), orNone(m.CPU), m.Cores, m.Memory))
+		p.para("", fmt.Sprintf("machine %s: %s, %s, %s memory", orNone(m.Host), orNone(m.CPU), plural(m.Cores, "core"), m.Memory))
 		gpus(p, n, m)
 	}
 }

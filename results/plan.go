@@ -44,8 +44,8 @@ func planHead(p *printer, d *solver.Plan) {
 	if zero == "" {
 		zero = costmodel.Zero3
 	}
-	p.para("", fmt.Sprintf("%d layers, hidden %d, %d query and %d KV heads of %d, vocabulary %d; %s, recompute %s, %s, %d ring buffers, loss in chunks of %s tokens",
-		j.Model.Layers, j.Model.Hidden, j.Model.QHeads, j.Model.KVHeads, j.Model.HeadDim, j.Model.Vocab, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, j.RingBuffers, j.LossChunk))
+	p.para("", fmt.Sprintf("%s, hidden %d, %d query and %s of %d, vocabulary %d; %s, recompute %s, %s, %s, loss in chunks of %s tokens",
+		plural(j.Model.Layers, "layer"), j.Model.Hidden, j.Model.QHeads, plural(j.Model.KVHeads, "KV head"), j.Model.HeadDim, j.Model.Vocab, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, plural(j.RingBuffers, "ring buffer"), j.LossChunk))
 	written(p, d.Tool, d.Created)
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
@@ -115,7 +115,7 @@ func memorySource(d *solver.Plan) string {
 	case measured > 0 && measured == len(d.Step.Ranks):
 		return "activations rest on a layer's measured bytes a token; the rest of the memory is by formula (assumed)"
 	case measured > 0:
-		how = fmt.Sprintf("activations rest on a layer's measured bytes a token on %d of %d ranks; all other memory is by formula (assumed)", measured, len(d.Step.Ranks))
+		how = fmt.Sprintf("activations rest on a layer's measured bytes a token on %d of %s; all other memory is by formula (assumed)", measured, plural(len(d.Step.Ranks), "rank"))
 	}
 	return how + "; a backend that measures memory replaces some of it: evenkeel calibrate --only " + string(op.KindMemLayer)
 }

@@ -113,7 +113,7 @@ func familyLine(laws []*costmodel.Law) string {
 			judged = append(judged, l)
 		}
 	}
-	head := fmt.Sprintf("%s, %d points fitted, %d held out: ", plural(len(laws), "law"), fitted, held)
+	head := fmt.Sprintf("%s, %s fitted, %d held out: ", plural(len(laws), "law"), plural(fitted, "point"), held)
 	if len(judged) == 0 {
 		return head + "error unknown"
 	}

@@ -118,8 +118,8 @@ func Replay(w io.Writer, s *ReplaySummary) error {
 
 func replayHead(p *printer, s *ReplaySummary) {
 	h := s.Header
-	p.para("", fmt.Sprintf("trace %s: %s on %s, %d blocks after %d of warm-up, order by seed %d",
-		s.Name, plural(len(h.Plans), "plan"), plural(len(h.Ranks), "rank"), h.Repeats, h.Warmup, h.Seed))
+	p.para("", fmt.Sprintf("trace %s: %s on %s, %s after %d of warm-up, order by seed %d",
+		s.Name, plural(len(h.Plans), "plan"), plural(len(h.Ranks), "rank"), plural(h.Repeats, "block"), h.Warmup, h.Seed))
 	written(p, h.Tool, h.Created)
 	what := plural(h.Layers, "whole layer")
 	if h.Parts == replay.PartsAttention {
@@ -150,7 +150,7 @@ func replayPlans(p *printer, n *notes, s *ReplaySummary) {
 func worst(n *notes, e replay.Numerics) string {
 	text := fmt.Sprintf("%.1e of %.0e", max(e.Out, e.DQ, e.DK, e.DV), e.Limit)
 	if e.Reference == "sampled" {
-		text += n.mark(fmt.Sprintf("compared with one device on %d rows of the output and of dq, and on one head of dk and dv", e.Rows))
+		text += n.mark(fmt.Sprintf("compared with one device on %s of the output and of dq, and on one head of dk and dv", plural(e.Rows, "row")))
 	}
 	switch l := e.Layer; {
 	case l == nil:

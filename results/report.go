@@ -22,7 +22,7 @@ func FullReport(w io.Writer, r *fit.Report) error { return report(w, r, math.Max
 func report(w io.Writer, r *fit.Report, most int) error {
 	p, n := &printer{w: w}, &notes{}
 	if len(r.Pairs) > 0 || r.Drift == nil {
-		p.para("", fmt.Sprintf("%s accuracy: %d points that no law was fitted to, in %s", stamp(r.Simulated), len(r.Pairs), judged(r)))
+		p.para("", fmt.Sprintf("%s accuracy: %s that no law was fitted to, in %s", stamp(r.Simulated), plural(len(r.Pairs), "point"), judged(r)))
 	} else {
 		p.para("", fmt.Sprintf("%s drift of %s against %s", stamp(r.Simulated), r.Drift.To, r.Drift.From))
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"flag"
+	"fmt"
 	"io"
 	"math"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/solver"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew; commit the changes only if you understand and want them")
@@ -264,5 +266,24 @@ func TestHistogramFitsItsErrors(t *testing.T) {
 		if got := binTitle(b, 0.005); got != want {
 			t.Errorf("bin %d: %q, want %q", b, got, want)
 		}
+	}
+}
+
+// TestOneIsNoPlural: what may be one is printed as one.
+func TestOneIsNoPlural(t *testing.T) {
+	var b strings.Builder
+	d := &solver.Plan{}
+	d.Job.Model.Layers, d.Job.Model.QHeads, d.Job.Model.KVHeads, d.Job.RingBuffers = 1, 16, 1, 1
+	planHead(&printer{w: &b}, d)
+	for _, want := range []string{"1 layer, ", "16 query and 1 KV head of", "1 ring buffer,"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in %s", want, b.String())
+		}
+	}
+	if got, want := tooFew(1), fmt.Sprintf("insufficient: 1 point, a verdict needs %d", fit.MinPoints); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := familyLine([]*costmodel.Law{{Fit: costmodel.FitError{Points: 1}}}); got != "1 law, 1 point fitted, 0 held out: error unknown" {
+		t.Error(got)
 	}
 }

@@ -78,10 +78,10 @@ func (t *trace) group(g int, group costmodel.Group) {
 			t.name("thread_name", pid, t.thread(m.Rank, i), fmt.Sprintf("rank %d %s", m.Rank, resource))
 		}
 	}
-	name := fmt.Sprintf("group %d: ranks %s, %d tokens (predicted)", g, memberRanks(group), tokens)
+	name := fmt.Sprintf("group %d: ranks %s, %s (predicted)", g, memberRanks(group), units.Count(tokens, "token"))
 	if len(group) == 1 {
 		r := group[0].Rank
-		name = fmt.Sprintf("rank %d: %s, %d tokens (predicted)", r, t.step.Ranks[r].Device, tokens)
+		name = fmt.Sprintf("rank %d: %s, %s (predicted)", r, t.step.Ranks[r].Device, units.Count(tokens, "token"))
 	}
 	t.name("process_name", pid, 0, name)
 	t.place(pid)

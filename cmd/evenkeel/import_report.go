@@ -6,6 +6,7 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile/importer"
 )
 
@@ -15,11 +16,11 @@ func writeImport(w io.Writer, r *importer.Report, out string, written bool) erro
 	if !written {
 		out = "nothing written"
 	}
-	fmt.Fprintf(&b, "%s: %d points of %d rows from %d %s (%s)\n", out, r.Points, r.Rows, len(r.Files), plural(len(r.Files), "file"), r.Format)
+	fmt.Fprintf(&b, "%s: %s of %s from %s (%s)\n", out, units.Count(r.Points, "point"), units.Count(r.Rows, "row"), units.Count(len(r.Files), "file"), r.Format)
 	named(&b, "devices", r.Devices)
 	named(&b, "groups", r.Groups)
 	if len(r.Dropped) > 0 {
-		fmt.Fprintf(&b, "\n%d of %d %s not used:\n", r.Rows-r.Points, r.Rows, plural(r.Rows, "row"))
+		fmt.Fprintf(&b, "\n%d of %s not used:\n", r.Rows-r.Points, units.Count(r.Rows, "row"))
 		t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 		for _, d := range r.Dropped {
 			fmt.Fprintf(t, "%d\t  %s\n\t  first: %s\n", d.Rows, d.Reason, d.First)
@@ -32,13 +33,6 @@ func writeImport(w io.Writer, r *importer.Report, out string, written bool) erro
 	listed(&b, "Notes:", r.Notes)
 	_, err := w.Write(b.Bytes())
 	return err
-}
-
-func plural(n int, noun string) string {
-	if n == 1 {
-		return noun
-	}
-	return noun + "s"
 }
 
 // mostNamed is the number of names that a reader takes in.

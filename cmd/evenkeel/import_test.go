@@ -74,3 +74,13 @@ func TestImportReport(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestImportOfOneRow(t *testing.T) {
+	var b bytes.Buffer
+	if err := writeImport(&b, &importer.Report{Format: "table", Files: []string{"a.csv"}, Rows: 1, Points: 1}, "a.rec.jsonl", true); err != nil {
+		t.Fatal(err)
+	}
+	if want := "a.rec.jsonl: 1 point of 1 row from 1 file (table)\n"; b.String() != want {
+		t.Errorf("%q, want %q", b.String(), want)
+	}
+}

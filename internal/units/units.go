@@ -35,6 +35,17 @@ const (
 	GiB Bytes = 1 << 30
 )
 
+// Count prints a number with what it counts: "1 law", "3 laws", "2 batches".
+func Count[N ~int | ~int64](n N, one string) string {
+	switch {
+	case n == 1:
+		return "1 " + one
+	case strings.HasSuffix(one, "ch"):
+		return fmt.Sprintf("%d %ses", int64(n), one)
+	}
+	return fmt.Sprintf("%d %ss", int64(n), one)
+}
+
 // Over is the time that n bytes take at rate r.
 func (n Bytes) Over(r BytesPerS) Seconds { return Seconds(float64(n) / float64(r)) }
 

@@ -80,3 +80,13 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestCount(t *testing.T) {
+	for want, got := range map[string]string{
+		"0 laws": Count(0, "law"), "1 law": Count(1, "law"), "3 laws": Count(3, "law"), "2 batches": Count(2, "batch"), "1 token": Count(Tokens(1), "token"),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

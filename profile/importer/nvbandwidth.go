@@ -136,7 +136,7 @@ func (t *nvTest) contradiction(run *nvRun) string {
 			return "rows of different lengths"
 		}
 		if run.listed && len(row) != len(run.devices) {
-			return fmt.Sprintf("%d columns, but %d GPUs are listed", len(row), len(run.devices))
+			return fmt.Sprintf("%s, but the list has %s", units.Count(len(row), "column"), units.Count(len(run.devices), "GPU"))
 		}
 	}
 	switch {

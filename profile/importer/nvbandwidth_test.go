@@ -105,7 +105,7 @@ func TestNVBandwidthText(t *testing.T) {
 		},
 		{name: "no version", log: strings.Replace(head, "nvbandwidth Version: v0.7\n", "", 1) + h2d, fails: ErrNothing.Error(), drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"names no version"}},
 		{name: "not measured", log: head + nvMatrixText(h2dName, "55.20", "    55.20     N/A"), points: two[:1], drops: map[string]int{"N/A: not measured": 1}},
-		{name: "more columns than GPUs", log: nvHead("v0.7", 1) + h2d, fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 2}, flags: []string{"2 columns, but 1 GPUs are listed"}},
+		{name: "more columns than GPUs", log: nvHead("v0.7", 1) + h2d, fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 2}, flags: []string{"2 columns, but the list has 1 GPU"}},
 		{name: "more rows than hosts", log: head + nvMatrixText(h2dName, "221.20", "    55.20     55.40", "    55.20     55.40"), fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 4}, flags: []string{"2 rows"}},
 		{name: "a sum that does not fit", log: head + nvMatrixText(h2dName, "120.60", "    55.20     55.40"), fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 2}, flags: []string{"the cells add up to 110.6"}},
 		{name: "above the link", log: head + nvMatrixText(h2dName, "155.20", "    55.20     100.00"), points: two[:1], drops: map[string]int{"faster than the link to the host": 1}, flags: []string{"100 GB/s, above the 64"}},
@@ -155,7 +155,7 @@ func TestNVBandwidthJSON(t *testing.T) {
 			drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"smaller"},
 		},
 		{name: "an error", log: nvObject(devices, h2d, `, "error" : "x"`), points: two, flags: []string{"reports an error"}},
-		{name: "a matrix of another shape", log: nvObject(devices, test(h2dName, "55.2", `["55.2"]`), ""), fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 1}, flags: []string{"1 columns, but 2 GPUs"}},
+		{name: "a matrix of another shape", log: nvObject(devices, test(h2dName, "55.2", `["55.2"]`), ""), fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 1}, flags: []string{"1 column, but the list has 2 GPUs"}},
 		{name: "no matrix", log: nvObject(devices, h2d+`,{"name":"`+d2hName+`","status":"Passed","bandwidth_matrix":null}`, ""), points: two, drops: map[string]int{"the matrix contradicts the rest of the output": 1}, flags: []string{"0 rows"}},
 		{name: "torn", log: strings.TrimSuffix(nvObject(devices, h2d, ""), `, "version" : "v0.8"}}`), fails: ErrNothing.Error(), drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"in the middle", "names no version"}},
 		{name: "another object", log: `{"version":1}`, fails: "no key nvbandwidth"},
@@ -173,7 +173,7 @@ func TestNVBandwidthRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	matchFlags(t, "flags", got.report.Flags, []string{"3 columns, but 1 GPUs are listed", "2 columns, but 1 GPUs are listed"}, true)
+	matchFlags(t, "flags", got.report.Flags, []string{"3 columns, but the list has 1 GPU", "2 columns, but the list has 1 GPU"}, true)
 	if len(got.points) != 2 {
 		t.Fatalf("%d points, want 2", len(got.points))
 	}

@@ -113,7 +113,7 @@ func (b *Backend) gpus(ctx context.Context) ([]local, error) {
 	// A launcher that gives every task its own GPU shows it that one alone.
 	if w := b.config.World; w != nil && w.LocalTasks > 1 && len(tokens) > 1 {
 		if w.LocalTask >= len(tokens) {
-			return nil, fmt.Errorf("this is task %d of %d on its node, which shows %d GPUs: start at most one task a GPU", w.LocalTask, w.LocalTasks, len(tokens))
+			return nil, fmt.Errorf("this is task %d of %d on its node, which shows %s: start at most one task a GPU", w.LocalTask, w.LocalTasks, units.Count(len(tokens), "GPU"))
 		}
 		tokens = tokens[w.LocalTask : w.LocalTask+1]
 	}

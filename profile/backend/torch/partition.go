@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Partition is a number of multiprocessors (SMs) of a GPU: what a rank computes
@@ -63,7 +65,7 @@ func (b *Backend) partitions(ctx context.Context, tokens []string) ([]local, err
 	var list []local
 	for _, p := range b.config.Partitions {
 		if p.GPU >= len(tokens) {
-			return nil, fmt.Errorf("gpu:%s: this process may use %d GPUs: name 0 to %d", p, len(tokens), len(tokens)-1)
+			return nil, fmt.Errorf("gpu:%s: this process may use %s: name 0 to %d", p, units.Count(len(tokens), "GPU"), len(tokens)-1)
 		}
 		l := local{On: "cuda:0", Visible: tokens[p.GPU], SMs: p.SMs, Sharing: b.sharing(p)}
 		c, hello, err := b.greet(ctx, b.python, l.slot())

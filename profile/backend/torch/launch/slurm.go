@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // The range of ports that steps of Slurm share: below the kernel's ephemeral
@@ -101,7 +103,7 @@ func tasksOfNode(list string, node int) (int, error) {
 			return tasks, nil
 		}
 	}
-	return 0, fmt.Errorf("it tells of %d nodes, and this is node %d counted from 0 (SLURM_NODEID)", before, node)
+	return 0, fmt.Errorf("it tells of %s, and this is node %d counted from 0 (SLURM_NODEID)", units.Count(before, "node"), node)
 }
 
 func tasksItem(item string) (tasks, repeat int, err error) {
