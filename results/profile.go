@@ -22,9 +22,14 @@ func Profile(w io.Writer, d *costmodel.Profile) error {
 	p, n := &printer{w: w}, &notes{}
 	profileHead(p, d)
 	devices(p, d.Devices, d.Groups)
-	families(p, d.Laws)
-	lawErrors(p, n, d.Laws)
-	lawRanges(p, d.Laws, d.Groups)
+	if len(d.Laws) > 0 {
+		families(p, d.Laws)
+		lawErrors(p, n, d.Laws)
+		lawRanges(p, d.Laws, d.Groups)
+	} else {
+		p.printf("\n")
+		p.para("", "it holds no laws, so nothing can be predicted from it; measure and fit: evenkeel calibrate --fresh --budget 10m")
+	}
 	memoryTables(p, d.Memory)
 	overlapTable(p, d.Overlaps)
 	outlierTable(p, d.Outliers)
@@ -35,7 +40,7 @@ func Profile(w io.Writer, d *costmodel.Profile) error {
 
 func profileHead(p *printer, d *costmodel.Profile) {
 	what, from := stamp(d.Simulated), origin(d.Simulated)
-	if !d.Simulated && !slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.From == "" && l.Assumed == "" }) {
+	if !d.Simulated && len(d.Laws) > 0 && !slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.From == "" && l.Assumed == "" }) {
 		what, from = "BORROWED", "nobody measured the devices below"
 	}
 	p.para("", fmt.Sprintf("%s profile: %s, %s and %s; %s", what, plural(len(d.Laws), "law"),
@@ -47,7 +52,7 @@ func profileHead(p *printer, d *costmodel.Profile) {
 	for _, o := range d.Origins {
 		p.para("", fmt.Sprintf("measured by others: %s, %s at %.12s, %s", o.Title, o.Repository, o.Commit, o.Licence))
 	}
-	if d.Holdout.Share > 0 {
+	if d.Holdout.Share > 0 && len(d.Laws) > 0 {
 		p.para("", fmt.Sprintf("held out before the fit: %s of the points of every law (seed %d); the errors below are theirs", units.Percent(d.Holdout.Share), d.Holdout.Seed))
 	}
 }

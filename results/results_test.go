@@ -269,6 +269,22 @@ func TestHistogramFitsItsErrors(t *testing.T) {
 	}
 }
 
+// TestProfileWithoutLaws: that nothing can be predicted is said, and no law is
+// called borrowed or held out.
+func TestProfileWithoutLaws(t *testing.T) {
+	d := testProfile()
+	d.Simulated, d.Laws, d.Warnings = false, nil, nil
+	var b strings.Builder
+	if err := Profile(&b, d); err != nil {
+		t.Fatal(err)
+	}
+	got := b.String()
+	if !strings.HasPrefix(got, "MEASURED profile: 0 laws, 2 device types and 1 group") || !strings.Contains(got, "\nit holds no laws, so nothing can be predicted from it;") ||
+		strings.Contains(got, "held out") || strings.Contains(got, "\n\n\n") {
+		t.Errorf("%s", got)
+	}
+}
+
 // TestOneIsNoPlural: what may be one is printed as one.
 func TestOneIsNoPlural(t *testing.T) {
 	var b strings.Builder
