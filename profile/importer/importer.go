@@ -10,6 +10,7 @@
 package importer
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -71,6 +72,8 @@ type Format struct {
 	Name string // as --from names it
 	Doc  string // one sentence: which tool's files, and what is read from them
 	Read func(*Sink, []Source) error
+
+	gzipped bool // its files may be compressed
 }
 
 // Formats lists every format, in the order in which help shows them.
@@ -257,8 +260,12 @@ func Import(f Format, sources []Source, o Options, h profile.Header, write func(
 func pass(f Format, sources []Source, o Options, write func(*profile.Point) error) (*Sink, error) {
 	s := &Sink{Options: o, write: write, best: map[string]*utilisation{}}
 	s.report.Format = f.Name
-	for _, src := range sources {
+	sources = slices.Clone(sources)
+	for i, src := range sources {
 		s.report.Files = append(s.report.Files, src.Name)
+		if !f.gzipped {
+			sources[i] = plain(src)
+		}
 	}
 	if err := f.Read(s, sources); err != nil {
 		return nil, err
@@ -283,4 +290,23 @@ func names(sources []Source) string {
 		all = append(all, s.Name)
 	}
 	return strings.Join(all, ", ")
+}
+
+// plain refuses to open what is compressed, told by its magic bytes: read as it is,
+// it looks like another tool's file.
+func plain(src Source) Source {
+	open := src.Open
+	src.Open = func() (File, error) {
+		file, err := open()
+		if err != nil {
+			return nil, err
+		}
+		magic := make([]byte, len(gzipMagic))
+		if n, _ := file.ReadAt(magic, 0); n < len(magic) || !bytes.Equal(magic, gzipMagic) {
+			return file, nil
+		}
+		_ = file.Close() // read only: nothing is lost
+		return nil, fmt.Errorf("%s: is compressed with gzip; decompress it first, such as with gunzip -k; only traces of the PyTorch profiler (--from kineto) are read as they are", src.Name)
+	}
+	return src
 }

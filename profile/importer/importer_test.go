@@ -460,3 +460,18 @@ func BenchmarkImportTable(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.N)*rows/b.Elapsed().Seconds(), "rows/s")
 }
+
+// A compressed file is said to be one, whole or torn, by every format that does not
+// decompress it.
+func TestGzipIsNamed(t *testing.T) {
+	packed := gzipped(strings.Repeat("# nThread 1 nGpus 8\n", 1000))
+	for _, f := range Formats() {
+		for _, text := range []string{packed, packed[:40], packed[:2]} {
+			_, err := importInto(f, Options{Device: "h100_sxm"}, inMemory("a.log.gz", text))
+			named := err != nil && strings.HasPrefix(err.Error(), "a.log.gz: is compressed with gzip; decompress it first, such as with gunzip -k")
+			if err == nil || named == (f.Name == "kineto") {
+				t.Errorf("%s: %v", f.Name, err)
+			}
+		}
+	}
+}

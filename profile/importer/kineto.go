@@ -41,7 +41,7 @@ func kinetoFormat() Format {
 	return Format{
 		Name: "kineto",
 		Doc:  "traces of the PyTorch profiler, plain or gzipped: attention and linear layers with their shapes; collectives where the traces of all ranks are given",
-		Read: readKineto,
+		Read: readKineto, gzipped: true,
 	}
 }
 

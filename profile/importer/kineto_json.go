@@ -218,10 +218,13 @@ func scanTrace(src Source, visit func(*traceEvent)) (head traceHead, torn string
 	return w.head, "", nil
 }
 
+// gzipMagic is what compressed files begin with.
+var gzipMagic = []byte{0x1f, 0x8b}
+
 // inflate undoes gzip, told by its magic bytes.
 func inflate(r io.Reader) (io.Reader, error) {
 	in := bufio.NewReaderSize(r, 1<<16)
-	if magic, _ := in.Peek(2); !bytes.Equal(magic, []byte{0x1f, 0x8b}) {
+	if magic, _ := in.Peek(2); !bytes.Equal(magic, gzipMagic) {
 		return in, nil
 	}
 	z, err := gzip.NewReader(in)

@@ -36,8 +36,6 @@ func refuse(name, first string) error {
 	text := strings.TrimSpace(first)
 	other := ""
 	switch {
-	case strings.HasPrefix(text, "\x1f\x8b"):
-		other = "is compressed with gzip; a profiler trace is imported with --from kineto, anything else has to be decompressed first"
 	case strings.HasPrefix(text, "PAR1"):
 		other = "is a parquet file; import it with --from aiconfigurator"
 	case strings.HasPrefix(text, "<"):
