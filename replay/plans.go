@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"syscall"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -87,6 +88,9 @@ func readPlan(path string) ([]byte, error) {
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, doc.MaxDocument+1))
+	if errors.Is(err, syscall.EISDIR) {
+		return nil, fmt.Errorf("%s: is a folder; name a plan that evenkeel solve wrote", path)
+	}
 	if err == nil && len(data) > doc.MaxDocument {
 		err = fmt.Errorf("%s: more than %d bytes, which no plan has", path, doc.MaxDocument)
 	}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/fit"
@@ -95,11 +96,16 @@ func notAnother(path string) error {
 	return nil
 }
 
-// openError says what a path is that cannot be opened.
+// openError says what a path is that cannot be opened or read.
 func openError(err error) error {
 	var path *fs.PathError
-	if errors.As(err, &path) && errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case !errors.As(err, &path):
+		return err
+	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s: no such file", path.Path)
+	case errors.Is(err, syscall.EISDIR):
+		return fmt.Errorf("%s: is a folder; name a file in it", path.Path)
 	}
 	return err
 }

@@ -113,12 +113,17 @@ func sniff(path string) (string, error) {
 	defer f.Close()
 	head, err := io.ReadAll(io.LimitReader(f, sniffed))
 	if err != nil {
-		return "", err
+		return "", openError(err)
 	}
 	if len(head) == 0 {
 		return "", fmt.Errorf("%s: is empty; %s", path, shown)
 	}
 	schema, err := doc.SchemaOf(head)
+	var whole *doc.Error
+	if errors.As(err, &whole) {
+		whole.File = path
+		return "", whole
+	}
 	if err != nil {
 		return "", fmt.Errorf("%s: not an evenkeel document: %w; %s", path, err, shown)
 	}

@@ -47,8 +47,6 @@ func WriteAtomic(path string, data []byte) error {
 	return writeAtomic(createExclusive, path, data)
 }
 
-const hintWrite = "the file is as it was; free space or choose another place"
-
 func writeAtomic(create createFunc, path string, data []byte) error {
 	target := path
 	if resolved, err := filepath.EvalSymlinks(path); err == nil {
@@ -69,7 +67,7 @@ func writeAtomic(create createFunc, path string, data []byte) error {
 		if temp != "" {
 			err = errors.Join(err, os.Remove(temp))
 		}
-		return ioError(path, "cannot be written", err, hintWrite)
+		return writeError(path, err)
 	}
 	if err := syncDir(filepath.Dir(target)); err != nil {
 		return ioError(path, "written, but it may not survive a power cut", err, "write it again")
@@ -166,12 +164,12 @@ func HashBytes(data []byte) string {
 func HashFile(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return "", ioError(path, "cannot be read", err, "")
+		return "", readError(path, err)
 	}
 	defer f.Close()
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
-		return "", ioError(path, "cannot be read", err, "")
+		return "", readError(path, err)
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil
 }

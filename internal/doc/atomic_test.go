@@ -104,7 +104,7 @@ func TestWriteAtomicPlaces(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		filepath.Join(dir, "none", "x"): ": cannot be written: no such file or directory; the file is as it was; free space or choose another place",
+		filepath.Join(dir, "none", "x"): ": cannot be written: no such file or directory; make the folder it is to stand in, or choose another place",
 		filepath.Join(file, "x"):        ": cannot be written: not a directory; the file is as it was; free space or choose another place",
 		dir:                             ": cannot be written: is a directory; choose another name",
 		"/dev/full":                     ": cannot be written: no space left on device; choose another name",

@@ -174,7 +174,7 @@ var decodeErrors = []struct{ name, in, want string }{
 	{"utf8", "{\"op\":\"\xff\"}", `x.rec.jsonl:17: op: byte 0xff is not UTF-8: it is damaged, or no text`},
 	{"bom", "\ufeff{}", `x.rec.jsonl:17: starts with a byte order mark; save it as UTF-8 without one`},
 	{"utf16", "\xff\xfe{\x00", `x.rec.jsonl:17: is UTF-16; save it as UTF-8`},
-	{"gzip", "\x1f\x8b\b\x00", `x.rec.jsonl:17: is compressed with gzip; decompress it first`},
+	{"gzip", "\x1f\x8b\b\x00", `x.rec.jsonl:17: is compressed with gzip; decompress it first, such as with gunzip -k`},
 	{"nul", "{\x00}", `x.rec.jsonl:17:2: control byte 0x00: it is damaged, or no text`},
 	{"nul all", "\x00\x00\x00", `x.rec.jsonl:17:1: control byte 0x00: it is damaged, or no text`},
 	{"control", "{\"op\":\"\x01\"}", `x.rec.jsonl:17: op: control byte 0x01: it is damaged, or no text`},

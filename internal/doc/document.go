@@ -105,7 +105,7 @@ func encodeError(name string, v any, err error) error {
 func readLimited(path string, limit int64) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, ioError(path, "cannot be read", err, "")
+		return nil, readError(path, err)
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > limit {
@@ -113,7 +113,7 @@ func readLimited(path string, limit int64) ([]byte, error) {
 	}
 	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
-		return nil, ioError(path, "cannot be read", err, "")
+		return nil, readError(path, err)
 	}
 	if int64(len(data)) > limit {
 		return nil, tooLarge(path, int64(len(data)), limit)

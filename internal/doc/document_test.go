@@ -98,7 +98,7 @@ func TestDecodeErrors(t *testing.T) {
 		{`null`, `x.json: not an evenkeel document: it is not a JSON object; name a file that evenkeel wrote; expected evenkeel.note`},
 		{`{"schema":5}`, `x.json: not an evenkeel document: its "schema" is not a string; name a file that evenkeel wrote; expected evenkeel.note`},
 		{`{"a":1,` + "\n" + `"b":`, `x.json:2:5: ends in the middle: it was cut short; correct the file or make it again`},
-		{"\x1f\x8b\x08", `x.json: is compressed with gzip; decompress it first`},
+		{"\x1f\x8b\x08", `x.json: is compressed with gzip; decompress it first, such as with gunzip -k`},
 		{`hello`, `x.json:1:1: hello stands without double quotes; correct the file or make it again`},
 		{head("evenkeel.plan/v2", "9"), `x.json: is an evenkeel.plan, expected evenkeel.note; name the evenkeel.note file instead`},
 		{head("https://json-schema.org/draft", "9"), `x.json: is a document of schema "https://json-schema.org/draft", expected evenkeel.note; name the evenkeel.note file instead`},
@@ -147,7 +147,7 @@ func TestLoadErrors(t *testing.T) {
 	below := filepath.Join(large, "x.json")
 	for path, want := range map[string]string{
 		missing: ": cannot be read: no such file or directory",
-		dir:     ": cannot be read: is a directory",
+		dir:     ": cannot be read: is a directory; name a file in it",
 		below:   ": cannot be read: not a directory",
 		large: ": 268435457 bytes, and a document has at most 268435456; if this is a recording (one JSON object a line), " +
 			"name it where a recording is asked for; else split it",
@@ -167,7 +167,7 @@ func TestLoadErrors(t *testing.T) {
 	if _, err := HashFile(missing); err == nil || err.Error() != missing+": cannot be read: no such file or directory" {
 		t.Errorf("got %v", err)
 	}
-	if _, err := HashFile(dir); err == nil || err.Error() != dir+": cannot be read: is a directory" {
+	if _, err := HashFile(dir); err == nil || err.Error() != dir+": cannot be read: is a directory; name a file in it" {
 		t.Errorf("got %v", err)
 	}
 }

@@ -2,6 +2,7 @@ package doc
 
 import (
 	"errors"
+	"io/fs"
 	"strconv"
 	"strings"
 	"syscall"
@@ -54,6 +55,25 @@ func (e *Error) Error() string {
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
+
+// readError is an Error about a file that cannot be read.
+func readError(path string, err error) *Error {
+	hint := ""
+	if errors.Is(err, syscall.EISDIR) {
+		hint = "name a file in it"
+	}
+	return ioError(path, "cannot be read", err, hint)
+}
+
+// writeError is an Error about a file that could not be put in place; there was
+// none before if there is not even a folder for it.
+func writeError(path string, err error) *Error {
+	hint := "the file is as it was; free space or choose another place"
+	if errors.Is(err, fs.ErrNotExist) {
+		hint = "make the folder it is to stand in, or choose another place"
+	}
+	return ioError(path, "cannot be written", err, hint)
+}
 
 // ioError is an Error about the file as a whole.
 func ioError(path, what string, err error, hint string) *Error {

@@ -199,8 +199,12 @@ func describeKind(kind string) string {
 
 // SchemaOf returns the schema that the JSON object at the start of data
 // declares: of a document, or of the first line of a recording. data may be cut
-// off after it. The error says why there is none.
+// off after it. The error says why there is none; it is an [*Error], without a
+// file, where data is no JSON from its first byte on, such as compressed.
 func SchemaOf(data []byte) (string, error) {
+	if msg, hint := wholeFile(data); hint != "" {
+		return "", &Error{Msg: msg, Hint: hint}
+	}
 	schema, _, err := declared(data)
 	return schema, err
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 )
 
 // MaxLine is the longest journal line in bytes, without its newline: what [ReadLines]
@@ -50,8 +51,10 @@ func (o LineReader) Read(name string, r io.Reader, f func(line int, data []byte)
 		case err == errLineTooLong || len(data) > limit:
 			return false, s.tooLong(name, line)
 		case err != nil && err != io.EOF:
-			e := ioError(name, "cannot be read", err, "")
-			e.Line = line
+			e := readError(name, err)
+			if !errors.Is(err, syscall.EISDIR) {
+				e.Line = line
+			}
 			return false, e
 		}
 		last := err == io.EOF

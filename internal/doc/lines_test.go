@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"strings"
 	"syscall"
@@ -172,5 +173,19 @@ func benchmarkLines(b *testing.B, data []byte, f func(int, []byte) error) {
 		if torn, err := ReadLines("x", bytes.NewReader(data), 0, f); torn || err != nil {
 			b.Fatal(torn, err)
 		}
+	}
+}
+
+// A folder has no lines: no number of one is named.
+func TestLinesOfAFolder(t *testing.T) {
+	dir := t.TempDir()
+	f, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	_, err = ReadLines(dir, f, 0, func(int, []byte) error { return nil })
+	if want := dir + ": cannot be read: is a directory; name a file in it"; err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }

@@ -32,7 +32,7 @@ func writeLines(create createFunc, path string, fill func(write func(line any) e
 	}
 	f, temp, err := createTemp(create, filepath.Dir(target), fileMode)
 	if err != nil {
-		return ioError(path, "cannot be written", err, hintWrite)
+		return writeError(path, err)
 	}
 	l := &lines{path: path, f: f, w: bufio.NewWriterSize(f, readBuffer)}
 	if err := l.finish(fill(l.write), true); err != nil {
@@ -51,7 +51,7 @@ func (l *lines) publish(temp, target string, old fs.FileInfo) error {
 		err = os.Rename(temp, target)
 	}
 	if err != nil {
-		return ioError(l.path, "cannot be written", errors.Join(err, os.Remove(temp)), hintWrite)
+		return writeError(l.path, errors.Join(err, os.Remove(temp)))
 	}
 	if err := syncDir(filepath.Dir(target)); err != nil {
 		return ioError(l.path, "written, but it may not survive a power cut", err, "write it again")
@@ -82,7 +82,7 @@ func (l *lines) write(v any) error {
 		return encodeError(l.path, v, err)
 	}
 	if _, err := l.w.Write(append(data, '\n')); err != nil {
-		return ioError(l.path, "cannot be written", err, hintWrite)
+		return writeError(l.path, err)
 	}
 	return nil
 }
@@ -98,7 +98,7 @@ func (l *lines) finish(filled error, sync bool) error {
 		err = l.f.Sync()
 	}
 	if err = errors.Join(err, l.f.Close()); err != nil {
-		return ioError(l.path, "cannot be written", err, hintWrite)
+		return writeError(l.path, err)
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ func wholeFile(data []byte) (msg, hint string) {
 	case bytes.HasPrefix(data, []byte("\xff\xfe")), bytes.HasPrefix(data, []byte("\xfe\xff")):
 		return "is UTF-16", "save it as UTF-8"
 	case bytes.HasPrefix(data, []byte("\x1f\x8b")):
-		return "is compressed with gzip", "decompress it first"
+		return "is compressed with gzip", "decompress it first, such as with gunzip -k"
 	}
 	return "", ""
 }
