@@ -76,7 +76,10 @@ when it could not judge.`,
   evenkeel check today.rec.jsonl --drift-from prof/calibration.rec.jsonl
   evenkeel check a.trace.jsonl --profile prof/calibration.profile.json --timeline a.timeline.json   # of a replay`,
 		Args: args(cobra.MinimumNArgs(1), "recordings"),
-		RunE: func(_ *cobra.Command, paths []string) error {
+		RunE: func(c *cobra.Command, paths []string) error {
+			if err := notEmpty(c, "limits", "max-error", "min-len", "drift-from"); err != nil {
+				return err
+			}
 			if err := o.writable(paths); err != nil {
 				return err
 			}
@@ -120,7 +123,7 @@ func (a *app) runCheck(paths []string, o checkOptions) error {
 	if err != nil {
 		var usage usageError
 		if o.junit != "" && !errors.As(err, &usage) {
-			err = errors.Join(err, writeTo(o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
+			err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
 		}
 		return err
 	}
@@ -200,16 +203,24 @@ func (a *app) printCheck(r *fit.Report, o checkOptions) error {
 	}
 	err := a.print(r, func(w io.Writer) error { return table(w, r) })
 	if o.junit != "" {
-		err = errors.Join(err, writeTo(o.junit, func(w io.Writer) error { return results.JUnit(w, r) }))
+		err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.JUnit(w, r) }))
 	}
 	if o.markdown != "" && o.markdown != "-" {
-		err = errors.Join(err, appendTo(o.markdown, func(w io.Writer) error { return results.Markdown(w, r) }))
+		err = errors.Join(err, appendTo("--markdown", o.markdown, func(w io.Writer) error { return results.Markdown(w, r) }))
 	}
 	return err
 }
 
-// appendTo writes at the end of a file, which is made if need be.
-func appendTo(path string, write func(io.Writer) error) error {
+// writeReport writes the file that a flag names.
+func writeReport(flag, path string, write func(io.Writer) error) error {
+	if err := writeTo(path, write); err != nil {
+		return fmt.Errorf("%s: %w", flag, err)
+	}
+	return nil
+}
+
+// appendTo writes at the end of the file that a flag names, which is made if need be.
+func appendTo(flag, path string, write func(io.Writer) error) error {
 	var b bytes.Buffer
 	if err := write(&b); err != nil {
 		return err
@@ -220,7 +231,7 @@ func appendTo(path string, write func(io.Writer) error) error {
 		err = errors.Join(err, f.Close())
 	}
 	if err != nil {
-		return fmt.Errorf("--markdown: %w; name a file in a folder that is there and can be written", err)
+		return fmt.Errorf("%s: %w; name a file in a folder that is there and can be written", flag, err)
 	}
 	return nil
 }

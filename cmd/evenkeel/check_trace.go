@@ -46,7 +46,7 @@ func (a *app) runCheckTrace(paths []string, o checkOptions) error {
 	if err != nil {
 		var usage usageError
 		if o.junit != "" && !errors.As(err, &usage) {
-			err = errors.Join(err, writeTo(o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
+			err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
 		}
 		return err
 	}
@@ -118,7 +118,7 @@ func drawTrace(rec *comparison.Recording, p *costmodel.Profile, o checkOptions) 
 	if err != nil {
 		return err
 	}
-	return writeTo(o.timeline, func(w io.Writer) error { return results.TraceTimeline(w, t) })
+	return writeReport("--timeline", o.timeline, func(w io.Writer) error { return results.TraceTimeline(w, t) })
 }
 
 func (o checkOptions) links() comparison.Links {
@@ -164,10 +164,10 @@ func (a *app) printTrace(r *comparison.Report, o checkOptions) error {
 	}
 	err := a.print(r, func(w io.Writer) error { return table(w, r) })
 	if o.junit != "" {
-		err = errors.Join(err, writeTo(o.junit, func(w io.Writer) error { return results.TraceJUnit(w, r) }))
+		err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.TraceJUnit(w, r) }))
 	}
 	if o.markdown != "" && o.markdown != "-" {
-		err = errors.Join(err, appendTo(o.markdown, func(w io.Writer) error { return results.TraceMarkdown(w, r) }))
+		err = errors.Join(err, appendTo("--markdown", o.markdown, func(w io.Writer) error { return results.TraceMarkdown(w, r) }))
 	}
 	return err
 }

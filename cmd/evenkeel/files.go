@@ -14,6 +14,7 @@ import (
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/spf13/cobra"
 )
 
 // loadProfile reads and validates a profile.
@@ -209,6 +210,22 @@ func probe(path string) error {
 		return err
 	}
 	return doc.Probe(dir)
+}
+
+// notEmpty refuses flags that are given without a value, as scripts do whose variable
+// is not set: left out they would mean something else than was asked for.
+func notEmpty(c *cobra.Command, flags ...string) error {
+	for _, name := range flags {
+		f := c.Flags().Lookup(name)
+		empty := f.Value.String() == ""
+		if list, ok := f.Value.(interface{ GetSlice() []string }); ok {
+			empty = strings.Join(list.GetSlice(), "") == ""
+		}
+		if f.Changed && empty {
+			return usagef("--%s: is empty: give it a value, or leave the flag out", name)
+		}
+	}
+	return nil
 }
 
 // notFolder refuses to write a file where there is a folder.

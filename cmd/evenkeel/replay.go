@@ -65,7 +65,12 @@ and no trace is written.`,
   evenkeel replay a.plan.json --parts attention --docs 3k,1k,4k
   evenkeel replay a.batch.json --model config.json`,
 		Args: args(cobra.MinimumNArgs(1), "plans"),
-		RunE: func(c *cobra.Command, given []string) error { return a.runReplay(c.Context(), o, given) },
+		RunE: func(c *cobra.Command, given []string) error {
+			if err := notEmpty(c, "docs"); err != nil {
+				return err
+			}
+			return a.runReplay(c.Context(), o, given)
+		},
 	}
 	f := c.Flags()
 	f.StringVarP(&o.out, "output", "o", "", "trace to write (default: the first plan's name with .trace.jsonl)")

@@ -84,8 +84,8 @@ func (a *app) runShow(path string, o view) error {
 	}
 	kind, _, _ := strings.Cut(schema, "/")
 	recording := strings.TrimSuffix(profile.RecordingSchema, "v1")
-	if o.learning && kind+"/" != recording {
-		return usagef("show: --learning-curve is of a recording; %s is an %s: name the recording it was made from", path, kind)
+	if err := o.misplaced(path, kind); err != nil {
+		return err
 	}
 	switch kind + "/" {
 	case recording:
@@ -103,6 +103,22 @@ func (a *app) runShow(path string, o view) error {
 		return a.showTrace(path)
 	}
 	return fmt.Errorf("%s: its schema is %q; show knows recordings, profiles, plans and traces", path, schema)
+}
+
+// misplaced refuses flags that say nothing of a document of this kind.
+func (o view) misplaced(path, kind string) error {
+	is := func(schema string) bool { return strings.HasPrefix(schema, kind+"/") }
+	switch {
+	case o.learning && !is(profile.RecordingSchema):
+		return usagef("show: --learning-curve is of a recording; %s is an %s: name the recording it was made from", path, kind)
+	case o.coefs && !is(costmodel.ProfileSchema):
+		return usagef("show: --coefs is of a profile; %s is an %s: name a profile, or leave the flag out", path, kind)
+	case o.explain && !is(solver.PlanSchema):
+		return usagef("show: --explain is of a plan for one sequence; %s is an %s: name such a plan, or leave the flag out", path, kind)
+	case o.plot != "" && !o.learning && !is(costmodel.ProfileSchema):
+		return usagef("show: --plot is of a profile or of a --learning-curve; %s is an %s: name a profile, or leave the flag out", path, kind)
+	}
+	return nil
 }
 
 func sniff(path string) (string, error) {
