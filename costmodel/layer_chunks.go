@@ -96,10 +96,9 @@ func (s *sim) chunkMessages(back bool) (in, out []units.Seconds) {
 	return in, out
 }
 
-// chunkBesides are the slow-downs of the seats' attention by the all-to-alls that hide
-// behind it, which are taken as moving beside all chunks alike.
-func (s *sim) chunkBesides(back bool) []beside {
-	in, out := s.chunkMessages(back)
+// chunkBesides are the slow-downs of the seats' attention by the all-to-alls of chunks
+// that hide behind it, which are taken as moving beside all chunks alike.
+func (s *sim) chunkBesides(back bool, in, out []units.Seconds) []beside {
 	moving, k := units.Seconds(0), len(in)
 	for c := range k {
 		if c > 0 {
@@ -129,7 +128,7 @@ func (r *layerRun) inChunks() {
 		before, after = preBackward, postBackward
 	}
 	in, out := s.chunkMessages(r.back)
-	by := s.chunkBesides(r.back)
+	by := s.chunkBesides(r.back, in, out)
 	var port units.Seconds
 	for i := range r.seats {
 		a, c := &r.seats[i], &r.around[i]

@@ -259,7 +259,8 @@ func (r *replaying) priced(back bool) passLaws {
 func (r *replaying) pricedChunks(back bool, before, after linearPart) passLaws {
 	s, k := r.sim, r.sim.layout.chunks()
 	var p passLaws
-	by := s.chunkBesides(back)
+	in, out := s.chunkMessages(back)
+	by := s.chunkBesides(back, in, out)
 	for i := range s.seats {
 		a := &s.seats[i]
 		p.before = append(p.before, s.linearCost(a, before, nil))
