@@ -95,9 +95,18 @@ idle_nodes() {
 }
 
 # ours succeeds if a process lives and its command line holds our folder, so that
-# a number used again by another process is not taken for it.
+# a number used again by another process is not taken for it. A process that is just
+# becoming another program has no command line for a moment, and one that has ended
+# and is still listed has none either.
 ours() {
-  [ -n "$1" ] && cat "/proc/$1/cmdline" 2>/dev/null | tr '\0' ' ' | grep -qF -- "$DIR"
+  local line try
+  [ -n "$1" ] || return 1
+  for try in 1 2 3 4 5; do
+    line="$( (tr '\0' ' ' <"/proc/$1/cmdline") 2>/dev/null)" || return 1
+    [ -z "$line" ] || break
+    [ "$try" = 5 ] || sleep 0.05
+  done
+  [[ "$line" == *"$DIR"* ]]
 }
 
 # started is the number of a daemon's process, as noted when it was started: the
