@@ -254,8 +254,8 @@ func (r *replaying) priced(back bool) passLaws {
 	return p
 }
 
-// pricedChunks is priced of a group that computes its heads in chunks: no chunk has
-// anything to merge but the documents of others.
+// pricedChunks is priced of a group that computes its heads in chunks. It has all tokens,
+// so that its blocks are squares and there is nothing to merge.
 func (r *replaying) pricedChunks(back bool, before, after linearPart) passLaws {
 	s, k := r.sim, r.sim.layout.chunks()
 	var p passLaws
@@ -270,13 +270,7 @@ func (r *replaying) pricedChunks(back bool, before, after linearPart) passLaws {
 	for c := range k {
 		s.seatChunk(c)
 		for i := range s.seats {
-			both := s.attentionCost(back, &s.seats[i], &s.bunches[0], nil)
-			if both == 0 {
-				continue
-			}
-			slowed := by[i].stretch(both) / both
-			p.merges[i][c] = slowed * s.mergeCost(back, &s.seats[i], &s.bunches[0])
-			p.attention[i][c] = slowed*both - p.merges[i][c]
+			p.attention[i][c] = by[i].stretch(s.attentionCost(back, &s.seats[i], &s.bunches[0], nil))
 		}
 	}
 	s.seatWhole()

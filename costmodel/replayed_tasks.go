@@ -62,11 +62,9 @@ func (r *replaying) tasks(g stageOf, i int, events []event) {
 		case chunks > 1 && e.kind != linearEvent:
 			chunk = e.chunk
 			switch last := e.kind == allToAllEvent && e.step == n && chunk == chunks-1; {
-			case e.kind == stepEvent:
+			case e.kind == stepEvent: // its squares are the first of their rows: nothing is merged
 				add(AllToAllIn, 0, e.start)
-				merged := r.merged(g, i, e)
-				add(AttentionOp, 0, e.end-merged)
-				add(MergeOp, 0, e.end)
+				add(AttentionOp, 0, e.end)
 			case last: // others are not waited for
 				add(AllToAllOut, n, e.end)
 				chunk = 0
@@ -100,11 +98,8 @@ func (r *replaying) alone(i int) bool {
 // merged is what of a step's work is merging. Where only the whole is supposed,
 // it has the share of it that the laws give it.
 func (r *replaying) merged(g stageOf, i int, e event) units.Seconds {
-	p, at := &r.laws[g.dir()], e.step
-	if r.layout.chunks() > 1 {
-		at = e.chunk
-	}
-	attention, merges := p.attention[i][at], p.merges[i][at]
+	p := &r.laws[g.dir()]
+	attention, merges := p.attention[i][e.step], p.merges[i][e.step]
 	if merges == 0 {
 		return 0
 	}

@@ -126,3 +126,21 @@ func TestChunksAgainstSlowReference(t *testing.T) {
 		t.Errorf("%d of 300 layouts are faster in chunks", quicker)
 	}
 }
+
+// TestEqualRanksInChunksAreNeverIdle: where nobody is slower than another, what is
+// waited for is bytes, before the first chunk, after the last and between them alike.
+func TestEqualRanksInChunksAreNeverIdle(t *testing.T) {
+	for _, link := range []wire{{1e-6, 1e9}, {1e-5, 1e7}} { // attention outlasts messages, and they it
+		p := madeUp(t, map[string]speeds{"fast": {3e12, 4e12, 2e12}}, map[string]wire{"bus": link})
+		tokens := []units.Tokens{512, 512}
+		j := testJob(cluster(t, "1x2 fast", p, "bus", ""), tokens)
+		l := ZigZag(tokens, []Group{{{0, j.Model.QHeads / 2}, {1, j.Model.QHeads / 2}}})
+		l.HeadChunks = 2
+		step := mustSimulate(t, p, j, l)
+		for r, x := range step.Ranks {
+			if x.Idle > 1e-12 || x.Exposed <= 0 {
+				t.Errorf("rank %d waits for another %v and for bytes %v", r, x.Idle, x.Exposed)
+			}
+		}
+	}
+}

@@ -160,6 +160,15 @@ func TestAGivenGroupInChunks(t *testing.T) {
 	if in, all := secondsOf(t, p, plan.Layout()), secondsOf(t, p, whole); !near(float64(plan.Step.Time.Mid), float64(in)) || in == all {
 		t.Errorf("%v in the plan, %v in chunks, %v at once", plan.Step.Time.Mid, in, all)
 	}
+	// As what ulysses does but for the chunks, and not taken for it.
+	even := given(t, "1:1", "4:4")
+	even.HeadChunks = 2
+	if plan, err = SolveGiven(t.Context(), p, even, nil); err != nil {
+		t.Fatal(err)
+	}
+	if in := secondsOf(t, p, plan.Layout()); plan.HeadChunks != 2 || !near(float64(plan.Step.Time.Mid), float64(in)) {
+		t.Errorf("%d chunks, %v in the plan, %v by the simulator", plan.HeadChunks, plan.Step.Time.Mid, in)
+	}
 	ring := given(t, "3:1", "")
 	for _, c := range []struct {
 		of     Given
