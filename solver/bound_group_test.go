@@ -280,3 +280,18 @@ func TestAttentionFloorHoldsInSmallGroups(t *testing.T) {
 		}
 	}
 }
+
+// Where links are slow, a group in chunks takes as long as its ports carry what they
+// must, and with links neither slow nor fast little more than the floor.
+func TestGroupFloorOfSlowLinksIsTight(t *testing.T) {
+	for rate, most := range map[float64]float64{1e-11: 0.01, 1e-10: 0.02, 1e-9: 0.04} {
+		job := testJob(t, "1x4 fast", 1<<14)
+		job.Model.QHeads, job.Model.KVHeads, job.Model.Hidden = 32, 32, 32*64
+		p := problemOf(t, testProfile([]device{fast()}, []wire{{"near", 1e-6, rate}}), job)
+		l := evenly(p)
+		took, floor := leastInChunks(t, p, l), groupFloor(t, p, l)
+		if gap := took/floor - 1; gap < 0 || gap > most {
+			t.Errorf("%g seconds a byte: floor %v, takes %v: gap %.2f %%", rate, floor, took, 100*gap)
+		}
+	}
+}
