@@ -21,6 +21,7 @@ type Predictor struct {
 	groups   []op.GroupType
 	steps    []Steps
 	types    map[wireOf][]op.Variant // element types that collectives were measured with
+	wired    map[wireLaw][]wired     // the groups that collectives were measured in, in the order of the profile's
 	over     sync.Map                // overKey -> overFound
 	made     sync.Map                // madeOf or lawKey -> *Law of a group or of a head width that was not measured
 	memory   map[string]MemoryFacts  // by device type
@@ -36,6 +37,7 @@ func NewPredictor(p *Profile) *Predictor {
 	}
 	q.defaultKernels(p.Laws)
 	q.elementTypes(p.Laws)
+	q.listWired()
 	q.overlapFacts(p)
 	for _, m := range p.Memory {
 		q.memory[m.Device] = m
@@ -255,6 +257,37 @@ func (q *Predictor) findOver(link string, kind op.Kind, members []op.Member) (la
 	return nil, 0, &MissingLawError{kind, op.Variant{}, "links of class " + link}
 }
 
+// wireLaw is one variant of a collective over a link class.
+type wireLaw struct {
+	wireOf
+	variant op.Variant
+}
+
+// wired is a law of a collective with its group.
+type wired struct {
+	group   op.GroupType
+	oneNode string // name of a group of the same members on one node
+	law     *Law
+}
+
+// listWired lists the groups with laws of collectives.
+func (q *Predictor) listWired() {
+	q.wired = map[wireLaw][]wired{}
+	of := map[string][]*Law{} // by group
+	for _, l := range q.laws {
+		if l.Group != "" {
+			of[l.Group] = append(of[l.Group], l)
+		}
+	}
+	for _, g := range q.groups {
+		oneNode := op.NewGroupType(g.Members, 1, g.Link).Name
+		for _, l := range of[g.Name] {
+			k := wireLaw{wireOf{g.Link, l.Op}, l.Variant}
+			q.wired[k] = append(q.wired[k], wired{g, oneNode, l})
+		}
+	}
+}
+
 // wireOf is a collective over a link class.
 type wireOf struct {
 	link string
@@ -291,9 +324,9 @@ func (q *Predictor) same(link string, kind op.Kind, v op.Variant, members []op.M
 	if l, ok := q.laws[lawKey{kind, v, want}]; ok {
 		return l
 	}
-	for _, g := range q.groups {
-		if l, ok := q.laws[lawKey{kind, v, g.Name}]; ok && g.Link == link && op.NewGroupType(g.Members, 1, link).Name == want {
-			return l
+	for _, w := range q.wired[wireLaw{wireOf{link, kind}, v}] {
+		if w.oneNode == want {
+			return w.law
 		}
 	}
 	return nil
@@ -302,25 +335,24 @@ func (q *Predictor) same(link string, kind op.Kind, v op.Variant, members []op.M
 // nearest is the law of the measured group nearest in size over a link class,
 // of the members' own device types if there is one.
 func (q *Predictor) nearest(link string, kind op.Kind, v op.Variant, members []op.Member) (law *Law) {
-	want, best := op.NewGroupType(members, 1, link), -1
-	for _, g := range q.groups {
-		l, ok := q.laws[lawKey{kind, v, g.Name}]
-		if !ok || g.Link != link {
-			continue
-		}
-		distance := 2 * abs(g.Ranks()-want.Ranks())
-		if !sameTypes(g.Members, members) {
+	want, best := ranksOf(members), -1
+	for _, w := range q.wired[wireLaw{wireOf{link, kind}, v}] {
+		ranks := w.group.Ranks()
+		distance := 2 * abs(ranks-want)
+		if !sameTypes(w.group.Members, members) {
 			distance += 4 * MaxRanks // farther than any group of the same
 		}
-		if g.Ranks() < want.Ranks() {
+		if ranks < want {
 			distance++
 		}
 		if best < 0 || distance < best {
-			best, law = distance, l
+			best, law = distance, w.law
 		}
 	}
 	return law
 }
+
+func ranksOf(members []op.Member) int { return op.GroupType{Members: members}.Ranks() }
 
 // Transfer predicts a shape by a law and factor found with Over.
 func Transfer(law *Law, factor float64, s op.Shape) Estimate {

@@ -295,13 +295,9 @@ func (q *Predictor) makeLaw(of madeOf, members []op.Member) *Law {
 // node, by rising size.
 func (q *Predictor) measured(link string, kind op.Kind, v op.Variant, device string) []sized {
 	var all []sized
-	for _, g := range q.groups {
-		of, ranks := groupOfOne(g.Members)
-		if g.Link != link || g.Nodes != 1 || of != device {
-			continue
-		}
-		if l, ok := q.laws[lawKey{kind, v, g.Name}]; ok {
-			all = append(all, sized{ranks, l})
+	for _, w := range q.wired[wireLaw{wireOf{link, kind}, v}] {
+		if of, ranks := groupOfOne(w.group.Members); w.group.Nodes == 1 && of == device {
+			all = append(all, sized{ranks, w.law})
 		}
 	}
 	sort.Slice(all, func(i, j int) bool { return all[i].ranks < all[j].ranks })
