@@ -200,6 +200,19 @@ func (l *Law) Seconds(s op.Shape) units.Seconds {
 	return units.Seconds(t)
 }
 
+// MessageSeconds is Seconds of a collective over a message, for who asks many times:
+// a law that is a curve makes no shape of it.
+func (l *Law) MessageSeconds(k op.Kind, m op.Message) units.Seconds {
+	if l.Curve == nil || l.Correction != nil {
+		return l.Seconds(op.OfMessage(k, m))
+	}
+	t := float64(l.Curve.Seconds(op.MessageVolume(k, m)))
+	if l.Scale != 0 {
+		t *= l.Scale
+	}
+	return units.Seconds(t)
+}
+
 // Slowed is the law with every time multiplied by a factor.
 func (l Law) Slowed(by float64) Law {
 	if l.Scale != 0 {

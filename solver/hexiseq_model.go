@@ -51,7 +51,7 @@ func (l linkLaw) seconds(kind op.Kind, bytes float64) float64 {
 		return 0
 	}
 	m := op.Message{Group: l.ranks, Bytes: units.Bytes(math.Ceil(bytes))}
-	return l.factor * float64(l.law.Seconds(op.OfMessage(kind, m)))
+	return l.factor * float64(l.law.MessageSeconds(kind, m))
 }
 
 type lawOf struct {

@@ -65,6 +65,23 @@ func OfMessage(k Kind, m Message) Shape {
 	panic("op: no collective of a message: " + string(k))
 }
 
+// MessageVolume is the Volume of such a collective, without making its shape.
+func MessageVolume(k Kind, m Message) units.Bytes {
+	switch k {
+	case KindAllReduce:
+		return AllReduce{m}.Work().volume()
+	case KindAllGather:
+		return AllGather{m}.Work().volume()
+	case KindReduceScatter:
+		return ReduceScatter{m}.Work().volume()
+	case KindAllToAll:
+		return AllToAll{m}.Work().volume()
+	case KindSendRecv:
+		return SendRecv{m}.Work().volume()
+	}
+	panic("op: no collective of a message: " + string(k))
+}
+
 // onWire is the work of a collective that sends `sent` bytes from its busiest rank.
 func onWire(sent units.Bytes) Work { return Work{Read: sent, Write: sent, Wire: sent} }
 

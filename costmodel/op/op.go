@@ -284,8 +284,9 @@ func within[T ~int | ~int64](k Kind, axis string, v T, most int64) error {
 // Volume is the one size that the time of a collective or transfer follows,
 // the bytes on the wire, and that of a bandwidth op mostly does, its memory
 // traffic.
-func Volume(s Shape) units.Bytes {
-	w := s.Work()
+func Volume(s Shape) units.Bytes { return s.Work().volume() }
+
+func (w Work) volume() units.Bytes {
 	if w.Wire > 0 {
 		return w.Wire
 	}
