@@ -2,6 +2,7 @@ package solver
 
 import (
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -29,7 +30,7 @@ func (w *leastWork) look(c int) *look {
 		return l
 	}
 	room, least := k.memory.room(), math.Inf(1)
-	l.cells = make([]pricedCell, len(k.linear.cells))
+	l.cells = slices.Grow(l.cells[:0], len(k.linear.cells))[:len(k.linear.cells)]
 	for i := len(l.cells) - 1; i >= 0; i-- {
 		of := &k.linear.cells[i]
 		cost := w.linear(of)

@@ -249,14 +249,20 @@ func (m *perfModel) exchange(c *crew, s crewShare, kv []int) float64 {
 		return 0
 	}
 	e := float64(m.p.Job.Model.HeadDim) * float64(m.p.Job.DType.Size())
-	tokens, q, qkv := make([]float64, len(c.dev)), make([]float64, len(c.dev)), make([]float64, len(c.dev))
+	n := len(c.dev)
+	var few [3 * 32]float64 // most crews need no more room
+	room := few[:]
+	if 3*n > len(room) {
+		room = make([]float64, 3*n)
+	}
+	tokens, q, qkv := room[:n], room[n:2*n], room[2*n:3*n]
 	for i := range c.dev {
 		tokens[i], q[i], qkv[i] = float64(s.tokens[i]), e*float64(s.heads[i]), e*float64(s.heads[i]+2*kv[i])
 	}
 	// In and out are mirror images: the port that sends most in one receives
 	// most in the other.
 	wide, narrow := c.port(tokens, qkv), c.port(tokens, q)
-	even := float64(len(c.dev)) / float64(len(c.dev)-1)
+	even := float64(n) / float64(n-1)
 	return (m.forward + 1) * (c.toAll.seconds(op.KindAllToAll, even*wide) + c.toAll.seconds(op.KindAllToAll, even*narrow))
 }
 
