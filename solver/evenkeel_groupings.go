@@ -146,13 +146,29 @@ type grouper struct {
 	limit   int     // most groupings
 	out     []*draft
 	seen    map[string]bool
+	cuts    map[sizeCut]*sortedGroups // those made so far
+	key     []byte                    // room for that of a grouping
+}
+
+// sizeCut is a way to cut ranks, named by the first and how many follow it in their class,
+// into groups of a size.
+type sizeCut struct {
+	first, ranks, size int
+	strided            bool
+}
+
+// sortedGroups are groups, sorted into kinds.
+type sortedGroups struct {
+	kinds []groupKind
+	keys  []string // of the kinds, with how many groups they have
+	legal bool
 }
 
 // groupings lists ways to form groups of a pool's ranks, at most limit: every
 // size within each class; groups that take a share of several classes, so that
 // all can be equally strong; and while ranks are few, all there are.
 func (e *estimator) groupings(ranks []int, limit int) []*draft {
-	g := &grouper{estimator: e, limit: limit, seen: map[string]bool{}}
+	g := &grouper{estimator: e, limit: limit, seen: map[string]bool{}, cuts: map[sizeCut]*sortedGroups{}}
 	byClass := make([][]int, len(e.dev))
 	for _, r := range ranks {
 		byClass[e.class[r]] = append(byClass[e.class[r]], r)
@@ -271,24 +287,25 @@ func strided(classes [][]int, n int) [][]int {
 }
 
 // apart adds to some groups every combination of group sizes of the other
-// classes.
+// classes. Groups of different classes, and the given ones, are never of one kind.
 func (g *grouper) apart(given [][]int, classes [][]int) {
-	options := make([][][][]int, len(classes)) // by class and size the groups
+	options := make([][]*sortedGroups, len(classes)) // by class and size
 	for i, of := range classes {
 		for _, z := range g.sizes(of, len(classes)) {
-			options[i] = append(options[i], g.cutBySize(of, z))
+			options[i] = append(options[i], g.cutOnce(of, z, false))
 			if z > 1 && !g.together(of[0], of[len(of)-1]) {
-				options[i] = append(options[i], strided([][]int{of}, (len(of)+z-1)/z))
+				options[i] = append(options[i], g.cutOnce(of, z, true))
 			}
 		}
 	}
+	parts := make([]*sortedGroups, 1+len(classes))
+	parts[0] = g.group(given)
 	at := make([]int, len(classes))
 	for {
-		groups := slices.Clone(given)
 		for i, k := range at {
-			groups = append(groups, options[i][k]...)
+			parts[1+i] = options[i][k]
 		}
-		g.add(groups)
+		g.addParts(parts)
 		i := 0
 		for i < len(at) {
 			if at[i]++; at[i] < len(options[i]) {
@@ -301,6 +318,31 @@ func (g *grouper) apart(given [][]int, classes [][]int) {
 			return
 		}
 	}
+}
+
+// cutOnce cuts ranks of a class, or the rest of one, into groups of at most z.
+func (g *grouper) cutOnce(of []int, z int, stride bool) *sortedGroups {
+	key := sizeCut{of[0], len(of), z, stride}
+	x, ok := g.cuts[key]
+	if !ok {
+		if stride {
+			x = g.group(strided([][]int{of}, (len(of)+z-1)/z))
+		} else {
+			x = g.group(g.cutBySize(of, z))
+		}
+		g.cuts[key] = x
+	}
+	return x
+}
+
+// group sorts groups into kinds.
+func (g *grouper) group(groups [][]int) *sortedGroups {
+	d, keys := g.sorted(groups)
+	x := &sortedGroups{kinds: d.kinds, legal: g.p.allExchangeable(groups)}
+	for i, k := range keys {
+		x.keys = append(x.keys, string(binary.AppendUvarint(k, uint64(len(d.kinds[i].groups)))))
+	}
+	return x
 }
 
 // sizes lists group sizes for a class among so many: all while they are few
@@ -402,16 +444,30 @@ func (g *grouper) everyPartition(ranks []int) {
 }
 
 // add takes a grouping that is legal and not there yet.
-func (g *grouper) add(groups [][]int) {
+func (g *grouper) add(groups [][]int) { g.addParts([]*sortedGroups{g.group(groups)}) }
+
+// addParts is add of groups together that share no kind.
+func (g *grouper) addParts(parts []*sortedGroups) {
 	if len(g.out) >= g.limit {
 		return
 	}
-	d, keys := g.sorted(groups)
-	key := draftKey(d, keys)
-	if g.seen[key] || !g.p.allExchangeable(groups) {
+	kinds, keys := 0, make([]string, 0, 16)
+	for _, x := range parts {
+		if !x.legal {
+			return
+		}
+		kinds += len(x.kinds)
+		keys = append(keys, x.keys...)
+	}
+	g.key = appendDraftKey(g.key[:0], keys)
+	if g.seen[string(g.key)] {
 		return
 	}
-	g.seen[key] = true
+	g.seen[string(g.key)] = true
+	d := &draft{kinds: make([]groupKind, 0, kinds)}
+	for _, x := range parts {
+		d.kinds = append(d.kinds, x.kinds...)
+	}
 	d.ring = d.byRank()
 	g.out = append(g.out, d)
 }
@@ -469,15 +525,18 @@ func (e *estimator) appendGroupKey(b []byte, ranks []int) []byte {
 
 // draftKey tells groupings apart: how many groups of which kind.
 func draftKey(d *draft, keys [][]byte) string {
-	size := 0
+	counted := make([]string, len(keys))
 	for i := range d.kinds {
-		keys[i] = binary.AppendUvarint(keys[i], uint64(len(d.kinds[i].groups)))
-		size += 1 + len(keys[i])
+		counted[i] = string(binary.AppendUvarint(keys[i], uint64(len(d.kinds[i].groups))))
 	}
-	slices.SortFunc(keys, bytes.Compare)
-	b := make([]byte, 0, size)
+	return string(appendDraftKey(nil, counted))
+}
+
+// appendDraftKey is the same from the keys of kinds with their counts, which it sorts.
+func appendDraftKey(b []byte, keys []string) []byte {
+	slices.Sort(keys)
 	for _, k := range keys {
 		b = append(append(b, byte(len(k))), k...)
 	}
-	return string(b)
+	return b
 }
