@@ -2,6 +2,7 @@ package solver
 
 import (
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -126,7 +127,7 @@ func (l *linearFloor) split(i, n int) {
 		parts = append(parts, l.cell(lo, hi))
 		lo = hi + 1
 	}
-	l.cells = append(l.cells[:i:i], append(parts, l.cells[i+1:]...)...)
+	l.cells = slices.Replace(l.cells, i, i+1, parts...)
 }
 
 // tileRows is what the rows of tiles are a multiple of: the cost of a product
