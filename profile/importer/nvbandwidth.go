@@ -197,6 +197,19 @@ func (r *nvRun) stack(given string) string {
 	return stackOf(given)
 }
 
+var nvCUDACode = regexp.MustCompile(`^(?:\d+\.\d+\s*\(\s*)?(\d{4,6})\b`)
+
+// nvCUDA decodes a version of CUDA as the tool prints it: 12040, or from 0.10
+// "13.3 (13030)". 0 where it is neither.
+func nvCUDA(text string) int {
+	m := nvCUDACode.FindStringSubmatch(text)
+	if m == nil {
+		return 0
+	}
+	code, _ := strconv.Atoi(m[1])
+	return code
+}
+
 var nvVersion = regexp.MustCompile(`^v?(\d+)\.(\d+)`)
 
 // size is the bytes of one copy, and a note on where that comes from.

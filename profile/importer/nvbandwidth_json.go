@@ -52,7 +52,9 @@ func (r *nvbandwidthJSON) key(key string) (err error) {
 	case "version":
 		r.run.version, err = r.scalar()
 	case "CUDA Runtime Version":
-		r.run.cuda, err = r.integer()
+		var text string
+		text, err = r.scalar()
+		r.run.cuda = nvCUDA(text)
 	case "GPU Device list", "GPU Device info":
 		r.run.listed = true
 		return r.list(func(int) error {

@@ -13,7 +13,7 @@ import (
 
 var (
 	nvVersionLine = regexp.MustCompile(`^nvbandwidth Version:\s*(\S+)`)
-	nvCUDALine    = regexp.MustCompile(`^CUDA Runtime Version:\s*(\d+)`)
+	nvCUDALine    = regexp.MustCompile(`^CUDA Runtime Version:\s*(.*)$`)
 	nvDeviceLine  = regexp.MustCompile(`^(?:Process\s+\d+\s+\([^)]*\):\s+)?[Dd]evice\s+(\d+):\s+(.*?)(?:\s*\([0-9a-fA-F:.]+\))?$`)
 	nvRunning     = regexp.MustCompile(`^Running (?:benchmark )?(\w+)\.$`)
 	nvSum         = regexp.MustCompile(`^SUM (\w+) (\S+)$`)
@@ -94,7 +94,7 @@ func (r *nvbandwidthText) line(text string, at int) error {
 func (r *nvbandwidthText) about(text string) {
 	run := r.run
 	if m := nvCUDALine.FindStringSubmatch(text); m != nil {
-		run.cuda, _ = strconv.Atoi(m[1])
+		run.cuda = nvCUDA(m[1])
 		return
 	}
 	if m := nvDeviceLine.FindStringSubmatch(text); m != nil {
