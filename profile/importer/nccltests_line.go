@@ -75,9 +75,9 @@ var (
 	// --tag-output and --timestamp-output, mark of a quotation.
 	launcherTags = regexp.MustCompile(`^\s*(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4})?(?:\[[^\]\s]*\d,\s*\d+\])?(?:\[[^\]]*\])?<std(?:out|err|diag)>:?\s?|^>\s`)
 	// launcherLabels could be something else (srun -l's task number, pdsh's
-	// host, mpiexec's [rank], a container's name, a time stamp) and are taken
-	// off only before a comment or a number.
-	launcherLabels = regexp.MustCompile(`^\s*(?:\d+:|\[[^\]]*\]:?|[A-Za-z][\w.-]*(?:\[\d+\])?:|[A-Za-z][\w.-]*\s*\||\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?:?)\s+(#|\d|Rank\s|\[[^\]]*\]<std)`)
+	// host, PALS's host and rank, mpiexec's [rank], a container's name, a time
+	// stamp) and are taken off only before a comment or a number.
+	launcherLabels = regexp.MustCompile(`^\s*(?:\d+:|\[[^\]]*\]:?|[A-Za-z][\w.-]*(?:\[\d+\]| \d+)?:|[A-Za-z][\w.-]*\s*\||\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?:?)\s+(#|\d|Rank\s|\[[^\]]*\]<std)`)
 )
 
 func stripTerminal(s string) string {

@@ -268,6 +268,7 @@ func TestNCCLDecorated(t *testing.T) {
 		"srun of many":    each(" 12: ", ""),
 		"mpiexec":         each("[0] ", ""),
 		"pdsh":            each("host0: ", ""),
+		"PALS":            each("x1c2s3b0n0.hsn.example.org 0: ", ""),
 		"container":       each("worker-0  | ", ""),
 		"time stamps":     each("2026-01-05T10:11:12.123456Z ", ""),
 		"quotation":       each("> ", ""),
