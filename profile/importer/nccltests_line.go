@@ -81,7 +81,9 @@ var (
 )
 
 func stripTerminal(s string) string {
-	s = strings.TrimPrefix(s, "\ufeff")
+	for _, mark := range []string{"\ufeff", "\xff\xfe", "\xfe\xff"} { // UTF-8, UTF-16
+		s = strings.TrimPrefix(s, mark)
+	}
 	if strings.IndexByte(s, 0x1b) >= 0 {
 		s = terminalCodes.ReplaceAllString(s, "")
 	}

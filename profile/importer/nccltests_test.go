@@ -1,6 +1,7 @@
 package importer
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -285,6 +286,19 @@ func TestNCCLDecorated(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			ncclCase{log: log, points: threePoints(op.KindAllReduce, h100of8, true), flags: []string{noAverage}}.check(t)
+		})
+	}
+}
+
+// A log that PowerShell wrote is of UTF-16 with a mark; its first line counts too.
+func TestNCCLUTF16(t *testing.T) {
+	for name, order := range map[string]binary.AppendByteOrder{"little": binary.LittleEndian, "big": binary.BigEndian} {
+		t.Run(name, func(t *testing.T) {
+			var log []byte
+			for _, c := range "\ufeff# nccl-tests version 2.17.9 nccl-headers=22903 nccl-library=22903\r\n" + written("all_reduce", 8).sample() {
+				log = order.AppendUint16(log, uint16(c))
+			}
+			ncclCase{log: string(log), points: threePoints(op.KindAllReduce, "8 h100_sxm/nccl-2.29.3 over nvlink", true), flags: []string{noAverage}}.check(t)
 		})
 	}
 }
