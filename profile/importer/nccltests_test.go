@@ -247,6 +247,8 @@ func TestNCCLAsks(t *testing.T) {
 		{name: "link", log: strings.ReplaceAll(written("all_reduce", 8).sample(), h100Text, "NVIDIA H200 NVL"), fails: "--link"},
 		{name: "link given", log: strings.ReplaceAll(written("all_reduce", 8).sample(), h100Text, "NVIDIA H200 NVL"), o: Options{Link: "bridge"}, points: threePoints(op.KindAllReduce, "8 h200_nvl/nccl over bridge", true), flags: []string{noAverage}},
 		{name: "no table", log: "make: *** [all] Error 2\n", fails: "no table of nccl-tests"},
+		{name: "an unknown label", log: "job\n" + strings.ReplaceAll(pair.sample(), "\n", "\npod-1 worker "), fails: `log:7: column names of nccl-tests behind "pod-1 worker ", which is no launcher's label`},
+		{name: "a line of another log", log: "starting\n" + `{"msg":"$ all_reduce_perf\n` + strings.ReplaceAll(pair.sample(), "\n", `\n`) + "\"}\n", o: Options{Device: "h100_sxm"}, fails: `log:2: column names of nccl-tests behind "{\"msg\":`},
 		{name: "empty", log: "", fails: "no table of nccl-tests"},
 		{name: "rccl on another vendor's GPU", log: "RCCL version : 2.20.5-HEAD:1\n" + written("all_reduce", 8).head() + written("all_reduce", 8).sampleRows(), o: Options{Device: "h100_sxm"}, fails: "RCCL"},
 	} {

@@ -18,6 +18,8 @@ type ncclText struct {
 	lines logLines
 	table *ncclTable
 	heard string // a collective on a command line amid the last table's rows
+	found bool   // a table was handed out
+	stray string // what to say of column names behind something else, if nothing is found
 }
 
 func newNCCLText(name string, in *bufio.Reader) *ncclText {
@@ -38,7 +40,9 @@ var (
 	ncclSetting     = regexp.MustCompile(`\b(agg iters|graph|side_work|unalign): (\d+)`)
 	ncclFailure     = regexp.MustCompile(`Test (?:NCCL |CUDA |HIP |RCCL )?failure|(?i:segmentation fault|core dumped|srun: error|mpirun noticed|prterun noticed|mpi_abort|job terminated|cancelled at|out of memory)`)
 	ncclElision     = regexp.MustCompile(`^(?:#\s*)?(?:\.\.\.+|…|\[(?:\.\.\.|…)\]|<snip>|\[snip\])$`)
-	ncclStamp       = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
+	// column names after something else, with or without the sign of a comment
+	ncclStrayColumns = regexp.MustCompile(`#?\s*\bsize\s+count\s+type\s.*\btime\s+algbw\s+busbw`)
+	ncclStamp        = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
 )
 
 // next implements ncclReader.
@@ -60,10 +64,34 @@ func (r *ncclText) next(visit func(*ncclRow)) (*ncclTable, error) {
 		r.read(strings.TrimSpace(text), visit)
 	}
 	if t := r.table; t.layout != nil || t.rows > 0 {
+		r.found = true
 		return t, nil
+	}
+	if r.stray != "" && !r.found {
+		return nil, errors.New(r.stray)
 	}
 	return nil, io.EOF
 }
+
+// lookBehind notes column names that do not begin their line: the log is one of
+// nccl-tests, and what stands before its lines is a label that is not known.
+func (r *ncclText) lookBehind(text string) {
+	if r.found || r.stray != "" || !strings.Contains(text, "algbw") {
+		return
+	}
+	at := ncclStrayColumns.FindStringIndex(text)
+	if at == nil || at[0] == 0 {
+		return
+	}
+	label := text[:at[0]]
+	if len(label) > longestLabel {
+		label = strings.ToValidUTF8(label[:longestLabel], "") + ".."
+	}
+	r.stray = fmt.Sprintf("%s:%d: column names of nccl-tests behind %q, which is no launcher's label that is known; let the lines of the log begin with its own text", r.name, r.lines.line, label)
+}
+
+// longestLabel is how much of an unknown label is quoted.
+const longestLabel = 60
 
 // begins says whether a line belongs to another table than the one being read:
 // a header after rows, or a second start of a header after column names.
@@ -98,6 +126,7 @@ func (r *ncclText) read(text string, visit func(*ncclRow)) {
 		t.layout, t.line = l, r.lines.line
 		return
 	}
+	r.lookBehind(text)
 	if r.header(text) || r.footer(text) {
 		return
 	}
