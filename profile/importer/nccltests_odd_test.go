@@ -30,6 +30,7 @@ func TestNCCLContradictions(t *testing.T) {
 	inMS := strings.NewReplacer("   40.00", "    0.04", "   41.00", "    0.04", "  150.00", "    0.15", "  151.00", "    0.15", " 1500.00", "    1.50", " 1510.00", "    1.51").Replace(reduce.sampleRows())
 	shifted := strings.Replace(reduce.sampleRows(), "313.17", "413.17", 1)
 	fast := reduce.row(1<<28, 400, 1500)
+	alone, mine := written("all_reduce", 1), rankLines(1, 1, h100Text)
 	for _, c := range []ncclCase{
 		{name: "wrong results", log: ranks + wrong.head() + wrong.sampleRows(), points: inPlaceOnly, flags: []string{"a wrong result (error 7)", "a wrong result", "a wrong result", noAverage}},
 		{
@@ -49,6 +50,10 @@ func TestNCCLContradictions(t *testing.T) {
 		{
 			name: "rank lines against the ratio", log: ranks + halfNodes.head() + halfNodes.sampleRows(), fails: ErrNothing.Error(),
 			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "the rank lines say 8 ranks, the table says"},
+		},
+		{
+			name: "processes that did not join each other", log: "$ mpirun -np 2 ./all_reduce_perf -g 1\n" + mine + strings.ReplaceAll(mine, "host0", "host1") + alone.head() + alone.head() + alone.sampleRows() + alone.sampleRows(),
+			fails: ErrNothing.Error(), drops: map[string]int{contradictoryRanks: 6}, flags: []string{noAverage, "the rank lines hold 2 ranks of one group, the highest number says 1; did processes run each on their own"},
 		},
 		{
 			name: "rank lines cut out", log: ranks + "...\n" + sixteen.head() + sixteen.sampleRows(), o: Options{Nodes: 2}, points: threePoints(op.KindAllGather, "16 h100_sxm/nccl over net on 2 nodes", false),

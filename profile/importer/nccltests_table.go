@@ -234,7 +234,7 @@ func (r *ncclRanks) size() (n int, err string) {
 	n = total / groups
 	for _, g := range r.groups {
 		if g.lines*max(1, r.per) > n {
-			return 0, fmt.Sprintf("the rank lines hold %d ranks of one group, the highest number says %d", g.lines*max(1, r.per), n)
+			return 0, fmt.Sprintf("the rank lines hold %d ranks of one group, the highest number says %d; did processes run each on their own (nccl-tests built without MPI)?", g.lines*max(1, r.per), n)
 		}
 	}
 	return n, ""

@@ -100,7 +100,12 @@ func (r *ncclText) begins(text string) bool {
 	if first := strings.TrimLeft(text, " \t"); t.layout == nil && t.rows == 0 || first == "" || first[0] >= '0' && first[0] <= '9' {
 		return false // a row, mostly
 	}
-	start := ncclVersionLine.MatchString(text) || ncclParamsLine.MatchString(text) || ncclColumns(strings.Fields(text)) != nil
+	start := ncclVersionLine.MatchString(text) || ncclParamsLine.MatchString(text)
+	if ncclColumns(strings.Fields(text)) != nil {
+		// Processes that run side by side print their heads into each other; the
+		// same head is meant until a row or a footer follows.
+		start = t.rows > 0 || t.ended || t.aborted
+	}
 	if m := ncclProgramLine.FindStringSubmatch(text); m != nil {
 		start = m[1] == "starting"
 	}
