@@ -70,9 +70,12 @@ func readNVBandwidth(s *Sink, sources []Source) error {
 // and their size is cut to a multiple of the SMs. Copies between GPUs by the
 // copy engine are no collective of a library. With several GPUs, all_to_host
 // and host_to_all load the host from all of them at once; with one they are the
-// plain copy.
+// plain copy. A test of both directions prints a matrix of each and of their
+// total under one name; without a name above it a matrix is guessed to be nothing.
 func nvKind(name string, gpus int) (op.Kind, string) {
 	switch {
+	case name == "":
+		return "", "a matrix with no line (Running NAME.) above it, or a further one of a test"
 	case strings.Contains(name, "latency"):
 		return "", "a latency of single accesses, not a copy"
 	case strings.HasSuffix(name, "_sm"):

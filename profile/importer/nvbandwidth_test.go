@@ -125,6 +125,12 @@ func TestNVBandwidthText(t *testing.T) {
 		}},
 		{name: "waived", log: head + h2d + "Running " + d2hName + ".\nWaived:\nRunning x_sm.\nERROR: out of memory\n", points: two, drops: map[string]int{"the test did not run to its end (waived)": 1, "the test did not run to its end (error)": 1}},
 		{
+			name: "further matrices", log: head + h2d + nvMatrixText("device_to_device_bidirectional_memcpy_read_ce", "", "     N/A    350.00", "  350.00       N/A") + "SUM device_to_device_bidirectional_memcpy_read_ce_read1 700.00\n\n" +
+				strings.SplitN(nvMatrixText("x", "", "     N/A    340.00", "  340.00       N/A"), "\n", 2)[1] + "SUM device_to_device_bidirectional_memcpy_read_ce_read2 680.00\n", points: two,
+			drops: map[string]int{"copied while traffic ran the other way": 4, "a matrix with no line (Running NAME.) above it, or a further one of a test": 4},
+		},
+		{name: "the name of a test cut out", log: head + strings.SplitN(h2d, "\n", 2)[1], fails: ErrNothing.Error(), drops: map[string]int{"a matrix with no line (Running NAME.) above it, or a further one of a test": 2}},
+		{
 			name: "alone, all is one", log: nvHead("v0.8", 1) + nvMatrixText("host_to_all_memcpy_ce", "55.20", "    55.20") + nvMatrixText("all_to_host_memcpy_ce", "53.00", "    53.00"),
 			points: []string{"h2d [" + on + "] 536870912: 55.2 GB/s", "d2h [" + on + "] 536870912: 53 GB/s"},
 		},

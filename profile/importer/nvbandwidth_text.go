@@ -83,6 +83,10 @@ func (r *nvbandwidthText) line(text string, at int) error {
 		r.run = &nvRun{version: m[1], buffer: r.run.buffer}
 		return err
 	}
+	if r.test == nil && nvMatrix.MatchString(text) {
+		r.seen++
+		r.test = &nvTest{where: r.name + ":" + strconv.Itoa(at)}
+	}
 	if r.test != nil {
 		return r.ofTest(text)
 	}
