@@ -75,6 +75,11 @@ func TestNCCLContradictions(t *testing.T) {
 		{name: "two versions", log: "# nccl-tests version 2.17.9 nccl-headers=22903 nccl-library=22903\nNCCL version 2.27.3+cuda12.9\n" + reduce.sample(), points: threePoints(op.KindAllReduce, "8 h100_sxm/nccl-2.29.3 over nvlink", true), flags: []string{noAverage, "two versions of the library, 2.29.3 and 2.27.3"}},
 		{name: "another device than the user says", log: reduce.sample(), o: Options{Device: "a100_sxm"}, points: all, flags: []string{noAverage, "the log is taken"}},
 		{
+			name: "other ranks, nodes and collective than the user says", log: reduce.sample(), o: Options{Ranks: 16, Nodes: 2, Collective: "all_gather"}, points: all,
+			flags: []string{noAverage, "of all_reduce, --collective says all_gather", "of 8 ranks, --ranks says 16", "name 1 host, --nodes says 2"},
+		},
+		{name: "the ranks, nodes and collective that the user says", log: reduce.sample(), o: Options{Ranks: 8, Nodes: 1, Collective: "allreduce"}, points: all, flags: []string{noAverage}},
+		{
 			name: "beside other work", log: "# nThread 1 nGpus 8 minBytes 8 maxBytes 1073741824 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0 side_work: 1 work_sms: 8\n" + reduce.sample(),
 			fails: ErrNothing.Error(), drops: map[string]int{"measured beside other work": 3}, flags: []string{noAverage, "side_work"},
 		},

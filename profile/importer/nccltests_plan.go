@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // ncclPlan is what becomes of the rows of one table.
@@ -46,6 +47,9 @@ func (s *Sink) ncclPlan(file string, t *ncclTable, e *ncclEvidence) (*ncclPlan, 
 	if err != nil {
 		return nil, err
 	}
+	if given := ncclCollective(s.Collective); s.Collective != "" && given.name != kind.name {
+		s.Flag(p.where, fmt.Sprintf("the log is of %s, --collective says %s; the log is taken", kind.name, s.Collective))
+	}
 	p.kind, p.collective, p.foreign = kind, kind.name, !kind.importable()
 	if p.foreign {
 		p.drop = kind.name + ": no law covers it"
@@ -57,6 +61,9 @@ func (s *Sink) ncclPlan(file string, t *ncclTable, e *ncclEvidence) (*ncclPlan, 
 	p.n, p.drop, err = s.ncclSize(p.where, t, e, kind)
 	if err != nil || p.drop != "" {
 		return p, err
+	}
+	if s.Ranks > 0 && s.Ranks != p.n {
+		s.Flag(p.where, fmt.Sprintf("the log is of %d ranks, --ranks says %d; the log is taken", p.n, s.Ranks))
 	}
 	p.place, err = s.ncclPlace(p.where, t, kind, p.n)
 	return p, err
@@ -402,7 +409,11 @@ func (s *Sink) benchModel(where, text string) (Model, error) {
 func (s *Sink) ncclNodes(where string, t *ncclTable, models []Model, n int) (int, error) {
 	switch process := t.threads * t.gpus; {
 	case t.ranks.complete(n) && !t.ranks.first().hosts[""]:
-		return len(t.ranks.first().hosts), nil
+		nodes := len(t.ranks.first().hosts)
+		if s.Nodes > 0 && s.Nodes != nodes {
+			s.Flag(where, fmt.Sprintf("the rank lines name %s, --nodes says %d; the log is taken", units.Count(nodes, "host"), s.Nodes))
+		}
+		return nodes, nil
 	case s.Nodes > n:
 		return 0, fmt.Errorf("%s: --nodes %d: more than the %d ranks", where, s.Nodes, n)
 	case s.Nodes > 0:
