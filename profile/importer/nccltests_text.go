@@ -19,7 +19,9 @@ type ncclText struct {
 	table *ncclTable
 	heard string // a collective on a command line amid the last table's rows
 	found bool   // a table was handed out
-	stray string // what to say of column names behind something else, if nothing is found
+	// What to say if there is no table: of column names behind something else, of
+	// a test that failed before it measured anything.
+	stray, failed string
 }
 
 func newNCCLText(name string, in *bufio.Reader) *ncclText {
@@ -39,6 +41,7 @@ var (
 	ncclCommand     = regexp.MustCompile(`\b(\w+)_perf(?:_mpi)?\b`)
 	ncclSetting     = regexp.MustCompile(`\b(agg iters|graph|side_work|unalign): (\d+)`)
 	ncclFailure     = regexp.MustCompile(`Test (?:NCCL |CUDA |HIP |RCCL )?failure|(?i:segmentation fault|core dumped|srun: error|mpirun noticed|prterun noticed|mpi_abort|job terminated|cancelled at|out of memory)`)
+	ncclTestFailure = regexp.MustCompile(`Test (?:NCCL |CUDA |HIP |RCCL )?failure`)
 	ncclElision     = regexp.MustCompile(`^(?:#\s*)?(?:\.\.\.+|…|\[(?:\.\.\.|…)\]|<snip>|\[snip\])$`)
 	// column names after something else, with or without the sign of a comment
 	ncclStrayColumns = regexp.MustCompile(`#?\s*\bsize\s+count\s+type\s.*\btime\s+algbw\s+busbw`)
@@ -67,8 +70,8 @@ func (r *ncclText) next(visit func(*ncclRow)) (*ncclTable, error) {
 		r.found = true
 		return t, nil
 	}
-	if r.stray != "" && !r.found {
-		return nil, errors.New(r.stray)
+	if why := cmp.Or(r.stray, r.failed); why != "" && !r.found {
+		return nil, errors.New(why)
 	}
 	return nil, io.EOF
 }
@@ -83,15 +86,17 @@ func (r *ncclText) lookBehind(text string) {
 	if at == nil || at[0] == 0 {
 		return
 	}
-	label := text[:at[0]]
-	if len(label) > longestLabel {
-		label = strings.ToValidUTF8(label[:longestLabel], "") + ".."
-	}
-	r.stray = fmt.Sprintf("%s:%d: column names of nccl-tests behind %q, which is no launcher's label that is known; let the lines of the log begin with its own text", r.name, r.lines.line, label)
+	r.stray = fmt.Sprintf("%s:%d: column names of nccl-tests behind %s, which is no launcher's label that is known; let the lines of the log begin with its own text", r.name, r.lines.line, excerpt(text[:at[0]]))
 }
 
-// longestLabel is how much of an unknown label is quoted.
-const longestLabel = 60
+// excerpt quotes the first part of a line.
+func excerpt(text string) string {
+	const most = 80
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + ".."
+	}
+	return strconv.Quote(text)
+}
 
 // begins says whether a line belongs to another table than the one being read:
 // a header after rows, or a second start of a header after column names.
@@ -212,6 +217,9 @@ func (r *ncclText) footer(text string) bool {
 		t.elided = true
 	case ncclFailure.MatchString(text) && !strings.Contains(text, "NCCL INFO"):
 		t.aborted = t.aborted || !t.ended && (t.layout != nil || t.rows > 0)
+		if r.failed == "" && ncclTestFailure.MatchString(text) {
+			r.failed = fmt.Sprintf("%s:%d: the test failed before it measured anything: %s", r.name, r.lines.line, excerpt(text))
+		}
 	default:
 		return strings.HasPrefix(text, "#")
 	}
