@@ -337,6 +337,7 @@ func TestNCCLGenerations(t *testing.T) {
 		{name: "time stamps", log: stamped, points: all},
 		{name: "in place only", log: ranks + lone, points: threePoints(op.KindAllReduce, h100of8, false)},
 		{name: "in place only, all_gather", log: ranks + loneGather, fails: ErrNothing.Error(), drops: map[string]int{errInPlace.Error(): 3}},
+		{name: "column names without blanks before", log: strings.ReplaceAll(reduce.sample(), "#   size", "#size"), points: all},
 		{name: "without column names", log: ranks + reduce.sampleRows(), points: all, flags: []string{"without column names"}},
 		{name: "without any header", log: reduce.sampleRows(), o: Options{Device: "h100_sxm"}, points: all, flags: []string{"without column names"}},
 	} {

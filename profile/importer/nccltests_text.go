@@ -239,8 +239,13 @@ type ncclLayout struct {
 // ncclColumns reads a line of column names; nil if it is none. Times are in us,
 // until 2019 in ms, which the names of the first columns tell apart.
 func ncclColumns(tokens []string) *ncclLayout {
-	if len(tokens) > 0 && tokens[0] == "#" {
+	switch {
+	case len(tokens) == 0:
+		return nil
+	case tokens[0] == "#":
 		tokens = tokens[1:]
+	case tokens[0][0] == '#': // where blanks were taken out, as pages do
+		tokens = append([]string{tokens[0][1:]}, tokens[1:]...)
 	}
 	if len(tokens) < 7 || tokens[2] != "type" || !(tokens[0] == "size" && tokens[1] == "count" || tokens[0] == "bytes" && tokens[1] == "N") {
 		return nil
