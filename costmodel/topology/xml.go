@@ -22,6 +22,7 @@ const (
 // device is a <pci> element, or the <cpu> above it.
 type device struct {
 	parent                     *device // nil above a CPU
+	host                       string  // host_hash of its CPU: addresses are one host's
 	bus, class, vendor, number string
 	line                       int
 	gpu, nic                   bool // it holds a <gpu>, a <net>
@@ -129,15 +130,16 @@ func (t *tree) take(e xml.StartElement, at **device, line int) error {
 	in := *at
 	switch name := e.Name.Local; name {
 	case "cpu":
-		if host := attr(e, "host_hash"); host != "" && len(t.hosts) < maxDevices && !slices.Contains(t.hosts, host) {
+		host := attr(e, "host_hash")
+		if host != "" && len(t.hosts) < maxDevices && !slices.Contains(t.hosts, host) {
 			t.hosts = append(t.hosts, host)
 		}
-		*at = &device{line: line}
+		*at = &device{host: host, line: line}
 	case "pci":
 		if in == nil {
 			return wrongf(line, "<pci> outside of a <cpu>")
 		}
-		*at = &device{parent: in, bus: bus(attr(e, "busid")), class: attr(e, "class"), vendor: attr(e, "vendor"), number: attr(e, "device"), line: line}
+		*at = &device{parent: in, host: in.host, bus: bus(attr(e, "busid")), class: attr(e, "class"), vendor: attr(e, "vendor"), number: attr(e, "device"), line: line}
 		if len(t.devices) >= 64*maxDevices {
 			return wrongf(line, "more than %d PCI devices", 64*maxDevices)
 		}
@@ -149,7 +151,7 @@ func (t *tree) take(e xml.StartElement, at **device, line int) error {
 		in.gpu, in.said = true, said(e)
 	case "nic":
 		if in != nil && in.parent == nil { // a card whose place on PCIe is unknown stands in the CPU itself
-			*at = &device{parent: in, class: nicClass, line: line}
+			*at = &device{parent: in, host: in.host, class: nicClass, line: line}
 			t.devices = append(t.devices, *at)
 		}
 	case "net":

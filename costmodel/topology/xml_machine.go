@@ -53,6 +53,9 @@ func (t *tree) machine() (*Machine, error) {
 		if name == "" {
 			name = fmt.Sprintf("GPU%d", i)
 		}
+		if len(t.hosts) > 1 {
+			name = fmt.Sprintf("host%d/%s", slices.Index(t.hosts, d.host), name)
+		}
 		m.GPUs = append(m.GPUs, GPU{Name: short(name), Model: modelOf(d.vendor, d.number)})
 	}
 	for _, d := range nics {
@@ -69,14 +72,20 @@ func (t *tree) machine() (*Machine, error) {
 	return m, nil
 }
 
-// unique refuses two GPUs at one address.
+// place is a PCI address of one host: the trays of a rack, which NCCL fuses into
+// one file where NVLink joins them, have the same addresses.
+type place struct{ host, bus string }
+
+func (d *device) place() place { return place{d.host, d.bus} }
+
+// unique refuses two GPUs at one address of one host.
 func unique(gpus []*device) error {
-	first := map[string]*device{}
+	first := map[place]*device{}
 	for _, d := range gpus {
-		if o := first[d.bus]; o != nil && d.bus != "" {
+		if o := first[d.place()]; o != nil && d.bus != "" {
 			return wrongf(d.line, "a second GPU at busid=%q, which line %d has", short(d.bus), o.line)
 		}
-		first[d.bus] = d
+		first[d.place()] = d
 	}
 	return nil
 }
@@ -105,14 +114,14 @@ func (t *tree) remarks(gpus []*device, dumped bool) []string {
 // switches, or else PCIe.
 func between(gpus []*device) [][]Path {
 	g := grid(len(gpus))
-	at := map[string]int{}
+	at := map[place]int{}
 	for i, d := range gpus {
-		at[d.bus] = i
+		at[d.place()] = i
 	}
 	ports, fabric := make([]int, len(gpus)), ""
 	for i, d := range gpus {
 		for _, w := range d.wires {
-			switch to, peer := at[w.target]; {
+			switch to, peer := at[place{d.host, w.target}]; {
 			case peer && to != i:
 				g[i][to].Wires += w.count
 				g[i][to].Fabric = w.fabric

@@ -115,6 +115,29 @@ func TestXMLWires(t *testing.T) {
 	}
 }
 
+// The trays of a rack have the same PCI addresses; NCCL tells them apart by the
+// host's hash, and so do the links that a file states.
+func TestXMLHosts(t *testing.T) {
+	tray := func(host, first, second string) string {
+		const gpu = `<pci busid="%s" class="0x030200" vendor="0x10de" device="0x2941"><gpu sm="100">%s<c2c bw="1" count="5"/></gpu></pci>`
+		return fmt.Sprintf(`<cpu host_hash="%s" numaid="0">`+gpu+gpu+`</cpu>`, host, "0008:01:00.0", first, "0009:01:00.0", second)
+	}
+	const switched = `<nvlink target="fffffff:ff:ff.0" count="18" tclass="0x068000"/>`
+	m, err := read(XML, "<system>"+tray("0xa", switched, switched)+tray("0xb", switched, switched)+"</system>")
+	if err != nil || len(m.GPUs) != 4 || m.Between[0][2] != (Path{Wires: 18, Fabric: "nvlink"}) || !strings.HasPrefix(m.Read[0], "2 hosts in one file") {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	const pair = `<nvlink target="0009:01:00.0" count="4" tclass="0x030200"/>`
+	m, err = read(XML, "<system>"+tray("0xa", pair, "")+tray("0xb", pair, "")+"</system>")
+	if err != nil || m.Between[0][1].Wires != 4 || m.Between[2][3].Wires != 4 || m.Between[0][3] != (Path{PCIe: SYS}) {
+		t.Fatalf("%+v, %v", m, err)
+	}
+	d, err := m.Draft(Options{})
+	if err != nil || !strings.Contains(d.Guessed[0], "(host0/0008:01:00.0 host0/0009:01:00.0) (host1/0008:01:00.0 host1/0009:01:00.0)") {
+		t.Errorf("%+v, %v", d, err)
+	}
+}
+
 func TestXMLErrors(t *testing.T) {
 	in := func(s string) string { return "<system>\n<cpu>\n" + s + "\n</cpu></system>" }
 	const gpu = `<pci busid="0000:01:00.0" class="0x030200"><gpu/></pci>`
