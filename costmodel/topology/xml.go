@@ -26,6 +26,7 @@ type device struct {
 	bus, class, vendor, number string
 	line                       int
 	gpu, nic                   bool // it holds a <gpu>, a <net>
+	placeless                  bool // a card that stands in the CPU itself
 	said                       string
 	rate                       units.BytesPerS // of its <net>s
 	wires                      []wire
@@ -151,7 +152,7 @@ func (t *tree) take(e xml.StartElement, at **device, line int) error {
 		in.gpu, in.said = true, said(e)
 	case "nic":
 		if in != nil && in.parent == nil { // a card whose place on PCIe is unknown stands in the CPU itself
-			*at = &device{parent: in, host: in.host, class: nicClass, line: line}
+			*at = &device{parent: in, host: in.host, class: nicClass, placeless: true, line: line}
 			t.devices = append(t.devices, *at)
 		}
 	case "net":

@@ -33,12 +33,16 @@ func (t *tree) machine() (*Machine, error) {
 	dumped := slices.ContainsFunc(t.devices, func(d *device) bool { return d.gpu })
 	nets := slices.ContainsFunc(t.devices, func(d *device) bool { return d.nic })
 	var gpus, nics []*device
+	virtual := map[place]bool{}
 	for _, d := range t.devices {
 		switch {
+		case d.placeless && d.bus != "" && virtual[d.place()]:
+			continue // every process puts it into the CPU of its own GPU
 		case d.gpu || !dumped && d.looksLikeGPU():
 			gpus = append(gpus, d)
 		case d.nic || !nets && d.has(nicClass):
 			nics = append(nics, d)
+			virtual[d.place()] = d.placeless
 		}
 	}
 	if len(gpus) == 0 {

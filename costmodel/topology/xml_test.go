@@ -138,6 +138,32 @@ func TestXMLHosts(t *testing.T) {
 	}
 }
 
+// A card whose place on PCIe nobody knows, as a container's eth0, stands in every
+// CPU that has a GPU, and is one card for all that.
+func TestXMLPlacelessCards(t *testing.T) {
+	half := func(host, bus string, names ...string) string {
+		text := fmt.Sprintf(`<cpu host_hash="%s"><pci busid="%s" class="0x030200"><gpu sm="90"/></pci>`, host, bus)
+		for _, n := range names {
+			text += fmt.Sprintf(`<nic><net name="%s" speed="10000"/></nic>`, n)
+		}
+		return text + "</cpu>"
+	}
+	for name, c := range map[string]struct {
+		text string
+		want int
+	}{
+		"one in both":   {half("0xa", "1", "eth0") + half("0xa", "2", "eth0"), 1},
+		"two in both":   {half("0xa", "1", "eth0", "eth1") + half("0xa", "2", "eth0", "eth1"), 2},
+		"of two hosts":  {half("0xa", "1", "eth0") + half("0xb", "1", "eth0"), 2},
+		"without names": {half("0xa", "1", "") + half("0xa", "2", ""), 2},
+	} {
+		m, err := read(XML, "<system>"+c.text+"</system>")
+		if err != nil || len(m.NICs) != c.want || m.NICs[0].Rate != 1.25e9 {
+			t.Errorf("%s: %+v, %v; want %d cards", name, m, err, c.want)
+		}
+	}
+}
+
 func TestXMLErrors(t *testing.T) {
 	in := func(s string) string { return "<system>\n<cpu>\n" + s + "\n</cpu></system>" }
 	const gpu = `<pci busid="0000:01:00.0" class="0x030200"><gpu/></pci>`
