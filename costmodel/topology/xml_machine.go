@@ -69,11 +69,22 @@ func (t *tree) machine() (*Machine, error) {
 	if err := unique(gpus); err != nil {
 		return nil, err
 	}
-	m.Read = t.remarks(gpus, dumped)
-	if dumped {
+	told := dumped && tellsLinks(gpus)
+	m.Read = t.remarks(gpus, told)
+	if told {
 		m.Between = between(gpus)
 	}
 	return m, nil
+}
+
+// tellsLinks says whether links that are not in the file are not there: it has
+// some, or NCCL wrote it, which states every GPU's PCI ids, or RCCL, whose first
+// versions did not, but the architecture (gcn). Files that clouds write leave all
+// of these out, as NCCL asks the driver for the links anyway.
+func tellsLinks(gpus []*device) bool {
+	return slices.ContainsFunc(gpus, func(d *device) bool {
+		return len(d.wires) > 0 || d.vendor != "" || strings.HasPrefix(d.said, "gcn")
+	})
 }
 
 // place is a PCI address of one host: the trays of a rack, which NCCL fuses into
@@ -95,7 +106,7 @@ func unique(gpus []*device) error {
 }
 
 // remarks are what else the file tells.
-func (t *tree) remarks(gpus []*device, dumped bool) []string {
+func (t *tree) remarks(gpus []*device, told bool) []string {
 	var out, kinds []string
 	for _, d := range gpus {
 		if d.said != "" && modelOf(d.vendor, d.number) == "" && !slices.Contains(kinds, d.said) {
@@ -108,10 +119,32 @@ func (t *tree) remarks(gpus []*device, dumped bool) []string {
 	if len(t.hosts) > 1 {
 		out = append(out, fmt.Sprintf("%d hosts in one file, which NCCL sees as one machine; they are drafted as one node", len(t.hosts)))
 	}
-	if !dumped {
-		out = append(out, "PCI addresses only, as clouds ship them: the file does not say what joins the GPUs (a job's NCCL_TOPO_DUMP_FILE does)")
+	if !told {
+		out = append(out, "no links of GPUs, as in what clouds ship: the file does not say what joins the GPUs (a job's NCCL_TOPO_DUMP_FILE does)")
+	}
+	if n := strays(gpus); n > 0 {
+		out = append(out, fmt.Sprintf("%d of %d GPUs have links to themselves or to GPUs that are not in the file, which were not counted", n, len(gpus)))
 	}
 	return out
+}
+
+// strays counts the GPUs with links that lead to no other GPU of the file: to
+// GPUs that the job did not use, or, from virtual machines, to themselves.
+func strays(gpus []*device) int {
+	at := map[place]*device{}
+	for _, d := range gpus {
+		at[d.place()] = d
+	}
+	n := 0
+	for _, d := range gpus {
+		if slices.ContainsFunc(d.wires, func(w wire) bool {
+			to := at[place{d.host, w.target}]
+			return to == d || to == nil && strings.HasPrefix(w.class, "0x03")
+		}) {
+			n++
+		}
+	}
+	return n
 }
 
 // between finds the path between every two GPUs: wires to each other, wires to

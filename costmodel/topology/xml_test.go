@@ -2,6 +2,7 @@ package topology
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -112,6 +113,12 @@ func TestXMLWires(t *testing.T) {
 		if err != nil || m.Between[0][1] != c.want || m.Between[1][0] != c.want {
 			t.Errorf("%s: %+v, %v; want %+v", name, m, err, c.want)
 		}
+		stray := slices.ContainsFunc(m.Read, func(s string) bool {
+			return strings.Contains(s, "GPUs that are not in the file, which were not counted")
+		})
+		if want := name == "absent" || name == "itself"; stray != want {
+			t.Errorf("%s: %v, want a note on links that were not counted: %t", name, m.Read, want)
+		}
 	}
 }
 
@@ -161,6 +168,27 @@ func TestXMLPlacelessCards(t *testing.T) {
 		if err != nil || len(m.NICs) != c.want || m.NICs[0].Rate != 1.25e9 {
 			t.Errorf("%s: %+v, %v; want %d cards", name, m, err, c.want)
 		}
+	}
+}
+
+// Files that clouds write may name GPUs as dumps do, and yet leave out the links:
+// NCCL asks the driver for these.
+func TestXMLLinksUntold(t *testing.T) {
+	file := func(attrs string) string {
+		gpu := func(bus int) string {
+			return fmt.Sprintf(`<pci busid="0000:%02x:00.0" class="0x030200" %s><gpu dev="%[1]d" sm="90" rank="%[1]d" gdr="1"/></pci>`, bus, attrs)
+		}
+		return "<system><cpu>" + gpu(1) + gpu(2) + "</cpu></system>"
+	}
+	m, err := read(XML, file(""))
+	if err != nil || m.Between != nil || !strings.Contains(strings.Join(m.Read, "\n"), "does not say what joins the GPUs") {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if m, err = read(XML, file(`vendor="0x10de" device="0x26b9"`)); err != nil || m.Between == nil {
+		t.Errorf("a dump of GPUs without links of their own: %+v, %v", m, err)
+	}
+	if m, err = read(XML, strings.ReplaceAll(file(""), `sm="90"`, `sm="64" gcn="906"`)); err != nil || m.Between == nil {
+		t.Errorf("an early dump of RCCL: %+v, %v", m, err)
 	}
 }
 
