@@ -131,6 +131,10 @@ func (d *Draft) link(m *Machine, o Options, devices []op.Member) string {
 	}
 	w := wiring(m)
 	switch {
+	case w.wired == 0 && sheetFabric(o, devices) != "":
+		d.guess("link class pcie: the file shows no links between GPUs but PCIe, the farthest at %s, though by its datasheet %s has %s; topo -mp leaves these out, and so may a virtual machine: if they are there, write link: %[3]s", w.farthest, devices[0].Device, sheetFabric(o, devices))
+		d.remarks.Link = "guessed: the file shows no " + sheetFabric(o, devices)
+		return pcie
 	case w.wired == 0:
 		d.guess("link class pcie: no two GPUs have links of their own; the farthest meet at %s", w.farthest)
 		d.remarks.Link = "guessed: no links between GPUs but PCIe, farthest " + string(w.farthest)
@@ -147,6 +151,16 @@ func (d *Draft) link(m *Machine, o Options, devices []op.Member) string {
 	d.guess("link class pcie: %s joins only the GPUs of each island %s, so what crosses from one to another goes over PCIe (%s); one node has one class, and groups within an island are faster than this says", w.fabric, w.islandNames(), w.farthest)
 	d.remarks.Link = fmt.Sprintf("guessed: the slower of two; %s joins GPUs of %d islands only", w.fabric, len(w.islands))
 	return pcie
+}
+
+// sheetFabric is the datasheet's class of the GPUs' own links; "" where they have
+// none but PCIe, differ, or are unknown.
+func sheetFabric(o Options, devices []op.Member) string {
+	f := o.Datasheet(costmodel.ModelOf(devices[0].Device)).Fabric
+	if len(devices) > 1 || f == pcie {
+		return ""
+	}
+	return f
 }
 
 // unsaid is the link class where the file does not say what joins the GPUs.

@@ -55,6 +55,8 @@ func TestDraft(t *testing.T) {
 		"chain":            {machine(none, [2]int{0, 1}, [2]int{1, 2}, [2]int{2, 3}), Options{Device: "x"}, "1x4 x", "nvlink", 0, "only 3 of 6 pairs are joined"},
 		"islands":          {machine(none, bridged...), Options{Device: "x"}, "1x4 x", "pcie", 0, "of each island (GPU0 GPU1) (GPU2 GPU3), so what crosses"},
 		"no wires":         {machine(none), Options{Device: "x"}, "1x4 x", "pcie", 0, "the farthest meet at NODE"},
+		"wires not shown":  {machine(none), Options{Device: "x", Datasheet: sheet}, "1x4 x", "pcie", 0, "though by its datasheet x has nvlink; topo -mp leaves these out, and so may a virtual machine: if they are there, write link: nvlink"},
+		"none to show":     {machine(none), Options{Device: "y", Datasheet: sheet}, "1x4 y", "pcie", 0, "no two GPUs have links of their own"},
 		"unsaid":           {unsaid("", ""), Options{Device: "x", Datasheet: sheet}, "1x2 x", "nvlink", 0, "as the datasheet of x has it"},
 		"unsaid, unknown":  {unsaid("", ""), Options{Device: "z", Datasheet: sheet}, "1x2 z", "", 0, "link: the file does not say"},
 		"unsaid, mixed":    {unsaid("x", "y"), Options{Datasheet: sheet}, "1x(1 x + 1 y)", "", 0, "link: the file does not say"},
