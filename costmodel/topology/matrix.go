@@ -31,6 +31,9 @@ func readMatrix(text string) (*Machine, error) {
 	if strings.Contains(text, "\x00") {
 		return nil, wrongf(0, "is no text; write it with: nvidia-smi topo -m > topo.txt")
 	}
+	if strings.Contains(text, "between two GPUs") || strings.Contains(text, "LINK TYPE TABLE") {
+		return nil, wrongf(0, "is what rocm-smi or amd-smi print of AMD GPUs, not nvidia-smi topo -m; run a job with NCCL_TOPO_DUMP_FILE=topo.xml and read that file with --from %s", XML)
+	}
 	lines := strings.Split(plain(text), "\n")
 	var m *Machine
 	var peers []string
@@ -142,8 +145,8 @@ func (t *table) rows(lines []string) (next int, err error) {
 			}
 			break
 		}
-		if len(words) <= n || !isCell(words[n]) {
-			return 0, wrongf(at+1, "%s has fewer than %d cells; if the terminal wrapped the lines, write a file: nvidia-smi topo -m > topo.txt", t.names[row], n)
+		if err := t.cellsOf(words, at+1); err != nil {
+			return 0, err
 		}
 		t.cells, t.at = append(t.cells, words[1:1+n]), append(t.at, at+1)
 	}
@@ -151,6 +154,21 @@ func (t *table) rows(lines []string) (next int, err error) {
 		return 0, wrongf(at, "ends before the row of %s", t.names[len(t.cells)])
 	}
 	return at, t.check()
+}
+
+// cellsOf refuses a row with another number of cells than the header has columns.
+func (t *table) cellsOf(words []string, line int) error {
+	const again = "write a file: nvidia-smi topo -m > topo.txt"
+	label, n := words[0], len(t.names)
+	switch {
+	case len(words) <= n:
+		return wrongf(line, "%s has fewer than %d cells; if the terminal wrapped the lines, %s", label, n, again)
+	case !isCell(words[n]):
+		return wrongf(line, "%s has fewer than %d cells, for %q is none (want X, NV#, PIX, PXB, PHB, NODE or SYS); if the terminal wrapped the lines, %s", label, n, short(words[n]), again)
+	case len(words) > n+1 && isCell(words[n+1]):
+		return wrongf(line, "%s has more than %d cells, one for each column of line %d; if two names ran together there, part them or %s", label, n, t.line, again)
+	}
+	return nil
 }
 
 // columns tells GPUs from network cards.
