@@ -34,9 +34,11 @@ func readMatrix(text string) (*Machine, error) {
 	if strings.Contains(text, "between two GPUs") || strings.Contains(text, "LINK TYPE TABLE") {
 		return nil, wrongf(0, "is what rocm-smi or amd-smi print of AMD GPUs, not nvidia-smi topo -m; run a job with NCCL_TOPO_DUMP_FILE=topo.xml and read that file with --from %s", XML)
 	}
-	lines := strings.Split(plain(text), "\n")
+	text = plain(text)
+	lines := strings.Split(text, "\n")
 	var m *Machine
 	var peers []string
+	p2p := false
 	for at := 0; at < len(lines); {
 		names, affinity, ok := header(lines[at])
 		if !ok {
@@ -49,7 +51,7 @@ func readMatrix(text string) (*Machine, error) {
 		case err != nil:
 			return nil, err
 		case t.isPeers(m != nil):
-			peers = append(peers, t.refusals()...)
+			p2p, peers = true, append(peers, t.refusals()...)
 		case m != nil:
 			return nil, wrongf(t.line, "a second matrix; one file is one machine: split it")
 		default:
@@ -62,6 +64,9 @@ func readMatrix(text string) (*Machine, error) {
 	if m == nil && strings.HasPrefix(strings.TrimSpace(text), "<") {
 		return nil, wrongf(0, "is XML, no output of nvidia-smi topo -m; NCCL's topologies are read with --from %s", XML)
 	}
+	if m == nil && p2p {
+		return nil, wrongf(0, "is nvidia-smi topo -p2p, which says who may copy to whom, not what joins them; write nvidia-smi topo -m > topo.txt")
+	}
 	if m == nil {
 		return nil, wrongf(0, "no matrix of nvidia-smi topo -m: no line begins with GPU0 and names the columns; write it with: nvidia-smi topo -m > topo.txt")
 	}
@@ -73,12 +78,12 @@ func readMatrix(text string) (*Machine, error) {
 	return m, nil
 }
 
-// plain is a text without the escapes that underline a header.
+// plain is a text without the escapes that underline a header, which copies hold
+// as they are, spelt out, or without their first character; and without what
+// launchers (srun -l, mpirun --tag-output) and quoting put before each line.
 func plain(text string) string {
-	if !strings.Contains(text, "\x1b") {
-		return text
-	}
-	return regexp.MustCompile("\x1b\\[[0-9;?]*[A-Za-z]").ReplaceAllString(text, " ")
+	text = regexp.MustCompile(`\x1b\[[0-9;?]*[A-Za-z]|(\x{fffd}|\^\[|\\u001b|\\x1b|\\033)?\[[0-9][0-9;]*m`).ReplaceAllString(text, " ")
+	return regexp.MustCompile(`(?m)^(\d+: |\[\d+,\d+\]<std(out|err)>: ?|[>#] )`).ReplaceAllString(text, "")
 }
 
 // fields are the words of a line.
@@ -254,17 +259,21 @@ func (t *table) machine() (*Machine, error) {
 	return m, nil
 }
 
-// named collects what nvidia-smi -L says, which people print around the matrix:
-// GPU 0: NVIDIA H100 80GB HBM3 (UUID: ..).
+// named collects what nvidia-smi -L, or the report of a framework's environment,
+// says around the matrix: GPU 0: NVIDIA H100 80GB HBM3 (UUID: ..), or
+// GPU 0,1: NVIDIA H20. Below the former stand the parts of a GPU in MIG mode.
 func named(text string) []string {
-	var names []string
-	for _, g := range regexp.MustCompile(`(?m)^GPU \d{1,4}: ([^\n(]{1,80}) \(UUID`).FindAllStringSubmatch(text, maxDevices) {
-		if !slices.Contains(names, g[1]) {
-			names = append(names, g[1])
+	var names, out []string
+	for _, g := range regexp.MustCompile(`(?m)^GPU \d[\d,]{0,400}: ([^\n(]{1,80}? \(UUID|(NVIDIA|Tesla|Quadro|TITAN) [^\n(]{1,70}?\s*$)`).FindAllStringSubmatch(text, maxDevices) {
+		if name := strings.TrimSpace(strings.TrimSuffix(g[1], "(UUID")); !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
-	if len(names) == 0 {
-		return nil
+	if len(names) > 0 {
+		out = append(out, "the GPUs call themselves "+strings.Join(names, ", "))
 	}
-	return []string{"the GPUs call themselves " + strings.Join(names, ", ")}
+	if regexp.MustCompile(`(?m)^\s+MIG \d+g\.\d+gb`).MatchString(text) {
+		out = append(out, "some GPUs are split into MIG devices; the matrix, and so this draft, has them whole")
+	}
+	return out
 }

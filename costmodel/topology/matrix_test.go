@@ -31,6 +31,11 @@ func TestMatrixVariants(t *testing.T) {
 		"spaces":      spaces,
 		"crlf":        strings.ReplaceAll(two, "\n", "\r\n"),
 		"underlined":  strings.Replace(two, "GPU0	GPU1	NIC0	CPU Affinity	NUMA Affinity", "\x1b[4mGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\x1b[0m", 1),
+		"spelt out":   strings.Replace(two, "GPU0	GPU1	NIC0	CPU Affinity	NUMA Affinity", `\x1b[4mGPU0	GPU1	NIC0	CPU Affinity	NUMA Affinity\x1b[0m`, 1),
+		"escape lost": strings.Replace(two, "GPU0	GPU1	NIC0	CPU Affinity	NUMA Affinity", "[4mGPU0	GPU1	NIC0	CPU Affinity	NUMA Affinity[0m", 1),
+		"srun -l":     "0: " + strings.ReplaceAll(two, "\n", "\n0: "),
+		"mpirun":      "[1,0]<stdout>:" + strings.ReplaceAll(two, "\n", "\n[1,0]<stdout>:"),
+		"quoted":      "> " + strings.ReplaceAll(two, "\n", "\n> "),
 		"bom":         "\ufeff" + two,
 		"prompt":      "$ nvidia-smi topo -m\n" + two + "$ \n",
 		"no legend":   two[:strings.Index(two, "\nLegend")],
@@ -53,6 +58,14 @@ func TestMatrixVariants(t *testing.T) {
 	m, err := read(Matrix, "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n"+strings.ReplaceAll(two, "NV4", "SOC"))
 	if err != nil || m.Between[1][0] != (Path{PCIe: SYS}) || len(m.Read) != 1 || !strings.Contains(m.Read[0], "NVIDIA H100 80GB HBM3") {
 		t.Errorf("an old driver's SOC, and nvidia-smi -L: %+v, %v", m, err)
+	}
+	m, err = read(Matrix, "GPU 0,1: NVIDIA A30\nGPU 0,1 Compute Capability: 8.0\nGPU 0: 45 C\n"+two)
+	if err != nil || len(m.Read) != 1 || m.Read[0] != "the GPUs call themselves NVIDIA A30" {
+		t.Errorf("a framework's report: %+v, %v", m, err)
+	}
+	m, err = read(Matrix, "GPU 0: NVIDIA A30 (UUID: GPU-1)\n  MIG 2g.12gb     Device  0: (UUID: MIG-1)\n"+two)
+	if err != nil || len(m.Read) != 2 || !strings.Contains(m.Read[1], "MIG devices") {
+		t.Errorf("GPUs in parts: %+v, %v", m, err)
 	}
 	const one = "\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n\n"
 	if m, err := read(Matrix, one+" \tGPU0\t\n GPU0\tX\t\n"); err != nil || len(m.GPUs) != 1 {
@@ -80,6 +93,7 @@ func TestMatrixErrors(t *testing.T) {
 		"no cell":     {strings.ReplaceAll(two, "SYS", "ERR"), `topo:3: GPU1 has fewer than 3 cells, for "ERR" is none (want X, NV#`},
 		"rocm-smi":    {"== Weight between two GPUs ==\n       GPU0  GPU1\nGPU0   0     15\nGPU1   15    0\n", "topo: is what rocm-smi or amd-smi print of AMD GPUs"},
 		"amd-smi":     {"LINK TYPE TABLE:\n             0000:01:00.0\n0000:01:00.0 SELF\n", "read that file with --from nccl-topo"},
+		"p2p alone":   {" \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n", "topo: is nvidia-smi topo -p2p"},
 		"missing row": {swap("GPU1	NV4", "GPU3	NV4"), `topo:3: "GPU3 NV4 X SYS 32-63 1" where the row of GPU1 should be`},
 		"cut":         {two[:strings.Index(two, "GPU1	NV4")], "ends before the row of GPU1"},
 		"twice":       {two + two, "a second matrix; one file is one machine"},

@@ -46,7 +46,7 @@ func (t *tree) machine() (*Machine, error) {
 		}
 	}
 	if len(gpus) == 0 {
-		return nil, wrongf(0, "no GPU: no <gpu>, and no <pci> of a GPU's class (%s..)", strings.Join(gpuClasses(), ".., "))
+		return nil, wrongf(0, "no GPU: no <gpu>, and no <pci> of a GPU's class (%s..); a job's NCCL_TOPO_DUMP_FILE has them", strings.Join(gpuClasses(), ".., "))
 	}
 	if len(gpus) > maxDevices || len(nics) > maxDevices {
 		return nil, wrongf(0, "%d GPUs and %d network cards: at most %d of each are read", len(gpus), len(nics), maxDevices)
