@@ -68,6 +68,9 @@ type hfConfig struct {
 	AffineNorm     *bool `json:"layer_norm_elementwise_affine"`
 	QKLayerNorm    *bool `json:"qk_layernorm"`
 	EmbedWidth     *int  `json:"word_embed_proj_dim"`
+	Text           *struct {
+		ModelType string `json:"model_type"`
+	} `json:"text_config"` // the language model of one that also sees or hears
 }
 
 // ReadModel reads the config.json of a Hugging Face model of one of the
@@ -138,13 +141,29 @@ func (c *hfConfig) family() (family, error) {
 		known = append(known, g.name+" ("+g.class+")")
 	}
 	if f.name == "" || len(c.Architectures) > 1 || (len(c.Architectures) == 1 && c.Architectures[0] != f.class) {
-		return family{}, fmt.Errorf("model_type %q, architectures %q: not supported; the supported ones are %s", c.ModelType, c.Architectures, strings.Join(known, ", "))
+		return family{}, fmt.Errorf("model_type %q, architectures %q: not supported; the supported ones are %s%s", c.ModelType, c.Architectures, strings.Join(known, ", "), c.hint())
 	}
 	return f, c.unusual()
 }
 
-// unusual reports the first feature that the model's shape has no place for.
-func (c *hfConfig) unusual() error {
+// hint is what else a configuration of no known family tells: a language model
+// within it, or what no family has.
+func (c *hfConfig) hint() string {
+	if c.Text != nil {
+		for _, f := range families() {
+			if f.name == c.Text.ModelType {
+				return fmt.Sprintf("; its text_config is a %s: to plan the language model alone, write that object to a config.json of its own", f.name)
+			}
+		}
+	}
+	if err := c.experts(); err != nil {
+		return "; " + err.Error()
+	}
+	return ""
+}
+
+// experts reports a mixture of experts.
+func (c *hfConfig) experts() error {
 	for _, e := range []struct {
 		key string
 		n   *int
@@ -152,6 +171,14 @@ func (c *hfConfig) unusual() error {
 		if e.n != nil && *e.n > 1 {
 			return fmt.Errorf("%s: %d: mixtures of experts are not supported, only dense models", e.key, *e.n)
 		}
+	}
+	return nil
+}
+
+// unusual reports the first feature that the model's shape has no place for.
+func (c *hfConfig) unusual() error {
+	if err := c.experts(); err != nil {
+		return err
 	}
 	for _, e := range []struct {
 		key    string
