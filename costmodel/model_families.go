@@ -29,10 +29,12 @@ type family struct {
 func families() []family {
 	return []family{
 		{name: "gemma", class: "GemmaForCausalLM", keys: usualKeys, gated: true, act: "gelu", tied: true, rest: asGemma},
+		{name: "glm", class: "GlmForCausalLM", keys: usualKeys, gated: true, act: "silu", rest: asGLM},
 		{name: "gpt2", class: "GPT2LMHeadModel", keys: gptKeys, act: "gelu", layerNorm: true, tied: true, rest: asGPT2},
 		{name: "gpt_bigcode", class: "GPTBigCodeForCausalLM", keys: gptKeys, act: "gelu", layerNorm: true, tied: true, rest: asBigCode},
 		{name: "gpt_neox", class: "GPTNeoXForCausalLM", keys: usualKeys, act: "gelu", layerNorm: true, rest: asNeoX},
 		{name: "gptj", class: "GPTJForCausalLM", keys: gptKeys, act: "gelu", layerNorm: true, rest: asGPTJ},
+		{name: "granite", class: "GraniteForCausalLM", keys: usualKeys, gated: true, act: "silu", rest: asLlama},
 		{name: "llama", class: "LlamaForCausalLM", keys: usualKeys, gated: true, act: "silu", rest: asLlama},
 		{name: "mistral", class: "MistralForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, rest: asIs},
 		{name: "opt", class: "OPTForCausalLM", keys: optKeys, act: "relu", layerNorm: true, tied: true, rest: asOPT},
@@ -40,6 +42,7 @@ func families() []family {
 		{name: "phi3", class: "Phi3ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, rest: asPhi3},
 		{name: "qwen2", class: "Qwen2ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, rest: asQwen2},
 		{name: "qwen3", class: "Qwen3ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, rest: asQwen3},
+		{name: "stablelm", class: "StableLmForCausalLM", keys: usualKeys, gated: true, act: "silu", layerNorm: true, rest: asStableLM},
 		{name: "starcoder2", class: "Starcoder2ForCausalLM", keys: usualKeys, act: "gelu", layerNorm: true, tied: true, windowed: true, rest: asStarcoder2},
 	}
 }
@@ -112,6 +115,13 @@ func asGemma(c *hfConfig, m *Model) {
 	m.OutBias = m.QKVBias
 }
 
+// asGLM (GLM-4-9B): Llama with half of each head turned, and biases before
+// attention but not behind it.
+func asGLM(c *hfConfig, m *Model) {
+	m.QKVBias = or(c.AttentionBias, true)
+	m.partlyRotary(c.rotaryShare(0.5))
+}
+
 func asGPT2(c *hfConfig, m *Model) {
 	m.biased(true)
 	m.learned(*c.NPositions, 0)
@@ -142,7 +152,8 @@ func asGPTJ(c *hfConfig, m *Model) {
 	m.RotaryDim = or(c.RotaryDim, m.HeadDim)
 }
 
-// asLlama: attention_bias covers the output projection too.
+// asLlama: attention_bias covers the output projection too. Granite's factors on
+// embedding, residual and logits are no ops of their own.
 func asLlama(c *hfConfig, m *Model) {
 	m.QKVBias = or(c.AttentionBias, false)
 	m.OutBias, m.MLPBias = m.QKVBias, or(c.MLPBias, false)
@@ -171,6 +182,13 @@ func asQwen2(_ *hfConfig, m *Model) { m.QKVBias = true }
 func asQwen3(c *hfConfig, m *Model) {
 	m.QKNorm, m.QKVBias = true, or(c.AttentionBias, false)
 	m.OutBias = m.QKVBias
+}
+
+// asStableLM: Llama with LayerNorm and a quarter of each head turned; the larger
+// ones share a norm, as GPT-J does.
+func asStableLM(c *hfConfig, m *Model) {
+	m.QKVBias, m.SharedNorm = or(c.QKVBias, false), or(c.Parallel, false)
+	m.partlyRotary(c.rotaryShare(0.25))
 }
 
 func asStarcoder2(c *hfConfig, m *Model) { m.biased(or(c.UseBias, true)) }

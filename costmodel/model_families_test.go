@@ -19,7 +19,8 @@ type published struct {
 
 // gpts are published models of every family besides those of model_test.go. The
 // counts are those that the weights' files list (safetensors metadata, or
-// numel of all tensors, tied ones once); GPT-NeoX-20B's stands on its model card.
+// numel of all tensors, tied ones once); GPT-NeoX-20B's stands on its model card,
+// and GLM-4-9B's is what programs count that load its weights.
 func gpts() []published {
 	return []published{
 		{"GPT-2", `{"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "activation_function": "gelu_new", "n_ctx": 1024,
@@ -51,6 +52,18 @@ func gpts() []published {
 		{"Phi-4-mini", `{"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "hidden_act": "silu", "hidden_size": 3072,
  "intermediate_size": 8192, "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8, "partial_rotary_factor": 0.75,
  "tie_word_embeddings": true, "vocab_size": 200064}`, 3_836_021_760},
+		{"StableLM-3B", `{"architectures": ["StableLmForCausalLM"], "model_type": "stablelm", "hidden_act": "silu", "hidden_size": 2560,
+ "intermediate_size": 6912, "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32, "partial_rotary_factor": 0.25,
+ "tie_word_embeddings": false, "use_parallel_residual": false, "use_qkv_bias": false, "vocab_size": 50304}`, 2_795_443_200},
+		{"Granite-3.1-2B", `{"architectures": ["GraniteForCausalLM"], "model_type": "granite", "attention_bias": false, "hidden_act": "silu",
+ "hidden_size": 2048, "intermediate_size": 8192, "mlp_bias": false, "num_attention_heads": 32, "num_hidden_layers": 40,
+ "num_key_value_heads": 8, "residual_multiplier": 0.22, "tie_word_embeddings": true, "vocab_size": 49155}`, 2_533_531_648},
+		{"Granite-3.1-8B", `{"architectures": ["GraniteForCausalLM"], "model_type": "granite", "attention_bias": false, "hidden_act": "silu",
+ "hidden_size": 4096, "intermediate_size": 12800, "mlp_bias": false, "num_attention_heads": 32, "num_hidden_layers": 40,
+ "num_key_value_heads": 8, "residual_multiplier": 0.22, "tie_word_embeddings": true, "vocab_size": 49155}`, 8_170_848_256},
+		{"GLM-4-9B", `{"architectures": ["GlmForCausalLM"], "model_type": "glm", "attention_bias": true, "head_dim": 128, "hidden_act": "silu",
+ "hidden_size": 4096, "intermediate_size": 13696, "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 2,
+ "partial_rotary_factor": 0.5, "tie_word_embeddings": false, "vocab_size": 151552}`, 9_399_951_360},
 		{"Gemma-2B", `{"architectures": ["GemmaForCausalLM"], "model_type": "gemma", "attention_bias": false, "head_dim": 256,
  "hidden_act": "gelu", "hidden_activation": null, "hidden_size": 2048, "intermediate_size": 16384, "num_attention_heads": 8,
  "num_hidden_layers": 18, "num_key_value_heads": 1, "vocab_size": 256000}`, 2_506_172_416},
@@ -151,8 +164,12 @@ func TestReadGPTs(t *testing.T) {
 		string(config(t, "Phi-2")):                                      32,
 		string(config(t, "Phi-2", `"partial_rotary_factor": 0.4,`, ``)): 40,
 		string(config(t, "Phi-2", `"partial_rotary_factor": 0.4`, `"rope_parameters": {"partial_rotary_factor": 0.3, "rope_theta": 1}`)): 24,
-		string(config(t, "Phi-4-mini")): 96,
-		string(config(t, "Phi-3-mini")): 0,
+		string(config(t, "Phi-4-mini")):                                        96,
+		string(config(t, "Phi-3-mini")):                                        0,
+		string(config(t, "GLM-4-9B")):                                          64,
+		string(config(t, "GLM-4-9B", ` "partial_rotary_factor": 0.5,`, ``)):    64,
+		string(config(t, "StableLM-3B")):                                       20,
+		string(config(t, "StableLM-3B", `"partial_rotary_factor": 0.25,`, ``)): 20,
 	} {
 		if got := read([]byte(data)).RotaryDim; got != want {
 			t.Errorf("%s\n%d elements of a head turn, want %d", data, got, want)
@@ -160,6 +177,10 @@ func TestReadGPTs(t *testing.T) {
 	}
 	if m := read(config(t, "StarCoder", `"multi_query": true`, `"multi_query": false`)); m.KVHeads != 48 {
 		t.Errorf("StarCoder without multi-query: %d KV heads", m.KVHeads)
+	}
+	m := read(config(t, "StableLM-3B", `residual": false`, `residual": true`, `bias": false`, `bias": true`))
+	if !m.SharedNorm || !m.QKVBias || m.OutBias || m.MLPBias {
+		t.Errorf("StableLM with shared norms and biases: %+v", m)
 	}
 	if m := read(config(t, "GPT-2", `"vocab_size"`, `"tie_word_embeddings": false, "vocab_size"`)); m.TiedEmbeddings {
 		t.Error("untied embeddings were read as tied")
@@ -191,7 +212,7 @@ func TestReadGPTErrors(t *testing.T) {
 		data []byte
 		want string
 	}{
-		"class":      {config(t, "GPT-2", "GPT2LMHeadModel", "GPT2ForSequenceClassification"), `model_type "gpt2", architectures ["GPT2ForSequenceClassification"]: not supported; the supported ones are gemma (GemmaForCausalLM), gpt2 (GPT2LMHeadModel)`},
+		"class":      {config(t, "GPT-2", "GPT2LMHeadModel", "GPT2ForSequenceClassification"), `model_type "gpt2", architectures ["GPT2ForSequenceClassification"]: not supported; the supported ones are gemma (GemmaForCausalLM), glm (GlmForCausalLM), gpt2 (GPT2LMHeadModel)`},
 		"neo":        {config(t, "GPT-2", `"gpt2"`, `"gpt_neo"`), `model_type "gpt_neo"`},
 		"width":      {config(t, "GPT-2", `"n_embd": 768, `, ""), "n_embd: missing"},
 		"heads":      {config(t, "GPT-2", `"n_head": 12`, `"n_head": 7`), "n_embd: 768: not a multiple of n_head 7"},

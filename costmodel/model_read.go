@@ -40,6 +40,8 @@ type hfConfig struct {
 	MLPBias       *bool `json:"mlp_bias"`
 	UseBias       *bool `json:"use_bias"`
 	EnableBias    *bool `json:"enable_bias"`
+	QKVBias       *bool `json:"use_qkv_bias"`
+	Parallel      *bool `json:"use_parallel_residual"`
 	MultiQuery    *bool `json:"multi_query"`
 
 	Act           *string `json:"hidden_act"`

@@ -82,7 +82,7 @@ func TestReadModelErrors(t *testing.T) {
 		return strings.Replace(llama3, old, new, 1)
 	}
 	for name, c := range map[string]struct{ data, want string }{
-		"unknown":      {`{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}`, `model_type "mamba", architectures ["MambaForCausalLM"]: not supported; the supported ones are gemma (GemmaForCausalLM), gpt2`},
+		"unknown":      {`{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}`, `model_type "mamba", architectures ["MambaForCausalLM"]: not supported; the supported ones are gemma (GemmaForCausalLM), glm (GlmForCausalLM), gpt2`},
 		"with images":  {`{"model_type": "seer", "architectures": ["SeerForConditionalGeneration"], "text_config": {"model_type": "mistral", "hidden_size": 64}}`, "starcoder2 (Starcoder2ForCausalLM); its text_config is a mistral: to plan the language model alone, write that object to a config.json of its own"},
 		"with others":  {`{"model_type": "seer", "text_config": {"model_type": "seer_text"}, "n_routed_experts": 4}`, "starcoder2 (Starcoder2ForCausalLM); n_routed_experts: 4: mixtures of experts are not supported, only dense models"},
 		"mixed":        {swap(`"LlamaForCausalLM"`, `"LlamaForSequenceClassification"`), "not supported"},
