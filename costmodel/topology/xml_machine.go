@@ -122,6 +122,9 @@ func (t *tree) remarks(gpus []*device, told bool) []string {
 	if !told {
 		out = append(out, "no links of GPUs, as in what clouds ship: the file does not say what joins the GPUs (a job's NCCL_TOPO_DUMP_FILE does)")
 	}
+	if t.odd != "" {
+		out = append(out, t.odd)
+	}
 	if n := strays(gpus); n > 0 {
 		out = append(out, fmt.Sprintf("%d of %d GPUs have links to themselves or to GPUs that are not in the file, which were not counted", n, len(gpus)))
 	}

@@ -171,6 +171,16 @@ func TestXMLPlacelessCards(t *testing.T) {
 	}
 }
 
+// A speed that no card has is in another unit: it is left out and told.
+func TestXMLOddSpeed(t *testing.T) {
+	m, err := read(XML, `<system><cpu><pci busid="1" class="0x030200"><gpu sm="228"/></pci>
+<pci busid="2" class="0x020000"><nic><net name="cxi0" speed="200000000"/></nic></pci>
+<pci busid="3" class="0x020000"><nic><net name="cxi1" speed="200000"/></nic></pci></cpu></system>`)
+	if err != nil || len(m.NICs) != 2 || m.NICs[0].Rate != 0 || m.NICs[1].Rate != 25e9 || !slices.ContainsFunc(m.Read, func(s string) bool { return strings.HasPrefix(s, `line 2: speed="200000000" is more`) }) {
+		t.Errorf("%+v, %v", m, err)
+	}
+}
+
 // Files that clouds write may name GPUs as dumps do, and yet leave out the links:
 // NCCL asks the driver for these.
 func TestXMLLinksUntold(t *testing.T) {
