@@ -227,8 +227,12 @@ func (d *Draft) foot(m *Machine, o Options, n costmodel.Node) {
 		entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # datasheet of %s", n.Link, float64(sheet.LinkPerS), model))
 	}
 	if d.Cluster.Network != "" {
-		if rate := slowestCard(m); rate > 0 {
-			entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # slowest of its network cards", d.Cluster.Network, float64(rate)))
+		if rate, each := slowestCard(m); rate > 0 {
+			line := fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # slowest of its network cards", d.Cluster.Network, float64(rate))
+			if each > 1 {
+				line += fmt.Sprintf("; %g where a GPU drives its %d", float64(rate)*float64(each), each)
+			}
+			entries = append(entries, line)
 		} else if sheet.NetPerS > 0 {
 			entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # usual card of %s", d.Cluster.Network, float64(sheet.NetPerS), model))
 		}
@@ -238,16 +242,23 @@ func (d *Draft) foot(m *Machine, o Options, n costmodel.Node) {
 	}
 }
 
-// slowestCard is the least rate of the cards that GPUs use; 0 is unknown.
-func slowestCard(m *Machine) units.BytesPerS {
+// slowestCard is the least rate of the cards that GPUs use, 0 if it is unknown,
+// and how many of them there are for each GPU, 0 if that is no whole number.
+func slowestCard(m *Machine) (rate units.BytesPerS, each int) {
 	near := slices.ContainsFunc(m.NICs, func(n NIC) bool { return n.Near })
-	var least units.BytesPerS
+	used := 0
 	for _, n := range m.NICs {
-		if n.Near == near && n.Rate > 0 && (least == 0 || n.Rate < least) {
-			least = n.Rate
+		if n.Near != near {
+			continue
+		}
+		if used++; n.Rate > 0 && (rate == 0 || n.Rate < rate) {
+			rate = n.Rate
 		}
 	}
-	return least
+	if used%len(m.GPUs) == 0 {
+		each = used / len(m.GPUs)
+	}
+	return rate, each
 }
 
 // YAML is the draft as a cluster.yaml, with what was read and guessed as comments.

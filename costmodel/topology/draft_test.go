@@ -99,6 +99,25 @@ func TestDraftOffersLinks(t *testing.T) {
 	}
 }
 
+// Where each GPU has several cards, the offer says what they have together.
+func TestDraftOffersAllCards(t *testing.T) {
+	for cards, want := range map[int]string{
+		2: "{name: efa, bytes_per_s: 1.25e+10}  # slowest of its network cards\n",
+		3: "{name: efa, bytes_per_s: 1.25e+10}  # slowest of its network cards\n",
+		8: "{name: efa, bytes_per_s: 1.25e+10}  # slowest of its network cards; 5e+10 where a GPU drives its 4\n",
+	} {
+		m := machine([]string{"x", "x"})
+		for range cards {
+			m.NICs = append(m.NICs, NIC{Near: true, Rate: 1.25e10})
+		}
+		m.NICs = append(m.NICs, NIC{Rate: 1e9})
+		d, err := m.Draft(Options{Nodes: 2, Network: "efa"})
+		if err != nil || !strings.Contains(string(d.YAML("x")), want) {
+			t.Errorf("%d cards: %v\n%s", cards, err, d.YAML("x"))
+		}
+	}
+}
+
 func TestDraftErrors(t *testing.T) {
 	for name, c := range map[string]struct {
 		o    Options
