@@ -69,7 +69,7 @@ func (m *Machine) Draft(o Options) (*Draft, error) {
 		d.Cluster.Nodes = append(d.Cluster.Nodes, n)
 	}
 	if o.Nodes > 1 {
-		d.network(o)
+		d.network(o, costmodel.ModelOf(node.Devices[0].Device))
 	}
 	if err := d.Cluster.Validate(); err != nil {
 		return nil, err
@@ -210,12 +210,18 @@ func (d *Draft) cards(m *Machine, nodes int) int {
 	return min(all, gpus)
 }
 
-func (d *Draft) network(o Options) {
+// racks are the GPU models whose own links join the nodes of a rack too.
+func racks() []string { return []string{"gb200", "gb300"} }
+
+func (d *Draft) network(o Options, model string) {
 	d.Cluster.Network = o.Network
 	if o.Network == "" {
 		d.FillIn = append(d.FillIn, "network: no file of one machine tells the link class between nodes; add network: with its class, or choose it with --network")
 	}
 	d.guess("%d nodes like the one in the file", o.Nodes)
+	if slices.Contains(racks(), model) {
+		d.guess("a network between the nodes: in an NVL72 rack NVLink joins them; write the nodes of one rack as one node, or import the NCCL_TOPO_DUMP_FILE of a job on all of them")
+	}
 }
 
 // foot offers the datasheet's rates for classes that nobody measured.

@@ -66,6 +66,7 @@ func TestDraft(t *testing.T) {
 		"far cards only":   {cards(machine(none), 0, 1), Options{Device: "x"}, "1x4 x", "pcie", 1, "1 network cards for 4 GPUs"},
 		"more than GPUs":   {cards(machine(none), 8, 0), Options{Device: "x"}, "1x4 x", "pcie", 4, "a device sends through one card"},
 		"no card, 2 nodes": {machine(none), Options{Device: "x", Nodes: 2, Network: "ib"}, "2x4 x", "pcie", 1, "a node has at least one"},
+		"trays of a rack":  {machine([]string{"gb200", "gb200"}), Options{Nodes: 2, Network: "ib"}, "2x2 gb200", "pcie", 1, "write the nodes of one rack as one node"},
 		"no network named": {cards(machine(none), 4, 0), Options{Device: "x", Nodes: 2}, "2x4 x", "pcie", 4, "network: no file of one machine tells"},
 	} {
 		d, err := c.m.Draft(c.o)
