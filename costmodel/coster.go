@@ -17,8 +17,7 @@ type coster struct {
 	q   *Predictor
 	job Job
 	err error
-	// timeOnly leaves out how ranks spend a step, and how sure the laws are, where
-	// that is quicker.
+	// timeOnly leaves out how sure the laws are, which is quicker.
 	timeOnly bool
 
 	uses    []lawUse

@@ -106,7 +106,7 @@ func (r *layerRun) run(s *sim, back, events bool) {
 		r.enter(g)
 	}
 	switch {
-	case s.timeOnly && !events && r.n > 1 && !r.ownLast && s.sideBySide():
+	case s.lengthOnly && !events && r.n > 1 && !r.ownLast && s.sideBySide():
 		r.rings.simulate(r)
 	case back:
 		r.backwardRing()

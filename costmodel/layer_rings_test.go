@@ -63,7 +63,7 @@ func longSim(t *testing.T, p *Profile, x plan, timeOnly bool) *sim {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.timeOnly = timeOnly
+	s.timeOnly, s.lengthOnly = timeOnly, timeOnly
 	if err := s.run(x.layout, SimOptions{}); err != nil {
 		t.Fatal(err)
 	}

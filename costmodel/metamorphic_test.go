@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -151,6 +152,30 @@ func TestTimeIsThatOfTheStep(t *testing.T) {
 		}
 		if got, err := s.Time(x.layout); err != nil || !near(got, want.Time.Mid, 1e-12) {
 			t.Errorf("%v, %v; the step takes %v", got, err, want.Time.Mid)
+		}
+	})
+}
+
+// TestIdleIsThatOfTheStep: and finds the same waiting, before and after a search.
+func TestIdleIsThatOfTheStep(t *testing.T) {
+	manyPlans(t, func(x plan, p *Profile, want *Step) {
+		s, err := NewSimulator(NewPredictor(p), x.job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			idle, err := s.Idle(x.layout)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for r, got := range idle {
+				if math.Abs(float64(got-want.Ranks[r].Idle)) > 1e-12*float64(want.Time.Mid) {
+					t.Errorf("rank %d idles for %v, in the step for %v", r, float64(got), float64(want.Ranks[r].Idle))
+				}
+			}
+			if took, err := s.Time(x.layout); err != nil || !near(took, want.Time.Mid, 1e-12) {
+				t.Errorf("then %v, %v; the step takes %v", float64(took), err, float64(want.Time.Mid))
+			}
 		}
 	})
 }

@@ -64,7 +64,7 @@ func NewSimulator(q *Predictor, j Job) (*Simulator, error) {
 	if err != nil {
 		return nil, err
 	}
-	fast.timeOnly = true
+	fast.timeOnly, fast.lengthOnly = true, true
 	s := &Simulator{q: q, job: j, fast: fast, memory: NewMemoryModel(j)}
 	for _, r := range fast.ranks {
 		s.of = append(s.of, q.DeviceMemory(j, r.Device))
@@ -80,6 +80,26 @@ func (s *Simulator) Time(l Layout) (units.Seconds, error) {
 		return 0, err
 	}
 	return s.fast.length(), nil
+}
+
+// Idle is how long every rank waits for others in the step, as Step accounts for
+// it; one without a place does so for all of it.
+//
+// Errors: those of Time.
+func (s *Simulator) Idle(l Layout) ([]units.Seconds, error) {
+	s.fast.lengthOnly = false
+	defer func() { s.fast.lengthOnly = true }()
+	if err := s.fast.run(l, SimOptions{}); err != nil {
+		return nil, err
+	}
+	idle := make([]units.Seconds, len(s.fast.ranks))
+	for r := range idle {
+		idle[r] = s.fast.length()
+	}
+	for i, a := range s.fast.seats {
+		idle[a.rank] = s.fast.spent(i).idle
+	}
+	return idle, nil
 }
 
 // Step is the full account of a layout, as of SimulateWith.
@@ -100,7 +120,9 @@ type sim struct {
 	ranks []Rank // of the cluster
 	// attentionOnly leaves the linear work of layers out.
 	attentionOnly bool
-	nodes         []nodeOfSeats
+	// lengthOnly leaves out how ranks spend a step, where that is quicker.
+	lengthOnly bool
+	nodes      []nodeOfSeats
 	// fewCards says that ranks of some node share its network cards.
 	fewCards bool
 
@@ -259,7 +281,7 @@ func (s *sim) addLocal(p part, times float64, cost func(*seat) units.Seconds) {
 
 // newShares is a share of a stage for every seat; nil where nobody asks for them.
 func (s *sim) newShares() []share {
-	if s.timeOnly {
+	if s.lengthOnly {
 		return nil
 	}
 	return make([]share, len(s.seats))
