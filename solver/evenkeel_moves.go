@@ -176,7 +176,7 @@ const fewKinds = 6
 // idleKinds is the least time that a member of each kind idles.
 func (w *walk) idleKinds() []float64 {
 	idle := make([]float64, len(w.at.d.kinds))
-	step, err := w.p.simulate(w.at.d.layout(len(w.p.ranks), w.p.Block))
+	of, err := w.p.sim.Idle(w.at.d.layout(len(w.p.ranks), w.p.Block))
 	if err != nil {
 		w.err = err
 		return idle
@@ -186,7 +186,7 @@ func (w *walk) idleKinds() []float64 {
 		idle[i] = math.Inf(1)
 		for _, g := range w.at.d.kinds[i].groups {
 			for _, r := range g {
-				idle[i] = min(idle[i], float64(step.Ranks[r].Idle))
+				idle[i] = min(idle[i], float64(of[r]))
 			}
 		}
 	}
