@@ -28,6 +28,7 @@ type crew struct {
 type hopLaw struct {
 	linkLaw
 	crowd float64
+	like  int // first member of the crew with this law
 }
 
 // crewShare is what stages II and III give a crew.
@@ -102,12 +103,15 @@ func (c *crew) feed(m *perfModel, ranks, before []int) {
 		}
 	}
 	for i, r := range ranks {
-		h := hopLaw{m.inside[m.p.ranks[r].Node], 1}
+		h := hopLaw{linkLaw: m.inside[m.p.ranks[r].Node], crowd: 1}
 		if m.isFar(r, giver(i, len(ranks), before)) {
 			h.linkLaw = m.network
 			if cards := c.cards[c.node[i]]; cards > 0 {
 				h.crowd = max(1, float64(far[c.node[i]])/float64(cards))
 			}
+		}
+		for h.like < i && c.hops[h.like] != h {
+			h.like++
 		}
 		c.hops[i] = h
 	}
@@ -171,7 +175,7 @@ type costMember struct {
 
 type ringKey struct {
 	blockKey
-	hopLaw
+	hop int // member of the crew whose law it is
 }
 
 // cost prices a crew's share when blocks of other groups pass by. widest is the
@@ -219,7 +223,7 @@ func (m *perfModel) memberCost(c *crew, i int, has costMember, total units.Token
 
 // ring is a member's time in the ring, forward and backward.
 func (m *perfModel) ring(h hopLaw, k blockKey, memo *ringMemo) float64 {
-	if t, ok := memo.of[ringKey{k, h}]; ok {
+	if t, ok := memo.of[ringKey{k, h.like}]; ok {
 		return t
 	}
 	own := m.block(k)
@@ -238,7 +242,7 @@ func (m *perfModel) ring(h hopLaw, k blockKey, memo *ringMemo) float64 {
 		both := hop + h.seconds(op.KindSendRecv, width*float64(x.tokens)*4)
 		total += float64(x.count) * (m.forward*max(t.forward, hop) + max(t.backward, both))
 	}
-	memo.of[ringKey{k, h}] = total
+	memo.of[ringKey{k, h.like}] = total
 	return total
 }
 

@@ -35,6 +35,10 @@ type perfModel struct {
 	inside  []linkLaw // of messages in a node, by node
 	network linkLaw   // of messages between nodes
 	laws    map[lawOf]*costmodel.Law
+	kernels []kernelLaws // by type
+	fwd     op.AttnFwd   // passed by pointer, for thousands of blocks are priced
+	bwd     op.AttnBwd
+	merge   op.LSEMerge
 	// nodeKind is equal for nodes of equal devices, links and cards.
 	nodeKind []int
 }
@@ -60,6 +64,12 @@ type lawOf struct {
 	variant op.Variant
 }
 
+// kernelLaws are a device type's laws of attention, once they were asked for.
+type kernelLaws struct {
+	forward, backward [2]*costmodel.Law // FULL, DIAG
+	merge             *costmodel.Law
+}
+
 func newPerfModel(p *Problem) (*perfModel, error) {
 	m := &perfModel{p: p, forward: 1, blocks: map[blockKey]blockTime{}, laws: map[lawOf]*costmodel.Law{}, held: costmodel.NewMemoryModel(p.Job)}
 	if p.Job.Recompute == costmodel.RecomputeFull {
@@ -70,7 +80,7 @@ func newPerfModel(p *Problem) (*perfModel, error) {
 		index[t] = i
 		m.types = append(m.types, t)
 		m.memory = append(m.memory, p.Predictor.DeviceMemory(p.Job, t))
-		m.linear = append(m.linear, nil)
+		m.linear, m.kernels = append(m.linear, nil), append(m.kernels, kernelLaws{})
 	}
 	for _, r := range p.ranks {
 		m.dev = append(m.dev, index[r.Device])
@@ -117,16 +127,29 @@ func (m *perfModel) over(link string, kind op.Kind, ranks []int) (linkLaw, error
 // price is a kernel's time by its law. The simulator has asked for all of them
 // when the problem was made, but for what a lone group needs.
 func (m *perfModel) price(dev int, s op.Shape) float64 {
+	var l *costmodel.Law
+	return m.priceBy(&l, dev, s)
+}
+
+// priceBy is price with a law that is kept where it was looked up once.
+func (m *perfModel) priceBy(l **costmodel.Law, dev int, s op.Shape) float64 {
+	if *l == nil {
+		*l = m.law(dev, s)
+	}
+	if *l == nil {
+		return 0
+	}
+	return float64((*l).Seconds(s))
+}
+
+func (m *perfModel) law(dev int, s op.Shape) *costmodel.Law {
 	k := lawOf{m.types[dev], s.Kind(), s.Variant()}
 	l, ok := m.laws[k]
 	if !ok {
 		l, _ = m.p.Predictor.Law(k.on, k.kind, k.variant)
 		m.laws[k] = l
 	}
-	if l == nil {
-		return 0
-	}
-	return float64(l.Seconds(s))
+	return l
 }
 
 // linearTable is the linear time of a layer at a few lengths, by the number of
@@ -248,13 +271,24 @@ func (m *perfModel) kernel(k blockKey, mask op.Mask, q, kv units.Tokens) blockTi
 		kvHeads++
 	}
 	a := op.Attention{Mask: mask, QLen: q, KVLen: kv, QHeads: k.heads, KVHeads: kvHeads, HeadDim: j.Model.HeadDim, DType: j.DType}
-	t := blockTime{m.price(k.dev, op.AttnFwd{Attention: a}), m.price(k.dev, op.AttnBwd{Attention: a})}
+	m.fwd.Attention, m.bwd.Attention = a, a
+	laws, masked := &m.kernels[k.dev], 0
+	if mask == op.Diag {
+		masked = 1
+	}
+	t := blockTime{m.priceBy(&laws.forward[masked], k.dev, &m.fwd), m.priceBy(&laws.backward[masked], k.dev, &m.bwd)}
 	if mask == op.Full {
-		merge := m.price(k.dev, op.LSEMerge{Tokens: q, QHeads: k.heads, HeadDim: j.Model.HeadDim})
+		merge := m.mergeTime(k.dev, q, k.heads)
 		t.forward += merge
-		t.backward += merge + m.price(k.dev, op.LSEMerge{Tokens: 2 * kv, QHeads: k.kvHeads, HeadDim: j.Model.HeadDim})
+		t.backward += merge + m.mergeTime(k.dev, 2*kv, k.kvHeads)
 	}
 	return t
+}
+
+// mergeTime is adding so many tokens and heads to what the blocks before left.
+func (m *perfModel) mergeTime(dev int, tokens units.Tokens, heads int) float64 {
+	m.merge = op.LSEMerge{Tokens: tokens, QHeads: heads, HeadDim: m.p.Job.Model.HeadDim}
+	return m.priceBy(&m.kernels[dev].merge, dev, &m.merge)
 }
 
 // wholeBlock is the attention of a group alone: one causal square.
