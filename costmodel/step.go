@@ -74,26 +74,34 @@ func (s *sim) byLaw(laws account, mid units.Seconds) map[*Law]Estimate {
 	return out
 }
 
-// GainError is the half width of the 90 % interval of how much faster step b is
-// than step a of the same predictor: the part of the model's error that does not
-// cancel between the two. It also names the law that adds most to it, such as
-// "send_recv (bf16) on rdma"; "" where no law adds anything.
+// GainError is by how much smaller the difference between two steps of the same
+// predictor may be than it looks: the half, on the side of no difference, of its
+// 90 % interval, from the part of the model's error that does not cancel between the
+// two. It also names the law that adds most to it, such as "send_recv (bf16) on rdma";
+// "" where no law adds anything.
 //
 // A law that is 5 % too slow is so under both layouts, and where both use it
 // alike nothing of that reaches the difference. So every law in turn is taken to
-// be slower by the upper end of its interval; what that adds to one step more
-// than to the other is the error it makes, and errors of different laws add in
-// quadrature, as they do throughout the cost model. Comparing the two intervals
+// be faster by the lower end of its interval, which brings the steps nearer where the
+// slower one uses it more, or slower by the upper end, where the faster one does; what
+// that takes off the difference is the error it makes, and errors of different laws
+// add in quadrature, as they do throughout the cost model. Comparing the two intervals
 // instead would call nearly every gain a tie, for most of their width is common
-// to both.
+// to both; steps whose intervals do not even meet never differ by less than this.
 func GainError(a, b *Step) (half units.Seconds, most string) {
-	extra := func(s *Step, l *Law) float64 { return float64(s.laws[l].Hi - s.laws[l].Mid) }
+	if a.Time.Mid < b.Time.Mid {
+		a, b = b, a
+	}
 	type doubt struct {
 		law     *Law
 		seconds float64
 	}
 	var doubts []doubt
-	add := func(l *Law) { doubts = append(doubts, doubt{l, extra(a, l) - extra(b, l)}) }
+	add := func(l *Law) {
+		x, y := a.laws[l], b.laws[l]
+		nearer := max(0, (x.Mid-x.Lo)-(y.Mid-y.Lo), (y.Hi-y.Mid)-(x.Hi-x.Mid))
+		doubts = append(doubts, doubt{l, float64(nearer)})
+	}
 	for l := range a.laws {
 		add(l)
 	}
@@ -113,8 +121,8 @@ func GainError(a, b *Step) (half units.Seconds, most string) {
 	squares, largest := 0.0, 0.0
 	for _, d := range doubts {
 		squares += d.seconds * d.seconds
-		if math.Abs(d.seconds) > largest {
-			largest, most = math.Abs(d.seconds), name(d)
+		if d.seconds > largest {
+			largest, most = d.seconds, name(d)
 		}
 	}
 	return units.Seconds(math.Sqrt(squares)), most

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -135,8 +136,8 @@ func baselinesFirst(all []solver.Candidate) []solver.Candidate {
 }
 
 // against prints how much less (or more) time a candidate takes than the
-// strongest baseline, with the error of that difference. A "~" says that the
-// difference is within it.
+// strongest baseline, and how much nearer to it the difference may be. A "~" says
+// that there may be none.
 func against(c solver.Candidate, base *solver.Candidate) string {
 	switch {
 	case base == nil || !(c.Speedup > 0) || !(base.Time.Mid > 0):
@@ -148,7 +149,7 @@ func against(c solver.Candidate, base *solver.Candidate) string {
 	if c.GainError > 0 {
 		change += " +- " + units.Percent(float64(c.GainError/base.Time.Mid))
 	}
-	if gained := base.Time.Mid - c.Time.Mid; c.Verdict == solver.Tie || gained <= c.GainError && -gained <= c.GainError {
+	if gained := base.Time.Mid - c.Time.Mid; c.Verdict == solver.Tie || math.Abs(float64(gained)) <= float64(c.GainError) {
 		change = "~ " + change
 	}
 	return change

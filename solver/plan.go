@@ -63,8 +63,9 @@ type Candidate struct {
 	// Speedup is the strongest baseline's time over this one's; 0 if either
 	// does not fit.
 	Speedup float64 `json:"speedup_vs_baseline"`
-	// GainError is the half width of the 90 % interval of the time gained over
-	// the strongest baseline; 0 where there is none to compare with.
+	// GainError is the half of the 90 % interval of the time gained over, or lost to,
+	// the strongest baseline on the side of no difference; 0 where there is none to
+	// compare with.
 	GainError units.Seconds `json:"gain_error_s"`
 	// Busy, Exposed and Idle are how the ranks of the cluster spend the step on
 	// average: computing, waiting for bytes, waiting for slower ranks or without work.
