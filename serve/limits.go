@@ -37,7 +37,14 @@ func conflict(k key) *Problem {
 }
 
 func full(waiting, limit int) *Problem {
-	return &Problem{"queue_full", "", fmt.Sprintf("%d batches wait to be planned and %d may; fetch plans and submit again in a second", waiting, limit)}
+	return &Problem{"queue_full", "", fmt.Sprintf("%s to be planned and %d may; fetch plans and submit again in a second", batchesWait(waiting), limit)}
+}
+
+func batchesWait(n int) string {
+	if n == 1 {
+		return "1 batch waits"
+	}
+	return units.Count(n, "batch") + " wait"
 }
 
 func tooMany(n, limit int) *Problem {

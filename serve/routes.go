@@ -343,7 +343,7 @@ func (s *Server) planNow(w http.ResponseWriter, r *http.Request) error {
 		return replyBytes(w, http.StatusOK, data)
 	}
 	queued, _, _, _ := s.board.sizes()
-	return &Problem{"queue_full", "", fmt.Sprintf("not planned within %s: %d batches wait; submit it as a batch of a job and fetch its plan later", s.config.Limits.Wait, queued)}
+	return &Problem{"queue_full", "", fmt.Sprintf("not planned within %s: %s; submit it as a batch of a job and fetch its plan later", s.config.Limits.Wait, batchesWait(queued))}
 }
 
 // health says whether the server takes batches.

@@ -225,7 +225,7 @@ func TestAFullQueueRefuses(t *testing.T) {
 	if code, body := r.ask("POST", "/v1/jobs/a/batches", three); code != 202 {
 		t.Fatalf("three batches fit: %d %s", code, body)
 	}
-	if code, body := r.ask("POST", "/v1/jobs/a/batches", `{"batches":[{"step":4,"lengths_tokens":[1]}]}`); code != 429 || !strings.Contains(body, "queue_full") {
+	if code, body := r.ask("POST", "/v1/jobs/a/batches", `{"batches":[{"step":4,"lengths_tokens":[1]}]}`); code != 429 || !strings.Contains(body, "queue_full") || !strings.Contains(body, "3 batches wait to be planned") {
 		t.Fatalf("%d %s", code, body)
 	}
 	// What is known takes no place, and what can never fit is told so.
