@@ -72,15 +72,21 @@ func headChunks(d *solver.Plan) string {
 // groupRing says which way keys and values go, by how far they do.
 func groupRing(reaches []int) string {
 	n := len(reaches)
+	way := fmt.Sprintf("ring: keys and values travel from group 0 to 1, and so on, from %d to 0", n-1)
+	if n == 2 {
+		way = "ring: keys and values travel from group 0 to 1 and from 1 to 0"
+	}
 	switch {
 	case n == 1:
 		return "one group: keys and values travel in its all-to-alls only, in no ring"
 	case slices.Min(reaches) == n-1:
-		return fmt.Sprintf("ring: keys and values travel from group 0 to 1, and so on, from %d to 0", n-1)
+		return way
+	case isChain(reaches) && n == 2:
+		return "chain: keys and values travel from group 0 to 1, and their gradients back"
 	case isChain(reaches):
 		return fmt.Sprintf("chain: keys and values travel from group 0 to 1, and so on to %d, and their gradients from the last straight home", n-1)
 	}
-	return fmt.Sprintf("ring: keys and values travel from group 0 to 1, and so on, from %d to 0, each only as far as a group needs them", n-1)
+	return way + ", each only as far as a group needs them"
 }
 
 // isChain says whether keys and values go one way, all to the last group.

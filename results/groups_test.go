@@ -164,8 +164,10 @@ func TestWayOfKeysIsTold(t *testing.T) {
 		"ring: keys and values travel from group 0 to 1, and so on, from 2 to 0\n":                                           {0, 0, 0},
 		"from 2 to 0, each only as far as a group needs them\n":                                                              {0, 0, 1},
 		"chain: keys and values travel from group 0 to 1, and so on to 2, and their gradients from the last straight home\n": {0, 1, 2},
+		"ring: keys and values travel from group 0 to 1 and from 1 to 0\n":                                                   {0, 0},
+		"chain: keys and values travel from group 0 to 1, and their gradients back\n":                                        {0, 1},
 	} {
-		d := groupedPlan(3)
+		d := groupedPlan(len(tier))
 		layout := costmodel.ZigZagTiers(d.Layout().Tokens(), d.Groups, tier)
 		for r := range d.Ranks {
 			d.Ranks[r].Segments = layout.Shards[r].Segments
