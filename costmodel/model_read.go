@@ -8,6 +8,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/evenkeel/evenkeel/internal/doc"
 )
 
 const maxConfig = 16 << 20 // bytes of a config.json
@@ -90,6 +92,9 @@ func ReadModel(name string, data []byte) (Model, error) {
 	}
 	if len(data) > maxConfig {
 		return fail("%d bytes: a config.json has at most %d", len(data), maxConfig)
+	}
+	if msg, hint := doc.WholeFile(data); hint != "" {
+		return fail("%s; %s", msg, hint)
 	}
 	var c hfConfig
 	if err := json.Unmarshal(data, &c); err != nil {

@@ -102,6 +102,7 @@ func TestReadModelErrors(t *testing.T) {
 		"empty":        {"", "config.json"},
 		"list":         {"[1]", "config.json"},
 		"two in a row": {llama3 + llama3, "config.json"},
+		"compressed":   {"\x1f\x8b\x08", "config.json: is compressed with gzip; decompress it first, such as with gunzip -k"},
 	} {
 		_, err := ReadModel("config.json", []byte(c.data))
 		if err == nil || !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "config.json") {

@@ -73,7 +73,7 @@ func decodeError(name string, line int, data []byte, t reflect.Type, err error) 
 	if line == 0 {
 		e.Hint = hintDocument
 	}
-	if msg, hint := wholeFile(data); msg != "" {
+	if msg, hint := WholeFile(data); msg != "" {
 		e.Msg, e.Line = msg, line
 		if hint != "" {
 			e.Hint = hint

@@ -202,7 +202,7 @@ func describeKind(kind string) string {
 // off after it. The error says why there is none; it is an [*Error], without a
 // file, where data is no JSON from its first byte on, such as compressed.
 func SchemaOf(data []byte) (string, error) {
-	if msg, hint := wholeFile(data); hint != "" {
+	if msg, hint := WholeFile(data); hint != "" {
 		return "", &Error{Msg: msg, Hint: hint}
 	}
 	schema, _, err := declared(data)

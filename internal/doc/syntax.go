@@ -35,8 +35,9 @@ func describeSyntax(e *Error, data []byte, t reflect.Type, s *jsontext.Syntactic
 	e.Field = fieldPath(t, pointer)
 }
 
-// wholeFile recognises data that is no JSON text from its first byte on.
-func wholeFile(data []byte) (msg, hint string) {
+// WholeFile recognises data that is no JSON text from its first byte on, and says what
+// to do; "" where it may be one.
+func WholeFile(data []byte) (msg, hint string) {
 	switch {
 	case len(bytes.TrimSpace(data)) == 0:
 		return "empty", ""
