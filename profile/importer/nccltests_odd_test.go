@@ -178,8 +178,19 @@ func TestNCCLPlaces(t *testing.T) {
 		t.Run(c.name, c.check)
 	}
 	shared := strings.ReplaceAll(visible, "[0000:11:00]", "[0000:10:00]")
-	ncclCase{log: shared + table, fails: "two ranks share a GPU"}.check(t)
-	ncclCase{log: shared + table, o: Options{Link: "socket"}, points: point("8 h100_sxm/nccl over socket"), flags: []string{noAverage, "two ranks share a GPU"}}.check(t)
+	// rccl-tests until 2023 tells how many ranks each GPU has.
+	ranksPerGPU := "# nThreads: 1 nGpus: 4 nRanks: 2 minBytes: 8 maxBytes: 1073741824 step: 2(factor) warmupIters: 5 iters: 20 validation: 1\n"
+	for name, log := range map[string]string{"rank lines": shared + table, "ranks of a GPU": ranksPerGPU + table} {
+		t.Run(name, func(t *testing.T) {
+			o := Options{Device: "h100_sxm"}
+			ncclCase{log: log, o: o, fails: "two ranks share a GPU"}.check(t)
+			o.Link = "socket"
+			ncclCase{log: log, o: o, points: point("8 h100_sxm/nccl over socket"), flags: []string{noAverage, "two ranks share a GPU"}}.check(t)
+		})
+	}
+	alone := strings.NewReplacer("nGpus: 4", "nGpus: 8", "nRanks: 2", "nRanks: 1").Replace(ranksPerGPU)
+	ncclCase{log: alone + table, o: Options{Device: "h100_sxm"}, points: point(h100of8), flags: []string{noAverage}}.check(t)
+	ncclCase{log: strings.Replace(alone, "nGpus: 8", "nGpus: 3", 1) + table, o: Options{Device: "h100_sxm"}, fails: ErrNothing.Error(), drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "every process has 3"}}.check(t)
 }
 
 func TestNCCLElementTypes(t *testing.T) {

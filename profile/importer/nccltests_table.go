@@ -24,7 +24,7 @@ type ncclTable struct {
 	mismatch string // another version that the log names too
 	ranks    ncclRanks
 
-	threads, gpus       int   // of one process
+	threads, gpus       int   // of one process; a GPU counts once for each of its ranks
 	maxBytes            int64 // largest size asked for
 	aggregated, graphed bool
 	blocking, sideWork  bool
@@ -66,7 +66,13 @@ func (t *ncclTable) settings(text string) {
 	m := ncclParamsLine.FindStringSubmatch(text)
 	t.threads, _ = strconv.Atoi(m[1])
 	t.gpus, _ = strconv.Atoi(m[2])
-	t.maxBytes, _ = strconv.ParseInt(m[4], 10, 64)
+	if onGPU, err := strconv.Atoi(m[3]); err == nil { // rccl-tests until 2023: ranks that share a GPU
+		t.gpus *= onGPU
+		if onGPU > 1 {
+			t.ranks.shared = fmt.Sprintf("as its nRanks of %d says", onGPU)
+		}
+	}
+	t.maxBytes, _ = strconv.ParseInt(m[5], 10, 64)
 	for _, m := range ncclSetting.FindAllStringSubmatch(text, -1) {
 		n, _ := strconv.Atoi(m[2])
 		switch m[1] {
@@ -178,7 +184,7 @@ type ncclRanks struct {
 	lastGroup      int
 	groups         map[int]*ncclMembers
 	seats          map[string]bool
-	shared         string // a GPU that two ranks name
+	shared         string // a GPU that two ranks name, or what else tells of one
 }
 
 // ncclMembers are the ranks of one communicator.

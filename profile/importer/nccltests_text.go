@@ -33,7 +33,7 @@ func newNCCLText(name string, in *bufio.Reader) *ncclText {
 var (
 	ncclVersionLine = regexp.MustCompile(`^#?\s*(nccl|rccl)-tests version (\S+).*?-headers=\d+ \w+-library=(\d+)`)
 	ncclProgramLine = regexp.MustCompile(`^#?\s*Collective test (starting|concluded): (\w+)`)
-	ncclParamsLine  = regexp.MustCompile(`^#?\s*nThreads?:? (\d+) nGpus:? (\d+) minBytes:? (\d+) maxBytes:? (\d+)\b`)
+	ncclParamsLine  = regexp.MustCompile(`^#?\s*nThreads?:? (\d+) nGpus:? (\d+) (?:nRanks:? (\d+) )?minBytes:? (\d+) maxBytes:? (\d+)\b`)
 	ncclRankLine    = regexp.MustCompile(`^#?\s*Rank\s+(\d+)\s+(?:Group\s+(\d+)\s+)?(?:Pid\s+\d+\s+)?(?:on\s+(\S+)\s+device|uses device)\s+(\d+)\s+\[([^\]]+)\]\s*(.*)$`)
 	ncclRuntimeLine = regexp.MustCompile(`\b(NCCL|RCCL) version\s*:?\s*(\d+\.\d+(?:\.\d+)?)`)
 	ncclAverageLine = regexp.MustCompile(`Avg bus bandwidth\s*:\s*(\S+)`)
