@@ -114,6 +114,10 @@ func TestNVBandwidthText(t *testing.T) {
 		{name: "more rows than hosts", log: head + nvMatrixText(h2dName, "221.20", "    55.20     55.40", "    55.20     55.40"), fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 4}, flags: []string{"2 rows"}},
 		{name: "a sum that does not fit", log: head + nvMatrixText(h2dName, "120.60", "    55.20     55.40"), fails: ErrNothing.Error(), drops: map[string]int{"the matrix contradicts the rest of the output": 2}, flags: []string{"the cells add up to 110.6"}},
 		{name: "above the link", log: head + nvMatrixText(h2dName, "155.20", "    55.20     100.00"), points: two[:1], drops: map[string]int{"faster than the link to the host": 1}, flags: []string{"100 GB/s, above the 64"}},
+		{
+			name: "the host behind NVLink-C2C", log: strings.ReplaceAll(head, "NVIDIA H100 80GB HBM3", "NVIDIA GB200") + nvMatrixText(h2dName, "460.00", "    200.00     260.00"), points: []string{"h2d [gb200/cuda-12.4] 536870912: 200 GB/s"},
+			drops: map[string]int{"faster than the link to the host": 1}, flags: []string{"260 GB/s, above the 225"},
+		},
 		{name: "no sum", log: head + nvMatrixText(h2dName, "", "    55.20     55.40"), points: two},
 		{name: "torn", log: head + h2d + "Running " + d2hName + ".\nmemcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)\n           0         1\n 0     53.", points: two, drops: map[string]int{"the matrix contradicts the rest of the output": 1}, flags: []string{"rows of different lengths"}},
 		{name: "no value", log: head + h2d + "Running " + d2hName + ".\nmemcpy CE CPU(row) <- GPU(column) bandwidth (GB/s)\n", points: two, drops: map[string]int{"the matrix contradicts the rest of the output": 1}, flags: []string{"0 rows"}},
