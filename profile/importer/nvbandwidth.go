@@ -43,6 +43,8 @@ type nvRun struct {
 	listed  bool
 	small   bool        // it noted that the buffer is smaller than its default
 	buffer  units.Bytes // from a command line; 0 unknown
+	tested  bool        // a test was seen
+	fresh   bool        // buffer or small were read for the run whose version comes next
 }
 
 func readNVBandwidth(s *Sink, sources []Source) error {
@@ -249,6 +251,7 @@ func (r *nvRun) command(text string) {
 	if at < 0 {
 		return
 	}
+	r.buffer, r.small, r.fresh = 0, false, true
 	for i, w := range words[at:] {
 		value := ""
 		switch key, given, ok := strings.Cut(w, "="); {

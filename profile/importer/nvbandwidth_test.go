@@ -38,6 +38,7 @@ func nvMatrixText(name string, sum string, rows ...string) string {
 const (
 	h2dName = "host_to_device_memcpy_ce"
 	d2hName = "device_to_host_memcpy_ce"
+	nvSmall = "NOTE: You have chosen a buffer size that is smaller than the default buffer size. It is suggested to use the default buffer size (64MB) to achieve maximal peak bandwidth.\n"
 )
 
 type nvCase struct {
@@ -100,8 +101,33 @@ func TestNVBandwidthText(t *testing.T) {
 		{name: "a stated buffer", log: "$ ./nvbandwidth -b 1024 -t 0\n" + head + h2d, points: []string{"h2d [" + on + "] 1073741824: 55.2 GB/s", "h2d [" + on + "] 1073741824: 55.4 GB/s"}},
 		{name: "a stated buffer, long", log: "$ /opt/nvbandwidth --bufferSize=256\n" + head + h2d, points: []string{"h2d [" + on + "] 268435456: 55.2 GB/s", "h2d [" + on + "] 268435456: 55.4 GB/s"}},
 		{
-			name: "a smaller buffer that is not stated", log: "NOTE: You have chosen a buffer size that is smaller than the default buffer size. It is suggested to use the default buffer size (64MB) to achieve maximal peak bandwidth.\n" + strings.Replace(head, "nvbandwidth Version: v0.7\n", "", 1) + h2d,
+			name: "a stated buffer and the default", log: "$ ./nvbandwidth -b 16 -t 0\n" + head + h2d + "$ ./nvbandwidth -t 0\n" + head + h2d,
+			points: []string{"h2d [" + on + "] 16777216: 55.2 GB/s", "h2d [" + on + "] 16777216: 55.4 GB/s", two[0], two[1]}, notes: []string{"at least the default"},
+		},
+		{
+			name: "a stated buffer and another run", log: "$ ./nvbandwidth -b 16 -t 0\n" + head + h2d + head + h2d,
+			points: []string{"h2d [" + on + "] 16777216: 55.2 GB/s", "h2d [" + on + "] 16777216: 55.4 GB/s", two[0], two[1]}, notes: []string{"at least the default"},
+		},
+		{name: "a stated buffer without a version", log: "$ ./nvbandwidth -b 1024 -t 0\n" + strings.Replace(head, "nvbandwidth Version: v0.7\n", "", 1) + h2d, points: []string{"h2d [" + on + "] 1073741824: 55.2 GB/s", "h2d [" + on + "] 1073741824: 55.4 GB/s"}},
+		{
+			name: "a smaller buffer that is not stated", log: nvSmall + strings.Replace(head, "nvbandwidth Version: v0.7\n", "", 1) + h2d,
 			fails: ErrNothing.Error(), drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"smaller than the default"},
+		},
+		{
+			name: "a smaller buffer noted above the version", log: nvSmall + head + h2d + head + h2d,
+			points: two, drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"smaller than the default"},
+		},
+		{
+			name: "a smaller buffer noted above the second version", log: head + h2d + nvSmall + head + h2d,
+			points: two, drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"smaller than the default"},
+		},
+		{
+			name: "a smaller buffer noted below the version", log: strings.Replace(head, "\n", "\n"+nvSmall, 1) + h2d + head + h2d,
+			points: two, drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"smaller than the default"},
+		},
+		{
+			name: "a smaller buffer that is stated", log: "$ ./nvbandwidth -b 16\n" + nvSmall + head + h2d,
+			points: []string{"h2d [" + on + "] 16777216: 55.2 GB/s", "h2d [" + on + "] 16777216: 55.4 GB/s"},
 		},
 		{name: "no version", log: strings.Replace(head, "nvbandwidth Version: v0.7\n", "", 1) + h2d, fails: ErrNothing.Error(), drops: map[string]int{"the size of the copies is not known": 2}, flags: []string{"names no version"}},
 		{

@@ -75,16 +75,18 @@ func (r *nvbandwidthText) line(text string, at int) error {
 	if m := nvRunning.FindStringSubmatch(text); m != nil {
 		err := r.end()
 		r.seen++
+		r.run.tested = true
 		r.test = &nvTest{name: m[1], where: r.name + ":" + strconv.Itoa(at)}
 		return err
 	}
 	if m := nvVersionLine.FindStringSubmatch(text); m != nil { // another run
 		err := r.end()
-		r.run = &nvRun{version: m[1], buffer: r.run.buffer}
+		r.run = r.run.next(m[1])
 		return err
 	}
 	if r.test == nil && nvMatrix.MatchString(text) {
 		r.seen++
+		r.run.tested = true
 		r.test = &nvTest{where: r.name + ":" + strconv.Itoa(at)}
 	}
 	if r.test != nil {
@@ -92,6 +94,16 @@ func (r *nvbandwidthText) line(text string, at int) error {
 	}
 	r.about(text)
 	return nil
+}
+
+// next is the run of a version. What a command line or a note said of a run
+// before it does not hold for it.
+func (r *nvRun) next(version string) *nvRun {
+	run := &nvRun{version: version}
+	if r.fresh {
+		run.buffer, run.small = r.buffer, r.small
+	}
+	return run
 }
 
 // about reads a line before the tests.
@@ -109,7 +121,8 @@ func (r *nvbandwidthText) about(text string) {
 		return
 	}
 	if strings.Contains(text, "buffer size that is smaller") {
-		run.small = true
+		// The newest versions print the note above their version, others below.
+		run.small, run.fresh = true, run.tested || run.version == ""
 		return
 	}
 	run.command(text)
