@@ -35,6 +35,7 @@ type nvbandwidthText struct {
 	run  *nvRun
 	test *nvTest
 	seen int
+	json int // the line where -j output begins; 0 without
 }
 
 func (s *Sink) nvText(name string, in *bufio.Reader) error {
@@ -55,7 +56,10 @@ func (s *Sink) nvText(name string, in *bufio.Reader) error {
 	if err := r.end(); err != nil {
 		return err
 	}
-	if r.seen == 0 {
+	switch {
+	case r.seen == 0 && r.json > 0:
+		return fmt.Errorf("%s:%d: the JSON of nvbandwidth -j stands below other lines; let the file begin with its {", name, r.json)
+	case r.seen == 0:
 		return fmt.Errorf("%s: no test of nvbandwidth (Running NAME.); is it another tool's file?", name)
 	}
 	return nil
@@ -91,6 +95,9 @@ func (r *nvbandwidthText) line(text string, at int) error {
 	}
 	if r.test != nil {
 		return r.ofTest(text)
+	}
+	if r.json == 0 && strings.HasPrefix(text, `"nvbandwidth"`) {
+		r.json = at
 	}
 	r.about(text)
 	return nil
