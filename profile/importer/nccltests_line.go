@@ -80,6 +80,10 @@ var (
 	launcherLabels = regexp.MustCompile(`^\s*(?:\d+:|\[[^\]]*\]:?|[A-Za-z][\w.-]*(?:\[\d+\]| \d+)?:|[A-Za-z][\w.-]*\s*\||\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?:?)\s+(#|\d|Rank\s|\[[^\]]*\]<std)`)
 )
 
+// pieceLabel is what Hydra (mpiexec -prepend-rank) puts before every piece of a
+// line that the program flushed: a row is printed in three.
+var pieceLabel = regexp.MustCompile(`^\[\d+\]$`)
+
 func stripTerminal(s string) string {
 	for _, mark := range []string{"\ufeff", "\xff\xfe", "\xfe\xff"} { // UTF-8, UTF-16
 		s = strings.TrimPrefix(s, mark)
@@ -110,7 +114,11 @@ func stripLauncher(s string) string {
 		if at == nil {
 			break
 		}
+		label := strings.TrimSpace(s[:at[2]])
 		s = s[at[2]:]
+		if pieceLabel.MatchString(label) {
+			s = strings.ReplaceAll(s, label, " ")
+		}
 	}
 	return s
 }

@@ -263,6 +263,7 @@ func TestNCCLDecorated(t *testing.T) {
 	each := func(before, after string) string {
 		return strings.ReplaceAll(strings.TrimSuffix(before+strings.ReplaceAll(plain, "\n", after+"\n"+before), before), "\x01", "")
 	}
+	flushed := strings.NewReplacer(" -1 ", " -1[0] ", " 0 ", " 0[0] ", " root ", " root[0] ") // before every piece that a row is printed in
 	info := "host0:100:100 [0] NCCL INFO Channel 00/16 :    0   1   2   3   4   5   6   7\n"
 	for name, log := range map[string]string{
 		"Open MPI 4":      each("[1,0]<stdout>:", ""),
@@ -271,6 +272,7 @@ func TestNCCLDecorated(t *testing.T) {
 		"srun":            each("0: ", ""),
 		"srun of many":    each(" 12: ", ""),
 		"mpiexec":         each("[0] ", ""),
+		"Hydra's pieces":  strings.ReplaceAll(flushed.Replace(each("[0] ", "")), "(us)", "(us)[0] "),
 		"pdsh":            each("host0: ", ""),
 		"PALS":            each("x1c2s3b0n0.hsn.example.org 0: ", ""),
 		"container":       each("worker-0  | ", ""),
