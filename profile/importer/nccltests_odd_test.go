@@ -84,9 +84,26 @@ func TestNCCLContradictions(t *testing.T) {
 			fails: ErrNothing.Error(), drops: map[string]int{"measured beside other work": 3}, flags: []string{noAverage, "side_work"},
 		},
 		{
-			name: "one rank", log: rankLines(1, 1, h100Text) + "# Collective test starting: all_reduce_perf\n" + reduce.head() + reduce.sampleRows(), fails: ErrNothing.Error(),
+			name: "one rank", log: mine + "# Collective test starting: all_reduce_perf\n" + alone.head() + alone.sampleRows(), fails: ErrNothing.Error(),
 			drops: map[string]int{"one rank: nothing is exchanged": 3}, flags: []string{noAverage},
 		},
+		{
+			name: "one rank of a collective that is not named", log: mine + alone.head() + alone.sampleRows(), fails: ErrNothing.Error(),
+			drops: map[string]int{"one rank: nothing is exchanged": 3}, flags: []string{noAverage},
+		},
+		{
+			name: "one rank, as the bandwidth tells", log: alone.head() + alone.sampleRows(), fails: ErrNothing.Error(),
+			drops: map[string]int{"one rank: nothing is exchanged": 3}, flags: []string{noAverage},
+		},
+		{
+			name: "the line of one rank of several", log: mine + reduce.head() + reduce.sampleRows(), fails: ErrNothing.Error(),
+			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "the rank lines say 1 rank, the table says 8"},
+		},
+		{
+			name: "the line of one rank of several, by their parts", log: mine + sixteen.head() + sixteen.sampleRows(), fails: ErrNothing.Error(),
+			drops: map[string]int{contradictoryRanks: 3}, flags: []string{noAverage, "the rank lines say 1 rank, the table says 16"},
+		},
+		{name: "the line of one rank, the others cut out", log: mine + "...\n" + reduce.head() + reduce.sampleRows(), points: all, flags: []string{noAverage, "lines were cut out", "the rank lines say 1 rank, the table says 8"}, notes: []string{"taken as 1, filled with 8"}},
 	} {
 		t.Run(c.name, c.check)
 	}

@@ -43,6 +43,10 @@ func (s *Sink) ncclPlan(file string, t *ncclTable, e *ncclEvidence) (*ncclPlan, 
 	if e.usable == 0 {
 		return p, nil
 	}
+	if lines, odd := t.ranks.size(); odd == "" && e.alone(lines) {
+		p.drop = "one rank: nothing is exchanged"
+		return p, nil
+	}
 	kind, err := s.ncclNamed(p.where, t, e)
 	if err != nil {
 		return nil, err
@@ -184,10 +188,7 @@ func (e *ncclEvidence) collectives(n int) []string {
 // ncclUnusable is the reason why no row of a table may be used, or "".
 func (s *Sink) ncclUnusable(where string, t *ncclTable, e *ncclEvidence, k ncclKind) string {
 	parts, ok := e.parts.best()
-	lines, _ := t.ranks.size()
 	switch {
-	case lines == 1:
-		return "one rank: nothing is exchanged"
 	case t.sideWork:
 		s.Flag(where, "measured beside other work on the GPUs (side_work)")
 		return "measured beside other work"
@@ -236,7 +237,7 @@ func (s *Sink) ncclSize(where string, t *ncclTable, e *ncclEvidence, k ncclKind)
 		s.Flag(where, "busbw/algbw fits no whole number of ranks")
 		return 0, contradictoryRanks, nil
 	case lines > 0 && told && (lines < lo || lines > hi):
-		s.Flag(where, fmt.Sprintf("the rank lines say %d ranks, the table says %s", lines, between(lo, hi)))
+		s.Flag(where, fmt.Sprintf("the rank lines say %s, the table says %s", units.Count(lines, "rank"), between(lo, hi)))
 		if !t.elided || lo != hi || lo < lines {
 			return 0, contradictoryRanks, nil
 		}
@@ -266,6 +267,24 @@ func between(lo, hi int) string {
 		return strconv.Itoa(lo)
 	}
 	return fmt.Sprintf("%d to %d", lo, hi)
+}
+
+// leastWire is the least busbw/algbw of several ranks: (n-1)/n of two.
+const leastWire = 0.5
+
+// alone says whether a single rank was measured, given the number of ranks that
+// its lines tell or 0: its busbw is 0. That of a sendrecv is not, so one line
+// counts as well unless the table is plainly of several.
+func (e *ncclEvidence) alone(lines int) bool {
+	parts, _ := e.parts.best()
+	ratio, ok := e.ratio.best()
+	switch lines {
+	case 0:
+		return ok && ratio.hi < leastWire
+	case 1:
+		return !(parts.lo > 1) && !(ok && ratio.lo > 1)
+	}
+	return false
 }
 
 // ranks is the interval of the numbers of ranks that the rows allow. Those of a
