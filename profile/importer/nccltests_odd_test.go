@@ -163,6 +163,34 @@ func TestNCCLSeveralTables(t *testing.T) {
 	}
 }
 
+// Times of a forced algorithm are not those of what the library chooses.
+func TestNCCLForced(t *testing.T) {
+	l := written("all_reduce", 8)
+	table := l.sample() + "# Avg bus bandwidth    : 184.033\n"
+	all := threePoints(op.KindAllReduce, h100of8, true)
+	const forced = "sets NCCL_ALGO or NCCL_PROTO"
+	for name, before := range map[string]string{
+		"command":  "$ NCCL_ALGO=Ring ./all_reduce_perf -g 8\n",
+		"export":   "export NCCL_PROTO=Simple\n",
+		"mpirun":   "$ mpirun -np 8 -x NCCL_ALGO=Tree \\\n ./all_reduce_perf\n",
+		"library":  "host0:100:100 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n",
+		"a choice": "$ ./all_reduce_perf -g 8\n",
+	} {
+		c := ncclCase{name: name, log: before + table, points: all}
+		if name != "a choice" {
+			c.notes = []string{"log:13: a line above the table " + forced}
+			if name == "mpirun" {
+				c.notes[0] = strings.Replace(c.notes[0], "13", "14", 1)
+			}
+		}
+		t.Run(name, c.check)
+	}
+	t.Run("between tables", func(t *testing.T) {
+		log := table + "export NCCL_ALGO=Tree\n$ ./all_reduce_perf -g 8\n" + table
+		ncclCase{log: log, points: append(all[:3:3], all...), notes: []string{"log:31: a line above the table " + forced}}.check(t)
+	})
+}
+
 func TestNCCLPlaces(t *testing.T) {
 	l := written("all_reduce", 8)
 	point := func(on string) []string { return threePoints(op.KindAllReduce, on, true) }

@@ -18,6 +18,7 @@ type ncclText struct {
 	lines logLines
 	table *ncclTable
 	heard string // a collective on a command line amid the last table's rows
+	force bool   // such a line, below a row, sets the algorithm or protocol
 	found bool   // a table was handed out
 	// What to say if there is no table: of column names behind something else, of
 	// a test that failed before it measured anything.
@@ -45,13 +46,14 @@ var (
 	ncclElision     = regexp.MustCompile(`^(?:#\s*)?(?:\.\.\.+|…|\[(?:\.\.\.|…)\]|<snip>|\[snip\])$`)
 	// column names after something else, with or without the sign of a comment
 	ncclStrayColumns = regexp.MustCompile(`#?\s*\bsize\s+count\s+type\s.*\btime\s+algbw\s+busbw`)
+	ncclForced       = regexp.MustCompile(`\bNCCL_(?:ALGO|PROTO)(?:=| set by environment to )\w`)
 	ncclStamp        = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
 )
 
 // next implements ncclReader.
 func (r *ncclText) next(visit func(*ncclRow)) (*ncclTable, error) {
-	r.table = &ncclTable{command: r.heard}
-	r.heard = ""
+	r.table = &ncclTable{command: r.heard, forced: r.force}
+	r.heard, r.force = "", false
 	for {
 		text, err := r.lines.next()
 		if errors.Is(err, io.EOF) {
@@ -188,11 +190,11 @@ func (r *ncclText) mentions(text string) bool {
 		t.runtime(strings.ToLower(m[1]), m[2])
 		return !strings.Contains(text, "NCCL INFO")
 	}
-	c := knownCommand(text)
+	c, forced := knownCommand(text), ncclForced.MatchString(text)
 	if t.rows > 0 {
-		r.heard = cmp.Or(c, r.heard)
+		r.heard, r.force = cmp.Or(c, r.heard), r.force || forced
 	} else {
-		t.command = cmp.Or(c, t.command)
+		t.command, t.forced = cmp.Or(c, t.command), t.forced || forced
 	}
 	return c != ""
 }
