@@ -24,6 +24,9 @@ type ncclReader interface {
 	next(visit func(*ncclRow)) (*ncclTable, error)
 }
 
+// ncclPrinted is the way out of files that programs wrote beside the table.
+const ncclPrinted = "instead of the results that rccl-tests -x or a fork wrote as JSON or CSV, import what the test printed"
+
 func readNCCLTests(s *Sink, sources []Source) error {
 	for _, src := range sources {
 		if err := readNCCLSource(s, src); err != nil {
@@ -74,7 +77,7 @@ func readNCCLSource(s *Sink, src Source) error {
 	}
 	switch {
 	case tables == 0:
-		return fmt.Errorf("%s: no table of nccl-tests: neither a line of column names (size count type ..) nor a row; is it another tool's file?", src.Name)
+		return fmt.Errorf("%s: no table of nccl-tests: neither a line of column names (size count type ..) nor a row; is it another tool's file? %s", src.Name, ncclPrinted)
 	case foreign != "-":
 		return fmt.Errorf("%s: holds %s only, which no law covers; import logs of all_reduce, all_gather, reduce_scatter, alltoall or sendrecv", src.Name, foreign)
 	}

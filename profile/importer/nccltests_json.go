@@ -50,7 +50,7 @@ func (r *ncclJSON) next(visit func(*ncclRow)) (*ncclTable, error) {
 	}
 	if !r.table.recognised() {
 		if err == nil {
-			err = errors.New("no key of an nccl-tests file (version, args, config, results)")
+			err = errors.New("no key of an nccl-tests file (version, args, config, results); " + ncclPrinted)
 		}
 		return nil, fmt.Errorf("%s: not a -J file of nccl-tests: %w", r.name, err)
 	}

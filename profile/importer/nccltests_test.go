@@ -250,6 +250,8 @@ func TestNCCLAsks(t *testing.T) {
 		{name: "an unknown label", log: "job\n" + strings.ReplaceAll(pair.sample(), "\n", "\npod-1 worker "), fails: `log:7: column names of nccl-tests behind "pod-1 worker ", which is no launcher's label`},
 		{name: "a line of another log", log: "starting\n" + `{"msg":"$ all_reduce_perf\n` + strings.ReplaceAll(pair.sample(), "\n", `\n`) + "\"}\n", o: Options{Device: "h100_sxm"}, fails: `log:2: column names of nccl-tests behind "{\"msg\":`},
 		{name: "failed before any row", log: rankLines(2, 2, h100Text) + "host0: Test NCCL failure common.cu:12 'invalid usage'\n .. host0 pid 100: Test failure common.cu:34\n", fails: `log:4: the test failed before it measured anything: "host0: Test NCCL failure common.cu:12 'invalid usage'"`},
+		{name: "rccl-tests' file of results", log: `{"#wrong":"0","algBw":0.05,"busBw":0.08,"gpus":4,"inPlace":0,"name":"AllReduce","redop":"sum","size":1024,"time":19.2,"type":"float"}` + "\n", fails: "no key of an nccl-tests file (version, args, config, results); instead of the results that rccl-tests -x or a fork wrote as JSON or CSV, import what the test printed"},
+		{name: "rccl-tests' list of results", log: `[{"#wrong":"0","algBw":0.05,"busBw":0.08,"gpus":4,"inPlace":0,"name":"AllReduce"}]` + "\n", fails: "is it another tool's file? instead of the results that rccl-tests -x"},
 		{name: "empty", log: "", fails: "no table of nccl-tests"},
 		{name: "rccl on another vendor's GPU", log: "RCCL version : 2.20.5-HEAD:1\n" + written("all_reduce", 8).head() + written("all_reduce", 8).sampleRows(), o: Options{Device: "h100_sxm"}, fails: "RCCL"},
 	} {
