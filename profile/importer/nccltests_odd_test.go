@@ -163,32 +163,39 @@ func TestNCCLSeveralTables(t *testing.T) {
 	}
 }
 
-// Times of a forced algorithm are not those of what the library chooses.
+// Times of a forced algorithm or transport are not those of what the library
+// chooses.
 func TestNCCLForced(t *testing.T) {
 	l := written("all_reduce", 8)
 	table := l.sample() + "# Avg bus bandwidth    : 184.033\n"
 	all := threePoints(op.KindAllReduce, h100of8, true)
-	const forced = "sets NCCL_ALGO or NCCL_PROTO"
-	for name, before := range map[string]string{
-		"command":  "$ NCCL_ALGO=Ring ./all_reduce_perf -g 8\n",
-		"export":   "export NCCL_PROTO=Simple\n",
-		"mpirun":   "$ mpirun -np 8 -x NCCL_ALGO=Tree \\\n ./all_reduce_perf\n",
-		"library":  "host0:100:100 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n",
-		"a choice": "$ ./all_reduce_perf -g 8\n",
+	for before, note := range map[string]string{
+		"$ NCCL_ALGO=Ring ./all_reduce_perf -g 8\n":                               "log:13: a line above the table says NCCL_ALGO=Ring",
+		"export NCCL_PROTO=Simple\n":                                              "log:13: a line above the table says NCCL_PROTO=Simple",
+		"$ mpirun -np 8 -x NCCL_ALGO=Tree \\\n ./all_reduce_perf\n":               "log:14: a line above the table says NCCL_ALGO=Tree",
+		"host0:100:100 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n":      "log:13: a line above the table says NCCL_ALGO set by environment to Ring",
+		"$ NCCL_P2P_DISABLE=1 ./all_reduce_perf -g 8\n":                           "log:13: a line above the table says NCCL_P2P_DISABLE=1",
+		"$ mpirun -x NCCL_IB_DISABLE=1 ./all_reduce_perf\n":                       "log:13: a line above the table says NCCL_IB_DISABLE=1",
+		"$ ./all_reduce_perf -g 8\n":                                              "",
+		"$ mpirun -x NCCL_IB_DISABLE=0 -x NCCL_P2P_DISABLE=0 ./all_reduce_perf\n": "",
+		"$ mpirun -x NCCL_ALGO= ./all_reduce_perf\n":                              "",
+		table + "export NCCL_ALGO=Tree\n$ ./all_reduce_perf -g 8\n":               "log:31: a line above the table says NCCL_ALGO=Tree",
 	} {
-		c := ncclCase{name: name, log: before + table, points: all}
-		if name != "a choice" {
-			c.notes = []string{"log:13: a line above the table " + forced}
-			if name == "mpirun" {
-				c.notes[0] = strings.Replace(c.notes[0], "13", "14", 1)
+		t.Run(before[:20], func(t *testing.T) {
+			c := ncclCase{log: before + table, points: all}
+			if strings.HasPrefix(before, table) {
+				c.points = append(all[:3:3], all...)
 			}
-		}
-		t.Run(name, c.check)
+			if note != "" {
+				c.notes = []string{note + ": the times are of that setting"}
+			}
+			c.check(t)
+			got, err := ncclImport(ncclTestsFormat(), c.o, ncclLog(c.log))
+			if err != nil || note == "" && len(got.report.Notes) > 0 {
+				t.Errorf("error %v, notes %q", err, got.report.Notes)
+			}
+		})
 	}
-	t.Run("between tables", func(t *testing.T) {
-		log := table + "export NCCL_ALGO=Tree\n$ ./all_reduce_perf -g 8\n" + table
-		ncclCase{log: log, points: append(all[:3:3], all...), notes: []string{"log:31: a line above the table " + forced}}.check(t)
-	})
 }
 
 func TestNCCLPlaces(t *testing.T) {

@@ -207,7 +207,7 @@ func (s *Sink) ncclUnusable(where string, t *ncclTable, e *ncclEvidence, k ncclK
 		{t.graphed, "operations were launched as a CUDA graph"},
 		{t.blocking, "every operation was waited for, a barrier included (-z 1)"},
 		{t.unaligned, "buffers were not aligned"},
-		{t.forced, "a line above the table sets NCCL_ALGO or NCCL_PROTO: the times are of that algorithm or protocol"},
+		{t.forced != "", "a line above the table says " + t.forced + ": the times are of that setting"},
 		{t.tuned, "the algorithm or protocol was forced for some rows"},
 		{t.ranks.lastGroup > 0, fmt.Sprintf("%d groups were busy at the same time", t.ranks.lastGroup+1)},
 	} {

@@ -27,7 +27,7 @@ type ncclTable struct {
 	threads, gpus       int   // of one process; a GPU counts once for each of its ranks
 	maxBytes            int64 // largest size asked for
 	aggregated, graphed bool
-	forced              bool // a line above names an algorithm or protocol
+	forced              string // what a line above sets of algorithm, protocol or transport
 	blocking, sideWork  bool
 	unaligned           bool
 

@@ -18,7 +18,7 @@ type ncclText struct {
 	lines logLines
 	table *ncclTable
 	heard string // a collective on a command line amid the last table's rows
-	force bool   // such a line, below a row, sets the algorithm or protocol
+	force string // what such a line sets of algorithm, protocol or transport
 	found bool   // a table was handed out
 	// What to say if there is no table: of column names behind something else, of
 	// a test that failed before it measured anything.
@@ -46,14 +46,14 @@ var (
 	ncclElision     = regexp.MustCompile(`^(?:#\s*)?(?:\.\.\.+|…|\[(?:\.\.\.|…)\]|<snip>|\[snip\])$`)
 	// column names after something else, with or without the sign of a comment
 	ncclStrayColumns = regexp.MustCompile(`#?\s*\bsize\s+count\s+type\s.*\btime\s+algbw\s+busbw`)
-	ncclForced       = regexp.MustCompile(`\bNCCL_(?:ALGO|PROTO)(?:=| set by environment to )\w`)
+	ncclForced       = regexp.MustCompile(`\bNCCL_(?:(?:ALGO|PROTO)(?:=| set by environment to )\^?[A-Za-z]\w{0,15}|(?:P2P|SHM|IB)_DISABLE(?:=| set by environment to )1\b)`)
 	ncclStamp        = regexp.MustCompile(`^\d{4}-\d\d-\d\d$`)
 )
 
 // next implements ncclReader.
 func (r *ncclText) next(visit func(*ncclRow)) (*ncclTable, error) {
 	r.table = &ncclTable{command: r.heard, forced: r.force}
-	r.heard, r.force = "", false
+	r.heard, r.force = "", ""
 	for {
 		text, err := r.lines.next()
 		if errors.Is(err, io.EOF) {
@@ -190,11 +190,11 @@ func (r *ncclText) mentions(text string) bool {
 		t.runtime(strings.ToLower(m[1]), m[2])
 		return !strings.Contains(text, "NCCL INFO")
 	}
-	c, forced := knownCommand(text), ncclForced.MatchString(text)
+	c, forced := knownCommand(text), ncclForced.FindString(text)
 	if t.rows > 0 {
-		r.heard, r.force = cmp.Or(c, r.heard), r.force || forced
+		r.heard, r.force = cmp.Or(c, r.heard), cmp.Or(r.force, forced)
 	} else {
-		t.command, t.forced = cmp.Or(c, t.command), t.forced || forced
+		t.command, t.forced = cmp.Or(c, t.command), cmp.Or(t.forced, forced)
 	}
 	return c != ""
 }
