@@ -157,6 +157,10 @@ func TestNCCLSeveralTables(t *testing.T) {
 		"all_reduce [16 h100_sxm/nccl over net on 2 nodes] 268435456 f32: 1700 1710")
 	ncclCase{log: log, points: points, drops: map[string]int{"broadcast: no law covers it": 3}, flags: []string{noAverage, noAverage, noAverage}, notes: []string{"several nodes, whose links are called net"}}.check(t)
 
+	// The version below a footer is that of the run that follows.
+	log = reduce.sample() + "# Avg bus bandwidth    : 184.033\nNCCL version 2.27.3+cuda12.9\n" + reduce.head() + reduce.sampleRows() + "# Avg bus bandwidth    : 184.033\n"
+	ncclCase{log: log, o: Options{Device: "h100_sxm"}, points: append(threePoints(op.KindAllReduce, h100of8, true), threePoints(op.KindAllReduce, "8 h100_sxm/nccl-2.27.3 over nvlink", true)...)}.check(t)
+
 	for _, kind := range []string{"broadcast", "reduce", "gather", "scatter", "hypercube", "alltoallv"} {
 		log := "# Collective test starting: " + kind + "_perf\n" + strings.Replace(gather.sample(), "all_gather", kind, 1)
 		ncclCase{name: kind, log: log, fails: "holds " + kind + " only"}.check(t)

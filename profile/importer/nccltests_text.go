@@ -120,7 +120,7 @@ func (r *ncclText) begins(text string) bool {
 		return start
 	}
 	return strings.HasSuffix(strings.TrimSpace(text), "# Using devices") || ncclRankLine.MatchString(text) ||
-		ncclProgramLine.FindString(text) == "" && t.ended && knownCommand(text) != ""
+		ncclProgramLine.FindString(text) == "" && t.ended && (knownCommand(text) != "" || ncclRuntimeLine.MatchString(text))
 }
 
 func (r *ncclText) read(text string, visit func(*ncclRow)) {
