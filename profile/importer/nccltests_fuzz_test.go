@@ -111,3 +111,15 @@ func TestNCCLMemory(t *testing.T) {
 		})
 	}
 }
+
+// Most lines of a job with NCCL_DEBUG=INFO are the library's.
+func BenchmarkNCCLInfo(b *testing.B) {
+	info := "host0:100:100 [0] NCCL INFO comm 0x1 rank 3 nranks 8 cudaDev 3 busId 11000 - Init COMPLETE\n"
+	log := written("all_reduce", 8).sample() + strings.Repeat(info, 10000)
+	b.SetBytes(int64(len(log)))
+	for b.Loop() {
+		if _, err := ncclImport(ncclTestsFormat(), Options{}, ncclLog(log)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -217,7 +217,7 @@ func (r *ncclText) footer(text string) bool {
 	switch {
 	case ncclElision.MatchString(text):
 		t.elided = true
-	case ncclFailure.MatchString(text) && !strings.Contains(text, "NCCL INFO"):
+	case !strings.Contains(text, "NCCL INFO") && ncclFailure.MatchString(text):
 		t.aborted = t.aborted || !t.ended && (t.layout != nil || t.rows > 0)
 		if r.failed == "" && ncclTestFailure.MatchString(text) {
 			r.failed = fmt.Sprintf("%s:%d: the test failed before it measured anything: %s", r.name, r.lines.line, excerpt(text))
