@@ -220,6 +220,8 @@ func TestNCCLPlaces(t *testing.T) {
 	for _, c := range []ncclCase{
 		{name: "two nodes", log: rankLines(8, 4, h100Text) + table, points: point("8 h100_sxm/nccl over net on 2 nodes"), notes: []string{"called net"}},
 		{name: "two nodes over a named link", log: rankLines(8, 4, h100Text) + table, o: Options{Link: "roce"}, points: point("8 h100_sxm/nccl over roce on 2 nodes")},
+		{name: "two trays", log: rankLines(8, 4, "NVIDIA GB200") + table, points: point("8 gb200/nccl over net on 2 nodes"), notes: []string{"called net; --link names them, and --nodes 1 says that they are one rack, whose nvlink joins them"}},
+		{name: "two trays of a rack", log: rankLines(8, 4, "NVIDIA GB200") + table, o: Options{Nodes: 1}, points: point("8 gb200/nccl over nvlink")},
 		{name: "two models", log: mixed + table, points: point("4 a100_sxm/nccl + 4 h100_sxm/nccl over net on 2 nodes")},
 		{name: "several groups", log: split + four.head() + four.sampleRows(), points: point("4 h100_sxm/nccl over nvlink"), notes: []string{"2 groups were busy at the same time"}},
 		{name: "every rank sees one device", log: visible + table, points: point(h100of8)},
@@ -236,6 +238,8 @@ func TestNCCLPlaces(t *testing.T) {
 	shared := strings.ReplaceAll(visible, "[0000:11:00]", "[0000:10:00]")
 	// rccl-tests until 2023 tells how many ranks each GPU has.
 	ranksPerGPU := "# nThreads: 1 nGpus: 4 nRanks: 2 minBytes: 8 maxBytes: 1073741824 step: 2(factor) warmupIters: 5 iters: 20 validation: 1\n"
+	twoHosts := ncclCase{log: rankLines(8, 4, h100Text) + table, o: Options{Nodes: 1}, points: point("8 h100_sxm/nccl over net on 2 nodes"), flags: []string{noAverage, "name 2 hosts, --nodes says 1"}}
+	t.Run("two nodes called one", twoHosts.check)
 	for name, log := range map[string]string{"rank lines": shared + table, "ranks of a GPU": ranksPerGPU + table} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Device: "h100_sxm"}

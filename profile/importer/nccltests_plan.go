@@ -430,7 +430,10 @@ func (s *Sink) ncclNodes(where string, t *ncclTable, models []Model, n int) (int
 	switch process := t.threads * t.gpus; {
 	case t.ranks.complete(n) && !t.ranks.first().hosts[""]:
 		nodes := len(t.ranks.first().hosts)
-		if s.Nodes > 0 && s.Nodes != nodes {
+		switch {
+		case s.Nodes > 0 && s.Nodes < nodes && inRacks(models):
+			return s.Nodes, nil
+		case s.Nodes > 0 && s.Nodes != nodes:
 			s.Flag(where, fmt.Sprintf("the rank lines name %s, --nodes says %d; the log is taken", units.Count(nodes, "host"), s.Nodes))
 		}
 		return nodes, nil
@@ -453,6 +456,12 @@ func (s *Sink) ncclNodes(where string, t *ncclTable, models []Model, n int) (int
 	return nodes, nil
 }
 
+// inRacks says whether the models' own links join the nodes of a rack as well,
+// which makes the rack one node to planners: their network is as fast.
+func inRacks(models []Model) bool {
+	return !slices.ContainsFunc(models, func(m Model) bool { return m.Sheet.NetPerS == 0 || m.Sheet.NetPerS != m.Sheet.LinkPerS })
+}
+
 // ncclLink finds the class of the links.
 func (s *Sink) ncclLink(where string, t *ncclTable, models []Model, nodes int) (string, error) {
 	if t.ranks.shared != "" {
@@ -464,7 +473,11 @@ func (s *Sink) ncclLink(where string, t *ncclTable, models []Model, nodes int) (
 	case t.ranks.shared != "":
 		return "", fmt.Errorf("%s: two ranks share a GPU, so no link of the GPU joins them; say over what they talk with --link", where)
 	case nodes > 1:
-		s.Note(where + ": several nodes, whose links are called net; --link names them")
+		more := ""
+		if inRacks(models) {
+			more = fmt.Sprintf(", and --nodes 1 says that they are one rack, whose %s joins them", models[0].Fabric)
+		}
+		s.Note(where + ": several nodes, whose links are called net; --link names them" + more)
 		return linkNet, nil
 	}
 	for _, m := range models {
