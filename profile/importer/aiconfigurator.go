@@ -59,7 +59,7 @@ func (t *table) servedAttention(r *tableRow) {
 	switch {
 	case strings.Contains(name, "mla"), strings.Contains(name, "dsa"):
 		r.fail(latentRow, quoted(name))
-	case strings.Contains(name, "generation"), t.has("beam_width"):
+	case strings.Contains(name, "generation"), name == "" && t.has("beam_width"): // TensorRT-LLM's context tables have that column too
 		r.fail(decodeRow, "")
 	case strings.Contains(name, "encoder"), name == "" && !t.has("kv_cache_dtype"):
 		a.Mask = op.Full

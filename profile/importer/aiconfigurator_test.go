@@ -267,3 +267,20 @@ func FuzzAIConfigurator(f *testing.F) {
 	f.Add("framework,version,device,gemm_dtype,m,n,k,latency\nx,1,l4,bfloat16,1,1,1,1\n")
 	f.Fuzz(func(t *testing.T, text string) { importAnything(t, aiconfiguratorFormat(), text) })
 }
+
+// TensorRT-LLM's collector of 2025 writes beam_width into both of its tables; only
+// the name of the op tells context from generation.
+func TestAIConfiguratorBeamWidth(t *testing.T) {
+	const head = "framework,version,device,op_name,kernel_source,batch_size,isl,num_heads,num_key_value_heads,head_dim,window_size,beam_width,attn_dtype,kv_cache_dtype,step,latency\n"
+	row := func(op, isl, step string) string {
+		return "TRTLLM,1.0.0,NVIDIA H100 80GB HBM3," + op + ",torch_flow,1," + isl + ",32,8,128,0,1,float16,float16," + step + ",0.75\n"
+	}
+	m := mustImport(t, aiconfiguratorFormat(), Options{}, inMemory("a.csv", head+row("context_attention", "4096", "0")+row("generation_attention", "1", "4096")))
+	want := []string{`h100_sxm/trtllm-1.0.0: attn_fwd {"mask":"diag","q_len":4096,"kv_len":4096,"q_heads":32,"kv_heads":8,"head_dim":128,"dtype":"f16","kernel":"torch_flow"} [0.00075]`}
+	if got := shapesOf(m); !slices.Equal(got, want) {
+		t.Errorf("%q\nwant %q", got, want)
+	}
+	if got := m.report.reasons(); !slices.Equal(got, []string{"1 " + decodeRow}) {
+		t.Errorf("%q", got)
+	}
+}
