@@ -53,10 +53,24 @@ func (t *table) network(r *tableRow) {
 	t.time = t.columns[column]
 	t.Note("Vidur's times of collectives are kernel times on rank 0, the median of three launches, with a resolution of 1 us")
 	c := timedCollective{
-		message: op.Message{Group: r.count("num_workers"), Bytes: units.Bytes(r.count("size")), DType: t.DType},
+		message: op.Message{Group: r.count("num_workers"), Bytes: r.whole(name), DType: t.DType},
 		perNode: r.perNode("devices_per_node"), stack: cmp.Or(stackOf(t.Options.Stack), vidurStack),
 	}
 	t.exchange(r, name, c)
+}
+
+// whole is the size that the op means. Vidur's counts one rank's buffer: what it
+// sends to an all_gather and receives from a reduce_scatter.
+func (r *tableRow) whole(collective string) units.Bytes {
+	size, ranks := r.count("size"), r.count("num_workers")
+	if collective != "all_gather" && collective != "reduce_scatter" {
+		return units.Bytes(size)
+	}
+	if size < 0 || size > 1<<45 || ranks < 0 || ranks > 1<<16 {
+		r.fail("the size or the number of ranks is out of range", strconv.Itoa(size)+" bytes, "+strconv.Itoa(ranks)+" ranks")
+		return 0
+	}
+	return units.Bytes(size) * units.Bytes(ranks)
 }
 
 // oldNetwork refuses the layout of Vidur's first versions.

@@ -44,6 +44,26 @@ func TestVidurNetwork(t *testing.T) {
 	}
 }
 
+// An all_gather's size is what each rank sends, a reduce_scatter's what each
+// receives; the ops mean all ranks together.
+func TestVidurNetworkOfParts(t *testing.T) {
+	of := func(collective, size string) Source {
+		return inMemory(collective+".csv", strings.ReplaceAll(vidurHead, "all_reduce", collective)+"0,0.9,1,0.95,0.94,0.01,0,8,"+size+","+collective+",8,8\n")
+	}
+	m := mustImport(t, vidurFormat(), Options{Device: "a100_sxm"}, of("all_gather", "4194304"), of("reduce_scatter", "4194304"), of("all_reduce", "4194304"))
+	want := []string{
+		`8 a100_sxm/vidur over nvlink: all_gather {"group":8,"bytes":33554432} [0.00094]`,
+		`8 a100_sxm/vidur over nvlink: reduce_scatter {"group":8,"bytes":33554432} [0.00094]`,
+		`8 a100_sxm/vidur over nvlink: all_reduce {"group":8,"bytes":4194304} [0.00094]`,
+	}
+	if got := shapesOf(m); !slices.Equal(got, want) {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if m, err := importInto(vidurFormat(), Options{Device: "a100_sxm"}, of("all_gather", "9223372036854775807")); err == nil || !slices.Equal(m.report.reasons(), []string{"1 the size or the number of ranks is out of range"}) {
+		t.Errorf("%v, %v", m.report, err)
+	}
+}
+
 func mlpTable(rows ...string) string {
 	ops := []string{"emb", "attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj", "add"}
 	head := ""
