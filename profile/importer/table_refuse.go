@@ -25,8 +25,10 @@ func otherTable(columns []string) string {
 		return "times of whole models with several layers, embeddings included: no op's time can be told from them"
 	case has("datasheet_mem_gib"), has("gpu", "units"):
 		return "a table of devices, not of times: name it with --devices"
-	case slices.ContainsFunc(columns, func(c string) bool { return strings.HasPrefix(c, "time_stats.") }):
+	case slices.ContainsFunc(vidurKinds(), func(k tableKind) bool { return has(k.columns...) }):
 		return "one of Vidur's own tables: import it with --from vidur"
+	case slices.ContainsFunc(columns, func(c string) bool { return strings.HasPrefix(c, "time_stats.") }):
+		return "a table of Vidur, but none that is read: those are network/*/all_reduce.csv and send_recv.csv, and compute/*/mlp.csv"
 	}
 	return ""
 }

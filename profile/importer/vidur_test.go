@@ -120,3 +120,18 @@ func FuzzVidur(f *testing.F) {
 	f.Add(mlpTable("1,1,9,10.5,9,11,9,30,9,20,1,1,64,8,8192,28672,32000,True,4096,8"))
 	f.Fuzz(func(t *testing.T, text string) { importAnything(t, vidurFormat(), text) })
 }
+
+// A table of Vidur that is not read is not answered with the option that was given.
+func TestVidurOtherTables(t *testing.T) {
+	for name, head := range map[string]string{
+		"attention.csv":  "time_stats.attn_prefill.min,time_stats.attn_prefill.median,n_embd,n_q_head,n_kv_head,block_size,num_tensor_parallel_workers,max_model_len,batch_size,prefill_chunk_size,kv_cache_size,is_prefill,attention_backend\n",
+		"all_gather.csv": ",time_stats.all_reduce.min,time_stats.all_reduce.median,rank,num_workers,vocab_size,num_tokens\n",
+	} {
+		for _, f := range []Format{vidurFormat(), tableFormat()} {
+			_, err := importInto(f, Options{Device: "a100_sxm"}, inMemory(name, head))
+			if want := name + ": a table of Vidur, but none that is read: those are network/*/all_reduce.csv"; err == nil || !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%s: %v", f.Name, err)
+			}
+		}
+	}
+}
