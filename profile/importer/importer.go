@@ -263,9 +263,7 @@ func pass(f Format, sources []Source, o Options, write func(*profile.Point) erro
 	sources = slices.Clone(sources)
 	for i, src := range sources {
 		s.report.Files = append(s.report.Files, src.Name)
-		if !f.gzipped {
-			sources[i] = plain(src)
-		}
+		sources[i] = plain(src, f.gzipped)
 	}
 	if err := f.Read(s, sources); err != nil {
 		return nil, err
@@ -292,21 +290,32 @@ func names(sources []Source) string {
 	return strings.Join(all, ", ")
 }
 
-// plain refuses to open what is compressed, told by its magic bytes: read as it is,
-// it looks like another tool's file.
-func plain(src Source) Source {
+// plain refuses to open what is not the file itself, told by its first bytes: read
+// as it is, it looks like another tool's. That is what is compressed, unless the
+// format undoes it, and what a clone without Git LFS has in place of a large file.
+func plain(src Source, gzipped bool) Source {
 	open := src.Open
 	src.Open = func() (File, error) {
 		file, err := open()
 		if err != nil {
 			return nil, err
 		}
-		magic := make([]byte, len(gzipMagic))
-		if n, _ := file.ReadAt(magic, 0); n < len(magic) || !bytes.Equal(magic, gzipMagic) {
+		start := make([]byte, len(lfsPointer))
+		n, _ := file.ReadAt(start, 0)
+		what := ""
+		switch {
+		case !gzipped && bytes.HasPrefix(start[:n], gzipMagic):
+			what = "is compressed with gzip; decompress it first, such as with gunzip -k; only traces of the PyTorch profiler (--from kineto) are read as they are"
+		case string(start[:n]) == lfsPointer:
+			what = "is a pointer of Git LFS, not the file; fetch that with git lfs pull in its repository"
+		default:
 			return file, nil
 		}
 		_ = file.Close() // read only: nothing is lost
-		return nil, fmt.Errorf("%s: is compressed with gzip; decompress it first, such as with gunzip -k; only traces of the PyTorch profiler (--from kineto) are read as they are", src.Name)
+		return nil, fmt.Errorf("%s: %s", src.Name, what)
 	}
 	return src
 }
+
+// lfsPointer is how the pointers of Git LFS begin.
+const lfsPointer = "version https://git-lfs"

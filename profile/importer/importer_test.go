@@ -475,3 +475,15 @@ func TestGzipIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// What a clone without Git LFS has in place of a table is not called a table of
+// unknown columns.
+func TestImportPointerOfLFS(t *testing.T) {
+	const pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\nsize 4096\n"
+	for _, f := range Formats() {
+		_, err := importInto(f, Options{Device: "h100_sxm"}, inMemory("a.parquet", pointer))
+		if want := "a.parquet: is a pointer of Git LFS, not the file; fetch that with git lfs pull"; err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v", f.Name, err)
+		}
+	}
+}
