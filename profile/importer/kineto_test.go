@@ -589,3 +589,28 @@ func FuzzKineto(f *testing.F) {
 		}
 	})
 }
+
+// TestKinetoMerged: in the traces of several ranks put into one file, as SGLang
+// and others do, an id is that of an op of each. The sum of one rank's kernel and
+// another's was a time of attention.
+func TestKinetoMerged(t *testing.T) {
+	of := func(rank, event string) string {
+		return strings.NewReplacer(`"pid":10`, `"pid":"[`+rank+`] 10"`, `"pid":0`, `"pid":"[`+rank+`] 0"`).Replace(event)
+	}
+	flash, kernel := flashForward(7, []int64{2, 559, 16, 64}, []int64{2, 559, 4, 64}, "True"), gpuKernel(7, fa2Kernel, 113.775)
+	merged := onH100(of("TP00", flash), of("TP00", kernel), of("TP01", cpuOp(7, "aten::add", nil, nil, nil)), of("TP01", gpuKernel(7, "vectorized_elementwise_kernel", 40)))
+	got := importText(t, Options{}, merged)
+	const want = `rank0.json: the ops of several processes, "[TP00] 10" and "[TP01] 10": traces of several ranks put into one`
+	if got.err == nil || !strings.HasPrefix(got.err.Error(), want) {
+		t.Errorf("%v, points %q", got.err, got.points)
+	}
+	// One rank's alone is as good as before, and so is one with ops of process 0.
+	for _, text := range []string{
+		onH100(of("TP00", flash), of("TP00", kernel)),
+		onH100(flash, kernel, strings.Replace(cpuOp(8, "aten::add", nil, nil, nil), `"pid":10`, `"pid":0`, 1)),
+	} {
+		if got := importText(t, Options{}, text); !slices.Equal(got.points, []string{attentionPoint}) {
+			t.Errorf("%q, %v", got.points, got.err)
+		}
+	}
+}

@@ -61,8 +61,10 @@ type trace struct {
 	comms    []commKernel
 	commByID map[int64]int // External id -> comms
 	loose    []looseKernel
-	full     bool // more ops than maxOps
-	coarse   bool // every duration of a kernel is a whole number of microseconds
+	process  string // that ran the ops
+	another  string // one that ran some of them too
+	full     bool   // more ops than maxOps
+	coarse   bool   // every duration of a kernel is a whole number of microseconds
 
 	threads  map[string]int
 	calls    map[string]*computeCall // by everything that the op says
@@ -95,6 +97,10 @@ func readTrace(src Source) (*trace, error) {
 	var err error
 	if t.head, t.torn, err = scanTrace(src, t.op); err != nil {
 		return nil, err
+	}
+	if t.another != "" {
+		const merged = "%s: the ops of several processes, %s and %s: traces of several ranks put into one, in which their ids clash; import the trace of each rank itself"
+		return nil, fmt.Errorf(merged, src.Name, quoted(t.process), quoted(t.another))
 	}
 	t.nest()
 	if t.ids.legacy() || t.ids.named < t.ids.kernels {
@@ -146,10 +152,25 @@ func (t *trace) op(e *traceEvent) {
 	case "kernel":
 		t.count(e)
 	case "op":
+		t.ran(e)
 		call, comm := t.callOf(e), t.commOf(e)
 		if call != nil || comm != nil {
 			t.add(e, call, comm)
 		}
+	}
+}
+
+// ran notes the process of an op. The profiler records its own alone, some of whose
+// ops it writes as of process 0; there are tools that put the traces of a job's
+// ranks into one file. The ids of ops, and of launches, are then those of several.
+func (t *trace) ran(e *traceEvent) {
+	pid := string(bytes.Trim(e.raw[fieldPid], `"`))
+	switch {
+	case pid == "" || pid == "0" || bytes.Equal(e.text(fieldCategory), []byte("user_annotation")):
+	case t.process == "":
+		t.process = pid
+	case t.another == "" && t.process != pid:
+		t.another = pid
 	}
 }
 
