@@ -274,3 +274,42 @@ func TestKinetoRecordedRanks(t *testing.T) {
 		t.Errorf("the uneven all_to_all: %+v", report.Dropped)
 	}
 }
+
+// TestKinetoNodes: a group of a job on two nodes is inside one of them or across
+// both, by the ranks that the traces claim. Two ranks of two nodes were taken for
+// neighbours.
+func TestKinetoNodes(t *testing.T) {
+	group := func(world int, ranks ...int) []string {
+		var texts []string
+		for i, r := range ranks {
+			texts = append(texts, onRank(r, world, commKernelEvent(10000+90*i, 100-90*float64(i), "allreduce", 4096, 4096, 2, nil)))
+		}
+		return texts
+	}
+	const within, across = "2 h100_sxm/nccl-2.22.3 over nvlink all_reduce", "2 h100_sxm/nccl-2.22.3 over nvlink on 2 nodes all_reduce"
+	for _, c := range []struct {
+		name  string
+		texts []string
+		o     Options
+		want  string // "" for no point
+	}{
+		{"neighbours", group(16, 8, 9), Options{}, within},
+		{"neighbours, nodes given", group(16, 8, 9), Options{Nodes: 2}, within},
+		{"two nodes", group(16, 0, 8), Options{}, ""},
+		{"two nodes, given", group(16, 0, 8), Options{Nodes: 2}, across},
+		{"one large node", group(16, 0, 8), Options{Nodes: 1}, within},
+		{"half nodes", group(8, 3, 4), Options{Nodes: 2}, across},
+		{"a job of unknown size", group(0, 3, 4), Options{Nodes: 2}, across},
+	} {
+		got := importText(t, c.o, c.texts...)
+		if c.want == "" {
+			if len(got.points) > 0 || len(got.reasons()) != 1 || !strings.Contains(got.reasons()[0], "--nodes") {
+				t.Errorf("%s: %q, %q", c.name, got.points, got.reasons())
+			}
+			continue
+		}
+		if len(got.points) != 1 || !strings.HasPrefix(got.points[0], c.want+" ") {
+			t.Errorf("%s: %q, %q, %v", c.name, got.points, got.reasons(), got.err)
+		}
+	}
+}

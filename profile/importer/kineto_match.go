@@ -363,7 +363,7 @@ func (c *commGroup) shape(row []*commCall, exact bool) (op.Shape, string) {
 }
 
 // signature is the group of the ranks of a collective. A trace tells neither
-// nodes nor links: one node unless it is said, and its model's fabric.
+// nodes nor links: see spread, and the model's fabric.
 func (g *commGroups) signature(row []*commCall) (group op.GroupType, reason string, err error) {
 	s, link, perNode := g.machine.sink, "", 0
 	var members []op.Member
@@ -382,14 +382,40 @@ func (g *commGroups) signature(row []*commCall) (group op.GroupType, reason stri
 			link, perNode = m.Fabric, m.PerNode
 		}
 	}
-	nodes := max(1, s.Nodes)
+	nodes := spread(row, s.Nodes, perNode)
 	link = cmp.Or(s.Link, link)
 	switch {
-	case s.Nodes == 0 && perNode > 0 && len(row) > perNode:
-		return group, "a collective over more ranks than a node of this model has: say on how many with --nodes", nil
+	case s.Nodes == 0 && (nodes > 1 || perNode > 0 && len(row) > perNode):
+		return group, "a collective over ranks that a node of this model does not hold together: say on how many nodes the job runs with --nodes", nil
 	case link == "":
 		return group, "a collective over links of an unknown class: say it with --link", nil
 	}
-	s.Note(fmt.Sprintf("a trace does not tell nodes: the ranks of a group are taken to sit on %d", nodes))
+	if s.Nodes > 1 {
+		s.Note(fmt.Sprintf("a trace does not tell nodes: the job's ranks are taken to fill %d in order", s.Nodes))
+	} else {
+		s.Note("a trace does not tell nodes: the ranks of a group are taken to sit on 1")
+	}
 	return op.NewGroupType(members, nodes, link), "", nil
+}
+
+// spread is how many nodes the ranks of a collective sit on. A job's ranks fill its
+// nodes in order, as launchers place them unless told otherwise: those of a group
+// may be all on one node, or each on another. jobNodes is 0 where nobody says it;
+// a node then holds as many as the model's do.
+func spread(row []*commCall, jobNodes, perNode int) int {
+	filled := int64(perNode)
+	if jobNodes > 0 {
+		filled = 0
+		if world := row[0].trace.head.world; world%int64(jobNodes) == 0 {
+			filled = world / int64(jobNodes)
+		}
+	}
+	nodes := map[int64]bool{}
+	for _, k := range row {
+		if filled < 1 || k.trace.rank < 0 {
+			return max(1, jobNodes)
+		}
+		nodes[k.trace.rank/filled] = true
+	}
+	return len(nodes)
 }
