@@ -82,7 +82,7 @@ type attentionOp struct {
 	causal     int
 	maskType   int   // of efficient attention: 0 none, 1 and 2 causal
 	window     int   // keys to the left; those to the right follow, or both are a list here
-	windowList bool  // one list of both
+	windowList bool  // one list of both; a tuple, as flash-attention passes by default, leaves an empty text as nothing does
 	none       []int // tensors that change the work: biases, ALiBi slopes, block tables
 	zero       []int // numbers that do, unless 0: softcap
 	backward   bool
@@ -141,7 +141,7 @@ func libraryAttention(name string) (o attentionOp, known bool) {
 	case "flash_attn::_flash_attn_varlen_backward":
 		o = attentionOp{q: 1, cu: 9, most: 11, dropout: 13, causal: 15, window: 16, none: []int{19}, zero: []int{18}, backward: true}
 	case "FlashAttnFunc":
-		o = attentionOp{dropout: 3, causal: 5, window: 6, windowList: true, none: []int{8}, zero: []int{7}}
+		o = attentionOp{dropout: 3, causal: 5, window: 6, windowList: true, none: []int{7, 8}, zero: []int{7}} // before 2.6 without a soft cap
 	case "aiter::_flash_attn_forward":
 		o = attentionOp{dropout: 3, causal: 5, window: 6, none: []int{8, 9}}
 	case "aiter::mha_fwd", "aiter::fmha_v3_fwd":
@@ -339,6 +339,9 @@ func (o attentionOp) windowOf(in *opInputs) (left, right int64, told bool) {
 	}
 	l, r := in.value(o.window), in.value(o.window+1)
 	if o.windowList {
+		if l == "" {
+			return 0, 0, false
+		}
 		l, r, _ = strings.Cut(strings.Trim(l, "[]()"), ",")
 	}
 	left, okL := windowSide(l)

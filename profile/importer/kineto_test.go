@@ -211,6 +211,8 @@ func TestKinetoReasons(t *testing.T) {
 		{"a soft cap", []string{cpuOp(7, "flash_attn::_flash_attn_forward", [][]int64{q, q, q}, []string{"float", "float", "float"}, strings.Split(",,,0.,0.1,True,-1,-1,30.", ",")), kernel}, "soft cap"},
 		{"a window to both sides", []string{cpuOp(7, "flash_attn::_flash_attn_forward", [][]int64{q, q, q}, []string{"float", "float", "float"}, strings.Split(",,,0.,0.1,False,16,16,0.", ",")), kernel}, "window without"},
 		{"a window of what", []string{cpuOp(7, "flash_attn::_flash_attn_forward", [][]int64{q, q, q}, []string{"float", "float", "float"}, strings.Split(",,,0.,0.1,False,x,16,0.", ",")), kernel}, "not in the trace"},
+		{"a window in a tuple", []string{cpuOp(7, "FlashAttnFunc", [][]int64{q, q, q}, []string{"float", "float", "float"}, strings.Split(",,,0.,0.1,True,,0.,,False,False", ",")), kernel}, "not in the trace"},
+		{"slopes where later versions have a soft cap", []string{cpuOp(7, "FlashAttnFunc", [][]int64{q, q, q, nil, nil, nil, nil, {8}}, []string{"float", "float", "float"}, []string{"", "", "", "0.", "0.1", "True", "[-1, -1]", "", "False", "False"}), kernel}, "slopes"},
 		{"a mask of what", []string{cpuOp(7, "aten::_efficient_attention_forward", [][]int64{q, q, q}, []string{"float", "float", "float"}, strings.Split(",,,,,,,,0.,7", ",")), kernel}, "causal is not in the trace"},
 		{"not four dims", []string{flashForward(7, []int64{256, 8, 64}, []int64{256, 8, 64}, "True"), kernel}, "no batches of heads"},
 		{"packed", replace(`null,null]`, `[5],[5]]`), "packed documents"},
