@@ -167,8 +167,8 @@ func (t *trace) callOf(e *traceEvent) *computeCall {
 	if !attention && !gemmOp(string(name)) {
 		return nil
 	}
-	key := bytes.Join([][]byte{name, e.raw[fieldDims], e.raw[fieldTypes], e.raw[fieldStrides], e.raw[fieldConcrete]}, []byte{'\n'})
-	if c, ok := t.calls[string(key)]; ok {
+	key := brief(bytes.Join([][]byte{name, e.raw[fieldDims], e.raw[fieldTypes], e.raw[fieldStrides], e.raw[fieldConcrete]}, []byte{'\n'}))
+	if c, ok := t.calls[key]; ok {
 		return c
 	}
 	in := inputsOf(e)
@@ -177,7 +177,7 @@ func (t *trace) callOf(e *traceEvent) *computeCall {
 		c = spec.call(&in)
 	}
 	if len(t.calls) < maxCalls {
-		t.calls[string(key)] = c
+		t.calls[key] = c
 	}
 	return c
 }

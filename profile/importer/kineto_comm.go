@@ -48,11 +48,8 @@ func (t *trace) commOf(e *traceEvent) *commArgs {
 
 // commArgs reads the metadata that builds since 2024 write.
 func (t *trace) commArgs(e *traceEvent) *commArgs {
-	var key []byte
-	for f := fieldCollective; f < fields; f++ {
-		key = append(append(key, e.raw[f]...), '\n')
-	}
-	if a, ok := t.args[string(key)]; ok {
+	key := brief(bytes.Join(e.raw[fieldCollective:fields], []byte{'\n'}))
+	if a, ok := t.args[key]; ok {
 		return a
 	}
 	a := &commArgs{out: -1, seq: -1, rank: -1}
@@ -68,7 +65,7 @@ func (t *trace) commArgs(e *traceEvent) *commArgs {
 	a.inSplit, inOK = splits(e.text(fieldInSplit))
 	_, outOK = splits(e.text(fieldOutSplit))
 	a.uneven = a.uneven || !inOK || !outOK
-	a.key = strings.Join([]string{string(e.text(fieldGroupName)), string(e.text(fieldGroupDesc)), string(e.raw[fieldGroupRanks])}, "|")
+	a.key = brief(bytes.Join([][]byte{e.text(fieldGroupName), e.text(fieldGroupDesc), e.raw[fieldGroupRanks]}, []byte{'|'}))
 	if n, ok := e.whole(fieldSeq); ok {
 		a.seq = n
 	}
@@ -77,7 +74,7 @@ func (t *trace) commArgs(e *traceEvent) *commArgs {
 	}
 	a.check()
 	if len(t.args) < maxCalls {
-		t.args[string(key)] = a
+		t.args[key] = a
 	}
 	return a
 }
@@ -85,7 +82,7 @@ func (t *trace) commArgs(e *traceEvent) *commArgs {
 // annotation reads what builds of 2022 and 2023 tell: the collective's name and
 // the dims of its input; an all_to_all's output too.
 func (t *trace) annotation(e *traceEvent, name string) *commArgs {
-	key := name + "\n" + string(e.raw[fieldDims]) + "\n" + string(e.raw[fieldTypes])
+	key := brief(bytes.Join([][]byte{[]byte(name), e.raw[fieldDims], e.raw[fieldTypes]}, []byte{'\n'}))
 	if a, ok := t.args[key]; ok {
 		return a
 	}

@@ -519,6 +519,35 @@ func TestKinetoMemory(t *testing.T) {
 	}
 }
 
+// TestKinetoKeys: neither kernels of no known op nor the longest arguments, names
+// and threads are kept as they are: a small compressed file holds gigabytes of them.
+func TestKinetoKeys(t *testing.T) {
+	long := strings.Repeat(" ", 1<<20)
+	var events []string
+	for i := range 20 {
+		wide := strings.NewReplacer(`"Input Dims":[`, `"Input Dims":[`+long, `"tid":10`, `"tid":"`+long+`"`)
+		events = append(events, wide.Replace(flashForward(i, []int64{1, 64 + int64(i), 8, 64}, []int64{1, 512, 8, 64}, "False")))
+		events = append(events, commKernelEvent(i, 50, "allreduce", 64+i, 64+i, 2, map[string]any{"Process Group Name": long}), gpuKernel(90+i, fa2Kernel, 3))
+	}
+	tr, err := readTrace(textSource("x", onH100(events...)))
+	if err != nil || len(tr.calls) != 20 || len(tr.args) != 20 || len(tr.ops) != 20 {
+		t.Fatalf("%v, %d calls, %d collectives, %d ops", err, len(tr.calls), len(tr.args), len(tr.ops))
+	}
+	held := 0
+	for key := range tr.calls {
+		held += len(key)
+	}
+	for key, a := range tr.args {
+		held += len(key) + len(a.key)
+	}
+	for key := range tr.threads {
+		held += len(key)
+	}
+	if held > 1<<18 || len(tr.loose) > 1 {
+		t.Errorf("%d bytes of keys, %d kernels", held, len(tr.loose))
+	}
+}
+
 // TestKinetoMended: what is no JSON is made one, the rest stays as it is.
 func TestKinetoMended(t *testing.T) {
 	for _, c := range []struct{ in, want string }{

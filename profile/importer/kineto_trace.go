@@ -3,6 +3,7 @@ package importer
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 )
@@ -44,10 +45,11 @@ type commKernel struct {
 	link        string  // how args was found
 }
 
-// looseKernel counts attention kernels that no known op launched.
-type looseKernel struct {
-	event  int
+// looseKernels counts attention kernels that no known op launched.
+type looseKernels struct {
 	reason string
+	first  int // event
+	rows   int
 }
 
 // trace is what one file holds of interest.
@@ -59,12 +61,12 @@ type trace struct {
 	byID     map[int64]int // External id -> op; -1 where two ops share one
 	byLaunch map[int64]int // correlation -> op
 	comms    []commKernel
-	commByID map[int64]int // External id -> comms
-	loose    []looseKernel
-	process  string // that ran the ops
-	another  string // one that ran some of them too
-	full     bool   // more ops than maxOps
-	coarse   bool   // every duration of a kernel is a whole number of microseconds
+	commByID map[int64]int  // External id -> comms
+	loose    []looseKernels // by reason
+	process  string         // that ran the ops
+	another  string         // one that ran some of them too
+	full     bool           // more ops than maxOps
+	coarse   bool           // every duration of a kernel is a whole number of microseconds
 
 	threads  map[string]int
 	calls    map[string]*computeCall // by everything that the op says
@@ -207,7 +209,17 @@ func (t *trace) add(e *traceEvent, call *computeCall, comm *commArgs) {
 }
 
 func threadKey(e *traceEvent) string {
-	return string(e.raw[fieldPid]) + " " + string(e.raw[fieldTid])
+	return brief(slices.Concat(e.raw[fieldPid], []byte{' '}, e.raw[fieldTid]))
+}
+
+// brief is a key of a table that the file's longest texts must not fill.
+func brief(key []byte) string {
+	const most = 4 << 10 // far more than the arguments of any call take
+	if len(key) <= most {
+		return string(key)
+	}
+	sum := sha256.Sum256(key)
+	return string(sum[:])
 }
 
 func (t *trace) thread(e *traceEvent) int {
@@ -339,14 +351,24 @@ func (t *trace) kernel(e *traceEvent) {
 	case i >= 0 && t.ops[i].call != nil:
 		t.ops[i].take(e, name)
 	case i == opAmbiguous:
-		t.loose = append(t.loose, looseKernel{e.number, "two ops of the trace have its External id"})
+		t.unused(e, "two ops of the trace have its External id")
 	case attentionKernel(name) != "":
 		reason := "attention kernel whose op is not in the trace: launched before the recording began, or by a graph"
 		if _, named := e.whole(fieldExternal); named && !t.ids.legacy() {
 			reason = "attention kernel of an op whose arguments are not known: engines' own ops and graphs do not say the lengths"
 		}
-		t.loose = append(t.loose, looseKernel{e.number, reason})
+		t.unused(e, reason)
 	}
+}
+
+// unused counts a kernel of attention that is of no known op.
+func (t *trace) unused(e *traceEvent, reason string) {
+	i := slices.IndexFunc(t.loose, func(l looseKernels) bool { return l.reason == reason })
+	if i < 0 {
+		i = len(t.loose)
+		t.loose = append(t.loose, looseKernels{reason: reason, first: e.number})
+	}
+	t.loose[i].rows++
 }
 
 // What opOf says where there is no op to tell.
@@ -432,7 +454,9 @@ func (t *trace) report(s *Sink, machine *machine) error {
 		}
 	}
 	for _, l := range t.loose {
-		s.Drop(t.where(l.event), l.reason)
+		for range l.rows {
+			s.Drop(t.where(l.first), l.reason)
+		}
 	}
 	return nil
 }
