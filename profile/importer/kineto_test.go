@@ -236,6 +236,20 @@ func TestKinetoReasons(t *testing.T) {
 	}
 }
 
+// TestKinetoIdle: a trace without a single row says what it lacks.
+func TestKinetoIdle(t *testing.T) {
+	q := []int64{1, 256, 8, 64}
+	for _, c := range []struct{ text, want string }{
+		{onH100(flashForward(7, q, q, "True")), "rank0.json: holds no kernels: record the trace with ProfilerActivity.CUDA"},
+		{onH100(flashForward(7, q, q, "True"), gpuKernel(8, "elementwise", 3)), "rank0.json: holds 1 kernel, none of attention"},
+	} {
+		got := importText(t, Options{}, c.text)
+		if !errors.Is(got.err, ErrNothing) || len(got.report.Notes) == 0 || !strings.HasPrefix(got.report.Notes[0], c.want) {
+			t.Errorf("%v, %+v, want %s", got.err, got.report, c.want)
+		}
+	}
+}
+
 // attentionCase is an op with its arguments and the kernel it launches.
 type attentionCase struct {
 	name, kernel string

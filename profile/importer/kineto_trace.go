@@ -6,6 +6,8 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
+
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // traceOp is an op of the CPU side that the importer knows, or one that runs
@@ -443,6 +445,7 @@ func (t *trace) report(s *Sink, machine *machine) error {
 	if t.full {
 		s.Flag(t.source.Name, fmt.Sprintf("more than %d ops of interest: the rest was not read; cut the trace into shorter ones", maxOps))
 	}
+	s.Note(t.idle())
 	if t.coarse {
 		s.Note("a trace's durations are whole microseconds: short ones are off by up to half of one")
 	}
@@ -459,6 +462,17 @@ func (t *trace) report(s *Sink, machine *machine) error {
 		}
 	}
 	return nil
+}
+
+// idle says why a trace has no rows at all; "" for one that has.
+func (t *trace) idle() string {
+	switch {
+	case t.ids.kernels == 0:
+		return t.source.Name + ": holds no kernels: record the trace with ProfilerActivity.CUDA, which AMD's GPUs take too"
+	case len(t.loose) == 0 && len(t.comms) == 0 && !slices.ContainsFunc(t.ops, func(o traceOp) bool { return o.kernels > 0 }):
+		return fmt.Sprintf("%s: holds %s, none of attention, a linear layer or a collective", t.source.Name, units.Count(t.ids.kernels, "kernel"))
+	}
+	return ""
 }
 
 func (t *trace) point(s *Sink, machine *machine, o *traceOp) error {
