@@ -222,6 +222,9 @@ func (t *trace) collective(e *traceEvent, i int, byID bool) {
 	switch {
 	case len(e.raw[fieldCollective]) > 0:
 		k.args, k.link = t.commArgs(e), "kernel args"
+		if i >= 0 {
+			k.args = k.args.with(t.ops[i].comm)
+		}
 	case i >= 0:
 		k.args, k.link = t.around2023(i), "enclosing nccl:* annotation"
 		if byID {
@@ -242,6 +245,22 @@ func (t *trace) collective(e *traceEvent, i int, byID bool) {
 		}
 	}
 	t.comms = append(t.comms, k)
+}
+
+// with adds what the op of a kernel tells beyond the kernel's metadata: no build
+// copies the rank there, and not all the number of the collective.
+func (a *commArgs) with(op *commArgs) *commArgs {
+	if op == nil || op.annotated || op.kind != a.kind || a.seq >= 0 && a.rank >= 0 {
+		return a
+	}
+	more := *a
+	if more.seq < 0 {
+		more.seq = op.seq
+	}
+	if more.rank < 0 {
+		more.rank = op.rank
+	}
+	return &more
 }
 
 const severalKernels = "several kernels of one collective: which part each is of is not in the trace"

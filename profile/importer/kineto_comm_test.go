@@ -313,3 +313,17 @@ func TestKinetoNodes(t *testing.T) {
 		}
 	}
 }
+
+// TestKinetoNumberOfOp: the rank, and in some builds the number of a collective,
+// stand with the op alone. They match kernels of nodes whose clocks are a millisecond
+// apart.
+func TestKinetoNumberOfOp(t *testing.T) {
+	rank := func(rank, ts int, us float64) string {
+		op := strings.Replace(commKernelEvent(ts, 0, "allreduce", 4096, 4096, 2, map[string]any{"Seq": 7, "Rank": rank}), "ncclDevKernel_Generic", "record_param_comms", 1)
+		return onH100(strings.Replace(op, `"cat":"kernel"`, `"cat":"cpu_op"`, 1), commKernelEvent(ts, us, "allreduce", 4096, 4096, 2, nil))
+	}
+	got := importText(t, Options{}, rank(0, 10000, 100), rank(1, 11090, 10))
+	if want := []string{`2 h100_sxm/nccl over nvlink all_reduce {"group":2,"bytes":8192,"dtype":"bf16"} 1e-05`}; !slices.Equal(got.points, want) {
+		t.Errorf("%q, %q, %v", got.points, got.reasons(), got.err)
+	}
+}
