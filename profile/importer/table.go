@@ -266,7 +266,20 @@ func (t *table) attention(r *tableRow) {
 			a.Kernel = kernelOf(a.Kernel + "_kv" + string(kv))
 		}
 	}
+	r.forward()
 	t.attend(r, a, stackOf(r.text("framework"), r.text("version")))
+}
+
+// forward refuses a row that names another pass than the forward one, whose times
+// alone are read.
+func (r *tableRow) forward() {
+	for _, column := range []string{"pass", "direction"} {
+		switch text := strings.ToLower(r.text(column)); text {
+		case "", "fwd", "forward":
+		default:
+			r.fail("a time of another pass than the forward one", column+" "+quoted(text))
+		}
+	}
 }
 
 // Rows of attention that are no block of ours.
@@ -314,6 +327,7 @@ func kernelOf(label string) string { return cut(worded(label, "_"), 48) }
 
 func (t *table) gemm(r *tableRow) {
 	g := op.GEMM{Pass: op.Forward, M: units.Tokens(r.count("m")), N: r.count("n"), K: r.count("k"), DType: r.dtype("dtype")}
+	r.forward()
 	t.product(r, g)
 }
 

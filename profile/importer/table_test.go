@@ -59,6 +59,21 @@ func TestTableAttention(t *testing.T) {
 	}
 }
 
+// A row that names its pass is no forward time for want of a column that is read.
+func TestTablePass(t *testing.T) {
+	const attention, gemm = "h100_sxm,bf16,1,4096,4096,32,8,128,1,700,", "h100_sxm,bf16,4096,4096,4096,300,"
+	for _, c := range []struct{ head, row string }{
+		{"gpu,dtype,batch,seq_q,seq_kv,heads,kv_heads,head_dim,causal,latency_us,pass\n", attention},
+		{"gpu,dtype,batch,seq_q,seq_kv,heads,kv_heads,head_dim,causal,latency_us,direction\n", attention},
+		{"gpu,dtype,m,n,k,latency_us,Pass\n", gemm},
+	} {
+		m := mustImport(t, tableFormat(), Options{}, inMemory("a.csv", c.head+c.row+"fwd\n"+c.row+"Forward\n"+c.row+"\n"+c.row+"bwd\n"+c.row+"fwd+bwd\n"))
+		if len(m.points) != 3 || !slices.Equal(m.report.reasons(), []string{"2 a time of another pass than the forward one"}) {
+			t.Errorf("%s%d points, %q", c.head, len(m.points), m.report.reasons())
+		}
+	}
+}
+
 // The same rows in another order of columns, with quotes, spaces, a byte order
 // mark, Windows line ends and another unit are the same recording.
 func TestTableSpellings(t *testing.T) {
