@@ -226,7 +226,7 @@ func (o attentionOp) shape(in *opInputs, c *computeCall) (reason string) {
 	case v[3] != k[3]:
 		return "values of another width than keys: no such op"
 	case q[head]%k[head] != 0:
-		return "query heads that are no multiple of the key heads"
+		return unevenHeads
 	case dtype == "" || operandType(at(in.types, o.q+1)) != dtype || operandType(at(in.types, o.q+2)) != dtype:
 		return "element types other than bf16, f16, f32 or fp8 for all of query, key and value"
 	case o.most > 0 && c.suffix == "" && !agrees(in.value(o.most), q[token], in.value(o.most+1), k[token]):

@@ -288,6 +288,10 @@ const (
 	prefixRow = "queries behind a cached prefix: every block here is a full rectangle or a causal square"
 )
 
+// unevenHeads is why no kernel ran an attention: each key head serves as many query
+// heads as the others.
+const unevenHeads = "query heads that are no multiple of the key heads"
+
 // attend hands an attention row on. A batch of one is written as none.
 func (t *table) attend(r *tableRow, a op.Attention, stack string) {
 	switch {
@@ -295,6 +299,8 @@ func (t *table) attend(r *tableRow, a op.Attention, stack string) {
 		r.fail(decodeRow, "")
 	case a.Mask == op.Diag && a.QLen != a.KVLen && a.QLen > 0 && a.KVLen > 0:
 		r.fail(prefixRow, fmt.Sprintf("%d queries, %d keys", a.QLen, a.KVLen))
+	case a.KVHeads > 0 && a.QHeads > a.KVHeads && a.QHeads%a.KVHeads != 0:
+		r.fail(unevenHeads, fmt.Sprintf("%d query heads, %d key heads", a.QHeads, a.KVHeads))
 	case a.Batch < 1:
 		r.fail("batch is less than one", strconv.Itoa(a.Batch))
 	case a.Batch == 1:

@@ -25,6 +25,7 @@ func TestTableAttention(t *testing.T) {
 		"h100_sxm,vllm,0.24.0,vllm_flash_attn_fa3,bf16,bf16,8,16,4096,64,8,64,0,1,9\n"+
 		"h100_sxm,vllm,0.24.0,vllm_flash_attn_fa3,bf16,bf16,0,16,16,64,8,64,0,1,9\n"+
 		"h100_sxm,vllm,0.24.0,vllm_flash_attn_fa3,bf16,bf16,1,16,16,8,64,64,0,1,9\n"+
+		"h100_sxm,vllm,0.24.0,vllm_flash_attn_fa3,bf16,bf16,1,16,16,64,24,64,0,1,9\n"+
 		"h100_sxm,vllm,0.24.0,vllm_flash_attn_fa3,bf16,bf16,1,16,16,64,8,64,8,0,9\n"+
 		"h100_sxm,vllm,0.24.0,vllm_flash_attn_fa3,fp4,bf16,1,16,16,64,8,64,0,1,9\n"+
 		"h100_sxm,vllm,0.24.0,vllm_flash_attn_fa3,bf16,bf16,1,16,16,64,8,64,0,maybe,9\n"))
@@ -42,7 +43,7 @@ func TestTableAttention(t *testing.T) {
 		t.Errorf("%d points, the first of %v s", len(m.points), m.points[0].Times)
 	}
 	reasons := []string{
-		"1 " + decodeRow, "1 " + prefixRow, "1 batch is less than one", "1 the shape's kv_heads is not possible", "1 the shape's window is not possible",
+		"1 " + decodeRow, "1 " + prefixRow, "1 batch is less than one", "1 the shape's kv_heads is not possible", "1 " + unevenHeads, "1 the shape's window is not possible",
 		"1 dtype is no precision that is known", "1 causal is neither 1 nor 0",
 	}
 	if got := m.report.reasons(); !slices.Equal(got, reasons) {
