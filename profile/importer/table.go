@@ -192,7 +192,7 @@ func (r *tableRow) count(column string) int {
 	if text == "" && !r.t.has(column) {
 		return 0
 	}
-	v, err := strconv.ParseInt(text, 10, 64)
+	v, err := strconv.ParseInt(strings.TrimSuffix(text, ".0"), 10, 64) // as pandas writes columns that lack a value somewhere
 	if err != nil {
 		r.fail(column+" is no whole number", column+" "+quoted(text))
 		return 0

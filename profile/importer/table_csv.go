@@ -33,6 +33,9 @@ func readCSV(name string, r io.Reader, v csvVisitor) error {
 		last = line
 		text := string(data)
 		if columns == nil {
+			if strings.HasPrefix(text, "\xff\xfe") || strings.HasPrefix(text, "\xfe\xff") {
+				return fmt.Errorf("%s: is UTF-16; save it as UTF-8", name)
+			}
 			text = strings.TrimPrefix(text, "\ufeff")
 			columns = header(text)
 			if v.raw != nil {
