@@ -56,7 +56,7 @@ func (g *galvatron) read(src Source, r io.Reader) error {
 	if src.Size > galvatronMost {
 		return fmt.Errorf("%s: %s; a profile of Galvatron has at most %s", src.Name, units.Bytes(src.Size), units.Bytes(galvatronMost))
 	}
-	d := jsontext.NewDecoder(io.LimitReader(r, galvatronMost))
+	d := jsontext.NewDecoder(&mender{in: io.LimitReader(r, galvatronMost)}) // Python writes NaN where a mean is of nothing
 	if kind := d.PeekKind(); kind != '{' {
 		_, err := d.ReadToken()
 		return g.notJSON(cmp.Or(err, errors.New("it begins with something else than {")))
@@ -147,7 +147,7 @@ func (g *galvatron) timed(key, collective, ranks, size string, ms float64) {
 		g.Drop(g.place(key), "a number of ranks or a size that cannot be read")
 		return
 	}
-	g.Note("Galvatron's times are of torch.distributed calls between events, launch included: a trimmed mean over calls, then over ranks")
+	g.Note("Galvatron's times are of torch.distributed calls between events, launch included, a mean over calls and ranks; or nccl-tests' out-of-place ones: a file does not tell which")
 	c := timedCollective{
 		kind: kind, message: op.Message{Group: n, Bytes: units.Bytes(mib) << 20, DType: g.DType},
 		stack: stackOf(g.Options.Stack), seconds: ms / 1e3,
