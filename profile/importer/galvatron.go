@@ -20,11 +20,22 @@ func galvatronFormat() Format {
 		Name: "galvatron",
 		Doc:  "Galvatron's sp_time_*.json: all-reduce and all-to-all times by size; they name no GPU (--device). Its bandwidths have no size and are refused",
 		Read: func(s *Sink, sources []Source) error {
-			return eachSource(sources, func(src Source, f File) error {
-				g := &galvatron{
-					placer: newPlacer(s), source: src.Name,
-					sized: regexp.MustCompile(`^(allreduce|all2all|alltoall)_size_(\d{1,6})_(\d{1,9})MB_time$`),
+			largest := map[string]int{}
+			scan := func(src Source, f File) error {
+				g := newGalvatron(s, src)
+				g.scan = true
+				err := g.read(src, f)
+				largest[src.Name] = g.largest
+				return err
+			}
+			if s.Nodes > 1 {
+				if err := eachSource(sources, scan); err != nil {
+					return err
 				}
+			}
+			return eachSource(sources, func(src Source, f File) error {
+				g := newGalvatron(s, src)
+				g.largest = largest[src.Name]
 				return g.read(src, f)
 			})
 		},
@@ -35,8 +46,17 @@ func galvatronFormat() Format {
 // their numbers mean.
 type galvatron struct {
 	placer
-	source string
-	sized  *regexp.Regexp // key of a time with its size
+	source  string
+	sized   *regexp.Regexp // key of a time with its size
+	largest int            // group of the file, which is all ranks; 0 where nobody asks
+	scan    bool           // for the largest group alone
+}
+
+func newGalvatron(s *Sink, src Source) *galvatron {
+	return &galvatron{
+		placer: newPlacer(s), source: src.Name,
+		sized: regexp.MustCompile(`^(allreduce|all2all|alltoall)_size_(\d{1,6})_(\d{1,9})MB_time$`),
+	}
 }
 
 // galvatronStack is the software of a profile whose files name none: calls of
@@ -94,6 +114,13 @@ func (g *galvatron) ended(d *jsontext.Decoder) error {
 
 // token takes a value. Brackets and braces open and close others.
 func (g *galvatron) token(key string, in jsontext.Kind, t jsontext.Token) {
+	if g.scan {
+		if m := g.sized.FindStringSubmatch(key); m != nil {
+			n, _ := strconv.Atoi(m[2]) // six digits at most
+			g.largest = max(g.largest, n)
+		}
+		return
+	}
 	switch t.Kind() {
 	case '{', '}', '[', ']':
 	case '0':
@@ -137,6 +164,16 @@ func (g *galvatron) value(key string, v float64) {
 	g.Drop(g.place(key), reason)
 }
 
+// perNode is the GPUs of a node where --nodes says how many there are: the largest
+// group is of all, and the ranks of a smaller one follow each other, so that it may
+// be inside a node. 0 where that is not told.
+func (g *galvatron) perNode() int {
+	if g.Nodes < 2 || g.largest%g.Nodes != 0 {
+		return 0
+	}
+	return g.largest / g.Nodes
+}
+
 // timed takes the milliseconds of a collective over n ranks; the MB of the key
 // are 2^20 bytes.
 func (g *galvatron) timed(key, collective, ranks, size string, ms float64) {
@@ -150,7 +187,7 @@ func (g *galvatron) timed(key, collective, ranks, size string, ms float64) {
 	g.Note("Galvatron's times are of torch.distributed calls between events, launch included, a mean over calls and ranks; or nccl-tests' out-of-place ones: a file does not tell which")
 	c := timedCollective{
 		kind: kind, message: op.Message{Group: n, Bytes: units.Bytes(mib) << 20, DType: g.DType},
-		stack: stackOf(g.Options.Stack), seconds: ms / 1e3,
+		stack: stackOf(g.Options.Stack), seconds: ms / 1e3, perNode: g.perNode(),
 	}
 	if c.stack == "" {
 		c.stack = galvatronStack

@@ -43,6 +43,21 @@ func TestGalvatron(t *testing.T) {
 	}
 }
 
+// Of a profile of two nodes, the smaller groups are inside one: their ranks follow
+// each other.
+func TestGalvatronNodes(t *testing.T) {
+	text := `{"allreduce_size_2_1MB_time": 0.1, "all2all_size_8_1MB_time": 0.2, "allreduce_size_16_1MB_time": 0.3, "allreduce_size_4_consec_0": 5}`
+	m := mustImport(t, galvatronFormat(), Options{Device: "a100_sxm", Nodes: 2}, inMemory("g.json", text))
+	want := []string{
+		`2 a100_sxm/galvatron over nvlink: all_reduce {"group":2,"bytes":1048576} [0.0001]`,
+		`8 a100_sxm/galvatron over nvlink: all_to_all {"group":8,"bytes":1048576} [0.0002]`,
+		`16 a100_sxm/galvatron over nvlink on 2 nodes: all_reduce {"group":16,"bytes":1048576} [0.0003]`,
+	}
+	if got := shapesOf(m); !slices.Equal(got, want) || m.report.Rows != 4 {
+		t.Errorf("%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
 // Python's json writes NaN where a mean is of nothing; the other times are used.
 func TestGalvatronNaN(t *testing.T) {
 	m := mustImport(t, galvatronFormat(), Options{Device: "a100_sxm"}, inMemory("g.json", `{"allreduce_size_8_16MB_time": NaN, "allreduce_size_4_16MB_time": 0.2}`))
