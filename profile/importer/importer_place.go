@@ -93,6 +93,10 @@ func (p *placer) nodes(m Model, c timedCollective) (nodes int, fault string) {
 	case p.Nodes > 0 && n%p.Nodes != 0:
 		return 0, fmt.Sprintf("the ranks do not fill the %d nodes of --nodes", p.Nodes)
 	case p.Nodes > 0:
+		if p.Nodes > 1 && n <= m.PerNode {
+			const note = "groups of %d are taken to sit on %d nodes, though one node of %s holds them: --nodes is for every group; import those inside a node apart"
+			p.Note(fmt.Sprintf(note, n, p.Nodes, m.Name))
+		}
 		return p.Nodes, ""
 	case m.PerNode > 0 && n > m.PerNode:
 		return 0, fmt.Sprintf("more GPUs than a node of %s has (%d); say how many nodes with --nodes", m.Name, m.PerNode)

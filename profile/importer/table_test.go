@@ -138,6 +138,15 @@ func TestTableCollectives(t *testing.T) {
 	}
 }
 
+// What --nodes makes of groups that would fit on one node is told.
+func TestTableNodesOfSmallGroups(t *testing.T) {
+	m := mustImport(t, tableFormat(), Options{Nodes: 2}, inMemory("a.csv", "gpu,collective,num_gpus,message_bytes,latency_us\nh100_sxm,all_reduce,16,1048576,60\nh100_sxm,all_reduce,8,1048576,30\n"))
+	want := "groups of 8 are taken to sit on 2 nodes, though one node of h100_sxm holds them: "
+	if len(m.points) != 2 || len(m.report.Notes) != 1 || !strings.HasPrefix(m.report.Notes[0], want) {
+		t.Errorf("%d points, %q", len(m.points), m.report.Notes)
+	}
+}
+
 func TestTableAsksForWhatItDoesNotSay(t *testing.T) {
 	const head = "collective,num_gpus,message_bytes,latency_us\n"
 	row := "gpu," + head + "a100_dgx,all_reduce,8,1048576,79\n"
