@@ -44,7 +44,7 @@ func (g *commGroups) add(t *trace) {
 	t.ops, t.byID, t.byLaunch, t.commByID, t.threads, t.calls, t.args, t.lanes, t.loose = nil, nil, nil, nil, nil, nil, nil, nil, nil
 	ct := &commTrace{trace: t, rank: t.head.rank}
 	for _, k := range t.comms {
-		reason := "a collective that nothing in the trace describes: launched before the recording began, or by a graph"
+		reason := "a collective that nothing in the trace describes: launched before the recording began, by a graph or by batch_isend_irecv"
 		if k.args != nil {
 			reason = k.args.reason
 		}

@@ -467,6 +467,8 @@ func (t *trace) report(s *Sink, machine *machine) error {
 // idle says why a trace has no rows at all; "" for one that has.
 func (t *trace) idle() string {
 	switch {
+	case t.torn != "": // kernels stand behind the ops
+		return ""
 	case t.ids.kernels == 0:
 		return t.source.Name + ": holds no kernels: record the trace with ProfilerActivity.CUDA, which AMD's GPUs take too"
 	case len(t.loose) == 0 && len(t.comms) == 0 && !slices.ContainsFunc(t.ops, func(o traceOp) bool { return o.kernels > 0 }):
