@@ -7,6 +7,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Intervals of what nobody measured, as the 90 % range of measured over
@@ -138,9 +139,12 @@ func scaled(l costmodel.Law, factor float64) float64 {
 }
 
 // headDims fills in heads of 64 elements from those of 128, or the other way
-// round, where only one of the two was measured: nearly all models have one.
+// round, where only one of the two was measured: nearly all models have one. They take
+// in proportion what they take under the other mask, if both were measured there, or
+// else what they do on other GPU types.
 func (a *assumer) headDims() {
-	for _, l := range a.of(op.KindAttnFwd) {
+	all := a.of(op.KindAttnFwd)
+	for _, l := range all {
 		v, factor := l.Variant, narrowTime
 		switch v.Kernel = ""; v.HeadDim {
 		case 128:
@@ -150,12 +154,61 @@ func (a *assumer) headDims() {
 		default:
 			continue
 		}
+		wide, where, as := aWidth, "", "on other GPU types"
+		if own, mask := widthRatio(all, v, l.Variant.HeadDim); own > 0 {
+			factor, wide, where, as = own, aKin, fmt.Sprintf(" on %s blocks", v.Mask), fmt.Sprintf("on %s ones", mask)
+		}
 		if l.Linear != nil {
 			factor *= float64(l.Variant.HeadDim) / float64(v.HeadDim) // its features hold the FLOPs already
 		}
-		a.add(kin(l, op.KindAttnFwd, v, factor, aWidth,
-			fmt.Sprintf("heads of %d elements were not measured: %.2f times those of %d, as on other GPU types", v.HeadDim, factor, l.Variant.HeadDim)))
+		a.add(kin(l, op.KindAttnFwd, v, factor, wide,
+			fmt.Sprintf("heads of %d elements were not measured%s: %.2f times those of %d, as %s", v.HeadDim, where, factor, l.Variant.HeadDim, as)))
 	}
+}
+
+// widthRatio is how long heads of a variant's width take over those of another under
+// the other mask, by a device type's laws; 0 unless both were measured there. It is
+// that of the longest blocks of both, of so many heads that arithmetic bounds them.
+func widthRatio(all []costmodel.Law, v op.Variant, from int) (ratio float64, mask op.Mask) {
+	mask = otherMask(v.Mask)
+	measured := func(width int) *costmodel.Law {
+		at := slices.IndexFunc(all, func(l costmodel.Law) bool {
+			of := l.Variant
+			of.Kernel = ""
+			return of == (op.Variant{Mask: mask, HeadDim: width, DType: v.DType, Window: v.Window}) && l.Assumed == "" && l.From == ""
+		})
+		if at < 0 {
+			return nil
+		}
+		return &all[at]
+	}
+	of, to := measured(v.HeadDim), measured(from)
+	if of == nil || to == nil {
+		return 0, mask
+	}
+	most := func(axis string) float64 { return min(mostOf(of, axis), mostOf(to, axis)) }
+	n, heads := units.Tokens(min(most("q_len"), 1<<17)), int(min(most("q_heads"), 32))
+	time := func(l *costmodel.Law, width int) float64 {
+		return float64(l.Seconds(op.AttnFwd{Attention: op.Attention{Mask: mask, QLen: n, KVLen: n, QHeads: heads, KVHeads: heads, HeadDim: width, DType: v.DType}}))
+	}
+	return time(of, v.HeadDim) / time(to, from), mask
+}
+
+// mostOf is the upper end of a law's measured range on an axis.
+func mostOf(l *costmodel.Law, axis string) float64 {
+	for _, r := range l.Range {
+		if r.Axis == axis {
+			return r.Max
+		}
+	}
+	return 1
+}
+
+func otherMask(m op.Mask) op.Mask {
+	if m == op.Full {
+		return op.Diag
+	}
+	return op.Full
 }
 
 // attention fills in the other mask of each forward kernel, and all backwards.
@@ -165,10 +218,7 @@ func (a *assumer) attention() {
 		if v.Window != 0 {
 			continue
 		}
-		v.Kernel = ""
-		if v.Mask = op.Full; l.Variant.Mask == op.Full {
-			v.Mask = op.Diag
-		}
+		v.Kernel, v.Mask = "", otherMask(l.Variant.Mask)
 		a.add(kin(l, op.KindAttnFwd, v, 1, aKin,
 			fmt.Sprintf("the kernel was measured on %s blocks only: a tile of a %s block is taken to cost the same", l.Variant.Mask, v.Mask)))
 	}

@@ -99,6 +99,45 @@ func TestAssumeLeavesMeasuredOpsAlone(t *testing.T) {
 	}
 }
 
+// Where both widths of heads were measured under one mask, those of the other mask are
+// in that proportion, not in that of other GPU types.
+func TestAssumedWidthIsInTheDevicesOwnProportion(t *testing.T) {
+	p := measuredOnly("gpu")
+	narrow := p.Laws[0]
+	linear := *narrow.Linear
+	linear.PerFLOP.Value, linear.PerFLOP.Hi = 1.3e-13, 1.3e-13 // 0.65 times as long for half the arithmetic
+	narrow.Linear, narrow.Variant.HeadDim = &linear, 64
+	for i := range narrow.Range { // shared with the wide one
+		narrow.Range[i].Max = 16384
+	}
+	full := narrow
+	full.Variant.Mask = op.Full
+	p.Laws = append(p.Laws, narrow, full)
+	Assume(p)
+	q := costmodel.NewPredictor(p)
+	a := op.Attention{Mask: op.Full, QLen: 8192, KVLen: 8192, QHeads: 32, KVHeads: 32, DType: op.BF16}
+	var times [2]costmodel.Estimate
+	for i, width := range []int{64, 128} {
+		a.HeadDim = width
+		e, err := q.Time("gpu/engine", op.AttnFwd{Attention: a})
+		if err != nil {
+			t.Fatal(err)
+		}
+		times[i] = e
+	}
+	if ratio := float64(times[1].Mid / times[0].Mid); math.Abs(ratio*0.65-1) > 0.01 {
+		t.Errorf("heads of 128 take %v times those of 64, want 1/0.65", ratio)
+	}
+	if wide := float64(times[1].Hi / times[1].Mid); math.Abs(wide-aKin) > 1e-9 {
+		t.Errorf("interval up to %v times, want %v", wide, aKin)
+	}
+	for _, l := range laws(p, op.KindAttnFwd) {
+		if l.Variant.Mask == op.Full && l.Variant.HeadDim == 128 && !strings.Contains(l.Assumed, "heads of 128 elements were not measured on full blocks") {
+			t.Error(l.Assumed)
+		}
+	}
+}
+
 // The published times of flash attention on one A100 (zhuzilin/ring-flash-attention,
 // 8,192 tokens, head dimension 128): forward alone and with its backward. What is
 // assumed of a backward must hold both within its interval.
