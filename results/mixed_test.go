@@ -143,6 +143,7 @@ type mixedRow struct {
 	NICs, Ranks    int
 	Time           map[string]units.Seconds // by strategy, of what fits
 	Bound          units.Seconds
+	Recommended    string // the strategy whose plan solve recommends
 	Planning       time.Duration // all strategies, the bound and the account
 	Infeasible     string
 	Why            string // of ours
@@ -168,7 +169,7 @@ func compare(t testing.TB, p *costmodel.Profile, name string, m costmodel.Model,
 		row.Infeasible = err.Error()
 		return row
 	}
-	row.Bound = plan.Bound
+	row.Bound, row.Recommended = plan.Bound, plan.Strategy
 	for _, k := range plan.Compared {
 		if k.Verdict != solver.Infeasible && k.Time.Mid > 0 {
 			row.Time[k.Strategy] = k.Time.Mid
