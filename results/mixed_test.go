@@ -143,7 +143,7 @@ type mixedRow struct {
 	NICs, Ranks    int
 	Time           map[string]units.Seconds // by strategy, of what fits
 	Bound          units.Seconds
-	Recommended    string // the strategy whose plan solve recommends
+	Recommended    string        // the strategy whose plan solve recommends
 	Planning       time.Duration // all strategies, the bound and the account
 	Infeasible     string
 	Why            string // of ours
