@@ -87,7 +87,7 @@ func (s *sim) byLaw(laws account, mid units.Seconds) map[*Law]Estimate {
 // that takes off the difference is the error it makes, and errors of different laws
 // add in quadrature, as they do throughout the cost model. Comparing the two intervals
 // instead would call nearly every gain a tie, for most of their width is common
-// to both; steps whose intervals do not even meet never differ by less than this.
+// to both. Steps whose intervals do not even meet differ by more than this.
 func GainError(a, b *Step) (half units.Seconds, most string) {
 	if a.Time.Mid < b.Time.Mid {
 		a, b = b, a

@@ -29,7 +29,7 @@ const (
 // every doubling beyond the range of the law it came from: most of it is what
 // the guess has wrong at every size. Between the kernels of aiconfigurator's tables
 // that have both, the standard deviation of log time of 64-wide heads over 128-wide
-// ones is 0.233, 0.244 and 0.243 at 4k, 8k and 16k tokens: it hardly grows. As much
+// ones is 0.235, 0.244 and 0.244 at 4k, 8k and 16k tokens: it hardly grows. As much
 // again is for the law it came from, whose own interval of 3 % widens by 0.8 of
 // itself.
 const guessWidens = 0.1
