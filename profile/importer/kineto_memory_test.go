@@ -1,0 +1,140 @@
+package importer
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// endlessTrace is a trace of so many python_function events with one attention at
+// the end, made as it is read.
+type endlessTrace struct {
+	n, i int
+	rest string
+	peak *uint64 // most bytes in use at ten moments
+}
+
+// Read implements io.Reader.
+func (e *endlessTrace) Read(p []byte) (int, error) {
+	for e.rest == "" {
+		switch {
+		case e.i == 0:
+			e.rest = `{"deviceProperties":[{"id":0,"name":"NVIDIA H100 80GB HBM3"}],"traceEvents":[`
+		case e.i <= e.n:
+			e.rest = fmt.Sprintf(`{"ph":"X","cat":"python_function","name":"f(%d): %s","pid":%d,"tid":1,"ts":%d.5,"dur":3.25,"args":{"Python id":%d,"Call stack":"%s"}},`,
+				e.i, "torch/nn/modules/module.py", e.i%7, e.i, e.i, "module;forward;call;apply")
+		case e.i == e.n+1:
+			q := []int64{2, 559, 16, 64}
+			e.rest = flashForward(7, q, []int64{2, 559, 4, 64}, "True") + "," + gpuKernel(7, fa2Kernel, 113.775) + "]}"
+		default:
+			return 0, io.EOF
+		}
+		if e.i++; e.i%(e.n/10) == 0 {
+			var m runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&m)
+			*e.peak = max(*e.peak, m.HeapAlloc)
+		}
+	}
+	n := copy(p, e.rest)
+	e.rest = e.rest[n:]
+	return n, nil
+}
+
+// ReadAt implements File.
+func (e *endlessTrace) ReadAt([]byte, int64) (int, error) { return 0, errors.New("read front to back") }
+
+// Close implements File.
+func (e *endlessTrace) Close() error { return nil }
+
+// TestKinetoMemory: events that tell nothing take no memory. 300,000 of them
+// are 50 MB of text; what is allocated does not grow with their number.
+func TestKinetoMemory(t *testing.T) {
+	held := func(n int) (peak uint64) {
+		src := Source{Name: "endless", Open: func() (File, error) { return &endlessTrace{n: n, peak: &peak}, nil }}
+		tr, err := readTrace(src)
+		if err != nil || len(tr.ops) != 1 || tr.ops[0].kernels != 1 {
+			t.Errorf("%d events: %v, %+v", n, err, tr)
+		}
+		return peak
+	}
+	few, many := held(1000), held(300_000)
+	if many > few+1<<20 {
+		t.Errorf("%d bytes for 300,000 events, %d for 1,000", many, few)
+	}
+}
+
+// TestKinetoKeys: neither kernels of no known op nor the longest arguments, names
+// and threads are kept as they are: a small compressed file holds gigabytes of them.
+func TestKinetoKeys(t *testing.T) {
+	long := strings.Repeat(" ", 1<<20)
+	var events []string
+	for i := range 20 {
+		wide := strings.NewReplacer(`"Input Dims":[`, `"Input Dims":[`+long, `"tid":10`, `"tid":"`+long+`"`)
+		events = append(events, wide.Replace(flashForward(i, []int64{1, 64 + int64(i), 8, 64}, []int64{1, 512, 8, 64}, "False")))
+		events = append(events, commKernelEvent(i, 50, "allreduce", 64+i, 64+i, 2, map[string]any{"Process Group Name": long}), gpuKernel(90+i, fa2Kernel, 3))
+	}
+	tr, err := readTrace(textSource("x", onH100(events...)))
+	if err != nil || len(tr.calls) != 20 || len(tr.args) != 20 || len(tr.ops) != 20 {
+		t.Fatalf("%v, %d calls, %d collectives, %d ops", err, len(tr.calls), len(tr.args), len(tr.ops))
+	}
+	held := 0
+	for key := range tr.calls {
+		held += len(key)
+	}
+	for key, a := range tr.args {
+		held += len(key) + len(a.key)
+	}
+	for key := range tr.threads {
+		held += len(key)
+	}
+	if held > 1<<18 || len(tr.loose) > 1 {
+		t.Errorf("%d bytes of keys, %d kernels", held, len(tr.loose))
+	}
+}
+
+// TestKinetoMended: what is no JSON is made one, the rest stays as it is.
+func TestKinetoMended(t *testing.T) {
+	for _, c := range []struct{ in, want string }{
+		{`{"a":NaN,"b":[-Infinity,inf,+1,1e-5],"NaN":"NaN, nan"}`, `{"a":null,"b":[null,null,+1,1e-5],"NaN":"NaN, nan"}`},
+		{`{"a":-nan(ind),"b":true,"c":null,"d":None}`, `{"a":null,"b":true,"c":null,"d":null}`},
+		{"\"a\x00\tb\"", `"a  b"`},
+		{`"C:\Users\n\"\\"`, `"C:\\Users\n\"\\"`},
+		{`nan`, `null`},
+		{`"torn nan`, `"torn nan`},
+	} {
+		for _, size := range []int{1, 3, 1000} {
+			got, err := io.ReadAll(&mender{in: &chunks{c.in, size}})
+			if err != nil || string(got) != c.want {
+				t.Errorf("%q by %d: %q %v, want %q", c.in, size, got, err, c.want)
+			}
+		}
+	}
+	huge := io.MultiReader(strings.NewReader(`{"traceEvents":[{"name":"`), &endlessName{})
+	if _, err := io.Copy(io.Discard, &mender{in: huge}); err == nil || !strings.Contains(err.Error(), "not a trace") {
+		t.Errorf("an event without end: %v", err)
+	}
+}
+
+type endlessName struct{}
+
+func (endlessName) Read(p []byte) (int, error) { return copy(p, strings.Repeat("x", len(p))), nil }
+
+// chunks hands a text out by so many bytes.
+type chunks struct {
+	rest string
+	size int
+}
+
+// Read implements io.Reader.
+func (c *chunks) Read(p []byte) (int, error) {
+	if c.rest == "" {
+		return 0, io.EOF
+	}
+	n := copy(p[:min(len(p), c.size)], c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}
