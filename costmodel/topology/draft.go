@@ -26,6 +26,10 @@ type Datasheet struct {
 	LinkPerS, NetPerS units.BytesPerS
 }
 
+// joinsRack says whether the model's own links join the nodes of a rack as well, as
+// those of a GB200 do: its network is as fast.
+func (s Datasheet) joinsRack() bool { return s.NetPerS > 0 && s.NetPerS == s.LinkPerS }
+
 // Options say what a file does not.
 type Options struct {
 	Device  string // device type of GPUs that the file does not name
@@ -210,16 +214,13 @@ func (d *Draft) cards(m *Machine, nodes int) int {
 	return min(all, gpus)
 }
 
-// racks are the GPU models whose own links join the nodes of a rack too.
-func racks() []string { return []string{"gb200", "gb300"} }
-
 func (d *Draft) network(o Options, model string) {
 	d.Cluster.Network = o.Network
 	if o.Network == "" {
 		d.FillIn = append(d.FillIn, "network: no file of one machine tells the link class between nodes; add network: with its class, or choose it with --network")
 	}
 	d.guess("%d nodes like the one in the file", o.Nodes)
-	if slices.Contains(racks(), model) {
+	if o.Datasheet(model).joinsRack() {
 		d.guess("a network between the nodes: in an NVL72 rack NVLink joins them; write the nodes of one rack as one node, or import the NCCL_TOPO_DUMP_FILE of a job on all of them")
 	}
 }

@@ -36,7 +36,7 @@ func cards(m *Machine, near, far int) *Machine {
 func TestDraft(t *testing.T) {
 	none, bridged := []string{"", "", "", ""}, [][2]int{{0, 1}, {2, 3}}
 	sheet := func(model string) Datasheet {
-		return map[string]Datasheet{"x": {Fabric: "nvlink", LinkPerS: 3e11, NetPerS: 5e10}, "y": {Fabric: "pcie"}}[model]
+		return map[string]Datasheet{"x": {Fabric: "nvlink", LinkPerS: 3e11, NetPerS: 5e10}, "y": {Fabric: "pcie"}, "gb200": {Fabric: "nvlink", LinkPerS: 9e11, NetPerS: 9e11}}[model]
 	}
 	unsaid := func(models ...string) *Machine {
 		m := machine(models)
@@ -66,7 +66,7 @@ func TestDraft(t *testing.T) {
 		"far cards only":   {cards(machine(none), 0, 1), Options{Device: "x"}, "1x4 x", "pcie", 1, "1 network cards for 4 GPUs"},
 		"more than GPUs":   {cards(machine(none), 8, 0), Options{Device: "x"}, "1x4 x", "pcie", 4, "a device sends through one card"},
 		"no card, 2 nodes": {machine(none), Options{Device: "x", Nodes: 2, Network: "ib"}, "2x4 x", "pcie", 1, "a node has at least one"},
-		"trays of a rack":  {machine([]string{"gb200", "gb200"}), Options{Nodes: 2, Network: "ib"}, "2x2 gb200", "pcie", 1, "write the nodes of one rack as one node"},
+		"trays of a rack":  {machine([]string{"gb200", "gb200"}), Options{Nodes: 2, Network: "ib", Datasheet: sheet}, "2x2 gb200", "pcie", 1, "write the nodes of one rack as one node"},
 		"no network named": {cards(machine(none), 4, 0), Options{Device: "x", Nodes: 2}, "2x4 x", "pcie", 4, "network: no file of one machine tells"},
 	} {
 		d, err := c.m.Draft(c.o)
@@ -80,6 +80,9 @@ func TestDraft(t *testing.T) {
 		text := string(d.YAML("x"))
 		if !strings.Contains(text, c.says) {
 			t.Errorf("%s: %q is not in\n%s", name, c.says, text)
+		}
+		if strings.Contains(text, "rack") != strings.Contains(name, "rack") {
+			t.Errorf("%s: of a rack, or not:\n%s", name, text)
 		}
 		readsBack(t, d)
 	}
