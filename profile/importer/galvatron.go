@@ -131,7 +131,7 @@ func (g *galvatron) token(key string, in jsontext.Kind, t jsontext.Token) {
 		}
 		g.value(key, v)
 	default:
-		g.Drop(g.place(key), "text, true, false or null where a number belongs")
+		g.Drop(g.place(key), "text, true, false, null or NaN where a number belongs")
 	}
 }
 

@@ -29,7 +29,7 @@ func TestGalvatron(t *testing.T) {
 	reasons := []string{
 		"2 a bandwidth without the size of its message, in MiB/ms or GB/s as the writer's version had it: no time can be told from it",
 		"2 the time of a whole model, embeddings included: no op's time can be told from it",
-		"2 text, true, false or null where a number belongs",
+		"2 text, true, false, null or NaN where a number belongs",
 		"1 a slow-down of overlapping without the shapes that overlapped", "1 a key that no op's time stands under",
 		"1 more GPUs than a node of a100_sxm has (8); say how many nodes with --nodes", "1 a collective of fewer than two ranks",
 		"1 a time that is no positive number", "1 the shape's bytes is not possible", "1 a number that stands under no key of its own, or is too large",
@@ -62,7 +62,7 @@ func TestGalvatronNodes(t *testing.T) {
 func TestGalvatronNaN(t *testing.T) {
 	m := mustImport(t, galvatronFormat(), Options{Device: "a100_sxm"}, inMemory("g.json", `{"allreduce_size_8_16MB_time": NaN, "allreduce_size_4_16MB_time": 0.2}`))
 	want := []string{`4 a100_sxm/galvatron over nvlink: all_reduce {"group":4,"bytes":16777216} [0.0002]`}
-	if got := shapesOf(m); !slices.Equal(got, want) || m.report.Rows != 2 {
+	if got := shapesOf(m); !slices.Equal(got, want) || m.report.Rows != 2 || m.report.Points != 1 {
 		t.Errorf("%q of %d rows", got, m.report.Rows)
 	}
 }
