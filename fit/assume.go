@@ -117,8 +117,10 @@ func (a *assumer) add(l costmodel.Law) {
 // kin is the body of a law for another op or mask of the same kernel: without
 // what its own residuals taught, and with the interval of a guess.
 func kin(l costmodel.Law, k op.Kind, v op.Variant, factor, wide float64, why string) costmodel.Law {
-	if l.Assumed != "" { // two guesses that know nothing of each other
+	if l.Assumed != "" || l.From != "" { // two guesses that know nothing of each other
 		wide = math.Exp(math.Hypot(math.Log(wide), math.Log(l.Spread.Hi)))
+	}
+	if l.Assumed != "" {
 		why += "; and " + l.Assumed
 	}
 	return costmodel.Law{

@@ -138,6 +138,39 @@ func TestAssumedWidthIsInTheDevicesOwnProportion(t *testing.T) {
 	}
 }
 
+// A guess is never surer than the law it came from, which may be a transferred one; and
+// what it has wrong at every size it has so at long blocks too.
+func TestAGuessIsNoSurerThanItsOrigin(t *testing.T) {
+	p := measuredOnly("gpu")
+	p.Laws[0].From, p.Laws[0].Spread = "donor/engine", costmodel.Spread{Lo: 1 / 2.1, Hi: 2.1}
+	Assume(p)
+	bwd := laws(p, op.KindAttnBwd)
+	if len(bwd) == 0 {
+		t.Fatal("no backward is assumed")
+	}
+	for _, l := range bwd {
+		if want := math.Hypot(math.Log(2.1), math.Log(aBackward)); math.Log(l.Spread.Hi) < want-1e-9 {
+			t.Errorf("%s %s: interval up to %v, want %v at least", l.Op, l.Variant, l.Spread.Hi, math.Exp(want))
+		}
+	}
+	p = measuredOnly("gpu")
+	for i := range p.Laws[0].Range {
+		p.Laws[0].Range[i].Max = 4096
+	}
+	Assume(p)
+	q := costmodel.NewPredictor(p)
+	half := func(n units.Tokens) float64 {
+		e, err := q.Time("gpu/engine", op.AttnBwd{Attention: op.Attention{Mask: op.Diag, QLen: n, KVLen: n, QHeads: 8, KVHeads: 8, HeadDim: 128, DType: op.BF16}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return math.Log(float64(e.Hi / e.Mid))
+	}
+	if near, far := half(4096), half(4096<<5); math.Abs(near-math.Log(aBackward)) > 1e-9 || far <= near || far > 1.6*near {
+		t.Errorf("half width %v inside the range, %v five doublings outside", near, far)
+	}
+}
+
 // The published times of flash attention on one A100 (zhuzilin/ring-flash-attention,
 // 8,192 tokens, head dimension 128): forward alone and with its backward. What is
 // assumed of a backward must hold both within its interval.
