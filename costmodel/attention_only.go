@@ -4,7 +4,8 @@ import "github.com/evenkeel/evenkeel/internal/units"
 
 // Attention is what one layer's attention takes under a layout without the
 // linear work before and after it: all-to-alls, ring and blocks, forward and
-// backward, as benchmarks of context parallelism time it.
+// backward, as benchmarks of context parallelism time it; of a layout of two batches
+// at once that of one alone.
 //
 // Errors: as of Time.
 func (s *Simulator) Attention(l Layout) (forward, backward units.Seconds, err error) {
@@ -13,6 +14,7 @@ func (s *Simulator) Attention(l Layout) (forward, backward units.Seconds, err er
 		return 0, 0, err
 	}
 	bare.attentionOnly = true
+	l.TwoBatch = false
 	if err := bare.run(l, SimOptions{}); err != nil {
 		return 0, 0, err
 	}

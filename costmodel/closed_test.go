@@ -19,7 +19,8 @@ func layersOf(t *testing.T, p *Profile, j Job, l Layout) (forward, backward floa
 	if err != nil {
 		t.Fatal(err)
 	}
-	return float64(s.layers[0].length), float64(s.layers[1].length)
+	layers := s.rounds()[0].layers
+	return float64(layers[0].length), float64(layers[1].length)
 }
 
 // TestFreeWiresLeaveTheBusiestRank: with equal tokens, messages that cost

@@ -35,6 +35,16 @@ type Job struct {
 // microBatches is the number of sequences in a step.
 func (j Job) microBatches() float64 { return float64(max(1, j.Accumulate)) }
 
+// InTwos says how many pairs a layout's micro-batches go through the layers in, and how
+// many go alone.
+func (j Job) InTwos(l Layout) (pairs, alone int) {
+	n := max(1, j.Accumulate)
+	if !l.TwoBatch {
+		return 0, n
+	}
+	return n / 2, n % 2
+}
+
 // ZeRO is how far parameters, gradients and optimizer state are sharded,
 // evenly, over the ranks at work: those with tokens or heads.
 type ZeRO string

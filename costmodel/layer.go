@@ -60,6 +60,8 @@ type layerRun struct {
 	messages [2][][]units.Seconds
 	rings    rings    // where they do without the rest
 	beside   []beside // by seat: what messages slow its computing by
+	apart    []beside // the same in the step beside which no messages of the ring are taken to move; nil for nothing
+	batch    int8     // at hand, of two: 1 or 2
 	// Of the last steps: when the stream was done with the block, when it was
 	// sent on, when its gradient was added to and sent on, by step modulo their
 	// number and seat.
@@ -105,16 +107,21 @@ func (r *layerRun) run(s *sim, back, events bool) {
 	for g := range s.bunches {
 		r.enter(g)
 	}
+	r.ring()
+	for g := range s.bunches {
+		r.leave(g)
+	}
+}
+
+// ring runs all steps, once all-to-alls are in.
+func (r *layerRun) ring() {
 	switch {
-	case s.lengthOnly && !events && r.n > 1 && !r.ownLast && s.sideBySide():
+	case r.sim.lengthOnly && r.events == nil && r.n > 1 && !r.ownLast && r.sim.sideBySide():
 		r.rings.simulate(r)
-	case back:
+	case r.back:
 		r.backwardRing()
 	default:
 		r.forwardRing()
-	}
-	for g := range s.bunches {
-		r.leave(g)
 	}
 }
 
@@ -132,18 +139,24 @@ func (r *layerRun) reset(s *sim, back, events bool) {
 		r.forms[g].out, r.forms[g].home, r.forms[g].near, r.forms[g].reach = s.bunches[g].out, s.bunches[g].home, s.bunches[g].near, s.bunches[g].reach
 	}
 	r.strip.reset(s, r.forms)
-	r.beside = s.besides(back)
+	r.beside, r.apart, r.batch = s.besides(back), nil, 0
 	r.listMessages()
+	r.clearRing()
+	if r.events = nil; events {
+		r.events = new([]event)
+	}
+}
+
+// clearRing forgets the last ring.
+func (r *layerRun) clearRing() {
+	s := r.sim
 	last := min(s.job.RingBuffers, r.n) + 1 // more buffers than groups are never full
 	r.computed, r.sent = tableOf(r.computed, last, len(s.seats)), tableOf(r.sent, last, len(s.seats))
 	r.arrived = tableOf(r.arrived, 3, len(s.seats))
-	if back {
+	if r.back {
 		r.added, r.gradSent = tableOf(r.added, last, len(s.seats)), tableOf(r.gradSent, last, len(s.seats))
 		r.gradArrived = tableOf(r.gradArrived, 3, len(s.seats))
 		r.home = append(r.home[:0], make([]arrival, len(s.seats))...)
-	}
-	if r.events = nil; events {
-		r.events = new([]event)
 	}
 }
 
@@ -516,15 +529,17 @@ const (
 // event is one task of a layer.
 type event struct {
 	kind       eventKind
-	seat, to   int // the same but for messages
-	step       int // of linear work and all-to-alls 0 before the ring
-	of         int // group whose block it is about
-	chunk      int // of heads
+	seat, to   int  // the same but for messages
+	step       int  // of linear work and all-to-alls 0 before the ring
+	of         int  // group whose block it is about
+	chunk      int  // of heads
+	batch      int8 // of two: 1 or 2
 	start, end units.Seconds
 }
 
 func (r *layerRun) note(e event) {
 	if r.events != nil {
+		e.batch = r.batch
 		*r.events = append(*r.events, e)
 	}
 }

@@ -111,15 +111,22 @@ func (r *layerRun) priceSteps(g, how, from, to int) {
 	for i := r.forms[g].from; i < r.forms[g].to; i++ {
 		switch {
 		case r.ownLast && from == 1:
-			r.priceSeat(i, how, 1, 2, beside{})
+			r.priceSeat(i, how, 1, 2, r.apartOf(i))
 			r.priceSeat(i, how, 2, to, r.beside[i])
 		case !r.ownLast && to == r.n:
-			r.priceSeat(i, how, to-1, to, beside{})
+			r.priceSeat(i, how, to-1, to, r.apartOf(i))
 			r.priceSeat(i, how, from, to-1, r.beside[i])
 		default:
 			r.priceSeat(i, how, from, to, r.beside[i])
 		}
 	}
+}
+
+func (r *layerRun) apartOf(i int) beside {
+	if r.apart == nil {
+		return beside{}
+	}
+	return r.apart[i]
 }
 
 func (r *layerRun) priceSeat(i, how, from, to int, by beside) {

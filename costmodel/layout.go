@@ -28,6 +28,10 @@ type Layout struct {
 	// all-to-all group compute their heads, 2 to MaxHeadChunks; 0 is all at once. The
 	// all-to-alls of a chunk are then on their way while others are computed.
 	HeadChunks int `json:"head_chunks,omitzero"`
+	// TwoBatch says that micro-batches go through the layers in twos, both under this
+	// layout, so that one is computed while the other's all-to-alls are on their way
+	// (see layerRun.inTwos); the last of an odd number goes alone.
+	TwoBatch bool `json:"two_batch_overlap,omitzero"`
 }
 
 // MaxHeadChunks is the most chunks that a layout may have: with four, three quarters of
@@ -158,6 +162,9 @@ func (l Layout) Validate(seqLen units.Tokens, ranks, qHeads int) error {
 	}
 	if l.HeadChunks > 1 && len(l.Groups) != 1 {
 		return fmt.Errorf("head_chunks: %d, with %d groups: chunks are for a single group, which has no ring", l.HeadChunks, len(l.Groups))
+	}
+	if l.HeadChunks > 1 && l.TwoBatch {
+		return fmt.Errorf("two_batch_overlap: with head_chunks %d: either hides all-to-alls, a layout has one of them", l.HeadChunks)
 	}
 	seen := make([]bool, ranks)
 	for i, g := range l.Groups {

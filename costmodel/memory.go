@@ -40,6 +40,7 @@ type MemoryShare struct {
 	AllKVHeads  int          // of the members of its group together, those that several need counted for each
 	Members     int          // of its group
 	Ranks       int          // at work, over which states are sharded
+	TwoBatch    bool         // that it holds two micro-batches at once
 }
 
 // MemoryIn predicts the peak memory of every rank under a valid layout; one
@@ -99,7 +100,7 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 		}
 		first = 0
 		for _, h := range group {
-			shares[h.Rank] = MemoryShare{l.Shards[h.Rank].Tokens(), tokens[g], other, h.QHeads, m.KVHeadsOf(first, h.QHeads), all, len(group), ranks}
+			shares[h.Rank] = MemoryShare{l.Shards[h.Rank].Tokens(), tokens[g], other, h.QHeads, m.KVHeadsOf(first, h.QHeads), all, len(group), ranks, l.TwoBatch}
 			first += h.QHeads
 		}
 	}
@@ -137,6 +138,10 @@ func (x *MemoryModel) Of(s MemoryShare, dev DeviceMemory) Memory {
 	m := Memory{Capacity: dev.Capacity, LayerToken: dev.LayerToken, States: x.states}
 	m.Activations = x.kept(&s, dev.LayerToken)
 	m.Transient = max(x.forwardTransient(&s), x.backwardTransient(&s), x.toAllTransient(&s))
+	if s.TwoBatch {
+		m.Activations *= 2
+		m.Transient += x.toAllTransient(&s) + x.earlyBlocks(&s)
+	}
 	m.Logits = x.logitBytes(min(s.Tokens, x.j.LossChunk))
 	return m
 }
@@ -254,6 +259,13 @@ func (x *MemoryModel) toAllTransient(s *MemoryShare) units.Bytes {
 	sent := units.Bytes(s.Tokens) * units.Bytes(j.Model.QHeads+2*s.AllKVHeads)
 	received := units.Bytes(s.GroupTokens) * units.Bytes(s.QHeads+2*s.KVHeads)
 	return (sent + received) * d * e
+}
+
+// earlyBlocks are buffers of keys and values of a second ring, where two micro-batches go
+// through a layer: its first blocks may come while the first one's last are computed.
+// Beside these a rank has one ring's transient, with an all-to-all's messages of either.
+func (x *MemoryModel) earlyBlocks(s *MemoryShare) units.Bytes {
+	return units.Bytes(x.j.RingBuffers) * 2 * units.Bytes(s.Widest) * units.Bytes(s.KVHeads) * units.Bytes(x.j.Model.HeadDim) * x.j.DType.Size()
 }
 
 // logitBytes: a chunk's logits, their float32 copy where they are narrower,

@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -195,5 +196,47 @@ func TestMemoryModelForgetsNothing(t *testing.T) {
 		if got, want := x.Of(s, dev), j.MemoryOf(s, dev); got != want {
 			t.Fatalf("%+v: %+v, want %+v", s, got, want)
 		}
+	}
+}
+
+// TestTwoMicroBatchesAtOnce keep what the layers keep twice, and have one's all-to-all
+// and first blocks beside the other's ring.
+func TestTwoMicroBatchesAtOnce(t *testing.T) {
+	j := testJob(Cluster{Network: "net", Nodes: []Node{{Name: "a", Link: "bus", Devices: []op.Member{{Device: "fast", Count: 4}}}}}, []units.Tokens{100, 200, 300, 424})
+	for _, recompute := range []Recompute{RecomputeNone, RecomputeFull} {
+		j.Recompute = recompute
+		s := MemoryShare{Tokens: 200, GroupTokens: 300, Widest: 724, QHeads: 1, KVHeads: 1, AllKVHeads: 2, Members: 2, Ranks: 4}
+		one := j.MemoryOf(s, DeviceMemory{})
+		s.TwoBatch = true
+		two := j.MemoryOf(s, DeviceMemory{})
+		d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
+		toAll := (200*units.Bytes(j.Model.QHeads+2*2) + 300*(1+2)) * d * e
+		blocks := units.Bytes(j.RingBuffers) * 2 * 724 * d * e
+		if two.Activations != 2*one.Activations || two.Transient != one.Transient+toAll+blocks {
+			t.Errorf("recompute %s: %d and %d bytes, one alone %d and %d", recompute, two.Activations, two.Transient, one.Activations, one.Transient)
+		}
+		if two.States != one.States || two.Logits != one.Logits {
+			t.Errorf("recompute %s: states %d, logits %d, one alone %d and %d", recompute, two.States, two.Logits, one.States, one.Logits)
+		}
+	}
+}
+
+// TestTwoMicroBatchesTakeTwo: one alone has no other to go with, and heads in chunks hide
+// all-to-alls already.
+func TestTwoMicroBatchesTakeTwo(t *testing.T) {
+	p := madeUp(t, map[string]speeds{"fast": {3e12, 4e12, 2e12}}, map[string]wire{"bus": {1e-6, 1e9}})
+	tokens := []units.Tokens{512, 512}
+	j := testJob(cluster(t, "1x2 fast", p, "bus", ""), tokens)
+	l := ZigZag(tokens, []Group{{{0, j.Model.QHeads / 2}, {1, j.Model.QHeads / 2}}})
+	l.TwoBatch = true
+	if _, err := Simulate(NewPredictor(p), j, l); err == nil || !strings.Contains(err.Error(), "two_batch_overlap: with 1 micro-batch") {
+		t.Error(err)
+	}
+	j.Accumulate, l.HeadChunks = 2, 2
+	if _, err := Simulate(NewPredictor(p), j, l); err == nil || !strings.Contains(err.Error(), "two_batch_overlap: with head_chunks 2") {
+		t.Error(err)
+	}
+	if l.HeadChunks = 0; mustSimulate(t, p, j, l).Time.Mid <= 0 {
+		t.Error("no time")
 	}
 }

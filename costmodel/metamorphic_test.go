@@ -17,6 +17,9 @@ func manyPlans(t *testing.T, check func(plan, *Profile, *Step)) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 21))
 		p, x := world(t, rng, faster{}), randomPlan(rng)
+		if seed%4 == 3 {
+			x = inTwos(rng, x)
+		}
 		check(x, p, mustSimulate(t, p, x.job, x.layout))
 	}
 }
@@ -26,7 +29,11 @@ func manyPlans(t *testing.T, check func(plan, *Profile, *Step)) {
 // further buffer, can make a step longer.
 func TestFasterIsNotSlower(t *testing.T) {
 	for seed := range uint64(300) {
-		x := randomPlan(rand.New(rand.NewPCG(seed, 22)))
+		rng := rand.New(rand.NewPCG(seed, 22))
+		x := randomPlan(rng)
+		if seed%3 == 2 {
+			x = inTwos(rng, x)
+		}
 		time := func(by faster, buffers int) units.Seconds {
 			j := x.job
 			j.RingBuffers += buffers
@@ -54,7 +61,7 @@ func TestFasterIsNotSlower(t *testing.T) {
 func relabelled(rng *rand.Rand, x plan) (y plan, to []int) {
 	order := rng.Perm(len(x.job.Cluster.Nodes))
 	y, to = x, make([]int, len(x.layout.Shards))
-	y.job.Cluster.Nodes, y.layout = nil, Layout{Shards: make([]Shard, len(to)), OwnLast: x.layout.OwnLast, HeadChunks: x.layout.HeadChunks}
+	y.job.Cluster.Nodes, y.layout = nil, Layout{Shards: make([]Shard, len(to)), OwnLast: x.layout.OwnLast, HeadChunks: x.layout.HeadChunks, TwoBatch: x.layout.TwoBatch}
 	next := 0
 	for _, n := range order {
 		y.job.Cluster.Nodes = append(y.job.Cluster.Nodes, x.job.Cluster.Nodes[n])

@@ -134,6 +134,7 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 	}
 	bare.attentionOnly = w.AttentionOnly
 	r := &replaying{sim: bare, took: took, out: new(Replayed)}
+	w.Layout.TwoBatch = false // replay runs micro-batches one by one
 	if err := r.prepare(w.Layout); err != nil {
 		return nil, err
 	}

@@ -134,11 +134,13 @@ type sim struct {
 	sent, received []int            // of messages: see abroad
 	chunks         [][]headChunk    // of all seats, by chunk, and last all of their heads
 	chunkSlow      [2]units.Seconds // forward, backward: what attention slows all-to-alls by that hide behind it
+	pairs, alone   int              // of micro-batches
 	stages         []stage
 	traffic        []Traffic
 	spans          []Span
 	path           []Hop
 	layers         [2]layerRun // forward, backward
+	twos           [2]layerRun // the same of two micro-batches
 }
 
 func newSim(q *Predictor, j Job) (*sim, error) {
@@ -165,8 +167,17 @@ func (s *sim) run(l Layout, opts SimOptions) error {
 	if err := s.seat(); err != nil {
 		return err
 	}
+	if l.TwoBatch && s.job.Accumulate < 2 {
+		return fmt.Errorf("layout: two_batch_overlap: with %d micro-batch in a step (grad_accumulation): it takes two", max(1, s.job.Accumulate))
+	}
+	s.pairs, s.alone = s.job.InTwos(l)
 	for back := range s.layers {
-		s.layers[back].run(s, back == 1, opts.Timeline)
+		if s.pairs > 0 {
+			s.twos[back].inTwos(s, back == 1, opts.Timeline)
+		}
+		if s.alone > 0 {
+			s.layers[back].run(s, back == 1, opts.Timeline)
+		}
 	}
 	s.addStages()
 	if opts.Timeline && s.err == nil {
@@ -205,7 +216,8 @@ type stage struct {
 	what   part    // what its ranks do, of linear and attention parts the linear one
 	times  float64 // how often it happens
 	length units.Seconds
-	shares []share // by seat; nil where all ranks do what the stage is about for its whole length
+	shares []share      // by seat; nil where all ranks do what the stage is about for its whole length
+	layers *[2]layerRun // of a stage of layers
 }
 
 // share is how a seat spends a stage; what is left of the length is idle.
@@ -231,29 +243,59 @@ func (s *sim) length() units.Seconds {
 	return total
 }
 
-// addStages chains the stages of the step in order of execution.
-func (s *sim) addStages() {
-	layers, behind := float64(s.job.Model.Layers)*s.job.microBatches(), float64(s.job.Model.Layers-1)*s.job.microBatches()
-	forward, backward := &s.layers[0], &s.layers[1]
-	x := s.exchange()
-	s.addLayers(forward, layers, linearForward, attentionForward)
-	s.addHidden(behind, forward.length, forward.busiest(), x.forward)
-	s.addLocal(lossPart, s.job.microBatches(), func(a *seat) units.Seconds { return s.lossTime(a) })
-	length, busiest := backward.length, backward.busiest()
-	if s.job.Recompute == RecomputeFull {
-		s.addLayers(forward, layers, recompute, recompute)
-		length, busiest = length+forward.length, busiest+forward.busiest()
+// round is micro-batches that go through the layers together, and how often so many do.
+type round struct {
+	layers  *[2]layerRun
+	batches units.Seconds
+	times   float64
+}
+
+// rounds are those of the layout, in order of execution.
+func (s *sim) rounds() []round {
+	all := make([]round, 0, 2)
+	if s.pairs > 0 {
+		all = append(all, round{&s.twos, 2, float64(s.pairs)})
 	}
-	s.addLayers(backward, layers, linearBackward, attentionBackward)
-	s.addHidden(behind, length, busiest, x.backward)
-	s.addHidden(float64(s.job.Model.Layers-1), length, busiest+x.backward, x.last)
+	if s.alone > 0 {
+		all = append(all, round{&s.layers, 1, float64(s.alone)})
+	}
+	return all
+}
+
+// addStages chains the stages of the step in order of execution. Every micro-batch has
+// an exchange of its own: that two which go through a layer together could share what is
+// gathered for it is left to who runs them, for micro-batches of two sequences could too,
+// whatever the layout.
+func (s *sim) addStages() {
+	layers, behind := float64(s.job.Model.Layers), float64(s.job.Model.Layers-1)
+	x, rounds := s.exchange(), s.rounds()
+	for _, r := range rounds {
+		forward := &r.layers[0]
+		s.addLayers(r.layers, 0, layers*r.times, linearForward, attentionForward)
+		s.addHidden(behind*r.times, forward.length, forward.busiest(), r.batches*x.forward)
+	}
+	s.addLocal(lossPart, s.job.microBatches(), func(a *seat) units.Seconds { return s.lossTime(a) })
+	for i, r := range rounds {
+		forward, backward := &r.layers[0], &r.layers[1]
+		length, busiest := backward.length, backward.busiest()
+		if s.job.Recompute == RecomputeFull {
+			s.addLayers(r.layers, 0, layers*r.times, recompute, recompute)
+			length, busiest = length+forward.length, busiest+forward.busiest()
+		}
+		s.addLayers(r.layers, 1, layers*r.times, linearBackward, attentionBackward)
+		s.addHidden(behind*r.times, length, busiest, r.batches*x.backward)
+		if i == len(rounds)-1 {
+			s.addHidden(behind, length, busiest+r.batches*x.backward, x.last)
+		}
+	}
 	s.stages = append(s.stages, stage{what: gradientSync, times: 1, length: x.open})
 	s.addLocal(optimizerPart, 1, func(a *seat) units.Seconds { return s.optimizerTime(a.device, len(s.seats)) })
 }
 
 // addLayers books a simulated layer `times` over.
-func (s *sim) addLayers(r *layerRun, times float64, linear, attention part) {
-	g := stage{what: linear, times: times, length: r.length, shares: s.newShares()}
+func (s *sim) addLayers(layers *[2]layerRun, dir int, times float64, linear, attention part) {
+	r := &layers[dir]
+	g := stage{what: linear, times: times, length: r.length, shares: s.newShares(), layers: layers}
 	for i := range g.shares {
 		h, a, c := &g.shares[i], &r.seats[i], &r.around[i]
 		h.busy[linear] += c.pre + c.post

@@ -67,30 +67,34 @@ func (s *slowSim) takes(x slowTask) float64 {
 		if s.l.chunks() > 1 {
 			return s.chunkWork(x)
 		}
-		w := s.work(x.i, s.source(x.i, x.t))
-		quiet := len(s.l.Groups) - 1 // the step beside which no message moves
-		if s.order()[0] == 1 {
-			quiet = 1
-		}
-		if x.t != quiet {
-			w = s.slowedBy(x.i, w)
-		}
-		return w
+		return s.slowedBy(x.i, s.work(x.i, s.source(x.i, x.t)), s.beside(x.i, x.t))
 	case "kv", "grad", "homeward":
 		return s.hop(x)
 	}
 	return 0 // moments: arrived, home, added, sent, gradsent
 }
 
-// slowedBy is what w seconds of computing take beside the messages of a rank, of
-// which as many move in a step as on average over all blocks: while they do, the
-// work is done at 1/ratio of its speed.
-func (s *slowSim) slowedBy(r int, w float64) float64 {
-	ratio, moving := s.ratio(r, op.SlowedCompute, s.back), s.movingBeside(r)
+// slowedBy is what w seconds of computing take on a rank beside messages that move for
+// some time: while they do, the work is done at 1/ratio of its speed.
+func (s *slowSim) slowedBy(r int, w, moving float64) float64 {
+	ratio := s.ratio(r, op.SlowedCompute, s.back)
 	if done := moving / ratio; done < w {
 		return moving + w - done
 	}
 	return w * ratio
+}
+
+// beside is for how long messages of the ring move beside a step of a rank: as many as
+// on average over all blocks, but none beside one step.
+func (s *slowSim) beside(r, t int) float64 {
+	quiet := len(s.l.Groups) - 1
+	if s.order()[0] == 1 {
+		quiet = 1
+	}
+	if t == quiet {
+		return 0
+	}
+	return s.movingBeside(r)
 }
 
 // movingBeside is the seconds of messages of a rank that move in a step.

@@ -480,32 +480,36 @@ func (s *slowSim) slowest(of func(int) float64) float64 {
 
 // busy is what a rank computes in a step.
 func (s *slowSim) busy(r int) float64 {
-	sum := s.loss(r)
+	pairs, singles := s.twos()
+	sum := float64(2*pairs+singles) * s.loss(r)
 	for _, back := range []bool{false, true} {
 		s.back = back
 		layer := s.linear(r, true) + s.linear(r, false)
 		for t := range max(len(s.l.Groups), s.l.chunks()) {
 			layer += s.takes(slowTask{"compute", t, r, 0})
 		}
+		layer *= float64(singles)
+		if pairs > 0 {
+			layer += float64(pairs) * (&slowPair{s: s}).busy(r)
+		}
 		if !back && s.j.Recompute == RecomputeFull {
 			layer *= 2
 		}
 		sum += float64(s.j.Model.Layers) * layer
 	}
-	return float64(max(1, s.j.Accumulate))*sum + s.optimizer(r)
+	return sum + s.optimizer(r)
 }
 
 // step is the time of the whole step. A collective that may hide makes a layer
 // as long as the busiest port needs for both.
 func (s *slowSim) step() float64 {
 	layers, micro := float64(s.j.Model.Layers), float64(max(1, s.j.Accumulate))
-	forward, fPort := s.layer(false)
-	backward, bPort := s.layer(true)
-	total := s.slowest(s.optimizer) + micro*s.slowest(s.loss) + layers*micro*forward
-	if s.j.Recompute == RecomputeFull {
-		backward, bPort = backward+forward, bPort+fPort
+	total := s.slowest(s.optimizer) + micro*s.slowest(s.loss)
+	rounds := s.rounds()
+	for _, x := range rounds {
+		total += layers * x.times * (x.forward + x.backward)
 	}
-	total += layers * micro * backward
+	last := rounds[len(rounds)-1]
 	behind := func(times, length, port, collective float64) float64 {
 		return times * (max(length, port+collective) - length)
 	}
@@ -513,11 +517,11 @@ func (s *slowSim) step() float64 {
 	rest := func(kind op.Kind) float64 {
 		return s.collective(kind, 4*float64(s.j.Model.Params()-int64(s.j.Model.Layers)*s.j.Model.LayerParams()))
 	}
-	inLayers := func(times, length, port float64, kinds ...op.Kind) { // `times` passes over all layers
+	inLayers := func(times, batches, length, port float64, kinds ...op.Kind) { // `times` passes of so many over all layers
 		sum := 0.0
 		for _, k := range kinds {
-			sum += one(k)
-			total += times * rest(k)
+			sum += batches * one(k)
+			total += times * batches * rest(k)
 		}
 		if !s.j.OverlapZero {
 			total += times * layers * sum
@@ -527,16 +531,20 @@ func (s *slowSim) step() float64 {
 	}
 	switch s.j.Zero {
 	case Zero0:
-		inLayers(1, backward, bPort, op.KindAllReduce)
+		inLayers(1, 1, last.backward, last.bPort, op.KindAllReduce)
 	case Zero1:
-		inLayers(1, backward, bPort, op.KindReduceScatter)
+		inLayers(1, 1, last.backward, last.bPort, op.KindReduceScatter)
 		total += layers*one(op.KindAllGather) + rest(op.KindAllGather)
 	case Zero2:
-		inLayers(micro, backward, bPort, op.KindReduceScatter)
+		for _, x := range rounds {
+			inLayers(x.times, x.batches, x.backward, x.bPort, op.KindReduceScatter)
+		}
 		total += layers*one(op.KindAllGather) + rest(op.KindAllGather)
 	default:
-		inLayers(micro, forward, fPort, op.KindAllGather)
-		inLayers(micro, backward, bPort, op.KindAllGather, op.KindReduceScatter)
+		for _, x := range rounds {
+			inLayers(x.times, x.batches, x.forward, x.fPort, op.KindAllGather)
+			inLayers(x.times, x.batches, x.backward, x.bPort, op.KindAllGather, op.KindReduceScatter)
+		}
 	}
 	return total
 }

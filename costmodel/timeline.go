@@ -17,23 +17,24 @@ type Hop struct {
 
 // drawTimeline draws each stage once, at the time it first happens: of the
 // layers the first forward and, in the backward pass, the last layer's. The
-// others look the same and would only make the file long. Micro-batches run
-// through a stage together, which changes no sum.
+// others look the same and would only make the file long. All micro-batches run
+// through a stage before any does the next, which changes no sum; of those in twos the
+// first two are drawn, and of an odd number the last.
 func (s *sim) drawTimeline() {
 	var at units.Seconds
 	recomputes := false
 	for _, g := range s.stages {
 		switch g.what {
 		case linearForward:
-			s.drawLayer(&s.layers[0], "forward", at)
+			s.drawLayer(&g.layers[0], "forward", at)
 		case recompute:
 			// A layer's backward pass follows its own recomputation.
 			recomputes = true
-			s.drawLayer(&s.layers[0], "recompute", at)
-			s.drawLayer(&s.layers[1], "backward", at+g.length)
+			s.drawLayer(&g.layers[0], "recompute", at)
+			s.drawLayer(&g.layers[1], "backward", at+g.length)
 		case linearBackward:
 			if !recomputes {
-				s.drawLayer(&s.layers[1], "backward", at)
+				s.drawLayer(&g.layers[1], "backward", at)
 			}
 		case gradientSync:
 			s.drawSync(g, at)
@@ -43,7 +44,7 @@ func (s *sim) drawTimeline() {
 		at += units.Seconds(g.times) * g.length
 	}
 	for dir, pass := range []string{"forward", "backward"} {
-		for _, e := range s.layers[dir].criticalPath() {
+		for _, e := range s.rounds()[0].layers[dir].criticalPath() {
 			s.path = append(s.path, Hop{pass, s.seats[e.seat].rank, s.eventName(e, pass), e.start, e.end})
 		}
 	}
@@ -86,6 +87,8 @@ func (s *sim) drawLayer(r *layerRun, pass string, at units.Seconds) {
 // rank, for that is how a ring without all-to-alls is spoken of.
 func (s *sim) eventName(e event, pass string) string {
 	of, chunk := s.layout.Groups[e.of][0].Rank, ""
+	batch := [...]string{"", " of batch A", " of batch B"}[e.batch]
+	pass += batch
 	if k := s.layout.chunks(); k > 1 {
 		chunk = fmt.Sprintf(", heads %d of %d", e.chunk+1, k)
 	}
@@ -97,9 +100,9 @@ func (s *sim) eventName(e event, pass string) string {
 	case stepEvent:
 		return fmt.Sprintf("attention %s on %d's keys%s", pass, of, chunk)
 	case kvEvent:
-		return fmt.Sprintf("keys, values of %d", of)
+		return fmt.Sprintf("keys, values of %d%s", of, batch)
 	}
-	return fmt.Sprintf("gradients for %d", of)
+	return fmt.Sprintf("gradients for %d%s", of, batch)
 }
 
 func (s *sim) span(rank int, resource, name string, start, end units.Seconds) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -112,7 +113,7 @@ func (t *trace) path() {
 // begin finds when the first layer of a pass begins.
 func (t *trace) begin(pass string) {
 	for _, s := range t.step.Timeline {
-		if at, ok := t.begins[pass]; s.Name == "linear "+pass && (!ok || s.Start < at) {
+		if at, ok := t.begins[pass]; strings.HasPrefix(s.Name, "linear "+pass) && (!ok || s.Start < at) {
 			t.begins[pass] = s.Start
 		}
 	}

@@ -1,0 +1,199 @@
+package costmodel
+
+import (
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// inTwos simulates one layer in one direction for two micro-batches A and B under the
+// sim's layout. The stream of every rank takes, in this order,
+//
+//	A's linear work, B's, A's ring, B's ring, A's linear work behind it, B's
+//
+// so that B's all-to-all in and A's out hide behind the other's attention, A's in and B's
+// out behind linear work. Every port takes A's all-to-all in, B's, the messages of A's
+// ring, A's all-to-all out, the messages of B's ring, B's all-to-all out. Where backward
+// the own block is the last one, A's first keys and values leave before everything and
+// B's when A's ring has no more to send. Each ring has buffers of its own, so that B's
+// first blocks may come while A's last are computed.
+//
+// No time of it depends on the order in which tasks end, so that here, too, a faster
+// device or link never makes the layer longer (see layerRun).
+func (r *layerRun) inTwos(s *sim, back, events bool) {
+	r.reset(s, back, events)
+	w := r.priceTwos()
+	var in, out [2][]joined
+	r.batch = batchA
+	r.begin()
+	in[0], in[1] = make([]joined, r.n), make([]joined, r.n)
+	for g := range s.bunches {
+		r.batch = batchA
+		r.linear(g, 0, w.before, nil)
+		in[0][g] = r.toAll(g, 0, w.in[g])
+		r.batch = batchB
+		r.linear(g, 0, w.before, w.in)
+		in[1][g] = r.toAll(g, 0, w.in[g])
+	}
+	r.batch = batchA
+	r.ringOf(in[0])
+	r.clearRing()
+	r.batch = batchB
+	r.begin()
+	r.batch = batchA
+	out[0] = r.toAlls(w.out)
+	r.batch = batchB
+	r.ringOf(in[1])
+	out[1] = r.toAlls(w.out)
+	for g := range s.bunches {
+		r.batch = batchA
+		r.awaitAll(g, out[0][g])
+		r.linear(g, r.n, w.after, w.out)
+		r.batch = batchB
+		r.awaitAll(g, out[1][g])
+		r.linear(g, r.n, w.after, nil)
+	}
+	for i := range r.seats {
+		r.length = max(r.length, r.seats[i].free)
+	}
+}
+
+// The micro-batches of two, as events name them; 0 is one that goes alone.
+const (
+	batchA = int8(1)
+	batchB = int8(2)
+)
+
+// twos is what two micro-batches take, each as much: by seat, without slowing by messages,
+// and by group.
+type twos struct {
+	before, after []units.Seconds // linear work
+	in, out       []units.Seconds // all-to-alls
+}
+
+// priceTwos asks for these, and lets attention be slowed by the all-to-alls as well: of
+// the four of a pair two move beside it, in as many steps as both rings have.
+func (r *layerRun) priceTwos() twos {
+	s := r.sim
+	before, after, x, y := preForward, postForward, tokensIn, outputOut
+	if r.back {
+		before, after, x, y = preBackward, postBackward, outputIn, tokensOut
+	}
+	var w twos
+	r.apart = make([]beside, len(r.seats))
+	for g := range s.bunches {
+		b := &s.bunches[g]
+		var in, out units.Seconds
+		if b.to-b.from > 1 {
+			slow := s.slowestMessages(b, r.back)
+			in, out = slow*s.toAllTime(x, b, nil), slow*s.toAllTime(y, b, nil)
+		}
+		w.in, w.out = append(w.in, in), append(w.out, out)
+		for i := b.from; i < b.to; i++ {
+			if i > 0 && s.seats[i].worksLike(&s.seats[i-1]) {
+				w.before, w.after = append(w.before, w.before[i-1]), append(w.after, w.after[i-1])
+			} else {
+				w.before, w.after = append(w.before, s.linearTime(&s.seats[i], before)), append(w.after, s.linearTime(&s.seats[i], after))
+			}
+			r.seats[i].work = s.seats[i].work
+			r.apart[i] = beside{r.beside[i].factor, (in + out) / units.Seconds(2*r.n) * (1 - 1/r.beside[i].factor)}
+			r.beside[i].most += r.apart[i].most
+		}
+	}
+	return w
+}
+
+// slowestMessages is the factor by which a group's all-to-alls are slower beside
+// computing.
+func (s *sim) slowestMessages(b *bunch, back bool) units.Seconds {
+	most := units.Seconds(1)
+	for i := b.from; i < b.to; i++ {
+		if i == b.from || s.seats[i].device != s.seats[i-1].device {
+			most = max(most, units.Seconds(s.q.slowed(s.seats[i].device, back, op.SlowedComm)))
+		}
+	}
+	return most
+}
+
+// linear is the group's linear work of a micro-batch before the ring, at step 0, or
+// behind it, beside messages that take as long as `moving` says for the group.
+func (r *layerRun) linear(g, step int, took, moving []units.Seconds) {
+	b := &r.sim.bunches[g]
+	for i := b.from; i < b.to; i++ {
+		a, c, w := &r.seats[i], &r.around[i], took[i]
+		if moving != nil {
+			f := r.beside[i].factor
+			w = beside{f, moving[g] * (1 - 1/f)}.stretch(w)
+		}
+		r.note(event{kind: linearEvent, seat: i, to: i, step: step, start: a.free, end: a.free + w})
+		if a.free += w; step == 0 {
+			c.pre += w
+		} else {
+			c.post += w
+		}
+	}
+}
+
+// joined is an all-to-all: when the last member was ready for it, and when it began, for
+// which the ports had to be free, and ended. That of a single rank takes no time.
+type joined struct{ ready, start, end units.Seconds }
+
+// toAll is an all-to-all of a group whose members are ready when their streams are free.
+func (r *layerRun) toAll(g, step int, took units.Seconds) joined {
+	b := &r.sim.bunches[g]
+	var x joined
+	for i := b.from; i < b.to; i++ {
+		x.ready = max(x.ready, r.seats[i].free)
+	}
+	if x.start, x.end = x.ready, x.ready; b.to-b.from < 2 {
+		return x
+	}
+	for i := b.from; i < b.to; i++ {
+		x.start = max(x.start, r.seats[i].egress, r.seats[i].ingress)
+	}
+	x.end = x.start + took
+	for i := b.from; i < b.to; i++ {
+		a := &r.seats[i]
+		a.egress, a.ingress = x.end, x.end
+		a.port += took
+		r.note(event{kind: allToAllEvent, seat: i, to: i, step: step, start: x.start, end: x.end})
+	}
+	return x
+}
+
+// toAlls are those behind the ring, of all groups.
+func (r *layerRun) toAlls(took []units.Seconds) []joined {
+	all := make([]joined, r.n)
+	for g := range all {
+		all[g] = r.toAll(g, r.n, took[g])
+	}
+	return all
+}
+
+// awaitAll lets a group's streams stand still until an all-to-all is over. Of that its
+// own time is communication, the ports' time before it exposed as well, and the rest is
+// waiting for members.
+func (r *layerRun) awaitAll(g int, x joined) {
+	for i := r.sim.bunches[g].from; i < r.sim.bunches[g].to; i++ {
+		a := &r.seats[i]
+		wait := x.end - a.free
+		if wait <= 0 {
+			continue
+		}
+		own := min(wait, x.end-x.start)
+		r.around[i].allToAll += own
+		a.exposed += min(wait-own, x.start-x.ready)
+		a.free = x.end
+	}
+}
+
+// ringOf runs the ring of a micro-batch whose all-to-alls are in.
+func (r *layerRun) ringOf(in []joined) {
+	for g := range in {
+		r.awaitAll(g, in[g])
+		b := &r.sim.bunches[g]
+		for i := b.from; i < b.to && !r.ownLast; i++ {
+			r.arrived[0][i] = arrival{in[g].end, in[g].end}
+		}
+	}
+	r.ring()
+}
