@@ -50,7 +50,7 @@ func groupPicture(p *printer, d *solver.Plan) {
 	if left > 0 {
 		p.para("", fmt.Sprintf("and %s more; all are in the plan's file", plural(left, "group")))
 	}
-	p.para("", groupRing(d.Layout().Reaches())+ownLast(d)+headChunks(d))
+	p.para("", groupRing(d.Layout().Reaches())+ownLast(d)+headChunks(d)+twoBatch(d))
 }
 
 // ownLast says so of a plan whose ranks compute their own block last.
@@ -67,6 +67,14 @@ func headChunks(d *solver.Plan) string {
 		return ""
 	}
 	return fmt.Sprintf("; every rank computes its heads in %d chunks, and the all-to-alls of one are on their way while others are computed", d.HeadChunks)
+}
+
+// twoBatch says so of a plan whose micro-batches go in twos.
+func twoBatch(d *solver.Plan) string {
+	if !d.TwoBatch {
+		return ""
+	}
+	return "; micro-batches go through the layers in twos, and the all-to-alls of one are on their way while the other is computed"
 }
 
 // groupRing says which way keys and values go, by how far they do.

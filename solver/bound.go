@@ -24,6 +24,10 @@ import (
 // of which F, B and the loss each wait for their slowest rank. So there are two
 // floors, and the larger counts: the slowest rank of each stage by itself, and
 // one rank's sum of all stages, which is no more than the sum of the slowest.
+// Where there are two micro-batches or more they may go through the layers in twos (see
+// costmodel.Layout), so that all-to-alls take time of ports and of nobody's computing, and
+// members of a group wait less for one another; F and B are then half of what two take.
+//
 // Either is the solution of a small program over shares of tokens and of
 // (query, key, head) triples (leastWork), which asks
 //
@@ -50,13 +54,24 @@ func LowerBound(p *Problem) (units.Seconds, error) {
 	if err != nil {
 		return 0, err
 	}
-	least := f.over(f.scopes())
+	least := f.eitherWay()
 	if math.IsInf(least, 1) {
 		// Nothing fits; what does not is still bounded by work and wires.
 		f.unlimited = true
-		least = f.over(f.scopes())
+		least = f.eitherWay()
 	}
 	return units.Seconds(least), nil
+}
+
+// eitherWay is the floor of layouts whose micro-batches go one by one and, if there are
+// several, in twos, which take more memory and are mostly the lower ones.
+func (f *floors) eitherWay() float64 {
+	least := math.Inf(1)
+	if f.twos = f.p.Job.Accumulate > 1; f.twos {
+		least = f.over(f.scopes(), least)
+		f.twos = false
+	}
+	return f.over(f.scopes(), least)
 }
 
 // ranges cuts a scope by the number of ranks at work: few have less to exchange
@@ -202,7 +217,7 @@ func (f *floors) ringOf(s scope) *ringWork {
 // long, and count most where they count often.
 func (r *ringWork) inLevels(forward, backward, loss, beside float64) *leastWork {
 	w := newLeastWork(r.f.p.Job, r.classes, [stageCount]float64{forward, backward, loss})
-	w.ranks, w.beside, w.singles = r.scope.most, beside, r.scope.most == 2
+	w.ranks, w.beside, w.singles, w.twos = r.scope.most, beside, r.scope.most == 2, r.f.twos
 	return w
 }
 
@@ -232,7 +247,7 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 	bare, loss := passes{r.work(1, 0, 0, 0).about(), r.work(again, 1, 0, 0).about()}, r.work(0, 0, 1, 0).about()
 	layersOf := func(alone, more passes) float64 {
 		hidden := max(alone.forward, x.forward+more.forward) + max(alone.backward, x.backward+again*more.forward+more.backward)
-		return micro*(bare.forward+bare.backward+(layers-1)*hidden+loss) + (layers-1)*max(0, x.last-alone.backward) + rest
+		return micro*(bare.forward+bare.backward+(layers-1)*hidden+loss) + (layers-1)*max(0, x.last-f.atOnce()*alone.backward) + rest
 	}
 	if !math.IsInf(enough, 1) && layersOf(bare, passes{}) > enough {
 		return math.Inf(1)
@@ -249,6 +264,14 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 	}
 	weights := [stageCount]float64{layers * micro * (1 + again), layers * micro, micro}
 	return f.byPorts(s, &groupWork{classes: r.classes, weights: weights, beside: rest, base: base}, apart)
+}
+
+// atOnce is how many micro-batches go through a layer together.
+func (f *floors) atOnce() float64 {
+	if f.twos {
+		return 2
+	}
+	return 1
 }
 
 // counts are the layers, the micro-batches and how often a layer's forward pass

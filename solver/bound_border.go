@@ -16,7 +16,8 @@ import "math"
 // and backward, which may hide behind anything; backward their gradients go out, in
 // float32, for each block that came leaves again. The e tokens come in by all-to-all,
 // as 1+2w rows, and go home as 1; backward the other way round: 2+2w in the two
-// all-to-alls of a pass, in which nobody computes.
+// all-to-alls of a pass, in which nobody computes. Where micro-batches go in twos
+// somebody may, and the ports' own time is all that all-to-alls and blocks share.
 type border struct {
 	perRow  float64 // seconds a row of all heads takes in an all-to-all
 	perHop  float64 // the same in a ring
@@ -46,7 +47,20 @@ func (b *border) reach(w *leastWork, hi, theta, beside float64) reach {
 	if exchange := (f + back) * (2 + 2*b.kvShare) * b.perRow; exchange > 0 {
 		x.perSecond = b.heads * (b.tokens + 1) / exchange
 	}
+	if w.twos && !math.IsInf(x.perSecond, 1) {
+		x = x.byPorts(max(0, theta), hi*come*b.heads, come*(f+back)*row)
+	}
 	return x
+}
+
+// byPorts is what a rank can reach with its ports alone, which have so many seconds for
+// all-to-alls and for blocks that bring `ring` of the free pairs and take so long.
+func (x reach) byPorts(seconds, ring, took float64) reach {
+	free := x.free - ring
+	if by := x.perSecond * took; by < ring { // blocks bring more
+		return reach{free: free + ring + x.perSecond*max(0, seconds-took)}
+	}
+	return reach{free: free + x.perSecond*seconds}
 }
 
 // pairs is no less than the most pairs that a rank has which has `slack` left beside
@@ -57,6 +71,9 @@ func (x reach) pairs(slack float64, at func(slack float64) float64) float64 {
 	most := at(slack)
 	if most <= x.free || math.IsInf(x.perSecond, 1) {
 		return most
+	}
+	if x.perSecond == 0 {
+		return x.free
 	}
 	lo, hi := 0.0, slack // seconds of all-to-alls: too few and enough
 	for range 6 {

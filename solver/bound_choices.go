@@ -10,8 +10,8 @@ import (
 // else is less where these do well, which is soon seen. Of the others those go first
 // that promise to be the least: on the node where a single group does best, if it
 // does so on one, or else by what is soon known of them.
-func (f *floors) over(scopes []scope) float64 {
-	best, at := math.Inf(1), -1
+func (f *floors) over(scopes []scope, best float64) float64 {
+	at := -1
 	for _, c := range f.choices(scopes) {
 		if c.least == 1 || c.whatever.proves(best, f.oneGroup) {
 			continue

@@ -70,20 +70,38 @@ func (k *kernel) leastOf(tokens units.Tokens, heads int) float64 {
 	return least
 }
 
+// orMore is the least for each number of heads or more, which now and then takes less.
+func (t *headTimes) orMore(forward, backward float64) []float64 {
+	by := make([]float64, len(t.forward))
+	for h := range by {
+		by[h] = forward*t.forward[h] + backward*t.backward[h]
+	}
+	for h := len(by) - 2; h >= 0; h-- {
+		by[h] = min(by[h], by[h+1])
+	}
+	return by
+}
+
+// asFloor is the same as a floor of attention that counts heads for pairs.
+func (t *headTimes) asFloor(forward, backward float64) *attentionFloor {
+	f := &attentionFloor{from: t.orMore(forward, backward)}
+	for h := range f.from {
+		f.from[h] *= 1 - 1e-12 // more than rounding can do
+		f.pairs = append(f.pairs, float64(h))
+		f.rate = append(f.rate, f.from[h]/max(1, float64(h)))
+	}
+	f.rate[0] = f.rate[1]
+	f.index()
+	return f
+}
+
 // slowestOf is the least that the slowest of some ranks takes over its heads, of
 // times with these weights.
 func slowestOf(classes []class, ranks, heads int, forward, backward float64) float64 {
 	var times []float64
 	by := make([][]float64, len(classes))
 	for c := range classes {
-		t := classes[c].heads
-		by[c] = make([]float64, len(t.forward))
-		for h := range by[c] {
-			by[c][h] = forward*t.forward[h] + backward*t.backward[h]
-		}
-		for h := len(by[c]) - 2; h >= 0; h-- { // more heads may take less, if rarely
-			by[c][h] = min(by[c][h], by[c][h+1])
-		}
+		by[c] = classes[c].heads.orMore(forward, backward)
 		times = append(times, by[c]...)
 	}
 	slices.Sort(times)
@@ -133,6 +151,8 @@ func headsWithin(classes []class, by [][]float64, ranks int, t float64) int {
 // than all of its all-to-alls between the linear work (see allToAlls). Its ports have
 // besides these to pass what the exchange does not hide. It is more than enough where it
 // proves that to be.
+//
+// Where micro-batches go in twos (see inTwos) they wait less.
 func (f *floors) oneGroup(s scope, enough float64) float64 {
 	classes := f.classes(s)
 	for c := range classes {
@@ -140,39 +160,94 @@ func (f *floors) oneGroup(s scope, enough float64) float64 {
 			classes[c].memory = f.groupMemory(classes[c].device, s.most)
 		}
 	}
+	one := &lone{f, s, classes, f.twos}
 	layers, micro, again := f.counts()
-	linear := func(weights [stageCount]float64) float64 {
-		w := linearWork(f.p.Job, classes, weights)
-		w.ranks = s.most
-		return w.solve()
-	}
-	heads := func(forward, backward float64) float64 {
-		return slowestOf(classes, s.most, f.p.Job.Model.QHeads, forward, backward)
-	}
 	weights := [stageCount]float64{layers * micro * (1 + again), layers * micro, micro}
-	attention := heads(weights[forwardLayer], weights[backwardLayer])
+	attention := one.heads(weights)
 	if math.IsInf(attention, 1) || attention > enough {
 		return math.Inf(1)
 	}
 	x := f.exchange(s)
 	rest := x.open + f.optimizer(s)
-	base := linear(weights) + attention + rest
+	linear := one.linear(weights)
+	base := one.both(weights, linear, attention) + rest
 	if math.IsInf(base, 1) || base > enough {
 		return math.Inf(1)
 	}
-	forward, backward := linear([stageCount]float64{1, 0, 0})+heads(1, 0), linear([stageCount]float64{again, 1, 0})+heads(again, 1)
-	hidden := micro*(max(0, x.forward-forward)+max(0, x.backward-backward)) + max(0, x.last-max(backward, x.backward))
-	apart := layers*micro*(forward+backward) + (layers-1)*hidden + micro*linear([stageCount]float64{0, 0, 1}) + rest
+	pass := func(weights [stageCount]float64) float64 {
+		return one.both(weights, one.linear(weights), one.heads(weights))
+	}
+	forward, backward := pass([stageCount]float64{1, 0, 0}), pass([stageCount]float64{again, 1, 0})
+	hidden := micro*(max(0, x.forward-forward)+max(0, x.backward-backward)) + max(0, x.last-f.atOnce()*max(backward, x.backward))
+	apart := layers*micro*(forward+backward) + (layers-1)*hidden + micro*one.linear([stageCount]float64{0, 0, 1}) + rest
 	g := &groupWork{classes: classes, weights: weights, beside: attention + rest, base: max(base, apart)}
-	return f.allToAlls(s, g, base-attention)
+	if one.twos {
+		g.beside, g.attention = rest, attention
+		return f.allToAlls(s, g, linear/2+rest)
+	}
+	return f.allToAlls(s, g, linear+rest)
+}
+
+// lone is the ranks of a scope that form a single group.
+type lone struct {
+	f       *floors
+	s       scope
+	classes []class
+	twos    bool // micro-batches may go in twos
+}
+
+// linear is the least of the slowest rank's linear work, and heads of its attention.
+func (o *lone) linear(weights [stageCount]float64) float64 {
+	w := linearWork(o.f.p.Job, o.classes, weights)
+	w.ranks = o.s.most
+	return w.solve()
+}
+
+func (o *lone) heads(weights [stageCount]float64) float64 {
+	return slowestOf(o.classes, o.s.most, o.f.p.Job.Model.QHeads, weights[forwardLayer], weights[backwardLayer])
+}
+
+// both is the least of linear work and attention, of which the slowest takes so long.
+//
+// Where members wait for each other between them it is the sum. Of two micro-batches
+// nobody takes less than all of its own work; and with the slowest linear work before the
+// attention u, the slowest attention v and the slowest linear work after it w, two take
+// no less than each of
+//
+//	u + 2v + w    2u + v + w    u + v + 2w
+//
+// for the first all-to-all waits for one u and the second for two, and each attention
+// for its all-to-all; the other way round behind it. So one takes half of the linear work
+// and all of the attention at least, or, of the mean of the last two, 3/4 and 1/2.
+func (o *lone) both(weights [stageCount]float64, linear, attention float64) float64 {
+	if !o.twos || math.IsInf(linear+attention, 1) {
+		return linear + attention
+	}
+	own := linearWork(o.f.p.Job, slices.Clone(o.classes), weights)
+	own.ranks, own.pairs = o.s.most, float64(o.f.p.Job.Model.QHeads)
+	for c := range own.classes {
+		own.classes[c].rank = nil // all-to-alls count apart
+		own.attention = append(own.attention, own.classes[c].heads.asFloor(weights[forwardLayer], weights[backwardLayer]))
+	}
+	return max(own.solve(), linear/2+attention, linear*3/4+attention/2)
 }
 
 // groupWork is what is known of the ranks of one group beside their all-to-alls.
 type groupWork struct {
-	classes []class
-	weights [stageCount]float64
-	beside  float64 // seconds of a step that are no linear work
-	base    float64 // seconds of a step without all-to-alls
+	classes   []class
+	weights   [stageCount]float64
+	beside    float64 // seconds of a step that are no linear work
+	attention float64 // of the slowest, of which half at least is no linear work of two micro-batches at once
+	base      float64 // seconds of a step without all-to-alls
+}
+
+// linearBy is the most linear work of a rank in a step of so many seconds: see both.
+func (g *groupWork) linearBy(theta float64) float64 {
+	left := theta - g.beside
+	if g.attention > 0 {
+		left = min(left, (left-g.attention/2)*4/3)
+	}
+	return left
 }
 
 // mostTokens is the most that a rank can have whose step takes no longer than
@@ -182,7 +257,7 @@ func (g *groupWork) mostTokens(theta float64) float64 {
 	for c := range g.classes {
 		k := &g.classes[c]
 		w := leastWork{weights: g.weights}
-		fits := func(x *cell) bool { return w.linear(x) <= theta-g.beside }
+		fits := func(x *cell) bool { return w.linear(x) <= g.linearBy(theta) }
 		for range maxSplits {
 			at := len(k.linear.cells) - 1
 			for at > 0 && !fits(&k.linear.cells[at]) {
@@ -216,10 +291,15 @@ func (g *groupWork) mostTokens(theta float64) float64 {
 //
 // In however many chunks, the ports carry all of that after the linear work before the
 // attention and before that after it. And nobody computes before the first chunk is in,
-// which has one of k key-value heads of each member, or more.
+// which has one of k key-value heads of each member, or more. Of micro-batches in twos
+// the ports carry all between the first's linear work before and the second's after it,
+// which is half of what both take.
 func (f *floors) allToAlls(s scope, g *groupWork, bare float64) float64 {
 	at := func(theta float64) float64 {
 		part := max(0, 1-g.mostTokens(theta)/float64(f.p.Job.SeqLen))
+		if g.attention > 0 {
+			return max(g.base, bare+f.portsOfToAlls(s, part, g.weights))
+		}
 		return max(g.base+f.firstToAlls(s, part, g.weights), bare+f.portsOfToAlls(s, part, g.weights))
 	}
 	if s.most > eachCount {

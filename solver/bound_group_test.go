@@ -97,6 +97,7 @@ func groupFloor(t *testing.T, p *Problem, l costmodel.Layout) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
+	f.twos = l.TwoBatch
 	n, least := len(l.Groups[0]), math.Inf(1)
 	for _, s := range f.scopes() {
 		if s.least == 1 || n > s.size() {
@@ -122,6 +123,11 @@ func checkGroups(t *testing.T, r *rand.Rand, p *Problem) (held int) {
 		held++
 		if took, floor := leastInChunks(t, p, l), groupFloor(t, p, l); floor > took*(1+1e-9) {
 			t.Fatalf("floor %v above %v of %+v on %s, %+v", floor, took, l, p.Job.Cluster, p.Job)
+		}
+		if l.TwoBatch = p.Job.Accumulate > 1; l.TwoBatch {
+			if took, floor := float64(secondsOf(t, p, l)), groupFloor(t, p, l); floor > took*(1+1e-9) && fitsAll(p, l) {
+				t.Fatalf("floor %v above %v in twos of %+v on %s, %+v", floor, took, l, p.Job.Cluster, p.Job)
+			}
 		}
 	}
 	return held

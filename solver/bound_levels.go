@@ -80,8 +80,9 @@ func (w *leastWork) levelsOf(c *class) []groupLevel {
 // meanwhile. A rank with p pairs has no fewer heads than p over those of a head,
 // of which G tokens have at most the share 1 - (1-G/S)^2: the last ones see most.
 // A group of one has nothing to pass: G = s, h = H. Of two ranks in two groups
-// both are alone.
-func (w *leastWork) inGroups(c int, lo, hi, slack, most float64) float64 {
+// both are alone. Where micro-batches go in twos, all-to-alls need no time of computing,
+// and only the ports' must do for them, which is theta.
+func (w *leastWork) inGroups(c int, lo, hi, theta, slack, most float64) float64 {
 	if len(w.levels) == 0 || w.ranks > ungroupedRanks {
 		return most
 	}
@@ -97,8 +98,17 @@ func (w *leastWork) inGroups(c int, lo, hi, slack, most float64) float64 {
 			break
 		}
 		others := max(0, l.fewest-hi)
-		if pairs := min(most, l.attention.within(slack-row*min(lo, others))); pairs > best {
-			best = max(best, l.pairs(w.pairs, slack, row*lo, row*others, best, pairs))
+		left := func(toAlls float64) float64 {
+			switch {
+			case !w.twos:
+				return slack - toAlls
+			case toAlls > theta:
+				return 0
+			}
+			return slack
+		}
+		if pairs := min(most, l.attention.within(left(row*min(lo, others)))); pairs > best {
+			best = max(best, l.pairs(w.pairs, left, row*lo, row*others, best, pairs))
 		}
 		if best >= most {
 			return most
@@ -120,10 +130,11 @@ func (w *leastWork) alone(c int, hi, slack, most float64) float64 {
 
 // pairs is no less than the most pairs, up to `most`, with which a rank can pass
 // its rows and compute, if these are more than `least`: `own` is the seconds of all
-// heads' rows were they others', `others` the same were they its own.
-func (l *groupLevel) pairs(all, slack, own, others, least, most float64) float64 {
+// heads' rows were they others', `others` the same were they its own; left is what
+// all-to-alls of so many seconds leave for attention.
+func (l *groupLevel) pairs(all float64, left func(toAlls float64) float64, own, others, least, most float64) float64 {
 	fits := func(pairs float64) bool {
-		return pairs <= l.attention.within(slack-own-min(1, pairs/(all*l.share))*(others-own))
+		return pairs <= l.attention.within(left(own+min(1, pairs/(all*l.share))*(others-own)))
 	}
 	if others <= own || fits(most) { // most heads are the cheapest
 		return most

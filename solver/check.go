@@ -157,6 +157,7 @@ func (f *findings) cover(p *Plan) {
 func (f *findings) groups(p *Plan) {
 	f.ownLast("own_last", p.Layout())
 	f.headChunks("head_chunks", p.Layout())
+	f.twoBatch("two_batch_overlap", p.Job, p.Layout())
 	visits := make([]string, len(p.Ranks)) // where
 	for i, g := range p.Groups {
 		first, tokens := 0, units.Tokens(0)
@@ -202,6 +203,16 @@ func (f *findings) headChunks(field string, l costmodel.Layout) {
 		f.add(field, "%d: want 2 to %d, or none for all heads at once", l.HeadChunks, most)
 	case l.HeadChunks > 1 && len(l.Groups) != 1:
 		f.add(field, "%d: with %d groups: heads come in chunks in a single all-to-all group only", l.HeadChunks, len(l.Groups))
+	}
+}
+
+// twoBatch checks that there are two micro-batches to go through the layers together.
+func (f *findings) twoBatch(field string, j costmodel.Job, l costmodel.Layout) {
+	switch {
+	case l.TwoBatch && j.Accumulate < 2:
+		f.add(field, "true: with %d micro-batch in a step (job.grad_accumulation): it takes two", max(1, j.Accumulate))
+	case l.TwoBatch && l.HeadChunks > 1:
+		f.add(field, "true: with %d head_chunks: a plan has one or the other", l.HeadChunks)
 	}
 }
 
@@ -335,6 +346,7 @@ func (f *findings) candidates(p *Plan) {
 		} else if c.Layout != nil {
 			f.ownLast(at+"layout.own_last", *c.Layout)
 			f.headChunks(at+"layout.head_chunks", *c.Layout)
+			f.twoBatch(at+"layout.two_batch_overlap", p.Job, *c.Layout)
 		}
 		if c.Verdict != Chosen {
 			continue

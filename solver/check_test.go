@@ -169,20 +169,21 @@ func TestCheckNoticesEveryField(t *testing.T) {
 
 // names says whether a finding is about the field: itself, what it is in, or
 // (for a segment, whose damage may show at its neighbour) in the message. In which
-// order blocks and heads are computed is as good either way: it shows in the times of the plan or
-// of the candidate.
+// order blocks, heads and micro-batches are computed is as good either way: it shows in the
+// times or the memory of the plan or of the candidate.
 func names(err error, field string) bool {
 	var check *CheckError
 	if !errors.As(err, &check) {
 		return false
 	}
-	shows := field
-	for _, order := range []string{"own_last", "head_chunks"} {
+	shows, holds := field, field
+	for _, order := range []string{"own_last", "head_chunks", "two_batch_overlap"} {
 		shows = strings.Replace(strings.Replace(shows, "layout."+order, "time.mid_s", 1), order, "step.time.mid_s", 1)
+		holds = strings.Replace(holds, "layout."+order, "peak_memory_bytes", 1)
 	}
 	outer := regexp.MustCompile(`\[\d+\]$`).ReplaceAllString(field, "")
 	return slices.ContainsFunc(check.Findings, func(f Finding) bool {
-		return f.Field == field || f.Field == shows || f.Field == outer || strings.HasPrefix(field, f.Field+".") || strings.Contains(f.Msg, field)
+		return f.Field == field || f.Field == shows || f.Field == holds || f.Field == outer || strings.HasPrefix(field, f.Field+".") || strings.Contains(f.Msg, field)
 	})
 }
 

@@ -36,7 +36,11 @@ func (evenKeel) Claims() Claims {
 func (x evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
 	s := newSearch(ctx, p, x.Name(), report)
 	if s.err = s.seed(); s.err == nil {
-		s.run()
+		var twos float64
+		s.budget, twos = s.parts()
+		if ends := s.run(); twos > 0 {
+			s.inTwos(ends, twos)
+		}
 	}
 	return s.result()
 }
@@ -52,6 +56,7 @@ type search struct {
 	shapes       map[units.Tokens]bool // lengths of groups' shards that are priced
 	leastGain    float64
 	starts       []point // seeds
+	twos         bool    // layouts are judged with micro-batches in twos
 }
 
 // point is a draft and its simulated seconds.
@@ -206,39 +211,29 @@ func (s *search) cost(l costmodel.Layout) float64 {
 	for _, g := range l.Groups {
 		seats += len(g)
 	}
-	return float64(seats*len(l.Groups) + 50*len(l.Shards) + 200)
+	layer := float64(seats*len(l.Groups) + 50*len(l.Shards) + 200)
+	if l.TwoBatch {
+		return 2 * layer
+	}
+	return layer
 }
 
 // judgeDraft is a draft's time, with chunks of heads where it gains by them. Equal
 // devices keep the layout that is known.
 func (s *search) judgeDraft(d *draft) point {
-	return s.inChunks(point{d, s.judge(d.layout(len(s.p.ranks), s.p.Block))})
+	return s.inChunks(point{d, s.judge(s.layout(d))})
 }
 
-// chunksGap is how much slower than the best so far a group may be to be tried with
-// chunks of heads.
-const chunksGap = 0.25
-
-// inChunks is a point or, if it is a single group that gains by chunks of heads, with
-// the best number of them.
-func (s *search) inChunks(best point) point {
-	d := best.d
-	if d.chunks > 0 || len(d.ring) != 1 || d.ranks() == 1 || !s.unequal() || best.t > float64(s.time)*(1+chunksGap) {
-		return best
-	}
-	for k := 2; k <= costmodel.MaxHeadChunks; k++ {
-		x := d.clone()
-		x.chunks = k
-		if t := s.judge(x.layout(len(s.p.ranks), s.p.Block)); t < best.t*(1-minGain) {
-			best = point{x, t}
-		}
-	}
-	return best
+// layout is that of a draft.
+func (s *search) layout(d *draft) costmodel.Layout {
+	l := d.layout(len(s.p.ranks), s.p.Block)
+	l.TwoBatch = s.twos
+	return l
 }
 
 // run is the search: rounds of simulating candidates and improving the best of
-// them, while there are more and some of the budget is left.
-func (s *search) run() {
+// them, while there are more and some of the budget is left. It returns what it came to.
+func (s *search) run() []point {
 	line := newLineup(s.candidates())
 	starts := s.starts
 	var ends []point
@@ -258,7 +253,9 @@ func (s *search) run() {
 	}
 	ends = append(ends, s.ownLast(ends)...)
 	s.moveLate(slices.Clone(ends))
-	s.moveLate(s.chains(ends))
+	chains := s.chains(ends)
+	s.moveLate(slices.Clone(chains))
+	return append(ends, chains...)
 }
 
 // mostRounds bounds the rounds of few ranks, and a round is worth its while with
@@ -445,7 +442,7 @@ func (s *search) simulateBest(line *lineup) []point {
 		if min(c.t, promise) > least*(1+hopelessGap) && len(points) >= descents {
 			continue
 		}
-		if cost := s.cost(c.d.layout(len(s.p.ranks), s.p.Block)); s.work+cost > stop && s.evaluated > 0 {
+		if cost := s.cost(s.layout(c.d)); s.work+cost > stop && s.evaluated > 0 {
 			continue
 		}
 		x := s.judgeDraft(c.d)
@@ -549,6 +546,9 @@ func (s *search) why(r Result) string {
 	}
 	if k := r.Layout.HeadChunks; k > 1 {
 		text += fmt.Sprintf("; heads in %d chunks, behind which all-to-alls hide", k)
+	}
+	if r.Layout.TwoBatch {
+		text += "; micro-batches in twos, one computed while the other's all-to-alls move"
 	}
 	if n := len(s.p.ranks); used < n {
 		text += fmt.Sprintf("; %d of %d ranks left out, for they cost more time than they save or hold nothing", n-used, n)

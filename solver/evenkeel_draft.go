@@ -206,6 +206,9 @@ func layoutKey(l costmodel.Layout) string {
 	if l.HeadChunks > 1 {
 		b = append(b, 0, 0, byte(l.HeadChunks))
 	}
+	if l.TwoBatch {
+		b = append(b, 0, 0, costmodel.MaxHeadChunks+1)
+	}
 	for _, g := range l.Groups {
 		b = binary.AppendUvarint(b, uint64(len(g)))
 		for _, h := range g {

@@ -35,6 +35,7 @@ type estimator struct {
 	// Room that portions uses again.
 	members []portion
 	nodes   []nodePortion
+	twos    bool // micro-batches go in twos
 }
 
 func newEstimator(p *Problem) (*estimator, error) {

@@ -98,7 +98,7 @@ func (s *search) fitIn(d *draft) point {
 func (s *search) excess(d *draft) float64 {
 	s.work += float64(30 * d.ranks())
 	over := 0.0
-	for _, m := range s.p.sim.Memory(d.layout(len(s.p.ranks), s.p.Block)) {
+	for _, m := range s.p.sim.Memory(s.layout(d)) {
 		over += max(0, fill(m)/costmodel.Usable-1)
 	}
 	return over
@@ -176,7 +176,7 @@ const fewKinds = 6
 // idleKinds is the least time that a member of each kind idles.
 func (w *walk) idleKinds() []float64 {
 	idle := make([]float64, len(w.at.d.kinds))
-	of, err := w.p.sim.Idle(w.at.d.layout(len(w.p.ranks), w.p.Block))
+	of, err := w.p.sim.Idle(w.layout(w.at.d))
 	if err != nil {
 		w.err = err
 		return idle

@@ -47,7 +47,7 @@ func (s *search) unequal() bool { return len(s.est.dev) > 1 }
 // single searches with every group a kind of its own.
 func (s *search) single(from point) point {
 	n := len(s.p.ranks)
-	l := from.d.layout(n, s.p.Block)
+	l := s.layout(from.d)
 	if n > fewRanks || !s.unequal() && uniform(l, s.p.Block) {
 		return from
 	}

@@ -90,7 +90,7 @@ func smallWorld(t testing.TB, r *rand.Rand) (p *Problem, blocks int) {
 	job.Model.QHeads, job.Model.KVHeads = heads, []int{1, 2, heads}[r.IntN(3)]
 	job.Model.Hidden = 64 * heads
 	job.Recompute = []costmodel.Recompute{costmodel.RecomputeNone, costmodel.RecomputeFull}[r.IntN(2)]
-	job.OverlapZero = r.IntN(2) == 0
+	job.OverlapZero, job.Accumulate = r.IntN(2) == 0, r.IntN(4)
 	p = problemOf(t, testProfile(devices, wires), job)
 	p.Block = block
 	return p, blocks
@@ -113,8 +113,15 @@ func exactSearch(t testing.TB, p *Problem, blocks int) float64 {
 					return
 				}
 				best = min(best, float64(secondsOf(t, p, l)))
-				for k := 2; len(groups) == 1 && k <= costmodel.MaxHeadChunks && !alike; k++ {
+				if alike {
+					return
+				}
+				for k := 2; len(groups) == 1 && k <= costmodel.MaxHeadChunks; k++ {
 					l.HeadChunks = k
+					best = min(best, float64(secondsOf(t, p, l)))
+				}
+				if l.HeadChunks = 0; p.Job.Accumulate > 1 {
+					l.TwoBatch = true
 					best = min(best, float64(secondsOf(t, p, l)))
 				}
 			})

@@ -11,7 +11,8 @@ import (
 // least: bytes follow a rank's own tokens, and the tokens of its group times its
 // heads. A rank with p pairs and heads has at least p/S of the latter, for no
 // query sees more than the S keys of the sequence. Of the logits there is a chunk
-// at most.
+// at most. Of micro-batches in twos all is kept twice, and one's all-to-all has its
+// messages beside the other's buffers.
 type memoryFloor struct {
 	left     float64 // bytes beside states
 	perToken float64
@@ -27,7 +28,7 @@ func (f *floors) memory(device string, n int) memoryFloor {
 	dev := f.p.Predictor.DeviceMemory(j, device)
 	all := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, Members: 1, Ranks: n}, dev)
 	m := f.besideStates(dev, all)
-	m.perToken = f.perToken(all.Activations)
+	m.perToken = f.atOnce() * f.perToken(all.Activations)
 	m.perPair = f.headBytes(dev) / float64(j.SeqLen)
 	return m
 }
@@ -56,13 +57,15 @@ func (f *floors) groupMemory(device string, n int) memoryFloor {
 	heads := j.MemoryOf(costmodel.MemoryShare{GroupTokens: j.SeqLen, QHeads: j.Model.QHeads, KVHeads: kv, Members: 2, Ranks: n}, dev)
 	s, all := float64(j.SeqLen), float64(j.Model.QHeads)
 	m := f.besideStates(dev, tokens)
-	m.perToken = f.perToken(tokens.Activations)
-	kept := max(0, float64(heads.Activations)-float64(j.Model.Layers)-1) / all
+	batches := f.atOnce()
+	sent := float64(tokens.Transient) / s
+	m.perToken = batches*f.perToken(tokens.Activations) + (batches-1)*sent
+	kept := batches * max(0, float64(heads.Activations)-float64(j.Model.Layers)-1) / all
 	received := s * (1 + 2*float64(kv)/all) * float64(j.Model.HeadDim) * float64(j.DType.Size())
 	also := m
-	m.perPair = kept + 4*s*float64(j.Model.HeadDim) // the float32 gradient of the queries
-	also.perToken += float64(tokens.Transient) / s
-	also.perPair = kept + received
+	m.perPair = kept + 4*s*float64(j.Model.HeadDim) + (batches-1)*received // the float32 gradient of the queries
+	also.perToken += sent
+	also.perPair = kept + batches*received
 	m.also = &also
 	return m
 }
@@ -81,7 +84,7 @@ func (f *floors) headBytes(dev costmodel.DeviceMemory) float64 {
 	if j.Recompute != costmodel.RecomputeFull {
 		kept *= float64(j.Model.Layers)
 	}
-	return kept + 4*d
+	return f.atOnce()*kept + 4*d
 }
 
 // room is the most tokens.

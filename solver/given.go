@@ -22,6 +22,8 @@ type Given struct {
 	QHeads []int
 	// HeadChunks is in how many chunks the group computes its heads; 0 is all at once.
 	HeadChunks int
+	// TwoBatch is whether micro-batches go through the layers in twos.
+	TwoBatch bool
 }
 
 // ParseGiven reads the shares and heads of a command line: "5:3" and "10:6", or
@@ -61,12 +63,17 @@ func parseColons(s string) ([]int, error) {
 
 // String is what was asked for, in words.
 func (g Given) String() string {
+	text := "shares " + colons(g.Shares)
 	if g.QHeads == nil {
-		return "shares " + colons(g.Shares) + ", a ring in rank order"
+		text += ", a ring in rank order"
+	} else {
+		text += ", one all-to-all group with heads " + colons(g.QHeads)
 	}
-	text := "shares " + colons(g.Shares) + ", one all-to-all group with heads " + colons(g.QHeads)
 	if g.HeadChunks > 1 {
 		text += fmt.Sprintf(" in %d chunks", g.HeadChunks)
+	}
+	if g.TwoBatch {
+		text += ", two micro-batches at once"
 	}
 	return text
 }
@@ -140,8 +147,11 @@ func (g Given) layout(p *Problem) (costmodel.Layout, error) {
 			return costmodel.Layout{}, err
 		}
 	}
+	if n := max(1, p.Job.Accumulate); g.TwoBatch && n < 2 {
+		return costmodel.Layout{}, fmt.Errorf("%s: with %d micro-batch in a step: it takes two", g, n)
+	}
 	l := costmodel.ZigZag(tokens, groups)
-	l.HeadChunks = g.HeadChunks
+	l.HeadChunks, l.TwoBatch = g.HeadChunks, g.TwoBatch
 	if err := l.Validate(p.Job.SeqLen, n, model.QHeads); err != nil {
 		return costmodel.Layout{}, fmt.Errorf("%s: %w", g, err)
 	}

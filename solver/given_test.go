@@ -181,3 +181,37 @@ func TestAGivenGroupInChunks(t *testing.T) {
 		}
 	}
 }
+
+// TestAGivenLayoutInTwos: that micro-batches go in twos is kept in the plan, which the
+// checker recomputes, and takes two of them.
+func TestAGivenLayoutInTwos(t *testing.T) {
+	p := testProblem(t, "1x(1 fast + 1 slow)", 4096)
+	g := given(t, "3:1", "6:2")
+	g.TwoBatch = true
+	if err := g.Suits(p); err == nil || !strings.Contains(err.Error(), "with 1 micro-batch in a step") {
+		t.Errorf("one micro-batch: %v", err)
+	}
+	job := p.Job
+	job.Accumulate = 3
+	p = problemOf(t, p.Profile, job)
+	plan, err := SolveGiven(t.Context(), p, g, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan.Schema, plan.Tool = PlanSchema, "test"
+	if err := Check(plan, p.Profile); err != nil || !plan.TwoBatch || !plan.Layout().TwoBatch {
+		t.Errorf("in twos %v, the layout %v: %v", plan.TwoBatch, plan.Layout().TwoBatch, err)
+	}
+	if own := last(plan); !strings.Contains(own.Why, "heads 6:2, two micro-batches at once") {
+		t.Error(own.Why)
+	}
+	alone := plan.Layout()
+	alone.TwoBatch = false
+	if in, one := secondsOf(t, p, plan.Layout()), secondsOf(t, p, alone); !near(float64(plan.Step.Time.Mid), float64(in)) || in == one {
+		t.Errorf("%v in the plan, %v in twos, %v one by one", plan.Step.Time.Mid, in, one)
+	}
+	g.HeadChunks = 2
+	if err := g.Suits(p); err == nil || !strings.Contains(err.Error(), "two_batch_overlap: with head_chunks 2") {
+		t.Errorf("in chunks: %v", err)
+	}
+}

@@ -28,13 +28,15 @@ type Plan struct {
 	OwnLast bool `json:"own_last,omitzero"`
 	// HeadChunks is that of costmodel.Layout: the heads of the one group are computed in so
 	// many chunks, one after the other.
-	HeadChunks int            `json:"head_chunks,omitzero"`
-	Step       costmodel.Step `json:"step"` // predicted
-	Bound      units.Seconds  `json:"lower_bound_s"`
-	Gap        float64        `json:"gap"` // step time / lower bound - 1: the most that any plan could still gain
-	Compared   []Candidate    `json:"considered"`
-	Warnings   []string       `json:"warnings,omitempty"`
-	Notes      []string       `json:"notes"` // what the cost model leaves out
+	HeadChunks int `json:"head_chunks,omitzero"`
+	// TwoBatch is that of costmodel.Layout: micro-batches go through the layers in twos.
+	TwoBatch bool           `json:"two_batch_overlap,omitzero"`
+	Step     costmodel.Step `json:"step"` // predicted
+	Bound    units.Seconds  `json:"lower_bound_s"`
+	Gap      float64        `json:"gap"` // step time / lower bound - 1: the most that any plan could still gain
+	Compared []Candidate    `json:"considered"`
+	Warnings []string       `json:"warnings,omitempty"`
+	Notes    []string       `json:"notes"` // what the cost model leaves out
 }
 
 // PlanRank is what one rank owns.
@@ -115,7 +117,7 @@ func (p *Plan) old() bool { return p.Schema == PlanSchemaV1 }
 
 // Layout is who owns what, as the simulator takes it.
 func (p *Plan) Layout() costmodel.Layout {
-	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, OwnLast: p.OwnLast, HeadChunks: p.HeadChunks}
+	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, OwnLast: p.OwnLast, HeadChunks: p.HeadChunks, TwoBatch: p.TwoBatch}
 	for r, k := range p.Ranks {
 		l.Shards[r].Segments = k.Segments
 	}

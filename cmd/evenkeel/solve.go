@@ -27,6 +27,7 @@ type problem struct {
 	overlapZero                     bool
 	accumulate, ringBuffers         int
 	headChunks                      int
+	twoBatch                        bool
 	lossChunk                       string
 	strategies                      []string
 	take                            string
@@ -94,6 +95,7 @@ assumed of the rest, which the plan says.`,
 	f.StringVar(&o.shares, "shares", "", "tokens by rank in proportion, such as 5:3: a layout of your own, priced and checked instead of a searched one")
 	f.StringVar(&o.qHeads, "q-heads", "", "query heads by rank, such as 10:6: with --shares one all-to-all group of all ranks (default: a ring in rank order)")
 	f.IntVar(&o.headChunks, "head-chunks", 0, "with --q-heads: compute the heads in so many chunks, behind which all-to-alls hide, 2 to 4 (default: all at once)")
+	f.BoolVar(&o.twoBatch, "two-batch-overlap", false, "with --shares: micro-batches go through the layers in twos, one computed while the other's all-to-alls move (--grad-accumulation 2 or more)")
 	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel)")
 	f.DurationVar(&o.deadline, "deadline", 0, "time to search for; the best so far is taken then (default: until done)")
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")
@@ -188,7 +190,7 @@ func (o problem) plan(ctx context.Context, q *solver.Problem) (*solver.Plan, err
 	if err != nil {
 		return nil, usagef("--%w", err)
 	}
-	g.HeadChunks = o.headChunks
+	g.HeadChunks, g.TwoBatch = o.headChunks, o.twoBatch
 	if err := g.Suits(q); err != nil {
 		return nil, usagef("--%w", err)
 	}
@@ -204,6 +206,12 @@ func (o problem) given() error {
 		return usagef("--q-heads %s: goes with --shares, which says who owns the tokens", o.qHeads)
 	case o.headChunks != 0 && o.qHeads == "":
 		return usagef("--head-chunks %d: goes with --q-heads, which makes one all-to-all group", o.headChunks)
+	case o.twoBatch && o.shares == "":
+		return usagef("--two-batch-overlap: goes with --shares; a searched plan has it where it gains by it")
+	case o.twoBatch && o.headChunks > 1:
+		return usagef("--two-batch-overlap: with --head-chunks %d: a plan has one or the other", o.headChunks)
+	case o.twoBatch && o.accumulate < 2:
+		return usagef("--two-batch-overlap: with --grad-accumulation %d: it takes two micro-batches", o.accumulate)
 	case o.headChunks < 0 || o.headChunks == 1 || o.headChunks > costmodel.MaxHeadChunks:
 		return usagef("--head-chunks %d: want 2 to %d", o.headChunks, costmodel.MaxHeadChunks)
 	case o.shares != "" && (o.take != "" || len(o.strategies) > 0):

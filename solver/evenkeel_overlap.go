@@ -1,0 +1,84 @@
+package solver
+
+import (
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+)
+
+// inTwos searches once more, for layouts whose micro-batches go in twos (see
+// costmodel.Layout), from what the first search came to. All-to-alls cost less then, but
+// memory more, so that other groups may be the best.
+func (s *search) inTwos(from []point, budget float64) {
+	if s.done() || s.time == 0 {
+		return
+	}
+	from = slices.DeleteFunc(slices.Clone(from), func(x point) bool { return math.IsInf(x.t, 1) })
+	sortPoints(from)
+	from = append([]point{{d: draftOf(s.best.Layout, s.est.class, s.p.Block, false)}}, from...)
+	s.twos, s.est.twos, s.starts = true, true, nil
+	s.work, s.budget = 0, budget
+	for _, x := range from[:min(len(from), descents)] {
+		d := x.d.clone()
+		d.chunks = 0
+		s.starts = append(s.starts, s.judgeDraft(d))
+	}
+	s.run()
+}
+
+// mayGoInTwos says whether micro-batches may go through the layers in twos. Equal devices
+// keep the layout that is known.
+func (s *search) mayGoInTwos() bool {
+	return s.p.Job.Accumulate > 1 && s.unequal() && len(s.p.ranks) > 1
+}
+
+// parts are the budgets for layouts whose micro-batches go one by one and for those
+// whose go in twos. Where nothing fits in twos of what others found, there is little to
+// search among these.
+func (s *search) parts() (alone, twos float64) {
+	if !s.mayGoInTwos() {
+		return s.budget, 0
+	}
+	part := 1.0
+	if len(s.p.ranks) > someRanks {
+		part = partOfMany
+	}
+	for _, x := range s.starts {
+		l := s.layout(x.d)
+		l.TwoBatch, l.HeadChunks = true, 0
+		if s.overfull(l) == nil {
+			return s.budget * alonePart * part, s.budget * twosPart * part
+		}
+	}
+	return s.budget, s.budget * twosPart / 4
+}
+
+// alonePart and twosPart are the parts of the budget for either, partOfMany what many
+// ranks have of these.
+const (
+	alonePart  = 0.8
+	twosPart   = 0.6
+	partOfMany = 0.7
+)
+
+// chunksGap is how much slower than the best so far a group may be to be tried with
+// chunks of heads.
+const chunksGap = 0.25
+
+// inChunks is a point or, if it is a single group that gains by chunks of heads, with
+// the best number of them. Micro-batches in twos hide all-to-alls without.
+func (s *search) inChunks(best point) point {
+	d := best.d
+	if d.chunks > 0 || s.twos || len(d.ring) != 1 || d.ranks() == 1 || !s.unequal() || best.t > float64(s.time)*(1+chunksGap) {
+		return best
+	}
+	for k := 2; k <= costmodel.MaxHeadChunks; k++ {
+		x := d.clone()
+		x.chunks = k
+		if t := s.judge(s.layout(x)); t < best.t*(1-minGain) {
+			best = point{x, t}
+		}
+	}
+	return best
+}

@@ -1,0 +1,65 @@
+package solver
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestAllToAllsHideBehindChunks: where the ranks of one group wait long for their
+// all-to-alls, over few network cards, the plan has chunks of heads and is faster for
+// them; equal nodes keep the layout that is known.
+func TestAllToAllsHideBehindChunks(t *testing.T) {
+	gain := func(cluster string) (float64, int) {
+		p := gpuProblem(t, cluster, 1<<16)
+		job := p.Job
+		for i := range job.Cluster.Nodes {
+			job.Cluster.Nodes[i].NICs = 1
+		}
+		job.Model.KVHeads = job.Model.QHeads
+		p = problemOf(t, p.Profile, job)
+		r, err := evenKeel{}.Solve(t.Context(), p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole := r.Layout
+		whole.HeadChunks = 0
+		return float64(secondsOf(t, p, whole) / secondsOf(t, p, r.Layout)), r.Layout.HeadChunks
+	}
+	if by, k := gain("2x4 h100_sxm + 1x2 h100_sxm"); k < 2 || by < 1.1 {
+		t.Errorf("%d chunks, %.3f times faster by them", k, by)
+	}
+	if by, k := gain("2x4 h100_sxm"); k != 0 {
+		t.Errorf("equal ranks have %d chunks and are %.3f times faster", k, by)
+	}
+}
+
+// TestMicroBatchesGoInTwos where ranks wait for their all-to-alls, unless there is only
+// one, or all devices are equal.
+func TestMicroBatchesGoInTwos(t *testing.T) {
+	solve := func(cluster string, batches int) (p *Problem, r Result) {
+		p = gpuProblem(t, cluster, 1<<16)
+		job := p.Job
+		for i := range job.Cluster.Nodes {
+			job.Cluster.Nodes[i].NICs = 1
+		}
+		job.Accumulate, job.Model.KVHeads = batches, job.Model.QHeads
+		p = problemOf(t, p.Profile, job)
+		r, err := evenKeel{}.Solve(t.Context(), p, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p, r
+	}
+	p, r := solve("2x4 h100_sxm + 1x2 h100_sxm", 2)
+	alone := r.Layout
+	alone.TwoBatch = false
+	if by := secondsOf(t, p, alone) / secondsOf(t, p, r.Layout); !r.Layout.TwoBatch || by < 1.05 || !strings.Contains(r.Why, "in twos") {
+		t.Errorf("in twos %v, %.3f times faster by it: %s", r.Layout.TwoBatch, float64(by), r.Why)
+	}
+	if _, r := solve("2x4 h100_sxm + 1x2 h100_sxm", 1); r.Layout.TwoBatch {
+		t.Error("one micro-batch goes in twos")
+	}
+	if _, r := solve("2x4 h100_sxm", 2); r.Layout.TwoBatch {
+		t.Error("equal ranks do not keep the layout that is known")
+	}
+}
