@@ -57,8 +57,8 @@ def attention(
     not, and ExchangeError or LaneError, which name ranks, phase and step, when another rank is gone or stands
     still for longer than the process group's timeout.
     """
-    _check(plan, rank, q, k, v)
-    run = _Run(plan, rank, q, group, kernel, docs, meter, trace)
+    check_inputs(plan, rank, q, k, v)
+    run = Run(plan, rank, q, group, kernel, docs, meter, trace)
     out: Tensor = _Attention.apply(run, q, k, v)
     return out
 
@@ -81,21 +81,21 @@ def begin_backward(out: Tensor) -> None:
     if not out.requires_grad:
         return
     run = getattr(out.grad_fn, "run", None)
-    if not isinstance(run, _Run):
+    if not isinstance(run, Run):
         made = "a leaf" if out.grad_fn is None else f"made by {type(out.grad_fn).__name__}"
-        raise ValueError(f"out: {made}: want the tensor that attention returned")
-    with torch.no_grad(), _as_given(out.device):
+        raise ValueError(f"out: {made}: want the tensor that attention returned, or finish")
+    with torch.no_grad(), as_given(out.device):
         run.begin(out.grad_fn)
 
 
-class _Run:
+class Run:
     """One call: forward, and later its backward."""
 
     def __init__(
         self, plan: Plan, rank: int, q: Tensor, group: ProcessGroup, kernel: Optional[Kernel],
         docs: Optional[Sequence[int]], meter: Optional[Meter], trace: Optional[Trace],
     ) -> None:
-        self.plan, self.trace, self.meter = plan, trace, meter or Meter()
+        self.plan, self.group, self.trace, self.meter = plan, group, trace, meter or Meter()
         self.docs, self.kernel = documents(plan.seq_len, docs), kernel or default_kernel(q)
         self.layout = Layout(plan)
         self.seat = self.layout.seat(rank)
@@ -108,67 +108,87 @@ class _Run:
         if self.seat is None:
             return torch.empty_like(q), kept
 
-        def part(m: Seat) -> Tensor:
-            return torch.cat([x.transpose(0, 1) for x in (_own(q, m), k[:, m.kv], v[:, m.kv])])
-
-        def compute(me: Seat, arrived: _Moving) -> Tensor:
-            held = self._held(me, q, arrived)
-            self._ring(me).forward(held)
-            assert held.out is not None
-            held.out = held.out.to(q.dtype)
+        def compute(me: Seat, arrived: Moving) -> Tensor:
+            held, out = self.compute(me, q, arrived)
             kept.append(held)
-            return held.out
+            return out
 
-        parts = _Exchange(self, self.seat, "fwd", q).through(part, _width, compute, _heads)
-        out = q.new_empty(q.shape)
+        parts = Exchange(self, self.seat, "fwd", q).through(joined(q, k, v), width, compute, heads_of)
+        return self.output(q, parts), kept
+
+    def compute(self, me: Seat, like: Tensor, arrived: Moving) -> tuple[Held, Tensor]:
+        """The ring forward of what has come: what the backward needs, and out of the rank's heads."""
+        held = self._held(me, like, arrived)
+        self._ring(me).forward(held)
+        assert held.out is not None
+        held.out = held.out.to(like.dtype)
+        return held, held.out
+
+    def output(self, like: Tensor, parts: Parts) -> Tensor:
+        """out of the rank's own tokens, of what has come from members."""
+        assert self.seat is not None
+        out = like.new_empty(self.seat.tokens, self.plan.q_heads, self.plan.head_dim)
         for member, x in parts:
-            _own(out, member).copy_(x.transpose(0, 1))
-        return out, kept
+            own_heads(out, member).copy_(x.transpose(0, 1))
+        return out
 
     def begin(self, node: Any) -> None:
         """Posts the ring's first hop backward where that is to be first, and has not been; node: the call's
         of autograd's graph."""
-        if self.seat is None or self._begun is not None:
-            return
-        ring = self._ring(self.seat)
-        if ring.own_last:
-            self._begun = ring.begin(Held(*node.saved_tensors))
+        if self._begun is None and self.first_hop:
+            self._post_first(Held(*node.saved_tensors))
+
+    @property
+    def first_hop(self) -> bool:
+        """Whether the backward has a hop of keys and values that is to leave before anything else."""
+        return self.seat is not None and self.plan.own_last and self.layout.steps > 1
+
+    def _post_first(self, held: Held) -> None:
+        assert self.seat is not None
+        self._begun = self._ring(self.seat).begin(held)
 
     def backward(self, node: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """dq, dk, dv of the rank's own tokens, in the precision of activations; node as in begin. Those of a KV
-        head are added up over a rank's slots of it where they are computed, and at the owners of the tokens
-        over the ranks that read it, in the order of chunks and members whichever comes first."""
+        """dq, dk, dv of the rank's own tokens, in the precision of activations; node as in begin."""
         assert self.seat is not None
         self.begin(node)
-        begun, self._begun = self._begun, None
         # What was begun has what the node kept; hooks of saved tensors may give that only once.
-        kept = [begun.held] if begun else _chunked(node.saved_tensors)
+        kept = [self._begun.held] if self._begun else _chunked(node.saved_tensors)
 
-        def compute(me: Seat, arrived: _Moving) -> Tensor:
-            nonlocal begun
-            dq, dkv = self._ring(me).backward(kept.pop(0), self._whole(me, dout, arrived), begun)
-            begun = None  # and its buffers, before others are made
-            slots = [[i for i, s in enumerate(me.slots) if s.kv == j] for j in me.kv]
-            return torch.cat([dq, *(dkv[of, side].sum(0, keepdim=True) for side in (0, 1) for of in slots)])
+        def compute(me: Seat, arrived: Moving) -> Tensor:
+            return self.compute_back(me, dout, arrived, kept.pop(0))
 
-        exchange = _Exchange(self, self.seat, "bwd", dout)
-        parts = exchange.through(lambda m: _own(dout, m).transpose(0, 1), _heads, compute, _width)
-        shape = self.seat.tokens, self.plan.q_heads, dout.shape[2]
-        out = torch.empty(shape, dtype=torch.float32, device=dout.device)
-        dk, dv = (out.new_zeros(shape[0], self.plan.kv_heads, shape[2]) for _ in range(2))
+        exchange = Exchange(self, self.seat, "bwd", dout)
+        parts = exchange.through(lambda m: own_heads(dout, m).transpose(0, 1), heads_of, compute, width)
+        return self.gradients(dout, parts)
+
+    def compute_back(self, me: Seat, like: Tensor, arrived: Moving, held: Held) -> Tensor:
+        """The ring backward of what has come: the gradients of the rank's heads, as joined has q, k and v.
+        Those of a KV head are added up over a rank's slots of it."""
+        begun, self._begun = self._begun, None
+        dq, dkv = self._ring(me).backward(held, self._whole(me, like, arrived), begun)
+        del begun, held  # and their buffers, before others are made
+        slots = [[i for i, s in enumerate(me.slots) if s.kv == j] for j in me.kv]
+        return torch.cat([dq, *(dkv[of, side].sum(0, keepdim=True) for side in (0, 1) for of in slots)])
+
+    def gradients(self, like: Tensor, parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
+        """dq, dk, dv of the rank's own tokens, of what has come from members. Those of a KV head are added up
+        over the ranks that read it, in the order of chunks and members whichever comes first."""
+        assert self.seat is not None
+        shape = self.seat.tokens, self.plan.q_heads, self.plan.head_dim
+        dq = torch.empty(shape, dtype=torch.float32, device=like.device)
+        dk, dv = (dq.new_zeros(shape[0], self.plan.kv_heads, shape[2]) for _ in range(2))
         for member, part in parts:
             xq, xk, xv = part.transpose(0, 1).split([member.heads, len(member.kv), len(member.kv)], 1)
-            _own(out, member).copy_(xq)
+            own_heads(dq, member).copy_(xq)
             for whole, x in ((dk, xk), (dv, xv)):
                 whole[:, member.kv] += x
-        grads = tuple(x.to(dout.dtype) for x in (out, dk, dv))
-        return grads[0], grads[1], grads[2]
+        return dq.to(like.dtype), dk.to(like.dtype), dv.to(like.dtype)
 
     def of_chunk(self, chunk: int) -> Any:
         """Inside, spans are of a chunk of heads."""
         return _of_chunk(self.trace, chunk) if self.trace is not None else contextlib.nullcontext()
 
-    def _held(self, me: Seat, like: Tensor, arrived: _Moving) -> Held:
+    def _held(self, me: Seat, like: Tensor, arrived: Moving) -> Held:
         """What the rank computes with, of [heads of q, k and v, tokens, head_dim] from each member."""
         tokens, dim = self.layout.groups[me.group].tokens, like.shape[2]
         slots = torch.tensor([me.kv.index(s.kv) for s in me.slots], dtype=torch.long, device=like.device)
@@ -180,7 +200,7 @@ class _Run:
             _place(held.kv[:, 1], xv[slots], member.rows)
         return held
 
-    def _whole(self, me: Seat, like: Tensor, arrived: _Moving) -> Tensor:
+    def _whole(self, me: Seat, like: Tensor, arrived: Moving) -> Tensor:
         """[heads, the group's tokens, head_dim], of [heads, tokens, head_dim] from its members."""
         whole = like.new_empty(me.heads, self.layout.groups[me.group].tokens, like.shape[2])
         for member, x in arrived.take():
@@ -195,8 +215,8 @@ class _Attention(torch.autograd.Function):
     """A run as a node of autograd's graph."""
 
     @staticmethod
-    def forward(ctx: Any, run: _Run, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]
-        with _as_given(q.device):
+    def forward(ctx: Any, run: Run, q: Tensor, k: Tensor, v: Tensor) -> Tensor:  # type: ignore[override]
+        with as_given(q.device):
             out, held = run.forward(q, k, v)
         ctx.run = run
         ctx.save_for_backward(*([x for h in held for x in (h.q, h.kv, h.out, h.lse)] or (q, k, v)))
@@ -207,18 +227,18 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Optional[Tensor], ...]:  # type: ignore[override]
         if ctx.run.seat is None:
             return (None, *(torch.zeros_like(x) for x in ctx.saved_tensors))
-        with _as_given(dout.device):
+        with as_given(dout.device):
             return (None, *ctx.run.backward(ctx, dout))
 
 
-def _as_given(device: torch.device) -> Any:
+def as_given(device: torch.device) -> Any:
     """Inside, autocast is off: it would round the float32 products of a kernel to half precision."""
     if device.type not in ("cpu", "cuda"):
         return contextlib.nullcontext()
     return torch.autocast(device.type, enabled=False)
 
 
-class _Exchange:
+class Exchange:
     """The all-to-alls of a rank's group in one direction: in, and after the computing out again, by chunk of
     heads. `like` gives dtype and device of messages, and their last axis.
 
@@ -227,56 +247,75 @@ class _Exchange:
     pair. What is sent is waited for at the end, as nothing that is computed needs it.
     """
 
-    def __init__(self, run: _Run, seat: Seat, direction: str, like: Tensor) -> None:
+    def __init__(self, run: Run, seat: Seat, direction: str, like: Tensor) -> None:
         self._run, self._direction, self._like = run, direction, like
         self._chunks = run.layout.chunks(seat.group)
         self._mine = [next(m for m in members if m.rank == seat.rank) for members in self._chunks]
         # With NCCL arriving and leaving are one event; until it is waited for as both, tensors are kept.
         self._at_once = run.port.nccl or len(self._chunks) == 1
+        self.ins: list[Moving] = []
+        self.outs: list[Moving] = []
 
     def through(
-        self, part: Part, wide_in: Wide, compute: Callable[[Seat, _Moving], Tensor], wide_out: Wide
+        self, part: Part, wide_in: Wide, compute: Callable[[Seat, Moving], Tensor], wide_out: Wide
     ) -> Parts:
         """Of every chunk, part(m) [wide_in(m) heads, own tokens, head_dim] goes to member m; compute(me, what
         has come) makes [wide_out(me) heads, the group's tokens, head_dim], of which every member gets its
         tokens. Returns what comes of all chunks, by chunk and member. What a rank would send to itself stays
         where it is."""
         run, last = self._run, len(self._chunks) - 1
-        ins: list[_Moving] = []
-        outs: list[_Moving] = []
         for c, me in enumerate(self._mine):
             with run.of_chunk(c):
                 with timed(run.trace, self._direction, 0, "a2a_in") as span:
                     if not c:
-                        ins = [self._post("a2a_in", i, part, lambda m, to: (wide_in(to), m.tokens))
-                               for i in range(len(self._chunks))]
-                    ins[c].own = part(me)
-                    ins[c].batch.received()
-                    if self._at_once:
-                        ins[c].batch.sent()
-                    span.bytes_out, span.bytes_in = ins[c].sent, ins[c].received
-                out = compute(me, ins[c])
+                        self.send(part, wide_in)
+                    self.keep(part, c)
+                    arrived = self.take(c)
+                    span.bytes_out, span.bytes_in = arrived.sent, arrived.received
+                out = compute(me, arrived)
                 if c < last:
-                    outs.append(self._leave(c, out, wide_out))
+                    self.leave(out, wide_out, c)
                     del out
         with run.of_chunk(last), timed(run.trace, self._direction, run.layout.steps, "a2a_out") as span:
-            outs.append(self._leave(last, out, wide_out))
-            for moving in outs:
-                moving.batch.received()
-            for moving in (*ins, *outs):
-                moving.batch.sent()
-            span.bytes_out, span.bytes_in = sum(x.sent for x in outs), sum(x.received for x in outs)
-        return [pair for moving in outs for pair in moving.take()]
+            self.leave(out, wide_out, last)
+            parts = self.end()
+            span.bytes_out = sum(x.sent for x in self.outs)
+            span.bytes_in = sum(x.received for x in self.outs)
+        return parts
 
-    def _leave(self, c: int, x: Tensor, wide: Wide) -> _Moving:
+    def send(self, part: Part, wide: Wide) -> None:
+        """Posts the messages in of all chunks."""
+        self.ins = [self._post("a2a_in", c, part, lambda m, to: (wide(to), m.tokens))
+                    for c in range(len(self._chunks))]
+
+    def keep(self, part: Part, c: int = 0) -> None:
+        """Takes this rank's own part of a chunk."""
+        self.ins[c].own = part(self._mine[c])
+
+    def take(self, c: int = 0) -> Moving:
+        """Waits for what comes in of a chunk."""
+        self.ins[c].batch.received()
+        if self._at_once:
+            self.ins[c].batch.sent()
+        return self.ins[c]
+
+    def leave(self, x: Tensor, wide: Wide, c: int = 0) -> None:
         """Posts the messages out of a chunk, of x [heads, the group's tokens, head_dim]."""
         moving = self._post("a2a_out", c, lambda m: _pick(x, m.rows), lambda m, to: (wide(m), to.tokens))
         moving.own = _pick(x, self._mine[c].rows)
-        return moving
+        self.outs.append(moving)
+
+    def end(self) -> Parts:
+        """Waits until all that comes out is here and all that was sent is gone."""
+        for moving in self.outs:
+            moving.batch.received()
+        for moving in (*self.ins, *self.outs):
+            moving.batch.sent()
+        return [pair for moving in self.outs for pair in moving.take()]
 
     def _post(
         self, op: str, c: int, part: Part, shape: Callable[[Seat, Seat], tuple[int, int]]
-    ) -> _Moving:
+    ) -> Moving:
         """part(m) goes to member m of a chunk, what comes from it has shape(m, this rank) and head_dim."""
         run, like, me = self._run, self._like, self._mine[c]
         step = 0 if op == "a2a_in" else run.layout.steps
@@ -284,10 +323,10 @@ class _Exchange:
         sends = [Message(m.rank, part(m).to(like.dtype).contiguous()) for m in others]
         receives = [Message(m.rank, like.new_empty(*shape(m, me), like.shape[2])) for m in others]
         batch = run.port.post(f"{self._direction}.{op}", step, sends, receives)
-        return _Moving(self._chunks[c], batch, receives, _bytes(sends))
+        return Moving(self._chunks[c], batch, receives, _bytes(sends))
 
 
-class _Moving:
+class Moving:
     """An all-to-all under way. own: what stays at this rank; sent, received: bytes."""
 
     def __init__(
@@ -320,7 +359,8 @@ def _chunked(saved: Sequence[Tensor]) -> list[Held]:
     return [Held(*saved[i:i + 4]) for i in range(0, len(saved), 4)]
 
 
-def _check(plan: Plan, rank: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+def check_inputs(plan: Plan, rank: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises ValueError for what attention refuses."""
     if not 0 <= rank < plan.ranks:
         raise ValueError(f"rank: {rank}: the plan has ranks 0 to {plan.ranks - 1}")
     if not q.is_floating_point():
@@ -335,16 +375,21 @@ def _check(plan: Plan, rank: int, q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ValueError(f"{name}: {x.dtype} on {x.device}: want that of q, {q.dtype} on {q.device}")
 
 
-def _width(seat: Seat) -> int:
+def joined(q: Tensor, k: Tensor, v: Tensor) -> Part:
+    """What of q, k and v goes to a member, in one piece."""
+    return lambda m: torch.cat([x.transpose(0, 1) for x in (own_heads(q, m), k[:, m.kv], v[:, m.kv])])
+
+
+def width(seat: Seat) -> int:
     """Heads of q, k and v together that a rank computes with."""
     return seat.heads + 2 * len(seat.kv)
 
 
-def _heads(seat: Seat) -> int:
+def heads_of(seat: Seat) -> int:
     return seat.heads
 
 
-def _own(x: Tensor, seat: Seat) -> Tensor:
+def own_heads(x: Tensor, seat: Seat) -> Tensor:
     """The query heads of a member, of [tokens, all heads, head_dim]."""
     return x[:, seat.first:seat.first + seat.heads]
 
