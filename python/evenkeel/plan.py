@@ -39,7 +39,8 @@ class Plan:
     blocks of keys and values that a rank holds beside its own. dtype: of the activations (f32, bf16, f16).
     own_last: backward, ranks compute their own block after the others' and not before them. head_chunks: a
     rank computes so many chunks of its heads one after the other, while the all-to-alls of the others are
-    under way; above 1 in plans of one group only.
+    under way; above 1 in plans of one group only. two_batch_overlap: the plan counts on micro-batches that go
+    through a layer in twos, by begin_attention; attention runs one sequence all the same.
     """
 
     seq_len: int
@@ -52,6 +53,7 @@ class Plan:
     groups: tuple[tuple[Share, ...], ...]
     own_last: bool = False
     head_chunks: int = 1
+    two_batch_overlap: bool = False
 
     @property
     def ranks(self) -> int:
@@ -128,6 +130,7 @@ def _plan_of(document: Mapping[str, Any]) -> Plan:
         groups=tuple(_group(g, i) for i, g in enumerate(_list(document, "groups", ""))),
         own_last=_flag(document, "own_last"),
         head_chunks=_chunks(document),
+        two_batch_overlap=_flag(document, "two_batch_overlap"),
     )
     if plan.q_heads % plan.kv_heads:
         raise PlanError(f"job.model.kv_heads: {plan.kv_heads}: must divide q_heads {plan.q_heads}")
@@ -137,6 +140,8 @@ def _plan_of(document: Mapping[str, Any]) -> Plan:
     if plan.head_chunks > 1 and len(plan.groups) != 1:
         raise PlanError(f"head_chunks: {plan.head_chunks}: want none in a plan of {len(plan.groups)} groups, "
                         "chunks are for one group")
+    if plan.two_batch_overlap:
+        _check_twos(plan, job)
     return plan
 
 
@@ -179,6 +184,17 @@ def _chunks(document: Mapping[str, Any]) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 2 <= value <= MOST_CHUNKS:
         raise PlanError(f"head_chunks: {value!r}: want a whole number from 2 to {MOST_CHUNKS}, or none")
     return value
+
+
+def _check_twos(plan: Plan, job: Mapping[str, Any]) -> None:
+    """What goes in twos has at least two micro-batches, where the job says how many there are."""
+    if plan.head_chunks > 1:
+        raise PlanError(f"two_batch_overlap: true: want none beside head_chunks, here {plan.head_chunks}: a plan "
+                        "has one or the other")
+    if "grad_accumulation" in job:
+        n = job["grad_accumulation"]
+        if isinstance(n, bool) or not isinstance(n, int) or n < 2:
+            raise PlanError(f"two_batch_overlap: true: want job.grad_accumulation from 2 on, it is {n!r}")
 
 
 def _dtype(job: Mapping[str, Any]) -> str:

@@ -74,6 +74,10 @@ BAD: list[tuple[str, Change, str]] = [
     ("no chunks", lambda d: d.update(head_chunks=0), "head_chunks: 0: want a whole number from 2 to 4, or none"),
     ("chunks of several groups", lambda d: d.update(head_chunks=2),
      "head_chunks: 2: want none in a plan of 2 groups"),
+    ("twos by number", lambda d: d.update(two_batch_overlap=1), "two_batch_overlap: 1: want true or false"),
+    ("twos in words", lambda d: d.update(two_batch_overlap="true"),
+     "two_batch_overlap: 'true': want true or false"),
+    ("twos of null", lambda d: d.update(two_batch_overlap=None), "two_batch_overlap: None: want true or false"),
     ("true is no number", lambda d: d["job"]["model"].update(head_dim=True),
      "job.model.head_dim: True: want"),
 ]
@@ -102,6 +106,28 @@ class TestReading(unittest.TestCase):
                 evenkeel.load_plan({**one, "head_chunks": wrong})
             want = f"head_chunks: {wrong!r}: want a whole number from 2 to 4, or none"
             self.assertEqual(str(caught.exception), want)
+
+    def test_two_batch_overlap(self) -> None:
+        """Of two micro-batches or more, where the job says how many, and of all heads at once."""
+        plan = evenkeel.load_plan(worked_example())
+        self.assertIs(plan.two_batch_overlap, False)
+        said = {True: dataclasses.replace(plan, two_batch_overlap=True), False: plan}
+        for on, want in said.items():
+            self.assertEqual(evenkeel.load_plan({**worked_example(), "two_batch_overlap": on}), want)
+            for batches in (2, 3, 64):
+                self.assertEqual(evenkeel.load_plan(_in_twos(on, batches)), want)
+        for wrong in (1, 0, -2, True, None, 2.0, "2", [2]):
+            self.assertEqual(evenkeel.load_plan(_in_twos(False, wrong)), plan)
+            with self.assertRaises(evenkeel.PlanError) as caught:
+                evenkeel.load_plan(_in_twos(True, wrong))
+            want_said = f"two_batch_overlap: true: want job.grad_accumulation from 2 on, it is {wrong!r}"
+            self.assertEqual(str(caught.exception), want_said)
+        with self.assertRaises(evenkeel.PlanError) as caught:
+            evenkeel.load_plan({**plans.chunked_example(2), "two_batch_overlap": True})
+        self.assertEqual(str(caught.exception), "two_batch_overlap: true: want none beside head_chunks, here 2: "
+                         "a plan has one or the other")
+        chunked = evenkeel.load_plan({**plans.chunked_example(2), "two_batch_overlap": False})
+        self.assertEqual(chunked, evenkeel.load_plan(plans.chunked_example(2)))
 
     def test_rank_without_work(self) -> None:
         document = worked_example()
@@ -386,6 +412,13 @@ class TestTokens(unittest.TestCase):
             evenkeel.unshard(plan, [torch.zeros(768)])
         with self.assertRaisesRegex(ValueError, r"parts\[1\]: 128 tokens: rank 1 has 192"):
             evenkeel.unshard(plan, [torch.zeros(128)] * 4)
+
+
+def _in_twos(on: bool, batches: Any) -> Document:
+    """The worked example of a job of so many micro-batches."""
+    document = worked_example()
+    document["job"]["grad_accumulation"] = batches
+    return {**document, "two_batch_overlap": on}
 
 
 def _write(path: str, text: str) -> None:
