@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .meter import Meter, Span, Trace
     from .plan import SCHEMA, Plan, PlanError, Segment, Share, load_plan
     from .port import ExchangeError, warm_up
+    from .split import SplitAttention, begin_attention
     from .tokens import positions, shard, unshard
 
 _PLACES = {
@@ -33,14 +34,15 @@ _PLACES = {
     "meter": ("Meter", "Span", "Trace"),
     "plan": ("SCHEMA", "Plan", "PlanError", "Segment", "Share", "load_plan"),
     "port": ("ExchangeError", "warm_up"),
+    "split": ("SplitAttention", "begin_attention"),
     "tokens": ("positions", "shard", "unshard"),
 }
 
 __all__ = [
     "PHASES", "SCHEMA", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2", "Group", "Kernel",
     "LaneError", "Math", "Meter", "Plan", "PlanError", "Repeating", "Segment", "ServeError", "Share", "Span",
-    "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention", "begin_backward",
-    "expected", "load_plan", "positions", "shard", "unshard", "warm_up",
+    "SplitAttention", "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention",
+    "begin_attention", "begin_backward", "expected", "load_plan", "positions", "shard", "unshard", "warm_up",
 ]
 __version__ = "0.1.0"
 

@@ -113,11 +113,18 @@ def poisoned(
 ) -> Optional[dict[str, Any]]:
     """compare where memory is not a number until something is written to it and a place that is not free yet
     is noticed."""
+    with poisoned_memory():
+        return compare(rank, groups, seed, ranks, kernel=kernel, drawn=drawn)
+
+
+@contextlib.contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """What poisoned runs in."""
     with contextlib.ExitStack() as stack:
         for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
             stack.enter_context(mock.patch.object(owner, name, _poisoned(getattr(owner, name))))
         stack.enter_context(_watched())
-        return compare(rank, groups, seed, ranks, kernel=kernel, drawn=drawn)
+        yield
 
 
 def _poisoned(empty: Any) -> Any:

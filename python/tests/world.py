@@ -1,12 +1,13 @@
 """Ranks for tests: processes that are started once, joined by gloo, and serve jobs given by name.
 
 Run as `world.py RANK SIZE STORE` this file is one rank: it reads [name, arguments] lines and answers
-{"ok": ..} or {"error": ..}. Jobs are the functions of jobs.py.
+{"ok": ..} or {"error": ..}. Jobs are the functions of jobs.py, and of other modules by their name too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import select
@@ -82,16 +83,15 @@ def serve(rank: int, size: int, store: str) -> None:
     import torch
     import torch.distributed as dist
 
-    import jobs
-
     torch.set_num_threads(1)
     limit = timedelta(seconds=TIMEOUT_S)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=limit)
     groups = {n: dist.new_group(list(range(n)), timeout=limit) for n in range(2, size + 1)}
     for line in sys.stdin:
         name, args = json.loads(line)
+        module, _, job = name.rpartition(".")
         try:
-            answer = {"ok": getattr(jobs, name)(rank, groups, *args)}
+            answer = {"ok": getattr(importlib.import_module(module or "jobs"), job)(rank, groups, *args)}
         except Exception as error:
             print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
             os._exit(1)  # as a trainer does; who waits for this rank then hears of it
