@@ -67,9 +67,10 @@ def begin_backward(out: Tensor) -> None:
     """Lets the first keys and values of an attention's backward travel now, while the backward of what
     follows the attention is computed.
 
-    out is what attention returned, and no view of it. Every rank of the plan calls this at the same place of
-    its backward, ranks without tokens too, or none does; between this and the attention's backward no other
-    attention of the process group runs. It is optional: without it they leave when the attention's backward
+    out is what attention returned, or finish of begin_attention, and no view of it. Every rank of the plan
+    calls this at the same place of its backward, ranks without tokens too, or none does; between this and the
+    attention's backward no other attention of the process group runs, but for those under way beside it. Of
+    these it is meant for the one whose backward is first, the last that was begun. It is optional: without it they leave when the attention's backward
     begins. From here on the rank holds that backward's buffers for keys and values, ring_buffers blocks. The
     attention's backward must follow: if it never does, what was posted stays under way, and the process group
     may not be fit for other attentions.

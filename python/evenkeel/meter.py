@@ -55,8 +55,9 @@ class Trace:
 
     On a GPU the times are of events on the stream that computes; reading them waits for the stream. mb and
     layer are the micro-batch and layer that the spans belong to, again says that a forward pass is made a
-    second time for the backward; they may be changed between calls. chunk is that of the heads in plans with
-    head_chunks, which the attention sets; spans of the first one leave it out.
+    second time for the backward; they may be changed between calls. A sequence of begin_attention keeps the mb
+    and layer of when it began, for all its spans. chunk is that of the heads in plans with head_chunks, which
+    the attention sets; spans of the first one leave it out.
     """
 
     def __init__(self, rank: int, device: Optional[torch.device] = None) -> None:

@@ -189,8 +189,8 @@ def _chunks(document: Mapping[str, Any]) -> int:
 def _check_twos(plan: Plan, job: Mapping[str, Any]) -> None:
     """What goes in twos has at least two micro-batches, where the job says how many there are."""
     if plan.head_chunks > 1:
-        raise PlanError(f"two_batch_overlap: true: want none beside head_chunks, here {plan.head_chunks}: a plan "
-                        "has one or the other")
+        raise PlanError(f"two_batch_overlap: true: want none beside head_chunks, here {plan.head_chunks}: "
+                        "a plan has one or the other")
     if "grad_accumulation" in job:
         n = job["grad_accumulation"]
         if isinstance(n, bool) or not isinstance(n, int) or n < 2:

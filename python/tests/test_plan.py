@@ -77,7 +77,8 @@ BAD: list[tuple[str, Change, str]] = [
     ("twos by number", lambda d: d.update(two_batch_overlap=1), "two_batch_overlap: 1: want true or false"),
     ("twos in words", lambda d: d.update(two_batch_overlap="true"),
      "two_batch_overlap: 'true': want true or false"),
-    ("twos of null", lambda d: d.update(two_batch_overlap=None), "two_batch_overlap: None: want true or false"),
+    ("twos of null", lambda d: d.update(two_batch_overlap=None),
+     "two_batch_overlap: None: want true or false"),
     ("true is no number", lambda d: d["job"]["model"].update(head_dim=True),
      "job.model.head_dim: True: want"),
 ]

@@ -200,9 +200,13 @@ class TestManual(unittest.TestCase):
         self.assertEqual((n, m), (1, 1))
         self.assertRegex(self.said(code)[1], "begun 1")
 
-    def example(self) -> str:
+    def test_two_micro_batches(self) -> None:
+        """The README's layer for two, which goes on from the example."""
+        self.assertRegex(self.said(self.example() + self.example(1))[0], r"two micro-batches: \d+\.\d{3}")
+
+    def example(self, number: int = 0) -> str:
         with open(os.path.join(HERE, "..", "README.md"), encoding="utf-8") as file:
-            return re.findall(r"```python\n(.*?)```", file.read(), re.DOTALL)[0]  # the others need a server
+            return re.findall(r"```python\n(.*?)```", file.read(), re.DOTALL)[number]  # later ones need a server
 
     def said(self, code: str) -> list[str]:
         """What two ranks of a program say."""
