@@ -9,6 +9,7 @@ from typing import Any, Iterator, Optional
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
@@ -230,6 +231,22 @@ def several(rank: int, groups: Groups, documents: list[dict[str, Any]]) -> Optio
     got = [[outs[i].detach(), *grads[k][3 * i:3 * i + 3]] for k in range(2) for i in range(len(plans))]
     same = [all(map(torch.equal, a, b)) for a, b in zip(2 * alone, got)]
     return {"same": same, "asked": len(asked), "events": events}
+
+
+def apart(rank: int, groups: Groups) -> Optional[Events]:
+    """What two sequences of the known plan post backward, each over a process group of its own."""
+    own = [dist.new_group(list(range(4))) for _ in range(2)]  # every rank of the world takes part
+    if rank >= 4:
+        return None
+    plan = known(False, True)
+    leaves = [evenkeel.shard(plan, rank, x).requires_grad_() for x in inputs(plan, 1)[:3]]
+    under_way = [evenkeel.begin_attention(plan, rank, *leaves, group=group) for group in own]
+    for x in under_way:
+        x.compute()
+    outs = [x.finish() for x in under_way]
+    with noted() as events:  # B, the last, is 0 here: it is the first to post
+        (outs[0] + outs[1]).sum().backward()
+    return events
 
 
 def without_gradients(rank: int, groups: Groups) -> Optional[list[bool]]:

@@ -5,6 +5,7 @@ Run by path, or `python -m unittest discover -s tests`, with an interpreter that
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import sys
@@ -134,6 +135,12 @@ class TestPairs(unittest.TestCase):
                 want = [e for e in want if "ring" not in e[1] or layouts[e[0]].steps > 1]
                 self.assertEqual(_collapsed(mine), _collapsed(want))
 
+    def test_process_groups(self) -> None:
+        """Sequences of different process groups do not wait for each other's turn."""
+        for answer in self.answers(4, "apart"):
+            want = [[0, "bwd.ring", 0], [0, "bwd.a2a_in", 0], [1, "bwd.ring", 0], [1, "bwd.a2a_in", 0]]
+            self.assertEqual(answer[:4], want)
+
     def test_without_gradients(self) -> None:
         for answer in self.answers(4, "without_gradients"):
             self.assertEqual(answer, [True] * 12)
@@ -169,6 +176,12 @@ class TestMisuse(unittest.TestCase):
 
     def begun(self, **options: Any) -> evenkeel.SplitAttention:
         return evenkeel.begin_attention(self.plan, 0, *self.heads, **options)
+
+    def finished(self, **options: Any) -> Any:
+        """A sequence's output."""
+        x = self.begun(**options)
+        x.compute()
+        return x.finish()
 
     def refuses(self, call: Any, said: str) -> None:
         with self.assertRaises(RuntimeError) as caught:
@@ -209,9 +222,7 @@ class TestMisuse(unittest.TestCase):
             x.compute()
         for call, name in ((x.compute, "compute"), (x.finish, "finish")):
             self.refuses(call, name + ": an earlier call for this sequence failed")
-        other = self.begun()
-        other.compute()
-        self.assertTrue(other.finish().requires_grad)
+        self.assertTrue(self.finished().requires_grad)
 
     def test_refused(self) -> None:
         chunked = evenkeel.load_plan({**document([[(0, 40)]], [[(0, 6)]], 6, 2, 8), "head_chunks": 2})
@@ -236,15 +247,20 @@ class TestMisuse(unittest.TestCase):
                 return super().backward(*args)
 
         kernel = Fails()
-        x = self.begun(kernel=kernel)
-        x.compute()
-        out = x.finish()
+        out = self.finished(kernel=kernel)
         with self.assertRaises(ZeroDivisionError):
             torch.autograd.grad(out, self.heads, self.dout, retain_graph=True)
         kernel.failing = False
         got = torch.autograd.grad(out, self.heads, self.dout)
         want = torch.autograd.grad(evenkeel.attention(self.plan, 0, *self.heads), self.heads, self.dout)
         self.assertTrue(all(map(torch.equal, got, want)))
+        kernel.failing, out = True, self.finished(kernel=kernel)
+        run = weakref.ref(out.grad_fn.run)
+        with self.assertRaises(ZeroDivisionError):
+            out.backward(self.dout)
+        del out
+        gc.collect()  # an error and what it went through know each other
+        self.assertIsNone(run(), "it stands in line for a backward that never comes")
 
     def test_an_output_gradient_written_to(self) -> None:
         """What has left is a copy, and so is what stays here."""
@@ -276,12 +292,9 @@ class TestMisuse(unittest.TestCase):
 
     def test_nothing_is_kept(self) -> None:
         """When its graph is gone, so is the sequence."""
-        x = self.begun()
-        x.compute()
-        out = x.finish()
-        run = weakref.ref(x._run)
+        out = self.finished()
+        run = weakref.ref(out.grad_fn.run)
         out.backward(self.dout)
-        del x
         self.assertIsNotNone(run())
         del out
         self.assertIsNone(run())
