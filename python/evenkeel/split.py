@@ -9,15 +9,16 @@
 Each call is a node of autograd's graph, tied to the next by a tensor without elements. Of the nodes that are
 ready autograd runs the one that was made last, so that the backward is the forward in a mirror: finish sends
 the output's gradient, compute waits for it, runs the ring backward and sends the gradients of q, k and v,
-begin waits for these; and B, which ended last, comes first.
+begin waits for these; and B, which ended last, comes first. So messages have one order on all ranks: that of
+the calls. The ring of one sequence is over before the next call posts anything.
 
 finish keeps what all three need for the backward: it is the first of them, so that tensors which are
 recomputed (torch.utils.checkpoint) are there before any message of the backward leaves, on every rank.
 
 Where the ring's first keys and values leave before all else (own_last), they do so for the first of the
 sequences that are in their backward. Those of each other one leave when the ring of the one before it is
-over: so they travel beside the all-to-all out of that one, and no rank holds the buffers of two rings more
-than it has to.
+over, ahead of that one's all-to-all out: earlier, and a rank would hold the buffers of two rings; later, and
+its own ring would wait for them.
 """
 
 from __future__ import annotations
@@ -168,7 +169,7 @@ class _Sequence(Run):
         if self.seat is not None:
             self._exchange = Exchange(self, self.seat, "bwd", self._like)
             with self._timed("bwd", "a2a_in") as span:
-                # Copies, even of all heads: autograd may write to what it has handed out.
+                # Copies, always: others may write to the gradient before the rest of this pass.
                 part = lambda m: own_heads(dout, m).transpose(0, 1).clone(memory_format=torch.contiguous_format)
                 self._exchange.send(part, heads_of)
                 self._exchange.keep(part)
