@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -147,12 +148,15 @@ type mixedRow struct {
 	Planning       time.Duration // all strategies, the bound and the account
 	Infeasible     string
 	Why            string // of ours
+	// InTwos is the time of the other strategies' layouts with micro-batches in twos, where
+	// they fit and gain by it, else as they are.
+	InTwos map[string]units.Seconds
 }
 
 // compare solves one problem with every strategy.
 func compare(t testing.TB, p *costmodel.Profile, name string, m costmodel.Model, c costmodel.Cluster, seq units.Tokens, nics int) mixedRow {
 	t.Helper()
-	row := mixedRow{Setting: name, Model: m.Name, SeqLen: seq, NICs: nics, Ranks: len(c.Ranks()), Time: map[string]units.Seconds{}}
+	row := mixedRow{Setting: name, Model: m.Name, SeqLen: seq, NICs: nics, Ranks: len(c.Ranks()), Time: map[string]units.Seconds{}, InTwos: map[string]units.Seconds{}}
 	c, err := c.Resolve(p, "", "")
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
@@ -170,23 +174,50 @@ func compare(t testing.TB, p *costmodel.Profile, name string, m costmodel.Model,
 		return row
 	}
 	row.Bound, row.Recommended = plan.Bound, plan.Strategy
+	sim, err := costmodel.NewSimulator(q.Predictor, q.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, k := range plan.Compared {
-		if k.Verdict != solver.Infeasible && k.Time.Mid > 0 {
-			row.Time[k.Strategy] = k.Time.Mid
-			if k.Strategy == solver.Default {
-				row.Why = k.Why
-			}
+		if k.Verdict == solver.Infeasible || k.Time.Mid <= 0 {
+			continue
 		}
+		row.Time[k.Strategy] = k.Time.Mid
+		if k.Strategy == solver.Default {
+			row.Why = k.Why
+			continue
+		}
+		l := plan.Layout()
+		if k.Layout != nil {
+			l = *k.Layout
+		}
+		row.InTwos[k.Strategy] = min(k.Time.Mid, inTwos(t, sim, l))
 	}
 	return row
 }
 
+// inTwos is what a layout takes with micro-batches in twos; +Inf where memory is too small.
+func inTwos(t testing.TB, sim *costmodel.Simulator, l costmodel.Layout) units.Seconds {
+	t.Helper()
+	l.TwoBatch = true
+	if slices.ContainsFunc(sim.Memory(l), func(m costmodel.Memory) bool { return !m.Fits() }) {
+		return units.Seconds(math.Inf(1))
+	}
+	at, err := sim.Time(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
+}
+
 // ratio is the time of the fastest of the named strategies over ours; NaN where
 // none of them fits.
-func (r mixedRow) ratio(names ...string) float64 {
+func (r mixedRow) ratio(names ...string) float64 { return r.ratioOf(r.Time, names...) }
+
+func (r mixedRow) ratioOf(times map[string]units.Seconds, names ...string) float64 {
 	best := math.Inf(1)
 	for _, n := range names {
-		if t, ok := r.Time[n]; ok {
+		if t, ok := times[n]; ok {
 			best = min(best, float64(t))
 		}
 	}
