@@ -21,36 +21,44 @@ import (
 // device or link never makes the layer longer (see layerRun).
 func (r *layerRun) inTwos(s *sim, back, events bool) {
 	r.reset(s, back, events)
-	w := r.priceTwos()
+	nothing := func(int8) {}
+	r.passTwos(r.priceTwos(), nothing, nothing)
+}
+
+// passTwos is that with prices, for streams and ports that may be free at times of their
+// own; somebody is told before a ring begins and when it is over.
+func (r *layerRun) passTwos(w twos, before, over func(batch int8)) {
 	var in, out [2][]joined
 	r.batch = batchA
 	r.begin()
 	in[0], in[1] = make([]joined, r.n), make([]joined, r.n)
-	for g := range s.bunches {
-		r.batch = batchA
-		r.linear(g, 0, w.before, nil)
-		in[0][g] = r.toAll(g, 0, w.in[g])
-		r.batch = batchB
-		r.linear(g, 0, w.before, w.in)
-		in[1][g] = r.toAll(g, 0, w.in[g])
+	for g := range r.sim.bunches {
+		for b := range in {
+			r.batch = int8(b) + batchA
+			r.linear(g, 0, w.before[b])
+			in[b][g] = r.toAll(g, 0, w.in[g])
+		}
 	}
 	r.batch = batchA
+	before(r.batch)
 	r.ringOf(in[0])
+	over(r.batch)
 	r.clearRing()
 	r.batch = batchB
 	r.begin()
 	r.batch = batchA
 	out[0] = r.toAlls(w.out)
 	r.batch = batchB
+	before(r.batch)
 	r.ringOf(in[1])
+	over(r.batch)
 	out[1] = r.toAlls(w.out)
-	for g := range s.bunches {
-		r.batch = batchA
-		r.awaitAll(g, out[0][g])
-		r.linear(g, r.n, w.after, w.out)
-		r.batch = batchB
-		r.awaitAll(g, out[1][g])
-		r.linear(g, r.n, w.after, nil)
+	for g := range r.sim.bunches {
+		for b := range out {
+			r.batch = int8(b) + batchA
+			r.awaitAll(g, out[b][g])
+			r.linear(g, r.n, w.after[b])
+		}
 	}
 	for i := range r.seats {
 		r.length = max(r.length, r.seats[i].free)
@@ -63,11 +71,11 @@ const (
 	batchB = int8(2)
 )
 
-// twos is what two micro-batches take, each as much: by seat, without slowing by messages,
-// and by group.
+// twos is what two micro-batches take: linear work by micro-batch and seat, of which B's
+// before the ring and A's behind it are slowed by all-to-alls, and these by group.
 type twos struct {
-	before, after []units.Seconds // linear work
-	in, out       []units.Seconds // all-to-alls
+	before, after [2][]units.Seconds
+	in, out       []units.Seconds
 }
 
 // priceTwos asks for these, and lets attention be slowed by the all-to-alls as well: of
@@ -84,46 +92,49 @@ func (r *layerRun) priceTwos() twos {
 		b := &s.bunches[g]
 		var in, out units.Seconds
 		if b.to-b.from > 1 {
-			slow := s.slowestMessages(b, r.back)
-			in, out = slow*s.toAllTime(x, b, nil), slow*s.toAllTime(y, b, nil)
+			in, out = b.slow[r.dir]*s.toAllTime(x, b, nil), b.slow[r.dir]*s.toAllTime(y, b, nil)
 		}
 		w.in, w.out = append(w.in, in), append(w.out, out)
 		for i := b.from; i < b.to; i++ {
 			if i > 0 && s.seats[i].worksLike(&s.seats[i-1]) {
-				w.before, w.after = append(w.before, w.before[i-1]), append(w.after, w.after[i-1])
+				w.before[0], w.after[1] = append(w.before[0], w.before[0][i-1]), append(w.after[1], w.after[1][i-1])
 			} else {
-				w.before, w.after = append(w.before, s.linearTime(&s.seats[i], before)), append(w.after, s.linearTime(&s.seats[i], after))
+				w.before[0], w.after[1] = append(w.before[0], s.linearTime(&s.seats[i], before)), append(w.after[1], s.linearTime(&s.seats[i], after))
 			}
+			f := r.beside[i].factor
+			slowed := func(t, moving units.Seconds) units.Seconds { return beside{f, moving * (1 - 1/f)}.stretch(t) }
+			w.before[1], w.after[0] = append(w.before[1], slowed(w.before[0][i], in)), append(w.after[0], slowed(w.after[1][i], out))
 			r.seats[i].work = s.seats[i].work
-			r.apart[i] = beside{r.beside[i].factor, (in + out) / units.Seconds(2*r.n) * (1 - 1/r.beside[i].factor)}
+			r.apart[i] = beside{f, (in + out) / units.Seconds(2*r.n) * (1 - 1/f)}
 			r.beside[i].most += r.apart[i].most
 		}
 	}
 	return w
 }
 
-// slowestMessages is the factor by which a group's all-to-alls are slower beside
-// computing.
-func (s *sim) slowestMessages(b *bunch, back bool) units.Seconds {
-	most := units.Seconds(1)
-	for i := b.from; i < b.to; i++ {
-		if i == b.from || s.seats[i].device != s.seats[i-1].device {
-			most = max(most, units.Seconds(s.q.slowed(s.seats[i].device, back, op.SlowedComm)))
+// slowTwos finds the factors by which the groups' all-to-alls are slower beside computing,
+// that of the slowest member.
+func (s *sim) slowTwos() {
+	for g := range s.bunches {
+		b := &s.bunches[g]
+		b.slow = [2]units.Seconds{1, 1}
+		for i := b.from; i < b.to; i++ {
+			if i > b.from && s.seats[i].device == s.seats[i-1].device {
+				continue
+			}
+			for dir := range b.slow {
+				b.slow[dir] = max(b.slow[dir], units.Seconds(s.q.slowed(s.seats[i].device, dir == 1, op.SlowedComm)))
+			}
 		}
 	}
-	return most
 }
 
 // linear is the group's linear work of a micro-batch before the ring, at step 0, or
-// behind it, beside messages that take as long as `moving` says for the group.
-func (r *layerRun) linear(g, step int, took, moving []units.Seconds) {
+// behind it.
+func (r *layerRun) linear(g, step int, took []units.Seconds) {
 	b := &r.sim.bunches[g]
 	for i := b.from; i < b.to; i++ {
 		a, c, w := &r.seats[i], &r.around[i], took[i]
-		if moving != nil {
-			f := r.beside[i].factor
-			w = beside{f, moving[g] * (1 - 1/f)}.stretch(w)
-		}
 		r.note(event{kind: linearEvent, seat: i, to: i, step: step, start: a.free, end: a.free + w})
 		if a.free += w; step == 0 {
 			c.pre += w

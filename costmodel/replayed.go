@@ -76,6 +76,9 @@ type ReplayWork struct {
 	// document. Each is causal on its own, and its blocks are calls of their own.
 	Packed []units.Tokens
 	Layers int
+	// Micro is how many micro-batches a step has, each the same sequence; 0 is one. They
+	// go one after the other or, two of a layout with TwoBatch, through each layer together.
+	Micro int
 	// AttentionOnly leaves the linear parts out, as replay does on request.
 	AttentionOnly bool
 }
@@ -134,7 +137,8 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 	}
 	bare.attentionOnly = w.AttentionOnly
 	r := &replaying{sim: bare, took: took, out: new(Replayed)}
-	w.Layout.TwoBatch = false // replay runs micro-batches one by one
+	// One micro-batch has no other to go with.
+	r.micro, w.Layout.TwoBatch = max(1, w.Micro), w.Layout.TwoBatch && w.Micro == 2
 	if err := r.prepare(w.Layout); err != nil {
 		return nil, err
 	}
@@ -154,12 +158,15 @@ type replaying struct {
 	*sim
 	took    func(ReplayKey) (units.Seconds, bool)
 	out     *Replayed
-	devices []string // of the seats
-	laws    [2]passLaws
+	devices []string           // of the seats
+	laws    [2][2]passLaws     // of either micro-batch where two go together, and direction
+	micro   int                // micro-batches of a step
 	at      []units.Seconds    // when a seat is done with all before
 	ports   [][2]units.Seconds // when its egress and ingress are
 	spent   []spent
 	run     layerRun
+	// When the streams were done with the rings of two micro-batches.
+	ringEnds [2][]units.Seconds
 }
 
 // passLaws are what the laws say of a pass: by seat, and of the ring by step; of heads
@@ -169,15 +176,16 @@ type passLaws struct {
 	attention, merges [][]units.Seconds
 }
 
-// stageOf is one layer's pass within the step.
+// stageOf is one layer's pass within the step, of a micro-batch or of two together.
 type stageOf struct {
+	micro int
 	layer int
 	back  bool
 	again bool
 }
 
 func (g stageOf) key(rank, step int, o ReplayOp) ReplayKey {
-	return ReplayKey{Rank: rank, Layer: g.layer, Dir: [2]string{ForwardPass, BackwardPass}[g.dir()], Again: g.again, Step: step, Op: o}
+	return ReplayKey{Rank: rank, Micro: g.micro, Layer: g.layer, Dir: [2]string{ForwardPass, BackwardPass}[g.dir()], Again: g.again, Step: step, Op: o}
 }
 
 func (g stageOf) dir() int {
@@ -198,8 +206,13 @@ func (r *replaying) prepare(l Layout) error {
 	if err := s.seat(); err != nil {
 		return err
 	}
-	for dir := range r.laws {
-		r.laws[dir] = r.priced(dir == 1)
+	for dir := range r.laws[0] {
+		if l.TwoBatch {
+			r.laws[0][dir], r.laws[1][dir] = r.pricedTwos(dir == 1)
+			continue
+		}
+		r.laws[0][dir] = r.priced(dir == 1)
+		r.laws[1][dir] = r.laws[0][dir]
 	}
 	s.wide = true
 	for g := range s.bunches {
@@ -306,6 +319,9 @@ func (r *replaying) meet(layers int) {
 		total += r.run.length
 	}
 	r.out.Meeting = units.Seconds(layers) * total
+	if !r.layout.TwoBatch {
+		r.out.Meeting *= units.Seconds(r.micro)
+	}
 }
 
 // stages are the passes of the layers in order of execution.
@@ -326,18 +342,28 @@ func (r *replaying) stages(layers int) []stageOf {
 // chain runs pass after pass, every seat beginning one when it is done with the
 // one before.
 func (r *replaying) chain(layers int) {
-	for _, g := range r.stages(layers) {
-		r.pass(g)
-		r.book(g)
-		for i := range r.seats {
-			a := &r.run.seats[i]
-			r.at[i], r.ports[i] = a.free, [2]units.Seconds{a.egress, a.ingress}
+	for m := range r.micro {
+		if m > 0 && r.layout.TwoBatch {
+			break
+		}
+		for _, g := range r.stages(layers) {
+			g.micro = m
+			r.pass(g)
+			r.book(g)
+			for i := range r.seats {
+				a := &r.run.seats[i]
+				r.at[i], r.ports[i] = a.free, [2]units.Seconds{a.egress, a.ingress}
+			}
 		}
 	}
 }
 
 // pass simulates one: layerRun.run, with seats that begin at times of their own.
 func (r *replaying) pass(g stageOf) {
+	if r.layout.TwoBatch {
+		r.passTwos(g)
+		return
+	}
 	r.set(g)
 	run := &r.run
 	run.reset(r.sim, g.back, true)
@@ -370,7 +396,6 @@ func (r *replaying) set(g stageOf) {
 	if g.back {
 		before, after = preBackward, postBackward
 	}
-	n := len(r.bunches)
 	for i := range r.seats {
 		a := &r.seats[i]
 		r.linear[linearKey{a.device, a.tokens, before}] = r.at[i] + r.before(g, i)
@@ -381,11 +406,17 @@ func (r *replaying) set(g stageOf) {
 			}
 			continue
 		}
-		for t := range n {
-			k := (a.group - t + n) % n
-			relation := r.relationOf(&r.bunches[a.group].form, &r.bunches[k].form)
-			r.work[g.dir()][relation].set(a.work, r.bunches[k].form.shape, r.attention(g, i, t))
-		}
+		r.setSteps(g, i)
+	}
+}
+
+// setSteps gives a seat's steps of the ring their prices.
+func (r *replaying) setSteps(g stageOf, i int) {
+	a, n := &r.seats[i], len(r.bunches)
+	for t := range n {
+		k := (a.group - t + n) % n
+		relation := r.relationOf(&r.bunches[a.group].form, &r.bunches[k].form)
+		r.work[g.dir()][relation].set(a.work, r.bunches[k].form.shape, r.attention(g, i, t))
 	}
 }
 
@@ -394,7 +425,7 @@ func (r *replaying) before(g stageOf, i int) units.Seconds {
 	if g.back {
 		name = LinearOut
 	}
-	return r.supposed(g.key(r.seats[i].rank, 0, name), r.laws[g.dir()].before[i])
+	return r.supposed(g.key(r.seats[i].rank, 0, name), r.laws[g.micro&1][g.dir()].before[i])
 }
 
 func (r *replaying) after(g stageOf, i int) units.Seconds {
@@ -402,12 +433,12 @@ func (r *replaying) after(g stageOf, i int) units.Seconds {
 	if g.back {
 		name = LinearIn
 	}
-	return r.supposed(g.key(r.seats[i].rank, 0, name), r.laws[g.dir()].after[i])
+	return r.supposed(g.key(r.seats[i].rank, 0, name), r.laws[g.micro&1][g.dir()].after[i])
 }
 
 // attention is that of a step of the ring or, of heads in chunks, of a chunk.
 func (r *replaying) attention(g stageOf, i, t int) units.Seconds {
-	p, key := &r.laws[g.dir()], g.key(r.seats[i].rank, t, AttentionOp)
+	p, key := &r.laws[g.micro&1][g.dir()], g.key(r.seats[i].rank, t, AttentionOp)
 	if r.layout.chunks() > 1 {
 		key.Step, key.Chunk = 0, t
 	}

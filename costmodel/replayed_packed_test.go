@@ -118,8 +118,9 @@ func attentionOf(r *Replayed) []units.Seconds {
 // would take the attention of these sequences together, rank by rank, where no
 // message slows another's computing; one document is the plain sequence.
 func TestPackedDocumentsAreSequences(t *testing.T) {
-	manyReplays(t, func(x plan, s *Simulator, layers int, r *Replayed) {
-		one, err := s.Replayed(ReplayWork{Layout: x.layout, Packed: []units.Tokens{x.job.SeqLen}, Layers: layers})
+	manyReplays(t, func(x plan, s *Simulator, w ReplayWork, r *Replayed) {
+		w.Packed = []units.Tokens{x.job.SeqLen}
+		one, err := s.Replayed(w)
 		if err != nil || one.Step != r.Step {
 			t.Fatalf("%v as one document, %v plain: %v", one.Step, r.Step, err)
 		}

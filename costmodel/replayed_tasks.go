@@ -16,7 +16,11 @@ func (r *replaying) book(g stageOf) {
 		}
 	}
 	for i := range r.seats {
-		r.tasks(g, i, own[i])
+		if r.layout.TwoBatch {
+			r.tasksOfTwos(g, i, own[i])
+		} else {
+			r.tasks(g, i, own[i])
+		}
 		r.spend(g, i)
 	}
 }
@@ -32,6 +36,11 @@ func (r *replaying) spend(g stageOf, i int) {
 		linear, attention = recompute, recompute
 	}
 	sum.busy[linear] += r.before(g, i) + r.after(g, i)
+	if r.layout.TwoBatch {
+		second := g
+		second.micro = 1
+		sum.busy[linear] += r.before(second, i) + r.after(second, i)
+	}
 	sum.busy[attention] += a.attention
 	sum.allToAll += r.run.around[i].allToAll
 	sum.exposed += a.exposed
@@ -98,7 +107,7 @@ func (r *replaying) alone(i int) bool {
 // merged is what of a step's work is merging. Where only the whole is supposed,
 // it has the share of it that the laws give it.
 func (r *replaying) merged(g stageOf, i int, e event) units.Seconds {
-	p := &r.laws[g.dir()]
+	p := &r.laws[g.micro&1][g.dir()]
 	attention, merges := p.attention[i][e.step], p.merges[i][e.step]
 	if merges == 0 {
 		return 0

@@ -10,21 +10,27 @@ import (
 )
 
 // manyReplays replays a variety of plans.
-func manyReplays(t *testing.T, check func(x plan, s *Simulator, layers int, r *Replayed)) {
+func manyReplays(t *testing.T, check func(x plan, s *Simulator, w ReplayWork, r *Replayed)) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 61))
 		x := randomPlan(rng)
+		if seed%3 == 2 {
+			x = inTwos(rng, x)
+		}
 		s, err := NewSimulator(NewPredictor(world(t, rng, faster{})), x.job)
 		if err != nil {
 			t.Fatal(err)
 		}
-		layers := 1 + rng.IntN(3)
-		r, err := s.Replayed(ReplayWork{Layout: x.layout, Layers: layers})
+		work := ReplayWork{Layout: x.layout, Layers: 1 + rng.IntN(3)}
+		if x.layout.TwoBatch {
+			work.Micro = 2
+		}
+		r, err := s.Replayed(work)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if check(x, s, layers, r); t.Failed() {
-			t.Fatalf("seed %d: %d layers of %+v", seed, layers, x.layout)
+		if check(x, s, work, r); t.Failed() {
+			t.Fatalf("seed %d: %d layers of %+v", seed, work.Layers, x.layout)
 		}
 	}
 }
@@ -32,16 +38,17 @@ func manyReplays(t *testing.T, check func(x plan, s *Simulator, layers int, r *R
 // TestReplayedMeetsAsStepsDo: where ranks meet after every pass, a replayed step
 // is made of the layers of a training step, and else it takes no longer.
 func TestReplayedMeetsAsStepsDo(t *testing.T) {
-	manyReplays(t, func(x plan, s *Simulator, layers int, r *Replayed) {
+	manyReplays(t, func(x plan, s *Simulator, w ReplayWork, r *Replayed) {
 		if err := s.fast.run(x.layout, SimOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		forward, backward := s.fast.layers[0].length, s.fast.layers[1].length
+		of := s.fast.rounds()[0].layers
+		forward, backward := of[0].length, of[1].length
 		want := forward + backward
 		if x.job.Recompute == RecomputeFull {
 			want += forward
 		}
-		if want *= units.Seconds(layers); !near(r.Meeting, want, 1e-9) {
+		if want *= units.Seconds(w.Layers); !near(r.Meeting, want, 1e-9) {
 			t.Errorf("meeting %v, layers take %v", r.Meeting, want)
 		}
 		if r.Step.Mid > r.Meeting*(1+1e-9) || r.Step.Mid < r.Meeting/4 {
@@ -56,7 +63,7 @@ func TestReplayedMeetsAsStepsDo(t *testing.T) {
 // TestReplayedTasksFillTheStep: a rank's tasks follow one another from the
 // barrier to its end, and add up to its account.
 func TestReplayedTasksFillTheStep(t *testing.T) {
-	manyReplays(t, func(_ plan, _ *Simulator, _ int, r *Replayed) {
+	manyReplays(t, func(_ plan, _ *Simulator, _ ReplayWork, r *Replayed) {
 		at, compute := make([]units.Seconds, len(r.Ranks)), make([]units.Seconds, len(r.Ranks))
 		seen := map[ReplayKey]bool{}
 		for _, k := range r.Tasks {
@@ -83,7 +90,7 @@ func TestReplayedTasksFillTheStep(t *testing.T) {
 // TestSupposingWhatTheLawsSay changes nothing, and supposing one rank to be
 // slower is as long as the slower rank makes it, if the others do nothing.
 func TestSupposingWhatTheLawsSay(t *testing.T) {
-	manyReplays(t, func(x plan, s *Simulator, layers int, r *Replayed) {
+	manyReplays(t, func(x plan, s *Simulator, w ReplayWork, r *Replayed) {
 		took := map[ReplayKey]units.Seconds{}
 		for _, k := range r.Tasks {
 			if k.Op == MergeOp {
@@ -93,7 +100,7 @@ func TestSupposingWhatTheLawsSay(t *testing.T) {
 				took[k.ReplayKey] += k.Time
 			}
 		}
-		same, err := s.Supposing(ReplayWork{Layout: x.layout, Layers: layers}, func(k ReplayKey) (units.Seconds, bool) {
+		same, err := s.Supposing(w, func(k ReplayKey) (units.Seconds, bool) {
 			v, ok := took[k]
 			return v, ok
 		})
@@ -106,7 +113,7 @@ func TestSupposingWhatTheLawsSay(t *testing.T) {
 			}
 		}
 		slow := x.layout.Groups[0][0].Rank
-		late, err := s.Supposing(ReplayWork{Layout: x.layout, Layers: layers}, func(k ReplayKey) (units.Seconds, bool) {
+		late, err := s.Supposing(w, func(k ReplayKey) (units.Seconds, bool) {
 			return 3 * took[k], k.Rank == slow
 		})
 		if err != nil || late.Step.Mid < r.Step.Mid*(1-1e-9) || !near(late.Ranks[slow].Compute, 3*r.Ranks[slow].Compute, 1e-9) {
@@ -138,7 +145,7 @@ func TestReplayedSlowerRankIsSkew(t *testing.T) {
 // TestReplayedLeavesOut: the attention alone takes what Attention says, merging
 // has its own tasks, and neither loss nor exchange needs a law.
 func TestReplayedLeavesOut(t *testing.T) {
-	manyReplays(t, func(x plan, s *Simulator, _ int, _ *Replayed) {
+	manyReplays(t, func(x plan, s *Simulator, _ ReplayWork, _ *Replayed) {
 		forward, backward, err := s.Attention(x.layout)
 		if err != nil {
 			t.Fatal(err)
@@ -229,4 +236,41 @@ func TestReplayedMessagesWaitForTheirReceiver(t *testing.T) {
 			t.Errorf("waits for %v, a message takes %v", k.Time, message)
 		}
 	}
+}
+
+// TestReplayedMicroBatches: one after the other two take twice as long as one where ranks
+// meet, and both are there with all they do; in twos it takes two of them.
+func TestReplayedMicroBatches(t *testing.T) {
+	manyReplays(t, func(_ plan, s *Simulator, w ReplayWork, _ *Replayed) {
+		w.Micro, w.Layout.TwoBatch = 0, false
+		one, err := s.Replayed(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Layout.TwoBatch = w.Layout.HeadChunks == 0 // without effect
+		if again, err := s.Replayed(w); err != nil || again.Step != one.Step || len(again.Tasks) != len(one.Tasks) {
+			t.Errorf("one micro-batch in twos: %v, alone %v: %v", again.Step, one.Step, err)
+		}
+		w.Micro, w.Layout.TwoBatch = 2, false
+		two, err := s.Replayed(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !near(two.Meeting, 2*one.Meeting, 1e-12) || two.Step.Mid > 2*one.Step.Mid*(1+1e-9) || two.Step.Mid < one.Step.Mid {
+			t.Errorf("%v and %v where ranks meet, one takes %v and %v", two.Step.Mid, two.Meeting, one.Step.Mid, one.Meeting)
+		}
+		count := map[ReplayKey]int{}
+		for _, k := range two.Tasks {
+			k.Micro--
+			if k.Micro < 0 {
+				k.Micro = 0
+			}
+			count[k.ReplayKey]++
+		}
+		for _, k := range one.Tasks {
+			if count[k.ReplayKey] != 2 {
+				t.Fatalf("%+v is there %d times", k.ReplayKey, count[k.ReplayKey])
+			}
+		}
+	})
 }

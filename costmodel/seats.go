@@ -29,12 +29,13 @@ type bunch struct {
 	tokens   units.Tokens
 	shard    Shard
 	form     form
-	out      []hop // messages to the members of the next group
-	near     int   // how many groups behind it the first one is that needs its block, 0 if none does
-	reach    int   // and the last: its block is passed on to so many groups
-	home     []hop // messages of its gradients from that one, where it is not the group before
-	law      int   // of its all-to-all; of groups of several
-	node     int   // that holds all of it, or -1
+	out      []hop            // messages to the members of the next group
+	near     int              // how many groups behind it the first one is that needs its block, 0 if none does
+	reach    int              // and the last: its block is passed on to so many groups
+	home     []hop            // messages of its gradients from that one, where it is not the group before
+	law      int              // of its all-to-all; of groups of several
+	slow     [2]units.Seconds // forward, backward: see slowTwos
+	node     int              // that holds all of it, or -1
 }
 
 // form is what the prices of a shard's blocks depend on.
