@@ -304,6 +304,7 @@ func TestTorchReplayIsKilled(t *testing.T) {
 			if !said.within(90*time.Second, "block 1 of 100000") {
 				t.Fatalf("it does not come to timing: %s", said.text())
 			}
+			time.Sleep(time.Second) // until the other rank, whose word may come later, is heard to be there too
 			c.strike(t, cmd.Process)
 			begun := time.Now()
 			err := cmd.Wait()
