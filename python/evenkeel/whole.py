@@ -256,15 +256,73 @@ def _rms(x: Tensor, w: Tensor) -> Tensor:
 
 
 @dataclass
-class _Kept:
-    """What a layer keeps for its backward: inputs and outputs of its three graphs."""
+class Kept:
+    """What the linear parts of a layer keep for their backward: inputs and outputs of their two graphs."""
 
     first: Tensor  # x, of the graph before the attention
     heads: Sequence[Tensor]  # q, k, v as they leave it
-    inner: Sequence[Tensor]  # and as they enter the attention
+    second: Tensor  # x, of the graph after the attention
+    mixed: Optional[Tensor] = None  # the attention's output, as it enters that graph
+    y: Optional[Tensor] = None
+
+
+class Linear:
+    """The linear parts of layers over one rank's tokens of a plan, each with a span of its own. A rank without
+    tokens has no linear work."""
+
+    def __init__(
+        self, layers: Sequence[Layer], tables: tuple[Tensor, Tensor], trace: Optional[Trace] = None
+    ) -> None:
+        self.layers, self._tables, self._trace = layers, tables, trace
+
+    def before(self, i: int, x: Tensor) -> Kept:
+        """q, k and v of a layer's input."""
+        first, second = (x.detach().requires_grad_(torch.is_grad_enabled()) for _ in range(2))
+        with self._timed("fwd", "linear_in", i, len(x)):
+            heads = self.layers[i].before(first, *self._tables)
+        return Kept(first, heads, second)
+
+    def after(self, i: int, kept: Kept, out: Tensor) -> Tensor:
+        """The layer's output, of the attention's."""
+        kept.mixed = out.detach().requires_grad_(torch.is_grad_enabled())
+        with self._timed("fwd", "linear_out", i, len(out)):
+            kept.y = self.layers[i].after(kept.second, kept.mixed)
+        return kept.y
+
+    def after_back(self, i: int, kept: Kept, dy: Tensor) -> Tensor:
+        """The gradient of the attention's output, of that of the layer's."""
+        assert kept.mixed is not None and kept.y is not None
+        with self._timed("bwd", "linear_out", i, len(dy)):
+            if len(dy):
+                torch.autograd.backward(kept.y, dy)
+        return torch.zeros_like(kept.mixed) if kept.mixed.grad is None else kept.mixed.grad
+
+    def before_back(self, i: int, kept: Kept, grads: Sequence[Tensor], dy: Tensor) -> Tensor:
+        """The gradient of the layer's input, of those of q, k and v; dy as in after_back."""
+        if not len(dy):
+            return dy
+        with self._timed("bwd", "linear_in", i, len(dy)):
+            torch.autograd.backward(list(kept.heads), list(grads))
+            assert kept.first.grad is not None and kept.second.grad is not None
+            return kept.first.grad.add_(kept.second.grad)
+
+    def clear(self, i: int) -> None:
+        """Drops the gradients of a layer's weights."""
+        self.layers[i].clear()
+
+    def _timed(self, direction: str, op: str, layer: int, tokens: int) -> Any:
+        trace = self._trace if tokens else None
+        flops = self.layers[layer].model.flops(tokens, op == "linear_in") * (2 if direction == "bwd" else 1)
+        return timed(trace, direction, 0, op, flops, {"tokens": tokens})
+
+
+@dataclass
+class _Around:
+    """What a layer keeps for its backward, the attention's graph included."""
+
+    linear: Kept
+    inner: Sequence[Tensor]  # q, k, v as they enter the attention
     out: Tensor
-    mixed: Tensor  # out, as it enters the graph after the attention
-    second: Tensor  # x, of that graph
     y: Tensor
 
 
@@ -278,14 +336,14 @@ class Stack:
         self, layers: Sequence[Layer], attend: Attend, tables: tuple[Tensor, Tensor], recompute: bool,
         trace: Optional[Trace] = None,
     ) -> None:
-        self._layers, self._attend, self._tables = layers, attend, tables
+        self._linear, self._attend = Linear(layers, tables, trace), attend
         self._recompute, self._trace = recompute, trace
-        self._kept: list[Any] = []  # by layer: _Kept, or with recompute the input
+        self._kept: list[Any] = []  # by layer: _Around, or with recompute the input
 
     def forward(self, x: Tensor) -> Tensor:
         """The last layer's output of x [tokens, hidden]."""
         self._kept = []
-        for i in range(len(self._layers)):
+        for i in range(len(self._linear.layers)):
             self._at(i, False)
             if self._recompute:
                 self._kept.append(x)
@@ -298,7 +356,7 @@ class Stack:
 
     def backward(self, dy: Tensor) -> Tensor:
         """The gradient of the first layer's input; those of the weights are at the weights."""
-        for i in reversed(range(len(self._layers))):
+        for i in reversed(range(len(self._linear.layers))):
             kept = self._kept.pop()
             if self._recompute:
                 self._at(i, True)
@@ -310,42 +368,21 @@ class Stack:
     def clear(self) -> None:
         """Drops gradients and whatever a step has left."""
         self._kept = []
-        for layer in self._layers:
-            layer.clear()
+        for i in range(len(self._linear.layers)):
+            self._linear.clear(i)
 
-    def _forward(self, i: int, x: Tensor) -> _Kept:
-        layer, grad = self._layers[i], torch.is_grad_enabled()
-        first, second = (x.detach().requires_grad_(grad) for _ in range(2))
-        with self._timed("fwd", "linear_in", i, len(x)):
-            heads = layer.before(first, *self._tables)
-        inner = [t.detach().requires_grad_(grad) for t in heads]
+    def _forward(self, i: int, x: Tensor) -> _Around:
+        kept = self._linear.before(i, x)
+        inner = [t.detach().requires_grad_(torch.is_grad_enabled()) for t in kept.heads]
         out = self._attend(*inner)
-        mixed = out.detach().requires_grad_(grad)
-        with self._timed("fwd", "linear_out", i, len(x)):
-            y = layer.after(second, mixed)
-        return _Kept(first, heads, inner, out, mixed, second, y)
+        return _Around(kept, inner, out, self._linear.after(i, kept, out))
 
-    def _backward(self, i: int, kept: _Kept, dy: Tensor) -> Tensor:
-        tokens = len(dy)
+    def _backward(self, i: int, kept: _Around, dy: Tensor) -> Tensor:
         begin_backward(kept.out)  # the attention's first keys and values travel beside the MLP
-        with self._timed("bwd", "linear_out", i, tokens):
-            if tokens:
-                torch.autograd.backward(kept.y, dy)
-        dmixed = kept.mixed.grad if tokens else torch.zeros_like(kept.mixed)
-        torch.autograd.backward(kept.out, dmixed)
-        if not tokens:
-            return dy
-        with self._timed("bwd", "linear_in", i, tokens):
-            grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in kept.inner]
-            torch.autograd.backward(list(kept.heads), grads)
-            assert kept.first.grad is not None and kept.second.grad is not None
-            return kept.first.grad.add_(kept.second.grad)
+        torch.autograd.backward(kept.out, self._linear.after_back(i, kept.linear, dy))
+        grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in kept.inner]
+        return self._linear.before_back(i, kept.linear, grads, dy)
 
     def _at(self, layer: int, again: bool) -> None:
         if self._trace is not None:
             self._trace.layer, self._trace.again = layer, again
-
-    def _timed(self, direction: str, op: str, layer: int, tokens: int) -> Any:
-        trace = self._trace if tokens else None
-        flops = self._layers[layer].model.flops(tokens, op == "linear_in") * (2 if direction == "bwd" else 1)
-        return timed(trace, direction, 0, op, flops, {"tokens": tokens})
