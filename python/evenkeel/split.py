@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from dataclasses import dataclass
 from typing import Any, Iterator, Optional, Sequence
 
 import torch
@@ -58,9 +59,6 @@ def begin_attention(
     the second.
     """
     check_inputs(plan, rank, q, k, v)
-    if plan.head_chunks > 1:
-        raise ValueError(f"plan: head_chunks {plan.head_chunks}: want a plan that computes all heads at once; "
-                         "attention runs this one")
     return SplitAttention(_Sequence(plan, rank, q, group, kernel, docs, meter, trace), q, k, v)
 
 
@@ -109,6 +107,80 @@ _SAID = {
 }
 
 
+class Steps:
+    """The attention of one sequence without autograd's graph: its six steps, taken by the caller.
+
+    Forward they are leave, attend and arrive, backward leave_back, attend_back and arrive_back, with the bits of
+    attention. Who takes them itself may begin the backward with the same sequence as the forward, and do
+    something else between any two. All ranks of the plan take the steps of all sequences in one order.
+    Arguments, spans and errors are begin_attention's; results have no graph.
+    """
+
+    def __init__(
+        self, plan: Plan, rank: int, q: Tensor, k: Tensor, v: Tensor, *, group: ProcessGroup = None,
+        kernel: Optional[Kernel] = None, docs: Optional[Sequence[int]] = None, meter: Optional[Meter] = None,
+        trace: Optional[Trace] = None,
+    ) -> None:
+        check_inputs(plan, rank, q, k, v)
+        self._run = _Sequence(plan, rank, q, group, kernel, docs, meter, trace)
+        self._heads: Optional[tuple[Tensor, Tensor, Tensor]] = (q, k, v)  # until they leave
+        self._like, self._saved = q.new_empty(0), Saved(())
+
+    def leave(self) -> None:
+        """q, k and v leave."""
+        heads, self._heads = self._heads, None
+        assert heads is not None
+        with self._bare():
+            self._run.leave(*heads)
+
+    def attend(self) -> None:
+        """Waits for what comes in, runs the ring, and lets the output leave."""
+        with self._bare():
+            self._run.attend()
+
+    def arrive(self, keep: bool = True) -> Tensor:
+        """Waits for what comes out: out [tokens, q_heads, head_dim]. keep: whether a backward follows."""
+        with self._bare():
+            out, held = self._run.arrive()
+        if keep:
+            self._saved = Saved(_tensors(held))
+        return out
+
+    def begin_back(self) -> None:
+        """What begin_backward does: the ring's first keys and values leave, if they are to be first."""
+        with self._bare():
+            self._run.begin(self._saved)
+
+    def leave_back(self, dout: Tensor) -> None:
+        """The output's gradient leaves; first of all the ring's first keys and values, where they are to and
+        no other sequence is in its backward."""
+        saved, self._saved = self._saved, Saved(())
+        with self._bare():
+            self._run.leave_back(saved, dout)
+
+    def attend_back(self) -> None:
+        """Waits for it to come in, runs the ring backward, and lets the gradients of q, k and v leave."""
+        with self._bare():
+            self._run.attend_back()
+
+    def arrive_back(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Waits for these: dq, dk, dv of the rank's own tokens."""
+        with self._bare():
+            return self._run.arrive_back()
+
+    @contextlib.contextmanager
+    def _bare(self) -> Iterator[None]:
+        with torch.no_grad(), as_given(self._like.device):
+            yield
+
+
+@dataclass
+class Saved:
+    """What a sequence keeps for its backward, under the name that a node of autograd's graph has for it."""
+
+    saved_tensors: tuple[Tensor, ...]
+
+
 class _Sequence(Run):
     """One sequence, forward and later its backward, in three steps each. Between the steps of a direction it
     holds what is under way, and nothing after the last."""
@@ -117,6 +189,9 @@ class _Sequence(Run):
         self, plan: Plan, rank: int, q: Tensor, group: ProcessGroup, kernel: Optional[Kernel],
         docs: Optional[Sequence[int]], meter: Optional[Meter], trace: Optional[Trace],
     ) -> None:
+        if plan.head_chunks > 1:
+            raise ValueError(f"plan: head_chunks {plan.head_chunks}: want a plan that computes all heads at once; "
+                             "attention runs this one")
         super().__init__(plan, rank, q, group, kernel, docs, meter, trace)
         self._like = q.new_empty(0, plan.q_heads, plan.head_dim)  # q itself may be freed
         self._spans_of = (trace.mb, trace.layer) if trace is not None else (0, 0)
@@ -266,6 +341,14 @@ class _Line:
 _LINE = _Line()
 
 
+def _tensors(held: Optional[Held]) -> tuple[Tensor, ...]:
+    """What is kept for a backward; nothing of a rank without work."""
+    if held is None:
+        return ()
+    assert held.out is not None and held.lse is not None
+    return held.q, held.kv, held.out, held.lse
+
+
 class _Begin(torch.autograd.Function):
     """The all-to-all in; its backward is where the gradients come home."""
 
@@ -311,7 +394,7 @@ class _Finish(torch.autograd.Function):
         with as_given(token.device):
             out, held = run.arrive()
         ctx.run = run
-        ctx.save_for_backward(*((held.q, held.kv, held.out, held.lse) if held else (token,)))
+        ctx.save_for_backward(*(_tensors(held) or (token,)))
         return out
 
     @staticmethod
