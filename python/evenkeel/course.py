@@ -1,5 +1,7 @@
 """The step of one plan that is timed: its layers, or its attentions alone, forward and then backward; of a
-plan of batches that of every micro-batch in turn."""
+plan of batches that of every micro-batch in turn. Where a plan of the request has its micro-batches in twos,
+the step of every one is two of them, one after the other or together, so that plans can be compared.
+"""
 
 from __future__ import annotations
 
@@ -16,31 +18,42 @@ from .meter import timed
 from .parts import Part, Work
 from .record import Recorder
 from .request import Request
+from .split import Steps
 from .tokens import positions
-from .whole import Layer, Stack, angles
+from .twos import Nothing, Pair
+from .whole import Layer, Linear, Stack, angles
 
 
 class Lap:
-    """A rank's work in one micro-batch: forward and backward over its tokens."""
+    """A rank's work in one micro-batch, or in two that go together: forward and backward over its tokens."""
 
     def __init__(
         self, part: Part, rank: int, asked: Request, inputs: Inputs, kernel: Kernel, layers: Sequence[Layer],
-        trace: Recorder, device: torch.device,
+        trace: Recorder, device: torch.device, together: bool = False,
     ) -> None:
-        self._part, place = part, part.ranks.index(rank)
-        plan, own = part.plan, positions(part.plan, place)
+        self._part, place, self._together = part, part.ranks.index(rank), together
+        plan, own, recompute = part.plan, positions(part.plan, place), part.recompute
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return part.attention(rank, (q, k, v), kernel, trace=trace)
 
+        def begin(q: Tensor, k: Tensor, v: Tensor) -> Steps:
+            return part.steps(rank, (q, k, v), kernel, trace=trace)
+
         self._stack: Any
         if asked.parts == "attention":
-            self._stack = Bare(attend, asked.layers, part.recompute, trace)
+            self._stack = Bare(attend, asked.layers, recompute, trace)
+            if together:
+                self._stack = Pair(asked.layers, Nothing(), begin, recompute, trace)
             self._inputs = tuple(inputs.heads(n, own) for n in ("q", "k", "v", "dout"))
             return
         model = layers[0].model
         tables = angles(positions(plan, place, part.docs), model.rotary, DTYPES[plan.dtype], device)
-        self._stack = Stack(layers, attend, tables, part.recompute, trace)
+        if together:
+            # Gradients of weights are not added up, as no price has that in it.
+            self._stack = Pair(len(layers), Linear(layers, tables, trace), begin, recompute, trace, dropped=True)
+        else:
+            self._stack = Stack(layers, attend, tables, recompute, trace)
         self._inputs = tuple(inputs.wide(n, own, model.hidden) for n in ("x", "dy"))
 
     def clear(self) -> None:
@@ -49,16 +62,23 @@ class Lap:
 
     def run(self) -> None:
         """Once."""
+        *first, last = self._inputs
         with self._part.named():
-            self._stack.forward(*self._inputs[:-1])
-            self._stack.backward(self._inputs[-1])
+            if self._together:
+                x = first[0] if len(first) == 1 else tuple(first)
+                self._stack.forward(x, x)
+                self._stack.backward(last, last)
+            else:
+                self._stack.forward(*first)
+                self._stack.backward(last)
 
 
 class Course:
-    """One plan as it is timed."""
+    """One plan as it is timed; in_twos: a step is two micro-batches, of the one that a plan of one sequence
+    has."""
 
-    def __init__(self, work: Work, asked: Request) -> None:
-        self.work, self.asked = work, asked
+    def __init__(self, work: Work, asked: Request, in_twos: bool = False) -> None:
+        self.work, self.asked, self._in_twos = work, asked, in_twos
         self._laps: list[Optional[Lap]] = []
 
     def prepare(
@@ -66,9 +86,11 @@ class Course:
         device: torch.device,
     ) -> None:
         """Makes inputs and layers."""
-        self._trace = trace
-        self._laps = [Lap(part, rank, self.asked, inputs, kernel, layers, trace, device) if part else None
-                      for part in self.work.own(rank)]
+        self._trace, together = trace, self.work.in_twos
+        made = (rank, self.asked, inputs, kernel, layers, trace, device, together)
+        self._laps = [Lap(part, *made) if part else None for part in self.work.own(rank)]
+        if self._in_twos and not together:
+            self._laps *= 2
 
     def clear(self) -> None:
         """Leaves nothing of the last step."""
@@ -77,17 +99,18 @@ class Course:
                 lap.clear()
 
     def run(self, meet: Callable[[], None], place: Place) -> None:
-        """One step. The ranks of a plan of batches meet after each micro-batch, and leave no gradient for the
-        next one to be added to, as no price has that in it."""
+        """One step. Micro-batches leave no gradient for the next one to be added to, as no price has that in
+        it; the ranks of a plan of batches meet after each."""
+        several = self.work.batched or self._in_twos
         for i, lap in enumerate(self._laps):
             self._trace.mb = i
-            if self.work.batched:
+            if several:
                 place.mb = i
             if lap:
                 lap.run()
-            if self.work.batched:
-                if lap:
+                if several:
                     lap.clear()
+            if self.work.batched:
                 self._trace.layer = 0
                 with timed(self._trace, "bwd", 0, "meet"):
                     meet()

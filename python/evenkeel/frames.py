@@ -37,7 +37,7 @@ class Place:
     direction: str = ""
     step: int = 0
     op: str = ""
-    mb: int = -1  # micro-batch, of a plan of batches
+    mb: int = -1  # micro-batch, where a step has several
 
     def frame(self) -> dict[str, Any]:
         """The frame that tells it."""

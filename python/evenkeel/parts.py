@@ -23,6 +23,7 @@ from .lane import LaneError
 from .meter import Meter, Trace
 from .plan import Plan, PlanError, Share, documents, load_plan
 from .port import ExchangeError, ProcessGroup, warm_up
+from .split import Steps
 
 BATCH_SCHEMA = "evenkeel.batchplan/v1"
 
@@ -57,6 +58,15 @@ class Part:
         return attention(self.plan, self.ranks.index(rank), q, k, v, group=self.group, kernel=kernel,
                          docs=self.docs, meter=meter, trace=trace)
 
+    def steps(
+        self, rank: int, heads: Sequence[Tensor], kernel: Kernel, meter: Optional[Meter] = None,
+        trace: Optional[Trace] = None,
+    ) -> Steps:
+        """split.Steps of a rank of the run that is in the group."""
+        q, k, v = heads
+        return Steps(self.plan, self.ranks.index(rank), q, k, v, group=self.group, kernel=kernel,
+                     docs=self.docs, meter=meter, trace=trace)
+
     def counted(self, meter: Meter) -> Meter:
         """What was counted in the group, by ranks of the run."""
         out = Meter()
@@ -84,6 +94,11 @@ class Work:
 
     micro: tuple[tuple[Part, ...], ...]
     batched: bool
+
+    @property
+    def in_twos(self) -> bool:
+        """Whether its micro-batches go through the layers in twos."""
+        return any(part.plan.two_batch_overlap for _, part in self.parts())
 
     def parts(self) -> Iterator[tuple[int, Part]]:
         """All parts, with their micro-batch."""

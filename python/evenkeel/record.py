@@ -35,6 +35,8 @@ class Recorder(Trace):
         """See Trace."""
         place = self._frames.place
         place.layer, place.direction, place.step, place.op = self.layer, span.direction, span.step, span.op
+        if place.mb >= 0:  # two that go together take turns
+            place.mb = self.mb
         with self._in_turn(span.op), super().span(span) as inner:
             yield inner
 

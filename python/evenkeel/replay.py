@@ -3,7 +3,9 @@
 Started by evenkeel with the environment that torchrun sets, a request on stdin and file descriptor 3 open for
 frames. A step is `layers` layers forward and then backward on the rank's tokens; embedding, loss, optimizer
 and the traffic of sharded parameters are not run. Of a plan of batches a step is that of every micro-batch in
-turn, in each of which the rank's group has a packed sequence, and ends with all ranks' meeting.
+turn, in each of which the rank's group has a packed sequence, and ends with all ranks' meeting. Where any plan
+has two_batch_overlap, a step of every plan is two micro-batches of its sequence: of that one through the layers
+together, of the others one after the other.
 """
 
 from __future__ import annotations
@@ -91,7 +93,8 @@ class _Rank:
         like = torch.empty(0, 0, self._plan.head_dim, dtype=DTYPES[self._plan.dtype], device=self._device)
         self._kernel = default_kernel(like) if asked.kernel == "auto" else kernel_named(asked.kernel)
         self._trace = Recorder(world.rank, self._device, frames, asked.turns)
-        self._courses = [Course(work, asked) for work in works]
+        in_twos = any(work.in_twos for work in works)
+        self._courses = [Course(work, asked, in_twos) for work in works]
         self.meeting: Optional[Meeting] = None
 
     def run(self) -> dict[str, Any]:
@@ -203,6 +206,11 @@ def _plans(asked: Request, world: World) -> list[Work]:
                 raise PlanError("job.model: another model than that of plan 0; replay them apart")
         except PlanError as error:
             raise Fault("usage", f"plan {i}: {error}") from error
+    in_twos = next((i for i, work in enumerate(works) if work.in_twos), None)
+    for i, work in enumerate(works):
+        if in_twos is not None and work.batched:
+            raise Fault("usage", f"plan {i}: batches: a step of plan {in_twos}, which has two_batch_overlap, is "
+                                 "two micro-batches of one sequence each; replay them apart")
     return works
 
 

@@ -73,8 +73,7 @@ class TestReplay(unittest.TestCase):
         documents, recomputation, own blocks that are the last."""
         documents = [complete(worked_example()), complete(odd_example()), complete(late_groups(), "full")]
         documents[1]["own_last"] = documents[2]["own_last"] = True
-        documents[1]["two_batch_overlap"] = True  # replayed one micro-batch after the other
-        documents[1]["job"]["grad_accumulation"] = 2
+        documents[1]["job"]["grad_accumulation"] = 2  # a step is one micro-batch all the same
         docs, layers, repeats = [300, 1, 467], 2, 3
         with Ranks(documents, 4, docs_tokens=docs, layers=layers, repeats=repeats, warmup=1, seed=5) as ranks:
             result = self.results(ranks)[0]
