@@ -24,6 +24,7 @@ from .parts import Part, Work
 from .plan import Plan, documents
 from .rendezvous import Meeting, Wires
 from .tokens import positions
+from .twos import Heads, Nothing, Pair
 from .whole import Layer, Model, Stack, angles
 
 # Of the relative error in the 2-norm. A whole layer's result passes several roundings more.
@@ -94,6 +95,8 @@ def checked(
         checks = [of(part) for part in side]
         counts += [check.run() for check in checks]
         found += [check.compared() for check in checks]
+        for check in checks if work.in_twos else []:
+            check.run_in_twos()
         if layer is not None:
             for check in checks:
                 check.run_layer(layer)
@@ -117,6 +120,23 @@ def _worst(layers: list[dict[str, Any]]) -> dict[str, Any]:
         most = f"{len(left_out)} of {len(layers)} groups: " if len(layers) > 1 else ""
         entry["skipped"] = most + left_out[0]
     return entry
+
+
+class Noting(Nothing):
+    """Keeps out, dq, dk and dv of either."""
+
+    def __init__(self) -> None:
+        self.got: list[list[Tensor]] = []
+
+    def after(self, i: int, kept: Heads, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See twos.Ends."""
+        self.got.append([out])
+        return super().after(i, kept, out)
+
+    def before_back(self, i: int, kept: Heads, grads: Sequence[Tensor], dy: Tensor) -> Tensor:
+        """See twos.Ends."""
+        next(x for x in self.got if len(x) == 1).extend(grads)
+        return super().before_back(i, kept, grads, dy)
 
 
 class Check:
@@ -152,6 +172,25 @@ class Check:
         """The entry of `numerics`, of what was run."""
         return self._judged(f"{self._name} attention", self._picked(self._got), self._attention_errors)
 
+    def run_in_twos(self) -> None:
+        """Runs the attention of two micro-batches together, and compares them with the one that was run: A is
+        the same, and B has values of the other sign, so that neither passes for the other."""
+        meter, ends = Meter(), Noting()
+        if self._rank in self._part.ranks:
+            q, k, v, dout = (self._inputs.heads(n, self._own) for n in ("q", "k", "v", "dout"))
+            pair = Pair(1, ends, lambda *heads: self._part.steps(self._rank, heads, self._kernel, meter), False)
+            with self._part.named():
+                pair.forward((q, k, v), (q, k, -v))
+                pair.backward(dout, dout)
+        self._exact(self._part.counted(meter), 2)
+        off = torch.zeros(2, len(NAMES), dtype=torch.float64)  # differences and norms
+        off[1] = torch.tensor([float(x.double().norm()) for x in self._got])
+        for results, signs in zip(ends.got, ((1, 1, 1, 1), (-1, -1, -1, 1))):
+            each = [float((sign * x.double() - one).norm()) for x, sign, one in zip(results, signs, self._got)]
+            off[0] = torch.maximum(off[0], torch.tensor(each, dtype=off.dtype))  # which keeps what is not a number
+        self._judged(f"{self._name} two micro-batches together", [off.to(self._wires.device)], self._apart,
+                     "one micro-batch alone")
+
     def run_layer(self, layer: Layer) -> None:
         """Runs a whole layer, unless comparing it is too much."""
         model, plan = layer.model, self._plan
@@ -180,11 +219,11 @@ class Check:
         errors: Callable[[list[list[Tensor]]], Any] = lambda parts: self._layer_errors(parts, model, layer)
         return self._judged(f"{self._name} layer", self._got, errors)
 
-    def _exact(self, meter: Meter) -> dict[str, Any]:
-        """Every pair's bytes by phase and this rank's FLOPs are the closed form's, as integers."""
+    def _exact(self, meter: Meter, times: int = 1) -> dict[str, Any]:
+        """Every pair's bytes by phase and this rank's FLOPs are the closed form's so many times, as integers."""
         want, r = expected(self._plan, None, self._docs), self._rank
-        sent = {(p, peer): n for (i, peer, p), n in want.bytes.items() if i == r}
-        came = {(p, i): n for (i, peer, p), n in want.bytes.items() if peer == r}
+        sent = {(p, peer): times * n for (i, peer, p), n in want.bytes.items() if i == r}
+        came = {(p, i): times * n for (i, peer, p), n in want.bytes.items() if peer == r}
         for word, got, due in (("sent to", meter.sent, sent), ("received from", meter.received, came)):
             for phase, peer in sorted(got.keys() | due.keys()):
                 a, b = got.get((phase, peer), 0), due.get((phase, peer), 0)
@@ -192,7 +231,7 @@ class Check:
                     raise Fault("bytes", f"{self._name}: rank {r} {word} rank {peer} in {phase}: {a} bytes, "
                                          f"the closed form says {b}")
         for direction in ("fwd", "bwd"):
-            a, b = meter.flops.get(direction, 0), want.flops.get((r, direction), 0)
+            a, b = meter.flops.get(direction, 0), times * want.flops.get((r, direction), 0)
             if a != b:
                 raise Fault("flops", f"{self._name}: rank {r} computed {a} FLOPs {direction}, the closed "
                                      f"form says {b}")
@@ -200,7 +239,8 @@ class Check:
                 "flops": sum(want.flops.values())}
 
     def _judged(
-        self, name: str, mine: list[Tensor], errors: Callable[[list[list[Tensor]]], Any]
+        self, name: str, mine: list[Tensor], errors: Callable[[list[list[Tensor]]], Any],
+        against: str = "one device in float64",
     ) -> dict[str, Any]:
         """Rank 0 hears all ranks and judges, the others wait for its verdict."""
         if self._rank:
@@ -210,7 +250,7 @@ class Check:
             verdict = self._meeting.await_news(name, said)
         else:
             parts = [mine] + [self._theirs(r, mine) for r in range(1, self._plan.ranks)]
-            verdict = self._verdict(name, errors(parts))
+            verdict = self._verdict(name, errors(parts), against)
             self._meeting.publish(name, verdict, bool(verdict["fault"]))
         if verdict["fault"]:
             raise Fault("numerics", verdict["fault"])
@@ -218,7 +258,7 @@ class Check:
         return entry
 
     def _verdict(
-        self, of: str, found: tuple[dict[str, list[float]], float, dict[str, Any]]
+        self, of: str, found: tuple[dict[str, list[float]], float, dict[str, Any]], against: str
     ) -> dict[str, Any]:
         """found: errors of every rank by name, their limit, and what else the entry tells."""
         errors, limit, more = found
@@ -226,7 +266,7 @@ class Check:
             worst = max(by_rank)
             if not worst <= limit:
                 said = f"{of}: rank {by_rank.index(worst)}: {name} is off by {worst:.1e} of its norm"
-                return {"fault": said + f" against one device in float64, the limit is {limit:g}"}
+                return {"fault": said + f" against {against}, the limit is {limit:g}"}
         return {"fault": "", "entry": {**{n: max(e) for n, e in errors.items()}, **more}}
 
     def _tick(self) -> None:
@@ -249,6 +289,8 @@ class Check:
         """Results from a rank, of as many rows as it has."""
         n = self._plan.tokens(rank)
         rows = [n] * 2 if len(like) == 2 else [len(self._rows(rank)[0])] * 2 + [n] * 2
+        if len(like) == 1:  # what run_in_twos has found
+            rows = [len(like[0])]
         parts = [self._wires.receive("results", rank, (k, *x.shape[1:]), x.dtype) for k, x in zip(rows, like)]
         return [x.to(self._wires.device) for x in parts]
 
@@ -284,6 +326,15 @@ class Check:
                 whole = [take(n, everywhere, j * each, (j + 1) * each) for n in ("q", "dout")]
                 grads = list(reference.gradients(of, whole[0], k[:, None], v[:, None], whole[1])[2:])
         return [out, dq, *grads]
+
+    def _apart(self, parts: list[list[Tensor]]) -> Any:
+        """Of out, dq, dk, dv, by rank, of what run_in_twos has found; as reference.error."""
+        every = torch.stack([off for off, in parts]).cpu()
+        norms = every[:, 1].norm(dim=0)
+        scales = torch.where(norms > 0, norms, torch.ones_like(norms))
+        scales = torch.where(every[:, 1] > 1e-6 * norms, every[:, 1], scales)
+        found = torch.nan_to_num(every[:, 0] / scales, nan=math.inf)
+        return {n: found[:, i].tolist() for i, n in enumerate(NAMES)}, LIMITS[self._plan.dtype], {}
 
     def _layer_errors(self, parts: list[list[Tensor]], model: Model, layer: Layer) -> Any:
         """Of the layer's output and its input's gradient, by rank."""
