@@ -35,9 +35,9 @@ type Job struct {
 // microBatches is the number of sequences in a step.
 func (j Job) microBatches() float64 { return float64(max(1, j.Accumulate)) }
 
-// InTwos says how many pairs a layout's micro-batches go through the layers in, and how
+// inTwos says how many pairs a layout's micro-batches go through the layers in, and how
 // many go alone.
-func (j Job) InTwos(l Layout) (pairs, alone int) {
+func (j Job) inTwos(l Layout) (pairs, alone int) {
 	n := max(1, j.Accumulate)
 	if !l.TwoBatch {
 		return 0, n

@@ -3,6 +3,7 @@ package replay
 import (
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/profile/backend/torch"
@@ -47,6 +48,9 @@ func (r *run) header() *Header {
 	}
 	for i, p := range c.Plans {
 		run := p.run()
+		if !run.Batch {
+			run.Micro = c.micro()
+		}
 		if i < len(c.Inputs) {
 			run.Path = c.Inputs[i].Path
 		}
@@ -56,6 +60,15 @@ func (r *run) header() *Header {
 		h.Ranks = append(h.Ranks, r.rankOf(i, p.Device))
 	}
 	return h
+}
+
+// micro is the micro-batches of a step of plans of one sequence, as a header has it: where
+// any plan has its micro-batches in twos all have two, so that their steps compare.
+func (c *Config) micro() int {
+	if slices.ContainsFunc(c.Plans, func(p *Plan) bool { return p.TwoBatch }) {
+		return 2
+	}
+	return 0
 }
 
 // run is the plan as the header has it.

@@ -110,6 +110,9 @@ func alike(a, b *Plan) error {
 	if a.Job.DType != b.Job.DType {
 		return fmt.Errorf("job.dtype: %q, %s has %q", b.Job.DType, a.Path, a.Job.DType)
 	}
+	if a.Batch() && b.TwoBatch || a.TwoBatch && b.Batch() {
+		return fmt.Errorf("two_batch_overlap: %v, %s has %v, and one of them is a plan of batches, whose steps have micro-batches of their own", b.TwoBatch, a.Path, a.TwoBatch)
+	}
 	x, y := layerOf(a.Job.Model), layerOf(b.Job.Model)
 	if x != y {
 		return fmt.Errorf("job.model: a layer of %s, %s has %s", describe(y), a.Path, describe(x))

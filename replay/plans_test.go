@@ -83,6 +83,32 @@ func TestPlansOfOneRunMustShareTheirRanks(t *testing.T) {
 	}
 }
 
+// TestStepsOfTwosHaveTwoMicroBatches, of all plans of a run, so that they compare; plans of
+// batches have micro-batches of their own.
+func TestStepsOfTwosHaveTwoMicroBatches(t *testing.T) {
+	plans, err := LoadPlans([]string{planFile(t, "a.plan.json", "ring", nil), planFile(t, "b.plan.json", "ulysses", nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := Config{Plans: plans}
+	if n := c.micro(); n != 0 {
+		t.Errorf("%d micro-batches", n)
+	}
+	plans[1].TwoBatch = true
+	if n := c.micro(); n != 2 {
+		t.Errorf("%d micro-batches of a run with a plan in twos", n)
+	}
+	batches := loadBatch(t, nil)
+	batches.Ranks = plans[1].Ranks
+	batches.Job.DType, batches.Job.Model = plans[1].Job.DType, plans[1].Job.Model
+	if err := alike(plans[1], batches); err == nil || !strings.Contains(err.Error(), "two_batch_overlap: false") {
+		t.Errorf("batches beside a plan in twos: %v", err)
+	}
+	if err := alike(plans[0], batches); err != nil {
+		t.Errorf("batches beside a plan one by one: %v", err)
+	}
+}
+
 // What cannot be run is refused before a rank starts: the command must never be made.
 func TestWhatCannotRunIsRefusedBeforeARankStarts(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -60,7 +60,9 @@ type PlanRun struct {
 	Layout   costmodel.Layout `json:"layout,omitzero"`
 	// Batch: groups of ranks side by side, in micro-batches one after the other,
 	// after each of which all ranks meet.
-	Batch bool             `json:"batch,omitzero"`
+	Batch bool `json:"batch,omitzero"`
+	// Micro is the micro-batches of a step; of a plan of one sequence 2 where any plan of
+	// the run has its micro-batches in twos, else 0 for the one there is.
 	Micro int              `json:"micro_batches,omitzero"`
 	Model *costmodel.Model `json:"model,omitempty"`
 	DType op.DType         `json:"dtype,omitzero"`

@@ -160,6 +160,7 @@ func TestWrongTracesAreRefusedWithTheField(t *testing.T) {
 		{2, `"mb":0`, `"mb":1`, "x:2: mb: 1: want 0 to 0"},
 		{2, `"step":0`, `"step":3`, "x:2: step: 3: want 0 to 2"},
 		{2, `"step":0`, `"step":0,"chunk":1`, "x:2: chunk: 1: want 0 to 0"},
+		{1, `"strategy":"evenkeel"`, `"strategy":"evenkeel","micro_batches":3`, "micro_batches: 3: want 2 where micro-batches go in twos"},
 		{2, `"rank":0`, `"rank":2`, "x:2: rank: 2: want 0 to 1"},
 		{2, `"plan":0`, `"plan":2`, "x:2: plan: 2: want 0 to 1"},
 		{2, `"block":0`, `"block":2`, "x:2: block: 2: want 0 to 1"},

@@ -82,8 +82,11 @@ func (p *PlanRun) validate(ranks int) error {
 	if p.Batch {
 		return p.validBatch(ranks)
 	}
-	if p.Micro != 0 || p.Model != nil || p.DType != "" || p.Groups != nil {
-		return fmt.Errorf("micro_batches, model, dtype, groups: only of a plan of batches, and batch is false")
+	if p.Model != nil || p.DType != "" || p.Groups != nil {
+		return fmt.Errorf("model, dtype, groups: only of a plan of batches, and batch is false")
+	}
+	if p.Micro != 0 && p.Micro != 2 {
+		return fmt.Errorf("micro_batches: %d: want 2 where micro-batches go in twos, or none, of a plan of one sequence", p.Micro)
 	}
 	if err := p.Job.Validate(); err != nil {
 		return fmt.Errorf("job.%w", err)
@@ -120,7 +123,7 @@ func (p *PlanRun) most(ranks int) (micro, steps int, again bool) {
 	if p.Batch { // a ring has no more groups than ranks
 		return p.Micro, ranks, true
 	}
-	return max(1, p.Job.Accumulate), len(p.Layout.Groups), p.Job.Recompute == costmodel.RecomputeFull
+	return max(1, p.Micro, p.Job.Accumulate), len(p.Layout.Groups), p.Job.Recompute == costmodel.RecomputeFull
 }
 
 func validDocs(docs []units.Tokens, seqLen units.Tokens) error {

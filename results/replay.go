@@ -138,7 +138,10 @@ func replayPlans(p *printer, n *notes, s *ReplaySummary) {
 		e := s.Header.Exact[i]
 		size, strategy := run.Job.SeqLen.String(), run.Strategy
 		if run.Batch {
-			size, strategy = "-", fmt.Sprintf("%s in %d", strategy, run.Micro)
+			size = "-"
+		}
+		if run.Micro > 0 {
+			strategy = fmt.Sprintf("%s in %d", strategy, run.Micro)
 		}
 		t.row(fmt.Sprint(i), run.Path, strategy, size, seconds(units.Seconds(median)),
 			seconds(units.Seconds(q1))+".."+seconds(units.Seconds(q3)), number(median/first), e.Bytes.String(), worst(n, s.Header.Numerics[i]))

@@ -157,7 +157,7 @@ func traceParts(p *printer, r *comparison.Report) {
 
 // traceBatches says whether plans of batches are among a report's.
 func traceBatches(r *comparison.Report) bool {
-	return slices.ContainsFunc(r.Plans, func(x comparison.Plan) bool { return x.Micro > 0 })
+	return slices.ContainsFunc(r.Plans, func(x comparison.Plan) bool { return x.Batch })
 }
 
 // mostLongest is how many micro-batches have their longest rank listed.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -59,6 +60,37 @@ func TestTorchReplayOfTwoPlans(t *testing.T) {
 		}
 		if got := bytes.Contains(data, []byte(`"op":"linear_in"`)); got != (parts == "layer") {
 			t.Errorf("%s: linear parts: %v", parts, got)
+		}
+	}
+	noRanks(t)
+}
+
+// A plan whose micro-batches go in twos runs them so beside one that does not, and check
+// knows both of their micro-batches.
+func TestTorchReplayInTwos(t *testing.T) {
+	needTorch(t)
+	dir, plans := replayPlans(t, "512", "ring")
+	twos, one := filepath.Join(dir, "twos.plan.json"), filepath.Join(dir, "one.plan.json")
+	const profile = "../../results/evidence/torch/calibration.profile.json"
+	asked := []string{"solve", "--profile", profile, "--cluster", "1x2 torch_cpu:1", "--model", filepath.Join(dir, "config.json"), "--seq-len", "512", "--shares", "3:1", "--q-heads", "3:1", "--grad-accumulation", "2", "-q", "-o"}
+	evenkeel(t, append(slices.Clone(asked), one)...)
+	evenkeel(t, append(asked, twos, "--two-batch-overlap")...)
+	trace := filepath.Join(dir, "x.trace.jsonl")
+	for _, parts := range []string{"layer", "attention"} {
+		out := evenkeel(t, "replay", "--oversubscribe", "--repeats", "3", "--warmup", "1", "--parts", parts, "-o", trace, twos, one, plans[0])
+		for _, want := range []string{"3 plans on 2 ranks", "given in 2", "ring in 2", "equal what the plan says"} {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", parts, want, out)
+			}
+		}
+		checked := evenkeel(t, "check", trace, "--profile", profile, "--all")
+		for _, want := range []string{"twos (given in 2)", "rank, micro-batch, step", "a2a_in"} {
+			if !strings.Contains(checked, want) {
+				t.Errorf("%s: no %q in\n%s", parts, want, checked)
+			}
+		}
+		if strings.Contains(checked, "predicted, but not in the trace") {
+			t.Errorf("%s: %s", parts, checked)
 		}
 	}
 	noRanks(t)

@@ -97,8 +97,9 @@ func (c *making) path(plan int, r *run) (predicted, measured account, critical [
 
 // busy is for how long the ranks of a micro-batch computed, by the stretches that
 // the simulator asks for. Time in no span belongs to the stretch it lies in: a rank
-// that neither computes nor waits keeps others waiting just as well.
-func busy(laps []lap, groups int) map[costmodel.ReplayKey]units.Seconds {
+// that neither computes nor waits keeps others waiting just as well. Of a plan of batches
+// a part knows of one micro-batch.
+func busy(laps []lap, groups int, batch bool) map[costmodel.ReplayKey]units.Seconds {
 	all := map[costmodel.ReplayKey]units.Seconds{}
 	for rank := range laps {
 		var at units.Seconds
@@ -107,7 +108,9 @@ func busy(laps []lap, groups int) map[costmodel.ReplayKey]units.Seconds {
 			if s.local {
 				continue
 			}
-			s.Micro = 0
+			if batch {
+				s.Micro = 0
+			}
 			gap := max(0, s.start-at)
 			if at = max(at, s.start+s.took); s.waits() {
 				all[now] += gap
@@ -148,7 +151,7 @@ func (c *making) skewOf(plan int, r *run, micro, rank int) (units.Seconds, error
 	if k == nil {
 		return 0, nil
 	}
-	took := busy(laps, len(k.work.Layout.Groups))
+	took := busy(laps, len(k.work.Layout.Groups), c.courses[plan].batch)
 	what, err := k.supposing(func(key costmodel.ReplayKey) units.Seconds {
 		if len(laps[key.Rank].spans) == 0 {
 			return -1

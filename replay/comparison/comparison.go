@@ -112,7 +112,7 @@ func (c *making) plan(i int) (*Plan, error) {
 	run, p := c.rec.Header.Plans[i], c.courses[i]
 	steps := c.rec.steps(i)
 	x := &Plan{
-		Plan: i, Path: run.Path, Strategy: run.Strategy, Micro: run.Micro, Predicted: p.step, Meeting: p.meeting,
+		Plan: i, Path: run.Path, Strategy: run.Strategy, Batch: run.Batch, Micro: run.Micro, Predicted: p.step, Meeting: p.meeting,
 		Measured: measuredOf(steps), Steps: steps, Ranks: c.ranks(i),
 	}
 	if slices.Min(steps) <= 0 {

@@ -55,6 +55,9 @@ func worlds(t testing.TB) map[string]world {
 		"equal":     {job: jobOf(t, p, 600, 600, 600, 600), layouts: []costmodel.Layout{ring(600, 600, 600, 600)}, blocks: 7, layers: 2},
 		"pairs":     {job: full, layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, layers: 2},
 		"chunks":    {job: full, layouts: []costmodel.Layout{inChunks(800, 800, 400, 400)}, blocks: 6, layers: 2},
+		"twos":      {job: full, layouts: []costmodel.Layout{inTwos(pairs(800, 800, 400, 400))}, blocks: 6, layers: 2, micro: 2},
+		"own last":  {job: full, layouts: []costmodel.Layout{inTwos(ownLast(pairs(800, 800, 400, 400)))}, blocks: 6, attention: true, micro: 2},
+		"beside":    {job: full, layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, layers: 2, micro: 2},
 		"attention": {job: jobOf(t, p, 800, 800, 400, 400), layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, attention: true},
 		"packed":    {job: full, layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, docs: []units.Tokens{1300, 100, 1000}},
 		"alone":     {job: jobOf(t, p, 800, 0, 0, 0), layouts: []costmodel.Layout{ring(800, 0, 0, 0)}, blocks: 6},
@@ -267,7 +270,7 @@ func TestAllToAllOfOneIsCopying(t *testing.T) {
 	if got := l.account(0.2); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	took := busy([]lap{l}, 1)
+	took := busy([]lap{l}, 1, false)
 	for o, want := range map[costmodel.ReplayOp]units.Seconds{costmodel.LinearIn: 3, costmodel.AttentionOp: 3.25, costmodel.LinearOut: 3.25} {
 		if got := took[costmodel.ReplayKey{Dir: costmodel.ForwardPass, Op: o}]; got != want {
 			t.Errorf("%s is busy for %v, want %v", o, got, want)
@@ -283,7 +286,7 @@ func TestRestBelongsToItsStep(t *testing.T) {
 	}
 	attention := costmodel.ReplayKey{Dir: costmodel.ForwardPass, Op: costmodel.AttentionOp}
 	l := lap{took: 20, spans: []span{wait(0, 0), {ReplayKey: attention, start: 1, took: 2}, wait(1, 3), wait(2, 9)}}
-	took := busy([]lap{l}, 2)
+	took := busy([]lap{l}, 2, false)
 	masked := attention
 	masked.Step = 1
 	if took[attention] != 2 || took[masked] != 15 { // 5 until the last wait and 10 after it

@@ -11,7 +11,7 @@ import (
 
 // course is a plan as it is predicted: micro-batches one after the other, in each
 // of which groups of ranks run side by side. A plan of one sequence is one
-// micro-batch of one group.
+// micro-batch of one group here, even if its step has two, which may overlap.
 type course struct {
 	micro   []micro
 	batch   bool // ranks meet after each micro-batch
@@ -72,6 +72,7 @@ func (c *making) courseOf(plan int) (*course, error) {
 // sequence is the one part of a plan of one sequence.
 func (c *making) sequence(x *replay.PlanRun) (*part, error) {
 	k := &part{work: c.work(x.Layout, c.rec.Header.Docs)}
+	k.work.Micro = x.Micro
 	for r := range c.rec.Header.Ranks {
 		k.ranks = append(k.ranks, r)
 	}
@@ -159,7 +160,9 @@ func (p *course) add(ranks int, parts []*part) error {
 	begin := p.step.Mid
 	for _, k := range parts {
 		for _, t := range k.predicted.Tasks {
-			t.Micro, t.Start = len(p.micro), t.Start+begin
+			if t.Start += begin; p.batch {
+				t.Micro = len(p.micro)
+			}
 			p.tasks = append(p.tasks, t)
 		}
 	}

@@ -44,6 +44,7 @@ func (k *part) flops() map[int]int64 {
 	if k.again {
 		passes += flopsForward
 	}
+	passes *= int64(max(1, k.work.Micro))
 	for g, members := range k.work.Layout.Groups {
 		of := visible(k.work.Layout.GroupShard(g), k.work.Packed) * passes * int64(k.work.Layers*k.headDim)
 		for _, m := range members {

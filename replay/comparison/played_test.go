@@ -106,11 +106,23 @@ func inChunks(tokens ...units.Tokens) costmodel.Layout {
 	return l
 }
 
+// inTwos lets micro-batches go through the layers in twos.
+func inTwos(l costmodel.Layout) costmodel.Layout {
+	l.TwoBatch = true
+	return l
+}
+
+func ownLast(l costmodel.Layout) costmodel.Layout {
+	l.OwnLast = true
+	return l
+}
+
 // world is what a made-up machine does unlike the profile says.
 type world struct {
 	job       costmodel.Job
 	layouts   []costmodel.Layout
 	layers    int
+	micro     int // micro-batches; 0 is one
 	blocks    int
 	attention bool
 	docs      []units.Tokens                          // packed into the sequence
@@ -134,7 +146,7 @@ func (w *world) header() *replay.Header {
 		h.Parts = replay.PartsAttention
 	}
 	for i, l := range w.layouts {
-		h.Plans = append(h.Plans, replay.PlanRun{Path: "a.plan.json", SHA256: strings.Repeat("ab", 32), Strategy: "evenkeel", Job: w.job, Layout: l})
+		h.Plans = append(h.Plans, replay.PlanRun{Path: "a.plan.json", SHA256: strings.Repeat("ab", 32), Strategy: "evenkeel", Job: w.job, Layout: l, Micro: w.micro})
 		h.Numerics = append(h.Numerics, replay.Numerics{Plan: i, Limit: 1e-5, Reference: "dense"})
 		h.Exact = append(h.Exact, replay.ExactCounts{Plan: i, Messages: 1, Bytes: 1, FLOPs: 1})
 	}
@@ -204,7 +216,7 @@ func (w *world) stretches(r *costmodel.Replayed, drift float64, rng *rand.Rand) 
 }
 
 func (w *world) block(s *costmodel.Simulator, h *replay.Header, plan, block int, drift float64, rng *rand.Rand, span func(*replay.Span) error, step func(*replay.Step) error) error {
-	work := costmodel.ReplayWork{Layout: w.layouts[plan], Layers: h.Layers, AttentionOnly: w.attention, Packed: w.docs}
+	work := costmodel.ReplayWork{Layout: w.layouts[plan], Layers: h.Layers, Micro: w.micro, AttentionOnly: w.attention, Packed: w.docs}
 	r, err := s.Replayed(work)
 	if err != nil {
 		return err
@@ -218,7 +230,7 @@ func (w *world) block(s *costmodel.Simulator, h *replay.Header, plan, block int,
 		if key := stretch(joined(k.ReplayKey)); !k.Op.Waits() && k.Time > 0 {
 			k.Time *= took[key] / (took[key] + gaps[key])
 		}
-		x := &replay.Span{Block: block, Plan: plan, Rank: k.Rank, Layer: k.Layer, Dir: replay.Dir(k.Dir), Again: k.Again, Step: k.Step, Chunk: k.Chunk, Op: replay.SpanOp(k.Op), T0NS: ns(k.Start), DurNS: ns(k.Start+k.Time) - ns(k.Start)}
+		x := &replay.Span{Block: block, Plan: plan, Rank: k.Rank, MB: k.Micro, Layer: k.Layer, Dir: replay.Dir(k.Dir), Again: k.Again, Step: k.Step, Chunk: k.Chunk, Op: replay.SpanOp(k.Op), T0NS: ns(k.Start), DurNS: ns(k.Start+k.Time) - ns(k.Start)}
 		if x.Op == replay.A2AIn || x.Op == replay.A2AOut {
 			x.Out = 1
 		}

@@ -56,7 +56,11 @@ func Read(name string, r io.Reader) (*Recording, error) {
 	rec.Header = header
 	for plan, blocks := range rec.runs {
 		for b := range blocks {
-			if err := blocks[b].cut(header.Plans[plan].Batch, max(1, header.Plans[plan].Micro)); err != nil {
+			micro := 1
+			if header.Plans[plan].Batch {
+				micro = header.Plans[plan].Micro
+			}
+			if err := blocks[b].cut(header.Plans[plan].Batch, micro); err != nil {
 				return nil, fmt.Errorf("%s: plan %d, block %d: %w", name, plan, b, err)
 			}
 		}
@@ -80,7 +84,10 @@ func (r *run) cut(batch bool, micro int) error {
 	}
 	for rank, spans := range r.spans {
 		for _, s := range spans {
-			l := &r.laps[s.Micro][rank]
+			l := &r.laps[0][rank]
+			if batch {
+				l = &r.laps[s.Micro][rank]
+			}
 			l.spans, l.flops = append(l.spans, s), l.flops+s.flops
 		}
 		r.order(rank, batch)
@@ -143,7 +150,7 @@ func (r *Recording) at(plan, block int) *run {
 
 func (r *Recording) span(s *replay.Span) error {
 	k := costmodel.ReplayKey{Rank: s.Rank, Layer: s.Layer, Dir: string(s.Dir), Again: s.Again, Step: s.Step, Chunk: s.Chunk, Op: costmodel.ReplayOp(s.Op)}
-	if r.Header.Plans[s.Plan].Batch { // of a plan of one sequence only one is run
+	if r.Header.Plans[s.Plan].Micro > 0 { // else there is one
 		k.Micro = s.MB
 	}
 	x := span{ReplayKey: joined(k), start: s.Start(), took: s.Dur()}

@@ -29,7 +29,8 @@ type Plan struct {
 	Plan      int                `json:"plan"`
 	Path      string             `json:"path"`
 	Strategy  string             `json:"strategy"`
-	Micro     int                `json:"micro_batches,omitzero"` // of a plan of batches
+	Batch     bool               `json:"batch,omitzero"` // of a plan of batches
+	Micro     int                `json:"micro_batches,omitzero"`
 	Predicted costmodel.Estimate `json:"predicted"`
 	// Meeting is the prediction if ranks met after every layer and pass, as the
 	// account of a training step has it.
