@@ -51,6 +51,10 @@ A plan of batches runs its micro-batches one after the other, in each its groups
 side by side, each over its sequences packed; all ranks meet after a micro-batch.
 The model, which such a plan does not hold, is named by --model.
 
+A step is one micro-batch of a plan of one sequence. If any of them has its
+micro-batches in twos (two_batch_overlap), a step of each has two, in twos or one
+after the other, so that steps compare.
+
 The embedding, the loss, the traffic of ZeRO and the optimizer are not run.
 
 One host's ranks are started here, each with its own cores or GPU. Under
