@@ -29,7 +29,7 @@ func groupPicture(p *printer, d *solver.Plan) {
 		} else {
 			ring = "ring: " + ring
 		}
-		p.para("", ring+ownLast(d))
+		p.para("", ring+ownLast(d)+twoBatch(d))
 		return
 	}
 	width := min(headWidth, max(1, d.Job.Model.QHeads))
@@ -74,7 +74,14 @@ func twoBatch(d *solver.Plan) string {
 	if !d.TwoBatch {
 		return ""
 	}
-	return "; micro-batches go through the layers in twos, and the all-to-alls of one are on their way while the other is computed"
+	moving, last := "first keys and values", ""
+	if slices.ContainsFunc(d.Groups, func(g costmodel.Group) bool { return len(g) > 1 }) {
+		moving = "all-to-alls"
+	}
+	if n := d.Job.Accumulate; n%2 == 1 {
+		last = fmt.Sprintf("; the last of %d goes alone", n)
+	}
+	return "; micro-batches go through the layers in twos, and the " + moving + " of one are on their way while the other is computed" + last
 }
 
 // groupRing says which way keys and values go, by how far they do.

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"math"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -179,5 +182,42 @@ func TestWayOfKeysIsTold(t *testing.T) {
 		if !strings.Contains(buf.String(), way) {
 			t.Errorf("tiers %v: want %q in\n%s", tier, way, buf.String())
 		}
+	}
+}
+
+// A page says of micro-batches in twos what they hide and which one goes alone, and counts
+// the tokens of all.
+func TestMicroBatchesInTwosAreTold(t *testing.T) {
+	page := func(d *solver.Plan) string {
+		var buf bytes.Buffer
+		if err := Plan(&buf, d); err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(strings.Fields(buf.String()), " ")
+	}
+	rate := regexp.MustCompile(`([0-9.]+) tokens/s`)
+	d := groupedPlan(3)
+	one := rate.FindStringSubmatch(page(d))
+	if strings.Contains(page(d), "in twos") || one == nil {
+		t.Fatal(page(d))
+	}
+	d.Job.Accumulate, d.TwoBatch = 3, true
+	got := page(d)
+	for _, want := range []string{"3 micro-batches of one sequence, ", "in twos, and the all-to-alls of one are on their way while the other is computed; the last of 3 goes alone"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	a, _ := strconv.ParseFloat(one[1], 64)
+	b, _ := strconv.ParseFloat(rate.FindStringSubmatch(got)[1], 64)
+	if math.Abs(b/a-3) > 0.01 {
+		t.Errorf("%v tokens/s of one micro-batch, %v of three in as long", a, b)
+	}
+	d.Job.Accumulate = 2
+	for i := range d.Groups {
+		d.Groups[i] = d.Groups[i][:1]
+	}
+	if got := page(d); !strings.Contains(got, "in twos, and the first keys and values of one are on their way") || strings.Contains(got, "goes alone") {
+		t.Error(got)
 	}
 }

@@ -45,14 +45,18 @@ func planHead(p *printer, d *solver.Plan) {
 	if zero == "" {
 		zero = costmodel.Zero3
 	}
-	p.para("", fmt.Sprintf("%s, hidden %d, %d query and %s of %d, vocabulary %d; %s, recompute %s, %s, %s, loss in chunks of %s tokens",
-		plural(j.Model.Layers, "layer"), j.Model.Hidden, j.Model.QHeads, plural(j.Model.KVHeads, "KV head"), j.Model.HeadDim, j.Model.Vocab, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, plural(j.RingBuffers, "ring buffer"), j.LossChunk))
+	batches := ""
+	if j.Accumulate > 1 {
+		batches = fmt.Sprintf("%d micro-batches of one sequence, ", j.Accumulate)
+	}
+	p.para("", fmt.Sprintf("%s, hidden %d, %d query and %s of %d, vocabulary %d; %s%s, recompute %s, %s, %s, loss in chunks of %s tokens",
+		plural(j.Model.Layers, "layer"), j.Model.Hidden, j.Model.QHeads, plural(j.Model.KVHeads, "KV head"), j.Model.HeadDim, j.Model.Vocab, batches, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, plural(j.RingBuffers, "ring buffer"), j.LossChunk))
 	written(p, d.Tool, d.Created)
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
 	if t := d.Step.Time; t.Mid > 0 {
-		p.para("", fmt.Sprintf("step time %s (%s), %s tokens/s; %s", estimate(t), t.Source, number(float64(j.SeqLen)/float64(t.Mid)), boundLine(d)))
+		p.para("", fmt.Sprintf("step time %s (%s), %s tokens/s; %s", estimate(t), t.Source, number(float64(j.SeqLen)*float64(max(1, j.Accumulate))/float64(t.Mid)), boundLine(d)))
 	}
 }
 

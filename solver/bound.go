@@ -66,12 +66,28 @@ func LowerBound(p *Problem) (units.Seconds, error) {
 // eitherWay is the floor of layouts whose micro-batches go one by one and, if there are
 // several, in twos, which take more memory and are mostly the lower ones.
 func (f *floors) eitherWay() float64 {
-	least := math.Inf(1)
+	least, scopes := math.Inf(1), f.scopes()
 	if f.twos = f.p.Job.Accumulate > 1; f.twos {
-		least = f.over(f.scopes(), least)
+		least = f.over(scopes, least)
+		tight := func(s scope) bool { return !f.roomForAll(s) }
+		scopes = slices.DeleteFunc(slices.Clone(scopes), func(s scope) bool { return !slices.ContainsFunc(s.ranges(len(f.p.ranks)), tight) })
 		f.twos = false
 	}
-	return f.over(f.scopes(), least)
+	return f.over(scopes, least)
+}
+
+// roomForAll says that memory limits no rank of a scope's layouts: not even one with all
+// tokens and heads. Then layouts whose micro-batches go in twos have the lower floors.
+func (f *floors) roomForAll(s scope) bool {
+	if f.unlimited {
+		return true
+	}
+	all, m := float64(f.p.Job.SeqLen), f.p.Job.Model
+	return !slices.ContainsFunc(f.names, func(name string) bool {
+		ring, group := f.memory(name, s.most), f.groupMemory(name, s.most)
+		fits := ring.room() >= all && ring.pairs(all) >= all*(all+1)/2*float64(m.QHeads) && group.room() >= all && group.pairs(all) >= float64(m.QHeads)
+		return s.counts[name] > 0 && !fits
+	})
 }
 
 // ranges cuts a scope by the number of ranks at work: few have less to exchange

@@ -181,7 +181,7 @@ func (f *floors) oneGroup(s scope, enough float64) float64 {
 	hidden := micro*(max(0, x.forward-forward)+max(0, x.backward-backward)) + max(0, x.last-f.atOnce()*max(backward, x.backward))
 	apart := layers*micro*(forward+backward) + (layers-1)*hidden + micro*one.linear([stageCount]float64{0, 0, 1}) + rest
 	g := &groupWork{classes: classes, weights: weights, beside: attention + rest, base: max(base, apart)}
-	if one.twos {
+	if g.twos = one.twos; g.twos {
 		g.beside, g.attention = rest, attention
 		return f.allToAlls(s, g, linear/2+rest)
 	}
@@ -239,12 +239,13 @@ type groupWork struct {
 	beside    float64 // seconds of a step that are no linear work
 	attention float64 // of the slowest, of which half at least is no linear work of two micro-batches at once
 	base      float64 // seconds of a step without all-to-alls
+	twos      bool    // micro-batches go in twos
 }
 
 // linearBy is the most linear work of a rank in a step of so many seconds: see both.
 func (g *groupWork) linearBy(theta float64) float64 {
 	left := theta - g.beside
-	if g.attention > 0 {
+	if g.twos {
 		left = min(left, (left-g.attention/2)*4/3)
 	}
 	return left
@@ -297,7 +298,7 @@ func (g *groupWork) mostTokens(theta float64) float64 {
 func (f *floors) allToAlls(s scope, g *groupWork, bare float64) float64 {
 	at := func(theta float64) float64 {
 		part := max(0, 1-g.mostTokens(theta)/float64(f.p.Job.SeqLen))
-		if g.attention > 0 {
+		if g.twos {
 			return max(g.base, bare+f.portsOfToAlls(s, part, g.weights))
 		}
 		return max(g.base+f.firstToAlls(s, part, g.weights), bare+f.portsOfToAlls(s, part, g.weights))

@@ -99,7 +99,8 @@ const (
 const minGain = 1e-5
 
 // dropGain is the least relative gain for which ranks that are all alike are
-// treated unequally: an even plan is worth a little.
+// treated unequally, or micro-batches go in twos: an even plan is worth a little, and so
+// is the memory.
 const dropGain = 1e-3
 
 // seed starts from what other strategies found, or the baselines if it is asked
@@ -184,7 +185,11 @@ func (s *search) judge(l costmodel.Layout) float64 {
 		return math.Inf(1)
 	}
 	s.seen[key] = float64(t)
-	if s.time == 0 || t < s.time*units.Seconds(1-s.leastGain) {
+	least := s.leastGain
+	if l.TwoBatch && !s.best.Layout.TwoBatch {
+		least = max(least, dropGain) // they take more memory
+	}
+	if s.time == 0 || t < s.time*units.Seconds(1-least) {
 		s.take(Result{Layout: l}, t)
 	}
 	return float64(t)
@@ -548,12 +553,20 @@ func (s *search) why(r Result) string {
 		text += fmt.Sprintf("; heads in %d chunks, behind which all-to-alls hide", k)
 	}
 	if r.Layout.TwoBatch {
-		text += "; micro-batches in twos, one computed while the other's all-to-alls move"
+		text += "; micro-batches in twos, one computed while the other's " + beside(r.Layout) + " move"
 	}
 	if n := len(s.p.ranks); used < n {
 		text += fmt.Sprintf("; %d of %d ranks left out, for they cost more time than they save or hold nothing", n-used, n)
 	}
 	return text
+}
+
+// beside is what moves while another micro-batch is computed.
+func beside(l costmodel.Layout) string {
+	if slices.ContainsFunc(l.Groups, func(g costmodel.Group) bool { return len(g) > 1 }) {
+		return "all-to-alls"
+	}
+	return "first keys and values"
 }
 
 // groupsName says how many groups of which size there are.

@@ -35,31 +35,36 @@ func (s *search) mayGoInTwos() bool {
 
 // parts are the budgets for layouts whose micro-batches go one by one and for those
 // whose go in twos. Where nothing fits in twos of what others found, there is little to
-// search among these.
+// search among these. Many ranks have less for either, for all of planning has a second
+// for 128, and few a fifth of one for 16; but for many what goes one by one has as much
+// as it had alone.
 func (s *search) parts() (alone, twos float64) {
 	if !s.mayGoInTwos() {
 		return s.budget, 0
 	}
-	part := 1.0
-	if len(s.p.ranks) > someRanks {
-		part = partOfMany
+	alone, twos = s.budget, s.budget*twosPart
+	switch n := len(s.p.ranks); {
+	case n > someRanks:
+		alone, twos = alone*partOfMany, twos*partOfMany
+	case n <= fewInTwos:
+		twos /= 2
 	}
 	for _, x := range s.starts {
 		l := s.layout(x.d)
 		l.TwoBatch, l.HeadChunks = true, 0
 		if s.overfull(l) == nil {
-			return s.budget * alonePart * part, s.budget * twosPart * part
+			return alone, twos
 		}
 	}
 	return s.budget, s.budget * twosPart / 4
 }
 
-// alonePart and twosPart are the parts of the budget for either, partOfMany what many
-// ranks have of these.
+// twosPart is what is added to the budget for micro-batches in twos, of up to fewInTwos
+// ranks half of that, partOfMany what many ranks have of all.
 const (
-	alonePart  = 0.8
 	twosPart   = 0.6
-	partOfMany = 0.7
+	fewInTwos  = 16
+	partOfMany = 0.55
 )
 
 // chunksGap is how much slower than the best so far a group may be to be tried with

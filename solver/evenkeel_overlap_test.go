@@ -63,3 +63,27 @@ func TestMicroBatchesGoInTwos(t *testing.T) {
 		t.Error("equal ranks do not keep the layout that is known")
 	}
 }
+
+// TestTwosCostNothingOfTheSearch: what is searched for in twos comes on top of what is
+// searched for one by one, so that the plan is never slower for it.
+func TestTwosCostNothingOfTheSearch(t *testing.T) {
+	for _, cluster := range []string{"2x2 h100_sxm + 3x3 a100_sxm", "1x4 h100_sxm + 1x2 a100_sxm", "1x(2 h100_sxm + 2 a100_sxm)"} {
+		p := gpuProblem(t, cluster, 1<<15)
+		job := p.Job
+		job.Accumulate = 2
+		p = problemOf(t, p.Profile, job)
+		alone := newSearch(t.Context(), p, "alone", nil)
+		if alone.err = alone.seed(); alone.err == nil {
+			alone.run()
+		}
+		r, err := evenKeel{}.Solve(t.Context(), p, nil)
+		if err != nil || alone.err != nil {
+			t.Fatal(err, alone.err)
+		}
+		if at := secondsOf(t, p, r.Layout); at > alone.time {
+			t.Errorf("%s: %v, %v with nothing searched for in twos", cluster, at, alone.time)
+		} else if r.Layout.TwoBatch && at > alone.time*(1-dropGain) {
+			t.Errorf("%s: in twos for %v, %v one by one", cluster, at, alone.time)
+		}
+	}
+}
