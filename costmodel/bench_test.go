@@ -110,6 +110,20 @@ func BenchmarkTime(b *testing.B) {
 	}
 }
 
+// BenchmarkTimeInTwos is the same with micro-batches in twos.
+func BenchmarkTimeInTwos(b *testing.B) {
+	for _, ranks := range []int{16, 128, 1024} {
+		manySizes(b, ranks, func(b *testing.B, q *Predictor, x plan) {
+			x.job.Accumulate, x.layout.TwoBatch = 2, true
+			s := simulator(b, q, x)
+			timeOf(b, s, x.layout)
+			for b.Loop() {
+				timeOf(b, s, x.layout)
+			}
+		})
+	}
+}
+
 // BenchmarkTimeCold is a step of the first layout of all.
 func BenchmarkTimeCold(b *testing.B) {
 	for _, ranks := range []int{16, 128, 1024} {
