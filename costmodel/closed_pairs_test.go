@@ -278,3 +278,31 @@ func closedForms(t *testing.T, step stepper) {
 		t.Run(check.name, func(t *testing.T) { check.of(t, step) })
 	}
 }
+
+// TestWaitingInTwosIsOfBytesOrOfRanks: equal ranks wait for bytes alone, whether these
+// outlast computing or it them, and one that waits for a slower one over a quick link waits
+// for that.
+func TestWaitingInTwosIsOfBytesOrOfRanks(t *testing.T) {
+	step := func(nodes string, link wire) *Step {
+		p := madeUp(t, map[string]speeds{"fast": {3e12, 4e12, 2e12}, "slow": {1e11, 4e12, 2e12}}, map[string]wire{"bus": link})
+		tokens := []units.Tokens{512, 512}
+		j := testJob(cluster(t, nodes, p, "bus", ""), tokens)
+		j.Accumulate = 2
+		l := ZigZag(tokens, []Group{{{0, j.Model.QHeads / 2}, {1, j.Model.QHeads / 2}}})
+		l.TwoBatch = true
+		return mustSimulate(t, p, j, l)
+	}
+	quick, slow := wire{1e-6, 1e9}, wire{1e-5, 1e7}
+	for _, link := range []wire{quick, slow} {
+		for r, x := range step("1x2 fast", link).Ranks {
+			if x.Idle > 1e-12 || x.Exposed <= 0 {
+				t.Errorf("rank %d of equal ones waits for the other %v and for bytes %v", r, x.Idle, x.Exposed)
+			}
+		}
+	}
+	unlike := step("1x(1 fast + 1 slow)", quick)
+	late := unlike.Ranks[1].Busy - unlike.Ranks[0].Busy
+	if x := unlike.Ranks[0]; late <= 0 || x.Idle < late/4 {
+		t.Errorf("the fast rank waits %v for one that computes %v more, and %v for bytes", x.Idle, late, x.Exposed)
+	}
+}

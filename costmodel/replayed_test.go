@@ -274,3 +274,32 @@ func TestReplayedMicroBatches(t *testing.T) {
 		}
 	})
 }
+
+// TestEitherOfTwosIsSupposedByItself: what one micro-batch is supposed to take is not what
+// the other does, though both are at work in one layer.
+func TestEitherOfTwosIsSupposedByItself(t *testing.T) {
+	manyReplays(t, func(_ plan, s *Simulator, w ReplayWork, _ *Replayed) {
+		if !w.Layout.TwoBatch {
+			return
+		}
+		took := func(k ReplayKey) units.Seconds { return units.Seconds(1+2*k.Micro) * 1e-3 }
+		r, err := s.Supposing(w, func(k ReplayKey) (units.Seconds, bool) { return took(k), true })
+		if err != nil {
+			t.Fatal(err)
+		}
+		sums := map[ReplayKey]units.Seconds{}
+		for _, k := range r.Tasks {
+			if k.Op == MergeOp {
+				k.Op = AttentionOp
+			}
+			if !k.Op.Waits() {
+				sums[k.ReplayKey] += k.Time
+			}
+		}
+		for k, got := range sums {
+			if !near(got, took(k), 1e-9) {
+				t.Fatalf("%+v takes %v, supposed %v", k, got, took(k))
+			}
+		}
+	})
+}
