@@ -301,3 +301,37 @@ func TestGroupFloorOfSlowLinksIsTight(t *testing.T) {
 		}
 	}
 }
+
+// Of two ranks one is good at linear work alone and the other at attention: in twos either
+// works while the other does, and the floor knows how far that goes.
+func TestGroupFloorOfSpecialistsInTwos(t *testing.T) {
+	r := rand.New(rand.NewPCG(37, 1))
+	least := math.Inf(1)
+	for range 40 {
+		job := testJob(t, "1x(1 fast + 1 slow)", 4096)
+		job.Accumulate = 2
+		profile := testProfile([]device{fast(), slow()}, []wire{{"near", 1e-9, 1e-15}, farLink()})
+		dear := math.Exp(6*r.Float64() - 4)
+		for i := range profile.Laws {
+			l := &profile.Laws[i]
+			attends := l.Op == op.KindAttnFwd || l.Op == op.KindAttnBwd
+			if l.Linear != nil && attends == (l.Device == "fast") {
+				l.Linear.PerFLOP, l.Linear.PerByte = coef(20*l.Linear.PerFLOP.Value), coef(20*l.Linear.PerByte.Value)
+			} else if l.Linear != nil && attends {
+				l.Linear.PerFLOP = coef(dear * l.Linear.PerFLOP.Value)
+			}
+		}
+		p := problemOf(t, profile, job)
+		l := costmodel.ZigZag([]units.Tokens{4096, 0}, []costmodel.Group{{{Rank: 0, QHeads: 0}, {Rank: 1, QHeads: p.Job.Model.QHeads}}})
+		l.TwoBatch = true
+		took, floor := float64(secondsOf(t, p, l)), groupFloor(t, p, l)
+		if floor > took*(1+1e-9) && fitsAll(p, l) {
+			t.Fatalf("floor %v above %v in twos, attention %v times as dear", floor, took, dear)
+		}
+		least = min(least, took/floor)
+	}
+	if least > 1.2 {
+		t.Errorf("the nearest is %.3f times its floor", least)
+	}
+	t.Logf("the nearest is %.3f times its floor", least)
+}
