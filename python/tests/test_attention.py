@@ -22,32 +22,15 @@ import evenkeel
 from evenkeel.layout import Layout
 from plans import DRAWS, chunked_example, chunked_plan, early_plan, late_groups, random_plan, times_begun
 from plans import worked_example
-from world import World
+from world import SixRanks, World
 
 PLANS = [(seed, (2, 3, 4, 5, 4, 5)[seed % 6]) for seed in range(60)]
 CHUNKED = [(seed, (2, 3, 4, 5, 6)[seed % 5]) for seed in range(60)]
 EARLY = [(seed, (2, 3, 4, 5, 6, 5, 6)[seed % 7]) for seed in range(84)]
 
 
-class TestRanks(unittest.TestCase):
+class TestRanks(SixRanks):
     """All tests share six ranks, but for those in which one dies."""
-
-    world: World
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls.world = World(6)
-
-    @classmethod
-    def tearDownClass(cls) -> None:
-        cls.world.__exit__()
-
-    def answers(self, ranks: int, name: str, *args: Any) -> list[Any]:
-        """What the ranks of a job answered, without errors."""
-        out = self.world.run(name, *args)
-        for rank, answer in enumerate(out):
-            self.assertNotIn("error", answer, f"{name}{args} on rank {rank}")
-        return [answer["ok"] for answer in out[:ranks]]
 
     def counts(self, plan: evenkeel.Plan, answers: list[Any], want: evenkeel.Expected) -> None:
         """Bytes and FLOPs are the closed forms', as integers."""

@@ -24,31 +24,16 @@ from jobs import inputs
 from paired import drawn_plan
 from plans import chunked_example, document, late_groups, worked_example
 from test_replay import odd_example
-from world import World
+from world import SixRanks, World
 
 PAIRS = [("random", seed, (2, 3, 4, 5)[seed % 4]) for seed in range(300, 328)]
 PAIRS += [("early", seed, (2, 3, 4, 5, 6)[seed % 5]) for seed in range(300, 330)]
 
 
-class TestPairs(unittest.TestCase):
+class TestPairs(SixRanks):
     """All tests share six ranks."""
 
-    world: World
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls.world = World(6)
-
-    @classmethod
-    def tearDownClass(cls) -> None:
-        cls.world.__exit__()
-
-    def answers(self, ranks: int, name: str, *args: Any) -> list[Any]:
-        """What the ranks of a job answered, without errors."""
-        out = self.world.run("paired." + name, *args)
-        for rank, answer in enumerate(out):
-            self.assertNotIn("error", answer, f"{name}{args} on rank {rank}")
-        return [answer["ok"] for answer in out[:ranks]]
+    jobs = "paired."
 
     def check_pair(self, job: str, drawn: str, seed: int, ranks: int, *more: Any) -> list[Any]:
         """Two sequences of a drawn plan are as they should be on every rank."""

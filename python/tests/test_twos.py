@@ -35,7 +35,7 @@ from starter import Ranks
 from test_replay import complete, odd_example
 from test_replay_batch import MICRO, head, one_sequence
 from test_split import _short, _timeless
-from world import World
+from world import SixRanks
 
 DRAWN = [("random", seed, (2, 3, 4, 5)[seed % 4]) for seed in range(500, 512)]
 DRAWN += [("early", seed, (2, 3, 4, 5, 6)[seed % 5]) for seed in range(500, 515)]
@@ -48,25 +48,10 @@ def in_twos(plan: dict[str, Any], own_last: bool = False, recompute: str = "none
     return plan
 
 
-class TestTogether(unittest.TestCase):
+class TestTogether(SixRanks):
     """All tests share six ranks."""
 
-    world: World
-
-    @classmethod
-    def setUpClass(cls) -> None:
-        cls.world = World(6)
-
-    @classmethod
-    def tearDownClass(cls) -> None:
-        cls.world.__exit__()
-
-    def answers(self, ranks: int, name: str, *args: Any) -> list[Any]:
-        """What the ranks of a job answered, without errors."""
-        out = self.world.run("together." + name, *args)
-        for rank, answer in enumerate(out):
-            self.assertNotIn("error", answer, f"{name}{args} on rank {rank}")
-        return [answer["ok"] for answer in out[:ranks]]
+    jobs = "together."
 
     def test_drawn_plans(self) -> None:
         """Attentions, with kernels and memory as they are and at their worst."""

@@ -14,6 +14,7 @@ import select
 import subprocess
 import sys
 import tempfile
+import unittest
 from datetime import timedelta
 from typing import Any, Optional, Sequence
 
@@ -76,6 +77,28 @@ class Rank:
         for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(OSError):  # what was not read by then is lost
                 pipe.close()  # type: ignore[union-attr]
+
+
+class SixRanks(unittest.TestCase):
+    """Tests that share six ranks."""
+
+    world: World
+    jobs = ""  # what names of jobs begin with: the module's, where it is not jobs.py
+
+    @classmethod
+    def setUpClass(cls) -> None:
+        cls.world = World(6)
+
+    @classmethod
+    def tearDownClass(cls) -> None:
+        cls.world.__exit__()
+
+    def answers(self, ranks: int, name: str, *args: Any) -> list[Any]:
+        """What the ranks of a job answered, without errors."""
+        out = self.world.run(self.jobs + name, *args)
+        for rank, answer in enumerate(out):
+            self.assertNotIn("error", answer, f"{name}{args} on rank {rank}")
+        return [answer["ok"] for answer in out[:ranks]]
 
 
 def serve(rank: int, size: int, store: str) -> None:
