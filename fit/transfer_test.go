@@ -1,0 +1,121 @@
+package fit
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// halfWidth is that of a law's interval at a shape, in log time.
+func halfWidth(l *costmodel.Law, s op.Shape) float64 {
+	e := l.Predict(s)
+	return math.Log(float64(e.Hi/e.Lo)) / 2
+}
+
+// TestLentIntervalsGrowAsTheDonors: a doubling beyond the range adds to a lent law's half
+// width what it adds to the donor's, however wide the lent one is, and with points of its
+// own too.
+func TestLentIntervalsGrowAsTheDonors(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
+	dev := coreDevice()
+	points := inventedAttention(dev, 400, 3)
+	law := costmodel.Law{Op: op.KindAttnFwd, Variant: points[0].Shape.Variant(), Device: dev.Name, Range: hull(op.KindAttnFwd, points)}
+	core, _ := coreOf(op.KindAttnFwd, dev)
+	if _, err := core.tiled(&law, dev, points, nil); err != nil {
+		t.Fatal(err)
+	}
+	longest := 0
+	for _, p := range points {
+		longest = max(longest, int(p.Shape.(op.AttnFwd).QLen))
+	}
+	inside, beyond := attentionShape(longest, 1, 8, 8), attentionShape(8*longest, 1, 8, 8)
+	law.Width = nil // the donor's spread is its interval then
+	want := halfWidth(&law, beyond) - halfWidth(&law, inside)
+	if !(want > 0) {
+		t.Fatalf("the donor's interval does not grow: %v", want)
+	}
+	from := Donor{Law: &law, Device: dev}
+	for _, arch := range []string{dev.Sheet.Arch, "sm75"} {
+		to := dev
+		to.Name, to.Sheet.Arch = "other", arch
+		l := from.carry(to)
+		if got := halfWidth(l, beyond) - halfWidth(l, inside); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s: three doublings add %.4f to a half width of %.2f, of the donor's %.4f", arch, got, from.width(to), want)
+		}
+		lent, _, err := core.lent(&law, to, points[:30], &from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := halfWidth(lent, beyond) - halfWidth(lent, inside); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%s, with points: three doublings add %.4f, of the donor's %.4f", arch, got, want)
+		}
+	}
+	law.Spread = costmodel.Spread{Lo: 1, Hi: 1}
+	if l := from.carry(dev); l.Widen != leastGrowth {
+		t.Errorf("a donor without errors: widen %v, want %v", l.Widen, leastGrowth)
+	}
+}
+
+// TestLentIntervalsHoldBeyondTheRange carries laws fitted to the shorter calls of others'
+// recordings to other devices: the 90 % interval is to cover what is two to three
+// doublings longer about as often as it says, and to tell something still.
+func TestLentIntervalsHoldBeyondTheRange(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
+	var all []recorded
+	for _, r := range tables(t, "aiconfigurator/*/context_attention_trtllm.csv") {
+		if strings.Contains(r.name, "(diag d128 bf16") {
+			all = append(all, r)
+		}
+	}
+	if len(all) < 4 {
+		t.Fatalf("%d tables", len(all))
+	}
+	pairs, covered, sum, worst := 0, 0, 0, 0.0
+	for _, lender := range all {
+		d := &Data{Devices: []op.DeviceType{lender.device}, Groups: []op.GroupType{lender.group}}
+		f := &task{Stratum: Stratum{On: lender.on(), Op: op.KindAttnFwd, Variant: lender.points[0].Shape.Variant()}}
+		long := beyondShare(lender.points, 0.125)
+		for _, p := range lender.points {
+			if !long(p) {
+				f.points = append(f.points, p)
+			}
+		}
+		if estimate(d, []*task{f}, nil); f.err != nil {
+			t.Fatalf("%s: %v", lender.name, f.err)
+		}
+		from := Donor{Law: f.law, Device: lender.device}
+		for _, r := range all {
+			if r.name == lender.name {
+				continue
+			}
+			law, n, in := from.carry(r.device), 0, 0
+			for _, p := range r.points {
+				if b := law.Beyond(p.Shape); b < 1.9 || b > 3.1 {
+					continue
+				}
+				n++
+				if e := law.Predict(p.Shape); p.Seconds >= float64(e.Lo) && p.Seconds <= float64(e.Hi) {
+					in++
+				}
+				worst = max(worst, halfWidth(law, p.Shape))
+			}
+			if n == 0 {
+				continue
+			}
+			t.Logf("%s from %s: %d of %d within", r.device.Name, lender.device.Name, in, n)
+			pairs, covered, sum = pairs+1, covered+in, sum+n
+		}
+	}
+	share := float64(covered) / float64(sum)
+	t.Logf("%d pairs: %.1f %% of %d points within, factors of %.2f at most", pairs, 100*share, sum, math.Exp(worst))
+	if share < 0.85 || worst > math.Log(3) {
+		t.Errorf("%.1f %% of %d points lie in the 90 %% intervals of lent laws, which are factors of up to %.2f", 100*share, sum, math.Exp(worst))
+	}
+}
