@@ -118,8 +118,13 @@ type Step struct {
 	Ranks    []RankStep `json:"ranks"`
 	Traffic  []Traffic  `json:"traffic"`
 	Warnings []string   `json:"warnings,omitempty"`
-	Timeline []Span     `json:"-"` // filled only on request
-	Path     []Hop      `json:"-"` // critical path of a layer; only on request
+	// Contention is by how much longer the step takes if computing beside messages is as
+	// much slower as was ever published, on devices on which nobody measured it: Time.Mid
+	// takes it as no slower there, and Time.Hi reaches up for this.
+	Contention units.Seconds `json:"contention_s,omitzero"`
+
+	Timeline []Span `json:"-"` // filled only on request
+	Path     []Hop  `json:"-"` // critical path of a layer; only on request
 
 	laws map[*Law]Estimate // what of Time each law accounts for
 }

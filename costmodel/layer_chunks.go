@@ -110,7 +110,7 @@ func (s *sim) chunkBesides(back bool, in, out []units.Seconds) []beside {
 	}
 	all := make([]beside, len(s.seats))
 	for i := range all {
-		f := units.Seconds(s.q.slowed(s.seats[i].device, back, op.SlowedCompute))
+		f := s.slowed(s.seats[i].device, back)
 		all[i] = beside{f, moving / units.Seconds(k) * (1 - 1/f)}
 	}
 	return all

@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -28,7 +29,8 @@ type SimOptions struct {
 // lookup.
 //
 // Time and every part are the laws' most likely values; the interval of Time
-// is that of the parts along the rank that waits least, law by law (see account).
+// is that of the parts along the rank that waits least, law by law (see account),
+// and reaches up by what nobody measured of messages beside computing (Step.Contention).
 // Errors: an invalid job or layout, a device that the profile lacks, or the
 // first missing law as *MissingLawError.
 func Simulate(q *Predictor, j Job, l Layout) (*Step, error) {
@@ -44,7 +46,17 @@ func SimulateWith(q *Predictor, j Job, l Layout, opts SimOptions) (*Step, error)
 	if err := s.run(l, opts); err != nil {
 		return nil, err
 	}
-	return s.step(), nil
+	step := s.step()
+	if step.Contention, err = s.unmeasured(); err != nil {
+		return nil, err
+	}
+	if c := step.Contention; c > 0 {
+		step.Time.Hi = step.Time.Mid + units.Seconds(math.Hypot(float64(step.Time.Hi-step.Time.Mid), float64(c)))
+		if c > worthTelling*step.Time.Mid {
+			step.Warnings = append(step.Warnings, s.contentionWarning(c))
+		}
+	}
+	return step, nil
 }
 
 // Simulator simulates many layouts of one job. It remembers what tasks take, so
@@ -120,6 +132,8 @@ type sim struct {
 	ranks []Rank // of the cluster
 	// attentionOnly leaves the linear work of layers out.
 	attentionOnly bool
+	// contended slows computing beside messages where nobody measured by how much.
+	contended bool
 	// lengthOnly leaves out how ranks spend a step, where that is quicker.
 	lengthOnly bool
 	nodes      []nodeOfSeats

@@ -87,20 +87,22 @@ func (s *sim) byLaw(laws account, mid units.Seconds) map[*Law]Estimate {
 // that takes off the difference is the error it makes, and errors of different laws
 // add in quadrature, as they do throughout the cost model. Comparing the two intervals
 // instead would call nearly every gain a tie, for most of their width is common
-// to both. Steps whose intervals do not even meet differ by more than this.
+// to both. Steps whose intervals do not even meet differ by more than this. What nobody
+// measured of messages beside computing (Step.Contention) is one more such doubt.
 func GainError(a, b *Step) (half units.Seconds, most string) {
 	if a.Time.Mid < b.Time.Mid {
 		a, b = b, a
 	}
 	type doubt struct {
-		law     *Law
+		of      func() string
 		seconds float64
 	}
-	var doubts []doubt
+	// Contention only takes longer: what the faster has more of.
+	doubts := []doubt{{contentionTitle, float64(max(0, b.Contention-a.Contention))}}
 	add := func(l *Law) {
 		x, y := a.laws[l], b.laws[l]
 		nearer := max(0, (x.Mid-x.Lo)-(y.Mid-y.Lo), (y.Hi-y.Mid)-(x.Hi-x.Mid))
-		doubts = append(doubts, doubt{l, float64(nearer)})
+		doubts = append(doubts, doubt{func() string { return lawTitle(l) + " on " + l.On() }, float64(nearer)})
 	}
 	for l := range a.laws {
 		add(l)
@@ -110,23 +112,24 @@ func GainError(a, b *Step) (half units.Seconds, most string) {
 			add(l)
 		}
 	}
-	name := func(d doubt) string { return lawTitle(d.law) + " on " + d.law.On() }
 	// Maps have no order, sums of floats and the first of equals have.
 	slices.SortFunc(doubts, func(x, y doubt) int {
 		if c := cmp.Compare(x.seconds, y.seconds); c != 0 {
 			return c
 		}
-		return cmp.Compare(name(x), name(y))
+		return cmp.Compare(x.of(), y.of())
 	})
 	squares, largest := 0.0, 0.0
 	for _, d := range doubts {
 		squares += d.seconds * d.seconds
 		if d.seconds > largest {
-			largest, most = d.seconds, name(d)
+			largest, most = d.seconds, d.of()
 		}
 	}
 	return units.Seconds(math.Sqrt(squares)), most
 }
+
+func contentionTitle() string { return "how much messages slow computing beside them (overlap)" }
 
 // parts splits the step along the critical seat, the one that idles least.
 // What it computes has the interval of the laws it uses; waiting has that of

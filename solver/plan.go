@@ -140,7 +140,7 @@ func (p *Plan) Baseline() *Candidate {
 func notModelled() []string {
 	return []string{
 		"all layers are taken as alike and ranks meet at the end of each",
-		"computing and moving bytes slow each other only as far as the profile has measured it of attention beside send_recv",
+		"computing and moving bytes slow each other only as far as the profile has measured it of attention beside send_recv; the interval alone allows for what was not",
 		"every device type was measured alone: devices that share cores or memory slow each other, which is not counted",
 		"the embedding lookup, residual additions and the input pipeline are not counted",
 		"memory is by formula; the context, communicators and fragmentation are counted only as far as the profile's capacity leaves them out",
