@@ -55,8 +55,9 @@ type search struct {
 	work, budget float64
 	shapes       map[units.Tokens]bool // lengths of groups' shards that are priced
 	leastGain    float64
-	starts       []point // seeds
-	twos         bool    // layouts are judged with micro-batches in twos
+	starts       []point  // seeds
+	options      []option // candidates, once they are known
+	twos         bool     // layouts are judged with micro-batches in twos
 }
 
 // point is a draft and its simulated seconds.
@@ -328,8 +329,12 @@ type option struct {
 // to take at most: those far beyond hopelessGap are not even listed.
 const tooLong = 1.5
 
-// candidates lists all groupings with shares, by rising estimate.
+// candidates lists all groupings with shares, by rising estimate. These are estimated
+// once, one micro-batch by itself; in twos they take more memory.
 func (s *search) candidates() []option {
+	if s.options != nil {
+		return s.optionsInTwos()
+	}
 	var all []option
 	best := math.Inf(1)
 	if s.time > 0 {
@@ -371,6 +376,7 @@ func (s *search) candidates() []option {
 		}
 	}
 	slices.SortStableFunc(all, byRank)
+	s.options = all
 	return all
 }
 
@@ -567,29 +573,4 @@ func beside(l costmodel.Layout) string {
 		return "all-to-alls"
 	}
 	return "first keys and values"
-}
-
-// groupsName says how many groups of which size there are.
-func groupsName(sizes map[int]int) string {
-	if len(sizes) == 1 && sizes[1] > 0 {
-		return fmt.Sprintf("ring of %d ranks", sizes[1])
-	}
-	var keys []int
-	n := 0
-	for z, count := range sizes {
-		keys = append(keys, z)
-		n += count
-	}
-	slices.Sort(keys)
-	text := fmt.Sprintf("ring of %d groups:", n)
-	if n == 1 {
-		return fmt.Sprintf("one all-to-all group of %d ranks", keys[0])
-	}
-	for i, z := range keys {
-		if i > 0 {
-			text += ","
-		}
-		text += fmt.Sprintf(" %d of %d", sizes[z], z)
-	}
-	return text
 }

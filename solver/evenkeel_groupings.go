@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"fmt"
 	"slices"
 )
 
@@ -539,4 +540,29 @@ func appendDraftKey(b []byte, keys []string) []byte {
 		b = append(append(b, byte(len(k))), k...)
 	}
 	return b
+}
+
+// groupsName says how many groups of which size there are.
+func groupsName(sizes map[int]int) string {
+	if len(sizes) == 1 && sizes[1] > 0 {
+		return fmt.Sprintf("ring of %d ranks", sizes[1])
+	}
+	var keys []int
+	n := 0
+	for z, count := range sizes {
+		keys = append(keys, z)
+		n += count
+	}
+	slices.Sort(keys)
+	text := fmt.Sprintf("ring of %d groups:", n)
+	if n == 1 {
+		return fmt.Sprintf("one all-to-all group of %d ranks", keys[0])
+	}
+	for i, z := range keys {
+		if i > 0 {
+			text += ","
+		}
+		text += fmt.Sprintf(" %d of %d", sizes[z], z)
+	}
+	return text
 }

@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"cmp"
 	"math"
 	"slices"
 
@@ -25,6 +26,21 @@ func (s *search) inTwos(from []point, budget float64) {
 		s.starts = append(s.starts, s.judgeDraft(d))
 	}
 	s.run()
+}
+
+// optionsInTwos are the candidates with the memory of two micro-batches.
+func (s *search) optionsInTwos() []option {
+	var all []option
+	for _, x := range s.options {
+		if x.t > 2*tooLong*float64(s.time) {
+			continue
+		}
+		x.d = x.d.clone()
+		x.rank = x.t * max(1, s.est.fullest(x.d))
+		all = append(all, x)
+	}
+	slices.SortStableFunc(all, func(a, b option) int { return cmp.Compare(a.rank, b.rank) })
+	return all
 }
 
 // mayGoInTwos says whether micro-batches may go through the layers in twos. Equal devices
