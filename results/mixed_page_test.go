@@ -445,8 +445,9 @@ and 500 random clusters of 2 to 32 GPUs, 1 to 4 types, on either of two networks
 A plan that gains less over the strongest baseline than the laws' intervals could take
 away is not recommended by solve. Here most of that doubt is of what nobody measured:
 backward kernels, the borrowed GPU types and the network, guessed within a factor of 1.4
-to 2.2 either way. So two columns say how often solve recommends evenkeel's plan all the
-same, or one as fast, and what the recommended one gains.
+to 2.2 either way, and how much messages slow the computing beside them: not at all, or
+by up to 40 %, the most that is published. So two columns say how often solve recommends
+evenkeel's plan all the same, or one as fast, and what the recommended one gains.
 
 How to redo it: docs/hexiseq.sh (five minutes on two cores). Every row is in
 comparisons.csv.
