@@ -101,7 +101,7 @@ func (s *sim) unmeasured() (units.Seconds, error) {
 const worthTelling = 1e-3
 
 func (s *sim) contentionWarning(c units.Seconds) string {
-	return fmt.Sprintf("how much messages slow computing beside them was not measured on %s: the step takes %v longer if it is the %.0f %% that is the most published; measure it: evenkeel calibrate --only overlap", strings.Join(s.neverBeside(), ", "), c, 100*(contention-1))
+	return fmt.Sprintf("how much messages slow computing beside them was not measured on %s: the step takes %v longer if it is %.0f %%, the most that is published of GPUs; evenkeel calibrate --backend torch measures it on processors, and a replay of the plan (evenkeel replay, then check) shows it on GPUs", strings.Join(s.neverBeside(), ", "), c, 100*(contention-1))
 }
 
 // beside is how much longer a seat's attention on a block takes for the messages
