@@ -56,7 +56,7 @@ type search struct {
 	shapes       map[units.Tokens]bool // lengths of groups' shards that are priced
 	leastGain    float64
 	starts       []point  // seeds
-	options      []option // candidates, once they are known
+	options      []option // candidates of micro-batches one by one
 	twos         bool     // layouts are judged with micro-batches in twos
 }
 
@@ -332,7 +332,7 @@ const tooLong = 1.5
 // candidates lists all groupings with shares, by rising estimate. These are estimated
 // once, one micro-batch by itself; in twos they take more memory.
 func (s *search) candidates() []option {
-	if s.options != nil {
+	if s.twos {
 		return s.optionsInTwos()
 	}
 	var all []option
