@@ -60,6 +60,7 @@ func (b branch) render(p *printer, own, under string) {
 func timeBranch(d *solver.Plan) branch {
 	t := d.Step.Time
 	root := branch{text: fmt.Sprintf("step time %s (%s), along %s", estimate(t), t.Source, criticalRank(d))}
+	root.below = append(root.below, branch{text: passes(d)})
 	for _, stage := range stages() {
 		var below []branch
 		var sum units.Seconds
@@ -82,6 +83,13 @@ func timeBranch(d *solver.Plan) branch {
 		root.below = append(root.below, branch{text: fmt.Sprintf("lower bound: %s by the same laws; this plan is %s above it", seconds(d.Bound), units.Percent(d.Gap))})
 	}
 	return root
+}
+
+// passes says how often the layers are gone through, and what moves meanwhile: of that only
+// what nothing hides is in the account.
+func passes(d *solver.Plan) string {
+	often := plural(max(1, d.Job.Accumulate), "micro-batch") + " through " + plural(d.Job.Model.Layers, "layer")
+	return often + ownLast(d) + headChunks(d) + twoBatch(d)
 }
 
 func shareOf(part, whole units.Seconds) string {

@@ -208,6 +208,13 @@ func TestMicroBatchesInTwosAreTold(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
 	}
+	var tree bytes.Buffer
+	if err := Explain(&tree, d); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(strings.Fields(tree.String()), " "); !strings.Contains(got, "|-- 3 micro-batches through 4 layers; ") || !strings.Contains(got, "in twos, and the all-to-alls of one") {
+		t.Errorf("the account does not say what overlaps in\n%s", got)
+	}
 	a, _ := strconv.ParseFloat(one[1], 64)
 	b, _ := strconv.ParseFloat(rate.FindStringSubmatch(got)[1], 64)
 	if math.Abs(b/a-3) > 0.01 {
