@@ -20,8 +20,9 @@ import (
 // so that far outside what was measured the core alone speaks.
 type Field struct {
 	Axes []FieldAxis `json:"axes"`
-	// Tile rounds lengths beyond it up to its multiples, as the core does, so
-	// that the correction never falls where the core stands still; 0 does not.
+	// Tile rounds what comes in tiles (see InTiles) and is beyond one up to whole ones, as
+	// the core does, so that the correction never falls where the core stands still; 0
+	// does not.
 	Tile int `json:"tile_tokens,omitzero"`
 	// Decay is the number of octaves beyond the lattice over which the
 	// correction falls to 1/e.
@@ -150,13 +151,14 @@ func (f *Field) blendOf(values NodeValues, place []cell, axis, base int) float64
 // coord is the place of a shape on an axis.
 func (f *Field) coord(axis int, s op.Shape) float64 {
 	x := AxisOf(f.Axes[axis].Name, s)
-	if tile := float64(f.Tile); tile > 0 && x > tile && f.Axes[axis].lengths() {
+	if tile := float64(f.Tile); tile > 0 && x > tile && InTiles(f.Axes[axis].Name) {
 		x = math.Ceil(x/tile) * tile
 	}
 	return x
 }
 
-func (a *FieldAxis) lengths() bool { return a.Name == "q_len" || a.Name == "kv_len" }
+// InTiles says of an axis whether its coordinates come in tiles: lengths, and rows of a GEMM.
+func InTiles(axis string) bool { return axis == "q_len" || axis == "kv_len" || axis == "m" }
 
 // AxisOf is the value of a named axis of a shape of attention or GEMM: one of
 // its coordinates, or blocks (the query heads of the whole batch), tokens (its

@@ -141,7 +141,7 @@ func TestFieldFadesBeyondItsLattice(t *testing.T) {
 }
 
 // A field stands still where the core's tiles do, on axes of lengths only.
-func TestFieldRoundsLengthsUpToTiles(t *testing.T) {
+func TestFieldRoundsUpToTiles(t *testing.T) {
 	f := &Field{Axes: []FieldAxis{{"q_len", []float64{64, 4096}}, {"batch", []float64{1, 1000}}}, Tile: 128, Decay: 1, Step: 0.001, Values: NodeValues{0, 500, 1000, 1500}}
 	at := func(qLen, batch int) float64 { return f.Log(block(qLen, batch, 1, 1)) }
 	if at(129, 1) != at(256, 1) || at(1000, 1) != at(1024, 1) {
@@ -152,6 +152,11 @@ func TestFieldRoundsLengthsUpToTiles(t *testing.T) {
 	}
 	if at(256, 129) == at(256, 256) {
 		t.Error("the batch is rounded to tiles")
+	}
+	rows := &Field{Axes: []FieldAxis{{"m", []float64{64, 4096}}, {"n", []float64{1, 1000}}}, Tile: 64, Decay: 1, Step: 0.001, Values: NodeValues{0, 500, 1000, 1500}}
+	of := func(m units.Tokens, n int) float64 { return rows.Log(op.GEMM{M: m, N: n, K: 1}) }
+	if of(65, 1) != of(128, 1) || of(128, 1) == of(129, 1) || of(64, 65) == of(64, 128) {
+		t.Error("rows of a GEMM are not rounded to tiles, or something else is")
 	}
 }
 

@@ -31,8 +31,9 @@ func coreOf(k op.Kind, dev op.DeviceType) (coreKind, bool) {
 			return s
 		}}, true
 	case op.KindGEMM:
-		return coreKind{gemmCoreLaw, func(_ []Point, law *costmodel.Law, _ op.DeviceType) fieldShape {
+		return coreKind{gemmCoreLaw, func(points []Point, law *costmodel.Law, _ op.DeviceType) fieldShape {
 			s, core := gemmField(), law.GEMM
+			s.tile = gemmTile(points)
 			s.features, s.trees = func(s op.Shape) []float64 { x, _ := gemmFeatures(core, s.(op.GEMM)); return x }, gemmBoost()
 			return s
 		}}, true

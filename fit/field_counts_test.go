@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Nodes between measured head counts are 3 2^k and 5 2^k inside the range, none
@@ -152,6 +153,35 @@ func TestLengthsOfImagesHaveNodes(t *testing.T) {
 		q := costmodel.AxisOf("q_len", p.Shape)
 		if got, want := f.Log(p.Shape), slower[q]; math.Abs(got-want) > 0.015 {
 			t.Errorf("%v tokens: correction %.3f, want %.3f", q, got, want)
+		}
+	}
+}
+
+// Rows of a GEMM have nodes of their own as long as there may be so many, and share
+// those of their tiles beyond.
+func TestManyRowsShareNodesOfTiles(t *testing.T) {
+	dev := coreDevice()
+	of := func(rows int) *costmodel.Field {
+		var points []Point
+		for m := 1; m <= rows; m++ {
+			points = append(points, pointOf(dev, op.GEMM{Pass: op.Forward, M: units.Tokens(16 * m), N: 4096, K: 4096, DType: op.BF16}, 1e-3*float64(m)))
+		}
+		law := lawFrom(t, dev, points)
+		if law.Correction == nil {
+			t.Fatalf("%d lengths: no correction of a law far from its core: %s", rows, law.Form())
+		}
+		return law.Correction
+	}
+	if f := of(mostNodesAnAxis); f.Tile != 0 {
+		t.Errorf("%d lengths: rounded to tiles of %d", mostNodesAnAxis, f.Tile)
+	}
+	f := of(4 * mostNodesAnAxis)
+	if f.Tile != rowsOfTile {
+		t.Fatalf("%d lengths: tiles of %d", 4*mostNodesAnAxis, f.Tile)
+	}
+	for _, m := range f.Axes[0].Nodes {
+		if m > rowsOfTile && m < 64*mostNodesAnAxis && math.Mod(m, rowsOfTile) != 0 {
+			t.Errorf("a node at %v rows, inside a tile", m)
 		}
 	}
 }

@@ -212,10 +212,10 @@ func (l *correction) changes(axis int, values, fall []float64) []costmodel.Switc
 }
 
 // whole is the nearest place on an axis, in octaves, that a shape can have:
-// lengths beyond a tile are its multiples, everything else is a whole number.
+// what comes in tiles is beyond one in whole ones, everything else is a whole number.
 func (f fieldShape) whole(axis string, x float64) float64 {
 	v := math.Round(math.Exp2(x))
-	if tile := float64(f.tile); tile > 0 && v > tile && (axis == "q_len" || axis == "kv_len") {
+	if tile := float64(f.tile); tile > 0 && v > tile && costmodel.InTiles(axis) {
 		v = math.Round(v/tile) * tile
 	}
 	return math.Log2(v)

@@ -390,3 +390,31 @@ func TestNodesOfPlaces(t *testing.T) {
 		}
 	}
 }
+
+// Where nodes have to go those stay that most points lie at or far from others, and
+// neither end goes.
+func TestNodesAreWhereThePointsAre(t *testing.T) {
+	var all []float64
+	for i := range 100 { // evenly over ten octaves
+		all = append(all, float64(i)/10)
+	}
+	for i := range 100 { // a hundred times as many over the one around the middle
+		for range 10 {
+			all = append(all, 5+float64(i)/100)
+		}
+	}
+	slices.Sort(all)
+	nodes := telling(all, slices.Compact(slices.Clone(all)), 40)
+	middle := 0
+	for _, x := range nodes {
+		if x >= 5 && x < 6 {
+			middle++
+		}
+	}
+	if len(nodes) != 40 || nodes[0] != 0 || nodes[39] != 9.9 || middle < 16 || middle > 30 {
+		t.Errorf("%d nodes of 40 in the middle tenth, where nine of ten points are: %v", middle, nodes)
+	}
+	if got := telling([]float64{0, 1, 1, 2, 3}, []float64{0, 1, 2, 3}, 3); !slices.Equal(got, []float64{0, 1, 3}) {
+		t.Errorf("%v: the node with two points should stay", got)
+	}
+}
