@@ -46,6 +46,7 @@ type fieldShape struct {
 	struck   float64  // log times farther from their neighbours' than this count less
 	decay    float64  // octaves beyond the hull over which the correction fades
 	held     bool     // whether the correction may not fall more than an octave beyond it
+	wary     bool     // whether trees are believed less beyond it
 	// switches is by how much the learnt time must fall from a node to the next,
 	// in log time, to be taken for a change of kernel and stated instead of bent
 	// away; 0 bends every fall away.
@@ -123,7 +124,7 @@ func gemmField() fieldShape {
 			{[]string{"m", "n", "k"}, []float64{6, 6, 6}, 0.1, []bool{true, false, false}, []bool{true, true, true}},
 			{[]string{"tiles", "k"}, []float64{2, 6}, 0.1, nil, nil},
 		},
-		width: []string{"m", "weights"}, widen: widenGEMM, thin: 0, noise: 0.01, struck: 0.1, decay: 3, held: true, switches: 0.03,
+		width: []string{"m", "weights"}, widen: widenGEMM, thin: 0, noise: 0.01, struck: 0.1, decay: 3, held: true, wary: true, switches: 0.03,
 	}
 }
 
@@ -395,13 +396,13 @@ func learnField(shape fieldShape, points []Point, core func(op.Shape) float64, p
 		return nil, none, err
 	}
 	advice := l.grow()
-	advice.share = advice.settle(l.y, unseen, advice.unseen)
+	advice.believe(advice.settle(l.y, unseen, advice.unseen), shape.wary)
 	counts, err := l.unseenCounts(advice)
 	if err != nil {
 		return nil, none, err
 	}
 	field := l.field(advice)
-	whole, logs := advice.blend(smooth, shapes), make([]float64, len(points))
+	whole, logs := advice.blend(smooth, shapes, nil), make([]float64, len(points))
 	for i, p := range points {
 		// What bending and storing the field moved at a point is an error too.
 		logs[i] = l.y[i] - advice.mix(unseen[i], advice.unseen, i) + whole[i] + prior.Log(p.Shape) - field.Log(p.Shape)

@@ -24,7 +24,7 @@ func (l *correction) field(advice *advice) *costmodel.Field {
 			}
 		}
 	}
-	values = advice.blend(values, shapes)
+	values = advice.blend(values, shapes, func(i int) bool { return l.outside(g.at(i)) })
 	for i, s := range shapes {
 		values[i] += l.prior.Log(s)
 		if l.outside(g.at(i)) {

@@ -3,7 +3,10 @@ package fit
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
 // stepped is a function that a smooth field blurs: a step at x = 0.3, more
@@ -92,6 +95,33 @@ func TestMeanOfForests(t *testing.T) {
 	for i, v := range mean.all(rows) {
 		if math.Abs(v-want[i]) > 1e-12 || math.Abs(v-mean.at(rows[i])) > 1e-12 {
 			t.Fatalf("row %d: %v all at once, %v alone, want %v", i, v, mean.at(rows[i]), want[i])
+		}
+	}
+}
+
+// Trees are believed a step more than cross-validation says, beyond what was measured
+// where that is safe, and at head counts that nobody measured as much as these say.
+func TestTreesAreBelieved(t *testing.T) {
+	one := &boosted{cuts: [][]float64{{}}, trees: [][]branch{{{feature: -1, value: 1}}}}
+	shapes := []op.Shape{attentionShape(64, 1, 8, 8), attentionShape(4096, 1, 8, 8), attentionShape(64, 1, 7, 7)}
+	beyond := func(i int) bool { return i == 1 }
+	for _, c := range []struct {
+		settled float64
+		wary    bool
+		want    []float64
+	}{
+		{0.5, false, []float64{0.625, 0.625, 0.25}},
+		{0.5, true, []float64{0.625, 0.5, 0.25}},
+		{1, true, []float64{1, 1, 0.25}},
+		{0, false, []float64{0, 0, 0.25}},
+	} {
+		a := &advice{trees: one, of: func(op.Shape) []float64 { return []float64{0} }, axis: "q_heads", known: []float64{8}, apart: 0.25}
+		a.believe(c.settled, c.wary)
+		if got := a.blend(make([]float64, len(shapes)), shapes, beyond); !slices.Equal(got, c.want) {
+			t.Errorf("settled on %v, wary %v: trees that say 1 make %v of a field of 0, want %v", c.settled, c.wary, got, c.want)
+		}
+		if got := a.blend([]float64{0}, shapes[1:2], nil)[0]; got != c.want[0] {
+			t.Errorf("settled on %v: %v at a point, want %v", c.settled, got, c.want[0])
 		}
 	}
 }
