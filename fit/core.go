@@ -134,13 +134,13 @@ func correct(law *costmodel.Law, shape fieldShape, points []Point, logs []float6
 	}
 	for _, prior := range priors {
 		field, corrected, err := learnField(shape, points, core, prior)
-		if err == nil && excess(corrected.logs, unseen.logs).mean < 0 {
+		if err == nil && excess(corrected.compared(), unseen.compared()).mean < 0 {
 			law.Correction, unseen = field, corrected
 		}
 	}
 	if law.Correction != nil {
 		law.Rivals[len(law.Rivals)-1].Chosen = false
-		law.Rivals = append(law.Rivals, costmodel.Rival{Form: law.Form(), Median: medianError(unseen.logs), Chosen: true})
+		law.Rivals = append(law.Rivals, costmodel.Rival{Form: law.Form(), Median: medianError(unseen.compared()), Chosen: true})
 	}
 	return unseen
 }

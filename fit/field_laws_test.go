@@ -254,3 +254,21 @@ func TestWidthsCoverUnevenErrors(t *testing.T) {
 		}
 	}
 }
+
+// What bending takes back of a point's own say is no error of a law without it.
+func TestBentIsWhatBendingMovesBeyond(t *testing.T) {
+	for _, c := range []struct{ others, all, now, want float64 }{
+		{0, 1, 1, 0},
+		{0, 1, 0.5, 0},
+		{0, 1, 0, 0}, // taken back, in part or all
+		{0, 1, -0.5, -0.5},
+		{0, 1, 1.25, 0.25}, // moved beyond
+		{1, 0, 1.5, 1.5},
+		{1, 0, -0.5, 0.5},
+		{2, 2, 2.5, 2.5},
+	} {
+		if got := bent(c.others, c.all, c.now); math.Abs(got-c.want) > 1e-12 {
+			t.Errorf("of %v, with the point %v, bent to %v: %v, want %v", c.others, c.all, c.now, got, c.want)
+		}
+	}
+}
