@@ -41,6 +41,7 @@ func (x evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) 
 		if ends := s.run(); twos > 0 {
 			s.inTwos(ends, twos)
 		}
+		s.further(twos > 0)
 	}
 	return s.result()
 }
@@ -57,6 +58,7 @@ type search struct {
 	leastGain    float64
 	starts       []point  // seeds
 	options      []option // candidates of micro-batches one by one
+	pools        []pool   // that they are of
 	twos         bool     // layouts are judged with micro-batches in twos
 }
 
@@ -257,6 +259,12 @@ func (s *search) run() []point {
 		}
 		ends = append(ends, s.improve(points)...)
 	}
+	return s.polish(ends)
+}
+
+// polish tries what points can have besides groups and shares: own blocks last, kinds
+// late in the sequence, groups lined up along it. It returns these, too.
+func (s *search) polish(ends []point) []point {
 	ends = append(ends, s.ownLast(ends)...)
 	s.moveLate(slices.Clone(ends))
 	chains := s.chains(ends)
@@ -340,29 +348,13 @@ func (s *search) candidates() []option {
 	if s.time > 0 {
 		best = float64(s.time)
 	}
-	pools := s.est.pools()
-	for i := range pools {
-		pool, limit := &pools[i], groupingsOfAll
+	s.pools = s.est.pools()
+	for i := range s.pools {
+		limit := groupingsOfAll
 		if i > 0 {
 			limit = groupingsOfPart
 		}
-		if s.est.leastTime(pool.ranks)+pool.tax > tooLong*best {
-			continue
-		}
-		for _, d := range s.est.groupings(pool.ranks, limit) {
-			if s.ctx.Err() != nil && (len(all) > 0 || s.time > 0) {
-				break
-			}
-			s.work += 300 // of the estimate
-			// Other heads may halve what the first ones take.
-			t := s.firstHeads(d, 2*(tooLong*best-pool.tax))
-			if math.IsInf(t, 1) {
-				continue
-			}
-			x := s.option(d, t, pool)
-			all = append(all, x)
-			best = min(best, x.rank)
-		}
+		all, best = s.optionsOf(&s.pools[i], limit, all, best)
 	}
 	byRank := func(a, b option) int { return cmp.Compare(a.rank, b.rank) }
 	slices.SortStableFunc(all, byRank)
@@ -378,6 +370,29 @@ func (s *search) candidates() []option {
 	slices.SortStableFunc(all, byRank)
 	s.options = all
 	return all
+}
+
+// optionsOf adds the groupings of a pool, at most limit, to options of which the best takes
+// so long, and returns that of all.
+func (s *search) optionsOf(p *pool, limit int, all []option, best float64) ([]option, float64) {
+	if s.est.leastTime(p.ranks)+p.tax > tooLong*best {
+		return all, best
+	}
+	for _, d := range s.est.groupings(p.ranks, limit) {
+		if s.ctx.Err() != nil && (len(all) > 0 || s.time > 0) {
+			break
+		}
+		s.work += 300 // of the estimate
+		// Other heads may halve what the first ones take.
+		t := s.firstHeads(d, 2*(tooLong*best-p.tax))
+		if math.IsInf(t, 1) {
+			continue
+		}
+		x := s.option(d, t, p)
+		all = append(all, x)
+		best = min(best, x.rank)
+	}
+	return all, best
 }
 
 // mostOtherHeads is how many groupings, of those that promise most, are looked at with

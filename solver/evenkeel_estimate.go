@@ -30,6 +30,7 @@ type estimator struct {
 	// lengths are those of the grid, so far.
 	lengths []float64
 	toAll   map[string]linkLaw
+	pooled  map[string]bool        // compositions of the pools listed so far
 	hops    []map[uint64]blockTime // by link, nodes' and then the network, and bits of the elements
 	work    float64                // see spend
 	// Room that portions uses again.
@@ -284,18 +285,7 @@ func (e *estimator) setShares(d *draft, n, unit int, fastest bool) {
 			k.heads, k.weight = []int{q}, []float64{1}
 			continue
 		}
-		h := max(1, (q+len(k.class)-1)/len(k.class))
-		perHead, rate := make([]float64, len(k.class)), make([]float64, len(k.class))
-		for m, c := range k.class {
-			if m > 0 && c == k.class[m-1] {
-				perHead[m], rate[m] = perHead[m-1], rate[m-1]
-				continue
-			}
-			a := e.attention(e.dev[c], h, n, s, s)
-			perHead[m] = (e.m.forward*a.forward + a.backward) / float64(h)
-			own := units.Tokens(math.Ceil(s / float64(len(k.class))))
-			rate[m] = float64(own) / e.m.linearTime(e.dev[c], own)
-		}
+		perHead, rate := e.pacesOf(k, n, s)
 		if least := slices.Min(perHead); fastest {
 			for m := range perHead {
 				if perHead[m] > least {

@@ -20,36 +20,65 @@ type pool struct {
 // fastest so many.
 func (e *estimator) pools() []pool {
 	all := countTo(len(e.class))
-	sets := [][]int{all}
-	keep := func(wanted func(r int) bool) {
+	return e.poolsOf([][]int{all}, map[string]bool{}, func(keep func(func(r int) bool)) {
+		for _, mask := range classSets(len(e.dev)) {
+			keep(func(r int) bool { return mask>>e.class[r]&1 == 1 })
+		}
+		e.nodePools(keep)
+		if len(all) <= fewRanks {
+			e.fastestPools(all, keep)
+		}
+	})
+}
+
+// furtherPools lists others: every choice of device types where there are too many
+// classes to choose among them, and the nodes of so many ranks or more, for what a small
+// one computes can be less than it costs to have it in the exchange.
+func (e *estimator) furtherPools(known []pool) []pool {
+	seen := map[string]bool{}
+	for i := range known {
+		seen[e.composition(known[i].ranks)] = true
+	}
+	return e.poolsOf(nil, seen, func(keep func(func(r int) bool)) {
+		if len(e.dev) > mostChosen {
+			for _, mask := range classSets(len(e.m.types)) {
+				keep(func(r int) bool { return mask>>e.m.dev[r]&1 == 1 })
+			}
+		}
+		sizes := slices.Clone(e.size)
+		slices.Sort(sizes)
+		for _, z := range slices.Compact(sizes) {
+			keep(func(r int) bool { return e.size[e.class[r]] >= z })
+		}
+	})
+}
+
+// poolsOf are those of some sets of ranks and of the ranks that `choose` keeps, each
+// composition once.
+func (e *estimator) poolsOf(sets [][]int, seen map[string]bool, choose func(keep func(wanted func(r int) bool))) []pool {
+	choose(func(wanted func(r int) bool) {
 		var some []int
-		for _, r := range all {
+		for r := range e.class {
 			if wanted(r) {
 				some = append(some, r)
 			}
 		}
-		if len(some) > 0 && len(some) < len(all) {
+		if len(some) > 0 && len(some) < len(e.class) {
 			sets = append(sets, some)
 		}
-	}
-	for _, mask := range classSets(len(e.dev)) {
-		keep(func(r int) bool { return mask>>e.class[r]&1 == 1 })
-	}
-	e.nodePools(keep)
-	if len(all) <= fewRanks {
-		e.fastestPools(all, keep)
-	}
+	})
 	var pools []pool
-	seen := map[string]bool{}
 	for _, ranks := range sets {
-		if key := e.composition(ranks); !seen[key] {
-			seen[key] = true
-			if e.tooSmall(ranks) && len(pools) > 0 {
-				continue
-			}
-			if tax, hidden, err := e.tax(ranks); err == nil {
-				pools = append(pools, pool{ranks, tax, hidden})
-			}
+		key := e.composition(ranks)
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		if e.tooSmall(ranks) && len(seen) > 1 {
+			continue
+		}
+		if tax, hidden, err := e.tax(ranks); err == nil {
+			pools = append(pools, pool{ranks, tax, hidden})
 		}
 	}
 	return pools
@@ -63,7 +92,7 @@ const fewRanks = 16
 // else every one alone and all but one.
 func classSets(n int) []uint {
 	var sets []uint
-	if n <= 4 {
+	if n <= mostChosen {
 		for m := uint(1); m < 1<<n-1; m++ {
 			sets = append(sets, m)
 		}
@@ -74,6 +103,9 @@ func classSets(n int) []uint {
 	}
 	return sets
 }
+
+// mostChosen is up to how many classes or types every choice of them is tried.
+const mostChosen = 4
 
 // nodePools keeps one node of every kind, and the first half, quarter and so on
 // of the nodes of each kind.

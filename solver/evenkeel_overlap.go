@@ -30,8 +30,14 @@ func (s *search) inTwos(from []point, budget float64) {
 
 // optionsInTwos are the candidates with the memory of two micro-batches.
 func (s *search) optionsInTwos() []option {
+	return s.inTwosOf(s.options)
+}
+
+// inTwosOf is those of some options that are not far too slow, with the memory of two
+// micro-batches.
+func (s *search) inTwosOf(options []option) []option {
 	var all []option
-	for _, x := range s.options {
+	for _, x := range options {
 		if x.t > 2*tooLong*float64(s.time) {
 			continue
 		}

@@ -14,6 +14,12 @@ import (
 // gpuProblem is a job on real GPUs' laws: cores, corrections, laws made between
 // measured groups, and assumed links.
 func gpuProblem(t testing.TB, cluster string, seq units.Tokens) *Problem {
+	profile, job := gpuJob(t, cluster, seq)
+	return problemOf(t, profile, job)
+}
+
+func gpuJob(t testing.TB, cluster string, seq units.Tokens) (*costmodel.Profile, costmodel.Job) {
+	t.Helper()
 	profile := profiles.Merge(profiles.All())
 	c, err := costmodel.ParseCluster(cluster)
 	if err != nil {
@@ -25,11 +31,10 @@ func gpuProblem(t testing.TB, cluster string, seq units.Tokens) *Problem {
 	if c, err = fit.AssumeLinks(profile, c); err != nil {
 		t.Fatal(err)
 	}
-	job := costmodel.Job{
+	return profile, costmodel.Job{
 		Model:   costmodel.Model{Name: "llama", Layers: 8, Hidden: 4096, FFN: 14336, QHeads: 32, KVHeads: 8, HeadDim: 128, Vocab: 32000, GatedMLP: true},
 		Cluster: c, SeqLen: seq, DType: op.BF16, Recompute: costmodel.RecomputeNone, RingBuffers: 2, LossChunk: 1024,
 	}
-	return problemOf(t, profile, job)
 }
 
 // The bound holds on GPUs' laws for any layout, short sequences (where launches
