@@ -313,7 +313,7 @@ func (f *floors) classes(s scope) []class {
 			c.memory = f.memory(name, s.most)
 		}
 		if s.least > 1 {
-			row, hop := f.perByte(op.KindAllToAll, s), f.perByte(op.KindSendRecv, s)
+			row, hop := f.perByteOf(name, op.KindAllToAll, s), f.perByteOf(name, op.KindSendRecv, s)
 			c.rank = f.borderOf(row, hop)
 		}
 		all = append(all, c)

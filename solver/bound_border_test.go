@@ -61,7 +61,7 @@ func TestRanksReachNoMorePairs(t *testing.T) {
 					y := b.reach(&twos, s, max(theta, passes*ring+exchange), 0)
 					if got := y.pairs(1, func(float64) float64 { return pairs }); pairs > got*(1+1e-12) {
 						t.Fatalf("rank %d of %+v: %v pairs, the border says at most %v by ports alone", m.Rank, l, pairs, got)
-					} else if pairs > y.free/2 {
+					} else if pairs > y.most/2 {
 						tightTwos++
 					}
 				}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -299,6 +300,62 @@ func TestGroupFloorOfSlowLinksIsTight(t *testing.T) {
 		if gap := took/floor - 1; gap < 0 || gap > most {
 			t.Errorf("%g seconds a byte: floor %v, takes %v: gap %.2f %%", rate, floor, took, 100*gap)
 		}
+	}
+}
+
+// slowLinks is a problem of two micro-batches for four equal ranks whose link takes so
+// many seconds a byte.
+func slowLinks(t *testing.T, rate float64) *Problem {
+	t.Helper()
+	job := testJob(t, "1x4 fast", 1<<14)
+	job.Model.QHeads, job.Model.KVHeads, job.Model.Hidden = 32, 32, 32*64
+	job.Accumulate, job.OverlapZero = 2, false
+	return problemOf(t, testProfile([]device{fast()}, []wire{{"near", 1e-6, rate}}), job)
+}
+
+// What all-to-alls leave for attention in twos is no less than what the simulator has of
+// it, and not much more where they take longer than linear work.
+func TestAllToAllsInTwosLeaveAttention(t *testing.T) {
+	parts := func(p *Problem, l costmodel.Layout) (linear, attention, toAlls, all float64) {
+		step, err := p.simulate(l)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range step.Parts {
+			switch s := float64(x.Time.Mid); {
+			case strings.HasPrefix(x.Name, "gradient") || x.Name == "optimizer":
+				continue
+			case strings.HasPrefix(x.Name, "attention"):
+				attention += s
+			case strings.HasPrefix(x.Name, "all-to-all"):
+				toAlls += s
+			case strings.HasPrefix(x.Name, "linear") || x.Name == "loss":
+				linear += s
+			}
+			all += float64(x.Time.Mid)
+		}
+		return linear, attention, toAlls, all
+	}
+	tight := 0
+	for _, rate := range []float64{1e-11, 1e-10, 1e-9, 1.5e-9, 2e-9, 2.5e-9, 3e-9} {
+		p := slowLinks(t, rate)
+		l := evenly(p)
+		linear, attention, toAlls, all := parts(p, l)
+		if math.Abs(linear+attention+toAlls-all) > 1e-9*all {
+			t.Fatalf("%g seconds a byte: %v of linear work, %v of attention and %v of all-to-alls are not %v", rate, linear, attention, toAlls, all)
+		}
+		l.TwoBatch = true
+		_, _, _, theta := parts(p, l)
+		left := reach{theta: theta}.left(theta-linear, toAlls)
+		if left < attention*(1-1e-9) {
+			t.Errorf("%g seconds a byte: by %v they leave %v for attention, which takes %v", rate, theta, left, attention)
+		}
+		if toAlls > linear && left < 1.12*attention {
+			tight++
+		}
+	}
+	if tight < 2 {
+		t.Errorf("only %d are tight", tight)
 	}
 }
 

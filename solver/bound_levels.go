@@ -80,8 +80,8 @@ func (w *leastWork) levelsOf(c *class) []groupLevel {
 // meanwhile. A rank with p pairs has no fewer heads than p over those of a head,
 // of which G tokens have at most the share 1 - (1-G/S)^2: the last ones see most.
 // A group of one has nothing to pass: G = s, h = H. Of two ranks in two groups
-// both are alone. Where micro-batches go in twos, all-to-alls need no time of computing,
-// and only the ports' must do for them, which is theta.
+// both are alone. Where micro-batches go in twos, all-to-alls need less time of computing
+// (see reach.left), and the ports' must do for them, which is theta.
 func (w *leastWork) inGroups(c int, lo, hi, theta, slack, most float64) float64 {
 	if len(w.levels) == 0 || w.ranks > ungroupedRanks {
 		return most
@@ -101,11 +101,11 @@ func (w *leastWork) inGroups(c int, lo, hi, theta, slack, most float64) float64 
 		left := func(toAlls float64) float64 {
 			switch {
 			case !w.twos:
-				return slack - toAlls
+				return leftBy(0, slack, toAlls)
 			case toAlls > theta:
 				return 0
 			}
-			return slack
+			return leftBy(theta, slack, toAlls)
 		}
 		if pairs := min(most, l.attention.within(left(row*min(lo, others)))); pairs > best {
 			best = max(best, l.pairs(w.pairs, left, row*lo, row*others, best, pairs))

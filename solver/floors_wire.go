@@ -2,6 +2,7 @@ package solver
 
 import (
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -11,9 +12,22 @@ import (
 // perByte is the least seconds a byte of any link that the ranks of a scope use: of a
 // lone device's node, or one with no other device of the scope, there is none.
 func (f *floors) perByte(k op.Kind, s scope) float64 {
+	return f.perByteAt(k, s, func(costmodel.Node) bool { return true })
+}
+
+// perByteOf is that of the ranks of a device type: the link of a node they are on, or the
+// network.
+func (f *floors) perByteOf(device string, k op.Kind, s scope) float64 {
+	return f.perByteAt(k, s, func(n costmodel.Node) bool {
+		return slices.ContainsFunc(n.Devices, func(m op.Member) bool { return m.Device == device && m.Count > 0 })
+	})
+}
+
+// perByteAt is that of the ranks on some nodes.
+func (f *floors) perByteAt(k op.Kind, s scope, on func(costmodel.Node) bool) float64 {
 	least := math.Inf(1)
 	for i, node := range f.p.Job.Cluster.Nodes {
-		if node.Link != "" && s.within(node) > 1 && (s.node < 0 || s.node == i) {
+		if node.Link != "" && s.within(node) > 1 && (s.node < 0 || s.node == i) && on(node) {
 			least = min(least, f.perByteOver(node.Link, k))
 		}
 	}
