@@ -202,8 +202,9 @@ func (q *Predictor) Over(link string, kind op.Kind, members []op.Member) (law *L
 		return f.law, f.factor, f.err
 	}
 	law, factor, err = q.findOver(link, kind, members)
-	q.over.Store(key, overFound{law, factor, err})
-	return law, factor, err
+	found, _ := q.over.LoadOrStore(key, overFound{law, factor, err})
+	f := found.(overFound)
+	return f.law, f.factor, f.err
 }
 
 // overKey is what Over was asked, overFound what it answered.

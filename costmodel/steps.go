@@ -265,8 +265,8 @@ func (q *Predictor) unmeasured(link string, kind op.Kind, v op.Variant, members 
 	if l == nil {
 		return nil
 	}
-	q.made.Store(key, l)
-	return l
+	made, _ := q.made.LoadOrStore(key, l)
+	return made.(*Law)
 }
 
 // madeOf says what a law of an unmeasured group is of.
