@@ -31,19 +31,45 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	if no := p.proveInfeasible(); no != nil {
 		return nil, no
 	}
-	bound, err := LowerBound(p)
-	if err != nil {
-		return nil, err
-	}
+	bounded, ctx := p.boundMeanwhile(ctx)
 	found, skipped, err := p.solveEach(ctx, todo, report)
+	b := bounded()
+	if b.err != nil {
+		return nil, b.err
+	}
 	if err != nil {
 		return nil, err
 	}
-	plan, err := p.pick(found, bound)
+	plan, err := p.pick(found, b.seconds)
 	if plan != nil {
 		plan.Warnings = append(skipped, plan.Warnings...)
 	}
 	return plan, err
+}
+
+// bound is what LowerBound says.
+type bound struct {
+	seconds units.Seconds
+	err     error
+}
+
+// boundMeanwhile finds the lower bound beside other work, which a missing law ends, and
+// returns how to wait for it. Neither needs anything of the other, and it is a quarter of
+// all planning.
+func (p *Problem) boundMeanwhile(ctx context.Context) (wait func() bound, work context.Context) {
+	work, stop := context.WithCancel(ctx)
+	done := make(chan bound, 1)
+	go func() {
+		var b bound
+		if b.seconds, b.err = LowerBound(p); b.err != nil {
+			stop()
+		}
+		done <- b
+	}()
+	return func() bound {
+		defer stop()
+		return <-done
+	}, work
 }
 
 func chooseStrategies(names []string) ([]Strategy, error) {
