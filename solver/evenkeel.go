@@ -36,14 +36,26 @@ func (evenKeel) Claims() Claims {
 func (x evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
 	s := newSearch(ctx, p, x.Name(), report)
 	if s.err = s.seed(); s.err == nil {
-		var twos float64
-		s.budget, twos = s.parts()
-		if ends := s.run(); twos > 0 {
-			s.inTwos(ends, twos)
+		s.look(1)
+		if p.Effort > 1 {
+			s.look(p.Effort)
 		}
-		s.further(twos > 0)
 	}
 	return s.result()
+}
+
+// look searches with so many times the usual budget, on top of what was found.
+func (s *search) look(effort float64) {
+	seeds := s.starts
+	s.twos, s.est.twos = false, false
+	s.work, s.budget = 0, budgetOf(len(s.p.ranks))*effort
+	var twos float64
+	s.budget, twos = s.parts()
+	if ends := s.run(); twos > 0 {
+		s.inTwos(ends, twos)
+	}
+	s.further(twos > 0, effort)
+	s.starts = seeds
 }
 
 // search is one run of the strategy.
@@ -54,6 +66,7 @@ type search struct {
 	// work counts what simulations cost, up to budget. It is a count and not a
 	// time, so that results repeat.
 	work, budget float64
+	limited      bool                  // some of the budgets were used up
 	shapes       map[units.Tokens]bool // lengths of groups' shards that are priced
 	leastGain    float64
 	starts       []point  // seeds
@@ -159,7 +172,10 @@ func (s *search) start(r *Result) {
 	s.starts = append(s.starts, s.inChunks(from))
 }
 
-func (s *search) over() bool { return s.done() || s.work >= s.budget }
+func (s *search) over() bool {
+	s.limited = s.limited || s.work >= s.budget
+	return s.done() || s.work >= s.budget
+}
 
 // judge is the simulated seconds of a layout, +Inf if it does not fit or the
 // search is over. It keeps the best.
@@ -561,8 +577,8 @@ func (s *search) why(r Result) string {
 		}
 	}
 	text := fmt.Sprintf("%s; largest share %d and smallest %d tokens; the best of %d simulated layouts", groupsName(sizes), int64(most), int64(least), s.evaluated)
-	if s.work >= s.budget {
-		text += " (the limit of the search)"
+	if s.limited {
+		text += fmt.Sprintf(" (the limit of the search; --effort %d goes on)", 4*max(1, int(s.p.Effort)))
 	}
 	if way := stretches(r.Layout); way != "" {
 		text += "; " + way

@@ -12,23 +12,23 @@ import (
 // came to only gets better: with shares that are even at the borders of nodes
 // (spreadShares), and of further pools of ranks. Equal devices keep the layout that is
 // known.
-func (s *search) further(inTwos bool) {
+func (s *search) further(inTwos bool, effort float64) {
 	if s.done() || s.time == 0 || !s.unequal() {
 		return
 	}
 	options := s.furtherOptions()
 	for _, twos := range []bool{false, true} {
 		if !twos || inTwos {
-			s.furtherOf(options, twos)
+			s.furtherOf(options, twos, budgetOf(len(s.p.ranks))*furtherPart*effort)
 		}
 	}
 }
 
 // furtherOf simulates further options, their micro-batches in twos or not, and improves
-// the best.
-func (s *search) furtherOf(options []option, twos bool) {
+// the best, with a budget of its own.
+func (s *search) furtherOf(options []option, twos bool, budget float64) {
 	s.twos, s.est.twos = twos, twos
-	s.work, s.budget = 0, budgetOf(len(s.p.ranks))*furtherPart
+	s.work, s.budget = 0, budget
 	if twos {
 		options = s.inTwosOf(options)
 	}

@@ -99,7 +99,7 @@ func TestFurtherLayoutsGain(t *testing.T) {
 		s.budget, twos = s.parts()
 		s.inTwos(s.run(), twos)
 		before := s.time
-		s.further(twos > 0)
+		s.further(twos > 0, 1)
 		if s.err != nil {
 			t.Fatal(s.err)
 		}

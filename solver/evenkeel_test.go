@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -298,5 +299,32 @@ func BenchmarkSolveOnReferences(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// More effort never makes a plan slower, and the same makes the same.
+func TestEffortOnlyGains(t *testing.T) {
+	faster := 0
+	for _, cluster := range []string{"1x8 h100_sxm + 2x2 a100_sxm", "1x2 rtx_pro_6000_server + 1x4 a100_sxm + 1x2 h100_sxm + 1x4 h100_sxm + 1x8 a100_sxm"} {
+		p := oneCard(t, cluster, 40, 512<<10)
+		once := solveWith(t, p, evenKeel{})
+		p.Effort = 4
+		more, again := solveWith(t, p, evenKeel{}), solveWith(t, p, evenKeel{})
+		if more.Step.Time.Mid > once.Step.Time.Mid {
+			t.Errorf("%s: %v with four times the effort, %v without", cluster, more.Step.Time.Mid, once.Step.Time.Mid)
+		}
+		if !reflect.DeepEqual(more.Layout, again.Layout) {
+			t.Errorf("%s: two plans of the same effort differ", cluster)
+		}
+		if more.Step.Time.Mid < once.Step.Time.Mid*(1-minGain) {
+			faster++
+		}
+		p.Effort = 1
+		if same := solveWith(t, p, evenKeel{}); !reflect.DeepEqual(same.Layout, once.Layout) {
+			t.Errorf("%s: an effort of 1 and none are not the same", cluster)
+		}
+	}
+	if faster == 0 {
+		t.Error("more effort gained nothing anywhere")
 	}
 }

@@ -19,6 +19,10 @@ type Problem struct {
 	// Take names the strategy whose plan is wanted whatever the others gain; empty
 	// leaves the choice to Solve.
 	Take string
+	// Effort is how many times its usual work a search is then worth another look, which
+	// starts from nothing and keeps what was found: no plan gets slower by it. Up to 1
+	// there is none.
+	Effort float64
 
 	ranks   []costmodel.Rank
 	devices []op.DeviceType          // by rank

@@ -33,6 +33,7 @@ type problem struct {
 	take                            string
 	shares, qHeads                  string
 	deadline                        time.Duration
+	effort                          float64
 	out, timeline                   string
 	recomputeGiven                  bool
 	sequences                       sequences
@@ -98,6 +99,7 @@ assumed of the rest, which the plan says.`,
 	f.BoolVar(&o.twoBatch, "two-batch-overlap", false, "with --shares: micro-batches go through the layers in twos, one computed while the other's all-to-alls move (--grad-accumulation 2 or more)")
 	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel)")
 	f.DurationVar(&o.deadline, "deadline", 0, "time to search for; the best so far is taken then (default: until done)")
+	f.Float64Var(&o.effort, "effort", 1, "search so many times as long for a faster plan, 1 to 100")
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")
 	f.StringVar(&o.timeline, "timeline", "", "timeline to write, for Perfetto or chrome://tracing")
 	f.BoolVar(&o.explain, "explain", false, "show the account of the step as a tree")
@@ -156,7 +158,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		ctx, cancel = context.WithTimeout(ctx, o.deadline)
 		defer cancel()
 	}
-	q.Take = o.take
+	q.Take, q.Effort = o.take, o.effort
 	plan, err := o.plan(ctx, q)
 	if err != nil {
 		return err
@@ -202,6 +204,10 @@ func (o problem) given() error {
 	switch {
 	case o.deadline < 0:
 		return usagef("--deadline %s: want a time such as 2s, or 0 for as long as it takes", o.deadline)
+	case !(o.effort >= 1 && o.effort <= 100):
+		return usagef("--effort %g: want 1 to 100, how many times as long as usual to search", o.effort)
+	case o.shares != "" && o.effort != 1:
+		return usagef("--effort %g: with --shares there is nothing to search: leave one out", o.effort)
 	case o.shares == "" && o.qHeads != "":
 		return usagef("--q-heads %s: goes with --shares, which says who owns the tokens", o.qHeads)
 	case o.headChunks != 0 && o.qHeads == "":
