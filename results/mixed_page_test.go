@@ -449,6 +449,9 @@ to 2.2 either way, and how much messages slow the computing beside them: not at 
 by up to 40 %, the most that is published. So two columns say how often solve recommends
 evenkeel's plan all the same, or one as fast, and what the recommended one gains.
 
+Planning is all strategies, one after the other, with the bound beside them on a second
+core; results/evidence/bench has it on one. What ` + "`solve --effort`" + ` finds on top is not in here.
+
 How to redo it: docs/hexiseq.sh (five minutes on two cores). Every row is in
 comparisons.csv.
 

@@ -38,6 +38,7 @@ func (x evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) 
 	if s.err = s.seed(); s.err == nil {
 		s.look(1)
 		if p.Effort > 1 {
+			s.work = 0
 			s.look(p.Effort)
 		}
 	}
@@ -48,7 +49,7 @@ func (x evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) 
 func (s *search) look(effort float64) {
 	seeds := s.starts
 	s.twos, s.est.twos = false, false
-	s.work, s.budget = 0, budgetOf(len(s.p.ranks))*effort
+	s.budget = budgetOf(len(s.p.ranks)) * effort
 	var twos float64
 	s.budget, twos = s.parts()
 	if ends := s.run(); twos > 0 {
