@@ -30,7 +30,6 @@ type estimator struct {
 	// lengths are those of the grid, so far.
 	lengths []float64
 	toAll   map[string]linkLaw
-	pooled  map[string]bool        // compositions of the pools listed so far
 	hops    []map[uint64]blockTime // by link, nodes' and then the network, and bits of the elements
 	work    float64                // see spend
 	// Room that portions uses again.
