@@ -447,7 +447,7 @@ func (s *search) why(r Result) string {
 	}
 	text := fmt.Sprintf("%s; largest share %d and smallest %d tokens; the best of %d simulated layouts", groupsName(sizes), int64(most), int64(least), s.evaluated)
 	if s.limited {
-		text += fmt.Sprintf(" (the limit of the search; --effort %d goes on)", 4*max(1, int(s.p.Effort)))
+		text += " (the limit of the search" + s.moreEffort() + ")"
 	}
 	if way := stretches(r.Layout); way != "" {
 		text += "; " + way
@@ -465,6 +465,15 @@ func (s *search) why(r Result) string {
 		text += fmt.Sprintf("; %d of %d ranks left out, for they cost more time than they save or hold nothing", n-used, n)
 	}
 	return text
+}
+
+// moreEffort says how to search on, if there is a way.
+func (s *search) moreEffort() string {
+	once := max(1, s.p.Effort)
+	if once >= MostEffort {
+		return ""
+	}
+	return fmt.Sprintf("; --effort %g goes on", min(MostEffort, 4*once))
 }
 
 // beside is what moves while another micro-batch is computed.

@@ -40,15 +40,7 @@ func (s *search) candidates() []option {
 	}
 	byRank := func(a, b option) int { return cmp.Compare(a.rank, b.rank) }
 	slices.SortStableFunc(all, byRank)
-	for i := range all[:min(len(all), mostOtherHeads)] {
-		if s.ctx.Err() != nil {
-			break
-		}
-		x := &all[i]
-		if t := s.otherHeads(x.d, x.layers, tooLong*best-x.pool.tax); t < x.layers {
-			*x = s.option(x.d, t, x.pool)
-		}
-	}
+	s.tryOtherHeads(all[:min(len(all), mostOtherHeads)], best)
 	slices.SortStableFunc(all, byRank)
 	s.options = all
 	return all
@@ -75,6 +67,20 @@ func (s *search) optionsOf(p *pool, limit int, all []option, best float64) ([]op
 		best = min(best, x.rank)
 	}
 	return all, best
+}
+
+// tryOtherHeads gives options heads that are not dealt one by one where these take less,
+// and no longer than what is listed beside the best.
+func (s *search) tryOtherHeads(options []option, best float64) {
+	for i := range options {
+		if s.ctx.Err() != nil {
+			break
+		}
+		x := &options[i]
+		if t := s.otherHeads(x.d, x.layers, tooLong*best-x.pool.tax); t < x.layers {
+			*x = s.option(x.d, t, x.pool)
+		}
+	}
 }
 
 // mostOtherHeads is how many groupings, of those that promise most, are looked at with

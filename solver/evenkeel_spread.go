@@ -55,12 +55,7 @@ func (s *search) furtherOptions() []option {
 	for i := range pools {
 		all, _ = s.optionsOf(&pools[i], groupingsOfPart, all, best)
 	}
-	for i := range all {
-		x := &all[i]
-		if t := s.otherHeads(x.d, x.layers, tooLong*best-x.pool.tax); t < x.layers {
-			*x = s.option(x.d, t, x.pool)
-		}
-	}
+	s.tryOtherHeads(all, best)
 	for _, x := range append(slices.Clone(all), s.options[:min(len(s.options), mostSpread)]...) {
 		if s.ctx.Err() != nil {
 			break

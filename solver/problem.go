@@ -21,7 +21,7 @@ type Problem struct {
 	Take string
 	// Effort is how many times its usual work a search is then worth another look, which
 	// starts from nothing and keeps what was found: no plan gets slower by it. Up to 1
-	// there is none.
+	// there is none; MostEffort is the most that solve takes.
 	Effort float64
 
 	ranks   []costmodel.Rank
@@ -30,6 +30,9 @@ type Problem struct {
 	sim     *costmodel.Simulator
 	seeds   []Result // of the strategies solved before, for one that starts from their plans
 }
+
+// MostEffort bounds Problem.Effort.
+const MostEffort = 100
 
 // NewProblem checks that a job can be planned on the devices of a valid
 // profile. The job's cluster must be resolved (costmodel.Cluster.Resolve).

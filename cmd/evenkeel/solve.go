@@ -204,8 +204,8 @@ func (o problem) given() error {
 	switch {
 	case o.deadline < 0:
 		return usagef("--deadline %s: want a time such as 2s, or 0 for as long as it takes", o.deadline)
-	case !(o.effort >= 1 && o.effort <= 100):
-		return usagef("--effort %g: want 1 to 100, how many times as long as usual to search", o.effort)
+	case !(o.effort >= 1 && o.effort <= solver.MostEffort):
+		return usagef("--effort %g: want 1 to %d, how many times as long as usual to search", o.effort, solver.MostEffort)
 	case o.shares != "" && o.effort != 1:
 		return usagef("--effort %g: with --shares there is nothing to search: leave one out", o.effort)
 	case o.shares == "" && o.qHeads != "":
