@@ -3,6 +3,7 @@ package solver
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -103,6 +104,53 @@ func TestAttentionFloorHoldsOnReferences(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// The blocks of a rank with many pairs are of many heads, however they are cut: all of
+// one rank are of as many, and no head has more pairs than its group's queries see.
+func TestAttentionFloorKnowsOfHeads(t *testing.T) {
+	r := rand.New(rand.NewPCG(61, 1))
+	p := gpuProblem(t, "1x8 h100_sxm", 1<<15)
+	f := &floors{p: p}
+	pairs, raised := f.pairSteps(), 0
+	for _, mask := range []op.Mask{op.Full, op.Diag} {
+		for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
+			k, err := f.kernel(p.devices[0].Name, mask, kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.merge = 0 // of the kernel alone
+			for range 8 {
+				k.queries = math.Floor(k.seq / (1 + 3*r.Float64()))
+				rates := k.floorOf(pairs, nil)
+				for i := range rates {
+					if rates[i] > k.floorOf(pairs[i:i+1], nil)[0]*1.01 {
+						raised++
+					}
+				}
+				before := k.seq - k.queries
+				ofHead := (k.seq*(k.seq+1) - before*(before+1)) / 2
+				for range 400 {
+					heads := 1 + r.IntN(int(k.heads))
+					at, _ := slices.BinarySearch(pairs, float64(heads)*ofHead*r.Float64())
+					a := k.a
+					a.QLen = 1 + units.Tokens(r.Float64()*k.queries)
+					a.KVLen = 1 + units.Tokens(r.Float64()*(k.seq-float64(a.QLen)))
+					if mask == op.Diag {
+						a.KVLen = a.QLen
+					}
+					n := a.Pairs() * float64(heads)
+					kv := p.Job.Model.KVHeadsOf(0, heads)
+					if got := float64(k.law.Seconds(k.of(a.QLen, a.KVLen, heads, kv))) / n; n <= pairs[at] && got < rates[at]*(1-1e-9) {
+						t.Fatalf("%s %s of %d by %d and %d heads: %v a pair and head, below the floor of %v for a rank with up to %v", mask, kind, a.QLen, a.KVLen, heads, got, rates[at], pairs[at])
+					}
+				}
+			}
+		}
+	}
+	if raised == 0 {
+		t.Error("no floor is higher for the heads that there must be")
 	}
 }
 

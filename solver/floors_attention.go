@@ -12,12 +12,14 @@ import (
 // seconds a pair and head at least, for a rank with at most pairs[i] of them in
 // all. A (query, key) pair counts once for each query head.
 //
-// A rank's pairs come in blocks, none larger than all of them together, so that
-// the least rate of the blocks up to a size is a floor of the rate of every rank
-// with as much to do: small work is dear, whatever it is cut into.
+// A rank's pairs come in blocks, none larger than all of them together, and all of the
+// rank's heads, so that the least rate of the blocks up to a size, of so many heads, is
+// a floor of the rate of every rank with as much to do: small work is dear, whatever it
+// is cut into, and much work is of many heads (fewestHeads).
 type attentionFloor struct {
-	pairs, rate []float64 // rising, falling
-	from        []float64 // seconds from which on more than pairs[i-1] are possible
+	pairs []float64 // rising
+	rate  []float64 // falling but where a rank needs more heads
+	from  []float64 // seconds from which on more than pairs[i-1] are possible
 	// start is where to look for the last i with from[i] <= seconds, by the stretch
 	// of the seconds, of which there are four a doubling; the first is number first.
 	start []int
@@ -44,8 +46,7 @@ func (f *attentionFloor) within(seconds float64) float64 {
 }
 
 // ready fills in from which time on a rank may have more than pairs[i-1]: the
-// floor falls a little from one stretch to the next, so it is the least of all
-// that follow.
+// floor may fall from one stretch to the next, so it is the least of all that follow.
 func (f *attentionFloor) ready() *attentionFloor {
 	f.from = make([]float64, len(f.pairs))
 	for i := len(f.pairs) - 1; i > 0; i-- {
@@ -139,19 +140,41 @@ type box struct {
 // with size is taken at one end and what rises at the other.
 const fine = 1.08
 
+// fineHeads is the same of numbers of heads, which matter less.
+const fineHeads = 2
+
 // floorOf finds the rates of blocks of a mask, or those of a list where these are
 // less.
 func (k *kernel) floorOf(pairs, known []float64) []float64 {
 	rates := make([]float64, len(pairs))
-	least, below := math.Inf(1), 0.0
+	least, below, fewest := math.Inf(1), 0.0, 0.0
 	for i, n := range pairs {
+		if few := k.fewestHeads(pairs, i); few > fewest { // blocks of fewer count no longer
+			least, below, fewest = math.Inf(1), 0, few
+		}
 		if known != nil {
 			least = min(least, known[i])
 		}
-		least = k.least(box{pairsLo: below, pairsHi: n, stepLo: 0, stepHi: k.longestStep()}, least)
+		least = k.least(box{pairsLo: below, pairsHi: n, stepHi: k.longestStep(), headsLo: fewest, heads: k.heads}, least)
 		rates[i], below = least, n
 	}
 	return rates
+}
+
+// fewestHeads is of how many heads at least the blocks of a rank are that has more than
+// pairs[i-1] in all: they are all of its heads, and of one head the queries of its group
+// have at most the pairs of the last tokens of the sequence. Only who is alone, and has
+// all pairs, may compute its heads in chunks.
+func (k *kernel) fewestHeads(pairs []float64, i int) float64 {
+	if i == 0 {
+		return 1
+	}
+	before := k.seq - k.queries
+	few := math.Ceil(pairs[i-1] * (1 - 1e-9) * 2 / (k.seq*(k.seq+1) - before*(before+1)))
+	if i == len(pairs)-1 {
+		few = min(few, math.Floor(k.heads/costmodel.MaxHeadChunks))
+	}
+	return max(1, min(few, k.heads))
 }
 
 // longestStep is the most keys that a task steps along; backward, and in a square,
@@ -191,7 +214,7 @@ func (k *kernel) inside(b box, rate, cut float64) float64 {
 	return cut
 }
 
-// halves cuts the wider side of a box at the geometric middle, or one that begins
+// halves cuts the widest side of a box at the geometric middle, or one that begins
 // at nothing near its end.
 func (b box) halves() (lo, hi box, ok bool) {
 	lo, hi = b, b
@@ -205,7 +228,12 @@ func (b box) halves() (lo, hi box, ok bool) {
 	if b.pairsHi <= 1 {
 		pairs = 1
 	}
-	if max(pairs, step) <= fine {
+	switch heads := b.heads / b.headsLo; {
+	case heads > fineHeads && heads > max(pairs, step):
+		at := math.Floor(math.Sqrt(b.headsLo * b.heads))
+		lo.heads, hi.headsLo = at, at+1
+		return lo, hi, true
+	case max(pairs, step) <= fine:
 		return lo, hi, false
 	}
 	if pairs > step {
@@ -228,13 +256,14 @@ func (k *kernel) inBox(b box, cut float64) float64 {
 	if !k.backward {
 		b.other = min(b.other, k.queries)
 	}
-	b.rowsLo, b.rowsHi = b.pairsLo/b.stepHi, b.other*k.heads
+	b.rowsLo, b.rowsHi = b.pairsLo/b.stepHi, b.other*b.heads
 	if b.stepLo > 0 {
 		b.rowsHi = min(b.rowsHi, b.pairsHi/b.stepLo)
 	}
-	if b.rowsLo >= b.rowsHi {
+	if b.rowsLo >= b.rowsHi || b.headsLo > b.rowsHi {
 		return math.Inf(1)
 	}
+	b.rowsLo, b.other = max(b.rowsLo, b.headsLo), min(b.other, b.rowsHi/b.headsLo)
 	return k.rectangle(b, cut)
 }
 
@@ -246,8 +275,8 @@ func (k *kernel) rectangle(b box, cut float64) float64 {
 	}
 	if c := k.law.Correction; c != nil {
 		lo, hi := units.Tokens(max(1, b.stepLo)), units.Tokens(math.Ceil(b.stepHi))
-		from, to := units.Tokens(max(1, b.rowsLo/k.heads)), units.Tokens(math.Ceil(min(b.other, b.rowsHi)))
-		heads, most := int(max(1, math.Floor(b.rowsLo/k.seq))), int(k.heads)
+		from, to := units.Tokens(max(1, b.rowsLo/b.heads)), units.Tokens(math.Ceil(b.other))
+		heads, most := int(max(b.headsLo, math.Floor(b.rowsLo/k.seq))), int(b.heads)
 		if k.backward {
 			lo, hi, from, to = from, to, lo, hi
 		}
@@ -264,7 +293,7 @@ func (k *kernel) merged(b box) float64 {
 	if !k.backward {
 		return k.merge / b.stepHi
 	}
-	return k.merge * (1/min(b.other, b.rowsHi) + 2/(k.each*b.stepHi))
+	return k.merge * (1/b.other + 2/(k.each*b.stepHi))
 }
 
 // square is a floor of the rates of DIAG blocks: of n queries and keys, more than
@@ -274,8 +303,8 @@ func (k *kernel) square(b box, cut float64) float64 {
 	if n > m {
 		return math.Inf(1)
 	}
-	b.headsLo = max(1, math.Ceil(2*b.pairsLo/(m*(m+1))))
-	b.heads = min(k.heads, math.Floor(2*b.pairsHi/(n*(n+1))))
+	b.headsLo = max(b.headsLo, math.Ceil(2*b.pairsLo/(m*(m+1))))
+	b.heads = min(b.heads, math.Floor(2*b.pairsHi/(n*(n+1))))
 	if b.headsLo > b.heads {
 		return math.Inf(1)
 	}
