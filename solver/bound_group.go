@@ -224,7 +224,8 @@ func (o *lone) both(weights [stageCount]float64, linear, attention float64) floa
 		return linear + attention
 	}
 	own := linearWork(o.f.p.Job, slices.Clone(o.classes), weights)
-	own.ranks, own.pairs = o.s.most, float64(o.f.p.Job.Model.QHeads)
+	own.ranks = o.s.most
+	own.share(float64(o.f.p.Job.Model.QHeads))
 	for c := range own.classes {
 		own.classes[c].rank = nil // all-to-alls count apart
 		own.attention = append(own.attention, own.classes[c].heads.asFloor(weights[forwardLayer], weights[backwardLayer]))

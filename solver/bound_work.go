@@ -63,12 +63,17 @@ func newLeastWork(j costmodel.Job, classes []class, weights [stageCount]float64)
 		return w
 	}
 	s := w.tokens
-	w.pairs = s * (s + 1) / 2 * float64(j.Model.QHeads)
+	w.share(s * (s + 1) / 2 * float64(j.Model.QHeads))
 	for _, c := range classes {
 		w.attention = append(w.attention, sumOf(weights[forwardLayer], c.forward, weights[backwardLayer], c.backward))
 		w.levels = append(w.levels, w.levelsOf(&c))
 	}
 	return w
+}
+
+// share adds pairs to what is shared out.
+func (w *leastWork) share(pairs float64) {
+	w.pairs, w.price = pairs, pairs/w.tokens
 }
 
 // excess is what the left side has over the right one, and the tokens of its
@@ -108,30 +113,37 @@ type added struct {
 }
 
 // tooSmall looks for a price that proves theta too small, first the last one that
-// did. The excess is convex in the price, with the tokens that the best shares
-// have too many for slope.
+// did and then, in growing steps until it is passed, towards the least excess. The
+// excess is convex in the price, with the tokens that the best shares have too many for
+// slope.
 func (w *leastWork) tooSmall(theta float64) bool {
-	if e, _ := w.excess(theta, w.price); e < 0 {
+	e, tokens := w.excess(theta, w.price)
+	if e < 0 {
 		return true
 	}
 	if w.pairs == 0 {
 		return false
 	}
-	scale := math.Log(w.pairs / w.tokens)
-	for lo, hi := scale-priceSpan, scale+priceSpan; hi-lo > priceStep; {
-		mid := (lo + hi) / 2
-		e, tokens := w.excess(theta, math.Exp(mid))
-		if e < 0 {
-			w.price = math.Exp(mid)
+	scale, at := math.Log(w.pairs/w.tokens), math.Log(w.price)
+	lo, hi := scale-priceSpan, scale+priceSpan
+	for least, most, step := lo, hi, 4*priceStep; ; step *= 4 {
+		if tokens < w.tokens {
+			lo, at = at, at+step
+		} else {
+			hi, at = at, at-step
+		}
+		if hi-lo <= priceStep {
+			w.price = math.Exp((lo + hi) / 2)
+			return false
+		}
+		if at >= hi || at <= lo || lo > least && hi < most {
+			at = (lo + hi) / 2
+		}
+		if e, tokens = w.excess(theta, math.Exp(at)); e < 0 {
+			w.price = math.Exp(at)
 			return true
 		}
-		if tokens < w.tokens {
-			lo = mid
-		} else {
-			hi = mid
-		}
 	}
-	return false
 }
 
 // priceSpan is how far from the mean price of a token prices are tried, and
