@@ -33,7 +33,8 @@ import (
 //
 //   - of linear work, what the laws charge for so many tokens (linearFloor),
 //   - of attention, the best rate that kernels reach on blocks no larger than
-//     what the rank has in all, added results included (attentionFloor),
+//     what the rank has in all and of as many heads as that takes, added results
+//     included (attentionFloor),
 //   - of wires, what must pass a rank's ports, exposed or behind attention (border),
 //     and what all ports together carry beside gradients and parameters (ports),
 //   - of memory, what tokens and heads take at least (memoryFloor).

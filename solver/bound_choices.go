@@ -13,10 +13,10 @@ import (
 func (f *floors) over(scopes []scope, best float64) float64 {
 	at := -1
 	for _, c := range f.choices(scopes) {
-		if c.least == 1 || c.whatever.proves(best, f.oneGroup) {
+		if c.least == 1 {
 			continue
 		}
-		if t := f.oneGroup(c.scope, best); t < best {
+		if t := c.closely(f.oneGroup, best); t < best {
 			best, at = t, c.node
 		}
 	}
@@ -34,8 +34,8 @@ func (f *floors) over(scopes []scope, best float64) float64 {
 		return cmp.Or(cmp.Compare(here(a), here(b)), cmp.Compare(a.rough, b.rough))
 	})
 	for _, c := range all {
-		if c.rough < best && !c.whatever.proves(best, f.ofRing) {
-			best = min(best, c.whatever.orAbout(f.ofRing(c.scope, best)))
+		if c.rough < best {
+			best = c.closely(f.ofRing, best)
 		}
 	}
 	return best
@@ -48,12 +48,63 @@ type ranksAtWork struct {
 	whatever *anyTypes // as many ranks; nil where the types are not told apart
 }
 
+// closely is the floor, or enough where it is no less. Ranks in a wide range compute
+// as the most of them do and exchange as the fewest, so that its parts have higher
+// floors; they are looked at where the whole is not enough.
+func (r ranksAtWork) closely(floor func(scope, float64) float64, enough float64) float64 {
+	if r.whatever.proves(enough, floor) {
+		return enough
+	}
+	t := floor(r.scope, enough)
+	switch {
+	case t >= enough:
+		return enough
+	case float64(r.most) <= narrow*float64(r.fewest):
+		return r.whatever.orAbout(t)
+	}
+	for _, part := range r.halves() {
+		enough = part.closely(floor, enough)
+	}
+	return enough
+}
+
+// narrow is the ratio of the most ranks at work to the fewest of a range that is not
+// cut any more.
+const narrow = 1.15
+
+// halves are the two parts of a range, many ranks first; of a choice of types those of
+// the range of whatever types that it is in, or the one of these that it lies in.
+func (r ranksAtWork) halves() []ranksAtWork {
+	within := r.scope
+	if r.whatever != nil {
+		within = r.whatever.scope
+	}
+	mid := (within.fewest + within.most) / 2
+	low, high := r, r
+	low.most, high.fewest = min(r.most, mid), max(r.fewest, mid+1)
+	if r.whatever != nil {
+		low.whatever, high.whatever = r.whatever.halves()
+	}
+	return slices.DeleteFunc([]ranksAtWork{high, low}, func(r ranksAtWork) bool { return r.fewest > r.most })
+}
+
 // anyTypes are ranks of several nodes of whatever types: what holds of them need not
 // be found for each choice of types.
 type anyTypes struct {
 	scope
-	asked bool
-	floor float64
+	asked     bool
+	floor     float64
+	low, high *anyTypes // once asked for
+}
+
+// halves are the two parts of the range.
+func (a *anyTypes) halves() (low, high *anyTypes) {
+	if a.low == nil {
+		a.low, a.high = &anyTypes{scope: a.scope}, &anyTypes{scope: a.scope}
+		a.low.most = (a.fewest + a.most) / 2
+		a.high.fewest = a.low.most + 1
+	}
+	return a.low, a.high
 }
 
 // proves says whether the floor is known to be no less than enough. It is asked for

@@ -49,6 +49,54 @@ func TestBoundOfFewChoicesIsThatOfAll(t *testing.T) {
 	}
 }
 
+// Of a wide range the parts are looked at: the floor is between that of the range, whose
+// ranks compute like many and exchange like few, and the least of its numbers of ranks.
+func TestWideRangesAreLookedAtClosely(t *testing.T) {
+	r := rand.New(rand.NewPCG(62, 1))
+	raised := 0
+	for _, cluster := range []string{"3x8 fast", "2x12 fast + 1x8 slow"} {
+		for range 3 {
+			job := varied(r, testJob(t, cluster, 1<<14))
+			p := problemOf(t, testProfile([]device{fast(), slow()}, []wire{{"near", 1e-6, 1e-11}, {"far", 1e-4, 2e-9}}), job)
+			f, err := newFloors(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			wide, each := math.Inf(1), math.Inf(1)
+			for _, c := range f.choices(f.scopes()) {
+				for _, floor := range []func(scope, float64) float64{f.oneGroup, f.ofRing} {
+					if c.most <= eachRank {
+						continue
+					}
+					wide = min(wide, floor(c.scope, math.Inf(1)))
+					for n := c.fewest; n <= c.most; n++ {
+						one := c.scope
+						one.fewest, one.most = n, n
+						each = min(each, floor(one, math.Inf(1)))
+					}
+				}
+			}
+			least := math.Inf(1)
+			for _, c := range f.choices(f.scopes()) {
+				for _, floor := range []func(scope, float64) float64{f.oneGroup, f.ofRing} {
+					if c.most > eachRank {
+						least = c.closely(floor, least)
+					}
+				}
+			}
+			if least < wide*(1-2e-3) || least > each*(1+2e-3) {
+				t.Fatalf("%s: %v, of the whole ranges %v, of every number %v", cluster, least, wide, each)
+			}
+			if least > wide*(1+1e-3) {
+				raised++
+			}
+		}
+	}
+	if raised == 0 {
+		t.Error("no floor is higher for being looked at closely")
+	}
+}
+
 // What is soon known of ranks is no more than what is found at last.
 func TestRoughFloorsAreBelow(t *testing.T) {
 	if testing.Short() {
