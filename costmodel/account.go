@@ -1,23 +1,35 @@
 package costmodel
 
-import "github.com/evenkeel/evenkeel/internal/units"
+import (
+	"math"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
 
 // account adds up predicted times law by law. A law that is 5 % too slow is so
-// in every call, so within a law widths add; different laws err independently,
-// so between laws they add in quadrature.
-type account struct{ laws []Estimate } // by the coster's number of the law
+// in every call, so within a law widths add; different laws err independently but for
+// the doubts that they share, so between reasons to doubt they add in quadrature.
+type account struct{ laws []booked } // by the coster's number of the law
 
-func (a *account) add(law int, e Estimate) {
+// booked is the time by one law.
+type booked struct {
+	Estimate
+	of *Law
+}
+
+func (a *account) add(law int, of *Law, e Estimate) {
 	for len(a.laws) <= law {
-		a.laws = append(a.laws, Estimate{})
+		a.laws = append(a.laws, booked{})
 	}
-	a.laws[law] = a.laws[law].Plus(e)
+	a.laws[law] = booked{a.laws[law].Plus(e), of}
 }
 
 // merge adds another account `times` over.
 func (a *account) merge(o account, times float64) {
 	for law, e := range o.laws {
-		a.add(law, e.Times(times))
+		if e.of != nil {
+			a.add(law, e.of, e.Times(times))
+		}
 	}
 }
 
@@ -25,9 +37,25 @@ func (a *account) merge(o account, times float64) {
 func (a *account) total() Estimate {
 	var sum Estimate
 	for _, e := range a.laws {
-		sum = sum.PlusIndependent(e)
+		sum = sum.Plus(e.Estimate)
 	}
+	less, more := 0.0, 0.0
+	for _, d := range doubts(a.byLaw(1)) {
+		less, more = math.Hypot(less, float64(d.less)), math.Hypot(more, float64(d.more))
+	}
+	sum.Lo, sum.Hi = sum.Mid-units.Seconds(less), sum.Mid+units.Seconds(more)
 	return sum
+}
+
+// byLaw is the time of every law, times over.
+func (a *account) byLaw(times float64) map[*Law]Estimate {
+	out := map[*Law]Estimate{}
+	for _, e := range a.laws {
+		if e.Mid > 0 {
+			out[e.of] = out[e.of].Plus(e.Times(times))
+		}
+	}
+	return out
 }
 
 // like gives a time the relative interval and the source of an estimate.

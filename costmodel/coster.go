@@ -121,7 +121,7 @@ func (c *coster) charge(law int, s op.Shape, times float64, acc *account) units.
 	}
 	c.worst = c.worst.Worse(e.Source)
 	if acc != nil {
-		acc.add(law, e)
+		acc.add(law, u.law, e)
 	}
 	return e.Mid
 }

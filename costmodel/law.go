@@ -41,9 +41,12 @@ type Law struct {
 	From string `json:"transferred_from,omitempty"`
 	// Assumed says, in one sentence, what the law rests on where nobody measured
 	// the op: another op's law, or the datasheet.
-	Assumed string   `json:"assumed,omitempty"`
-	Fit     FitError `json:"fit"`  // the points it was fitted to
-	Held    FitError `json:"held"` // points set aside before the fit
+	Assumed string `json:"assumed,omitempty"`
+	// Doubts are the parts of its interval that other laws have as well; what they leave
+	// is the law's own.
+	Doubts []Doubt  `json:"doubts,omitempty"`
+	Fit    FitError `json:"fit"`  // the points it was fitted to
+	Held   FitError `json:"held"` // points set aside before the fit
 	// Rivals are the simpler and the other forms that were tried on the same
 	// points, with their cross-validated error, so that a reader sees what the
 	// chosen form buys.

@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
@@ -31,7 +32,11 @@ func (q *Predictor) padded(on string, kind op.Kind, v op.Variant) *Law {
 		}
 		narrow := *l
 		narrow.Variant, narrow.Width = v, nil
-		narrow.Spread = Spread{Lo: l.Spread.Lo / paddedSpread, Hi: l.Spread.Hi * paddedSpread}
+		narrow.Spread = Spread{Lo: 1 / With(1/l.Spread.Lo, paddedSpread), Hi: With(l.Spread.Hi, paddedSpread)}
+		if l.Assumed != "" || l.From != "" {
+			narrow.Doubts = l.PassedOn()
+		}
+		narrow.Doubts = append(slices.Clone(narrow.Doubts), Doubt{fmt.Sprintf("heads of %d elements on %s", v.HeadDim, on), paddedSpread})
 		narrow.Assumed = fmt.Sprintf("heads of %d elements were not measured: they are taken to be filled up to %d, which were", v.HeadDim, wide)
 		made, _ := q.made.LoadOrStore(key, &narrow)
 		return made.(*Law)

@@ -153,7 +153,7 @@ func (q *Predictor) sum(on string, c op.Compound) (Estimate, error) {
 		case ok:
 			e := l.Predict(s)
 			worst = worst.Worse(e.Source)
-			acc.add(id, e)
+			acc.add(id, l, e)
 		case !seen:
 			missing = append(missing, &MissingLawError{k.op, k.variant, on})
 		}

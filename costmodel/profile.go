@@ -119,6 +119,9 @@ func (l *Law) validate() error {
 	case !(l.Spread.Lo > 0 && l.Spread.Lo <= 1 && l.Spread.Hi >= 1 && l.Spread.Hi < 1e6):
 		return fmt.Errorf("spread: [%v, %v]: want 0 < lo <= 1 <= hi", l.Spread.Lo, l.Spread.Hi)
 	}
+	if err := l.validateDoubts(); err != nil {
+		return err
+	}
 	if err := l.validateRange(); err != nil {
 		return err
 	}

@@ -246,9 +246,10 @@ func TestCriticalRank(t *testing.T) {
 // TestAccount: within a law widths add, between laws they add in quadrature.
 func TestAccount(t *testing.T) {
 	var a, b account
-	a.add(0, Estimate{8, 10, 13, Interpolated})
-	a.add(2, Estimate{20, 24, 32, Extrapolated})
-	b.add(0, Estimate{0.5, 1, 1, Interpolated})
+	x, y := &Law{Op: op.KindNorm, Device: "x"}, &Law{Op: op.KindNorm, Device: "y"}
+	a.add(0, x, Estimate{8, 10, 13, Interpolated})
+	a.add(2, y, Estimate{20, 24, 32, Extrapolated})
+	b.add(0, x, Estimate{0.5, 1, 1, Interpolated})
 	a.merge(b, 2)
 	if got, want := a.total(), (Estimate{31, 36, 36 + units.Seconds(math.Hypot(3, 8)), Extrapolated}); got != want {
 		t.Errorf("%+v, want %+v", got, want)

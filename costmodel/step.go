@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"slices"
 
@@ -56,22 +57,8 @@ func (s *sim) step() *Step {
 	return &Step{
 		Time: like(mid, whole), Parts: parts, Ranks: s.rankSteps(all, mid), Traffic: slices.Clone(s.traffic),
 		Warnings: append(s.warnings(), s.q.memoryWarnings(s.job, s.deviceTypes())...),
-		Timeline: s.spans, Path: s.path, laws: s.byLaw(laws, mid),
+		Timeline: s.spans, Path: s.path, laws: laws.byLaw(float64(mid / whole.Mid)),
 	}
-}
-
-// byLaw is how much of the step each law accounts for along the critical seat,
-// its idle time shared among all.
-func (s *sim) byLaw(laws account, mid units.Seconds) map[*Law]Estimate {
-	out := map[*Law]Estimate{}
-	scale := mid / laws.total().Mid
-	for i, e := range laws.laws {
-		if e.Mid > 0 {
-			l := s.uses[i].law
-			out[l] = out[l].Plus(e.Times(float64(scale)))
-		}
-	}
-	return out
 }
 
 // GainError is by how much smaller the difference between two steps of the same
@@ -81,10 +68,11 @@ func (s *sim) byLaw(laws account, mid units.Seconds) map[*Law]Estimate {
 // "" where no law adds anything.
 //
 // A law that is 5 % too slow is so under both layouts, and where both use it
-// alike nothing of that reaches the difference. So every law in turn is taken to
-// be faster by the lower end of its interval, which brings the steps nearer where the
-// slower one uses it more, or slower by the upper end, where the faster one does; what
-// that takes off the difference is the error it makes, and errors of different laws
+// alike nothing of that reaches the difference. So every reason to doubt the steps, a law
+// or what several rest on (see Doubt), is in turn taken to make them faster by the lower
+// end of its interval, which brings the steps nearer where the slower one has more of it,
+// or slower by the upper end, where the faster one does; what that takes off the
+// difference is the error it makes, and errors of different reasons
 // add in quadrature, as they do throughout the cost model. Comparing the two intervals
 // instead would call nearly every gain a tie, for most of their width is common
 // to both. Steps whose intervals do not even meet differ by more than this. What nobody
@@ -93,40 +81,28 @@ func GainError(a, b *Step) (half units.Seconds, most string) {
 	if a.Time.Mid < b.Time.Mid {
 		a, b = b, a
 	}
-	type doubt struct {
-		of      func() string
-		seconds float64
-	}
 	// Contention only takes longer: what the faster has more of.
-	doubts := []doubt{{contentionTitle, float64(max(0, b.Contention-a.Contention))}}
-	add := func(l *Law) {
-		x, y := a.laws[l], b.laws[l]
-		nearer := max(0, (x.Mid-x.Lo)-(y.Mid-y.Lo), (y.Hi-y.Mid)-(x.Hi-x.Mid))
-		doubts = append(doubts, doubt{func() string { return lawTitle(l) + " on " + l.On() }, float64(nearer)})
-	}
-	for l := range a.laws {
-		add(l)
-	}
-	for l := range b.laws {
-		if _, both := a.laws[l]; !both {
-			add(l)
+	largest := units.Seconds(0)
+	add := func(of string, nearer units.Seconds) {
+		half = units.Seconds(math.Hypot(float64(half), float64(nearer)))
+		if nearer > largest {
+			largest, most = nearer, of
 		}
 	}
-	// Maps have no order, sums of floats and the first of equals have.
-	slices.SortFunc(doubts, func(x, y doubt) int {
-		if c := cmp.Compare(x.seconds, y.seconds); c != 0 {
-			return c
-		}
-		return cmp.Compare(x.of(), y.of())
-	})
-	squares, largest := 0.0, 0.0
-	for _, d := range doubts {
-		squares += d.seconds * d.seconds
-		if d.seconds > largest {
-			largest, most = d.seconds, d.of()
+	add(contentionTitle(), max(0, b.Contention-a.Contention))
+	reasons := map[string][2]doubted{} // of the slower and the faster
+	for i, laws := range []map[*Law]Estimate{a.laws, b.laws} {
+		for _, d := range doubts(laws) {
+			both := reasons[d.of]
+			both[i] = d
+			reasons[d.of] = both
 		}
 	}
-	return units.Seconds(math.Sqrt(squares)), most
+	for _, of := range slices.Sorted(maps.Keys(reasons)) {
+		x, y := reasons[of][0], reasons[of][1]
+		add(of, max(0, x.less-y.less, y.more-x.more))
+	}
+	return half, most
 }
 
 func contentionTitle() string { return "how much messages slow computing beside them (overlap)" }

@@ -13,8 +13,8 @@ import (
 // stepOf is a step that rests on so much of each law.
 func stepOf(laws map[*Law]Estimate) *Step {
 	var a account
-	for _, e := range laws {
-		a.laws = append(a.laws, e)
+	for l, e := range laws {
+		a.laws = append(a.laws, booked{e, l})
 	}
 	return &Step{Time: a.total(), laws: laws}
 }
@@ -51,7 +51,7 @@ func TestStepsWhoseIntervalsDoNotMeetDiffer(t *testing.T) {
 		draw := func(name string) float64 { return rapid.Float64Range(0.1, 10).Draw(r, name) }
 		a, b := map[*Law]Estimate{}, map[*Law]Estimate{}
 		for range rapid.IntRange(1, 6).Draw(r, "laws") {
-			l, lo, hi := new(Law), draw("lo"), draw("hi")
+			l, lo, hi := &Law{Device: rapid.StringN(1, 8, -1).Draw(r, "device")}, draw("lo"), draw("hi")
 			for at, use := range []map[*Law]Estimate{a, b} {
 				if rapid.Bool().Draw(r, "uses") {
 					mid := draw("mid") * math.Pow(10, float64(at))

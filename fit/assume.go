@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -20,6 +21,9 @@ const (
 	aBackward = 1.7
 	// aWidth is of one head width from another.
 	aWidth = 1.6
+	// aMask is of a backward kernel from its forward on one mask beside the same on the
+	// other: what is left of aBackward where both are guessed, for they are one kernel.
+	aMask = 1.2
 	// aSheet is of a datasheet's rate at sheetShare: memory rates reached by
 	// element-wise kernels run from 50 to 95 %.
 	aSheet = 1.8
@@ -115,17 +119,19 @@ func (a *assumer) add(l costmodel.Law) {
 }
 
 // kin is the body of a law for another op or mask of the same kernel: without
-// what its own residuals taught, and with the interval of a guess.
-func kin(l costmodel.Law, k op.Kind, v op.Variant, factor, wide float64, why string) costmodel.Law {
+// what its own residuals taught, and with the interval of a guess. It shares the doubts
+// of a law that is a guess itself, and what of its own is told.
+func kin(l costmodel.Law, k op.Kind, v op.Variant, factor, wide float64, why string, shared ...costmodel.Doubt) costmodel.Law {
 	if l.Assumed != "" || l.From != "" { // two guesses that know nothing of each other
-		wide = math.Exp(math.Hypot(math.Log(wide), math.Log(l.Spread.Hi)))
+		wide = costmodel.With(wide, l.Spread.Hi)
+		shared = append(l.PassedOn(), shared...)
 	}
 	if l.Assumed != "" {
 		why += "; and " + l.Assumed
 	}
 	return costmodel.Law{
 		Op: k, Variant: v, Linear: l.Linear, Attention: l.Attention, GEMM: l.GEMM, Scale: scaled(l, factor),
-		Range: slices.Clone(l.Range), Spread: costmodel.Spread{Lo: 1 / wide, Hi: wide}, Widen: guessWidens, From: l.From, Assumed: why,
+		Range: slices.Clone(l.Range), Spread: costmodel.Spread{Lo: 1 / wide, Hi: wide}, Widen: guessWidens, From: l.From, Assumed: why, Doubts: shared,
 	}
 }
 
@@ -240,8 +246,10 @@ func (a *assumer) backward(l costmodel.Law) {
 	}
 	v := l.Variant
 	v.Kernel = ""
+	kernels := cmp.Or(a.dev.Sheet.Arch, a.dev.Name) // one generation of devices has the same
 	a.add(kin(l, op.KindAttnBwd, v, factor, aBackward,
-		fmt.Sprintf("no backward kernel was measured: the forward's tiles with %v times the FLOPs at %v of its rate, as ring-flash-attention published of an A100", backwardFLOPs, backwardRate)))
+		fmt.Sprintf("no backward kernel was measured: the forward's tiles with %v times the FLOPs at %v of its rate, as ring-flash-attention published of an A100", backwardFLOPs, backwardRate),
+		costmodel.Doubt{Of: fmt.Sprintf("%s on %s", op.KindAttnBwd, kernels), Ratio: costmodel.Without(aBackward, aMask)}))
 }
 
 // products fills in a linear layer's backward products.

@@ -349,3 +349,34 @@ func TestAssumedNetworkHoldsPublishedLogs(t *testing.T) {
 		t.Logf("%s, %s of %v: measured %v s, assumed %v", row.log, row.op, row.bytes, row.measured, e.Mid)
 	}
 }
+
+// The guess that a backward kernel is one is the same on both masks and on all devices of
+// a generation, and a law made from a guess has that one's doubts.
+func TestGuessesShareWhatTheyRestOn(t *testing.T) {
+	p := measuredOnly("gpu")
+	p.Devices[0].Sheet.Arch = "sm90"
+	Assume(p)
+	of := func(k op.Kind, m op.Mask) costmodel.Law {
+		for _, l := range laws(p, k) {
+			if l.Variant.Mask == m && l.Variant.HeadDim == 128 {
+				return l
+			}
+		}
+		t.Fatalf("no law of %s on %s blocks", k, m)
+		return costmodel.Law{}
+	}
+	full, diag, back, both := of(op.KindAttnFwd, op.Full), of(op.KindAttnFwd, op.Diag), of(op.KindAttnBwd, op.Diag), of(op.KindAttnBwd, op.Full)
+	if len(diag.Doubts)+len(full.Doubts) != 0 {
+		t.Errorf("of a measured kernel %+v, of its other mask %+v", diag.Doubts, full.Doubts)
+	}
+	kernel := costmodel.Doubt{Of: "attn_bwd on sm90", Ratio: costmodel.Without(aBackward, aMask)}
+	if len(back.Doubts) != 1 || back.Doubts[0] != kernel {
+		t.Errorf("backward on causal blocks: %+v", back.Doubts)
+	}
+	if len(both.Doubts) != 2 || both.Doubts[0] != full.PassedOn()[0] || both.Doubts[1] != kernel {
+		t.Errorf("backward on full blocks: %+v", both.Doubts)
+	}
+	if own := both.PassedOn()[2].Ratio; math.Abs(own-aMask) > 1e-9 {
+		t.Errorf("%v of its own, want %v", own, aMask)
+	}
+}

@@ -446,8 +446,10 @@ A plan that gains less over the strongest baseline than the laws' intervals coul
 away is not recommended by solve. Here most of that doubt is of what nobody measured:
 backward kernels, the borrowed GPU types and the network, guessed within a factor of 1.4
 to 2.2 either way, and how much messages slow the computing beside them: not at all, or
-by up to 40 %, the most that is published. So two columns say how often solve recommends
-evenkeel's plan all the same, or one as fast, and what the recommended one gains.
+by up to 40 %, the most that is published. A guess that several laws rest on, such as how
+long a backward kernel takes on either mask, counts once. So two columns say how often
+solve recommends evenkeel's plan all the same, or one as fast, and what the recommended
+one gains.
 
 Planning is all strategies, one after the other, with the bound beside them on a second
 core; results/evidence/bench has it on one. What ` + "`solve --effort`" + ` finds on top is not in here.
