@@ -152,6 +152,21 @@ func TestAttentionFloorKnowsOfHeads(t *testing.T) {
 	if raised == 0 {
 		t.Error("no floor is higher for the heads that there must be")
 	}
+	// A rank alone may compute its heads in chunks.
+	for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
+		k, err := f.kernel(p.devices[0].Name, op.Diag, kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		heads, last := int(k.heads)/costmodel.MaxHeadChunks, len(pairs)-1
+		if few := k.fewestHeads(pairs, last); int(few) > heads || k.fewestHeads(pairs, last-1) <= few {
+			t.Errorf("%s: %v heads at least of a rank that may be alone, of one with less %v", kind, few, k.fewestHeads(pairs, last-1))
+		}
+		whole := k.leastOf(p.Job.SeqLen, heads) / (k.seq * (k.seq + 1) / 2 * float64(heads))
+		if floor := k.floorOf(pairs, nil)[last]; whole < floor {
+			t.Errorf("%s in chunks: %v a pair and head, below %v", kind, whole, floor)
+		}
+	}
 }
 
 func TestLeastBetweenHoldsForEveryLength(t *testing.T) {

@@ -149,7 +149,7 @@ func (k *kernel) floorOf(pairs, known []float64) []float64 {
 	rates := make([]float64, len(pairs))
 	least, below, fewest := math.Inf(1), 0.0, 0.0
 	for i, n := range pairs {
-		if few := k.fewestHeads(pairs, i); few > fewest { // blocks of fewer count no longer
+		if few := k.fewestHeads(pairs, i); few != fewest { // blocks of fewer count no longer
 			least, below, fewest = math.Inf(1), 0, few
 		}
 		if known != nil {
