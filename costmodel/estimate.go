@@ -4,8 +4,6 @@
 package costmodel
 
 import (
-	"math"
-
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -72,13 +70,4 @@ func (e Estimate) Times(n float64) Estimate {
 // together and the widths add.
 func (e Estimate) Plus(o Estimate) Estimate {
 	return Estimate{e.Lo + o.Lo, e.Mid + o.Mid, e.Hi + o.Hi, e.Source.Worse(o.Source)}
-}
-
-// PlusIndependent adds two estimates of different laws, whose errors do not
-// know of each other: the widths add in quadrature.
-func (e Estimate) PlusIndependent(o Estimate) Estimate {
-	mid := e.Mid + o.Mid
-	lo := math.Hypot(float64(e.Mid-e.Lo), float64(o.Mid-o.Lo))
-	hi := math.Hypot(float64(e.Hi-e.Mid), float64(o.Hi-o.Mid))
-	return Estimate{mid - units.Seconds(lo), mid, mid + units.Seconds(hi), e.Source.Worse(o.Source)}
 }

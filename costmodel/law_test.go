@@ -173,10 +173,6 @@ func TestEstimateArithmetic(t *testing.T) {
 	if got, want := a.Plus(b), (Estimate{25, 30, 35, Extrapolated}); got != want {
 		t.Errorf("together %+v, want %+v", got, want)
 	}
-	got := Estimate{7, 10, 13, Assumed}.PlusIndependent(b)
-	if want := (Estimate{25, 30, 35, Assumed}); got != want { // 3, 4, 5
-		t.Errorf("independent %+v, want %+v", got, want)
-	}
 	if got, want := a.Times(3), (Estimate{27, 30, 33, Measured}); got != want {
 		t.Errorf("times %+v, want %+v", got, want)
 	}
