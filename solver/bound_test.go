@@ -108,7 +108,7 @@ func TestAttentionFloorHoldsOnReferences(t *testing.T) {
 }
 
 // The blocks of a rank with many pairs are of many heads, however they are cut: all of
-// one rank are of as many, and no head has more pairs than its group's queries see.
+// one rank are of as many, and no head has more pairs than the sequence.
 func TestAttentionFloorKnowsOfHeads(t *testing.T) {
 	r := rand.New(rand.NewPCG(61, 1))
 	p := gpuProblem(t, "1x8 h100_sxm", 1<<15)
@@ -129,8 +129,7 @@ func TestAttentionFloorKnowsOfHeads(t *testing.T) {
 						raised++
 					}
 				}
-				before := k.seq - k.queries
-				ofHead := (k.seq*(k.seq+1) - before*(before+1)) / 2
+				ofHead := k.seq * (k.seq + 1) / 2
 				for range 400 {
 					heads := 1 + r.IntN(int(k.heads))
 					at, _ := slices.BinarySearch(pairs, float64(heads)*ofHead*r.Float64())

@@ -162,15 +162,13 @@ func (k *kernel) floorOf(pairs, known []float64) []float64 {
 }
 
 // fewestHeads is of how many heads at least the blocks of a rank are that has more than
-// pairs[i-1] in all: they are all of its heads, and of one head the queries of its group
-// have at most the pairs of the last tokens of the sequence. Only who is alone, and has
-// all pairs, may compute its heads in chunks.
+// pairs[i-1] in all: they are all of its heads, and one has no more pairs than the
+// sequence. Only who is alone, and has all pairs, may compute its heads in chunks.
 func (k *kernel) fewestHeads(pairs []float64, i int) float64 {
 	if i == 0 {
 		return 1
 	}
-	before := k.seq - k.queries
-	few := math.Ceil(pairs[i-1] * (1 - 1e-9) * 2 / (k.seq*(k.seq+1) - before*(before+1)))
+	few := math.Ceil(pairs[i-1] * (1 - 1e-9) * 2 / (k.seq * (k.seq + 1)))
 	if i == len(pairs)-1 {
 		few = min(few, math.Floor(k.heads/costmodel.MaxHeadChunks))
 	}
