@@ -47,6 +47,12 @@ func (x evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) 
 
 // look searches with so many times the usual budget, on top of what was found.
 func (s *search) look(effort float64) {
+	s.explore(effort)
+	s.settle(effort)
+}
+
+// explore looks at groups and shares, one by one and in twos, and at further ones.
+func (s *search) explore(effort float64) {
 	seeds := s.starts
 	s.twos, s.est.twos = false, false
 	s.budget = budgetOf(len(s.p.ranks)) * effort

@@ -68,6 +68,26 @@ func (s *search) single(from point) point {
 	return w.at
 }
 
+// settle improves the best that was found once more, for what was found late had little
+// left of its budget to descend in: kinds of groups, and then group by group, which may
+// treat equals unequally and so must gain more. Equal devices keep the layout that is
+// known.
+func (s *search) settle(effort float64) {
+	if s.done() || s.time == 0 || !s.unequal() {
+		return
+	}
+	s.twos = s.best.Layout.TwoBatch
+	s.est.twos = s.twos
+	s.work, s.budget = 0, budgetOf(len(s.p.ranks))*settlePart*effort
+	s.descend(s.judgeDraft(draftOf(s.best.Layout, s.est.class, s.p.Block, false)), s.budget/2)
+	d := draftOf(s.best.Layout, s.est.class, s.p.Block, true)
+	w := &walk{search: s, at: point{d, float64(s.time)}, until: s.budget, gain: minGain * 10, apart: true}
+	w.shifts(w.largestShift(), 1)
+}
+
+// settlePart is what is added to the budget for that.
+const settlePart = 0.1
+
 // uniform says whether all ranks at work have equal heads and, but for a block,
 // equal tokens.
 func uniform(l costmodel.Layout, block units.Tokens) bool {
