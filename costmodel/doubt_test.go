@@ -91,6 +91,24 @@ func TestPassedOnDoubts(t *testing.T) {
 	}
 }
 
+// TestPaddedHeadsHaveTheDoubtsOfWider: of a law that is a guess, and that of filling up.
+func TestPaddedHeadsHaveTheDoubtsOfWider(t *testing.T) {
+	wide := doubtful("x", 1.7, Doubt{"backward kernels", 1.5})
+	wide.Variant, wide.Assumed = op.Variant{Mask: op.Diag, HeadDim: 128, DType: op.BF16}, "a guess"
+	narrow := wide.Variant
+	narrow.HeadDim = 80
+	l, err := NewPredictor(&Profile{Laws: []Law{*wide}}).Law("x", op.KindAttnBwd, narrow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := l.Doubts; len(got) != 3 || got[0] != wide.Doubts[0] || got[1].Of != wide.Title() || got[2] != (Doubt{"heads of 80 elements on x", paddedSpread}) {
+		t.Errorf("%+v", got)
+	}
+	if l.ownLog() > 1e-6 || math.Abs(l.Spread.Hi-With(1.7, paddedSpread)) > 1e-9 {
+		t.Errorf("%v of its own, interval up to %v", l.ownLog(), l.Spread.Hi)
+	}
+}
+
 // TestCollectivesOfAnAssumedLinkShareItsRate: whichever they are, and those of one kind
 // in all groups.
 func TestCollectivesOfAnAssumedLinkShareItsRate(t *testing.T) {

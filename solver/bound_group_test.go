@@ -272,18 +272,10 @@ func TestBoundIsBelowExactSearch(t *testing.T) {
 func TestAttentionFloorHoldsInSmallGroups(t *testing.T) {
 	r := rand.New(rand.NewPCG(35, 1))
 	p := gpuProblem(t, "1x1 h100_sxm", 1<<16)
-	f := &floors{p: p}
-	for _, mask := range []op.Mask{op.Full, op.Diag} {
-		for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
-			k, err := f.kernel(p.devices[0].Name, mask, kind)
-			if err != nil {
-				t.Fatal(err)
-			}
-			k.merge = 0 // of the kernel alone
-			for range 6 {
-				k.queries = math.Floor(math.Exp(r.Float64() * math.Log(k.seq)))
-				checkFloor(t, r, k, 400)
-			}
+	for _, k := range kernelsOf(t, p) {
+		for range 6 {
+			k.queries = math.Floor(math.Exp(r.Float64() * math.Log(k.seq)))
+			checkFloor(t, r, k, 400)
 		}
 	}
 }

@@ -86,22 +86,32 @@ func TestAttentionFloorHoldsForEveryBlock(t *testing.T) {
 	}
 }
 
+// kernelsOf are the kernels of attention of a problem's first device, without the adding
+// of their results.
+func kernelsOf(t *testing.T, p *Problem) []*kernel {
+	t.Helper()
+	var all []*kernel
+	for _, mask := range []op.Mask{op.Full, op.Diag} {
+		for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
+			k, err := (&floors{p: p}).kernel(p.devices[0].Name, mask, kind)
+			if err != nil {
+				t.Fatal(err)
+			}
+			k.merge = 0
+			all = append(all, k)
+		}
+	}
+	return all
+}
+
 // The laws of real kernels: tiles, waves, split keys, corrections.
 func TestAttentionFloorHoldsOnReferences(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 1))
 	for _, cluster := range []string{"1x1 h100_sxm", "1x1 a100_sxm", "1x1 b60", "1x1 b200_sxm", "1x1 rtx_pro_6000_server"} {
 		p := gpuProblem(t, cluster, 1<<18)
-		f := &floors{p: p}
-		for _, mask := range []op.Mask{op.Full, op.Diag} {
-			for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
-				k, err := f.kernel(p.devices[0].Name, mask, kind)
-				if err != nil {
-					t.Fatal(err)
-				}
-				k.merge = 0 // of the kernel alone
-				for range 6 {
-					checkFloor(t, r, k, 400)
-				}
+		for _, k := range kernelsOf(t, p) {
+			for range 6 {
+				checkFloor(t, r, k, 400)
 			}
 		}
 	}
@@ -114,36 +124,29 @@ func TestAttentionFloorKnowsOfHeads(t *testing.T) {
 	p := gpuProblem(t, "1x8 h100_sxm", 1<<15)
 	f := &floors{p: p}
 	pairs, raised := f.pairSteps(), 0
-	for _, mask := range []op.Mask{op.Full, op.Diag} {
-		for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
-			k, err := f.kernel(p.devices[0].Name, mask, kind)
-			if err != nil {
-				t.Fatal(err)
-			}
-			k.merge = 0 // of the kernel alone
-			for range 8 {
-				k.queries = math.Floor(k.seq / (1 + 3*r.Float64()))
-				rates := k.floorOf(pairs, nil)
-				for i := range rates {
-					if rates[i] > k.floorOf(pairs[i:i+1], nil)[0]*1.01 {
-						raised++
-					}
+	for _, k := range kernelsOf(t, p) {
+		for range 8 {
+			k.queries = math.Floor(k.seq / (1 + 3*r.Float64()))
+			rates := k.floorOf(pairs, nil)
+			for i := range rates {
+				if rates[i] > k.floorOf(pairs[i:i+1], nil)[0]*1.01 {
+					raised++
 				}
-				ofHead := k.seq * (k.seq + 1) / 2
-				for range 400 {
-					heads := 1 + r.IntN(int(k.heads))
-					at, _ := slices.BinarySearch(pairs, float64(heads)*ofHead*r.Float64())
-					a := k.a
-					a.QLen = 1 + units.Tokens(r.Float64()*k.queries)
-					a.KVLen = 1 + units.Tokens(r.Float64()*(k.seq-float64(a.QLen)))
-					if mask == op.Diag {
-						a.KVLen = a.QLen
-					}
-					n := a.Pairs() * float64(heads)
-					kv := p.Job.Model.KVHeadsOf(0, heads)
-					if got := float64(k.law.Seconds(k.of(a.QLen, a.KVLen, heads, kv))) / n; n <= pairs[at] && got < rates[at]*(1-1e-9) {
-						t.Fatalf("%s %s of %d by %d and %d heads: %v a pair and head, below the floor of %v for a rank with up to %v", mask, kind, a.QLen, a.KVLen, heads, got, rates[at], pairs[at])
-					}
+			}
+			ofHead := k.seq * (k.seq + 1) / 2
+			for range 400 {
+				heads := 1 + r.IntN(int(k.heads))
+				at, _ := slices.BinarySearch(pairs, float64(heads)*ofHead*r.Float64())
+				a := k.a
+				a.QLen = 1 + units.Tokens(r.Float64()*k.queries)
+				a.KVLen = 1 + units.Tokens(r.Float64()*(k.seq-float64(a.QLen)))
+				if k.a.Mask == op.Diag {
+					a.KVLen = a.QLen
+				}
+				n := a.Pairs() * float64(heads)
+				kv := p.Job.Model.KVHeadsOf(0, heads)
+				if got := float64(k.law.Seconds(k.of(a.QLen, a.KVLen, heads, kv))) / n; n <= pairs[at] && got < rates[at]*(1-1e-9) {
+					t.Fatalf("%s of %d by %d and %d heads: %v a pair and head, below the floor of %v for a rank with up to %v", k.a.Mask, a.QLen, a.KVLen, heads, got, rates[at], pairs[at])
 				}
 			}
 		}
