@@ -126,7 +126,7 @@ type Step struct {
 	Timeline []Span `json:"-"` // filled only on request
 	Path     []Hop  `json:"-"` // critical path of a layer; only on request
 
-	laws map[*Law]Estimate // what of Time each law accounts for
+	sides []side // of the device types at work, that of the rank which idles least first
 }
 
 // Part is a named share of a step's time.

@@ -38,27 +38,99 @@ func (s *sim) spent(i int) spent {
 // step assembles the account.
 func (s *sim) step() *Step {
 	all := make([]spent, len(s.seats))
-	critical := 0
 	for i := range s.seats {
 		all[i] = s.spent(i)
+	}
+	least := s.leastIdle(all)
+	critical := least[0]
+	for _, i := range least {
 		if all[i].idle < all[critical].idle {
 			critical = i
 		}
 	}
 	parts, laws := s.parts(critical, all[critical])
-	whole := laws.total()
-	whole.Source = s.worst
 	var mid units.Seconds
 	for _, p := range parts {
 		mid += p.Time.Mid
 	}
+	whole := laws.total()
+	sides := []side{{laws: laws.byLaw(float64(mid / whole.Mid))}}
+	for _, i := range least {
+		if i != critical {
+			_, laws := s.parts(i, all[i])
+			sides = append(sides, side{laws.byLaw(1), max(0, mid-laws.total().Mid)})
+		}
+	}
 	s.countTraffic()
 	slices.SortFunc(s.traffic, func(a, b Traffic) int { return cmp.Compare(a.Link, b.Link) })
 	return &Step{
-		Time: like(mid, whole), Parts: parts, Ranks: s.rankSteps(all, mid), Traffic: slices.Clone(s.traffic),
+		Time: interval(mid, s.worst, sides), Parts: parts, Ranks: s.rankSteps(all, mid), Traffic: slices.Clone(s.traffic),
 		Warnings: append(s.warnings(), s.q.memoryWarnings(s.job, s.deviceTypes())...),
-		Timeline: s.spans, Path: s.path, laws: laws.byLaw(float64(mid / whole.Mid)),
+		Timeline: s.spans, Path: s.path, sides: sides,
 	}
+}
+
+// leastIdle is of each device type at work the seat that idles least, the first of such.
+func (s *sim) leastIdle(all []spent) []int {
+	var least []int
+	for _, device := range s.deviceTypes() {
+		at := -1
+		for i := range s.seats {
+			if s.seats[i].device == device && (at < 0 || all[i].idle < all[at].idle) {
+				at = i
+			}
+		}
+		least = append(least, at)
+	}
+	return least
+}
+
+// side is a step as ranks of one device type have it: what each law accounts for of the
+// time of the one that idles least, and by how much sooner it is done than the step.
+type side struct {
+	laws  map[*Law]Estimate
+	slack units.Seconds
+}
+
+// reasons are by how much a step may take less or more for each reason to doubt its laws.
+// A law that is too fast lengthens the step as soon as ranks of any one device type come
+// to take longer than all take now, though those were not the slowest; one that is too
+// slow shortens it by no more than they all gain. (What a type has to spare is taken over the
+// whole step: where it waits in one pass only, a law of the other lengthens the step more.)
+func reasons(sides []side) map[string]doubted {
+	of := map[string][]doubted{} // by side
+	for i, x := range sides {
+		for _, d := range doubts(x.laws) {
+			if of[d.of] == nil {
+				of[d.of] = make([]doubted, len(sides))
+			}
+			of[d.of][i] = d
+		}
+	}
+	all := map[string]doubted{}
+	for name, each := range of {
+		sum := doubted{of: name, less: units.Seconds(math.Inf(1))}
+		for i, d := range each {
+			sum.less, sum.more = min(sum.less, d.less+sides[i].slack), max(sum.more, d.more-sides[i].slack)
+		}
+		all[name] = sum
+	}
+	return all
+}
+
+// interval is a step's time with its 90 % interval: up for all reasons in quadrature,
+// whichever device type they slow; down for those of the ranks that idle least, the first
+// side, as if the others kept up with them.
+func interval(mid units.Seconds, source Source, sides []side) Estimate {
+	less, more := 0.0, 0.0
+	for _, d := range doubts(sides[0].laws) {
+		less = math.Hypot(less, float64(d.less))
+	}
+	up := reasons(sides)
+	for _, of := range slices.Sorted(maps.Keys(up)) {
+		more = math.Hypot(more, float64(up[of].more))
+	}
+	return Estimate{mid - units.Seconds(less), mid, mid + units.Seconds(more), source}
 }
 
 // GainError is by how much smaller the difference between two steps of the same
@@ -90,16 +162,11 @@ func GainError(a, b *Step) (half units.Seconds, most string) {
 		}
 	}
 	add(contentionTitle(), max(0, b.Contention-a.Contention))
-	reasons := map[string][2]doubted{} // of the slower and the faster
-	for i, laws := range []map[*Law]Estimate{a.laws, b.laws} {
-		for _, d := range doubts(laws) {
-			both := reasons[d.of]
-			both[i] = d
-			reasons[d.of] = both
-		}
-	}
-	for _, of := range slices.Sorted(maps.Keys(reasons)) {
-		x, y := reasons[of][0], reasons[of][1]
+	slower, faster := reasons(a.sides), reasons(b.sides)
+	names := maps.Clone(slower)
+	maps.Copy(names, faster)
+	for _, of := range slices.Sorted(maps.Keys(names)) {
+		x, y := slower[of], faster[of]
 		add(of, max(0, x.less-y.less, y.more-x.more))
 	}
 	return half, most

@@ -1,7 +1,9 @@
 package costmodel
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -10,13 +12,22 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// stepOf is a step that rests on so much of each law.
-func stepOf(laws map[*Law]Estimate) *Step {
-	var a account
-	for l, e := range laws {
-		a.laws = append(a.laws, booked{e, l})
+// stepOf is a step that rests on so much of each law, by device type; the first type's is
+// all of its time.
+func stepOf(types ...map[*Law]Estimate) *Step {
+	var sides []side
+	var mid units.Seconds
+	for i, laws := range types {
+		var sum units.Seconds
+		for _, e := range laws {
+			sum += e.Mid
+		}
+		if i == 0 {
+			mid = sum
+		}
+		sides = append(sides, side{laws, mid - sum})
 	}
-	return &Step{Time: a.total(), laws: laws}
+	return &Step{Time: interval(mid, Interpolated, sides), sides: sides}
 }
 
 // TestGainErrorIsOfTheNearerSide: what makes a difference greater is no reason to
@@ -44,22 +55,103 @@ func TestGainErrorIsOfTheNearerSide(t *testing.T) {
 	}
 }
 
+// TestGainErrorIsOfEveryDeviceType: a law that is too fast slows a step down though the
+// ranks it is about are not those that idle least, and one that is too slow speeds it up by
+// no more than the others have to spare.
+func TestGainErrorIsOfEveryDeviceType(t *testing.T) {
+	x, y := &Law{Op: op.KindGEMM, Device: "x"}, &Law{Op: op.KindGEMM, Device: "y"}
+	uses := func(l *Law, lo, mid, hi units.Seconds) map[*Law]Estimate {
+		return map[*Law]Estimate{l: {Lo: lo, Mid: mid, Hi: hi}}
+	}
+	alone := stepOf(uses(x, 18, 20, 24))
+	shared := stepOf(uses(x, 9, 10, 12), uses(y, 6, 9, 15)) // y is done a second sooner and may take 6 more
+	if got := shared.Time; got.Lo != 9 || !near(got.Hi, units.Seconds(10+math.Hypot(2, 5)), 1e-12) {
+		t.Errorf("%+v, want 9 to 15.39", got)
+	}
+	// Were x as fast as it may be, the step of x alone would gain 2 and the shared one 1, all
+	// that x has there.
+	half, most := GainError(alone, shared)
+	if !near(half, units.Seconds(math.Hypot(1, 5)), 1e-12) || most != "gemm on y" {
+		t.Errorf("%v by %q, want 5.10 by gemm on y", float64(half), most)
+	}
+	// And where y has nothing to spare, nothing.
+	shared = stepOf(uses(x, 9, 10, 12), uses(y, 10, 10, 10))
+	if half, most = GainError(alone, shared); !near(half, 2, 1e-12) || most != "gemm on x" {
+		t.Errorf("%v by %q, want 2 by gemm on x", float64(half), most)
+	}
+	same := stepOf(uses(x, 18, 20, 24), uses(y, 6, 9, 15))
+	if half, most = GainError(alone, same); half != 0 {
+		t.Errorf("%v by %q of steps that end with the same law", float64(half), most)
+	}
+}
+
+// TestStepsReachUpForEveryDeviceType: by what the step takes longer where that type's ranks
+// are the slower ones, which a law as slow as that shows when it is simulated.
+func TestStepsReachUpForEveryDeviceType(t *testing.T) {
+	made := func() *Profile {
+		p := madeUp(t, map[string]speeds{"x": {attention: 1e12}, "y": {attention: 2e12}}, map[string]wire{"bus": {}})
+		for i := range p.Laws {
+			l := &p.Laws[i]
+			if l.Spread = (Spread{1, 1}); l.Device == "y" && l.Op == op.KindAttnFwd {
+				l.Spread.Hi = 1.5
+			}
+		}
+		return p
+	}
+	tokens := []units.Tokens{4096, 8160} // both take as long to 0.4 %; y is done first
+	step := func(p *Profile) *Step {
+		return mustSimulate(t, p, testJob(cluster(t, "1x(1 x + 1 y)", p, "", ""), tokens), ringOf(tokens))
+	}
+	s, far := step(made()), 0.0
+	if y := s.Ranks[1].Idle / s.Time.Mid; y <= 0 || y > 0.01 || s.Time.Lo != s.Time.Mid {
+		t.Fatalf("ranks %+v, time %+v: want x as the slower one", s.Ranks, s.Time)
+	}
+	for _, mask := range []op.Mask{op.Full, op.Diag} { // whose laws err independently
+		p := made()
+		for i := range p.Laws {
+			if l := &p.Laws[i]; l.Device == "y" && l.Op == op.KindAttnFwd && l.Variant.Mask == mask {
+				l.Linear.PerFLOP.Value *= 1.5
+			}
+		}
+		far = math.Hypot(far, float64(step(p).Time.Mid-s.Time.Mid))
+	}
+	if got := float64(s.Time.Hi - s.Time.Mid); math.Abs(got/far-1) > 0.05 {
+		t.Errorf("reaches up by %v, want %v, as steps with laws as slow as that do", got, far)
+	}
+}
+
 // TestStepsWhoseIntervalsDoNotMeetDiffer: whatever the laws, and however much of them
 // both use.
 func TestStepsWhoseIntervalsDoNotMeetDiffer(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		draw := func(name string) float64 { return rapid.Float64Range(0.1, 10).Draw(r, name) }
-		a, b := map[*Law]Estimate{}, map[*Law]Estimate{}
+		var laws []*Law
+		var lo, hi []float64
 		for range rapid.IntRange(1, 6).Draw(r, "laws") {
-			l, lo, hi := &Law{Device: rapid.StringN(1, 8, -1).Draw(r, "device")}, draw("lo"), draw("hi")
-			for at, use := range []map[*Law]Estimate{a, b} {
-				if rapid.Bool().Draw(r, "uses") {
-					mid := draw("mid") * math.Pow(10, float64(at))
-					use[l] = Estimate{Lo: units.Seconds(mid / (1 + lo)), Mid: units.Seconds(mid), Hi: units.Seconds(mid * (1 + hi))}
+			laws = append(laws, &Law{Device: rapid.StringN(1, 8, -1).Draw(r, "device")})
+			lo, hi = append(lo, draw("lo")), append(hi, draw("hi"))
+		}
+		step := func(scale float64) *Step {
+			types := make([]map[*Law]Estimate, rapid.IntRange(1, 3).Draw(r, "types"))
+			sum := func(of map[*Law]Estimate) (mid units.Seconds) {
+				for _, e := range of {
+					mid += e.Mid
+				}
+				return mid
+			}
+			for k := range types {
+				types[k] = map[*Law]Estimate{}
+				for i, l := range laws {
+					if rapid.Bool().Draw(r, "uses") {
+						mid := draw("mid") * scale
+						types[k][l] = Estimate{Lo: units.Seconds(mid / (1 + lo[i])), Mid: units.Seconds(mid), Hi: units.Seconds(mid * (1 + hi[i]))}
+					}
 				}
 			}
+			slices.SortFunc(types, func(a, b map[*Law]Estimate) int { return cmp.Compare(sum(b), sum(a)) })
+			return stepOf(types...)
 		}
-		faster, slower := stepOf(a), stepOf(b)
+		faster, slower := step(1), step(10)
 		half, _ := GainError(slower, faster)
 		if slower.Time.Lo > faster.Time.Hi && half >= slower.Time.Mid-faster.Time.Mid {
 			r.Fatalf("%v and %v differ by no more than %v", faster.Time, slower.Time, float64(half))
