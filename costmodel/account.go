@@ -9,28 +9,38 @@ import (
 // account adds up predicted times law by law. A law that is 5 % too slow is so
 // in every call, so within a law widths add; different laws err independently but for
 // the doubts that they share, so between reasons to doubt they add in quadrature.
-type account struct{ laws []booked } // by the coster's number of the law
+type account struct{ laws []booked } // few, in the order of their first use
 
 // booked is the time by one law.
 type booked struct {
 	Estimate
-	of *Law
+	of  *Law
+	law int // the coster's number
 }
 
 func (a *account) add(law int, of *Law, e Estimate) {
-	for len(a.laws) <= law {
-		a.laws = append(a.laws, booked{})
+	for i := range a.laws {
+		if x := &a.laws[i]; x.law == law {
+			x.Estimate = x.Plus(e)
+			return
+		}
 	}
-	a.laws[law] = booked{a.laws[law].Plus(e), of}
+	a.laws = append(a.laws, booked{Estimate{}.Plus(e), of, law})
 }
 
 // merge adds another account `times` over.
 func (a *account) merge(o account, times float64) {
-	for law, e := range o.laws {
-		if e.of != nil {
-			a.add(law, e.of, e.Times(times))
-		}
+	for _, e := range o.laws {
+		a.add(e.law, e.of, e.Times(times))
 	}
+}
+
+// mid is the most likely sum.
+func (a *account) mid() (sum units.Seconds) {
+	for _, e := range a.laws {
+		sum += e.Mid
+	}
+	return sum
 }
 
 // total is the estimate of the sum.

@@ -47,16 +47,23 @@ func SimulateWith(q *Predictor, j Job, l Layout, opts SimOptions) (*Step, error)
 		return nil, err
 	}
 	step := s.step()
-	if step.Contention, err = s.unmeasured(); err != nil {
+	if err := s.contend(step); err != nil {
 		return nil, err
 	}
-	if c := step.Contention; c > 0 {
-		step.Time.Hi = step.Time.Mid + units.Seconds(math.Hypot(float64(step.Time.Hi-step.Time.Mid), float64(c)))
-		if c > worthTelling*step.Time.Mid {
-			step.Warnings = append(step.Warnings, s.contentionWarning(c))
-		}
+	if c := step.Contention; c > worthTelling*step.Time.Mid {
+		step.Warnings = append(step.Warnings, s.contentionWarning(c))
 	}
 	return step, nil
+}
+
+// contend allows for what nobody measured of messages beside computing. The simulation at
+// hand is lost.
+func (s *sim) contend(step *Step) (err error) {
+	if step.Contention, err = s.unmeasured(); err != nil {
+		return err
+	}
+	step.Time.Hi = step.Time.Mid + units.Seconds(math.Hypot(float64(step.Time.Hi-step.Time.Mid), float64(step.Contention)))
+	return nil
 }
 
 // Simulator simulates many layouts of one job. It remembers what tasks take, so
@@ -112,6 +119,21 @@ func (s *Simulator) Idle(l Layout) ([]units.Seconds, error) {
 		idle[a.rank] = s.fast.spent(i).idle
 	}
 	return idle, nil
+}
+
+// Brief is what Step says of a layout's time and no more: the time with its parts and its
+// error beside that of others (GainError), for many layouts. Its source is not told.
+//
+// Errors: those of Time.
+func (s *Simulator) Brief(l Layout) (*Step, error) {
+	s.fast.lengthOnly = false
+	defer func() { s.fast.lengthOnly = true }()
+	if err := s.fast.run(l, SimOptions{}); err != nil {
+		return nil, err
+	}
+	step := s.fast.brief(s.fast.allSpent())
+	step.Time.Source = ""
+	return step, s.fast.contend(step)
 }
 
 // Step is the full account of a layout, as of SimulateWith.

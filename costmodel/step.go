@@ -37,10 +37,26 @@ func (s *sim) spent(i int) spent {
 
 // step assembles the account.
 func (s *sim) step() *Step {
+	all := s.allSpent()
+	step := s.brief(all)
+	s.countTraffic()
+	slices.SortFunc(s.traffic, func(a, b Traffic) int { return cmp.Compare(a.Link, b.Link) })
+	step.Ranks, step.Traffic = s.rankSteps(all, step.Time.Mid), slices.Clone(s.traffic)
+	step.Warnings = append(s.warnings(), s.q.memoryWarnings(s.job, s.deviceTypes())...)
+	step.Timeline, step.Path = s.spans, s.path
+	return step
+}
+
+func (s *sim) allSpent() []spent {
 	all := make([]spent, len(s.seats))
 	for i := range s.seats {
 		all[i] = s.spent(i)
 	}
+	return all
+}
+
+// brief is the account of the step's time.
+func (s *sim) brief(all []spent) *Step {
 	least := s.leastIdle(all)
 	critical := least[0]
 	for _, i := range least {
@@ -57,17 +73,11 @@ func (s *sim) step() *Step {
 	sides := []side{{laws: laws.byLaw(float64(mid / whole.Mid))}}
 	for _, i := range least {
 		if i != critical {
-			_, laws := s.parts(i, all[i])
-			sides = append(sides, side{laws.byLaw(1), max(0, mid-laws.total().Mid)})
+			laws := s.lawsOf(all[i], s.partAccounts(i))
+			sides = append(sides, side{laws.byLaw(1), max(0, mid-laws.mid())})
 		}
 	}
-	s.countTraffic()
-	slices.SortFunc(s.traffic, func(a, b Traffic) int { return cmp.Compare(a.Link, b.Link) })
-	return &Step{
-		Time: interval(mid, s.worst, sides), Parts: parts, Ranks: s.rankSteps(all, mid), Traffic: slices.Clone(s.traffic),
-		Warnings: append(s.warnings(), s.q.memoryWarnings(s.job, s.deviceTypes())...),
-		Timeline: s.spans, Path: s.path, sides: sides,
-	}
+	return &Step{Time: interval(mid, s.worst, sides), Parts: parts, sides: sides}
 }
 
 // leastIdle is of each device type at work the seat that idles least, the first of such.
@@ -180,11 +190,7 @@ func contentionTitle() string { return "how much messages slow computing beside 
 // also the relative interval of the whole.
 func (s *sim) parts(i int, sum spent) ([]Part, account) {
 	accounts := s.partAccounts(i)
-	var whole account
-	for p := range accounts {
-		times := s.timesOf(part(p), sum, &accounts[p])
-		whole.merge(accounts[p], times)
-	}
+	whole := s.lawsOf(sum, accounts)
 	all := whole.total()
 	var parts []Part
 	for p, name := range partNames() {
@@ -197,6 +203,15 @@ func (s *sim) parts(i int, sum spent) ([]Part, account) {
 		}
 	}
 	return parts, whole
+}
+
+// lawsOf is what each law accounts for of what a seat spends.
+func (s *sim) lawsOf(sum spent, parts [partCount]account) account {
+	var whole account
+	for p := range parts {
+		whole.merge(parts[p], s.timesOf(part(p), sum, &parts[p]))
+	}
+	return whole
 }
 
 func (s *sim) spentOn(p part, sum spent) units.Seconds {
@@ -213,7 +228,7 @@ func (s *sim) spentOn(p part, sum spent) units.Seconds {
 
 // timesOf is how often a part's account, priced once, is in the step.
 func (s *sim) timesOf(p part, sum spent, acc *account) float64 {
-	if once := acc.total().Mid; once > 0 {
+	if once := acc.mid(); once > 0 {
 		return float64(s.spentOn(p, sum) / once)
 	}
 	return 0

@@ -158,3 +158,50 @@ func TestStepsWhoseIntervalsDoNotMeetDiffer(t *testing.T) {
 		}
 	})
 }
+
+// TestBriefIsWhatStepSays: of time, parts and doubts, on a simulator that has seen other
+// layouts.
+func TestBriefIsWhatStepSays(t *testing.T) {
+	equal := func(a, b Estimate) bool {
+		return near(a.Lo, b.Lo, 1e-12) && near(a.Mid, b.Mid, 1e-12) && near(a.Hi, b.Hi, 1e-12)
+	}
+	unlike := 0
+	manyPlans(t, func(x plan, p *Profile, want *Step) {
+		sim, err := NewSimulator(NewPredictor(p), x.job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		even := make([]units.Tokens, len(x.layout.Shards))
+		for r := range even {
+			even[r] = x.job.SeqLen / units.Tokens(len(even))
+		}
+		even[0] += x.job.SeqLen % units.Tokens(len(even))
+		ring := ZigZag(even, Singles(even, x.job.Model.QHeads))
+		if _, err := sim.Time(ring); err != nil {
+			t.Fatal(err)
+		}
+		got, err := sim.Brief(x.layout)
+		if err != nil || !equal(got.Time, want.Time) || len(got.Parts) != len(want.Parts) || !near(got.Contention, want.Contention, 1e-12) {
+			t.Fatalf("%+v, %v; the step is %+v", got, err, want)
+		}
+		for i, part := range got.Parts {
+			if part.Name != want.Parts[i].Name || !equal(part.Time, want.Parts[i].Time) {
+				t.Errorf("%+v, want %+v", part, want.Parts[i])
+			}
+		}
+		other := mustSimulate(t, p, x.job, ring)
+		half, of := GainError(other, got)
+		if again, same := GainError(other, want); !near(half, again, 1e-9) || of != same {
+			t.Errorf("%v by %q, want %v by %q", half, of, again, same)
+		}
+		if half > 0 && len(got.sides) > 1 {
+			unlike++
+		}
+		if at, err := sim.Time(x.layout); err != nil || !near(at, want.Time.Mid, 1e-12) { // and it is quick again
+			t.Errorf("%v, %v", at, err)
+		}
+	})
+	if unlike < 30 {
+		t.Errorf("%d plans of several device types", unlike)
+	}
+}
