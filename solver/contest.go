@@ -57,7 +57,7 @@ func (c *contest) try(l costmodel.Layout, why string) {
 		return
 	}
 	c.all++
-	if bad := c.overfull(l); bad != nil {
+	if bad := c.p.overfull(l); bad != nil {
 		if c.misfit == nil || fill(bad.Memory) < fill(c.misfit.Memory) {
 			c.nearest, c.misfit = Result{Layout: l, Why: why}, bad
 		}
@@ -85,9 +85,9 @@ func (c *contest) take(r Result, t units.Seconds) {
 }
 
 // overfull is the rank whose memory a layout exceeds most, in proportion, or nil.
-func (c *contest) overfull(l costmodel.Layout) *MemoryError {
+func (p *Problem) overfull(l costmodel.Layout) *MemoryError {
 	at, worst := -1, 0.0
-	memory := c.p.sim.Memory(l)
+	memory := p.sim.Memory(l)
 	for r, m := range memory {
 		if over := fill(m); !m.Fits() && over > worst {
 			at, worst = r, over
@@ -96,7 +96,7 @@ func (c *contest) overfull(l costmodel.Layout) *MemoryError {
 	if at < 0 {
 		return nil
 	}
-	return &MemoryError{Rank: at, Place: c.p.place(at), Component: largest(memory[at]), Memory: memory[at]}
+	return &MemoryError{Rank: at, Place: p.place(at), Component: largest(memory[at]), Memory: memory[at]}
 }
 
 // result is the winner with its account, or the layout that comes nearest to

@@ -41,6 +41,8 @@ func (x evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) 
 			s.work = 0
 			s.look(p.Effort)
 		}
+		s.hide()
+		p.runners = s.runners.inOrder()
 	}
 	return s.result()
 }
@@ -80,6 +82,7 @@ type search struct {
 	options      []option // candidates of micro-batches one by one
 	pools        []pool   // that they are of
 	twos         bool     // layouts are judged with micro-batches in twos
+	runners      *runners // for evenkeel-sure
 }
 
 // point is a draft and its simulated seconds.
@@ -152,6 +155,7 @@ func (s *search) seed() error {
 	if s.est, err = newEstimator(s.p); err != nil {
 		return err
 	}
+	s.runners = newRunners(s.p, s.est.m)
 	for i := range seeds {
 		s.start(&seeds[i])
 	}
@@ -165,7 +169,7 @@ func (s *search) start(r *Result) {
 	}
 	var t float64
 	if r.Step != nil {
-		if s.overfull(r.Layout) != nil {
+		if s.p.overfull(r.Layout) != nil {
 			return
 		}
 		t = float64(r.Step.Time.Mid)
@@ -195,7 +199,7 @@ func (s *search) judge(l costmodel.Layout) float64 {
 		return math.Inf(1)
 	}
 	s.all++
-	if bad := s.overfull(l); bad != nil {
+	if bad := s.p.overfull(l); bad != nil {
 		if s.misfit == nil || fill(bad.Memory) < fill(s.misfit.Memory) {
 			s.nearest, s.misfit = Result{Layout: l}, bad
 		}
@@ -211,6 +215,13 @@ func (s *search) judge(l costmodel.Layout) float64 {
 		return math.Inf(1)
 	}
 	s.seen[key] = float64(t)
+	s.keep(l, t)
+	return float64(t)
+}
+
+// keep takes a layout that fits, whose time is known, for the best if it is.
+func (s *search) keep(l costmodel.Layout, t units.Seconds) {
+	s.runners.see(l, t)
 	least := s.leastGain
 	if l.TwoBatch && !s.best.Layout.TwoBatch {
 		least = max(least, dropGain) // they take more memory
@@ -218,7 +229,6 @@ func (s *search) judge(l costmodel.Layout) float64 {
 	if s.time == 0 || t < s.time*units.Seconds(1-least) {
 		s.take(Result{Layout: l}, t)
 	}
-	return float64(t)
 }
 
 // charge adds a simulation's work: every seat at every step of the ring, a
@@ -237,7 +247,10 @@ func (s *search) charge(l costmodel.Layout) {
 	}
 }
 
-func (s *search) cost(l costmodel.Layout) float64 {
+func (s *search) cost(l costmodel.Layout) float64 { return layoutWork(l) }
+
+// layoutWork is what a layout's simulation costs, in units of search.work.
+func layoutWork(l costmodel.Layout) float64 {
 	seats := 0
 	for _, g := range l.Groups {
 		seats += len(g)
@@ -439,35 +452,42 @@ func (s *search) result() (Result, error) {
 
 // why says what the layout is.
 func (s *search) why(r Result) string {
+	text := describe(r.Layout, s.p.Job.SeqLen)
+	text += fmt.Sprintf("; the best of %d simulated layouts", s.evaluated)
+	if s.limited {
+		text += " (the limit of the search" + s.moreEffort() + ")"
+	}
+	return text
+}
+
+// describe says in words what a layout is.
+func describe(l costmodel.Layout, seq units.Tokens) string {
 	sizes := map[int]int{}
 	used := 0
-	for _, g := range r.Layout.Groups {
+	for _, g := range l.Groups {
 		sizes[len(g)]++
 		used += len(g)
 	}
-	most, least := units.Tokens(0), s.p.Job.SeqLen
-	for _, n := range r.Layout.Tokens() {
+	most, least := units.Tokens(0), seq
+	for _, n := range l.Tokens() {
 		if n > 0 {
 			most, least = max(most, n), min(least, n)
 		}
 	}
-	text := fmt.Sprintf("%s; largest share %d and smallest %d tokens; the best of %d simulated layouts", groupsName(sizes), int64(most), int64(least), s.evaluated)
-	if s.limited {
-		text += " (the limit of the search" + s.moreEffort() + ")"
-	}
-	if way := stretches(r.Layout); way != "" {
+	text := fmt.Sprintf("%s; largest share %d and smallest %d tokens", groupsName(sizes), int64(most), int64(least))
+	if way := stretches(l); way != "" {
 		text += "; " + way
 	}
-	if r.Layout.OwnLast {
+	if l.OwnLast {
 		text += "; backward own blocks come last, while gradients travel"
 	}
-	if k := r.Layout.HeadChunks; k > 1 {
+	if k := l.HeadChunks; k > 1 {
 		text += fmt.Sprintf("; heads in %d chunks, behind which all-to-alls hide", k)
 	}
-	if r.Layout.TwoBatch {
-		text += "; micro-batches in twos, one computed while the other's " + beside(r.Layout) + " move"
+	if l.TwoBatch {
+		text += "; micro-batches in twos, one computed while the other's " + beside(l) + " move"
 	}
-	if n := len(s.p.ranks); used < n {
+	if n := len(l.Shards); used < n {
 		text += fmt.Sprintf("; %d of %d ranks left out, for they cost more time than they save or hold nothing", n-used, n)
 	}
 	return text

@@ -74,7 +74,7 @@ func (s *search) parts() (alone, twos float64) {
 	for _, x := range s.starts {
 		l := s.layout(x.d)
 		l.TwoBatch, l.HeadChunks = true, 0
-		if s.overfull(l) == nil {
+		if s.p.overfull(l) == nil {
 			return alone, twos
 		}
 	}

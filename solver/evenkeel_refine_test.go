@@ -38,7 +38,7 @@ func TestSettlingImproves(t *testing.T) {
 		case !s.unequal() && (s.evaluated > tried || !sameLayout(layout, s.best.Layout)):
 			t.Errorf("%s: equal devices are searched again", c.cluster)
 		}
-		if bad := s.overfull(s.best.Layout); bad != nil {
+		if bad := s.p.overfull(s.best.Layout); bad != nil {
 			t.Errorf("%s: %v", c.cluster, bad)
 		}
 		t.Logf("%s: %v instead of %v", c.cluster, s.time, before)

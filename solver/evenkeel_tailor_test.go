@@ -145,7 +145,7 @@ func exactWithin(t testing.TB, p *Problem, blocks int) float64 {
 				for i, b := range split {
 					tokens[i] = units.Tokens(b) * p.Block
 				}
-				if l, ok := exactLayout(tokens, groups, heads); ok && c.overfull(l) == nil {
+				if l, ok := exactLayout(tokens, groups, heads); ok && c.p.overfull(l) == nil {
 					best = min(best, float64(secondsOf(t, p, l)))
 				}
 			})

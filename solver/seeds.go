@@ -11,7 +11,7 @@ import (
 // it again. A strategy without any layout on this cluster is skipped and told
 // why; so is one that ctx left no time for, unless nothing fits before it.
 func (p *Problem) solveEach(ctx context.Context, todo []Strategy, report func(Progress)) (found []attempt, skipped []string, err error) {
-	p.seeds = []Result{}
+	p.seeds, p.base, p.runners = []Result{}, nil, nil
 	var late error
 	for _, s := range todo {
 		a := attempt{strategy: s}
@@ -35,6 +35,9 @@ func (p *Problem) solveEach(ctx context.Context, todo []Strategy, report func(Pr
 		found = append(found, a)
 		if a.misfit == nil {
 			p.seeds = append(p.seeds, a.Result)
+			if s.Claims().Baseline && (p.base == nil || a.time() < p.base.Step.Time.Mid) {
+				p.base = &a.Result
+			}
 		}
 	}
 	if len(p.seeds) == 0 && late != nil {

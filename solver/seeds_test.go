@@ -18,9 +18,11 @@ func TestStrategiesAreSolvedInTableOrder(t *testing.T) {
 	if want := []string{"ring", "ulysses", "usp", "usp-subset", "hexiseq", "evenkeel"}; !slices.Equal(names, want) {
 		t.Errorf("%v, want %v", names, want)
 	}
-	todo, err := chooseStrategies(nil)
-	if err != nil || len(todo) != len(names) {
-		t.Errorf("by default %d of %d strategies are solved: %v", len(todo), len(names), err)
+	for _, asked := range [][]string{nil, {"evenkeel"}, {"evenkeel-sure"}, {"hexiseq", "evenkeel-sure"}} { // one does not go without the other
+		todo, err := chooseStrategies(asked)
+		if err != nil || len(todo) != len(names)+1 || todo[len(names)-1].Name() != "evenkeel" || todo[len(names)].Name() != "evenkeel-sure" {
+			t.Errorf("asked for %v: %v, %v", asked, todo, err)
+		}
 	}
 	if todo, err := chooseStrategies([]string{"ring"}); err != nil || len(todo) != 5 {
 		t.Errorf("beside ring %d strategies are solved: %v", len(todo), err)

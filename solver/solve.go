@@ -13,9 +13,9 @@ import (
 const Default = "evenkeel"
 
 // Solve runs every baseline, the published strategies and the named ones
-// (Default if there are none) and returns the plan to recommend: the fastest
-// that fits, or the strongest baseline if the fastest gains less than the cost
-// model can tell.
+// (Default if there are none) and returns the plan to recommend: the fastest that
+// fits and surely gains over the strongest baseline, or that baseline if no gain is more
+// than the cost model can be wrong by.
 // When ctx ends the strategies return their best so far. report may be nil.
 //
 // Errors: an unknown strategy, *InfeasibleError if nothing fits, that of ctx if
@@ -39,6 +39,10 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	}
 	if err != nil {
 		return nil, err
+	}
+	// Where it has no plan, that is nothing to tell unless somebody asks for it.
+	if sure := (evenSure{}).Name(); !slices.Contains(names, sure) {
+		found = slices.DeleteFunc(found, func(a attempt) bool { return a.strategy.Name() == sure && a.illegal != "" })
 	}
 	plan, err := p.pick(found, b.seconds)
 	if plan != nil {
@@ -81,8 +85,13 @@ func chooseStrategies(names []string) ([]Strategy, error) {
 			return nil, err
 		}
 	}
+	// One does not go without the other.
+	ours := []string{Default, evenSure{}.Name()}
+	if slices.ContainsFunc(names, func(n string) bool { return slices.Contains(ours, n) }) {
+		names = append(slices.Clone(names), ours...)
+	}
 	var todo []Strategy
-	for _, s := range Strategies() {
+	for _, s := range named() {
 		if s.Claims().Baseline || s.Claims().Published || slices.Contains(names, s.Name()) {
 			todo = append(todo, s)
 		}

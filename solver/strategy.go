@@ -59,6 +59,10 @@ func Strategies() []Strategy {
 	return []Strategy{ring{}, ulysses{}, usp{}, uspSubset{}, hexiSeq{}, evenKeel{}}
 }
 
+// named are all strategies that can be asked for by name: those that are always there to
+// be solved, and one that picks from the layouts of another.
+func named() []Strategy { return append(Strategies(), evenSure{}) }
+
 // lookupAny finds a strategy that a plan may name: one of Strategies, or a layout
 // that was given.
 func lookupAny(name string) (Strategy, error) {
@@ -72,7 +76,7 @@ func lookupAny(name string) (Strategy, error) {
 func Lookup(name string) (Strategy, error) {
 	var names []string
 	near, distance := "", max(2, len(name)/3)+1
-	for _, s := range Strategies() {
+	for _, s := range named() {
 		if s.Name() == name {
 			return s, nil
 		}

@@ -57,6 +57,10 @@ The cluster is a YAML file or a shorthand: "2x8 h100 + 2x8 a100" is four nodes o
 eight devices, "1x(1 cpu:2 + 1 cpu:1)" one node of two unequal ones. Exits 3
 when no plan fits the devices' memory.
 
+The fastest plan is recommended whose gain over what people run today is more than the
+cost model can be wrong by. Where evenkeel's fastest gains less than that, evenkeel-sure
+is the fastest of its layouts that does, and --take evenkeel writes the fastest.
+
 With --lengths a global batch of unequal sequences is planned instead of one long
 sequence: micro-batches, the groups of devices of each, and which sequences each
 group trains. evenkeel serve does that for a training loop.
@@ -97,7 +101,7 @@ assumed of the rest, which the plan says.`,
 	f.StringVar(&o.qHeads, "q-heads", "", "query heads by rank, such as 10:6: with --shares one all-to-all group of all ranks (default: a ring in rank order)")
 	f.IntVar(&o.headChunks, "head-chunks", 0, "with --q-heads: compute the heads in so many chunks, behind which all-to-alls hide, 2 to 4 (default: all at once)")
 	f.BoolVar(&o.twoBatch, "two-batch-overlap", false, "with --shares: micro-batches go through the layers in twos, one computed while the other's all-to-alls move (--grad-accumulation 2 or more)")
-	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel)")
+	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel, and evenkeel-sure where its gain is in doubt)")
 	f.DurationVar(&o.deadline, "deadline", 0, "time to search for; the best so far is taken then (default: until done)")
 	f.Float64Var(&o.effort, "effort", 1, "search so many times as long for a faster plan, 1 to 100")
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")

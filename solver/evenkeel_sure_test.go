@@ -1,0 +1,144 @@
+package solver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// doubtful is a cluster with a device whose laws may be off by a factor either way: with it
+// plans are fastest, and without it there is something to gain as well.
+func doubtful(t *testing.T, factor float64) *Problem {
+	odd := fast()
+	odd.name, odd.flops = "odd", fast().flops*0.6
+	profile := testProfile([]device{fast(), slow(), odd}, []wire{nearLink(), farLink()})
+	for i := range profile.Laws {
+		if l := &profile.Laws[i]; l.Device == "odd" {
+			l.Spread = costmodel.Spread{Lo: 1 / factor, Hi: factor}
+		}
+	}
+	return problemOf(t, profile, testJob(t, "1x(2 fast + 2 slow + 1 odd)", 32768))
+}
+
+func compared(plan *Plan, strategy string) *Candidate {
+	at := slices.IndexFunc(plan.Compared, func(c Candidate) bool { return c.Strategy == strategy })
+	if at < 0 {
+		return nil
+	}
+	return &plan.Compared[at]
+}
+
+// TestSurePlanWhereTheFastestIsATie: it is recommended, gains by more than its error and
+// does without what the doubt is of.
+func TestSurePlanWhereTheFastestIsATie(t *testing.T) {
+	p := doubtful(t, 5)
+	plan := solvePlan(t, p)
+	ours, sure := compared(plan, "evenkeel"), compared(plan, "evenkeel-sure")
+	if ours.Verdict != Tie || sure == nil || sure.Verdict != Chosen || plan.Strategy != "evenkeel-sure" || plan.Taken {
+		t.Fatalf("%s of %+v", plan.Strategy, plan.Compared)
+	}
+	base := plan.Baseline()
+	if sure.Time.Mid <= ours.Time.Mid || base.Time.Mid-sure.Time.Mid <= sure.GainError {
+		t.Errorf("evenkeel %v, sure %v +- %v, baseline %v", ours.Time.Mid, sure.Time.Mid, sure.GainError, base.Time.Mid)
+	}
+	for _, r := range plan.Ranks {
+		if r.Device == "odd" && r.Tokens > 0 {
+			t.Errorf("rank %d of the odd device has %d tokens", r.Rank, int64(r.Tokens))
+		}
+	}
+	if !strings.Contains(sure.Why, "ring of 3 groups") || !strings.Contains(sure.Why, "more than the cost model can be wrong by") {
+		t.Errorf("why: %s", sure.Why)
+	}
+	if err := Check(plan, p.Profile); err != nil {
+		t.Error(err)
+	}
+	again, err := doc.Encode(solvePlan(t, doubtful(t, 5)))
+	if first, e := doc.Encode(plan); err != nil || e != nil || !bytes.Equal(first, again) {
+		t.Errorf("two runs differ: %v, %v", err, e)
+	}
+	p = doubtful(t, 5)
+	p.Take = "evenkeel"
+	if plan := solvePlan(t, p); plan.Strategy != p.Take || !plan.Taken || compared(plan, "evenkeel-sure").Verdict != Slower {
+		t.Errorf("taken: %s of %+v", plan.Strategy, plan.Compared)
+	}
+}
+
+// TestNoSurePlanWhereTheFastestIsSure: then there is none to tell of, unless it is asked for.
+func TestNoSurePlanWhereTheFastestIsSure(t *testing.T) {
+	p := doubtful(t, 1.02)
+	if plan := solvePlan(t, p); plan.Strategy != "evenkeel" || compared(plan, "evenkeel-sure") != nil {
+		t.Errorf("%s of %+v", plan.Strategy, plan.Compared)
+	}
+	plan, err := Solve(context.Background(), p, []string{"evenkeel-sure"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sure := compared(plan, "evenkeel-sure"); plan.Strategy != "evenkeel" || sure == nil || sure.Verdict != NotLegal || !strings.Contains(sure.Why, "surely gains already") {
+		t.Errorf("%s of %+v", plan.Strategy, plan.Compared)
+	}
+	p.Take = "evenkeel-sure"
+	var none *InfeasibleError
+	if _, err := Solve(context.Background(), p, nil, nil); !errors.As(err, &none) || !strings.Contains(err.Error(), "surely gains already") {
+		t.Errorf("taken: %v", err)
+	}
+}
+
+// TestNoSurePlanWhereNoneGains: on equal devices the baseline is as good as it gets.
+func TestNoSurePlanWhereNoneGains(t *testing.T) {
+	plan, err := Solve(context.Background(), testProblem(t, "1x4 fast", 32768), []string{"evenkeel-sure"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sure := compared(plan, "evenkeel-sure"); sure == nil || sure.Verdict != NotLegal || !strings.Contains(sure.Why, "none gains more") {
+		t.Errorf("%+v", plan.Compared)
+	}
+}
+
+// TestRunnersAreTheFastestOfTheirKinds: of layouts seen in any order, as many of each kind
+// as are kept, or fewer where ranks are many.
+func TestRunnersAreTheFastestOfTheirKinds(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	model := &perfModel{types: []string{"a", "b"}, dev: []int{0, 0, 1}}
+	for _, most := range []int{1000, 30} {
+		k := &runners{base: 0.9, model: model, kinds: map[string][]runner{}, most: most}
+		byKind := map[string][]units.Seconds{}
+		var all []units.Seconds
+		for range 400 {
+			l := costmodel.Layout{Shards: make([]costmodel.Shard, 3), OwnLast: rng.IntN(2) == 0}
+			for r := range 1 + rng.IntN(3) {
+				l.Groups = append(l.Groups, costmodel.Group{{Rank: r, QHeads: 1 + rng.IntN(8)}})
+			}
+			at := units.Seconds(rng.IntN(200)) / 200
+			if k.see(l, at); at < k.base {
+				kind := k.kindOf(l)
+				byKind[kind] = append(byKind[kind], at)
+			}
+		}
+		if len(byKind) != 6 { // one to three groups, own blocks last or not
+			t.Fatalf("%d kinds", len(byKind))
+		}
+		for _, times := range byKind {
+			slices.Sort(times)
+			all = append(all, times[:min(len(times), mostAlike)]...)
+		}
+		slices.Sort(all)
+		all = all[:min(len(all), most)]
+		kept := k.inOrder()
+		if len(kept) != len(all) || k.kept != len(all) {
+			t.Fatalf("%d kept, counted as %d, want %d", len(kept), k.kept, len(all))
+		}
+		for i, x := range kept {
+			if x.time != all[i] || x.kind != k.kindOf(x.layout) {
+				t.Fatalf("place %d of %d: %v, want %v", i, len(all), x.time, all[i])
+			}
+		}
+	}
+}
