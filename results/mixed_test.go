@@ -145,6 +145,7 @@ type mixedRow struct {
 	Time           map[string]units.Seconds // by strategy, of what fits
 	Bound          units.Seconds
 	Recommended    string        // the strategy whose plan solve recommends
+	Taken          units.Seconds // and its time
 	Planning       time.Duration // all strategies, the bound and the account
 	Infeasible     string
 	Why            string // of ours
@@ -173,13 +174,13 @@ func compare(t testing.TB, p *costmodel.Profile, name string, m costmodel.Model,
 		row.Infeasible = err.Error()
 		return row
 	}
-	row.Bound, row.Recommended = plan.Bound, plan.Strategy
+	row.Bound, row.Recommended, row.Taken = plan.Bound, plan.Strategy, plan.Step.Time.Mid
 	sim, err := costmodel.NewSimulator(q.Predictor, q.Job)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range plan.Compared {
-		if k.Verdict == solver.Infeasible || k.Time.Mid <= 0 {
+		if k.Verdict == solver.Infeasible || k.Time.Mid <= 0 || !slices.Contains(mixedStrategies(), k.Strategy) {
 			continue
 		}
 		row.Time[k.Strategy] = k.Time.Mid
