@@ -83,6 +83,7 @@ type search struct {
 	pools        []pool   // that they are of
 	twos         bool     // layouts are judged with micro-batches in twos
 	runners      *runners // for evenkeel-sure
+	asker        *asker   // judges instead if there is one
 }
 
 // point is a draft and its simulated seconds.
@@ -188,9 +189,12 @@ func (s *search) over() bool {
 	return s.done() || s.work >= s.budget
 }
 
-// judge is the simulated seconds of a layout, +Inf if it does not fit or the
-// search is over. It keeps the best.
+// judge is the simulated seconds of a layout, or what an asker makes of them, +Inf if it
+// does not fit or the search is over. It keeps the best.
 func (s *search) judge(l costmodel.Layout) float64 {
+	if s.asker != nil {
+		return s.asker.judge(s, l)
+	}
 	key := layoutKey(l)
 	if t, ok := s.seen[key]; ok {
 		return t

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -17,6 +18,10 @@ import (
 // doubtful is a cluster with a device whose laws may be off by a factor either way: with it
 // plans are fastest, and without it there is something to gain as well.
 func doubtful(t *testing.T, factor float64) *Problem {
+	return doubtfulOn(t, "1x(2 fast + 2 slow + 1 odd)", factor)
+}
+
+func doubtfulOn(t *testing.T, cluster string, factor float64) *Problem {
 	odd := fast()
 	odd.name, odd.flops = "odd", fast().flops*0.6
 	profile := testProfile([]device{fast(), slow(), odd}, []wire{nearLink(), farLink()})
@@ -25,7 +30,7 @@ func doubtful(t *testing.T, factor float64) *Problem {
 			l.Spread = costmodel.Spread{Lo: 1 / factor, Hi: factor}
 		}
 	}
-	return problemOf(t, profile, testJob(t, "1x(2 fast + 2 slow + 1 odd)", 32768))
+	return problemOf(t, profile, testJob(t, cluster, 32768))
 }
 
 func compared(plan *Plan, strategy string) *Candidate {
@@ -68,6 +73,44 @@ func TestSurePlanWhereTheFastestIsATie(t *testing.T) {
 	p.Take = "evenkeel"
 	if plan := solvePlan(t, p); plan.Strategy != p.Take || !plan.Taken || compared(plan, "evenkeel-sure").Verdict != Slower {
 		t.Errorf("taken: %s of %+v", plan.Strategy, plan.Compared)
+	}
+}
+
+// TestSurePlansAreImproved: around those that evenkeel came by there are faster ones whose
+// gain is beyond doubt as well, and where it came by none there may be some.
+func TestSurePlansAreImproved(t *testing.T) {
+	faster, more := 0, 0
+	for _, cluster := range []string{"1x(2 fast + 2 slow + 1 odd)", "1x(1 fast + 3 slow + 1 odd)", "1x(2 fast + 1 odd) + 1x3 slow", "1x2 fast + 1x2 odd"} {
+		p := doubtfulOn(t, cluster, 3)
+		if _, _, err := p.solveEach(t.Context(), Strategies(), nil); err != nil {
+			t.Fatal(err)
+		}
+		q := &asker{p: p, known: map[string]float64{}}
+		starts, err := q.runners(t.Context(), units.Seconds(math.Inf(1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := q.best
+		if err := q.improve(newSearch(t.Context(), p, "test", nil), starts); err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case q.best.time == 0:
+			continue
+		case before.time == 0:
+			more++
+		case q.best.time > before.time:
+			t.Errorf("%s: %v, and %v before", cluster, q.best.time, before.time)
+		case q.best.time < before.time*(1-minGain):
+			faster++
+		}
+		step, err := p.simulate(q.best.layout)
+		if err != nil || !near(float64(step.Time.Mid), float64(q.best.time)) || !surelyFaster(step, p.base.Step) || p.overfull(q.best.layout) != nil {
+			t.Errorf("%s: %v, %v; want %v, surely faster than %v", cluster, step.Time, err, q.best.time, p.base.Step.Time.Mid)
+		}
+	}
+	if faster+more < 2 {
+		t.Errorf("%d plans became faster and %d are new", faster, more)
 	}
 }
 
