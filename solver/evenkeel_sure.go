@@ -17,15 +17,16 @@ import (
 // baseline does without: device types whose laws are borrowed, kernels that nobody
 // measured, a network known by its datasheet. Then the gain, however large, is less than
 // what these laws may be off by, and a plan that gains a little less, but by the kernels
-// and links of the baseline, is worth more. So of the layouts that evenkeel simulated on
-// its way, and of what others run with what it hides communication by, it takes the fastest
-// whose gain is beyond doubt.
+// and links of the baseline, is worth more. So it asks how sure the gain is of layouts that
+// evenkeel simulated on its way, and of what others run with what it hides communication
+// by, searches around those that come nearest, and takes the fastest whose gain is beyond
+// doubt.
 type evenSure struct{}
 
 func (evenSure) Name() string { return "evenkeel-sure" }
 
 func (evenSure) Claims() Claims {
-	return Claims{Doc: "of the layouts that evenkeel simulated, the fastest that surely gains over the strongest baseline, where no faster plan does"}
+	return Claims{Doc: "of the layouts that evenkeel simulated, and around them, the fastest that surely gains over the strongest baseline, where no faster plan does"}
 }
 
 // Solve implements Strategy. It comes after evenkeel and has no layout where a plan that
@@ -237,7 +238,7 @@ type runners struct {
 	most  int
 }
 
-// runner is a layout and the time that it takes.
+// runner is a layout and the time that it takes, or what it is worth to an asker.
 type runner struct {
 	layout costmodel.Layout
 	time   units.Seconds
