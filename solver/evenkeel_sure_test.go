@@ -114,6 +114,78 @@ func TestSurePlansAreImproved(t *testing.T) {
 	}
 }
 
+// TestOthersAreTriedWithWhatHides: their layouts go through own blocks last, in chunks of
+// heads and in twos, where that fits; on equal devices nothing is tried.
+func TestOthersAreTriedWithWhatHides(t *testing.T) {
+	for _, tc := range []struct {
+		cluster string
+		memory  float64 // of what a layout in twos takes at most
+		fit     bool
+	}{{"1x(2 fast + 2 slow)", 2, true}, {"1x(2 fast + 2 slow)", 0.99, false}, {"1x4 fast", 2, true}} {
+		job := testJob(t, tc.cluster, 32768)
+		job.Accumulate = 2
+		devices := []device{fast(), slow()}
+		p := problemOf(t, testProfile(devices, []wire{nearLink(), farLink()}), job)
+		twos := p.equalRing()
+		twos.TwoBatch = true
+		peak := units.Bytes(0)
+		for _, m := range p.sim.Memory(twos) {
+			peak = max(peak, m.Peak())
+		}
+		for i := range devices {
+			devices[i].memory = units.Bytes(float64(peak) * tc.memory / costmodel.Usable)
+		}
+		p = problemOf(t, testProfile(devices, []wire{nearLink(), farLink()}), job)
+		if _, _, err := p.solveEach(t.Context(), Strategies()[:5], nil); err != nil {
+			t.Fatal(err)
+		}
+		if p.overfull(twos) == nil != tc.fit {
+			t.Fatalf("%s: the ring in twos fits: %v", tc.cluster, !tc.fit)
+		}
+		s := newSearch(t.Context(), p, "test", nil)
+		if err := s.seed(); err != nil {
+			t.Fatal(err)
+		}
+		s.runners.base = units.Seconds(math.Inf(1))
+		s.hide()
+		tried := s.runners.inOrder()
+		if equal := tc.cluster == "1x4 fast"; equal != (len(tried) == 0) {
+			t.Errorf("%s: %d layouts tried", tc.cluster, len(tried))
+		}
+		inTwos := false
+		for _, k := range tried {
+			inTwos = inTwos || k.layout.TwoBatch && len(k.layout.Groups) == 4
+			plain := k.layout
+			plain.OwnLast, plain.TwoBatch, plain.HeadChunks = false, false, 0
+			if p.seedLike(plain) == nil || p.seedLike(k.layout) != nil || p.overfull(k.layout) != nil {
+				t.Errorf("%s: tried %+v, which fits: %v", tc.cluster, k.layout, p.overfull(k.layout) == nil)
+			}
+		}
+		if len(tried) > 0 && inTwos != tc.fit {
+			t.Errorf("%s: a ring in twos is tried: %v", tc.cluster, inTwos)
+		}
+		// evenkeel has them among its own, or of each kind as many that are faster.
+		if _, err := (evenKeel{}).Solve(t.Context(), p, nil); err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range tried {
+			alike := 0
+			for _, own := range p.runners {
+				if own.kind == k.kind && own.time <= k.time {
+					alike++
+				}
+			}
+			if k.time < p.base.Step.Time.Mid && alike < mostAlike && !slices.ContainsFunc(p.runners, func(own runner) bool { return sameLayout(own.layout, k.layout) }) {
+				t.Errorf("%s: %v of %+v is not among evenkeel's", tc.cluster, k.time, k.layout)
+			}
+		}
+		q := &asker{p: p, known: map[string]float64{}}
+		if at := q.judge(s, twos); math.IsInf(at, 1) == tc.fit {
+			t.Errorf("%s: a ring in twos is worth %v", tc.cluster, at)
+		}
+	}
+}
+
 // TestNoSurePlanWhereTheFastestIsSure: then there is none to tell of, unless it is asked for.
 func TestNoSurePlanWhereTheFastestIsSure(t *testing.T) {
 	p := doubtful(t, 1.02)
