@@ -456,7 +456,7 @@ func (s *search) result() (Result, error) {
 
 // why says what the layout is.
 func (s *search) why(r Result) string {
-	text := describe(r.Layout, s.p.Job.SeqLen)
+	text := describe(r.Layout, s.p.Job.SeqLen, "they cost more time than they save or hold nothing")
 	text += fmt.Sprintf("; the best of %d simulated layouts", s.evaluated)
 	if s.limited {
 		text += " (the limit of the search" + s.moreEffort() + ")"
@@ -464,8 +464,8 @@ func (s *search) why(r Result) string {
 	return text
 }
 
-// describe says in words what a layout is.
-func describe(l costmodel.Layout, seq units.Tokens) string {
+// describe says in words what a layout is, and why it leaves ranks out if it does.
+func describe(l costmodel.Layout, seq units.Tokens, without string) string {
 	sizes := map[int]int{}
 	used := 0
 	for _, g := range l.Groups {
@@ -492,7 +492,7 @@ func describe(l costmodel.Layout, seq units.Tokens) string {
 		text += "; micro-batches in twos, one computed while the other's " + beside(l) + " move"
 	}
 	if n := len(l.Shards); used < n {
-		text += fmt.Sprintf("; %d of %d ranks left out, for they cost more time than they save or hold nothing", n-used, n)
+		text += fmt.Sprintf("; %d of %d ranks left out, for %s", n-used, n, without)
 	}
 	return text
 }

@@ -54,10 +54,13 @@ func (x evenSure) Solve(ctx context.Context, p *Problem, report func(Progress)) 
 	}
 	switch {
 	case q.best.time > 0 && q.best.time < sure*(1-minGain):
-		why := fmt.Sprintf("%s; the fastest of %d layouts asked whose gain is more than the cost model can be wrong by", describe(q.best.layout, p.Job.SeqLen), len(q.known))
+		why := describe(q.best.layout, p.Job.SeqLen, "they cost more time than they surely save")
+		why += fmt.Sprintf("; of %d layouts asked the fastest whose gain is more than the cost model can be wrong by", len(q.known))
 		return Result{Layout: q.best.layout, Evaluated: len(q.known), Why: why, Stopped: ctx.Err() != nil}, nil
 	case !math.IsInf(float64(sure), 1):
 		return none("no layout of evenkeel's is faster than a plan that surely gains already")
+	case len(q.known) == 0:
+		return none("no layout that evenkeel simulated is faster than the strongest baseline")
 	}
 	return none("of the %d layouts that were asked none gains more over the strongest baseline than the cost model can be wrong by", len(q.known))
 }

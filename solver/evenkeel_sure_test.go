@@ -206,14 +206,23 @@ func TestNoSurePlanWhereTheFastestIsSure(t *testing.T) {
 	}
 }
 
-// TestNoSurePlanWhereNoneGains: on equal devices the baseline is as good as it gets.
+// TestNoSurePlanWhereNoneGains: on equal devices the baseline is as good as it gets, and on
+// two of which one is in doubt nothing else is to be had.
 func TestNoSurePlanWhereNoneGains(t *testing.T) {
-	plan, err := Solve(context.Background(), testProblem(t, "1x4 fast", 32768), []string{"evenkeel-sure"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if sure := compared(plan, "evenkeel-sure"); sure == nil || sure.Verdict != NotLegal || !strings.Contains(sure.Why, "none gains more") {
-		t.Errorf("%+v", plan.Compared)
+	for _, tc := range []struct {
+		p    *Problem
+		want string
+	}{
+		{testProblem(t, "1x4 fast", 32768), "no layout that evenkeel simulated is faster"},
+		{doubtfulOn(t, "1x(1 fast + 1 odd)", 5), "none gains more over the strongest baseline"},
+	} {
+		plan, err := Solve(t.Context(), tc.p, []string{"evenkeel-sure"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sure := compared(plan, "evenkeel-sure"); sure == nil || sure.Verdict != NotLegal || !strings.Contains(sure.Why, tc.want) || plan.Strategy != plan.Baseline().Strategy {
+			t.Errorf("%s of %+v", plan.Strategy, plan.Compared)
+		}
 	}
 }
 
