@@ -83,7 +83,7 @@ type search struct {
 	pools        []pool   // that they are of
 	twos         bool     // layouts are judged with micro-batches in twos
 	runners      *runners // for evenkeel-sure
-	asker        *asker   // judges instead if there is one
+	asker        *asker   // prices layouts instead if there is one
 }
 
 // point is a draft and its simulated seconds.
@@ -192,9 +192,6 @@ func (s *search) over() bool {
 // judge is the simulated seconds of a layout, or what an asker makes of them, +Inf if it
 // does not fit or the search is over. It keeps the best.
 func (s *search) judge(l costmodel.Layout) float64 {
-	if s.asker != nil {
-		return s.asker.judge(s, l)
-	}
 	key := layoutKey(l)
 	if t, ok := s.seen[key]; ok {
 		return t
@@ -211,16 +208,29 @@ func (s *search) judge(l costmodel.Layout) float64 {
 		s.seen[key] = math.Inf(1)
 		return math.Inf(1)
 	}
-	s.charge(l)
-	s.evaluated++
-	t, err := s.p.sim.Time(l)
+	t, err := s.price(l)
 	if err != nil {
 		s.err = err
 		return math.Inf(1)
 	}
 	s.seen[key] = float64(t)
-	s.keep(l, t)
 	return float64(t)
+}
+
+// price simulates a layout that fits.
+func (s *search) price(l costmodel.Layout) (units.Seconds, error) {
+	if s.asker != nil {
+		s.work += askedWork(l)
+		worth, _, err := s.asker.ask(l)
+		return worth, err
+	}
+	s.charge(l)
+	s.evaluated++
+	t, err := s.p.sim.Time(l)
+	if err == nil {
+		s.keep(l, t)
+	}
+	return t, err
 }
 
 // keep takes a layout that fits, whose time is known, for the best if it is.
@@ -238,7 +248,7 @@ func (s *search) keep(l costmodel.Layout, t units.Seconds) {
 // charge adds a simulation's work: every seat at every step of the ring, a
 // part for each seat, and for lengths not met before the laws of their blocks.
 func (s *search) charge(l costmodel.Layout) {
-	s.work += s.cost(l)
+	s.work += layoutWork(l)
 	for g := range l.Groups {
 		n := units.Tokens(0)
 		for _, h := range l.Groups[g] {
@@ -250,8 +260,6 @@ func (s *search) charge(l costmodel.Layout) {
 		}
 	}
 }
-
-func (s *search) cost(l costmodel.Layout) float64 { return layoutWork(l) }
 
 // layoutWork is what a layout's simulation costs, in units of search.work.
 func layoutWork(l costmodel.Layout) float64 {
@@ -376,7 +384,7 @@ func (s *search) simulateBest(line *lineup) []point {
 		if min(c.t, promise) > least*(1+hopelessGap) && len(points) >= descents {
 			continue
 		}
-		if cost := s.cost(s.layout(c.d)); s.work+cost > stop && s.evaluated > 0 {
+		if cost := layoutWork(s.layout(c.d)); s.work+cost > stop && s.evaluated > 0 {
 			continue
 		}
 		x := s.judgeDraft(c.d)

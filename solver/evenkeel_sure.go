@@ -45,7 +45,7 @@ func (x evenSure) Solve(ctx context.Context, p *Problem, report func(Progress)) 
 		}
 	}
 	q := &asker{p: p, known: map[string]float64{}}
-	starts, err := q.runners(ctx, sure)
+	starts, err := q.starts(ctx, sure)
 	if err != nil {
 		return Result{}, err
 	}
@@ -55,30 +55,33 @@ func (x evenSure) Solve(ctx context.Context, p *Problem, report func(Progress)) 
 	switch {
 	case q.best.time > 0 && q.best.time < sure*(1-minGain):
 		why := describe(q.best.layout, p.Job.SeqLen, "they cost more time than they surely save")
-		why += fmt.Sprintf("; of %d layouts asked the fastest whose gain is more than the cost model can be wrong by", len(q.known))
-		return Result{Layout: q.best.layout, Evaluated: len(q.known), Why: why, Stopped: ctx.Err() != nil}, nil
+		why += fmt.Sprintf("; of %d layouts asked the fastest whose gain is more than the cost model can be wrong by", q.asked)
+		return Result{Layout: q.best.layout, Evaluated: q.asked, Why: why, Stopped: ctx.Err() != nil}, nil
 	case !math.IsInf(float64(sure), 1):
 		return none("no layout of evenkeel's is faster than a plan that surely gains already")
-	case len(q.known) == 0:
+	case q.asked == 0:
 		return none("no layout that evenkeel simulated is faster than the strongest baseline")
 	}
-	return none("of the %d layouts that were asked none gains more over the strongest baseline than the cost model can be wrong by", len(q.known))
+	return none("of the %d layouts that were asked none gains more over the strongest baseline than the cost model can be wrong by", q.asked)
 }
 
 // asker judges layouts by how fast they are and how sure that is.
 type asker struct {
 	p     *Problem
-	known map[string]float64 // by layout
-	best  runner             // the fastest whose gain is beyond doubt
+	known map[string]float64 // what layouts are worth, by key, once asked for or found not to fit
+	asked int
+	best  runner // the fastest whose gain is beyond doubt
 }
 
-// ask is a layout's time and, while its gain is in doubt, by how much it is: what one that
-// surely gains comes down to. It also returns the error of the gain.
+// ask simulates a layout and returns what it is worth, in seconds: the time of its step, and
+// on top what its gain over the baseline lacks to be beyond doubt, if it does. It also
+// returns the error of that gain.
 func (q *asker) ask(l costmodel.Layout) (worth, half units.Seconds, err error) {
 	step, err := q.p.sim.Brief(l)
 	if err != nil {
 		return 0, 0, err
 	}
+	q.asked++
 	base := q.p.base.Step
 	half, _ = costmodel.GainError(base, step)
 	worth = step.Time.Mid
@@ -91,34 +94,21 @@ func (q *asker) ask(l costmodel.Layout) (worth, half units.Seconds, err error) {
 	return worth, half, nil
 }
 
-// judge is ask for a search: +Inf where a layout does not fit or the search is over.
-func (q *asker) judge(s *search, l costmodel.Layout) float64 {
-	key := layoutKey(l)
-	if t, ok := q.known[key]; ok {
-		return t
-	}
-	if s.over() || len(l.Groups) == 0 {
-		return math.Inf(1)
-	}
-	s.all++
-	if q.p.overfull(l) != nil {
-		s.work += float64(20 * len(l.Shards))
-		return math.Inf(1)
-	}
-	s.work += briefWork * layoutWork(l)
-	worth, _, err := q.ask(l)
-	if err != nil {
-		s.err = err
-		return math.Inf(1)
-	}
-	return float64(worth)
+// askedWork is what asking costs, in units of search.work.
+func askedWork(l costmodel.Layout) float64 { return briefWork * layoutWork(l) }
+
+// start is where to search for sure gains, and what it is worth, in seconds.
+type start struct {
+	runner
+	worth units.Seconds
 }
 
-// runners asks the layouts that evenkeel simulated, from the fastest on, until one surely
-// gains, or none can be faster than one that does. It returns the best of each kind.
-func (q *asker) runners(ctx context.Context, sure units.Seconds) ([]runner, error) {
+// starts asks the layouts that evenkeel simulated, from the fastest on, until one surely
+// gains, or none can be faster than one that does. It returns the best of each kind, the
+// best of all first.
+func (q *asker) starts(ctx context.Context, sure units.Seconds) ([]start, error) {
 	base, left := q.p.base.Step.Time.Mid, budgetOf(len(q.p.ranks))*askPart
-	doubts, best := map[string]units.Seconds{}, map[string]runner{} // the least of a kind's layouts, the best of them
+	doubts, best := map[string]units.Seconds{}, map[string]start{} // the least of a kind's layouts, the best of them
 	for _, k := range q.p.runners {
 		if k.time >= sure*(1-minGain) || q.best.time > 0 {
 			break
@@ -126,7 +116,7 @@ func (q *asker) runners(ctx context.Context, sure units.Seconds) ([]runner, erro
 		if base-k.time < hopeful*doubts[k.kind] {
 			continue
 		}
-		if left -= briefWork * layoutWork(k.layout); left < 0 || ctx.Err() != nil {
+		if left -= askedWork(k.layout); left < 0 || ctx.Err() != nil {
 			break
 		}
 		worth, half, err := q.ask(k.layout)
@@ -136,28 +126,26 @@ func (q *asker) runners(ctx context.Context, sure units.Seconds) ([]runner, erro
 		if least, known := doubts[k.kind]; !known || half < least {
 			doubts[k.kind] = half
 		}
-		if was, known := best[k.kind]; !known || worth < was.time {
-			best[k.kind] = runner{k.layout, worth, k.kind}
+		if was, known := best[k.kind]; !known || worth < was.worth {
+			best[k.kind] = start{k, worth}
 		}
 	}
-	starts := slices.Collect(maps.Values(best))
-	slices.SortFunc(starts, func(a, b runner) int { return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.kind, b.kind)) })
-	return starts, nil
+	return slices.SortedFunc(maps.Values(best), func(a, b start) int { return cmp.Or(cmp.Compare(a.worth, b.worth), cmp.Compare(a.kind, b.kind)) }), nil
 }
 
 // improve searches around the best few that were asked.
-func (q *asker) improve(s *search, starts []runner) (err error) {
+func (q *asker) improve(s *search, starts []start) (err error) {
 	if starts = starts[:min(len(starts), mostSure)]; len(starts) == 0 {
 		return nil
 	}
 	if s.est, err = newEstimator(q.p); err != nil {
 		return err
 	}
-	s.asker, s.budget = q, budgetOf(len(q.p.ranks))*surePart
+	s.asker, s.seen, s.budget = q, q.known, budgetOf(len(q.p.ranks))*surePart
 	s.time = q.p.base.Step.Time.Mid // chunks of heads are tried on what is about as fast
 	for i, k := range starts {
 		s.twos, s.est.twos = k.layout.TwoBatch, k.layout.TwoBatch
-		from := point{draftOf(k.layout, s.est.class, q.p.Block, false), float64(k.time)}
+		from := point{draftOf(k.layout, s.est.class, q.p.Block, false), float64(k.worth)}
 		s.descend(from, s.work+(s.budget-s.work)/float64(len(starts)-i))
 	}
 	return s.err
@@ -167,10 +155,10 @@ func (q *asker) improve(s *search, starts []runner) (err error) {
 // blocks last, heads in chunks, micro-batches in twos. All but that is as it was there, so
 // that the gain is hardly in doubt. Equal devices keep the layout that is known.
 func (s *search) hide() {
-	left := budgetOf(len(s.p.ranks)) * hidePart
 	if !s.unequal() {
 		return
 	}
+	left := budgetOf(len(s.p.ranks)) * hidePart
 	for i := range s.p.seeds {
 		for _, l := range s.p.hiding(s.p.seeds[i].Layout) {
 			work := layoutWork(l)
@@ -188,28 +176,30 @@ func (s *search) hide() {
 
 // hiding lists the ways to go through a layout that it does not have.
 func (p *Problem) hiding(l costmodel.Layout) []costmodel.Layout {
-	var all []costmodel.Layout
-	for _, ownLast := range []bool{false, true} {
-		for _, two := range []bool{false, true} {
-			for chunks := 0; chunks <= costmodel.MaxHeadChunks; chunks++ {
-				x := l
-				x.OwnLast, x.TwoBatch, x.HeadChunks = ownLast, two, chunks
-				ring := len(l.Groups) > 1
-				if ownLast && !ring || two && p.Job.Accumulate < 2 || chunks == 1 || chunks > 1 && (two || ring) || sameLayout(l, x) {
-					continue
-				}
-				all = append(all, x)
-			}
+	plain := l
+	plain.OwnLast, plain.TwoBatch, plain.HeadChunks = false, false, 0
+	ways := []costmodel.Layout{plain}
+	if len(l.Groups) > 1 {
+		x := plain
+		x.OwnLast = true
+		ways = append(ways, x)
+	}
+	if p.Job.Accumulate >= 2 {
+		for _, x := range slices.Clone(ways) {
+			x.TwoBatch = true
+			ways = append(ways, x)
 		}
 	}
-	return all
+	for k := 2; len(l.Groups) == 1 && k <= costmodel.MaxHeadChunks; k++ {
+		x := plain
+		x.HeadChunks = k
+		ways = append(ways, x)
+	}
+	return slices.DeleteFunc(ways, func(x costmodel.Layout) bool { return sameLayout(l, x) })
 }
 
 // surelyFaster says that a step gains more over another than the model can be wrong by.
 func surelyFaster(a, base *costmodel.Step) bool {
-	if a.Time.Mid >= base.Time.Mid {
-		return false
-	}
 	half, _ := costmodel.GainError(base, a)
 	return base.Time.Mid-a.Time.Mid > half
 }
@@ -218,7 +208,7 @@ func surelyFaster(a, base *costmodel.Step) bool {
 // asking costs briefWork simulations, and surePart how much on improving mostSure of those
 // that were asked. A layout is not asked that gains less than the part `hopeful` of what the
 // surest of its kind would have had to: layouts of a kind rest on much the same laws. Of 102
-// problems of results/evidence/hexiseq 46 had no need of all that, and 32 more were given a
+// problems of results/evidence/hexiseq 46 had no need of all that, and 33 more were given a
 // plan by it, 30 without improving any, then 1 % slower on average. What hides communication
 // of others' layouts may cost hidePart of the budget: their rings of thousands of ranks are
 // not tried.
@@ -237,11 +227,10 @@ type runners struct {
 	base  units.Seconds // the baseline's time; 0 keeps none
 	model *perfModel
 	kinds map[string][]runner // each in order of time
-	kept  int
-	most  int
+	most  int                 // in all
 }
 
-// runner is a layout and the time that it takes, or what it is worth to an asker.
+// runner is a layout and the time that it takes.
 type runner struct {
 	layout costmodel.Layout
 	time   units.Seconds
@@ -280,14 +269,17 @@ func (k *runners) see(l costmodel.Layout, t units.Seconds) {
 		return
 	}
 	alike = slices.Insert(alike, at, runner{l, t, kind})
-	if k.kept++; len(alike) > mostAlike {
-		alike = alike[:mostAlike]
-		k.kept--
-	}
-	k.kinds[kind] = alike
-	if k.kept > k.most {
+	k.kinds[kind] = alike[:min(len(alike), mostAlike)]
+	if k.kept() > k.most {
 		k.drop()
 	}
+}
+
+func (k *runners) kept() (n int) {
+	for _, alike := range k.kinds {
+		n += len(alike)
+	}
+	return n
 }
 
 // drop drops the slowest of all.
@@ -298,7 +290,6 @@ func (k *runners) drop() {
 			kind, most = name, t
 		}
 	}
-	k.kept--
 	if alike := k.kinds[kind]; len(alike) > 1 {
 		k.kinds[kind] = alike[:len(alike)-1]
 	} else {

@@ -86,7 +86,7 @@ func TestSurePlansAreImproved(t *testing.T) {
 			t.Fatal(err)
 		}
 		q := &asker{p: p, known: map[string]float64{}}
-		starts, err := q.runners(t.Context(), units.Seconds(math.Inf(1)))
+		starts, err := q.starts(t.Context(), units.Seconds(math.Inf(1)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,8 +179,8 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 				t.Errorf("%s: %v of %+v is not among evenkeel's", tc.cluster, k.time, k.layout)
 			}
 		}
-		q := &asker{p: p, known: map[string]float64{}}
-		if at := q.judge(s, twos); math.IsInf(at, 1) == tc.fit {
+		s.asker, s.seen = &asker{p: p, known: map[string]float64{}}, map[string]float64{}
+		if at := s.judge(twos); math.IsInf(at, 1) == tc.fit {
 			t.Errorf("%s: a ring in twos is worth %v", tc.cluster, at)
 		}
 	}
@@ -256,8 +256,8 @@ func TestRunnersAreTheFastestOfTheirKinds(t *testing.T) {
 		slices.Sort(all)
 		all = all[:min(len(all), most)]
 		kept := k.inOrder()
-		if len(kept) != len(all) || k.kept != len(all) {
-			t.Fatalf("%d kept, counted as %d, want %d", len(kept), k.kept, len(all))
+		if len(kept) != len(all) || k.kept() != len(all) {
+			t.Fatalf("%d kept, counted as %d, want %d", len(kept), k.kept(), len(all))
 		}
 		for i, x := range kept {
 			if x.time != all[i] || x.kind != k.kindOf(x.layout) {
