@@ -21,6 +21,10 @@ type Options struct {
 	// EqualShares: groups of several types split sequences and heads evenly, as
 	// planners do that take all devices for equal.
 	EqualShares bool
+	// Of, unless nothing, are all the sequences that will be asked for: no other length
+	// is priced, and classes that do not hold one are left out. So it takes a fraction of
+	// the time, and groups of one of them or of all are priced as they are simulated.
+	Of costmodel.Documents
 }
 
 // FromLaws makes costs from the laws of a predictor for the cluster and model of
@@ -37,7 +41,8 @@ type Options struct {
 // only a placement that keeps it together makes true.
 //
 // Errors: an invalid job, a device that the profile lacks, a missing law as
-// *costmodel.MissingLawError, or that not even the states fit any group.
+// *costmodel.MissingLawError, or that not even the states fit any group, or one sequence
+// of the only length.
 func FromLaws(q *costmodel.Predictor, j costmodel.Job, o Options) (*Costs, error) {
 	over, err := q.Overheads(j)
 	if err != nil {
@@ -54,6 +59,9 @@ func FromLaws(q *costmodel.Predictor, j costmodel.Job, o Options) (*Costs, error
 	}
 	if err := b.addAll(c, kinds); err != nil {
 		return nil, err
+	}
+	if len(c.Classes) == 0 && o.Of.Tokens > 0 {
+		return nil, fmt.Errorf("no group of the cluster has memory for a sequence of %d tokens beside its share of the model's states over %d devices; recompute activations, shard more (zero3) or take more devices", int64(o.Of.Tokens), len(b.ranks))
 	}
 	if len(c.Classes) == 0 {
 		return nil, fmt.Errorf("no group of the cluster has memory for its share of the model's states over %d devices; shard more (zero3) or take more devices", len(b.ranks))

@@ -3,6 +3,7 @@ package groupcost_test
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -338,6 +339,57 @@ func TestOptions(t *testing.T) {
 	}
 	if _, _, kept := count(groupcost.Options{Recompute: true}); kept != 0 {
 		t.Errorf("only recomputation: %d keep", kept)
+	}
+}
+
+// Of sequences that are all as long, a group of one and one of all it may have take what
+// they are simulated to take, or hardly more where several take more than so many times
+// one; and classes that do not hold one are left out.
+func TestPricesOfOneLength(t *testing.T) {
+	const count = 6
+	q, j := referenceJob(t, "1x4 h100_sxm + 1x4 a100_sxm", nil)
+	for _, s := range []units.Tokens{4096, 40000, 200000} {
+		c, err := groupcost.FromLaws(q, j, groupcost.Options{Of: costmodel.Documents{Tokens: s, Count: count}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		several := 0
+		for i, k := range c.Classes {
+			if k.Cap < s {
+				t.Errorf("%s holds %d tokens, not one of %d", k.Name, k.Cap, s)
+			}
+			if k.Uses[0]+k.Uses[1] != 4 || k.Uses[0]%4 != 0 {
+				continue
+			}
+			of := j
+			of.Cluster.Nodes = j.Cluster.Nodes[:1]
+			if k.Uses[0] == 0 {
+				of.Cluster.Nodes = j.Cluster.Nodes[1:]
+			}
+			packer, err := costmodel.NewPacker(q, of)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n := int(min(count, k.Cap/s))
+			if n > 1 {
+				several++
+			}
+			for _, n := range []int{1, n} {
+				x, err := packer.Passes(k.Groups, slices.Repeat([]float64{0.25}, 4), []costmodel.Documents{{Tokens: s, Count: n}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, want := k.Base+units.Seconds(n)*c.Time(i, s), x.Time(k.Recompute); got < want*(1-1e-9) || got > want*1.005 {
+					t.Errorf("%s: %d of %d tokens: %v by the prices, %v by simulation", k.Name, n, s, got, want)
+				}
+			}
+		}
+		if several == 0 && s < 100000 {
+			t.Errorf("no group of four has several of %d tokens", s)
+		}
+	}
+	if _, err := groupcost.FromLaws(q, j, groupcost.Options{NoRecompute: true, Of: costmodel.Documents{Tokens: 4 << 20, Count: 2}}); err == nil || !strings.Contains(err.Error(), "a sequence of 4194304 tokens") {
+		t.Errorf("a sequence that fits nowhere: %v", err)
 	}
 }
 

@@ -46,6 +46,9 @@ func (g *group) measure(m *mechanism) (kept, again *measured, err error) {
 	if kept != nil && again != nil && float64(again.tokens) < worthIt*float64(kept.tokens) {
 		again = nil
 	}
+	if g.b.o.Of.Tokens > 0 {
+		return kept, again, g.only(m, kept, again)
+	}
 	if err := g.bases(m, load, kept, again); err != nil {
 		return nil, nil, err
 	}
@@ -68,6 +71,36 @@ func (g *group) measure(m *mechanism) (kept, again *measured, err error) {
 		}
 	}
 	return kept, again, nil
+}
+
+// only prices sequences of one length: a group of one and one of as many as it may have
+// take what they are simulated to take, and groups between them are on the line.
+func (g *group) only(m *mechanism, of ...*measured) error {
+	tokens := g.b.o.Of.Tokens
+	time := func(count int, recompute bool) (float64, error) {
+		p, err := g.packer.Passes(m.groups, m.share, []costmodel.Documents{{Tokens: max(tokens, g.shortest(m)), Count: count}})
+		return float64(p.Time(recompute)), err
+	}
+	for _, x := range of {
+		if x == nil {
+			continue
+		}
+		one, err := time(1, x.recompute)
+		if err != nil {
+			return err
+		}
+		each := one
+		if n := g.together(x.tokens); n > 1 {
+			all, err := time(n, x.recompute)
+			if err != nil {
+				return err
+			}
+			each = (all - one) / float64(n-1)
+		}
+		base := min(max(0, one-each), mostBase*one)
+		x.base, x.curve = units.Seconds(base), tabulate([]sample{{float64(tokens), max(each, one-base)}})
+	}
+	return nil
 }
 
 // worthIt is by how much more a group must hold for recomputation to be offered.

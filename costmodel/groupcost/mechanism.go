@@ -41,8 +41,8 @@ func (m *mechanism) String() string {
 
 // choose finds the fastest mechanisms of a group among those that hold at least
 // half of what the one with the most memory left holds: the one that is within
-// closeBy of the fastest for a full group of one sequence and for one of 64, or
-// else the fastest of either, which are then classes of their own. There is none
+// closeBy of the fastest for a full group of one sequence and for one of many (loads),
+// or else the fastest of either, which are then classes of their own. There is none
 // where nothing fits.
 //
 // Where links are fast one mechanism serves all lengths; where they are slow a
@@ -53,14 +53,12 @@ func (g *group) choose() ([]*mechanism, error) {
 	if err != nil || len(fits) == 0 {
 		return nil, err
 	}
-	load := fits[0].most()
-	for _, m := range fits {
-		load = min(load, m.most())
-	}
 	var fastest [2]*mechanism
+	loads := g.loads(fits)
 	for _, m := range fits {
-		for i, count := range []int{1, 64} {
-			if m.times[i], err = g.timeOf(m, load, count); err != nil {
+		for i, load := range loads {
+			load.Tokens = max(load.Tokens, g.shortest(m))
+			if m.times[i], err = g.timeOf(m, load); err != nil {
 				return nil, err
 			}
 			if fastest[i] == nil || m.times[i] < fastest[i].times[i] {
@@ -115,10 +113,28 @@ func (g *group) fitting() ([]*mechanism, error) {
 	return slices.DeleteFunc(fits, func(m *mechanism) bool { return m.most() < most/2 }), nil
 }
 
-// timeOf is the time of a group that sequences, so many of them, fill.
-func (g *group) timeOf(m *mechanism, load units.Tokens, count int) (units.Seconds, error) {
-	each := max(g.shortest(m), load/units.Tokens(count))
-	p, err := g.packer.Passes(m.groups, m.share, []costmodel.Documents{{Tokens: each, Count: count}})
+// loads are the groups for which mechanisms are compared: one long sequence and 64
+// short ones that all of them hold; or one and as many as fit of the only length there is.
+func (g *group) loads(fits []*mechanism) [2]costmodel.Documents {
+	most := fits[0].most()
+	for _, m := range fits {
+		most = min(most, m.most())
+	}
+	if of := g.b.o.Of; of.Tokens > 0 {
+		return [2]costmodel.Documents{{Tokens: of.Tokens, Count: 1}, {Tokens: of.Tokens, Count: g.together(most)}}
+	}
+	return [2]costmodel.Documents{{Tokens: most, Count: 1}, {Tokens: most / 64, Count: 64}}
+}
+
+// together is how many sequences of the only length a group has at most that holds so
+// many tokens.
+func (g *group) together(tokens units.Tokens) int {
+	return int(min(units.Tokens(g.b.o.Of.Count), tokens/g.b.o.Of.Tokens))
+}
+
+// timeOf is the time of a group of equal sequences.
+func (g *group) timeOf(m *mechanism, load costmodel.Documents) (units.Seconds, error) {
+	p, err := g.packer.Passes(m.groups, m.share, []costmodel.Documents{load})
 	return p.Time(m.kept == 0), err
 }
 
@@ -359,6 +375,13 @@ func (g *group) fit(m *mechanism) {
 	}
 	if !g.b.o.NoRecompute {
 		m.again = g.capacity(m, costmodel.RecomputeFull)
+	}
+	// What does not hold one sequence of the only length holds none.
+	if m.kept < g.b.o.Of.Tokens {
+		m.kept = 0
+	}
+	if m.again < g.b.o.Of.Tokens {
+		m.again = 0
 	}
 }
 

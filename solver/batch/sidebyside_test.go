@@ -1,0 +1,106 @@
+package batch_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/results/profiles"
+	"github.com/evenkeel/evenkeel/solver/batch"
+)
+
+// longJob is a step of so many sequences on the reference profiles' laws.
+func longJob(t *testing.T, cluster string, s units.Tokens, sequences int) (*costmodel.Predictor, costmodel.Job) {
+	t.Helper()
+	profile := profiles.Merge(profiles.All())
+	c, err := costmodel.ParseCluster(cluster)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err = c.Named(profile); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = fit.AssumeLinks(profile, c); err != nil {
+		t.Fatal(err)
+	}
+	return costmodel.NewPredictor(profile), costmodel.Job{
+		Model:   costmodel.Model{Name: "llama", Layers: 32, Hidden: 4096, FFN: 14336, QHeads: 32, KVHeads: 8, HeadDim: 128, Vocab: 32000, GatedMLP: true},
+		Cluster: c, SeqLen: s, DType: op.BF16, Recompute: costmodel.RecomputeFull, RingBuffers: 2, LossChunk: 1024, OverlapZero: true, Accumulate: sequences,
+	}
+}
+
+func sideBySide(t *testing.T, q *costmodel.Predictor, j costmodel.Job) *batch.Plan {
+	t.Helper()
+	plan, err := batch.SideBySide(t.Context(), q, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return plan
+}
+
+// oneByOne is the step by its simulator where every sequence is shared by all devices
+// equally, in one all-to-all or in a ring, whichever is faster.
+func oneByOne(t *testing.T, q *costmodel.Predictor, j costmodel.Job) units.Seconds {
+	t.Helper()
+	ranks := len(j.Cluster.Ranks())
+	tokens := make([]units.Tokens, ranks)
+	var group costmodel.Group
+	for r := range tokens {
+		tokens[r] = j.SeqLen / units.Tokens(ranks)
+		group = append(group, costmodel.HeadShare{Rank: r, QHeads: j.Model.QHeads / ranks})
+	}
+	var best units.Seconds
+	for _, groups := range [][]costmodel.Group{{group}, costmodel.Singles(tokens, j.Model.QHeads)} {
+		step, err := costmodel.Simulate(q, j, costmodel.ZigZag(tokens, groups))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if best == 0 || step.Time.Mid < best {
+			best = step.Time.Mid
+		}
+	}
+	return best
+}
+
+// On a node whose sequences are long the best is one after the other on all of it, and
+// both judges say how long that takes.
+func TestSideBySideAgreesWithTheStepOnOneNode(t *testing.T) {
+	q, j := longJob(t, "1x4 h100_sxm", 400000, 3)
+	plan, want := sideBySide(t, q, j), oneByOne(t, q, j)
+	if len(plan.Micro) != 3 || math.Abs(float64(plan.Time/want)-1) > 0.01 {
+		t.Errorf("%d micro-batches in %v: want 3 in %v", len(plan.Micro), plan.Time, want)
+	}
+}
+
+// On two nodes each trains a sequence of its own, which takes what one takes on its node
+// alone: all that the two share is the exchange of parameters and gradients.
+func TestSideBySideOnTwoNodes(t *testing.T) {
+	q, j := longJob(t, "2x8 h100_sxm", 131072, 2)
+	plan := sideBySide(t, q, j)
+	if len(plan.Micro) != 1 || len(plan.Micro[0].Groups) != 2 {
+		t.Fatalf("%+v: want two groups side by side", plan.Micro)
+	}
+	_, one := longJob(t, "1x8 h100_sxm", 131072, 1)
+	want := oneByOne(t, q, one)
+	if r := float64(plan.Time / want); r < 0.95 || r > 1.05 {
+		t.Errorf("%v for two at a time: one takes %v on its node", plan.Time, want)
+	}
+	if both := oneByOne(t, q, j); plan.Time > both {
+		t.Errorf("%v, and %v with every sequence on both nodes", plan.Time, both)
+	}
+}
+
+// A step of one sequence has nothing to put beside it; and what is wrong is an error.
+func TestSideBySideOfNothing(t *testing.T) {
+	q, j := longJob(t, "1x4 h100_sxm", 8192, 1)
+	if plan := sideBySide(t, q, j); plan != nil {
+		t.Errorf("one sequence: %+v", plan)
+	}
+	j.Accumulate, j.SeqLen = 2, 40<<20
+	if _, err := batch.SideBySide(t.Context(), q, j); err == nil {
+		t.Error("sequences that fit nowhere: no error")
+	}
+}
