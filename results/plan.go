@@ -57,8 +57,26 @@ func planHead(p *printer, d *solver.Plan) {
 	}
 	if t := d.Step.Time; t.Mid > 0 {
 		p.para("", fmt.Sprintf("step time %s (%s), %s tokens/s; %s", estimate(t), t.Source, number(float64(j.SeqLen)*float64(max(1, j.Accumulate))/float64(t.Mid)), boundLine(d)))
+		if other := sideBySide(d); other != "" {
+			p.para("", other)
+		}
 	}
 }
+
+// sideBySide says that the step's sequences would be done sooner at the same time, each in
+// devices of its own, where that is so by more than prices of groups are off.
+func sideBySide(d *solver.Plan) string {
+	s := d.SideBySide
+	if s == nil || !(s.Time < d.Step.Time.Mid*(1-groupPricesOff)) {
+		return ""
+	}
+	return fmt.Sprintf("the step's %d sequences SIDE BY SIDE would take %s (%s): not each on all devices, but %s at a time, each in a group of its own; the same command plans that with --lengths uniform:%d,%d --batch-size %d in the place of --seq-len and --grad-accumulation",
+		d.Job.Accumulate, seconds(s.Time), signed(float64(s.Time/d.Step.Time.Mid)-1), plural(s.Groups, "group"), int64(d.Job.SeqLen), int64(d.Job.SeqLen), d.Job.Accumulate)
+}
+
+// groupPricesOff is by what share the price of a group of sequences is off its simulation
+// in nine of ten (costmodel/groupcost).
+const groupPricesOff = 0.05
 
 func planStamp(d *solver.Plan) (stamp, because string) {
 	switch s := d.Step.Time.Source; {
@@ -74,7 +92,11 @@ func boundLine(d *solver.Plan) string {
 	if !(d.Bound > 0) {
 		return "no lower bound is known"
 	}
-	return fmt.Sprintf("no plan can be faster than %s by the same laws, so at most %s of this step could still be gained", seconds(d.Bound), units.Percent(1-1/(1+d.Gap)))
+	which := "no plan"
+	if d.Job.Accumulate > 1 {
+		which = "no plan that trains sequence after sequence, or two in turns,"
+	}
+	return fmt.Sprintf("%s can be faster than %s by the same laws, so at most %s of this step could still be gained", which, seconds(d.Bound), units.Percent(1-1/(1+d.Gap)))
 }
 
 func considered(p *printer, n *notes, d *solver.Plan) {

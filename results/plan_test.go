@@ -105,6 +105,38 @@ func TestPlanFirstLineTellsWhatNumbersRestOn(t *testing.T) {
 	}
 }
 
+// A plan of sequence after sequence says so of its bound, and whether the sequences would be
+// done sooner side by side, by more than the prices of groups are off.
+func TestPlanBesideSequencesSideBySide(t *testing.T) {
+	d := testPlan()
+	if s := printPlan(t, d); !strings.Contains(s, "; no plan can be faster than") || strings.Contains(s, "SIDE BY SIDE") {
+		t.Errorf("of one sequence:\n%s", s)
+	}
+	d.Job.Accumulate = 8
+	for _, c := range []struct {
+		time float64
+		want string // after "SIDE BY SIDE would take", empty: nothing
+	}{
+		{0, ""},
+		{2.71 * 0.96, ""},
+		{3, ""},
+		{2.71 * 0.5, "1.35 s (-50 %): not each on all devices, but 3 groups at a time, each in a group of its own; the same command plans that with --lengths uniform:16384,16384 --batch-size 8 in the place of --seq-len and --grad-accumulation"},
+	} {
+		d.SideBySide = nil
+		if c.time > 0 {
+			d.SideBySide = &solver.SideBySide{Time: units.Seconds(c.time), MicroBatches: 2, Groups: 3}
+		}
+		s := strings.Join(strings.Fields(printPlan(t, d)), " ")
+		if !strings.Contains(s, "; no plan that trains sequence after sequence, or two in turns, can be faster than 2.60 s") {
+			t.Errorf("whose bound it is:\n%s", s)
+		}
+		_, told, found := strings.Cut(s, "the step's 8 sequences SIDE BY SIDE would take ")
+		if found != (c.want != "") || !strings.HasPrefix(told, c.want) {
+			t.Errorf("%.3g s beside 2.71: %q, want %q", c.time, told[:min(len(told), 300)], c.want)
+		}
+	}
+}
+
 func TestAgainstBaseline(t *testing.T) {
 	d := testPlan()
 	for i, want := range []string{"-21 % +- 1.5 %", "~ -0.3 % +- 1.5 %", "baseline"} {

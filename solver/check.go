@@ -76,6 +76,7 @@ func structure(p *Plan) []Finding {
 	f.groups(p)
 	f.step(p)
 	f.quotients(p)
+	f.sideBySide(p)
 	f.candidates(p)
 	if !slices.Equal(p.Notes, notModelled()) {
 		f.add("notes", "not the notes of this version of the cost model")
@@ -311,6 +312,23 @@ func (f *findings) quotients(p *Plan) {
 	}
 	if want := t/float64(p.Bound) - 1; !near(1+p.Gap, 1+want) {
 		f.add("gap", "%v: step time over bound - 1 is %v", p.Gap, want)
+	}
+}
+
+// sideBySide checks what can be known of the other kind of plan.
+func (f *findings) sideBySide(p *Plan) {
+	s := p.SideBySide
+	if s == nil {
+		return
+	}
+	if t := float64(s.Time); !(t > 0) || math.IsInf(t, 0) {
+		f.add("side_by_side.step_s", "%v: want a time above 0", s.Time)
+	}
+	if most := p.Job.Accumulate; s.MicroBatches < 1 || s.MicroBatches > most {
+		f.add("side_by_side.micro_batches", "%d: want 1 to the job's %d sequences", s.MicroBatches, most)
+	}
+	if most := min(p.Job.Accumulate, len(p.Ranks)); s.Groups < 1 || s.Groups > most {
+		f.add("side_by_side.groups", "%d: want 1 to %d, for each has a sequence and a device", s.Groups, most)
 	}
 }
 

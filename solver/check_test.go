@@ -23,6 +23,7 @@ func free() map[string]string {
 		"inputs[0].path": "free text", "inputs[0].sha256": "checked by whoever opens the file",
 		"considered[0].why": "free text", "considered[1].why": "free text", "considered[2].why": "free text", "considered[3].why": "free text",
 		"warnings[0]":               "free text",
+		"side_by_side.step_s":       "of another kind of plan",
 		"job.model.name":            "free text",
 		"job.cluster.nodes[2].link": "of a node with one device: never used",
 		"job.cluster.nodes[1].nics": "every message passes node 0 too, which has as few",
@@ -60,6 +61,7 @@ func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
 	plan.Tool, plan.Created = "evenkeel test", "2026-01-31T12:00:00Z"
 	plan.Inputs = []doc.Input{{Path: "x.profile.json", SHA256: strings.Repeat("ab", 32)}}
 	plan.Warnings = []string{"a warning"}
+	plan.SideBySide = &SideBySide{Time: plan.Step.Time.Mid / 2, MicroBatches: 2, Groups: 2}
 	if err := Check(plan, p.Profile); err != nil {
 		t.Fatal(err)
 	}
@@ -244,6 +246,9 @@ func TestCheckNoticesBrokenStructure(t *testing.T) {
 		"no memory":           {func(p *Plan) { p.Step.Ranks[0].Memory.Capacity = 1 }, "step.ranks[0].memory"},
 		"no account":          {func(p *Plan) { p.Step.Ranks = p.Step.Ranks[:1] }, "step.ranks: 1 of them"},
 		"bound beaten":        {func(p *Plan) { p.Bound = p.Step.Time.Mid * 2 }, "lower_bound_s"},
+		"beside in no time":   {func(p *Plan) { p.SideBySide.Time = 0 }, "side_by_side.step_s: 0 s: want a time above 0"},
+		"beside in no batch":  {func(p *Plan) { p.SideBySide.MicroBatches = 0 }, "side_by_side.micro_batches: 0: want 1 to the job's 2 sequences"},
+		"beside in no group":  {func(p *Plan) { p.SideBySide.Groups = 0 }, "side_by_side.groups: 0: want 1 to 2"},
 		"bad job":             {func(p *Plan) { p.Job.SeqLen = 0 }, "job: seq_len_tokens: 0"},
 	} {
 		plan := &Plan{}

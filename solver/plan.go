@@ -33,10 +33,22 @@ type Plan struct {
 	TwoBatch bool           `json:"two_batch_overlap,omitzero"`
 	Step     costmodel.Step `json:"step"` // predicted
 	Bound    units.Seconds  `json:"lower_bound_s"`
-	Gap      float64        `json:"gap"` // step time / lower bound - 1: the most that any plan could still gain
-	Compared []Candidate    `json:"considered"`
-	Warnings []string       `json:"warnings,omitempty"`
-	Notes    []string       `json:"notes"` // what the cost model leaves out
+	// Gap is step time / lower bound - 1: the most that any plan could still gain that has
+	// all micro-batches in the same layout, one after the other or in twos.
+	Gap float64 `json:"gap"`
+	// SideBySide is what another kind of plan would take; nil where nobody asked.
+	SideBySide *SideBySide `json:"side_by_side,omitempty"`
+	Compared   []Candidate `json:"considered"`
+	Warnings   []string    `json:"warnings,omitempty"`
+	Notes      []string    `json:"notes"` // what the cost model leaves out
+}
+
+// SideBySide is what a step takes whose sequences train at the same time, each in devices
+// of its own, as a plan of a batch (package solver/batch) has them.
+type SideBySide struct {
+	Time         units.Seconds `json:"step_s"`
+	MicroBatches int           `json:"micro_batches"`
+	Groups       int           `json:"groups"` // of devices, in the micro-batch that has most
 }
 
 // PlanRank is what one rank owns.

@@ -116,8 +116,9 @@ func (o priced) published(maxLen units.Tokens) (priceList, error) {
 	return priceList{Costs: c, words: words, inputs: []doc.Input{g.Input}, remarks: g.Model.Warnings}, nil
 }
 
-// fromLaws makes the costs of a cluster and model from laws.
-func (a *app) fromLaws(o problem) (priceList, error) {
+// fromLaws makes the costs of a cluster and model from laws, for a batch of the given
+// lengths, or any where there are none.
+func (a *app) fromLaws(o problem, lengths []units.Tokens) (priceList, error) {
 	for _, f := range [][2]string{{"--cluster", o.cluster}, {"--model", o.model}} {
 		if f[1] == "" {
 			return priceList{}, usagef("%s is missing; or name a published cost model with --costs", f[0])
@@ -139,7 +140,13 @@ func (a *app) fromLaws(o problem) (priceList, error) {
 	case costmodel.RecomputeNone:
 		options.NoRecompute = o.recomputeGiven
 	}
-	c, err := groupcost.FromLaws(costmodel.NewPredictor(laws.profile), job, options)
+	q := costmodel.NewPredictor(laws.profile)
+	options.Of = equal(lengths)
+	c, err := groupcost.FromLaws(q, job, options)
+	if err != nil && options.Of.Tokens > 0 { // the prices of any length say what is too long
+		options.Of = costmodel.Documents{}
+		c, err = groupcost.FromLaws(q, job, options)
+	}
 	if err != nil {
 		return priceList{}, err
 	}
@@ -149,6 +156,14 @@ func (a *app) fromLaws(o problem) (priceList, error) {
 		return priceList{}, err
 	}
 	return priceList{Costs: c, words: words, assumed: o.profile == "", inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks}, nil
+}
+
+// equal is sequences that are as long as one another, nothing where they are not.
+func equal(lengths []units.Tokens) costmodel.Documents {
+	if len(lengths) == 0 || slices.Min(lengths) != slices.Max(lengths) {
+		return costmodel.Documents{}
+	}
+	return costmodel.Documents{Tokens: lengths[0], Count: len(lengths)}
 }
 
 func orUnnamed(name, other string) string {
@@ -250,7 +265,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	if err != nil {
 		return usagef("--batch %d: %w", o.sequences.index, err)
 	}
-	prices, err := a.prices(o, limit)
+	prices, err := a.prices(o, limit, lengths)
 	if err != nil {
 		return err
 	}
@@ -282,12 +297,13 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	return a.print(d, func(w io.Writer) error { return results.BatchPlan(w, d) })
 }
 
-// prices are published ones or those of laws.
-func (a *app) prices(o problem, limit units.Tokens) (priceList, error) {
+// prices are published ones or those of laws, for a batch of the given lengths, or any
+// where there are none.
+func (a *app) prices(o problem, limit units.Tokens, lengths []units.Tokens) (priceList, error) {
 	if o.priced.costs != "" {
 		return o.priced.published(limit)
 	}
-	return a.fromLaws(o)
+	return a.fromLaws(o, lengths)
 }
 
 // contest runs all strategies and chooses.

@@ -16,6 +16,7 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/evenkeel/evenkeel/solver"
+	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/spf13/cobra"
 )
 
@@ -60,6 +61,10 @@ when no plan fits the devices' memory.
 The fastest plan is recommended whose gain over what people run today is more than the
 cost model can be wrong by. Where evenkeel's fastest gains less than that, evenkeel-sure
 is the fastest of its layouts that does, and --take evenkeel writes the fastest.
+
+With --grad-accumulation every sequence of a step is trained on all devices, one after the
+other or in twos. What the same sequences would take side by side, each in a group of
+devices of its own, is said where it is less; --lengths plans that.
 
 With --lengths a global batch of unequal sequences is planned instead of one long
 sequence: micro-batches, the groups of devices of each, and which sequences each
@@ -167,6 +172,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 	if err != nil {
 		return err
 	}
+	plan.SideBySide = a.sideBySide(ctx, q)
 	plan.Schema, plan.Tool, plan.Created = solver.PlanSchema, tool, p.Created
 	if plan.Inputs, err = inputs(o.out, []string{o.model}); err != nil {
 		return err
@@ -185,6 +191,24 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		}
 		return results.Explain(w, plan)
 	})
+}
+
+// sideBySide predicts what the job's sequences take at the same time, each in devices of
+// its own; nil, and a word on why, where that cannot be said. It is no part of the plan, so
+// nothing about it is an error.
+func (a *app) sideBySide(ctx context.Context, q *solver.Problem) *solver.SideBySide {
+	other, err := batch.SideBySide(ctx, q.Predictor, q.Job)
+	if err != nil {
+		a.note("what the %d sequences would take side by side is not known: %v", q.Job.Accumulate, err)
+	}
+	if other == nil || err != nil {
+		return nil
+	}
+	s := &solver.SideBySide{Time: other.Time, MicroBatches: len(other.Micro)}
+	for _, m := range other.Micro {
+		s.Groups = max(s.Groups, len(m.Groups))
+	}
+	return s
 }
 
 // plan searches for a layout, or takes the one that was given.
