@@ -196,7 +196,11 @@ func slowest(p *costmodel.Profile, members []op.Member, flag string, rate func(o
 	for _, m := range members {
 		at := slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == m.Device })
 		if at < 0 || rate(p.Devices[at].Sheet) == 0 {
-			return 0, fmt.Errorf("no link between %s and others was measured, and its datasheet names no rate; name a link class of the profile with %s", m.Device, flag)
+			what := "links: [{name: net, bytes_per_s: 25e9}] and network: net"
+			if flag == "--link" {
+				what = "links: [{name: bus, bytes_per_s: 25e9}] and the node's link: bus"
+			}
+			return 0, fmt.Errorf("no link between %s and others was measured, and its datasheet names no rate; name a link class of the profile with %s, or state the rate in a cluster.yaml, such as %s", m.Device, flag, what)
 		}
 		least = min(least, rate(p.Devices[at].Sheet))
 	}

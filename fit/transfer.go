@@ -341,7 +341,8 @@ func hullWith(a, b []costmodel.AxisRange) []costmodel.AxisRange {
 
 // Borrowed is the profile of a device type that nobody measured: every law of
 // the most similar device that has any to lend, carried over by the ratios of
-// the datasheets and marked as transferred.
+// the datasheets and marked as transferred. Those in a precision that the device cannot
+// compute in are left out or, where its datasheet's rate is that of f16, lent as such.
 //
 // Error: nobody has a law to lend.
 func Borrowed(dev op.DeviceType, donors []Donor) (*costmodel.Profile, error) {
@@ -356,10 +357,30 @@ func Borrowed(dev op.DeviceType, donors []Donor) (*costmodel.Profile, error) {
 	}
 	p := &costmodel.Profile{Devices: []op.DeviceType{dev}, Holdout: costmodel.Holdout{Seed: Defaults().Seed}}
 	for i := range donors {
-		if donors[i].Device.Name == from.Name {
-			p.Laws = append(p.Laws, *donors[i].carry(dev))
+		if donors[i].Device.Name != from.Name {
+			continue
+		}
+		l := donors[i].carry(dev)
+		t, ok := computesAs(dev, l.Variant.DType)
+		l.Variant.DType = t
+		if ok && !slices.ContainsFunc(p.Laws, func(o costmodel.Law) bool { return o.Op == l.Op && o.Variant == l.Variant }) {
+			p.Laws = append(p.Laws, *l)
 		}
 	}
 	p.Warnings = append(p.Warnings, fmt.Sprintf("nobody measured %s: its laws are those of %s by the ratios of the datasheets; a few dozen points of its own make them several times more accurate: evenkeel calibrate", dev.Name, from.Name))
 	return p, nil
+}
+
+// computesAs is the precision that a device computes in where a donor does in another, and
+// whether there is one: before Ampere tensor cores know no bf16, and those of the MI100 run
+// it at half of the rate of f16, which is the one of its datasheet; both take f16 in the
+// place of it. A device whose datasheet names a rate, and none of fp8, has none.
+func computesAs(dev op.DeviceType, t op.DType) (op.DType, bool) {
+	switch dev.Sheet.Arch {
+	case "sm70", "sm75", "gfx908":
+		if t == op.BF16 {
+			return op.F16, true
+		}
+	}
+	return t, t != op.FP8 || dev.Sheet.FP8PerS > 0 || dev.Sheet.BF16PerS == 0
 }

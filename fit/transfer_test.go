@@ -2,6 +2,7 @@ package fit
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,6 +59,36 @@ func TestLentIntervalsGrowAsTheDonors(t *testing.T) {
 	law.Spread = costmodel.Spread{Lo: 1, Hi: 1}
 	if l := from.carry(dev); l.Widen != leastGrowth {
 		t.Errorf("a donor without errors: widen %v, want %v", l.Widen, leastGrowth)
+	}
+}
+
+// What a device cannot compute in is not lent to it: bf16 is f16 on tensor cores from before
+// Ampere, once, and without a datasheet's rate there is no fp8.
+func TestBorrowedInPrecisionsThatThereAre(t *testing.T) {
+	donor := op.DeviceType{Name: "lender", Parallel: 100, Sheet: op.Sheet{BF16PerS: 1e15, FP8PerS: 2e15, MemoryPerS: 3e12, Arch: "sm90"}}
+	var donors []Donor
+	for _, d := range []op.DType{op.BF16, op.FP8, op.F16} {
+		donors = append(donors, Donor{Device: donor, Law: &costmodel.Law{
+			Op: op.KindGEMM, Variant: op.Variant{DType: d, Pass: op.Forward}, Device: donor.Name, GEMM: &costmodel.GEMMCore{}, Spread: costmodel.Spread{Lo: 0.9, Hi: 1.1},
+		}})
+	}
+	for _, c := range []struct {
+		arch string
+		fp8  float64
+		want []op.DType
+	}{{"sm75", 0, []op.DType{op.F16}}, {"sm86", 0, []op.DType{op.BF16, op.F16}}, {"sm89", 7e14, []op.DType{op.BF16, op.FP8, op.F16}}} {
+		dev := op.DeviceType{Name: "borrower", Parallel: 50, Sheet: op.Sheet{BF16PerS: 3e14, FP8PerS: c.fp8, MemoryPerS: 1e12, Arch: c.arch}}
+		p, err := Borrowed(dev, donors)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []op.DType
+		for _, l := range p.Laws {
+			got = append(got, l.Variant.DType)
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: laws in %v, want %v", c.arch, got, c.want)
+		}
 	}
 }
 

@@ -62,9 +62,9 @@ func (s *ReferenceSummary) add(l *costmodel.Law) {
 
 // References lists the reference profiles: what was measured of each, what is
 // assumed, how far its laws were off on points set aside, and whose
-// measurements they are; and below them the cost models of groups that others
-// published.
-func References(w io.Writer, refs []ReferenceSummary) error {
+// measurements they are; the other GPU models that borrow from them by their
+// datasheets; and below them the cost models of groups that others published.
+func References(w io.Writer, refs []ReferenceSummary, datasheets []string) error {
 	p := &printer{w: w}
 	p.para("", "reference profiles: fitted to what others measured; solve uses them where no --profile is given. Calibrate your own cluster to replace them.")
 	t := newTable(column{title: "GPU", most: 12}, column{title: "software", most: 18}, column{title: "measured", most: 26}, column{title: "assumed", most: 26},
@@ -83,6 +83,12 @@ func References(w io.Writer, refs []ReferenceSummary) error {
 	p.printf("\n")
 	for _, o := range originsOf(refs) {
 		p.para("measured by ", fmt.Sprintf("%s: %s at %.12s, %s", o.Title, o.Repository, o.Commit, o.Licence))
+	}
+	if others := slices.DeleteFunc(slices.Clone(datasheets), func(name string) bool {
+		return slices.ContainsFunc(refs, func(r ReferenceSummary) bool { return r.Name == name })
+	}); len(others) > 0 {
+		p.printf("\n")
+		p.para("", "nobody measured these, and they borrow from the most similar reference by the ratios of their datasheets: "+strings.Join(others, ", "))
 	}
 	groupCosts(p, profiles.GroupCosts())
 	return p.err

@@ -26,10 +26,10 @@ func TestReferencesTellMeasuredFromAssumed(t *testing.T) {
 		t.Fatalf("%+v", s)
 	}
 	var b bytes.Buffer
-	if err := References(&b, s); err != nil {
+	if err := References(&b, s, []string{"gpu", "gpv"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"engine-1, net-2", "attn_fwd diag", "gemm wgrad", "2.0 %, 4.0 %", "Tables: example.org/tables at 0123456789ab, MIT"} {
+	for _, want := range []string{"engine-1, net-2", "attn_fwd diag", "gemm wgrad", "2.0 %, 4.0 %", "Tables: example.org/tables at 0123456789ab, MIT", "the ratios of their datasheets: gpv\n"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, b.String())
 		}

@@ -155,7 +155,7 @@ func (a *app) fromLaws(o problem, lengths []units.Tokens) (priceList, error) {
 	if err != nil {
 		return priceList{}, err
 	}
-	return priceList{Costs: c, words: words, assumed: o.profile == "", inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks}, nil
+	return priceList{Costs: c, words: words, assumed: laws.references, inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks}, nil
 }
 
 // equal is sequences that are as long as one another, nothing where they are not.

@@ -42,25 +42,39 @@ func donorsOf(from string) ([]fit.Donor, error) {
 
 // borrow writes the profile of a GPU model that nobody measured.
 func (a *app) borrow(model, from, out string) (*costmodel.Profile, error) {
-	known := importer.Models()
-	k := slices.IndexFunc(known, func(m importer.Model) bool { return m.Name == model })
-	if k < 0 {
-		var names []string
-		for _, m := range known {
-			names = append(names, m.Name)
-		}
-		slices.Sort(names)
-		return nil, usagef("--for %q: no datasheet of such a GPU is known; there are those of %s", model, strings.Join(names, ", "))
-	}
 	donors, err := donorsOf(from)
 	if err != nil {
 		return nil, err
 	}
-	p, err := fit.Borrowed(known[k].Of("borrowed"), donors)
+	p, err := lent(model, donors)
 	if err != nil {
-		return nil, fmt.Errorf("--for %s: %w", model, err)
+		return nil, usagef("--for %w", err)
 	}
-	fit.Assume(p)
 	p.Tool, p.Created = tool, time.Now().UTC().Format(time.RFC3339)
 	return p, doc.Save(out, p)
+}
+
+// lent is the profile of a GPU model by its datasheet and what donors lend.
+func lent(model string, donors []fit.Donor) (*costmodel.Profile, error) {
+	known := importer.Models()
+	k := slices.IndexFunc(known, func(m importer.Model) bool { return m.Name == model })
+	if k < 0 {
+		return nil, fmt.Errorf("%q: no datasheet of such a GPU is known; there are those of %s", model, strings.Join(datasheets(), ", "))
+	}
+	p, err := fit.Borrowed(known[k].Of("borrowed"), donors)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", model, err)
+	}
+	fit.Assume(p)
+	return p, nil
+}
+
+// datasheets lists the GPU models whose datasheet is known, sorted.
+func datasheets() []string {
+	var names []string
+	for _, m := range importer.Models() {
+		names = append(names, m.Name)
+	}
+	slices.Sort(names)
+	return names
 }

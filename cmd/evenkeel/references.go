@@ -18,9 +18,9 @@ import (
 func (a *app) showReferences(given []string, o view) error {
 	if len(given) == 0 {
 		s := results.SummariseReferences(profiles.All())
-		return a.print(s, func(w io.Writer) error { return results.References(w, s) })
+		return a.print(s, func(w io.Writer) error { return results.References(w, s, datasheets()) })
 	}
-	r, err := profiles.Lookup(given[0])
+	r, err := referenceOf(given[0])
 	if err != nil {
 		return err
 	}
@@ -32,16 +32,18 @@ func (a *app) showReferences(given []string, o view) error {
 	})
 }
 
-// known is the laws that a plan rests on: a profile's, or those of references.
+// known is the laws that a plan rests on: of profiles, references among them or not.
 type known struct {
-	profile *costmodel.Profile
-	inputs  []doc.Input
-	cluster costmodel.Cluster // resolved
-	remarks []string          // for the plan's warnings
+	profile    *costmodel.Profile
+	references bool
+	inputs     []doc.Input
+	cluster    costmodel.Cluster // resolved
+	remarks    []string          // for the plan's warnings
 }
 
-// laws reads the profile and resolves the cluster against it; without a profile
-// the reference profiles of the cluster's GPU models take its place.
+// laws reads the profiles that --profile names and resolves the cluster against them.
+// Where the references are among these, they stand for the GPU models that the files
+// lack, and links that nobody measured are assumed.
 func (a *app) laws(o problem) (known, error) {
 	cluster, err := readCluster(o.cluster)
 	if err != nil {
@@ -50,43 +52,87 @@ func (a *app) laws(o problem) (known, error) {
 	if o.network != "" && len(cluster.Nodes) == 1 {
 		return known{}, usagef("--network %s: the cluster is one node, which has no links to others: leave it out", o.network)
 	}
-	if o.profile == "" {
-		return a.referenced(cluster, o)
-	}
-	p, err := loadProfile(o.profile)
+	paths, references, err := o.profiles()
 	if err != nil {
 		return known{}, err
 	}
-	k := known{profile: p}
-	if k.inputs, err = inputs(o.out, []string{o.profile}); err != nil {
+	own, err := loadProfiles(o.out, paths)
+	if err != nil {
 		return known{}, err
 	}
-	if k.cluster, err = cluster.Resolve(p, o.link, o.network); err != nil {
+	if references {
+		return a.referenced(cluster, own, o)
+	}
+	k := known{profile: own[0].Profile}
+	if len(own) > 1 {
+		k.profile = profiles.Merge(own)
+	}
+	for _, r := range own {
+		k.inputs = append(k.inputs, r.Input)
+	}
+	if k.cluster, err = cluster.Resolve(k.profile, o.link, o.network); err != nil {
+		if refs, no := lacking(cluster, own); no == nil && len(refs) > 0 {
+			err = fmt.Errorf("%w; or let the embedded profiles stand for %s: --profile %s,%s", err, refs[0].Name, o.profile, borrowReferences)
+		}
 		return known{}, usageError{err}
 	}
-	k.profile = costmodel.AssumeLinks(p, k.cluster)
+	k.profile = costmodel.AssumeLinks(k.profile, k.cluster)
 	return k, nil
 }
 
-// referenced merges the references of a cluster's devices and assumes the links
-// that nobody measured.
-func (a *app) referenced(cluster costmodel.Cluster, o problem) (known, error) {
-	var refs []profiles.Reference
-	for _, n := range cluster.Nodes {
-		for _, m := range n.Devices {
-			r, err := profiles.Lookup(m.Device)
-			if err != nil {
-				return known{}, usagef("node %s: %w", n.Name, err)
-			}
-			if !slices.ContainsFunc(refs, func(have profiles.Reference) bool { return have.Name == r.Name }) {
-				refs = append(refs, r)
-			}
+// profiles reads --profile: files, and whether references fill in what these lack.
+func (o problem) profiles() (paths []string, references bool, err error) {
+	if o.profile == "" {
+		return nil, true, nil
+	}
+	for name := range strings.SplitSeq(o.profile, ",") {
+		switch name = strings.TrimSpace(name); {
+		case name == "":
+			return nil, false, usagef("--profile %s: a name is empty; want files separated by commas, with %s for the embedded profiles", o.profile, borrowReferences)
+		case name == borrowReferences:
+			references = true
+		default:
+			paths = append(paths, name)
 		}
 	}
-	k := known{profile: profiles.Merge(refs)}
-	k.inputs = k.profile.Inputs
-	cluster, err := cluster.Named(k.profile)
+	return paths, references, nil
+}
+
+// loadProfiles reads files of a plan that is written to a path. No device type may have
+// laws in two of them.
+func loadProfiles(to string, paths []string) ([]profiles.Reference, error) {
+	in, err := inputs(to, paths)
 	if err != nil {
+		return nil, err
+	}
+	var all []profiles.Reference
+	from := map[string]string{} // of device types
+	for i, path := range paths {
+		p, err := loadProfile(path)
+		if err != nil {
+			return nil, err
+		}
+		for _, d := range p.Devices {
+			if before, twice := from[d.Name]; twice {
+				return nil, usagef("--profile: device type %s is in both %s and %s; leave one out, or fit their recordings to one profile: evenkeel fit", d.Name, before, path)
+			}
+			from[d.Name] = path
+		}
+		all = append(all, profiles.Reference{Name: path, Input: in[i], Profile: p})
+	}
+	return all, nil
+}
+
+// referenced adds the references of a cluster's devices to the profiles that are given,
+// of the models that these lack, and assumes the links that nobody measured.
+func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o problem) (known, error) {
+	refs, err := lacking(cluster, own)
+	if err != nil {
+		return known{}, err
+	}
+	k := known{profile: profiles.Merge(slices.Concat(own, refs)), references: true}
+	k.inputs = k.profile.Inputs
+	if cluster, err = cluster.Named(k.profile); err != nil {
 		return known{}, usageError{err}
 	}
 	if cluster, err = fit.AssumeLinks(k.profile, chosenLinks(cluster, o)); err != nil {
@@ -100,8 +146,70 @@ func (a *app) referenced(cluster costmodel.Cluster, o problem) (known, error) {
 		k.remarks = append(k.remarks, remark(r))
 		a.note("%s", remark(r))
 	}
-	a.note("what is assumed, and how the plan rests on it, is said below it; measure your own: evenkeel calibrate")
+	if len(refs) > 0 {
+		a.note("what is assumed, and how the plan rests on it, is said below it; measure your own: evenkeel calibrate")
+	}
 	return k, nil
+}
+
+// lacking are the references of the devices whose GPU model none of the given profiles
+// knows, each once.
+func lacking(cluster costmodel.Cluster, own []profiles.Reference) ([]profiles.Reference, error) {
+	have := map[string]bool{}
+	for _, r := range own {
+		for _, d := range r.Profile.Devices {
+			have[costmodel.ModelOf(d.Name)] = true
+		}
+	}
+	var refs []profiles.Reference
+	for _, n := range cluster.Nodes {
+		for _, m := range n.Devices {
+			model := costmodel.ModelOf(m.Device)
+			if have[model] {
+				continue
+			}
+			r, err := referenceOf(m.Device)
+			if err != nil {
+				return nil, usagef("node %s: %w", n.Name, err)
+			}
+			have[model] = true
+			refs = append(refs, r)
+		}
+	}
+	return refs, nil
+}
+
+// referenceOf is a GPU model's reference profile or, where nobody measured the model but
+// its datasheet is known, what the most similar reference lends it by that.
+func referenceOf(name string) (profiles.Reference, error) {
+	r, err := profiles.LookupOr(name, datasheets())
+	if err == nil || !slices.Contains(datasheets(), name) {
+		return r, err
+	}
+	donors, err := donorsOf(borrowReferences)
+	if err != nil {
+		return r, err
+	}
+	p, err := lent(name, donors)
+	if err != nil {
+		return r, err
+	}
+	lender, err := profiles.Lookup(lenderOf(p))
+	if err != nil {
+		return r, err
+	}
+	p.Header, p.Origins = lender.Profile.Header, lender.Profile.Origins
+	return profiles.Reference{Name: name, Input: lender.Input, Profile: p}, nil
+}
+
+// lenderOf is the device type whose laws a profile borrowed; "" where it has its own.
+func lenderOf(p *costmodel.Profile) string {
+	for i := range p.Laws {
+		if from := p.Laws[i].From; from != "" {
+			return from
+		}
+	}
+	return ""
 }
 
 // chosenLinks fills in the classes that the flags name, before any is assumed.
@@ -119,6 +227,9 @@ func chosenLinks(c costmodel.Cluster, o problem) costmodel.Cluster {
 
 // remark says which reference a plan rests on.
 func remark(r profiles.Reference) string {
+	if lender := lenderOf(r.Profile); lender != "" {
+		return fmt.Sprintf("%s: nobody measured it: laws of the reference profile of %s by the ratios of their datasheets", r.Name, lender)
+	}
 	var stacks, titles []string
 	for _, d := range r.Profile.Devices {
 		stacks = append(stacks, d.Stack)

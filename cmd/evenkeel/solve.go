@@ -71,8 +71,10 @@ sequence: micro-batches, the groups of devices of each, and which sequences each
 group trains. evenkeel serve does that for a training loop.
 
 Without --profile the laws are those of the reference profiles (evenkeel show
---references): what others measured of the cluster's GPU models, and what is
-assumed of the rest, which the plan says.`,
+--references): what others measured of the cluster's GPU models, what models that
+nobody measured borrow from these by their datasheets, and what is assumed of the
+rest, which the plan says. With --profile mine.profile.json,references they stand for
+the GPU models that mine lacks.`,
 		Example: `  evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
   evenkeel solve --profile p.profile.json --cluster cluster.yaml --model config.json --seq-len 256k --recompute full -o a.plan.json --explain
   evenkeel solve --profile p.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k --shares 5:3   # what a layout of your own takes
@@ -120,7 +122,7 @@ assumed of the rest, which the plan says.`,
 // lawFlags are what solve and serve ask alike: whose laws, of what, for which job.
 func (o *problem) lawFlags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&o.profile, "profile", "", "profile with the laws of the devices and links (default: the reference profiles of the cluster's GPU models)")
+	f.StringVar(&o.profile, "profile", "", "profiles with the laws of the devices and links, separated by commas; \"references\" among them stands for the embedded ones, of the GPU models that the others lack (default: those alone)")
 	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100 + 2x8 a100\"")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
 	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several")
@@ -329,8 +331,12 @@ func (o problem) precision(p *costmodel.Profile) (op.DType, error) {
 // writable says, before anything is planned, whether what the flags ask for can be
 // written.
 func (o problem) writable() error {
+	paths, _, err := o.profiles()
+	if err != nil {
+		return err
+	}
 	for _, to := range [][2]string{{"-o", o.out}, {"--timeline", o.timeline}} {
-		if err := notInput(to[0], to[1], o.profile, o.cluster, o.model, o.sequences.file); err != nil {
+		if err := notInput(to[0], to[1], append(paths, o.cluster, o.model, o.sequences.file)...); err != nil {
 			return err
 		}
 		if err := probe(to[1]); err != nil {

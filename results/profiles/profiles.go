@@ -43,7 +43,10 @@ func All() []Reference { return slices.Clone(read()) }
 
 // Lookup finds the reference of a GPU model, or of a device type by what stands
 // before its slash. The error names the nearest reference and lists all.
-func Lookup(name string) (Reference, error) {
+func Lookup(name string) (Reference, error) { return LookupOr(name, nil) }
+
+// LookupOr is Lookup, whose error knows of the GPU models whose datasheets would do too.
+func LookupOr(name string, datasheets []string) (Reference, error) {
 	model := costmodel.ModelOf(name)
 	var names []string
 	for _, r := range read() {
@@ -52,11 +55,19 @@ func Lookup(name string) (Reference, error) {
 		}
 		names = append(names, r.Name)
 	}
-	return Reference{}, fmt.Errorf("no reference profile of %q%s; there are %s; measure your own: evenkeel calibrate, then solve --profile", name, nearest(model, names), strings.Join(names, ", "))
+	others := ""
+	if len(datasheets) > 0 {
+		others = ", and datasheets of " + strings.Join(datasheets, ", ")
+	}
+	return Reference{}, fmt.Errorf("no reference profile of %q%s; there are %s%s; measure your own: evenkeel calibrate, then solve --profile", name, nearest(model, append(slices.Clone(names), datasheets...)), strings.Join(names, ", "), others)
 }
 
-// nearest suggests a name that differs by no more than a third of its letters.
+// nearest suggests a name that goes on where the given one ends, as h100_sxm does after
+// h100, or else one that differs by no more than a third of its letters.
 func nearest(name string, names []string) string {
+	if i := slices.IndexFunc(names, func(n string) bool { return name != "" && strings.HasPrefix(n, name+"_") }); i >= 0 {
+		return fmt.Sprintf(", did you mean %q?", names[i])
+	}
 	distance := func(n string) int { return levenshtein.ComputeDistance(name[:min(len(name), 60)], n) }
 	best := slices.MinFunc(names, func(a, b string) int { return distance(a) - distance(b) })
 	if distance(best) > max(2, len(name)/3) {
@@ -65,8 +76,8 @@ func nearest(name string, names []string) string {
 	return fmt.Sprintf(", did you mean %q?", best)
 }
 
-// Merge is one profile of the references of several GPU models, each once, in
-// the given order. Their laws stay apart: no device type is in two of them.
+// Merge is one profile of several, each once, in the given order: of the references of
+// several GPU models, or others. Their laws stay apart: no device type may be in two of them.
 func Merge(refs []Reference) *costmodel.Profile {
 	var p costmodel.Profile
 	for i, r := range refs {
@@ -76,7 +87,9 @@ func Merge(refs []Reference) *costmodel.Profile {
 			p.Inputs = nil
 		}
 		p.Created = max(p.Created, o.Created)
-		p.Inputs = append(p.Inputs, r.Input)
+		if !slices.Contains(p.Inputs, r.Input) {
+			p.Inputs = append(p.Inputs, r.Input)
+		}
 		p.Simulated = p.Simulated || o.Simulated
 		for _, origin := range o.Origins {
 			if !slices.Contains(p.Origins, origin) {

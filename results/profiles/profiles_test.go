@@ -116,8 +116,17 @@ func TestLookup(t *testing.T) {
 			t.Errorf("%s: %s, %v", name, r.Name, err)
 		}
 	}
-	for name, want := range map[string]string{"h100_smx": `did you mean "h100_sxm"?`, "abacus": "there are a100_sxm, b200_sxm", "": "there are a100_sxm"} {
+	for name, want := range map[string]string{"h100_smx": `did you mean "h100_sxm"?`, "h100": `did you mean "h100_sxm"?`, "abacus": "there are a100_sxm, b200_sxm", "": "there are a100_sxm"} {
 		if _, err := Lookup(name); err == nil || !strings.Contains(err.Error(), want) || name == "abacus" && strings.Contains(err.Error(), "did you mean") {
+			t.Errorf("%q: %v, want %q", name, err, want)
+		}
+	}
+}
+
+// Whoever knows more GPU models has them suggested and listed.
+func TestLookupKnowsOfDatasheets(t *testing.T) {
+	for name, want := range map[string]string{"l40x": `did you mean "l40s"?; there are a100_sxm`, "a800": `did you mean "a800_sxm"?`, "abacus": "rtx_pro_6000_server, and datasheets of a800_sxm, l40s; measure"} {
+		if _, err := LookupOr(name, []string{"a800_sxm", "l40s"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", name, err, want)
 		}
 	}
