@@ -16,6 +16,7 @@ import (
 	"github.com/evenkeel/evenkeel/profile/importer"
 	"github.com/evenkeel/evenkeel/results/profiles"
 	"github.com/evenkeel/evenkeel/solver"
+	"github.com/evenkeel/evenkeel/solver/batch"
 )
 
 // nodesOf is count nodes of size devices of a GPU model.
@@ -152,6 +153,9 @@ type mixedRow struct {
 	// InTwos is the time of the other strategies' layouts with micro-batches in twos, where
 	// they fit and gain by it, else as they are.
 	InTwos map[string]units.Seconds
+	// SideBySide is what the eight sequences take at the same time, each in a group of its
+	// own, as plans of a batch: by us and by the best of today's; 0 where no group holds one.
+	SideBySide, TodaySideBySide units.Seconds
 }
 
 // compare solves one problem with every strategy.
@@ -175,6 +179,7 @@ func compare(t testing.TB, p *costmodel.Profile, name string, m costmodel.Model,
 		return row
 	}
 	row.Bound, row.Recommended, row.Taken = plan.Bound, plan.Strategy, plan.Step.Time.Mid
+	row.SideBySide, row.TodaySideBySide = besideEachOther(t, q)
 	sim, err := costmodel.NewSimulator(q.Predictor, q.Job)
 	if err != nil {
 		t.Fatal(err)
@@ -195,6 +200,27 @@ func compare(t testing.TB, p *costmodel.Profile, name string, m costmodel.Model,
 		row.InTwos[k.Strategy] = min(k.Time.Mid, inTwos(t, sim, l))
 	}
 	return row
+}
+
+// besideEachOther is what the sequences of a job take side by side by our plan and by the
+// best of today's; 0 where there is none.
+func besideEachOther(t testing.TB, q *solver.Problem) (ours, todays units.Seconds) {
+	t.Helper()
+	p, err := batch.SameLengths(q.Predictor, q.Job)
+	if err != nil {
+		return 0, 0
+	}
+	for _, s := range batch.Strategies(batch.Settings{Longest: q.Job.SeqLen, Fast: true}) {
+		plan, err := s.Solve(t.Context(), p)
+		switch {
+		case err != nil:
+		case s.Name() == (batch.Evenkeel{}).Name():
+			ours = plan.Time
+		case s.Claims().Baseline && (todays == 0 || plan.Time < todays):
+			todays = plan.Time
+		}
+	}
+	return ours, todays
 }
 
 // inTwos is what a layout takes with micro-batches in twos; +Inf where memory is too small.
