@@ -181,7 +181,13 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 	}
 	plan.Inputs = append(slices.Clone(laws.inputs), plan.Inputs...)
 	plan.Warnings = append(plan.Warnings, laws.remarks...)
-	if err := solver.Check(plan, p); err != nil {
+	// Simulating everything anew takes as long as the strategies, of thousands of devices
+	// seconds: once the time is up the plan is checked by itself.
+	err = plan.Validate()
+	if err == nil && ctx.Err() == nil {
+		err = solver.Check(plan, p)
+	}
+	if err != nil {
 		return fmt.Errorf("the plan does not stand up to the checker; this is a bug of evenkeel: %w", err)
 	}
 	if err := o.write(plan, q); err != nil {
@@ -197,17 +203,32 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 
 // sideBySide predicts what the job's sequences take at the same time, each in devices of
 // its own; nil, and a word on why, where that cannot be said. It is no part of the plan, so
-// nothing about it is an error.
+// nothing about it is an error, and the plan does not wait for it beyond a deadline.
 func (a *app) sideBySide(ctx context.Context, q *solver.Problem) *solver.SideBySide {
-	other, err := batch.SideBySide(ctx, q.Predictor, q.Job)
-	if err != nil {
-		a.note("what the %d sequences would take side by side is not known: %v", q.Job.Accumulate, err)
-	}
-	if other == nil || err != nil {
+	if q.Job.Accumulate < 2 {
 		return nil
 	}
-	s := &solver.SideBySide{Time: other.Time, MicroBatches: len(other.Micro)}
-	for _, m := range other.Micro {
+	type found struct {
+		plan *batch.Plan
+		err  error
+	}
+	done := make(chan found, 1)
+	go func() {
+		plan, err := batch.SideBySide(ctx, costmodel.NewPredictor(q.Profile), q.Job)
+		done <- found{plan, err}
+	}()
+	var other found
+	select {
+	case other = <-done:
+	case <-ctx.Done():
+		other.err = ctx.Err()
+	}
+	if other.err != nil {
+		a.note("what the %d sequences would take side by side is not known: %v", q.Job.Accumulate, other.err)
+		return nil
+	}
+	s := &solver.SideBySide{Time: other.plan.Time, MicroBatches: len(other.plan.Micro)}
+	for _, m := range other.plan.Micro {
 		s.Groups = max(s.Groups, len(m.Groups))
 	}
 	return s
