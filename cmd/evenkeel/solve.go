@@ -205,7 +205,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 // its own; nil, and a word on why, where that cannot be said. It is no part of the plan, so
 // nothing about it is an error, and the plan does not wait for it beyond a deadline.
 func (a *app) sideBySide(ctx context.Context, q *solver.Problem) *solver.SideBySide {
-	if q.Job.Accumulate < 2 {
+	if q.Job.Accumulate < 2 { // even if the time is up there is nothing to tell
 		return nil
 	}
 	type found struct {
@@ -225,6 +225,9 @@ func (a *app) sideBySide(ctx context.Context, q *solver.Problem) *solver.SideByS
 	}
 	if other.err != nil {
 		a.note("what the %d sequences would take side by side is not known: %v", q.Job.Accumulate, other.err)
+		return nil
+	}
+	if other.plan == nil {
 		return nil
 	}
 	s := &solver.SideBySide{Time: other.plan.Time, MicroBatches: len(other.plan.Micro)}

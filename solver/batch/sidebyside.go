@@ -11,11 +11,11 @@ import (
 // SideBySide plans a step of one long sequence a micro-batch (package solver) as a batch
 // of equal sequences, which may train at the same time, each in devices of its own: what
 // the step takes where nothing asks for all devices at every sequence. Nil where a step
-// has one sequence.
+// has one sequence, or more than mostBeside.
 //
 // Errors: as of SameLengths, and those of Planner.Plan.
 func SideBySide(ctx context.Context, q *costmodel.Predictor, j costmodel.Job) (*Plan, error) {
-	if j.Accumulate < 2 {
+	if j.Accumulate < 2 || j.Accumulate > mostBeside {
 		return nil, nil
 	}
 	p, err := SameLengths(q, j)
@@ -24,6 +24,10 @@ func SideBySide(ctx context.Context, q *costmodel.Predictor, j costmodel.Job) (*
 	}
 	return Evenkeel{}.Solve(ctx, p)
 }
+
+// mostBeside bounds the sequences of a step, far beyond any there is: twice as many take a
+// second to plan, a million minutes.
+const mostBeside = 10000
 
 // SameLengths is the batch of a job's sequences. Recomputation is the job's. A group takes
 // the time of a simulation of it alone, with one sequence or with all it holds, and

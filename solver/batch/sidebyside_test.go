@@ -99,6 +99,10 @@ func TestSideBySideOfNothing(t *testing.T) {
 	if plan := sideBySide(t, q, j); plan != nil {
 		t.Errorf("one sequence: %+v", plan)
 	}
+	j.Accumulate = 1 << 30
+	if plan := sideBySide(t, q, j); plan != nil {
+		t.Errorf("a billion sequences: %+v", plan)
+	}
 	j.Accumulate, j.SeqLen = 2, 40<<20
 	if _, err := batch.SideBySide(t.Context(), q, j); err == nil {
 		t.Error("sequences that fit nowhere: no error")
