@@ -22,9 +22,9 @@ var files embed.FS
 
 const suffix = ".profile.json"
 
-// Reference is an embedded profile.
+// Reference is an embedded profile, or another that is merged with such.
 type Reference struct {
-	Name    string // of the GPU model, as a cluster says it
+	Name    string // of the GPU model, as a cluster says it; of a file its path
 	Input   doc.Input
 	Profile *costmodel.Profile
 }

@@ -146,6 +146,9 @@ func TestMerge(t *testing.T) {
 	if len(p.Laws) != laws || len(p.Inputs) != len(all) {
 		t.Errorf("%d laws, %d inputs, want %d and %d", len(p.Laws), len(p.Inputs), laws, len(all))
 	}
+	if twice := Merge([]Reference{all[0], {Name: "lent by it", Input: all[0].Input, Profile: &costmodel.Profile{}}}); len(twice.Inputs) != 1 {
+		t.Errorf("an input of two profiles is listed %d times", len(twice.Inputs))
+	}
 	p.Laws[0].Op = "changed"
 	p.Groups = append(p.Groups[:0], p.Groups[1:]...)
 	for _, r := range All() {

@@ -13,8 +13,8 @@ import (
 	"github.com/evenkeel/evenkeel/solver/batch"
 )
 
-// lawCosts are costs by the reference profiles' laws.
-func lawCosts(t testing.TB, cluster string) *groupcost.Costs {
+// lawJob is a step of so many sequences by the reference profiles' laws.
+func lawJob(t testing.TB, cluster string, s units.Tokens, sequences int) (*costmodel.Predictor, costmodel.Job) {
 	t.Helper()
 	profile := profiles.Merge(profiles.All())
 	c, err := costmodel.ParseCluster(cluster)
@@ -27,10 +27,17 @@ func lawCosts(t testing.TB, cluster string) *groupcost.Costs {
 	if c, err = fit.AssumeLinks(profile, c); err != nil {
 		t.Fatal(err)
 	}
-	costs, err := groupcost.FromLaws(costmodel.NewPredictor(profile), costmodel.Job{
+	return costmodel.NewPredictor(profile), costmodel.Job{
 		Model:   costmodel.Model{Name: "llama", Layers: 32, Hidden: 4096, FFN: 14336, QHeads: 32, KVHeads: 8, HeadDim: 128, Vocab: 32000, GatedMLP: true},
-		Cluster: c, SeqLen: 1, DType: op.BF16, Recompute: costmodel.RecomputeNone, RingBuffers: 2, LossChunk: 1024,
-	}, groupcost.Options{})
+		Cluster: c, SeqLen: s, DType: op.BF16, Recompute: costmodel.RecomputeNone, RingBuffers: 2, LossChunk: 1024, Accumulate: sequences,
+	}
+}
+
+// lawCosts are costs by these laws.
+func lawCosts(t testing.TB, cluster string) *groupcost.Costs {
+	t.Helper()
+	q, j := lawJob(t, cluster, 1, 1)
+	costs, err := groupcost.FromLaws(q, j, groupcost.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,31 +5,16 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
-	"github.com/evenkeel/evenkeel/costmodel/op"
-	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/units"
-	"github.com/evenkeel/evenkeel/results/profiles"
 	"github.com/evenkeel/evenkeel/solver/batch"
 )
 
-// longJob is a step of so many sequences on the reference profiles' laws.
+// longJob is a step that recomputes, and hides its exchange behind the layers.
 func longJob(t *testing.T, cluster string, s units.Tokens, sequences int) (*costmodel.Predictor, costmodel.Job) {
 	t.Helper()
-	profile := profiles.Merge(profiles.All())
-	c, err := costmodel.ParseCluster(cluster)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c, err = c.Named(profile); err != nil {
-		t.Fatal(err)
-	}
-	if c, err = fit.AssumeLinks(profile, c); err != nil {
-		t.Fatal(err)
-	}
-	return costmodel.NewPredictor(profile), costmodel.Job{
-		Model:   costmodel.Model{Name: "llama", Layers: 32, Hidden: 4096, FFN: 14336, QHeads: 32, KVHeads: 8, HeadDim: 128, Vocab: 32000, GatedMLP: true},
-		Cluster: c, SeqLen: s, DType: op.BF16, Recompute: costmodel.RecomputeFull, RingBuffers: 2, LossChunk: 1024, OverlapZero: true, Accumulate: sequences,
-	}
+	q, j := lawJob(t, cluster, s, sequences)
+	j.Recompute, j.OverlapZero = costmodel.RecomputeFull, true
+	return q, j
 }
 
 func sideBySide(t *testing.T, q *costmodel.Predictor, j costmodel.Job) *batch.Plan {
