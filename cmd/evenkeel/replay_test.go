@@ -320,7 +320,7 @@ func TestTorchReplayIsKilled(t *testing.T) {
 		want   string
 	}{
 		"a rank killed":  {func(t *testing.T, _ *os.Process) { signalRank(t, syscall.SIGKILL) }, "(torch_cpu:1) was killed (signal: killed) at block "},
-		"a rank stopped": {func(t *testing.T, _ *os.Process) { signalRank(t, syscall.SIGSTOP) }, "(torch_cpu:1) said nothing for 10"},
+		"a rank stopped": {func(t *testing.T, _ *os.Process) { signalRank(t, syscall.SIGSTOP) }, "(torch_cpu:1) said nothing for "},
 		"interrupted":    {func(t *testing.T, p *os.Process) { send(t, p, syscall.SIGINT) }, "interrupted; all ranks were stopped and no trace was written"},
 		"itself killed":  {func(t *testing.T, p *os.Process) { send(t, p, syscall.SIGKILL) }, ""},
 	} {

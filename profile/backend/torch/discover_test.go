@@ -152,13 +152,16 @@ func TestRefusedInterpreters(t *testing.T) {
 	if err := os.WriteFile(text, []byte("no program"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, c := range map[string]struct{ python, behaviour, want string }{
-		"missing":        {"/nowhere/python3", "none", "/nowhere/python3: no such program"},
-		"no torch":       {os.Args[0], "no-torch", "no module torch"},
-		"other protocol": {os.Args[0], "other-proto", "its worker speaks protocol 99, this is 1"},
-		"too slow":       {os.Args[0], "silent-start", "no answer to hello before the deadline"},
+	for name, c := range map[string]struct {
+		python, behaviour, want string
+		greet                   time.Duration
+	}{
+		"missing":        {"/nowhere/python3", "none", "/nowhere/python3: no such program", 0},
+		"no torch":       {os.Args[0], "no-torch", "no module torch", 0},
+		"other protocol": {os.Args[0], "other-proto", "its worker speaks protocol 99, this is 1", 0},
+		"too slow":       {os.Args[0], "silent-start", "no answer to hello before the deadline", 500 * time.Millisecond},
 	} {
-		b := fakeBackend(t, c.behaviour, Config{Python: c.python, GreetTimeout: 500 * time.Millisecond})
+		b := fakeBackend(t, c.behaviour, Config{Python: c.python, GreetTimeout: c.greet})
 		_, err := b.Discover(t.Context())
 		var e *NoTorchError
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "--python") {

@@ -209,7 +209,7 @@ func TestTorchCollectiveFaults(t *testing.T) {
 	} {
 		t.Run(fault, func(t *testing.T) {
 			t.Setenv("EVENKEEL_FAULT", fault+"@6,once-file="+filepath.Join(t.TempDir(), "struck"))
-			b := withTorch(t, Config{GroupSizes: []int{2}, CollectiveTimeout: 1500 * time.Millisecond})
+			b := withTorch(t, Config{GroupSizes: []int{2}, CollectiveTimeout: 2500 * time.Millisecond})
 			past, visitor := profile.NewPast()
 			j, err := calibrateReal(t, b, past, op.KindAllReduce)
 			if err != nil {
