@@ -116,7 +116,7 @@ func (r *layerRun) run(s *sim, back, events bool) {
 // ring runs all steps, once all-to-alls are in.
 func (r *layerRun) ring() {
 	switch {
-	case r.sim.lengthOnly && r.events == nil && r.n > 1 && !r.ownLast && r.sim.sideBySide():
+	case r.sim.lengthOnly && r.events == nil && r.n > 1 && r.sim.goesRound():
 		r.rings.simulate(r)
 	case r.back:
 		r.backwardRing()

@@ -2,87 +2,100 @@ package costmodel
 
 import (
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// rings is the ring of a layer where every member of a group passes its blocks
-// on to the one in its place in the next group: as many rings side by side as a
-// group has members. It says when the seats are done, bit by bit as layerRun
-// does, and not how they spend that time: what a search asks for thousands of
-// times.
+// rings is the ring of a layer where every block goes all the way round with its
+// gradients. It says when the seats are done, bit by bit as layerRun does, and not how
+// they spend that time: what a search asks for thousands of times.
 //
-// Then a message is over at its sender, on both ports and at its receiver at the
-// same instant, so that instant alone is kept, by receiver. With E_t[j] when the
-// block of step t is at seat j, C_t[j] when j has computed it, b buffers and hop
-// t's time w from seat i to j, with k after j in the ring,
+// Then all messages are sent at all steps, in the same order, and every seat sends and
+// receives at least one. So the ports' times are all that is kept of messages: what is
+// sent on when, by step, is when the sender's egress port was free again, what has
+// arrived, when the receiver's ingress port was. With b buffers, hop t begins with
 //
-//	C_t[j]   = max(C_t-1[j], E_t[j]) + attention
-//	E_t+1[j] = max(E_t[i], C_t+1-b[j], E_t+2-b[k], port[j]) + w
+//	sent_t[i] = max(egress[i], ready_t[i])
+//	ready_t+1[j] = max(ingress[j], computed_t+1-b[j], sent_t+1-b[j])
 //
-// where port[j] is when the message before on the way from i to j was over. The
-// gradients' A_t = max(G_t, C_t), with their arrival G_t+1, go by the same rule.
+// and each message from i to j of a time w, one after the other, makes both of them
+// max(sent_t[i], ready_t+1[j]) + w. The gradients' hops go by the same rule.
+//
+// Where every member of a group has one neighbour in the next, the groups are as many
+// rings side by side as they have members, and both ports of a message are always free
+// at the same time.
 type rings struct {
-	run     *layerRun
-	members int
-	link    []int           // by receiver: place of its own block's price, which those of later steps precede
-	kv      []units.Seconds // prices by row and group, twice over
-	grad    []units.Seconds
-	row     map[int]int // of a message's prices, in kv and grad
-	// By step modulo their number and seat, with the last group once more before
-	// the first and the first behind the last.
-	ready, computed, added, home [][]units.Seconds
-	never                        []units.Seconds
+	run   *layerRun
+	hops  []ringHop       // of all groups, in their order
+	kv    []units.Seconds // prices by row and group, twice over
+	grad  []units.Seconds
+	row   map[int]int // of a message's prices, in kv and grad
+	apart int         // how many seats after its sender the receiver of every message is; 0 if that differs
+	sums  []units.Seconds
+	never []units.Seconds
+	// By step modulo their number and seat: of keys and values, then of gradients, which
+	// are added to.
+	ready, computed, sent [][]units.Seconds
+	home, added, gradSent [][]units.Seconds
+	begun                 [2][]units.Seconds // when the ports were free before
+	egress, ingress       []units.Seconds    // when they are: the rows of the last hop
 }
 
-// sideBySide says whether a layout is rings of such a kind, and every block goes all
-// the way round with its gradients.
-func (s *sim) sideBySide() bool {
-	m := s.bunches[0].to
+// ringHop is a message of every step.
+type ringHop struct {
+	from, to int32 // seats
+	link     int   // place of its own block's price, which those of later steps precede
+}
+
+// goesRound says whether every block of a layout goes all the way round with its
+// gradients, and every seat has part in that.
+func (s *sim) goesRound() bool {
 	for g := range s.bunches {
-		b, next := &s.bunches[g], &s.bunches[(g+1)%len(s.bunches)]
-		if b.to-b.from != m || len(b.out) != m || b.near != 1 || b.reach != len(s.bunches)-1 {
+		if b := &s.bunches[g]; b.near != 1 || b.reach != len(s.bunches)-1 {
 			return false
 		}
-		for i, h := range b.out {
-			if h.from != b.from+i || h.to != next.from+i {
-				return false
-			}
-		}
 	}
-	return true
+	return !slices.ContainsFunc(s.seats, func(a seat) bool { return a.heads == 0 })
 }
 
 // simulate runs all steps of a layer whose groups have been entered.
 func (x *rings) simulate(r *layerRun) {
 	x.reset(r)
 	x.price(&x.kv, false)
-	x.book(x.kv, 1)
+	x.book(x.kv, 1, r.ownLast)
 	if !r.back {
 		x.forward()
 		return
 	}
 	x.price(&x.grad, true)
-	x.book(x.grad, 0)
+	x.book(x.grad, 0, false)
 	x.backward()
 }
 
 func (x *rings) reset(r *layerRun) {
-	x.run, x.members = r, r.forms[0].to
-	kept, width := min(r.sim.job.RingBuffers, r.n)+2, len(r.seats)+2*x.members
-	for _, t := range []*[][]units.Seconds{&x.ready, &x.computed, &x.added, &x.home} {
+	x.run = r
+	kept, width := min(r.sim.job.RingBuffers, r.n)+2, len(r.seats)
+	for _, t := range []*[][]units.Seconds{&x.ready, &x.computed, &x.sent, &x.home, &x.added, &x.gradSent} {
 		*t = tableOf(*t, kept, width)
 	}
-	x.never = resized(x.never, width)
-	x.row = map[int]int{}
-	x.link = x.link[:0]
-	for j := range r.seats {
-		g := (j/x.members + r.n - 1) % r.n // who sends to it
-		h := r.forms[g].out[j%x.members].price
-		if _, ok := x.row[h]; !ok {
-			x.row[h] = len(x.row)
+	x.never, x.begun = resized(x.never, width), [2][]units.Seconds{resized(x.begun[0], width), resized(x.begun[1], width)}
+	x.egress, x.ingress = x.begun[0], x.begun[1]
+	x.row, x.hops = map[int]int{}, x.hops[:0]
+	for g := range r.forms {
+		for _, h := range r.forms[g].out {
+			if _, ok := x.row[h.price]; !ok {
+				x.row[h.price] = len(x.row)
+			}
+			x.hops = append(x.hops, ringHop{int32(h.from), int32(h.to), x.row[h.price]*2*r.n + r.n + g})
 		}
-		x.link = append(x.link, x.row[h]*2*r.n+r.n+g)
+	}
+	x.apart = r.forms[0].to
+	for i, h := range x.hops {
+		if int(h.from) != i || int(h.to) != (i+x.apart)%width {
+			x.apart = 0
+			break
+		}
 	}
 }
 
@@ -107,98 +120,101 @@ func (x *rings) price(list *[]units.Seconds, grad bool) {
 }
 
 // book adds up how long the egress ports are in use: for all blocks but that of
-// the group which is so many after the sender's.
-func (x *rings) book(list []units.Seconds, after int) {
+// the group which is so many after the sender's and, where that has left already, its own.
+func (x *rings) book(list []units.Seconds, after int, ownLeft bool) {
 	r := x.run
 	before, behind := make([]units.Seconds, r.n+1), make([]units.Seconds, r.n+1)
-	sums := make([]units.Seconds, len(list))
+	x.sums = resized(x.sums, len(list))
 	for row := 0; row < len(list); row += 2 * r.n {
 		for k := range r.n {
 			before[k+1] = before[k] + list[row+k]
 		}
 		for k := r.n - 1; k >= 0; k-- {
 			behind[k] = behind[k+1] + list[row+k]
-			sums[row+r.n+k] = before[k] + behind[k+1]
+			x.sums[row+r.n+k] = before[k] + behind[k+1]
 		}
 	}
-	for j, at := range x.link {
-		from := (j + len(r.seats) - x.members) % len(r.seats)
-		row := at - at%(2*r.n)
-		r.seats[from].port += sums[row+r.n+(at-row+after)%r.n]
+	for _, h := range x.hops {
+		row := h.link - h.link%(2*r.n)
+		a := &r.seats[h.from]
+		if a.port += x.sums[row+r.n+(h.link-row+after)%r.n]; ownLeft {
+			a.port -= list[h.link]
+		}
 	}
-}
-
-// The rows of all seats, of those before them in the ring and of those after.
-func (x *rings) own(t []units.Seconds) []units.Seconds   { return t[x.members:][:len(x.run.seats)] }
-func (x *rings) left(t []units.Seconds) []units.Seconds  { return t[:len(x.run.seats)] }
-func (x *rings) right(t []units.Seconds) []units.Seconds { return t[2*x.members:][:len(x.run.seats)] }
-
-// close repeats both ends of a row.
-func (x *rings) close(t []units.Seconds) {
-	n := len(x.run.seats)
-	copy(t[:x.members], t[n:])
-	copy(t[n+x.members:], t[x.members:])
 }
 
 // rowOf is the row of a step.
 func rowOf(t [][]units.Seconds, step int) []units.Seconds { return t[step%len(t)] }
 
-// start fills the rows of the time before the ring and returns the ports'.
-func (x *rings) start() []units.Seconds {
-	r := x.run
-	port := make([]units.Seconds, len(r.seats)+2*x.members)
-	ready, free := x.own(x.ready[0]), x.own(x.computed[len(x.computed)-1])
-	for j := range r.seats {
-		from := (j + len(r.seats) - x.members) % len(r.seats)
-		ready[j], free[j] = r.arrived[0][j].at, r.seats[j].free
-		x.own(port)[j] = max(r.seats[from].egress, r.seats[j].ingress)
+// start fills the rows of the time before the ring. Where own blocks come last, they have
+// left already.
+func (x *rings) start() {
+	r, first := x.run, 0
+	if r.ownLast {
+		first = 1
 	}
-	x.close(x.ready[0])
-	return port
+	free, ready := rowOf(x.computed, first+len(x.computed)-1), rowOf(x.ready, first)
+	for i := range r.seats {
+		a := &r.seats[i]
+		free[i], ready[i], x.egress[i], x.ingress[i] = a.free, r.arrived[first][i].at, a.egress, a.ingress
+	}
+	if x.apart > 0 { // the first message waits for both ports, and there is no other one
+		for _, h := range x.hops {
+			x.egress[h.from] = max(x.egress[h.from], x.ingress[h.to])
+		}
+	}
 }
 
 func (x *rings) forward() {
-	n, port := x.run.n, x.start()
+	n := x.run.n
+	x.start()
 	for t := range n {
-		x.compute(t)
+		x.compute(t, t+len(x.computed)-1)
 		if t < n-1 {
-			port = x.passKV(t, port)
+			x.passKV(t)
 		}
 	}
-	x.finish(port)
+	x.finish(rowOf(x.computed, n-1), x.never)
 }
 
 func (x *rings) backward() {
-	n, port := x.run.n, x.passKV(0, x.start())
+	n, ownLast := x.run.n, x.run.ownLast
+	x.start()
+	if !ownLast {
+		x.passKV(0)
+	}
 	for t := range n {
-		x.computeBack(t)
+		if t > 0 || !ownLast {
+			x.computeBack(t)
+		}
 		if t+1 < n-1 {
-			port = x.passKV(t+1, port)
+			x.passKV(t + 1)
 		}
 		if t > 0 {
-			port = x.passGrad(t, port)
+			x.passGrad(t)
 		}
 	}
-	x.finish(port)
+	last := n - 1
+	if ownLast {
+		clear(rowOf(x.ready, 0)) // its keys and values never were away
+		x.compute(0, last)
+		last = 0
+	}
+	x.finish(rowOf(x.computed, last), rowOf(x.home, n))
 }
 
 // finish leaves the seats as after the last step.
-func (x *rings) finish(port []units.Seconds) {
-	r := x.run
-	done, home, sent := x.own(rowOf(x.computed, r.n-1)), x.own(rowOf(x.home, r.n)), x.right(port)
-	for i := range r.seats {
-		a := &r.seats[i]
-		a.free, a.egress, a.ingress = done[i], sent[i], x.own(port)[i]
-		if r.back {
-			a.free = max(a.free, home[i])
-		}
+func (x *rings) finish(done, home []units.Seconds) {
+	for i := range x.run.seats {
+		a := &x.run.seats[i]
+		a.free, a.egress, a.ingress = max(done[i], home[i]), x.egress[i], x.ingress[i]
 	}
 }
 
-// compute is step t of every stream.
-func (x *rings) compute(t int) {
-	done := x.own(rowOf(x.computed, t))
-	arrived, free, took := x.own(rowOf(x.ready, t)), x.own(rowOf(x.computed, t+len(x.computed)-1)), x.run.step(t)
+// compute is step t of every stream, after another.
+func (x *rings) compute(t, after int) {
+	done := rowOf(x.computed, t)
+	arrived, free, took := rowOf(x.ready, t), rowOf(x.computed, after), x.run.step(t)
 	arrived, free, took = arrived[:len(done)], free[:len(done)], took[:len(done)]
 	for i := range done {
 		done[i] = later(free[i], arrived[i]) + took[i]
@@ -208,11 +224,11 @@ func (x *rings) compute(t int) {
 // computeBack is the same and adds to the gradients; the stream stays so many
 // blocks ahead of them as there are buffers.
 func (x *rings) computeBack(t int) {
-	done, sum := x.own(rowOf(x.computed, t)), x.own(rowOf(x.added, t))
-	arrived, free, took := x.own(rowOf(x.ready, t)), x.own(rowOf(x.computed, t+len(x.computed)-1)), x.run.step(t)
-	home, ahead := x.own(rowOf(x.home, t)), x.own(x.never)
-	if b := x.run.sim.job.RingBuffers; t >= b {
-		ahead = x.own(rowOf(x.added, t-b))
+	done, sum := rowOf(x.computed, t), rowOf(x.added, t)
+	arrived, free, took := rowOf(x.ready, t), rowOf(x.computed, t+len(x.computed)-1), x.run.step(t)
+	home, ahead := rowOf(x.home, t), x.never
+	if u := t - x.run.sim.job.RingBuffers; u > 0 || u == 0 && !x.run.ownLast {
+		ahead = rowOf(x.added, u)
 	}
 	sum, arrived, free = sum[:len(done)], arrived[:len(done)], free[:len(done)]
 	took, home, ahead = took[:len(done)], home[:len(done)], ahead[:len(done)]
@@ -220,41 +236,59 @@ func (x *rings) computeBack(t int) {
 		end := later(later(free[i], arrived[i]), ahead[i]) + took[i]
 		done[i], sum[i] = end, later(end, home[i])
 	}
-	x.close(rowOf(x.added, t))
 }
 
-// passKV is hop t of all keys and values; port is when the links are free, and
-// will be.
-func (x *rings) passKV(t int, port []units.Seconds) []units.Seconds {
-	computed, sent := x.own(x.never), x.own(x.never)
+// passKV is hop t of all keys and values.
+func (x *rings) passKV(t int) {
+	computed, sent := x.never, x.never
 	if u := t + 1 - x.run.sim.job.RingBuffers; u >= 1 {
-		computed, sent = x.own(rowOf(x.computed, u)), x.right(rowOf(x.ready, u+1))
+		computed, sent = rowOf(x.computed, u), rowOf(x.sent, u)
 	}
-	next := rowOf(x.ready, t+1)
-	x.pass(x.own(next), x.kv, t, x.left(rowOf(x.ready, t)), x.own(port), computed, sent)
-	x.close(next)
-	return next
+	x.pass(rowOf(x.sent, t), rowOf(x.ready, t+1), x.kv, t, rowOf(x.ready, t), computed, sent)
 }
 
 // passGrad is hop t of all gradients; the last one needs no buffer.
-func (x *rings) passGrad(t int, port []units.Seconds) []units.Seconds {
-	sent := x.own(x.never)
+func (x *rings) passGrad(t int) {
+	sent := x.never
 	if u := t + 1 - x.run.sim.job.RingBuffers; u >= 1 && t+1 < x.run.n {
-		sent = x.right(rowOf(x.home, u+1))
+		sent = rowOf(x.gradSent, u)
 	}
-	next := rowOf(x.home, t+1)
-	x.pass(x.own(next), x.grad, t, x.left(rowOf(x.added, t)), x.own(port), x.own(x.never), sent)
-	x.close(next)
-	return next
+	x.pass(rowOf(x.gradSent, t), rowOf(x.home, t+1), x.grad, t, rowOf(x.added, t), x.never, sent)
 }
 
-// pass is one hop: when it is over at each receiver.
-func (x *rings) pass(next, price []units.Seconds, t int, ready, port, computed, sent []units.Seconds) {
-	link := x.link[:len(next)]
-	ready, port, computed, sent = ready[:len(next)], port[:len(next)], computed[:len(next)], sent[:len(next)]
-	for j := range next {
-		start := later(later(ready[j], port[j]), later(computed[j], sent[j]))
-		next[j] = start + price[link[j]-t]
+// pass is one hop: when it is over on the ports of its senders and of its receivers.
+func (x *rings) pass(out, in, price []units.Seconds, t int, ready, computed, sent []units.Seconds) {
+	if behind := len(out) - x.apart; x.apart > 0 {
+		x.passSpan(x.hops[:behind], out[:behind], in[x.apart:], price, t, ready, computed[x.apart:], sent[x.apart:])
+		x.passSpan(x.hops[behind:], out[behind:], in[:x.apart], price, t, ready[behind:], computed, sent)
+	} else {
+		x.passEach(out, in, price, t, ready, computed, sent)
+	}
+	x.egress, x.ingress = out, in
+}
+
+// passSpan is that of a row of senders to as many receivers, each to its own. The slices
+// begin with the first of either.
+func (x *rings) passSpan(hops []ringHop, out, in, price []units.Seconds, t int, ready, computed, sent []units.Seconds) {
+	egress := x.egress[hops[0].from:][:len(hops)]
+	out, in, ready, computed, sent = out[:len(hops)], in[:len(hops)], ready[:len(hops)], computed[:len(hops)], sent[:len(hops)]
+	for i := range hops {
+		end := later(later(ready[i], egress[i]), later(computed[i], sent[i])) + price[hops[i].link-t]
+		out[i], in[i] = end, end
+	}
+}
+
+func (x *rings) passEach(out, in, price []units.Seconds, t int, ready, computed, sent []units.Seconds) {
+	egress, ingress := x.egress[:len(out)], x.ingress[:len(out)]
+	in, ready, computed, sent = in[:len(out)], ready[:len(out)], computed[:len(out)], sent[:len(out)]
+	for i := range out {
+		out[i] = later(egress[i], ready[i])
+		in[i] = later(ingress[i], later(computed[i], sent[i]))
+	}
+	for i := range x.hops {
+		h := &x.hops[i]
+		end := later(out[h.from], in[h.to]) + price[h.link-t]
+		out[h.from], in[h.to] = end, end
 	}
 }
 
