@@ -28,6 +28,7 @@ import (
 type rings struct {
 	run   *layerRun
 	hops  []ringHop       // of all groups, in their order
+	link  []int32         // by hop: place of its own block's price, which those of later steps precede
 	kv    []units.Seconds // prices by row and group, twice over
 	grad  []units.Seconds
 	row   map[int]int // of a message's prices, in kv and grad
@@ -43,10 +44,7 @@ type rings struct {
 }
 
 // ringHop is a message of every step.
-type ringHop struct {
-	from, to int32 // seats
-	link     int   // place of its own block's price, which those of later steps precede
-}
+type ringHop struct{ from, to int32 } // seats
 
 // goesRound says whether every block of a layout goes all the way round with its
 // gradients, and every seat has part in that.
@@ -81,13 +79,14 @@ func (x *rings) reset(r *layerRun) {
 	}
 	x.never, x.begun = resized(x.never, width), [2][]units.Seconds{resized(x.begun[0], width), resized(x.begun[1], width)}
 	x.egress, x.ingress = x.begun[0], x.begun[1]
-	x.row, x.hops = map[int]int{}, x.hops[:0]
+	x.row, x.hops, x.link = map[int]int{}, x.hops[:0], x.link[:0]
 	for g := range r.forms {
 		for _, h := range r.forms[g].out {
 			if _, ok := x.row[h.price]; !ok {
 				x.row[h.price] = len(x.row)
 			}
-			x.hops = append(x.hops, ringHop{int32(h.from), int32(h.to), x.row[h.price]*2*r.n + r.n + g})
+			x.hops = append(x.hops, ringHop{int32(h.from), int32(h.to)})
+			x.link = append(x.link, int32(x.row[h.price]*2*r.n+r.n+g))
 		}
 	}
 	x.apart = r.forms[0].to
@@ -134,11 +133,12 @@ func (x *rings) book(list []units.Seconds, after int, ownLeft bool) {
 			x.sums[row+r.n+k] = before[k] + behind[k+1]
 		}
 	}
-	for _, h := range x.hops {
-		row := h.link - h.link%(2*r.n)
+	for i, h := range x.hops {
+		at := int(x.link[i])
+		row := at - at%(2*r.n)
 		a := &r.seats[h.from]
-		if a.port += x.sums[row+r.n+(h.link-row+after)%r.n]; ownLeft {
-			a.port -= list[h.link]
+		if a.port += x.sums[row+r.n+(at-row+after)%r.n]; ownLeft {
+			a.port -= list[at]
 		}
 	}
 }
@@ -259,21 +259,22 @@ func (x *rings) passGrad(t int) {
 // pass is one hop: when it is over on the ports of its senders and of its receivers.
 func (x *rings) pass(out, in, price []units.Seconds, t int, ready, computed, sent []units.Seconds) {
 	if behind := len(out) - x.apart; x.apart > 0 {
-		x.passSpan(x.hops[:behind], out[:behind], in[x.apart:], price, t, ready, computed[x.apart:], sent[x.apart:])
-		x.passSpan(x.hops[behind:], out[behind:], in[:x.apart], price, t, ready[behind:], computed, sent)
+		x.passSpan(0, out[:behind], in[x.apart:], price, t, ready, computed[x.apart:], sent[x.apart:])
+		x.passSpan(behind, out[behind:], in[:x.apart], price, t, ready[behind:], computed, sent)
 	} else {
 		x.passEach(out, in, price, t, ready, computed, sent)
 	}
 	x.egress, x.ingress = out, in
 }
 
-// passSpan is that of a row of senders to as many receivers, each to its own. The slices
-// begin with the first of either.
-func (x *rings) passSpan(hops []ringHop, out, in, price []units.Seconds, t int, ready, computed, sent []units.Seconds) {
-	egress := x.egress[hops[0].from:][:len(hops)]
-	out, in, ready, computed, sent = out[:len(hops)], in[:len(hops)], ready[:len(hops)], computed[:len(hops)], sent[:len(hops)]
-	for i := range hops {
-		end := later(later(ready[i], egress[i]), later(computed[i], sent[i])) + price[hops[i].link-t]
+// passSpan is that of a row of senders, from one on, to as many receivers, each to its
+// own. The slices begin with the first of either.
+func (x *rings) passSpan(from int, out, in, price []units.Seconds, t int, ready, computed, sent []units.Seconds) {
+	n := len(out)
+	egress, link := x.egress[from:][:n], x.link[from:][:n]
+	in, ready, computed, sent = in[:n], ready[:n], computed[:n], sent[:n]
+	for i := range out {
+		end := later(later(ready[i], egress[i]), later(computed[i], sent[i])) + price[int(link[i])-t]
 		out[i], in[i] = end, end
 	}
 }
@@ -285,9 +286,9 @@ func (x *rings) passEach(out, in, price []units.Seconds, t int, ready, computed,
 		out[i] = later(egress[i], ready[i])
 		in[i] = later(ingress[i], later(computed[i], sent[i]))
 	}
-	for i := range x.hops {
-		h := &x.hops[i]
-		end := later(out[h.from], in[h.to]) + price[h.link-t]
+	link := x.link[:len(x.hops)]
+	for i, h := range x.hops {
+		end := later(out[h.from], in[h.to]) + price[int(link[i])-t]
 		out[h.from], in[h.to] = end, end
 	}
 }
