@@ -58,6 +58,9 @@ func medianOff(c *costmodel.AttentionCore, backward bool, points []Point) float6
 // The fit comes back to a core that made the times, inside and at eight times
 // the length, forward and backward.
 func TestFitAttentionCoreFindsTheCore(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	for _, backward := range []bool{false, true} {
 		c, err := fitAttentionCore(coreDevice(), backward, corePoints(600, 1, 8192, backward), nil)
 		if err != nil {
@@ -110,6 +113,9 @@ func TestFitAttentionCoreFromFewPoints(t *testing.T) {
 
 // The order of the points does not matter, and outliers do little.
 func TestFitAttentionCoreIsRobust(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	points := corePoints(400, 5, 8192, false)
 	c, err := fitAttentionCore(coreDevice(), false, points, nil)
 	if err != nil {

@@ -201,6 +201,9 @@ func TestBoundsAreThePlainBootstraps(t *testing.T) {
 // changes its side, no bound of mean or tail falls; and where all grow by one
 // factor, neither does that of the bias.
 func TestWorseNeverPasses(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	rng := rand.New(rand.NewPCG(9, 10))
 	fails := 0
 	for range 150 {

@@ -183,6 +183,9 @@ func TestRiseIsTheClosestRisingCurve(t *testing.T) {
 // Families of more points than are fitted together are divided by collective,
 // and thinned where that is not enough; every point still gets its error.
 func TestLargeFamiliesAreDivided(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	r := rand.New(rand.NewPCG(5, 6))
 	var laws [][]Point
 	for _, k := range []op.Kind{op.KindAllReduce, op.KindAllGather} {

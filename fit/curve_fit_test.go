@@ -13,6 +13,9 @@ import (
 // A library's recording becomes laws with intervals size by size, and steps for
 // the groups that were not measured; the document stays small.
 func TestFitOfALibrary(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	d := NewData()
 	for _, r := range tables(t, "aiconfigurator/a100_sxm/nccl.csv") {
 		if len(d.Devices) == 0 {

@@ -160,6 +160,9 @@ func TestLengthsOfImagesHaveNodes(t *testing.T) {
 // Rows of a GEMM have nodes of their own as long as there may be so many, and share
 // those of their tiles beyond.
 func TestManyRowsShareNodesOfTiles(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	dev := coreDevice()
 	of := func(rows int) *costmodel.Field {
 		var points []Point

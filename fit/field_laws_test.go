@@ -125,6 +125,9 @@ func TestLawsOfFewOrStrangePoints(t *testing.T) {
 
 // More points predict unseen ones better, and the correction better than the core.
 func TestCorrectionsPay(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	dev := coreDevice()
 	test := inventedAttention(dev, 1000, 21)
 	law := mustCorrect(t, dev, inventedAttention(dev, 800, 22))
@@ -177,6 +180,9 @@ func TestCorrectionsBorrowFromASibling(t *testing.T) {
 // A device of two head widths: the one with few points is fitted with the other
 // beside it, and the profile comes back from its file to the last bit.
 func TestProfilesWithCorrectionsComeBack(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	dev := coreDevice()
 	dev.Model, dev.Stack, dev.Memory = "m", "s", 80<<30
 	d := NewData()

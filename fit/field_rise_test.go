@@ -35,6 +35,9 @@ func (m mostFalls) check(t *testing.T, name string, between, nodes fallen) {
 // More tokens, batch or heads never predict less time at the nodes of a learnt
 // law unless it splits keys differently, and hardly ever between them.
 func TestAttentionLawsRise(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	dev := coreDevice()
 	for seed := range uint64(2) {
 		law := mustCorrect(t, dev, inventedAttention(dev, 600, seed))
@@ -46,6 +49,9 @@ func TestAttentionLawsRise(t *testing.T) {
 // More rows of a product never predict less time outside the stretches on which
 // the law states a change of kernel, and the one that there is, is stated.
 func TestGEMMLawsRise(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	law := mustCorrect(t, coreDevice(), inventedGEMM(coreDevice(), 1000, 1))
 	between, nodes := gemmFalls(law, 8000, 1)
 	mostFalls{share: 0.05, fall: 0.01}.check(t, "invented gemm", between, nodes)

@@ -179,6 +179,9 @@ func coherent(t *testing.T, c *fit.Curve) {
 // Without noise the laws are of the simulator's own form: all that more points
 // bring is nothing, and no trend is made of the last bits.
 func TestALawThatIsRightIsFlat(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	_, recording := recorded(t, "1xbig,noise=0", time.Minute)
 	f := familyOf(t, curveOf(t, dataOf(t, recording), nil, 3), fit.FamilyAttention)
 	if f.Trend == fit.Falling || f.Steps[len(f.Steps)-1].Median.Mid > 1e-6 {
@@ -250,6 +253,9 @@ func abs(x float64) float64 { return max(x, -x) }
 // A point that is held out is fitted at no size: whatever its time, the laws
 // stay, so the other points' errors do.
 func TestHeldOutPointsAreNeverFitted(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	_, recording := recorded(t, "1xbig", time.Minute)
 	clean, spoilt := dataOf(t, recording), dataOf(t, recording)
 	held := map[string]bool{}
@@ -272,6 +278,9 @@ func TestHeldOutPointsAreNeverFitted(t *testing.T) {
 
 // A curve is of the same laws at every size; those with too few points are named.
 func TestShortLawsAreLeftOutOfTheCurve(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	_, recording := recorded(t, "1xbig", time.Minute)
 	d := dataOf(t, recording)
 	whole := familyOf(t, curveOf(t, d, nil, 1), fit.FamilyGEMM)

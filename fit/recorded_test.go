@@ -270,6 +270,9 @@ func medianScore(all []score) score {
 }
 
 func TestRecordedTablesAreWhatTheirReadmeSays(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	for pattern, want := range map[string]int{"aiconfigurator/*/*attention*.csv": 50, "aiconfigurator/*/gemm_*.csv": 7, "aiconfigurator/*/nccl.csv": 20} {
 		all := tables(t, pattern)
 		if len(all) < want {

@@ -282,6 +282,9 @@ func TestDataThatMustNotBePooledIsRefused(t *testing.T) {
 // A wrong device does not hide among good ones, a family with few points gets
 // no verdict, and an op without a law is named.
 func TestCheckJudgesFamiliesAndTheirParts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	_, recording := recorded(t, "1xbig+1xsmall", 4*time.Minute)
 	d := dataOf(t, recording)
 	p := fitted(t, d)

@@ -65,6 +65,9 @@ func checkBest(t *testing.T, r *rand.Rand, p *Problem) {
 
 // Branch and bound finds the very cell and value that looking at all cells does.
 func TestBestIsThatOfAllCells(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	r := rand.New(rand.NewPCG(13, 1))
 	for range 40 {
 		checkBest(t, r, randomWorld(t, r))

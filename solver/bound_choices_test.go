@@ -52,6 +52,9 @@ func TestBoundOfFewChoicesIsThatOfAll(t *testing.T) {
 // Of a wide range the parts are looked at: the floor is between that of the range, whose
 // ranks compute like many and exchange like few, and the least of its numbers of ranks.
 func TestWideRangesAreLookedAtClosely(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	r := rand.New(rand.NewPCG(62, 1))
 	raised := 0
 	for _, cluster := range []string{"3x8 fast", "2x12 fast + 1x8 slow"} {

@@ -146,6 +146,9 @@ func leastInChunks(t *testing.T, p *Problem, l costmodel.Layout) float64 {
 
 // No single group of several ranks beats the floor of those.
 func TestGroupFloorIsBelowEveryGroup(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	r := rand.New(rand.NewPCG(31, 1))
 	held := 0
 	for range 30 {

@@ -107,6 +107,9 @@ func someOf(r *rand.Rand, f *floors, s scope) (members []op.Member, n int) {
 // Layouts that leave ranks, and so device types, out are not below the bound
 // either, however cheap the links among the others are.
 func TestBoundIsBelowLayoutsOfSomeTypes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	r := rand.New(rand.NewPCG(32, 1))
 	for range 50 {
 		p := withTypes(t, r)

@@ -35,6 +35,9 @@ func (p *Problem) tighten(r *rand.Rand, l costmodel.Layout, least, span float64)
 // A proof must not be given where a layout fits, whatever its groups; and where
 // memory is just what a layout needs, it must come soon below.
 func TestProofOfInfeasibilityHolds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	r := rand.New(rand.NewPCG(10, 1))
 	proofs, fitting := 0, 0
 	for range 300 {

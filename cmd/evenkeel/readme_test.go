@@ -10,6 +10,9 @@ import (
 
 // The README's console lines run as they stand, in order, in one folder.
 func TestREADMECommandsRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine but for what others show")
+	}
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)

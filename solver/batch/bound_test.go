@@ -12,6 +12,9 @@ import (
 
 // No plan of any strategy is below the bound, and ours are near it.
 func TestBoundIsBelowEveryPlan(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	rng := rand.New(rand.NewPCG(8, 8))
 	for i := range 12 {
 		p := *testFleets()[i%3]
@@ -99,6 +102,9 @@ func TestQuickBoundIsBelowEveryPlan(t *testing.T) {
 // The published instance: any chunking takes at least 8,786 ms by the reference's
 // work bound; this one must be above it and below the plan.
 func TestBoundOfAPublishedBatch(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	p := flexspBatch(standInBatch(t, 0))
 	if quick, err := QuickBound(p); err != nil || math.Abs(float64(quick)-8.786) > 0.001 {
 		t.Errorf("the work bound is %v (%v), the reference has 8.786", quick, err)

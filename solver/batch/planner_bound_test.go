@@ -11,6 +11,9 @@ import (
 // Many plans of alike sequences take just what the bound says, so that sums in
 // another order must not come out below it.
 func TestNoPlanIsBelowThePlannersBound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long, and in one goroutine")
+	}
 	rng := rand.New(rand.NewPCG(9, 9))
 	fleets := []*Problem{twoNodes(), oddNodes(), flexspBatch(nil), fcpProblem(64, 8192, ringDegrees(32), nil)}
 	pl := NewPlanner(Options{})
