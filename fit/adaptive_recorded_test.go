@@ -214,6 +214,7 @@ func TestChosenPointsBeatRandomOnes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fits too much for the race detector")
 	}
+	t.Parallel()
 	full := os.Getenv("EVENKEEL_STUDY") != ""
 	every, sizes, seeds := 5, []int{60}, uint64(2)
 	if full {

@@ -18,6 +18,7 @@ func TestAttentionCoreOnRecordings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fits dozens of cores")
 	}
+	t.Parallel()
 	only, sampled := os.LookupEnv("EVENKEEL_TABLES")
 	slack, every := 1.0, 1
 	if !sampled {

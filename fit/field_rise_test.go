@@ -65,6 +65,7 @@ func TestLawsOfRecordingsRise(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fits laws of thousands of points")
 	}
+	t.Parallel()
 	for pattern, want := range map[string]string{
 		"aiconfigurator/h100_sxm/context_attention_sglang.csv": "d128",
 		"aiconfigurator/a100_sxm/gemm_*.csv":                   "bf16",

@@ -15,6 +15,7 @@ func TestGEMMCoreOnRecordings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fits 21 cores")
 	}
+	t.Parallel()
 	all := tables(t, "aiconfigurator/*/gemm_*.csv")
 	for _, how := range []struct {
 		name          string
@@ -25,20 +26,23 @@ func TestGEMMCoreOnRecordings(t *testing.T) {
 		{"taller", taller, score{mape: 7.2, median: 5.2, p95: 24}, score{mape: 6.1, median: 4.3, p95: 17}},
 		{"wider", wider, score{mape: 11.7, median: 8.8, p95: 35}, score{mape: 8, median: 5.8, p95: 23}},
 	} {
-		var alone, taught []score
-		for _, r := range all {
-			train, test := divide(r.points, how.by)
-			core, err := fitGEMMCore(r.device, train, nil)
-			if err != nil {
-				t.Fatalf("%s: %v", r.name, err)
+		t.Run(how.name, func(t *testing.T) {
+			t.Parallel()
+			var alone, taught []score
+			for _, r := range all {
+				train, test := divide(r.points, how.by)
+				core, err := fitGEMMCore(r.device, train, nil)
+				if err != nil {
+					t.Fatalf("%s: %v", r.name, err)
+				}
+				a := gemmScore(core, test)
+				b := scoreOf(withResidual(t, r.device, core, train), test)
+				alone, taught = append(alone, a), append(taught, b)
+				t.Logf("%-48s %4d held: core %5.2f %5.2f %5.1f, times residual %5.2f %5.2f %5.1f", r.name, a.n, a.mape, a.median, a.p95, b.mape, b.median, b.p95)
 			}
-			a := gemmScore(core, test)
-			b := scoreOf(withResidual(t, r.device, core, train), test)
-			alone, taught = append(alone, a), append(taught, b)
-			t.Logf("%s %-48s %4d held: core %5.2f %5.2f %5.1f, times residual %5.2f %5.2f %5.1f", how.name, r.name, a.n, a.mape, a.median, a.p95, b.mape, b.median, b.p95)
-		}
-		below(t, how.name+", core", medianScore(alone), how.alone)
-		below(t, how.name+", core times residual", medianScore(taught), how.taught)
+			below(t, "core", medianScore(alone), how.alone)
+			below(t, "core times residual", medianScore(taught), how.taught)
+		})
 	}
 }
 

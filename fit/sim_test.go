@@ -102,6 +102,7 @@ func truthOf(c sim.Config, l *costmodel.Law) (names []string, got []costmodel.Co
 // coefficient has 20 chances, and of 20 true 95 % intervals 18 or fewer cover
 // in a quarter of all cases.
 func TestIntervalsOfCoefficientsContainTheTruth(t *testing.T) {
+	t.Parallel()
 	skipShort(t)
 	in, of, missed := map[string]int{}, map[string]int{}, 0
 	for seed := 1; seed <= 20; seed++ {

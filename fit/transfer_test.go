@@ -99,6 +99,7 @@ func TestLentIntervalsHoldBeyondTheRange(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fits too much for the race detector")
 	}
+	t.Parallel()
 	var all []recorded
 	for _, r := range tables(t, "aiconfigurator/*/context_attention_trtllm.csv") {
 		if strings.Contains(r.name, "(diag d128 bf16") {
