@@ -2,7 +2,6 @@ package costmodel
 
 import (
 	"math"
-	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -11,10 +10,10 @@ import (
 // gradients. It says when the seats are done, bit by bit as layerRun does, and not how
 // they spend that time: what a search asks for thousands of times.
 //
-// Then all messages are sent at all steps, in the same order, and every seat sends and
-// receives at least one. So the ports' times are all that is kept of messages: what is
-// sent on when, by step, is when the sender's egress port was free again, what has
-// arrived, when the receiver's ingress port was. With b buffers, hop t begins with
+// Then each hop sends every message, in the same order. So the ports' times are all that is
+// kept of messages: what is sent on when, by step, is when the sender's egress port was free
+// again, what has arrived, when the receiver's ingress port was. With b buffers, hop t begins
+// with
 //
 //	sent_t[i] = max(egress[i], ready_t[i])
 //	ready_t+1[j] = max(ingress[j], computed_t+1-b[j], sent_t+1-b[j])
@@ -22,13 +21,16 @@ import (
 // and each message from i to j of a time w, one after the other, makes both of them
 // max(sent_t[i], ready_t+1[j]) + w. The gradients' hops go by the same rule.
 //
-// Where every member of a group has one neighbour in the next, the groups are as many
-// rings side by side as they have members, and both ports of a message are always free
-// at the same time.
+// Where groups are of one size and every member has one neighbour in the next, they are as
+// many rings side by side as they have members. Once it has been waited for both ports of the
+// first messages (see start), these are free at the same time after every hop, so that
+// egress serves for both (passSpan).
 type rings struct {
-	run   *layerRun
-	hops  []ringHop       // of all groups, in their order
-	link  []int32         // by hop: place of its own block's price, which those of later steps precede
+	run  *layerRun
+	hops []ringHop // of all groups, in their order
+	// By hop the place of its own block's price, which those of later steps precede. 32 bits
+	// are read in half the time, and reach for 16 GiB of prices.
+	link  []int32
 	kv    []units.Seconds // prices by row and group, twice over
 	grad  []units.Seconds
 	row   map[int]int // of a message's prices, in kv and grad
@@ -47,14 +49,14 @@ type rings struct {
 type ringHop struct{ from, to int32 } // seats
 
 // goesRound says whether every block of a layout goes all the way round with its
-// gradients, and every seat has part in that.
+// gradients.
 func (s *sim) goesRound() bool {
 	for g := range s.bunches {
 		if b := &s.bunches[g]; b.near != 1 || b.reach != len(s.bunches)-1 {
 			return false
 		}
 	}
-	return !slices.ContainsFunc(s.seats, func(a seat) bool { return a.heads == 0 })
+	return true
 }
 
 // simulate runs all steps of a layer whose groups have been entered.
@@ -196,8 +198,7 @@ func (x *rings) backward() {
 	}
 	last := n - 1
 	if ownLast {
-		clear(rowOf(x.ready, 0)) // its keys and values never were away
-		x.compute(0, last)
+		x.compute(0, last) // what is in its row of ready came before the last step
 		last = 0
 	}
 	x.finish(rowOf(x.computed, last), rowOf(x.home, n))
@@ -221,13 +222,13 @@ func (x *rings) compute(t, after int) {
 	}
 }
 
-// computeBack is the same and adds to the gradients; the stream stays so many
+// computeBack is the same and adds to the gradients; the stream is at most so many
 // blocks ahead of them as there are buffers.
 func (x *rings) computeBack(t int) {
 	done, sum := rowOf(x.computed, t), rowOf(x.added, t)
 	arrived, free, took := rowOf(x.ready, t), rowOf(x.computed, t+len(x.computed)-1), x.run.step(t)
 	home, ahead := rowOf(x.home, t), x.never
-	if u := t - x.run.sim.job.RingBuffers; u > 0 || u == 0 && !x.run.ownLast {
+	if u := t - x.run.sim.job.RingBuffers; u >= 0 {
 		ahead = rowOf(x.added, u)
 	}
 	sum, arrived, free = sum[:len(done)], arrived[:len(done)], free[:len(done)]
