@@ -59,7 +59,7 @@ func medianOff(c *costmodel.AttentionCore, backward bool, points []Point) float6
 // the length, forward and backward.
 func TestFitAttentionCoreFindsTheCore(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	for _, backward := range []bool{false, true} {
 		c, err := fitAttentionCore(coreDevice(), backward, corePoints(600, 1, 8192, backward), nil)
@@ -114,7 +114,7 @@ func TestFitAttentionCoreFromFewPoints(t *testing.T) {
 // The order of the points does not matter, and outliers do little.
 func TestFitAttentionCoreIsRobust(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	points := corePoints(400, 5, 8192, false)
 	c, err := fitAttentionCore(coreDevice(), false, points, nil)

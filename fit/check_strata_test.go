@@ -202,7 +202,7 @@ func TestBoundsAreThePlainBootstraps(t *testing.T) {
 // factor, neither does that of the bias.
 func TestWorseNeverPasses(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	rng := rand.New(rand.NewPCG(9, 10))
 	fails := 0

@@ -184,7 +184,7 @@ func TestRiseIsTheClosestRisingCurve(t *testing.T) {
 // and thinned where that is not enough; every point still gets its error.
 func TestLargeFamiliesAreDivided(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	r := rand.New(rand.NewPCG(5, 6))
 	var laws [][]Point

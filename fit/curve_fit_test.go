@@ -14,7 +14,7 @@ import (
 // the groups that were not measured; the document stays small.
 func TestFitOfALibrary(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	d := NewData()
 	for _, r := range tables(t, "aiconfigurator/a100_sxm/nccl.csv") {

@@ -161,7 +161,7 @@ func TestLengthsOfImagesHaveNodes(t *testing.T) {
 // those of their tiles beyond.
 func TestManyRowsShareNodesOfTiles(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	dev := coreDevice()
 	of := func(rows int) *costmodel.Field {

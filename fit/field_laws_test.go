@@ -126,7 +126,7 @@ func TestLawsOfFewOrStrangePoints(t *testing.T) {
 // More points predict unseen ones better, and the correction better than the core.
 func TestCorrectionsPay(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	dev := coreDevice()
 	test := inventedAttention(dev, 1000, 21)
@@ -181,7 +181,7 @@ func TestCorrectionsBorrowFromASibling(t *testing.T) {
 // beside it, and the profile comes back from its file to the last bit.
 func TestProfilesWithCorrectionsComeBack(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	dev := coreDevice()
 	dev.Model, dev.Stack, dev.Memory = "m", "s", 80<<30

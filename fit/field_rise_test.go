@@ -36,7 +36,7 @@ func (m mostFalls) check(t *testing.T, name string, between, nodes fallen) {
 // law unless it splits keys differently, and hardly ever between them.
 func TestAttentionLawsRise(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	dev := coreDevice()
 	for seed := range uint64(2) {
@@ -50,7 +50,7 @@ func TestAttentionLawsRise(t *testing.T) {
 // the law states a change of kernel, and the one that there is, is stated.
 func TestGEMMLawsRise(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	law := mustCorrect(t, coreDevice(), inventedGEMM(coreDevice(), 1000, 1))
 	between, nodes := gemmFalls(law, 8000, 1)

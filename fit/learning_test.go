@@ -180,7 +180,7 @@ func coherent(t *testing.T, c *fit.Curve) {
 // bring is nothing, and no trend is made of the last bits.
 func TestALawThatIsRightIsFlat(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	_, recording := recorded(t, "1xbig,noise=0", time.Minute)
 	f := familyOf(t, curveOf(t, dataOf(t, recording), nil, 3), fit.FamilyAttention)
@@ -254,7 +254,7 @@ func abs(x float64) float64 { return max(x, -x) }
 // stay, so the other points' errors do.
 func TestHeldOutPointsAreNeverFitted(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	_, recording := recorded(t, "1xbig", time.Minute)
 	clean, spoilt := dataOf(t, recording), dataOf(t, recording)
@@ -279,7 +279,7 @@ func TestHeldOutPointsAreNeverFitted(t *testing.T) {
 // A curve is of the same laws at every size; those with too few points are named.
 func TestShortLawsAreLeftOutOfTheCurve(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	_, recording := recorded(t, "1xbig", time.Minute)
 	d := dataOf(t, recording)

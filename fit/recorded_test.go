@@ -271,7 +271,7 @@ func medianScore(all []score) score {
 
 func TestRecordedTablesAreWhatTheirReadmeSays(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	for pattern, want := range map[string]int{"aiconfigurator/*/*attention*.csv": 50, "aiconfigurator/*/gemm_*.csv": 7, "aiconfigurator/*/nccl.csv": 20} {
 		all := tables(t, pattern)

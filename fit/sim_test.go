@@ -284,7 +284,7 @@ func TestDataThatMustNotBePooledIsRefused(t *testing.T) {
 // no verdict, and an op without a law is named.
 func TestCheckJudgesFamiliesAndTheirParts(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	_, recording := recorded(t, "1xbig+1xsmall", 4*time.Minute)
 	d := dataOf(t, recording)

@@ -298,7 +298,7 @@ func TestBytesThatAreNoRequest(t *testing.T) {
 		conn, began := r.dial(), time.Now()
 		fmt.Fprint(conn, c.send)
 		data, _ := io.ReadAll(conn)
-		if took := time.Since(began); took > 15*time.Second {
+		if took := time.Since(began); took > 9*time.Second {
 			t.Errorf("%s: the connection was open for %s", name, took)
 		}
 		for _, want := range c.want {
@@ -324,7 +324,7 @@ func TestABodyWithoutEnd(t *testing.T) {
 		}
 	}()
 	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil || res.StatusCode != 408 || time.Since(began) > 15*time.Second {
+	if err != nil || res.StatusCode != 408 || time.Since(began) > 9*time.Second {
 		t.Fatalf("%v %v after %s", res, err, time.Since(began))
 	}
 	_ = res.Body.Close()

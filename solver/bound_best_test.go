@@ -66,7 +66,7 @@ func checkBest(t *testing.T, r *rand.Rand, p *Problem) {
 // Branch and bound finds the very cell and value that looking at all cells does.
 func TestBestIsThatOfAllCells(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	r := rand.New(rand.NewPCG(13, 1))
 	for range 40 {

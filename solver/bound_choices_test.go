@@ -53,7 +53,7 @@ func TestBoundOfFewChoicesIsThatOfAll(t *testing.T) {
 // ranks compute like many and exchange like few, and the least of its numbers of ranks.
 func TestWideRangesAreLookedAtClosely(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	r := rand.New(rand.NewPCG(62, 1))
 	raised := 0

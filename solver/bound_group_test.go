@@ -147,7 +147,7 @@ func leastInChunks(t *testing.T, p *Problem, l costmodel.Layout) float64 {
 // No single group of several ranks beats the floor of those.
 func TestGroupFloorIsBelowEveryGroup(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	r := rand.New(rand.NewPCG(31, 1))
 	held := 0

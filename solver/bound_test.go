@@ -286,7 +286,7 @@ func checkBound(t *testing.T, r *rand.Rand, p *Problem, layouts int) {
 
 func TestBoundIsBelowEveryLayout(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	r := rand.New(rand.NewPCG(5, 1))
 	for range 80 {
@@ -297,7 +297,7 @@ func TestBoundIsBelowEveryLayout(t *testing.T) {
 
 func TestBoundIsBelowEveryLayoutOnReferences(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	r := rand.New(rand.NewPCG(6, 1))
 	for _, cluster := range []string{"2x4 h100_sxm", "1x4 h100_sxm + 2x4 a100_sxm", "1x(2 b60 + 1 rtx_pro_6000_server)"} {

@@ -108,7 +108,7 @@ func someOf(r *rand.Rand, f *floors, s scope) (members []op.Member, n int) {
 // either, however cheap the links among the others are.
 func TestBoundIsBelowLayoutsOfSomeTypes(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	r := rand.New(rand.NewPCG(32, 1))
 	for range 50 {

@@ -15,7 +15,7 @@ import (
 // over ranks and heads over the members of groups (in rank order).
 func TestAgainstExactSearch(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	instances := 200
 	r := rand.New(rand.NewPCG(11, 1))

@@ -36,7 +36,7 @@ func (p *Problem) tighten(r *rand.Rand, l costmodel.Layout, least, span float64)
 // memory is just what a layout needs, it must come soon below.
 func TestProofOfInfeasibilityHolds(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	r := rand.New(rand.NewPCG(10, 1))
 	proofs, fitting := 0, 0

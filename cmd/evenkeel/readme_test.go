@@ -11,7 +11,7 @@ import (
 // The README's console lines run as they stand, in order, in one folder.
 func TestREADMECommandsRun(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine but for what others show")
+		t.Skip("long; the goroutines in it have shorter tests")
 	}
 	readme, err := os.ReadFile("../../README.md")
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // No plan of any strategy is below the bound, and ours are near it.
 func TestBoundIsBelowEveryPlan(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	rng := rand.New(rand.NewPCG(8, 8))
 	for i := range 12 {
@@ -103,7 +103,7 @@ func TestQuickBoundIsBelowEveryPlan(t *testing.T) {
 // work bound; this one must be above it and below the plan.
 func TestBoundOfAPublishedBatch(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	p := flexspBatch(standInBatch(t, 0))
 	if quick, err := QuickBound(p); err != nil || math.Abs(float64(quick)-8.786) > 0.001 {

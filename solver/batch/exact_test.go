@@ -157,7 +157,7 @@ func smallProblem(rng *rand.Rand) *Problem {
 // above; and no bound above what is optimal.
 func TestSmallProblemsAgainstExactSearch(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	n := 300
 	rng := rand.New(rand.NewPCG(3, 1))

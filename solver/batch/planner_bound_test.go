@@ -12,7 +12,7 @@ import (
 // another order must not come out below it.
 func TestNoPlanIsBelowThePlannersBound(t *testing.T) {
 	if testing.Short() {
-		t.Skip("long, and in one goroutine")
+		t.Skip("long; goroutines have shorter tests")
 	}
 	rng := rand.New(rand.NewPCG(9, 9))
 	fleets := []*Problem{twoNodes(), oddNodes(), flexspBatch(nil), fcpProblem(64, 8192, ringDegrees(32), nil)}

@@ -119,7 +119,7 @@ func TestTheRankThatFailsInACollectiveIsNamed(t *testing.T) {
 			if !errors.As(err, &e) || e.Class != want.class || !strings.Contains(e.Error(), want.text) {
 				t.Errorf("got %v, want class %s with %q", err, want.class, want.text)
 			}
-			if took := time.Since(start); took > 20*time.Second {
+			if took := time.Since(start); took > 9*time.Second {
 				t.Errorf("took %s", took)
 			}
 		})
@@ -180,7 +180,7 @@ func TestCancellingStopsAtOnce(t *testing.T) {
 	time.AfterFunc(300*time.Millisecond, cancel)
 	start := time.Now()
 	_, err := run(ctx, b, "torch_cpu:1", gemm)
-	if !errors.Is(err, context.Canceled) || time.Since(start) > 20*time.Second {
+	if !errors.Is(err, context.Canceled) || time.Since(start) > 9*time.Second {
 		t.Errorf("%v after %s", err, time.Since(start))
 	}
 }
