@@ -78,6 +78,17 @@ func (p *Packer) Passes(groups []Group, shares []float64, docs []Documents) (Pas
 	return p.passes(), s.err
 }
 
+// OwnLast simulates the backward pass of the documents of the last Passes again, which must
+// have succeeded, with own blocks last (see Layout.OwnLast). It asks for no price anew, and
+// of one group it changes nothing.
+func (p *Packer) OwnLast() (Passes, error) {
+	s := p.sim
+	s.layout.OwnLast = true
+	s.layers[1].run(s, true, false)
+	s.layout.OwnLast = false
+	return p.passes(), s.err
+}
+
 // forget drops the prices that hold for the documents before alone; those of
 // linear work and all-to-alls go by tokens and bytes.
 func (s *sim) forget() {

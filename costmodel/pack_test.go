@@ -58,6 +58,48 @@ func TestOneDocumentIsASequence(t *testing.T) {
 	}
 }
 
+// Own blocks last, one document is still a sequence: of members with equal and unequal
+// heads, and asked for after another order of the same documents.
+func TestOwnBlocksLastOfDocuments(t *testing.T) {
+	p := usual(t)
+	differ := 0
+	for _, tokens := range [][]units.Tokens{{4096, 4096}, {1024, 3072, 2048, 2048}} {
+		for _, pairs := range []bool{false, true} {
+			j := testJob(cluster(t, "1x"+string(rune('0'+len(tokens)))+" fast", p, "bus", ""), tokens)
+			l := ringOf(tokens)
+			if pairs && len(tokens) == 4 {
+				l = ZigZag(tokens, []Group{{{0, 1}, {1, 3}}, {{2, 2}, {3, 2}}})
+			}
+			k, docs := packerOf(t, p, j), []Documents{{Tokens: j.SeqLen, Count: 1}}
+			first, err := k.Passes(l.Groups, sharesOf(tokens), docs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			last, err := k.OwnLast()
+			if err != nil {
+				t.Fatal(err)
+			}
+			over, err := NewPredictor(p).Overheads(j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.OwnLast = true
+			if got, want := last.Time(false)+over.MicroBatch+over.Step, mustSimulate(t, p, j, l).Time.Mid; !near(got, want, 1e-9) {
+				t.Errorf("%v, pairs %t: %v, a simulated step takes %v", tokens, pairs, got, want)
+			}
+			if last.Backward != first.Backward {
+				differ++
+			}
+			if again, err := k.Passes(l.Groups, sharesOf(tokens), docs); err != nil || again.Time(false) != first.Time(false) {
+				t.Errorf("%v, pairs %t: %v after own blocks were last, %v before, %v", tokens, pairs, again.Time(false), first.Time(false), err)
+			}
+		}
+	}
+	if differ == 0 {
+		t.Error("the order of blocks makes no difference anywhere")
+	}
+}
+
 // Micro-batches add what Overheads says of each.
 func TestOverheadsOfMicroBatches(t *testing.T) {
 	p := usual(t)

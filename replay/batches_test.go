@@ -28,7 +28,7 @@ func madeBatch() *batch.Document {
 		Classes: []batch.ClassEntry{
 			{Name: "mix", Uses: []int{1, 1}, Cap: 1000, Shares: []float64{0.75, 0.25}, Heads: 1, Recompute: true},
 			{Name: "1", Uses: []int{0, 1}, Cap: 1000},
-			{Name: "all", Uses: []int{1, 2}, Cap: 1000, Shares: []float64{0.5, 0.25}, Heads: 1},
+			{Name: "all", Uses: []int{1, 2}, Cap: 1000, Shares: []float64{0.5, 0.25}, Heads: 1, OwnLast: true},
 		},
 		Plan: batch.Plan{Time: 2, Micro: []batch.MicroBatch{
 			{Time: 1, Groups: []batch.Group{
@@ -91,7 +91,7 @@ func TestAPlanOfBatchesIsHandedToRanksByGroups(t *testing.T) {
 	if g := k.Plan.Groups; len(g) != 2 || g[0][0] != (costmodel.HeadShare{Rank: 1, QHeads: 4}) || g[1][0].Rank != 0 {
 		t.Errorf("the ring begins with rank 2, place 1: %v", g)
 	}
-	if last := p.micro[1][0]; held(last.Plan.Ranks[2]) != 61 || last.Plan.Job.Recompute != costmodel.RecomputeNone {
+	if last := p.micro[1][0]; held(last.Plan.Ranks[2]) != 61 || last.Plan.Job.Recompute != costmodel.RecomputeNone || !last.Plan.OwnLast || k.Plan.OwnLast {
 		t.Errorf("%+v", last)
 	}
 	if p.Ranks[2].Device != "torch_cpu:2" || p.Job.DType != op.F32 {
@@ -156,7 +156,7 @@ func TestWrongPlansOfBatchesAreRefusedWithTheField(t *testing.T) {
 		"twice":        {func(d *batch.Document) { d.Micro[0].Groups[1].Sequences, d.Micro[0].Groups[1].Tokens = []int{0}, 60 }, nil, "is trained 2 times"},
 		"rank twice":   {func(d *batch.Document) { d.Micro[0].Groups[1].Ranks = []int{0} }, nil, "rank 0 is also in groups[0]"},
 		"shares":       {func(d *batch.Document) { d.Classes[0].Shares[0] = 0.5 }, nil, "micro_batches[0].groups[0]: classes[0] (mix).shares: "},
-		"uneven heads": {func(d *batch.Document) { d.Classes[2].Heads = 3 }, nil, "micro_batches[1].groups[0]: classes[2] (all).head_ranks: 3: the model's 4 query heads"},
+		"uneven heads": {func(d *batch.Document) { d.Classes[2].Heads, d.Classes[2].OwnLast = 3, false }, nil, "micro_batches[1].groups[0]: classes[2] (all).head_ranks: 3: the model's 4 query heads"},
 		"model":        {nil, func(of *Trained) { of.Model.HeadDim = 0 }, "the model: head_dim"},
 		"window":       {nil, func(of *Trained) { of.Model.MaxLen = 100 }, "lengths_tokens[3]: 120: the model attends fully up to 100 tokens"},
 		"dtype":        {nil, func(of *Trained) { of.DType = "i8" }, `the dtype: "i8"`},
@@ -238,6 +238,7 @@ func TestATraceOfBatchesReadsBackAndKeepsToItsMicroBatches(t *testing.T) {
 		"heads":       {first(func(g *GroupRun) { g.Layout.Groups[0][0].QHeads = 3 }), "groups[0][0].layout.groups[0]"},
 		"recompute":   {first(func(g *GroupRun) { g.Recompute = "half" }), `groups[0][0].recompute: "half"`},
 		"buffers":     {first(func(g *GroupRun) { g.RingBuffers = 1 }), "groups[0][0].ring_buffers: 1"},
+		"own last":    {first(func(g *GroupRun) { g.Layout.OwnLast = true }), "groups[0][0].layout.own_last: true, but the group is one all-to-all"},
 	} {
 		path, h := filepath.Join(t.TempDir(), "x.trace.jsonl"), batchHeader()
 		s := Span{Rank: 1, MB: 2, Dir: Forward, Again: true, Step: 2, Op: RingWait, T0NS: 5, DurNS: 9}
@@ -287,7 +288,7 @@ func TestARunOfBatchesSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x := h.Plans[0]; len(x.Groups) != 2 || len(x.Groups[0]) != 2 || x.Groups[0][0].Recompute != costmodel.RecomputeFull || x.Groups[1][0].Tokens() != 122 || x.Groups[1][0].Layout.Shards[2].Tokens() != 61 || !x.Batch || x.Micro != 2 || x.SHA256 != p.SHA256 || x.Path != "x.batch.json" || x.Strategy != "evenkeel" || len(h.Ranks) != 3 || h.Ranks[2].Threads != 2 {
+	if x := h.Plans[0]; len(x.Groups) != 2 || len(x.Groups[0]) != 2 || x.Groups[0][0].Recompute != costmodel.RecomputeFull || x.Groups[1][0].Tokens() != 122 || x.Groups[1][0].Layout.Shards[2].Tokens() != 61 || !x.Groups[1][0].Layout.OwnLast || x.Groups[0][0].Layout.OwnLast || !x.Batch || x.Micro != 2 || x.SHA256 != p.SHA256 || x.Path != "x.batch.json" || x.Strategy != "evenkeel" || len(h.Ranks) != 3 || h.Ranks[2].Threads != 2 {
 		t.Errorf("%+v %+v", x, h.Ranks)
 	}
 }

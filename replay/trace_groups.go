@@ -32,7 +32,7 @@ func (p *Plan) groups() [][]GroupRun {
 	for i, side := range p.micro {
 		all[i] = make([]GroupRun, len(side))
 		for j, k := range side {
-			l := costmodel.Layout{Shards: make([]costmodel.Shard, len(k.Ranks)), Groups: k.Plan.Groups}
+			l := costmodel.Layout{Shards: make([]costmodel.Shard, len(k.Ranks)), Groups: k.Plan.Groups, OwnLast: k.Plan.OwnLast}
 			for r := range l.Shards {
 				l.Shards[r].Segments = k.Plan.Ranks[r].Segments
 			}
@@ -86,6 +86,9 @@ func (g *GroupRun) validate(in []bool, qHeads int) error {
 	}
 	if err := g.Layout.Validate(g.Tokens(), len(g.Ranks), qHeads); err != nil {
 		return fmt.Errorf("layout.%w", err)
+	}
+	if g.Layout.OwnLast && len(g.Layout.Groups) < 2 {
+		return fmt.Errorf("layout.own_last: true, but the group is one all-to-all, which has no other blocks: want false")
 	}
 	return nil
 }

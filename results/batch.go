@@ -99,6 +99,20 @@ func batchMicro(p *printer, d *batch.Document) {
 	if n := len(d.Micro) - mostRows; n > 0 {
 		p.para("", fmt.Sprintf("and %s more; all are in the plan's file", microBatches(n)))
 	}
+	if late := ownLastClasses(d); len(late) > 0 {
+		p.para("", fmt.Sprintf("groups of %s compute own blocks last in the backward pass, while the gradients of the others' are on their way", strings.Join(late, "; ")))
+	}
+}
+
+// ownLastClasses names those of the plan's classes that do.
+func ownLastClasses(d *batch.Document) []string {
+	var late []string
+	for _, c := range d.Classes {
+		if c.OwnLast && !slices.Contains(late, c.Name) {
+			late = append(late, c.Name)
+		}
+	}
+	return late
 }
 
 // busyShare is the part of the devices' time in a micro-batch that groups use.

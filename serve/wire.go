@@ -3,6 +3,7 @@ package serve
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -117,9 +118,11 @@ type SetupClass struct {
 	QHeads []int     `json:"q_heads,omitempty"` // of a device, by pool, where they are not shared evenly
 	// Groups are the all-to-alls in the order of their ring; ranks are places among a
 	// group's ranks. None where the prices do not say: neighbours share heads then.
-	Groups    [][]SetupMember `json:"groups,omitempty"`
-	Recompute bool            `json:"recompute,omitzero"`
-	Cap       units.Tokens    `json:"cap_tokens"`
+	Groups [][]SetupMember `json:"groups,omitempty"`
+	// OwnLast: backward, each of several all-to-alls with tokens computes its own block last.
+	OwnLast   bool         `json:"own_last,omitzero"`
+	Recompute bool         `json:"recompute,omitzero"`
+	Cap       units.Tokens `json:"cap_tokens"`
 }
 
 // SetupMember is a device of an all-to-all, and its query heads.
@@ -136,10 +139,15 @@ type planning struct {
 	Costs  string `json:"costs"`  // in words, for people
 }
 
+// The digest is of what the setup says of them as JSON, where a field that is not set
+// says nothing: one that is new to evenkeel refuses no journal of before.
 func (s *Setup) planning() planning {
-	h := sha256.New()
-	fmt.Fprintf(h, "%+v %+v", s.Fleet, s.Classes)
-	return planning{"for", hex.EncodeToString(h.Sum(nil)[:16]), s.Costs}
+	data, err := json.Marshal([]any{s.Fleet, s.Classes})
+	if err != nil {
+		panic("serve: a setup that is no JSON: " + err.Error()) // numbers from a validated plan are finite
+	}
+	h := sha256.Sum256(data)
+	return planning{"for", hex.EncodeToString(h[:16]), s.Costs}
 }
 
 // accepted, planned and dropped are the other lines. The batches of a submission are

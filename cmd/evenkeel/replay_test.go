@@ -166,13 +166,13 @@ func TestTorchReplayOfDocumentsWithRecomputation(t *testing.T) {
 	}
 }
 
-// handMadeBatch is a plan of batches on 2 ranks: both in a group, with sequences
+// handMadeBatch is a plan of batches on 2 ranks: both in a ring, own blocks last, with sequences
 // that only one of them has tokens of, then each alone; and both in an
 // all-to-all, recomputing, in which rank 0 has three quarters of the tokens.
 const handMadeBatch = `{"schema": "evenkeel.batchplan/v1", "tool": "by hand", "created": "2026-01-31T12:00:00Z", "inputs": [], "costs": "by hand",
 "lengths_tokens": [200, 1, 90, 60, 3, 128], "fleet": [{"device": "torch_cpu:1", "ranks": [[0]]}, {"device": "torch_cpu:1", "ranks": [[1]]}],
 "classes": [
- {"name": "ring", "devices": [1, 1], "base_s": 0.1, "cap_tokens": 512, "head_ranks": 1},
+ {"name": "ring", "devices": [1, 1], "base_s": 0.1, "cap_tokens": 512, "head_ranks": 1, "own_last": true},
  {"name": "first", "devices": [1, 0], "base_s": 0.1, "cap_tokens": 512}, {"name": "second", "devices": [0, 1], "base_s": 0.1, "cap_tokens": 512},
  {"name": "all-to-all", "devices": [1, 1], "base_s": 0.1, "cap_tokens": 512, "shares": [0.75, 0.25], "head_ranks": 2, "q_heads": [3, 1], "recompute": true}],
 "strategy": "evenkeel", "micro_batches": [
@@ -214,7 +214,7 @@ func TestTorchReplayBatch(t *testing.T) {
 	}
 	for _, want := range []string{
 		`"batch":true,"micro_batches":3,"model":{`, `"path":"config.json"`, `"dtype":"f32"`, `"mb":1,"dir":"bwd"`, `"mb":2,"dir":"fwd","again":true`,
-		`"shape":{"tokens":96}`, `"reference":"dense"`, `"layer":{"out":`,
+		`"shape":{"tokens":96}`, `"own_last":true`, `"reference":"dense"`, `"layer":{"out":`,
 	} {
 		if !bytes.Contains(data, []byte(want)) {
 			t.Errorf("no %s in the trace", want)

@@ -20,14 +20,23 @@ func TestSetupSaysHowGroupsAreLaidOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	for i, k := range prices.Classes { // as prices of one length have it
+		prices.Classes[i].OwnLast = len(k.Groups) > 1
+	}
 	c, err := o.config(prices)
 	if err != nil {
 		t.Fatal(err)
 	}
-	mixed := 0
+	mixed, last := 0, 0
 	for i, k := range c.Setup.Classes {
 		degree := prices.Classes[i].Degree()
 		seen := make([]bool, degree)
+		if k.OwnLast != prices.Classes[i].OwnLast {
+			t.Errorf("class %s: own blocks last %t, priced otherwise", k.Name, k.OwnLast)
+		}
+		if k.OwnLast {
+			last++
+		}
 		for j, g := range k.Groups {
 			for n, m := range g {
 				if want := prices.Classes[i].Groups[j][n]; m.Rank != want.Rank || m.QHeads != want.QHeads {
@@ -45,7 +54,7 @@ func TestSetupSaysHowGroupsAreLaidOut(t *testing.T) {
 			mixed++
 		}
 	}
-	if mixed == 0 {
-		t.Error("no kind of group mixes the types")
+	if mixed == 0 || last == 0 {
+		t.Errorf("of kinds of groups %d mix the types, %d have own blocks last", mixed, last)
 	}
 }

@@ -43,7 +43,10 @@ type Class struct {
 	// Groups are the all-to-alls in the order of their ring, as of a layout whose
 	// ranks are the devices pool by pool, of each pool in the order of the cluster.
 	// Nil where the model does not say.
-	Groups    []costmodel.Group
+	Groups []costmodel.Group
+	// OwnLast is that of costmodel.Layout, where several of Groups have tokens: backward each
+	// computes its own block last. Only of costs for sequences of one length (Options.Of).
+	OwnLast   bool
 	Recompute bool // every layer's forward runs again in the backward pass
 }
 

@@ -7,23 +7,37 @@ import (
 
 // Probe lets tests simulate what a class was priced from.
 type Probe struct {
-	Uses   []int
-	Packer *costmodel.Packer
-	Groups []costmodel.Group
-	Shares []float64
-	Heads  int
-	Cap    units.Tokens
-	Least  units.Tokens // shortest sequence that is simulated
-	Base   units.Seconds
-	curve  curve
+	Uses    []int
+	Packer  *costmodel.Packer
+	Groups  []costmodel.Group
+	Shares  []float64
+	Heads   int
+	Cap     units.Tokens
+	Least   units.Tokens // shortest sequence that is simulated
+	Base    units.Seconds
+	OwnLast bool
+	// Loads are groups for which mechanisms are compared, Times what this one takes over them.
+	Loads [2]costmodel.Documents
+	Times [2]units.Seconds
+	curve curve
+}
+
+// Passes simulates documents in a group of the class.
+func (p Probe) Passes(docs ...costmodel.Documents) (costmodel.Passes, error) {
+	x, err := p.Packer.Passes(p.Groups, p.Shares, docs)
+	if err != nil || !p.OwnLast {
+		return x, err
+	}
+	return p.Packer.OwnLast()
 }
 
 // Time is the class's price.
 func (p Probe) Time(s units.Tokens) units.Seconds { return p.curve.at(s) }
 
-// Probes makes a probe of every kind of group that keeps activations.
-func Probes(q *costmodel.Predictor, j costmodel.Job) ([]Probe, error) {
-	b := newBuilder(q, j, Options{NoRecompute: true})
+// Probes makes a probe of every kind of group that keeps activations, for sequences of all
+// lengths or of one.
+func Probes(q *costmodel.Predictor, j costmodel.Job, of costmodel.Documents) ([]Probe, error) {
+	b := newBuilder(q, j, Options{NoRecompute: true, Of: of})
 	if err := b.weighHeads(); err != nil {
 		return nil, err
 	}
@@ -40,12 +54,20 @@ func Probes(q *costmodel.Predictor, j costmodel.Job) ([]Probe, error) {
 		if err != nil {
 			return nil, err
 		}
+		fits, err := g.fitting()
+		if err != nil {
+			return nil, err
+		}
 		for _, m := range ways {
+			loads := g.loads(fits)
+			for i := range loads {
+				loads[i].Tokens = max(loads[i].Tokens, g.shortest(m))
+			}
 			kept, _, err := g.measure(m)
 			if err != nil {
 				return nil, err
 			}
-			probes = append(probes, Probe{k.uses, packer, m.groups, m.share, m.heads, kept.tokens, g.shortest(m), kept.base, kept.curve})
+			probes = append(probes, Probe{k.uses, packer, m.groups, m.share, m.heads, kept.tokens, g.shortest(m), kept.base, m.ownLast, loads, m.times, kept.curve})
 		}
 	}
 	return probes, nil

@@ -310,7 +310,7 @@ func (b *builder) classes(c *Costs, k kind) ([]Class, []curve, error) {
 			}
 			class := Class{
 				Name: name, Uses: k.uses, One: k.one, Base: of.base, Cap: of.tokens,
-				Shares: m.shares(g), Heads: m.heads, QHeads: m.qHeads, Groups: g.byPool(m), Recompute: of.recompute,
+				Shares: m.shares(g), Heads: m.heads, QHeads: m.qHeads, Groups: g.byPool(m), OwnLast: m.ownLast, Recompute: of.recompute,
 			}
 			if of.recompute {
 				class.Name += ", recompute"

@@ -199,7 +199,7 @@ func checkClass(t *testing.T, c *groupcost.Costs, i int) {
 	switch {
 	case pools > 1 && math.Abs(sum-1) > 1e-9, pools == 1 && k.Shares != nil:
 		t.Errorf("%s: shares %v of %v devices", k.Name, k.Shares, k.Uses)
-	case k.One && pools > 1, k.Cap < 1, k.Base < 0, k.Heads < 1, k.Degree()%k.Heads != 0:
+	case k.One && pools > 1, k.Cap < 1, k.Base < 0, k.Heads < 1, k.Degree()%k.Heads != 0, k.OwnLast:
 		t.Errorf("%+v", k)
 	}
 	// The groups are those of a layout of the class's devices.
@@ -376,6 +376,9 @@ func TestPricesOfOneLength(t *testing.T) {
 			}
 			for _, n := range []int{1, n} {
 				x, err := packer.Passes(k.Groups, slices.Repeat([]float64{0.25}, 4), []costmodel.Documents{{Tokens: s, Count: n}})
+				if err == nil && k.OwnLast {
+					x, err = packer.OwnLast()
+				}
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -55,7 +55,7 @@ func (g *group) measure(m *mechanism) (kept, again *measured, err error) {
 	var points [2][]sample
 	for _, s := range g.lengths(m) {
 		count := int(max(1, load/s))
-		x, err := g.packer.Passes(m.groups, m.share, []costmodel.Documents{{Tokens: s, Count: count}})
+		x, err := g.passes(m, costmodel.Documents{Tokens: s, Count: count})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -78,7 +78,7 @@ func (g *group) measure(m *mechanism) (kept, again *measured, err error) {
 func (g *group) only(m *mechanism, of ...*measured) error {
 	tokens := g.b.o.Of.Tokens
 	time := func(count int, recompute bool) (float64, error) {
-		p, err := g.packer.Passes(m.groups, m.share, []costmodel.Documents{{Tokens: max(tokens, g.shortest(m)), Count: count}})
+		p, err := g.passes(m, costmodel.Documents{Tokens: max(tokens, g.shortest(m)), Count: count})
 		return float64(p.Time(recompute)), err
 	}
 	for _, x := range of {
@@ -121,7 +121,7 @@ func (g *group) bases(m *mechanism, load units.Tokens, of ...*measured) error {
 	times := make([]costmodel.Passes, len(counts))
 	for i, n := range counts {
 		var err error
-		if times[i], err = g.packer.Passes(m.groups, m.share, []costmodel.Documents{{Tokens: each, Count: n}}); err != nil {
+		if times[i], err = g.passes(m, costmodel.Documents{Tokens: each, Count: n}); err != nil {
 			return err
 		}
 	}

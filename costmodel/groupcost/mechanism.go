@@ -23,9 +23,11 @@ type mechanism struct {
 	heads  int               // ranks that share heads
 	qHeads []int             // by pool where unequal
 	share  []float64         // of a sequence, by rank
-	kept   units.Tokens      // that fit with activations kept
-	again  units.Tokens      // and with recomputation
-	times  [2]units.Seconds  // of a full group of one sequence and of many
+	// ownLast: backward the groups compute their own blocks last.
+	ownLast bool
+	kept    units.Tokens     // that fit with activations kept
+	again   units.Tokens     // and with recomputation
+	times   [2]units.Seconds // of a full group of one sequence and of many
 }
 
 // String says how devices share a sequence.
@@ -56,11 +58,10 @@ func (g *group) choose() ([]*mechanism, error) {
 	var fastest [2]*mechanism
 	loads := g.loads(fits)
 	for _, m := range fits {
-		for i, load := range loads {
-			load.Tokens = max(load.Tokens, g.shortest(m))
-			if m.times[i], err = g.timeOf(m, load); err != nil {
-				return nil, err
-			}
+		if err := g.time(m, loads); err != nil {
+			return nil, err
+		}
+		for i := range loads {
 			if fastest[i] == nil || m.times[i] < fastest[i].times[i] {
 				fastest[i] = m
 			}
@@ -132,10 +133,40 @@ func (g *group) together(tokens units.Tokens) int {
 	return int(min(units.Tokens(g.b.o.Of.Count), tokens/g.b.o.Of.Tokens))
 }
 
-// timeOf is the time of a group of equal sequences.
-func (g *group) timeOf(m *mechanism, load costmodel.Documents) (units.Seconds, error) {
-	p, err := g.packer.Passes(m.groups, m.share, []costmodel.Documents{load})
-	return p.Time(m.kept == 0), err
+// time fills in how long a mechanism takes over the loads. Of sequences of one length it
+// has own blocks last where that takes less of both in the geometric mean. Of all lengths
+// none has: in 54 batches on mixed clusters one order for a class gained 1 % (from a loss of
+// 1 to a gain of 8), and in two of them plans fell behind those of each type apart.
+func (g *group) time(m *mechanism, loads [2]costmodel.Documents) error {
+	var last [2]units.Seconds
+	for i, load := range loads {
+		load.Tokens = max(load.Tokens, g.shortest(m))
+		x, err := g.packer.Passes(m.groups, m.share, []costmodel.Documents{load})
+		if err != nil {
+			return err
+		}
+		m.times[i] = x.Time(m.kept == 0)
+		if len(m.groups) < 2 || g.b.o.Of.Tokens == 0 {
+			continue
+		}
+		if x, err = g.packer.OwnLast(); err != nil {
+			return err
+		}
+		last[i] = x.Time(m.kept == 0)
+	}
+	if m.ownLast = last[0]*last[1] > 0 && last[0]*last[1] < m.times[0]*m.times[1]; m.ownLast {
+		m.times = last
+	}
+	return nil
+}
+
+// passes simulates equal sequences in a group of a mechanism.
+func (g *group) passes(m *mechanism, docs costmodel.Documents) (costmodel.Passes, error) {
+	x, err := g.packer.Passes(m.groups, m.share, []costmodel.Documents{docs})
+	if err != nil || !m.ownLast {
+		return x, err
+	}
+	return g.packer.OwnLast()
 }
 
 func (m *mechanism) most() units.Tokens { return max(m.kept, m.again) }

@@ -39,7 +39,7 @@ func priced(t *testing.T, p groupcost.Probe, docs []costmodel.Documents) (sum, a
 	sum = float64(p.Base)
 	for _, d := range docs {
 		sum += float64(d.Count) * float64(p.Time(d.Tokens))
-		x, err := p.Packer.Passes(p.Groups, p.Shares, []costmodel.Documents{{Tokens: d.Tokens, Count: 1}})
+		x, err := p.Passes(costmodel.Documents{Tokens: d.Tokens, Count: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,7 @@ func TestPricesAgainstPackedSimulation(t *testing.T) {
 		{"2x8 rtx_pro_6000_server + 1x8 b200_sxm", 0.03, 0.15},
 	} {
 		q, j := referenceJob(t, c.cluster, nil)
-		probes, err := groupcost.Probes(q, j)
+		probes, err := groupcost.Probes(q, j, costmodel.Documents{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestPricesAgainstPackedSimulation(t *testing.T) {
 				if len(docs) == 0 {
 					continue
 				}
-				x, err := p.Packer.Passes(p.Groups, p.Shares, docs)
+				x, err := p.Passes(docs...)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -108,14 +108,14 @@ func TestPricesAgainstPackedSimulation(t *testing.T) {
 // A sequence alone that fills at least half a group costs what the simulator says.
 func TestPricesOfLongSequences(t *testing.T) {
 	q, j := referenceJob(t, "2x8 h100_sxm + 1x8 a100_sxm", nil)
-	probes, err := groupcost.Probes(q, j)
+	probes, err := groupcost.Probes(q, j, costmodel.Documents{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range probes {
 		for _, part := range []float64{0.55, 0.7, 0.99} {
 			s := units.Tokens(part * float64(p.Cap))
-			x, err := p.Packer.Passes(p.Groups, p.Shares, []costmodel.Documents{{Tokens: s, Count: 1}})
+			x, err := p.Passes(costmodel.Documents{Tokens: s, Count: 1})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,6 +123,55 @@ func TestPricesOfLongSequences(t *testing.T) {
 				t.Errorf("%v: %d tokens: off by %.3f", p.Uses, s, e)
 			}
 		}
+	}
+}
+
+// Rings of sequences of one length compute own blocks last where that is faster over the
+// loads that mechanisms are compared by, and are compared by the faster order.
+func TestRingsTakeTheFasterOrderOfBlocks(t *testing.T) {
+	taken := map[bool]int{}
+	for _, slower := range []float64{1, 4, 16} {
+		q, j := referenceJob(t, "2x4 h100_sxm + 1x8 a100_sxm", func(p *costmodel.Profile) {
+			for i := range p.Laws {
+				if p.Laws[i].Group != "" {
+					p.Laws[i] = p.Laws[i].Slowed(slower)
+				}
+			}
+		})
+		probes, err := groupcost.Probes(q, j, costmodel.Documents{Tokens: 50000, Count: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range probes {
+			if len(p.Groups) < 2 {
+				if p.OwnLast {
+					t.Errorf("%v: own blocks last in one all-to-all", p.Uses)
+				}
+				continue
+			}
+			ratio := 1.0
+			for i, docs := range p.Loads {
+				plain, err := p.Packer.Passes(p.Groups, p.Shares, []costmodel.Documents{docs})
+				if err != nil {
+					t.Fatal(err)
+				}
+				last, err := p.Packer.OwnLast()
+				if err != nil {
+					t.Fatal(err)
+				}
+				ratio *= float64(last.Time(false) / plain.Time(false))
+				if want := map[bool]costmodel.Passes{false: plain, true: last}[p.OwnLast].Time(false); p.Times[i] != want {
+					t.Errorf("%v in %d all-to-alls: compared by %v, takes %v", p.Uses, len(p.Groups), p.Times[i], want)
+				}
+			}
+			if p.OwnLast != (ratio < 1) {
+				t.Errorf("links %v times slower, %v in %d all-to-alls: own blocks last %t, though that changes the times by %.4f", slower, p.Uses, len(p.Groups), p.OwnLast, ratio)
+			}
+			taken[p.OwnLast]++
+		}
+	}
+	if taken[false] == 0 || taken[true] == 0 {
+		t.Errorf("own blocks are last or not in so many classes: %v", taken)
 	}
 }
 

@@ -35,23 +35,23 @@ def head(ranks: int, **model: Any) -> dict[str, Any]:
 
 def group(
     ranks: list[int], docs: list[int], segments: list[list[tuple[int, int]]],
-    groups: list[list[tuple[int, int]]], recompute: str = "none",
+    groups: list[list[tuple[int, int]]], recompute: str = "none", own_last: bool = False,
 ) -> dict[str, Any]:
     """One group of a micro-batch. segments and groups by place among its ranks."""
     plan = complete(document(segments, groups, *HEADS), recompute)
-    return {"plan": plan, "ranks": ranks, "docs_tokens": docs}
+    return {"plan": {**plan, "own_last": own_last}, "ranks": ranks, "docs_tokens": docs}
 
 
 def alone(rank: int, docs: list[int], recompute: str = "none") -> dict[str, Any]:
     return group([rank], docs, [[(0, sum(docs))]], [[(0, 6)]], recompute)
 
 
-# Two micro-batches of three ranks. First ranks 1 and 2 in a ring, with a document that only one of them has
-# tokens of, beside rank 0 alone, which recomputes; then ranks 0 and 2 in an all-to-all of unequal heads that
+# Two micro-batches of three ranks. First ranks 1 and 2 in a ring, own blocks last, with a document that only
+# one of them has tokens of, beside rank 0 alone, which recomputes; then ranks 0 and 2 in an all-to-all of unequal heads that
 # cut a KV group, and rank 1 has nothing to do.
 MICRO = [
     [group([1, 2], [5, 1, 60, 2], [[(0, 2), (4, 5), (5, 20), (50, 66)], [(2, 4), (20, 50), (66, 68)]],
-           [[(0, 6)], [(1, 6)]]),
+           [[(0, 6)], [(1, 6)]], own_last=True),
      alone(0, [1, 40, 3], "full")],
     [group([0, 2], [30, 1, 1], [[(0, 10), (25, 31)], [(10, 25), (31, 32)]], [[(1, 2), (0, 4)]])],
 ]
@@ -142,6 +142,8 @@ class TestReplayOfBatches(unittest.TestCase):
                     attn = [s for s in of if (s["layer"], s["dir"], s["op"]) == (layer, direction, "attn")]
                     due = want.flops.get((mine["ranks"].index(rank), direction), 0)
                     self.assertEqual(sum(s["flops"] for s in attn), times * due)
+                    if due and len(plan.groups) > 1:
+                        self.assertEqual(attn[-1]["step"] == 0, plan.own_last and direction == "bwd")
             tokens = {s["shape"]["tokens"] for s in of if s["op"].startswith("linear")}
             own = plan.tokens(mine["ranks"].index(rank))
             self.assertEqual(tokens, {own} if own else set())

@@ -51,6 +51,7 @@ type ClassEntry struct {
 	// Groups are all-to-alls in the order of their ring; ranks are places among a
 	// group's ranks.
 	Groups    []costmodel.Group `json:"groups,omitempty"`
+	OwnLast   bool              `json:"own_last,omitzero"`
 	Recompute bool              `json:"recompute,omitzero"`
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -120,6 +121,9 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 		"lengths_tokens[0]: 0":           func(d *Document) { d.Lengths[0] = 0 },
 		"of d holds 1":                   func(d *Document) { d.Classes[0].Cap = 1 },
 		"devices: [-1]: no devices":      func(d *Document) { d.Classes[0].Uses = []int{-1} },
+		"own_last: true, but the group is one all-to-all": func(d *Document) {
+			d.Classes[0].OwnLast, d.Classes[0].Groups = true, []costmodel.Group{{{Rank: 0, QHeads: 4}, {Rank: 1, QHeads: 4}}}
+		},
 
 		"micro_batches[0].groups[0].time_s: -1 s: want": func(d *Document) { d.Micro[0].Groups[0].Time = -1 },
 		"micro_batches[0].groups[0].time_s: 16.7 min":   func(d *Document) { d.Micro[0].Groups[0].Time = 1000 },

@@ -28,7 +28,7 @@ func NewProblem(c *groupcost.Costs, lengths []units.Tokens) (*Problem, error) {
 	for _, k := range c.Classes {
 		p.Classes = append(p.Classes, Class{
 			Name: k.Name, Uses: k.Uses, One: k.One, Base: k.Base, Cap: k.Cap,
-			Shares: k.Shares, Heads: k.Heads, QHeads: k.QHeads, Groups: k.Groups, Recompute: k.Recompute,
+			Shares: k.Shares, Heads: k.Heads, QHeads: k.QHeads, Groups: k.Groups, OwnLast: k.OwnLast, Recompute: k.Recompute,
 		})
 	}
 	return p, nil

@@ -16,8 +16,8 @@ import (
 //
 // Sequences shorter than the group leave ranks without tokens. Such ranks keep
 // the heads that they have in an all-to-all; all-to-alls without any token, and
-// ranks with neither tokens nor heads, are left out. A group without sequences
-// has an empty layout.
+// ranks with neither tokens nor heads, are left out; where one all-to-all is left, OwnLast is
+// dropped. A group without sequences has an empty layout.
 //
 // Errors: the class was made for other heads than the model's, or its shares or
 // all-to-alls are no split. The document must be valid.
@@ -48,6 +48,7 @@ func GroupLayout(d *Document, micro, group, qHeads, kvHeads int) (costmodel.Layo
 		docs, at = append(docs, n), at+n
 	}
 	l.Groups = atWork(groups, l.Shards)
+	l.OwnLast = c.OwnLast && len(l.Groups) > 1
 	return l, docs, nil
 }
 

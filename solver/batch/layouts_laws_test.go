@@ -13,11 +13,15 @@ import (
 func TestClassesFromLawsHaveLayouts(t *testing.T) {
 	for _, cluster := range []string{"2x8 h100_sxm + 1x8 a100_sxm", "2x(2 h100_sxm + 4 a100_sxm)"} {
 		lengths := []units.Tokens{40000, 3, 5001}
-		p, err := batch.NewProblem(lawCosts(t, cluster), lengths)
+		costs := lawCosts(t, cluster)
+		for i, c := range costs.Classes { // as costs of one length have it
+			costs.Classes[i].OwnLast = len(c.Groups) > 1
+		}
+		p, err := batch.NewProblem(costs, lengths)
 		if err != nil {
 			t.Fatal(err)
 		}
-		unequal := 0
+		unequal, last := 0, 0
 		for i, c := range p.Classes {
 			d := &batch.Document{Lengths: lengths, Classes: []batch.ClassEntry{batch.ClassEntry(c)}}
 			d.Micro = []batch.MicroBatch{{Groups: []batch.Group{{Sequences: []int{0, 1, 2}}}}}
@@ -32,12 +36,18 @@ func TestClassesFromLawsHaveLayouts(t *testing.T) {
 			if len(l.Groups) != len(c.Groups) {
 				t.Errorf("%s: %d all-to-alls, the class has %d", c.Name, len(l.Groups), len(c.Groups))
 			}
+			if c.OwnLast != costs.Classes[i].OwnLast || l.OwnLast != c.OwnLast {
+				t.Errorf("%s: own blocks last %t, of the class %t, of its costs %t", c.Name, l.OwnLast, c.OwnLast, costs.Classes[i].OwnLast)
+			}
+			if l.OwnLast {
+				last++
+			}
 			if tokens := l.Tokens(); c.Shares != nil && slices.Max(tokens) > slices.Min(tokens)+3 {
 				unequal++
 			}
 		}
-		if unequal == 0 {
-			t.Errorf("%s: no class of unequal shares among %d", cluster, len(p.Classes))
+		if unequal == 0 || last == 0 {
+			t.Errorf("%s: of %d classes %d have unequal shares, %d own blocks last", cluster, len(p.Classes), unequal, last)
 		}
 	}
 }

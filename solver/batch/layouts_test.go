@@ -238,9 +238,13 @@ func TestGroupLayoutsOfTheMechanisms(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, l.Groups, c.want)
 		}
 	}
-	// One token: the middle rank of three has it, and the ring is that rank alone.
-	l, _, err := GroupLayout(oneGroup(Class{Uses: []int{3}}, 1), 0, 0, 8, 2)
-	if err != nil || len(l.Groups) != 1 || l.Groups[0][0].Rank != 1 {
+	// One token: the middle rank of three has it, and the ring is that rank alone, which
+	// has no other blocks.
+	l, _, err := GroupLayout(oneGroup(Class{Uses: []int{3}, OwnLast: true}, 1), 0, 0, 8, 2)
+	if err != nil || len(l.Groups) != 1 || l.Groups[0][0].Rank != 1 || l.OwnLast {
+		t.Error(l, err)
+	}
+	if l, _, err := GroupLayout(oneGroup(Class{Uses: []int{3}, OwnLast: true}, 120), 0, 0, 8, 2); err != nil || len(l.Groups) != 3 || !l.OwnLast {
 		t.Error(l, err)
 	}
 	if l, docs, err := GroupLayout(oneGroup(Class{Uses: []int{3}}), 0, 0, 8, 2); err != nil || len(docs) != 0 || len(l.Groups) != 0 || len(l.Shards) != 3 {

@@ -61,8 +61,19 @@ type Class struct {
 	// Groups are the group's all-to-alls in the order of their ring; ranks are
 	// places in the group, pool by pool. Nil where the cost model does not say.
 	Groups []costmodel.Group
+	// OwnLast: backward each of the all-to-alls computes its own block last (see
+	// costmodel.Layout).
+	OwnLast bool
 	// Recompute: every layer's forward runs again in the backward pass.
 	Recompute bool
+}
+
+// ring is the number of all-to-alls of a group of the class.
+func (c Class) ring() int {
+	if c.Groups != nil {
+		return len(c.Groups)
+	}
+	return c.Degree() / max(1, c.Heads)
 }
 
 // Degree is the number of devices of a group of the class.
@@ -148,6 +159,8 @@ func (p *Problem) validClass(c Class) error {
 		return fmt.Errorf("base_s: %v: want a time of 0 or more", c.Base)
 	case c.Shares != nil && len(c.Shares) != len(p.Fleet):
 		return fmt.Errorf("shares: %d numbers: the fleet has %d pools", len(c.Shares), len(p.Fleet))
+	case c.OwnLast && c.ring() < 2:
+		return fmt.Errorf("own_last: true, but the group is one all-to-all, which has no other blocks: want false")
 	}
 	pools := 0
 	for i, u := range c.Uses {
