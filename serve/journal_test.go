@@ -72,6 +72,22 @@ func TestAJournalOfOtherDevicesIsRefused(t *testing.T) {
 	}
 }
 
+// The digest of a setup is one for good: a journal outlives the evenkeel that wrote it, and
+// a field that is new and not set is none of its devices and groups.
+func TestTheDigestOfASetupStays(t *testing.T) {
+	s := Setup{
+		Fleet:   []SetupPool{{"a", [][]int{{0, 1}}}},
+		Classes: []SetupClass{{Name: "2", Uses: []int{2}, Heads: 2, Cap: 100}},
+	}
+	of := s.planning().Groups
+	if want := "908922aa2555864e060b775df92a83e4"; of != want {
+		t.Errorf("%s, was %s", of, want)
+	}
+	if s.Classes[0].OwnLast = true; s.planning().Groups == of {
+		t.Error("the order of blocks is none of the digest")
+	}
+}
+
 // The journal is rewritten all the time while clients submit and fetch: nothing that
 // was acknowledged is missing from it at any moment.
 func TestRewritingLosesNothing(t *testing.T) {
