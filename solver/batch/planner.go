@@ -187,6 +187,7 @@ func (pl *Planner) search(ctx context.Context) error {
 		pl.tryApart(ctx, e, enough)
 	}
 	pl.tryOthers(ctx)
+	pl.tryAlike(ctx)
 	return nil
 }
 
