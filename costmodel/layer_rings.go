@@ -28,8 +28,8 @@ import (
 type rings struct {
 	run  *layerRun
 	hops []ringHop // of all groups, in their order
-	// By hop the place of its own block's price, which those of later steps precede. 32 bits
-	// are read in half the time, and reach for 16 GiB of prices.
+	// By hop the place of its own block's price, which those of later steps precede. The list
+	// is read at every hop, so it is short; 32 bits reach for 16 GiB of prices.
 	link  []int32
 	kv    []units.Seconds // prices by row and group, twice over
 	grad  []units.Seconds
