@@ -20,8 +20,12 @@ func (pl *Planner) tryAlike(ctx context.Context) {
 	if k == nil || pl.options.Effort == Quick || pl.best.total <= pl.bound*exactly {
 		return
 	}
-	if plan := k.plan(ctx, pl.best.total); plan != nil {
-		pl.t.take(plan, &pl.found)
+	plan := k.plan(ctx, pl.best.total)
+	if plan == nil {
+		return
+	}
+	// Groups in another order may find no place.
+	if pl.t.take(plan, &pl.found); pl.t.anywhere || pl.found.placed(&pl.t) {
 		pl.keep(&pl.found)
 	}
 }
