@@ -161,7 +161,7 @@ func (s *sim) countTraffic() {
 			s.addTraffic(link, layers*((forward+1)*s.kvBytes(kv, h.kv)+s.gradBytes(grads, h.kv)))
 		}
 		for _, h := range b.home {
-			s.addTraffic(s.linkOf(s.commonNode(h.from, h.to)), layers*s.gradBytes(b.tokens, h.kv))
+			s.addTraffic(s.linkOf(s.commonNode(h.from, h.to)), layers*s.gradBytes(b.sent, h.kv))
 		}
 		for _, x := range []exchangeKind{tokensIn, outputOut} {
 			s.addToAll(x, b, layers*forward)
@@ -179,10 +179,10 @@ func (s *sim) passed(g int) (kv, grads units.Tokens) {
 	for k := range s.bunches {
 		block, gradients := s.passes(g, k)
 		if block {
-			kv += s.bunches[k].tokens
+			kv += s.bunches[k].sent
 		}
 		if gradients {
-			grads += s.bunches[k].tokens
+			grads += s.bunches[k].sent
 		}
 	}
 	return kv, grads

@@ -24,6 +24,11 @@ type Layout struct {
 	// home meanwhile. What the next group computes first leaves at once when the pass
 	// begins.
 	OwnLast bool `json:"own_last,omitzero"`
+	// KeepTail says that of a group's block only the segments travel that some other group
+	// needs, backward their gradients: the group that holds the end of the sequence keeps
+	// what it has behind all others' tokens at home. Otherwise blocks are sent whole, as
+	// ring attention does today.
+	KeepTail bool `json:"keep_tail,omitzero"`
 	// HeadChunks is in how many chunks, one after the other, the ranks of a single
 	// all-to-all group compute their heads, 2 to MaxHeadChunks; 0 is all at once. The
 	// all-to-alls of a chunk are then on their way while others are computed.
@@ -144,6 +149,60 @@ func neededFrom(g, n int, shard func(g int) Shard) (near, last int) {
 	for near = min(1, last); near < last && !needs(near); near++ {
 	}
 	return near, last
+}
+
+// sent is how many tokens of each group's block go round the ring where it goes at all, of
+// so many that the groups have.
+func (l Layout) sent(tokens []units.Tokens) []units.Tokens {
+	if !l.KeepTail {
+		return tokens
+	}
+	shards, sent := make([]Shard, len(tokens)), make([]units.Tokens, len(tokens))
+	for g := range shards {
+		shards[g] = l.GroupShard(g)
+	}
+	for g := range sent {
+		sent[g] = neededOf(g, shards)
+	}
+	return sent
+}
+
+// Tail is the group that keeps tokens at home, as it has the end of the sequence, and how
+// many; 0 tokens where none does, or nothing says so (KeepTail).
+func (l Layout) Tail() (group int, kept units.Tokens) {
+	if len(l.Groups) < 2 {
+		return 0, 0
+	}
+	all := make([]units.Tokens, len(l.Groups))
+	for g, members := range l.Groups {
+		for _, m := range members {
+			all[g] += l.Shards[m.Rank].Tokens()
+		}
+	}
+	for g, n := range l.sent(all) {
+		if n < all[g] {
+			return g, all[g] - n
+		}
+	}
+	return 0, 0
+}
+
+// neededOf is how many of a group's tokens lie in segments that begin before some other
+// group's last token.
+func neededOf(g int, shards []Shard) units.Tokens {
+	last := units.Tokens(-1)
+	for k, s := range shards {
+		if k != g {
+			last = max(last, s.Segments[len(s.Segments)-1].End-1)
+		}
+	}
+	var needed units.Tokens
+	for _, x := range shards[g].Segments {
+		if x.Start < last {
+			needed += x.Len()
+		}
+	}
+	return needed
 }
 
 // Validate reports whether the layout covers the positions 0 to seqLen exactly

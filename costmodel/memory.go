@@ -34,7 +34,8 @@ func (q *Predictor) DeviceMemory(j Job, device string) DeviceMemory {
 type MemoryShare struct {
 	Tokens      units.Tokens // its own
 	GroupTokens units.Tokens // of its all-to-all group
-	Widest      units.Tokens // tokens of the largest other group, whose block comes by in the ring; 0 if there is none
+	Widest      units.Tokens // tokens of the largest block of another group that comes by in the ring; 0 if there is none
+	Copied      units.Tokens // tokens of its group's block that are copied to be sent, where those are not all of them
 	QHeads      int          // that it computes
 	KVHeads     int          // that these need
 	AllKVHeads  int          // of the members of its group together, those that several need counted for each
@@ -86,7 +87,10 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 		for _, h := range group {
 			tokens[g] += l.Shards[h.Rank].Tokens()
 		}
-		widest, second = max(widest, tokens[g]), max(second, min(widest, tokens[g]))
+	}
+	sent := l.sent(tokens)
+	for _, n := range sent {
+		widest, second = max(widest, n), max(second, min(widest, n))
 	}
 	for g, group := range l.Groups {
 		all, first := 0, 0
@@ -94,13 +98,19 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 			all += m.KVHeadsOf(first, h.QHeads)
 			first += h.QHeads
 		}
-		other := widest
-		if tokens[g] == widest {
+		other, copied := widest, units.Tokens(0)
+		if sent[g] == widest {
 			other = second
+		}
+		if sent[g] < tokens[g] {
+			copied = sent[g]
+		}
+		if len(l.Groups) > 1 {
+			other = max(other, 1) // who is not alone merges, even where no block comes by
 		}
 		first = 0
 		for _, h := range group {
-			shares[h.Rank] = MemoryShare{l.Shards[h.Rank].Tokens(), tokens[g], other, h.QHeads, m.KVHeadsOf(first, h.QHeads), all, len(group), ranks, l.TwoBatch}
+			shares[h.Rank] = MemoryShare{l.Shards[h.Rank].Tokens(), tokens[g], other, copied, h.QHeads, m.KVHeadsOf(first, h.QHeads), all, len(group), ranks, l.TwoBatch}
 			first += h.QHeads
 		}
 	}
@@ -216,18 +226,22 @@ func (x *MemoryModel) kept(s *MemoryShare, measured units.Bytes) units.Bytes {
 	return layers * layer
 }
 
-// forwardTransient: buffers of the widest passing block's keys and values, and
-// the float32 accumulators that partial results are merged in. A lone group
-// needs neither.
+// forwardTransient: buffers of the widest passing block's keys and values, the copy of
+// those of the own block that travel where that is a part of it, and the float32
+// accumulators that partial results are merged in. A lone group needs neither.
 func (x *MemoryModel) forwardTransient(s *MemoryShare) units.Bytes {
 	if s.Widest == 0 {
 		return 0
 	}
 	j := &x.j
 	d := units.Bytes(j.Model.HeadDim)
-	kv := 2 * units.Bytes(s.Widest) * units.Bytes(s.KVHeads) * d * j.DType.Size()
 	merge := 4 * units.Bytes(s.GroupTokens) * units.Bytes(s.QHeads) * (d + 1)
-	return units.Bytes(j.RingBuffers)*kv + merge
+	return units.Bytes(j.RingBuffers)*x.blockBytes(s, s.Widest) + x.blockBytes(s, s.Copied) + merge
+}
+
+// blockBytes is keys and values of so many tokens of a block.
+func (x *MemoryModel) blockBytes(s *MemoryShare, tokens units.Tokens) units.Bytes {
+	return 2 * units.Bytes(tokens) * units.Bytes(s.KVHeads) * units.Bytes(x.j.Model.HeadDim) * x.j.DType.Size()
 }
 
 // backwardTransient: as many buffers, now with the float32 gradients of keys and
@@ -239,7 +253,7 @@ func (x *MemoryModel) backwardTransient(s *MemoryShare) units.Bytes {
 	j := &x.j
 	d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
 	kvRow := units.Bytes(s.KVHeads) * d * (2*e + 8 + 2*e)
-	b := units.Bytes(j.RingBuffers)*units.Bytes(s.Widest)*kvRow + 4*units.Bytes(s.GroupTokens)*units.Bytes(s.QHeads)*d
+	b := units.Bytes(j.RingBuffers)*units.Bytes(s.Widest)*kvRow + x.blockBytes(s, s.Copied) + 4*units.Bytes(s.GroupTokens)*units.Bytes(s.QHeads)*d
 	if s.KVHeads < s.QHeads {
 		b += 2 * units.Bytes(max(s.GroupTokens, s.Widest)) * units.Bytes(s.QHeads) * d * e
 	}
@@ -261,11 +275,11 @@ func (x *MemoryModel) toAllTransient(s *MemoryShare) units.Bytes {
 	return (sent + received) * d * e
 }
 
-// earlyBlocks are buffers of keys and values of a second ring, where two micro-batches go
+// earlyBlocks are what a second ring's keys and values need, where two micro-batches go
 // through a layer: its first blocks may come while the first one's last are computed.
 // Beside these a rank has one ring's transient, with an all-to-all's messages of either.
 func (x *MemoryModel) earlyBlocks(s *MemoryShare) units.Bytes {
-	return units.Bytes(x.j.RingBuffers) * 2 * units.Bytes(s.Widest) * units.Bytes(s.KVHeads) * units.Bytes(x.j.Model.HeadDim) * x.j.DType.Size()
+	return units.Bytes(x.j.RingBuffers)*x.blockBytes(s, s.Widest) + x.blockBytes(s, s.Copied)
 }
 
 // logitBytes: a chunk's logits, their float32 copy where they are narrower,

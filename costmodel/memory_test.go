@@ -199,6 +199,41 @@ func TestMemoryModelForgetsNothing(t *testing.T) {
 	}
 }
 
+// TestTailsTakeNoBuffers: where the tail stays at home the others have room for what
+// travels alone, and its own group for a copy of that.
+func TestTailsTakeNoBuffers(t *testing.T) {
+	tokens := []units.Tokens{900, 124}
+	j := testJob(Cluster{Network: "net", Nodes: []Node{{Name: "a", Link: "bus", Devices: []op.Member{{Device: "fast", Count: 2}}}}}, tokens)
+	l := Layout{Groups: Singles(tokens, j.Model.QHeads), Shards: []Shard{{[]Segment{{0, 100}, {224, 1024}}}, {[]Segment{{100, 224}}}}}
+	of := func(keep bool) []Memory {
+		l.KeepTail = keep
+		return j.MemoryWith(l, func(int) DeviceMemory { return DeviceMemory{} })
+	}
+	share := func(own, widest, copied units.Tokens) MemoryShare {
+		s := alone(j, own, widest, 2)
+		s.Copied = copied
+		return s
+	}
+	for name, tc := range map[string]struct {
+		got  []Memory
+		want []MemoryShare
+	}{
+		"whole":   {of(false), []MemoryShare{share(900, 124, 0), share(124, 900, 0)}},
+		"at home": {of(true), []MemoryShare{share(900, 124, 100), share(124, 100, 0)}},
+	} {
+		for r, s := range tc.want {
+			if want := j.MemoryOf(s, DeviceMemory{}); tc.got[r] != want {
+				t.Errorf("%s, rank %d: %+v, want %+v", name, r, tc.got[r], want)
+			}
+		}
+	}
+	d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
+	copied, whole := j.MemoryOf(share(900, 124, 100), DeviceMemory{}), j.MemoryOf(share(900, 124, 0), DeviceMemory{})
+	if want := 2 * 100 * units.Bytes(j.Model.KVHeads) * d * e; copied.Transient-whole.Transient != want {
+		t.Errorf("a copy of 100 tokens takes %d bytes, want %d", copied.Transient-whole.Transient, want)
+	}
+}
+
 // TestTwoMicroBatchesAtOnce keep what the layers keep twice, and have one's all-to-all
 // and first blocks beside the other's ring.
 func TestTwoMicroBatchesAtOnce(t *testing.T) {

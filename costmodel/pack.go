@@ -123,6 +123,7 @@ func (p *Packer) fill(layouts []Layout, docs []Documents) {
 			}
 			b.tokens += a.tokens
 		}
+		b.sent = b.tokens
 	}
 	shards := make([][]Shard, len(layouts)) // by documents and group
 	for d, l := range layouts {

@@ -70,6 +70,7 @@ func randomPlan(rng *rand.Rand) plan {
 	if rng.IntN(5) == 0 {
 		return inOneGroup(rng, x)
 	}
+	x.layout.KeepTail = rng.IntN(2) == 0
 	return x
 }
 

@@ -87,7 +87,7 @@ func unknown(t units.Seconds) bool { return t != t }
 // shapeKey is what a shard's blocks depend on, with the relation to the other
 // shard: the lengths of its two segments, or of more segments the layout and
 // group.
-type shapeKey struct{ a, b, exact, group units.Tokens }
+type shapeKey struct{ a, b, kept, exact, group units.Tokens }
 
 type workKey struct {
 	device           string
@@ -194,6 +194,7 @@ func (s *sim) shapes(shards []Shard) {
 		if len(b.shard.Segments) > 1 {
 			key.b = b.shard.Segments[1].Len()
 		}
+		key.kept = b.tokens - b.sent
 		if s.wide {
 			key = shapeKey{exact: units.Tokens(s.exact), group: units.Tokens(g)}
 		}
@@ -357,9 +358,9 @@ func (s *sim) hopTime(grad bool, price, k int) units.Seconds {
 
 func (s *sim) hopCost(grad bool, price int, of *bunch, acc *account) units.Seconds {
 	key := s.hops[price]
-	bytes := s.kvBytes(of.tokens, key.kv)
+	bytes := s.kvBytes(of.sent, key.kv)
 	if grad {
-		bytes = s.gradBytes(of.tokens, key.kv)
+		bytes = s.gradBytes(of.sent, key.kv)
 	}
 	t := s.send(key.law, key.group, units.Bytes(math.Ceil(float64(bytes)*key.crowding)), acc)
 	// Keys and values move in either pass, gradients in the backward one.

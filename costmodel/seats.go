@@ -27,6 +27,7 @@ func (a *seat) worksLike(b *seat) bool { return a.tokens == b.tokens && a.device
 type bunch struct {
 	from, to int // its seats
 	tokens   units.Tokens
+	sent     units.Tokens // of these those that travel round the ring
 	shard    Shard
 	form     form
 	out      []hop            // messages to the members of the next group
@@ -93,7 +94,10 @@ func (s *sim) seat() error {
 			}
 			s.seats = append(s.seats, a)
 		}
-		b.to = len(s.seats)
+		b.to, b.sent = len(s.seats), b.tokens
+		if s.layout.KeepTail {
+			b.sent = neededOf(g, shards)
+		}
 		s.bunches = append(s.bunches, b)
 	}
 	s.shapes(shards)

@@ -312,8 +312,25 @@ func (s *slowSim) across(g int, in bool) (sent, received map[int]float64) {
 
 // bytes is the size of a message: float32 either way.
 func (s *slowSim) bytes(x slowTask) float64 {
-	tokens := s.shards[s.source(x.i, x.t)].Tokens()
+	tokens := s.travelling(s.source(x.i, x.t))
 	return 2 * float64(tokens) * float64(s.j.Model.HeadDim*s.w[[2]int{x.i, x.j}]) * 4
+}
+
+// travelling counts the tokens of a group's block that go round the ring, run by run: where
+// tails stay at home not those of which no other group has a token behind the first.
+func (s *slowSim) travelling(k int) (n units.Tokens) {
+	for _, run := range s.shards[k].Segments {
+		needed := !s.l.KeepTail
+		for _, i := range s.working {
+			for _, p := range s.l.Shards[i].positions() {
+				needed = needed || s.members[i].group != k && p > run.Start
+			}
+		}
+		if needed {
+			n += run.Len()
+		}
+	}
+	return n
 }
 
 // hop is how long a message takes.
