@@ -5,6 +5,7 @@ Nothing here is shared with the executor: its counters must come to the same int
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Callable, Iterator, Optional, Sequence
 
@@ -51,18 +52,19 @@ def expected(
         fwd.a2a_out                        s_j h_i d e
         bwd.a2a_in                         s_i h_j d e
         bwd.a2a_out                        s_j (h_i + 2 kv_i) d e
-        fwd.ring, bwd.ring   i of group g to j of g+1: sum of 2 S_k n_ij d e over the blocks k with
+        fwd.ring, bwd.ring   i of group g to j of g+1: sum of 2 T_k n_ij d e over the blocks k with
                              (g-k) mod n < reach_k
         bwd.ring_grad        the same with 4 bytes for e and near_k <= (g-k) mod n < reach_k, as an owner's
                              share stays at home and groups before the first that needs the block have none;
-                             and where reach_k > 0, i of group k + reach_k to j of group k: 2 S_k n_ij d 4
+                             and where reach_k > 0, i of group k + reach_k to j of group k: 2 T_k n_ij d 4
         flops        4 d h_r (unmasked pairs of the queries of r's group); backward 2.5 times that
 
     head_chunks changes none of these: no KV head is in two chunks of a rank.
 
     n is the number of groups, and all groups' numbers are modulo n. near_k and reach_k are the smallest and
     the largest d, 1 <= d < n, for which group k+d has a token after the first one of group k, 0 if there is
-    none; packed documents do not change them. n_ij is the number of KV heads that the query heads common to i and j read, those counted twice that a
+    none; packed documents do not change them. T_k is S_k or, with keep_tail, the tokens of those segments of
+    group k that begin before another group's last token. n_ij is the number of KV heads that the query heads common to i and j read, those counted twice that a
     border of any group's heads cuts in between.
     """
     if element_bytes is None:
@@ -113,7 +115,7 @@ def _exchanges(plan: Plan, members: list[_Member], e: int, out: Expected) -> Non
 
 def _ring(plan: Plan, groups: list[list[_Member]], e: int, out: Expected) -> None:
     n, (near, reach) = len(groups), _ends(plan)
-    held = [sum(m.tokens for m in members) for members in groups]
+    held = _travelling(plan, groups)
     for g, members in enumerate(groups):
         steps = [(g - k) % n for k in range(n)]  # that block k has made when it is here
         kv = sum(held[k] for k in range(n) if steps[k] < reach[k])
@@ -125,6 +127,19 @@ def _ring(plan: Plan, groups: list[list[_Member]], e: int, out: Expected) -> Non
         if reach[g]:
             for i, j, wide in _shared(plan, groups, groups[(g + reach[g]) % n], members):
                 out.add(i, j, "bwd.ring_grad", wide * FLOAT32 * held[g])
+
+
+def _travelling(plan: Plan, groups: list[list[_Member]]) -> list[int]:
+    """Tokens of each group's block that go round the ring: with keep_tail all but those behind the last one
+    of every other group."""
+    held = [sum(m.tokens for m in members) for members in groups]
+    if not plan.keep_tail:
+        return held
+    owned = sorted((s.end, s.start, g) for g, of in enumerate(groups) for m in of for s in plan.segments[m.rank])
+    last = owned[-1][2]  # the group that has the end of the sequence
+    for end, start, g in itertools.takewhile(lambda s: s[2] == last, reversed(owned)):
+        held[g] -= end - start
+    return held
 
 
 def _ends(plan: Plan) -> tuple[list[int], list[int]]:

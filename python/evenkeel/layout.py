@@ -90,7 +90,8 @@ class Layout:
 
     reach: by group, how many steps its block travels: to the last group round the ring that needs it; near:
     after how many it is at the first one, where the gradient of the block begins. Both are 0 if nobody else
-    needs it.
+    needs it. sent: by group, how many tokens of its block travel, its first ones: all, or where the plan keeps
+    tails at home those of the segments that some other group needs.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -100,6 +101,7 @@ class Layout:
         needing = [self._needing(g) for g in range(len(self.groups))]
         self.near = tuple(min(steps, default=0) for steps in needing)
         self.reach = tuple(max(steps, default=0) for steps in needing)
+        self.sent = tuple(self._sent(g) for g in range(len(self.groups)))
         self._seats = {m.rank: m for g in self.groups for m in g.members}
 
     @property
@@ -137,6 +139,13 @@ class Layout:
         first = self.groups[group].segments[0].start
         ends = [self.groups[(group + d) % self.steps].segments[-1].end for d in range(self.steps)]
         return [d for d in range(1, self.steps) if ends[d] - 1 > first]
+
+    def _sent(self, group: int) -> int:
+        """Tokens of a group's block that travel."""
+        if not self.plan.keep_tail:
+            return self.groups[group].tokens
+        last = max((g.segments[-1].end - 1 for i, g in enumerate(self.groups) if i != group), default=-1)
+        return sum(s.end - s.start for s in self.groups[group].segments if s.start < last)
 
     def _group(self, g: int) -> Group:
         shares = self.plan.groups[g]

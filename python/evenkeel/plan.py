@@ -37,7 +37,8 @@ class Plan:
     segments: of every rank, rising. groups: the all-to-all groups in the order of their ring; the members of
     a group hold consecutive intervals of query heads in the order in which they are listed. ring_buffers:
     blocks of keys and values that a rank holds beside its own. dtype: of the activations (f32, bf16, f16).
-    own_last: backward, ranks compute their own block after the others' and not before them. head_chunks: a
+    own_last: backward, ranks compute their own block after the others' and not before them. keep_tail: of a
+    group's block only the segments travel that some other group needs, and their gradients. head_chunks: a
     rank computes so many chunks of its heads one after the other, while the all-to-alls of the others are
     under way; above 1 in plans of one group only. two_batch_overlap: the plan counts on micro-batches that go
     through a layer in twos, by begin_attention; attention runs one sequence all the same.
@@ -52,6 +53,7 @@ class Plan:
     segments: tuple[tuple[Segment, ...], ...]
     groups: tuple[tuple[Share, ...], ...]
     own_last: bool = False
+    keep_tail: bool = False
     head_chunks: int = 1
     two_batch_overlap: bool = False
 
@@ -129,6 +131,7 @@ def _plan_of(document: Mapping[str, Any]) -> Plan:
         segments=tuple(_segments(r, i) for i, r in enumerate(ranks)),
         groups=tuple(_group(g, i) for i, g in enumerate(_list(document, "groups", ""))),
         own_last=_flag(document, "own_last"),
+        keep_tail=_flag(document, "keep_tail"),
         head_chunks=_chunks(document),
         two_batch_overlap=_flag(document, "two_batch_overlap"),
     )

@@ -8,7 +8,7 @@ same; to those beyond nothing comes at its step. Backward, the float32 gradient 
 the first other group that needs it on: that one sends its share, every later one adds its own, and the last
 one sends it home, across the ring if need be. There the owner, whose share stayed, adds what has come. Groups
 before the first have no share and no gradient of the block; neither block nor gradient makes a hop where
-nobody else needs it.
+nobody else needs it. Where the plan keeps tails at home, no block has the segments that nobody else needs.
 
 The first hop of keys and values needs nothing that the backward computes: it may be posted before everything
 else, even before the output's gradient goes to the group's members. Where the own block is the last one,
@@ -152,9 +152,8 @@ class Ring:
         return cut(groups[g].segments, groups[self.layout.source(g, step)].segments, self.docs)
 
     def shape(self, step: int, dim: int) -> tuple[int, int, int, int]:
-        """Of what the rank holds of the block of a step."""
-        source = self.layout.groups[self.layout.source(self.seat.group, step)]
-        return len(self.seat.slots), 2, source.tokens, dim
+        """Of what travels of the block of a step, as far as the rank holds it."""
+        return len(self.seat.slots), 2, self.layout.sent[self.layout.source(self.seat.group, step)], dim
 
     def flops(self, block: Block) -> int:
         """Of a block forward, counted under the mask: two multiply-adds a pair and element."""
@@ -165,8 +164,12 @@ class Ring:
         return sum(block[r.lo:r.hi].numel() for r in self.receives) * block.element_size()
 
     def outgoing(self, block: Tensor) -> list[Message]:
-        """The messages of a block to the next group."""
+        """The messages of what travels of a block to the next group."""
         return _messages(self.sends, block)
+
+    def travelling(self, own: Tensor) -> Tensor:
+        """What travels of the own block, or of its gradient; others' come without the rest."""
+        return own[:, :, : self.layout.sent[self.seat.group]]
 
     def incoming(self, block: Tensor) -> list[Message]:
         """The messages from the group before that fill a block."""
@@ -298,7 +301,8 @@ class _Forward:
                 self._hops[before].sent()
             receives = ring.incoming(self.blocks.at(t + 1))
         if ring.goes_on(t):
-            sends = ring.outgoing(self.blocks.at(t))
+            # A message is one piece of memory: a part of the own block is copied.
+            sends = ring.outgoing(self.blocks.at(t) if t else ring.travelling(self.blocks.at(0)).contiguous())
         self._hops.append(ring.port.post(self._phase, t, sends, receives))
 
     def drain(self) -> None:
@@ -332,7 +336,7 @@ class _Backward(_Forward):
         # for the slots that a KV head has a second time.
         self.home = held.kv.new_zeros(held.kv.shape, dtype=torch.float32)
         # The others' shares of it, as they come home; nobody sends any of a block that nobody else needs.
-        self._returned = torch.empty_like(self.home) if ring.reach else self.home
+        self._returned = self.home.new_empty(ring.shape(0, self.home.shape[3])) if ring.reach else self.home
         self._sums = _Blocks(ring, self.home, torch.float32, ring.has_gradient)
         # That of step 1 is the sum so far.
         self._shares = _Blocks(ring, self.home, torch.float32, ring.has_gradient, first=2)
@@ -358,7 +362,7 @@ class _Backward(_Forward):
         if self.ring.reach:
             self._grads[self.ring.reach].received()
             self.computed[0].wait()
-            self.home.add_(self._returned)
+            self.ring.travelling(self.home).add_(self._returned)
         self.drain()
 
     def share(self, t: int) -> Tensor:

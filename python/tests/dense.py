@@ -35,6 +35,13 @@ def reach(held: Sequence[Sequence[int]]) -> list[int]:
     return [max(ds, default=0) for ds in seen(held)]
 
 
+def sent(held: Sequence[Sequence[int]], keep_tail: bool) -> list[int]:
+    """By group, how many of its tokens travel as keys and values: with keep_tail none behind the last of all
+    other groups."""
+    ends = [max((p for j, own in enumerate(held) if j != i for p in own), default=-1) for i in range(len(held))]
+    return [sum(not keep_tail or p < end for p in own) for own, end in zip(held, ends)]
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     """out [tokens, q_heads, head_dim]; mask as hidden makes it."""
     each = q.shape[1] // k.shape[1]

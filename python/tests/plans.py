@@ -61,7 +61,7 @@ def random_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
     chunks = r.randint(1, 4)
     if len(groups) == 1 and chunks > 1:
         plan["head_chunks"] = chunks
-    return plan, docs
+    return _tailed(seed, plan), docs
 
 
 def early_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
@@ -81,7 +81,7 @@ def early_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
     groups = [_heads(r, crew, segments, q_heads) for crew in crews]
     plan = document(segments, groups, q_heads, kv_heads, r.choice([4, 8, 16]), r.choice([2, 2, 3, 4]))
     docs = [b - a for a, b in _cuts(r, seq_len, r.randint(2, 5))] if r.random() < 0.3 else None
-    return _ordered(r, plan), docs
+    return _tailed(seed, _ordered(r, plan)), docs
 
 
 def chunked_plan(seed: int, ranks: int) -> tuple[Document, Optional[list[int]]]:
@@ -111,6 +111,11 @@ def _ordered(r: random.Random, plan: Document) -> Document:
     if r.random() < 0.5:
         return {**plan, "own_last": True}
     return {**plan, "own_last": False} if r.random() < 0.2 else plan
+
+
+def _tailed(seed: int, plan: Document) -> Document:
+    """The plan, every other one with keep_tail."""
+    return {**plan, "keep_tail": True} if random.Random(f"tail {seed}").random() < 0.5 else plan
 
 
 def _stretches(r: random.Random, seq_len: int, n: int, kind: int) -> list[list[tuple[int, int]]]:

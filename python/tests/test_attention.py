@@ -69,6 +69,7 @@ class TestRanks(SixRanks):
                 since = [n - m + 1 if n else 0 for m, n in zip(dense.near(_held(plan)), hops)]
                 for phase, sums in sent.items():
                     short = min(since if phase == "bwd.ring_grad" else hops) < len(plan.groups) - 1
+                    short = short or dense.sent(_held(plan), plan.keep_tail) != list(map(len, _held(plan)))
                     n, full = sum(b for (_, _, p), b in want.bytes.items() if p == phase), _round(plan)
                     (self.assertLess if short else self.assertEqual)(n, full, phase)
                     sums[0], sums[1] = sums[0] + n, sums[1] + full

@@ -71,6 +71,7 @@ BAD: list[tuple[str, Change, str]] = [
     ("no flag", lambda d: d.update(own_last=1), "own_last: 1: want true or false"),
     ("flag in words", lambda d: d.update(own_last="true"), "own_last: 'true': want true or false"),
     ("flag of null", lambda d: d.update(own_last=None), "own_last: None: want true or false"),
+    ("tail in words", lambda d: d.update(keep_tail="no"), "keep_tail: 'no': want true or false"),
     ("no chunks", lambda d: d.update(head_chunks=0), "head_chunks: 0: want a whole number from 2 to 4, or none"),
     ("chunks of several groups", lambda d: d.update(head_chunks=2),
      "head_chunks: 2: want none in a plan of 2 groups"),
@@ -93,6 +94,8 @@ class TestReading(unittest.TestCase):
         for own_last in (False, True):
             said = evenkeel.load_plan({**worked_example(), "own_last": own_last})
             self.assertEqual(said, dataclasses.replace(plan, own_last=own_last))
+            said = evenkeel.load_plan({**worked_example(), "keep_tail": own_last})
+            self.assertEqual(said, dataclasses.replace(plan, keep_tail=own_last))
 
     def test_head_chunks(self) -> None:
         """Of one group, two or more; a plan that computes all heads at once says nothing."""
@@ -336,7 +339,7 @@ class TestClosedForms(unittest.TestCase):
             later = [n - m + 1 if n else 0 for m, n in zip(dense.near(held), reach)]
             for phase, e, hops in (("fwd.ring", 2, reach), ("bwd.ring", 2, reach), ("bwd.ring_grad", 4, later)):
                 total = sum(n for (_, _, p), n in want.bytes.items() if p == phase)
-                tokens = sum(len(own) * n for own, n in zip(held, hops))
+                tokens = sum(own * n for own, n in zip(dense.sent(held, plan.keep_tail), hops))
                 self.assertEqual(total, tokens * slots * 2 * plan.head_dim * e, f"seed {seed}")
 
     def test_gradients_of_what_came(self) -> None:
@@ -348,10 +351,11 @@ class TestClosedForms(unittest.TestCase):
             want, layout = evenkeel.expected(plan, 4), Layout(plan)
             came, went = Counter[int](), Counter[int]()
             held = [[p for s in g.segments for p in range(*s)] for g in layout.groups]
+            sent = dense.sent(held, plan.keep_tail)
             for k, steps in enumerate(dense.seen(held)):
                 for d in range(1, min(steps, default=1)):
                     for m in layout.groups[(k + d) % layout.steps].members:
-                        came[m.rank] -= len(m.slots) * 2 * len(held[k]) * plan.head_dim * 4
+                        came[m.rank] -= len(m.slots) * 2 * sent[k] * plan.head_dim * 4
             for (i, j, phase), n in want.bytes.items():
                 if phase == "bwd.ring":
                     came[j] += n

@@ -97,7 +97,7 @@ class TestPairs(SixRanks):
 
     def test_several_plans_at_once(self) -> None:
         """Ranks without a place in one plan have theirs in another; whoever has one keeps the order."""
-        plans = [{**d, "own_last": last} for d, last in
+        plans = [{**d, "own_last": last, "keep_tail": last} for d, last in
                  ((worked_example(), True), (odd_example(), True), (late_groups(), False),
                   (chunked_example(1), True), (late_groups(), True), (odd_example(), True))]
         layouts = [Layout(evenkeel.load_plan(d)) for d in plans]
