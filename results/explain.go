@@ -89,7 +89,7 @@ func timeBranch(d *solver.Plan) branch {
 // what nothing hides is in the account.
 func passes(d *solver.Plan) string {
 	often := plural(max(1, d.Job.Accumulate), "micro-batch") + " through " + plural(d.Job.Model.Layers, "layer")
-	return often + ownLast(d) + headChunks(d) + twoBatch(d)
+	return often + ownLast(d) + keptTail(d) + headChunks(d) + twoBatch(d)
 }
 
 func shareOf(part, whole units.Seconds) string {

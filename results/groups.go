@@ -50,7 +50,7 @@ func groupPicture(p *printer, d *solver.Plan) {
 	if left > 0 {
 		p.para("", fmt.Sprintf("and %s more; all are in the plan's file", plural(left, "group")))
 	}
-	p.para("", groupRing(d.Layout().Reaches())+ownLast(d)+headChunks(d)+twoBatch(d))
+	p.para("", groupRing(d.Layout().Reaches())+ownLast(d)+keptTail(d)+headChunks(d)+twoBatch(d))
 }
 
 // ownLast says so of a plan whose ranks compute their own block last.
@@ -59,6 +59,15 @@ func ownLast(d *solver.Plan) string {
 		return ""
 	}
 	return "; backward every rank computes its own block last, while the gradients of the others' are on their way"
+}
+
+// keptTail says so of a plan of which some tokens' keys and values stay at home.
+func keptTail(d *solver.Plan) string {
+	g, kept := d.Layout().Tail()
+	if kept == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; the keys and values of the last %d tokens, which no other group needs, stay in group %d", int64(kept), g)
 }
 
 // headChunks says so of a plan whose ranks compute their heads in chunks.

@@ -23,7 +23,9 @@ func TestRanksReachNoMorePairs(t *testing.T) {
 		passes := w.weights[forwardLayer] + w.weights[backwardLayer]
 		for range 30 {
 			l := []costmodel.Layout{randomGrouped(r, p), inStretches(r, p)}[r.IntN(2)]
+			l.KeepTail = r.IntN(2) == 0
 			reaches := l.Reaches()
+			tail, kept := l.Tail()
 			for g, group := range l.Groups {
 				own, seen := 0.0, 0.0 // tokens of the group, pairs of a head
 				for _, s := range l.GroupShard(g).Segments {
@@ -34,6 +36,9 @@ func TestRanksReachNoMorePairs(t *testing.T) {
 				for k, n := range reaches {
 					if at := (g - k + len(reaches)) % len(reaches); at > 0 && at <= n {
 						come += float64(l.GroupShard(k).Tokens())
+						if k == tail {
+							come -= float64(kept)
+						}
 					}
 				}
 				for _, m := range group {

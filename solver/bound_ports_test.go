@@ -74,6 +74,7 @@ func TestPortsCarryNoLess(t *testing.T) {
 			if len(l.Groups) < 2 {
 				continue
 			}
+			l.KeepTail = r.IntN(2) == 0
 			b := f.borderOf(1, 1)
 			x := ports{tokens: b.tokens, ranks: float64(len(p.ranks)), kvShare: b.kvShare, wide: b.wide, row: b.perRow, hop: b.perHop}
 			total := func(q passes) float64 { return x.ranks * times * ((1+again)*q.forward + q.backward) }

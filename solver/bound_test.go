@@ -271,6 +271,7 @@ func checkBound(t *testing.T, r *rand.Rand, p *Problem, layouts int) {
 		if l.OwnLast = r.IntN(2) == 0; len(l.Groups) == 1 {
 			l.HeadChunks = []int{0, 2, 3, 4}[r.IntN(4)]
 		}
+		l.KeepTail = len(l.Groups) > 1 && r.IntN(2) == 0
 		if l.TwoBatch = p.Job.Accumulate > 1 && r.IntN(2) == 0; l.TwoBatch {
 			l.HeadChunks = 0
 		}

@@ -157,6 +157,7 @@ func (f *findings) cover(p *Plan) {
 // every group are the model's, and that the ranks say the same.
 func (f *findings) groups(p *Plan) {
 	f.ownLast("own_last", p.Layout())
+	f.keepTail("keep_tail", p, p.Layout())
 	f.headChunks("head_chunks", p.Layout())
 	f.twoBatch("two_batch_overlap", p.Job, p.Layout())
 	visits := make([]string, len(p.Ranks)) // where
@@ -194,6 +195,16 @@ func (f *findings) groups(p *Plan) {
 func (f *findings) ownLast(field string, l costmodel.Layout) {
 	if l.OwnLast && len(l.Groups) < 2 {
 		f.add(field, "true: with %d group there are no blocks of others to come before its own", len(l.Groups))
+	}
+}
+
+// keepTail checks that there is something to keep.
+func (f *findings) keepTail(field string, p *Plan, l costmodel.Layout) {
+	if !l.KeepTail || l.Validate(p.Job.SeqLen, len(p.Ranks), p.Job.Model.QHeads) != nil {
+		return // what is wrong with it is found elsewhere
+	}
+	if _, kept := l.Tail(); kept == 0 {
+		f.add(field, "true: no group has a segment behind all tokens of the others that could stay at home")
 	}
 }
 
@@ -363,6 +374,7 @@ func (f *findings) candidates(p *Plan) {
 			f.add(at+"layout", "left out of the chosen candidate and of no other")
 		} else if c.Layout != nil {
 			f.ownLast(at+"layout.own_last", *c.Layout)
+			f.keepTail(at+"layout.keep_tail", p, *c.Layout)
 			f.headChunks(at+"layout.head_chunks", *c.Layout)
 			f.twoBatch(at+"layout.two_batch_overlap", p.Job, *c.Layout)
 		}

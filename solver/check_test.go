@@ -179,9 +179,12 @@ func names(err error, field string) bool {
 		return false
 	}
 	shows, holds := field, field
-	for _, order := range []string{"own_last", "head_chunks", "two_batch_overlap"} {
+	for _, order := range []string{"own_last", "keep_tail", "head_chunks", "two_batch_overlap"} {
 		shows = strings.Replace(strings.Replace(shows, "layout."+order, "time.mid_s", 1), order, "step.time.mid_s", 1)
 		holds = strings.Replace(holds, "layout."+order, "peak_memory_bytes", 1)
+	}
+	if field == "keep_tail" { // fewer bytes travel, though nobody may have waited for them
+		holds = "step.traffic[0].bytes"
 	}
 	outer := regexp.MustCompile(`\[\d+\]$`).ReplaceAllString(field, "")
 	return slices.ContainsFunc(check.Findings, func(f Finding) bool {

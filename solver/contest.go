@@ -145,7 +145,7 @@ func (p *Problem) seedLike(l costmodel.Layout) *Result {
 func sameLayout(a, b costmodel.Layout) bool {
 	group := func(a, b costmodel.Group) bool { return slices.Equal(a, b) }
 	shard := func(a, b costmodel.Shard) bool { return slices.Equal(a.Segments, b.Segments) }
-	return a.OwnLast == b.OwnLast && a.HeadChunks == b.HeadChunks && a.TwoBatch == b.TwoBatch && slices.EqualFunc(a.Groups, b.Groups, group) && slices.EqualFunc(a.Shards, b.Shards, shard)
+	return a.OwnLast == b.OwnLast && a.KeepTail == b.KeepTail && a.HeadChunks == b.HeadChunks && a.TwoBatch == b.TwoBatch && slices.EqualFunc(a.Groups, b.Groups, group) && slices.EqualFunc(a.Shards, b.Shards, shard)
 }
 
 // exchangeable says whether the profile can tell what an all-to-all among some

@@ -317,7 +317,7 @@ func (s *search) polish(ends []point) []point {
 	s.moveLate(slices.Clone(ends))
 	chains := s.chains(ends)
 	s.moveLate(slices.Clone(chains))
-	return append(ends, chains...)
+	return append(ends, append(chains, s.leads(chains)...)...)
 }
 
 // mostRounds bounds the rounds of few ranks, and a round is worth its while with
@@ -492,6 +492,9 @@ func describe(l costmodel.Layout, seq units.Tokens, without string) string {
 	}
 	if l.OwnLast {
 		text += "; backward own blocks come last, while gradients travel"
+	}
+	if _, kept := l.Tail(); kept > 0 {
+		text += fmt.Sprintf("; the last %d tokens' keys stay at home", int64(kept))
 	}
 	if k := l.HeadChunks; k > 1 {
 		text += fmt.Sprintf("; heads in %d chunks, behind which all-to-alls hide", k)

@@ -208,7 +208,7 @@ func (e *estimator) nodeGroups(ranks []int, parts [2]int) [][]int {
 
 // apart makes every group of a draft a kind of its own.
 func (d *draft) apart() *draft {
-	x := &draft{ownLast: d.ownLast}
+	x := &draft{ownLast: d.ownLast, lead: d.lead}
 	for _, k := range d.kinds {
 		for _, g := range k.groups {
 			x.ring = append(x.ring, slot{len(x.kinds), 0})

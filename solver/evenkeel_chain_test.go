@@ -95,6 +95,7 @@ func TestSlowLinkMakesStretches(t *testing.T) {
 	}
 	d := draftOf(res.Layout, e.class, p.Block, true)
 	fast := func(k groupKind) bool { return p.ranks[k.groups[0][0]].Device == p.ranks[0].Device }
+	d.lead = 0
 	count := map[bool]units.Tokens{}
 	for _, k := range d.kinds {
 		count[fast(k)]++

@@ -18,6 +18,9 @@ type draft struct {
 	ring    []slot
 	ownLast bool // see costmodel.Layout
 	chunks  int  // of heads, if there is one group
+	// lead is how many tokens of the group that has the end of the sequence come before
+	// all others (see leading).
+	lead units.Tokens
 }
 
 // slot is a group's place in the ring.
@@ -38,7 +41,7 @@ type groupKind struct {
 
 // clone copies what moves change.
 func (d *draft) clone() *draft {
-	return &draft{kinds: slices.Clone(d.kinds), ring: d.ring, ownLast: d.ownLast, chunks: d.chunks}
+	return &draft{kinds: slices.Clone(d.kinds), ring: d.ring, ownLast: d.ownLast, chunks: d.chunks, lead: d.lead}
 }
 
 // ranks counts the members of all groups.
@@ -114,15 +117,16 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 	if len(groups) == 1 {
 		l.HeadChunks = d.chunks
 	}
-	return l
+	return leading(l, d.lead)
 }
 
 // draftOf reads a layout back as a draft, its zigzag restored. Groups of equal
 // classes and heads whose members' tokens differ by no more than two blocks are
 // of one kind; apart keeps every group on its own.
 func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *draft {
+	l, lead := following(l)
 	tokens, tiers := l.Tokens(), tiersOf(l)
-	d := &draft{ownLast: l.OwnLast, chunks: l.HeadChunks}
+	d := &draft{ownLast: l.OwnLast, chunks: l.HeadChunks, lead: lead}
 	var members [][]units.Tokens // of each kind's first group
 	for at, g := range l.Groups {
 		var k groupKind
@@ -208,6 +212,9 @@ func layoutKey(l costmodel.Layout) string {
 	}
 	if l.TwoBatch {
 		b = append(b, 0, 0, costmodel.MaxHeadChunks+1)
+	}
+	if l.KeepTail {
+		b = append(b, 0, 0, costmodel.MaxHeadChunks+2)
 	}
 	for _, g := range l.Groups {
 		b = binary.AppendUvarint(b, uint64(len(g)))

@@ -143,10 +143,13 @@ func (d *draft) later(kind, tier int, part float64, block units.Tokens) *draft {
 // stretches says into how many stretches the sequence is cut; nothing if its zigzag
 // is that of all groups.
 func stretches(l costmodel.Layout) string {
-	tiers := tiersOf(l)
+	plain, lead := following(l)
+	tiers := tiersOf(plain)
 	switch n := slices.Max(tiers) + 1; {
 	case n == 1:
 		return ""
+	case n == len(tiers) && lead > 0:
+		return fmt.Sprintf("a chain with a lead: each group holds one of %d stretches of the sequence, and the last one %d tokens before all others as well", n, int64(lead))
 	case n == len(tiers):
 		return fmt.Sprintf("a chain: each group holds one of %d stretches of the sequence, and keys go one way", n)
 	default:

@@ -300,12 +300,15 @@ func (k *runners) drop() {
 // kindOf is how many groups a layout has, of ranks of how many of each device type, and how
 // they go through them.
 func (k *runners) kindOf(l costmodel.Layout) string {
-	flags := uint64(l.HeadChunks) << 2
+	flags := uint64(l.HeadChunks) << 3
 	if l.OwnLast {
 		flags |= 1
 	}
 	if l.TwoBatch {
 		flags |= 2
+	}
+	if l.KeepTail {
+		flags |= 4
 	}
 	used := make([]uint64, len(k.model.types))
 	for _, g := range l.Groups {

@@ -26,6 +26,8 @@ type Plan struct {
 	Groups []costmodel.Group `json:"groups"` // all-to-all groups in the order of their ring
 	// OwnLast is that of costmodel.Layout: backward each group computes its own block last.
 	OwnLast bool `json:"own_last,omitzero"`
+	// KeepTail is that of costmodel.Layout: tokens that no other group needs stay at home.
+	KeepTail bool `json:"keep_tail,omitzero"`
 	// HeadChunks is that of costmodel.Layout: the heads of the one group are computed in so
 	// many chunks, one after the other.
 	HeadChunks int `json:"head_chunks,omitzero"`
@@ -129,7 +131,7 @@ func (p *Plan) old() bool { return p.Schema == PlanSchemaV1 }
 
 // Layout is who owns what, as the simulator takes it.
 func (p *Plan) Layout() costmodel.Layout {
-	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, OwnLast: p.OwnLast, HeadChunks: p.HeadChunks, TwoBatch: p.TwoBatch}
+	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, OwnLast: p.OwnLast, KeepTail: p.KeepTail, HeadChunks: p.HeadChunks, TwoBatch: p.TwoBatch}
 	for r, k := range p.Ranks {
 		l.Shards[r].Segments = k.Segments
 	}
