@@ -166,7 +166,9 @@ type Memory struct {
 }
 
 // Peak is the sum of the components.
-func (m Memory) Peak() units.Bytes { return m.States + m.Activations + m.Transient + m.Logits }
+func (m Memory) Peak() units.Bytes {
+	return m.States.Plus(m.Activations).Plus(m.Transient).Plus(m.Logits)
+}
 
 // Usable is the part of the capacity a plan may fill.
 const Usable = 0.97

@@ -24,7 +24,7 @@ func (q *Predictor) DeviceMemory(j Job, device string) DeviceMemory {
 	layer := op.Layer{Hidden: m.Hidden, FFN: m.FFN, QHeads: m.QHeads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, DType: j.DType}
 	for _, l := range q.memory[device].Layers {
 		if m.likeLayer() && l.Of(layer) {
-			d.LayerToken = units.Bytes(math.Ceil(l.PerToken))
+			d.LayerToken = units.BytesOf(math.Ceil(l.PerToken))
 		}
 	}
 	return d
@@ -128,16 +128,19 @@ func (j Job) MemoryOf(s MemoryShare, dev DeviceMemory) Memory { return NewMemory
 
 // MemoryModel is MemoryOf for who asks thousands of times about one job. It is not
 // safe for concurrent use.
+//
+// What follows tokens is counted in float64: a valid job's may exceed 2^63 bytes, which
+// do not fit, where an int64 would wrap around to what does.
 type MemoryModel struct {
 	j            Job
-	token, layer units.Bytes // tokenActivations, LayerActivations
-	ranks        int         // states are of
+	token, layer float64 // bytes: tokenActivations, LayerActivations
+	ranks        int     // states are of
 	states       units.Bytes
 }
 
 // NewMemoryModel makes the memory model of a valid job.
 func NewMemoryModel(j Job) *MemoryModel {
-	return &MemoryModel{j: j, token: j.tokenActivations(), layer: j.LayerActivations()}
+	return &MemoryModel{j: j, token: float64(j.tokenActivations()), layer: float64(j.LayerActivations())}
 }
 
 // Of is MemoryOf.
@@ -146,12 +149,13 @@ func (x *MemoryModel) Of(s MemoryShare, dev DeviceMemory) Memory {
 		x.ranks, x.states = s.Ranks, x.j.stateBytes(int64(s.Ranks))
 	}
 	m := Memory{Capacity: dev.Capacity, LayerToken: dev.LayerToken, States: x.states}
-	m.Activations = x.kept(&s, dev.LayerToken)
-	m.Transient = max(x.forwardTransient(&s), x.backwardTransient(&s), x.toAllTransient(&s))
+	kept, toAll := x.kept(&s, dev.LayerToken), x.toAllTransient(&s)
+	transient := max(x.forwardTransient(&s), x.backwardTransient(&s), toAll)
 	if s.TwoBatch {
-		m.Activations *= 2
-		m.Transient += x.toAllTransient(&s) + x.earlyBlocks(&s)
+		kept *= 2
+		transient += toAll + x.blocks(&s)
 	}
+	m.Activations, m.Transient = units.BytesOf(kept), units.BytesOf(transient)
 	m.Logits = x.logitBytes(min(s.Tokens, x.j.LossChunk))
 	return m
 }
@@ -209,39 +213,46 @@ func (j Job) headActivations(q, kv int) units.Bytes {
 // kept is what all layers keep for the backward pass. In a group of several the
 // attention output exists twice: by heads, kept by the attention, and by tokens,
 // kept as input of the output projection. Under full recomputation it is every
-// layer's input, and one layer while it is recomputed.
-func (x *MemoryModel) kept(s *MemoryShare, measured units.Bytes) units.Bytes {
+// layer's input, and one layer while it is recomputed. In bytes, as what follows.
+func (x *MemoryModel) kept(s *MemoryShare, measured units.Bytes) float64 {
 	j := &x.j
-	layer := units.Bytes(s.Tokens)*x.token + units.Bytes(s.GroupTokens)*j.headActivations(s.QHeads, s.KVHeads)
+	tokens, e := float64(s.Tokens), float64(j.DType.Size())
+	layer := tokens*x.token + float64(s.GroupTokens)*float64(j.headActivations(s.QHeads, s.KVHeads))
 	if s.Members > 1 {
-		layer += units.Bytes(s.Tokens) * units.Bytes(j.Model.qWidth()) * j.DType.Size()
+		layer += tokens * float64(j.Model.qWidth()) * e
 	}
 	if measured > 0 {
-		layer = units.Bytes(math.Ceil(float64(layer) * float64(measured) / float64(x.layer)))
+		layer = math.Ceil(layer * float64(measured) / x.layer)
 	}
-	layers := units.Bytes(j.Model.Layers)
+	layers := float64(j.Model.Layers)
 	if j.Recompute == RecomputeFull {
-		return layers*units.Bytes(s.Tokens)*units.Bytes(j.Model.Hidden)*j.DType.Size() + layer
+		return layers*tokens*float64(j.Model.Hidden)*e + layer
 	}
 	return layers * layer
 }
 
-// forwardTransient: buffers of the widest passing block's keys and values, the copy of
-// those of the own block that travel where that is a part of it, and the float32
-// accumulators that partial results are merged in. A lone group needs neither.
-func (x *MemoryModel) forwardTransient(s *MemoryShare) units.Bytes {
+// forwardTransient: the ring's blocks, and the float32 accumulators that partial results
+// are merged in. A lone group needs neither.
+func (x *MemoryModel) forwardTransient(s *MemoryShare) float64 {
 	if s.Widest == 0 {
 		return 0
 	}
-	j := &x.j
-	d := units.Bytes(j.Model.HeadDim)
-	merge := 4 * units.Bytes(s.GroupTokens) * units.Bytes(s.QHeads) * (d + 1)
-	return units.Bytes(j.RingBuffers)*x.blockBytes(s, s.Widest) + x.blockBytes(s, s.Copied) + merge
+	merge := 4 * float64(s.GroupTokens) * float64(s.QHeads) * float64(x.j.Model.HeadDim+1)
+	return x.blocks(s) + merge
 }
 
-// blockBytes is keys and values of so many tokens of a block.
-func (x *MemoryModel) blockBytes(s *MemoryShare, tokens units.Tokens) units.Bytes {
-	return 2 * units.Bytes(tokens) * units.Bytes(s.KVHeads) * units.Bytes(x.j.Model.HeadDim) * x.j.DType.Size()
+// blocks: buffers of the widest passing block's keys and values, and the copy of those of
+// the own block that travel where that is a part of it. Where two micro-batches go through
+// a layer there is a second ring, whose first blocks may come while the first one's last
+// are computed: beside them a rank has one ring's transient, with an all-to-all's messages
+// of either.
+func (x *MemoryModel) blocks(s *MemoryShare) float64 {
+	return float64(x.j.RingBuffers)*x.keysAndValues(s, s.Widest) + x.keysAndValues(s, s.Copied)
+}
+
+// keysAndValues is the bytes of those of so many tokens, of a rank's heads.
+func (x *MemoryModel) keysAndValues(s *MemoryShare, tokens units.Tokens) float64 {
+	return 2 * float64(tokens) * float64(s.KVHeads) * float64(x.j.Model.HeadDim) * float64(x.j.DType.Size())
 }
 
 // backwardTransient: as many buffers, now with the float32 gradients of keys and
@@ -249,13 +260,13 @@ func (x *MemoryModel) blockBytes(s *MemoryShare, tokens units.Tokens) units.Byte
 // ones; the float32 gradient of the queries; and under GQA the keys' and values'
 // gradients of one block expanded to all query heads, which kernels sum
 // afterwards.
-func (x *MemoryModel) backwardTransient(s *MemoryShare) units.Bytes {
+func (x *MemoryModel) backwardTransient(s *MemoryShare) float64 {
 	j := &x.j
-	d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
-	kvRow := units.Bytes(s.KVHeads) * d * (2*e + 8 + 2*e)
-	b := units.Bytes(j.RingBuffers)*units.Bytes(s.Widest)*kvRow + x.blockBytes(s, s.Copied) + 4*units.Bytes(s.GroupTokens)*units.Bytes(s.QHeads)*d
+	d, e := float64(j.Model.HeadDim), float64(j.DType.Size())
+	kvRow := float64(s.KVHeads) * d * (2*e + 8 + 2*e)
+	b := float64(j.RingBuffers)*float64(s.Widest)*kvRow + x.keysAndValues(s, s.Copied) + 4*float64(s.GroupTokens)*float64(s.QHeads)*d
 	if s.KVHeads < s.QHeads {
-		b += 2 * units.Bytes(max(s.GroupTokens, s.Widest)) * units.Bytes(s.QHeads) * d * e
+		b += 2 * float64(max(s.GroupTokens, s.Widest)) * float64(s.QHeads) * d * e
 	}
 	return b
 }
@@ -264,22 +275,14 @@ func (x *MemoryModel) backwardTransient(s *MemoryShare) units.Bytes {
 // it receives. It is over before the ring begins. Where heads come in chunks the messages
 // of some are there while another is computed: k-1 k-ths at most of the one beside a k-th
 // of the other, which is no more than the larger of the two.
-func (x *MemoryModel) toAllTransient(s *MemoryShare) units.Bytes {
+func (x *MemoryModel) toAllTransient(s *MemoryShare) float64 {
 	if s.Members < 2 {
 		return 0
 	}
 	j := &x.j
-	d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
-	sent := units.Bytes(s.Tokens) * units.Bytes(j.Model.QHeads+2*s.AllKVHeads)
-	received := units.Bytes(s.GroupTokens) * units.Bytes(s.QHeads+2*s.KVHeads)
-	return (sent + received) * d * e
-}
-
-// earlyBlocks are what a second ring's keys and values need, where two micro-batches go
-// through a layer: its first blocks may come while the first one's last are computed.
-// Beside these a rank has one ring's transient, with an all-to-all's messages of either.
-func (x *MemoryModel) earlyBlocks(s *MemoryShare) units.Bytes {
-	return units.Bytes(x.j.RingBuffers)*x.blockBytes(s, s.Widest) + x.blockBytes(s, s.Copied)
+	sent := float64(s.Tokens) * float64(j.Model.QHeads+2*s.AllKVHeads)
+	received := float64(s.GroupTokens) * float64(s.QHeads+2*s.KVHeads)
+	return (sent + received) * float64(j.Model.HeadDim) * float64(j.DType.Size())
 }
 
 // logitBytes: a chunk's logits, their float32 copy where they are narrower,

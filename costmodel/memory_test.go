@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -109,7 +110,7 @@ func TestTransientBytes(t *testing.T) {
 	}
 	// Forward's set is the smaller one, so it must not show.
 	if f, b := NewMemoryModel(j).forwardTransient(&share), NewMemoryModel(j).backwardTransient(&share); f >= b {
-		t.Errorf("forward %d, backward %d", f, b)
+		t.Errorf("forward %v, backward %v", f, b)
 	}
 }
 
@@ -253,6 +254,35 @@ func TestTwoMicroBatchesAtOnce(t *testing.T) {
 		if two.States != one.States || two.Logits != one.Logits {
 			t.Errorf("recompute %s: states %d, logits %d, one alone %d and %d", recompute, two.States, two.Logits, one.States, one.Logits)
 		}
+	}
+}
+
+// TestMemoryBeyondAnInt64DoesNotFit: a model that ReadModel takes keeps 4,096 layers x
+// 2^24 elements x 8 bytes (both norms' inputs and outputs in bf16) of every
+// token, 5.5e11 bytes: of 10 million 5.5e18, of 20 million more than 2^63, which once
+// wrapped around to -7.45e18 and fitted.
+func TestMemoryBeyondAnInt64DoesNotFit(t *testing.T) {
+	j := Job{
+		Model: readModel(t, `{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu", "hidden_size": 16777216,
+			"intermediate_size": 1, "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 2, "num_hidden_layers": 4096, "vocab_size": 1}`),
+		DType: op.BF16, Recompute: RecomputeNone, RingBuffers: 2, LossChunk: 16384,
+	}
+	before := units.Bytes(0)
+	for _, tokens := range []units.Tokens{10_000_000, 20_000_000, 40_000_000, maxSeqLen} {
+		for _, twos := range []bool{false, true} {
+			for _, measured := range []units.Bytes{0, 1 << 62} {
+				s := alone(j, tokens, tokens, 1)
+				s.TwoBatch = twos
+				m := j.MemoryOf(s, DeviceMemory{Capacity: 80 * units.GiB, LayerToken: measured})
+				if m.Fits() || m.Activations < 5e18 || m.Transient < 0 || m.Peak() < m.Activations {
+					t.Errorf("%d tokens, in twos %v: %+v, in all %d", int64(tokens), twos, m, int64(m.Peak()))
+				}
+				before = max(before, m.Activations)
+			}
+		}
+	}
+	if before != math.MaxInt64 {
+		t.Errorf("at most %d bytes of activations, want the largest size", int64(before))
 	}
 }
 

@@ -217,6 +217,8 @@ func (m Model) Validate() error {
 		return fmt.Errorf("max_len_tokens: %d: want 1 to position_rows %d, for learned positions end there", int64(m.MaxLen), m.PositionRows)
 	case 2*m.FFN > maxWidth || m.qkvWidth() > maxWidth:
 		return fmt.Errorf("ffn, q_heads: a projection with more than %d outputs", maxWidth)
+	case m.Params() > maxParams:
+		return fmt.Errorf("layers, hidden, ffn, vocab: %.3g parameters: want at most %.3g; make one of them smaller", float64(m.Params()), float64(maxParams))
 	}
 	return nil
 }
@@ -225,10 +227,13 @@ func (m Model) Validate() error {
 func activations() []string { return []string{"silu", "gelu", "relu"} }
 
 // Limits of a model: far above any published one, low enough that op shapes
-// are valid and parameter counts stay inside int64.
+// are valid, parameter counts stay inside int64, and of as many as are allowed the bytes
+// of parameters, gradients and optimizer too. Tokens multiply what those of activations
+// are: see MemoryModel.
 const (
 	maxLayers  = 1 << 12
 	maxWidth   = 1 << 24
 	maxHeads   = 1 << 12
 	maxHeadDim = 1 << 12
+	maxParams  = 1 << 47
 )

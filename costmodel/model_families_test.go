@@ -244,6 +244,10 @@ func TestModelValidateNamesTheField(t *testing.T) {
 		"max_len_tokens: 9: want 1 to position_rows 8": func(m *Model) { m.PositionRows, m.MaxLen = 8, 9 },
 		"rotary_dim: 65":                               func(m *Model) { m.RotaryDim = 65 },
 		`activation: "tanh": want silu`:                func(m *Model) { m.Activation = "tanh" },
+		// 16 bytes of each were -9.2e18 once.
+		"layers, hidden, ffn, vocab: 1.73e+18 parameters: want at most 1.41e+14": func(m *Model) {
+			m.Layers, m.Hidden, m.FFN, m.GatedMLP = maxLayers, maxWidth, maxWidth/2, true
+		},
 	} {
 		m := smallModel()
 		change(&m)

@@ -278,14 +278,11 @@ func or[T any](v *T, otherwise T) T {
 
 // plausible catches a result that single ranges cannot: products beyond limits.
 func (c *hfConfig) plausible(f family, m Model) error {
-	if err := m.Validate(); err != nil {
-		return err
-	}
 	const most = 1 << 46 // far beyond any model trained
 	k := f.keys(c)
 	layer := float64(m.qkvWidth() + m.qWidth() + m.GateUp() + m.FFN + 1)
 	if n := float64(m.Hidden) * (float64(m.Layers)*layer + float64(2*m.Vocab+m.PositionRows)); n > most {
 		return fmt.Errorf("%.3g parameters: not plausible; look at %s %d, %s %d, %s %d, head_dim %d, %s %d", n, k.layers.key, m.Layers, k.hidden.key, m.Hidden, k.ffn.key, m.FFN, m.HeadDim, k.vocab.key, m.Vocab)
 	}
-	return nil
+	return m.Validate()
 }

@@ -115,7 +115,7 @@ func (p *Problem) headBytes(r int) float64 {
 	for q := 1; q <= m.QHeads; q++ {
 		for kv := (q + each - 1) / each; kv <= min(q, m.KVHeads, (q+each-2)/each+1); kv++ {
 			got := p.Job.MemoryOf(costmodel.MemoryShare{GroupTokens: probe, QHeads: q, KVHeads: kv, Members: 1, Ranks: len(p.ranks)}, p.memory[r])
-			least = min(least, float64(got.Activations+got.Transient)/probe*float64(m.QHeads)/float64(q))
+			least = min(least, float64(got.Activations.Plus(got.Transient))/probe*float64(m.QHeads)/float64(q))
 		}
 	}
 	return least

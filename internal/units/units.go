@@ -46,6 +46,28 @@ func Count[N ~int | ~int64](n N, one string) string {
 	return fmt.Sprintf("%d %ss", int64(n), one)
 }
 
+// mostBytes is where sizes end. A sum beyond stays there, for one that wrapped
+// around would look like any other.
+const mostBytes Bytes = math.MaxInt64
+
+// BytesOf is a size that was counted in floating point, where whole numbers are
+// exact up to 2^53 (9 PB): without its fraction, and the largest there is where it
+// is larger.
+func BytesOf(n float64) Bytes {
+	if n >= float64(mostBytes) {
+		return mostBytes
+	}
+	return Bytes(n)
+}
+
+// Plus is n + m, or the largest size there is.
+func (n Bytes) Plus(m Bytes) Bytes {
+	if n > 0 && m > mostBytes-n {
+		return mostBytes
+	}
+	return n + m
+}
+
 // Over is the time that n bytes take at rate r.
 func (n Bytes) Over(r BytesPerS) Seconds { return Seconds(float64(n) / float64(r)) }
 

@@ -35,6 +35,21 @@ func TestStringsScaleWhenPrinted(t *testing.T) {
 	}
 }
 
+// A size that wrapped around would look like any other; the largest looks like none.
+func TestSizesEndAtTheLargest(t *testing.T) {
+	for n, want := range map[float64]Bytes{0: 0, 0.9: 0, 1 << 53: 1 << 53, 1 << 62: 1 << 62, 1 << 63: math.MaxInt64, 1e300: math.MaxInt64, math.Inf(1): math.MaxInt64} {
+		if got := BytesOf(n); got != want {
+			t.Errorf("%g: %d, want %d", n, int64(got), int64(want))
+		}
+	}
+	const most = Bytes(math.MaxInt64)
+	for _, c := range []struct{ a, b, sum Bytes }{{1, 2, 3}, {-3, 2, -1}, {most, 0, most}, {most - 1, 1, most}, {most, 1, most}, {1, most, most}, {most, most, most}, {most, -1, most - 1}} {
+		if got := c.a.Plus(c.b); got != c.sum {
+			t.Errorf("%d + %d: %d, want %d", int64(c.a), int64(c.b), int64(got), int64(c.sum))
+		}
+	}
+}
+
 func TestParseTokens(t *testing.T) {
 	for s, want := range map[string]Tokens{"8192": 8192, "256k": 262144, "1.5k": 1536, "1M": 1 << 20, "128K": 131072} {
 		if got, err := ParseTokens(s); err != nil || got != want {
