@@ -146,10 +146,11 @@ func (s *sim) oneNode() int {
 	return node
 }
 
-// countTraffic adds up what crosses each link class in a step.
+// countTraffic adds up what crosses each link class in a step. With thousands of ranks
+// and of micro-batches that may be more than the largest size, which it then is.
 func (s *sim) countTraffic() {
-	layers := units.Bytes(s.job.Model.Layers) * units.Bytes(s.job.microBatches())
-	forward := units.Bytes(1)
+	layers := int64(s.job.Model.Layers) * int64(s.job.microBatches())
+	forward := int64(1)
 	if s.job.Recompute == RecomputeFull {
 		forward = 2
 	}
@@ -158,10 +159,10 @@ func (s *sim) countTraffic() {
 		kv, grads := s.passed(g)
 		for _, h := range b.out {
 			link := s.linkOf(s.commonNode(h.from, h.to))
-			s.addTraffic(link, layers*((forward+1)*s.kvBytes(kv, h.kv)+s.gradBytes(grads, h.kv)))
+			s.addTraffic(link, layers, s.kvBytes(kv, h.kv).Times(forward+1).Plus(s.gradBytes(grads, h.kv)))
 		}
 		for _, h := range b.home {
-			s.addTraffic(s.linkOf(s.commonNode(h.from, h.to)), layers*s.gradBytes(b.sent, h.kv))
+			s.addTraffic(s.linkOf(s.commonNode(h.from, h.to)), layers, s.gradBytes(b.sent, h.kv))
 		}
 		for _, x := range []exchangeKind{tokensIn, outputOut} {
 			s.addToAll(x, b, layers*forward)
@@ -197,7 +198,7 @@ func (s *sim) commonNode(i, j int) int {
 
 // addToAll books the bytes of one all-to-all of a group, those that stay in a
 // node apart from those that leave it.
-func (s *sim) addToAll(x exchangeKind, b *bunch, times units.Bytes) {
+func (s *sim) addToAll(x exchangeKind, b *bunch, times int64) {
 	send, receive := s.rowsOf(x)
 	members := s.seats[b.from:b.to]
 	if len(members) < 2 {
@@ -217,10 +218,10 @@ func (s *sim) addToAll(x exchangeKind, b *bunch, times units.Bytes) {
 		if sends[n] > 0 || receives[n] > 0 {
 			within[n] += sends[n] * receives[n]
 			inside += sends[n] * receives[n]
-			s.addTraffic(s.linkOf(n), times*units.Bytes(within[n]))
+			s.addTraffic(s.linkOf(n), times, units.BytesOf(within[n]))
 		}
 	}
-	s.addTraffic(s.linkOf(-1), times*units.Bytes(allSends*allReceives-inside))
+	s.addTraffic(s.linkOf(-1), times, units.BytesOf(allSends*allReceives-inside))
 }
 
 // addCollectives books the exchange of gradients and parameters: all ranks
@@ -231,21 +232,22 @@ func (s *sim) addCollectives() {
 		return
 	}
 	for _, c := range s.job.Collectives() {
-		sent := units.Bytes(n-1) * c.Bytes * units.Bytes(c.Times)
+		copies := int64(n - 1)
 		if c.Kind == op.KindAllReduce {
-			sent *= 2
+			copies *= 2
 		}
-		s.addTraffic(s.linkOf(s.oneNode()), sent)
+		s.addTraffic(s.linkOf(s.oneNode()), int64(c.Times), c.Bytes.Times(copies))
 	}
 }
 
-func (s *sim) addTraffic(link string, b units.Bytes) {
-	if b == 0 {
+// addTraffic books some bytes that cross a link class so many times.
+func (s *sim) addTraffic(link string, times int64, b units.Bytes) {
+	if b = b.Times(times); b == 0 {
 		return
 	}
 	for i := range s.traffic {
 		if s.traffic[i].Link == link {
-			s.traffic[i].Bytes += b
+			s.traffic[i].Bytes = s.traffic[i].Bytes.Plus(b)
 			return
 		}
 	}

@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"math"
+	"math/big"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -135,6 +136,38 @@ func bytesByLink(s *slowSim) map[string]units.Bytes {
 		}
 	}
 	return sum
+}
+
+// TestTrafficEndsAtTheLargestSize: with sharded parameters every micro-batch sends as
+// much, so that a step of a million, which a job may have, sends a million times what one
+// of one does; where that passes 2^63 bytes it once wrapped around to a number like any
+// other.
+func TestTrafficEndsAtTheLargestSize(t *testing.T) {
+	p := madeUp(t, map[string]speeds{"fast": {3e12, 4e12, 2e12}}, map[string]wire{"bus": {1e-6, 1e9}, "net": {1e-5, 1e8}})
+	tokens := slices.Repeat([]units.Tokens{1 << 20}, 4)
+	j := testJob(cluster(t, "2x2 fast", p, "bus", "net"), tokens)
+	j.Model.Layers, j.Model.Hidden, j.Model.FFN = 1024, 1<<14, 1<<16
+	for _, groups := range [][]Group{Singles(tokens, 4), {{{0, 2}, {1, 2}}, {{2, 2}, {3, 2}}}, {{{0, 1}, {1, 1}, {2, 1}, {3, 1}}}} {
+		l := ZigZag(tokens, groups)
+		j.Accumulate = 1
+		one := mustSimulate(t, p, j, l).Traffic
+		for _, micro := range []int{1 << 10, 1 << 19, maxAccumulate} {
+			j.Accumulate = micro
+			many := mustSimulate(t, p, j, l).Traffic
+			for i, x := range many {
+				want := new(big.Int).Mul(big.NewInt(int64(one[i].Bytes)), big.NewInt(int64(micro)))
+				if !want.IsInt64() {
+					want.SetInt64(math.MaxInt64)
+				}
+				if x.Link != one[i].Link || big.NewInt(int64(x.Bytes)).Cmp(want) != 0 {
+					t.Errorf("%v: %d micro-batches: %d bytes on %s, want %v", groups, micro, int64(x.Bytes), x.Link, want)
+				}
+			}
+			if micro == maxAccumulate && len(many) == 2 && (many[0].Bytes != math.MaxInt64 || many[1].Bytes != math.MaxInt64) {
+				t.Errorf("%v: no more than the largest size is at stake: %v", groups, many)
+			}
+		}
+	}
 }
 
 // TestTrafficIsTheSumOfMessages, to the byte.

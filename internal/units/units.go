@@ -68,6 +68,14 @@ func (n Bytes) Plus(m Bytes) Bytes {
 	return n + m
 }
 
+// Times is k times n, or the largest size there is.
+func (n Bytes) Times(k int64) Bytes {
+	if n > 0 && k > int64(mostBytes/n) {
+		return mostBytes
+	}
+	return n * Bytes(k)
+}
+
 // Over is the time that n bytes take at rate r.
 func (n Bytes) Over(r BytesPerS) Seconds { return Seconds(float64(n) / float64(r)) }
 
@@ -94,8 +102,12 @@ func (s Seconds) String() string {
 	}
 }
 
-// String prints binary multiples, exact when the value is a round one: "64 KiB".
+// String prints binary multiples, exact when the value is a round one: "64 KiB". The
+// largest size stands for larger ones too, and says so.
 func (n Bytes) String() string {
+	if n == mostBytes {
+		return "8192 PiB or more"
+	}
 	return scaled(float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"})
 }
 

@@ -22,6 +22,7 @@ func TestStringsScaleWhenPrinted(t *testing.T) {
 		{Bytes(64 * KiB), "64 KiB"},
 		{Bytes(1), "1 B"},
 		{Bytes(1536 * MiB), "1.50 GiB"},
+		{Bytes(math.MaxInt64), "8192 PiB or more"},
 		{Tokens(262144), "256k"},
 		{Tokens(1 << 20), "1M"},
 		{Tokens(1000), "1000"},
@@ -46,6 +47,15 @@ func TestSizesEndAtTheLargest(t *testing.T) {
 	for _, c := range []struct{ a, b, sum Bytes }{{1, 2, 3}, {-3, 2, -1}, {most, 0, most}, {most - 1, 1, most}, {most, 1, most}, {1, most, most}, {most, most, most}, {most, -1, most - 1}} {
 		if got := c.a.Plus(c.b); got != c.sum {
 			t.Errorf("%d + %d: %d, want %d", int64(c.a), int64(c.b), int64(got), int64(c.sum))
+		}
+	}
+	for _, c := range []struct {
+		n       Bytes
+		k       int64
+		product Bytes
+	}{{3, 4, 12}, {0, 5, 0}, {5, 0, 0}, {-3, 4, -12}, {1 << 31, 1 << 31, 1 << 62}, {1 << 32, 1 << 31, most}, {1 << 40, 1 << 40, most}, {most, 1, most}, {1, math.MaxInt64, most}, {7, math.MaxInt64 / 7, 7 * (most / 7)}, {7, math.MaxInt64/7 + 1, most}} {
+		if got := c.n.Times(c.k); got != c.product {
+			t.Errorf("%d * %d: %d, want %d", int64(c.n), c.k, int64(got), int64(c.product))
 		}
 	}
 }
