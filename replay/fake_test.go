@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -70,7 +71,9 @@ func fake(behaviour string) {
 	if what == "wide" && mine {
 		hello["sms"], hello["vectors"] = 0, map[string]any{"aten": "AVX512"}
 	}
-	k.say(hello)
+	if what != "no-hello" || !mine {
+		k.say(hello)
+	}
 	k.at(phaseMeet, 0, 0)
 	for what == "silent-start" {
 		k.at(phaseMeet, 0, 0)
@@ -80,7 +83,7 @@ func fake(behaviour string) {
 	for b := range k.q.Repeats {
 		for p := range k.plans {
 			k.at(phaseBlock, b, p)
-			if b == 1 && p == 1 && what != "well" && what != "fewer-spans" && what != "no-file" {
+			if b == 1 && p == 1 && !slices.Contains([]string{"well", "no-hello", "fewer-spans", "no-file"}, what) {
 				k.strike(what, mine)
 			}
 		}

@@ -79,6 +79,8 @@ func nothingWritten(t *testing.T, path string) {
 func TestEveryFailureOfARankIsNamedAndLeavesNothing(t *testing.T) {
 	for behaviour, want := range map[string]string{
 		"silent-start:1": "rank 1 (torch_cpu:1) did not say hello within 5s, at the start of its process; all ranks were stopped",
+		"no-hello:0":     "rank 0 (torch_cpu:1) gave a result and did not say hello before, at block ",
+		"no-hello:1":     "rank 1 (torch_cpu:1) gave a result and did not say hello before, at block ",
 		"kill:1":         "rank 1 (torch_cpu:1) was killed (signal: killed) at block 1, plan 1, fwd layer 0 step 1; all ranks were stopped and no trace was written",
 		"kill:0":         "rank 0 (torch_cpu:1) was killed (signal: killed) at block 1, plan 1, ",
 		"exit:1":         "rank 1 (torch_cpu:1) ended (exit status 9: the last words) at block 1, plan 1, ",

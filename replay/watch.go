@@ -171,6 +171,11 @@ func (r *run) hear(w word) {
 	case "at":
 		r.move(w.from, f.position)
 	case "result":
+		if m.hello == nil { // which the trace tells of
+			m.refused = true
+			r.fail(w.from, weightError, "gave a result and did not say hello before,")
+			return
+		}
 		m.result = f
 	case "error":
 		m.refused = true
