@@ -157,12 +157,15 @@ func (l *Law) validateFields(spec op.Spec) error {
 	if !(l.Scale >= 0 && l.Scale < 1e6) {
 		return fmt.Errorf("scale: %v: want a positive factor, or none", l.Scale)
 	}
-	for name, f := range map[string]*Field{"correction": l.Correction, "width": l.Width} {
-		if f == nil {
+	for _, field := range []struct {
+		name string
+		f    *Field
+	}{{"correction", l.Correction}, {"width", l.Width}} {
+		if field.f == nil {
 			continue
 		}
-		if err := f.validate(spec.Example); err != nil {
-			return fmt.Errorf("%s.%w", name, err)
+		if err := field.f.validate(spec.Example); err != nil {
+			return fmt.Errorf("%s.%w", field.name, err)
 		}
 	}
 	return nil

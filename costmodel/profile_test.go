@@ -60,3 +60,14 @@ func TestProfileValidate(t *testing.T) {
 		}
 	}
 }
+
+// TestProfileValidateNamesTheFirstField, the same one every time.
+func TestProfileValidateNamesTheFirstField(t *testing.T) {
+	p := usual(t)
+	p.Laws[0].Correction, p.Laws[0].Width = &Field{}, &Field{}
+	for range 50 {
+		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "correction.axes: 0") {
+			t.Fatal(err)
+		}
+	}
+}
