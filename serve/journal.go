@@ -1,9 +1,11 @@
 package serve
 
 import (
+	"cmp"
 	"container/list"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/go-json-experiment/json"
@@ -231,6 +233,20 @@ func (b *board) reopen(order []*entry, open map[key]*entry) {
 	b.enqueue(again)
 }
 
+// beingPlanned lists the batches that a planner has, by job and step: the same board makes
+// the same journal. One that is in no queue yet is not acknowledged: commit writes it
+// afterwards.
+func (b *board) beingPlanned() []*entry {
+	var busy []*entry
+	for _, e := range b.entries {
+		if e.state == Planning {
+			busy = append(busy, e)
+		}
+	}
+	slices.SortFunc(busy, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.job, b.job), cmp.Compare(a.step, b.step)) })
+	return busy
+}
+
 // each hands over the lines that a journal of the board's content has.
 func (b *board) each(write func(any) error) error {
 	b.mu.Lock()
@@ -248,11 +264,8 @@ func (b *board) each(write func(any) error) error {
 		}
 		lines = append(lines, accepted{T: "accept", Job: k.job, Batches: []Batch{k.batch()}})
 	}
-	for _, k := range b.entries {
-		// One that is in no queue yet is not acknowledged: commit writes it afterwards.
-		if k.state == Planning {
-			accept(k)
-		}
+	for _, k := range b.beingPlanned() {
+		accept(k)
 	}
 	for _, line := range []*list.List{&b.urgent, &b.queue} {
 		for e := line.Front(); e != nil; e = e.Next() {

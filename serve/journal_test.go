@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -288,5 +289,38 @@ func TestAPlanCutShortByTheEndIsMadeAnew(t *testing.T) {
 	second := start(t, func(c *Config) { c.Journal = path })
 	if a := second.answer("/v1/jobs/a/plans/1?wait_s=5"); a.Stopped || a.Plan.Time != 4 {
 		t.Fatalf("%+v", a)
+	}
+}
+
+// The same board makes the same journal: batches being planned come by job and step.
+func TestARewrittenJournalHasAnOrder(t *testing.T) {
+	r := start(t, func(c *Config) {
+		c.Journal = filepath.Join(t.TempDir(), "j")
+		c.Planners = slices.Repeat([]Planner{oneGroup{takes: time.Hour}}, 8)
+	})
+	for _, job := range []string{"b", "a"} {
+		for _, step := range []int{11, 2, 8, 5} {
+			if code, body := r.ask("POST", "/v1/jobs/"+job+"/batches", fmt.Sprintf(`{"batches":[{"step":%d,"lengths_tokens":[4]}]}`, step)); code != 202 {
+				t.Fatalf("%d %s", code, body)
+			}
+		}
+	}
+	want := []string{"a 2", "a 5", "a 8", "a 11", "b 2", "b 5", "b 8", "b 11"}
+	eventually(t, "planning", func() bool { _, busy, _, _ := r.board.sizes(); return busy == 8 })
+	for range 20 {
+		if err := r.log.rewrite(r.board); err != nil {
+			t.Fatal(err)
+		}
+		data, err := os.ReadFile(r.config.Journal)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, m := range regexp.MustCompile(`"job":"(.)".*"step":(\d+)`).FindAllStringSubmatch(string(data), -1) {
+			got = append(got, m[1]+" "+m[2])
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%v, want %v", got, want)
+		}
 	}
 }
