@@ -214,10 +214,8 @@ func (a *app) plot(path string, p *costmodel.Profile, prefix string) error {
 	if err != nil {
 		return err
 	}
-	for name, figure := range map[string]*results.Figure{prefix: accuracy, prefix + "-residuals": residuals} {
-		if err := drawInto(name, figure); err != nil {
-			return err
-		}
+	if err := errors.Join(drawInto(prefix, accuracy), drawInto(prefix+"-residuals", residuals)); err != nil {
+		return err
 	}
 	a.note("wrote %[1]s.svg, %[1]s.png, %[1]s-residuals.svg and %[1]s-residuals.png", prefix)
 	return nil
