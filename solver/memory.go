@@ -48,36 +48,3 @@ func largest(m costmodel.Memory) string {
 	}
 	return best.name
 }
-
-// misfit is the rank that exceeds its capacity most, in proportion, or nil.
-func (p *Problem) misfit(s *costmodel.Step) *MemoryError {
-	worst, at := 0.0, -1
-	for r, k := range s.Ranks {
-		if over := float64(k.Memory.Peak()) / float64(k.Memory.Capacity); !k.Memory.Fits() && over > worst {
-			worst, at = over, r
-		}
-	}
-	if at < 0 {
-		return nil
-	}
-	m := s.Ranks[at].Memory
-	return &MemoryError{Rank: at, Place: p.place(at), Component: largest(m), Memory: m}
-}
-
-// memoryOf is the peak memory of rank r with s tokens when `active` ranks have
-// tokens and the largest of the others' shards has `widest`, in a ring of single
-// ranks.
-func (p *Problem) memoryOf(r int, s units.Tokens, active int, widest units.Tokens) costmodel.Memory {
-	m := p.Job.Model
-	return p.Job.MemoryOf(costmodel.MemoryShare{
-		Tokens: s, GroupTokens: s, Widest: widest, QHeads: m.QHeads, KVHeads: m.KVHeads, AllKVHeads: m.KVHeads, Members: 1, Ranks: active,
-	}, p.memory[r])
-}
-
-func sum(n []units.Tokens) units.Tokens {
-	var total units.Tokens
-	for _, x := range n {
-		total += x
-	}
-	return total
-}

@@ -27,7 +27,7 @@ func (s ring) Solve(_ context.Context, p *Problem, report func(Progress)) (Resul
 	}
 	res.Step = step
 	res.Why = fmt.Sprintf("%d equal shares, ring in rank order", n)
-	if bad := p.misfit(step); bad != nil {
+	if bad := p.overfull(res.Layout); bad != nil {
 		return res, bad
 	}
 	if report != nil {

@@ -320,7 +320,7 @@ func TestMemoryShapesTheSplit(t *testing.T) {
 	seq := units.Tokens(65536)
 	big := fast()
 	p := testProblem(t, "1x(1 fast + 1 small)", seq, big, small)
-	need := p.memoryOf(1, seq/2, 2, seq/2).Peak()
+	need := p.sim.Memory(p.equalRing())[1].Peak()
 	small.memory = units.Bytes(float64(need) * 0.8)
 	p = testProblem(t, "1x(1 fast + 1 small)", seq, big, small)
 	plan := solvePlan(t, p)

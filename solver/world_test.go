@@ -278,3 +278,11 @@ func randomGroup(r *rand.Rand, ranks []int, tokens []units.Tokens, heads int) co
 	}
 	return g
 }
+
+func sum(n []units.Tokens) units.Tokens {
+	var total units.Tokens
+	for _, x := range n {
+		total += x
+	}
+	return total
+}
