@@ -27,12 +27,6 @@ type engine struct {
 // compiled compiles the module once; nothing changes it afterwards.
 var compiled = sync.OnceValues(func() (*engine, error) { return compile(context.Background()) })
 
-// Warm compiles the engine, which takes seconds, so that the first Solve need not.
-func Warm() error {
-	_, err := compiled()
-	return err
-}
-
 func compile(ctx context.Context) (*engine, error) {
 	// Compiled in, the checks of WithCloseOnContextDone make a search take four times
 	// as long; the module's clock ends it instead (see clock).

@@ -41,18 +41,6 @@ const (
 	Unknown                      // a limit was reached before any solution was found
 )
 
-// String names the status as the field does.
-func (s Status) String() string {
-	names := [...]string{Optimal: "optimal", Infeasible: "infeasible", Unbounded: "unbounded", Feasible: "feasible", Unknown: "unknown"}
-	if s < Optimal || s > Unknown {
-		return fmt.Sprintf("Status(%d)", int(s))
-	}
-	return names[s]
-}
-
-// Early reports whether a limit ended the search.
-func (s Status) Early() bool { return s == Feasible || s == Unknown }
-
 // Solution is the outcome of a Solve.
 type Solution struct {
 	Status    Status
@@ -76,7 +64,7 @@ const defaultGap = 1e-4
 // gets a second after ctx has ended, and twice the limit, to stop by itself; then it
 // is given up, and the start, if any, is all there is.
 //
-// The first Solve of a process also compiles the engine; see Warm.
+// The first Solve of a process also compiles the engine, which takes seconds.
 func Solve(ctx context.Context, m *Model, o Options) (Solution, error) {
 	if err := m.Validate(); err != nil {
 		return Solution{}, err

@@ -182,7 +182,7 @@ func TestCPULimit(t *testing.T) {
 	spent, release := threadSpent()
 	defer release()
 	s, err := Solve(t.Context(), m, Options{CPULimit: time.Second, Gap: 1e-12})
-	if err != nil || !s.Status.Early() {
+	if err != nil || s.Status != Feasible && s.Status != Unknown {
 		t.Errorf("%v, %v: want a limit reached after 1s", s.Status, err)
 	}
 	if own := spent(); own > 500*time.Millisecond {
