@@ -7,44 +7,13 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Apart gives every pool its share of the batch and plans it by itself, by our
-// planner: what one does who will not mix types of devices in a group. The pools
-// train side by side, each its longest micro-batch beside the others' longest.
+// apart gives every pool its share of the batch and plans it by itself, by a planner
+// that is used again: what one does who will not mix types of devices in a group. The
+// pools train side by side, each its longest micro-batch beside the others' longest.
 //
 // All meet at the end of every micro-batch, as in every plan: the states are
 // sharded over the whole fleet, so that no pool can run a layer without the
 // others' parameters.
-type Apart struct{ Options Options }
-
-// Name is "apart".
-func (Apart) Name() string { return "apart" }
-
-// Claims says what it does.
-func (Apart) Claims() Claims {
-	return Claims{Doc: "every type of device plans its share of the batch by itself"}
-}
-
-// Solve plans one batch.
-//
-// Errors: *IllegalError where a share does not fit its pool.
-func (a Apart) Solve(ctx context.Context, p *Problem) (*Plan, error) {
-	if err := p.Feasible(); err != nil {
-		return nil, err
-	}
-	plan, err := newApart(a.Options).plan(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	for i := range plan.Micro {
-		if err := Place(p, plan.Micro[i].Groups); err != nil {
-			return nil, err
-		}
-	}
-	Evaluate(p, plan)
-	return plan, nil
-}
-
-// apart is the work of Apart, with a planner that is used again.
 type apart struct {
 	planner *Planner
 	shares  [][]int   // by pool, sequences
@@ -54,6 +23,8 @@ type apart struct {
 func newApart(o Options) *apart { return &apart{planner: NewPlanner(o)} }
 
 // plan is the pools' plans side by side, not placed or evaluated.
+//
+// Errors: *IllegalError where a share does not fit its pool.
 func (a *apart) plan(ctx context.Context, p *Problem) (*Plan, error) {
 	if err := a.share(p); err != nil {
 		return nil, err

@@ -89,9 +89,9 @@ func TestBaselinesReproduceThePublishedMeans(t *testing.T) {
 	for i := range 40 {
 		batches = append(batches, flexspBatch(standInBatch(t, i)))
 	}
-	static, err := TuneStatic(context.Background(), batches)
-	if err != nil || static.Layout != (Layout{Degree: 64}) {
-		t.Fatalf("tuned to %v, %v", static.Layout, err)
+	static := tuned(batches)
+	if static.Layout != (Layout{Degree: 64}) {
+		t.Fatalf("tuned to %v", static.Layout)
 	}
 	for s, want := range map[Strategy]float64{static: 29.02, Adaptive{}: 27.36} {
 		total := 0.0
@@ -102,6 +102,29 @@ func TestBaselinesReproduceThePublishedMeans(t *testing.T) {
 			t.Errorf("%s: %.3f s, want %.2f", s.Name(), got, want)
 		}
 	}
+}
+
+// tuned is the layout with the least time of all batches together, of those that can
+// train every one: what somebody gets who tunes the degree once. The zero one if there
+// is none.
+func tuned(batches []*Problem) Static {
+	var best Static
+	least := math.Inf(1)
+	for _, y := range lineUp(batches[0]).layouts() {
+		total := 0.0
+		for _, p := range batches {
+			plan, err := lineUp(p).solve(y)
+			if err != nil {
+				total = math.Inf(1)
+				break
+			}
+			total += float64(plan.Time)
+		}
+		if total < least {
+			best.Layout, least = y, total
+		}
+	}
+	return best
 }
 
 // solvedBy is a strategy's plan, checked.
@@ -201,9 +224,6 @@ func TestBaselinesSayWhyTheyHaveNoPlan(t *testing.T) {
 		if _, err := s.Solve(done, flexspBatch(standInBatch(t, 0))); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", s.Name(), err)
 		}
-	}
-	if _, err := TuneStatic(context.Background(), nil); err == nil {
-		t.Error("tuned on nothing")
 	}
 }
 

@@ -64,21 +64,6 @@ func (p *Problem) longestAlone() units.Seconds {
 	return (p.Fixed + p.MicroBase + max(most, p.Hidden)) * (1 - 1e-12) // sums of a plan may be rounded the other way
 }
 
-// QuickBound is a lower bound that takes no search: the work of every sequence
-// where it is cheapest, spread over the fleet, or the sequence that takes longest,
-// where it is quickest, and the base of as many micro-batches as memory makes every
-// plan have. LowerBound is never less.
-//
-// Errors: *TooLongError.
-func QuickBound(p *Problem) (units.Seconds, error) {
-	if err := p.Feasible(); err != nil {
-		return 0, err
-	}
-	var t table
-	t.load(p)
-	return units.Seconds(t.quickBound() * (1 - rounding)), nil
-}
-
 // bounder is the work of LowerBound, with arrays that are used again.
 type bounder struct {
 	t     table

@@ -24,7 +24,7 @@ func TestBoundIsBelowEveryPlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if quick, err := QuickBound(&p); err != nil || bound < quick {
+		if quick, err := quickBound(&p); err != nil || bound < quick {
 			t.Errorf("batch %d: the bound is %v, the quick one %v", i, bound, quick)
 		}
 		for _, s := range append(testBaselines(), Evenkeel{}) {
@@ -53,10 +53,20 @@ func TestBoundOfOneSequence(t *testing.T) {
 	}
 }
 
+// quickBound is that of a problem which was not planned.
+func quickBound(p *Problem) (units.Seconds, error) {
+	if err := p.Feasible(); err != nil {
+		return 0, err
+	}
+	var t table
+	t.load(p)
+	return units.Seconds(t.quickBound() * (1 - rounding)), nil
+}
+
 // One long sequence among short ones is the step: both end with it.
 func TestQuickBoundOfALongSequence(t *testing.T) {
 	p := twoNodes(8000, 100, 100, 100)
-	quick, err := QuickBound(p)
+	quick, err := quickBound(p)
 	plan := solvedBy(t, Evenkeel{}, p)
 	if err != nil || plan.Time < quick || float64(quick) < 0.999*float64(plan.Time) {
 		t.Errorf("bound %v (%v), plan %v", quick, err, plan.Time)
@@ -72,7 +82,7 @@ func TestQuickBoundIsBelowEveryPlan(t *testing.T) {
 		p := *testFleets()[i%3]
 		p.Lengths = drawBatch(rng, longestHeld(&p))
 		p.MicroBase, p.Fixed, p.Hidden = 0.01, 0.2, units.Seconds(i%3)*0.15
-		bound, err := QuickBound(&p)
+		bound, err := quickBound(&p)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,18 +93,18 @@ func TestQuickBoundIsBelowEveryPlan(t *testing.T) {
 		}
 	}
 	long := []units.Tokens{8000}
-	alone, err := QuickBound(twoNodes(long...))
+	alone, err := quickBound(twoNodes(long...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 400 {
 		long = append(long, 100)
 	}
-	short, err := QuickBound(twoNodes(long[1:]...))
+	short, err := quickBound(twoNodes(long[1:]...))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if both, err := QuickBound(twoNodes(long...)); err != nil || both <= max(alone, short) {
+	if both, err := quickBound(twoNodes(long...)); err != nil || both <= max(alone, short) {
 		t.Errorf("together %v (%v), the long one alone %v, the short ones %v", both, err, alone, short)
 	}
 }
@@ -106,7 +116,7 @@ func TestBoundOfAPublishedBatch(t *testing.T) {
 		t.Skip("long; goroutines have shorter tests")
 	}
 	p := flexspBatch(standInBatch(t, 0))
-	if quick, err := QuickBound(p); err != nil || math.Abs(float64(quick)-8.786) > 0.001 {
+	if quick, err := quickBound(p); err != nil || math.Abs(float64(quick)-8.786) > 0.001 {
 		t.Errorf("the work bound is %v (%v), the reference has 8.786", quick, err)
 	}
 	bound, err := LowerBound(context.Background(), p)

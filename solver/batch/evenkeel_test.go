@@ -127,7 +127,7 @@ func TestEvenkeelPlansAreSound(t *testing.T) {
 		if found := Check(&p, plan); len(found) > 0 {
 			t.Fatalf("batch %d: %v: %v", i, p.Lengths, found)
 		}
-		if quick, err := QuickBound(&p); err != nil || plan.Time < quick {
+		if quick, err := quickBound(&p); err != nil || plan.Time < quick {
 			t.Fatalf("batch %d: %v is below the bound %v", i, plan.Time, quick)
 		}
 	}
@@ -142,7 +142,7 @@ func TestAGlanceIsEnough(t *testing.T) {
 			p = flexspBatch(standInBatch(t, seed))
 		}
 		quick, online := solvedBy(t, Evenkeel{Options{Effort: Quick}}, p), solvedBy(t, Evenkeel{}, p)
-		bound, err := QuickBound(p)
+		bound, err := quickBound(p)
 		switch {
 		case err != nil || slower(online.Time, quick.Time):
 			t.Errorf("seed %d: %v, at a glance %v, %v", seed, online.Time, quick.Time, err)

@@ -2,8 +2,8 @@ package batch
 
 import "github.com/evenkeel/evenkeel/internal/units"
 
-// Bound is QuickBound of the problem planned last: a time that no plan beats, cheap
-// enough for every batch of a training loop, and lower than LowerBound.
+// Bound is a time that no plan of the problem planned last beats: quickBound, cheap
+// enough for every batch of a training loop, and no more than LowerBound.
 func (pl *Planner) Bound() units.Seconds {
 	return units.Seconds(pl.bound * (1 - rounding))
 }

@@ -32,9 +32,9 @@ func TestNoPlanIsBelowThePlannersBound(t *testing.T) {
 		if plan.Time < pl.Bound() {
 			t.Fatalf("%d of %d tokens, fleet %d: %v is below %v", len(p.Lengths), int64(n), i%len(fleets), float64(plan.Time), float64(pl.Bound()))
 		}
-		quick, err := QuickBound(&p)
+		quick, err := quickBound(&p)
 		if err != nil || quick != pl.Bound() {
-			t.Fatalf("%v: QuickBound is %v (%v)", pl.Bound(), quick, err)
+			t.Fatalf("%v: quickBound is %v (%v)", pl.Bound(), quick, err)
 		}
 		if float64(plan.Time) < float64(quick)*exactly {
 			tight++

@@ -4,7 +4,7 @@ import "context"
 
 // Static is groups of one degree for every batch, as a job script sets them. A
 // zero Layout is tuned on the batch alone and is then the same as Adaptive; what
-// people run is tuned once, by TuneStatic.
+// people run is tuned once, for all batches.
 type Static struct{ Layout Layout }
 
 // Name is "static".
