@@ -234,17 +234,14 @@ func (b *board) planned(k key) bool {
 	return e != nil && e.state != Queued && e.state != Planning
 }
 
-// remove drops a planned batch that its job needs no more, and says whether it was
-// there and planned.
-func (b *board) remove(k key) bool {
+// remove drops a planned batch, if it is there, that its job needs no more.
+func (b *board) remove(k key) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e := b.entries[k]
-	if e == nil || e.state == Queued || e.state == Planning {
-		return false
+	if e != nil && e.state != Queued && e.state != Planning {
+		b.drop(e)
 	}
-	b.drop(e)
-	return true
 }
 
 // abandon drops an unnamed batch whose client has what it wanted or is gone. One that

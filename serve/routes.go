@@ -22,9 +22,6 @@ import (
 //go:embed openapi.yaml
 var openAPI []byte
 
-// OpenAPI is the description of the interface.
-func OpenAPI() []byte { return openAPI }
-
 // routes is the whole interface.
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()

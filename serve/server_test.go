@@ -329,7 +329,7 @@ func described(t *testing.T) map[string][]string {
 	var d struct {
 		Paths map[string]map[string]any
 	}
-	if err := yaml.Unmarshal(OpenAPI(), &d); err != nil {
+	if err := yaml.Unmarshal(openAPI, &d); err != nil {
 		t.Fatal(err)
 	}
 	all := map[string][]string{}
@@ -458,7 +458,7 @@ func TestMetricsCount(t *testing.T) {
 
 // The description names every route and every code that there is.
 func TestOpenAPINamesEverything(t *testing.T) {
-	text := string(OpenAPI())
+	text := string(openAPI)
 	for _, want := range []string{"/v1/jobs/{job}/batches:", "/v1/jobs/{job}/plans/{step}:", "/v1/plan:", "/v1/setup:", "/healthz:", "/metrics:", "/openapi.yaml:"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s", want)
