@@ -10,8 +10,8 @@ func (c *GEMMCore) Scaled(from, to op.DeviceType) *GEMMCore {
 	s := *c
 	s.Tiles = append([]GEMMTile(nil), c.Tiles...)
 	s.Parallel = to.Parallel
-	peak := gemmRatio(to.Sheet.PeakPerS(c.DType), from.Sheet.PeakPerS(c.DType))
-	memory := gemmRatio(to.Sheet.MemoryPerS, from.Sheet.MemoryPerS)
+	peak := over(to.Sheet.PeakPerS(c.DType), from.Sheet.PeakPerS(c.DType))
+	memory := over(to.Sheet.MemoryPerS, from.Sheet.MemoryPerS)
 	s.PerS *= peak
 	for _, rate := range []*float64{&s.MemPerS, &s.VPerS} {
 		*rate *= memory
@@ -21,16 +21,8 @@ func (c *GEMMCore) Scaled(from, to op.DeviceType) *GEMMCore {
 	}
 	// A tile's bytes pass one SM: they share the rate that grew with memory.
 	for _, cost := range []*float64{&s.Load, &s.Store} {
-		*cost *= gemmRatio(float64(to.Parallel), float64(from.Parallel)) / memory
+		*cost *= over(float64(to.Parallel), float64(from.Parallel)) / memory
 	}
-	s.L2 *= gemmRatio(float64(to.Sheet.L2), float64(from.Sheet.L2))
+	s.L2 *= over(float64(to.Sheet.L2), float64(from.Sheet.L2))
 	return &s
-}
-
-// gemmRatio is to/from, or 1 where either is unknown.
-func gemmRatio(to, from float64) float64 {
-	if to <= 0 || from <= 0 {
-		return 1
-	}
-	return to / from
 }

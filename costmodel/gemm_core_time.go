@@ -126,7 +126,7 @@ func (c *GEMMCore) missed(set float64) float64 {
 
 // matrix is the time of a menu's entry before sustained power.
 func (c *GEMMCore) matrix(s gemmShape, menu float64) float64 {
-	return c.Launch + gemmNorm(menu, c.bytes(s)/c.MemPerS, 1+c.Sharp)
+	return c.Launch + softMax(menu, c.bytes(s)/c.MemPerS, 1+c.Sharp)
 }
 
 // vector is the time of the kernel for a single row, which only streams the
@@ -139,11 +139,4 @@ func (c *GEMMCore) finish(s gemmShape, x float64) float64 {
 		x += gemmCastBytes * s.rows * s.inner * c.Cast
 	}
 	return x * (1 + min(c.Power, gemmMaxPower)*x/(x+c.PowerS))
-}
-
-// gemmNorm is (a^p + b^p)^(1/p): the larger of two overlapping times, and more
-// where they are equal.
-func gemmNorm(a, b, p float64) float64 {
-	hi, lo := max(a, b), min(a, b)
-	return hi * math.Pow(1+math.Pow(lo/hi, p), 1/p)
 }
