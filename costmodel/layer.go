@@ -391,7 +391,7 @@ func (r *layerRun) passKV(t int) {
 	clear(next)
 	for g := range r.forms {
 		if k := r.source(g, t); t < r.forms[k].reach {
-			r.passBlock(&h, g, k, r.forms[g].out, next)
+			r.passBlock(&h, k, r.forms[g].out, next)
 		}
 	}
 }
@@ -408,7 +408,7 @@ func (r *layerRun) passGrad(t int) {
 	clear(next)
 	for g := range r.forms {
 		if k := r.source(g, t); t >= r.forms[k].near && t < r.forms[k].reach {
-			r.passBlock(&h, g, k, r.forms[g].out, next)
+			r.passBlock(&h, k, r.forms[g].out, next)
 		}
 	}
 	h.freed = [2][]units.Seconds{}
@@ -417,9 +417,9 @@ func (r *layerRun) passGrad(t int) {
 		switch of := &r.forms[k]; {
 		case t != of.reach:
 		case t == r.n-1:
-			r.passBlock(&h, g, k, r.forms[g].out, r.home)
+			r.passBlock(&h, k, r.forms[g].out, r.home)
 		default:
-			r.passBlock(&h, g, k, of.home, r.home)
+			r.passBlock(&h, k, of.home, r.home)
 			for i := of.from; i < of.to; i++ { // what comes in the same hop is taken with it
 				if next[i].at > 0 {
 					next[i].notBefore(r.home[i].at)
@@ -452,9 +452,9 @@ type hopOf struct {
 	freed  [2][]units.Seconds // of buffers at the receivers, by computing and by sending on
 }
 
-// passBlock sends the block of group k, which is at group g, on: it leaves when it
+// passBlock sends the block of group k on from where it is: it leaves when it
 // is ready at the sender and its buffer freed at the receiver.
-func (r *layerRun) passBlock(x *hopOf, g, k int, hops []hop, next []arrival) {
+func (r *layerRun) passBlock(x *hopOf, k int, hops []hop, next []arrival) {
 	byOne, byOther := x.freed[0], x.freed[1]
 	for i := range hops {
 		h := &hops[i]

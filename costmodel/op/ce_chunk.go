@@ -21,7 +21,7 @@ func (r CEChunk) Validate() error { return r.validate(KindCEChunk) }
 
 // Work implements Shape: one pass for the log-sum-exp and one that turns
 // logits into their gradient, so two reads and one write.
-func (r CEChunk) Work() Work { return r.rowwiseWork(4, 2, 1) }
+func (r CEChunk) Work() Work { return r.rowwiseWork(4, 2) }
 
 // Features implements Featured.
 func (r CEChunk) Features(parallel int) Features { return rowFeatures(r.Work(), r.Tokens, parallel) }

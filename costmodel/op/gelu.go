@@ -22,7 +22,7 @@ func (r GELU) Validate() error { return r.validate(KindGELU) }
 
 // Work implements Shape: reads x, writes out; three multiplications and an add
 // for the exponent, exponential, add and divide an element.
-func (r GELU) Work() Work { return r.rowwiseWork(7, 1, 1) }
+func (r GELU) Work() Work { return r.rowwiseWork(7, 1) }
 
 // Features implements Featured.
 func (r GELU) Features(parallel int) Features { return rowFeatures(r.Work(), r.Tokens, parallel) }

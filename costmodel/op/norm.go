@@ -21,7 +21,7 @@ func (r Norm) Validate() error { return r.validate(KindNorm) }
 
 // Work implements Shape: reads x, writes y; square, add and two
 // multiplications an element; the gain of width elements is not counted.
-func (r Norm) Work() Work { return r.rowwiseWork(4, 1, 1) }
+func (r Norm) Work() Work { return r.rowwiseWork(4, 1) }
 
 // Features implements Featured.
 func (r Norm) Features(parallel int) Features { return rowFeatures(r.Work(), r.Tokens, parallel) }

@@ -21,7 +21,7 @@ func (r Rope) Validate() error { return r.validate(KindRope) }
 
 // Work implements Shape: reads and writes the matrix; six operations a pair;
 // the angle tables are not counted.
-func (r Rope) Work() Work { return r.rowwiseWork(3, 1, 1) }
+func (r Rope) Work() Work { return r.rowwiseWork(3, 1) }
 
 // Features implements Featured.
 func (r Rope) Features(parallel int) Features { return rowFeatures(r.Work(), r.Tokens, parallel) }

@@ -29,11 +29,12 @@ func (r Rowwise) matrix() units.Bytes {
 	return units.Bytes(r.Tokens) * units.Bytes(r.Width) * r.DType.Size()
 }
 
-// rowwiseWork charges `reads` and `writes` operands and a number of FLOPs an element.
-func (r Rowwise) rowwiseWork(flops float64, reads, writes units.Bytes) Work {
+// rowwiseWork charges the reading of `reads` operands, the writing of one, and a number
+// of FLOPs an element.
+func (r Rowwise) rowwiseWork(flops float64, reads units.Bytes) Work {
 	return Work{
 		FLOPs: units.FLOPs(flops * float64(r.Tokens) * float64(r.Width)),
-		Read:  reads * r.matrix(), Write: writes * r.matrix(),
+		Read:  reads * r.matrix(), Write: r.matrix(),
 	}
 }
 

@@ -21,7 +21,7 @@ func (r SwiGLU) Validate() error { return r.validate(KindSwiGLU) }
 
 // Work implements Shape: reads gate and up, writes out; exponential, add,
 // divide and two multiplications an element.
-func (r SwiGLU) Work() Work { return r.rowwiseWork(5, 2, 1) }
+func (r SwiGLU) Work() Work { return r.rowwiseWork(5, 2) }
 
 // Features implements Featured.
 func (r SwiGLU) Features(parallel int) Features { return rowFeatures(r.Work(), r.Tokens, parallel) }

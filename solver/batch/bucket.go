@@ -28,7 +28,7 @@ func buckets(lengths []units.Tokens, descending []int, want int, capacity units.
 			b.more()
 		}
 		if b.count < len(descending) {
-			return b.cut(lengths, descending)
+			return b.cut(descending)
 		}
 	}
 	all := make([]bucket, len(descending))
@@ -104,7 +104,7 @@ func (b *bucketing) more() {
 }
 
 // cut makes the buckets of the programme, by rising bound.
-func (b *bucketing) cut(lengths []units.Tokens, descending []int) []bucket {
+func (b *bucketing) cut(descending []int) []bucket {
 	all := make([]bucket, b.count)
 	k := len(b.values)
 	for q := b.count - 1; q >= 0; q-- {
