@@ -10,37 +10,48 @@ import (
 // micro-batch, and behind the last one's alone; and what hides behind nothing.
 type exchanged struct{ forward, backward, last, open units.Seconds }
 
-// collectiveUse is a collective over every layer's parameters.
-type collectiveUse struct {
-	kind   op.Kind
-	when   moment
-	passes float64 // of each micro-batch or, at the end and in the last, of the step
+// Exchange is a collective over every layer's parameters.
+type Exchange struct {
+	Kind op.Kind
+	When Moment
 }
 
-// moment says when a layer's parameters or gradients travel.
-type moment int8
+// Moment says when in a step a layer's parameters or gradients travel.
+type Moment int8
 
+// The moments of an exchange. Zero is none of them.
 const (
-	inForward moment = iota
-	inBackward
-	inLastBackward
-	atTheEnd
+	InForward      Moment = iota + 1 // of every micro-batch
+	InBackward                       // of every micro-batch
+	InLastBackward                   // of the step
+	AtTheEnd                         // of the step, behind nothing
 )
 
-// exchanges follow Rajbhandari et al. 2020: without sharding an all-reduce of
+// EachMicroBatch says whether it comes with every micro-batch, or else once in a step.
+func (m Moment) EachMicroBatch() bool { return m == InForward || m == InBackward }
+
+// times is how often in a step of the job.
+func (m Moment) times(j Job) float64 {
+	if m.EachMicroBatch() {
+		return j.microBatches()
+	}
+	return 1
+}
+
+// Exchanges follow Rajbhandari et al. 2020: without sharding an all-reduce of
 // the gradients; with it a reduce-scatter and a gather of the new parameters;
 // with sharded parameters a gather in either pass instead. Sharded gradients
 // have no room to be accumulated whole, so they are reduced in every micro-batch.
-func (j Job) exchanges() []collectiveUse {
+func (j Job) Exchanges() []Exchange {
 	switch j.zero() {
 	case Zero0:
-		return []collectiveUse{{op.KindAllReduce, inLastBackward, 1}}
+		return []Exchange{{op.KindAllReduce, InLastBackward}}
 	case Zero1:
-		return []collectiveUse{{op.KindReduceScatter, inLastBackward, 1}, {op.KindAllGather, atTheEnd, 1}}
+		return []Exchange{{op.KindReduceScatter, InLastBackward}, {op.KindAllGather, AtTheEnd}}
 	case Zero2:
-		return []collectiveUse{{op.KindReduceScatter, inBackward, 1}, {op.KindAllGather, atTheEnd, 1}}
+		return []Exchange{{op.KindReduceScatter, InBackward}, {op.KindAllGather, AtTheEnd}}
 	}
-	return []collectiveUse{{op.KindAllGather, inForward, 1}, {op.KindReduceScatter, inBackward, 1}, {op.KindAllGather, inBackward, 1}}
+	return []Exchange{{op.KindAllGather, InForward}, {op.KindReduceScatter, InBackward}, {op.KindAllGather, InBackward}}
 }
 
 // Collective is a collective that a step runs over parameters or gradients of
@@ -55,12 +66,9 @@ type Collective struct {
 // without regard to what hides them.
 func (j Job) Collectives() []Collective {
 	var all []Collective
-	for _, x := range j.exchanges() {
-		times := x.passes
-		if x.when == inForward || x.when == inBackward {
-			times *= j.microBatches()
-		}
-		all = append(all, Collective{x.kind, j.layerBytes(), times * float64(j.Model.Layers)}, Collective{x.kind, j.restBytes(), times})
+	for _, x := range j.Exchanges() {
+		times := x.When.times(j)
+		all = append(all, Collective{x.Kind, j.layerBytes(), times * float64(j.Model.Layers)}, Collective{x.Kind, j.restBytes(), times})
 	}
 	return all
 }
@@ -86,25 +94,22 @@ func (s *sim) exchange() exchanged {
 	}
 	node := s.oneNode()
 	members := s.membersOf(0, len(s.seats))
-	layers, micro := units.Seconds(s.job.Model.Layers), units.Seconds(s.job.microBatches())
-	for _, c := range s.job.exchanges() {
+	layers := units.Seconds(s.job.Model.Layers)
+	for _, c := range s.job.Exchanges() {
 		one, rest := s.collective(c, node, members, nil)
-		times := units.Seconds(c.passes)
-		if c.when == inForward || c.when == inBackward {
-			times *= micro
-		}
+		times := units.Seconds(c.When.times(s.job))
 		x.open += times * rest
-		if c.when == atTheEnd || !s.job.OverlapZero {
+		if c.When == AtTheEnd || !s.job.OverlapZero {
 			x.open += times * layers * one
 			continue
 		}
 		x.open += times * one
-		switch c.when {
-		case inForward:
+		switch c.When {
+		case InForward:
 			x.forward += one
-		case inBackward:
+		case InBackward:
 			x.backward += one
-		case inLastBackward:
+		case InLastBackward:
 			x.last += one
 		}
 	}
@@ -112,15 +117,15 @@ func (s *sim) exchange() exchanged {
 }
 
 // collective is the time of one layer's parameters and of the rest.
-func (s *sim) collective(c collectiveUse, node int, members []op.Member, acc *account) (layer, rest units.Seconds) {
+func (s *sim) collective(c Exchange, node int, members []op.Member, acc *account) (layer, rest units.Seconds) {
 	n := len(s.seats)
-	law := s.over(s.linkOf(node), c.kind, members)
+	law := s.over(s.linkOf(node), c.Kind, members)
 	key := wholeKey{law, n}
 	if known, ok := s.whole[key]; ok && acc == nil {
 		return known[0], known[1]
 	}
-	layer = s.charge(law, op.OfMessage(c.kind, op.Message{Group: n, Bytes: s.job.layerBytes()}), 1, acc)
-	rest = s.charge(law, op.OfMessage(c.kind, op.Message{Group: n, Bytes: s.job.restBytes()}), 1, acc)
+	layer = s.charge(law, op.OfMessage(c.Kind, op.Message{Group: n, Bytes: s.job.layerBytes()}), 1, acc)
+	rest = s.charge(law, op.OfMessage(c.Kind, op.Message{Group: n, Bytes: s.job.restBytes()}), 1, acc)
 	if s.err == nil {
 		s.whole[key] = [2]units.Seconds{layer, rest}
 	}

@@ -34,7 +34,7 @@ func (q *Predictor) Overheads(j Job) (Overheads, error) {
 	}
 	var o Overheads
 	if len(s.seats) > 1 {
-		for _, c := range j.exchanges() {
+		for _, c := range j.Exchanges() {
 			o.add(s, c)
 		}
 	}
@@ -47,14 +47,14 @@ func (q *Predictor) Overheads(j Job) (Overheads, error) {
 }
 
 // add books one collective: see sim.exchange.
-func (o *Overheads) add(s *sim, c collectiveUse) {
+func (o *Overheads) add(s *sim, c Exchange) {
 	one, rest := s.collective(c, s.oneNode(), s.membersOf(0, len(s.seats)), nil)
-	layers, passes := units.Seconds(s.job.Model.Layers), units.Seconds(c.passes)
-	open, hidden := passes*(layers*one+rest), units.Seconds(0)
-	if s.job.OverlapZero && c.when != atTheEnd {
-		open, hidden = passes*(one+rest), passes*(layers-1)*one
+	layers := units.Seconds(s.job.Model.Layers)
+	open, hidden := layers*one+rest, units.Seconds(0)
+	if s.job.OverlapZero && c.When != AtTheEnd {
+		open, hidden = one+rest, (layers-1)*one
 	}
-	if c.when == inForward || c.when == inBackward {
+	if c.When.EachMicroBatch() {
 		o.MicroBatch += open
 		o.Hidden += hidden
 	} else { // once a step: what hides, hides behind the last micro-batch alone

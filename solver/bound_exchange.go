@@ -20,19 +20,19 @@ type use struct {
 	times float64  // in a step
 }
 
-// uses lists the collectives of the job's ZeRO stage and where in x each may hide,
-// as costmodel has them.
+// uses lists the collectives of the job's ZeRO stage and where in x each may hide.
 func (f *floors) uses(x *exchanged) []use {
 	_, micro, _ := f.counts()
-	switch f.p.Job.Zero {
-	case costmodel.Zero0:
-		return []use{{op.KindAllReduce, &x.last, 1}}
-	case costmodel.Zero1:
-		return []use{{op.KindReduceScatter, &x.last, 1}, {op.KindAllGather, nil, 1}}
-	case costmodel.Zero2:
-		return []use{{op.KindReduceScatter, &x.backward, micro}, {op.KindAllGather, nil, 1}}
+	hides := map[costmodel.Moment]*float64{costmodel.InForward: &x.forward, costmodel.InBackward: &x.backward, costmodel.InLastBackward: &x.last}
+	var all []use
+	for _, e := range f.p.Job.Exchanges() {
+		u := use{e.Kind, hides[e.When], 1}
+		if e.When.EachMicroBatch() {
+			u.times = micro
+		}
+		all = append(all, u)
 	}
-	return []use{{op.KindAllGather, &x.forward, micro}, {op.KindReduceScatter, &x.backward, micro}, {op.KindAllGather, &x.backward, micro}}
+	return all
 }
 
 // exchange is the least of the exchange of as many ranks as a scope allows, as
