@@ -15,9 +15,9 @@ const (
 	farRounds    = 8    // are looked at only once in so many rounds
 )
 
-// search looks for prices by column generation: the programme over the
-// micro-batches seen so far has prices, those are tried beside the best, and the
-// micro-batches that would collect too much are added.
+// begin takes the prices of the shape and a programme without micro-batches, in which
+// to leave out a sequence costs three times its price, and to leave out a micro-batch
+// what the shortest takes.
 func (b *bounder) begin() {
 	b.center = append(b.center[:0], b.shape...)
 	b.price = append(b.price[:0], b.shape...)
@@ -29,6 +29,9 @@ func (b *bounder) begin() {
 	b.master.start(b.need, dummies)
 }
 
+// search looks for prices by column generation: the programme over the
+// micro-batches seen so far has prices, those are tried beside the best, and the
+// micro-batches that would collect too much are added.
 func (b *bounder) search(ctx context.Context, rounds int) {
 	b.best = 0
 	for round := range warmRounds {

@@ -14,7 +14,8 @@ type Strategy interface {
 	Claims() Claims
 	// Solve returns the best plan it finds, evaluated and placed, and when ctx ends
 	// the best so far. Without recourse to clocks or chance: the same problem gives
-	// the same plan, unless ctx ends.
+	// the same plan, unless ctx ends. FlexSP alone, as published, has processor time
+	// for each programme: its plan may be another where one is not solved in it.
 	//
 	// Errors: *TooLongError, *IllegalError if the strategy has no plan for such
 	// devices or prices, or that of ctx if it ends before any plan is found.
