@@ -23,6 +23,7 @@ type slowSim struct {
 	shards  []Shard         // by group
 	first   []int           // by group, how far behind it the first other one needs its block
 	reach   []int           // and the last
+	sent    []units.Tokens  // by group, how many of its tokens travel
 	border  []bool          // query head h begins a segment of the common refinement
 	working []int           // ranks of all groups
 	w       map[[2]int]int  // key-value heads that ranks of different groups have in common
@@ -69,6 +70,7 @@ func newSlowSim(t testing.TB, p *Profile, x plan) *slowSim {
 	}
 	for g := range x.layout.Groups {
 		all := s.needed(g)
+		s.sent = append(s.sent, s.travelling(g))
 		s.first, s.reach = append(s.first, all[min(1, len(all)-1)]), append(s.reach, all[len(all)-1])
 	}
 	s.border = border
@@ -312,7 +314,7 @@ func (s *slowSim) across(g int, in bool) (sent, received map[int]float64) {
 
 // bytes is the size of a message: float32 either way.
 func (s *slowSim) bytes(x slowTask) float64 {
-	tokens := s.travelling(s.source(x.i, x.t))
+	tokens := s.sent[s.source(x.i, x.t)]
 	return 2 * float64(tokens) * float64(s.j.Model.HeadDim*s.w[[2]int{x.i, x.j}]) * 4
 }
 
