@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -110,10 +109,14 @@ func (o *checkOptions) flags(c *cobra.Command) {
 	f.StringVar(&o.network, "network", "", "of a replay of batches: link class between hosts, where the profile has several")
 }
 
-// writable refuses to write reports over what is judged or judged by.
+// writable refuses to write reports over what is judged or judged by, or over each other.
 func (o checkOptions) writable(paths []string) error {
 	read := slices.Concat(paths, o.driftFrom, []string{o.profile, o.limits})
-	return cmp.Or(notInput("--junit", o.junit, read...), notInput("--markdown", o.markdown, read...), notInput("--timeline", o.timeline, read...))
+	outs := []output{{"--junit", o.junit}, {"--timeline", o.timeline}}
+	if o.markdown != "-" { // which is stdout
+		outs = append(outs, output{"--markdown", o.markdown})
+	}
+	return notLost(outs, read...)
 }
 
 // runCheck judges and reports. Whatever it could not do is in the JUnit report

@@ -236,6 +236,74 @@ func notFolder(path string) error {
 	return nil
 }
 
+// output is a file that a flag names to be written; an empty path is none.
+type output struct{ flag, path string }
+
+// notLost refuses outputs that would destroy something: a file that is read, or what
+// another flag writes. Paths of inputs that are empty or are no files are passed over.
+func notLost(outs []output, read ...string) error {
+	for i, o := range outs {
+		if err := o.named(); err != nil {
+			return err
+		}
+		if err := notInput(o.flag, o.path, read...); err != nil {
+			return err
+		}
+		for _, other := range outs[:i] {
+			if other.path != "" && o.path != "" && sameTarget(other.path, o.path) {
+				return usagef("%s %s: is the file that %s writes to, and one would be lost; choose another name", o.flag, o.path, other.flag)
+			}
+		}
+	}
+	return nil
+}
+
+// named refuses -, by which other tools mean stdout: that holds the tables, or with
+// --json what they show, so a file called - is hardly meant.
+func (o output) named() error {
+	if o.path == "-" {
+		return usagef("%s -: stdout has the tables, or the same with --json: name a file, ./- for one that is called so", o.flag)
+	}
+	return nil
+}
+
+// sameTarget says whether what is written to two paths ends up in one file, which need
+// not be there yet. Devices such as /dev/null take as much as is written to them.
+func sameTarget(a, b string) bool {
+	infoA, errA := os.Stat(a)
+	infoB, errB := os.Stat(b)
+	switch {
+	case errA == nil && errB == nil:
+		return infoA.Mode().IsRegular() && os.SameFile(infoA, infoB)
+	case errA == nil || errB == nil:
+		return false
+	}
+	return target(a) == target(b)
+}
+
+// target is where a file that is not there would be made: a symbolic link to nothing yet
+// is followed, since what its other end names may be written first.
+func target(path string) string {
+	const mostLinks = 40 // as many as Linux follows
+	for range mostLinks {
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		path = filepath.Join(dir, filepath.Base(path))
+	}
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return filepath.Clean(path)
+}
+
 // notInput refuses to write, as a flag says, to one of the files that are read,
 // which would be lost. Empty names are none.
 func notInput(flag, out string, read ...string) error {

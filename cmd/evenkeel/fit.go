@@ -54,7 +54,7 @@ needs no points at all.`,
 			if out == "" {
 				return usagef("fit: -o is missing: name the profile to write")
 			}
-			if err := notInput("-o", out, slices.Concat(paths, strings.Split(borrow, ","))...); err != nil {
+			if err := notLost([]output{{"-o", out}}, slices.Concat(paths, strings.Split(borrow, ","))...); err != nil {
 				return err
 			}
 			p, err := a.fitOrBorrow(paths, model, borrow, out, o, ref)

@@ -100,6 +100,9 @@ func (o *importing) settle() (importer.Format, error) {
 	if err != nil {
 		return importer.Format{}, usagef("--from: %w; topologies: %s", err, strings.Join(topologies(), ", "))
 	}
+	if err := (output{"-o", o.out}).named(); err != nil {
+		return importer.Format{}, err
+	}
 	o.options.DType = op.DType(o.dtype)
 	switch {
 	case o.out == "":

@@ -160,7 +160,7 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	if o.model != "" {
 		files = append(slices.Clone(paths), o.model)
 	}
-	if err := notInput("-o", c.Out, files...); err != nil {
+	if err := notLost([]output{{"-o", c.Out}}, files...); err != nil {
 		return c, err
 	}
 	if c.Inputs, err = inputs(c.Out, files); err != nil {

@@ -87,6 +87,9 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 	if o.drain < 0 {
 		return usagef("--drain %s: want a time such as 10s", o.drain)
 	}
+	if err := notLost([]output{{"--socket", o.socket}, {"--journal", o.journal}}); err != nil {
+		return err
+	}
 	token, err := o.token()
 	if err != nil {
 		return err

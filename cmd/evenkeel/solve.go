@@ -359,11 +359,12 @@ func (o problem) writable() error {
 	if err != nil {
 		return err
 	}
-	for _, to := range [][2]string{{"-o", o.out}, {"--timeline", o.timeline}} {
-		if err := notInput(to[0], to[1], append(paths, o.cluster, o.model, o.sequences.file)...); err != nil {
-			return err
-		}
-		if err := probe(to[1]); err != nil {
+	outs := []output{{"-o", o.out}, {"--timeline", o.timeline}}
+	if err := notLost(outs, append(paths, o.cluster, o.model, o.sequences.file)...); err != nil {
+		return err
+	}
+	for _, to := range outs {
+		if err := probe(to.path); err != nil {
 			return err
 		}
 	}
