@@ -245,37 +245,70 @@ func (p *Problem) wayOut() string {
 			helps = append(helps, w.flag)
 		}
 	}
-	together := strings.Join(flags, " ")
-	switch most := p.with(all).holds(); {
+	together, shorter := strings.Join(flags, " "), ""
+	most := p.with(all).holds()
+	if most >= 1 {
+		shorter = fmt.Sprintf("a --seq-len of less than %d (buffers come on top)", int64(most))
+	}
+	switch {
 	case len(helps) > 0:
-		return strings.Join(helps, " or ") + ", or " + p.moreDevices()
+		return either(strings.Join(helps, " or "), p.moreDevices())
 	case most >= float64(p.Job.SeqLen) && len(flags) > 0:
-		return together + ", or " + p.moreDevices()
+		return either(together, p.moreDevices())
 	case most >= float64(p.Job.SeqLen):
 		return "more devices, or a shorter --seq-len"
-	case most < 1:
-		return strings.TrimSuffix(p.with(all).moreDevices()+", or a smaller model; not enough: "+together, "; not enough: ")
+	case shorter == "":
+		return p.muchMore(all, together)
 	case len(flags) > 0:
-		return fmt.Sprintf("%s, or a --seq-len of less than %d (buffers come on top), either with %s", p.with(all).moreDevices(), int64(most), together)
+		if more := p.with(all).moreDevices(); more != "" {
+			return more + ", or " + shorter + ", either with " + together
+		}
+		return shorter + ", with " + together
 	default:
-		return fmt.Sprintf("%s, or a --seq-len of less than %d (buffers come on top)", p.moreDevices(), int64(most))
+		return either(p.moreDevices(), shorter)
 	}
 }
 
-// mostTimes is how many times the devices at hand are tried.
+// muchMore is the way out where the devices hold no token with all flags together.
+func (p *Problem) muchMore(all costmodel.Job, flags string) string {
+	more, smaller := p.moreDevices(), "a smaller model"
+	switch {
+	case flags == "":
+		return either(more, smaller)
+	case more != "":
+		return either(more, smaller) + "; not enough: " + flags
+	}
+	if more = p.with(all).moreDevices(); more != "" {
+		return more + ", with " + flags + ", or " + smaller
+	}
+	return smaller + "; not enough: " + flags
+}
+
+// either joins the ways that there are; an empty one is none.
+func either(first, second string) string {
+	if first == "" || second == "" {
+		return first + second
+	}
+	return first + ", or " + second
+}
+
+// mostTimes is how many times the devices at hand are tried, as far as plans go.
 const mostTimes = 1024
 
-// moreDevices says how many times the cluster's devices would hold the sequence.
+// moreDevices says how many times the cluster's devices would hold the sequence, or
+// nothing where no number that can be planned for would: states that nobody shares, as
+// under zero0, overflow each device however many there are.
 func (p *Problem) moreDevices() string {
 	holds := func(times int) bool {
 		q := *p
 		q.ranks, q.memory = slices.Repeat(p.ranks, times), slices.Repeat(p.memory, times)
 		return q.holds() >= float64(p.Job.SeqLen)
 	}
-	if len(p.ranks)*mostTimes > costmodel.MaxRanks || !holds(mostTimes) {
-		return "more devices"
+	most := min(mostTimes, costmodel.MaxRanks/max(1, len(p.ranks)))
+	if !holds(most) {
+		return ""
 	}
-	times := 1 + sort.Search(mostTimes, func(i int) bool { return holds(i + 1) })
+	times := 1 + sort.Search(most, func(i int) bool { return holds(i + 1) })
 	if times < 2 {
 		return "more devices"
 	}

@@ -99,7 +99,7 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of less than", "either with --recompute full"}},
 		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: --recompute full, or more devices"}},
 		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of less than", "either with --zero zero3 --recompute full --loss-chunk 256"}},
-		{with(60 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a smaller model; not enough: --zero zero3 --recompute full"}},
+		{with(60 * units.MiB), costmodel.Zero0, []string{"states already exceed", " times these or more, with --zero zero3 --recompute full --loss-chunk 256, or a smaller model"}},
 	} {
 		p := testProblem(t, "1x2 fast", 65536, tc.dev)
 		p.Job.Zero = tc.zero
@@ -113,6 +113,35 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 			if !strings.Contains(err.Error(), w) {
 				t.Errorf("%v: %q lacks %q", tc.dev.memory, err, w)
 			}
+		}
+	}
+}
+
+// States that nobody shares overflow every device, however many there are: more of them
+// are no way out. What shares them is one, and so are more devices beside it.
+func TestMoreDevicesAreNamedWhereTheyHelpOnly(t *testing.T) {
+	for _, tc := range []struct {
+		memory units.Bytes
+		tokens units.Tokens
+		zero   costmodel.ZeRO
+		want   string
+	}{
+		{240 * units.MiB, 1024, costmodel.Zero0, "--zero zero3"},
+		{240 * units.MiB, 8192, costmodel.Zero0, "--zero zero3 --recompute full --loss-chunk 256"},
+		{240 * units.MiB, 65536, costmodel.Zero0, "more devices, "},
+		{300 * units.MiB, 65536, costmodel.Zero3, "more devices, "},
+	} {
+		d := fast()
+		d.memory = tc.memory
+		p := testProblem(t, "1x2 fast", tc.tokens, d)
+		p.Job.Zero = tc.zero
+		no := p.proveInfeasible()
+		if no == nil {
+			t.Errorf("%v: not proven", tc)
+			continue
+		}
+		if tc.want != no.WayOut && !(strings.HasSuffix(tc.want, " ") && strings.HasPrefix(no.WayOut, tc.want)) {
+			t.Errorf("%v, %v, %s: way out %q, want %q", tc.memory, tc.tokens, tc.zero, no.WayOut, tc.want)
 		}
 	}
 }
