@@ -49,39 +49,6 @@ func NewPredictor(p *Profile) *Predictor {
 	return q
 }
 
-// MissingLawError says that a needed law was never measured, and what would
-// measure it. Nothing is ever filled in for it.
-type MissingLawError struct {
-	Op      op.Kind
-	Variant op.Variant
-	On      string // device type, group signature or link class
-}
-
-// Error names the law and the command that measures it.
-func (e *MissingLawError) Error() string {
-	what := string(e.Op)
-	if v := e.Variant.String(); v != "" {
-		what += " (" + v + ")"
-	}
-	return fmt.Sprintf("no law for %s on %s in the profile; measure it: evenkeel calibrate --only %s, then fit again", what, e.On, e.Op)
-}
-
-// MissingPartsError says which laws a composed op needs that were never measured.
-type MissingPartsError struct {
-	Op      op.Kind
-	On      string
-	Missing []*MissingLawError
-}
-
-// Error names the laws and the command that measures the first.
-func (e *MissingPartsError) Error() string {
-	var laws []string
-	for _, m := range e.Missing {
-		laws = append(laws, strings.TrimSpace(fmt.Sprintf("%s %s", m.Op, m.Variant)))
-	}
-	return fmt.Sprintf("no prediction of %s on %s: its parts have no law for %s; measure them: evenkeel calibrate --only %s, then fit again", e.Op, e.On, strings.Join(laws, ", "), e.Missing[0].Op)
-}
-
 // Device returns a device type of the profile, with the memory that plans may
 // count on: less than its whole where a reserve was measured. The error lists
 // those there are.
@@ -109,7 +76,7 @@ func (q *Predictor) Law(on string, kind op.Kind, v op.Variant) (*Law, error) {
 	if l := q.padded(on, kind, v); l != nil {
 		return l, nil
 	}
-	return nil, &MissingLawError{kind, v, on}
+	return nil, q.missing(on, kind, v)
 }
 
 // Has says whether Law answers with a law of that very variant, none standing in
@@ -155,7 +122,7 @@ func (q *Predictor) sum(on string, c op.Compound) (Estimate, error) {
 			worst = worst.Worse(e.Source)
 			acc.add(id, l, e)
 		case !seen:
-			missing = append(missing, &MissingLawError{k.op, k.variant, on})
+			missing = append(missing, q.missing(on, k.op, k.variant))
 		}
 	}
 	if len(missing) > 0 {
@@ -255,7 +222,7 @@ func (q *Predictor) findOver(link string, kind op.Kind, members []op.Member) (la
 			return law, transferFactor, nil
 		}
 	}
-	return nil, 0, &MissingLawError{kind, op.Variant{}, "links of class " + link}
+	return nil, 0, &MissingLawError{Op: kind, On: "links of class " + link}
 }
 
 // wireLaw is one variant of a collective over a link class.
