@@ -5,6 +5,7 @@
 package profiles
 
 import (
+	"cmp"
 	"embed"
 	"fmt"
 	"slices"
@@ -62,18 +63,42 @@ func LookupOr(name string, datasheets []string) (Reference, error) {
 	return Reference{}, fmt.Errorf("no reference profile of %q%s; there are %s%s; measure your own: evenkeel calibrate, then solve --profile", name, nearest(model, append(slices.Clone(names), datasheets...)), strings.Join(names, ", "), others)
 }
 
-// nearest suggests a name that goes on where the given one ends, as h100_sxm does after
-// h100, or else one that differs by no more than a third of its letters.
-func nearest(name string, names []string) string {
-	if i := slices.IndexFunc(names, func(n string) bool { return name != "" && strings.HasPrefix(n, name+"_") }); i >= 0 {
-		return fmt.Sprintf(", did you mean %q?", names[i])
-	}
-	distance := func(n string) int { return levenshtein.ComputeDistance(name[:min(len(name), 60)], n) }
+// nearest suggests a known name, or nothing: one that goes on where the given one ends,
+// as h100_sxm after h100 and mi300x after mi300; else the longest that the given one goes
+// on from, as a100_sxm for a100_sxm_80gb; else one that differs by no more than a third of
+// its letters. Names are written in many ways: A100-SXM is a100_sxm.
+func nearest(given string, names []string) string {
+	name := strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(given[:min(len(given), 60)]))
+	distance := func(n string) int { return levenshtein.ComputeDistance(name, n) }
 	best := slices.MinFunc(names, func(a, b string) int { return distance(a) - distance(b) })
-	if distance(best) > max(2, len(name)/3) {
+	for _, begins := range []string{name + "_", name} {
+		if i := slices.IndexFunc(names, func(n string) bool { return len(name) > 1 && strings.HasPrefix(n, begins) }); i >= 0 {
+			return fmt.Sprintf(", did you mean %q?", names[i])
+		}
+	}
+	longest := slices.MinFunc(names, func(a, b string) int {
+		return cmp.Or(cmp.Compare(shared(name, b), shared(name, a)), distance(a)-distance(b))
+	})
+	switch {
+	case shared(name, longest) > 0:
+		best = longest
+	case distance(best) > max(2, len(name)/3) || distance(best) >= len(name):
 		return ""
 	}
 	return fmt.Sprintf(", did you mean %q?", best)
+}
+
+// shared is how much of the beginning of a given name is a known one, or its model number:
+// h100 of h100_sxm, but not the rtx that begins many.
+func shared(given, known string) int {
+	number, _, _ := strings.Cut(known, "_")
+	switch {
+	case strings.HasPrefix(given, known):
+		return len(known)
+	case strings.HasPrefix(given, number) && strings.ContainsAny(number, "0123456789"):
+		return len(number)
+	}
+	return 0
 }
 
 // Merge is one profile of several, each once, in the given order: of the references of

@@ -132,6 +132,30 @@ func TestLookupKnowsOfDatasheets(t *testing.T) {
 	}
 }
 
+// What is suggested begins alike, however it is written; letters alone decide where
+// nothing does.
+func TestSuggestedNamesBeginAlike(t *testing.T) {
+	datasheets := []string{"a10", "a100_pcie", "a100_sxm_40gb", "a6000", "h100_pcie", "l4", "l40", "l40s", "mi100", "mi300x", "mi325x", "rtx_4090", "rtx_4090d"}
+	for name, want := range map[string]string{
+		"mi300": "mi300x", "a100_sxm_80gb": "a100_sxm", "A100-SXM4-80GB": "a100_sxm", "H100_SXM": "h100_sxm", "H100 PCIe": "h100_pcie", "h1000": "h100_sxm",
+		"a1000": "a100_sxm", "h100_pcei": "h100_pcie", "L40": "l40", "l40g": "l40", "l4o": "l4", "mi335x": "mi325x", "rtx_4090_ti": "rtx_4090", "RTX": "rtx_pro_6000_server",
+		"rtx_9999": "", "foo": "", "x": "", "": "",
+	} {
+		_, err := LookupOr(name, datasheets)
+		if err == nil {
+			t.Errorf("%q is known", name)
+			continue
+		}
+		suggested := ""
+		if _, after, ok := strings.Cut(err.Error(), `did you mean "`); ok {
+			suggested, _, _ = strings.Cut(after, `"`)
+		}
+		if suggested != want {
+			t.Errorf("%q: %q is suggested, want %q", name, suggested, want)
+		}
+	}
+}
+
 // Merged profiles are valid, keep every law, and leave the embedded ones alone.
 func TestMerge(t *testing.T) {
 	all := All()
