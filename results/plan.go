@@ -51,7 +51,7 @@ func planHead(p *printer, d *solver.Plan) {
 	}
 	p.para("", fmt.Sprintf("%s, hidden %d, %d query and %s of %d, vocabulary %d; %s%s, recompute %s, %s, %s, loss in chunks of %s tokens",
 		plural(j.Model.Layers, "layer"), j.Model.Hidden, j.Model.QHeads, plural(j.Model.KVHeads, "KV head"), j.Model.HeadDim, j.Model.Vocab, batches, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, plural(j.RingBuffers, "ring buffer"), j.LossChunk))
-	written(p, d.Tool, d.Created)
+	planned(p, d.Tool, d.Created)
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
@@ -61,6 +61,16 @@ func planHead(p *printer, d *solver.Plan) {
 			p.para("", other)
 		}
 	}
+}
+
+// planned says what wrote a plan. Its date is that of the laws, whenever that was: the
+// same laws, cluster and model give the same bytes.
+func planned(p *printer, tool, created string) {
+	if tool == "" || created == "" {
+		written(p, tool, created)
+		return
+	}
+	p.para("", fmt.Sprintf("written by %s from laws of %s", tool, created))
 }
 
 // sideBySide says that the step's sequences would be done sooner at the same time, each in

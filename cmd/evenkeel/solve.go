@@ -175,6 +175,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		return err
 	}
 	plan.SideBySide = a.sideBySide(ctx, q)
+	// The date is the laws', so that the same inputs give the same bytes.
 	plan.Schema, plan.Tool, plan.Created = solver.PlanSchema, tool, p.Created
 	if plan.Inputs, err = inputs(o.out, []string{o.model}); err != nil {
 		return err
