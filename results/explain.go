@@ -232,7 +232,7 @@ func alternatives(d *solver.Plan) branch {
 			root.below = append(root.below, branch{text: fmt.Sprintf("%s (%s): %s", c.Strategy, c.Verdict, c.Why)})
 			continue
 		}
-		b := branch{text: fmt.Sprintf("%s (%s): %s (%s), memory peak %s", c.Strategy, c.Verdict, estimate(c.Time), c.Time.Source, peak(candidateMemory(d, c)))}
+		b := branch{text: fmt.Sprintf("%s (%s): %s (%s), memory peak %s", c.Strategy, became(d, c), estimate(c.Time), c.Time.Source, peak(candidateMemory(d, c)))}
 		if gain := against(c, base); gain != none && c.Strategy != base.Strategy {
 			b.text += ", " + gain + " (" + speedup(c) + ") against " + base.Strategy
 		}

@@ -125,7 +125,7 @@ func considered(p *printer, n *notes, d *solver.Plan) {
 		if d.Bound > 0 {
 			gap = percent(c.Gap, 1)
 		}
-		t.row(name, estimate(c.Time), against(c, base), speedup(c), peak(candidateMemory(d, c)), gap, string(c.Time.Source), string(c.Verdict))
+		t.row(name, estimate(c.Time), against(c, base), speedup(c), peak(candidateMemory(d, c)), gap, string(c.Time.Source), became(d, c))
 	}
 	if len(t.rows) == 0 {
 		return
@@ -133,6 +133,7 @@ func considered(p *printer, n *notes, d *solver.Plan) {
 	p.printf("\n")
 	t.render(p)
 	n.add("gap: step time above the lower bound; baseline: the fastest of today's that fits")
+	n.add("~: the model's error leaves open whether there is a difference from the baseline; slower and faster: than the chosen plan, by the predicted times alone")
 	if base == nil {
 		n.add("no baseline fits the devices' memory, so there is nothing to compare with")
 	}
@@ -241,7 +242,7 @@ func reasons(p *printer, d *solver.Plan) {
 	}
 	for _, c := range d.Compared {
 		if c.Verdict != solver.Chosen && c.Why != "" {
-			p.para("  ", fmt.Sprintf("%s (%s): %s", c.Strategy, verdictWord(c.Verdict), c.Why))
+			p.para("  ", fmt.Sprintf("%s (%s): %s", c.Strategy, verdictWord(d, c), c.Why))
 		}
 	}
 }
@@ -259,11 +260,20 @@ func spendsBetter(c solver.Candidate, base *solver.Candidate) string {
 		change("wait for slower ranks", base.Idle, c.Idle), change("wait for bytes", base.Exposed, c.Exposed), change("compute", base.Busy, c.Busy))
 }
 
-func verdictWord(v solver.Verdict) string {
-	if v == solver.Tie {
+func verdictWord(d *solver.Plan, c solver.Candidate) string {
+	if c.Verdict == solver.Tie {
 		return "~, no difference beyond the model's error"
 	}
-	return string(v)
+	return became(d, c)
+}
+
+// became is a candidate's verdict. Where a slower one was taken as asked, what is called
+// slower in the document, for it was not chosen, may be faster.
+func became(d *solver.Plan, c solver.Candidate) string {
+	if d.Taken && c.Verdict == solver.Slower && c.Time.Mid < d.Step.Time.Mid {
+		return "faster"
+	}
+	return string(c.Verdict)
 }
 
 // pictureWidth is how wide the bars of a rank are.

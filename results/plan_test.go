@@ -105,6 +105,22 @@ func TestPlanFirstLineTellsWhatNumbersRestOn(t *testing.T) {
 	}
 }
 
+// "~" compares with the baseline and "slower" with the chosen plan, and the table says so;
+// beside a slower plan that was taken as asked others are faster.
+func TestVerdictsSayWhatTheyCompareWith(t *testing.T) {
+	d := testPlan()
+	out := strings.Join(strings.Fields(printPlan(t, d)), " ")
+	if !strings.Contains(out, "slower and faster: than the chosen plan, by the predicted times alone") || strings.Contains(out, "faster (") {
+		t.Error(out)
+	}
+	d = testPlan()
+	d.Taken, d.Step.Time.Mid, d.Compared[2].Time.Mid = true, 3.45, 3.42
+	out = printPlan(t, d)
+	if strings.Count(out, "faster\n") != 1 || strings.Count(out, "ring (faster): ") != 2 {
+		t.Error(out)
+	}
+}
+
 // A plan of sequence after sequence says so of its bound, and whether the sequences would be
 // done sooner side by side, by more than the prices of groups are off.
 func TestPlanBesideSequencesSideBySide(t *testing.T) {
