@@ -51,9 +51,9 @@ func MeasuredPredicted(r *fit.Report, title string) (*Figure, error) {
 	return f, nil
 }
 
-// Residuals plots how far the measured time of every point is from the
-// predicted one, log(measured/predicted) in percent, over its measured time.
-// Points above zero took longer than predicted.
+// Residuals plots how far the predicted time of every point is from the measured
+// one, log(predicted/measured) in percent, over its measured time. As the biases of
+// the tables, points above zero were predicted too long.
 //
 // Error: no point of the report can be plotted.
 func Residuals(r *fit.Report, title string) (*Figure, error) {
@@ -67,7 +67,7 @@ func Residuals(r *fit.Report, title string) (*Figure, error) {
 	}
 	lo, hi, most = lo/1.6, hi*1.6, most*1.08
 	logAxis(&f.plot.X, "measured time", lo, hi)
-	f.plot.Y.Label.Text = "log(measured / predicted)"
+	f.plot.Y.Label.Text = "log(predicted / measured): above 0 predicted too long"
 	f.plot.Y.Tick.Marker = plot.TickerFunc(percentTicks)
 	for _, b := range bands() {
 		y := math.Log(b.factor)
@@ -75,11 +75,14 @@ func Residuals(r *fit.Report, title string) (*Figure, error) {
 	}
 	f.plot.Add(grid())
 	f.add("measured = predicted", line(lo, 0, hi, 0))
-	f.points(func(p fit.Pair) (x, y float64) { return p.Measured, p.Log() })
+	f.points(residual)
 	f.plot.X.Min, f.plot.X.Max, f.plot.Y.Min, f.plot.Y.Max = lo, hi, -most, most
 	f.width, f.height = 8.6*vg.Inch, 4.6*vg.Inch
 	return f, nil
 }
+
+// residual is where a point stands in the plot of residuals.
+func residual(p fit.Pair) (x, y float64) { return p.Measured, -p.Log() }
 
 // newFigure keeps the pairs that a logarithm exists for and writes the caption
 // about them.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 func figures(t *testing.T, r *fit.Report) map[string]*Figure {
@@ -24,6 +25,23 @@ func figures(t *testing.T, r *fit.Report) map[string]*Figure {
 		t.Fatal(err)
 	}
 	return map[string]*Figure{"scatter": scatter, "residuals": residuals}
+}
+
+// Residuals point where the biases of the tables do: up is predicted too long.
+func TestResidualsHaveTheSignOfTheTables(t *testing.T) {
+	r := testReport(40)
+	r.Pairs = r.Pairs[:1]
+	r.Pairs[0].Estimate.Mid = units.Seconds(2 * r.Pairs[0].Measured)
+	f, err := Residuals(r, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if label := f.plot.Y.Label.Text; !strings.HasPrefix(label, "log(predicted / measured)") {
+		t.Errorf("the axis is called %q", label)
+	}
+	if x, y := residual(f.pairs[0]); x != r.Pairs[0].Measured || math.Abs(y-math.Log(2)) > 1e-12 {
+		t.Errorf("a point predicted at twice its time is drawn at %v, want %v", y, math.Log(2))
+	}
 }
 
 // TestPlotsAreDeterministic also leaves the plots in $EVENKEEL_PLOTS, to be
