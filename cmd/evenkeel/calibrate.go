@@ -65,12 +65,17 @@ loses none of them, and the same command goes on where it stopped.`,
   evenkeel calibrate --backend recorded:h100.rec.jsonl --choose adaptive --points 60   # which points would have sufficed
   evenkeel calibrate --backend sim:2xbig+2xsmall      # a made-up cluster; everything is stamped simulated`,
 		Args: args(cobra.NoArgs, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return a.runCalibrate(c.Context(), o) },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if !c.Flags().Changed("budget") {
+				o.budget = o.usualBudget()
+			}
+			return a.runCalibrate(c.Context(), o)
+		},
 	}
 	f := c.Flags()
 	f.StringVar(&o.backend, "backend", "auto", "auto (torch where there is a GPU or a job of several tasks, else cpu), cpu, torch, recorded:x.rec.jsonl[,...] (replays what was measured), or sim:2xbig+2xsmall[,noise=0.02,seed=1,...]")
 	f.StringVar(&o.out, "out", "calibration", "folder for the recording and the profile")
-	f.DurationVar(&o.budget, "budget", time.Minute, "time to measure for")
+	f.DurationVar(&o.budget, "budget", time.Minute, "time to measure for; of recorded with --points, unless given, as long as they take")
 	f.IntVar(&o.points, "points", 0, "most points of a law, each visited twice within the budget (default: as many as the budget allows)")
 	f.StringVar(&o.choose, "choose", spreadChoice, "how points are chosen: spread (over the shapes, before the first is measured) or adaptive (in rounds, where the fit so far says that a second of measuring tells most)")
 	f.Uint64Var(&o.seed, "seed", 1, "seed of the choice of points, their order and their inputs")
@@ -90,6 +95,16 @@ loses none of them, and the same command goes on where it stopped.`,
 	f.IntVar(&o.gpus, "gpus-per-node", 8, "GPUs a node of the printed job")
 	f.StringVar(&o.image, "image", "", "container image of a printed k8s job, with evenkeel and torch in it")
 	return c
+}
+
+// usualBudget is the time that a calibration has unless told: a minute. A replay takes
+// none of it, so there the number of points is all that is asked for, and a day, by the
+// clock that counts what measuring would have cost, is more than they take.
+func (o calibration) usualBudget() time.Duration {
+	if strings.HasPrefix(o.backend, "recorded:") && o.points > 0 {
+		return 24 * time.Hour
+	}
+	return time.Minute
 }
 
 func (a *app) runCalibrate(ctx context.Context, o calibration) error {
