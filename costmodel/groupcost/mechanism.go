@@ -244,39 +244,6 @@ func (g *group) equalHeads(ranks, h int) *mechanism {
 	return m
 }
 
-// unequalHeads is one all-to-all of devices of several types whose heads follow
-// their speed in attention, all devices of a pool having as many; nil where the
-// model's heads cannot be dealt so.
-func (g *group) unequalHeads(ranks int) *mechanism {
-	slow := g.b.perHead
-	best, least := []int(nil), math.Inf(1)
-	var deal func(pool, left int, heads []int, worst float64)
-	deal = func(pool, left int, heads []int, worst float64) {
-		if pool == len(g.kind.uses) {
-			if left == 0 && worst < least {
-				best, least = slices.Clone(heads), worst
-			}
-			return
-		}
-		if g.kind.uses[pool] == 0 {
-			deal(pool+1, left, append(heads, 0), worst)
-			return
-		}
-		for h := 1; h*g.kind.uses[pool] <= left; h++ {
-			deal(pool+1, left-h*g.kind.uses[pool], append(heads, h), max(worst, float64(h)*slow[pool]))
-		}
-	}
-	deal(0, g.job.Model.QHeads, nil, 0)
-	if best == nil {
-		return nil
-	}
-	m := &mechanism{heads: ranks, qHeads: best, groups: make([]costmodel.Group, 1)}
-	for r := range ranks {
-		m.groups[0] = append(m.groups[0], costmodel.HeadShare{Rank: r, QHeads: best[g.poolOf(r)]})
-	}
-	return m
-}
-
 // poolOf is the pool of a rank of the sub-cluster.
 func (g *group) poolOf(rank int) int {
 	for _, p := range g.kind.parts {
