@@ -120,7 +120,7 @@ func mixedCosts(t testing.TB, s flexSetting) *groupcost.Costs {
 	job := costmodel.Job{
 		Model: flexModel(s.model), Cluster: cluster, SeqLen: 1024, DType: op.BF16, Recompute: costmodel.RecomputeNone, RingBuffers: 2, LossChunk: 1024, OverlapZero: true,
 	}
-	c, err := groupcost.FromLaws(costmodel.NewPredictor(costmodel.AssumeLinks(p, cluster)), job, groupcost.Options{})
+	c, err := groupcost.FromLaws(t.Context(), costmodel.NewPredictor(costmodel.AssumeLinks(p, cluster)), job, groupcost.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

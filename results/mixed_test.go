@@ -206,7 +206,7 @@ func compare(t testing.TB, p *costmodel.Profile, name string, m costmodel.Model,
 // best of today's; 0 where there is none.
 func besideEachOther(t testing.TB, q *solver.Problem) (ours, todays units.Seconds) {
 	t.Helper()
-	p, err := batch.SameLengths(q.Predictor, q.Job)
+	p, err := batch.SameLengths(t.Context(), q.Predictor, q.Job)
 	if err != nil {
 		return 0, 0
 	}

@@ -118,7 +118,7 @@ func (o priced) published(maxLen units.Tokens) (priceList, error) {
 
 // fromLaws makes the costs of a cluster and model from laws, for a batch of the given
 // lengths, or any where there are none.
-func (a *app) fromLaws(o problem, lengths []units.Tokens) (priceList, error) {
+func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (priceList, error) {
 	for _, f := range [][2]string{{"--cluster", o.cluster}, {"--model", o.model}} {
 		if f[1] == "" {
 			return priceList{}, usagef("%s is missing; or name a published cost model with --costs", f[0])
@@ -142,10 +142,10 @@ func (a *app) fromLaws(o problem, lengths []units.Tokens) (priceList, error) {
 	}
 	q := costmodel.NewPredictor(laws.profile)
 	options.Of = equal(lengths)
-	c, err := groupcost.FromLaws(q, job, options)
+	c, err := groupcost.FromLaws(ctx, q, job, options)
 	if err != nil && options.Of.Tokens > 0 { // the prices of any length say what is too long
 		options.Of = costmodel.Documents{}
-		c, err = groupcost.FromLaws(q, job, options)
+		c, err = groupcost.FromLaws(ctx, q, job, options)
 	}
 	if err != nil {
 		return priceList{}, err
@@ -265,7 +265,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	if err != nil {
 		return usagef("--batch %d: %w", o.sequences.index, err)
 	}
-	prices, err := a.prices(o, limit, lengths)
+	prices, err := a.prices(ctx, o, limit, lengths)
 	if err != nil {
 		return err
 	}
@@ -299,11 +299,11 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 
 // prices are published ones or those of laws, for a batch of the given lengths, or any
 // where there are none.
-func (a *app) prices(o problem, limit units.Tokens, lengths []units.Tokens) (priceList, error) {
+func (a *app) prices(ctx context.Context, o problem, limit units.Tokens, lengths []units.Tokens) (priceList, error) {
 	if o.priced.costs != "" {
 		return o.priced.published(limit)
 	}
-	return a.fromLaws(o, lengths)
+	return a.fromLaws(ctx, o, lengths)
 }
 
 // contest runs all strategies and chooses.

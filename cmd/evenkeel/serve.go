@@ -95,7 +95,7 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 		return err
 	}
 	o.accumulate = 1
-	prices, err := a.prices(o.problem, 0, nil)
+	prices, err := a.prices(ctx, o.problem, 0, nil)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ func TestSetupSaysHowGroupsAreLaidOut(t *testing.T) {
 	o.cluster, o.model = "1x(2 h100_sxm + 2 a100_sxm)", filepath.Join("testdata", "config.json")
 	o.recompute, o.zero, o.overlapZero, o.ringBuffers, o.lossChunk, o.accumulate = "none", string(costmodel.Zero3), true, 2, "1k", 1
 	a := &app{errOut: &bytes.Buffer{}}
-	prices, err := a.prices(o.problem, 0, nil)
+	prices, err := a.prices(t.Context(), o.problem, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

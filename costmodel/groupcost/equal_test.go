@@ -11,7 +11,7 @@ import (
 // holds what the tighter one does.
 func TestAsEqual(t *testing.T) {
 	q, j := referenceJob(t, "2x8 h100_sxm + 2x8 a100_sxm", nil)
-	c, err := groupcost.FromLaws(q, j, groupcost.Options{EqualShares: true})
+	c, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{EqualShares: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,11 +46,11 @@ func TestAsEqual(t *testing.T) {
 // Equal shares are never faster than shares by speed on the same devices.
 func TestEqualSharesAreSlower(t *testing.T) {
 	q, j := referenceJob(t, "2x8 h100_sxm + 2x8 a100_sxm", nil)
-	even, err := groupcost.FromLaws(q, j, groupcost.Options{EqualShares: true, NoRecompute: true})
+	even, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{EqualShares: true, NoRecompute: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	uneven, err := groupcost.FromLaws(q, j, groupcost.Options{NoRecompute: true})
+	uneven, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{NoRecompute: true})
 	if err != nil {
 		t.Fatal(err)
 	}

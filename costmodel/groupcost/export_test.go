@@ -1,6 +1,8 @@
 package groupcost
 
 import (
+	"context"
+
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -36,9 +38,9 @@ func (p Probe) Time(s units.Tokens) units.Seconds { return p.curve.at(s) }
 
 // Probes makes a probe of every kind of group that keeps activations, for sequences of all
 // lengths or of one.
-func Probes(q *costmodel.Predictor, j costmodel.Job, of costmodel.Documents) ([]Probe, error) {
+func Probes(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, of costmodel.Documents) ([]Probe, error) {
 	b := newBuilder(q, j, Options{NoRecompute: true, Of: of})
-	if err := b.weighHeads(); err != nil {
+	if err := b.weighHeads(ctx); err != nil {
 		return nil, err
 	}
 	var probes []Probe
@@ -50,11 +52,11 @@ func Probes(q *costmodel.Predictor, j costmodel.Job, of costmodel.Documents) ([]
 			return nil, err
 		}
 		g := &group{b: b, kind: k, job: of, packer: packer}
-		ways, err := g.choose()
+		ways, err := g.choose(ctx)
 		if err != nil {
 			return nil, err
 		}
-		fits, err := g.fitting()
+		fits, err := g.fitting(ctx)
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +65,7 @@ func Probes(q *costmodel.Predictor, j costmodel.Job, of costmodel.Documents) ([]
 			for i := range loads {
 				loads[i].Tokens = max(loads[i].Tokens, g.shortest(m))
 			}
-			kept, _, err := g.measure(m)
+			kept, _, err := g.measure(ctx, m)
 			if err != nil {
 				return nil, err
 			}

@@ -1,6 +1,7 @@
 package groupcost
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -41,15 +42,15 @@ type Options struct {
 // only a placement that keeps it together makes true.
 //
 // Errors: an invalid job, a device that the profile lacks, a missing law as
-// *costmodel.MissingLawError, or that not even the states fit any group, or one sequence
-// of the only length.
-func FromLaws(q *costmodel.Predictor, j costmodel.Job, o Options) (*Costs, error) {
+// *costmodel.MissingLawError, that not even the states fit any group, or one sequence
+// of the only length; and that of ctx if it ends before all is priced.
+func FromLaws(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, o Options) (*Costs, error) {
 	over, err := q.Overheads(j)
 	if err != nil {
 		return nil, err
 	}
 	b := newBuilder(q, j, o)
-	if err := b.weighHeads(); err != nil {
+	if err := b.weighHeads(ctx); err != nil {
 		return nil, err
 	}
 	c := &Costs{Pools: b.pools, MicroBase: over.MicroBatch, Fixed: over.Step, Hidden: over.Hidden, Longest: longest(j.Model)}
@@ -57,7 +58,7 @@ func FromLaws(q *costmodel.Predictor, j costmodel.Job, o Options) (*Costs, error
 	if !o.SameType {
 		kinds = append(kinds, b.mixes()...)
 	}
-	if err := b.addAll(c, kinds); err != nil {
+	if err := b.addAll(ctx, c, kinds); err != nil {
 		return nil, err
 	}
 	if len(c.Classes) == 0 && o.Of.Tokens > 0 {
@@ -229,9 +230,12 @@ func devices(n costmodel.Node) int {
 
 // weighHeads asks the laws how long each pool takes over a head of one typical
 // sequence.
-func (b *builder) weighHeads() error {
+func (b *builder) weighHeads(ctx context.Context) error {
 	b.perHead = make([]float64, len(b.pools))
 	for p := range b.pools {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		j := b.job
 		j.Cluster = b.cluster(b.place(b.only(p, 1), true))
 		packer, err := costmodel.NewPacker(b.q, j)
@@ -249,7 +253,7 @@ func (b *builder) weighHeads() error {
 }
 
 // addAll adds the classes of all kinds, several at a time, in order.
-func (b *builder) addAll(c *Costs, kinds []kind) error {
+func (b *builder) addAll(ctx context.Context, c *Costs, kinds []kind) error {
 	type result struct {
 		classes []Class
 		curves  []curve
@@ -262,15 +266,18 @@ func (b *builder) addAll(c *Costs, kinds []kind) error {
 		all.Go(func() {
 			for i := range next {
 				r := &results[i]
-				r.classes, r.curves, r.err = b.classes(c, kinds[i])
+				r.classes, r.curves, r.err = b.classes(ctx, c, kinds[i])
 			}
 		})
 	}
-	for i := range kinds {
+	for i := 0; i < len(kinds) && ctx.Err() == nil; i++ {
 		next <- i
 	}
 	close(next)
 	all.Wait()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	for _, r := range results {
 		if r.err != nil {
 			return r.err
@@ -281,7 +288,7 @@ func (b *builder) addAll(c *Costs, kinds []kind) error {
 }
 
 // classes are a kind's: none if its memory does not even hold the states.
-func (b *builder) classes(c *Costs, k kind) ([]Class, []curve, error) {
+func (b *builder) classes(ctx context.Context, c *Costs, k kind) ([]Class, []curve, error) {
 	j := b.job
 	j.Cluster = b.cluster(k)
 	packer, err := costmodel.NewPacker(b.q, j)
@@ -289,14 +296,14 @@ func (b *builder) classes(c *Costs, k kind) ([]Class, []curve, error) {
 		return nil, nil, err
 	}
 	g := &group{b: b, kind: k, job: j, packer: packer}
-	ways, err := g.choose()
+	ways, err := g.choose(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	var classes []Class
 	var curves []curve
 	for _, m := range ways {
-		kept, again, err := g.measure(m)
+		kept, again, err := g.measure(ctx, m)
 		if err != nil {
 			return nil, nil, err
 		}

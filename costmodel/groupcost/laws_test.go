@@ -45,7 +45,7 @@ func referenceJob(t testing.TB, cluster string, change func(*costmodel.Profile))
 
 func fromLaws(t testing.TB, q *costmodel.Predictor, j costmodel.Job) *groupcost.Costs {
 	t.Helper()
-	c, err := groupcost.FromLaws(q, j, groupcost.Options{})
+	c, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -290,7 +290,7 @@ func TestUnequalHeads(t *testing.T) {
 func TestLawsErrors(t *testing.T) {
 	q, j := referenceJob(t, "1x2 a100_sxm", nil)
 	j.Zero = costmodel.Zero0 // 8 billion parameters of 16 bytes
-	if _, err := groupcost.FromLaws(q, j, groupcost.Options{}); err == nil || !strings.Contains(err.Error(), "zero3") {
+	if _, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{}); err == nil || !strings.Contains(err.Error(), "zero3") {
 		t.Errorf("states beyond memory: %v", err)
 	}
 	q, j = referenceJob(t, "1x2 a100_sxm", func(p *costmodel.Profile) {
@@ -303,11 +303,11 @@ func TestLawsErrors(t *testing.T) {
 		}
 	})
 	var missing *costmodel.MissingLawError
-	if _, err := groupcost.FromLaws(q, j, groupcost.Options{}); !errors.As(err, &missing) || missing.Op != op.KindSwiGLU {
+	if _, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{}); !errors.As(err, &missing) || missing.Op != op.KindSwiGLU {
 		t.Errorf("no law of swiglu: %v", err)
 	}
 	j.Model.Layers = 0
-	if _, err := groupcost.FromLaws(q, j, groupcost.Options{}); err == nil || !strings.Contains(err.Error(), "layers") {
+	if _, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{}); err == nil || !strings.Contains(err.Error(), "layers") {
 		t.Errorf("a model without layers: %v", err)
 	}
 }
@@ -315,7 +315,7 @@ func TestLawsErrors(t *testing.T) {
 func TestOptions(t *testing.T) {
 	q, j := referenceJob(t, "1x4 h100_sxm + 1x4 a100_sxm", nil)
 	count := func(o groupcost.Options) (mixed, again, kept int) {
-		c, err := groupcost.FromLaws(q, j, o)
+		c, err := groupcost.FromLaws(t.Context(), q, j, o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -349,7 +349,7 @@ func TestPricesOfOneLength(t *testing.T) {
 	const count = 6
 	q, j := referenceJob(t, "1x4 h100_sxm + 1x4 a100_sxm", nil)
 	for _, s := range []units.Tokens{4096, 40000, 200000} {
-		c, err := groupcost.FromLaws(q, j, groupcost.Options{Of: costmodel.Documents{Tokens: s, Count: count}})
+		c, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{Of: costmodel.Documents{Tokens: s, Count: count}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -391,7 +391,7 @@ func TestPricesOfOneLength(t *testing.T) {
 			t.Errorf("no group of four has several of %d tokens", s)
 		}
 	}
-	if _, err := groupcost.FromLaws(q, j, groupcost.Options{NoRecompute: true, Of: costmodel.Documents{Tokens: 4 << 20, Count: 2}}); err == nil || !strings.Contains(err.Error(), "a sequence of 4194304 tokens") {
+	if _, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{NoRecompute: true, Of: costmodel.Documents{Tokens: 4 << 20, Count: 2}}); err == nil || !strings.Contains(err.Error(), "a sequence of 4194304 tokens") {
 		t.Errorf("a sequence that fits nowhere: %v", err)
 	}
 }

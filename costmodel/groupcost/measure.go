@@ -1,6 +1,7 @@
 package groupcost
 
 import (
+	"context"
 	"math"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -30,7 +31,7 @@ const samples = 24
 // by 1 to 2 % in the median and 2 to 5 % in nine of ten, in groups of one type and
 // of two, a fifth to wholly full (TestPricesAgainstPackedSimulation). Far off, and
 // then too dear, are only groups of one or two short sequences.
-func (g *group) measure(m *mechanism) (kept, again *measured, err error) {
+func (g *group) measure(ctx context.Context, m *mechanism) (kept, again *measured, err error) {
 	load := m.kept
 	if least := 4 * g.shortest(m); load < least {
 		load = m.most()
@@ -47,15 +48,15 @@ func (g *group) measure(m *mechanism) (kept, again *measured, err error) {
 		again = nil
 	}
 	if g.b.o.Of.Tokens > 0 {
-		return kept, again, g.only(m, kept, again)
+		return kept, again, g.only(ctx, m, kept, again)
 	}
-	if err := g.bases(m, load, kept, again); err != nil {
+	if err := g.bases(ctx, m, load, kept, again); err != nil {
 		return nil, nil, err
 	}
 	var points [2][]sample
 	for _, s := range g.lengths(m) {
 		count := int(max(1, load/s))
-		x, err := g.passes(m, costmodel.Documents{Tokens: s, Count: count})
+		x, err := g.passes(ctx, m, costmodel.Documents{Tokens: s, Count: count})
 		if err != nil {
 			return nil, nil, err
 		}
@@ -75,10 +76,10 @@ func (g *group) measure(m *mechanism) (kept, again *measured, err error) {
 
 // only prices sequences of one length: a group of one and one of as many as it may have
 // take what they are simulated to take, and groups between them are on the line.
-func (g *group) only(m *mechanism, of ...*measured) error {
+func (g *group) only(ctx context.Context, m *mechanism, of ...*measured) error {
 	tokens := g.b.o.Of.Tokens
 	time := func(count int, recompute bool) (float64, error) {
-		p, err := g.passes(m, costmodel.Documents{Tokens: max(tokens, g.shortest(m)), Count: count})
+		p, err := g.passes(ctx, m, costmodel.Documents{Tokens: max(tokens, g.shortest(m)), Count: count})
 		return float64(p.Time(recompute)), err
 	}
 	for _, x := range of {
@@ -114,14 +115,14 @@ const worthIt = 1.1
 // by the prices, and the base is the one whose relative errors have the least
 // squares. That of the nearly empty group, which waits for launches and latencies,
 // weighs most; the full one is exact with any.
-func (g *group) bases(m *mechanism, load units.Tokens, of ...*measured) error {
+func (g *group) bases(ctx context.Context, m *mechanism, load units.Tokens, of ...*measured) error {
 	each := max(g.shortest(m), load/64)
 	full := max(2, int(load/each))
 	counts := []int{full, max(1, full/2), max(1, full/4), max(1, full/8), 1}
 	times := make([]costmodel.Passes, len(counts))
 	for i, n := range counts {
 		var err error
-		if times[i], err = g.passes(m, costmodel.Documents{Tokens: each, Count: n}); err != nil {
+		if times[i], err = g.passes(ctx, m, costmodel.Documents{Tokens: each, Count: n}); err != nil {
 			return err
 		}
 	}

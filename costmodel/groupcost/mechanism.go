@@ -1,6 +1,7 @@
 package groupcost
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"slices"
@@ -50,15 +51,15 @@ func (m *mechanism) String() string {
 // Where links are fast one mechanism serves all lengths; where they are slow a
 // ring, whose messages hide behind the attention of long sequences, wins there,
 // and an all-to-all, which moves less, wins for short ones.
-func (g *group) choose() ([]*mechanism, error) {
-	fits, err := g.fitting()
+func (g *group) choose(ctx context.Context) ([]*mechanism, error) {
+	fits, err := g.fitting(ctx)
 	if err != nil || len(fits) == 0 {
 		return nil, err
 	}
 	var fastest [2]*mechanism
 	loads := g.loads(fits)
 	for _, m := range fits {
-		if err := g.time(m, loads); err != nil {
+		if err := g.time(ctx, m, loads); err != nil {
 			return nil, err
 		}
 		for i := range loads {
@@ -87,14 +88,14 @@ const closeBy = 1.05
 
 // fitting lists the mechanisms with laws and memory. The error is the missing law
 // if none has laws.
-func (g *group) fitting() ([]*mechanism, error) {
+func (g *group) fitting(ctx context.Context) ([]*mechanism, error) {
 	var fits []*mechanism
 	var most units.Tokens
 	var missing error
 	weight := slices.Repeat([]float64{1}, len(g.kind.uses))
 	lawful := false
 	for _, m := range g.mechanisms() {
-		err := g.tune(m, weight)
+		err := g.tune(ctx, m, weight)
 		if isMissing(err) {
 			missing = err
 			continue
@@ -137,11 +138,11 @@ func (g *group) together(tokens units.Tokens) int {
 // has own blocks last where that takes less of both in the geometric mean. Of all lengths
 // none has: in 54 batches on mixed clusters one order for a class gained 1 % (from a loss of
 // 1 to a gain of 8), and in two of them plans fell behind those of each type apart.
-func (g *group) time(m *mechanism, loads [2]costmodel.Documents) error {
+func (g *group) time(ctx context.Context, m *mechanism, loads [2]costmodel.Documents) error {
 	var last [2]units.Seconds
 	for i, load := range loads {
 		load.Tokens = max(load.Tokens, g.shortest(m))
-		x, err := g.packer.Passes(m.groups, m.share, []costmodel.Documents{load})
+		x, err := g.simulate(ctx, m, m.share, load)
 		if err != nil {
 			return err
 		}
@@ -161,12 +162,21 @@ func (g *group) time(m *mechanism, loads [2]costmodel.Documents) error {
 }
 
 // passes simulates equal sequences in a group of a mechanism.
-func (g *group) passes(m *mechanism, docs costmodel.Documents) (costmodel.Passes, error) {
-	x, err := g.packer.Passes(m.groups, m.share, []costmodel.Documents{docs})
+func (g *group) passes(ctx context.Context, m *mechanism, docs costmodel.Documents) (costmodel.Passes, error) {
+	x, err := g.simulate(ctx, m, m.share, docs)
 	if err != nil || !m.ownLast {
 		return x, err
 	}
 	return g.packer.OwnLast()
+}
+
+// simulate simulates equal sequences in a group of a mechanism, by given shares. Nothing
+// else of pricing takes long, so that here is where the end of ctx, the error then, is seen.
+func (g *group) simulate(ctx context.Context, m *mechanism, share []float64, docs costmodel.Documents) (costmodel.Passes, error) {
+	if err := ctx.Err(); err != nil {
+		return costmodel.Passes{}, err
+	}
+	return g.packer.Passes(m.groups, share, []costmodel.Documents{docs})
 }
 
 func (m *mechanism) most() units.Tokens { return max(m.kept, m.again) }
@@ -264,17 +274,17 @@ const typicalTokens = 4096
 // against the times of the last, since attention's time does not follow a rank's
 // own tokens alone; the fastest round counts. The weights that it leaves are where
 // the next mechanism of the same devices begins.
-func (g *group) tune(m *mechanism, weight []float64) error {
+func (g *group) tune(ctx context.Context, m *mechanism, weight []float64) error {
 	ranks := len(g.job.Cluster.Ranks())
 	rounds := 1
 	if g.pools() > 1 && !g.b.o.EqualShares {
 		rounds = tuneRounds
 	}
-	docs := []costmodel.Documents{{Tokens: units.Tokens(typicalTokens * ranks), Count: 1}}
+	docs := costmodel.Documents{Tokens: units.Tokens(typicalTokens * ranks), Count: 1}
 	var best units.Seconds
 	for range rounds {
 		share := g.sharesOf(weight)
-		x, err := g.packer.Passes(m.groups, share, docs)
+		x, err := g.simulate(ctx, m, share, docs)
 		if err != nil {
 			return err
 		}

@@ -67,7 +67,7 @@ func TestPricesAgainstPackedSimulation(t *testing.T) {
 		{"2x8 rtx_pro_6000_server + 1x8 b200_sxm", 0.03, 0.15},
 	} {
 		q, j := referenceJob(t, c.cluster, nil)
-		probes, err := groupcost.Probes(q, j, costmodel.Documents{})
+		probes, err := groupcost.Probes(t.Context(), q, j, costmodel.Documents{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestPricesAgainstPackedSimulation(t *testing.T) {
 // A sequence alone that fills at least half a group costs what the simulator says.
 func TestPricesOfLongSequences(t *testing.T) {
 	q, j := referenceJob(t, "2x8 h100_sxm + 1x8 a100_sxm", nil)
-	probes, err := groupcost.Probes(q, j, costmodel.Documents{})
+	probes, err := groupcost.Probes(t.Context(), q, j, costmodel.Documents{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func TestRingsTakeTheFasterOrderOfBlocks(t *testing.T) {
 				}
 			}
 		})
-		probes, err := groupcost.Probes(q, j, costmodel.Documents{Tokens: 50000, Count: 64})
+		probes, err := groupcost.Probes(t.Context(), q, j, costmodel.Documents{Tokens: 50000, Count: 64})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,7 +37,7 @@ func lawJob(t testing.TB, cluster string, s units.Tokens, sequences int) (*costm
 func lawCosts(t testing.TB, cluster string) *groupcost.Costs {
 	t.Helper()
 	q, j := lawJob(t, cluster, 1, 1)
-	costs, err := groupcost.FromLaws(q, j, groupcost.Options{})
+	costs, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ func SideBySide(ctx context.Context, q *costmodel.Predictor, j costmodel.Job) (*
 	if j.Accumulate < 2 || j.Accumulate > mostBeside {
 		return nil, nil
 	}
-	p, err := SameLengths(q, j)
+	p, err := SameLengths(ctx, q, j)
 	if err != nil {
 		return nil, err
 	}
@@ -35,12 +35,12 @@ const mostBeside = 10000
 //
 // Errors: as of groupcost.FromLaws, such as a law that only groups need or that no group
 // holds a sequence.
-func SameLengths(q *costmodel.Predictor, j costmodel.Job) (*Problem, error) {
+func SameLengths(ctx context.Context, q *costmodel.Predictor, j costmodel.Job) (*Problem, error) {
 	o := groupcost.Options{
 		Recompute: j.Recompute == costmodel.RecomputeFull, NoRecompute: j.Recompute != costmodel.RecomputeFull,
 		Of: costmodel.Documents{Tokens: j.SeqLen, Count: max(1, j.Accumulate)},
 	}
-	costs, err := groupcost.FromLaws(q, j, o)
+	costs, err := groupcost.FromLaws(ctx, q, j, o)
 	if err != nil {
 		return nil, err
 	}

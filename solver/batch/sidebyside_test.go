@@ -1,6 +1,8 @@
 package batch_test
 
 import (
+	"context"
+	"errors"
 	"math"
 	"testing"
 
@@ -91,5 +93,16 @@ func TestSideBySideOfNothing(t *testing.T) {
 	j.Accumulate, j.SeqLen = 2, 40<<20
 	if _, err := batch.SideBySide(t.Context(), q, j); err == nil {
 		t.Error("sequences that fit nowhere: no error")
+	}
+}
+
+// When its context ends, so does the pricing of groups: on these devices it would take
+// minutes.
+func TestSideBySideEndsWithItsContext(t *testing.T) {
+	q, j := longJob(t, "256x8 h100_sxm + 256x8 a100_sxm + 256x8 b200_sxm + 256x8 gb200", 65536, 64)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if plan, err := batch.SideBySide(ctx, q, j); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, %v", plan, err)
 	}
 }
