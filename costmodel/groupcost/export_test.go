@@ -87,3 +87,16 @@ func Tabulate(lengths []float64, f func(float64) float64) func(units.Tokens) uni
 
 // DealHeads lets tests deal heads to pools without pricing anything.
 var DealHeads = dealHeads
+
+// Mixes are the devices, by pool, of the groups of several types, and how long a device
+// of each pool takes over a head.
+func Mixes(ctx context.Context, q *costmodel.Predictor, j costmodel.Job) (uses [][]int, perHead []float64, err error) {
+	b := newBuilder(q, j, Options{})
+	if err := b.weighHeads(ctx); err != nil {
+		return nil, nil, err
+	}
+	for _, k := range b.mixes() {
+		uses = append(uses, k.uses)
+	}
+	return uses, b.perHead, nil
+}

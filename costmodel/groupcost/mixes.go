@@ -1,6 +1,10 @@
 package groupcost
 
-import "slices"
+import (
+	"cmp"
+	"fmt"
+	"slices"
+)
 
 // mixes lists the groups of several device types. All combinations would be far
 // too many to plan with; the rule is:
@@ -8,7 +12,8 @@ import "slices"
 //   - a type takes part with half a node, or with 1, 2, 4, ... whole nodes, or
 //     with all of its nodes: its levels;
 //   - of two types every pair of levels that are equal or next to one another;
-//   - of three types and more only equal levels.
+//   - of three types and more only equal levels;
+//   - of more types than mostPools only those join that are next to one another in speed.
 //
 // A type with fewer levels stays at its last. So the largest group is all devices,
 // which alone holds the longest sequences.
@@ -20,12 +25,14 @@ func (b *builder) mixes() []kind {
 		most = max(most, len(levels[p]))
 	}
 	var all []kind
+	seen := map[string]bool{}
 	add := func(uses []int) {
-		if !slices.ContainsFunc(all, func(k kind) bool { return slices.Equal(k.uses, uses) }) {
+		if key := fmt.Sprint(uses); !seen[key] {
+			seen[key] = true
 			all = append(all, b.place(uses, false))
 		}
 	}
-	for _, types := range subsets(len(b.pools)) {
+	for _, types := range b.joined() {
 		for l := range most {
 			uses := make([]int, len(b.pools))
 			for _, p := range types {
@@ -40,6 +47,38 @@ func (b *builder) mixes() []kind {
 				up[p] = at(levels[types[i]], l+1)
 				add(up)
 			}
+		}
+	}
+	return all
+}
+
+// mostPools bounds the pools of which every set joins: a pool more doubles the sets, each
+// of which is simulated some hundred times at every level.
+const mostPools = 6
+
+// joined lists the sets of pools whose devices train together, small ones first: all while
+// the pools are few, else those that are next to one another in speed, from any to any.
+// They are few, have groups of every size among them, and their devices are as alike as
+// they can be, so that shares and heads are even.
+//
+// In 15 batches on three clusters of seven to nine types, plans took 0.8 % longer with
+// these than with all sets (3.5 % at most). With pairs and the set of all pools it was
+// 5.6 % (34 %), for groups of three to all but one are missed; with these sets and all
+// pairs, twice as many groups, 0.6 % (3.3 %).
+func (b *builder) joined() [][]int {
+	n := len(b.pools)
+	if n <= mostPools {
+		return subsets(n)
+	}
+	order := make([]int, n)
+	for p := range order {
+		order[p] = p
+	}
+	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(b.perHead[x], b.perHead[y]) })
+	var all [][]int
+	for size := 2; size <= n; size++ {
+		for from := range n - size + 1 {
+			all = append(all, slices.Sorted(slices.Values(order[from:from+size])))
 		}
 	}
 	return all
