@@ -118,6 +118,7 @@ func TestAProblemNamesWhatIsWrong(t *testing.T) {
 		"classes[0] (d).cap_tokens: 0":                    func(p *Problem) { p.Classes[0].Cap = 0 },
 		"classes[0] (d).base_s: -1":                       func(p *Problem) { p.Classes[0].Base = -1 },
 		"classes[0] (d).devices: 2 numbers":               func(p *Problem) { p.Classes[0].Uses = []int{1, 1} },
+		"classes[3] (d).one_node: 8 devices of d":         func(p *Problem) { p.Classes[3].One = true },
 		"costs: missing":                                  func(p *Problem) { p.Costs = nil },
 		"micro_base_s, fixed_s, hidden_s: -1 s, 0 s, 0 s": func(p *Problem) { p.MicroBase = -1 },
 		"classes[0] (d).shares: 2 numbers:":               func(p *Problem) { p.Classes[0].Shares = []float64{1, 1} },

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -264,6 +265,21 @@ func TestEvenkeelAtTheEdges(t *testing.T) {
 	cancel()
 	if plan, err := (Evenkeel{}).Solve(done, twoNodes(same...)); err == nil && len(Check(twoNodes(same...), plan)) > 0 {
 		t.Error("a plan that was cut short is wrong")
+	}
+}
+
+// Sequences whose groups find no node, or take for ever, have no plan, and that is said
+// instead of sought until the context ends: here after a minute, where it takes no second.
+func TestEvenkeelSaysThatThereIsNoPlan(t *testing.T) {
+	nodeless, endless := twoNodes(7000, 10, 20), twoNodes(7000, 10, 20)
+	nodeless.Classes[3].One = true // eight devices, on nodes of four
+	endless.Costs = quadratic{1e-9, 1e-5, []float64{1, 1.9, 3.6, 0}}
+	for name, p := range map[string]*Problem{"no node": nodeless, "no end": endless} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if plan, err := (Evenkeel{}).Solve(ctx, p); err == nil || !strings.Contains(err.Error(), "each of the 3 sequences") {
+			t.Errorf("%s: %v, %v", name, plan, err)
+		}
 	}
 }
 

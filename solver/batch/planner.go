@@ -3,6 +3,7 @@ package batch
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 
@@ -49,7 +50,8 @@ func NewPlanner(o Options) *Planner { return &Planner{options: o} }
 
 // Plan is the best plan found, evaluated and placed.
 //
-// Errors: *TooLongError, and that of ctx if it ends before there is a plan.
+// Errors: *TooLongError, that of ctx if it ends before there is a plan, and that there is
+// none where groups find no node (which Validate refuses) or take for ever.
 func (pl *Planner) Plan(ctx context.Context, p *Problem) (*Plan, error) {
 	if err := p.Feasible(); err != nil {
 		return nil, err
@@ -391,7 +393,8 @@ func (pl *Planner) remember() {
 }
 
 // force finds some plan where memory is so tight that none of the usual numbers of
-// micro-batches gave one: with a micro-batch for every sequence there always is.
+// micro-batches gave one: with a micro-batch for every sequence there always is, unless
+// groups find no node or take for ever.
 func (pl *Planner) force(ctx context.Context) error {
 	pl.start.load(&pl.t, 1, fine()) // for the classes
 	for m := pl.t.leastMicro(); ; {
@@ -409,6 +412,9 @@ func (pl *Planner) force(ctx context.Context) error {
 			pl.best.copyFrom(&pl.climb.best)
 			pl.polish.run(&pl.t, &pl.best, polishSteps)
 			return nil
+		}
+		if m == pl.t.items() {
+			return fmt.Errorf("a micro-batch for each of the %d sequences is no plan: the groups that hold some of them find no node, or take for ever", m)
 		}
 	}
 }

@@ -173,8 +173,20 @@ func (p *Problem) validClass(c Class) error {
 		if u < 0 || u > p.Fleet[i].Count() {
 			return fmt.Errorf("devices[%d]: %d: the fleet has %d of %s", i, u, p.Fleet[i].Count(), p.Fleet[i].Device)
 		}
+		if most := largestNode(p.Fleet[i]); c.One && u > most {
+			return fmt.Errorf("one_node: %d devices of %s in one node: the largest has %d", u, p.Fleet[i].Device, most)
+		}
 	}
 	return nil
+}
+
+// largestNode is the number of devices of a pool's largest node.
+func largestNode(p Pool) int {
+	most := 0
+	for _, node := range p.Ranks {
+		most = max(most, len(node))
+	}
+	return most
 }
 
 func valid(t units.Seconds) bool { return t >= 0 && !math.IsInf(float64(t), 0) }
