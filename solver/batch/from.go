@@ -23,13 +23,10 @@ func NewProblem(c *groupcost.Costs, lengths []units.Tokens) (*Problem, error) {
 	}
 	p := &Problem{Lengths: lengths, Costs: c, MicroBase: c.MicroBase, Fixed: c.Fixed, Hidden: c.Hidden}
 	for _, pool := range c.Pools {
-		p.Fleet = append(p.Fleet, Pool{Device: pool.Device, Ranks: pool.Ranks})
+		p.Fleet = append(p.Fleet, Pool(pool))
 	}
 	for _, k := range c.Classes {
-		p.Classes = append(p.Classes, Class{
-			Name: k.Name, Uses: k.Uses, One: k.One, Base: k.Base, Cap: k.Cap,
-			Shares: k.Shares, Heads: k.Heads, QHeads: k.QHeads, Groups: k.Groups, OwnLast: k.OwnLast, Recompute: k.Recompute,
-		})
+		p.Classes = append(p.Classes, Class(k))
 	}
 	return p, nil
 }
