@@ -71,6 +71,10 @@ func (p *placer) onGroup(where string, c timedCollective) (fault string) {
 		p.fatal = fmt.Errorf("what links the GPUs of a node of %s is not known; say it with --link, such as nvlink or pcie", m.Name)
 		return ""
 	}
+	if nodes > 1 && p.Link == "" {
+		const note = "the links of groups on several nodes are called %s, as those inside a node of %s: --link names what lies between the nodes"
+		p.Note(fmt.Sprintf(note, link, m.Name))
+	}
 	if len(p.groups) == mostTypes {
 		p.fatal = fmt.Errorf("%d groups; is the number of GPUs of every row another?", mostTypes)
 		return ""

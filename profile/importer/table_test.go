@@ -138,11 +138,24 @@ func TestTableCollectives(t *testing.T) {
 	}
 }
 
+// A group on several nodes bears the class of links inside one, unless --link says what
+// lies between them; that is told.
+func TestLinksBetweenNodesAreTold(t *testing.T) {
+	const row = "gpu,collective,num_gpus,gpus_per_node,message_bytes,latency_us\nh100_sxm,all_reduce,16,8,2048,43\n"
+	const note = "the links of groups on several nodes are called nvlink, as those inside a node of h100_sxm: --link names"
+	for link, want := range map[string]bool{"": true, "ib": false} {
+		m := mustImport(t, tableFormat(), Options{Link: link}, inMemory("x.csv", row))
+		if got := strings.Contains(strings.Join(m.report.Notes, "\n"), note); got != want {
+			t.Errorf("--link %q: notes %q", link, m.report.Notes)
+		}
+	}
+}
+
 // What --nodes makes of groups that would fit on one node is told.
 func TestTableNodesOfSmallGroups(t *testing.T) {
 	m := mustImport(t, tableFormat(), Options{Nodes: 2}, inMemory("a.csv", "gpu,collective,num_gpus,message_bytes,latency_us\nh100_sxm,all_reduce,16,1048576,60\nh100_sxm,all_reduce,8,1048576,30\n"))
 	want := "groups of 8 are taken to sit on 2 nodes, though one node of h100_sxm holds them: "
-	if len(m.points) != 2 || len(m.report.Notes) != 1 || !strings.HasPrefix(m.report.Notes[0], want) {
+	if len(m.points) != 2 || len(m.report.Notes) != 2 || !strings.HasPrefix(m.report.Notes[1], want) {
 		t.Errorf("%d points, %q", len(m.points), m.report.Notes)
 	}
 }

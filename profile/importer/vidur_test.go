@@ -35,7 +35,7 @@ func TestVidurNetwork(t *testing.T) {
 	if got := m.report.reasons(); !slices.Equal(got, reasons) {
 		t.Errorf("%q\nwant %q", got, reasons)
 	}
-	if len(m.report.Notes) != 2 || m.report.Notes[1] != oneWayNote {
+	if len(m.report.Notes) != 3 || !strings.Contains(m.report.Notes[1], "several nodes") || m.report.Notes[2] != oneWayNote {
 		t.Errorf("notes %q", m.report.Notes)
 	}
 	m = mustImport(t, vidurFormat(), Options{Device: "a100_sxm", Stack: "torch-2.1", Link: "pcie", DType: op.F16}, inMemory("a.csv", text))
