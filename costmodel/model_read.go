@@ -123,7 +123,7 @@ func configError(name string, data []byte, err error) error {
 		key := strings.ReplaceAll(strings.TrimPrefix(string(sem.JSONPointer), "/"), "/", ".")
 		got := fmt.Sprintf("%.40s", sem.JSONValue)
 		if len(sem.JSONValue) == 0 {
-			got = "a " + sem.JSONKind.String()
+			got = "a " + kindName(sem.JSONKind)
 		}
 		return fmt.Errorf("%s:%d: %s: %s: not the type this key has in a config.json", name, lineAt(data, sem.ByteOffset), key, got)
 	}
@@ -131,7 +131,21 @@ func configError(name string, data []byte, err error) error {
 	if errors.As(err, &syn) {
 		return fmt.Errorf("%s:%d: no valid JSON: %w", name, lineAt(data, syn.ByteOffset), err)
 	}
+	if sem != nil && sem.JSONKind != 0 { // of the whole file
+		return fmt.Errorf("%s: want the JSON object of a Hugging Face config.json, not a %s", name, kindName(sem.JSONKind))
+	}
 	return fmt.Errorf("%s: want the JSON object of a Hugging Face config.json: %w", name, err)
+}
+
+// kindName is what people call a kind of JSON value.
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case jsontext.KindBeginArray:
+		return "list"
+	case jsontext.KindBeginObject:
+		return "object"
+	}
+	return k.String()
 }
 
 func lineAt(data []byte, offset int64) int {
