@@ -43,19 +43,46 @@ func strataTables(p *printer, n *notes, r *fit.Report, most int) {
 }
 
 // worstFirst orders the strata of a family: what failed, then what passed, by
-// how near the worst bound is to its limit, then what has no verdict.
+// how near the worst bound is to its limit, then what has no verdict. Parts stand
+// below the stratum that they are of, which comes where the worst of them would.
 func worstFirst(strata []fit.CheckedStratum, f fit.Family) []fit.CheckedStratum {
 	var of []fit.CheckedStratum
+	worst := map[string]fit.CheckedStratum{}
 	for _, s := range strata {
-		if s.Family == f {
-			of = append(of, s)
+		if s.Family != f {
+			continue
+		}
+		of = append(of, s)
+		if w, ok := worst[wholeOf(s)]; !ok || byVerdict(s, w) < 0 {
+			worst[wholeOf(s)] = s
 		}
 	}
-	place := []fit.Verdict{fit.Fail, fit.Pass, fit.Insufficient, fit.Ungated}
 	slices.SortStableFunc(of, func(a, b fit.CheckedStratum) int {
-		return cmp.Or(cmp.Compare(slices.Index(place, a.Verdict), slices.Index(place, b.Verdict)), cmp.Compare(b.Excess(), a.Excess()), cmp.Compare(b.MAPE, a.MAPE))
+		if wholeOf(a) != wholeOf(b) {
+			return byVerdict(worst[wholeOf(a)], worst[wholeOf(b)])
+		}
+		return cmp.Or(wholeFirst(a)-wholeFirst(b), byVerdict(a, b))
 	})
 	return of
+}
+
+// wholeOf names what a stratum and its parts have in common.
+func wholeOf(s fit.CheckedStratum) string {
+	return strings.Join([]string{s.On, string(s.Op), s.Band, string(s.Source)}, "|")
+}
+
+func wholeFirst(s fit.CheckedStratum) int {
+	if s.Part {
+		return 1
+	}
+	return 0
+}
+
+// byVerdict puts the worse first; of two alike the order of their names decides, so that
+// parts stay with their own.
+func byVerdict(a, b fit.CheckedStratum) int {
+	place := []fit.Verdict{fit.Fail, fit.Pass, fit.Insufficient, fit.Ungated}
+	return cmp.Or(cmp.Compare(slices.Index(place, a.Verdict), slices.Index(place, b.Verdict)), cmp.Compare(b.Excess(), a.Excess()), cmp.Compare(b.MAPE, a.MAPE), cmp.Compare(wholeOf(a), wholeOf(b)))
 }
 
 // unlisted counts what the list leaves out, by verdict.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -48,6 +49,28 @@ func strataReport() *fit.Report {
 	}
 	r.Drift = testDrift()
 	return r
+}
+
+// A part stands below the stratum that it is of, also where it is the worse of them.
+func TestPartsStandBelowTheirWhole(t *testing.T) {
+	stratum := func(band string, part bool, mape float64, v fit.Verdict) fit.CheckedStratum {
+		s := fit.CheckedStratum{Family: fit.FamilyAttention, On: "h100_sxm", Op: op.KindAttnFwd, Band: band, Source: costmodel.Interpolated, Points: 30, MAPE: mape, Verdict: v, Part: part}
+		if part {
+			s.Variant = op.Variant{Mask: op.Diag, HeadDim: 128, DType: op.BF16}
+		}
+		return s
+	}
+	var got []string
+	for _, s := range worstFirst([]fit.CheckedStratum{
+		stratum("<4k", false, 0.02, fit.Pass), stratum("<4k", true, 0.01, fit.Pass), stratum("<4k", true, 0.03, fit.Pass),
+		stratum("4k-16k", false, 0.01, fit.Pass), stratum("4k-16k", true, 0.5, fit.Fail), stratum(">=64k", false, 0.025, fit.Pass),
+	}, fit.FamilyAttention) {
+		got = append(got, fmt.Sprintf("%s %v %v", s.Band, s.Part, s.MAPE))
+	}
+	want := "4k-16k false 0.01, 4k-16k true 0.5, <4k false 0.02, <4k true 0.03, <4k true 0.01, >=64k false 0.025"
+	if strings.Join(got, ", ") != want {
+		t.Errorf("%s, want %s", strings.Join(got, ", "), want)
+	}
 }
 
 func testDrift() *fit.DriftReport {
