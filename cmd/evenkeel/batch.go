@@ -185,8 +185,11 @@ func (q sequences) read(a *app) (workload.Shaped, units.Tokens, error) {
 	if shape.Multiple, err = units.ParseTokens(q.pad); err != nil {
 		return workload.Shaped{}, 0, usagef("--pad: %w", err)
 	}
+	if shape.Limit > 0 && shape.Limit < shape.Multiple {
+		return workload.Shaped{}, 0, usagef("--max-len %s: below --pad %s, to a multiple of which every sequence is padded: no sequence is left; raise the one or lower the other", q.maxLen, q.pad)
+	}
 	if err := shape.Validate(); err != nil {
-		return workload.Shaped{}, 0, usageError{err}
+		return workload.Shaped{}, 0, usagef("--max-len, --pad: %w", err)
 	}
 	if q.size < 1 || q.index < 0 {
 		return workload.Shaped{}, 0, usagef("--batch-size %d, --batch %d: want at least 1 and 0", q.size, q.index)

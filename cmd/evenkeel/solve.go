@@ -313,14 +313,21 @@ func (o problem) job(laws known) (costmodel.Job, error) {
 	return job, nil
 }
 
-// readCluster takes a YAML file's name or a shorthand.
+// readCluster takes a YAML file's name or a shorthand. What is no shorthand is a file
+// where there is one, whatever its name ends in.
 func readCluster(s string) (costmodel.Cluster, error) {
 	if !strings.HasSuffix(s, ".yaml") && !strings.HasSuffix(s, ".yml") {
 		c, err := costmodel.ParseCluster(s)
-		if err != nil {
+		if err == nil {
+			return c, nil
+		}
+		switch {
+		case exists(s):
+		case strings.Contains(s, ".") && !strings.Contains(s, " "): // as names of files do
+			return c, usagef("%w; nor is there such a file", err)
+		default:
 			return c, usageError{err}
 		}
-		return c, nil
 	}
 	data, err := os.ReadFile(s)
 	if err != nil {
