@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The README's console lines run as they stand, in order, in one folder.
+// The README's console lines run as they stand, in order, in one folder, with the model
+// that it says is at hand.
 func TestREADMECommandsRun(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long; the goroutines in it have shorter tests")
@@ -17,7 +18,12 @@ func TestREADMECommandsRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := os.ReadFile("testdata/config.json")
+	_, model, found := strings.Cut(string(readme), "`cp ")
+	model, _, ended := strings.Cut(model, " .`")
+	if !found || !ended {
+		t.Fatal("the README names no model to copy")
+	}
+	config, err := os.ReadFile(filepath.Join("../..", model))
 	if err != nil {
 		t.Fatal(err)
 	}
