@@ -25,6 +25,9 @@ func BatchPlan(w io.Writer, d *batch.Document) error {
 	return p.err
 }
 
+// batchHead says what was planned and how good that is: of the plans that its bound is of,
+// which have groups of the problem's classes at the prices of these. A layout that solve
+// finds for one sequence may take less: it is simulated whole, and need be of no class.
 func batchHead(p *printer, d *batch.Document) {
 	var total, longest units.Tokens
 	for _, s := range d.Lengths {
@@ -41,7 +44,7 @@ func batchHead(p *printer, d *batch.Document) {
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
-	p.para("", fmt.Sprintf("step %v in %s, by %s; no plan takes less than %v, so this one is at most %s above the best possible", d.Time, microBatches(len(d.Micro)), d.Strategy, d.Bound, units.Percent(d.Gap)))
+	p.para("", fmt.Sprintf("step %v in %s, by %s; no plan of such groups takes less than %v at these prices, so this one is at most %s above the best of them", d.Time, microBatches(len(d.Micro)), d.Strategy, d.Bound, units.Percent(d.Gap)))
 }
 
 func microBatches(n int) string {

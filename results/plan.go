@@ -102,7 +102,8 @@ func boundLine(d *solver.Plan) string {
 	if !(d.Bound > 0) {
 		return "no lower bound is known"
 	}
-	which := "no plan"
+	// Plans of a batch have a bound of their own, over groups at their prices.
+	which := "no layout of the sequence"
 	if d.Job.Accumulate > 1 {
 		which = "no plan that trains sequence after sequence, or two in turns,"
 	}

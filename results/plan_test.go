@@ -125,7 +125,7 @@ func TestVerdictsSayWhatTheyCompareWith(t *testing.T) {
 // done sooner side by side, by more than the prices of groups are off.
 func TestPlanBesideSequencesSideBySide(t *testing.T) {
 	d := testPlan()
-	if s := printPlan(t, d); !strings.Contains(s, "; no plan can be faster than") || strings.Contains(s, "SIDE BY SIDE") {
+	if s := printPlan(t, d); !strings.Contains(s, "; no layout of the sequence can be faster than") || strings.Contains(s, "SIDE BY SIDE") {
 		t.Errorf("of one sequence:\n%s", s)
 	}
 	d.Job.Accumulate = 8

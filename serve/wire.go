@@ -70,7 +70,7 @@ type Answer struct {
 	// Plan names sequences by their place in lengths_tokens and classes by their
 	// place in GET /v1/setup.
 	Plan  *batch.Plan   `json:"plan,omitempty"`
-	Bound units.Seconds `json:"lower_bound_s,omitzero"` // of any plan of the batch
+	Bound units.Seconds `json:"lower_bound_s,omitzero"` // of any plan of the batch in groups of the setup's classes, at their prices
 	Gap   float64       `json:"gap"`                    // step time / lower bound - 1
 	Took  float64       `json:"planning_s"`             // of the server; 0 for a plan from its cache
 	// Cached: a batch of the same lengths was planned before, in whatever order.

@@ -37,7 +37,8 @@ func (a *app) serve() *cobra.Command {
 		Long: `Plans global batches of unequal sequences ahead of a training loop: lengths of the
 batches to come are submitted, plans are fetched by step, while the step before
 trains. It speaks HTTP with JSON on a Unix socket that only its owner may use;
-GET /openapi.yaml describes it, and python/evenkeel has a client.
+GET /openapi.yaml describes it, and python/evenkeel has a client. The lower bound of an
+answer is of plans of groups of the classes of GET /v1/setup, at their prices.
 
 Batches that were acknowledged are planned whatever other clients do; with
 --journal that holds across a crash too. On SIGTERM or Ctrl-C no more batches

@@ -50,9 +50,9 @@ func (a *app) solve() *cobra.Command {
 		Long: `Decides how many tokens of one long sequence and which attention heads each device
 gets, in which all-to-all groups and in which ring of groups, from the laws of a
 profile. The plan is shown beside what people run today (ring attention, Ulysses,
-USP), beside published algorithms, and beside a lower bound that no plan can
-beat. A gain smaller than the cost model's own error is shown as ~ and not
-recommended.
+USP), beside published algorithms, and beside a lower bound that no layout
+of the sequence can beat in the same simulator. A gain smaller than the cost model's own
+error is shown as ~ and not recommended.
 
 The cluster is a YAML file or a shorthand: "2x8 h100 + 2x8 a100" is four nodes of
 eight devices, "1x(1 cpu:2 + 1 cpu:1)" one node of two unequal ones. Exits 3
@@ -68,7 +68,9 @@ devices of its own, is said where it is less; --lengths plans that.
 
 With --lengths a global batch of unequal sequences is planned instead of one long
 sequence: micro-batches, the groups of devices of each, and which sequences each
-group trains. evenkeel serve does that for a training loop.
+group trains. evenkeel serve does that for a training loop. Its lower bound is of plans of
+such groups, of the classes that are priced and at their prices; every device keeps a share
+of the model's states. Of one sequence, --seq-len may find a layout that takes less.
 
 Without --profile the laws are those of the reference profiles (evenkeel show
 --references): what others measured of the cluster's GPU models, what models that

@@ -152,3 +152,27 @@ func FuzzDocument(f *testing.F) {
 		}
 	})
 }
+
+// What a plan says of its model goes with what the model has: published costs have no
+// exchange, those of laws one among all devices, which may hide.
+func TestNotModelledSaysWhoTakesPartInTheExchange(t *testing.T) {
+	for _, c := range []struct {
+		p    Problem
+		want []string
+	}{
+		{Problem{}, nil},
+		{Problem{Fixed: 1}, []string{"whether or not it trains"}},
+		{Problem{MicroBase: 1, Hidden: 1}, []string{"whether or not it trains", "behind all that a micro-batch does"}},
+	} {
+		notes := NotModelled(&c.p)[len(NotModelled(&Problem{})):]
+		if len(notes) != len(c.want) {
+			t.Errorf("%+v: %q", c.p, notes)
+			continue
+		}
+		for i, want := range c.want {
+			if !strings.Contains(notes[i], want) {
+				t.Errorf("%+v: %q, want %q", c.p, notes[i], want)
+			}
+		}
+	}
+}

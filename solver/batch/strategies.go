@@ -55,10 +55,17 @@ func (s sized) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 	return nil, &IllegalError{"no layout of equal groups holds the longest sequence"}
 }
 
-// NotModelled is what every plan of a batch says of the model behind its numbers.
-func NotModelled() []string {
-	return []string{
+// NotModelled is what every plan of a problem says of the model behind its numbers.
+func NotModelled(p *Problem) []string {
+	notes := []string{
 		"the time of a group is taken as the sum of its sequences' times and a base; how far that is from a simulation of the packed group is stated with the prices",
 		"groups of a micro-batch do not slow each other, and changing groups from one micro-batch to the next takes no time",
 	}
+	if p.MicroBase+p.Fixed > 0 {
+		notes = append(notes, "every device of the cluster keeps a share of the model's states and takes part in their exchange, whether or not it trains; a layout of one sequence (--seq-len) may leave devices out of it")
+	}
+	if p.Hidden > 0 {
+		notes = append(notes, "parameters and gradients are taken to travel behind all that a micro-batch does; where they take longer than that, a simulated step is longer by what hides nothing of them: its all-to-alls, its loss and a layer")
+	}
+	return notes
 }
