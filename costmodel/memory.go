@@ -34,7 +34,7 @@ func (q *Predictor) DeviceMemory(j Job, device string) DeviceMemory {
 type MemoryShare struct {
 	Tokens      units.Tokens // its own
 	GroupTokens units.Tokens // of its all-to-all group
-	Widest      units.Tokens // tokens of the largest block of another group that comes by in the ring; 0 if there is none
+	Widest      units.Tokens // tokens of the largest block of another group that comes by in the ring, or 1 if none does; 0 if there is no other group
 	Copied      units.Tokens // tokens of its group's block that are copied to be sent, where those are not all of them
 	QHeads      int          // that it computes
 	KVHeads     int          // that these need

@@ -228,7 +228,19 @@ func TestTailsTakeNoBuffers(t *testing.T) {
 			}
 		}
 	}
+	if m := of(true); m[0].Transient == 0 || len(l.Groups) != 2 {
+		t.Errorf("%+v", m)
+	}
 	d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
+	x, parts := NewMemoryModel(j), share(900, 124, 100)
+	none := share(900, 124, 0)
+	if got, want := x.forwardTransient(&parts)-x.forwardTransient(&none), float64(2*100*units.Bytes(j.Model.KVHeads)*d*e); got != want {
+		t.Errorf("forward a copy of 100 tokens takes %v bytes, want %v", got, want)
+	}
+	parts.TwoBatch, none.TwoBatch = true, true
+	if got, want := j.MemoryOf(parts, DeviceMemory{}).Transient-j.MemoryOf(none, DeviceMemory{}).Transient, 2*2*100*units.Bytes(j.Model.KVHeads)*d*e; got != want {
+		t.Errorf("in twos copies of 100 tokens take %d bytes, want %d", got, want)
+	}
 	copied, whole := j.MemoryOf(share(900, 124, 100), DeviceMemory{}), j.MemoryOf(share(900, 124, 0), DeviceMemory{})
 	if want := 2 * 100 * units.Bytes(j.Model.KVHeads) * d * e; copied.Transient-whole.Transient != want {
 		t.Errorf("a copy of 100 tokens takes %d bytes, want %d", copied.Transient-whole.Transient, want)

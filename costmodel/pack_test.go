@@ -131,6 +131,23 @@ func TestOverheadsOfMicroBatches(t *testing.T) {
 	}
 }
 
+// A packed message is as large as all of its documents' together.
+func TestPackedMessagesCarryAllDocuments(t *testing.T) {
+	p := madeUp(t, map[string]speeds{"fast": {3e15, 4e15, 2e15}}, map[string]wire{"bus": {0, 1e6}})
+	tokens := []units.Tokens{1, 1}
+	k := packerOf(t, p, testJob(cluster(t, "1x2 fast", p, "bus", ""), tokens))
+	forward := func(count int) float64 {
+		x, err := k.Passes(Singles(tokens, 4), []float64{0.5, 0.5}, []Documents{{Tokens: 4096, Count: count}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return float64(x.Forward)
+	}
+	if one, ten := forward(1), forward(10); math.Abs(ten/one-10) > 0.01 {
+		t.Errorf("ten documents take %v, one %v, over a link that takes all of it", ten, one)
+	}
+}
+
 // Documents take no longer packed than one after the other, and no less than
 // without the others; a copy more adds time; order among lengths does not matter
 // to the sum of their counts.

@@ -29,7 +29,7 @@ func groupPicture(p *printer, d *solver.Plan) {
 		} else {
 			ring = "ring: " + ring
 		}
-		p.para("", ring+ownLast(d)+twoBatch(d))
+		p.para("", ring+ownLast(d)+keptTail(d)+twoBatch(d))
 		return
 	}
 	width := min(headWidth, max(1, d.Job.Model.QHeads))

@@ -228,3 +228,26 @@ func TestMicroBatchesInTwosAreTold(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// What stays at home is told, of rings of ranks and of groups, in the picture and in the
+// account.
+func TestKeptTailsAreTold(t *testing.T) {
+	single := testPlan()
+	for name, d := range map[string]*solver.Plan{"ranks": single, "groups": groupedPlan(3)} {
+		for _, d.KeepTail = range []bool{false, true} {
+			var buf bytes.Buffer
+			if err := Plan(&buf, d); err != nil {
+				t.Fatal(err)
+			}
+			if err := Explain(&buf, d); err != nil {
+				t.Fatal(err)
+			}
+			text := strings.Join(strings.Fields(strings.ReplaceAll(buf.String(), "|", "")), " ")
+			g, kept := d.Layout().Tail()
+			said := fmt.Sprintf("the keys and values of the last %d tokens, which no other group needs, stay in group %d", int64(kept), g)
+			if got, want := strings.Count(text, said), 2; d.KeepTail && (kept == 0 || got != want) || !d.KeepTail && strings.Contains(text, "stay in group") {
+				t.Errorf("%s, %t: said %d times: %s", name, d.KeepTail, got, said)
+			}
+		}
+	}
+}

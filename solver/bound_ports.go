@@ -13,9 +13,9 @@ import "github.com/evenkeel/evenkeel/costmodel/op"
 //
 //	sum over groups of (2+2w) (S_g - sum of h_i s_i)  >=  (2+2w) sum of (S_g - s)
 //
-// Of two groups one needs all keys of the other, for it has a token behind the other's
-// first unless it ends before that. So a block goes to the other group, that of the
-// smaller at least, and in all, with the groups in falling order,
+// Of two groups the one that ends later needs all keys of the other, so that the other's
+// block goes there whole, also where tails stay at home. In all, with the groups in falling
+// order of their tokens, that is no less than
 //
 //	2w sum over i > j of S_i  =  2w sum of (i-1) S_i
 //
@@ -25,9 +25,8 @@ import "github.com/evenkeel/evenkeel/costmodel/op"
 // costs less than more tokens in the first one.
 //
 // The same holds of nodes, of whose ranks none holds more than n tokens together, and
-// the groups whose owner of a head is on one of them: of two nodes one has a group that
-// needs the first token of a group on the other, or else all of its groups end before
-// that, and it must have all their keys itself.
+// the groups whose owner of a head is on one of them: of two nodes the one with the group
+// that ends last needs all keys of the groups on the other.
 type ports struct {
 	tokens, ranks          float64
 	kvShare, wide          float64

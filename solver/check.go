@@ -373,6 +373,10 @@ func (f *findings) candidates(p *Plan) {
 		if (c.Layout == nil) != (c.Verdict == Chosen) {
 			f.add(at+"layout", "left out of the chosen candidate and of no other")
 		} else if c.Layout != nil {
+			if err := c.Layout.Validate(p.Job.SeqLen, len(p.Ranks), p.Job.Model.QHeads); err != nil {
+				f.add(at+"layout", "%v", err)
+				continue
+			}
 			f.ownLast(at+"layout.own_last", *c.Layout)
 			f.keepTail(at+"layout.keep_tail", p, *c.Layout)
 			f.headChunks(at+"layout.head_chunks", *c.Layout)

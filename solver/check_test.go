@@ -202,6 +202,16 @@ func TestCheckNoticesBrokenStructure(t *testing.T) {
 		spoil func(*Plan)
 		want  string
 	}{
+		"a candidate's rank": {func(p *Plan) {
+			l := *p.Compared[2].Layout
+			l.Groups = append(slices.Clone(l.Groups), costmodel.Group{{Rank: 99, QHeads: 1}})
+			p.Compared[2].Layout = &l
+		}, "considered[2].layout: groups["},
+		"a candidate without tokens": {func(p *Plan) {
+			l := *p.Compared[2].Layout
+			l.KeepTail, l.Groups = true, append(slices.Clone(l.Groups), costmodel.Group{})
+			p.Compared[2].Layout = &l
+		}, "considered[2].layout: groups["},
 		"hole":    {func(p *Plan) { p.Ranks[0].Segments[0].End -= 8; p.Ranks[0].Tokens -= 8 }, "nobody has tokens"},
 		"overlap": {func(p *Plan) { p.Ranks[0].Segments[0].End += 8; p.Ranks[0].Tokens += 8 }, "is also in ranks["},
 		"short": {func(p *Plan) {

@@ -311,7 +311,7 @@ func (s *search) run() []point {
 }
 
 // polish tries what points can have besides groups and shares: own blocks last, kinds
-// late in the sequence, groups lined up along it. It returns these, too.
+// late in the sequence, groups lined up along it, the last one with a lead. It returns these, too.
 func (s *search) polish(ends []point) []point {
 	ends = append(ends, s.ownLast(ends)...)
 	s.moveLate(slices.Clone(ends))

@@ -64,8 +64,8 @@ def expected(
     n is the number of groups, and all groups' numbers are modulo n. near_k and reach_k are the smallest and
     the largest d, 1 <= d < n, for which group k+d has a token after the first one of group k, 0 if there is
     none; packed documents do not change them. T_k is S_k or, with keep_tail, the tokens of those segments of
-    group k that begin before another group's last token. n_ij is the number of KV heads that the query heads common to i and j read, those counted twice that a
-    border of any group's heads cuts in between.
+    group k that begin before another group's last token. n_ij is the number of KV heads that the query heads
+    common to i and j read, those counted twice that a border of any group's heads cuts in between.
     """
     if element_bytes is None:
         if plan.dtype not in _SIZES:
