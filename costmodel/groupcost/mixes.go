@@ -13,11 +13,29 @@ import (
 //     with all of its nodes: its levels;
 //   - of two types every pair of levels that are equal or next to one another;
 //   - of three types and more only equal levels;
-//   - of more types than mostPools only those join that are next to one another in speed.
+//   - where that makes more than mostMixes, only types join that are next to one another
+//     in speed.
 //
 // A type with fewer levels stays at its last. So the largest group is all devices,
 // which alone holds the longest sequences.
 func (b *builder) mixes() []kind {
+	if len(b.pools) <= mostPools {
+		if all := b.mixesOf(subsets(len(b.pools))); len(all) <= mostMixes {
+			return all
+		}
+	}
+	return b.mixesOf(b.neighbours())
+}
+
+// mostMixes bounds the mixes of every set of pools, each of which is simulated some hundred
+// times: a pool more doubles the sets. So many sets as mostPools have are not even listed.
+const (
+	mostMixes = 600
+	mostPools = 10
+)
+
+// mixesOf is the mixes of some sets of pools.
+func (b *builder) mixesOf(sets [][]int) []kind {
 	levels := make([][]int, len(b.pools))
 	most := 0
 	for p := range b.pools {
@@ -32,7 +50,7 @@ func (b *builder) mixes() []kind {
 			all = append(all, b.place(uses, false))
 		}
 	}
-	for _, types := range b.joined() {
+	for _, types := range sets {
 		for l := range most {
 			uses := make([]int, len(b.pools))
 			for _, p := range types {
@@ -52,24 +70,16 @@ func (b *builder) mixes() []kind {
 	return all
 }
 
-// mostPools bounds the pools of which every set joins: a pool more doubles the sets, each
-// of which is simulated some hundred times at every level.
-const mostPools = 6
-
-// joined lists the sets of pools whose devices train together, small ones first: all while
-// the pools are few, else those that are next to one another in speed, from any to any.
-// They are few, have groups of every size among them, and their devices are as alike as
-// they can be, so that shares and heads are even.
+// neighbours lists the sets of pools that are next to one another in speed, from any to
+// any, small ones first. They are few, have groups of every size among them, and their
+// devices are as alike as they can be, so that shares and heads are even.
 //
 // In 15 batches on three clusters of seven to nine types, plans took 0.8 % longer with
 // these than with all sets (3.5 % at most). With pairs and the set of all pools it was
 // 5.6 % (34 %), for groups of three to all but one are missed; with these sets and all
 // pairs, twice as many groups, 0.6 % (3.3 %).
-func (b *builder) joined() [][]int {
+func (b *builder) neighbours() [][]int {
 	n := len(b.pools)
-	if n <= mostPools {
-		return subsets(n)
-	}
 	order := make([]int, n)
 	for p := range order {
 		order[p] = p

@@ -65,7 +65,8 @@ func everyMix(levels [][]int) [][]int {
 	return all
 }
 
-// Of up to six pools every set joins, in this order: plans of such clusters rest on it.
+// While that makes few every set of pools joins, in this order: plans of such clusters
+// rest on it.
 func TestMixesOfFewPools(t *testing.T) {
 	for _, c := range []struct {
 		cluster string
@@ -77,6 +78,10 @@ func TestMixesOfFewPools(t *testing.T) {
 		{
 			"2x2 b200_sxm + 2x2 h100_sxm + 2x2 a100_sxm + 2x2 gb200 + 1x2 rtx_pro_6000_server + 1x1 b60",
 			[][]int{{1, 2, 4}, {1, 2, 4}, {1, 2, 4}, {1, 2, 4}, {1, 2}, {1}},
+		},
+		{
+			"1x2 b200_sxm + 1x4 h100_sxm + 1x4 a100_sxm + 1x2 gb200 + 1x2 rtx_pro_6000_server + 1x1 b60 + 1x1 a100_sxm + 1x1 h100_sxm",
+			[][]int{{1, 2}, {2, 4}, {2, 4}, {1, 2}, {1, 2}, {1}, {1}, {1}},
 		},
 	} {
 		got, _ := mixesOf(t, c.cluster, false)
