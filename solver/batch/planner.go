@@ -26,7 +26,7 @@ import (
 // Far off the bound a climb begins again (tryAnew), and plans of other strategies are
 // taken where they are better (tryOthers).
 //
-// Where there are several pools, the plan that keeps each to itself (Apart) is
+// Where there are several pools, the plan that keeps each to itself (apart) is
 // another beginning, so that ours is never worse unless its context ends first.
 type Planner struct {
 	options Options
