@@ -276,6 +276,9 @@ func (r *layerRun) source(g, t int) int {
 // forwardRing runs all steps.
 func (r *layerRun) forwardRing() {
 	for t := range r.n {
+		if r.sim.gaveUp() {
+			return
+		}
 		r.compute(t)
 		if t < r.n-1 {
 			r.passKV(t)
@@ -324,6 +327,9 @@ func (r *layerRun) backwardRing() {
 		r.passKV(0)
 	}
 	for t := range r.n {
+		if r.sim.gaveUp() {
+			return
+		}
 		if t > 0 || !r.ownLast {
 			r.compute(t)
 			r.add(t)

@@ -171,6 +171,9 @@ func (x *rings) forward() {
 	n := x.run.n
 	x.start()
 	for t := range n {
+		if x.run.sim.gaveUp() {
+			return
+		}
 		x.compute(t, t+len(x.computed)-1)
 		if t < n-1 {
 			x.passKV(t)
@@ -186,6 +189,9 @@ func (x *rings) backward() {
 		x.passKV(0)
 	}
 	for t := range n {
+		if x.run.sim.gaveUp() {
+			return
+		}
 		if t > 0 || !ownLast {
 			x.computeBack(t)
 		}

@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -12,6 +13,8 @@ import (
 type SimOptions struct {
 	// Timeline fills Step.Timeline and Step.Path.
 	Timeline bool
+	// Until, unless nil, says why a long simulation is to be given up (see Simulator.Until).
+	Until func() error
 }
 
 // Simulate predicts one training step of a job under a layout.
@@ -43,6 +46,7 @@ func SimulateWith(q *Predictor, j Job, l Layout, opts SimOptions) (*Step, error)
 	if err != nil {
 		return nil, err
 	}
+	s.until = opts.Until
 	if err := s.run(l, opts); err != nil {
 		return nil, err
 	}
@@ -90,6 +94,11 @@ func NewSimulator(q *Predictor, j Job) (*Simulator, error) {
 	}
 	return s, nil
 }
+
+// Until has Time, Idle and Brief ask, every some milliseconds, why they are to be given up,
+// and return that error where there is one; nil asks nobody. A layout of few ranks or
+// groups is done before it is asked about. What is remembered of prices stays good.
+func (s *Simulator) Until(why func() error) { s.fast.until = why }
 
 // Time is the most likely time of the step that Step gives an account of.
 //
@@ -161,6 +170,9 @@ type sim struct {
 	nodes      []nodeOfSeats
 	// fewCards says that ranks of some node share its network cards.
 	fewCards bool
+	until    func() error // see Simulator.Until
+	unasked  int          // tasks since it was asked last
+	late     error        // what it said of the run at hand
 
 	// Of the layout at hand.
 	layout         Layout
@@ -198,7 +210,7 @@ func (s *sim) run(l Layout, opts SimOptions) error {
 	if err := l.Validate(s.job.SeqLen, len(s.ranks), s.job.Model.QHeads); err != nil {
 		return fmt.Errorf("layout: %w", err)
 	}
-	s.layout, s.err = l, nil
+	s.layout, s.err, s.late, s.unasked = l, nil, nil, 0
 	s.stages, s.traffic, s.spans, s.path = s.stages[:0], s.traffic[:0], s.spans[:0], nil
 	if err := s.seat(); err != nil {
 		return err
@@ -217,11 +229,26 @@ func (s *sim) run(l Layout, opts SimOptions) error {
 			s.layers[back].run(s, back == 1, opts.Timeline)
 		}
 	}
+	if s.late != nil {
+		return cmp.Or(s.err, s.late)
+	}
 	s.addStages()
 	if opts.Timeline && s.err == nil {
 		s.drawTimeline()
 	}
 	return s.err
+}
+
+// askEvery is the number of tasks, some 20 ns each, between two questions whether to go on.
+const askEvery = 1 << 20
+
+// gaveUp says before each step of a ring whether the run is to be given up. It has an error of
+// its own: one of the laws' would leave prices out that are remembered.
+func (s *sim) gaveUp() bool {
+	if s.unasked += len(s.seats); s.until != nil && s.late == nil && s.unasked >= askEvery {
+		s.late, s.unasked = s.until(), 0
+	}
+	return s.late != nil
 }
 
 // part is a named share of a step, in order of execution.

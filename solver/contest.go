@@ -2,6 +2,7 @@ package solver
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -35,10 +36,12 @@ type contest struct {
 	evaluated int          // layouts that fit and were simulated, by this strategy or one before
 	all       int          // layouts tried, those that do not fit included
 	stopped   bool
+	must      bool // nothing but an interruption keeps it from judging
 	err       error
 }
 
 func newContest(ctx context.Context, p *Problem, name string, report func(Progress)) *contest {
+	p.sim.Until(whenEnded(ctx))
 	return &contest{ctx: ctx, p: p, name: name, report: report}
 }
 
@@ -56,6 +59,10 @@ func (c *contest) try(l costmodel.Layout, why string) {
 	if c.done() {
 		return
 	}
+	if c.needless(l) {
+		c.stopped = true
+		return
+	}
 	c.all++
 	if bad := c.p.overfull(l); bad != nil {
 		if c.misfit == nil || fill(bad.Memory) < fill(c.misfit.Memory) {
@@ -66,11 +73,29 @@ func (c *contest) try(l costmodel.Layout, why string) {
 	c.evaluated++
 	t, known := c.p.timeKnown(l)
 	if !known {
-		if t, c.err = c.p.sim.Time(l); c.err != nil {
+		if t, c.err = c.price(l); c.err != nil {
 			return
 		}
 	}
 	c.take(Result{Layout: l, Why: why}, t)
+}
+
+// needless says that time is up, there is a plan, and a layout would take long to judge.
+func (c *contest) needless(l costmodel.Layout) bool {
+	if c.ctx.Err() == nil || len(c.p.seeds) == 0 || c.must || !costly(l) {
+		return false
+	}
+	_, known := c.p.timeKnown(l)
+	return !known
+}
+
+// price simulates a layout. While there is no plan, one that is late is better than none.
+func (c *contest) price(l costmodel.Layout) (units.Seconds, error) {
+	if c.must || c.time == 0 && len(c.p.seeds) == 0 {
+		c.p.sim.Until(whenCancelled(c.ctx))
+		defer c.p.sim.Until(whenEnded(c.ctx))
+	}
+	return c.p.sim.Time(l)
 }
 
 // take enters a layout that fits and whose time is known.
@@ -102,6 +127,9 @@ func (p *Problem) overfull(l costmodel.Layout) *MemoryError {
 // result is the winner with its account, or the layout that comes nearest to
 // fitting with a *MemoryError, or the error that ended the contest.
 func (c *contest) result() (Result, error) {
+	if late := ended(c.ctx); late != nil && c.time > 0 && errors.Is(c.err, late) {
+		c.stopped, c.err = true, nil // in the middle of a layout
+	}
 	switch {
 	case c.err != nil:
 		return Result{}, c.err

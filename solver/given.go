@@ -205,6 +205,7 @@ func (fixed) Claims() Claims {
 // Solve implements Strategy.
 func (s fixed) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
 	c := newContest(ctx, p, s.Name(), report)
+	c.must = true
 	c.try(s.layout, s.why)
 	return c.result()
 }

@@ -1,7 +1,10 @@
 package solver
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -66,13 +69,63 @@ func NewProblem(profile *costmodel.Profile, job costmodel.Job) (*Problem, error)
 	if p.sim, err = costmodel.NewSimulator(p.Predictor, job); err != nil {
 		return nil, err
 	}
-	// With an equal split every device type runs every op and the ring crosses
-	// every link class that any ring of this cluster crosses, so one simulation
-	// finds what is missing before a search begins.
-	if _, err := p.sim.Time(p.equalRing()); err != nil {
+	if err := p.missing(); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// missing is the first law that any plan needs and nobody measured, before a search begins.
+// With an equal split every device type runs every op and the ring crosses every link
+// class that any ring of this cluster crosses, so one simulation finds it. It takes
+// seconds of ten thousand ranks; then that of a few is asked (see sample), and what all
+// exchange by itself.
+func (p *Problem) missing() error {
+	l := p.equalRing()
+	if !costly(l) {
+		_, err := p.sim.Time(l)
+		return err
+	}
+	few := p.Job
+	few.Cluster = sample(few.Cluster)
+	q, err := NewProblem(p.Profile, few)
+	if err != nil {
+		return err
+	}
+	all := make([]int, len(p.ranks))
+	for r := range all {
+		all[r] = r
+	}
+	if costly(q.equalRing()) { // nodes that are all unlike
+		_, err = p.sim.Time(l)
+		return err
+	}
+	return p.alone(all)
+}
+
+// sample is the first two nodes of each kind, and of each type in them two devices at most:
+// the device types and links of a cluster, and few ranks.
+func sample(c costmodel.Cluster) costmodel.Cluster {
+	type kind struct {
+		link, devices string
+		cards         bool
+	}
+	met, all := map[kind]int{}, c.Nodes
+	c.Nodes = nil
+	for _, n := range all {
+		k := kind{link: n.Link, cards: n.NICs > 0}
+		n.Devices = slices.Clone(n.Devices)
+		for i := range n.Devices {
+			m := &n.Devices[i]
+			m.Count = min(m.Count, 2)
+			k.devices += fmt.Sprintf("%d %s,", m.Count, m.Device)
+		}
+		n.NICs = min(n.NICs, len(n.Devices)) // no more cards than devices
+		if met[k]++; met[k] <= 2 {
+			c.Nodes = append(c.Nodes, n)
+		}
+	}
+	return c
 }
 
 // blockFor is 128 tokens, a kernel's tile twice, or on short sequences the
@@ -92,9 +145,31 @@ func (p *Problem) equalRing() costmodel.Layout {
 	return costmodel.ZigZag(split, costmodel.Singles(split, p.Job.Model.QHeads))
 }
 
-// simulate is the full account of a layout.
+// simulate is the full account of a layout, however long it takes.
 func (p *Problem) simulate(l costmodel.Layout) (*costmodel.Step, error) {
 	return p.sim.Step(l, costmodel.SimOptions{})
+}
+
+// ended is why ctx has, and whenEnded asks.
+func ended(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+func whenEnded(ctx context.Context) func() error {
+	return func() error { return ended(ctx) }
+}
+
+// whenCancelled asks whether somebody has ended ctx: that its time is up is not enough.
+func whenCancelled(ctx context.Context) func() error {
+	return func() error {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return nil
+		}
+		return ended(ctx)
+	}
 }
 
 // place names a rank as people find it: "rank 3 (cpu:1 on n0)".

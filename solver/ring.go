@@ -3,6 +3,8 @@ package solver
 import (
 	"context"
 	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel"
 )
 
 // ring is context parallelism as frameworks run it today: an equal share for
@@ -16,12 +18,12 @@ func (ring) Claims() Claims {
 	return Claims{Baseline: true, Doc: "equal shares in zigzag order, key-value blocks passed on in rank order"}
 }
 
-// Solve implements Strategy. One simulation is all there is to it, so ctx is
-// not asked.
-func (s ring) Solve(_ context.Context, p *Problem, report func(Progress)) (Result, error) {
+// Solve implements Strategy. One simulation is all there is to it, which only a large
+// ring does not end in time.
+func (s ring) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
 	n := len(p.ranks)
 	res := Result{Layout: p.equalRing(), Evaluated: 1}
-	step, err := p.simulate(res.Layout)
+	step, err := p.sim.Step(res.Layout, costmodel.SimOptions{Until: whenEnded(ctx)})
 	if err != nil {
 		return res, err
 	}

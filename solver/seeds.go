@@ -12,6 +12,7 @@ import (
 // why; so is one that ctx left no time for, unless nothing fits before it.
 func (p *Problem) solveEach(ctx context.Context, todo []Strategy, report func(Progress)) (found []attempt, skipped []string, err error) {
 	p.seeds, p.base, p.runners = []Result{}, nil, nil
+	defer p.sim.Until(nil)
 	var late error
 	for _, s := range todo {
 		a := attempt{strategy: s}

@@ -165,7 +165,11 @@ func (p *Problem) pick(found []attempt, bound units.Seconds) (*Plan, error) {
 	if p.Take != "" {
 		named := func(a *attempt) bool { return a.strategy.Name() == p.Take }
 		if chosen = fastest(found, named); chosen == nil {
-			return nil, notToBeHad(found[slices.IndexFunc(found, func(a attempt) bool { return named(&a) })])
+			at := slices.IndexFunc(found, func(a attempt) bool { return named(&a) })
+			if at < 0 {
+				return nil, fmt.Errorf("the plan of %s was asked for, and the time was up before it was found: give it more", p.Take)
+			}
+			return nil, notToBeHad(found[at])
 		}
 	}
 	plan := &Plan{

@@ -111,7 +111,7 @@ the GPU models that mine lacks.`,
 	f.IntVar(&o.headChunks, "head-chunks", 0, "with --q-heads: compute the heads in so many chunks, behind which all-to-alls hide, 2 to 4 (default: all at once)")
 	f.BoolVar(&o.twoBatch, "two-batch-overlap", false, "with --shares: micro-batches go through the layers in twos, one computed while the other's all-to-alls move (--grad-accumulation 2 or more)")
 	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel, and evenkeel-sure where its gain is in doubt)")
-	f.DurationVar(&o.deadline, "deadline", 0, "time to search for; the best so far is taken then (default: until done)")
+	f.DurationVar(&o.deadline, "deadline", 0, "time to search for; the best so far is taken then, as on Ctrl-C, or the first plan that fits if there is none yet (default: until done)")
 	f.Float64Var(&o.effort, "effort", 1, "search so many times as long for a faster plan, 1 to 100")
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")
 	f.StringVar(&o.timeline, "timeline", "", "timeline to write, for Perfetto or chrome://tracing")
@@ -172,7 +172,9 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		defer cancel()
 	}
 	q.Take, q.Effort = o.take, o.effort
-	plan, err := o.plan(ctx, q)
+	going := a.goingOn()
+	plan, err := o.plan(ctx, q, going.report)
+	going.end()
 	if err != nil {
 		return err
 	}
@@ -184,13 +186,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 	}
 	plan.Inputs = append(slices.Clone(laws.inputs), plan.Inputs...)
 	plan.Warnings = append(plan.Warnings, laws.remarks...)
-	// Simulating everything anew takes as long as the strategies, of thousands of devices
-	// seconds: once the time is up the plan is checked by itself.
-	err = plan.Validate()
-	if err == nil && ctx.Err() == nil {
-		err = solver.Check(plan, p)
-	}
-	if err != nil {
+	if err := checked(ctx, plan, p); err != nil {
 		return fmt.Errorf("the plan does not stand up to the checker; this is a bug of evenkeel: %w", err)
 	}
 	if err := o.write(plan, q); err != nil {
@@ -202,6 +198,24 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		}
 		return results.Explain(w, plan)
 	})
+}
+
+// checked has the checker look at a plan. Simulating everything anew takes as long as the
+// strategies, of thousands of devices seconds: once the time is up the plan is checked by
+// itself, and a check that goes on is not waited for.
+func checked(ctx context.Context, plan *solver.Plan, p *costmodel.Profile) error {
+	if err := plan.Validate(); err != nil || ctx.Err() != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	anew := *plan // the checker may still read when others write to the plan
+	go func() { done <- solver.Check(&anew, p) }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // sideBySide predicts what the job's sequences take at the same time, each in devices of
@@ -241,9 +255,9 @@ func (a *app) sideBySide(ctx context.Context, q *solver.Problem) *solver.SideByS
 }
 
 // plan searches for a layout, or takes the one that was given.
-func (o problem) plan(ctx context.Context, q *solver.Problem) (*solver.Plan, error) {
+func (o problem) plan(ctx context.Context, q *solver.Problem, report func(solver.Progress)) (*solver.Plan, error) {
 	if o.shares == "" {
-		return solver.Solve(ctx, q, o.strategies, nil)
+		return solver.Solve(ctx, q, o.strategies, report)
 	}
 	g, err := solver.ParseGiven(o.shares, o.qHeads)
 	if err != nil {
@@ -253,7 +267,7 @@ func (o problem) plan(ctx context.Context, q *solver.Problem) (*solver.Plan, err
 	if err := g.Suits(q); err != nil {
 		return nil, usagef("--%w", err)
 	}
-	return solver.SolveGiven(ctx, q, g, nil)
+	return solver.SolveGiven(ctx, q, g, report)
 }
 
 // given refuses flags that a layout of one's own leaves nothing to do for.

@@ -1,0 +1,25 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evenkeel/evenkeel/solver"
+)
+
+func TestGoingOnSaysHowFarTheSearchIs(t *testing.T) {
+	var err strings.Builder
+	g := (&app{errOut: &err}).goingOn()
+	if got := g.line(5 * time.Second); got != "planning for 5s" {
+		t.Errorf("%q", got)
+	}
+	g.report(solver.Progress{Strategy: "usp", Evaluated: 1, Best: 4.92})
+	g.end()
+	if got, want := g.line(10*time.Second), "planning for 10s; usp came to 4.92 s after 1 layout; Ctrl-C takes the best so far"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if err.Len() > 0 {
+		t.Errorf("a short search says %q", err.String())
+	}
+}
