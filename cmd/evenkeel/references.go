@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -43,7 +44,7 @@ type known struct {
 
 // laws reads the profiles that --profile names and resolves the cluster against them.
 // Where the references are among these, they stand for the GPU models that the files
-// lack, and links that nobody measured are assumed.
+// lack and for ops of the others, and links that nobody measured are assumed.
 func (a *app) laws(o problem) (known, error) {
 	cluster, err := readCluster(o.cluster)
 	if err != nil {
@@ -98,6 +99,16 @@ func (o problem) profiles() (paths []string, references bool, err error) {
 	return paths, references, nil
 }
 
+// orReferences adds to the error of a law that the given profiles lack that references may
+// stand for it, if they are not among them.
+func (o problem) orReferences(err error) error {
+	var missing *costmodel.MissingLawError
+	if _, references, _ := o.profiles(); references || !errors.As(err, &missing) {
+		return err
+	}
+	return fmt.Errorf("%w; or, of GPUs, let the embedded profiles stand for what is lacking: --profile %s,%s", err, o.profile, borrowReferences)
+}
+
 // loadProfiles reads files of a plan that is written to a path. No device type may have
 // laws in two of them.
 func loadProfiles(to string, paths []string) ([]profiles.Reference, error) {
@@ -124,13 +135,20 @@ func loadProfiles(to string, paths []string) ([]profiles.Reference, error) {
 }
 
 // referenced adds the references of a cluster's devices to the profiles that are given,
-// of the models that these lack, and assumes the links that nobody measured.
+// of the models and ops that these lack, and assumes the links that nobody measured.
 func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o problem) (known, error) {
 	refs, err := lacking(cluster, own)
 	if err != nil {
 		return known{}, err
 	}
-	k := known{profile: profiles.Merge(slices.Concat(own, refs)), references: true}
+	merged, added := filledIn(cluster, own)
+	k := known{profile: profiles.Merge(slices.Concat(merged, added.references, refs)), references: true}
+	k.profile.Inputs = nil
+	for _, r := range slices.Concat(own, added.references, refs) {
+		if !slices.Contains(k.profile.Inputs, r.Input) {
+			k.profile.Inputs = append(k.profile.Inputs, r.Input)
+		}
+	}
 	k.inputs = k.profile.Inputs
 	if cluster, err = cluster.Named(k.profile); err != nil {
 		return known{}, usageError{err}
@@ -142,14 +160,66 @@ func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o 
 		return known{}, usageError{err}
 	}
 	k.profile = costmodel.AssumeLinks(k.profile, k.cluster)
+	k.remarks = added.remarks
 	for _, r := range refs {
 		k.remarks = append(k.remarks, remark(r))
-		a.note("%s", remark(r))
 	}
-	if len(refs) > 0 {
+	for _, r := range k.remarks {
+		a.note("%s", r)
+	}
+	if len(k.remarks) > 0 {
 		a.note("what is assumed, and how the plan rests on it, is said below it; measure your own: evenkeel calibrate")
 	}
 	return k, nil
+}
+
+// filling is what references add to profiles that know their GPU models.
+type filling struct {
+	references []profiles.Reference
+	remarks    []string
+}
+
+// filledIn is the given profiles as one, or none, with the laws that references of the
+// cluster's devices have of ops that these lack. A model without a reference is left as it is.
+func filledIn(cluster costmodel.Cluster, own []profiles.Reference) ([]profiles.Reference, filling) {
+	var added filling
+	if len(own) == 0 {
+		return nil, added
+	}
+	all := profiles.Reference{Input: own[0].Input, Profile: profiles.Merge(own)}
+	met := map[string]bool{}
+	for _, d := range all.Profile.Devices {
+		met[costmodel.ModelOf(d.Name)] = true
+	}
+	for _, n := range cluster.Nodes {
+		for _, m := range n.Devices {
+			model := costmodel.ModelOf(m.Device)
+			if !met[model] {
+				continue
+			}
+			met[model] = false // once
+			r, err := referenceOf(model)
+			if err != nil {
+				continue
+			}
+			filled, beside, ops := profiles.FillIn(all.Profile, r.Profile, model)
+			if len(ops) == 0 {
+				continue
+			}
+			text := fmt.Sprintf("%s; only of what --profile has no law of: %s", remark(r), words(ops))
+			all.Profile, r.Profile = filled, beside
+			added.references, added.remarks = append(added.references, r), append(added.remarks, text)
+		}
+	}
+	return []profiles.Reference{all}, added
+}
+
+func words(ops []op.Kind) string {
+	var names []string
+	for _, k := range ops {
+		names = append(names, string(k))
+	}
+	return strings.Join(names, ", ")
 }
 
 // lacking are the references of the devices whose GPU model none of the given profiles

@@ -76,7 +76,8 @@ Without --profile the laws are those of the reference profiles (evenkeel show
 --references): what others measured of the cluster's GPU models, what models that
 nobody measured borrow from these by their datasheets, and what is assumed of the
 rest, which the plan says. With --profile mine.profile.json,references they stand for
-the GPU models that mine lacks.`,
+the GPU models that mine lacks, and of the models that it has for the ops that it has
+no law of: a profile of collectives alone, say, or of kernels alone.`,
 		Example: `  evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
   evenkeel solve --profile p.profile.json --cluster cluster.yaml --model config.json --seq-len 256k --recompute full -o a.plan.json --explain
   evenkeel solve --profile p.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k --shares 5:3   # what a layout of your own takes
@@ -124,7 +125,7 @@ the GPU models that mine lacks.`,
 // lawFlags are what solve and serve ask alike: whose laws, of what, for which job.
 func (o *problem) lawFlags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&o.profile, "profile", "", "profiles with the laws of the devices and links, separated by commas; \"references\" among them stands for the embedded ones, of the GPU models that the others lack (default: those alone)")
+	f.StringVar(&o.profile, "profile", "", "profiles with the laws of the devices and links, separated by commas; \"references\" among them stands for the embedded ones, of the GPU models and ops that the others lack (default: those alone)")
 	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100 + 2x8 a100\"")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
 	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several")
@@ -164,7 +165,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 	}
 	q, err := solver.NewProblem(p, job)
 	if err != nil {
-		return usageError{err} // what was given does not suffice for any plan
+		return usageError{o.orReferences(err)} // what was given does not suffice for any plan
 	}
 	if o.deadline > 0 {
 		var cancel context.CancelFunc
@@ -369,7 +370,7 @@ func (o problem) precision(p *costmodel.Profile) (op.DType, error) {
 	}
 	switch len(have) {
 	case 0:
-		return "", &costmodel.MissingLawError{Op: op.KindAttnFwd, On: "every device"}
+		return "", usageError{o.orReferences(&costmodel.MissingLawError{Op: op.KindAttnFwd, On: "every device"})}
 	case 1:
 		return have[0], nil
 	}

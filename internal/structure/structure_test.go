@@ -46,7 +46,7 @@ var allowed = map[string][]string{
 	"python":                       {},
 	"replay/comparison":            {"replay", "fit", "costmodel", "internal/units", "internal/stats"},
 	"replay":                       {"python", "solver", "solver/batch", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
-	"results/profiles":             {"costmodel", "costmodel/groupcost", "internal/doc"},
+	"results/profiles":             {"costmodel", "costmodel/op", "costmodel/groupcost", "internal/doc"},
 	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/batch", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
 		"results", "results/profiles", "replay", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
