@@ -495,6 +495,9 @@ collectives), A800 and L40S carried over from them by the ratios of their datash
 links of A800 (NVLink, 200 GB/s one way), L40S (PCIe 4, 26 GB/s) and between nodes
 (RDMA, 25 GB/s a card) by datasheet. A step is eight sequences, one after the other or,
 in evenkeel's plans, in twos (below), with full recomputation, ZeRO-3 whose traffic hides behind the layers, bf16.
+Blocks of keys and values are sent whole, as ring attention does today, but that evenkeel's
+chains leave at home what no other group needs of the sequence's end (keep_tail); no
+sender passes a block on beyond the last group that needs it.
 
 The compositions are those that the HexiSeq paper (arXiv 2605.07569) states or, where
 it does not, proposals: which GPUs share a node, and the counts in sim-1 to sim-3. Its
