@@ -140,7 +140,7 @@ func leading(l costmodel.Layout, lead units.Tokens) costmodel.Layout {
 		if g != last {
 			return []costmodel.Segment{{Start: s.Start + lead, End: s.End + lead}}
 		}
-		return cutAt(s, from+lead, -from, 0)
+		return cutAt(s, from+lead, -from)
 	})
 	l.KeepTail = true
 	return l
@@ -160,7 +160,7 @@ func following(l costmodel.Layout) (costmodel.Layout, units.Tokens) {
 		if g != last {
 			return []costmodel.Segment{{Start: s.Start - lead, End: s.End - lead}}
 		}
-		return cutAt(s, lead, from, 0)
+		return cutAt(s, lead, from)
 	})
 	l.KeepTail = false
 	return l, lead
@@ -199,14 +199,13 @@ func moved(l costmodel.Layout, to func(group int, s costmodel.Segment) []costmod
 	return l
 }
 
-// cutAt is a segment cut at a place, what is before it and what is behind it moved by so
-// many tokens each.
-func cutAt(s costmodel.Segment, at, before, behind units.Tokens) (all []costmodel.Segment) {
+// cutAt is a segment cut at a place, what is before it moved by so many tokens.
+func cutAt(s costmodel.Segment, at, by units.Tokens) (all []costmodel.Segment) {
 	if s.Start < at {
-		all = append(all, costmodel.Segment{Start: s.Start + before, End: min(s.End, at) + before})
+		all = append(all, costmodel.Segment{Start: s.Start + by, End: min(s.End, at) + by})
 	}
 	if s.End > at {
-		all = append(all, costmodel.Segment{Start: max(s.Start, at) + behind, End: s.End + behind})
+		all = append(all, costmodel.Segment{Start: max(s.Start, at), End: s.End})
 	}
 	return all
 }
