@@ -181,7 +181,8 @@ func AssumeLinks(p *Profile, c Cluster) *Profile {
 	return &out
 }
 
-// mostKinds bounds the kinds of nodes of which every choice gets laws of a network.
+// mostKinds bounds the kinds of nodes, and the device types, of which every choice gets
+// laws of a network.
 const mostKinds = 6
 
 // kindsTogether lists the nodes of every choice of kinds, for a plan may leave
@@ -213,6 +214,30 @@ func (c Cluster) kindsTogether() [][]Node {
 		}
 		if len(nodes) > 1 {
 			out = append(out, nodes)
+		}
+	}
+	return out
+}
+
+// TypesTogether lists the cluster with the devices of every choice of device types
+// alone, first with all, where these are in more than one node. Of many types it is
+// all and each.
+func (c Cluster) TypesTogether() []Cluster {
+	types := c.members()
+	var out []Cluster
+	for _, choice := range choices(len(types)) {
+		part := c
+		part.Nodes = nil
+		for _, n := range c.Nodes {
+			n.Devices = slices.DeleteFunc(slices.Clone(n.Devices), func(m op.Member) bool {
+				return !choice[slices.IndexFunc(types, func(t op.Member) bool { return t.Device == m.Device })]
+			})
+			if len(n.Devices) > 0 {
+				part.Nodes = append(part.Nodes, n)
+			}
+		}
+		if len(part.Nodes) > 1 {
+			out = append(out, part)
 		}
 	}
 	return out

@@ -145,6 +145,32 @@ func TestOverTakesTheNearestGroup(t *testing.T) {
 	}
 }
 
+// A group of types that were measured only beside others goes by the nearest of those,
+// however near in size a group is that lacks one of them.
+func TestOverTakesGroupsThatHaveAllTypes(t *testing.T) {
+	p := &Profile{}
+	for _, members := range [][]op.Member{{{Device: "a", Count: 4}}, {{Device: "a", Count: 4}, {Device: "b", Count: 4}, {Device: "c", Count: 16}}, {{Device: "a", Count: 4}, {Device: "b", Count: 4}, {Device: "c", Count: 4}}} {
+		g := op.NewGroupType(members, 1, "net")
+		p.Groups = append(p.Groups, g)
+		p.Laws = append(p.Laws, Law{Op: op.KindSendRecv, Group: g.Name, Curve: wireLine(1e-5, 1e10), Range: everySize(op.KindSendRecv), Spread: Spread{Lo: 0.9, Hi: 1.1}})
+	}
+	q := NewPredictor(p)
+	for _, c := range []struct {
+		members []op.Member
+		want    string
+	}{
+		{[]op.Member{{Device: "a", Count: 2}}, p.Groups[0].Name},
+		{[]op.Member{{Device: "a", Count: 2}, {Device: "b", Count: 2}}, p.Groups[2].Name},
+		{[]op.Member{{Device: "c", Count: 23}}, p.Groups[1].Name},
+		{[]op.Member{{Device: "a", Count: 4}, {Device: "d", Count: 1}}, p.Groups[0].Name},
+	} {
+		law, factor, err := q.Over("net", op.KindSendRecv, c.members)
+		if err != nil || law.Group != c.want || factor != transferFactor {
+			t.Errorf("%v: %s x %v, %v; want %s", c.members, law.Group, factor, err, c.want)
+		}
+	}
+}
+
 // Where no reduce_scatter was measured, all_reduce at equal bytes on the wire
 // stands in, marked; where both are missing, reduce_scatter is named.
 func TestAllReduceStandsInForReduceScatter(t *testing.T) {

@@ -144,8 +144,8 @@ const transferFactor = 1.15
 // however many (the link class says what lies between them). A group of one
 // device type that was never measured is predicted by those around it or by the
 // steps that they were fitted with (see Steps), which marks the law as
-// transferred by itself. Else the nearest measured group size on that link
-// class stands in, marked as transferred by the returned factor (1 otherwise).
+// transferred by itself. Else the nearest measured group on that link class (see
+// nearest) stands in, marked as transferred by the returned factor (1 otherwise).
 // Ties go to the larger group. Kinds whose variants have laws of their own
 // (send_recv_pairs) are asked for by Time.
 //
@@ -300,14 +300,18 @@ func (q *Predictor) same(link string, kind op.Kind, v op.Variant, members []op.M
 	return nil
 }
 
-// nearest is the law of the measured group nearest in size over a link class,
-// of the members' own device types if there is one.
+// nearest is the law of the measured group nearest in size over a link class, of the
+// members' own device types if there is one, or else of one with others beside them:
+// that one is as slow as its slowest, while a group without some of theirs may be faster.
 func (q *Predictor) nearest(link string, kind op.Kind, v op.Variant, members []op.Member) (law *Law) {
 	want, best := ranksOf(members), -1
 	for _, w := range q.wired[wireLaw{wireOf{link, kind}, v}] {
 		ranks := w.group.Ranks()
 		distance := 2 * abs(ranks-want)
-		if !sameTypes(w.group.Members, members) {
+		switch {
+		case !typesWithin(members, w.group.Members):
+			distance += 8 * MaxRanks // farther than any group that has all types
+		case !typesWithin(w.group.Members, members):
 			distance += 4 * MaxRanks // farther than any group of the same
 		}
 		if ranks < want {

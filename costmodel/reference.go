@@ -150,12 +150,9 @@ func renamed(members, like []op.Member) []op.Member {
 	return as
 }
 
-// sameTypes says whether two groups are of the same device types, however many.
-func sameTypes(a, b []op.Member) bool {
-	within := func(a, b []op.Member) bool {
-		return !slices.ContainsFunc(a, func(m op.Member) bool {
-			return !slices.ContainsFunc(b, func(o op.Member) bool { return o.Device == m.Device })
-		})
-	}
-	return within(a, b) && within(b, a)
+// typesWithin says whether all device types of a group are among those of another.
+func typesWithin(a, b []op.Member) bool {
+	return !slices.ContainsFunc(a, func(m op.Member) bool {
+		return !slices.ContainsFunc(b, func(o op.Member) bool { return o.Device == m.Device })
+	})
 }

@@ -16,7 +16,8 @@ const aStep = 1.5
 
 // The classes of links that AssumeLinks makes up.
 const (
-	// NetworkLink is between nodes, at the rate of the slowest device's adapter.
+	// NetworkLink is between nodes, at the rate of the slowest adapter of those that
+	// are in a group.
 	NetworkLink = "network_by_datasheet"
 	// DeviceLink is between like devices of a node whose collectives nobody
 	// measured, at the rate that their datasheet gives for each other.
@@ -207,34 +208,49 @@ func slowest(p *costmodel.Profile, members []op.Member, flag string, rate func(o
 	return least, nil
 }
 
-// assumeNetwork makes up the links between nodes. A hop crosses one adapter, and
-// so does each rank's share of an all-to-all. Other collectives leave a node
-// through all its adapters at once, as far as the links inside it go.
+// assumeNetwork makes up the links between nodes: among all devices, and among every
+// choice of device types whose adapters or inner links are faster, for a group that has
+// none of the slowest goes at its own rate.
 func assumeNetwork(p *costmodel.Profile, c costmodel.Cluster) error {
-	var all []op.Member
-	together := math.Inf(1)
-	for _, n := range c.Nodes {
-		net, err := slowest(p, n.Devices, "--network", func(s op.Sheet) float64 { return s.NetPerS })
+	var whole costmodel.AssumedWire
+	for i, part := range c.TypesTogether() {
+		w, err := networkOf(p, part.Nodes)
 		if err != nil {
 			return err
+		}
+		if i == 0 {
+			whole = w
+		}
+		if i == 0 || w.One > whole.One || w.All > whole.All {
+			assumeWire(p, w)
+		}
+	}
+	return nil
+}
+
+// networkOf is the link between nodes. A hop crosses one adapter, and so does each
+// rank's share of an all-to-all. Other collectives leave a node through all its adapters
+// at once, as far as the links inside it go.
+func networkOf(p *costmodel.Profile, nodes []costmodel.Node) (costmodel.AssumedWire, error) {
+	var all []op.Member
+	one, together := math.Inf(1), math.Inf(1)
+	for _, n := range nodes {
+		net, err := slowest(p, n.Devices, "--network", func(s op.Sheet) float64 { return s.NetPerS })
+		if err != nil {
+			return costmodel.AssumedWire{}, err
 		}
 		inside, err := slowest(p, n.Devices, "--network", func(s op.Sheet) float64 { return max(s.LinkPerS, s.NetPerS) })
 		if err != nil {
-			return err
+			return costmodel.AssumedWire{}, err
 		}
+		one = min(one, net)
 		together = min(together, inside, net*float64(ranksOf(n.Devices)))
 		all = append(all, n.Devices...)
 	}
-	all = op.Merged(all)
-	one, err := slowest(p, all, "--network", func(s op.Sheet) float64 { return s.NetPerS })
-	if err != nil {
-		return err
-	}
-	assumeWire(p, costmodel.AssumedWire{
-		Class: NetworkLink, Members: all, Nodes: len(c.Nodes), Latency: costmodel.NetLatency,
+	return costmodel.AssumedWire{
+		Class: NetworkLink, Members: op.Merged(all), Nodes: len(nodes), Latency: costmodel.NetLatency,
 		One: units.BytesPerS(one), All: units.BytesPerS(max(one, together)),
-	})
-	return nil
+	}, nil
 }
 
 // assumeWire adds a link nobody measured, unless its group is there.

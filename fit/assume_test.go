@@ -256,6 +256,60 @@ func TestAssumeLinks(t *testing.T) {
 	}
 }
 
+// A group without the slowest adapters goes at its own rate, in nodes that have others
+// too, and one with any of them at theirs.
+func TestAssumedNetworkIsOfTheTypesInAGroup(t *testing.T) {
+	const fast, mid, slow = 5e10, 2.5e10, 1.25e10
+	p := measuredOnly("a", "b", "c", "d")
+	for i := range p.Devices {
+		d := &p.Devices[i]
+		d.Sheet.NetPerS = map[byte]float64{'a': fast, 'b': mid, 'c': slow, 'd': slow}[d.Name[0]]
+	}
+	Assume(p)
+	c, err := costmodel.ParseCluster("1x(4 a + 4 b) + 2x4 a + 1x2 c + 1x1 d")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err = c.Named(p); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = AssumeLinks(p, c); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	q := costmodel.NewPredictor(p)
+	rate := func(k op.Kind, members ...op.Member) float64 {
+		for i := range members {
+			members[i].Device += "/engine"
+		}
+		l, factor, err := q.Over(c.Network, k, members)
+		if err != nil || factor != 1 {
+			t.Fatal(factor, err)
+		}
+		return 1 / l.Curve.Pieces[0].Beta.Value / sheetShare
+	}
+	for _, x := range []struct {
+		k       op.Kind
+		members []op.Member
+		want    float64
+	}{
+		{op.KindSendRecv, []op.Member{{Device: "a", Count: 12}}, fast},
+		{op.KindSendRecv, []op.Member{{Device: "a", Count: 2}}, fast},
+		{op.KindAllGather, []op.Member{{Device: "a", Count: 12}}, 4 * fast}, // through four adapters of each node
+		{op.KindSendRecv, []op.Member{{Device: "a", Count: 1}, {Device: "b", Count: 1}}, mid},
+		{op.KindSendRecv, []op.Member{{Device: "a", Count: 12}, {Device: "b", Count: 4}}, mid},
+		{op.KindSendRecv, []op.Member{{Device: "b", Count: 1}, {Device: "c", Count: 1}}, slow},
+		{op.KindSendRecv, []op.Member{{Device: "a", Count: 12}, {Device: "c", Count: 1}}, slow}, // not that of a, though as many
+		{op.KindSendRecv, []op.Member{{Device: "a", Count: 12}, {Device: "b", Count: 4}, {Device: "c", Count: 2}, {Device: "d", Count: 1}}, slow},
+	} {
+		if got := rate(x.k, x.members...); math.Abs(got/x.want-1) > 1e-9 {
+			t.Errorf("%s among %v: %v B/s, want %v", x.k, x.members, got, x.want)
+		}
+	}
+}
+
 // Without any collective measured, like devices of a node have their own link.
 func TestAssumeLinksOfUnmeasuredDevices(t *testing.T) {
 	p := measuredOnly("gpu")

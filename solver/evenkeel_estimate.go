@@ -323,7 +323,7 @@ func (e *estimator) solve(d *draft, caps []float64) float64 {
 }
 
 // solveWithin is solve for who has no use for drafts that take longer than a limit:
-// those that do by a round's paces are +Inf.
+// those that do by a round's paces are +Inf. The first round's, of equal groups, say little.
 func (e *estimator) solveWithin(d *draft, caps []float64, limit float64) float64 {
 	n := 0
 	for i := range d.kinds {
@@ -340,12 +340,12 @@ func (e *estimator) solveWithin(d *draft, caps []float64, limit float64) float64
 		each[i] = total / float64(n)
 	}
 	steps := float64(e.p.Job.Model.Layers) * float64(max(1, e.p.Job.Accumulate))
-	for range levelRounds {
+	for round := range levelRounds {
 		for i := range each {
 			paces[i] = affine(times[i], max(each[i], total/float64(8*n)))
 		}
 		var theta float64
-		if each, theta = level(total, paces, counts, caps); each == nil || theta*steps > limit {
+		if each, theta = level(total, paces, counts, caps); each == nil || round > 0 && theta*steps > limit {
 			return math.Inf(1)
 		}
 	}

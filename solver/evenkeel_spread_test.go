@@ -87,8 +87,8 @@ func TestFurtherLayoutsGain(t *testing.T) {
 		cluster string
 		seq     units.Tokens
 	}{
-		{"2x8 h100_sxm + 6x8 a100_sxm", 64 << 10},
-		{"2x4 h100_sxm + 4x2 a100_sxm + 3x1 rtx_pro_6000_server", 128 << 10},
+		{"4x8 h100_sxm + 2x4 a100_sxm", 64 << 10},
+		{"4x4 h100_sxm + 4x2 a100_sxm", 32 << 10},
 	} {
 		p := oneCard(t, tc.cluster, 40, tc.seq)
 		s := newSearch(t.Context(), p, "test", nil)

@@ -167,19 +167,10 @@ func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o 
 	for _, r := range k.remarks {
 		a.note("%s", r)
 	}
-	if k.cluster.Network == fit.NetworkLink && unlike(k.cluster) {
-		k.remarks = append(k.remarks, "the network between nodes is assumed at the slowest datasheet rate of all the cluster's devices, so that groups without the slowest, as of usp-subset, look slower than they are: plan without these devices, or state a rate in cluster.yaml")
-	}
 	if len(refs) > 0 || len(added.references) > 0 {
 		a.note("what is assumed, and how the plan rests on it, is said below it; measure your own: evenkeel calibrate")
 	}
 	return k, nil
-}
-
-// unlike says whether a cluster has devices of several types.
-func unlike(c costmodel.Cluster) bool {
-	first := c.Nodes[0].Devices[0].Device
-	return slices.ContainsFunc(c.Ranks(), func(r costmodel.Rank) bool { return r.Device != first })
 }
 
 // filling is what references add to profiles that know their GPU models.
