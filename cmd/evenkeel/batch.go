@@ -52,7 +52,7 @@ func (q *sequences) flags(c *cobra.Command) {
 	f.BoolVar(&q.truncate, "truncate", false, "of --max-len: cut longer sequences instead of dropping them")
 	f.StringVar(&q.pad, "pad", "128", "of --lengths: pad each sequence to a multiple of so many tokens")
 	f.DurationVar(&q.mipTime, "mip-time", 10*time.Second, "of --lengths: processor time that flexsp's solver has for each of its programs (on systems other than Linux, time on the wall)")
-	f.BoolVar(&q.withoutFlexSP, "fast", false, "of --lengths: leave out strategies that take seconds (flexsp)")
+	f.BoolVar(&q.withoutFlexSP, "fast", false, "of --lengths: leave out strategies that may take minutes (flexsp)")
 }
 
 func (o *priced) flags(c *cobra.Command) {
@@ -309,18 +309,28 @@ func (a *app) prices(ctx context.Context, o problem, limit units.Tokens, lengths
 	return a.fromLaws(ctx, o, lengths)
 }
 
-// contest runs all strategies and chooses.
+// contest runs all strategies and chooses. Slow ones come last, so that no deadline passes
+// before the others have a plan.
 func (a *app) contest(ctx context.Context, q sequences, p *batch.Problem, longest units.Tokens) (*batch.Document, error) {
 	begin := time.Now()
 	clock := func() units.Seconds { return units.Seconds(time.Since(begin).Seconds()) }
-	var attempts []batch.Attempt
-	for _, s := range batch.Strategies(batch.Settings{Longest: longest, ProgramTime: q.mipTime, Fast: q.withoutFlexSP}) {
-		a.note("%s ...", s.Name())
-		attempts = append(attempts, batch.Try(ctx, s, p, clock))
+	all := batch.Strategies(batch.Settings{Longest: longest, ProgramTime: q.mipTime, Fast: q.withoutFlexSP})
+	attempts := make([]batch.Attempt, len(all))
+	for i, s := range all {
+		if !s.Claims().Slow {
+			a.note("%s ...", s.Name())
+			attempts[i] = batch.Try(ctx, s, p, clock)
+		}
 	}
 	bound, err := batch.LowerBound(ctx, p)
 	if err != nil {
 		return nil, err
+	}
+	for i, s := range all {
+		if s.Claims().Slow {
+			a.note("%s ... (minutes for hundreds of sequences on tens of devices; Ctrl-C goes on with the best so far, --fast leaves it out)", s.Name())
+			attempts[i] = batch.Try(ctx, s, p, clock)
+		}
 	}
 	return batch.Choose(p, bound, attempts)
 }

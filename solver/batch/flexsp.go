@@ -53,7 +53,7 @@ func (FlexSP) Name() string { return "flexsp" }
 
 // Claims says whose algorithm it is.
 func (FlexSP) Claims() Claims {
-	return Claims{Published: true, Doc: "FlexSP (ASPLOS 2025): sorted consecutive micro-batches, length buckets and a MILP with homogeneous starts; solved by HiGHS, where the paper has SCIP"}
+	return Claims{Published: true, Slow: true, Doc: "FlexSP (ASPLOS 2025): sorted consecutive micro-batches, length buckets and a MILP with homogeneous starts; solved by HiGHS, where the paper has SCIP"}
 }
 
 const (

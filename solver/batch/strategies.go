@@ -2,6 +2,7 @@ package batch
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -14,18 +15,18 @@ type Settings struct {
 	// ProgramTime is the processor time that the engine of flexsp may take for one
 	// programme (on systems other than Linux, time on the wall); 0 is as published.
 	ProgramTime time.Duration
-	Fast        bool // without strategies that take seconds
+	Fast        bool // without the slow ones
 	Effort      Effort
 }
 
-// Strategies lists all there are, in the order in which they are tried: baselines
+// Strategies lists all there are, in the order in which they are shown: baselines
 // first, then published ones, then ours.
 func Strategies(s Settings) []Strategy {
-	all := []Strategy{sized{s.Longest}, Adaptive{}, BFD{}, MegatronDynamicCP{}, FCP{}}
-	if !s.Fast {
-		all = append(all, FlexSP{Limit: s.ProgramTime, Single: true})
+	all := []Strategy{
+		sized{s.Longest}, Adaptive{}, BFD{}, MegatronDynamicCP{}, FCP{}, FlexSP{Limit: s.ProgramTime, Single: true},
+		Evenkeel{Options{Effort: s.Effort}},
 	}
-	return append(all, Evenkeel{Options{Effort: s.Effort}})
+	return slices.DeleteFunc(all, func(x Strategy) bool { return s.Fast && x.Claims().Slow })
 }
 
 // sized is static with groups that hold the longest sequence of any batch, as a job

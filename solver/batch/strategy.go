@@ -27,6 +27,7 @@ type Claims struct {
 	Baseline  bool   // what people run today
 	Published bool   // the algorithm of a paper
 	Exact     bool   // its result is the best there is
+	Slow      bool   // it may take minutes where others take milliseconds
 	Doc       string // one sentence
 }
 
