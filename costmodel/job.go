@@ -126,7 +126,8 @@ type Step struct {
 	Timeline []Span `json:"-"` // filled only on request
 	Path     []Hop  `json:"-"` // critical path of a layer; only on request
 
-	sides []side // of the device types at work, that of the rank which idles least first
+	sides []side  // of the device types at work, that of the rank which idles least first
+	turns []*Step // instead: what is done one after the other (see InTurn)
 }
 
 // Part is a named share of a step's time.

@@ -11,6 +11,14 @@ type Overheads struct {
 	// Hidden is what of a micro-batch's exchange hides behind its layers where
 	// the job overlaps the two; a micro-batch cannot be shorter.
 	Hidden units.Seconds
+	// Accounts are these times with their errors.
+	Accounts struct{ MicroBatch, Step, Hidden *Step }
+}
+
+// overheads are Overheads with what each law accounts for.
+type overheads struct {
+	Overheads
+	micro, step, hidden account
 }
 
 // Overheads predicts them for all devices of a job's cluster. Of the job, SeqLen,
@@ -32,32 +40,49 @@ func (q *Predictor) Overheads(j Job) (Overheads, error) {
 	if err := s.seat(); err != nil {
 		return Overheads{}, err
 	}
-	var o Overheads
+	var o overheads
 	if len(s.seats) > 1 {
 		for _, c := range j.Exchanges() {
 			o.add(s, c)
 		}
 	}
 	var slowest units.Seconds
-	for i := range s.seats {
-		slowest = max(slowest, s.optimizer(s.seats[i].device, len(s.seats), nil))
+	var update account
+	for _, device := range s.deviceTypes() {
+		var acc account
+		if t := s.optimizer(device, len(s.seats), &acc); t > slowest {
+			slowest, update = t, acc
+		}
 	}
 	o.Step += slowest
-	return o, s.err
+	o.step.merge(update, 1)
+	o.Accounts.MicroBatch, o.Accounts.Step, o.Accounts.Hidden = s.timeOf(o.micro), s.timeOf(o.step), s.timeOf(o.hidden)
+	return o.Overheads, s.err
 }
 
 // add books one collective: see sim.exchange.
-func (o *Overheads) add(s *sim, c Exchange) {
-	one, rest := s.collective(c, s.oneNode(), s.membersOf(0, len(s.seats)), nil)
+func (o *overheads) add(s *sim, c Exchange) {
+	var acc account
+	one, rest := s.collective(c, s.oneNode(), s.membersOf(0, len(s.seats)), &acc)
 	layers := units.Seconds(s.job.Model.Layers)
 	open, hidden := layers*one+rest, units.Seconds(0)
 	if s.job.OverlapZero && c.When != AtTheEnd {
 		open, hidden = one+rest, (layers-1)*one
 	}
+	times := func(t units.Seconds) float64 { return float64(t / (one + rest)) }
 	if c.When.EachMicroBatch() {
 		o.MicroBatch += open
 		o.Hidden += hidden
+		o.micro.merge(acc, times(open))
+		o.hidden.merge(acc, times(hidden))
 	} else { // once a step: what hides, hides behind the last micro-batch alone
 		o.Step += open
+		o.step.merge(acc, times(open))
 	}
+}
+
+// timeOf is a time that is an account's, with its error.
+func (s *sim) timeOf(a account) *Step {
+	sides := []side{{laws: a.byLaw(1)}}
+	return &Step{Time: interval(a.mid(), s.worst, sides), sides: sides}
 }

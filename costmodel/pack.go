@@ -41,7 +41,12 @@ func (p Passes) Time(recompute bool) units.Seconds {
 // An attention call takes the same blocks of all documents as a batch, so that a
 // launch is paid once for them. Linear work and messages are of
 // the tokens of all documents together.
-type Packer struct{ sim *sim }
+type Packer struct {
+	sim *sim
+	// Of the last Passes: the documents, and their shards by group.
+	docs   []Documents
+	shards [][]Shard
+}
 
 // NewPacker makes a packer. Errors: as of NewSimulator.
 func NewPacker(q *Predictor, j Job) (*Packer, error) {
@@ -50,7 +55,9 @@ func NewPacker(q *Predictor, j Job) (*Packer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Packer{s}, nil
+	p := &Packer{sim: s}
+	s.pack = p
+	return p, nil
 }
 
 // Passes simulates documents, the longest first, on groups as of a Layout, a
@@ -139,12 +146,13 @@ func (p *Packer) fill(layouts []Layout, docs []Documents) {
 			s.seats[i].work = i
 		}
 	}
-	p.price(shards, docs)
+	p.docs, p.shards = docs, shards
+	p.price()
 }
 
 // price fills in what every seat takes over every group's keys and values, before
 // the layers ask for it.
-func (p *Packer) price(shards [][]Shard, docs []Documents) {
+func (p *Packer) price() {
 	s := p.sim
 	for i := range s.seats {
 		a := &s.seats[i]
@@ -153,7 +161,7 @@ func (p *Packer) price(shards [][]Shard, docs []Documents) {
 			how := s.relationOf(&s.bunches[a.group].form, of)
 			for dir := range s.work {
 				if unknown(s.work[dir][how].get(a.work, of.shape)) {
-					s.work[dir][how].set(a.work, of.shape, p.attention(dir == 1, a, k, shards, docs))
+					s.work[dir][how].set(a.work, of.shape, p.attention(dir == 1, a, k, nil))
 				}
 			}
 		}
@@ -163,22 +171,29 @@ func (p *Packer) price(shards [][]Shard, docs []Documents) {
 // attention is what a seat takes over the keys and values of a group, of all
 // documents. A kernel for documents of unequal lengths (varlen) runs the tiles of
 // all of them side by side, so each length is priced in a call whose documents are
-// all of it, as many as have the tokens of all, and pays its share.
-func (p *Packer) attention(back bool, a *seat, k int, shards [][]Shard, docs []Documents) units.Seconds {
+// all of it, as many as have the tokens of all, and pays its share. It is booked in acc.
+func (p *Packer) attention(back bool, a *seat, k int, acc *account) units.Seconds {
 	if a.heads == 0 {
 		return 0
 	}
 	s, all, total := p.sim, units.Tokens(0), units.Seconds(0)
-	for _, d := range docs {
+	for _, d := range p.docs {
 		all += d.Tokens * units.Tokens(d.Count)
 	}
-	for i, d := range docs {
+	for i, d := range p.docs {
 		like := max(1, int((all+d.Tokens/2)/d.Tokens))
 		if s.batch = 0; like > 1 { // a shape has one way to be written
 			s.batch = like
 		}
-		call := s.attention(a.device, shards[i][a.group], shards[i][k], a.heads, a.kv, back, nil)
-		total += call * units.Seconds(d.Count) / units.Seconds(like)
+		var call *account
+		if acc != nil {
+			call = &account{}
+		}
+		share := float64(d.Count) / float64(like)
+		total += units.Seconds(share) * s.attention(a.device, p.shards[i][a.group], p.shards[i][k], a.heads, a.kv, back, call)
+		if acc != nil {
+			acc.merge(*call, share)
+		}
 	}
 	s.batch = 0
 	return total

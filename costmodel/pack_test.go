@@ -58,6 +58,90 @@ func TestOneDocumentIsASequence(t *testing.T) {
 	}
 }
 
+// The account of one document with that of what is exchanged beside it is the step's: its
+// time, its error, and that of its gain over another layout.
+func TestBriefOfOneDocumentIsASequences(t *testing.T) {
+	p := usual(t)
+	contended := 0
+	for _, x := range []struct {
+		cluster string
+		tokens  []units.Tokens
+	}{{"1x1 fast", []units.Tokens{4096}}, {"1x2 fast", []units.Tokens{4096, 4096}}, {"1x4 fast", []units.Tokens{1024, 3072, 2048, 2048}}, {"1x(2 fast + 2 slow)", []units.Tokens{3072, 3072, 1024, 1024}}} {
+		for _, of := range []Recompute{RecomputeNone, RecomputeFull} {
+			for _, late := range []bool{false, true} {
+				j := testJob(cluster(t, x.cluster, p, "bus", ""), x.tokens)
+				j.Recompute = of
+				l := ringOf(x.tokens)
+				if len(x.tokens) == 4 && x.tokens[0] == 1024 {
+					l = ZigZag(x.tokens, []Group{{{0, 1}, {1, 3}}, {{2, 2}, {3, 2}}})
+				}
+				l.OwnLast = late && len(x.tokens) > 1
+				want := mustSimulate(t, p, j, l)
+				over, err := NewPredictor(p).Overheads(j)
+				if err != nil {
+					t.Fatal(err)
+				}
+				k := packerOf(t, p, j)
+				if _, err := k.Passes(l.Groups, sharesOf(x.tokens), []Documents{{Tokens: j.SeqLen, Count: 1}}); err != nil {
+					t.Fatal(err)
+				}
+				brief, err := k.Brief(of == RecomputeFull, l.OwnLast)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := InTurn(brief, over.Accounts.MicroBatch, over.Accounts.Step)
+				for i, pair := range [][2]units.Seconds{{got.Time.Lo, want.Time.Lo}, {got.Time.Mid, want.Time.Mid}, {got.Time.Hi, want.Time.Hi}, {got.Contention, want.Contention}} {
+					exact := 1e-9
+					if i != 1 { // what idling is like in the whole is added up in another order
+						exact = 1e-3
+					}
+					if !near(pair[0], pair[1], exact) {
+						t.Errorf("%s, %s, own last %t: figure %d is %v, of the step %v", x.cluster, of, l.OwnLast, i, pair[0], pair[1])
+					}
+				}
+				if got.Time.Source != want.Time.Source {
+					t.Errorf("%s: source %s, want %s", x.cluster, got.Time.Source, want.Time.Source)
+				}
+				other := mustSimulate(t, p, j, ringOf(slices.Repeat([]units.Tokens{j.SeqLen / units.Tokens(len(x.tokens))}, len(x.tokens))))
+				half, by := GainError(other, got)
+				if again, same := GainError(other, want); math.Abs(float64(half-again)) > 1e-4*float64(want.Time.Mid) || again > 1e-4*want.Time.Mid && by != same {
+					t.Errorf("%s: gain's error %v by %q, want %v by %q", x.cluster, half, by, again, same)
+				}
+				if want.Contention > 0 {
+					contended++
+				}
+			}
+		}
+	}
+	if contended == 0 {
+		t.Error("no step with contention")
+	}
+}
+
+// The accounts of overheads are of their times.
+func TestOverheadsAccountsAreOfTheirTimes(t *testing.T) {
+	p := usual(t)
+	for _, zero := range []ZeRO{Zero0, Zero1, Zero2, Zero3} {
+		for _, overlap := range []bool{false, true} {
+			j := testJob(cluster(t, "1x(2 fast + 2 slow)", p, "bus", ""), []units.Tokens{2048, 2048, 2048, 2048})
+			j.Zero, j.OverlapZero = zero, overlap
+			over, err := NewPredictor(p).Overheads(j)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := over.Accounts
+			for i, pair := range [][2]units.Seconds{{a.MicroBatch.Time.Mid, over.MicroBatch}, {a.Step.Time.Mid, over.Step}, {a.Hidden.Time.Mid, over.Hidden}} {
+				if !near(pair[0], pair[1], 1e-12) {
+					t.Errorf("%s, overlap %t, %d: %v, want %v", zero, overlap, i, pair[0], pair[1])
+				}
+			}
+			if a.Step.Time.Lo >= a.Step.Time.Mid || a.Step.Time.Hi <= a.Step.Time.Mid {
+				t.Errorf("%s: %v without an interval", zero, a.Step.Time)
+			}
+		}
+	}
+}
+
 // Own blocks last, one document is still a sequence: of members with equal and unequal
 // heads, and asked for after another order of the same documents.
 func TestOwnBlocksLastOfDocuments(t *testing.T) {

@@ -3,7 +3,6 @@ package costmodel
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -66,7 +65,7 @@ func (s *sim) contend(step *Step) (err error) {
 	if step.Contention, err = s.unmeasured(); err != nil {
 		return err
 	}
-	step.Time.Hi = step.Time.Mid + units.Seconds(math.Hypot(float64(step.Time.Hi-step.Time.Mid), float64(step.Contention)))
+	step.Time.Hi = reachingUp(step.Time, step.Contention)
 	return nil
 }
 
@@ -171,6 +170,7 @@ type sim struct {
 	// fewCards says that ranks of some node share its network cards.
 	fewCards bool
 	until    func() error // see Simulator.Until
+	pack     *Packer      // whose micro-batches it simulates, or nil
 	unasked  int          // tasks since it was asked last
 	late     error        // what it said of the run at hand
 

@@ -143,6 +143,21 @@ func interval(mid units.Seconds, source Source, sides []side) Estimate {
 	return Estimate{mid - units.Seconds(less), mid, mid + units.Seconds(more), source}
 }
 
+// reasons are those of all that the step is made of, what is done in turn added up.
+func (s *Step) reasons() map[string]doubted {
+	all := map[string]doubted{}
+	if len(s.sides) > 0 {
+		all = reasons(s.sides)
+	}
+	for _, x := range s.turns {
+		for of, d := range x.reasons() {
+			sum := all[of]
+			all[of] = doubted{of, sum.less + d.less, sum.more + d.more}
+		}
+	}
+	return all
+}
+
 // GainError is by how much smaller the difference between two steps of the same
 // predictor may be than it looks: the half, on the side of no difference, of its
 // 90 % interval, from the part of the model's error that does not cancel between the
@@ -172,7 +187,7 @@ func GainError(a, b *Step) (half units.Seconds, most string) {
 		}
 	}
 	add(contentionTitle(), max(0, b.Contention-a.Contention))
-	slower, faster := reasons(a.sides), reasons(b.sides)
+	slower, faster := a.reasons(), b.reasons()
 	names := maps.Clone(slower)
 	maps.Copy(names, faster)
 	for _, of := range slices.Sorted(maps.Keys(names)) {
@@ -247,6 +262,10 @@ func (s *sim) partAccounts(i int) [partCount]account {
 		s.linearCost(a, before, &acc[linear])
 		s.linearCost(a, after, &acc[linear])
 		for k := range n {
+			if s.pack != nil {
+				s.pack.attention(back, a, k, &acc[attention])
+				continue
+			}
 			s.attentionCost(back, a, &s.bunches[k], &acc[attention])
 		}
 		if b := &s.bunches[g]; b.to-b.from > 1 {
@@ -259,6 +278,9 @@ func (s *sim) partAccounts(i int) [partCount]account {
 	acc[recompute].merge(acc[attentionForward], 1)
 	if a.tokens > 0 {
 		s.loss(a.device, a.tokens, &acc[lossPart])
+	}
+	if s.pack != nil { // a micro-batch has neither
+		return acc
 	}
 	s.optimizer(a.device, len(s.seats), &acc[optimizerPart])
 	if len(s.seats) > 1 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 
@@ -17,6 +18,7 @@ func BatchPlan(w io.Writer, d *batch.Document) error {
 	p := &printer{w: w}
 	batchHead(p, d)
 	batchConsidered(p, d)
+	batchDoubt(p, d)
 	batchMicro(p, d)
 	batchPicture(p, d)
 	for _, n := range d.Notes {
@@ -44,7 +46,25 @@ func batchHead(p *printer, d *batch.Document) {
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
-	p.para("", fmt.Sprintf("step %v in %s, by %s; no plan of such groups takes less than %v at these prices, so this one is at most %s above the best of them", d.Time, microBatches(len(d.Micro)), d.Strategy, d.Bound, units.Percent(d.Gap)))
+	p.para("", fmt.Sprintf("step %s in %s, by %s; no plan of such groups takes less than %v at these prices, so this one is at most %s above the best of them", batchStep(d), microBatches(len(d.Micro)), d.Strategy, d.Bound, units.Percent(d.Gap)))
+}
+
+// batchStep is the chosen plan's time with its error, where one is known.
+func batchStep(d *batch.Document) string {
+	c := d.Taken()
+	if c == nil || c.Interval.Mid <= 0 {
+		return d.Time.String()
+	}
+	return fmt.Sprintf("%s (%s)", estimate(c.Interval), c.Interval.Source)
+}
+
+// batchDoubt says how sure a gain is, and what would settle most of the doubt.
+func batchDoubt(p *printer, d *batch.Document) {
+	c, base := d.Taken(), d.Baseline()
+	if c == nil || base == nil || c.Doubt == "" {
+		return
+	}
+	p.para("", fmt.Sprintf("against %s, %s: most of what that may be wrong by is %s, which measuring settles (evenkeel calibrate)", base.Strategy, batchAgainst(*c, base), c.Doubt))
 }
 
 func microBatches(n int) string {
@@ -57,8 +77,10 @@ func microBatches(n int) string {
 func batchConsidered(p *printer, d *batch.Document) {
 	p.printf("\nconsidered, today's and published strategies first\n")
 	t := newTable(column{title: "strategy"}, column{title: "step", number: true}, column{title: "micro-\nbatches", number: true},
-		column{title: "against the best\nbaseline", number: true}, column{title: "above the\nbound", number: true}, column{title: "planned in", number: true}, column{title: "verdict", most: 40})
+		column{title: "against the best\nbaseline", number: true}, column{title: "speed-up", number: true}, column{title: "above the\nbound", number: true}, column{title: "planned in", number: true}, column{title: "verdict", most: 40})
+	base, doubts := d.Baseline(), false
 	for _, c := range d.Compared {
+		doubts = doubts || inDoubt(c, base)
 		name := c.Strategy
 		if c.Published {
 			name += " (published)"
@@ -69,13 +91,43 @@ func batchConsidered(p *printer, d *batch.Document) {
 			t.row(name, none, none, none, none, c.Took.String(), string(c.Verdict)+": "+c.Why)
 			continue
 		}
-		against := none
-		if c.Speedup > 0 {
-			against = fmt.Sprintf("%.3fx", c.Speedup)
+		step, speedup := c.Time.String(), none
+		if c.Interval.Mid > 0 {
+			step = estimate(c.Interval)
 		}
-		t.row(name, c.Time.String(), fmt.Sprint(c.Micro), against, units.Percent(c.Gap), c.Took.String(), string(c.Verdict))
+		if c.Speedup > 0 {
+			speedup = fmt.Sprintf("%.3fx", c.Speedup)
+		}
+		t.row(name, step, fmt.Sprint(c.Micro), batchAgainst(c, base), speedup, units.Percent(c.Gap), c.Took.String(), string(c.Verdict))
 	}
 	t.render(p)
+	if doubts {
+		p.para("", "~: the model's error leaves open whether there is a difference from the baseline")
+	}
+}
+
+// batchAgainst prints how much less (or more) time a candidate takes than the strongest
+// baseline and how much nearer to it that may be, with a "~" where there may be no difference.
+func batchAgainst(c batch.Candidate, base *batch.Candidate) string {
+	switch {
+	case base == nil || !(c.Speedup > 0):
+		return none
+	case c.Strategy == base.Strategy:
+		return "baseline"
+	}
+	change := signed(1/c.Speedup - 1)
+	if c.GainError > 0 {
+		change += " +- " + units.Percent(float64(c.GainError/base.Time))
+	}
+	if inDoubt(c, base) {
+		change = "~ " + change
+	}
+	return change
+}
+
+// inDoubt says that a candidate may be as fast as the strongest baseline.
+func inDoubt(c batch.Candidate, base *batch.Candidate) bool {
+	return base != nil && c.Strategy != base.Strategy && c.Interval.Mid > 0 && math.Abs(float64(base.Time-c.Time)) <= float64(c.GainError)
 }
 
 // batchMicro is one row a micro-batch: its groups by class, and how much of its

@@ -73,6 +73,7 @@ type Costs struct {
 	Longest units.Tokens
 
 	curves []curve // by class
+	from   *origin // nil where published coefficients are all there is
 }
 
 // Time is what a sequence of s tokens adds to a group of a class: forward and

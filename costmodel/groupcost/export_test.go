@@ -36,6 +36,11 @@ func (p Probe) Passes(docs ...costmodel.Documents) (costmodel.Passes, error) {
 // Time is the class's price.
 func (p Probe) Time(s units.Tokens) units.Seconds { return p.curve.at(s) }
 
+// Few is few.
+func Few(lengths []units.Tokens, least units.Tokens) []costmodel.Documents {
+	return few(lengths, least)
+}
+
 // Probes makes a probe of every kind of group that keeps activations, for sequences of all
 // lengths or of one.
 func Probes(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, of costmodel.Documents) ([]Probe, error) {

@@ -53,7 +53,10 @@ func FromLaws(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, o Op
 	if err := b.weighHeads(ctx); err != nil {
 		return nil, err
 	}
-	c := &Costs{Pools: b.pools, MicroBase: over.MicroBatch, Fixed: over.Step, Hidden: over.Hidden, Longest: longest(j.Model)}
+	c := &Costs{
+		Pools: b.pools, MicroBase: over.MicroBatch, Fixed: over.Step, Hidden: over.Hidden, Longest: longest(j.Model),
+		from: &origin{builder: b, Exchange: Exchange(over.Accounts)},
+	}
 	kinds := b.singles()
 	if !o.SameType {
 		kinds = append(kinds, b.mixes()...)
@@ -255,9 +258,8 @@ func (b *builder) weighHeads(ctx context.Context) error {
 // addAll adds the classes of all kinds, several at a time, in order.
 func (b *builder) addAll(ctx context.Context, c *Costs, kinds []kind) error {
 	type result struct {
-		classes []Class
-		curves  []curve
-		err     error
+		priced []priced
+		err    error
 	}
 	results := make([]result, len(kinds))
 	next := make(chan int)
@@ -266,7 +268,7 @@ func (b *builder) addAll(ctx context.Context, c *Costs, kinds []kind) error {
 		all.Go(func() {
 			for i := range next {
 				r := &results[i]
-				r.classes, r.curves, r.err = b.classes(ctx, c, kinds[i])
+				r.priced, r.err = b.classes(ctx, c, kinds[i])
 			}
 		})
 	}
@@ -282,30 +284,36 @@ func (b *builder) addAll(ctx context.Context, c *Costs, kinds []kind) error {
 		if r.err != nil {
 			return r.err
 		}
-		c.Classes, c.curves = append(c.Classes, r.classes...), append(c.curves, r.curves...)
+		for _, x := range r.priced {
+			c.Classes, c.curves = append(c.Classes, x.class), append(c.curves, x.curve)
+			c.from.groups = append(c.from.groups, x.by)
+		}
 	}
 	return nil
 }
 
+// priced is a class with its costs and what they are of.
+type priced struct {
+	class Class
+	curve curve
+	by    way
+}
+
 // classes are a kind's: none if its memory does not even hold the states.
-func (b *builder) classes(ctx context.Context, c *Costs, k kind) ([]Class, []curve, error) {
-	j := b.job
-	j.Cluster = b.cluster(k)
-	packer, err := costmodel.NewPacker(b.q, j)
+func (b *builder) classes(ctx context.Context, c *Costs, k kind) ([]priced, error) {
+	g, err := b.groupOf(k)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	g := &group{b: b, kind: k, job: j, packer: packer}
 	ways, err := g.choose(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	var classes []Class
-	var curves []curve
+	var all []priced
 	for _, m := range ways {
 		kept, again, err := g.measure(ctx, m)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		name := c.name(k.uses)
 		if len(ways) > 1 {
@@ -322,10 +330,21 @@ func (b *builder) classes(ctx context.Context, c *Costs, k kind) ([]Class, []cur
 			if of.recompute {
 				class.Name += ", recompute"
 			}
-			classes, curves = append(classes, class), append(curves, of.curve)
+			all = append(all, priced{class, of.curve, way{k, m}})
 		}
 	}
-	return classes, curves, nil
+	return all, nil
+}
+
+// groupOf is a kind on its own sub-cluster, of which nothing was simulated.
+func (b *builder) groupOf(k kind) (*group, error) {
+	j := b.job
+	j.Cluster = b.cluster(k)
+	packer, err := costmodel.NewPacker(b.q, j)
+	if err != nil {
+		return nil, err
+	}
+	return &group{b: b, kind: k, job: j, packer: packer}, nil
 }
 
 // isMissing says that a mechanism has no law on these devices.

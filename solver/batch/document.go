@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -63,10 +64,33 @@ type Candidate struct {
 	Verdict   Verdict       `json:"verdict"`
 	Why       string        `json:"why"`
 	Time      units.Seconds `json:"step_s,omitzero"`
-	Micro     int           `json:"micro_batches,omitzero"`
-	Gap       float64       `json:"gap"`
-	Speedup   float64       `json:"speedup_vs_baseline"` // the strongest baseline's time over this one's
+	// Interval is the 90 % interval of Time, and what the time rests on; nothing where the
+	// prices have no laws behind them.
+	Interval costmodel.Estimate `json:"interval,omitzero"`
+	Micro    int                `json:"micro_batches,omitzero"`
+	Gap      float64            `json:"gap"`
+	Speedup  float64            `json:"speedup_vs_baseline"` // the strongest baseline's time over this one's
+	// GainError is the half of the 90 % interval of the time gained over, or lost to, the
+	// strongest baseline, and Doubt what adds most to it (see costmodel.GainError).
+	GainError units.Seconds `json:"gain_error_s,omitzero"`
+	Doubt     string        `json:"doubt,omitzero"`
 	Took      units.Seconds `json:"planning_s,omitzero"`
+}
+
+// validate checks what is said of errors.
+func (c Candidate) validate() error {
+	e := c.Interval
+	switch {
+	case e == costmodel.Estimate{}:
+	case !(e.Lo >= 0 && e.Lo <= e.Mid && e.Mid <= e.Hi) || math.IsInf(float64(e.Hi), 1):
+		return fmt.Errorf("interval: %v to %v about %v: want times in that order, none below 0", e.Lo, e.Hi, e.Mid)
+	case math.Abs(float64(e.Mid/c.Time)-1) > 1e-6:
+		return fmt.Errorf("interval.mid_s: %v: step_s is %v", e.Mid, c.Time)
+	}
+	if !valid(c.GainError) {
+		return fmt.Errorf("gain_error_s: %v: want a time of 0 or more", c.GainError)
+	}
+	return nil
 }
 
 // Verdict says what became of a candidate.
@@ -104,6 +128,11 @@ func (d *Document) Validate() error {
 	if err := d.times(); err != nil {
 		return err
 	}
+	for i, c := range d.Compared {
+		if err := c.validate(); err != nil {
+			return fmt.Errorf("considered[%d].%w", i, err)
+		}
+	}
 	if !valid(d.Time) || !valid(d.Bound) || d.Bound > d.Time*(1+1e-9) {
 		return fmt.Errorf("lower_bound_s: %v: want a time of at most step_s, %v", d.Bound, d.Time)
 	}
@@ -133,6 +162,26 @@ func (d *Document) times() error {
 	return nil
 }
 
+// Taken is the candidate whose plan the document has; nil where it is not among those compared.
+func (d *Document) Taken() *Candidate {
+	at := slices.IndexFunc(d.Compared, func(c Candidate) bool { return c.Verdict == Chosen })
+	if at < 0 {
+		return nil
+	}
+	return &d.Compared[at]
+}
+
+// Baseline is the strongest of the baselines that have a plan; nil where none has.
+func (d *Document) Baseline() *Candidate {
+	var best *Candidate
+	for i := range d.Compared {
+		if c := &d.Compared[i]; c.Baseline && c.Time > 0 && (best == nil || c.Time < best.Time) {
+			best = c
+		}
+	}
+	return best
+}
+
 // problem is the document's batch and devices, without prices.
 func (d *Document) problem() *Problem {
 	p := &Problem{Lengths: d.Lengths, Costs: stated{d}}
@@ -155,6 +204,7 @@ func (stated) Time(int, units.Tokens) units.Seconds { return 0 }
 type Attempt struct {
 	Strategy Strategy
 	Plan     *Plan
+	Account  *costmodel.Step // of the plan; nil where the prices have no laws
 	Err      error
 	Took     units.Seconds
 }
@@ -167,6 +217,10 @@ func Try(ctx context.Context, s Strategy, p *Problem, clock func() units.Seconds
 	if err == nil {
 		if found := Check(p, plan); len(found) > 0 {
 			a.Plan, a.Err = nil, fmt.Errorf("strategy %s made a plan that breaks the rules: %w", s.Name(), found[0])
+			return a
+		}
+		if a.Account, err = accountOf(p, plan); err != nil {
+			a.Plan, a.Err = nil, fmt.Errorf("the error of %s's plan: %w", s.Name(), err)
 		}
 	}
 	return a
@@ -205,6 +259,9 @@ func Choose(p *Problem, bound units.Seconds, attempts []Attempt) (*Document, err
 			c.Verdict = verdict(i == best, a.Plan.Time, attempts[best].Plan.Time)
 			if base >= 0 {
 				c.Speedup = float64(attempts[base].Plan.Time / a.Plan.Time)
+				if a.Account != nil && i != base {
+					c.GainError, c.Doubt = costmodel.GainError(attempts[base].Account, a.Account)
+				}
 			}
 		}
 		d.Compared = append(d.Compared, c)
@@ -236,6 +293,9 @@ func candidate(a Attempt, bound units.Seconds) Candidate {
 		return c
 	}
 	c.Time, c.Micro, c.Gap = a.Plan.Time, len(a.Plan.Micro), gap(a.Plan.Time, bound)
+	if a.Account != nil {
+		c.Interval = a.Account.Time
+	}
 	return c
 }
 

@@ -129,6 +129,11 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 		"micro_batches[0].groups[0].time_s: 16.7 min":   func(d *Document) { d.Micro[0].Groups[0].Time = 1000 },
 		"micro_batches[0].time_s: -1 s: want":           func(d *Document) { d.Micro[0].Time = -1 },
 		"step_s: 0 s: its micro-batches take":           func(d *Document) { d.Time, d.Bound = 0, 0 },
+		"considered[0].interval: 2 s to 1 s about": func(d *Document) {
+			d.Compared[0].Interval = costmodel.Estimate{Lo: 2, Mid: d.Compared[0].Time, Hi: 1}
+		},
+		"considered[0].interval.mid_s: 60 s": func(d *Document) { d.Compared[0].Interval = costmodel.Estimate{Lo: 60, Mid: 60, Hi: 60} },
+		"considered[0].gain_error_s: -1 s":   func(d *Document) { d.Compared[0].GainError = -1 },
 	}
 	for want, damage := range breaks {
 		_, d := choose(t)

@@ -23,7 +23,12 @@ type Settings struct {
 // first, then published ones, then ours.
 func Strategies(s Settings) []Strategy {
 	all := []Strategy{
-		sized{s.Longest}, Adaptive{}, BFD{}, MegatronDynamicCP{}, FCP{}, FlexSP{Limit: s.ProgramTime, Single: true},
+		sized{s.Longest},
+		Adaptive{},
+		BFD{},
+		MegatronDynamicCP{},
+		FCP{},
+		FlexSP{Limit: s.ProgramTime, Single: true},
 		Evenkeel{Options{Effort: s.Effort}},
 	}
 	return slices.DeleteFunc(all, func(x Strategy) bool { return s.Fast && x.Claims().Slow })

@@ -1,0 +1,76 @@
+package batch
+
+import (
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// accountant is a Pricer that may know how far its prices can be off.
+type accountant interface {
+	// Account is the time of a group of a class with sequences, its base included.
+	Account(class int, lengths []units.Tokens) (*costmodel.Step, error)
+	// Exchange is what a step takes beside its groups; not ok where no error is known.
+	Exchange() (x groupcost.Exchange, ok bool)
+}
+
+// accountOf is the time of an evaluated plan with its error by the laws that its prices come
+// from; nil where the prices have no laws. In a micro-batch the slowest group of every class
+// counts: one that has less to do has more to spare of the same laws.
+//
+// Errors: a missing law.
+func accountOf(p *Problem, plan *Plan) (*costmodel.Step, error) {
+	of, lawful := p.Costs.(accountant)
+	if !lawful {
+		return nil, nil
+	}
+	beside, lawful := of.Exchange()
+	if !lawful {
+		return nil, nil
+	}
+	var all []*costmodel.Step
+	for _, m := range plan.Micro {
+		var groups []*costmodel.Step
+		for _, g := range slowestOfClasses(m) {
+			x, err := of.Account(g.Class, lengthsOf(p.Lengths, g.Sequences))
+			if err != nil {
+				return nil, err
+			}
+			groups = append(groups, x)
+		}
+		if p.Hidden > 0 {
+			groups = append(groups, beside.Hidden)
+		}
+		if len(groups) > 0 {
+			all = append(all, costmodel.SideBySide(groups...))
+		}
+		all = append(all, beside.MicroBatch)
+	}
+	return costmodel.InTurn(append(all, beside.Step)...), nil
+}
+
+// slowestOfClasses are of each class the group that takes longest, in the order of the classes.
+func slowestOfClasses(m MicroBatch) []Group {
+	slowest := map[int]Group{}
+	var classes []int
+	for _, g := range m.Groups {
+		if len(g.Sequences) == 0 {
+			continue
+		}
+		known, met := slowest[g.Class]
+		if !met {
+			classes = append(classes, g.Class)
+		}
+		if !met || g.Time > known.Time {
+			slowest[g.Class] = g
+		}
+	}
+	slices.Sort(classes)
+	var groups []Group
+	for _, c := range classes {
+		groups = append(groups, slowest[c])
+	}
+	return groups
+}

@@ -1,0 +1,71 @@
+package batch_test
+
+import (
+	"math"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/batch"
+)
+
+// The account of a plan by laws is of its time; its interval is about as wide as that of the
+// layouts of one sequence by the same laws, and the error of a gain is that of what plans do
+// differently.
+func TestPlansByLawsHaveErrors(t *testing.T) {
+	lengths := []units.Tokens{60000, 30000, 9000, 9000, 4000, 4000, 4000, 2500, 2000, 1500, 1500, 700, 600, 300, 200, 90}
+	for _, cluster := range []string{"1x2 h100_sxm", "2x4 h100_sxm", "1x4 h100_sxm + 1x4 a100_sxm"} {
+		p, err := batch.NewProblem(lawCosts(t, cluster), lengths)
+		if err != nil {
+			t.Fatal(err)
+		}
+		clock := func() units.Seconds { return 0 }
+		var attempts []batch.Attempt
+		for _, s := range batch.Strategies(batch.Settings{Longest: 60000, Fast: true}) {
+			attempts = append(attempts, batch.Try(t.Context(), s, p, clock))
+		}
+		d, err := batch.Choose(p, 0, attempts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Validate(); err != nil {
+			t.Errorf("%s: %v", cluster, err)
+		}
+		base := d.Baseline()
+		for i, c := range d.Compared {
+			if c.Time == 0 {
+				continue
+			}
+			e := c.Interval
+			if math.Abs(float64(e.Mid/c.Time)-1) > 1e-9 || !(e.Lo < e.Mid && e.Mid < e.Hi) || e.Source != costmodel.Assumed {
+				t.Errorf("%s, %s: %+v of %v", cluster, c.Strategy, e, c.Time)
+			}
+			if spread := e.Spread(); spread < 0.1 || spread > 0.8 {
+				t.Errorf("%s, %s: %v either way", cluster, c.Strategy, spread)
+			}
+			half, of := costmodel.GainError(attempts[i].Account, attempts[i].Account)
+			if half != 0 || of != "" {
+				t.Errorf("%s, %s: differs from itself by up to %v by %q", cluster, c.Strategy, half, of)
+			}
+			if differs := math.Abs(float64(c.Time-base.Time)) > 1e-9; differs && !(c.GainError > 0 && c.Doubt != "") || c.GainError > base.Time {
+				t.Errorf("%s, %s: %v where the best baseline takes %v, error %v by %q", cluster, c.Strategy, c.Time, base.Time, c.GainError, c.Doubt)
+			}
+		}
+	}
+}
+
+// Published coefficients say nothing of their error, and so plans by them say none.
+func TestPlansByPublishedCostsHaveNoError(t *testing.T) {
+	p, err := batch.NewProblem(publishedCosts(t, 16), []units.Tokens{9000, 4000, 500})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := batch.Try(t.Context(), batch.Evenkeel{}, p, func() units.Seconds { return 0 })
+	if a.Err != nil || a.Account != nil {
+		t.Fatalf("%v, %+v", a.Err, a.Account)
+	}
+	d, err := batch.Choose(p, 0, []batch.Attempt{a})
+	if err != nil || d.Compared[0].Interval != (costmodel.Estimate{}) || d.Compared[0].GainError != 0 {
+		t.Errorf("%v, %+v", err, d.Compared)
+	}
+}
