@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -14,7 +16,8 @@ import (
 // stands for; knots where the law is a curve through them.
 func Coefficients(w io.Writer, d *costmodel.Profile) error {
 	p := &printer{w: w}
-	p.para("", fmt.Sprintf("%s coefficients of %s; %s", stamp(d.Simulated), plural(len(d.Laws), "law"), origin(d.Simulated)))
+	what, from := profileStamp(d)
+	p.para("", fmt.Sprintf("%s coefficients of %s; %s", what, plural(len(d.Laws), "law"), from))
 	t := newTable(column{title: "law"}, column{title: "coefficient"}, column{title: "value", number: true},
 		column{title: "95 % interval", number: true}, column{title: "unit"}, column{title: "that is", number: true})
 	eachSection(t, d.Laws, func(l *costmodel.Law) { coefRows(t, l) })
@@ -23,6 +26,12 @@ func Coefficients(w io.Writer, d *costmodel.Profile) error {
 	p.printf("\n")
 	p.para("", "linear laws: t = launch + s_per_flop F + s_per_row R + s_per_byte B + s_per_tail_flop T, with F, R and T on each of the device's parallel units and B through its memory; a coefficient of 0 was tried and not needed")
 	p.para("", "alpha_beta laws: t = alpha + beta x, x being the bytes on the busiest port of a collective or through the memory of a bandwidth op; log_log laws: straight lines between knots in log-log")
+	if slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.Attention != nil || l.GEMM != nil }) {
+		p.para("", "tiles laws: waves of tiles over the device's parallel units, whose coefficients were fitted together and have no intervals of their own; that of the time is in: evenkeel show, without --coefs")
+	}
+	if slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.Scale != 0 || l.Correction != nil }) {
+		p.para("", "scale and field: what the time of the coefficients above them is multiplied by; a field is a factor at every node between its axes, which --json lists")
+	}
 	return p.err
 }
 
@@ -36,21 +45,66 @@ func coefRows(t *table, l *costmodel.Law) {
 	coef := func(name string, c costmodel.Coef, unit, means string) {
 		add(name, number(c.Value), number(c.Lo)+" .. "+number(c.Hi), unit, means)
 	}
-	if l.Linear != nil {
-		linearRows(l.Linear, coef)
-		return
+	core := func(name string, value float64) {
+		unit, means := unitOf(name, value)
+		add(name, number(value), none, unit, means)
 	}
-	for _, piece := range l.Curve.Pieces {
+	switch {
+	case l.Linear != nil:
+		linearRows(l.Linear, coef)
+	case l.Curve != nil:
+		curveRows(l.Curve, coef, add)
+	case l.Attention != nil:
+		for _, c := range l.Attention.Coefficients() {
+			core(c.Name, *c.Value)
+		}
+	case l.GEMM != nil:
+		for _, c := range l.GEMM.Coefs() {
+			core(c.Name, *c.At)
+		}
+	}
+	if l.Scale != 0 {
+		add("scale", number(l.Scale), none, none, none)
+	}
+	if l.Correction != nil {
+		var axes []string
+		for _, a := range l.Correction.Axes {
+			axes = append(axes, fmt.Sprintf("%s: %s", a.Name, plural(len(a.Nodes), "node")))
+		}
+		add("field over\n  "+strings.Join(axes, "\n  "), none, none, none, none)
+	}
+}
+
+func curveRows(c *costmodel.Curve, coef func(name string, c costmodel.Coef, unit, means string), add func(name, value, interval, unit, means string)) {
+	for _, piece := range c.Pieces {
 		from := ""
-		if len(l.Curve.Pieces) > 1 {
+		if len(c.Pieces) > 1 {
 			from = "from " + piece.From.String() + ": "
 		}
 		coef(from+"alpha", piece.Alpha, "s", seconds(units.Seconds(piece.Alpha.Value)))
 		coef(from+"beta", piece.Beta, "s/B", rate(piece.Beta.Value))
 	}
-	for _, k := range l.Curve.Knots {
+	for _, k := range c.Knots {
 		add("knot at "+k.Bytes.String(), number(float64(k.Seconds)), none, "s", seconds(k.Seconds))
 	}
+}
+
+// unitOf reads the unit of a core's coefficient from its document key, which ends
+// in it where there is one.
+func unitOf(name string, value float64) (unit, means string) {
+	switch {
+	case strings.HasSuffix(name, "s_per_byte"):
+		return "s/B", rate(value)
+	case strings.HasSuffix(name, "flops_per_s"):
+		return "FLOP/s", units.FLOPsPerS(value).String()
+	case strings.HasSuffix(name, "bytes_per_s"):
+		return "B/s", units.BytesPerS(value).String()
+	case strings.HasSuffix(name, "_s"):
+		return "s", seconds(units.Seconds(value))
+	case strings.HasSuffix(name, "_bytes"):
+		return "B", units.Bytes(value).String()
+	}
+	return none, none
 }
 
 func linearRows(l *costmodel.Linear, coef func(name string, c costmodel.Coef, unit, means string)) {

@@ -38,11 +38,17 @@ func Profile(w io.Writer, d *costmodel.Profile) error {
 	return p.err
 }
 
-func profileHead(p *printer, d *costmodel.Profile) {
-	what, from := stamp(d.Simulated), origin(d.Simulated)
+// profileStamp is the stamp of a profile and its reason: one whose every law was lent
+// is not called measured.
+func profileStamp(d *costmodel.Profile) (what, from string) {
 	if !d.Simulated && len(d.Laws) > 0 && !slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.From == "" && l.Assumed == "" }) {
-		what, from = "BORROWED", "nobody measured the devices below"
+		return "BORROWED", "nobody measured the devices below"
 	}
+	return stamp(d.Simulated), origin(d.Simulated)
+}
+
+func profileHead(p *printer, d *costmodel.Profile) {
+	what, from := profileStamp(d)
 	p.para("", fmt.Sprintf("%s profile: %s, %s and %s; %s", what, plural(len(d.Laws), "law"),
 		plural(len(d.Devices), "device type"), plural(len(d.Groups), "group"), from))
 	written(p, d.Tool, d.Created)

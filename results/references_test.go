@@ -50,3 +50,24 @@ func TestProfileMarksAssumedLaws(t *testing.T) {
 		t.Errorf("%q %q", mark, n.texts)
 	}
 }
+
+// Laws of every form that is shipped show their coefficients; those of a GPU's
+// cores are in no made-up profile here.
+func TestCoefficientsOfTheReferences(t *testing.T) {
+	for _, r := range profiles.All() {
+		var b bytes.Buffer
+		if err := Coefficients(&b, r.Profile); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"tile_s ", "memory_bytes_per_s ", "field over", "tiles laws: "} {
+			if !strings.Contains(b.String(), want) {
+				t.Errorf("%s lacks %q", r.Name, want)
+			}
+		}
+		for line := range strings.Lines(b.String()) {
+			if len(strings.TrimRight(line, "\n")) > Width || strings.Contains(line, "NaN") {
+				t.Errorf("%s: %s", r.Name, line)
+			}
+		}
+	}
+}
