@@ -144,11 +144,24 @@ func (a *app) runCheck(paths []string, o checkOptions) error {
 
 // checkFailed says on stderr which kind of failure it was.
 func checkFailed(r *fit.Report) error {
-	if r.Drift != nil && r.Drift.Verdict == fit.Drifted {
+	switch {
+	case r.Drift != nil && r.Drift.Verdict == fit.Drifted:
 		return driftedError{}
+	case !r.Failed(false):
+		return undecidedError{}
 	}
 	return errCheckFailed
 }
+
+// undecidedError says that nothing was above its limit, but that --strict wants a
+// verdict on all there is; which lacks one is in the tables.
+type undecidedError struct{}
+
+func (undecidedError) Error() string {
+	return "--strict: no error is above its limit, but families or strata have too few points for a verdict, or ops no law: evenkeel check --all lists them; measure more: evenkeel calibrate --fresh --budget 10m"
+}
+
+func (undecidedError) Is(target error) bool { return target == errCheckFailed }
 
 // judge makes the report that the flags ask for.
 func judge(paths []string, o checkOptions) (*fit.Report, error) {
