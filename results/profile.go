@@ -41,10 +41,27 @@ func Profile(w io.Writer, d *costmodel.Profile) error {
 // profileStamp is the stamp of a profile and its reason: one whose every law was lent
 // is not called measured.
 func profileStamp(d *costmodel.Profile) (what, from string) {
-	if !d.Simulated && len(d.Laws) > 0 && !slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.From == "" && l.Assumed == "" }) {
-		return "BORROWED", "nobody measured the devices below"
+	if d.Simulated || len(d.Laws) == 0 || slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.From == "" && l.Assumed == "" }) {
+		return stamp(d.Simulated), origin(d.Simulated)
 	}
-	return stamp(d.Simulated), origin(d.Simulated)
+	fitted, held := 0, 0
+	for i := range d.Laws {
+		f, h := lawPoints(&d.Laws[i])
+		fitted, held = fitted+f, held+h
+	}
+	if n := fitted + held; n > 0 {
+		return "BORROWED", fmt.Sprintf("%s of the devices below: too few for laws of their own", plural(n, "point"))
+	}
+	return "BORROWED", "nobody measured the devices below"
+}
+
+// lawPoints are how many points a law was fitted to and how many were set aside. To a
+// borrowed law none lies inside, for its errors are no measured law's.
+func lawPoints(l *costmodel.Law) (fitted, held int) {
+	if l.From == "" {
+		return l.Fit.Points, l.Held.Points
+	}
+	return l.Fit.Points + l.Fit.Outside, l.Held.Points + l.Held.Outside
 }
 
 func profileHead(p *printer, d *costmodel.Profile) {
@@ -119,8 +136,9 @@ func familyLine(laws []*costmodel.Law) string {
 	fitted, held := 0, 0
 	var judged []*costmodel.Law
 	for _, l := range laws {
-		fitted += l.Fit.Points
-		if held += l.Held.Points; l.Held.Points > 0 {
+		f, h := lawPoints(l)
+		fitted, held = fitted+f, held+h
+		if l.Held.Points > 0 {
 			judged = append(judged, l)
 		}
 	}
@@ -170,7 +188,8 @@ func lawErrors(p *printer, n *notes, laws []costmodel.Law) {
 		if h.Points > 0 {
 			bias = signed(-h.Bias)
 		}
-		t.row(lawCell(l), l.Form(), fmt.Sprintf("%d+%d", l.Fit.Points, h.Points), percent(h.Median, h.Points), percent(h.P90, h.Points),
+		fitted, held := lawPoints(l)
+		t.row(lawCell(l), l.Form(), fmt.Sprintf("%d+%d", fitted, held), percent(h.Median, h.Points), percent(h.P90, h.Points),
 			bias, interval(l.Spread), percent(h.Coverage, h.Points), lawMarks(n, l))
 	})
 	p.printf("\n")
@@ -190,7 +209,10 @@ func lawMarks(n *notes, l *costmodel.Law) string {
 	if l.Assumed != "" {
 		return strings.TrimSpace(assumedMark(n, l))
 	}
-	var marks string
+	if l.From != "" {
+		return strings.TrimSpace(borrowedMark(n, l))
+	}
+	marks := lentMark(n, l)
 	h, limit := l.Held, fit.DefaultLimits()[fit.FamilyOf(l.Op)]
 	switch {
 	case h.Points == 0:
@@ -210,6 +232,27 @@ func lawMarks(n *notes, l *costmodel.Law) string {
 	return strings.TrimSpace(marks)
 }
 
+// borrowedMark is the footnote of a law that another device type lent.
+func borrowedMark(n *notes, l *costmodel.Law) string {
+	if fitted, held := lawPoints(l); fitted+held == 0 {
+		return n.mark(fmt.Sprintf("borrowed from %s by the ratios of the datasheets; no point of it was measured here, so its error is unknown: evenkeel calibrate", l.From))
+	}
+	return n.mark(fmt.Sprintf("borrowed from %s by the ratios of the datasheets and held against points of its own, too few for a law of its own: plans call it transferred, and its error is unknown; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m", l.From))
+}
+
+// borrowedForm begins the name of a rival that another device type lent.
+const borrowedForm = "borrowed from "
+
+// lentMark is the footnote of a law that has points enough to count as measured, and
+// whose shape is another device type's all the same.
+func lentMark(n *notes, l *costmodel.Law) string {
+	i := slices.IndexFunc(l.Rivals, func(r costmodel.Rival) bool { return r.Chosen && strings.HasPrefix(r.Form, borrowedForm) })
+	if i < 0 {
+		return ""
+	}
+	return n.mark(fmt.Sprintf("its form is %s by the ratios of the datasheets, and was adjusted to its own points", l.Rivals[i].Form))
+}
+
 func lawRanges(p *printer, laws []costmodel.Law, groups []op.GroupType) {
 	t := newTable(column{title: "law"}, column{title: "measured range", most: 58}, column{title: "other forms tried,\ntheir median error", most: 32})
 	eachSection(t, laws, func(l *costmodel.Law) {
@@ -218,8 +261,13 @@ func lawRanges(p *printer, laws []costmodel.Law, groups []op.GroupType) {
 			axes = append(axes, span(r))
 		}
 		for _, r := range l.Rivals {
-			if !r.Chosen {
-				rivals = append(rivals, fmt.Sprintf("%s %s", r.Form, units.Percent(r.Median)))
+			// Of a borrowed law this is the only error that its own points tell.
+			taken := ""
+			if r.Chosen && strings.HasPrefix(r.Form, borrowedForm) {
+				taken = " (taken)"
+			}
+			if !r.Chosen || taken != "" {
+				rivals = append(rivals, fmt.Sprintf("%s %s%s", r.Form, units.Percent(r.Median), taken))
 			}
 		}
 		if len(rivals) == 0 {
@@ -228,11 +276,31 @@ func lawRanges(p *printer, laws []costmodel.Law, groups []op.GroupType) {
 		if bw, ok := busbw(l, groups); ok {
 			axes = append(axes, fmt.Sprintf("busbw %s at the largest", bw))
 		}
-		t.row(lawCell(l), strings.Join(axes, ", "), strings.Join(rivals, ", "))
+		t.row(lawCell(l), measuredRange(l, axes), strings.Join(rivals, ", "))
 	})
 	p.printf("\n")
 	t.render(p)
 }
+
+// measuredRange says of a law that was lent or assumed whose range it is: not one
+// that was measured on its device.
+func measuredRange(l *costmodel.Law, axes []string) string {
+	fitted, held := lawPoints(l)
+	switch {
+	case l.Assumed != "" && slices.ContainsFunc(l.Range, func(r costmodel.AxisRange) bool { return r.Max >= endless }):
+		return "not measured; assumed at every size"
+	case l.Assumed != "":
+		return "not measured; assumed at " + strings.Join(axes, ", ")
+	case l.From != "" && fitted+held == 0:
+		return "not measured; by the lender at " + strings.Join(axes, ", ")
+	case l.From != "":
+		return "the lender's included: " + strings.Join(axes, ", ")
+	}
+	return strings.Join(axes, ", ")
+}
+
+// endless is the end of a range that no shape reaches.
+const endless = 1 << 50
 
 // busbw is the bus bandwidth of a collective at its largest measured message, as
 // nccl-tests defines it: bytes through the busiest port over time, so that it can
