@@ -52,8 +52,12 @@ aside falls: whether a longer calibration would pay.`,
 			}
 			return args(cobra.ExactArgs(1), "one document")(c, given)
 		},
-		RunE: func(_ *cobra.Command, given []string) error {
+		RunE: func(c *cobra.Command, given []string) error {
+			o.lengths.given = lengthFlagsOf(c)
 			if o.references {
+				if err := o.ofReferences(given); err != nil {
+					return err
+				}
 				return a.showReferences(given, o)
 			}
 			return a.runShow(given[0], o)
@@ -76,6 +80,9 @@ const shown = "name a recording, a profile, a plan or a trace, or lengths in a f
 
 func (a *app) runShow(path string, o view) error {
 	if o.lengths.isLengths(path) {
+		if o.coefs || o.explain || o.learning || o.plot != "" {
+			return usagef("show: --coefs, --explain, --learning-curve and --plot are of documents; %s are lengths: leave them out", path)
+		}
 		return a.showLengths(path, o.lengths)
 	}
 	schema, err := sniff(path)
@@ -117,6 +124,23 @@ func (o view) misplaced(path, kind string) error {
 		return usagef("show: --explain is of a plan for one sequence; %s is an %s: name such a plan, or leave the flag out", path, kind)
 	case o.plot != "" && !o.learning && !is(costmodel.ProfileSchema):
 		return usagef("show: --plot is of a profile or of a --learning-curve; %s is an %s: name a profile, or leave the flag out", path, kind)
+	case o.plot != "" && o.coefs:
+		return usagef("show: --coefs prints numbers and --plot draws errors instead: leave one out")
+	case o.lengths.given != "":
+		return usagef("show: --%s is of sequence lengths; %s is an %s: leave the flag out", o.lengths.given, path, kind)
+	}
+	return nil
+}
+
+// ofReferences refuses flags that say nothing of the reference profiles.
+func (o view) ofReferences(models []string) error {
+	switch {
+	case o.coefs && len(models) == 0:
+		return usagef("show: --coefs is of one profile: name the GPU model, such as h100_sxm")
+	case o.plot != "":
+		return usagef("show: --plot draws a profile on the recordings that it was fitted to, and those of the references are not at hand: leave it out")
+	case o.learning || o.explain || o.lengths.given != "":
+		return usagef("show: with --references go a GPU model and --coefs alone: leave the other flags out")
 	}
 	return nil
 }

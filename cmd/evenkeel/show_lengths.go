@@ -21,6 +21,17 @@ type lengthView struct {
 	batch  int
 	drawn  int
 	seed   uint64
+	given  string // the first of these flags that is on the command line, if any
+}
+
+// lengthFlagsOf names the first flag of lengths on the command line.
+func lengthFlagsOf(c *cobra.Command) string {
+	for _, name := range []string{"column", "batch", "draw", "seed"} {
+		if c.Flags().Changed(name) {
+			return name
+		}
+	}
+	return ""
 }
 
 func (v *lengthView) flags(c *cobra.Command) {
