@@ -48,6 +48,9 @@ needs no points at all.`,
 			if !(o.Share >= 0 && o.Share < 1) {
 				return usagef("--holdout %v: want a share from 0 to below 1, such as 0.2", o.Share)
 			}
+			if err := fitFlags(c, study != "", model != ""); err != nil {
+				return err
+			}
 			if study != "" {
 				return a.study(paths, study)
 			}
@@ -74,6 +77,27 @@ needs no points at all.`,
 	c.Flags().StringArrayVar(&ref.remarks, "remark", nil, "a sentence for the profile's warnings, such as what was left out; may be repeated")
 	c.Flags().Float64Var(&o.Share, "holdout", o.Share, "share of points set aside before the fit")
 	return c
+}
+
+// fitFlags refuses flags that a study, or a profile that is borrowed whole, would pass over.
+func fitFlags(c *cobra.Command, study, model bool) error {
+	of := func(what, way string, flags ...string) error {
+		for _, name := range flags {
+			if c.Flags().Changed(name) {
+				return usagef("fit: --%s says nothing of %s: leave it out%s", name, what, way)
+			}
+		}
+		return nil
+	}
+	switch {
+	case study && model:
+		return usagef("fit: --study is of recordings, and with --for there are none: leave one out")
+	case study:
+		return of("a --study, which writes no profile", ", or fit without --study", "output", "seed", "holdout", "borrow", "assume", "origin", "remark")
+	case model:
+		return of("a GPU model that nobody measured", "", "seed", "holdout", "assume", "origin", "remark")
+	}
+	return nil
 }
 
 // fitFiles fits recordings and saves the profile. Its creation time is that of
