@@ -95,7 +95,7 @@ func (d *Data) Add(name string, r io.Reader) error {
 
 func (d *Data) header(h *profile.Header) error {
 	if len(d.Devices) > 0 && d.Simulated != h.Simulated {
-		return fmt.Errorf("simulated: %v: simulated and measured recordings are never fitted together", h.Simulated)
+		return fmt.Errorf("simulated: %v: simulated and measured recordings are never taken together: name them apart", h.Simulated)
 	}
 	d.Simulated, d.foreign = h.Simulated, h.Imported()
 	d.Created = max(d.Created, h.Created)

@@ -258,8 +258,8 @@ func TestOutliersDoNotBendALaw(t *testing.T) {
 func TestDataThatMustNotBePooledIsRefused(t *testing.T) {
 	_, recording := recorded(t, "1xbig", 20*time.Second)
 	for want, other := range map[string]string{
-		"is another device in an earlier recording":                   strings.ReplaceAll(string(recording), `"fingerprint":"sim `, `"fingerprint":"other `),
-		"simulated and measured recordings are never fitted together": strings.Replace(string(recording), `"simulated":true`, `"simulated":false`, 1),
+		"is another device in an earlier recording":                  strings.ReplaceAll(string(recording), `"fingerprint":"sim `, `"fingerprint":"other `),
+		"simulated and measured recordings are never taken together": strings.Replace(string(recording), `"simulated":true`, `"simulated":false`, 1),
 	} {
 		d := dataOf(t, recording)
 		if err := d.Add("other.rec.jsonl", strings.NewReader(other)); err == nil || !strings.Contains(err.Error(), want) {

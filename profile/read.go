@@ -78,6 +78,9 @@ func (d *reader) line(n int, data []byte) error {
 	case lineEnd:
 		err = decodeLine(d, n, data, d.visit.End)
 	default:
+		if _, err := doc.SchemaOf(data); err == nil {
+			return d.fail(n, "", "", "another document begins here", "recordings are not joined by writing one behind the other: cut the file before this line and name both parts")
+		}
 		return d.fail(n, "t", fmt.Sprintf("%q", t), "want point, again, canary, peer, schedule, resume or end", "every line after the header begins with its \"t\" key; delete the line if it is not a recording's")
 	}
 	return err
@@ -92,7 +95,7 @@ func (d *reader) first(n int, data []byte) error {
 		return err
 	}
 	if err := h.Validate(); err != nil {
-		return d.wrap(n, err)
+		return fmt.Errorf("%s:%d: %w; mend the line", d.name, n, err)
 	}
 	d.header = &h
 	d.on = h.ranks()
@@ -102,7 +105,11 @@ func (d *reader) first(n int, data []byte) error {
 	if d.visit.Header == nil {
 		return nil
 	}
-	return d.wrap(n, d.visit.Header(&h))
+	// Who reads says the way out: without its header the rest is no recording.
+	if err := d.visit.Header(&h); err != nil {
+		return fmt.Errorf("%s:%d: %w", d.name, n, err)
+	}
+	return nil
 }
 
 func (d *reader) point(n int, data []byte) error {
