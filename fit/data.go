@@ -48,6 +48,7 @@ type Data struct {
 	Gauged    []Gauged
 
 	Failed  int       // points without times
+	Torn    int       // recordings whose last line was cut off
 	TooLong []Stratum // for whose calls the budget had no time
 	Drift   []Drift
 	Own     int // laws of the profile being judged whose points came in another file than its own: see Unseen
@@ -77,7 +78,7 @@ func NewData() *Data { return &Data{byKey: map[string]int{}, first: map[string]f
 // Errors are profile.Read's, and: a device or group of a name already in the
 // set but with another definition, and simulated with measured points.
 func (d *Data) Add(name string, r io.Reader) error {
-	_, err := profile.Read(name, r, profile.Visitor{
+	tally, err := profile.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error { return d.header(h) },
 		Schedule: func(s *profile.Schedule) error {
 			for _, p := range s.Points {
@@ -90,6 +91,9 @@ func (d *Data) Add(name string, r io.Reader) error {
 		Canary: func(p *profile.Point) error { d.canary(p); return nil },
 		Peer:   func(p *profile.Point) error { d.peer(p); return nil },
 	})
+	if tally.Torn {
+		d.Torn++
+	}
 	return err
 }
 
@@ -241,6 +245,9 @@ func (d *Data) warnings() []string {
 	var w []string
 	if d.Simulated {
 		w = append(w, "SIMULATED: made from a simulated backend, no hardware was measured")
+	}
+	if d.Torn > 0 {
+		w = append(w, fmt.Sprintf("the last line of %s was cut off: if a copy broke off there, more than that line is missing; copy the file again", units.Count(d.Torn, "recording")))
 	}
 	if d.Failed > 0 {
 		w = append(w, fmt.Sprintf("%s could not be measured; the recording holds the reasons", units.Count(d.Failed, "point")))
