@@ -138,6 +138,24 @@ type Sink struct {
 func (s *Sink) Device(d op.DeviceType) {
 	if !slices.ContainsFunc(s.devices, func(o op.DeviceType) bool { return o.Name == d.Name }) {
 		s.devices = append(s.devices, d)
+		s.undescribed(d)
+	}
+}
+
+// undescribed notes what a table of devices leaves out and readers of the recording
+// rest on: a misspelt column looks like one that is not there.
+func (s *Sink) undescribed(d op.DeviceType) {
+	var missing []string
+	for _, f := range []struct {
+		column string
+		known  bool
+	}{{"sm_count", d.Parallel > 1}, {"bf16_tflops", d.Sheet.BF16PerS > 0}, {"memory_gbytes_per_s", d.Sheet.MemoryPerS > 0}} {
+		if !f.known {
+			missing = append(missing, f.column)
+		}
+	}
+	if len(missing) > 0 {
+		s.Note(fmt.Sprintf("%s: its description has no %s: rows are not held against what is missing, nor can laws use it; a table of --devices may have such columns", d.Name, strings.Join(missing, ", ")))
 	}
 }
 

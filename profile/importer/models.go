@@ -208,9 +208,10 @@ func modelColumns() map[string][]string {
 
 func readModels(name string, r io.Reader) ([]Model, error) {
 	var models []Model
-	at := map[string]int{}
+	at, titles := map[string]int{}, []string{}
 	err := readCSV(name, r, csvVisitor{
 		head: func(columns []string) error {
+			titles = columns
 			for key, names := range modelColumns() {
 				if i := slices.IndexFunc(columns, func(c string) bool { return slices.Contains(names, c) }); i >= 0 {
 					at[key] = i
@@ -222,10 +223,13 @@ func readModels(name string, r io.Reader) ([]Model, error) {
 			return nil
 		},
 		row: func(line int, cells []string) error {
-			c := modelCells{cells: cells, at: at}
+			c := modelCells{cells: cells, at: at, titles: titles}
 			m := c.model()
 			if c.err != nil {
 				return fmt.Errorf("%s:%d: %w", name, line, c.err)
+			}
+			if slices.ContainsFunc(models, func(o Model) bool { return o.Name == m.Name }) {
+				return fmt.Errorf("%s:%d: %q: a row above describes this GPU already; a table of devices has one row a GPU model", name, line, m.Name)
 			}
 			models = append(models, m)
 			return nil
@@ -240,9 +244,10 @@ func readModels(name string, r io.Reader) ([]Model, error) {
 
 // modelCells reads one row of a table of models and keeps the first error.
 type modelCells struct {
-	cells []string
-	at    map[string]int
-	err   error
+	cells  []string
+	at     map[string]int
+	titles []string // of the columns, as the file has them
+	err    error
 }
 
 func (c *modelCells) text(key string) string {
@@ -261,7 +266,7 @@ func (c *modelCells) number(key string, scale float64) float64 {
 	}
 	v, err := strconv.ParseFloat(text, 64)
 	if (err != nil || !(v >= 0) || v > 1e9) && c.err == nil {
-		c.err = fmt.Errorf("%s: %q: want a number, or nothing where it is not known", key, text)
+		c.err = fmt.Errorf("%s: %q: want a number, or nothing where it is not known", c.titles[c.at[key]], text)
 	}
 	return v * scale
 }

@@ -122,6 +122,8 @@ func TestDevicesAddAndOverride(t *testing.T) {
 		"name,units\n":               "names no GPU",
 		"units,memory_gib\n1,2\n":    "no column gpu",
 		"gpu,units\nx,many\n":        `d.csv:2: units: "many": want a number`,
+		"gpu,sm_count\nx,many\n":     `d.csv:2: sm_count: "many": want a number`,
+		"gpu,units\nx,1\ny,1\nx,2\n": `d.csv:4: "x": a row above describes this GPU already`,
 		"gpu,units\nx,-1\n":          `d.csv:2: units: "-1": want a number`,
 		"gpu,units\nx,NaN\n":         `units: "NaN": want a number`,
 		"gpu,units\nx y,4\n":         `d.csv:2: name: "x y": want a word`,
