@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -29,7 +30,7 @@ func report(w io.Writer, r *fit.Report, most int) error {
 	if r.Simulated {
 		p.para("", "the times come from a simulated backend; no hardware was measured")
 	}
-	reportTable(p, n, r.Rows)
+	reportTable(p, n, r)
 	strataTables(p, n, r, most)
 	histograms(p, r)
 	driftTables(p, r.Drift)
@@ -55,21 +56,21 @@ func judged(r *fit.Report) string {
 	return fmt.Sprintf("%d families of ops", n)
 }
 
-func reportTable(p *printer, n *notes, rows []fit.Row) {
-	if len(rows) == 0 {
+func reportTable(p *printer, n *notes, report *fit.Report) {
+	if len(report.Rows) == 0 {
 		return
 	}
 	t := newTable(column{title: "family"}, column{title: "on", most: 15}, column{title: "n", number: true},
 		column{title: "median error\n(95 % bound)", number: true}, column{title: "p90 error\n(95 % bound)", number: true},
 		column{title: "bias", number: true}, column{title: "in 90 %\ninterval", number: true},
 		column{title: "limits", number: true}, column{title: "verdict"})
-	for _, r := range rows {
+	for _, r := range report.Rows {
 		family := string(r.Family)
 		if r.Part {
 			family = "  of which"
 		}
 		t.row(family, r.On, fmt.Sprint(r.Points), bounded(r.Median, r.MedianUpper, r.Points), bounded(r.P90, r.P90Upper, r.Points),
-			bias(-r.Bias, r.Points), percent(r.Coverage, r.Points), limits(r.Limit), rowVerdict(n, r))
+			bias(-r.Bias, r.Points), percent(r.Coverage, r.Points), limits(r.Limit), rowVerdict(n, r, unmeasured(report, r)))
 	}
 	p.printf("\n")
 	t.render(p)
@@ -95,7 +96,21 @@ func limits(l fit.Limit) string {
 	return fmt.Sprintf("%.3g, %.3g %%", 100*l.Median, 100*l.P90)
 }
 
-func rowVerdict(n *notes, r fit.Row) string {
+// unmeasured counts the points of a row whose law is not a measured one of their own
+// device or group.
+func unmeasured(report *fit.Report, r fit.Row) int {
+	count := 0
+	for _, p := range report.Pairs {
+		if p.Family == r.Family && (r.On == fit.AllDevices || p.On == r.On) && (p.Estimate.Source == costmodel.Transferred || p.Estimate.Source == costmodel.Assumed) {
+			count++
+		}
+	}
+	return count
+}
+
+// rowVerdict is a row's verdict with its footnotes; lent of its points outside are so
+// because their law was borrowed or assumed.
+func rowVerdict(n *notes, r fit.Row, lent int) string {
 	s := string(r.Verdict)
 	switch r.Verdict {
 	case fit.Fail:
@@ -107,7 +122,10 @@ func rowVerdict(n *notes, r fit.Row) string {
 		}
 		s += n.mark(fmt.Sprintf("fewer than %d points: no verdict; measure more: evenkeel calibrate --fresh --budget 10m", fit.MinPoints))
 	}
-	if r.Outside > 0 {
+	if lent > 0 {
+		s += n.mark("the laws of some points were borrowed or assumed: their errors are no measured law's, are not in these numbers and have no limit, but are among the strata; measure enough of the op for a law of its own, and fit: evenkeel calibrate --fresh --budget 10m")
+	}
+	if r.Outside > lent {
 		s += n.mark("some points lie outside the fitted range: their error is an extrapolation's and is not in these numbers; a longer calibration covers more: evenkeel calibrate --fresh --budget 10m")
 	}
 	return s

@@ -194,7 +194,7 @@ func TestFootnotesEndInACommand(t *testing.T) {
 		lawMarks(&n, &testProfile().Laws[i])
 	}
 	for _, c := range []fit.Verdict{fit.Insufficient, fit.Pass} {
-		rowVerdict(&n, fit.Row{Verdict: c, FitError: costmodel.FitError{Outside: 1}})
+		rowVerdict(&n, fit.Row{Verdict: c, FitError: costmodel.FitError{Outside: 2}}, 1)
 	}
 	if len(n.texts) < 6 {
 		t.Fatalf("only %d footnotes: %q", len(n.texts), n.texts)
