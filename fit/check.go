@@ -259,6 +259,9 @@ func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsF
 		r.Pairs = append(r.Pairs, newPair(x, est))
 	}
 	if len(r.Pairs) == 0 && len(r.Missing) == 0 {
+		if len(d.Points) > 0 && len(points) == 0 {
+			return nil, errors.New("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; fit with more points and a --holdout above 0, or check another recording: evenkeel calibrate")
+		}
 		return nil, fmt.Errorf("nothing to judge: of %s, those set aside before the fit where the profile was fitted to them, none is of an op that check knows; measure more: evenkeel calibrate", units.Count(len(points), "point"))
 	}
 	if len(r.Pairs) == 0 {

@@ -24,7 +24,7 @@ func Profile(w io.Writer, d *costmodel.Profile) error {
 	devices(p, d.Devices, d.Groups)
 	if len(d.Laws) > 0 {
 		families(p, d.Laws)
-		lawErrors(p, n, d.Laws)
+		lawErrors(p, n, d.Laws, d.Holdout.Share > 0)
 		lawRanges(p, d.Laws, d.Groups)
 	} else {
 		p.printf("\n")
@@ -178,7 +178,7 @@ func eachSection(t *table, laws []costmodel.Law, visit func(*costmodel.Law)) {
 	}
 }
 
-func lawErrors(p *printer, n *notes, laws []costmodel.Law) {
+func lawErrors(p *printer, n *notes, laws []costmodel.Law, split bool) {
 	t := newTable(column{title: "law"}, column{title: "form"}, column{title: "points\nfit+held", number: true},
 		column{title: "error\nmedian", number: true}, column{title: "error\np90", number: true}, column{title: "error\nbias", number: true},
 		column{title: "90 % interval\nof the time", number: true}, column{title: "it\ncovers", number: true}, column{title: "notes"})
@@ -190,7 +190,7 @@ func lawErrors(p *printer, n *notes, laws []costmodel.Law) {
 		}
 		fitted, held := lawPoints(l)
 		t.row(lawCell(l), l.Form(), fmt.Sprintf("%d+%d", fitted, held), percent(h.Median, h.Points), percent(h.P90, h.Points),
-			bias, interval(l.Spread), percent(h.Coverage, h.Points), lawMarks(n, l))
+			bias, interval(l.Spread), percent(h.Coverage, h.Points), lawMarks(n, l, split))
 	})
 	p.printf("\n")
 	t.render(p)
@@ -204,8 +204,8 @@ func lawErrors(p *printer, n *notes, laws []costmodel.Law) {
 const lowCoverage = 0.8
 
 // lawMarks are the footnotes a law needs. Only what a longer or quieter
-// measurement would improve is said, once.
-func lawMarks(n *notes, l *costmodel.Law) string {
+// measurement would improve is said, once; without a split no measurement would.
+func lawMarks(n *notes, l *costmodel.Law, split bool) string {
 	if l.Assumed != "" {
 		return strings.TrimSpace(assumedMark(n, l))
 	}
@@ -215,6 +215,8 @@ func lawMarks(n *notes, l *costmodel.Law) string {
 	marks := lentMark(n, l)
 	h, limit := l.Held, fit.DefaultLimits()[fit.FamilyOf(l.Op)]
 	switch {
+	case h.Points == 0 && !split:
+		marks += n.mark("every point was fitted, so the law's error is unknown and check has nothing to judge it by; hold some out: evenkeel fit --holdout 0.2")
 	case h.Points == 0:
 		marks += n.mark("no point was held out of the fit, so the law's error is unknown; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m")
 	case h.Points < fit.MinPoints:

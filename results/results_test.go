@@ -191,7 +191,7 @@ func TestFootnotesAreNumberedOnce(t *testing.T) {
 func TestFootnotesEndInACommand(t *testing.T) {
 	var n notes
 	for i := range testProfile().Laws {
-		lawMarks(&n, &testProfile().Laws[i])
+		lawMarks(&n, &testProfile().Laws[i], true)
 	}
 	for _, c := range []fit.Verdict{fit.Insufficient, fit.Pass} {
 		rowVerdict(&n, fit.Row{Verdict: c, FitError: costmodel.FitError{Outside: 2}}, 1)
