@@ -197,6 +197,9 @@ func (a *app) showProfile(path string, o view) error {
 		return err
 	}
 	if o.plot != "" {
+		if err := probePlot(o.plot); err != nil {
+			return err
+		}
 		return a.plot(path, p, plotPrefix(o.plot))
 	}
 	return a.print(p, func(w io.Writer) error {
@@ -210,6 +213,17 @@ func (a *app) showProfile(path string, o view) error {
 // plotPrefix is what the names of drawn files begin with.
 func plotPrefix(name string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(name, ".svg"), ".png")
+}
+
+// probePlot says, before laws are fitted for it, whether a plot can be written; "" is none.
+func probePlot(name string) error {
+	if name == "" {
+		return nil
+	}
+	if err := probe(plotPrefix(name) + ".svg"); err != nil {
+		return fmt.Errorf("--plot: %w", err)
+	}
+	return nil
 }
 
 // plot draws a profile's accuracy on the points that its own recordings set aside.
@@ -256,6 +270,9 @@ func drawInto(prefix string, figure *results.Figure) error {
 const draws = 5
 
 func (a *app) learningCurve(path string, o view) error {
+	if err := probePlot(o.plot); err != nil {
+		return err
+	}
 	d, err := loadData([]string{path})
 	if err != nil {
 		return err
