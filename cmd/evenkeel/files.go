@@ -107,6 +107,8 @@ func openError(err error) error {
 		return fmt.Errorf("%s: no such file", path.Path)
 	case errors.Is(err, syscall.EISDIR):
 		return fmt.Errorf("%s: is a folder; name a file in it", path.Path)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: cannot be read: %w; ask its owner for the right to, or name a copy", path.Path, path.Err)
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -222,4 +223,17 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%q is written as %q: %v", data, first, err)
 		}
 	})
+}
+
+// Files that one may not touch: space has nothing to do with it.
+func TestWhatIsNotAllowedIsSaid(t *testing.T) {
+	denied := &fs.PathError{Op: "open", Path: ".evenkeel-1-0.tmp", Err: syscall.EACCES}
+	for got, want := range map[string]string{
+		readError("x", denied).Error():  "x: cannot be read: permission denied; ask its owner for the right to, or name a copy",
+		writeError("x", denied).Error(): "x: cannot be written: permission denied; choose a place that you may write to",
+	} {
+		if got != want {
+			t.Errorf("got %s\nwant %s", got, want)
+		}
+	}
 }

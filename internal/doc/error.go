@@ -59,8 +59,11 @@ func (e *Error) Unwrap() error { return e.Err }
 // readError is an Error about a file that cannot be read.
 func readError(path string, err error) *Error {
 	hint := ""
-	if errors.Is(err, syscall.EISDIR) {
+	switch {
+	case errors.Is(err, syscall.EISDIR):
 		hint = "name a file in it"
+	case errors.Is(err, fs.ErrPermission):
+		hint = "ask its owner for the right to, or name a copy"
 	}
 	return ioError(path, "cannot be read", err, hint)
 }
@@ -69,8 +72,11 @@ func readError(path string, err error) *Error {
 // none before if there is not even a folder for it.
 func writeError(path string, err error) *Error {
 	hint := "the file is as it was; free space or choose another place"
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		hint = "make the folder it is to stand in, or choose another place"
+	case errors.Is(err, fs.ErrPermission):
+		hint = "choose a place that you may write to"
 	}
 	return ioError(path, "cannot be written", err, hint)
 }
