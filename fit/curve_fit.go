@@ -115,7 +115,7 @@ func (d *Data) sheet(g op.GroupType) op.Sheet {
 // which then is the truth and says more to a reader; or the best of the simpler
 // forms is better by more than a standard error.
 func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
-	rival := costmodel.Rival{Form: familyForm, Median: medianError(l.logs)}
+	rival := costmodel.Rival{Form: FamilyForm, Median: medianError(l.logs)}
 	points, own := some(points, l.logs)
 	var best []float64
 	for i, f := range curveForms() {
@@ -159,5 +159,5 @@ func some(points []Point, logs []float64) ([]Point, []float64) {
 	return few, errs
 }
 
-// familyForm names the curve of a family among its rivals.
-const familyForm = "family of curves"
+// FamilyForm names the curve of a family among a law's rivals.
+const FamilyForm = "family of curves"

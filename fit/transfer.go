@@ -244,6 +244,9 @@ func (c coreKind) refined(law *costmodel.Law, dev op.DeviceType, points []Point,
 	return errs
 }
 
+// BorrowedForm begins the name of a rival that another device type lent.
+const BorrowedForm = "borrowed from "
+
 // orLent replaces a law of few points by what a donor makes of them where that
 // predicts unseen points better, or where there is no other. The donor's law
 // stands among the rivals either way.
@@ -252,7 +255,7 @@ func (c coreKind) orLent(law *costmodel.Law, logs []float64, dev op.DeviceType, 
 	if err != nil {
 		return err
 	}
-	rival := costmodel.Rival{Form: "borrowed from " + from.Device.Name}
+	rival := costmodel.Rival{Form: BorrowedForm + from.Device.Name}
 	if len(errs) > 0 {
 		rival.Median = medianError(errs)
 	}

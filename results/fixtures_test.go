@@ -44,6 +44,7 @@ func testProfile() *costmodel.Profile {
 				Curve:  &costmodel.Curve{Form: costmodel.LogLog, Knots: []costmodel.Knot{{Bytes: 4096, Seconds: 2e-5}, {Bytes: 1 << 20, Seconds: 4e-4}}},
 				Range:  []costmodel.AxisRange{{Axis: "bytes", Min: 4096, Max: 1 << 20}},
 				Spread: costmodel.Spread{Lo: 0.7, Hi: 1.4}, Fit: costmodel.FitError{Points: 8, Median: 0.05, P90: 0.2},
+				Rivals: []costmodel.Rival{{Form: "log_log", Median: 0.08}, {Form: fit.FamilyForm, Median: 0.06, Chosen: true}},
 			},
 		},
 		Warnings: []string{"SIMULATED: made from a simulated backend, no hardware was measured", "3 points could not be measured; the recording holds the reasons"},

@@ -189,13 +189,16 @@ func lawErrors(p *printer, n *notes, laws []costmodel.Law, split bool) {
 			bias = signed(-h.Bias)
 		}
 		fitted, held := lawPoints(l)
-		t.row(lawCell(l), l.Form(), fmt.Sprintf("%d+%d", fitted, held), percent(h.Median, h.Points), percent(h.P90, h.Points),
+		t.row(lawCell(l), lawForm(l), fmt.Sprintf("%d+%d", fitted, held), percent(h.Median, h.Points), percent(h.P90, h.Points),
 			bias, interval(l.Spread), percent(h.Coverage, h.Points), lawMarks(n, l, split))
 	})
 	p.printf("\n")
 	t.render(p)
 	if len(laws) > 0 {
 		p.para("", "errors are |log(predicted / measured)| of held-out points; a positive bias predicts too long; the 90 % interval should cover 90 % of the held-out points")
+	}
+	if slices.ContainsFunc(laws, func(l costmodel.Law) bool { return chosen(&l) == fit.FamilyForm }) {
+		p.para("", "family: estimated together with the curves of the same library's other collectives and groups over such links")
 	}
 }
 
@@ -242,17 +245,33 @@ func borrowedMark(n *notes, l *costmodel.Law) string {
 	return n.mark(fmt.Sprintf("borrowed from %s by the ratios of the datasheets and held against points of its own, too few for a law of its own: plans call it transferred, and its error is unknown; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m", l.From))
 }
 
-// borrowedForm begins the name of a rival that another device type lent.
-const borrowedForm = "borrowed from "
+// chosen is the name of the form that won against its rivals, "" where none was tried.
+func chosen(l *costmodel.Law) string {
+	for _, r := range l.Rivals {
+		if r.Chosen {
+			return r.Form
+		}
+	}
+	return ""
+}
+
+// lawForm is a law's form. A curve whose shape several groups share looks like one of
+// its own and was chosen over that, so it is called what it is.
+func lawForm(l *costmodel.Law) string {
+	if chosen(l) == fit.FamilyForm {
+		return l.Form() + ", family"
+	}
+	return l.Form()
+}
 
 // lentMark is the footnote of a law that has points enough to count as measured, and
 // whose shape is another device type's all the same.
 func lentMark(n *notes, l *costmodel.Law) string {
-	i := slices.IndexFunc(l.Rivals, func(r costmodel.Rival) bool { return r.Chosen && strings.HasPrefix(r.Form, borrowedForm) })
-	if i < 0 {
+	form := chosen(l)
+	if !strings.HasPrefix(form, fit.BorrowedForm) {
 		return ""
 	}
-	return n.mark(fmt.Sprintf("its form is %s by the ratios of the datasheets, and was adjusted to its own points", l.Rivals[i].Form))
+	return n.mark(fmt.Sprintf("its form is %s by the ratios of the datasheets, and was adjusted to its own points", form))
 }
 
 func lawRanges(p *printer, laws []costmodel.Law, groups []op.GroupType) {
@@ -265,7 +284,7 @@ func lawRanges(p *printer, laws []costmodel.Law, groups []op.GroupType) {
 		for _, r := range l.Rivals {
 			// Of a borrowed law this is the only error that its own points tell.
 			taken := ""
-			if r.Chosen && strings.HasPrefix(r.Form, borrowedForm) {
+			if r.Chosen && strings.HasPrefix(r.Form, fit.BorrowedForm) {
 				taken = " (taken)"
 			}
 			if !r.Chosen || taken != "" {
