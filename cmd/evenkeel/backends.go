@@ -20,6 +20,7 @@ import (
 	"github.com/evenkeel/evenkeel/profile/backend/sim"
 	"github.com/evenkeel/evenkeel/profile/backend/torch"
 	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
+	"github.com/spf13/cobra"
 )
 
 // chosen is the backend that the flags and the machine ask for.
@@ -294,20 +295,51 @@ func readModel(path string) (costmodel.Model, error) {
 	return costmodel.ReadModel(path, data)
 }
 
+// launchFlags collects the flags that a printed job hands on, and refuses those of a job
+// that is not printed and those that it could not hand on.
+func (o *calibration) launchFlags(c *cobra.Command) error {
+	f := c.Flags()
+	if o.printLaunch == "" {
+		for _, name := range []string{"nodes", "gpus-per-node", "image"} {
+			if f.Changed(name) {
+				return usagef("--%s: is of a job that --print-launch prints: leave it out, or add that", name)
+			}
+		}
+		return nil
+	}
+	switch {
+	case o.dryRun || o.numerics:
+		return usagef("--print-launch: only prints a job, which neither --dry-run nor --numerics is for: leave them out")
+	case o.backend != "auto" && o.backend != "torch":
+		return usagef("--print-launch: a job measures through torch, and the backend is %s: leave it out", o.backend)
+	case f.Changed("image") && o.printLaunch != "k8s":
+		return usagef("--image: is of a job of k8s: leave it out")
+	}
+	for _, name := range []string{"only", "dtype", "devices", "group-sizes", "model", "points", "choose", "seed", "fresh", "python", "allow-shared", "point-timeout"} {
+		if !f.Changed(name) {
+			continue
+		}
+		value := f.Lookup(name).Value
+		text := value.String()
+		if list, ok := value.(interface{ GetSlice() []string }); ok {
+			text = strings.Join(list.GetSlice(), ",")
+		}
+		if value.Type() == "bool" {
+			o.further = append(o.further, "--"+name+"="+text)
+			continue
+		}
+		o.further = append(o.further, "--"+name, text)
+	}
+	return nil
+}
+
 // printLaunch prints a job that calibrates a cluster.
 func (a *app) printLaunch(o calibration) error {
-	var further []string
-	if len(o.only) > 0 {
-		further = append(further, "--only", strings.Join(o.only, ","))
-	}
-	if o.dtype != "" {
-		further = append(further, "--dtype", o.dtype)
-	}
 	text, err := launch.Job(o.printLaunch, launch.JobOptions{
-		Nodes: o.nodes, GPUsPerNode: o.gpus, Out: o.out, Budget: o.budget, Args: further, Image: o.image,
+		Nodes: o.nodes, GPUsPerNode: o.gpus, Out: o.out, Budget: o.budget, Args: o.further, Image: o.image,
 	})
 	if err != nil {
-		return usageError{err}
+		return usagef("--print-launch: %w", err)
 	}
 	_, err = io.WriteString(a.out, text)
 	return err

@@ -41,6 +41,7 @@ type calibration struct {
 	printLaunch  string
 	nodes, gpus  int
 	image        string
+	further      []string // flags that the command in a printed job has as well
 }
 
 func (a *app) calibrate() *cobra.Command {
@@ -68,6 +69,9 @@ loses none of them, and the same command goes on where it stopped.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if !c.Flags().Changed("budget") {
 				o.budget = o.usualBudget()
+			}
+			if err := o.launchFlags(c); err != nil {
+				return err
 			}
 			return a.runCalibrate(c.Context(), o)
 		},
@@ -108,9 +112,6 @@ func (o calibration) usualBudget() time.Duration {
 }
 
 func (a *app) runCalibrate(ctx context.Context, o calibration) error {
-	if o.printLaunch != "" {
-		return a.printLaunch(o)
-	}
 	if o.budget <= 0 {
 		return usagef("--budget %s: must be positive", o.budget)
 	}
@@ -127,6 +128,9 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	cfg, err := o.config(only)
 	if err != nil {
 		return err
+	}
+	if o.printLaunch != "" {
+		return a.printLaunch(o)
 	}
 	b, err := a.newBackend(ctx, o)
 	if err != nil {
