@@ -145,7 +145,7 @@ func resolve(document string, in doc.Input) (string, error) {
 	path := filepath.Join(filepath.Dir(document), filepath.FromSlash(in.Path))
 	sum, err := doc.HashFile(path)
 	if err != nil {
-		return "", fmt.Errorf("%w (it is an input of %s)", err, document)
+		return "", fmt.Errorf("%w (it is an input of %s, which names it by its place beside itself: keep the two together, or fit again)", err, document)
 	}
 	if sum != in.SHA256 {
 		return "", fmt.Errorf("%s: changed since %s was made from it (sha256 %.12s, was %.12s): make that again", path, document, sum, in.SHA256)

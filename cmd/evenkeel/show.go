@@ -228,6 +228,9 @@ func probePlot(name string) error {
 
 // plot draws a profile's accuracy on the points that its own recordings set aside.
 func (a *app) plot(path string, p *costmodel.Profile, prefix string) error {
+	if len(p.Inputs) == 0 {
+		return fmt.Errorf("--plot: %s was fitted to no recording, so there are no points to draw; measure some: evenkeel calibrate", path)
+	}
 	var paths []string
 	for _, in := range p.Inputs {
 		recording, err := resolve(path, in)
