@@ -155,7 +155,7 @@ func (l *Law) validateFields(spec op.Spec) error {
 		return fmt.Errorf("widen_per_doubling: %v: want 0 to 100", l.Widen)
 	}
 	if !(l.Scale >= 0 && l.Scale < 1e6) {
-		return fmt.Errorf("scale: %v: want a positive factor, or none", l.Scale)
+		return fmt.Errorf("scale: %v: want a positive factor below 1e6, or none; are the measured times seconds?", l.Scale)
 	}
 	for _, field := range []struct {
 		name string

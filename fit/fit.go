@@ -56,6 +56,9 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 			p.Warnings = append(p.Warnings, few)
 			continue
 		}
+		if odd := d.oddTimes(s, o.Donors); odd != "" {
+			p.Warnings = append(p.Warnings, odd)
+		}
 		t := &task{Stratum: s, points: fitted}
 		tasks, held[t] = append(tasks, t), kept
 	}

@@ -116,6 +116,30 @@ func (d *Data) donor(s Stratum, donors []Donor) *Donor {
 	return nearestDonor(donors, s, dev)
 }
 
+// oddFactor is how far the points of a device may lie from what a donor says: times that
+// were read in another unit are a thousand off, and laws carried over by datasheets a
+// factor of two.
+const oddFactor = 10
+
+// oddTimes says of a stratum's points that they cannot be what the most similar device
+// that has such a law lets expect, or "". A law is fitted to them all the same: a moved
+// or a refined one fits times in any unit.
+func (d *Data) oddTimes(s Stratum, donors []Donor) string {
+	from := d.donor(s, donors)
+	if from == nil || len(s.Points) == 0 {
+		return ""
+	}
+	carried := from.carry(d.device(s.On))
+	var logs []float64
+	for _, p := range s.Points {
+		logs = append(logs, math.Log(p.Seconds/float64(carried.Seconds(p.Shape))))
+	}
+	if m := stats.Median(logs); math.Abs(m) > math.Log(oddFactor) {
+		return fmt.Sprintf("%s: its times are %.3g times those of %s by the ratios of the datasheets; is their unit another?", s, math.Exp(m), from.Device.Name)
+	}
+	return ""
+}
+
 // carry is the donor's law on another device: its core by the ratios of the
 // datasheets, its correction where both run the same generation of kernels.
 func (d *Donor) carry(to op.DeviceType) *costmodel.Law {
