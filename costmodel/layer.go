@@ -1,11 +1,6 @@
 package costmodel
 
-import (
-	"math"
-	"slices"
-
-	"github.com/evenkeel/evenkeel/internal/units"
-)
+import "github.com/evenkeel/evenkeel/internal/units"
 
 // layerRun simulates one layer in one direction:
 //
@@ -58,10 +53,11 @@ type layerRun struct {
 	// What is known of the times of messages, keys and values and then gradients,
 	// by row of their prices and group.
 	messages [2][][]units.Seconds
-	rings    rings    // where they do without the rest
-	beside   []beside // by seat: what messages slow its computing by
-	apart    []beside // the same in the step beside which no messages of the ring are taken to move; nil for nothing
-	batch    int8     // at hand, of two: 1 or 2
+	rings    rings      // where they do without the rest
+	beside   []beside   // by seat: what messages slow its computing by
+	apart    []beside   // the same in the step beside which no messages of the ring are taken to move; nil for nothing
+	batch    int8       // at hand, of two: 1 or 2
+	given    *passTimes // what the seats compute is taken from there; nil: from the prices
 	// Of the last steps: when the stream was done with the block, when it was
 	// sent on, when its gradient was added to and sent on, by step modulo their
 	// number and seat.
@@ -79,11 +75,17 @@ type seatRun struct {
 	egress, ingress    units.Seconds // free from then on
 	attention, exposed units.Seconds
 	port               units.Seconds // time that the egress port was in use
-	work               int           // row of its attention's prices
 }
 
 // around is what a seat does before and after the ring.
 type around struct{ pre, post, allToAll units.Seconds }
+
+// passTimes is what the seats of a layer compute in one direction. A run is given it, or
+// prices what it comes to.
+type passTimes struct {
+	before, after []units.Seconds   // linear work before and behind the ring, by seat
+	attention     [][]units.Seconds // by step of the ring or, of heads in chunks, by chunk; and by seat
+}
 
 // arrival is when a block was complete, and since when, hop after hop, it was on
 // wires or queued for them and waited for no rank.
@@ -99,6 +101,12 @@ func (x *arrival) notBefore(t units.Seconds) {
 // run simulates the sim's layout.
 func (r *layerRun) run(s *sim, back, events bool) {
 	r.reset(s, back, events)
+	r.play()
+}
+
+// play simulates a layer whose seats have begun.
+func (r *layerRun) play() {
+	s := r.sim
 	if s.layout.chunks() > 1 {
 		r.inChunks()
 		return
@@ -139,7 +147,7 @@ func (r *layerRun) reset(s *sim, back, events bool) {
 		r.forms[g].out, r.forms[g].home, r.forms[g].near, r.forms[g].reach = s.bunches[g].out, s.bunches[g].home, s.bunches[g].near, s.bunches[g].reach
 	}
 	r.strip.reset(s, r.forms)
-	r.beside, r.apart, r.batch = s.besides(back), nil, 0
+	r.beside, r.apart, r.batch, r.given = s.besides(back), nil, 0, nil
 	r.listMessages()
 	r.clearRing()
 	if r.events = nil; events {
@@ -193,14 +201,14 @@ func (r *layerRun) enter(g int) {
 	var start units.Seconds
 	for i := b.from; i < b.to; i++ {
 		a, c := &r.seats[i], &r.around[i]
-		if i > 0 && s.seats[i].worksLike(&s.seats[i-1]) {
+		if r.alike(i) {
 			c.pre = r.around[i-1].pre
 		} else {
-			c.pre = s.linearTime(&s.seats[i], what)
+			c.pre = r.linearTime(i, what)
 		}
-		a.work = s.seats[i].work
-		start = max(start, c.pre)
-		r.note(event{kind: linearEvent, seat: i, to: i, end: c.pre})
+		r.note(event{kind: linearEvent, seat: i, to: i, start: a.free, end: a.free + c.pre})
+		a.free += c.pre
+		start = max(start, a.free)
 	}
 	took, several, done := units.Seconds(0), b.to-b.from > 1, start
 	if several {
@@ -254,15 +262,32 @@ func (r *layerRun) leave(g int) {
 		}
 		c.allToAll += took
 		a.port += took
-		if i > 0 && s.seats[i].worksLike(&s.seats[i-1]) {
+		if r.alike(i) {
 			c.post = r.around[i-1].post
 		} else {
-			c.post = s.linearTime(&s.seats[i], what)
+			c.post = r.linearTime(i, what)
 		}
 		a.free = start + took + c.post
 		r.note(event{kind: linearEvent, seat: i, to: i, step: r.n, start: start + took, end: a.free})
 		r.length = max(r.length, a.free)
 	}
+}
+
+// alike says whether a seat's linear work is known to take as long as that of the seat
+// before it.
+func (r *layerRun) alike(i int) bool {
+	return i > 0 && r.given == nil && r.sim.seats[i].worksLike(&r.sim.seats[i-1])
+}
+
+// linearTime is what a seat takes over a part of its linear work.
+func (r *layerRun) linearTime(i int, what linearPart) units.Seconds {
+	switch {
+	case r.given == nil:
+		return r.sim.linearTime(&r.sim.seats[i], what)
+	case what == preForward || what == preBackward:
+		return r.given.before[i]
+	}
+	return r.given.after[i]
 }
 
 // source is the group whose block is at group g in step t.
@@ -519,79 +544,4 @@ func (r *layerRun) busiest() units.Seconds {
 		most = max(most, r.seats[i].port)
 	}
 	return most
-}
-
-// eventKind says what an event is.
-type eventKind int8
-
-const (
-	linearEvent eventKind = iota
-	allToAllEvent
-	stepEvent
-	kvEvent
-	gradEvent
-)
-
-// event is one task of a layer.
-type event struct {
-	kind       eventKind
-	seat, to   int  // the same but for messages
-	step       int  // of linear work and all-to-alls 0 before the ring
-	of         int  // group whose block it is about
-	chunk      int  // of heads
-	batch      int8 // of two: 1 or 2
-	start, end units.Seconds
-}
-
-func (r *layerRun) note(e event) {
-	if r.events != nil {
-		e.batch = r.batch
-		*r.events = append(*r.events, e)
-	}
-}
-
-// criticalPath lists events that each begin at the instant the one before ends,
-// from the beginning of the layer to its end, at ranks or ports in common.
-func (r *layerRun) criticalPath() []event {
-	all := *r.events
-	ends := map[units.Seconds][]int{}
-	last := 0
-	for i, e := range all {
-		if e.end > e.start {
-			ends[e.end] = append(ends[e.end], i)
-		}
-		if e.end > all[last].end {
-			last = i
-		}
-	}
-	var path []event
-	for at := last; at >= 0; {
-		path = append(path, all[at])
-		at = r.before(all, ends[all[at].start], all[at])
-	}
-	slices.Reverse(path)
-	return path
-}
-
-// before finds, of events that end when e begins, one that can have let it
-// begin: one of the same rank if there is one, or -1. An all-to-all waits for
-// all members of its group.
-func (r *layerRun) before(all []event, candidates []int, e event) int {
-	group := func(seat int) int { return r.sim.seats[seat].group }
-	best := -1
-	for _, i := range candidates {
-		c := all[i]
-		if e.start <= 0 || math.IsInf(float64(e.start), 0) {
-			break
-		}
-		switch {
-		case c.to == e.seat && c.seat == e.seat:
-			return i
-		case c.to == e.seat || c.seat == e.seat || c.to == e.to || c.seat == e.to:
-			best = i
-		case e.kind == allToAllEvent && (group(c.seat) == group(e.seat) || group(c.to) == group(e.seat)):
-			best = i
-		}
-	}
-	return best
 }

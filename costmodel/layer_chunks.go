@@ -132,10 +132,10 @@ func (r *layerRun) inChunks() {
 	var port units.Seconds
 	for i := range r.seats {
 		a, c := &r.seats[i], &r.around[i]
-		c.pre, c.post = s.linearTime(&s.seats[i], before), s.linearTime(&s.seats[i], after)
-		a.free = c.pre
-		port = max(port, c.pre)
-		r.note(event{kind: linearEvent, seat: i, to: i, end: c.pre})
+		c.pre, c.post = r.linearTime(i, before), r.linearTime(i, after)
+		r.note(event{kind: linearEvent, seat: i, to: i, start: a.free, end: a.free + c.pre})
+		a.free += c.pre
+		port = max(port, a.free)
 	}
 	arrived := make([]units.Seconds, len(in))
 	for c, took := range in {
@@ -177,7 +177,6 @@ func (r *layerRun) exchange(e event) {
 func (r *layerRun) chunk(c int, arrived, took units.Seconds, by []beside) units.Seconds {
 	s := r.sim
 	s.seatChunk(c)
-	table := &s.work[r.dir][itself]
 	var done units.Seconds
 	for i := range r.seats {
 		a := &r.seats[i]
@@ -186,11 +185,7 @@ func (r *layerRun) chunk(c int, arrived, took units.Seconds, by []beside) units.
 			r.around[i].allToAll += min(took, arrived-a.free)
 			a.free = arrived
 		}
-		w := table.get(s.seats[i].work, r.forms[0].shape)
-		if unknown(w) {
-			w = s.attentionTime(r.dir, itself, &s.seats[i], 0)
-		}
-		w = by[i].stretch(w)
+		w := r.chunkTime(c, i, by[i])
 		r.note(event{kind: stepEvent, seat: i, to: i, chunk: c, start: a.free, end: a.free + w})
 		a.attention += w
 		a.free += w
@@ -198,4 +193,17 @@ func (r *layerRun) chunk(c int, arrived, took units.Seconds, by []beside) units.
 	}
 	s.seatWhole()
 	return done
+}
+
+// chunkTime is what a seat takes over the attention of a chunk, whose heads it has.
+func (r *layerRun) chunkTime(c, i int, by beside) units.Seconds {
+	if r.given != nil {
+		return r.given.attention[c][i]
+	}
+	s := r.sim
+	w := s.work[r.dir][itself].get(s.seats[i].work, r.forms[0].shape)
+	if unknown(w) {
+		w = s.attentionTime(r.dir, itself, &s.seats[i], 0)
+	}
+	return by.stretch(w)
 }

@@ -69,6 +69,9 @@ func resized[T any](a []T, n int) []T {
 
 // step is the attention of step t, by seat.
 func (r *layerRun) step(t int) []units.Seconds {
+	if r.given != nil {
+		return r.given.attention[t]
+	}
 	x := &r.strip
 	if begins := t - t%stripSteps; begins != x.begins {
 		x.begins = begins

@@ -82,21 +82,18 @@ type twos struct {
 // the four of a pair two move beside it, in as many steps as both rings have.
 func (r *layerRun) priceTwos() twos {
 	s := r.sim
-	before, after, x, y := preForward, postForward, tokensIn, outputOut
+	before, after := preForward, postForward
 	if r.back {
-		before, after, x, y = preBackward, postBackward, outputIn, tokensOut
+		before, after = preBackward, postBackward
 	}
 	var w twos
 	r.apart = make([]beside, len(r.seats))
 	for g := range s.bunches {
 		b := &s.bunches[g]
-		var in, out units.Seconds
-		if b.to-b.from > 1 {
-			in, out = b.slow[r.dir]*s.toAllTime(x, b, nil), b.slow[r.dir]*s.toAllTime(y, b, nil)
-		}
+		in, out := r.toAllTimes(b)
 		w.in, w.out = append(w.in, in), append(w.out, out)
 		for i := b.from; i < b.to; i++ {
-			if i > 0 && s.seats[i].worksLike(&s.seats[i-1]) {
+			if r.alike(i) {
 				w.before[0], w.after[1] = append(w.before[0], w.before[0][i-1]), append(w.after[1], w.after[1][i-1])
 			} else {
 				w.before[0], w.after[1] = append(w.before[0], s.linearTime(&s.seats[i], before)), append(w.after[1], s.linearTime(&s.seats[i], after))
@@ -104,12 +101,24 @@ func (r *layerRun) priceTwos() twos {
 			f := r.beside[i].factor
 			slowed := func(t, moving units.Seconds) units.Seconds { return beside{f, moving * (1 - 1/f)}.stretch(t) }
 			w.before[1], w.after[0] = append(w.before[1], slowed(w.before[0][i], in)), append(w.after[0], slowed(w.after[1][i], out))
-			r.seats[i].work = s.seats[i].work
 			r.apart[i] = beside{f, (in + out) / units.Seconds(2*r.n) * (1 - 1/f)}
 			r.beside[i].most += r.apart[i].most
 		}
 	}
 	return w
+}
+
+// toAllTimes is what a group's all-to-alls take before and behind the ring, beside another
+// micro-batch.
+func (r *layerRun) toAllTimes(b *bunch) (in, out units.Seconds) {
+	if b.to-b.from < 2 {
+		return 0, 0
+	}
+	x, y := tokensIn, outputOut
+	if r.back {
+		x, y = outputIn, tokensOut
+	}
+	return b.slow[r.dir] * r.sim.toAllTime(x, b, nil), b.slow[r.dir] * r.sim.toAllTime(y, b, nil)
 }
 
 // slowTwos finds the factors by which the groups' all-to-alls are slower beside computing,

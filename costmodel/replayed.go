@@ -3,7 +3,6 @@ package costmodel
 import (
 	"fmt"
 
-	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -151,29 +150,23 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 	return r.out, nil
 }
 
-// replaying is a replayed step under way. Every seat is a device type of its own
-// in it, so that the prices of its tasks can be set one by one, and its linear
-// part before the ring begins with the time at which it came to the layer.
+// replaying is a replayed step under way. What the seats compute is settled before any
+// pass is simulated: by the laws (price), then by what is supposed (timesIn). A pass itself
+// says when things happen, and asks for the prices of messages alone.
 type replaying struct {
 	*sim
-	took    func(ReplayKey) (units.Seconds, bool)
-	out     *Replayed
-	devices []string           // of the seats
-	laws    [2][2]passLaws     // of either micro-batch where two go together, and direction
-	micro   int                // micro-batches of a step
-	at      []units.Seconds    // when a seat is done with all before
-	ports   [][2]units.Seconds // when its egress and ingress are
-	spent   []spent
-	run     layerRun
+	took  func(ReplayKey) (units.Seconds, bool)
+	out   *Replayed
+	laws  [2][2]passLaws     // by direction and micro-batch of two that go together
+	micro int                // micro-batches of a step
+	at    []units.Seconds    // when a seat is done with all before
+	ports [][2]units.Seconds // when its egress and ingress are
+	spent []spent
+	// Of the pass at hand, of either micro-batch where two go together.
+	run   layerRun
+	times [2]passTimes
 	// When the streams were done with the rings of two micro-batches.
 	ringEnds [2][]units.Seconds
-}
-
-// passLaws are what the laws say of a pass: by seat, and of the ring by step; of heads
-// in chunks by chunk.
-type passLaws struct {
-	before, after     []units.Seconds
-	attention, merges [][]units.Seconds
 }
 
 // stageOf is one layer's pass within the step, of a micro-batch or of two together.
@@ -195,8 +188,15 @@ func (g stageOf) dir() int {
 	return 0
 }
 
-// prepare seats the ranks, asks the laws, and then gives every seat and group
-// rows and columns of prices of its own.
+// linear are the linear parts before and behind the ring.
+func (g stageOf) linear() (first, last ReplayOp) {
+	if g.back {
+		return LinearOut, LinearIn
+	}
+	return LinearIn, LinearOut
+}
+
+// prepare seats the ranks and asks the laws for all that they compute.
 func (r *replaying) prepare(l Layout) error {
 	s := r.sim
 	if err := l.Validate(s.job.SeqLen, len(s.ranks), s.job.Model.QHeads); err != nil {
@@ -206,109 +206,12 @@ func (r *replaying) prepare(l Layout) error {
 	if err := s.seat(); err != nil {
 		return err
 	}
-	for dir := range r.laws[0] {
-		if l.TwoBatch {
-			r.laws[0][dir], r.laws[1][dir] = r.pricedTwos(dir == 1)
-			continue
-		}
-		r.laws[0][dir] = r.priced(dir == 1)
-		r.laws[1][dir] = r.laws[0][dir]
-	}
-	s.wide = true
-	for g := range s.bunches {
-		s.bunches[g].form.shape = g
-	}
-	r.devices = make([]string, len(s.seats))
-	for i := range s.seats {
-		a := &s.seats[i]
-		r.devices[i], a.device, a.work = a.device, fmt.Sprintf("rank %d", a.rank), i
-	}
-	for c := range s.chunks {
-		for i := range s.chunks[c] {
-			s.chunks[c][i].work = c*len(s.seats) + i
-		}
+	for dir := range r.laws {
+		r.laws[dir] = r.price(dir == 1)
 	}
 	r.at, r.ports = make([]units.Seconds, len(s.seats)), make([][2]units.Seconds, len(s.seats))
 	r.spent, r.out.Ranks = make([]spent, len(s.seats)), make([]ReplayedRank, len(s.ranks))
 	return s.err
-}
-
-// priced asks the laws for all that the seats compute in a pass. The block while
-// which no messages move, as layerRun has it, is not slowed.
-func (r *replaying) priced(back bool) passLaws {
-	s, n := r.sim, len(r.sim.bunches)
-	before, after := preForward, postForward
-	if back {
-		before, after = preBackward, postBackward
-	}
-	if s.layout.chunks() > 1 {
-		return r.pricedChunks(back, before, after)
-	}
-	var p passLaws
-	beside, alone := s.besides(back), n-1
-	if back && s.layout.OwnLast {
-		alone = 1
-	}
-	for i := range s.seats {
-		a := &s.seats[i]
-		p.before = append(p.before, s.linearCost(a, before, nil))
-		p.after = append(p.after, s.linearCost(a, after, nil))
-		attention, merges := make([]units.Seconds, n), make([]units.Seconds, n)
-		for t := range n {
-			of := &s.bunches[(a.group-t+n)%n]
-			both, slowed := s.attentionCost(back, a, of, nil), units.Seconds(1)
-			if t != alone && both > 0 {
-				slowed = beside[i].stretch(both) / both
-			}
-			merges[t] = slowed * s.mergeCost(back, a, of)
-			attention[t] = slowed*both - merges[t]
-		}
-		p.attention, p.merges = append(p.attention, attention), append(p.merges, merges)
-	}
-	return p
-}
-
-// pricedChunks is priced of a group that computes its heads in chunks. It has all tokens,
-// so that its blocks are squares and there is nothing to merge.
-func (r *replaying) pricedChunks(back bool, before, after linearPart) passLaws {
-	s, k := r.sim, r.sim.layout.chunks()
-	var p passLaws
-	in, out := s.chunkMessages(back)
-	by := s.chunkBesides(back, in, out)
-	for i := range s.seats {
-		a := &s.seats[i]
-		p.before = append(p.before, s.linearCost(a, before, nil))
-		p.after = append(p.after, s.linearCost(a, after, nil))
-		p.attention, p.merges = append(p.attention, make([]units.Seconds, k)), append(p.merges, make([]units.Seconds, k))
-	}
-	for c := range k {
-		s.seatChunk(c)
-		for i := range s.seats {
-			p.attention[i][c] = by[i].stretch(s.attentionCost(back, &s.seats[i], &s.bunches[0], nil))
-		}
-	}
-	s.seatWhole()
-	return p
-}
-
-// mergeCost is what of a seat's work on a group's block is adding up: see
-// coster.attention.
-func (s *sim) mergeCost(back bool, a *seat, of *bunch) units.Seconds {
-	var total units.Seconds
-	if a.heads == 0 {
-		return 0
-	}
-	laws := s.kernelsOf(a.device)
-	for _, b := range appendPacked(nil, s.bunches[a.group].shard, of.shard, s.packed) {
-		if b.Mask != op.Full {
-			continue
-		}
-		total += s.accumulate(laws, b.QLen, a.heads, nil)
-		if back {
-			total += s.accumulate(laws, 2*b.KVLen, a.kv, nil)
-		}
-	}
-	return total
 }
 
 // meet reckons as the account of a training step does.
@@ -358,98 +261,20 @@ func (r *replaying) chain(layers int) {
 	}
 }
 
-// pass simulates one: layerRun.run, with seats that begin at times of their own.
+// pass simulates one. Its seats begin at times of their own.
 func (r *replaying) pass(g stageOf) {
+	run := &r.run
+	run.reset(r.sim, g.back, true)
+	for i := range run.seats {
+		a := &run.seats[i]
+		a.free, a.egress, a.ingress = r.at[i], max(r.at[i], r.ports[i][0]), max(r.at[i], r.ports[i][1])
+		run.arrived[0][i] = arrival{r.at[i], r.at[i]} // of what it has from the forward pass
+	}
 	if r.layout.TwoBatch {
 		r.passTwos(g)
 		return
 	}
-	r.set(g)
-	run := &r.run
-	run.reset(r.sim, g.back, true)
-	if r.layout.chunks() > 1 {
-		run.inChunks()
-		return
-	}
-	for i := range run.seats {
-		a := &run.seats[i]
-		a.egress, a.ingress = max(r.at[i], r.ports[i][0]), max(r.at[i], r.ports[i][1])
-		run.arrived[0][i] = arrival{r.at[i], r.at[i]} // of what it has from the forward pass
-	}
-	run.begin()
-	for b := range r.bunches {
-		run.enter(b)
-	}
-	if g.back {
-		run.backwardRing()
-	} else {
-		run.forwardRing()
-	}
-	for b := range r.bunches {
-		run.leave(b)
-	}
-}
-
-// set gives the tasks of a pass their prices.
-func (r *replaying) set(g stageOf) {
-	before, after := preForward, postForward
-	if g.back {
-		before, after = preBackward, postBackward
-	}
-	for i := range r.seats {
-		a := &r.seats[i]
-		r.linear[linearKey{a.device, a.tokens, before}] = r.at[i] + r.before(g, i)
-		r.linear[linearKey{a.device, a.tokens, after}] = r.after(g, i)
-		if k := r.layout.chunks(); k > 1 {
-			for c := range k {
-				r.work[g.dir()][itself].set(r.sim.chunks[c][i].work, r.bunches[0].form.shape, r.attention(g, i, c))
-			}
-			continue
-		}
-		r.setSteps(g, i)
-	}
-}
-
-// setSteps gives a seat's steps of the ring their prices.
-func (r *replaying) setSteps(g stageOf, i int) {
-	a, n := &r.seats[i], len(r.bunches)
-	for t := range n {
-		k := (a.group - t + n) % n
-		relation := r.relationOf(&r.bunches[a.group].form, &r.bunches[k].form)
-		r.work[g.dir()][relation].set(a.work, r.bunches[k].form.shape, r.attention(g, i, t))
-	}
-}
-
-func (r *replaying) before(g stageOf, i int) units.Seconds {
-	name := LinearIn
-	if g.back {
-		name = LinearOut
-	}
-	return r.supposed(g.key(r.seats[i].rank, 0, name), r.laws[g.micro&1][g.dir()].before[i])
-}
-
-func (r *replaying) after(g stageOf, i int) units.Seconds {
-	name := LinearOut
-	if g.back {
-		name = LinearIn
-	}
-	return r.supposed(g.key(r.seats[i].rank, 0, name), r.laws[g.micro&1][g.dir()].after[i])
-}
-
-// attention is that of a step of the ring or, of heads in chunks, of a chunk.
-func (r *replaying) attention(g stageOf, i, t int) units.Seconds {
-	p, key := &r.laws[g.micro&1][g.dir()], g.key(r.seats[i].rank, t, AttentionOp)
-	if r.layout.chunks() > 1 {
-		key.Step, key.Chunk = 0, t
-	}
-	return r.supposed(key, p.attention[i][t]+p.merges[i][t])
-}
-
-func (r *replaying) supposed(k ReplayKey, law units.Seconds) units.Seconds {
-	if r.took != nil {
-		if t, ok := r.took(k); ok {
-			return t
-		}
-	}
-	return law
+	r.times[0] = r.timesIn(g)
+	run.given = &r.times[0]
+	run.play()
 }

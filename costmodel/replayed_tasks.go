@@ -35,11 +35,9 @@ func (r *replaying) spend(g stageOf, i int) {
 	case g.again:
 		linear, attention = recompute, recompute
 	}
-	sum.busy[linear] += r.before(g, i) + r.after(g, i)
+	sum.busy[linear] += r.times[0].before[i] + r.times[0].after[i]
 	if r.layout.TwoBatch {
-		second := g
-		second.micro = 1
-		sum.busy[linear] += r.before(second, i) + r.after(second, i)
+		sum.busy[linear] += r.times[1].before[i] + r.times[1].after[i]
 	}
 	sum.busy[attention] += a.attention
 	sum.allToAll += r.run.around[i].allToAll
@@ -61,10 +59,7 @@ func (r *replaying) tasks(g stageOf, i int, events []event) {
 		r.out.Tasks = append(r.out.Tasks, ReplayTask{key, at, until - at})
 		at = until
 	}
-	first, last := LinearIn, LinearOut
-	if g.back {
-		first, last = last, first
-	}
+	first, last := g.linear()
 	chunks := r.layout.chunks()
 	for _, e := range events {
 		switch {
@@ -107,8 +102,8 @@ func (r *replaying) alone(i int) bool {
 // merged is what of a step's work is merging. Where only the whole is supposed,
 // it has the share of it that the laws give it.
 func (r *replaying) merged(g stageOf, i int, e event) units.Seconds {
-	p := &r.laws[g.micro&1][g.dir()]
-	attention, merges := p.attention[i][e.step], p.merges[i][e.step]
+	p := r.lawsOf(g)
+	attention, merges := p.attention[e.step][i], p.merges[e.step][i]
 	if merges == 0 {
 		return 0
 	}
@@ -138,9 +133,6 @@ func (r *replaying) finish() {
 		}
 	}
 	slices.SortStableFunc(r.out.Tasks, func(a, b ReplayTask) int { return cmp.Compare(a.Rank, b.Rank) })
-	for i, d := range r.devices {
-		r.seats[i].device = d
-	}
 	var whole account
 	for p, once := range r.partAccounts(last) {
 		switch part(p) {
