@@ -16,11 +16,7 @@ func (r *replaying) book(g stageOf) {
 		}
 	}
 	for i := range r.seats {
-		if r.layout.TwoBatch {
-			r.tasksOfTwos(g, i, own[i])
-		} else {
-			r.tasks(g, i, own[i])
-		}
+		r.tasks(g, i, own[i])
 		r.spend(g, i)
 	}
 }
@@ -44,66 +40,94 @@ func (r *replaying) spend(g stageOf, i int) {
 	sum.exposed += a.exposed
 }
 
-// tasks lists a seat's stretches of a pass from its events: what is between
-// them is waiting.
+// tasks lists a seat's stretches of a pass from its events.
 func (r *replaying) tasks(g stageOf, i int, events []event) {
-	rank, n := r.seats[i].rank, len(r.bunches)
-	at := r.at[i]
-	chunk := 0
-	add := func(o ReplayOp, step int, until units.Seconds) {
-		if r.attentionOnly && (o == LinearIn || o == LinearOut) && until == at {
-			return
-		}
-		key := g.key(rank, step, o)
-		key.Chunk = chunk
-		r.out.Tasks = append(r.out.Tasks, ReplayTask{key, at, until - at})
-		at = until
+	x := &stretches{r: r, g: g, seat: i, end: r.at[i]}
+	switch {
+	case r.layout.TwoBatch:
+		x.ofTwos(events)
+	case r.layout.chunks() > 1:
+		x.ofChunks(events)
+	default:
+		x.ofRing(events)
 	}
-	first, last := g.linear()
-	chunks := r.layout.chunks()
+}
+
+// stretches are a seat's in a pass, each from the end of the one before it: what is between
+// events is waiting.
+type stretches struct {
+	r     *replaying
+	g     stageOf
+	seat  int
+	end   units.Seconds // of the last one
+	chunk int           // of heads, that it is about
+}
+
+// add appends the stretch until a time.
+func (x *stretches) add(o ReplayOp, step int, until units.Seconds) {
+	if x.r.attentionOnly && (o == LinearIn || o == LinearOut) && until == x.end {
+		return
+	}
+	key := x.g.key(x.r.seats[x.seat].rank, step, o)
+	key.Chunk = x.chunk
+	x.r.out.Tasks = append(x.r.out.Tasks, ReplayTask{key, x.end, until - x.end})
+	x.end = until
+}
+
+func (x *stretches) ofRing(events []event) {
+	n := len(x.r.bunches)
 	for _, e := range events {
 		switch {
-		case chunks > 1 && e.kind != linearEvent:
-			chunk = e.chunk
-			switch last := e.kind == allToAllEvent && e.step == n && chunk == chunks-1; {
-			case e.kind == stepEvent: // its squares are the first of their rows: nothing is merged
-				add(AllToAllIn, 0, e.start)
-				add(AttentionOp, 0, e.end)
-			case last: // others are not waited for
-				add(AllToAllOut, n, e.end)
-				chunk = 0
-			}
-		case e.kind == linearEvent && e.step == 0:
-			add(first, 0, e.end)
-		case e.kind == allToAllEvent && e.step == 0:
-			add(AllToAllIn, 0, e.end)
+		case e.kind == linearEvent:
+			x.linear(e)
 		case e.kind == stepEvent:
-			add(RingWait, e.step, e.start)
-			merged := r.merged(g, i, e)
-			add(AttentionOp, e.step, e.end-merged)
-			add(MergeOp, e.step, e.end)
-		case e.kind == allToAllEvent:
-			add(RingWait, n, min(e.start, r.ringDone(g, i, at)))
-			add(AllToAllOut, n, e.end)
+			x.add(RingWait, e.step, e.start)
+			x.add(AttentionOp, e.step, e.end-x.merged(e))
+			x.add(MergeOp, e.step, e.end)
+		case e.step == 0:
+			x.add(AllToAllIn, 0, e.end)
 		default:
-			if r.alone(i) {
-				add(RingWait, n, e.start)
-			}
-			add(last, 0, e.end)
+			x.add(RingWait, n, min(e.start, x.ringDone()))
+			x.add(AllToAllOut, n, e.end)
 		}
 	}
 }
 
-func (r *replaying) alone(i int) bool {
-	b := &r.bunches[r.seats[i].group]
-	return b.to-b.from == 1
+// ofChunks waits for each chunk's all-to-all in, and for the last one out.
+func (x *stretches) ofChunks(events []event) {
+	n, last := len(x.r.bunches), x.r.layout.chunks()-1
+	for _, e := range events {
+		switch x.chunk = e.chunk; {
+		case e.kind == linearEvent:
+			x.linear(e)
+		case e.kind == stepEvent: // its squares are the first of their rows: nothing is merged
+			x.add(AllToAllIn, 0, e.start)
+			x.add(AttentionOp, 0, e.end)
+		case e.step == n && e.chunk == last: // others are not waited for
+			x.add(AllToAllOut, n, e.end)
+		}
+	}
+}
+
+// linear adds linear work, which behind the ring a seat alone in its group has waited for
+// by itself.
+func (x *stretches) linear(e event) {
+	first, last := x.g.linear()
+	if e.step == 0 {
+		x.add(first, 0, e.end)
+		return
+	}
+	if b := &x.r.bunches[x.r.seats[x.seat].group]; b.to-b.from == 1 {
+		x.add(RingWait, len(x.r.bunches), e.start)
+	}
+	x.add(last, 0, e.end)
 }
 
 // merged is what of a step's work is merging. Where only the whole is supposed,
 // it has the share of it that the laws give it.
-func (r *replaying) merged(g stageOf, i int, e event) units.Seconds {
-	p := r.lawsOf(g)
-	attention, merges := p.attention[e.step][i], p.merges[e.step][i]
+func (x *stretches) merged(e event) units.Seconds {
+	p := x.r.lawsOf(x.g)
+	attention, merges := p.attention[e.step][x.seat], p.merges[e.step][x.seat]
 	if merges == 0 {
 		return 0
 	}
@@ -112,10 +136,10 @@ func (r *replaying) merged(g stageOf, i int, e event) units.Seconds {
 
 // ringDone is when a member of a group is done with the ring: with the gradients
 // that came home and with what it sends on, before it waits for the others.
-func (r *replaying) ringDone(g stageOf, i int, computed units.Seconds) units.Seconds {
-	done := max(computed, r.run.seats[i].egress)
-	if g.back && len(r.bunches) > 1 {
-		done = max(done, r.run.home[i].at)
+func (x *stretches) ringDone() units.Seconds {
+	done := max(x.end, x.r.run.seats[x.seat].egress)
+	if x.g.back && len(x.r.bunches) > 1 {
+		done = max(done, x.r.run.home[x.seat].at)
 	}
 	return done
 }

@@ -26,51 +26,42 @@ func (r *replaying) passTwos(g stageOf) {
 	})
 }
 
-// tasksOfTwos is tasks of two micro-batches, in the order of the seat's stream.
-func (r *replaying) tasksOfTwos(g stageOf, i int, events []event) {
-	rank, n, at := r.seats[i].rank, len(r.bunches), r.at[i]
-	add := func(micro int, o ReplayOp, step int, until units.Seconds) {
-		if r.attentionOnly && (o == LinearIn || o == LinearOut) && until <= at {
-			return
-		}
-		g.micro = micro
-		until = max(until, at)
-		r.out.Tasks = append(r.out.Tasks, ReplayTask{g.key(rank, step, o), at, until - at})
-		at = until
-	}
-	first, last := g.linear()
-	of := func(micro int, kind eventKind, before bool) (found []event) {
+// ofTwos lists the stretches of two micro-batches, in the order of the seat's stream. What
+// is over before the stream comes to it takes no time.
+func (x *stretches) ofTwos(events []event) {
+	n := len(x.r.bunches)
+	first, last := x.g.linear()
+	add := func(o ReplayOp, step int, until units.Seconds) { x.add(o, step, max(until, x.end)) }
+	of := func(kind eventKind, before bool) (found []event) {
 		for _, e := range events {
-			if e.batch == int8(micro)+batchA && e.kind == kind && (kind == stepEvent || before == (e.step == 0)) {
+			if e.batch == int8(x.g.micro)+batchA && e.kind == kind && (kind == stepEvent || before == (e.step == 0)) {
 				found = append(found, e)
 			}
 		}
 		return found
 	}
-	for micro := range 2 {
-		for _, e := range of(micro, linearEvent, true) {
-			add(micro, first, 0, e.end)
+	for x.g.micro = range 2 {
+		for _, e := range of(linearEvent, true) {
+			add(first, 0, e.end)
 		}
 	}
-	for micro := range 2 {
-		for _, e := range of(micro, allToAllEvent, true) {
-			add(micro, AllToAllIn, 0, e.end)
+	for x.g.micro = range 2 {
+		for _, e := range of(allToAllEvent, true) {
+			add(AllToAllIn, 0, e.end)
 		}
-		for _, e := range of(micro, stepEvent, true) {
-			add(micro, RingWait, e.step, e.start)
-			g.micro = micro
-			merged := r.merged(g, i, e)
-			add(micro, AttentionOp, e.step, e.end-merged)
-			add(micro, MergeOp, e.step, e.end)
+		for _, e := range of(stepEvent, true) {
+			add(RingWait, e.step, e.start)
+			add(AttentionOp, e.step, e.end-x.merged(e))
+			add(MergeOp, e.step, e.end)
 		}
-		add(micro, RingWait, n, r.ringEnds[micro][i])
+		add(RingWait, n, x.r.ringEnds[x.g.micro][x.seat])
 	}
-	for micro := range 2 {
-		for _, e := range of(micro, allToAllEvent, false) {
-			add(micro, AllToAllOut, n, e.end)
+	for x.g.micro = range 2 {
+		for _, e := range of(allToAllEvent, false) {
+			add(AllToAllOut, n, e.end)
 		}
-		for _, e := range of(micro, linearEvent, false) {
-			add(micro, last, 0, e.end)
+		for _, e := range of(linearEvent, false) {
+			add(last, 0, e.end)
 		}
 	}
 }
