@@ -212,72 +212,111 @@ func ringOf(d *draft, groups [][]int) []slot {
 	return ring
 }
 
-// regroupings lists the neighbours of a grouping, in the order of its ring.
+// regroupings lists the neighbours of a grouping, in the order of its ring: what each rank
+// can do on its own, rank by rank, and then what two can. The budget ends somewhere among
+// them, so the order counts.
 func (s *search) regroupings(d *draft) [][][]int {
-	var now [][]int
-	group := map[int]int{}
-	for i, at := range d.ring {
-		now = append(now, d.kinds[at.kind].groups[at.group])
-		for _, r := range now[i] {
-			group[r] = i
+	now := formationOf(d)
+	var all [][][]int
+	for r := range s.p.ranks {
+		for _, neighbours := range []func(formation, int) [][][]int{s.idling, joining, standingAlone} {
+			all = append(all, neighbours(now, r)...)
 		}
 	}
-	var all [][][]int
-	add := func(groups [][]int) {
+	all = append(all, s.swapped(now)...)
+	possible := all[:0]
+	for _, groups := range all {
 		groups = slices.DeleteFunc(groups, func(g []int) bool { return len(g) == 0 })
 		if len(groups) > 0 && s.p.allExchangeable(groups) {
-			all = append(all, groups)
+			possible = append(possible, groups)
 		}
 	}
+	return possible
+}
+
+// formation is who is with whom: groups in the order of their ring, and the group of each
+// rank that has one.
+type formation struct {
+	groups [][]int
+	of     map[int]int
+}
+
+func formationOf(d *draft) formation {
+	now := formation{of: map[int]int{}}
+	for i, at := range d.ring {
+		now.groups = append(now.groups, d.kinds[at.kind].groups[at.group])
+		for _, r := range now.groups[i] {
+			now.of[r] = i
+		}
+	}
+	return now
+}
+
+// without is a copy of the groups without a rank, of which one may be empty.
+func (f formation) without(rank int) [][]int {
+	left := make([][]int, len(f.groups))
+	for i := range left {
+		left[i] = slices.DeleteFunc(slices.Clone(f.groups[i]), func(r int) bool { return r == rank })
+	}
+	return left
+}
+
+// idling lets a rank have no work, if the others can exchange gradients without it.
+func (s *search) idling(now formation, rank int) [][][]int {
+	left := now.without(rank)
+	if _, works := now.of[rank]; !works || !s.exchangeGradients(left) {
+		return nil
+	}
+	return [][][]int{left}
+}
+
+// joining puts a rank into any other group.
+func joining(now formation, rank int) (all [][][]int) {
+	own, works := now.of[rank]
+	for i := range now.groups {
+		if works && i == own {
+			continue
+		}
+		x := now.without(rank)
+		x[i] = append(x[i], rank)
+		slices.Sort(x[i])
+		all = append(all, x)
+	}
+	return all
+}
+
+// standingAlone makes a rank a group of its own at any place of the ring.
+func standingAlone(now formation, rank int) (all [][][]int) {
+	for i := range len(now.groups) + 1 {
+		all = append(all, slices.Insert(now.without(rank), i, []int{rank}))
+	}
+	return all
+}
+
+// swapped swaps two ranks of different classes in different groups.
+func (s *search) swapped(now formation) (all [][][]int) {
 	n := len(s.p.ranks)
-	for r := range n {
-		g, in := group[r]
-		without := make([][]int, len(now))
-		for i := range now {
-			without[i] = slices.DeleteFunc(slices.Clone(now[i]), func(x int) bool { return x == r })
-		}
-		if in {
-			if len(now) > 1 || len(now[0]) > 1 {
-				if s.est.dropTax(without) {
-					add(slices.Clone(without))
-				}
-			}
-		}
-		for i := range now {
-			if !in || i != g {
-				x := slices.Clone(without)
-				x[i] = append(slices.Clone(x[i]), r)
-				slices.Sort(x[i])
-				add(x)
-			}
-		}
-		for i := range len(now) + 1 {
-			add(slices.Insert(slices.Clone(without), i, []int{r}))
-		}
-	}
 	for a := range n {
 		for b := a + 1; b < n; b++ {
-			ga, ina := group[a]
-			gb, inb := group[b]
-			if ina && inb && ga != gb && s.est.class[a] != s.est.class[b] {
-				x := make([][]int, len(now))
-				for i := range now {
-					x[i] = slices.Clone(now[i])
-				}
-				x[ga][slices.Index(x[ga], a)], x[gb][slices.Index(x[gb], b)] = b, a
-				add(x)
+			of, worksA := now.of[a]
+			other, worksB := now.of[b]
+			if !worksA || !worksB || of == other || s.est.class[a] == s.est.class[b] {
+				continue
 			}
+			x := make([][]int, len(now.groups))
+			for i := range x {
+				x[i] = slices.Clone(now.groups[i])
+			}
+			x[of][slices.Index(x[of], a)], x[other][slices.Index(x[other], b)] = b, a
+			all = append(all, x)
 		}
 	}
 	return all
 }
 
-// dropTax says whether the ranks that are left can exchange gradients.
-func (e *estimator) dropTax(groups [][]int) bool {
-	var ranks []int
-	for _, g := range groups {
-		ranks = append(ranks, g...)
-	}
+// exchangeGradients says whether the ranks of some groups can do so alone.
+func (s *search) exchangeGradients(groups [][]int) bool {
+	ranks := slices.Concat(groups...)
 	slices.Sort(ranks)
-	return len(ranks) > 0 && e.p.alone(ranks) == nil
+	return len(ranks) > 0 && s.p.alone(ranks) == nil
 }
