@@ -129,14 +129,14 @@ func (e *estimator) wires(d *draft, n int) wireTime {
 		late, load := e.border(d, d.ring[i], d.ring[(i+1)%n], n)
 		sum.forward += float64(x.count) * late.forward
 		sum.backward += float64(x.count) * late.backward
-		most.forward, most.backward = max(most.forward, load.forward), max(most.backward, load.backward)
+		most = most.longer(load)
 	}
 	hops, grads := float64(n-1), float64(n-2) // the last one of a gradient leads home
 	share := func(of blockTime) blockTime {
 		return blockTime{of.forward * hops, of.forward*hops + (of.backward-of.forward)*grads}
 	}
 	all, port := share(blockTime{sum.forward / float64(n), sum.backward / float64(n)}), share(most)
-	w := wireTime{blockTime{max(all.forward, port.forward), max(all.backward, port.backward)}, 0}
+	w := wireTime{all.longer(port), 0}
 	w.home = (sum.backward - sum.forward) / float64(n)
 	return w
 }
@@ -163,31 +163,9 @@ func (e *estimator) border(d *draft, from, to slot, n int) (late, load blockTime
 	m := e.p.Job.Model
 	a, b := &d.kinds[from.kind], &d.kinds[to.kind]
 	senders, receivers := d.members(from), d.members(to)
-	tokens := float64(e.p.Job.SeqLen) / float64(n) * 2 * float64(m.HeadDim)
+	ofHead := float64(e.p.Job.SeqLen) / float64(n) * 2 * float64(m.HeadDim) // elements of a block
 	crowd := max(e.crowd(a), e.crowd(b))
-	price := func(kv, i, j int) blockTime {
-		bytes, on := tokens*float64(kv)*crowd, len(e.m.inside)
-		if e.together(senders[i], receivers[j]) {
-			bytes, on = tokens*float64(kv), e.p.ranks[senders[i]].Node
-		}
-		key := math.Float64bits(bytes)
-		t, ok := e.hops[on][key]
-		if !ok {
-			link := e.m.network
-			if on < len(e.m.inside) {
-				link = e.m.inside[on]
-			}
-			t.forward = link.seconds(op.KindSendRecv, bytes*float64(e.p.Job.DType.Size()))
-			t.backward = t.forward + link.seconds(op.KindSendRecv, 4*bytes)
-			e.hops[on][key] = t
-		}
-		return t
-	}
 	var chain, out, in blockTime
-	longest := func(x *blockTime, t blockTime) {
-		x.forward, x.backward = max(x.forward, t.forward), max(x.backward, t.backward)
-	}
-	add := func(x *blockTime, t blockTime) { x.forward, x.backward = x.forward+t.forward, x.backward+t.backward }
 	at, endA, endB := 0, 0, 0
 	for i, j := -1, -1; at < m.QHeads; {
 		for endA <= at && i+1 < len(a.heads) {
@@ -201,19 +179,36 @@ func (e *estimator) border(d *draft, from, to slot, n int) (late, load blockTime
 			in = blockTime{}
 		}
 		end := min(endA, endB)
-		t := price(m.KVHeadsOf(at, end-at), i, j)
-		for _, x := range []*blockTime{&chain, &out, &in} {
-			add(x, t)
-		}
-		longest(&late, chain)
-		longest(&load, out)
-		longest(&load, in)
+		t := e.message(senders[i], receivers[j], ofHead*float64(m.KVHeadsOf(at, end-at)), crowd)
+		chain, out, in = chain.plus(t), out.plus(t), in.plus(t)
+		late, load = late.longer(chain), load.longer(out).longer(in)
 		if endA == endB {
 			chain = blockTime{}
 		}
 		at = end
 	}
 	return late, load
+}
+
+// message is what passing on so many elements of a block takes between two ranks; crowd is
+// how many share a network card on the way to another node.
+func (e *estimator) message(from, to int, elements, crowd float64) blockTime {
+	on := e.p.ranks[from].Node
+	if !e.together(from, to) {
+		elements, on = elements*crowd, len(e.m.inside)
+	}
+	key := math.Float64bits(elements)
+	t, ok := e.hops[on][key]
+	if !ok {
+		link := e.m.network
+		if on < len(e.m.inside) {
+			link = e.m.inside[on]
+		}
+		t.forward = link.seconds(op.KindSendRecv, elements*float64(e.p.Job.DType.Size()))
+		t.backward = t.forward + link.seconds(op.KindSendRecv, 4*elements)
+		e.hops[on][key] = t
+	}
+	return t
 }
 
 // crowd is how many of a kind's members share a network card.

@@ -237,6 +237,15 @@ type blockKey struct {
 // blockTime is the seconds of a block in one forward and one backward pass.
 type blockTime struct{ forward, backward float64 }
 
+func (t blockTime) plus(o blockTime) blockTime {
+	return blockTime{t.forward + o.forward, t.backward + o.backward}
+}
+
+// longer is the longer of two in either pass.
+func (t blockTime) longer(o blockTime) blockTime {
+	return blockTime{max(t.forward, o.forward), max(t.backward, o.backward)}
+}
+
 // block prices the attention of the heads of one rank under the nested zigzag.
 // A group sees half the keys of the groups inside it with all its queries, and
 // all keys of those outside with half of them; the mean of both is taken.
