@@ -224,31 +224,8 @@ func (d *draft) apart() *draft {
 // of the same classes together, the fastest last in the first: of few sets of classes
 // all orders, else that and its reverse.
 func (e *estimator) chainOrders(d *draft) [][]int {
-	n := len(d.kinds)
-	kind := make([]int, n) // which set of classes
-	var sets [][]int
-	for i, k := range d.kinds {
-		of := slices.Compact(slices.Sorted(slices.Values(k.class)))
-		at := slices.IndexFunc(sets, func(o []int) bool { return slices.Equal(o, of) })
-		if at < 0 {
-			at = len(sets)
-			sets = append(sets, of)
-		}
-		kind[i] = at
-	}
-	s := max(1, e.p.Job.SeqLen/2)
-	slowest := func(set int) float64 {
-		most := 0.0
-		for _, c := range sets[set] {
-			most = max(most, e.m.linearTime(e.dev[c], s))
-		}
-		return most
-	}
-	rising := countTo(len(sets))
-	slices.SortStableFunc(rising, func(a, b int) int { return cmp.Compare(slowest(b), slowest(a)) })
-	falling := slices.Clone(rising)
-	slices.Reverse(falling)
-	orders := [][]int{rising, falling}
+	sets, kind := d.classSets()
+	orders := e.byPace(sets)
 	if len(sets) <= fewChained {
 		orders = append(orders, ordersOf(len(sets))...)
 	}
@@ -262,11 +239,42 @@ func (e *estimator) chainOrders(d *draft) [][]int {
 		for i, x := range p {
 			place[x] = i
 		}
-		order := countTo(n)
+		order := countTo(len(kind))
 		slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(place[kind[a]], place[kind[b]]) })
 		all = append(all, order)
 	}
 	return all
+}
+
+// classSets lists the sets of classes that kinds consist of, and which of them each does.
+func (d *draft) classSets() (sets [][]int, of []int) {
+	of = make([]int, len(d.kinds))
+	for i, k := range d.kinds {
+		set := slices.Compact(slices.Sorted(slices.Values(k.class)))
+		if of[i] = slices.IndexFunc(sets, func(s []int) bool { return slices.Equal(s, set) }); of[i] < 0 {
+			of[i] = len(sets)
+			sets = append(sets, set)
+		}
+	}
+	return sets, of
+}
+
+// byPace orders sets of classes by their slowest one, the fastest last, and the other way
+// round.
+func (e *estimator) byPace(sets [][]int) [][]int {
+	s := max(1, e.p.Job.SeqLen/2)
+	slowest := func(set int) float64 {
+		most := 0.0
+		for _, c := range sets[set] {
+			most = max(most, e.m.linearTime(e.dev[c], s))
+		}
+		return most
+	}
+	rising := countTo(len(sets))
+	slices.SortStableFunc(rising, func(a, b int) int { return cmp.Compare(slowest(b), slowest(a)) })
+	falling := slices.Clone(rising)
+	slices.Reverse(falling)
+	return [][]int{rising, falling}
 }
 
 // fewChained is up to how many sets of classes all orders are tried.
