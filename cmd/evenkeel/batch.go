@@ -52,7 +52,7 @@ func (q *sequences) flags(c *cobra.Command) {
 	f.BoolVar(&q.truncate, "truncate", false, "of --max-len: cut longer sequences instead of dropping them")
 	f.StringVar(&q.pad, "pad", "128", "of --lengths: pad each sequence to a multiple of so many tokens")
 	f.DurationVar(&q.mipTime, "mip-time", 10*time.Second, "of --lengths: processor time that flexsp's solver has for each of its programs (on systems other than Linux, time on the wall)")
-	f.BoolVar(&q.withoutFlexSP, "fast", false, "of --lengths: leave out strategies that may take minutes (flexsp)")
+	f.BoolVar(&q.withoutFlexSP, "fast", false, "of --lengths: leave out what may take minutes: flexsp, and of large batches a part of the search for a lower bound")
 }
 
 func (o *priced) flags(c *cobra.Command) {
@@ -322,7 +322,11 @@ func (a *app) contest(ctx context.Context, q sequences, p *batch.Problem, longes
 			attempts[i] = batch.Try(ctx, s, p, clock)
 		}
 	}
-	bound, err := batch.LowerBound(ctx, p)
+	lowerBound := batch.LowerBound
+	if q.withoutFlexSP {
+		lowerBound = batch.FastBound
+	}
+	bound, err := lowerBound(ctx, p)
 	if err != nil {
 		return nil, err
 	}

@@ -87,7 +87,7 @@ func (b *bounder) part(ctx context.Context, low, r *roofDual, over float64, dept
 	if r.profit > enough {
 		b.press(r, b.t.cost(r.roof)+over)
 	}
-	if r.profit <= enough || r.roof-low.roof < finest*cost || ctx.Err() != nil {
+	if r.profit <= enough || r.roof-low.roof < finest*cost || b.over(ctx) {
 		b.leaves = append(b.leaves, leaf{cost, r.profit, r.roof})
 		return
 	}

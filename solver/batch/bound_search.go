@@ -39,7 +39,7 @@ func (b *bounder) search(ctx context.Context, rounds int) {
 	}
 	b.addColumns(math.Inf(-1))
 	for round := range rounds {
-		if ctx.Err() != nil {
+		if b.over(ctx) {
 			return
 		}
 		b.master.solve(200)

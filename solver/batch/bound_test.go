@@ -143,6 +143,29 @@ func TestBoundThatIsCutShort(t *testing.T) {
 	}
 }
 
+// A bound that may do so much work and no more is lower as well, does little beyond it, and
+// is that of all the work where that is not more.
+func TestBoundOfLittleWork(t *testing.T) {
+	p := flexspBatch(standInBatch(t, 0))
+	quick, err := quickBound(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bounder{most: 1e6}
+	little, err := b.bound(context.Background(), p)
+	if err != nil || little < float64(quick)*(1-1e-6) || little > 9.3 {
+		t.Errorf("of little work %v (%v), without a search %v", little, err, quick)
+	}
+	if b.looked > 5e7 { // some rounds at every roof that there is
+		t.Errorf("%g prices were looked at", b.looked)
+	}
+	small := twoNodes(4000, 3000, 200, 100)
+	whole, err := LowerBound(context.Background(), small)
+	if fast, other := FastBound(context.Background(), small); err != nil || other != nil || fast != whole {
+		t.Errorf("fast %v (%v), else %v (%v)", fast, other, whole, err)
+	}
+}
+
 // The programme behind the bound: prices and solution of random ones agree in
 // value, the prices are legal, and the solution covers what it must.
 func TestCoverProgramme(t *testing.T) {
