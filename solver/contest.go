@@ -71,13 +71,14 @@ func (c *contest) try(l costmodel.Layout, why string) {
 		return
 	}
 	c.evaluated++
+	r := Result{Layout: l, Why: why}
 	t, known := c.p.timeKnown(l)
 	if !known {
-		if t, c.err = c.price(l); c.err != nil {
+		if t, c.err = c.price(&r); c.err != nil {
 			return
 		}
 	}
-	c.take(Result{Layout: l, Why: why}, t)
+	c.take(r, t)
 }
 
 // needless says that time is up, there is a plan, and a layout would take long to judge.
@@ -89,13 +90,21 @@ func (c *contest) needless(l costmodel.Layout) bool {
 	return !known
 }
 
-// price simulates a layout. While there is no plan, one that is late is better than none.
-func (c *contest) price(l costmodel.Layout) (units.Seconds, error) {
-	if c.must || c.time == 0 && len(c.p.seeds) == 0 {
-		c.p.sim.Until(whenCancelled(c.ctx))
-		defer c.p.sim.Until(whenEnded(c.ctx))
+// price simulates a layout. While there is no plan, one that is late is better than none;
+// once time is up it is the only one to come, and its account says what it takes as well.
+func (c *contest) price(r *Result) (t units.Seconds, err error) {
+	if !c.must && (c.time > 0 || len(c.p.seeds) > 0) {
+		return c.p.sim.Time(r.Layout)
 	}
-	return c.p.sim.Time(l)
+	if c.ctx.Err() != nil {
+		if r.Step, err = c.p.sim.Step(r.Layout, costmodel.SimOptions{Until: whenCancelled(c.ctx)}); err != nil {
+			return 0, err
+		}
+		return r.Step.Time.Mid, nil
+	}
+	c.p.sim.Until(whenCancelled(c.ctx))
+	defer c.p.sim.Until(whenEnded(c.ctx))
+	return c.p.sim.Time(r.Layout)
 }
 
 // take enters a layout that fits and whose time is known.

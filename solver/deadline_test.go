@@ -30,6 +30,8 @@ func TestALongLayoutIsGivenUpInTheMiddle(t *testing.T) {
 	odd := testProblem(t, "1103x1 fast", 1<<18) // no mesh but a ring, for 1103 is prime
 	if res, err := (usp{}).Solve(late, odd, nil); err != nil || res.Evaluated != 1 || len(res.Layout.Groups) != 1103 {
 		t.Errorf("usp, the only plan: %d layouts: %v", res.Evaluated, err)
+	} else if want, err := odd.simulate(res.Layout); err != nil || res.Step == nil || res.Step.Time != want.Time {
+		t.Errorf("usp, the only plan, has not the account of its layout: %v", err)
 	}
 	if _, err := (usp{}).Solve(interrupted, odd, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("usp, interrupted: %v", err)
