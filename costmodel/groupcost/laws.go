@@ -65,12 +65,30 @@ func FromLaws(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, o Op
 		return nil, err
 	}
 	if len(c.Classes) == 0 && o.Of.Tokens > 0 {
-		return nil, fmt.Errorf("no group of the cluster has memory for a sequence of %d tokens beside its share of the model's states over %d devices; recompute activations, shard more (zero3) or take more devices", int64(o.Of.Tokens), len(b.ranks))
+		return nil, fmt.Errorf("no group of the cluster has memory for a sequence of %d tokens beside %s; recompute activations, or %s", int64(o.Of.Tokens), b.states(), b.moreRoom())
 	}
 	if len(c.Classes) == 0 {
-		return nil, fmt.Errorf("no group of the cluster has memory for its share of the model's states over %d devices; shard more (zero3) or take more devices", len(b.ranks))
+		return nil, fmt.Errorf("no group of the cluster has memory for %s; %s", b.states(), b.moreRoom())
 	}
 	return c, nil
+}
+
+// states says what every device has of the model's.
+func (b *builder) states() string {
+	if b.job.Zero == costmodel.Zero0 {
+		return "the model's states, which every device holds whole (zero0)"
+	}
+	return fmt.Sprintf("its share of the model's states over %d devices", len(b.ranks))
+}
+
+// moreRoom says what makes the states of a device less. More devices do nothing for what
+// is not sharded.
+func (b *builder) moreRoom() string {
+	switch b.job.Zero {
+	case costmodel.Zero0, costmodel.Zero1, costmodel.Zero2:
+		return "shard more of them (zero3), and take more devices where that is not enough"
+	}
+	return "take more devices, or a smaller model"
 }
 
 func longest(m costmodel.Model) units.Tokens { return m.MaxLen }

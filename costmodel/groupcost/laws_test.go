@@ -396,6 +396,26 @@ func TestPricesOfOneLength(t *testing.T) {
 	}
 }
 
+// Where not even the states fit, the way out is one that makes them less: more devices do
+// not while every device holds them whole.
+func TestStatesThatFitNowhere(t *testing.T) {
+	for zero, want := range map[costmodel.ZeRO]string{
+		costmodel.Zero0: "no group of the cluster has memory for the model's states, which every device holds whole (zero0); shard more of them (zero3), and take more devices where that is not enough",
+		costmodel.Zero2: "no group of the cluster has memory for its share of the model's states over 1 devices; shard more of them (zero3), and take more devices where that is not enough",
+		costmodel.Zero3: "no group of the cluster has memory for its share of the model's states over 1 devices; take more devices, or a smaller model",
+	} {
+		q, j := referenceJob(t, "1x1 h100_sxm", nil)
+		j.Zero = zero
+		if _, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{}); err == nil || err.Error() != want {
+			t.Errorf("%s: %v\nwant %s", zero, err, want)
+		}
+		_, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{Of: costmodel.Documents{Tokens: 4096, Count: 2}})
+		if way := want[strings.LastIndex(want, "; ")+2:]; err == nil || !strings.HasSuffix(err.Error(), "recompute activations, or "+way) {
+			t.Errorf("%s, of one length: %v", zero, err)
+		}
+	}
+}
+
 // The same cluster gives the same classes and prices, whatever runs beside.
 func TestDeterministic(t *testing.T) {
 	q, j := referenceJob(t, "1x4 h100_sxm + 1x4 a100_sxm", nil)
