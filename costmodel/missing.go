@@ -48,22 +48,40 @@ func (q *Predictor) missing(on string, kind op.Kind, v op.Variant) *MissingLawEr
 // Error names the law, what the profile has in its place, and the command that measures
 // it: a default calibration would measure the same widths and types again.
 func (e *MissingLawError) Error() string {
+	has := ";"
+	switch {
+	case len(e.DTypes) > 0:
+		has = fmt.Sprintf(", which has it %s: plan with --dtype %s, or", e.beside(), listed(e.DTypes, " or --dtype "))
+	case len(e.HeadDims) > 0:
+		has = fmt.Sprintf(", which has it %s;", e.beside())
+	}
 	what := string(e.Op)
 	if v := e.Variant.String(); v != "" {
 		what += " (" + v + ")"
 	}
-	has, calibrate := ";", "evenkeel calibrate --only "+string(e.Op)
+	return fmt.Sprintf("no law for %s on %s in the profile%s measure it: evenkeel calibrate --only %s%s, then fit again", what, e.On, has, e.Op, e.measured())
+}
+
+// beside is what the profile has in the law's place.
+func (e *MissingLawError) beside() string {
 	switch {
 	case len(e.DTypes) > 0:
-		has = fmt.Sprintf(", which has it in %s: plan with --dtype %s, or", listed(e.DTypes, ", "), listed(e.DTypes, " or --dtype "))
-		if e.Variant.DType.Computes() { // others nobody calibrates
-			calibrate += fmt.Sprintf(" --dtype %s", e.Variant.DType)
-		}
+		return "in " + listed(e.DTypes, ", ")
 	case len(e.HeadDims) > 0:
-		has = fmt.Sprintf(", which has it for heads of %s;", listed(e.HeadDims, ", "))
-		calibrate += " --model config.json"
+		return "for heads of " + listed(e.HeadDims, ", ")
 	}
-	return fmt.Sprintf("no law for %s on %s in the profile%s measure it: %s, then fit again", what, e.On, has, calibrate)
+	return ""
+}
+
+// measured is what a calibration is to be told besides the op.
+func (e *MissingLawError) measured() string {
+	switch {
+	case len(e.DTypes) > 0 && e.Variant.DType.Computes(): // others nobody calibrates
+		return fmt.Sprintf(" --dtype %s", e.Variant.DType)
+	case len(e.DTypes) == 0 && len(e.HeadDims) > 0:
+		return " --model config.json"
+	}
+	return ""
 }
 
 // listed writes values one after another.
@@ -82,11 +100,31 @@ type MissingPartsError struct {
 	Missing []*MissingLawError
 }
 
-// Error names the laws and the command that measures the first.
+// Error names the laws with what the profile has in their place, and the command that
+// measures them all.
 func (e *MissingPartsError) Error() string {
+	var kinds []op.Kind
+	var flags []string
+	for _, m := range e.Missing {
+		if !slices.Contains(kinds, m.Op) {
+			kinds = append(kinds, m.Op)
+		}
+		if f := m.measured(); !slices.Contains(flags, f) {
+			flags = append(flags, f)
+		}
+	}
+	return fmt.Sprintf("no prediction of %s on %s: its parts have no law for %s; measure them: evenkeel calibrate --only %s%s, then fit again", e.Op, e.On, e.Laws(), listed(kinds, ","), strings.Join(flags, ""))
+}
+
+// Laws lists those that are missing, with what the profile has in their place.
+func (e *MissingPartsError) Laws() string {
 	var laws []string
 	for _, m := range e.Missing {
-		laws = append(laws, strings.TrimSpace(fmt.Sprintf("%s %s", m.Op, m.Variant)))
+		law := strings.TrimSpace(fmt.Sprintf("%s %s", m.Op, m.Variant))
+		if has := m.beside(); has != "" {
+			law += " (the profile has it " + has + ")"
+		}
+		laws = append(laws, law)
 	}
-	return fmt.Sprintf("no prediction of %s on %s: its parts have no law for %s; measure them: evenkeel calibrate --only %s, then fit again", e.Op, e.On, strings.Join(laws, ", "), e.Missing[0].Op)
+	return strings.Join(laws, ", ")
 }

@@ -281,11 +281,7 @@ func unpredicted(x Point, err error) string {
 	if !errors.As(err, &parts) {
 		return name
 	}
-	var laws []string
-	for _, m := range parts.Missing {
-		laws = append(laws, strings.TrimSpace(fmt.Sprintf("%s %s", m.Op, m.Variant)))
-	}
-	return name + ", whose parts need " + strings.Join(laws, ", ")
+	return name + ", whose parts need " + parts.Laws()
 }
 
 func sameDevices(p *costmodel.Profile, d *Data) error {
