@@ -259,6 +259,11 @@ func (q sequences) source() (func(n int) []units.Tokens, error) {
 
 // runBatch plans a batch of unequal sequences.
 func (a *app) runBatch(ctx context.Context, o problem) error {
+	if o.deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.deadline)
+		defer cancel()
+	}
 	shaped, limit, err := o.sequences.read(a)
 	if err != nil {
 		return err
@@ -269,6 +274,9 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 		return usagef("--batch %d: %w", o.sequences.index, err)
 	}
 	prices, err := a.prices(ctx, o, limit, lengths)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("--deadline %s: the time was up before the groups of the cluster were priced, and there is no plan without prices: give it more, or none", o.deadline)
+	}
 	if err != nil {
 		return err
 	}
@@ -278,11 +286,6 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	}
 	if err := p.Validate(); err != nil {
 		return usageError{err}
-	}
-	if o.deadline > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, o.deadline)
-		defer cancel()
 	}
 	longest := max(limit, slices.Max(shaped.Lengths))
 	d, err := a.contest(ctx, o.sequences, p, longest)

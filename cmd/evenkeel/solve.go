@@ -112,7 +112,7 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 	f.IntVar(&o.headChunks, "head-chunks", 0, "with --q-heads: compute the heads in so many chunks, behind which all-to-alls hide, 2 to 4 (default: all at once)")
 	f.BoolVar(&o.twoBatch, "two-batch-overlap", false, "with --shares: micro-batches go through the layers in twos, one computed while the other's all-to-alls move (--grad-accumulation 2 or more)")
 	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel, and evenkeel-sure where its gain is in doubt)")
-	f.DurationVar(&o.deadline, "deadline", 0, "time to search for; the best so far is taken then, as on Ctrl-C, or the first plan that fits if there is none yet (default: until done)")
+	f.DurationVar(&o.deadline, "deadline", 0, "time to search for, of --lengths with what pricing takes; the best so far is taken then, as on Ctrl-C, or the first plan that fits if there is none yet (default: until done)")
 	f.Float64Var(&o.effort, "effort", 1, "search so many times as long for a faster plan, 1 to 100")
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")
 	f.StringVar(&o.timeline, "timeline", "", "timeline to write, for Perfetto or chrome://tracing")
