@@ -67,6 +67,10 @@ func fake(behaviour string) {
 	if what == "silent-start" && mine {
 		time.Sleep(time.Hour)
 	}
+	if what == "no-gpu" {
+		k.say(map[string]any{"t": "error", "class": "usage", "msg": "torch 9.9.9 sees no accelerator", "at": "start"})
+		os.Exit(1)
+	}
 	hello := map[string]any{"t": "hello", "rank": rank, "pid": os.Getpid(), "host": "here", "python": "3.11.2", "torch": "9.9.9", "kernel": "math", "sms": k.q.SMs}
 	if what == "wide" && mine {
 		hello["sms"], hello["vectors"] = 0, map[string]any{"aten": "AVX512"}

@@ -115,6 +115,36 @@ func TestEveryFailureOfARankIsNamedAndLeavesNothing(t *testing.T) {
 	}
 }
 
+// Where nobody knows of a GPU the first rank looks for all of them; the others start once it
+// has one, and at once where there are some.
+func TestOneRankFindsOutThatThereIsNoGPU(t *testing.T) {
+	for _, x := range []struct {
+		behaviour     string
+		gpus, started int
+		want          string
+	}{
+		{"no-gpu", 0, 1, "rank 0 (h100) reports an error of usage: torch 9.9.9 sees no accelerator, at start; all ranks were stopped"},
+		{"no-gpu", 2, 2, "(h100) reports an error of usage: torch 9.9.9 sees no accelerator, at start; all ranks were stopped"},
+		{"well", 0, 2, ""},
+	} {
+		c, pids := fakeConfig(t, x.behaviour)
+		c.Machine.GPUs = x.gpus
+		for _, p := range c.Plans {
+			for r := range p.Ranks {
+				p.Ranks[r].Device = "h100"
+			}
+		}
+		err := Run(t.Context(), c)
+		if x.want == "" != (err == nil) || err != nil && !strings.Contains(err.Error(), x.want) {
+			t.Errorf("%s, %d GPUs: %v", x.behaviour, x.gpus, err)
+		}
+		if ranks, _ := filepath.Glob(filepath.Join(pids, "*")); len(ranks) != x.started {
+			t.Errorf("%s, %d GPUs: %d ranks were started, want %d", x.behaviour, x.gpus, len(ranks), x.started)
+		}
+		nobodyLives(t, pids)
+	}
+}
+
 func TestCancellingStopsAllRanks(t *testing.T) {
 	c, pids := fakeConfig(t, "hang:1")
 	c.Timeout = time.Minute

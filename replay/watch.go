@@ -76,12 +76,34 @@ func (r *run) do(ctx context.Context) error {
 		return err
 	}
 	defer r.stop()
-	for i := range r.ranks {
+	if r.doubtful() {
+		if err := r.startFrom(0, 1); err != nil {
+			return err
+		}
+		if err := r.watch(ctx, func() bool { return len(r.failed) == 0 && r.ranks[0].hello != nil }); err != nil {
+			return err
+		}
+		if err := r.startFrom(1, len(r.ranks)); err != nil {
+			return err
+		}
+	} else if err := r.startFrom(0, len(r.ranks)); err != nil {
+		return err
+	}
+	return r.watch(ctx, r.done)
+}
+
+// doubtful says that the ranks want GPUs and nobody knows of any here. There may be some
+// that NVML does not list, so the first rank finds out for all: as many as a plan has take
+// minutes to start, and each then says that there is none.
+func (r *run) doubtful() bool { return r.mode != ModeCPU && r.config.Machine.GPUs == 0 }
+
+func (r *run) startFrom(from, to int) error {
+	for i := from; i < to; i++ {
 		if err := r.start(i); err != nil {
 			return fmt.Errorf("%s does not start: %w", r.name(i), err)
 		}
 	}
-	return r.watch(ctx)
+	return nil
 }
 
 func (r *run) start(i int) error {
@@ -108,11 +130,12 @@ func (r *run) name(i int) string {
 // glance is how often the clock is looked at.
 const glance = 100 * time.Millisecond
 
-func (r *run) watch(ctx context.Context) error {
+// watch hears the ranks that were started until enough of them have said what they had to.
+func (r *run) watch(ctx context.Context, enough func() bool) error {
 	clock := time.NewTicker(glance)
 	defer clock.Stop()
 	var over <-chan time.Time
-	for !r.done() {
+	for !enough() {
 		select {
 		case w := <-r.heard:
 			r.hear(w)
@@ -140,7 +163,7 @@ func (r *run) done() bool {
 
 // settled: nobody has anything left to say.
 func (r *run) settled() bool {
-	return !slices.ContainsFunc(r.ranks, func(m *member) bool { return !m.ended && m.result == nil && !m.refused })
+	return !slices.ContainsFunc(r.ranks, func(m *member) bool { return m.process != nil && !m.ended && m.result == nil && !m.refused })
 }
 
 // hear takes in what a rank said.
@@ -251,7 +274,7 @@ func (r *run) standing(now time.Time) {
 	behind := -1
 	for i, m := range r.ranks {
 		switch quiet := now.Sub(m.spoke); {
-		case m.result != nil:
+		case m.result != nil, m.process == nil:
 		case m.hello == nil && now.Sub(m.begun) > r.config.greet:
 			r.fail(i, weightStill, fmt.Sprintf("did not say hello within %s,", r.config.greet))
 		case m.hello != nil && quiet > r.config.silence:
@@ -264,7 +287,7 @@ func (r *run) standing(now time.Time) {
 		// A rank that still moves now and then is not to blame, but one that has
 		// not moved for nearly as long may be the one that is waited for.
 		for i, m := range r.ranks {
-			if m.result == nil && now.Sub(m.moved) > r.patience(m.at.Phase)/2 && m.behind(r.ranks[behind]) {
+			if m.process != nil && m.result == nil && now.Sub(m.moved) > r.patience(m.at.Phase)/2 && m.behind(r.ranks[behind]) {
 				behind = i
 			}
 		}
