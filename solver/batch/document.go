@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -77,8 +78,8 @@ type Candidate struct {
 	Took      units.Seconds `json:"planning_s,omitzero"`
 }
 
-// validate checks what is said of errors.
-func (c Candidate) validate() error {
+// errs says what of the errors of its time and gain cannot be.
+func (c *Candidate) errs() error {
 	e := c.Interval
 	switch {
 	case e == costmodel.Estimate{}:
@@ -91,6 +92,11 @@ func (c Candidate) validate() error {
 		return fmt.Errorf("gain_error_s: %v: want a time of 0 or more", c.GainError)
 	}
 	return nil
+}
+
+// planned says that the strategy has a plan.
+func (c *Candidate) planned() bool {
+	return c.Verdict == Chosen || c.Verdict == Equal || c.Verdict == Slower
 }
 
 // Verdict says what became of a candidate.
@@ -128,16 +134,68 @@ func (d *Document) Validate() error {
 	if err := d.times(); err != nil {
 		return err
 	}
-	for i, c := range d.Compared {
-		if err := c.validate(); err != nil {
-			return fmt.Errorf("considered[%d].%w", i, err)
-		}
-	}
 	if !valid(d.Time) || !valid(d.Bound) || d.Bound > d.Time*(1+1e-9) {
 		return fmt.Errorf("lower_bound_s: %v: want a time of at most step_s, %v", d.Bound, d.Time)
 	}
+	if want := gap(d.Time, d.Bound); !agree(d.Gap, want) {
+		return fmt.Errorf("gap: %v: step_s over lower_bound_s - 1 is %v", d.Gap, want)
+	}
+	return d.compared()
+}
+
+// compared says which of the candidates contradicts the others or the plan. A document
+// need not have any.
+func (d *Document) compared() error {
+	base, chosen := units.Seconds(0), -1
+	if b := d.Baseline(); b != nil {
+		base = b.Time
+	}
+	for i, c := range d.Compared {
+		if c.Verdict == Chosen && chosen >= 0 {
+			return fmt.Errorf("considered[%d].verdict: considered[%d] is chosen already", i, chosen)
+		}
+		if c.Verdict == Chosen {
+			chosen = i
+		}
+		if err := cmp.Or(d.contradicts(c, base), c.errs()); err != nil {
+			return fmt.Errorf("considered[%d].%w", i, err)
+		}
+	}
+	if len(d.Compared) > 0 && chosen < 0 {
+		return errors.New("considered: none of them is chosen")
+	}
 	return nil
 }
+
+// contradicts says what of a candidate cannot be, beside the plan and the fastest baseline.
+func (d *Document) contradicts(c Candidate, base units.Seconds) error {
+	if !c.planned() {
+		if c.Verdict != NotLegal && c.Verdict != Late {
+			return fmt.Errorf("verdict: %q: want %s, %s, %s, %s or %s", c.Verdict, Chosen, Equal, Slower, NotLegal, Late)
+		}
+		return nil
+	}
+	speedup := 0.0
+	if base > 0 {
+		speedup = float64(base / c.Time)
+	}
+	switch want := gap(c.Time, d.Bound); {
+	case !valid(c.Time) || c.Time < d.Time*(1-1e-9):
+		return fmt.Errorf("step_s: %v: the plan that is chosen takes %v, and is the fastest", c.Time, d.Time)
+	case c.Verdict == Chosen && c.Strategy != d.Strategy:
+		return fmt.Errorf("strategy: %q: is chosen, and the plan is of %q", c.Strategy, d.Strategy)
+	case c.Verdict != Slower && slower(c.Time, d.Time):
+		return fmt.Errorf("verdict: %q: takes %v, and the plan %v", c.Verdict, c.Time, d.Time)
+	case !agree(c.Gap, want):
+		return fmt.Errorf("gap: %v: step_s over lower_bound_s - 1 is %v", c.Gap, want)
+	case !agree(c.Speedup, speedup):
+		return fmt.Errorf("speedup_vs_baseline: %v: the times give %v", c.Speedup, speedup)
+	}
+	return nil
+}
+
+// agree says that two ratios differ by what was lost in writing and bounding at most.
+func agree(a, b float64) bool { return math.Abs(a-b) <= 1e-6*(1+math.Abs(b)) }
 
 // times says which time cannot be: a micro-batch is no shorter than a group of it, nor
 // the step than its micro-batches together.
@@ -175,7 +233,7 @@ func (d *Document) Taken() *Candidate {
 func (d *Document) Baseline() *Candidate {
 	var best *Candidate
 	for i := range d.Compared {
-		if c := &d.Compared[i]; c.Baseline && c.Time > 0 && (best == nil || c.Time < best.Time) {
+		if c := &d.Compared[i]; c.Baseline && c.planned() && (best == nil || c.Time < best.Time) {
 			best = c
 		}
 	}
