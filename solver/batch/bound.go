@@ -138,6 +138,9 @@ func (b *bounder) bound(ctx context.Context, p *Problem) (float64, error) {
 	}
 	b.t.load(p)
 	b.quick = b.t.quickBound()*(1-rounding) - b.t.fixed
+	if ctx.Err() != nil {
+		return b.t.fixed + b.quick, nil
+	}
 	b.prepare()
 	b.begin()
 	b.search(ctx, firstRounds)

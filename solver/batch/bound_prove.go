@@ -23,6 +23,9 @@ const (
 func (b *bounder) prove(ctx context.Context, last bool) float64 {
 	copy(b.price, b.center)
 	for i := range b.roofs {
+		if ctx.Err() != nil {
+			return 0 // without all of them nothing is proved
+		}
 		b.settle(&b.roofs[i], proveRounds)
 	}
 	b.leaves = b.leaves[:0]

@@ -35,6 +35,9 @@ func (b *bounder) begin() {
 func (b *bounder) search(ctx context.Context, rounds int) {
 	b.best = 0
 	for round := range warmRounds {
+		if ctx.Err() != nil {
+			return
+		}
 		b.try(-round * farRounds)
 	}
 	b.addColumns(math.Inf(-1))

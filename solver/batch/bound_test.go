@@ -137,6 +137,10 @@ func TestBoundThatIsCutShort(t *testing.T) {
 	if err != nil || bound <= 0 || float64(bound) > 9.3 {
 		t.Errorf("%v, %v", bound, err)
 	}
+	var b bounder
+	if _, err := b.bound(done, p); err != nil || b.looked > 0 {
+		t.Errorf("with no time left %g prices were looked at: %v", b.looked, err)
+	}
 	var tooLong *TooLongError
 	if _, err := LowerBound(context.Background(), twoNodes(9000)); !errors.As(err, &tooLong) {
 		t.Error(err)
