@@ -277,6 +277,9 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("--deadline %s: the time was up before the groups of the cluster were priced, and there is no plan without prices: give it more, or none", o.deadline)
 	}
+	if errors.Is(err, context.Canceled) {
+		return errors.New("interrupted before the groups of the cluster were priced, and there is no plan without prices; nothing was written")
+	}
 	if err != nil {
 		return err
 	}
