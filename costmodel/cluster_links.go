@@ -124,8 +124,11 @@ func (c linkChoice) bySheet(link string, rate float64) string {
 	if rate == 0 {
 		return ""
 	}
-	name := cmp.Or(link, strings.TrimPrefix(c.flag, "--"))
-	return fmt.Sprintf("; or plan with the datasheet's rate, which counts as assumed: add links: [{name: %s, bytes_per_s: %g}] to cluster.yaml", name, rate)
+	class := fmt.Sprintf("{name: %s, bytes_per_s: %g}", cmp.Or(link, strings.TrimPrefix(c.flag, "--")), rate)
+	if len(c.stated) > 0 { // YAML takes no key twice
+		return fmt.Sprintf("; or plan with the datasheet's rate, which counts as assumed: add %s to the links of cluster.yaml", class)
+	}
+	return fmt.Sprintf("; or plan with the datasheet's rate, which counts as assumed: add links: [%s] to cluster.yaml", class)
 }
 
 // insideRate is the rate between the devices of a node, by their datasheets.
