@@ -74,8 +74,8 @@ func settleTopology(o importing, paths []string, given func(flag string) bool) e
 		return usagef("import: -o is missing: name the cluster.yaml to write")
 	case !strings.HasSuffix(o.out, ".yaml") && !strings.HasSuffix(o.out, ".yml"):
 		return usagef("-o %s: name a file that ends in .yaml, by which solve tells it from a shorthand", o.out)
-	case o.options.Nodes < 0:
-		return usagef("--nodes %d: want at least 1", o.options.Nodes)
+	case given("nodes") && o.options.Nodes < 1:
+		return usagef("--nodes %d: want at least 1, how many such machines there are", o.options.Nodes)
 	}
 	target, err := os.Stat(o.out)
 	source, err2 := os.Stat(paths[0])
