@@ -292,6 +292,10 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	}
 	longest := max(limit, slices.Max(shaped.Lengths))
 	d, err := a.contest(ctx, o.sequences, p, longest)
+	var long *batch.TooLongError
+	if errors.As(err, &long) {
+		return tooLong{long, o}
+	}
 	if err != nil {
 		return err
 	}
@@ -304,6 +308,28 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 		}
 	}
 	return a.print(d, func(w io.Writer) error { return results.BatchPlan(w, d) })
+}
+
+// tooLong is a sequence that no group holds, with the flags that are ways out.
+type tooLong struct {
+	*batch.TooLongError
+	problem
+}
+
+// Unwrap gives what the exit code is of.
+func (e tooLong) Unwrap() error { return e.TooLongError }
+
+// Error names the sequence and the flags.
+func (e tooLong) Error() string {
+	ways := fmt.Sprintf("drop such sequences with --max-len %d, or cut them with --truncate as well", int64(e.Most))
+	more := "more devices in --cluster"
+	switch {
+	case e.priced.costs != "":
+		more = "more --devices"
+	case e.recomputeGiven && costmodel.Recompute(e.recompute) == costmodel.RecomputeNone:
+		more = "no --recompute none, or " + more
+	}
+	return fmt.Sprintf("sequence %d: %d tokens: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, int64(e.Tokens), int64(e.Most), ways, more)
 }
 
 // prices are published ones or those of laws, for a batch of the given lengths, or any
