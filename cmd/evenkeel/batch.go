@@ -55,13 +55,14 @@ func (q *sequences) flags(c *cobra.Command) {
 	f.BoolVar(&q.withoutFlexSP, "fast", false, "of --lengths: leave out what may take minutes: flexsp, and of large batches a part of the search for a lower bound")
 }
 
-func (o *priced) flags(c *cobra.Command) {
+// flags are alike for solve and serve, but for the longest context unless it is given.
+func (o *priced) flags(c *cobra.Command, longest string) {
 	f := c.Flags()
 	f.StringVar(&o.costs, "costs", "", "plan with a published cost model of groups instead of laws: "+strings.Join(publishedCosts(), ", "))
 	f.IntVar(&o.devices, "devices", 64, "of --costs: devices of the cluster")
 	f.IntVar(&o.perNode, "per-node", 8, "of --costs: devices of a node, or all where there are fewer")
 	f.StringVar(&o.memory, "memory", "30GiB", "of --costs: memory that a device may use (fcp has a budget of tokens instead)")
-	f.StringVar(&o.context, "context", "", "of --costs: the longest context of the model (default: --max-len, or 384000)")
+	f.StringVar(&o.context, "context", "", "of --costs: the longest context of the model (default: "+longest+")")
 }
 
 func publishedCosts() []string {

@@ -41,3 +41,16 @@ func TestScriptsUseFlagsThatExist(t *testing.T) {
 		t.Errorf("%d calls were found: the pattern misses most", calls)
 	}
 }
+
+// What a flag's help says of other flags is of flags that the same verb has, although verbs
+// share some.
+func TestFlagsNameFlagsThatExist(t *testing.T) {
+	flag := regexp.MustCompile(`--([a-z][a-z-]*)`)
+	for _, c := range (&app{}).root().Commands() {
+		for _, m := range flag.FindAllStringSubmatch(c.Flags().FlagUsages(), -1) {
+			if c.Flag(m[1]) == nil {
+				t.Errorf("the flags of evenkeel %s speak of --%s, which is none of them", c.Name(), m[1])
+			}
+		}
+	}
+}

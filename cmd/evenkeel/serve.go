@@ -71,7 +71,7 @@ the latest. No network port is opened unless --listen asks for one, which wants
 	o.lawFlags(c)
 	recompute := c.Flags().Lookup("recompute")
 	recompute.Usage, recompute.DefValue = "none or full (default: whichever is faster, group by group)", ""
-	o.priced.flags(c)
+	o.priced.flags(c, "384000")
 	return c
 }
 

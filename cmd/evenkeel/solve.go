@@ -118,7 +118,7 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 	f.StringVar(&o.timeline, "timeline", "", "timeline to write, for Perfetto or chrome://tracing")
 	f.BoolVar(&o.explain, "explain", false, "show the account of the step as a tree")
 	o.sequences.flags(c)
-	o.priced.flags(c)
+	o.priced.flags(c, "--max-len, or 384000")
 	return c
 }
 
