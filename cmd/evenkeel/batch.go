@@ -129,7 +129,7 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 	if err != nil {
 		return priceList{}, err
 	}
-	o.seqLen = "1k" // a job has one; costs are of every length
+	o.seqLen, o.batch = "1k", true // a job has one; costs are of every length
 	job, err := o.job(laws)
 	if err != nil {
 		return priceList{}, err

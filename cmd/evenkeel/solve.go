@@ -37,6 +37,7 @@ type problem struct {
 	effort                          float64
 	out, timeline                   string
 	recomputeGiven                  bool
+	batch                           bool // of sequences of any lengths
 	sequences                       sequences
 	priced                          priced
 	explain                         bool
@@ -165,7 +166,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 	}
 	q, err := solver.NewProblem(p, job)
 	if err != nil {
-		return usageError{o.orReferences(err)} // what was given does not suffice for any plan
+		return usageError{o.inFlags(o.orReferences(err))} // what was given does not suffice for any plan
 	}
 	if o.deadline > 0 {
 		var cancel context.CancelFunc
@@ -325,9 +326,23 @@ func (o problem) job(laws known) (costmodel.Job, error) {
 		return job, usagef("--grad-accumulation %d: want at least 1", o.accumulate)
 	}
 	if err := job.Validate(); err != nil {
-		return job, usageError{err}
+		return job, usageError{o.inFlags(err)}
 	}
 	return job, nil
+}
+
+// inFlags says what is wrong of a job by the flag that it comes from. Of a batch a job has a
+// length that nobody gave.
+func (o problem) inFlags(err error) error {
+	field, rest, found := strings.Cut(err.Error(), ": ")
+	flag, known := map[string]string{
+		"seq_len_tokens": "seq-len", "dtype": "dtype", "recompute": "recompute", "ring_buffers": "ring-buffers",
+		"loss_chunk_tokens": "loss-chunk", "grad_accumulation": "grad-accumulation", "zero": "zero",
+	}[field]
+	if !found || !known || flag == "seq-len" && o.batch {
+		return err
+	}
+	return fmt.Errorf("--%s %s", flag, rest)
 }
 
 // readCluster takes a YAML file's name or a shorthand. What is no shorthand is a file
