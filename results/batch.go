@@ -88,7 +88,7 @@ func batchConsidered(p *printer, d *batch.Document) {
 			name += " (baseline)"
 		}
 		if !(c.Time > 0) {
-			t.row(name, none, none, none, none, c.Took.String(), string(c.Verdict)+": "+c.Why)
+			t.row(name, none, none, none, none, none, c.Took.String(), string(c.Verdict)+": "+c.Why)
 			continue
 		}
 		step, speedup := c.Time.String(), none
