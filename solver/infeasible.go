@@ -230,9 +230,9 @@ func (p *Problem) ways() []way {
 // smallChunk is a loss chunk that still fills a GPU's matrix units.
 const smallChunk = 256
 
-// wayOut says which flags make room, found by counting again with each alone
-// and with all at once, and else how long a sequence the devices may hold. What
-// passes may yet turn out too large in the search, which counts buffers too.
+// wayOut says which flags make room, found by counting again with each alone and with
+// all at once, and else for how long a sequence the devices have room. What it names
+// suffices: a ring fits then (see ringFits).
 func (p *Problem) wayOut() string {
 	var helps, flags []string
 	all := p.Job
@@ -241,32 +241,59 @@ func (p *Problem) wayOut() string {
 		w.change(&one)
 		w.change(&all)
 		flags = append(flags, w.flag)
-		if p.with(one).holds() >= float64(p.Job.SeqLen) {
+		if p.with(one).ringFits(p.Job.SeqLen) {
 			helps = append(helps, w.flag)
 		}
 	}
-	together, shorter := strings.Join(flags, " "), ""
-	most := p.with(all).holds()
-	if most >= 1 {
-		shorter = fmt.Sprintf("a --seq-len of less than %d (buffers come on top)", int64(most))
-	}
+	together, most := strings.Join(flags, " "), p.with(all).ringHolds()
 	switch {
 	case len(helps) > 0:
 		return either(strings.Join(helps, " or "), p.moreDevices())
-	case most >= float64(p.Job.SeqLen) && len(flags) > 0:
+	case most >= p.Job.SeqLen && len(flags) > 0:
 		return either(together, p.moreDevices())
-	case most >= float64(p.Job.SeqLen):
+	case most >= p.Job.SeqLen:
 		return "more devices, or a shorter --seq-len"
-	case shorter == "":
+	case most < 1:
 		return p.muchMore(all, together)
-	case len(flags) > 0:
-		if more := p.with(all).moreDevices(); more != "" {
-			return more + ", or " + shorter + ", either with " + together
-		}
-		return shorter + ", with " + together
-	default:
+	}
+	shorter := fmt.Sprintf("a --seq-len of %d or less", int64(most))
+	if len(flags) == 0 {
 		return either(p.moreDevices(), shorter)
 	}
+	if more := p.with(all).moreDevices(); more != "" {
+		return more + ", or " + shorter + ", either with " + together
+	}
+	return shorter + ", with " + together
+}
+
+// ringFits says that so many tokens fit the devices in a ring whose shares are in proportion
+// to what each has room for: then there is a plan, buffers and all. Others may hold more.
+func (p *Problem) ringFits(tokens units.Tokens) bool {
+	l, sum := p.ledger(), 0.0
+	shares := make([]float64, len(l.ranks))
+	for r, a := range l.ranks {
+		if a.atWork {
+			shares[r] = a.densest
+			sum += a.densest
+		}
+	}
+	if !(sum > 0) {
+		return false
+	}
+	for r := range shares {
+		shares[r] /= sum
+	}
+	split := costmodel.SplitByShares(tokens, shares)
+	j := p.Job
+	j.SeqLen = tokens
+	memory := j.MemoryWith(costmodel.Contiguous(split, costmodel.Singles(split, j.Model.QHeads)), func(r int) costmodel.DeviceMemory { return p.memory[r] })
+	return !slices.ContainsFunc(memory, func(m costmodel.Memory) bool { return !m.Fits() })
+}
+
+// ringHolds is about the most tokens that ringFits, 0 where there are none.
+func (p *Problem) ringHolds() units.Tokens {
+	most := int(min(p.holds(), float64(p.Job.SeqLen)))
+	return units.Tokens(sort.Search(most, func(i int) bool { return !p.ringFits(units.Tokens(i + 1)) }))
 }
 
 // muchMore is the way out where the devices hold no token with all flags together.
@@ -295,14 +322,14 @@ func either(first, second string) string {
 // mostTimes is how many times the devices at hand are tried, as far as plans go.
 const mostTimes = 1024
 
-// moreDevices says how many times the cluster's devices would hold the sequence, or
-// nothing where no number that can be planned for would: states that nobody shares, as
+// moreDevices says how many times the cluster's devices have room for the sequence, or
+// nothing where no number that can be planned for has: states that nobody shares, as
 // under zero0, overflow each device however many there are.
 func (p *Problem) moreDevices() string {
 	holds := func(times int) bool {
 		q := *p
 		q.ranks, q.memory = slices.Repeat(p.ranks, times), slices.Repeat(p.memory, times)
-		return q.holds() >= float64(p.Job.SeqLen)
+		return q.ringFits(p.Job.SeqLen)
 	}
 	most := min(mostTimes, costmodel.MaxRanks/max(1, len(p.ranks)))
 	if !holds(most) {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -96,9 +98,9 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 		want []string
 	}{
 		{with(40 * units.MiB), "", []string{"no plan fits: ", "of weights, gradients and optimizer states already exceed the usable", "of rank 0 (fast on n0)", "way out: more devices, ", " times these or more, or a smaller model; not enough: --recompute full --loss-chunk 256"}},
-		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of less than", "either with --recompute full"}},
-		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: --recompute full, or more devices"}},
-		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of less than", "either with --zero zero3 --recompute full --loss-chunk 256"}},
+		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of 11636 or less", "either with --recompute full"}},
+		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: more devices, 2 times these or more, or a --seq-len of 56129 or less, either with --recompute full --loss-chunk 256"}},
+		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of 7186 or less", "either with --zero zero3 --recompute full --loss-chunk 256"}},
 		{with(60 * units.MiB), costmodel.Zero0, []string{"states already exceed", " times these or more, with --zero zero3 --recompute full --loss-chunk 256, or a smaller model"}},
 	} {
 		p := testProblem(t, "1x2 fast", 65536, tc.dev)
@@ -117,6 +119,62 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 	}
 }
 
+// Who follows a way out to the letter has a plan.
+func TestWaysOutHold(t *testing.T) {
+	times, length := regexp.MustCompile(`^more devices, (\d+) times these or more`), regexp.MustCompile(`a --seq-len of (\d+) or less`)
+	flags := map[string]int{}
+	for i, memory := range []units.Bytes{180, 240, 300, 600, 900, 1500} {
+		node := []string{"x3 fast", "x(2 fast + 1 slow)"}[i%2]
+		for _, zero := range []costmodel.ZeRO{costmodel.Zero0, costmodel.Zero3} {
+			for _, tokens := range []units.Tokens{8192, 65536, 1 << 20} {
+				d := fast()
+				d.memory = memory * units.MiB
+				problem := func(devices string, tokens units.Tokens, changed bool) *Problem {
+					p := testProblem(t, devices, tokens, d, slow())
+					p.Job.Zero, p.Job.LossChunk = zero, 1024
+					for _, w := range p.ways() {
+						if changed {
+							w.change(&p.Job)
+						}
+					}
+					q, err := NewProblem(p.Profile, p.Job)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return q
+				}
+				no := problem("1"+node, tokens, false).proveInfeasible()
+				if no == nil {
+					continue
+				}
+				solve := func(of string, p *Problem) {
+					flags[of]++
+					if _, err := Solve(t.Context(), p, nil, nil); err != nil {
+						t.Errorf("%d MiB, %s, %d tokens: %q: %s: %v", int64(memory), zero, int64(tokens), no.WayOut, of, err)
+					}
+				}
+				with := strings.Contains(no.WayOut, "with --")
+				if m := times.FindStringSubmatch(no.WayOut); m != nil && len(m[1]) < 3 {
+					solve("more devices", problem(m[1]+node, tokens, with))
+				}
+				if m := length.FindStringSubmatch(no.WayOut); m != nil {
+					n, err := strconv.Atoi(m[1])
+					if err != nil {
+						t.Fatal(err)
+					}
+					solve("shorter", problem("1"+node, units.Tokens(n), with))
+				}
+				if strings.HasPrefix(no.WayOut, "--") {
+					solve("flags", problem("1"+node, tokens, true))
+				}
+			}
+		}
+	}
+	if flags["more devices"] < 5 || flags["shorter"] < 5 || flags["flags"] < 2 {
+		t.Errorf("too few ways out: %v", flags)
+	}
+}
+
 // States that nobody shares overflow every device, however many there are: more of them
 // are no way out. What shares them is one, and so are more devices beside it.
 func TestMoreDevicesAreNamedWhereTheyHelpOnly(t *testing.T) {
@@ -127,7 +185,7 @@ func TestMoreDevicesAreNamedWhereTheyHelpOnly(t *testing.T) {
 		want   string
 	}{
 		{240 * units.MiB, 1024, costmodel.Zero0, "--zero zero3"},
-		{240 * units.MiB, 8192, costmodel.Zero0, "--zero zero3 --recompute full --loss-chunk 256"},
+		{240 * units.MiB, 7186, costmodel.Zero0, "--zero zero3 --recompute full --loss-chunk 256"},
 		{240 * units.MiB, 65536, costmodel.Zero0, "more devices, "},
 		{300 * units.MiB, 65536, costmodel.Zero3, "more devices, "},
 	} {
