@@ -69,17 +69,40 @@ func (c *AttentionCore) Seconds(a op.Attention, backward bool) float64 {
 
 // At is the time of a call whose geometry is known: a fit asks for one geometry
 // with many coefficients.
-func (c *AttentionCore) At(g AttentionGeometry) float64 {
+func (c *AttentionCore) At(g AttentionGeometry) float64 { return c.AtWith(&g, &AttentionNorms{}) }
+
+// AtWith is At, to the bit, for a fit, which moves one coefficient after the other:
+// powers, which take most of the time, are taken anew only where what they are taken
+// of is not that of n, and left in n.
+func (c *AttentionCore) AtWith(g *AttentionGeometry, n *AttentionNorms) float64 {
 	byteTime := c.byteTime(g.Bytes)
 	longest := c.Alone * c.Tile * g.Longest
-	busy := c.Tile*g.Tiles + c.Task*g.Tasks + c.Stream*byteTime*g.OwnBytes + c.tail(&g, longest)
-	x := c.Launch + softMax(softMax(busy, longest+c.Start, c.Overlap), c.Traffic*byteTime*g.Bytes, c.Memory)
+	busy := c.Tile*g.Tiles + c.Task*g.Tasks + c.Stream*byteTime*g.OwnBytes + c.tail(g, longest)
+	tiles := n.tiles.by(softMax, busy, longest+c.Start, c.Overlap)
+	x := c.Launch + n.all.by(softMax, tiles, c.Traffic*byteTime*g.Bytes, c.Memory)
 	if g.Split > 1 {
 		x += c.Merge
 	}
-	x += c.side(&g, byteTime)
-	return c.sustained(x, c.Tile*g.Tiles)
+	x += n.side.by(cubic, c.SideLaunch, c.sideBytes(g, byteTime), c.sideBlocks(g))
+	return c.sustained(x, c.Tile*g.Tiles, n.slow.by(powerOf, x, c.SlowAt, c.SlowNorm))
 }
+
+// AttentionNorms are the powers in the time of one call, as they were last taken.
+type AttentionNorms struct{ tiles, all, side, slow norm }
+
+// norm is a function of three numbers and what it was of the last ones.
+type norm struct{ a, b, c, of float64 }
+
+func (n *norm) by(f func(a, b, c float64) float64, a, b, c float64) float64 {
+	if n.a != a || n.b != b || n.c != c || n.of == 0 {
+		*n = norm{a, b, c, f(a, b, c)}
+	}
+	return n.of
+}
+
+func cubic(a, b, c float64) float64 { return math.Cbrt(cube(a) + cube(b) + cube(c)) }
+
+func powerOf(x, at, p float64) float64 { return math.Pow(x/at, p) }
 
 // tail is how much longer the last unit works than the mean one, where tasks
 // queue. Short rows leave a few coarse tasks, which even out badly; of the many
@@ -93,26 +116,27 @@ func (c *AttentionCore) tail(g *AttentionGeometry, longest float64) float64 {
 // evened out; 16 to 40 predict unseen lengths equally well.
 const fineTiles = 32
 
-// side is the time of the side kernel. Its launch, its bytes and its blocks of
-// threads bound it, whichever is slowest. A block has a token and as many
-// threads as that has key elements, up to 512: fewer threads let more blocks
-// share a unit. Of limits from 64 to none, 512 fitted best for one engine's
+// sideBytes and sideBlocks are what the side kernel takes for its bytes and for its
+// blocks of threads. These and its launch bound it, whichever is slowest. A block has a
+// token and as many threads as that has key elements, up to 512: fewer threads let more
+// blocks share a unit. Of limits from 64 to none, 512 fitted best for one engine's
 // recordings on five GPU types at head dimensions 64, 128, 256 and 512; at 192
 // and on a sixth type another did, by little.
-func (c *AttentionCore) side(g *AttentionGeometry, byteTime float64) float64 {
-	moved := byteTime * (c.SideKV*g.KVBytes + c.SideQ*g.QBytes)
-	blocks := c.SideToken * g.Tokens * min(g.Width/sideThreads, 1) / float64(c.Parallel)
-	return math.Cbrt(cube(c.SideLaunch) + cube(moved) + cube(blocks))
+func (c *AttentionCore) sideBytes(g *AttentionGeometry, byteTime float64) float64 {
+	return byteTime * (c.SideKV*g.KVBytes + c.SideQ*g.QBytes)
+}
+
+func (c *AttentionCore) sideBlocks(g *AttentionGeometry) float64 {
+	return c.SideToken * g.Tokens * min(g.Width/sideThreads, 1) / float64(c.Parallel)
 }
 
 // sideThreads is the most threads a block of the side kernel has.
 const sideThreads = 512
 
-// sustained adds what the power limit costs: the share of x that is dense
+// sustained adds what the power limit costs, where s is (x/slow_at_s)^slow_norm: the share of x that is dense
 // arithmetic, squared, tells how hot the device runs, and calls much shorter
 // than slow_at_s end before the limit acts.
-func (c *AttentionCore) sustained(x, dense float64) float64 {
-	s := math.Pow(x/c.SlowAt, c.SlowNorm)
+func (c *AttentionCore) sustained(x, dense, s float64) float64 {
 	if s > 1e200 { // all of it; below, the product that follows stays finite
 		return x + c.Slow*dense*dense/x
 	}

@@ -96,6 +96,27 @@ func TestAttentionCoreIsMonotone(t *testing.T) {
 	})
 }
 
+// Norms that other coefficients left change nothing, to the bit.
+func TestAttentionCoreAtWithIsAt(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		c := drawCore(t)
+		g := c.Geometry(drawAttention(t), false)
+		var left AttentionNorms
+		drawCore(t).AtWith(&g, &left)
+		if got, want := c.AtWith(&g, &left), c.At(g); got != want {
+			t.Fatalf("%v after another core, %v before", got, want)
+		}
+		for _, k := range c.Coefficients() {
+			was, n := *k.Value, left
+			*k.Value *= 1.001
+			if got, want := c.AtWith(&g, &n), c.At(g); got != want {
+				t.Fatalf("%s moved: %v, want %v", k.Name, got, want)
+			}
+			*k.Value = was
+		}
+	})
+}
+
 // The closed forms count what a loop over the tasks counts.
 func TestAttentionGeometryCountsTiles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

@@ -68,8 +68,9 @@ type coreSearch struct {
 	prior    *costmodel.AttentionCore
 	points   []Point
 
-	best costmodel.AttentionCore
-	loss float64
+	best  costmodel.AttentionCore
+	loss  float64
+	tried []costmodel.AttentionCore // structures, without coefficients
 }
 
 // structures goes through the flags: the rows of a task with packing and
@@ -121,8 +122,15 @@ func (s *coreSearch) grouped() bool {
 }
 
 // try fits a structure and keeps it if it is better by a margin; of equals the
-// first stays.
+// first stays. A structure is not fitted twice.
 func (s *coreSearch) try(structure costmodel.AttentionCore) {
+	bare := costmodel.AttentionCore{
+		TileRows: structure.TileRows, TileKeys: structure.TileKeys, Packed: structure.Packed, SplitKV: structure.SplitKV, Waves: structure.Waves,
+	}
+	if slices.Contains(s.tried, bare) {
+		return
+	}
+	s.tried = append(s.tried, bare)
 	f := newCoreFit(s.start(structure), s.backward, s.prior != nil, s.points)
 	if loss := f.solve(trialRounds); loss < s.loss-worthwhile {
 		s.loss, s.best = loss, f.core

@@ -16,7 +16,8 @@ type coreFit struct {
 	core     costmodel.AttentionCore
 	coefs    []coreCoef
 	geometry []costmodel.AttentionGeometry
-	logs     []float64 // of the measured times
+	norms    []costmodel.AttentionNorms // where the residuals were last taken
+	logs     []float64                  // of the measured times
 	weights  []float64
 }
 
@@ -88,6 +89,7 @@ func newCoreFit(start costmodel.AttentionCore, backward, sibling bool, points []
 		f.geometry = append(f.geometry, start.Geometry(a, backward))
 		f.logs = append(f.logs, math.Log(p.Seconds))
 	}
+	f.norms = make([]costmodel.AttentionNorms, len(points))
 	return f
 }
 
@@ -126,8 +128,20 @@ func (f *coreFit) residuals(u, r []float64) {
 		*c.value = c.base + math.Exp(u[j])
 	}
 	for i := range f.geometry {
-		r[i] = math.Log(f.core.At(f.geometry[i])) - f.logs[i]
+		r[i] = math.Log(f.core.AtWith(&f.geometry[i], &f.norms[i])) - f.logs[i]
 	}
+}
+
+// moved fills in the residuals where a coefficient is at u, near those last taken.
+func (f *coreFit) moved(coef int, u float64, r []float64) {
+	c := &f.coefs[coef]
+	at := *c.value
+	*c.value = c.base + math.Exp(u)
+	for i := range f.geometry {
+		n := f.norms[i]
+		r[i] = math.Log(f.core.AtWith(&f.geometry[i], &n)) - f.logs[i]
+	}
+	*c.value = at
 }
 
 func (f *coreFit) loss(u, r []float64) float64 {
@@ -165,7 +179,7 @@ func (f *coreFit) solve(rounds int) float64 {
 			}
 			damping *= 5
 		}
-		if gain < 1e-4*loss {
+		if gain <= 1e-4*loss {
 			break
 		}
 	}
@@ -173,18 +187,15 @@ func (f *coreFit) solve(rounds int) float64 {
 	return loss
 }
 
-// normal is the matrix and right side of Gauss-Newton's step at u, with the
-// derivatives taken by differences.
+// normal is the matrix and right side of Gauss-Newton's step at u, where the residuals
+// were last taken, with the derivatives taken by differences.
 func (f *coreFit) normal(u, r []float64) (*mat.SymDense, []float64) {
 	const h = 1e-4
 	n, m := len(r), len(u)
 	jacobian := make([][]float64, m)
-	v := slices.Clone(u)
 	for j := range m {
 		jacobian[j] = make([]float64, n)
-		v[j] = u[j] + h
-		f.residuals(v, jacobian[j])
-		v[j] = u[j]
+		f.moved(j, u[j]+h, jacobian[j])
 		for i := range n {
 			jacobian[j][i] = (jacobian[j][i] - r[i]) / h
 		}
