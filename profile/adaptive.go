@@ -63,6 +63,7 @@ type family struct {
 	Space
 	cost  Cost
 	pool  []op.Shape
+	keys  []string // of the pool's spots, without a fingerprint
 	done  []Timed
 	tried int
 	spent units.Seconds // by first visits
@@ -79,7 +80,7 @@ func (c *calibration) rounds(spaces []Space, s *Schedule, past *Past) *rounds {
 		}
 		f := family{Space: sp, cost: Cost{p.Launch, units.Seconds(p.PerUnit), p.Prepare}}
 		for _, c := range candidates(sp, max(poolSize, len(sp.Shapes)), f.cost, p.Longest, rand.New(rand.NewPCG(c.Seed, uint64(i)))) {
-			f.pool = append(f.pool, c.shape)
+			f.pool, f.keys = append(f.pool, c.shape), append(f.keys, NewSpot(sp.On, c.shape).Key(""))
 		}
 		r.families = append(r.families, f)
 	}
@@ -110,7 +111,14 @@ func find(spaces []Space, p Piloted) (Space, bool) {
 
 // drop takes what is scheduled out of the candidates.
 func (f *family) drop(taken map[string]bool) {
-	f.pool = slices.DeleteFunc(f.pool, func(s op.Shape) bool { return taken[NewSpot(f.On, s).Key("")] })
+	left := 0
+	for i, key := range f.keys {
+		if !taken[key] {
+			f.pool[left], f.keys[left] = f.pool[i], key
+			left++
+		}
+	}
+	f.pool, f.keys = f.pool[:left], f.keys[:left]
 }
 
 // holds says whether a shape is one of the family's.
@@ -143,10 +151,9 @@ func (r *rounds) next(left units.Seconds) []Spot {
 	for i := range r.families {
 		f := &r.families[i]
 		for _, k := range r.Chooser.Next(r.round(f, parts[i])) {
-			spot := NewSpot(f.On, f.pool[k])
-			if key := spot.Key(""); !r.taken[key] {
+			if key := f.keys[k]; !r.taken[key] {
 				r.taken[key] = true
-				chosen = append(chosen, spot)
+				chosen = append(chosen, NewSpot(f.On, f.pool[k]))
 			}
 		}
 		f.drop(r.taken)

