@@ -164,7 +164,9 @@ func (m *flexMaker) make(t *testing.T, s flexSetting) {
 		if c == nil {
 			c = flexCosts(t, s)
 		}
-		m.add(t, flexLine{family: s.family, setting: s.name, lengths: s.lengths, batch: i, flexRow: planBatch(t, s, c, planner, i)})
+		row := planBatch(t, s, c, planner, i)
+		row.Bound = s.bound(t, c, i)
+		m.add(t, flexLine{family: s.family, setting: s.name, lengths: s.lengths, batch: i, flexRow: row})
 	}
 }
 
@@ -392,6 +394,7 @@ func TestFlexEvidenceStands(t *testing.T) {
 			}
 		}
 	}
+	bounded := map[string]bool{} // families: bounds take a hundred times as long as plans
 	for _, s := range flexSettings() {
 		if s.family == "mixed" && s.model != "llama-7b" || strings.Count(s.cluster, "+") > 1 {
 			continue
@@ -402,6 +405,12 @@ func TestFlexEvidenceStands(t *testing.T) {
 		for _, name := range flexStrategies() {
 			if a, b := float64(made.Time[name]), float64(want.Time[name]); math.Abs(a-b) > 1e-6*b {
 				t.Errorf("%s: %s takes %v s, the table says %v", s.key(0), name, a, b)
+			}
+		}
+		if !bounded[s.family] {
+			bounded[s.family] = true
+			if b := s.bound(t, c, 0); b > made.Time["evenkeel"] || b < made.Time["evenkeel"]/2 {
+				t.Errorf("%s: evenkeel takes %v, the bound is %v", s.key(0), made.Time["evenkeel"], b)
 			}
 		}
 	}

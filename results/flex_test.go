@@ -159,7 +159,7 @@ func flexBatch(t testing.TB, s flexSetting, i int) []units.Tokens {
 	return b
 }
 
-// planBatch plans one batch with all strategies but flexsp.
+// planBatch plans one batch with all strategies but flexsp. The row has no bound.
 func planBatch(t testing.TB, s flexSetting, c *groupcost.Costs, planner *batch.Planner, i int) flexRow {
 	t.Helper()
 	lengths := flexBatch(t, s, i)
@@ -189,10 +189,17 @@ func planBatch(t testing.TB, s flexSetting, c *groupcost.Costs, planner *batch.P
 			row.Time["apart"] = apart
 		}
 	}
-	if row.Bound, err = batch.LowerBound(t.Context(), p); err != nil {
+	return row
+}
+
+// bound is what no plan of batch i beats.
+func (s flexSetting) bound(t testing.TB, c *groupcost.Costs, i int) units.Seconds {
+	t.Helper()
+	b, err := batch.LowerBound(t.Context(), flexProblem(t, c, flexBatch(t, s, i)))
+	if err != nil {
 		t.Fatal(err)
 	}
-	return row
+	return b
 }
 
 func (r *flexRow) keep(t testing.TB, name string, p *batch.Problem, plan *batch.Plan, took time.Duration) {
