@@ -2,7 +2,6 @@ package profile_test
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -116,27 +115,4 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("tally %d, visited %d", tally.Points, points)
 		}
 	})
-}
-
-// BenchmarkRead1M reads a recording of a million lines; B/op divided by a
-// million is what a line costs, however many there are.
-func BenchmarkRead1M(b *testing.B) {
-	const lines = 1_000_000
-	for b.Loop() {
-		n := 0
-		r, w := io.Pipe()
-		go func() {
-			fmt.Fprintln(w, header)
-			for range lines {
-				if _, err := io.WriteString(w, point+"\n"); err != nil {
-					return
-				}
-			}
-			w.Close()
-		}()
-		if _, err := profile.Read("x", r, profile.Visitor{Point: func(*profile.Point) error { n++; return nil }}); err != nil || n != lines {
-			b.Fatal(n, err)
-		}
-	}
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/lines, "ns/line")
 }
