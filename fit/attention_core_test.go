@@ -55,6 +55,15 @@ func medianOff(c *costmodel.AttentionCore, backward bool, points []Point) float6
 	}, points).median
 }
 
+// sequential leaves a test that starts no goroutine, as LearningCurve does, out under
+// the race detector: it has nothing to find there, and takes ten times as long.
+func sequential(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
+}
+
 // The fit comes back to a core that made the times, inside and at eight times
 // the length, forward and backward.
 func TestFitAttentionCoreFindsTheCore(t *testing.T) {
@@ -139,6 +148,7 @@ func TestFitAttentionCoreIsRobust(t *testing.T) {
 
 // A device without datasheet is fitted from its points alone.
 func TestFitAttentionCoreWithoutDatasheet(t *testing.T) {
+	sequential(t)
 	dev := coreDevice()
 	dev.Sheet = op.Sheet{}
 	c, err := fitAttentionCore(dev, false, corePoints(300, 7, 8192, false), nil)

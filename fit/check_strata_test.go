@@ -153,6 +153,7 @@ func TestNoiseIsTheFloorOfErrors(t *testing.T) {
 
 // The counted bootstrap is the plain one: same draws, same statistics.
 func TestBoundsAreThePlainBootstraps(t *testing.T) {
+	sequential(t)
 	rng := rand.New(rand.NewPCG(7, 8))
 	for _, n := range []int{1, 2, 3, 19, 20, 57, 400} {
 		logs := make([]float64, n)

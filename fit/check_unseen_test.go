@@ -11,6 +11,7 @@ import (
 // A profile knows its own points in whatever file they come; points of the same
 // shapes, measured again, are news to it.
 func TestOwnPointsAreKnownInAnotherFile(t *testing.T) {
+	skipShort(t)
 	ops := []op.Kind{op.KindGEMM, op.KindNorm}
 	_, recording := recorded(t, "1xbig,seed=1", 30*time.Second, ops...)
 	p := fitted(t, dataOf(t, recording))

@@ -71,6 +71,7 @@ func TestTheFormOfACurveIsFound(t *testing.T) {
 
 // A log-log curve never falls, whatever the points.
 func TestLogLogNeverFalls(t *testing.T) {
+	sequential(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0))
 		n := rapid.IntRange(4, 60).Draw(rt, "n")

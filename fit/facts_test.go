@@ -139,6 +139,7 @@ func newMade() made {
 
 // Copies get a latency and a rate, pinned and pageable ones apart.
 func TestTransfersGetALatencyAndARate(t *testing.T) {
+	sequential(t)
 	m := newMade()
 	for range 25 {
 		b := m.size(1e3, 1e9)
@@ -251,6 +252,7 @@ func layers(times float64) *Data {
 // Whole layers are checked against the sum of their parts' laws, pass where
 // that is the truth and fail where it is not; they are never fitted.
 func TestWholeLayersCheckTheSumOfTheirParts(t *testing.T) {
+	sequential(t)
 	for times, want := range map[float64]Verdict{1: Pass, 1.2: Fail} {
 		d := layers(times)
 		p, err := Fit(d, Defaults())

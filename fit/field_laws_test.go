@@ -146,6 +146,7 @@ func TestCorrectionsPay(t *testing.T) {
 
 // A law of few points whose sibling knows the shape of the correction takes it.
 func TestCorrectionsBorrowFromASibling(t *testing.T) {
+	sequential(t)
 	core := func(s op.Shape) float64 { return float64(s.Work().FLOPs) / 1e14 }
 	// Three bumps over tokens that 40 points cannot show.
 	times := func(n int, seed uint64) []Point {

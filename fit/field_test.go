@@ -287,6 +287,7 @@ func (r *rising) fallsMost(values []float64) float64 {
 // values: from there, the way to any other that rise leads away from the start
 // (the projection theorem). What rises already stays.
 func TestProjectionIsTheNearestThatRises(t *testing.T) {
+	sequential(t)
 	const enough = 3000
 	rng := rand.New(rand.NewPCG(1, 5))
 	for range 100 {

@@ -45,6 +45,7 @@ func gemmScore(c *costmodel.GEMMCore, points []Point) score {
 }
 
 func TestGEMMFitFindsACore(t *testing.T) {
+	sequential(t)
 	for _, c := range []struct {
 		points int
 		median float64 // percent, on points it has not seen
@@ -96,6 +97,7 @@ func TestGEMMFitLeansOnItsPrior(t *testing.T) {
 }
 
 func TestGEMMFitWithoutADatasheet(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(11, 12))
 	truth := trueGEMM(r)
 	held := gemmPoints(r, truth, 300)

@@ -19,6 +19,7 @@ func stepped(x, y float64) float64 {
 }
 
 func TestBoostFollowsSteps(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(1, 1))
 	draw := func(n int) (rows [][]float64, targets []float64) {
 		for range n {

@@ -163,6 +163,7 @@ func TestIntervalsOfPredictionsCoverTheHoldOut(t *testing.T) {
 }
 
 func TestSameInputSameBytes(t *testing.T) {
+	skipShort(t)
 	_, recording := recorded(t, "1xbig+1xsmall", 30*time.Second)
 	var first []byte
 	for range 2 {

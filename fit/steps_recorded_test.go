@@ -40,6 +40,7 @@ func unseenSize(t testing.TB, all [][]recorded, n int, report func(r recorded, l
 // on NVLink was 8 / 6 / 22 %; the limits leave a tenth of room above what was
 // reached.
 func TestCollectivesOfUnseenGroupSizes(t *testing.T) {
+	sequential(t)
 	all := libraries(t, "aiconfigurator/*/nccl.csv", "aiconfigurator/*/custom_allreduce.csv")
 	byClass := map[string][]score{}
 	var inside insideCounts

@@ -170,6 +170,7 @@ func TestGroupFloorIsBelowEveryGroup(t *testing.T) {
 // but for a little: it knows the square, whole heads and the all-to-alls, of which it
 // does not know how much hides.
 func TestGroupFloorOfEqualRanksIsTight(t *testing.T) {
+	sequential(t)
 	held := 0
 	for _, cluster := range []string{"1x2 h100_sxm", "1x8 h100_sxm", "1x8 a100_sxm"} {
 		for _, seq := range []units.Tokens{1 << 13, 1 << 15, 1 << 17} {
@@ -193,6 +194,7 @@ func TestGroupFloorOfEqualRanksIsTight(t *testing.T) {
 // What a member of a group of all holds is never more than the floors of memory
 // leave room for on a device of just that size.
 func TestGroupMemoryHoldsForEveryGroup(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(32, 1))
 	for range 60 {
 		p := randomWorld(t, r)
@@ -222,15 +224,12 @@ func TestGroupMemoryHoldsForEveryGroup(t *testing.T) {
 
 // The bound is below plans that were searched for, not only below random ones.
 func TestBoundIsBelowGoodPlans(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(33, 1))
 	problems := []*Problem{
 		gpuProblem(t, "1x4 h100_sxm + 1x4 a100_sxm", 1<<13), gpuProblem(t, "1x8 h100_sxm", 1<<14), gpuProblem(t, "1x3 h100_sxm", 1<<15),
 	}
-	more := 20
-	if testing.Short() {
-		more = 5 // each is planned
-	}
-	for range more {
+	for range 20 {
 		p := randomWorld(t, r)
 		problems = append(problems, problemOf(t, p.Profile, varied(r, p.Job)))
 	}
@@ -249,13 +248,10 @@ func TestBoundIsBelowGoodPlans(t *testing.T) {
 
 // The bound is below the best of all plans in whole blocks of small instances.
 func TestBoundIsBelowExactSearch(t *testing.T) {
-	instances := 16
-	if testing.Short() {
-		instances = 6
-	}
+	sequential(t)
 	r := rand.New(rand.NewPCG(34, 1))
 	var gaps []float64
-	for range instances {
+	for range 16 {
 		p, blocks := smallWorld(t, r)
 		best := exactSearch(t, p, blocks)
 		bound, err := LowerBound(p)
@@ -357,6 +353,7 @@ func TestAllToAllsInTwosLeaveAttention(t *testing.T) {
 // Of two ranks one is good at linear work alone and the other at attention: in twos either
 // works while the other does, and the floor knows how far that goes.
 func TestGroupFloorOfSpecialistsInTwos(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(37, 1))
 	least := math.Inf(1)
 	for range 40 {

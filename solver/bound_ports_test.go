@@ -58,6 +58,7 @@ func tokensOf(p *Problem, l costmodel.Layout) (rank, node float64) {
 // What the simulator counts on the wires of any layout of several groups is never
 // less than what the floor of ports takes to pass.
 func TestPortsCarryNoLess(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(41, 1))
 	near, crossed := 0, 0
 	for range 60 {

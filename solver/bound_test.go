@@ -120,6 +120,7 @@ func TestAttentionFloorHoldsOnReferences(t *testing.T) {
 // The blocks of a rank with many pairs are of many heads, however they are cut: all of
 // one rank are of as many, and no head has more pairs than the sequence.
 func TestAttentionFloorKnowsOfHeads(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(61, 1))
 	p := gpuProblem(t, "1x8 h100_sxm", 1<<15)
 	f := &floors{p: p}

@@ -63,6 +63,7 @@ func onSome(r *rand.Rand, p *Problem) costmodel.Layout {
 // What the predictor answers for ranks of just the types of a scope is among the
 // laws that the scope's floors are taken over.
 func TestLawsAmongHoldThePredictorsAnswer(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(31, 1))
 	asked := 0
 	for range 60 {

@@ -193,6 +193,7 @@ func names(err error, field string) bool {
 }
 
 func TestCheckNoticesBrokenStructure(t *testing.T) {
+	sequential(t)
 	whole, profile := checkedPlan(t)
 	data, err := json.Marshal(whole)
 	if err != nil {

@@ -64,6 +64,7 @@ func TestADeadlineLeavesTheFirstPlan(t *testing.T) {
 // Of many ranks what is missing is found in a few of them as in all; no type and no link is
 // left out.
 func TestMissingLawsOfManyRanks(t *testing.T) {
+	sequential(t)
 	profile := testProfile([]device{fast(), slow()}, []wire{nearLink(), farLink()})
 	job := testJob(t, "30x8 fast + 30x(4 fast + 4 slow)", 1<<18)
 	p := problemOf(t, profile, job)

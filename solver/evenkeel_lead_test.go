@@ -74,6 +74,7 @@ func TestLeadMovesKeepAllTokens(t *testing.T) {
 // first of the faster one's: its ports and devices have time for these, where a chain
 // leaves them idle.
 func TestFewCardsMakeLeads(t *testing.T) {
+	sequential(t)
 	given := gpuProblem(t, "1x8 h100_sxm + 1x8 a100_sxm", 1<<18)
 	for i := range given.Job.Cluster.Nodes {
 		given.Job.Cluster.Nodes[i].NICs = 1

@@ -36,6 +36,7 @@ func TestAllToAllsHideBehindChunks(t *testing.T) {
 // TestMicroBatchesGoInTwos where ranks wait for their all-to-alls, unless there is only
 // one, or all devices are equal.
 func TestMicroBatchesGoInTwos(t *testing.T) {
+	sequential(t)
 	solve := func(cluster string, batches int) (p *Problem, r Result) {
 		p = gpuProblem(t, cluster, 1<<16)
 		job := p.Job
@@ -67,6 +68,7 @@ func TestMicroBatchesGoInTwos(t *testing.T) {
 // TestTwosCostNothingOfTheSearch: what is searched for in twos comes on top of what is
 // searched for one by one, so that the plan is never slower for it.
 func TestTwosCostNothingOfTheSearch(t *testing.T) {
+	sequential(t)
 	for _, cluster := range []string{"2x2 h100_sxm + 3x3 a100_sxm", "1x4 h100_sxm + 1x2 a100_sxm", "1x(2 h100_sxm + 2 a100_sxm)"} {
 		p := gpuProblem(t, cluster, 1<<15)
 		job := p.Job

@@ -9,6 +9,7 @@ import (
 // What was found is improved once more: never slower, faster somewhere, and equal devices
 // keep the layout that is known.
 func TestSettlingImproves(t *testing.T) {
+	sequential(t)
 	faster := 0
 	for _, c := range []struct {
 		cluster string

@@ -83,6 +83,7 @@ func TestSpreadSharesAreEvenByNode(t *testing.T) {
 // On top of what the search comes to, shares that are even by node gain where nodes share
 // a card.
 func TestFurtherLayoutsGain(t *testing.T) {
+	sequential(t)
 	for _, tc := range []struct {
 		cluster string
 		seq     units.Tokens

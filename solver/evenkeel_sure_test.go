@@ -79,6 +79,7 @@ func TestSurePlanWhereTheFastestIsATie(t *testing.T) {
 // TestSurePlansAreImproved: around those that evenkeel came by there are faster ones whose
 // gain is beyond doubt as well, and where it came by none there may be some.
 func TestSurePlansAreImproved(t *testing.T) {
+	sequential(t)
 	faster, more := 0, 0
 	for _, cluster := range []string{"1x(2 fast + 2 slow + 1 odd)", "1x(1 fast + 3 slow + 1 odd)", "1x(2 fast + 1 odd) + 1x3 slow", "1x2 fast + 1x2 odd"} {
 		p := doubtfulOn(t, cluster, 3)

@@ -32,6 +32,7 @@ func seeded(t testing.TB, p *Problem) map[string]units.Seconds {
 }
 
 func TestEvenKeelIsNeverSlowerThanItsSeeds(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(21, 1))
 	for range 15 {
 		p := randomWorld(t, r)
@@ -47,6 +48,7 @@ func TestEvenKeelIsNeverSlowerThanItsSeeds(t *testing.T) {
 
 // On unequal GPUs the search finds what hexiseq does not, without its layouts.
 func TestEvenKeelBeatsHexiSeqOnItsOwn(t *testing.T) {
+	sequential(t)
 	for _, tc := range []struct {
 		cluster string
 		seq     units.Tokens
@@ -90,6 +92,7 @@ func modelProblem(t testing.TB, p *Problem, change func(*costmodel.Job)) *Proble
 }
 
 func TestSameSearchTwice(t *testing.T) {
+	sequential(t)
 	a := solveWith(t, gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), evenKeel{})
 	b := solveWith(t, gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), evenKeel{})
 	if !sameLayout(a.Layout, b.Layout) || a.Evaluated != b.Evaluated || a.Why != b.Why {
@@ -246,6 +249,7 @@ func TestDraftOfLayoutRoundTrips(t *testing.T) {
 
 // What some ranks are said to be too small for, no layout on them holds.
 func TestTooSmallIsNeverWrong(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(23, 1))
 	fitted := 0
 	for range 40 {
@@ -304,6 +308,7 @@ func BenchmarkSolveOnReferences(b *testing.B) {
 
 // More effort never makes a plan slower, and the same makes the same.
 func TestEffortOnlyGains(t *testing.T) {
+	sequential(t)
 	faster := 0
 	for _, cluster := range []string{"1x8 h100_sxm + 2x2 a100_sxm", "1x2 rtx_pro_6000_server + 1x4 a100_sxm + 1x2 h100_sxm + 1x4 h100_sxm + 1x8 a100_sxm"} {
 		p := oneCard(t, cluster, 40, 512<<10)

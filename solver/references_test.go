@@ -40,6 +40,7 @@ func gpuJob(t testing.TB, cluster string, seq units.Tokens) (*costmodel.Profile,
 // The bound holds on GPUs' laws for any layout, short sequences (where launches
 // rule) and long ones, and leaves less than a quarter of an even cluster's step.
 func TestBoundHoldsOnReferences(t *testing.T) {
+	sequential(t)
 	r := rand.New(rand.NewPCG(7, 1))
 	for _, cluster := range []string{"1x8 h100_sxm", "1x6 a100_sxm", "1x3 rtx_pro_6000_server", "1x4 h100_sxm + 1x4 a100_sxm", "2x4 gb200", "1x(2 b60 + 1 rtx_pro_6000_server)"} {
 		for _, seq := range []units.Tokens{600, 7000, 1 << 17} {

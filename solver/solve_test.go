@@ -28,6 +28,15 @@ func solveWith(t testing.TB, p *Problem, s Strategy) Result {
 	return res
 }
 
+// sequential leaves a test that starts no goroutine, as Solve does, out under the race
+// detector: it has nothing to find there, and takes ten times as long.
+func sequential(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
+}
+
 func tokensOfLayout(l costmodel.Layout) []units.Tokens {
 	var n []units.Tokens
 	for _, s := range l.Shards {
@@ -131,6 +140,7 @@ func everySplit(blocks, n int, f func([]int)) {
 }
 
 func TestExhaustiveSmallCases(t *testing.T) {
+	sequential(t)
 	uneven := slow()
 	uneven.launch, uneven.tail = 2e-5, 2e-13
 	for _, tc := range []struct {

@@ -12,6 +12,7 @@ import (
 // Where devices are unequal, our plan is never worse than one of pools that keep to
 // themselves; and that is a sound plan.
 func TestEvenkeelIsNeverWorseThanPoolsApart(t *testing.T) {
+	sequential(t)
 	rng := rand.New(rand.NewPCG(11, 11))
 	planned := 0
 	for i := range 100 {

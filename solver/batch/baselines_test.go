@@ -127,6 +127,15 @@ func tuned(batches []*Problem) Static {
 	return best
 }
 
+// sequential leaves a test that starts no goroutine, as FlexSP does, out under the race
+// detector: it has nothing to find there, and takes ten times as long.
+func sequential(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("nothing in it runs beside anything else")
+	}
+}
+
 // solvedBy is a strategy's plan, checked.
 func solvedBy(t testing.TB, s Strategy, p *Problem) *Plan {
 	t.Helper()

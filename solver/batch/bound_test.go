@@ -77,6 +77,7 @@ func TestQuickBoundOfALongSequence(t *testing.T) {
 // a long sequence beside more short ones than memory holds makes it more than either
 // alone.
 func TestQuickBoundIsBelowEveryPlan(t *testing.T) {
+	sequential(t)
 	rng := rand.New(rand.NewPCG(9, 9))
 	for i := range 200 {
 		p := *testFleets()[i%3]
@@ -130,6 +131,7 @@ func TestBoundOfAPublishedBatch(t *testing.T) {
 
 // A bound that is cut short is lower, and still one.
 func TestBoundThatIsCutShort(t *testing.T) {
+	sequential(t)
 	done, cancel := context.WithCancel(context.Background())
 	cancel()
 	p := flexspBatch(standInBatch(t, 0))
@@ -229,6 +231,7 @@ func BenchmarkBound(b *testing.B) {
 // A sequence that takes longer than all others together bounds the step by itself,
 // also where groups have no base and there is work for few devices only.
 func TestBoundOfALongSequence(t *testing.T) {
+	sequential(t)
 	p := twoNodes(8000, 10, 10, 10)
 	for c := range p.Classes {
 		p.Classes[c].Base = 0

@@ -39,10 +39,8 @@ func TestEvenkeelOnThePublishedBatches(t *testing.T) {
 // The aim is 1.5 times over static degree 64, which takes 29.02 s on the mean of
 // 40 batches of the stand-in.
 func TestEvenkeelGainOverStatic(t *testing.T) {
+	sequential(t)
 	n, static, ours := 40, 0.0, 0.0
-	if testing.Short() {
-		n = 10
-	}
 	pl := NewPlanner(Options{})
 	for i := range n {
 		p := flexspBatch(standInBatch(t, i))
@@ -107,10 +105,8 @@ func longestHeld(p *Problem) units.Tokens {
 // group without its devices: most planned at a glance, every tenth as solve and serve
 // plan.
 func TestEvenkeelPlansAreSound(t *testing.T) {
-	n := 10_000
-	if testing.Short() {
-		n = 300 // all take a minute
-	}
+	sequential(t)
+	const n = 10_000
 	rng := rand.New(rand.NewPCG(5, 5))
 	glance, whole := NewPlanner(Options{Effort: Quick}), NewPlanner(Options{})
 	fleets := testFleets()
@@ -136,6 +132,7 @@ func TestEvenkeelPlansAreSound(t *testing.T) {
 
 // Where the first glance is near the bound, more time is not taken.
 func TestAGlanceIsEnough(t *testing.T) {
+	sequential(t)
 	enough := 0
 	for seed := range 16 {
 		p := fcpProblem(64, 9216, ringDegrees(32), fcpBursts(t, seed))
@@ -160,6 +157,7 @@ func TestAGlanceIsEnough(t *testing.T) {
 }
 
 func TestEvenkeelIsNeverWorseThanTheBaselines(t *testing.T) {
+	sequential(t)
 	rng := rand.New(rand.NewPCG(6, 6))
 	for i := range 60 {
 		p := *testFleets()[i%3]
@@ -202,6 +200,7 @@ func TestEvenkeelIsNeverWorseThanFCP(t *testing.T) {
 
 // A planner gives the same plan whatever it has planned before.
 func TestEvenkeelIsDeterministic(t *testing.T) {
+	sequential(t)
 	rng := rand.New(rand.NewPCG(7, 7))
 	used := NewPlanner(Options{})
 	for i := range 12 {
