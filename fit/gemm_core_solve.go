@@ -20,6 +20,7 @@ import (
 type gemmEstimate struct {
 	core   *costmodel.GEMMCore
 	coefs  []costmodel.GEMMCoef // of core
+	tile   []int                // whose coefficient it is; -1: of no one tile
 	prior  []float64            // logs
 	width  []float64
 	shapes []op.GEMM
@@ -39,6 +40,7 @@ func newGEMMEstimate(prior *costmodel.GEMMCore, points []Point) *gemmEstimate {
 	for _, c := range e.coefs {
 		e.prior = append(e.prior, math.Log(*c.At))
 		e.width = append(e.width, gemmWidth(c.Name))
+		e.tile = append(e.tile, ownTile(&core, c))
 	}
 	e.theta = append([]float64(nil), e.prior...)
 	for _, p := range points {
@@ -46,6 +48,16 @@ func newGEMMEstimate(prior *costmodel.GEMMCore, points []Point) *gemmEstimate {
 		e.logs = append(e.logs, math.Log(p.Seconds))
 	}
 	return e
+}
+
+// ownTile is the menu's tile whose coefficient it is, -1 where it is of all.
+func ownTile(core *costmodel.GEMMCore, c costmodel.GEMMCoef) int {
+	for i := range core.Tiles {
+		if t := &core.Tiles[i]; c.At == &t.Rate || c.At == &t.Crowd {
+			return i
+		}
+	}
+	return -1
 }
 
 // begin moves the start of one coefficient by a factor.
@@ -97,6 +109,9 @@ func (e *gemmEstimate) jacobian(theta, residuals []float64) *mat.Dense {
 		at := *c.At
 		*c.At = math.Exp(theta[k] + h)
 		for i, g := range e.shapes {
+			if e.tile[k] >= 0 && e.tile[k] != e.plans[i].Tile {
+				continue // it is another tile's
+			}
 			if d := math.Log(e.core.SecondsAs(g, e.plans[i])) - e.logs[i] - residuals[i]; d != 0 {
 				j.Set(i, k, d/h)
 			}
@@ -112,7 +127,7 @@ func (e *gemmEstimate) solve(rounds int) float64 {
 	now, next := make([]float64, n), make([]float64, n)
 	e.residuals(e.theta, now)
 	cost, damping, stalled := e.cost(e.theta, now), 1e-2, 0
-	for round := 0; round < rounds && stalled < 3; round++ {
+	for round := 0; round < rounds && stalled < 3; round++ { // e.plans are those at e.theta
 		before := cost
 		a, g := e.normal(e.jacobian(e.theta, now), now)
 		for try := 0; try < 10; try++ {
@@ -135,7 +150,6 @@ func (e *gemmEstimate) solve(rounds int) float64 {
 		if before == cost {
 			break
 		}
-		e.residuals(e.theta, now)
 	}
 	e.set(e.theta)
 	return cost

@@ -3,6 +3,7 @@ package fit
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,6 +75,32 @@ func TestGEMMFitIsOneFunctionOfItsInput(t *testing.T) {
 	b, _ := fitGEMMCore(gemmDevice(), points, nil)
 	if d := cmp.Diff(a, b); d != "" {
 		t.Errorf("two fits of the same points differ: %s", d)
+	}
+}
+
+// What the derivatives leave out are zeros: only the coefficients of its own tile, and
+// those of no tile, move a product's time.
+func TestGEMMDerivativesAreOfTheOwnTile(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	e := newGEMMEstimate(trueGEMM(r), gemmPoints(r, trueGEMM(r), 200))
+	at := make([]float64, len(e.shapes))
+	e.residuals(e.theta, at)
+	others := 0
+	for k, c := range e.coefs {
+		was := *c.At
+		*c.At *= 1.5
+		for i, g := range e.shapes {
+			moved := math.Log(e.core.SecondsAs(g, e.plans[i]))-e.logs[i] != at[i]
+			if other := e.tile[k] >= 0 && e.tile[k] != e.plans[i].Tile; other {
+				if others++; moved {
+					t.Errorf("%s moves %+v by tile %d", c.Name, g, e.plans[i].Tile)
+				}
+			}
+		}
+		*c.At = was
+	}
+	if own := slices.IndexFunc(e.coefs, func(c costmodel.GEMMCoef) bool { return c.Name == "tiles[1].rate" }); e.tile[own] != 1 || e.tile[0] != -1 || others == 0 {
+		t.Errorf("of tiles %v, %d times another's", e.tile, others)
 	}
 }
 
