@@ -196,6 +196,8 @@ const (
 	// fewToBelieve is the number of points below which the law of a device
 	// counts as borrowed even where its own points moved it.
 	fewToBelieve = 20
+	// fewToMove is the number of points below which a lent law is left as it is carried.
+	fewToMove = 3
 	// donorWeight is how many points the interval that a donor promises weighs.
 	donorWeight = 5
 )
@@ -221,7 +223,7 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 	var best *costmodel.Law
 	var errs []float64
 	for n, way := range ways {
-		if n > 0 && len(points) < 3 || n == 2 && len(points) < fewestToFit+1 {
+		if n > 0 && len(points) < fewToMove || n == 2 && len(points) < fewestToFit+1 {
 			break
 		}
 		logs, err := unseenBy(way, points)
@@ -245,6 +247,9 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 	}
 	n := float64(len(points))
 	half := (donorWeight*from.width(dev) + n*own) / (donorWeight + n)
+	if len(points) < fewToMove { // they are off the law by just that
+		half = max(half, own)
+	}
 	from.promise(best, half)
 	if len(points) >= fewToBelieve {
 		best.From = ""

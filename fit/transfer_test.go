@@ -56,6 +56,21 @@ func TestLentIntervalsGrowAsTheDonors(t *testing.T) {
 			t.Errorf("%s, with points: three doublings add %.4f, of the donor's %.4f", arch, got, want)
 		}
 	}
+	// A law that is not moved to its only point has that in its interval, however far off.
+	for _, off := range []float64{1.01, 1.5, 4} {
+		only := points[7]
+		only.Seconds = off * float64(law.Seconds(only.Shape))
+		lent, _, err := core.lent(&law, dev, []Point{only}, &from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e := lent.Predict(only.Shape); only.Seconds > float64(e.Hi)*(1+1e-9) {
+			t.Errorf("%v times as long as lent: %v s, the interval is %v to %v", off, only.Seconds, e.Lo, e.Hi)
+		}
+		if got := math.Log(lent.Spread.Hi); off < 1.1 && got >= from.width(dev) {
+			t.Errorf("%v times as long as lent: half width %v, promised %v", off, got, from.width(dev))
+		}
+	}
 	law.Spread = costmodel.Spread{Lo: 1, Hi: 1}
 	if l := from.carry(dev); l.Widen != leastGrowth {
 		t.Errorf("a donor without errors: widen %v, want %v", l.Widen, leastGrowth)
