@@ -214,16 +214,26 @@ func (r *replaying) prepare(l Layout) error {
 	return s.err
 }
 
-// meet reckons as the account of a training step does.
+// meet reckons as the account of a training step does: by the laws all layers and
+// micro-batches are alike, so that one is simulated; what is supposed is of each.
 func (r *replaying) meet(layers int) {
-	var total units.Seconds
-	for _, g := range r.stages(1) {
-		r.pass(g)
-		total += r.run.length
+	times := units.Seconds(1)
+	if r.took == nil {
+		layers, times = 1, units.Seconds(layers)
 	}
-	r.out.Meeting = units.Seconds(layers) * total
-	if !r.layout.TwoBatch {
-		r.out.Meeting *= units.Seconds(r.micro)
+	micro := r.micro
+	switch {
+	case r.layout.TwoBatch:
+		micro = 1
+	case r.took == nil:
+		micro, times = 1, times*units.Seconds(r.micro)
+	}
+	for m := range micro {
+		for _, g := range r.stages(layers) {
+			g.micro = m
+			r.pass(g)
+			r.out.Meeting += times * r.run.length
+		}
 	}
 }
 

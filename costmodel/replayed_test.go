@@ -275,6 +275,28 @@ func TestReplayedMicroBatches(t *testing.T) {
 	})
 }
 
+// TestMeetingIsOfWhatIsSupposed: where ranks meet a step is no shorter, whichever layer or
+// micro-batch is supposed to take long, and as long as its passes where all are equal.
+func TestMeetingIsOfWhatIsSupposed(t *testing.T) {
+	manyReplays(t, func(_ plan, s *Simulator, w ReplayWork, _ *Replayed) {
+		w.Micro, w.Layers = 2, 2
+		for _, slow := range []ReplayKey{{Layer: 1}, {Micro: 1}} {
+			r, err := s.Supposing(w, func(k ReplayKey) (units.Seconds, bool) {
+				if k.Layer >= slow.Layer && k.Micro >= slow.Micro {
+					return 1, true
+				}
+				return 1e-6, true
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Meeting < r.Step.Mid*(1-1e-9) || r.Meeting > 4*r.Step.Mid {
+				t.Errorf("%+v: %v where ranks meet, %v where they do not", slow, r.Meeting, r.Step.Mid)
+			}
+		}
+	})
+}
+
 // TestEitherOfTwosIsSupposedByItself: what one micro-batch is supposed to take is not what
 // the other does, though both are at work in one layer.
 func TestEitherOfTwosIsSupposedByItself(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -157,6 +158,9 @@ func sniff(path string) (string, error) {
 	}
 	if len(head) == 0 {
 		return "", fmt.Errorf("%s: is empty; %s", path, shown)
+	}
+	if ext := filepath.Ext(path); ext == ".yaml" || ext == ".yml" {
+		return "", fmt.Errorf("%s: YAML is a cluster's, of which plans tell: evenkeel solve --cluster %s; %s", path, path, shown)
 	}
 	schema, err := doc.SchemaOf(head)
 	var whole *doc.Error
