@@ -115,14 +115,7 @@ func batchAgainst(c batch.Candidate, base *batch.Candidate) string {
 	case c.Strategy == base.Strategy:
 		return "baseline"
 	}
-	change := signed(1/c.Speedup - 1)
-	if c.GainError > 0 {
-		change += " +- " + units.Percent(float64(c.GainError/base.Time))
-	}
-	if inDoubt(c, base) {
-		change = "~ " + change
-	}
-	return change
+	return changed(c.Speedup, float64(c.GainError/base.Time), inDoubt(c, base))
 }
 
 // inDoubt says that a candidate may be as fast as the strongest baseline.

@@ -183,11 +183,18 @@ func against(c solver.Candidate, base *solver.Candidate) string {
 	case c.Strategy == base.Strategy:
 		return "baseline"
 	}
-	change := signed(1/c.Speedup - 1)
-	if c.GainError > 0 {
-		change += " +- " + units.Percent(float64(c.GainError/base.Time.Mid))
+	gained := base.Time.Mid - c.Time.Mid
+	return changed(c.Speedup, float64(c.GainError/base.Time.Mid), c.Verdict == solver.Tie || math.Abs(float64(gained)) <= float64(c.GainError))
+}
+
+// changed prints what a speed-up makes of a time, by how much of that the change may be
+// less, if that is known, and a "~" where there may be none.
+func changed(speedup, half float64, doubtful bool) string {
+	change := signed(1/speedup - 1)
+	if half > 0 {
+		change += " +- " + units.Percent(half)
 	}
-	if gained := base.Time.Mid - c.Time.Mid; c.Verdict == solver.Tie || math.Abs(float64(gained)) <= float64(c.GainError) {
+	if doubtful {
 		change = "~ " + change
 	}
 	return change

@@ -23,15 +23,15 @@ import (
 
 // sequences is what the flags of solve say of a batch of unequal sequences.
 type sequences struct {
-	file, column  string
-	size, index   int
-	seed          uint64
-	seedGiven     bool
-	maxLen        string
-	truncate      bool
-	pad           string
-	mipTime       time.Duration
-	withoutFlexSP bool
+	file, column string
+	size, index  int
+	seed         uint64
+	seedGiven    bool
+	maxLen       string
+	truncate     bool
+	pad          string
+	mipTime      time.Duration
+	fast         bool
 }
 
 // priced is what the flags of solve and serve say of where prices come from.
@@ -52,7 +52,7 @@ func (q *sequences) flags(c *cobra.Command) {
 	f.BoolVar(&q.truncate, "truncate", false, "of --max-len: cut longer sequences instead of dropping them")
 	f.StringVar(&q.pad, "pad", "128", "of --lengths: pad each sequence to a multiple of so many tokens")
 	f.DurationVar(&q.mipTime, "mip-time", 10*time.Second, "of --lengths: processor time that flexsp's solver has for each of its programs (on systems other than Linux, time on the wall)")
-	f.BoolVar(&q.withoutFlexSP, "fast", false, "of --lengths: leave out what may take minutes: flexsp, and of large batches a part of the search for a lower bound")
+	f.BoolVar(&q.fast, "fast", false, "of --lengths: leave out what may take minutes: flexsp, and of large batches a part of the search for a lower bound")
 }
 
 // flags are alike for solve and serve, but for the longest context unless it is given.
@@ -347,7 +347,7 @@ func (a *app) prices(ctx context.Context, o problem, limit units.Tokens, lengths
 func (a *app) contest(ctx context.Context, q sequences, p *batch.Problem, longest units.Tokens) (*batch.Document, error) {
 	begin := time.Now()
 	clock := func() units.Seconds { return units.Seconds(time.Since(begin).Seconds()) }
-	all := batch.Strategies(batch.Settings{Longest: longest, ProgramTime: q.mipTime, Fast: q.withoutFlexSP})
+	all := batch.Strategies(batch.Settings{Longest: longest, ProgramTime: q.mipTime, Fast: q.fast})
 	attempts := make([]batch.Attempt, len(all))
 	for i, s := range all {
 		if !s.Claims().Slow {
@@ -356,7 +356,7 @@ func (a *app) contest(ctx context.Context, q sequences, p *batch.Problem, longes
 		}
 	}
 	lowerBound := batch.LowerBound
-	if q.withoutFlexSP {
+	if q.fast {
 		lowerBound = batch.FastBound
 	}
 	bound, err := lowerBound(ctx, p)

@@ -39,7 +39,7 @@ func (o problem) idle(c *cobra.Command) error {
 		if o.sequences.mipTime <= 0 {
 			return usagef("--mip-time %s: want a time such as 10s, or leave flexsp out with --fast", o.sequences.mipTime)
 		}
-		if o.sequences.withoutFlexSP {
+		if o.sequences.fast {
 			if err := refuse(c, []string{"mip-time"}, "is of flexsp, which --fast leaves out"); err != nil {
 				return err
 			}

@@ -50,13 +50,10 @@ func Probes(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, of cos
 	}
 	var probes []Probe
 	for _, k := range append(b.singles(), b.mixes()...) {
-		of := b.job
-		of.Cluster = b.cluster(k)
-		packer, err := costmodel.NewPacker(q, of)
+		g, err := b.groupOf(k)
 		if err != nil {
 			return nil, err
 		}
-		g := &group{b: b, kind: k, job: of, packer: packer}
 		ways, err := g.choose(ctx)
 		if err != nil {
 			return nil, err
@@ -74,7 +71,7 @@ func Probes(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, of cos
 			if err != nil {
 				return nil, err
 			}
-			probes = append(probes, Probe{k.uses, packer, m.groups, m.share, m.heads, kept.tokens, g.shortest(m), kept.base, m.ownLast, loads, m.times, kept.curve})
+			probes = append(probes, Probe{k.uses, g.packer, m.groups, m.share, m.heads, kept.tokens, g.shortest(m), kept.base, m.ownLast, loads, m.times, kept.curve})
 		}
 	}
 	return probes, nil
