@@ -218,15 +218,11 @@ func TestAssumedSendRecvFollowsThePort(t *testing.T) {
 	}
 }
 
-func TestAssumeLinks(t *testing.T) {
-	p := measuredOnly("big", "small")
-	for i := range p.Devices {
-		if strings.HasPrefix(p.Devices[i].Name, "small") {
-			p.Devices[i].Sheet.NetPerS = 2.5e10
-		}
-	}
-	Assume(p)
-	c, err := costmodel.ParseCluster("1x4 big + 1x(2 big + 2 small)")
+// assumedLinks is a cluster whose links are assumed, with their laws in a profile that is
+// still valid.
+func assumedLinks(t *testing.T, p *costmodel.Profile, text string) costmodel.Cluster {
+	t.Helper()
+	c, err := costmodel.ParseCluster(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,6 +235,18 @@ func TestAssumeLinks(t *testing.T) {
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+func TestAssumeLinks(t *testing.T) {
+	p := measuredOnly("big", "small")
+	for i := range p.Devices {
+		if strings.HasPrefix(p.Devices[i].Name, "small") {
+			p.Devices[i].Sheet.NetPerS = 2.5e10
+		}
+	}
+	Assume(p)
+	c := assumedLinks(t, p, "1x4 big + 1x(2 big + 2 small)")
 	if c.Nodes[0].Link != "nvlink" || c.Nodes[1].Link != HostBusLink || c.Network != NetworkLink {
 		t.Errorf("links %s, %s, network %s", c.Nodes[0].Link, c.Nodes[1].Link, c.Network)
 	}
@@ -266,19 +274,7 @@ func TestAssumedNetworkIsOfTheTypesInAGroup(t *testing.T) {
 		d.Sheet.NetPerS = map[byte]float64{'a': fast, 'b': mid, 'c': slow, 'd': slow}[d.Name[0]]
 	}
 	Assume(p)
-	c, err := costmodel.ParseCluster("1x(4 a + 4 b) + 2x4 a + 1x2 c + 1x1 d")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c, err = c.Named(p); err != nil {
-		t.Fatal(err)
-	}
-	if c, err = AssumeLinks(p, c); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	c := assumedLinks(t, p, "1x(4 a + 4 b) + 2x4 a + 1x2 c + 1x1 d")
 	q := costmodel.NewPredictor(p)
 	rate := func(k op.Kind, members ...op.Member) float64 {
 		for i := range members {
@@ -306,6 +302,31 @@ func TestAssumedNetworkIsOfTheTypesInAGroup(t *testing.T) {
 	} {
 		if got := rate(x.k, x.members...); math.Abs(got/x.want-1) > 1e-9 {
 			t.Errorf("%s among %v: %v B/s, want %v", x.k, x.members, got, x.want)
+		}
+	}
+}
+
+// So it does where adapters are alike and the links inside its nodes alone are faster.
+func TestAssumedNetworkGoesAsFarAsTheLinksInsideDo(t *testing.T) {
+	p := measuredOnly("a", "e")
+	for i := range p.Devices {
+		if strings.HasPrefix(p.Devices[i].Name, "e") {
+			p.Devices[i].Sheet.LinkPerS = 1e11
+		}
+	}
+	Assume(p)
+	c := assumedLinks(t, p, "2x4 a + 1x4 e")
+	q := costmodel.NewPredictor(p)
+	for want, members := range map[float64][]op.Member{
+		4 * sheet().NetPerS: {{Device: "a/engine", Count: 8}},
+		1e11:                {{Device: "a/engine", Count: 8}, {Device: "e/engine", Count: 4}},
+	} {
+		l, _, err := q.Over(c.Network, op.KindAllGather, members)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := 1 / l.Curve.Pieces[0].Beta.Value / sheetShare; math.Abs(got/want-1) > 1e-9 {
+			t.Errorf("%v: %v B/s, want %v", members, got, want)
 		}
 	}
 }

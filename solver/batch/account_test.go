@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/batch"
 )
@@ -51,6 +52,30 @@ func TestPlansByLawsHaveErrors(t *testing.T) {
 				t.Errorf("%s, %s: %v where the best baseline takes %v, error %v by %q", cluster, c.Strategy, c.Time, base.Time, c.GainError, c.Doubt)
 			}
 		}
+	}
+}
+
+// Where a micro-batch waits for the exchange behind it, that is what its time rests on.
+func TestAccountsHaveTheExchangeThatHides(t *testing.T) {
+	q, j := lawJob(t, "2x4 h100_sxm", 1, 1)
+	j.OverlapZero = true
+	costs, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := batch.NewProblem(costs, []units.Tokens{300})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := batch.Try(t.Context(), batch.Evenkeel{}, p, func() units.Seconds { return 0 })
+	if a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	if m := a.Plan.Micro[0]; m.Groups[0].Time >= p.Hidden {
+		t.Fatalf("the group takes %v, the exchange %v: nothing waits for it", m.Groups[0].Time, p.Hidden)
+	}
+	if math.Abs(float64(a.Account.Time.Mid/a.Plan.Time)-1) > 1e-9 {
+		t.Errorf("account of %v, the plan takes %v", a.Account.Time.Mid, a.Plan.Time)
 	}
 }
 
