@@ -10,7 +10,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -26,7 +25,7 @@ const Overhead = 30 * time.Millisecond
 type Backend struct {
 	inventory profile.Inventory
 	points    map[string]*point // by key without a fingerprint
-	clock     *clock
+	clock     *profile.SteppedClock
 }
 
 // point is what the recordings hold of one spot.
@@ -45,7 +44,7 @@ type point struct {
 func Open(paths []string) (*Backend, error) {
 	b := &Backend{
 		points: map[string]*point{},
-		clock:  &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)},
+		clock:  profile.NewSteppedClock(),
 	}
 	for i, path := range paths {
 		f, err := os.Open(path)
@@ -64,25 +63,6 @@ func Open(paths []string) (*Backend, error) {
 	b.inventory.Backend = "recorded"
 	b.inventory.Notes = append(b.inventory.Notes, fmt.Sprintf("REPLAYED from %s: nothing was measured now; a visit is taken to cost its calls and %s", strings.Join(paths, ", "), Overhead))
 	return b, nil
-}
-
-// clock advances only by what is replayed.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) Sleep(ctx context.Context, d time.Duration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-	return ctx.Err()
 }
 
 // Clock implements profile.Backend.

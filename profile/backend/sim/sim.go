@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -21,35 +20,16 @@ import (
 // Backend implements profile.Backend.
 type Backend struct {
 	config Config
-	clock  *clock
+	clock  *profile.SteppedClock
 	random *rand.Rand
 }
 
 // New makes a simulated cluster.
 func New(c Config) *Backend {
 	return &Backend{
-		config: c, clock: &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)},
+		config: c, clock: profile.NewSteppedClock(),
 		random: rand.New(rand.NewPCG(c.Seed, 1)),
 	}
-}
-
-// clock moves only when simulated work is done.
-type clock struct {
-	mu  sync.Mutex
-	now time.Time
-}
-
-func (c *clock) Now() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.now
-}
-
-func (c *clock) Sleep(ctx context.Context, d time.Duration) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.now = c.now.Add(d)
-	return ctx.Err()
 }
 
 // Clock implements profile.Backend.
