@@ -206,3 +206,25 @@ func TestLargeFamiliesAreDivided(t *testing.T) {
 		}
 	}
 }
+
+// A straight line is kept where it is the truth.
+func TestAStraightLineIsKept(t *testing.T) {
+	lines := 0
+	for seed := range uint64(20) {
+		points := invented(2, 16, 0.02, rand.New(rand.NewPCG(seed, 11)), func(s float64) float64 { return 1e-5 + s/10e9 })
+		for i := range points {
+			points[i].rank = uint64(i)
+		}
+		law := fitCurve(t, points)
+		fitted, _, err := curveLaws(unknownFabric, [][]Point{points})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fitted[0].prefer(&law, points); law.Form() == "alpha_beta" {
+			lines++
+		}
+	}
+	if lines < 14 {
+		t.Errorf("%d of 20 laws are straight lines", lines)
+	}
+}

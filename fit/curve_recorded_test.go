@@ -68,7 +68,7 @@ func classOf(r recorded) string {
 }
 
 // trial fits the libraries without what is held out.
-func trial(t testing.TB, all [][]recorded, by func([]Point) func(Point) bool, report func(r recorded, train, test []Point, curve *costmodel.Curve)) {
+func trial(t testing.TB, all [][]recorded, by func([]Point) func(Point) bool, report func(r recorded, train, test []Point, l curveLaw)) {
 	for _, lib := range all {
 		var laws, tests [][]Point
 		var of []recorded
@@ -86,7 +86,7 @@ func trial(t testing.TB, all [][]recorded, by func([]Point) func(Point) bool, re
 			t.Fatalf("%s: %v", of[0].name, err)
 		}
 		for i, l := range fitted {
-			report(of[i], laws[i], tests[i], l.curve)
+			report(of[i], laws[i], tests[i], l)
 		}
 	}
 }
@@ -125,7 +125,8 @@ func TestCollectivesOnHeldOutSizes(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			byClass := map[string][]score{}
 			var strata insideCounts
-			trial(t, all, c.by, func(r recorded, train, test []Point, curve *costmodel.Curve) {
+			trial(t, all, c.by, func(r recorded, train, test []Point, l curveLaw) {
+				curve := l.curve
 				class := classOf(r)
 				got := scoreOf(timeOf(curve), test)
 				byClass[class] = append(byClass[class], got)
@@ -150,6 +151,33 @@ func TestCollectivesOnHeldOutSizes(t *testing.T) {
 			}
 			strata.judge(t)
 		})
+	}
+}
+
+// The laws that are kept, straight lines among them, hold for messages up to eight times as
+// large as the fitted ones, library by library and not in the median only. Where a line was
+// kept that was as good on the smaller messages, these were off by 27, 13 and 15 % on average;
+// by their families they are by 8.
+func TestLawsOfLargerMessages(t *testing.T) {
+	off, points := map[string]float64{}, map[string]float64{}
+	trial(t, libraries(t, "aiconfigurator/h100_sxm/nccl.csv"), bigger, func(r recorded, train, test []Point, l curveLaw) {
+		if len(train) < fewestToFit {
+			return
+		}
+		law := fitCurve(t, train)
+		l.prefer(&law, train)
+		library, _, _ := strings.Cut(r.name, " ")
+		for _, p := range test {
+			off[library] += math.Abs(float64(law.Seconds(p.Shape))/p.Seconds - 1)
+			points[library]++
+		}
+	})
+	for _, library := range sortedKeys(off) {
+		mean := off[library] / points[library]
+		t.Logf("%s: %.0f points, off by %.1f %% on average", library, points[library], 100*mean)
+		if mean > 0.1 {
+			t.Errorf("%s: off by %.1f %% on average", library, 100*mean)
+		}
 	}
 }
 
