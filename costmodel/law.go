@@ -188,7 +188,24 @@ func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
 		half := min(widen*math.Exp(l.Width.WidthLog(s)), widestLog)
 		return math.Exp(-half), math.Exp(half)
 	}
-	return math.Pow(l.Spread.Lo, widen), math.Pow(l.Spread.Hi, widen)
+	lo, hi = math.Pow(l.Spread.Lo, widen), math.Pow(l.Spread.Hi, widen)
+	if beyond > 0 && l.Curve != nil && l.Group != "" {
+		hi = min(hi, l.Spread.Hi*max(1, l.steady(s)))
+	}
+	return lo, hi
+}
+
+// steady is how many times as long as predicted a message takes that is larger than the
+// measured ones and moves at the rate of the largest: a larger one moves no slower, as its
+// latency weighs less. +Inf for one that is not larger.
+func (l *Law) steady(s op.Shape) float64 {
+	at := s.(op.Located).Coords()
+	more := at[0] / l.Range[0].Max
+	if !(more > 1) {
+		return math.Inf(1)
+	}
+	x := op.Volume(s)
+	return float64(l.Curve.Seconds(units.Bytes(float64(x)/more))) * more / float64(l.Curve.Seconds(x))
 }
 
 // Seconds evaluates the law at a shape of its op, without interval or source.

@@ -94,6 +94,32 @@ func TestPredictBeyond(t *testing.T) {
 	}
 }
 
+// TestLargerMessagesMoveNoSlower: the interval of a message that is larger than the measured
+// ones ends where it would move at the rate of the largest of these, and widens as ever
+// before that, of smaller ones, and of what is no message.
+func TestLargerMessagesMoveNoSlower(t *testing.T) {
+	const alpha, rate = 10e-6, 10e9 // s, bytes/s
+	for _, c := range []struct {
+		largest, bytes float64
+		widest         float64 // times Mid
+	}{
+		{1 << 20, 1 << 20, 1.5},
+		{1 << 20, 1 << 21, 1.5 * (2*alpha + 1<<20/rate) / (alpha + 1<<20/rate)}, // half of the bytes are on the busiest port
+		{1 << 20, 1 << 30, 1.5 * (1024*alpha + 1<<29/rate) / (alpha + 1<<29/rate)},
+		{1 << 10, 1 << 12, math.Pow(1.5, 3)}, // of next to nothing but latency the rate says little
+		{1 << 30, 1 << 9, 1.5 * 1.5},         // smaller than the smallest
+	} {
+		law := Law{
+			Op: op.KindAllGather, Group: "2 gpu over nvlink", Spread: Spread{Lo: 1 / 1.5, Hi: 1.5},
+			Curve: line(alpha, rate), Range: []AxisRange{{"bytes", 1 << 10, c.largest}},
+		}
+		e := law.Predict(op.AllGather{Message: op.Message{Group: 2, Bytes: units.Bytes(c.bytes)}})
+		if got := float64(e.Hi / e.Mid); math.Abs(got/c.widest-1) > 1e-9 {
+			t.Errorf("%.0f bytes, measured up to %.0f: up to %v times as long, want %v", c.bytes, c.largest, got, c.widest)
+		}
+	}
+}
+
 func TestPredictDoesNotAllocate(t *testing.T) {
 	q := NewPredictor(usual(t))
 	var shape op.Shape = op.AttnFwd{Attention: op.Attention{Mask: op.Full, QLen: 5, KVLen: 5, QHeads: 2, KVHeads: 2, HeadDim: 64, DType: op.F32}}

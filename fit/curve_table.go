@@ -82,6 +82,8 @@ const (
 	otherKindApart = 2
 	// leastFactor keeps a lucky family from promising too much.
 	leastFactor = 1.0
+	// untoldFactor is that of which points say nothing.
+	untoldFactor = 3.0
 )
 
 // widening is by what factor of its standard deviation a prediction at 2^u
@@ -107,7 +109,7 @@ func widening(all []left, k op.Kind, u float64) float64 {
 		}
 	}
 	if len(ratios) == 0 {
-		return 3
+		return untoldFactor
 	}
 	slices.Sort(ratios)
 	rank := min(len(ratios), int(math.Ceil(0.9*float64(len(ratios)+1))))

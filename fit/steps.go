@@ -67,14 +67,16 @@ func (t *familyFit) stepsOf(k op.Kind, v op.Variant) costmodel.Steps {
 }
 
 // chunks tabulates what the residuals say of a group, by the bytes of a rank's
-// chunk.
+// chunk. Where measured sizes lie close together the estimate expects next to nothing of
+// one that is left out, and a jump between two of them asks for twenty times that: this
+// says nothing of a group that was not measured, of which the estimate expects little.
 func (t *familyFit) chunks(c *sizeCurve, theta params, from, to float64) []costmodel.ChunkFactor {
 	var rows []row
 	apart := math.Log2(float64(c.ranks))
 	for u := math.Floor(from); u <= math.Ceil(to)+octavesBeyond; u++ {
 		mean, sd := t.log(c, theta, u+apart)
 		physics, _ := theta.log(u + apart)
-		rows = append(rows, row{u, mean - physics, min(widest, sd*widening(t.off, c.kind, u+apart))})
+		rows = append(rows, row{u, mean - physics, min(widest, sd*min(untoldFactor, widening(t.off, c.kind, u+apart)))})
 	}
 	var all []costmodel.ChunkFactor
 	for _, r := range thinned(rows, t.tolerance()) {
