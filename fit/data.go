@@ -70,6 +70,16 @@ type Drift struct {
 	Times int
 }
 
+// String says how much longer or less long the newest time is: twice the first is
+// 100 % more than it, not +100 % "of" it, which reads as no change.
+func (c Drift) String() string {
+	than := "more"
+	if c.Ratio < 1 {
+		than = "less"
+	}
+	return fmt.Sprintf("the machine drifted: %s on %s takes %.0f %% %s than its first time (%d repeats); measure again on a quiet or cooled machine if that is too much", c.Shape.Kind(), c.On, 100*math.Abs(c.Ratio-1), than, c.Times)
+}
+
 // NewData is an empty data set.
 func NewData() *Data { return &Data{byKey: map[string]int{}, first: map[string]float64{}} }
 
@@ -266,7 +276,7 @@ func (d *Data) warnings() []string {
 	}
 	for _, c := range d.Drift {
 		if math.Abs(math.Log(c.Ratio)) > driftLimit {
-			w = append(w, fmt.Sprintf("the machine drifted: %s on %s takes %+.0f %% of its first time (%d repeats); measure again on a quiet or cooled machine if that is too much", c.Shape.Kind(), c.On, 100*(c.Ratio-1), c.Times))
+			w = append(w, c.String())
 		}
 	}
 	return w

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
 func TestVisitsThatDisagreeAreSettledByTheFaster(t *testing.T) {
@@ -105,6 +107,16 @@ func TestTooFewPointsAreNamed(t *testing.T) {
 		}
 		if !slices.Contains(p.Warnings, want) {
 			t.Errorf("%s: no warning %q: %q", backend, want, p.Warnings)
+		}
+	}
+}
+
+// A machine at two and a half times its first time takes 149 % more, not "149 % of" it.
+func TestDriftIsSaidAsADifference(t *testing.T) {
+	for ratio, want := range map[float64]string{2.49: "norm on cpu:1 takes 149 % more than its first time (3 repeats)", 0.88: "takes 12 % less than its first time"} {
+		d := Drift{On: "cpu:1", Shape: op.Norm{}, Ratio: ratio, Times: 3}
+		if got := d.String(); !strings.Contains(got, want) {
+			t.Errorf("%v: %q, want %q", ratio, got, want)
 		}
 	}
 }
