@@ -76,8 +76,24 @@ func profileHead(p *printer, d *costmodel.Profile) {
 		p.para("", fmt.Sprintf("measured by others: %s, %s at %.12s, %s", o.Title, o.Repository, o.Commit, o.Licence))
 	}
 	if d.Holdout.Share > 0 && len(d.Laws) > 0 {
-		p.para("", fmt.Sprintf("held out before the fit: %s of the points of every law (seed %d); the errors below are theirs", units.Percent(d.Holdout.Share), d.Holdout.Seed))
+		p.para("", fmt.Sprintf("held out before the fit: %s of the points of every law (seed %d)%s; the errors below are theirs", units.Percent(d.Holdout.Share), d.Holdout.Seed, heldFewer(d)))
 	}
+}
+
+// heldFewer says of how many laws the hold-out is a smaller share than was asked for: a
+// law keeps the fewest points that it can be fitted to.
+func heldFewer(d *costmodel.Profile) string {
+	fewer := 0
+	for _, l := range d.Laws {
+		fitted, held := l.Fit.Points+l.Fit.Outside, l.Held.Points+l.Held.Outside
+		if float64(held) < d.Holdout.Share*float64(fitted+held) {
+			fewer++
+		}
+	}
+	if fewer == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", fewer of the %s that this would leave fewer than %d to fit", plural(fewer, "law"), fit.FewestPoints)
 }
 
 func written(p *printer, tool, created string) {

@@ -285,6 +285,25 @@ func TestProfileWithoutLaws(t *testing.T) {
 	}
 }
 
+// A law keeps the fewest points that it can be fitted to, so of few points less is held
+// out than was asked for: that is said, and of how many laws.
+func TestHoldOutThatLeavesTooFewToFit(t *testing.T) {
+	d := &costmodel.Profile{Holdout: costmodel.Holdout{Seed: 1, Share: 0.5}, Laws: []costmodel.Law{
+		{Fit: costmodel.FitError{Points: 8}, Held: costmodel.FitError{Points: 6, Outside: 2}},
+		{Fit: costmodel.FitError{Points: 6}, Held: costmodel.FitError{Points: 4}},
+		{Assumed: "no point was measured"},
+	}}
+	var b strings.Builder
+	profileHead(&printer{w: &b}, d)
+	if want := "held out before the fit: 50 % of the points of every law (seed 1), fewer of the 1 law that this would leave fewer than"; !strings.Contains(b.String(), want) {
+		t.Errorf("%s: want %q", &b, want)
+	}
+	d.Laws = d.Laws[:1]
+	if got := heldFewer(d); got != "" {
+		t.Errorf("half of 16 points: %q", got)
+	}
+}
+
 // TestOneIsNoPlural: what may be one is printed as one.
 func TestOneIsNoPlural(t *testing.T) {
 	var b strings.Builder
