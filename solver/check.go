@@ -246,6 +246,10 @@ func (f *findings) member(p *Plan, at string, want PlanRank) {
 
 // strangers checks the ranks that no group visits.
 func (f *findings) strangers(p *Plan, visits []string) {
+	if len(p.Groups) == 0 {
+		f.add("groups", "is empty: every rank with tokens has a place in one of the groups")
+		return
+	}
 	for i, where := range visits {
 		if where != "" {
 			continue

@@ -233,6 +233,7 @@ func TestCheckNoticesBrokenStructure(t *testing.T) {
 		"negative":              {func(p *Plan) { p.Ranks[0].Segments[0].Start = -1 }, "before the sequence begins"},
 		"empty":                 {func(p *Plan) { p.Ranks[0].Segments[0].End = p.Ranks[0].Segments[0].Start }, "is empty"},
 		"lost rank":             {func(p *Plan) { p.Ranks = p.Ranks[:2] }, "the cluster has 5 devices"},
+		"no groups":             {func(p *Plan) { p.Groups = p.Groups[:0] }, "groups: is empty: every rank with tokens has a place in one of the groups"},
 		"group gone":            {func(p *Plan) { p.Groups = p.Groups[1:] }, "has tokens and is in none"},
 		"rank twice":            {func(p *Plan) { p.Groups[1] = p.Groups[0] }, "in a group before"},
 		"rank unknown":          {func(p *Plan) { p.Groups[0][0].Rank = 7 }, "no rank of this plan"},
