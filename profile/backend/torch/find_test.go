@@ -3,6 +3,7 @@ package torch
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -22,6 +23,18 @@ func TestFindPythonByARelativePath(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, _, err := FindPython(t.Context(), "./python"); err == nil || !strings.Contains(err.Error(), "no torch in here") {
+		t.Error(err)
+	}
+}
+
+// A program that is no Python says so in a sentence of its own, whose full stop ends none
+// of ours: /bin/sleep wants to be tried with --help for more information.
+func TestFindPythonEndsASentenceOnce(t *testing.T) {
+	python := filepath.Join(t.TempDir(), "sleep")
+	if err := os.WriteFile(python, []byte("#!/bin/sh\necho 'Try --help for more information.' >&2\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, err := FindPython(t.Context(), python); err == nil || !strings.Contains(err.Error(), "information. Install torch") {
 		t.Error(err)
 	}
 }

@@ -62,7 +62,8 @@ func (b *Backend) probe(ctx context.Context) (*interpreter, []string, error) {
 		if err == nil {
 			return p, refused, nil
 		}
-		refused = append(refused, fmt.Sprintf("%s: %v", path, plain(err)))
+		// What a program said at its end may have a full stop of its own.
+		refused = append(refused, strings.TrimRight(fmt.Sprintf("%s: %v", path, plain(err)), "."))
 	}
 	return nil, refused, &NoTorchError{refused}
 }
