@@ -59,7 +59,7 @@ func lent(model string, donors []fit.Donor) (*costmodel.Profile, error) {
 	known := importer.Models()
 	k := slices.IndexFunc(known, func(m importer.Model) bool { return m.Name == model })
 	if k < 0 {
-		return nil, fmt.Errorf("%q: no datasheet of such a GPU is known; there are those of %s", model, strings.Join(datasheets(), ", "))
+		return nil, fmt.Errorf("%q: no datasheet of such a GPU is known%s; there are those of %s", model, profiles.Nearest(model, datasheets()), strings.Join(datasheets(), ", "))
 	}
 	p, err := fit.Borrowed(known[k].Of("borrowed"), donors)
 	if err != nil {

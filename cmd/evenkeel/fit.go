@@ -42,6 +42,9 @@ needs no points at all.`,
   evenkeel fit --for h200_sxm -o h200.profile.json              # nobody measured it: borrowed from h100_sxm`,
 		Args: args(cobra.ArbitraryArgs, "recordings"),
 		RunE: func(c *cobra.Command, paths []string) error {
+			if err := notEmpty(c, "borrow", "for", "study"); err != nil {
+				return err
+			}
 			if (len(paths) == 0) == (model == "") {
 				return usagef("fit: want recordings, or --for a GPU model that has none (see: evenkeel fit --help)")
 			}

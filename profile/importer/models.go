@@ -55,12 +55,17 @@ func (o Options) unknown(name string) error {
 	}
 	what := "could be " + strings.Join(near, " or ")
 	if len(near) == 0 {
-		what = "is not known; the nearest names are " + strings.Join(o.nearest(name), ", ")
+		what = "is not known, nor is a name like it (evenkeel show --references lists those that are)"
+		if near = o.nearest(name); len(near) > 0 {
+			what = "is not known; the nearest names are " + strings.Join(near, ", ")
+		}
 	}
 	return fmt.Errorf("the GPU %s %s; say which with --device, or describe it in a table with --devices", quoted(name), what)
 }
 
-// nearest lists the three names with the fewest edits to a name.
+// nearest lists up to three names that are like a name: those with the fewest edits, where
+// every letter that both begin with makes up for one. Edits alone find gb300 nearer to
+// mi300 than mi325x is, and to the name of another maker's GPU whatever is as long.
 func (o Options) nearest(name string) []string {
 	var all []string
 	for _, m := range knownModels() {
@@ -72,10 +77,21 @@ func (o Options) nearest(name string) []string {
 		}
 	}
 	slices.Sort(all)
-	name = strings.ToLower(name[:min(len(name), 60)])
-	edits := func(s string) int { return levenshtein.ComputeDistance(name, s) }
-	slices.SortStableFunc(all, func(a, b string) int { return edits(a) - edits(b) })
-	return all[:3]
+	name = strings.Join(words(name[:min(len(name), 60)]), "_")
+	off := func(s string) int { return levenshtein.ComputeDistance(name, s) - common(name, s) }
+	all = slices.DeleteFunc(all, func(s string) bool { return off(s) > 0 })
+	slices.SortStableFunc(all, func(a, b string) int { return off(a) - off(b) })
+	return all[:min(len(all), 3)]
+}
+
+// common is the number of bytes that two names begin with.
+func common(a, b string) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
 }
 
 // matching lists the models that a name may mean. Best is the name itself;

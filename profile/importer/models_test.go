@@ -68,10 +68,13 @@ func TestModelsTable(t *testing.T) {
 
 func TestUnknownGPUsAreToldApart(t *testing.T) {
 	for name, want := range map[string]string{
-		"A100":      `the GPU "A100" could be a100_pcie or a100_pcie_40gb or a100_sxm or a100_sxm_40gb; say which with --device, or describe it in a table with --devices`,
-		"h100_sxn":  `the GPU "h100_sxn" is not known; the nearest names are h100_sxm, `,
-		"martian_9": `is not known; the nearest names are `,
-		"":          `is not known`,
+		"A100":                `the GPU "A100" could be a100_pcie or a100_pcie_40gb or a100_sxm or a100_sxm_40gb; say which with --device, or describe it in a table with --devices`,
+		"h100_sxn":            `the GPU "h100_sxn" is not known; the nearest names are h100_sxm, `,
+		"martian_9":           `is not known, nor is a name like it (evenkeel show --references lists those that are); say which with --device`,
+		"mi300":               `the nearest names are mi300x, `,
+		"AMD Instinct MI300A": `the nearest names are mi300x, mi3`,
+		"Radeon RX 7900 XTX":  `nor is a name like it`,
+		"":                    `is not known`,
 	} {
 		if err := (Options{}).unknown(name); !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", name, err)

@@ -46,5 +46,5 @@ func LookupGroupCost(name string) (GroupCost, error) {
 		}
 		names = append(names, g.Name)
 	}
-	return GroupCost{}, fmt.Errorf("no published cost model %.60q%s; there are %s", name, nearest(name, names), strings.Join(names, ", "))
+	return GroupCost{}, fmt.Errorf("no published cost model %.60q%s; there are %s", name, Nearest(name, names), strings.Join(names, ", "))
 }

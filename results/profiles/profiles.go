@@ -57,18 +57,22 @@ func LookupOr(name string, datasheets []string) (Reference, error) {
 		names = append(names, r.Name)
 	}
 	others := ""
+	datasheets = slices.DeleteFunc(slices.Clone(datasheets), func(d string) bool { return slices.Contains(names, d) })
 	if len(datasheets) > 0 {
 		others = ", and datasheets of " + strings.Join(datasheets, ", ")
 	}
-	return Reference{}, fmt.Errorf("no reference profile of %q%s; there are %s%s; measure your own: evenkeel calibrate, then solve --profile", name, nearest(model, append(slices.Clone(names), datasheets...)), strings.Join(names, ", "), others)
+	return Reference{}, fmt.Errorf("no reference profile of %q%s; there are %s%s; measure your own: evenkeel calibrate, then solve --profile", name, Nearest(model, append(slices.Clone(names), datasheets...)), strings.Join(names, ", "), others)
 }
 
-// nearest suggests a known name, or nothing: one that goes on where the given one ends,
+// Nearest suggests a known name, as an error ends with it, or nothing: one that goes on where the given one ends,
 // as h100_sxm after h100 and mi300x after mi300; else the longest that the given one goes
 // on from, as a100_sxm for a100_sxm_80gb; else one that differs by no more than a third of
-// its letters. Names are written in many ways: A100-SXM is a100_sxm.
-func nearest(given string, names []string) string {
+// its letters. Names are written in many ways: A100-SXM is a100_sxm, AMD MI300X mi300x.
+func Nearest(given string, names []string) string {
 	name := strings.NewReplacer("-", "_", " ", "_").Replace(strings.ToLower(given[:min(len(given), 60)]))
+	for _, maker := range []string{"nvidia_", "tesla_", "geforce_", "amd_", "instinct_"} {
+		name = strings.TrimPrefix(name, maker)
+	}
 	distance := func(n string) int { return levenshtein.ComputeDistance(name, n) }
 	best := slices.MinFunc(names, func(a, b string) int { return distance(a) - distance(b) })
 	for _, begins := range []string{name + "_", name} {
@@ -82,7 +86,7 @@ func nearest(given string, names []string) string {
 	switch {
 	case shared(name, longest) > 0:
 		best = longest
-	case distance(best) > max(2, len(name)/3) || distance(best) >= len(name):
+	case distance(best) > max(1, len(name)/3) || distance(best) >= len(name):
 		return ""
 	}
 	return fmt.Sprintf(", did you mean %q?", best)

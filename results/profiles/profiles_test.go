@@ -126,7 +126,7 @@ func TestLookup(t *testing.T) {
 // Whoever knows more GPU models has them suggested and listed.
 func TestLookupKnowsOfDatasheets(t *testing.T) {
 	for name, want := range map[string]string{"l40x": `did you mean "l40s"?; there are a100_sxm`, "a800": `did you mean "a800_sxm"?`, "abacus": "rtx_pro_6000_server, and datasheets of a800_sxm, l40s; measure"} {
-		if _, err := LookupOr(name, []string{"a800_sxm", "l40s"}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := LookupOr(name, []string{"a800_sxm", "h100_sxm", "l40s"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", name, err, want)
 		}
 	}
@@ -139,6 +139,7 @@ func TestSuggestedNamesBeginAlike(t *testing.T) {
 	for name, want := range map[string]string{
 		"mi300": "mi300x", "a100_sxm_80gb": "a100_sxm", "A100-SXM4-80GB": "a100_sxm", "H100_SXM": "h100_sxm", "H100 PCIe": "h100_pcie", "h1000": "h100_sxm",
 		"a1000": "a100_sxm", "h100_pcei": "h100_pcie", "L40": "l40", "l40g": "l40", "l4o": "l4", "mi335x": "mi325x", "rtx_4090_ti": "rtx_4090", "RTX": "rtx_pro_6000_server",
+		"AMD MI300X": "mi300x", "AMD Instinct MI308X": "mi300x", "nvidia_h100_sxm": "h100_sxm", "p100": "", "gb10": "",
 		"rtx_9999": "", "foo": "", "x": "", "": "",
 	} {
 		_, err := LookupOr(name, datasheets)
