@@ -100,7 +100,7 @@ func (c linkChoice) fill(link *string, given string, rate float64) error {
 	all = slices.Compact(all)
 	switch {
 	case len(all) == 0:
-		return fmt.Errorf("the profile has no link class at all; measure one: evenkeel calibrate --only send_recv%s", c.bySheet(*link, rate))
+		return fmt.Errorf("the profile has no link class at all; measure one: evenkeel calibrate --fresh --only send_recv%s", c.bySheet(*link, rate))
 	case *link == "" && len(c.measured) == 1:
 		*link = c.measured[0]
 	case *link == "" && len(all) == 1:

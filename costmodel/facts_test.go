@@ -160,7 +160,7 @@ func TestALayerIsPredictedFromItsParts(t *testing.T) {
 	p.Laws = slicesWithout(p.Laws, op.KindRope, op.KindSwiGLU)
 	_, err := NewPredictor(p).Time("fast", op.LayerBwd{Layer: l})
 	var missing *MissingPartsError
-	if !errors.As(err, &missing) || len(missing.Missing) != 2 || !strings.Contains(err.Error(), "its parts have no law for swiglu f32, rope f32; measure them: evenkeel calibrate --only swiglu,rope, then") {
+	if !errors.As(err, &missing) || len(missing.Missing) != 2 || !strings.Contains(err.Error(), "its parts have no law for swiglu f32, rope f32; measure them: evenkeel calibrate --fresh --only swiglu,rope, then") {
 		t.Errorf("%v", err)
 	}
 	l.HeadDim, l.DType = 256, op.F16
@@ -168,7 +168,7 @@ func TestALayerIsPredictedFromItsParts(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	l.DType = op.F32
-	if _, err = q.Time("fast", op.LayerFwd{Layer: l}); err == nil || !strings.Contains(err.Error(), "no law for attn_fwd diag d256 f32 (the profile has it for heads of 64); measure them: evenkeel calibrate --only attn_fwd --model config.json, then") {
+	if _, err = q.Time("fast", op.LayerFwd{Layer: l}); err == nil || !strings.Contains(err.Error(), "no law for attn_fwd diag d256 f32 (the profile has it for heads of 64); measure them: evenkeel calibrate --fresh --only attn_fwd --model config.json, then") {
 		t.Errorf("%v", err)
 	}
 }

@@ -59,7 +59,7 @@ func (e *MissingLawError) Error() string {
 	if v := e.Variant.String(); v != "" {
 		what += " (" + v + ")"
 	}
-	return fmt.Sprintf("no law for %s on %s in the profile%s measure it: evenkeel calibrate --only %s%s, then fit again", what, e.On, has, e.Op, e.measured())
+	return fmt.Sprintf("no law for %s on %s in the profile%s measure it: evenkeel calibrate --fresh --only %s%s, then fit again", what, e.On, has, e.Op, e.measured())
 }
 
 // beside is what the profile has in the law's place.
@@ -113,7 +113,7 @@ func (e *MissingPartsError) Error() string {
 			flags = append(flags, f)
 		}
 	}
-	return fmt.Sprintf("no prediction of %s on %s: its parts have no law for %s; measure them: evenkeel calibrate --only %s%s, then fit again", e.Op, e.On, e.Laws(), listed(kinds, ","), strings.Join(flags, ""))
+	return fmt.Sprintf("no prediction of %s on %s: its parts have no law for %s; measure them: evenkeel calibrate --fresh --only %s%s, then fit again", e.Op, e.On, e.Laws(), listed(kinds, ","), strings.Join(flags, ""))
 }
 
 // Laws lists those that are missing, with what the profile has in their place.

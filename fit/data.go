@@ -269,7 +269,7 @@ func (d *Data) warnings() []string {
 		w = append(w, fmt.Sprintf("%s: no law, for its calls are long and the budget had no time for them; measure for longer: evenkeel calibrate --fresh --budget 10m", s))
 	}
 	for _, s := range d.lacking(d.waiting) {
-		w = append(w, fmt.Sprintf("%s: no law, for the budget was spent before its first point; to go on: evenkeel calibrate --budget 10m", s))
+		w = append(w, fmt.Sprintf("%s: no law, for the budget was spent before its first point; the command that began the recording goes on with a longer --budget, such as 10m", s))
 	}
 	if n := d.disturbed(); n*20 > len(d.Points) {
 		w = append(w, fmt.Sprintf("%d of %d points were measured while other processes held the cores: errors are larger than on a quiet machine", n, len(d.Points)))

@@ -67,7 +67,7 @@ func TestWhatWasNotMeasuredIsNamed(t *testing.T) {
 	want := []string{
 		"1 point could not be measured; the recording holds the reasons",
 		"gelu (f32) on cpu:1: no law, for its calls are long and the budget had no time for them; measure for longer: evenkeel calibrate --fresh --budget 10m",
-		"swiglu (f32) on cpu:1: no law, for the budget was spent before its first point; to go on: evenkeel calibrate --budget 10m",
+		"swiglu (f32) on cpu:1: no law, for the budget was spent before its first point; the command that began the recording goes on with a longer --budget, such as 10m",
 		"1 of 2 points were measured while other processes held the cores: errors are larger than on a quiet machine",
 	}
 	if got := d.warnings(); !slices.Equal(got, want) {

@@ -43,6 +43,7 @@ type Past struct {
 	Spent    time.Duration // measuring time of earlier runs
 	Ended    EndReason     // of the newest run, if it came to its end
 	Measured []Visited     // first visits
+	LeftOut  []Spot        // the smallest shapes of spaces for whose calls there was no time
 }
 
 // Visited is a point that was measured, or failed and has no seconds.
@@ -72,6 +73,7 @@ func NewPast() (*Past, Visitor) {
 		Schedule: func(s *Schedule) error { p.Schedule = s; return nil },
 		Point: func(x *Point) error {
 			if x.Class == TooLong {
+				p.LeftOut = append(p.LeftOut, x.Spot)
 				return nil // of no point that was scheduled
 			}
 			p.Done[x.Key] = true

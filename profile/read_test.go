@@ -48,7 +48,7 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		"negative time":      {swap(`0.002`, `-0.002`), "x.rec.jsonl:2: times_s[1]: -0.002: want a positive number of seconds"},
 		"wrong unit":         {swap(`0.002`, `2000000`), "x.rec.jsonl:2: times_s[1]: 2e+06: more than a day; are these seconds?"},
 		"no time at all":     {swap(`0.002`, `1e-300`), "x.rec.jsonl:2: times_s[1]: 1e-300: less than a picosecond; are these seconds?"},
-		"no samples":         {swap(`0.001,0.002`, ``), "x.rec.jsonl:2: times_s: 0 samples (0 discarded); measure the point again: evenkeel calibrate --only gemm"},
+		"no samples":         {swap(`0.001,0.002`, ``), "x.rec.jsonl:2: times_s: 0 samples (0 discarded); measure the point again: evenkeel calibrate --fresh --only gemm"},
 		"failed with times":  {swap(`"inner"`, `"class":"oom","error":"e","inner"`), `a point of class "oom" has no result`},
 		"size of a time":     {swap(`"inner"`, `"size_bytes":5,"inner"`), "x.rec.jsonl:2: size_bytes: 5: want a positive number of a memory op, and none of another"},
 		"ratio of a time":    {swap(`"inner"`, `"ratio":1.5,"inner"`), "x.rec.jsonl:2: ratio: 1.5: want a positive number of an overlap"},

@@ -245,7 +245,7 @@ func (p *Point) validQuantity() error {
 	case !p.OK():
 		return nil
 	case measures == op.Time && len(p.Times) == 0:
-		return fmt.Errorf("times_s: 0 samples (%d discarded); measure the point again: evenkeel calibrate --only %s", p.Discarded, p.Op)
+		return fmt.Errorf("times_s: 0 samples (%d discarded); measure the point again: evenkeel calibrate --fresh --only %s", p.Discarded, p.Op)
 	case measures != op.Time && len(p.Times) > 0:
 		return fmt.Errorf("times_s: %s measures %s, not time", p.Op, measures)
 	case measures == op.Size && p.Size <= 0 || measures != op.Size && p.Size != 0:

@@ -156,7 +156,7 @@ func memorySource(d *solver.Plan) string {
 	case measured > 0:
 		how = fmt.Sprintf("activations rest on a layer's measured bytes a token on %d of %s; all other memory is by formula (assumed)", measured, plural(len(d.Step.Ranks), "rank"))
 	}
-	return how + "; a backend that measures memory replaces some of it: evenkeel calibrate --only " + string(op.KindMemLayer)
+	return how + "; a backend that measures memory replaces some of it: evenkeel calibrate --fresh --only " + string(op.KindMemLayer)
 }
 
 func baselinesFirst(all []solver.Candidate) []solver.Candidate {

@@ -167,7 +167,7 @@ func Recording(w io.Writer, s *RecordingSummary) error {
 	peerTable(p, s.Peers)
 	n.add(s.Header.Notes...)
 	if s.Torn {
-		n.add("the last line was cut off and does not count; the same calibrate command measures its point again: evenkeel calibrate")
+		n.add("the last line was cut off and does not count; the calibrate command that began it measures its point again")
 	}
 	n.render(p)
 	return p.err
@@ -267,7 +267,7 @@ func pointMarks(n *notes, c StratumCount) string {
 	classes := []profile.Class{profile.OutOfMemory, profile.Unsupported, profile.Wrong, profile.Failed, profile.Crashed, profile.Hung, profile.Throttled}
 	for _, class := range classes {
 		if c.Classes[class] > 0 {
-			marks += n.mark(fmt.Sprintf("%s of %s on %s failed: %s; the recording holds the reasons; to try again: evenkeel calibrate --only %s", plural(c.Classes[class], "point"), c.Op, c.On, class, c.Op))
+			marks += n.mark(fmt.Sprintf("%s of %s on %s failed: %s; the recording holds the reasons; to try again: evenkeel calibrate --fresh --only %s", plural(c.Classes[class], "point"), c.Op, c.On, class, c.Op))
 		}
 	}
 	if c.Classes[profile.TooLong] > 0 {

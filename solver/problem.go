@@ -56,7 +56,7 @@ func NewProblem(profile *costmodel.Profile, job costmodel.Job) (*Problem, error)
 			return nil, fmt.Errorf("cluster: node %s: %w", r.NodeName, err)
 		}
 		if d.Memory == 0 {
-			return nil, fmt.Errorf("device type %q has no memory_bytes in the profile, so no plan can be said to fit; measure it: evenkeel calibrate --only %s", d.Name, op.KindMemCapacity)
+			return nil, fmt.Errorf("device type %q has no memory_bytes in the profile, so no plan can be said to fit; measure it: evenkeel calibrate --fresh --only %s", d.Name, op.KindMemCapacity)
 		}
 		p.devices = append(p.devices, d)
 		p.memory = append(p.memory, p.Predictor.DeviceMemory(job, r.Device))

@@ -101,7 +101,7 @@ func TestWithoutAllToAllOnlyRingsAreLeft(t *testing.T) {
 	p := problemOf(t, profile, testJob(t, "2x(1 fast + 1 slow)", 8192))
 	_, err := ulysses{}.Solve(context.Background(), p, nil)
 	var none *IllegalError
-	if !errors.As(err, &none) || !strings.Contains(none.Reason, "evenkeel calibrate --only all_to_all") {
+	if !errors.As(err, &none) || !strings.Contains(none.Reason, "evenkeel calibrate --fresh --only all_to_all") {
 		t.Errorf("ulysses: %v", err)
 	}
 	for _, s := range []Strategy{usp{}, uspSubset{}, hexiSeq{}} {

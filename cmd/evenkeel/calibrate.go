@@ -41,7 +41,8 @@ type calibration struct {
 	printLaunch  string
 	nodes, gpus  int
 	image        string
-	further      []string // flags that the command in a printed job has as well
+	further      []string               // flags that the command in a printed job has as well
+	given        func(flag string) bool // whether the command line has a flag
 }
 
 func (a *app) calibrate() *cobra.Command {
@@ -73,6 +74,7 @@ loses none of them, and the same command goes on where it stopped.`,
 			if err := o.launchFlags(c); err != nil {
 				return err
 			}
+			o.given = c.Flags().Changed
 			return a.runCalibrate(c.Context(), o)
 		},
 	}
@@ -150,7 +152,7 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	if err != nil {
 		return err
 	}
-	if err := a.record(ctx, b, cfg, recording); err != nil {
+	if err := a.record(ctx, b, o, cfg, recording); err != nil {
 		return err
 	}
 	b.close() // its workers would disturb the fit
@@ -199,16 +201,24 @@ func (o calibration) paths() (recording, profilePath string, err error) {
 	if err := doc.Probe(o.out); err != nil {
 		return "", "", err
 	}
-	name := "calibration"
-	for i := 2; o.fresh && exists(filepath.Join(o.out, name+".rec.jsonl")); i++ {
+	name := strings.TrimSuffix(firstRecording, recordingEnd)
+	for i := 2; o.fresh && exists(filepath.Join(o.out, name+recordingEnd)); i++ {
 		name = fmt.Sprintf("calibration-%d", i)
 	}
-	profilePath = filepath.Join(o.out, name+".profile.json")
+	profilePath = filepath.Join(o.out, name+profileEnd)
 	if info, err := os.Stat(profilePath); err == nil && info.IsDir() {
 		return "", "", fmt.Errorf("%s: is a folder; the profile goes there: move it, or pass another --out", profilePath)
 	}
-	return filepath.Join(o.out, name+".rec.jsonl"), profilePath, nil
+	return filepath.Join(o.out, name+recordingEnd), profilePath, nil
 }
+
+// The names of a calibration's files in its folder: the first is the one that a further
+// calibration goes on with.
+const (
+	recordingEnd   = ".rec.jsonl"
+	profileEnd     = ".profile.json"
+	firstRecording = "calibration" + recordingEnd
+)
 
 func exists(path string) bool {
 	_, err := os.Lstat(path)
@@ -216,7 +226,7 @@ func exists(path string) bool {
 }
 
 // record measures into a journal, going on with what it already holds.
-func (a *app) record(ctx context.Context, b profile.Backend, cfg profile.Config, path string) error {
+func (a *app) record(ctx context.Context, b profile.Backend, o calibration, cfg profile.Config, path string) error {
 	j, err := doc.OpenJournal(path)
 	if err != nil {
 		return err
@@ -230,15 +240,8 @@ func (a *app) record(ctx context.Context, b profile.Backend, cfg profile.Config,
 	if err != nil {
 		return err
 	}
-	if err := past.Fits(inv); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
-	}
-	switch {
-	case past.Complete(cfg.Budget):
-		a.note("%s is complete: fitting it again; --fresh measures anew beside it", path)
-		return nil
-	case past.Schedule != nil:
-		a.note("going on with %s: %d of %d points are done", path, len(past.Done), len(past.Schedule.Points))
+	if complete, err := a.begun(o, cfg, past, inv, path); err != nil || complete {
+		return err
 	}
 	if j.Dropped() > 0 {
 		a.note("%s: dropped an unfinished last line of %d bytes; its point is measured again", path, j.Dropped())
@@ -247,7 +250,7 @@ func (a *app) record(ctx context.Context, b profile.Backend, cfg profile.Config,
 	err = profile.Calibrate(ctx, b, cfg, past, j, show.step)
 	show.close()
 	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("interrupted: %d measurements of this run are kept in %s; the same command goes on", show.done, path)
+		return fmt.Errorf("interrupted: %d measurements of this run are kept in %s; %s", show.done, path, goesOn(path, a.args, show.done))
 	}
 	return err
 }

@@ -40,6 +40,7 @@ var errCheckFailed = errors.New("the profile's errors are above the limits")
 
 // app is what every verb shares.
 type app struct {
+	args        []string
 	in          io.Reader
 	out, errOut io.Writer
 	json        bool
@@ -51,7 +52,7 @@ type app struct {
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	a := &app{in: stdin, out: stdout, errOut: stderr}
+	a := &app{args: args, in: stdin, out: stdout, errOut: stderr}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)

@@ -114,13 +114,13 @@ func (j jobText) command() []string {
 func (j jobText) ShellCommand() string {
 	var words []string
 	for _, word := range j.command() {
-		words = append(words, quote(word))
+		words = append(words, Quote(word))
 	}
 	return strings.Join(words, " ")
 }
 
 // ShellOut is the output folder as the command line shows it.
-func (j jobText) ShellOut() string { return quote(j.Out) }
+func (j jobText) ShellOut() string { return Quote(j.Out) }
 
 // Last is the largest node number.
 func (j jobText) Last() int { return j.Nodes - 1 }
@@ -152,8 +152,8 @@ func asYAML(v any) (string, error) {
 
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// quote protects a word from a POSIX shell.
-func quote(word string) string {
+// Quote protects a word from a POSIX shell.
+func Quote(word string) string {
 	if plainWord.MatchString(word) {
 		return word
 	}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
+)
+
+// begun says what becomes of a recording that is there: it is refused, gone on with, or
+// complete.
+func (a *app) begun(o calibration, cfg profile.Config, past *profile.Past, inv *profile.Inventory, path string) (complete bool, err error) {
+	if err := past.Fits(inv); err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	told, err := o.asBegun(path, past.Differs(inv, cfg))
+	if err != nil {
+		return false, err
+	}
+	if told != "" {
+		a.note("%s", told)
+	}
+	switch {
+	case past.Complete(cfg.Budget):
+		a.note("%s is complete: fitting it again; --fresh measures anew beside it", path)
+		return true, nil
+	case past.Schedule != nil:
+		a.note("going on with %s: %d of %d points are done", path, len(past.Done), len(past.Schedule.Points))
+	}
+	return false, nil
+}
+
+// asBegun refuses flags that say otherwise than what the recording was begun with: it is
+// gone on with as it was, or is finished, and they would be passed over. What flags that
+// were left out would measure beyond it is told.
+func (o calibration) asBegun(path string, differs []profile.Difference) (told string, err error) {
+	for _, d := range differs {
+		var given []string
+		for _, name := range flagsOf(d.Field) {
+			if o.given != nil && o.given(name) {
+				given = append(given, "--"+name)
+			}
+		}
+		switch {
+		case len(given) > 0:
+			return "", usagef("%s: %s was begun otherwise and %s: leave the flag out, or add --fresh, which measures anew beside it", strings.Join(given, ", "), path, d.Text)
+		case d.Field == profile.DiffersInOps:
+			told = fmt.Sprintf("%s was begun with other flags and %s; --fresh measures anew beside it", path, d.Text)
+		}
+	}
+	return told, nil
+}
+
+// flagsOf are those that set what of a calibration may differ.
+func flagsOf(f profile.DifferingField) []string {
+	switch f {
+	case profile.DiffersInSeed:
+		return []string{"seed"}
+	case profile.DiffersInPoints:
+		return []string{"points"}
+	case profile.DiffersInChooser:
+		return []string{"choose"}
+	case profile.DiffersInOps:
+		return []string{"only"}
+	}
+	return []string{"model", "dtype"}
+}
+
+// commandAgain is the command that goes on where one was interrupted: with --fresh it would begin
+// once more.
+func commandAgain(args []string) string {
+	words := []string{"evenkeel"}
+	for _, arg := range args {
+		if !strings.HasPrefix(arg, "--fresh") {
+			words = append(words, launch.Quote(arg))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// goesOn says how an interrupted recording is gone on with. One that --fresh began beside
+// others is named by no flag, but what it holds can be fitted.
+func goesOn(path string, args []string, done int) string {
+	switch {
+	case filepath.Base(path) == firstRecording:
+		return "to go on: " + commandAgain(args)
+	case done == 0:
+		return "--fresh began it beside another and begins one more the next time"
+	}
+	fitted := strings.TrimSuffix(path, recordingEnd) + profileEnd
+	return fmt.Sprintf("--fresh began it beside another, which is the one that is gone on with; to fit what this holds: evenkeel fit %s -o %s", launch.Quote(path), launch.Quote(fitted))
+}
