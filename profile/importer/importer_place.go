@@ -136,9 +136,7 @@ func (p *placer) device(called, stack, way string) (Model, op.DeviceType, bool) 
 func (p *placer) find(called string) (m Model, label string, err error) {
 	given := p.Options.Device
 	if m, ok := p.model(called); ok {
-		if other, ok := p.model(given); given != "" && ok && other.Name != m.Name {
-			p.Flag(called, "the file names this GPU, --device says "+given+": the file counts")
-		}
+		p.besides(called, m)
 		return m, "", nil
 	}
 	switch {

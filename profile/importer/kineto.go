@@ -105,18 +105,18 @@ func (m *machine) model(t *trace, gpu traceDevice) (Model, error) {
 	given, asked := m.sink.model(m.sink.Options.Device)
 	model, ok := m.sink.model(gpu.name)
 	switch {
-	case ok && asked && given.Name != model.Name:
-		m.sink.Flag(t.source.Name, fmt.Sprintf("the trace names %s, the option %s: the trace's is taken", model.Name, given.Name))
-	case !ok && asked && m.stands != "" && m.stands != gpu.name:
+	case ok:
+		m.sink.besides(t.source.Name, model)
+	case asked && m.stands != "" && m.stands != gpu.name:
 		return model, fmt.Errorf("%s: --device %s cannot stand for both %q and %q; import them apart", t.source.Name, given.Name, m.stands, gpu.name)
-	case !ok && asked:
+	case asked:
 		m.stands = gpu.name
 		return given, nil
-	case !ok && m.sink.Options.Device != "":
+	case m.sink.Options.Device != "":
 		return model, m.sink.unknown(m.sink.Options.Device)
-	case !ok && gpu.name == "":
+	case gpu.name == "":
 		return model, fmt.Errorf("%s: names no GPU (deviceProperties): say which with --device", t.source.Name)
-	case !ok:
+	default:
 		return model, fmt.Errorf("%s: %w", t.source.Name, m.sink.unknown(gpu.name))
 	}
 	return model, nil

@@ -47,6 +47,20 @@ func (o Options) model(name string) (Model, bool) {
 	return fits[0], true
 }
 
+// besides flags a --device that is another GPU than the one that a file names, or none that
+// is known: what the file says is taken. Text that fits several models agrees with each.
+func (s *Sink) besides(where string, m Model) {
+	given, ok := s.model(s.Options.Device)
+	may := slices.ContainsFunc(matching(s.Options.Device), func(o Model) bool { return o.Name == m.Name })
+	switch {
+	case s.Options.Device == "" || ok && given.Name == m.Name || !ok && may:
+	case ok:
+		s.Flag(where, fmt.Sprintf("the file names the GPU %s, --device says %s: the file's is taken", m.Name, given.Name))
+	default:
+		s.Flag(where, fmt.Sprintf("the file names the GPU %s, which is taken, and --device says %s, which is no GPU that is known: leave it out, or describe it with --devices", m.Name, quoted(s.Options.Device)))
+	}
+}
+
 // unknown says that a GPU is neither known nor given, and the way out.
 func (o Options) unknown(name string) error {
 	var near []string

@@ -73,7 +73,9 @@ func TestNCCLContradictions(t *testing.T) {
 		{name: "the average fits", log: reduce.sample() + "# Avg bus bandwidth    : 184.033\n", points: all},
 		{name: "larger than asked for", log: "# nThread 1 nGpus 8 minBytes 8 maxBytes 16777216 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n" + reduce.sample(), points: all, flags: []string{noAverage, "more than the header's maxBytes 16777216"}},
 		{name: "two versions", log: "# nccl-tests version 2.17.9 nccl-headers=22903 nccl-library=22903\nNCCL version 2.27.3+cuda12.9\n" + reduce.sample(), points: threePoints(op.KindAllReduce, "8 h100_sxm/nccl-2.29.3 over nvlink", true), flags: []string{noAverage, "two versions of the library, 2.29.3 and 2.27.3"}},
-		{name: "another device than the user says", log: reduce.sample(), o: Options{Device: "a100_sxm"}, points: all, flags: []string{noAverage, "the log is taken"}},
+		{name: "another device than the user says", log: reduce.sample(), o: Options{Device: "a100_sxm"}, points: all, flags: []string{noAverage, "the file's is taken"}},
+		{name: "a device that nobody knows", log: reduce.sample(), o: Options{Device: "nosuch"}, points: all, flags: []string{noAverage, "h100_sxm, which is taken, and --device says \"nosuch\", which is no GPU that is known"}},
+		{name: "one of several that a name may mean", log: reduce.sample(), o: Options{Device: "h100"}, points: all, flags: []string{noAverage}},
 		{
 			name: "other ranks, nodes and collective than the user says", log: reduce.sample(), o: Options{Ranks: 16, Nodes: 2, Collective: "all_gather"}, points: all,
 			flags: []string{noAverage, "of all_reduce, --collective says all_gather", "of 8 ranks, --ranks says 16", "name 1 host, --nodes says 2"},

@@ -398,30 +398,20 @@ func sortedKeys(m map[string]int) []string {
 // benchModel is the GPU model that a log names as text, or, where it names none
 // that is known, the user's.
 func (s *Sink) benchModel(where, text string) (Model, error) {
-	m, known := Model{}, false
-	if text != "" {
-		m, known = s.model(text)
-	}
-	if s.Options.Device == "" {
-		switch {
-		case known:
-			return m, nil
-		case text == "":
-			return m, fmt.Errorf("%s: the log names no GPU; say which with --device", where)
-		}
-		return m, fmt.Errorf("%s: %w", where, s.unknown(text))
+	if m, known := s.model(text); known && text != "" {
+		s.besides(where, m)
+		return m, nil
 	}
 	given, ok := s.model(s.Options.Device)
 	switch {
-	case known && (!ok || given.Name != m.Name):
-		s.Flag(where, fmt.Sprintf("the log names the GPU %q, --device says %s; the log is taken", text, s.Options.Device))
-		return m, nil
-	case known:
-		return m, nil
-	case !ok:
+	case ok:
+		return given, nil
+	case s.Options.Device != "":
 		return given, s.unknown(s.Options.Device)
+	case text == "":
+		return given, fmt.Errorf("%s: the log names no GPU; say which with --device", where)
 	}
-	return given, nil
+	return given, fmt.Errorf("%s: %w", where, s.unknown(text))
 }
 
 // ncclNodes finds the number of nodes: from complete rank lines, the user, a
