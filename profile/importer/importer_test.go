@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/go-json-experiment/json"
 )
@@ -179,6 +180,7 @@ func TestRatesAbovePhysicalPeaksAreDroppedAndFlagged(t *testing.T) {
 	wire := 7.0 / 8 * size / m.Sheet.LinkPerS // of an all_gather over 8 at the links' rate
 	gather := op.AllGather{Message: op.Message{Group: 8, Bytes: size}}
 	reduce := op.AllReduce{Message: op.Message{Group: 8, Bytes: size}}
+	norm := op.Norm{Rowwise: op.Rowwise{Tokens: 1 << 16, Width: 1 << 14, DType: op.BF16}} // 4 GB read and written
 	for _, c := range []struct {
 		name    string
 		on      op.GroupType
@@ -196,6 +198,13 @@ func TestRatesAbovePhysicalPeaksAreDroppedAndFlagged(t *testing.T) {
 		{"not even a switch", group(m, 8, 1, "nvlink"), reduce, wire / 1.2, tooMuchLink},
 		{"another link than the sheet's", group(m, 8, 1, "pcie"), gather, wire / 1.2, ""},
 		{"a network", group(m, 8, 2, "nvlink"), gather, wire / 1.2, ""},
+		{"another link, in another unit", group(m, 8, 1, "pcie"), gather, wire / 1000, tooMuchLink},
+		{"a network, in another unit", group(m, 8, 2, "net"), gather, wire / 1000, tooMuchLink},
+		{"a copy at the rate of PCIe", op.GroupType{}, op.H2D{Copy: op.Copy{Bytes: size}}, size / m.Sheet.HostPerS, ""},
+		{"a copy beyond it", op.GroupType{}, op.D2H{Copy: op.Copy{Bytes: size}}, size / m.Sheet.HostPerS / 1.2, tooMuchLink},
+		{"a norm half of which is cached", op.GroupType{}, norm, float64(norm.Work().Bytes()) / m.Sheet.MemoryPerS / 2, ""},
+		{"a norm in another unit", op.GroupType{}, norm, float64(norm.Work().Bytes()) / m.Sheet.MemoryPerS / 500, tooMuchMemory},
+		{"a small norm, all of it cached", op.GroupType{}, op.Norm{Rowwise: op.Rowwise{Tokens: 64, Width: 1024, DType: op.BF16}}, 1e-9, ""},
 	} {
 		f := one(func(s *Sink) error {
 			s.Device(d)
@@ -266,6 +275,41 @@ func TestTimesInAnotherUnitAreFlagged(t *testing.T) {
 			}), Options{})
 			if len(got.report.Flags) != flags || flags > 0 && !strings.Contains(got.report.Flags[0], "large rows of all_gather on 8 h100_sxm/x over nvlink reaches 0.067 %") {
 				t.Errorf("all_gather over %s, %g times as slow: flags %q", link, slow, got.report.Flags)
+			}
+		}
+	}
+}
+
+// Those of collectives between nodes go by the network of a usual server, which may be a
+// slower one, those of copies and of ops that stream by their own links.
+func TestTimesOfBytesInAnotherUnitAreFlagged(t *testing.T) {
+	m := h100(t)
+	d := m.Of("x")
+	net := op.NewGroupType([]op.Member{{Device: d.Name, Count: 16}}, 2, "ethernet")
+	for name, c := range map[string]struct {
+		on    string
+		shape func(n int) op.Shape
+		rate  float64 // of the bytes on the wire, or in memory
+	}{
+		"over 10 Gbit/s": {net.Name, func(n int) op.Shape {
+			return op.AllGather{Message: op.Message{Group: 16, Bytes: units.Bytes(n) << 28}}
+		}, 1.25e9},
+		"to the device": {d.Name, func(n int) op.Shape { return op.H2D{Copy: op.Copy{Bytes: units.Bytes(n) << 26}} }, 5e10},
+		"through its memory": {d.Name, func(n int) op.Shape {
+			return op.Norm{Rowwise: op.Rowwise{Tokens: units.Tokens(n) << 16, Width: 1 << 14, DType: op.BF16}}
+		}, 2e12},
+	} {
+		for slow, want := range map[float64]int{1: 0, 1000: 1} {
+			got := mustImport(t, one(func(s *Sink) error {
+				s.Device(d)
+				s.Group(net)
+				for n := 1; n <= 4; n++ {
+					s.Point("f", c.on, c.shape(n), slow*float64(op.Volume(c.shape(n)))/c.rate)
+				}
+				return nil
+			}), Options{})
+			if len(got.report.Flags) != want || want > 0 && !strings.Contains(got.report.Flags[0], "is the unit of its times another?") {
+				t.Errorf("%s, %g times as slow: flags %q", name, slow, got.report.Flags)
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -19,9 +20,14 @@ const peakSlack = 1.05
 // The reasons for which a rate cannot have been measured. They are flagged as
 // well as counted: a table with one such row has others that nobody can see.
 const (
-	tooFast     = "more FLOPs a second than the device's peak"
-	tooMuchLink = "more bytes a second than the device's links carry"
+	tooFast       = "more FLOPs a second than the device's peak"
+	tooMuchLink   = "more bytes a second than the device's links carry"
+	tooMuchMemory = "more bytes a second than the device's memory and caches deliver"
 )
+
+func impossible(reason string) bool {
+	return reason == tooFast || reason == tooMuchLink || reason == tooMuchMemory
+}
 
 // implausible says why a row cannot be a measurement, or "", and the value that
 // shows it.
@@ -48,7 +54,25 @@ func (s *Sink) implausible(on string, shape op.Shape, seconds []float64) (reason
 	if g, ok := shape.(op.Grouped); ok {
 		return s.overLinks(on, g, shortest)
 	}
-	return s.overPeak(on, shape, shortest)
+	for _, d := range s.devices {
+		if d.Name == on {
+			return s.overDevice(d, shape, shortest)
+		}
+	}
+	return "", ""
+}
+
+// overDevice compares a row's rate with what bounds its op on its device: arithmetic, memory,
+// or the link to the host.
+func (s *Sink) overDevice(d op.DeviceType, shape op.Shape, seconds float64) (reason, value string) {
+	spec, err := op.Lookup(shape.Kind())
+	switch {
+	case err == nil && spec.Class == op.Transfer:
+		return s.overHost(d, shape, seconds)
+	case err == nil && spec.Class == op.Bandwidth:
+		return s.overMemory(d, shape, seconds)
+	}
+	return s.overPeak(d, shape, seconds)
 }
 
 // longestCall and shortestCall are what a recording accepts as the time of one call.
@@ -65,18 +89,47 @@ func invalid(err error) string {
 }
 
 // overPeak compares a row's rate with its device's peak.
-func (s *Sink) overPeak(on string, shape op.Shape, seconds float64) (reason, value string) {
-	for _, d := range s.devices {
-		peak := d.Sheet.PeakPerS(dtype(shape)) * s.headroom(d)
-		if d.Name != on || peak == 0 {
-			continue
-		}
-		flops := float64(shape.Work().FLOPs)
-		if rate := flops / seconds; rate > peak {
-			return tooFast, fmt.Sprintf("%s of at most %s", units.FLOPsPerS(rate), units.FLOPsPerS(peak))
-		}
-		s.observe(on, shape, flops/peak, seconds, largeRow)
+func (s *Sink) overPeak(d op.DeviceType, shape op.Shape, seconds float64) (reason, value string) {
+	peak := d.Sheet.PeakPerS(dtype(shape)) * s.headroom(d)
+	if peak == 0 {
+		return "", ""
 	}
+	flops := float64(shape.Work().FLOPs)
+	if rate := flops / seconds; rate > peak {
+		return tooFast, fmt.Sprintf("%s of at most %s", units.FLOPsPerS(rate), units.FLOPsPerS(peak))
+	}
+	s.observe(d.Name, shape, flops/peak, seconds, largeRow, leastUse)
+	return "", ""
+}
+
+// overHost compares a copy's rate with that of the link to the host.
+func (s *Sink) overHost(d op.DeviceType, shape op.Shape, seconds float64) (reason, value string) {
+	rate := d.Sheet.HostPerS
+	if rate == 0 {
+		return "", ""
+	}
+	return s.overBytes(d.Name, shape, float64(shape.Work().Wire), seconds, link{most: rate, usual: rate, least: leastUse})
+}
+
+// What tensors this many times the cache reach of the memory's rate at most, whatever of them
+// still lies in caches that a datasheet leaves out: one of MI300X is eight times its L2 and
+// three times as fast as its memory.
+const (
+	beyondCache = 20
+	cachedRate  = 10
+)
+
+// overMemory compares the rate of an op that streams its tensors with the memory's. Small
+// tensors come from the cache, which no datasheet bounds.
+func (s *Sink) overMemory(d op.DeviceType, shape op.Shape, seconds float64) (reason, value string) {
+	rate, size := d.Sheet.MemoryPerS, shape.Work().Bytes()
+	if rate == 0 || d.Sheet.L2 == 0 || size < beyondCache*d.Sheet.L2 {
+		return "", ""
+	}
+	if most := cachedRate * rate; float64(size)/seconds > most {
+		return tooMuchMemory, fmt.Sprintf("%s of at most %s", units.BytesPerS(float64(size)/seconds), units.BytesPerS(most))
+	}
+	s.observe(d.Name, shape, float64(size)/rate, seconds, largeMessage, leastUse)
 	return "", ""
 }
 
@@ -88,50 +141,73 @@ func (s *Sink) headroom(d op.DeviceType) float64 {
 }
 
 // overLinks compares what a rank must at least send with the rate of its links.
-// It applies to groups of one node whose link class is the one that the
-// datasheet's rate is of: a bridge, or another network, is not in the sheet.
 //
 // A switch that reduces lets an all_reduce send its buffer once instead of
 // 2(n-1)/n times, so half of the wire bytes bound it.
 func (s *Sink) overLinks(on string, shape op.Grouped, seconds float64) (reason, value string) {
-	rate := s.linkRate(on)
-	if rate == 0 {
+	l := s.linkOf(on)
+	if l.most == 0 {
 		return "", ""
 	}
 	sent := float64(shape.Work().Wire)
 	if shape.Kind() == op.KindAllReduce {
 		sent /= 2
 	}
-	if most := peakSlack * rate; sent/seconds > most {
+	return s.overBytes(on, shape, sent, seconds, l)
+}
+
+// overBytes compares what goes over a link with what the link carries.
+func (s *Sink) overBytes(on string, shape op.Shape, sent, seconds float64, l link) (reason, value string) {
+	if most := peakSlack * l.most; sent/seconds > most {
 		return tooMuchLink, fmt.Sprintf("%s of at most %s", units.BytesPerS(sent/seconds), units.BytesPerS(most))
 	}
-	s.observe(on, shape, sent/rate, seconds, largeMessage)
+	if l.usual > 0 {
+		s.observe(on, shape, sent/l.usual, seconds, largeMessage, l.least)
+	}
 	return "", ""
 }
 
-// linkRate is the fastest rate of a member of a group to the others, or 0 where
-// the datasheet does not bound it.
-func (s *Sink) linkRate(on string) float64 {
-	for _, g := range s.groups {
-		if g.Name != on {
-			continue
-		}
-		fastest := 0.0
-		for _, member := range g.Members {
-			for _, d := range s.devices {
-				if d.Name != member.Device {
-					continue
-				}
-				m, known := s.model(d.Model)
-				if !known || m.Fabric != g.Link || g.Nodes > 1 || d.Sheet.LinkPerS == 0 {
-					return 0
-				}
-				fastest = max(fastest, d.Sheet.LinkPerS, d.Sheet.HostPerS)
+// link is what bounds messages, in bytes a second: what none exceeds, 0 if nothing is known,
+// and what large ones reach the share `least` of, 0 if that is not known.
+type link struct{ most, usual, least float64 }
+
+// linkOf is the fastest link of a member of a group to the others: the datasheet's within a
+// node. Over other links, and between nodes, no rank sends faster than its memory is read;
+// what a network reaches there differs by machine, but not by the factor of a unit.
+func (s *Sink) linkOf(on string) link {
+	i := slices.IndexFunc(s.groups, func(g op.GroupType) bool { return g.Name == on })
+	if i < 0 {
+		return link{}
+	}
+	var all []link
+	for _, member := range s.groups[i].Members {
+		for _, d := range s.devices {
+			if d.Name == member.Device {
+				all = append(all, s.linkFrom(d, s.groups[i]))
 			}
 		}
-		return fastest
 	}
-	return 0
+	fastest := link{}
+	for _, l := range all {
+		if l.most == 0 {
+			return link{}
+		}
+		fastest = link{max(fastest.most, l.most), max(fastest.usual, l.usual), max(fastest.least, l.least)}
+	}
+	return fastest
+}
+
+// linkFrom is how a device talks to the others of a group.
+func (s *Sink) linkFrom(d op.DeviceType, g op.GroupType) link {
+	m, known := s.model(d.Model)
+	switch {
+	case known && g.Nodes > 1:
+		return link{d.Sheet.MemoryPerS, d.Sheet.NetPerS, leastOfNet}
+	case known && m.Fabric == g.Link && d.Sheet.LinkPerS > 0:
+		rate := max(d.Sheet.LinkPerS, d.Sheet.HostPerS)
+		return link{rate, rate, leastUse}
+	}
+	return link{most: d.Sheet.MemoryPerS}
 }
 
 func dtype(shape op.Shape) op.DType { return shape.Variant().DType }
@@ -139,33 +215,37 @@ func dtype(shape op.Shape) op.DType { return shape.Variant().DType }
 // utilisation is how close the large rows of one op on one device or group came
 // to the peak of the device or of its links.
 type utilisation struct {
-	rows int
-	best float64
+	rows  int
+	best  float64
+	least float64 // what the best of such rows reaches at least
 }
 
 const (
 	// largeRow is the time at peak from which an op is bound by arithmetic.
 	largeRow = 1e-3
-	// largeMessage is the time at the links' rate from which a collective is
-	// bound by bytes.
-	largeMessage = 1e-4
+	// largeMessage is the time at the links' rate from which the bytes of a collective
+	// weigh as much as its launch.
+	largeMessage = 1e-5
 	// leastUse is a share of the peak that every kernel and collective in use
 	// reaches with large shapes: the slowest of the recordings known to us reach a
 	// tenth.
 	leastUse = 0.01
+	// leastOfNet is that of the network of a usual server, which may be a slower one
+	// that the GPUs of a node share.
+	leastOfNet = 0.001
 	// enoughLarge is the number of large rows from which their best says
 	// something about the unit of the table.
 	enoughLarge = 3
 )
 
-func (s *Sink) observe(on string, shape op.Shape, atPeak, seconds, large float64) {
+func (s *Sink) observe(on string, shape op.Shape, atPeak, seconds, large, least float64) {
 	if atPeak < large {
 		return
 	}
 	key := string(shape.Kind()) + " on " + on
 	u := s.best[key]
 	if u == nil {
-		u = &utilisation{}
+		u = &utilisation{least: least}
 		s.best[key] = u
 	}
 	u.rows++
@@ -176,7 +256,7 @@ func (s *Sink) observe(on string, shape op.Shape, atPeak, seconds, large float64
 // measurements, and times so long that their unit must be another.
 func (s *Sink) flagRates() {
 	for _, d := range s.report.Dropped {
-		if d.Reason == tooFast || d.Reason == tooMuchLink {
+		if impossible(d.Reason) {
 			s.Flag(d.First, fmt.Sprintf("%d of %d rows tell %s; the others of the same table may be wrong too", d.Rows, s.report.Rows, d.Reason))
 		}
 	}
@@ -190,7 +270,7 @@ func (s *Sink) flagRates() {
 	for _, place := range places {
 		for _, spec := range op.Table() {
 			key := string(spec.Kind) + " on " + place
-			if u := s.best[key]; u != nil && u.rows >= enoughLarge && u.best < leastUse {
+			if u := s.best[key]; u != nil && u.rows >= enoughLarge && u.best < u.least {
 				s.Flag(strings.Join(s.report.Files, ", "), fmt.Sprintf("the best of %d large rows of %s reaches %.2g %% of the peak; is the unit of its times another?", u.rows, key, 100*u.best))
 			}
 		}
