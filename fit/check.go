@@ -169,6 +169,7 @@ type Report struct {
 	Missing   []string         `json:"missing,omitempty"` // ops of the recording without a law, or composed of such
 	Warnings  []string         `json:"warnings,omitempty"`
 	Pairs     []Pair           `json:"pairs"`
+	Doubtful  int              `json:"perhaps_fitted_points,omitzero"` // of the pairs: see Data.Unseen
 }
 
 // LongAttention keeps the points of attention whose queries or keys are at
@@ -257,6 +258,9 @@ func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsF
 			return nil, fmt.Errorf("%s on %s: the law predicts %v s for %s, which is no time: the profile is damaged; fit it again: evenkeel fit", x.Shape.Kind(), x.On, mid, profile.NewSpot(x.On, x.Shape).Raw)
 		}
 		r.Pairs = append(r.Pairs, newPair(x, est))
+		if x.doubtful {
+			r.Doubtful++
+		}
 	}
 	if len(r.Pairs) == 0 && len(r.Missing) == 0 {
 		if len(d.Points) > 0 && len(points) == 0 {
@@ -269,6 +273,9 @@ func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsF
 	}
 	r.rows(limits.ByFamily())
 	r.strata(limits, slices.Concat(d.Groups, p.Groups))
+	if r.Doubtful > 0 {
+		r.Warnings = append(r.Warnings, doubt(p, r.Doubtful))
+	}
 	r.Warnings = append(r.Warnings, d.warnings()...)
 	return r, nil
 }

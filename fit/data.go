@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/stats"
@@ -27,6 +28,7 @@ type Point struct {
 	visits    []float64
 	ranks     []float64 // median of every rank's own times in the fastest visit, s; nil on a device
 	disturbed bool      // others held the cores at every visit
+	doubtful  bool      // whether a profile's laws were fitted to it cannot be told: see Data.Unseen
 }
 
 // Gauged is a measured number that is no time: the bytes of a memory op or the
@@ -51,7 +53,10 @@ type Data struct {
 	Torn    int       // recordings whose last line was cut off
 	TooLong []Stratum // for whose calls the budget had no time
 	Drift   []Drift
-	Own     int // laws of the profile being judged whose points came in another file than its own: see Unseen
+	Own     int // points that the profile being judged was fitted to, in another file than its own: see Unseen
+
+	oldest  time.Time // when the first of the recordings began
+	undated bool      // some do not tell when they were measured
 
 	foreign bool // of the recording being read: see profile.Header.Imported
 	byKey   map[string]int
@@ -113,6 +118,7 @@ func (d *Data) header(h *profile.Header) error {
 	}
 	d.Simulated, d.foreign = h.Simulated, h.Imported()
 	d.Created = max(d.Created, h.Created)
+	d.date(h.Created, h.Imported())
 	for _, dev := range h.Devices {
 		i := slices.IndexFunc(d.Devices, func(o op.DeviceType) bool { return o.Name == dev.Name })
 		if i < 0 {
@@ -263,7 +269,7 @@ func (d *Data) warnings() []string {
 		w = append(w, fmt.Sprintf("%s could not be measured; the recording holds the reasons", units.Count(d.Failed, "point")))
 	}
 	if d.Own > 0 {
-		w = append(w, fmt.Sprintf("the points of %s are those that the profile was fitted to, in another file: of them only those set aside count", units.Count(d.Own, "law")))
+		w = append(w, fmt.Sprintf("%s of another file are among those that the profile was fitted to: only the others count", units.Count(d.Own, "point")))
 	}
 	for _, s := range d.lacking(d.TooLong) {
 		w = append(w, fmt.Sprintf("%s: no law, for its calls are long and the budget had no time for them; measure for longer: evenkeel calibrate --fresh --budget 10m", s))
@@ -321,7 +327,7 @@ func hasLaw(kind op.Kind) bool {
 func (d *Data) Strata() []Stratum {
 	var strata []Stratum
 	for _, p := range d.Points {
-		of := Stratum{On: p.On, Op: p.Shape.Kind(), Variant: p.Shape.Variant()}
+		of := stratumOf(p)
 		if !hasLaw(of.Op) {
 			continue
 		}

@@ -23,7 +23,7 @@ func FullReport(w io.Writer, r *fit.Report) error { return report(w, r, math.Max
 func report(w io.Writer, r *fit.Report, most int) error {
 	p, n := &printer{w: w}, &notes{}
 	if len(r.Pairs) > 0 || r.Drift == nil {
-		p.para("", fmt.Sprintf("%s accuracy: %s that no law was fitted to, in %s", stamp(r.Simulated), plural(len(r.Pairs), "point"), judged(r)))
+		p.para("", fmt.Sprintf("%s accuracy: %s, in %s", stamp(r.Simulated), unfitted(r), judged(r)))
 	} else {
 		p.para("", fmt.Sprintf("%s drift of %s against %s", stamp(r.Simulated), r.Drift.To, r.Drift.From))
 	}
@@ -40,6 +40,18 @@ func report(w io.Writer, r *fit.Report, most int) error {
 	p.printf("\n")
 	p.para("", verdict(r))
 	return p.err
+}
+
+// unfitted counts the points of a report, which no law was fitted to as far as that can be told.
+func unfitted(r *fit.Report) string {
+	all := plural(len(r.Pairs), "point")
+	switch r.Doubtful {
+	case 0:
+		return all + " that no law was fitted to"
+	case len(r.Pairs):
+		return all + ", to all of which laws may have been fitted"
+	}
+	return fmt.Sprintf("%s, to %d of which laws may have been fitted", all, r.Doubtful)
 }
 
 // judged counts the families of a report.

@@ -304,6 +304,16 @@ func TestHoldOutThatLeavesTooFewToFit(t *testing.T) {
 	}
 }
 
+// That no law was fitted to points is said only of those of which it is known.
+func TestReportsSayWhatMayHaveBeenFitted(t *testing.T) {
+	r := &fit.Report{Pairs: make([]fit.Pair, 3)}
+	for doubtful, want := range []string{"3 points that no law was fitted to", "3 points, to 1 of which laws may have been fitted", "3 points, to 2 of which laws may have been fitted", "3 points, to all of which laws may have been fitted"} {
+		if r.Doubtful = doubtful; unfitted(r) != want {
+			t.Errorf("%d: %q, want %q", doubtful, unfitted(r), want)
+		}
+	}
+}
+
 // TestOneIsNoPlural: what may be one is printed as one.
 func TestOneIsNoPlural(t *testing.T) {
 	var b strings.Builder

@@ -39,7 +39,9 @@ func (a *app) check() *cobra.Command {
 		Use:   "check recordings... --profile x.profile.json",
 		Short: "Compare recordings with a profile's predictions, or with earlier ones; exit 4 above the limits",
 		Long: `Compares measured points with what a profile predicts for them. Of recordings
-that the profile was fitted to, only the points that were set aside count.
+that the profile was fitted to, only the points that were set aside count; in other
+files such points are told where those recordings still lie where the profile names
+them.
 
 Errors are |log(predicted / measured)|, judged for every family of ops and for
 every stratum: an op on a device type or group, in one band of sizes. Points
@@ -257,7 +259,7 @@ func checkFiles(profilePath string, paths []string, limits *fit.LimitsFile, leas
 	if err != nil {
 		return nil, err
 	}
-	d, points, err := heldOut(p, paths)
+	d, points, err := heldOut(profilePath, p, paths)
 	if err != nil {
 		return nil, err
 	}

@@ -155,11 +155,12 @@ func resolve(document string, in doc.Input) (string, error) {
 
 // heldOut returns the points of recordings that a profile has not seen: of its
 // own recordings, and of others that hold the same points, those it set aside;
-// of the rest all.
+// of the rest all. Where its own recordings still lie where it names them, their points
+// are told in whatever file they come.
 //
 // The split is a property of all of a profile's recordings together, so either
 // all of them are named or none.
-func heldOut(p *costmodel.Profile, paths []string) (*fit.Data, []fit.Point, error) {
+func heldOut(document string, p *costmodel.Profile, paths []string) (*fit.Data, []fit.Point, error) {
 	var own, other []string
 	seen := map[string]bool{}
 	for _, path := range paths {
@@ -194,9 +195,31 @@ func heldOut(p *costmodel.Profile, paths []string) (*fit.Data, []fit.Point, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	unseen, known := otherData.Unseen(p)
+	var fitted *fit.Data
+	if len(other) > 0 {
+		fitted = fittedTo(document, p)
+	}
+	unseen, known := otherData.Unseen(p, fitted)
 	all.Own = known
 	return all, append(points, unseen...), nil
+}
+
+// fittedTo is what a profile was fitted to, or nil where not all of its recordings are as
+// they were, where it names them.
+func fittedTo(document string, p *costmodel.Profile) *fit.Data {
+	var paths []string
+	for _, in := range p.Inputs {
+		path, err := resolve(document, in)
+		if err != nil {
+			return nil
+		}
+		paths = append(paths, path)
+	}
+	d, err := loadData(paths)
+	if err != nil || len(paths) == 0 {
+		return nil
+	}
+	return d
 }
 
 // probe says, before work is done for it, whether a file can be written; "" is none.

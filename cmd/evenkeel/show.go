@@ -243,7 +243,7 @@ func (a *app) plot(path string, p *costmodel.Profile, prefix string) error {
 		}
 		paths = append(paths, recording)
 	}
-	d, points, err := heldOut(p, paths)
+	d, points, err := heldOut(path, p, paths)
 	if err != nil {
 		return err
 	}
