@@ -49,11 +49,14 @@ func (d *Data) unequal(points []Point, o Options) []Point {
 	for _, s := range d.Strata() {
 		fitted, _ := s.split(o)
 		for _, x := range fitted {
-			times[x.Key] = x.visits
+			times[x.Key] = slices.Sorted(slices.Values(x.visits))
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(points), func(x Point) bool {
-		return slices.ContainsFunc(x.visits, func(v float64) bool { return slices.Contains(times[x.Key], v) })
+		return slices.ContainsFunc(x.visits, func(v float64) bool {
+			_, found := slices.BinarySearch(times[x.Key], v)
+			return found
+		})
 	})
 }
 

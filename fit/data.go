@@ -26,6 +26,7 @@ type Point struct {
 
 	rank      uint64 // hash of the key and the hold-out's seed: fixes folds and hold-out
 	visits    []float64
+	fastest   float64   // of the visits
 	ranks     []float64 // median of every rank's own times in the fastest visit, s; nil on a device
 	disturbed bool      // others held the cores at every visit
 	doubtful  bool      // whether a profile's laws were fitted to it cannot be told: see Data.Unseen
@@ -60,9 +61,11 @@ type Data struct {
 
 	foreign bool // of the recording being read: see profile.Header.Imported
 	byKey   map[string]int
-	first   map[string]float64 // first time of every canary
-	places  []profile.Place    // the first of a device or group is where Points were measured
-	peers   []peer
+	// unsettled are the keys of points with visits that are not in their Seconds yet.
+	unsettled map[string]bool
+	first     map[string]float64 // first time of every canary
+	places    []profile.Place    // the first of a device or group is where Points were measured
+	peers     []peer
 
 	waiting []Stratum // scheduled, of which no point was tried yet
 }
@@ -86,7 +89,9 @@ func (c Drift) String() string {
 }
 
 // NewData is an empty data set.
-func NewData() *Data { return &Data{byKey: map[string]int{}, first: map[string]float64{}} }
+func NewData() *Data {
+	return &Data{byKey: map[string]int{}, unsettled: map[string]bool{}, first: map[string]float64{}}
+}
 
 // Add reads a recording into the data set.
 //
@@ -101,14 +106,15 @@ func (d *Data) Add(name string, r io.Reader) error {
 			}
 			return nil
 		},
-		Point:  func(p *profile.Point) error { d.Observe(p); return nil },
-		Again:  func(p *profile.Point) error { d.Observe(p); return nil },
+		Point:  func(p *profile.Point) error { d.observe(p); return nil },
+		Again:  func(p *profile.Point) error { d.observe(p); return nil },
 		Canary: func(p *profile.Point) error { d.canary(p); return nil },
 		Peer:   func(p *profile.Point) error { d.peer(p); return nil },
 	})
 	if tally.Torn {
 		d.Torn++
 	}
+	d.takeTogether()
 	return err
 }
 
@@ -142,6 +148,23 @@ func (d *Data) header(h *profile.Header) error {
 
 // Observe adds one point, whose device or group must be in Devices or Groups.
 func (d *Data) Observe(p *profile.Point) {
+	d.observe(p)
+	d.takeTogether()
+}
+
+// takeTogether settles the visits that came since the last time: once for a recording, since
+// a table or a profiler's trace may have thousands of one point.
+func (d *Data) takeTogether() {
+	for key := range d.unsettled {
+		q := &d.Points[d.byKey[key]]
+		if q.Seconds = settle(q.visits); d.foreign {
+			q.Seconds = stats.Median(q.visits)
+		}
+	}
+	clear(d.unsettled)
+}
+
+func (d *Data) observe(p *profile.Point) {
 	if p.Class == profile.TooLong {
 		d.TooLong = with(d.TooLong, p.Spot)
 		return
@@ -159,19 +182,16 @@ func (d *Data) Observe(p *profile.Point) {
 	key := profile.NewSpot(p.On, p.Shape).Key("")
 	if i, ok := d.byKey[key]; ok {
 		q := &d.Points[i]
-		if m < slices.Min(q.visits) {
-			q.ranks = rankMedians(p)
+		if m < q.fastest {
+			q.fastest, q.ranks = m, rankMedians(p)
 		}
 		q.visits = append(q.visits, m)
 		q.disturbed = q.disturbed && p.Disturbed
-		q.Seconds = settle(q.visits)
-		if d.foreign {
-			q.Seconds = stats.Median(q.visits)
-		}
+		d.unsettled[key] = true
 		return
 	}
 	d.byKey[key] = len(d.Points)
-	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, visits: []float64{m}, ranks: rankMedians(p), disturbed: p.Disturbed})
+	d.Points = append(d.Points, Point{On: p.On, Shape: p.Shape, Key: key, Seconds: m, fastest: m, visits: []float64{m}, ranks: rankMedians(p), disturbed: p.Disturbed})
 }
 
 func rankMedians(p *profile.Point) []float64 {
@@ -205,6 +225,7 @@ func (d *Data) canary(p *profile.Point) {
 	first, ok := d.first[key]
 	if !ok {
 		first = m
+		d.takeTogether()
 		if i, measured := d.byKey[key]; measured {
 			first = d.Points[i].Seconds
 		}

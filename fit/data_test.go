@@ -120,3 +120,19 @@ func TestDriftIsSaidAsADifference(t *testing.T) {
 		}
 	}
 }
+
+// A profiler's trace has thousands of calls of one shape: they are settled once, in a time
+// that grows with their number and not with its square, by which these would take an hour.
+func TestManyVisitsOfAPointAreSettledOnce(t *testing.T) {
+	lines := make([]string, 400000)
+	for i := range lines {
+		lines[i] = pointLine("point", rowSpot("norm", 64), fmt.Sprintf(`"times_s":[%g]`, 1e-5*(1+float64(i%7)/100)))
+	}
+	d := NewData()
+	if err := d.Add("x.rec.jsonl", recordingOn("import:kineto", lines...)); err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Points) != 1 || len(d.Points[0].visits) != len(lines) || math.Abs(d.Points[0].Seconds-1.03e-5) > 1e-12 {
+		t.Errorf("%d points, %d visits, %v s", len(d.Points), len(d.Points[0].visits), d.Points[0].Seconds)
+	}
+}

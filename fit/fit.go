@@ -74,9 +74,18 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 	}
 	d.facts(p)
 	if len(p.Laws) == 0 {
-		return nil, fmt.Errorf("no law can be fitted from %s: a law needs %d of one op on one device; measure more: evenkeel calibrate", units.Count(len(d.Points), "point"), fewestToFit)
+		return nil, d.noLaw()
 	}
 	return p, nil
+}
+
+// noLaw says what a data set lacks for any law.
+func (d *Data) noLaw() error {
+	way := "measure more: evenkeel calibrate"
+	if d.Torn > 0 {
+		way = fmt.Sprintf("the last line of %s was cut off: if a copy broke off there, copy the file again", units.Count(d.Torn, "recording"))
+	}
+	return fmt.Errorf("no law can be fitted from %s: a law needs %d of one op on one device; %s", units.Count(len(d.Points), "point"), fewestToFit, way)
 }
 
 // law fits a stratum with the estimator of its op's class.
