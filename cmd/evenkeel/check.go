@@ -76,7 +76,8 @@ when it could not judge.`,
   evenkeel check gpu.rec.jsonl --profile gpu.profile.json --limits limits.json --junit check.xml --markdown summary.md
   evenkeel check today.rec.jsonl --drift-from prof/calibration.rec.jsonl
   evenkeel check a.trace.jsonl --profile prof/calibration.profile.json --timeline a.timeline.json   # of a replay`,
-		Args: args(cobra.MinimumNArgs(1), "recordings"),
+		Args:   args(cobra.MinimumNArgs(1), "recordings"),
+		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {
 			if err := notEmpty(c, "limits", "max-error", "min-len", "drift-from"); err != nil {
 				return err
@@ -309,7 +310,8 @@ func loadLimits(path string) (*fit.LimitsFile, error) {
 		return nil, openError(err)
 	}
 	defer f.Close()
-	return fit.ReadLimits(path, f)
+	limits, err := fit.ReadLimits(path, f)
+	return limits, openError(err)
 }
 
 func shareOf(s string) (float64, error) {

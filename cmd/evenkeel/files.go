@@ -86,6 +86,9 @@ func addRecording(d *fit.Data, path string) error {
 // notAnother names another evenkeel document that was passed as a recording: it
 // has line breaks inside, so a reader of lines would only call it torn.
 func notAnother(path string) error {
+	if err := regular(path); err != nil {
+		return err
+	}
 	schema, err := sniff(path)
 	if err != nil || schema == profile.RecordingSchema {
 		return nil // the reader knows more
@@ -93,6 +96,20 @@ func notAnother(path string) error {
 	want, _, _ := strings.Cut(profile.RecordingSchema, "/")
 	if kind, _, _ := strings.Cut(schema, "/"); kind != want {
 		return fmt.Errorf("%s: is an %s, expected %s; name the recording instead", path, kind, want)
+	}
+	return nil
+}
+
+// regular refuses what can be read once only: files are hashed, or looked into, and then
+// read, and of a pipe such as <(zcat x.rec.jsonl.gz) the first of these takes the beginning.
+func regular(path string) error {
+	switch info, err := os.Stat(path); {
+	case err != nil:
+		return nil // who opens it says why not
+	case info.IsDir():
+		return fmt.Errorf("%s: is a folder; name a file in it", path)
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s: is no regular file, and files are read twice; name a file", path)
 	}
 	return nil
 }
@@ -164,6 +181,9 @@ func heldOut(document string, p *costmodel.Profile, paths []string) (*fit.Data, 
 	var own, other []string
 	seen := map[string]bool{}
 	for _, path := range paths {
+		if err := regular(path); err != nil {
+			return nil, nil, err
+		}
 		sum, err := doc.HashFile(path)
 		if err != nil {
 			return nil, nil, err

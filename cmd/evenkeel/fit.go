@@ -40,7 +40,8 @@ needs no points at all.`,
   evenkeel fit gpu.rec.jsonl --study interp,longer
   evenkeel fit h100.rec.jsonl --assume -o h100.profile.json    # for solve: fills in what nobody measured
   evenkeel fit --for h200_sxm -o h200.profile.json              # nobody measured it: borrowed from h100_sxm`,
-		Args: args(cobra.ArbitraryArgs, "recordings"),
+		Args:   args(cobra.ArbitraryArgs, "recordings"),
+		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {
 			if err := notEmpty(c, "borrow", "for", "study"); err != nil {
 				return err

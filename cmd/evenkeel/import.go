@@ -180,12 +180,13 @@ func openable(ctx context.Context, paths []string, out string, shown *reading) (
 	target, _ := os.Stat(out)
 	var sources []importer.Source
 	for _, path := range paths {
+		if err := regular(path); err != nil {
+			return nil, err
+		}
 		info, err := os.Stat(path)
 		switch {
 		case err != nil:
 			return nil, openError(err)
-		case !info.Mode().IsRegular():
-			return nil, fmt.Errorf("%s: is no regular file, and files are read twice; name a file", path)
 		case target != nil && os.SameFile(info, target):
 			return nil, usagef("-o %s: is one of the files to import; choose another name", out)
 		}

@@ -41,6 +41,7 @@ var errCheckFailed = errors.New("the profile's errors are above the limits")
 // app is what every verb shares.
 type app struct {
 	args        []string
+	uncaught    func() // lets signals end the process at once: of verbs that have nothing to keep
 	in          io.Reader
 	out, errOut io.Writer
 	json        bool
@@ -52,7 +53,8 @@ type app struct {
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	a := &app{args: args, in: stdin, out: stdout, errOut: stderr}
+	context.AfterFunc(ctx, stop) // whoever asks again ends what does not end at the first
+	a := &app{args: args, uncaught: stop, in: stdin, out: stdout, errOut: stderr}
 	root := a.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)

@@ -53,6 +53,7 @@ aside falls: whether a longer calibration would pay.`,
 			}
 			return args(cobra.ExactArgs(1), "one document")(c, given)
 		},
+		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, given []string) error {
 			o.lengths.given = lengthFlagsOf(c)
 			if o.references {
@@ -147,6 +148,9 @@ func (o view) ofReferences(models []string) error {
 }
 
 func sniff(path string) (string, error) {
+	if err := regular(path); err != nil {
+		return "", err
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return "", openError(err)

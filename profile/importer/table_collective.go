@@ -1,7 +1,6 @@
 package importer
 
 import (
-	"fmt"
 	"strconv"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -38,7 +37,7 @@ func (t *table) exchange(r *tableRow, name string, c timedCollective) {
 		return
 	}
 	if fault := t.onGroup(r.where, c); fault != "" {
-		r.fail(fault, fmt.Sprintf("%d GPUs", c.message.Group))
+		r.fail(fault, units.Count(c.message.Group, "GPU"))
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 // which computing and communicating overlap.
 func (t *table) single(r *tableRow) {
 	if n := r.count("n_gpus"); n != 1 && r.fault == "" {
-		r.fail("a time of several GPUs that compute and communicate at once is no op's", fmt.Sprintf("%d GPUs", n))
+		r.fail("a time of several GPUs that compute and communicate at once is no op's", units.Count(n, "GPU"))
 	}
 	if !r.flag("fwd_only") {
 		r.fail("forward and backward in one time: neither alone is known", "")
