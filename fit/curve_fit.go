@@ -147,11 +147,12 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 	law.Curve, law.Spread = l.curve, spread(l.logs)
 }
 
-// straightOn says whether a form fitted to the points and the family's curve are much the
-// same at messages larger than the measured ones. To a dozen points that end where the rate
-// still rises a straight line is as good as any curve, and its rate is the one at their end:
-// of others' messages on H100 nodes, fitted up to an eighth of the largest, it was off by
-// 27, 13 and 15 % on average, with NCCL 2.23, 2.27 and 2.29, where the family is by 8, 8 and 8.
+// straightOn says whether a form fitted to the points lies in the interval of the family's
+// curve, or next to it, at messages larger than the measured ones. To a dozen points that end
+// where the rate still rises a straight line is as good as any curve, and its rate is the one
+// at their end: of others' messages on H100 nodes, fitted up to an eighth of the largest, it
+// was off by 27, 13 and 15 % on average, with NCCL 2.23, 2.27 and 2.29, where the family is
+// by 8, 8 and 9.
 func (l curveLaw) straightOn(f form, points []Point) bool {
 	law, err := f.fit(points)
 	if err != nil {
@@ -160,7 +161,8 @@ func (l curveLaw) straightOn(f form, points []Point) bool {
 	far := largestOf(points)
 	for range octavesOn {
 		far *= 2
-		if off := math.Log(float64(law.Curve.Seconds(far) / l.curve.Seconds(far))); math.Abs(off) > straightOff {
+		half, _ := l.curve.HalfWidth(far)
+		if off := math.Log(float64(law.Curve.Seconds(far) / l.curve.Seconds(far))); math.Abs(off) > max(half, straightOff) {
 			return false
 		}
 	}
@@ -170,7 +172,7 @@ func (l curveLaw) straightOn(f form, points []Point) bool {
 const (
 	// octavesOn is how far beyond the measured messages two curves are compared.
 	octavesOn = 3
-	// straightOff is by how much, in log time, they may differ there.
+	// straightOff is by how much, in log time, they may differ there however sure the family is.
 	straightOff = 0.1
 )
 
