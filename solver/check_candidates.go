@@ -165,7 +165,7 @@ func (x outcome) verdict(c *Candidate) Verdict {
 		return Infeasible // costs checks whether it really does not fit
 	case c == x.chosen:
 		return Chosen
-	case equal(c.Time.Mid, x.chosen.Time.Mid):
+	case near(float64(c.Time.Mid), float64(x.chosen.Time.Mid)):
 		return Equal
 	case x.tied(c) && c.Time.Mid <= x.base.Time.Mid && !c.Baseline:
 		return Tie

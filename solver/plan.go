@@ -4,6 +4,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // PlanSchema is the schema of the plan documents this version writes.
@@ -96,14 +97,14 @@ type Candidate struct {
 func (c *Candidate) Runs() bool { return c.Verdict != Infeasible && c.Verdict != NotLegal }
 
 // Verdict says what became of a candidate.
-type Verdict string
+type Verdict = recommend.Verdict
 
 // The verdicts.
 const (
-	Chosen     Verdict = "chosen"
-	Tie        Verdict = "~"     // no faster than the strongest baseline beyond the model's own error
-	Equal      Verdict = "equal" // as fast as the chosen one
-	Slower     Verdict = "slower"
+	Chosen             = recommend.Chosen
+	Tie                = recommend.Tie
+	Equal              = recommend.Equal
+	Slower             = recommend.Slower
 	Infeasible Verdict = "infeasible" // does not fit a device's memory
 	NotLegal   Verdict = "not legal"  // has no layout on this cluster, as Why says; so no time either
 )

@@ -7,6 +7,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // Default is the strategy that Solve runs when none is named.
@@ -102,85 +103,64 @@ func chooseStrategies(names []string) ([]Strategy, error) {
 // attempt is a strategy's result, which may not fit or not exist.
 type attempt struct {
 	Result
-	strategy  Strategy
-	misfit    *MemoryError
-	illegal   string // why it has no layout at all; Step is nil then
-	gainError units.Seconds
-	doubt     string // the law that adds most to it
+	strategy Strategy
+	misfit   *MemoryError
+	illegal  string // why it has no layout at all; Step is nil then
 }
 
 func (a *attempt) time() units.Seconds { return a.Step.Time.Mid }
 
-// fits says that the attempt has a layout that can be run.
-func (a *attempt) fits() bool { return a.Step != nil && a.misfit == nil }
-
-// fastest is the fastest attempt that fits and is wanted, or nil; ties go to
-// the first.
-func fastest(found []attempt, wanted func(*attempt) bool) *attempt {
-	var best *attempt
-	for i := range found {
-		a := &found[i]
-		if a.fits() && wanted(a) && (best == nil || a.time() < best.time()) {
-			best = a
-		}
+// plan is what choosing knows of the attempt; nil where it has no layout that can be run.
+func (a *attempt) plan() *recommend.Plan {
+	if a.Step == nil || a.misfit != nil {
+		return nil
 	}
-	return best
+	return &recommend.Plan{Strategy: a.strategy.Name(), Baseline: a.strategy.Claims().Baseline, Time: a.time(), Step: a.Step}
 }
-
-// lastOfEquals is the last attempt as fast as the chosen one, if that is no
-// baseline: a later strategy starts from the plans of those before, and where it
-// finds none better the plan is its own as well.
-func lastOfEquals(found []attempt, chosen *attempt) *attempt {
-	if chosen.strategy.Claims().Baseline {
-		return chosen
-	}
-	for i := range found {
-		a := &found[i]
-		if a.fits() && !a.strategy.Claims().Baseline && equal(a.time(), chosen.time()) && a.gainError <= chosen.gainError {
-			chosen = a
-		}
-	}
-	return chosen
-}
-
-// equal says that two times differ by rounding at most.
-func equal(a, b units.Seconds) bool { return near(float64(a), float64(b)) }
 
 // pick chooses among attempts and writes the plan.
 func (p *Problem) pick(found []attempt, bound units.Seconds) (*Plan, error) {
-	chosen := fastest(found, func(*attempt) bool { return true })
-	if chosen == nil {
+	w := weighed{found: found, bound: bound}
+	for i := range found {
+		w.plans = append(w.plans, found[i].plan())
+	}
+	recommended, base := recommend.Best(w.plans)
+	if recommended < 0 {
 		return nil, p.noneFits(found)
 	}
-	base := fastest(found, func(a *attempt) bool { return a.strategy.Claims().Baseline })
-	if base != nil {
-		for i := range found {
-			weigh(&found[i], base)
-		}
-		// One that gains more can be the less sure of it.
-		chosen = fastest(found, func(a *attempt) bool { return !tied(a, base) })
-	}
-	chosen = lastOfEquals(found, chosen)
-	recommended := chosen
+	at := recommended
 	if p.Take != "" {
-		named := func(a *attempt) bool { return a.strategy.Name() == p.Take }
-		if chosen = fastest(found, named); chosen == nil {
-			at := slices.IndexFunc(found, func(a attempt) bool { return named(&a) })
-			if at < 0 {
-				return nil, fmt.Errorf("the plan of %s was asked for, and the time was up before it was found: give it more", p.Take)
-			}
-			return nil, notToBeHad(found[at])
+		var err error
+		if at, err = p.taken(found); err != nil {
+			return nil, err
 		}
+	}
+	chosen := &found[at]
+	w.chosen = w.plans[at]
+	if base >= 0 {
+		w.base = w.plans[base]
 	}
 	plan := &Plan{
-		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.strategy.Name(), Taken: chosen != recommended,
+		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.strategy.Name(), Taken: at != recommended,
 		Ranks: p.planRanks(chosen.Layout), Groups: chosen.Layout.Groups, OwnLast: chosen.Layout.OwnLast, KeepTail: chosen.Layout.KeepTail, HeadChunks: chosen.Layout.HeadChunks, TwoBatch: chosen.Layout.TwoBatch, Step: *chosen.Step,
 		Bound: bound, Gap: gapOf(chosen.time(), bound), Warnings: warnings(found), Notes: notModelled(),
 	}
 	for i := range found {
-		plan.Compared = append(plan.Compared, candidate(&found[i], chosen, base, bound))
+		plan.Compared = append(plan.Compared, w.candidate(i))
 	}
 	return plan, plan.Validate()
+}
+
+// taken is the place of the attempt that was asked for by name.
+func (p *Problem) taken(found []attempt) (int, error) {
+	at := slices.IndexFunc(found, func(a attempt) bool { return a.strategy.Name() == p.Take })
+	if at < 0 {
+		return 0, fmt.Errorf("the plan of %s was asked for, and the time was up before it was found: give it more", p.Take)
+	}
+	if found[at].plan() == nil {
+		return 0, notToBeHad(found[at])
+	}
+	return at, nil
 }
 
 // notToBeHad says why the plan of a named strategy cannot be taken.
@@ -207,18 +187,6 @@ func (p *Problem) noneFits(found []attempt) *InfeasibleError {
 }
 
 func fill(m costmodel.Memory) float64 { return float64(m.Peak()) / float64(m.Capacity) }
-
-// weigh finds the error of what an attempt gains over the baseline.
-func weigh(a, base *attempt) {
-	if a != base && a.fits() {
-		a.gainError, a.doubt = costmodel.GainError(base.Step, a.Step)
-	}
-}
-
-// tied says that an attempt gains no more than the model can tell.
-func tied(a, base *attempt) bool {
-	return a != base && a.fits() && base.time()-a.time() <= a.gainError
-}
 
 func gapOf(t, bound units.Seconds) float64 { return float64(t/bound) - 1 }
 
@@ -250,50 +218,43 @@ func (p *Problem) planRanks(l costmodel.Layout) []PlanRank {
 	return ranks
 }
 
-func candidate(a, chosen, base *attempt, bound units.Seconds) Candidate {
-	c := Candidate{Strategy: a.strategy.Name(), Baseline: a.strategy.Claims().Baseline, Why: a.Why, GainError: a.gainError, Verdict: verdict(a, chosen, base)}
-	if c.Verdict == NotLegal {
-		c.Why = a.illegal
+// weighed are attempts after one of them was chosen.
+type weighed struct {
+	found        []attempt
+	plans        []*recommend.Plan // of these, nil where there is none that can be run
+	chosen, base *recommend.Plan   // base may be nil
+	bound        units.Seconds
+}
+
+// candidate is what the document says of an attempt.
+func (w *weighed) candidate(i int) Candidate {
+	a, plan := &w.found[i], w.plans[i]
+	c := Candidate{Strategy: a.strategy.Name(), Baseline: a.strategy.Claims().Baseline, Why: a.Why, Verdict: Infeasible}
+	if a.Step == nil {
+		c.Verdict, c.Why = NotLegal, a.illegal
 		return c
 	}
-	c.Time, c.Gap, c.Peak = a.Step.Time, gapOf(a.time(), bound), peak(a.Step)
+	c.Time, c.Gap, c.Peak = a.Step.Time, gapOf(a.time(), w.bound), peak(a.Step)
 	for _, r := range a.Step.Ranks {
 		c.Busy, c.Exposed, c.Idle = c.Busy+r.Busy, c.Exposed+r.Exposed, c.Idle+r.Idle
 	}
 	n := units.Seconds(len(a.Step.Ranks))
 	c.Busy, c.Exposed, c.Idle = c.Busy/n, c.Exposed/n, c.Idle/n
-	if base != nil && a.fits() {
-		c.Speedup = float64(base.time() / a.time())
-	}
-	if a != chosen {
+	if plan == nil || plan != w.chosen {
 		c.Layout = &a.Layout
 	}
-	switch c.Verdict {
-	case Infeasible:
+	if plan == nil {
 		c.Why = a.misfit.Error()
-	case Tie:
-		c.Why += fmt.Sprintf("; gains %v +- %v over %s, which the cost model cannot tell from nothing", base.time()-a.time(), a.gainError, base.strategy.Name())
-		if a.doubt != "" {
-			c.Why += fmt.Sprintf("; most of the doubt is %s: measure that, or take the plan all the same: --take %s", a.doubt, a.strategy.Name())
-		}
+		return c
+	}
+	c.GainError, c.Verdict = plan.GainError, plan.Verdict(w.chosen, w.base)
+	if w.base != nil {
+		c.Speedup = float64(w.base.Time / a.time())
+	}
+	if c.Verdict == Tie {
+		c.Why += "; " + plan.InDoubt(w.base)
 	}
 	return c
-}
-
-func verdict(a, chosen, base *attempt) Verdict {
-	switch {
-	case a.Step == nil:
-		return NotLegal
-	case a.misfit != nil:
-		return Infeasible
-	case a == chosen:
-		return Chosen
-	case equal(a.time(), chosen.time()):
-		return Equal
-	case base != nil && !a.strategy.Claims().Baseline && tied(a, base) && a.time() <= base.time():
-		return Tie
-	}
-	return Slower
 }
 
 // peak is the memory of the rank that is fullest in proportion.

@@ -1,0 +1,85 @@
+package recommend
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// doubtful is a plan that may take longer by so much, which no baseline here may.
+func doubtful(name string, time, by units.Seconds) *Plan {
+	return &Plan{Strategy: name, Time: time, Step: &costmodel.Step{Time: costmodel.Estimate{Lo: time, Mid: time, Hi: time + by}, Contention: by}}
+}
+
+func today(name string, time units.Seconds) *Plan {
+	p := doubtful(name, time, 0)
+	p.Baseline = true
+	return p
+}
+
+// unknown is a plan whose error nobody knows.
+func unknown(name string, time units.Seconds, baseline bool) *Plan {
+	return &Plan{Strategy: name, Baseline: baseline, Time: time}
+}
+
+func TestTheFastestPlanThatSurelyGainsIsRecommended(t *testing.T) {
+	for name, c := range map[string]struct {
+		plans    []*Plan
+		best     string
+		verdicts string
+	}{
+		"none":                                  {[]*Plan{nil, nil}, "", ""},
+		"no baseline":                           {[]*Plan{nil, doubtful("a", 9, 5), doubtful("b", 8, 5)}, "b", "- slower chosen"},
+		"sure":                                  {[]*Plan{today("old", 12), today("older", 14), doubtful("a", 9, 2)}, "a", "slower slower chosen"},
+		"the faster is less sure":               {[]*Plan{today("old", 10), doubtful("a", 7, 3.5), doubtful("b", 8, 1)}, "b", "slower ~ chosen"},
+		"none is sure":                          {[]*Plan{today("old", 10), doubtful("a", 7, 3), doubtful("b", 8, 9)}, "old", "chosen ~ ~"},
+		"a gain of just the error is none":      {[]*Plan{today("old", 10), doubtful("a", 7, 3)}, "old", "chosen ~"},
+		"a baseline is not tied with a faster":  {[]*Plan{today("old", 10), today("older", 10.5), doubtful("a", 9, 2)}, "old", "chosen slower ~"},
+		"one that takes longer is slower":       {[]*Plan{today("old", 10), doubtful("a", 11, 5)}, "old", "chosen slower"},
+		"baselines as fast as each other":       {[]*Plan{today("old", 10), today("older", 10), doubtful("a", 8, 1)}, "a", "slower slower chosen"},
+		"as fast as the baseline":               {[]*Plan{today("old", 10), doubtful("a", 10, 0)}, "old", "chosen equal"},
+		"the last of equals":                    {[]*Plan{today("old", 10), doubtful("a", 7, 1), doubtful("b", 7*(1+1e-12), 1)}, "b", "slower equal chosen"},
+		"the last of equals, unless less sure":  {[]*Plan{today("old", 10), doubtful("a", 7, 1), doubtful("b", 7, 2)}, "a", "slower chosen equal"},
+		"of those whose error is not known too": {[]*Plan{unknown("old", 10, true), unknown("a", 9, false), unknown("b", 9, false)}, "b", "slower equal chosen"},
+	} {
+		best, base := Best(c.plans)
+		if best < 0 {
+			if c.best != "" || base >= 0 {
+				t.Errorf("%s: %d, %d", name, best, base)
+			}
+			continue
+		}
+		var against *Plan
+		if base >= 0 {
+			against = c.plans[base]
+			if against.Strategy != "old" {
+				t.Errorf("%s: against %s", name, against.Strategy)
+			}
+		}
+		var verdicts []string
+		for _, p := range c.plans {
+			if p == nil {
+				verdicts = append(verdicts, "-")
+				continue
+			}
+			verdicts = append(verdicts, string(p.Verdict(c.plans[best], against)))
+		}
+		if got := strings.Join(verdicts, " "); c.plans[best].Strategy != c.best || got != c.verdicts {
+			t.Errorf("%s: %s, want %s: %s, want %s", name, c.plans[best].Strategy, c.best, got, c.verdicts)
+		}
+	}
+}
+
+func TestADoubtfulGainSaysWhatSettlesIt(t *testing.T) {
+	plans := []*Plan{today("old", 10), doubtful("a", 7, 4)}
+	Best(plans)
+	const want = "gains 3 s +- 4 s over old, which the cost model cannot tell from nothing; most of the doubt is how much messages slow computing beside them (overlap): measure that, or take the plan all the same: --take a"
+	if got := plans[1].InDoubt(plans[0]); got != want {
+		t.Errorf("%q", got)
+	}
+	if plans[0].GainError != 0 || plans[0].Doubt != "" {
+		t.Errorf("the baseline against itself: %+v", plans[0])
+	}
+}
