@@ -2,13 +2,10 @@ package solver
 
 import (
 	"context"
-	"fmt"
-	"strings"
-
-	"github.com/agnivade/levenshtein"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // Strategy turns a problem into a layout.
@@ -75,19 +72,11 @@ func lookupAny(name string) (Strategy, error) {
 // Lookup finds a strategy by name. The error lists the names and the nearest.
 func Lookup(name string) (Strategy, error) {
 	var names []string
-	near, distance := "", max(2, len(name)/3)+1
 	for _, s := range named() {
 		if s.Name() == name {
 			return s, nil
 		}
 		names = append(names, s.Name())
-		if d := levenshtein.ComputeDistance(name, s.Name()); d < distance {
-			near, distance = s.Name(), d
-		}
 	}
-	hint := ""
-	if near != "" {
-		hint = fmt.Sprintf("; did you mean %q?", near)
-	}
-	return nil, fmt.Errorf("unknown strategy %q%s; the strategies are %s", name, hint, strings.Join(names, ", "))
+	return nil, recommend.Unknown(name, names)
 }

@@ -83,3 +83,15 @@ func TestADoubtfulGainSaysWhatSettlesIt(t *testing.T) {
 		t.Errorf("the baseline against itself: %+v", plans[0])
 	}
 }
+
+func TestAnUnknownNameIsToldTheNearest(t *testing.T) {
+	names := []string{"ring", "ulysses", "evenkeel"}
+	for name, want := range map[string]string{
+		"evenkeil": `unknown strategy "evenkeil"; did you mean "evenkeel"?; the strategies are ring, ulysses, evenkeel`,
+		"zigzag":   `unknown strategy "zigzag"; the strategies are ring, ulysses, evenkeel`,
+	} {
+		if got := Unknown(name, names).Error(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
