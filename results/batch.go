@@ -18,6 +18,7 @@ func BatchPlan(w io.Writer, d *batch.Document) error {
 	p := &printer{w: w}
 	batchHead(p, d)
 	batchConsidered(p, d)
+	batchReasons(p, d)
 	batchDoubt(p, d)
 	batchMicro(p, d)
 	batchPicture(p, d)
@@ -51,16 +52,28 @@ func batchHead(p *printer, d *batch.Document) {
 
 // batchStep is the chosen plan's time with its error, where one is known.
 func batchStep(d *batch.Document) string {
-	c := d.Taken()
+	c := d.Chosen()
 	if c == nil || c.Interval.Mid <= 0 {
 		return d.Time.String()
 	}
 	return fmt.Sprintf("%s (%s)", estimate(c.Interval), c.Interval.Source)
 }
 
+// batchReasons explains the choice by what was faster: the plans whose gain is in doubt.
+func batchReasons(p *printer, d *batch.Document) {
+	if c := d.Chosen(); c != nil {
+		whyChosen(p, d.Taken, c.Strategy, c.Why)
+	}
+	for _, c := range d.Compared {
+		if c.Verdict == batch.Tie {
+			whyNot(p, c.Strategy, string(c.Verdict), c.Why)
+		}
+	}
+}
+
 // batchDoubt says how sure a gain is, and what would settle most of the doubt.
 func batchDoubt(p *printer, d *batch.Document) {
-	c, base := d.Taken(), d.Baseline()
+	c, base := d.Chosen(), d.Baseline()
 	if c == nil || base == nil || c.Doubt == "" {
 		return
 	}
@@ -98,7 +111,7 @@ func batchConsidered(p *printer, d *batch.Document) {
 		if c.Speedup > 0 {
 			speedup = fmt.Sprintf("%.3fx", c.Speedup)
 		}
-		t.row(name, step, fmt.Sprint(c.Micro), batchAgainst(c, base), speedup, units.Percent(c.Gap), c.Took.String(), string(c.Verdict))
+		t.row(name, step, fmt.Sprint(c.Micro), batchAgainst(c, base), speedup, units.Percent(c.Gap), c.Took.String(), verdictWord(c.Verdict, d.Taken && c.Time < d.Time))
 	}
 	t.render(p)
 	if doubts {

@@ -238,11 +238,7 @@ func reasons(p *printer, d *solver.Plan) {
 	p.printf("\n")
 	for _, c := range d.Compared {
 		if c.Verdict == solver.Chosen {
-			how := "chosen"
-			if d.Taken {
-				how = "taken as asked"
-			}
-			p.para("", fmt.Sprintf("%s: %s. Why: %s", how, c.Strategy, orNone(c.Why)))
+			whyChosen(p, d.Taken, c.Strategy, c.Why)
 			if why := spendsBetter(c, d.Baseline()); why != "" {
 				p.para("  ", why)
 			}
@@ -250,9 +246,25 @@ func reasons(p *printer, d *solver.Plan) {
 	}
 	for _, c := range d.Compared {
 		if c.Verdict != solver.Chosen && c.Why != "" {
-			p.para("  ", fmt.Sprintf("%s (%s): %s", c.Strategy, verdictWord(d, c), c.Why))
+			whyNot(p, c.Strategy, became(d, c), c.Why)
 		}
 	}
+}
+
+// whyChosen and whyNot say of a strategy how it came to its verdict.
+func whyChosen(p *printer, taken bool, strategy, why string) {
+	how := "chosen"
+	if taken {
+		how = "taken as asked"
+	}
+	p.para("", fmt.Sprintf("%s: %s. Why: %s", how, strategy, orNone(why)))
+}
+
+func whyNot(p *printer, strategy, verdict, why string) {
+	if verdict == string(solver.Tie) {
+		verdict = "~, no difference beyond the model's error"
+	}
+	p.para("  ", fmt.Sprintf("%s (%s): %s", strategy, verdict, why))
 }
 
 // spendsBetter says where a plan's gain over the strongest baseline comes from: what
@@ -268,20 +280,18 @@ func spendsBetter(c solver.Candidate, base *solver.Candidate) string {
 		change("wait for slower ranks", base.Idle, c.Idle), change("wait for bytes", base.Exposed, c.Exposed), change("compute", base.Busy, c.Busy))
 }
 
-func verdictWord(d *solver.Plan, c solver.Candidate) string {
-	if c.Verdict == solver.Tie {
-		return "~, no difference beyond the model's error"
-	}
-	return became(d, c)
+// became is a candidate's verdict.
+func became(d *solver.Plan, c solver.Candidate) string {
+	return verdictWord(c.Verdict, d.Taken && c.Time.Mid < d.Step.Time.Mid)
 }
 
-// became is a candidate's verdict. Where a slower one was taken as asked, what is called
+// verdictWord is a verdict in words. Where a slower plan was taken as asked, what is called
 // slower in the document, for it was not chosen, may be faster.
-func became(d *solver.Plan, c solver.Candidate) string {
-	if d.Taken && c.Verdict == solver.Slower && c.Time.Mid < d.Step.Time.Mid {
+func verdictWord(v solver.Verdict, faster bool) string {
+	if v == solver.Slower && faster {
 		return "faster"
 	}
-	return string(c.Verdict)
+	return string(v)
 }
 
 // pictureWidth is how wide the bars of a rank are.

@@ -258,8 +258,25 @@ func (q sequences) source() (func(n int) []units.Tokens, error) {
 	return func(int) []units.Tokens { return sample.Lengths }, nil
 }
 
+// takes says whether the plan that is asked for by name is of a strategy that runs.
+func (q sequences) takes(name string) error {
+	if name == "" {
+		return nil
+	}
+	if err := batch.Named(name); err != nil {
+		return usagef("--take: %w", err)
+	}
+	if s := (batch.FlexSP{}); q.fast && name == s.Name() {
+		return usagef("--take %s: --fast leaves it out: leave out one of them", name)
+	}
+	return nil
+}
+
 // runBatch plans a batch of unequal sequences.
 func (a *app) runBatch(ctx context.Context, o problem) error {
+	if err := o.sequences.takes(o.take); err != nil {
+		return err
+	}
 	if o.deadline > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, o.deadline)
@@ -292,7 +309,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 		return usageError{err}
 	}
 	longest := max(limit, slices.Max(shaped.Lengths))
-	d, err := a.contest(ctx, o.sequences, p, longest)
+	d, err := a.contest(ctx, o, p, longest)
 	var long *batch.TooLongError
 	if errors.As(err, &long) {
 		return tooLong{long, o}
@@ -344,10 +361,11 @@ func (a *app) prices(ctx context.Context, o problem, limit units.Tokens, lengths
 
 // contest runs all strategies and chooses. Slow ones come last, so that no deadline passes
 // before the others have a plan.
-func (a *app) contest(ctx context.Context, q sequences, p *batch.Problem, longest units.Tokens) (*batch.Document, error) {
+func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest units.Tokens) (*batch.Document, error) {
 	begin := time.Now()
 	clock := func() units.Seconds { return units.Seconds(time.Since(begin).Seconds()) }
-	all := batch.Strategies(batch.Settings{Longest: longest, ProgramTime: q.mipTime, Fast: q.fast})
+	fast := o.sequences.fast
+	all := batch.Strategies(batch.Settings{Longest: longest, ProgramTime: o.sequences.mipTime, Fast: fast})
 	attempts := make([]batch.Attempt, len(all))
 	for i, s := range all {
 		if !s.Claims().Slow {
@@ -355,8 +373,9 @@ func (a *app) contest(ctx context.Context, q sequences, p *batch.Problem, longes
 			attempts[i] = batch.Try(ctx, s, p, clock)
 		}
 	}
+	sure := batch.Try(ctx, batch.Sure(attempts, batch.Options{}), p, clock)
 	lowerBound := batch.LowerBound
-	if q.fast {
+	if fast {
 		lowerBound = batch.FastBound
 	}
 	bound, err := lowerBound(ctx, p)
@@ -369,7 +388,7 @@ func (a *app) contest(ctx context.Context, q sequences, p *batch.Problem, longes
 			attempts[i] = batch.Try(ctx, s, p, clock)
 		}
 	}
-	return batch.Choose(p, bound, attempts)
+	return batch.Choose(p, bound, append(attempts, sure), o.take)
 }
 
 // now is the time that documents are stamped with.

@@ -8,7 +8,7 @@ import (
 // Flags of solve and serve that one way of planning asks for and another has no use
 // for.
 func oneSequenceFlags() []string {
-	return []string{"seq-len", "grad-accumulation", "strategy", "take", "effort", "shares", "q-heads", "head-chunks", "two-batch-overlap", "timeline", "explain"}
+	return []string{"seq-len", "grad-accumulation", "strategy", "effort", "shares", "q-heads", "head-chunks", "two-batch-overlap", "timeline", "explain"}
 }
 
 func batchFlags() []string {

@@ -72,10 +72,11 @@ func exitCode(err error) int {
 	var usage usageError
 	var infeasible *solver.InfeasibleError
 	var long *batch.TooLongError
+	var none *batch.NotTakenError
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.As(err, &infeasible), errors.As(err, &long):
+	case errors.As(err, &infeasible), errors.As(err, &long), errors.As(err, &none):
 		return exitInfeasible
 	case errors.Is(err, errCheckFailed):
 		return exitCheck

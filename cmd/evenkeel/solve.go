@@ -61,7 +61,8 @@ when no plan fits the devices' memory.
 
 The fastest plan is recommended whose gain over what people run today is more than the
 cost model can be wrong by. Where evenkeel's fastest gains less than that, evenkeel-sure
-is the fastest of its layouts that does, and --take evenkeel writes the fastest.
+is the fastest of its layouts that does, and --take evenkeel writes the fastest. Plans of
+a batch (--lengths) are recommended by the same rule.
 
 With --grad-accumulation every sequence of a step is trained on all devices, one after the
 other or in twos. What the same sequences would take side by side, each in a group of

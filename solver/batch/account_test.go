@@ -25,7 +25,7 @@ func TestPlansByLawsHaveErrors(t *testing.T) {
 		for _, s := range batch.Strategies(batch.Settings{Longest: 60000, Fast: true}) {
 			attempts = append(attempts, batch.Try(t.Context(), s, p, clock))
 		}
-		d, err := batch.Choose(p, 0, attempts)
+		d, err := batch.Choose(p, 0, attempts, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -89,7 +89,7 @@ func TestPlansByPublishedCostsHaveNoError(t *testing.T) {
 	if a.Err != nil || a.Account != nil {
 		t.Fatalf("%v, %+v", a.Err, a.Account)
 	}
-	d, err := batch.Choose(p, 0, []batch.Attempt{a})
+	d, err := batch.Choose(p, 0, []batch.Attempt{a}, "")
 	if err != nil || d.Compared[0].Interval != (costmodel.Estimate{}) || d.Compared[0].GainError != 0 {
 		t.Errorf("%v, %+v", err, d.Compared)
 	}

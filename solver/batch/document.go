@@ -1,8 +1,6 @@
 package batch
 
 import (
-	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -11,6 +9,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // Schema is the schema of the batch plans this version writes.
@@ -27,6 +26,9 @@ type Document struct {
 	Fleet    []PoolEntry    `json:"fleet"`
 	Classes  []ClassEntry   `json:"classes"` // of groups that the plan uses
 	Strategy string         `json:"strategy"`
+	// Taken: whoever asked named the strategy, and it is not the recommended one: a plan
+	// that gains no more over today's than the prices can tell is not, nor is a slower one.
+	Taken bool `json:"taken,omitzero"`
 	Plan
 	Bound    units.Seconds `json:"lower_bound_s"`
 	Gap      float64       `json:"gap"` // step time / lower bound - 1
@@ -96,17 +98,18 @@ func (c *Candidate) errs() error {
 
 // planned says that the strategy has a plan.
 func (c *Candidate) planned() bool {
-	return c.Verdict == Chosen || c.Verdict == Equal || c.Verdict == Slower
+	return slices.Contains([]Verdict{Chosen, Equal, Tie, Slower}, c.Verdict)
 }
 
 // Verdict says what became of a candidate.
-type Verdict string
+type Verdict = recommend.Verdict
 
 // The verdicts.
 const (
-	Chosen   Verdict = "chosen"
-	Equal    Verdict = "equal" // as fast as the chosen one
-	Slower   Verdict = "slower"
+	Chosen           = recommend.Chosen
+	Tie              = recommend.Tie
+	Equal            = recommend.Equal
+	Slower           = recommend.Slower
 	NotLegal Verdict = "not legal" // has no plan for such devices, prices or lengths, as Why says
 	Late     Verdict = "no plan in time"
 )
@@ -146,50 +149,78 @@ func (d *Document) Validate() error {
 // compared says which of the candidates contradicts the others or the plan. A document
 // need not have any.
 func (d *Document) compared() error {
-	base, chosen := units.Seconds(0), -1
-	if b := d.Baseline(); b != nil {
-		base = b.Time
-	}
+	plans, chosen := make([]*recommend.Plan, len(d.Compared)), -1
 	for i, c := range d.Compared {
+		if err := d.stated(c); err != nil {
+			return fmt.Errorf("considered[%d].%w", i, err)
+		}
 		if c.Verdict == Chosen && chosen >= 0 {
 			return fmt.Errorf("considered[%d].verdict: considered[%d] is chosen already", i, chosen)
 		}
 		if c.Verdict == Chosen {
 			chosen = i
 		}
-		if err := cmp.Or(d.contradicts(c, base), c.errs()); err != nil {
-			return fmt.Errorf("considered[%d].%w", i, err)
+		if c.planned() {
+			plans[i] = &recommend.Plan{Strategy: c.Strategy, Baseline: c.Baseline, Time: c.Time, GainError: c.GainError}
 		}
 	}
-	if len(d.Compared) > 0 && chosen < 0 {
-		return errors.New("considered: none of them is chosen")
-	}
-	return nil
-}
-
-// contradicts says what of a candidate cannot be, beside the plan and the fastest baseline.
-func (d *Document) contradicts(c Candidate, base units.Seconds) error {
-	if !c.planned() {
-		if c.Verdict != NotLegal && c.Verdict != Late {
-			return fmt.Errorf("verdict: %q: want %s, %s, %s, %s or %s", c.Verdict, Chosen, Equal, Slower, NotLegal, Late)
-		}
+	if len(d.Compared) == 0 {
 		return nil
 	}
-	speedup := 0.0
-	if base > 0 {
-		speedup = float64(base / c.Time)
+	if chosen < 0 {
+		return errors.New("considered: none of them is chosen")
 	}
-	switch want := gap(c.Time, d.Bound); {
-	case !valid(c.Time) || c.Time < d.Time*(1-1e-9):
-		return fmt.Errorf("step_s: %v: the plan that is chosen takes %v, and is the fastest", c.Time, d.Time)
+	return d.choice(plans, chosen)
+}
+
+// stated says what of a candidate cannot be, whatever the others are.
+func (d *Document) stated(c Candidate) error {
+	switch {
+	case !c.planned() && c.Verdict != NotLegal && c.Verdict != Late:
+		return fmt.Errorf("verdict: %q: want %s, %s, %s, %s, %s or %s", c.Verdict, Chosen, Equal, Tie, Slower, NotLegal, Late)
+	case !c.planned():
+		return c.errs()
+	case !valid(c.Time) || c.Time == 0:
+		return fmt.Errorf("step_s: %v: want a time above 0", c.Time)
 	case c.Verdict == Chosen && c.Strategy != d.Strategy:
 		return fmt.Errorf("strategy: %q: is chosen, and the plan is of %q", c.Strategy, d.Strategy)
-	case c.Verdict != Slower && slower(c.Time, d.Time):
-		return fmt.Errorf("verdict: %q: takes %v, and the plan %v", c.Verdict, c.Time, d.Time)
-	case !agree(c.Gap, want):
+	case c.Verdict == Chosen && !recommend.Same(c.Time, d.Time):
+		return fmt.Errorf("step_s: %v: the plan, which is chosen, takes %v", c.Time, d.Time)
+	}
+	if want := gap(c.Time, d.Bound); !agree(c.Gap, want) {
 		return fmt.Errorf("gap: %v: step_s over lower_bound_s - 1 is %v", c.Gap, want)
-	case !agree(c.Speedup, speedup):
-		return fmt.Errorf("speedup_vs_baseline: %v: the times give %v", c.Speedup, speedup)
+	}
+	return c.errs()
+}
+
+// choice says what of the candidates does not follow from their times and the errors of
+// their gains.
+func (d *Document) choice(plans []*recommend.Plan, chosen int) error {
+	best, at := recommend.Best(plans)
+	switch {
+	case d.Taken && chosen == best:
+		return errors.New("taken: true: the numbers recommend the chosen strategy anyway")
+	case !d.Taken && slower(plans[chosen].Time, plans[best].Time):
+		return fmt.Errorf("considered[%d].step_s: %v: less than the plan takes that is chosen, %v, and surely so", best, plans[best].Time, plans[chosen].Time)
+	}
+	var base *recommend.Plan
+	if at >= 0 {
+		base = plans[at]
+	}
+	for i, p := range plans {
+		c, speedup := d.Compared[i], 0.0
+		if p == nil {
+			continue
+		}
+		if base != nil {
+			speedup = float64(base.Time / p.Time)
+		}
+		if !agree(c.Speedup, speedup) {
+			return fmt.Errorf("considered[%d].speedup_vs_baseline: %v: the times give %v", i, c.Speedup, speedup)
+		}
+		if want := p.Verdict(plans[chosen], base); c.Verdict != want && (want != Tie || c.Verdict != Slower) {
+			return fmt.Errorf("considered[%d].verdict: %q: takes %v, and the plan %v: the numbers say %q", i, c.Verdict, c.Time, d.Time, want)
+		}
 	}
 	return nil
 }
@@ -220,8 +251,8 @@ func (d *Document) times() error {
 	return nil
 }
 
-// Taken is the candidate whose plan the document has; nil where it is not among those compared.
-func (d *Document) Taken() *Candidate {
+// Chosen is the candidate whose plan the document has; nil where it is not among those compared.
+func (d *Document) Chosen() *Candidate {
 	at := slices.IndexFunc(d.Compared, func(c Candidate) bool { return c.Verdict == Chosen })
 	if at < 0 {
 		return nil
@@ -257,128 +288,6 @@ type stated struct{ d *Document }
 
 // Time implements Pricer.
 func (stated) Time(int, units.Tokens) units.Seconds { return 0 }
-
-// Attempt is what a strategy made of a problem.
-type Attempt struct {
-	Strategy Strategy
-	Plan     *Plan
-	Account  *costmodel.Step // of the plan; nil where the prices have no laws
-	Err      error
-	Took     units.Seconds
-}
-
-// Try runs a strategy and checks its plan. clock tells seconds since some moment.
-func Try(ctx context.Context, s Strategy, p *Problem, clock func() units.Seconds) Attempt {
-	begin := clock()
-	plan, err := s.Solve(ctx, p)
-	a := Attempt{Strategy: s, Plan: plan, Err: err, Took: clock() - begin}
-	if err == nil {
-		if found := Check(p, plan); len(found) > 0 {
-			a.Plan, a.Err = nil, fmt.Errorf("strategy %s made a plan that breaks the rules: %w", s.Name(), found[0])
-			return a
-		}
-		if a.Account, err = accountOf(p, plan); err != nil {
-			a.Plan, a.Err = nil, fmt.Errorf("the error of %s's plan: %w", s.Name(), err)
-		}
-	}
-	return a
-}
-
-// Choose makes the document of the fastest plan; of equally fast ones that of the
-// last attempt, for strategies come baselines first. Header, costs and notes are the
-// caller's to fill in.
-//
-// Error: no attempt has a plan: the first *TooLongError, or the first error.
-func Choose(p *Problem, bound units.Seconds, attempts []Attempt) (*Document, error) {
-	best, base := -1, -1
-	for i, a := range attempts {
-		if a.Plan == nil {
-			continue
-		}
-		if best < 0 || !slower(a.Plan.Time, attempts[best].Plan.Time) {
-			best = i
-		}
-		if a.Strategy.Claims().Baseline && (base < 0 || a.Plan.Time < attempts[base].Plan.Time) {
-			base = i
-		}
-	}
-	if best < 0 {
-		return nil, worst(attempts)
-	}
-	d := &Document{Lengths: p.Lengths, Strategy: attempts[best].Strategy.Name(), Bound: min(bound, attempts[best].Plan.Time)}
-	d.Gap = gap(attempts[best].Plan.Time, bound)
-	d.Plan, d.Classes = compact(p, attempts[best].Plan)
-	for _, f := range p.Fleet {
-		d.Fleet = append(d.Fleet, PoolEntry(f))
-	}
-	for i, a := range attempts {
-		c := candidate(a, bound)
-		if a.Plan != nil {
-			c.Verdict = verdict(i == best, a.Plan.Time, attempts[best].Plan.Time)
-			if base >= 0 {
-				c.Speedup = float64(attempts[base].Plan.Time / a.Plan.Time)
-				if a.Account != nil && i != base {
-					c.GainError, c.Doubt = costmodel.GainError(attempts[base].Account, a.Account)
-				}
-			}
-		}
-		d.Compared = append(d.Compared, c)
-	}
-	return d, nil
-}
-
-// slower says that a is slower than b by more than rounding.
-func slower(a, b units.Seconds) bool { return a > b*(1+1e-9) }
-
-func verdict(best bool, t, least units.Seconds) Verdict {
-	switch {
-	case best:
-		return Chosen
-	case slower(t, least):
-		return Slower
-	}
-	return Equal
-}
-
-func candidate(a Attempt, bound units.Seconds) Candidate {
-	claims := a.Strategy.Claims()
-	c := Candidate{Strategy: a.Strategy.Name(), Baseline: claims.Baseline, Published: claims.Published, Why: claims.Doc, Took: a.Took}
-	if a.Plan == nil {
-		c.Verdict, c.Why = NotLegal, a.Err.Error()
-		if errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled) {
-			c.Verdict = Late
-		}
-		return c
-	}
-	c.Time, c.Micro, c.Gap = a.Plan.Time, len(a.Plan.Micro), gap(a.Plan.Time, bound)
-	if a.Account != nil {
-		c.Interval = a.Account.Time
-	}
-	return c
-}
-
-func gap(t, bound units.Seconds) float64 {
-	if bound <= 0 {
-		return 0
-	}
-	return max(0, float64(t/bound)-1)
-}
-
-// worst is the error of attempts that all failed.
-func worst(attempts []Attempt) error {
-	for _, a := range attempts {
-		var long *TooLongError
-		if errors.As(a.Err, &long) {
-			return long
-		}
-	}
-	for _, a := range attempts {
-		if a.Err != nil {
-			return fmt.Errorf("strategy %s: %w", a.Strategy.Name(), a.Err)
-		}
-	}
-	return errors.New("no strategy was asked")
-}
 
 // compact is a plan in terms of the classes that it uses.
 func compact(p *Problem, plan *Plan) (Plan, []ClassEntry) {

@@ -61,7 +61,7 @@ func choose(t *testing.T) (*Problem, *Document) {
 	} {
 		attempts = append(attempts, Try(t.Context(), s, p, clock))
 	}
-	d, err := Choose(p, good.Time/2, attempts)
+	d, err := Choose(p, good.Time/2, attempts, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestChooseNamesTheSequenceThatNothingHolds(t *testing.T) {
 	p := twoNodes(9000)
 	_, err := Choose(p, 0, []Attempt{
 		Try(t.Context(), fixed{"a", true, nil, &IllegalError{"not here"}}, p, ticks()), Try(t.Context(), fixed{"b", false, nil, p.Feasible()}, p, ticks()),
-	})
+	}, "")
 	var long *TooLongError
 	if !errors.As(err, &long) || long.Tokens != 9000 {
 		t.Fatal(err)
@@ -135,15 +135,15 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 		"considered[0].interval.mid_s: 60 s": func(d *Document) { d.Compared[0].Interval = costmodel.Estimate{Lo: 60, Mid: 60, Hi: 60} },
 		"considered[0].gain_error_s: -1 s":   func(d *Document) { d.Compared[0].GainError = -1 },
 
-		"gap: 55: step_s over lower_bound_s - 1 is 1":                 func(d *Document) { d.Gap = 55 },
-		"considered[5].strategy: \"ours\": is chosen":                 func(d *Document) { d.Strategy = "other" },
-		"considered: none of them is chosen":                          func(d *Document) { d.Compared = d.Compared[:5] },
-		"considered[5].verdict: considered[4] is chosen already":      func(d *Document) { d.Compared[4].Verdict, d.Compared[4].Strategy = Chosen, "ours" },
-		"considered[3].verdict: \"fast\": want chosen, equal, slower": func(d *Document) { d.Compared[3].Verdict = "fast" },
-		"considered[0].step_s: 1 ns: the plan that is chosen takes":   func(d *Document) { d.Compared[0].Time = 1e-9 },
-		"considered[0].verdict: \"equal\": takes":                     func(d *Document) { d.Compared[0].Verdict = Equal },
-		"considered[0].gap: 7: step_s over":                           func(d *Document) { d.Compared[0].Gap = 7 },
-		"considered[4].speedup_vs_baseline: 100: the times give":      func(d *Document) { d.Compared[4].Speedup = 100 },
+		"gap: 55: step_s over lower_bound_s - 1 is 1":                    func(d *Document) { d.Gap = 55 },
+		"considered[5].strategy: \"ours\": is chosen":                    func(d *Document) { d.Strategy = "other" },
+		"considered: none of them is chosen":                             func(d *Document) { d.Compared = d.Compared[:5] },
+		"considered[5].verdict: considered[4] is chosen already":         func(d *Document) { d.Compared[4].Verdict, d.Compared[4].Strategy = Chosen, "ours" },
+		"considered[3].verdict: \"fast\": want chosen, equal, ~, slower": func(d *Document) { d.Compared[3].Verdict = "fast" },
+		"considered[0].step_s: 1 ns: less than the plan takes":           func(d *Document) { d.Compared[0].Time, d.Compared[0].Gap = 1e-9, 0 },
+		"considered[0].verdict: \"equal\": takes":                        func(d *Document) { d.Compared[0].Verdict = Equal },
+		"considered[0].gap: 7: step_s over":                              func(d *Document) { d.Compared[0].Gap = 7 },
+		"considered[4].speedup_vs_baseline: 100: the times give":         func(d *Document) { d.Compared[4].Speedup = 100 },
 	}
 	for want, damage := range breaks {
 		_, d := choose(t)

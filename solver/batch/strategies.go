@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // Settings of the strategies that a batch is planned with.
@@ -32,6 +33,19 @@ func Strategies(s Settings) []Strategy {
 		Evenkeel{Options{Effort: s.Effort}},
 	}
 	return slices.DeleteFunc(all, func(x Strategy) bool { return s.Fast && x.Claims().Slow })
+}
+
+// Named says whether there is a strategy of a name, one of Strategies or Sure. The error
+// lists the names and the nearest.
+func Named(name string) error {
+	var names []string
+	for _, s := range Strategies(Settings{}) {
+		names = append(names, s.Name())
+	}
+	if names = append(names, sureName); slices.Contains(names, name) {
+		return nil
+	}
+	return recommend.Unknown(name, names)
 }
 
 // sized is static with groups that hold the longest sequence of any batch, as a job

@@ -44,7 +44,7 @@ func Best(plans []*Plan) (best, base int) {
 	wanted := func(*Plan) bool { return true }
 	if base >= 0 {
 		for i, p := range plans {
-			if p != nil && i != base && p.Step != nil {
+			if p != nil && i != base && p.Step != nil && plans[base].Step != nil {
 				p.GainError, p.Doubt = costmodel.GainError(plans[base].Step, p.Step)
 			}
 		}

@@ -1,0 +1,69 @@
+package results
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/batch"
+)
+
+// doubtfulBatch is a plan of one sequence by a baseline: a faster one is in doubt, and one
+// more takes longer.
+func doubtfulBatch() *batch.Document {
+	at := func(t units.Seconds) costmodel.Estimate {
+		return costmodel.Estimate{Lo: 0.9 * t, Mid: t, Hi: 1.1 * t, Source: costmodel.Measured}
+	}
+	plan := batch.Plan{Time: 2, Micro: []batch.MicroBatch{{Time: 2, Groups: []batch.Group{{Sequences: []int{0}, Ranks: []int{0}, Tokens: 100, Time: 2}}}}}
+	return &batch.Document{
+		Costs: "made up", Lengths: []units.Tokens{100}, Fleet: []batch.PoolEntry{{Device: "d", Ranks: [][]int{{0}}}},
+		Classes:  []batch.ClassEntry{{Name: "1", Uses: []int{1}, Cap: 100}},
+		Strategy: "today", Plan: plan, Bound: 1, Gap: 1,
+		Compared: []batch.Candidate{
+			{Strategy: "today", Baseline: true, Verdict: batch.Chosen, Why: "what is run", Time: 2, Interval: at(2), Micro: 1, Gap: 1, Speedup: 1},
+			{Strategy: "slow", Verdict: batch.Slower, Why: "what is slow", Time: 3, Interval: at(3), Micro: 1, Gap: 2, Speedup: 2.0 / 3, GainError: 0.1},
+			{Strategy: "ours", Verdict: batch.Tie, Why: "what is ours; gains 500 ms +- 600 ms", Time: 1.5, Interval: at(1.5), Micro: 1, Gap: 0.5, Speedup: 4.0 / 3, GainError: 0.6, Doubt: "a law"},
+		},
+	}
+}
+
+func shownBatch(t *testing.T, d *batch.Document) string {
+	t.Helper()
+	if err := d.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	if err := BatchPlan(&b, d); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// A batch's choice is explained in the words of one sequence's.
+func TestABatchPlanSaysWhyTheFastestIsNotChosen(t *testing.T) {
+	text := shownBatch(t, doubtfulBatch())
+	for _, want := range []string{
+		"by today;", "\nchosen: today. Why: what is run\n  ours (~, no difference beyond the model's error): what is ours; gains 500 ms +- 600 ms\n",
+		"~ -25 % +- 30 %", "leaves open whether",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "what is slow") || strings.Contains(text, "what that may be wrong by") {
+		t.Errorf("the slow one needs no reason, the baseline gains nothing:\n%s", text)
+	}
+}
+
+// Where the slower plan was asked for, the faster is called so.
+func TestABatchPlanThatWasAskedForSaysSo(t *testing.T) {
+	d := doubtfulBatch()
+	d.Compared[2].GainError, d.Compared[2].Verdict, d.Taken = 0.1, batch.Slower, true
+	text := shownBatch(t, d)
+	for _, want := range []string{"\ntaken as asked: today. Why: what is run\n", "  faster\n", "  slower\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("want %q in\n%s", want, text)
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package batch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
+)
+
+// Attempt is what a strategy made of a problem.
+type Attempt struct {
+	Strategy Strategy
+	Plan     *Plan
+	Account  *costmodel.Step // of the plan; nil where the prices have no laws
+	Err      error
+	Took     units.Seconds
+}
+
+// Try runs a strategy and checks its plan. clock tells seconds since some moment.
+func Try(ctx context.Context, s Strategy, p *Problem, clock func() units.Seconds) Attempt {
+	begin := clock()
+	plan, err := s.Solve(ctx, p)
+	a := Attempt{Strategy: s, Plan: plan, Err: err, Took: clock() - begin}
+	if err == nil {
+		if found := Check(p, plan); len(found) > 0 {
+			a.Plan, a.Err = nil, fmt.Errorf("strategy %s made a plan that breaks the rules: %w", s.Name(), found[0])
+			return a
+		}
+		if a.Account, err = accountOf(p, plan); err != nil {
+			a.Plan, a.Err = nil, fmt.Errorf("the error of %s's plan: %w", s.Name(), err)
+		}
+	}
+	return a
+}
+
+// plan is what choosing knows of the attempt; nil where it has none.
+func (a *Attempt) plan() *recommend.Plan {
+	if a.Plan == nil {
+		return nil
+	}
+	return &recommend.Plan{Strategy: a.Strategy.Name(), Baseline: a.Strategy.Claims().Baseline, Time: a.Plan.Time, Step: a.Account}
+}
+
+// weighed are attempts after one of them was chosen.
+type weighed struct {
+	attempts     []Attempt
+	plans        []*recommend.Plan // of these
+	chosen, base *recommend.Plan   // base may be nil
+	bound        units.Seconds
+}
+
+// Choose makes the document of the plan to recommend (recommend.Best), or of that of the
+// strategy `take` unless it is empty. Header, costs and notes are the caller's to fill in.
+//
+// Errors: no attempt has a plan: the first *TooLongError, or the first error; that the plan
+// asked for is not there, as *NotTakenError unless the time was up.
+func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*Document, error) {
+	// Where it has no plan, that is nothing to tell unless somebody asks for it.
+	attempts = slices.DeleteFunc(slices.Clone(attempts), func(a Attempt) bool {
+		return a.Plan == nil && a.Strategy.Name() == sureName && take != sureName
+	})
+	w := weighed{attempts: attempts, bound: bound}
+	for i := range attempts {
+		w.plans = append(w.plans, attempts[i].plan())
+	}
+	best, base := recommend.Best(w.plans)
+	if best < 0 {
+		return nil, worst(attempts)
+	}
+	at := best
+	if take != "" {
+		var err error
+		if at, err = placeOf(attempts, take); err != nil {
+			return nil, err
+		}
+	}
+	w.chosen = w.plans[at]
+	if base >= 0 {
+		w.base = w.plans[base]
+	}
+	d := &Document{Lengths: p.Lengths, Strategy: w.chosen.Strategy, Taken: at != best, Bound: min(bound, w.chosen.Time), Gap: gap(w.chosen.Time, bound)}
+	d.Plan, d.Classes = compact(p, attempts[at].Plan)
+	for _, f := range p.Fleet {
+		d.Fleet = append(d.Fleet, PoolEntry(f))
+	}
+	for i := range attempts {
+		d.Compared = append(d.Compared, w.candidate(i))
+	}
+	return d, nil
+}
+
+// NotTakenError is that the strategy that was asked for by name has no plan.
+type NotTakenError struct {
+	Strategy string
+	Why      error // the strategy's own
+}
+
+// Error names the strategy, why it has none, and the ways out.
+func (e *NotTakenError) Error() string {
+	return fmt.Sprintf("the plan of %s was asked for: %v; take another strategy, or leave the choice to solve", e.Strategy, e.Why)
+}
+
+// placeOf is the place of the attempt that was asked for by name.
+func placeOf(attempts []Attempt, take string) (int, error) {
+	at := slices.IndexFunc(attempts, func(a Attempt) bool { return a.Strategy.Name() == take })
+	switch {
+	case at < 0:
+		return 0, fmt.Errorf("the plan of %s was asked for, and it was not solved", take)
+	case attempts[at].late():
+		return 0, fmt.Errorf("the plan of %s was asked for, and the time was up before it was found: give it more", take)
+	case attempts[at].Plan == nil:
+		return 0, &NotTakenError{take, attempts[at].Err}
+	}
+	return at, nil
+}
+
+// late says that the time was up before there was a plan.
+func (a *Attempt) late() bool {
+	return errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled)
+}
+
+// slower says that a is slower than b by more than rounding.
+func slower(a, b units.Seconds) bool { return a > b && !recommend.Same(a, b) }
+
+// candidate is what the document says of an attempt.
+func (w *weighed) candidate(i int) Candidate {
+	a, plan := &w.attempts[i], w.plans[i]
+	claims := a.Strategy.Claims()
+	c := Candidate{Strategy: a.Strategy.Name(), Baseline: claims.Baseline, Published: claims.Published, Why: claims.Doc, Took: a.Took}
+	if plan == nil {
+		c.Verdict, c.Why = NotLegal, a.Err.Error()
+		if a.late() {
+			c.Verdict = Late
+		}
+		return c
+	}
+	c.Time, c.Micro, c.Gap = a.Plan.Time, len(a.Plan.Micro), gap(a.Plan.Time, w.bound)
+	c.Verdict, c.GainError, c.Doubt = plan.Verdict(w.chosen, w.base), plan.GainError, plan.Doubt
+	if a.Account != nil {
+		c.Interval = a.Account.Time
+	}
+	if w.base != nil {
+		c.Speedup = float64(w.base.Time / plan.Time)
+	}
+	if c.Verdict == Tie {
+		c.Why += "; " + plan.InDoubt(w.base)
+	}
+	return c
+}
+
+func gap(t, bound units.Seconds) float64 {
+	if bound <= 0 {
+		return 0
+	}
+	return max(0, float64(t/bound)-1)
+}
+
+// worst is the error of attempts that all failed.
+func worst(attempts []Attempt) error {
+	for _, a := range attempts {
+		var long *TooLongError
+		if errors.As(a.Err, &long) {
+			return long
+		}
+	}
+	for _, a := range attempts {
+		if a.Err != nil {
+			return fmt.Errorf("strategy %s: %w", a.Strategy.Name(), a.Err)
+		}
+	}
+	return errors.New("no strategy was asked")
+}
