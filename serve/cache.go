@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/batch"
 )
@@ -59,9 +60,10 @@ func rename(p *batch.Plan, from []int) *batch.Plan {
 
 // Planned is what a planner makes of a batch.
 type Planned struct {
-	Plan    *batch.Plan
-	Bound   units.Seconds
-	Stopped bool // ctx ended first
+	Plan     *batch.Plan
+	Interval costmodel.Estimate // of the plan's time; nothing where it is not known
+	Bound    units.Seconds
+	Stopped  bool // ctx ended first
 }
 
 // cache keeps the plans of the batches seen last, by the digest of their sorted

@@ -246,7 +246,7 @@ func guarded(ctx context.Context, p Planner, sorted []units.Tokens, from []int) 
 }
 
 func answer(made Planned, from []int) Answer {
-	a := Answer{State: Done, Plan: rename(made.Plan, from), Bound: made.Bound, Stopped: made.Stopped}
+	a := Answer{State: Done, Plan: rename(made.Plan, from), Interval: made.Interval, Bound: made.Bound, Stopped: made.Stopped}
 	if made.Bound > 0 {
 		a.Gap = float64(made.Plan.Time/made.Bound) - 1
 	}

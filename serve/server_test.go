@@ -20,6 +20,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/goccy/go-yaml"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/batch"
 )
@@ -41,13 +42,18 @@ func (o oneGroup) Plan(ctx context.Context, lengths []units.Tokens) (Planned, er
 		g.Tokens += s
 	}
 	g.Time = units.Seconds(g.Tokens)
-	p := Planned{Plan: &batch.Plan{Micro: []batch.MicroBatch{{Groups: []batch.Group{g}, Time: g.Time}}, Time: g.Time}, Bound: g.Time / 2}
+	p := Planned{Plan: &batch.Plan{Micro: []batch.MicroBatch{{Groups: []batch.Group{g}, Time: g.Time}}, Time: g.Time}, Bound: g.Time / 2, Interval: within(g.Time)}
 	select {
 	case <-time.After(o.takes):
 	case <-ctx.Done():
 		p.Stopped = true
 	}
 	return p, nil
+}
+
+// within is an interval of a tenth either way.
+func within(t units.Seconds) costmodel.Estimate {
+	return costmodel.Estimate{Lo: 0.9 * t, Mid: t, Hi: 1.1 * t, Source: costmodel.Interpolated}
 }
 
 // running is a server on a socket and its client.
@@ -132,7 +138,7 @@ func TestSubmitAndFetch(t *testing.T) {
 		t.Fatalf("%d %s", code, body)
 	}
 	a := r.answer("/v1/jobs/a/plans/7?wait_s=5")
-	if a.State != Done || a.Plan.Time != 17 || a.Gap != 1 || a.Job != "a" || a.Step != 7 {
+	if a.State != Done || a.Plan.Time != 17 || a.Interval != within(17) || a.Gap != 1 || a.Job != "a" || a.Step != 7 {
 		t.Fatalf("%+v", a)
 	}
 	// Sequences are named as they came, though they were planned longest first.
@@ -142,7 +148,7 @@ func TestSubmitAndFetch(t *testing.T) {
 	if b := r.answer("/v1/jobs/a/plans/8?wait_s=5"); fmt.Sprint(b.Plan.Micro[0].Groups[0].Sequences) != "[0 2 1]" {
 		t.Fatalf("%+v", b)
 	}
-	if code, body := r.ask("POST", "/v1/plan", `{"lengths_tokens":[5,9,3]}`); code != 200 || !strings.Contains(body, `"cached":true`) {
+	if code, body := r.ask("POST", "/v1/plan", `{"lengths_tokens":[5,9,3]}`); code != 200 || !strings.Contains(body, `"cached":true`) || !strings.Contains(body, `"interval":{"lo_s":15.3,"mid_s":17,`) {
 		t.Fatalf("%d %s", code, body)
 	}
 	if code, body := r.ask("DELETE", "/v1/jobs/a/plans/8", ""); code != 204 {

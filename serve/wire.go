@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/batch"
 )
@@ -69,10 +70,14 @@ type Answer struct {
 	State State  `json:"state"`
 	// Plan names sequences by their place in lengths_tokens and classes by their
 	// place in GET /v1/setup.
-	Plan  *batch.Plan   `json:"plan,omitempty"`
-	Bound units.Seconds `json:"lower_bound_s,omitzero"` // of any plan of the batch in groups of the setup's classes, at their prices
-	Gap   float64       `json:"gap"`                    // step time / lower bound - 1
-	Took  float64       `json:"planning_s"`             // of the server; 0 for a plan from its cache
+	Plan *batch.Plan `json:"plan,omitempty"`
+	// Interval is the 90 % interval of the plan's step_s, and what that time rests on. It is
+	// left out where the prices are published ones, whose error nobody states, and where the
+	// deadline came first.
+	Interval costmodel.Estimate `json:"interval,omitzero"`
+	Bound    units.Seconds      `json:"lower_bound_s,omitzero"` // of any plan of the batch in groups of the setup's classes, at their prices
+	Gap      float64            `json:"gap"`                    // step time / lower bound - 1
+	Took     float64            `json:"planning_s"`             // of the server; 0 for a plan from its cache
 	// Cached: a batch of the same lengths was planned before, in whatever order.
 	Cached  bool   `json:"cached,omitzero"`
 	Stopped bool   `json:"stopped,omitzero"` // the deadline came first: the best plan so far

@@ -2,24 +2,67 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"math"
 	"path/filepath"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/serve"
+	"github.com/evenkeel/evenkeel/solver/batch"
 )
 
-// Who fetches plans of a mixed fleet learns from the setup how each kind of group lays
-// out its sequences: as much as stands in the document of solve.
-func TestSetupSaysHowGroupsAreLaidOut(t *testing.T) {
-	o := serving{limits: serve.DefaultLimits(), workers: 1}
-	o.cluster, o.model = "1x(2 h100_sxm + 2 a100_sxm)", filepath.Join("testdata", "config.json")
+// pricedFor are the prices that a server plans by, of laws or published ones.
+func pricedFor(t *testing.T, o serving) priceList {
+	t.Helper()
+	o.model = filepath.Join("testdata", "config.json")
 	o.recompute, o.zero, o.overlapZero, o.ringBuffers, o.lossChunk, o.accumulate = "none", string(costmodel.Zero3), true, 2, "1k", 1
 	a := &app{errOut: &bytes.Buffer{}}
 	prices, err := a.prices(t.Context(), o.problem, 0, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return prices
+}
+
+// A plan by laws is served with the interval of its time, by published prices or when its
+// deadline came first without.
+func TestServedPlansHaveAnInterval(t *testing.T) {
+	lengths := []units.Tokens{30000, 9000, 4000, 4000, 900, 80}
+	var laws, published serving
+	laws.cluster = "1x(2 h100_sxm + 2 a100_sxm)"
+	published.priced.costs, published.priced.devices, published.priced.perNode, published.priced.memory = "flexsp-gpt-7b", 8, 8, "30GiB"
+	ended, cancel := context.WithCancel(t.Context())
+	prices := pricedFor(t, laws)
+	planner := newOnline(prices)
+	made, err := planner.Plan(t.Context(), lengths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := batch.NewProblem(prices.Costs, lengths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := made.Interval
+	if want, err := batch.Interval(p, made.Plan); err != nil || e != want || !(e.Lo < e.Mid && e.Mid < e.Hi) || math.Abs(float64(e.Mid/made.Plan.Time)-1) > 1e-9 {
+		t.Errorf("%+v of %v, want %+v: %v", e, made.Plan.Time, want, err)
+	}
+	cancel()
+	if made, err = planner.Plan(ended, lengths); err != nil || !made.Stopped || made.Interval != (costmodel.Estimate{}) {
+		t.Errorf("at the deadline: %+v, %v", made, err)
+	}
+	if made, err = newOnline(pricedFor(t, published)).Plan(t.Context(), lengths[3:]); err != nil || made.Plan == nil || made.Interval != (costmodel.Estimate{}) {
+		t.Errorf("published: %+v, %v", made, err)
+	}
+}
+
+// Who fetches plans of a mixed fleet learns from the setup how each kind of group lays
+// out its sequences: as much as stands in the document of solve.
+func TestSetupSaysHowGroupsAreLaidOut(t *testing.T) {
+	o := serving{limits: serve.DefaultLimits(), workers: 1}
+	o.cluster = "1x(2 h100_sxm + 2 a100_sxm)"
+	prices := pricedFor(t, o)
 	for i, k := range prices.Classes { // as prices of one length have it
 		prices.Classes[i].OwnLast = len(k.Groups) > 1
 	}

@@ -2,8 +2,11 @@ package groupcost_test
 
 import (
 	"math"
+	"slices"
+	"sync"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -38,6 +41,33 @@ func TestAccountsAreOfTheirPrices(t *testing.T) {
 	if _, lawful := (&groupcost.Costs{}).Exchange(); lawful {
 		t.Error("costs from nowhere have laws")
 	}
+}
+
+// A server's planners ask side by side, of the same costs.
+func TestAccountsSideBySide(t *testing.T) {
+	q, j := referenceJob(t, "1x2 h100_sxm + 1x2 a100_sxm", nil)
+	costs := fromLaws(t, q, j)
+	ask := func() (all []costmodel.Estimate) {
+		for class := range costs.Classes {
+			step, err := costs.Account(class, []units.Tokens{5000, 800, 80})
+			if err != nil {
+				t.Error(err)
+				return nil
+			}
+			all = append(all, step.Time)
+		}
+		return all
+	}
+	want := ask()
+	var asked sync.WaitGroup
+	for range 4 {
+		asked.Go(func() {
+			if got := ask(); !slices.Equal(got, want) {
+				t.Errorf("%v, alone %v", got, want)
+			}
+		})
+	}
+	asked.Wait()
 }
 
 // Lengths that are put together are as many sequences, of nearly as many tokens.

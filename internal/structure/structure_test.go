@@ -43,7 +43,7 @@ var allowed = map[string][]string{
 	"solver/recommend":             {"costmodel", "internal/units"},
 	"solver/batch":                 {"solver/recommend", "costmodel", "costmodel/groupcost", "costmodel/op", "costmodel/workload", "solver/milp", "internal/units", "internal/doc"},
 	"solver":                       {"solver/recommend", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
-	"serve":                        {"solver/batch", "internal/units", "internal/doc"},
+	"serve":                        {"solver/batch", "costmodel", "internal/units", "internal/doc"},
 	"python":                       {},
 	"replay/comparison":            {"replay", "fit", "costmodel", "internal/units", "internal/stats"},
 	"replay":                       {"python", "solver", "solver/batch", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},

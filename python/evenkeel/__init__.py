@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .client import BatchPlan, Client, Group, ServeError
+    from .client import BatchPlan, Client, Group, Interval, ServeError
     from .closed import PHASES, Expected, expected
     from .executor import attention, begin_backward
     from .kernels import (
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .tokens import positions, shard, unshard
 
 _PLACES = {
-    "client": ("BatchPlan", "Client", "Group", "ServeError"),
+    "client": ("BatchPlan", "Client", "Group", "Interval", "ServeError"),
     "closed": ("PHASES", "Expected", "expected"),
     "executor": ("attention", "begin_backward"),
     "kernels": ("FlashAttention2", "Kernel", "Math", "Repeating", "TorchCPU", "TorchCudnn", "TorchEfficient",
@@ -39,8 +39,8 @@ _PLACES = {
 }
 
 __all__ = [
-    "PHASES", "SCHEMA", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2", "Group", "Kernel",
-    "LaneError", "Math", "Meter", "Plan", "PlanError", "Repeating", "Segment", "ServeError", "Share", "Span",
+    "PHASES", "SCHEMA", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2", "Group", "Interval",
+    "Kernel", "LaneError", "Math", "Meter", "Plan", "PlanError", "Repeating", "Segment", "ServeError", "Share", "Span",
     "SplitAttention", "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention",
     "begin_attention", "begin_backward", "expected", "load_plan", "positions", "shard", "unshard", "warm_up",
 ]

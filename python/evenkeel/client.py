@@ -54,11 +54,21 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Interval:
+    """What a predicted time is with 90 % certainty, and what it rests on: "measured" to "assumed"."""
+
+    lo_s: float
+    hi_s: float
+    source: str
+
+
+@dataclass(frozen=True)
 class BatchPlan:
     """The micro-batches of a step, one after the other, each of groups that run side by side.
 
     gap is how much the predicted step may be longer than the best possible one, relative. stopped: the
-    deadline came before planning was done, and this is the best until then.
+    deadline came before planning was done, and this is the best until then. interval is that of step_s, None
+    where the server's prices state no error and where the deadline came first.
     """
 
     step: int
@@ -69,6 +79,7 @@ class BatchPlan:
     planning_s: float
     cached: bool
     stopped: bool
+    interval: Optional[Interval] = None
 
     def of_rank(self, rank: int) -> tuple[Optional[Group], ...]:
         """The group of a rank in each micro-batch, None where it has no work."""
@@ -297,7 +308,14 @@ def _plan_of(answer: Mapping[str, Any]) -> BatchPlan:
         step_s=float(plan["step_s"]), lower_bound_s=float(answer.get("lower_bound_s", 0.0)),
         gap=float(answer["gap"]), planning_s=float(answer["planning_s"]),
         cached=bool(answer.get("cached", False)), stopped=bool(answer.get("stopped", False)),
+        interval=_interval_of(answer.get("interval")),
     )
+
+
+def _interval_of(e: Optional[Mapping[str, Any]]) -> Optional[Interval]:
+    if e is None:
+        return None
+    return Interval(lo_s=float(e["lo_s"]), hi_s=float(e["hi_s"]), source=str(e["source"]))
 
 
 def _group_of(g: Mapping[str, Any]) -> Group:

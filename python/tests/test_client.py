@@ -22,7 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 sys.path[:0] = [ROOT, os.path.join(ROOT, "examples")]
 
-from evenkeel import BatchPlan, Client, ServeError
+from evenkeel import BatchPlan, Client, Interval, ServeError
 import batch_sampler
 
 Answer = tuple[int, Any]  # status, and a body: bytes as they are, else JSON
@@ -140,7 +140,8 @@ class Fake:
     @staticmethod
     def done(job: str, step: int, lengths: list[int]) -> dict[str, Any]:
         return {"job": job, "step": step, "state": "done", "plan": plan_of(lengths), "lower_bound_s": 0.8,
-                "gap": 0.25, "planning_s": 0.01}
+                "interval": {"lo_s": 0.9, "mid_s": 1.0, "hi_s": 1.2, "source": "interpolated"}, "gap": 0.25,
+                "planning_s": 0.01}
 
 
 class Case(unittest.TestCase):
@@ -168,6 +169,7 @@ class Methods(Case):
         self.client.submit({7: [30, 20, 10], 2**53 + 1: [5]}, deadline_s=0.5)
         plan = self.client.fetch(7)
         self.assertEqual((plan.step, plan.step_s, plan.lower_bound_s, plan.gap), (7, 1.0, 0.8, 0.25))
+        self.assertEqual(plan.interval, Interval(lo_s=0.9, hi_s=1.2, source="interpolated"))
         self.assertFalse(plan.cached or plan.stopped)
         first, second = plan.of_rank(0)
         assert first and second

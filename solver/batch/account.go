@@ -16,6 +16,18 @@ type accountant interface {
 	Exchange() (x groupcost.Exchange, ok bool)
 }
 
+// Interval is the 90 % interval of an evaluated plan's time, and what the time rests on;
+// nothing where the prices have no laws behind them. It takes some milliseconds.
+//
+// Errors: a missing law.
+func Interval(p *Problem, plan *Plan) (costmodel.Estimate, error) {
+	step, err := accountOf(p, plan)
+	if step == nil || err != nil {
+		return costmodel.Estimate{}, err
+	}
+	return step.Time, nil
+}
+
 // accountOf is the time of an evaluated plan with its error by the laws that its prices come
 // from; nil where the prices have no laws. In a micro-batch the slowest group of every class
 // counts: one that has less to do has more to spare of the same laws.

@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -92,5 +93,37 @@ func TestPlansByPublishedCostsHaveNoError(t *testing.T) {
 	d, err := batch.Choose(p, 0, []batch.Attempt{a}, "")
 	if err != nil || d.Compared[0].Interval != (costmodel.Estimate{}) || d.Compared[0].GainError != 0 {
 		t.Errorf("%v, %+v", err, d.Compared)
+	}
+}
+
+// What the interval of a plan takes, beside the plan itself.
+func BenchmarkInterval(b *testing.B) {
+	for _, cluster := range []string{"1x8 h100_sxm", "8x8 h100_sxm", "8x8 h100_sxm + 8x8 a100_sxm", "32x8 h100_sxm + 32x8 a100_sxm"} {
+		costs := lawCosts(b, cluster)
+		for _, n := range []int{64, 512} {
+			p, err := batch.NewProblem(costs, drawn(b, "lognormal:median=1000,sd=1.7,seed=7", n))
+			if err != nil {
+				b.Fatal(err)
+			}
+			planner := batch.NewPlanner(batch.Options{})
+			plan, err := planner.Plan(b.Context(), p)
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Run(fmt.Sprintf("plan/%s/%d", cluster, n), func(b *testing.B) {
+				for b.Loop() {
+					if _, err := planner.Plan(b.Context(), p); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+			b.Run(fmt.Sprintf("interval/%s/%d", cluster, n), func(b *testing.B) {
+				for b.Loop() {
+					if _, err := batch.Interval(p, plan); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
 	}
 }

@@ -22,7 +22,7 @@ func tried(t *testing.T, p *batch.Problem) []batch.Attempt {
 	return all
 }
 
-func drawn(t *testing.T, words string, n int) []units.Tokens {
+func drawn(t testing.TB, words string, n int) []units.Tokens {
 	t.Helper()
 	d, err := workload.ParseDistribution(words)
 	if err != nil {
