@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver"
@@ -77,16 +78,12 @@ func planned(p *printer, tool, created string) {
 // devices of its own, where that is so by more than prices of groups are off.
 func sideBySide(d *solver.Plan) string {
 	s := d.SideBySide
-	if s == nil || !(s.Time < d.Step.Time.Mid*(1-groupPricesOff)) {
+	if s == nil || !(s.Time < d.Step.Time.Mid*(1-groupcost.PricesOff)) {
 		return ""
 	}
 	return fmt.Sprintf("the step's %d sequences SIDE BY SIDE would take %s (%s): not each on all devices, but %s at a time, each in a group of its own; the same command plans that with --lengths uniform:%d,%d --batch-size %d in the place of --seq-len and --grad-accumulation",
 		d.Job.Accumulate, seconds(s.Time), signed(float64(s.Time/d.Step.Time.Mid)-1), plural(s.Groups, "group"), int64(d.Job.SeqLen), int64(d.Job.SeqLen), d.Job.Accumulate)
 }
-
-// groupPricesOff is by what share the price of a group of sequences is off its simulation
-// in nine of ten (costmodel/groupcost).
-const groupPricesOff = 0.05
 
 func planStamp(d *solver.Plan) (stamp, because string) {
 	switch s := d.Step.Time.Source; {

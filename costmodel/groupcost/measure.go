@@ -16,6 +16,15 @@ type measured struct {
 	curve     curve
 }
 
+// PricesOff and HalfOff are by what share the sum of prices is off the simulation of a
+// packed group of unequal sequences at most in nine groups of ten and in half of them: of
+// one type and of two, a fifth to wholly full (TestPricesAgainstPackedSimulation). Far off,
+// and then too dear, are only groups of one or two short sequences.
+const (
+	PricesOff = 0.05
+	HalfOff   = 0.02
+)
+
 // samples is the number of lengths that are simulated.
 const samples = 24
 
@@ -27,10 +36,7 @@ const samples = 24
 // matrix are paid once for all of them, not by each. So Time(s) is (P - Base)/m
 // with P the time of m = load/s of them, and Base what a group takes of itself.
 //
-// The sum of prices is off the simulation of a packed group of unequal sequences
-// by 1 to 2 % in the median and 2 to 5 % in nine of ten, in groups of one type and
-// of two, a fifth to wholly full (TestPricesAgainstPackedSimulation). Far off, and
-// then too dear, are only groups of one or two short sequences.
+// How far the sum of prices is off the simulation of a packed group: see PricesOff.
 func (g *group) measure(ctx context.Context, m *mechanism) (kept, again *measured, err error) {
 	load := m.kept
 	if least := 4 * g.shortest(m); load < least {

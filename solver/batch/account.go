@@ -16,6 +16,17 @@ type accountant interface {
 	Exchange() (x groupcost.Exchange, ok bool)
 }
 
+// laws are those that the prices come from, with what a step takes beside its groups; nil
+// where there are none behind them.
+func (p *Problem) laws() (accountant, groupcost.Exchange) {
+	if of, knows := p.Costs.(accountant); knows {
+		if beside, lawful := of.Exchange(); lawful {
+			return of, beside
+		}
+	}
+	return nil, groupcost.Exchange{}
+}
+
 // Interval is the 90 % interval of an evaluated plan's time, and what the time rests on;
 // nothing where the prices have no laws behind them. It takes some milliseconds.
 //
@@ -34,12 +45,8 @@ func Interval(p *Problem, plan *Plan) (costmodel.Estimate, error) {
 //
 // Errors: a missing law.
 func accountOf(p *Problem, plan *Plan) (*costmodel.Step, error) {
-	of, lawful := p.Costs.(accountant)
-	if !lawful {
-		return nil, nil
-	}
-	beside, lawful := of.Exchange()
-	if !lawful {
+	of, beside := p.laws()
+	if of == nil {
 		return nil, nil
 	}
 	var all []*costmodel.Step

@@ -3,6 +3,7 @@ package batch_test
 import (
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -52,6 +53,22 @@ func TestPlansByLawsHaveErrors(t *testing.T) {
 			if differs := math.Abs(float64(c.Time-base.Time)) > 1e-9; differs && !(c.GainError > 0 && c.Doubt != "") || c.GainError > base.Time {
 				t.Errorf("%s, %s: %v where the best baseline takes %v, error %v by %q", cluster, c.Strategy, c.Time, base.Time, c.GainError, c.Doubt)
 			}
+		}
+	}
+}
+
+// What the sum of prices is off by is told as far as it is known.
+func TestNotesSayHowFarSumsAreOff(t *testing.T) {
+	for want, costs := range map[string]*groupcost.Costs{
+		"and a base, which is within 2 % of a simulation of the group in half of all groups, and within 5 % in nine of ten;": lawCosts(t, "1x2 h100_sxm"),
+		"and a base, as those take it who published the prices; how far":                                                     publishedCosts(t, 8),
+	} {
+		p, err := batch.NewProblem(costs, []units.Tokens{900})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if note := batch.NotModelled(p)[0]; !strings.Contains(note, want) {
+			t.Errorf("%q: want %q", note, want)
 		}
 	}
 }

@@ -77,7 +77,7 @@ func (x evenSure) seek(p *Problem) (*seeker, error) {
 		}
 	}
 	best, base := recommend.Best(plans)
-	of, _ := p.Costs.(accountant)
+	of, _ := p.laws()
 	switch {
 	case base < 0:
 		return nil, noSure("no baseline has a plan, so that there is nothing to gain over")
