@@ -57,6 +57,7 @@ type layerRun struct {
 	beside   []beside   // by seat: what messages slow its computing by
 	apart    []beside   // the same in the step beside which no messages of the ring are taken to move; nil for nothing
 	batch    int8       // at hand, of two: 1 or 2
+	folded   *folded    // where one seat stands for several in the ring; nil elsewhere
 	given    *passTimes // what the seats compute is taken from there; nil: from the prices
 	// Of the last steps: when the stream was done with the block, when it was
 	// sent on, when its gradient was added to and sent on, by step modulo their
@@ -115,7 +116,14 @@ func (r *layerRun) play() {
 	for g := range s.bunches {
 		r.enter(g)
 	}
+	x := r.folding()
+	if x != nil {
+		r.fold(x)
+	}
 	r.ring()
+	if x != nil {
+		r.unfold()
+	}
 	for g := range s.bunches {
 		r.leave(g)
 	}
@@ -301,7 +309,7 @@ func (r *layerRun) source(g, t int) int {
 // forwardRing runs all steps.
 func (r *layerRun) forwardRing() {
 	for t := range r.n {
-		if r.sim.gaveUp() {
+		if r.sim.gaveUp(len(r.seats)) {
 			return
 		}
 		r.compute(t)
@@ -352,7 +360,7 @@ func (r *layerRun) backwardRing() {
 		r.passKV(0)
 	}
 	for t := range r.n {
-		if r.sim.gaveUp() {
+		if r.sim.gaveUp(len(r.seats)) {
 			return
 		}
 		if t > 0 || !r.ownLast {

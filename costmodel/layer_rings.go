@@ -171,7 +171,7 @@ func (x *rings) forward() {
 	n := x.run.n
 	x.start()
 	for t := range n {
-		if x.run.sim.gaveUp() {
+		if x.run.sim.gaveUp(len(x.run.seats)) {
 			return
 		}
 		x.compute(t, t+len(x.computed)-1)
@@ -189,7 +189,7 @@ func (x *rings) backward() {
 		x.passKV(0)
 	}
 	for t := range n {
-		if x.run.sim.gaveUp() {
+		if x.run.sim.gaveUp(len(x.run.seats)) {
 			return
 		}
 		if t > 0 || !ownLast {

@@ -132,12 +132,20 @@ func (r *layerRun) apartOf(i int) beside {
 	return r.apart[i]
 }
 
+// seatOf is the seat that the run has at a place.
+func (r *layerRun) seatOf(i int) *seat {
+	if r.folded != nil {
+		i = r.folded.of[i]
+	}
+	return &r.sim.seats[i]
+}
+
 func (r *layerRun) priceSeat(i, how, from, to int, by beside) {
 	if from >= to {
 		return
 	}
 	x, s := &r.strip, r.sim
-	seat, table := &s.seats[i], &s.work[r.dir][how]
+	seat, table := r.seatOf(i), &s.work[r.dir][how]
 	k, column := r.source(seat.group, from), -1
 	times, width, shape := x.times[(from-x.begins)*x.width+i:], x.width, x.shape[k+1-(to-from):k+1]
 	var line *[tileColumns]units.Seconds

@@ -169,6 +169,7 @@ type sim struct {
 	nodes      []nodeOfSeats
 	// fewCards says that ranks of some node share its network cards.
 	fewCards bool
+	foldFrom int          // groups, see foldGroups
 	until    func() error // see Simulator.Until
 	pack     *Packer      // whose micro-batches it simulates, or nil
 	unasked  int          // tasks since it was asked last
@@ -195,7 +196,7 @@ func newSim(q *Predictor, j Job) (*sim, error) {
 	if err := j.Validate(); err != nil {
 		return nil, fmt.Errorf("job: %w", err)
 	}
-	s := &sim{coster: newCoster(q, j), prices: newPrices(), job: j, ranks: j.Cluster.Ranks()}
+	s := &sim{coster: newCoster(q, j), prices: newPrices(), foldFrom: foldGroups, job: j, ranks: j.Cluster.Ranks()}
 	s.fewCards = slices.ContainsFunc(j.Cluster.Nodes, func(n Node) bool { return n.NICs > 0 })
 	for _, r := range s.ranks {
 		if _, err := q.Device(r.Device); err != nil {
@@ -242,10 +243,10 @@ func (s *sim) run(l Layout, opts SimOptions) error {
 // askEvery is the number of tasks, some 20 ns each, between two questions whether to go on.
 const askEvery = 1 << 20
 
-// gaveUp says before each step of a ring whether the run is to be given up. It has an error of
+// gaveUp says before each step of a ring, of so many tasks, whether the run is to be given up. It has an error of
 // its own: one of the laws' would leave prices out that are remembered.
-func (s *sim) gaveUp() bool {
-	if s.unasked += len(s.seats); s.until != nil && s.late == nil && s.unasked >= askEvery {
+func (s *sim) gaveUp(tasks int) bool {
+	if s.unasked += tasks; s.until != nil && s.late == nil && s.unasked >= askEvery {
 		s.late, s.unasked = s.until(), 0
 	}
 	return s.late != nil
