@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -308,7 +309,7 @@ func slowLinks(t *testing.T, rate float64) *Problem {
 // it, and not much more where they take longer than linear work.
 func TestAllToAllsInTwosLeaveAttention(t *testing.T) {
 	parts := func(p *Problem, l costmodel.Layout) (linear, attention, toAlls, all float64) {
-		step, err := p.simulate(l)
+		step, err := p.simulate(context.Background(), l)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
 // attemptOf is what a strategy would have found.
 func attemptOf(t *testing.T, p *Problem, s Strategy, l costmodel.Layout) attempt {
 	t.Helper()
-	step, err := p.simulate(l)
+	step, err := p.simulate(context.Background(), l)
 	if err != nil {
 		t.Fatal(err)
 	}

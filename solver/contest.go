@@ -152,7 +152,7 @@ func (c *contest) result() (Result, error) {
 		r = c.nearest
 	}
 	r.Evaluated, r.Stopped = c.evaluated, c.stopped
-	if err := c.p.account(&r); err != nil {
+	if err := c.p.account(c.ctx, &r); err != nil {
 		return Result{}, err
 	}
 	if c.time == 0 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +31,7 @@ func TestALongLayoutIsGivenUpInTheMiddle(t *testing.T) {
 	odd := testProblem(t, "1103x1 fast", 1<<18) // no mesh but a ring, for 1103 is prime
 	if res, err := (usp{}).Solve(late, odd, nil); err != nil || res.Evaluated != 1 || len(res.Layout.Groups) != 1103 {
 		t.Errorf("usp, the only plan: %d layouts: %v", res.Evaluated, err)
-	} else if want, err := odd.simulate(res.Layout); err != nil || res.Step == nil || res.Step.Time != want.Time {
+	} else if want, err := odd.simulate(context.Background(), res.Layout); err != nil || res.Step == nil || res.Step.Time != want.Time {
 		t.Errorf("usp, the only plan, has not the account of its layout: %v", err)
 	}
 	if _, err := (usp{}).Solve(interrupted, odd, nil); !errors.Is(err, context.Canceled) {
@@ -58,6 +59,64 @@ func TestADeadlineLeavesTheFirstPlan(t *testing.T) {
 	p.Take = "ring"
 	if _, err = Solve(late, p, nil, nil); err == nil || errors.As(err, new(*InfeasibleError)) {
 		t.Errorf("with --take ring: %v", err)
+	}
+}
+
+// hurried returns a ring without an account, and somebody presses Ctrl-C meanwhile.
+type hurried struct{ press context.CancelFunc }
+
+func (hurried) Name() string   { return "hurried" }
+func (hurried) Claims() Claims { return Claims{} }
+
+func (h hurried) Solve(_ context.Context, p *Problem, _ func(Progress)) (Result, error) {
+	h.press()
+	return Result{Layout: p.equalRing()}, nil
+}
+
+// Ctrl-C is heard in the account of a plan that takes long: what was found before it stays.
+// That of a short one is not given up for it, and none for a deadline.
+func TestAnInterruptionIsHeardInALongAccount(t *testing.T) {
+	ctx, press := context.WithCancel(context.Background())
+	p := testProblem(t, "750x8 fast", 1<<20) // 6000 x 6000 tasks in each of two passes
+	found, skipped, err := p.solveEach(ctx, []Strategy{ulysses{}, usp{}, hurried{press}}, nil)
+	if err != nil || len(skipped) != 1 || skipped[0] != "strategy hurried: context canceled" || len(found) != 2 {
+		t.Errorf("%d found, skipped %q: %v", len(found), skipped, err)
+	}
+	short := testProblem(t, longRing, 1<<18)
+	if found, skipped, err = short.solveEach(ctx, []Strategy{hurried{press}}, nil); err != nil || len(skipped) > 0 || found[0].Step == nil {
+		t.Errorf("a short one: skipped %q: %v", skipped, err)
+	}
+}
+
+func TestASimulationMayEndSoonAfterAnInterruption(t *testing.T) {
+	ctx, press := context.WithCancel(context.Background())
+	ask := whenLeft(ctx, 2)
+	if err := ask(); err != nil {
+		t.Error(err)
+	}
+	press()
+	for i, want := range []error{nil, nil, context.Canceled, context.Canceled} {
+		if err := ask(); !errors.Is(err, want) {
+			t.Errorf("question %d after the end: %v, want %v", i, err, want)
+		}
+	}
+	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+	if err := whenLeft(late, 0)(); err != nil {
+		t.Errorf("at a deadline: %v", err)
+	}
+}
+
+// Once time is up hexiseq has the plans of before and forms no groups, which takes seconds of
+// tens of thousands of ranks.
+func TestNoGroupsAreFormedOnceTimeIsUp(t *testing.T) {
+	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+	p := testProblem(t, "1x(2 fast + 2 slow)", 1<<15)
+	p.seeds = []Result{solveWith(t, testProblem(t, "1x(2 fast + 2 slow)", 1<<15), ring{})}
+	res, err := hexiSeq{}.Solve(late, p, nil)
+	if err != nil || !res.Stopped || strings.Contains(res.Why, "candidates fit memory") || !sameLayout(res.Layout, p.seeds[0].Layout) {
+		t.Errorf("%+v: %v", res.Why, err)
 	}
 }
 

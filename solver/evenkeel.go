@@ -454,7 +454,7 @@ func (s *search) result() (Result, error) {
 		return r, err
 	}
 	if r.Step == nil {
-		if r.Step, err = s.p.simulate(r.Layout); err != nil {
+		if r.Step, err = s.p.simulate(s.ctx, r.Layout); err != nil {
 			return Result{}, err
 		}
 	}

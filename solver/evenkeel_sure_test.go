@@ -105,7 +105,7 @@ func TestSurePlansAreImproved(t *testing.T) {
 		case q.best.time < before.time*(1-minGain):
 			faster++
 		}
-		step, err := p.simulate(q.best.layout)
+		step, err := p.simulate(context.Background(), q.best.layout)
 		if err != nil || !near(float64(step.Time.Mid), float64(q.best.time)) || !surelyFaster(step, p.base.Step) || p.overfull(q.best.layout) != nil {
 			t.Errorf("%s: %v, %v; want %v, surely faster than %v", cluster, step.Time, err, q.best.time, p.base.Step.Time.Mid)
 		}

@@ -304,7 +304,7 @@ func TestModelOfEqualShares(t *testing.T) {
 // layersTime is the part of a step that the model covers.
 func layersTime(t testing.TB, p *Problem, l costmodel.Layout) float64 {
 	t.Helper()
-	step, err := p.simulate(l)
+	step, err := p.simulate(context.Background(), l)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,9 +145,10 @@ func (p *Problem) equalRing() costmodel.Layout {
 	return costmodel.ZigZag(split, costmodel.Singles(split, p.Job.Model.QHeads))
 }
 
-// simulate is the full account of a layout, however long it takes.
-func (p *Problem) simulate(l costmodel.Layout) (*costmodel.Step, error) {
-	return p.sim.Step(l, costmodel.SimOptions{})
+// simulate is the full account of a layout, however long it takes, unless somebody ends ctx:
+// then it may go on for a second (see whenLeft).
+func (p *Problem) simulate(ctx context.Context, l costmodel.Layout) (*costmodel.Step, error) {
+	return p.sim.Step(l, costmodel.SimOptions{Until: whenLeft(ctx, lastQuestions)})
 }
 
 // ended is why ctx has, and whenEnded asks.
@@ -169,6 +170,25 @@ func whenCancelled(ctx context.Context) func() error {
 			return nil
 		}
 		return ended(ctx)
+	}
+}
+
+// lastQuestions is how often a simulation asks in vain once it is to end: some 20 ms each.
+const lastQuestions = 50
+
+// whenLeft asks whether somebody has ended ctx, and after that says so many times that it has
+// not: what was found by then is worth an account that is all but done.
+func whenLeft(ctx context.Context, times int) func() error {
+	cancelled := whenCancelled(ctx)
+	return func() error {
+		why := cancelled()
+		if why == nil {
+			return nil
+		}
+		if times--; times >= 0 {
+			return nil
+		}
+		return why
 	}
 }
 

@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"context"
 	"math/rand/v2"
 	"testing"
 
@@ -54,7 +55,7 @@ func TestBoundHoldsOnReferences(t *testing.T) {
 				layouts = append(layouts, randomGrouped(r, p))
 			}
 			for i, l := range layouts {
-				step, err := p.simulate(l)
+				step, err := p.simulate(context.Background(), l)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -16,7 +16,9 @@ func (p *Problem) solveEach(ctx context.Context, todo []Strategy, report func(Pr
 	var late error
 	for _, s := range todo {
 		a := attempt{strategy: s}
-		a.Result, err = s.Solve(ctx, p, report)
+		if a.Result, err = s.Solve(ctx, p, report); err == nil || errors.As(err, &a.misfit) {
+			err = p.account(ctx, &a.Result)
+		}
 		var none *IllegalError
 		switch {
 		case errors.As(err, &none):
@@ -27,10 +29,7 @@ func (p *Problem) solveEach(ctx context.Context, todo []Strategy, report func(Pr
 			late = fmt.Errorf("strategy %s: %w", s.Name(), err)
 			skipped = append(skipped, late.Error())
 			continue
-		case err != nil && !errors.As(err, &a.misfit):
-			return nil, nil, fmt.Errorf("strategy %s: %w", s.Name(), err)
-		}
-		if err := p.account(&a.Result); err != nil {
+		case err != nil:
 			return nil, nil, fmt.Errorf("strategy %s: %w", s.Name(), err)
 		}
 		found = append(found, a)
@@ -48,8 +47,8 @@ func (p *Problem) solveEach(ctx context.Context, todo []Strategy, report func(Pr
 }
 
 // account simulates a result in full, unless its strategy did or another one
-// found the same layout.
-func (p *Problem) account(r *Result) (err error) {
+// found the same layout. Where ctx is ended meanwhile, see simulate.
+func (p *Problem) account(ctx context.Context, r *Result) (err error) {
 	if r.Step != nil {
 		return nil
 	}
@@ -57,6 +56,6 @@ func (p *Problem) account(r *Result) (err error) {
 		r.Step = same.Step
 		return nil
 	}
-	r.Step, err = p.simulate(r.Layout)
+	r.Step, err = p.simulate(ctx, r.Layout)
 	return err
 }

@@ -20,7 +20,7 @@ func solveWith(t testing.TB, p *Problem, s Strategy) Result {
 	t.Helper()
 	res, err := s.Solve(context.Background(), p, nil)
 	if err == nil {
-		err = p.account(&res)
+		err = p.account(context.Background(), &res)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func bestOf(t *testing.T, p *Problem, blocks int) units.Seconds {
 			tokens[r] = units.Tokens(b) * p.Block
 		}
 		for _, order := range ordersOf(len(split)) {
-			step, err := p.simulate(p.inOrder(tokens, order))
+			step, err := p.simulate(context.Background(), p.inOrder(tokens, order))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -450,7 +450,7 @@ func BenchmarkSolve(b *testing.B) {
 func TestOfEqualPlansOursIsChosen(t *testing.T) {
 	p := testProblem(t, "1x(2 fast + 2 slow)", 32768)
 	l := p.equalRing()
-	step, err := p.simulate(l)
+	step, err := p.simulate(context.Background(), l)
 	if err != nil {
 		t.Fatal(err)
 	}
