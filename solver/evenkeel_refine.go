@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"encoding/binary"
 	"math"
 	"slices"
 
@@ -212,9 +213,10 @@ func ringOf(d *draft, groups [][]int) []slot {
 	return ring
 }
 
-// regroupings lists the neighbours of a grouping, in the order of its ring: what each rank
-// can do on its own, rank by rank, and then what two can. The budget ends somewhere among
-// them, so the order counts.
+// regroupings lists the neighbours of a grouping, in the order of its ring, each once: what
+// each rank can do on its own, rank by rank, and then what two can. The budget ends somewhere
+// among them, so the order counts. A rank alone that stands alone elsewhere, say, is next to
+// itself, and two of them that join do so in two ways.
 func (s *search) regroupings(d *draft) [][][]int {
 	now := formationOf(d)
 	var all [][][]int
@@ -224,14 +226,28 @@ func (s *search) regroupings(d *draft) [][][]int {
 		}
 	}
 	all = append(all, s.swapped(now)...)
-	possible := all[:0]
+	possible, seen := all[:0], map[string]bool{formationKey(now.groups): true}
 	for _, groups := range all {
 		groups = slices.DeleteFunc(groups, func(g []int) bool { return len(g) == 0 })
-		if len(groups) > 0 && s.p.allExchangeable(groups) {
+		key := formationKey(groups)
+		if len(groups) > 0 && !seen[key] && s.p.allExchangeable(groups) {
+			seen[key] = true
 			possible = append(possible, groups)
 		}
 	}
 	return possible
+}
+
+// formationKey tells apart who is with whom, in which order.
+func formationKey(groups [][]int) string {
+	var b []byte
+	for _, g := range groups {
+		b = binary.AppendUvarint(b, uint64(len(g)))
+		for _, r := range g {
+			b = binary.AppendUvarint(b, uint64(r))
+		}
+	}
+	return string(b)
 }
 
 // formation is who is with whom: groups in the order of their ring, and the group of each

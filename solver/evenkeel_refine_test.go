@@ -48,3 +48,44 @@ func TestSettlingImproves(t *testing.T) {
 		t.Error("no plan is faster")
 	}
 }
+
+// A neighbour is listed once and none is the grouping itself; none is left out for that.
+func TestRegroupingsAreListedOnce(t *testing.T) {
+	s := newSearch(t.Context(), testProblem(t, "1x(2 fast + 2 slow)", 1<<15), Default, nil)
+	var err error
+	if s.est, err = newEstimator(s.p); err != nil {
+		t.Fatal(err)
+	}
+	now := [][]int{{0}, {1, 2}, {3}}
+	d := s.est.draft(now)
+	d.ring = ringOf(d, now)
+	seen := map[string]bool{}
+	for _, groups := range s.regroupings(d) {
+		if key := formationKey(groups); seen[key] {
+			t.Errorf("%v is listed twice", groups)
+		} else {
+			seen[key] = true
+		}
+	}
+	if seen[formationKey(now)] {
+		t.Errorf("%v is its own neighbour", now)
+	}
+	for _, want := range [][][]int{
+		{{1, 2}, {3}},
+		{{0}, {2}, {3}},
+		{{0, 1, 2}, {3}},
+		{{1, 2}, {0, 3}},
+		{{0, 3}, {1, 2}},
+		{{1, 2}, {0}, {3}},
+		{{1, 2}, {3}, {0}},
+		{{0, 1}, {2}, {3}},
+		{{0}, {2}, {1, 3}},
+		{{0}, {1}, {2}, {3}},
+		{{0}, {2}, {3}, {1}},
+		{{2}, {1, 0}, {3}},
+	} {
+		if !seen[formationKey(want)] {
+			t.Errorf("%v is not listed", want)
+		}
+	}
+}
