@@ -62,14 +62,17 @@ class Package(Kernel):
         return x.squeeze(0)
 
 
-# Arguments of flash-attn 2 and 3 that switch features off, by every name they have had.
+# Arguments of flash-attn 2 and 3 that switch features off, by every name they have had. A block that is not
+# packed has no ends of sequences: flash-attn 3 of 2025 asks for them all the same, without a default or a type
+# that says so.
 _PLAIN = {
     "dropout_p": 0.0, "window_size": (-1, -1), "window_size_left": -1, "window_size_right": -1,
     "softcap": 0.0,
     "alibi_slopes": None, "return_softmax": False, "deterministic": False, "zero_tensors": False,
     "block_table": None,
     "attention_chunk": 0, "num_splits": 1, "pack_gqa": None, "sm_margin": 0, "rotary_interleaved": True,
-    "k_new": None, "v_new": None, "qv": None, "out": None, "cu_seqlens_k_new": None, "seqused_q": None,
+    "k_new": None, "v_new": None, "qv": None, "out": None, "cu_seqlens_q": None, "cu_seqlens_k": None,
+    "cu_seqlens_k_new": None, "max_seqlen_q": None, "max_seqlen_k": None, "seqused_q": None,
     "seqused_k": None, "sequed_q": None, "sequed_k": None, "page_table": None, "kv_batch_idx": None,
     "leftpad_k": None,
     "rotary_cos": None, "rotary_sin": None, "seqlens_rotary": None, "q_descale": None, "k_descale": None,

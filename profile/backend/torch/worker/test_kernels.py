@@ -393,7 +393,8 @@ def fa2_module() -> types.ModuleType:
 
 
 def fa3_module() -> types.ModuleType:
-    """flash_attn_interface with the arguments that flash-attn 3 asks for."""
+    """flash_attn_interface as of Dao-AILab/flash-attention@c082294, hopper/flash_attn_interface.py: no argument
+    has a type, and few have a default."""
     m = types.ModuleType("flash_attn_interface")
 
     def spans(q, k, cu_seqlens_q, cu_seqlens_k, causal):
@@ -405,19 +406,17 @@ def fa3_module() -> types.ModuleType:
         return [t.reshape(-1, *t.shape[-2:]) for t in tensors]
 
     def _flash_attn_forward(
-        q, k, v, k_new, v_new, qv, out, cu_seqlens_q: "Optional[Tensor]", cu_seqlens_k: "Optional[Tensor]",
-        cu_seqlens_k_new, seqused_q, seqused_k, max_seqlen_q: "Optional[int]", max_seqlen_k: "Optional[int]",
-        page_table, kv_batch_idx, leftpad_k, rotary_cos, rotary_sin, seqlens_rotary, q_descale, k_descale,
-        v_descale, softmax_scale, causal, window_size=(-1, -1), attention_chunk=0, softcap=0.0,
+        q, k, v, k_new, v_new, qv, out, cu_seqlens_q, cu_seqlens_k, cu_seqlens_k_new, seqused_q, seqused_k,
+        max_seqlen_q, max_seqlen_k, page_table, kv_batch_idx, leftpad_k, rotary_cos, rotary_sin,
+        seqlens_rotary, q_descale, k_descale, v_descale, softmax_scale, causal, window_size=(-1, -1), attention_chunk=0, softcap=0.0,
         rotary_interleaved=True, scheduler_metadata=None, num_splits=1, pack_gqa=None, sm_margin=0,
     ):
         got, lse = reference.attention(*flat(q, k, v), spans(q, k, cu_seqlens_q, cu_seqlens_k, causal))
         return got.view_as(q).to(q.dtype), lse.float() if q.dim() == 3 else lse.float()[None], None
 
     def _flash_attn_backward(
-        dout, q, k, v, out, softmax_lse, cu_seqlens_q: "Optional[Tensor]", cu_seqlens_k: "Optional[Tensor]",
-        sequed_q, sequed_k, max_seqlen_q: "Optional[int]", max_seqlen_k: "Optional[int]", dq, dk, dv,
-        softmax_scale, causal, window_size=(-1, -1), softcap=0.0, deterministic=False, sm_margin=0,
+        dout, q, k, v, out, softmax_lse, cu_seqlens_q, cu_seqlens_k, sequed_q, sequed_k, max_seqlen_q,
+        max_seqlen_k, dq, dk, dv, softmax_scale, causal, window_size=(-1, -1), softcap=0.0, deterministic=False, sm_margin=0,
     ):
         lse = softmax_lse.reshape(q.shape[-2], -1)
         span = spans(q, k, cu_seqlens_q, cu_seqlens_k, causal)
