@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, replace
 from typing import Callable, NamedTuple
 
@@ -13,6 +14,14 @@ from errors import Failure, axis, word
 
 Tensor = torch.Tensor
 Grads = tuple  # dq, dk, dv
+
+# Environment variable with names of kernels, separated by commas, that are not to be touched.
+SKIP = "EVENKEEL_SKIP_KERNELS"
+
+
+def left_out(name: str) -> str:
+    """Why a kernel is not to be touched, "" if it may be."""
+    return f"left out by {SKIP}" if name in os.environ.get(SKIP, "").split(",") else ""
 
 
 @dataclass(frozen=True)

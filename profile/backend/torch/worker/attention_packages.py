@@ -11,7 +11,7 @@ from typing import Any, Callable
 
 import torch
 
-from attention import Block, Grads, Kernel, Saved, Tensor
+from attention import Block, Grads, Kernel, Saved, Tensor, left_out
 from attention_aten import dotted, ends
 from binding import Callee
 from device import Device
@@ -29,7 +29,9 @@ class Package(Kernel):
     def __init__(self, device: Device, name: str):
         super().__init__(name, device, head_dims=(8, 256))
         have = dotted(device.capability)
-        if device.kind != "cuda":
+        if left_out(name):
+            self.why = left_out(name)  # before its import, which may take long or the process with it
+        elif device.kind != "cuda":
             self.why = f"needs an accelerator, this is a {device.kind}"
         elif device.capability < self.least:
             self.why = f"needs compute capability {dotted(self.least)}, this is {have}"

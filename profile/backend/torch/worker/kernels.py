@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Callable
 
 import torch
 
-from attention import Block, Explicit, Grads, Kernel, Saved, Tensor
+from attention import SKIP, Block, Explicit, Grads, Kernel, Saved, Tensor, left_out
 from attention_aten import CPU_FLASH, OPERATORS, Aten, Packed
 from attention_packages import packages
 from device import Device
@@ -16,9 +15,6 @@ from errors import Failure, classify, first_line
 from inputs import Inputs
 from reference import attention, attention_backward, rel_err
 
-
-# Environment variable with names of kernels, separated by commas, that are not to be touched.
-SKIP = "EVENKEEL_SKIP_KERNELS"
 
 # Kernels that are tried at the start. The others compile for seconds at their first call or end the process
 # when they fail, and nothing falls to them while one of these is left.
@@ -34,11 +30,9 @@ class Kernels:
     def __init__(self, device: Device):
         found = [cpu_kernel(device)] + [Aten(device, spec) for spec in OPERATORS]
         found += [Packed(device)] + packages(device)
-        left_out = os.environ.get(SKIP, "").split(",")
         for kernel in found:
-            if kernel.name in left_out:
-                kernel.why = f"left out by {SKIP}"
-            elif device.kind == "cuda" and not kernel.why and kernel.name in _PROBED:
+            kernel.why = left_out(kernel.name) or kernel.why
+            if device.kind == "cuda" and not kernel.why and kernel.name in _PROBED:
                 kernel.why = probe(kernel)
         self.by_name: dict[str, Kernel] = {k.name: k for k in found}
         self._order = [

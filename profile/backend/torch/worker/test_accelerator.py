@@ -218,6 +218,14 @@ class Packages(Case):
         self.install("flash_attn_interface", fa3_module())
         self.right(attention_packages.packages(accelerator())[1], varlen=True)
 
+    def test_a_package_that_is_left_out_is_not_imported(self):
+        with mock.patch.dict(os.environ, EVENKEEL_SKIP_KERNELS="te,fa4,fa2,fa3"), \
+                mock.patch.object(attention_packages.importlib, "import_module") as load, \
+                mock.patch.object(attention_packages, "_installed", lambda _: True):
+            found = {k.why for k in attention_packages.packages(accelerator())}
+        self.assertEqual(found, {"left out by EVENKEEL_SKIP_KERNELS"})
+        load.assert_not_called()
+
     def test_flash_attn_3_is_for_hopper_only(self):
         blackwell = accelerator()
         blackwell.capability = (10, 0)
