@@ -33,7 +33,7 @@ def inspect(device: Any) -> Info:
         "nccl": _nccl_version() if cuda else None,
         "vendor": ("amd" if torch.version.hip else "nvidia") if cuda else "cpu",
         "cpu_vendor": _proc_field("/proc/cpuinfo", r"vendor_id\s*:\s*(\S+)"),
-        "driver": _proc_field("/proc/driver/nvidia/version", r"Kernel Module\D+([\d.]+)"),
+        "driver": driver_version(),
         "capability": list(torch.cuda.get_device_capability(device.torch)) if cuda else None,
         "hcas": _hca_count(),
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES") if cuda else None,
@@ -46,6 +46,12 @@ def _nccl_version() -> Optional[str]:
     except (AttributeError, RuntimeError):
         return None
     return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
+
+
+def driver_version(path: str = "/proc/driver/nvidia/version") -> Optional[str]:
+    """NVIDIA's, which the open kernel modules tell after an architecture with digits of its own: "Open Kernel
+    Module for x86_64  580.95.05"."""
+    return _proc_field(path, r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)")
 
 
 def _proc_field(path: str, pattern: str) -> Optional[str]:

@@ -11,6 +11,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 from types import SimpleNamespace
@@ -402,6 +403,19 @@ class Preflight(unittest.TestCase):
             preflight.judge(workers(**changes), backend)
         self.assertEqual(caught.exception.cls, "unsupported")
         return caught.exception.msg
+
+    def test_the_driver_is_read_of_either_kind_of_kernel_module(self) -> None:
+        # Lines of /proc/driver/nvidia/version as people post them.
+        for line, want in (
+            ("NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023", "535.104.05"),
+            ("NVIDIA UNIX Open Kernel Module for x86_64  580.126.09  Release Build  (dvs-builder)", "580.126.09"),
+            ("NVIDIA UNIX Open Kernel Module for aarch64  570.00  Release Build", "570.00"),
+        ):
+            with tempfile.NamedTemporaryFile("w", encoding="utf-8") as file:
+                file.write(f"NVRM version: {line}\nGCC version:  gcc version 12.3.0\n")
+                file.flush()
+                self.assertEqual(preflight.driver_version(file.name), want)
+        self.assertIsNone(preflight.driver_version("/no/such/file"))
 
     def test_equal_workers_pass_without_a_word(self) -> None:
         self.assertEqual(preflight.judge(workers(), "nccl"), [])
