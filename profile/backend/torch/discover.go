@@ -93,6 +93,9 @@ func (b *Backend) here(ctx context.Context) (task, error) {
 		t.Notes = append(t.Notes, "not used: "+r)
 	}
 	t.Notes = append(t.Notes, fmt.Sprintf("%s runs the kernels: Python %s, torch %s", p.path, p.hello.Python, p.hello.Torch))
+	if n := len(b.config.Machine.NVIDIA); n > 0 && p.cores != nil {
+		t.Notes = append(t.Notes, fmt.Sprintf("the processors are measured, not %s of this machine: %v", units.Count(n, "GPU"), plain(p.cores)))
+	}
 	if p.hello.Device.Kind != "cuda" {
 		t.Locals, err = b.processors(ctx, p.hello)
 		return t, err

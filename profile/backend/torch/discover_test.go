@@ -135,6 +135,20 @@ func TestGPUsOfOneMachine(t *testing.T) {
 	}
 }
 
+// A torch that cannot use the GPUs which the driver lists measures the processors,
+// and nobody may take that for the GPUs.
+func TestGPUsThatTorchDoesNotSeeAreSaidToBeLeftOut(t *testing.T) {
+	machine := profile.Machine{NVIDIA: []profile.NVIDIADevice{{Name: "NVIDIA H100", UUID: "GPU-a"}}}
+	notes := strings.Join(discover(t, fakeBackend(t, "none", Config{Machine: machine})).Notes, "\n")
+	if !strings.Contains(notes, "the processors are measured, not 1 GPU of this machine: no accelerator") {
+		t.Errorf("no word of the GPU:\n%s", notes)
+	}
+	notes = strings.Join(discover(t, fakeBackend(t, "none", Config{})).Notes, "\n")
+	if strings.Contains(notes, "not 0 GPUs") {
+		t.Errorf("a machine without GPUs:\n%s", notes)
+	}
+}
+
 func TestAGPUThatOthersUseIsRefused(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "0")
 	b := fakeBackend(t, "none", Config{}, "EVENKEEL_FAKE_GPU=NVIDIA A100", "EVENKEEL_FAKE_BUSY=1")

@@ -219,7 +219,7 @@ func asRank(me string) int {
 // fakeBackend is a backend whose workers are fakes with the given behaviour.
 func fakeBackend(t *testing.T, behaviour string, config Config, env ...string) *Backend {
 	t.Helper()
-	config.Machine = profile.Machine{Host: "here", CPU: "a processor", Cores: 16}
+	config.Machine = profile.Machine{Host: "here", CPU: "a processor", Cores: 16, NVIDIA: config.Machine.NVIDIA}
 	config.Worker = func(string, ...string) *exec.Cmd {
 		cmd := exec.Command(os.Args[0])
 		cmd.Env = append(os.Environ(), append(env, "EVENKEEL_FAKE="+behaviour, "GORACE=atexit_sleep_ms=0")...)

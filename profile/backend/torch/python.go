@@ -31,11 +31,13 @@ func candidates(asked string, env func(string) string) []string {
 	return list
 }
 
-// interpreter is a Python that answered, and its first worker.
+// interpreter is a Python that answered, and its first worker. cores is why it
+// was asked for a processor after a GPU; nil if it was not.
 type interpreter struct {
 	path   string
 	hello  greeting
 	client *client
+	cores  error
 }
 
 // greetTimeout is for the first answer of an interpreter: importing torch from
@@ -86,7 +88,7 @@ func (b *Backend) try(ctx context.Context, python string) (*interpreter, error) 
 	for _, on := range b.config.kinds() {
 		c, hello, err := b.greet(ctx, python, slot{on: on, cores: 1})
 		if err == nil {
-			return &interpreter{path: python, hello: hello, client: c}, nil
+			return &interpreter{path: python, hello: hello, client: c, cores: first}, nil
 		}
 		if first == nil {
 			first = err

@@ -13,7 +13,7 @@ import torch
 
 import confine
 import vectors
-from errors import Failure
+from errors import Failure, first_line
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 
@@ -80,7 +80,8 @@ class Device:
             os.environ.pop(name, None)
         if not torch.cuda.is_available():
             raise Failure(
-                "unsupported", f"device {self.torch}: this torch {torch.__version__} sees no accelerator"
+                "unsupported",
+                f"device {self.torch}: this torch {torch.__version__} sees no accelerator: {unseen()}"
             )
         # float32 means float32: NVIDIA's containers switch to TF32 through the environment.
         torch.set_float32_matmul_precision("highest")
@@ -91,12 +92,7 @@ class Device:
         self.capability = (p.major, p.minor)
         self.l2_bytes = self.last_bytes = int(getattr(p, "L2_cache_size", 0)) or _UNKNOWN_L2
         self.mig = p.name.partition("MIG ")[2] or (visible if visible.startswith("MIG-") else None)
-        uuid = str(getattr(p, "uuid", ""))
-        if visible.startswith(("GPU-", "MIG-")):
-            uuid = visible.split(",")[0]
-        elif uuid:
-            uuid = "GPU-" + uuid
-        self.uuid = uuid
+        self.uuid = _uuid(visible.split(",")[0].strip(), str(getattr(p, "uuid", "")))  # torch 2.4 tells it
         # What the device offers before the first tensor; the context itself is already in it.
         self.free_at_start_bytes = torch.cuda.mem_get_info(self.torch)[0]
 
@@ -176,6 +172,30 @@ class Device:
     def used(self) -> None:
         """Notes that the device has just worked."""
         self._last_use = time.monotonic()
+
+
+def _uuid(shown: str, told: str) -> str:
+    """A GPU's as NVML has it, of what shows it and what torch tells of it; "" where neither has one.
+
+    The environment may name a GPU by the first digits, which NVML does not take, and only the environment
+    names a MIG instance.
+    """
+    whole = "GPU-" + told if told else ""
+    return shown if shown.startswith(("GPU-", "MIG-")) and not whole.startswith(shown) else whole
+
+
+def unseen() -> str:
+    """Why torch sees no accelerator, in the words of its own start where that fails."""
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        return "it is built for processors: install one built for CUDA, or name another interpreter"
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is not None and not shown.strip():
+        return "CUDA_VISIBLE_DEVICES is set and empty, which hides all"
+    try:
+        torch.cuda.init()
+    except Exception as exc:
+        return first_line(exc)
+    return f"it counts {torch.cuda.device_count()} of them, CUDA_VISIBLE_DEVICES is {shown!r}"
 
 
 def spread(threads: int) -> None:

@@ -300,6 +300,31 @@ class Machine(unittest.TestCase):
         self.assertEqual((device.uuid, device.l2_bytes, device.capability), ("GPU-a-b", 50 << 20, (9, 0)))
         self.assertEqual(device.free_at_start_bytes, 79 << 30)
 
+    def test_the_whole_uuid_is_taken_from_whoever_knows_it(self):
+        # CUDA takes the first digits of a UUID, NVML does not; before torch 2.4 properties had none.
+        for shown, told, want in (
+            ("0", "a-b", "GPU-a-b"), ("", "a-b", "GPU-a-b"), ("GPU-a", "a-b", "GPU-a-b"),
+            ("GPU-a-b", "", "GPU-a-b"), ("MIG-c", "a-b", "MIG-c"), ("0", "", ""),
+        ):
+            self.assertEqual(devices._uuid(shown, told), want)
+
+    def test_why_no_accelerator_is_seen(self):
+        def old():
+            raise RuntimeError("The NVIDIA driver on your system is too old (found version 12020).\nUpdate")
+
+        for built, visible, init, want in (
+            (None, "0", None, "it is built for processors"), ("12.8", "", None, "is set and empty"),
+            ("12.8", "0", old, "The NVIDIA driver on your system is too old (found version 12020)."),
+            ("12.8", "9", lambda: None, "it counts 0 of them, CUDA_VISIBLE_DEVICES is '9'"),
+        ):
+            with self.subTest(want), mock.patch.object(torch.version, "cuda", built), \
+                    mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=visible), mock.patch.multiple(
+                        torch.cuda, init=init, device_count=lambda: 0, is_available=lambda: False
+                    ), self.assertRaises(Failure) as caught:
+                Device("cuda:0")
+            self.assertEqual(caught.exception.cls, "unsupported")
+            self.assertIn(want, caught.exception.msg)
+
     def test_both_sides_of_a_copy_differ_in_every_byte(self):
         cpu = Device("cpu", 2)
         cpu.kind, cpu.free_bytes, cpu.sync = "cuda", lambda: 1 << 40, lambda: None
