@@ -26,7 +26,7 @@ var reasons = []struct {
 	drop bool
 }{
 	{0x2, "application_clocks", false},
-	{0x4, "sw_power_cap", false},
+	{powerCap, "sw_power_cap", false},
 	{0x8, "hw_slowdown", true},
 	{0x10, "sync_boost", false},
 	{0x20, "sw_thermal_slowdown", true},
@@ -35,9 +35,16 @@ var reasons = []struct {
 	{0x100, "display_clocks", false},
 }
 
+// powerCap is the bit of a clock that the power limit holds back.
+const powerCap = 0x4
+
 // slowest is the least share of a rank's best clock that samples are kept at
-// (nvbench's rule).
+// (nvbench's rule), unless its power limit is what slowed it.
 const slowest = 0.75
+
+// cappedShare of a batch spent at the power limit explains a low clock, where the
+// bits, which are read after the batch, no longer tell.
+const cappedShare = 0.1
 
 // thermalShare of a batch spent slowed down for heat drops its samples; the
 // counter also grows by itself a little on some cards.
@@ -74,7 +81,11 @@ func (r *rank) guard(f frame, k op.Kind, times []units.Seconds, inner int) profi
 		}
 		out.MaxSMClock = max(out.MaxSMClock, hz)
 	}
-	g.Throttled = g.Throttled || out.ThermalShare > thermalShare || r.slowed(k, out.MaxSMClock)
+	// A 700 W card's best clock is that of its small calls: a large GEMM may stay
+	// below three quarters of it for good.
+	capped := s.Reasons&powerCap != 0 || out.PowerShare > cappedShare
+	low := r.slowed(k, out.MaxSMClock) && !capped
+	g.Throttled = g.Throttled || out.ThermalShare > thermalShare || low
 	g.GPU = out
 	return g
 }

@@ -27,6 +27,11 @@ func TestGuardsDropWhatTheHardwareSlowedDown(t *testing.T) {
 		"hardly any heat":  {gpuState{ViolNS: map[string]int64{"thermal": 1e6}}, false, ""},
 		"a low clock":      {gpuState{SMMHz: []float64{1300, 1300}}, true, ""},
 		"an unread clock":  {gpuState{Unknown: "hidden"}, false, ""},
+		// H200s at 700 W hold about 1500 MHz under full load (tile-ai/TileOPs#1588), others less.
+		"capped for good":   {gpuState{SMMHz: []float64{1400, 1380}, Reasons: 0x4}, false, "sw_power_cap"},
+		"capped by the way": {gpuState{SMMHz: []float64{1400, 1380}, ViolNS: map[string]int64{"power": 1e9}}, false, ""},
+		"hardly capped":     {gpuState{SMMHz: []float64{1400, 1380}, ViolNS: map[string]int64{"power": 1e7}}, true, ""},
+		"capped and hot":    {gpuState{SMMHz: []float64{1400, 1380}, Reasons: 0x24}, true, "sw_thermal_slowdown"},
 	} {
 		r := &rank{best: map[op.Kind]float64{op.KindGEMM: 1980e6}}
 		g := r.guard(frame{GPU: &c.state}, op.KindGEMM, batch, 2)
