@@ -246,13 +246,18 @@ class Layer:
 
 def _rms(x: Tensor, w: Tensor) -> Tensor:
     """torch's fused operator on an accelerator whose torch has one, as what is measured."""
-    fused = getattr(torch.nn.functional, "rms_norm", None)
-    aten: Any = getattr(torch, "ops").aten
-    if fused is not None and x.device.type == "cuda" and hasattr(aten, "_fused_rms_norm"):
-        y: Tensor = fused(x, x.shape[-1:], w, EPS)
+    if x.device.type == "cuda" and fused_norm(getattr(torch, "ops").aten):
+        y: Tensor = getattr(torch.nn.functional, "rms_norm")(x, x.shape[-1:], w, EPS)
     else:
         y = FusedNorm.apply(x, w)
     return y
+
+
+def fused_norm(aten: Any) -> bool:
+    """Whether torch has the fused operator that is measured, by its arguments: torch 2.7 and 2.8 have another
+    one of that name for Apple's devices, and their rms_norm is many operators on a GPU."""
+    found = getattr(getattr(getattr(aten, "_fused_rms_norm", None), "default", None), "_schema", None)
+    return found is not None and any(a.name == "normalized_shape" for a in found.arguments)
 
 
 @dataclass

@@ -66,6 +66,17 @@ class TestLayer(unittest.TestCase):
             once = float((want.bfloat16().double() - want).norm())
             self.assertLess(float((got.double() - want).norm()), 1.02 * once)
 
+    def test_the_fused_norm_that_is_measured(self) -> None:
+        """As of torch 2.9; 2.7 has another of the same name (pytorch/pytorch#150661)."""
+        for name, arguments, want in (
+            ("new", "(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)", True),
+            ("old", "(Tensor input, int normalized_shape_ndim, Tensor weight, float eps) -> Tensor", False),
+        ):
+            library = torch.library.Library(f"evenkeel_{name}_norm", "DEF")
+            library.define("_fused_rms_norm" + arguments)
+            self.assertEqual(whole.fused_norm(getattr(torch.ops, f"evenkeel_{name}_norm")), want)
+        self.assertFalse(whole.fused_norm(types.SimpleNamespace()))
+
     def check_family(self, m: whole.Model) -> None:
         plan = evenkeel.load_plan(document([[(0, 40)]], [[(0, 6)]], 6, 2, 16))
         layer = whole.Layer(m, 3, 0, torch.float32, torch.device("cpu"))
