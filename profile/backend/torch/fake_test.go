@@ -25,7 +25,12 @@ func TestMain(m *testing.M) {
 	if os.Getenv("EVENKEEL_FAKE") != "" {
 		os.Exit(fake(os.Getenv("EVENKEEL_FAKE")))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := leaveGPU(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
 }
 
 // fake answers like a worker whose every call takes a millisecond, and strikes

@@ -3,6 +3,7 @@ package torch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -13,50 +14,93 @@ import (
 	"github.com/evenkeel/evenkeel/profile/backend/nvml"
 )
 
+// gpu is the backend that the tests on a GPU share, nil before the first: every
+// start of its workers takes many seconds of a machine that is lent by the minute.
+var gpu *Backend
+
 // onGPU is a backend on this machine's first GPU. These tests are items of
 // docs/gpu-checklist.md and print what they see; they run where EVENKEEL_GPU
 // is set, also as a binary made elsewhere (go test -c).
 func onGPU(t *testing.T) (*Backend, *rank) {
 	t.Helper()
+	if gpu == nil {
+		gpu = greeted(t, Config{Device: "cuda"})
+	}
+	return gpu, gpu.ranks[0]
+}
+
+// leaveGPU ends the workers of the tests that share a GPU.
+func leaveGPU() error {
+	if gpu == nil {
+		return nil
+	}
+	err := gpu.Close()
+	gpu = nil
+	return err
+}
+
+// greeted is a backend whose workers have answered. They import torch from a cold
+// disk, start CUDA and try every kernel: only the test binary's own limit bounds it.
+func greeted(t *testing.T, c Config) *Backend {
+	t.Helper()
 	if os.Getenv("EVENKEEL_GPU") == "" {
 		t.Skip("runs on a GPU, when EVENKEEL_GPU is set (docs/gpu-checklist.md)")
 	}
-	machine := profile.Machine{Host: "gpu", CPU: "host", Cores: 1}
-	nvml.Describe(&machine)
-	b, err := New(Config{Machine: machine, Device: "cuda", AllowShared: os.Getenv("EVENKEEL_GPU") == "shared"})
+	c.Machine = thisMachine()
+	c.AllowShared = os.Getenv("EVENKEEL_GPU") == "shared"
+	b, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := b.Close(); err != nil {
-			t.Error(err)
+	inv, err := b.Discover(t.Context())
+	if err != nil {
+		t.Fatal(errors.Join(err, b.Close()))
+	}
+	for _, note := range inv.Notes {
+		t.Log(note)
+	}
+	return b
+}
+
+func thisMachine() profile.Machine {
+	m := profile.Machine{Host: "gpu", CPU: "host", Cores: 1}
+	nvml.Describe(&m)
+	return m
+}
+
+// unequal are two parts of the first GPU, one twice as large as the other, of which
+// a driver can set both apart: it takes multiples of 8 multiprocessors from Hopper on,
+// of 2 before. Where NVML hides what the GPU has they are those of an H100.
+func unequal(m profile.Machine) []Partition {
+	large := 80
+	if len(m.NVIDIA) > 0 && m.NVIDIA[0].SMs > 0 {
+		large = m.NVIDIA[0].SMs * 5 / 8 / 16 * 16
+	}
+	return []Partition{{0, large}, {0, large / 2}}
+}
+
+func TestUnequalPartsFitTheirGPU(t *testing.T) {
+	for sms, want := range map[int]string{0: "0@sm80 0@sm40", 132: "0@sm80 0@sm40", 114: "0@sm64 0@sm32", 108: "0@sm64 0@sm32", 58: "0@sm32 0@sm16"} {
+		got := unequal(profile.Machine{NVIDIA: []profile.NVIDIADevice{{SMs: sms}}})
+		if fmt.Sprintf("%s %s", got[0], got[1]) != want {
+			t.Errorf("of %d multiprocessors: %v, want %s", sms, got, want)
 		}
-	})
-	discover(t, b)
-	return b, b.ranks[0]
+	}
 }
 
 // A GEMM that fills the card takes about as much longer as a partition has fewer
 // multiprocessors; what is bound by memory does not, for bandwidth is shared.
 func TestGPUPartitions(t *testing.T) {
-	if os.Getenv("EVENKEEL_GPU") == "" {
-		t.Skip("runs on a GPU, when EVENKEEL_GPU is set (docs/gpu-checklist.md)")
+	if err := leaveGPU(); err != nil { // its worker would be somebody else on the GPU
+		t.Error(err)
 	}
-	machine := profile.Machine{Host: "gpu", CPU: "host", Cores: 1}
-	nvml.Describe(&machine)
-	list := []Partition{{0, 80}, {0, 40}}
-	b, err := New(Config{Machine: machine, Partitions: list, AllowShared: os.Getenv("EVENKEEL_GPU") == "shared", GroupSizes: []int{2}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := unequal(thisMachine())
+	b := greeted(t, Config{Partitions: list, GroupSizes: []int{2}})
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	for _, note := range discover(t, b).Notes {
-		t.Log(note)
-	}
 	shapes := map[string]op.Shape{
 		"GEMM": op.GEMM{Pass: op.Forward, M: 8192, N: 8192, K: 8192, DType: op.BF16},
 		"norm": op.Norm{Rowwise: op.Rowwise{Tokens: 65536, Width: 8192, DType: op.BF16}},
