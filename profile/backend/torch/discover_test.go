@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -331,5 +332,18 @@ func TestOversubscribedRanksAreSaidToBe(t *testing.T) {
 		if note != (cores == 2) {
 			t.Errorf("%d cores: %q", cores, inv.Notes)
 		}
+	}
+}
+
+// A layer's gradients pass more roundings than one kernel's.
+func TestALayerMayBeOffByTwiceAKernels(t *testing.T) {
+	r := &rank{greeting: greeting{DTypes: []op.DType{op.F32, op.BF16}, Ops: []op.Kind{op.KindGEMM, op.KindLayerBwd}}}
+	got := map[string]float64{}
+	for _, c := range r.numericCases() {
+		got[fmt.Sprint(c.shape.Kind(), " ", c.shape.Variant().DType)] = c.limit
+	}
+	want := map[string]float64{"gemm f32": 1e-5, "gemm bf16": 1e-2, "layer_bwd f32": 2e-5, "layer_bwd bf16": 2e-2}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v", got)
 	}
 }

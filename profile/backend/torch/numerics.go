@@ -15,6 +15,17 @@ import (
 // Limits of the relative error of an output in the 2-norm, by precision.
 var numericLimits = map[op.DType]float64{op.F32: 1e-5, op.BF16: 1e-2, op.F16: 1e-2}
 
+// numericLimit is that of an op, twice as much for a whole layer, as the worker and
+// replay have it: a gradient passes about eight roundings on its way through. In
+// bfloat16 the worst one of the layer below is off by 0.0083 with attention weights
+// in float32, and by 0.0092 with them rounded as a GPU's kernels do.
+func numericLimit(k op.Kind, dtype op.DType) float64 {
+	if k == op.KindLayerFwd || k == op.KindLayerBwd {
+		return 2 * numericLimits[dtype]
+	}
+	return numericLimits[dtype]
+}
+
 // Numerics compares every op of the first rank of each device type, and every
 // collective of every group, with its float64 reference at shapes that kernels
 // get wrong first: odd lengths and head counts, eight query heads a KV head,
@@ -108,7 +119,7 @@ func (r *rank) numericCases() []numericCase {
 		add := func(cuts []int, shapes ...op.Shape) {
 			for _, s := range shapes {
 				if slices.Contains(r.greeting.Ops, s.Kind()) {
-					cases = append(cases, numericCase{s, cuts, numericLimits[dtype]})
+					cases = append(cases, numericCase{s, cuts, numericLimit(s.Kind(), dtype)})
 				}
 			}
 		}
