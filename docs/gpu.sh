@@ -140,7 +140,7 @@ loop() {
   # one is measured that replay runs.
   export EVENKEEL_SKIP_KERNELS=sdpa_cudnn,sdpa_efficient,varlen,fa2,fa3,fa4,te,sdpa_fa3,sdpa_fa4
   calibrated compute "${COMPUTE:-150s}" attn_fwd,attn_bwd,gemm
-  calibrated rest "${REST:-70s}" norm,rope,swiglu,ce_chunk,lse_merge,adamw,send_recv,all_to_all,all_to_all_v,all_gather,all_reduce,mem_capacity,mem_reserve
+  calibrated rest "${REST:-70s}" norm,rope,swiglu,ce_chunk,lse_merge,adamw,send_recv,all_to_all,all_to_all_v,all_gather,all_reduce,mem_capacity
   step fit "$BIN/evenkeel" fit "$OUT"/{compute,rest}/calibration.rec.jsonl -o "$OUT/profile.json"
   step check-parts judged "$BIN/evenkeel" check "$OUT"/{compute,rest}/calibration.rec.jsonl --profile "$OUT/profile.json"
   read -r fast_type slow_type <<< "$(typed "$fast") $(typed "$slow")"

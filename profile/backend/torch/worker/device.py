@@ -37,8 +37,8 @@ class Device:
 
     Attributes: kind "cpu" or "cuda"; torch the torch.device; l2_bytes of second-level cache (on a CPU, of all
     threads together), last_bytes of the last level; cores that a CPU's rank may use; sms streaming
-    multiprocessors, or threads; card_sms, those of the whole accelerator; capability (major, minor), (0, 0)
-    on a CPU.
+    multiprocessors, or threads; card_sms, those of the whole accelerator; sharing, ranks that share it;
+    capability (major, minor), (0, 0) on a CPU.
 
     sms: to be confined to so many, 0 for all; sharing: ranks that share the accelerator, each of which has an
     equal part of its memory.
@@ -47,7 +47,7 @@ class Device:
     def __init__(self, name: str, threads: int = 0, sms: int = 0, sharing: int = 1):
         self.torch = torch.device(name)
         self.kind = self.torch.type
-        self.capability, self.card_sms = (0, 0), 0
+        self.capability, self.card_sms, self.sharing = (0, 0), 0, 1
         if self.kind == "cpu":
             self._init_cpu(threads)
         elif self.kind == "cuda":
@@ -104,6 +104,7 @@ class Device:
                 self.sms = confine.confine(sms, self.torch.index or 0).sms
             except confine.ConfineError as exc:
                 raise Failure("unsupported", str(exc), fatal=True) from exc
+        self.sharing = sharing
         self.mem_bytes //= sharing
         self.free_at_start_bytes //= sharing
 

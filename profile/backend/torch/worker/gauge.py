@@ -30,6 +30,10 @@ class Gauges:
 
     def refusal(self, kind: str) -> str:
         """Why this device alone cannot gauge, or ""."""
+        if kind == "mem_reserve" and self.device.sharing > 1:
+            # The card's free memory is all that can be asked, and the others' tensors are in it too.
+            n = self.device.sharing
+            return f"{n} ranks share the accelerator, which does not tell what each of them holds"
         return self._overlap.refusal() if kind == "overlap" else ""
 
     def check(self, kind: str, shape: dict) -> None:

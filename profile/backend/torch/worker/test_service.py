@@ -211,6 +211,16 @@ class Memory(unittest.TestCase):
         with self.counters(memory_allocated=1000, memory_reserved=1500, mem_get_info=(7000, 10000)):
             self.assertEqual(gauges.measure("mem_reserve", {}, 1), {"size_bytes": 2500})
 
+    def test_the_reserve_of_ranks_that_share_a_card_is_not_told(self):
+        gauges = self.gauges()
+        self.assertEqual(gauges.refusal("mem_reserve"), "")
+        gauges.device.sharing = 2
+        with self.assertRaises(Failure) as caught:
+            gauges.check("mem_reserve", {})
+        self.assertEqual(caught.exception.cls, "unsupported")
+        self.assertIn("2 ranks share the accelerator", caught.exception.msg)
+        self.assertEqual(gauges.refusal("mem_capacity"), "")
+
     def test_a_step_makes_the_workspaces_before_a_layer_is_measured(self):
         gauges, log = self.gauges(), []
         step, readings = gauges._step, iter([5000, 5000])
