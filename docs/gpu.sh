@@ -138,7 +138,7 @@ loop() {
   config
   # A plan is predicted by the fastest attention kernel that was measured, so the
   # one is measured that replay runs.
-  export EVENKEEL_SKIP_KERNELS=sdpa_cudnn,sdpa_efficient,varlen,fa2,fa3,fa4,te,sdpa_fa3,sdpa_fa4
+  export EVENKEEL_SKIP_KERNELS=sdpa_cudnn,sdpa_efficient,varlen,fa2,fa3,fa4,te
   calibrated compute "${COMPUTE:-150s}" attn_fwd,attn_bwd,gemm
   calibrated rest "${REST:-70s}" norm,rope,swiglu,ce_chunk,lse_merge,adamw,send_recv,all_to_all,all_to_all_v,all_gather,all_reduce,mem_capacity
   step fit "$BIN/evenkeel" fit "$OUT"/{compute,rest}/calibration.rec.jsonl -o "$OUT/profile.json"

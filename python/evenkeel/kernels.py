@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import math
 from typing import Any, Optional, Sequence
 
@@ -160,6 +161,7 @@ class FlashAttention2(Repeating):
     def __init__(self, module: Any = None) -> None:
         module = module or importlib.import_module("flash_attn.flash_attn_interface")
         self._run, self._run_back = module._flash_attn_forward, module._flash_attn_backward
+        _demand(self._run, "window_size_left", "flash-attn 2.7")
 
     def even_forward(self, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Out:
         """See Repeating."""
@@ -227,6 +229,7 @@ class TorchCudnn(Repeating):
         ops: Any = getattr(torch, "ops").aten if namespace is None else namespace
         self._run = ops._scaled_dot_product_cudnn_attention
         self._run_back = ops._scaled_dot_product_cudnn_attention_backward
+        _demand(self._run, "compute_log_sumexp", "torch 2.5")
         self._random: tuple[Any, Any] = (None, None)  # demanded by the backward, read for dropout only
         self._one_more = True  # whether its log-sum-exp has a last axis of 1
 
@@ -357,6 +360,16 @@ def merge(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor) -> None:
     weight = torch.sigmoid(other_lse - lse)
     out.lerp_(other.to(out.dtype), weight[..., None].expand_as(out))
     lse.copy_(torch.logaddexp(lse, other_lse))
+
+
+def _demand(call: Any, argument: str, since: str) -> None:
+    """AttributeError if a function or operator, which is private, has not the arguments of some release: an
+    older one of the same name takes and gives other things."""
+    overload = getattr(call, "default", None) or getattr(call, "_opoverload", None) or call
+    schema = getattr(overload, "_schema", None)
+    names = [a.name for a in schema.arguments] if schema is not None else list(inspect.signature(call).parameters)
+    if argument not in names:
+        raise AttributeError(f"{getattr(call, '__name__', call)} takes no {argument}: it wants {since} or later")
 
 
 def _groups(shared: Sequence[int]) -> list[tuple[int, int, int]]:

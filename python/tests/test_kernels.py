@@ -309,6 +309,28 @@ class TestChoice(unittest.TestCase):
             self.assertEqual(self.choose(torch.float16), "sdpa_flash" if fused else "math")
 
 
+class TestReleases(unittest.TestCase):
+    def test_older_functions_of_the_same_names_are_refused(self) -> None:
+        """flash-attn 2.6 has windows of two numbers and eight results, cuDNN's operator of torch 2.4 no
+        log-sum-exp on request; replay then says that the kernel is not to be had."""
+        def older(q: Any, k: Any, v: Any, dropout_p: float, softmax_scale: float, window_size: Any) -> Any:
+            raise AssertionError("is not called")
+
+        package: Any = SimpleNamespace(_flash_attn_forward=older, _flash_attn_backward=older)
+        with self.assertRaisesRegex(AttributeError, "older takes no window_size_left: it wants flash-attn 2.7"):
+            evenkeel.FlashAttention2(package)
+        library = torch.library.Library("evenkeel_older_cudnn", "DEF")
+        for name in ("_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward"):
+            library.define(name + "(Tensor query, Tensor key, Tensor value, float dropout_p=0.0) -> Tensor")
+        with self.assertRaisesRegex(AttributeError, "takes no compute_log_sumexp: it wants torch 2.5"):
+            evenkeel.TorchCudnn(getattr(torch.ops, "evenkeel_older_cudnn"))
+        modules = {"flash_attn": SimpleNamespace(flash_attn_interface=package),
+                   "flash_attn.flash_attn_interface": package}
+        like: Any = SimpleNamespace(device=torch.device("cuda"), dtype=torch.bfloat16, shape=(1, 1, 64))
+        with mock.patch.dict(sys.modules, modules):
+            self.assertNotEqual(default_kernel(like).name, "fa2")
+
+
 @unittest.skipUnless(torch.cuda.is_available(), "needs a GPU")
 class TestGPU(unittest.TestCase):
     def test_half_precision(self) -> None:
