@@ -246,8 +246,16 @@ def _device(asked: Request, world: World) -> torch.device:
     if index >= count:
         raise Fault("usage", f"device: cuda:{index}: torch sees {count} of them")
     torch.cuda.set_device(index)
-    torch.set_float32_matmul_precision("highest")  # float32 means float32
+    exact()
     return torch.device("cuda", index)
+
+
+def exact() -> None:
+    """Makes float32 mean float32, before the first product, as for what is measured: NVIDIA's containers switch
+    to TF32 through the environment, and torch 1.13 does so whatever precision is asked for afterwards."""
+    for name in ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"):
+        os.environ.pop(name, None)
+    torch.set_float32_matmul_precision("highest")
 
 
 def _confined(asked: Request, device: torch.device) -> Optional[Confinement]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -65,6 +66,15 @@ class TestLayer(unittest.TestCase):
             assert got is not None and want is not None
             once = float((want.bfloat16().double() - want).norm())
             self.assertLess(float((got.double() - want).norm()), 1.02 * once)
+
+    def test_float32_is_float32_in_a_container_that_says_otherwise(self) -> None:
+        script = ("import sys; sys.path.insert(0, sys.argv[1]); import torch; from evenkeel import replay; "
+                  "replay.exact(); print(torch.backends.cuda.matmul.allow_tf32)")
+        said = subprocess.run(
+            [sys.executable, "-B", "-c", script, os.path.dirname(HERE)], stdout=subprocess.PIPE, text=True, check=True,
+            env={**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"},
+        )
+        self.assertEqual(said.stdout, "False\n")
 
     def test_the_fused_norm_that_is_measured(self) -> None:
         """As of torch 2.9; 2.7 has another of the same name (pytorch/pytorch#150661)."""

@@ -22,11 +22,12 @@ DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
 _UNKNOWN_L2 = 128 << 20
 # The same of a processor's last level.
 _UNKNOWN_LAST = 64 << 20
-# Environment variables, read when CUDA or NCCL starts, under which times are not those of training: float32
-# products in TF32, a host that waits for each kernel or collective, an allocation in every call.
+# Environment variables, read when CUDA or NCCL starts or at the first product, under which times are not
+# those of training: float32 products in TF32, a host that waits for each kernel or collective, an allocation
+# in every call.
 _DISTORTING = (
-    "NVIDIA_TF32_OVERRIDE", "CUDA_LAUNCH_BLOCKING", "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT",
-    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUDA_LAUNCH_BLOCKING",
+    "TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT", "PYTORCH_NO_CUDA_MEMORY_CACHING",
 )
 _IDLE_S = 5.0
 _WARM_S = 1.0
@@ -76,15 +77,12 @@ class Device:
         self.mem_bytes = _host_memory()
 
     def _init_cuda(self) -> None:
-        for name in _DISTORTING:
-            os.environ.pop(name, None)
+        undistort()
         if not torch.cuda.is_available():
             raise Failure(
                 "unsupported",
                 f"device {self.torch}: this torch {torch.__version__} sees no accelerator: {unseen()}"
             )
-        # float32 means float32: NVIDIA's containers switch to TF32 through the environment.
-        torch.set_float32_matmul_precision("highest")
         torch.cuda.set_device(self.torch)
         p = torch.cuda.get_device_properties(self.torch)
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -173,6 +171,17 @@ class Device:
     def used(self) -> None:
         """Notes that the device has just worked."""
         self._last_use = time.monotonic()
+
+
+def undistort() -> None:
+    """Makes float32 mean float32, and calls what they are in training; before anything is computed.
+
+    NVIDIA's containers switch to TF32 through the environment, and torch 1.13 does so whatever precision is
+    asked for afterwards.
+    """
+    for name in _DISTORTING:
+        os.environ.pop(name, None)
+    torch.set_float32_matmul_precision("highest")
 
 
 def _uuid(shown: str, told: str) -> str:

@@ -6,6 +6,7 @@ Run by path: python3 -I -B test_accelerator.py
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 import types
@@ -299,6 +300,16 @@ class Machine(unittest.TestCase):
         self.assertEqual(torch.get_float32_matmul_precision(), "highest")
         self.assertEqual((device.uuid, device.l2_bytes, device.capability), ("GPU-a-b", 50 << 20, (9, 0)))
         self.assertEqual(device.free_at_start_bytes, 79 << 30)
+
+    def test_tf32_is_off_where_a_container_switches_it_on(self):
+        script = "import sys; sys.path.insert(0, sys.argv[1]); import device, torch; device.undistort(); " \
+                 "print(torch.backends.cuda.matmul.allow_tf32)"
+        said = subprocess.run(
+            [sys.executable, "-I", "-B", "-c", script, os.path.dirname(os.path.abspath(__file__))],
+            env={**os.environ, "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "1"}, stdout=subprocess.PIPE, text=True,
+            check=True,
+        )
+        self.assertEqual(said.stdout, "False\n")
 
     def test_the_whole_uuid_is_taken_from_whoever_knows_it(self):
         # CUDA takes the first digits of a UUID, NVML does not; before torch 2.4 properties had none.
