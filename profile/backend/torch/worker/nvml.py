@@ -167,7 +167,9 @@ class Guard:
         if self.why:
             return []
         pids = self._try(self._pids)[0] or []
-        return others(pids, os.getpid(), lambda pid: os.path.exists(f"/proc/{pid}"))
+        # In a container driver 560 gives the number of a thread for its process (Project-HAMi/HAMi-core#112).
+        own = [pid for pid in pids if os.path.exists(f"/proc/self/task/{pid}")]
+        return others(pids, own[0] if own else os.getpid(), lambda pid: os.path.exists(f"/proc/{pid}"))
 
     def _pids(self) -> list[int]:
         # The first version has a smaller struct; no driver of a GPU of interest lacks the second. The third

@@ -8,7 +8,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
@@ -197,6 +199,17 @@ class Guards(unittest.TestCase):
 
     def test_pids_are_right_where_the_third_version_has_another_struct(self) -> None:
         self.assertEqual(self.guard("DRIVER_535").busy(), [4000001])
+
+    def test_a_thread_of_this_process_is_no_other(self) -> None:
+        told: list[int] = []
+        guard = self.guard()
+        with mock.patch.object(guard, "_pids", lambda: told):
+            ended, there = threading.Event(), threading.Thread(target=lambda: ended.wait())
+            there.start()
+            self.addCleanup(there.join)
+            self.addCleanup(ended.set)
+            for told, want in (([there.native_id or 0, 4000001], [4000001]), ([os.getpid(), 1], [1])):
+                self.assertEqual(guard.busy(), want)
 
     def test_end_without_begin(self) -> None:
         self.assertEqual(self.guard().end(), {"unknown": "nothing was begun"})
