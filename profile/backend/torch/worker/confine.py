@@ -104,9 +104,25 @@ def confine(sms: int, index: int = 0, lib: Any = None, cuda: Any = None) -> Conf
     cuda.set_stream(streams[0])
     if cuda.current_stream(index).cuda_stream != main.value:
         raise ConfineError("torch did not take the stream of the green context: kernels would run anywhere")
+    _timed(cuda, index)
     made = Confinement(sms, card.sms, numbers, *streams)
     _OF_THIS_PROCESS[:] = [made]
     return made
+
+
+def _timed(cuda: Any, index: int) -> None:
+    """Refuses a stream on which no times can be taken: torch makes its events in the device's own context, and
+    the driver wants an event and its stream to be of one context, which a green one counts as or not."""
+    try:
+        begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        end.record()
+        cuda.synchronize(index)
+        begin.elapsed_time(end)
+    except RuntimeError as error:
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ConfineError(f"no events on a stream of a green context ({said}): measure the whole GPU, or take "
+                           "a newer driver") from error
 
 
 def side_stream(device: torch.device) -> Any:

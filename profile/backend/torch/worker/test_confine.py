@@ -117,11 +117,21 @@ class FakeDriver:
 
 
 class FakeCuda:
-    """As much of torch.cuda as a process with one GPU uses before its first tensor."""
+    """As much of torch.cuda as a process with one GPU uses before its first tensor.
 
-    def __init__(self, deaf: bool = False):
-        self._deaf = deaf
+    deaf: it keeps its stream. strict: its events are of another context than a green stream.
+    """
+
+    def __init__(self, deaf: bool = False, strict: bool = False):
+        self._deaf, self._strict = deaf, strict
         self._stream = types.SimpleNamespace(cuda_stream=0)
+
+    def Event(self, enable_timing: bool) -> Any:
+        def record() -> None:
+            if self._strict and self._stream.cuda_stream:
+                raise RuntimeError("CUDA error: invalid resource handle\nCompile with TORCH_USE_CUDA_DSA")
+
+        return types.SimpleNamespace(record=record, elapsed_time=lambda end: 0.001)
 
     def set_device(self, index: Any) -> None:
         pass
@@ -167,6 +177,10 @@ class Confining(unittest.TestCase):
         self.refused("torch did not take the stream", cuda=FakeCuda(deaf=True))
         self.refused("a green context of 72 multiprocessors, not 80", takes=72)
 
+    def test_a_stream_without_times_is_refused(self):
+        want = "no events on a stream of a green context (CUDA error: invalid resource handle)"
+        self.refused(want, cuda=FakeCuda(strict=True))
+
     def test_numbers_that_the_driver_does_not_give_are_refused_with_the_next(self):
         self.refused("sets no such number of 132 apart: name 80 or 88", sms=81)
         self.refused("want 1 to 132", sms=133)
@@ -203,7 +217,7 @@ class Devices(unittest.TestCase):
             "is_available": lambda: True, "get_device_properties": lambda _: properties,
             "mem_get_info": lambda _: (900, 1000),
             **{name: getattr(self.cuda, name) for name in
-               ("set_device", "synchronize", "ExternalStream", "set_stream", "current_stream")},
+               ("set_device", "synchronize", "ExternalStream", "set_stream", "current_stream", "Event")},
         }
         with mock.patch.multiple(torch.cuda, create=True, **fakes), \
                 mock.patch.object(confine, "_library", lambda: lib), \
