@@ -24,25 +24,28 @@ func (p Pool) Count() int {
 	return n
 }
 
-// Class is a kind of group.
+// Class is a kind of group: how many devices of each pool train sequences together.
+//
+// The time of a group of class c with the sequences s_1, s_2, ... in a micro-batch is
+// Base + Σ Costs.Time(c, s_k); of its tokens, Σ s_k ≤ Cap.
 type Class struct {
-	Name string
-	Uses []int // devices, by pool
-	One  bool  // all of them in one node
-	Base units.Seconds
-	Cap  units.Tokens // of one micro-batch
+	Name string        // as people say it: "8", "4 h100_sxm + 4 a100_sxm, recompute"
+	Uses []int         // devices, by pool
+	One  bool          // all of them in one node; of one pool, then
+	Base units.Seconds // of a group with at least one sequence, once a micro-batch
+	Cap  units.Tokens  // of one micro-batch
 	// Shares is the share of each sequence that one device of the pool holds, by
-	// pool; nil where all devices hold the same.
+	// pool: Σ Uses·Shares = 1. Nil where all devices hold the same.
 	Shares []float64
 	// Heads is the number of devices that share heads by all-to-all; the group is
-	// a ring of Degree/Heads such. 0 where the model does not say.
+	// a ring of Degree/Heads such. 0 where the cost model does not say.
 	Heads int
 	// QHeads is the number of query heads of one device, by pool, where the
 	// devices of an all-to-all have unequal numbers.
 	QHeads []int
 	// Groups are the all-to-alls in the order of their ring, as of a layout whose
 	// ranks are the devices pool by pool, of each pool in the order of the cluster.
-	// Nil where the model does not say.
+	// Nil where the cost model does not say.
 	Groups []costmodel.Group
 	// OwnLast is that of costmodel.Layout, where several of Groups have tokens: backward each
 	// computes its own block last. Only of costs for sequences of one length (Options.Of).

@@ -58,7 +58,7 @@ func levels(p *Problem, recompute bool, allowed func(degree int) bool) []level {
 		switch {
 		case same < 0:
 			all[k].classes = append(all[k].classes, i)
-		case c.equalShares() && !p.Classes[all[k].classes[same]].equalShares():
+		case equalShares(&c) && !equalShares(&p.Classes[all[k].classes[same]]):
 			all[k].classes[same] = i
 		}
 	}

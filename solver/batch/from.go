@@ -2,6 +2,7 @@ package batch
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -21,12 +22,8 @@ func NewProblem(c *groupcost.Costs, lengths []units.Tokens) (*Problem, error) {
 			}
 		}
 	}
-	p := &Problem{Lengths: lengths, Costs: c, MicroBase: c.MicroBase, Fixed: c.Fixed, Hidden: c.Hidden}
-	for _, pool := range c.Pools {
-		p.Fleet = append(p.Fleet, Pool(pool))
-	}
-	for _, k := range c.Classes {
-		p.Classes = append(p.Classes, Class(k))
-	}
-	return p, nil
+	return &Problem{
+		Lengths: lengths, Fleet: slices.Clone(c.Pools), Classes: slices.Clone(c.Classes), Costs: c,
+		MicroBase: c.MicroBase, Fixed: c.Fixed, Hidden: c.Hidden,
+	}, nil
 }

@@ -28,11 +28,11 @@ func GroupLayout(d *Document, micro, group, qHeads, kvHeads int) (costmodel.Layo
 	if qHeads < 1 || kvHeads < 1 || qHeads%kvHeads != 0 {
 		return costmodel.Layout{}, nil, fmt.Errorf("heads: %d query heads on %d of keys and values: the latter must divide the former", qHeads, kvHeads)
 	}
-	shares, err := c.shares()
+	shares, err := sharesOf(c)
 	if err != nil {
 		return costmodel.Layout{}, nil, said(err)
 	}
-	groups, err := c.allToAlls(qHeads)
+	groups, err := allToAlls(c, qHeads)
 	if err != nil {
 		return costmodel.Layout{}, nil, said(err)
 	}
@@ -52,8 +52,8 @@ func GroupLayout(d *Document, micro, group, qHeads, kvHeads int) (costmodel.Layo
 	return l, docs, nil
 }
 
-// shares are what each device of a group holds of a sequence, by place.
-func (c Class) shares() ([]float64, error) {
+// sharesOf is what each device of a group holds of a sequence, by place.
+func sharesOf(c Class) ([]float64, error) {
 	shares := make([]float64, 0, c.Degree())
 	sum := 0.0
 	for pool, n := range c.Uses {
@@ -79,18 +79,18 @@ func (c Class) shares() ([]float64, error) {
 // documents written elsewhere, far less than a token of any sequence that is run.
 const shareError = 1e-9
 
-// allToAlls are the class's groups in the order of their ring: as it says, else
+// allToAlls are a class's groups in the order of their ring: as it says, else
 // neighbours that share heads, Heads of them; a ring of all devices where it says
 // nothing, for that suits any number of heads.
-func (c Class) allToAlls(qHeads int) ([]costmodel.Group, error) {
+func allToAlls(c Class, qHeads int) ([]costmodel.Group, error) {
 	if c.Groups != nil {
-		return c.Groups, c.validGroups(qHeads)
+		return c.Groups, validGroups(c, qHeads)
 	}
 	size := max(1, c.Heads)
 	if c.Degree()%size != 0 {
 		return nil, fmt.Errorf("head_ranks: %d: want a divisor of the group's %d devices", size, c.Degree())
 	}
-	heads, err := c.headsByPlace(qHeads, size)
+	heads, err := headsByPlace(c, qHeads, size)
 	if err != nil {
 		return nil, err
 	}
@@ -103,11 +103,11 @@ func (c Class) allToAlls(qHeads int) ([]costmodel.Group, error) {
 		groups = append(groups, g)
 	}
 	c.Groups = groups
-	return groups, c.validGroups(qHeads)
+	return groups, validGroups(c, qHeads)
 }
 
 // headsByPlace is the number of query heads of each device of a group.
-func (c Class) headsByPlace(qHeads, size int) ([]int, error) {
+func headsByPlace(c Class, qHeads, size int) ([]int, error) {
 	if c.QHeads == nil && qHeads%size != 0 {
 		return nil, fmt.Errorf("head_ranks: %d: the model's %d query heads cannot be dealt to as many devices evenly", size, qHeads)
 	}
@@ -129,7 +129,7 @@ func (c Class) headsByPlace(qHeads, size int) ([]int, error) {
 
 // validGroups checks that every place is in one all-to-all, and that each of
 // these has the model's heads.
-func (c Class) validGroups(qHeads int) error {
+func validGroups(c Class, qHeads int) error {
 	seen := make([]bool, c.Degree())
 	for i, g := range c.Groups {
 		sum := 0

@@ -139,11 +139,11 @@ func TestGroupLayoutsTileTheirSequencesAsPriced(t *testing.T) {
 // checkDocuments looks at every document alone.
 func checkDocuments(t *testing.T, c Class, l costmodel.Layout, docs []units.Tokens, qHeads int) {
 	t.Helper()
-	shares, err := c.shares()
+	shares, err := sharesOf(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	groups, err := c.allToAlls(qHeads)
+	groups, err := allToAlls(c, qHeads)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func (l *lineup) span(from, degree int, recompute bool) (span, error) {
 		if c.One && !one || c.Recompute != recompute {
 			continue
 		}
-		if even := c.equalShares(); even != equal {
+		if even := equalShares(c); even != equal {
 			if !even {
 				continue
 			}
@@ -74,7 +74,7 @@ func (l *lineup) span(from, degree int, recompute bool) (span, error) {
 }
 
 // equalShares reports whether all devices of a group hold the same.
-func (c *Class) equalShares() bool {
+func equalShares(c *Class) bool {
 	first := -1.0
 	for i, share := range c.Shares {
 		if c.Uses[i] == 0 {

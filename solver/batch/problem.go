@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -23,66 +23,19 @@ type Problem struct {
 	Hidden units.Seconds
 }
 
-// Pool is the devices that are alike for planning.
-type Pool struct {
-	Device string  // device type
-	Ranks  [][]int // by node, rising
-}
+// Pool is the devices that are alike for planning, and Class a kind of group, which Costs
+// price by their places in a problem's lists.
+type (
+	Pool  = groupcost.Pool
+	Class = groupcost.Class
+)
 
-// Count is the number of devices of the pool.
-func (p Pool) Count() int {
-	n := 0
-	for _, node := range p.Ranks {
-		n += len(node)
-	}
-	return n
-}
-
-// Class is a kind of group: how many devices of each pool train sequences
-// together, and what limits them.
-//
-// The time of a group of class c with the sequences s_1, s_2, ... in a
-// micro-batch is Base + Σ Costs.Time(c, s_k); of its tokens, Σ s_k ≤ Cap.
-type Class struct {
-	Name string        // as people say it: "8", "4 h100_sxm + 4 a100_sxm, recompute"
-	Uses []int         // devices, by pool
-	One  bool          // all of them in one node; of one pool, then
-	Base units.Seconds // of a group with at least one sequence, once a micro-batch
-	Cap  units.Tokens  // of one micro-batch
-	// Shares is the share of each sequence that one device of the pool holds, by
-	// pool: Σ Uses·Shares = 1. Nil where all hold the same.
-	Shares []float64
-	// Heads is the number of devices that share heads by all-to-all; the group is
-	// a ring of Degree/Heads such. 0 where the cost model does not say.
-	Heads int
-	// QHeads is the number of query heads of one device, by pool, where the devices
-	// of an all-to-all have unequal numbers.
-	QHeads []int
-	// Groups are the group's all-to-alls in the order of their ring; ranks are
-	// places in the group, pool by pool. Nil where the cost model does not say.
-	Groups []costmodel.Group
-	// OwnLast: backward each of the all-to-alls computes its own block last (see
-	// costmodel.Layout).
-	OwnLast bool
-	// Recompute: every layer's forward runs again in the backward pass.
-	Recompute bool
-}
-
-// ring is the number of all-to-alls of a group of the class.
-func (c Class) ring() int {
+// ring is the number of all-to-alls of a group of a class.
+func ring(c Class) int {
 	if c.Groups != nil {
 		return len(c.Groups)
 	}
 	return c.Degree() / max(1, c.Heads)
-}
-
-// Degree is the number of devices of a group of the class.
-func (c Class) Degree() int {
-	n := 0
-	for _, u := range c.Uses {
-		n += u
-	}
-	return n
 }
 
 // Pricer prices sequences. It must be a pure function, rising with s.
@@ -159,7 +112,7 @@ func (p *Problem) validClass(c Class) error {
 		return fmt.Errorf("base_s: %v: want a time of 0 or more", c.Base)
 	case c.Shares != nil && len(c.Shares) != len(p.Fleet):
 		return fmt.Errorf("shares: %d numbers: the fleet has %d pools", len(c.Shares), len(p.Fleet))
-	case c.OwnLast && c.ring() < 2:
+	case c.OwnLast && ring(c) < 2:
 		return fmt.Errorf("own_last: true, but the group is one all-to-all, which has no other blocks: want false")
 	}
 	pools := 0
