@@ -227,19 +227,27 @@ func heldOut(document string, p *costmodel.Profile, paths []string) (*fit.Data, 
 // fittedTo is what a profile was fitted to, or nil where not all of its recordings are as
 // they were, where it names them.
 func fittedTo(document string, p *costmodel.Profile) *fit.Data {
-	var paths []string
-	for _, in := range p.Inputs {
-		path, err := resolve(document, in)
-		if err != nil {
-			return nil
-		}
-		paths = append(paths, path)
-	}
-	d, err := loadData(paths)
+	paths, err := ownRecordings(document, p)
 	if err != nil || len(paths) == 0 {
 		return nil
 	}
+	d, err := loadData(paths)
+	if err != nil {
+		return nil
+	}
 	return d
+}
+
+// ownRecordings are the files that a profile was fitted to, where it names them.
+func ownRecordings(document string, p *costmodel.Profile) (paths []string, err error) {
+	for _, in := range p.Inputs {
+		path, err := resolve(document, in)
+		if err != nil {
+			return nil, err
+		}
+		paths = append(paths, path)
+	}
+	return paths, nil
 }
 
 // probe says, before work is done for it, whether a file can be written; "" is none.

@@ -239,13 +239,9 @@ func (a *app) plot(path string, p *costmodel.Profile, prefix string) error {
 	if len(p.Inputs) == 0 {
 		return fmt.Errorf("--plot: %s was fitted to no recording, so there are no points to draw; measure some: evenkeel calibrate", path)
 	}
-	var paths []string
-	for _, in := range p.Inputs {
-		recording, err := resolve(path, in)
-		if err != nil {
-			return err
-		}
-		paths = append(paths, recording)
+	paths, err := ownRecordings(path, p)
+	if err != nil {
+		return err
 	}
 	d, points, err := heldOut(path, p, paths)
 	if err != nil {
