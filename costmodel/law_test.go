@@ -120,6 +120,18 @@ func TestLargerMessagesMoveNoSlower(t *testing.T) {
 	}
 }
 
+// TestSlowingMessagesKeepTheirInterval: where a law says that larger messages move slower, its
+// interval beyond the measured ones is no narrower than within.
+func TestSlowingMessagesKeepTheirInterval(t *testing.T) {
+	law := Law{
+		Op: op.KindSendRecv, Group: "2 gpu over nvlink", Spread: Spread{Lo: 1 / 1.5, Hi: 1.5}, Range: []AxisRange{{"bytes", 1 << 10, 1 << 20}},
+		Curve: &Curve{Form: LogLog, Knots: []Knot{{Bytes: 1 << 10, Seconds: 1e-5}, {Bytes: 1 << 20, Seconds: 1e-4}, {Bytes: 1 << 22, Seconds: 1e-3}}},
+	}
+	if e := law.Predict(op.SendRecv{Message: op.Message{Group: 2, Bytes: 1 << 22}}); !near(e.Hi, 1.5*e.Mid, 1e-9) {
+		t.Errorf("%+v, want up to half as long again", e)
+	}
+}
+
 func TestPredictDoesNotAllocate(t *testing.T) {
 	q := NewPredictor(usual(t))
 	var shape op.Shape = op.AttnFwd{Attention: op.Attention{Mask: op.Full, QLen: 5, KVLen: 5, QHeads: 2, KVHeads: 2, HeadDim: 64, DType: op.F32}}

@@ -228,3 +228,31 @@ func TestAStraightLineIsKept(t *testing.T) {
 		t.Errorf("%d of 20 laws are straight lines", lines)
 	}
 }
+
+// Between dense sizes a jump is many times what the estimate expects of one that is left out.
+// That widens the intervals of sizes near it, but not those of a group that was not measured,
+// of which it expects as little there as elsewhere.
+func TestAJumpBetweenSizesWidensNoOtherGroup(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	var points []Point
+	for i := range 160 {
+		b := units.Bytes(1 << 20 * math.Pow(64, float64(i)/159))
+		seconds := ring(2)(float64(b)) * math.Exp(0.003*r.NormFloat64())
+		if b > 8<<20 {
+			seconds *= 1.35
+		}
+		points = append(points, Point{Shape: op.AllGather{Message: op.Message{Group: 2, Bytes: b}}, Key: b.String(), Seconds: seconds, rank: uint64(i)})
+	}
+	_, fits, err := curveLaws(switched, [][]Point{points})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var halves []float64
+	for _, c := range fits[0].steps("gpu", "nvlink")[0].Chunks {
+		halves = append(halves, c.Half)
+	}
+	slices.Sort(halves)
+	if least, most := halves[0], halves[len(halves)-1]; most > 4*least {
+		t.Errorf("half widths from %v to %v: %v", least, most, halves)
+	}
+}
