@@ -238,13 +238,21 @@ func assumedLinks(t *testing.T, p *costmodel.Profile, text string) costmodel.Clu
 	return c
 }
 
+// eachSheet changes the datasheets of all devices, by their models.
+func eachSheet(p *costmodel.Profile, change func(model string, s *op.Sheet)) {
+	for i := range p.Devices {
+		model, _, _ := strings.Cut(p.Devices[i].Name, "/")
+		change(model, &p.Devices[i].Sheet)
+	}
+}
+
 func TestAssumeLinks(t *testing.T) {
 	p := measuredOnly("big", "small")
-	for i := range p.Devices {
-		if strings.HasPrefix(p.Devices[i].Name, "small") {
-			p.Devices[i].Sheet.NetPerS = 2.5e10
+	eachSheet(p, func(model string, s *op.Sheet) {
+		if model == "small" {
+			s.NetPerS = 2.5e10
 		}
-	}
+	})
 	Assume(p)
 	c := assumedLinks(t, p, "1x4 big + 1x(2 big + 2 small)")
 	if c.Nodes[0].Link != "nvlink" || c.Nodes[1].Link != HostBusLink || c.Network != NetworkLink {
@@ -269,10 +277,9 @@ func TestAssumeLinks(t *testing.T) {
 func TestAssumedNetworkIsOfTheTypesInAGroup(t *testing.T) {
 	const fast, mid, slow = 5e10, 2.5e10, 1.25e10
 	p := measuredOnly("a", "b", "c", "d")
-	for i := range p.Devices {
-		d := &p.Devices[i]
-		d.Sheet.NetPerS = map[byte]float64{'a': fast, 'b': mid, 'c': slow, 'd': slow}[d.Name[0]]
-	}
+	eachSheet(p, func(model string, s *op.Sheet) {
+		s.NetPerS = map[string]float64{"a": fast, "b": mid, "c": slow, "d": slow}[model]
+	})
 	Assume(p)
 	c := assumedLinks(t, p, "1x(4 a + 4 b) + 2x4 a + 1x2 c + 1x1 d")
 	q := costmodel.NewPredictor(p)
@@ -309,11 +316,11 @@ func TestAssumedNetworkIsOfTheTypesInAGroup(t *testing.T) {
 // So it does where adapters are alike and the links inside its nodes alone are faster.
 func TestAssumedNetworkGoesAsFarAsTheLinksInsideDo(t *testing.T) {
 	p := measuredOnly("a", "e")
-	for i := range p.Devices {
-		if strings.HasPrefix(p.Devices[i].Name, "e") {
-			p.Devices[i].Sheet.LinkPerS = 1e11
+	eachSheet(p, func(model string, s *op.Sheet) {
+		if model == "e" {
+			s.LinkPerS = 1e11
 		}
-	}
+	})
 	Assume(p)
 	c := assumedLinks(t, p, "2x4 a + 1x4 e")
 	q := costmodel.NewPredictor(p)
@@ -368,9 +375,7 @@ func TestAssumeTakesWhatCollectiveThereIs(t *testing.T) {
 // What no datasheet names is an error with the flag that settles it.
 func TestAssumeLinksRefusesSilentSheets(t *testing.T) {
 	p := measuredOnly("gpu")
-	for i := range p.Devices {
-		p.Devices[i].Sheet.NetPerS = 0
-	}
+	eachSheet(p, func(_ string, s *op.Sheet) { s.NetPerS = 0 })
 	c, err := costmodel.ParseCluster("2x2 gpu/engine")
 	if err != nil {
 		t.Fatal(err)
@@ -402,9 +407,7 @@ func TestAssumedNetworkHoldsPublishedLogs(t *testing.T) {
 		{"h200", 2, 450e9, 50e9, op.KindAllGather, 1 << 30, 3105.7e-6},
 	} {
 		p := measuredOnly("gpu")
-		for i := range p.Devices {
-			p.Devices[i].Sheet.LinkPerS, p.Devices[i].Sheet.NetPerS = row.link, row.net
-		}
+		eachSheet(p, func(_ string, s *op.Sheet) { s.LinkPerS, s.NetPerS = row.link, row.net })
 		c, err := costmodel.ParseCluster(fmt.Sprintf("%dx8 gpu/engine", row.nodes))
 		if err != nil {
 			t.Fatal(err)
