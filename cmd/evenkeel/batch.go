@@ -365,7 +365,10 @@ func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest 
 	begin := time.Now()
 	clock := func() units.Seconds { return units.Seconds(time.Since(begin).Seconds()) }
 	fast := o.sequences.fast
-	all := batch.Strategies(batch.Settings{Longest: longest, ProgramTime: o.sequences.mipTime, Fast: fast})
+	all := batch.Strategies(batch.Settings{
+		Longest: longest, ProgramTime: o.sequences.mipTime, Fast: fast,
+		Search: batch.Options{Effort: batch.Thorough, Times: o.effort},
+	})
 	attempts := make([]batch.Attempt, len(all))
 	for i, s := range all {
 		if !s.Claims().Slow {

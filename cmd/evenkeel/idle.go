@@ -8,7 +8,7 @@ import (
 // Flags of solve and serve that one way of planning asks for and another has no use
 // for.
 func oneSequenceFlags() []string {
-	return []string{"seq-len", "grad-accumulation", "strategy", "effort", "shares", "q-heads", "head-chunks", "two-batch-overlap", "timeline", "explain"}
+	return []string{"seq-len", "grad-accumulation", "strategy", "shares", "q-heads", "head-chunks", "two-batch-overlap", "timeline", "explain"}
 }
 
 func batchFlags() []string {
@@ -31,6 +31,9 @@ func (o problem) idle(c *cobra.Command) error {
 		}
 	default:
 		if err := refuse(c, oneSequenceFlags(), "means nothing for a batch of --lengths: leave it out"); err != nil {
+			return err
+		}
+		if err := o.goodEffort(); err != nil {
 			return err
 		}
 		if o.sequences.truncate && o.sequences.maxLen == "" {

@@ -273,13 +273,22 @@ func (o problem) plan(ctx context.Context, q *solver.Problem, report func(solver
 	return solver.SolveGiven(ctx, q, g, report)
 }
 
+// goodEffort refuses an effort that is none.
+func (o problem) goodEffort() error {
+	if o.effort >= 1 && o.effort <= solver.MostEffort {
+		return nil
+	}
+	return usagef("--effort %g: want 1 to %d, how many times as long as usual to search", o.effort, solver.MostEffort)
+}
+
 // given refuses flags that a layout of one's own leaves nothing to do for.
 func (o problem) given() error {
+	if err := o.goodEffort(); err != nil {
+		return err
+	}
 	switch {
 	case o.deadline < 0:
 		return usagef("--deadline %s: want a time such as 2s, or 0 for as long as it takes", o.deadline)
-	case !(o.effort >= 1 && o.effort <= solver.MostEffort):
-		return usagef("--effort %g: want 1 to %d, how many times as long as usual to search", o.effort, solver.MostEffort)
 	case o.shares != "" && o.effort != 1:
 		return usagef("--effort %g: with --shares there is nothing to search: leave one out", o.effort)
 	case o.shares == "" && o.qHeads != "":

@@ -132,7 +132,11 @@ func (pl *Planner) tryApart(ctx context.Context, e effort, enough float64) {
 		return
 	}
 	if pl.apart == nil {
-		pl.apart = newApart(pl.options)
+		o := pl.options
+		if o.Effort == Thorough { // a pool by itself gains nothing by it
+			o.Effort = Online
+		}
+		pl.apart = newApart(o)
 	}
 	plan, err := pl.apart.plan(ctx, t.p)
 	if err != nil {

@@ -12,14 +12,16 @@ type Effort int
 // Efforts, for half a thousand sequences on 64 devices.
 const (
 	Online   Effort = iota // some ten milliseconds: while the step before runs
-	Thorough               // a tenth of a second
-	Offline                // a second and more
+	Thorough               // a second: for one batch that is looked at
 	Quick                  // a few milliseconds: for a plan that is needed at once
 )
 
 // Options of the planner.
 type Options struct {
 	Effort Effort
+	// Times is how many times as many searches at noisy prices as usual follow the first;
+	// less than 1 is 1.
+	Times float64
 }
 
 // Evenkeel is our planner as a strategy. See Planner.

@@ -14,20 +14,19 @@ import (
 // of groups, with the pools' devices for room: exact by dynamic programming, so that the
 // least time of a micro-batch of so many sequences is found by halving, and the best
 // numbers for micro-batches by trying all. Only the nodes' room is not in it: groups that
-// find no place are taken for too many.
-func (pl *Planner) tryAlike(ctx context.Context) {
+// find no place are taken for too many. It says whether the batch is one of these.
+func (pl *Planner) tryAlike(ctx context.Context) bool {
 	k := newKnapsack(pl.t.p)
 	if k == nil || pl.options.Effort == Quick || pl.best.total <= pl.bound*exactly {
-		return
+		return k != nil
 	}
-	plan := k.plan(ctx, pl.best.total)
-	if plan == nil {
-		return
+	if plan := k.plan(ctx, pl.best.total); plan != nil {
+		// Groups in another order may find no place.
+		if pl.t.take(plan, &pl.found); pl.t.anywhere || pl.found.placed(&pl.t) {
+			pl.keep(&pl.found)
+		}
 	}
-	// Groups in another order may find no place.
-	if pl.t.take(plan, &pl.found); pl.t.anywhere || pl.found.placed(&pl.t) {
-		pl.keep(&pl.found)
-	}
+	return true
 }
 
 const (

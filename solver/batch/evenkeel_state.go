@@ -77,6 +77,14 @@ func (s *state) settle(t *table) {
 	}
 }
 
+// reprice works out what groups take at the prices of a table, of the same batch.
+func (s *state) reprice(t *table) {
+	for i := range s.bins {
+		t.weigh(&s.bins[i])
+	}
+	s.settle(t)
+}
+
 // copyFrom makes s the same plan as o.
 func (s *state) copyFrom(o *state) {
 	s.bins = resize(s.bins, len(o.bins))

@@ -107,7 +107,7 @@ type seeker struct {
 
 // try raises prices by a share of their doubts.
 func (s *seeker) try(ctx context.Context, by float64) error {
-	plan, err := s.planner.Plan(ctx, raised(s.p, s.doubts, by))
+	plan, err := s.planner.Plan(ctx, s.p.raised(s.doubts, by))
 	if ctx.Err() != nil && err != nil {
 		return nil // what was found before stays
 	}
@@ -169,28 +169,4 @@ func typical(lengths []units.Tokens, room units.Tokens) []units.Tokens {
 		}
 	}
 	return some
-}
-
-// raised is a problem at prices that are raised by a share of what each class is in doubt by.
-func raised(p *Problem, doubts []float64, by float64) *Problem {
-	q := *p
-	q.Classes = slices.Clone(p.Classes)
-	factors := make([]units.Seconds, len(doubts))
-	for c, d := range doubts {
-		factors[c] = units.Seconds(1 + by*d)
-		q.Classes[c].Base *= factors[c]
-	}
-	q.Costs = raisedPrices{p.Costs, factors}
-	return &q
-}
-
-// raisedPrices are prices times a factor of their class.
-type raisedPrices struct {
-	Pricer
-	factors []units.Seconds
-}
-
-// Time implements Pricer.
-func (r raisedPrices) Time(class int, s units.Tokens) units.Seconds {
-	return r.Pricer.Time(class, s) * r.factors[class]
 }

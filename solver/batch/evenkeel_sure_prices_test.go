@@ -30,7 +30,7 @@ func TestTypicalSequencesFillAGroupWithSomeOfEachLength(t *testing.T) {
 
 func TestRaisedPricesAreThoseOfTheClassAndLeaveTheProblemAlone(t *testing.T) {
 	p := twoNodes(500, 900)
-	q := raised(p, []float64{0, 0.1, 0.2, 0.4}, 0.5)
+	q := p.raised([]float64{0, 0.1, 0.2, 0.4}, 0.5)
 	for c, factor := range []units.Seconds{1, 1.05, 1.1, 1.2} {
 		if got, want := q.Costs.Time(c, 900), factor*p.Costs.Time(c, 900); got != want {
 			t.Errorf("classes[%d]: a sequence takes %v, want %v", c, got, want)

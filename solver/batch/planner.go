@@ -27,7 +27,8 @@ import (
 // taken where they are better (tryOthers).
 //
 // Where there are several pools, the plan that keeps each to itself (apart) is
-// another beginning, so that ours is never worse unless its context ends first.
+// another beginning, so that ours is never worse unless its context ends first. Other
+// beginnings are found at prices that are a little off (tryNoisy).
 type Planner struct {
 	options Options
 	t       table
@@ -37,6 +38,7 @@ type Planner struct {
 	polish  polisher
 	pack    packer
 	apart   *apart
+	noisy   *Planner
 	bound   float64 // of the problem
 	best    state
 	glanced state // the plan of a glance, where that was not enough
@@ -56,9 +58,11 @@ func (pl *Planner) Plan(ctx context.Context, p *Problem) (*Plan, error) {
 	if err := p.Feasible(); err != nil {
 		return nil, err
 	}
-	pl.t.load(p)
-	if err := pl.search(ctx); err != nil {
+	if err := pl.find(ctx, p); err != nil {
 		return nil, err
+	}
+	if !pl.tryAlike(ctx) {
+		pl.tryNoisy(ctx)
 	}
 	plan := pl.best.plan(&pl.t)
 	for i := range plan.Micro {
@@ -103,16 +107,18 @@ type effort struct {
 }
 
 func (o Options) effort() effort {
-	switch o.Effort {
-	case Thorough:
-		return effort{numbers: 3, first: 100, leads: 2, spare: 1, climb: 300, refill: 1200, patience: 1200, polish: polishSteps, enough: 1.0005, grain: fine()}
-	case Quick:
+	if o.Effort == Quick {
 		return effort{numbers: 2, first: 3, leads: 1, climb: 5, refill: 20, patience: 20, polish: polishSteps / 40, enough: closeEnough, settle: near, grain: coarse()}
-	case Offline:
-		return effort{numbers: 4, first: 300, leads: 4, spare: 1, climb: 1500, refill: 8000, patience: 8000, polish: 10 * polishSteps, enough: exactly, grain: fine()}
 	}
-	return effort{numbers: 3, first: 25, leads: 1, spare: 1, climb: 60, refill: 200, patience: 200, polish: polishSteps / 4, enough: closeEnough, grain: fine()}
+	e := effort{numbers: 3, first: 25, leads: 1, spare: 1, climb: 60, refill: 200, patience: 200, polish: polishSteps / 4, enough: closeEnough, grain: fine()}
+	if o.Effort == Thorough {
+		e.enough = exactly
+	}
+	return e
 }
+
+// effort is that for the batch and the pools at hand.
+func (pl *Planner) effort() effort { return pl.options.effortFor(pl.t.items(), len(pl.t.size)) }
 
 // effortFor is the effort for a batch of n sequences on so many pools.
 func (o Options) effortFor(n, pools int) effort {
@@ -153,8 +159,10 @@ const (
 	mostTimes  = 20
 )
 
-func (pl *Planner) search(ctx context.Context) error {
-	t, e := &pl.t, pl.options.effortFor(pl.t.items(), len(pl.t.size))
+// find searches for a plan at the prices of a problem.
+func (pl *Planner) find(ctx context.Context, p *Problem) error {
+	pl.t.load(p)
+	t, e := &pl.t, pl.effort()
 	pl.bound = t.quickBound()
 	if pl.glance(ctx) {
 		pl.tryOthers(ctx)
@@ -189,7 +197,6 @@ func (pl *Planner) search(ctx context.Context) error {
 		pl.tryApart(ctx, e, enough)
 	}
 	pl.tryOthers(ctx)
-	pl.tryAlike(ctx)
 	return nil
 }
 

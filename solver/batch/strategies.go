@@ -19,7 +19,8 @@ type Settings struct {
 	// programme (on systems other than Linux, time on the wall); 0 is as published.
 	ProgramTime time.Duration
 	Fast        bool // without the slow ones
-	Effort      Effort
+	// Search is how evenkeel searches.
+	Search Options
 }
 
 // Strategies lists all there are, in the order in which they are shown: baselines
@@ -32,7 +33,7 @@ func Strategies(s Settings) []Strategy {
 		MegatronDynamicCP{},
 		FCP{},
 		FlexSP{Limit: s.ProgramTime, Single: true},
-		Evenkeel{Options{Effort: s.Effort}},
+		Evenkeel{s.Search},
 	}
 	return slices.DeleteFunc(all, func(x Strategy) bool { return s.Fast && x.Claims().Slow })
 }
