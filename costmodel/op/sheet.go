@@ -25,6 +25,10 @@ type Sheet struct {
 	Arch string `json:"arch,omitzero"`
 }
 
+// PeakSlack is how far above the datasheet's peak a measured rate may lie: boards clock a
+// few percent above the figure that is printed for them.
+const PeakSlack = 1.05
+
 // PeakPerS is the datasheet's peak for a precision, in FLOPs a second; 0 where
 // it is unknown.
 func (s Sheet) PeakPerS(d DType) float64 {

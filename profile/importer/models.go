@@ -185,7 +185,7 @@ func ReadDevices(name string, r io.Reader) (map[string]Model, error) {
 			m = m.over(known)
 		}
 		if m.Fabric == "" {
-			m.Fabric = fabric(m.Sheet)
+			m.Fabric = m.Sheet.Fabric()
 		}
 		byName[m.Name] = m
 	}
@@ -325,16 +325,4 @@ func (c *modelCells) arch() string {
 		return fmt.Sprintf("sm%.0f", v/10)
 	}
 	return c.text("arch")
-}
-
-// fabric goes by the rates where a table does not tell: NVIDIA's GPUs that talk
-// faster to each other than to their host have links of their own.
-func fabric(s op.Sheet) string {
-	switch {
-	case s.LinkPerS == 0 || s.HostPerS == 0 || strings.HasPrefix(s.Arch, "gfx"):
-		return ""
-	case s.LinkPerS > s.HostPerS:
-		return "nvlink"
-	}
-	return "pcie"
 }

@@ -98,7 +98,8 @@ func TestDevicesAddAndOverride(t *testing.T) {
 	for text, want := range map[string]string{
 		"gpu,link_gbytes_per_s,host_gbytes_per_s\nx,32,64\n":              "pcie",
 		"gpu,link_gbytes_per_s\nx,400\n":                                  "",
-		"gpu,link_gbytes_per_s,host_gbytes_per_s,arch\nx,400,64,gfx1\n":   "",
+		"gpu,link_gbytes_per_s,host_gbytes_per_s,arch\nx,400,64,gfx1\n":   "xgmi",
+		"gpu,link_gbytes_per_s,host_gbytes_per_s,arch\nx,32,32,gfx1\n":    "",
 		"gpu,link_gbytes_per_s,host_gbytes_per_s\nmi300x,448,64\n":        "xgmi",
 		"gpu,link_gbytes_per_s,host_gbytes_per_s,fabric\nx,400,64,ub\n":   "ub",
 		"gpu,link_gbytes_per_s,host_gbytes_per_s,fabric\nh100_sxm,,,ib\n": "ib",

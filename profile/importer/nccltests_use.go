@@ -125,7 +125,7 @@ func (p *ncclPlan) seconds(h *ncclHalf, size int64, d op.DType) (float64, error)
 		return 0, errDisagree
 	case !h.carries(p.kind.wire(float64(p.n)), rateSlack):
 		return 0, errFactor
-	case p.place.peak > 0 && h.bus.value-h.bus.half > peakSlack*p.place.peak:
+	case p.place.peak > 0 && h.bus.value-h.bus.half > op.PeakSlack*p.place.peak:
 		return 0, errPeak
 	}
 	return t, nil

@@ -177,7 +177,7 @@ func (s *Sink) nvCells(run *nvRun, t *nvTest, kind op.Kind, drop func(string)) e
 		case math.IsNaN(rate):
 			s.Drop(t.where, "N/A: not measured")
 			continue
-		case peak > 0 && rate*1e9 > peakSlack*peak:
+		case peak > 0 && rate*1e9 > op.PeakSlack*peak:
 			s.Flag(t.where, fmt.Sprintf("%s: %g GB/s, above the %g of the link of %s to its host", t.name, rate, peak/1e9, m.Name))
 			s.Drop(t.where, "faster than the link to the host")
 			continue

@@ -12,11 +12,6 @@ import (
 	"github.com/evenkeel/evenkeel/profile"
 )
 
-// peakSlack is how far above the datasheet's peak a measured rate may lie:
-// boards clock a few percent above the figure that is printed for them. Boards
-// that are sold clocked beyond it have a Headroom of their own.
-const peakSlack = 1.05
-
 // The reasons for which a rate cannot have been measured. They are flagged as
 // well as counted: a table with one such row has others that nobody can see.
 const (
@@ -108,7 +103,7 @@ func (s *Sink) overHost(d op.DeviceType, shape op.Shape, seconds float64) (reaso
 	if rate == 0 {
 		return "", ""
 	}
-	return s.overBytes(d.Name, shape, float64(shape.Work().Wire), seconds, link{most: rate, usual: rate, least: leastUse})
+	return s.overBytes(d.Name, shape, float64(shape.Work().Wire), seconds, link{port: op.Port{PerS: units.BytesPerS(rate)}, usual: rate, least: leastUse})
 }
 
 // What tensors this many times the cache reach of the memory's rate at most, whatever of them
@@ -133,32 +128,26 @@ func (s *Sink) overMemory(d op.DeviceType, shape op.Shape, seconds float64) (rea
 	return "", ""
 }
 
+// headroom is op.PeakSlack, but for boards that are sold clocked beyond their datasheet.
 func (s *Sink) headroom(d op.DeviceType) float64 {
 	if m, ok := s.model(d.Model); ok && m.Headroom > 0 {
 		return m.Headroom
 	}
-	return peakSlack
+	return op.PeakSlack
 }
 
 // overLinks compares what a rank must at least send with the rate of its links.
-//
-// A switch that reduces lets an all_reduce send its buffer once instead of
-// 2(n-1)/n times, so half of the wire bytes bound it.
 func (s *Sink) overLinks(on string, shape op.Grouped, seconds float64) (reason, value string) {
 	l := s.linkOf(on)
-	if l.most == 0 {
+	if l.port.PerS == 0 {
 		return "", ""
 	}
-	sent := float64(shape.Work().Wire)
-	if shape.Kind() == op.KindAllReduce {
-		sent /= 2
-	}
-	return s.overBytes(on, shape, sent, seconds, l)
+	return s.overBytes(on, shape, l.port.Sent(shape.Kind(), shape.Ranks(), shape.Work().Wire), seconds, l)
 }
 
 // overBytes compares what goes over a link with what the link carries.
 func (s *Sink) overBytes(on string, shape op.Shape, sent, seconds float64, l link) (reason, value string) {
-	if most := peakSlack * l.most; sent/seconds > most {
+	if most := op.PeakSlack * float64(l.port.PerS); sent/seconds > most {
 		return tooMuchLink, fmt.Sprintf("%s of at most %s", units.BytesPerS(sent/seconds), units.BytesPerS(most))
 	}
 	if l.usual > 0 {
@@ -167,13 +156,14 @@ func (s *Sink) overBytes(on string, shape op.Shape, sent, seconds float64, l lin
 	return "", ""
 }
 
-// link is what bounds messages, in bytes a second: what none exceeds, 0 if nothing is known,
-// and what large ones reach the share `least` of, 0 if that is not known.
-type link struct{ most, usual, least float64 }
+// link is what bounds messages: what none exceeds, the zero Port if nothing is known, and
+// what large ones reach the share `least` of, in bytes a second, 0 if that is not known.
+type link struct {
+	port         op.Port
+	usual, least float64
+}
 
-// linkOf is the fastest link of a member of a group to the others: the datasheet's within a
-// node. Over other links, and between nodes, no rank sends faster than its memory is read;
-// what a network reaches there differs by machine, but not by the factor of a unit.
+// linkOf is the fastest link of a member of a group to the others.
 func (s *Sink) linkOf(on string) link {
 	i := slices.IndexFunc(s.groups, func(g op.GroupType) bool { return g.Name == on })
 	if i < 0 {
@@ -189,10 +179,10 @@ func (s *Sink) linkOf(on string) link {
 	}
 	fastest := link{}
 	for _, l := range all {
-		if l.most == 0 {
+		if l.port.PerS == 0 {
 			return link{}
 		}
-		fastest = link{max(fastest.most, l.most), max(fastest.usual, l.usual), max(fastest.least, l.least)}
+		fastest = link{fastest.port.Or(l.port), max(fastest.usual, l.usual), max(fastest.least, l.least)}
 	}
 	return fastest
 }
@@ -200,14 +190,14 @@ func (s *Sink) linkOf(on string) link {
 // linkFrom is how a device talks to the others of a group.
 func (s *Sink) linkFrom(d op.DeviceType, g op.GroupType) link {
 	m, known := s.model(d.Model)
+	l := link{port: d.Sheet.Port(g, m.Fabric)}
 	switch {
 	case known && g.Nodes > 1:
-		return link{d.Sheet.MemoryPerS, d.Sheet.NetPerS, leastOfNet}
+		l.usual, l.least = d.Sheet.NetPerS, leastOfNet
 	case known && m.Fabric == g.Link && d.Sheet.LinkPerS > 0:
-		rate := max(d.Sheet.LinkPerS, d.Sheet.HostPerS)
-		return link{rate, rate, leastUse}
+		l.usual, l.least = float64(l.port.PerS), leastUse
 	}
-	return link{most: d.Sheet.MemoryPerS}
+	return l
 }
 
 func dtype(shape op.Shape) op.DType { return shape.Variant().DType }
