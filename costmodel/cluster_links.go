@@ -274,7 +274,7 @@ func choices(n int) [][]bool {
 
 // assumeInside adds the groups of a node.
 func (p *Profile) assumeInside(own *Profile, n Node, l Link) {
-	w := AssumedWire{Class: l.Name, Nodes: 1, Latency: cmp.Or(l.Latency, BusLatency), One: l.Rate, All: l.Rate, By: statedBy}
+	w := AssumedWire{Class: l.Name, Nodes: 1, Latency: cmp.Or(l.Latency, BusLatency), One: l.Rate, All: l.Rate, By: statedBy, Port: &op.Port{PerS: l.Rate, Sums: true}}
 	for _, m := range n.Devices {
 		for size := 2; size <= m.Count && m.Count <= mostSizes; size++ {
 			w.Members = []op.Member{{Device: m.Device, Count: size}}
@@ -289,7 +289,8 @@ const statedBy = "the rate that the cluster states"
 
 // networkWire is the network of a cluster: a hop and an all-to-all go through one
 // card a device (the simulator charges for shared cards), other collectives leave
-// a node through all its cards at once, as far as the links inside it go.
+// a node through all its cards at once, as far as the links inside it go. Cards bound
+// no port, for a rank reaches those of its node past them.
 func networkWire(p *Profile, c Cluster, l Link) AssumedWire {
 	together := math.Inf(1)
 	for _, n := range c.Nodes {

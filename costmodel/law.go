@@ -35,6 +35,9 @@ type Law struct {
 	// Widen is by what factor of itself the interval's half width grows with
 	// every doubling beyond the range; absent, it is 1.
 	Widen float64 `json:"widen_per_doubling,omitzero"`
+	// Port bounds a collective's messages, where it is known: none is predicted to take
+	// less time than its busiest rank needs to send its bytes.
+	Port *op.Port `json:"port,omitempty"`
 	// From is the device type that the law was borrowed from: its shape is that
 	// one's, its scale the ratio of the datasheets, and of the points of its own
 	// where there are some.
@@ -156,7 +159,7 @@ func (l *Law) Predict(s op.Shape) Estimate {
 	beyond := l.Beyond(s)
 	e := Estimate{Mid: units.Seconds(mid), Source: Interpolated}
 	lo, hi := l.interval(s, beyond)
-	e.Lo, e.Hi = units.Seconds(mid*lo), units.Seconds(mid*hi)
+	e.Lo, e.Hi = max(units.Seconds(mid*lo), l.least(s)), units.Seconds(mid*hi)
 	if beyond > rangeSlack {
 		e.Source = Extrapolated
 	}
@@ -217,7 +220,15 @@ func (l *Law) Seconds(s op.Shape) units.Seconds {
 	if l.Correction != nil {
 		t *= math.Exp(l.Correction.Log(s))
 	}
-	return units.Seconds(t)
+	return max(units.Seconds(t), l.least(s))
+}
+
+// least is the time that the law's port bounds a shape by; 0 where it has none.
+func (l *Law) least(s op.Shape) units.Seconds {
+	if l.Port == nil {
+		return 0
+	}
+	return l.Port.Least(s.Kind(), s.(op.Grouped).Ranks(), op.Volume(s))
 }
 
 // MessageSeconds is Seconds of a collective over a message, for who asks many times:
@@ -226,15 +237,22 @@ func (l *Law) MessageSeconds(k op.Kind, m op.Message) units.Seconds {
 	if l.Curve == nil || l.Correction != nil {
 		return l.Seconds(op.OfMessage(k, m))
 	}
-	t := float64(l.Curve.Seconds(op.MessageVolume(k, m)))
+	sent := op.MessageVolume(k, m)
+	t := l.Curve.Seconds(sent)
 	if l.Scale != 0 {
-		t *= l.Scale
+		t *= units.Seconds(l.Scale)
 	}
-	return units.Seconds(t)
+	if l.Port != nil {
+		t = max(t, l.Port.Least(k, m.Group, sent))
+	}
+	return t
 }
 
-// Slowed is the law with every time multiplied by a factor.
+// Slowed is the law with every time multiplied by a factor, the least ones too.
 func (l Law) Slowed(by float64) Law {
+	if l.Port != nil {
+		l.Port = &op.Port{PerS: l.Port.PerS / units.BytesPerS(by), Sums: l.Port.Sums}
+	}
 	if l.Scale != 0 {
 		by *= l.Scale
 	}

@@ -132,15 +132,81 @@ func TestSlowingMessagesKeepTheirInterval(t *testing.T) {
 	}
 }
 
-func TestPredictDoesNotAllocate(t *testing.T) {
-	q := NewPredictor(usual(t))
-	var shape op.Shape = op.AttnFwd{Attention: op.Attention{Mask: op.Full, QLen: 5, KVLen: 5, QHeads: 2, KVHeads: 2, HeadDim: 64, DType: op.F32}}
-	if n := testing.AllocsPerRun(100, func() {
-		if _, err := q.Time("fast", shape); err != nil {
-			t.Fatal(err)
+// TestNoMessageBeatsItsPort: whatever a law says of a message, neither it nor the lower end of
+// its interval is less than the port's least time, and a law that stays above is left alone.
+func TestNoMessageBeatsItsPort(t *testing.T) {
+	const peak, size = 450e9, 1 << 30 // NVLink 4; a GiB takes 2.386 ms
+	const least = size / peak
+	wide := Spread{Lo: 1. / 12, Hi: 2}
+	for _, c := range []struct {
+		name        string
+		rate        float64 // of the law, bytes/s
+		kind        op.Kind
+		sums        bool
+		lo, mid, hi float64 // of least
+	}{
+		{"an end below", 330e9, op.KindSendRecv, false, 1, 450. / 330, 2 * 450. / 330},
+		{"both below", 900e9, op.KindSendRecv, false, 1, 1, 2},
+		{"far above", 10e9, op.KindSendRecv, false, 45. / 12, 45, 90},
+		{"two sends of almost all", 400e9, op.KindAllReduce, false, 1.75, 1.75 * 450 / 400, 3.5 * 450 / 400},
+		{"one, where a switch adds up", 480e9, op.KindAllReduce, true, 1, 1.75 * 450 / 480, 3.5 * 450 / 480},
+	} {
+		law := Law{
+			Op: c.kind, Group: "8 gpu over nvlink", Curve: line(0, c.rate), Spread: wide, Port: &op.Port{PerS: peak, Sums: c.sums},
+			Range: []AxisRange{{"bytes", 1 << 10, size}},
 		}
-	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		m := op.Message{Group: 8, Bytes: size}
+		e := law.Predict(op.OfMessage(c.kind, m))
+		for _, end := range []struct{ got, want float64 }{{float64(e.Lo), c.lo}, {float64(e.Mid), c.mid}, {float64(e.Hi), c.hi}} {
+			if math.Abs(end.got/(end.want*least)-1) > 1e-9 {
+				t.Errorf("%s: %+v, want %v, %v and %v times %v", c.name, e, c.lo, c.mid, c.hi, least)
+			}
+		}
+		if got := law.MessageSeconds(c.kind, m); !near(got, e.Mid, 1e-12) {
+			t.Errorf("%s: %v of a message, %v of its shape", c.name, got, e.Mid)
+		}
+		if half := law.Slowed(0.5); !near(half.Predict(op.OfMessage(c.kind, m)).Lo, e.Lo/2, 1e-12) || law.Port.PerS != peak {
+			t.Errorf("%s: in half the time %+v, port %+v", c.name, half.Predict(op.OfMessage(c.kind, m)), law.Port)
+		}
+	}
+}
+
+// TestPortHoldsWherePredictionsWiden: an interval of half widths that are known size by size
+// ends at the port as well, and one without a port does not.
+func TestPortHoldsWherePredictionsWiden(t *testing.T) {
+	law := Law{
+		Op: op.KindSendRecv, Group: "2 gpu over nvlink", Spread: tenPercent, Range: []AxisRange{{"bytes", 1, 1000}},
+		Curve: &Curve{Form: LogLog, Knots: []Knot{{1, 1}, {1000, 1000}}, HalfWidths: []float64{0.1, 2}},
+	}
+	far := op.SendRecv{Message: op.Message{Group: 2, Bytes: 8000}}
+	if e := law.Predict(far); !near(e.Lo, units.Seconds(8000*math.Exp(-2)), 1e-9) {
+		t.Errorf("without a port %+v", e)
+	}
+	law.Port = &op.Port{PerS: 2}
+	if e := law.Predict(far); !near(e.Lo, 4000, 1e-9) || !near(e.Mid, 8000, 1e-9) {
+		t.Errorf("%+v, want from 4000 s on", e)
+	}
+}
+
+func TestPredictDoesNotAllocate(t *testing.T) {
+	p := usual(t)
+	for i := range p.Laws {
+		if p.Laws[i].Group != "" {
+			p.Laws[i].Port = &op.Port{PerS: 1e9, Sums: true}
+		}
+	}
+	q := NewPredictor(p)
+	for on, shape := range map[string]op.Shape{
+		"fast":           op.AttnFwd{Attention: op.Attention{Mask: op.Full, QLen: 5, KVLen: 5, QHeads: 2, KVHeads: 2, HeadDim: 64, DType: op.F32}},
+		p.Groups[0].Name: op.SendRecv{Message: op.Message{Group: p.Groups[0].Ranks(), Bytes: 1 << 20}},
+	} {
+		if n := testing.AllocsPerRun(100, func() {
+			if _, err := q.Time(on, shape); err != nil {
+				t.Fatal(err)
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", shape.Kind(), n)
+		}
 	}
 }
 

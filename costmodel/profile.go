@@ -119,6 +119,9 @@ func (l *Law) validate() error {
 	case !(l.Spread.Lo > 0 && l.Spread.Lo <= 1 && l.Spread.Hi >= 1 && l.Spread.Hi < 1e6):
 		return fmt.Errorf("spread: [%v, %v]: want 0 < lo <= 1 <= hi", l.Spread.Lo, l.Spread.Hi)
 	}
+	if err := validatePort(l.Port, grouped); err != nil {
+		return err
+	}
 	if err := l.validateDoubts(); err != nil {
 		return err
 	}
@@ -137,6 +140,19 @@ func (l *Law) validate() error {
 		return l.GEMM.Validate()
 	}
 	return l.Curve.validate()
+}
+
+func validatePort(p *op.Port, grouped bool) error {
+	switch {
+	case p == nil:
+		return nil
+	case !grouped:
+		return fmt.Errorf("port: only collectives have one")
+	}
+	if err := p.Validate(); err != nil {
+		return fmt.Errorf("port.%w", err)
+	}
+	return nil
 }
 
 // bodies counts the bodies of a law.

@@ -37,6 +37,8 @@ func TestProfileValidate(t *testing.T) {
 		"wrong form":     {func(p *Profile) { byOp(p, op.KindNorm).Linear = &Linear{Parallel: 1} }, "linear, curve"},
 		"spread":         {func(p *Profile) { p.Laws[0].Spread.Lo = 0 }, "spread: [0, 1.1]"},
 		"spread nan":     {func(p *Profile) { p.Laws[0].Spread.Hi = math.NaN() }, "spread"},
+		"port":           {func(p *Profile) { byOp(p, op.KindSendRecv).Port = &op.Port{} }, "port.peak_bytes_per_s: 0"},
+		"port of none":   {func(p *Profile) { p.Laws[0].Port = &op.Port{PerS: 1} }, "port: only collectives"},
 		"axes":           {func(p *Profile) { p.Laws[0].Range = p.Laws[0].Range[2:] }, "range: 3 axes"},
 		"axis":           {func(p *Profile) { p.Laws[0].Range[0].Axis = "kv_len" }, `range[0].axis: "kv_len": want "q_len"`},
 		"range":          {func(p *Profile) { p.Laws[0].Range[0].Min = 0 }, "range[0]: q_len from 0"},

@@ -33,6 +33,8 @@ type Steps struct {
 	PerByte float64       `json:"s_per_byte"`     // on the busiest port
 	PerRoot float64       `json:"s_per_root_byte"`
 	Chunks  []ChunkFactor `json:"chunks"` // by rising bytes
+	// Port bounds the messages, where it is known.
+	Port *op.Port `json:"port,omitempty"`
 }
 
 // ChunkFactor is by what measured groups differ from the steps at so many
@@ -62,6 +64,7 @@ func (s *Steps) Law(n int) *Law {
 		}
 	}
 	law := lawOfGroup(s.Op, s.Variant, op.NewGroupType([]op.Member{{Device: s.Device, Count: n}}, 1, s.Link), curve, widest)
+	law.Port = s.Port
 	first, last := s.Chunks[0].Bytes, s.Chunks[len(s.Chunks)-1].Bytes
 	law.Range = []AxisRange{{"bytes", float64(first) * float64(n), float64(last) * float64(n)}}
 	law.From = fmt.Sprintf("groups of %s %s", numbers(s.Ranks), s.Device)
@@ -133,6 +136,10 @@ func between(n int, small, large sized, g op.GroupType) *Law {
 	law := lawOfGroup(small.law.Op, small.law.Variant, g, curve, widest)
 	law.Range = []AxisRange{{"bytes", lo, hi}}
 	law.From = small.law.Group + " and " + large.law.Group
+	if a, b := small.law.Port, large.law.Port; a != nil && b != nil {
+		port := a.Or(*b)
+		law.Port = &port
+	}
 	return law
 }
 
@@ -206,6 +213,9 @@ func (s *Steps) validate() error {
 	}
 	if !(s.PerRank >= 0 && s.PerRoot >= 0) || math.IsInf(s.PerRank+s.PerRoot, 0) {
 		return fmt.Errorf("s_per_rank, s_per_root_byte: %v, %v: must not be negative", s.PerRank, s.PerRoot)
+	}
+	if err := validatePort(s.Port, true); err != nil {
+		return err
 	}
 	return s.validateChunks()
 }

@@ -82,6 +82,7 @@ func TestStepsAreValidated(t *testing.T) {
 		"chunks[1].chunk_bytes":    func(s *Steps) { s.Chunks[1].Bytes = 64 },
 		"chunks[2].factor: NaN":    func(s *Steps) { s.Chunks[2].Factor = math.NaN() },
 		"chunks[0].half_width: -1": func(s *Steps) { s.Chunks[0].Half = -1 },
+		"port.peak_bytes_per_s":    func(s *Steps) { s.Port = &op.Port{PerS: -1} },
 	} {
 		p := &Profile{Steps: []Steps{ringSteps()}}
 		known := map[string]bool{"a": true}
@@ -103,11 +104,12 @@ func TestStepsAreValidated(t *testing.T) {
 // by the steps, and marked as transferred either way.
 func TestOverPredictsUnmeasuredGroups(t *testing.T) {
 	p := &Profile{Steps: []Steps{ringSteps()}}
+	p.Steps[0].Port = &op.Port{PerS: 3e9}
 	for _, n := range []int{2, 4} {
 		g := op.NewGroupType([]op.Member{{Device: "a", Count: n}}, 1, "bus")
 		p.Groups = append(p.Groups, g)
 		p.Laws = append(p.Laws, Law{
-			Op: op.KindAllGather, Group: g.Name, Curve: line(float64(n), 1e6/float64(n)), Range: []AxisRange{{"bytes", 1 << 10, 1 << 20}}, Spread: tenPercent,
+			Op: op.KindAllGather, Group: g.Name, Curve: line(float64(n), 1e6/float64(n)), Port: &op.Port{PerS: units.BytesPerS(n) * 1e9}, Range: []AxisRange{{"bytes", 1 << 10, 1 << 20}}, Spread: tenPercent,
 		})
 	}
 	q := NewPredictor(p)
@@ -124,12 +126,15 @@ func TestOverPredictsUnmeasuredGroups(t *testing.T) {
 	if math.Abs(float64(e.Mid)/want-1) > 1e-3 || e.Source != Transferred {
 		t.Errorf("%v from %s, want %v, %s", e.Mid, e.Source, want, Transferred)
 	}
+	if three.Port == nil || three.Port.PerS != 4e9 {
+		t.Errorf("bound by %+v, want the wider of those around it", three.Port)
+	}
 	again, _, _ := q.Over("bus", op.KindAllGather, members(3))
 	if again != three {
 		t.Error("the law of an unmeasured group is made twice")
 	}
 	eight, factor, err := q.Over("bus", op.KindAllGather, members(8))
-	if err != nil || factor != 1 || eight.Group != "8 a over bus" || eight.From == "" {
+	if err != nil || factor != 1 || eight.Group != "8 a over bus" || eight.From == "" || eight.Port != p.Steps[0].Port {
 		t.Errorf("%+v, %v, %v", eight, factor, err)
 	}
 	if other, factor, err := q.Over("bus", op.KindAllGather, []op.Member{{Device: "b", Count: 8}}); err != nil || factor != transferFactor || other.Group != "4 a over bus" {
