@@ -65,7 +65,7 @@ func asCollective(l costmodel.Law, g op.GroupType, k op.Kind) costmodel.Law {
 	curve.HalfWidths = nil // those of what was measured
 	share := portShare(l.Op, g.Ranks()) / portShare(k, g.Ranks())
 	return costmodel.Law{
-		Op: k, Group: g.Name, Curve: &curve, Scale: l.Scale, From: l.From,
+		Op: k, Group: g.Name, Curve: &curve, Scale: l.Scale, Port: l.Port, From: l.From,
 		Range:   []costmodel.AxisRange{{Axis: op.CoordNames(k)[0], Min: max(1, l.Range[0].Min*share), Max: max(1, l.Range[0].Max*share)}},
 		Spread:  costmodel.Spread{Lo: min(l.Spread.Lo, 1/aStep), Hi: max(l.Spread.Hi, aStep)},
 		Assumed: fmt.Sprintf("not measured: as long as the same group's %s that moves as many bytes through its busiest port", l.Op),
@@ -169,6 +169,9 @@ func assumeInside(p *costmodel.Profile, n *costmodel.Node) error {
 	assumeWire(p, costmodel.AssumedWire{
 		Class: class, Members: n.Devices, Nodes: 1, Latency: costmodel.BusLatency,
 		One: units.BytesPerS(rate), All: units.BytesPerS(rate),
+		Port: known(op.GroupType{Members: n.Devices}.Port(func(device string) op.Port {
+			return op.Port{PerS: units.BytesPerS(of(sheetOf(p.Devices, device))), Sums: true}
+		})),
 	})
 	return nil
 }
@@ -195,15 +198,15 @@ func linkOf(p *costmodel.Profile, members []op.Member) string {
 func slowest(p *costmodel.Profile, members []op.Member, flag string, rate func(op.Sheet) float64) (float64, error) {
 	least := math.Inf(1)
 	for _, m := range members {
-		at := slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == m.Device })
-		if at < 0 || rate(p.Devices[at].Sheet) == 0 {
+		own := rate(sheetOf(p.Devices, m.Device))
+		if own == 0 {
 			what := "links: [{name: net, bytes_per_s: 25e9}] and network: net"
 			if flag == "--link" {
 				what = "links: [{name: bus, bytes_per_s: 25e9}] and the node's link: bus"
 			}
 			return 0, fmt.Errorf("no link between %s and others was measured, and its datasheet names no rate; name a link class of the profile with %s, or state the rate in a cluster.yaml, such as %s", m.Device, flag, what)
 		}
-		least = min(least, rate(p.Devices[at].Sheet))
+		least = min(least, own)
 	}
 	return least, nil
 }
@@ -247,10 +250,12 @@ func networkOf(p *costmodel.Profile, nodes []costmodel.Node) (costmodel.AssumedW
 		together = min(together, inside, net*float64(ranksOf(n.Devices)))
 		all = append(all, n.Devices...)
 	}
-	return costmodel.AssumedWire{
+	w := costmodel.AssumedWire{
 		Class: NetworkLink, Members: op.Merged(all), Nodes: len(nodes), Latency: costmodel.NetLatency,
 		One: units.BytesPerS(one), All: units.BytesPerS(max(one, together)),
-	}, nil
+	}
+	w.Port = portOf(p.Devices, op.NewGroupType(w.Members, w.Nodes, w.Class))
+	return w, nil
 }
 
 // assumeWire adds a link nobody measured, unless its group is there.

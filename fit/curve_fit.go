@@ -15,17 +15,23 @@ import (
 // library.
 type collectives struct {
 	laws     map[string]curveLaw // by the stratum's name
+	ports    map[string]*op.Port // by the stratum's name, where one is known
 	steps    []costmodel.Steps
 	warnings []string // of families that could not be fitted: their laws keep simpler forms
 }
 
 // collectives fits the collectives among strata, to all the points they hold.
 func (d *Data) collectives(strata []Stratum) collectives {
-	all := collectives{laws: map[string]curveLaw{}}
+	all := collectives{laws: map[string]curveLaw{}, ports: map[string]*op.Port{}}
 	for _, library := range d.libraries(strata) {
+		port, odd := library.port(d.Devices)
+		if odd != "" {
+			all.warnings = append(all.warnings, odd)
+		}
 		var laws [][]Point
 		for _, s := range library.strata {
 			laws = append(laws, s.Points)
+			all.ports[s.String()] = port
 		}
 		link := func(best float64) fabric { return fabricOf(library.group, d.sheet(library.group), best) }
 		fitted, fits, err := curveLaws(link, laws)
@@ -38,7 +44,10 @@ func (d *Data) collectives(strata []Stratum) collectives {
 		}
 		if device := soleDevice(library.group); device != "" && library.group.Nodes == 1 {
 			for _, t := range fits {
-				all.steps = append(all.steps, t.steps(device, library.group.Link)...)
+				for _, s := range t.steps(device, library.group.Link) {
+					s.Port = port
+					all.steps = append(all.steps, s)
+				}
 			}
 		}
 	}

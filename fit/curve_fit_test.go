@@ -18,16 +18,7 @@ func TestFitOfALibrary(t *testing.T) {
 	}
 	d := NewData()
 	for _, r := range tables(t, "aiconfigurator/a100_sxm/nccl.csv") {
-		if len(d.Devices) == 0 {
-			d.Devices = append(d.Devices, r.device)
-		}
-		if len(d.Groups) == 0 || d.Groups[len(d.Groups)-1].Name != r.group.Name {
-			d.addGroup(r.group)
-		}
-		for _, p := range r.points {
-			p.On = r.group.Name
-			d.Points = append(d.Points, p)
-		}
+		d.addTable(r)
 	}
 	p, err := Fit(d, Defaults())
 	if err != nil {

@@ -42,9 +42,13 @@ func estimate(d *Data, tasks []*task, donors []Donor) collectives {
 		if _, known := siblings[family]; !known && t.err == nil {
 			siblings[family] = t.law.Correction
 		}
-		if l, ok := together.laws[t.Stratum.String()]; ok && t.err == nil {
+		if t.err != nil {
+			continue
+		}
+		if l, ok := together.laws[t.Stratum.String()]; ok {
 			l.prefer(t.law, t.points)
 		}
+		t.law.Port = together.ports[t.Stratum.String()]
 	}
 	return together
 }
