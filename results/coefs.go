@@ -32,6 +32,9 @@ func Coefficients(w io.Writer, d *costmodel.Profile) error {
 	if slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.Scale != 0 || l.Correction != nil }) {
 		p.para("", "scale and field: what the time of the coefficients above them is multiplied by; a field is a factor at every node between its axes, which --json lists")
 	}
+	if slices.ContainsFunc(d.Laws, func(l costmodel.Law) bool { return l.Port != nil }) {
+		p.para("", "port: the rate that no rank exceeds; no message is predicted to take less than its busiest rank needs for its bytes at it, nor does an interval end below")
+	}
 	return p.err
 }
 
@@ -65,6 +68,9 @@ func coefRows(t *table, l *costmodel.Law) {
 	}
 	if l.Scale != 0 {
 		add("scale", number(l.Scale), none, none, none)
+	}
+	if l.Port != nil {
+		add("port", number(float64(l.Port.PerS)), none, "B/s", l.Port.PerS.String())
 	}
 	if l.Correction != nil {
 		var axes []string
