@@ -49,20 +49,15 @@ func BootstrapIndices(size int, statistic func(index []int) float64, n int, seed
 }
 
 // BootstrapInterval returns the percentile interval of sorted replicates: the
-// (1-confidence)/2 and (1+confidence)/2 quantiles. Confidence is the nominal
-// level; the percentile bootstrap falls a little short of it for small samples.
-// TooFew says that less than one replicate lies beyond each end.
+// (1-confidence)/2 and (1+confidence)/2 quantiles. The confidence is nominal: for
+// small samples the percentile bootstrap covers a little less. With fewer than
+// 2/(1-confidence) replicates the ends are little better than the extremes.
 // It panics if replicates are empty, not finite or not ascending, or confidence is
 // outside (0, 1).
 func BootstrapInterval(replicates []float64, confidence float64) Interval {
 	mustBeReplicates("BootstrapInterval", replicates, confidence)
 	tail := (1 - confidence) / 2
-	return Interval{
-		Lo:         quantileSorted(replicates, tail),
-		Hi:         quantileSorted(replicates, 1-tail),
-		Confidence: confidence,
-		TooFew:     tail*float64(len(replicates)) < 1,
-	}
+	return Interval{Lo: quantileSorted(replicates, tail), Hi: quantileSorted(replicates, 1-tail)}
 }
 
 // UpperBound returns the one-sided percentile bound of sorted replicates: the

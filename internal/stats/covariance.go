@@ -108,24 +108,3 @@ func covarianceEntry(i, j int, free []bool, values []float64, v *mat.Dense, norm
 	}
 	return scale / norms[i] * (scale / norms[j]) * sum
 }
-
-// Variance returns row' C row, the variance of the fitted value at one row of A, in
-// the unit of b squared; its length is the number of columns. A coefficient that is
-// not identified makes it +Inf, unless the row has a zero there, which then counts
-// for nothing rather than for 0 * Inf. That is pessimistic for a row along a
-// measured combination of unidentified columns. It panics if the length does not fit.
-func (c Covariance) Variance(row []float64) float64 {
-	n := c.Matrix.SymmetricDim()
-	if len(row) != n {
-		panic(fmt.Sprintf("stats: Covariance.Variance: row of %d for %d columns", len(row), n))
-	}
-	sum := 0.0
-	for i, ri := range row {
-		for j, rj := range row {
-			if ri != 0 && rj != 0 {
-				sum += ri * c.Matrix.At(i, j) * rj
-			}
-		}
-	}
-	return math.Max(0, sum)
-}

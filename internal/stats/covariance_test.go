@@ -50,10 +50,6 @@ func TestLinearCovarianceOfStraightLine(t *testing.T) {
 	if !near(c.Matrix.At(0, 0), 4.0/3, 1e-12) || !near(c.Matrix.At(1, 1), 2, 1e-12) || math.Abs(c.Matrix.At(0, 1)) > 1e-12 {
 		t.Errorf("got %v", mat.Formatted(c.Matrix))
 	}
-	// At x = 3: 4/3 + 9*2.
-	if got := c.Variance([]float64{1, 3}); !near(got, 4.0/3+18, 1e-12) {
-		t.Errorf("Variance at x=3 is %v", got)
-	}
 }
 
 // TestLinearCovarianceRankDeficiency: columns 1 and 3 are equal up to their unit,
@@ -92,12 +88,6 @@ func TestLinearCovarianceRankDeficiency(t *testing.T) {
 		if !math.IsInf(c.Matrix.At(j, j), 1) || c.Matrix.At(0, j) != 0 {
 			t.Errorf("column %d: variance %v, covariance %v", j, c.Matrix.At(j, j), c.Matrix.At(0, j))
 		}
-	}
-	if v := c.Variance([]float64{1, 0, 0, 0, 0}); !near(v, reference.Matrix.At(0, 0), 1e-9) {
-		t.Errorf("row along an identified column: %v", v)
-	}
-	if v := c.Variance([]float64{1, 1, 0, 0, 0}); !math.IsInf(v, 1) {
-		t.Errorf("row along an unidentified column: %v", v)
 	}
 }
 
@@ -160,7 +150,4 @@ func TestLinearCovariancePanics(t *testing.T) {
 	if _, err := LinearCovariance(a, []float64{1, 1}, 1); err == nil || err.Error() != "stats: A[0][0] = +Inf, want a finite number" {
 		t.Errorf("got %v", err)
 	}
-	wantPanic(t, "stats: Covariance.Variance: row of 2 for 1 columns", func() {
-		Covariance{Matrix: mat.NewSymDense(1, nil)}.Variance([]float64{1, 2})
-	})
 }

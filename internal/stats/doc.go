@@ -1,6 +1,6 @@
-// Package stats holds the statistics that measuring and fitting share: order
-// statistics and their distribution-free intervals, the bootstrap, non-negative
-// and robust least squares.
+// Package stats holds the statistics that measuring and fitting share: quantiles
+// and other robust summaries, the bootstrap, and non-negative and robust least
+// squares.
 //
 // The package is pure and a leaf: no clock, no global random state, no other
 // package of this module. Wherever chance is used the seed is a parameter, and

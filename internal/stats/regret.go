@@ -28,7 +28,6 @@ type RegretOf struct {
 	UnsplitUpper float64
 	Best         int // option, of the odd blocks
 	UnsplitBest  int
-	Blocks       int
 	// Noise is the standard deviation of one option's times in one block, relative
 	// and robust, once what a block's options have in common is taken out: the
 	// median over options.
@@ -54,7 +53,7 @@ func regretOf(blocks [][]float64, chosen, replicates int, seed uint64) RegretOf 
 			even = append(even, b)
 		}
 	}
-	r := RegretOf{Blocks: len(blocks), Noise: noiseOf(logs), Best: fastest(odd), UnsplitBest: fastest(logs)}
+	r := RegretOf{Noise: noiseOf(logs), Best: fastest(odd), UnsplitBest: fastest(logs)}
 	r.Split, r.SplitUpper = slower(even, chosen, r.Best, replicates, seed)
 	r.Unsplit, r.UnsplitUpper = slower(logs, chosen, r.UnsplitBest, replicates, seed)
 	return r
