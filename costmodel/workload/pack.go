@@ -14,17 +14,6 @@ type Buffer struct {
 	Tokens    units.Tokens
 }
 
-// Borders are the tokens before each document of the buffer and behind the
-// last: 0, l_1, l_1 + l_2, ..., what variable-length attention kernels call
-// cu_seqlens. No token attends across a border.
-func (b Buffer) Borders(lengths []units.Tokens) []units.Tokens {
-	borders := make([]units.Tokens, 1, len(b.Sequences)+1)
-	for i, k := range b.Sequences {
-		borders = append(borders, borders[i]+lengths[k])
-	}
-	return borders
-}
-
 // Pack packs sequences into buffers of a capacity by best fit decreasing: longest
 // first, each into the buffer with the least room that holds it, of equals the
 // oldest. Buffers stand in the order in which they were opened.

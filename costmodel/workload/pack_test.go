@@ -70,17 +70,6 @@ func TestPackRefusesWhatFitsNowhere(t *testing.T) {
 	}
 }
 
-func TestBorders(t *testing.T) {
-	lengths := []units.Tokens{3, 5, 2}
-	buffers, err := Pack(lengths, 10)
-	if err != nil || len(buffers) != 1 {
-		t.Fatal(buffers, err)
-	}
-	if got := buffers[0].Borders(lengths); !slices.Equal(got, []units.Tokens{0, 5, 8, 10}) {
-		t.Errorf("borders %v", got)
-	}
-}
-
 func TestShapes(t *testing.T) {
 	lengths := []units.Tokens{1, 128, 129, 1000, 90}
 	for _, c := range []struct {
