@@ -30,7 +30,6 @@ type Strategy interface {
 type Claims struct {
 	Baseline  bool   // what people run today: always solved, shown beside the answer
 	Published bool   // the algorithm of a paper: always solved and shown too
-	Exact     bool   // its result is the best there is
 	Doc       string // one sentence
 }
 

@@ -46,9 +46,6 @@ func NewTeam(size int) *Team {
 	return t
 }
 
-// Size is the number of threads.
-func (t *Team) Size() int { return t.size }
-
 // Close ends the helpers.
 func (t *Team) Close() {
 	t.ended.Store(true)
