@@ -113,7 +113,7 @@ func (c *coster) charge(law int, s op.Shape, times float64, acc *account) units.
 		return units.Seconds(math.NaN())
 	}
 	if c.timeOnly && acc == nil {
-		return TransferTime(u.law, u.factor, s) * units.Seconds(times)
+		return transferTime(u.law, u.factor, s) * units.Seconds(times)
 	}
 	e := Transfer(u.law, u.factor, s).Times(times)
 	if e.Source != Interpolated {

@@ -335,8 +335,8 @@ func Transfer(law *Law, factor float64, s op.Shape) Estimate {
 	return Estimate{e.Lo, e.Mid * units.Seconds(factor), e.Hi * units.Seconds(factor*factor), e.Source.Worse(Transferred)}
 }
 
-// TransferTime is the most likely time of Transfer.
-func TransferTime(law *Law, factor float64, s op.Shape) units.Seconds {
+// transferTime is the most likely time of Transfer.
+func transferTime(law *Law, factor float64, s op.Shape) units.Seconds {
 	t := law.Seconds(s)
 	if factor != 1 {
 		t *= units.Seconds(factor)

@@ -231,7 +231,7 @@ func (r *Report) MedianError() float64 {
 // Check is CheckAgainst with the built-in limits of strata and the given ones of
 // families.
 func Check(p *costmodel.Profile, d *Data, points []Point, limits Limits) (*Report, error) {
-	return CheckAgainst(p, d, points, DefaultLimitsFile().WithFamilies(limits))
+	return CheckAgainst(p, d, points, DefaultLimitsFile().withFamilies(limits))
 }
 
 // CheckAgainst compares points with a profile's predictions, family by family

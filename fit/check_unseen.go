@@ -74,7 +74,7 @@ func (d *Data) toldByErrors(p *costmodel.Profile) (seen, told map[string]bool) {
 	for _, s := range d.Strata() {
 		fitted, held := s.split(Options{Seed: p.Holdout.Seed, Share: p.Holdout.Share})
 		i := slices.IndexFunc(p.Laws, func(l costmodel.Law) bool { return s.of(&l) })
-		if i < 0 || !sameErrors(Judge(&p.Laws[i], fitted), p.Laws[i].Fit) || !sameErrors(Judge(&p.Laws[i], held), p.Laws[i].Held) {
+		if i < 0 || !sameErrors(judge(&p.Laws[i], fitted), p.Laws[i].Fit) || !sameErrors(judge(&p.Laws[i], held), p.Laws[i].Held) {
 			continue
 		}
 		known = known || p.Laws[i].Fit.Points > 0

@@ -69,7 +69,7 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 			p.Warnings = append(p.Warnings, fmt.Sprintf("%s: %v", t.Stratum, t.err))
 			continue
 		}
-		t.law.Fit, t.law.Held = Judge(t.law, t.points), Judge(t.law, held[t])
+		t.law.Fit, t.law.Held = judge(t.law, t.points), judge(t.law, held[t])
 		p.Laws = append(p.Laws, *t.law)
 	}
 	d.facts(p)
@@ -131,10 +131,10 @@ func hull(k op.Kind, points []Point) []costmodel.AxisRange {
 	return axes
 }
 
-// Judge compares a law with points it may or may not have seen. Points outside
+// judge compares a law with points it may or may not have seen. Points outside
 // the law's range are counted and left out of the numbers: errors of
 // extrapolation are never averaged with others.
-func Judge(law *costmodel.Law, points []Point) costmodel.FitError {
+func judge(law *costmodel.Law, points []Point) costmodel.FitError {
 	var e costmodel.FitError
 	var logs []float64
 	inside := 0

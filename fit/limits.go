@@ -269,9 +269,9 @@ func (f *LimitsFile) ByFamily() Limits {
 	return limits
 }
 
-// WithFamilies returns a copy of the file in which the families have the given
+// withFamilies returns a copy of the file in which the families have the given
 // limits and the strata their own.
-func (f *LimitsFile) WithFamilies(limits Limits) *LimitsFile {
+func (f *LimitsFile) withFamilies(limits Limits) *LimitsFile {
 	g := *f
 	g.Families = slices.Clone(f.Families)
 	for i, l := range g.Families {
@@ -286,7 +286,7 @@ func (f *LimitsFile) WithFamilies(limits Limits) *LimitsFile {
 // every stratum of it that has a limit, is replaced by one on the middle of
 // the errors; their tails may be three times that.
 func (f *LimitsFile) Override(family Family, most float64) *LimitsFile {
-	g := f.WithFamilies(Limits{family: {Median: most, P90: 3 * most}})
+	g := f.withFamilies(Limits{family: {Median: most, P90: 3 * most}})
 	g.Strata = nil
 	for _, l := range f.Strata {
 		if l.Family != "" && l.Family != family || l.StratumBound == (StratumBound{}) {

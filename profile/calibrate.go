@@ -194,7 +194,7 @@ func (c *calibration) begin(inv *Inventory, past *Past) error {
 		return err
 	}
 	c.fingerprint = fp
-	c.protocol = DefaultProtocol(each)
+	c.protocol = defaultProtocol(each)
 	return c.journal.Append(Header{
 		Schema: RecordingSchema, Tool: c.Tool, Created: now, Backend: inv.Backend, Simulated: inv.Simulated,
 		Fingerprint: fp, Seed: c.Seed, Machine: inv.Machine, Others: inv.Others, Devices: inv.Devices, Groups: inv.Groups,

@@ -25,12 +25,12 @@ type Protocol struct {
 	MaxDiscards    int           `json:"max_discards"` // throttled batches, before the point counts as throttled
 }
 
-// DefaultProtocol samples a point within about `point` seconds a visit.
+// defaultProtocol samples a point within about `point` seconds a visit.
 //
 // The noise target and the counts are nvbench's, its 10 samples split over two
 // visits; a smaller minimum for long calls keeps a small budget from being
 // spent on one point.
-func DefaultProtocol(point units.Seconds) Protocol {
+func defaultProtocol(point units.Seconds) Protocol {
 	return Protocol{
 		MinSamples: 5, MinSamplesLong: 3, Long: point / 4, MaxSamples: 200,
 		Noise: 0.005, MinSample: 500e-6, PointTime: point,

@@ -173,8 +173,8 @@ const (
 	Meet      SpanOp = "meet"       // of a plan of batches, after each micro-batch: until all ranks are done with it
 )
 
-// SpanOps lists the ops in that order.
-func SpanOps() []SpanOp {
+// spanOps lists the ops in that order.
+func spanOps() []SpanOp {
 	return []SpanOp{LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut, Meet}
 }
 

@@ -245,8 +245,8 @@ func (h *Header) validSpan(s *Span) error {
 		return outOf("step", s.Step, steps+1)
 	case s.Chunk < 0 || s.Chunk >= max(1, h.Plans[s.Plan].Layout.HeadChunks):
 		return outOf("chunk", s.Chunk, max(1, h.Plans[s.Plan].Layout.HeadChunks))
-	case !slices.Contains(SpanOps(), s.Op):
-		return fmt.Errorf("op: %q: want one of %v", s.Op, SpanOps())
+	case !slices.Contains(spanOps(), s.Op):
+		return fmt.Errorf("op: %q: want one of %v", s.Op, spanOps())
 	case h.Parts == PartsAttention && (s.Op == LinearIn || s.Op == LinearOut):
 		return fmt.Errorf("op: %q: only attention was run", s.Op)
 	case s.Op == Meet && !h.Plans[s.Plan].Batch:

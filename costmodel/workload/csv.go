@@ -11,11 +11,11 @@ import (
 	"strings"
 )
 
-// ReadCSV reads lengths from a column, or a histogram from a column of ranges,
+// readCSV reads lengths from a column, or a histogram from a column of ranges,
 // bounds or lengths, or two of where bins begin and end, beside one of counts. The column is named, or given by its
 // number from 1; a file without a header is one whose first line holds numbers.
 // Commas, tabs and semicolons separate; lines that begin with # are skipped.
-func ReadCSV(name string, r io.Reader, column string) (*Sample, error) {
+func readCSV(name string, r io.Reader, column string) (*Sample, error) {
 	t, header, err := openCSV(name, r)
 	if err != nil {
 		return nil, err

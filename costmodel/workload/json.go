@@ -15,9 +15,9 @@ import (
 // longestLine is the longest line of JSONL: documents stand beside their lengths.
 const longestLine = 64 << 20
 
-// ReadJSONL reads lengths from a field of the object on each line, or from lines
+// readJSONL reads lengths from a field of the object on each line, or from lines
 // that are numbers. Blank lines are skipped.
-func ReadJSONL(name string, r io.Reader, field string) ([]units.Tokens, error) {
+func readJSONL(name string, r io.Reader, field string) ([]units.Tokens, error) {
 	in := jsonlReader{intake: intake{name: name, column: field, unit: "line"}, decoder: jsontext.NewDecoder(bytes.NewReader(nil))}
 	scan := bufio.NewScanner(r)
 	scan.Buffer(nil, longestLine)
@@ -176,9 +176,9 @@ func notJSON(err error) string {
 	return err.Error()
 }
 
-// ReadJSON reads a histogram, an object of ranges and counts or shares such as
+// readJSON reads a histogram, an object of ranges and counts or shares such as
 // {"[0,32)": 0.03}, or an array of lengths.
-func ReadJSON(name string, r io.Reader) (*Sample, error) {
+func readJSON(name string, r io.Reader) (*Sample, error) {
 	d := jsontext.NewDecoder(r)
 	fail := func(err error) error {
 		if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {

@@ -21,10 +21,10 @@ const (
 	parquetDense = 4096
 )
 
-// ReadParquet reads lengths from a column of whole numbers, or of floating-point
+// readParquet reads lengths from a column of whole numbers, or of floating-point
 // ones that are whole. Only that column is read; one inside a group is named
 // with points, "meta.length".
-func ReadParquet(name string, r io.ReaderAt, size int64, column string) (lengths []units.Tokens, err error) {
+func readParquet(name string, r io.ReaderAt, size int64, column string) (lengths []units.Tokens, err error) {
 	// The library panics on some damaged files.
 	defer func() {
 		if p := recover(); p != nil {

@@ -78,24 +78,24 @@ func Read(name string, r io.ReaderAt, size int64, o Options) (*Sample, error) {
 		if o.Column != "" {
 			return nil, fmt.Errorf("%s: is read as text, which has no columns: leave the column away, or name the file .csv, .jsonl or .parquet", name)
 		}
-		lengths, err := ReadText(name, stream)
+		lengths, err := readText(name, stream)
 		return &Sample{Lengths: lengths}, err
 	case CSV:
-		return ReadCSV(name, stream, o.Column)
+		return readCSV(name, stream, o.Column)
 	case JSONL:
-		lengths, err := ReadJSONL(name, stream, o.Column)
+		lengths, err := readJSONL(name, stream, o.Column)
 		return &Sample{Lengths: lengths}, err
 	case JSON:
-		return ReadJSON(name, stream)
+		return readJSON(name, stream)
 	case Parquet:
-		lengths, err := ReadParquet(name, r, size, o.Column)
+		lengths, err := readParquet(name, r, size, o.Column)
 		return &Sample{Lengths: lengths}, err
 	}
 	return nil, fmt.Errorf("%s: unknown format %q; there are text, csv, jsonl, json and parquet", name, format)
 }
 
-// ReadText reads a length a line. Blank lines and what follows a # are skipped.
-func ReadText(name string, r io.Reader) ([]units.Tokens, error) {
+// readText reads a length a line. Blank lines and what follows a # are skipped.
+func readText(name string, r io.Reader) ([]units.Tokens, error) {
 	const longest = 64 << 10
 	in := intake{name: name, unit: "line"}
 	scan := bufio.NewScanner(r)

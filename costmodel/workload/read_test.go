@@ -133,7 +133,7 @@ func TestParquetIsRead(t *testing.T) {
 	rows[16].Score = &half
 	data := parquetFile(t, rows)
 	read := func(column string) ([]units.Tokens, error) {
-		return ReadParquet("a.parquet", bytes.NewReader(data), int64(len(data)), column)
+		return readParquet("a.parquet", bytes.NewReader(data), int64(len(data)), column)
 	}
 	if got, err := read(""); err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %d lengths, %v", len(got), err)
@@ -165,13 +165,13 @@ func TestDamagedParquet(t *testing.T) {
 		for _, b := range []byte{0, 0xff, data[i] ^ 1} {
 			damaged := slices.Clone(data)
 			damaged[i] = b
-			if _, err := ReadParquet("a.parquet", bytes.NewReader(damaged), int64(len(damaged)), ""); err != nil && !strings.HasPrefix(err.Error(), "a.parquet") {
+			if _, err := readParquet("a.parquet", bytes.NewReader(damaged), int64(len(damaged)), ""); err != nil && !strings.HasPrefix(err.Error(), "a.parquet") {
 				t.Fatalf("byte %d: %v", i, err)
 			}
 		}
 	}
 	for n := range data {
-		if _, err := ReadParquet("a.parquet", bytes.NewReader(data[:n]), int64(n), ""); err == nil {
+		if _, err := readParquet("a.parquet", bytes.NewReader(data[:n]), int64(n), ""); err == nil {
 			t.Fatalf("cut at %d: read", n)
 		}
 	}

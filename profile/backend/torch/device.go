@@ -53,7 +53,7 @@ func (l local) deviceType(m profile.Machine) op.DeviceType {
 		d.Model += fmt.Sprintf(", %d of %d multiprocessors", l.SMs, g.Device.CardSMs)
 	}
 	h := sha256.New()
-	fmt.Fprintln(h, d.Name, d.Model, d.Stack, l.Identity, WorkerHash(), g.Device.L2Bytes, d.Parallel, d.Memory)
+	fmt.Fprintln(h, d.Name, d.Model, d.Stack, l.Identity, workerHash(), g.Device.L2Bytes, d.Parallel, d.Memory)
 	if l.Own != nil {
 		fmt.Fprintln(h, "cores of its own") // elsewhere ranks may wait for each other's
 	}
@@ -91,7 +91,7 @@ func (l local) stack() string {
 	if v := g.Device.Vectors.String(); v != "" {
 		parts = append(parts, v)
 	}
-	return strings.Join(append(parts, "worker "+WorkerHash()[:12]), ", ")
+	return strings.Join(append(parts, "worker "+workerHash()[:12]), ", ")
 }
 
 // kernels lists the attention kernels that work, in order of name.

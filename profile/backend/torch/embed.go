@@ -30,9 +30,9 @@ func modules() []string {
 	return kept
 }
 
-// WorkerHash identifies the worker's sources. It is part of the device type:
+// workerHash identifies the worker's sources. It is part of the device type:
 // a worker that was changed may measure differently.
-func WorkerHash() string {
+func workerHash() string {
 	h := sha256.New()
 	for _, name := range modules() {
 		data, err := sources.ReadFile(name)
@@ -50,7 +50,7 @@ func unpack() (folder string, parent *child.Folder, err error) {
 	if parent, err = child.NewFolder(); err != nil {
 		return "", nil, err
 	}
-	folder = filepath.Join(parent.Path, "worker-"+WorkerHash()[:12])
+	folder = filepath.Join(parent.Path, "worker-"+workerHash()[:12])
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		return "", parent, err
 	}
