@@ -45,8 +45,8 @@ type Rank struct {
 	Device   string // device type
 }
 
-// size is the number of devices of the node.
-func (n Node) size() int {
+// Size is the number of devices of the node.
+func (n Node) Size() int {
 	total := 0
 	for _, m := range n.Devices {
 		total += m.Count
@@ -81,7 +81,7 @@ func (c Cluster) LinkBetween(a, b int) string {
 func (c Cluster) nodeOf(rank int) int {
 	left := rank
 	for i, n := range c.Nodes {
-		if left -= n.size(); left < 0 && rank >= 0 {
+		if left -= n.Size(); left < 0 && rank >= 0 {
 			return i
 		}
 	}
@@ -128,7 +128,7 @@ func (c Cluster) Validate() error {
 			return fmt.Errorf("nodes[%d].name: %q: nodes[%d] has this name already; give every node its own", i, n.Name, first)
 		}
 		names[n.Name] = i
-		if ranks += n.size(); ranks > MaxRanks {
+		if ranks += n.Size(); ranks > MaxRanks {
 			return fmt.Errorf("nodes[%d]: more than %d devices up to here: that is the most a cluster may have", i, MaxRanks)
 		}
 	}
@@ -160,8 +160,8 @@ func (n Node) validate() error {
 	switch {
 	case n.NICs < 0:
 		return fmt.Errorf("nics: %d: want the number of network cards that the devices of node %s share, or leave it out for one a device", n.NICs, n.Name)
-	case n.NICs > n.size():
-		return fmt.Errorf("nics: %d for the %d devices of node %s: a device sends through one card; leave nics out for one a device, and give the network class the rate of all cards that a device drives", n.NICs, n.size(), n.Name)
+	case n.NICs > n.Size():
+		return fmt.Errorf("nics: %d for the %d devices of node %s: a device sends through one card; leave nics out for one a device, and give the network class the rate of all cards that a device drives", n.NICs, n.Size(), n.Name)
 	}
 	return nil
 }
@@ -200,7 +200,7 @@ func ParseCluster(s string) (Cluster, error) {
 			return Cluster{}, fmt.Errorf("cluster %.80q: %w", s, err)
 		}
 		// Counted before it is built, so that 65536x65536 costs nothing.
-		if ranks += count * (Node{Devices: members}).size(); ranks > MaxRanks {
+		if ranks += count * (Node{Devices: members}).Size(); ranks > MaxRanks {
 			return Cluster{}, fmt.Errorf("cluster %.80q: %d devices up to %q: a cluster has at most %d", s, ranks, strings.TrimSpace(term), MaxRanks)
 		}
 		for range count {
@@ -306,7 +306,7 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 	used := link == ""
 	for i := range out.Nodes {
 		n := &out.Nodes[i]
-		if n.size() < 2 && n.Link == "" {
+		if n.Size() < 2 && n.Link == "" {
 			continue
 		}
 		was := n.Link

@@ -170,7 +170,7 @@ func AssumeLinks(p *Profile, c Cluster) *Profile {
 	out := *p
 	out.Groups, out.Laws = slices.Clone(p.Groups), slices.Clone(p.Laws)
 	for _, n := range c.Nodes {
-		if l, ok := c.stated(n.Link); ok && n.size() > 1 {
+		if l, ok := c.stated(n.Link); ok && n.Size() > 1 {
 			out.assumeInside(p, n, l)
 		}
 	}
@@ -294,7 +294,7 @@ const statedBy = "the rate that the cluster states"
 func networkWire(p *Profile, c Cluster, l Link) AssumedWire {
 	together := math.Inf(1)
 	for _, n := range c.Nodes {
-		together = min(together, float64(l.Rate)*float64(cmp.Or(n.NICs, n.size())))
+		together = min(together, float64(l.Rate)*float64(cmp.Or(n.NICs, n.Size())))
 		if inside := c.insideOf(p, n); inside > 0 {
 			together = min(together, inside)
 		}
@@ -311,7 +311,7 @@ func (c Cluster) insideOf(p *Profile, n Node) float64 {
 	if l, ok := c.stated(n.Link); ok {
 		return float64(l.Rate)
 	}
-	if n.size() < 2 {
+	if n.Size() < 2 {
 		return 0
 	}
 	return insideRate(p, n.Devices)

@@ -77,7 +77,7 @@ func TestClusterYAMLReadsBack(t *testing.T) {
 		for i := range rapid.IntRange(1, 4).Draw(t, "nodes") {
 			n := Node{Name: word.Draw(t, "name"), Link: word.Draw(t, "link"), Devices: []op.Member{{Device: device.Draw(t, "device"), Count: rapid.IntRange(1, 9).Draw(t, "count")}}}
 			n.Name += strings.Repeat("x", i+1)
-			n.NICs = rapid.IntRange(0, n.size()).Draw(t, "nics")
+			n.NICs = rapid.IntRange(0, n.Size()).Draw(t, "nics")
 			c.Nodes = append(c.Nodes, n)
 		}
 		c.Network = rapid.OneOf(rapid.Just(""), word).Draw(t, "network")

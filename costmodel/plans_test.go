@@ -107,7 +107,7 @@ func randomCluster(rng *rand.Rand) Cluster {
 		if slow > 0 || fast == 0 {
 			node.Devices = append(node.Devices, op.Member{Device: "slow", Count: max(1, slow)})
 		}
-		node.NICs = rng.IntN(node.size() + 1)
+		node.NICs = rng.IntN(node.Size() + 1)
 		c.Nodes = append(c.Nodes, node)
 	}
 	return c

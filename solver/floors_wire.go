@@ -51,14 +51,6 @@ func (s scope) within(n costmodel.Node) int {
 	return all
 }
 
-func devicesOf(n costmodel.Node) int {
-	all := 0
-	for _, m := range n.Devices {
-		all += m.Count
-	}
-	return all
-}
-
 // perByteOver is the least seconds a byte on the busiest port of a link class.
 func (f *floors) perByteOver(link string, k op.Kind) float64 {
 	key := linkUse{link, k}
@@ -94,7 +86,7 @@ func (f *floors) largestOn(link string) int {
 	largest := 2
 	for _, n := range f.p.Job.Cluster.Nodes {
 		if n.Link == link {
-			largest = max(largest, devicesOf(n))
+			largest = max(largest, n.Size())
 		}
 	}
 	return largest

@@ -235,18 +235,10 @@ func (b *builder) cluster(k kind) costmodel.Cluster {
 		n := &c.Nodes[i]
 		of := slices.IndexFunc(b.job.Cluster.Nodes, func(o costmodel.Node) bool { return o.Name == n.Name })
 		if n.NICs > 0 {
-			n.NICs = max(1, n.NICs*devices(*n)/devices(b.job.Cluster.Nodes[of]))
+			n.NICs = max(1, n.NICs*n.Size()/b.job.Cluster.Nodes[of].Size())
 		}
 	}
 	return c
-}
-
-func devices(n costmodel.Node) int {
-	sum := 0
-	for _, m := range n.Devices {
-		sum += m.Count
-	}
-	return sum
 }
 
 // weighHeads asks the laws how long each pool takes over a head of one typical
