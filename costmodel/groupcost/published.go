@@ -108,7 +108,8 @@ func (d *Document) Costs(p Parameters) (*Costs, error) {
 	if d.AllToAll != nil {
 		return c, d.AllToAll.classes(c, p)
 	}
-	return c, d.Flexible.classes(c, p)
+	d.Flexible.classes(c, p)
+	return c, nil
 }
 
 // add appends a class of one pool.
@@ -312,7 +313,7 @@ func (f *Flexible) validate() error {
 
 // classes adds every degree, whose devices may lie in any nodes: the model does
 // not tell them apart.
-func (f *Flexible) classes(c *Costs, p Parameters) error {
+func (f *Flexible) classes(c *Costs, p Parameters) {
 	budget, most := f.Budget, f.MaxDegree
 	if p.Budget > 0 {
 		budget = p.Budget
@@ -331,5 +332,4 @@ func (f *Flexible) classes(c *Costs, p Parameters) error {
 		of := curve{square: f.SquareToken / float64(d), linear: (f.Compute + f.Comm) / float64(d), each: float64(f.Sequence)}
 		c.add(d, false, 0, budget*units.Tokens(d), heads, of)
 	}
-	return nil
 }

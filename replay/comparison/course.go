@@ -46,7 +46,8 @@ func (c *making) courseOf(plan int) (*course, error) {
 		if err != nil {
 			return nil, err
 		}
-		return p, p.add(len(c.rec.Header.Ranks), []*part{k})
+		p.add(len(c.rec.Header.Ranks), []*part{k})
+		return p, nil
 	}
 	if x.Groups == nil {
 		return nil, fmt.Errorf("groups: missing: the trace is from before it held them; make it again: evenkeel replay")
@@ -62,9 +63,7 @@ func (c *making) courseOf(plan int) (*course, error) {
 				return nil, fmt.Errorf("micro-batch %d, group %d: %w", i, j, err)
 			}
 		}
-		if err := p.add(len(c.rec.Header.Ranks), parts); err != nil {
-			return nil, err
-		}
+		p.add(len(c.rec.Header.Ranks), parts)
 	}
 	return p, nil
 }
@@ -146,7 +145,7 @@ func (k *part) members() []int {
 }
 
 // add puts a micro-batch behind those there are.
-func (p *course) add(ranks int, parts []*part) error {
+func (p *course) add(ranks int, parts []*part) {
 	m := micro{of: make([]*part, ranks)}
 	var meeting units.Seconds
 	for _, k := range parts {
@@ -176,7 +175,6 @@ func (p *course) add(ranks int, parts []*part) error {
 	}
 	p.micro = append(p.micro, m)
 	p.step, p.meeting = p.step.Plus(m.length), p.meeting+meeting
-	return nil
 }
 
 // end is when a rank is predicted to be done with its part of a micro-batch.

@@ -135,17 +135,15 @@ func (s *survey) device(handle nvml.Device, d profile.NVIDIADevice) profile.NVID
 }
 
 // try calls read if the library has what it needs, and notes why a field of a
-// GPU is missing otherwise. It says whether the field was read.
-func (s *survey) try(gpu int, what string, needs [][]string, read func() nvml.Return) bool {
+// GPU is missing otherwise.
+func (s *survey) try(gpu int, what string, needs [][]string, read func() nvml.Return) {
 	if lacking := s.lacking(needs); len(lacking) > 0 {
 		s.problems.of(gpu, what, "the driver library lacks "+strings.Join(lacking, ", "))
-		return false
+		return
 	}
-	ret := read()
-	if ret != nvml.SUCCESS {
+	if ret := read(); ret != nvml.SUCCESS {
 		s.problems.of(gpu, what, reason(ret))
 	}
-	return ret == nvml.SUCCESS
 }
 
 // reason adds a way out where there is one that users meet.
