@@ -68,26 +68,6 @@ func (c Cluster) Ranks() []Rank {
 	return ranks
 }
 
-// LinkBetween names the link class between ranks a and b: their node's, or the
-// network. It panics on a rank the cluster does not have.
-func (c Cluster) LinkBetween(a, b int) string {
-	na, nb := c.nodeOf(a), c.nodeOf(b)
-	if na == nb {
-		return c.Nodes[na].Link
-	}
-	return c.Network
-}
-
-func (c Cluster) nodeOf(rank int) int {
-	left := rank
-	for i, n := range c.Nodes {
-		if left -= n.Size(); left < 0 && rank >= 0 {
-			return i
-		}
-	}
-	panic(fmt.Sprintf("costmodel: rank %d of a cluster of %d", rank, len(c.Ranks())))
-}
-
 // String writes the cluster in the shorthand of ParseCluster; node names and
 // link classes, which the shorthand does not have, are left out.
 func (c Cluster) String() string {

@@ -115,12 +115,12 @@ func bytesByLink(s *slowSim) map[string]units.Bytes {
 			times *= 2
 		}
 		for _, x := range s.wire {
-			sum[j.Cluster.LinkBetween(x.i, x.j)] += units.Bytes(times * s.bytes(x))
+			sum[j.Cluster.linkBetween(x.i, x.j)] += units.Bytes(times * s.bytes(x))
 		}
 		for _, a := range s.working {
 			for _, b := range s.working {
 				if a != b && s.members[a].group == s.members[b].group {
-					sum[j.Cluster.LinkBetween(a, b)] += units.Bytes(times * (s.exchanged(a, b, true) + s.exchanged(a, b, false)))
+					sum[j.Cluster.linkBetween(a, b)] += units.Bytes(times * (s.exchanged(a, b, true) + s.exchanged(a, b, false)))
 				}
 			}
 		}

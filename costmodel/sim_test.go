@@ -287,14 +287,14 @@ func TestTrafficIsExact(t *testing.T) {
 			}
 			size := units.Bytes(l.Shards[r].Tokens()) * 2 * 128 * 4
 			for k := 1; k < len(way); k++ {
-				want[j.Cluster.LinkBetween(way[k-1], way[k])] += 6 * kvPasses * size
+				want[j.Cluster.linkBetween(way[k-1], way[k])] += 6 * kvPasses * size
 				next := r // home
 				if k+1 < len(way) {
 					next = way[k+1]
 				}
 				of := l.Shards[way[k]].Segments
 				if needed = needed || of[len(of)-1].End-1 > own[0].Start; needed {
-					want[j.Cluster.LinkBetween(way[k], next)] += 6 * size
+					want[j.Cluster.linkBetween(way[k], next)] += 6 * size
 				}
 			}
 		}
@@ -428,4 +428,13 @@ func TestSimulateErrors(t *testing.T) {
 			t.Errorf("%s: %T", name, err)
 		}
 	}
+}
+
+// linkBetween names the link class between ranks a and b: their node's, or the network.
+func (c Cluster) linkBetween(a, b int) string {
+	ranks := c.Ranks()
+	if node := ranks[a].Node; node == ranks[b].Node {
+		return c.Nodes[node].Link
+	}
+	return c.Network
 }
