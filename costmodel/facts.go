@@ -104,18 +104,18 @@ func (p *Profile) validateFacts(known map[string]bool) error {
 		}
 	}
 	for i, o := range p.Overlaps {
-		if !known[o.On] {
+		switch {
+		case !known[o.On]:
 			return fmt.Errorf("overlaps[%d].on: %q is no device or group of this profile", i, o.On)
-		}
-		if !(o.Lo > 0 && o.Lo <= o.Ratio && o.Ratio <= o.Hi && o.Hi < 1e6) || o.Points < 1 {
+		case !(o.Lo > 0 && o.Lo <= o.Ratio && o.Ratio <= o.Hi && o.Hi < 1e6) || o.Points < 1:
 			return fmt.Errorf("overlaps[%d]: %v in [%v, %v] of %d points: want 0 < lo <= ratio <= hi", i, o.Ratio, o.Lo, o.Hi, o.Points)
 		}
 	}
 	for i, o := range p.Outliers {
-		if !known[o.On] {
+		switch {
+		case !known[o.On]:
 			return fmt.Errorf("outliers[%d].on: %q is no device or group of this profile", i, o.On)
-		}
-		if !(o.Scale > 0) || math.IsInf(o.Scale, 0) {
+		case !(o.Scale > 0) || math.IsInf(o.Scale, 0):
 			return fmt.Errorf("outliers[%d].scale: %v: want a positive factor", i, o.Scale)
 		}
 	}

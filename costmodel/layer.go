@@ -319,34 +319,44 @@ func (r *layerRun) forwardRing() {
 	}
 }
 
-// listMessages looks up what is known of the prices of the layout's messages.
+// listMessages looks up what is known of the prices of the layout's messages: of
+// gradients only where there is a backward pass.
 func (r *layerRun) listMessages() {
-	for kind, prices := range []priceTable{r.sim.kv, r.sim.grad} {
-		list := r.messages[kind]
-		for i := range list {
-			list[i] = list[i][:0]
-		}
-		for len(list) < len(r.sim.hops) {
-			list = append(list, nil)
-		}
-		if kind == 1 && !r.back {
-			r.messages[kind] = list
-			break
-		}
-		for g := range r.forms {
-			for _, hops := range [][]hop{r.forms[g].out, r.forms[g].home} {
-				for _, h := range hops {
-					if len(list[h.price]) > 0 {
-						continue
-					}
-					list[h.price] = resized(list[h.price], r.n)
-					for k := range r.n {
-						list[h.price][k] = prices.get(h.price, r.forms[k].shape)
-					}
+	for kind := range r.messages {
+		r.messages[kind] = emptied(r.messages[kind], len(r.sim.hops))
+	}
+	r.listPrices(r.messages[0], r.sim.kv)
+	if r.back {
+		r.listPrices(r.messages[1], r.sim.grad)
+	}
+}
+
+// emptied is a table of at least n rows without entries, in the memory of an older one.
+func emptied(table [][]units.Seconds, n int) [][]units.Seconds {
+	for i := range table {
+		table[i] = table[i][:0]
+	}
+	for len(table) < n {
+		table = append(table, nil)
+	}
+	return table
+}
+
+// listPrices fills the row of every price that a hop of the ring has: what each
+// group's block takes at it.
+func (r *layerRun) listPrices(list [][]units.Seconds, prices priceTable) {
+	for g := range r.forms {
+		for _, hops := range [][]hop{r.forms[g].out, r.forms[g].home} {
+			for _, h := range hops {
+				if len(list[h.price]) > 0 {
+					continue
+				}
+				list[h.price] = resized(list[h.price], r.n)
+				for k := range r.n {
+					list[h.price][k] = prices.get(h.price, r.forms[k].shape)
 				}
 			}
 		}
-		r.messages[kind] = list
 	}
 }
 

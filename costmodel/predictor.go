@@ -208,12 +208,14 @@ func (q *Predictor) findOver(link string, kind op.Kind, members []op.Member) (la
 	for _, way := range ways {
 		for _, v := range types {
 			for _, m := range stacks {
-				if l := way.find(link, kind, v, m); l != nil {
-					if l.Assumed != "" { // its interval is as wide as ignorance already
-						return l, 1, nil
-					}
-					return l, way.factor, nil
+				l := way.find(link, kind, v, m)
+				if l == nil {
+					continue
 				}
+				if l.Assumed != "" { // its interval is as wide as ignorance already
+					return l, 1, nil
+				}
+				return l, way.factor, nil
 			}
 		}
 	}

@@ -51,25 +51,46 @@ func (p *Profile) Validate() error {
 			return fmt.Errorf("origins[%d].%w", i, err)
 		}
 	}
+	known, err := p.validateNames()
+	if err != nil {
+		return err
+	}
+	if err := p.validateLaws(known); err != nil {
+		return err
+	}
+	if err := p.validateSteps(known); err != nil {
+		return err
+	}
+	return p.validateFacts(known)
+}
+
+// validateNames checks devices and groups and returns their names.
+func (p *Profile) validateNames() (map[string]bool, error) {
 	known := map[string]bool{}
 	for i, d := range p.Devices {
 		if err := d.Validate(); err != nil {
-			return fmt.Errorf("devices[%d].%w", i, err)
+			return nil, fmt.Errorf("devices[%d].%w", i, err)
 		}
 		if known[d.Name] {
-			return fmt.Errorf("devices[%d].name: %q: listed twice", i, d.Name)
+			return nil, fmt.Errorf("devices[%d].name: %q: listed twice", i, d.Name)
 		}
 		known[d.Name] = true
 	}
 	for i, g := range p.Groups {
 		if err := g.Validate(); err != nil {
-			return fmt.Errorf("groups[%d].%w", i, err)
+			return nil, fmt.Errorf("groups[%d].%w", i, err)
 		}
 		if known[g.Name] {
-			return fmt.Errorf("groups[%d].name: %q: listed twice", i, g.Name)
+			return nil, fmt.Errorf("groups[%d].name: %q: listed twice", i, g.Name)
 		}
 		known[g.Name] = true
 	}
+	return known, nil
+}
+
+// validateLaws checks that every law is complete, the only one of its op, variant and
+// place, and of a device or group that is known.
+func (p *Profile) validateLaws(known map[string]bool) error {
 	seen := map[lawKey]bool{}
 	for i := range p.Laws {
 		l := &p.Laws[i]
@@ -84,10 +105,7 @@ func (p *Profile) Validate() error {
 		}
 		seen[l.key()] = true
 	}
-	if err := p.validateSteps(known); err != nil {
-		return err
-	}
-	return p.validateFacts(known)
+	return nil
 }
 
 type lawKey struct {

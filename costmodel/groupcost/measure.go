@@ -42,13 +42,11 @@ func (g *group) measure(ctx context.Context, m *mechanism) (kept, again *measure
 	if least := 4 * g.shortest(m); load < least {
 		load = m.most()
 	}
-	for _, x := range []struct {
-		to     **measured
-		tokens units.Tokens
-	}{{&kept, m.kept}, {&again, m.again}} {
-		if x.tokens > 0 {
-			*x.to = &measured{recompute: x.to == &again, tokens: x.tokens}
-		}
+	if m.kept > 0 {
+		kept = &measured{tokens: m.kept}
+	}
+	if m.again > 0 {
+		again = &measured{recompute: true, tokens: m.again}
 	}
 	if kept != nil && again != nil && float64(again.tokens) < worthIt*float64(kept.tokens) {
 		again = nil
