@@ -57,60 +57,74 @@ func openLog(path string, b *board, of planning) (l *log, notes []string, err er
 
 // restore reads the journal in order.
 func (l *log) restore(b *board) error {
-	open := map[key]*entry{}
-	var order []*entry
-	err := l.j.Read(func(line int, data []byte) error {
-		var kind struct {
-			T string `json:"t"`
-		}
-		if err := json.Unmarshal(data, &kind); err != nil {
-			return &doc.Error{File: l.path, Line: line, Msg: err.Error(), Hint: "move the journal away to start without it"}
-		}
-		switch kind.T {
-		case "for":
-			var of planning
-			if err := doc.DecodeStrict(l.path, line, data, &of); err != nil {
-				return err
-			}
-			if of.Groups != l.of.Groups {
-				return &doc.Error{File: l.path, Line: line, Msg: "its plans are for other devices or kinds of groups than this server's: " + of.Costs, Hint: "choose another journal, or move this one away to start without its plans"}
-			}
-		case "accept":
-			var a accepted
-			if err := doc.DecodeStrict(l.path, line, data, &a); err != nil {
-				return err
-			}
-			for i := range a.Batches {
-				e := newEntry(key{a.Job, a.Batches[i].Step}, &a.Batches[i])
-				// Accepted again after its answer: the answer was dropped meanwhile.
-				b.remove(e.key)
-				open[e.key] = e
-				order = append(order, e)
-			}
-		case "drop":
-			var d dropped
-			if err := doc.DecodeStrict(l.path, line, data, &d); err != nil {
-				return err
-			}
-			b.remove(key{d.Job, d.Step})
-		case "result":
-			var r planned
-			if err := doc.DecodeStrict(l.path, line, data, &r); err != nil {
-				return err
-			}
-			k := key{r.Job, r.Step}
-			delete(open, k)
-			b.restored(k, &r)
-		default:
-			return &doc.Error{File: l.path, Line: line, Field: "t", Value: kind.T, Msg: "no such kind of line", Hint: "another version wrote it? move the journal away to start without it"}
-		}
-		return nil
-	})
-	if err != nil {
+	r := restoring{log: l, board: b, open: map[key]*entry{}}
+	if err := l.j.Read(r.line); err != nil {
 		return err
 	}
-	b.reopen(order, open)
+	b.reopen(r.order, r.open)
 	return nil
+}
+
+// restoring is a journal that is being read.
+type restoring struct {
+	log   *log
+	board *board
+	order []*entry       // accepted, in the order of their lines
+	open  map[key]*entry // of these, the ones without an answer so far
+}
+
+// line takes one line in, by its kind.
+func (r *restoring) line(line int, data []byte) error {
+	path := r.log.path
+	var kind struct {
+		T string `json:"t"`
+	}
+	if err := json.Unmarshal(data, &kind); err != nil {
+		return &doc.Error{File: path, Line: line, Msg: err.Error(), Hint: "move the journal away to start without it"}
+	}
+	switch kind.T {
+	case "for":
+		var of planning
+		if err := doc.DecodeStrict(path, line, data, &of); err != nil {
+			return err
+		}
+		if of.Groups != r.log.of.Groups {
+			return &doc.Error{File: path, Line: line, Msg: "its plans are for other devices or kinds of groups than this server's: " + of.Costs, Hint: "choose another journal, or move this one away to start without its plans"}
+		}
+	case "accept":
+		var a accepted
+		if err := doc.DecodeStrict(path, line, data, &a); err != nil {
+			return err
+		}
+		r.accept(&a)
+	case "drop":
+		var d dropped
+		if err := doc.DecodeStrict(path, line, data, &d); err != nil {
+			return err
+		}
+		r.board.remove(key{d.Job, d.Step})
+	case "result":
+		var p planned
+		if err := doc.DecodeStrict(path, line, data, &p); err != nil {
+			return err
+		}
+		k := key{p.Job, p.Step}
+		delete(r.open, k)
+		r.board.restored(k, &p)
+	default:
+		return &doc.Error{File: path, Line: line, Field: "t", Value: kind.T, Msg: "no such kind of line", Hint: "another version wrote it? move the journal away to start without it"}
+	}
+	return nil
+}
+
+func (r *restoring) accept(a *accepted) {
+	for i := range a.Batches {
+		e := newEntry(key{a.Job, a.Batches[i].Step}, &a.Batches[i])
+		// Accepted again after its answer: the answer was dropped meanwhile.
+		r.board.remove(e.key)
+		r.open[e.key] = e
+		r.order = append(r.order, e)
+	}
 }
 
 // commit writes a line and then does what it tells of, before the journal can be

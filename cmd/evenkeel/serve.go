@@ -77,17 +77,8 @@ the latest. No network port is opened unless --listen asks for one, which wants
 }
 
 func (a *app) runServe(ctx context.Context, o serving) error {
-	if o.socket == "" && o.listen == "" {
-		return usagef("serve: --socket is missing (see: evenkeel serve --help)")
-	}
-	if o.workers > mostWorkers {
-		return usagef("--workers %d: want at most %d: each has tables of its own", o.workers, mostWorkers)
-	}
-	if o.workers < 1 || o.limits.Queue < 1 || o.limits.Kept < 1 || o.limits.Sequences < 1 {
-		return usagef("serve: --workers, --queue, --keep and --max-sequences: want at least 1")
-	}
-	if o.drain < 0 {
-		return usagef("--drain %s: want a time such as 10s", o.drain)
+	if err := o.validate(); err != nil {
+		return err
 	}
 	if err := notLost([]output{{"--socket", o.socket}, {"--journal", o.journal}}); err != nil {
 		return err
@@ -106,25 +97,14 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 		return err
 	}
 	c.Token, c.Log = token, func(s string) { a.note("%s", s) }
-	var listeners []net.Listener
+	listeners, err := o.listeners()
 	defer func() {
 		for _, l := range listeners {
 			_ = l.Close() // the server closed it already where it ran
 		}
 	}()
-	if o.socket != "" {
-		l, err := serve.Listen(o.socket)
-		if err != nil {
-			return err
-		}
-		listeners = append(listeners, l)
-	}
-	if o.listen != "" {
-		l, err := net.Listen("tcp", o.listen)
-		if err != nil {
-			return usagef("--listen %s: %w", o.listen, err)
-		}
-		listeners = append(listeners, l)
+	if err != nil {
+		return err
 	}
 	// Where planners take all processors, the runtime looks only every 10 ms whether a
 	// client has sent something. One more, and the kernel gives way to it at once.
@@ -137,6 +117,41 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 		a.note("plans batches on %s: GET /openapi.yaml says how to ask", l.Addr())
 	}
 	return o.until(ctx, a, s, listeners)
+}
+
+// validate reports the first flag that is missing or out of range.
+func (o serving) validate() error {
+	switch {
+	case o.socket == "" && o.listen == "":
+		return usagef("serve: --socket is missing (see: evenkeel serve --help)")
+	case o.workers > mostWorkers:
+		return usagef("--workers %d: want at most %d: each has tables of its own", o.workers, mostWorkers)
+	case o.workers < 1 || o.limits.Queue < 1 || o.limits.Kept < 1 || o.limits.Sequences < 1:
+		return usagef("serve: --workers, --queue, --keep and --max-sequences: want at least 1")
+	case o.drain < 0:
+		return usagef("--drain %s: want a time such as 10s", o.drain)
+	}
+	return nil
+}
+
+// listeners opens the socket and the port that were asked for. After an error those
+// that are open already are returned with it.
+func (o serving) listeners() (open []net.Listener, err error) {
+	if o.socket != "" {
+		l, err := serve.Listen(o.socket)
+		if err != nil {
+			return open, err
+		}
+		open = append(open, l)
+	}
+	if o.listen != "" {
+		l, err := net.Listen("tcp", o.listen)
+		if err != nil {
+			return open, usagef("--listen %s: %w", o.listen, err)
+		}
+		open = append(open, l)
+	}
+	return open, nil
 }
 
 // until serves until ctx ends, and drains.

@@ -140,41 +140,50 @@ func (o *problem) lawFlags(c *cobra.Command) {
 	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
 }
 
-func (a *app) runSolve(ctx context.Context, o problem) error {
+// problemOf is the problem of one sequence that the flags state, with the laws behind it.
+func (a *app) problemOf(o problem) (known, *solver.Problem, error) {
 	for _, f := range [][2]string{{"--cluster", o.cluster}, {"--model", o.model}, {"--seq-len", o.seqLen}} {
 		if f[1] == "" {
-			return usagef("solve: %s is missing (see: evenkeel solve --help)", f[0])
+			return known{}, nil, usagef("solve: %s is missing (see: evenkeel solve --help)", f[0])
 		}
 	}
 	laws, err := a.laws(o)
 	if err != nil {
-		return err
+		return known{}, nil, err
 	}
-	p := laws.profile
 	job, err := o.job(laws)
 	if err != nil {
-		return err
+		return known{}, nil, err
 	}
 	for _, name := range o.strategies {
 		if _, err := solver.Lookup(name); err != nil {
-			return usagef("--strategy: %w", err)
+			return known{}, nil, usagef("--strategy: %w", err)
 		}
 	}
 	if o.take != "" {
 		if _, err := solver.Lookup(o.take); err != nil {
-			return usagef("--take: %w", err)
+			return known{}, nil, usagef("--take: %w", err)
 		}
 	}
-	q, err := solver.NewProblem(p, job)
+	q, err := solver.NewProblem(laws.profile, job)
 	if err != nil {
-		return usageError{o.inFlags(o.orReferences(err))} // what was given does not suffice for any plan
+		return known{}, nil, usageError{o.inFlags(o.orReferences(err))} // what was given does not suffice for any plan
 	}
+	q.Take, q.Effort = o.take, o.effort
+	return laws, q, nil
+}
+
+func (a *app) runSolve(ctx context.Context, o problem) error {
+	laws, q, err := a.problemOf(o)
+	if err != nil {
+		return err
+	}
+	p := laws.profile
 	if o.deadline > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, o.deadline)
 		defer cancel()
 	}
-	q.Take, q.Effort = o.take, o.effort
 	going := a.goingOn()
 	plan, err := o.plan(ctx, q, going.report)
 	going.end()
