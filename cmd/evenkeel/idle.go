@@ -23,40 +23,44 @@ func costFlags() []string { return []string{"devices", "per-node", "memory", "co
 
 // idle refuses a flag that would change nothing: who gives it expects that it does.
 func (o problem) idle(c *cobra.Command) error {
+	if c.Name() == "solve" {
+		if err := o.idleSequences(c); err != nil {
+			return err
+		}
+	}
+	if o.priced.costs == "" {
+		return refuse(c, costFlags(), "goes with --costs, which is missing")
+	}
+	if g, err := profiles.LookupGroupCost(o.priced.costs); err == nil && g.Model.Flexible != nil {
+		if err := refuse(c, []string{"memory", "context"}, "changes nothing: a device of --costs "+g.Name+" holds a number of tokens, whatever its memory and the model's context"); err != nil {
+			return err
+		}
+	}
+	return refuse(c, lawFlags(), "is of laws, and --costs "+o.priced.costs+" takes a published model instead: leave out one of them")
+}
+
+// idleSequences refuses of solve the flags of a batch without one, and those of one
+// sequence beside a batch.
+func (o problem) idleSequences(c *cobra.Command) error {
+	x := o.sequences
+	if x.file == "" {
+		return refuse(c, batchFlags(), "goes with --lengths, which is missing")
+	}
+	if err := refuse(c, oneSequenceFlags(), "means nothing for a batch of --lengths: leave it out"); err != nil {
+		return err
+	}
+	if err := o.goodEffort(); err != nil {
+		return err
+	}
 	switch {
-	case c.Name() != "solve":
-	case o.sequences.file == "":
-		if err := refuse(c, batchFlags(), "goes with --lengths, which is missing"); err != nil {
-			return err
-		}
-	default:
-		if err := refuse(c, oneSequenceFlags(), "means nothing for a batch of --lengths: leave it out"); err != nil {
-			return err
-		}
-		if err := o.goodEffort(); err != nil {
-			return err
-		}
-		if o.sequences.truncate && o.sequences.maxLen == "" {
-			return usagef("--truncate: to how many tokens? --max-len is missing")
-		}
-		if o.sequences.mipTime <= 0 {
-			return usagef("--mip-time %s: want a time such as 10s, or leave flexsp out with --fast", o.sequences.mipTime)
-		}
-		if o.sequences.fast {
-			if err := refuse(c, []string{"mip-time"}, "is of flexsp, which --fast leaves out"); err != nil {
-				return err
-			}
-		}
+	case x.truncate && x.maxLen == "":
+		return usagef("--truncate: to how many tokens? --max-len is missing")
+	case x.mipTime <= 0:
+		return usagef("--mip-time %s: want a time such as 10s, or leave flexsp out with --fast", x.mipTime)
+	case x.fast:
+		return refuse(c, []string{"mip-time"}, "is of flexsp, which --fast leaves out")
 	}
-	if o.priced.costs != "" {
-		if g, err := profiles.LookupGroupCost(o.priced.costs); err == nil && g.Model.Flexible != nil {
-			if err := refuse(c, []string{"memory", "context"}, "changes nothing: a device of --costs "+g.Name+" holds a number of tokens, whatever its memory and the model's context"); err != nil {
-				return err
-			}
-		}
-		return refuse(c, lawFlags(), "is of laws, and --costs "+o.priced.costs+" takes a published model instead: leave out one of them")
-	}
-	return refuse(c, costFlags(), "goes with --costs, which is missing")
+	return nil
 }
 
 // refuse names the first of the flags that was given.
