@@ -403,6 +403,12 @@ func (s *search) simulateBest(line *lineup) []point {
 		least = min(least, x.t)
 		points = append(points, x)
 	}
+	return s.fitTight(points, tight, least, stop)
+}
+
+// fitTight adds to the simulated layouts the overfull ones that can be moved towards
+// fitting: all while there are few layouts, then those that promise to beat the least time.
+func (s *search) fitTight(points []point, tight []option, least, stop float64) []point {
 	for _, c := range tight {
 		if s.over() || s.work > stop {
 			break

@@ -48,19 +48,6 @@ func (s *search) chains(points []point) (found []point) {
 // findChains is the best chain of each grouping that comes near the best layout. All are
 // dealt in one way, those that promise most in the others and in other orders.
 func (s *search) findChains(drafts []*draft, until float64) (found []point) {
-	judge := func(x *chained, order []int, views ...chainView) {
-		for _, how := range views {
-			if s.over() || s.work >= until {
-				return
-			}
-			s.work += chainWork * float64(len(order))
-			if d := s.est.chain(x.d, order, how); d != nil {
-				if y := s.judgeDraft(d); y.t < x.best.t {
-					x.best = y
-				}
-			}
-		}
-	}
 	all := make([]chained, len(drafts))
 	best := func(n int) []chained {
 		slices.SortStableFunc(all, func(a, b chained) int { return cmp.Compare(a.best.t, b.best.t) })
@@ -69,17 +56,17 @@ func (s *search) findChains(drafts []*draft, until float64) (found []point) {
 	views := chainViews()
 	for i, d := range drafts {
 		all[i] = chained{d, s.est.chainOrders(d), point{t: math.Inf(1)}}
-		judge(&all[i], all[i].orders[0], views[0])
+		s.judgeChain(&all[i], until, all[i].orders[0], views[0])
 	}
 	some := best(2 * chainStarts)
 	for i := range some {
-		judge(&some[i], some[i].orders[0], views[1])
+		s.judgeChain(&some[i], until, some[i].orders[0], views[1])
 	}
 	some = best(chainStarts / 2)
 	for i := range some {
-		judge(&some[i], some[i].orders[0], views[2:]...)
+		s.judgeChain(&some[i], until, some[i].orders[0], views[2:]...)
 		for _, order := range some[i].orders[1:] {
-			judge(&some[i], order, views[:2]...)
+			s.judgeChain(&some[i], until, order, views[:2]...)
 		}
 	}
 	for _, x := range all {
@@ -88,6 +75,21 @@ func (s *search) findChains(drafts []*draft, until float64) (found []point) {
 		}
 	}
 	return found
+}
+
+// judgeChain deals a chain out in an order, in each of the ways, until the work is done.
+func (s *search) judgeChain(x *chained, until float64, order []int, views ...chainView) {
+	for _, how := range views {
+		if s.over() || s.work >= until {
+			return
+		}
+		s.work += chainWork * float64(len(order))
+		if d := s.est.chain(x.d, order, how); d != nil {
+			if y := s.judgeDraft(d); y.t < x.best.t {
+				x.best = y
+			}
+		}
+	}
 }
 
 // chained is a grouping for chains, the orders to try and the best of them so far.
