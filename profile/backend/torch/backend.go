@@ -33,34 +33,42 @@ type Backend struct {
 
 // New checks a configuration. Close ends what the backend started.
 func New(c Config) (*Backend, error) {
-	for _, x := range c.Cores {
-		if x.Threads < 1 || x.Threads > c.Machine.Cores {
-			return nil, fmt.Errorf("cpu:%s: this machine has %d cores: name 1 to %d threads", x, c.Machine.Cores, c.Machine.Cores)
-		}
-		if err := lacks(x.ISA, cpuinfo()); err != nil {
-			return nil, fmt.Errorf("cpu:%s: %w", x, err)
-		}
-	}
-	if len(c.Partitions) > 0 && (len(c.Cores) > 0 || c.Device == "cpu") {
-		return nil, fmt.Errorf("gpu:%s: partitions of GPUs and processors have no backend in common: measure them apart", c.Partitions[0])
-	}
-	for _, n := range c.GroupSizes {
-		if n < 2 || n > 1<<12 {
-			return nil, fmt.Errorf("a group of %d: want 2 to %d ranks", n, 1<<12)
-		}
-	}
-	for _, d := range c.HeadDims {
-		if d < 8 || d > 512 {
-			return nil, fmt.Errorf("head_dim %d: want 8 to 512", d)
-		}
-	}
-	if c.DType != "" && !c.DType.Computes() {
-		return nil, fmt.Errorf("dtype %q: want bf16, f16 or f32", string(c.DType))
+	if err := c.validate(); err != nil {
+		return nil, err
 	}
 	if c.HeadDims == nil {
 		c.HeadDims = []int{64, 128}
 	}
 	return &Backend{config: c, host: "127.0.0.1", warned: map[string]bool{}}, nil
+}
+
+// validate reports the first field that is out of range or at odds with another.
+func (c Config) validate() error {
+	for _, x := range c.Cores {
+		if x.Threads < 1 || x.Threads > c.Machine.Cores {
+			return fmt.Errorf("cpu:%s: this machine has %d cores: name 1 to %d threads", x, c.Machine.Cores, c.Machine.Cores)
+		}
+		if err := lacks(x.ISA, cpuinfo()); err != nil {
+			return fmt.Errorf("cpu:%s: %w", x, err)
+		}
+	}
+	if len(c.Partitions) > 0 && (len(c.Cores) > 0 || c.Device == "cpu") {
+		return fmt.Errorf("gpu:%s: partitions of GPUs and processors have no backend in common: measure them apart", c.Partitions[0])
+	}
+	for _, n := range c.GroupSizes {
+		if n < 2 || n > 1<<12 {
+			return fmt.Errorf("a group of %d: want 2 to %d ranks", n, 1<<12)
+		}
+	}
+	for _, d := range c.HeadDims {
+		if d < 8 || d > 512 {
+			return fmt.Errorf("head_dim %d: want 8 to 512", d)
+		}
+	}
+	if c.DType != "" && !c.DType.Computes() {
+		return fmt.Errorf("dtype %q: want bf16, f16 or f32", string(c.DType))
+	}
+	return nil
 }
 
 // Open implements profile.Backend.

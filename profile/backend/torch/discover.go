@@ -365,43 +365,27 @@ func (b *Backend) inventory(tasks []task) *profile.Inventory {
 	return inv
 }
 
-// notes say what the ranks are, what cannot be measured and why.
+// notes say what the ranks are, what cannot be measured and why, each once.
 func (b *Backend) notes(tasks []task) []string {
 	var notes []string
-	add := func(s string) {
-		if !slices.Contains(notes, s) {
-			notes = append(notes, s)
+	add := func(more ...string) {
+		for _, s := range more {
+			if !slices.Contains(notes, s) {
+				notes = append(notes, s)
+			}
 		}
 	}
 	for i, t := range tasks {
 		if len(tasks) > 1 {
 			add(fmt.Sprintf("task %d runs on %s (%s)", i, t.Node, t.Host))
 		}
-		for _, n := range t.Notes {
-			add(n)
-		}
+		add(t.Notes...)
 	}
 	for _, r := range b.ranks {
-		if id := r.greeting.Device.UUID; id != "" {
-			add(fmt.Sprintf("%s is %s, %s", r.place, r.greeting.Device.Name, id))
-		}
-		for _, name := range sortedKeys(r.greeting.Kernels) {
-			if k := r.greeting.Kernels[name]; k.OK {
-				add(fmt.Sprintf("attention kernel %s works: %s", name, k.Schema))
-			} else {
-				add(fmt.Sprintf("attention kernel %s: %s", name, k.Why))
-			}
-		}
-		for _, name := range sortedKeys(r.greeting.Refused) {
-			add(fmt.Sprintf("%s: %s", name, r.greeting.Refused[name]))
-		}
-		if r.greeting.Device.Kind == "cuda" && !r.greeting.NVML {
-			add(fmt.Sprintf("%s: clocks and throttling cannot be read (%s); repeated points (canaries) show drift instead", r.place, r.greeting.NVMLWhy))
-		}
+		add(r.notes()...)
 	}
-	for _, n := range append(processorNotes(b.ranks), partitionNotes(b.ranks)...) {
-		add(n)
-	}
+	add(processorNotes(b.ranks)...)
+	add(partitionNotes(b.ranks)...)
 	for i, r := range b.ranks {
 		if i > 0 && r.host == b.ranks[0].host && r.node != b.ranks[0].node {
 			add(fmt.Sprintf("the nodes of %s and %s are one machine (%s): times between them say nothing about a network", b.ranks[0].place, r.place, r.host))
@@ -415,6 +399,31 @@ func (b *Backend) notes(tasks []task) []string {
 	}
 	if len(b.ranks) > 1 {
 		add("collectives run through " + b.comm)
+	}
+	return notes
+}
+
+// notes say what a rank's worker found: its device, and which kernels and ops it has or
+// refuses and why.
+func (r *rank) notes() []string {
+	var notes []string
+	add := func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	g := &r.greeting
+	if g.Device.UUID != "" {
+		add("%s is %s, %s", r.place, g.Device.Name, g.Device.UUID)
+	}
+	for _, name := range sortedKeys(g.Kernels) {
+		if k := g.Kernels[name]; k.OK {
+			add("attention kernel %s works: %s", name, k.Schema)
+		} else {
+			add("attention kernel %s: %s", name, k.Why)
+		}
+	}
+	for _, name := range sortedKeys(g.Refused) {
+		add("%s: %s", name, g.Refused[name])
+	}
+	if g.Device.Kind == "cuda" && !g.NVML {
+		add("%s: clocks and throttling cannot be read (%s); repeated points (canaries) show drift instead", r.place, g.NVMLWhy)
 	}
 	return notes
 }
