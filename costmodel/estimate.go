@@ -1,6 +1,3 @@
-// Package costmodel predicts: it evaluates the laws of a profile, counts
-// memory, and simulates a training step event by event. It is the only judge
-// of every strategy and every baseline. It never measures, fits or plans.
 package costmodel
 
 import (

@@ -1,7 +1,3 @@
-// Package fit turns recordings into a profile: it sets points aside by seed
-// before anything else, estimates one law for every op, variant and device (or
-// group), and states each law's error on the points it never saw. It is a pure
-// function of the recordings and the seed: same input, same bytes out.
 package fit
 
 import (

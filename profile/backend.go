@@ -1,7 +1,3 @@
-// Package profile measures: it chooses points inside a time budget, samples
-// each until it can be trusted, guards against disturbances, and appends what
-// was measured to a journal that survives a kill. It knows nothing of
-// predicting. Files, clocks and processes belong to its backends.
 package profile
 
 import (
