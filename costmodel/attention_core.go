@@ -67,13 +67,13 @@ func (c *AttentionCore) Seconds(a op.Attention, backward bool) float64 {
 	return c.At(c.Geometry(a, backward))
 }
 
-// At is the time of a call whose geometry is known: a fit asks for one geometry
-// with many coefficients.
+// At is the time in seconds of a call of known geometry. A fit computes the geometry of a
+// point once and evaluates it for many coefficients.
 func (c *AttentionCore) At(g AttentionGeometry) float64 { return c.AtWith(&g, &AttentionNorms{}) }
 
-// AtWith is At, to the bit, for a fit, which moves one coefficient after the other:
-// powers, which take most of the time, are taken anew only where what they are taken
-// of is not that of n, and left in n.
+// AtWith returns exactly what At does, bit for bit, and caches powers in n: a power is
+// recomputed only where its arguments differ from those that n remembers. A fit that
+// moves one coefficient at a time spends most of its time on them.
 func (c *AttentionCore) AtWith(g *AttentionGeometry, n *AttentionNorms) float64 {
 	byteTime := c.byteTime(g.Bytes)
 	longest := c.Alone * c.Tile * g.Longest
@@ -87,7 +87,7 @@ func (c *AttentionCore) AtWith(g *AttentionGeometry, n *AttentionNorms) float64 
 	return c.sustained(x, c.Tile*g.Tiles, n.slow.by(powerOf, x, c.SlowAt, c.SlowNorm))
 }
 
-// AttentionNorms are the powers in the time of one call, as they were last taken.
+// AttentionNorms caches the powers in the time of one call; see AttentionCore.AtWith.
 type AttentionNorms struct{ tiles, all, side, slow norm }
 
 // norm is a function of three numbers and what it was of the last ones.
@@ -170,11 +170,12 @@ func softMax(a, b, p float64) float64 {
 	return a * math.Pow(1+math.Pow(b/a, p), 1/p)
 }
 
-// AttentionCoefficient is one fitted number of an AttentionCore.
+// AttentionCoefficient is one fitted coefficient of an AttentionCore, with a pointer
+// through which an estimator changes it.
 type AttentionCoefficient struct {
-	Name  string // its document key
+	Name  string // JSON key
 	Value *float64
-	Least float64 // what it is above: the norms' is 1
+	Least float64 // lower limit, exclusive: 1 for the exponents of norms, else 0
 }
 
 // Coefficients lists the fitted numbers; writing through them changes the core.

@@ -6,26 +6,28 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// AttentionGeometry is how a call falls into tiles and tasks: exact counts,
-// which depend on a core's structure and not on its coefficients.
+// AttentionGeometry counts how one attention call is divided into tiles and tasks on a
+// device's parallel units (SMs or threads). The counts are exact: they depend on the
+// structure of an AttentionCore (tile sizes, packing, splits) and not on its fitted
+// coefficients.
 type AttentionGeometry struct {
-	Tiles   float64 // on the mean unit
+	Tiles   float64 // per unit, on average over units
 	Tasks   float64 // on the busiest unit
 	Longest float64 // tiles of the longest task
-	Waiting float64 // share of the tasks that find no free unit at first
-	Split   float64 // tasks that a row of tiles is cut into
+	Waiting float64 // share of the tasks that have to wait for a unit, 1 - units/tasks
+	Split   float64 // tasks that each row of tiles is cut into (split KV)
 
-	Bytes, OwnBytes float64 // of all operands; of those that a task alone holds
-	QBytes, KVBytes float64
-	Tokens, Width   float64 // of the side kernel: tokens and key elements of one
+	Bytes, OwnBytes float64 // of all operands; of those that belong to one task alone
+	QBytes, KVBytes float64 // of the queries; of keys and values
+	Tokens, Width   float64 // of the side kernel: tokens, and key elements per token
 }
 
 // Geometry counts the tiles and tasks of a call.
 //
-// A forward task is a tile of query rows against their keys; under a packed
-// GQA, the rows of all query heads of a KV head lie side by side, token by
-// token. A backward task is a tile of keys against their queries: the same
-// triangle seen from the other side.
+// A forward task is a tile of query rows against all keys that they see. With packed GQA
+// the rows of all query heads of a KV head are in one tile, token by token. A backward
+// task is a tile of keys against all queries that see them: the same causal triangle from
+// the other side.
 func (c *AttentionCore) Geometry(a op.Attention, backward bool) AttentionGeometry {
 	group, heads := int64(1), int64(a.QHeads)
 	if c.Packed && !backward {

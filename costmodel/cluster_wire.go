@@ -24,31 +24,34 @@ const (
 	wireGroup = 1.15
 	// wireCoefs is the interval of its latency and rate each.
 	wireCoefs = 1.8
-	// NetLatency is of one level of a tree of ranks between nodes: nccl-tests logs
-	// show 54 to 84 us for the smallest all_gathers among 16 ranks of two nodes,
+	// NetLatency is the assumed latency of one level of a tree of ranks between nodes:
+	// nccl-tests logs show 54 to 84 us for the smallest all_gathers among 16 ranks of two nodes,
 	// and 117 us for an all_reduce of 1 MiB among 64 of eight.
 	NetLatency units.Seconds = 12e-6
-	// BusLatency is that of one inside a node.
+	// BusLatency is the assumed latency of one level inside a node.
 	BusLatency units.Seconds = 8e-6
 )
 
-// AssumedWire is a link that nobody measured, among the members of a group.
+// AssumedWire describes a link that nobody measured, among the members of a group, by
+// rates and a latency from datasheets.
 type AssumedWire struct {
 	Class   string
 	Members []op.Member
 	Nodes   int
-	Latency units.Seconds // of a hop
-	// One is the rate of a port alone, All where all ports of a node serve one
-	// ring; one direction.
+	Latency units.Seconds // of one hop
+	// One is the rate of a single port, All that of all ports of a node when they serve
+	// one ring together. Both are for one direction.
 	One, All units.BytesPerS
-	By       string // whose rate it is, to go on after "80 % of"
+	By       string // whose rate it is; completes a sentence that ends in "80 % of"
 	// Port bounds what its members send; nil where nothing does.
 	Port *op.Port
 }
 
-// Laws are the wire's group and the laws of its collectives: the levels of a
-// tree one after another, up and down in an all_reduce, and the bytes of the
-// busiest port at wireShare of the rate.
+// Laws returns the wire's group and an assumed law for each collective that a step may
+// use, all alpha + beta x in the bytes x on the busiest port. The latency alpha is that
+// of a tree over the ranks, ceil(log2 ranks) levels (twice that for an all_reduce, up and
+// down; one for point-to-point ops and all-to-alls). The rate is wireShare of the
+// datasheet's.
 func (w AssumedWire) Laws() (op.GroupType, []Law) {
 	g := op.NewGroupType(w.Members, w.Nodes, w.Class)
 	levels := math.Ceil(math.Log2(float64(g.Ranks())))
@@ -71,7 +74,8 @@ func (w AssumedWire) Laws() (op.GroupType, []Law) {
 	return g, laws
 }
 
-// StepCollectives are those that a step or a strategy may ask for.
+// StepCollectives lists the collectives that a step, or a strategy's search, may ask the
+// predictor for.
 func StepCollectives() []op.Kind {
 	return []op.Kind{op.KindAllReduce, op.KindAllGather, op.KindReduceScatter, op.KindAllToAll, op.KindAllToAllV, op.KindSendRecv}
 }

@@ -8,9 +8,10 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Brief is the account of what Passes simulated last, with blocks in the order of OwnLast
-// if that is asked for and each layer's forward pass once more in the backward pass: its time
-// with its parts and its error. Its source is the worst of all that the packer asked so far.
+// Brief is the account of what the last call of Passes simulated: the step's time, its
+// parts and its error. With recomputed every layer's forward pass runs once more in the
+// backward pass; with ownLast the backward pass takes blocks in the order of
+// Layout.OwnLast. The source is the worst of all laws that the packer has used so far.
 //
 // Errors: a missing law.
 func (p *Packer) Brief(recomputed, ownLast bool) (*Step, error) {
@@ -45,13 +46,14 @@ func (p *Packer) simulate(recomputed bool) {
 	s.addLayers(&s.layers, 1, layers, linearBackward, attentionBackward)
 }
 
-// reachingUp is the upper end of an estimate that contention may add to.
+// reachingUp is the upper end of an estimate's interval once possible contention is added
+// to it in quadrature.
 func reachingUp(e Estimate, contention units.Seconds) units.Seconds {
 	return e.Mid + units.Seconds(math.Hypot(float64(e.Hi-e.Mid), float64(contention)))
 }
 
-// Scaled is a step, by its time and errors alone, that takes some other time: all its laws
-// are taken to be off as they are in this one.
+// Scaled returns a step of another most likely time mid, with this step's errors in
+// proportion. Only time, interval and errors are carried over, not ranks or traffic.
 func (s *Step) Scaled(mid units.Seconds) *Step {
 	if !(s.Time.Mid > 0) {
 		return &Step{Time: Estimate{mid, mid, mid, s.Time.Source}}
@@ -72,8 +74,9 @@ func (s *Step) Scaled(mid units.Seconds) *Step {
 	return out
 }
 
-// SideBySide is the time of steps, none of them made by InTurn, that begin together and
-// end with the longest: what makes a shorter one longer than that lengthens all.
+// SideBySide is the time of steps that start together and end when the longest ends, none
+// of them made by InTurn. An error that would make a shorter step the longest one counts
+// as far as it exceeds the longest's time.
 func SideBySide(steps ...*Step) *Step {
 	longest := steps[0]
 	for _, s := range steps {
@@ -105,8 +108,8 @@ func SideBySide(steps ...*Step) *Step {
 	return out
 }
 
-// InTurn is the time of steps one after the other. A law that is off in one of them is so
-// in all.
+// InTurn is the time of steps that run one after the other. A law's error is the same in
+// all of them, so its contributions add up linearly and do not cancel.
 func InTurn(steps ...*Step) *Step {
 	out := &Step{turns: steps}
 	lessOf := map[string]units.Seconds{}
@@ -128,7 +131,8 @@ func InTurn(steps ...*Step) *Step {
 	return out
 }
 
-// addShorter adds up by how much each reason may shorten a step, as interval has it.
+// addShorter adds, for each reason, how far it may shorten the step, by the rule that
+// interval has for its lower end.
 func (s *Step) addShorter(of map[string]units.Seconds) {
 	if len(s.sides) > 0 {
 		for _, d := range doubts(s.sides[0].laws) {

@@ -8,7 +8,7 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// CurveForm is how a Curve runs between its numbers.
+// CurveForm says how a Curve interpolates between its numbers.
 type CurveForm string
 
 // The forms of a curve.
@@ -75,9 +75,9 @@ func (c *Curve) Seconds(x units.Bytes) units.Seconds {
 }
 
 // HalfWidth is half the width of the 90 % interval at x bytes, in
-// |log(measured/predicted)|, with what it widens to beyond the measured sizes;
-// false for a curve that does not know it size by size. Beyond its knots it is
-// that of the nearest one. It does not allocate.
+// |log(measured/predicted)|, including what it widens by beyond the measured sizes;
+// outside the knots it is that of the nearest knot. It is false for a curve without
+// widths by size, whose law has one Spread for all. It does not allocate.
 func (c *Curve) HalfWidth(x units.Bytes) (float64, bool) {
 	n := len(c.Knots)
 	if len(c.HalfWidths) == 0 {
@@ -100,8 +100,8 @@ func (c *Curve) piece(x units.Bytes) Piece {
 	return c.Pieces[max(0, i-1)]
 }
 
-// FloorPerByte is the least seconds a byte that the curve charges anywhere up
-// to `most` bytes: what a lower bound may count on.
+// FloorPerByte is the least time per byte, in s/B, that the curve charges for any size up
+// to most bytes. Lower bounds rely on it.
 func (c *Curve) FloorPerByte(most units.Bytes) units.Seconds {
 	best := c.Seconds(most) / units.Seconds(most)
 	try := func(x units.Bytes) {

@@ -9,22 +9,25 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Doubt is a part of what a law may be off by that other laws are off by as well, since
-// all of them rest on it: where a kernel's causal blocks take longer than assumed, so do
-// the laws that were made from the one of these.
+// Doubt is a component of a law's error that the law shares with other laws, because all
+// of them rest on the same assumption. If a kernel's causal blocks were derived from its
+// full blocks, for example, an error of that ratio shifts every law derived the same way.
+// Errors of one Doubt are fully correlated between laws; those of different doubts are
+// independent.
 type Doubt struct {
-	// Of names what it is about, in words that say what measuring would settle it: the
+	// Of names the assumption, in words that tell which measurement would settle it: the
 	// title of a law, or what several laws have in common.
 	Of string `json:"of"`
-	// Ratio is by what factor of time either way, as the end of a 90 % interval.
+	// Ratio is the half width of the 90 % interval that the assumption causes, as a factor
+	// of time above 1: the time lies between 1/Ratio and Ratio times the prediction.
 	Ratio float64 `json:"ratio"`
 }
 
 // Title names a law and where it holds: "attn_fwd (full d128 bf16) on h100_sxm".
 func (l *Law) Title() string { return lawTitle(l) + " on " + l.On() }
 
-// PassedOn are the doubts of a law that is made from this one: its own, and those that it
-// shares with others.
+// PassedOn returns the doubts that a law derived from this one inherits: those that this
+// law shares with others, and one for this law's own error.
 func (l *Law) PassedOn() []Doubt {
 	return append(slices.Clone(l.Doubts), Doubt{l.Title(), math.Exp(l.ownLog())})
 }
@@ -32,8 +35,8 @@ func (l *Law) PassedOn() []Doubt {
 // spreadLog is half of a law's 90 % interval, the wider side, in log time.
 func (l *Law) spreadLog() float64 { return max(math.Log(l.Spread.Hi), -math.Log(l.Spread.Lo)) }
 
-// ownLog is what a law's shared doubts leave of its interval. All of these are
-// independent, so that squares add.
+// ownLog is the part of a law's log half width that its shared doubts do not explain.
+// Doubts are independent, so variances (squares of log half widths) subtract.
 func (l *Law) ownLog() float64 {
 	left := l.spreadLog() * l.spreadLog()
 	for _, d := range l.Doubts {
@@ -42,11 +45,13 @@ func (l *Law) ownLog() float64 {
 	return math.Sqrt(max(0, left))
 }
 
-// With is the factor of a 90 % interval of two independent doubts.
+// With combines the factors a and b, both above 1, of two independent 90 % intervals into
+// the factor of their product's interval: log half widths add in quadrature.
 func With(a, b float64) float64 { return math.Exp(math.Hypot(math.Log(a), math.Log(b))) }
 
-// Without is what a 90 % interval by a factor of `all` is by where a part of it, by a
-// factor of its own, is told from the rest: squares of logarithms add.
+// Without is the inverse of With: what remains of a 90 % interval of factor all when an
+// independent component of factor part is taken out of it. It is 1 where part explains
+// all of it.
 func Without(all, part float64) float64 {
 	return math.Exp(math.Sqrt(max(0, math.Log(all)*math.Log(all)-math.Log(part)*math.Log(part))))
 }
@@ -63,16 +68,17 @@ func (l *Law) validateDoubts() error {
 	return nil
 }
 
-// doubted is by how much a time may be less or more for one reason.
+// doubted is how far one reason may shorten (less) or lengthen (more) a time.
 type doubted struct {
 	of         string
 	less, more units.Seconds
 }
 
-// doubts share the half widths of times out among the reasons for them, those of one
-// reason together: in the order of their names, so that sums are the same every time. A
-// law's are in the proportions that it has at its measured shapes, and their squares add
-// up to that of its interval.
+// doubts splits the half widths of the given times among the reasons for them (doubts and
+// the laws' own errors) and adds up those of one reason. Within a law the split follows
+// the proportions of its log half widths, so that the squares of the parts add up to the
+// square of the whole. The result is ordered by name, so that floating-point sums do not
+// depend on map order.
 func doubts(of map[*Law]Estimate) []doubted {
 	var all []doubted
 	for l, e := range of {

@@ -5,18 +5,19 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// exchanged is what the exchange of gradients and parameters takes: of one
-// layer what may hide behind its forward pass, behind its backward pass in every
-// micro-batch, and behind the last one's alone; and what hides behind nothing.
+// exchanged is the time, in seconds, of the exchange of gradients and parameters: per
+// layer, what may hide behind its forward pass, behind its backward pass in every
+// micro-batch, and behind the last micro-batch's backward pass only; and open, per step,
+// what nothing can hide.
 type exchanged struct{ forward, backward, last, open units.Seconds }
 
-// Exchange is a collective over every layer's parameters.
+// Exchange is a collective over the parameters or gradients of every layer.
 type Exchange struct {
 	Kind op.Kind
 	When Moment
 }
 
-// Moment says when in a step a layer's parameters or gradients travel.
+// Moment says when in a step an Exchange takes place.
 type Moment int8
 
 // The moments of an exchange. Zero is none of them.
@@ -27,7 +28,8 @@ const (
 	AtTheEnd                         // of the step, behind nothing
 )
 
-// EachMicroBatch says whether it comes with every micro-batch, or else once in a step.
+// EachMicroBatch says whether the exchange takes place in every micro-batch, as opposed
+// to once in a step.
 func (m Moment) EachMicroBatch() bool { return m == InForward || m == InBackward }
 
 // times is how often in a step of the job.
@@ -38,10 +40,11 @@ func (m Moment) times(j Job) float64 {
 	return 1
 }
 
-// Exchanges follow Rajbhandari et al. 2020: without sharding an all-reduce of
-// the gradients; with it a reduce-scatter and a gather of the new parameters;
-// with sharded parameters a gather in either pass instead. Sharded gradients
-// have no room to be accumulated whole, so they are reduced in every micro-batch.
+// Exchanges lists the collectives of the job's ZeRO stage (Rajbhandari et al. 2020).
+// ZeRO-0 all-reduces the gradients. ZeRO-1 and ZeRO-2 reduce-scatter the gradients and
+// all-gather the new parameters. ZeRO-3 all-gathers parameters in both passes and
+// reduce-scatters gradients. From ZeRO-2 on gradients are sharded, and since no rank has
+// room to accumulate all of them, they are reduced in every micro-batch.
 func (j Job) Exchanges() []Exchange {
 	switch j.zero() {
 	case Zero0:
@@ -54,16 +57,16 @@ func (j Job) Exchanges() []Exchange {
 	return []Exchange{{op.KindAllGather, InForward}, {op.KindReduceScatter, InBackward}, {op.KindAllGather, InBackward}}
 }
 
-// Collective is a collective that a step runs over parameters or gradients of
-// so many bytes.
+// Collective is a collective over parameters or gradients of the given bytes, and how
+// often a step runs it.
 type Collective struct {
 	Kind  op.Kind
 	Bytes units.Bytes
-	Times float64 // in a step
+	Times float64 // per step
 }
 
-// Collectives lists the collectives of a step whose every rank takes part,
-// without regard to what hides them.
+// Collectives lists the collectives of a step in which all ranks take part, whether or
+// not computing hides them.
 func (j Job) Collectives() []Collective {
 	var all []Collective
 	for _, x := range j.Exchanges() {
@@ -132,8 +135,9 @@ func (s *sim) collective(c Exchange, node int, members []op.Member, acc *account
 	return layer, rest
 }
 
-// addHidden books what of a collective does not hide behind a layer: both use
-// the ports, so the busiest port is at work for the sum of both.
+// addHidden books the part of a collective that a layer does not hide. The collective and
+// the layer's messages use the same ports, so the busiest port is occupied for the sum of
+// both.
 func (s *sim) addHidden(times float64, length, busiest, collective units.Seconds) {
 	if over := busiest + collective - length; times > 0 && collective > 0 && over > 0 {
 		s.stages = append(s.stages, stage{what: gradientSync, times: times, length: min(over, collective)})

@@ -13,41 +13,41 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// Field is a smooth correction of a law over the logarithms of a shape's axes:
-// the time of the physical core is multiplied by exp of what the field holds at
-// the shape. It is multilinear between the nodes of a lattice. Beyond the ends
-// of an axis it keeps the edge's value and decays to none with every octave,
-// so that far outside what was measured the core alone speaks.
+// Field is a smooth correction of a law over the logarithms of a shape's axes: the time
+// of the physical core is multiplied by exp of the field's value at the shape. Between
+// the nodes of a lattice the field is multilinear. Beyond the ends of an axis it keeps
+// the value at the edge and decays towards 0 with every octave, so that far outside the
+// measured shapes the core alone decides.
 type Field struct {
 	Axes []FieldAxis `json:"axes"`
-	// Tile rounds what comes in tiles (see InTiles) and is beyond one up to whole ones, as
-	// the core does, so that the correction never falls where the core stands still; 0
-	// does not.
+	// Tile is a tile's length in tokens. Lengths above it on axes that are processed in
+	// tiles (see InTiles) are rounded up to whole tiles, as the core does it, so that the
+	// correction never falls where the core stays the same. 0 is no rounding.
 	Tile int `json:"tile_tokens,omitzero"`
-	// Decay is the number of octaves beyond the lattice over which the
-	// correction falls to 1/e.
+	// Decay is the number of octaves beyond the lattice over which the correction
+	// falls to 1/e of its value at the edge.
 	Decay  float64    `json:"decay_octaves"`
-	Step   float64    `json:"step"`   // log ratio of one count of Values
-	Values NodeValues `json:"values"` // of all nodes, the last axis fastest
-	// Unmeasured is what a field of widths holds at counts that were never
-	// measured; a correction has none.
+	Step   float64    `json:"step"`   // log ratio that one count of Values stands for
+	Values NodeValues `json:"values"` // at all nodes, the last axis fastest
+	// Unmeasured replaces Values at counts (of heads, say) that were never measured. Only
+	// a field of interval widths has it (Law.Width); a correction has none.
 	Unmeasured *Unmeasured `json:"unmeasured,omitempty"`
-	// Switches state where the corrected time may fall as an axis rises. It
-	// rises everywhere else on the axes of tokens, heads and batch.
+	// Switches list the stretches where the corrected time may fall as an axis rises.
+	// Everywhere else it is monotone in tokens, heads and batch.
 	Switches []Switch `json:"switches,omitempty"`
 }
 
-// Unmeasured are the values of a field at shapes whose place on an axis of
-// counts is none of those measured: how far off a law is there cannot be told
-// from how far off it is at counts that it was fitted to.
+// Unmeasured holds a field's values for shapes whose count on an axis was never measured:
+// how far off a law is there cannot be told from how far off it is at the counts that it
+// was fitted to.
 type Unmeasured struct {
 	Axis   string     `json:"axis"`
 	Known  []float64  `json:"known"`  // the counts that were measured, rising
 	Values NodeValues `json:"values"` // of the field's nodes, elsewhere
 }
 
-// Switch is a stretch of an axis on which a library changes to a faster kernel,
-// for some shapes at least: there a law may predict less time for more work.
+// Switch is a stretch of an axis within which a library changes to a faster kernel for at
+// least some shapes. There a law may predict less time for more work.
 type Switch struct {
 	Axis string  `json:"axis"`
 	From float64 `json:"from"`
@@ -157,13 +157,15 @@ func (f *Field) coord(axis int, s op.Shape) float64 {
 	return x
 }
 
-// InTiles says of an axis whether its coordinates come in tiles: lengths, and rows of a GEMM.
+// InTiles says whether the values of an axis are processed in tiles: sequence lengths,
+// and the rows of a GEMM.
 func InTiles(axis string) bool { return axis == "q_len" || axis == "kv_len" || axis == "m" }
 
-// AxisOf is the value of a named axis of a shape of attention or GEMM: one of
-// its coordinates, or blocks (the query heads of the whole batch), tokens (its
-// queries), gqa (the query heads that share a KV head) and of a GEMM weights
-// (n k) and tiles (64 x 64 ones of its result). It is NaN for an unknown name.
+// AxisOf returns the value of a named axis of a shape of attention or GEMM: one of its
+// coordinates, or one derived from them. Derived are, of attention, blocks (query heads
+// times batch), tokens (queries times batch) and gqa (query heads per KV head), and of a
+// GEMM weights (n times k) and tiles (64 x 64 tiles of the result). It is NaN for an
+// unknown name.
 func AxisOf(name string, s op.Shape) float64 {
 	switch v := s.(type) {
 	case op.AttnFwd:
@@ -266,9 +268,9 @@ func (u *Unmeasured) validate(example op.Shape, size int) error {
 	return nil
 }
 
-// NodeValues are the counts at the nodes of a lattice. As text they are the
-// differences from node to node, deflated, in base64: neighbours are alike, so
-// a profile stays small.
+// NodeValues are the values at the nodes of a lattice, as counts of Field.Step. Their
+// text form is the base64 of their deflated differences from node to node: neighbouring
+// values are alike, so that a profile stays small.
 type NodeValues []int16
 
 // maxNodes bounds what a document can make a reader allocate.

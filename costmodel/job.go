@@ -118,9 +118,9 @@ type Step struct {
 	Ranks    []RankStep `json:"ranks"`
 	Traffic  []Traffic  `json:"traffic"`
 	Warnings []string   `json:"warnings,omitempty"`
-	// Contention is by how much longer the step takes if computing beside messages is as
-	// much slower as was ever published, on devices on which nobody measured it: Time.Mid
-	// takes it as no slower there, and Time.Hi reaches up for this.
+	// Contention is how much longer the step would take if, on devices where nobody
+	// measured it, communication slowed down simultaneous computing by as much as the
+	// worst published case. Time.Mid assumes no slow-down there; Time.Hi includes this.
 	Contention units.Seconds `json:"contention_s,omitzero"`
 
 	Timeline []Span `json:"-"` // filled only on request

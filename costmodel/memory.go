@@ -8,16 +8,16 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// DeviceMemory is what the memory model knows of a device type.
+// DeviceMemory is what the memory model needs to know of a device type.
 type DeviceMemory struct {
-	Capacity units.Bytes // that plans may count on
-	// LayerToken is the measured slope of one layer of the job, in bytes a
-	// token; 0 where the formula has to do.
+	Capacity units.Bytes // what plans may use: the device's memory less its reserve
+	// LayerToken is the measured peak memory of one layer of the job per token, in
+	// bytes; 0 where nobody measured it and the formula is used.
 	LayerToken units.Bytes
 }
 
-// DeviceMemory looks a job's layers up in what was measured of a device type.
-// The type must be one of the profile's.
+// DeviceMemory returns what the profile knows of the memory of a device type, which must
+// be one of the profile's, for the layers of a job.
 func (q *Predictor) DeviceMemory(j Job, device string) DeviceMemory {
 	d := DeviceMemory{Capacity: q.devices[device].Memory}
 	m := j.Model
@@ -30,22 +30,22 @@ func (q *Predictor) DeviceMemory(j Job, device string) DeviceMemory {
 	return d
 }
 
-// MemoryShare is what a rank's memory depends on.
+// MemoryShare is what the peak memory of one rank depends on under a layout.
 type MemoryShare struct {
-	Tokens      units.Tokens // its own
-	GroupTokens units.Tokens // of its all-to-all group
-	Widest      units.Tokens // tokens of the largest block of another group that comes by in the ring, or 1 if none does; 0 if there is no other group
-	Copied      units.Tokens // tokens of its group's block that are copied to be sent, where those are not all of them
-	QHeads      int          // that it computes
-	KVHeads     int          // that these need
-	AllKVHeads  int          // of the members of its group together, those that several need counted for each
-	Members     int          // of its group
-	Ranks       int          // at work, over which states are sharded
-	TwoBatch    bool         // that it holds two micro-batches at once
+	Tokens      units.Tokens // of the rank
+	GroupTokens units.Tokens // of the rank's all-to-all group
+	Widest      units.Tokens // of the largest block that another group sends around the ring, at least 1; 0 if there is one group only
+	Copied      units.Tokens // of the group's own block that are copied into a send buffer; 0 where the whole block is sent in place
+	QHeads      int          // query heads that the rank computes
+	KVHeads     int          // KV heads that those query heads need
+	AllKVHeads  int          // KV heads that all members of the group need, those needed by several members counted for each
+	Members     int          // of the group
+	Ranks       int          // that take part in the step: states are sharded over these
+	TwoBatch    bool         // the rank holds two micro-batches at once
 }
 
-// MemoryIn predicts the peak memory of every rank under a valid layout; one
-// without a place in it holds nothing.
+// MemoryIn predicts the peak memory of every rank of the cluster under a valid layout. A
+// rank that has no place in the layout holds nothing.
 func (q *Predictor) MemoryIn(j Job, l Layout) []Memory {
 	ranks := j.Cluster.Ranks()
 	known := map[string]DeviceMemory{}
@@ -59,7 +59,7 @@ func (q *Predictor) MemoryIn(j Job, l Layout) []Memory {
 	})
 }
 
-// MemoryWith is MemoryIn with what is known of each rank's memory.
+// MemoryWith is MemoryIn with the memory of each rank's device given by the caller.
 func (j Job) MemoryWith(l Layout, of func(rank int) DeviceMemory) []Memory {
 	return NewMemoryModel(j).in(l, of)
 }
@@ -117,13 +117,14 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 	return shares
 }
 
-// MemoryOf predicts the peak memory of a rank with a share, on a device of
-// memory dev. A measured slope replaces the formula for activations, which it
-// bounds from above: a layer's peak also holds what its backward pass needs
-// meanwhile. Everything else is by formula and rests on kernels that keep what
-// FlashAttention, fused RMSNorm and fused SwiGLU keep; nothing is reserved for
-// the context, communicators and fragmentation unless the device's capacity
-// leaves it out. The job must be valid.
+// MemoryOf predicts the peak memory of one rank, by component. The job must be valid.
+//
+// Where a slope of a layer was measured (dev.LayerToken) it replaces the formula for
+// activations. The slope is an upper bound of these, since the measured peak also
+// includes what the layer's backward pass needs for itself. All other components are by
+// formula, for kernels that keep what FlashAttention, fused RMSNorm and fused SwiGLU
+// keep. Context, communicators and fragmentation are not counted; the device's capacity
+// has to leave room for them.
 func (j Job) MemoryOf(s MemoryShare, dev DeviceMemory) Memory { return NewMemoryModel(j).Of(s, dev) }
 
 // MemoryModel is MemoryOf for who asks thousands of times about one job. It is not

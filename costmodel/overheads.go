@@ -2,30 +2,30 @@ package costmodel
 
 import "github.com/evenkeel/evenkeel/internal/units"
 
-// Overheads is what a step on a whole cluster takes beside the passes of its
-// micro-batches: the exchange of parameters and gradients among all its devices,
-// which does not depend on how they are grouped for attention, and the optimizer.
+// Overheads is the time of a step on a whole cluster outside its micro-batches' passes:
+// the exchange of parameters and gradients among all devices, which does not depend on
+// how they are grouped for attention, and the optimizer.
 type Overheads struct {
-	MicroBatch units.Seconds // of each micro-batch
-	Step       units.Seconds // once
-	// Hidden is what of a micro-batch's exchange hides behind its layers where
-	// the job overlaps the two; a micro-batch cannot be shorter.
+	MicroBatch units.Seconds // exposed in every micro-batch
+	Step       units.Seconds // exposed once a step
+	// Hidden is the part of a micro-batch's exchange that overlaps with its layers where
+	// the job overlaps the two. A micro-batch cannot be shorter than this.
 	Hidden units.Seconds
-	// Accounts are these times with their errors.
+	// Accounts hold the same three times with their errors.
 	Accounts struct{ MicroBatch, Step, Hidden *Step }
 }
 
-// overheads are Overheads with what each law accounts for.
+// overheads adds to Overheads the account of each time, law by law.
 type overheads struct {
 	Overheads
 	micro, step, hidden account
 }
 
-// Overheads predicts them for all devices of a job's cluster. Of the job, SeqLen,
-// Recompute and Accumulate do not count.
+// Overheads predicts the overheads of a step in which all devices of the job's cluster
+// take part. It ignores the job's SeqLen, Recompute and Accumulate.
 //
-// Errors: an invalid job, a device that the profile lacks, or the first missing
-// law as *MissingLawError.
+// Errors: an invalid job, a device that the profile lacks, or the first missing law as
+// *MissingLawError.
 func (q *Predictor) Overheads(j Job) (Overheads, error) {
 	ones := make([]units.Tokens, len(j.Cluster.Ranks()))
 	for r := range ones {
@@ -81,7 +81,7 @@ func (o *overheads) add(s *sim, c Exchange) {
 	}
 }
 
-// timeOf is a time that is an account's, with its error.
+// timeOf makes a step of an account's time and errors.
 func (s *sim) timeOf(a account) *Step {
 	sides := []side{{laws: a.byLaw(1)}}
 	return &Step{Time: interval(a.mid(), s.worst, sides), sides: sides}

@@ -7,24 +7,25 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Documents are equal sequences among those packed into one micro-batch. No
-// query sees the keys of another document.
+// Documents are Count sequences of Tokens tokens each, among the documents packed into
+// one micro-batch. Attention never crosses from one document to another.
 type Documents struct {
-	Tokens units.Tokens // of each
+	Tokens units.Tokens // of each document
 	Count  int
 }
 
-// Passes is what the passes of one micro-batch take on all layers, without the
-// exchange of gradients and parameters and without the optimizer.
+// Passes is the time of one micro-batch's passes through all layers, in seconds, without
+// the exchange of gradients and parameters and without the optimizer.
 type Passes struct {
 	Forward, Backward, Loss units.Seconds
-	// Linear and Attention are what each rank computes, in either pass: matrix
-	// products, norms and the like with the loss, and blocks of attention.
+	// Linear and Attention are the computing time of each rank over both passes: Linear
+	// is matrix products, norms and other element-wise ops and the loss, Attention is the
+	// attention blocks.
 	Linear, Attention []units.Seconds
 }
 
-// Time is the whole, with every layer's forward once more in the backward pass
-// if asked for.
+// Time is the sum of the passes. With recompute (full activation recomputation) every
+// layer's forward pass is counted a second time.
 func (p Passes) Time(recompute bool) units.Seconds {
 	if recompute {
 		return 2*p.Forward + p.Backward + p.Loss
@@ -32,15 +33,14 @@ func (p Passes) Time(recompute bool) units.Seconds {
 	return p.Forward + p.Backward + p.Loss
 }
 
-// Packer simulates micro-batches of packed documents on the devices of a job's
-// cluster. Of the job, SeqLen and Recompute do not count. It is not safe for
-// concurrent use.
+// Packer simulates micro-batches of packed documents on the devices of a job's cluster.
+// It ignores the job's SeqLen and Recompute. It is not safe for concurrent use.
 //
-// It is the simulator (see Simulate) but for three things. Every document is cut
-// over the ranks on its own, as a zigzag, so that each keeps the balance of one.
-// An attention call takes the same blocks of all documents as a batch, so that a
-// launch is paid once for them. Linear work and messages are of
-// the tokens of all documents together.
+// It differs from the simulator of one sequence (see Simulate) in three ways. Every
+// document is split over the ranks as a zigzag of its own, so that each is as balanced as
+// a single one. The same block of all documents is one batched attention call, so that
+// they share its launch. Linear work and messages cover the tokens of all documents
+// together.
 type Packer struct {
 	sim *sim
 	// Of the last Passes: the documents, and their shards by group.
@@ -60,8 +60,9 @@ func NewPacker(q *Predictor, j Job) (*Packer, error) {
 	return p, nil
 }
 
-// Passes simulates documents, the longest first, on groups as of a Layout, a
-// rank holding its share of each (zero or more, one in all).
+// Passes simulates documents, longest first, on all-to-all groups as in a Layout.
+// shares[r] is rank r's share of every document's tokens; shares are non-negative and add
+// up to 1.
 //
 // Errors: a group that holds no token of the longest document, a missing law.
 func (p *Packer) Passes(groups []Group, shares []float64, docs []Documents) (Passes, error) {
@@ -85,9 +86,9 @@ func (p *Packer) Passes(groups []Group, shares []float64, docs []Documents) (Pas
 	return p.passes(), s.err
 }
 
-// OwnLast simulates the backward pass of the documents of the last Passes again, which must
-// have succeeded, with own blocks last (see Layout.OwnLast). It asks for no price anew, and
-// of one group it changes nothing.
+// OwnLast simulates the backward pass of the documents of the last successful call of
+// Passes again, with each group's own block last (Layout.OwnLast). All prices are known
+// by then. With a single group the result is the same.
 func (p *Packer) OwnLast() (Passes, error) {
 	s := p.sim
 	s.layout.OwnLast = true
@@ -221,8 +222,8 @@ func (p *Packer) passes() Passes {
 	return out
 }
 
-// SplitByShares cuts tokens in proportion to shares that add up to one, to
-// within a token, so that all are dealt.
+// SplitByShares cuts tokens into parts proportional to shares, which add up to 1. Each
+// part is exact to within a token, and the parts add up to tokens.
 func SplitByShares(tokens units.Tokens, shares []float64) []units.Tokens {
 	split := make([]units.Tokens, len(shares))
 	sum, dealt := 0.0, units.Tokens(0)
@@ -241,9 +242,9 @@ func SplitByShares(tokens units.Tokens, shares []float64) []units.Tokens {
 	return split
 }
 
-// PackMemory is the predicted peak memory of every rank of a group for so many
-// tokens of documents, when states are sharded over `sharded` ranks of a larger
-// cluster.
+// PackMemory predicts the peak memory of every rank of a group that holds the given
+// tokens of packed documents, when parameters, gradients and optimizer state are sharded
+// over sharded ranks of a larger cluster.
 func (q *Predictor) PackMemory(j Job, groups []Group, shares []float64, tokens units.Tokens, sharded int) []Memory {
 	l := Contiguous(SplitByShares(tokens, shares), groups)
 	ranks := j.Cluster.Ranks()

@@ -6,8 +6,8 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// ReplayOp names a stretch of a rank's time in a replayed step, in the words of
-// its trace.
+// ReplayOp names a stretch of a rank's time in a replayed step, by the names that a
+// replay trace uses.
 type ReplayOp string
 
 // The stretches. Backward the linear parts have the name of what they are the
@@ -40,43 +40,44 @@ func (o ReplayOp) Waits() bool {
 	return o == AllToAllIn || o == RingWait || o == AllToAllOut || o == MeetOp
 }
 
-// ReplayKey says which stretch of a step is meant.
+// ReplayKey identifies one stretch of a replayed step.
 type ReplayKey struct {
 	Rank  int      `json:"rank"`
 	Micro int      `json:"mb,omitzero"` // micro-batch
 	Layer int      `json:"layer"`
-	Dir   string   `json:"dir"` // fwd or bwd
-	Again bool     `json:"again,omitzero"`
-	Step  int      `json:"step"`           // of the ring; 0 before it, the number of groups after it
-	Chunk int      `json:"chunk,omitzero"` // of heads
+	Dir   string   `json:"dir"`            // fwd or bwd
+	Again bool     `json:"again,omitzero"` // the forward pass of recomputation
+	Step  int      `json:"step"`           // of the ring; 0 for stretches before the ring, the number of groups for those after it
+	Chunk int      `json:"chunk,omitzero"` // of heads, see Layout.HeadChunks
 	Op    ReplayOp `json:"op"`
 }
 
-// ReplayTask is a stretch with its place in the step.
+// ReplayTask is a stretch with its predicted time.
 type ReplayTask struct {
 	ReplayKey
-	Start units.Seconds // since the ranks left their barrier
+	Start units.Seconds // from the barrier at which all ranks start
 	Time  units.Seconds
 }
 
-// ReplayedRank is how a rank spends a replayed step until its own end.
+// ReplayedRank says how a rank spends a replayed step until its own end.
 type ReplayedRank struct {
 	Compute units.Seconds // attention, merging and linear parts
-	Exposed units.Seconds // waiting for bytes that nothing hides
-	Skew    units.Seconds // waiting for ranks that were not done
-	End     units.Seconds // the sum
+	Exposed units.Seconds // waiting for bytes, as far as computing does not hide it
+	Skew    units.Seconds // waiting for ranks that are not done yet
+	End     units.Seconds // the sum of the above
 }
 
-// ReplayWork is what replay runs of a job: some layers of one sequence, or of the
-// documents packed into it.
+// ReplayWork is the part of a job that replay runs: a number of its layers, on one
+// sequence or on documents packed into it.
 type ReplayWork struct {
 	Layout Layout
-	// Packed are the lengths of the documents, one behind the other; none: one
-	// document. Each is causal on its own, and its blocks are calls of their own.
+	// Packed lists the lengths of the packed documents in order; empty is one document.
+	// Attention is causal within each document, and each has attention calls of its own.
 	Packed []units.Tokens
 	Layers int
-	// Micro is how many micro-batches a step has, each the same sequence; 0 is one. They
-	// go one after the other or, two of a layout with TwoBatch, through each layer together.
+	// Micro is the number of micro-batches of a step, all of the same sequence; 0 is one.
+	// They run one after the other, but for two under a layout with TwoBatch, which go
+	// through each layer together.
 	Micro int
 	// AttentionOnly leaves the linear parts out, as replay does on request.
 	AttentionOnly bool
@@ -99,15 +100,15 @@ func (w *ReplayWork) documents(seqLen units.Tokens) ([]Segment, error) {
 	return all, nil
 }
 
-// Replayed is the prediction of what replay runs: some layers forward and then
-// backward, each forward once more where the job recomputes; no embedding, loss,
-// exchange of gradients or optimizer.
+// Replayed is the prediction of what replay runs: some layers forward and then backward,
+// with each layer's forward pass repeated where the job recomputes. Embedding, loss, the
+// exchange of gradients and the optimizer are not part of it.
 type Replayed struct {
-	// Step is when the last rank is done. Ranks begin together, and from then on
-	// meet only through what they send each other.
+	// Step is the makespan: ranks start together, the last one ends it, and in between
+	// they synchronise only through the messages they exchange.
 	Step Estimate
-	// Meeting is the same where all ranks meet after every layer and pass, as
-	// the account of a whole training step has it.
+	// Meeting is the makespan if all ranks met after every layer and pass, as the
+	// prediction of a whole training step (Step) assumes.
 	Meeting units.Seconds
 	Ranks   []ReplayedRank
 	Tasks   []ReplayTask // by rank, in order of time
@@ -119,10 +120,10 @@ type Replayed struct {
 // missing law as *MissingLawError.
 func (s *Simulator) Replayed(w ReplayWork) (*Replayed, error) { return s.Supposing(w, nil) }
 
-// Supposing is Replayed where the ranks compute for as long as took says, and
-// as the laws say where it does not know. It is asked for linear_in, linear_out,
-// and the attn of every step of the ring or chunk, of which merging is a part; slowing by
-// messages is taken to be in its answers.
+// Supposing is Replayed with computing times given by took, such as measured ones; where
+// took answers false the laws decide. It is asked for linear_in, linear_out and the attn
+// stretch of every ring step or chunk of heads, which includes merging. Its answers are
+// taken to include any slow-down by simultaneous messages.
 func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds, bool)) (*Replayed, error) {
 	if w.Layers < 1 {
 		return nil, fmt.Errorf("layers: %d: want at least 1", w.Layers)

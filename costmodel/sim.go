@@ -12,29 +12,30 @@ import (
 type SimOptions struct {
 	// Timeline fills Step.Timeline and Step.Path.
 	Timeline bool
-	// Until, unless nil, says why a long simulation is to be given up (see Simulator.Until).
+	// Until stops a long simulation when it returns an error (see Simulator.Until); it may
+	// be nil.
 	Until func() error
 }
 
 // Simulate predicts one training step of a job under a layout.
 //
-// The step is a chain of stages: every layer forward, the loss, every layer
-// backward (after its forward once more under full recomputation), what is left
-// of the exchange of gradients and parameters, optimizer. All layers are alike,
-// so one is simulated event by event (see layerRun) and counted Layers times, as
-// often again as gradients are accumulated. Ranks meet at the end of every
-// stage and of every layer: an upper model, since a rank that is done early
-// could already begin the next layer. Inside a layer they meet in their
-// all-to-alls and through the blocks they pass on.
+// The step is a chain of stages: the forward pass of every layer, the loss, the backward
+// pass of every layer (after its forward pass once more under full recomputation), the
+// exposed part of the exchange of gradients and parameters, and the optimizer. All layers
+// are alike, so one is simulated event by event (see layerRun) and counted once per layer
+// and micro-batch. Ranks meet at the end of every stage and of every layer. This
+// overestimates: a rank that is done early could already begin the next layer. Within a
+// layer they synchronise in their all-to-alls and through the blocks they pass on around
+// the ring.
 //
-// Left out, because no law covers them: residual additions and the embedding
-// lookup.
+// Residual additions and the embedding lookup are left out, since no law covers them.
 //
-// Time and every part are the laws' most likely values; the interval of Time
-// is that of the parts along the rank that waits least, law by law (see account),
-// and reaches up by what nobody measured of messages beside computing (Step.Contention).
-// Errors: an invalid job or layout, a device that the profile lacks, or the
-// first missing law as *MissingLawError.
+// Time and all parts are the laws' most likely values. The interval of Time is that of
+// the parts on the rank that waits least, law by law (see account); its upper end
+// includes possible contention (Step.Contention).
+//
+// Errors: an invalid job or layout, a device that the profile lacks, or the first missing
+// law as *MissingLawError.
 func Simulate(q *Predictor, j Job, l Layout) (*Step, error) {
 	return SimulateWith(q, j, l, SimOptions{})
 }
@@ -69,8 +70,8 @@ func (s *sim) contend(step *Step) (err error) {
 	return nil
 }
 
-// Simulator simulates many layouts of one job. It remembers what tasks take, so
-// that a search pays for a law once per shape. It is not safe for concurrent use.
+// Simulator simulates many layouts of one job, for searches. It caches the prices of
+// tasks, so that each law is evaluated once per shape. It is not safe for concurrent use.
 type Simulator struct {
 	q      *Predictor
 	job    Job
@@ -94,12 +95,13 @@ func NewSimulator(q *Predictor, j Job) (*Simulator, error) {
 	return s, nil
 }
 
-// Until has Time, Idle and Brief ask, every some milliseconds, why they are to be given up,
-// and return that error where there is one; nil asks nobody. A layout of few ranks or
-// groups is done before it is asked about. What is remembered of prices stays good.
+// Until sets a function that Time, Idle and Brief call every few milliseconds; when it
+// returns an error they stop and return that error. A nil function never stops them.
+// Simulations of few ranks or groups finish before the first call. Prices computed so far
+// stay valid.
 func (s *Simulator) Until(why func() error) { s.fast.until = why }
 
-// Time is the most likely time of the step that Step gives an account of.
+// Time is the most likely step time, Step.Time.Mid, without the rest of the account.
 //
 // Errors: an invalid layout, or the first missing law as *MissingLawError.
 func (s *Simulator) Time(l Layout) (units.Seconds, error) {
@@ -109,8 +111,8 @@ func (s *Simulator) Time(l Layout) (units.Seconds, error) {
 	return s.fast.length(), nil
 }
 
-// Idle is how long every rank waits for others in the step, as Step accounts for
-// it; one without a place does so for all of it.
+// Idle is the time that every rank waits for slower ranks, as in RankStep.Idle. A rank
+// without a place in the layout idles for the whole step.
 //
 // Errors: those of Time.
 func (s *Simulator) Idle(l Layout) ([]units.Seconds, error) {
@@ -129,8 +131,8 @@ func (s *Simulator) Idle(l Layout) ([]units.Seconds, error) {
 	return idle, nil
 }
 
-// Brief is what Step says of a layout's time and no more: the time with its parts and its
-// error beside that of others (GainError), for many layouts. Its source is not told.
+// Brief is Step's account of a layout's time alone: the time, its parts, and what
+// GainError needs to compare it with another step. It has no ranks, traffic or source.
 //
 // Errors: those of Time.
 func (s *Simulator) Brief(l Layout) (*Step, error) {
@@ -144,7 +146,7 @@ func (s *Simulator) Brief(l Layout) (*Step, error) {
 	return step, s.fast.contend(step)
 }
 
-// Step is the full account of a layout, as of SimulateWith.
+// Step is SimulateWith for the simulator's job.
 func (s *Simulator) Step(l Layout, opts SimOptions) (*Step, error) {
 	return SimulateWith(s.q, s.job, l, opts)
 }

@@ -95,18 +95,20 @@ func (s *sim) leastIdle(all []spent) []int {
 	return least
 }
 
-// side is a step as ranks of one device type have it: what each law accounts for of the
-// time of the one that idles least, and by how much sooner it is done than the step.
+// side is the step as seen by the ranks of one device type: the time that each law
+// contributes on the rank of that type that idles least, and by how much sooner than the
+// whole step that rank is done (slack).
 type side struct {
 	laws  map[*Law]Estimate
 	slack units.Seconds
 }
 
-// reasons are by how much a step may take less or more for each reason to doubt its laws.
-// A law that is too fast lengthens the step as soon as ranks of any one device type come
-// to take longer than all take now, though those were not the slowest; one that is too
-// slow shortens it by no more than they all gain. (What a type has to spare is taken over the
-// whole step: where it waits in one pass only, a law of the other lengthens the step more.)
+// reasons returns, for each reason to doubt the laws, how far it may shorten or lengthen
+// the step. A law that is too optimistic lengthens the step as soon as the ranks of any
+// one device type become the slowest, even if they are not so now; a law that is too
+// pessimistic shortens it only as far as all device types gain. (Slack is taken over the
+// whole step: where a device type waits in one pass only, an error in the other pass
+// lengthens the step more than this says.)
 func reasons(sides []side) map[string]doubted {
 	of := map[string][]doubted{} // by side
 	for i, x := range sides {
@@ -128,9 +130,9 @@ func reasons(sides []side) map[string]doubted {
 	return all
 }
 
-// interval is a step's time with its 90 % interval: up for all reasons in quadrature,
-// whichever device type they slow; down for those of the ranks that idle least, the first
-// side, as if the others kept up with them.
+// interval is a step's time with its 90 % interval. Upwards all reasons add in
+// quadrature, whichever device type they slow down; downwards only those of the ranks
+// that idle least (the first side), as if all others kept up with them.
 func interval(mid units.Seconds, source Source, sides []side) Estimate {
 	less, more := 0.0, 0.0
 	for _, d := range doubts(sides[0].laws) {
@@ -158,22 +160,22 @@ func (s *Step) reasons() map[string]doubted {
 	return all
 }
 
-// GainError is by how much smaller the difference between two steps of the same
-// predictor may be than it looks: the half, on the side of no difference, of its
-// 90 % interval, from the part of the model's error that does not cancel between the
-// two. It also names the law that adds most to it, such as "send_recv (bf16) on rdma";
-// "" where no law adds anything.
+// GainError says how uncertain the difference between two steps a and b of the same
+// predictor is. half is the half width of the 90 % interval of the difference in seconds,
+// on the side towards no difference; most names the law that contributes most to it, such
+// as "send_recv (bf16) on rdma", or is empty where no law contributes.
 //
-// A law that is 5 % too slow is so under both layouts, and where both use it
-// alike nothing of that reaches the difference. So every reason to doubt the steps, a law
-// or what several rest on (see Doubt), is in turn taken to make them faster by the lower
-// end of its interval, which brings the steps nearer where the slower one has more of it,
-// or slower by the upper end, where the faster one does; what that takes off the
-// difference is the error it makes, and errors of different reasons
-// add in quadrature, as they do throughout the cost model. Comparing the two intervals
-// instead would call nearly every gain a tie, for most of their width is common
-// to both. Steps whose intervals do not even meet differ by more than this. What nobody
-// measured of messages beside computing (Step.Contention) is one more such doubt.
+// Only the part of the model's error that does not cancel counts: a law that is 5 % too
+// slow is so under both layouts, and where both use it alike the difference is
+// unaffected. So each reason to doubt the steps (a law's own error, or a Doubt that
+// several laws share) is moved in turn to the end of its interval that brings the two
+// steps nearer. What each takes away from the difference is its contribution, and
+// contributions add in quadrature, as everywhere in the cost model. Possible contention
+// between messages and computing (Step.Contention) is one more reason.
+//
+// Comparing the two steps' intervals instead would call nearly every gain a tie, since
+// most of their width is common to both. Steps whose intervals do not even overlap always
+// differ by more than half.
 func GainError(a, b *Step) (half units.Seconds, most string) {
 	if a.Time.Mid < b.Time.Mid {
 		a, b = b, a

@@ -11,44 +11,43 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Steps is the law of a collective over the size of its group, for groups of
-// one device type on one link class that were never measured: a message of s
-// bytes among n ranks takes
+// Steps predicts a collective in groups of sizes that were never measured, for ranks of
+// one device type over one link class. A message of s bytes among n ranks takes
 //
 //	t = (alpha + per_rank (n-2) + per_byte w s + per_root sqrt(s)) x factor(s/n)
 //
-// with w s the bytes on the busiest port: the latency of a transport's steps,
-// the rate of a port, what cutting the message into chunks costs (which grows
-// with the root of the bytes and not with the group), and what the measured
-// groups differ from that by the bytes of a rank's chunk. It is fitted together
-// with the laws of the measured groups.
+// where w s is the bytes on the busiest port. The terms are the latency of the
+// transport's steps; the rate of a port; the cost of cutting the message into chunks,
+// which grows with the square root of the bytes and does not depend on the group; and
+// factor, by which the measured groups deviate from these at a chunk of s/n bytes a rank.
+// Steps are fitted together with the laws of the measured groups.
 type Steps struct {
 	Op      op.Kind       `json:"op"`
 	Variant op.Variant    `json:"variant,omitzero"`
 	Device  string        `json:"device"` // of every rank
 	Link    string        `json:"link"`
-	Ranks   []int         `json:"measured_ranks"` // by rising size
-	Alpha   float64       `json:"alpha_s"`        // of a pair
-	PerRank float64       `json:"s_per_rank"`     // of each rank more
-	PerByte float64       `json:"s_per_byte"`     // on the busiest port
+	Ranks   []int         `json:"measured_ranks"` // group sizes that were measured, rising
+	Alpha   float64       `json:"alpha_s"`        // latency of a group of two
+	PerRank float64       `json:"s_per_rank"`     // latency that each further rank adds
+	PerByte float64       `json:"s_per_byte"`     // per byte on the busiest port
 	PerRoot float64       `json:"s_per_root_byte"`
 	Chunks  []ChunkFactor `json:"chunks"` // by rising bytes
 	// Port bounds the messages, where it is known.
 	Port *op.Port `json:"port,omitempty"`
 }
 
-// ChunkFactor is by what measured groups differ from the steps at so many
-// bytes a rank, and half the width of the 90 % interval there for a group twice
-// as large as the largest measured one, in |log(measured/predicted)|.
+// ChunkFactor is the measured time over the time of the steps at a chunk of Bytes per
+// rank. Half is half the width of the 90 % interval there, in |log(measured/predicted)|,
+// for a group twice as large as the largest measured one.
 type ChunkFactor struct {
 	Bytes  units.Bytes `json:"chunk_bytes"`
 	Factor float64     `json:"factor"`
 	Half   float64     `json:"half_width"`
 }
 
-// Law is the law of the steps for a group of n ranks, marked as transferred
-// from the measured groups. Its interval widens by a half with every doubling
-// beyond twice the largest measured group.
+// Law derives the law of a group of n ranks, marked as transferred from the measured
+// groups. Its interval widens by half its width with every doubling of n beyond twice the
+// largest measured group.
 func (s *Steps) Law(n int) *Law {
 	curve := &Curve{Form: LogLog}
 	widen := 1 + max(0, math.Log2(float64(n)/float64(s.Ranks[len(s.Ranks)-1]))-1)/2

@@ -6,12 +6,12 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Hop is one task of the critical path of a layer.
+// Hop is one task on the critical path of a layer: computing, or a message.
 type Hop struct {
 	Pass  string // forward or backward
-	Rank  int    // that computes or sends
+	Rank  int    // the rank that computes, or the sender
 	Name  string
-	Start units.Seconds // within the layer
+	Start units.Seconds // from the start of the layer
 	End   units.Seconds
 }
 
