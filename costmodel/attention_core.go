@@ -7,9 +7,10 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// AttentionCore is the physical part of an attention law: how tiles of rows and
-// keys fill a device's units, what the memory and the launches cost, and how
-// sustained work slows the clock. A call of one block takes
+// AttentionCore is the physical part of the law of an attention kernel on a GPU: how
+// tiles of query rows and keys fill the parallel units, what memory traffic and launches
+// cost, and how sustained load slows the clock. A call of one block takes the time t in
+// seconds:
 //
 //	w = tile_s W + task_s ceil(Q/P) + stream_ratio m(own) + tail_ratio (1 - P/Q)+ (start_s + alone_ratio tile_s L 32/(32 + L))
 //	l = alone_ratio tile_s L + start_s
@@ -17,45 +18,48 @@ import (
 //	  + |(side_launch_s, m(side_kv_ratio kv + side_q_ratio q), side_token_s n min(width, 512)/512 / P)|_3
 //	t = x + slow_ratio (tile_s W)^2/x s/(1+s),  s = (x/slow_at_s)^slow_norm
 //
-// with P units, W tiles on the mean unit, Q tasks of which the longest has L
-// tiles, n tokens and m(b) the time of b bytes. |.|_p is the p-norm: a soft
-// maximum that grows with each of its parts. The two bounds w and l are Graham's
-// (1969) of list scheduling. Coefficients are in seconds or without unit.
+// P is the number of units, W the tiles per unit on average, Q the number of tasks, L the
+// tiles of the longest task, n the tokens of the side kernel, and m(b) the time to move b
+// bytes. |.|_p is the p-norm, a smooth maximum that grows with each of its arguments. w
+// is the time of all units' work and l that of the longest task: the two bounds of list
+// scheduling (Graham 1969). (1 - P/Q)+ is 0 for Q < P.
+//
+// Coefficients are in seconds (_s), in seconds per byte, or without unit (_ratio, _norm).
 type AttentionCore struct {
-	Parallel int  `json:"parallel"`   // units that run a task each: SMs or threads
-	TileRows int  `json:"tile_rows"`  // query rows of a task; key rows in the backward pass
-	TileKeys int  `json:"tile_keys"`  // keys of one step of a task
-	Packed   bool `json:"gqa_packed"` // query heads that share a KV head share its tasks
-	SplitKV  bool `json:"split_kv"`   // few tasks are cut along the keys and merged
-	Waves    bool `json:"waves"`      // equal tasks come in whole waves
+	Parallel int  `json:"parallel"`   // units (SMs or threads), each of which runs one task at a time
+	TileRows int  `json:"tile_rows"`  // query rows per task; key rows in the backward pass
+	TileKeys int  `json:"tile_keys"`  // keys per step of a task
+	Packed   bool `json:"gqa_packed"` // packed GQA: query heads that share a KV head are in the same tasks
+	SplitKV  bool `json:"split_kv"`   // calls of few tasks are split along the keys, and the parts merged
+	Waves    bool `json:"waves"`      // equal tasks run in whole waves
 
-	Tile  float64 `json:"tile_s"`      // one tile on one busy unit
-	Task  float64 `json:"task_s"`      // begin and end of a task on a busy unit
-	Alone float64 `json:"alone_ratio"` // a tile of a task that has a unit alone, over tile_s
-	Start float64 `json:"start_s"`     // begin of the longest task
-	Tail  float64 `json:"tail_ratio"`  // how much of a task runs after the other units are done
+	Tile  float64 `json:"tile_s"`      // one tile on a unit that runs other tasks too
+	Task  float64 `json:"task_s"`      // start and end of a task on such a unit
+	Alone float64 `json:"alone_ratio"` // time of a tile of a task that has a unit to itself, over tile_s
+	Start float64 `json:"start_s"`     // start of the longest task
+	Tail  float64 `json:"tail_ratio"`  // share of a task that runs after the other units are done
 
 	Launch  float64 `json:"launch_s"`
-	Merge   float64 `json:"merge_s"` // of what a split computed
+	Merge   float64 `json:"merge_s"` // merging the parts of a split
 	Overlap float64 `json:"overlap_norm"`
 
-	Byte    float64 `json:"s_per_byte"`    // of device memory
-	Cached  float64 `json:"cached_ratio"`  // of a byte in the last cache, over s_per_byte
-	Cache   float64 `json:"cache_bytes"`   // of which all is a hit up to here
-	Traffic float64 `json:"traffic_ratio"` // bytes moved over those of the operands, behind the tiles
-	Stream  float64 `json:"stream_ratio"`  // the same of a task's own rows, which no tile hides
+	Byte    float64 `json:"s_per_byte"`    // to or from device memory
+	Cached  float64 `json:"cached_ratio"`  // time of a byte in the last-level cache, over s_per_byte
+	Cache   float64 `json:"cache_bytes"`   // operands of this size miss the cache half of the time
+	Traffic float64 `json:"traffic_ratio"` // bytes moved over bytes of the operands; overlaps with the tiles
+	Stream  float64 `json:"stream_ratio"`  // the same for a task's own rows, which no tile overlaps
 	Memory  float64 `json:"memory_norm"`
 
-	// The side kernel runs before or after: it writes keys and values to a
-	// cache, turns them, or sums and casts the gradients.
+	// The side kernel runs before or after the attention kernel: it writes keys and values
+	// to a cache, rotates them (RoPE), or sums and casts the gradients.
 	SideLaunch float64 `json:"side_launch_s"`
-	SideKV     float64 `json:"side_kv_ratio"` // bytes moved over those of keys and values
-	SideQ      float64 `json:"side_q_ratio"`  // bytes moved over those of queries
-	SideToken  float64 `json:"side_token_s"`  // a unit's time for a token of full width
+	SideKV     float64 `json:"side_kv_ratio"` // bytes moved over bytes of keys and values
+	SideQ      float64 `json:"side_q_ratio"`  // bytes moved over bytes of queries
+	SideToken  float64 `json:"side_token_s"`  // one token of full width (512 key elements or more) on one unit
 
-	Slow     float64 `json:"slow_ratio"` // share that sustained full load adds
-	SlowAt   float64 `json:"slow_at_s"`  // half of it is reached here
-	SlowNorm float64 `json:"slow_norm"`  // how suddenly
+	Slow     float64 `json:"slow_ratio"` // share of the time that sustained full load adds
+	SlowAt   float64 `json:"slow_at_s"`  // duration at which half of that is reached
+	SlowNorm float64 `json:"slow_norm"`  // steepness of that transition
 }
 
 // Seconds is the time of one call, forward or backward. It does not allocate
@@ -104,10 +108,10 @@ func cubic(a, b, c float64) float64 { return math.Cbrt(cube(a) + cube(b) + cube(
 
 func powerOf(x, at, p float64) float64 { return math.Pow(x/at, p) }
 
-// tail is how much longer the last unit works than the mean one, where tasks
-// queue. Short rows leave a few coarse tasks, which even out badly; of the many
-// of long rows the short ones start last and fill the gaps, so that the tail
-// stops growing at some 32 tiles.
+// tail is how much longer the busiest unit works than the average one when tasks queue.
+// Short rows make few coarse tasks, which balance badly. Long rows make many tasks, of
+// which the short ones start last and fill the gaps, so that the tail stops growing at
+// about 32 tiles.
 func (c *AttentionCore) tail(g *AttentionGeometry, longest float64) float64 {
 	return c.Tail * g.Waiting * (c.Start + longest*fineTiles/(fineTiles+g.Longest))
 }
@@ -133,9 +137,10 @@ func (c *AttentionCore) sideBlocks(g *AttentionGeometry) float64 {
 // sideThreads is the most threads a block of the side kernel has.
 const sideThreads = 512
 
-// sustained adds what the power limit costs, where s is (x/slow_at_s)^slow_norm: the share of x that is dense
-// arithmetic, squared, tells how hot the device runs, and calls much shorter
-// than slow_at_s end before the limit acts.
+// sustained adds the slow-down under the device's power limit, where s is
+// (x/slow_at_s)^slow_norm. dense is the time of dense arithmetic in x: its share of x,
+// squared, tells how much power the call draws. Calls much shorter than slow_at_s end
+// before the limit takes effect.
 func (c *AttentionCore) sustained(x, dense, s float64) float64 {
 	if s > 1e200 { // all of it; below, the product that follows stays finite
 		return x + c.Slow*dense*dense/x

@@ -11,12 +11,12 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Link is a link class whose rate is known from a datasheet and that nobody
-// measured. See AssumeLinks for what is made of it.
+// Link is a link class that nobody measured and whose rate is known from a datasheet.
+// AssumeLinks makes laws of it.
 type Link struct {
 	Name    string          `json:"name"`
-	Rate    units.BytesPerS `json:"bytes_per_s"`        // of a device's port, or of a network card; one direction
-	Latency units.Seconds   `json:"latency_s,omitzero"` // of a hop; 0 is BusLatency in a node and NetLatency between nodes
+	Rate    units.BytesPerS `json:"bytes_per_s"`        // of a device's port, or of a network card, in one direction
+	Latency units.Seconds   `json:"latency_s,omitzero"` // of one hop; 0 is BusLatency in a node and NetLatency between nodes
 }
 
 // Limits of what a cluster may state of a link: they catch a rate in GB/s and a

@@ -8,19 +8,19 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// MemoryFacts is what was measured of a device type's memory.
+// MemoryFacts is what was measured of the memory of a device type.
 type MemoryFacts struct {
 	Device string `json:"device"`
-	// Capacity is what the device offered before the first tensor, Reserve what
-	// context, kernels and workspaces held of its whole memory after a warm
-	// step; 0 where it was not measured.
+	// Capacity is the memory that was free before the first tensor. Reserve is the part of
+	// the whole memory that context, kernels and workspaces held after a warm step. Both are
+	// 0 where nobody measured them.
 	Capacity units.Bytes   `json:"capacity_bytes,omitzero"`
 	Reserve  units.Bytes   `json:"reserve_bytes,omitzero"`
 	Layers   []LayerMemory `json:"layers,omitempty"`
 }
 
-// LayerMemory is the line bytes = Base + PerToken tokens through the peaks of
-// one layer, forward and backward, that were measured at Points lengths.
+// LayerMemory is the line bytes = Base + PerToken tokens, fitted to the peak memory of
+// one layer's forward and backward pass at Points different lengths.
 type LayerMemory struct {
 	Hidden    int          `json:"hidden"`
 	FFN       int          `json:"ffn"`
@@ -29,30 +29,30 @@ type LayerMemory struct {
 	HeadDim   int          `json:"head_dim"`
 	DType     op.DType     `json:"dtype"`
 	PerToken  float64      `json:"per_token_bytes"`
-	Base      units.Bytes  `json:"base_bytes"` // the line's value at no token; below 0 where the peaks bend
+	Base      units.Bytes  `json:"base_bytes"` // value at 0 tokens; negative where the peaks are not on a line
 	MinTokens units.Tokens `json:"min_tokens"`
 	MaxTokens units.Tokens `json:"max_tokens"`
 	Points    int          `json:"points"`
 }
 
-// Of says whether the layer has the widths of a shape.
+// Of says whether the layer has the widths and the precision of s.
 func (l LayerMemory) Of(s op.Layer) bool {
 	return l.Hidden == s.Hidden && l.FFN == s.FFN && l.QHeads == s.QHeads && l.KVHeads == s.KVHeads && l.HeadDim == s.HeadDim && l.DType == s.DType
 }
 
-// OverlapFact is how much a compute op and a communication op slow each other
-// down when they run at once (op.OverlapPair), over all sizes measured.
+// OverlapFact is the slow-down of a compute op or of a communication op when both run at
+// the same time (op.OverlapPair), over all sizes measured.
 //
-// The step simulator uses those of attention beside send_recv; it takes every
-// other ratio for 1, as it does for pairs that nobody measured.
+// The step simulator uses the ratios of attention beside send_recv. It assumes a ratio of
+// 1 for all other pairs, measured or not.
 type OverlapFact struct {
 	On      string    `json:"on"` // device type or group signature
 	Compute op.Kind   `json:"compute"`
 	Comm    op.Kind   `json:"comm"`
 	Slowed  op.Slowed `json:"slowed"`
-	Ratio   float64   `json:"ratio"` // median over the sizes; time together over time alone
-	Lo      float64   `json:"lo"`    // smallest
-	Hi      float64   `json:"hi"`    // largest
+	Ratio   float64   `json:"ratio"` // time beside the other op over time alone, median over sizes
+	Lo      float64   `json:"lo"`    // smallest ratio of any size
+	Hi      float64   `json:"hi"`    // largest ratio of any size
 	Points  int       `json:"points"`
 }
 

@@ -34,45 +34,46 @@ import (
 type GEMMCore struct {
 	DType    op.DType `json:"dtype"`
 	Parallel int      `json:"parallel"`    // SMs
-	L2       float64  `json:"l2_bytes"`    // the part of the cache that serves as one
-	PerS     float64  `json:"flops_per_s"` // of all SMs at tiles without overhead
+	L2       float64  `json:"l2_bytes"`    // the part of the L2 cache that acts as a single cache
+	PerS     float64  `json:"flops_per_s"` // arithmetic rate of all SMs on tiles without overhead
 	MemPerS  float64  `json:"memory_bytes_per_s"`
 
 	Launch    float64 `json:"launch_s"`
-	Step      float64 `json:"step_s"`           // least time of one step: latency
-	Load      float64 `json:"load_s_per_byte"`  // of a tile's operands into its SM
+	Step      float64 `json:"step_s"`           // least time of one step of the inner product: latency
+	Load      float64 `json:"load_s_per_byte"`  // loading the operands of a tile into its SM
 	Tile      float64 `json:"tile_s"`           // start and end of a tile
-	Store     float64 `json:"store_s_per_byte"` // of a tile's result out of its SM
-	Whole     float64 `json:"whole_odds"`       // w/(1+w) of what the last wave lacks is paid for all the same
-	Crowd     float64 `json:"crowd_waves"`      // waves at which smaller tiles count double
-	SplitS    float64 `json:"split_s"`          // of a split: its second kernel or barrier
-	SplitByte float64 `json:"split_s_per_byte"` // of the partial results
+	Store     float64 `json:"store_s_per_byte"` // storing the result of a tile
+	Whole     float64 `json:"whole_odds"`       // odds w: w/(1+w) of the idle SMs in the last wave are charged like busy ones
+	Crowd     float64 `json:"crowd_waves"`      // number of waves at which the time of small tiles doubles
+	SplitS    float64 `json:"split_s"`          // of splitting the inner product: a second kernel or a barrier
+	SplitByte float64 `json:"split_s_per_byte"` // writing and reading partial results
 
-	Sharp   float64 `json:"sharpness"`       // p - 1
-	Cached  float64 `json:"cached_odds"`     // c/(1+c) is what a cached byte costs of one from memory
-	Copies  float64 `json:"weight_copies"`   // weights used in turn between two uses of the same
-	Reload  float64 `json:"reload"`          // of the traffic of a blocked product beyond the cache
-	Cast    float64 `json:"cast_s_per_byte"` // of converting the input where a kernel takes 8 bits
-	Power   float64 `json:"power"`           // slow-down of a kernel that lasts
-	PowerS  float64 `json:"power_s"`
-	VLaunch float64 `json:"vector_launch_s"` // of the kernel for a single row
+	Sharp   float64 `json:"sharpness"`       // p - 1, with p the exponent that joins arithmetic and memory
+	Cached  float64 `json:"cached_odds"`     // odds c: a byte from the cache costs c/(1+c) of one from memory
+	Copies  float64 `json:"weight_copies"`   // number of weights that are used in turn before one is used again
+	Reload  float64 `json:"reload"`          // share of the reloading that a blocked product larger than the cache needs
+	Cast    float64 `json:"cast_s_per_byte"` // converting the input to 8 bits, for kernels that take 8 bits
+	Power   float64 `json:"power"`           // largest share by which the power limit slows a long kernel down
+	PowerS  float64 `json:"power_s"`         // duration at which half of that is reached
+	VLaunch float64 `json:"vector_launch_s"` // of the kernel for a single row (matrix times vector)
 	VPerS   float64 `json:"vector_bytes_per_s"`
 
 	Tiles []GEMMTile `json:"tiles"`
 }
 
-// GEMMTile is an entry of the menu: the part of the result that one SM holds.
+// GEMMTile is an entry of the menu of tile sizes: the block of the result that one SM
+// computes.
 type GEMMTile struct {
 	Rows  float64 `json:"rows"`
 	Cols  float64 `json:"cols"`
-	Rate  float64 `json:"rate"`  // time of its arithmetic over that of the ideal
-	Crowd float64 `json:"crowd"` // factor on crowd_waves
+	Rate  float64 `json:"rate"`  // time of its arithmetic over that at PerS
+	Crowd float64 `json:"crowd"` // factor on GEMMCore.Crowd
 }
 
-// GEMMPlan is what the core assumes a library does with a shape.
+// GEMMPlan is the tile and split that the core assumes a library chooses for a shape.
 type GEMMPlan struct {
-	Tile  int // of the menu; -1: the kernel for a single row
-	Split int // of the inner product
+	Tile  int // index into GEMMCore.Tiles; -1 is the kernel for a single row
+	Split int // number of parts that the inner product is cut into
 }
 
 const (
@@ -88,8 +89,8 @@ type gemmSplits [10]int
 
 func allGEMMSplits() gemmSplits { return gemmSplits{1, 2, 3, 4, 6, 8, 12, 16, 24, 32} }
 
-// GEMMTiles is the menu: the tiles that tensor core libraries ship for thread
-// blocks of 128 to 384 threads, each at the ideal rate.
+// GEMMTiles is the menu of tile sizes that tensor core libraries ship for thread blocks
+// of 128 to 384 threads, each with Rate and Crowd 1.
 func GEMMTiles() []GEMMTile {
 	var menu []GEMMTile
 	for _, t := range [][2]float64{
@@ -115,13 +116,13 @@ func GEMMTiles() []GEMMTile {
 	return menu
 }
 
-// Seconds predicts the time of a product. It does not allocate.
+// Seconds predicts the time of a matrix product in seconds. It does not allocate.
 func (c *GEMMCore) Seconds(g op.GEMM) float64 {
 	_, t := c.Plan(g)
 	return t
 }
 
-// Plan is the fastest entry of the menu for a shape, and its time.
+// Plan returns the fastest entry of the menu for a shape, and its time in seconds.
 func (c *GEMMCore) Plan(g op.GEMM) (GEMMPlan, float64) {
 	s := gemmShapeOf(g)
 	plan, menu := c.fastest(s)

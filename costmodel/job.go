@@ -8,35 +8,35 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Job is what one training step computes and on what: one long causal sequence,
-// or several one after the other, through a decoder-only model, with context and
-// head parallelism over the devices of the cluster.
+// Job is what one training step computes, and on which devices: one long causal sequence,
+// or several one after the other, through a decoder-only model under context and head
+// parallelism.
 type Job struct {
 	Model     Model        `json:"model"`
 	Cluster   Cluster      `json:"cluster"`
 	SeqLen    units.Tokens `json:"seq_len_tokens"`
 	DType     op.DType     `json:"dtype"`
 	Recompute Recompute    `json:"recompute"`
-	// RingBuffers is how many KV blocks a rank holds besides its own; a block
-	// travels on only into a free one.
+	// RingBuffers is the number of buffers for KV blocks that a rank has besides its own
+	// block. A block is sent on only when the receiver has a free buffer.
 	RingBuffers int `json:"ring_buffers"`
-	// LossChunk is how many tokens' logits exist at a time.
+	// LossChunk is the number of tokens whose logits are in memory at the same time.
 	LossChunk units.Tokens `json:"loss_chunk_tokens"`
 	// Zero says what is sharded over the ranks; empty is Zero3.
 	Zero ZeRO `json:"zero,omitzero"`
-	// OverlapZero: parameters are gathered and gradients reduced while layers
-	// compute, as FSDP does.
+	// OverlapZero says that parameters are gathered and gradients reduced while layers
+	// compute, as in FSDP.
 	OverlapZero bool `json:"overlap_zero,omitzero"`
-	// Accumulate is the number of micro-batches, of one sequence each, whose
-	// gradients make a step; 0 is one.
+	// Accumulate is the number of micro-batches, of one sequence each, whose gradients
+	// are accumulated in a step; 0 is one.
 	Accumulate int `json:"grad_accumulation,omitzero"`
 }
 
 // microBatches is the number of sequences in a step.
 func (j Job) microBatches() float64 { return float64(max(1, j.Accumulate)) }
 
-// inTwos says how many pairs a layout's micro-batches go through the layers in, and how
-// many go alone.
+// inTwos says in how many pairs the micro-batches go through the layers under a layout,
+// and how many go alone.
 func (j Job) inTwos(l Layout) (pairs, alone int) {
 	n := max(1, j.Accumulate)
 	if !l.TwoBatch {
@@ -45,8 +45,9 @@ func (j Job) inTwos(l Layout) (pairs, alone int) {
 	return n / 2, n % 2
 }
 
-// ZeRO is how far parameters, gradients and optimizer state are sharded,
-// evenly, over the ranks at work: those with tokens or heads.
+// ZeRO is the stage of ZeRO sharding (Rajbhandari et al. 2020): which of parameters,
+// gradients and optimizer state are sharded evenly over the ranks that take part in the
+// step, those with tokens or heads.
 type ZeRO string
 
 // The stages of ZeRO: each shards what the one before does, and more.
@@ -130,14 +131,14 @@ type Step struct {
 	turns []*Step // instead: what is done one after the other (see InTurn)
 }
 
-// Part is a named share of a step's time.
+// Part is one named component of a step's time along the critical path.
 type Part struct {
 	Name string   `json:"name"`
 	Time Estimate `json:"time"`
 }
 
-// RankStep is how one rank spends a step; Busy, Exposed and Idle add up to the
-// step's time.
+// RankStep says how one rank spends a step. Busy, Exposed and Idle add up to the step's
+// time.
 type RankStep struct {
 	Device  string        `json:"device"`
 	Tokens  units.Tokens  `json:"tokens"`
@@ -147,22 +148,23 @@ type RankStep struct {
 	Memory  Memory        `json:"memory"`
 }
 
-// Traffic is what crosses one link class in a step, all ranks together.
+// Traffic is the number of bytes that all ranks together send over one link class in a
+// step.
 type Traffic struct {
 	Link  string      `json:"link"`
 	Bytes units.Bytes `json:"bytes"`
 }
 
-// Memory is the predicted peak of one rank by component. All of it is by
-// formula and so `assumed`, except activations where LayerToken is given.
+// Memory is the predicted peak memory of one rank, by component. All of it comes from
+// formulas and counts as assumed, except Activations where LayerToken is given.
 type Memory struct {
 	States      units.Bytes `json:"states_bytes"`      // parameters, gradients, optimizer
 	Activations units.Bytes `json:"activations_bytes"` // kept for the backward pass
-	Transient   units.Bytes `json:"transient_bytes"`   // the largest set of buffers alive at once
+	Transient   units.Bytes `json:"transient_bytes"`   // the largest set of temporary buffers in use at the same time
 	Logits      units.Bytes `json:"logits_bytes"`      // one loss chunk
-	Capacity    units.Bytes `json:"capacity_bytes"`    // of the device, less what was measured to be reserved
-	// LayerToken is the measured bytes a token and layer that Activations rest
-	// on; 0 where they rest on the formula.
+	Capacity    units.Bytes `json:"capacity_bytes"`    // of the device, less its measured reserve
+	// LayerToken is the measured memory per token and layer that Activations were computed
+	// from; 0 where they come from the formula.
 	LayerToken units.Bytes `json:"layer_token_bytes,omitzero"`
 }
 
@@ -177,7 +179,7 @@ const Usable = 0.97
 // Fits says whether the peak stays within the usable capacity.
 func (m Memory) Fits() bool { return float64(m.Peak()) <= Usable*float64(m.Capacity) }
 
-// Span is one busy stretch of one resource, for timelines.
+// Span is a stretch of time in which one resource of a rank is busy, for timelines.
 type Span struct {
 	Rank     int
 	Resource string // "compute", "egress", "ingress"

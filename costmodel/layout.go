@@ -8,52 +8,51 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Layout says who owns what: Shards[r] are the tokens of rank r, and Groups are
-// the all-to-all groups (head parallelism) in the order of their ring (context
-// parallelism): Groups[i] sends keys and values to Groups[i+1], the last one to
-// the first, each block as far as some group needs it. Ranks in no group take no part
-// in the step.
+// Layout says which rank owns which tokens and computes which heads. Shards[r] are the
+// tokens of rank r. Groups are the all-to-all groups (head parallelism), in the order of
+// their ring (context parallelism): Groups[i] sends keys and values to Groups[i+1] and
+// the last one to the first, each block only as far as some group needs it. Ranks in no
+// group take no part in the step.
 //
-// Groups of one rank each are ring attention; one group of all ranks is Ulysses;
-// groups of equal size with equal shares are USP.
+// Groups of one rank each are ring attention; one group of all ranks is Ulysses; groups
+// of equal size with equal shares are USP.
 type Layout struct {
 	Shards []Shard `json:"shards"`
 	Groups []Group `json:"groups"`
-	// OwnLast says that backward the groups compute their own block after those of
-	// the others and not before them: the gradients of these are then on their way
-	// home meanwhile. What the next group computes first leaves at once when the pass
-	// begins.
+	// OwnLast says that in the backward pass each group computes its own KV block last
+	// instead of first. The gradients of the other groups' blocks then travel back while it
+	// does. The block that the next group computes first is sent as soon as the pass begins.
 	OwnLast bool `json:"own_last,omitzero"`
-	// KeepTail says that of a group's block only the segments travel that some other group
-	// needs, backward their gradients: the group that holds the end of the sequence keeps
-	// what it has behind all others' tokens at home. Otherwise blocks are sent whole, as
-	// ring attention does today.
+	// KeepTail says that only those segments of a group's KV block are sent that some other
+	// group needs (in the backward pass, their gradients). The group with the end of the
+	// sequence keeps its tokens behind all others' tokens. Without it blocks are sent whole,
+	// as ring attention does today.
 	KeepTail bool `json:"keep_tail,omitzero"`
-	// HeadChunks is in how many chunks, one after the other, the ranks of a single
-	// all-to-all group compute their heads, 2 to MaxHeadChunks; 0 is all at once. The
-	// all-to-alls of a chunk are then on their way while others are computed.
+	// HeadChunks is the number of chunks, 2 to MaxHeadChunks, in which the ranks of a single
+	// all-to-all group compute their heads one chunk after the other; 0 is all at once. The
+	// all-to-alls of one chunk then overlap with the attention of another.
 	HeadChunks int `json:"head_chunks,omitzero"`
-	// TwoBatch says that micro-batches go through the layers in twos, both under this
-	// layout, so that one is computed while the other's all-to-alls are on their way
-	// (see layerRun.inTwos); the last of an odd number goes alone.
+	// TwoBatch says that micro-batches go through the layers in pairs, both under this
+	// layout, so that one computes during the all-to-alls of the other (see
+	// layerRun.inTwos). The last one of an odd number goes alone.
 	TwoBatch bool `json:"two_batch_overlap,omitzero"`
 }
 
-// MaxHeadChunks is the most chunks that a layout may have: with four, three quarters of
-// the all-to-alls can hide, and every further one costs further launches.
+// MaxHeadChunks is the largest number of chunks of a layout. With four, three quarters of
+// the all-to-alls can overlap; each further chunk would mostly add launches.
 const MaxHeadChunks = 4
 
 // chunks is how many passes over heads the attention makes.
 func (l Layout) chunks() int { return max(1, l.HeadChunks) }
 
-// Group is the ranks of one all-to-all. Inside the attention a member holds all
-// tokens of the group for its own heads: the first member the first QHeads of
-// the model's query heads, the next one those that follow, so that the members'
-// counts add up to the model's.
+// Group lists the ranks of one all-to-all group. Inside the attention every member holds
+// all tokens of the group for its own query heads: the first member the first QHeads of
+// them, the next member those that follow. The members' counts add up to the model's
+// query heads.
 type Group []HeadShare
 
-// HeadShare is how many query heads a rank computes. A rank may have heads and
-// no tokens, or tokens and no heads.
+// HeadShare is the number of query heads that a rank computes. A rank may have heads
+// without tokens, or tokens without heads.
 type HeadShare struct {
 	Rank   int `json:"rank"`
 	QHeads int `json:"q_heads"`
@@ -83,8 +82,8 @@ func (s Shard) Tokens() units.Tokens {
 	return n
 }
 
-// Singles makes a group of every rank that has tokens, in rank order: the ring
-// of ring attention.
+// Singles makes a group of each rank that has tokens, in rank order, with all qHeads
+// query heads: ring attention.
 func Singles(tokens []units.Tokens, qHeads int) []Group {
 	var groups []Group
 	for r, n := range tokens {
@@ -104,8 +103,8 @@ func (l Layout) Tokens() []units.Tokens {
 	return n
 }
 
-// GroupShard is the tokens of all members of a group together, neighbouring
-// segments joined: what every member holds inside the attention.
+// GroupShard is the union of the tokens of a group's members, with adjacent segments
+// joined: what every member holds inside the attention.
 func (l Layout) GroupShard(g int) Shard {
 	var all []Segment
 	for _, m := range l.Groups[g] {
@@ -123,8 +122,8 @@ func (l Layout) GroupShard(g int) Shard {
 	return Shard{joined}
 }
 
-// Reaches is by group how many groups further round the ring its keys and values are
-// passed on: to the last one that needs them, 0 where nobody else does.
+// Reaches says, for each group, over how many hops of the ring its keys and values are
+// passed on: as far as the last group that needs them, 0 if no other group does.
 func (l Layout) Reaches() []int {
 	shards, all := make([]Shard, len(l.Groups)), make([]int, len(l.Groups))
 	for g := range shards {
@@ -136,8 +135,8 @@ func (l Layout) Reaches() []int {
 	return all
 }
 
-// neededFrom says how many groups behind a group in a ring of n the first and the last
-// one are that need its keys: those with a query behind the first of them.
+// neededFrom says at what distance in a ring of n groups the first and the last group are
+// that need group g's keys: those with a query behind the first of them.
 func neededFrom(g, n int, shard func(g int) Shard) (near, last int) {
 	begin := shard(g).Segments[0].Start
 	needs := func(d int) bool {
@@ -151,8 +150,8 @@ func neededFrom(g, n int, shard func(g int) Shard) (near, last int) {
 	return near, last
 }
 
-// sent is how many tokens of each group's block go round the ring where it goes at all, of
-// so many that the groups have.
+// sent is the number of tokens that each group sends around the ring if it sends any,
+// given the tokens that the groups hold.
 func (l Layout) sent(tokens []units.Tokens) []units.Tokens {
 	if !l.KeepTail {
 		return tokens
@@ -167,8 +166,8 @@ func (l Layout) sent(tokens []units.Tokens) []units.Tokens {
 	return sent
 }
 
-// Tail is the group that keeps tokens at home, as it has the end of the sequence, and how
-// many; 0 tokens where none does, or nothing says so (KeepTail).
+// Tail is the group that keeps tokens instead of sending them because it holds the end of
+// the sequence, and how many; 0 tokens where no group does or KeepTail is not set.
 func (l Layout) Tail() (group int, kept units.Tokens) {
 	if len(l.Groups) < 2 {
 		return 0, 0
@@ -205,10 +204,10 @@ func neededOf(g int, shards []Shard) units.Tokens {
 	return needed
 }
 
-// Validate reports whether the layout covers the positions 0 to seqLen exactly
-// once, with rising segments, whether every rank with tokens is in exactly one
-// group, whether the heads of each group are the model's, and whether chunks of heads
-// can be. ranks is the number of devices of the cluster.
+// Validate reports the first violation of the rules of a layout: shards cover the
+// positions 0 to seqLen exactly once with rising segments, every rank with tokens is in
+// exactly one group, each group's heads add up to qHeads, and chunks of heads are
+// possible. ranks is the number of devices of the cluster.
 func (l Layout) Validate(seqLen units.Tokens, ranks, qHeads int) error {
 	if len(l.Shards) != ranks {
 		return fmt.Errorf("shards: %d of them: the cluster has %d ranks, and each needs one, if empty", len(l.Shards), ranks)

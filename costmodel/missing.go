@@ -8,13 +8,14 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// MissingLawError says that a needed law was never measured, and what would
-// measure it. Nothing is ever filled in for it.
+// MissingLawError says that a law is needed which the profile does not have, and how to
+// measure it. The cost model never fills in for a missing law.
 type MissingLawError struct {
 	Op      op.Kind
 	Variant op.Variant
 	On      string // device type, group signature or link class
-	// What laws of the op the device has that are alike but for one axis, sorted.
+	// Sorted head widths and precisions for which the device has laws of this op that
+	// differ from the missing one in nothing else.
 	HeadDims []int
 	DTypes   []op.DType
 }

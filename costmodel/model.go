@@ -58,7 +58,8 @@ func (m Model) kvWidth() int { return m.KVHeads * m.HeadDim }
 // qkvWidth is the number of outputs of the fused query, key and value projection.
 func (m Model) qkvWidth() int { return m.qWidth() + 2*m.kvWidth() }
 
-// GateUp is the number of outputs of the MLP's first projection.
+// GateUp is the number of output features of the MLP's first projection: 2 FFN with a
+// gate, else FFN.
 func (m Model) GateUp() int {
 	if m.GatedMLP {
 		return 2 * m.FFN
@@ -66,7 +67,7 @@ func (m Model) GateUp() int {
 	return m.FFN
 }
 
-// Norms is the number of norms of a layer.
+// Norms is the number of norms in a layer, without those of query and key heads.
 func (m Model) Norms() int {
 	if m.SharedNorm {
 		return 1
@@ -74,8 +75,8 @@ func (m Model) Norms() int {
 	return 2
 }
 
-// Rotary is how many elements of a token's queries, and of its keys, rotary
-// positions turn; 0 where positions are learned.
+// Rotary is the number of elements per token of queries (q) and of keys (k) that rotary
+// position embedding rotates; 0 where positions are learned.
 func (m Model) Rotary() (q, k int) {
 	switch {
 	case m.PositionRows > 0:
@@ -86,7 +87,8 @@ func (m Model) Rotary() (q, k int) {
 	return m.qWidth(), m.kvWidth()
 }
 
-// Activated is the element-wise op of the MLP on so many tokens.
+// Activated is the element-wise op between the projections of the MLP, on the given
+// number of tokens.
 func (m Model) Activated(tokens units.Tokens, d op.DType) op.Shape {
 	r := op.Rowwise{Tokens: tokens, Width: m.FFN, DType: d}
 	if m.GatedMLP {
@@ -95,9 +97,10 @@ func (m Model) Activated(tokens units.Tokens, d op.DType) op.Shape {
 	return op.GELU{Rowwise: r}
 }
 
-// ChargedAs says which law stands in for the activation, "" where it is its own.
-// What streams the same operands through memory takes as long on a GPU, which
-// memory binds; where arithmetic binds, as on a CPU, it may not.
+// ChargedAs says, in a sentence for the user, which op's law stands in for the MLP's
+// activation function; it is empty where the activation has a law of its own. An op that
+// reads and writes the same operands takes the same time where memory bandwidth limits
+// it, as on a GPU. Where arithmetic limits it, as on a CPU, it may not.
 func (m Model) ChargedAs() string {
 	if m.Activation == "" {
 		return ""
@@ -106,8 +109,8 @@ func (m Model) ChargedAs() string {
 	return fmt.Sprintf("the MLP's %s was not measured and is charged by the law of %s, which reads and writes as much", m.Activation, kind)
 }
 
-// HeadNorms is how many elements of a token's queries, and of its keys, are
-// normed head by head; 0 where none are.
+// HeadNorms is the number of elements per token of queries (q) and of keys (k) that are
+// normed head by head (QK norm); 0 without QK norm.
 func (m Model) HeadNorms() (q, k int) {
 	if !m.QKNorm {
 		return 0, 0

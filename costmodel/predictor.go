@@ -66,9 +66,9 @@ func (q *Predictor) Device(name string) (op.DeviceType, error) {
 }
 
 // Law returns the law of an op on a device type or group signature, or a
-// *MissingLawError. Heads of a width that was not measured are answered with the
-// next wider ones (see padded). Attention of no kernel in particular is answered with the
-// fastest of the measured kernels where no law without kernel exists.
+// *MissingLawError. For a head width that was not measured it returns a law derived from
+// the next wider one (see padded). Where v names no kernel and no law without kernel
+// exists, it returns that of the fastest measured kernel.
 func (q *Predictor) Law(on string, kind op.Kind, v op.Variant) (*Law, error) {
 	if l, ok := q.laws[lawKey{kind, v, on}]; ok {
 		return l, nil
@@ -79,18 +79,17 @@ func (q *Predictor) Law(on string, kind op.Kind, v op.Variant) (*Law, error) {
 	return nil, q.missing(on, kind, v)
 }
 
-// Has says whether Law answers with a law of that very variant, none standing in
-// but the fastest kernel for no kernel in particular.
+// Has says whether the profile itself has the law that Law would return, with no other
+// head width standing in. The fastest kernel counts for attention without a named kernel.
 func (q *Predictor) Has(on string, kind op.Kind, v op.Variant) bool {
 	_, ok := q.laws[lawKey{kind, v, on}]
 	return ok
 }
 
-// Time predicts one call of an op on a device type (or, for a collective, on a
-// group signature by its exact name). A composed op is predicted as the sum of
-// its parts.
+// Time predicts one call of an op on a device type, or of a collective on a group
+// signature by its exact name. A composed op is predicted as the sum of its parts.
 //
-// Errors: *MissingLawError, or for a composed op *MissingPartsError.
+// Errors: *MissingLawError, or *MissingPartsError for a composed op.
 func (q *Predictor) Time(on string, s op.Shape) (Estimate, error) {
 	if c, ok := s.(op.Compound); ok {
 		return q.sum(on, c)
@@ -287,8 +286,8 @@ func (q *Predictor) elementTypes(laws []Law) {
 	}
 }
 
-// same is the law of exactly these members over a link class, on one node or
-// else on however many.
+// same is the law of exactly these members over a link class: measured on one node, or
+// else on any number of nodes.
 func (q *Predictor) same(link string, kind op.Kind, v op.Variant, members []op.Member) *Law {
 	want := op.NewGroupType(members, 1, link).Name
 	if l, ok := q.laws[lawKey{kind, v, want}]; ok {
@@ -302,9 +301,10 @@ func (q *Predictor) same(link string, kind op.Kind, v op.Variant, members []op.M
 	return nil
 }
 
-// nearest is the law of the measured group nearest in size over a link class, of the
-// members' own device types if there is one, or else of one with others beside them:
-// that one is as slow as its slowest, while a group without some of theirs may be faster.
+// nearest is the law of the measured group over a link class that is nearest in size.
+// Groups of the members' own device types are preferred, then groups with further device
+// types: such a group is as slow as its slowest device, while one that lacks some of the
+// members' types may be faster.
 func (q *Predictor) nearest(link string, kind op.Kind, v op.Variant, members []op.Member) (law *Law) {
 	want, best := ranksOf(members), -1
 	for _, w := range q.wired[wireLaw{wireOf{link, kind}, v}] {
@@ -328,7 +328,9 @@ func (q *Predictor) nearest(link string, kind op.Kind, v op.Variant, members []o
 
 func ranksOf(members []op.Member) int { return op.GroupType{Members: members}.Ranks() }
 
-// Transfer predicts a shape by a law and factor found with Over.
+// Transfer predicts a shape by the law and factor that Over returned. A factor above 1
+// marks the estimate as transferred: it multiplies the most likely time, and the upper
+// end of the interval by its square; the lower end stays.
 func Transfer(law *Law, factor float64, s op.Shape) Estimate {
 	e := law.Predict(s)
 	if factor == 1 {
