@@ -262,14 +262,8 @@ func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsF
 			r.Doubtful++
 		}
 	}
-	if len(r.Pairs) == 0 && len(r.Missing) == 0 {
-		if len(d.Points) > 0 && len(points) == 0 {
-			return nil, errors.New("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; fit with more points and a --holdout above 0, or check another recording: evenkeel calibrate")
-		}
-		return nil, fmt.Errorf("nothing to judge: of %s, those set aside before the fit where the profile was fitted to them, none is of an op that check knows; measure more: evenkeel calibrate", units.Count(len(points), "point"))
-	}
 	if len(r.Pairs) == 0 {
-		return nil, fmt.Errorf("none of the %d points has a law in the profile: it has no %s; fit a profile from a recording of this machine: evenkeel calibrate", len(points), strings.Join(r.Missing, ", "))
+		return nil, nothingJudged(d, points, r.Missing)
 	}
 	r.rows(limits.ByFamily())
 	r.strata(limits, slices.Concat(d.Groups, p.Groups))
@@ -278,6 +272,18 @@ func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsF
 	}
 	r.Warnings = append(r.Warnings, d.warnings()...)
 	return r, nil
+}
+
+// nothingJudged says why not one of the points could be compared with a law: the ops
+// without one are missing.
+func nothingJudged(d *Data, points []Point, missing []string) error {
+	switch {
+	case len(missing) > 0:
+		return fmt.Errorf("none of the %d points has a law in the profile: it has no %s; fit a profile from a recording of this machine: evenkeel calibrate", len(points), strings.Join(missing, ", "))
+	case len(d.Points) > 0 && len(points) == 0:
+		return errors.New("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; fit with more points and a --holdout above 0, or check another recording: evenkeel calibrate")
+	}
+	return fmt.Errorf("nothing to judge: of %s, those set aside before the fit where the profile was fitted to them, none is of an op that check knows; measure more: evenkeel calibrate", units.Count(len(points), "point"))
 }
 
 // unpredicted names a point's op without a law, a composed one with the laws

@@ -1,9 +1,11 @@
 package fit
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
@@ -42,34 +44,37 @@ func roofline(dev op.DeviceType) simple {
 		if len(points) == 0 {
 			return nil, errors.New("no points")
 		}
-		launch := points[0].Seconds
-		for _, p := range points {
-			launch = min(launch, p.Seconds)
-		}
+		launch := slices.MinFunc(points, func(a, b Point) int { return cmp.Compare(a.Seconds, b.Seconds) }).Seconds
 		peak := dev.Sheet.PeakPerS(points[0].Shape.Variant().DType)
 		if !(peak > 0) {
 			return nil, fmt.Errorf("%s: its datasheet has no peak rate of these numbers", dev.Name)
 		}
-		works := make([]op.Work, len(points))
-		for i, p := range points {
-			works[i] = p.Shape.Work()
-		}
 		predict := func(w op.Work, compute, memory float64) float64 {
 			return launch + max(float64(w.FLOPs)/(compute*peak), float64(w.Bytes())/(memory*dev.Sheet.MemoryPerS))
 		}
-		var compute, memory float64
-		least := math.Inf(1)
-		for c := 0.05; c <= 1; c += 0.05 {
-			for b := 0.1; b <= 1.01; b += 0.1 {
-				loss := 0.0
-				for i, p := range points {
-					loss += math.Abs(math.Log(predict(works[i], c, b) / p.Seconds))
-				}
-				if loss < least {
-					compute, memory, least = c, b, loss
-				}
-			}
-		}
+		compute, memory := bestShares(points, predict)
 		return func(s op.Shape) float64 { return predict(s.Work(), compute, memory) }, nil
 	}}
+}
+
+// bestShares tries shares of a datasheet's two rates and returns those under which the
+// predictions are nearest to the points, in the sum of |log(predicted/measured)|.
+func bestShares(points []Point, predict func(w op.Work, compute, memory float64) float64) (compute, memory float64) {
+	works := make([]op.Work, len(points))
+	for i, p := range points {
+		works[i] = p.Shape.Work()
+	}
+	least := math.Inf(1)
+	for c := 0.05; c <= 1; c += 0.05 {
+		for b := 0.1; b <= 1.01; b += 0.1 {
+			loss := 0.0
+			for i, p := range points {
+				loss += math.Abs(math.Log(predict(works[i], c, b) / p.Seconds))
+			}
+			if loss < least {
+				compute, memory, least = c, b, loss
+			}
+		}
+	}
+	return compute, memory
 }

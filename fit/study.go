@@ -122,35 +122,42 @@ func fewestToStudy(k op.Kind) (fitted, held int) {
 func Study(d *Data, splits []Split, report func(done, all int)) ([]StudyRow, error) {
 	var rows []StudyRow
 	for i, split := range splits {
-		if split.ranks {
-			rows = append(rows, d.studyRanks(split)...)
-			if report != nil {
-				report(i+1, len(splits))
-			}
-			continue
+		more, err := d.study(split)
+		if err != nil {
+			return nil, err
 		}
-		var tasks []*task
-		held := map[*task][]Point{}
-		for _, s := range d.Strata() {
-			train, test := s.divide(split)
-			if fitted, kept := fewestToStudy(s.Op); len(train) >= fitted && len(test) >= kept {
-				t := &task{Stratum: s, points: train}
-				tasks, held[t] = append(tasks, t), test
-			}
-		}
-		estimate(d, tasks, nil)
-		for _, t := range tasks {
-			if t.err != nil {
-				return nil, fmt.Errorf("%s, %s: %w", t.Stratum, split.Name, t.err)
-			}
-			rows = append(rows, t.judged(d, split, held[t])...)
-		}
+		rows = append(rows, more...)
 		if report != nil {
 			report(i+1, len(splits))
 		}
 	}
 	if len(rows) == 0 {
 		return nil, errors.New("no stratum has enough points to hold some out: import or measure more")
+	}
+	return rows, nil
+}
+
+// study is Study of one split.
+func (d *Data) study(split Split) ([]StudyRow, error) {
+	if split.ranks {
+		return d.studyRanks(split), nil
+	}
+	var tasks []*task
+	held := map[*task][]Point{}
+	for _, s := range d.Strata() {
+		train, test := s.divide(split)
+		if fitted, kept := fewestToStudy(s.Op); len(train) >= fitted && len(test) >= kept {
+			t := &task{Stratum: s, points: train}
+			tasks, held[t] = append(tasks, t), test
+		}
+	}
+	estimate(d, tasks, nil)
+	var rows []StudyRow
+	for _, t := range tasks {
+		if t.err != nil {
+			return nil, fmt.Errorf("%s, %s: %w", t.Stratum, split.Name, t.err)
+		}
+		rows = append(rows, t.judged(d, split, held[t])...)
 	}
 	return rows, nil
 }
