@@ -10,23 +10,25 @@ import (
 // FewestPoints is the least number of points that a law is fitted to.
 const FewestPoints = fewestToFit
 
-// Adaptive chooses the points of a calibration by the law that those measured
-// so far give: it implements profile.Chooser.
+// Adaptive chooses the next points of a calibration by the laws that the points so far
+// give. It implements profile.Chooser.
 //
-// A family begins at its ends. Of the further points a quarter are those that
-// take most of the expected error out of the whole family per second of
-// measuring, where the error of a law is a random field: what its coefficients
-// leave open, and the covariance by which its correction is learnt (see
-// fieldShape). That is the A-optimal design of a Gaussian process, taken greedily
-// (Krause, Singh and Guestrin 2008 compare such criteria). Half are those
-// farthest from all that was chosen, against what that process leaves out, and a
-// quarter are taken at random, so that cross-validation sees the family as it is.
-// On others' tables of attention more of the first kind did worse: the law errs
-// most in ways that it does not know of.
+// A family of shapes begins with its extremes. Of the further points,
 //
-// Every shape of a family counts the same, as in the errors that check reports:
-// what a planner asks for is in the family's range, whose calls are as long as
-// the time allows.
+//   - a quarter are those that reduce the expected error over the whole family the most
+//     per second of measuring. The error of a law is modelled as a random field: the
+//     uncertainty of its coefficients plus the covariance by which its correction is
+//     learnt (see fieldShape). This is the A-optimal design of a Gaussian process, chosen
+//     greedily (Krause, Singh and Guestrin 2008 compare such criteria).
+//   - half are those farthest from all points chosen so far, which guards against what
+//     that model leaves out.
+//   - a quarter are random, so that cross-validation sees the family as it is.
+//
+// On published tables of attention times a larger share of the first kind gave larger
+// errors, since laws err most in ways that the model does not know of.
+//
+// All shapes of a family count the same, as in the errors that check reports: a planner
+// may ask for any of them.
 type Adaptive struct{}
 
 // Next implements profile.Chooser.

@@ -58,11 +58,11 @@ const (
 	sheetLaunch = 4e-6
 )
 
-// Assume adds to a profile the laws that a plan needs and nobody measured: from
-// another law of the same device type where there is one, else from its
-// datasheet. Each says in Law.Assumed what it rests on, and its interval is
-// wide. Nothing is assumed where a law of the op exists, and nothing for a
-// device type without laws of attention and matrix products.
+// Assume adds laws that a plan needs and nobody measured to a profile. Each is derived
+// from another law of the same device type where there is one, else from the device's
+// datasheet. Law.Assumed says from what, and the interval is wide. An existing law is
+// never replaced, and a device type without laws of attention and matrix products gets
+// none.
 func Assume(p *costmodel.Profile) {
 	for _, d := range p.Devices {
 		a := assumer{p: p, dev: d, launch: sheetLaunch}

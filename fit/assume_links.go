@@ -16,13 +16,13 @@ const aStep = 1.5
 
 // The classes of links that AssumeLinks makes up.
 const (
-	// NetworkLink is between nodes, at the rate of the slowest adapter of those that
-	// are in a group.
+	// NetworkLink is the link between nodes, at the rate of the slowest network adapter in
+	// the group.
 	NetworkLink = "network_by_datasheet"
-	// DeviceLink is between like devices of a node whose collectives nobody
-	// measured, at the rate that their datasheet gives for each other.
+	// DeviceLink is the link between equal devices of a node, at the rate of the
+	// device-to-device link in their datasheet.
 	DeviceLink = "device_link_by_datasheet"
-	// HostBusLink is between unlike devices of a node, through its host.
+	// HostBusLink is the link between unlike devices of a node, through the host.
 	HostBusLink = "host_bus_by_datasheet"
 )
 
@@ -125,13 +125,13 @@ func models(members []op.Member) []string {
 	return slices.Compact(names)
 }
 
-// AssumeLinks names the link classes that a cluster leaves open, and adds to
-// its profile the groups and laws of links that nobody measured: between nodes,
-// and between unlike devices in a node. The cluster's names must be those of
-// device types (see costmodel.Cluster.Resolve).
+// AssumeLinks completes a cluster with links that nobody measured: it names the link
+// classes that the cluster leaves open, between nodes and between unlike devices of a
+// node, and adds their groups and assumed laws to the profile. The names of the cluster
+// must be those of device types (see costmodel.Cluster.Resolve).
 //
-// Errors name the device whose datasheet is silent and the flag that chooses a
-// measured class instead.
+// Errors name the device whose datasheet lacks a rate, and the flag that chooses a
+// measured link class instead.
 func AssumeLinks(p *costmodel.Profile, c costmodel.Cluster) (costmodel.Cluster, error) {
 	out := c
 	out.Nodes = slices.Clone(c.Nodes)

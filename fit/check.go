@@ -19,20 +19,21 @@ import (
 	"github.com/evenkeel/evenkeel/profile"
 )
 
-// Limit is what a stratum's errors may be at most, as |log(measured/predicted)|.
+// Limit is the largest median and 90th percentile allowed for errors, as
+// |log(measured/predicted)|.
 type Limit struct {
 	Median float64 `json:"median"`
 	P90    float64 `json:"p90"`
 }
 
-// Limits gives every family of ops its limit.
+// Limits are the limits of families of ops.
 type Limits map[Family]Limit
 
-// DefaultLimits are the built-in limits of the families. They apply to upper
-// bounds, which with the few dozen points of a minute's calibration lie well
-// above the estimates (results/evidence/cpu), and are set so that such a
-// calibration of a quiet machine passes while a law that is off by a tenth
-// fails. A longer calibration deserves limits of its own.
+// DefaultLimits are the built-in limits of the families. They apply to upper confidence
+// bounds, which lie well above the estimates when a calibration of a minute gives a few
+// dozen points (results/evidence/cpu). They are set so that such a calibration of a quiet
+// machine passes and a law that is off by a tenth fails. A longer calibration deserves
+// tighter limits.
 func DefaultLimits() Limits { return DefaultLimitsFile().ByFamily() }
 
 // Family is a group of ops that are judged together.
@@ -77,31 +78,30 @@ type Verdict string
 const (
 	Pass         Verdict = "pass"
 	Fail         Verdict = "fail"
-	Insufficient Verdict = "insufficient" // fewer than MinPoints: nothing is said
-	Ungated      Verdict = "ungated"      // of a stratum that no limit is for
+	Insufficient Verdict = "insufficient" // fewer than MinPoints points: no judgement
+	Ungated      Verdict = "ungated"      // no limit applies to the stratum
 )
 
-// MinPoints is the least number of points that a verdict is given on.
+// MinPoints is the least number of points for which a verdict is given.
 const MinPoints = 20
 
 // AllDevices stands for the devices or groups of a family together.
 const AllDevices = "all"
 
-// Row is one stratum of a report: a family on all its devices (or groups)
-// together or, as a Part of that, on one of them. A part with enough points of
-// its own is judged alone too, so that a bad device does not hide among good
-// ones.
+// Row is the accuracy of one family of ops on all its devices or groups together, or on
+// one of them (Part). A part with enough points is judged on its own too, so that a bad
+// device does not hide among good ones.
 type Row struct {
 	Family  Family  `json:"family"`
 	On      string  `json:"on"`
 	Part    bool    `json:"part"`
 	Limit   Limit   `json:"limit"`
 	Verdict Verdict `json:"verdict"`
-	// FitError has the bias as laws have it, of measured over predicted: the sign
-	// is the other way round than that of strata, whose key says so.
+	// FitError has the bias of a law, log(measured/predicted). Its sign is opposite to
+	// that of CheckedStratum.Bias.
 	costmodel.FitError
-	// MedianUpper and P90Upper are the upper 95 % bootstrap bounds, which the
-	// limits apply to, so that a lucky draw does not pass.
+	// MedianUpper and P90Upper are the upper 95 % bootstrap bounds, to which limits apply,
+	// so that a lucky draw does not pass.
 	MedianUpper float64 `json:"median_upper95"`
 	P90Upper    float64 `json:"p90_upper95"`
 }
@@ -228,18 +228,18 @@ func (r *Report) MedianError() float64 {
 	return stats.Median(errs)
 }
 
-// Check is CheckAgainst with the built-in limits of strata and the given ones of
-// families.
+// Check is CheckAgainst with the given limits of families and the built-in limits of
+// strata.
 func Check(p *costmodel.Profile, d *Data, points []Point, limits Limits) (*Report, error) {
 	return CheckAgainst(p, d, points, DefaultLimitsFile().withFamilies(limits))
 }
 
-// CheckAgainst compares points with a profile's predictions, family by family
-// and stratum by stratum. The points must not have been fitted: see Data.Held
-// for a profile's own recordings.
+// CheckAgainst compares measured points with a profile's predictions, by family of ops
+// and by stratum, and judges the errors by limits. The laws must not have been fitted to
+// the points: see Data.Held for a profile's own recordings and Data.Unseen for others.
 //
-// Errors: the points come from a device type that the profile knows under the
-// same name but another fingerprint, or not one of them has a law.
+// Errors: a device type that the profile knows under the same name but with another
+// fingerprint, or not one point that has a law.
 func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsFile) (*Report, error) {
 	if err := sameDevices(p, d); err != nil {
 		return nil, err

@@ -6,12 +6,11 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// Band is a range of sizes whose errors are judged together: short calls are
-// bound by launches and long ones by rates, so one number for both says
-// nothing of either.
+// Band is a range of sizes whose errors are judged together. Short calls are limited by
+// launches and long ones by rates, so that one number for both would describe neither.
 type Band struct {
 	Name  string
-	Below float64 // the first size above the band, in the unit of its scale; 0 for none
+	Below float64 // exclusive upper end, in the unit of the op's scale (see BandsOf); 0 is no end
 }
 
 // BandsOf lists the bands of an op, from small to large: tokens of the longest

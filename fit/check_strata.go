@@ -11,40 +11,40 @@ import (
 	"github.com/evenkeel/evenkeel/internal/stats"
 )
 
-// CheckedStratum is the points of one op on one device type or group signature
-// in one band of sizes, whose predictions rest on the same: points beyond the
-// measured range and laws of other devices are strata of their own, never
-// averaged with points inside. Errors are |log(predicted/measured)|.
+// CheckedStratum is the accuracy of a profile on the points of one op on one device type
+// or group signature, in one band of sizes, whose predictions have the same source:
+// points outside the measured range, or predicted by another device's law, are strata of
+// their own and never averaged with points inside. Errors are |log(predicted/measured)|.
 //
-// Where a stratum holds several variants, those with enough points are judged
-// alone too, as Parts of it. Strata with too few points are also judged rolled
-// up, with "all" as their band, and as their op where ops are taken together.
+// Where a stratum holds several variants, those with enough points are also judged alone,
+// as Parts. Strata with too few points are also judged rolled up: with "all" in place of
+// their band, or of their op where several ops are taken together.
 type CheckedStratum struct {
 	Family  Family           `json:"family"`
 	On      string           `json:"on"`
 	Op      op.Kind          `json:"op"`
 	Band    string           `json:"band"`
 	Source  costmodel.Source `json:"source"`
-	Part    bool             `json:"part,omitzero"`
+	Part    bool             `json:"part,omitzero"`    // one variant of the stratum before it
 	Variant op.Variant       `json:"variant,omitzero"` // of a part
 
 	Points   int     `json:"points"`
 	Median   float64 `json:"median"`
-	MAPE     float64 `json:"mape"` // mean of the errors
+	MAPE     float64 `json:"mape"` // mean absolute error
 	P95      float64 `json:"p95"`
-	Bias     float64 `json:"bias_log_predicted_over_measured"` // median with its sign: positive predicts too long
+	Bias     float64 `json:"bias_log_predicted_over_measured"` // median of log(predicted/measured): positive if predictions are too long
 	Coverage float64 `json:"coverage"`                         // share inside the 90 % interval
-	// Upper are the upper 95 % bootstrap bounds, which the limits apply to;
-	// absent without enough points.
+	// Upper are the upper 95 % bootstrap bounds of these statistics, to which limits apply;
+	// absent with fewer than MinPoints points.
 	Upper *StratumUpper `json:"upper95,omitempty"`
-	// Floor is what the points' own repeats scatter: the error of a perfect law.
+	// Floor is the error that a perfect law would show, from the scatter of repeated visits.
 	Floor *StratumFloor `json:"floor,omitempty"`
 
-	LimitID string       `json:"limit_id,omitzero"` // of the entry that applies
+	LimitID string       `json:"limit_id,omitzero"` // ID of the StratumLimit that applies
 	Limit   StratumBound `json:"limit,omitzero"`
-	Reason  string       `json:"reason,omitzero"` // of the limit
+	Reason  string       `json:"reason,omitzero"` // why the limit is what it is
 	Verdict Verdict      `json:"verdict"`
-	Broken  []string     `json:"broken,omitempty"` // the limits that are, with their numbers
+	Broken  []string     `json:"broken,omitempty"` // the limits that are exceeded, with their numbers
 }
 
 // StratumUpper are upper 95 % bootstrap bounds of a stratum's statistics.
@@ -52,13 +52,13 @@ type StratumUpper struct {
 	Median float64 `json:"median"`
 	MAPE   float64 `json:"mape"`
 	P95    float64 `json:"p95"`
-	Bias   float64 `json:"abs_bias"` // of the magnitude
+	Bias   float64 `json:"abs_bias"` // of the absolute bias
 }
 
-// StratumFloor is what a perfect law would show as its errors, since the
-// target is a median of visits that do not repeat exactly.
+// StratumFloor is the error that a perfect law would show: the measured time it is
+// compared with is a median of visits, which do not repeat exactly.
 type StratumFloor struct {
-	Points int     `json:"points"` // with more than one visit
+	Points int     `json:"points"` // points with more than one visit
 	MAPE   float64 `json:"mape"`
 	P95    float64 `json:"p95"`
 }
@@ -179,8 +179,8 @@ func groupNamed(groups []op.GroupType, name string) op.GroupType {
 	return op.GroupType{}
 }
 
-// judge gives the verdict of a stratum whose numbers are there. A limit below
-// the data's own noise is raised to it: no law can be better than its target.
+// judge sets the verdict once the statistics are there. A limit below the noise of the
+// data (Floor) is raised to it, since no law can be better than what it is compared with.
 func (s *CheckedStratum) judge() {
 	switch {
 	case s.Limit == StratumBound{}:

@@ -16,24 +16,24 @@ import (
 	"github.com/evenkeel/evenkeel/profile"
 )
 
-// Point is one measured point as a fit sees it: the median of its samples, and
-// the visits of a point taken together.
+// Point is one measured shape as a fit sees it. All visits of the shape are taken
+// together.
 type Point struct {
-	On      string
+	On      string // device type or group signature
 	Shape   op.Shape
-	Key     string
-	Seconds float64 // median of one call, slowest rank
+	Key     string  // profile.Spot.Key: identifies the shape on the device or group
+	Seconds float64 // of one call on the slowest rank: median of a visit's samples, visits taken together by settle
 
 	rank      uint64 // hash of the key and the hold-out's seed: fixes folds and hold-out
 	visits    []float64
 	fastest   float64   // of the visits
 	ranks     []float64 // median of every rank's own times in the fastest visit, s; nil on a device
-	disturbed bool      // others held the cores at every visit
-	doubtful  bool      // whether a profile's laws were fitted to it cannot be told: see Data.Unseen
+	disturbed bool      // other processes held the cores at every visit
+	doubtful  bool      // it cannot be told whether the profile's laws were fitted to it: see Data.Unseen
 }
 
-// Gauged is a measured number that is no time: the bytes of a memory op or the
-// ratio of an overlap.
+// Gauged is a measured quantity that is not a time: the bytes of a memory op (Size) or
+// the slow-down of an overlap (Ratio).
 type Gauged struct {
 	On    string
 	Shape op.Shape
@@ -41,7 +41,7 @@ type Gauged struct {
 	Ratio float64
 }
 
-// Data is what one or more recordings hold.
+// Data is the content of one or more recordings.
 type Data struct {
 	Simulated bool
 	Created   string // of the newest recording
@@ -52,9 +52,9 @@ type Data struct {
 
 	Failed  int       // points without times
 	Torn    int       // recordings whose last line was cut off
-	TooLong []Stratum // for whose calls the budget had no time
+	TooLong []Stratum // not measured, because a call takes longer than the budget allowed
 	Drift   []Drift
-	Own     int // points that the profile being judged was fitted to, in another file than its own: see Unseen
+	Own     int // points, from other files, that the profile under check was fitted to; see Unseen
 
 	oldest  time.Time // when the first of the recordings began
 	undated bool      // some do not tell when they were measured
@@ -70,16 +70,17 @@ type Data struct {
 	waiting []Stratum // scheduled, of which no point was tried yet
 }
 
-// Drift is how a canary's newest time compares with its first.
+// Drift compares the newest time of a canary (a point that a calibration repeats) with
+// its first.
 type Drift struct {
 	On    string
 	Shape op.Shape
 	Ratio float64 // newest over first
-	Times int
+	Times int     // repeats
 }
 
-// String says how much longer or less long the newest time is: twice the first is
-// 100 % more than it, not +100 % "of" it, which reads as no change.
+// String is a warning. It states the change as "takes 20 % more than its first time",
+// since for a time that doubled "+100 %" is easily misread.
 func (c Drift) String() string {
 	than := "more"
 	if c.Ratio < 1 {
@@ -93,10 +94,10 @@ func NewData() *Data {
 	return &Data{byKey: map[string]int{}, unsettled: map[string]bool{}, first: map[string]float64{}}
 }
 
-// Add reads a recording into the data set.
+// Add reads a recording into the data set. name is the file's name in errors.
 //
-// Errors are profile.Read's, and: a device or group of a name already in the
-// set but with another definition, and simulated with measured points.
+// Errors: those of profile.Read, a device or group that is already in the set with
+// another definition, and a mix of simulated and measured recordings.
 func (d *Data) Add(name string, r io.Reader) error {
 	tally, err := profile.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error { return d.header(h) },
@@ -274,7 +275,7 @@ func (d *Data) disturbed() int {
 	return n
 }
 
-// driftLimit is how much a canary may move before it is worth a warning; the
+// driftLimit is the change of a canary, as a log ratio, above which a warning is due. The
 // time of a point on a quiet machine repeats to about 1 %.
 const driftLimit = 0.03
 
@@ -319,7 +320,8 @@ func (d *Data) device(on string) op.DeviceType {
 	return op.DeviceType{}
 }
 
-// Stratum is all points that one law is fitted to.
+// Stratum is the set of points that one law is fitted to: one op in one variant on one
+// device type or group.
 type Stratum struct {
 	On      string
 	Op      op.Kind

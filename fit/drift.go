@@ -14,7 +14,7 @@ import (
 	"github.com/evenkeel/evenkeel/profile"
 )
 
-// DriftVerdict says whether a machine still takes the times it took.
+// DriftVerdict says whether a machine still takes as long as it did.
 type DriftVerdict string
 
 // The verdicts, from the best to the worst.
@@ -26,26 +26,26 @@ const (
 
 func (v DriftVerdict) rank() int { return slices.Index([]DriftVerdict{Same, Ambiguous, Drifted}, v) }
 
-// DriftCause says what moved the times.
+// DriftCause says why times changed.
 type DriftCause string
 
-// The causes. Cycles are time times clock: where they stayed, the clock moved.
+// The causes, told apart by cycles, which are time times clock frequency: if the number
+// of cycles is unchanged, only the clock changed.
 const (
-	CauseClock    DriftCause = "thermal_or_power" // cycles stayed: cool the device or lift its cap, no new fit
-	CauseSoftware DriftCause = "software"         // cycles moved: calibrate and fit again
-	CauseUnknown  DriftCause = "unknown"          // no clocks were recorded
+	CauseClock    DriftCause = "thermal_or_power" // same number of cycles: cool the device or raise its power limit; no new fit is needed
+	CauseSoftware DriftCause = "software"         // another number of cycles: calibrate and fit again
+	CauseUnknown  DriftCause = "unknown"          // no clock frequencies were recorded
 )
 
-// DriftReport compares the points that recordings of the same devices share.
-// The first recording is what the later ones are held against; the verdict is
-// of the last.
+// DriftReport compares the points that recordings of the same devices have in common. The
+// first recording is the reference; the verdict is on the last.
 type DriftReport struct {
 	From        string       `json:"from"`
 	To          string       `json:"to"`
 	Runs        []string     `json:"runs"` // all recordings in order, these two included
 	Limit       float64      `json:"limit_log"`
 	Verdict     DriftVerdict `json:"verdict"`
-	Environment []Difference `json:"environment,omitempty"` // what is not as it was
+	Environment []Difference `json:"environment,omitempty"` // what differs from the reference
 	Places      []DriftPlace `json:"places"`
 }
 
@@ -55,20 +55,19 @@ type DriftPlace struct {
 	Verdict  DriftVerdict `json:"verdict"`
 	Why      string       `json:"why"`
 	Cause    DriftCause   `json:"cause,omitzero"`
-	Canaries bool         `json:"canaries"` // false: all shared points stand in for canaries
+	Canaries bool         `json:"canaries"` // false: there are none, and all shared points are used in their place
 	Shared   int          `json:"shared"`   // points compared
-	Moved    int          `json:"moved"`    // of these, by more than the limit and their noise
-	Needed   int          `json:"needed"`   // that make a drift
-	// Shift is the median of log(now/before), Lo and Hi its 99 % interval over
-	// points.
+	Moved    int          `json:"moved"`    // of these, moved by more than the limit and their noise
+	Needed   int          `json:"needed"`   // moved points that make a drift
+	// Shift is the median over points of log(now/before); Lo and Hi are its 99 % interval.
 	Shift  float64      `json:"shift_log"`
 	Lo     float64      `json:"shift_lo_log"`
 	Hi     float64      `json:"shift_hi_log"`
 	Series *DriftSeries `json:"series,omitempty"` // with more than two recordings
-	Points []DriftPoint `json:"points"`           // those that moved most first
+	Points []DriftPoint `json:"points"`           // largest shift first
 }
 
-// DriftPoint is one shared point.
+// DriftPoint is one point that both recordings have.
 type DriftPoint struct {
 	Op      op.Kind        `json:"op"`
 	Variant op.Variant     `json:"variant,omitzero"`
@@ -76,13 +75,13 @@ type DriftPoint struct {
 	Before  float64        `json:"before_s"`
 	Now     float64        `json:"now_s"`
 	Shift   float64        `json:"shift_log"` // log(now/before)
-	Noise   float64        `json:"noise_log"` // deviation of the shift that repeats lead to expect
+	Noise   float64        `json:"noise_log"` // standard deviation of the shift that the scatter of repeats leads to expect
 	Moved   bool           `json:"moved"`
-	Cycles  *float64       `json:"cycles_shift_log,omitempty"` // the same of time times clock, where clocks were recorded
+	Cycles  *float64       `json:"cycles_shift_log,omitempty"` // shift of time times clock frequency; nil if no clocks were recorded
 }
 
-// DriftLimit is how far a point may move before it counts: less is what a quiet
-// machine does from day to day.
+// DriftLimit is the shift, as a log ratio, above which a point counts as moved. Smaller
+// shifts occur on a quiet machine from day to day.
 const DriftLimit = driftLimit
 
 const (

@@ -12,8 +12,8 @@ import (
 	"github.com/evenkeel/evenkeel/profile"
 )
 
-// Run is a recording as a search for drift sees it: what every point took, how
-// well it repeated, at which clock, and in which environment.
+// Run is a recording as the search for drift needs it: the time of every point, its
+// scatter over repeats, the clock frequency, and the environment.
 type Run struct {
 	Name      string
 	Simulated bool
@@ -37,9 +37,9 @@ type spot struct {
 // field is one named value of an environment.
 type field struct{ name, value string }
 
-// ReadRun reads a recording for a search for drift.
+// ReadRun reads a recording for CompareRuns.
 //
-// Errors are profile.Read's.
+// Errors are those of profile.Read.
 func ReadRun(name string, r io.Reader) (*Run, error) {
 	run := &Run{Name: name, devices: map[string]op.DeviceType{}, spots: map[string]*spot{}}
 	see := func(canary bool) func(*profile.Point) error {
@@ -142,7 +142,7 @@ func (r *Run) pooled(on string) float64 {
 	return stats.RobustScale(differences)
 }
 
-// Difference is a field of the environment that is not what it was.
+// Difference is a field of the environment that differs between two recordings.
 type Difference struct {
 	Field string `json:"field"`
 	Was   string `json:"was"`

@@ -5,14 +5,15 @@ import (
 	"math"
 )
 
-// DriftSeries follows the shift of a device or group over recordings in order,
-// each against the first.
+// DriftSeries follows the shift of a device or group over a series of recordings, each
+// compared with the first, by an exponentially weighted mean (EWMA) and two one-sided
+// cumulative sums (CUSUM, Page 1954).
 type DriftSeries struct {
-	Shifts  []float64 `json:"shifts_log"` // median of log(time/first), a recording
-	EWMA    float64   `json:"ewma_log"`   // exponentially weighted mean of the shifts
+	Shifts  []float64 `json:"shifts_log"` // median of log(time/first) of each recording
+	EWMA    float64   `json:"ewma_log"`   // exponentially weighted mean of Shifts
 	CUSUMUp float64   `json:"cusum_up_log"`
 	CUSUMDn float64   `json:"cusum_down_log"`
-	Alarm   float64   `json:"cusum_alarm_log"` // a sum beyond it is a drift
+	Alarm   float64   `json:"cusum_alarm_log"` // a cumulative sum beyond this is a drift
 }
 
 const (

@@ -15,21 +15,22 @@ import (
 // Options of a fit. The zero value is not valid; start from Defaults.
 type Options struct {
 	Seed  uint64  // of the hold-out
-	Share float64 // of every stratum's points that are set aside
-	// Donors lend to the laws of GPUs that have few points; see Donors.
+	Share float64 // of the points of each stratum that are set aside, 0 to below 1
+	// Donors are laws of other GPUs. The law of a GPU with few points starts from that of
+	// the most similar one, scaled by datasheet ratios.
 	Donors []Donor
 }
 
-// Defaults sets a fifth of the points aside.
+// Defaults sets a fifth of the points of each stratum aside.
 func Defaults() Options { return Options{Seed: 1, Share: 0.2} }
 
-// fewestToFit is the least number of points a law is fitted to; with fewer
-// there is no telling the law from the noise.
+// fewestToFit is the least number of points that a law is fitted to. With fewer, the law
+// cannot be told from noise.
 const fewestToFit = 6
 
-// Fit estimates the laws of all devices and groups of a data set. Laws that
-// cannot be estimated are left out and named in the profile's warnings; what
-// needs them fails by name later.
+// Fit estimates the laws of all devices and groups of a data set. A stratum whose law
+// cannot be estimated is left out and named in the profile's warnings; whatever needs
+// that law later fails with a *costmodel.MissingLawError.
 //
 // Errors: an invalid share, or a data set in which no law at all can be fitted.
 func Fit(d *Data, o Options) (*costmodel.Profile, error) {
@@ -127,8 +128,8 @@ func hull(k op.Kind, points []Point) []costmodel.AxisRange {
 	return axes
 }
 
-// judge compares a law with points it may or may not have seen. Points outside
-// the law's range are counted and left out of the numbers: errors of
+// judge compares a law with points, which it may or may not have been fitted to. Points
+// outside the law's range are counted and left out of the statistics, so that errors of
 // extrapolation are never averaged with others.
 func judge(law *costmodel.Law, points []Point) costmodel.FitError {
 	var e costmodel.FitError

@@ -14,9 +14,9 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Curve is how the error on points that no fit saw falls with the number of
-// points that laws are fitted to, so that one sees before measuring on whether a
-// longer calibration would pay. Errors are |log(measured/predicted)|.
+// Curve is a learning curve: how the error on held-out points falls with the number of
+// points that laws are fitted to. It tells beforehand whether a longer calibration would
+// pay. Errors are |log(measured/predicted)|.
 type Curve struct {
 	Simulated bool          `json:"simulated"`
 	Seed      uint64        `json:"holdout_seed"`
@@ -26,39 +26,40 @@ type Curve struct {
 	Warnings  []string      `json:"warnings,omitempty"`
 }
 
-// FamilyCurve is the curve of one family, over the laws that have points enough
-// for its every step: the curve of different laws at different sizes would show
-// the laws, not the sizes.
+// FamilyCurve is the learning curve of one family of ops. Only laws with enough points
+// for every step are in it: if the set of laws changed from step to step, the curve would
+// show the difference between laws and not that between sizes.
 type FamilyCurve struct {
 	Family  Family      `json:"family"`
 	Laws    int         `json:"laws"`
-	Held    int         `json:"held_points"` // judged at every step, the same ones
+	Held    int         `json:"held_points"` // held-out points, the same at every step
 	Steps   []CurveStep `json:"steps,omitempty"`
 	Change  *Change     `json:"change,omitempty"` // absent with fewer than two steps
 	Trend   Trend       `json:"trend,omitempty"`
 	LeftOut []string    `json:"left_out,omitempty"` // laws that are not in the curve, and why
 }
 
-// CurveStep is the error of laws fitted to some of their points.
+// CurveStep is the error of laws fitted to a random subset of their points.
 type CurveStep struct {
-	Points int     `json:"points"` // fitted, of every law
+	Points int     `json:"points"` // fitted points of every law
 	Median Scatter `json:"median"`
 	P90    Scatter `json:"p90"`
-	// Outside is the share of predictions beyond the range of the points that were
-	// drawn. They are in the errors, unlike elsewhere: they are inside the range of
-	// all points, and without them every step would be judged on points of its own.
+	// Outside is the share of held-out points that lie outside the range of the points
+	// drawn. Unlike elsewhere they count in the errors: they are inside the range of all
+	// points, and without them each step would be judged on different points.
 	Outside float64 `json:"outside_share"`
 }
 
-// Scatter is a number over the repeats: its median, least and largest value.
+// Scatter is the distribution of a statistic over the repeats: median, least and largest
+// value.
 type Scatter struct {
 	Mid float64 `json:"mid"`
 	Lo  float64 `json:"lo"`
 	Hi  float64 `json:"hi"`
 }
 
-// Change is what the errors at the last step are as a ratio of those at the step
-// nearest to half its points, taken repeat by repeat: below 1 they fell.
+// Change is the ratio of the errors at the last step (To points) to those at the step
+// nearest to half as many (From points), repeat by repeat; below 1 the error fell.
 type Change struct {
 	From   int     `json:"from_points"`
 	To     int     `json:"to_points"`
@@ -69,14 +70,14 @@ type Change struct {
 	MedianUpper float64 `json:"median_ratio_upper95"`
 }
 
-// Trend says whether more points would make a family's laws better.
+// Trend says whether more points would make the laws of a family more accurate.
 type Trend string
 
 // The trends.
 const (
-	Falling Trend = "falling" // by a tenth or more, in every repeat and in the bootstrap's bound
+	Falling Trend = "falling" // by a tenth or more, in every repeat and at the bootstrap bound
 	Flat    Trend = "flat"    // by less than a tenth, or the error rose
-	Unclear Trend = "unclear" // a fall that may be chance, fewer than MinPoints held out, or sizes too near each other
+	Unclear Trend = "unclear" // the fall may be chance, fewer than MinPoints are held out, or the sizes are too close
 )
 
 const (
@@ -92,20 +93,20 @@ const (
 	fewestToLearn = 8
 )
 
-// LearningCurve sets the usual hold-out aside, fits the laws of every family to
-// growing random subsets of the other points and judges each fit on the points
-// set aside. The subsets are drawn by o.Seed, `repeats` at every size; those of
-// one repeat contain each other, so that steps are compared on the same draw. As
-// the sizes near the number of points subsets become the same: the scatter
-// there is too narrow and says nothing about another calibration.
+// LearningCurve sets the usual hold-out aside, fits the laws of every family to growing
+// random subsets of the other points, and judges each fit on the held-out points. It is a
+// pure function of its arguments.
 //
-// Sizes are the numbers of points fitted, ascending; nil takes 6, 8, 12, 16, 24,
-// 32, 48 and so on, up to the fewest points of a family's law, after leaving out
-// those with fewer than half of what the family's median law has. It is a pure
-// function of its arguments.
+// Each size is drawn repeats times, seeded by o.Seed. The subsets of one repeat are
+// nested, so that steps are compared on the same draw. As sizes approach the number of
+// points the subsets become the same: the scatter there is too narrow and does not
+// describe another calibration.
 //
-// Errors: a share or sizes that are invalid, and a data set without a law that
-// has the points for a curve.
+// sizes are the numbers of points to fit, ascending. nil is 6, 8, 12, 16, 24, 32, 48 and
+// so on, up to the number of points of the family's smallest law, ignoring laws with
+// fewer than half of what the family's median law has.
+//
+// Errors: an invalid share or size, or no law with enough points for a curve.
 func LearningCurve(d *Data, o Options, sizes []int, repeats int) (*Curve, error) {
 	if err := checkLearning(o, sizes, repeats); err != nil {
 		return nil, err

@@ -18,19 +18,20 @@ const LimitsSchema = "evenkeel.limits/v1"
 //go:embed limits.json
 var builtIn []byte
 
-// LimitsFile is the one place where limits of errors are written down: those of
-// families of ops, those of strata, and those of replayed plans. Every entry says why it is what it is,
-// so that a changed limit is a visible change with a reason.
+// LimitsFile is the document that holds all limits of errors: of families of ops, of
+// strata, and of replayed plans. Every entry states the reason for its value, so that a
+// change of a limit is a visible change with a reason.
 type LimitsFile struct {
 	doc.Header
 	Revision int            `json:"revision"` // rises with every change of a limit
 	Families []FamilyLimit  `json:"families"`
-	Strata   []StratumLimit `json:"strata"` // the first that fits a stratum applies
-	// Replay limits replayed plans; files without it mean the built-in ones.
+	Strata   []StratumLimit `json:"strata"` // the first entry that matches a stratum applies
+	// Replay limits the errors of replayed plans. A file without it uses the built-in limits.
 	Replay *ReplayLimits `json:"replay,omitempty"`
 }
 
-// FamilyLimit is the limit of one family of ops.
+// FamilyLimit limits the median and the 90th percentile of the errors of one family of
+// ops, as |log(measured/predicted)|.
 type FamilyLimit struct {
 	Family Family  `json:"family"`
 	Median float64 `json:"median"`
@@ -38,32 +39,32 @@ type FamilyLimit struct {
 	Reason string  `json:"reason"`
 }
 
-// StratumLimit limits the errors of the strata it names. A selector that is
-// left out fits everything, but Sources, without which an entry is for
-// interpolated points alone. An entry without any number says that such strata
-// are not gated, and why.
+// StratumLimit limits the errors of all strata that match its selectors. A selector that
+// is left out matches everything, but for Sources: without it only interpolated points
+// match. An entry without any limit exempts the strata from judgement, and Reason says
+// why.
 type StratumLimit struct {
 	ID      string             `json:"id"`
 	Family  Family             `json:"family,omitzero"`
 	Ops     []op.Kind          `json:"ops,omitempty"`
 	Bands   []string           `json:"bands,omitempty"` // names of BandsOf
-	On      []string           `json:"on,omitempty"`    // devices or groups; * stands for anything
-	Links   []string           `json:"links,omitempty"` // link classes of groups; * stands for anything
+	On      []string           `json:"on,omitempty"`    // names of devices or groups; * is a wildcard
+	Links   []string           `json:"links,omitempty"` // link classes of groups; * is a wildcard
 	Nodes   Reach              `json:"nodes,omitzero"`
 	Sources []costmodel.Source `json:"sources,omitempty"`
 	StratumBound
 	Reason string `json:"reason"`
 }
 
-// StratumBound is what the upper bounds of a stratum's statistics may be at
-// most, as log ratios; 0 is no limit.
+// StratumBound limits the upper bounds of a stratum's statistics (StratumUpper), as log
+// ratios; 0 is no limit.
 type StratumBound struct {
 	MAPE float64 `json:"mape,omitzero"`
 	P95  float64 `json:"p95,omitzero"`
-	Bias float64 `json:"bias,omitzero"` // of its magnitude
+	Bias float64 `json:"bias,omitzero"` // of the absolute bias
 }
 
-// Reach says whether a group sits on one node or on several.
+// Reach says whether a group lies within one node or spans several.
 type Reach string
 
 // The reaches of a group.
@@ -269,8 +270,8 @@ func (f *LimitsFile) ByFamily() Limits {
 	return limits
 }
 
-// withFamilies returns a copy of the file in which the families have the given
-// limits and the strata their own.
+// withFamilies returns a copy of the file with the given limits of families; the limits
+// of strata stay.
 func (f *LimitsFile) withFamilies(limits Limits) *LimitsFile {
 	g := *f
 	g.Families = slices.Clone(f.Families)
@@ -282,9 +283,9 @@ func (f *LimitsFile) withFamilies(limits Limits) *LimitsFile {
 	return &g
 }
 
-// Override returns a copy of the file in which every limit of a family, and of
-// every stratum of it that has a limit, is replaced by one on the middle of
-// the errors; their tails may be three times that.
+// Override returns a copy of the file in which most replaces every limit of a family and
+// of its strata that have one: it becomes the limit of medians, means and biases, and
+// three times as much that of 90th and 95th percentiles.
 func (f *LimitsFile) Override(family Family, most float64) *LimitsFile {
 	g := f.withFamilies(Limits{family: {Median: most, P90: 3 * most}})
 	g.Strata = nil

@@ -2,18 +2,19 @@ package fit
 
 import "fmt"
 
-// ReplayLimits limit how far replayed plans may be from their predictions.
+// ReplayLimits limit the error of predictions of replayed plans.
 type ReplayLimits struct {
-	// Step is the most error of a plan's step, |log(predicted / measured)| of the
-	// median over blocks.
+	// Step limits the error of a plan's step time, |log(predicted/measured)|, where
+	// measured is the median over blocks.
 	Step float64 `json:"step"`
-	// Compute is the most mean error of a plan's stretches of computing, weighted by
-	// their measured time.
+	// Compute limits the mean error of the computing stretches of a plan, weighted by
+	// their measured times.
 	Compute float64 `json:"compute"`
-	// TauB is the least rank correlation between predicted and measured steps.
+	// TauB is the least allowed rank correlation (Kendall's tau-b) between predicted and
+	// measured steps.
 	TauB float64 `json:"tau_b"`
-	// Regret is the most upper bound of how much longer the plan that the model
-	// ranks first takes than the best one, as a share.
+	// Regret limits the upper bound of how much longer the plan that the model ranks first
+	// takes than the best plan, as a share of the best one's time.
 	Regret float64 `json:"regret"`
 	Reason string  `json:"reason"`
 }
@@ -33,8 +34,8 @@ func (l *ReplayLimits) validate() error {
 	return nil
 }
 
-// Replayed returns the limits of replayed plans: the file's own, or the ones that
-// are built in where a file, maybe older than they are, has none.
+// Replayed returns the limits of replayed plans: those of the file, or the built-in ones
+// where the file has none, as files from before such limits do.
 func (f *LimitsFile) Replayed() ReplayLimits {
 	if f.Replay != nil {
 		return *f.Replay

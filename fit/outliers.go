@@ -63,17 +63,17 @@ func (d *Data) place(on string) profile.Place {
 	return profile.Place{On: on}
 }
 
-// Outliers finds the devices, group instances and ranks that differ from their
-// peers, the worst first.
+// Outliers finds devices, instances of groups, and ranks whose times differ from their
+// peers', worst first.
 //
-// A device is judged by the median, over all shapes measured at several places,
-// of the log ratio of its time to the median over the places; an instance of a
-// group the same way, op by op; a rank by its own times over the median of the
-// ranks of its device type, point by point. Of two there is no telling by a
-// median which is odd: what disturbs makes slower, so the slower one is.
+// A device is judged by the log ratio of its time to the median over the places where the
+// same shape was measured, taken as the median over all shapes. An instance of a group is
+// judged the same way, per op. A rank is judged, point by point, by its own time over the
+// median of the ranks of its device type. With only two peers the median cannot tell
+// which one is off; disturbances make times longer, so the slower one is reported.
 //
-// Groups whose ranks wait for each other's cores are not judged: who waits
-// changes from point to point.
+// Groups whose ranks share cores are not judged, since it changes from point to point
+// which rank waits.
 func Outliers(d *Data) []costmodel.Outlier {
 	found := slices.DeleteFunc(append(d.oddPlaces(), d.oddRanks()...), func(o costmodel.Outlier) bool {
 		return slices.ContainsFunc(d.Groups, func(g op.GroupType) bool { return g.Name == o.On && g.Oversubscribed() })

@@ -12,14 +12,15 @@ import (
 	"github.com/evenkeel/evenkeel/internal/stats"
 )
 
-// Split is a way to keep points from a fit that asks something of the law.
+// Split is a way of holding points out of a fit, by which a law's generalisation in one
+// direction is tested (to unseen head counts, longer sequences, larger groups).
 type Split struct {
 	Name string
-	Doc  string // what it asks
-	// held says which points of a stratum are kept from the fit; nil where the
-	// split asks nothing of the op.
+	Doc  string // which points are held out, for the user
+	// held says which points of a stratum are held out; nil where the split does not
+	// apply to the op.
 	held func(k op.Kind, points []Point) func(Point) bool
-	// ranks keeps whole groups from the fit instead, the largest of every library.
+	// ranks holds whole groups out instead: the largest of every library.
 	ranks bool
 }
 
@@ -60,8 +61,8 @@ func Splits() []Split {
 	}
 }
 
-// SplitsNamed finds splits by their names, separated by commas. The error lists
-// those there are.
+// SplitsNamed finds splits by their names, separated by commas. The error for an unknown
+// name lists the existing ones.
 func SplitsNamed(names string) ([]Split, error) {
 	var chosen []Split
 	for name := range strings.SplitSeq(names, ",") {
@@ -78,7 +79,8 @@ func SplitsNamed(names string) ([]Split, error) {
 	return chosen, nil
 }
 
-// beyondShare holds the points out that lie beyond a share of the most on their first axis.
+// beyondShare holds out the points whose first axis is above the given share of its
+// largest value.
 func beyondShare(points []Point, share float64) func(Point) bool {
 	first := func(p Point) float64 { return p.Shape.(op.Located).Coords()[0] }
 	most := 0.0
@@ -88,15 +90,15 @@ func beyondShare(points []Point, share float64) func(Point) bool {
 	return func(p Point) bool { return first(p) > 1.001*share*most }
 }
 
-// StudyRow is how well one form of law predicts the points of a stratum that a
-// split kept from it. Errors are |predicted/measured - 1|.
+// StudyRow says how well one form of law, fitted without them, predicts the points of a
+// stratum that a split held out. Errors are |predicted/measured - 1|.
 type StudyRow struct {
 	On       string     `json:"on"`
 	Op       op.Kind    `json:"op"`
 	Variant  op.Variant `json:"variant"`
 	Split    string     `json:"split"`
 	Form     string     `json:"form"`
-	Ours     bool       `json:"ours"` // the form that fit takes
+	Ours     bool       `json:"ours"` // this is the form that Fit uses
 	Fitted   int        `json:"fitted"`
 	Held     int        `json:"held"`
 	MAPE     float64    `json:"mape"`
@@ -116,9 +118,12 @@ func fewestToStudy(k op.Kind) (fitted, held int) {
 	return 10, 10
 }
 
-// Study fits every stratum anew to the points that a split leaves and judges the
-// law, and simpler forms beside it, on the others. Strata with too few points
-// for a split are left out.
+// Study fits the laws of every stratum to the points that a split leaves, and judges them
+// and simpler forms on the points held out. Strata with too few points for a split are
+// left out. report, unless nil, is called after each split with the number done and the
+// total.
+//
+// Errors: a law that cannot be fitted, or no stratum with enough points.
 func Study(d *Data, splits []Split, report func(done, all int)) ([]StudyRow, error) {
 	var rows []StudyRow
 	for i, split := range splits {

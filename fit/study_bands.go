@@ -6,8 +6,8 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 )
 
-// StudyBand is how the held-out points of one band of sizes lie in the 90 %
-// intervals of our law.
+// StudyBand is the coverage of our law's 90 % interval on the held-out points of one band
+// of sizes.
 type StudyBand struct {
 	Band     string  `json:"band"`
 	Held     int     `json:"held"`

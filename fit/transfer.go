@@ -11,15 +11,15 @@ import (
 	"github.com/evenkeel/evenkeel/internal/stats"
 )
 
-// Donor is a measured law with the device type it was measured on, from which a
-// device type with few points or none may borrow.
+// Donor is a measured law and the device type it was measured on. A device type with few
+// points or none may borrow it.
 type Donor struct {
 	Law    *costmodel.Law
 	Device op.DeviceType
 }
 
-// Donors lists what profiles have to lend: measured laws of compute ops on
-// devices whose datasheet is known.
+// Donors lists the laws that profiles can lend: measured laws of compute ops on devices
+// whose datasheet is known.
 func Donors(profiles ...*costmodel.Profile) []Donor {
 	var all []Donor
 	for _, p := range profiles {
@@ -371,12 +371,13 @@ func hullWith(a, b []costmodel.AxisRange) []costmodel.AxisRange {
 	return all
 }
 
-// Borrowed is the profile of a device type that nobody measured: every law of
-// the most similar device that has any to lend, carried over by the ratios of
-// the datasheets and marked as transferred. Those in a precision that the device cannot
-// compute in are left out or, where its datasheet's rate is that of f16, lent as such.
+// Borrowed makes a profile for a device type that nobody measured: it takes every law of
+// the most similar device that has any to lend, scales it by the ratios of the two
+// datasheets and marks it as transferred. A law in a precision that the device does not
+// compute in is lent as one of the precision used in its place (f16 for bf16 on older
+// GPUs), or left out.
 //
-// Error: nobody has a law to lend.
+// Error: no donor has a law to lend.
 func Borrowed(dev op.DeviceType, donors []Donor) (*costmodel.Profile, error) {
 	var from *op.DeviceType
 	for i := range donors {
@@ -403,10 +404,10 @@ func Borrowed(dev op.DeviceType, donors []Donor) (*costmodel.Profile, error) {
 	return p, nil
 }
 
-// computesAs is the precision that a device computes in where a donor does in another, and
-// whether there is one: before Ampere tensor cores know no bf16, and those of the MI100 run
-// it at half of the rate of f16, which is the one of its datasheet; both take f16 in the
-// place of it. A device whose datasheet names a rate, and none of fp8, has none.
+// computesAs is the precision that a device uses in place of t, and whether it has one.
+// Tensor cores before Ampere have no bf16, and those of the MI100 run it at half the rate
+// of f16, which is the rate in its datasheet: both use f16. A device whose datasheet
+// states rates but none of fp8 has no fp8.
 func computesAs(dev op.DeviceType, t op.DType) (op.DType, bool) {
 	switch dev.Sheet.Arch {
 	case "sm70", "sm75", "gfx908":
