@@ -9,31 +9,32 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Chooser says which shapes to measure next, by what was measured so far. It
-// comes from whoever predicts: measuring itself knows nothing of laws.
+// Chooser picks the shapes to measure next by the results so far. Package fit implements
+// it: measuring itself knows nothing of laws.
 type Chooser interface {
-	// Next picks at most Want candidates of a round that together cost no more
-	// than Left, as indices into its Pool, the most useful first. It is a pure
-	// function: a resumed calibration gets the same answer.
+	// Next picks candidates as indices into r.Pool, most useful first: at most r.Want, at a
+	// total cost of at most r.Left. It is a pure function, so that a resumed calibration gets
+	// the same answer.
 	Next(r Round) []int
 }
 
 // Round is what a Chooser knows of one family of shapes.
 type Round struct {
-	Device op.DeviceType // the family's, or
+	// Device or Group is where the family runs; the other is its zero value.
+	Device op.DeviceType
 	Group  op.GroupType
 	Done   []Timed    // measured so far
 	Pool   []op.Shape // candidates, none of them measured
-	// Call is what a call of a shape takes by the pilot, which saw one or two
-	// small ones: good for the first round only.
+	// Call estimates the time of one call of a shape from the pilot, which ran one or two
+	// small shapes only. It is good enough for the first round.
 	Call func(op.Shape) units.Seconds
-	// Cost is what measuring a shape takes if a call of it takes so long.
+	// Cost is the time that measuring a shape takes if one call of it takes call seconds.
 	Cost func(s op.Shape, call units.Seconds) units.Seconds
 	Want int
-	Left units.Seconds // for this round's points, all visits together
+	Left units.Seconds // time for this round's points, all their visits together
 }
 
-// Timed is a shape and the median of one call.
+// Timed is a measured shape with the median time of one call.
 type Timed struct {
 	Shape   op.Shape
 	Seconds units.Seconds

@@ -9,31 +9,30 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Backend does the work that is timed, on one kind of hardware.
+// Backend runs the work that is timed, on one kind of hardware.
 type Backend interface {
-	// Discover says what machine this is and what can be measured on it.
+	// Discover finds out what machine this is and what can be measured on it.
 	Discover(ctx context.Context) (*Inventory, error)
-	// Open readies a device type or group of the inventory to run points, at one
-	// of its places by name, or at the first one if place is empty. Opened
-	// executors idle without disturbing each other; one at a time is run.
+	// Open returns an executor for a device type or group of the inventory, at the place of
+	// the given name, or at its first place if place is empty. Open executors do not disturb
+	// each other while idle; the caller runs one at a time.
 	Open(ctx context.Context, on, place string) (Executor, error)
-	// Clock is the clock that budgets and pauses go by.
+	// Clock is the clock by which budgets and pauses are measured.
 	Clock() Clock
 }
 
 // Executor runs points on one device, or on all ranks of one group.
 type Executor interface {
-	// Ready starts what is not running, such as workers that the failure of
-	// another point took with it. It takes as long as it takes: a point's deadline
-	// begins after it.
+	// Ready starts what is not running, such as workers that died with an earlier point.
+	// The deadline of a point begins after it.
 	Ready(ctx context.Context) error
-	// Prepare makes the inputs of a point, seeded and random, and verifies the
-	// numerics of its kernel against a reference the first time it is used.
+	// Prepare makes the random inputs of a point from a seed. The first time that a kernel is
+	// used it also verifies the kernel's output against a reference.
 	Prepare(ctx context.Context, s op.Shape, seed uint64) error
-	// Run takes `n` samples of the prepared point, each of `inner` calls back to back.
+	// Run takes n samples of the prepared point, each of inner calls back to back.
 	Run(ctx context.Context, inner, n int) (Batch, error)
-	// Close ends the processes behind the executor, or gives them back to a
-	// backend that shares them.
+	// Close ends the processes behind the executor, or returns them to a backend that
+	// shares them between executors.
 	Close() error
 }
 
@@ -45,7 +44,8 @@ type Gauge interface {
 	Gauge(ctx context.Context) (float64, error)
 }
 
-// Clock is the time as a backend sees it; a simulated backend's does not wait.
+// Clock is the time as a backend sees it. That of a simulated backend jumps instead of
+// waiting.
 type Clock interface {
 	Now() time.Time
 	Sleep(ctx context.Context, d time.Duration) error
@@ -53,17 +53,16 @@ type Clock interface {
 
 // Batch is the samples of one Run.
 type Batch struct {
-	// Ranks[r][i] is what one call took on rank r in sample i (the mean over the
-	// inner calls of that sample). A device is one rank.
+	// Ranks[r][i] is the time of one call on rank r in sample i, in seconds: the mean over
+	// the inner calls of the sample. A device is one rank.
 	Ranks [][]units.Seconds
 	Guard Guard
-	// Peak is the most device memory that was held while the batch ran; 0 if the
-	// backend cannot tell.
+	// Peak is the peak device memory while the batch ran; 0 if the backend cannot tell.
 	Peak units.Bytes
 }
 
-// Slowest is the time of each sample on its slowest rank, which is what a
-// training step waits for.
+// Slowest is, for each sample, the time on its slowest rank: what a training step waits
+// for.
 func (b Batch) Slowest() []units.Seconds {
 	if len(b.Ranks) == 0 {
 		return nil
@@ -101,8 +100,8 @@ func (c Class) retried() bool { return c == Crashed || c == OutOfMemory }
 // environment. A hang costs its whole deadline each time, so it is among them.
 func (c Class) final() bool { return c != "" && c != Crashed && c != Throttled && c != TooLong }
 
-// OpError is a failure of one point. Lost says that the executor died with it
-// and must be opened again.
+// OpError is the failure of one point. Lost says that the executor died with it and must
+// be opened again.
 type OpError struct {
 	Class Class
 	Lost  bool

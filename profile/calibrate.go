@@ -18,17 +18,17 @@ type Config struct {
 	Budget time.Duration
 	Seed   uint64
 	Only   []op.Kind // ops to measure; empty means all that the backend offers
-	Points int       // most points of a law; 0 leaves them to the budget
-	// Chooser chooses points by those measured so far. Without one they are spread
-	// over the shapes before the first is measured.
+	Points int       // largest number of points per law; 0 leaves it to the budget
+	// Chooser picks further points by the results so far. Without one all points are chosen
+	// before the first is measured, spread over the shapes.
 	Chooser Chooser
-	// PointTimeout is the longest that one point may take, preparing included,
-	// before its worker counts as hung.
+	// PointTimeout is the time for one point, preparation included, after which its worker
+	// counts as hung.
 	PointTimeout time.Duration
 }
 
-// Journal takes the lines of a recording. A line that Append returned nil for
-// is never lost.
+// Journal stores the lines of a recording. Once Append has returned nil the line survives
+// a crash.
 type Journal interface {
 	Append(line any) error
 }
@@ -38,18 +38,18 @@ type Past struct {
 	Header   *Header
 	Schedule *Schedule
 	Done     map[string]bool // keys of points that were measured or failed for good
-	Again    map[string]bool // and of those that are not to be measured a second time: they were, or must not be
+	Again    map[string]bool // keys of points that are not to be visited a second time: they were, or must not be
 	Peers    map[peerKey]bool
-	Spent    time.Duration // measuring time of earlier runs
-	Ended    EndReason     // of the newest run, if it came to its end
-	Measured []Visited     // first visits
-	LeftOut  []Spot        // the smallest shapes of spaces for whose calls there was no time
+	Spent    time.Duration // measuring time of all earlier runs
+	Ended    EndReason     // why the newest run ended; "" if it did not reach its end
+	Measured []Visited     // first visits of points
+	LeftOut  []Spot        // the smallest shapes of spaces that were skipped because a call takes too long for the budget
 }
 
-// Visited is a point that was measured, or failed and has no seconds.
+// Visited is a point that was measured; Seconds is 0 if it failed.
 type Visited struct {
 	Spot
-	Seconds units.Seconds // median of a call
+	Seconds units.Seconds // median time of one call
 	Elapsed units.Seconds
 }
 

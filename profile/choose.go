@@ -14,11 +14,11 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Cost is what a pilot found of a space: a call takes about Launch + PerUnit x
-// size, and a visit Prepare besides its calls.
+// Cost is what a pilot found of a space. A call takes about Launch + PerUnit x size, and
+// a visit takes Prepare in addition to its calls.
 type Cost struct {
 	Launch  units.Seconds
-	PerUnit units.Seconds // of op.Work.FLOPs for compute, of op.Volume for the rest
+	PerUnit units.Seconds // per FLOP of op.Work for compute ops, per byte of op.Volume for the rest
 	Prepare units.Seconds
 }
 
@@ -376,8 +376,8 @@ func pointTime(s op.Shape, call units.Seconds, cost Cost, each units.Seconds) un
 	return visitsAPoint * (max(overhead, cost.Prepare) + s.Work().Bytes().Over(fillRate) + max(each, callsAVisit*call))
 }
 
-// LogScale maps 0..1 to min..max, evenly in the logarithm and rounded to whole
-// numbers: the axis of a Space.
+// LogScale maps u in 0 to 1 to min to max, evenly in the logarithm, rounded to whole
+// numbers: an axis of a Space.
 func LogScale(u, min, max float64) float64 {
 	return math.Round(min * math.Pow(max/min, u))
 }

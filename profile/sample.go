@@ -12,24 +12,24 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Protocol is how a point is sampled; it is stored with the recording.
+// Protocol says how a point is sampled. It is stored in the recording.
 type Protocol struct {
 	MinSamples     int           `json:"min_samples"`
 	MinSamplesLong int           `json:"min_samples_long"` // for calls longer than Long
 	Long           units.Seconds `json:"long_s"`
 	MaxSamples     int           `json:"max_samples"`
-	Noise          float64       `json:"noise"`        // target half width of the median's notch, relative
-	MinSample      units.Seconds `json:"min_sample_s"` // shorter calls are batched until a sample lasts this long
-	PointTime      units.Seconds `json:"point_time_s"` // most time spent on the samples of one point
-	WaitLimit      float64       `json:"wait_limit"`   // a batch that waited longer for a core is discarded
-	MaxDiscards    int           `json:"max_discards"` // throttled batches, before the point counts as throttled
+	Noise          float64       `json:"noise"`        // target half width of the median's notch, as a share of the median
+	MinSample      units.Seconds `json:"min_sample_s"` // shorter calls are repeated within a sample until it lasts this long
+	PointTime      units.Seconds `json:"point_time_s"` // time limit for the samples of one visit
+	WaitLimit      float64       `json:"wait_limit"`   // a batch is discarded if its threads waited for a core for a larger share of it
+	MaxDiscards    int           `json:"max_discards"` // throttled batches after which the point counts as throttled
 }
 
-// defaultProtocol samples a point within about `point` seconds a visit.
+// defaultProtocol samples a point for about `point` seconds per visit.
 //
-// The noise target and the counts are nvbench's, its 10 samples split over two
-// visits; a smaller minimum for long calls keeps a small budget from being
-// spent on one point.
+// The noise target and the numbers of samples are nvbench's, with its 10 samples split
+// over two visits. The smaller minimum for long calls keeps one point from using up a
+// small budget.
 func defaultProtocol(point units.Seconds) Protocol {
 	return Protocol{
 		MinSamples: 5, MinSamplesLong: 3, Long: point / 4, MaxSamples: 200,
@@ -52,12 +52,12 @@ func (p Protocol) Validate() error {
 // Stop is the reason why sampling of a point ended.
 type Stop string
 
-// The stopping rules, in the order in which they are asked.
+// The stopping rules, in the order in which they are tried.
 const (
-	StopNoise  Stop = "noise"  // the median is known to the noise target
-	StopSteady Stop = "steady" // the noise itself no longer changes (nvbench's rule)
-	StopCount  Stop = "count"  // the maximum number of samples
-	StopTime   Stop = "time"   // the time for one point; it may be above the noise target
+	StopNoise  Stop = "noise"  // the notch of the median is within the noise target
+	StopSteady Stop = "steady" // the noise no longer changes (nvbench's rule)
+	StopCount  Stop = "count"  // the maximum number of samples was taken
+	StopTime   Stop = "time"   // the time for one point was up; its noise may be above the target
 )
 
 // sampling is the state of one point while it is sampled.
@@ -98,8 +98,8 @@ func gaugePoint(ctx context.Context, x Executor, s op.Shape, seed uint64, measur
 	return &sampling{ratio: v}, nil
 }
 
-// samplePoint warms a point up, samples it by the protocol and says why it
-// stopped. It never returns an empty set of samples without an error.
+// samplePoint warms a point up, samples it by the protocol, and says why it stopped.
+// Without an error the set of samples is never empty.
 func samplePoint(ctx context.Context, c Clock, x Executor, s op.Shape, seed uint64, p Protocol) (*sampling, error) {
 	if err := x.Prepare(ctx, s, seed); err != nil {
 		return nil, err
