@@ -127,21 +127,21 @@ type Inventory struct {
 	Backend   string
 	Simulated bool
 	Machine   Machine
-	Others    []Machine // of a job on several nodes
+	Others    []Machine // other nodes of the job
 	Devices   []op.DeviceType
 	Groups    []op.GroupType
-	Places    []Place // of devices and groups that there are several of; empty where there is but one
+	Places    []Place // of devices and groups of which there are several
 	Spaces    []Space
-	Once      []Spot   // measured once as they are: what a device's memory holds, how two ops slow each other down
-	Notes     []string // what is not there and why, in plain words
-	// Unguarded: nothing tells whether the hardware slowed itself down, so
-	// canaries are repeated more often.
+	Once      []Spot   // measured once, without a choice of shapes: memory of a device, overlap of two ops
+	Notes     []string // what cannot be measured here and why, for the user
+	// Unguarded says that throttling cannot be noticed here, so that canaries are repeated
+	// more often.
 	Unguarded bool
 }
 
-// Place is one device of a type, or one set of devices with a group's
-// signature. The first place of each is where its own points are measured; the
-// others are compared with it, so that slow devices and links show.
+// Place is one device of a device type, or one set of devices with a group's signature.
+// Points are measured at the first place of each; the other places repeat some of them,
+// so that slow devices and links show.
 type Place struct {
 	On    string   `json:"on"`    // the device type or group
 	Name  string   `json:"name"`  // "n1/g3", "n0/g0+n1/g0"
@@ -159,7 +159,7 @@ func (inv *Inventory) at(on string) []Place {
 	return places
 }
 
-// Machine is the host as discovery found it.
+// Machine is the host as discovered.
 type Machine struct {
 	Host    string         `json:"host"`
 	OS      string         `json:"os"`
@@ -170,7 +170,7 @@ type Machine struct {
 	L3      units.Bytes    `json:"l3_bytes"`
 	Memory  units.Bytes    `json:"memory_bytes"`
 	NVIDIA  []NVIDIADevice `json:"nvidia,omitempty"`
-	Missing string         `json:"missing,omitempty"` // what the NVIDIA inventory lacks and why; all of it where NVIDIA is empty
+	Missing string         `json:"missing,omitempty"` // what could not be read of the NVIDIA GPUs, and why
 	// NVIDIALinks is the best path between each two GPUs; a pair whose path could not be read is left out.
 	NVIDIALinks []NVIDIALink `json:"nvidia_links,omitempty"`
 }
@@ -181,11 +181,11 @@ type Space struct {
 	On    string
 	Kind  op.Kind
 	Dims  int     // number of free axes
-	Share float64 // of the points, relative to other spaces
-	// Make maps a place in the unit cube to a shape: 0 is the smallest end of an
-	// axis and 1 the largest, on a logarithmic scale.
+	Share float64 // of all points, relative to other spaces
+	// Make maps a point u of the unit cube of Dims dimensions to a shape: 0 is the lower
+	// end of an axis and 1 the upper, on a logarithmic scale.
 	Make func(u []float64) op.Shape
-	// Shapes, where there are any, are all that the space holds, such as those of
-	// a recording; Dims and Make are not used then.
+	// Shapes, if not empty, are all shapes of the space, such as those of a recording. Dims
+	// and Make are not used then.
 	Shapes []op.Shape
 }

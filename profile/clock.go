@@ -6,16 +6,15 @@ import (
 	"time"
 )
 
-// SteppedClock is the clock of a backend that computes nothing in the time it says to have
-// taken: it advances by what its sleepers ask for, at once. Its zero value is not ready; use
-// NewSteppedClock.
+// SteppedClock is the clock of a backend that reports times without spending them: Sleep
+// advances it at once. The zero value is not ready; use NewSteppedClock.
 type SteppedClock struct {
 	mu  sync.Mutex
 	now time.Time
 }
 
-// NewSteppedClock is one that begins with 2026, so that what is recorded by it is the same
-// at every run.
+// NewSteppedClock returns a clock that starts at the beginning of 2026, so that
+// recordings made by it are reproducible.
 func NewSteppedClock() *SteppedClock {
 	return &SteppedClock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 }
@@ -27,7 +26,8 @@ func (c *SteppedClock) Now() time.Time {
 	return c.now
 }
 
-// Sleep implements Clock; it advances also where ctx is done, for the work is.
+// Sleep implements Clock. It advances the clock even if ctx is done, since the work it
+// stands for is done.
 func (c *SteppedClock) Sleep(ctx context.Context, d time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

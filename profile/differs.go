@@ -8,18 +8,18 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// Difference is what a recording holds otherwise than a calibration would measure it. A
-// recording is gone on with as it was begun, so none of it comes to pass.
+// Difference is a setting in which a recording differs from the calibration that is asked
+// for. A resumed recording continues with its own settings, so the new one does not take
+// effect.
 type Difference struct {
 	Field DifferingField
-	Text  string // what the recording has
+	Text  string // the recording's setting, in words
 }
 
-// DifferingField is what of a Config, or of the spaces of an inventory, differs.
+// DifferingField names the setting that differs.
 type DifferingField int
 
-// The fields. The spaces of an inventory differ in their ops, or in the widths and types
-// of these.
+// The settings. Spaces differ in their ops, or in the head widths and precisions of these.
 const (
 	DiffersInSeed DifferingField = iota + 1
 	DiffersInPoints
@@ -28,8 +28,8 @@ const (
 	DiffersInWidths
 )
 
-// Differs lists what the recording has otherwise than a calibration of an inventory by a
-// config would begin with; nothing of one whose points are not chosen yet but its seed.
+// Differs lists the settings in which the recording differs from a new calibration of the
+// inventory by cfg. Of a recording without a schedule only the seed is compared.
 func (p *Past) Differs(inv *Inventory, cfg Config) []Difference {
 	var all []Difference
 	add := func(f DifferingField, text string) { all = append(all, Difference{f, text}) }

@@ -2,33 +2,33 @@ package profile
 
 import "slices"
 
-// Guard is what a backend noticed while a batch ran. Signals that cannot be
-// read on a machine stay zero; the inventory's notes name them, and canaries
-// take over.
+// Guard holds the disturbances that a backend noticed while a batch ran. A signal that
+// cannot be read on a machine is zero. The inventory's notes name such signals, and drift
+// then shows in the canaries.
 type Guard struct {
-	// Throttled: the hardware slowed itself down. Such samples are discarded.
+	// Throttled says that the hardware slowed itself down. The samples are discarded.
 	Throttled bool `json:"throttled,omitzero"`
-	// WaitShare is the share of the batch that runnable threads spent waiting for
-	// a core that somebody else held.
+	// WaitShare is the share of the batch that runnable threads spent waiting for a core
+	// that another process held.
 	WaitShare float64 `json:"wait_share"`
-	// GPU is what the driver said about the GPU; absent where there is none.
+	// GPU is the state of the GPU as read from the driver; absent without a GPU.
 	GPU *GPUGuard `json:"gpu,omitempty"`
 }
 
-// GPUGuard is the state of a GPU over the batches of a point: extremes of what
-// was read before and after each, and the largest shares of a batch.
+// GPUGuard is the state of a GPU over all batches of a point: extremes of the values read
+// before and after each batch, and the largest share of a batch under a limit.
 type GPUGuard struct {
 	MinSMClock   float64  `json:"min_sm_clock_hz,omitzero"`
 	MaxSMClock   float64  `json:"max_sm_clock_hz,omitzero"`
 	Power        float64  `json:"power_w,omitzero"`
 	Temperature  float64  `json:"temperature_c,omitzero"`
-	Reasons      []string `json:"clock_reasons,omitempty"` // why clocks were below the most, by NVML's names
+	Reasons      []string `json:"clock_reasons,omitempty"` // why clocks were below their maximum, see package nvml
 	PowerShare   float64  `json:"power_violation_share,omitzero"`
 	ThermalShare float64  `json:"thermal_violation_share,omitzero"`
 	Unknown      string   `json:"unknown,omitempty"` // why nothing could be read
 }
 
-// With takes the guard of another batch of the same point in.
+// With merges the guard of another batch of the same point.
 func (g Guard) With(b Guard) Guard {
 	g.WaitShare = max(g.WaitShare, b.WaitShare)
 	if b.GPU == nil {

@@ -12,8 +12,8 @@ type Outlook struct {
 	Budget   units.Seconds `json:"budget_s"`
 	Each     units.Seconds `json:"point_time_s"` // for the samples of one point
 	Families []Outline     `json:"families"`
-	Once     []Spot        `json:"once,omitempty"` // measured once as they are
-	Peers    int           `json:"peers,omitzero"` // other devices and sets of devices to be compared with the first of their kind
+	Once     []Spot        `json:"once,omitempty"` // measured once, without a choice of shapes
+	Peers    int           `json:"peers,omitzero"` // points at further devices or groups of a kind, to be compared with the first
 }
 
 // Outline is one family of shapes of an Outlook.
@@ -23,13 +23,13 @@ type Outline struct {
 	Variant  op.Variant `json:"variant,omitzero"`
 	Points   int        `json:"points"`
 	Smallest Spot       `json:"smallest"`
-	Largest  Spot       `json:"largest"` // the end of the axes; the budget may not reach it
+	Largest  Spot       `json:"largest"` // upper end of the axes; the budget may not suffice for it
 }
 
-// DryRun says what a calibration would measure, without running anything. Of a
-// calibration that chooses as it goes the points are an expectation.
+// DryRun says what a calibration would measure, without running anything. With a Chooser
+// the number of points is an estimate.
 //
-// Errors: nothing to measure, or too short a budget.
+// Errors: nothing to measure, or a budget that is too short.
 func DryRun(inv *Inventory, cfg Config) (*Outlook, error) {
 	c, budget := &calibration{Config: cfg}, units.Seconds(cfg.Budget.Seconds())
 	spaces := c.wanted(inv.Spaces)

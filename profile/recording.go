@@ -22,14 +22,14 @@ type Header struct {
 	Created     string          `json:"created"` // RFC 3339, UTC
 	Backend     string          `json:"backend"`
 	Simulated   bool            `json:"simulated"`
-	Fingerprint string          `json:"fingerprint"` // of everything that moves times; no two in one file
-	Seed        uint64          `json:"seed"`        // of the choice, the order and the inputs of points
+	Fingerprint string          `json:"fingerprint"` // hash of everything in the environment that affects times; one file has one
+	Seed        uint64          `json:"seed"`        // of the choice of points, their order and their inputs
 	Machine     Machine         `json:"machine"`
 	Others      []Machine       `json:"other_machines,omitempty"` // of a job on several nodes
 	Devices     []op.DeviceType `json:"devices"`
 	Groups      []op.GroupType  `json:"groups"`
 	Places      []Place         `json:"places,omitempty"`
-	Protocol    Protocol        `json:"protocol,omitzero"` // absent where somebody else measured
+	Protocol    Protocol        `json:"protocol,omitzero"` // absent in a recording made from other tools' files
 	Notes       []string        `json:"notes,omitempty"`
 }
 
@@ -66,11 +66,11 @@ func (h *Header) Validate() error {
 	return h.Protocol.Validate()
 }
 
-// ImportPrefix begins the backend of a recording made from others' files.
+// ImportPrefix begins the backend's name in a recording made from other tools' files.
 const ImportPrefix = "import:"
 
-// Imported says whether somebody else measured: by a protocol we do not know,
-// and each of their numbers counts alike.
+// Imported says whether the recording was made from other tools' files. Their protocol is
+// unknown, and each of their numbers counts as one sample.
 func (h *Header) Imported() bool { return strings.HasPrefix(h.Backend, ImportPrefix) }
 
 func (h *Header) validPlaces() error {
@@ -111,51 +111,50 @@ const (
 	lineEnd      = "end"
 )
 
-// Schedule is the line with the points that a calibration set out to measure,
-// in their order. A resume goes on with it instead of choosing anew.
+// Schedule is the line with the points that a calibration is going to measure, in order.
+// A resumed calibration continues with it instead of choosing again.
 //
-// A calibration that chooses by what it has measured writes a further schedule
-// line every round, with that round's points alone. Read hands them on joined:
-// all points so far, the rest as the first line has it.
+// A calibration with a Chooser writes a schedule line for each further round, with that
+// round's points only. Read passes them on joined: Points are all points so far,
+// everything else is that of the first line.
 type Schedule struct {
 	T        string    `json:"t"`
 	BudgetS  float64   `json:"budget_s"`
 	Points   []Spot    `json:"points"`
-	Canaries []int     `json:"canaries"` // indices of Points that are measured again and again
+	Canaries []int     `json:"canaries"` // indices into Points of those that are repeated throughout, to show drift
 	Once     []Spot    `json:"once,omitempty"`
 	Peers    []Peer    `json:"peers,omitempty"`
-	Families []Piloted `json:"families,omitempty"`    // of a calibration that chooses in rounds
-	Limit    int       `json:"points_a_law,omitzero"` // the most, where that was asked for
+	Families []Piloted `json:"families,omitempty"`    // only of a calibration with a Chooser
+	Limit    int       `json:"points_a_law,omitzero"` // Config.Points, if it was set
 }
 
-// Piloted is what a pilot found of one family of shapes, by which its
-// candidates are drawn.
+// Piloted is what the pilot found of one family of shapes. Candidates are drawn by it.
 type Piloted struct {
 	On      string        `json:"on"`
 	Op      op.Kind       `json:"op"`
 	Variant op.Variant    `json:"variant,omitzero"`
 	Launch  units.Seconds `json:"launch_s"`
-	PerUnit float64       `json:"s_per_unit"` // a FLOP of compute, a byte of the rest
-	Prepare units.Seconds `json:"prepare_s"`  // of a visit: inputs, warm-up, the journal
-	Longest units.Seconds `json:"longest_s"`  // call that a candidate may take
+	PerUnit float64       `json:"s_per_unit"` // per FLOP of compute ops, per byte of the rest
+	Prepare units.Seconds `json:"prepare_s"`  // per visit: inputs, warm-up, the journal
+	Longest units.Seconds `json:"longest_s"`  // longest call that a candidate may have
 }
 
-// Peer is a point of the schedule that is measured at another place too.
+// Peer is a point of the schedule that is also measured at another place.
 type Peer struct {
-	Point int    `json:"point"` // index into points
+	Point int    `json:"point"` // index into Schedule.Points
 	Place string `json:"place"`
 }
 
-// Spot is an op at a shape on a device or group.
+// Spot is a shape of an op on a device or group.
 type Spot struct {
 	On    string         `json:"on"`
 	Op    op.Kind        `json:"op"`
-	Raw   jsontext.Value `json:"shape"` // Shape in its canonical JSON
+	Raw   jsontext.Value `json:"shape"` // canonical JSON of Shape
 	Shape op.Shape       `json:"-"`
 }
 
-// NewSpot places a shape. It panics on a shape that cannot be encoded, which a
-// valid shape always can.
+// NewSpot makes a spot. It panics on a shape that cannot be encoded, which every valid
+// shape can.
 func NewSpot(on string, s op.Shape) Spot {
 	data, err := op.Encode(s)
 	if err != nil {
@@ -183,23 +182,23 @@ func (s *Spot) decode() error {
 	return err
 }
 
-// Point is one measured point, or one that failed and why.
+// Point is the result of one visit of a point: its samples, or the failure.
 type Point struct {
-	T   string `json:"t"` // "point" the first time, "again", "canary" or "peer"
+	T   string `json:"t"` // "point" for the first visit, "again" for the second, "canary" or "peer"
 	Key string `json:"key"`
 	Spot
-	Place     string      `json:"place,omitempty"` // of a peer
-	Class     Class       `json:"class,omitempty"` // of the failure; absent when it was measured
+	Place     string      `json:"place,omitempty"` // of a peer; else empty for the first place
+	Class     Class       `json:"class,omitempty"` // of the failure; empty if the point was measured
 	Error     string      `json:"error,omitempty"`
-	Times     []float64   `json:"times_s,omitempty"`      // a call, slowest rank, one entry a sample
+	Times     []float64   `json:"times_s,omitempty"`      // time of one call on the slowest rank, one entry per sample
 	RankTimes [][]float64 `json:"rank_times_s,omitempty"` // [rank][sample], for groups
-	Inner     int         `json:"inner,omitempty"`        // calls in a sample
-	Size      units.Bytes `json:"size_bytes,omitzero"`    // of a memory op
-	Ratio     float64     `json:"ratio,omitzero"`         // of an overlap: with the other op over alone
-	Peak      units.Bytes `json:"peak_bytes,omitzero"`    // most device memory held meanwhile; of an oom, what the tensors would have needed
+	Inner     int         `json:"inner,omitempty"`        // calls per sample
+	Size      units.Bytes `json:"size_bytes,omitzero"`    // measured bytes, of a memory op
+	Ratio     float64     `json:"ratio,omitzero"`         // of an overlap: time beside the other op over time alone
+	Peak      units.Bytes `json:"peak_bytes,omitzero"`    // peak device memory during the visit; of an oom, what the tensors would have needed
 	Stop      Stop        `json:"stop,omitempty"`
 	Discarded int         `json:"discarded,omitzero"` // samples dropped by the guards
-	Disturbed bool        `json:"disturbed,omitzero"` // kept although others held the cores
+	Disturbed bool        `json:"disturbed,omitzero"` // samples were kept although other processes held the cores
 	Guard     Guard       `json:"guard,omitzero"`
 	At        string      `json:"at"`        // RFC 3339 start
 	Elapsed   float64     `json:"elapsed_s"` // preparing, warming up and sampling
@@ -314,8 +313,8 @@ func hash(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Imported is a point that somebody else measured: a spot and the seconds of
-// its calls. Its key is for the recording that it goes into to fill in.
+// Imported makes a point of calls that another tool timed, in seconds. The recording that
+// it is added to fills in its key.
 func Imported(on string, s op.Shape, seconds []float64) *Point {
 	return &Point{T: linePoint, Spot: NewSpot(on, s), Times: seconds}
 }

@@ -7,15 +7,15 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Extent says how far the shapes of a device's spaces reach, and which
-// variants there are.
+// Extent says how far the shapes of a device's spaces reach, and in which variants they
+// come.
 type Extent struct {
 	MaxLen   units.Tokens // longest attention block and largest m of a GEMM
 	MaxHeads int
 	MaxWidth int // widest layer: n and k of a GEMM, row width of bandwidth ops
 	HeadDims []int
 	DType    op.DType
-	Kernels  []string // of attention; nil: the only one there is, without a name
+	Kernels  []string // attention kernels by name; nil stands for a single one without a name
 }
 
 // kernels has the empty name where kernels have none.
@@ -87,9 +87,9 @@ func headCounts(u, ratio float64, most int) (heads, kvHeads int) {
 	return min(heads, most/kvHeads*kvHeads), kvHeads
 }
 
-// DocumentSpaces lists the families of attention over packed documents, each
-// causal on its own: their total length, how many there are, how unequal they
-// are, and the heads.
+// DocumentSpaces lists the families of attention over packed documents, each document
+// causal on its own. Their axes are the total length, the number of documents, how
+// unequal they are, and the head counts.
 func DocumentSpaces(on string, e Extent) []Space {
 	var spaces []Space
 	for _, kernel := range e.kernels() {
