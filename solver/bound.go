@@ -10,44 +10,45 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// LowerBound is a time that no layout that fits the devices beats in the
-// simulator: no split of tokens and heads, no groups, no ring, no choice of ranks
-// left out, no cut of shards into segments.
+// LowerBound is a time in seconds that no layout which fits the devices can beat in the
+// simulator, whatever its split of tokens and heads, its groups and their ring, its
+// choice of ranks, and its segments.
 //
-// The ranks at work are one alone, several of one node or some of several nodes and
-// of just some device types, and more than half of some number and up to it (scope);
-// the bound is the least over these. For each of them, with F and B what a layer takes forward and
-// backward with what of the exchange it does not hide, the step takes
+// The ranks that take part are one alone, several of one node, or some of several nodes
+// and of certain device types; and their number lies in a certain range (see scope). The
+// bound is the least over all these cases. In each case let F and B be the time of a
+// layer's forward and backward pass, including what they do not hide of the exchange of
+// gradients and parameters. The step then takes
 //
 //	micro layers (F + [recomputed] F + B) + micro loss + open exchange + optimizer
 //
-// of which F, B and the loss each wait for their slowest rank. So there are two
-// floors, and the larger counts: the slowest rank of each stage by itself, and
-// one rank's sum of all stages, which is no more than the sum of the slowest.
-// Where there are two micro-batches or more they may go through the layers in twos (see
-// costmodel.Layout), so that all-to-alls take time of ports and of nobody's computing, and
-// members of a group wait less for one another; F and B are then half of what two take.
+// where micro is the number of micro-batches. F, B and the loss each last until the
+// slowest rank is done. Two floors follow, of which the larger counts: that of the
+// slowest rank in each stage by itself, and that of a single rank over all stages, which
+// cannot exceed the sum of the slowest. With two or more micro-batches these may go
+// through the layers in pairs (costmodel.Layout.TwoBatch): all-to-alls then occupy ports
+// but no rank's computing, and members of a group wait less for each other. F and B are
+// then half the time of a pair.
 //
-// Either is the solution of a small program over shares of tokens and of
-// (query, key, head) triples (leastWork), which asks
+// Each floor is the optimum of a small program over shares of tokens and of (query, key,
+// head) triples (leastWork), with lower bounds
 //
-//   - of linear work, what the laws charge for so many tokens (linearFloor),
-//   - of attention, the best rate that kernels reach on blocks no larger than
-//     what the rank has in all and of as many heads as that takes, added results
-//     included (attentionFloor),
-//   - of wires, what must pass a rank's ports, exposed or behind attention (border),
-//     and what all ports together carry beside gradients and parameters (ports),
-//   - of memory, what tokens and heads take at least (memoryFloor).
+//   - on linear work: what the laws charge for the tokens (linearFloor);
+//   - on attention: the best rate of the kernels on blocks no larger, and with no more
+//     heads, than the rank has in all, including the merging of results (attentionFloor);
+//   - on communication: what has to pass the ports of a rank, exposed or hidden behind
+//     attention (border), and what all ports together carry besides gradients and
+//     parameters (ports);
+//   - on memory: what tokens and heads need at least (memoryFloor).
 //
-// Ranks that form a single group have a floor of their own (oneGroup), within a
-// percent or so of what equal ranks take: the square of all tokens by whole heads,
-// and all-to-alls as they are priced.
+// Ranks that form a single group have a floor of their own (oneGroup): the causal square
+// of all tokens by whole heads, and all-to-alls at their price. It is within about a
+// percent of the time of equal ranks.
 //
-// Left out, so that plans of several groups stay above it by more: that a rank has
-// both squares on the diagonal and rectangles, whichever runs better; waiting for
-// the first block of a ring and for the last; which links are inside a node and
-// which are not, but for collectives and single groups; that network cards are
-// shared.
+// Not bounded, so that plans of several groups stay further above: that a rank has both
+// squares on the diagonal and rectangles, of which one may run at a lower rate; waiting
+// for the first and the last block of a ring; which links are inside a node, except for
+// collectives and single groups; sharing of network cards.
 //
 // Errors: *costmodel.MissingLawError.
 func LowerBound(p *Problem) (units.Seconds, error) {
@@ -64,8 +65,8 @@ func LowerBound(p *Problem) (units.Seconds, error) {
 	return units.Seconds(least), nil
 }
 
-// eitherWay is the floor of layouts whose micro-batches go one by one and, if there are
-// several, in twos, which take more memory and are mostly the lower ones.
+// eitherWay is the floor over layouts whose micro-batches run one by one and, if there
+// are several, in pairs. Pairs need more memory and mostly have the lower floor.
 func (f *floors) eitherWay() float64 {
 	least, scopes := math.Inf(1), f.scopes()
 	if f.twos = f.p.Job.Accumulate > 1; f.twos {
@@ -113,14 +114,14 @@ func (s scope) ranges(ranks int) []scope {
 // eachRank is up to how many ranks at work each number is looked at by itself.
 const eachRank = 16
 
-// scope is a set of ranks that a layout may choose from.
+// scope is a set of ranks of which a layout may use some, with bounds on how many.
 type scope struct {
-	counts map[string]int // of device types
-	least  int            // ranks at work
-	fewest int            // of them in the range at hand
+	counts map[string]int // ranks to choose from, by device type
+	least  int            // fewest ranks that take part
+	fewest int            // fewest and most in the range under consideration, see ranges
 	most   int
-	node   int  // that holds all of them, or -1
-	exact  bool // some of each type are at work
+	node   int  // index of the node that holds all of them, or -1
+	exact  bool // at least one rank of each device type takes part
 }
 
 // scopes lists what the ranks at work may be: one alone, several on one node, or

@@ -11,9 +11,9 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Finding is something wrong with a plan.
+// Finding is one violation that Check found.
 type Finding struct {
-	Field string // as in the document: ranks[2].segments[0].start_tokens
+	Field string // path in the document: ranks[2].segments[0].start_tokens
 	Msg   string
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// IllegalError says that a strategy has no layout on this cluster at all: a
-// candidate that does not exist, as opposed to one that does not fit.
+// IllegalError says that a cluster allows no layout of a strategy's kind at all, as
+// opposed to one that does not fit its memory.
 type IllegalError struct {
 	Strategy string
 	Reason   string
@@ -21,8 +21,8 @@ type IllegalError struct {
 // Error names the strategy and what it lacks.
 func (e *IllegalError) Error() string { return e.Strategy + ": " + e.Reason }
 
-// contest judges layouts by their simulated time and keeps the fastest that
-// fits. While none does it keeps the one that comes nearest to fitting.
+// contest simulates the layouts of one strategy and keeps the fastest that fits. Until
+// one does, it keeps the one that is nearest to fitting.
 type contest struct {
 	ctx    context.Context
 	p      *Problem
@@ -33,7 +33,7 @@ type contest struct {
 	time      units.Seconds // of best; 0 while nothing fits
 	nearest   Result
 	misfit    *MemoryError // of nearest
-	evaluated int          // layouts that fit and were simulated, by this strategy or one before
+	evaluated int          // layouts that fit and were simulated, by this strategy or an earlier one
 	all       int          // layouts tried, those that do not fit included
 	stopped   bool
 	must      bool // nothing but an interruption keeps it from judging

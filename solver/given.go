@@ -12,17 +12,17 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Given is a layout that somebody asks for instead of having one searched: to
-// price what they run today, or to compare plans that no search would return.
+// Given is a layout that the caller states instead of having one searched: the one that
+// is run today, or one that no search would return.
 type Given struct {
-	// Shares of the tokens by rank, in proportion; a rank with none gets none.
+	// Shares are the relative shares of the tokens by rank; 0 is no tokens.
 	Shares []int
-	// QHeads by rank make one all-to-all group of all ranks. Without them every
-	// rank computes all heads of its tokens, in a ring in rank order.
+	// QHeads are the query heads by rank of a single all-to-all group of all ranks. If empty
+	// the layout is ring attention in rank order, each rank computing all heads.
 	QHeads []int
-	// HeadChunks is in how many chunks the group computes its heads; 0 is all at once.
+	// HeadChunks is the number of chunks in which the group computes its heads; 0 is one.
 	HeadChunks int
-	// TwoBatch is whether micro-batches go through the layers in twos.
+	// TwoBatch says that micro-batches go through the layers in pairs.
 	TwoBatch bool
 }
 

@@ -11,9 +11,9 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// InfeasibleError says that no plan fits and names the constraint that binds.
+// InfeasibleError says that no plan fits, and which constraint is the tightest.
 type InfeasibleError struct {
-	Proven bool   // false: the search found none, which is no proof
+	Proven bool   // false: the search found no plan, which is no proof that there is none
 	Reason string // the tightest constraint
 	WayOut string
 }

@@ -12,7 +12,7 @@ import (
 type MemoryError struct {
 	Rank      int
 	Place     string // rank, device type and node in words
-	Component string // the largest: states, activations, transient or logits
+	Component string // the largest component: states, activations, transient or logits
 	Memory    costmodel.Memory
 }
 

@@ -10,82 +10,83 @@ import (
 // PlanSchema is the schema of the plan documents this version writes.
 const PlanSchema = "evenkeel.plan/v2"
 
-// Plan is the document that solve writes: who owns which tokens, what that is
-// predicted to take, how far it can be from the best possible, and what the
-// alternatives would take. Header.Inputs names the profile by its hash; whoever
-// read the files fills the header.
+// Plan is the document that evenkeel solve writes: which rank owns which tokens and
+// heads, the predicted step, how far the step can be from optimal, and how all other
+// strategies compare. Header.Inputs names the profile by its hash; the caller that read
+// the files fills in the header.
 type Plan struct {
 	doc.Header
 	Simulated bool          `json:"simulated"` // from a profile that was made on a simulated backend
 	Job       costmodel.Job `json:"job"`
 	Strategy  string        `json:"strategy"` // whose layout this is
 	Ranks     []PlanRank    `json:"ranks"`    // by rank
-	// Taken: whoever asked named the strategy, and it is not the recommended one: a
-	// plan that gains no more over today's than the model can tell is not, nor is a
-	// slower one.
+	// Taken says that the caller chose the strategy (Problem.Take) and that it is not the
+	// one that would be recommended: it is slower, or its gain over the strongest baseline is
+	// within the cost model's error.
 	Taken  bool              `json:"taken,omitzero"`
 	Groups []costmodel.Group `json:"groups"` // all-to-all groups in the order of their ring
-	// OwnLast is that of costmodel.Layout: backward each group computes its own block last.
+	// OwnLast, KeepTail, HeadChunks and TwoBatch are those of costmodel.Layout. OwnLast:
+	// each group computes its own block last in the backward pass.
 	OwnLast bool `json:"own_last,omitzero"`
-	// KeepTail is that of costmodel.Layout: tokens that no other group needs stay at home.
+	// KeepTail: keys and values that no other group needs are not sent.
 	KeepTail bool `json:"keep_tail,omitzero"`
-	// HeadChunks is that of costmodel.Layout: the heads of the one group are computed in so
-	// many chunks, one after the other.
+	// HeadChunks: the number of chunks in which a single group computes its heads.
 	HeadChunks int `json:"head_chunks,omitzero"`
-	// TwoBatch is that of costmodel.Layout: micro-batches go through the layers in twos.
+	// TwoBatch: micro-batches go through the layers in pairs.
 	TwoBatch bool           `json:"two_batch_overlap,omitzero"`
 	Step     costmodel.Step `json:"step"` // predicted
 	Bound    units.Seconds  `json:"lower_bound_s"`
-	// Gap is step time / lower bound - 1: the most that any plan could still gain that has
-	// all micro-batches in the same layout, one after the other or in twos.
+	// Gap is step time / lower bound - 1: no plan with the same layout for all micro-batches,
+	// run one by one or in pairs, can gain more.
 	Gap float64 `json:"gap"`
-	// SideBySide is what another kind of plan would take; nil where nobody asked.
+	// SideBySide is the step time of sequences in parallel; nil where it was not asked for.
 	SideBySide *SideBySide `json:"side_by_side,omitempty"`
 	Compared   []Candidate `json:"considered"`
 	Warnings   []string    `json:"warnings,omitempty"`
 	Notes      []string    `json:"notes"` // what the cost model leaves out
 }
 
-// SideBySide is what a step takes whose sequences train at the same time, each in devices
-// of its own, as a plan of a batch (package solver/batch) has them.
+// SideBySide is the step time if the sequences train at the same time, each on devices of
+// its own, as in a plan of a batch (package solver/batch).
 type SideBySide struct {
 	Time         units.Seconds `json:"step_s"`
 	MicroBatches int           `json:"micro_batches"`
-	Groups       int           `json:"groups"` // of devices, in the micro-batch that has most
+	Groups       int           `json:"groups"` // groups of devices in the micro-batch with the most groups
 }
 
-// PlanRank is what one rank owns.
+// PlanRank is the work of one rank.
 type PlanRank struct {
 	Rank     int                 `json:"rank"`
 	Device   string              `json:"device"` // device type
 	Node     string              `json:"node"`
 	Tokens   units.Tokens        `json:"tokens"`
 	Segments []costmodel.Segment `json:"segments"`     // of global positions, rising
-	Group    int                 `json:"group"`        // index into the plan's groups, -1 for a rank without work
-	FirstQ   int                 `json:"first_q_head"` // it computes query heads first_q_head to first_q_head + q_heads
+	Group    int                 `json:"group"`        // index into Plan.Groups; -1 for a rank without work
+	FirstQ   int                 `json:"first_q_head"` // the rank computes query heads FirstQ to FirstQ + QHeads - 1
 	QHeads   int                 `json:"q_heads"`
-	KVHeads  int                 `json:"kv_heads"` // that these need
+	KVHeads  int                 `json:"kv_heads"` // KV heads that these need
 }
 
-// Candidate is the result of one strategy.
+// Candidate is the result of one strategy, compared with the strongest baseline.
 type Candidate struct {
 	Strategy string  `json:"strategy"`
 	Baseline bool    `json:"baseline"`
 	Verdict  Verdict `json:"verdict"`
 	Why      string  `json:"why"`
-	// Time and what follows from it are of the layout even if it does not fit.
+	// Time, and the numbers derived from it, are those of the layout even if it does not
+	// fit a device's memory.
 	Time costmodel.Estimate `json:"time,omitzero"`
 	Gap  float64            `json:"gap"`
-	Peak units.Bytes        `json:"peak_memory_bytes"` // of the fullest rank, in proportion to its capacity
-	// Speedup is the strongest baseline's time over this one's; 0 if either
-	// does not fit.
+	Peak units.Bytes        `json:"peak_memory_bytes"` // of the rank that uses the largest share of its capacity
+	// Speedup is the step time of the strongest baseline over that of this layout; 0 if
+	// either does not fit.
 	Speedup float64 `json:"speedup_vs_baseline"`
-	// GainError is the half of the 90 % interval of the time gained over, or lost to,
-	// the strongest baseline on the side of no difference; 0 where there is none to
-	// compare with.
+	// GainError is the error of the time gained over the strongest baseline, or lost to it:
+	// half the 90 % interval, on the side of no difference (costmodel.GainError). 0 without
+	// a baseline.
 	GainError units.Seconds `json:"gain_error_s"`
-	// Busy, Exposed and Idle are how the ranks of the cluster spend the step on
-	// average: computing, waiting for bytes, waiting for slower ranks or without work.
+	// Busy, Exposed and Idle are averages over all ranks of the cluster: time computing,
+	// waiting for bytes, and waiting for slower ranks or without work.
 	Busy    units.Seconds `json:"busy_s,omitzero"`
 	Exposed units.Seconds `json:"exposed_s,omitzero"`
 	Idle    units.Seconds `json:"idle_s,omitzero"`
@@ -93,10 +94,10 @@ type Candidate struct {
 	Layout *costmodel.Layout `json:"layout,omitempty"`
 }
 
-// Runs says that the candidate has a layout, and one that fits.
+// Runs says whether the candidate has a layout that fits.
 func (c *Candidate) Runs() bool { return c.Verdict != Infeasible && c.Verdict != NotLegal }
 
-// Verdict says what became of a candidate.
+// Verdict is the judgement of a candidate beside the others.
 type Verdict = recommend.Verdict
 
 // The verdicts.
@@ -105,8 +106,8 @@ const (
 	Tie                = recommend.Tie
 	Equal              = recommend.Equal
 	Slower             = recommend.Slower
-	Infeasible Verdict = "infeasible" // does not fit a device's memory
-	NotLegal   Verdict = "not legal"  // has no layout on this cluster, as Why says; so no time either
+	Infeasible Verdict = "infeasible" // it exceeds the memory of a device
+	NotLegal   Verdict = "not legal"  // the cluster allows no layout of this kind (see Candidate.Why), so it has no time
 )
 
 // Head implements doc.Document.

@@ -12,8 +12,8 @@ import (
 // readable.
 const PlanSchemaV1 = "evenkeel.plan/v1"
 
-// PlanV1 is a plan of that schema: ring attention only, so that a ring of ranks
-// took the place of groups.
+// PlanV1 is a plan document of schema v1, which knew only ring attention: it has a ring
+// of ranks in place of groups.
 type PlanV1 struct {
 	doc.Header
 	Simulated bool           `json:"simulated"`

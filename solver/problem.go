@@ -11,20 +11,21 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Problem is what a strategy solves. Its simulator remembers prices, so it is
-// not safe for concurrent use.
+// Problem is a job on the devices of a profile, as strategies solve it. Its simulator
+// caches prices, so it is not safe for concurrent use.
 type Problem struct {
 	Job       costmodel.Job
 	Profile   *costmodel.Profile
 	Predictor *costmodel.Predictor
-	// Block is the granularity of searched splits; one shard may hold the rest.
+	// Block is the granularity of splits in a search, in tokens. One shard may get the
+	// remainder.
 	Block units.Tokens
-	// Take names the strategy whose plan is wanted whatever the others gain; empty
+	// Take names the strategy whose plan Solve returns however the others compare; empty
 	// leaves the choice to Solve.
 	Take string
-	// Effort is how many times its usual work a search is then worth another look, which
-	// starts from nothing and keeps what was found: no plan gets slower by it. Up to 1
-	// there is none; MostEffort is the most that solve takes.
+	// Effort above 1 adds a second search with Effort times the usual work. It starts
+	// afresh, and the better result of the two counts, so that no plan gets slower by it. At
+	// most MostEffort.
 	Effort float64
 
 	ranks   []costmodel.Rank

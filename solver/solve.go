@@ -13,14 +13,13 @@ import (
 // Default is the strategy that Solve runs when none is named.
 const Default = "evenkeel"
 
-// Solve runs every baseline, the published strategies and the named ones
-// (Default if there are none) and returns the plan to recommend: the fastest that
-// fits and surely gains over the strongest baseline, or that baseline if no gain is more
-// than the cost model can be wrong by.
-// When ctx ends the strategies return their best so far. report may be nil.
+// Solve runs all baselines, the published strategies and the named ones (Default if names
+// is empty), and returns the plan to recommend: the fastest one that fits and whose gain
+// over the strongest baseline exceeds the cost model's error, or that baseline if there
+// is none. When ctx ends the strategies return their best so far. report may be nil.
 //
-// Errors: an unknown strategy, *InfeasibleError if nothing fits, that of ctx if
-// it ends before anything that fits is found, *costmodel.MissingLawError.
+// Errors: an unknown strategy, *InfeasibleError if nothing fits, ctx's error if it ends
+// before a layout that fits is found, *costmodel.MissingLawError.
 func Solve(ctx context.Context, p *Problem, names []string, report func(Progress)) (*Plan, error) {
 	if p.Take != "" {
 		names = append(slices.Clone(names), p.Take)

@@ -8,49 +8,48 @@ import (
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
-// Strategy turns a problem into a layout.
+// Strategy finds a layout for a problem.
 type Strategy interface {
-	// Name is how documents and the command line call it.
+	// Name is the strategy's name in documents and on the command line.
 	Name() string
-	// Claims says what its result may be taken for.
+	// Claims says what the strategy is and how Solve treats it.
 	Claims() Claims
-	// Solve returns the best layout it finds, and when ctx ends the best so
-	// far. report may be nil. Without recourse to clocks or chance: the same
-	// problem gives the same result, unless ctx ends.
+	// Solve returns the best layout that it finds or, when ctx ends, the best so far. It
+	// uses no clocks and no unseeded randomness: unless ctx ends, the same problem gives the
+	// same result. report may be nil. Result.Step may be nil; the function Solve fills it.
 	//
-	// Result.Step may be nil: Solve fills it.
-	//
-	// Errors: *MemoryError (with the layout that does not fit in the result),
-	// *IllegalError if there is no layout of the kind on the cluster,
-	// *InfeasibleError, or that of ctx if it ends before any layout fits.
+	// Errors: *MemoryError if no layout fits (the result then holds the one nearest to
+	// fitting), *IllegalError if the cluster allows no layout of this kind,
+	// *InfeasibleError, or ctx's error if it ends before any layout fits.
 	Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error)
 }
 
-// Claims is what a strategy may be held to.
+// Claims says what a strategy is.
 type Claims struct {
-	Baseline  bool   // what people run today: always solved, shown beside the answer
-	Published bool   // the algorithm of a paper: always solved and shown too
-	Doc       string // one sentence
+	Baseline  bool   // what people run today: always solved, and shown beside the answer
+	Published bool   // the algorithm of a paper: always solved and shown, too
+	Doc       string // one sentence for the user
 }
 
-// Progress is a strategy's account while it works.
+// Progress is the state of a running strategy.
 type Progress struct {
 	Strategy  string
 	Evaluated int           // layouts simulated so far
-	Best      units.Seconds // of a layout that fits; 0 while there is none
+	Best      units.Seconds // step time of the best layout that fits; 0 while there is none
 }
 
-// Result is a layout with its simulated step.
+// Result is the layout that a strategy found.
 type Result struct {
 	Layout    costmodel.Layout
-	Step      *costmodel.Step // nil where the strategy had no need of it
+	Step      *costmodel.Step // its simulated step; nil where the strategy did not need it
 	Evaluated int             // layouts simulated
 	Stopped   bool            // ctx ended before the strategy did
-	Why       string          // what the layout is, in words
+	Why       string          // describes the layout, for the user
 }
 
-// Strategies lists all there are in the order in which they are solved: baselines
-// first, then published ones, then ours, which starts from the others' plans.
+// Strategies lists all strategies in the order in which they are solved: baselines, then
+// published algorithms, then evenkeel's own, which starts from the layouts of those
+// before.
 func Strategies() []Strategy {
 	return []Strategy{ring{}, ulysses{}, usp{}, uspSubset{}, hexiSeq{}, evenKeel{}}
 }

@@ -1,6 +1,7 @@
-// Package recommend chooses among several plans of one problem, by one rule and in the same
-// words for plans of one sequence and for those of a batch: the fastest that surely gains
-// over what people run today, or that where none does.
+// Package recommend chooses among several plans of one problem: the fastest one whose
+// gain over what people run today exceeds the cost model's error, or today's plan if
+// there is none. Plans of one sequence and plans of a batch are judged by the same rule
+// and in the same words.
 package recommend
 
 import (
@@ -22,23 +23,23 @@ const (
 	Slower Verdict = "slower"
 )
 
-// Plan is what choosing knows of a plan that can be run.
+// Plan is what the choice needs to know of a plan that can be run.
 type Plan struct {
 	Strategy string
 	Baseline bool // what people run today
 	Time     units.Seconds
-	Step     *costmodel.Step // its account; nil where nobody knows how far it is off
-	// GainError and Doubt are what costmodel.GainError says of it and the strongest
-	// baseline, once Best has weighed it; nothing where there is none or no account.
+	Step     *costmodel.Step // its account; nil where its error is unknown
+	// GainError and Doubt are the results of costmodel.GainError for this plan and the
+	// strongest baseline. Best fills them in; they are zero without a baseline or a Step.
 	GainError units.Seconds
 	Doubt     string
 }
 
-// Best weighs plans against the strongest baseline among them, and returns the places of
-// the one to recommend and of that baseline: -1 where there is none. A nil is the place of a
-// strategy that has no plan. Of equally fast ones the last is recommended if that is no
-// baseline: a later strategy starts from the plans of those before, and where it finds none
-// better the plan is its own as well.
+// Best compares plans with the strongest baseline among them, and returns the index of
+// the plan to recommend and that of the baseline, -1 for none. An entry is nil where a
+// strategy has no plan. Of equally fast plans the last one that is no baseline is
+// recommended: a later strategy starts from the plans of those before, so that a plan it
+// did not improve is its own result as well.
 func Best(plans []*Plan) (best, base int) {
 	base = fastest(plans, func(p *Plan) bool { return p.Baseline })
 	wanted := func(*Plan) bool { return true }
@@ -77,7 +78,8 @@ func lastOfEquals(plans []*Plan, best int) int {
 	return best
 }
 
-// Tied says that a plan gains no more over the strongest baseline than the model can tell.
+// Tied says that the plan's gain over the strongest baseline is within the cost model's
+// error.
 func (p *Plan) Tied(base *Plan) bool { return p != base && base.Time-p.Time <= p.GainError }
 
 // Verdict is what became of a plan beside the chosen one and the strongest baseline, which
