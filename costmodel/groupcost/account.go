@@ -21,12 +21,12 @@ type way struct {
 	by   *mechanism
 }
 
-// Exchange is what Costs say of a step beside its groups, MicroBase, Fixed and Hidden, with
-// the errors of their laws.
+// Exchange holds Costs.MicroBase, Costs.Fixed (as Step) and Costs.Hidden with the errors
+// of their laws.
 type Exchange struct{ MicroBatch, Step, Hidden *costmodel.Step }
 
-// Exchange is of the costs that laws are behind; ok is false of published ones, whose error
-// is not known.
+// Exchange returns the times outside groups with their errors. ok is false for costs of a
+// published model, whose error is unknown.
 func (c *Costs) Exchange() (x Exchange, ok bool) {
 	if c.from == nil {
 		return Exchange{}, false
@@ -38,9 +38,9 @@ func (c *Costs) Exchange() (x Exchange, ok bool) {
 // mean, for laws' shares of a group's time change little with it.
 const mostLengths = 12
 
-// Account is the time of a group of a class with sequences of some lengths, one or more, as
-// Base and Time give it, with the error that it has by the laws which the group's
-// simulation uses. Only of costs that laws are behind (see Exchange).
+// Account is the time of a group of a class with one or more sequences of the given
+// lengths, as Base and Time give it, with its error by the laws that the group's
+// simulation uses. It is possible for costs made by FromLaws only (see Exchange).
 //
 // Errors: a missing law.
 func (c *Costs) Account(class int, lengths []units.Tokens) (*costmodel.Step, error) {

@@ -24,31 +24,32 @@ func (p Pool) Count() int {
 	return n
 }
 
-// Class is a kind of group: how many devices of each pool train sequences together.
+// Class is a kind of group: the number of devices of each pool that train sequences
+// together.
 //
-// The time of a group of class c with the sequences s_1, s_2, ... in a micro-batch is
-// Base + Σ Costs.Time(c, s_k); of its tokens, Σ s_k ≤ Cap.
+// A group of class c with the sequences s_1, s_2, ... takes Base + Σ Costs.Time(c, s_k)
+// in a micro-batch, where Σ s_k ≤ Cap.
 type Class struct {
-	Name string        // as people say it: "8", "4 h100_sxm + 4 a100_sxm, recompute"
-	Uses []int         // devices, by pool
-	One  bool          // all of them in one node; of one pool, then
-	Base units.Seconds // of a group with at least one sequence, once a micro-batch
-	Cap  units.Tokens  // of one micro-batch
-	// Shares is the share of each sequence that one device of the pool holds, by
-	// pool: Σ Uses·Shares = 1. Nil where all devices hold the same.
+	Name string        // for the user: "8", "4 h100_sxm + 4 a100_sxm, recompute"
+	Uses []int         // number of devices, by pool
+	One  bool          // all devices are of one pool and in one node
+	Base units.Seconds // time of a group with at least one sequence, per micro-batch
+	Cap  units.Tokens  // most tokens of a group in one micro-batch
+	// Shares is, by pool, the share of every sequence that one device of the pool holds:
+	// Σ Uses·Shares = 1. Nil where all devices hold the same.
 	Shares []float64
-	// Heads is the number of devices that share heads by all-to-all; the group is
-	// a ring of Degree/Heads such. 0 where the cost model does not say.
+	// Heads is the number of devices of an all-to-all group; the class is a ring of
+	// Degree/Heads of them. 0 where the cost model does not say.
 	Heads int
-	// QHeads is the number of query heads of one device, by pool, where the
-	// devices of an all-to-all have unequal numbers.
+	// QHeads is, by pool, the number of query heads of one device, where the devices of an
+	// all-to-all group have different numbers.
 	QHeads []int
-	// Groups are the all-to-alls in the order of their ring, as of a layout whose
-	// ranks are the devices pool by pool, of each pool in the order of the cluster.
-	// Nil where the cost model does not say.
+	// Groups are the all-to-all groups in the order of their ring. Their ranks count the
+	// devices of the class pool by pool, in the order of the cluster within a pool. Nil where
+	// the cost model does not say.
 	Groups []costmodel.Group
-	// OwnLast is that of costmodel.Layout, where several of Groups have tokens: backward each
-	// computes its own block last. Only of costs for sequences of one length (Options.Of).
+	// OwnLast is that of costmodel.Layout: each group computes its own block last in the
+	// backward pass. Only in costs for sequences of one length (Options.Of).
 	OwnLast   bool
 	Recompute bool // every layer's forward runs again in the backward pass
 }
@@ -66,21 +67,21 @@ func (c Class) Degree() int {
 type Costs struct {
 	Pools   []Pool
 	Classes []Class
-	// MicroBase is what every micro-batch takes beside its groups, Fixed what the
-	// step takes beside its micro-batches.
+	// MicroBase is the time of a micro-batch outside its groups, Fixed that of a step outside
+	// its micro-batches.
 	MicroBase, Fixed units.Seconds
-	// Hidden is what of the exchange of parameters and gradients hides behind the
-	// layers of a micro-batch that takes at least as long.
+	// Hidden is the time of the exchange of parameters and gradients that overlaps with the
+	// layers of a micro-batch. A micro-batch cannot be shorter.
 	Hidden units.Seconds
-	// Longest is the longest sequence that the model can train on, 0 without limit.
+	// Longest is the longest sequence that the model allows; 0 is no limit.
 	Longest units.Tokens
 
 	curves []curve // by class
 	from   *origin // nil where published coefficients are all there is
 }
 
-// Time is what a sequence of s tokens adds to a group of a class: forward and
-// backward of all layers and the loss. It rises with s.
+// Time is the time in seconds that a sequence of s tokens adds to a group of a class:
+// forward and backward through all layers, and the loss. It rises with s.
 func (c *Costs) Time(class int, s units.Tokens) units.Seconds { return c.curves[class].at(s) }
 
 // name says what devices a group has: "8" where all are alike.

@@ -5,15 +5,15 @@ import (
 	"slices"
 )
 
-// AsEqual are the costs that a planner sees who takes all devices of a cluster for
-// equal: one pool, and for each number of devices one class that keeps activations
-// and one that recomputes, with the time of the slowest of c's classes of so many
-// devices and the memory of the tightest, for any of them may be what a group gets.
-// With c made with equal shares (Options.EqualShares), a plan for these costs runs
-// on the real devices as they come, in about no more than the time it states.
+// AsEqual returns the costs as a planner sees them that assumes equal devices: one pool
+// and, for each number of devices, one class that keeps activations and one that
+// recomputes them. Each takes the time of the slowest and the memory of the tightest of
+// c's classes of that size, since any of these may be what a group gets. If c was made
+// with Options.EqualShares, a plan for these costs runs on the real devices as they come,
+// in not much more than the time it states.
 //
-// Numbers of devices are left out for which c does not know all pools, on their
-// own or in a mix.
+// Numbers of devices are left out for which c lacks a class of some pool, on its own or
+// in a mix.
 func (c *Costs) AsEqual() *Costs {
 	out := &Costs{MicroBase: c.MicroBase, Fixed: c.Fixed, Hidden: c.Hidden, Longest: c.Longest, Pools: []Pool{c.onePool()}}
 	perNode := len(c.Pools[0].Ranks[0])

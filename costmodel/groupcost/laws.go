@@ -13,37 +13,38 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Options narrow the classes down; the zero value asks for all.
+// Options restrict the classes; the zero value asks for all.
 type Options struct {
 	SameType    bool // no groups of several device types
 	NoRecompute bool // no recomputation, whatever it would let a group hold
 	// Recompute leaves only classes that recompute.
 	Recompute bool
-	// EqualShares: groups of several types split sequences and heads evenly, as
-	// planners do that take all devices for equal.
+	// EqualShares splits sequences and heads evenly over groups of several device types, as
+	// planners do that assume equal devices.
 	EqualShares bool
-	// Of, unless nothing, are all the sequences that will be asked for: no other length
-	// is priced, and classes that do not hold one are left out. So it takes a fraction of
-	// the time, and groups of one of them or of all are priced as they are simulated.
+	// Of, unless zero, says that only sequences of this one length and number will be asked
+	// for. Classes that cannot hold one are left out, and no other length is priced, which
+	// takes a fraction of the time. Groups of one sequence and of as many as fit are priced
+	// as simulated.
 	Of costmodel.Documents
 }
 
-// FromLaws makes costs from the laws of a predictor for the cluster and model of
-// a job, whose SeqLen, Recompute and Accumulate do not count.
+// FromLaws makes costs from the laws of a predictor, for the cluster and model of a job.
+// It ignores the job's SeqLen, Recompute and Accumulate.
 //
-// The classes are, of each device type, every number of devices of a node and of
-// whole nodes; and of several types the frontier of mixes (see mixes). Each is
-// trained by the fastest of ring, all-to-all and rings of all-to-alls (see
-// choose), once keeping activations and once recomputing them. States are
-// sharded over the whole cluster.
+// For each device type there is a class for every number of devices within a node and for
+// every number of whole nodes. Several types together have the classes on the Pareto
+// frontier of mixes (see mixes). Each class uses the fastest of ring attention,
+// all-to-all, and a ring of all-to-alls (see choose), once with activations kept and once
+// recomputed. States are sharded over the whole cluster.
 //
-// Groups beyond a node are priced in the nodes that have the most room for them; a
-// mix on nodes that have several types is priced inside one where it fits, which
-// only a placement that keeps it together makes true.
+// Groups larger than a node are priced on the nodes with the most room for them. A mix of
+// types that share a node is priced within one node if it fits into it; a planner has to
+// place it so.
 //
-// Errors: an invalid job, a device that the profile lacks, a missing law as
-// *costmodel.MissingLawError, that not even the states fit any group, or one sequence
-// of the only length; and that of ctx if it ends before all is priced.
+// Errors: an invalid job; a device that the profile lacks; a missing law, as
+// *costmodel.MissingLawError; no group that can hold the states, or one sequence of
+// Options.Of; ctx's error if it ends before all classes are priced.
 func FromLaws(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, o Options) (*Costs, error) {
 	over, err := q.Overheads(j)
 	if err != nil {
