@@ -4,7 +4,7 @@ import "slices"
 
 // allToAllBytes is what crosses the busiest port in an all-to-all of a group until it
 // is done; a network card counts like a port where cards are fewer than ranks.
-func (s *sim) allToAllBytes(x exchangeKind, b *bunch) float64 {
+func (s *sim) allToAllBytes(x exchangeKind, b *seatGroup) float64 {
 	send, receive := s.rowsOf(x)
 	members := s.seats[b.from:b.to]
 	sends, receives := sums(members, send, receive)
@@ -39,7 +39,7 @@ type crossing struct {
 // group's all-to-all is done. All groups exchange at the same time, and a card
 // serves each of them alike while it has bytes: one with w bytes is done when the
 // card has moved the sum over all of the lesser of their bytes and w.
-func (s *sim) cardBytes(x exchangeKind, b *bunch) float64 {
+func (s *sim) cardBytes(x exchangeKind, b *seatGroup) float64 {
 	most := 0.0
 	for node, groups := range s.crossings(x) {
 		at := slices.IndexFunc(groups, func(c crossing) bool { return c.group == b.from })
@@ -64,15 +64,15 @@ func (s *sim) crossings(x exchangeKind) [][]crossing {
 		return s.cross[x]
 	}
 	s.cross[x] = make([][]crossing, len(s.job.Cluster.Nodes))
-	for g := range s.bunches {
-		if b := &s.bunches[g]; b.node < 0 {
+	for g := range s.groups {
+		if b := &s.groups[g]; b.node < 0 {
 			s.addCrossings(x, b)
 		}
 	}
 	return s.cross[x]
 }
 
-func (s *sim) addCrossings(x exchangeKind, b *bunch) {
+func (s *sim) addCrossings(x exchangeKind, b *seatGroup) {
 	send, receive := s.rowsOf(x)
 	members := s.seats[b.from:b.to]
 	all := s.cross[x]

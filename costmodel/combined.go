@@ -21,7 +21,7 @@ func (p *Packer) Brief(recomputed, ownLast bool) (*Step, error) {
 	defer func() { s.layout.OwnLast, s.contended = false, false }()
 	p.simulate(recomputed)
 	step := s.brief(s.allSpent())
-	if len(s.bunches) > 1 && len(s.neverBeside()) > 0 {
+	if len(s.groups) > 1 && len(s.neverBeside()) > 0 {
 		free := s.length()
 		s.contended = true
 		p.simulate(recomputed)

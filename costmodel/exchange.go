@@ -163,8 +163,8 @@ func (s *sim) countTraffic() {
 	if s.job.Recompute == RecomputeFull {
 		forward = 2
 	}
-	for g := range s.bunches {
-		b := &s.bunches[g]
+	for g := range s.groups {
+		b := &s.groups[g]
 		kv, grads := s.passed(g)
 		for _, h := range b.out {
 			link := s.linkOf(s.commonNode(h.from, h.to))
@@ -186,13 +186,13 @@ func (s *sim) countTraffic() {
 // passed is the tokens of all blocks that a group passes on to the next, and of
 // those whose gradients it does.
 func (s *sim) passed(g int) (kv, grads units.Tokens) {
-	for k := range s.bunches {
+	for k := range s.groups {
 		block, gradients := s.passes(g, k)
 		if block {
-			kv += s.bunches[k].sent
+			kv += s.groups[k].sent
 		}
 		if gradients {
-			grads += s.bunches[k].sent
+			grads += s.groups[k].sent
 		}
 	}
 	return kv, grads
@@ -207,7 +207,7 @@ func (s *sim) commonNode(i, j int) int {
 
 // addToAll books the bytes of one all-to-all of a group, those that stay in a
 // node apart from those that leave it.
-func (s *sim) addToAll(x exchangeKind, b *bunch, times int64) {
+func (s *sim) addToAll(x exchangeKind, b *seatGroup, times int64) {
 	send, receive := s.rowsOf(x)
 	members := s.seats[b.from:b.to]
 	if len(members) < 2 {

@@ -113,7 +113,7 @@ func (r *layerRun) play() {
 		return
 	}
 	r.begin()
-	for g := range s.bunches {
+	for g := range s.groups {
 		r.enter(g)
 	}
 	x := r.folding()
@@ -124,7 +124,7 @@ func (r *layerRun) play() {
 	if x != nil {
 		r.unfold()
 	}
-	for g := range s.bunches {
+	for g := range s.groups {
 		r.leave(g)
 	}
 }
@@ -142,7 +142,7 @@ func (r *layerRun) ring() {
 }
 
 func (r *layerRun) reset(s *sim, back, events bool) {
-	r.sim, r.back, r.n, r.length = s, back, len(s.bunches), 0
+	r.sim, r.back, r.n, r.length = s, back, len(s.groups), 0
 	if r.dir = 0; back {
 		r.dir = 1
 	}
@@ -150,9 +150,9 @@ func (r *layerRun) reset(s *sim, back, events bool) {
 	r.seats = append(r.seats[:0], make([]seatRun, len(s.seats))...)
 	r.around = append(r.around[:0], make([]around, len(s.seats))...)
 	r.forms = r.forms[:0]
-	for g := range s.bunches {
-		r.forms = append(r.forms, s.bunches[g].form)
-		r.forms[g].out, r.forms[g].home, r.forms[g].near, r.forms[g].reach = s.bunches[g].out, s.bunches[g].home, s.bunches[g].near, s.bunches[g].reach
+	for g := range s.groups {
+		r.forms = append(r.forms, s.groups[g].form)
+		r.forms[g].out, r.forms[g].home, r.forms[g].near, r.forms[g].reach = s.groups[g].out, s.groups[g].home, s.groups[g].near, s.groups[g].reach
 	}
 	r.strip.reset(s, r.forms)
 	r.beside, r.apart, r.batch, r.given = s.besides(back), nil, 0, nil
@@ -201,7 +201,7 @@ func (r *layerRun) begin() {
 
 // enter is a group's linear work before the ring and its all-to-all in.
 func (r *layerRun) enter(g int) {
-	s, b := r.sim, &r.sim.bunches[g]
+	s, b := r.sim, &r.sim.groups[g]
 	what, x := preForward, tokensIn
 	if r.back {
 		what, x = preBackward, outputIn
@@ -246,7 +246,7 @@ func (r *layerRun) enter(g int) {
 // leave is a group's all-to-all out and its linear work after the ring. What its
 // members still send on to the next group goes first; waiting for that is exposed.
 func (r *layerRun) leave(g int) {
-	s, b := r.sim, &r.sim.bunches[g]
+	s, b := r.sim, &r.sim.groups[g]
 	what, x := postForward, outputOut
 	if r.back {
 		what, x = postBackward, tokensOut

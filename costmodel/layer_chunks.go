@@ -47,7 +47,7 @@ func (s *sim) seatChunks() {
 		s.chunks = append(s.chunks, chunk)
 		s.seatChunk(c)
 		for i := range chunk {
-			s.seats[i].work = s.workRow(i, s.bunches[0].form.shape)
+			s.seats[i].work = s.workRow(i, s.groups[0].form.shape)
 			chunk[i].work = s.seats[i].work
 		}
 	}
@@ -80,7 +80,7 @@ func (s *sim) chunkMessages(back bool) (in, out []units.Seconds) {
 	if back {
 		x, y, dir = outputIn, tokensOut, 1
 	}
-	b, k := &s.bunches[0], s.layout.chunks()
+	b, k := &s.groups[0], s.layout.chunks()
 	for c := range k {
 		s.seatChunk(c)
 		one, other := s.toAllTime(x, b, nil), s.toAllTime(y, b, nil)
@@ -122,7 +122,7 @@ func (s *sim) chunkBesides(back bool, in, out []units.Seconds) []beside {
 // members have computed it and the ports are free. So attention of the chunks hides all
 // but the first one in and the last one out.
 func (r *layerRun) inChunks() {
-	s, b := r.sim, &r.sim.bunches[0]
+	s, b := r.sim, &r.sim.groups[0]
 	before, after := preForward, postForward
 	if r.back {
 		before, after = preBackward, postBackward

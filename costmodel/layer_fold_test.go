@@ -105,7 +105,7 @@ func keptOf(t *testing.T, p *Profile, x plan) int {
 	s.foldFrom = 2
 	r := &s.layers[0]
 	r.reset(s, false, false)
-	for g := range s.bunches {
+	for g := range s.groups {
 		r.enter(g)
 	}
 	if f := r.folding(); f != nil {

@@ -51,8 +51,8 @@ type ringHop struct{ from, to int32 } // seats
 // goesRound says whether every block of a layout goes all the way round with its
 // gradients.
 func (s *sim) goesRound() bool {
-	for g := range s.bunches {
-		if b := &s.bunches[g]; b.near != 1 || b.reach != len(s.bunches)-1 {
+	for g := range s.groups {
+		if b := &s.groups[g]; b.near != 1 || b.reach != len(s.groups)-1 {
 			return false
 		}
 	}

@@ -105,7 +105,7 @@ func TestRingsAgainstAccount(t *testing.T) {
 		}
 		x.layout.OwnLast = len(x.layout.Groups) > 1 && rng.IntN(2) == 0
 		got, want := longSim(t, p, x, true), longSim(t, p, x, false)
-		if got.goesRound() && len(got.bunches) > 1 {
+		if got.goesRound() && len(got.groups) > 1 {
 			quick[fmt.Sprintf("own last %t, unlike %t, in twos %t", x.layout.OwnLast, unlike && members > 1, x.layout.TwoBatch)]++
 		}
 		for n, round := range got.rounds() {
@@ -171,13 +171,13 @@ func TestStripsAgainstLaws(t *testing.T) {
 		for dir := range s.layers {
 			r := &s.layers[dir]
 			r.reset(s, dir == 1, false)
-			for g := range s.bunches {
+			for g := range s.groups {
 				r.enter(g)
 			}
 			for u := range r.n {
 				for i, got := range r.step(u) {
 					a := &s.seats[i]
-					want := s.attentionCost(dir == 1, a, &s.bunches[r.source(a.group, u)], nil)
+					want := s.attentionCost(dir == 1, a, &s.groups[r.source(a.group, u)], nil)
 					if u < r.n-1 {
 						want = r.beside[i].stretch(want)
 					}

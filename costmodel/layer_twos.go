@@ -32,7 +32,7 @@ func (r *layerRun) passTwos(w twos, before, over func(batch int8)) {
 	r.batch = batchA
 	r.begin()
 	in[0], in[1] = make([]joined, r.n), make([]joined, r.n)
-	for g := range r.sim.bunches {
+	for g := range r.sim.groups {
 		for b := range in {
 			r.batch = int8(b) + batchA
 			r.linear(g, 0, w.before[b])
@@ -53,7 +53,7 @@ func (r *layerRun) passTwos(w twos, before, over func(batch int8)) {
 	r.ringOf(in[1])
 	over(r.batch)
 	out[1] = r.toAlls(w.out)
-	for g := range r.sim.bunches {
+	for g := range r.sim.groups {
 		for b := range out {
 			r.batch = int8(b) + batchA
 			r.awaitAll(g, out[b][g])
@@ -88,8 +88,8 @@ func (r *layerRun) priceTwos() twos {
 	}
 	var w twos
 	r.apart = make([]beside, len(r.seats))
-	for g := range s.bunches {
-		b := &s.bunches[g]
+	for g := range s.groups {
+		b := &s.groups[g]
 		in, out := r.toAllTimes(b)
 		w.in, w.out = append(w.in, in), append(w.out, out)
 		for i := b.from; i < b.to; i++ {
@@ -110,7 +110,7 @@ func (r *layerRun) priceTwos() twos {
 
 // toAllTimes is what a group's all-to-alls take before and behind the ring, beside another
 // micro-batch.
-func (r *layerRun) toAllTimes(b *bunch) (in, out units.Seconds) {
+func (r *layerRun) toAllTimes(b *seatGroup) (in, out units.Seconds) {
 	if b.to-b.from < 2 {
 		return 0, 0
 	}
@@ -124,8 +124,8 @@ func (r *layerRun) toAllTimes(b *bunch) (in, out units.Seconds) {
 // slowTwos finds the factors by which the groups' all-to-alls are slower beside computing,
 // that of the slowest member.
 func (s *sim) slowTwos() {
-	for g := range s.bunches {
-		b := &s.bunches[g]
+	for g := range s.groups {
+		b := &s.groups[g]
 		b.slow = [2]units.Seconds{1, 1}
 		for i := b.from; i < b.to; i++ {
 			if i > b.from && s.seats[i].device == s.seats[i-1].device {
@@ -141,7 +141,7 @@ func (s *sim) slowTwos() {
 // linear is the group's linear work of a micro-batch before the ring, at step 0, or
 // behind it.
 func (r *layerRun) linear(g, step int, took []units.Seconds) {
-	b := &r.sim.bunches[g]
+	b := &r.sim.groups[g]
 	for i := b.from; i < b.to; i++ {
 		a, c, w := &r.seats[i], &r.around[i], took[i]
 		r.note(event{kind: linearEvent, seat: i, to: i, step: step, start: a.free, end: a.free + w})
@@ -159,7 +159,7 @@ type joined struct{ ready, start, end units.Seconds }
 
 // toAll is an all-to-all of a group whose members are ready when their streams are free.
 func (r *layerRun) toAll(g, step int, took units.Seconds) joined {
-	b := &r.sim.bunches[g]
+	b := &r.sim.groups[g]
 	var x joined
 	for i := b.from; i < b.to; i++ {
 		x.ready = max(x.ready, r.seats[i].free)
@@ -193,7 +193,7 @@ func (r *layerRun) toAlls(took []units.Seconds) []joined {
 // own time is communication, the ports' time before it exposed as well, and the rest is
 // waiting for members.
 func (r *layerRun) awaitAll(g int, x joined) {
-	for i := r.sim.bunches[g].from; i < r.sim.bunches[g].to; i++ {
+	for i := r.sim.groups[g].from; i < r.sim.groups[g].to; i++ {
 		a := &r.seats[i]
 		wait := x.end - a.free
 		if wait <= 0 {
@@ -210,7 +210,7 @@ func (r *layerRun) awaitAll(g int, x joined) {
 func (r *layerRun) ringOf(in []joined) {
 	for g := range in {
 		r.awaitAll(g, in[g])
-		b := &r.sim.bunches[g]
+		b := &r.sim.groups[g]
 		for i := b.from; i < b.to && !r.ownLast; i++ {
 			r.arrived[0][i] = arrival{in[g].end, in[g].end}
 		}

@@ -120,8 +120,8 @@ func (p *Packer) validate(l Layout, tokens units.Tokens) error {
 // fill gives the seats the tokens of all documents and prices their attention.
 func (p *Packer) fill(layouts []Layout, docs []Documents) {
 	s := p.sim
-	for g := range s.bunches {
-		b := &s.bunches[g]
+	for g := range s.groups {
+		b := &s.groups[g]
 		b.tokens = 0
 		for i := b.from; i < b.to; i++ {
 			a := &s.seats[i]
@@ -140,8 +140,8 @@ func (p *Packer) fill(layouts []Layout, docs []Documents) {
 	}
 	if len(docs) > 1 { // every pair of groups has prices of its own
 		s.wide = true
-		for g := range s.bunches {
-			s.bunches[g].form.shape = g
+		for g := range s.groups {
+			s.groups[g].form.shape = g
 		}
 		for i := range s.seats {
 			s.seats[i].work = i
@@ -157,9 +157,9 @@ func (p *Packer) price() {
 	s := p.sim
 	for i := range s.seats {
 		a := &s.seats[i]
-		for k := range s.bunches {
-			of := &s.bunches[k].form
-			how := s.relationOf(&s.bunches[a.group].form, of)
+		for k := range s.groups {
+			of := &s.groups[k].form
+			how := s.relationOf(&s.groups[a.group].form, of)
 			for dir := range s.work {
 				if unknown(s.work[dir][how].get(a.work, of.shape)) {
 					s.work[dir][how].set(a.work, of.shape, p.attention(dir == 1, a, k, nil))

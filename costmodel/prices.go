@@ -188,8 +188,8 @@ func (s *sim) shapes(shards []Shard) {
 	if s.wide {
 		s.exact++
 	}
-	for g := range s.bunches {
-		b := &s.bunches[g]
+	for g := range s.groups {
+		b := &s.groups[g]
 		key := shapeKey{a: b.shard.Segments[0].Len()}
 		if len(b.shard.Segments) > 1 {
 			key.b = b.shard.Segments[1].Len()
@@ -216,7 +216,7 @@ func (s *sim) shapes(shards []Shard) {
 func (s *sim) workRow(i, shape int) int {
 	a := &s.seats[i]
 	if i > 0 { // as the seat before, mostly
-		if x := &s.seats[i-1]; x.device == a.device && x.heads == a.heads && x.kv == a.kv && s.bunches[x.group].form.shape == shape {
+		if x := &s.seats[i-1]; x.device == a.device && x.heads == a.heads && x.kv == a.kv && s.groups[x.group].form.shape == shape {
 			return x.work
 		}
 	}
@@ -232,18 +232,18 @@ func (s *sim) workRow(i, shape int) int {
 // attentionTime is what a seat takes over the block of a group that lies so to
 // its own, as priced by the laws for the first time.
 func (s *sim) attentionTime(dir, relation int, a *seat, k int) units.Seconds {
-	of := &s.bunches[k]
+	of := &s.groups[k]
 	t := s.attentionCost(dir == 1, a, of, nil)
 	s.work[dir][relation].set(a.work, of.form.shape, t)
 	return t
 }
 
 // attentionCost is the same by the laws, booked in acc.
-func (s *sim) attentionCost(back bool, a *seat, of *bunch, acc *account) units.Seconds {
+func (s *sim) attentionCost(back bool, a *seat, of *seatGroup, acc *account) units.Seconds {
 	if a.heads == 0 {
 		return 0
 	}
-	return s.attention(a.device, s.bunches[a.group].shard, of.shard, a.heads, a.kv, back, acc)
+	return s.attention(a.device, s.groups[a.group].shard, of.shard, a.heads, a.kv, back, acc)
 }
 
 // relationOf is the relation of one group's queries to the keys of another or
@@ -323,8 +323,8 @@ func (s *sim) priceMessages() {
 		}
 		h.price = s.hopRow(key)
 	}
-	for g := range s.bunches {
-		b := &s.bunches[g]
+	for g := range s.groups {
+		b := &s.groups[g]
 		for _, hops := range [][]hop{b.out, b.home} {
 			sent, received := s.abroad(hops)
 			for i := range hops {
@@ -347,7 +347,7 @@ func (s *sim) hopRow(key hopKey) int {
 // hopTime is what it takes to pass the block of a group on, or its gradients, as
 // priced by the law for the first time.
 func (s *sim) hopTime(grad bool, price, k int) units.Seconds {
-	of, table := &s.bunches[k], &s.kv
+	of, table := &s.groups[k], &s.kv
 	if grad {
 		table = &s.grad
 	}
@@ -356,7 +356,7 @@ func (s *sim) hopTime(grad bool, price, k int) units.Seconds {
 	return t
 }
 
-func (s *sim) hopCost(grad bool, price int, of *bunch, acc *account) units.Seconds {
+func (s *sim) hopCost(grad bool, price int, of *seatGroup, acc *account) units.Seconds {
 	key := s.hops[price]
 	bytes := s.kvBytes(of.sent, key.kv)
 	if grad {
@@ -413,7 +413,7 @@ func (s *sim) rowsOf(x exchangeKind) (send, receive func(*seat) float64) {
 
 // toAllTime is what a group's all-to-all takes: as long as an even one with as
 // many bytes on its busiest port.
-func (s *sim) toAllTime(x exchangeKind, b *bunch, acc *account) units.Seconds {
+func (s *sim) toAllTime(x exchangeKind, b *seatGroup, acc *account) units.Seconds {
 	n := b.to - b.from
 	port := s.allToAllBytes(x, b)
 	if port == 0 {

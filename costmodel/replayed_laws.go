@@ -35,7 +35,7 @@ func (r *replaying) price(back bool) [2]passLaws {
 }
 
 func (r *replaying) priceRing(back bool) passLaws {
-	p, besides := r.newPassLaws(len(r.bunches)), r.besides(back)
+	p, besides := r.newPassLaws(len(r.groups)), r.besides(back)
 	for i := range r.seats {
 		r.priceLinear(&p, back, i)
 		r.priceSteps(&p, back, i, besides[i], beside{})
@@ -55,13 +55,13 @@ func (r *replaying) priceLinear(p *passLaws, back bool, i int) {
 // priceSteps asks for a seat's steps of the ring, as slowed: by apart the one beside which
 // layerRun takes no messages of the ring to move, by the other all others.
 func (r *replaying) priceSteps(p *passLaws, back bool, i int, by, apart beside) {
-	a, n := &r.seats[i], len(r.bunches)
+	a, n := &r.seats[i], len(r.groups)
 	alone := n - 1
 	if back && n > 1 && r.layout.OwnLast {
 		alone = 1
 	}
 	for t := range n {
-		of, slow := &r.bunches[(a.group-t+n)%n], by
+		of, slow := &r.groups[(a.group-t+n)%n], by
 		if t == alone {
 			slow = apart
 		}
@@ -86,7 +86,7 @@ func (r *replaying) priceChunks(back bool) passLaws {
 	for c := range p.attention {
 		r.seatChunk(c)
 		for i := range r.seats {
-			p.attention[c][i] = by[i].stretch(r.attentionCost(back, &r.seats[i], &r.bunches[0], nil))
+			p.attention[c][i] = by[i].stretch(r.attentionCost(back, &r.seats[i], &r.groups[0], nil))
 		}
 	}
 	r.seatWhole()
@@ -99,7 +99,7 @@ func (r *replaying) priceTwos(back bool) (p [2]passLaws) {
 	r.slowTwos()
 	run.reset(r.sim, back, false)
 	w := run.priceTwos()
-	both := r.newPassLaws(len(r.bunches))
+	both := r.newPassLaws(len(r.groups))
 	for i := range r.seats {
 		r.priceSteps(&both, back, i, run.beside[i], run.apart[i])
 	}
@@ -112,13 +112,13 @@ func (r *replaying) priceTwos(back bool) (p [2]passLaws) {
 
 // mergeCost is what of a seat's work on a group's block is adding up: see
 // coster.attention.
-func (s *sim) mergeCost(back bool, a *seat, of *bunch) units.Seconds {
+func (s *sim) mergeCost(back bool, a *seat, of *seatGroup) units.Seconds {
 	var total units.Seconds
 	if a.heads == 0 {
 		return 0
 	}
 	laws := s.kernelsOf(a.device)
-	for _, b := range appendPacked(nil, s.bunches[a.group].shard, of.shard, s.packed) {
+	for _, b := range appendPacked(nil, s.groups[a.group].shard, of.shard, s.packed) {
 		if b.Mask != op.Full {
 			continue
 		}

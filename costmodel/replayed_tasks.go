@@ -75,7 +75,7 @@ func (x *stretches) add(o ReplayOp, step int, until units.Seconds) {
 }
 
 func (x *stretches) ofRing(events []event) {
-	n := len(x.r.bunches)
+	n := len(x.r.groups)
 	for _, e := range events {
 		switch {
 		case e.kind == linearEvent:
@@ -95,7 +95,7 @@ func (x *stretches) ofRing(events []event) {
 
 // ofChunks waits for each chunk's all-to-all in, and for the last one out.
 func (x *stretches) ofChunks(events []event) {
-	n, last := len(x.r.bunches), x.r.layout.chunks()-1
+	n, last := len(x.r.groups), x.r.layout.chunks()-1
 	for _, e := range events {
 		switch x.chunk = e.chunk; {
 		case e.kind == linearEvent:
@@ -117,8 +117,8 @@ func (x *stretches) linear(e event) {
 		x.add(first, 0, e.end)
 		return
 	}
-	if b := &x.r.bunches[x.r.seats[x.seat].group]; b.to-b.from == 1 {
-		x.add(RingWait, len(x.r.bunches), e.start)
+	if b := &x.r.groups[x.r.seats[x.seat].group]; b.to-b.from == 1 {
+		x.add(RingWait, len(x.r.groups), e.start)
 	}
 	x.add(last, 0, e.end)
 }
@@ -138,7 +138,7 @@ func (x *stretches) merged(e event) units.Seconds {
 // that came home and with what it sends on, before it waits for the others.
 func (x *stretches) ringDone() units.Seconds {
 	done := max(x.end, x.r.run.seats[x.seat].egress)
-	if x.g.back && len(x.r.bunches) > 1 {
+	if x.g.back && len(x.r.groups) > 1 {
 		done = max(done, x.r.run.home[x.seat].at)
 	}
 	return done

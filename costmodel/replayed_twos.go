@@ -6,8 +6,8 @@ import "github.com/evenkeel/evenkeel/internal/units"
 func (r *replaying) passTwos(g stageOf) {
 	run := &r.run
 	var w twos
-	for k := range r.bunches {
-		in, out := run.toAllTimes(&r.bunches[k])
+	for k := range r.groups {
+		in, out := run.toAllTimes(&r.groups[k])
 		w.in, w.out = append(w.in, in), append(w.out, out)
 	}
 	for b := range r.times {
@@ -29,7 +29,7 @@ func (r *replaying) passTwos(g stageOf) {
 // ofTwos lists the stretches of two micro-batches, in the order of the seat's stream. What
 // is over before the stream comes to it takes no time.
 func (x *stretches) ofTwos(events []event) {
-	n := len(x.r.bunches)
+	n := len(x.r.groups)
 	first, last := x.g.linear()
 	add := func(o ReplayOp, step int, until units.Seconds) { x.add(o, step, max(until, x.end)) }
 	of := func(kind eventKind, before bool) (found []event) {

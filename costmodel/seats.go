@@ -23,8 +23,8 @@ type seat struct {
 // worksLike says whether two seats take as long over work that follows tokens.
 func (a *seat) worksLike(b *seat) bool { return a.tokens == b.tokens && a.device == b.device }
 
-// bunch is a group of a layout.
-type bunch struct {
+// seatGroup is an all-to-all group of a layout with what the simulator knows of it.
+type seatGroup struct {
 	from, to int // its seats
 	tokens   units.Tokens
 	sent     units.Tokens // of these those that travel round the ring
@@ -77,11 +77,11 @@ func (m Model) KVHeadsOf(first, n int) int {
 // seat takes the groups of the layout apart: who sits where, with which
 // prices. The error is a link class that the cluster leaves open.
 func (s *sim) seat() error {
-	s.seats, s.bunches = s.seats[:0], s.bunches[:0]
+	s.seats, s.groups = s.seats[:0], s.groups[:0]
 	s.nodes, s.cross = make([]nodeOfSeats, len(s.job.Cluster.Nodes)), [exchangeKinds][][]crossing{}
 	shards := s.groupShards()
 	for g, group := range s.layout.Groups {
-		b := bunch{from: len(s.seats), shard: shards[g], node: s.ranks[group[0].Rank].Node}
+		b := seatGroup{from: len(s.seats), shard: shards[g], node: s.ranks[group[0].Rank].Node}
 		first := 0
 		for _, m := range group {
 			r := s.ranks[m.Rank]
@@ -98,18 +98,18 @@ func (s *sim) seat() error {
 		if s.layout.KeepTail {
 			b.sent = neededOf(g, shards)
 		}
-		s.bunches = append(s.bunches, b)
+		s.groups = append(s.groups, b)
 	}
 	s.shapes(shards)
 	if err := s.countNodes(); err != nil {
 		return err
 	}
-	for g := range s.bunches {
-		b := &s.bunches[g]
+	for g := range s.groups {
+		b := &s.groups[g]
 		switch {
 		case b.to-b.from < 2:
-		case g > 0 && s.exchangeAlike(b, &s.bunches[g-1]):
-			b.law = s.bunches[g-1].law
+		case g > 0 && s.exchangeAlike(b, &s.groups[g-1]):
+			b.law = s.groups[g-1].law
 		default:
 			b.law = s.over(s.linkOf(b.node), op.KindAllToAll, s.membersOf(b.from, b.to))
 		}
@@ -120,7 +120,7 @@ func (s *sim) seat() error {
 }
 
 // exchangeAlike says whether two groups have the same devices on the same link.
-func (s *sim) exchangeAlike(a, b *bunch) bool {
+func (s *sim) exchangeAlike(a, b *seatGroup) bool {
 	if a.to-a.from != b.to-b.from || s.linkOf(a.node) != s.linkOf(b.node) {
 		return false
 	}
@@ -194,16 +194,16 @@ func addMember(members []op.Member, device string) []op.Member {
 // group's heads that cuts a key-value head makes it travel twice where it is
 // crossed, since either side has sums of its own to bring home.
 func (s *sim) messages() {
-	if len(s.bunches) < 2 {
+	if len(s.groups) < 2 {
 		return
 	}
-	cuts, n := s.cutsBefore(), len(s.bunches)
-	for g := range s.bunches {
-		b := &s.bunches[g]
-		b.out = s.hopsBetween(b, &s.bunches[(g+1)%n], cuts)
-		b.near, b.reach = neededFrom(g, n, func(k int) Shard { return s.bunches[k].shard })
+	cuts, n := s.cutsBefore(), len(s.groups)
+	for g := range s.groups {
+		b := &s.groups[g]
+		b.out = s.hopsBetween(b, &s.groups[(g+1)%n], cuts)
+		b.near, b.reach = neededFrom(g, n, func(k int) Shard { return s.groups[k].shard })
 		if b.reach > 0 && b.reach < n-1 {
-			b.home = s.hopsBetween(&s.bunches[(g+b.reach)%n], b, cuts)
+			b.home = s.hopsBetween(&s.groups[(g+b.reach)%n], b, cuts)
 		}
 	}
 	s.loadNodes()
@@ -211,7 +211,7 @@ func (s *sim) messages() {
 }
 
 // hopsBetween are the messages from the members of a group to those of another.
-func (s *sim) hopsBetween(b, next *bunch, cuts []int) []hop {
+func (s *sim) hopsBetween(b, next *seatGroup, cuts []int) []hop {
 	var out []hop
 	for i, j := b.from, next.from; i < b.to && j < next.to; {
 		from, to := &s.seats[i], &s.seats[j]
@@ -255,8 +255,8 @@ func (s *sim) cutsBefore() []int {
 // once, each the most key-value heads that it ever does.
 func (s *sim) loadNodes() {
 	out, in := make([]int, len(s.seats)), make([]int, len(s.seats))
-	for g := range s.bunches {
-		b := &s.bunches[g]
+	for g := range s.groups {
+		b := &s.groups[g]
 		sets := [][]hop{b.home}
 		if s.passesAny(g) {
 			sets = append(sets, b.out)
@@ -302,7 +302,7 @@ func (s *sim) abroad(hops []hop) (sent, received []int) {
 // whether its gradients. Where all groups need all blocks that is every block but
 // the next group's own, and the gradients of every one but its own.
 func (s *sim) passes(g, k int) (kv, gradients bool) {
-	n, of := len(s.bunches), &s.bunches[k]
+	n, of := len(s.groups), &s.groups[k]
 	at := (g - k + n) % n
 	home := at == n-1 && of.reach == n-1
 	return at < of.reach, at > 0 && at >= of.near && (at < of.reach || home)
@@ -310,7 +310,7 @@ func (s *sim) passes(g, k int) (kv, gradients bool) {
 
 // passesAny says whether a group passes anything on to the next.
 func (s *sim) passesAny(g int) bool {
-	for k := range s.bunches {
+	for k := range s.groups {
 		if kv, gradients := s.passes(g, k); kv || gradients {
 			return true
 		}

@@ -180,7 +180,7 @@ type sim struct {
 	// Of the layout at hand.
 	layout         Layout
 	seats          []seat
-	bunches        []bunch
+	groups         []seatGroup
 	cross          [exchangeKinds][][]crossing
 	sent, received []int            // of messages: see abroad
 	chunks         [][]headChunk    // of all seats, by chunk, and last all of their heads

@@ -85,7 +85,7 @@ func (s *sim) neverBeside() []string {
 // unmeasured is by how much longer the step at hand takes with contention wherever
 // attention or linear work goes on beside messages. The simulation at hand is lost.
 func (s *sim) unmeasured() (units.Seconds, error) {
-	free, beside := s.length(), len(s.bunches) > 1 || s.layout.HeadChunks > 1 || s.pairs > 0
+	free, beside := s.length(), len(s.groups) > 1 || s.layout.HeadChunks > 1 || s.pairs > 0
 	if !beside || len(s.neverBeside()) == 0 {
 		return 0, nil
 	}
@@ -135,14 +135,14 @@ func (s *sim) besides(back bool) []beside {
 		all[i].factor = s.slowed(s.seats[i].device, back)
 		slows = slows || all[i].factor > 1
 	}
-	if !slows || len(s.bunches) < 2 {
+	if !slows || len(s.groups) < 2 {
 		return all
 	}
 	out, in := make([]units.Seconds, len(s.seats)), make([]units.Seconds, len(s.seats))
-	steps := units.Seconds(len(s.bunches) - 1) // beside which messages move
-	sums := map[int]units.Seconds{}            // of the group at hand, by price
-	for g := range s.bunches {
-		b := &s.bunches[g]
+	steps := units.Seconds(len(s.groups) - 1) // beside which messages move
+	sums := map[int]units.Seconds{}           // of the group at hand, by price
+	for g := range s.groups {
+		b := &s.groups[g]
 		clear(sums)
 		for _, h := range b.out {
 			sum, ok := sums[h.price]
@@ -171,7 +171,7 @@ func (s *sim) besides(back bool) []beside {
 // pass with their gradients.
 func (s *sim) passing(back bool, price, g int) units.Seconds {
 	var sum units.Seconds
-	for k := range s.bunches {
+	for k := range s.groups {
 		kv, grads := s.passes(g, k)
 		if kv {
 			sum += s.pricedHop(false, price, k)
@@ -189,9 +189,9 @@ func (s *sim) pricedHop(grad bool, price, k int) units.Seconds {
 	if grad {
 		table = &s.grad
 	}
-	t := table.get(price, s.bunches[k].form.shape)
+	t := table.get(price, s.groups[k].form.shape)
 	if unknown(t) {
-		t = s.hopCost(grad, price, &s.bunches[k], nil)
+		t = s.hopCost(grad, price, &s.groups[k], nil)
 	}
 	return t
 }

@@ -255,7 +255,7 @@ func (s *sim) timesOf(p part, sum spent, acc *account) float64 {
 func (s *sim) partAccounts(i int) [partCount]account {
 	var acc [partCount]account
 	a := &s.seats[i]
-	g, n := a.group, len(s.bunches)
+	g, n := a.group, len(s.groups)
 	for _, back := range []bool{false, true} {
 		linear, attention, before, after, in, out := linearForward, attentionForward, preForward, postForward, tokensIn, outputOut
 		if back {
@@ -268,9 +268,9 @@ func (s *sim) partAccounts(i int) [partCount]account {
 				s.pack.attention(back, a, k, &acc[attention])
 				continue
 			}
-			s.attentionCost(back, a, &s.bunches[k], &acc[attention])
+			s.attentionCost(back, a, &s.groups[k], &acc[attention])
 		}
-		if b := &s.bunches[g]; b.to-b.from > 1 {
+		if b := &s.groups[g]; b.to-b.from > 1 {
 			s.toAllTime(in, b, &acc[allToAll])
 			s.toAllTime(out, b, &acc[allToAll])
 		}
@@ -295,25 +295,25 @@ func (s *sim) partAccounts(i int) [partCount]account {
 
 // messageAccount books one round of the messages that a seat waits for.
 func (s *sim) messageAccount(i int, acc *account) {
-	g, n := s.seats[i].group, len(s.bunches)
+	g, n := s.seats[i].group, len(s.groups)
 	from := (g + n - 1) % n
-	for _, h := range s.bunches[from].out {
+	for _, h := range s.groups[from].out {
 		if h.to != i {
 			continue
 		}
 		for k := range n {
 			kv, gradients := s.passes(from, k)
 			if kv {
-				s.hopCost(false, h.price, &s.bunches[k], acc)
+				s.hopCost(false, h.price, &s.groups[k], acc)
 			}
 			if gradients {
-				s.hopCost(true, h.price, &s.bunches[k], acc)
+				s.hopCost(true, h.price, &s.groups[k], acc)
 			}
 		}
 	}
-	for _, h := range s.bunches[g].home {
+	for _, h := range s.groups[g].home {
 		if h.to == i {
-			s.hopCost(true, h.price, &s.bunches[g], acc)
+			s.hopCost(true, h.price, &s.groups[g], acc)
 		}
 	}
 }
