@@ -27,10 +27,10 @@ func (e *InfeasibleError) Error() string {
 	return head + e.Reason + "; way out: " + e.WayOut
 }
 
-// appetite is the least that a rank's memory model asks for, whatever the
-// layout: so much for every token that it owns, so much for every token whose
-// heads it computes (by share of the heads), and so much in any case.
-type appetite struct {
+// memoryNeed is the least memory that a rank needs by the memory model, whatever the
+// layout: for every token that it owns, for every token whose
+// heads it computes (by share of the heads), and in any case.
+type memoryNeed struct {
 	free    float64 // usable bytes, less the states
 	token   float64 // bytes a token of its own: its part of the layers
 	logits  float64 // bytes a token of its own: the loss, spread over the most tokens it could own
@@ -41,9 +41,9 @@ type appetite struct {
 	densest float64 // most tokens it could hold alone, heads and all
 }
 
-// ledger is the appetite of every rank when as many as possible share states.
+// ledger is the need of every rank when as many as possible share states.
 type ledger struct {
-	ranks   []appetite
+	ranks   []memoryNeed
 	working int
 }
 
@@ -52,7 +52,7 @@ type ledger struct {
 // that leaves the rest with more of them; so ranks are struck out until all that
 // are left have room.
 func (p *Problem) ledger() ledger {
-	l := ledger{ranks: make([]appetite, len(p.ranks)), working: len(p.ranks)}
+	l := ledger{ranks: make([]memoryNeed, len(p.ranks)), working: len(p.ranks)}
 	for r := range l.ranks {
 		l.ranks[r].atWork = true
 	}
@@ -60,7 +60,7 @@ func (p *Problem) ledger() ledger {
 		before = l.working
 		l.strike(p, before)
 	}
-	known := map[costmodel.DeviceMemory]appetite{}
+	known := map[costmodel.DeviceMemory]memoryNeed{}
 	for r := range l.ranks {
 		a, ok := known[p.memory[r]]
 		if !ok {
@@ -94,7 +94,7 @@ const probe = 1 << 20
 // measure reads the bytes a token off the memory model, which is linear in
 // tokens. The logits of s tokens, those of one chunk at the most, are at least
 // s over the most tokens the rank could own, times those of that many.
-func (p *Problem) measure(r int, a *appetite) {
+func (p *Problem) measure(r int, a *memoryNeed) {
 	own := p.Job.MemoryOf(costmodel.MemoryShare{Tokens: probe, Members: 1, Ranks: len(p.ranks)}, p.memory[r])
 	a.token = float64(own.Activations) / probe
 	a.heads = p.headBytes(r)
@@ -195,7 +195,7 @@ func (p *Problem) tooFew(l *ledger, most float64) string {
 }
 
 // largest is the part of a token's bytes that weighs most.
-func (a appetite) largest() (name string, bytes float64) {
+func (a memoryNeed) largest() (name string, bytes float64) {
 	switch most := max(a.token, a.logits, a.heads); most {
 	case a.token:
 		return "activations of the linear layers", most
