@@ -10,18 +10,18 @@ import (
 // replay trace uses.
 type ReplayOp string
 
-// The stretches. Backward the linear parts have the name of what they are the
-// backward pass of, so that linear_out comes first and linear_in last; the
-// all-to-alls are named by their place before and after the ring.
+// The stretches. In the backward pass a linear part has the name of the forward part that
+// it differentiates, so that linear_out comes first and linear_in last. All-to-alls are
+// named by their place: a2a_in before the ring and a2a_out after it, in both passes.
 const (
 	LinearIn    ReplayOp = "linear_in"  // norm, projection and rotation before the attention
-	AllToAllIn  ReplayOp = "a2a_in"     // waiting for late members included
-	RingWait    ReplayOp = "ring_wait"  // standing still before the block of a step, and after the last one
-	AttentionOp ReplayOp = "attn"       // all blocks of a step
-	MergeOp     ReplayOp = "merge"      // adding a block's results to those before it
-	AllToAllOut ReplayOp = "a2a_out"    // waiting for late members included
+	AllToAllIn  ReplayOp = "a2a_in"     // includes waiting for late members
+	RingWait    ReplayOp = "ring_wait"  // waiting for the block of a ring step, and after the last one
+	AttentionOp ReplayOp = "attn"       // all blocks of a ring step
+	MergeOp     ReplayOp = "merge"      // merging a block's results with those before it
+	AllToAllOut ReplayOp = "a2a_out"    // includes waiting for late members
 	LinearOut   ReplayOp = "linear_out" // output projection, norm and MLP after the attention
-	MeetOp      ReplayOp = "meet"       // at the end of a micro-batch, until all ranks are done with it
+	MeetOp      ReplayOp = "meet"       // at the end of a micro-batch, waiting for all ranks
 )
 
 // The directions of a ReplayKey.
@@ -35,7 +35,8 @@ func ReplayOps() []ReplayOp {
 	return []ReplayOp{LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut, MeetOp}
 }
 
-// Waits says that the rank stands still: for bytes or for another rank.
+// Waits says whether the rank is idle during the stretch: it waits for bytes or for
+// another rank.
 func (o ReplayOp) Waits() bool {
 	return o == AllToAllIn || o == RingWait || o == AllToAllOut || o == MeetOp
 }

@@ -23,7 +23,7 @@ type Submission struct {
 type Batch struct {
 	Step    int64          `json:"step"`
 	Lengths []units.Tokens `json:"lengths_tokens"`
-	// DeadlineS is how long planning may take once it has begun; then the best plan
+	// DeadlineS limits the planning time in seconds, from its start; after that the best plan
 	// so far is the answer. 0 is the server's own limit.
 	DeadlineS float64 `json:"deadline_s,omitzero"`
 }
@@ -68,17 +68,17 @@ type Answer struct {
 	Job   string `json:"job,omitempty"`
 	Step  int64  `json:"step"`
 	State State  `json:"state"`
-	// Plan names sequences by their place in lengths_tokens and classes by their
-	// place in GET /v1/setup.
+	// Plan refers to sequences by their index in lengths_tokens and to classes by their index
+	// in GET /v1/setup.
 	Plan *batch.Plan `json:"plan,omitempty"`
-	// Interval is the 90 % interval of the plan's step_s, and what that time rests on. It is
-	// left out where the prices are published ones, whose error nobody states, and where the
-	// deadline came first.
+	// Interval is the 90 % interval of the plan's step_s and the source of that time. It is
+	// absent if the prices are published ones, whose error is unknown, or if the deadline
+	// came first.
 	Interval costmodel.Estimate `json:"interval,omitzero"`
 	Bound    units.Seconds      `json:"lower_bound_s,omitzero"` // of any plan of the batch in groups of the setup's classes, at their prices
 	Gap      float64            `json:"gap"`                    // step time / lower bound - 1
 	Took     float64            `json:"planning_s"`             // of the server; 0 for a plan from its cache
-	// Cached: a batch of the same lengths was planned before, in whatever order.
+	// Cached says that a batch of the same lengths, in any order, was planned before.
 	Cached  bool   `json:"cached,omitzero"`
 	Stopped bool   `json:"stopped,omitzero"` // the deadline came first: the best plan so far
 	Error   string `json:"error,omitempty"`  // of a failed batch

@@ -20,7 +20,8 @@ const (
 	pcie   = "pcie"
 )
 
-// Datasheet is what is known of a GPU model's links; zero values are unknown.
+// Datasheet is what is known about the links of a GPU model; zero values are unknown.
+// Rates are in bytes per second, in one direction.
 type Datasheet struct {
 	Fabric            string // link class of its own links
 	LinkPerS, NetPerS units.BytesPerS
@@ -39,13 +40,13 @@ type Options struct {
 	Datasheet func(model string) Datasheet
 }
 
-// Draft is a cluster of equal machines as far as a file tells, and what the user
-// should know of it.
+// Draft is a cluster of equal machines as far as a file describes it, with what the user
+// should know about it.
 type Draft struct {
 	Cluster costmodel.Cluster `json:"cluster"`
-	Read    []string          `json:"read"`    // from the file
-	Guessed []string          `json:"guessed"` // beyond it
-	FillIn  []string          `json:"fill_in"` // what only the user knows
+	Read    []string          `json:"read"`    // facts from the file, in sentences
+	Guessed []string          `json:"guessed"` // assumptions beyond the file, in sentences
+	FillIn  []string          `json:"fill_in"` // fields that the user has to fill in
 
 	remarks costmodel.ClusterRemarks
 }

@@ -17,7 +17,7 @@ const (
 	maxDevices = 256
 )
 
-// Machine is one machine's GPUs and network cards and what joins them.
+// Machine lists the GPUs and network cards of one machine and the paths between the GPUs.
 type Machine struct {
 	GPUs []GPU
 	NICs []NIC
@@ -40,14 +40,14 @@ type NIC struct {
 	Rate units.BytesPerS // one direction; 0 is unknown
 }
 
-// Path is how two GPUs are joined: by wires of their own, or else over PCIe.
+// Path says how two GPUs are connected: by direct links (NVLink or xGMI), or over PCIe.
 type Path struct {
-	Wires  int    // links in parallel
-	Fabric string // of the wires: nvlink or xgmi
-	PCIe   Hop    // nearest meeting point on PCIe; "" where the file names wires only
+	Wires  int    // number of parallel links
+	Fabric string // kind of these links: nvlink or xgmi
+	PCIe   Hop    // where they meet on PCIe; "" if the file lists direct links only
 }
 
-// Hop is where two devices meet on PCIe, in nvidia-smi's words.
+// Hop is the place where two devices meet on PCIe, by nvidia-smi's names.
 type Hop string
 
 // The hops, nearest first.

@@ -11,8 +11,8 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Distribution is a named source of lengths. The same specification gives the
-// same lengths, on any machine, and more of them begin with the fewer.
+// Distribution is a named random distribution of lengths. Equal specifications give equal
+// lengths on every machine, and the first n lengths do not depend on how many are drawn.
 type Distribution struct {
 	spec string
 	draw func(n int) []units.Tokens

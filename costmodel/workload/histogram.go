@@ -10,15 +10,15 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Bin is lengths from Low to High, both included, and how many there are, as a
-// count or a share.
+// Bin counts the sequences of Low to High tokens, both inclusive. Weight is their number
+// or share.
 type Bin struct {
 	Low    units.Tokens
 	High   units.Tokens
 	Weight float64
 }
 
-// Histogram is lengths of which only the numbers in ranges are known, rising.
+// Histogram is a distribution of lengths by ranges, in rising order.
 type Histogram struct{ Bins []Bin }
 
 // Validate reports the first bin that is empty, overlaps the one before or has

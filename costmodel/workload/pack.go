@@ -8,15 +8,15 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Buffer is sequences that are packed one behind the other.
+// Buffer is a set of sequences packed one after the other, Tokens long in all.
 type Buffer struct {
-	Sequences []int // indices into the lengths packed, longest first
+	Sequences []int // indices into the lengths that were packed, longest sequence first
 	Tokens    units.Tokens
 }
 
-// Pack packs sequences into buffers of a capacity by best fit decreasing: longest
-// first, each into the buffer with the least room that holds it, of equals the
-// oldest. Buffers stand in the order in which they were opened.
+// Pack packs sequences into buffers of capacity tokens by best fit decreasing: longest
+// first, each into the buffer with the least room that still holds it, the oldest of
+// several. Buffers are in the order in which they were opened.
 //
 // Error: a sequence is longer than the capacity.
 func Pack(lengths []units.Tokens, capacity units.Tokens) ([]Buffer, error) {

@@ -20,7 +20,7 @@ const MaxLength = units.Tokens(1) << 31
 // MaxLengths is the most lengths a file may hold: half a gigabyte of them.
 const MaxLengths = 1 << 26
 
-// Format is how a file holds lengths.
+// Format is a file format of lengths.
 type Format string
 
 // The formats. JSON is a histogram, an object of ranges and counts, or an array
@@ -53,18 +53,19 @@ func FormatOf(name string) (Format, bool) {
 
 // Options says how a file is read.
 type Options struct {
-	Format Format // "" by the name
-	Column string // that holds the lengths; "" for the one that is plainly it
+	Format Format // "" is that of the file's name
+	Column string // name of the column of lengths; "" finds it if it is unambiguous
 }
 
-// Sample is what a file holds: lengths in their order, or a histogram.
+// Sample is the content of a file: lengths in order, or a histogram of them.
 type Sample struct {
 	Lengths   []units.Tokens
-	Histogram *Histogram // nil where the lengths are known one by one
+	Histogram *Histogram // nil if the file lists single lengths
 }
 
-// Read reads lengths or a histogram. name stands in errors; a parquet file is
-// read in pieces, the others from the beginning to the end in little memory.
+// Read reads lengths or a histogram from r of the given size. name is the file's name in
+// errors. A parquet file is read by random access, all others as a stream in little
+// memory.
 //
 // Every error names the file, the line or row, the value and the way out.
 func Read(name string, r io.ReaderAt, size int64, o Options) (*Sample, error) {

@@ -13,14 +13,14 @@ type Shape struct {
 	Multiple units.Tokens // pad up to a multiple of it; 0 and 1 for no padding
 }
 
-// Shaped is lengths after a Shape, with what it did to them.
+// Shaped is the result of a Shape: the new lengths, and what was dropped, cut and added.
 type Shaped struct {
 	Lengths   []units.Tokens
-	Kept      []int // the places of Lengths in the lengths before, where some were dropped
+	Kept      []int // indices of Lengths in the original lengths; nil unless some were dropped
 	Dropped   int
 	Truncated int
-	Cut       units.Tokens // taken off the truncated ones
-	Padding   units.Tokens // added
+	Cut       units.Tokens // tokens that truncation removed
+	Padding   units.Tokens // tokens that padding added
 }
 
 // Validate reports a limit or a multiple that leaves nothing.
@@ -79,7 +79,7 @@ func upTo(n int) []int {
 	return all
 }
 
-// Batches is how many whole global batches of a size there are.
+// Batches is the number of whole global batches of size sequences.
 func Batches(lengths []units.Tokens, size int) int {
 	if size < 1 {
 		return 0
@@ -87,9 +87,9 @@ func Batches(lengths []units.Tokens, size int) int {
 	return len(lengths) / size
 }
 
-// Batch is global batch i of a size: the lengths from size*i on.
+// Batch returns global batch i of size sequences: the lengths from index size*i on.
 //
-// Error: there are not so many.
+// Error: there are fewer lengths.
 func Batch(lengths []units.Tokens, size, i int) ([]units.Tokens, error) {
 	if n := Batches(lengths, size); i < 0 || i >= n {
 		return nil, fmt.Errorf("%d lengths hold %d batches of %d sequences, counted from 0", len(lengths), n, size)

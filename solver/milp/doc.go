@@ -1,7 +1,7 @@
-// Package milp solves mixed-integer linear programmes with the HiGHS engine.
+// Package milp solves mixed-integer linear programmes with the HiGHS solver.
 //
-// HiGHS comes as WebAssembly (highs.wasm, see README.md) and runs inside this
-// process under wazero: nothing has to be installed, and an engine that fails
-// takes nothing with it. Compiling it takes seconds, once a process; each Solve
-// has an instance of its own, so any number may run side by side.
+// HiGHS is embedded as WebAssembly (highs.wasm, see README.md) and runs in this process
+// under wazero. Nothing has to be installed, and a crash of the solver cannot crash this
+// process. Compiling it takes seconds, once per process. Each Solve runs an instance of
+// its own, so that calls may run concurrently.
 package milp

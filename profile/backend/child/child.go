@@ -1,6 +1,6 @@
-// Package child runs the worker processes of the backends: each in a process
-// group of its own that dies with this process, with the end of what it wrote
-// to its standard error at hand when it fails.
+// Package child runs the worker processes of backends. Each is in a process group of its
+// own that is killed together with this process, and keeps the end of its standard error
+// for the message when it fails.
 package child
 
 import (

@@ -1,7 +1,7 @@
-// Package recorded replays recordings as a backend: it answers only the points
-// that they hold, with the times that they hold, on a clock that advances by
-// what measuring would have cost. With it a way to choose points can be judged
-// on hardware that is not there.
+// Package recorded is a backend that replays recordings. It answers only the points in
+// the recordings, with their recorded times, on a clock that advances by what measuring
+// them would have cost. Methods of choosing points can thus be compared on hardware that
+// is not at hand.
 package recorded
 
 import (

@@ -1,7 +1,7 @@
-// Package sim is a made-up cluster: devices whose true cost is known, with
-// seeded noise, throttling, failures and hangs on request, on a clock that does
-// not wait. It exists for tests of measuring and fitting and for
-// demonstrations of them; everything made from it is stamped simulated.
+// Package sim is a backend that simulates a cluster whose true costs are known, with
+// seeded noise and, on request, throttling, failures and hangs, on a clock that does not
+// wait. It is for tests and demonstrations of measuring and fitting only; everything made
+// from it is marked as simulated.
 package sim
 
 import (
