@@ -125,8 +125,7 @@ func (b beside) stretch(w units.Seconds) units.Seconds {
 // block is taken as a seat's messages on average over the ring, of its two ports
 // the busier, so that a block's time depends on no other's.
 func (s *sim) besides(back bool) []beside {
-	all := make([]beside, len(s.seats))
-	slows := false
+	all, slows := make([]beside, len(s.seats)), false
 	for i := range s.seats {
 		if i > 0 && s.seats[i].device == s.seats[i-1].device {
 			all[i].factor = all[i-1].factor
@@ -138,9 +137,19 @@ func (s *sim) besides(back bool) []beside {
 	if !slows || len(s.groups) < 2 {
 		return all
 	}
-	out, in := make([]units.Seconds, len(s.seats)), make([]units.Seconds, len(s.seats))
-	steps := units.Seconds(len(s.groups) - 1) // beside which messages move
-	sums := map[int]units.Seconds{}           // of the group at hand, by price
+	out, in := s.portTimes(back)
+	for i := range all {
+		all[i].most = max(out[i], in[i]) * (1 - 1/all[i].factor)
+	}
+	return all
+}
+
+// portTimes is for how long messages occupy each seat's egress and ingress port in a step
+// of the ring, on average over the steps beside which messages move.
+func (s *sim) portTimes(back bool) (out, in []units.Seconds) {
+	out, in = make([]units.Seconds, len(s.seats)), make([]units.Seconds, len(s.seats))
+	steps := units.Seconds(len(s.groups) - 1)
+	sums := map[int]units.Seconds{} // of the group at hand, by price
 	for g := range s.groups {
 		b := &s.groups[g]
 		clear(sums)
@@ -153,18 +162,16 @@ func (s *sim) besides(back bool) []beside {
 			out[h.from] += sum / steps
 			in[h.to] += sum / steps
 		}
+		if !back {
+			continue
+		}
 		for _, h := range b.home {
-			if back {
-				t := s.pricedHop(true, h.price, g)
-				out[h.from] += t / steps
-				in[h.to] += t / steps
-			}
+			t := s.pricedHop(true, h.price, g)
+			out[h.from] += t / steps
+			in[h.to] += t / steps
 		}
 	}
-	for i := range all {
-		all[i].most = max(out[i], in[i]) * (1 - 1/all[i].factor)
-	}
-	return all
+	return out, in
 }
 
 // passing is what a group takes to pass on all blocks that it does, in the backward
