@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// LeastBlocks is the least number of blocks that regret is told from.
+// LeastBlocks is the least number of blocks that Regret needs.
 const LeastBlocks = 6
 
 // regretReplicates are so many that the bound hardly depends on the seed. Few
@@ -14,28 +14,29 @@ const LeastBlocks = 6
 // third case.
 const regretReplicates = 2000
 
-// RegretOf is how much longer the chosen option takes than the best one, as a
-// log ratio: 0 if it is the best.
+// RegretOf is how much longer the chosen option takes than the best one, as a log ratio;
+// 0 if it is the best.
 type RegretOf struct {
-	// Split: the odd blocks (the second, the fourth, ...) say which option is the
-	// best, the even ones how much the chosen one takes longer than it. Taking both
-	// from the same noisy blocks would make the best too good (winner's curse);
-	// split, it errs downward where the odd blocks pick one that is not the best.
+	// Split is the regret with the best option taken from the odd blocks (the second, the
+	// fourth, ...) and the times from the even ones. Taking both from the same noisy blocks
+	// would make the best option look too good (winner's curse). Split errs downward where
+	// the odd blocks pick an option that is not the best.
 	Split      float64
 	SplitUpper float64 // upper 95 % bootstrap bound over the even blocks
-	// Unsplit is the same with all blocks for both. The two bracket the truth.
+	// Unsplit uses all blocks for both. The two values bracket the truth.
 	Unsplit      float64
 	UnsplitUpper float64
 	Best         int // option, of the odd blocks
 	UnsplitBest  int
-	// Noise is the standard deviation of one option's times in one block, relative
-	// and robust, once what a block's options have in common is taken out: the
-	// median over options.
+	// Noise is the relative standard deviation (a robust estimate) of an option's times
+	// between blocks after removing what all options of a block have in common; the median
+	// over options.
 	Noise float64
 }
 
-// Regret tells it from blocks, each the times of all options measured one after
-// the other: what slows a whole block cancels. Its seed is that of the bootstrap.
+// Regret estimates the regret of the chosen option from blocks, each with the times of all
+// options measured one after the other, so that what slows a whole block down cancels. seed
+// is that of the bootstrap.
 //
 // It panics if there are fewer than [LeastBlocks] blocks, if blocks differ in
 // length, if chosen is none of the options, or if a time is not positive.

@@ -5,8 +5,8 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Part is a share of a step along the critical rank, predicted and measured. The
-// package's comment defines them.
+// Part is one part of a step along the critical rank, as defined in the package
+// documentation.
 type Part struct {
 	Name       string        `json:"name"`
 	Predicted  units.Seconds `json:"predicted_s"`

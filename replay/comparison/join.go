@@ -10,37 +10,37 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Pair is a stretch of a step as predicted and as measured, its median over the
-// blocks.
+// Pair is a stretch of a step as predicted and as measured. The measured time is the
+// median over the blocks.
 type Pair struct {
 	costmodel.ReplayKey
 	Predicted units.Seconds `json:"predicted_s"`
 	Measured  units.Seconds `json:"measured_s"`
-	Log       float64       `json:"log_predicted_over_measured"` // 0 where one of them is nothing
+	Log       float64       `json:"log_predicted_over_measured"` // 0 if either time is 0
 
 	recorded bool // in some block
 }
 
-// Both says that the pair has a ratio: what neither was expected nor took any
-// time has none, nor has a wait of microseconds where none was expected.
+// Both says whether the pair has a ratio, which takes both times: a stretch that took no
+// time, or a short wait that was not predicted, has none.
 func (p Pair) Both() bool { return p.Predicted > 0 && p.Measured > 0 }
 
-// Class is the stretches of one op in one direction, of one rank or of all.
-// Times are sums over the stretches of one step; errors are of the pairs that
-// have a ratio, |log(predicted / measured)|.
+// Class sums up the stretches of one op in one direction, on one rank or on all. Times
+// are sums over the stretches of one step. Errors are |log(predicted/measured)| over the
+// pairs that have a ratio.
 type Class struct {
 	Op        costmodel.ReplayOp `json:"op"`
 	Dir       string             `json:"dir"`
-	Again     bool               `json:"again,omitzero"` // run once more in the backward pass
-	Rank      int                `json:"rank"`           // or AllRanks
+	Again     bool               `json:"again,omitzero"` // the forward pass of recomputation
+	Rank      int                `json:"rank"`           // AllRanks for all of them
 	Stretches int                `json:"n"`
-	Compared  int                `json:"compared"` // have a ratio
+	Compared  int                `json:"compared"` // stretches that have a ratio
 	Predicted units.Seconds      `json:"predicted_s"`
 	Measured  units.Seconds      `json:"measured_s"`
 	MeanError float64            `json:"mean_error"`
-	Bias      float64            `json:"bias_log_predicted_over_measured"` // median
+	Bias      float64            `json:"bias_log_predicted_over_measured"` // median of the logs
 	P95       float64            `json:"p95_error"`
-	Worst     []Pair             `json:"worst,omitempty"` // most error first
+	Worst     []Pair             `json:"worst,omitempty"` // largest error first
 }
 
 // AllRanks stands for the rank of a class that is of all of them.

@@ -9,8 +9,9 @@ import (
 	"github.com/evenkeel/evenkeel/replay"
 )
 
-// Links are the link classes of a profile that the ranks of plans of batches are
-// predicted over, which hold no cluster; empty where the profile has one.
+// Links are the link classes of the profile by which plans of batches are predicted,
+// since a trace of these has no cluster. A class may be empty if the profile has only
+// one.
 type Links struct {
 	Inside  string // between ranks of a host
 	Network string // between hosts

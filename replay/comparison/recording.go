@@ -214,13 +214,13 @@ func (r *Recording) middle(plan int) []int {
 	return order[(n-1)/2 : n/2+1]
 }
 
-// Measured is how long a plan's step took over the blocks.
+// Measured is the distribution of a plan's step time over the blocks.
 type Measured struct {
 	Median units.Seconds `json:"median_s"`
 	Least  units.Seconds `json:"least_s"`
 	Q3     units.Seconds `json:"third_quartile_s"`
 	Most   units.Seconds `json:"most_s"`
-	// Spread estimates the relative standard deviation, from the median absolute
+	// Spread is the relative standard deviation, estimated from the median absolute
 	// deviation.
 	Spread float64 `json:"spread"`
 }

@@ -24,7 +24,7 @@ type Report struct {
 	Oversubscribed bool `json:"oversubscribed,omitzero"`
 }
 
-// Plan is one replayed plan.
+// Plan compares one replayed plan with its prediction.
 type Plan struct {
 	Plan      int                `json:"plan"`
 	Path      string             `json:"path"`
@@ -32,32 +32,33 @@ type Plan struct {
 	Batch     bool               `json:"batch,omitzero"` // of a plan of batches
 	Micro     int                `json:"micro_batches,omitzero"`
 	Predicted costmodel.Estimate `json:"predicted"`
-	// Meeting is the prediction if ranks met after every layer and pass, as the
-	// account of a training step has it.
+	// Meeting is the predicted step time if all ranks met after every layer and pass, as the
+	// prediction of a whole training step assumes.
 	Meeting  units.Seconds `json:"meeting_s"`
 	Measured Measured      `json:"measured"`
 	Steps    []float64     `json:"steps_s"` // by block
-	// Log is log(predicted / measured); Upper the upper 95 % bootstrap bound of its
-	// magnitude over blocks.
+	// Log is log(predicted/measured) of the step time, Upper the upper 95 % bootstrap bound of
+	// its absolute value over blocks.
 	Log    float64 `json:"log_predicted_over_measured"`
 	Upper  float64 `json:"error_upper"`
-	Inside bool    `json:"inside_interval"` // the median lies in the 90 % interval
-	// Critical are the ranks that took longest in the block in the middle, by
-	// micro-batch.
+	Inside bool    `json:"inside_interval"` // the median measured step lies in the predicted 90 % interval
+	// Critical is, by micro-batch, the rank that took longest in the median block.
 	Critical []int `json:"critical_ranks"`
 	// Difference is measured less predicted, and the sum of the four parts.
 	Difference units.Seconds `json:"difference_s"`
 	Parts      []Part        `json:"parts"`
-	Compute    []Part        `json:"compute"` // the parts of the first part
-	// ComputeError is the mean error of stretches of computing, weighted by time.
+	Compute    []Part        `json:"compute"` // the stretches that make up the first part
+	// ComputeError is the mean error of the stretches of computing, weighted by
+	// their measured times.
 	ComputeError float64   `json:"compute_error"`
-	Stretches    int       `json:"compute_stretches"` // it is of
+	Stretches    int       `json:"compute_stretches"` // number of stretches behind ComputeError
 	Classes      []Class   `json:"classes"`
 	RankClasses  []Class   `json:"rank_classes"`
 	Ranks        []RankSum `json:"ranks"`
 }
 
-// RankSum is what one rank did in a step: medians over blocks, and predictions.
+// RankSum is what one rank did in a step: medians over the blocks, beside the
+// predictions.
 type RankSum struct {
 	Rank      int           `json:"rank"`
 	Device    string        `json:"device"`
@@ -70,16 +71,17 @@ type RankSum struct {
 	Gaps      units.Seconds `json:"measured_gaps_s"`
 }
 
-// Ranking says whether the model puts plans in their order.
+// Ranking says whether the predictions rank the plans as the measurements do.
 type Ranking struct {
 	Plans  int     `json:"plans"`
-	TauB   float64 `json:"tau_b"` // Kendall's
-	Pairs  int     `json:"pairs"` // that are no ties by measurement
+	TauB   float64 `json:"tau_b"` // Kendall's tau-b of predicted and measured steps
+	Pairs  int     `json:"pairs"` // pairs of plans that are no ties by measurement
 	Ties   int     `json:"ties"`
-	Chosen int     `json:"chosen"` // plan that the model ranks first
-	Best   int     `json:"best"`   // plan with the least median
-	// Regret is how much longer the chosen plan takes than the best one, as a
-	// share: the best by the odd blocks, its time by the even ones; unsplit by all.
+	Chosen int     `json:"chosen"` // index of the plan that the model ranks first
+	Best   int     `json:"best"`   // index of the plan with the smallest median
+	// Regret is how much longer the chosen plan takes than the best one, as a share. The best
+	// plan is taken from the odd blocks and the times from the even ones; Unsplit uses all
+	// blocks for both (see stats.RegretOf).
 	Regret       float64 `json:"regret"`
 	RegretUpper  float64 `json:"regret_upper"` // 95 % bootstrap bound
 	Unsplit      float64 `json:"regret_unsplit"`
@@ -90,24 +92,25 @@ type Ranking struct {
 	ordered bool // there is an order to compare: not all plans are ties
 }
 
-// Gain is what the first plan saves over another, as a share of the other's time.
+// Gain is the time that the first plan saves over another, as a share of the other's
+// time.
 type Gain struct {
-	Over      int     `json:"over"` // plan
+	Over      int     `json:"over"` // index of the other plan
 	Predicted float64 `json:"predicted"`
 	Measured  float64 `json:"measured"` // median over blocks
 	Lo        float64 `json:"measured_lo"`
 	Hi        float64 `json:"measured_hi"` // 95 % bootstrap interval
-	// Share is measured over predicted; 0 where no gain is predicted.
+	// Share is the measured over the predicted gain; 0 where no gain is predicted.
 	Share float64 `json:"share_achieved"`
 }
 
-// Check is one verdict.
+// Check is one number compared with its limit.
 type Check struct {
 	Name    string      `json:"name"`
 	Value   float64     `json:"value"`
-	Limit   float64     `json:"limit"` // the most that Value may be; of tau_b the least
+	Limit   float64     `json:"limit"` // largest value allowed; of tau_b the smallest
 	Verdict fit.Verdict `json:"verdict"`
-	Why     string      `json:"why,omitempty"` // where there is no verdict, or it failed
+	Why     string      `json:"why,omitempty"` // why there is no verdict, or why it failed
 }
 
 // Failed says whether a limit is broken; strict also where there is no verdict
