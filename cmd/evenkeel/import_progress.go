@@ -51,15 +51,7 @@ func (r *reading) add(name string, n int) {
 	}
 }
 
-func (r *reading) close() {
-	if r.bars == nil {
-		return
-	}
-	if r.bar != nil {
-		r.bar.Abort(true)
-	}
-	r.bars.Wait()
-}
+func (r *reading) close() { closeBar(r.bars, r.bar) }
 
 // readFile is an open file that tells how far it has been read, and that ends
 // when the user interrupts.

@@ -119,12 +119,16 @@ func (p *progress) draw(r profile.Progress) {
 	p.bar.SetCurrent(int64(r.Done))
 }
 
-func (p *progress) close() {
-	if p.bars == nil {
+func (p *progress) close() { closeBar(p.bars, p.bar) }
+
+// closeBar removes a bar, if there is one yet, and waits until the terminal is clear. bars
+// is nil where nothing is drawn.
+func closeBar(bars *mpb.Progress, bar *mpb.Bar) {
+	if bars == nil {
 		return
 	}
-	if p.bar != nil {
-		p.bar.Abort(true)
+	if bar != nil {
+		bar.Abort(true)
 	}
-	p.bars.Wait()
+	bars.Wait()
 }
