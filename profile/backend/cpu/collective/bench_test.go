@@ -11,7 +11,7 @@ import (
 func benchmark(b *testing.B, op func(m *Mesh, x, y []float32) error) {
 	for _, bytes := range []int{4 << 10, 1 << 20, 16 << 20} {
 		b.Run(fmt.Sprintf("%dKiB", bytes>>10), func(b *testing.B) {
-			meshes, err := Loopback(2)
+			meshes, err := meshesHere(2)
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -24,7 +24,7 @@ func everywhere(t interface {
 }, size int, do func(ctx context.Context, m *Mesh) error,
 ) [][]int64 {
 	t.Helper()
-	meshes, err := Loopback(size)
+	meshes, err := meshesHere(size)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -213,7 +213,7 @@ func checkAllToAllV(ctx context.Context, m *Mesh, counts [][]int) error {
 }
 
 func TestAllToAllVRefusesBadCounts(t *testing.T) {
-	meshes, err := Loopback(1)
+	meshes, err := meshesHere(1)
 	if err != nil {
 		t.Fatal(err)
 	}

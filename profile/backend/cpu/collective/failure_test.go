@@ -21,7 +21,7 @@ func die(m *Mesh) {
 
 func loopback(t *testing.T, size int) []*Mesh {
 	t.Helper()
-	meshes, err := Loopback(size)
+	meshes, err := meshesHere(size)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +187,7 @@ func TestNoGoroutinesLeft(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 20 {
 		everywhere(t, 3, func(ctx context.Context, m *Mesh) error { return m.AllReduce(ctx, make([]float32, 5000)) })
-		meshes, err := Loopback(3)
+		meshes, err := meshesHere(3)
 		if err != nil {
 			t.Fatal(err)
 		}

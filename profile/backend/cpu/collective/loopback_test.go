@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loopback makes a whole mesh inside one process, connected by socket pairs: element i is rank i's end. The operations of
+// meshesHere makes a whole mesh inside one process, connected by socket pairs: element i is rank i's end. The operations of
 // different ends must run in different goroutines.
-func Loopback(size int) ([]*Mesh, error) {
+func meshesHere(size int) ([]*Mesh, error) {
 	if size < 1 {
 		return nil, fmt.Errorf("a mesh of %d ranks: want at least 1", size)
 	}
