@@ -120,7 +120,7 @@ func path(cell string) (Path, error) {
 		if err != nil || n < 1 || n > 1000 || count[0] == '+' {
 			return Path{}, fmt.Errorf("%q: want NV and a number of links", short(cell))
 		}
-		return Path{Wires: n, Fabric: "nvlink"}, nil
+		return Path{Wires: n, Fabric: nvlink}, nil
 	}
 	if cell == "SOC" { // what drivers before 2017 call SYS
 		return Path{PCIe: SYS}, nil
