@@ -2,97 +2,100 @@ package costmodel
 
 import "github.com/evenkeel/evenkeel/internal/units"
 
-// layerRun simulates one layer in one direction:
+// layerRun simulates one layer in one direction (forward or backward):
 //
-//	linear work -> all-to-all in -> ring of blocks -> all-to-all out -> linear work
+//	linear work -> all-to-all in -> ring of KV blocks -> all-to-all out -> linear work
 //
-// The all-to-alls are barriers of their group. At step t of the ring the members
-// of group g work on the block (keys and values) of group g-t, step 0 being
-// their own: the first of all, or backward the last one if the layout says so. Then
-// the block of step 1 has left when the pass began, for its owner has kept it from
-// the forward pass; the all-to-all in waits for the ports that it takes.
+// All-to-alls are barriers of their group. At step t of the ring the members of group g
+// compute with the block (keys and values) of group g-t. Step 0 is the group's own block.
+// It comes first, or in the backward pass last if the layout says so (OwnLast). In that
+// case the block of step 1 is sent when the pass begins, since its owner has kept it from
+// the forward pass, and the all-to-all in waits for the ports that this takes.
 //
-//   - The compute stream takes the steps in order, each when the block's pieces
-//     for its heads have arrived. Messages never wait for the stream, only for
+// The rules of the ring are:
+//
+//   - The compute stream takes the steps in order, each as soon as the parts of the block
+//     for the rank's heads have arrived. Messages never wait for the stream, only for
 //     buffers.
-//   - A block is passed on as soon as it has fully arrived, the ports are free
-//     and the next rank has a buffer; a buffer is free again when its rank has
-//     both computed with the block and sent it on.
-//   - A block goes no farther than to the last group that needs it: of those behind
-//     it in the ring the last with a token behind its first. Under a zigzag that is
-//     the last of all; of a contiguous layout, where nobody needs what comes after,
-//     half of the hops are left out.
-//   - Backward, the float32 gradient of a block follows it, from the first group
-//     that needs it on: the owner keeps its share and adds it to what comes
-//     home. A rank adds its share when it has computed the block and the gradient
-//     has arrived, then sends it on, the last that needs it straight home, where it
-//     has a place of its own. (ring-flash-attention sends the owner's share round
-//     as well, a hop more.) The stream may be `buffers` blocks ahead of the
+//   - A block is passed on as soon as it has fully arrived, the ports are free, and the
+//     next rank has a free buffer. A buffer becomes free when its rank has both computed
+//     with the block and sent it on.
+//   - A block travels only as far as the last group that needs it: the last one in ring
+//     order with a query behind the block's first key. Under a zigzag that is the last
+//     group. In a contiguous layout, where no group needs later keys, half of the hops
+//     are left out.
+//   - In the backward pass the float32 gradient of a block follows it, from the first
+//     group that needs the block on. A rank adds its share when it has computed the block
+//     and the gradient has arrived, then sends the gradient on. The last group that needs
+//     the block sends it straight home to the owner, which has a buffer of its own for it
+//     and adds its own share there. (ring-flash-attention also sends the owner's share
+//     round, one hop more.) The stream may be up to RingBuffers blocks ahead of the
 //     gradients.
-//   - A rank's egress and ingress ports carry one message at a time, in the order
-//     of the program: the keys and values of hop t+1 before the gradient of hop t,
-//     as libraries run what is queued on a stream.
+//   - The egress and the ingress port of a rank carry one message at a time, in program
+//     order: the keys and values of hop t+1 before the gradient of hop t, as
+//     communication libraries execute what is queued on a stream.
 //
-// So every time is a maximum of sums of task times in an order that does not
-// depend on them, and a faster device or link never makes a layer longer. Hops
-// and steps are visited in the order of t, which that order allows: all that a
-// task of index t waits for has an index of at most t. Two buffers suffice for
-// this never to come to a standstill.
+// So every time is a maximum of sums of task times in an order that does not depend on
+// those times, and a faster device or link never makes a layer longer. Hops and steps are
+// visited in the order of t, which is possible because a task of index t waits for tasks
+// of index at most t only. Two buffers suffice to exclude a deadlock.
 type layerRun struct {
 	sim  *sim
 	back bool
-	dir  int
+	dir  int // 0 forward, 1 backward
 	n    int // groups
-	// ownLast says that the steps are taken from 1 on, the own block's after them.
+	// ownLast says that steps are taken from 1 on, and step 0 (the own block) last.
 	ownLast bool
 	length  units.Seconds
 	seats   []seatRun
 	around  []around // by seat
-	forms   []form   // of the groups
-	strip   strip    // attention of the steps at hand
-	// What is known of the times of messages, keys and values and then gradients,
-	// by row of their prices and group.
+	forms   []form   // by group
+	strip   strip    // attention of the steps under way
+	// Known times of messages, [0] of keys and values and [1] of gradients, by price row
+	// and by the group whose block it is; NaN where not known yet.
 	messages [2][][]units.Seconds
-	rings    rings      // where they do without the rest
-	beside   []beside   // by seat: what messages slow its computing by
+	rings    rings      // a quicker simulation of the ring, where only its end is asked for
+	beside   []beside   // by seat: how messages slow its computing down
 	apart    []beside   // the same in the step beside which no messages of the ring are taken to move; nil for nothing
 	batch    int8       // at hand, of two: 1 or 2
-	folded   *folded    // where one seat stands for several in the ring; nil elsewhere
-	given    *passTimes // what the seats compute is taken from there; nil: from the prices
-	// Of the last steps: when the stream was done with the block, when it was
-	// sent on, when its gradient was added to and sent on, by step modulo their
-	// number and seat.
+	folded   *folded    // set while one seat of the ring stands for several
+	given    *passTimes // computing times given by the caller; nil: by the laws
+	// For the latest steps, by step modulo the number of rows and by seat: when the stream
+	// was done with the block, when the block was sent on, when the rank's share was added to
+	// the block's gradient, and when the gradient was sent on.
 	computed, sent, gradSent [][]units.Seconds
 	added                    [][]arrival
 	arrived, gradArrived     [][]arrival // of the last three steps
-	home                     []arrival   // of the gradients of the own block
-	events                   *[]event    // nil unless wanted
+	home                     []arrival   // of the gradients of the own block, back at their owner
+	events                   *[]event    // nil unless a timeline is wanted
 }
 
-// seatRun is the state of a seat in the ring and what it did there. A long ring
-// goes through all of them at each step, so they are small.
+// seatRun is the state of a seat (a rank's place in the layout) in the ring, and how it
+// spent its time there. A long ring visits all seats at each step, so it is small.
 type seatRun struct {
-	free               units.Seconds // of the stream
-	egress, ingress    units.Seconds // free from then on
+	free               units.Seconds // when the compute stream is free
+	egress, ingress    units.Seconds // when the ports are free
 	attention, exposed units.Seconds
-	port               units.Seconds // time that the egress port was in use
+	port               units.Seconds // total time that the egress port was busy
 }
 
-// around is what a seat does before and after the ring.
+// around is the time of a seat before and after the ring: linear work before and behind
+// it, and all-to-alls.
 type around struct{ pre, post, allToAll units.Seconds }
 
-// passTimes is what the seats of a layer compute in one direction. A run is given it, or
-// prices what it comes to.
+// passTimes are the computing times of the seats of a layer in one direction. A run is
+// either given them or computes them from the laws.
 type passTimes struct {
-	before, after []units.Seconds   // linear work before and behind the ring, by seat
-	attention     [][]units.Seconds // by step of the ring or, of heads in chunks, by chunk; and by seat
+	before, after []units.Seconds   // linear work before and after the ring, by seat
+	attention     [][]units.Seconds // by step of the ring (or by chunk of heads), then by seat
 }
 
-// arrival is when a block was complete, and since when, hop after hop, it was on
-// wires or queued for them and waited for no rank.
+// arrival says when a block was complete (at), and from when on (since) it was
+// continuously on wires or queued for them, over all its hops, without waiting for a
+// rank.
 type arrival struct{ at, since units.Seconds }
 
-// notBefore lets a block rest until t.
+// notBefore delays an arrival until t; the block then has waited for a rank.
 func (x *arrival) notBefore(t units.Seconds) {
 	if t > x.at {
 		x.at, x.since = t, t

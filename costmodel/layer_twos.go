@@ -6,19 +6,19 @@ import (
 )
 
 // inTwos simulates one layer in one direction for two micro-batches A and B under the
-// sim's layout. The stream of every rank takes, in this order,
+// sim's layout. The compute stream of every rank takes, in this order,
 //
-//	A's linear work, B's, A's ring, B's ring, A's linear work behind it, B's
+//	A's linear work, B's linear work, A's ring, B's ring, A's linear work behind the ring, B's
 //
-// so that B's all-to-all in and A's out hide behind the other's attention, A's in and B's
-// out behind linear work. Every port takes A's all-to-all in, B's, the messages of A's
-// ring, A's all-to-all out, the messages of B's ring, B's all-to-all out. Where backward
-// the own block is the last one, A's first keys and values leave before everything and
-// B's when A's ring has no more to send. Each ring has buffers of its own, so that B's
-// first blocks may come while A's last are computed.
+// so that B's all-to-all in and A's all-to-all out overlap with the other's attention,
+// and A's in and B's out with linear work. Every port takes A's all-to-all in, B's, the
+// messages of A's ring, A's all-to-all out, the messages of B's ring, and B's all-to-all
+// out. In a backward pass with the own block last, A's first keys and values leave before
+// everything else, and B's when A's ring has no more to send. Each ring has buffers of
+// its own, so that B's first blocks may arrive while A's last ones are computed.
 //
-// No time of it depends on the order in which tasks end, so that here, too, a faster
-// device or link never makes the layer longer (see layerRun).
+// The order of tasks does not depend on their times, so that here, too, a faster device
+// or link never makes the layer longer (see layerRun).
 func (r *layerRun) inTwos(s *sim, back, events bool) {
 	r.reset(s, back, events)
 	nothing := func(int8) {}

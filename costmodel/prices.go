@@ -7,12 +7,12 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// prices remembers what the tasks of a layer take, across the layouts of one
-// job. Most ranks of a layout are alike, so the tasks of a ring of n groups have
-// far fewer than n x n different prices: they are kept in rows by what works
-// (device type, heads, the form of its shard) and columns by what it works with.
+// prices caches the times of a layer's tasks, in seconds, across the layouts of one job.
+// Most ranks of a layout are alike, so the tasks of a ring of n groups have far fewer
+// than n x n different prices. They are kept in tables: a row for what computes or sends
+// (device type, heads, form of its shard), a column for the block it works on.
 //
-// The rows of attention are also kept by relation, how the two shards lie to one
+// Rows of attention exist once for each relation, which is how the two shards lie to one
 // another.
 type prices struct {
 	shapeOf map[shapeKey]int
@@ -20,19 +20,19 @@ type prices struct {
 	hopOf   map[hopKey]int
 	linear  map[linearKey]units.Seconds
 	toAll   map[toAllKey]units.Seconds
-	whole   map[wholeKey][2]units.Seconds // of the exchange of gradients and parameters: of a layer and the rest
+	whole   map[wholeKey][2]units.Seconds // exchange of gradients and parameters: of one layer, and of the parameters in no layer
 	adam    map[adamKey]units.Seconds
 	work    [2][relations]priceTable // forward, backward
 	kv      priceTable
 	grad    priceTable
-	hops    []hopKey // by price
+	hops    []hopKey // by price row
 	exact   int      // number of the layout whose shapes are no one else's
 	wide    bool     // a shard of the layout has more than two segments
 }
 
-// priceTable holds what was asked for so far, NaN elsewhere, in tiles by row and
-// column: a ring asks for a stretch of every row in turn, and tiles keep those of
-// neighbouring rows together, a page of memory each.
+// priceTable holds the prices computed so far, NaN elsewhere, in tiles of rows and
+// columns. A ring asks for a stretch of every row in turn, and a tile, which is one page
+// of memory, keeps the stretches of neighbouring rows together.
 type priceTable [][]*tile
 
 const (

@@ -25,18 +25,18 @@ func (a *seat) worksLike(b *seat) bool { return a.tokens == b.tokens && a.device
 
 // seatGroup is an all-to-all group of a layout with what the simulator knows of it.
 type seatGroup struct {
-	from, to int // its seats
+	from, to int // its seats are seats[from:to]
 	tokens   units.Tokens
-	sent     units.Tokens // of these those that travel round the ring
+	sent     units.Tokens // tokens of its block that travel round the ring
 	shard    Shard
 	form     form
 	out      []hop            // messages to the members of the next group
-	near     int              // how many groups behind it the first one is that needs its block, 0 if none does
-	reach    int              // and the last: its block is passed on to so many groups
-	home     []hop            // messages of its gradients from that one, where it is not the group before
-	law      int              // of its all-to-all; of groups of several
+	near     int              // distance in the ring to the first group that needs its block; 0 if none does
+	reach    int              // distance to the last such group, as far as the block is passed on
+	home     []hop            // messages of its gradients from that group, unless it is the group before
+	law      int              // of its all-to-all; only of groups of several ranks
 	slow     [2]units.Seconds // forward, backward: see slowTwos
-	node     int              // that holds all of it, or -1
+	node     int              // index of the node that holds all of it, or -1
 }
 
 // form is what the prices of a shard's blocks depend on.

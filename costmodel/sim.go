@@ -156,7 +156,8 @@ func (s *Simulator) Memory(l Layout) []Memory {
 	return s.memory.in(l, func(r int) DeviceMemory { return s.of[r] })
 }
 
-// sim is the simulation of one layout after the other.
+// sim simulates one layout after the other for a job, and keeps the prices of tasks
+// between them.
 type sim struct {
 	*coster
 	prices
@@ -164,16 +165,18 @@ type sim struct {
 	ranks []Rank // of the cluster
 	// attentionOnly leaves the linear work of layers out.
 	attentionOnly bool
-	// contended slows computing beside messages where nobody measured by how much.
+	// contended assumes the worst published slow-down of computing beside messages where
+	// nobody measured one.
 	contended bool
-	// lengthOnly leaves out how ranks spend a step, where that is quicker.
+	// lengthOnly computes the step's length without how ranks spend it, where that is
+	// quicker.
 	lengthOnly bool
 	nodes      []nodeOfSeats
 	// fewCards says that ranks of some node share its network cards.
 	fewCards bool
 	foldFrom int          // groups, see foldGroups
 	until    func() error // see Simulator.Until
-	pack     *Packer      // whose micro-batches it simulates, or nil
+	pack     *Packer      // the packer that uses it, or nil
 	unasked  int          // tasks since it was asked last
 	late     error        // what it said of the run at hand
 
@@ -185,13 +188,13 @@ type sim struct {
 	sent, received []int            // of messages: see abroad
 	chunks         [][]headChunk    // of all seats, by chunk, and last all of their heads
 	chunkSlow      [2]units.Seconds // forward, backward: what attention slows all-to-alls by that hide behind it
-	pairs, alone   int              // of micro-batches
+	pairs, alone   int              // micro-batches that go in pairs, and alone
 	stages         []stage
 	traffic        []Traffic
 	spans          []Span
 	path           []Hop
 	layers         [2]layerRun // forward, backward
-	twos           [2]layerRun // the same of two micro-batches
+	twos           [2]layerRun // the same for a pair of micro-batches
 }
 
 func newSim(q *Predictor, j Job) (*sim, error) {
