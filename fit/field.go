@@ -93,19 +93,38 @@ func (g *grid) smooth(v, scratch []float64) {
 
 // sweep smooths the lines of one block of a lattice, which lie side by side.
 func sweep(v, forth, decay []float64, stride int) {
+	if stride == 1 {
+		sweepLine(v, forth, decay)
+		return
+	}
 	copy(forth, v)
 	for i := 1; i < len(decay); i++ {
 		add(forth[i*stride:(i+1)*stride], forth[(i-1)*stride:i*stride], decay[i])
 	}
 	for i := len(decay) - 2; i >= 0; i-- {
-		add(v[i*stride:(i+1)*stride], v[(i+1)*stride:(i+2)*stride], decay[i+1])
+		behind := v[(i+1)*stride : (i+2)*stride]
+		addToBoth(v[i*stride:(i+1)*stride], forth[i*stride:(i+1)*stride], behind, decay[i+1])
 	}
-	for i := range decay {
-		line := v[i*stride : (i+1)*stride]
-		copy(line, forth[i*stride:(i+1)*stride])
-		if i+1 < len(decay) {
-			add(line, v[(i+1)*stride:(i+2)*stride], decay[i+1])
-		}
+	copy(v, forth)
+}
+
+// sweepLine is sweep of a single line. Those of the last axis are many and short:
+// slices for every node took longer than the sums.
+func sweepLine(v, forth, decay []float64) {
+	last := len(decay) - 1
+	v, forth = v[:last+1], forth[:last+1]
+	before := v[0]
+	forth[0] = before
+	for i := 1; i <= last; i++ {
+		before = v[i] + decay[i]*before
+		forth[i] = before
+	}
+	behind := v[last]
+	v[last] = forth[last]
+	for i := last - 1; i >= 0; i-- {
+		comes := decay[i+1] * behind
+		behind = v[i] + comes
+		v[i] = forth[i] + comes
 	}
 }
 
@@ -113,6 +132,16 @@ func sweep(v, forth, decay []float64, stride int) {
 func add(to, from []float64, times float64) {
 	for i, x := range from[:len(to)] {
 		to[i] += times * x
+	}
+}
+
+// addToBoth adds a multiple of one vector to two others.
+func addToBoth(a, b, from []float64, times float64) {
+	a, b = a[:len(from)], b[:len(from)]
+	for i, x := range from {
+		x *= times
+		a[i] += x
+		b[i] += x
 	}
 }
 

@@ -122,10 +122,7 @@ func boost(rows [][]float64, targets []float64, size boostSize) *boosted {
 		b.cuts = append(b.cuts, cutsOf(rows, f))
 	}
 	g := newGrower(b, rows, size)
-	left, bins := slices.Clone(targets), make([][]uint8, len(rows))
-	for i, x := range rows {
-		bins[i] = b.bin(x)
-	}
+	left := slices.Clone(targets)
 	for range size.trees {
 		for i, r := range left {
 			g.pull[i] = max(-size.clip, min(size.clip, r))
@@ -133,7 +130,7 @@ func boost(rows [][]float64, targets []float64, size boostSize) *boosted {
 		tree := g.grow()
 		b.trees = append(b.trees, tree)
 		for i := range left {
-			left[i] -= follow(tree, bins[i])
+			left[i] -= follow(tree, g.bins[i])
 		}
 	}
 	return b
@@ -143,7 +140,7 @@ func boost(rows [][]float64, targets []float64, size boostSize) *boosted {
 type grower struct {
 	size  boostSize
 	width []int     // bins of every feature
-	bins  [][]uint8 // [feature][row]
+	bins  [][]uint8 // [row][feature]
 	pull  []float64 // what every row asks for
 	rng   *rand.Rand
 
@@ -156,13 +153,11 @@ type grower struct {
 
 func newGrower(b *boosted, rows [][]float64, size boostSize) *grower {
 	g := &grower{size: size, pull: make([]float64, len(rows)), rng: rand.New(rand.NewPCG(1, size.seed))}
-	for f, cuts := range b.cuts {
-		column := make([]uint8, len(rows))
-		for i, x := range rows {
-			at, _ := slices.BinarySearch(cuts, x[f])
-			column[i] = uint8(at)
-		}
-		g.bins, g.width = append(g.bins, column), append(g.width, len(cuts)+1)
+	for _, cuts := range b.cuts {
+		g.width = append(g.width, len(cuts)+1)
+	}
+	for _, x := range rows {
+		g.bins = append(g.bins, b.bin(x))
 	}
 	return g
 }
@@ -195,7 +190,7 @@ func (g *grower) draw() []int32 {
 			rows = append(rows, int32(i))
 		}
 	}
-	features := len(g.bins)
+	features := len(g.width)
 	g.columns = g.rng.Perm(features)[:max(1, int(g.size.columns*float64(features)))]
 	g.starts = g.starts[:0]
 	total := 0
@@ -239,10 +234,10 @@ func (g *grower) grow() []branch {
 // part splits a leaf in two, in the place of its rows, whose order stays. The sums
 // of the fuller one are what is left of the whole after the other.
 func (g *grower) part(l *leaf) (left, right *leaf) {
-	a, column := l.rows[:0], g.bins[l.feature]
+	a := l.rows[:0]
 	g.rest = g.rest[:0]
 	for _, i := range l.rows {
-		if column[i] <= l.cut {
+		if g.bins[i][l.feature] <= l.cut {
 			a = append(a, i)
 		} else {
 			g.rest = append(g.rest, i)
@@ -258,14 +253,16 @@ func (g *grower) part(l *leaf) (left, right *leaf) {
 	return g.remain(a, l, right), right
 }
 
-// gather is a leaf of rows.
+// gather is a leaf of rows. It goes row by row: column by column, an addition would
+// often wait for the one before it, to the same bin.
 func (g *grower) gather(rows []int32) *leaf {
 	l := &leaf{rows: rows, sums: g.noSums()}
-	for c, f := range g.columns {
-		sums, column := l.sums[g.starts[c]:g.starts[c+1]], g.bins[f]
-		for _, i := range rows {
-			b := &sums[column[i]]
-			b.pull += g.pull[i]
+	starts := g.starts[:len(g.columns)]
+	for _, i := range rows {
+		bins, pull := g.bins[i], g.pull[i]
+		for c, f := range g.columns[:len(starts)] {
+			b := &l.sums[starts[c]+int(bins[f])]
+			b.pull += pull
 			b.count++
 		}
 	}
