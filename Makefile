@@ -24,6 +24,11 @@ TORCH    = '^TestTorch'
 # the race detector has nothing to find, and takes minutes over it.
 RACE     = $$(grep -rlE --include='*.go' --exclude='*bench_test.go' '(^|[[:space:]])go (func|[A-Za-z_.]+)\(|\.Go\(' . | xargs -n1 dirname | sort -u)
 
+# The solver's WebAssembly is compiled within the tests. That compiler's passes are not
+# ours, and watched as well they take four times as long as all tests of the engine.
+WASM     = github.com/tetratelabs/wazero/internal/engine/wazevo
+UNRACED  = $(foreach p,ssa frontend backend/...,-gcflags=$(WASM)/$(p)=-race=false)
+
 .PHONY: help build demo test test-torch test-python gpu-binaries race lint fuzz bench evidence clean
 
 help: ## list the targets
@@ -38,7 +43,7 @@ demo: build ## calibrate this machine, fit, plan on its unequal device types, ch
 # What go test vets by itself, lint has vetted already.
 test: lint ## everything that CI runs
 	CGO_ENABLED=0 $(GO) build ./...
-	$(GO) test -vet=off -race -short -timeout $(TIMEOUT) -skip $(TORCH) $(RACE)
+	$(GO) test -vet=off -race $(UNRACED) -short -timeout $(TIMEOUT) -skip $(TORCH) $(RACE)
 	$(GO) test -vet=off -timeout $(TIMEOUT) -skip $(TORCH) ./...
 	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) test-torch test-python; \
 	else echo "SKIPPED: the tests of the torch backend, of Slurm and of the Python package (see above); make test-torch test-python runs them"; fi
@@ -58,7 +63,7 @@ gpu-binaries: ## what docs/gpu.sh runs on a machine with a GPU and perhaps witho
 	$(GO) test -c -ldflags '-extldflags=-Wl,-z,lazy' -o bin/torch.test ./profile/backend/torch
 
 race: ## all tests under the race detector
-	$(GO) test -race -timeout $(TIMEOUT) ./...
+	$(GO) test -race $(UNRACED) -timeout $(TIMEOUT) ./...
 
 lint: ## formatting, vet, staticcheck
 	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go' 2>/dev/null || find . -name '*.go')); \
