@@ -209,6 +209,7 @@ func TestLargeFamiliesAreDivided(t *testing.T) {
 
 // A straight line is kept where it is the truth.
 func TestAStraightLineIsKept(t *testing.T) {
+	sequential(t)
 	lines := 0
 	for seed := range uint64(20) {
 		points := invented(2, 16, 0.02, rand.New(rand.NewPCG(seed, 11)), func(s float64) float64 { return 1e-5 + s/10e9 })

@@ -159,6 +159,7 @@ func TestCollectivesOnHeldOutSizes(t *testing.T) {
 // kept that was as good on the smaller messages, these were off by 27, 13 and 15 % on average;
 // by their families they are by 8.
 func TestLawsOfLargerMessages(t *testing.T) {
+	sequential(t)
 	off, points := map[string]float64{}, map[string]float64{}
 	trial(t, libraries(t, "aiconfigurator/h100_sxm/nccl.csv"), bigger, func(r recorded, train, test []Point, l curveLaw) {
 		if len(train) < fewestToFit {

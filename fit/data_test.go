@@ -124,6 +124,7 @@ func TestDriftIsSaidAsADifference(t *testing.T) {
 // A profiler's trace has thousands of calls of one shape: they are settled once, in a time
 // that grows with their number and not with its square, by which these would take an hour.
 func TestManyVisitsOfAPointAreSettledOnce(t *testing.T) {
+	sequential(t)
 	lines := make([]string, 400000)
 	for i := range lines {
 		lines[i] = pointLine("point", rowSpot("norm", 64), fmt.Sprintf(`"times_s":[%g]`, 1e-5*(1+float64(i%7)/100)))

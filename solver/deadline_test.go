@@ -18,6 +18,7 @@ const longRing = "138x8 fast"
 // Once time is up a long ring is given up, the first of a mesh's layouts is not, and of
 // further ones none is begun; an interruption leaves nothing to wait for but what is short.
 func TestALongLayoutIsGivenUpInTheMiddle(t *testing.T) {
+	sequential(t)
 	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	defer cancel()
 	interrupted, cancel := context.WithCancel(context.Background())
@@ -76,6 +77,7 @@ func (h hurried) Solve(_ context.Context, p *Problem, _ func(Progress)) (Result,
 // Ctrl-C is heard in the account of a plan that takes long: what was found before it stays.
 // That of a short one is not given up for it, and none for a deadline.
 func TestAnInterruptionIsHeardInALongAccount(t *testing.T) {
+	sequential(t)
 	ctx, press := context.WithCancel(context.Background())
 	p := testProblem(t, "750x8 fast", 1<<20) // 6000 x 6000 tasks in each of two passes
 	found, skipped, err := p.solveEach(ctx, []Strategy{ulysses{}, usp{}, hurried{press}}, nil)

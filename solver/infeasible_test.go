@@ -121,6 +121,9 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 
 // Who follows a way out to the letter has a plan.
 func TestWaysOutHold(t *testing.T) {
+	if testing.Short() {
+		t.Skip("plans dozens of times what other tests plan once")
+	}
 	times, length := regexp.MustCompile(`^more devices, (\d+) times these or more`), regexp.MustCompile(`a --seq-len of (\d+) or less`)
 	flags := map[string]int{}
 	for i, memory := range []units.Bytes{180, 240, 300, 600, 900, 1500} {

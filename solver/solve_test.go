@@ -46,8 +46,11 @@ func tokensOfLayout(l costmodel.Layout) []units.Tokens {
 }
 
 func TestNeverSlowerThanABaselineNorBelowTheBound(t *testing.T) {
-	r := rand.New(rand.NewPCG(7, 1))
-	for range 25 {
+	r, worlds := rand.New(rand.NewPCG(7, 1)), 25
+	if testing.Short() {
+		worlds = 5 // all run the same two goroutines
+	}
+	for range worlds {
 		p := randomWorld(t, r)
 		bound, err := LowerBound(p)
 		if err != nil {
