@@ -122,6 +122,7 @@ func pointsOf(j lines) (ok int, failed []*profile.Point) {
 // Every fault that a real worker can suffer ends in a stored fact or is made
 // good on a fresh worker; the calibration goes on and leaves no process behind.
 func TestTorchFaults(t *testing.T) {
+	python := withTorch(t, Config{}).python
 	for fault, want := range map[string]struct {
 		class profile.Class // of what is stored; "": the retry makes it good
 		text  string
@@ -136,12 +137,14 @@ func TestTorchFaults(t *testing.T) {
 		"nan:gemm":     {profile.Wrong, "gemm"},
 		"slow-start:2": {"", ""},
 	} {
+		spec := fault + "@12,once-file=" + filepath.Join(t.TempDir(), "struck")
+		if !strings.Contains(fault, ":gemm") || strings.HasPrefix(fault, "nan") {
+			spec = fault
+		}
+		faulty := pythonThat(t, fmt.Sprintf("EVENKEEL_FAULT='%s' exec '%s' \"$@\"", spec, python))
 		t.Run(fault, func(t *testing.T) {
-			t.Setenv("EVENKEEL_FAULT", fault+"@12,once-file="+filepath.Join(t.TempDir(), "struck"))
-			if !strings.Contains(fault, ":gemm") || strings.HasPrefix(fault, "nan") {
-				t.Setenv("EVENKEEL_FAULT", fault)
-			}
-			b := withTorch(t, Config{Cores: []Cores{{1, ""}}, GroupSizes: []int{2}})
+			t.Parallel() // all that computes is one thread
+			b := withTorch(t, Config{Python: faulty, Cores: []Cores{{1, ""}}, GroupSizes: []int{2}})
 			past, _ := profile.NewPast()
 			j, err := calibrateReal(t, b, past, op.KindGEMM, op.KindNorm)
 			if err != nil {
@@ -165,6 +168,18 @@ func TestTorchFaults(t *testing.T) {
 			leavesNothing(t, b)
 		})
 	}
+}
+
+// pythonThat is an interpreter that a line of shell starts, such as one with an
+// environment of its own, which tests that run beside it do not see. It is written before
+// those start processes: a program cannot be run while a fork holds it open.
+func pythonThat(t *testing.T, line string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "python3")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+line+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // leavesNothing fails the test if a process of a closed backend lives on.
@@ -257,13 +272,9 @@ func TestTorchCollectiveFaults(t *testing.T) {
 
 // An interpreter without torch is refused by name, and the next one is taken.
 func TestTorchInterpreterWithoutTorch(t *testing.T) {
-	dir := t.TempDir()
 	// -S hides the packages of the distribution, torch among them.
-	script := filepath.Join(dir, "python3")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\nexec /usr/bin/python3 -S \"$@\"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	script := pythonThat(t, `exec /usr/bin/python3 -S "$@"`)
+	t.Setenv("PATH", filepath.Dir(script)+":"+os.Getenv("PATH"))
 	t.Setenv("EVENKEEL_PYTHON", "") // it would be taken first
 	b := withTorch(t, Config{})
 	if b.python != "/usr/bin/python3" || !strings.Contains(strings.Join(b.found.Notes, "\n"), script+": no module torch in /usr/bin/python3") {
