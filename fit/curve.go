@@ -17,19 +17,26 @@ import (
 
 // curveForms are tried from the simplest on.
 func curveForms() []form {
-	curve := func(name string, fit func([]Point) (*costmodel.Curve, error)) form {
-		return form{name, func(points []Point) (costmodel.Law, error) {
-			points = slices.Clone(points)
-			slices.SortStableFunc(points, func(a, b Point) int { return cmp.Compare(op.Volume(a.Shape), op.Volume(b.Shape)) })
-			c, err := fit(points)
-			return costmodel.Law{Curve: c}, err
-		}}
-	}
 	return []form{
-		curve("alpha_beta", func(p []Point) (*costmodel.Curve, error) { return alphaBeta(p, 1) }),
-		curve("2-piece alpha_beta", func(p []Point) (*costmodel.Curve, error) { return alphaBeta(p, 2) }),
-		curve("log_log", logLog),
+		curveForm("alpha_beta", func(p []Point) (*costmodel.Curve, error) { return alphaBeta(p, 1) }),
+		curveForm("2-piece alpha_beta", func(p []Point) (*costmodel.Curve, error) { return alphaBeta(p, 2) }),
+		curveForm("log_log", logLog),
 	}
+}
+
+// collectiveForms are those of messages, whose library may change protocols many times.
+func collectiveForms() []form {
+	return append(curveForms(), curveForm("several-piece alpha_beta", severalPieces))
+}
+
+// curveForm is a law over sizes, fitted to points sorted by them.
+func curveForm(name string, fit func([]Point) (*costmodel.Curve, error)) form {
+	return form{name, func(points []Point) (costmodel.Law, error) {
+		points = slices.Clone(points)
+		slices.SortStableFunc(points, func(a, b Point) int { return cmp.Compare(op.Volume(a.Shape), op.Volume(b.Shape)) })
+		c, err := fit(points)
+		return costmodel.Law{Curve: c}, err
+	}}
 }
 
 // fewestInPiece keeps a piece from being fitted to its own noise.

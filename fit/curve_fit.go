@@ -121,7 +121,7 @@ func (d *Data) sheet(g op.GroupType) op.Sheet {
 	return slowest
 }
 
-// prefer puts its family's curve into a law that was chosen among curveForms,
+// prefer puts its family's curve into a law that was chosen among collectiveForms,
 // but for two cases: a single alpha + beta x is as good, to a standard error, and says
 // the same of larger messages, which then is the truth and says more to a reader; or the
 // best of the simpler forms is better by more than a standard error.
@@ -129,7 +129,7 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 	rival := costmodel.Rival{Form: FamilyForm, Median: medianError(l.logs)}
 	points, own := some(points, l.logs)
 	var best []float64
-	for i, f := range curveForms() {
+	for i, f := range collectiveForms() {
 		logs := f.crossValidate(points)
 		if !whole(logs) {
 			continue
@@ -145,6 +145,7 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 	if best != nil {
 		if over := excess(own, best); over.mean > over.se {
 			law.Rivals = append(law.Rivals, rival)
+			l.goOn(law, largestOf(points))
 			return
 		}
 	}
@@ -154,6 +155,42 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 	rival.Chosen = true
 	law.Rivals = append(law.Rivals, rival)
 	law.Curve, law.Spread = l.curve, spread(l.logs)
+}
+
+// goOn lets a law of several pieces go on beyond its largest message as the family's curve
+// does, where its last piece says anything else: of many pieces the last may be short, and
+// its line says little of messages eight times as large. The interval widens to the family's
+// there, or by what the law jumps at most where its library changes protocols: there may be
+// another change.
+func (l curveLaw) goOn(law *costmodel.Law, largest units.Bytes) {
+	if law.Curve == nil || len(law.Curve.Pieces) < fewestSeveral {
+		return
+	}
+	far := largest << octavesOn
+	half, _ := l.curve.HalfWidth(far)
+	half = max(half, mostJump(law.Curve.Pieces))
+	own := math.Log(law.Spread.Hi/law.Spread.Lo) / 2
+	law.Widen = min(max(1, (half/own-1)/octavesOn), mostGrowth)
+	at := float64(law.Curve.Seconds(largest))
+	growth := min(float64(l.curve.Seconds(far)/l.curve.Seconds(largest)), 1<<octavesOn)
+	if math.Abs(math.Log(at*growth/float64(law.Curve.Seconds(far)))) <= straightOff {
+		return
+	}
+	beta := at * (growth - 1) / float64(far-largest)
+	law.Curve.Pieces = append(law.Curve.Pieces, costmodel.Piece{From: largest + 1, Alpha: exactCoef(max(0, at-beta*float64(largest))), Beta: exactCoef(beta)})
+}
+
+// exactCoef is a coefficient that was not estimated.
+func exactCoef(v float64) costmodel.Coef { return costmodel.Coef{Value: v, Lo: v, Hi: v} }
+
+// mostJump is by how much, in log time, pieces differ at most where one follows another.
+func mostJump(pieces []costmodel.Piece) float64 {
+	most := 0.0
+	for i, p := range pieces[1:] {
+		x, before := float64(p.From), pieces[i]
+		most = max(most, math.Abs(math.Log((p.Alpha.Value+p.Beta.Value*x)/(before.Alpha.Value+before.Beta.Value*x))))
+	}
+	return most
 }
 
 // straightOn says whether a form fitted to the points lies in the interval of the family's

@@ -33,7 +33,7 @@ func forms(spec op.Spec, parallel int, points []Point) (candidates, compared []f
 		// One engine copies at one rate: pieces would only follow the noise.
 		return curveForms()[:1], curveForms()[1:]
 	}
-	return curveForms(), nil
+	return collectiveForms(), nil
 }
 
 // choose picks the simplest candidate that is not worse than the best one by
