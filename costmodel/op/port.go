@@ -49,17 +49,24 @@ const (
 	pcie   = "pcie"
 )
 
-// Fabric is the class of the links that LinkPerS is of, as far as the rates tell: devices
-// that talk faster to each other than to their host have links of their own. It is ""
+// fastestBus is the rate of the fastest bus there is, in bytes a second and one direction:
+// 16 lanes of PCIe 6.0.
+const fastestBus = 128e9
+
+// ownLinks says whether devices talk to each other over links of their own: faster than to
+// their host, or than over any bus (the host of a GH200 is behind NVLink too).
+func (s Sheet) ownLinks() bool { return s.LinkPerS > min(s.HostPerS, fastestBus) }
+
+// Fabric is the class of the links that LinkPerS is of, as far as the rates tell. It is ""
 // where they do not.
 func (s Sheet) Fabric() string {
 	amd := strings.HasPrefix(s.Arch, "gfx")
 	switch {
 	case s.LinkPerS == 0 || s.HostPerS == 0:
 		return ""
-	case s.LinkPerS > s.HostPerS && amd:
+	case s.ownLinks() && amd:
 		return xgmi
-	case s.LinkPerS > s.HostPerS:
+	case s.ownLinks():
 		return nvlink
 	case amd:
 		return ""
@@ -93,7 +100,7 @@ func (s Sheet) Port(g GroupType, fabric string) Port {
 	case g.Nodes == 1 && g.Link == fabric && s.LinkPerS > 0:
 		ownOnly := fabric == nvlink || fabric == xgmi // and no host between the ranks
 		return Port{PerS: units.BytesPerS(max(s.LinkPerS, s.HostPerS)), Sums: !ownOnly || s.SwitchSums()}
-	case g.Nodes > 1 && s.HostPerS > 0 && s.LinkPerS > s.HostPerS:
+	case g.Nodes > 1 && s.HostPerS > 0 && s.ownLinks():
 		return Port{PerS: units.BytesPerS(s.LinkPerS + max(s.HostPerS, s.NetPerS)), Sums: true}
 	}
 	return Port{PerS: units.BytesPerS(s.MemoryPerS), Sums: true}

@@ -7,8 +7,10 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// The datasheets of an H100 and an A100 with NVSwitches, of a PCIe card and of an MI300X.
+// The datasheets of an H100 and an A100 with NVSwitches, of a GH200, a PCIe card and an MI300X.
 var (
+	superchip = Sheet{MemoryPerS: 4000e9, LinkPerS: 450e9, NetPerS: 50e9, HostPerS: 450e9, Arch: "sm90"}
+
 	hopper = Sheet{MemoryPerS: 3350e9, LinkPerS: 450e9, NetPerS: 50e9, HostPerS: 64e9, Arch: "sm90"}
 	ampere = Sheet{MemoryPerS: 2039e9, LinkPerS: 300e9, NetPerS: 25e9, HostPerS: 32e9, Arch: "sm80"}
 	card   = Sheet{MemoryPerS: 1935e9, LinkPerS: 32e9, NetPerS: 25e9, HostPerS: 32e9, Arch: "sm80"}
@@ -33,6 +35,8 @@ func TestPortOfASheet(t *testing.T) {
 		{"between nodes, under the links' name", hopper, "nvlink", 2, Port{514e9, true}},
 		{"between nodes of cards that may have bridges", card, "net", 2, Port{1935e9, true}},
 		{"a rack whose links are its network", Sheet{MemoryPerS: 8e12, LinkPerS: 900e9, NetPerS: 900e9, HostPerS: 225e9, Arch: "sm100"}, "net", 4, Port{1800e9, true}},
+		{"own links as fast as those to its host", superchip, "nvlink", 1, Port{450e9, true}},
+		{"between nodes of such", superchip, "net", 2, Port{900e9, true}},
 		{"memory alone is known", Sheet{MemoryPerS: 1e12}, "nvlink", 1, Port{1e12, true}},
 		{"nothing is known", Sheet{}, "unix_socket", 1, Port{Sums: true}},
 	} {
