@@ -1,10 +1,6 @@
 package batch
 
-import (
-	"context"
-
-	"github.com/evenkeel/evenkeel/internal/units"
-)
+import "context"
 
 // Effort is how much work a plan may take.
 type Effort int
@@ -38,9 +34,4 @@ func (Evenkeel) Claims() Claims {
 // Solve plans one batch.
 func (e Evenkeel) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 	return NewPlanner(e.Options).Plan(ctx, p)
-}
-
-// Bound is LowerBound.
-func (Evenkeel) Bound(ctx context.Context, p *Problem) (units.Seconds, error) {
-	return LowerBound(ctx, p)
 }

@@ -1,10 +1,6 @@
 package batch
 
-import (
-	"context"
-
-	"github.com/evenkeel/evenkeel/internal/units"
-)
+import "context"
 
 // Strategy turns a problem into a plan.
 type Strategy interface {
@@ -26,7 +22,6 @@ type Strategy interface {
 type Claims struct {
 	Baseline  bool   // what people run today
 	Published bool   // the algorithm of a paper
-	Exact     bool   // its result is the best there is
 	Slow      bool   // it may take minutes where others take milliseconds
 	Doc       string // one sentence
 }
@@ -36,8 +31,3 @@ type IllegalError struct{ Why string }
 
 // Error gives the reason.
 func (e *IllegalError) Error() string { return e.Why }
-
-// Bounded is a strategy that also proves a lower bound of every plan's time.
-type Bounded interface {
-	Bound(ctx context.Context, p *Problem) (units.Seconds, error)
-}
