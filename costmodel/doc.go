@@ -17,7 +17,7 @@
 //     length, precision, recomputation and ZeRO stage.
 //   - [Layout] says which rank owns which tokens and which heads. [ZigZag], [ZigZagTiers]
 //     and [Contiguous] build layouts from token counts.
-//   - [SimulateWith] and [Simulator] predict the step of a job under a layout as a
+//   - [Simulate] and [Simulator] predict the step of a job under a layout as a
 //     [Step]: its makespan with interval and source, the parts along the critical path,
 //     each rank's busy, exposed and idle time, and its [Memory].
 //   - [Packer] does the same for micro-batches of packed documents, [Simulator.Supposing]
@@ -27,7 +27,7 @@
 //
 //	q := costmodel.NewPredictor(profile)
 //	layout := costmodel.ZigZag(tokens, costmodel.Singles(tokens, model.QHeads)) // ring attention
-//	step, err := costmodel.SimulateWith(q, job, layout, costmodel.SimOptions{})
+//	step, err := costmodel.Simulate(q, job, layout, costmodel.SimOptions{})
 //
 // A law is evaluated in law.go and in a file for each of its bodies: linear.go, curve.go,
 // attention_core.go, gemm_core.go, and field.go for the correction of a core. The

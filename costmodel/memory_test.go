@@ -306,11 +306,11 @@ func TestTwoMicroBatchesTakeTwo(t *testing.T) {
 	j := testJob(cluster(t, "1x2 fast", p, "bus", ""), tokens)
 	l := ZigZag(tokens, []Group{{{0, j.Model.QHeads / 2}, {1, j.Model.QHeads / 2}}})
 	l.TwoBatch = true
-	if _, err := Simulate(NewPredictor(p), j, l); err == nil || !strings.Contains(err.Error(), "two_batch_overlap: with 1 micro-batch") {
+	if _, err := Simulate(NewPredictor(p), j, l, SimOptions{}); err == nil || !strings.Contains(err.Error(), "two_batch_overlap: with 1 micro-batch") {
 		t.Error(err)
 	}
 	j.Accumulate, l.HeadChunks = 2, 2
-	if _, err := Simulate(NewPredictor(p), j, l); err == nil || !strings.Contains(err.Error(), "two_batch_overlap: with head_chunks 2") {
+	if _, err := Simulate(NewPredictor(p), j, l, SimOptions{}); err == nil || !strings.Contains(err.Error(), "two_batch_overlap: with head_chunks 2") {
 		t.Error(err)
 	}
 	if l.HeadChunks = 0; mustSimulate(t, p, j, l).Time.Mid <= 0 {

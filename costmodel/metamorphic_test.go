@@ -39,7 +39,7 @@ func TestFasterIsNotSlower(t *testing.T) {
 			j := x.job
 			j.RingBuffers += buffers
 			p := world(t, rand.New(rand.NewPCG(seed, 23)), by)
-			s, err := Simulate(NewPredictor(p), j, x.layout)
+			s, err := Simulate(NewPredictor(p), j, x.layout, SimOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}

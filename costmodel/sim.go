@@ -36,12 +36,7 @@ type SimOptions struct {
 //
 // Errors: an invalid job or layout, a device that the profile lacks, or the first missing
 // law as *MissingLawError.
-func Simulate(q *Predictor, j Job, l Layout) (*Step, error) {
-	return SimulateWith(q, j, l, SimOptions{})
-}
-
-// SimulateWith is Simulate with options.
-func SimulateWith(q *Predictor, j Job, l Layout, opts SimOptions) (*Step, error) {
+func Simulate(q *Predictor, j Job, l Layout, opts SimOptions) (*Step, error) {
 	s, err := newSim(q, j)
 	if err != nil {
 		return nil, err
@@ -146,9 +141,9 @@ func (s *Simulator) Brief(l Layout) (*Step, error) {
 	return step, s.fast.contend(step)
 }
 
-// Step is SimulateWith for the simulator's job.
+// Step is Simulate for the simulator's job.
 func (s *Simulator) Step(l Layout, opts SimOptions) (*Step, error) {
-	return SimulateWith(s.q, s.job, l, opts)
+	return Simulate(s.q, s.job, l, opts)
 }
 
 // Memory is the predicted peak memory of every rank under a valid layout.

@@ -419,7 +419,7 @@ func TestSimulateErrors(t *testing.T) {
 		j, l := good, ringOf(tokens)
 		j.Cluster.Nodes = slices.Clone(good.Cluster.Nodes)
 		c.change(&j, &l)
-		_, err := Simulate(NewPredictor(p), j, l)
+		_, err := Simulate(NewPredictor(p), j, l, SimOptions{})
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}

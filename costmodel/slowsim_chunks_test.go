@@ -97,7 +97,7 @@ func TestChunksAgainstSlowReference(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 91))
 		p := world(t, rng, faster{})
 		x := inOneGroup(rng, randomPlan(rng))
-		got, err := Simulate(NewPredictor(p), x.job, x.layout)
+		got, err := Simulate(NewPredictor(p), x.job, x.layout, SimOptions{})
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

@@ -580,7 +580,7 @@ func TestStepAgainstSlowReference(t *testing.T) {
 	for seed := range uint64(400) {
 		rng := rand.New(rand.NewPCG(seed, 20))
 		p, x := world(t, rng, faster{}), randomPlan(rng)
-		got, err := Simulate(NewPredictor(p), x.job, x.layout)
+		got, err := Simulate(NewPredictor(p), x.job, x.layout, SimOptions{})
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}

@@ -124,7 +124,7 @@ func testJob(c Cluster, tokens []units.Tokens) Job {
 
 func mustSimulate(t testing.TB, p *Profile, j Job, l Layout) *Step {
 	t.Helper()
-	s, err := SimulateWith(NewPredictor(p), j, l, SimOptions{Timeline: true})
+	s, err := Simulate(NewPredictor(p), j, l, SimOptions{Timeline: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -440,7 +440,7 @@ func (o problem) write(plan *solver.Plan, q *solver.Problem) error {
 	if o.timeline == "" {
 		return nil
 	}
-	step, err := costmodel.SimulateWith(q.Predictor, q.Job, plan.Layout(), costmodel.SimOptions{Timeline: true})
+	step, err := costmodel.Simulate(q.Predictor, q.Job, plan.Layout(), costmodel.SimOptions{Timeline: true})
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func oneByOne(t *testing.T, q *costmodel.Predictor, j costmodel.Job) units.Secon
 	}
 	var best units.Seconds
 	for _, groups := range [][]costmodel.Group{{group}, costmodel.Singles(tokens, j.Model.QHeads)} {
-		step, err := costmodel.Simulate(q, j, costmodel.ZigZag(tokens, groups))
+		step, err := costmodel.Simulate(q, j, costmodel.ZigZag(tokens, groups), costmodel.SimOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
