@@ -33,7 +33,7 @@ type coster struct {
 	hop   op.SendRecv
 
 	kernels []kernelLaws
-	blocks  []Block
+	blocks  []attnBlock
 	batch   int       // equal documents that one attention call computes; 0 is one
 	packed  []Segment // documents of the sequence, each causal on its own; none is one
 }

@@ -10,7 +10,7 @@ import (
 // appendPacked is appendBlocks of packed documents, of which no query sees another
 // one's keys: the blocks of each document on its own. Without documents the
 // sequence is one.
-func appendPacked(dst []Block, q, kv Shard, docs []Segment) []Block {
+func appendPacked(dst []attnBlock, q, kv Shard, docs []Segment) []attnBlock {
 	if len(docs) == 0 {
 		return appendBlocks(dst, q, kv)
 	}

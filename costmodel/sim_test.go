@@ -37,7 +37,7 @@ func sumOfOps(t *testing.T, p *Profile, j Job, l Layout, r int) units.Seconds {
 	// Attention, and the adding of what each rectangle makes: outputs; gradients of
 	// queries, keys and values.
 	for _, k := range atWork(l) {
-		for _, b := range Blocks(l.Shards[r], l.Shards[k]) {
+		for _, b := range appendBlocks(nil, l.Shards[r], l.Shards[k]) {
 			a := op.Attention{Mask: b.Mask, QLen: b.QLen, KVLen: b.KVLen, QHeads: 4, KVHeads: 2, HeadDim: 64, DType: op.F32}
 			add(forwards, op.AttnFwd{Attention: a})
 			add(layers, op.AttnBwd{Attention: a})

@@ -215,7 +215,7 @@ func (s *slowSim) work(r, k int) float64 {
 		kv++
 	}
 	sum := 0.0
-	for _, b := range Blocks(s.shards[a.group], s.shards[k]) {
+	for _, b := range appendBlocks(nil, s.shards[a.group], s.shards[k]) {
 		at := op.Attention{Mask: b.Mask, QLen: b.QLen, KVLen: b.KVLen, QHeads: len(a.heads), KVHeads: kv, HeadDim: m.HeadDim, DType: op.F32}
 		// What a FULL block makes is added to what the blocks before it made: the
 		// output, or backward the gradients of queries, keys and values.

@@ -103,26 +103,24 @@ func pieces(a, b, c, d units.Tokens) []Segment {
 	return []Segment{{a, b}, {c, d}}
 }
 
-// Block is one attention kernel call: the queries QStart to QStart+QLen of one
+// attnBlock is one attention kernel call: the queries QStart to QStart+QLen of one
 // shard on the keys KVStart to KVStart+KVLen of another, offsets counting the
 // tokens of a shard in the order of its segments.
-type Block struct {
-	Mask    op.Mask      `json:"mask"`
-	QStart  units.Tokens `json:"q_start_token"`
-	QLen    units.Tokens `json:"q_len_tokens"`
-	KVStart units.Tokens `json:"kv_start_token"`
-	KVLen   units.Tokens `json:"kv_len_tokens"`
+type attnBlock struct {
+	Mask    op.Mask
+	QStart  units.Tokens
+	QLen    units.Tokens
+	KVStart units.Tokens
+	KVLen   units.Tokens
 }
 
-// Blocks cuts the causal attention of the queries of one shard on the keys of
-// another (or of itself) into FULL rectangles and DIAG squares. Every visible
-// (query, key) pair is in exactly one block. Keys that all queries of a segment
-// see form one rectangle however many segments they come from, for they lie
+// appendBlocks cuts the causal attention of the queries of one shard on the keys of
+// another (or of itself) into FULL rectangles and DIAG squares, and appends them to dst.
+// Every visible (query, key) pair is in exactly one block. Keys that all queries of a
+// segment see form one rectangle however many segments they come from, for they lie
 // side by side in the shard, and so do successive query segments that see the
 // same keys: fewer, larger calls.
-func Blocks(q, kv Shard) []Block { return appendBlocks(nil, q, kv) }
-
-func appendBlocks(dst []Block, q, kv Shard) []Block {
+func appendBlocks(dst []attnBlock, q, kv Shard) []attnBlock {
 	var row units.Tokens
 	wide := -1 // the rectangle of the query segment before, if it may still grow downwards
 	for _, qs := range q.Segments {
@@ -140,7 +138,7 @@ func appendBlocks(dst []Block, q, kv Shard) []Block {
 		case wide >= 0 && dst[wide].KVLen == seen:
 			dst[wide].QLen += qs.Len()
 		default:
-			dst = append(dst, Block{op.Full, row, qs.Len(), 0, seen})
+			dst = append(dst, attnBlock{op.Full, row, qs.Len(), 0, seen})
 			wide = len(dst) - 1
 		}
 		row += qs.Len()
@@ -150,16 +148,16 @@ func appendBlocks(dst []Block, q, kv Shard) []Block {
 
 // appendOverlap cuts the part where query and key positions coincide: a square
 // on the diagonal, and below it the queries that come after.
-func appendOverlap(dst []Block, qs, ks Segment, row, col units.Tokens) []Block {
+func appendOverlap(dst []attnBlock, qs, ks Segment, row, col units.Tokens) []attnBlock {
 	lo, hi := max(qs.Start, ks.Start), min(qs.End, ks.End)
 	if lo >= hi {
 		// Keys wholly inside the queries' gap are behind all of them or ahead
 		// of all of them; those behind are counted by the caller.
 		return dst
 	}
-	dst = append(dst, Block{op.Diag, row + lo - qs.Start, hi - lo, col + lo - ks.Start, hi - lo})
+	dst = append(dst, attnBlock{op.Diag, row + lo - qs.Start, hi - lo, col + lo - ks.Start, hi - lo})
 	if hi < qs.End {
-		dst = append(dst, Block{op.Full, row + hi - qs.Start, qs.End - hi, col + lo - ks.Start, hi - lo})
+		dst = append(dst, attnBlock{op.Full, row + hi - qs.Start, qs.End - hi, col + lo - ks.Start, hi - lo})
 	}
 	return dst
 }

@@ -53,7 +53,7 @@ func TestZigZagCovers(t *testing.T) {
 }
 
 // pairs counts the pairs that blocks cover.
-func pairs(blocks []Block) units.Tokens {
+func pairs(blocks []attnBlock) units.Tokens {
 	var n units.Tokens
 	for _, b := range blocks {
 		if b.Mask == op.Diag {
@@ -80,7 +80,7 @@ func TestZigZagLemma(t *testing.T) {
 				if i == k {
 					want += si / 2
 				}
-				if got := pairs(Blocks(l.Shards[i], l.Shards[k])); got != want {
+				if got := pairs(appendBlocks(nil, l.Shards[i], l.Shards[k])); got != want {
 					t.Fatalf("%v: ranks %d, %d: %d pairs, want %d", tokens, i, k, got, want)
 				}
 			}
@@ -119,7 +119,7 @@ func TestZigZagTiers(t *testing.T) {
 				case tier[g] < tier[k]:
 					want = 0
 				}
-				if got := pairs(Blocks(q, kv)); got != want || len(q.Segments) > 2 {
+				if got := pairs(appendBlocks(nil, q, kv)); got != want || len(q.Segments) > 2 {
 					t.Fatalf("%v in %v, tiers %v: groups %d, %d: %d pairs, want %d; %v", tokens, groups, tier, g, k, got, want, q)
 				}
 			}
@@ -166,10 +166,10 @@ func TestGroupsLemma(t *testing.T) {
 				if g == k {
 					inZigzag, inOrder = sq*sq/2+sq/2, whole
 				}
-				if got := pairs(Blocks(q, kv)); got != inZigzag || len(q.Segments) > 2 {
+				if got := pairs(appendBlocks(nil, q, kv)); got != inZigzag || len(q.Segments) > 2 {
 					t.Fatalf("%v in %v: groups %d, %d: %d pairs in zigzag, want %d; %v", tokens, groups, g, k, got, inZigzag, q)
 				}
-				if got := pairs(Blocks(plain.GroupShard(g), plain.GroupShard(k))); got != inOrder {
+				if got := pairs(appendBlocks(nil, plain.GroupShard(g), plain.GroupShard(k))); got != inOrder {
 					t.Fatalf("%v in %v: groups %d, %d: %d pairs in order, want %d", tokens, groups, g, k, got, inOrder)
 				}
 			}
@@ -182,14 +182,14 @@ func TestBlocksAreLarge(t *testing.T) {
 	l := ringOf([]units.Tokens{8, 6, 10})
 	for _, c := range []struct {
 		q, kv int
-		want  []Block
+		want  []attnBlock
 	}{
-		{0, 1, []Block{{op.Full, 4, 4, 0, 6}}},                                               // the tail sees all
-		{1, 0, []Block{{op.Full, 0, 6, 0, 4}}},                                               // all see the head
-		{0, 0, []Block{{op.Diag, 0, 4, 0, 4}, {op.Diag, 4, 4, 4, 4}, {op.Full, 4, 4, 0, 4}}}, // two pieces
-		{2, 2, []Block{{op.Diag, 0, 10, 0, 10}}},                                             // pieces that touch
+		{0, 1, []attnBlock{{op.Full, 4, 4, 0, 6}}},                                               // the tail sees all
+		{1, 0, []attnBlock{{op.Full, 0, 6, 0, 4}}},                                               // all see the head
+		{0, 0, []attnBlock{{op.Diag, 0, 4, 0, 4}, {op.Diag, 4, 4, 4, 4}, {op.Full, 4, 4, 0, 4}}}, // two pieces
+		{2, 2, []attnBlock{{op.Diag, 0, 10, 0, 10}}},                                             // pieces that touch
 	} {
-		if diff := cmp.Diff(c.want, Blocks(l.Shards[c.q], l.Shards[c.kv])); diff != "" {
+		if diff := cmp.Diff(c.want, appendBlocks(nil, l.Shards[c.q], l.Shards[c.kv])); diff != "" {
 			t.Errorf("%d on %d: (-want +got)\n%s", c.q, c.kv, diff)
 		}
 	}
@@ -210,7 +210,7 @@ func (s Shard) positions() []units.Tokens {
 func checkCells(t interface{ Fatalf(string, ...any) }, q, kv Shard) {
 	qs, ks := q.positions(), kv.positions()
 	covered := map[[2]units.Tokens]int{}
-	for _, b := range Blocks(q, kv) {
+	for _, b := range appendBlocks(nil, q, kv) {
 		if b.QLen < 1 || b.KVLen < 1 || (b.Mask == op.Diag && b.QLen != b.KVLen) {
 			t.Fatalf("impossible block %+v of %v on %v", b, q, kv)
 		}

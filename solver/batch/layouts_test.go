@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
-	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -191,7 +190,7 @@ func TestGroupLayoutsBalanceEveryDocument(t *testing.T) {
 				work := 0.0
 				for k := range degree {
 					q, kv := costmodel.Shard{Segments: within(l.Shards[r].Segments, at, at+n)}, costmodel.Shard{Segments: within(l.Shards[k].Segments, at, at+n)}
-					work += pairs(costmodel.Blocks(q, kv))
+					work += pairs(q, kv)
 				}
 				least, most = min(least, work), max(most, work)
 			}
@@ -203,17 +202,17 @@ func TestGroupLayoutsBalanceEveryDocument(t *testing.T) {
 	}
 }
 
-// pairs is how many (query, key) pairs blocks compute.
-func pairs(blocks []costmodel.Block) float64 {
-	sum := 0.0
-	for _, b := range blocks {
-		if n := float64(b.QLen); b.Mask == op.Diag {
-			sum += n * (n + 1) / 2
-		} else {
-			sum += n * float64(b.KVLen)
+// pairs is how many (query, key) pairs of two shards a causal mask leaves.
+func pairs(q, kv costmodel.Shard) float64 {
+	var sum units.Tokens
+	for _, queries := range q.Segments {
+		for at := queries.Start; at < queries.End; at++ {
+			for _, keys := range kv.Segments {
+				sum += min(max(at+1-keys.Start, 0), keys.Len())
+			}
 		}
 	}
-	return sum
+	return float64(sum)
 }
 
 func TestGroupLayoutsOfTheMechanisms(t *testing.T) {
