@@ -275,10 +275,6 @@ func (d *Data) disturbed() int {
 	return n
 }
 
-// driftLimit is the change of a canary, as a log ratio, above which a warning is due. The
-// time of a point on a quiet machine repeats to about 1 %.
-const driftLimit = 0.03
-
 func (d *Data) warnings() []string {
 	var w []string
 	if d.Simulated {
@@ -303,7 +299,7 @@ func (d *Data) warnings() []string {
 		w = append(w, fmt.Sprintf("%d of %d points were measured while other processes held the cores: errors are larger than on a quiet machine", n, len(d.Points)))
 	}
 	for _, c := range d.Drift {
-		if math.Abs(math.Log(c.Ratio)) > driftLimit {
+		if math.Abs(math.Log(c.Ratio)) > DriftLimit {
 			w = append(w, c.String())
 		}
 	}

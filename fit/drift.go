@@ -80,9 +80,11 @@ type DriftPoint struct {
 	Cycles  *float64       `json:"cycles_shift_log,omitempty"` // shift of time times clock frequency; nil if no clocks were recorded
 }
 
-// DriftLimit is the shift, as a log ratio, above which a point counts as moved. Smaller
-// shifts occur on a quiet machine from day to day.
-const DriftLimit = driftLimit
+// DriftLimit is the shift of a time, as a log ratio, above which a point counts as moved
+// between recordings, and above which the change of a canary within one is warned of. The
+// time of a point on a quiet machine repeats to about 1 %; smaller shifts than the limit
+// occur on it from day to day.
+const DriftLimit = 0.03
 
 const (
 	// assumedNoise is the deviation of a visit where nothing was visited twice:

@@ -33,16 +33,6 @@ type branch struct {
 	value       float64
 }
 
-// at is the sum of the trees at a place.
-func (b *boosted) at(x []float64) float64 {
-	bins := b.bin(x)
-	sum := 0.0
-	for _, t := range b.trees {
-		sum += follow(t, bins)
-	}
-	return sum
-}
-
 // all are the sums of the trees at many places: tree by tree, so that each stays
 // in the cache.
 func (b *boosted) all(rows [][]float64) []float64 {

@@ -126,3 +126,13 @@ func TestTreesAreBelieved(t *testing.T) {
 		}
 	}
 }
+
+// at is the sum of the trees at one place, which all gives for many.
+func (b *boosted) at(x []float64) float64 {
+	bins := b.bin(x)
+	sum := 0.0
+	for _, t := range b.trees {
+		sum += follow(t, bins)
+	}
+	return sum
+}

@@ -17,8 +17,8 @@ type simple struct {
 	fit  func([]Point) (func(op.Shape) float64, error)
 }
 
-// simpler lists what is compared with the law of an op.
-func simpler(dev op.DeviceType, k op.Kind, points []Point) []simple {
+// simpler lists what is compared with the law of an op on a device.
+func simpler(dev op.DeviceType, k op.Kind) []simple {
 	switch FamilyOf(k) {
 	case FamilyAttention, FamilyGEMM:
 		all := []simple{fitted(linearForm("a + b FLOPs", 1, []int{0, 1}))}

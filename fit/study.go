@@ -211,7 +211,7 @@ func (r StudyRow) ours(law *costmodel.Law, test []Point) StudyRow {
 // simpler are the rows of simpler forms, fitted to the same points.
 func (r StudyRow) simpler(dev op.DeviceType, train, test []Point) []StudyRow {
 	var rows []StudyRow
-	for _, f := range simpler(dev, r.Op, train) {
+	for _, f := range simpler(dev, r.Op) {
 		predict, err := f.fit(train)
 		if err != nil {
 			continue

@@ -178,7 +178,7 @@ func TestSimplerForms(t *testing.T) {
 		}
 	}
 	for name, most := range map[string]float64{"roofline": 12, "log-log table": 1} {
-		all := simpler(dev, op.KindGEMM, points)
+		all := simpler(dev, op.KindGEMM)
 		i := slices.IndexFunc(all, func(s simple) bool { return s.name == name })
 		predict, err := all[i].fit(points)
 		if err != nil {
@@ -200,7 +200,7 @@ func TestSimplerForms(t *testing.T) {
 		t.Errorf("%v, then %v", at, twice)
 	}
 	dev.Sheet.MemoryPerS = 0
-	if slices.ContainsFunc(simpler(dev, op.KindGEMM, points), func(s simple) bool { return s.name == "roofline" }) {
+	if slices.ContainsFunc(simpler(dev, op.KindGEMM), func(s simple) bool { return s.name == "roofline" }) {
 		t.Error("a roofline without a bandwidth")
 	}
 	for _, f := range []simple{roofline(coreDevice()), {"table", interpolated}} {
