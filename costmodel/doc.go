@@ -29,8 +29,8 @@
 //	layout := costmodel.ZigZag(tokens, costmodel.Singles(tokens, model.QHeads)) // ring attention
 //	step, err := costmodel.Simulate(q, job, layout, costmodel.SimOptions{})
 //
-// A law is evaluated in law.go and in a file for each of its bodies: linear.go, curve.go,
-// attention_core.go, gemm_core.go, and field.go for the correction of a core. The
+// A law is evaluated in law.go, with one file each for the larger bodies (curve.go,
+// attention_core.go, gemm_core.go) and field.go for the correction of a core. The
 // simulation of one layer is in layer.go and the files layer_*.go; sim.go puts layers
 // together to a step, and step.go accounts for it. Prices of tasks are looked up once per
 // shape (prices.go, coster.go). Memory is in memory.go, the error of a prediction in

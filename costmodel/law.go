@@ -8,63 +8,83 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Law maps the shapes of one op (of one variant, on one device type or group
-// signature) to seconds. Exactly one of its bodies (Linear, Curve, Attention,
-// GEMM) is set; a Correction multiplies what the body says.
+// Law predicts the time of one op, of one variant (data type, mask and so on), on one
+// device type or in one group of devices. For a call of shape s it is
+//
+//	t(s) = max(Scale body(s) exp(Correction(s)), Port.Least(s))   seconds
+//
+// The body is exactly one of Linear, Curve, Attention and GEMM. The true time lies within
+// a 90 % interval around t: from t exp(-h) to t exp(h) where a half width h is known shape
+// by shape (Width, or the half widths of Curve), otherwise from t Spread.Lo to t Spread.Hi.
 type Law struct {
 	Op      op.Kind    `json:"op"`
 	Variant op.Variant `json:"variant,omitzero"`
-	Device  string     `json:"device,omitempty"` // device type, for compute and bandwidth ops
-	Group   string     `json:"group,omitempty"`  // group signature, for collectives
+	// Where the law holds: Device is a device type (compute and bandwidth ops), Group the
+	// signature of a group of devices (collectives). The other one is empty.
+	Device string `json:"device,omitempty"`
+	Group  string `json:"group,omitempty"`
 
+	// Linear is a sum of costs proportional to FLOPs, rows and bytes: the body of
+	// bandwidth ops, and of compute ops on devices without a known datasheet (CPUs).
 	Linear *Linear `json:"linear,omitempty"`
-	Curve  *Curve  `json:"curve,omitempty"`
-	// The bodies of a GPU's compute ops: waves of tiles over its SMs.
+	// Curve gives the time by bytes alone: the body of collectives, and of bandwidth ops
+	// that a straight line does not fit.
+	Curve *Curve `json:"curve,omitempty"`
+	// Attention and GEMM model how a GPU kernel's tiles fill its multiprocessors (SMs) in
+	// waves: the bodies of compute ops on GPUs with a known datasheet.
 	Attention *AttentionCore `json:"attention,omitempty"`
 	GEMM      *GEMMCore      `json:"gemm,omitempty"`
-	// Scale multiplies the body's time; absent, it is 1.
+	// Scale multiplies the body's time. It has no unit; 0 (absent) means 1.
 	Scale float64 `json:"scale,omitzero"`
-	// Correction is what the body's residuals taught.
+	// Correction is learnt from the body's residuals: log(measured/body) as a smooth
+	// function of the shape. nil means no correction.
 	Correction *Field `json:"correction,omitempty"`
 
-	Range  []AxisRange `json:"range"`  // the measured hull, axis by axis
-	Spread Spread      `json:"spread"` // of measured over predicted, 90 %
-	// Width is the half width of the 90 % interval, as log |log(measured/predicted)|,
-	// where it is known shape by shape; Spread is then that of all shapes together.
+	// Range is the least and the greatest value that was measured on each axis of the
+	// shape (op.Coords), in the order of the axes. Outside it a prediction is marked
+	// Extrapolated.
+	Range []AxisRange `json:"range"`
+	// Spread is the 90 % interval of measured/predicted over all shapes in the range.
+	Spread Spread `json:"spread"`
+	// Width, if not nil, gives the half width h of the interval shape by shape. The field's
+	// value is log(h), where h bounds |log(measured/predicted)| in 90 % of cases.
 	Width *Field `json:"width,omitempty"`
-	// Widen is by what factor of itself the interval's half width grows with
-	// every doubling beyond the range; absent, it is 1.
+	// Widen says how the interval grows outside the range: d doublings beyond it, half
+	// widths (in log time) are multiplied by 1 + Widen d. 0 (absent) means 1.
 	Widen float64 `json:"widen_per_doubling,omitzero"`
-	// Port bounds a collective's messages, where it is known: none is predicted to take
-	// less time than its busiest rank needs to send its bytes.
+	// Port, if not nil, is the peak rate at which a rank of the group can send. It bounds
+	// a collective's time from below by bytes over rate (op.Port.Least).
 	Port *op.Port `json:"port,omitempty"`
-	// From is the device type that the law was borrowed from: its shape is that
-	// one's, its scale the ratio of the datasheets, and of the points of its own
-	// where there are some.
+	// From names the device type (for collectives, the groups) whose law this one was
+	// transferred from; it is empty for a law fitted to points of its own. Coefficients are
+	// those of the other device's law, scaled by the ratios of the two datasheets' rates
+	// and adjusted to this device's own points where there are some.
 	From string `json:"transferred_from,omitempty"`
-	// Assumed says, in one sentence, what the law rests on where nobody measured
-	// the op: another op's law, or the datasheet.
+	// Assumed, if not empty, says in one sentence what the law was derived from because the
+	// op was never measured: the law of another op, or the datasheet.
 	Assumed string `json:"assumed,omitempty"`
-	// Doubts are the parts of its interval that other laws have as well; what they leave
-	// is the law's own.
-	Doubts []Doubt  `json:"doubts,omitempty"`
-	Fit    FitError `json:"fit"`  // the points it was fitted to
-	Held   FitError `json:"held"` // points set aside before the fit
-	// Rivals are the simpler and the other forms that were tried on the same
-	// points, with their cross-validated error, so that a reader sees what the
-	// chosen form buys.
+	// Doubts are the components of the interval that other laws share, because they rest on
+	// the same assumption. The rest of the interval is this law's own, independent error.
+	Doubts []Doubt `json:"doubts,omitempty"`
+	// Fit is the error on the points that the law was fitted to, Held the error on points
+	// that were set aside before the fit.
+	Fit  FitError `json:"fit"`
+	Held FitError `json:"held"`
+	// Rivals are all forms of law that were tried on the same points, with their
+	// cross-validated errors, to show what the chosen form gains.
 	Rivals []Rival `json:"rivals,omitempty"`
 }
 
-// Linear is the law of compute and most bandwidth ops: a sum of physical costs,
-// every coefficient non-negative, for a device that runs Parallel tasks at a time.
+// Linear is a law that is a sum of physical costs with non-negative coefficients, for a
+// device that runs Parallel tasks at a time:
 //
-//	t = launch + s_per_flop F + s_per_row R + s_per_byte B + s_per_tail_flop T
+//	t = launch_s + s_per_flop F + s_per_row R + s_per_byte B + s_per_tail_flop T
 //
-// with F, R, B, T the op.Features of the shape: F holds the tail T already, and
-// the last coefficient is what unevenness costs beyond that.
+// F, R, B and T are the op.Features of the shape: FLOPs of the busiest parallel unit, rows
+// per unit, bytes of memory traffic, and tail FLOPs. F includes T already;
+// s_per_tail_flop is what an unfilled last wave costs on top of that.
 type Linear struct {
-	Parallel int  `json:"parallel"`
+	Parallel int  `json:"parallel"` // units (SMs or threads), each of which runs one task at a time
 	Launch   Coef `json:"launch_s"`
 	PerFLOP  Coef `json:"s_per_flop"`
 	PerRow   Coef `json:"s_per_row"`
@@ -72,9 +92,9 @@ type Linear struct {
 	PerTail  Coef `json:"s_per_tail_flop"`
 }
 
-// Coef is a fitted coefficient with its 95 % interval, in the unit that its
-// key names. A coefficient that the points cannot tell from others has a wide
-// interval.
+// Coef is a fitted coefficient with its 95 % confidence interval, in the unit that its
+// key in the document names (_s: seconds, s_per_byte: seconds per byte). The interval is
+// wide where the points do not separate the coefficient's effect from that of others.
 type Coef struct {
 	Value float64 `json:"value"`
 	Lo    float64 `json:"lo95"`
@@ -94,7 +114,8 @@ func (l *Linear) seconds(s op.Featured) float64 {
 	return l.Launch.Value + l.PerFLOP.Value*f.FLOPs + l.PerRow.Value*f.Rows + l.PerByte.Value*f.Bytes + l.PerTail.Value*f.Tail
 }
 
-// AxisRange is the measured range of one axis of op.Coords.
+// AxisRange is the measured range of one axis of op.Coords, in the unit of the axis
+// (tokens, heads, bytes and so on).
 type AxisRange struct {
 	Axis string  `json:"axis"`
 	Min  float64 `json:"min"`
@@ -108,29 +129,30 @@ type Spread struct {
 	Hi float64 `json:"hi"` // >= 1
 }
 
-// FitError summarises |log(measured/predicted)| over a set of points; 0.05
-// reads as 5 %.
+// FitError summarises a law's errors |log(measured/predicted)| over a set of points; 0.05
+// is an error of about 5 %.
 type FitError struct {
 	Points   int     `json:"points"`
-	Outside  int     `json:"outside"` // of these, outside the fitted range; not in the numbers below
+	Outside  int     `json:"outside"` // those of Points outside the fitted range, which all numbers below leave out
 	Median   float64 `json:"median"`
-	P90      float64 `json:"p90"`
-	P95      float64 `json:"p95"`
-	Bias     float64 `json:"bias"`     // median of log(measured/predicted); positive: too optimistic
-	Coverage float64 `json:"coverage"` // share inside the 90 % interval
+	P90      float64 `json:"p90"`      // 90th percentile
+	P95      float64 `json:"p95"`      // 95th percentile
+	Bias     float64 `json:"bias"`     // median of log(measured/predicted); positive where predictions are too low
+	Coverage float64 `json:"coverage"` // share of points inside the 90 % interval, 0 to 1
 }
 
-// Rival is another form tried on the same points.
+// Rival is a form of law that was tried on a law's points.
 type Rival struct {
 	Form   string  `json:"form"`
-	Median float64 `json:"median"` // cross-validated
-	Chosen bool    `json:"chosen,omitzero"`
+	Median float64 `json:"median"`          // median of |log(measured/predicted)|, cross-validated
+	Chosen bool    `json:"chosen,omitzero"` // the law has this form
 }
 
-// On names where the law holds: the device type or the group signature.
+// On is where the law holds: its device type or group signature.
 func (l *Law) On() string { return l.Device + l.Group }
 
-// Form names the form in use.
+// Form names the law's form as reports show it, such as "linear", "tiles x field" or
+// "2-piece alpha_beta".
 func (l *Law) Form() string {
 	switch {
 	case l.Linear != nil:
@@ -150,10 +172,11 @@ func (l *Law) corrected() string {
 	return " x field"
 }
 
-// Predict evaluates the law at a shape of its op. Outside the measured range
-// the interval widens with every doubling beyond it and the source says
-// extrapolated; that of a borrowed law says transferred, that of an assumed one
-// assumed. It does not allocate.
+// Predict is the time of a call of shape s, with its 90 % interval and its source. Outside
+// the measured range the interval widens with every doubling beyond it (see Widen). The
+// source is Interpolated inside the range, Extrapolated outside it, Transferred for a law
+// of another device type (From) and Assumed for one that was not measured at all. It does
+// not allocate.
 func (l *Law) Predict(s op.Shape) Estimate {
 	mid := float64(l.Seconds(s))
 	beyond := l.Beyond(s)
@@ -172,11 +195,12 @@ func (l *Law) Predict(s op.Shape) Estimate {
 	return e
 }
 
-// widestLog bounds the half width of an interval, in log time.
+// widestLog is the largest half width of an interval, in log time: exp of it is still
+// finite.
 const widestLog = 50
 
-// interval gives the ends of the 90 % interval of measured over predicted at a
-// shape so many doublings outside the range.
+// interval gives the ends of the 90 % interval of measured/predicted at a shape that lies
+// `beyond` doublings outside the range.
 func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
 	if l.Curve != nil {
 		if half, ok := l.Curve.HalfWidth(op.Volume(s)); ok { // holds beyond the range too
@@ -198,9 +222,10 @@ func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
 	return lo, hi
 }
 
-// steady is how many times as long as predicted a message takes that is larger than the
-// measured ones and moves at the rate of the largest: a larger one moves no slower, as its
-// latency weighs less. +Inf for one that is not larger.
+// steady bounds the time of a message that is larger than all measured ones: it takes no
+// longer than at the rate (bytes per second) of the largest measured one, since latency is
+// a smaller share of its time. The bound is given as a factor of the predicted time; it is
+// +Inf for messages inside the measured range.
 func (l *Law) steady(s op.Shape) float64 {
 	at := s.(op.Located).Coords()
 	more := at[0] / l.Range[0].Max
@@ -211,7 +236,7 @@ func (l *Law) steady(s op.Shape) float64 {
 	return float64(l.Curve.Seconds(units.Bytes(float64(x)/more))) * more / float64(l.Curve.Seconds(x))
 }
 
-// Seconds evaluates the law at a shape of its op, without interval or source.
+// Seconds is the time of a call of shape s, Predict's Mid, without interval or source.
 func (l *Law) Seconds(s op.Shape) units.Seconds {
 	t := l.body(s)
 	if l.Scale != 0 {
@@ -223,7 +248,7 @@ func (l *Law) Seconds(s op.Shape) units.Seconds {
 	return max(units.Seconds(t), l.least(s))
 }
 
-// least is the time that the law's port bounds a shape by; 0 where it has none.
+// least is the lower bound of a shape's time by the law's port; 0 for a law without one.
 func (l *Law) least(s op.Shape) units.Seconds {
 	if l.Port == nil {
 		return 0
@@ -231,8 +256,8 @@ func (l *Law) least(s op.Shape) units.Seconds {
 	return l.Port.Least(s.Kind(), s.(op.Grouped).Ranks(), op.Volume(s))
 }
 
-// MessageSeconds is Seconds of a collective over a message, for who asks many times:
-// a law that is a curve makes no shape of it.
+// MessageSeconds is Seconds for a collective k over the message m, and quicker for laws
+// that are a plain curve: it does not build an op.Shape.
 func (l *Law) MessageSeconds(k op.Kind, m op.Message) units.Seconds {
 	if l.Curve == nil || l.Correction != nil {
 		return l.Seconds(op.OfMessage(k, m))
@@ -248,7 +273,8 @@ func (l *Law) MessageSeconds(k op.Kind, m op.Message) units.Seconds {
 	return t
 }
 
-// Slowed is the law with every time multiplied by a factor, the least ones too.
+// Slowed is the law with all its times multiplied by a factor, lower bounds by the port
+// included.
 func (l Law) Slowed(by float64) Law {
 	if l.Port != nil {
 		l.Port = &op.Port{PerS: l.Port.PerS / units.BytesPerS(by), Sums: l.Port.Sums}
@@ -260,7 +286,7 @@ func (l Law) Slowed(by float64) Law {
 	return l
 }
 
-// body is the law without scale and correction.
+// body is the time by the law's body alone, in seconds, before scale and correction.
 func (l *Law) body(s op.Shape) float64 {
 	switch {
 	case l.Curve != nil:
@@ -284,15 +310,15 @@ func (l *Law) body(s op.Shape) float64 {
 	panic("costmodel: a law of " + string(l.Op) + " was asked about " + string(s.Kind()))
 }
 
-// rangeSlack, in doublings, is how far outside its range a law still counts as
-// interpolating: grids are sparse and their corners are rarely measured.
+// rangeSlack is how far outside its range, in doublings, a law's predictions still count as
+// interpolated: measured grids are sparse, and their corners are rarely among the points.
 const rangeSlack = 0.25
 
-// batchAxis is the place of the batch among the axes of attention.
+// batchAxis is the index of the batch among attention's axes (op.Coords).
 const batchAxis = 4
 
-// Beyond is how many doublings a shape lies outside the measured range, on its
-// worst axis; 0 inside.
+// Beyond is how far a shape lies outside the measured range on its worst axis, in
+// doublings (log2 of the ratio to the nearer end); 0 inside.
 func (l *Law) Beyond(s op.Shape) float64 {
 	located, ok := s.(op.Located)
 	if !ok {
@@ -303,7 +329,7 @@ func (l *Law) Beyond(s op.Shape) float64 {
 	for i, r := range l.Range {
 		worst = max(worst, r.Min/at[i], at[i]/r.Max)
 	}
-	if len(l.Range) == batchAxis { // of one block a call
+	if len(l.Range) == batchAxis { // a law without that axis was measured at a batch of one
 		worst = max(worst, at[batchAxis])
 	}
 	if worst == 1 {
