@@ -67,7 +67,7 @@ func (w AssumedWire) Laws() (op.GroupType, []Law) {
 		laws = append(laws, Law{
 			Op: k, Group: g.Name, Curve: wireLine(hops*float64(w.Latency), wireShare*float64(rate)), Range: everySize(k),
 			Spread: Spread{Lo: 1 / wireInterval, Hi: wireInterval}, Port: w.Port,
-			Doubts:  []Doubt{{"collectives over " + w.Class, Without(wireInterval, wireKind)}, {string(k) + " over " + w.Class, Without(wireKind, wireGroup)}},
+			Doubts:  []Doubt{{"collectives over " + w.Class, RemainingFactor(wireInterval, wireKind)}, {string(k) + " over " + w.Class, RemainingFactor(wireKind, wireGroup)}},
 			Assumed: fmt.Sprintf("not measured: %.0f %% of %s (%.3g GB/s) and %.3g us a level of its tree", 100*wireShare, w.By, float64(rate)/1e9, 1e6*float64(w.Latency)),
 		})
 	}

@@ -45,14 +45,19 @@ func (l *Law) ownLog() float64 {
 	return math.Sqrt(max(0, left))
 }
 
-// With combines the factors a and b, both above 1, of two independent 90 % intervals into
-// the factor of their product's interval: log half widths add in quadrature.
-func With(a, b float64) float64 { return math.Exp(math.Hypot(math.Log(a), math.Log(b))) }
+// CombineFactors is the half width of the 90 % interval of a product of two quantities with
+// independent errors, of which each has the interval from 1/a to a and from 1/b to b times
+// its value. Half widths are factors, 1 or more; their logarithms add in quadrature:
+//
+//	exp(sqrt(log(a)^2 + log(b)^2))
+func CombineFactors(a, b float64) float64 { return math.Exp(math.Hypot(math.Log(a), math.Log(b))) }
 
-// Without is the inverse of With: what remains of a 90 % interval of factor all when an
-// independent component of factor part is taken out of it. It is 1 where part explains
-// all of it.
-func Without(all, part float64) float64 {
+// RemainingFactor is the inverse of CombineFactors: the half width, as a factor, that
+// remains of a 90 % interval of half width all without an independent component of half
+// width part. It is 1 where that component alone is as wide:
+//
+//	exp(sqrt(max(0, log(all)^2 - log(part)^2)))
+func RemainingFactor(all, part float64) float64 {
 	return math.Exp(math.Sqrt(max(0, math.Log(all)*math.Log(all)-math.Log(part)*math.Log(part))))
 }
 

@@ -47,7 +47,7 @@ func TestDoubtsOfOneLawAreItsInterval(t *testing.T) {
 // TestSharedDoubtsCancel: what two laws have wrong alike adds up within a step and is
 // no difference between one and the other; what each has of its own stays.
 func TestSharedDoubtsCancel(t *testing.T) {
-	kernel := Doubt{"backward kernels", Without(1.7, 1.2)}
+	kernel := Doubt{"backward kernels", RemainingFactor(1.7, 1.2)}
 	full, diag := doubtful("full", 1.7, kernel), doubtful("diag", 1.7, kernel)
 	other := doubtful("diag", 1.7) // errs by itself
 	step := func(l *Law) *Step { return stepOf(map[*Law]Estimate{l: l.at(10)}) }
@@ -82,11 +82,11 @@ func TestSharedDoubtsCancel(t *testing.T) {
 // reasons.
 func TestPassedOnDoubts(t *testing.T) {
 	l := doubtful("x", 2, Doubt{"links", 1.5})
-	made := doubtful("y", With(2, 1.4), l.PassedOn()...)
+	made := doubtful("y", CombineFactors(2, 1.4), l.PassedOn()...)
 	if got := made.PassedOn(); len(got) != 3 || got[0].Of != "links" || got[1].Of != l.Title() || got[2].Of != made.Title() {
 		t.Fatalf("%+v", got)
 	}
-	if got := made.PassedOn(); math.Abs(got[2].Ratio-1.4) > 1e-9 || math.Abs(got[1].Ratio-Without(2, 1.5)) > 1e-9 {
+	if got := made.PassedOn(); math.Abs(got[2].Ratio-1.4) > 1e-9 || math.Abs(got[1].Ratio-RemainingFactor(2, 1.5)) > 1e-9 {
 		t.Errorf("%+v", got)
 	}
 }
@@ -104,7 +104,7 @@ func TestPaddedHeadsHaveTheDoubtsOfWider(t *testing.T) {
 	if got := l.Doubts; len(got) != 3 || got[0] != wide.Doubts[0] || got[1].Of != wide.Title() || got[2] != (Doubt{"heads of 80 elements on x", paddedSpread}) {
 		t.Errorf("%+v", got)
 	}
-	if l.ownLog() > 1e-6 || math.Abs(l.Spread.Hi-With(1.7, paddedSpread)) > 1e-9 {
+	if l.ownLog() > 1e-6 || math.Abs(l.Spread.Hi-CombineFactors(1.7, paddedSpread)) > 1e-9 {
 		t.Errorf("%v of its own, interval up to %v", l.ownLog(), l.Spread.Hi)
 	}
 }

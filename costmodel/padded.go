@@ -32,7 +32,7 @@ func (q *Predictor) padded(on string, kind op.Kind, v op.Variant) *Law {
 		}
 		narrow := *l
 		narrow.Variant, narrow.Width = v, nil
-		narrow.Spread = Spread{Lo: 1 / With(1/l.Spread.Lo, paddedSpread), Hi: With(l.Spread.Hi, paddedSpread)}
+		narrow.Spread = Spread{Lo: 1 / CombineFactors(1/l.Spread.Lo, paddedSpread), Hi: CombineFactors(l.Spread.Hi, paddedSpread)}
 		if l.Assumed != "" || l.From != "" {
 			narrow.Doubts = l.PassedOn()
 		}

@@ -123,7 +123,7 @@ func (a *assumer) add(l costmodel.Law) {
 // of a law that is a guess itself, and what of its own is told.
 func kin(l costmodel.Law, k op.Kind, v op.Variant, factor, wide float64, why string, shared ...costmodel.Doubt) costmodel.Law {
 	if l.Assumed != "" || l.From != "" { // two guesses that know nothing of each other
-		wide = costmodel.With(wide, l.Spread.Hi)
+		wide = costmodel.CombineFactors(wide, l.Spread.Hi)
 		shared = append(l.PassedOn(), shared...)
 	}
 	if l.Assumed != "" {
@@ -249,7 +249,7 @@ func (a *assumer) backward(l costmodel.Law) {
 	kernels := cmp.Or(a.dev.Sheet.Arch, a.dev.Name) // one generation of devices has the same
 	a.add(kin(l, op.KindAttnBwd, v, factor, aBackward,
 		fmt.Sprintf("no backward kernel was measured: the forward's tiles with %v times the FLOPs at %v of its rate, as ring-flash-attention published of an A100", backwardFLOPs, backwardRate),
-		costmodel.Doubt{Of: fmt.Sprintf("%s on %s", op.KindAttnBwd, kernels), Ratio: costmodel.Without(aBackward, aMask)}))
+		costmodel.Doubt{Of: fmt.Sprintf("%s on %s", op.KindAttnBwd, kernels), Ratio: costmodel.RemainingFactor(aBackward, aMask)}))
 }
 
 // products fills in a linear layer's backward products.

@@ -447,7 +447,7 @@ func TestGuessesShareWhatTheyRestOn(t *testing.T) {
 	if len(diag.Doubts)+len(full.Doubts) != 0 {
 		t.Errorf("of a measured kernel %+v, of its other mask %+v", diag.Doubts, full.Doubts)
 	}
-	kernel := costmodel.Doubt{Of: "attn_bwd on sm90", Ratio: costmodel.Without(aBackward, aMask)}
+	kernel := costmodel.Doubt{Of: "attn_bwd on sm90", Ratio: costmodel.RemainingFactor(aBackward, aMask)}
 	if len(back.Doubts) != 1 || back.Doubts[0] != kernel {
 		t.Errorf("backward on causal blocks: %+v", back.Doubts)
 	}
