@@ -82,8 +82,8 @@ func (c *AttentionCore) AtWith(g *AttentionGeometry, n *AttentionNorms) float64 
 	byteTime := c.byteTime(g.Bytes)
 	longest := c.Alone * c.Tile * g.Longest
 	busy := c.Tile*g.Tiles + c.Task*g.Tasks + c.Stream*byteTime*g.OwnBytes + c.tail(g, longest)
-	tiles := n.tiles.by(softMax, busy, longest+c.Start, c.Overlap)
-	x := c.Launch + n.all.by(softMax, tiles, c.Traffic*byteTime*g.Bytes, c.Memory)
+	tiles := n.tiles.by(PNorm, busy, longest+c.Start, c.Overlap)
+	x := c.Launch + n.all.by(PNorm, tiles, c.Traffic*byteTime*g.Bytes, c.Memory)
 	if g.Split > 1 {
 		x += c.Merge
 	}
@@ -163,9 +163,10 @@ func (c *AttentionCore) byteTime(bytes float64) float64 {
 
 func cube(x float64) float64 { return x * x * x }
 
-// softMax is the p-norm of two times, p >= 1: their sum at 1, their maximum at
-// infinity.
-func softMax(a, b, p float64) float64 {
+// PNorm is the p-norm (a^p + b^p)^(1/p) of two times, neither negative, for p >= 1: a
+// smooth maximum, which is their sum at p = 1 and their maximum as p goes to infinity.
+// Laws of attention and of matrix products use it for work that overlaps in part.
+func PNorm(a, b, p float64) float64 {
 	if a < b {
 		a, b = b, a
 	}

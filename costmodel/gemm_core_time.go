@@ -126,7 +126,7 @@ func (c *GEMMCore) missed(set float64) float64 {
 
 // matrix is the time of a menu's entry before sustained power.
 func (c *GEMMCore) matrix(s gemmShape, menu float64) float64 {
-	return c.Launch + softMax(menu, c.bytes(s)/c.MemPerS, 1+c.Sharp)
+	return c.Launch + PNorm(menu, c.bytes(s)/c.MemPerS, 1+c.Sharp)
 }
 
 // vector is the time of the kernel for a single row, which only streams the

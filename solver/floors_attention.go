@@ -400,7 +400,7 @@ func coreRate(k *kernel, b box, halves float64, o *operandRates) float64 {
 		steps := b.stepLo / keys
 		busy += c.Tail * waiting * (c.Start + c.Alone*c.Tile*steps*fineSteps/(fineSteps+steps)) / b.pairsHi
 	}
-	x := c.Launch/b.pairsHi + softMax(softMax(busy, longest+start, c.Overlap), c.Traffic*byteTime*o.all, c.Memory)
+	x := c.Launch/b.pairsHi + costmodel.PNorm(costmodel.PNorm(busy, longest+start, c.Overlap), c.Traffic*byteTime*o.all, c.Memory)
 	x += math.Cbrt(cube(c.SideLaunch/b.pairsHi) + cube(byteTime*(c.SideKV*o.kv+c.SideQ*o.q)))
 	s := math.Pow(b.pairsLo*x/c.SlowAt, c.SlowNorm)
 	if s > 1e200 { // what follows would overflow, and is its limit
@@ -433,17 +433,6 @@ func byteTimeOf(c *costmodel.AttentionCore, bytes float64) float64 {
 		miss = fill / (1 + fill)
 	}
 	return c.Byte * (miss + (1-miss)*c.Cached)
-}
-
-// softMax is the p-norm of two times.
-func softMax(a, b, p float64) float64 {
-	if a < b {
-		a, b = b, a
-	}
-	if b <= 0 {
-		return a
-	}
-	return a * math.Pow(1+math.Pow(b/a, p), 1/p)
 }
 
 // attention finds the floors of a device type, forward and backward, for ranks
