@@ -51,15 +51,15 @@ type layerRun struct {
 	around  []around // by seat
 	forms   []form   // by group
 	strip   strip    // attention of the steps under way
-	// Known times of messages, [0] of keys and values and [1] of gradients, by price row
-	// and by the group whose block it is; NaN where not known yet.
-	messages [2][][]units.Seconds
-	rings    rings      // a quicker simulation of the ring, where only its end is asked for
-	beside   []beside   // by seat: how messages slow its computing down
-	apart    []beside   // the same in the step beside which no messages of the ring are taken to move; nil for nothing
-	batch    int8       // at hand, of two: 1 or 2
-	folded   *folded    // set while one seat of the ring stands for several
-	given    *passTimes // computing times given by the caller; nil: by the laws
+	// Known times of messages, of keys and values and of gradients, by price row and by the
+	// group whose block it is; NaN where not known yet.
+	kvTimes, gradTimes [][]units.Seconds
+	rings              rings      // a quicker simulation of the ring, where only its end is asked for
+	beside             []beside   // by seat: how messages slow its computing down
+	apart              []beside   // the same in the step beside which no messages of the ring are taken to move; nil for nothing
+	batch              int8       // at hand, of two: 1 or 2
+	folded             *folded    // set while one seat of the ring stands for several
+	given              *passTimes // computing times given by the caller; nil: by the laws
 	// For the latest steps, by step modulo the number of rows and by seat: when the stream
 	// was done with the block, when the block was sent on, when the rank's share was added to
 	// the block's gradient, and when the gradient was sent on.
@@ -325,12 +325,10 @@ func (r *layerRun) forwardRing() {
 // listMessages looks up what is known of the prices of the layout's messages: of
 // gradients only where there is a backward pass.
 func (r *layerRun) listMessages() {
-	for kind := range r.messages {
-		r.messages[kind] = emptied(r.messages[kind], len(r.sim.hops))
-	}
-	r.listPrices(r.messages[0], r.sim.kv)
+	r.kvTimes, r.gradTimes = emptied(r.kvTimes, len(r.sim.hops)), emptied(r.gradTimes, len(r.sim.hops))
+	r.listPrices(r.kvTimes, r.sim.kv)
 	if r.back {
-		r.listPrices(r.messages[1], r.sim.grad)
+		r.listPrices(r.gradTimes, r.sim.grad)
 	}
 }
 
@@ -433,12 +431,10 @@ func (r *layerRun) compute(t int) {
 // rank it goes to, the buffer of the one that came `buffers` steps before; the
 // rank's own block, step 0, has a place of its own.
 func (r *layerRun) passKV(t int) {
-	last := len(r.computed)
-	var freed [2][]units.Seconds // by computing and by sending on
+	h := hopOf{kind: kvEvent, t: t, times: r.kvTimes, ready: r.arrived[t%3], sent: r.sentAt(r.sent, t)}
 	if u := t + 1 - r.sim.job.RingBuffers; u >= 1 {
-		freed = [2][]units.Seconds{r.computed[u%last], r.sent[u%last]}
+		h.used, h.sentOn = r.computed[u%len(r.computed)], r.sent[u%len(r.sent)]
 	}
-	h := hopOf{kvEvent, t, r.messages[0], r.arrived[t%3], r.sentAt(r.sent, t), freed}
 	next := r.arrived[(t+1)%3]
 	clear(next)
 	for g := range r.forms {
@@ -448,30 +444,40 @@ func (r *layerRun) passKV(t int) {
 	}
 }
 
-// passGrad is hop t >= 1 of all gradients; the last one needs no buffer.
+// passGrad is hop t >= 1 of all gradients: first of those that go on to the next group,
+// then of those that the last group with need of their block sends home.
 func (r *layerRun) passGrad(t int) {
-	last := len(r.computed)
-	var freed [2][]units.Seconds
-	if u := t + 1 - r.sim.job.RingBuffers; u >= 1 && t+1 < r.n {
-		freed[0] = r.gradSent[u%last]
-	}
-	h := hopOf{gradEvent, t, r.messages[1], r.added[t%last], r.sentAt(r.gradSent, t), freed}
+	h := hopOf{kind: gradEvent, t: t, times: r.gradTimes, ready: r.added[t%len(r.added)], sent: r.sentAt(r.gradSent, t)}
 	next := r.gradArrived[(t+1)%3]
 	clear(next)
+	r.passGradOn(h, next)
+	r.passGradHome(&h, next)
+}
+
+// passGradOn passes gradients on to the next group, once a buffer is free there.
+func (r *layerRun) passGradOn(h hopOf, next []arrival) {
+	if u := h.t + 1 - r.sim.job.RingBuffers; u >= 1 {
+		h.sentOn = r.gradSent[u%len(r.gradSent)]
+	}
 	for g := range r.forms {
-		if k := r.source(g, t); t >= r.forms[k].near && t < r.forms[k].reach {
+		if k := r.source(g, h.t); h.t >= r.forms[k].near && h.t < r.forms[k].reach {
 			r.passBlock(&h, k, r.forms[g].out, next)
 		}
 	}
-	h.freed = [2][]units.Seconds{}
+}
+
+// passGradHome sends gradients home from the last group with need of their block: on
+// messages of their own or, where the owner is the next group, on those to it. The owner
+// keeps a buffer for them.
+func (r *layerRun) passGradHome(h *hopOf, next []arrival) {
 	for g := range r.forms {
-		k := r.source(g, t)
+		k := r.source(g, h.t)
 		switch of := &r.forms[k]; {
-		case t != of.reach:
-		case t == r.n-1:
-			r.passBlock(&h, k, r.forms[g].out, r.home)
+		case h.t != of.reach:
+		case h.t == r.n-1:
+			r.passBlock(h, k, r.forms[g].out, r.home)
 		default:
-			r.passBlock(&h, k, of.home, r.home)
+			r.passBlock(h, k, of.home, r.home)
 			for i := of.from; i < of.to; i++ { // what comes in the same hop is taken with it
 				if next[i].at > 0 {
 					next[i].notBefore(r.home[i].at)
@@ -496,31 +502,32 @@ func (r *layerRun) sentAt(table [][]units.Seconds, t int) []units.Seconds {
 
 // hopOf is hop t of one kind of message between all groups.
 type hopOf struct {
-	kind   eventKind
-	t      int
-	prices [][]units.Seconds  // what is known of them
-	ready  []arrival          // at the senders
-	sent   []units.Seconds    // by sender
-	freed  [2][]units.Seconds // of buffers at the receivers, by computing and by sending on
+	kind  eventKind
+	t     int
+	times [][]units.Seconds // of messages, as far as known (see layerRun)
+	ready []arrival         // when a sender's block may leave; by sender, as sent is
+	sent  []units.Seconds   // filled: when it has left
+	// When what was in the buffer before has been computed with and has been sent on; by
+	// receiver, nil where the buffer is free for another reason.
+	used, sentOn []units.Seconds
 }
 
 // passBlock sends the block of group k on from where it is: it leaves when it
 // is ready at the sender and its buffer freed at the receiver.
 func (r *layerRun) passBlock(x *hopOf, k int, hops []hop, next []arrival) {
-	byOne, byOther := x.freed[0], x.freed[1]
 	for i := range hops {
 		h := &hops[i]
-		took := x.prices[h.price][k]
+		took := x.times[h.price][k]
 		if unknown(took) {
 			took = r.sim.hopTime(x.kind == gradEvent, h.price, k)
-			x.prices[h.price][k] = took
+			x.times[h.price][k] = took
 		}
 		at := x.ready[h.from]
-		if byOne != nil {
-			at.notBefore(byOne[h.to])
+		if x.used != nil {
+			at.notBefore(x.used[h.to])
 		}
-		if byOther != nil {
-			at.notBefore(byOther[h.to])
+		if x.sentOn != nil {
+			at.notBefore(x.sentOn[h.to])
 		}
 		start := r.pass(h, took, at, &next[h.to], &x.sent[h.from])
 		if r.events != nil {

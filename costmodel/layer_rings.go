@@ -103,9 +103,9 @@ func (x *rings) reset(r *layerRun) {
 // price lists what messages take.
 func (x *rings) price(list *[]units.Seconds, grad bool) {
 	r := x.run
-	known := r.messages[0]
+	known := r.kvTimes
 	if grad {
-		known = r.messages[1]
+		known = r.gradTimes
 	}
 	*list = resized(*list, len(x.row)*2*r.n)
 	for price, row := range x.row {
