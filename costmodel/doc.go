@@ -35,4 +35,37 @@
 // together to a step, and step.go accounts for it. Prices of tasks are looked up once per
 // shape (prices.go, coster.go). Memory is in memory.go, the error of a prediction in
 // account.go, combined.go and doubt.go.
+//
+// # Vocabulary of the simulator
+//
+//   - seat: a rank's place in a layout, with its tokens and heads. Ranks without tokens
+//     and heads have none.
+//   - group: the seats that share tokens and split heads by all-to-all. A group's place in
+//     the ring is its index in Layout.Groups.
+//   - block: the keys and values of one group (in the backward pass also their gradients),
+//     which travel round the ring. A group's own block never leaves it before it is used.
+//   - step: the attention of all groups on one block each; at step t group g has the block
+//     of group g-t. Hop t carries that block from group g to group g+1.
+//   - own last: in the backward pass a group takes its own block last instead of first.
+//   - near and reach: how many groups behind a block's owner the first and the last group
+//     that needs the block are. Home is the message from that last one to the owner.
+//   - outside the ring: linear work and all-to-alls before and after it.
+//   - pre and post: linear work before attention (norm, projection of queries, keys and
+//     values) and after it (output projection, MLP).
+//   - egress and ingress: a rank's ports, one for each direction, each of which carries one
+//     message at a time.
+//   - exposed: time in which a rank waits for bytes. Idle is time in which it waits for
+//     other ranks.
+//   - beside: computing while messages move, which slows both (OverlapFact).
+//   - in twos: micro-batches that go through a layer in pairs, so that one computes while
+//     the other's all-to-alls move (Layout.TwoBatch).
+//   - chunk: a part of the heads of the only group, computed while the all-to-alls of the
+//     other chunks move (Layout.HeadChunks).
+//   - form and relation: what the time of attention depends on besides device and heads:
+//     the lengths of a shard's segments, and how two shards lie to one another.
+//   - price: the time of one task by the laws, cached by row (who) and column (which block).
+//   - strip: the prices of a few successive steps, laid out for the processor's cache.
+//   - fold: to simulate one member of each group of a long ring for all that do the same.
+//   - stage: a stretch of the step at whose end all ranks meet.
+//   - account: times by law, from which intervals are made.
 package costmodel

@@ -48,9 +48,9 @@ type layerRun struct {
 	ownLast bool
 	length  units.Seconds
 	seats   []seatRun
-	around  []around // by seat
-	forms   []form   // by group
-	strip   strip    // attention of the steps under way
+	outside []outsideRing // by seat
+	forms   []form        // by group
+	strip   strip         // attention of the steps under way
 	// Known times of messages, of keys and values and of gradients, by price row and by the
 	// group whose block it is; NaN where not known yet.
 	kvTimes, gradTimes [][]units.Seconds
@@ -79,9 +79,9 @@ type seatRun struct {
 	port               units.Seconds // total time that the egress port was busy
 }
 
-// around is the time of a seat before and after the ring: linear work before and behind
+// outsideRing is the time of a seat before and after the ring: linear work before and behind
 // it, and all-to-alls.
-type around struct{ pre, post, allToAll units.Seconds }
+type outsideRing struct{ pre, post, allToAll units.Seconds }
 
 // passTimes are the computing times of the seats of a layer in one direction. A run is
 // either given them or computes them from the laws.
@@ -151,7 +151,7 @@ func (r *layerRun) reset(s *sim, back, events bool) {
 	}
 	r.ownLast = back && r.n > 1 && s.layout.OwnLast
 	r.seats = append(r.seats[:0], make([]seatRun, len(s.seats))...)
-	r.around = append(r.around[:0], make([]around, len(s.seats))...)
+	r.outside = append(r.outside[:0], make([]outsideRing, len(s.seats))...)
 	r.forms = r.forms[:0]
 	for g := range s.groups {
 		r.forms = append(r.forms, s.groups[g].form)
@@ -211,9 +211,9 @@ func (r *layerRun) enter(g int) {
 	}
 	var start units.Seconds
 	for i := b.from; i < b.to; i++ {
-		a, c := &r.seats[i], &r.around[i]
+		a, c := &r.seats[i], &r.outside[i]
 		if r.alike(i) {
-			c.pre = r.around[i-1].pre
+			c.pre = r.outside[i-1].pre
 		} else {
 			c.pre = r.linearTime(i, what)
 		}
@@ -231,7 +231,7 @@ func (r *layerRun) enter(g int) {
 		}
 	}
 	for i := b.from; i < b.to; i++ {
-		a, c := &r.seats[i], &r.around[i]
+		a, c := &r.seats[i], &r.outside[i]
 		a.free = start + took
 		a.exposed += start - done
 		c.allToAll += took
@@ -266,7 +266,7 @@ func (r *layerRun) leave(g int) {
 		start = max(done, sent)
 	}
 	for i := b.from; i < b.to; i++ {
-		a, c := &r.seats[i], &r.around[i]
+		a, c := &r.seats[i], &r.outside[i]
 		a.exposed += start - done
 		if b.to-b.from > 1 {
 			r.note(event{kind: allToAllEvent, seat: i, to: i, step: r.n, start: start, end: start + took})
@@ -274,7 +274,7 @@ func (r *layerRun) leave(g int) {
 		c.allToAll += took
 		a.port += took
 		if r.alike(i) {
-			c.post = r.around[i-1].post
+			c.post = r.outside[i-1].post
 		} else {
 			c.post = r.linearTime(i, what)
 		}

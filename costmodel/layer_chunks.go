@@ -131,7 +131,7 @@ func (r *layerRun) inChunks() {
 	by := s.chunkBesides(r.back, in, out)
 	var port units.Seconds
 	for i := range r.seats {
-		a, c := &r.seats[i], &r.around[i]
+		a, c := &r.seats[i], &r.outside[i]
 		c.pre, c.post = r.linearTime(i, before), r.linearTime(i, after)
 		r.note(event{kind: linearEvent, seat: i, to: i, start: a.free, end: a.free + c.pre})
 		a.free += c.pre
@@ -152,11 +152,11 @@ func (r *layerRun) inChunks() {
 			continue
 		}
 		for i := b.from; i < b.to; i++ {
-			r.around[i].allToAll += port - done
+			r.outside[i].allToAll += port - done
 		}
 	}
 	for i := range r.seats {
-		a, c := &r.seats[i], &r.around[i]
+		a, c := &r.seats[i], &r.outside[i]
 		a.free, a.egress, a.ingress = port+c.post, port, port
 		r.note(event{kind: linearEvent, seat: i, to: i, step: r.n, start: port, end: a.free})
 		r.length = max(r.length, a.free)
@@ -182,7 +182,7 @@ func (r *layerRun) chunk(c int, arrived, took units.Seconds, by []beside) units.
 		a := &r.seats[i]
 		if arrived > a.free {
 			// Before the first chunk members also wait for one another.
-			r.around[i].allToAll += min(took, arrived-a.free)
+			r.outside[i].allToAll += min(took, arrived-a.free)
 			a.free = arrived
 		}
 		w := r.chunkTime(c, i, by[i])

@@ -73,7 +73,7 @@ func TestFoldedRingsAreTheWholeOnes(t *testing.T) {
 			}
 			got, want := runs[0], runs[1]
 			for dir := range got.layers {
-				if a, b := &got.layers[dir], &want.layers[dir]; a.length != b.length || !reflect.DeepEqual(a.seats, b.seats) || !reflect.DeepEqual(a.around, b.around) {
+				if a, b := &got.layers[dir], &want.layers[dir]; a.length != b.length || !reflect.DeepEqual(a.seats, b.seats) || !reflect.DeepEqual(a.outside, b.outside) {
 					t.Fatalf("seed %d, pass %d, quick %t: %v, whole %v", seed, dir, timeOnly, a.seats, b.seats)
 				}
 			}

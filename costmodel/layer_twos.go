@@ -143,7 +143,7 @@ func (s *sim) slowTwos() {
 func (r *layerRun) linear(g, step int, took []units.Seconds) {
 	b := &r.sim.groups[g]
 	for i := b.from; i < b.to; i++ {
-		a, c, w := &r.seats[i], &r.around[i], took[i]
+		a, c, w := &r.seats[i], &r.outside[i], took[i]
 		r.note(event{kind: linearEvent, seat: i, to: i, step: step, start: a.free, end: a.free + w})
 		if a.free += w; step == 0 {
 			c.pre += w
@@ -200,7 +200,7 @@ func (r *layerRun) awaitAll(g int, x joined) {
 			continue
 		}
 		own := min(wait, x.end-x.start)
-		r.around[i].allToAll += own
+		r.outside[i].allToAll += own
 		a.exposed += min(wait-own, x.start-x.ready)
 		a.free = x.end
 	}

@@ -214,7 +214,7 @@ func (p *Packer) passes() Passes {
 		out.Loss = max(out.Loss, loss)
 		out.Linear[a.rank] = loss
 		for back := range s.layers {
-			c := &s.layers[back].around[i]
+			c := &s.layers[back].outside[i]
 			out.Linear[a.rank] += layers * (c.pre + c.post)
 			out.Attention[a.rank] += layers * s.layers[back].seats[i].attention
 		}

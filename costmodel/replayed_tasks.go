@@ -36,7 +36,7 @@ func (r *replaying) spend(g stageOf, i int) {
 		sum.busy[linear] += r.times[1].before[i] + r.times[1].after[i]
 	}
 	sum.busy[attention] += a.attention
-	sum.allToAll += r.run.around[i].allToAll
+	sum.allToAll += r.run.outside[i].allToAll
 	sum.exposed += a.exposed
 }
 

@@ -363,7 +363,7 @@ func (s *sim) addLayers(layers *[2]layerRun, dir int, times float64, linear, att
 	r := &layers[dir]
 	g := stage{what: linear, times: times, length: r.length, shares: s.newShares(), layers: layers}
 	for i := range g.shares {
-		h, a, c := &g.shares[i], &r.seats[i], &r.around[i]
+		h, a, c := &g.shares[i], &r.seats[i], &r.outside[i]
 		h.busy[linear] += c.pre + c.post
 		h.busy[attention] += a.attention
 		h.allToAll, h.exposed = c.allToAll, a.exposed

@@ -69,11 +69,11 @@ func LowerBound(p *Problem) (units.Seconds, error) {
 // are several, in pairs. Pairs need more memory and mostly have the lower floor.
 func (f *floors) eitherWay() float64 {
 	least, scopes := math.Inf(1), f.scopes()
-	if f.twos = f.p.Job.Accumulate > 1; f.twos {
+	if f.twoBatch = f.p.Job.Accumulate > 1; f.twoBatch {
 		least = f.over(scopes, least)
 		tight := func(s scope) bool { return !f.roomForAll(s) }
 		scopes = slices.DeleteFunc(slices.Clone(scopes), func(s scope) bool { return !slices.ContainsFunc(s.ranges(len(f.p.ranks)), tight) })
-		f.twos = false
+		f.twoBatch = false
 	}
 	return f.over(scopes, least)
 }
@@ -235,7 +235,7 @@ func (f *floors) ringOf(s scope) *ringWork {
 // long, and count most where they count often.
 func (r *ringWork) inLevels(forward, backward, loss, beside float64) *leastWork {
 	w := newLeastWork(r.f.p.Job, r.classes, [stageCount]float64{forward, backward, loss})
-	w.ranks, w.beside, w.singles, w.twos = r.scope.most, beside, r.scope.most == 2, r.f.twos
+	w.ranks, w.beside, w.singles, w.twoBatch = r.scope.most, beside, r.scope.most == 2, r.f.twoBatch
 	return w
 }
 
@@ -286,7 +286,7 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 
 // atOnce is how many micro-batches go through a layer together.
 func (f *floors) atOnce() float64 {
-	if f.twos {
+	if f.twoBatch {
 		return 2
 	}
 	return 1

@@ -52,7 +52,7 @@ func (b *border) reach(w *leastWork, hi, theta, beside float64) reach {
 	if exchange := (f + back) * (2 + 2*b.kvShare) * b.perRow; exchange > 0 {
 		x.perSecond = b.heads * (b.tokens + 1) / exchange
 	}
-	if w.twos && !math.IsInf(x.perSecond, 1) {
+	if w.twoBatch && !math.IsInf(x.perSecond, 1) {
 		x.theta = max(0, theta)
 		x.most = x.byPorts(x.theta, hi*come*b.heads, come*(f+back)*row)
 	}

@@ -62,7 +62,7 @@ func TestRanksReachNoMorePairs(t *testing.T) {
 						tight++
 					}
 					twos := *w
-					twos.twos = true // all-to-alls beside computing, on the same ports
+					twos.twoBatch = true // all-to-alls beside computing, on the same ports
 					y := b.reach(&twos, s, max(theta, passes*ring+exchange), 0)
 					if got := y.pairs(1, func(float64) float64 { return pairs }); pairs > got*(1+1e-12) {
 						t.Fatalf("rank %d of %+v: %v pairs, the border says at most %v by ports alone", m.Rank, l, pairs, got)

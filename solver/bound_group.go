@@ -160,7 +160,7 @@ func (f *floors) oneGroup(s scope, enough float64) float64 {
 			classes[c].memory = f.groupMemory(classes[c].device, s.most)
 		}
 	}
-	one := &lone{f, s, classes, f.twos}
+	one := &lone{f, s, classes, f.twoBatch}
 	layers, micro, again := f.counts()
 	weights := [stageCount]float64{layers * micro * (1 + again), layers * micro, micro}
 	attention := one.heads(weights)
@@ -181,7 +181,7 @@ func (f *floors) oneGroup(s scope, enough float64) float64 {
 	hidden := micro*(max(0, x.forward-forward)+max(0, x.backward-backward)) + max(0, x.last-f.atOnce()*max(backward, x.backward))
 	apart := layers*micro*(forward+backward) + (layers-1)*hidden + micro*one.linear([stageCount]float64{0, 0, 1}) + rest
 	g := &groupWork{classes: classes, weights: weights, beside: attention + rest, base: max(base, apart)}
-	if g.twos = one.twos; g.twos {
+	if g.twoBatch = one.twoBatch; g.twoBatch {
 		g.beside, g.attention = rest, attention
 		return f.allToAlls(s, g, linear/2+rest)
 	}
@@ -190,10 +190,10 @@ func (f *floors) oneGroup(s scope, enough float64) float64 {
 
 // lone is the ranks of a scope that form a single group.
 type lone struct {
-	f       *floors
-	s       scope
-	classes []class
-	twos    bool // micro-batches may go in twos
+	f        *floors
+	s        scope
+	classes  []class
+	twoBatch bool // micro-batches may go in twos
 }
 
 // linear is the least of the slowest rank's linear work, and heads of its attention.
@@ -220,7 +220,7 @@ func (o *lone) heads(weights [stageCount]float64) float64 {
 // for its all-to-all; the other way round behind it. So one takes half of the linear work
 // and all of the attention at least, or, of the mean of the last two, 3/4 and 1/2.
 func (o *lone) both(weights [stageCount]float64, linear, attention float64) float64 {
-	if !o.twos || math.IsInf(linear+attention, 1) {
+	if !o.twoBatch || math.IsInf(linear+attention, 1) {
 		return linear + attention
 	}
 	own := linearWork(o.f.p.Job, slices.Clone(o.classes), weights)
@@ -240,13 +240,13 @@ type groupWork struct {
 	beside    float64 // seconds of a step that are no linear work
 	attention float64 // of the slowest, of which half at least is no linear work of two micro-batches at once
 	base      float64 // seconds of a step without all-to-alls
-	twos      bool    // micro-batches go in twos
+	twoBatch  bool    // micro-batches go in twos
 }
 
 // linearBy is the most linear work of a rank in a step of so many seconds: see both.
 func (g *groupWork) linearBy(theta float64) float64 {
 	left := theta - g.beside
-	if g.twos {
+	if g.twoBatch {
 		left = min(left, (left-g.attention/2)*4/3)
 	}
 	return left
@@ -299,7 +299,7 @@ func (g *groupWork) mostTokens(theta float64) float64 {
 func (f *floors) allToAlls(s scope, g *groupWork, bare float64) float64 {
 	at := func(theta float64) float64 {
 		part := max(0, 1-g.mostTokens(theta)/float64(f.p.Job.SeqLen))
-		if g.twos {
+		if g.twoBatch {
 			return max(g.base, bare+f.portsOfToAlls(s, part, g.weights))
 		}
 		return max(g.base+f.firstToAlls(s, part, g.weights), bare+f.portsOfToAlls(s, part, g.weights))

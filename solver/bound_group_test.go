@@ -99,7 +99,7 @@ func groupFloor(t *testing.T, p *Problem, l costmodel.Layout) float64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.twos = l.TwoBatch
+	f.twoBatch = l.TwoBatch
 	n, least := len(l.Groups[0]), math.Inf(1)
 	for _, s := range f.scopes() {
 		if s.least == 1 || n > s.size() {

@@ -100,7 +100,7 @@ func (w *leastWork) inGroups(c int, lo, hi, theta, slack, most float64) float64 
 		others := max(0, l.fewest-hi)
 		left := func(toAlls float64) float64 {
 			switch {
-			case !w.twos:
+			case !w.twoBatch:
 				return leftBy(0, slack, toAlls)
 			case toAlls > theta:
 				return 0

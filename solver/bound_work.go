@@ -49,7 +49,7 @@ type leastWork struct {
 	price         float64 // that proved the last theta
 	looks         []look  // by class
 	singles       bool    // all groups are of one rank
-	twos          bool    // micro-batches go in twos, so that ranks compute while all-to-alls move
+	twoBatch      bool    // micro-batches go in twos, so that ranks compute while all-to-alls move
 }
 
 // linearWork leaves attention out.

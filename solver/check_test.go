@@ -76,7 +76,7 @@ func attemptOf(t *testing.T, p *Problem, s Strategy, l costmodel.Layout) attempt
 	if err != nil {
 		t.Fatal(err)
 	}
-	return attempt{Result: Result{Layout: l, Step: step, Evaluated: 1, Why: "by hand"}, strategy: s, misfit: p.overfull(l)}
+	return attempt{Result: Result{Layout: l, Step: step, Evaluated: 1, Why: "by hand"}, strategy: s, memErr: p.overfull(l)}
 }
 
 // leaves calls f with the path of every leaf of the document.

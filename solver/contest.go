@@ -32,7 +32,7 @@ type contest struct {
 	best      Result
 	time      units.Seconds // of best; 0 while nothing fits
 	nearest   Result
-	misfit    *MemoryError // of nearest
+	memErr    *MemoryError // of nearest
 	evaluated int          // layouts that fit and were simulated, by this strategy or an earlier one
 	all       int          // layouts tried, those that do not fit included
 	stopped   bool
@@ -65,8 +65,8 @@ func (c *contest) try(l costmodel.Layout, why string) {
 	}
 	c.all++
 	if bad := c.p.overfull(l); bad != nil {
-		if c.misfit == nil || fill(bad.Memory) < fill(c.misfit.Memory) {
-			c.nearest, c.misfit = Result{Layout: l, Why: why}, bad
+		if c.memErr == nil || fill(bad.Memory) < fill(c.memErr.Memory) {
+			c.nearest, c.memErr = Result{Layout: l, Why: why}, bad
 		}
 		return
 	}
@@ -156,7 +156,7 @@ func (c *contest) result() (Result, error) {
 		return Result{}, err
 	}
 	if c.time == 0 {
-		return r, c.misfit
+		return r, c.memErr
 	}
 	return r, nil
 }

@@ -56,7 +56,7 @@ func (s *search) look(effort float64) {
 // explore looks at groups and shares, one by one and in twos, and at further ones.
 func (s *search) explore(effort float64) {
 	seeds := s.starts
-	s.twos, s.est.twos = false, false
+	s.twoBatch, s.est.twoBatch = false, false
 	s.budget = budgetOf(len(s.p.ranks)) * effort
 	var twos float64
 	s.budget, twos = s.parts()
@@ -81,7 +81,7 @@ type search struct {
 	starts       []point  // seeds
 	options      []option // candidates of micro-batches one by one
 	pools        []pool   // that they are of
-	twos         bool     // layouts are judged with micro-batches in twos
+	twoBatch     bool     // layouts are judged with micro-batches in twos
 	runners      *runners // for evenkeel-sure
 	asker        *asker   // prices layouts instead if there is one
 }
@@ -140,10 +140,10 @@ func (s *search) seed() error {
 				continue
 			}
 			r, err := b.Solve(s.ctx, s.p, nil)
-			var misfit *MemoryError
+			var memErr *MemoryError
 			var illegal *IllegalError
 			switch {
-			case errors.As(err, &misfit), errors.As(err, &illegal):
+			case errors.As(err, &memErr), errors.As(err, &illegal):
 			case err != nil && s.ctx.Err() != nil:
 			case err != nil:
 				return fmt.Errorf("strategy %s: %w", b.Name(), err)
@@ -201,8 +201,8 @@ func (s *search) judge(l costmodel.Layout) float64 {
 	}
 	s.all++
 	if bad := s.p.overfull(l); bad != nil {
-		if s.misfit == nil || fill(bad.Memory) < fill(s.misfit.Memory) {
-			s.nearest, s.misfit = Result{Layout: l}, bad
+		if s.memErr == nil || fill(bad.Memory) < fill(s.memErr.Memory) {
+			s.nearest, s.memErr = Result{Layout: l}, bad
 		}
 		s.work += float64(20 * len(l.Shards))
 		s.seen[key] = math.Inf(1)
@@ -283,14 +283,14 @@ func (s *search) judgeDraft(d *draft) point {
 // layout is that of a draft.
 func (s *search) layout(d *draft) costmodel.Layout {
 	l := d.layout(len(s.p.ranks), s.p.Block)
-	l.TwoBatch = s.twos
+	l.TwoBatch = s.twoBatch
 	return l
 }
 
 // run is the search: rounds of simulating candidates and improving the best of
 // them, while there are more and some of the budget is left. It returns what it came to.
 func (s *search) run() []point {
-	line := newLineup(s.candidates())
+	line := newBestFirst(s.candidates())
 	starts := s.starts
 	var ends []point
 	rounds := mostRounds
@@ -372,10 +372,10 @@ const (
 	hopelessGap  = 0.3
 )
 
-// simulateBest simulates candidates, those that promise most first (see lineup),
+// simulateBest simulates candidates, those that promise most first (see bestFirst),
 // within a third of the budget. Those that do not fit are given shares that do; and
 // where hardly any can be, moved bit by bit towards fitting.
-func (s *search) simulateBest(line *lineup) []point {
+func (s *search) simulateBest(line *bestFirst) []point {
 	var points []point
 	var tight []option
 	least := math.Inf(1)
@@ -429,7 +429,7 @@ func (s *search) fitTight(points []point, tight []option, least, stop float64) [
 const tightGap = 0.15
 
 // withinMemory gives a draft shares that fit, its heads as they are or traded for
-// tokens (see tailor), whichever is estimated to be done first.
+// tokens (see tradeoff), whichever is estimated to be done first.
 func (s *search) withinMemory(d *draft) point {
 	best, least := s.est.fitTokens(d)
 	if best == nil {

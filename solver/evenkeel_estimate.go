@@ -33,9 +33,9 @@ type estimator struct {
 	hops    []map[uint64]blockTime // by link, nodes' and then the network, and bits of the elements
 	work    float64                // see spend
 	// Room that portions uses again.
-	members []portion
-	nodes   []nodePortion
-	twos    bool // micro-batches go in twos
+	members  []portion
+	nodes    []nodePortion
+	twoBatch bool // micro-batches go in twos
 }
 
 func newEstimator(p *Problem) (*estimator, error) {

@@ -44,7 +44,7 @@ func TestSlowLinksMakeKindsLeaner(t *testing.T) {
 	if s.err = s.seed(); s.err != nil {
 		t.Fatal(s.err)
 	}
-	points := s.simulateBest(newLineup(s.candidates()))
+	points := s.simulateBest(newBestFirst(s.candidates()))
 	if found := s.leaner(points); len(found) == 0 {
 		t.Error("nothing was tried")
 	}

@@ -75,7 +75,7 @@ func (e *estimator) share(l lot, all, members int, tokens, s, widest float64, ra
 	m := e.p.Job.Model
 	return costmodel.MemoryShare{
 		Tokens: tokensUp(tokens), GroupTokens: tokensUp(s), Widest: tokensUp(widest), QHeads: l.heads,
-		KVHeads: min(m.KVHeads, m.KVHeadsOf(0, l.heads)+e.straddle(l.heads)), AllKVHeads: all, Members: members, Ranks: ranks, TwoBatch: e.twos,
+		KVHeads: min(m.KVHeads, m.KVHeadsOf(0, l.heads)+e.straddle(l.heads)), AllKVHeads: all, Members: members, Ranks: ranks, TwoBatch: e.twoBatch,
 	}
 }
 

@@ -233,10 +233,10 @@ func (w *walk) tailorMoves() {
 			continue
 		}
 		each, widest := w.at.d.lengths()
-		t := w.est.newTailor(&w.at.d.kinds[k], len(w.at.d.ring), each[k], widest[k], w.at.d.ranks())
-		suits := t.suits()
+		t := w.est.newTradeoff(&w.at.d.kinds[k], len(w.at.d.ring), each[k], widest[k], w.at.d.ranks())
+		front := t.front()
 		w.work += w.est.spent()
-		for _, x := range suits {
+		for _, x := range front {
 			d := w.at.d.clone()
 			d.kinds[k].heads, d.kinds[k].weight = x.heads, x.weight
 			w.try(d)

@@ -18,7 +18,7 @@ func (s *search) inTwos(from []point, budget float64) {
 	from = slices.DeleteFunc(slices.Clone(from), func(x point) bool { return math.IsInf(x.t, 1) })
 	sortPoints(from)
 	from = append([]point{{d: draftOf(s.best.Layout, s.est.class, s.p.Block, false)}}, from...)
-	s.twos, s.est.twos, s.starts = true, true, nil
+	s.twoBatch, s.est.twoBatch, s.starts = true, true, nil
 	s.work, s.budget = 0, budget
 	for _, x := range from[:min(len(from), descents)] {
 		d := x.d.clone()
@@ -97,7 +97,7 @@ const chunksGap = 0.25
 // the best number of them. Micro-batches in twos hide all-to-alls without.
 func (s *search) inChunks(best point) point {
 	d := best.d
-	if d.chunks > 0 || s.twos || len(d.ring) != 1 || d.ranks() == 1 || !s.unequal() || best.t > float64(s.time)*(1+chunksGap) {
+	if d.chunks > 0 || s.twoBatch || len(d.ring) != 1 || d.ranks() == 1 || !s.unequal() || best.t > float64(s.time)*(1+chunksGap) {
 		return best
 	}
 	for k := 2; k <= costmodel.MaxHeadChunks; k++ {

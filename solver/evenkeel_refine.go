@@ -77,8 +77,8 @@ func (s *search) settle(effort float64) {
 	if s.done() || s.time == 0 || !s.unequal() {
 		return
 	}
-	s.twos = s.best.Layout.TwoBatch
-	s.est.twos = s.twos
+	s.twoBatch = s.best.Layout.TwoBatch
+	s.est.twoBatch = s.twoBatch
 	s.work, s.budget = 0, budgetOf(len(s.p.ranks))*settlePart*effort
 	s.descend(s.judgeDraft(draftOf(s.best.Layout, s.est.class, s.p.Block, false)), s.budget/2)
 	d := draftOf(s.best.Layout, s.est.class, s.p.Block, true)

@@ -27,12 +27,12 @@ func (s *search) further(inTwos bool, effort float64) {
 // furtherOf simulates further options, their micro-batches in twos or not, and improves
 // the best, with a budget of its own.
 func (s *search) furtherOf(options []option, twos bool, budget float64) {
-	s.twos, s.est.twos = twos, twos
+	s.twoBatch, s.est.twoBatch = twos, twos
 	s.work, s.budget = 0, budget
 	if twos {
 		options = s.inTwosOf(options)
 	}
-	points := s.simulateBest(newLineup(options))
+	points := s.simulateBest(newBestFirst(options))
 	sortPoints(points)
 	points = slices.DeleteFunc(points, func(x point) bool { return math.IsInf(x.t, 1) })
 	if len(points) > 0 {

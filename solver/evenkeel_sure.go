@@ -144,7 +144,7 @@ func (q *asker) improve(s *search, starts []start) (err error) {
 	s.asker, s.seen, s.budget = q, q.known, budgetOf(len(q.p.ranks))*surePart
 	s.time = q.p.base.Step.Time.Mid // chunks of heads are tried on what is about as fast
 	for i, k := range starts {
-		s.twos, s.est.twos = k.layout.TwoBatch, k.layout.TwoBatch
+		s.twoBatch, s.est.twoBatch = k.layout.TwoBatch, k.layout.TwoBatch
 		from := point{draftOf(k.layout, s.est.class, q.p.Block, false), float64(k.worth)}
 		s.descend(from, s.work+(s.budget-s.work)/float64(len(starts)-i))
 	}

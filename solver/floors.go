@@ -15,7 +15,7 @@ type floors struct {
 	bytes     map[linkUse]float64
 	ranks     map[string]int // by device type
 	unlimited bool           // memory is left out
-	twos      bool           // of layouts whose micro-batches go in twos
+	twoBatch  bool           // of layouts whose micro-batches go in twos
 	// What was asked of the profile and the predictor before.
 	equal    map[equalUse]lawUse
 	linkLaws map[linkUse][]*costmodel.Law

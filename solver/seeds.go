@@ -16,7 +16,7 @@ func (p *Problem) solveEach(ctx context.Context, todo []Strategy, report func(Pr
 	var late error
 	for _, s := range todo {
 		a := attempt{strategy: s}
-		if a.Result, err = s.Solve(ctx, p, report); err == nil || errors.As(err, &a.misfit) {
+		if a.Result, err = s.Solve(ctx, p, report); err == nil || errors.As(err, &a.memErr) {
 			err = p.account(ctx, &a.Result)
 		}
 		var none *IllegalError
@@ -33,7 +33,7 @@ func (p *Problem) solveEach(ctx context.Context, todo []Strategy, report func(Pr
 			return nil, nil, fmt.Errorf("strategy %s: %w", s.Name(), err)
 		}
 		found = append(found, a)
-		if a.misfit == nil {
+		if a.memErr == nil {
 			p.seeds = append(p.seeds, a.Result)
 			if s.Claims().Baseline && (p.base == nil || a.time() < p.base.Step.Time.Mid) {
 				p.base = &a.Result

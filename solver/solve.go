@@ -103,7 +103,7 @@ func chooseStrategies(names []string) ([]Strategy, error) {
 type attempt struct {
 	Result
 	strategy Strategy
-	misfit   *MemoryError
+	memErr   *MemoryError
 	illegal  string // why it has no layout at all; Step is nil then
 }
 
@@ -111,7 +111,7 @@ func (a *attempt) time() units.Seconds { return a.Step.Time.Mid }
 
 // plan is what choosing knows of the attempt; nil where it has no layout that can be run.
 func (a *attempt) plan() *recommend.Plan {
-	if a.Step == nil || a.misfit != nil {
+	if a.Step == nil || a.memErr != nil {
 		return nil
 	}
 	return &recommend.Plan{Strategy: a.strategy.Name(), Baseline: a.strategy.Claims().Baseline, Time: a.time(), Step: a.Step}
@@ -168,8 +168,8 @@ func notToBeHad(a attempt) *InfeasibleError {
 	switch {
 	case a.illegal != "":
 		why = a.illegal
-	case a.misfit != nil:
-		why = a.misfit.Error()
+	case a.memErr != nil:
+		why = a.memErr.Error()
 	}
 	return &InfeasibleError{Reason: fmt.Sprintf("the plan of %s was asked for: %s", a.strategy.Name(), why), WayOut: "take another strategy, or leave the choice to solve"}
 }
@@ -178,8 +178,8 @@ func notToBeHad(a attempt) *InfeasibleError {
 func (p *Problem) noneFits(found []attempt) *InfeasibleError {
 	var nearest *MemoryError
 	for _, a := range found {
-		if a.misfit != nil && (nearest == nil || fill(a.misfit.Memory) < fill(nearest.Memory)) {
-			nearest = a.misfit
+		if a.memErr != nil && (nearest == nil || fill(a.memErr.Memory) < fill(nearest.Memory)) {
+			nearest = a.memErr
 		}
 	}
 	return &InfeasibleError{Reason: nearest.Error(), WayOut: p.wayOut()}
@@ -243,7 +243,7 @@ func (w *weighed) candidate(i int) Candidate {
 		c.Layout = &a.Layout
 	}
 	if plan == nil {
-		c.Why = a.misfit.Error()
+		c.Why = a.memErr.Error()
 		return c
 	}
 	c.GainError, c.Verdict = plan.GainError, plan.Verdict(w.chosen, w.base)

@@ -24,7 +24,7 @@ func TestLineupHasAllOptionsOnce(t *testing.T) {
 			groups = append(groups, 1+r.IntN(40))
 		}
 		all := optionsOf(r, groups...)
-		line, seen := newLineup(all), map[*draft]bool{}
+		line, seen := newBestFirst(all), map[*draft]bool{}
 		for c, _ := line.next(); c != nil; c, _ = line.next() {
 			if seen[c.d] {
 				t.Fatal("an option came twice")
@@ -48,7 +48,7 @@ func TestLineupLearnsFromSimulations(t *testing.T) {
 		late += 0.1
 		all = append(all, option{d: &draft{ring: make([]slot, 2)}, t: late, rank: late})
 	}
-	line, first := newLineup(all), map[int]int{}
+	line, first := newBestFirst(all), map[int]int{}
 	for range 30 {
 		c, _ := line.next()
 		n := len(c.d.ring)

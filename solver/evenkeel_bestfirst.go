@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// lineup says which options to simulate next. Estimates err in ways that depend
+// bestFirst says which options to simulate next. Estimates err in ways that depend
 // on the number of groups: of rings they leave out what waits for what, of large
 // groups who shares which port. So options stand in a queue for each number of
 // groups, the first of every queue goes first, and from then on a queue's
 // estimates are corrected by what its simulations have come to.
-type lineup struct {
+type bestFirst struct {
 	queues []queue
 	taken  map[*draft]bool
 	turn   int
@@ -26,8 +26,8 @@ type queue struct {
 	off, learned   float64 // logarithms of simulated over estimated seconds, and how many
 }
 
-func newLineup(all []option) *lineup {
-	l := &lineup{taken: map[*draft]bool{}}
+func newBestFirst(all []option) *bestFirst {
+	l := &bestFirst{taken: map[*draft]bool{}}
 	for _, c := range all {
 		n := groupsAbout(len(c.d.ring))
 		at := slices.IndexFunc(l.queues, func(q queue) bool { return q.groups == n })
@@ -58,7 +58,7 @@ func groupsAbout(n int) int {
 // next is the option that promises most and the seconds it promises, first of
 // each queue and then of all, every rankTurns-th by its estimate alone; nil if
 // there is none left.
-func (l *lineup) next() (best *option, promise float64) {
+func (l *bestFirst) next() (best *option, promise float64) {
 	promise = math.Inf(1)
 	l.turn++
 	for i := range l.queues {
@@ -89,7 +89,7 @@ const (
 
 // first drops what is taken from the front of a list and returns what is then
 // the first.
-func (l *lineup) first(list *[]option) *option {
+func (l *bestFirst) first(list *[]option) *option {
 	for len(*list) > 0 && l.taken[(*list)[0].d] {
 		*list = (*list)[1:]
 	}
@@ -107,7 +107,7 @@ func (q *queue) correction() float64 { return math.Exp(q.off / (q.learned + star
 const startCount = 2
 
 // learn enters the simulated seconds of an option, or of what was made of it.
-func (l *lineup) learn(c *option, seconds float64) {
+func (l *bestFirst) learn(c *option, seconds float64) {
 	n := groupsAbout(len(c.d.ring))
 	at := slices.IndexFunc(l.queues, func(q queue) bool { return q.groups == n })
 	l.queues[at].off += math.Log(seconds / c.rank)

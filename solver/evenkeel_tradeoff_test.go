@@ -74,7 +74,7 @@ func TestDealLeavesTheMostRoom(t *testing.T) {
 		}
 		d := e.draft([][]int{{0, 1, 2}})
 		s := float64(p.Job.SeqLen)
-		x := e.newTailor(&d.kinds[0], 1, s, 0, 3)
+		x := e.newTradeoff(&d.kinds[0], 1, s, 0, 3)
 		theta, linear := x.first()*(1+r.Float64()), s/x.classes[0].rate*(0.2+r.Float64())
 		got, best := x.deal(theta, linear), -1.0
 		everySplit(x.heads, 3, func(heads []int) {

@@ -8,7 +8,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 )
 
-// tailor is the trade of heads for tokens inside the groups of a kind. A rank's
+// tradeoff exchanges heads for tokens inside the groups of a kind. A rank's
 // memory holds both, so that where memory binds, heads that balance attention
 // leave a device too little room for the tokens that balance the linear work, and
 // no single move of either leads from one balance to the other: the slowest
@@ -22,41 +22,41 @@ import (
 // loses the least room leaves most room of all ways to deal them, and the least
 // limit on linear work for theta follows by bisection. Of theta there are few:
 // what some member takes over some number of heads.
-type tailor struct {
+type tradeoff struct {
 	e             *estimator
 	kind          *groupKind
 	s, other      float64 // tokens of a group, and of every other on average
 	widest        float64 // tokens of the longest other
 	groups, ranks int
 	heads, allKV  int
-	classes       []tailorClass
+	classes       []tradeoffClass
 	of            []int // of each member
 }
 
-// tailorClass is a class of members: what so many heads take, how many tokens
+// tradeoffClass is a class of members: what so many heads take, how many tokens
 // fit beside them, both from 0 heads on as far as somebody asked, and tokens a
 // second of linear work.
-type tailorClass struct {
+type tradeoffClass struct {
 	class, count int
 	took, room   []float64
 	rate         float64
 	limit, dealt int // by deal: most heads of a member, and those of all
 }
 
-// newTailor prepares a kind for groups of s tokens among n, with blocks of
+// newTradeoff prepares a kind for groups of s tokens among n, with blocks of
 // `widest` tokens passing by.
-func (e *estimator) newTailor(k *groupKind, n int, s, widest float64, ranks int) *tailor {
+func (e *estimator) newTradeoff(k *groupKind, n int, s, widest float64, ranks int) *tradeoff {
 	m := e.p.Job.Model
-	t := &tailor{
+	t := &tradeoff{
 		e: e, kind: k, s: s, other: max(1, (float64(e.p.Job.SeqLen)-s)/float64(max(1, n-1))), widest: widest, groups: n, ranks: ranks,
 		heads: m.QHeads, allKV: min(m.QHeads, m.KVHeads+len(k.class)-1),
 	}
 	own := max(1, tokensUp(s/float64(len(k.class))))
 	for _, c := range k.class {
-		at := slices.IndexFunc(t.classes, func(x tailorClass) bool { return x.class == c })
+		at := slices.IndexFunc(t.classes, func(x tradeoffClass) bool { return x.class == c })
 		if at < 0 {
 			at = len(t.classes)
-			t.classes = append(t.classes, tailorClass{class: c, rate: float64(own) / e.m.linearTime(e.dev[c], own)})
+			t.classes = append(t.classes, tradeoffClass{class: c, rate: float64(own) / e.m.linearTime(e.dev[c], own)})
 		}
 		t.classes[at].count++
 		t.of = append(t.of, at)
@@ -65,7 +65,7 @@ func (e *estimator) newTailor(k *groupKind, n int, s, widest float64, ranks int)
 }
 
 // attention is the seconds that h heads take a member of a class.
-func (t *tailor) attention(c, h int) float64 {
+func (t *tradeoff) attention(c, h int) float64 {
 	x := &t.classes[c]
 	for len(x.took) <= t.heads {
 		x.took = append(x.took, -1)
@@ -80,7 +80,7 @@ func (t *tailor) attention(c, h int) float64 {
 // rooms is how many tokens a member of a class has room for, by the heads it has
 // them beside. Where the middle lies on the line between both
 // ends, all between does.
-func (t *tailor) rooms(c int) []float64 {
+func (t *tradeoff) rooms(c int) []float64 {
 	x := &t.classes[c]
 	if x.room != nil {
 		return x.room
@@ -115,7 +115,7 @@ func (t *tailor) rooms(c int) []float64 {
 }
 
 // most is how many heads a class computes within theta: more take longer.
-func (t *tailor) most(c int, theta float64) int {
+func (t *tradeoff) most(c int, theta float64) int {
 	if math.IsInf(theta, 1) {
 		return t.heads
 	}
@@ -124,7 +124,7 @@ func (t *tailor) most(c int, theta float64) int {
 
 // next is the least time over theta that some heads take some member; +Inf if
 // there is none.
-func (t *tailor) next(theta float64) float64 {
+func (t *tradeoff) next(theta float64) float64 {
 	least := math.Inf(1)
 	for c := range t.classes {
 		if h := t.most(c, theta); h < t.heads {
@@ -135,7 +135,7 @@ func (t *tailor) next(theta float64) float64 {
 }
 
 // first is the least theta within which all heads can be computed.
-func (t *tailor) first() float64 {
+func (t *tradeoff) first() float64 {
 	perHead, even := make([]float64, len(t.of)), (t.heads+len(t.of)-1)/len(t.of)
 	for m, c := range t.of {
 		perHead[m] = t.attention(c, even)
@@ -146,7 +146,7 @@ func (t *tailor) first() float64 {
 // deal gives out all heads within theta and says how many tokens the members
 // hold beside them within `linear` seconds; less than 0 if there are heads left.
 // Members of a class get equal heads, but for one.
-func (t *tailor) deal(theta, linear float64) float64 {
+func (t *tradeoff) deal(theta, linear float64) float64 {
 	for c := range t.classes {
 		t.classes[c].limit, t.classes[c].dealt = t.most(c, theta), 0
 		t.rooms(c)
@@ -184,7 +184,7 @@ func (t *tailor) deal(theta, linear float64) float64 {
 }
 
 // dealt is the heads of each member, as deal left them.
-func (t *tailor) dealt() []int {
+func (t *tradeoff) dealt() []int {
 	heads, nth := make([]int, len(t.of)), make([]int, len(t.classes))
 	for m, c := range t.of {
 		x := &t.classes[c]
@@ -198,62 +198,63 @@ func (t *tailor) dealt() []int {
 }
 
 // capacity is how many tokens the members hold at most beside all heads.
-func (t *tailor) capacity() float64 {
+func (t *tradeoff) capacity() float64 {
 	return t.deal(math.Inf(1), math.Inf(1))
 }
 
-// suit is heads and tokens of the members and what they take.
-type suit struct {
+// memberShares are heads and tokens of the members and what they take.
+type memberShares struct {
 	heads  []int
 	weight []float64
 	linear float64 // seconds of linear work, the slowest member
 }
 
-// suits lists the trades, by rising limit of attention, until more of it does
-// not shorten linear work.
-func (t *tailor) suits() []suit {
+// front is the Pareto front of the limits of attention and of linear work: the shares of
+// heads and tokens by rising limit of attention, until more of it does not shorten linear
+// work.
+func (t *tradeoff) front() []memberShares {
 	pace := 0.0
 	for _, c := range t.of {
 		pace += t.classes[c].rate
 	}
 	free := t.s / pace // seconds of linear work where memory does not bind
-	var all []suit
+	var all []memberShares
 	for theta := t.first(); !math.IsInf(theta, 1); theta = t.next(theta) {
 		if t.deal(theta, math.Inf(1)) < t.s {
 			continue
 		}
 		linear := free
-		if t.deal(theta, free) < t.s*(1-tailorSlack) {
+		if t.deal(theta, free) < t.s*(1-tradeoffSlack) {
 			linear = t.linear(theta, free)
 		}
-		if n := len(all); n == 0 || linear < all[n-1].linear*(1-tailorSlack) {
-			all = append(all, t.suit(linear, t.dealt()))
+		if n := len(all); n == 0 || linear < all[n-1].linear*(1-tradeoffSlack) {
+			all = append(all, t.sharesWithin(linear, t.dealt()))
 		}
-		if linear <= free || len(all) == mostSuits {
+		if linear <= free || len(all) == longestFront {
 			break
 		}
 	}
 	return all
 }
 
-// tailorSlack is the relative error of a limit on linear work, and mostSuits is
-// how many trades are listed.
+// tradeoffSlack is the relative error of a limit on linear work, and longestFront is
+// how many shares a front lists.
 const (
-	tailorSlack = 2e-3
-	mostSuits   = 12
+	tradeoffSlack = 2e-3
+	longestFront  = 12
 )
 
 // linear is the least limit on linear work beside theta, from `free` on, for
 // which there are heads that leave room; they are dealt.
-func (t *tailor) linear(theta, free float64) float64 {
+func (t *tradeoff) linear(theta, free float64) float64 {
 	lo, hi := free, 2*free
-	for t.deal(theta, hi) < t.s*(1-tailorSlack) {
+	for t.deal(theta, hi) < t.s*(1-tradeoffSlack) {
 		lo, hi = hi, 2*hi
 		if hi > 1e4*free {
 			break
 		}
 	}
-	for hi > lo*(1+tailorSlack) {
+	for hi > lo*(1+tradeoffSlack) {
 		if mid := (lo + hi) / 2; t.deal(theta, mid) < t.s {
 			lo = mid
 		} else {
@@ -264,8 +265,8 @@ func (t *tailor) linear(theta, free float64) float64 {
 	return hi
 }
 
-func (t *tailor) suit(linear float64, heads []int) suit {
-	x := suit{heads: heads, linear: linear}
+func (t *tradeoff) sharesWithin(linear float64, heads []int) memberShares {
+	x := memberShares{heads: heads, linear: linear}
 	for m, c := range t.of {
 		x.weight = append(x.weight, max(1e-9, min(linear*t.classes[c].rate, t.rooms(c)[heads[m]])))
 	}
@@ -273,7 +274,7 @@ func (t *tailor) suit(linear float64, heads []int) suit {
 }
 
 // slowest is the attention of the slowest member.
-func (t *tailor) slowest(heads []int) float64 {
+func (t *tradeoff) slowest(heads []int) float64 {
 	most := 0.0
 	for m, c := range t.of {
 		most = max(most, t.attention(c, heads[m]))
@@ -287,7 +288,7 @@ func (e *estimator) roomiest(k *groupKind, longest, widest float64, n, ranks int
 		return e.room(k, longest, widest, n, ranks)
 	}
 	return most(longest, float64(e.p.Block), func(s float64) float64 {
-		return e.newTailor(k, n, s, widest, ranks).capacity()
+		return e.newTradeoff(k, n, s, widest, ranks).capacity()
 	})
 }
 
@@ -323,8 +324,8 @@ func (e *estimator) fitHeads(d *draft) float64 {
 			least = e.timeOf(k, n, wires, volume{})(each[i])
 		} else {
 			x := *k
-			for _, suit := range e.newTailor(k, n, each[i], widest[i], d.ranks()).suits() {
-				x.heads, x.weight = suit.heads, suit.weight
+			for _, m := range e.newTradeoff(k, n, each[i], widest[i], d.ranks()).front() {
+				x.heads, x.weight = m.heads, m.weight
 				if t := e.timeOf(&x, n, wires, e.exchanged(&x, i, cards))(each[i]); t < least {
 					k.heads, k.weight, least = x.heads, x.weight, t
 				}
