@@ -131,31 +131,10 @@ func (e *estimator) stretchTime(k *groupKind, v volume, in, out blockTime) stret
 // there is too little room. All but the last get a part of what they have time for,
 // where that is 0 what those behind them have no room for.
 func levelChain(total float64, times []stretchTime, caps []float64, part float64) []float64 {
-	each := make([]float64, len(times))
 	if part == 0 {
-		left := total
-		for i := range slices.Backward(each) {
-			each[i] = min(left, caps[i])
-			left -= each[i]
-		}
-		if left > 0 {
-			return nil
-		}
-		return each
+		return lastFirst(total, caps)
 	}
-	deal := func(theta float64) float64 {
-		before, last := 0.0, 0.0
-		for i, t := range times {
-			each[i] = longestWithin(theta, min(caps[i], total-before), func(s float64) float64 { return t(s, before, last) })
-			if i < len(times)-1 {
-				each[i] *= part
-			}
-			last = each[i]
-			before += last
-		}
-		return before
-	}
-	room, hi := 0.0, 0.0
+	room, hi := 0.0, 0.0 // hi is what even stretches take
 	for i, t := range times {
 		room += min(caps[i], total)
 		even := total / float64(len(times))
@@ -164,19 +143,50 @@ func levelChain(total float64, times []stretchTime, caps []float64, part float64
 	if room < total {
 		return nil
 	}
+	each := make([]float64, len(times))
+	enough := func(theta float64) bool { return !(dealWithin(theta, each, total, times, caps, part) < total*(1-1e-9)) }
 	lo := 0.0
-	for deal(hi) < total*(1-1e-9) && !math.IsInf(hi, 1) {
+	for !enough(hi) && !math.IsInf(hi, 1) {
 		lo, hi = hi, 2*hi
 	}
 	for range chainSteps {
-		if mid := (lo + hi) / 2; deal(mid) < total*(1-1e-9) {
-			lo = mid
-		} else {
+		if mid := (lo + hi) / 2; enough(mid) {
 			hi = mid
+		} else {
+			lo = mid
 		}
 	}
-	deal(hi)
+	dealWithin(hi, each, total, times, caps, part)
 	return each
+}
+
+// lastFirst gives the groups from the last one on as many tokens as they have room for;
+// nil if there is too little.
+func lastFirst(total float64, caps []float64) []float64 {
+	each, left := make([]float64, len(caps)), total
+	for i := range slices.Backward(each) {
+		each[i] = min(left, caps[i])
+		left -= each[i]
+	}
+	if left > 0 {
+		return nil
+	}
+	return each
+}
+
+// dealWithin gives each group, from the first one on, the tokens that take it theta, and
+// all but the last a part of these. It returns how many they are in all.
+func dealWithin(theta float64, each []float64, total float64, times []stretchTime, caps []float64, part float64) float64 {
+	before, last := 0.0, 0.0
+	for i, t := range times {
+		each[i] = longestWithin(theta, min(caps[i], total-before), func(s float64) float64 { return t(s, before, last) })
+		if i < len(times)-1 {
+			each[i] *= part
+		}
+		last = each[i]
+		before += last
+	}
+	return before
 }
 
 // longestWithin is about the most tokens, up to some, that take no longer than theta.

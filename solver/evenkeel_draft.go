@@ -78,39 +78,22 @@ func (k *groupKind) members(total, block units.Tokens) []units.Tokens {
 	return dealByWeight(total, block, k.weight)
 }
 
-// layout writes the draft out. Members with nothing to do are left out.
+// layout writes the draft out. Groups without tokens are left out, and members with
+// nothing to do.
 func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 	tokens := make([]units.Tokens, ranks)
-	each := make([][]units.Tokens, len(d.kinds))
+	each := make([][]units.Tokens, len(d.kinds)) // by kind and group
 	for i := range d.kinds {
-		k := &d.kinds[i]
-		each[i] = k.each(block)
-		known := map[units.Tokens][]units.Tokens{}
-		for g, group := range k.groups {
-			split, ok := known[each[i][g]]
-			if !ok {
-				split = k.members(each[i][g], block)
-				known[each[i][g]] = split
-			}
-			for m, r := range group {
-				tokens[r] = split[m]
-			}
-		}
+		each[i] = d.kinds[i].each(block)
+		d.kinds[i].deal(tokens, each[i], block)
 	}
 	groups := make([]costmodel.Group, 0, len(d.ring))
 	tiers := make([]int, 0, len(d.ring))
 	for _, at := range d.ring {
-		k := &d.kinds[at.kind]
-		if each[at.kind][at.group] == 0 {
-			continue
+		if each[at.kind][at.group] != 0 {
+			k := &d.kinds[at.kind]
+			groups, tiers = append(groups, k.atWork(at.group, tokens)), append(tiers, k.tier)
 		}
-		group := make(costmodel.Group, 0, len(k.heads))
-		for m, r := range k.groups[at.group] {
-			if tokens[r] > 0 || k.heads[m] > 0 {
-				group = append(group, costmodel.HeadShare{Rank: r, QHeads: k.heads[m]})
-			}
-		}
-		groups, tiers = append(groups, group), append(tiers, k.tier)
 	}
 	l := costmodel.ZigZagTiers(tokens, groups, tiers)
 	l.OwnLast = d.ownLast && len(groups) > 1
@@ -118,6 +101,32 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 		l.HeadChunks = d.chunks
 	}
 	return leading(l, d.lead)
+}
+
+// deal gives the members of the kind's groups, which have so many tokens each, theirs.
+func (k *groupKind) deal(tokens, each []units.Tokens, block units.Tokens) {
+	known := map[units.Tokens][]units.Tokens{}
+	for g, group := range k.groups {
+		split, ok := known[each[g]]
+		if !ok {
+			split = k.members(each[g], block)
+			known[each[g]] = split
+		}
+		for m, r := range group {
+			tokens[r] = split[m]
+		}
+	}
+}
+
+// atWork is one of the kind's groups with the members that have tokens or heads.
+func (k *groupKind) atWork(group int, tokens []units.Tokens) costmodel.Group {
+	all := make(costmodel.Group, 0, len(k.heads))
+	for m, r := range k.groups[group] {
+		if tokens[r] > 0 || k.heads[m] > 0 {
+			all = append(all, costmodel.HeadShare{Rank: r, QHeads: k.heads[m]})
+		}
+	}
+	return all
 }
 
 // draftOf reads a layout back as a draft, its zigzag restored. Groups of equal
