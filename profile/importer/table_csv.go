@@ -27,35 +27,13 @@ const maxTableLine = 1 << 20
 // is missing. A last line without its newline may have lost digits, so it is
 // no row.
 func readCSV(name string, r io.Reader, v csvVisitor) error {
-	var columns, cells []string
-	last := 0
+	x, last := csvLines{name: name, v: v}, 0
 	torn, err := doc.LineReader{MaxLine: maxTableLine}.Read(name, r, func(line int, data []byte) error {
 		last = line
-		text := string(data)
-		if columns == nil {
-			if strings.HasPrefix(text, "\xff\xfe") || strings.HasPrefix(text, "\xfe\xff") {
-				return fmt.Errorf("%s: is UTF-16; save it as UTF-8", name)
-			}
-			text = strings.TrimPrefix(text, "\ufeff")
-			columns = header(text)
-			if v.raw != nil {
-				if err := v.raw(text); err != nil {
-					return err
-				}
-			}
-			return v.head(columns)
+		if x.columns == nil {
+			return x.first(string(data))
 		}
-		var ok bool
-		if cells, ok = split(cells[:0], text); !ok {
-			return v.bad(line, "a quote is not closed")
-		}
-		switch {
-		case len(cells) != len(columns):
-			return v.bad(line, "the number of cells is not that of the header")
-		case slices.EqualFunc(cells, columns, strings.EqualFold):
-			return nil // files that were put one behind the other
-		}
-		return v.row(line, cells)
+		return x.next(line, string(data))
 	})
 	var e *doc.Error
 	if errors.As(err, &e) && e.Hint != "" {
@@ -64,12 +42,49 @@ func readCSV(name string, r io.Reader, v csvVisitor) error {
 	switch {
 	case err != nil:
 		return err
-	case columns == nil:
+	case x.columns == nil:
 		return fmt.Errorf("%s: holds no complete line; a table begins with a line that names its columns", name)
 	case torn:
 		return v.bad(last+1, "the last line has no end: it may be cut short")
 	}
 	return nil
+}
+
+// csvLines reads the lines of a table one by one.
+type csvLines struct {
+	name           string
+	v              csvVisitor
+	columns, cells []string // no columns before the first line; cells are used again
+}
+
+// first reads the line that names the columns.
+func (x *csvLines) first(text string) error {
+	if strings.HasPrefix(text, "\xff\xfe") || strings.HasPrefix(text, "\xfe\xff") {
+		return fmt.Errorf("%s: is UTF-16; save it as UTF-8", x.name)
+	}
+	text = strings.TrimPrefix(text, "\ufeff")
+	x.columns = header(text)
+	if x.v.raw != nil {
+		if err := x.v.raw(text); err != nil {
+			return err
+		}
+	}
+	return x.v.head(x.columns)
+}
+
+// next reads any other line.
+func (x *csvLines) next(line int, text string) error {
+	var ok bool
+	if x.cells, ok = split(x.cells[:0], text); !ok {
+		return x.v.bad(line, "a quote is not closed")
+	}
+	switch {
+	case len(x.cells) != len(x.columns):
+		return x.v.bad(line, "the number of cells is not that of the header")
+	case slices.EqualFunc(x.cells, x.columns, strings.EqualFold):
+		return nil // files that were put one behind the other
+	}
+	return x.v.row(line, x.cells)
 }
 
 func header(text string) []string {
