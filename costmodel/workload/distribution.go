@@ -129,40 +129,51 @@ func kindNames() []string {
 // values reads "a,b,name=c" and fills in the defaults.
 func (k kind) values(text string) (map[string]float64, error) {
 	values := map[string]float64{}
-	for i, word := range strings.Split(text, ",") {
-		if text == "" {
-			break
-		}
-		name, value, named := strings.Cut(strings.TrimSpace(word), "=")
-		if !named {
-			if i >= len(k.params) {
-				return nil, fmt.Errorf("%q: there are only %d parameters: %s", word, len(k.params), k.names())
+	if text != "" {
+		for i, word := range strings.Split(text, ",") {
+			if err := k.read(word, i, values); err != nil {
+				return nil, err
 			}
-			name, value = k.params[i].name, name
 		}
-		p := slices.IndexFunc(k.params, func(p param) bool { return p.name == name })
-		if p < 0 {
-			return nil, fmt.Errorf("%q: no such parameter%s; there are %s", name, nearest(name, k.list()), k.names())
+	}
+	return values, k.fillIn(values)
+}
+
+// read enters the i-th word, "a" or "name=a", into the values.
+func (k kind) read(word string, i int, values map[string]float64) error {
+	name, value, named := strings.Cut(strings.TrimSpace(word), "=")
+	if !named {
+		if i >= len(k.params) {
+			return fmt.Errorf("%q: there are only %d parameters: %s", word, len(k.params), k.names())
 		}
-		if _, twice := values[name]; twice {
-			return nil, fmt.Errorf("%s: given twice", name)
-		}
-		v, err := k.params[p].parse(value)
-		if err != nil {
-			return nil, err
-		}
+		name, value = k.params[i].name, name
+	}
+	p := slices.IndexFunc(k.params, func(p param) bool { return p.name == name })
+	if p < 0 {
+		return fmt.Errorf("%q: no such parameter%s; there are %s", name, nearest(name, k.list()), k.names())
+	}
+	if _, twice := values[name]; twice {
+		return fmt.Errorf("%s: given twice", name)
+	}
+	v, err := k.params[p].parse(value)
+	if err == nil {
 		values[name] = v
 	}
+	return err
+}
+
+// fillIn gives the parameters that were not given their defaults.
+func (k kind) fillIn(values map[string]float64) error {
 	for _, p := range k.params {
 		if _, given := values[p.name]; given || p.optional {
 			continue
 		}
 		if math.IsNaN(p.preset) {
-			return nil, fmt.Errorf("%s: missing; the parameters are %s", p.name, k.names())
+			return fmt.Errorf("%s: missing; the parameters are %s", p.name, k.names())
 		}
 		values[p.name] = p.preset
 	}
-	return values, nil
+	return nil
 }
 
 func (p param) parse(text string) (float64, error) {
