@@ -31,37 +31,50 @@ func (r *replaying) passTwos(g stageOf) {
 func (x *stretches) ofTwos(events []event) {
 	n := len(x.r.groups)
 	first, last := x.g.linear()
-	add := func(o ReplayOp, step int, until units.Seconds) { x.add(o, step, max(until, x.end)) }
-	of := func(kind eventKind, before bool) (found []event) {
-		for _, e := range events {
-			if e.batch == int8(x.g.micro)+batchA && e.kind == kind && (kind == stepEvent || before == (e.step == 0)) {
-				found = append(found, e)
-			}
-		}
-		return found
-	}
 	for x.g.micro = range 2 {
-		for _, e := range of(linearEvent, true) {
-			add(first, 0, e.end)
+		for _, e := range x.ofMicro(events, linearEvent, true) {
+			x.addLater(first, 0, e.end)
 		}
 	}
 	for x.g.micro = range 2 {
-		for _, e := range of(allToAllEvent, true) {
-			add(AllToAllIn, 0, e.end)
-		}
-		for _, e := range of(stepEvent, true) {
-			add(RingWait, e.step, e.start)
-			add(AttentionOp, e.step, e.end-x.merged(e))
-			add(MergeOp, e.step, e.end)
-		}
-		add(RingWait, n, x.r.ringEnds[x.g.micro][x.seat])
+		x.ringOfTwos(events)
 	}
 	for x.g.micro = range 2 {
-		for _, e := range of(allToAllEvent, false) {
-			add(AllToAllOut, n, e.end)
+		for _, e := range x.ofMicro(events, allToAllEvent, false) {
+			x.addLater(AllToAllOut, n, e.end)
 		}
-		for _, e := range of(linearEvent, false) {
-			add(last, 0, e.end)
+		for _, e := range x.ofMicro(events, linearEvent, false) {
+			x.addLater(last, 0, e.end)
 		}
 	}
+}
+
+// ringOfTwos lists the stretches of the micro-batch at hand from its all-to-all in to the
+// end of its ring.
+func (x *stretches) ringOfTwos(events []event) {
+	for _, e := range x.ofMicro(events, allToAllEvent, true) {
+		x.addLater(AllToAllIn, 0, e.end)
+	}
+	for _, e := range x.ofMicro(events, stepEvent, true) {
+		x.addLater(RingWait, e.step, e.start)
+		x.addLater(AttentionOp, e.step, e.end-x.merged(e))
+		x.addLater(MergeOp, e.step, e.end)
+	}
+	x.addLater(RingWait, len(x.r.groups), x.r.ringEnds[x.g.micro][x.seat])
+}
+
+// ofMicro lists the events of one kind of the micro-batch at hand; of those that are no
+// steps of the ring, either what is before it or what is behind it.
+func (x *stretches) ofMicro(events []event, kind eventKind, before bool) (found []event) {
+	for _, e := range events {
+		if e.batch == int8(x.g.micro)+batchA && e.kind == kind && (kind == stepEvent || before == (e.step == 0)) {
+			found = append(found, e)
+		}
+	}
+	return found
+}
+
+// addLater appends the stretch until a time; one that is over already takes no time.
+func (x *stretches) addLater(o ReplayOp, step int, until units.Seconds) {
+	x.add(o, step, max(until, x.end))
 }
