@@ -198,41 +198,57 @@ func (k *kriging) at(i int) float64 {
 	return sum
 }
 
-// solve finds alpha with (K + diag(noise)) alpha = y by conjugate gradients,
-// over the points of finite noise, and leaves the fields in the buffers. It
-// starts from alpha.
+// solve finds alpha with (K + diag(noise)) alpha = y over the points of finite noise, and
+// leaves the fields that it gives in the buffers. It starts from alpha; that of points
+// whose noise is infinite, which say nothing, is 0.
 func (k *kriging) solve(alpha, y, noise []float64, tol float64, rounds int) error {
+	var told []int
+	for i, v := range noise {
+		if !math.IsInf(v, 1) {
+			told = append(told, i)
+		}
+	}
+	if len(told) == len(noise) {
+		return k.solveAll(alpha, y, noise, tol, rounds)
+	}
+	some := chosen(alpha, told)
+	err := k.only(told).solveAll(some, chosen(y, told), chosen(noise, told), tol, rounds)
+	clear(alpha)
+	for n, i := range told {
+		alpha[i] = some[n]
+	}
+	return err
+}
+
+// only is the same fields, in the same buffers, observed at some of the points.
+func (k *kriging) only(points []int) *kriging {
+	some := &kriging{grids: k.grids, buffers: k.buffers, scratch: k.scratch}
+	for _, places := range k.places {
+		some.places = append(some.places, chosen(places, points))
+	}
+	return some
+}
+
+// chosen are the elements at some indices.
+func chosen[T any](all []T, at []int) []T {
+	some := make([]T, len(at))
+	for n, i := range at {
+		some[n] = all[i]
+	}
+	return some
+}
+
+// solveAll is solve for points of finite noise: by conjugate gradients, preconditioned by
+// about the diagonal (Hestenes and Stiefel 1952), until the residual's norm in that metric
+// is tol times that of y, or so many rounds are over.
+func (k *kriging) solveAll(alpha, y, noise []float64, tol float64, rounds int) error {
 	n := len(y)
-	times := func(v, out []float64) {
-		k.spreadOut(v)
-		for i := range n {
-			out[i] = 0
-			if !math.IsInf(noise[i], 1) {
-				out[i] = k.at(i) + noise[i]*v[i]
-			}
-		}
-	}
-	r, p, q := make([]float64, n), make([]float64, n), make([]float64, n)
-	total := 0.0
-	for _, g := range k.grids {
-		total += g.amp
-	}
-	pre := make([]float64, n)
-	norm := 0.0
-	for i := range n {
-		if math.IsInf(noise[i], 1) {
-			alpha[i] = 0
-			continue
-		}
-		pre[i] = 1 / (noise[i] + 0.1*total)
+	r, p, q, pre := make([]float64, n), make([]float64, n), make([]float64, n), make([]float64, n)
+	norm, rz := 0.0, 0.0
+	k.times(alpha, noise, q)
+	for i, diagonal := range k.diagonal(noise) {
+		pre[i] = 1 / diagonal
 		norm += y[i] * y[i] * pre[i]
-	}
-	times(alpha, q)
-	rz := 0.0
-	for i := range n {
-		if math.IsInf(noise[i], 1) {
-			continue
-		}
 		r[i] = y[i] - q[i]
 		p[i] = pre[i] * r[i]
 		rz += r[i] * p[i]
@@ -241,7 +257,7 @@ func (k *kriging) solve(alpha, y, noise []float64, tol float64, rounds int) erro
 		if rz <= tol*tol*norm || rz == 0 {
 			break
 		}
-		times(p, q)
+		k.times(p, noise, q)
 		pq := 0.0
 		for i := range n {
 			pq += p[i] * q[i]
@@ -262,4 +278,26 @@ func (k *kriging) solve(alpha, y, noise []float64, tol float64, rounds int) erro
 	}
 	k.spreadOut(alpha)
 	return nil
+}
+
+// times multiplies a vector by K + diag(noise).
+func (k *kriging) times(v, noise, out []float64) {
+	k.spreadOut(v)
+	for i := range out {
+		out[i] = k.at(i) + noise[i]*v[i]
+	}
+}
+
+// diagonal is what the preconditioner takes for that of K + diag(noise): the noise and a
+// tenth of the fields' variances.
+func (k *kriging) diagonal(noise []float64) []float64 {
+	total := 0.0
+	for _, g := range k.grids {
+		total += g.amp
+	}
+	all := make([]float64, len(noise))
+	for i, v := range noise {
+		all[i] = v + 0.1*total
+	}
+	return all
 }
