@@ -19,23 +19,6 @@ import (
 	"github.com/evenkeel/evenkeel/profile"
 )
 
-// Limit is the largest median and 90th percentile allowed for errors, as
-// |log(measured/predicted)|.
-type Limit struct {
-	Median float64 `json:"median"`
-	P90    float64 `json:"p90"`
-}
-
-// Limits are the limits of families of ops.
-type Limits map[Family]Limit
-
-// DefaultLimits are the built-in limits of the families. They apply to upper confidence
-// bounds, which lie well above the estimates when a calibration of a minute gives a few
-// dozen points (results/evidence/cpu). They are set so that such a calibration of a quiet
-// machine passes and a law that is off by a tenth fails. A longer calibration deserves
-// tighter limits.
-func DefaultLimits() Limits { return DefaultLimitsFile().ByFamily() }
-
 // Family is a group of ops that are judged together.
 type Family string
 
@@ -228,19 +211,13 @@ func (r *Report) MedianError() float64 {
 	return stats.Median(errs)
 }
 
-// Check is CheckAgainst with the given limits of families and the built-in limits of
-// strata.
-func Check(p *costmodel.Profile, d *Data, points []Point, limits Limits) (*Report, error) {
-	return CheckAgainst(p, d, points, DefaultLimitsFile().withFamilies(limits))
-}
-
-// CheckAgainst compares measured points with a profile's predictions, by family of ops
+// Check compares measured points with a profile's predictions, by family of ops
 // and by stratum, and judges the errors by limits. The laws must not have been fitted to
 // the points: see Data.Held for a profile's own recordings and Data.Unseen for others.
 //
 // Errors: a device type that the profile knows under the same name but with another
 // fingerprint, or not one point that has a law.
-func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsFile) (*Report, error) {
+func Check(p *costmodel.Profile, d *Data, points []Point, limits *Limits) (*Report, error) {
 	if err := sameDevices(p, d); err != nil {
 		return nil, err
 	}
@@ -265,7 +242,7 @@ func CheckAgainst(p *costmodel.Profile, d *Data, points []Point, limits *LimitsF
 	if len(r.Pairs) == 0 {
 		return nil, nothingJudged(d, points, r.Missing)
 	}
-	r.rows(limits.ByFamily())
+	r.rows(limits)
 	r.strata(limits, slices.Concat(d.Groups, p.Groups))
 	if r.Doubtful > 0 {
 		r.Warnings = append(r.Warnings, doubt(p, r.Doubtful))
@@ -308,14 +285,14 @@ func sameDevices(p *costmodel.Profile, d *Data) error {
 	return nil
 }
 
-func (r *Report) rows(limits Limits) {
+func (r *Report) rows(limits *Limits) {
 	slices.SortStableFunc(r.Pairs, func(a, b Pair) int {
 		return cmp.Or(cmp.Compare(familyPlace(a.Family), familyPlace(b.Family)), cmp.Compare(a.On, b.On))
 	})
 	sameFamily := func(a, b Pair) bool { return a.Family == b.Family }
 	samePlace := func(a, b Pair) bool { return a.On == b.On }
 	for family := range runs(r.Pairs, sameFamily) {
-		limit := limits[family[0].Family]
+		limit := limits.OfFamily(family[0].Family)
 		if samePlace(family[0], family[len(family)-1]) {
 			r.Rows = append(r.Rows, newRow(family, limit))
 			continue

@@ -23,7 +23,7 @@ type strand struct {
 // bands and group sizes, then over ops. Without it a sparse table, such as 20
 // message sizes for each of four collectives, would never be judged. Sources,
 // device types and link classes stay apart.
-func rollUps(strands []strand, f *LimitsFile, groups []op.GroupType) []CheckedStratum {
+func rollUps(strands []strand, f *Limits, groups []op.GroupType) []CheckedStratum {
 	byOp := gather(strands, func(s *CheckedStratum) op.Kind { return s.Op }, f, groups)
 	byFamily := gather(byOp, func(*CheckedStratum) op.Kind { return All }, f, groups)
 	var all []CheckedStratum
@@ -42,7 +42,7 @@ func rollUps(strands []strand, f *LimitsFile, groups []op.GroupType) []CheckedSt
 
 // gather joins the strands of one limit, place and op as named; those that are
 // alone, or with enough points in each, stay as they are.
-func gather(strands []strand, named func(*CheckedStratum) op.Kind, f *LimitsFile, groups []op.GroupType) []strand {
+func gather(strands []strand, named func(*CheckedStratum) op.Kind, f *Limits, groups []op.GroupType) []strand {
 	type key struct {
 		limit, place string
 		source       costmodel.Source
@@ -73,7 +73,7 @@ func gather(strands []strand, named func(*CheckedStratum) op.Kind, f *LimitsFile
 	return all
 }
 
-func join(of []strand, kind op.Kind, f *LimitsFile, groups []op.GroupType) strand {
+func join(of []strand, kind op.Kind, f *Limits, groups []op.GroupType) strand {
 	j := strand{place: of[0].place}
 	for _, s := range of {
 		j.pairs = append(j.pairs, s.pairs...)

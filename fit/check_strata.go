@@ -88,7 +88,7 @@ func (s *CheckedStratum) String() string {
 }
 
 // strata judges the pairs of a report stratum by stratum.
-func (r *Report) strata(f *LimitsFile, groups []op.GroupType) {
+func (r *Report) strata(f *Limits, groups []op.GroupType) {
 	pairs := ordered(r.Pairs)
 	var strands []strand
 	for stratum := range runs(pairs, sameStratum) {
@@ -143,7 +143,7 @@ func sameStratum(a, b Pair) bool {
 
 func sameVariant(a, b Pair) bool { return a.Variant == b.Variant }
 
-func newStratum(pairs []Pair, f *LimitsFile, groups []op.GroupType) CheckedStratum {
+func newStratum(pairs []Pair, f *Limits, groups []op.GroupType) CheckedStratum {
 	p := pairs[0]
 	s := CheckedStratum{Family: p.Family, On: p.On, Op: p.Op, Band: p.Band, Source: p.source(), Points: len(pairs)}
 	logs := make([]float64, len(pairs))

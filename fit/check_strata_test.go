@@ -37,7 +37,7 @@ func spreadOver(n int, e, bias float64) []float64 {
 
 func strataOf(pairs []Pair, groups ...op.GroupType) []CheckedStratum {
 	r := &Report{Pairs: pairs}
-	r.strata(DefaultLimitsFile(), groups)
+	r.strata(DefaultLimits(), groups)
 	return r.Strata
 }
 
@@ -217,7 +217,7 @@ func TestWorseNeverPasses(t *testing.T) {
 			scaled[i] = logs[i] * factor
 		}
 		verdict := func(logs []float64, limit StratumBound) Verdict {
-			f := &LimitsFile{Strata: []StratumLimit{{ID: "x", StratumBound: limit}}}
+			f := &Limits{Strata: []StratumLimit{{ID: "x", StratumBound: limit}}}
 			r := &Report{Pairs: pairsOf("gpu", attentionOf(8192), costmodel.Interpolated, logs...)}
 			r.strata(f, nil)
 			return r.Strata[0].Verdict
@@ -245,7 +245,7 @@ func TestUndecidedStrataAreNamed(t *testing.T) {
 		pairsOf("gpu", attentionOf(8192), costmodel.Interpolated, spreadOver(5, 0.01, 0)...),
 		pairsOf("gpu", attentionOf(1024), costmodel.Interpolated, spreadOver(30, 0.01, 0)...),
 		pairsOf("gpu", attentionOf(8192), costmodel.Transferred, spreadOver(5, 0.01, 0)...))}
-	r.strata(DefaultLimitsFile(), nil)
+	r.strata(DefaultLimits(), nil)
 	if got := r.Undecided(); len(got) != 1 || got[0] != "attn_fwd 4k-16k on gpu" {
 		t.Errorf("%q", got)
 	}

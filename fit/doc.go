@@ -13,9 +13,9 @@
 //   - [Fit] makes a [costmodel.Profile] of it. [Borrowed] makes one for a GPU that nobody
 //     measured, by the ratios of datasheets; [Assume] and [AssumeLinks] add laws that a
 //     plan needs and nobody measured, each marked as assumed.
-//   - [CheckAgainst] compares a profile's predictions with points it was not fitted to
+//   - [Check] compares a profile's predictions with points it was not fitted to
 //     and returns a [Report]: the errors of each [CheckedStratum] against the limits of a
-//     [LimitsFile].
+//     [Limits].
 //   - [CompareRuns] looks for drift between recordings of one machine, [Study] compares
 //     forms of laws on held-out points, [LearningCurve] says whether more points would
 //     help.
@@ -26,7 +26,7 @@
 //	d := fit.NewData()
 //	err := d.Add("h100.rec.jsonl", file)
 //	profile, err := fit.Fit(d, fit.Defaults())
-//	report, err := fit.CheckAgainst(profile, d, d.Held(profile.Holdout.Seed, profile.Holdout.Share), fit.DefaultLimitsFile())
+//	report, err := fit.Check(profile, d, d.Held(profile.Holdout.Seed, profile.Holdout.Share), fit.DefaultLimits())
 //
 // fit.go runs a fit; form.go and laws.go list the forms of law that are tried and choose
 // between them by cross-validation. Attention and GEMM on GPUs are a physical core

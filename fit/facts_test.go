@@ -287,11 +287,11 @@ func TestEveryTimedOpHasAFamily(t *testing.T) {
 		if (f != "") != (s.Measures == op.Time) {
 			t.Errorf("%s: family %q", s.Kind, f)
 		}
-		if f != "" && (limits[f].Median == 0 || !slices.Contains(Families(), f)) {
+		if f != "" && (limits.OfFamily(f).Median == 0 || !slices.Contains(Families(), f)) {
 			t.Errorf("%s: family %q has no limit or no place", s.Kind, f)
 		}
 	}
-	if FamilyOf("nothing") != "" || len(limits) != len(Families()) {
+	if FamilyOf("nothing") != "" || len(limits.Families) != len(Families()) {
 		t.Error("families and limits do not match")
 	}
 }

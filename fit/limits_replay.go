@@ -36,9 +36,9 @@ func (l *ReplayLimits) validate() error {
 
 // Replayed returns the limits of replayed plans: those of the file, or the built-in ones
 // where the file has none, as files from before such limits do.
-func (f *LimitsFile) Replayed() ReplayLimits {
+func (f *Limits) Replayed() ReplayLimits {
 	if f.Replay != nil {
 		return *f.Replay
 	}
-	return *DefaultLimitsFile().Replay
+	return *DefaultLimits().Replay
 }

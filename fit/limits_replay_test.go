@@ -10,7 +10,7 @@ import (
 // TestReplayLimits: the built-in ones are what the project promises, a file
 // without any has these, one with its own has those.
 func TestReplayLimits(t *testing.T) {
-	f := DefaultLimitsFile()
+	f := DefaultLimits()
 	promised := f.Replayed()
 	if promised.Step != 0.15 || promised.Compute != 0.15 || promised.TauB != 0.8 || promised.Regret != 0.05 {
 		t.Errorf("built in: %+v", promised)
@@ -40,7 +40,7 @@ func TestReplayLimitsAreValid(t *testing.T) {
 		"replay.regret: -1:":   {Step: 0.1, Compute: 0.1, TauB: 0.5, Regret: -1, Reason: "x"},
 		"replay.reason: missi": {Step: 0.1, Compute: 0.1, TauB: 0.5, Regret: 0.1},
 	} {
-		f := DefaultLimitsFile()
+		f := DefaultLimits()
 		f.Replay = &broken
 		if err := f.Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", broken, err, want)

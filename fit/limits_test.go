@@ -14,7 +14,7 @@ import (
 // attention from 4k on 5 % mean, 15 % P95, 3 % bias, 10 % below; GEMM 5 %, 8 % below 1 GFLOP;
 // collectives 10 % inside a node, 15 % between nodes, 20 % over PCIe.
 func TestBuiltInLimits(t *testing.T) {
-	f := DefaultLimitsFile()
+	f := DefaultLimits()
 	node := op.GroupType{Nodes: 1, Link: "nvlink"}
 	for _, c := range []struct {
 		stratum CheckedStratum
@@ -102,7 +102,7 @@ func TestPatterns(t *testing.T) {
 // --max-error replaces the limits that there are and adds none where a stratum
 // is not gated.
 func TestOverrideReplacesLimits(t *testing.T) {
-	f := DefaultLimitsFile()
+	f := DefaultLimits()
 	before, err := doc.Encode(f)
 	if err != nil {
 		t.Fatal(err)
@@ -112,7 +112,7 @@ func TestOverrideReplacesLimits(t *testing.T) {
 	if err != nil || !bytes.Equal(before, after) {
 		t.Error("the limits that were overridden changed")
 	}
-	if l := g.ByFamily(); l[FamilyGEMM] != (Limit{Median: 0.01, P90: 0.03}) || l[FamilyAttention] != f.ByFamily()[FamilyAttention] {
+	if l := g.OfFamily(FamilyGEMM); l != (Limit{Median: 0.01, P90: 0.03}) || g.OfFamily(FamilyAttention) != f.OfFamily(FamilyAttention) {
 		t.Errorf("%v", l)
 	}
 	gemm := CheckedStratum{Family: FamilyGEMM, On: "gpu", Source: costmodel.Interpolated}

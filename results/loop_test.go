@@ -38,7 +38,7 @@ func TestLoopEvidenceStands(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		report, err := comparison.New(rec, &p, fit.DefaultLimitsFile(), comparison.Links{})
+		report, err := comparison.New(rec, &p, fit.DefaultLimits(), comparison.Links{})
 		if err != nil {
 			t.Fatal(err)
 		}

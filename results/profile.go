@@ -232,7 +232,7 @@ func lawMarks(n *notes, l *costmodel.Law, split bool) string {
 		return strings.TrimSpace(borrowedMark(n, l))
 	}
 	marks := lentMark(n, l)
-	h, limit := l.Held, fit.DefaultLimits()[fit.FamilyOf(l.Op)]
+	h, limit := l.Held, fit.DefaultLimits().OfFamily(fit.FamilyOf(l.Op))
 	switch {
 	case h.Points == 0 && !split:
 		marks += n.mark("every point was fitted, so the law's error is unknown and check has nothing to judge it by; hold some out: evenkeel fit --holdout 0.2")

@@ -255,7 +255,7 @@ func appendTo(flag, path string, write func(io.Writer) error) error {
 	return nil
 }
 
-func checkFiles(profilePath string, paths []string, limits *fit.LimitsFile, least units.Tokens) (*fit.Report, error) {
+func checkFiles(profilePath string, paths []string, limits *fit.Limits, least units.Tokens) (*fit.Report, error) {
 	p, err := loadProfile(profilePath)
 	if err != nil {
 		return nil, err
@@ -269,13 +269,13 @@ func checkFiles(profilePath string, paths []string, limits *fit.LimitsFile, leas
 			return nil, fmt.Errorf("--min-len %s: no point of attention that counts has as many tokens; name fewer, or measure longer sequences: evenkeel calibrate --fresh --budget 10m", least)
 		}
 	}
-	return fit.CheckAgainst(p, d, points, limits)
+	return fit.Check(p, d, points, limits)
 }
 
 // limitsOf reads the limits document, or takes the one built in, and puts what
 // --max-error asks for in its place: one number for every family of ops, or
 // family=number for one, the later before the earlier.
-func limitsOf(path, maxError string) (*fit.LimitsFile, error) {
+func limitsOf(path, maxError string) (*fit.Limits, error) {
 	limits, err := loadLimits(path)
 	if err != nil || maxError == "" {
 		return limits, err
@@ -301,9 +301,9 @@ func limitsOf(path, maxError string) (*fit.LimitsFile, error) {
 	return limits, nil
 }
 
-func loadLimits(path string) (*fit.LimitsFile, error) {
+func loadLimits(path string) (*fit.Limits, error) {
 	if path == "" {
-		return fit.DefaultLimitsFile(), nil
+		return fit.DefaultLimits(), nil
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -136,7 +136,7 @@ func readTrace(path string) (*comparison.Recording, error) {
 
 // traceLimits are the limits of the document, with what --max-error asks for in
 // the place of those of steps and computing.
-func traceLimits(o checkOptions) (*fit.LimitsFile, error) {
+func traceLimits(o checkOptions) (*fit.Limits, error) {
 	limits, err := loadLimits(o.limits)
 	if err != nil || o.maxError == "" {
 		return limits, err

@@ -189,7 +189,7 @@ func (p *party) took(r *costmodel.Replayed, micro int) func(costmodel.ReplayKey)
 
 func (p *party) compared(t testing.TB) *Plan {
 	t.Helper()
-	r, err := New(read(t, p.play(t)), madeUp(t, linkRate), fit.DefaultLimitsFile(), Links{})
+	r, err := New(read(t, p.play(t)), madeUp(t, linkRate), fit.DefaultLimits(), Links{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +346,7 @@ func TestBatchRefuses(t *testing.T) {
 			good := party{groups: c.party.groups}
 			rec := read(t, good.play(t))
 			rec.Header = c.party.header()
-			if _, err := New(rec, madeUp(t, linkRate), fit.DefaultLimitsFile(), c.links); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := New(rec, madeUp(t, linkRate), fit.DefaultLimits(), c.links); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})

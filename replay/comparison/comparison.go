@@ -33,7 +33,7 @@ type making struct {
 //
 // Errors: a device type that the profile lacks; a link class that is open; a
 // missing law as *costmodel.MissingLawError; spans of another plan.
-func New(rec *Recording, p *costmodel.Profile, limits *fit.LimitsFile, links Links) (*Report, error) {
+func New(rec *Recording, p *costmodel.Profile, limits *fit.Limits, links Links) (*Report, error) {
 	c, err := newComparison(rec, p, links)
 	if err != nil {
 		return nil, err

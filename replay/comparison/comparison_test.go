@@ -18,7 +18,7 @@ import (
 // compared plays a world and compares it with the made-up profile.
 func compared(t testing.TB, w *world) *Report {
 	t.Helper()
-	r, err := New(read(t, w.play(t)), madeUp(t, linkRate), fit.DefaultLimitsFile(), Links{})
+	r, err := New(read(t, w.play(t)), madeUp(t, linkRate), fit.DefaultLimits(), Links{})
 	if err != nil {
 		t.Fatal(err)
 	}

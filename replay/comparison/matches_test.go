@@ -75,11 +75,11 @@ func TestSpansOfAnotherPlanAreRefused(t *testing.T) {
 			}
 		}
 	}
-	if _, err := New(rec, profile, fit.DefaultLimitsFile(), Links{}); err != nil {
+	if _, err := New(rec, profile, fit.DefaultLimits(), Links{}); err != nil {
 		t.Errorf("counts as planned: %v", err)
 	}
 	rec.runs[0][2].laps[1][3].flops = 7 // rank 3 has no work there
-	if _, err := New(rec, profile, fit.DefaultLimitsFile(), Links{}); err == nil || !strings.Contains(err.Error(), "block 2, rank 3, micro-batch 1: flops: 7 of attention in all: the plan has 0") {
+	if _, err := New(rec, profile, fit.DefaultLimits(), Links{}); err == nil || !strings.Contains(err.Error(), "block 2, rank 3, micro-batch 1: flops: 7 of attention in all: the plan has 0") {
 		t.Error(err)
 	}
 }

@@ -164,7 +164,7 @@ func TestSameTraceSameReport(t *testing.T) {
 	path := w.play(t)
 	var reports []*Report
 	for range 2 {
-		r, err := New(read(t, path), madeUp(t, linkRate), fit.DefaultLimitsFile(), Links{})
+		r, err := New(read(t, path), madeUp(t, linkRate), fit.DefaultLimits(), Links{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +180,7 @@ func TestNewRefuses(t *testing.T) {
 	path := w.play(t)
 	p := madeUp(t, linkRate)
 	p.Devices[0].Name = "other"
-	if _, err := New(read(t, path), p, fit.DefaultLimitsFile(), Links{}); err == nil || !strings.Contains(err.Error(), "a.plan.json") {
+	if _, err := New(read(t, path), p, fit.DefaultLimits(), Links{}); err == nil || !strings.Contains(err.Error(), "a.plan.json") {
 		t.Errorf("another device: %v", err)
 	}
 	p = madeUp(t, linkRate)
@@ -189,7 +189,7 @@ func TestNewRefuses(t *testing.T) {
 			p.Laws[i].Op = op.KindAttnBwd
 		}
 	}
-	if _, err := New(read(t, path), p, fit.DefaultLimitsFile(), Links{}); err == nil || !strings.Contains(err.Error(), "attn_fwd") {
+	if _, err := New(read(t, path), p, fit.DefaultLimits(), Links{}); err == nil || !strings.Contains(err.Error(), "attn_fwd") {
 		t.Errorf("no law: %v", err)
 	}
 	data, err := os.ReadFile(path)
