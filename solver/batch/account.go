@@ -8,7 +8,7 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// accountant is a Pricer that may know how far its prices can be off.
+// accountant is a Pricer that may know the errors of its prices.
 type accountant interface {
 	// Account is the time of a group of a class with sequences, its base included.
 	Account(class int, lengths []units.Tokens) (*costmodel.Step, error)
@@ -27,8 +27,8 @@ func (p *Problem) laws() (accountant, groupcost.Exchange) {
 	return nil, groupcost.Exchange{}
 }
 
-// Interval is the 90 % interval of an evaluated plan's time, and what the time rests on;
-// nothing where the prices have no laws behind them. It takes some milliseconds.
+// Interval is the time of an evaluated plan with its 90 % interval and source. It is empty
+// where the prices have no laws behind them. It takes some milliseconds.
 //
 // Errors: a missing law.
 func Interval(p *Problem, plan *Plan) (costmodel.Estimate, error) {

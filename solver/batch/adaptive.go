@@ -8,8 +8,8 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Adaptive is groups of one degree, chosen anew for every batch: the best layout
-// of equal groups (BatchAda of the FlexSP paper).
+// Adaptive uses groups of one size, the best for each batch (BatchAda of the FlexSP paper,
+// arXiv 2412.01523).
 type Adaptive struct{}
 
 // Name is "adaptive".

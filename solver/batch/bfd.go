@@ -5,8 +5,8 @@ import (
 	"context"
 )
 
-// BFD is best-fit decreasing over groups of the smallest degree that holds the
-// longest sequence: the packing alone, with no look at times.
+// BFD packs the sequences by best fit decreasing into groups of the smallest size that
+// holds the longest sequence. It balances tokens and does not look at times.
 type BFD struct{}
 
 // Name is "bfd".

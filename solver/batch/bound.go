@@ -8,8 +8,9 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// LowerBound is a time that no plan of the problem beats, whatever its
-// micro-batches, groups and assignment.
+// LowerBound is a lower bound, in seconds, of the time of every plan of the problem: of
+// all numbers of micro-batches, all groups and all assignments. It is the dual of a linear
+// relaxation in which groups and sequences may be divided.
 //
 // Let every sequence k have a price p_k and let P(T) be no less than the prices
 // that one micro-batch with the roof T (the time of its slowest group) can
@@ -31,22 +32,22 @@ import (
 // sum is over all sequences.
 //
 // Between two roofs T' < T, P is at most P(T) and the micro-batch takes more than
-// T': so finitely many roofs are enough. The prices come from a linear programme
-// over micro-batches whose groups and sequences may be cut, solved by column
-// generation; they are checked as above however they were found.
+// T': so finitely many roofs are enough. The prices come from a linear program
+// over micro-batches whose groups and sequences may be divided, solved by column
+// generation. Any prices give a bound, so rounding in that program cannot make it wrong.
 //
-// ctx ends the search early; the bound is then lower, and still one.
+// When ctx ends, the bound proved so far is returned.
 //
 // Errors: *TooLongError.
 func LowerBound(ctx context.Context, p *Problem) (units.Seconds, error) {
 	return lowerBound(ctx, p, 0)
 }
 
-// FastBound is LowerBound with an end to the work put into it: of a large problem the
-// bound is lower, of others it is the same. The end is counted, not timed, so that it is
-// the same on every machine.
+// FastBound is LowerBound with a limit on the work. For large problems the bound is
+// lower, for others it is the same. Work is counted, not timed, so that the bound does not
+// depend on the machine.
 //
-// Errors: as of LowerBound.
+// Errors: those of LowerBound.
 func FastBound(ctx context.Context, p *Problem) (units.Seconds, error) {
 	return lowerBound(ctx, p, fastWork)
 }
@@ -64,9 +65,9 @@ func lowerBound(ctx context.Context, p *Problem, work float64) (units.Seconds, e
 	return max(units.Seconds(v), p.longestAlone()), nil
 }
 
-// longestAlone is what a step takes at least because of any one sequence: its
-// micro-batch ends no earlier than a group of the class that is the fastest for it,
-// with nothing else to train.
+// longestAlone is a lower bound of the step by its longest sequence alone: some
+// micro-batch takes at least what a group of the class that is fastest for that sequence
+// takes with nothing else to train.
 func (p *Problem) longestAlone() units.Seconds {
 	var most units.Seconds
 	for _, s := range p.Lengths {

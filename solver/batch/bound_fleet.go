@@ -1,8 +1,8 @@
 package batch
 
-// fleet is what the groups of a micro-batch draw on when some large groups are
-// set apart: so many whole groups of each large class, and the devices that are
-// left, by pool, of which groups of the other classes may be cut.
+// fleet is a relaxation of the devices of a micro-batch: a whole number of groups of each
+// large class, and the other devices, by pool, which groups of all other classes may use in
+// fractions.
 //
 // A micro-batch has some whole number of groups of each large class. So the most
 // that it can collect is the most over these numbers, which is less than where

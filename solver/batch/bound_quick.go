@@ -8,10 +8,10 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// quickBound is a time that no plan beats: with any worth of the devices, the
-// groups of a micro-batch are worth no more than the fleet, so that its roof is at
-// least the least base and the mean of its groups' work; and one of the roofs is
-// above the sequence that takes longest where it is quickest.
+// quickBound is a lower bound of every plan's time, in seconds. Whatever the devices are
+// worth, the groups of a micro-batch are worth no more than the fleet. So its roof is at
+// least the smallest base plus the mean, weighted by worth, of its groups' work; and one
+// roof is at least the time of the longest sequence in the class that is fastest for it.
 func (t *table) quickBound() float64 {
 	t.setWork()
 	work := 0.0

@@ -9,11 +9,11 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Check verifies a plan against its problem and shares no code with any
-// strategy, with Evaluate or with Place: every sequence is trained exactly once,
-// by a group whose memory holds it; groups of a micro-batch share no device, and
-// each has the devices of its class; times and tokens are what the prices say.
-// It returns every violation found, at most a hundred.
+// Check verifies a plan against its problem and returns all violations, up to a hundred.
+// The rules are: every sequence is trained exactly once, by a group whose class can hold
+// all of its sequences; groups of a micro-batch share no device; each group has the devices
+// of its class; times and tokens follow from the prices. It shares no code with any
+// strategy, with Evaluate or with Place.
 func Check(p *Problem, plan *Plan) []error {
 	c := checker{p: p, seen: make([]int, len(p.Lengths)), home: map[int][2]int{}}
 	for i, pool := range p.Fleet {

@@ -11,16 +11,17 @@ import (
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
-// Attempt is what a strategy made of a problem.
+// Attempt is a strategy's result on a problem: a plan or an error.
 type Attempt struct {
 	Strategy Strategy
-	Plan     *Plan
-	Account  *costmodel.Step // of the plan; nil where the prices have no laws
-	Err      error
-	Took     units.Seconds
+	Plan     *Plan           // nil where there is none
+	Account  *costmodel.Step // the plan's time with its errors; nil where the prices have no laws
+	Err      error           // why there is no plan
+	Took     units.Seconds   // planning time on the wall
 }
 
-// Try runs a strategy and checks its plan. clock tells seconds since some moment.
+// Try runs a strategy and checks its plan (Check). clock returns seconds since any fixed
+// moment.
 func Try(ctx context.Context, s Strategy, p *Problem, clock func() units.Seconds) Attempt {
 	begin := clock()
 	plan, err := s.Solve(ctx, p)
@@ -53,11 +54,12 @@ type weighed struct {
 	bound        units.Seconds
 }
 
-// Choose makes the document of the plan to recommend (recommend.Best), or of that of the
-// strategy `take` unless it is empty. Header, costs and notes are the caller's to fill in.
+// Choose returns the document of the plan to recommend (recommend.Best) or, if take is not
+// empty, of the plan of the strategy of that name. Header, Costs and Notes are left to the
+// caller.
 //
-// Errors: no attempt has a plan: the first *TooLongError, or the first error; that the plan
-// asked for is not there, as *NotTakenError unless the time was up.
+// Errors: if no attempt has a plan, the first *TooLongError or else the first error; if the
+// strategy asked for has none, *NotTakenError or that time was up.
 func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*Document, error) {
 	// Where it has no plan, that is nothing to tell unless somebody asks for it.
 	attempts = slices.DeleteFunc(slices.Clone(attempts), func(a Attempt) bool {
@@ -93,13 +95,13 @@ func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*
 	return d, nil
 }
 
-// NotTakenError is that the strategy that was asked for by name has no plan.
+// NotTakenError says that the strategy that was asked for by name has no plan.
 type NotTakenError struct {
 	Strategy string
-	Why      error // the strategy's own
+	Why      error // the strategy's own error
 }
 
-// Error names the strategy, why it has none, and the ways out.
+// Error names the strategy, its error and the ways out.
 func (e *NotTakenError) Error() string {
 	return fmt.Sprintf("the plan of %s was asked for: %v; take another strategy, or leave the choice to solve", e.Strategy, e.Why)
 }

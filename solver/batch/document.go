@@ -15,25 +15,25 @@ import (
 // Schema is the schema of the batch plans this version writes.
 const Schema = "evenkeel.batchplan/v1"
 
-// Document is a plan of one global batch with what it was made from and what the
-// alternatives would take. Prices are not in it: they are of the inputs that the
-// header names by their hash.
+// Document is a plan of one global batch together with the problem and the other
+// strategies' times. It does not contain the prices, which follow from the inputs that the
+// header names by hash.
 type Document struct {
 	doc.Header
-	Costs    string         `json:"costs"` // where the prices come from
+	Costs    string         `json:"costs"` // where the prices come from, for the user
 	Assumed  bool           `json:"assumed,omitzero"`
-	Lengths  []units.Tokens `json:"lengths_tokens"`
+	Lengths  []units.Tokens `json:"lengths_tokens"` // of the sequences
 	Fleet    []PoolEntry    `json:"fleet"`
-	Classes  []ClassEntry   `json:"classes"` // of groups that the plan uses
-	Strategy string         `json:"strategy"`
-	// Taken: whoever asked named the strategy, and it is not the recommended one: a plan
-	// that gains no more over today's than the prices can tell is not, nor is a slower one.
+	Classes  []ClassEntry   `json:"classes"`  // that the plan uses
+	Strategy string         `json:"strategy"` // whose plan it is
+	// Taken is true if the user named the strategy and another one would be recommended:
+	// a faster one, or the baseline where the gain over it is within the prices' error.
 	Taken bool `json:"taken,omitzero"`
 	Plan
-	Bound    units.Seconds `json:"lower_bound_s"`
-	Gap      float64       `json:"gap"` // step time / lower bound - 1
-	Compared []Candidate   `json:"considered"`
-	Notes    []string      `json:"notes"`
+	Bound    units.Seconds `json:"lower_bound_s"` // of every plan's time
+	Gap      float64       `json:"gap"`           // step time / lower bound - 1
+	Compared []Candidate   `json:"considered"`    // all strategies, this one included
+	Notes    []string      `json:"notes"`         // what the model leaves out, for the user
 }
 
 // PoolEntry is a Pool in a document.
@@ -42,7 +42,7 @@ type PoolEntry struct {
 	Ranks  [][]int `json:"ranks"` // by node
 }
 
-// ClassEntry is a Class in a document.
+// ClassEntry is a Class in a document; groupcost.Class describes its fields.
 type ClassEntry struct {
 	Name   string        `json:"name"`
 	Uses   []int         `json:"devices"` // by pool
@@ -52,32 +52,32 @@ type ClassEntry struct {
 	Shares []float64     `json:"shares,omitempty"`
 	Heads  int           `json:"head_ranks,omitzero"`
 	QHeads []int         `json:"q_heads,omitempty"`
-	// Groups are all-to-alls in the order of their ring; ranks are places among a
-	// group's ranks.
+	// Groups are the all-to-all groups in ring order. Their ranks are indices into the
+	// ranks of a group of the class.
 	Groups    []costmodel.Group `json:"groups,omitempty"`
 	OwnLast   bool              `json:"own_last,omitzero"`
 	Recompute bool              `json:"recompute,omitzero"`
 }
 
-// Candidate is what became of one strategy.
+// Candidate is a strategy's result in a document.
 type Candidate struct {
 	Strategy  string        `json:"strategy"`
 	Baseline  bool          `json:"baseline,omitzero"`
 	Published bool          `json:"published,omitzero"`
 	Verdict   Verdict       `json:"verdict"`
-	Why       string        `json:"why"`
-	Time      units.Seconds `json:"step_s,omitzero"`
-	// Interval is the 90 % interval of Time, and what the time rests on; nothing where the
-	// prices have no laws behind them.
+	Why       string        `json:"why"`             // what the strategy does, or why it has no plan
+	Time      units.Seconds `json:"step_s,omitzero"` // of its plan; 0 where it has none
+	// Interval is the 90 % interval of Time and its source. It is empty where the prices
+	// have no laws behind them.
 	Interval costmodel.Estimate `json:"interval,omitzero"`
-	Micro    int                `json:"micro_batches,omitzero"`
-	Gap      float64            `json:"gap"`
-	Speedup  float64            `json:"speedup_vs_baseline"` // the strongest baseline's time over this one's
-	// GainError is the half of the 90 % interval of the time gained over, or lost to, the
-	// strongest baseline, and Doubt what adds most to it (see costmodel.GainError).
+	Micro    int                `json:"micro_batches,omitzero"` // how many
+	Gap      float64            `json:"gap"`                    // Time / lower bound - 1
+	Speedup  float64            `json:"speedup_vs_baseline"`    // time of the strongest baseline / Time
+	// GainError is half of the 90 % interval of the difference between Time and the time of
+	// the strongest baseline; Doubt names what contributes most to it (costmodel.GainError).
 	GainError units.Seconds `json:"gain_error_s,omitzero"`
 	Doubt     string        `json:"doubt,omitzero"`
-	Took      units.Seconds `json:"planning_s,omitzero"`
+	Took      units.Seconds `json:"planning_s,omitzero"` // planning time on the wall
 }
 
 // errs says what of the errors of its time and gain cannot be.
@@ -101,7 +101,7 @@ func (c *Candidate) planned() bool {
 	return slices.Contains([]Verdict{Chosen, Equal, Tie, Slower}, c.Verdict)
 }
 
-// Verdict says what became of a candidate.
+// Verdict says how a candidate compares with the chosen plan.
 type Verdict = recommend.Verdict
 
 // The verdicts.
@@ -110,7 +110,7 @@ const (
 	Tie              = recommend.Tie
 	Equal            = recommend.Equal
 	Slower           = recommend.Slower
-	NotLegal Verdict = "not legal" // has no plan for such devices, prices or lengths, as Why says
+	NotLegal Verdict = "not legal" // has no plan for such devices, prices or lengths; see Candidate.Why
 	Late     Verdict = "no plan in time"
 )
 
@@ -251,7 +251,7 @@ func (d *Document) times() error {
 	return nil
 }
 
-// Chosen is the candidate whose plan the document has; nil where it is not among those compared.
+// Chosen is the candidate whose plan the document holds; nil if Compared does not list it.
 func (d *Document) Chosen() *Candidate {
 	at := slices.IndexFunc(d.Compared, func(c Candidate) bool { return c.Verdict == Chosen })
 	if at < 0 {
@@ -260,7 +260,7 @@ func (d *Document) Chosen() *Candidate {
 	return &d.Compared[at]
 }
 
-// Baseline is the strongest of the baselines that have a plan; nil where none has.
+// Baseline is the fastest of the baselines' candidates; nil if no baseline has a plan.
 func (d *Document) Baseline() *Candidate {
 	var best *Candidate
 	for i := range d.Compared {

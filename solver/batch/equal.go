@@ -8,10 +8,10 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Layout is groups that are all alike: so many neighbours each, over all devices.
+// Layout divides all devices, in the order of their ranks, into groups of equal size.
 type Layout struct {
-	Degree    int  `json:"degree"`
-	Recompute bool `json:"recompute"`
+	Degree    int  `json:"degree"`    // devices of each group
+	Recompute bool `json:"recompute"` // full activation recomputation
 }
 
 // String names the layout: "degree 8".
@@ -66,8 +66,8 @@ func (l *lineup) equal(y Layout) (*equalGroups, error) {
 	return e, nil
 }
 
-// The share of a group's memory that packing aims at: some room is kept, so that
-// the last sequences do not open bins of their own.
+// packShare is the share of a group's tokens (cap) to which packing fills bins at first.
+// The rest is kept free, so that the last sequences need no bins of their own.
 const packShare = 0.9
 
 // pack is the baselines' packing (Hetu-Galvatron's FlexSP solver, b466689): best

@@ -2,21 +2,22 @@ package batch
 
 import "context"
 
-// Effort is how much work a plan may take.
+// Effort is how much work the planner may do for a plan. It is counted in steps of the
+// search and not timed, so that plans do not depend on the machine.
 type Effort int
 
-// Efforts, for half a thousand sequences on 64 devices.
+// The efforts, with about the time that 500 sequences on 64 devices take.
 const (
-	Online   Effort = iota // some ten milliseconds: while the step before runs
-	Thorough               // a second: for one batch that is looked at
+	Online   Effort = iota // tens of milliseconds: for the next batch, while a step runs
+	Thorough               // a second: for a single batch
 	Quick                  // a few milliseconds: for a plan that is needed at once
 )
 
-// Options of the planner.
+// Options are the planner's.
 type Options struct {
 	Effort Effort
-	// Times is how many times as many searches at noisy prices as usual follow the first;
-	// less than 1 is 1.
+	// Times multiplies the number of further searches at perturbed prices (see tryNoisy).
+	// Values below 1 count as 1.
 	Times float64
 }
 
@@ -26,7 +27,7 @@ type Evenkeel struct{ Options Options }
 // Name is "evenkeel".
 func (Evenkeel) Name() string { return "evenkeel" }
 
-// Claims says what the planner does.
+// Claims describes the algorithm.
 func (Evenkeel) Claims() Claims {
 	return Claims{Doc: "micro-batches, groups and assignment chosen together: sequences fill micro-batches of given times, longest first, each where it takes the least share of the step, and the times are searched for"}
 }

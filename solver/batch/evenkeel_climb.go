@@ -6,12 +6,13 @@ import (
 	"math/rand/v2"
 )
 
-// climber looks for the roofs, and for the preference among classes, whose filling
-// takes the least time: it changes a few of them at once, by less and less, and
-// keeps what is better. Its generator starts alike for every batch, so that the
-// same problem takes the same way. Roofs that were too low for what they must hold
-// go a part of the way to where the filling broke through them: fillings that break
-// through many take longest. Together the roofs take about as long as the best plan.
+// climber is a stochastic hill climbing over the roofs of all micro-batches and the
+// weights of pools and classes: it changes a few of these numbers at once, by random
+// factors whose spread shrinks, has the filler construct a plan, and keeps the change if
+// the plan is shorter. Its random numbers have a fixed seed, so that the same problem takes
+// the same path. A roof that the filler had to exceed moves part of the way to the time
+// that its micro-batch took, since plans that exceed many roofs are long. The sum of the
+// roofs is kept near the time of the best plan (see table.level).
 type climber struct {
 	t      *table
 	fill   filler

@@ -2,18 +2,20 @@ package batch
 
 import "math"
 
-// filler makes a plan under given roofs: sequences one by one, longest first,
-// each where it takes the least share of the step.
+// filler constructs a plan under given roofs, one for each micro-batch. It assigns the
+// sequences one by one, longest first, each to the micro-batch and class where it takes the
+// smallest share of the step.
 //
-// A group of class c is the share value[c] of the fleet, and a micro-batch under
-// the roof T takes T of the step. A sequence takes of a group's time and memory
-// the fractions t/(T - base) and s/cap, so its place costs about
+// A group of class c is the share value[c] of the fleet, and a micro-batch with the roof T
+// takes T seconds of the step. A sequence of s tokens that takes t seconds uses the
+// fractions t/(T - base) of the group's time and s/cap of its memory. The larger of both
+// counts, so that its place costs about
 //
 //	T value[c] max(t/(T - base), s/cap)
 //
-// seconds of the step. The long sequences find short roofs dear, as these need
-// large groups; the short ones find long roofs dear, as there memory is full
-// long before the time is.
+// seconds of the step. For long sequences low roofs are expensive, since they need large
+// groups. For short sequences high roofs are, since groups run out of memory before they
+// run out of time.
 type filler struct {
 	t      *table
 	s      *state

@@ -1,12 +1,12 @@
 package batch
 
-// polisher lowers roofs by small changes at the slowest groups: a sequence moves
-// to another group, or two of different groups change places, in the same
-// micro-batch or in another; a group takes free devices.
+// polisher is a local search that shortens micro-batches by changes at their slowest
+// groups: a sequence moves to another group of the same or another micro-batch, two
+// sequences of different groups are swapped, or a group changes its class and takes free
+// devices.
 //
-// A roof only falls when every group that touches it has become shorter, so a
-// change that lowers one of several slowest groups and raises no roof is taken
-// also.
+// A micro-batch becomes shorter only when all of its slowest groups have. So a change that
+// shortens one of several slowest groups and lengthens no micro-batch is accepted too.
 type polisher struct {
 	t     *table
 	s     *state

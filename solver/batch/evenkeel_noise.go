@@ -36,12 +36,12 @@ func (o Options) noisy(n, pools int) (searches int, each Effort) {
 	return int(float64(searches) * max(1, o.Times)), each
 }
 
-// tryNoisy searches again at prices that are off, each class's by a random share of
-// noiseMost, and goes on from what it finds at the true ones: the noising method (Charon
-// and Hudry, Oper. Res. Lett. 14, 1993). Where few groups of unlike devices share a batch,
-// every way from a plan to a better one leads past much worse ones, and a search with other
-// random numbers ends where the first did; at other prices other classes and other numbers
-// of micro-batches look best.
+// tryNoisy searches again at perturbed prices, those of each class raised by a random share
+// of noiseMost, and improves what it finds at the true prices: the noising method (Charon
+// and Hudry, Oper. Res. Lett. 14, 1993). It helps where few groups of unlike devices share
+// a batch. There every path from a plan to a better one leads past much worse ones, and a
+// search with other random numbers ends at the same plan; at other prices other classes and
+// other numbers of micro-batches look best.
 func (pl *Planner) tryNoisy(ctx context.Context) {
 	t := &pl.t
 	searches, each := pl.options.noisy(t.items(), len(t.size))

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// packer makes plans of groups of one class, as full as best-fit decreasing gets
-// them: where memory is the only thing that matters, little is better.
+// packer makes plans whose groups are all of one class, packed by best fit decreasing.
+// Little is better than that where only memory matters.
 type packer struct {
 	t    *table
 	try  state

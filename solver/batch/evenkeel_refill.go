@@ -7,9 +7,10 @@ import (
 	"slices"
 )
 
-// refiller improves a plan by parts: it empties two or three micro-batches and
-// fills them anew under other roofs, the others staying. Together the roofs take about
-// as long as before: of fillings under much lower or higher ones few were any better.
+// refiller is a large neighbourhood search: it empties two or three micro-batches of a plan
+// and constructs them anew under other roofs, while the rest of the plan stays. The sum of
+// the roofs stays about the same, since few plans under much lower or higher ones were any
+// better.
 type refiller struct {
 	t       *table
 	s       *state

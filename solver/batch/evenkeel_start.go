@@ -6,10 +6,11 @@ import (
 	"slices"
 )
 
-// starter finds roofs to begin with: the sequences sorted by length and cut into
-// consecutive chunks, each priced as if groups and sequences could be cut, so
-// that a chunk fits under the roof T where its sequences' least shares of the
-// fleet, Σ value[c] max(t/(T - base), s/cap), are at most 1.
+// starter finds initial roofs. The sequences are sorted by length and cut into consecutive
+// chunks, one for each micro-batch, by dynamic programming over a relaxation in which
+// groups and sequences may be divided: a chunk fits under the roof T if the least shares of
+// the fleet that its sequences take, Σ min_c value[c] max(t/(T - base), s/cap), are at most
+// 1 in all.
 type starter struct {
 	t      *table
 	grain  grain

@@ -1,19 +1,19 @@
 package batch
 
-// bin is a group while planning: its sequences, and what they take.
+// bin is a group of a plan under construction.
 type bin struct {
-	class, micro int
-	time         float64 // with the class's base
-	tokens       int64
+	class, micro int     // its class and its micro-batch
+	time         float64 // seconds, the class's base included
+	tokens       int64   // of its items
 	items        []item
 }
 
-// state is a plan while it is made.
+// state is a plan under construction. Times are in seconds.
 type state struct {
 	bins  []bin
-	free  [][]int   // devices left, by micro-batch and pool
-	roofs []float64 // that the slowest group of each micro-batch takes
-	total float64
+	free  [][]int   // devices that no group uses, by micro-batch and pool
+	roofs []float64 // time of the slowest group of each micro-batch
+	total float64   // of the step
 }
 
 // add makes an empty group of a class in a micro-batch.
@@ -37,8 +37,8 @@ func (s *state) spare(t *table, m, c int) bool {
 	return true
 }
 
-// housed says whether nodes can be found for the groups of a micro-batch and
-// one more of a class; scratch is room for their degrees.
+// housed says whether the groups of a micro-batch that must each be within one node, and
+// one more of a class, fit into the nodes; scratch is reused memory for their degrees.
 func (s *state) housed(t *table, m, c int, scratch *[]int) bool {
 	for i, u := range t.uses[c] {
 		if u < 2 || t.nodes[i].chain {
@@ -59,7 +59,7 @@ func (s *state) housed(t *table, m, c int, scratch *[]int) bool {
 	return true
 }
 
-// settle works out roofs and the step's time.
+// settle computes the roofs and the step's time from the bins.
 func (s *state) settle(t *table) {
 	s.roofs = resize(s.roofs, len(s.free))
 	clear(s.roofs)

@@ -6,43 +6,44 @@ import (
 	"slices"
 )
 
-// item is a sequence by its place among the batch's, longest first.
+// item is a sequence's index among all of the batch, sorted longest first.
 type item = int32
 
-// table is a problem as the planner works on it: prices by class and item in
-// plain arrays, and devices by pool.
+// table holds a problem in plain arrays, as the planner uses it. Times are in seconds.
 type table struct {
 	p      *Problem
-	order  []int32     // by item, the problem's sequence
-	tokens []int64     // by item, falling
-	all    []item      // of the batch
-	time   [][]float64 // by class and item
-	base   []float64   // by class
-	cap    []int64     // by class
-	uses   [][]int     // by class and pool
-	size   []int       // devices, by pool
-	micro  float64     // what a micro-batch takes beside its groups
-	hidden float64     // that a micro-batch takes at least, micro aside
-	fixed  float64
+	order  []int32     // by item: index of the sequence in Problem.Lengths
+	tokens []int64     // by item: length, falling
+	all    []item      // all items
+	time   [][]float64 // by class and item: Pricer.Time, +Inf where it does not fit
+	base   []float64   // by class: Class.Base
+	cap    []int64     // by class: Class.Cap, tokens
+	uses   [][]int     // by class and pool: Class.Uses
+	size   []int       // by pool: number of devices
+	micro  float64     // Problem.MicroBase
+	hidden float64     // Problem.Hidden
+	fixed  float64     // Problem.Fixed
 
-	worth []float64 // share of the fleet that one device of a pool is, by pool
-	value []float64 // share of the fleet that a group is, by class: Σ uses·worth
+	// Devices of different pools are compared by their worth: the share of the whole fleet
+	// that one device is (see setWorth).
+	worth []float64 // by pool: of one device
+	value []float64 // by class: of a group, Σ uses·worth
 	nodes []nodeFit // by pool
 
-	work []float64 // by item, share of the fleet's time where that is least
+	work []float64 // by item: least of value·time over all classes
 
-	places []item // by the problem's sequence
+	places []item // by sequence: its item
 
-	useful []int // classes that the filler forms groups of
+	useful []int // classes of which the filler forms groups
 
-	anywhere bool // groups of one node always find one where devices are left
+	anywhere bool // a group within one node always fits where enough devices are free
 }
 
-// cost is what a micro-batch under a roof takes of the step.
+// cost is the time of a micro-batch whose slowest group takes roof, in seconds.
 func (t *table) cost(roof float64) float64 { return max(roof, t.hidden) + t.micro }
 
-// level scales roofs to take so much of the step together: of fillings under roofs that
-// take much less or much more than the best plan few are any better.
+// level scales roofs so that their micro-batches take total seconds together. Of plans
+// constructed under roofs whose sum is far from the best plan's time, few are any better.
 func (t *table) level(roofs []float64, total float64) {
 	sum := 0.0
 	for _, roof := range roofs {
@@ -131,7 +132,7 @@ func (t *table) loadPools(p *Problem) {
 	t.setWorth()
 }
 
-// setValues takes over the worth of devices.
+// setValues computes the classes' values from the worth of devices.
 func (t *table) setValues() {
 	for c, uses := range t.uses {
 		t.value[c] = 0

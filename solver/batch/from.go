@@ -8,10 +8,10 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// NewProblem is the problem of training sequences at given costs: from the fitted
-// laws of a cluster (groupcost.FromLaws) or of a published model
-// (groupcost.Document). The costs are shared, not copied: make them once and a
-// problem of every batch.
+// NewProblem makes the problem of planning sequences of these lengths, in tokens, at costs
+// from the fitted laws of a cluster (groupcost.FromLaws) or from a published cost model
+// (groupcost.Document). The costs are shared, not copied, so make them once and use them
+// for every batch.
 //
 // Errors: a sequence longer than the model can be trained on.
 func NewProblem(c *groupcost.Costs, lengths []units.Tokens) (*Problem, error) {

@@ -8,19 +8,19 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// GroupLayout is how a group of a micro-batch lays out its sequences, one packed
-// behind the other in the order of the plan, and how long these are. Ranks of the
-// layout are places among the group's ranks. It is what prices are made of
-// (costmodel.Packer): every sequence is cut on its own, by the class's shares and
-// as a zigzag, so that each balances its causal work.
+// GroupLayout returns the layout of one group of a micro-batch, and the lengths of its
+// sequences. The sequences are packed one behind another in the order of the plan. Each is
+// split over the ranks by itself, by the class's shares and as a zigzag (costmodel.ZigZag),
+// so that each balances its causal attention; prices assume the same (costmodel.Packer).
+// Ranks of the layout are indices into the group's ranks.
 //
-// Sequences shorter than the group leave ranks without tokens. Such ranks keep
-// the heads that they have in an all-to-all; all-to-alls without any token, and
-// ranks with neither tokens nor heads, are left out; where one all-to-all is left, OwnLast is
-// dropped. A group without sequences has an empty layout.
+// A sequence with fewer tokens than the group has ranks leaves some without tokens. Such
+// ranks keep their heads in an all-to-all. All-to-all groups without tokens, and ranks with
+// neither tokens nor heads, are left out of the layout; if a single all-to-all group
+// remains, OwnLast is false. A group without sequences has an empty layout.
 //
-// Errors: the class was made for other heads than the model's, or its shares or
-// all-to-alls are no split. The document must be valid.
+// Errors: the class was made for a model with other heads, or its shares or groups do not
+// cover tokens and heads exactly once. The document must be valid.
 func GroupLayout(d *Document, micro, group, qHeads, kvHeads int) (costmodel.Layout, []units.Tokens, error) {
 	g := &d.Micro[micro].Groups[group]
 	c := Class(d.Classes[g.Class])
@@ -52,7 +52,7 @@ func GroupLayout(d *Document, micro, group, qHeads, kvHeads int) (costmodel.Layo
 	return l, docs, nil
 }
 
-// sharesOf is what each device of a group holds of a sequence, by place.
+// sharesOf is the share of every sequence that each device of a group holds.
 func sharesOf(c Class) ([]float64, error) {
 	shares := make([]float64, 0, c.Degree())
 	sum := 0.0

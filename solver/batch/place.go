@@ -6,12 +6,13 @@ import (
 	"slices"
 )
 
-// Place gives every group of a micro-batch its ranks: groups of one node into
-// the node with the least room that holds them, largest first, then the others
-// over the nodes with the most room, so that they span few.
+// Place gives every group of a micro-batch its ranks. Groups that must be within one node
+// come first, largest first, each in the node with the fewest free devices that holds it
+// (best fit decreasing). The others follow, on the nodes with the most free devices, so
+// that they span few.
 //
-// Error: the groups need more devices than the fleet has, or more room in single
-// nodes than is left.
+// Error: the groups need more devices than the fleet has, or more within single nodes than
+// are free.
 func Place(p *Problem, groups []Group) error {
 	free := make([][][]int, len(p.Fleet)) // by pool and node
 	for i, pool := range p.Fleet {
@@ -48,7 +49,8 @@ func Place(p *Problem, groups []Group) error {
 	return nil
 }
 
-// take removes n ranks from the nodes of a pool.
+// take removes n free ranks from the nodes of a pool and returns them; if one, all from a
+// single node. It returns false if there are too few.
 func take(nodes [][]int, n int, one bool) ([]int, bool) {
 	var ranks []int
 	for n > 0 {
@@ -64,7 +66,8 @@ func take(nodes [][]int, n int, one bool) ([]int, bool) {
 	return ranks, true
 }
 
-// pick is the fullest node that holds n, else the emptiest; -1 where none does.
+// pick is the node with the fewest free ranks that holds n or, if none does and one is
+// false, the node with the most free ranks; -1 if there is none.
 func pick(nodes [][]int, n int, one bool) int {
 	best, most := -1, -1
 	for i, node := range nodes {

@@ -4,31 +4,31 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Plan is the micro-batches of one global batch, in order.
+// Plan says how one global batch is trained.
 type Plan struct {
-	Micro []MicroBatch  `json:"micro_batches"`
-	Time  units.Seconds `json:"step_s"` // of all micro-batches, one after the other
+	Micro []MicroBatch  `json:"micro_batches"` // in order of execution, one after another
+	Time  units.Seconds `json:"step_s"`        // of the whole step
 }
 
-// MicroBatch is groups that run side by side and meet at its end.
+// MicroBatch is a set of groups that train at the same time and wait for one another at
+// the end.
 type MicroBatch struct {
 	Groups []Group       `json:"groups"`
-	Time   units.Seconds `json:"time_s"` // of its slowest group, and what it takes beside
+	Time   units.Seconds `json:"time_s"` // of its slowest group, and Problem.MicroBase
 }
 
-// Group is devices that train sequences together in one micro-batch.
+// Group is a set of devices that train sequences together in one micro-batch.
 type Group struct {
-	Class     int           `json:"class"`     // index into the problem's classes
-	Sequences []int         `json:"sequences"` // indices into the problem's lengths
-	Ranks     []int         `json:"ranks"`     // pool by pool, rising
-	Tokens    units.Tokens  `json:"length_tokens"`
+	Class     int           `json:"class"`         // index into the problem's classes
+	Sequences []int         `json:"sequences"`     // indices into the problem's lengths
+	Ranks     []int         `json:"ranks"`         // of its devices: pool by pool, rising within a pool
+	Tokens    units.Tokens  `json:"length_tokens"` // of all its sequences together
 	Time      units.Seconds `json:"time_s"`
 }
 
-// Evaluate fills in the tokens and times of a plan from its classes and
-// sequences: the one judge of all strategies. A group without sequences takes
-// no time. A micro-batch takes as long as its slowest group, or as the exchange
-// that hides behind its groups where that is longer.
+// Evaluate computes the tokens and times of a plan from its classes and sequences, by the
+// formula in the package's documentation. All strategies are judged by it. A group without
+// sequences takes no time.
 func Evaluate(p *Problem, plan *Plan) {
 	plan.Time = p.Fixed
 	for i := range plan.Micro {

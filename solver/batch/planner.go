@@ -10,28 +10,36 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Planner plans batches one after the other, and keeps its arrays between them.
-// It is for one goroutine at a time.
+// Planner plans batches one after another and reuses its memory between them. It is not
+// safe for concurrent use.
 //
-// A plan is found in four steps, whose amounts of work are counted, so that the
-// same problem gives the same plan on every machine:
+// A micro-batch's roof is a limit on the times of its groups. Given the roofs of all
+// micro-batches, a plan is constructed greedily; the search is for the roofs. It has four
+// steps:
 //
-//  1. roofs to begin with, for the best numbers of micro-batches, from sorted
-//     chunks with groups that may be cut (starter);
-//  2. filling micro-batches under roofs (filler), and climbing in the roofs and in
-//     the preference for classes (climber);
-//  3. moves and swaps at the slowest groups (polisher);
-//  4. two or three micro-batches at a time emptied and filled again (refiller).
+//  1. Initial roofs (starter). The sequences are sorted by length and cut into as many
+//     chunks as there are micro-batches, by dynamic programming over a relaxation in which
+//     groups and sequences may be divided. This is done for several numbers of
+//     micro-batches, of which the best are kept.
+//  2. Construction and hill climbing (filler, climber). The filler assigns the sequences,
+//     longest first, each to the micro-batch and class where it takes the least share of
+//     the step. The climber changes a few roofs and the weights of classes at random, by
+//     less and less, and keeps what gives a shorter plan.
+//  3. Local search (polisher). Sequences move or are swapped between the slowest groups
+//     and others, and groups change class.
+//  4. Large neighbourhood search (refiller). Two or three micro-batches are emptied and
+//     constructed anew under other roofs.
 //
-// Far off the bound a climb begins again (tryAnew), and plans of other strategies are
-// taken where they are better (tryOthers).
+// Work is counted and random numbers have fixed seeds, so that the same problem gives the
+// same plan on every machine. A search ends early when its plan is near the lower bound
+// (quickBound). Far from it the climber starts again (tryAnew).
 //
-// Where there are several pools, the plan that keeps each to itself (apart) is
-// another beginning, so that ours is never worse unless its context ends first. Other
-// beginnings are found at prices that are a little off (tryNoisy).
+// Further starting points are plans of other strategies (tryOthers), of groups of one
+// class (tryPacked), of each pool by itself (tryApart), and those that searches at
+// perturbed prices find (tryNoisy). So a plan is no longer than those, unless ctx ends.
 type Planner struct {
 	options Options
-	t       table
+	t       table // the problem at hand
 	start   starter
 	climb   climber
 	refill  refiller
@@ -39,21 +47,21 @@ type Planner struct {
 	pack    packer
 	apart   *apart
 	noisy   *Planner
-	bound   float64 // of the problem
-	best    state
-	glanced state // the plan of a glance, where that was not enough
-	found   state
-	leads   []*lead // where climbers stood, one for each number of micro-batches tried
+	bound   float64 // quickBound of the problem, seconds
+	best    state   // the best plan so far
+	glanced state   // the plan of a first, quick search that was not enough
+	found   state   // the plan at hand
+	leads   []*lead // states of the climber, one for each number of micro-batches tried
 	roofs   []float64
 }
 
-// NewPlanner makes a planner.
+// NewPlanner makes a planner; nothing is computed before the first plan.
 func NewPlanner(o Options) *Planner { return &Planner{options: o} }
 
-// Plan is the best plan found, evaluated and placed.
+// Plan returns the best plan found, with ranks (Place) and times (Evaluate).
 //
-// Errors: *TooLongError, that of ctx if it ends before there is a plan, and that there is
-// none where groups find no node (which Validate refuses) or take for ever.
+// Errors: *TooLongError, ctx's error if it ends before there is a plan, or that there is
+// no plan because groups fit in no node (which Validate refuses) or prices are infinite.
 func (pl *Planner) Plan(ctx context.Context, p *Problem) (*Plan, error) {
 	if err := p.Feasible(); err != nil {
 		return nil, err
@@ -74,9 +82,10 @@ func (pl *Planner) Plan(ctx context.Context, p *Problem) (*Plan, error) {
 	return plan, nil
 }
 
-// closeEnough to a bound is a plan that needs no more work. Of small batches the
-// best plan is looked for.
+// The ratios of a plan's time to quickBound at which the search changes what it does.
 const (
+	// closeEnough ends the search, except of small batches and thorough searches; exactly
+	// ends those.
 	closeEnough = 1.002
 	exactly     = 1 + 1e-9
 	// near is how far above the bound a glance may leave a plan. With 1.01, 11 of 40
@@ -90,20 +99,20 @@ const (
 	hopeless = 1.06
 )
 
-// effort is amounts of work.
+// effort is how much work each part of a search does.
 type effort struct {
-	numbers  int     // of micro-batches tried
-	first    int     // fillings for each of them that keeps up
-	leads    int     // of these, that are followed
-	spare    int     // and more of them while the plan is far off the bound
-	climb    int     // fillings for each of them
-	refill   int     // fillings of parts
-	patience int     // of these, that may follow one another without finding anything
-	polish   int     // steps of polishing a plan
-	enough   float64 // times quickBound
-	settle   float64 // times quickBound, near enough to try no further number; 0: all are tried
-	giveUp   float64 // times quickBound, above which no further number is tried; 0: all are
-	grain    grain
+	numbers  int     // how many numbers of micro-batches are tried
+	first    int     // plans constructed for each number that is nearly as good as the best
+	leads    int     // of these numbers, how many are searched further
+	spare    int     // and how many more while the plan is far from the bound
+	climb    int     // plans constructed for each lead
+	refill   int     // parts of a plan constructed anew
+	patience int     // of these, how many in a row may bring nothing
+	polish   int     // steps of local search
+	enough   float64 // over quickBound: the search ends
+	settle   float64 // over quickBound: no further number is tried; 0: all are
+	giveUp   float64 // over quickBound: above it no further number is tried; 0: all are
+	grain    grain   // of the starting points
 }
 
 func (o Options) effort() effort {
@@ -117,7 +126,7 @@ func (o Options) effort() effort {
 	return e
 }
 
-// effort is that for the batch and the pools at hand.
+// effort is the effort for the problem at hand.
 func (pl *Planner) effort() effort { return pl.options.effortFor(pl.t.items(), len(pl.t.size)) }
 
 // effortFor is the effort for a batch of n sequences on so many pools.

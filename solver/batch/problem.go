@@ -8,23 +8,25 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Problem is one global batch on one fleet of devices.
+// Problem is one global batch, the devices to train it on, and the prices.
 type Problem struct {
 	Lengths []units.Tokens // of the sequences, padded as they will be trained
-	Fleet   []Pool
-	Classes []Class
-	Costs   Pricer
-	// MicroBase is what every micro-batch takes beside its groups, and Fixed what
-	// the whole step takes beside its micro-batches (gradient exchange, optimizer).
+	Fleet   []Pool         // all devices
+	Classes []Class        // the kinds of groups that may be formed
+	Costs   Pricer         // the time of a sequence in a group of each class
+	// MicroBase is the time that every micro-batch takes in addition to its groups, Fixed
+	// the time that a step takes in addition to its micro-batches (the exchange of
+	// gradients, the optimizer).
 	MicroBase units.Seconds
 	Fixed     units.Seconds
-	// Hidden is the exchange of parameters and gradients that hides behind the groups
-	// of a micro-batch: no micro-batch is shorter, MicroBase aside.
+	// Hidden is the time of the exchange of parameters and gradients that overlaps with the
+	// groups of a micro-batch. Without MicroBase no micro-batch takes less.
 	Hidden units.Seconds
 }
 
-// Pool is the devices that are alike for planning, and Class a kind of group, which Costs
-// price by their places in a problem's lists.
+// A Pool is a set of equal devices and a Class a kind of group. Class.Uses has one number
+// for each of the problem's pools; Costs and plans name a class by its index in
+// Problem.Classes.
 type (
 	Pool  = groupcost.Pool
 	Class = groupcost.Class
@@ -38,14 +40,14 @@ func ring(c Class) int {
 	return c.Degree() / max(1, c.Heads)
 }
 
-// Pricer prices sequences. It must be a pure function, rising with s.
+// Pricer prices sequences. It must be a pure function that does not fall as s grows.
 type Pricer interface {
-	// Time of one training step of a sequence of s tokens in a group of the
-	// class, forward and backward, without the class's base.
+	// Time is what a sequence of s tokens adds to the time of a group of the class, in
+	// seconds: its forward and backward pass, without Class.Base.
 	Time(class int, s units.Tokens) units.Seconds
 }
 
-// maxSequences and maxRanks are beyond any batch and cluster.
+// maxSequences, maxRanks and maxTokens are limits beyond any batch and cluster.
 const (
 	maxSequences = 1 << 20
 	maxRanks     = 1 << 17
@@ -153,20 +155,20 @@ func (p *Problem) Devices() int {
 	return n
 }
 
-// TooLongError is a sequence that no group can hold.
+// TooLongError says that no group can hold a sequence in its memory.
 type TooLongError struct {
-	Sequence int
-	Tokens   units.Tokens
-	Most     units.Tokens // that the largest group holds
+	Sequence int          // its index in Problem.Lengths
+	Tokens   units.Tokens // its length
+	Most     units.Tokens // the most that any class holds
 }
 
-// Error names the sequence and the ways out.
+// Error names the sequence, the limit and the ways out.
 func (e *TooLongError) Error() string {
 	return fmt.Sprintf("sequence %d: %d tokens: the largest group of this fleet holds %d; truncate or drop longer ones, recompute activations, or add devices",
 		e.Sequence, int64(e.Tokens), int64(e.Most))
 }
 
-// Feasible reports a sequence that no class can hold, as *TooLongError.
+// Feasible returns a *TooLongError for the first sequence that no class can hold, or nil.
 func (p *Problem) Feasible() error {
 	var most units.Tokens
 	for _, c := range p.Classes {

@@ -2,9 +2,9 @@ package batch
 
 import "context"
 
-// Static is groups of one degree for every batch, as a job script sets them. A
-// zero Layout is tuned on the batch alone and is then the same as Adaptive; what
-// people run is tuned once, for all batches.
+// Static uses groups of one size for every batch, as a job script sets it. With a zero
+// Layout it chooses the best one for the batch, as Adaptive does; what people run is tuned
+// once for all batches.
 type Static struct{ Layout Layout }
 
 // Name is "static".

@@ -11,20 +11,20 @@ import (
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
-// Settings of the strategies that a batch is planned with.
+// Settings are the options of all strategies.
 type Settings struct {
-	// Longest is the longest sequence of any batch: what a static layout must hold.
+	// Longest is the length of the longest sequence of any batch, which the groups of the
+	// strategy static must hold.
 	Longest units.Tokens
-	// ProgramTime is the processor time that the engine of flexsp may take for one
-	// programme (on systems other than Linux, time on the wall); 0 is as published.
+	// ProgramTime is the processor time that flexsp's solver may take for one mixed-integer
+	// program (on systems other than Linux, time on the wall); 0 is as published.
 	ProgramTime time.Duration
-	Fast        bool // without the slow ones
-	// Search is how evenkeel searches.
-	Search Options
+	Fast        bool    // leave out the strategies that claim to be slow
+	Search      Options // of evenkeel
 }
 
-// Strategies lists all there are, in the order in which they are shown: baselines
-// first, then published ones, then ours.
+// Strategies lists all strategies in the order in which they are shown: baselines, then
+// published algorithms, then ours.
 func Strategies(s Settings) []Strategy {
 	all := []Strategy{
 		sized{s.Longest},
@@ -38,8 +38,8 @@ func Strategies(s Settings) []Strategy {
 	return slices.DeleteFunc(all, func(x Strategy) bool { return s.Fast && x.Claims().Slow })
 }
 
-// Named says whether there is a strategy of a name, one of Strategies or Sure. The error
-// lists the names and the nearest.
+// Named returns an error if no strategy has the name: neither one of Strategies nor Sure.
+// The error lists all names and suggests the nearest.
 func Named(name string) error {
 	var names []string
 	for _, s := range Strategies(Settings{}) {
@@ -86,7 +86,7 @@ func sumsOff(p *Problem) string {
 	return fmt.Sprintf("which is within %v %% of a simulation of the group in half of all groups, and within %v %% in nine of ten; one or two short sequences by themselves are priced too dear. No interval or error includes that", 100*groupcost.HalfOff, 100*groupcost.PricesOff)
 }
 
-// NotModelled is what every plan of a problem says of the model behind its numbers.
+// NotModelled lists, for the user, what the prices of a problem leave out or assume.
 func NotModelled(p *Problem) []string {
 	notes := []string{
 		"the time of a group is taken as the sum of its sequences' times and a base, " + sumsOff(p),
