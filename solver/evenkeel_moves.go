@@ -29,12 +29,12 @@ func (s *search) descend(from point, until float64) point {
 		w.shifts(w.largestShift(), 1)
 		tight := w.est.fullest(w.at.d) > tightFill
 		if tight {
-			w.tailorMoves()
+			w.tradeoffMoves()
 		}
 		w.headMoves()
 		w.memberMoves()
 		if !tight {
-			w.tailorMoves()
+			w.tradeoffMoves()
 		}
 		if w.ended() || w.at.t > before*(1-descentGain) {
 			return w.at
@@ -225,9 +225,9 @@ func (w *walk) headMoves() {
 	}
 }
 
-// tailorMoves tries every trade of heads for tokens inside the groups of each
+// tradeoffMoves tries every trade of heads for tokens inside the groups of each
 // kind.
-func (w *walk) tailorMoves() {
+func (w *walk) tradeoffMoves() {
 	for k := range w.at.d.kinds {
 		if len(w.at.d.kinds[k].class) < 2 || w.at.d.kinds[k].total == 0 || w.ended() {
 			continue
