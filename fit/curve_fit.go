@@ -169,7 +169,7 @@ func (l curveLaw) goOn(law *costmodel.Law, largest units.Bytes) {
 	far := largest << octavesOn
 	half, _ := l.curve.HalfWidth(far)
 	half = max(half, mostJump(law.Curve.Pieces))
-	own := math.Log(law.Spread.Hi/law.Spread.Lo) / 2
+	own := max(math.Log(law.Spread.Hi/law.Spread.Lo)/2, leastScale) // of a library without noise it is 0
 	law.Widen = min(max(1, (half/own-1)/octavesOn), mostGrowth)
 	at := float64(law.Curve.Seconds(largest))
 	growth := min(float64(l.curve.Seconds(far)/l.curve.Seconds(largest)), 1<<octavesOn)

@@ -139,6 +139,17 @@ func TestPiecesGoOnAsTheirFamily(t *testing.T) {
 	}
 }
 
+// A library without any noise, and without jumps, still has a law that can be written.
+func TestPiecesWithoutNoiseAreALaw(t *testing.T) {
+	flat := &costmodel.Curve{Form: costmodel.LogLog, Knots: []costmodel.Knot{{Bytes: 1, Seconds: 1}, {Bytes: 1 << 30, Seconds: 1}}, HalfWidths: []float64{0, 0}}
+	one := costmodel.Piece{Alpha: exactCoef(1)}
+	law := &costmodel.Law{Spread: costmodel.Spread{Lo: 1, Hi: 1}, Curve: &costmodel.Curve{Form: costmodel.AlphaBeta, Pieces: []costmodel.Piece{one, one, one}}}
+	curveLaw{curve: flat}.goOn(law, 1000)
+	if !(law.Widen >= 1 && law.Widen <= mostGrowth) {
+		t.Errorf("widens by %v a doubling", law.Widen)
+	}
+}
+
 // NCCL among 16 A100 on two nodes is twice as slow just below some sizes as above them: of
 // the sizes left out a law is off by no more than a table of the others.
 func TestSwitchesOfARecordedLibrary(t *testing.T) {
