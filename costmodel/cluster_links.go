@@ -274,7 +274,7 @@ func choices(n int) [][]bool {
 
 // assumeInside adds the groups of a node.
 func (p *Profile) assumeInside(own *Profile, n Node, l Link) {
-	w := AssumedWire{Class: l.Name, Nodes: 1, Latency: cmp.Or(l.Latency, BusLatency), One: l.Rate, All: l.Rate, By: statedBy, Port: &op.Port{PerS: l.Rate, Sums: true}}
+	w := AssumedWire{Class: l.Name, Nodes: 1, Latency: cmp.Or(l.Latency, BusLatency), One: l.Rate, All: l.Rate, By: statedBy, Port: &op.Port{PerS: l.Rate, InNetwork: true}}
 	for _, m := range n.Devices {
 		for size := 2; size <= m.Count && m.Count <= mostSizes; size++ {
 			w.Members = []op.Member{{Device: m.Device, Count: size}}

@@ -277,7 +277,7 @@ func (l *Law) MessageSeconds(k op.Kind, m op.Message) units.Seconds {
 // included.
 func (l Law) Slowed(by float64) Law {
 	if l.Port != nil {
-		l.Port = &op.Port{PerS: l.Port.PerS / units.BytesPerS(by), Sums: l.Port.Sums}
+		l.Port = &op.Port{PerS: l.Port.PerS / units.BytesPerS(by), InNetwork: l.Port.InNetwork}
 	}
 	if l.Scale != 0 {
 		by *= l.Scale

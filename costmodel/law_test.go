@@ -142,7 +142,7 @@ func TestNoMessageBeatsItsPort(t *testing.T) {
 		name        string
 		rate        float64 // of the law, bytes/s
 		kind        op.Kind
-		sums        bool
+		inNetwork   bool
 		lo, mid, hi float64 // of least
 	}{
 		{"an end below", 330e9, op.KindSendRecv, false, 1, 450. / 330, 2 * 450. / 330},
@@ -152,7 +152,7 @@ func TestNoMessageBeatsItsPort(t *testing.T) {
 		{"one, where a switch adds up", 480e9, op.KindAllReduce, true, 1, 1.75 * 450 / 480, 3.5 * 450 / 480},
 	} {
 		law := Law{
-			Op: c.kind, Group: "8 gpu over nvlink", Curve: line(0, c.rate), Spread: wide, Port: &op.Port{PerS: peak, Sums: c.sums},
+			Op: c.kind, Group: "8 gpu over nvlink", Curve: line(0, c.rate), Spread: wide, Port: &op.Port{PerS: peak, InNetwork: c.inNetwork},
 			Range: []AxisRange{{"bytes", 1 << 10, size}},
 		}
 		m := op.Message{Group: 8, Bytes: size}
@@ -192,7 +192,7 @@ func TestPredictDoesNotAllocate(t *testing.T) {
 	p := usual(t)
 	for i := range p.Laws {
 		if p.Laws[i].Group != "" {
-			p.Laws[i].Port = &op.Port{PerS: 1e9, Sums: true}
+			p.Laws[i].Port = &op.Port{PerS: 1e9, InNetwork: true}
 		}
 	}
 	q := NewPredictor(p)

@@ -170,7 +170,7 @@ func assumeInside(p *costmodel.Profile, n *costmodel.Node) error {
 		Class: class, Members: n.Devices, Nodes: 1, Latency: costmodel.BusLatency,
 		One: units.BytesPerS(rate), All: units.BytesPerS(rate),
 		Port: known(op.GroupType{Members: n.Devices}.Port(func(device string) op.Port {
-			return op.Port{PerS: units.BytesPerS(of(sheetOf(p.Devices, device))), Sums: true}
+			return op.Port{PerS: units.BytesPerS(of(sheetOf(p.Devices, device))), InNetwork: true}
 		})),
 	})
 	return nil

@@ -100,7 +100,7 @@ func TestRecordedLawsKeepToTheirPorts(t *testing.T) {
 	for _, k := range []op.Kind{op.KindAllReduce, op.KindAllGather, op.KindReduceScatter, op.KindAllToAll, op.KindSendRecv} {
 		for _, n := range []int{2, 3, 8, 16} {
 			l, factor, err := q.Over("nvlink", k, []op.Member{{Device: "h100_sxm", Count: n}})
-			if err != nil || l.Port == nil || *l.Port != (op.Port{PerS: 450e9, Sums: true}) {
+			if err != nil || l.Port == nil || *l.Port != (op.Port{PerS: 450e9, InNetwork: true}) {
 				t.Fatalf("%s among %d: %+v, %v", k, n, l, err)
 			}
 			for size := units.Bytes(1 << 20); size <= 16*units.GiB; size *= 4 {

@@ -12,9 +12,9 @@ import (
 type Port struct {
 	// PerS is the rate that no rank exceeds.
 	PerS units.BytesPerS `json:"peak_bytes_per_s"`
-	// Sums says that something between the ranks may add up what they send, as switches
+	// InNetwork says that something between the ranks may reduce what they send, as switches
 	// with SHARP do (NVLink's and InfiniBand's) and a host that messages go through.
-	Sums bool `json:"sums,omitzero"`
+	InNetwork bool `json:"in_network_reduction,omitzero"`
 }
 
 // Sent is the fewest bytes that the busiest of n ranks sends in a collective, `wire` being
@@ -23,7 +23,7 @@ type Port struct {
 // (Patarasuk and Yuan 2009). Where something between them does, every byte of the buffer
 // still leaves each rank once, or else its part is in nobody's sum.
 func (p Port) Sent(k Kind, n int, wire units.Bytes) float64 {
-	if p.Sums && k == KindAllReduce {
+	if p.InNetwork && k == KindAllReduce {
 		return float64(wire) * float64(n) / float64(2*(n-1))
 	}
 	return float64(wire)
@@ -74,9 +74,9 @@ func (s Sheet) Fabric() string {
 	return pcie
 }
 
-// SwitchSums says whether a switch between such devices may add up what they send: NVSwitch
+// SwitchReduces says whether a switch between such devices may reduce what they send: NVSwitch
 // does since Hopper (NVLink SHARP). Of an unknown generation it may.
-func (s Sheet) SwitchSums() bool {
+func (s Sheet) SwitchReduces() bool {
 	for _, older := range []string{"sm6", "sm7", "sm8", "gfx"} {
 		if strings.HasPrefix(s.Arch, older) {
 			return false
@@ -99,11 +99,11 @@ func (s Sheet) Port(g GroupType, fabric string) Port {
 	switch {
 	case g.Nodes == 1 && g.Link == fabric && s.LinkPerS > 0:
 		ownOnly := fabric == nvlink || fabric == xgmi // and no host between the ranks
-		return Port{PerS: units.BytesPerS(max(s.LinkPerS, s.HostPerS)), Sums: !ownOnly || s.SwitchSums()}
+		return Port{PerS: units.BytesPerS(max(s.LinkPerS, s.HostPerS)), InNetwork: !ownOnly || s.SwitchReduces()}
 	case g.Nodes > 1 && s.HostPerS > 0 && s.ownLinks():
-		return Port{PerS: units.BytesPerS(s.LinkPerS + max(s.HostPerS, s.NetPerS)), Sums: true}
+		return Port{PerS: units.BytesPerS(s.LinkPerS + max(s.HostPerS, s.NetPerS)), InNetwork: true}
 	}
-	return Port{PerS: units.BytesPerS(s.MemoryPerS), Sums: true}
+	return Port{PerS: units.BytesPerS(s.MemoryPerS), InNetwork: true}
 }
 
 // Port is that of the group's fastest member, for not all send alike in an uneven
@@ -121,4 +121,6 @@ func (g GroupType) Port(of func(device string) Port) Port {
 }
 
 // Or bounds what either of two ports may be.
-func (p Port) Or(o Port) Port { return Port{PerS: max(p.PerS, o.PerS), Sums: p.Sums || o.Sums} }
+func (p Port) Or(o Port) Port {
+	return Port{PerS: max(p.PerS, o.PerS), InNetwork: p.InNetwork || o.InNetwork}
+}

@@ -38,7 +38,7 @@ func TestPortOfASheet(t *testing.T) {
 		{"own links as fast as those to its host", superchip, "nvlink", 1, Port{450e9, true}},
 		{"between nodes of such", superchip, "net", 2, Port{900e9, true}},
 		{"memory alone is known", Sheet{MemoryPerS: 1e12}, "nvlink", 1, Port{1e12, true}},
-		{"nothing is known", Sheet{}, "unix_socket", 1, Port{Sums: true}},
+		{"nothing is known", Sheet{}, "unix_socket", 1, Port{InNetwork: true}},
 	} {
 		g := NewGroupType([]Member{{"x", 8}}, c.nodes, c.link)
 		if got := c.sheet.Port(g, c.sheet.Fabric()); got != c.want {
@@ -70,9 +70,9 @@ func TestPortOfAGroup(t *testing.T) {
 func TestLeastTimesOfAPort(t *testing.T) {
 	const rate, size = 450e9, 1 << 30
 	for _, c := range []struct {
-		kind Kind
-		sums bool
-		want float64 // of the GiB
+		kind      Kind
+		inNetwork bool
+		want      float64 // of the GiB
 	}{
 		{KindSendRecv, true, 1},
 		{KindAllGather, true, 7. / 8},
@@ -82,16 +82,16 @@ func TestLeastTimesOfAPort(t *testing.T) {
 		{KindAllReduce, true, 1},
 	} {
 		s := OfMessage(c.kind, Message{Group: 8, Bytes: size})
-		got := Port{rate, c.sums}.Least(c.kind, 8, Volume(s))
+		got := Port{rate, c.inNetwork}.Least(c.kind, 8, Volume(s))
 		if want := c.want * size / rate; math.Abs(float64(got)/want-1) > 1e-12 {
-			t.Errorf("%s, sums %v: %v s, want %v", c.kind, c.sums, float64(got), want)
+			t.Errorf("%s, in-network %v: %v s, want %v", c.kind, c.inNetwork, float64(got), want)
 		}
 	}
 	// Between two, adding up on the way saves nothing.
 	pair := AllReduce{Message{Group: 2, Bytes: size}}
-	for _, sums := range []bool{false, true} {
-		if got := (Port{rate, sums}).Sent(KindAllReduce, 2, Volume(pair)); got != size {
-			t.Errorf("a pair sends %v bytes, sums %v", got, sums)
+	for _, inNetwork := range []bool{false, true} {
+		if got := (Port{rate, inNetwork}).Sent(KindAllReduce, 2, Volume(pair)); got != size {
+			t.Errorf("a pair sends %v bytes, in-network %v", got, inNetwork)
 		}
 	}
 	uneven := AllToAllV{[][]units.Bytes{{0, 100, 200}, {1, 0, 1}, {1, 1, 0}}}

@@ -496,7 +496,7 @@ func ncclPeak(models []Model, k ncclKind, nodes, n int, link string) float64 {
 		default:
 			return 0
 		}
-		if m.Fabric == "nvlink" && m.Sheet.SwitchSums() && k.kind == op.KindAllReduce {
+		if m.Fabric == "nvlink" && m.Sheet.SwitchReduces() && k.kind == op.KindAllReduce {
 			rate *= 2 * float64(n-1) / float64(n)
 		}
 		if nodes > 1 && rate > 0 {
