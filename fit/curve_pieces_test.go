@@ -57,8 +57,8 @@ func TestProtocolSwitchesAreFound(t *testing.T) {
 	}
 }
 
-// Where a line, two or a bent curve is the truth no switches are made up, however many
-// points there are, and a dozen sizes make none at all.
+// Where a line or a bent curve is the truth no switches are made up among hundreds of
+// points, and too few sizes for three pieces make none at all.
 func TestNoSwitchesAreMadeUp(t *testing.T) {
 	line := func(x float64) float64 { return 1e-5 + x/5e9 }
 	bent := func(x float64) float64 { return 1e-6 * math.Pow(x/1e3, 0.3+0.05*math.Log10(x)) }
@@ -112,11 +112,10 @@ func TestThePartitionIsTheBest(t *testing.T) {
 // Beyond the largest message a law of pieces grows as its family does, and says so with an
 // interval that is no narrower than the family's.
 func TestPiecesGoOnAsTheirFamily(t *testing.T) {
-	coef := func(v float64) costmodel.Coef { return exactCoef(v) }
 	family := &costmodel.Curve{Form: costmodel.LogLog, Knots: []costmodel.Knot{{Bytes: 1000, Seconds: 1e-5}, {Bytes: 1e6, Seconds: 1e-3}, {Bytes: 8e6, Seconds: 5e-3}}, HalfWidths: []float64{0.05, 0.05, 0.4}}
 	pieces := func(beta float64) *costmodel.Law {
 		return &costmodel.Law{Spread: costmodel.Spread{Lo: 0.95, Hi: 1.05}, Curve: &costmodel.Curve{Form: costmodel.AlphaBeta, Pieces: []costmodel.Piece{
-			{Alpha: coef(1e-5), Beta: coef(1e-9)}, {From: 1e5, Alpha: coef(2e-4), Beta: coef(1e-9)}, {From: 5e5, Alpha: coef(1e-3 - beta*1e6), Beta: coef(beta)},
+			{Alpha: exactCoef(1e-5), Beta: exactCoef(1e-9)}, {From: 1e5, Alpha: exactCoef(2e-4), Beta: exactCoef(1e-9)}, {From: 5e5, Alpha: exactCoef(1e-3 - beta*1e6), Beta: exactCoef(beta)},
 		}}}
 	}
 	for _, c := range []struct {
@@ -150,12 +149,13 @@ func TestPiecesWithoutNoiseAreALaw(t *testing.T) {
 	}
 }
 
-// NCCL among 16 A100 on two nodes is twice as slow just below some sizes as above them: of
-// the sizes left out a law is off by no more than a table of the others.
+// NCCL among 16 A100 on two nodes is twice as slow just below some sizes as above them: a law
+// of the other sizes is nearly as good as a table of them at those left out.
 func TestSwitchesOfARecordedLibrary(t *testing.T) {
 	if testing.Short() {
 		t.Skip("cross-validates dozens of partitions")
 	}
+	judged := 0
 	for _, r := range tables(t, "vidur/a100_dgx/all_reduce.csv") {
 		if !strings.HasSuffix(r.name, " 16 ranks") {
 			continue
@@ -172,8 +172,11 @@ func TestSwitchesOfARecordedLibrary(t *testing.T) {
 			tableOff += math.Abs(p.Seconds/table(p.Shape)-1) / float64(len(test))
 		}
 		t.Logf("%s: %s, off by %.1f %%, a table by %.1f %%", r.name, law.Form(), 100*off, 100*tableOff)
-		if off > 0.03 || len(law.Curve.Pieces) < 5 {
-			t.Errorf("%s: %s, off by %.1f %%", r.name, law.Form(), 100*off)
+		if judged++; off > 0.03 || off > 1.5*tableOff || len(law.Curve.Pieces) < 5 {
+			t.Errorf("%s: %s, off by %.1f %%, a table by %.1f %%", r.name, law.Form(), 100*off, 100*tableOff)
 		}
+	}
+	if judged != 1 {
+		t.Errorf("%d tables of 16 ranks, want 1", judged)
 	}
 }

@@ -379,7 +379,8 @@ func flexFew(w io.Writer, lines []flexLine) {
 
 The same laws, and batches of 8 to 128 sequences of six distributions, cut at 32,768
 tokens, two of each. "serve" is the planner of a training loop; "solve" searches again
-at prices that are a little off, as `+"`evenkeel solve --lengths`"+` does. Planning is in ms.
+at prices that are a little off, as `+"`evenkeel solve --lengths`"+` does. flexsp was given
+none of them. Planning is in ms.
 
 | cluster, model | batches | serve: over the best of the others | gap median, most | planning median, most | solve: over it | gap median, most | planning median, most | solve over serve: mean, most |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
