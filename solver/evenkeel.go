@@ -3,7 +3,6 @@ package solver
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -130,35 +129,15 @@ const minGain = 1e-5
 // is the memory.
 const dropGain = 1e-3
 
-// seed starts from what other strategies found, or the baselines if it is asked
-// alone.
+// seed starts from what the strategies before this one found.
 func (s *search) seed() error {
-	seeds := s.p.seeds
-	if seeds == nil {
-		for _, b := range Strategies() {
-			if !b.Claims().Baseline {
-				continue
-			}
-			r, err := b.Solve(s.ctx, s.p, nil)
-			var memErr *MemoryError
-			var illegal *IllegalError
-			switch {
-			case errors.As(err, &memErr), errors.As(err, &illegal):
-			case err != nil && s.ctx.Err() != nil:
-			case err != nil:
-				return fmt.Errorf("strategy %s: %w", b.Name(), err)
-			default:
-				seeds = append(seeds, r)
-			}
-		}
-	}
 	var err error
 	if s.est, err = newEstimator(s.p); err != nil {
 		return err
 	}
 	s.runners = newRunners(s.p, s.est.m)
-	for i := range seeds {
-		s.start(&seeds[i])
+	for i := range s.p.seeds {
+		s.start(&s.p.seeds[i])
 	}
 	return s.err
 }

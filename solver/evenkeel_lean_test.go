@@ -40,10 +40,7 @@ func TestLeanerKeepsAllTokens(t *testing.T) {
 // given less than it could compute.
 func TestSlowLinksMakeKindsLeaner(t *testing.T) {
 	p := testProblem(t, "1x4 fast + 1x4 slow", 8192, fast(), slow())
-	s := newSearch(t.Context(), p, Default, nil)
-	if s.err = s.seed(); s.err != nil {
-		t.Fatal(s.err)
-	}
+	s := searchOf(t, p)
 	points := s.simulateBest(newBestFirst(s.candidates()))
 	if found := s.leaner(points); len(found) == 0 {
 		t.Error("nothing was tried")

@@ -17,7 +17,7 @@ func TestAllToAllsHideBehindChunks(t *testing.T) {
 		}
 		job.Model.KVHeads = job.Model.QHeads
 		p = problemOf(t, p.Profile, job)
-		r, err := evenKeel{}.Solve(t.Context(), p, nil)
+		r, err := afterBaselines(t.Context(), p, evenKeel{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestMicroBatchesGoInTwos(t *testing.T) {
 		}
 		job.Accumulate, job.Model.KVHeads = batches, job.Model.QHeads
 		p = problemOf(t, p.Profile, job)
-		r, err := evenKeel{}.Solve(t.Context(), p, nil)
+		r, err := afterBaselines(t.Context(), p, evenKeel{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,11 +74,9 @@ func TestTwosCostNothingOfTheSearch(t *testing.T) {
 		job := p.Job
 		job.Accumulate = 2
 		p = problemOf(t, p.Profile, job)
-		alone := newSearch(t.Context(), p, "alone", nil)
-		if alone.err = alone.seed(); alone.err == nil {
-			alone.run()
-		}
-		r, err := evenKeel{}.Solve(t.Context(), p, nil)
+		alone := searchOf(t, p)
+		alone.run()
+		r, err := afterBaselines(t.Context(), p, evenKeel{})
 		if err != nil || alone.err != nil {
 			t.Fatal(err, alone.err)
 		}

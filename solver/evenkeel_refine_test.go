@@ -22,10 +22,7 @@ func TestSettlingImproves(t *testing.T) {
 		{"6x4 a100_sxm", 1 << 20},
 	} {
 		p := gpuProblem(t, c.cluster, c.seq)
-		s := newSearch(t.Context(), p, Default, nil)
-		if err := s.seed(); err != nil {
-			t.Fatal(err)
-		}
+		s := searchOf(t, p)
 		s.explore(1)
 		before, layout, tried := s.time, s.best.Layout, s.evaluated
 		s.settle(1)

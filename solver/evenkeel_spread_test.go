@@ -92,10 +92,7 @@ func TestFurtherLayoutsGain(t *testing.T) {
 		{"4x4 h100_sxm + 4x2 a100_sxm", 32 << 10},
 	} {
 		p := oneCard(t, tc.cluster, 40, tc.seq)
-		s := newSearch(t.Context(), p, "test", nil)
-		if err := s.seed(); err != nil {
-			t.Fatal(err)
-		}
+		s := searchOf(t, p)
 		var twos float64
 		s.budget, twos = s.parts()
 		s.inTwos(s.run(), twos)

@@ -143,10 +143,7 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 		if p.overfull(twos) == nil != tc.fit {
 			t.Fatalf("%s: the ring in twos fits: %v", tc.cluster, !tc.fit)
 		}
-		s := newSearch(t.Context(), p, "test", nil)
-		if err := s.seed(); err != nil {
-			t.Fatal(err)
-		}
+		s := searchOf(t, p)
 		s.runners.base = units.Seconds(math.Inf(1))
 		s.hide()
 		tried := s.runners.inOrder()

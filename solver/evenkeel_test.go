@@ -31,6 +31,21 @@ func seeded(t testing.TB, p *Problem) map[string]units.Seconds {
 	return times
 }
 
+// searchOf is a search that starts from the plans before it, or those of the baselines.
+func searchOf(t testing.TB, p *Problem) *search {
+	t.Helper()
+	if p.seeds == nil {
+		if _, _, err := p.solveEach(t.Context(), baselines(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newSearch(t.Context(), p, Default, nil)
+	if err := s.seed(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 func TestEvenKeelIsNeverSlowerThanItsSeeds(t *testing.T) {
 	sequential(t)
 	r := rand.New(rand.NewPCG(21, 1))
@@ -72,7 +87,7 @@ func TestEvenKeelFillsMemory(t *testing.T) {
 	// At these lengths only uneven shares fit, by tokens and by heads.
 	p := gpuProblem(t, "1x(4 h100_sxm + 4 a100_sxm)", 1<<20)
 	p = modelProblem(t, p, func(j *costmodel.Job) { j.Model.Layers, j.Recompute = 32, costmodel.RecomputeFull })
-	res, err := evenKeel{}.Solve(context.Background(), p, nil)
+	res, err := afterBaselines(context.Background(), p, evenKeel{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +275,7 @@ func TestTooSmallIsNeverWrong(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res, err := evenKeel{}.Solve(context.Background(), p, nil)
+		res, err := afterBaselines(context.Background(), p, evenKeel{})
 		if err != nil {
 			continue
 		}

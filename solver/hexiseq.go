@@ -3,7 +3,6 @@ package solver
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -41,8 +40,8 @@ const (
 // Solve implements Strategy.
 func (s hexiSeq) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
 	c := newContest(ctx, p, s.Name(), report)
-	if err := c.baselines(); err != nil {
-		return Result{}, err
+	for _, r := range p.seeds {
+		c.try(r.Layout, "the layout of a baseline: "+r.Why)
 	}
 	if c.done() { // forming groups of tens of thousands of ranks takes seconds
 		return c.result()
@@ -87,33 +86,6 @@ func fitting(all []hexiCandidate) int {
 		}
 	}
 	return n
-}
-
-// baselines enters the layouts of all baselines, solving those that Solve has
-// not solved before.
-func (c *contest) baselines() error {
-	seeds := c.p.seeds
-	if seeds == nil {
-		for _, s := range Strategies() {
-			if !s.Claims().Baseline {
-				continue
-			}
-			res, err := s.Solve(c.ctx, c.p, nil)
-			var bad *MemoryError
-			var none *IllegalError
-			switch {
-			case errors.As(err, &bad), errors.As(err, &none), err != nil && c.ctx.Err() != nil:
-			case err != nil:
-				return err
-			default:
-				seeds = append(seeds, res)
-			}
-		}
-	}
-	for _, r := range seeds {
-		c.try(r.Layout, "the layout of a baseline: "+r.Why)
-	}
-	return c.err
 }
 
 // hexiCandidate is a grouping with a split across groups and inside them.

@@ -16,9 +16,24 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
+// afterBaselines solves a strategy, and the baselines before it unless others have been.
+func afterBaselines(ctx context.Context, p *Problem, s Strategy) (Result, error) {
+	if p.seeds == nil && !s.Claims().Baseline {
+		if _, _, err := p.solveEach(ctx, baselines(), nil); err != nil {
+			return Result{}, err
+		}
+	}
+	return s.Solve(ctx, p, nil)
+}
+
+func baselines() []Strategy {
+	return slices.DeleteFunc(Strategies(), func(s Strategy) bool { return !s.Claims().Baseline })
+}
+
+// solveWith is afterBaselines with the account of what has to be found.
 func solveWith(t testing.TB, p *Problem, s Strategy) Result {
 	t.Helper()
-	res, err := s.Solve(context.Background(), p, nil)
+	res, err := afterBaselines(context.Background(), p, s)
 	if err == nil {
 		err = p.account(context.Background(), &res)
 	}

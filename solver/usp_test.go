@@ -297,7 +297,8 @@ func TestWhereEachStrategyWins(t *testing.T) {
 	}
 }
 
-// A strategy that time is up for still answers, and says that it was stopped.
+// A strategy that time is up for still answers, the ones of today on their own and hexiseq by
+// their plans, and says that it was stopped.
 func TestStoppedStrategiesAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -312,6 +313,7 @@ func TestStoppedStrategiesAnswer(t *testing.T) {
 		if s.Name() != "ulysses" && !res.Stopped {
 			t.Errorf("%s: %d layouts and not stopped", s.Name(), res.Evaluated)
 		}
+		p.seeds = append(p.seeds, res)
 	}
 }
 
