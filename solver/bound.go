@@ -52,7 +52,11 @@ import (
 //
 // Errors: *costmodel.MissingLawError.
 func LowerBound(p *Problem) (units.Seconds, error) {
-	f, err := newFloors(p)
+	return lowerBound(p.Profile, p.Predictor, p.Job)
+}
+
+func lowerBound(profile *costmodel.Profile, predictor *costmodel.Predictor, job costmodel.Job) (units.Seconds, error) {
+	f, err := newFloors(profile, predictor, job)
 	if err != nil {
 		return 0, err
 	}
@@ -69,10 +73,10 @@ func LowerBound(p *Problem) (units.Seconds, error) {
 // are several, in pairs. Pairs need more memory and mostly have the lower floor.
 func (f *floors) eitherWay() float64 {
 	least, scopes := math.Inf(1), f.scopes()
-	if f.twoBatch = f.p.Job.Accumulate > 1; f.twoBatch {
+	if f.twoBatch = f.job.Accumulate > 1; f.twoBatch {
 		least = f.over(scopes, least)
 		tight := func(s scope) bool { return !f.roomForAll(s) }
-		scopes = slices.DeleteFunc(slices.Clone(scopes), func(s scope) bool { return !slices.ContainsFunc(s.ranges(len(f.p.ranks)), tight) })
+		scopes = slices.DeleteFunc(slices.Clone(scopes), func(s scope) bool { return !slices.ContainsFunc(s.ranges(f.size), tight) })
 		f.twoBatch = false
 	}
 	return f.over(scopes, least)
@@ -84,7 +88,7 @@ func (f *floors) roomForAll(s scope) bool {
 	if f.unlimited {
 		return true
 	}
-	all, m := float64(f.p.Job.SeqLen), f.p.Job.Model
+	all, m := float64(f.job.SeqLen), f.job.Model
 	return !slices.ContainsFunc(f.names, func(name string) bool {
 		ring, group := f.memory(name, s.most), f.groupMemory(name, s.most)
 		fits := ring.room() >= all && ring.pairs(all) >= all*(all+1)/2*float64(m.QHeads) && group.room() >= all && group.pairs(all) >= float64(m.QHeads)
@@ -133,7 +137,7 @@ func (f *floors) scopes() []scope {
 			all = append(all, s)
 		}
 	}
-	c := f.p.Job.Cluster
+	c := f.job.Cluster
 	whole := map[string]int{}
 	for i, n := range c.Nodes {
 		of := map[string]int{}
@@ -171,7 +175,7 @@ func (f *floors) byTypes(whole map[string]int) []scope {
 			}
 		}
 		nodes := 0
-		for _, n := range f.p.Job.Cluster.Nodes {
+		for _, n := range f.job.Cluster.Nodes {
 			if s.within(n) > 0 {
 				nodes++
 			}
@@ -205,15 +209,15 @@ func (f *floors) same(a, b scope) bool {
 			return false
 		}
 	}
-	return a.least == 1 || a.node < 0 || f.p.Job.Cluster.Nodes[a.node].Link == f.p.Job.Cluster.Nodes[b.node].Link
+	return a.least == 1 || a.node < 0 || f.job.Cluster.Nodes[a.node].Link == f.job.Cluster.Nodes[b.node].Link
 }
 
 // linkOf is the link class that all collectives among a scope's ranks cross.
 func (f *floors) linkOf(s scope) string {
 	if s.node < 0 {
-		return f.p.Job.Cluster.Network
+		return f.job.Cluster.Network
 	}
-	return f.p.Job.Cluster.Nodes[s.node].Link
+	return f.job.Cluster.Nodes[s.node].Link
 }
 
 // ringWork is what the floors of a scope's layouts of several groups, or of a lone
@@ -234,7 +238,7 @@ func (f *floors) ringOf(s scope) *ringWork {
 // inLevels is a floor of a weighted sum of stages by the tokens of groups, which take
 // long, and count most where they count often.
 func (r *ringWork) inLevels(forward, backward, loss, beside float64) *leastWork {
-	w := newLeastWork(r.f.p.Job, r.classes, [stageCount]float64{forward, backward, loss})
+	w := newLeastWork(r.f.job, r.classes, [stageCount]float64{forward, backward, loss})
 	w.ranks, w.beside, w.singles, w.twoBatch = r.scope.most, beside, r.scope.most == 2, r.f.twoBatch
 	return w
 }
@@ -295,10 +299,10 @@ func (f *floors) atOnce() float64 {
 // counts are the layers, the micro-batches and how often a layer's forward pass
 // is computed again.
 func (f *floors) counts() (layers, micro, again float64) {
-	if f.p.Job.Recompute == costmodel.RecomputeFull {
+	if f.job.Recompute == costmodel.RecomputeFull {
 		again = 1
 	}
-	return float64(f.p.Job.Model.Layers), float64(max(1, f.p.Job.Accumulate)), again
+	return float64(f.job.Model.Layers), float64(max(1, f.job.Accumulate)), again
 }
 
 // classes are the devices of a scope.
@@ -326,8 +330,8 @@ func (f *floors) classes(s scope) []class {
 // optimizer is the least time of the update: of n ranks at work the slowest is
 // at best the n-th fastest, and none has less than its share among the most.
 func (f *floors) optimizer(s scope) float64 {
-	params := f.p.Job.Model.Params()
-	if f.p.Job.Zero != costmodel.Zero0 {
+	params := f.job.Model.Params()
+	if f.job.Zero != costmodel.Zero0 {
 		params = (params + int64(s.most) - 1) / int64(s.most)
 	}
 	var t []float64

@@ -36,7 +36,7 @@ func (w *leastWork) scanned(c int, theta, price float64) (value float64, at int)
 // checkBest compares best with the scan around what the floor is, to the last bit.
 func checkBest(t *testing.T, r *rand.Rand, p *Problem) {
 	t.Helper()
-	f, err := newFloors(p)
+	f, err := newFloors(p.Profile, p.Predictor, p.Job)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -116,10 +116,10 @@ func (x reach) pairs(slack float64, at func(slack float64) float64) float64 {
 
 // borderOf is the border of a rank whose links take so many seconds a byte.
 func (f *floors) borderOf(perRow, perHop float64) *border {
-	m := f.p.Job.Model
-	row := float64(m.QHeads*m.HeadDim) * float64(f.p.Job.DType.Size())
+	m := f.job.Model
+	row := float64(m.QHeads*m.HeadDim) * float64(f.job.DType.Size())
 	return &border{
 		perRow: row * perRow, perHop: row * perHop, heads: float64(m.QHeads),
-		kvShare: float64(m.KVHeads) / float64(m.QHeads), wide: 4 / float64(f.p.Job.DType.Size()), tokens: float64(f.p.Job.SeqLen),
+		kvShare: float64(m.KVHeads) / float64(m.QHeads), wide: 4 / float64(f.job.DType.Size()), tokens: float64(f.job.SeqLen),
 	}
 }

@@ -16,7 +16,7 @@ func TestRanksReachNoMorePairs(t *testing.T) {
 	for range 60 {
 		p := randomWorld(t, r)
 		p = problemOf(t, p.Profile, varied(r, p.Job))
-		f := &floors{p: p}
+		f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.ranks)}
 		b := f.borderOf(1, 1)
 		w := &leastWork{weights: [stageCount]float64{float64(1 + r.IntN(2)), 1, 0}}
 		all, heads := float64(p.Job.SeqLen), float64(p.Job.Model.QHeads)

@@ -132,12 +132,12 @@ func (a *anyTypes) orAbout(t float64) float64 {
 // choices are the ranges of some scopes.
 func (f *floors) choices(scopes []scope) []ranksAtWork {
 	var whatever []*anyTypes
-	for _, s := range (scope{counts: f.ranks, least: 2, node: -1}).ranges(len(f.p.ranks)) {
+	for _, s := range (scope{counts: f.ranks, least: 2, node: -1}).ranges(f.size) {
 		whatever = append(whatever, &anyTypes{scope: s})
 	}
 	var all []ranksAtWork
 	for _, s := range scopes {
-		for _, r := range s.ranges(len(f.p.ranks)) {
+		for _, r := range s.ranges(f.size) {
 			c := ranksAtWork{scope: r}
 			// Of two types there are so few choices that nothing is saved.
 			if i := slices.IndexFunc(whatever, func(a *anyTypes) bool { return a.fewest <= r.fewest && r.most <= a.most }); i >= 0 && r.exact && len(f.names) > 2 {

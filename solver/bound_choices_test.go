@@ -17,7 +17,7 @@ func TestBoundOfFewChoicesIsThatOfAll(t *testing.T) {
 	for skipped < 50 {
 		p := withTypes(t, r)
 		p = problemOf(t, p.Profile, varied(r, p.Job))
-		f, err := newFloors(p)
+		f, err := newFloors(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -61,7 +61,7 @@ func TestWideRangesAreLookedAtClosely(t *testing.T) {
 		for range 3 {
 			job := varied(r, testJob(t, cluster, 1<<14))
 			p := problemOf(t, testProfile([]device{fast(), slow()}, []wire{{"near", 1e-6, 1e-11}, {"far", 1e-4, 2e-9}}), job)
-			f, err := newFloors(p)
+			f, err := newFloors(p.Profile, p.Predictor, p.Job)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,7 +109,7 @@ func TestRoughFloorsAreBelow(t *testing.T) {
 	for range 12 {
 		p := withTypes(t, r)
 		p = problemOf(t, p.Profile, varied(r, p.Job))
-		f, err := newFloors(p)
+		f, err := newFloors(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -25,7 +25,7 @@ func (f *floors) uses(x *exchanged) []use {
 	_, micro, _ := f.counts()
 	hides := map[costmodel.Moment]*float64{costmodel.InForward: &x.forward, costmodel.InBackward: &x.backward, costmodel.InLastBackward: &x.last}
 	var all []use
-	for _, e := range f.p.Job.Exchanges() {
+	for _, e := range f.job.Exchanges() {
 		u := use{e.Kind, hides[e.When], 1}
 		if e.When.EachMicroBatch() {
 			u.times = micro
@@ -42,7 +42,7 @@ func (f *floors) exchange(s scope) exchanged {
 	if s.most < 2 {
 		return x
 	}
-	j := f.p.Job
+	j := f.job
 	layer := units.Bytes(j.Model.LayerParams()) * j.DType.Size()
 	rest := units.Bytes(j.Model.Params()-int64(j.Model.Layers)*j.Model.LayerParams()) * j.DType.Size()
 	for _, u := range f.uses(&x) {

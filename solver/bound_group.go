@@ -19,7 +19,7 @@ type headTimes struct{ forward, backward []float64 }
 // need depends on where they begin, and the kernel may be given a few more. Now and then
 // a law has two calls for some of the heads each take less than one for all of them.
 func (f *floors) headTimes(device string) (*headTimes, error) {
-	j := f.p.Job
+	j := f.job
 	var t headTimes
 	for _, x := range []struct {
 		of   *[]float64
@@ -198,13 +198,13 @@ type lone struct {
 
 // linear is the least of the slowest rank's linear work, and heads of its attention.
 func (o *lone) linear(weights [stageCount]float64) float64 {
-	w := linearWork(o.f.p.Job, o.classes, weights)
+	w := linearWork(o.f.job, o.classes, weights)
 	w.ranks = o.s.most
 	return w.solve()
 }
 
 func (o *lone) heads(weights [stageCount]float64) float64 {
-	return slowestOf(o.classes, o.s.most, o.f.p.Job.Model.QHeads, weights[forwardLayer], weights[backwardLayer])
+	return slowestOf(o.classes, o.s.most, o.f.job.Model.QHeads, weights[forwardLayer], weights[backwardLayer])
 }
 
 // both is the least of linear work and attention, of which the slowest takes so long.
@@ -223,9 +223,9 @@ func (o *lone) both(weights [stageCount]float64, linear, attention float64) floa
 	if !o.twoBatch || math.IsInf(linear+attention, 1) {
 		return linear + attention
 	}
-	own := linearWork(o.f.p.Job, slices.Clone(o.classes), weights)
+	own := linearWork(o.f.job, slices.Clone(o.classes), weights)
 	own.ranks = o.s.most
-	own.share(float64(o.f.p.Job.Model.QHeads))
+	own.share(float64(o.f.job.Model.QHeads))
 	for c := range own.classes {
 		own.classes[c].rank = nil // all-to-alls count apart
 		own.attention = append(own.attention, own.classes[c].heads.asFloor(weights[forwardLayer], weights[backwardLayer]))
@@ -298,7 +298,7 @@ func (g *groupWork) mostTokens(theta float64) float64 {
 // which is half of what both take.
 func (f *floors) allToAlls(s scope, g *groupWork, bare float64) float64 {
 	at := func(theta float64) float64 {
-		part := max(0, 1-g.mostTokens(theta)/float64(f.p.Job.SeqLen))
+		part := max(0, 1-g.mostTokens(theta)/float64(f.job.SeqLen))
 		if g.twoBatch {
 			return max(g.base, bare+f.portsOfToAlls(s, part, g.weights))
 		}
@@ -320,14 +320,14 @@ func (f *floors) allToAlls(s scope, g *groupWork, bare float64) float64 {
 
 // rowBytes is the bytes of one row of every query head and token.
 func (f *floors) rowBytes() float64 {
-	m := f.p.Job.Model
-	return float64(f.p.Job.SeqLen) * float64(m.QHeads*m.HeadDim) * float64(f.p.Job.DType.Size())
+	m := f.job.Model
+	return float64(f.job.SeqLen) * float64(m.QHeads*m.HeadDim) * float64(f.job.DType.Size())
 }
 
 // portsOfToAlls is how long a step's all-to-alls that carry so large a part of all rows
 // keep the busiest port, in as many messages as may be.
 func (f *floors) portsOfToAlls(s scope, part float64, weights [stageCount]float64) float64 {
-	m := f.p.Job.Model
+	m := f.job.Model
 	rows := 2 + 2*float64(m.KVHeads)/float64(m.QHeads) // of the two of a pass
 	second := f.perByteOver(f.linkOf(s), op.KindAllToAll)
 	return (weights[forwardLayer] + weights[backwardLayer]) * rows * part * f.rowBytes() / float64(s.most) * second
@@ -337,7 +337,7 @@ func (f *floors) portsOfToAlls(s scope, part float64, weights [stageCount]float6
 // all rows in keys and values forward and, if query heads share none of these, in
 // queries, and backward in gradients of the output.
 func (f *floors) firstToAlls(s scope, part float64, weights [stageCount]float64) float64 {
-	m := f.p.Job.Model
+	m := f.job.Model
 	forward, backward := 2*float64(m.KVHeads)/float64(m.QHeads), 0.0
 	if m.KVHeads == m.QHeads {
 		forward, backward = forward+1, backward+1

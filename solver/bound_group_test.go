@@ -95,7 +95,7 @@ func fitsAll(p *Problem, l costmodel.Layout) bool {
 // groupFloor is the floor of a single group of as many ranks as a layout has.
 func groupFloor(t *testing.T, p *Problem, l costmodel.Layout) float64 {
 	t.Helper()
-	f, err := newFloors(p)
+	f, err := newFloors(p.Profile, p.Predictor, p.Job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestGroupMemoryHoldsForEveryGroup(t *testing.T) {
 	for range 60 {
 		p := randomWorld(t, r)
 		p = problemOf(t, p.Profile, varied(r, p.Job))
-		f, err := newFloors(p)
+		f, err := newFloors(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}

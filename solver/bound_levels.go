@@ -19,13 +19,13 @@ const levelRatio = math.Sqrt2
 // grouped finds the floors of a device type by the tokens of its group, from all
 // of them down to half of what a rank has on average.
 func (f *floors) grouped(device string, pairs []float64) ([]grouped, error) {
-	seq := float64(f.p.Job.SeqLen)
+	seq := float64(f.job.SeqLen)
 	all, ratio := []grouped{{most: seq}}, levelRatio
-	if len(f.p.ranks) > mostLevels {
+	if f.size > mostLevels {
 		ratio *= levelRatio
 	}
-	least := max(1, seq/float64(2*min(len(f.p.ranks), mostLevels)))
-	if n := len(f.p.ranks); n == 1 || n > ungroupedRanks {
+	least := max(1, seq/float64(2*min(f.size, mostLevels)))
+	if n := f.size; n == 1 || n > ungroupedRanks {
 		least = seq
 	}
 	for all[len(all)-1].most/ratio >= least {

@@ -59,7 +59,7 @@ func (f *floors) portsOf(s scope) ports {
 	b := f.borderOf(f.perByte(op.KindAllToAll, s), f.perByte(op.KindSendRecv, s))
 	p := ports{tokens: b.tokens, ranks: float64(s.most), kvShare: b.kvShare, wide: b.wide, row: b.perRow, hop: b.perHop}
 	if s.node < 0 {
-		far := f.borderOf(f.perByteOver(f.p.Job.Cluster.Network, op.KindAllToAll), f.perByteOver(f.p.Job.Cluster.Network, op.KindSendRecv))
+		far := f.borderOf(f.perByteOver(f.job.Cluster.Network, op.KindAllToAll), f.perByteOver(f.job.Cluster.Network, op.KindSendRecv))
 		p.farRow, p.farHop = far.perRow, far.perHop
 	}
 	return p
@@ -74,7 +74,7 @@ func (f *floors) limit(p *ports, s scope, g *groupWork, theta float64) {
 		most[c.device] = one.mostTokens(theta)
 		p.mostOfRank = max(p.mostOfRank, most[c.device])
 	}
-	for i, n := range f.p.Job.Cluster.Nodes {
+	for i, n := range f.job.Cluster.Nodes {
 		all := 0.0
 		for _, m := range n.Devices {
 			all += float64(min(m.Count, s.counts[m.Device])) * most[m.Device]

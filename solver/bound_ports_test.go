@@ -64,7 +64,7 @@ func TestPortsCarryNoLess(t *testing.T) {
 	for range 60 {
 		p := randomWorld(t, r)
 		p = problemOf(t, p.Profile, varied(r, p.Job))
-		f := &floors{p: p}
+		f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.ranks)}
 		micro, again := float64(max(1, p.Job.Accumulate)), 0.0
 		if p.Job.Recompute == costmodel.RecomputeFull {
 			again = 1
@@ -107,7 +107,7 @@ func TestBoundKnowsPortsAreShared(t *testing.T) {
 	d := fast()
 	d.flops *= 3
 	p := problemOf(t, testProfile([]device{d}, []wire{{"near", 0, 1e-9}, {"far", 0, 1e-9}}), job)
-	f, err := newFloors(p)
+	f, err := newFloors(p.Profile, p.Predictor, p.Job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestBoundKnowsPortsAreShared(t *testing.T) {
 		}
 		s.fewest, s.most = 4, 4
 		bound := f.ofRing(s, math.Inf(1))
-		best := min(secondsOf(t, p, p.equalShares([][]int{{0, 1}, {2, 3}})), secondsOf(t, p, p.equalShares([][]int{{0}, {1}, {2}, {3}})))
+		best := min(secondsOf(t, p, equalShares(p, [][]int{{0, 1}, {2, 3}})), secondsOf(t, p, equalShares(p, [][]int{{0}, {1}, {2}, {3}})))
 		x := f.exchange(s)
 		alone := x.open + float64(job.Model.Layers-1)*(x.forward+x.backward)
 		if bound > float64(best) || bound < 1.2*alone {

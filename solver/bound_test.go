@@ -93,7 +93,7 @@ func kernelsOf(t *testing.T, p *Problem) []*kernel {
 	var all []*kernel
 	for _, mask := range []op.Mask{op.Full, op.Diag} {
 		for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
-			k, err := (&floors{p: p}).kernel(p.devices[0].Name, mask, kind)
+			k, err := (&floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.ranks)}).kernel(p.devices[0].Name, mask, kind)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -123,7 +123,7 @@ func TestAttentionFloorKnowsOfHeads(t *testing.T) {
 	sequential(t)
 	r := rand.New(rand.NewPCG(61, 1))
 	p := gpuProblem(t, "1x8 h100_sxm", 1<<15)
-	f := &floors{p: p}
+	f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.ranks)}
 	pairs, raised := f.pairSteps(), 0
 	for _, k := range kernelsOf(t, p) {
 		for range 8 {
@@ -207,7 +207,7 @@ func TestLinearFloorsHoldOnReferences(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 1))
 	for _, cluster := range []string{"1x1 h100_sxm", "1x1 a100_sxm", "1x1 b60"} {
 		p := gpuProblem(t, cluster, 1<<15)
-		f := &floors{p: p}
+		f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.ranks)}
 		l, err := f.linear(p.devices[0].Name)
 		if err != nil {
 			t.Fatal(err)

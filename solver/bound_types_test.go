@@ -68,7 +68,7 @@ func TestLawsAmongHoldThePredictorsAnswer(t *testing.T) {
 	asked := 0
 	for range 60 {
 		p := withTypes(t, r)
-		f, err := newFloors(p)
+		f, err := newFloors(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
-	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -34,7 +33,7 @@ type contest struct {
 	nearest   Result
 	memErr    *MemoryError // of nearest
 	evaluated int          // layouts that fit and were simulated, by this strategy or an earlier one
-	all       int          // layouts tried, those that do not fit included
+	all       int          // more than 0 once a layout was tried, be it that it does not fit
 	stopped   bool
 	must      bool // nothing but an interruption keeps it from judging
 	err       error
@@ -44,6 +43,21 @@ func newContest(ctx context.Context, p *Problem, name string, report func(Progre
 	p.sim.Until(whenEnded(ctx))
 	return &contest{ctx: ctx, p: p, name: name, report: report}
 }
+
+// Best is the fastest layout so far, and Time its time, 0 while nothing fits.
+func (c *contest) Best() Result { return c.best }
+
+// Time is that of Best.
+func (c *contest) Time() units.Seconds { return c.time }
+
+// Evaluated is how many layouts fit and were simulated.
+func (c *contest) Evaluated() int { return c.evaluated }
+
+// Err is the error that ended the contest, if one has.
+func (c *contest) Err() error { return c.err }
+
+// late says that no time is left.
+func (c *contest) late() bool { return c.ctx.Err() != nil }
 
 // done says that nothing more is to be tried. One layout is judged even when
 // time is up.
@@ -63,11 +77,7 @@ func (c *contest) try(l costmodel.Layout, why string) {
 		c.stopped = true
 		return
 	}
-	c.all++
-	if bad := c.p.overfull(l); bad != nil {
-		if c.memErr == nil || fill(bad.Memory) < fill(c.memErr.Memory) {
-			c.nearest, c.memErr = Result{Layout: l, Why: why}, bad
-		}
+	if !c.admit(l, why) {
 		return
 	}
 	c.evaluated++
@@ -80,6 +90,25 @@ func (c *contest) try(l costmodel.Layout, why string) {
 	}
 	c.take(r, t)
 }
+
+// admit says whether a layout fits. If none has so far it keeps the one that comes nearest.
+func (c *contest) admit(l costmodel.Layout, why string) bool {
+	c.all++
+	bad := c.p.overfull(l)
+	if bad != nil && (c.memErr == nil || fill(bad.Memory) < fill(c.memErr.Memory)) {
+		c.nearest, c.memErr = Result{Layout: l, Why: why}, bad
+	}
+	return bad == nil
+}
+
+// simulate is the time of a layout that fits.
+func (c *contest) simulate(l costmodel.Layout) (units.Seconds, error) {
+	c.evaluated++
+	return c.p.sim.Time(l)
+}
+
+// fail ends the contest with an error.
+func (c *contest) fail(err error) { c.err = err }
 
 // needless says that time is up, there is a plan, and a layout would take long to judge.
 func (c *contest) needless(l costmodel.Layout) bool {
@@ -109,6 +138,7 @@ func (c *contest) price(r *Result) (t units.Seconds, err error) {
 
 // take enters a layout that fits and whose time is known.
 func (c *contest) take(r Result, t units.Seconds) {
+	c.all++
 	if c.time > 0 && t >= c.time {
 		return
 	}
@@ -116,21 +146,6 @@ func (c *contest) take(r Result, t units.Seconds) {
 	if c.report != nil {
 		c.report(Progress{Strategy: c.name, Evaluated: c.evaluated, Best: t})
 	}
-}
-
-// overfull is the rank whose memory a layout exceeds most, in proportion, or nil.
-func (p *Problem) overfull(l costmodel.Layout) *MemoryError {
-	at, worst := -1, 0.0
-	memory := p.sim.Memory(l)
-	for r, m := range memory {
-		if over := fill(m); !m.Fits() && over > worst {
-			at, worst = r, over
-		}
-	}
-	if at < 0 {
-		return nil
-	}
-	return &MemoryError{Rank: at, Place: p.place(at), Component: largest(memory[at]), Memory: memory[at]}
 }
 
 // result is the winner with its account, or the layout that comes nearest to
@@ -185,55 +200,15 @@ func sameLayout(a, b costmodel.Layout) bool {
 	return a.OwnLast == b.OwnLast && a.KeepTail == b.KeepTail && a.HeadChunks == b.HeadChunks && a.TwoBatch == b.TwoBatch && slices.EqualFunc(a.Groups, b.Groups, group) && slices.EqualFunc(a.Shards, b.Shards, shard)
 }
 
-// exchangeable says whether the profile can tell what an all-to-all among some
-// ranks costs; the error is the law that nobody measured. Any number of devices
-// of any type will do (see Predictor.Over), so it is a matter of the link alone.
-func (p *Problem) exchangeable(ranks []int) error {
-	if len(ranks) < 2 {
-		return nil
-	}
-	_, _, err := p.Predictor.Over(p.linkAmong(ranks), op.KindAllToAll, p.membersOf(ranks))
-	return err
-}
+// costlySteps is how many steps of a rank make a simulation costly: some
+// milliseconds. A mesh of 256 ranks or fewer never has as many.
+const costlySteps = 200_000
 
-// alone says whether the profile can tell what the exchange of gradients and
-// parameters costs when only some ranks are at work; the error is the law that
-// nobody measured. All ranks together are known to have them (NewProblem).
-func (p *Problem) alone(ranks []int) error {
-	if len(ranks) < 2 {
-		return nil
+// costly says whether simulating a layout is worth a look at the model first.
+func costly(l costmodel.Layout) bool {
+	seats := 0
+	for _, g := range l.Groups {
+		seats += len(g)
 	}
-	for _, x := range p.Job.Collectives() {
-		if _, _, err := p.Predictor.Over(p.linkAmong(ranks), x.Kind, p.membersOf(ranks)); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// linkAmong is the link class that holds ranks together: that of their node, or
-// the network.
-func (p *Problem) linkAmong(ranks []int) string {
-	node := p.ranks[ranks[0]].Node
-	for _, r := range ranks {
-		if p.ranks[r].Node != node {
-			return p.Job.Cluster.Network
-		}
-	}
-	return p.Job.Cluster.Nodes[node].Link
-}
-
-// membersOf counts ranks by device type, in order of their first.
-func (p *Problem) membersOf(ranks []int) []op.Member {
-	var all []op.Member
-	for _, r := range ranks {
-		name := p.ranks[r].Device
-		at := slices.IndexFunc(all, func(m op.Member) bool { return m.Device == name })
-		if at < 0 {
-			all = append(all, op.Member{Device: name, Count: 1})
-			continue
-		}
-		all[at].Count++
-	}
-	return all
+	return seats*len(l.Groups) > costlySteps
 }

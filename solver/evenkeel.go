@@ -34,15 +34,17 @@ func (evenKeel) Claims() Claims {
 // Solve implements Strategy.
 func (x evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
 	s := newSearch(ctx, p, x.Name(), report)
-	if s.err = s.seed(); s.err == nil {
-		s.look(1)
-		if p.Effort > 1 {
-			s.work = 0
-			s.look(p.Effort)
-		}
-		s.hide()
-		p.runners = s.runners.inOrder()
+	if err := s.seed(); err != nil {
+		s.fail(err)
+		return s.result()
 	}
+	s.look(1)
+	if p.Effort > 1 {
+		s.work = 0
+		s.look(p.Effort)
+	}
+	s.hide()
+	p.runners = s.runners.inOrder()
 	return s.result()
 }
 
@@ -69,6 +71,7 @@ func (s *search) explore(effort float64) {
 // search is one run of the strategy.
 type search struct {
 	*contest
+	p    *Problem
 	est  *estimator
 	seen map[string]float64 // seconds by layout, +Inf if it does not fit
 	// work counts what simulations cost, up to budget. It is a count and not a
@@ -93,7 +96,7 @@ type point struct {
 
 func newSearch(ctx context.Context, p *Problem, name string, report func(Progress)) *search {
 	return &search{
-		contest: newContest(ctx, p, name, report), seen: map[string]float64{}, shapes: map[units.Tokens]bool{},
+		contest: newContest(ctx, p, name, report), p: p, seen: map[string]float64{}, shapes: map[units.Tokens]bool{},
 		budget: budgetOf(len(p.ranks)), leastGain: minGain,
 	}
 }
@@ -139,7 +142,7 @@ func (s *search) seed() error {
 	for i := range s.p.seeds {
 		s.start(&s.p.seeds[i])
 	}
-	return s.err
+	return s.Err()
 }
 
 // start takes a seed as it is; its draft is a start of the local search.
@@ -158,7 +161,6 @@ func (s *search) start(r *Result) {
 	} else if t = s.judge(r.Layout); math.IsInf(t, 1) {
 		return
 	}
-	s.all++
 	from := point{draftOf(r.Layout, s.est.class, s.p.Block, false), t}
 	s.starts = append(s.starts, s.inChunks(from))
 }
@@ -178,18 +180,14 @@ func (s *search) judge(l costmodel.Layout) float64 {
 	if s.over() || len(l.Groups) == 0 {
 		return math.Inf(1)
 	}
-	s.all++
-	if bad := s.p.overfull(l); bad != nil {
-		if s.memErr == nil || fill(bad.Memory) < fill(s.memErr.Memory) {
-			s.nearest, s.memErr = Result{Layout: l}, bad
-		}
+	if !s.admit(l, "") {
 		s.work += float64(20 * len(l.Shards))
 		s.seen[key] = math.Inf(1)
 		return math.Inf(1)
 	}
 	t, err := s.price(l)
 	if err != nil {
-		s.err = err
+		s.fail(err)
 		return math.Inf(1)
 	}
 	s.seen[key] = float64(t)
@@ -204,8 +202,7 @@ func (s *search) price(l costmodel.Layout) (units.Seconds, error) {
 		return worth, err
 	}
 	s.charge(l)
-	s.evaluated++
-	t, err := s.p.sim.Time(l)
+	t, err := s.simulate(l)
 	if err == nil {
 		s.keep(l, t)
 	}
@@ -216,12 +213,21 @@ func (s *search) price(l costmodel.Layout) (units.Seconds, error) {
 func (s *search) keep(l costmodel.Layout, t units.Seconds) {
 	s.runners.see(l, t)
 	least := s.leastGain
-	if l.TwoBatch && !s.best.Layout.TwoBatch {
+	if l.TwoBatch && !s.Best().Layout.TwoBatch {
 		least = max(least, dropGain) // they take more memory
 	}
-	if s.time == 0 || t < s.time*units.Seconds(1-least) {
+	if best := s.Time(); best == 0 || t < best*units.Seconds(1-least) {
 		s.take(Result{Layout: l}, t)
 	}
+}
+
+// fastest is the seconds of the best so far, or of the baseline where layouts are asked how
+// surely they gain over it; 0 while nothing fits.
+func (s *search) fastest() float64 {
+	if s.asker != nil {
+		return float64(s.p.base.Step.Time.Mid)
+	}
+	return float64(s.Time())
 }
 
 // charge adds a simulation's work: every seat at every step of the ring, a
@@ -312,7 +318,7 @@ func (s *search) improve(points []point) []point {
 	points = append(points, s.leaner(points)...)
 	sortPoints(points)
 	points = assorted(points)
-	fastest := float64(s.time)
+	fastest := s.fastest()
 	points = slices.DeleteFunc(points, func(x point) bool { return x.t > fastest*(1+hopelessGap) })
 	left := s.budget - s.work
 	s.descendEach(points, left/2)
@@ -363,7 +369,7 @@ func (s *search) simulateBest(line *bestFirst) []point {
 		if min(c.t, promise) > least*(1+hopelessGap) && len(points) >= descents {
 			continue
 		}
-		if cost := layoutWork(s.layout(c.d)); s.work+cost > stop && s.evaluated > 0 {
+		if cost := layoutWork(s.layout(c.d)); s.work+cost > stop && s.Evaluated() > 0 {
 			continue
 		}
 		x := s.judgeDraft(c.d)
@@ -435,13 +441,8 @@ func (s *search) withinMemory(d *draft) point {
 // result is the best layout with its account, or what the contest says.
 func (s *search) result() (Result, error) {
 	r, err := s.contest.result()
-	if err != nil || s.time == 0 {
+	if err != nil || s.Time() == 0 {
 		return r, err
-	}
-	if r.Step == nil {
-		if r.Step, err = s.p.simulate(s.ctx, r.Layout); err != nil {
-			return Result{}, err
-		}
 	}
 	r.Why = s.why(r)
 	return r, nil
@@ -450,7 +451,7 @@ func (s *search) result() (Result, error) {
 // why says what the layout is.
 func (s *search) why(r Result) string {
 	text := describe(r.Layout, s.p.Job.SeqLen, "they cost more time than they save or hold nothing")
-	text += fmt.Sprintf("; the best of %d simulated layouts", s.evaluated)
+	text += fmt.Sprintf("; the best of %d simulated layouts", s.Evaluated())
 	if s.limited {
 		text += " (the limit of the search" + s.moreEffort() + ")"
 	}

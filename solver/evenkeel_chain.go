@@ -70,7 +70,7 @@ func (s *search) findChains(drafts []*draft, until float64) (found []point) {
 		}
 	}
 	for _, x := range all {
-		if x.best.t <= float64(s.time)*(1+chainGap) {
+		if x.best.t <= s.fastest()*(1+chainGap) {
 			found = append(found, x.best)
 		}
 	}
@@ -147,7 +147,7 @@ func (s *search) chainDrafts(points []point) []*draft {
 	for _, pool := range s.est.pools() {
 		sets = append(sets, pool.ranks)
 	}
-	sets = slices.DeleteFunc(sets, func(ranks []int) bool { return s.est.leastTime(ranks) > float64(s.time) })
+	sets = slices.DeleteFunc(sets, func(ranks []int) bool { return s.est.leastTime(ranks) > s.fastest() })
 	for _, parts := range chainParts() {
 		for _, ranks := range sets {
 			add(s.est.nodeGroups(ranks, parts))

@@ -433,3 +433,12 @@ func groupsName(sizes map[int]int) string {
 	}
 	return text
 }
+
+// countTo lists 0 to n-1.
+func countTo(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}

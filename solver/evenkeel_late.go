@@ -31,7 +31,7 @@ func (s *search) moveLate(points []point) {
 	var moves []move
 	until := s.work + s.budget*latePart/2
 	for i, x := range points {
-		if i >= lateStarts && s.work >= until || x.t > float64(s.time)*(1+lateFar) {
+		if i >= lateStarts && s.work >= until || x.t > s.fastest()*(1+lateFar) {
 			break
 		}
 		if y := s.latest(x); y.t < x.t*(1+lateGap) {
@@ -50,7 +50,7 @@ func (s *search) moveLate(points []point) {
 			x = y // and another kind
 		}
 	}
-	if sortPoints(found); len(found) > 0 && found[0].t <= float64(s.time)*(1+dropGain) {
+	if sortPoints(found); len(found) > 0 && found[0].t <= s.fastest()*(1+dropGain) {
 		s.single(found[0])
 	}
 }

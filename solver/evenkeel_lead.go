@@ -23,7 +23,7 @@ func (s *search) leads(chains []point) (found []point) {
 	sortPoints(chains)
 	chains = chains[:min(len(chains), leadStarts)]
 	for i, x := range chains {
-		if x.t > float64(s.time)*(1+leadFar) {
+		if x.t > s.fastest()*(1+leadFar) {
 			break
 		}
 		w := &walk{search: s, at: x, until: s.work + (until-s.work)/float64(len(chains)-i), gain: minGain}

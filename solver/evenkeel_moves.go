@@ -178,7 +178,7 @@ func (w *walk) idleKinds() []float64 {
 	idle := make([]float64, len(w.at.d.kinds))
 	of, err := w.p.sim.Idle(w.layout(w.at.d))
 	if err != nil {
-		w.err = err
+		w.fail(err)
 		return idle
 	}
 	w.work += 10 * float64(w.at.d.ranks()*len(w.at.d.ring)) // an account takes longer

@@ -27,8 +27,8 @@ func (s *search) candidates() []option {
 	}
 	var all []option
 	best := math.Inf(1)
-	if s.time > 0 {
-		best = float64(s.time)
+	if s.fastest() > 0 {
+		best = s.fastest()
 	}
 	s.pools = s.est.pools()
 	for i := range s.pools {
@@ -53,7 +53,7 @@ func (s *search) optionsOf(p *pool, limit int, all []option, best float64) ([]op
 		return all, best
 	}
 	for _, d := range s.est.groupings(p.ranks, limit) {
-		if s.ctx.Err() != nil && (len(all) > 0 || s.time > 0) {
+		if s.late() && (len(all) > 0 || s.fastest() > 0) {
 			break
 		}
 		s.work += 300 // of the estimate
@@ -73,7 +73,7 @@ func (s *search) optionsOf(p *pool, limit int, all []option, best float64) ([]op
 // and no longer than what is listed beside the best.
 func (s *search) tryOtherHeads(options []option, best float64) {
 	for i := range options {
-		if s.ctx.Err() != nil {
+		if s.late() {
 			break
 		}
 		x := &options[i]

@@ -12,12 +12,12 @@ import (
 // costmodel.Layout), from what the first search came to. All-to-alls cost less then, but
 // memory more, so that other groups may be the best.
 func (s *search) inTwos(from []point, budget float64) {
-	if s.done() || s.time == 0 {
+	if s.done() || s.fastest() == 0 {
 		return
 	}
 	from = slices.DeleteFunc(slices.Clone(from), func(x point) bool { return math.IsInf(x.t, 1) })
 	sortPoints(from)
-	from = append([]point{{d: draftOf(s.best.Layout, s.est.class, s.p.Block, false)}}, from...)
+	from = append([]point{{d: draftOf(s.Best().Layout, s.est.class, s.p.Block, false)}}, from...)
 	s.twoBatch, s.est.twoBatch, s.starts = true, true, nil
 	s.work, s.budget = 0, budget
 	for _, x := range from[:min(len(from), descents)] {
@@ -38,7 +38,7 @@ func (s *search) optionsInTwos() []option {
 func (s *search) inTwosOf(options []option) []option {
 	var all []option
 	for _, x := range options {
-		if x.t > 2*tooLong*float64(s.time) {
+		if x.t > 2*tooLong*s.fastest() {
 			continue
 		}
 		x.d = x.d.clone()
@@ -97,7 +97,7 @@ const chunksGap = 0.25
 // the best number of them. Micro-batches in twos hide all-to-alls without.
 func (s *search) inChunks(best point) point {
 	d := best.d
-	if d.chunks > 0 || s.twoBatch || len(d.ring) != 1 || d.ranks() == 1 || !s.unequal() || best.t > float64(s.time)*(1+chunksGap) {
+	if d.chunks > 0 || s.twoBatch || len(d.ring) != 1 || d.ranks() == 1 || !s.unequal() || best.t > s.fastest()*(1+chunksGap) {
 		return best
 	}
 	for k := 2; k <= costmodel.MaxHeadChunks; k++ {

@@ -77,13 +77,13 @@ func TestTwosCostNothingOfTheSearch(t *testing.T) {
 		alone := searchOf(t, p)
 		alone.run()
 		r, err := afterBaselines(t.Context(), p, evenKeel{})
-		if err != nil || alone.err != nil {
-			t.Fatal(err, alone.err)
+		if err != nil || alone.Err() != nil {
+			t.Fatal(err, alone.Err())
 		}
-		if at := secondsOf(t, p, r.Layout); at > alone.time {
-			t.Errorf("%s: %v, %v with nothing searched for in twos", cluster, at, alone.time)
-		} else if r.Layout.TwoBatch && at > alone.time*(1-dropGain) {
-			t.Errorf("%s: in twos for %v, %v one by one", cluster, at, alone.time)
+		if at := secondsOf(t, p, r.Layout); at > alone.Time() {
+			t.Errorf("%s: %v, %v with nothing searched for in twos", cluster, at, alone.Time())
+		} else if r.Layout.TwoBatch && at > alone.Time()*(1-dropGain) {
+			t.Errorf("%s: in twos for %v, %v one by one", cluster, at, alone.Time())
 		}
 	}
 }

@@ -74,15 +74,15 @@ func (s *search) single(from point) point {
 // treat equals unequally and so must gain more. Equal devices keep the layout that is
 // known.
 func (s *search) settle(effort float64) {
-	if s.done() || s.time == 0 || !s.unequal() {
+	if s.done() || s.fastest() == 0 || !s.unequal() {
 		return
 	}
-	s.twoBatch = s.best.Layout.TwoBatch
+	s.twoBatch = s.Best().Layout.TwoBatch
 	s.est.twoBatch = s.twoBatch
 	s.work, s.budget = 0, budgetOf(len(s.p.ranks))*settlePart*effort
-	s.descend(s.judgeDraft(draftOf(s.best.Layout, s.est.class, s.p.Block, false)), s.budget/2)
-	d := draftOf(s.best.Layout, s.est.class, s.p.Block, true)
-	w := &walk{search: s, at: point{d, float64(s.time)}, until: s.budget, gain: minGain * 10, apart: true}
+	s.descend(s.judgeDraft(draftOf(s.Best().Layout, s.est.class, s.p.Block, false)), s.budget/2)
+	d := draftOf(s.Best().Layout, s.est.class, s.p.Block, true)
+	w := &walk{search: s, at: point{d, s.fastest()}, until: s.budget, gain: minGain * 10, apart: true}
 	w.shifts(w.largestShift(), 1)
 }
 

@@ -24,22 +24,22 @@ func TestSettlingImproves(t *testing.T) {
 		p := gpuProblem(t, c.cluster, c.seq)
 		s := searchOf(t, p)
 		s.explore(1)
-		before, layout, tried := s.time, s.best.Layout, s.evaluated
+		before, layout, tried := s.Time(), s.Best().Layout, s.Evaluated()
 		s.settle(1)
 		switch {
-		case s.err != nil:
-			t.Fatal(s.err)
-		case s.time > before:
-			t.Errorf("%s: %v, %v before", c.cluster, s.time, before)
-		case s.time < before*(1-1e-4):
+		case s.Err() != nil:
+			t.Fatal(s.Err())
+		case s.Time() > before:
+			t.Errorf("%s: %v, %v before", c.cluster, s.Time(), before)
+		case s.Time() < before*(1-1e-4):
 			faster++
-		case !s.unequal() && (s.evaluated > tried || !sameLayout(layout, s.best.Layout)):
+		case !s.unequal() && (s.Evaluated() > tried || !sameLayout(layout, s.Best().Layout)):
 			t.Errorf("%s: equal devices are searched again", c.cluster)
 		}
-		if bad := s.p.overfull(s.best.Layout); bad != nil {
+		if bad := s.p.overfull(s.Best().Layout); bad != nil {
 			t.Errorf("%s: %v", c.cluster, bad)
 		}
-		t.Logf("%s: %v instead of %v", c.cluster, s.time, before)
+		t.Logf("%s: %v instead of %v", c.cluster, s.Time(), before)
 	}
 	if faster == 0 {
 		t.Error("no plan is faster")

@@ -13,7 +13,7 @@ import (
 // (spreadShares), and of further pools of ranks. Equal devices keep the layout that is
 // known.
 func (s *search) further(inTwos bool, effort float64) {
-	if s.done() || s.time == 0 || !s.unequal() {
+	if s.done() || s.fastest() == 0 || !s.unequal() {
 		return
 	}
 	options := s.furtherOptions()
@@ -49,7 +49,7 @@ const (
 
 // furtherOptions lists them by rising estimate.
 func (s *search) furtherOptions() []option {
-	best := float64(s.time)
+	best := s.fastest()
 	pools := s.est.furtherPools(s.pools)
 	var all []option
 	for i := range pools {
@@ -57,7 +57,7 @@ func (s *search) furtherOptions() []option {
 	}
 	s.tryOtherHeads(all, best)
 	for _, x := range append(slices.Clone(all), s.options[:min(len(s.options), mostSpread)]...) {
-		if s.ctx.Err() != nil {
+		if s.late() {
 			break
 		}
 		if y, t := s.spread(x.d, tooLong*best-x.pool.tax); y != nil {

@@ -96,13 +96,13 @@ func TestFurtherLayoutsGain(t *testing.T) {
 		var twos float64
 		s.budget, twos = s.parts()
 		s.inTwos(s.run(), twos)
-		before := s.time
+		before := s.Time()
 		s.further(twos > 0, 1)
-		if s.err != nil {
-			t.Fatal(s.err)
+		if s.Err() != nil {
+			t.Fatal(s.Err())
 		}
-		if s.time > before*0.995 {
-			t.Errorf("%s, %d tokens: %v, and %v before", tc.cluster, int64(tc.seq), s.time, before)
+		if s.Time() > before*0.995 {
+			t.Errorf("%s, %d tokens: %v, and %v before", tc.cluster, int64(tc.seq), s.Time(), before)
 		}
 	}
 }

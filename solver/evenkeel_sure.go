@@ -142,13 +142,12 @@ func (q *asker) improve(s *search, starts []start) (err error) {
 		return err
 	}
 	s.asker, s.seen, s.budget = q, q.known, budgetOf(len(q.p.ranks))*surePart
-	s.time = q.p.base.Step.Time.Mid // chunks of heads are tried on what is about as fast
 	for i, k := range starts {
 		s.twoBatch, s.est.twoBatch = k.layout.TwoBatch, k.layout.TwoBatch
 		from := point{draftOf(k.layout, s.est.class, q.p.Block, false), float64(k.worth)}
 		s.descend(from, s.work+(s.budget-s.work)/float64(len(starts)-i))
 	}
-	return s.err
+	return s.Err()
 }
 
 // hide keeps layouts of other strategies with what evenkeel hides communication by: own
@@ -160,22 +159,24 @@ func (s *search) hide() {
 	}
 	left := budgetOf(len(s.p.ranks)) * hidePart
 	for i := range s.p.seeds {
-		for _, l := range s.p.hiding(s.p.seeds[i].Layout) {
+		for _, l := range hiding(s.p, s.p.seeds[i].Layout) {
 			work := layoutWork(l)
 			if s.done() || work > left || s.p.overfull(l) != nil {
 				continue
 			}
 			left -= work
-			var t units.Seconds
-			if t, s.err = s.p.sim.Time(l); s.err == nil {
-				s.keep(l, t)
+			t, err := s.p.sim.Time(l)
+			if err != nil {
+				s.fail(err)
+				return
 			}
+			s.keep(l, t)
 		}
 	}
 }
 
 // hiding lists the ways to go through a layout that it does not have.
-func (p *Problem) hiding(l costmodel.Layout) []costmodel.Layout {
+func hiding(p *Problem, l costmodel.Layout) []costmodel.Layout {
 	plain := l
 	plain.OwnLast, plain.TwoBatch, plain.HeadChunks = false, false, 0
 	ways := []costmodel.Layout{plain}

@@ -7,9 +7,12 @@ import (
 
 // floors is what LowerBound knows of a problem.
 type floors struct {
+	profile   *costmodel.Profile
+	predictor *costmodel.Predictor
+	job       costmodel.Job
 	groups    map[string]op.GroupType // by name
-	p         *Problem
-	names     []string // of device types, in order of their first rank
+	size      int                     // ranks of the cluster
+	names     []string                // of device types, in order of their first rank
 	types     map[string]class
 	adamw     map[string]*costmodel.Law
 	bytes     map[linkUse]float64
@@ -22,39 +25,41 @@ type floors struct {
 	stands   map[linkUse]float64
 }
 
-func newFloors(p *Problem) (*floors, error) {
+func newFloors(profile *costmodel.Profile, predictor *costmodel.Predictor, job costmodel.Job) (*floors, error) {
+	ranks := job.Cluster.Ranks()
 	f := &floors{
-		p: p, groups: map[string]op.GroupType{}, types: map[string]class{}, adamw: map[string]*costmodel.Law{}, bytes: map[linkUse]float64{}, ranks: map[string]int{},
+		profile: profile, predictor: predictor, job: job, size: len(ranks), groups: map[string]op.GroupType{}, types: map[string]class{}, adamw: map[string]*costmodel.Law{}, bytes: map[linkUse]float64{}, ranks: map[string]int{},
 		equal: map[equalUse]lawUse{}, linkLaws: map[linkUse][]*costmodel.Law{}, stands: map[linkUse]float64{},
 	}
-	for _, g := range p.Profile.Groups {
+	for _, g := range profile.Groups {
 		f.groups[g.Name] = g
 	}
 	pairs := f.pairSteps()
-	for _, d := range p.devices {
-		f.ranks[d.Name]++
-		if _, ok := f.types[d.Name]; ok {
+	for _, r := range ranks {
+		name := r.Device
+		f.ranks[name]++
+		if _, ok := f.types[name]; ok {
 			continue
 		}
-		f.names = append(f.names, d.Name)
-		c := class{device: d.Name}
+		f.names = append(f.names, name)
+		c := class{device: name}
 		var err error
-		if c.linear, err = f.linear(d.Name); err != nil {
+		if c.linear, err = f.linear(name); err != nil {
 			return nil, err
 		}
-		if c.grouped, err = f.grouped(d.Name, pairs); err != nil {
+		if c.grouped, err = f.grouped(name, pairs); err != nil {
 			return nil, err
 		}
 		c.forward, c.backward = c.grouped[0].forward, c.grouped[0].backward
-		if len(p.ranks) > 1 {
-			if c.heads, err = f.headTimes(d.Name); err != nil {
+		if f.size > 1 {
+			if c.heads, err = f.headTimes(name); err != nil {
 				return nil, err
 			}
 		}
-		if f.adamw[d.Name], err = p.Predictor.Law(d.Name, op.KindAdamW, op.AdamW{}.Variant()); err != nil {
+		if f.adamw[name], err = predictor.Law(name, op.KindAdamW, op.AdamW{}.Variant()); err != nil {
 			return nil, err
 		}
-		f.types[d.Name] = c
+		f.types[name] = c
 	}
 	return f, nil
 }
@@ -65,10 +70,10 @@ const stepRatio = 1.3
 // pairSteps are the ends of the stretches by which attention is known: from
 // little more than a rank's share to all pairs.
 func (f *floors) pairSteps() []float64 {
-	s := float64(f.p.Job.SeqLen)
-	all := s * (s + 1) / 2 * float64(f.p.Job.Model.QHeads)
+	s := float64(f.job.SeqLen)
+	all := s * (s + 1) / 2 * float64(f.job.Model.QHeads)
 	var steps []float64
-	for n := all / float64(16*len(f.p.ranks)); n < all; n *= stepRatio {
+	for n := all / float64(16*f.size); n < all; n *= stepRatio {
 		steps = append(steps, n)
 	}
 	return append(steps, all)

@@ -450,7 +450,7 @@ func (f *floors) attention(device string, pairs []float64, tokens float64, fewer
 	}{{forward, op.KindAttnFwd}, {backward, op.KindAttnBwd}} {
 		for _, mask := range []op.Mask{op.Diag, op.Full} {
 			k, err := f.kernel(device, mask, x.kind)
-			if err != nil && mask == op.Full && len(f.p.ranks) == 1 {
+			if err != nil && mask == op.Full && f.size == 1 {
 				continue // a rank alone need not cut its square
 			}
 			if err != nil {
@@ -464,9 +464,9 @@ func (f *floors) attention(device string, pairs []float64, tokens float64, fewer
 }
 
 func (f *floors) kernel(device string, mask op.Mask, kind op.Kind) (*kernel, error) {
-	j := f.p.Job
+	j := f.job
 	a := op.Attention{Mask: mask, QLen: 1, KVLen: 1, QHeads: 1, KVHeads: 1, HeadDim: j.Model.HeadDim, DType: j.DType}
-	law, err := f.p.Predictor.Law(device, kind, a.Variant())
+	law, err := f.predictor.Law(device, kind, a.Variant())
 	if err != nil {
 		return nil, err
 	}
@@ -485,9 +485,9 @@ func (f *floors) kernel(device string, mask op.Mask, kind op.Kind) (*kernel, err
 
 // mergeRate is the least seconds that adding a row costs.
 func (f *floors) mergeRate(device string) (float64, error) {
-	j := f.p.Job
+	j := f.job
 	all := op.LSEMerge{Tokens: 2 * j.SeqLen, QHeads: j.Model.QHeads, HeadDim: j.Model.HeadDim}
-	law, err := f.p.Predictor.Law(device, op.KindLSEMerge, all.Variant())
+	law, err := f.predictor.Law(device, op.KindLSEMerge, all.Variant())
 	if err != nil {
 		return 0, err
 	}

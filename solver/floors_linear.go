@@ -44,12 +44,12 @@ type call struct {
 
 // linear finds the floors of a device type in wide cells; split makes finer ones.
 func (f *floors) linear(device string) (*linearFloor, error) {
-	l := &linearFloor{job: f.p.Job}
-	l.calls = [stageCount][]call{forwardCalls(f.p.Job), backwardCalls(f.p.Job), lossCalls(f.p.Job)}
+	l := &linearFloor{job: f.job}
+	l.calls = [stageCount][]call{forwardCalls(f.job), backwardCalls(f.job), lossCalls(f.job)}
 	for s := range l.calls {
 		for _, c := range l.calls[s] {
 			shape := c.at(1)
-			law, err := f.p.Predictor.Law(device, shape.Kind(), shape.Variant())
+			law, err := f.predictor.Law(device, shape.Kind(), shape.Variant())
 			if err != nil {
 				return nil, err
 			}
@@ -58,8 +58,8 @@ func (f *floors) linear(device string) (*linearFloor, error) {
 	}
 	l.chunk = l.chunked(l.job.LossChunk, l.job.LossChunk)
 	l.cells = []cell{{}}
-	for lo := units.Tokens(1); lo <= f.p.Job.SeqLen; {
-		hi := min(f.p.Job.SeqLen, max(2*lo, 64))
+	for lo := units.Tokens(1); lo <= f.job.SeqLen; {
+		hi := min(f.job.SeqLen, max(2*lo, 64))
 		l.cells = append(l.cells, l.cell(lo, hi))
 		lo = hi + 1
 	}

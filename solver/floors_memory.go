@@ -24,8 +24,8 @@ type memoryFloor struct {
 
 // memory is the floor of a device type with its states sharded over n ranks.
 func (f *floors) memory(device string, n int) memoryFloor {
-	j := f.p.Job
-	dev := f.p.Predictor.DeviceMemory(j, device)
+	j := f.job
+	dev := f.predictor.DeviceMemory(j, device)
 	all := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, Members: 1, Ranks: n}, dev)
 	m := f.besideStates(dev, all)
 	m.perToken = f.atOnce() * f.perToken(all.Activations)
@@ -35,14 +35,14 @@ func (f *floors) memory(device string, n int) memoryFloor {
 
 // besideStates is what is left beside the states, and what logits take of it.
 func (f *floors) besideStates(dev costmodel.DeviceMemory, all costmodel.Memory) memoryFloor {
-	chunk := float64(min(f.p.Job.SeqLen, f.p.Job.LossChunk))
+	chunk := float64(min(f.job.SeqLen, f.job.LossChunk))
 	return memoryFloor{left: costmodel.Usable*float64(dev.Capacity) - float64(all.States), perLogit: float64(all.Logits) / chunk, chunk: chunk}
 }
 
 // perToken is a token's part of what the layers keep of all tokens. Rounding up
 // may have added a byte a layer.
 func (f *floors) perToken(kept units.Bytes) float64 {
-	return max(0, float64(kept)-float64(f.p.Job.Model.Layers)-1) / float64(f.p.Job.SeqLen)
+	return max(0, float64(kept)-float64(f.job.Model.Layers)-1) / float64(f.job.SeqLen)
 }
 
 // groupMemory is the floor of a member of a group of several that has no other
@@ -50,8 +50,8 @@ func (f *floors) perToken(kept units.Bytes) float64 {
 // all-to-all of queries, keys and values and the backward pass have buffers one
 // after the other, so that there is a floor with either.
 func (f *floors) groupMemory(device string, n int) memoryFloor {
-	j := f.p.Job
-	dev := f.p.Predictor.DeviceMemory(j, device)
+	j := f.job
+	dev := f.predictor.DeviceMemory(j, device)
 	kv := j.Model.KVHeads
 	tokens := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, AllKVHeads: kv, Members: 2, Ranks: n}, dev)
 	heads := j.MemoryOf(costmodel.MemoryShare{GroupTokens: j.SeqLen, QHeads: j.Model.QHeads, KVHeads: kv, Members: 2, Ranks: n}, dev)
@@ -75,7 +75,7 @@ func (f *floors) groupMemory(device string, n int) memoryFloor {
 // layer (in one, where layers are computed again), and backward the float32
 // gradient of the query.
 func (f *floors) headBytes(dev costmodel.DeviceMemory) float64 {
-	j := f.p.Job
+	j := f.job
 	d, share := float64(j.Model.HeadDim), float64(j.Model.KVHeads)/float64(j.Model.QHeads)
 	kept := 2*(1+share)*d*float64(j.DType.Size()) + 4
 	if dev.LayerToken > 0 {

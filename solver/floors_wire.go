@@ -26,13 +26,13 @@ func (f *floors) perByteOf(device string, k op.Kind, s scope) float64 {
 // perByteAt is that of the ranks on some nodes.
 func (f *floors) perByteAt(k op.Kind, s scope, on func(costmodel.Node) bool) float64 {
 	least := math.Inf(1)
-	for i, node := range f.p.Job.Cluster.Nodes {
+	for i, node := range f.job.Cluster.Nodes {
 		if node.Link != "" && s.within(node) > 1 && (s.node < 0 || s.node == i) && on(node) {
 			least = min(least, f.perByteOver(node.Link, k))
 		}
 	}
 	if s.node < 0 {
-		least = min(least, f.perByteOver(f.p.Job.Cluster.Network, k))
+		least = min(least, f.perByteOver(f.job.Cluster.Network, k))
 	}
 	if math.IsInf(least, 1) {
 		return 0
@@ -57,7 +57,7 @@ func (f *floors) perByteOver(link string, k op.Kind) float64 {
 	if b, ok := f.bytes[key]; ok {
 		return b
 	}
-	j := f.p.Job
+	j := f.job
 	most := 4 * units.Bytes(j.SeqLen) * units.Bytes((j.Model.QHeads+2*j.Model.KVHeads)*j.Model.HeadDim)
 	least := math.Inf(1)
 	largest := f.largestOn(link)
@@ -80,11 +80,11 @@ func (f *floors) perByteOver(link string, k op.Kind) float64 {
 
 // largestOn is the most ranks that a link class holds together.
 func (f *floors) largestOn(link string) int {
-	if link == f.p.Job.Cluster.Network {
-		return len(f.p.ranks)
+	if link == f.job.Cluster.Network {
+		return f.size
 	}
 	largest := 2
-	for _, n := range f.p.Job.Cluster.Nodes {
+	for _, n := range f.job.Cluster.Nodes {
 		if n.Link == link {
 			largest = max(largest, n.Size())
 		}
@@ -179,7 +179,7 @@ func (f *floors) lawOfEqual(link string, k op.Kind, m op.Member) lawUse {
 	key := equalUse{linkUse{link, k}, m}
 	u, ok := f.equal[key]
 	if !ok {
-		if l, factor, err := f.p.Predictor.Over(link, k, []op.Member{m}); err == nil {
+		if l, factor, err := f.predictor.Over(link, k, []op.Member{m}); err == nil {
 			u = lawUse{l, factor}
 		}
 		f.equal[key] = u
@@ -194,8 +194,8 @@ func (f *floors) lawsOver(link string, k op.Kind) []*costmodel.Law {
 	if ok {
 		return all
 	}
-	for i := range f.p.Profile.Laws {
-		if l := &f.p.Profile.Laws[i]; l.Group != "" && l.Op == k && f.groups[l.Group].Link == link {
+	for i := range f.profile.Laws {
+		if l := &f.profile.Laws[i]; l.Group != "" && l.Op == k && f.groups[l.Group].Link == link {
 			all = append(all, l)
 		}
 	}
@@ -216,7 +216,7 @@ func (f *floors) standsIn(link string, k op.Kind) float64 {
 	for _, name := range f.names {
 		members = append(members, op.Member{Device: name, Count: costmodel.MaxRanks})
 	}
-	_, factor, err := f.p.Predictor.Over(link, k, members)
+	_, factor, err := f.predictor.Over(link, k, members)
 	if err != nil {
 		factor = 1
 	}

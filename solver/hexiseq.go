@@ -50,11 +50,11 @@ func (s hexiSeq) Solve(ctx context.Context, p *Problem, report func(Progress)) (
 	if err != nil {
 		return Result{}, err
 	}
-	all, err := m.candidates(ctx)
+	all, err := candidates(ctx, p, m)
 	if err != nil {
 		return Result{}, err
 	}
-	c.finals(m, all)
+	finals(p, c, m, all)
 	res, err := c.result()
 	res.Why += fmt.Sprintf("; %d of %d candidates fit memory by the analytic model", fitting(all), len(all))
 	return res, err
@@ -62,16 +62,16 @@ func (s hexiSeq) Solve(ctx context.Context, p *Problem, report func(Progress)) (
 
 // finals simulates the best few candidates, and none that the model finds
 // hopeless against the best so far.
-func (c *contest) finals(m *perfModel, all []hexiCandidate) {
+func finals(p *Problem, c *contest, m *perfModel, all []hexiCandidate) {
 	simulated, work := 0, 0
 	for _, x := range all {
-		if simulated == finalists || c.done() || c.time > 0 && m.step(x.cost.seconds) > hopeless*float64(c.time) {
+		if simulated == finalists || c.done() || c.Time() > 0 && m.step(x.cost.seconds) > hopeless*float64(c.Time()) {
 			return
 		}
-		if seats := len(c.p.ranks) * len(x.groups); work+seats <= finalWork {
+		if seats := len(p.ranks) * len(x.groups); work+seats <= finalWork {
 			work += seats
 			simulated++
-			c.try(x.layout(c.p), x.why())
+			c.try(x.layout(p), x.why())
 		}
 	}
 }
@@ -120,10 +120,10 @@ func (x *hexiCandidate) layout(p *Problem) costmodel.Layout {
 
 // candidates scores all candidates and sorts them, best first. When ctx ends it
 // returns those it has.
-func (m *perfModel) candidates(ctx context.Context) ([]hexiCandidate, error) {
-	t := m.capability()
+func candidates(ctx context.Context, p *Problem, m *perfModel) ([]hexiCandidate, error) {
+	t := capabilityOf(p, m)
 	var all []hexiCandidate
-	for _, x := range m.p.groupings() {
+	for _, x := range groupings(p) {
 		crews, err := m.crews(x.groups)
 		if err != nil {
 			return nil, err
@@ -133,12 +133,12 @@ func (m *perfModel) candidates(ctx context.Context) ([]hexiCandidate, error) {
 			if ctx.Err() != nil {
 				break
 			}
-			split := t.splitGroups(m.p, rule, x.groups)
+			split := t.splitGroups(p, rule, x.groups)
 			if slices.ContainsFunc(splits, func(o []units.Tokens) bool { return slices.Equal(o, split) }) {
 				continue
 			}
 			splits = append(splits, split)
-			all = append(all, m.candidate(x, crews, rule, split, t))
+			all = append(all, candidate(p, m, x, crews, rule, split, t))
 		}
 	}
 	slices.SortStableFunc(all, func(a, b hexiCandidate) int {
@@ -147,28 +147,9 @@ func (m *perfModel) candidates(ctx context.Context) ([]hexiCandidate, error) {
 	return all, nil
 }
 
-// crews describes groups, those that are alike by one crew.
-func (m *perfModel) crews(groups [][]int) ([]*crew, error) {
-	known, users := map[string]*crew{}, m.cardUsers(groups)
-	crews := make([]*crew, len(groups))
-	for g, ranks := range groups {
-		key := m.key(ranks, before(groups, g), users)
-		c := known[key]
-		if c == nil {
-			var err error
-			if c, err = m.crewOf(ranks, before(groups, g), users); err != nil {
-				return nil, err
-			}
-			known[key] = c
-		}
-		crews[g] = c
-	}
-	return crews, nil
-}
-
 // candidate is stage III of a grouping and split: one descent for all groups
 // that are alike and have the same tokens.
-func (m *perfModel) candidate(x grouping, crews []*crew, rule policy, split []units.Tokens, t *capability) hexiCandidate {
+func candidate(p *Problem, m *perfModel, x grouping, crews []*crew, rule policy, split []units.Tokens, t *capability) hexiCandidate {
 	type class struct {
 		c     *crew
 		total units.Tokens
@@ -181,13 +162,13 @@ func (m *perfModel) candidate(x grouping, crews []*crew, rule policy, split []un
 	for g, n := range split {
 		out.shares[g].total = n
 	}
-	chunks := chunksOf(out.shares)
+	all := blocksOf(out.shares)
 	known := map[class]solved{}
 	for g, n := range split {
 		k := class{crews[g], n}
 		s, ok := known[k]
 		if !ok {
-			s.share, s.cost = m.descend(crews[g], t, n, without(chunks, n), len(m.p.ranks))
+			s.share, s.cost = descend(m.pricer(crews[g], all.without(n), len(p.ranks)), p, t, n)
 			known[k] = s
 		}
 		out.shares[g] = s.share

@@ -9,14 +9,11 @@ import (
 
 // descent is stage III for one crew: the members' tokens and heads, one at a time.
 type descent struct {
-	m      *perfModel
-	c      *crew
-	memo   *ringMemo
-	widest units.Tokens
-	ranks  int
-	left   int // evaluations
-	now    crewShare
-	cost   cost
+	p     *Problem
+	price *pricer
+	left  int // evaluations
+	now   crewShare
+	cost  cost
 }
 
 // descentWork bounds the evaluations of one descent times members.
@@ -25,14 +22,10 @@ const descentWork = 12_000
 // descend starts from shares in proportion to what members can do and moves
 // tokens or heads from one member to another while that helps, in steps that
 // halve down to a block and a head: a local optimum.
-func (m *perfModel) descend(c *crew, t *capability, total units.Tokens, other []chunk, ranks int) (crewShare, cost) {
-	d := &descent{m: m, c: c, memo: &ringMemo{of: map[ringKey]float64{}, other: other}, ranks: ranks, left: descentWork / len(c.dev)}
-	if len(other) > 0 {
-		d.widest = other[0].tokens
-	}
-	d.now = m.firstShare(c, t, total)
-	d.cost = m.cost(c, d.now, d.memo, d.widest, ranks)
-	for step := d.largestStep(); step >= m.p.Block && d.mixed(); step /= 2 {
+func descend(price *pricer, p *Problem, t *capability, total units.Tokens) (crewShare, cost) {
+	d := &descent{p: p, price: price, left: descentWork / len(price.crew.dev), now: firstShare(p, price.crew, t, total)}
+	d.cost = price.cost(d.now)
+	for step := d.largestStep(); step >= p.Block && d.mixed(); step /= 2 {
 		for d.pass(step) {
 		}
 	}
@@ -40,13 +33,13 @@ func (m *perfModel) descend(c *crew, t *capability, total units.Tokens, other []
 }
 
 // firstShare is in proportion to compute, heads by largest remainder.
-func (m *perfModel) firstShare(c *crew, t *capability, total units.Tokens) crewShare {
+func firstShare(p *Problem, c *crew, t *capability, total units.Tokens) crewShare {
 	weights := make([]float64, len(c.dev))
 	for i, d := range c.dev {
 		weights[i] = t.compute[d]
 	}
-	s := crewShare{total: total, tokens: proportional(total, min(m.p.Block, max(1, total/units.Tokens(len(weights)))), weights)}
-	for _, h := range proportional(units.Tokens(m.p.Job.Model.QHeads), 1, weights) {
+	s := crewShare{total: total, tokens: proportional(total, min(p.Block, max(1, total/units.Tokens(len(weights)))), weights)}
+	for _, h := range proportional(units.Tokens(p.Job.Model.QHeads), 1, weights) {
 		s.heads = append(s.heads, int(h))
 	}
 	return s
@@ -56,11 +49,11 @@ func (m *perfModel) firstShare(c *crew, t *capability, total units.Tokens) crewS
 // help: in their devices, or in a number of heads that does not divide.
 func (d *descent) mixed() bool {
 	same := func(x []int) bool { return slices.Min(x) == slices.Max(x) }
-	return len(d.c.dev) > 1 && !(same(d.c.dev) && same(d.now.heads))
+	return len(d.price.crew.dev) > 1 && !(same(d.price.crew.dev) && same(d.now.heads))
 }
 
 func (d *descent) largestStep() units.Tokens {
-	step := d.m.p.Block
+	step := d.p.Block
 	for step*16 <= d.now.total {
 		step *= 2
 	}
@@ -71,7 +64,7 @@ func (d *descent) largestStep() units.Tokens {
 // a key-value head, once. It says whether any helped.
 func (d *descent) pass(step units.Tokens) bool {
 	helped := false
-	each := d.m.p.Job.Model.QHeads / d.m.p.Job.Model.KVHeads
+	each := d.p.Job.Model.QHeads / d.p.Job.Model.KVHeads
 	for _, from := range d.kinds() {
 		for _, to := range d.kinds() {
 			if from == to || d.left <= 0 {
@@ -96,8 +89,8 @@ func (d *descent) kinds() []int {
 	}
 	seen := map[kind]bool{}
 	var first []int
-	for i, dev := range d.c.dev {
-		k := kind{dev, d.c.node[i], d.now.heads[i], d.now.tokens[i]}
+	for i, dev := range d.price.crew.dev {
+		k := kind{dev, d.price.crew.node[i], d.now.heads[i], d.now.tokens[i]}
 		if !seen[k] {
 			seen[k] = true
 			first = append(first, i)
@@ -117,7 +110,7 @@ func (d *descent) move(from, to int, tokens units.Tokens, heads int) bool {
 	d.left--
 	s.tokens[from], s.tokens[to] = s.tokens[from]-tokens, s.tokens[to]+tokens
 	s.heads[from], s.heads[to] = s.heads[from]-heads, s.heads[to]+heads
-	if c := d.m.cost(d.c, s, d.memo, d.widest, d.ranks); c.less(d.cost) {
+	if c := d.price.cost(s); c.less(d.cost) {
 		d.cost = c
 		return true
 	}

@@ -26,24 +26,24 @@ const (
 // super-nodes of them. Nodes are the domains that a cluster states: inside their
 // link is fast, between them the network is not. Groups have at most as many
 // members as there are heads.
-func (p *Problem) groupings() []grouping {
+func groupings(p *Problem) []grouping {
 	var all []grouping
-	for _, x := range p.meshes(countTo(len(p.ranks))) {
+	for _, x := range meshes(p, p.all()) {
 		all = append(all, grouping{x.name(), x.groups})
 	}
-	all = append(all, p.insideNodes()...)
-	all = append(all, p.mixedNodes()...)
-	all = append(all, p.superNodes()...)
+	all = append(all, insideNodes(p)...)
+	all = append(all, mixedNodes(p)...)
+	all = append(all, superNodes(p)...)
 	seen := map[string]bool{}
 	return slices.DeleteFunc(all, func(x grouping) bool {
 		key := partitionKey(x.groups)
 		known := seen[key]
 		seen[key] = true
-		return known || !p.groupable(x.groups)
+		return known || !groupable(p, x.groups)
 	})
 }
 
-func (p *Problem) groupable(groups [][]int) bool {
+func groupable(p *Problem, groups [][]int) bool {
 	tooLarge := func(g []int) bool { return len(g) > p.Job.Model.QHeads }
 	return len(groups) > 0 && !slices.ContainsFunc(groups, tooLarge) && p.allExchangeable(groups)
 }
@@ -61,15 +61,15 @@ func partitionKey(groups [][]int) string {
 
 // insideNodes cuts every node into groups of one device type each, in every
 // combination of sizes by type.
-func (p *Problem) insideNodes() []grouping {
+func insideNodes(p *Problem) []grouping {
 	nodes := p.nodeRanks()
 	types := p.deviceTypes()
 	var all []grouping
-	for _, sizes := range p.sizes(types, nodes) {
+	for _, sizes := range sizes(p, types, nodes) {
 		x := grouping{name: "in nodes by type, " + sizesName(types, sizes)}
 		for _, ranks := range nodes {
 			for t, name := range types {
-				x.groups = append(x.groups, cut(p.ofType(ranks, name), sizes[t])...)
+				x.groups = append(x.groups, cut(ofType(p, ranks, name), sizes[t])...)
 			}
 		}
 		all = append(all, x)
@@ -79,7 +79,7 @@ func (p *Problem) insideNodes() []grouping {
 
 // mixedNodes cuts nodes into groups that have all of a node's types in the same
 // mix, as far as they divide. Without a node of several types there are none.
-func (p *Problem) mixedNodes() []grouping {
+func mixedNodes(p *Problem) []grouping {
 	nodes := p.nodeRanks()
 	largest, several := 0, false
 	for i, ranks := range nodes {
@@ -93,7 +93,7 @@ func (p *Problem) mixedNodes() []grouping {
 		}
 		x := grouping{name: fmt.Sprintf("in nodes with all types mixed, groups of %d", size)}
 		for _, ranks := range nodes {
-			x.groups = append(x.groups, spread(p.byType(ranks), len(ranks)/divisorUpTo(len(ranks), size))...)
+			x.groups = append(x.groups, spread(byType(p, ranks), len(ranks)/divisorUpTo(len(ranks), size))...)
 		}
 		all = append(all, x)
 	}
@@ -102,13 +102,13 @@ func (p *Problem) mixedNodes() []grouping {
 
 // sizes lists what sizes groups may have, by type: divisors of the most devices
 // of the type in a node.
-func (p *Problem) sizes(types []string, nodes [][]int) [][]int {
+func sizes(p *Problem, types []string, nodes [][]int) [][]int {
 	options := make([][]int, len(types))
 	combinations := 1
 	for t, name := range types {
 		most := 1
 		for _, ranks := range nodes {
-			most = max(most, len(p.ofType(ranks, name)))
+			most = max(most, len(ofType(p, ranks, name)))
 		}
 		for size := 1; size <= most; size++ {
 			if most%size == 0 {
@@ -171,7 +171,7 @@ func sizesName(types []string, sizes []int) string {
 	return strings.Join(parts, ", ")
 }
 
-func (p *Problem) ofType(ranks []int, device string) []int {
+func ofType(p *Problem, ranks []int, device string) []int {
 	var some []int
 	for _, r := range ranks {
 		if p.ranks[r].Device == device {
@@ -182,10 +182,10 @@ func (p *Problem) ofType(ranks []int, device string) []int {
 }
 
 // byType orders ranks by their device type, in order of the types' first rank.
-func (p *Problem) byType(ranks []int) []int {
+func byType(p *Problem, ranks []int) []int {
 	var ordered []int
 	for _, name := range p.deviceTypes() {
-		ordered = append(ordered, p.ofType(ranks, name)...)
+		ordered = append(ordered, ofType(p, ranks, name)...)
 	}
 	return ordered
 }
@@ -218,8 +218,8 @@ func spread(ranks []int, groups int) [][]int {
 // superNodes joins nodes to groups: neighbours of one kind by twos, fours and so
 // on up to all of the kind, and nodes of different kinds to groups of equal
 // aggregate strength.
-func (p *Problem) superNodes() []grouping {
-	kinds := p.nodeKinds()
+func superNodes(p *Problem) []grouping {
+	kinds := nodeKinds(p)
 	var all []grouping
 	for size := 2; size < 2*len(p.Job.Cluster.Nodes); size *= 2 {
 		x := grouping{name: fmt.Sprintf("super-nodes of up to %d like nodes", size)}
@@ -254,7 +254,7 @@ func (p *Problem) superNodes() []grouping {
 }
 
 // nodeKinds lists the ranks of nodes, those of equal devices and link together.
-func (p *Problem) nodeKinds() [][][]int {
+func nodeKinds(p *Problem) [][][]int {
 	var kinds [][][]int
 	index := map[string]int{}
 	for i, ranks := range p.nodeRanks() {

@@ -115,7 +115,7 @@ func (m *perfModel) messages() error {
 		return nil
 	}
 	var err error
-	m.network, err = m.over(m.p.Job.Cluster.Network, op.KindSendRecv, countTo(len(m.p.ranks)))
+	m.network, err = m.over(m.p.Job.Cluster.Network, op.KindSendRecv, m.p.all())
 	return err
 }
 

@@ -41,13 +41,13 @@ func (t *capability) total(of []float64, ranks []int) float64 {
 	return sum
 }
 
-// capability rates device types by the laws: tokens a second, of linear work and
+// capabilityOf rates device types by the laws: tokens a second, of linear work and
 // attention to the whole sequence together, at an equal share; and what memory
 // is left beside the states.
-func (m *perfModel) capability() *capability {
-	n := units.Tokens(len(m.p.ranks))
-	s := max(1, m.p.Job.SeqLen/n)
-	md := m.p.Job.Model
+func capabilityOf(p *Problem, m *perfModel) *capability {
+	n := units.Tokens(len(p.ranks))
+	s := max(1, p.Job.SeqLen/n)
+	md := p.Job.Model
 	t := &capability{dev: m.dev}
 	for d := range m.types {
 		b := m.block(blockKey{dev: d, heads: md.QHeads, kvHeads: md.KVHeads, q: s})
@@ -89,7 +89,10 @@ func proportional(total, block units.Tokens, weights []float64) []units.Tokens {
 		remainder[i] = ideal - float64(split[i])
 		left -= split[i]
 	}
-	order := countTo(len(weights))
+	order := make([]int, len(weights))
+	for i := range order {
+		order[i] = i
+	}
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(remainder[b], remainder[a]) })
 	for i := range split {
 		if units.Tokens(i) < left {

@@ -98,7 +98,7 @@ func TestGroupingsArePartitions(t *testing.T) {
 		job.Model.QHeads, job.Model.KVHeads = c.heads, 1
 		p := problemOf(t, testProfile([]device{fast(), slow(), third}, []wire{nearLink(), farLink()}), job)
 		seen := map[string]bool{}
-		for _, x := range p.groupings() {
+		for _, x := range groupings(p) {
 			key := fmt.Sprint(x.groups)
 			if seen[key] {
 				t.Errorf("%s: %s comes twice", c.cluster, key)
@@ -128,7 +128,7 @@ func TestGroupingsStayFew(t *testing.T) {
 		"1x(2 fast + 2 slow + 2 third + 2 fourth)",
 	} {
 		p := testProblem(t, cluster, 1<<20, types...)
-		if n := len(p.groupings()); n < 8 || n > 150 {
+		if n := len(groupings(p)); n < 8 || n > 150 {
 			t.Errorf("%s: %d groupings", cluster, n)
 		}
 	}
@@ -204,8 +204,8 @@ func TestDescentEndsInALocalOptimum(t *testing.T) {
 	for range 20 {
 		p := randomWorld(t, r)
 		m, c := oneCrew(t, p)
-		abilities := m.capability()
-		s, got := m.descend(c, abilities, p.Job.SeqLen, nil, len(p.ranks))
+		abilities := capabilityOf(p, m)
+		s, got := descend(m.pricer(c, nil, len(p.ranks)), p, abilities, p.Job.SeqLen)
 		heads := 0
 		for _, h := range s.heads {
 			heads += h
@@ -213,12 +213,12 @@ func TestDescentEndsInALocalOptimum(t *testing.T) {
 		if sum(s.tokens) != p.Job.SeqLen || heads != p.Job.Model.QHeads {
 			t.Fatalf("%s: %+v", p.Job.Cluster, s)
 		}
-		d := &descent{m: m, c: c, memo: &ringMemo{of: map[ringKey]float64{}}, ranks: len(p.ranks), left: 1000, now: s, cost: got}
+		d := &descent{p: p, price: m.pricer(c, nil, len(p.ranks)), left: 1000, now: s, cost: got}
 		if d.mixed() && d.pass(p.Block) {
 			t.Errorf("%s: %+v is no local optimum: %+v is better", p.Job.Cluster, s, d.now)
 		}
-		first := m.firstShare(c, abilities, p.Job.SeqLen)
-		if start := m.cost(c, first, &ringMemo{of: map[ringKey]float64{}}, 0, len(p.ranks)); start.less(got) {
+		first := firstShare(p, c, abilities, p.Job.SeqLen)
+		if start := m.pricer(c, nil, len(p.ranks)).cost(first); start.less(got) {
 			t.Errorf("%s: the start %+v is better than %+v", p.Job.Cluster, start, got)
 		}
 	}
@@ -259,12 +259,12 @@ func TestDescentGivesWayToMemory(t *testing.T) {
 	f.memory = 1200 * units.MiB
 	p := testProblem(t, "1x(2 fast + 2 slow)", 65536, f, s)
 	m, c := oneCrew(t, p)
-	abilities := m.capability()
-	first := m.firstShare(c, abilities, p.Job.SeqLen)
-	if start := m.cost(c, first, &ringMemo{of: map[ringKey]float64{}}, 0, 4); start.over <= 1 {
+	abilities := capabilityOf(p, m)
+	first := firstShare(p, c, abilities, p.Job.SeqLen)
+	if start := m.pricer(c, nil, 4).cost(first); start.over <= 1 {
 		t.Fatalf("the start fits already: %+v", start)
 	}
-	share, got := m.descend(c, abilities, p.Job.SeqLen, nil, 4)
+	share, got := descend(m.pricer(c, nil, 4), p, abilities, p.Job.SeqLen)
 	if got.over > 1 || share.tokens[0] >= first.tokens[0] {
 		t.Errorf("from %+v to %+v, over by %v", first, share, got.over)
 	}
@@ -274,7 +274,7 @@ func TestDescentGivesWayToMemory(t *testing.T) {
 func TestDescentLeavesEqualMembersAlone(t *testing.T) {
 	p := testProblem(t, "1x4 fast", 16384)
 	m, c := oneCrew(t, p)
-	s, _ := m.descend(c, m.capability(), p.Job.SeqLen, nil, 4)
+	s, _ := descend(m.pricer(c, nil, 4), p, capabilityOf(p, m), p.Job.SeqLen)
 	if slices.Max(s.tokens) != slices.Min(s.tokens) || slices.Max(s.heads) != slices.Min(s.heads) {
 		t.Errorf("%+v", s)
 	}
@@ -287,8 +287,8 @@ func TestModelOfEqualShares(t *testing.T) {
 		for _, seq := range []units.Tokens{8192, 1 << 17, 1 << 20} {
 			p := gpuProblem(t, cluster, seq)
 			m := testModelOf(t, p)
-			for _, x := range p.meshes(countTo(len(p.ranks))) {
-				l := p.equalShares(x.groups)
+			for _, x := range meshes(p, countTo(len(p.ranks))) {
+				l := equalShares(p, x.groups)
 				model, real := m.layout(l), layersTime(t, p, l)
 				if model > hopeless*real {
 					t.Errorf("%s, %d tokens, %s: the model says %v, the simulator %v", cluster, seq, x.name(), model, real)
@@ -327,8 +327,8 @@ func TestModelOfSharedCards(t *testing.T) {
 		}
 		p := problemOf(t, testProfile([]device{fast()}, []wire{nearLink(), {"far", 1e-6, 2e-9}}), job)
 		m := testModelOf(t, p)
-		for _, x := range p.meshes(countTo(8)) {
-			l := p.equalShares(x.groups)
+		for _, x := range meshes(p, countTo(8)) {
+			l := equalShares(p, x.groups)
 			if model, real := m.layout(l), layersTime(t, p, l); model > hopeless*real || model < 0.7*real {
 				t.Errorf("%d cards, %s: the model says %v, the simulator %v", cards, x.name(), model, real)
 			}
@@ -349,7 +349,7 @@ func TestCandidatesAreLayouts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := testModelOf(t, p).candidates(context.Background())
+		all, err := candidates(context.Background(), p, testModelOf(t, p))
 		if err != nil {
 			t.Fatal(err)
 		}

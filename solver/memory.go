@@ -26,6 +26,7 @@ func (e *MemoryError) Error() string {
 		e.Place, e.Memory.Peak(), usable(e.Memory.Capacity), costmodel.Usable, e.Memory.Capacity, strings.Join(parts, ", "), e.Component)
 }
 
+// usable is what a layout may fill of a device.
 func usable(capacity units.Bytes) units.Bytes {
 	return units.Bytes(costmodel.Usable * float64(capacity))
 }
@@ -47,4 +48,22 @@ func largest(m costmodel.Memory) string {
 		}
 	}
 	return best.name
+}
+
+// fill is the part of a device that is used.
+func fill(m costmodel.Memory) float64 { return float64(m.Peak()) / float64(m.Capacity) }
+
+// overfull is the rank whose memory a layout exceeds most, in proportion, or nil.
+func (p *Problem) overfull(l costmodel.Layout) *MemoryError {
+	at, worst := -1, 0.0
+	memory := p.sim.Memory(l)
+	for r, m := range memory {
+		if over := fill(m); !m.Fits() && over > worst {
+			at, worst = r, over
+		}
+	}
+	if at < 0 {
+		return nil
+	}
+	return &MemoryError{Rank: at, Place: p.place(at), Component: largest(memory[at]), Memory: memory[at]}
 }

@@ -2,7 +2,6 @@ package solver
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -93,15 +92,11 @@ func (p *Problem) missing() error {
 	if err != nil {
 		return err
 	}
-	all := make([]int, len(p.ranks))
-	for r := range all {
-		all[r] = r
-	}
 	if costly(q.equalRing()) { // nodes that are all unlike
 		_, err = p.sim.Time(l)
 		return err
 	}
-	return p.alone(all)
+	return p.alone(p.all())
 }
 
 // sample is the first two nodes of each kind, and of each type in them two devices at most:
@@ -150,47 +145,6 @@ func (p *Problem) equalRing() costmodel.Layout {
 // then it may go on for a second (see whenLeft).
 func (p *Problem) simulate(ctx context.Context, l costmodel.Layout) (*costmodel.Step, error) {
 	return p.sim.Step(l, costmodel.SimOptions{Until: whenLeft(ctx, lastQuestions)})
-}
-
-// ended is why ctx has, and whenEnded asks.
-func ended(ctx context.Context) error {
-	if ctx.Err() == nil {
-		return nil
-	}
-	return context.Cause(ctx)
-}
-
-func whenEnded(ctx context.Context) func() error {
-	return func() error { return ended(ctx) }
-}
-
-// whenCancelled asks whether somebody has ended ctx: that its time is up is not enough.
-func whenCancelled(ctx context.Context) func() error {
-	return func() error {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			return nil
-		}
-		return ended(ctx)
-	}
-}
-
-// lastQuestions is how often a simulation asks in vain once it is to end: some 20 ms each.
-const lastQuestions = 50
-
-// whenLeft asks whether somebody has ended ctx, and after that says so many times that it has
-// not: what was found by then is worth an account that is all but done.
-func whenLeft(ctx context.Context, times int) func() error {
-	cancelled := whenCancelled(ctx)
-	return func() error {
-		why := cancelled()
-		if why == nil {
-			return nil
-		}
-		if times--; times >= 0 {
-			return nil
-		}
-		return why
-	}
 }
 
 // place names a rank as people find it: "rank 3 (cpu:1 on n0)".

@@ -185,8 +185,6 @@ func (p *Problem) noneFits(found []attempt) *InfeasibleError {
 	return &InfeasibleError{Reason: nearest.Error(), WayOut: p.wayOut()}
 }
 
-func fill(m costmodel.Memory) float64 { return float64(m.Peak()) / float64(m.Capacity) }
-
 func gapOf(t, bound units.Seconds) float64 { return float64(t/bound) - 1 }
 
 func warnings(found []attempt) []string {

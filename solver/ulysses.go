@@ -27,28 +27,19 @@ func (s ulysses) Solve(ctx context.Context, p *Problem, report func(Progress)) (
 	if heads%n != 0 {
 		return Result{}, &IllegalError{s.Name(), fmt.Sprintf("%d heads do not divide over %d ranks", heads, n)}
 	}
-	ranks := countTo(n)
+	ranks := p.all()
 	if err := p.exchangeable(ranks); err != nil {
 		return Result{}, &IllegalError{s.Name(), err.Error()}
 	}
 	c := newContest(ctx, p, s.Name(), report)
 	why := fmt.Sprintf("%d equal shares, %d heads each", n, heads/n)
-	c.try(p.equalShares([][]int{ranks}), why)
+	c.try(equalShares(p, [][]int{ranks}), why)
 	return c.result()
-}
-
-// countTo lists 0 to n-1.
-func countTo(n int) []int {
-	all := make([]int, n)
-	for i := range all {
-		all[i] = i
-	}
-	return all
 }
 
 // equalShares gives the ranks of groups of one size equal tokens, and equal
 // heads inside each group; the size divides the number of heads.
-func (p *Problem) equalShares(groups [][]int) costmodel.Layout {
+func equalShares(p *Problem, groups [][]int) costmodel.Layout {
 	split := equalSplit(p.Job.SeqLen, len(groups)*len(groups[0]))
 	tokens := make([]units.Tokens, len(p.ranks))
 	all := make([]costmodel.Group, len(groups))

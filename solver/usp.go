@@ -3,8 +3,6 @@ package solver
 import (
 	"context"
 	"fmt"
-
-	"github.com/evenkeel/evenkeel/costmodel"
 )
 
 // usp is unified sequence parallelism (Fang and Zhao 2024): a mesh of cp x hp
@@ -21,13 +19,13 @@ func (usp) Claims() Claims {
 
 // Solve implements Strategy.
 func (s usp) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
-	c := newContest(ctx, p, s.Name(), report)
 	m, err := newPerfModel(p)
 	if err != nil {
 		return Result{}, err
 	}
-	for _, x := range p.meshes(countTo(len(p.ranks))) {
-		c.tryMesh(m, x, "")
+	c := newContest(ctx, p, s.Name(), report)
+	for _, x := range meshes(p, p.all()) {
+		x.try(p, c, m, "")
 	}
 	return c.result()
 }
@@ -55,7 +53,7 @@ func (x mesh) name() string {
 // meshes lists every legal mesh of some ranks: hp divides their number and the
 // number of heads, and the all-to-all has a law. Those of few groups, which are
 // cheap to simulate, come first.
-func (p *Problem) meshes(ranks []int) []mesh {
+func meshes(p *Problem, ranks []int) []mesh {
 	n := len(ranks)
 	var all []mesh
 	for hp := min(n, p.Job.Model.QHeads); hp > 0; hp-- {
@@ -72,25 +70,6 @@ func (p *Problem) meshes(ranks []int) []mesh {
 	return all
 }
 
-func (p *Problem) allExchangeable(groups [][]int) bool {
-	known := map[string]bool{} // a link either has a law or has not
-	for _, g := range groups {
-		if len(g) < 2 {
-			continue
-		}
-		link := p.linkAmong(g)
-		ok, seen := known[link]
-		if !seen {
-			ok = p.exchangeable(g) == nil
-			known[link] = ok
-		}
-		if !ok {
-			return false
-		}
-	}
-	return true
-}
-
 func meshOf(ranks []int, hp int, strided bool) mesh {
 	cp := len(ranks) / hp
 	x := mesh{cp: cp, hp: hp, strided: strided, groups: make([][]int, cp)}
@@ -104,38 +83,17 @@ func meshOf(ranks []int, hp int, strided bool) mesh {
 	return x
 }
 
-// tryMesh judges a mesh, unless it is costly to simulate and the analytic model
-// finds it far slower than the best so far.
-func (c *contest) tryMesh(m *perfModel, x mesh, on string) {
+// try judges a mesh, unless it is costly to simulate and the analytic model finds it far
+// slower than the best so far.
+func (x mesh) try(p *Problem, c *contest, m *perfModel, on string) {
 	if c.done() {
 		return
 	}
-	l := c.p.equalShares(x.groups)
-	why := fmt.Sprintf("%s%s; equal shares", x.name(), on)
-	if c.time > 0 && costly(l) {
-		if _, known := c.p.timeKnown(l); !known && m.layout(l) > hopeless*float64(c.time) {
-			c.all++
+	l := equalShares(p, x.groups)
+	if c.Time() > 0 && costly(l) {
+		if _, known := p.timeKnown(l); !known && m.layout(l) > hopeless*float64(c.Time()) {
 			return
 		}
 	}
-	c.try(l, why)
-}
-
-// hopeless is how many times slower than the best the analytic model must find a
-// layout for it not to be simulated. The model leaves out the queues at ports,
-// which only make a layout slower, and is within this factor of the simulator on
-// equal shares (TestModelOfEqualShares).
-const hopeless = 1.2
-
-// costlySteps is how many steps of a rank make a simulation costly: some
-// milliseconds. A mesh of 256 ranks or fewer never has as many.
-const costlySteps = 200_000
-
-// costly says whether simulating a layout is worth a look at the model first.
-func costly(l costmodel.Layout) bool {
-	seats := 0
-	for _, g := range l.Groups {
-		seats += len(g)
-	}
-	return seats*len(l.Groups) > costlySteps
+	c.try(l, fmt.Sprintf("%s%s; equal shares", x.name(), on))
 }

@@ -24,21 +24,21 @@ func (uspSubset) Claims() Claims {
 // there is no part to choose, nor where no part alone has laws of its links, and
 // the error is an *IllegalError.
 func (s uspSubset) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
-	parts, unpriced := p.parts()
+	parts, unpriced := parts(p)
 	switch {
 	case len(parts) == 0 && unpriced != nil:
 		return Result{}, &IllegalError{s.Name(), "no part of the cluster can be priced alone: " + unpriced.Error()}
 	case len(parts) == 0:
 		return Result{}, &IllegalError{s.Name(), "all devices are of one type and all nodes of one size, so nothing is left out"}
 	}
-	c := newContest(ctx, p, s.Name(), report)
 	m, err := newPerfModel(p)
 	if err != nil {
 		return Result{}, err
 	}
+	c := newContest(ctx, p, s.Name(), report)
 	for _, part := range parts {
-		for _, x := range p.meshes(part.ranks) {
-			c.tryMesh(m, x, " on "+part.name)
+		for _, x := range meshes(p, part.ranks) {
+			x.try(p, c, m, " on "+part.name)
 		}
 	}
 	return c.result()
@@ -53,8 +53,8 @@ type clusterPart struct {
 // parts lists the parts of the cluster that people choose, without repetition
 // and without the whole. The error is a law that a part would need and nobody
 // measured; the others stay.
-func (p *Problem) parts() (kept []clusterPart, unpriced error) {
-	for _, x := range append(p.partsByType(), p.evenNodes()) {
+func parts(p *Problem) (kept []clusterPart, unpriced error) {
+	for _, x := range append(partsByType(p), evenNodes(p)) {
 		same := func(o clusterPart) bool { return slices.Equal(o.ranks, x.ranks) }
 		if len(x.ranks) == len(p.ranks) || slices.ContainsFunc(kept, same) {
 			continue
@@ -73,13 +73,13 @@ func (p *Problem) parts() (kept []clusterPart, unpriced error) {
 const fewTypes = 4
 
 // partsByType lists the choices of device types, in order of their first rank.
-func (p *Problem) partsByType() []clusterPart {
+func partsByType(p *Problem) []clusterPart {
 	types := p.deviceTypes()
 	k := len(types)
 	var all []clusterPart
 	if k > fewTypes {
 		for i, t := range types {
-			all = append(all, p.partOf(t), p.partOf(slices.Delete(slices.Clone(types), i, i+1)...))
+			all = append(all, partOf(p, t), partOf(p, slices.Delete(slices.Clone(types), i, i+1)...))
 		}
 		return all
 	}
@@ -90,24 +90,13 @@ func (p *Problem) partsByType() []clusterPart {
 				some = append(some, t)
 			}
 		}
-		all = append(all, p.partOf(some...))
+		all = append(all, partOf(p, some...))
 	}
 	return all
 }
 
-// deviceTypes lists the device types of the cluster in order of their first rank.
-func (p *Problem) deviceTypes() []string {
-	var types []string
-	for _, r := range p.ranks {
-		if !slices.Contains(types, r.Device) {
-			types = append(types, r.Device)
-		}
-	}
-	return types
-}
-
 // partOf is the ranks of some device types.
-func (p *Problem) partOf(types ...string) clusterPart {
+func partOf(p *Problem, types ...string) clusterPart {
 	x := clusterPart{name: "the " + strings.Join(types, " and ")}
 	for r := range p.ranks {
 		if slices.Contains(types, p.ranks[r].Device) {
@@ -119,7 +108,7 @@ func (p *Problem) partOf(types ...string) clusterPart {
 }
 
 // evenNodes is the first devices of every node, as many as the smallest has.
-func (p *Problem) evenNodes() clusterPart {
+func evenNodes(p *Problem) clusterPart {
 	nodes := p.nodeRanks()
 	least := len(p.ranks)
 	for _, ranks := range nodes {
@@ -131,13 +120,4 @@ func (p *Problem) evenNodes() clusterPart {
 	}
 	x.name = fmt.Sprintf("%d devices of every node (%d of %d ranks)", least, len(x.ranks), len(p.ranks))
 	return x
-}
-
-// nodeRanks lists the ranks of every node.
-func (p *Problem) nodeRanks() [][]int {
-	nodes := make([][]int, len(p.Job.Cluster.Nodes))
-	for r, k := range p.ranks {
-		nodes[k.Node] = append(nodes[k.Node], r)
-	}
-	return nodes
 }

@@ -128,7 +128,7 @@ func TestMeshesAreEveryLegalPairAndPlacement(t *testing.T) {
 				want[fmt.Sprint(n/hp, hp, hp > 1 && hp < n)] = true
 			}
 		}
-		for _, x := range p.meshes(countTo(n)) {
+		for _, x := range meshes(p, countTo(n)) {
 			key := fmt.Sprint(x.cp, x.hp, x.strided)
 			if !want[key] {
 				t.Errorf("%s, %d heads: mesh %s is not legal or comes twice", c.cluster, c.heads, key)
@@ -165,8 +165,8 @@ func TestUSPIsTheBestMesh(t *testing.T) {
 	for range 20 {
 		p := randomWorld(t, r)
 		best := units.Seconds(0)
-		for _, x := range p.meshes(countTo(len(p.ranks))) {
-			if s := timeOf(t, p, p.equalShares(x.groups)); best == 0 || s < best {
+		for _, x := range meshes(p, countTo(len(p.ranks))) {
+			if s := timeOf(t, p, equalShares(p, x.groups)); best == 0 || s < best {
 				best = s
 			}
 		}
@@ -199,7 +199,7 @@ func TestPartsOfACluster(t *testing.T) {
 		third.name = "third"
 		p := testProblem(t, c.cluster, 4096, fast(), slow(), third)
 		var got []string
-		parts, err := p.parts()
+		parts, err := parts(p)
 		if err != nil {
 			t.Errorf("%s: %v", c.cluster, err)
 		}
@@ -225,7 +225,7 @@ func TestPartsNeedLawsOfTheirOwn(t *testing.T) {
 		return l.Op == op.KindAllGather && strings.Contains(l.Group, "near")
 	})
 	p := problemOf(t, profile, testJob(t, "1x2 fast + 2x1 slow", 8192))
-	parts, err := p.parts()
+	parts, err := parts(p)
 	var missing *costmodel.MissingLawError
 	if !errors.As(err, &missing) || missing.Op != op.KindAllGather {
 		t.Errorf("no word of the all-gather that has no law: %v", err)
