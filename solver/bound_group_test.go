@@ -239,7 +239,7 @@ func TestBoundIsBelowGoodPlans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range []costmodel.Layout{solveWith(t, p, evenKeel{}).Layout, evenly(p), twoGroups(r, p), twoGroups(r, p)} {
+		for _, l := range []costmodel.Layout{solveWith(t, p, &evenKeel{}).Layout, evenly(p), twoGroups(r, p), twoGroups(r, p)} {
 			if took := secondsOf(t, p, l); bound > took*(1+1e-9) && fitsAll(p, l) {
 				t.Fatalf("bound %v above %v of %+v on %s, %+v", bound, took, l, p.Job.Cluster, p.Job)
 			}

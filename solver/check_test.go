@@ -46,7 +46,7 @@ func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
 		attemptOf(t, p, ring{}, p.equalRing()),
 		{strategy: ulysses{}, illegal: "8 heads do not divide over 5 ranks"},
 		attemptOf(t, p, usp{}, costmodel.Contiguous([]units.Tokens{0, 8192, 0, 0, 0}, []costmodel.Group{{{Rank: 1, QHeads: 8}}})),
-		attemptOf(t, p, evenKeel{}, costmodel.ZigZag([]units.Tokens{3000, 1000, 3200, 992, 0}, groups)),
+		attemptOf(t, p, &evenKeel{}, costmodel.ZigZag([]units.Tokens{3000, 1000, 3200, 992, 0}, groups)),
 	}
 	bound, err := LowerBound(p)
 	if err != nil {

@@ -23,16 +23,31 @@ import (
 // memory or links keep short of tokens are moved to the end of the sequence, where
 // tokens have more attention work (see moveLate), and groups are lined up along it, so
 // that keys and values go one way only (see chains).
-type evenKeel struct{}
+type evenKeel struct {
+	runners []runner // layouts that the last search simulated, by time, for evenSure
+}
 
-func (evenKeel) Name() string { return "evenkeel" }
+// newEvenKeel is evenkeel, and evenkeel-sure to solve after it.
+func newEvenKeel() (*evenKeel, *evenSure) {
+	x := &evenKeel{}
+	return x, &evenSure{after: x}
+}
 
-func (evenKeel) Claims() Claims {
+// Names of the two.
+const (
+	evenName = "evenkeel"
+	sureName = "evenkeel-sure"
+)
+
+func (*evenKeel) Name() string { return evenName }
+
+func (*evenKeel) Claims() Claims {
 	return Claims{Doc: "groups, tokens and heads by each rank's own pace under its memory, then local search on simulated time"}
 }
 
 // Solve implements Strategy.
-func (x evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
+func (x *evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
+	x.runners = nil
 	s := newSearch(ctx, p, x.Name(), report)
 	if err := s.seed(); err != nil {
 		s.fail(err)
@@ -44,7 +59,7 @@ func (x evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) 
 		s.look(p.Effort)
 	}
 	s.hide()
-	p.runners = s.runners.inOrder()
+	x.runners = s.runners.inOrder()
 	return s.result()
 }
 

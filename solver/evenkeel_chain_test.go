@@ -82,7 +82,7 @@ func TestSlowLinkMakesStretches(t *testing.T) {
 		given.Job.Cluster.Nodes[i].NICs = 4
 	}
 	p := problemOf(t, given.Profile, given.Job)
-	res, err := afterBaselines(t.Context(), p, evenKeel{})
+	res, err := afterBaselines(t.Context(), p, &evenKeel{})
 	if err != nil {
 		t.Fatal(err)
 	}

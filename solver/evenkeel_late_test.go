@@ -87,7 +87,7 @@ func TestFullFastRanksHoldTheEnd(t *testing.T) {
 	}
 	f.memory, s.memory = need*108/100, need*108/100
 	p := testProblem(t, "1x3 slow + 1x1 fast", 1<<16, f, s)
-	res, err := afterBaselines(t.Context(), p, evenKeel{})
+	res, err := afterBaselines(t.Context(), p, &evenKeel{})
 	if err != nil {
 		t.Fatal(err)
 	}

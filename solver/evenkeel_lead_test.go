@@ -81,7 +81,7 @@ func TestFewCardsMakeLeads(t *testing.T) {
 	}
 	given.Job.Model.KVHeads, given.Job.Recompute = 32, costmodel.RecomputeFull
 	p := problemOf(t, given.Profile, given.Job)
-	res, err := afterBaselines(t.Context(), p, evenKeel{})
+	res, err := afterBaselines(t.Context(), p, &evenKeel{})
 	if err != nil {
 		t.Fatal(err)
 	}

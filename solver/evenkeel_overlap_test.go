@@ -17,7 +17,7 @@ func TestAllToAllsHideBehindChunks(t *testing.T) {
 		}
 		job.Model.KVHeads = job.Model.QHeads
 		p = problemOf(t, p.Profile, job)
-		r, err := afterBaselines(t.Context(), p, evenKeel{})
+		r, err := afterBaselines(t.Context(), p, &evenKeel{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestMicroBatchesGoInTwos(t *testing.T) {
 		}
 		job.Accumulate, job.Model.KVHeads = batches, job.Model.QHeads
 		p = problemOf(t, p.Profile, job)
-		r, err := afterBaselines(t.Context(), p, evenKeel{})
+		r, err := afterBaselines(t.Context(), p, &evenKeel{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +76,7 @@ func TestTwosCostNothingOfTheSearch(t *testing.T) {
 		p = problemOf(t, p.Profile, job)
 		alone := searchOf(t, p)
 		alone.run()
-		r, err := afterBaselines(t.Context(), p, evenKeel{})
+		r, err := afterBaselines(t.Context(), p, &evenKeel{})
 		if err != nil || alone.Err() != nil {
 			t.Fatal(err, alone.Err())
 		}

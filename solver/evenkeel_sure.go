@@ -21,17 +21,17 @@ import (
 // evenkeel simulated on its way, and of what others run with what it hides communication
 // by, searches around those that come nearest, and takes the fastest whose gain is beyond
 // doubt.
-type evenSure struct{}
+type evenSure struct{ after *evenKeel }
 
-func (evenSure) Name() string { return "evenkeel-sure" }
+func (*evenSure) Name() string { return sureName }
 
-func (evenSure) Claims() Claims {
+func (*evenSure) Claims() Claims {
 	return Claims{Doc: "of the layouts that evenkeel simulated, and around them, the fastest that surely gains over the strongest baseline, where no faster plan does"}
 }
 
 // Solve implements Strategy. It comes after evenkeel and has no layout where a plan that
 // gains as surely is as fast, or none of them gains surely.
-func (x evenSure) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
+func (x *evenSure) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
 	none := func(why string, args ...any) (Result, error) {
 		return Result{}, &IllegalError{x.Name(), fmt.Sprintf(why, args...)}
 	}
@@ -45,7 +45,7 @@ func (x evenSure) Solve(ctx context.Context, p *Problem, report func(Progress)) 
 		}
 	}
 	q := &asker{p: p, known: map[string]float64{}}
-	starts, err := q.starts(ctx, sure)
+	starts, err := q.starts(ctx, x.after.runners, sure)
 	if err != nil {
 		return Result{}, err
 	}
@@ -103,13 +103,13 @@ type start struct {
 	worth units.Seconds
 }
 
-// starts asks the layouts that evenkeel simulated, from the fastest on, until one surely
+// starts asks layouts that were simulated, from the fastest on, until one surely
 // gains, or none can be faster than one that does. It returns the best of each kind, the
 // best of all first.
-func (q *asker) starts(ctx context.Context, sure units.Seconds) ([]start, error) {
+func (q *asker) starts(ctx context.Context, simulated []runner, sure units.Seconds) ([]start, error) {
 	base, left := q.p.base.Step.Time.Mid, budgetOf(len(q.p.ranks))*askPart
 	doubts, best := map[string]units.Seconds{}, map[string]start{} // the least of a kind's layouts, the best of them
-	for _, k := range q.p.runners {
+	for _, k := range simulated {
 		if k.time >= sure*(1-minGain) || q.best.time > 0 {
 			break
 		}

@@ -83,11 +83,12 @@ func TestSurePlansAreImproved(t *testing.T) {
 	faster, more := 0, 0
 	for _, cluster := range []string{"1x(2 fast + 2 slow + 1 odd)", "1x(1 fast + 3 slow + 1 odd)", "1x(2 fast + 1 odd) + 1x3 slow", "1x2 fast + 1x2 odd"} {
 		p := doubtfulOn(t, cluster, 3)
-		if _, _, err := p.solveEach(t.Context(), Strategies(), nil); err != nil {
+		ours := &evenKeel{}
+		if _, _, err := p.solveEach(t.Context(), append(Strategies()[:5], ours), nil); err != nil {
 			t.Fatal(err)
 		}
 		q := &asker{p: p, known: map[string]float64{}}
-		starts, err := q.starts(t.Context(), units.Seconds(math.Inf(1)))
+		starts, err := q.starts(t.Context(), ours.runners, units.Seconds(math.Inf(1)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -163,17 +164,18 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 			t.Errorf("%s: a ring in twos is tried: %v", tc.cluster, inTwos)
 		}
 		// evenkeel has them among its own, or of each kind as many that are faster.
-		if _, err := (evenKeel{}).Solve(t.Context(), p, nil); err != nil {
+		ours := &evenKeel{}
+		if _, err := ours.Solve(t.Context(), p, nil); err != nil {
 			t.Fatal(err)
 		}
 		for _, k := range tried {
 			alike := 0
-			for _, own := range p.runners {
+			for _, own := range ours.runners {
 				if own.kind == k.kind && own.time <= k.time {
 					alike++
 				}
 			}
-			if k.time < p.base.Step.Time.Mid && alike < mostAlike && !slices.ContainsFunc(p.runners, func(own runner) bool { return sameLayout(own.layout, k.layout) }) {
+			if k.time < p.base.Step.Time.Mid && alike < mostAlike && !slices.ContainsFunc(ours.runners, func(own runner) bool { return sameLayout(own.layout, k.layout) }) {
 				t.Errorf("%s: %v of %+v is not among evenkeel's", tc.cluster, k.time, k.layout)
 			}
 		}

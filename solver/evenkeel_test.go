@@ -18,7 +18,7 @@ func seeded(t testing.TB, p *Problem) map[string]units.Seconds {
 	t.Helper()
 	times := map[string]units.Seconds{}
 	for _, s := range Strategies() {
-		if s.Name() == (evenKeel{}).Name() {
+		if s.Name() == (&evenKeel{}).Name() {
 			continue
 		}
 		res, err := s.Solve(context.Background(), p, nil)
@@ -52,7 +52,7 @@ func TestEvenKeelIsNeverSlowerThanItsSeeds(t *testing.T) {
 	for range 15 {
 		p := randomWorld(t, r)
 		times := seeded(t, p)
-		ours := secondsOf(t, p, solveWith(t, p, evenKeel{}).Layout)
+		ours := secondsOf(t, p, solveWith(t, p, &evenKeel{}).Layout)
 		for name, other := range times {
 			if ours > other*(1+1e-12) {
 				t.Errorf("%s: evenkeel %v, %s %v", p.Job.Cluster, ours, name, other)
@@ -74,7 +74,7 @@ func TestEvenKeelBeatsHexiSeqOnItsOwn(t *testing.T) {
 	} {
 		p := gpuProblem(t, tc.cluster, tc.seq)
 		hexi := secondsOf(t, p, solveWith(t, p, hexiSeq{}).Layout)
-		res := solveWith(t, p, evenKeel{})
+		res := solveWith(t, p, &evenKeel{})
 		ours := secondsOf(t, p, res.Layout)
 		if ours >= hexi {
 			t.Errorf("%s: evenkeel %v, hexiseq %v", tc.cluster, ours, hexi)
@@ -87,7 +87,7 @@ func TestEvenKeelFillsMemory(t *testing.T) {
 	// At these lengths only uneven shares fit, by tokens and by heads.
 	p := gpuProblem(t, "1x(4 h100_sxm + 4 a100_sxm)", 1<<20)
 	p = modelProblem(t, p, func(j *costmodel.Job) { j.Model.Layers, j.Recompute = 32, costmodel.RecomputeFull })
-	res, err := afterBaselines(context.Background(), p, evenKeel{})
+	res, err := afterBaselines(context.Background(), p, &evenKeel{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,8 +108,8 @@ func modelProblem(t testing.TB, p *Problem, change func(*costmodel.Job)) *Proble
 
 func TestSameSearchTwice(t *testing.T) {
 	sequential(t)
-	a := solveWith(t, gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), evenKeel{})
-	b := solveWith(t, gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), evenKeel{})
+	a := solveWith(t, gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), &evenKeel{})
+	b := solveWith(t, gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), &evenKeel{})
 	if !sameLayout(a.Layout, b.Layout) || a.Evaluated != b.Evaluated || a.Why != b.Why {
 		t.Errorf("%q and %q", a.Why, b.Why)
 	}
@@ -127,7 +127,7 @@ func TestSearchStopsAnywhere(t *testing.T) {
 		if after == 0 {
 			cancel()
 		}
-		res, err := evenKeel{}.Solve(ctx, p, func(g Progress) {
+		res, err := (&evenKeel{}).Solve(ctx, p, func(g Progress) {
 			if reports++; g.Evaluated >= after {
 				cancel()
 			}
@@ -275,7 +275,7 @@ func TestTooSmallIsNeverWrong(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		res, err := afterBaselines(context.Background(), p, evenKeel{})
+		res, err := afterBaselines(context.Background(), p, &evenKeel{})
 		if err != nil {
 			continue
 		}
@@ -327,9 +327,9 @@ func TestEffortOnlyGains(t *testing.T) {
 	faster := 0
 	for _, cluster := range []string{"1x8 h100_sxm + 2x2 a100_sxm", "1x2 rtx_pro_6000_server + 1x4 a100_sxm + 1x2 h100_sxm + 1x4 h100_sxm + 1x8 a100_sxm"} {
 		p := oneCard(t, cluster, 40, 512<<10)
-		once := solveWith(t, p, evenKeel{})
+		once := solveWith(t, p, &evenKeel{})
 		p.Effort = 4
-		more, again := solveWith(t, p, evenKeel{}), solveWith(t, p, evenKeel{})
+		more, again := solveWith(t, p, &evenKeel{}), solveWith(t, p, &evenKeel{})
 		if more.Step.Time.Mid > once.Step.Time.Mid {
 			t.Errorf("%s: %v with four times the effort, %v without", cluster, more.Step.Time.Mid, once.Step.Time.Mid)
 		}
@@ -340,7 +340,7 @@ func TestEffortOnlyGains(t *testing.T) {
 			faster++
 		}
 		p.Effort = 1
-		if same := solveWith(t, p, evenKeel{}); !reflect.DeepEqual(same.Layout, once.Layout) {
+		if same := solveWith(t, p, &evenKeel{}); !reflect.DeepEqual(same.Layout, once.Layout) {
 			t.Errorf("%s: an effort of 1 and none are not the same", cluster)
 		}
 	}

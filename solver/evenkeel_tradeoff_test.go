@@ -117,7 +117,7 @@ func TestAgainstExactSearchWithinMemory(t *testing.T) {
 		})
 		p.Block = 256
 		best := exactWithin(t, p, 12)
-		res, err := afterBaselines(context.Background(), p, evenKeel{})
+		res, err := afterBaselines(context.Background(), p, &evenKeel{})
 		if err != nil {
 			if !math.IsInf(best, 1) {
 				t.Errorf("instance %d: %v, but %v fits", i, err, best)

@@ -23,7 +23,7 @@ func TestAgainstExactSearch(t *testing.T) {
 	for i := range instances {
 		p, blocks := smallWorld(t, r)
 		best := exactSearch(t, p, blocks)
-		ours := float64(secondsOf(t, p, solveWith(t, p, evenKeel{}).Layout))
+		ours := float64(secondsOf(t, p, solveWith(t, p, &evenKeel{}).Layout))
 		gaps = append(gaps, ours/best-1)
 		if gaps[i] > 0.02 {
 			t.Errorf("instance %d: %s, %d blocks of %d, %d heads: %v above the best", i, p.Job.Cluster, blocks, p.Block, p.Job.Model.QHeads, gaps[i])

@@ -33,7 +33,6 @@ type Problem struct {
 	sim     *costmodel.Simulator
 	seeds   []Result // of the strategies solved before, for one that starts from their plans
 	base    *Result  // the strongest baseline of these
-	runners []runner // layouts that evenkeel simulated, by time
 }
 
 // MostEffort bounds Problem.Effort.

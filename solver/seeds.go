@@ -11,7 +11,7 @@ import (
 // it again. A strategy without any layout on this cluster is skipped and told
 // why; so is one that ctx left no time for, unless nothing fits before it.
 func (p *Problem) solveEach(ctx context.Context, todo []Strategy, report func(Progress)) (found []attempt, skipped []string, err error) {
-	p.seeds, p.base, p.runners = []Result{}, nil, nil
+	p.seeds, p.base = []Result{}, nil
 	defer p.sim.Until(nil)
 	var late error
 	for _, s := range todo {

@@ -41,8 +41,8 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 		return nil, err
 	}
 	// Where it has no plan, that is nothing to tell unless somebody asks for it.
-	if sure := (evenSure{}).Name(); !slices.Contains(names, sure) {
-		found = slices.DeleteFunc(found, func(a attempt) bool { return a.strategy.Name() == sure && a.illegal != "" })
+	if !slices.Contains(names, sureName) {
+		found = slices.DeleteFunc(found, func(a attempt) bool { return a.strategy.Name() == sureName && a.illegal != "" })
 	}
 	plan, err := p.pick(found, b.seconds)
 	if plan != nil {
@@ -86,7 +86,7 @@ func chooseStrategies(names []string) ([]Strategy, error) {
 		}
 	}
 	// One does not go without the other.
-	ours := []string{Default, evenSure{}.Name()}
+	ours := []string{Default, sureName}
 	if slices.ContainsFunc(names, func(n string) bool { return slices.Contains(ours, n) }) {
 		names = append(slices.Clone(names), ours...)
 	}

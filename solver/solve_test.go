@@ -90,7 +90,7 @@ func TestEqualDevicesGetEqualShares(t *testing.T) {
 	for _, cluster := range []string{"1x2 fast", "1x4 fast", "2x3 fast"} {
 		for _, seq := range []units.Tokens{16384, 10007} {
 			p := testProblem(t, cluster, seq, d)
-			split := tokensOfLayout(solveWith(t, p, evenKeel{}).Layout)
+			split := tokensOfLayout(solveWith(t, p, &evenKeel{}).Layout)
 			// Kernels hand out tiles of 64 rows whole, so a length that does not
 			// divide into equal tiles is best split into unequal ones.
 			within := p.Block
@@ -107,7 +107,7 @@ func TestEqualDevicesGetEqualShares(t *testing.T) {
 func TestFasterDeviceGetsAtLeastAsMuch(t *testing.T) {
 	for _, cluster := range []string{"1x(1 fast + 1 slow)", "1x(2 slow + 1 fast)", "1x2 slow + 1x2 fast"} {
 		p := testProblem(t, cluster, 16384)
-		split := tokensOfLayout(solveWith(t, p, evenKeel{}).Layout)
+		split := tokensOfLayout(solveWith(t, p, &evenKeel{}).Layout)
 		for a, x := range p.devices {
 			for b, y := range p.devices {
 				if x.Name == "fast" && y.Name == "slow" && split[a] < split[b] {
@@ -125,7 +125,7 @@ func TestComputeBoundSharesFollowSpeed(t *testing.T) {
 	f.bytes, s.bytes = 1e15, 1e15
 	profile := testProfile([]device{f, s}, []wire{{"near", 0, 1e-16}, {"far", 0, 1e-16}})
 	p := problemOf(t, profile, testJob(t, "1x(1 fast + 1 slow)", 65536))
-	res := solveWith(t, p, evenKeel{})
+	res := solveWith(t, p, &evenKeel{})
 	split := tokensOfLayout(res.Layout)
 	if ratio := float64(split[0]) / float64(split[1]); ratio < 3.9 || ratio > 4.1 {
 		t.Errorf("shares %v, ratio %v, want 4", split, ratio)
@@ -181,7 +181,7 @@ func TestExhaustiveSmallCases(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours := solveWith(t, p, evenKeel{})
+		ours := solveWith(t, p, &evenKeel{})
 		if ours.Step.Time.Mid > best*1.02 || bound > best*(1+1e-9) {
 			t.Errorf("%s: evenkeel %v in %d layouts, best %v, bound %v", tc.cluster, ours.Step.Time.Mid, ours.Evaluated, best, bound)
 		}
@@ -477,7 +477,7 @@ func TestOfEqualPlansOursIsChosen(t *testing.T) {
 	found := []attempt{
 		{Result: Result{Layout: l, Step: &slow}, strategy: ring{}},
 		{Result: Result{Layout: l, Step: step}, strategy: hexiSeq{}},
-		{Result: Result{Layout: l, Step: step}, strategy: evenKeel{}},
+		{Result: Result{Layout: l, Step: step}, strategy: &evenKeel{}},
 	}
 	plan, err := p.pick(found, step.Time.Mid/2)
 	if err != nil {

@@ -51,12 +51,16 @@ type Result struct {
 // published algorithms, then evenkeel's own, which starts from the layouts of those
 // before.
 func Strategies() []Strategy {
-	return []Strategy{ring{}, ulysses{}, usp{}, uspSubset{}, hexiSeq{}, evenKeel{}}
+	all := named()
+	return all[:len(all)-1]
 }
 
 // named are all strategies that can be asked for by name: those that are always there to
 // be solved, and one that picks from the layouts of another.
-func named() []Strategy { return append(Strategies(), evenSure{}) }
+func named() []Strategy {
+	ours, sure := newEvenKeel()
+	return []Strategy{ring{}, ulysses{}, usp{}, uspSubset{}, hexiSeq{}, ours, sure}
+}
 
 // lookupAny finds a strategy that a plan may name: one of Strategies, or a layout
 // that was given.
