@@ -79,7 +79,7 @@ func mixedProblems() []mixedProblem {
 func mixedStrategies() []string {
 	var names []string
 	for _, s := range solver.Strategies() {
-		names = append(names, s.Name())
+		names = append(names, s.Name)
 	}
 	return names
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// LowerBound is a time in seconds that no layout which fits the devices can beat in the
+// lowerBound is a time in seconds that no layout which fits the devices can beat in the
 // simulator, whatever its split of tokens and heads, its groups and their ring, its
 // choice of ranks, and its segments.
 //
@@ -51,10 +51,6 @@ import (
 // collectives and single groups; sharing of network cards.
 //
 // Errors: *costmodel.MissingLawError.
-func LowerBound(p *Problem) (units.Seconds, error) {
-	return lowerBound(p.Profile, p.Predictor, p.Job)
-}
-
 func lowerBound(profile *costmodel.Profile, predictor *costmodel.Predictor, job costmodel.Job) (units.Seconds, error) {
 	f, err := newFloors(profile, predictor, job)
 	if err != nil {

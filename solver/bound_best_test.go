@@ -5,6 +5,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // scanned is what best is, found by looking at every cell in turn.
@@ -34,7 +37,7 @@ func (w *leastWork) scanned(c int, theta, price float64) (value float64, at int)
 }
 
 // checkBest compares best with the scan around what the floor is, to the last bit.
-func checkBest(t *testing.T, r *rand.Rand, p *Problem) {
+func checkBest(t *testing.T, r *rand.Rand, p *strategy.Problem) {
 	t.Helper()
 	f, err := newFloors(p.Profile, p.Predictor, p.Job)
 	if err != nil {
@@ -70,10 +73,10 @@ func TestBestIsThatOfAllCells(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(13, 1))
 	for range 40 {
-		checkBest(t, r, randomWorld(t, r))
+		checkBest(t, r, world.Random(t, r))
 	}
 	for _, cluster := range []string{"1x4 h100_sxm", "2x8 a100_sxm", "2x8 h100_sxm + 2x8 a100_sxm"} {
-		checkBest(t, r, gpuProblem(t, cluster, 1<<16))
+		checkBest(t, r, world.GPUs(t, cluster, 1<<16))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // No rank of any layout has more pairs than its own keys, those that come round the
@@ -14,15 +15,15 @@ func TestRanksReachNoMorePairs(t *testing.T) {
 	r := rand.New(rand.NewPCG(51, 1))
 	tight, tightTwos, ranks := 0, 0, 0
 	for range 60 {
-		p := randomWorld(t, r)
-		p = problemOf(t, p.Profile, varied(r, p.Job))
-		f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.ranks)}
+		p := world.Random(t, r)
+		p = world.ProblemOf(t, p.Profile, varied(r, p.Job))
+		f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.Ranks)}
 		b := f.borderOf(1, 1)
 		w := &leastWork{weights: [stageCount]float64{float64(1 + r.IntN(2)), 1, 0}}
 		all, heads := float64(p.Job.SeqLen), float64(p.Job.Model.QHeads)
 		passes := w.weights[forwardLayer] + w.weights[backwardLayer]
 		for range 30 {
-			l := []costmodel.Layout{randomGrouped(r, p), inStretches(r, p)}[r.IntN(2)]
+			l := []costmodel.Layout{world.RandomGrouped(r, p), inStretches(r, p)}[r.IntN(2)]
 			l.KeepTail = r.IntN(2) == 0
 			reaches := l.Reaches()
 			tail, kept := l.Tail()

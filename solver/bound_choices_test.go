@@ -4,6 +4,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // What holds of ranks of whatever types holds of each choice of types, and looking at
@@ -16,7 +18,7 @@ func TestBoundOfFewChoicesIsThatOfAll(t *testing.T) {
 	skipped := 0
 	for skipped < 50 {
 		p := withTypes(t, r)
-		p = problemOf(t, p.Profile, varied(r, p.Job))
+		p = world.ProblemOf(t, p.Profile, varied(r, p.Job))
 		f, err := newFloors(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
@@ -59,8 +61,8 @@ func TestWideRangesAreLookedAtClosely(t *testing.T) {
 	raised := 0
 	for _, cluster := range []string{"3x8 fast", "2x12 fast + 1x8 slow"} {
 		for range 3 {
-			job := varied(r, testJob(t, cluster, 1<<14))
-			p := problemOf(t, testProfile([]device{fast(), slow()}, []wire{{"near", 1e-6, 1e-11}, {"far", 1e-4, 2e-9}}), job)
+			job := varied(r, world.Job(t, cluster, 1<<14))
+			p := world.ProblemOf(t, world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Link("near", 1e-6, 1e-11), world.Link("far", 1e-4, 2e-9)}), job)
 			f, err := newFloors(p.Profile, p.Predictor, p.Job)
 			if err != nil {
 				t.Fatal(err)
@@ -108,7 +110,7 @@ func TestRoughFloorsAreBelow(t *testing.T) {
 	r := rand.New(rand.NewPCG(34, 1))
 	for range 12 {
 		p := withTypes(t, r)
-		p = problemOf(t, p.Profile, varied(r, p.Job))
+		p = world.ProblemOf(t, p.Profile, varied(r, p.Job))
 		f, err := newFloors(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)

@@ -11,6 +11,8 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // evenGroup is a group of some ranks in even shares of the heads.
@@ -27,45 +29,45 @@ func evenGroup(ranks []int, heads int) costmodel.Group {
 }
 
 // evenly is one group of all ranks in even shares.
-func evenly(p *Problem) costmodel.Layout {
+func evenly(p *strategy.Problem) costmodel.Layout {
 	var ranks []int
-	for r := range p.ranks {
+	for r := range p.Ranks {
 		ranks = append(ranks, r)
 	}
-	return costmodel.ZigZag(equalSplit(p.Job.SeqLen, len(ranks)), []costmodel.Group{evenGroup(ranks, p.Job.Model.QHeads)})
+	return costmodel.ZigZag(strategy.EqualSplit(p.Job.SeqLen, len(ranks)), []costmodel.Group{evenGroup(ranks, p.Job.Model.QHeads)})
 }
 
 // randomGroupOfAll is one group with random heads, and random or equal tokens.
-func randomGroupOfAll(r *rand.Rand, p *Problem) costmodel.Layout {
-	n := len(p.ranks)
-	tokens := randomSplit(r, p.Job.SeqLen, n)
+func randomGroupOfAll(r *rand.Rand, p *strategy.Problem) costmodel.Layout {
+	n := len(p.Ranks)
+	tokens := world.RandomSplit(r, p.Job.SeqLen, n)
 	if r.IntN(2) == 0 {
-		tokens = equalSplit(p.Job.SeqLen, n)
+		tokens = strategy.EqualSplit(p.Job.SeqLen, n)
 	}
-	return lay(r, tokens, []costmodel.Group{randomGroup(r, r.Perm(n), tokens, p.Job.Model.QHeads)})
+	return world.Lay(r, tokens, []costmodel.Group{world.RandomGroup(r, r.Perm(n), tokens, p.Job.Model.QHeads)})
 }
 
 // twoGroups has equal tokens and even heads in two groups as unequal or as even as
 // can be: the rings that come nearest to a single group.
-func twoGroups(r *rand.Rand, p *Problem) costmodel.Layout {
-	n, heads := len(p.ranks), p.Job.Model.QHeads
+func twoGroups(r *rand.Rand, p *strategy.Problem) costmodel.Layout {
+	n, heads := len(p.Ranks), p.Job.Model.QHeads
 	ranks := r.Perm(n)
 	groups := []costmodel.Group{evenGroup(ranks, heads)}
 	if n > 1 {
 		cut := []int{1, n / 2, n - 1}[r.IntN(3)]
 		groups = []costmodel.Group{evenGroup(ranks[:cut], heads), evenGroup(ranks[cut:], heads)}
 	}
-	return lay(r, equalSplit(p.Job.SeqLen, n), groups)
+	return world.Lay(r, strategy.EqualSplit(p.Job.SeqLen, n), groups)
 }
 
 // inStretches has few groups, each with one stretch of the sequence, in random order:
 // late tokens see more than a zigzag's.
-func inStretches(r *rand.Rand, p *Problem) costmodel.Layout {
-	n := len(p.ranks)
+func inStretches(r *rand.Rand, p *strategy.Problem) costmodel.Layout {
+	n := len(p.Ranks)
 	ranks := r.Perm(n)
-	tokens := equalSplit(p.Job.SeqLen, n)
+	tokens := strategy.EqualSplit(p.Job.SeqLen, n)
 	if r.IntN(2) == 0 {
-		tokens = randomSplit(r, p.Job.SeqLen, n)
+		tokens = world.RandomSplit(r, p.Job.SeqLen, n)
 	}
 	l := costmodel.Layout{Shards: make([]costmodel.Shard, n)}
 	at := units.Tokens(0)
@@ -88,12 +90,12 @@ func inStretches(r *rand.Rand, p *Problem) costmodel.Layout {
 }
 
 // fitsAll says whether every rank's memory holds its part of a layout.
-func fitsAll(p *Problem, l costmodel.Layout) bool {
-	return !slices.ContainsFunc(p.sim.Memory(l), func(m costmodel.Memory) bool { return !m.Fits() })
+func fitsAll(p *strategy.Problem, l costmodel.Layout) bool {
+	return !slices.ContainsFunc(p.Sim.Memory(l), func(m costmodel.Memory) bool { return !m.Fits() })
 }
 
 // groupFloor is the floor of a single group of as many ranks as a layout has.
-func groupFloor(t *testing.T, p *Problem, l costmodel.Layout) float64 {
+func groupFloor(t *testing.T, p *strategy.Problem, l costmodel.Layout) float64 {
 	t.Helper()
 	f, err := newFloors(p.Profile, p.Predictor, p.Job)
 	if err != nil {
@@ -112,7 +114,7 @@ func groupFloor(t *testing.T, p *Problem, l costmodel.Layout) float64 {
 }
 
 // checkGroups holds single groups against their floor, and counts those that fit.
-func checkGroups(t *testing.T, r *rand.Rand, p *Problem) (held int) {
+func checkGroups(t *testing.T, r *rand.Rand, p *strategy.Problem) (held int) {
 	t.Helper()
 	all := []costmodel.Layout{evenly(p)}
 	for range 5 {
@@ -127,7 +129,7 @@ func checkGroups(t *testing.T, r *rand.Rand, p *Problem) (held int) {
 			t.Fatalf("floor %v above %v of %+v on %s, %+v", floor, took, l, p.Job.Cluster, p.Job)
 		}
 		if l.TwoBatch = p.Job.Accumulate > 1; l.TwoBatch {
-			if took, floor := float64(secondsOf(t, p, l)), groupFloor(t, p, l); floor > took*(1+1e-9) && fitsAll(p, l) {
+			if took, floor := float64(world.Seconds(t, p, l)), groupFloor(t, p, l); floor > took*(1+1e-9) && fitsAll(p, l) {
 				t.Fatalf("floor %v above %v in twos of %+v on %s, %+v", floor, took, l, p.Job.Cluster, p.Job)
 			}
 		}
@@ -136,11 +138,11 @@ func checkGroups(t *testing.T, r *rand.Rand, p *Problem) (held int) {
 }
 
 // leastInChunks is the least that a group takes, in however many chunks.
-func leastInChunks(t *testing.T, p *Problem, l costmodel.Layout) float64 {
+func leastInChunks(t *testing.T, p *strategy.Problem, l costmodel.Layout) float64 {
 	t.Helper()
-	least := float64(secondsOf(t, p, l))
+	least := float64(world.Seconds(t, p, l))
 	for l.HeadChunks = 2; l.HeadChunks <= costmodel.MaxHeadChunks; l.HeadChunks++ {
-		least = min(least, float64(secondsOf(t, p, l)))
+		least = min(least, float64(world.Seconds(t, p, l)))
 	}
 	return least
 }
@@ -153,13 +155,13 @@ func TestGroupFloorIsBelowEveryGroup(t *testing.T) {
 	r := rand.New(rand.NewPCG(31, 1))
 	held := 0
 	for range 30 {
-		p := randomWorld(t, r)
-		held += checkGroups(t, r, problemOf(t, p.Profile, varied(r, p.Job)))
+		p := world.Random(t, r)
+		held += checkGroups(t, r, world.ProblemOf(t, p.Profile, varied(r, p.Job)))
 	}
 	for _, cluster := range []string{"1x4 h100_sxm", "1x4 h100_sxm + 1x4 a100_sxm"} {
 		for range 3 {
-			p := gpuProblem(t, cluster, units.Tokens(math.Exp2(10+8*r.Float64())))
-			held += checkGroups(t, r, problemOf(t, p.Profile, varied(r, p.Job)))
+			p := world.GPUs(t, cluster, units.Tokens(math.Exp2(10+8*r.Float64())))
+			held += checkGroups(t, r, world.ProblemOf(t, p.Profile, varied(r, p.Job)))
 		}
 	}
 	if held < 60 {
@@ -171,11 +173,11 @@ func TestGroupFloorIsBelowEveryGroup(t *testing.T) {
 // but for a little: it knows the square, whole heads and the all-to-alls, of which it
 // does not know how much hides.
 func TestGroupFloorOfEqualRanksIsTight(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	held := 0
 	for _, cluster := range []string{"1x2 h100_sxm", "1x8 h100_sxm", "1x8 a100_sxm"} {
 		for _, seq := range []units.Tokens{1 << 13, 1 << 15, 1 << 17} {
-			p := gpuProblem(t, cluster, seq)
+			p := world.GPUs(t, cluster, seq)
 			l := evenly(p)
 			if !fitsAll(p, l) {
 				continue
@@ -195,19 +197,19 @@ func TestGroupFloorOfEqualRanksIsTight(t *testing.T) {
 // What a member of a group of all holds is never more than the floors of memory
 // leave room for on a device of just that size.
 func TestGroupMemoryHoldsForEveryGroup(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	r := rand.New(rand.NewPCG(32, 1))
 	for range 60 {
-		p := randomWorld(t, r)
-		p = problemOf(t, p.Profile, varied(r, p.Job))
+		p := world.Random(t, r)
+		p = world.ProblemOf(t, p.Profile, varied(r, p.Job))
 		f, err := newFloors(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
 		l := randomGroupOfAll(r, p)
-		n, memory := len(l.Groups[0]), p.sim.Memory(l)
+		n, memory := len(l.Groups[0]), p.Sim.Memory(l)
 		for _, m := range l.Groups[0] {
-			floor := f.groupMemory(p.ranks[m.Rank].Device, n)
+			floor := f.groupMemory(p.Ranks[m.Rank].Device, n)
 			spare := costmodel.Usable*float64(memory[m.Rank].Capacity) - float64(memory[m.Rank].Peak())
 			for k := &floor; k != nil; k = k.also {
 				k.left -= spare
@@ -225,22 +227,22 @@ func TestGroupMemoryHoldsForEveryGroup(t *testing.T) {
 
 // The bound is below plans that were searched for, not only below random ones.
 func TestBoundIsBelowGoodPlans(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	r := rand.New(rand.NewPCG(33, 1))
-	problems := []*Problem{
-		gpuProblem(t, "1x4 h100_sxm + 1x4 a100_sxm", 1<<13), gpuProblem(t, "1x8 h100_sxm", 1<<14), gpuProblem(t, "1x3 h100_sxm", 1<<15),
+	problems := []*strategy.Problem{
+		world.GPUs(t, "1x4 h100_sxm + 1x4 a100_sxm", 1<<13), world.GPUs(t, "1x8 h100_sxm", 1<<14), world.GPUs(t, "1x3 h100_sxm", 1<<15),
 	}
 	for range 20 {
-		p := randomWorld(t, r)
-		problems = append(problems, problemOf(t, p.Profile, varied(r, p.Job)))
+		p := world.Random(t, r)
+		problems = append(problems, world.ProblemOf(t, p.Profile, varied(r, p.Job)))
 	}
 	for _, p := range problems {
-		bound, err := LowerBound(p)
+		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, l := range []costmodel.Layout{solveWith(t, p, &evenKeel{}).Layout, evenly(p), twoGroups(r, p), twoGroups(r, p)} {
-			if took := secondsOf(t, p, l); bound > took*(1+1e-9) && fitsAll(p, l) {
+			if took := world.Seconds(t, p, l); bound > took*(1+1e-9) && fitsAll(p, l) {
 				t.Fatalf("bound %v above %v of %+v on %s, %+v", bound, took, l, p.Job.Cluster, p.Job)
 			}
 		}
@@ -249,13 +251,13 @@ func TestBoundIsBelowGoodPlans(t *testing.T) {
 
 // The bound is below the best of all plans in whole blocks of small instances.
 func TestBoundIsBelowExactSearch(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	r := rand.New(rand.NewPCG(34, 1))
 	var gaps []float64
 	for range 16 {
-		p, blocks := smallWorld(t, r)
-		best := exactSearch(t, p, blocks)
-		bound, err := LowerBound(p)
+		p, blocks := world.Small(t, r)
+		best := world.Exact(t, p, blocks)
+		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -271,7 +273,7 @@ func TestBoundIsBelowExactSearch(t *testing.T) {
 // Floors of groups of some tokens hold for blocks with as many queries.
 func TestAttentionFloorHoldsInSmallGroups(t *testing.T) {
 	r := rand.New(rand.NewPCG(35, 1))
-	p := gpuProblem(t, "1x1 h100_sxm", 1<<16)
+	p := world.GPUs(t, "1x1 h100_sxm", 1<<16)
 	for _, k := range kernelsOf(t, p) {
 		for range 6 {
 			k.queries = math.Floor(math.Exp(r.Float64() * math.Log(k.seq)))
@@ -284,9 +286,9 @@ func TestAttentionFloorHoldsInSmallGroups(t *testing.T) {
 // must, and with links neither slow nor fast little more than the floor.
 func TestGroupFloorOfSlowLinksIsTight(t *testing.T) {
 	for rate, most := range map[float64]float64{1e-11: 0.01, 1e-10: 0.02, 1e-9: 0.04} {
-		job := testJob(t, "1x4 fast", 1<<14)
+		job := world.Job(t, "1x4 fast", 1<<14)
 		job.Model.QHeads, job.Model.KVHeads, job.Model.Hidden = 32, 32, 32*64
-		p := problemOf(t, testProfile([]device{fast()}, []wire{{"near", 1e-6, rate}}), job)
+		p := world.ProblemOf(t, world.Profile([]world.Device{world.Fast()}, []world.Wire{world.Link("near", 1e-6, rate)}), job)
 		l := evenly(p)
 		took, floor := leastInChunks(t, p, l), groupFloor(t, p, l)
 		if gap := took/floor - 1; gap < 0 || gap > most {
@@ -297,19 +299,19 @@ func TestGroupFloorOfSlowLinksIsTight(t *testing.T) {
 
 // slowLinks is a problem of two micro-batches for four equal ranks whose link takes so
 // many seconds a byte.
-func slowLinks(t *testing.T, rate float64) *Problem {
+func slowLinks(t *testing.T, rate float64) *strategy.Problem {
 	t.Helper()
-	job := testJob(t, "1x4 fast", 1<<14)
+	job := world.Job(t, "1x4 fast", 1<<14)
 	job.Model.QHeads, job.Model.KVHeads, job.Model.Hidden = 32, 32, 32*64
 	job.Accumulate, job.OverlapZero = 2, false
-	return problemOf(t, testProfile([]device{fast()}, []wire{{"near", 1e-6, rate}}), job)
+	return world.ProblemOf(t, world.Profile([]world.Device{world.Fast()}, []world.Wire{world.Link("near", 1e-6, rate)}), job)
 }
 
 // What all-to-alls leave for attention in twos is no less than what the simulator has of
 // it, and not much more where they take longer than linear work.
 func TestAllToAllsInTwosLeaveAttention(t *testing.T) {
-	parts := func(p *Problem, l costmodel.Layout) (linear, attention, toAlls, all float64) {
-		step, err := p.simulate(context.Background(), l)
+	parts := func(p *strategy.Problem, l costmodel.Layout) (linear, attention, toAlls, all float64) {
+		step, err := p.Simulate(context.Background(), l)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,27 +356,27 @@ func TestAllToAllsInTwosLeaveAttention(t *testing.T) {
 // Of two ranks one is good at linear work alone and the other at attention: in twos either
 // works while the other does, and the floor knows how far that goes.
 func TestGroupFloorOfSpecialistsInTwos(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	r := rand.New(rand.NewPCG(37, 1))
 	least := math.Inf(1)
 	for range 40 {
-		job := testJob(t, "1x(1 fast + 1 slow)", 4096)
+		job := world.Job(t, "1x(1 fast + 1 slow)", 4096)
 		job.Accumulate = 2
-		profile := testProfile([]device{fast(), slow()}, []wire{{"near", 1e-9, 1e-15}, farLink()})
+		profile := world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Link("near", 1e-9, 1e-15), world.Far()})
 		dear := math.Exp(6*r.Float64() - 4)
 		for i := range profile.Laws {
 			l := &profile.Laws[i]
 			attends := l.Op == op.KindAttnFwd || l.Op == op.KindAttnBwd
 			if l.Linear != nil && attends == (l.Device == "fast") {
-				l.Linear.PerFLOP, l.Linear.PerByte = coef(20*l.Linear.PerFLOP.Value), coef(20*l.Linear.PerByte.Value)
+				l.Linear.PerFLOP, l.Linear.PerByte = world.Coef(20*l.Linear.PerFLOP.Value), world.Coef(20*l.Linear.PerByte.Value)
 			} else if l.Linear != nil && attends {
-				l.Linear.PerFLOP = coef(dear * l.Linear.PerFLOP.Value)
+				l.Linear.PerFLOP = world.Coef(dear * l.Linear.PerFLOP.Value)
 			}
 		}
-		p := problemOf(t, profile, job)
+		p := world.ProblemOf(t, profile, job)
 		l := costmodel.ZigZag([]units.Tokens{4096, 0}, []costmodel.Group{{{Rank: 0, QHeads: 0}, {Rank: 1, QHeads: p.Job.Model.QHeads}}})
 		l.TwoBatch = true
-		took, floor := float64(secondsOf(t, p, l)), groupFloor(t, p, l)
+		took, floor := float64(world.Seconds(t, p, l)), groupFloor(t, p, l)
 		if floor > took*(1+1e-9) && fitsAll(p, l) {
 			t.Fatalf("floor %v above %v in twos, attention %v times as dear", floor, took, dear)
 		}

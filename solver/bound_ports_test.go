@@ -8,20 +8,22 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // sent is the bytes that the simulator counts of a layout's all-to-alls and rings,
 // between nodes and in all.
-func sent(t *testing.T, p *Problem, l costmodel.Layout) (far, all float64) {
+func sent(t *testing.T, p *strategy.Problem, l costmodel.Layout) (far, all float64) {
 	t.Helper()
-	step, err := p.sim.Step(l, costmodel.SimOptions{})
+	step, err := p.Sim.Step(l, costmodel.SimOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	nodes, n := map[int]bool{}, 0
 	for _, g := range l.Groups {
 		for _, m := range g {
-			nodes[p.ranks[m.Rank].Node] = true
+			nodes[p.Ranks[m.Rank].Node] = true
 			n++
 		}
 	}
@@ -45,12 +47,12 @@ func sent(t *testing.T, p *Problem, l costmodel.Layout) (far, all float64) {
 }
 
 // tokensOf is the most tokens of a rank and of a node.
-func tokensOf(p *Problem, l costmodel.Layout) (rank, node float64) {
+func tokensOf(p *strategy.Problem, l costmodel.Layout) (rank, node float64) {
 	nodes := map[int]units.Tokens{}
 	for r, n := range l.Tokens() {
-		nodes[p.ranks[r].Node] += n
+		nodes[p.Ranks[r].Node] += n
 		rank = max(rank, float64(n))
-		node = max(node, float64(nodes[p.ranks[r].Node]))
+		node = max(node, float64(nodes[p.Ranks[r].Node]))
 	}
 	return rank, node
 }
@@ -58,26 +60,26 @@ func tokensOf(p *Problem, l costmodel.Layout) (rank, node float64) {
 // What the simulator counts on the wires of any layout of several groups is never
 // less than what the floor of ports takes to pass.
 func TestPortsCarryNoLess(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	r := rand.New(rand.NewPCG(41, 1))
 	near, crossed := 0, 0
 	for range 60 {
-		p := randomWorld(t, r)
-		p = problemOf(t, p.Profile, varied(r, p.Job))
-		f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.ranks)}
+		p := world.Random(t, r)
+		p = world.ProblemOf(t, p.Profile, varied(r, p.Job))
+		f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.Ranks)}
 		micro, again := float64(max(1, p.Job.Accumulate)), 0.0
 		if p.Job.Recompute == costmodel.RecomputeFull {
 			again = 1
 		}
 		times := float64(p.Job.Model.Layers) * micro
 		for range 20 {
-			l := randomGrouped(r, p)
+			l := world.RandomGrouped(r, p)
 			if len(l.Groups) < 2 {
 				continue
 			}
 			l.KeepTail = r.IntN(2) == 0
 			b := f.borderOf(1, 1)
-			x := ports{tokens: b.tokens, ranks: float64(len(p.ranks)), kvShare: b.kvShare, wide: b.wide, row: b.perRow, hop: b.perHop}
+			x := ports{tokens: b.tokens, ranks: float64(len(p.Ranks)), kvShare: b.kvShare, wide: b.wide, row: b.perRow, hop: b.perHop}
 			total := func(q passes) float64 { return x.ranks * times * ((1+again)*q.forward + q.backward) }
 			x.mostOfRank, x.mostOfNode = tokensOf(p, l)
 			far, all := sent(t, p, l)
@@ -102,11 +104,11 @@ func TestPortsCarryNoLess(t *testing.T) {
 // Where gradients and parameters keep the ports busy for a whole layer, what groups
 // pass to each other comes on top.
 func TestBoundKnowsPortsAreShared(t *testing.T) {
-	job := testJob(t, "1x4 fast", 1<<14)
+	job := world.Job(t, "1x4 fast", 1<<14)
 	job.Zero, job.OverlapZero, job.Model.Layers, job.Model.KVHeads = costmodel.Zero3, true, 32, 8
-	d := fast()
-	d.flops *= 3
-	p := problemOf(t, testProfile([]device{d}, []wire{{"near", 0, 1e-9}, {"far", 0, 1e-9}}), job)
+	d := world.Fast()
+	d.FLOPS *= 3
+	p := world.ProblemOf(t, world.Profile([]world.Device{d}, []world.Wire{world.Link("near", 0, 1e-9), world.Link("far", 0, 1e-9)}), job)
 	f, err := newFloors(p.Profile, p.Predictor, p.Job)
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +119,7 @@ func TestBoundKnowsPortsAreShared(t *testing.T) {
 		}
 		s.fewest, s.most = 4, 4
 		bound := f.ofRing(s, math.Inf(1))
-		best := min(secondsOf(t, p, equalShares(p, [][]int{{0, 1}, {2, 3}})), secondsOf(t, p, equalShares(p, [][]int{{0}, {1}, {2}, {3}})))
+		best := min(world.Seconds(t, p, equalShares(p, [][]int{{0, 1}, {2, 3}})), world.Seconds(t, p, equalShares(p, [][]int{{0}, {1}, {2}, {3}})))
 		x := f.exchange(s)
 		alone := x.open + float64(job.Model.Layers-1)*(x.forward+x.backward)
 		if bound > float64(best) || bound < 1.2*alone {

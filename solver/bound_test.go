@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -9,14 +10,16 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // randomLinear switches coefficients on and off, so that each feature is
 // sometimes the only one.
 func randomLinear(r *rand.Rand) *costmodel.Law {
-	draw := func() costmodel.Coef { return coef(r.Float64() * float64(r.IntN(2))) }
+	draw := func() costmodel.Coef { return world.Coef(r.Float64() * float64(r.IntN(2))) }
 	return &costmodel.Law{Linear: &costmodel.Linear{
-		Parallel: 1 + r.IntN(8), Launch: coef(1e-9 + 1e6*draw().Value), PerFLOP: draw(), PerRow: draw(), PerByte: draw(), PerTail: coef(10 * draw().Value),
+		Parallel: 1 + r.IntN(8), Launch: world.Coef(1e-9 + 1e6*draw().Value), PerFLOP: draw(), PerRow: draw(), PerByte: draw(), PerTail: world.Coef(10 * draw().Value),
 	}, Spread: costmodel.Spread{Lo: 1, Hi: 1}}
 }
 
@@ -25,7 +28,7 @@ func randomCurve(r *rand.Rand) *costmodel.Curve {
 		c := &costmodel.Curve{Form: costmodel.AlphaBeta}
 		from := units.Bytes(0)
 		for range 1 + r.IntN(3) {
-			c.Pieces = append(c.Pieces, costmodel.Piece{From: from, Alpha: coef(r.Float64()), Beta: coef(1e-6 + 1e-4*r.Float64())})
+			c.Pieces = append(c.Pieces, costmodel.Piece{From: from, Alpha: world.Coef(r.Float64()), Beta: world.Coef(1e-6 + 1e-4*r.Float64())})
 			from += 1 + units.Bytes(r.IntN(1<<18))
 		}
 		return c
@@ -88,12 +91,12 @@ func TestAttentionFloorHoldsForEveryBlock(t *testing.T) {
 
 // kernelsOf are the kernels of attention of a problem's first device, without the adding
 // of their results.
-func kernelsOf(t *testing.T, p *Problem) []*kernel {
+func kernelsOf(t *testing.T, p *strategy.Problem) []*kernel {
 	t.Helper()
 	var all []*kernel
 	for _, mask := range []op.Mask{op.Full, op.Diag} {
 		for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
-			k, err := (&floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.ranks)}).kernel(p.devices[0].Name, mask, kind)
+			k, err := (&floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.Ranks)}).kernel(p.Ranks[0].Device, mask, kind)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +111,7 @@ func kernelsOf(t *testing.T, p *Problem) []*kernel {
 func TestAttentionFloorHoldsOnReferences(t *testing.T) {
 	r := rand.New(rand.NewPCG(8, 1))
 	for _, cluster := range []string{"1x1 h100_sxm", "1x1 a100_sxm", "1x1 b60", "1x1 b200_sxm", "1x1 rtx_pro_6000_server"} {
-		p := gpuProblem(t, cluster, 1<<18)
+		p := world.GPUs(t, cluster, 1<<18)
 		for _, k := range kernelsOf(t, p) {
 			for range 6 {
 				checkFloor(t, r, k, 400)
@@ -120,10 +123,10 @@ func TestAttentionFloorHoldsOnReferences(t *testing.T) {
 // The blocks of a rank with many pairs are of many heads, however they are cut: all of
 // one rank are of as many, and no head has more pairs than the sequence.
 func TestAttentionFloorKnowsOfHeads(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	r := rand.New(rand.NewPCG(61, 1))
-	p := gpuProblem(t, "1x8 h100_sxm", 1<<15)
-	f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.ranks)}
+	p := world.GPUs(t, "1x8 h100_sxm", 1<<15)
+	f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.Ranks)}
 	pairs, raised := f.pairSteps(), 0
 	for _, k := range kernelsOf(t, p) {
 		for range 8 {
@@ -157,7 +160,7 @@ func TestAttentionFloorKnowsOfHeads(t *testing.T) {
 	}
 	// A rank alone may compute its heads in chunks.
 	for _, kind := range []op.Kind{op.KindAttnFwd, op.KindAttnBwd} {
-		k, err := f.kernel(p.devices[0].Name, op.Diag, kind)
+		k, err := f.kernel(p.Ranks[0].Device, op.Diag, kind)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -206,9 +209,9 @@ func checkLeast(t *testing.T, r *rand.Rand, law *costmodel.Law, at func(units.To
 func TestLinearFloorsHoldOnReferences(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 1))
 	for _, cluster := range []string{"1x1 h100_sxm", "1x1 a100_sxm", "1x1 b60"} {
-		p := gpuProblem(t, cluster, 1<<15)
-		f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.ranks)}
-		l, err := f.linear(p.devices[0].Name)
+		p := world.GPUs(t, cluster, 1<<15)
+		f := &floors{profile: p.Profile, predictor: p.Predictor, job: p.Job, size: len(p.Ranks)}
+		l, err := f.linear(p.Ranks[0].Device)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,22 +249,22 @@ func varied(r *rand.Rand, job costmodel.Job) costmodel.Job {
 
 // checkBound holds random layouts, with groups, zero heads and zero tokens, and
 // the better ones of the simplest kinds against the bound.
-func checkBound(t *testing.T, r *rand.Rand, p *Problem, layouts int) {
+func checkBound(t *testing.T, r *rand.Rand, p *strategy.Problem, layouts int) {
 	t.Helper()
-	bound, err := LowerBound(p)
+	bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := len(p.ranks)
-	all := []costmodel.Layout{p.equalRing()}
+	n := len(p.Ranks)
+	all := []costmodel.Layout{p.EqualRing()}
 	for range layouts {
-		all = append(all, randomGrouped(r, p), randomGroupOfAll(r, p), twoGroups(r, p), inStretches(r, p))
-		if p.Job.Model.QHeads == testModel().QHeads {
-			all = append(all, randomLayout(r, p.Job.SeqLen, n))
+		all = append(all, world.RandomGrouped(r, p), randomGroupOfAll(r, p), twoGroups(r, p), inStretches(r, p))
+		if p.Job.Model.QHeads == world.Model().QHeads {
+			all = append(all, world.RandomLayout(r, p.Job.SeqLen, n))
 		}
 	}
 	fits := func(l costmodel.Layout) bool {
-		for _, m := range p.sim.Memory(l) {
+		for _, m := range p.Sim.Memory(l) {
 			if !m.Fits() {
 				return false
 			}
@@ -276,7 +279,7 @@ func checkBound(t *testing.T, r *rand.Rand, p *Problem, layouts int) {
 		if l.TwoBatch = p.Job.Accumulate > 1 && r.IntN(2) == 0; l.TwoBatch {
 			l.HeadChunks = 0
 		}
-		took, err := p.sim.Time(l)
+		took, err := p.Sim.Time(l)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -292,8 +295,8 @@ func TestBoundIsBelowEveryLayout(t *testing.T) {
 	}
 	r := rand.New(rand.NewPCG(5, 1))
 	for range 80 {
-		p := randomWorld(t, r)
-		checkBound(t, r, problemOf(t, p.Profile, varied(r, p.Job)), 12)
+		p := world.Random(t, r)
+		checkBound(t, r, world.ProblemOf(t, p.Profile, varied(r, p.Job)), 12)
 	}
 }
 
@@ -304,10 +307,10 @@ func TestBoundIsBelowEveryLayoutOnReferences(t *testing.T) {
 	r := rand.New(rand.NewPCG(6, 1))
 	for _, cluster := range []string{"2x4 h100_sxm", "1x4 h100_sxm + 2x4 a100_sxm", "1x(2 b60 + 1 rtx_pro_6000_server)"} {
 		for range 6 {
-			p := gpuProblem(t, cluster, units.Tokens(math.Exp2(9+9*r.Float64())))
+			p := world.GPUs(t, cluster, units.Tokens(math.Exp2(9+9*r.Float64())))
 			job := varied(r, p.Job)
 			job.Recompute = []costmodel.Recompute{costmodel.RecomputeNone, costmodel.RecomputeFull}[r.IntN(2)]
-			checkBound(t, r, problemOf(t, p.Profile, job), 25)
+			checkBound(t, r, world.ProblemOf(t, p.Profile, job), 25)
 		}
 	}
 }
@@ -317,22 +320,22 @@ func TestBoundIsBelowEveryLayoutOnReferences(t *testing.T) {
 // of a floor.
 func TestBoundOfALoneRankIsItsTime(t *testing.T) {
 	for _, again := range []costmodel.Recompute{costmodel.RecomputeNone, costmodel.RecomputeFull} {
-		d := fast()
-		d.bytes = math.Inf(1)
-		profile := testProfile([]device{d}, []wire{nearLink(), farLink()})
+		d := world.Fast()
+		d.Bytes = math.Inf(1)
+		profile := world.Profile([]world.Device{d}, []world.Wire{world.Near(), world.Far()})
 		for i := range profile.Laws {
 			if l := &profile.Laws[i]; l.Linear != nil && l.Linear.PerFLOP.Value == 0 {
-				l.Linear.PerByte = coef(1e-11)
+				l.Linear.PerByte = world.Coef(1e-11)
 			}
 		}
-		job := testJob(t, "1x1 fast", 4096)
+		job := world.Job(t, "1x1 fast", 4096)
 		job.Recompute = again
-		p := problemOf(t, vary(rand.New(rand.NewPCG(6, 1)), profile), job)
-		bound, err := LowerBound(p)
+		p := world.ProblemOf(t, world.Vary(rand.New(rand.NewPCG(6, 1)), profile), job)
+		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
-		took, err := p.sim.Time(p.equalRing())
+		took, err := p.Sim.Time(p.EqualRing())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -345,14 +348,14 @@ func TestBoundOfALoneRankIsItsTime(t *testing.T) {
 // Equal ranks over links that cost nothing: nothing but work is left, which can
 // be shared out evenly.
 func TestBoundOfEqualRanksWithoutWiresIsTight(t *testing.T) {
-	d := fast()
-	d.bytes = 1e15
-	p := problemOf(t, testProfile([]device{d}, []wire{{"near", 0, 1e-18}, {"far", 0, 1e-18}}), testJob(t, "1x4 fast", 1<<14))
-	bound, err := LowerBound(p)
+	d := world.Fast()
+	d.Bytes = 1e15
+	p := world.ProblemOf(t, world.Profile([]world.Device{d}, []world.Wire{world.Link("near", 0, 1e-18), world.Link("far", 0, 1e-18)}), world.Job(t, "1x4 fast", 1<<14))
+	bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
 	if err != nil {
 		t.Fatal(err)
 	}
-	took, err := p.sim.Time(p.equalRing())
+	took, err := p.Sim.Time(p.EqualRing())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,17 +373,17 @@ func loneNeeds(j costmodel.Job) units.Bytes {
 // A slow wire between two ranks is what the step takes, and the bound knows.
 func TestBoundKnowsASlowWire(t *testing.T) {
 	for _, cluster := range []string{"1x2 fast", "2x1 fast"} {
-		d := fast()
-		d.flops, d.bytes = 1e18, 1e18
-		job := testJob(t, cluster, 4096)
+		d := world.Fast()
+		d.FLOPS, d.Bytes = 1e18, 1e18
+		job := world.Job(t, cluster, 4096)
 		job.LossChunk = 1
-		d.memory = loneNeeds(job) - 1
-		p := problemOf(t, testProfile([]device{d}, []wire{{"near", 0, 1e-6}, {"far", 0, 1e-6}}), job)
-		bound, err := LowerBound(p)
+		d.Memory = loneNeeds(job) - 1
+		p := world.ProblemOf(t, world.Profile([]world.Device{d}, []world.Wire{world.Link("near", 0, 1e-6), world.Link("far", 0, 1e-6)}), job)
+		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
-		took, err := p.sim.Time(p.equalRing())
+		took, err := p.Sim.Time(p.EqualRing())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -397,10 +400,42 @@ func BenchmarkLowerBound8192(b *testing.B) {
 }
 
 func benchmarkBound(b *testing.B, cluster string, seq units.Tokens) {
-	p := gpuProblem(b, cluster, seq)
+	p := world.GPUs(b, cluster, seq)
 	for b.Loop() {
-		if _, err := LowerBound(p); err != nil {
+		if _, err := lowerBound(p.Profile, p.Predictor, p.Job); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// The bound holds on GPUs' laws for any layout, short sequences (where launches
+// rule) and long ones, and leaves less than a quarter of an even cluster's step.
+func TestBoundHoldsOnReferences(t *testing.T) {
+	world.Sequential(t)
+	r := rand.New(rand.NewPCG(7, 1))
+	for _, cluster := range []string{"1x8 h100_sxm", "1x6 a100_sxm", "1x3 rtx_pro_6000_server", "1x4 h100_sxm + 1x4 a100_sxm", "2x4 gb200", "1x(2 b60 + 1 rtx_pro_6000_server)"} {
+		for _, seq := range []units.Tokens{600, 7000, 1 << 17} {
+			p := world.GPUs(t, cluster, seq)
+			bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+			if err != nil {
+				t.Fatal(err)
+			}
+			layouts := []costmodel.Layout{p.EqualRing()}
+			for range 5 {
+				layouts = append(layouts, world.RandomGrouped(r, p))
+			}
+			for i, l := range layouts {
+				step, err := p.Simulate(context.Background(), l)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if bound > step.Time.Mid*(1+1e-9) {
+					t.Errorf("%s, %d tokens: bound %v above %v of %+v", cluster, seq, bound, step.Time.Mid, l)
+				}
+				if i == 0 && cluster == "1x8 h100_sxm" && seq > 1<<16 && bound < 0.75*step.Time.Mid {
+					t.Errorf("%s, %d tokens: bound %v, an equal split takes %v", cluster, seq, bound, step.Time.Mid)
+				}
+			}
 		}
 	}
 }

@@ -9,12 +9,14 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // withTypes is a random world of two nodes whose links have laws by the device
 // types of a group, each a different one, some in two sizes.
-func withTypes(t *testing.T, r *rand.Rand) *Problem {
-	p := randomWorld(t, r)
+func withTypes(t *testing.T, r *rand.Rand) *strategy.Problem {
+	p := world.Random(t, r)
 	profile := *p.Profile
 	names := []string{"fast", "slow", "third"}
 	for bits := 1; bits < 8; bits++ {
@@ -31,39 +33,39 @@ func withTypes(t *testing.T, r *rand.Rand) *Problem {
 			}
 			profile.Groups = append(profile.Groups, g)
 			for _, k := range costmodel.StepCollectives() {
-				law := costmodel.Law{Op: k, Group: g.Name, Range: anyRange(k), Spread: costmodel.Spread{Lo: 0.98, Hi: 1.02}, Curve: line(1e-4*r.Float64(), 1e-8*r.Float64()*r.Float64()+1e-13)}
+				law := costmodel.Law{Op: k, Group: g.Name, Range: world.AnyRange(k), Spread: costmodel.Spread{Lo: 0.98, Hi: 1.02}, Curve: world.Line(1e-4*r.Float64(), 1e-8*r.Float64()*r.Float64()+1e-13)}
 				if k != op.KindAllToAllV && (k != op.KindReduceScatter || r.IntN(2) == 0) {
 					profile.Laws = append(profile.Laws, law)
 				}
 			}
 		}
 	}
-	return problemOf(t, &profile, p.Job)
+	return world.ProblemOf(t, &profile, p.Job)
 }
 
 // onSome is a layout of some of the ranks, the others left out.
-func onSome(r *rand.Rand, p *Problem) costmodel.Layout {
-	some := r.Perm(len(p.ranks))[:1+r.IntN(len(p.ranks))]
-	part := randomSplit(r, p.Job.SeqLen, len(some))
-	layout := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.ranks))}
-	tokens := make([]units.Tokens, len(p.ranks))
+func onSome(r *rand.Rand, p *strategy.Problem) costmodel.Layout {
+	some := r.Perm(len(p.Ranks))[:1+r.IntN(len(p.Ranks))]
+	part := world.RandomSplit(r, p.Job.SeqLen, len(some))
+	layout := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks))}
+	tokens := make([]units.Tokens, len(p.Ranks))
 	for i, rank := range some {
 		tokens[rank] = part[i]
 	}
 	for left := some; len(left) > 0; {
 		k := 1 + r.IntN(len(left))
-		if g := randomGroup(r, left[:k], tokens, p.Job.Model.QHeads); g != nil {
+		if g := world.RandomGroup(r, left[:k], tokens, p.Job.Model.QHeads); g != nil {
 			layout.Groups = append(layout.Groups, g)
 		}
 		left = left[k:]
 	}
-	return lay(r, tokens, layout.Groups)
+	return world.Lay(r, tokens, layout.Groups)
 }
 
 // What the predictor answers for ranks of just the types of a scope is among the
 // laws that the scope's floors are taken over.
 func TestLawsAmongHoldThePredictorsAnswer(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	r := rand.New(rand.NewPCG(31, 1))
 	asked := 0
 	for range 60 {
@@ -114,14 +116,14 @@ func TestBoundIsBelowLayoutsOfSomeTypes(t *testing.T) {
 	r := rand.New(rand.NewPCG(32, 1))
 	for range 50 {
 		p := withTypes(t, r)
-		p = problemOf(t, p.Profile, varied(r, p.Job))
-		bound, err := LowerBound(p)
+		p = world.ProblemOf(t, p.Profile, varied(r, p.Job))
+		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 50 {
 			l := onSome(r, p)
-			if took := secondsOf(t, p, l); bound > took*(1+1e-9) {
+			if took := world.Seconds(t, p, l); bound > took*(1+1e-9) {
 				t.Fatalf("bound %v above %v of %+v on %s, %+v", bound, took, l, p.Job.Cluster, p.Job)
 			}
 		}
@@ -132,19 +134,19 @@ func TestBoundIsBelowLayoutsOfSomeTypes(t *testing.T) {
 // bound nothing: it is that of the cluster without it, but for how finely either is
 // looked at, and not what the fast type's links and all devices would reach together.
 func TestBoundPricesExchangeByTheTypesAtWork(t *testing.T) {
-	p := testProfile([]device{fast(), slow()}, []wire{nearLink(), farLink()})
+	p := world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Near(), world.Far()})
 	group := func(beta float64, members ...op.Member) {
 		g := op.NewGroupType(members, 2, "far")
 		p.Groups = append(p.Groups, g)
 		for _, k := range []op.Kind{op.KindReduceScatter, op.KindAllGather, op.KindAllReduce} {
-			p.Laws = append(p.Laws, costmodel.Law{Op: k, Group: g.Name, Range: anyRange(k), Spread: costmodel.Spread{Lo: 1, Hi: 1}, Curve: line(1e-6, beta)})
+			p.Laws = append(p.Laws, costmodel.Law{Op: k, Group: g.Name, Range: world.AnyRange(k), Spread: costmodel.Spread{Lo: 1, Hi: 1}, Curve: world.Line(1e-6, beta)})
 		}
 	}
 	group(1e-12, op.Member{Device: "fast", Count: 4})
 	group(1e-6, op.Member{Device: "fast", Count: 4}, op.Member{Device: "slow", Count: 4})
 	group(1e-6, op.Member{Device: "slow", Count: 4})
 	of := func(cluster string) float64 {
-		b, err := LowerBound(problemOf(t, p, testJob(t, cluster, 8192)))
+		b, err := lowerBound(p, costmodel.NewPredictor(p), world.Job(t, cluster, 8192))
 		if err != nil {
 			t.Fatal(err)
 		}

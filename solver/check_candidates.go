@@ -51,7 +51,7 @@ func (f *findings) strategy(at string, c *Candidate, seen bool) {
 	}
 	if s, err := lookupAny(c.Strategy); err != nil {
 		f.add(at+"strategy", "%v", err)
-	} else if s.Claims().Baseline != c.Baseline {
+	} else if s.Baseline != c.Baseline {
 		f.add(at+"baseline", "%v: strategy %s says %v", c.Baseline, c.Strategy, !c.Baseline)
 	}
 	if !slices.Contains([]Verdict{Chosen, Equal, Tie, Slower, Infeasible, NotLegal}, c.Verdict) {

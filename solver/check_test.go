@@ -14,6 +14,8 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // free lists the fields that Check cannot judge, each with the reason. A field
@@ -37,14 +39,14 @@ func free() map[string]string {
 // tie, so that every list of the document has an entry.
 func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
 	t.Helper()
-	job := testJob(t, "2x(1 fast + 1 slow) + 1x1 slow", 8192)
+	job := world.Job(t, "2x(1 fast + 1 slow) + 1x1 slow", 8192)
 	job.Cluster.Nodes[0].NICs, job.Cluster.Nodes[1].NICs = 1, 1
 	job.Accumulate, job.OverlapZero, job.Zero = 2, true, costmodel.Zero3
-	p := problemOf(t, testProfile([]device{fast(), slow()}, []wire{nearLink(), farLink()}), job)
+	p := problemOf(t, world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Near(), world.Far()}), job)
 	groups := []costmodel.Group{{{Rank: 0, QHeads: 5}, {Rank: 1, QHeads: 3}}, {{Rank: 2, QHeads: 8}, {Rank: 3, QHeads: 0}}}
-	attempts := []attempt{
-		attemptOf(t, p, ring{}, p.equalRing()),
-		{strategy: ulysses{}, illegal: "8 heads do not divide over 5 ranks"},
+	attempts := []strategy.Attempt{
+		attemptOf(t, p, ring{}, p.posed.EqualRing()),
+		{Strategy: ulysses{}, Illegal: "8 heads do not divide over 5 ranks"},
 		attemptOf(t, p, usp{}, costmodel.Contiguous([]units.Tokens{0, 8192, 0, 0, 0}, []costmodel.Group{{{Rank: 1, QHeads: 8}}})),
 		attemptOf(t, p, &evenKeel{}, costmodel.ZigZag([]units.Tokens{3000, 1000, 3200, 992, 0}, groups)),
 	}
@@ -70,13 +72,13 @@ func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
 }
 
 // attemptOf is what a strategy would have found.
-func attemptOf(t *testing.T, p *Problem, s Strategy, l costmodel.Layout) attempt {
+func attemptOf(t *testing.T, p *Problem, s strategy.Strategy, l costmodel.Layout) strategy.Attempt {
 	t.Helper()
-	step, err := p.simulate(context.Background(), l)
+	step, err := p.posed.Simulate(context.Background(), l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return attempt{Result: Result{Layout: l, Step: step, Evaluated: 1, Why: "by hand"}, strategy: s, memErr: p.overfull(l)}
+	return strategy.Attempt{Result: strategy.Result{Layout: l, Step: step, Evaluated: 1, Why: "by hand"}, Strategy: s, MemErr: p.posed.Overfull(l)}
 }
 
 // leaves calls f with the path of every leaf of the document.
@@ -194,7 +196,7 @@ func names(err error, field string) bool {
 }
 
 func TestCheckNoticesBrokenStructure(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	whole, profile := checkedPlan(t)
 	data, err := json.Marshal(whole)
 	if err != nil {
@@ -290,9 +292,9 @@ func TestCheckNoticesAWrongChoice(t *testing.T) {
 
 func TestCheckAgainstAnotherProfile(t *testing.T) {
 	plan, _ := checkedPlan(t)
-	quick := fast()
-	quick.flops *= 1.1
-	err := Check(plan, testProfile([]device{quick, slow()}, []wire{nearLink(), farLink()}))
+	quick := world.Fast()
+	quick.FLOPS *= 1.1
+	err := Check(plan, world.Profile([]world.Device{quick, world.Slow()}, []world.Wire{world.Near(), world.Far()}))
 	if err == nil || !strings.Contains(err.Error(), "step.ranks[0].busy_s") {
 		t.Error(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // evenKeel is our strategy: every sensible grouping with near-exact shares by
@@ -41,16 +42,16 @@ const (
 
 func (*evenKeel) Name() string { return evenName }
 
-func (*evenKeel) Claims() Claims {
-	return Claims{Doc: "groups, tokens and heads by each rank's own pace under its memory, then local search on simulated time"}
+func (*evenKeel) Claims() strategy.Claims {
+	return strategy.Claims{Doc: "groups, tokens and heads by each rank's own pace under its memory, then local search on simulated time"}
 }
 
 // Solve implements Strategy.
-func (x *evenKeel) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
+func (x *evenKeel) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
 	x.runners = nil
 	s := newSearch(ctx, p, x.Name(), report)
 	if err := s.seed(); err != nil {
-		s.fail(err)
+		s.Fail(err)
 		return s.result()
 	}
 	s.look(1)
@@ -73,7 +74,7 @@ func (s *search) look(effort float64) {
 func (s *search) explore(effort float64) {
 	seeds := s.starts
 	s.twoBatch, s.est.twoBatch = false, false
-	s.budget = budgetOf(len(s.p.ranks)) * effort
+	s.budget = budgetOf(len(s.p.Ranks)) * effort
 	var twos float64
 	s.budget, twos = s.parts()
 	if ends := s.run(); twos > 0 {
@@ -85,8 +86,8 @@ func (s *search) explore(effort float64) {
 
 // search is one run of the strategy.
 type search struct {
-	*contest
-	p    *Problem
+	*strategy.Contest
+	p    *strategy.Problem
 	est  *estimator
 	seen map[string]float64 // seconds by layout, +Inf if it does not fit
 	// work counts what simulations cost, up to budget. It is a count and not a
@@ -109,10 +110,10 @@ type point struct {
 	t float64
 }
 
-func newSearch(ctx context.Context, p *Problem, name string, report func(Progress)) *search {
+func newSearch(ctx context.Context, p *strategy.Problem, name string, report func(strategy.Progress)) *search {
 	return &search{
-		contest: newContest(ctx, p, name, report), p: p, seen: map[string]float64{}, shapes: map[units.Tokens]bool{},
-		budget: budgetOf(len(p.ranks)), leastGain: minGain,
+		Contest: strategy.NewContest(ctx, p, name, report), p: p, seen: map[string]float64{}, shapes: map[units.Tokens]bool{},
+		budget: budgetOf(len(p.Ranks)), leastGain: minGain,
 	}
 }
 
@@ -154,25 +155,25 @@ func (s *search) seed() error {
 		return err
 	}
 	s.runners = newRunners(s.p, s.est.m)
-	for i := range s.p.seeds {
-		s.start(&s.p.seeds[i])
+	for i := range s.p.Seeds {
+		s.start(&s.p.Seeds[i])
 	}
 	return s.Err()
 }
 
 // start takes a seed as it is; its draft is a start of the local search.
-func (s *search) start(r *Result) {
+func (s *search) start(r *strategy.Result) {
 	if len(r.Layout.Groups) == 0 {
 		return
 	}
 	var t float64
 	if r.Step != nil {
-		if s.p.overfull(r.Layout) != nil {
+		if s.p.Overfull(r.Layout) != nil {
 			return
 		}
 		t = float64(r.Step.Time.Mid)
 		s.seen[layoutKey(r.Layout)] = t
-		s.take(Result{Layout: r.Layout, Why: r.Why, Step: r.Step}, r.Step.Time.Mid)
+		s.Take(strategy.Result{Layout: r.Layout, Why: r.Why, Step: r.Step}, r.Step.Time.Mid)
 	} else if t = s.judge(r.Layout); math.IsInf(t, 1) {
 		return
 	}
@@ -182,7 +183,7 @@ func (s *search) start(r *Result) {
 
 func (s *search) over() bool {
 	s.limited = s.limited || s.work >= s.budget
-	return s.done() || s.work >= s.budget
+	return s.Done() || s.work >= s.budget
 }
 
 // judge is the simulated seconds of a layout, or what an asker makes of them, +Inf if it
@@ -195,14 +196,14 @@ func (s *search) judge(l costmodel.Layout) float64 {
 	if s.over() || len(l.Groups) == 0 {
 		return math.Inf(1)
 	}
-	if !s.admit(l, "") {
+	if !s.Admit(l, "") {
 		s.work += float64(20 * len(l.Shards))
 		s.seen[key] = math.Inf(1)
 		return math.Inf(1)
 	}
 	t, err := s.price(l)
 	if err != nil {
-		s.fail(err)
+		s.Fail(err)
 		return math.Inf(1)
 	}
 	s.seen[key] = float64(t)
@@ -217,7 +218,7 @@ func (s *search) price(l costmodel.Layout) (units.Seconds, error) {
 		return worth, err
 	}
 	s.charge(l)
-	t, err := s.simulate(l)
+	t, err := s.Simulate(l)
 	if err == nil {
 		s.keep(l, t)
 	}
@@ -232,7 +233,7 @@ func (s *search) keep(l costmodel.Layout, t units.Seconds) {
 		least = max(least, dropGain) // they take more memory
 	}
 	if best := s.Time(); best == 0 || t < best*units.Seconds(1-least) {
-		s.take(Result{Layout: l}, t)
+		s.Take(strategy.Result{Layout: l}, t)
 	}
 }
 
@@ -240,7 +241,7 @@ func (s *search) keep(l costmodel.Layout, t units.Seconds) {
 // surely they gain over it; 0 while nothing fits.
 func (s *search) fastest() float64 {
 	if s.asker != nil {
-		return float64(s.p.base.Step.Time.Mid)
+		return float64(s.p.Base.Step.Time.Mid)
 	}
 	return float64(s.Time())
 }
@@ -282,7 +283,7 @@ func (s *search) judgeDraft(d *draft) point {
 
 // layout is that of a draft.
 func (s *search) layout(d *draft) costmodel.Layout {
-	l := d.layout(len(s.p.ranks), s.p.Block)
+	l := d.layout(len(s.p.Ranks), s.p.Block)
 	l.TwoBatch = s.twoBatch
 	return l
 }
@@ -294,7 +295,7 @@ func (s *search) run() []point {
 	starts := s.starts
 	var ends []point
 	rounds := mostRounds
-	if len(s.p.ranks) > fewRanks {
+	if len(s.p.Ranks) > fewRanks {
 		rounds = 1
 	}
 	for ; rounds > 0 && !s.over() && s.budget-s.work >= s.budget/leastPart; rounds-- {
@@ -337,7 +338,7 @@ func (s *search) improve(points []point) []point {
 	points = slices.DeleteFunc(points, func(x point) bool { return x.t > fastest*(1+hopelessGap) })
 	left := s.budget - s.work
 	s.descendEach(points, left/2)
-	if len(s.p.ranks) > fewRanks {
+	if len(s.p.Ranks) > fewRanks {
 		s.descendEach(points[:min(len(points), redescents)], left/redescentPart)
 	}
 	s.refine(slices.Clone(points))
@@ -454,8 +455,8 @@ func (s *search) withinMemory(d *draft) point {
 }
 
 // result is the best layout with its account, or what the contest says.
-func (s *search) result() (Result, error) {
-	r, err := s.contest.result()
+func (s *search) result() (strategy.Result, error) {
+	r, err := s.Contest.Result()
 	if err != nil || s.Time() == 0 {
 		return r, err
 	}
@@ -464,7 +465,7 @@ func (s *search) result() (Result, error) {
 }
 
 // why says what the layout is.
-func (s *search) why(r Result) string {
+func (s *search) why(r strategy.Result) string {
 	text := describe(r.Layout, s.p.Job.SeqLen, "they cost more time than they save or hold nothing")
 	text += fmt.Sprintf("; the best of %d simulated layouts", s.Evaluated())
 	if s.limited {
@@ -512,10 +513,10 @@ func describe(l costmodel.Layout, seq units.Tokens, without string) string {
 // moreEffort says how to search on, if there is a way.
 func (s *search) moreEffort() string {
 	once := max(1, s.p.Effort)
-	if once >= MostEffort {
+	if once >= strategy.MostEffort {
 		return ""
 	}
-	return fmt.Sprintf("; --effort %g goes on", min(MostEffort, 4*once))
+	return fmt.Sprintf("; --effort %g goes on", min(strategy.MostEffort, 4*once))
 }
 
 // beside is what moves while another micro-batch is computed.

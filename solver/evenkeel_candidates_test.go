@@ -7,16 +7,17 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // What candidates leaves out takes far longer than the best: of all there are up to
 // half as long again it lists every one, with the same estimate.
 func TestCandidatesLeaveOutTheHopelessOnly(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	short := 0
 	for _, cluster := range []string{"1x8 h100_sxm + 1x8 a100_sxm", "1x(2 h100_sxm + 3 a100_sxm) + 2x3 h100_sxm", "4x8 h100_sxm + 2x8 a100_sxm"} {
 		for _, seq := range []units.Tokens{8 << 10, 128 << 10, 1 << 20} {
-			p := gpuProblem(t, cluster, seq)
+			p := world.GPUs(t, cluster, seq)
 			s := newSearch(context.Background(), p, "test", nil)
 			var err error
 			if s.est, err = newEstimator(p); err != nil {

@@ -126,7 +126,7 @@ func (s *search) chainDrafts(points []point) []*draft {
 	var all []*draft
 	seen := map[string]bool{}
 	add := func(groups [][]int) {
-		if len(groups) < 2 || len(groups) > mostChained || !s.p.allExchangeable(groups) {
+		if len(groups) < 2 || len(groups) > mostChained || !s.p.AllExchangeable(groups) {
 			return
 		}
 		d, keys := s.est.sorted(groups)
@@ -159,7 +159,7 @@ func (s *search) chainDrafts(points []point) []*draft {
 // fastestNodes lists the ranks of the fastest two nodes, the fastest three and so on.
 func (e *estimator) fastestNodes() [][]int {
 	nodes := make([][]int, len(e.p.Job.Cluster.Nodes))
-	for r, k := range e.p.ranks {
+	for r, k := range e.p.Ranks {
 		nodes[k.Node] = append(nodes[k.Node], r)
 	}
 	s := max(1, e.p.Job.SeqLen/2)

@@ -78,7 +78,7 @@ func (e *estimator) chainWire(d *draft, order []int, i int) blockTime {
 	}
 	elements, link := block*2*float64(m.HeadDim)*float64(most), e.m.network
 	if a, b := from.groups[0][0], to.groups[0][0]; e.together(a, b) {
-		link = e.m.inside[e.p.ranks[a].Node]
+		link = e.m.inside[e.p.Ranks[a].Node]
 	} else {
 		elements *= max(e.crowd(from), e.crowd(to))
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // The groups of a chain are done at about the same time but for those that are full, and
@@ -57,7 +58,7 @@ func TestLevelChainEndsAtOnce(t *testing.T) {
 
 // Orders keep devices of a class together, the fastest last in the first one.
 func TestChainOrders(t *testing.T) {
-	p := testProblem(t, "2x2 slow + 1x2 fast", 8192, fast(), slow())
+	p := world.Problem(t, "2x2 slow + 1x2 fast", 8192, world.Fast(), world.Slow())
 	e, err := newEstimator(p)
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +67,7 @@ func TestChainOrders(t *testing.T) {
 	e.setShares(d, 3, 1, false)
 	d = d.apart()
 	got := e.chainOrders(d)
-	if len(got) != 2 || e.p.ranks[d.kinds[got[0][2]].groups[0][0]].Device != "fast" || e.p.ranks[d.kinds[got[1][0]].groups[0][0]].Device != "fast" {
+	if len(got) != 2 || e.p.Ranks[d.kinds[got[0][2]].groups[0][0]].Device != "fast" || e.p.Ranks[d.kinds[got[1][0]].groups[0][0]].Device != "fast" {
 		t.Errorf("%v of %+v", got, d.kinds)
 	}
 	if got := ordersOf(4); len(got) != 24 || !slices.Equal(got[0], []int{0, 1, 2, 3}) {
@@ -77,11 +78,11 @@ func TestChainOrders(t *testing.T) {
 // Between nodes of unequal devices that a slow link joins keys go one way for the most
 // part: faster than the same groups in a zigzag, which needs all keys everywhere.
 func TestSlowLinkMakesStretches(t *testing.T) {
-	given := gpuProblem(t, "1x8 h100_sxm + 1x8 a100_sxm", 1<<16)
+	given := world.GPUs(t, "1x8 h100_sxm + 1x8 a100_sxm", 1<<16)
 	for i := range given.Job.Cluster.Nodes {
 		given.Job.Cluster.Nodes[i].NICs = 4
 	}
-	p := problemOf(t, given.Profile, given.Job)
+	p := world.ProblemOf(t, given.Profile, given.Job)
 	res, err := afterBaselines(t.Context(), p, &evenKeel{})
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +95,7 @@ func TestSlowLinkMakesStretches(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := draftOf(res.Layout, e.class, p.Block, true)
-	fast := func(k groupKind) bool { return p.ranks[k.groups[0][0]].Device == p.ranks[0].Device }
+	fast := func(k groupKind) bool { return p.Ranks[k.groups[0][0]].Device == p.Ranks[0].Device }
 	d.lead = 0
 	count := map[bool]units.Tokens{}
 	for _, k := range d.kinds {
@@ -115,10 +116,10 @@ func TestSlowLinkMakesStretches(t *testing.T) {
 		}
 		d.kinds[0].total += left
 		for _, d.ownLast = range []bool{false, true} {
-			least = min(least, float64(secondsOf(t, p, d.layout(len(p.ranks), p.Block))))
+			least = min(least, float64(world.Seconds(t, p, d.layout(len(p.Ranks), p.Block))))
 		}
 	}
-	ours := float64(secondsOf(t, p, res.Layout))
+	ours := float64(world.Seconds(t, p, res.Layout))
 	if ours > least*0.97 {
 		t.Errorf("%s: takes %v, a zigzag of its groups %v", res.Why, ours, least)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // estimator ranks groupings before any of them is simulated, and gives each the
@@ -20,7 +21,7 @@ import (
 // the group's tokens S_g, so that water-filling S_g over the groups ends them
 // all at the same time.
 type estimator struct {
-	p     *Problem
+	p     *strategy.Problem
 	m     *perfModel
 	class []int       // by rank: its device type on its kind of node
 	dev   []int       // by class, as the model numbers types
@@ -38,7 +39,7 @@ type estimator struct {
 	twoBatch bool // micro-batches go in twos
 }
 
-func newEstimator(p *Problem) (*estimator, error) {
+func newEstimator(p *strategy.Problem) (*estimator, error) {
 	m, err := newPerfModel(p)
 	if err != nil {
 		return nil, err
@@ -49,10 +50,10 @@ func newEstimator(p *Problem) (*estimator, error) {
 	}
 	known := map[[2]int]int{}
 	sizes := map[int]int{}
-	for _, r := range p.ranks {
+	for _, r := range p.Ranks {
 		sizes[r.Node]++
 	}
-	for r, k := range p.ranks {
+	for r, k := range p.Ranks {
 		at := [2]int{m.dev[r], m.nodeKind[k.Node]}
 		c, ok := known[at]
 		if !ok {
@@ -152,7 +153,7 @@ type wireTime struct {
 func (d *draft) members(at slot) []int { return d.kinds[at.kind].groups[at.group] }
 
 // together says whether two ranks share a node.
-func (e *estimator) together(a, b int) bool { return e.p.ranks[a].Node == e.p.ranks[b].Node }
+func (e *estimator) together(a, b int) bool { return e.p.Ranks[a].Node == e.p.Ranks[b].Node }
 
 // border is how late a block of average length arrives behind a border between
 // two groups, and how long it keeps the busiest port. Pieces of a block that
@@ -193,7 +194,7 @@ func (e *estimator) border(d *draft, from, to slot, n int) (late, load blockTime
 // message is what passing on so many elements of a block takes between two ranks; crowd is
 // how many share a network card on the way to another node.
 func (e *estimator) message(from, to int, elements, crowd float64) blockTime {
-	on := e.p.ranks[from].Node
+	on := e.p.Ranks[from].Node
 	if !e.together(from, to) {
 		elements, on = elements*crowd, len(e.m.inside)
 	}
@@ -450,11 +451,11 @@ func (e *estimator) tax(ranks []int) (open, hidden float64, err error) {
 	if len(ranks) < 2 {
 		return optimizer, 0, nil
 	}
-	if err := e.p.alone(ranks); err != nil {
+	if err := e.p.Alone(ranks); err != nil {
 		return 0, 0, err
 	}
 	open = optimizer
-	link := e.p.linkAmong(ranks)
+	link := e.p.LinkAmong(ranks)
 	layer := units.Bytes(e.p.Job.Model.LayerParams()) * e.p.Job.DType.Size()
 	for _, x := range e.p.Job.Collectives() {
 		l, err := e.m.over(link, x.Kind, ranks)

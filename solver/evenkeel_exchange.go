@@ -10,7 +10,7 @@ import (
 // toAllLaw is the law of the all-to-all of a kind's groups.
 func (e *estimator) toAllLaw(k *groupKind) linkLaw {
 	ranks := k.groups[0]
-	link := e.p.linkAmong(ranks)
+	link := e.p.LinkAmong(ranks)
 	key := append(append(make([]byte, 0, 128), link...), 0)
 	for _, c := range k.class { // the classes say which devices
 		key = binary.AppendUvarint(key, uint64(c))
@@ -57,7 +57,7 @@ func (e *estimator) portions(k *groupKind) (members []portion, nodes []nodePorti
 	for i, r := range k.groups[0] {
 		x := portion{k.weight[i] / total, float64(k.heads[i] + 2*m.KVHeadsOf(0, k.heads[i])), float64(k.heads[i])}
 		members, all = append(members, x), all.and(x)
-		node := e.p.ranks[r].Node
+		node := e.p.Ranks[r].Node
 		at := slices.IndexFunc(nodes, func(n nodePortion) bool { return n.node == node })
 		if at < 0 {
 			at = len(nodes)
@@ -138,7 +138,7 @@ func (e *estimator) byNode(k *groupKind) []float64 {
 	count, last := make([]float64, len(e.p.Job.Cluster.Nodes)), make([]int, len(e.p.Job.Cluster.Nodes))
 	for g, ranks := range k.groups {
 		for _, r := range ranks {
-			if node := e.p.ranks[r].Node; last[node] <= g {
+			if node := e.p.Ranks[r].Node; last[node] <= g {
 				last[node] = g + 1
 				count[node]++
 			}

@@ -1,6 +1,10 @@
 package solver
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/evenkeel/evenkeel/solver/internal/world"
+)
 
 // Groups that meet across the same network cards are estimated to take as many times
 // as long for their all-to-alls as the simulator has them take, whatever the number
@@ -28,13 +32,13 @@ func TestEstimateSharesCards(t *testing.T) {
 // all the time.
 func crowded(t *testing.T, groups [][]int, cards int) (estimated, simulated float64) {
 	t.Helper()
-	job := testJob(t, "2x4 fast", 16_000)
+	job := world.Job(t, "2x4 fast", 16_000)
 	for i := range job.Cluster.Nodes {
 		job.Cluster.Nodes[i].NICs = cards
 	}
-	far := farLink()
-	far.beta *= 100
-	p := problemOf(t, testProfile([]device{fast()}, []wire{nearLink(), far}), job)
+	far := world.Far()
+	far.Beta *= 100
+	p := world.ProblemOf(t, world.Profile([]world.Device{world.Fast()}, []world.Wire{world.Near(), far}), job)
 	e, err := newEstimator(p)
 	if err != nil {
 		t.Fatal(err)
@@ -42,11 +46,11 @@ func crowded(t *testing.T, groups [][]int, cards int) (estimated, simulated floa
 	d := e.draft(groups)
 	e.setShares(d, len(groups), 1, false)
 	estimated = e.solve(d, nil)
-	step, err := p.sim.Time(d.layout(len(p.ranks), p.Block))
+	step, err := p.Sim.Time(d.layout(len(p.Ranks), p.Block))
 	if err != nil {
 		t.Fatal(err)
 	}
-	open, _, err := e.tax(countTo(len(p.ranks)))
+	open, _, err := e.tax(countTo(len(p.Ranks)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -206,7 +206,7 @@ func (g *grouper) cutOnce(of []int, z int, stride bool) *sortedGroups {
 // group sorts groups into kinds.
 func (g *grouper) group(groups [][]int) *sortedGroups {
 	d, keys := g.sorted(groups)
-	x := &sortedGroups{kinds: d.kinds, legal: g.p.allExchangeable(groups)}
+	x := &sortedGroups{kinds: d.kinds, legal: g.p.AllExchangeable(groups)}
 	for i, k := range keys {
 		x.keys = append(x.keys, string(binary.AppendUvarint(k, uint64(len(d.kinds[i].groups)))))
 	}
@@ -218,7 +218,7 @@ func (g *grouper) group(groups [][]int) *sortedGroups {
 func (g *grouper) sizes(ranks []int, classes int) []int {
 	n, inNode := len(ranks), 0
 	for _, r := range ranks {
-		if g.p.ranks[r].Node == g.p.ranks[ranks[0]].Node {
+		if g.p.Ranks[r].Node == g.p.Ranks[ranks[0]].Node {
 			inNode++
 		}
 	}
@@ -266,7 +266,7 @@ func (g *grouper) cutBySize(ranks []int, z int) [][]int {
 	var stretches [][]int
 	for i := 0; i < len(ranks); {
 		k := i + 1
-		for k < len(ranks) && g.p.ranks[ranks[k]].Node == g.p.ranks[ranks[i]].Node {
+		for k < len(ranks) && g.p.Ranks[ranks[k]].Node == g.p.Ranks[ranks[i]].Node {
 			k++
 		}
 		stretches = append(stretches, ranks[i:k])
@@ -379,10 +379,10 @@ func (e *estimator) sorted(groups [][]int) (d *draft, keys [][]byte) {
 // appendGroupKey tells groups apart by the classes of their members and by which of
 // them share a node.
 func (e *estimator) appendGroupKey(b []byte, ranks []int) []byte {
-	first := e.p.ranks[ranks[0]].Node
+	first := e.p.Ranks[ranks[0]].Node
 	nth, last := 0, first
 	for _, r := range ranks {
-		if node := e.p.ranks[r].Node; node != last {
+		if node := e.p.Ranks[r].Node; node != last {
 			nth, last = nth+1, node
 		}
 		b = binary.AppendUvarint(b, uint64(e.class[r]))

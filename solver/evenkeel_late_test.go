@@ -5,13 +5,15 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // A draft of several stretches is read back from its layout as it is, but for rounding
 // where groups that are alike get the same tokens again.
 func TestLateDraftsReadBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(21, 11))
-	p := testProblem(t, "1x4 fast + 1x4 slow", 8192, fast(), slow())
+	p := world.Problem(t, "1x4 fast + 1x4 slow", 8192, world.Fast(), world.Slow())
 	e, err := newEstimator(p)
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +30,7 @@ func TestLateDraftsReadBack(t *testing.T) {
 		if stretches(l) != "" {
 			moved++
 		}
-		if got := draftOf(l, e.class, p.Block, true).layout(8, p.Block); !sameLayout(got, l) {
+		if got := draftOf(l, e.class, p.Block, true).layout(8, p.Block); !strategy.SameLayout(got, l) {
 			t.Fatalf("late %v: %+v, read back as %+v", d.kinds, l, got)
 		}
 		if got := draftOf(l, e.class, p.Block, false).layout(8, p.Block); stretches(got) != stretches(l) {
@@ -79,14 +81,14 @@ func TestLaterKeepsAllTokens(t *testing.T) {
 // Where memory allows all ranks about as many tokens, the faster one has the last
 // of them, which see the most keys.
 func TestFullFastRanksHoldTheEnd(t *testing.T) {
-	f, s := fast(), slow()
-	roomy := testProblem(t, "1x3 slow + 1x1 fast", 1<<16, f, s)
+	f, s := world.Fast(), world.Slow()
+	roomy := world.Problem(t, "1x3 slow + 1x1 fast", 1<<16, f, s)
 	need := units.Bytes(0)
-	for _, m := range roomy.sim.Memory(roomy.equalRing()) {
+	for _, m := range roomy.Sim.Memory(roomy.EqualRing()) {
 		need = max(need, m.Peak())
 	}
-	f.memory, s.memory = need*108/100, need*108/100
-	p := testProblem(t, "1x3 slow + 1x1 fast", 1<<16, f, s)
+	f.Memory, s.Memory = need*108/100, need*108/100
+	p := world.Problem(t, "1x3 slow + 1x1 fast", 1<<16, f, s)
 	res, err := afterBaselines(t.Context(), p, &evenKeel{})
 	if err != nil {
 		t.Fatal(err)
@@ -102,7 +104,7 @@ func TestFullFastRanksHoldTheEnd(t *testing.T) {
 	for k := range d.kinds {
 		d.kinds[k].tier = 0
 	}
-	ours, nested := secondsOf(t, p, res.Layout), secondsOf(t, p, d.layout(len(p.ranks), p.Block))
+	ours, nested := world.Seconds(t, p, res.Layout), world.Seconds(t, p, d.layout(len(p.Ranks), p.Block))
 	if ours > nested*0.95 {
 		t.Errorf("%s: takes %v, and %v as a zigzag of all", res.Why, ours, nested)
 	}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // chainOfTwo is a draft of two groups, of four ranks each, in a chain.
@@ -24,7 +26,7 @@ func chainOfTwo(t *testing.T, e *estimator) *draft {
 // group has beside the lead, and every token is somewhere.
 func TestLeadsReadBack(t *testing.T) {
 	r := rand.New(rand.NewPCG(61, 1))
-	p := testProblem(t, "1x4 fast + 1x4 slow", 8192, fast(), slow())
+	p := world.Problem(t, "1x4 fast + 1x4 slow", 8192, world.Fast(), world.Slow())
 	e, err := newEstimator(p)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +45,7 @@ func TestLeadsReadBack(t *testing.T) {
 		if leads := d.lead > 0 && d.lead < d.kinds[1].total; l.KeepTail != leads || leads && (g != 1 || kept != d.kinds[1].total-d.lead) {
 			t.Fatalf("lead %d of %d: keep tail %t, %d tokens of group %d", d.lead, d.kinds[1].total, l.KeepTail, kept, g)
 		}
-		if got := draftOf(l, e.class, p.Block, r.IntN(2) == 0).layout(8, p.Block); !sameLayout(got, l) {
+		if got := draftOf(l, e.class, p.Block, r.IntN(2) == 0).layout(8, p.Block); !strategy.SameLayout(got, l) {
 			t.Fatalf("lead %d: %+v, read back as %+v", d.lead, l, got)
 		}
 	}
@@ -51,7 +53,7 @@ func TestLeadsReadBack(t *testing.T) {
 
 // Moves of a lead neither lose tokens nor take any that are not there.
 func TestLeadMovesKeepAllTokens(t *testing.T) {
-	p := testProblem(t, "1x4 fast + 1x4 slow", 8192, fast(), slow())
+	p := world.Problem(t, "1x4 fast + 1x4 slow", 8192, world.Fast(), world.Slow())
 	e, err := newEstimator(p)
 	if err != nil {
 		t.Fatal(err)
@@ -74,13 +76,13 @@ func TestLeadMovesKeepAllTokens(t *testing.T) {
 // first of the faster one's: its ports and devices have time for these, where a chain
 // leaves them idle.
 func TestFewCardsMakeLeads(t *testing.T) {
-	sequential(t)
-	given := gpuProblem(t, "1x8 h100_sxm + 1x8 a100_sxm", 1<<18)
+	world.Sequential(t)
+	given := world.GPUs(t, "1x8 h100_sxm + 1x8 a100_sxm", 1<<18)
 	for i := range given.Job.Cluster.Nodes {
 		given.Job.Cluster.Nodes[i].NICs = 1
 	}
 	given.Job.Model.KVHeads, given.Job.Recompute = 32, costmodel.RecomputeFull
-	p := problemOf(t, given.Profile, given.Job)
+	p := world.ProblemOf(t, given.Profile, given.Job)
 	res, err := afterBaselines(t.Context(), p, &evenKeel{})
 	if err != nil {
 		t.Fatal(err)
@@ -101,10 +103,10 @@ func TestFewCardsMakeLeads(t *testing.T) {
 		}
 		d.kinds[last].total = p.Job.SeqLen - d.kinds[1-last].total
 		for _, d.ownLast = range []bool{false, true} {
-			least = min(least, float64(secondsOf(t, p, d.layout(len(p.ranks), p.Block))))
+			least = min(least, float64(world.Seconds(t, p, d.layout(len(p.Ranks), p.Block))))
 		}
 	}
-	if ours := float64(secondsOf(t, p, res.Layout)); ours > least*0.92 {
+	if ours := float64(world.Seconds(t, p, res.Layout)); ours > least*0.92 {
 		t.Errorf("%s: takes %v, a chain of its groups %v", res.Why, ours, least)
 	} else {
 		t.Logf("%s: %.3f of the chain's time", res.Why, ours/least)

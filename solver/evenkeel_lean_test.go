@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // A leaner kind keeps about its part, the others get the rest, and no token is lost.
@@ -39,7 +40,7 @@ func TestLeanerKeepsAllTokens(t *testing.T) {
 // Where one node is fast and the link between nodes slow, the slow node is best
 // given less than it could compute.
 func TestSlowLinksMakeKindsLeaner(t *testing.T) {
-	p := testProblem(t, "1x4 fast + 1x4 slow", 8192, fast(), slow())
+	p := world.Problem(t, "1x4 fast + 1x4 slow", 8192, world.Fast(), world.Slow())
 	s := searchOf(t, p)
 	points := s.simulateBest(newBestFirst(s.candidates()))
 	if found := s.leaner(points); len(found) == 0 {

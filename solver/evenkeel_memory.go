@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // tooSmall says whether some ranks cannot hold the sequence, however it is
@@ -65,7 +66,7 @@ func (e *estimator) fill(lots []lot, members int, s, widest float64, ranks int) 
 	}
 	for _, l := range lots {
 		share := e.share(l, all, members, s*l.weight, s, widest, ranks)
-		most = max(most, fill(e.m.held.Of(share, e.m.memory[e.dev[l.class]]))/costmodel.Usable)
+		most = max(most, strategy.Fill(e.m.held.Of(share, e.m.memory[e.dev[l.class]]))/costmodel.Usable)
 	}
 	return most
 }

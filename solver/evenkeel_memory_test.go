@@ -3,6 +3,8 @@ package solver
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // Where some longest block leaves room and freedom for the whole sequence, fits to
@@ -10,7 +12,7 @@ import (
 // line with what passes, as buffers do, so that a fine scan knows.
 func TestCapsAreFoundBetweenTheGrid(t *testing.T) {
 	r := rand.New(rand.NewPCG(23, 11))
-	p := testProblem(t, "1x4 fast + 1x4 slow", 1<<20, fast(), slow())
+	p := world.Problem(t, "1x4 fast + 1x4 slow", 1<<20, world.Fast(), world.Slow())
 	e, err := newEstimator(p)
 	if err != nil {
 		t.Fatal(err)

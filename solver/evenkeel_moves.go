@@ -7,6 +7,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // walk is a descent from one draft.
@@ -22,7 +23,7 @@ type walk struct {
 // descend improves a draft by moves of whole kinds until nothing helps or the
 // work is used up.
 func (s *search) descend(from point, until float64) point {
-	w := &walk{search: s, at: from, until: until, gain: minGain, apart: s.unequal() && len(s.p.ranks) <= tinyRanks}
+	w := &walk{search: s, at: from, until: until, gain: minGain, apart: s.unequal() && len(s.p.Ranks) <= tinyRanks}
 	for {
 		before := w.at.t
 		w.orders()
@@ -80,7 +81,7 @@ func (s *search) fitIn(d *draft) point {
 	w.at = point{d, w.excess(d)}
 	for round := 0; ; round++ {
 		before := w.at.t
-		w.apart = round%2 == 1 && len(s.p.ranks) <= fewRanks
+		w.apart = round%2 == 1 && len(s.p.Ranks) <= fewRanks
 		w.shifts(w.largestShift()*4, 1)
 		w.headMoves()
 		w.memberMoves()
@@ -98,15 +99,15 @@ func (s *search) fitIn(d *draft) point {
 func (s *search) excess(d *draft) float64 {
 	s.work += float64(30 * d.ranks())
 	over := 0.0
-	for _, m := range s.p.sim.Memory(s.layout(d)) {
-		over += max(0, fill(m)/costmodel.Usable-1)
+	for _, m := range s.p.Sim.Memory(s.layout(d)) {
+		over += max(0, strategy.Fill(m)/costmodel.Usable-1)
 	}
 	return over
 }
 
 // orders tries other rings.
 func (w *walk) orders() {
-	for _, ring := range w.at.d.rings(func(r int) int { return w.p.ranks[r].Node }) {
+	for _, ring := range w.at.d.rings(func(r int) int { return w.p.Ranks[r].Node }) {
 		d := w.at.d.clone()
 		d.ring = ring
 		w.try(d)
@@ -176,9 +177,9 @@ const fewKinds = 6
 // idleKinds is the least time that a member of each kind idles.
 func (w *walk) idleKinds() []float64 {
 	idle := make([]float64, len(w.at.d.kinds))
-	of, err := w.p.sim.Idle(w.layout(w.at.d))
+	of, err := w.p.Sim.Idle(w.layout(w.at.d))
 	if err != nil {
-		w.fail(err)
+		w.Fail(err)
 		return idle
 	}
 	w.work += 10 * float64(w.at.d.ranks()*len(w.at.d.ring)) // an account takes longer

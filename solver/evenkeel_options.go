@@ -53,7 +53,7 @@ func (s *search) optionsOf(p *pool, limit int, all []option, best float64) ([]op
 		return all, best
 	}
 	for _, d := range s.est.groupings(p.ranks, limit) {
-		if s.late() && (len(all) > 0 || s.fastest() > 0) {
+		if s.Late() && (len(all) > 0 || s.fastest() > 0) {
 			break
 		}
 		s.work += 300 // of the estimate
@@ -73,7 +73,7 @@ func (s *search) optionsOf(p *pool, limit int, all []option, best float64) ([]op
 // and no longer than what is listed beside the best.
 func (s *search) tryOtherHeads(options []option, best float64) {
 	for i := range options {
-		if s.late() {
+		if s.Late() {
 			break
 		}
 		x := &options[i]

@@ -12,7 +12,7 @@ import (
 // costmodel.Layout), from what the first search came to. All-to-alls cost less then, but
 // memory more, so that other groups may be the best.
 func (s *search) inTwos(from []point, budget float64) {
-	if s.done() || s.fastest() == 0 {
+	if s.Done() || s.fastest() == 0 {
 		return
 	}
 	from = slices.DeleteFunc(slices.Clone(from), func(x point) bool { return math.IsInf(x.t, 1) })
@@ -52,7 +52,7 @@ func (s *search) inTwosOf(options []option) []option {
 // mayGoInTwos says whether micro-batches may go through the layers in twos. Equal devices
 // keep the layout that is known.
 func (s *search) mayGoInTwos() bool {
-	return s.p.Job.Accumulate > 1 && s.unequal() && len(s.p.ranks) > 1
+	return s.p.Job.Accumulate > 1 && s.unequal() && len(s.p.Ranks) > 1
 }
 
 // parts are the budgets for layouts whose micro-batches go one by one and for those
@@ -65,7 +65,7 @@ func (s *search) parts() (alone, twos float64) {
 		return s.budget, 0
 	}
 	alone, twos = s.budget, s.budget*twosPart
-	switch n := len(s.p.ranks); {
+	switch n := len(s.p.Ranks); {
 	case n > someRanks:
 		alone, twos = alone*partOfMany, twos*partOfMany
 	case n <= fewInTwos:
@@ -74,7 +74,7 @@ func (s *search) parts() (alone, twos float64) {
 	for _, x := range s.starts {
 		l := s.layout(x.d)
 		l.TwoBatch, l.HeadChunks = true, 0
-		if s.p.overfull(l) == nil {
+		if s.p.Overfull(l) == nil {
 			return alone, twos
 		}
 	}

@@ -125,12 +125,12 @@ func (e *estimator) nodeParts() (parts []func(r int) bool) {
 	}
 	most := 0
 	for kind := range len(count) {
-		parts = append(parts, func(r int) bool { return e.p.ranks[r].Node == first[kind] })
+		parts = append(parts, func(r int) bool { return e.p.Ranks[r].Node == first[kind] })
 		most = max(most, count[kind])
 	}
 	for part := 2; part <= most; part *= 2 {
 		parts = append(parts, func(r int) bool {
-			node := e.p.ranks[r].Node
+			node := e.p.Ranks[r].Node
 			return nth[node]*part < count[e.m.nodeKind[node]]
 		})
 	}
@@ -163,9 +163,9 @@ func (e *estimator) composition(ranks []int) string {
 		b = b[:0]
 	}
 	for _, r := range ranks {
-		if e.p.ranks[r].Node != node {
+		if e.p.Ranks[r].Node != node {
 			flush()
-			node = e.p.ranks[r].Node
+			node = e.p.Ranks[r].Node
 		}
 		b = binary.AppendUvarint(b, uint64(e.class[r]+1))
 	}

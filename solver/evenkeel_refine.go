@@ -32,7 +32,7 @@ func (s *search) descendEach(points []point, work float64) {
 func (s *search) refine(points []point) {
 	points = points[:min(2, len(points))]
 	for i := range points {
-		if s.unequal() && len(s.p.ranks) <= tinyRanks {
+		if s.unequal() && len(s.p.Ranks) <= tinyRanks {
 			points[i] = s.regroup(points[i])
 		}
 		points[i] = s.single(points[i])
@@ -47,7 +47,7 @@ func (s *search) unequal() bool { return len(s.est.dev) > 1 }
 
 // single searches with every group a kind of its own.
 func (s *search) single(from point) point {
-	n := len(s.p.ranks)
+	n := len(s.p.Ranks)
 	l := s.layout(from.d)
 	if n > fewRanks || !s.unequal() && uniform(l, s.p.Block) {
 		return from
@@ -74,12 +74,12 @@ func (s *search) single(from point) point {
 // treat equals unequally and so must gain more. Equal devices keep the layout that is
 // known.
 func (s *search) settle(effort float64) {
-	if s.done() || s.fastest() == 0 || !s.unequal() {
+	if s.Done() || s.fastest() == 0 || !s.unequal() {
 		return
 	}
 	s.twoBatch = s.Best().Layout.TwoBatch
 	s.est.twoBatch = s.twoBatch
-	s.work, s.budget = 0, budgetOf(len(s.p.ranks))*settlePart*effort
+	s.work, s.budget = 0, budgetOf(len(s.p.Ranks))*settlePart*effort
 	s.descend(s.judgeDraft(draftOf(s.Best().Layout, s.est.class, s.p.Block, false)), s.budget/2)
 	d := draftOf(s.Best().Layout, s.est.class, s.p.Block, true)
 	w := &walk{search: s, at: point{d, s.fastest()}, until: s.budget, gain: minGain * 10, apart: true}
@@ -220,7 +220,7 @@ func ringOf(d *draft, groups [][]int) []slot {
 func (s *search) regroupings(d *draft) [][][]int {
 	now := formationOf(d)
 	var all [][][]int
-	for r := range s.p.ranks {
+	for r := range s.p.Ranks {
 		for _, neighbours := range []func(formation, int) [][][]int{s.idling, joining, standingAlone} {
 			all = append(all, neighbours(now, r)...)
 		}
@@ -230,7 +230,7 @@ func (s *search) regroupings(d *draft) [][][]int {
 	for _, groups := range all {
 		groups = slices.DeleteFunc(groups, func(g []int) bool { return len(g) == 0 })
 		key := formationKey(groups)
-		if len(groups) > 0 && !seen[key] && s.p.allExchangeable(groups) {
+		if len(groups) > 0 && !seen[key] && s.p.AllExchangeable(groups) {
 			seen[key] = true
 			possible = append(possible, groups)
 		}
@@ -311,7 +311,7 @@ func standingAlone(now formation, rank int) (all [][][]int) {
 
 // swapped swaps two ranks of different classes in different groups.
 func (s *search) swapped(now formation) (all [][][]int) {
-	n := len(s.p.ranks)
+	n := len(s.p.Ranks)
 	for a := range n {
 		for b := a + 1; b < n; b++ {
 			of, worksA := now.of[a]
@@ -334,5 +334,5 @@ func (s *search) swapped(now formation) (all [][][]int) {
 func (s *search) exchangeGradients(groups [][]int) bool {
 	ranks := slices.Concat(groups...)
 	slices.Sort(ranks)
-	return len(ranks) > 0 && s.p.alone(ranks) == nil
+	return len(ranks) > 0 && s.p.Alone(ranks) == nil
 }

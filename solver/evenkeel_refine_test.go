@@ -4,12 +4,14 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // What was found is improved once more: never slower, faster somewhere, and equal devices
 // keep the layout that is known.
 func TestSettlingImproves(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	faster := 0
 	for _, c := range []struct {
 		cluster string
@@ -21,7 +23,7 @@ func TestSettlingImproves(t *testing.T) {
 		{"3x8 a100_sxm", 256 << 10},
 		{"6x4 a100_sxm", 1 << 20},
 	} {
-		p := gpuProblem(t, c.cluster, c.seq)
+		p := world.GPUs(t, c.cluster, c.seq)
 		s := searchOf(t, p)
 		s.explore(1)
 		before, layout, tried := s.Time(), s.Best().Layout, s.Evaluated()
@@ -33,10 +35,10 @@ func TestSettlingImproves(t *testing.T) {
 			t.Errorf("%s: %v, %v before", c.cluster, s.Time(), before)
 		case s.Time() < before*(1-1e-4):
 			faster++
-		case !s.unequal() && (s.Evaluated() > tried || !sameLayout(layout, s.Best().Layout)):
+		case !s.unequal() && (s.Evaluated() > tried || !strategy.SameLayout(layout, s.Best().Layout)):
 			t.Errorf("%s: equal devices are searched again", c.cluster)
 		}
-		if bad := s.p.overfull(s.Best().Layout); bad != nil {
+		if bad := s.p.Overfull(s.Best().Layout); bad != nil {
 			t.Errorf("%s: %v", c.cluster, bad)
 		}
 		t.Logf("%s: %v instead of %v", c.cluster, s.Time(), before)
@@ -48,7 +50,7 @@ func TestSettlingImproves(t *testing.T) {
 
 // A neighbour is listed once and none is the grouping itself; none is left out for that.
 func TestRegroupingsAreListedOnce(t *testing.T) {
-	s := newSearch(t.Context(), testProblem(t, "1x(2 fast + 2 slow)", 1<<15), Default, nil)
+	s := newSearch(t.Context(), world.Problem(t, "1x(2 fast + 2 slow)", 1<<15), Default, nil)
 	var err error
 	if s.est, err = newEstimator(s.p); err != nil {
 		t.Fatal(err)

@@ -13,13 +13,13 @@ import (
 // (spreadShares), and of further pools of ranks. Equal devices keep the layout that is
 // known.
 func (s *search) further(inTwos bool, effort float64) {
-	if s.done() || s.fastest() == 0 || !s.unequal() {
+	if s.Done() || s.fastest() == 0 || !s.unequal() {
 		return
 	}
 	options := s.furtherOptions()
 	for _, twos := range []bool{false, true} {
 		if !twos || inTwos {
-			s.furtherOf(options, twos, budgetOf(len(s.p.ranks))*furtherPart*effort)
+			s.furtherOf(options, twos, budgetOf(len(s.p.Ranks))*furtherPart*effort)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func (s *search) furtherOptions() []option {
 	}
 	s.tryOtherHeads(all, best)
 	for _, x := range append(slices.Clone(all), s.options[:min(len(s.options), mostSpread)]...) {
-		if s.late() {
+		if s.Late() {
 			break
 		}
 		if y, t := s.spread(x.d, tooLong*best-x.pool.tax); y != nil {
@@ -136,7 +136,7 @@ func (e *estimator) nodesOf(k *groupKind) []int {
 	var seen []int
 	at := make([]int, len(k.class))
 	for m, r := range k.groups[0] {
-		node := e.p.ranks[r].Node
+		node := e.p.Ranks[r].Node
 		if at[m] = slices.Index(seen, node); at[m] < 0 {
 			at[m] = len(seen)
 			seen = append(seen, node)

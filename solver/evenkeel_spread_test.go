@@ -6,19 +6,21 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // oneCard is a problem of GPUs whose nodes have a single network card each.
-func oneCard(t testing.TB, cluster string, kvHeads int, seq units.Tokens) *Problem {
+func oneCard(t testing.TB, cluster string, kvHeads int, seq units.Tokens) *strategy.Problem {
 	t.Helper()
-	profile, job := gpuJob(t, cluster, seq)
+	profile, job := world.GPUJob(t, cluster, seq)
 	for i := range job.Cluster.Nodes {
 		job.Cluster.Nodes[i].NICs = 1
 	}
 	// As many heads as do not divide among the ranks, in few layers.
 	job.Model.QHeads, job.Model.KVHeads, job.Model.Hidden = 40, kvHeads, 5120
 	job.Accumulate = 2
-	return problemOf(t, profile, job)
+	return world.ProblemOf(t, profile, job)
 }
 
 // Groups over several nodes get as large a share of tokens as of heads on each of them,
@@ -53,7 +55,7 @@ func TestSpreadSharesAreEvenByNode(t *testing.T) {
 				}
 				heads, tokens, all, sum := map[int]int{}, map[int]float64{}, 0, 0.0
 				for x, r := range k.groups[0] {
-					node := p.ranks[r].Node
+					node := p.Ranks[r].Node
 					heads[node] += k.heads[x]
 					tokens[node] += k.weight[x]
 					all, sum = all+k.heads[x], sum+k.weight[x]
@@ -83,7 +85,7 @@ func TestSpreadSharesAreEvenByNode(t *testing.T) {
 // On top of what the search comes to, shares that are even by node gain where nodes share
 // a card.
 func TestFurtherLayoutsGain(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	for _, tc := range []struct {
 		cluster string
 		seq     units.Tokens

@@ -11,6 +11,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // evenSure is evenkeel for those who do not bet. Its fastest plan often uses what the
@@ -25,38 +26,38 @@ type evenSure struct{ after *evenKeel }
 
 func (*evenSure) Name() string { return sureName }
 
-func (*evenSure) Claims() Claims {
-	return Claims{Doc: "of the layouts that evenkeel simulated, and around them, the fastest that surely gains over the strongest baseline, where no faster plan does"}
+func (*evenSure) Claims() strategy.Claims {
+	return strategy.Claims{Doc: "of the layouts that evenkeel simulated, and around them, the fastest that surely gains over the strongest baseline, where no faster plan does"}
 }
 
 // Solve implements Strategy. It comes after evenkeel and has no layout where a plan that
 // gains as surely is as fast, or none of them gains surely.
-func (x *evenSure) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
-	none := func(why string, args ...any) (Result, error) {
-		return Result{}, &IllegalError{x.Name(), fmt.Sprintf(why, args...)}
+func (x *evenSure) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
+	none := func(why string, args ...any) (strategy.Result, error) {
+		return strategy.Result{}, strategy.Illegal(x.Name(), fmt.Sprintf(why, args...))
 	}
-	if p.base == nil {
+	if p.Base == nil {
 		return none("no baseline fits, so that there is nothing to gain over")
 	}
 	sure := units.Seconds(math.Inf(1)) // the time of the fastest so far
-	for i := range p.seeds {
-		if at := p.seeds[i].Step; at.Time.Mid < sure && surelyFaster(at, p.base.Step) {
+	for i := range p.Seeds {
+		if at := p.Seeds[i].Step; at.Time.Mid < sure && surelyFaster(at, p.Base.Step) {
 			sure = at.Time.Mid
 		}
 	}
 	q := &asker{p: p, known: map[string]float64{}}
 	starts, err := q.starts(ctx, x.after.runners, sure)
 	if err != nil {
-		return Result{}, err
+		return strategy.Result{}, err
 	}
 	if err := q.improve(newSearch(ctx, p, x.Name(), report), starts); err != nil {
-		return Result{}, err
+		return strategy.Result{}, err
 	}
 	switch {
 	case q.best.time > 0 && q.best.time < sure*(1-minGain):
 		why := describe(q.best.layout, p.Job.SeqLen, "they cost more time than they surely save")
 		why += fmt.Sprintf("; of %d layouts asked the fastest whose gain is more than the cost model can be wrong by", q.asked)
-		return Result{Layout: q.best.layout, Evaluated: q.asked, Why: why, Stopped: ctx.Err() != nil}, nil
+		return strategy.Result{Layout: q.best.layout, Evaluated: q.asked, Why: why, Stopped: ctx.Err() != nil}, nil
 	case !math.IsInf(float64(sure), 1):
 		return none("no layout of evenkeel's is faster than a plan that surely gains already")
 	case q.asked == 0:
@@ -67,7 +68,7 @@ func (x *evenSure) Solve(ctx context.Context, p *Problem, report func(Progress))
 
 // asker judges layouts by how fast they are and how sure that is.
 type asker struct {
-	p     *Problem
+	p     *strategy.Problem
 	known map[string]float64 // what layouts are worth, by key, once asked for or found not to fit
 	asked int
 	best  runner // the fastest whose gain is beyond doubt
@@ -77,12 +78,12 @@ type asker struct {
 // on top what its gain over the baseline lacks to be beyond doubt, if it does. It also
 // returns the error of that gain.
 func (q *asker) ask(l costmodel.Layout) (worth, half units.Seconds, err error) {
-	step, err := q.p.sim.Brief(l)
+	step, err := q.p.Sim.Brief(l)
 	if err != nil {
 		return 0, 0, err
 	}
 	q.asked++
-	base := q.p.base.Step
+	base := q.p.Base.Step
 	half, _ = costmodel.GainError(base, step)
 	worth = step.Time.Mid
 	if gain := base.Time.Mid - step.Time.Mid; gain <= half {
@@ -107,7 +108,7 @@ type start struct {
 // gains, or none can be faster than one that does. It returns the best of each kind, the
 // best of all first.
 func (q *asker) starts(ctx context.Context, simulated []runner, sure units.Seconds) ([]start, error) {
-	base, left := q.p.base.Step.Time.Mid, budgetOf(len(q.p.ranks))*askPart
+	base, left := q.p.Base.Step.Time.Mid, budgetOf(len(q.p.Ranks))*askPart
 	doubts, best := map[string]units.Seconds{}, map[string]start{} // the least of a kind's layouts, the best of them
 	for _, k := range simulated {
 		if k.time >= sure*(1-minGain) || q.best.time > 0 {
@@ -141,7 +142,7 @@ func (q *asker) improve(s *search, starts []start) (err error) {
 	if s.est, err = newEstimator(q.p); err != nil {
 		return err
 	}
-	s.asker, s.seen, s.budget = q, q.known, budgetOf(len(q.p.ranks))*surePart
+	s.asker, s.seen, s.budget = q, q.known, budgetOf(len(q.p.Ranks))*surePart
 	for i, k := range starts {
 		s.twoBatch, s.est.twoBatch = k.layout.TwoBatch, k.layout.TwoBatch
 		from := point{draftOf(k.layout, s.est.class, q.p.Block, false), float64(k.worth)}
@@ -157,17 +158,17 @@ func (s *search) hide() {
 	if !s.unequal() {
 		return
 	}
-	left := budgetOf(len(s.p.ranks)) * hidePart
-	for i := range s.p.seeds {
-		for _, l := range hiding(s.p, s.p.seeds[i].Layout) {
+	left := budgetOf(len(s.p.Ranks)) * hidePart
+	for i := range s.p.Seeds {
+		for _, l := range hiding(s.p, s.p.Seeds[i].Layout) {
 			work := layoutWork(l)
-			if s.done() || work > left || s.p.overfull(l) != nil {
+			if s.Done() || work > left || s.p.Overfull(l) != nil {
 				continue
 			}
 			left -= work
-			t, err := s.p.sim.Time(l)
+			t, err := s.p.Sim.Time(l)
 			if err != nil {
-				s.fail(err)
+				s.Fail(err)
 				return
 			}
 			s.keep(l, t)
@@ -176,7 +177,7 @@ func (s *search) hide() {
 }
 
 // hiding lists the ways to go through a layout that it does not have.
-func hiding(p *Problem, l costmodel.Layout) []costmodel.Layout {
+func hiding(p *strategy.Problem, l costmodel.Layout) []costmodel.Layout {
 	plain := l
 	plain.OwnLast, plain.TwoBatch, plain.HeadChunks = false, false, 0
 	ways := []costmodel.Layout{plain}
@@ -196,7 +197,7 @@ func hiding(p *Problem, l costmodel.Layout) []costmodel.Layout {
 		x.HeadChunks = k
 		ways = append(ways, x)
 	}
-	return slices.DeleteFunc(ways, func(x costmodel.Layout) bool { return sameLayout(l, x) })
+	return slices.DeleteFunc(ways, func(x costmodel.Layout) bool { return strategy.SameLayout(l, x) })
 }
 
 // surelyFaster says that a step gains more over another than the model can be wrong by.
@@ -245,10 +246,10 @@ const (
 	mostShards = 1 << 18
 )
 
-func newRunners(p *Problem, m *perfModel) *runners {
-	k := &runners{model: m, kinds: map[string][]runner{}, most: max(mostAlike, mostShards/len(p.ranks))}
-	if p.base != nil {
-		k.base = p.base.Step.Time.Mid
+func newRunners(p *strategy.Problem, m *perfModel) *runners {
+	k := &runners{model: m, kinds: map[string][]runner{}, most: max(mostAlike, mostShards/len(p.Ranks))}
+	if p.Base != nil {
+		k.base = p.Base.Step.Time.Mid
 	}
 	return k
 }

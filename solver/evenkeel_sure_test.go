@@ -1,90 +1,27 @@
 package solver
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
-	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
-
-// doubtful is a cluster with a device whose laws may be off by a factor either way: with it
-// plans are fastest, and without it there is something to gain as well.
-func doubtful(t *testing.T, factor float64) *Problem {
-	return doubtfulOn(t, "1x(2 fast + 2 slow + 1 odd)", factor)
-}
-
-func doubtfulOn(t *testing.T, cluster string, factor float64) *Problem {
-	odd := fast()
-	odd.name, odd.flops = "odd", fast().flops*0.6
-	profile := testProfile([]device{fast(), slow(), odd}, []wire{nearLink(), farLink()})
-	for i := range profile.Laws {
-		if l := &profile.Laws[i]; l.Device == "odd" {
-			l.Spread = costmodel.Spread{Lo: 1 / factor, Hi: factor}
-		}
-	}
-	return problemOf(t, profile, testJob(t, cluster, 32768))
-}
-
-func compared(plan *Plan, strategy string) *Candidate {
-	at := slices.IndexFunc(plan.Compared, func(c Candidate) bool { return c.Strategy == strategy })
-	if at < 0 {
-		return nil
-	}
-	return &plan.Compared[at]
-}
-
-// TestSurePlanWhereTheFastestIsATie: it is recommended, gains by more than its error and
-// does without what the doubt is of.
-func TestSurePlanWhereTheFastestIsATie(t *testing.T) {
-	p := doubtful(t, 5)
-	plan := solvePlan(t, p)
-	ours, sure := compared(plan, "evenkeel"), compared(plan, "evenkeel-sure")
-	if ours.Verdict != Tie || sure == nil || sure.Verdict != Chosen || plan.Strategy != "evenkeel-sure" || plan.Taken {
-		t.Fatalf("%s of %+v", plan.Strategy, plan.Compared)
-	}
-	base := plan.Baseline()
-	if sure.Time.Mid <= ours.Time.Mid || base.Time.Mid-sure.Time.Mid <= sure.GainError {
-		t.Errorf("evenkeel %v, sure %v +- %v, baseline %v", ours.Time.Mid, sure.Time.Mid, sure.GainError, base.Time.Mid)
-	}
-	for _, r := range plan.Ranks {
-		if r.Device == "odd" && r.Tokens > 0 {
-			t.Errorf("rank %d of the odd device has %d tokens", r.Rank, int64(r.Tokens))
-		}
-	}
-	if !strings.Contains(sure.Why, "ring of 3 groups") || !strings.Contains(sure.Why, "more than the cost model can be wrong by") {
-		t.Errorf("why: %s", sure.Why)
-	}
-	if err := Check(plan, p.Profile); err != nil {
-		t.Error(err)
-	}
-	again, err := doc.Encode(solvePlan(t, doubtful(t, 5)))
-	if first, e := doc.Encode(plan); err != nil || e != nil || !bytes.Equal(first, again) {
-		t.Errorf("two runs differ: %v, %v", err, e)
-	}
-	p = doubtful(t, 5)
-	p.Take = "evenkeel"
-	if plan := solvePlan(t, p); plan.Strategy != p.Take || !plan.Taken || compared(plan, "evenkeel-sure").Verdict != Slower {
-		t.Errorf("taken: %s of %+v", plan.Strategy, plan.Compared)
-	}
-}
 
 // TestSurePlansAreImproved: around those that evenkeel came by there are faster ones whose
 // gain is beyond doubt as well, and where it came by none there may be some.
 func TestSurePlansAreImproved(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	faster, more := 0, 0
 	for _, cluster := range []string{"1x(2 fast + 2 slow + 1 odd)", "1x(1 fast + 3 slow + 1 odd)", "1x(2 fast + 1 odd) + 1x3 slow", "1x2 fast + 1x2 odd"} {
-		p := doubtfulOn(t, cluster, 3)
+		p := world.DoubtfulOn(t, cluster, 3)
 		ours := &evenKeel{}
-		if _, _, err := p.solveEach(t.Context(), append(Strategies()[:5], ours), nil); err != nil {
+		if _, _, err := strategy.SolveEach(t.Context(), p, append(strategies()[:5], ours), nil); err != nil {
 			t.Fatal(err)
 		}
 		q := &asker{p: p, known: map[string]float64{}}
@@ -106,9 +43,9 @@ func TestSurePlansAreImproved(t *testing.T) {
 		case q.best.time < before.time*(1-minGain):
 			faster++
 		}
-		step, err := p.simulate(context.Background(), q.best.layout)
-		if err != nil || !near(float64(step.Time.Mid), float64(q.best.time)) || !surelyFaster(step, p.base.Step) || p.overfull(q.best.layout) != nil {
-			t.Errorf("%s: %v, %v; want %v, surely faster than %v", cluster, step.Time, err, q.best.time, p.base.Step.Time.Mid)
+		step, err := p.Simulate(context.Background(), q.best.layout)
+		if err != nil || !near(float64(step.Time.Mid), float64(q.best.time)) || !surelyFaster(step, p.Base.Step) || p.Overfull(q.best.layout) != nil {
+			t.Errorf("%s: %v, %v; want %v, surely faster than %v", cluster, step.Time, err, q.best.time, p.Base.Step.Time.Mid)
 		}
 	}
 	if faster+more < 2 {
@@ -124,24 +61,24 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 		memory  float64 // of what a layout in twos takes at most
 		fit     bool
 	}{{"1x(2 fast + 2 slow)", 2, true}, {"1x(2 fast + 2 slow)", 0.99, false}, {"1x4 fast", 2, true}} {
-		job := testJob(t, tc.cluster, 32768)
+		job := world.Job(t, tc.cluster, 32768)
 		job.Accumulate = 2
-		devices := []device{fast(), slow()}
-		p := problemOf(t, testProfile(devices, []wire{nearLink(), farLink()}), job)
-		twos := p.equalRing()
+		devices := []world.Device{world.Fast(), world.Slow()}
+		p := world.ProblemOf(t, world.Profile(devices, []world.Wire{world.Near(), world.Far()}), job)
+		twos := p.EqualRing()
 		twos.TwoBatch = true
 		peak := units.Bytes(0)
-		for _, m := range p.sim.Memory(twos) {
+		for _, m := range p.Sim.Memory(twos) {
 			peak = max(peak, m.Peak())
 		}
 		for i := range devices {
-			devices[i].memory = units.Bytes(float64(peak) * tc.memory / costmodel.Usable)
+			devices[i].Memory = units.Bytes(float64(peak) * tc.memory / costmodel.Usable)
 		}
-		p = problemOf(t, testProfile(devices, []wire{nearLink(), farLink()}), job)
-		if _, _, err := p.solveEach(t.Context(), Strategies()[:5], nil); err != nil {
+		p = world.ProblemOf(t, world.Profile(devices, []world.Wire{world.Near(), world.Far()}), job)
+		if _, _, err := strategy.SolveEach(t.Context(), p, strategies()[:5], nil); err != nil {
 			t.Fatal(err)
 		}
-		if p.overfull(twos) == nil != tc.fit {
+		if p.Overfull(twos) == nil != tc.fit {
 			t.Fatalf("%s: the ring in twos fits: %v", tc.cluster, !tc.fit)
 		}
 		s := searchOf(t, p)
@@ -156,8 +93,8 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 			inTwos = inTwos || k.layout.TwoBatch && len(k.layout.Groups) == 4
 			plain := k.layout
 			plain.OwnLast, plain.TwoBatch, plain.HeadChunks = false, false, 0
-			if p.seedLike(plain) == nil || p.seedLike(k.layout) != nil || p.overfull(k.layout) != nil {
-				t.Errorf("%s: tried %+v, which fits: %v", tc.cluster, k.layout, p.overfull(k.layout) == nil)
+			if p.SeedLike(plain) == nil || p.SeedLike(k.layout) != nil || p.Overfull(k.layout) != nil {
+				t.Errorf("%s: tried %+v, which fits: %v", tc.cluster, k.layout, p.Overfull(k.layout) == nil)
 			}
 		}
 		if len(tried) > 0 && inTwos != tc.fit {
@@ -175,53 +112,13 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 					alike++
 				}
 			}
-			if k.time < p.base.Step.Time.Mid && alike < mostAlike && !slices.ContainsFunc(ours.runners, func(own runner) bool { return sameLayout(own.layout, k.layout) }) {
+			if k.time < p.Base.Step.Time.Mid && alike < mostAlike && !slices.ContainsFunc(ours.runners, func(own runner) bool { return strategy.SameLayout(own.layout, k.layout) }) {
 				t.Errorf("%s: %v of %+v is not among evenkeel's", tc.cluster, k.time, k.layout)
 			}
 		}
 		s.asker, s.seen = &asker{p: p, known: map[string]float64{}}, map[string]float64{}
 		if at := s.judge(twos); math.IsInf(at, 1) == tc.fit {
 			t.Errorf("%s: a ring in twos is worth %v", tc.cluster, at)
-		}
-	}
-}
-
-// TestNoSurePlanWhereTheFastestIsSure: then there is none to tell of, unless it is asked for.
-func TestNoSurePlanWhereTheFastestIsSure(t *testing.T) {
-	p := doubtful(t, 1.02)
-	if plan := solvePlan(t, p); plan.Strategy != "evenkeel" || compared(plan, "evenkeel-sure") != nil {
-		t.Errorf("%s of %+v", plan.Strategy, plan.Compared)
-	}
-	plan, err := Solve(context.Background(), p, []string{"evenkeel-sure"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if sure := compared(plan, "evenkeel-sure"); plan.Strategy != "evenkeel" || sure == nil || sure.Verdict != NotLegal || !strings.Contains(sure.Why, "surely gains already") {
-		t.Errorf("%s of %+v", plan.Strategy, plan.Compared)
-	}
-	p.Take = "evenkeel-sure"
-	var none *InfeasibleError
-	if _, err := Solve(context.Background(), p, nil, nil); !errors.As(err, &none) || !strings.Contains(err.Error(), "surely gains already") {
-		t.Errorf("taken: %v", err)
-	}
-}
-
-// TestNoSurePlanWhereNoneGains: on equal devices the baseline is as good as it gets, and on
-// two of which one is in doubt nothing else is to be had.
-func TestNoSurePlanWhereNoneGains(t *testing.T) {
-	for _, tc := range []struct {
-		p    *Problem
-		want string
-	}{
-		{testProblem(t, "1x4 fast", 32768), "no layout that evenkeel simulated is faster"},
-		{doubtfulOn(t, "1x(1 fast + 1 odd)", 5), "none gains more over the strongest baseline"},
-	} {
-		plan, err := Solve(t.Context(), tc.p, []string{"evenkeel-sure"}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if sure := compared(plan, "evenkeel-sure"); sure == nil || sure.Verdict != NotLegal || !strings.Contains(sure.Why, tc.want) || plan.Strategy != plan.Baseline().Strategy {
-			t.Errorf("%s of %+v", plan.Strategy, plan.Compared)
 		}
 	}
 }

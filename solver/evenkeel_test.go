@@ -2,7 +2,6 @@ package solver
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"reflect"
@@ -11,13 +10,15 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // seeded solves all other strategies first, as Solve does.
-func seeded(t testing.TB, p *Problem) map[string]units.Seconds {
+func seeded(t testing.TB, p *strategy.Problem) map[string]units.Seconds {
 	t.Helper()
 	times := map[string]units.Seconds{}
-	for _, s := range Strategies() {
+	for _, s := range strategies() {
 		if s.Name() == (&evenKeel{}).Name() {
 			continue
 		}
@@ -25,17 +26,17 @@ func seeded(t testing.TB, p *Problem) map[string]units.Seconds {
 		if err != nil {
 			continue // does not fit or does not exist
 		}
-		times[s.Name()] = secondsOf(t, p, res.Layout)
-		p.seeds = append(p.seeds, res)
+		times[s.Name()] = world.Seconds(t, p, res.Layout)
+		p.Seeds = append(p.Seeds, res)
 	}
 	return times
 }
 
 // searchOf is a search that starts from the plans before it, or those of the baselines.
-func searchOf(t testing.TB, p *Problem) *search {
+func searchOf(t testing.TB, p *strategy.Problem) *search {
 	t.Helper()
-	if p.seeds == nil {
-		if _, _, err := p.solveEach(t.Context(), baselines(), nil); err != nil {
+	if p.Seeds == nil {
+		if _, _, err := strategy.SolveEach(t.Context(), p, baselines(), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -47,12 +48,12 @@ func searchOf(t testing.TB, p *Problem) *search {
 }
 
 func TestEvenKeelIsNeverSlowerThanItsSeeds(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	r := rand.New(rand.NewPCG(21, 1))
 	for range 15 {
-		p := randomWorld(t, r)
+		p := world.Random(t, r)
 		times := seeded(t, p)
-		ours := secondsOf(t, p, solveWith(t, p, &evenKeel{}).Layout)
+		ours := world.Seconds(t, p, solveWith(t, p, &evenKeel{}).Layout)
 		for name, other := range times {
 			if ours > other*(1+1e-12) {
 				t.Errorf("%s: evenkeel %v, %s %v", p.Job.Cluster, ours, name, other)
@@ -63,7 +64,7 @@ func TestEvenKeelIsNeverSlowerThanItsSeeds(t *testing.T) {
 
 // On unequal GPUs the search finds what hexiseq does not, without its layouts.
 func TestEvenKeelBeatsHexiSeqOnItsOwn(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	for _, tc := range []struct {
 		cluster string
 		seq     units.Tokens
@@ -72,10 +73,10 @@ func TestEvenKeelBeatsHexiSeqOnItsOwn(t *testing.T) {
 		{"1x(4 h100_sxm + 4 a100_sxm)", 1 << 17},
 		{"1x3 h100_sxm + 1x5 a100_sxm", 1 << 17},
 	} {
-		p := gpuProblem(t, tc.cluster, tc.seq)
-		hexi := secondsOf(t, p, solveWith(t, p, hexiSeq{}).Layout)
+		p := world.GPUs(t, tc.cluster, tc.seq)
+		hexi := world.Seconds(t, p, solveWith(t, p, hexiSeq{}).Layout)
 		res := solveWith(t, p, &evenKeel{})
-		ours := secondsOf(t, p, res.Layout)
+		ours := world.Seconds(t, p, res.Layout)
 		if ours >= hexi {
 			t.Errorf("%s: evenkeel %v, hexiseq %v", tc.cluster, ours, hexi)
 		}
@@ -85,32 +86,24 @@ func TestEvenKeelBeatsHexiSeqOnItsOwn(t *testing.T) {
 
 func TestEvenKeelFillsMemory(t *testing.T) {
 	// At these lengths only uneven shares fit, by tokens and by heads.
-	p := gpuProblem(t, "1x(4 h100_sxm + 4 a100_sxm)", 1<<20)
-	p = modelProblem(t, p, func(j *costmodel.Job) { j.Model.Layers, j.Recompute = 32, costmodel.RecomputeFull })
+	p := world.GPUs(t, "1x(4 h100_sxm + 4 a100_sxm)", 1<<20)
+	p = world.Changed(t, p, func(j *costmodel.Job) { j.Model.Layers, j.Recompute = 32, costmodel.RecomputeFull })
 	res, err := afterBaselines(context.Background(), p, &evenKeel{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for r, m := range p.sim.Memory(res.Layout) {
+	for r, m := range p.Sim.Memory(res.Layout) {
 		if !m.Fits() {
 			t.Errorf("rank %d: %v of %v", r, m.Peak(), m.Capacity)
 		}
 	}
 }
 
-// modelProblem is a problem with another job.
-func modelProblem(t testing.TB, p *Problem, change func(*costmodel.Job)) *Problem {
-	t.Helper()
-	job := p.Job
-	change(&job)
-	return problemOf(t, p.Profile, job)
-}
-
 func TestSameSearchTwice(t *testing.T) {
-	sequential(t)
-	a := solveWith(t, gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), &evenKeel{})
-	b := solveWith(t, gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), &evenKeel{})
-	if !sameLayout(a.Layout, b.Layout) || a.Evaluated != b.Evaluated || a.Why != b.Why {
+	world.Sequential(t)
+	a := solveWith(t, world.GPUs(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), &evenKeel{})
+	b := solveWith(t, world.GPUs(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16), &evenKeel{})
+	if !strategy.SameLayout(a.Layout, b.Layout) || a.Evaluated != b.Evaluated || a.Why != b.Why {
 		t.Errorf("%q and %q", a.Why, b.Why)
 	}
 }
@@ -120,14 +113,14 @@ func TestSameSearchTwice(t *testing.T) {
 func TestSearchStopsAnywhere(t *testing.T) {
 	last := units.Seconds(math.Inf(1))
 	for _, after := range []int{0, 1, 5, 40, 400} {
-		p := gpuProblem(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16)
-		p.seeds = append(p.seeds, solveWith(t, p, ring{}))
+		p := world.GPUs(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16)
+		p.Seeds = append(p.Seeds, solveWith(t, p, ring{}))
 		ctx, cancel := context.WithCancel(context.Background())
 		reports := 0
 		if after == 0 {
 			cancel()
 		}
-		res, err := (&evenKeel{}).Solve(ctx, p, func(g Progress) {
+		res, err := (&evenKeel{}).Solve(ctx, p, func(g strategy.Progress) {
 			if reports++; g.Evaluated >= after {
 				cancel()
 			}
@@ -136,7 +129,7 @@ func TestSearchStopsAnywhere(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		now := secondsOf(t, p, res.Layout)
+		now := world.Seconds(t, p, res.Layout)
 		if now > last {
 			t.Errorf("after %d layouts %v, before %v", after, now, last)
 		}
@@ -147,7 +140,7 @@ func TestSearchStopsAnywhere(t *testing.T) {
 // Every grouping has every rank of its pool in one group, and none comes twice.
 func TestEvenKeelGroupingsArePartitions(t *testing.T) {
 	for _, cluster := range []string{"1x8 h100_sxm + 1x8 a100_sxm", "1x(2 h100_sxm + 3 a100_sxm) + 2x3 h100_sxm", "1x2 h100_sxm + 1x3 a100_sxm", "16x8 h100_sxm + 8x8 a100_sxm"} {
-		p := gpuProblem(t, cluster, 1<<18)
+		p := world.GPUs(t, cluster, 1<<18)
 		e, err := newEstimator(p)
 		if err != nil {
 			t.Fatal(err)
@@ -199,8 +192,8 @@ func TestEstimateIsNearTheSimulation(t *testing.T) {
 		{"4x2 h100_sxm", 8, 1, false, 0.02},
 		{"4x2 h100_sxm", 8, 1, true, 0.08},
 	} {
-		p := gpuProblem(t, tc.cluster, 100_000)
-		p = modelProblem(t, p, func(j *costmodel.Job) {
+		p := world.GPUs(t, tc.cluster, 100_000)
+		p = world.Changed(t, p, func(j *costmodel.Job) {
 			j.OverlapZero = tc.zero
 			for i := range j.Cluster.Nodes {
 				j.Cluster.Nodes[i].NICs = min(tc.nics, 2)
@@ -221,7 +214,7 @@ func TestEstimateIsNearTheSimulation(t *testing.T) {
 			t.Fatal(err)
 		}
 		estimate := s.est.shown(d, s.estimate(d), hidden) + tax
-		real := float64(secondsOf(t, p, d.layout(8, p.Block)))
+		real := float64(world.Seconds(t, p, d.layout(8, p.Block)))
 		if math.Abs(estimate/real-1) > tc.within {
 			t.Errorf("%s in groups of %d: estimate %v, simulated %v", tc.cluster, tc.size, estimate, real)
 		}
@@ -252,11 +245,11 @@ func TestDraftOfLayoutRoundTrips(t *testing.T) {
 			groups, ranks = append(groups, g), ranks[n:]
 		}
 		l := costmodel.ZigZag(tokens, groups)
-		if got := draftOf(l, class, block, true).layout(len(class), block); !sameLayout(got, l) {
+		if got := draftOf(l, class, block, true).layout(len(class), block); !strategy.SameLayout(got, l) {
 			t.Fatalf("%v became %v", l, got)
 		}
 		merged := draftOf(l, class, block, false).layout(len(class), block)
-		if err := merged.Validate(sum(tokens), len(class), 8); err != nil {
+		if err := merged.Validate(world.Sum(tokens), len(class), 8); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -264,13 +257,13 @@ func TestDraftOfLayoutRoundTrips(t *testing.T) {
 
 // What some ranks are said to be too small for, no layout on them holds.
 func TestTooSmallIsNeverWrong(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	r := rand.New(rand.NewPCG(23, 1))
 	fitted := 0
 	for range 40 {
-		f, s := fast(), slow()
-		f.memory, s.memory = units.Bytes(float64(units.GiB)*(0.1+0.5*r.Float64())), units.Bytes(float64(units.GiB)*(0.1+0.5*r.Float64()))
-		p := testProblem(t, "1x(2 fast + 2 slow)", units.Tokens(2000+r.IntN(30000)), f, s)
+		f, s := world.Fast(), world.Slow()
+		f.Memory, s.Memory = units.Bytes(float64(units.GiB)*(0.1+0.5*r.Float64())), units.Bytes(float64(units.GiB)*(0.1+0.5*r.Float64()))
+		p := world.Problem(t, "1x(2 fast + 2 slow)", units.Tokens(2000+r.IntN(30000)), f, s)
 		e, err := newEstimator(p)
 		if err != nil {
 			t.Fatal(err)
@@ -296,34 +289,9 @@ func TestTooSmallIsNeverWrong(t *testing.T) {
 	}
 }
 
-// Planning with all strategies on a half-new, half-old cluster.
-func BenchmarkSolveOnReferences(b *testing.B) {
-	for _, n := range []int{2, 16, 128, 1024, 8192} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			half := max(1, n/16)
-			cluster, seq := fmt.Sprintf("%dx8 h100_sxm + %dx8 a100_sxm", half, half), units.Tokens(1<<20)
-			if n < 16 {
-				cluster, seq = "1x1 h100_sxm + 1x1 a100_sxm", 1<<15
-			}
-			given := gpuProblem(b, cluster, seq)
-			given.Job.OverlapZero = true
-			b.ResetTimer()
-			for b.Loop() {
-				p, err := NewProblem(given.Profile, given.Job) // prices forgotten
-				if err != nil {
-					b.Fatal(err)
-				}
-				if _, err := Solve(context.Background(), p, nil, nil); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
 // More effort never makes a plan slower, and the same makes the same.
 func TestEffortOnlyGains(t *testing.T) {
-	sequential(t)
+	world.Sequential(t)
 	faster := 0
 	for _, cluster := range []string{"1x8 h100_sxm + 2x2 a100_sxm", "1x2 rtx_pro_6000_server + 1x4 a100_sxm + 1x2 h100_sxm + 1x4 h100_sxm + 1x8 a100_sxm"} {
 		p := oneCard(t, cluster, 40, 512<<10)

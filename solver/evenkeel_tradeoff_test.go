@@ -9,23 +9,25 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // tightWorld is a node of unlike devices whose memory holds the sequence, but not
 // in any shares.
-func tightWorld(t testing.TB, r *rand.Rand, cluster string, seq units.Tokens) *Problem {
+func tightWorld(t testing.TB, r *rand.Rand, cluster string, seq units.Tokens) *strategy.Problem {
 	t.Helper()
-	f, s := fast(), slow()
-	f.memory, s.memory = 1<<50, 1<<50
-	roomy := testProblem(t, cluster, seq, f, s)
+	f, s := world.Fast(), world.Slow()
+	f.Memory, s.Memory = 1<<50, 1<<50
+	roomy := world.Problem(t, cluster, seq, f, s)
 	// What an even split needs, a little more or less of it.
 	need := 0.0
-	for _, m := range roomy.sim.Memory(roomy.equalRing()) {
+	for _, m := range roomy.Sim.Memory(roomy.EqualRing()) {
 		need = max(need, float64(m.Peak()))
 	}
-	f.memory, s.memory = units.Bytes(need*(0.8+1.2*r.Float64())), units.Bytes(need*(0.8+1.2*r.Float64()))
-	f.flops *= 0.5 + 2*r.Float64()
-	return testProblem(t, cluster, seq, f, s)
+	f.Memory, s.Memory = units.Bytes(need*(0.8+1.2*r.Float64())), units.Bytes(need*(0.8+1.2*r.Float64()))
+	f.FLOPS *= 0.5 + 2*r.Float64()
+	return world.Problem(t, cluster, seq, f, s)
 }
 
 // A member fits with as many tokens as it is said to have room for, and not with
@@ -77,7 +79,7 @@ func TestDealLeavesTheMostRoom(t *testing.T) {
 		x := e.newTradeoff(&d.kinds[0], 1, s, 0, 3)
 		theta, linear := x.first()*(1+r.Float64()), s/x.classes[0].rate*(0.2+r.Float64())
 		got, best := x.deal(theta, linear), -1.0
-		everySplit(x.heads, 3, func(heads []int) {
+		world.EverySplit(x.heads, 3, func(heads []int) {
 			held := 0.0
 			for m, h := range heads {
 				c := x.of[m]
@@ -111,7 +113,7 @@ func TestAgainstExactSearchWithinMemory(t *testing.T) {
 	var gaps []float64
 	for i := range instances {
 		p := tightWorld(t, r, []string{"1x(1 fast + 1 slow)", "1x(1 fast + 2 slow)", "1x(2 fast + 1 slow)"}[r.IntN(3)], 12*256)
-		p = modelProblem(t, p, func(j *costmodel.Job) {
+		p = world.Changed(t, p, func(j *costmodel.Job) {
 			j.Model.QHeads, j.Model.KVHeads, j.Model.Hidden = 6, 6, 64*6
 			j.Recompute = costmodel.RecomputeFull
 		})
@@ -124,7 +126,7 @@ func TestAgainstExactSearchWithinMemory(t *testing.T) {
 			}
 			continue
 		}
-		gap := float64(secondsOf(t, p, res.Layout))/best - 1
+		gap := float64(world.Seconds(t, p, res.Layout))/best - 1
 		gaps = append(gaps, gap)
 		if gap > 0.02 {
 			t.Errorf("instance %d: %s: %v above the best", i, p.Job.Cluster, gap)
@@ -135,18 +137,17 @@ func TestAgainstExactSearchWithinMemory(t *testing.T) {
 }
 
 // exactWithin is exactSearch among the layouts that fit.
-func exactWithin(t testing.TB, p *Problem, blocks int) float64 {
-	best, n := math.Inf(1), len(p.ranks)
+func exactWithin(t testing.TB, p *strategy.Problem, blocks int) float64 {
+	best, n := math.Inf(1), len(p.Ranks)
 	tokens := make([]units.Tokens, n)
-	c := newContest(context.Background(), p, "exact", nil)
-	everyOrderedPartition(n, func(groups [][]int) {
-		everyHeads(groups, p.Job.Model.QHeads, func(heads [][]int) {
-			everySplit(blocks, n, func(split []int) {
+	world.EveryPartition(n, func(groups [][]int) {
+		world.EveryHeads(groups, p.Job.Model.QHeads, func(heads [][]int) {
+			world.EverySplit(blocks, n, func(split []int) {
 				for i, b := range split {
 					tokens[i] = units.Tokens(b) * p.Block
 				}
-				if l, ok := exactLayout(tokens, groups, heads); ok && c.p.overfull(l) == nil {
-					best = min(best, float64(secondsOf(t, p, l)))
+				if l, ok := world.ExactLayout(tokens, groups, heads); ok && p.Overfull(l) == nil {
+					best = min(best, float64(world.Seconds(t, p, l)))
 				}
 			})
 		})

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // Every group ends at theta, is full, or would not have begun by then.
@@ -60,7 +61,7 @@ func TestDealByWeight(t *testing.T) {
 		}
 		total, block := units.Tokens(1+r.IntN(5000)), units.Tokens(1+r.IntN(64))
 		split := dealByWeight(total, block, weights)
-		if sum(split) != total {
+		if world.Sum(split) != total {
 			t.Fatalf("%v is not %d", split, total)
 		}
 		odd := 0

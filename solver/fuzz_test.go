@@ -5,11 +5,12 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // Whatever plan is accepted can be looked at: its layout, its baseline.
 func FuzzPlan(f *testing.F) {
-	p := testProblem(f, "1x(1 fast + 1 slow)", 4096, fast(), slow())
+	p := testProblem(f, "1x(1 fast + 1 slow)", 4096, world.Fast(), world.Slow())
 	plan, err := Solve(f.Context(), p, nil, nil)
 	if err != nil {
 		f.Fatal(err)

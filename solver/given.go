@@ -10,6 +10,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // Given is a layout that the caller states instead of having one searched: the one that
@@ -100,9 +101,9 @@ func SolveGiven(ctx context.Context, p *Problem, g Given, report func(Progress))
 	if err != nil {
 		return nil, err
 	}
-	todo = slices.DeleteFunc(todo, func(s Strategy) bool { return s.Name() == Default })
+	todo = slices.DeleteFunc(todo, func(s strategy.Strategy) bool { return s.Name() == Default })
 	todo = append(todo, fixed{layout: layout, why: "as asked for: " + g.String()})
-	if no := p.proveInfeasible(); no != nil {
+	if no := p.room().proveInfeasible(); no != nil {
 		return nil, no
 	}
 	bound, err := LowerBound(p)
@@ -130,11 +131,11 @@ func (g Given) Suits(p *Problem) error {
 
 // layout lays the tokens out in zigzag order, as every strategy does.
 func (g Given) layout(p *Problem) (costmodel.Layout, error) {
-	n, model := len(p.ranks), p.Job.Model
+	n, model := len(p.posed.Ranks), p.Job.Model
 	if len(g.Shares) != n || g.QHeads != nil && len(g.QHeads) != n {
 		return costmodel.Layout{}, fmt.Errorf("%s: the cluster has %d ranks, and each needs a number, even if it is 0", g, n)
 	}
-	tokens := dealShares(p.Job.SeqLen, p.Block, g.Shares)
+	tokens := dealShares(p.Job.SeqLen, p.posed.Block, g.Shares)
 	groups := costmodel.Singles(tokens, model.QHeads)
 	if g.QHeads != nil {
 		groups = []costmodel.Group{nil}
@@ -143,7 +144,7 @@ func (g Given) layout(p *Problem) (costmodel.Layout, error) {
 				groups[0] = append(groups[0], costmodel.HeadShare{Rank: r, QHeads: heads})
 			}
 		}
-		if err := p.exchangeable(ranksOf(groups[0])); err != nil {
+		if err := p.posed.Exchangeable(ranksOf(groups[0])); err != nil {
 			return costmodel.Layout{}, err
 		}
 	}
@@ -198,14 +199,14 @@ type fixed struct {
 func (fixed) Name() string { return "given" }
 
 // Claims implements Strategy.
-func (fixed) Claims() Claims {
-	return Claims{Doc: "a layout that somebody asked for, priced and checked as it is"}
+func (fixed) Claims() strategy.Claims {
+	return strategy.Claims{Doc: "a layout that somebody asked for, priced and checked as it is"}
 }
 
 // Solve implements Strategy.
-func (s fixed) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
-	c := newContest(ctx, p, s.Name(), report)
-	c.must = true
-	c.try(s.layout, s.why)
-	return c.result()
+func (s fixed) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
+	c := strategy.NewContest(ctx, p, s.Name(), report)
+	c.Insist()
+	c.Try(s.layout, s.why)
+	return c.Result()
 }

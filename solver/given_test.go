@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 func given(t *testing.T, shares, heads string) Given {
@@ -49,7 +50,7 @@ func TestAGivenLayoutIsPricedAndStandsUpToTheChecker(t *testing.T) {
 		if own := last(plan); plan.Strategy != "given" || own.Strategy != "given" || !strings.Contains(own.Why, "as asked for: shares "+c.shares) {
 			t.Errorf("%s: %q", plan.Strategy, own.Why)
 		}
-		if want := secondsOf(t, p, plan.Layout()); !near(float64(plan.Step.Time.Mid), float64(want)) {
+		if want := world.Seconds(t, p.posed, plan.Layout()); !near(float64(plan.Step.Time.Mid), float64(want)) {
 			t.Errorf("%s %s: %v, the simulator says %v", c.shares, c.heads, plan.Step.Time.Mid, want)
 		}
 	}
@@ -113,9 +114,9 @@ func TestLayoutsThatCannotBeAreRefused(t *testing.T) {
 
 // A layout that does not fit is no plan, though others would be.
 func TestAGivenLayoutThatDoesNotFitIsRefused(t *testing.T) {
-	small := slow()
-	small.memory = units.GiB
-	p := testProblem(t, "1x(1 fast + 1 slow)", 64<<10, fast(), small)
+	small := world.Slow()
+	small.Memory = units.GiB
+	p := testProblem(t, "1x(1 fast + 1 slow)", 64<<10, world.Fast(), small)
 	_, err := SolveGiven(t.Context(), p, given(t, "1:30", ""), nil)
 	if err == nil || !strings.Contains(err.Error(), "rank 1 (slow on n0)") {
 		t.Error(err)
@@ -157,7 +158,7 @@ func TestAGivenGroupInChunks(t *testing.T) {
 	}
 	whole := plan.Layout()
 	whole.HeadChunks = 0
-	if in, all := secondsOf(t, p, plan.Layout()), secondsOf(t, p, whole); !near(float64(plan.Step.Time.Mid), float64(in)) || in == all {
+	if in, all := world.Seconds(t, p.posed, plan.Layout()), world.Seconds(t, p.posed, whole); !near(float64(plan.Step.Time.Mid), float64(in)) || in == all {
 		t.Errorf("%v in the plan, %v in chunks, %v at once", plan.Step.Time.Mid, in, all)
 	}
 	// As what ulysses does but for the chunks, and not taken for it.
@@ -166,7 +167,7 @@ func TestAGivenGroupInChunks(t *testing.T) {
 	if plan, err = SolveGiven(t.Context(), p, even, nil); err != nil {
 		t.Fatal(err)
 	}
-	if in := secondsOf(t, p, plan.Layout()); plan.HeadChunks != 2 || !near(float64(plan.Step.Time.Mid), float64(in)) {
+	if in := world.Seconds(t, p.posed, plan.Layout()); plan.HeadChunks != 2 || !near(float64(plan.Step.Time.Mid), float64(in)) {
 		t.Errorf("%d chunks, %v in the plan, %v by the simulator", plan.HeadChunks, plan.Step.Time.Mid, in)
 	}
 	ring := given(t, "3:1", "")
@@ -207,7 +208,7 @@ func TestAGivenLayoutInTwos(t *testing.T) {
 	}
 	alone := plan.Layout()
 	alone.TwoBatch = false
-	if in, one := secondsOf(t, p, plan.Layout()), secondsOf(t, p, alone); !near(float64(plan.Step.Time.Mid), float64(in)) || in == one {
+	if in, one := world.Seconds(t, p.posed, plan.Layout()), world.Seconds(t, p.posed, alone); !near(float64(plan.Step.Time.Mid), float64(in)) || in == one {
 		t.Errorf("%v in the plan, %v in twos, %v one by one", plan.Step.Time.Mid, in, one)
 	}
 	g.HeadChunks = 2

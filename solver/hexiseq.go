@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // hexiSeq is the scheduler of HexiSeq (Liang et al. 2026, arXiv 2605.07569) as
@@ -25,8 +26,8 @@ type hexiSeq struct{}
 
 func (hexiSeq) Name() string { return "hexiseq" }
 
-func (hexiSeq) Claims() Claims {
-	return Claims{Published: true, Doc: "HexiSeq's three stages: candidate groups, a split across them by policy, coordinate descent inside"}
+func (hexiSeq) Claims() strategy.Claims {
+	return strategy.Claims{Published: true, Doc: "HexiSeq's three stages: candidate groups, a split across them by policy, coordinate descent inside"}
 }
 
 // finalists is how many of the best candidates are simulated, and finalWork how
@@ -38,40 +39,40 @@ const (
 )
 
 // Solve implements Strategy.
-func (s hexiSeq) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
-	c := newContest(ctx, p, s.Name(), report)
-	for _, r := range p.seeds {
-		c.try(r.Layout, "the layout of a baseline: "+r.Why)
+func (s hexiSeq) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
+	c := strategy.NewContest(ctx, p, s.Name(), report)
+	for _, r := range p.Seeds {
+		c.Try(r.Layout, "the layout of a baseline: "+r.Why)
 	}
-	if c.done() { // forming groups of tens of thousands of ranks takes seconds
-		return c.result()
+	if c.Done() { // forming groups of tens of thousands of ranks takes seconds
+		return c.Result()
 	}
 	m, err := newPerfModel(p)
 	if err != nil {
-		return Result{}, err
+		return strategy.Result{}, err
 	}
 	all, err := candidates(ctx, p, m)
 	if err != nil {
-		return Result{}, err
+		return strategy.Result{}, err
 	}
 	finals(p, c, m, all)
-	res, err := c.result()
+	res, err := c.Result()
 	res.Why += fmt.Sprintf("; %d of %d candidates fit memory by the analytic model", fitting(all), len(all))
 	return res, err
 }
 
 // finals simulates the best few candidates, and none that the model finds
 // hopeless against the best so far.
-func finals(p *Problem, c *contest, m *perfModel, all []hexiCandidate) {
+func finals(p *strategy.Problem, c *strategy.Contest, m *perfModel, all []hexiCandidate) {
 	simulated, work := 0, 0
 	for _, x := range all {
-		if simulated == finalists || c.done() || c.Time() > 0 && m.step(x.cost.seconds) > hopeless*float64(c.Time()) {
+		if simulated == finalists || c.Done() || c.Time() > 0 && m.step(x.cost.seconds) > hopeless*float64(c.Time()) {
 			return
 		}
-		if seats := len(p.ranks) * len(x.groups); work+seats <= finalWork {
+		if seats := len(p.Ranks) * len(x.groups); work+seats <= finalWork {
 			work += seats
 			simulated++
-			c.try(x.layout(p), x.why())
+			c.Try(x.layout(p), x.why())
 		}
 	}
 }
@@ -103,8 +104,8 @@ func (x *hexiCandidate) why() string {
 	return fmt.Sprintf("%d groups, %s; tokens across groups %s, tokens and heads inside by coordinate descent", len(x.groups), x.name, x.policy)
 }
 
-func (x *hexiCandidate) layout(p *Problem) costmodel.Layout {
-	tokens := make([]units.Tokens, len(p.ranks))
+func (x *hexiCandidate) layout(p *strategy.Problem) costmodel.Layout {
+	tokens := make([]units.Tokens, len(p.Ranks))
 	groups := make([]costmodel.Group, len(x.groups))
 	for g, ranks := range x.groups {
 		s := &x.shares[g]
@@ -120,7 +121,7 @@ func (x *hexiCandidate) layout(p *Problem) costmodel.Layout {
 
 // candidates scores all candidates and sorts them, best first. When ctx ends it
 // returns those it has.
-func candidates(ctx context.Context, p *Problem, m *perfModel) ([]hexiCandidate, error) {
+func candidates(ctx context.Context, p *strategy.Problem, m *perfModel) ([]hexiCandidate, error) {
 	t := capabilityOf(p, m)
 	var all []hexiCandidate
 	for _, x := range groupings(p) {
@@ -149,7 +150,7 @@ func candidates(ctx context.Context, p *Problem, m *perfModel) ([]hexiCandidate,
 
 // candidate is stage III of a grouping and split: one descent for all groups
 // that are alike and have the same tokens.
-func candidate(p *Problem, m *perfModel, x grouping, crews []*crew, rule policy, split []units.Tokens, t *capability) hexiCandidate {
+func candidate(p *strategy.Problem, m *perfModel, x grouping, crews []*crew, rule policy, split []units.Tokens, t *capability) hexiCandidate {
 	type class struct {
 		c     *crew
 		total units.Tokens
@@ -168,7 +169,7 @@ func candidate(p *Problem, m *perfModel, x grouping, crews []*crew, rule policy,
 		k := class{crews[g], n}
 		s, ok := known[k]
 		if !ok {
-			s.share, s.cost = descend(m.pricer(crews[g], all.without(n), len(p.ranks)), p, t, n)
+			s.share, s.cost = descend(m.pricer(crews[g], all.without(n), len(p.Ranks)), p, t, n)
 			known[k] = s
 		}
 		out.shares[g] = s.share

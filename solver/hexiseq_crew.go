@@ -51,12 +51,12 @@ func (m *perfModel) crewOf(ranks, before, users []int) (*crew, error) {
 	c := &crew{}
 	var nodes []int
 	for _, r := range ranks {
-		at := slices.Index(nodes, m.p.ranks[r].Node)
+		at := slices.Index(nodes, m.p.Ranks[r].Node)
 		if at < 0 {
 			at = len(nodes)
-			nodes = append(nodes, m.p.ranks[r].Node)
-			c.cards = append(c.cards, m.p.Job.Cluster.Nodes[m.p.ranks[r].Node].NICs)
-			c.users = append(c.users, users[m.p.ranks[r].Node])
+			nodes = append(nodes, m.p.Ranks[r].Node)
+			c.cards = append(c.cards, m.p.Job.Cluster.Nodes[m.p.Ranks[r].Node].NICs)
+			c.users = append(c.users, users[m.p.Ranks[r].Node])
 		}
 		c.dev, c.node = append(c.dev, m.dev[r]), append(c.node, at)
 	}
@@ -79,12 +79,12 @@ func (m *perfModel) crewOf(ranks, before, users []int) (*crew, error) {
 func (m *perfModel) cardUsers(groups [][]int) []int {
 	users, last := make([]int, len(m.p.Job.Cluster.Nodes)), make([]int, len(m.p.Job.Cluster.Nodes))
 	for g, ranks := range groups {
-		first := m.p.ranks[ranks[0]].Node
-		if !slices.ContainsFunc(ranks, func(r int) bool { return m.p.ranks[r].Node != first }) {
+		first := m.p.Ranks[ranks[0]].Node
+		if !slices.ContainsFunc(ranks, func(r int) bool { return m.p.Ranks[r].Node != first }) {
 			continue
 		}
 		for _, r := range ranks {
-			if node := m.p.ranks[r].Node; m.p.Job.Cluster.Nodes[node].NICs > 0 && last[node] <= g {
+			if node := m.p.Ranks[r].Node; m.p.Job.Cluster.Nodes[node].NICs > 0 && last[node] <= g {
 				last[node] = g + 1
 				users[node]++
 			}
@@ -104,7 +104,7 @@ func (c *crew) feed(m *perfModel, ranks, before []int) {
 		}
 	}
 	for i, r := range ranks {
-		h := hopLaw{linkLaw: m.inside[m.p.ranks[r].Node], crowd: 1}
+		h := hopLaw{linkLaw: m.inside[m.p.Ranks[r].Node], crowd: 1}
 		if m.isFar(r, giver(i, len(ranks), before)) {
 			h.linkLaw = m.network
 			if cards := c.cards[c.node[i]]; cards > 0 {
@@ -128,7 +128,7 @@ func giver(i, n int, before []int) int {
 }
 
 func (m *perfModel) isFar(r, from int) bool {
-	return from >= 0 && m.p.ranks[r].Node != m.p.ranks[from].Node
+	return from >= 0 && m.p.Ranks[r].Node != m.p.Ranks[from].Node
 }
 
 // before is the group that passes its blocks to a group, nil if that is alone.
@@ -144,7 +144,7 @@ func (m *perfModel) key(ranks, before, users []int) string {
 	var nodes []int
 	key := make([]byte, 0, 4*len(ranks)+1)
 	for i, r := range ranks {
-		node := m.p.ranks[r].Node
+		node := m.p.Ranks[r].Node
 		at := slices.Index(nodes, node)
 		if at < 0 {
 			at = len(nodes)

@@ -5,11 +5,12 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // descent is stage III for one crew: the members' tokens and heads, one at a time.
 type descent struct {
-	p     *Problem
+	p     *strategy.Problem
 	price *pricer
 	left  int // evaluations
 	now   crewShare
@@ -22,7 +23,7 @@ const descentWork = 12_000
 // descend starts from shares in proportion to what members can do and moves
 // tokens or heads from one member to another while that helps, in steps that
 // halve down to a block and a head: a local optimum.
-func descend(price *pricer, p *Problem, t *capability, total units.Tokens) (crewShare, cost) {
+func descend(price *pricer, p *strategy.Problem, t *capability, total units.Tokens) (crewShare, cost) {
 	d := &descent{p: p, price: price, left: descentWork / len(price.crew.dev), now: firstShare(p, price.crew, t, total)}
 	d.cost = price.cost(d.now)
 	for step := d.largestStep(); step >= p.Block && d.mixed(); step /= 2 {
@@ -33,7 +34,7 @@ func descend(price *pricer, p *Problem, t *capability, total units.Tokens) (crew
 }
 
 // firstShare is in proportion to compute, heads by largest remainder.
-func firstShare(p *Problem, c *crew, t *capability, total units.Tokens) crewShare {
+func firstShare(p *strategy.Problem, c *crew, t *capability, total units.Tokens) crewShare {
 	weights := make([]float64, len(c.dev))
 	for i, d := range c.dev {
 		weights[i] = t.compute[d]

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // grouping is a candidate of stage I: a partition of all ranks into all-to-all
@@ -26,9 +28,9 @@ const (
 // super-nodes of them. Nodes are the domains that a cluster states: inside their
 // link is fast, between them the network is not. Groups have at most as many
 // members as there are heads.
-func groupings(p *Problem) []grouping {
+func groupings(p *strategy.Problem) []grouping {
 	var all []grouping
-	for _, x := range meshes(p, p.all()) {
+	for _, x := range meshes(p, p.AllRanks()) {
 		all = append(all, grouping{x.name(), x.groups})
 	}
 	all = append(all, insideNodes(p)...)
@@ -43,9 +45,9 @@ func groupings(p *Problem) []grouping {
 	})
 }
 
-func groupable(p *Problem, groups [][]int) bool {
+func groupable(p *strategy.Problem, groups [][]int) bool {
 	tooLarge := func(g []int) bool { return len(g) > p.Job.Model.QHeads }
-	return len(groups) > 0 && !slices.ContainsFunc(groups, tooLarge) && p.allExchangeable(groups)
+	return len(groups) > 0 && !slices.ContainsFunc(groups, tooLarge) && p.AllExchangeable(groups)
 }
 
 func partitionKey(groups [][]int) string {
@@ -61,9 +63,9 @@ func partitionKey(groups [][]int) string {
 
 // insideNodes cuts every node into groups of one device type each, in every
 // combination of sizes by type.
-func insideNodes(p *Problem) []grouping {
-	nodes := p.nodeRanks()
-	types := p.deviceTypes()
+func insideNodes(p *strategy.Problem) []grouping {
+	nodes := p.NodeRanks()
+	types := p.DeviceTypes()
 	var all []grouping
 	for _, sizes := range sizes(p, types, nodes) {
 		x := grouping{name: "in nodes by type, " + sizesName(types, sizes)}
@@ -79,8 +81,8 @@ func insideNodes(p *Problem) []grouping {
 
 // mixedNodes cuts nodes into groups that have all of a node's types in the same
 // mix, as far as they divide. Without a node of several types there are none.
-func mixedNodes(p *Problem) []grouping {
-	nodes := p.nodeRanks()
+func mixedNodes(p *strategy.Problem) []grouping {
+	nodes := p.NodeRanks()
 	largest, several := 0, false
 	for i, ranks := range nodes {
 		largest = max(largest, len(ranks))
@@ -102,7 +104,7 @@ func mixedNodes(p *Problem) []grouping {
 
 // sizes lists what sizes groups may have, by type: divisors of the most devices
 // of the type in a node.
-func sizes(p *Problem, types []string, nodes [][]int) [][]int {
+func sizes(p *strategy.Problem, types []string, nodes [][]int) [][]int {
 	options := make([][]int, len(types))
 	combinations := 1
 	for t, name := range types {
@@ -117,7 +119,7 @@ func sizes(p *Problem, types []string, nodes [][]int) [][]int {
 		}
 		combinations *= len(options[t])
 	}
-	if combinations <= mostCombinations && len(p.ranks) < manyRanks {
+	if combinations <= mostCombinations && len(p.Ranks) < manyRanks {
 		return everyCombination(options)
 	}
 	return oneApart(options)
@@ -171,10 +173,10 @@ func sizesName(types []string, sizes []int) string {
 	return strings.Join(parts, ", ")
 }
 
-func ofType(p *Problem, ranks []int, device string) []int {
+func ofType(p *strategy.Problem, ranks []int, device string) []int {
 	var some []int
 	for _, r := range ranks {
-		if p.ranks[r].Device == device {
+		if p.Ranks[r].Device == device {
 			some = append(some, r)
 		}
 	}
@@ -182,9 +184,9 @@ func ofType(p *Problem, ranks []int, device string) []int {
 }
 
 // byType orders ranks by their device type, in order of the types' first rank.
-func byType(p *Problem, ranks []int) []int {
+func byType(p *strategy.Problem, ranks []int) []int {
 	var ordered []int
-	for _, name := range p.deviceTypes() {
+	for _, name := range p.DeviceTypes() {
 		ordered = append(ordered, ofType(p, ranks, name)...)
 	}
 	return ordered
@@ -218,7 +220,7 @@ func spread(ranks []int, groups int) [][]int {
 // superNodes joins nodes to groups: neighbours of one kind by twos, fours and so
 // on up to all of the kind, and nodes of different kinds to groups of equal
 // aggregate strength.
-func superNodes(p *Problem) []grouping {
+func superNodes(p *strategy.Problem) []grouping {
 	kinds := nodeKinds(p)
 	var all []grouping
 	for size := 2; size < 2*len(p.Job.Cluster.Nodes); size *= 2 {
@@ -254,10 +256,10 @@ func superNodes(p *Problem) []grouping {
 }
 
 // nodeKinds lists the ranks of nodes, those of equal devices and link together.
-func nodeKinds(p *Problem) [][][]int {
+func nodeKinds(p *strategy.Problem) [][][]int {
 	var kinds [][][]int
 	index := map[string]int{}
-	for i, ranks := range p.nodeRanks() {
+	for i, ranks := range p.NodeRanks() {
 		node := p.Job.Cluster.Nodes[i]
 		key := fmt.Sprint(node.Link, node.Devices)
 		k, ok := index[key]

@@ -8,6 +8,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // perfModel is the analytic performance model that hexiseq scores candidates
@@ -23,7 +24,7 @@ import (
 // buffers, borders that cut key-value heads, computing beside messages, and what
 // all candidates have in common.
 type perfModel struct {
-	p       *Problem
+	p       *strategy.Problem
 	forward float64  // times the forward pass happens
 	types   []string // device types
 	dev     []int    // index into types, by rank
@@ -70,19 +71,19 @@ type kernelLaws struct {
 	merge             *costmodel.Law
 }
 
-func newPerfModel(p *Problem) (*perfModel, error) {
+func newPerfModel(p *strategy.Problem) (*perfModel, error) {
 	m := &perfModel{p: p, forward: 1, blocks: map[blockKey]blockTime{}, laws: map[lawOf]*costmodel.Law{}, held: costmodel.NewMemoryModel(p.Job)}
 	if p.Job.Recompute == costmodel.RecomputeFull {
 		m.forward = 2
 	}
 	index := map[string]int{}
-	for i, t := range p.deviceTypes() {
+	for i, t := range p.DeviceTypes() {
 		index[t] = i
 		m.types = append(m.types, t)
 		m.memory = append(m.memory, p.Predictor.DeviceMemory(p.Job, t))
 		m.linear, m.kernels = append(m.linear, nil), append(m.kernels, kernelLaws{})
 	}
-	for _, r := range p.ranks {
+	for _, r := range p.Ranks {
 		m.dev = append(m.dev, index[r.Device])
 	}
 	return m, m.messages()
@@ -90,7 +91,7 @@ func newPerfModel(p *Problem) (*perfModel, error) {
 
 // messages finds the laws of passing blocks on.
 func (m *perfModel) messages() error {
-	nodes := m.p.nodeRanks()
+	nodes := m.p.NodeRanks()
 	kinds := map[string]int{}
 	var laws []linkLaw // by kind
 	for i, ranks := range nodes {
@@ -115,12 +116,12 @@ func (m *perfModel) messages() error {
 		return nil
 	}
 	var err error
-	m.network, err = m.over(m.p.Job.Cluster.Network, op.KindSendRecv, m.p.all())
+	m.network, err = m.over(m.p.Job.Cluster.Network, op.KindSendRecv, m.p.AllRanks())
 	return err
 }
 
 func (m *perfModel) over(link string, kind op.Kind, ranks []int) (linkLaw, error) {
-	law, factor, err := m.p.Predictor.Over(link, kind, m.p.membersOf(ranks))
+	law, factor, err := m.p.Predictor.Over(link, kind, m.p.MembersOf(ranks))
 	return linkLaw{law, factor, len(ranks)}, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // crewShare is what stages II and III give a crew.
@@ -149,7 +150,7 @@ func (x *pricer) member(i int, has costMember, total units.Tokens) memberCost {
 		share.Widest = x.other[0].tokens
 	}
 	if full := x.m.held.Of(share, x.m.memory[d]); !full.Fits() {
-		k.over = fill(full)/costmodel.Usable - 1
+		k.over = strategy.Fill(full)/costmodel.Usable - 1
 	}
 	return k
 }

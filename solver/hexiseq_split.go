@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // policy is a rule of stage II: the weight of a group when the sequence is split
@@ -44,8 +45,8 @@ func (t *capability) total(of []float64, ranks []int) float64 {
 // capabilityOf rates device types by the laws: tokens a second, of linear work and
 // attention to the whole sequence together, at an equal share; and what memory
 // is left beside the states.
-func capabilityOf(p *Problem, m *perfModel) *capability {
-	n := units.Tokens(len(p.ranks))
+func capabilityOf(p *strategy.Problem, m *perfModel) *capability {
+	n := units.Tokens(len(p.Ranks))
 	s := max(1, p.Job.SeqLen/n)
 	md := p.Job.Model
 	t := &capability{dev: m.dev}
@@ -54,13 +55,13 @@ func capabilityOf(p *Problem, m *perfModel) *capability {
 		seconds := m.linearTime(d, s) + float64(n)*(m.forward*b.forward+b.backward)
 		t.compute = append(t.compute, float64(s)/seconds)
 		empty := m.held.Of(memoryOfStates(int(n)), m.memory[d])
-		t.memory = append(t.memory, max(1, float64(usable(empty.Capacity)-empty.States)))
+		t.memory = append(t.memory, max(1, float64(strategy.Usable(empty.Capacity)-empty.States)))
 	}
 	return t
 }
 
 // splitGroups is stage II under one policy.
-func (t *capability) splitGroups(p *Problem, x policy, groups [][]int) []units.Tokens {
+func (t *capability) splitGroups(p *strategy.Problem, x policy, groups [][]int) []units.Tokens {
 	weights := make([]float64, len(groups))
 	for g, ranks := range groups {
 		weights[g] = x.weight(t, ranks)
@@ -74,7 +75,7 @@ func (t *capability) splitGroups(p *Problem, x policy, groups [][]int) []units.T
 func proportional(total, block units.Tokens, weights []float64) []units.Tokens {
 	lightest, heaviest := slices.Min(weights), slices.Max(weights)
 	if heaviest-lightest <= 1e-12*heaviest {
-		return equalSplit(total, len(weights))
+		return strategy.EqualSplit(total, len(weights))
 	}
 	sum := 0.0
 	for _, w := range weights {

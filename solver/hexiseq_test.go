@@ -9,12 +9,14 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
-	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
-func testModelOf(t testing.TB, p *Problem) *perfModel {
+func testModelOf(t testing.TB, p *strategy.Problem) *perfModel {
 	t.Helper()
 	m, err := newPerfModel(p)
 	if err != nil {
@@ -26,11 +28,11 @@ func testModelOf(t testing.TB, p *Problem) *perfModel {
 func TestHexiSeqIsNeverSlowerThanABaseline(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 14))
 	for range 25 {
-		p := randomWorld(t, r)
-		p.seeds = nil
+		p := world.Random(t, r)
+		p.Seeds = nil
 		res := solveWith(t, p, hexiSeq{})
-		got := timeOf(t, p, res.Layout)
-		for _, s := range Strategies() {
+		got := world.Time(t, p, res.Layout)
+		for _, s := range strategies() {
 			if !s.Claims().Baseline {
 				continue
 			}
@@ -44,12 +46,12 @@ func TestHexiSeqIsNeverSlowerThanABaseline(t *testing.T) {
 // Solved after the baselines or on its own, and twice, hexiseq has one answer.
 func TestHexiSeqIsDeterministic(t *testing.T) {
 	for _, cluster := range []string{"1x4 fast + 1x4 slow", "2x(2 fast + 2 slow)", "1x(3 fast + 1 slow)"} {
-		first := solveWith(t, testProblem(t, cluster, 30000), hexiSeq{})
-		p := testProblem(t, cluster, 30000)
-		if _, _, err := p.solveEach(context.Background(), Strategies()[:4], nil); err != nil {
+		first := solveWith(t, world.Problem(t, cluster, 30000), hexiSeq{})
+		p := world.Problem(t, cluster, 30000)
+		if _, _, err := strategy.SolveEach(context.Background(), p, strategies()[:4], nil); err != nil {
 			t.Fatal(err)
 		}
-		if len(p.seeds) == 0 {
+		if len(p.Seeds) == 0 {
 			t.Errorf("%s: no seeds", cluster)
 		}
 		for range 2 {
@@ -61,7 +63,7 @@ func TestHexiSeqIsDeterministic(t *testing.T) {
 }
 
 func TestHexiSeqSaysWhatItChose(t *testing.T) {
-	res := solveWith(t, testProblem(t, "1x4 fast + 1x4 slow", 131072), hexiSeq{})
+	res := solveWith(t, world.Problem(t, "1x4 fast + 1x4 slow", 131072), hexiSeq{})
 	for _, want := range []string{" groups, ", "tokens across groups ", "of ", "candidates fit memory by the analytic model"} {
 		if !strings.Contains(res.Why, want) {
 			t.Errorf("why: %q lacks %q", res.Why, want)
@@ -72,8 +74,8 @@ func TestHexiSeqSaysWhatItChose(t *testing.T) {
 // Groupings are partitions of all ranks, none twice, of at most as many members
 // as heads, with every mesh among them.
 func TestGroupingsArePartitions(t *testing.T) {
-	third := slow()
-	third.name = "third"
+	third := world.Slow()
+	third.Name = "third"
 	for _, c := range []struct {
 		cluster string
 		heads   int
@@ -94,9 +96,9 @@ func TestGroupingsArePartitions(t *testing.T) {
 		{"3x4 fast", 8, "[[0 3 6 9] [1 4 7 10] [2 5 8 11]]"},                                    // a mesh
 		{"1x(4 fast + 2 slow) + 1x(2 fast + 4 slow)", 8, "[[0 1 2 3] [4 5] [6 7] [8 9 10 11]]"}, // divisors by node
 	} {
-		job := testJob(t, c.cluster, 8192)
+		job := world.Job(t, c.cluster, 8192)
 		job.Model.QHeads, job.Model.KVHeads = c.heads, 1
-		p := problemOf(t, testProfile([]device{fast(), slow(), third}, []wire{nearLink(), farLink()}), job)
+		p := world.ProblemOf(t, world.Profile([]world.Device{world.Fast(), world.Slow(), third}, []world.Wire{world.Near(), world.Far()}), job)
 		seen := map[string]bool{}
 		for _, x := range groupings(p) {
 			key := fmt.Sprint(x.groups)
@@ -104,7 +106,7 @@ func TestGroupingsArePartitions(t *testing.T) {
 				t.Errorf("%s: %s comes twice", c.cluster, key)
 			}
 			seen[key] = true
-			if all := slices.Sorted(slices.Values(slices.Concat(x.groups...))); !slices.Equal(all, countTo(len(p.ranks))) {
+			if all := slices.Sorted(slices.Values(slices.Concat(x.groups...))); !slices.Equal(all, countTo(len(p.Ranks))) {
 				t.Errorf("%s: %s, %s: no partition", c.cluster, x.name, key)
 			}
 			for _, g := range x.groups {
@@ -120,14 +122,14 @@ func TestGroupingsArePartitions(t *testing.T) {
 }
 
 func TestGroupingsStayFew(t *testing.T) {
-	types := []device{fast(), slow(), slow(), slow()}
-	types[2].name, types[3].name = "third", "fourth"
+	types := []world.Device{world.Fast(), world.Slow(), world.Slow(), world.Slow()}
+	types[2].Name, types[3].Name = "third", "fourth"
 	for _, cluster := range []string{
 		"2x8 fast + 4x8 slow + 5x8 third + 5x8 fourth",
 		"32x8 fast + 32x8 slow + 32x8 third + 32x8 fourth",
 		"1x(2 fast + 2 slow + 2 third + 2 fourth)",
 	} {
-		p := testProblem(t, cluster, 1<<20, types...)
+		p := world.Problem(t, cluster, 1<<20, types...)
 		if n := len(groupings(p)); n < 8 || n > 150 {
 			t.Errorf("%s: %d groupings", cluster, n)
 		}
@@ -165,7 +167,7 @@ func TestProportionalSplits(t *testing.T) {
 // Two to one in strength, policies split two to one, by the root, evenly.
 func TestPolicies(t *testing.T) {
 	c := &capability{dev: []int{0, 0, 1, 1}, compute: []float64{4, 1}, memory: []float64{3, 3}}
-	p := testProblem(t, "1x2 fast + 1x2 slow", 12*1024)
+	p := world.Problem(t, "1x2 fast + 1x2 slow", 12*1024)
 	want := map[string][]units.Tokens{
 		"compute-proportional": {9984, 2304}, // 9830.4 and 2457.6 in blocks of 32 and rest
 		"sqrt-compute":         {8192, 4096},
@@ -187,10 +189,10 @@ func TestPolicies(t *testing.T) {
 }
 
 // oneCrew is the group of all ranks, with nothing passing by.
-func oneCrew(t testing.TB, p *Problem) (*perfModel, *crew) {
+func oneCrew(t testing.TB, p *strategy.Problem) (*perfModel, *crew) {
 	t.Helper()
 	m := testModelOf(t, p)
-	c, err := m.crewOf(countTo(len(p.ranks)), nil, m.cardUsers([][]int{countTo(len(p.ranks))}))
+	c, err := m.crewOf(countTo(len(p.Ranks)), nil, m.cardUsers([][]int{countTo(len(p.Ranks))}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,62 +204,33 @@ func oneCrew(t testing.TB, p *Problem) (*perfModel, *crew) {
 func TestDescentEndsInALocalOptimum(t *testing.T) {
 	r := rand.New(rand.NewPCG(21, 4))
 	for range 20 {
-		p := randomWorld(t, r)
+		p := world.Random(t, r)
 		m, c := oneCrew(t, p)
 		abilities := capabilityOf(p, m)
-		s, got := descend(m.pricer(c, nil, len(p.ranks)), p, abilities, p.Job.SeqLen)
+		s, got := descend(m.pricer(c, nil, len(p.Ranks)), p, abilities, p.Job.SeqLen)
 		heads := 0
 		for _, h := range s.heads {
 			heads += h
 		}
-		if sum(s.tokens) != p.Job.SeqLen || heads != p.Job.Model.QHeads {
+		if world.Sum(s.tokens) != p.Job.SeqLen || heads != p.Job.Model.QHeads {
 			t.Fatalf("%s: %+v", p.Job.Cluster, s)
 		}
-		d := &descent{p: p, price: m.pricer(c, nil, len(p.ranks)), left: 1000, now: s, cost: got}
+		d := &descent{p: p, price: m.pricer(c, nil, len(p.Ranks)), left: 1000, now: s, cost: got}
 		if d.mixed() && d.pass(p.Block) {
 			t.Errorf("%s: %+v is no local optimum: %+v is better", p.Job.Cluster, s, d.now)
 		}
 		first := firstShare(p, c, abilities, p.Job.SeqLen)
-		if start := m.pricer(c, nil, len(p.ranks)).cost(first); start.less(got) {
+		if start := m.pricer(c, nil, len(p.Ranks)).cost(first); start.less(got) {
 			t.Errorf("%s: the start %+v is better than %+v", p.Job.Cluster, start, got)
-		}
-	}
-}
-
-// Rings are remembered by the link that blocks come over: members are alike only where
-// it is the same.
-func TestMembersOfLikeLinks(t *testing.T) {
-	p := testProblem(t, "2x(2 fast)", 65536)
-	m, err := newPerfModel(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	users := m.cardUsers([][]int{{0, 1}, {2, 3}})
-	for _, tc := range []struct {
-		ranks, before []int
-		want          []int
-	}{
-		{[]int{0, 1}, []int{2, 3}, []int{0, 0}}, // both from the other node
-		{[]int{0, 2}, []int{1, 1}, []int{0, 1}}, // one of them
-		{[]int{0, 2, 1, 3}, []int{1, 1, 0, 0}, []int{0, 1, 0, 1}},
-	} {
-		c, err := m.crewOf(tc.ranks, tc.before, users)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, h := range c.hops {
-			if h.like != tc.want[i] {
-				t.Errorf("%v from %v: member %d is like %d, want %d", tc.ranks, tc.before, i, h.like, tc.want[i])
-			}
 		}
 	}
 }
 
 // A member with little memory ends up with what it can hold.
 func TestDescentGivesWayToMemory(t *testing.T) {
-	f, s := fast(), slow()
-	f.memory = 1200 * units.MiB
-	p := testProblem(t, "1x(2 fast + 2 slow)", 65536, f, s)
+	f, s := world.Fast(), world.Slow()
+	f.Memory = 1200 * units.MiB
+	p := world.Problem(t, "1x(2 fast + 2 slow)", 65536, f, s)
 	m, c := oneCrew(t, p)
 	abilities := capabilityOf(p, m)
 	first := firstShare(p, c, abilities, p.Job.SeqLen)
@@ -272,67 +245,11 @@ func TestDescentGivesWayToMemory(t *testing.T) {
 
 // Equal members keep equal shares.
 func TestDescentLeavesEqualMembersAlone(t *testing.T) {
-	p := testProblem(t, "1x4 fast", 16384)
+	p := world.Problem(t, "1x4 fast", 16384)
 	m, c := oneCrew(t, p)
 	s, _ := descend(m.pricer(c, nil, 4), p, capabilityOf(p, m), p.Job.SeqLen)
 	if slices.Max(s.tokens) != slices.Min(s.tokens) || slices.Max(s.heads) != slices.Min(s.heads) {
 		t.Errorf("%+v", s)
-	}
-}
-
-// On equal shares the analytic model comes near the simulator: it leaves out
-// queues, so it is seldom above, and usp may trust it not to be far above.
-func TestModelOfEqualShares(t *testing.T) {
-	for _, cluster := range []string{"1x8 h100_sxm", "1x8 h100_sxm + 1x8 a100_sxm", "2x(4 h100_sxm + 4 a100_sxm)", "4x4 gb200", "2x8 a100_sxm + 2x8 b60"} {
-		for _, seq := range []units.Tokens{8192, 1 << 17, 1 << 20} {
-			p := gpuProblem(t, cluster, seq)
-			m := testModelOf(t, p)
-			for _, x := range meshes(p, countTo(len(p.ranks))) {
-				l := equalShares(p, x.groups)
-				model, real := m.layout(l), layersTime(t, p, l)
-				if model > hopeless*real {
-					t.Errorf("%s, %d tokens, %s: the model says %v, the simulator %v", cluster, seq, x.name(), model, real)
-				}
-				if seq == 1<<20 && model < 0.75*real {
-					t.Errorf("%s, %d tokens, %s: the model says %v, the simulator %v", cluster, seq, x.name(), model, real)
-				}
-			}
-		}
-	}
-}
-
-// layersTime is the part of a step that the model covers.
-func layersTime(t testing.TB, p *Problem, l costmodel.Layout) float64 {
-	t.Helper()
-	step, err := p.simulate(context.Background(), l)
-	if err != nil {
-		t.Fatal(err)
-	}
-	total := step.Time.Mid
-	for _, x := range step.Parts {
-		if x.Name == "gradient sync" || x.Name == "optimizer" {
-			total -= x.Time.Mid
-		}
-	}
-	return float64(total)
-}
-
-// Network cards that a node's devices share slow all-to-alls and messages in the
-// model as they do in the simulator.
-func TestModelOfSharedCards(t *testing.T) {
-	for _, cards := range []int{0, 1, 2} {
-		job := testJob(t, "2x4 fast", 16384)
-		for i := range job.Cluster.Nodes {
-			job.Cluster.Nodes[i].NICs = cards
-		}
-		p := problemOf(t, testProfile([]device{fast()}, []wire{nearLink(), {"far", 1e-6, 2e-9}}), job)
-		m := testModelOf(t, p)
-		for _, x := range meshes(p, countTo(8)) {
-			l := equalShares(p, x.groups)
-			if model, real := m.layout(l), layersTime(t, p, l); model > hopeless*real || model < 0.7*real {
-				t.Errorf("%d cards, %s: the model says %v, the simulator %v", cards, x.name(), model, real)
-			}
-		}
 	}
 }
 
@@ -341,11 +258,11 @@ func TestModelOfSharedCards(t *testing.T) {
 func TestCandidatesAreLayouts(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	for range 30 {
-		base := randomWorld(t, r)
+		base := world.Random(t, r)
 		job := base.Job
 		job.Model.KVHeads = 1 + r.IntN(3)
 		job.Model.QHeads = job.Model.KVHeads * (1 + r.IntN(5))
-		p, err := NewProblem(base.Profile, job)
+		p, err := strategy.New(base.Profile, job)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -355,8 +272,8 @@ func TestCandidatesAreLayouts(t *testing.T) {
 		}
 		for _, x := range all {
 			l := x.layout(p)
-			timeOf(t, p, l)
-			for rank, m := range p.sim.Memory(l) {
+			world.Time(t, p, l)
+			for rank, m := range p.Sim.Memory(l) {
 				if x.cost.over <= 1 && !m.Fits() {
 					t.Errorf("%s: %s: rank %d does not fit: %+v", job.Cluster, x.why(), rank, m)
 				}
@@ -367,21 +284,21 @@ func TestCandidatesAreLayouts(t *testing.T) {
 
 // hexiseq answers where baselines do not fit: memory-proportional shares do.
 func TestHexiSeqFitsWhereEqualSharesDoNot(t *testing.T) {
-	f, s := fast(), slow()
-	f.memory, s.memory = 2100*units.MiB, 800*units.MiB
-	p := testProblem(t, "1x4 fast + 1x4 slow", 131072, f, s)
-	for _, base := range Strategies() {
+	f, s := world.Fast(), world.Slow()
+	f.Memory, s.Memory = 2100*units.MiB, 800*units.MiB
+	p := world.Problem(t, "1x4 fast + 1x4 slow", 131072, f, s)
+	for _, base := range strategies() {
 		if base.Claims().Baseline {
 			_, err := base.Solve(context.Background(), p, nil)
-			var bad *MemoryError
-			var none *IllegalError
+			var bad *strategy.MemoryError
+			var none *strategy.IllegalError
 			if !errors.As(err, &bad) && !errors.As(err, &none) {
 				t.Fatalf("%s fits: %v", base.Name(), err)
 			}
 		}
 	}
 	res := solveWith(t, p, hexiSeq{})
-	for _, m := range p.sim.Memory(res.Layout) {
+	for _, m := range p.Sim.Memory(res.Layout) {
 		if !m.Fits() {
 			t.Errorf("%+v does not fit", m)
 		}
@@ -392,11 +309,24 @@ func BenchmarkHexiSeq(b *testing.B) {
 	for _, cluster := range []string{"1x8 h100_sxm + 1x8 a100_sxm", "2x8 h100_sxm + 4x8 a100_sxm + 5x8 b60 + 5x8 rtx_pro_6000_server", "64x8 h100_sxm + 64x8 a100_sxm"} {
 		b.Run(strings.ReplaceAll(cluster, " ", ""), func(b *testing.B) {
 			for b.Loop() {
-				p := gpuProblem(b, cluster, 1<<20)
+				p := world.GPUs(b, cluster, 1<<20)
 				if _, err := afterBaselines(context.Background(), p, hexiSeq{}); err != nil {
 					b.Fatal(err)
 				}
 			}
 		})
+	}
+}
+
+// Once time is up hexiseq has the plans of before and forms no groups, which takes seconds of
+// tens of thousands of ranks.
+func TestNoGroupsAreFormedOnceTimeIsUp(t *testing.T) {
+	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+	p := world.Problem(t, "1x(2 fast + 2 slow)", 1<<15)
+	p.Seeds = []strategy.Result{solveWith(t, world.Problem(t, "1x(2 fast + 2 slow)", 1<<15), ring{})}
+	res, err := hexiSeq{}.Solve(late, p, nil)
+	if err != nil || !res.Stopped || strings.Contains(res.Why, "candidates fit memory") || !strategy.SameLayout(res.Layout, p.Seeds[0].Layout) {
+		t.Errorf("%+v: %v", res.Why, err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // InfeasibleError says that no plan fits, and which constraint is the tightest.
@@ -25,6 +26,21 @@ func (e *InfeasibleError) Error() string {
 		head = "no plan fits: "
 	}
 	return head + e.Reason + "; way out: " + e.WayOut
+}
+
+// room is what the devices have of memory for a job.
+type room struct {
+	job    costmodel.Job
+	memory []costmodel.DeviceMemory // by rank
+	place  func(rank int) string
+}
+
+func (p *Problem) room() *room {
+	r := &room{job: p.Job, place: p.posed.Place}
+	for _, k := range p.posed.Ranks {
+		r.memory = append(r.memory, p.Predictor.DeviceMemory(p.Job, k.Device))
+	}
+	return r
 }
 
 // memoryNeed is the least memory that a rank needs by the memory model, whatever the
@@ -51,22 +67,22 @@ type ledger struct {
 // shared by the ranks at work. One that they overflow cannot be at work, and
 // that leaves the rest with more of them; so ranks are struck out until all that
 // are left have room.
-func (p *Problem) ledger() ledger {
-	l := ledger{ranks: make([]memoryNeed, len(p.ranks)), working: len(p.ranks)}
+func (d *room) ledger() ledger {
+	l := ledger{ranks: make([]memoryNeed, len(d.memory)), working: len(d.memory)}
 	for r := range l.ranks {
 		l.ranks[r].atWork = true
 	}
 	for before := -1; before != l.working && l.working > 0; {
 		before = l.working
-		l.strike(p, before)
+		l.strike(d, before)
 	}
 	known := map[costmodel.DeviceMemory]memoryNeed{}
 	for r := range l.ranks {
-		a, ok := known[p.memory[r]]
+		a, ok := known[d.memory[r]]
 		if !ok {
 			a = l.ranks[r]
-			p.measure(r, &a)
-			known[p.memory[r]] = a
+			d.measure(r, &a)
+			known[d.memory[r]] = a
 		}
 		l.ranks[r] = a
 	}
@@ -74,11 +90,11 @@ func (p *Problem) ledger() ledger {
 }
 
 // strike marks ranks at work that the states overflow when `working` share them.
-func (l *ledger) strike(p *Problem, working int) {
+func (l *ledger) strike(d *room, working int) {
 	for r := range l.ranks {
 		a := &l.ranks[r]
-		m := p.Job.MemoryOf(costmodel.MemoryShare{Ranks: working}, p.memory[r])
-		a.states, a.usable = m.States, usable(m.Capacity)
+		m := d.job.MemoryOf(costmodel.MemoryShare{Ranks: working}, d.memory[r])
+		a.states, a.usable = m.States, strategy.Usable(m.Capacity)
 		a.free = max(0, costmodel.Usable*float64(m.Capacity)-float64(m.States))
 		if a.atWork && a.free == 0 {
 			a.atWork = false
@@ -94,13 +110,13 @@ const probe = 1 << 20
 // measure reads the bytes a token off the memory model, which is linear in
 // tokens. The logits of s tokens, those of one chunk at the most, are at least
 // s over the most tokens the rank could own, times those of that many.
-func (p *Problem) measure(r int, a *memoryNeed) {
-	own := p.Job.MemoryOf(costmodel.MemoryShare{Tokens: probe, Members: 1, Ranks: len(p.ranks)}, p.memory[r])
+func (d *room) measure(r int, a *memoryNeed) {
+	own := d.job.MemoryOf(costmodel.MemoryShare{Tokens: probe, Members: 1, Ranks: len(d.memory)}, d.memory[r])
 	a.token = float64(own.Activations) / probe
-	a.heads = p.headBytes(r)
-	most := math.Ceil(min(float64(p.Job.SeqLen), a.free/a.token))
+	a.heads = d.headBytes(r)
+	most := math.Ceil(min(float64(d.job.SeqLen), a.free/a.token))
 	if most > 0 {
-		all := p.Job.MemoryOf(costmodel.MemoryShare{Tokens: units.Tokens(most), Ranks: len(p.ranks)}, p.memory[r])
+		all := d.job.MemoryOf(costmodel.MemoryShare{Tokens: units.Tokens(most), Ranks: len(d.memory)}, d.memory[r])
 		a.logits = float64(all.Logits) / most
 	}
 	a.densest = a.free / (a.token + a.logits + a.heads)
@@ -109,12 +125,12 @@ func (p *Problem) measure(r int, a *memoryNeed) {
 // headBytes is the least that a rank takes for a token of its group, in
 // proportion to all heads, over every number of heads that it could have. A
 // member of n query heads needs as many key-value heads as they are cut into.
-func (p *Problem) headBytes(r int) float64 {
-	m := p.Job.Model
+func (d *room) headBytes(r int) float64 {
+	m := d.job.Model
 	each, least := m.QHeads/m.KVHeads, math.Inf(1)
 	for q := 1; q <= m.QHeads; q++ {
 		for kv := (q + each - 1) / each; kv <= min(q, m.KVHeads, (q+each-2)/each+1); kv++ {
-			got := p.Job.MemoryOf(costmodel.MemoryShare{GroupTokens: probe, QHeads: q, KVHeads: kv, Members: 1, Ranks: len(p.ranks)}, p.memory[r])
+			got := d.job.MemoryOf(costmodel.MemoryShare{GroupTokens: probe, QHeads: q, KVHeads: kv, Members: 1, Ranks: len(d.memory)}, d.memory[r])
 			least = min(least, float64(got.Activations.Plus(got.Transient))/probe*float64(m.QHeads)/float64(q))
 		}
 	}
@@ -162,18 +178,18 @@ const provenBy = 1e-6
 // hold at the most are too few. Nothing is assumed of the layout: parts of a
 // token's activations lie with its owner, the rest with whoever computes its
 // heads. The proof needs no search, so it comes before any.
-func (p *Problem) proveInfeasible() *InfeasibleError {
-	l := p.ledger()
+func (d *room) proveInfeasible() *InfeasibleError {
+	l := d.ledger()
 	most := l.most()
-	if most >= float64(p.Job.SeqLen)*(1-provenBy) {
+	if most >= float64(d.job.SeqLen)*(1-provenBy) {
 		return nil
 	}
-	return &InfeasibleError{Proven: true, Reason: p.tooFew(&l, most), WayOut: p.wayOut()}
+	return &InfeasibleError{Proven: true, Reason: d.tooFew(&l, most), WayOut: d.wayOut()}
 }
 
 // tooFew names the tightest constraint: states that leave no room, or what a
 // token takes of the room that they leave, on the rank that has least of it.
-func (p *Problem) tooFew(l *ledger, most float64) string {
+func (d *room) tooFew(l *ledger, most float64) string {
 	tight := 0
 	for r, a := range l.ranks {
 		if a.densest < l.ranks[tight].densest {
@@ -183,15 +199,15 @@ func (p *Problem) tooFew(l *ledger, most float64) string {
 	a := l.ranks[tight]
 	if l.working == 0 {
 		return fmt.Sprintf("%v of weights, gradients and optimizer states already exceed the usable %v (%v x %v) of %s",
-			a.states, a.usable, costmodel.Usable, p.memory[tight].Capacity, p.place(tight))
+			a.states, a.usable, costmodel.Usable, d.memory[tight].Capacity, d.place(tight))
 	}
-	together := fmt.Sprintf("all ranks together hold at most %d of %d tokens", int64(most), int64(p.Job.SeqLen))
+	together := fmt.Sprintf("all ranks together hold at most %d of %d tokens", int64(most), int64(d.job.SeqLen))
 	if !a.atWork {
-		return fmt.Sprintf("%s; on %s the states alone, %v, exceed the usable %v", together, p.place(tight), a.states, a.usable)
+		return fmt.Sprintf("%s; on %s the states alone, %v, exceed the usable %v", together, d.place(tight), a.states, a.usable)
 	}
 	part, bytes := a.largest()
 	return fmt.Sprintf("%s; %s has %v left beside %v of states, and every token takes %v or more, most of it %s (%v)",
-		together, p.place(tight), units.Bytes(a.free), a.states, units.Bytes(a.token+a.logits+a.heads), part, units.Bytes(bytes))
+		together, d.place(tight), units.Bytes(a.free), a.states, units.Bytes(a.token+a.logits+a.heads), part, units.Bytes(bytes))
 }
 
 // largest is the part of a token's bytes that weighs most.
@@ -213,15 +229,15 @@ type way struct {
 }
 
 // ways lists what is not done yet, one change each.
-func (p *Problem) ways() []way {
+func (d *room) ways() []way {
 	var list []way
-	if z := p.Job.Zero; z != "" && z != costmodel.Zero3 {
+	if z := d.job.Zero; z != "" && z != costmodel.Zero3 {
 		list = append(list, way{"--zero zero3", func(j *costmodel.Job) { j.Zero = costmodel.Zero3 }})
 	}
-	if p.Job.Recompute != costmodel.RecomputeFull {
+	if d.job.Recompute != costmodel.RecomputeFull {
 		list = append(list, way{"--recompute full", func(j *costmodel.Job) { j.Recompute = costmodel.RecomputeFull }})
 	}
-	if p.Job.LossChunk > smallChunk {
+	if d.job.LossChunk > smallChunk {
 		list = append(list, way{fmt.Sprintf("--loss-chunk %d", smallChunk), func(j *costmodel.Job) { j.LossChunk = smallChunk }})
 	}
 	return list
@@ -233,34 +249,34 @@ const smallChunk = 256
 // wayOut says which flags make room, found by counting again with each alone and with
 // all at once, and else for how long a sequence the devices have room. What it names
 // suffices: a ring fits then (see ringFits).
-func (p *Problem) wayOut() string {
+func (d *room) wayOut() string {
 	var helps, flags []string
-	all := p.Job
-	for _, w := range p.ways() {
-		one := p.Job
+	all := d.job
+	for _, w := range d.ways() {
+		one := d.job
 		w.change(&one)
 		w.change(&all)
 		flags = append(flags, w.flag)
-		if p.with(one).ringFits(p.Job.SeqLen) {
+		if d.with(one).ringFits(d.job.SeqLen) {
 			helps = append(helps, w.flag)
 		}
 	}
-	together, most := strings.Join(flags, " "), p.with(all).ringHolds()
+	together, most := strings.Join(flags, " "), d.with(all).ringHolds()
 	switch {
 	case len(helps) > 0:
-		return either(strings.Join(helps, " or "), p.moreDevices())
-	case most >= p.Job.SeqLen && len(flags) > 0:
-		return either(together, p.moreDevices())
-	case most >= p.Job.SeqLen:
+		return either(strings.Join(helps, " or "), d.moreDevices())
+	case most >= d.job.SeqLen && len(flags) > 0:
+		return either(together, d.moreDevices())
+	case most >= d.job.SeqLen:
 		return "more devices, or a shorter --seq-len"
 	case most < 1:
-		return p.muchMore(all, together)
+		return d.muchMore(all, together)
 	}
 	shorter := fmt.Sprintf("a --seq-len of %d or less", int64(most))
 	if len(flags) == 0 {
-		return either(p.moreDevices(), shorter)
+		return either(d.moreDevices(), shorter)
 	}
-	if more := p.with(all).moreDevices(); more != "" {
+	if more := d.with(all).moreDevices(); more != "" {
 		return more + ", or " + shorter + ", either with " + together
 	}
 	return shorter + ", with " + together
@@ -268,8 +284,8 @@ func (p *Problem) wayOut() string {
 
 // ringFits says that so many tokens fit the devices in a ring whose shares are in proportion
 // to what each has room for: then there is a plan, buffers and all. Others may hold more.
-func (p *Problem) ringFits(tokens units.Tokens) bool {
-	l, sum := p.ledger(), 0.0
+func (d *room) ringFits(tokens units.Tokens) bool {
+	l, sum := d.ledger(), 0.0
 	shares := make([]float64, len(l.ranks))
 	for r, a := range l.ranks {
 		if a.atWork {
@@ -284,28 +300,28 @@ func (p *Problem) ringFits(tokens units.Tokens) bool {
 		shares[r] /= sum
 	}
 	split := costmodel.SplitByShares(tokens, shares)
-	j := p.Job
+	j := d.job
 	j.SeqLen = tokens
-	memory := j.MemoryWith(costmodel.Contiguous(split, costmodel.Singles(split, j.Model.QHeads)), func(r int) costmodel.DeviceMemory { return p.memory[r] })
+	memory := j.MemoryWith(costmodel.Contiguous(split, costmodel.Singles(split, j.Model.QHeads)), func(r int) costmodel.DeviceMemory { return d.memory[r] })
 	return !slices.ContainsFunc(memory, func(m costmodel.Memory) bool { return !m.Fits() })
 }
 
 // ringHolds is about the most tokens that ringFits, 0 where there are none.
-func (p *Problem) ringHolds() units.Tokens {
-	most := int(min(p.holds(), float64(p.Job.SeqLen)))
-	return units.Tokens(sort.Search(most, func(i int) bool { return !p.ringFits(units.Tokens(i + 1)) }))
+func (d *room) ringHolds() units.Tokens {
+	most := int(min(d.holds(), float64(d.job.SeqLen)))
+	return units.Tokens(sort.Search(most, func(i int) bool { return !d.ringFits(units.Tokens(i + 1)) }))
 }
 
 // muchMore is the way out where the devices hold no token with all flags together.
-func (p *Problem) muchMore(all costmodel.Job, flags string) string {
-	more, smaller := p.moreDevices(), "a smaller model"
+func (d *room) muchMore(all costmodel.Job, flags string) string {
+	more, smaller := d.moreDevices(), "a smaller model"
 	switch {
 	case flags == "":
 		return either(more, smaller)
 	case more != "":
 		return either(more, smaller) + "; not enough: " + flags
 	}
-	if more = p.with(all).moreDevices(); more != "" {
+	if more = d.with(all).moreDevices(); more != "" {
 		return more + ", with " + flags + ", or " + smaller
 	}
 	return smaller + "; not enough: " + flags
@@ -325,13 +341,13 @@ const mostTimes = 1024
 // moreDevices says how many times the cluster's devices have room for the sequence, or
 // nothing where no number that can be planned for has: states that nobody shares, as
 // under zero0, overflow each device however many there are.
-func (p *Problem) moreDevices() string {
+func (d *room) moreDevices() string {
 	holds := func(times int) bool {
-		q := *p
-		q.ranks, q.memory = slices.Repeat(p.ranks, times), slices.Repeat(p.memory, times)
-		return q.ringFits(p.Job.SeqLen)
+		q := *d
+		q.memory = slices.Repeat(d.memory, times)
+		return q.ringFits(d.job.SeqLen)
 	}
-	most := min(mostTimes, costmodel.MaxRanks/max(1, len(p.ranks)))
+	most := min(mostTimes, costmodel.MaxRanks/max(1, len(d.memory)))
 	if !holds(most) {
 		return ""
 	}
@@ -342,15 +358,15 @@ func (p *Problem) moreDevices() string {
 	return fmt.Sprintf("more devices, %d times these or more", times)
 }
 
-// with is the problem of another job on the same devices, for its memory only.
-func (p *Problem) with(j costmodel.Job) *Problem {
-	q := *p
-	q.Job = j
+// with is the room that the same devices have for another job.
+func (d *room) with(j costmodel.Job) *room {
+	q := *d
+	q.job = j
 	return &q
 }
 
 // holds is the most tokens that the devices can hold.
-func (p *Problem) holds() float64 {
-	l := p.ledger()
+func (d *room) holds() float64 {
+	l := d.ledger()
 	return l.most()
 }

@@ -3,7 +3,6 @@ package solver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -13,24 +12,24 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
 // fits says whether a layout fits devices whose memory the test has changed.
-func (p *Problem) fits(l costmodel.Layout) bool {
-	return !slices.ContainsFunc(p.Job.MemoryWith(l, func(r int) costmodel.DeviceMemory { return p.memory[r] }), func(m costmodel.Memory) bool { return !m.Fits() })
+func (d *room) fits(l costmodel.Layout) bool {
+	return !slices.ContainsFunc(d.job.MemoryWith(l, func(r int) costmodel.DeviceMemory { return d.memory[r] }), func(m costmodel.Memory) bool { return !m.Fits() })
 }
 
 // tighten gives every rank a memory of its own around what it needs in a layout,
 // some with a measured slope.
-func (p *Problem) tighten(r *rand.Rand, l costmodel.Layout, least, span float64) {
-	for i := range p.memory {
-		p.devices[i].Name = fmt.Sprint(i) // no two alike
+func (d *room) tighten(r *rand.Rand, l costmodel.Layout, least, span float64) {
+	for i := range d.memory {
 		if r.IntN(3) == 0 {
-			p.memory[i].LayerToken = units.Bytes((0.7 + r.Float64()) * float64(p.Job.LayerActivations()))
+			d.memory[i].LayerToken = units.Bytes((0.7 + r.Float64()) * float64(d.job.LayerActivations()))
 		}
 	}
-	for i, m := range p.Job.MemoryWith(l, func(r int) costmodel.DeviceMemory { return p.memory[r] }) {
-		p.memory[i].Capacity = units.Bytes((least + span*r.Float64()) * float64(max(m.Peak(), 1000)))
+	for i, m := range d.job.MemoryWith(l, func(r int) costmodel.DeviceMemory { return d.memory[r] }) {
+		d.memory[i].Capacity = units.Bytes((least + span*r.Float64()) * float64(max(m.Peak(), 1000)))
 	}
 }
 
@@ -44,24 +43,25 @@ func TestProofOfInfeasibilityHolds(t *testing.T) {
 	proofs, fitting := 0, 0
 	for range 300 {
 		p := randomWorld(t, r)
-		p.Job.LossChunk = units.Tokens(1 + r.IntN(2000))
+		d := p.room()
+		d.job.LossChunk = units.Tokens(1 + r.IntN(2000))
 		if r.IntN(2) == 0 {
-			p.Job.Model.Layers = 40 // activations before buffers
+			d.job.Model.Layers = 40 // activations before buffers
 		}
-		l := randomGrouped(r, p)
-		p.tighten(r, l, 0.4, 0.9)
-		proven := p.proveInfeasible() != nil
+		l := world.RandomGrouped(r, p.posed)
+		d.tighten(r, l, 0.4, 0.9)
+		proven := d.proveInfeasible() != nil
 		if proven {
 			proofs++
 		}
 		for range 40 {
-			if p.fits(l) {
+			if d.fits(l) {
 				fitting++
 				if proven {
 					t.Fatalf("proven infeasible, but %+v fits", l)
 				}
 			}
-			l = randomGrouped(r, p)
+			l = world.RandomGrouped(r, p.posed)
 		}
 	}
 	if proofs < 20 || fitting < 20 {
@@ -74,26 +74,27 @@ func TestProofOfInfeasibilityHolds(t *testing.T) {
 // split over equal devices needs hardly more than it counts.
 func TestProofIsTightForActivations(t *testing.T) {
 	p := testProblem(t, "1x4 fast", 65536)
-	p.Job.Model.Layers = 40
-	need := p.Job.MemoryWith(p.equalRing(), func(r int) costmodel.DeviceMemory { return p.memory[r] })[0].Peak()
+	d := p.room()
+	d.job.Model.Layers = 40
+	need := d.job.MemoryWith(p.posed.EqualRing(), func(r int) costmodel.DeviceMemory { return d.memory[r] })[0].Peak()
 	for share, want := range map[float64]bool{0.90: true, 1.04: false} {
-		for i := range p.memory {
-			p.memory[i].Capacity = units.Bytes(share * float64(need))
+		for i := range d.memory {
+			d.memory[i].Capacity = units.Bytes(share * float64(need))
 		}
-		if got := p.proveInfeasible() != nil; got != want {
+		if got := d.proveInfeasible() != nil; got != want {
 			t.Errorf("with %.2f of what ring attention needs: proven %v, want %v", share, got, want)
 		}
 	}
 }
 
 func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
-	with := func(memory units.Bytes) device {
-		d := fast()
-		d.memory = memory
+	with := func(memory units.Bytes) world.Device {
+		d := world.Fast()
+		d.Memory = memory
 		return d
 	}
 	for _, tc := range []struct {
-		dev  device
+		dev  world.Device
 		zero costmodel.ZeRO
 		want []string
 	}{
@@ -108,12 +109,12 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 		_, err := Solve(context.Background(), p, nil, nil)
 		var no *InfeasibleError
 		if !errors.As(err, &no) || !no.Proven {
-			t.Errorf("%v: %v", tc.dev.memory, err)
+			t.Errorf("%v: %v", tc.dev.Memory, err)
 			continue
 		}
 		for _, w := range tc.want {
 			if !strings.Contains(err.Error(), w) {
-				t.Errorf("%v: %q lacks %q", tc.dev.memory, err, w)
+				t.Errorf("%v: %q lacks %q", tc.dev.Memory, err, w)
 			}
 		}
 	}
@@ -130,12 +131,12 @@ func TestWaysOutHold(t *testing.T) {
 		node := []string{"x3 fast", "x(2 fast + 1 slow)"}[i%2]
 		for _, zero := range []costmodel.ZeRO{costmodel.Zero0, costmodel.Zero3} {
 			for _, tokens := range []units.Tokens{8192, 65536, 1 << 20} {
-				d := fast()
-				d.memory = memory * units.MiB
+				d := world.Fast()
+				d.Memory = memory * units.MiB
 				problem := func(devices string, tokens units.Tokens, changed bool) *Problem {
-					p := testProblem(t, devices, tokens, d, slow())
+					p := testProblem(t, devices, tokens, d, world.Slow())
 					p.Job.Zero, p.Job.LossChunk = zero, 1024
-					for _, w := range p.ways() {
+					for _, w := range p.room().ways() {
 						if changed {
 							w.change(&p.Job)
 						}
@@ -146,7 +147,7 @@ func TestWaysOutHold(t *testing.T) {
 					}
 					return q
 				}
-				no := problem("1"+node, tokens, false).proveInfeasible()
+				no := problem("1"+node, tokens, false).room().proveInfeasible()
 				if no == nil {
 					continue
 				}
@@ -192,11 +193,11 @@ func TestMoreDevicesAreNamedWhereTheyHelpOnly(t *testing.T) {
 		{240 * units.MiB, 65536, costmodel.Zero0, "more devices, "},
 		{300 * units.MiB, 65536, costmodel.Zero3, "more devices, "},
 	} {
-		d := fast()
-		d.memory = tc.memory
+		d := world.Fast()
+		d.Memory = tc.memory
 		p := testProblem(t, "1x2 fast", tc.tokens, d)
 		p.Job.Zero = tc.zero
-		no := p.proveInfeasible()
+		no := p.room().proveInfeasible()
 		if no == nil {
 			t.Errorf("%v: not proven", tc)
 			continue
@@ -211,11 +212,11 @@ func TestMoreDevicesAreNamedWhereTheyHelpOnly(t *testing.T) {
 // whose memory came nearest; more memory never takes a plan away.
 func TestBetweenProofAndPlan(t *testing.T) {
 	p := testProblem(t, "1x2 fast", 65536)
-	need := float64(p.sim.Memory(p.equalRing())[0].Peak())
+	need := float64(p.posed.Sim.Memory(p.posed.EqualRing())[0].Peak())
 	var seen []string
 	for share := 0.5; share < 1.3; share += 0.05 {
-		d := fast()
-		d.memory = units.Bytes(share * need)
+		d := world.Fast()
+		d.Memory = units.Bytes(share * need)
 		_, err := Solve(context.Background(), testProblem(t, "1x2 fast", 65536, d), nil, nil)
 		var no *InfeasibleError
 		now := "plan"

@@ -21,7 +21,7 @@ func costs(p *Plan, profile *costmodel.Profile) ([]Finding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the plan cannot be checked against this profile: %w", err)
 	}
-	step, err := problem.simulate(context.Background(), p.Layout())
+	step, err := problem.posed.Simulate(context.Background(), p.Layout())
 	if err != nil {
 		// structure says which field; this is for what it might not know of.
 		f.add("ranks", "cannot be simulated: %v", err)
@@ -53,7 +53,7 @@ func (f *findings) comparison(p *Plan, problem *Problem, own *costmodel.Step) {
 			steps[i] = own
 		default:
 			var err error
-			if steps[i], err = problem.simulate(context.Background(), *c.Layout); err != nil {
+			if steps[i], err = problem.posed.Simulate(context.Background(), *c.Layout); err != nil {
 				f.add(at+".layout", "cannot be simulated: %v", err)
 				continue
 			}

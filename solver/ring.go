@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // ring is context parallelism as frameworks run it today: an equal share for
@@ -14,26 +15,26 @@ type ring struct{}
 
 func (ring) Name() string { return "ring" }
 
-func (ring) Claims() Claims {
-	return Claims{Baseline: true, Doc: "equal shares in zigzag order, key-value blocks passed on in rank order"}
+func (ring) Claims() strategy.Claims {
+	return strategy.Claims{Baseline: true, Doc: "equal shares in zigzag order, key-value blocks passed on in rank order"}
 }
 
 // Solve implements Strategy. One simulation is all there is to it, which only a large
 // ring does not end in time.
-func (s ring) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
-	n := len(p.ranks)
-	res := Result{Layout: p.equalRing(), Evaluated: 1}
-	step, err := p.sim.Step(res.Layout, costmodel.SimOptions{Until: whenEnded(ctx)})
+func (s ring) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
+	n := len(p.Ranks)
+	res := strategy.Result{Layout: p.EqualRing(), Evaluated: 1}
+	step, err := p.Sim.Step(res.Layout, costmodel.SimOptions{Until: strategy.WhenEnded(ctx)})
 	if err != nil {
 		return res, err
 	}
 	res.Step = step
 	res.Why = fmt.Sprintf("%d equal shares, ring in rank order", n)
-	if bad := p.overfull(res.Layout); bad != nil {
+	if bad := p.Overfull(res.Layout); bad != nil {
 		return res, bad
 	}
 	if report != nil {
-		report(Progress{Strategy: s.Name(), Evaluated: 1, Best: step.Time.Mid})
+		report(strategy.Progress{Strategy: s.Name(), Evaluated: 1, Best: step.Time.Mid})
 	}
 	return res, nil
 }

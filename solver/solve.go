@@ -7,6 +7,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
@@ -28,7 +29,7 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	if err != nil {
 		return nil, err
 	}
-	if no := p.proveInfeasible(); no != nil {
+	if no := p.room().proveInfeasible(); no != nil {
 		return nil, no
 	}
 	bounded, ctx := p.boundMeanwhile(ctx)
@@ -42,7 +43,7 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	}
 	// Where it has no plan, that is nothing to tell unless somebody asks for it.
 	if !slices.Contains(names, sureName) {
-		found = slices.DeleteFunc(found, func(a attempt) bool { return a.strategy.Name() == sureName && a.illegal != "" })
+		found = slices.DeleteFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == sureName && a.Illegal != "" })
 	}
 	plan, err := p.pick(found, b.seconds)
 	if plan != nil {
@@ -76,7 +77,7 @@ func (p *Problem) boundMeanwhile(ctx context.Context) (wait func() bound, work c
 	}, work
 }
 
-func chooseStrategies(names []string) ([]Strategy, error) {
+func chooseStrategies(names []string) ([]strategy.Strategy, error) {
 	if len(names) == 0 {
 		names = []string{Default}
 	}
@@ -90,8 +91,8 @@ func chooseStrategies(names []string) ([]Strategy, error) {
 	if slices.ContainsFunc(names, func(n string) bool { return slices.Contains(ours, n) }) {
 		names = append(slices.Clone(names), ours...)
 	}
-	var todo []Strategy
-	for _, s := range named() {
+	var todo []strategy.Strategy
+	for _, s := range strategies() {
 		if s.Claims().Baseline || s.Claims().Published || slices.Contains(names, s.Name()) {
 			todo = append(todo, s)
 		}
@@ -99,29 +100,19 @@ func chooseStrategies(names []string) ([]Strategy, error) {
 	return todo, nil
 }
 
-// attempt is a strategy's result, which may not fit or not exist.
-type attempt struct {
-	Result
-	strategy Strategy
-	memErr   *MemoryError
-	illegal  string // why it has no layout at all; Step is nil then
-}
-
-func (a *attempt) time() units.Seconds { return a.Step.Time.Mid }
-
-// plan is what choosing knows of the attempt; nil where it has no layout that can be run.
-func (a *attempt) plan() *recommend.Plan {
-	if a.Step == nil || a.memErr != nil {
+// planOf is what choosing knows of the attempt; nil where it has no layout that can be run.
+func planOf(a *strategy.Attempt) *recommend.Plan {
+	if a.Step == nil || a.MemErr != nil {
 		return nil
 	}
-	return &recommend.Plan{Strategy: a.strategy.Name(), Baseline: a.strategy.Claims().Baseline, Time: a.time(), Step: a.Step}
+	return &recommend.Plan{Strategy: a.Strategy.Name(), Baseline: a.Strategy.Claims().Baseline, Time: a.Time(), Step: a.Step}
 }
 
 // pick chooses among attempts and writes the plan.
-func (p *Problem) pick(found []attempt, bound units.Seconds) (*Plan, error) {
+func (p *Problem) pick(found []strategy.Attempt, bound units.Seconds) (*Plan, error) {
 	w := weighed{found: found, bound: bound}
 	for i := range found {
-		w.plans = append(w.plans, found[i].plan())
+		w.plans = append(w.plans, planOf(&found[i]))
 	}
 	recommended, base := recommend.Best(w.plans)
 	if recommended < 0 {
@@ -140,9 +131,9 @@ func (p *Problem) pick(found []attempt, bound units.Seconds) (*Plan, error) {
 		w.base = w.plans[base]
 	}
 	plan := &Plan{
-		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.strategy.Name(), Taken: at != recommended,
+		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.Strategy.Name(), Taken: at != recommended,
 		Ranks: p.planRanks(chosen.Layout), Groups: chosen.Layout.Groups, OwnLast: chosen.Layout.OwnLast, KeepTail: chosen.Layout.KeepTail, HeadChunks: chosen.Layout.HeadChunks, TwoBatch: chosen.Layout.TwoBatch, Step: *chosen.Step,
-		Bound: bound, Gap: gapOf(chosen.time(), bound), Warnings: warnings(found), Notes: notModelled(),
+		Bound: bound, Gap: gapOf(chosen.Time(), bound), Warnings: warnings(found), Notes: notModelled(),
 	}
 	for i := range found {
 		plan.Compared = append(plan.Compared, w.candidate(i))
@@ -151,55 +142,55 @@ func (p *Problem) pick(found []attempt, bound units.Seconds) (*Plan, error) {
 }
 
 // taken is the place of the attempt that was asked for by name.
-func (p *Problem) taken(found []attempt) (int, error) {
-	at := slices.IndexFunc(found, func(a attempt) bool { return a.strategy.Name() == p.Take })
+func (p *Problem) taken(found []strategy.Attempt) (int, error) {
+	at := slices.IndexFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == p.Take })
 	if at < 0 {
 		return 0, fmt.Errorf("the plan of %s was asked for, and the time was up before it was found: give it more", p.Take)
 	}
-	if found[at].plan() == nil {
+	if planOf(&found[at]) == nil {
 		return 0, notToBeHad(found[at])
 	}
 	return at, nil
 }
 
 // notToBeHad says why the plan of a named strategy cannot be taken.
-func notToBeHad(a attempt) *InfeasibleError {
+func notToBeHad(a strategy.Attempt) *InfeasibleError {
 	why := "it found no plan"
 	switch {
-	case a.illegal != "":
-		why = a.illegal
-	case a.memErr != nil:
-		why = a.memErr.Error()
+	case a.Illegal != "":
+		why = a.Illegal
+	case a.MemErr != nil:
+		why = a.MemErr.Error()
 	}
-	return &InfeasibleError{Reason: fmt.Sprintf("the plan of %s was asked for: %s", a.strategy.Name(), why), WayOut: "take another strategy, or leave the choice to solve"}
+	return &InfeasibleError{Reason: fmt.Sprintf("the plan of %s was asked for: %s", a.Strategy.Name(), why), WayOut: "take another strategy, or leave the choice to solve"}
 }
 
 // noneFits reports the layout that came nearest.
-func (p *Problem) noneFits(found []attempt) *InfeasibleError {
-	var nearest *MemoryError
+func (p *Problem) noneFits(found []strategy.Attempt) *InfeasibleError {
+	var nearest *strategy.MemoryError
 	for _, a := range found {
-		if a.memErr != nil && (nearest == nil || fill(a.memErr.Memory) < fill(nearest.Memory)) {
-			nearest = a.memErr
+		if a.MemErr != nil && (nearest == nil || strategy.Fill(a.MemErr.Memory) < strategy.Fill(nearest.Memory)) {
+			nearest = a.MemErr
 		}
 	}
-	return &InfeasibleError{Reason: nearest.Error(), WayOut: p.wayOut()}
+	return &InfeasibleError{Reason: nearest.Error(), WayOut: p.room().wayOut()}
 }
 
 func gapOf(t, bound units.Seconds) float64 { return float64(t/bound) - 1 }
 
-func warnings(found []attempt) []string {
+func warnings(found []strategy.Attempt) []string {
 	var out []string
 	for _, a := range found {
 		if a.Stopped {
-			out = append(out, fmt.Sprintf("strategy %s was stopped after %d layouts; this is its best until then", a.strategy.Name(), a.Evaluated))
+			out = append(out, fmt.Sprintf("strategy %s was stopped after %d layouts; this is its best until then", a.Strategy.Name(), a.Evaluated))
 		}
 	}
 	return out
 }
 
 func (p *Problem) planRanks(l costmodel.Layout) []PlanRank {
-	ranks := make([]PlanRank, len(p.ranks))
-	for r, k := range p.ranks {
+	ranks := make([]PlanRank, len(p.posed.Ranks))
+	for r, k := range p.posed.Ranks {
 		s := l.Shards[r]
 		ranks[r] = PlanRank{Rank: r, Device: k.Device, Node: k.NodeName, Tokens: s.Tokens(), Segments: s.Segments}
 		ranks[r].Group = -1
@@ -217,7 +208,7 @@ func (p *Problem) planRanks(l costmodel.Layout) []PlanRank {
 
 // weighed are attempts after one of them was chosen.
 type weighed struct {
-	found        []attempt
+	found        []strategy.Attempt
 	plans        []*recommend.Plan // of these, nil where there is none that can be run
 	chosen, base *recommend.Plan   // base may be nil
 	bound        units.Seconds
@@ -226,12 +217,12 @@ type weighed struct {
 // candidate is what the document says of an attempt.
 func (w *weighed) candidate(i int) Candidate {
 	a, plan := &w.found[i], w.plans[i]
-	c := Candidate{Strategy: a.strategy.Name(), Baseline: a.strategy.Claims().Baseline, Why: a.Why, Verdict: Infeasible}
+	c := Candidate{Strategy: a.Strategy.Name(), Baseline: a.Strategy.Claims().Baseline, Why: a.Why, Verdict: Infeasible}
 	if a.Step == nil {
-		c.Verdict, c.Why = NotLegal, a.illegal
+		c.Verdict, c.Why = NotLegal, a.Illegal
 		return c
 	}
-	c.Time, c.Gap, c.Peak = a.Step.Time, gapOf(a.time(), w.bound), peak(a.Step)
+	c.Time, c.Gap, c.Peak = a.Step.Time, gapOf(a.Time(), w.bound), peak(a.Step)
 	for _, r := range a.Step.Ranks {
 		c.Busy, c.Exposed, c.Idle = c.Busy+r.Busy, c.Exposed+r.Exposed, c.Idle+r.Idle
 	}
@@ -241,12 +232,12 @@ func (w *weighed) candidate(i int) Candidate {
 		c.Layout = &a.Layout
 	}
 	if plan == nil {
-		c.Why = a.memErr.Error()
+		c.Why = a.MemErr.Error()
 		return c
 	}
 	c.GainError, c.Verdict = plan.GainError, plan.Verdict(w.chosen, w.base)
 	if w.base != nil {
-		c.Speedup = float64(w.base.Time / a.time())
+		c.Speedup = float64(w.base.Time / a.Time())
 	}
 	if c.Verdict == Tie {
 		c.Why += "; " + plan.InDoubt(w.base)
@@ -258,7 +249,7 @@ func (w *weighed) candidate(i int) Candidate {
 func peak(s *costmodel.Step) units.Bytes {
 	best := costmodel.Memory{Capacity: 1}
 	for _, r := range s.Ranks {
-		if fill(r.Memory) > fill(best) {
+		if strategy.Fill(r.Memory) > strategy.Fill(best) {
 			best = r.Memory
 		}
 	}

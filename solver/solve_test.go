@@ -9,56 +9,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
-
-// afterBaselines solves a strategy, and the baselines before it unless others have been.
-func afterBaselines(ctx context.Context, p *Problem, s Strategy) (Result, error) {
-	if p.seeds == nil && !s.Claims().Baseline {
-		if _, _, err := p.solveEach(ctx, baselines(), nil); err != nil {
-			return Result{}, err
-		}
-	}
-	return s.Solve(ctx, p, nil)
-}
-
-func baselines() []Strategy {
-	return slices.DeleteFunc(Strategies(), func(s Strategy) bool { return !s.Claims().Baseline })
-}
-
-// solveWith is afterBaselines with the account of what has to be found.
-func solveWith(t testing.TB, p *Problem, s Strategy) Result {
-	t.Helper()
-	res, err := afterBaselines(context.Background(), p, s)
-	if err == nil {
-		err = p.account(context.Background(), &res)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res
-}
-
-// sequential leaves a test that starts no goroutine, as Solve does, out under the race
-// detector: it has nothing to find there, and takes ten times as long.
-func sequential(t *testing.T) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("nothing in it runs beside anything else")
-	}
-}
-
-func tokensOfLayout(l costmodel.Layout) []units.Tokens {
-	var n []units.Tokens
-	for _, s := range l.Shards {
-		n = append(n, s.Tokens())
-	}
-	return n
-}
 
 func TestNeverSlowerThanABaselineNorBelowTheBound(t *testing.T) {
 	r, worlds := rand.New(rand.NewPCG(7, 1)), 25
@@ -82,142 +41,6 @@ func TestNeverSlowerThanABaselineNorBelowTheBound(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestEqualDevicesGetEqualShares(t *testing.T) {
-	d := fast()
-	d.launch, d.row = 5e-6, 1e-12
-	for _, cluster := range []string{"1x2 fast", "1x4 fast", "2x3 fast"} {
-		for _, seq := range []units.Tokens{16384, 10007} {
-			p := testProblem(t, cluster, seq, d)
-			split := tokensOfLayout(solveWith(t, p, &evenKeel{}).Layout)
-			// Kernels hand out tiles of 64 rows whole, so a length that does not
-			// divide into equal tiles is best split into unequal ones.
-			within := p.Block
-			if seq%(64*units.Tokens(len(split))) != 0 {
-				within = 64
-			}
-			if slices.Max(split)-slices.Min(split) > within {
-				t.Errorf("%s, %d tokens: %v, more than %d apart", cluster, seq, split, within)
-			}
-		}
-	}
-}
-
-func TestFasterDeviceGetsAtLeastAsMuch(t *testing.T) {
-	for _, cluster := range []string{"1x(1 fast + 1 slow)", "1x(2 slow + 1 fast)", "1x2 slow + 1x2 fast"} {
-		p := testProblem(t, cluster, 16384)
-		split := tokensOfLayout(solveWith(t, p, &evenKeel{}).Layout)
-		for a, x := range p.devices {
-			for b, y := range p.devices {
-				if x.Name == "fast" && y.Name == "slow" && split[a] < split[b] {
-					t.Errorf("%s: fast rank %d has %d tokens, slow rank %d has %d", cluster, a, split[a], b, split[b])
-				}
-			}
-		}
-	}
-}
-
-// Where computing is all that counts, a fourfold speed earns a fourfold share
-// and the time is the bound but for merging and rounding.
-func TestComputeBoundSharesFollowSpeed(t *testing.T) {
-	f, s := fast(), slow()
-	f.bytes, s.bytes = 1e15, 1e15
-	profile := testProfile([]device{f, s}, []wire{{"near", 0, 1e-16}, {"far", 0, 1e-16}})
-	p := problemOf(t, profile, testJob(t, "1x(1 fast + 1 slow)", 65536))
-	res := solveWith(t, p, &evenKeel{})
-	split := tokensOfLayout(res.Layout)
-	if ratio := float64(split[0]) / float64(split[1]); ratio < 3.9 || ratio > 4.1 {
-		t.Errorf("shares %v, ratio %v, want 4", split, ratio)
-	}
-	bound, err := LowerBound(p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if g := gapOf(res.Step.Time.Mid, bound); g > 0.01 {
-		t.Errorf("gap %v", g)
-	}
-}
-
-// everySplit calls f with all ways to give blocks to n ranks.
-func everySplit(blocks, n int, f func([]int)) {
-	split := make([]int, n)
-	var fill func(i, left int)
-	fill = func(i, left int) {
-		if i == n-1 {
-			split[i] = left
-			f(split)
-			return
-		}
-		for k := 0; k <= left; k++ {
-			split[i] = k
-			fill(i+1, left-k)
-		}
-	}
-	fill(0, blocks)
-}
-
-func TestExhaustiveSmallCases(t *testing.T) {
-	sequential(t)
-	uneven := slow()
-	uneven.launch, uneven.tail = 2e-5, 2e-13
-	for _, tc := range []struct {
-		cluster string
-		blocks  int
-		devices []device
-		wires   []wire
-	}{
-		{"1x(1 fast + 1 slow)", 16, []device{fast(), slow()}, []wire{nearLink(), farLink()}},
-		{"1x(2 fast + 1 slow)", 16, []device{fast(), slow()}, []wire{nearLink(), farLink()}},
-		{"1x(1 fast + 2 slow)", 16, []device{fast(), uneven}, []wire{nearLink(), farLink()}},
-		{"1x(1 fast + 1 slow) + 1x1 fast", 16, []device{fast(), uneven}, []wire{nearLink(), {"far", 1e-4, 1e-8}}},
-		{"1x1 fast + 1x1 slow", 16, []device{fast(), slow()}, []wire{nearLink(), {"far", 1e-3, 1e-7}}},
-		{"1x(1 fast + 1 slow) + 1x1 slow", 12, []device{fast(), slow()}, []wire{nearLink(), {"far", 1e-5, 1e-9}}},
-	} {
-		p := problemOf(t, testProfile(tc.devices, tc.wires), testJob(t, tc.cluster, units.Tokens(tc.blocks)*256))
-		p.Block = 256
-		best := bestOf(t, p, tc.blocks)
-		bound, err := LowerBound(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ours := solveWith(t, p, &evenKeel{})
-		if ours.Step.Time.Mid > best*1.02 || bound > best*(1+1e-9) {
-			t.Errorf("%s: evenkeel %v in %d layouts, best %v, bound %v", tc.cluster, ours.Step.Time.Mid, ours.Evaluated, best, bound)
-		}
-		t.Logf("%s: evenkeel %v, best %v (%.2f %% above), bound %v, %d layouts", tc.cluster, ours.Step.Time.Mid, best, 100*float64(ours.Step.Time.Mid/best-1), bound, ours.Evaluated)
-	}
-}
-
-// inOrder is a zigzag of single ranks in the order of their ring.
-func (p *Problem) inOrder(tokens []units.Tokens, order []int) costmodel.Layout {
-	var groups []costmodel.Group
-	for _, r := range order {
-		if tokens[r] > 0 {
-			groups = append(groups, costmodel.Group{{Rank: r, QHeads: p.Job.Model.QHeads}})
-		}
-	}
-	return costmodel.ZigZag(tokens, groups)
-}
-
-func bestOf(t *testing.T, p *Problem, blocks int) units.Seconds {
-	best := units.Seconds(-1)
-	everySplit(blocks, len(p.ranks), func(split []int) {
-		tokens := make([]units.Tokens, len(split))
-		for r, b := range split {
-			tokens[r] = units.Tokens(b) * p.Block
-		}
-		for _, order := range ordersOf(len(split)) {
-			step, err := p.simulate(context.Background(), p.inOrder(tokens, order))
-			if err != nil {
-				t.Fatal(err)
-			}
-			if best < 0 || step.Time.Mid < best {
-				best = step.Time.Mid
-			}
-		}
-	})
-	return best
 }
 
 func solvePlan(t testing.TB, p *Problem) *Plan {
@@ -279,10 +102,10 @@ func TestEqualDevicesGiveEqualPlans(t *testing.T) {
 // A gain is real or not by the laws that it rests on: with laws this vague the
 // same plan is a tie.
 func TestVagueLawsMakeATie(t *testing.T) {
-	nearly := fast()
-	nearly.name, nearly.flops = "nearly", fast().flops*0.9
-	profile := testProfile([]device{fast(), nearly}, []wire{nearLink(), farLink()})
-	job := testJob(t, "1x(1 fast + 1 nearly)", 32768)
+	nearly := world.Fast()
+	nearly.Name, nearly.FLOPS = "nearly", world.Fast().FLOPS*0.9
+	profile := world.Profile([]world.Device{world.Fast(), nearly}, []world.Wire{world.Near(), world.Far()})
+	job := world.Job(t, "1x(1 fast + 1 nearly)", 32768)
 	if plan := solvePlan(t, problemOf(t, profile, job)); plan.Strategy == plan.Baseline().Strategy {
 		t.Errorf("with sure laws: %+v", plan.Compared)
 	}
@@ -343,13 +166,13 @@ func TestProgressFallsAndNamesItsStrategy(t *testing.T) {
 
 // The equal split does not fit the small device, an unequal one does.
 func TestMemoryShapesTheSplit(t *testing.T) {
-	small := fast()
-	small.name = "small"
+	small := world.Fast()
+	small.Name = "small"
 	seq := units.Tokens(65536)
-	big := fast()
+	big := world.Fast()
 	p := testProblem(t, "1x(1 fast + 1 small)", seq, big, small)
-	need := p.sim.Memory(p.equalRing())[1].Peak()
-	small.memory = units.Bytes(float64(need) * 0.8)
+	need := p.posed.Sim.Memory(p.posed.EqualRing())[1].Peak()
+	small.Memory = units.Bytes(float64(need) * 0.8)
 	p = testProblem(t, "1x(1 fast + 1 small)", seq, big, small)
 	plan := solvePlan(t, p)
 	if plan.Compared[0].Verdict != Infeasible || !strings.Contains(plan.Compared[0].Why, "rank 1 (small on n0)") || !strings.Contains(plan.Compared[0].Why, "activations") {
@@ -365,8 +188,8 @@ func TestMemoryShapesTheSplit(t *testing.T) {
 
 // One node alone beats any ring over this network, and beats its fast rank alone.
 func TestSlowNetworkIsAvoided(t *testing.T) {
-	profile := testProfile([]device{fast(), slow()}, []wire{nearLink(), {"far", 1e-2, 1e-6}})
-	plan := solvePlan(t, problemOf(t, profile, testJob(t, "8x(1 fast + 1 slow)", 32768)))
+	profile := world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Near(), world.Link("far", 1e-2, 1e-6)})
+	plan := solvePlan(t, problemOf(t, profile, world.Job(t, "8x(1 fast + 1 slow)", 32768)))
 	nodes := map[string]bool{}
 	for _, r := range plan.Ranks {
 		if r.Group >= 0 {
@@ -392,9 +215,9 @@ func TestUnequalRanksAreMixedInTheRing(t *testing.T) {
 }
 
 func TestNewProblemRefuses(t *testing.T) {
-	profile := testProfile([]device{fast(), slow()}, []wire{nearLink(), farLink()})
-	unknown := testJob(t, "1x2 rapid", 1024)
-	short := testJob(t, "1x4 fast", 3)
+	profile := world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Near(), world.Far()})
+	unknown := world.Job(t, "1x2 rapid", 1024)
+	short := world.Job(t, "1x4 fast", 3)
 	for _, tc := range []struct {
 		job  costmodel.Job
 		want string
@@ -406,8 +229,8 @@ func TestNewProblemRefuses(t *testing.T) {
 			t.Errorf("%v: want %q", err, tc.want)
 		}
 	}
-	blank := testProfile([]device{{name: "fast", flops: 1, bytes: 1}}, []wire{nearLink(), farLink()})
-	if _, err := NewProblem(blank, testJob(t, "1x2 fast", 1024)); err == nil || !strings.Contains(err.Error(), "memory_bytes") {
+	blank := world.Profile([]world.Device{{Name: "fast", FLOPS: 1, Bytes: 1}}, []world.Wire{world.Near(), world.Far()})
+	if _, err := NewProblem(blank, world.Job(t, "1x2 fast", 1024)); err == nil || !strings.Contains(err.Error(), "memory_bytes") {
 		t.Errorf("unknown capacity: %v", err)
 	}
 }
@@ -417,8 +240,8 @@ func TestNewProblemRefuses(t *testing.T) {
 // for which all_reduce's stands in, is needed, and its lack must show before any
 // search.
 func TestMissingLawsSurfaceBeforeTheSearch(t *testing.T) {
-	whole := testProfile([]device{fast(), slow()}, []wire{nearLink(), farLink()})
-	job := testJob(t, "1x(1 fast + 1 slow) + 1x2 fast", 4096)
+	whole := world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Near(), world.Far()})
+	job := world.Job(t, "1x(1 fast + 1 slow) + 1x2 fast", 4096)
 	for i, l := range whole.Laws {
 		if l.Op == op.KindAllReduce || l.Op == op.KindReduceScatter || l.Op == op.KindAllToAll || (l.Op != op.KindSendRecv && strings.Contains(l.Group, "near")) {
 			continue
@@ -441,10 +264,10 @@ func TestLookupSuggests(t *testing.T) {
 	}
 	seen := map[string]bool{}
 	for _, s := range Strategies() {
-		if seen[s.Name()] || s.Claims().Doc == "" {
-			t.Errorf("strategy %q: name twice or no doc", s.Name())
+		if seen[s.Name] || s.Doc == "" {
+			t.Errorf("strategy %q: name twice or no doc", s.Name)
 		}
-		seen[s.Name()] = true
+		seen[s.Name] = true
 	}
 }
 
@@ -467,17 +290,17 @@ func BenchmarkSolve(b *testing.B) {
 // starts from the others', is the one to take.
 func TestOfEqualPlansOursIsChosen(t *testing.T) {
 	p := testProblem(t, "1x(2 fast + 2 slow)", 32768)
-	l := p.equalRing()
-	step, err := p.simulate(context.Background(), l)
+	l := p.posed.EqualRing()
+	step, err := p.posed.Simulate(context.Background(), l)
 	if err != nil {
 		t.Fatal(err)
 	}
 	slow := *step
 	slow.Time = step.Time.Times(2)
-	found := []attempt{
-		{Result: Result{Layout: l, Step: &slow}, strategy: ring{}},
-		{Result: Result{Layout: l, Step: step}, strategy: hexiSeq{}},
-		{Result: Result{Layout: l, Step: step}, strategy: &evenKeel{}},
+	found := []strategy.Attempt{
+		{Result: strategy.Result{Layout: l, Step: &slow}, Strategy: ring{}},
+		{Result: strategy.Result{Layout: l, Step: step}, Strategy: hexiSeq{}},
+		{Result: strategy.Result{Layout: l, Step: step}, Strategy: &evenKeel{}},
 	}
 	plan, err := p.pick(found, step.Time.Mid/2)
 	if err != nil {
@@ -485,5 +308,49 @@ func TestOfEqualPlansOursIsChosen(t *testing.T) {
 	}
 	if plan.Strategy != Default || plan.Compared[1].Verdict != Equal || plan.Compared[2].Verdict != Chosen {
 		t.Errorf("%s: %s, %s", plan.Strategy, plan.Compared[1].Verdict, plan.Compared[2].Verdict)
+	}
+}
+
+// A deadline that is over before anything begins leaves a plan, which the strategies that
+// come later take as well; one that was asked for by name and not solved says so.
+func TestADeadlineLeavesTheFirstPlan(t *testing.T) {
+	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+	p := testProblem(t, world.LongRing, 1<<18)
+	plan, err := Solve(late, p, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.Strategy == "ring" || !slices.Contains(plan.Warnings, "strategy ring: context deadline exceeded") {
+		t.Errorf("by %s: %q", plan.Strategy, plan.Warnings)
+	}
+	p.Take = "ring"
+	if _, err = Solve(late, p, nil, nil); err == nil || errors.As(err, new(*InfeasibleError)) {
+		t.Errorf("with --take ring: %v", err)
+	}
+}
+
+// Planning with all strategies on a half-new, half-old cluster.
+func BenchmarkSolveOnReferences(b *testing.B) {
+	for _, n := range []int{2, 16, 128, 1024, 8192} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			half := max(1, n/16)
+			cluster, seq := fmt.Sprintf("%dx8 h100_sxm + %dx8 a100_sxm", half, half), units.Tokens(1<<20)
+			if n < 16 {
+				cluster, seq = "1x1 h100_sxm + 1x1 a100_sxm", 1<<15
+			}
+			given := gpuProblem(b, cluster, seq)
+			given.Job.OverlapZero = true
+			b.ResetTimer()
+			for b.Loop() {
+				p, err := NewProblem(given.Profile, given.Job) // prices forgotten
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := Solve(context.Background(), p, nil, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

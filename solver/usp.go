@@ -3,6 +3,8 @@ package solver
 import (
 	"context"
 	"fmt"
+
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // usp is unified sequence parallelism (Fang and Zhao 2024): a mesh of cp x hp
@@ -13,21 +15,21 @@ type usp struct{}
 
 func (usp) Name() string { return "usp" }
 
-func (usp) Claims() Claims {
-	return Claims{Baseline: true, Doc: "a mesh of ring x all-to-all in equal shares, at the best pair of factors and placement"}
+func (usp) Claims() strategy.Claims {
+	return strategy.Claims{Baseline: true, Doc: "a mesh of ring x all-to-all in equal shares, at the best pair of factors and placement"}
 }
 
 // Solve implements Strategy.
-func (s usp) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
+func (s usp) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
 	m, err := newPerfModel(p)
 	if err != nil {
-		return Result{}, err
+		return strategy.Result{}, err
 	}
-	c := newContest(ctx, p, s.Name(), report)
-	for _, x := range meshes(p, p.all()) {
+	c := strategy.NewContest(ctx, p, s.Name(), report)
+	for _, x := range meshes(p, p.AllRanks()) {
 		x.try(p, c, m, "")
 	}
-	return c.result()
+	return c.Result()
 }
 
 // mesh is a placement of cp x hp ranks.
@@ -53,7 +55,7 @@ func (x mesh) name() string {
 // meshes lists every legal mesh of some ranks: hp divides their number and the
 // number of heads, and the all-to-all has a law. Those of few groups, which are
 // cheap to simulate, come first.
-func meshes(p *Problem, ranks []int) []mesh {
+func meshes(p *strategy.Problem, ranks []int) []mesh {
 	n := len(ranks)
 	var all []mesh
 	for hp := min(n, p.Job.Model.QHeads); hp > 0; hp-- {
@@ -62,7 +64,7 @@ func meshes(p *Problem, ranks []int) []mesh {
 		}
 		for _, strided := range []bool{false, true} {
 			same := strided && (hp == 1 || hp == n) // one placement
-			if x := meshOf(ranks, hp, strided); !same && p.allExchangeable(x.groups) {
+			if x := meshOf(ranks, hp, strided); !same && p.AllExchangeable(x.groups) {
 				all = append(all, x)
 			}
 		}
@@ -85,15 +87,15 @@ func meshOf(ranks []int, hp int, strided bool) mesh {
 
 // try judges a mesh, unless it is costly to simulate and the analytic model finds it far
 // slower than the best so far.
-func (x mesh) try(p *Problem, c *contest, m *perfModel, on string) {
-	if c.done() {
+func (x mesh) try(p *strategy.Problem, c *strategy.Contest, m *perfModel, on string) {
+	if c.Done() {
 		return
 	}
 	l := equalShares(p, x.groups)
-	if c.Time() > 0 && costly(l) {
-		if _, known := p.timeKnown(l); !known && m.layout(l) > hopeless*float64(c.Time()) {
+	if c.Time() > 0 && strategy.Costly(l) {
+		if _, known := p.TimeKnown(l); !known && m.layout(l) > hopeless*float64(c.Time()) {
 			return
 		}
 	}
-	c.try(l, fmt.Sprintf("%s%s; equal shares", x.name(), on))
+	c.Try(l, fmt.Sprintf("%s%s; equal shares", x.name(), on))
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // uspSubset is what people do on mixed clusters when equal shares let fast
@@ -16,32 +18,32 @@ type uspSubset struct{}
 
 func (uspSubset) Name() string { return "usp-subset" }
 
-func (uspSubset) Claims() Claims {
-	return Claims{Baseline: true, Doc: "usp on a part of the cluster: only some device types, or as many devices of every node as the smallest has"}
+func (uspSubset) Claims() strategy.Claims {
+	return strategy.Claims{Baseline: true, Doc: "usp on a part of the cluster: only some device types, or as many devices of every node as the smallest has"}
 }
 
 // Solve implements Strategy. On a cluster of one device type and equal nodes
 // there is no part to choose, nor where no part alone has laws of its links, and
 // the error is an *IllegalError.
-func (s uspSubset) Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error) {
+func (s uspSubset) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
 	parts, unpriced := parts(p)
 	switch {
 	case len(parts) == 0 && unpriced != nil:
-		return Result{}, &IllegalError{s.Name(), "no part of the cluster can be priced alone: " + unpriced.Error()}
+		return strategy.Result{}, strategy.Illegal(s.Name(), "no part of the cluster can be priced alone: "+unpriced.Error())
 	case len(parts) == 0:
-		return Result{}, &IllegalError{s.Name(), "all devices are of one type and all nodes of one size, so nothing is left out"}
+		return strategy.Result{}, strategy.Illegal(s.Name(), "all devices are of one type and all nodes of one size, so nothing is left out")
 	}
 	m, err := newPerfModel(p)
 	if err != nil {
-		return Result{}, err
+		return strategy.Result{}, err
 	}
-	c := newContest(ctx, p, s.Name(), report)
+	c := strategy.NewContest(ctx, p, s.Name(), report)
 	for _, part := range parts {
 		for _, x := range meshes(p, part.ranks) {
 			x.try(p, c, m, " on "+part.name)
 		}
 	}
-	return c.result()
+	return c.Result()
 }
 
 // clusterPart is some ranks of the cluster.
@@ -53,13 +55,13 @@ type clusterPart struct {
 // parts lists the parts of the cluster that people choose, without repetition
 // and without the whole. The error is a law that a part would need and nobody
 // measured; the others stay.
-func parts(p *Problem) (kept []clusterPart, unpriced error) {
+func parts(p *strategy.Problem) (kept []clusterPart, unpriced error) {
 	for _, x := range append(partsByType(p), evenNodes(p)) {
 		same := func(o clusterPart) bool { return slices.Equal(o.ranks, x.ranks) }
-		if len(x.ranks) == len(p.ranks) || slices.ContainsFunc(kept, same) {
+		if len(x.ranks) == len(p.Ranks) || slices.ContainsFunc(kept, same) {
 			continue
 		}
-		if err := p.alone(x.ranks); err != nil {
+		if err := p.Alone(x.ranks); err != nil {
 			unpriced = err
 			continue
 		}
@@ -73,8 +75,8 @@ func parts(p *Problem) (kept []clusterPart, unpriced error) {
 const fewTypes = 4
 
 // partsByType lists the choices of device types, in order of their first rank.
-func partsByType(p *Problem) []clusterPart {
-	types := p.deviceTypes()
+func partsByType(p *strategy.Problem) []clusterPart {
+	types := p.DeviceTypes()
 	k := len(types)
 	var all []clusterPart
 	if k > fewTypes {
@@ -96,21 +98,21 @@ func partsByType(p *Problem) []clusterPart {
 }
 
 // partOf is the ranks of some device types.
-func partOf(p *Problem, types ...string) clusterPart {
+func partOf(p *strategy.Problem, types ...string) clusterPart {
 	x := clusterPart{name: "the " + strings.Join(types, " and ")}
-	for r := range p.ranks {
-		if slices.Contains(types, p.ranks[r].Device) {
+	for r := range p.Ranks {
+		if slices.Contains(types, p.Ranks[r].Device) {
 			x.ranks = append(x.ranks, r)
 		}
 	}
-	x.name = fmt.Sprintf("%s (%d of %d ranks)", x.name, len(x.ranks), len(p.ranks))
+	x.name = fmt.Sprintf("%s (%d of %d ranks)", x.name, len(x.ranks), len(p.Ranks))
 	return x
 }
 
 // evenNodes is the first devices of every node, as many as the smallest has.
-func evenNodes(p *Problem) clusterPart {
-	nodes := p.nodeRanks()
-	least := len(p.ranks)
+func evenNodes(p *strategy.Problem) clusterPart {
+	nodes := p.NodeRanks()
+	least := len(p.Ranks)
 	for _, ranks := range nodes {
 		least = min(least, len(ranks))
 	}
@@ -118,6 +120,6 @@ func evenNodes(p *Problem) clusterPart {
 	for _, ranks := range nodes {
 		x.ranks = append(x.ranks, ranks[:least]...)
 	}
-	x.name = fmt.Sprintf("%d devices of every node (%d of %d ranks)", least, len(x.ranks), len(p.ranks))
+	x.name = fmt.Sprintf("%d devices of every node (%d of %d ranks)", least, len(x.ranks), len(p.Ranks))
 	return x
 }

@@ -1,11 +1,10 @@
-package solver
+package strategy
 
 import (
 	"context"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
-	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // Strategy finds a layout for a problem.
@@ -16,11 +15,11 @@ type Strategy interface {
 	Claims() Claims
 	// Solve returns the best layout that it finds or, when ctx ends, the best so far. It
 	// uses no clocks and no unseeded randomness: unless ctx ends, the same problem gives the
-	// same result. report may be nil. Result.Step may be nil; the function Solve fills it.
+	// same result. report may be nil. Result.Step may be nil; SolveEach fills it.
 	//
 	// Errors: *MemoryError if no layout fits (the result then holds the one nearest to
-	// fitting), *IllegalError if the cluster allows no layout of this kind,
-	// *InfeasibleError, or ctx's error if it ends before any layout fits.
+	// fitting), *IllegalError if the cluster allows no layout of this kind, or ctx's error
+	// if it ends before any layout fits.
 	Solve(ctx context.Context, p *Problem, report func(Progress)) (Result, error)
 }
 
@@ -47,38 +46,17 @@ type Result struct {
 	Why       string          // describes the layout, for the user
 }
 
-// Strategies lists all strategies in the order in which they are solved: baselines, then
-// published algorithms, then evenkeel's own, which starts from the layouts of those
-// before.
-func Strategies() []Strategy {
-	all := named()
-	return all[:len(all)-1]
+// IllegalError says that a cluster allows no layout of a strategy's kind at all, as
+// opposed to one that does not fit its memory.
+type IllegalError struct {
+	Strategy string
+	Reason   string
 }
 
-// named are all strategies that can be asked for by name: those that are always there to
-// be solved, and one that picks from the layouts of another.
-func named() []Strategy {
-	ours, sure := newEvenKeel()
-	return []Strategy{ring{}, ulysses{}, usp{}, uspSubset{}, hexiSeq{}, ours, sure}
-}
+// Error names the strategy and what it lacks.
+func (e *IllegalError) Error() string { return e.Strategy + ": " + e.Reason }
 
-// lookupAny finds a strategy that a plan may name: one of Strategies, or a layout
-// that was given.
-func lookupAny(name string) (Strategy, error) {
-	if name == (fixed{}).Name() {
-		return fixed{}, nil
-	}
-	return Lookup(name)
-}
-
-// Lookup finds a strategy by name. The error lists the names and the nearest.
-func Lookup(name string) (Strategy, error) {
-	var names []string
-	for _, s := range named() {
-		if s.Name() == name {
-			return s, nil
-		}
-		names = append(names, s.Name())
-	}
-	return nil, recommend.Unknown(name, names)
+// Illegal is the error of a strategy that has no layout for a reason.
+func Illegal(strategy, reason string) *IllegalError {
+	return &IllegalError{Strategy: strategy, Reason: reason}
 }

@@ -1,4 +1,4 @@
-package solver
+package strategy
 
 import (
 	"fmt"
@@ -23,11 +23,11 @@ func (e *MemoryError) Error() string {
 		parts = append(parts, fmt.Sprintf("%s %v", c.name, c.bytes))
 	}
 	return fmt.Sprintf("%s would need %v of the usable %v (%v x %v): %s; %s is the largest part",
-		e.Place, e.Memory.Peak(), usable(e.Memory.Capacity), costmodel.Usable, e.Memory.Capacity, strings.Join(parts, ", "), e.Component)
+		e.Place, e.Memory.Peak(), Usable(e.Memory.Capacity), costmodel.Usable, e.Memory.Capacity, strings.Join(parts, ", "), e.Component)
 }
 
-// usable is what a layout may fill of a device.
-func usable(capacity units.Bytes) units.Bytes {
+// Usable is what a layout may fill of a device.
+func Usable(capacity units.Bytes) units.Bytes {
 	return units.Bytes(costmodel.Usable * float64(capacity))
 }
 
@@ -50,20 +50,20 @@ func largest(m costmodel.Memory) string {
 	return best.name
 }
 
-// fill is the part of a device that is used.
-func fill(m costmodel.Memory) float64 { return float64(m.Peak()) / float64(m.Capacity) }
+// Fill is the part of a device that is used.
+func Fill(m costmodel.Memory) float64 { return float64(m.Peak()) / float64(m.Capacity) }
 
-// overfull is the rank whose memory a layout exceeds most, in proportion, or nil.
-func (p *Problem) overfull(l costmodel.Layout) *MemoryError {
+// Overfull is the rank whose memory a layout exceeds most, in proportion, or nil.
+func (p *Problem) Overfull(l costmodel.Layout) *MemoryError {
 	at, worst := -1, 0.0
-	memory := p.sim.Memory(l)
+	memory := p.Sim.Memory(l)
 	for r, m := range memory {
-		if over := fill(m); !m.Fits() && over > worst {
+		if over := Fill(m); !m.Fits() && over > worst {
 			at, worst = r, over
 		}
 	}
 	if at < 0 {
 		return nil
 	}
-	return &MemoryError{Rank: at, Place: p.place(at), Component: largest(memory[at]), Memory: memory[at]}
+	return &MemoryError{Rank: at, Place: p.Place(at), Component: largest(memory[at]), Memory: memory[at]}
 }

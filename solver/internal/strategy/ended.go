@@ -1,11 +1,11 @@
-package solver
+package strategy
 
 import (
 	"context"
 	"errors"
 )
 
-// ended is why ctx has, and whenEnded asks.
+// ended is why ctx has.
 func ended(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
@@ -13,7 +13,8 @@ func ended(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-func whenEnded(ctx context.Context) func() error {
+// WhenEnded asks whether ctx has ended, for a simulation.
+func WhenEnded(ctx context.Context) func() error {
 	return func() error { return ended(ctx) }
 }
 

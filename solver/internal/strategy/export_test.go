@@ -1,0 +1,4 @@
+package strategy
+
+// Sample is sample.
+var Sample = sample

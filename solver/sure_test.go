@@ -1,0 +1,96 @@
+package solver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/solver/internal/world"
+)
+
+func compared(plan *Plan, strategy string) *Candidate {
+	at := slices.IndexFunc(plan.Compared, func(c Candidate) bool { return c.Strategy == strategy })
+	if at < 0 {
+		return nil
+	}
+	return &plan.Compared[at]
+}
+
+// TestSurePlanWhereTheFastestIsATie: it is recommended, gains by more than its error and
+// does without what the doubt is of.
+func TestSurePlanWhereTheFastestIsATie(t *testing.T) {
+	p := toSolve(t, world.Doubtful(t, 5))
+	plan := solvePlan(t, p)
+	ours, sure := compared(plan, "evenkeel"), compared(plan, "evenkeel-sure")
+	if ours.Verdict != Tie || sure == nil || sure.Verdict != Chosen || plan.Strategy != "evenkeel-sure" || plan.Taken {
+		t.Fatalf("%s of %+v", plan.Strategy, plan.Compared)
+	}
+	base := plan.Baseline()
+	if sure.Time.Mid <= ours.Time.Mid || base.Time.Mid-sure.Time.Mid <= sure.GainError {
+		t.Errorf("evenkeel %v, sure %v +- %v, baseline %v", ours.Time.Mid, sure.Time.Mid, sure.GainError, base.Time.Mid)
+	}
+	for _, r := range plan.Ranks {
+		if r.Device == "odd" && r.Tokens > 0 {
+			t.Errorf("rank %d of the odd device has %d tokens", r.Rank, int64(r.Tokens))
+		}
+	}
+	if !strings.Contains(sure.Why, "ring of 3 groups") || !strings.Contains(sure.Why, "more than the cost model can be wrong by") {
+		t.Errorf("why: %s", sure.Why)
+	}
+	if err := Check(plan, p.Profile); err != nil {
+		t.Error(err)
+	}
+	again, err := doc.Encode(solvePlan(t, toSolve(t, world.Doubtful(t, 5))))
+	if first, e := doc.Encode(plan); err != nil || e != nil || !bytes.Equal(first, again) {
+		t.Errorf("two runs differ: %v, %v", err, e)
+	}
+	p = toSolve(t, world.Doubtful(t, 5))
+	p.Take = "evenkeel"
+	if plan := solvePlan(t, p); plan.Strategy != p.Take || !plan.Taken || compared(plan, "evenkeel-sure").Verdict != Slower {
+		t.Errorf("taken: %s of %+v", plan.Strategy, plan.Compared)
+	}
+}
+
+// TestNoSurePlanWhereTheFastestIsSure: then there is none to tell of, unless it is asked for.
+func TestNoSurePlanWhereTheFastestIsSure(t *testing.T) {
+	p := toSolve(t, world.Doubtful(t, 1.02))
+	if plan := solvePlan(t, p); plan.Strategy != "evenkeel" || compared(plan, "evenkeel-sure") != nil {
+		t.Errorf("%s of %+v", plan.Strategy, plan.Compared)
+	}
+	plan, err := Solve(context.Background(), p, []string{"evenkeel-sure"}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sure := compared(plan, "evenkeel-sure"); plan.Strategy != "evenkeel" || sure == nil || sure.Verdict != NotLegal || !strings.Contains(sure.Why, "surely gains already") {
+		t.Errorf("%s of %+v", plan.Strategy, plan.Compared)
+	}
+	p.Take = "evenkeel-sure"
+	var none *InfeasibleError
+	if _, err := Solve(context.Background(), p, nil, nil); !errors.As(err, &none) || !strings.Contains(err.Error(), "surely gains already") {
+		t.Errorf("taken: %v", err)
+	}
+}
+
+// TestNoSurePlanWhereNoneGains: on equal devices the baseline is as good as it gets, and on
+// two of which one is in doubt nothing else is to be had.
+func TestNoSurePlanWhereNoneGains(t *testing.T) {
+	for _, tc := range []struct {
+		p    *Problem
+		want string
+	}{
+		{testProblem(t, "1x4 fast", 32768), "no layout that evenkeel simulated is faster"},
+		{toSolve(t, world.DoubtfulOn(t, "1x(1 fast + 1 odd)", 5)), "none gains more over the strongest baseline"},
+	} {
+		plan, err := Solve(t.Context(), tc.p, []string{"evenkeel-sure"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sure := compared(plan, "evenkeel-sure"); sure == nil || sure.Verdict != NotLegal || !strings.Contains(sure.Why, tc.want) || plan.Strategy != plan.Baseline().Strategy {
+			t.Errorf("%s of %+v", plan.Strategy, plan.Compared)
+		}
+	}
+}
