@@ -166,7 +166,7 @@ func (e *estimator) fastestNodes() [][]int {
 	speed := func(ranks []int) float64 {
 		sum := 0.0
 		for _, r := range ranks {
-			sum += 1 / e.m.linearTime(e.m.dev[r], s)
+			sum += 1 / e.m.LinearTime(e.m.TypeOf[r], s)
 		}
 		return sum
 	}
@@ -190,7 +190,7 @@ func (e *estimator) nodeGroups(ranks []int, parts [2]int) [][]int {
 	s := max(1, e.p.Job.SeqLen/2)
 	fastest := math.Inf(1)
 	for _, r := range ranks {
-		fastest = min(fastest, e.m.linearTime(e.m.dev[r], s))
+		fastest = min(fastest, e.m.LinearTime(e.m.TypeOf[r], s))
 	}
 	var groups [][]int
 	for i := 0; i < len(ranks); {
@@ -199,7 +199,7 @@ func (e *estimator) nodeGroups(ranks []int, parts [2]int) [][]int {
 			k++
 		}
 		n := parts[0]
-		if e.m.linearTime(e.m.dev[ranks[i]], s) > fastest {
+		if e.m.LinearTime(e.m.TypeOf[ranks[i]], s) > fastest {
 			n = parts[1]
 		}
 		groups = append(groups, stripes([][]int{ranks[i:k]}, n)...)
@@ -268,7 +268,7 @@ func (e *estimator) byPace(sets [][]int) [][]int {
 	slowest := func(set int) float64 {
 		most := 0.0
 		for _, c := range sets[set] {
-			most = max(most, e.m.linearTime(e.dev[c], s))
+			most = max(most, e.m.LinearTime(e.dev[c], s))
 		}
 		return most
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 )
 
 // chainView is a way to deal tokens to the groups of a chain.
@@ -32,7 +33,7 @@ func (e *estimator) chain(d *draft, order []int, how chainView) *draft {
 	for i, k := range order {
 		x.kinds[k].tier = i
 		x.ring = append(x.ring, slot{k, 0})
-		var in, out blockTime
+		var in, out analytic.Times
 		if how.wires {
 			in, out = e.chainWire(x, order, i-1), e.chainWire(x, order, i)
 		}
@@ -66,9 +67,9 @@ func (e *estimator) chain(d *draft, order []int, how chainView) *draft {
 
 // chainWire is what keys and values of a token take from the i-th group of a chain to
 // the next, and its gradients; nothing where there is none.
-func (e *estimator) chainWire(d *draft, order []int, i int) blockTime {
+func (e *estimator) chainWire(d *draft, order []int, i int) analytic.Times {
 	if i < 0 || i+1 == len(order) {
-		return blockTime{}
+		return analytic.Times{}
 	}
 	from, to := &d.kinds[order[i]], &d.kinds[order[i+1]]
 	m, block := e.p.Job.Model, float64(e.p.Job.SeqLen)/float64(len(order))
@@ -76,15 +77,15 @@ func (e *estimator) chainWire(d *draft, order []int, i int) blockTime {
 	for _, h := range slices.Concat(from.heads, to.heads) {
 		most = max(most, m.KVHeadsOf(0, h))
 	}
-	elements, link := block*2*float64(m.HeadDim)*float64(most), e.m.network
+	elements, link := block*2*float64(m.HeadDim)*float64(most), e.m.Network
 	if a, b := from.groups[0][0], to.groups[0][0]; e.together(a, b) {
-		link = e.m.inside[e.p.Ranks[a].Node]
+		link = e.m.Inside[e.p.Ranks[a].Node]
 	} else {
 		elements *= max(e.crowd(from), e.crowd(to))
 	}
-	return blockTime{
-		link.seconds(op.KindSendRecv, elements*float64(e.p.Job.DType.Size())) / block,
-		link.seconds(op.KindSendRecv, 4*elements) / block,
+	return analytic.Times{
+		Forward:  link.Seconds(op.KindSendRecv, elements*float64(e.p.Job.DType.Size())) / block,
+		Backward: link.Seconds(op.KindSendRecv, 4*elements) / block,
 	}
 }
 
@@ -98,27 +99,27 @@ type stretchTime func(s, before, last float64) float64
 // the last, of these and its own on their way out; backward the gradients of all before
 // it go out, and its own come home. While it waits for the first block it has nothing
 // to compute but its own; backward that block is there when it has nothing else to do.
-func (e *estimator) stretchTime(k *groupKind, v volume, in, out blockTime) stretchTime {
+func (e *estimator) stretchTime(k *groupKind, v volume, in, out analytic.Times) stretchTime {
 	lots := k.lots()
-	var law linkLaw
+	var law analytic.Link
 	if len(k.class) > 1 {
 		law = e.toAllLaw(k)
 	}
 	return func(s, before, last float64) float64 {
-		linear, att := 0.0, blockTime{}
+		linear, att := 0.0, analytic.Times{}
 		on := e.spanOf(s, 1)
 		for i := range lots {
 			l := &lots[i]
-			linear = max(linear, e.m.linearTime(e.dev[l.class], tokensUp(s*l.weight)))
+			linear = max(linear, e.m.LinearTime(e.dev[l.class], tokensUp(s*l.weight)))
 			a := e.attentionOn(e.dev[l.class], l.heads, 1, on)
-			att.forward, att.backward = max(att.forward, a.forward), max(att.backward, a.backward)
+			att.Forward, att.Backward = max(att.Forward, a.Forward), max(att.Backward, a.Backward)
 		}
 		all := before + s
-		compute := blockTime{att.forward * (1 + 2*before/s), att.backward * (1 + 2*before/s)}
-		compute.forward += max(0, in.forward*last-att.forward)
-		forward := max(compute.forward, in.forward*before, out.forward*all)
-		backward := max(compute.backward, in.forward*before+out.backward*s, out.forward*all+in.backward*before)
-		t := linear + e.m.forward*forward + backward
+		compute := analytic.Times{Forward: att.Forward * (1 + 2*before/s), Backward: att.Backward * (1 + 2*before/s)}
+		compute.Forward += max(0, in.Forward*last-att.Forward)
+		forward := max(compute.Forward, in.Forward*before, out.Forward*all)
+		backward := max(compute.Backward, in.Forward*before+out.Backward*s, out.Forward*all+in.Backward*before)
+		t := linear + e.m.Forwards*forward + backward
 		if len(k.class) > 1 {
 			t += e.exchange(len(k.class), law, v, s)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
@@ -22,7 +23,7 @@ import (
 // all at the same time.
 type estimator struct {
 	p     *strategy.Problem
-	m     *perfModel
+	m     *analytic.Model
 	class []int       // by rank: its device type on its kind of node
 	dev   []int       // by class, as the model numbers types
 	cards []int       // by class: network cards of its kind of node
@@ -30,9 +31,9 @@ type estimator struct {
 	rings []ringTable // by device type and heads
 	// lengths are those of the grid, so far.
 	lengths []float64
-	toAll   map[string]linkLaw
-	hops    []map[uint64]blockTime // by link, nodes' and then the network, and bits of the elements
-	work    float64                // see spend
+	toAll   map[string]analytic.Link
+	hops    []map[uint64]analytic.Times // by link, nodes' and then the network, and bits of the elements
+	work    float64                     // see spend
 	// Room that portions uses again.
 	members  []portion
 	nodes    []nodePortion
@@ -40,13 +41,13 @@ type estimator struct {
 }
 
 func newEstimator(p *strategy.Problem) (*estimator, error) {
-	m, err := newPerfModel(p)
+	m, err := analytic.New(p)
 	if err != nil {
 		return nil, err
 	}
-	e := &estimator{p: p, m: m, rings: make([]ringTable, len(m.types)*(p.Job.Model.QHeads+1)), toAll: map[string]linkLaw{}, hops: make([]map[uint64]blockTime, len(m.inside)+1)}
+	e := &estimator{p: p, m: m, rings: make([]ringTable, len(m.Types)*(p.Job.Model.QHeads+1)), toAll: map[string]analytic.Link{}, hops: make([]map[uint64]analytic.Times, len(m.Inside)+1)}
 	for i := range e.hops {
-		e.hops[i] = map[uint64]blockTime{}
+		e.hops[i] = map[uint64]analytic.Times{}
 	}
 	known := map[[2]int]int{}
 	sizes := map[int]int{}
@@ -54,12 +55,12 @@ func newEstimator(p *strategy.Problem) (*estimator, error) {
 		sizes[r.Node]++
 	}
 	for r, k := range p.Ranks {
-		at := [2]int{m.dev[r], m.nodeKind[k.Node]}
+		at := [2]int{m.TypeOf[r], m.NodeKind[k.Node]}
 		c, ok := known[at]
 		if !ok {
 			c = len(e.dev)
 			known[at] = c
-			e.dev, e.cards, e.size = append(e.dev, m.dev[r]), append(e.cards, p.Job.Cluster.Nodes[k.Node].NICs), append(e.size, sizes[k.Node])
+			e.dev, e.cards, e.size = append(e.dev, m.TypeOf[r]), append(e.cards, p.Job.Cluster.Nodes[k.Node].NICs), append(e.size, sizes[k.Node])
 		}
 		e.class = append(e.class, c)
 	}
@@ -124,21 +125,21 @@ func (e *estimator) wires(d *draft, n int) wireTime {
 		}
 		pairs[known].count++
 	}
-	var sum, most blockTime
+	var sum, most analytic.Times
 	for _, x := range pairs {
 		i := x.example
 		late, load := e.border(d, d.ring[i], d.ring[(i+1)%n], n)
-		sum.forward += float64(x.count) * late.forward
-		sum.backward += float64(x.count) * late.backward
-		most = most.longer(load)
+		sum.Forward += float64(x.count) * late.Forward
+		sum.Backward += float64(x.count) * late.Backward
+		most = most.Longer(load)
 	}
 	hops, grads := float64(n-1), float64(n-2) // the last one of a gradient leads home
-	share := func(of blockTime) blockTime {
-		return blockTime{of.forward * hops, of.forward*hops + (of.backward-of.forward)*grads}
+	share := func(of analytic.Times) analytic.Times {
+		return analytic.Times{Forward: of.Forward * hops, Backward: of.Forward*hops + (of.Backward-of.Forward)*grads}
 	}
-	all, port := share(blockTime{sum.forward / float64(n), sum.backward / float64(n)}), share(most)
-	w := wireTime{all.longer(port), 0}
-	w.home = (sum.backward - sum.forward) / float64(n)
+	all, port := share(analytic.Times{Forward: sum.Forward / float64(n), Backward: sum.Backward / float64(n)}), share(most)
+	w := wireTime{all.Longer(port), 0}
+	w.home = (sum.Backward - sum.Forward) / float64(n)
 	return w
 }
 
@@ -146,7 +147,7 @@ func (e *estimator) wires(d *draft, n int) wireTime {
 // and values alone or gradients with them; and the last hop of a gradient, home,
 // all for blocks of average length.
 type wireTime struct {
-	blockTime
+	analytic.Times
 	home float64
 }
 
@@ -160,31 +161,31 @@ func (e *estimator) together(a, b int) bool { return e.p.Ranks[a].Node == e.p.Ra
 // share a sender or a receiver with the one before wait for it, so where the
 // heads' borders of both groups lie apart, all pieces between two common borders
 // arrive one by one.
-func (e *estimator) border(d *draft, from, to slot, n int) (late, load blockTime) {
+func (e *estimator) border(d *draft, from, to slot, n int) (late, load analytic.Times) {
 	m := e.p.Job.Model
 	a, b := &d.kinds[from.kind], &d.kinds[to.kind]
 	senders, receivers := d.members(from), d.members(to)
 	ofHead := float64(e.p.Job.SeqLen) / float64(n) * 2 * float64(m.HeadDim) // elements of a block
 	crowd := max(e.crowd(a), e.crowd(b))
-	var chain, out, in blockTime
+	var chain, out, in analytic.Times
 	at, endA, endB := 0, 0, 0
 	for i, j := -1, -1; at < m.QHeads; {
 		for endA <= at && i+1 < len(a.heads) {
 			i++
 			endA += a.heads[i]
-			out = blockTime{}
+			out = analytic.Times{}
 		}
 		for endB <= at && j+1 < len(b.heads) {
 			j++
 			endB += b.heads[j]
-			in = blockTime{}
+			in = analytic.Times{}
 		}
 		end := min(endA, endB)
 		t := e.message(senders[i], receivers[j], ofHead*float64(m.KVHeadsOf(at, end-at)), crowd)
-		chain, out, in = chain.plus(t), out.plus(t), in.plus(t)
-		late, load = late.longer(chain), load.longer(out).longer(in)
+		chain, out, in = chain.Plus(t), out.Plus(t), in.Plus(t)
+		late, load = late.Longer(chain), load.Longer(out).Longer(in)
 		if endA == endB {
-			chain = blockTime{}
+			chain = analytic.Times{}
 		}
 		at = end
 	}
@@ -193,20 +194,20 @@ func (e *estimator) border(d *draft, from, to slot, n int) (late, load blockTime
 
 // message is what passing on so many elements of a block takes between two ranks; crowd is
 // how many share a network card on the way to another node.
-func (e *estimator) message(from, to int, elements, crowd float64) blockTime {
+func (e *estimator) message(from, to int, elements, crowd float64) analytic.Times {
 	on := e.p.Ranks[from].Node
 	if !e.together(from, to) {
-		elements, on = elements*crowd, len(e.m.inside)
+		elements, on = elements*crowd, len(e.m.Inside)
 	}
 	key := math.Float64bits(elements)
 	t, ok := e.hops[on][key]
 	if !ok {
-		link := e.m.network
-		if on < len(e.m.inside) {
-			link = e.m.inside[on]
+		link := e.m.Network
+		if on < len(e.m.Inside) {
+			link = e.m.Inside[on]
 		}
-		t.forward = link.seconds(op.KindSendRecv, elements*float64(e.p.Job.DType.Size()))
-		t.backward = t.forward + link.seconds(op.KindSendRecv, 4*elements)
+		t.Forward = link.Seconds(op.KindSendRecv, elements*float64(e.p.Job.DType.Size()))
+		t.Backward = t.Forward + link.Seconds(op.KindSendRecv, 4*elements)
 		e.hops[on][key] = t
 	}
 	return t
@@ -230,20 +231,20 @@ type kindTime func(s float64) float64
 // carry v.
 func (e *estimator) timeOf(k *groupKind, n int, wires wireTime, v volume) kindTime {
 	lots := k.lots()
-	var law linkLaw
+	var law analytic.Link
 	if len(k.class) > 1 {
 		law = e.toAllLaw(k)
 	}
 	total := float64(e.p.Job.SeqLen)
 	return func(s float64) float64 {
 		other := (total - s) / float64(max(1, n-1))
-		linear, att := 0.0, blockTime{}
+		linear, att := 0.0, analytic.Times{}
 		on := e.spanOf(s, max(1, other))
 		for i := range lots {
 			l := &lots[i]
-			linear = max(linear, e.m.linearTime(e.dev[l.class], units.Tokens(math.Ceil(s*l.weight))))
+			linear = max(linear, e.m.LinearTime(e.dev[l.class], units.Tokens(math.Ceil(s*l.weight))))
 			a := e.attentionOn(e.dev[l.class], l.heads, n, on)
-			att.forward, att.backward = max(att.forward, a.forward), max(att.backward, a.backward)
+			att.Forward, att.Backward = max(att.Forward, a.Forward), max(att.Backward, a.Backward)
 		}
 		t := linear + e.ringTime(att, wires, s, n)
 		if len(k.class) > 1 {
@@ -256,16 +257,16 @@ func (e *estimator) timeOf(k *groupKind, n int, wires wireTime, v volume) kindTi
 // ringTime is how long a group of s tokens is in the ring, all passes together:
 // it computes without a break, or waits for the last block and computes that;
 // backward its gradient has a last hop to go then.
-func (e *estimator) ringTime(att blockTime, w wireTime, s float64, n int) float64 {
+func (e *estimator) ringTime(att analytic.Times, w wireTime, s float64, n int) float64 {
 	if n < 2 {
-		return e.m.forward*att.forward + att.backward
+		return e.m.Forwards*att.Forward + att.Backward
 	}
 	even := float64(e.p.Job.SeqLen) / float64(n)
 	passing := (float64(e.p.Job.SeqLen) - s) / (even * float64(n-1)) // against blocks of even length
 	last := 1 / float64(n)
-	forward := max(att.forward, w.forward*passing+att.forward*last)
-	backward := max(att.backward, w.backward*passing+att.backward*last) + w.home*s/even
-	return e.m.forward*forward + backward
+	forward := max(att.Forward, w.Forward*passing+att.Forward*last)
+	backward := max(att.Backward, w.Backward*passing+att.Backward*last) + w.home*s/even
+	return e.m.Forwards*forward + backward
 }
 
 // setShares gives every group of a draft its members' heads and weights.
@@ -420,7 +421,7 @@ func (e *estimator) leastTime(ranks []int) float64 {
 		c := e.class[r]
 		if count[c] == 0 {
 			a := e.attention(e.dev[c], e.p.Job.Model.QHeads, 1, float64(s), 0)
-			linear[c], att[c] = e.m.linearTime(e.dev[c], s), e.m.forward*a.forward+a.backward
+			linear[c], att[c] = e.m.LinearTime(e.dev[c], s), e.m.Forwards*a.Forward+a.Backward
 		}
 		count[c]++
 		p, q = p+linear[c], q+att[c]
@@ -443,9 +444,9 @@ func (e *estimator) tax(ranks []int) (open, hidden float64, err error) {
 	}
 	optimizer, seen := 0.0, map[int]bool{}
 	for _, r := range ranks {
-		if dev := e.m.dev[r]; !seen[dev] {
+		if dev := e.m.TypeOf[r]; !seen[dev] {
 			seen[dev] = true
-			optimizer = max(optimizer, e.m.price(dev, op.AdamW{Params: params}))
+			optimizer = max(optimizer, e.m.Price(dev, op.AdamW{Params: params}))
 		}
 	}
 	if len(ranks) < 2 {
@@ -458,11 +459,11 @@ func (e *estimator) tax(ranks []int) (open, hidden float64, err error) {
 	link := e.p.LinkAmong(ranks)
 	layer := units.Bytes(e.p.Job.Model.LayerParams()) * e.p.Job.DType.Size()
 	for _, x := range e.p.Job.Collectives() {
-		l, err := e.m.over(link, x.Kind, ranks)
+		l, err := e.m.Over(link, x.Kind, ranks)
 		if err != nil {
 			return 0, 0, err
 		}
-		if t := x.Times * l.seconds(x.Kind, float64(x.Bytes)); e.p.Job.OverlapZero && x.Bytes == layer {
+		if t := x.Times * l.Seconds(x.Kind, float64(x.Bytes)); e.p.Job.OverlapZero && x.Bytes == layer {
 			hidden += t
 		} else {
 			open += t
@@ -485,7 +486,7 @@ func (e *estimator) shown(d *draft, t, hidden float64) float64 {
 			busy = max(busy, e.exchange(len(k.class), e.toAllLaw(k), e.exchanged(k, i, cards), each[i]))
 		}
 	}
-	busy += e.m.forward*wires.forward + wires.backward
+	busy += e.m.Forwards*wires.Forward + wires.Backward
 	busy *= float64(e.p.Job.Model.Layers) * float64(max(1, e.p.Job.Accumulate))
 	return t + min(hidden, max(0, busy+hidden-t))
 }

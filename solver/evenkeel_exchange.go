@@ -5,10 +5,11 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 )
 
 // toAllLaw is the law of the all-to-all of a kind's groups.
-func (e *estimator) toAllLaw(k *groupKind) linkLaw {
+func (e *estimator) toAllLaw(k *groupKind) analytic.Link {
 	ranks := k.groups[0]
 	link := e.p.LinkAmong(ranks)
 	key := append(append(make([]byte, 0, 128), link...), 0)
@@ -18,7 +19,7 @@ func (e *estimator) toAllLaw(k *groupKind) linkLaw {
 	l, ok := e.toAll[string(key)]
 	if !ok {
 		// A link without the law is asked for by nobody (see groupings).
-		l, _ = e.m.over(link, op.KindAllToAll, ranks)
+		l, _ = e.m.Over(link, op.KindAllToAll, ranks)
 		e.toAll[string(key)] = l
 	}
 	return l
@@ -166,7 +167,7 @@ func (u *cardUse) until(v volume, i, node int, cards float64) volume {
 }
 
 // exchange is all all-to-alls of a layer in a group of s tokens.
-func (e *estimator) exchange(members int, law linkLaw, v volume, s float64) float64 {
+func (e *estimator) exchange(members int, law analytic.Link, v volume, s float64) float64 {
 	even := s * float64(e.p.Job.Model.HeadDim) * float64(e.p.Job.DType.Size()) * float64(members) / float64(members-1)
-	return (e.m.forward + 1) * (law.seconds(op.KindAllToAll, even*v.wide) + law.seconds(op.KindAllToAll, even*v.narrow))
+	return (e.m.Forwards + 1) * (law.Seconds(op.KindAllToAll, even*v.wide) + law.Seconds(op.KindAllToAll, even*v.narrow))
 }

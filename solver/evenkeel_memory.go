@@ -15,7 +15,7 @@ func (e *estimator) tooSmall(ranks []int) bool {
 	whole := costmodel.MemoryShare{Tokens: e.p.Job.SeqLen, GroupTokens: e.p.Job.SeqLen, QHeads: m.QHeads, KVHeads: m.KVHeads, AllKVHeads: m.KVHeads, Members: 1, Ranks: len(ranks)}
 	need, room := 0.0, 0.0
 	for i, r := range ranks {
-		k := e.m.held.Of(whole, e.m.memory[e.m.dev[r]])
+		k := e.m.Held.Of(whole, e.m.Memory[e.m.TypeOf[r]])
 		if n := float64(k.Activations); i == 0 || n < need {
 			need = n
 		}
@@ -66,7 +66,7 @@ func (e *estimator) fill(lots []lot, members int, s, widest float64, ranks int) 
 	}
 	for _, l := range lots {
 		share := e.share(l, all, members, s*l.weight, s, widest, ranks)
-		most = max(most, strategy.Fill(e.m.held.Of(share, e.m.memory[e.dev[l.class]]))/costmodel.Usable)
+		most = max(most, strategy.Fill(e.m.Held.Of(share, e.m.Memory[e.dev[l.class]]))/costmodel.Usable)
 	}
 	return most
 }

@@ -39,8 +39,8 @@ func (e *estimator) furtherPools(known []pool) []pool {
 	}
 	var parts []func(r int) bool
 	if len(e.dev) > mostChosen {
-		for _, mask := range classSets(len(e.m.types)) {
-			parts = append(parts, func(r int) bool { return mask>>e.m.dev[r]&1 == 1 })
+		for _, mask := range classSets(len(e.m.Types)) {
+			parts = append(parts, func(r int) bool { return mask>>e.m.TypeOf[r]&1 == 1 })
 		}
 	}
 	sizes := slices.Clone(e.size)
@@ -114,9 +114,9 @@ const mostChosen = 4
 // nodeParts are one node of every kind, and the first half, quarter and so on of the
 // nodes of each kind.
 func (e *estimator) nodeParts() (parts []func(r int) bool) {
-	nth, count := make([]int, len(e.m.nodeKind)), map[int]int{}
+	nth, count := make([]int, len(e.m.NodeKind)), map[int]int{}
 	first := map[int]int{}
-	for node, kind := range e.m.nodeKind {
+	for node, kind := range e.m.NodeKind {
 		nth[node] = count[kind]
 		if count[kind] == 0 {
 			first[kind] = node
@@ -131,7 +131,7 @@ func (e *estimator) nodeParts() (parts []func(r int) bool) {
 	for part := 2; part <= most; part *= 2 {
 		parts = append(parts, func(r int) bool {
 			node := e.p.Ranks[r].Node
-			return nth[node]*part < count[e.m.nodeKind[node]]
+			return nth[node]*part < count[e.m.NodeKind[node]]
 		})
 	}
 	return parts
@@ -142,7 +142,7 @@ func (e *estimator) fastestParts(all []int) (parts []func(r int) bool) {
 	s := max(1, e.p.Job.SeqLen/2)
 	fast := slices.Clone(all)
 	slices.SortStableFunc(fast, func(a, b int) int {
-		return cmp.Compare(e.m.linearTime(e.m.dev[a], s), e.m.linearTime(e.m.dev[b], s))
+		return cmp.Compare(e.m.LinearTime(e.m.TypeOf[a], s), e.m.LinearTime(e.m.TypeOf[b], s))
 	})
 	for k := 1; k < len(fast); k++ {
 		parts = append(parts, func(r int) bool { return slices.Contains(fast[:k], r) })

@@ -173,9 +173,9 @@ func (e *estimator) pacesOf(k *groupKind, n int, s float64) (perHead, rate []flo
 			continue
 		}
 		a := e.attention(e.dev[c], h, n, s, s)
-		perHead[m] = (e.m.forward*a.forward + a.backward) / float64(h)
+		perHead[m] = (e.m.Forwards*a.Forward + a.Backward) / float64(h)
 		own := units.Tokens(math.Ceil(s / float64(len(k.class))))
-		rate[m] = float64(own) / e.m.linearTime(e.dev[c], own)
+		rate[m] = float64(own) / e.m.LinearTime(e.dev[c], own)
 	}
 	return perHead, rate
 }

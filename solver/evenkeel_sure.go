@@ -11,6 +11,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
@@ -227,7 +228,7 @@ const (
 // strongest baseline, some of each kind: fast ones come in crowds that are all as doubtful.
 type runners struct {
 	base  units.Seconds // the baseline's time; 0 keeps none
-	model *perfModel
+	model *analytic.Model
 	kinds map[string][]runner // each in order of time
 	most  int                 // in all
 }
@@ -246,7 +247,7 @@ const (
 	mostShards = 1 << 18
 )
 
-func newRunners(p *strategy.Problem, m *perfModel) *runners {
+func newRunners(p *strategy.Problem, m *analytic.Model) *runners {
 	k := &runners{model: m, kinds: map[string][]runner{}, most: max(mostAlike, mostShards/len(p.Ranks))}
 	if p.Base != nil {
 		k.base = p.Base.Step.Time.Mid
@@ -312,10 +313,10 @@ func (k *runners) kindOf(l costmodel.Layout) string {
 	if l.KeepTail {
 		flags |= 4
 	}
-	used := make([]uint64, len(k.model.types))
+	used := make([]uint64, len(k.model.Types))
 	for _, g := range l.Groups {
 		for _, m := range g {
-			used[k.model.dev[m.Rank]]++
+			used[k.model.TypeOf[m.Rank]]++
 		}
 	}
 	b := binary.AppendUvarint(nil, flags)

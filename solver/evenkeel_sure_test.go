@@ -9,6 +9,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -127,7 +128,7 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 // as are kept, or fewer where ranks are many.
 func TestRunnersAreTheFastestOfTheirKinds(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
-	model := &perfModel{types: []string{"a", "b"}, dev: []int{0, 0, 1}}
+	model := &analytic.Model{Types: []string{"a", "b"}, TypeOf: []int{0, 0, 1}}
 	for _, most := range []int{1000, 30} {
 		k := &runners{base: 0.9, model: model, kinds: map[string][]runner{}, most: most}
 		byKind := map[string][]units.Seconds{}

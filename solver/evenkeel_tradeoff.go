@@ -56,7 +56,7 @@ func (e *estimator) newTradeoff(k *groupKind, n int, s, widest float64, ranks in
 		at := slices.IndexFunc(t.classes, func(x tradeoffClass) bool { return x.class == c })
 		if at < 0 {
 			at = len(t.classes)
-			t.classes = append(t.classes, tradeoffClass{class: c, rate: float64(own) / e.m.linearTime(e.dev[c], own)})
+			t.classes = append(t.classes, tradeoffClass{class: c, rate: float64(own) / e.m.LinearTime(e.dev[c], own)})
 		}
 		t.classes[at].count++
 		t.of = append(t.of, at)
@@ -72,7 +72,7 @@ func (t *tradeoff) attention(c, h int) float64 {
 	}
 	if x.took[h] < 0 {
 		a := t.e.attention(t.e.dev[x.class], h, t.groups, t.s, t.other)
-		x.took[h] = t.e.m.forward*a.forward + a.backward
+		x.took[h] = t.e.m.Forwards*a.Forward + a.Backward
 	}
 	return x.took[h]
 }
@@ -353,7 +353,7 @@ func (e *estimator) spent() float64 {
 func (e *estimator) roomOf(l lot, all, members int, s, upTo, widest float64, ranks int) float64 {
 	at := func(tokens float64) costmodel.Memory {
 		e.spend(memoryWork)
-		return e.m.held.Of(e.share(l, all, members, tokens, s, widest, ranks), e.m.memory[e.dev[l.class]])
+		return e.m.Held.Of(e.share(l, all, members, tokens, s, widest, ranks), e.m.Memory[e.dev[l.class]])
 	}
 	far := at(upTo)
 	usable := costmodel.Usable * float64(far.Capacity)

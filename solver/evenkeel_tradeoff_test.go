@@ -46,7 +46,7 @@ func TestRoomIsWhatMemoryHolds(t *testing.T) {
 		widest := s * float64(r.IntN(2))
 		room := e.roomOf(l, p.Job.Model.KVHeads, 4, s, s, widest, 4)
 		fits := func(tokens float64) bool {
-			m := p.Job.MemoryOf(e.share(l, p.Job.Model.KVHeads, 4, tokens, s, widest, 4), e.m.memory[e.dev[l.class]])
+			m := p.Job.MemoryOf(e.share(l, p.Job.Model.KVHeads, 4, tokens, s, widest, 4), e.m.Memory[e.dev[l.class]])
 			return m.Fits()
 		}
 		if room > 0 && !fits(room) {

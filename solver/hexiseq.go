@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
@@ -47,7 +48,7 @@ func (s hexiSeq) Solve(ctx context.Context, p *strategy.Problem, report func(str
 	if c.Done() { // forming groups of tens of thousands of ranks takes seconds
 		return c.Result()
 	}
-	m, err := newPerfModel(p)
+	m, err := analytic.New(p)
 	if err != nil {
 		return strategy.Result{}, err
 	}
@@ -63,10 +64,10 @@ func (s hexiSeq) Solve(ctx context.Context, p *strategy.Problem, report func(str
 
 // finals simulates the best few candidates, and none that the model finds
 // hopeless against the best so far.
-func finals(p *strategy.Problem, c *strategy.Contest, m *perfModel, all []hexiCandidate) {
+func finals(p *strategy.Problem, c *strategy.Contest, m *analytic.Model, all []hexiCandidate) {
 	simulated, work := 0, 0
 	for _, x := range all {
-		if simulated == finalists || c.Done() || c.Time() > 0 && m.step(x.cost.seconds) > hopeless*float64(c.Time()) {
+		if simulated == finalists || c.Done() || c.Time() > 0 && m.Step(x.cost.Seconds) > analytic.Hopeless*float64(c.Time()) {
 			return
 		}
 		if seats := len(p.Ranks) * len(x.groups); work+seats <= finalWork {
@@ -82,7 +83,7 @@ func finals(p *strategy.Problem, c *strategy.Contest, m *perfModel, all []hexiCa
 func fitting(all []hexiCandidate) int {
 	n := 0
 	for _, x := range all {
-		if x.cost.over <= 1 {
+		if x.cost.Over <= 1 {
 			n++
 		}
 	}
@@ -93,8 +94,8 @@ func fitting(all []hexiCandidate) int {
 type hexiCandidate struct {
 	grouping
 	policy string
-	shares []crewShare // by group
-	cost   cost        // over of the group that fits worst, seconds of the slowest
+	shares []analytic.Share // by group
+	cost   analytic.Cost    // over of the group that fits worst, seconds of the slowest
 }
 
 func (x *hexiCandidate) why() string {
@@ -110,9 +111,9 @@ func (x *hexiCandidate) layout(p *strategy.Problem) costmodel.Layout {
 	for g, ranks := range x.groups {
 		s := &x.shares[g]
 		for i, r := range ranks {
-			tokens[r] = s.tokens[i]
-			if s.tokens[i] > 0 || s.heads[i] > 0 {
-				groups[g] = append(groups[g], costmodel.HeadShare{Rank: r, QHeads: s.heads[i]})
+			tokens[r] = s.Tokens[i]
+			if s.Tokens[i] > 0 || s.Heads[i] > 0 {
+				groups[g] = append(groups[g], costmodel.HeadShare{Rank: r, QHeads: s.Heads[i]})
 			}
 		}
 	}
@@ -121,11 +122,11 @@ func (x *hexiCandidate) layout(p *strategy.Problem) costmodel.Layout {
 
 // candidates scores all candidates and sorts them, best first. When ctx ends it
 // returns those it has.
-func candidates(ctx context.Context, p *strategy.Problem, m *perfModel) ([]hexiCandidate, error) {
+func candidates(ctx context.Context, p *strategy.Problem, m *analytic.Model) ([]hexiCandidate, error) {
 	t := capabilityOf(p, m)
 	var all []hexiCandidate
 	for _, x := range groupings(p) {
-		crews, err := m.crews(x.groups)
+		crews, err := m.Crews(x.groups)
 		if err != nil {
 			return nil, err
 		}
@@ -143,37 +144,37 @@ func candidates(ctx context.Context, p *strategy.Problem, m *perfModel) ([]hexiC
 		}
 	}
 	slices.SortStableFunc(all, func(a, b hexiCandidate) int {
-		return cmp.Or(cmp.Compare(a.cost.over, b.cost.over), cmp.Compare(a.cost.seconds, b.cost.seconds))
+		return cmp.Or(cmp.Compare(a.cost.Over, b.cost.Over), cmp.Compare(a.cost.Seconds, b.cost.Seconds))
 	})
 	return all, nil
 }
 
 // candidate is stage III of a grouping and split: one descent for all groups
 // that are alike and have the same tokens.
-func candidate(p *strategy.Problem, m *perfModel, x grouping, crews []*crew, rule policy, split []units.Tokens, t *capability) hexiCandidate {
+func candidate(p *strategy.Problem, m *analytic.Model, x grouping, crews []*analytic.Crew, rule policy, split []units.Tokens, t *capability) hexiCandidate {
 	type class struct {
-		c     *crew
+		c     *analytic.Crew
 		total units.Tokens
 	}
 	type solved struct {
-		share crewShare
-		cost  cost
+		share analytic.Share
+		cost  analytic.Cost
 	}
-	out := hexiCandidate{grouping: x, policy: rule.name, shares: make([]crewShare, len(split)), cost: cost{over: 1}}
+	out := hexiCandidate{grouping: x, policy: rule.name, shares: make([]analytic.Share, len(split)), cost: analytic.Cost{Over: 1}}
 	for g, n := range split {
-		out.shares[g].total = n
+		out.shares[g].Total = n
 	}
-	all := blocksOf(out.shares)
+	all := analytic.PassingOf(out.shares)
 	known := map[class]solved{}
 	for g, n := range split {
 		k := class{crews[g], n}
 		s, ok := known[k]
 		if !ok {
-			s.share, s.cost = descend(m.pricer(crews[g], all.without(n), len(p.Ranks)), p, t, n)
+			s.share, s.cost = descend(m.Pricer(crews[g], all.Without(n), len(p.Ranks)), p, t, n)
 			known[k] = s
 		}
 		out.shares[g] = s.share
-		out.cost.over, out.cost.seconds = max(out.cost.over, s.cost.over), max(out.cost.seconds, s.cost.seconds)
+		out.cost.Over, out.cost.Seconds = max(out.cost.Over, s.cost.Over), max(out.cost.Seconds, s.cost.Seconds)
 	}
 	return out
 }

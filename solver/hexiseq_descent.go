@@ -5,16 +5,17 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
 // descent is stage III for one crew: the members' tokens and heads, one at a time.
 type descent struct {
 	p     *strategy.Problem
-	price *pricer
+	price *analytic.Pricer
 	left  int // evaluations
-	now   crewShare
-	cost  cost
+	now   analytic.Share
+	cost  analytic.Cost
 }
 
 // descentWork bounds the evaluations of one descent times members.
@@ -23,9 +24,9 @@ const descentWork = 12_000
 // descend starts from shares in proportion to what members can do and moves
 // tokens or heads from one member to another while that helps, in steps that
 // halve down to a block and a head: a local optimum.
-func descend(price *pricer, p *strategy.Problem, t *capability, total units.Tokens) (crewShare, cost) {
-	d := &descent{p: p, price: price, left: descentWork / len(price.crew.dev), now: firstShare(p, price.crew, t, total)}
-	d.cost = price.cost(d.now)
+func descend(price *analytic.Pricer, p *strategy.Problem, t *capability, total units.Tokens) (analytic.Share, analytic.Cost) {
+	d := &descent{p: p, price: price, left: descentWork / len(price.Crew.Types), now: firstShare(p, price.Crew, t, total)}
+	d.cost = price.Cost(d.now)
 	for step := d.largestStep(); step >= p.Block && d.mixed(); step /= 2 {
 		for d.pass(step) {
 		}
@@ -34,14 +35,14 @@ func descend(price *pricer, p *strategy.Problem, t *capability, total units.Toke
 }
 
 // firstShare is in proportion to compute, heads by largest remainder.
-func firstShare(p *strategy.Problem, c *crew, t *capability, total units.Tokens) crewShare {
-	weights := make([]float64, len(c.dev))
-	for i, d := range c.dev {
+func firstShare(p *strategy.Problem, c *analytic.Crew, t *capability, total units.Tokens) analytic.Share {
+	weights := make([]float64, len(c.Types))
+	for i, d := range c.Types {
 		weights[i] = t.compute[d]
 	}
-	s := crewShare{total: total, tokens: proportional(total, min(p.Block, max(1, total/units.Tokens(len(weights)))), weights)}
+	s := analytic.Share{Total: total, Tokens: proportional(total, min(p.Block, max(1, total/units.Tokens(len(weights)))), weights)}
 	for _, h := range proportional(units.Tokens(p.Job.Model.QHeads), 1, weights) {
-		s.heads = append(s.heads, int(h))
+		s.Heads = append(s.Heads, int(h))
 	}
 	return s
 }
@@ -50,12 +51,12 @@ func firstShare(p *strategy.Problem, c *crew, t *capability, total units.Tokens)
 // help: in their devices, or in a number of heads that does not divide.
 func (d *descent) mixed() bool {
 	same := func(x []int) bool { return slices.Min(x) == slices.Max(x) }
-	return len(d.price.crew.dev) > 1 && !(same(d.price.crew.dev) && same(d.now.heads))
+	return len(d.price.Crew.Types) > 1 && !(same(d.price.Crew.Types) && same(d.now.Heads))
 }
 
 func (d *descent) largestStep() units.Tokens {
 	step := d.p.Block
-	for step*16 <= d.now.total {
+	for step*16 <= d.now.Total {
 		step *= 2
 	}
 	return step
@@ -90,8 +91,8 @@ func (d *descent) kinds() []int {
 	}
 	seen := map[kind]bool{}
 	var first []int
-	for i, dev := range d.price.crew.dev {
-		k := kind{dev, d.price.crew.node[i], d.now.heads[i], d.now.tokens[i]}
+	for i, dev := range d.price.Crew.Types {
+		k := kind{dev, d.price.Crew.Nodes[i], d.now.Heads[i], d.now.Tokens[i]}
 		if !seen[k] {
 			seen[k] = true
 			first = append(first, i)
@@ -103,20 +104,20 @@ func (d *descent) kinds() []int {
 // move gives tokens and heads of one member to another if that helps.
 func (d *descent) move(from, to int, tokens units.Tokens, heads int) bool {
 	s := d.now
-	tokens, heads = min(tokens, s.tokens[from]), min(heads, s.heads[from])
-	empty := s.tokens[from]-tokens == 0 && s.heads[from]-heads == 0
+	tokens, heads = min(tokens, s.Tokens[from]), min(heads, s.Heads[from])
+	empty := s.Tokens[from]-tokens == 0 && s.Heads[from]-heads == 0
 	if tokens == 0 && heads == 0 || empty {
 		return false
 	}
 	d.left--
-	s.tokens[from], s.tokens[to] = s.tokens[from]-tokens, s.tokens[to]+tokens
-	s.heads[from], s.heads[to] = s.heads[from]-heads, s.heads[to]+heads
-	if c := d.price.cost(s); c.less(d.cost) {
+	s.Tokens[from], s.Tokens[to] = s.Tokens[from]-tokens, s.Tokens[to]+tokens
+	s.Heads[from], s.Heads[to] = s.Heads[from]-heads, s.Heads[to]+heads
+	if c := d.price.Cost(s); c.Less(d.cost) {
 		d.cost = c
 		return true
 	}
-	s.tokens[from], s.tokens[to] = s.tokens[from]+tokens, s.tokens[to]-tokens
-	s.heads[from], s.heads[to] = s.heads[from]+heads, s.heads[to]-heads
+	s.Tokens[from], s.Tokens[to] = s.Tokens[from]+tokens, s.Tokens[to]-tokens
+	s.Heads[from], s.Heads[to] = s.Heads[from]+heads, s.Heads[to]-heads
 	return false
 }
 

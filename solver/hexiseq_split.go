@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
@@ -45,16 +46,16 @@ func (t *capability) total(of []float64, ranks []int) float64 {
 // capabilityOf rates device types by the laws: tokens a second, of linear work and
 // attention to the whole sequence together, at an equal share; and what memory
 // is left beside the states.
-func capabilityOf(p *strategy.Problem, m *perfModel) *capability {
+func capabilityOf(p *strategy.Problem, m *analytic.Model) *capability {
 	n := units.Tokens(len(p.Ranks))
 	s := max(1, p.Job.SeqLen/n)
 	md := p.Job.Model
-	t := &capability{dev: m.dev}
-	for d := range m.types {
-		b := m.block(blockKey{dev: d, heads: md.QHeads, kvHeads: md.KVHeads, q: s})
-		seconds := m.linearTime(d, s) + float64(n)*(m.forward*b.forward+b.backward)
+	t := &capability{dev: m.TypeOf}
+	for d := range m.Types {
+		b := m.Block(analytic.Block{Type: d, Heads: md.QHeads, KVHeads: md.KVHeads, Q: s})
+		seconds := m.LinearTime(d, s) + float64(n)*(m.Forwards*b.Forward+b.Backward)
 		t.compute = append(t.compute, float64(s)/seconds)
-		empty := m.held.Of(memoryOfStates(int(n)), m.memory[d])
+		empty := m.Held.Of(memoryOfStates(int(n)), m.Memory[d])
 		t.memory = append(t.memory, max(1, float64(strategy.Usable(empty.Capacity)-empty.States)))
 	}
 	return t

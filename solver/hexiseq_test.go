@@ -12,13 +12,14 @@ import (
 	"time"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
-func testModelOf(t testing.TB, p *strategy.Problem) *perfModel {
+func testModelOf(t testing.TB, p *strategy.Problem) *analytic.Model {
 	t.Helper()
-	m, err := newPerfModel(p)
+	m, err := analytic.New(p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func TestHexiSeqIsNeverSlowerThanABaseline(t *testing.T) {
 			if !s.Claims().Baseline {
 				continue
 			}
-			if base, ok := fittingTime(t, p, s); ok && got > base {
+			if base, ok := world.FittingTime(t, p, s); ok && got > base {
 				t.Errorf("%s: hexiseq %v, %s %v", p.Job.Cluster, got, s.Name(), base)
 			}
 		}
@@ -106,7 +107,7 @@ func TestGroupingsArePartitions(t *testing.T) {
 				t.Errorf("%s: %s comes twice", c.cluster, key)
 			}
 			seen[key] = true
-			if all := slices.Sorted(slices.Values(slices.Concat(x.groups...))); !slices.Equal(all, countTo(len(p.Ranks))) {
+			if all := slices.Sorted(slices.Values(slices.Concat(x.groups...))); !slices.Equal(all, p.AllRanks()) {
 				t.Errorf("%s: %s, %s: no partition", c.cluster, x.name, key)
 			}
 			for _, g := range x.groups {
@@ -189,14 +190,14 @@ func TestPolicies(t *testing.T) {
 }
 
 // oneCrew is the group of all ranks, with nothing passing by.
-func oneCrew(t testing.TB, p *strategy.Problem) (*perfModel, *crew) {
+func oneCrew(t testing.TB, p *strategy.Problem) (*analytic.Model, *analytic.Crew) {
 	t.Helper()
 	m := testModelOf(t, p)
-	c, err := m.crewOf(countTo(len(p.Ranks)), nil, m.cardUsers([][]int{countTo(len(p.Ranks))}))
+	all, err := m.Crews([][]int{p.AllRanks()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m, c
+	return m, all[0]
 }
 
 // Where descent ends no move of a block or a head helps any more, all tokens and
@@ -207,20 +208,20 @@ func TestDescentEndsInALocalOptimum(t *testing.T) {
 		p := world.Random(t, r)
 		m, c := oneCrew(t, p)
 		abilities := capabilityOf(p, m)
-		s, got := descend(m.pricer(c, nil, len(p.Ranks)), p, abilities, p.Job.SeqLen)
+		s, got := descend(m.Pricer(c, nil, len(p.Ranks)), p, abilities, p.Job.SeqLen)
 		heads := 0
-		for _, h := range s.heads {
+		for _, h := range s.Heads {
 			heads += h
 		}
-		if world.Sum(s.tokens) != p.Job.SeqLen || heads != p.Job.Model.QHeads {
+		if world.Sum(s.Tokens) != p.Job.SeqLen || heads != p.Job.Model.QHeads {
 			t.Fatalf("%s: %+v", p.Job.Cluster, s)
 		}
-		d := &descent{p: p, price: m.pricer(c, nil, len(p.Ranks)), left: 1000, now: s, cost: got}
+		d := &descent{p: p, price: m.Pricer(c, nil, len(p.Ranks)), left: 1000, now: s, cost: got}
 		if d.mixed() && d.pass(p.Block) {
 			t.Errorf("%s: %+v is no local optimum: %+v is better", p.Job.Cluster, s, d.now)
 		}
 		first := firstShare(p, c, abilities, p.Job.SeqLen)
-		if start := m.pricer(c, nil, len(p.Ranks)).cost(first); start.less(got) {
+		if start := m.Pricer(c, nil, len(p.Ranks)).Cost(first); start.Less(got) {
 			t.Errorf("%s: the start %+v is better than %+v", p.Job.Cluster, start, got)
 		}
 	}
@@ -234,12 +235,12 @@ func TestDescentGivesWayToMemory(t *testing.T) {
 	m, c := oneCrew(t, p)
 	abilities := capabilityOf(p, m)
 	first := firstShare(p, c, abilities, p.Job.SeqLen)
-	if start := m.pricer(c, nil, 4).cost(first); start.over <= 1 {
+	if start := m.Pricer(c, nil, 4).Cost(first); start.Over <= 1 {
 		t.Fatalf("the start fits already: %+v", start)
 	}
-	share, got := descend(m.pricer(c, nil, 4), p, abilities, p.Job.SeqLen)
-	if got.over > 1 || share.tokens[0] >= first.tokens[0] {
-		t.Errorf("from %+v to %+v, over by %v", first, share, got.over)
+	share, got := descend(m.Pricer(c, nil, 4), p, abilities, p.Job.SeqLen)
+	if got.Over > 1 || share.Tokens[0] >= first.Tokens[0] {
+		t.Errorf("from %+v to %+v, over by %v", first, share, got.Over)
 	}
 }
 
@@ -247,8 +248,8 @@ func TestDescentGivesWayToMemory(t *testing.T) {
 func TestDescentLeavesEqualMembersAlone(t *testing.T) {
 	p := world.Problem(t, "1x4 fast", 16384)
 	m, c := oneCrew(t, p)
-	s, _ := descend(m.pricer(c, nil, 4), p, capabilityOf(p, m), p.Job.SeqLen)
-	if slices.Max(s.tokens) != slices.Min(s.tokens) || slices.Max(s.heads) != slices.Min(s.heads) {
+	s, _ := descend(m.Pricer(c, nil, 4), p, capabilityOf(p, m), p.Job.SeqLen)
+	if slices.Max(s.Tokens) != slices.Min(s.Tokens) || slices.Max(s.Heads) != slices.Min(s.Heads) {
 		t.Errorf("%+v", s)
 	}
 }
@@ -274,7 +275,7 @@ func TestCandidatesAreLayouts(t *testing.T) {
 			l := x.layout(p)
 			world.Time(t, p, l)
 			for rank, m := range p.Sim.Memory(l) {
-				if x.cost.over <= 1 && !m.Fits() {
+				if x.cost.Over <= 1 && !m.Fits() {
 					t.Errorf("%s: %s: rank %d does not fit: %+v", job.Cluster, x.why(), rank, m)
 				}
 			}

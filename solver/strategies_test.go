@@ -88,7 +88,7 @@ func TestWhereEachStrategyWins(t *testing.T) {
 		p := world.ProblemOf(t, slowToAll(world.Profile([]world.Device{world.Fast(), world.Slow()}, c.wires), c.toAll), job)
 		others := units.Seconds(0)
 		for _, s := range strategies() {
-			got, ok := fittingTime(t, p, s)
+			got, ok := world.FittingTime(t, p, s)
 			if s.Name() == c.winner {
 				if !ok || others > 0 && got >= others*(1-1e-4) {
 					t.Errorf("%s on %s: %v, the best before it %v", c.winner, c.cluster, got, others)
@@ -102,13 +102,13 @@ func TestWhereEachStrategyWins(t *testing.T) {
 		// What comes later contains the winner where it is a baseline of all ranks.
 		if c.winner == "ring" || c.winner == "ulysses" {
 			winner := slices.IndexFunc(baselines(), func(s strategy.Strategy) bool { return s.Name() == c.winner })
-			want, _ := fittingTime(t, p, baselines()[winner])
-			if got, ok := fittingTime(t, p, usp{}); !ok || got > want {
+			want, _ := world.FittingTime(t, p, baselines()[winner])
+			if got, ok := world.FittingTime(t, p, usp{}); !ok || got > want {
 				t.Errorf("usp on %s: %v, %s %v", c.cluster, got, c.winner, want)
 			}
 		}
 		if c.winner == "ring" {
-			if got, ok := fittingTime(t, p, ulysses{}); ok && got < others {
+			if got, ok := world.FittingTime(t, p, ulysses{}); ok && got < others {
 				t.Errorf("ulysses on %s: %v", c.cluster, got)
 			}
 		}

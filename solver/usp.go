@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
@@ -21,7 +22,7 @@ func (usp) Claims() strategy.Claims {
 
 // Solve implements Strategy.
 func (s usp) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
-	m, err := newPerfModel(p)
+	m, err := analytic.New(p)
 	if err != nil {
 		return strategy.Result{}, err
 	}
@@ -87,13 +88,13 @@ func meshOf(ranks []int, hp int, strided bool) mesh {
 
 // try judges a mesh, unless it is costly to simulate and the analytic model finds it far
 // slower than the best so far.
-func (x mesh) try(p *strategy.Problem, c *strategy.Contest, m *perfModel, on string) {
+func (x mesh) try(p *strategy.Problem, c *strategy.Contest, m *analytic.Model, on string) {
 	if c.Done() {
 		return
 	}
 	l := equalShares(p, x.groups)
 	if c.Time() > 0 && strategy.Costly(l) {
-		if _, known := p.TimeKnown(l); !known && m.layout(l) > hopeless*float64(c.Time()) {
+		if _, known := p.TimeKnown(l); !known && m.Layout(l) > analytic.Hopeless*float64(c.Time()) {
 			return
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -17,10 +18,10 @@ func TestModelOfEqualShares(t *testing.T) {
 		for _, seq := range []units.Tokens{8192, 1 << 17, 1 << 20} {
 			p := world.GPUs(t, cluster, seq)
 			m := testModelOf(t, p)
-			for _, x := range meshes(p, countTo(len(p.Ranks))) {
+			for _, x := range meshes(p, p.AllRanks()) {
 				l := equalShares(p, x.groups)
-				model, real := m.layout(l), layersTime(t, p, l)
-				if model > hopeless*real {
+				model, real := m.Layout(l), layersTime(t, p, l)
+				if model > analytic.Hopeless*real {
 					t.Errorf("%s, %d tokens, %s: the model says %v, the simulator %v", cluster, seq, x.name(), model, real)
 				}
 				if seq == 1<<20 && model < 0.75*real {
@@ -57,9 +58,9 @@ func TestModelOfSharedCards(t *testing.T) {
 		}
 		p := world.ProblemOf(t, world.Profile([]world.Device{world.Fast()}, []world.Wire{world.Near(), world.Link("far", 1e-6, 2e-9)}), job)
 		m := testModelOf(t, p)
-		for _, x := range meshes(p, countTo(8)) {
+		for _, x := range meshes(p, p.AllRanks()) {
 			l := equalShares(p, x.groups)
-			if model, real := m.layout(l), layersTime(t, p, l); model > hopeless*real || model < 0.7*real {
+			if model, real := m.Layout(l), layersTime(t, p, l); model > analytic.Hopeless*real || model < 0.7*real {
 				t.Errorf("%d cards, %s: the model says %v, the simulator %v", cards, x.name(), model, real)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
@@ -33,7 +34,7 @@ func (s uspSubset) Solve(ctx context.Context, p *strategy.Problem, report func(s
 	case len(parts) == 0:
 		return strategy.Result{}, strategy.Illegal(s.Name(), "all devices are of one type and all nodes of one size, so nothing is left out")
 	}
-	m, err := newPerfModel(p)
+	m, err := analytic.New(p)
 	if err != nil {
 		return strategy.Result{}, err
 	}

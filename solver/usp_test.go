@@ -16,21 +16,6 @@ import (
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
-// fittingTime is the time of a strategy's layout, false where it has none that fits.
-func fittingTime(t testing.TB, p *strategy.Problem, s strategy.Strategy) (units.Seconds, bool) {
-	t.Helper()
-	res, err := s.Solve(context.Background(), p, nil)
-	var bad *strategy.MemoryError
-	var none *strategy.IllegalError
-	if errors.As(err, &bad) || errors.As(err, &none) {
-		return 0, false
-	}
-	if err != nil {
-		t.Fatalf("%s on %s: %v", s.Name(), p.Job.Cluster, err)
-	}
-	return world.Time(t, p, res.Layout), true
-}
-
 func TestUlyssesNeedsHeadsThatDivide(t *testing.T) {
 	for _, c := range []struct {
 		cluster string
@@ -84,13 +69,13 @@ func TestMeshesAreEveryLegalPairAndPlacement(t *testing.T) {
 				want[fmt.Sprint(n/hp, hp, hp > 1 && hp < n)] = true
 			}
 		}
-		for _, x := range meshes(p, countTo(n)) {
+		for _, x := range meshes(p, p.AllRanks()) {
 			key := fmt.Sprint(x.cp, x.hp, x.strided)
 			if !want[key] {
 				t.Errorf("%s, %d heads: mesh %s is not legal or comes twice", c.cluster, c.heads, key)
 			}
 			delete(want, key)
-			checkMesh(t, x, n)
+			checkMesh(t, p.AllRanks(), x)
 		}
 		if len(want) > 0 {
 			t.Errorf("%s, %d heads: %v not tried", c.cluster, c.heads, want)
@@ -98,9 +83,10 @@ func TestMeshesAreEveryLegalPairAndPlacement(t *testing.T) {
 	}
 }
 
-func checkMesh(t *testing.T, x mesh, n int) {
+func checkMesh(t *testing.T, ranks []int, x mesh) {
 	t.Helper()
-	if all := slices.Sorted(slices.Values(slices.Concat(x.groups...))); !slices.Equal(all, countTo(n)) || len(x.groups) != x.cp {
+	n := len(ranks)
+	if all := slices.Sorted(slices.Values(slices.Concat(x.groups...))); !slices.Equal(all, ranks) || len(x.groups) != x.cp {
 		t.Fatalf("%+v is no partition of %d ranks into %d", x, n, x.cp)
 	}
 	for _, g := range x.groups {
@@ -121,7 +107,7 @@ func TestUSPIsTheBestMesh(t *testing.T) {
 	for range 20 {
 		p := world.Random(t, r)
 		best := units.Seconds(0)
-		for _, x := range meshes(p, countTo(len(p.Ranks))) {
+		for _, x := range meshes(p, p.AllRanks()) {
 			if s := world.Time(t, p, equalShares(p, x.groups)); best == 0 || s < best {
 				best = s
 			}
@@ -131,7 +117,7 @@ func TestUSPIsTheBestMesh(t *testing.T) {
 			t.Errorf("%s: usp takes %v, the best mesh %v", p.Job.Cluster, got, best)
 		}
 		for _, s := range []strategy.Strategy{ring{}, ulysses{}} {
-			if base, ok := fittingTime(t, p, s); ok && best > base {
+			if base, ok := world.FittingTime(t, p, s); ok && best > base {
 				t.Errorf("%s: usp %v, %s %v", p.Job.Cluster, best, s.Name(), base)
 			}
 		}

@@ -2,6 +2,7 @@ package world
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"testing"
 
@@ -100,3 +101,18 @@ func Changed(t testing.TB, p *strategy.Problem, change func(*costmodel.Job)) *st
 // LongRing is a cluster whose ring has more tasks in a pass, 1104 x 1104, than a simulation
 // does before it asks whether to go on.
 const LongRing = "138x8 fast"
+
+// FittingTime is the time of a strategy's layout, false where it has none that fits.
+func FittingTime(t testing.TB, p *strategy.Problem, s strategy.Strategy) (units.Seconds, bool) {
+	t.Helper()
+	res, err := s.Solve(context.Background(), p, nil)
+	var bad *strategy.MemoryError
+	var none *strategy.IllegalError
+	if errors.As(err, &bad) || errors.As(err, &none) {
+		return 0, false
+	}
+	if err != nil {
+		t.Fatalf("%s on %s: %v", s.Name(), p.Job.Cluster, err)
+	}
+	return Time(t, p, res.Layout), true
+}

@@ -1,4 +1,4 @@
-package solver
+package analytic
 
 import (
 	"encoding/binary"
@@ -7,29 +7,29 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// crew is a candidate all-to-all group as the analytic model sees it: groups
+// Crew is a candidate all-to-all group as the analytic model sees it: groups
 // with equal devices, equally spread over nodes and equally fed, are one crew.
-type crew struct {
-	dev   []int    // of each member
-	node  []int    // of each member, counted from the crew's first
+type Crew struct {
+	Types []int    // of each member
+	Nodes []int    // of each member, counted from the crew's first
 	cards []int    // network cards of these nodes; 0 is one a device
 	users []int    // groups whose all-to-alls these cards serve at once, this one among them
-	toAll linkLaw  // unless the crew is alone
+	toAll Link     // unless the crew is alone
 	hops  []hopLaw // of the blocks that come in, by member
 }
 
 // hopLaw is the link over which a member receives blocks, slowed where members
 // share network cards.
 type hopLaw struct {
-	linkLaw
+	Link
 	crowd float64
 	like  int // first member of the crew with this law
 }
 
-// crews describes groups, those that are alike by one crew.
-func (m *perfModel) crews(groups [][]int) ([]*crew, error) {
-	known, users := map[string]*crew{}, m.cardUsers(groups)
-	crews := make([]*crew, len(groups))
+// Crews describes groups, those that are alike by one crew.
+func (m *Model) Crews(groups [][]int) ([]*Crew, error) {
+	known, users := map[string]*Crew{}, m.cardUsers(groups)
+	crews := make([]*Crew, len(groups))
 	for g, ranks := range groups {
 		key := m.key(ranks, before(groups, g), users)
 		c := known[key]
@@ -47,8 +47,8 @@ func (m *perfModel) crews(groups [][]int) ([]*crew, error) {
 
 // crewOf describes a group whose blocks come from the ranks of another, nil for
 // none; users are those of all nodes' cards. The error is a law that nobody measured.
-func (m *perfModel) crewOf(ranks, before, users []int) (*crew, error) {
-	c := &crew{}
+func (m *Model) crewOf(ranks, before, users []int) (*Crew, error) {
+	c := &Crew{}
 	var nodes []int
 	for _, r := range ranks {
 		at := slices.Index(nodes, m.p.Ranks[r].Node)
@@ -58,7 +58,7 @@ func (m *perfModel) crewOf(ranks, before, users []int) (*crew, error) {
 			c.cards = append(c.cards, m.p.Job.Cluster.Nodes[m.p.Ranks[r].Node].NICs)
 			c.users = append(c.users, users[m.p.Ranks[r].Node])
 		}
-		c.dev, c.node = append(c.dev, m.dev[r]), append(c.node, at)
+		c.Types, c.Nodes = append(c.Types, m.TypeOf[r]), append(c.Nodes, at)
 	}
 	c.feed(m, ranks, before)
 	if len(ranks) < 2 {
@@ -69,14 +69,14 @@ func (m *perfModel) crewOf(ranks, before, users []int) (*crew, error) {
 		link = m.p.Job.Cluster.Nodes[nodes[0]].Link
 	}
 	var err error
-	c.toAll, err = m.over(link, op.KindAllToAll, ranks)
+	c.toAll, err = m.Over(link, op.KindAllToAll, ranks)
 	return c, err
 }
 
 // cardUsers counts by node the groups whose all-to-alls its network cards serve:
 // those that have members there and elsewhere, each taken to have as much to send;
 // none where every device has a card.
-func (m *perfModel) cardUsers(groups [][]int) []int {
+func (m *Model) cardUsers(groups [][]int) []int {
 	users, last := make([]int, len(m.p.Job.Cluster.Nodes)), make([]int, len(m.p.Job.Cluster.Nodes))
 	for g, ranks := range groups {
 		first := m.p.Ranks[ranks[0]].Node
@@ -95,20 +95,20 @@ func (m *perfModel) cardUsers(groups [][]int) []int {
 
 // feed finds the laws of incoming blocks: the network's for a member whose
 // giver is on another node.
-func (c *crew) feed(m *perfModel, ranks, before []int) {
+func (c *Crew) feed(m *Model, ranks, before []int) {
 	c.hops = make([]hopLaw, len(ranks))
 	far := make([]int, len(c.cards))
 	for i, r := range ranks {
 		if m.isFar(r, giver(i, len(ranks), before)) {
-			far[c.node[i]]++
+			far[c.Nodes[i]]++
 		}
 	}
 	for i, r := range ranks {
-		h := hopLaw{linkLaw: m.inside[m.p.Ranks[r].Node], crowd: 1}
+		h := hopLaw{Link: m.Inside[m.p.Ranks[r].Node], crowd: 1}
 		if m.isFar(r, giver(i, len(ranks), before)) {
-			h.linkLaw = m.network
-			if cards := c.cards[c.node[i]]; cards > 0 {
-				h.crowd = max(1, float64(far[c.node[i]])/float64(cards))
+			h.Link = m.Network
+			if cards := c.cards[c.Nodes[i]]; cards > 0 {
+				h.crowd = max(1, float64(far[c.Nodes[i]])/float64(cards))
 			}
 		}
 		for h.like < i && c.hops[h.like] != h {
@@ -127,7 +127,7 @@ func giver(i, n int, before []int) int {
 	return before[i*len(before)/n]
 }
 
-func (m *perfModel) isFar(r, from int) bool {
+func (m *Model) isFar(r, from int) bool {
 	return from >= 0 && m.p.Ranks[r].Node != m.p.Ranks[from].Node
 }
 
@@ -140,7 +140,7 @@ func before(groups [][]int, g int) []int {
 }
 
 // key tells crews apart: groups of one key are alike to the model.
-func (m *perfModel) key(ranks, before, users []int) string {
+func (m *Model) key(ranks, before, users []int) string {
 	var nodes []int
 	key := make([]byte, 0, 4*len(ranks)+1)
 	for i, r := range ranks {
@@ -150,9 +150,9 @@ func (m *perfModel) key(ranks, before, users []int) string {
 			at = len(nodes)
 			nodes = append(nodes, node)
 		}
-		key = binary.AppendUvarint(key, uint64(m.dev[r]))
+		key = binary.AppendUvarint(key, uint64(m.TypeOf[r]))
 		key = binary.AppendUvarint(key, uint64(at))
-		key = binary.AppendUvarint(key, uint64(m.nodeKind[node]))
+		key = binary.AppendUvarint(key, uint64(m.NodeKind[node]))
 		key = binary.AppendUvarint(key, uint64(users[node]))
 		far := byte(0)
 		if m.isFar(r, giver(i, len(ranks), before)) {

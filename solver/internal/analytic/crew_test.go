@@ -1,4 +1,4 @@
-package solver
+package analytic
 
 import (
 	"testing"
@@ -10,7 +10,7 @@ import (
 // it is the same.
 func TestMembersOfLikeLinks(t *testing.T) {
 	p := world.Problem(t, "2x(2 fast)", 65536)
-	m, err := newPerfModel(p)
+	m, err := New(p)
 	if err != nil {
 		t.Fatal(err)
 	}
