@@ -8,6 +8,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -119,7 +120,7 @@ func TestBoundKnowsPortsAreShared(t *testing.T) {
 		}
 		s.fewest, s.most = 4, 4
 		bound := f.ofRing(s, math.Inf(1))
-		best := min(world.Seconds(t, p, equalShares(p, [][]int{{0, 1}, {2, 3}})), world.Seconds(t, p, equalShares(p, [][]int{{0}, {1}, {2}, {3}})))
+		best := min(world.Seconds(t, p, baseline.EqualShares(p, [][]int{{0, 1}, {2, 3}})), world.Seconds(t, p, baseline.EqualShares(p, [][]int{{0}, {1}, {2}, {3}})))
 		x := f.exchange(s)
 		alone := x.open + float64(job.Model.Layers-1)*(x.forward+x.backward)
 		if bound > float64(best) || bound < 1.2*alone {

@@ -14,6 +14,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -45,9 +46,9 @@ func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
 	p := problemOf(t, world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Near(), world.Far()}), job)
 	groups := []costmodel.Group{{{Rank: 0, QHeads: 5}, {Rank: 1, QHeads: 3}}, {{Rank: 2, QHeads: 8}, {Rank: 3, QHeads: 0}}}
 	attempts := []strategy.Attempt{
-		attemptOf(t, p, ring{}, p.posed.EqualRing()),
-		{Strategy: ulysses{}, Illegal: "8 heads do not divide over 5 ranks"},
-		attemptOf(t, p, usp{}, costmodel.Contiguous([]units.Tokens{0, 8192, 0, 0, 0}, []costmodel.Group{{{Rank: 1, QHeads: 8}}})),
+		attemptOf(t, p, baseline.Ring{}, p.posed.EqualRing()),
+		{Strategy: baseline.Ulysses{}, Illegal: "8 heads do not divide over 5 ranks"},
+		attemptOf(t, p, baseline.USP{}, costmodel.Contiguous([]units.Tokens{0, 8192, 0, 0, 0}, []costmodel.Group{{{Rank: 1, QHeads: 8}}})),
 		attemptOf(t, p, &evenKeel{}, costmodel.ZigZag([]units.Tokens{3000, 1000, 3200, 992, 0}, groups)),
 	}
 	bound, err := LowerBound(p)

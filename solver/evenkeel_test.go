@@ -10,6 +10,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -36,7 +37,7 @@ func seeded(t testing.TB, p *strategy.Problem) map[string]units.Seconds {
 func searchOf(t testing.TB, p *strategy.Problem) *search {
 	t.Helper()
 	if p.Seeds == nil {
-		if _, _, err := strategy.SolveEach(t.Context(), p, baselines(), nil); err != nil {
+		if _, _, err := strategy.SolveEach(t.Context(), p, baseline.Strategies(), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -114,7 +115,7 @@ func TestSearchStopsAnywhere(t *testing.T) {
 	last := units.Seconds(math.Inf(1))
 	for _, after := range []int{0, 1, 5, 40, 400} {
 		p := world.GPUs(t, "1x2 h100_sxm + 1x3 a100_sxm", 1<<16)
-		p.Seeds = append(p.Seeds, solveWith(t, p, ring{}))
+		p.Seeds = append(p.Seeds, solveWith(t, p, baseline.Ring{}))
 		ctx, cancel := context.WithCancel(context.Background())
 		reports := 0
 		if after == 0 {

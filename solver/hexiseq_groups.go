@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
@@ -30,8 +31,8 @@ const (
 // members as there are heads.
 func groupings(p *strategy.Problem) []grouping {
 	var all []grouping
-	for _, x := range meshes(p, p.AllRanks()) {
-		all = append(all, grouping{x.name(), x.groups})
+	for _, x := range baseline.Meshes(p, p.AllRanks()) {
+		all = append(all, grouping{x.Name(), x.Groups})
 	}
 	all = append(all, insideNodes(p)...)
 	all = append(all, mixedNodes(p)...)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/analytic"
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -325,7 +326,7 @@ func TestNoGroupsAreFormedOnceTimeIsUp(t *testing.T) {
 	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	defer cancel()
 	p := world.Problem(t, "1x(2 fast + 2 slow)", 1<<15)
-	p.Seeds = []strategy.Result{solveWith(t, world.Problem(t, "1x(2 fast + 2 slow)", 1<<15), ring{})}
+	p.Seeds = []strategy.Result{solveWith(t, world.Problem(t, "1x(2 fast + 2 slow)", 1<<15), baseline.Ring{})}
 	res, err := hexiSeq{}.Solve(late, p, nil)
 	if err != nil || !res.Stopped || strings.Contains(res.Why, "candidates fit memory") || !strategy.SameLayout(res.Layout, p.Seeds[0].Layout) {
 		t.Errorf("%+v: %v", res.Why, err)

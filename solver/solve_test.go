@@ -15,6 +15,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -298,7 +299,7 @@ func TestOfEqualPlansOursIsChosen(t *testing.T) {
 	slow := *step
 	slow.Time = step.Time.Times(2)
 	found := []strategy.Attempt{
-		{Result: strategy.Result{Layout: l, Step: &slow}, Strategy: ring{}},
+		{Result: strategy.Result{Layout: l, Step: &slow}, Strategy: baseline.Ring{}},
 		{Result: strategy.Result{Layout: l, Step: step}, Strategy: hexiSeq{}},
 		{Result: strategy.Result{Layout: l, Step: step}, Strategy: &evenKeel{}},
 	}

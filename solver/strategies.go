@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
@@ -56,5 +57,5 @@ func described(s strategy.Strategy) Strategy {
 // strategies are all that can be asked for by name, to solve one problem with.
 func strategies() []strategy.Strategy {
 	ours, sure := newEvenKeel()
-	return append(baselines(), hexiSeq{}, ours, sure)
+	return append(baseline.Strategies(), hexiSeq{}, ours, sure)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -41,12 +42,12 @@ func TestStrategiesAreSolvedInTableOrder(t *testing.T) {
 func TestWithoutAllToAllOnlyRingsAreLeft(t *testing.T) {
 	profile := world.Without(world.Profile([]world.Device{world.Fast(), world.Slow()}, []world.Wire{world.Near(), world.Far()}), op.KindAllToAll)
 	p := world.ProblemOf(t, profile, world.Job(t, "2x(1 fast + 1 slow)", 8192))
-	_, err := ulysses{}.Solve(context.Background(), p, nil)
+	_, err := baseline.Ulysses{}.Solve(context.Background(), p, nil)
 	var none *strategy.IllegalError
 	if !errors.As(err, &none) || !strings.Contains(none.Reason, "evenkeel calibrate --fresh --only all_to_all") {
 		t.Errorf("ulysses: %v", err)
 	}
-	for _, s := range []strategy.Strategy{usp{}, uspSubset{}, hexiSeq{}} {
+	for _, s := range []strategy.Strategy{baseline.USP{}, baseline.USPSubset{}, hexiSeq{}} {
 		res := solveWith(t, p, s)
 		for _, g := range res.Layout.Groups {
 			if len(g) > 1 {
@@ -101,14 +102,14 @@ func TestWhereEachStrategyWins(t *testing.T) {
 		}
 		// What comes later contains the winner where it is a baseline of all ranks.
 		if c.winner == "ring" || c.winner == "ulysses" {
-			winner := slices.IndexFunc(baselines(), func(s strategy.Strategy) bool { return s.Name() == c.winner })
-			want, _ := world.FittingTime(t, p, baselines()[winner])
-			if got, ok := world.FittingTime(t, p, usp{}); !ok || got > want {
+			winner := slices.IndexFunc(baseline.Strategies(), func(s strategy.Strategy) bool { return s.Name() == c.winner })
+			want, _ := world.FittingTime(t, p, baseline.Strategies()[winner])
+			if got, ok := world.FittingTime(t, p, baseline.USP{}); !ok || got > want {
 				t.Errorf("usp on %s: %v, %s %v", c.cluster, got, c.winner, want)
 			}
 		}
 		if c.winner == "ring" {
-			if got, ok := world.FittingTime(t, p, ulysses{}); ok && got < others {
+			if got, ok := world.FittingTime(t, p, baseline.Ulysses{}); ok && got < others {
 				t.Errorf("ulysses on %s: %v", c.cluster, got)
 			}
 		}
@@ -121,7 +122,7 @@ func TestStoppedStrategiesAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	p := world.Problem(t, "2x(2 fast + 2 slow)", 16384)
-	for _, s := range []strategy.Strategy{ulysses{}, usp{}, uspSubset{}, hexiSeq{}} {
+	for _, s := range []strategy.Strategy{baseline.Ulysses{}, baseline.USP{}, baseline.USPSubset{}, hexiSeq{}} {
 		res, err := s.Solve(ctx, p, nil)
 		if err != nil {
 			t.Errorf("%s: %v", s.Name(), err)
@@ -140,7 +141,7 @@ func TestMeshesThatDoNotFit(t *testing.T) {
 	f, s := world.Fast(), world.Slow()
 	f.Memory, s.Memory = 40*units.MiB, 40*units.MiB
 	p := world.Problem(t, "1x4 fast + 1x4 slow", 16384, f, s)
-	for _, s := range []strategy.Strategy{ulysses{}, usp{}, uspSubset{}, hexiSeq{}} {
+	for _, s := range []strategy.Strategy{baseline.Ulysses{}, baseline.USP{}, baseline.USPSubset{}, hexiSeq{}} {
 		res, err := s.Solve(context.Background(), p, nil)
 		var bad *strategy.MemoryError
 		if !errors.As(err, &bad) || bad.Memory.Fits() {

@@ -1,4 +1,4 @@
-package solver
+package baseline
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func TestUlyssesNeedsHeadsThatDivide(t *testing.T) {
 		{"2x8 fast", 40, 8, "40 heads do not divide over 16 ranks"},
 	} {
 		p := world.WithHeads(t, c.cluster, 4096, c.q, c.kv)
-		res, err := ulysses{}.Solve(context.Background(), p, nil)
+		res, err := Ulysses{}.Solve(context.Background(), p, nil)
 		if c.want != "" {
 			var none *strategy.IllegalError
 			if !errors.As(err, &none) || none.Strategy != "ulysses" || none.Reason != c.want {
@@ -69,7 +69,7 @@ func TestMeshesAreEveryLegalPairAndPlacement(t *testing.T) {
 				want[fmt.Sprint(n/hp, hp, hp > 1 && hp < n)] = true
 			}
 		}
-		for _, x := range meshes(p, p.AllRanks()) {
+		for _, x := range Meshes(p, p.AllRanks()) {
 			key := fmt.Sprint(x.cp, x.hp, x.strided)
 			if !want[key] {
 				t.Errorf("%s, %d heads: mesh %s is not legal or comes twice", c.cluster, c.heads, key)
@@ -83,13 +83,13 @@ func TestMeshesAreEveryLegalPairAndPlacement(t *testing.T) {
 	}
 }
 
-func checkMesh(t *testing.T, ranks []int, x mesh) {
+func checkMesh(t *testing.T, ranks []int, x Mesh) {
 	t.Helper()
 	n := len(ranks)
-	if all := slices.Sorted(slices.Values(slices.Concat(x.groups...))); !slices.Equal(all, ranks) || len(x.groups) != x.cp {
+	if all := slices.Sorted(slices.Values(slices.Concat(x.Groups...))); !slices.Equal(all, ranks) || len(x.Groups) != x.cp {
 		t.Fatalf("%+v is no partition of %d ranks into %d", x, n, x.cp)
 	}
-	for _, g := range x.groups {
+	for _, g := range x.Groups {
 		for i := 1; i < len(g); i++ {
 			step := 1
 			if x.strided {
@@ -107,16 +107,16 @@ func TestUSPIsTheBestMesh(t *testing.T) {
 	for range 20 {
 		p := world.Random(t, r)
 		best := units.Seconds(0)
-		for _, x := range meshes(p, p.AllRanks()) {
-			if s := world.Time(t, p, equalShares(p, x.groups)); best == 0 || s < best {
+		for _, x := range Meshes(p, p.AllRanks()) {
+			if s := world.Time(t, p, EqualShares(p, x.Groups)); best == 0 || s < best {
 				best = s
 			}
 		}
-		res := solveWith(t, p, usp{})
+		res := world.Solve(t, p, USP{}, nil)
 		if got := world.Time(t, p, res.Layout); got != best {
 			t.Errorf("%s: usp takes %v, the best mesh %v", p.Job.Cluster, got, best)
 		}
-		for _, s := range []strategy.Strategy{ring{}, ulysses{}} {
+		for _, s := range []strategy.Strategy{Ring{}, Ulysses{}} {
 			if base, ok := world.FittingTime(t, p, s); ok && best > base {
 				t.Errorf("%s: usp %v, %s %v", p.Job.Cluster, best, s.Name(), base)
 			}
@@ -151,7 +151,7 @@ func TestPartsOfACluster(t *testing.T) {
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: parts %v, want %v", c.cluster, got, c.want)
 		}
-		_, err = uspSubset{}.Solve(context.Background(), p, nil)
+		_, err = USPSubset{}.Solve(context.Background(), p, nil)
 		var none *strategy.IllegalError
 		if errors.As(err, &none) != (c.want == nil) {
 			t.Errorf("%s: %v", c.cluster, err)
@@ -177,5 +177,5 @@ func TestPartsNeedLawsOfTheirOwn(t *testing.T) {
 			t.Errorf("part %s needs an all-gather that has no law", x.name)
 		}
 	}
-	solveWith(t, p, uspSubset{})
+	world.Solve(t, p, USPSubset{}, nil)
 }

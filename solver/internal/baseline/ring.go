@@ -1,4 +1,4 @@
-package solver
+package baseline
 
 import (
 	"context"
@@ -8,20 +8,22 @@ import (
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
-// ring is context parallelism as frameworks run it today: an equal share for
+// Ring is context parallelism as frameworks run it today: an equal share for
 // every rank whatever its speed, zigzag against the causal imbalance, blocks
 // passed on in rank order.
-type ring struct{}
+type Ring struct{}
 
-func (ring) Name() string { return "ring" }
+// Name implements strategy.Strategy.
+func (Ring) Name() string { return "ring" }
 
-func (ring) Claims() strategy.Claims {
+// Claims implements strategy.Strategy.
+func (Ring) Claims() strategy.Claims {
 	return strategy.Claims{Baseline: true, Doc: "equal shares in zigzag order, key-value blocks passed on in rank order"}
 }
 
-// Solve implements Strategy. One simulation is all there is to it, which only a large
+// Solve implements strategy.Strategy. One simulation is all there is to it, which only a large
 // ring does not end in time.
-func (s ring) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
+func (s Ring) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
 	n := len(p.Ranks)
 	res := strategy.Result{Layout: p.EqualRing(), Evaluated: 1}
 	step, err := p.Sim.Step(res.Layout, costmodel.SimOptions{Until: strategy.WhenEnded(ctx)})

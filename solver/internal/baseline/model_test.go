@@ -1,4 +1,4 @@
-package solver
+package baseline
 
 import (
 	"context"
@@ -17,15 +17,15 @@ func TestModelOfEqualShares(t *testing.T) {
 	for _, cluster := range []string{"1x8 h100_sxm", "1x8 h100_sxm + 1x8 a100_sxm", "2x(4 h100_sxm + 4 a100_sxm)", "4x4 gb200", "2x8 a100_sxm + 2x8 b60"} {
 		for _, seq := range []units.Tokens{8192, 1 << 17, 1 << 20} {
 			p := world.GPUs(t, cluster, seq)
-			m := testModelOf(t, p)
-			for _, x := range meshes(p, p.AllRanks()) {
-				l := equalShares(p, x.groups)
+			m := modelOf(t, p)
+			for _, x := range Meshes(p, p.AllRanks()) {
+				l := EqualShares(p, x.Groups)
 				model, real := m.Layout(l), layersTime(t, p, l)
 				if model > analytic.Hopeless*real {
-					t.Errorf("%s, %d tokens, %s: the model says %v, the simulator %v", cluster, seq, x.name(), model, real)
+					t.Errorf("%s, %d tokens, %s: the model says %v, the simulator %v", cluster, seq, x.Name(), model, real)
 				}
 				if seq == 1<<20 && model < 0.75*real {
-					t.Errorf("%s, %d tokens, %s: the model says %v, the simulator %v", cluster, seq, x.name(), model, real)
+					t.Errorf("%s, %d tokens, %s: the model says %v, the simulator %v", cluster, seq, x.Name(), model, real)
 				}
 			}
 		}
@@ -57,12 +57,21 @@ func TestModelOfSharedCards(t *testing.T) {
 			job.Cluster.Nodes[i].NICs = cards
 		}
 		p := world.ProblemOf(t, world.Profile([]world.Device{world.Fast()}, []world.Wire{world.Near(), world.Link("far", 1e-6, 2e-9)}), job)
-		m := testModelOf(t, p)
-		for _, x := range meshes(p, p.AllRanks()) {
-			l := equalShares(p, x.groups)
+		m := modelOf(t, p)
+		for _, x := range Meshes(p, p.AllRanks()) {
+			l := EqualShares(p, x.Groups)
 			if model, real := m.Layout(l), layersTime(t, p, l); model > analytic.Hopeless*real || model < 0.7*real {
-				t.Errorf("%d cards, %s: the model says %v, the simulator %v", cards, x.name(), model, real)
+				t.Errorf("%d cards, %s: the model says %v, the simulator %v", cards, x.Name(), model, real)
 			}
 		}
 	}
+}
+
+func modelOf(t testing.TB, p *strategy.Problem) *analytic.Model {
+	t.Helper()
+	m, err := analytic.New(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }

@@ -1,4 +1,4 @@
-package solver
+package strategy_test
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -20,21 +21,21 @@ func TestALongLayoutIsGivenUpInTheMiddle(t *testing.T) {
 	cancel()
 	p := world.Problem(t, world.LongRing, 1<<18)
 	for _, ctx := range []context.Context{late, interrupted} {
-		if _, err := (ring{}).Solve(ctx, p, nil); !errors.Is(err, ctx.Err()) {
+		if _, err := (baseline.Ring{}).Solve(ctx, p, nil); !errors.Is(err, ctx.Err()) {
 			t.Errorf("ring: %v, want %v", err, ctx.Err())
 		}
 	}
 	odd := world.Problem(t, "1103x1 fast", 1<<18) // no mesh but a ring, for 1103 is prime
-	if res, err := (usp{}).Solve(late, odd, nil); err != nil || res.Evaluated != 1 || len(res.Layout.Groups) != 1103 {
+	if res, err := (baseline.USP{}).Solve(late, odd, nil); err != nil || res.Evaluated != 1 || len(res.Layout.Groups) != 1103 {
 		t.Errorf("usp, the only plan: %d layouts: %v", res.Evaluated, err)
 	} else if want, err := odd.Simulate(context.Background(), res.Layout); err != nil || res.Step == nil || res.Step.Time != want.Time {
 		t.Errorf("usp, the only plan, has not the account of its layout: %v", err)
 	}
-	if _, err := (usp{}).Solve(interrupted, odd, nil); !errors.Is(err, context.Canceled) {
+	if _, err := (baseline.USP{}).Solve(interrupted, odd, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("usp, interrupted: %v", err)
 	}
-	odd.Seeds = []strategy.Result{{Layout: solveWith(t, world.Problem(t, "1x1 fast", 1<<10), ring{}).Layout}}
-	if res, err := (usp{}).Solve(late, odd, nil); !errors.Is(err, context.DeadlineExceeded) {
+	odd.Seeds = []strategy.Result{{Layout: world.Solve(t, world.Problem(t, "1x1 fast", 1<<10), baseline.Ring{}, nil).Layout}}
+	if res, err := (baseline.USP{}).Solve(late, odd, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("usp, with a plan before it: %d layouts: %v", res.Evaluated, err)
 	}
 }
@@ -57,7 +58,7 @@ func TestAnInterruptionIsHeardInALongAccount(t *testing.T) {
 	world.Sequential(t)
 	ctx, press := context.WithCancel(context.Background())
 	p := world.Problem(t, "750x8 fast", 1<<20) // 6000 x 6000 tasks in each of two passes
-	found, skipped, err := strategy.SolveEach(ctx, p, []strategy.Strategy{ulysses{}, usp{}, hurried{press}}, nil)
+	found, skipped, err := strategy.SolveEach(ctx, p, []strategy.Strategy{baseline.Ulysses{}, baseline.USP{}, hurried{press}}, nil)
 	if err != nil || len(skipped) != 1 || skipped[0] != "strategy hurried: context canceled" || len(found) != 2 {
 		t.Errorf("%d found, skipped %q: %v", len(found), skipped, err)
 	}

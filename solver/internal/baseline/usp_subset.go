@@ -1,4 +1,4 @@
-package solver
+package baseline
 
 import (
 	"context"
@@ -10,23 +10,25 @@ import (
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
-// uspSubset is what people do on mixed clusters when equal shares let fast
+// USPSubset is what people do on mixed clusters when equal shares let fast
 // devices wait for slow ones: usp on a part of the cluster whose devices are
 // more alike. It takes the best of all choices of device types, and of as many
 // devices of every node as the smallest has. Ranks that are left out have
 // neither tokens nor a share of the states.
-type uspSubset struct{}
+type USPSubset struct{}
 
-func (uspSubset) Name() string { return "usp-subset" }
+// Name implements strategy.Strategy.
+func (USPSubset) Name() string { return "usp-subset" }
 
-func (uspSubset) Claims() strategy.Claims {
+// Claims implements strategy.Strategy.
+func (USPSubset) Claims() strategy.Claims {
 	return strategy.Claims{Baseline: true, Doc: "usp on a part of the cluster: only some device types, or as many devices of every node as the smallest has"}
 }
 
-// Solve implements Strategy. On a cluster of one device type and equal nodes
+// Solve implements strategy.Strategy. On a cluster of one device type and equal nodes
 // there is no part to choose, nor where no part alone has laws of its links, and
 // the error is an *IllegalError.
-func (s uspSubset) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
+func (s USPSubset) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
 	parts, unpriced := parts(p)
 	switch {
 	case len(parts) == 0 && unpriced != nil:
@@ -40,7 +42,7 @@ func (s uspSubset) Solve(ctx context.Context, p *strategy.Problem, report func(s
 	}
 	c := strategy.NewContest(ctx, p, s.Name(), report)
 	for _, part := range parts {
-		for _, x := range meshes(p, part.ranks) {
+		for _, x := range Meshes(p, part.ranks) {
 			x.try(p, c, m, " on "+part.name)
 		}
 	}
