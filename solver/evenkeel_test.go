@@ -11,6 +11,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/baseline"
+	"github.com/evenkeel/evenkeel/solver/internal/hexiseq"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -75,7 +76,7 @@ func TestEvenKeelBeatsHexiSeqOnItsOwn(t *testing.T) {
 		{"1x3 h100_sxm + 1x5 a100_sxm", 1 << 17},
 	} {
 		p := world.GPUs(t, tc.cluster, tc.seq)
-		hexi := world.Seconds(t, p, solveWith(t, p, hexiSeq{}).Layout)
+		hexi := world.Seconds(t, p, solveWith(t, p, hexiseq.HexiSeq{}).Layout)
 		res := solveWith(t, p, &evenKeel{})
 		ours := world.Seconds(t, p, res.Layout)
 		if ours >= hexi {

@@ -16,6 +16,7 @@ import (
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/baseline"
+	"github.com/evenkeel/evenkeel/solver/internal/hexiseq"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -300,7 +301,7 @@ func TestOfEqualPlansOursIsChosen(t *testing.T) {
 	slow.Time = step.Time.Times(2)
 	found := []strategy.Attempt{
 		{Result: strategy.Result{Layout: l, Step: &slow}, Strategy: baseline.Ring{}},
-		{Result: strategy.Result{Layout: l, Step: step}, Strategy: hexiSeq{}},
+		{Result: strategy.Result{Layout: l, Step: step}, Strategy: hexiseq.HexiSeq{}},
 		{Result: strategy.Result{Layout: l, Step: step}, Strategy: &evenKeel{}},
 	}
 	plan, err := p.pick(found, step.Time.Mid/2)

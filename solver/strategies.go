@@ -2,6 +2,7 @@ package solver
 
 import (
 	"github.com/evenkeel/evenkeel/solver/internal/baseline"
+	"github.com/evenkeel/evenkeel/solver/internal/hexiseq"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
@@ -57,5 +58,5 @@ func described(s strategy.Strategy) Strategy {
 // strategies are all that can be asked for by name, to solve one problem with.
 func strategies() []strategy.Strategy {
 	ours, sure := newEvenKeel()
-	return append(baseline.Strategies(), hexiSeq{}, ours, sure)
+	return append(baseline.Strategies(), hexiseq.HexiSeq{}, ours, sure)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/baseline"
+	"github.com/evenkeel/evenkeel/solver/internal/hexiseq"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -47,7 +48,7 @@ func TestWithoutAllToAllOnlyRingsAreLeft(t *testing.T) {
 	if !errors.As(err, &none) || !strings.Contains(none.Reason, "evenkeel calibrate --fresh --only all_to_all") {
 		t.Errorf("ulysses: %v", err)
 	}
-	for _, s := range []strategy.Strategy{baseline.USP{}, baseline.USPSubset{}, hexiSeq{}} {
+	for _, s := range []strategy.Strategy{baseline.USP{}, baseline.USPSubset{}, hexiseq.HexiSeq{}} {
 		res := solveWith(t, p, s)
 		for _, g := range res.Layout.Groups {
 			if len(g) > 1 {
@@ -122,7 +123,7 @@ func TestStoppedStrategiesAnswer(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	p := world.Problem(t, "2x(2 fast + 2 slow)", 16384)
-	for _, s := range []strategy.Strategy{baseline.Ulysses{}, baseline.USP{}, baseline.USPSubset{}, hexiSeq{}} {
+	for _, s := range []strategy.Strategy{baseline.Ulysses{}, baseline.USP{}, baseline.USPSubset{}, hexiseq.HexiSeq{}} {
 		res, err := s.Solve(ctx, p, nil)
 		if err != nil {
 			t.Errorf("%s: %v", s.Name(), err)
@@ -141,7 +142,7 @@ func TestMeshesThatDoNotFit(t *testing.T) {
 	f, s := world.Fast(), world.Slow()
 	f.Memory, s.Memory = 40*units.MiB, 40*units.MiB
 	p := world.Problem(t, "1x4 fast + 1x4 slow", 16384, f, s)
-	for _, s := range []strategy.Strategy{baseline.Ulysses{}, baseline.USP{}, baseline.USPSubset{}, hexiSeq{}} {
+	for _, s := range []strategy.Strategy{baseline.Ulysses{}, baseline.USP{}, baseline.USPSubset{}, hexiseq.HexiSeq{}} {
 		res, err := s.Solve(context.Background(), p, nil)
 		var bad *strategy.MemoryError
 		if !errors.As(err, &bad) || bad.Memory.Fits() {

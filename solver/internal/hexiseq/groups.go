@@ -1,4 +1,4 @@
-package solver
+package hexiseq
 
 import (
 	"encoding/binary"

@@ -1,4 +1,14 @@
-package solver
+// Package hexiseq is the scheduler of HexiSeq (Liang et al. 2026, arXiv 2605.07569) as
+// published, in three stages: the topology is clustered into candidate all-to-all groups
+// (groups.go), the sequence is split across them by named policies (split.go), and inside
+// each group coordinate descent finds the ranks' tokens and heads under their memory
+// (descent.go). Candidates are scored by an analytic model (package analytic) and those that
+// do not fit are filtered. The candidate set has every baseline's layout.
+//
+// The paper prints no formulas, so sizes of the candidate set, policies beyond two and the
+// model are reconstructions. It picks by its model alone; here the best few are simulated
+// and the fastest is taken, which can only help it.
+package hexiseq
 
 import (
 	"cmp"
@@ -12,22 +22,14 @@ import (
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
-// hexiSeq is the scheduler of HexiSeq (Liang et al. 2026, arXiv 2605.07569) as
-// published, in three stages: the topology is clustered into candidate
-// all-to-all groups (hexiseq_groups.go), the sequence is split across them by
-// named policies (hexiseq_split.go), and inside each group coordinate descent
-// finds the ranks' tokens and heads under their memory (hexiseq_descent.go).
-// Candidates are scored by an analytic model (hexiseq_model.go) and those that
-// do not fit are filtered. The candidate set has every baseline's layout.
-//
-// The paper prints no formulas, so sizes of the candidate set, policies beyond
-// two and the model are reconstructions. It picks by its model alone; here the
-// best few are simulated and the fastest is taken, which can only help it.
-type hexiSeq struct{}
+// HexiSeq is the strategy.
+type HexiSeq struct{}
 
-func (hexiSeq) Name() string { return "hexiseq" }
+// Name implements strategy.Strategy.
+func (HexiSeq) Name() string { return "hexiseq" }
 
-func (hexiSeq) Claims() strategy.Claims {
+// Claims implements strategy.Strategy.
+func (HexiSeq) Claims() strategy.Claims {
 	return strategy.Claims{Published: true, Doc: "HexiSeq's three stages: candidate groups, a split across them by policy, coordinate descent inside"}
 }
 
@@ -39,8 +41,8 @@ const (
 	finalWork = 96_000_000
 )
 
-// Solve implements Strategy.
-func (s hexiSeq) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
+// Solve implements strategy.Strategy.
+func (s HexiSeq) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
 	c := strategy.NewContest(ctx, p, s.Name(), report)
 	for _, r := range p.Seeds {
 		c.Try(r.Layout, "the layout of a baseline: "+r.Why)
@@ -64,7 +66,7 @@ func (s hexiSeq) Solve(ctx context.Context, p *strategy.Problem, report func(str
 
 // finals simulates the best few candidates, and none that the model finds
 // hopeless against the best so far.
-func finals(p *strategy.Problem, c *strategy.Contest, m *analytic.Model, all []hexiCandidate) {
+func finals(p *strategy.Problem, c *strategy.Contest, m *analytic.Model, all []candidate) {
 	simulated, work := 0, 0
 	for _, x := range all {
 		if simulated == finalists || c.Done() || c.Time() > 0 && m.Step(x.cost.Seconds) > analytic.Hopeless*float64(c.Time()) {
@@ -80,7 +82,7 @@ func finals(p *strategy.Problem, c *strategy.Contest, m *analytic.Model, all []h
 
 // fitting is the number of candidates that fit: the paper's feasibility rate is
 // this over all.
-func fitting(all []hexiCandidate) int {
+func fitting(all []candidate) int {
 	n := 0
 	for _, x := range all {
 		if x.cost.Over <= 1 {
@@ -90,22 +92,22 @@ func fitting(all []hexiCandidate) int {
 	return n
 }
 
-// hexiCandidate is a grouping with a split across groups and inside them.
-type hexiCandidate struct {
+// candidate is a grouping with a split across groups and inside them.
+type candidate struct {
 	grouping
 	policy string
 	shares []analytic.Share // by group
 	cost   analytic.Cost    // over of the group that fits worst, seconds of the slowest
 }
 
-func (x *hexiCandidate) why() string {
+func (x *candidate) why() string {
 	if len(x.groups) == 1 {
 		return "1 group, " + x.name + "; tokens and heads inside by coordinate descent"
 	}
 	return fmt.Sprintf("%d groups, %s; tokens across groups %s, tokens and heads inside by coordinate descent", len(x.groups), x.name, x.policy)
 }
 
-func (x *hexiCandidate) layout(p *strategy.Problem) costmodel.Layout {
+func (x *candidate) layout(p *strategy.Problem) costmodel.Layout {
 	tokens := make([]units.Tokens, len(p.Ranks))
 	groups := make([]costmodel.Group, len(x.groups))
 	for g, ranks := range x.groups {
@@ -120,11 +122,18 @@ func (x *hexiCandidate) layout(p *strategy.Problem) costmodel.Layout {
 	return costmodel.ZigZag(tokens, groups)
 }
 
+// scheduler makes candidates for a problem.
+type scheduler struct {
+	p *strategy.Problem
+	m *analytic.Model
+	t *capability
+}
+
 // candidates scores all candidates and sorts them, best first. When ctx ends it
 // returns those it has.
-func candidates(ctx context.Context, p *strategy.Problem, m *analytic.Model) ([]hexiCandidate, error) {
-	t := capabilityOf(p, m)
-	var all []hexiCandidate
+func candidates(ctx context.Context, p *strategy.Problem, m *analytic.Model) ([]candidate, error) {
+	s := &scheduler{p, m, capabilityOf(p, m)}
+	var all []candidate
 	for _, x := range groupings(p) {
 		crews, err := m.Crews(x.groups)
 		if err != nil {
@@ -135,23 +144,25 @@ func candidates(ctx context.Context, p *strategy.Problem, m *analytic.Model) ([]
 			if ctx.Err() != nil {
 				break
 			}
-			split := t.splitGroups(p, rule, x.groups)
+			split := s.t.splitGroups(p, rule, x.groups)
 			if slices.ContainsFunc(splits, func(o []units.Tokens) bool { return slices.Equal(o, split) }) {
 				continue
 			}
 			splits = append(splits, split)
-			all = append(all, candidate(p, m, x, crews, rule, split, t))
+			c := candidate{grouping: x, policy: rule.name}
+			s.settle(&c, crews, split)
+			all = append(all, c)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b hexiCandidate) int {
+	slices.SortStableFunc(all, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.cost.Over, b.cost.Over), cmp.Compare(a.cost.Seconds, b.cost.Seconds))
 	})
 	return all, nil
 }
 
-// candidate is stage III of a grouping and split: one descent for all groups
-// that are alike and have the same tokens.
-func candidate(p *strategy.Problem, m *analytic.Model, x grouping, crews []*analytic.Crew, rule policy, split []units.Tokens, t *capability) hexiCandidate {
+// settle is stage III of a candidate with a split: one descent for all groups that are alike
+// and have the same tokens.
+func (s *scheduler) settle(x *candidate, crews []*analytic.Crew, split []units.Tokens) {
 	type class struct {
 		c     *analytic.Crew
 		total units.Tokens
@@ -160,21 +171,20 @@ func candidate(p *strategy.Problem, m *analytic.Model, x grouping, crews []*anal
 		share analytic.Share
 		cost  analytic.Cost
 	}
-	out := hexiCandidate{grouping: x, policy: rule.name, shares: make([]analytic.Share, len(split)), cost: analytic.Cost{Over: 1}}
+	x.shares, x.cost = make([]analytic.Share, len(split)), analytic.Cost{Over: 1}
 	for g, n := range split {
-		out.shares[g].Total = n
+		x.shares[g].Total = n
 	}
-	all := analytic.PassingOf(out.shares)
+	all := analytic.PassingOf(x.shares)
 	known := map[class]solved{}
 	for g, n := range split {
 		k := class{crews[g], n}
-		s, ok := known[k]
+		best, ok := known[k]
 		if !ok {
-			s.share, s.cost = descend(m.Pricer(crews[g], all.Without(n), len(p.Ranks)), p, t, n)
-			known[k] = s
+			best.share, best.cost = descend(s.m.Pricer(crews[g], all.Without(n), len(s.p.Ranks)), s.p, s.t, n)
+			known[k] = best
 		}
-		out.shares[g] = s.share
-		out.cost.Over, out.cost.Seconds = max(out.cost.Over, s.cost.Over), max(out.cost.Seconds, s.cost.Seconds)
+		x.shares[g] = best.share
+		x.cost.Over, x.cost.Seconds = max(x.cost.Over, best.cost.Over), max(x.cost.Seconds, best.cost.Seconds)
 	}
-	return out
 }

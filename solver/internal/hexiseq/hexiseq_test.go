@@ -1,4 +1,4 @@
-package solver
+package hexiseq
 
 import (
 	"context"
@@ -27,17 +27,20 @@ func testModelOf(t testing.TB, p *strategy.Problem) *analytic.Model {
 	return m
 }
 
+// solved is what hexiseq finds after the baselines.
+func solved(t testing.TB, p *strategy.Problem) strategy.Result {
+	t.Helper()
+	return world.Solve(t, p, HexiSeq{}, baseline.Strategies())
+}
+
 func TestHexiSeqIsNeverSlowerThanABaseline(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 14))
 	for range 25 {
 		p := world.Random(t, r)
 		p.Seeds = nil
-		res := solveWith(t, p, hexiSeq{})
+		res := solved(t, p)
 		got := world.Time(t, p, res.Layout)
-		for _, s := range strategies() {
-			if !s.Claims().Baseline {
-				continue
-			}
+		for _, s := range baseline.Strategies() {
 			if base, ok := world.FittingTime(t, p, s); ok && got > base {
 				t.Errorf("%s: hexiseq %v, %s %v", p.Job.Cluster, got, s.Name(), base)
 			}
@@ -48,16 +51,16 @@ func TestHexiSeqIsNeverSlowerThanABaseline(t *testing.T) {
 // Solved after the baselines or on its own, and twice, hexiseq has one answer.
 func TestHexiSeqIsDeterministic(t *testing.T) {
 	for _, cluster := range []string{"1x4 fast + 1x4 slow", "2x(2 fast + 2 slow)", "1x(3 fast + 1 slow)"} {
-		first := solveWith(t, world.Problem(t, cluster, 30000), hexiSeq{})
+		first := solved(t, world.Problem(t, cluster, 30000))
 		p := world.Problem(t, cluster, 30000)
-		if _, _, err := strategy.SolveEach(context.Background(), p, strategies()[:4], nil); err != nil {
+		if _, _, err := strategy.SolveEach(context.Background(), p, baseline.Strategies(), nil); err != nil {
 			t.Fatal(err)
 		}
 		if len(p.Seeds) == 0 {
 			t.Errorf("%s: no seeds", cluster)
 		}
 		for range 2 {
-			if again := solveWith(t, p, hexiSeq{}); !reflect.DeepEqual(again.Layout, first.Layout) {
+			if again := solved(t, p); !reflect.DeepEqual(again.Layout, first.Layout) {
 				t.Errorf("%s: %+v, before %+v", cluster, again.Layout, first.Layout)
 			}
 		}
@@ -65,7 +68,7 @@ func TestHexiSeqIsDeterministic(t *testing.T) {
 }
 
 func TestHexiSeqSaysWhatItChose(t *testing.T) {
-	res := solveWith(t, world.Problem(t, "1x4 fast + 1x4 slow", 131072), hexiSeq{})
+	res := solved(t, world.Problem(t, "1x4 fast + 1x4 slow", 131072))
 	for _, want := range []string{" groups, ", "tokens across groups ", "of ", "candidates fit memory by the analytic model"} {
 		if !strings.Contains(res.Why, want) {
 			t.Errorf("why: %q lacks %q", res.Why, want)
@@ -289,17 +292,15 @@ func TestHexiSeqFitsWhereEqualSharesDoNot(t *testing.T) {
 	f, s := world.Fast(), world.Slow()
 	f.Memory, s.Memory = 2100*units.MiB, 800*units.MiB
 	p := world.Problem(t, "1x4 fast + 1x4 slow", 131072, f, s)
-	for _, base := range strategies() {
-		if base.Claims().Baseline {
-			_, err := base.Solve(context.Background(), p, nil)
-			var bad *strategy.MemoryError
-			var none *strategy.IllegalError
-			if !errors.As(err, &bad) && !errors.As(err, &none) {
-				t.Fatalf("%s fits: %v", base.Name(), err)
-			}
+	for _, base := range baseline.Strategies() {
+		_, err := base.Solve(context.Background(), p, nil)
+		var bad *strategy.MemoryError
+		var none *strategy.IllegalError
+		if !errors.As(err, &bad) && !errors.As(err, &none) {
+			t.Fatalf("%s fits: %v", base.Name(), err)
 		}
 	}
-	res := solveWith(t, p, hexiSeq{})
+	res := solved(t, p)
 	for _, m := range p.Sim.Memory(res.Layout) {
 		if !m.Fits() {
 			t.Errorf("%+v does not fit", m)
@@ -312,7 +313,7 @@ func BenchmarkHexiSeq(b *testing.B) {
 		b.Run(strings.ReplaceAll(cluster, " ", ""), func(b *testing.B) {
 			for b.Loop() {
 				p := world.GPUs(b, cluster, 1<<20)
-				if _, err := afterBaselines(context.Background(), p, hexiSeq{}); err != nil {
+				if _, err := world.After(context.Background(), p, HexiSeq{}, baseline.Strategies()); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -326,8 +327,8 @@ func TestNoGroupsAreFormedOnceTimeIsUp(t *testing.T) {
 	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
 	defer cancel()
 	p := world.Problem(t, "1x(2 fast + 2 slow)", 1<<15)
-	p.Seeds = []strategy.Result{solveWith(t, world.Problem(t, "1x(2 fast + 2 slow)", 1<<15), baseline.Ring{})}
-	res, err := hexiSeq{}.Solve(late, p, nil)
+	p.Seeds = []strategy.Result{world.Solve(t, world.Problem(t, "1x(2 fast + 2 slow)", 1<<15), baseline.Ring{}, nil)}
+	res, err := HexiSeq{}.Solve(late, p, nil)
 	if err != nil || !res.Stopped || strings.Contains(res.Why, "candidates fit memory") || !strategy.SameLayout(res.Layout, p.Seeds[0].Layout) {
 		t.Errorf("%+v: %v", res.Why, err)
 	}
