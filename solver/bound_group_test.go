@@ -11,6 +11,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -241,7 +242,7 @@ func TestBoundIsBelowGoodPlans(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range []costmodel.Layout{solveWith(t, p, &evenKeel{}).Layout, evenly(p), twoGroups(r, p), twoGroups(r, p)} {
+		for _, l := range []costmodel.Layout{solveWith(t, p, &evenkeel.Evenkeel{}).Layout, evenly(p), twoGroups(r, p), twoGroups(r, p)} {
 			if took := world.Seconds(t, p, l); bound > took*(1+1e-9) && fitsAll(p, l) {
 				t.Fatalf("bound %v above %v of %+v on %s, %+v", bound, took, l, p.Job.Cluster, p.Job)
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/baseline"
+	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -49,7 +50,7 @@ func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
 		attemptOf(t, p, baseline.Ring{}, p.posed.EqualRing()),
 		{Strategy: baseline.Ulysses{}, Illegal: "8 heads do not divide over 5 ranks"},
 		attemptOf(t, p, baseline.USP{}, costmodel.Contiguous([]units.Tokens{0, 8192, 0, 0, 0}, []costmodel.Group{{{Rank: 1, QHeads: 8}}})),
-		attemptOf(t, p, &evenKeel{}, costmodel.ZigZag([]units.Tokens{3000, 1000, 3200, 992, 0}, groups)),
+		attemptOf(t, p, &evenkeel.Evenkeel{}, costmodel.ZigZag([]units.Tokens{3000, 1000, 3200, 992, 0}, groups)),
 	}
 	bound, err := LowerBound(p)
 	if err != nil {

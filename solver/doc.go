@@ -10,9 +10,9 @@
 //
 //   - [Problem] is a job on the devices of a profile; [NewProblem] checks that it can be
 //     planned.
-//   - [Strategy] proposes a layout for a problem; [Strategies] lists them: baselines
-//     (ring, ulysses, usp), published algorithms (hexiseq) and our own, evenkeel, which
-//     starts from the others' layouts.
+//   - [Strategies] lists the algorithms that propose layouts: baselines (ring, ulysses,
+//     usp, usp-subset), published ones (hexiseq) and our own, evenkeel, which starts from the
+//     others' layouts.
 //   - [Solve] runs the strategies, has the simulator of package costmodel judge all of
 //     them alike, and returns a [Plan]: the chosen layout, its predicted
 //     [costmodel.Step], and every [Candidate] with its verdict.
@@ -26,42 +26,30 @@
 //	plan, err := solver.Solve(ctx, p, nil, nil) // nil: the default strategy, no progress reports
 //	err = solver.Check(plan, profile)
 //
-// A strategy is a file, or several with its name as their prefix: ring.go, ulysses.go,
-// usp.go, hexiseq*.go, evenkeel*.go. The lower bound is in bound*.go, with the floors of
-// single resources in floors*.go.
+// # Where things are
+//
+// This package poses the problem, chooses among what the strategies found, and writes and
+// checks the document. What it chooses from is below it, one package an idea:
+//
+//   - internal/strategy: what a strategy is given, has to do and may answer. It knows none.
+//   - internal/baseline, internal/hexiseq, internal/evenkeel: the strategies. Each exports
+//     itself and hardly anything else; strategies.go lists them.
+//   - internal/analytic: a layout's time in closed formulas, which they share.
+//   - internal/bound: the lower bound, which knows no strategy.
+//   - internal/world: made-up problems for the tests of all of these.
 //
 // # Vocabulary of the planner
 //
-//   - class: ranks that are alike: of one device type on nodes alike.
-//   - pool: the set of ranks that a layout uses; the others idle.
-//   - kind: groups that are alike, of equal classes, heads and (but for rounding) tokens.
-//     A draft is a layout as the search changes it: kinds, and their order in the ring.
-//   - option: a grouping with estimated shares and time, before it is simulated. A point
-//     is a draft with its simulated time.
-//   - shares: each group's tokens, and each member's tokens and heads. Water-filling gives
-//     them so that all are done at the same time.
-//   - estimator: a closed formula of a draft's time, by which options are ranked; the
-//     simulator of package costmodel has the last word.
-//   - best first: the order in which options are simulated, with estimates corrected by
-//     what simulations have shown.
-//   - work and budget: what a search has done and may do, in units of 20 to 40 ns of one
-//     core; counted and not timed, so that results repeat.
-//   - descent (walk): local search by moves of tokens, heads and groups.
 //   - zigzag: the order of tokens in which each group has a piece near the beginning and
 //     one near the end of a stretch, which balances causal attention (costmodel.ZigZag).
 //   - tier: groups whose tokens are one stretch of the sequence. Higher tiers come later,
 //     and see the keys of all lower ones.
-//   - late: moved to the last tier, where tokens have more attention work, so that a group
-//     short of memory or bandwidth computes more on fewer tokens.
-//   - lean: given far fewer tokens than it could compute, because its link is slow.
-//   - chain: a layout with a tier for each group. Keys and values go one way only.
-//   - lead: the tokens that the last group of a chain has at the beginning of the sequence.
-//   - spread: shares that are even over nodes, so that less crosses their network cards.
-//   - tradeoff: heads for tokens inside a group, both of which need memory.
 //   - in twos: see package costmodel.
+//   - seed: the result of a strategy, from which later ones may start.
 //   - overfull, fill: over, and the part of, a rank's usable memory.
 //   - floor: a lower bound of the time that some part of the work takes. A border is what
-//     has to pass between a rank and all others (in the estimator: from one group to the
-//     next). A scope is a set of ranks, of which a layout that a bound is for uses some.
-//   - crew: an all-to-all group in the analytic model of hexiseq.
+//     has to pass between a rank and all others (in evenkeel's estimates: from one group to
+//     the next).
+//
+// The words of evenkeel's search are in the documentation of its package.
 package solver

@@ -7,6 +7,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -25,7 +26,7 @@ func TestEqualDevicesGetEqualShares(t *testing.T) {
 	for _, cluster := range []string{"1x2 fast", "1x4 fast", "2x3 fast"} {
 		for _, seq := range []units.Tokens{16384, 10007} {
 			p := world.Problem(t, cluster, seq, d)
-			split := tokensOfLayout(solveWith(t, p, &evenKeel{}).Layout)
+			split := tokensOfLayout(solveWith(t, p, &evenkeel.Evenkeel{}).Layout)
 			// Kernels hand out tiles of 64 rows whole, so a length that does not
 			// divide into equal tiles is best split into unequal ones.
 			within := p.Block
@@ -42,7 +43,7 @@ func TestEqualDevicesGetEqualShares(t *testing.T) {
 func TestFasterDeviceGetsAtLeastAsMuch(t *testing.T) {
 	for _, cluster := range []string{"1x(1 fast + 1 slow)", "1x(2 slow + 1 fast)", "1x2 slow + 1x2 fast"} {
 		p := world.Problem(t, cluster, 16384)
-		split := tokensOfLayout(solveWith(t, p, &evenKeel{}).Layout)
+		split := tokensOfLayout(solveWith(t, p, &evenkeel.Evenkeel{}).Layout)
 		for a, x := range p.Ranks {
 			for b, y := range p.Ranks {
 				if x.Device == "fast" && y.Device == "slow" && split[a] < split[b] {
@@ -60,7 +61,7 @@ func TestComputeBoundSharesFollowSpeed(t *testing.T) {
 	f.Bytes, s.Bytes = 1e15, 1e15
 	profile := world.Profile([]world.Device{f, s}, []world.Wire{world.Link("near", 0, 1e-16), world.Link("far", 0, 1e-16)})
 	p := world.ProblemOf(t, profile, world.Job(t, "1x(1 fast + 1 slow)", 65536))
-	res := solveWith(t, p, &evenKeel{})
+	res := solveWith(t, p, &evenkeel.Evenkeel{})
 	split := tokensOfLayout(res.Layout)
 	if ratio := float64(split[0]) / float64(split[1]); ratio < 3.9 || ratio > 4.1 {
 		t.Errorf("shares %v, ratio %v, want 4", split, ratio)
@@ -98,7 +99,7 @@ func TestExhaustiveSmallCases(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours := solveWith(t, p, &evenKeel{})
+		ours := solveWith(t, p, &evenkeel.Evenkeel{})
 		if ours.Step.Time.Mid > best*1.02 || bound > best*(1+1e-9) {
 			t.Errorf("%s: evenkeel %v in %d layouts, best %v, bound %v", tc.cluster, ours.Step.Time.Mid, ours.Evaluated, best, bound)
 		}
@@ -124,7 +125,7 @@ func bestOf(t *testing.T, p *strategy.Problem, blocks int) units.Seconds {
 		for r, b := range split {
 			tokens[r] = units.Tokens(b) * p.Block
 		}
-		for _, order := range ordersOf(len(split)) {
+		for _, order := range world.Orders(len(split)) {
 			step, err := p.Simulate(context.Background(), inOrder(p, tokens, order))
 			if err != nil {
 				t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
@@ -42,8 +43,8 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 		return nil, err
 	}
 	// Where it has no plan, that is nothing to tell unless somebody asks for it.
-	if !slices.Contains(names, sureName) {
-		found = slices.DeleteFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == sureName && a.Illegal != "" })
+	if !slices.Contains(names, evenkeel.SureName) {
+		found = slices.DeleteFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == evenkeel.SureName && a.Illegal != "" })
 	}
 	plan, err := p.pick(found, b.seconds)
 	if plan != nil {
@@ -87,7 +88,7 @@ func chooseStrategies(names []string) ([]strategy.Strategy, error) {
 		}
 	}
 	// One does not go without the other.
-	ours := []string{Default, sureName}
+	ours := []string{Default, evenkeel.SureName}
 	if slices.ContainsFunc(names, func(n string) bool { return slices.Contains(ours, n) }) {
 		names = append(slices.Clone(names), ours...)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/baseline"
+	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
 	"github.com/evenkeel/evenkeel/solver/internal/hexiseq"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
@@ -302,7 +303,7 @@ func TestOfEqualPlansOursIsChosen(t *testing.T) {
 	found := []strategy.Attempt{
 		{Result: strategy.Result{Layout: l, Step: &slow}, Strategy: baseline.Ring{}},
 		{Result: strategy.Result{Layout: l, Step: step}, Strategy: hexiseq.HexiSeq{}},
-		{Result: strategy.Result{Layout: l, Step: step}, Strategy: &evenKeel{}},
+		{Result: strategy.Result{Layout: l, Step: step}, Strategy: &evenkeel.Evenkeel{}},
 	}
 	plan, err := p.pick(found, step.Time.Mid/2)
 	if err != nil {

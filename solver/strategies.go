@@ -2,6 +2,7 @@ package solver
 
 import (
 	"github.com/evenkeel/evenkeel/solver/internal/baseline"
+	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
 	"github.com/evenkeel/evenkeel/solver/internal/hexiseq"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/recommend"
@@ -21,7 +22,7 @@ type Strategy struct {
 func Strategies() []Strategy {
 	var all []Strategy
 	for _, s := range strategies() {
-		if s.Name() != sureName {
+		if s.Name() != evenkeel.SureName {
 			all = append(all, described(s))
 		}
 	}
@@ -57,6 +58,6 @@ func described(s strategy.Strategy) Strategy {
 
 // strategies are all that can be asked for by name, to solve one problem with.
 func strategies() []strategy.Strategy {
-	ours, sure := newEvenKeel()
+	ours, sure := evenkeel.New()
 	return append(baseline.Strategies(), hexiseq.HexiSeq{}, ours, sure)
 }

@@ -135,7 +135,7 @@ func EveryPartition(n int, f func([][]int)) {
 	place = func(r int, groups [][]int) {
 		if r == n {
 			if len(groups) > 0 {
-				for _, order := range orders(len(groups)) {
+				for _, order := range Orders(len(groups)) {
 					ring := make([][]int, len(groups))
 					for i, g := range order {
 						ring[i] = groups[g]
@@ -191,13 +191,13 @@ func EverySplit(blocks, n int, f func([]int)) {
 	fill(0, blocks)
 }
 
-// orders lists all orders of 0 to n-1.
-func orders(n int) [][]int {
+// Orders lists all orders of 0 to n-1.
+func Orders(n int) [][]int {
 	if n == 0 {
 		return [][]int{nil}
 	}
 	var all [][]int
-	for _, p := range orders(n - 1) {
+	for _, p := range Orders(n - 1) {
 		for at := range n {
 			all = append(all, slices.Insert(slices.Clone(p), at, n-1))
 		}
