@@ -47,9 +47,7 @@
 //   - in twos: see package costmodel.
 //   - seed: the result of a strategy, from which later ones may start.
 //   - overfull, fill: over, and the part of, a rank's usable memory.
-//   - floor: a lower bound of the time that some part of the work takes. A border is what
-//     has to pass between a rank and all others (in evenkeel's estimates: from one group to
-//     the next).
 //
-// The words of evenkeel's search are in the documentation of its package.
+// The words of evenkeel's search, and of the lower bound, are in the documentation of their
+// packages.
 package solver

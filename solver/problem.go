@@ -5,6 +5,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/bound"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
@@ -48,7 +49,7 @@ func NewProblem(profile *costmodel.Profile, job costmodel.Job) (*Problem, error)
 //
 // Errors: *costmodel.MissingLawError.
 func LowerBound(p *Problem) (units.Seconds, error) {
-	return lowerBound(p.Profile, p.Predictor, p.Job)
+	return bound.Lower(p.Profile, p.Predictor, p.Job)
 }
 
 // Progress is the state of a running strategy.

@@ -53,8 +53,8 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 	return plan, err
 }
 
-// bound is what LowerBound says.
-type bound struct {
+// floor is what LowerBound says.
+type floor struct {
 	seconds units.Seconds
 	err     error
 }
@@ -62,17 +62,17 @@ type bound struct {
 // boundMeanwhile finds the lower bound beside other work, which a missing law ends, and
 // returns how to wait for it. Neither needs anything of the other, and it is a quarter of
 // all planning.
-func (p *Problem) boundMeanwhile(ctx context.Context) (wait func() bound, work context.Context) {
+func (p *Problem) boundMeanwhile(ctx context.Context) (wait func() floor, work context.Context) {
 	work, stop := context.WithCancel(ctx)
-	done := make(chan bound, 1)
+	done := make(chan floor, 1)
 	go func() {
-		var b bound
+		var b floor
 		if b.seconds, b.err = LowerBound(p); b.err != nil {
 			stop()
 		}
 		done <- b
 	}()
-	return func() bound {
+	return func() floor {
 		defer stop()
 		return <-done
 	}, work

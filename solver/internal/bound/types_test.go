@@ -1,4 +1,4 @@
-package solver
+package bound
 
 import (
 	"math"
@@ -117,7 +117,7 @@ func TestBoundIsBelowLayoutsOfSomeTypes(t *testing.T) {
 	for range 50 {
 		p := withTypes(t, r)
 		p = world.ProblemOf(t, p.Profile, varied(r, p.Job))
-		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+		bound, err := Lower(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func TestBoundPricesExchangeByTheTypesAtWork(t *testing.T) {
 	group(1e-6, op.Member{Device: "fast", Count: 4}, op.Member{Device: "slow", Count: 4})
 	group(1e-6, op.Member{Device: "slow", Count: 4})
 	of := func(cluster string) float64 {
-		b, err := lowerBound(p, costmodel.NewPredictor(p), world.Job(t, cluster, 8192))
+		b, err := Lower(p, costmodel.NewPredictor(p), world.Job(t, cluster, 8192))
 		if err != nil {
 			t.Fatal(err)
 		}

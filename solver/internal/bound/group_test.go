@@ -1,4 +1,4 @@
-package solver
+package bound
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
 	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
@@ -238,11 +239,11 @@ func TestBoundIsBelowGoodPlans(t *testing.T) {
 		problems = append(problems, world.ProblemOf(t, p.Profile, varied(r, p.Job)))
 	}
 	for _, p := range problems {
-		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+		bound, err := Lower(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, l := range []costmodel.Layout{solveWith(t, p, &evenkeel.Evenkeel{}).Layout, evenly(p), twoGroups(r, p), twoGroups(r, p)} {
+		for _, l := range []costmodel.Layout{world.Solve(t, p, &evenkeel.Evenkeel{}, baseline.Strategies()).Layout, evenly(p), twoGroups(r, p), twoGroups(r, p)} {
 			if took := world.Seconds(t, p, l); bound > took*(1+1e-9) && fitsAll(p, l) {
 				t.Fatalf("bound %v above %v of %+v on %s, %+v", bound, took, l, p.Job.Cluster, p.Job)
 			}
@@ -258,7 +259,7 @@ func TestBoundIsBelowExactSearch(t *testing.T) {
 	for range 16 {
 		p, blocks := world.Small(t, r)
 		best := world.Exact(t, p, blocks)
-		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+		bound, err := Lower(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}

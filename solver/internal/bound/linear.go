@@ -1,4 +1,4 @@
-package solver
+package bound
 
 import (
 	"math"

@@ -1,4 +1,4 @@
-package solver
+package bound
 
 import (
 	"context"
@@ -251,7 +251,7 @@ func varied(r *rand.Rand, job costmodel.Job) costmodel.Job {
 // the better ones of the simplest kinds against the bound.
 func checkBound(t *testing.T, r *rand.Rand, p *strategy.Problem, layouts int) {
 	t.Helper()
-	bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+	bound, err := Lower(p.Profile, p.Predictor, p.Job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestBoundOfALoneRankIsItsTime(t *testing.T) {
 		job := world.Job(t, "1x1 fast", 4096)
 		job.Recompute = again
 		p := world.ProblemOf(t, world.Vary(rand.New(rand.NewPCG(6, 1)), profile), job)
-		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+		bound, err := Lower(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -351,7 +351,7 @@ func TestBoundOfEqualRanksWithoutWiresIsTight(t *testing.T) {
 	d := world.Fast()
 	d.Bytes = 1e15
 	p := world.ProblemOf(t, world.Profile([]world.Device{d}, []world.Wire{world.Link("near", 0, 1e-18), world.Link("far", 0, 1e-18)}), world.Job(t, "1x4 fast", 1<<14))
-	bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+	bound, err := Lower(p.Profile, p.Predictor, p.Job)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,7 +379,7 @@ func TestBoundKnowsASlowWire(t *testing.T) {
 		job.LossChunk = 1
 		d.Memory = loneNeeds(job) - 1
 		p := world.ProblemOf(t, world.Profile([]world.Device{d}, []world.Wire{world.Link("near", 0, 1e-6), world.Link("far", 0, 1e-6)}), job)
-		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+		bound, err := Lower(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -402,7 +402,7 @@ func BenchmarkLowerBound8192(b *testing.B) {
 func benchmarkBound(b *testing.B, cluster string, seq units.Tokens) {
 	p := world.GPUs(b, cluster, seq)
 	for b.Loop() {
-		if _, err := lowerBound(p.Profile, p.Predictor, p.Job); err != nil {
+		if _, err := Lower(p.Profile, p.Predictor, p.Job); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -416,7 +416,7 @@ func TestBoundHoldsOnReferences(t *testing.T) {
 	for _, cluster := range []string{"1x8 h100_sxm", "1x6 a100_sxm", "1x3 rtx_pro_6000_server", "1x4 h100_sxm + 1x4 a100_sxm", "2x4 gb200", "1x(2 b60 + 1 rtx_pro_6000_server)"} {
 		for _, seq := range []units.Tokens{600, 7000, 1 << 17} {
 			p := world.GPUs(t, cluster, seq)
-			bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+			bound, err := Lower(p.Profile, p.Predictor, p.Job)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,11 +1,13 @@
-package solver
+package bound
 
 import (
+	"slices"
+
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// floors is what LowerBound knows of a problem.
+// floors is what is known of a problem.
 type floors struct {
 	profile   *costmodel.Profile
 	predictor *costmodel.Predictor
@@ -77,4 +79,43 @@ func (f *floors) pairSteps() []float64 {
 		steps = append(steps, n)
 	}
 	return append(steps, all)
+}
+
+// classes are the devices of a scope.
+func (f *floors) classes(s scope) []class {
+	var all []class
+	for _, name := range f.names {
+		n := s.counts[name]
+		if n == 0 {
+			continue
+		}
+		c := f.types[name]
+		c.count = n
+		if !f.unlimited {
+			c.memory = f.memory(name, s.most)
+		}
+		if s.least > 1 {
+			row, hop := f.perByteOf(name, op.KindAllToAll, s), f.perByteOf(name, op.KindSendRecv, s)
+			c.rank = f.borderOf(row, hop)
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// optimizer is the least time of the update: of n ranks at work the slowest is
+// at best the n-th fastest, and none has less than its share among the most.
+func (f *floors) optimizer(s scope) float64 {
+	params := f.job.Model.Params()
+	if f.job.Zero != costmodel.Zero0 {
+		params = (params + int64(s.most) - 1) / int64(s.most)
+	}
+	var t []float64
+	for _, name := range f.names {
+		for range min(s.fewest, s.counts[name]) {
+			t = append(t, float64(f.adamw[name].Seconds(op.AdamW{Params: params})))
+		}
+	}
+	slices.Sort(t)
+	return t[s.fewest-1]
 }

@@ -1,4 +1,4 @@
-package solver
+package evenkeel
 
 import (
 	"context"
@@ -7,7 +7,8 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
-	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
+	"github.com/evenkeel/evenkeel/solver/internal/baseline"
+	"github.com/evenkeel/evenkeel/solver/internal/bound"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
@@ -26,7 +27,7 @@ func TestEqualDevicesGetEqualShares(t *testing.T) {
 	for _, cluster := range []string{"1x2 fast", "1x4 fast", "2x3 fast"} {
 		for _, seq := range []units.Tokens{16384, 10007} {
 			p := world.Problem(t, cluster, seq, d)
-			split := tokensOfLayout(solveWith(t, p, &evenkeel.Evenkeel{}).Layout)
+			split := tokensOfLayout(world.Solve(t, p, &Evenkeel{}, baseline.Strategies()).Layout)
 			// Kernels hand out tiles of 64 rows whole, so a length that does not
 			// divide into equal tiles is best split into unequal ones.
 			within := p.Block
@@ -43,7 +44,7 @@ func TestEqualDevicesGetEqualShares(t *testing.T) {
 func TestFasterDeviceGetsAtLeastAsMuch(t *testing.T) {
 	for _, cluster := range []string{"1x(1 fast + 1 slow)", "1x(2 slow + 1 fast)", "1x2 slow + 1x2 fast"} {
 		p := world.Problem(t, cluster, 16384)
-		split := tokensOfLayout(solveWith(t, p, &evenkeel.Evenkeel{}).Layout)
+		split := tokensOfLayout(world.Solve(t, p, &Evenkeel{}, baseline.Strategies()).Layout)
 		for a, x := range p.Ranks {
 			for b, y := range p.Ranks {
 				if x.Device == "fast" && y.Device == "slow" && split[a] < split[b] {
@@ -61,16 +62,16 @@ func TestComputeBoundSharesFollowSpeed(t *testing.T) {
 	f.Bytes, s.Bytes = 1e15, 1e15
 	profile := world.Profile([]world.Device{f, s}, []world.Wire{world.Link("near", 0, 1e-16), world.Link("far", 0, 1e-16)})
 	p := world.ProblemOf(t, profile, world.Job(t, "1x(1 fast + 1 slow)", 65536))
-	res := solveWith(t, p, &evenkeel.Evenkeel{})
+	res := world.Solve(t, p, &Evenkeel{}, baseline.Strategies())
 	split := tokensOfLayout(res.Layout)
 	if ratio := float64(split[0]) / float64(split[1]); ratio < 3.9 || ratio > 4.1 {
 		t.Errorf("shares %v, ratio %v, want 4", split, ratio)
 	}
-	bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+	bound, err := bound.Lower(p.Profile, p.Predictor, p.Job)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if g := gapOf(res.Step.Time.Mid, bound); g > 0.01 {
+	if g := float64(res.Step.Time.Mid/bound) - 1; g > 0.01 {
 		t.Errorf("gap %v", g)
 	}
 }
@@ -95,11 +96,11 @@ func TestExhaustiveSmallCases(t *testing.T) {
 		p := world.ProblemOf(t, world.Profile(tc.devices, tc.wires), world.Job(t, tc.cluster, units.Tokens(tc.blocks)*256))
 		p.Block = 256
 		best := bestOf(t, p, tc.blocks)
-		bound, err := lowerBound(p.Profile, p.Predictor, p.Job)
+		bound, err := bound.Lower(p.Profile, p.Predictor, p.Job)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours := solveWith(t, p, &evenkeel.Evenkeel{})
+		ours := world.Solve(t, p, &Evenkeel{}, baseline.Strategies())
 		if ours.Step.Time.Mid > best*1.02 || bound > best*(1+1e-9) {
 			t.Errorf("%s: evenkeel %v in %d layouts, best %v, bound %v", tc.cluster, ours.Step.Time.Mid, ours.Evaluated, best, bound)
 		}
