@@ -144,8 +144,8 @@ func levelChain(total float64, times []stretchTime, caps []float64, part float64
 	if room < total {
 		return nil
 	}
-	each := make([]float64, len(times))
-	enough := func(theta float64) bool { return !(dealWithin(theta, each, total, times, caps, part) < total*(1-1e-9)) }
+	each, deal := make([]float64, len(times)), chainDeal{total, times, caps, part}
+	enough := func(theta float64) bool { return !(deal.within(theta, each) < total*(1-1e-9)) }
 	lo := 0.0
 	for !enough(hi) && !math.IsInf(hi, 1) {
 		lo, hi = hi, 2*hi
@@ -157,7 +157,7 @@ func levelChain(total float64, times []stretchTime, caps []float64, part float64
 			lo = mid
 		}
 	}
-	dealWithin(hi, each, total, times, caps, part)
+	deal.within(hi, each)
 	return each
 }
 
@@ -175,14 +175,23 @@ func lastFirst(total float64, caps []float64) []float64 {
 	return each
 }
 
-// dealWithin gives each group, from the first one on, the tokens that take it theta, and
-// all but the last a part of these. It returns how many they are in all.
-func dealWithin(theta float64, each []float64, total float64, times []stretchTime, caps []float64, part float64) float64 {
+// chainDeal is what levelChain deals: tokens, to groups that take so long and have so much
+// room, where all but the last get a part of what they have time for.
+type chainDeal struct {
+	total float64
+	times []stretchTime
+	caps  []float64
+	part  float64
+}
+
+// within gives each group, from the first one on, the tokens that take it theta. It returns
+// how many they are in all.
+func (d *chainDeal) within(theta float64, each []float64) float64 {
 	before, last := 0.0, 0.0
-	for i, t := range times {
-		each[i] = longestWithin(theta, min(caps[i], total-before), func(s float64) float64 { return t(s, before, last) })
-		if i < len(times)-1 {
-			each[i] *= part
+	for i, t := range d.times {
+		each[i] = longestWithin(theta, min(d.caps[i], d.total-before), func(s float64) float64 { return t(s, before, last) })
+		if i < len(d.times)-1 {
+			each[i] *= d.part
 		}
 		last = each[i]
 		before += last

@@ -18,11 +18,13 @@
 //
 //   - Which groups: pools.go chooses ranks, groupings.go groups them, options.go lists what
 //     is worth a simulation, bestfirst.go in which order.
-//   - What they take and get, by estimate: estimate.go, with attention.go, exchange.go,
-//     memory.go, tradeoff.go and waterfill.go. draft.go is a layout as all of these see it.
+//   - What they take and get, by estimate: estimate.go, with attention.go, wires.go,
+//     exchange.go, memory.go, tradeoff.go and waterfill.go. draft.go is a layout as all of
+//     these see it.
 //   - Better ones, by simulation: moves.go (descent) and refine.go.
-//   - What layouts can have besides groups and shares: overlap.go (micro-batches in twos,
-//     chunks of heads), late.go, chain.go and chain_deal.go, lead.go, lean.go, spread.go.
+//   - What layouts can have besides groups and shares: overlap.go (own blocks last,
+//     micro-batches in twos, chunks of heads), late.go, chain.go and chain_deal.go, lead.go,
+//     lean.go, spread.go.
 //   - describe.go says what was found; sure.go and runners.go are evenkeel-sure.
 //
 // # Vocabulary

@@ -31,7 +31,7 @@ func (e *estimator) fullest(d *draft) float64 {
 	most := 0.0
 	for i := range d.kinds {
 		k := &d.kinds[i]
-		most = max(most, e.fill(k.lots(), len(k.class), each[i], widest[i], d.ranks()))
+		most = max(most, e.fill(k.lots(), setting{len(k.class), each[i], widest[i], d.ranks()}))
 	}
 	return most
 }
@@ -56,42 +56,97 @@ func (d *draft) lengths() (each, widest []float64) {
 	return each, widest
 }
 
-// fill is the part of its usable memory that the fullest member fills in a group
-// of s tokens.
-func (e *estimator) fill(lots []lot, members int, s, widest float64, ranks int) float64 {
+// setting is what a member's memory depends on besides what it has itself.
+type setting struct {
+	members int     // of its group
+	tokens  float64 // of its group
+	widest  float64 // tokens of the longest block that passes by
+	ranks   int     // at work in all
+}
+
+// fill is the part of its usable memory that the fullest member of a group fills.
+func (e *estimator) fill(lots []lot, in setting) float64 {
 	m := e.p.Job.Model
 	all, most := 0, 0.0
 	for _, l := range lots {
 		all += l.count * m.KVHeadsOf(0, l.heads)
 	}
 	for _, l := range lots {
-		share := e.share(l, all, members, s*l.weight, s, widest, ranks)
+		share := e.share(l, all, in.tokens*l.weight, in)
 		most = max(most, strategy.Fill(e.m.Held.Of(share, e.m.Memory[e.dev[l.class]]))/costmodel.Usable)
 	}
 	return most
 }
 
-// share is what a member of a lot holds in a group of s tokens.
-func (e *estimator) share(l lot, all, members int, tokens, s, widest float64, ranks int) costmodel.MemoryShare {
+// share is what a member of a lot holds that has so many tokens, where all members have so
+// many key-value heads.
+func (e *estimator) share(l lot, all int, tokens float64, in setting) costmodel.MemoryShare {
 	m := e.p.Job.Model
 	return costmodel.MemoryShare{
-		Tokens: tokensUp(tokens), GroupTokens: tokensUp(s), Widest: tokensUp(widest), QHeads: l.heads,
-		KVHeads: min(m.KVHeads, m.KVHeadsOf(0, l.heads)+e.straddle(l.heads)), AllKVHeads: all, Members: members, Ranks: ranks, TwoBatch: e.twoBatch,
+		Tokens: tokensUp(tokens), GroupTokens: tokensUp(in.tokens), Widest: tokensUp(in.widest), QHeads: l.heads,
+		KVHeads: min(m.KVHeads, m.KVHeadsOf(0, l.heads)+e.straddle(l.heads)), AllKVHeads: all, Members: in.members, Ranks: in.ranks, TwoBatch: e.twoBatch,
 	}
 }
 
-// rooms is the most tokens that a member of each lot can own in a group of s
-// tokens.
-func (e *estimator) rooms(lots []lot, members int, s, widest float64, ranks int) []float64 {
+// rooms is the most tokens that a member of each lot can own.
+func (e *estimator) rooms(lots []lot, in setting) []float64 {
 	all := 0
 	for _, l := range lots {
 		all += l.count * e.p.Job.Model.KVHeadsOf(0, l.heads)
 	}
 	rooms := make([]float64, len(lots))
 	for i, l := range lots {
-		rooms[i] = e.roomOf(l, all, members, s, s, widest, ranks)
+		rooms[i] = e.roomOf(l, all, in.tokens, in)
 	}
 	return rooms
+}
+
+// roomOf is the most tokens, up to a number, that a member of a lot can own. Of its memory, activations rise with them in a line, and so
+// does what the all-to-all sends, which counts where it is more than what the ring
+// keeps; logits rise until a chunk is full.
+func (e *estimator) roomOf(l lot, all int, upTo float64, in setting) float64 {
+	at := func(tokens float64) costmodel.Memory {
+		e.spend(memoryWork)
+		return e.m.Held.Of(e.share(l, all, tokens, in), e.m.Memory[e.dev[l.class]])
+	}
+	far := at(upTo)
+	usable := costmodel.Usable * float64(far.Capacity)
+	over := float64(far.Peak()) - usable
+	switch {
+	case over <= 0:
+		return upTo
+	case in.members == 1:
+		return 0
+	}
+	near, block := at(0), float64(e.p.Block)
+	kept := float64(far.Activations-near.Activations) / upTo
+	sent := 0.0
+	if far.Transient > near.Transient {
+		if half := at(upTo / 2); half.Transient > near.Transient {
+			sent = float64(far.Transient-half.Transient) / (upTo / 2)
+		} else { // on the safe side, from where it may begin to count
+			sent = float64(far.Transient-near.Transient) / (upTo / 2)
+		}
+	}
+	spare := usable - float64(near.Peak())
+	room := min((spare-float64(far.Logits-near.Logits))/kept, upTo-over/(kept+sent))
+	if chunk := float64(e.p.Job.LossChunk); chunk > 0 && room < chunk {
+		room = min(chunk, spare/(kept+float64(far.Logits-near.Logits)/min(chunk, upTo)), upTo-over/(kept+sent))
+	}
+	return max(0, room-block)
+}
+
+// memoryWork is what a rank's memory costs, with its share, in units of search.work.
+const memoryWork = 3
+
+// spend counts what the fitting of shares to memory costs, as search.work does.
+func (e *estimator) spend(work float64) { e.work += work }
+
+// spent is what was counted since it was last asked for.
+func (e *estimator) spent() float64 {
+	work := e.work
+	e.work = 0
+	return work
 }
 
 // room is the most tokens, up to `longest`, that a group of a kind can hold beside
@@ -101,7 +156,7 @@ func (e *estimator) room(k *groupKind, longest, widest float64, _, ranks int) fl
 	lots := k.lots()
 	return most(longest, float64(e.p.Block), func(s float64) float64 {
 		held := 0.0
-		for i, r := range e.rooms(lots, len(k.class), s, widest, ranks) {
+		for i, r := range e.rooms(lots, setting{len(k.class), s, widest, ranks}) {
 			held += r * float64(lots[i].count)
 		}
 		return held
@@ -259,7 +314,7 @@ func (e *estimator) fitWeights(k *groupKind, widest float64, ranks int) {
 	for i, l := range lots {
 		paces[i], counts[i] = pace{0, 1 / max(1e-9, l.weight)}, float64(l.count)
 	}
-	each, _ := level(s, paces, counts, e.rooms(lots, len(k.class), s, widest, ranks))
+	each, _ := level(s, paces, counts, e.rooms(lots, setting{len(k.class), s, widest, ranks}))
 	if each == nil {
 		return
 	}

@@ -109,3 +109,26 @@ func (s *search) inChunks(best point) point {
 	}
 	return best
 }
+
+// ownLast is the fastest points with own blocks last, of those that gain by it. Equal
+// devices keep the layout that is known.
+func (s *search) ownLast(points []point) (found []point) {
+	if !s.unequal() {
+		return nil
+	}
+	sortPoints(points)
+	for _, x := range points[:min(len(points), lateStarts)] {
+		if y := s.turned(x.d); y.t < x.t*(1-dropGain) {
+			found = append(found, y)
+		}
+	}
+	return found
+}
+
+// turned is a draft whose own blocks are computed last where they are first, and
+// first where they are last.
+func (s *search) turned(d *draft) point {
+	x := d.clone()
+	x.ownLast = !d.ownLast
+	return s.judgeDraft(x)
+}

@@ -42,9 +42,6 @@ func (s *search) refine(points []point) {
 // tinyRanks is up to how many ranks groupings are searched rank by rank.
 const tinyRanks = 8
 
-// unequal says whether there are several classes of ranks.
-func (s *search) unequal() bool { return len(s.est.dev) > 1 }
-
 // single searches with every group a kind of its own.
 func (s *search) single(from point) point {
 	n := len(s.p.Ranks)

@@ -174,6 +174,9 @@ func (s *search) fastest() float64 {
 	return float64(s.Time())
 }
 
+// unequal says whether there are several classes of ranks.
+func (s *search) unequal() bool { return len(s.est.dev) > 1 }
+
 // charge adds a simulation's work: every seat at every step of the ring, a
 // part for each seat, and for lengths not met before the laws of their blocks.
 func (s *search) charge(l costmodel.Layout) {

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-
-	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // further looks at layouts that the search has passed over, on top of it, so that what it
@@ -126,7 +124,7 @@ func (e *estimator) spreadShares(d *draft, n int, power float64) {
 			unit = q / m.KVHeads
 		}
 		for node, h := range dealHeads(q, unit, slow) {
-			e.dealInNode(k, at, node, h, perHead, rate)
+			e.dealInNode(k, membersOn(at, node), h, perHead, rate)
 		}
 	}
 }
@@ -145,37 +143,26 @@ func (e *estimator) nodesOf(k *groupKind) []int {
 	return at
 }
 
-// dealInNode gives the members of a kind on a node so many heads and as large a share of
-// the tokens.
-func (e *estimator) dealInNode(k *groupKind, at []int, node, heads int, perHead, rate []float64) {
-	var slow []float64
-	var members []int
-	all := 0.0
+// membersOn lists the members on a node.
+func membersOn(at []int, node int) (members []int) {
 	for m := range at {
 		if at[m] == node {
-			members, slow, all = append(members, m), append(slow, perHead[m]), all+rate[m]
+			members = append(members, m)
 		}
+	}
+	return members
+}
+
+// dealInNode gives some members of a kind, those on a node, so many heads and as large a
+// share of the tokens.
+func (e *estimator) dealInNode(k *groupKind, members []int, heads int, perHead, rate []float64) {
+	var slow []float64
+	all := 0.0
+	for _, m := range members {
+		slow, all = append(slow, perHead[m]), all+rate[m]
 	}
 	for i, h := range dealHeads(heads, 1, slow) {
 		m := members[i]
 		k.heads[m], k.weight[m] = h, float64(heads)/float64(e.p.Job.Model.QHeads)*rate[m]/all
 	}
-}
-
-// pacesOf is what a head takes each member of a kind and the tokens a second of its linear
-// work, in groups of s tokens among n.
-func (e *estimator) pacesOf(k *groupKind, n int, s float64) (perHead, rate []float64) {
-	h := max(1, (e.p.Job.Model.QHeads+len(k.class)-1)/len(k.class))
-	perHead, rate = make([]float64, len(k.class)), make([]float64, len(k.class))
-	for m, c := range k.class {
-		if m > 0 && c == k.class[m-1] {
-			perHead[m], rate[m] = perHead[m-1], rate[m-1]
-			continue
-		}
-		a := e.attention(e.dev[c], h, n, s, s)
-		perHead[m] = (e.m.Forwards*a.Forward + a.Backward) / float64(h)
-		own := units.Tokens(math.Ceil(s / float64(len(k.class))))
-		rate[m] = float64(own) / e.m.LinearTime(e.dev[c], own)
-	}
-	return perHead, rate
 }

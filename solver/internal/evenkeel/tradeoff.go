@@ -4,8 +4,6 @@ import (
 	"math"
 	"slices"
 	"sort"
-
-	"github.com/evenkeel/evenkeel/costmodel"
 )
 
 // tradeoff exchanges heads for tokens inside the groups of a kind. A rank's
@@ -87,7 +85,7 @@ func (t *tradeoff) rooms(c int) []float64 {
 	}
 	x.room = make([]float64, t.heads+1)
 	at := func(h int, upTo float64) float64 {
-		return t.e.roomOf(lot{class: x.class, heads: h}, t.allKV, len(t.of), t.s, min(t.s, upTo), t.widest, t.ranks)
+		return t.e.roomOf(lot{class: x.class, heads: h}, t.allKV, min(t.s, upTo), setting{len(t.of), t.s, t.widest, t.ranks})
 	}
 	var between func(lo, hi int)
 	between = func(lo, hi int) {
@@ -335,52 +333,3 @@ func (e *estimator) fitHeads(d *draft) float64 {
 	}
 	return worst * float64(e.p.Job.Model.Layers) * float64(max(1, e.p.Job.Accumulate))
 }
-
-// spend counts what the fitting of shares to memory costs, as search.work does.
-func (e *estimator) spend(work float64) { e.work += work }
-
-// spent is what was counted since it was last asked for.
-func (e *estimator) spent() float64 {
-	work := e.work
-	e.work = 0
-	return work
-}
-
-// roomOf is the most tokens, up to a number, that a member of a lot can own in a
-// group of s tokens. Of its memory, activations rise with them in a line, and so
-// does what the all-to-all sends, which counts where it is more than what the ring
-// keeps; logits rise until a chunk is full.
-func (e *estimator) roomOf(l lot, all, members int, s, upTo, widest float64, ranks int) float64 {
-	at := func(tokens float64) costmodel.Memory {
-		e.spend(memoryWork)
-		return e.m.Held.Of(e.share(l, all, members, tokens, s, widest, ranks), e.m.Memory[e.dev[l.class]])
-	}
-	far := at(upTo)
-	usable := costmodel.Usable * float64(far.Capacity)
-	over := float64(far.Peak()) - usable
-	switch {
-	case over <= 0:
-		return upTo
-	case members == 1:
-		return 0
-	}
-	near, block := at(0), float64(e.p.Block)
-	kept := float64(far.Activations-near.Activations) / upTo
-	sent := 0.0
-	if far.Transient > near.Transient {
-		if half := at(upTo / 2); half.Transient > near.Transient {
-			sent = float64(far.Transient-half.Transient) / (upTo / 2)
-		} else { // on the safe side, from where it may begin to count
-			sent = float64(far.Transient-near.Transient) / (upTo / 2)
-		}
-	}
-	spare := usable - float64(near.Peak())
-	room := min((spare-float64(far.Logits-near.Logits))/kept, upTo-over/(kept+sent))
-	if chunk := float64(e.p.Job.LossChunk); chunk > 0 && room < chunk {
-		room = min(chunk, spare/(kept+float64(far.Logits-near.Logits)/min(chunk, upTo)), upTo-over/(kept+sent))
-	}
-	return max(0, room-block)
-}
-
-// memoryWork is what a rank's memory costs, with its share, in units of search.work.
-const memoryWork = 3

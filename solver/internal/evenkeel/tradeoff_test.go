@@ -45,9 +45,9 @@ func TestRoomIsWhatMemoryHolds(t *testing.T) {
 		s := float64(p.Job.SeqLen) * (0.2 + 0.8*r.Float64())
 		l := lot{class: r.IntN(len(e.dev)), heads: r.IntN(p.Job.Model.QHeads + 1)}
 		widest := s * float64(r.IntN(2))
-		room := e.roomOf(l, p.Job.Model.KVHeads, 4, s, s, widest, 4)
+		room := e.roomOf(l, p.Job.Model.KVHeads, s, setting{4, s, widest, 4})
 		fits := func(tokens float64) bool {
-			m := p.Job.MemoryOf(e.share(l, p.Job.Model.KVHeads, 4, tokens, s, widest, 4), e.m.Memory[e.dev[l.class]])
+			m := p.Job.MemoryOf(e.share(l, p.Job.Model.KVHeads, tokens, setting{4, s, widest, 4}), e.m.Memory[e.dev[l.class]])
 			return m.Fits()
 		}
 		if room > 0 && !fits(room) {
@@ -137,7 +137,7 @@ func TestAgainstExactSearchWithinMemory(t *testing.T) {
 	t.Logf("%d instances fit: median %.4f %%, worst %.3f %%", len(gaps), 100*gaps[len(gaps)/2], 100*gaps[len(gaps)-1])
 }
 
-// exactWithin is exactSearch among the layouts that fit.
+// exactWithin is world.Exact among the layouts that fit.
 func exactWithin(t testing.TB, p *strategy.Problem, blocks int) float64 {
 	best, n := math.Inf(1), len(p.Ranks)
 	tokens := make([]units.Tokens, n)
