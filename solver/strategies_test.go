@@ -49,7 +49,7 @@ func TestWithoutAllToAllOnlyRingsAreLeft(t *testing.T) {
 		t.Errorf("ulysses: %v", err)
 	}
 	for _, s := range []strategy.Strategy{baseline.USP{}, baseline.USPSubset{}, hexiseq.HexiSeq{}} {
-		res := solveWith(t, p, s)
+		res := world.Solve(t, p, s, baseline.Strategies())
 		for _, g := range res.Layout.Groups {
 			if len(g) > 1 {
 				t.Errorf("%s: group %v needs an all-to-all that has no law", s.Name(), g)

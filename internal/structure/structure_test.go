@@ -17,7 +17,9 @@ const module = "github.com/evenkeel/evenkeel"
 // allowed says what each part of the house may import of the others. A part is
 // a folder with all below it; the longest that matches a package counts. This
 // table is the design: measuring never knows predicting, predicting never
-// knows measuring or solving, and nothing imports the commands.
+// knows measuring or solving, and nothing imports the commands. Of the planner's
+// packages the contract and the lower bound know no strategy, no strategy knows one
+// that is solved after it, and made-up worlds are for tests only.
 var allowed = map[string][]string{
 	"internal/units":               {},
 	"internal/stats":               {},

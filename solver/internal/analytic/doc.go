@@ -1,7 +1,6 @@
-// Package analytic is a model of a layout's time in closed formulas, a thousand times faster
-// than the simulator and nearly as good where shares are equal. hexiseq scores its candidates
-// by it, usp leaves out what it finds hopeless, and evenkeel's estimates are made of its
-// parts.
+// Package analytic is a model of a layout's time in closed formulas, for layouts that are too
+// many to be simulated. hexiseq scores its candidates by it, usp leaves out what it finds
+// hopeless, and evenkeel's estimates are made of its parts.
 //
 //   - [Model] has the laws of a problem by device type and link: [Model.LinearTime] prices a
 //     layer's linear work, [Model.Block] and [Model.WholeBlock] attention, a [Link] messages.

@@ -152,5 +152,5 @@ func (m *Model) law(dev int, s op.Shape) *costmodel.Law {
 // Hopeless is how many times slower than the best the analytic model must find a
 // layout for it not to be simulated. The model leaves out the queues at ports,
 // which only make a layout slower, and is within this factor of the simulator on
-// equal shares (TestModelOfEqualShares).
+// equal shares (TestModelOfEqualShares of package baseline).
 const Hopeless = 1.2

@@ -68,7 +68,7 @@ func (p *Problem) AllExchangeable(groups [][]int) bool {
 
 // Alone says whether the profile can tell what the exchange of gradients and
 // parameters costs when only some ranks are at work; the error is the law that
-// nobody measured. All ranks together are known to have them (NewProblem).
+// nobody measured. All ranks together are known to have them (New).
 func (p *Problem) Alone(ranks []int) error {
 	if len(ranks) < 2 {
 		return nil
