@@ -139,7 +139,7 @@ func (s *choice) try(i int) {
 			pairs = min(pairs, s.k.rank.reach(s.w, float64(c.hi), s.theta, s.w.beside).pairs(slack, s.attention.within))
 		}
 		if s.k.rank != nil && s.beats(v+pairs, i) {
-			pairs = min(pairs, s.w.inGroups(s.c, float64(c.lo), float64(c.hi), s.theta, slack, pairs))
+			pairs = min(pairs, s.w.inGroups(stretch{s.c, float64(c.lo), float64(c.hi)}, s.theta, slack, pairs))
 		}
 		v += pairs
 	}

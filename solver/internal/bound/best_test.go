@@ -25,7 +25,7 @@ func (w *leastWork) scanned(c int, theta, price float64) (value float64, at int)
 			pairs := min(w.attention[c].within(slack), k.memory.pairs(float64(cell.lo)))
 			if k.rank != nil {
 				pairs = min(pairs, k.rank.reach(w, float64(cell.hi), theta, w.beside).pairs(slack, w.attention[c].within))
-				pairs = min(pairs, w.inGroups(c, float64(cell.lo), float64(cell.hi), theta, slack, pairs))
+				pairs = min(pairs, w.inGroups(stretch{c, float64(cell.lo), float64(cell.hi)}, theta, slack, pairs))
 			}
 			v += pairs
 		}

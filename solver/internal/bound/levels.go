@@ -68,8 +68,14 @@ func (w *leastWork) levelsOf(c *class) []groupLevel {
 	return all
 }
 
-// inGroups is the most pairs, of no more than `most`, that a rank with more than
-// lo and up to hi tokens has beside its linear work, whatever its group.
+// stretch is a rank of a class with more than lo and up to hi tokens.
+type stretch struct {
+	class  int
+	lo, hi float64
+}
+
+// inGroups is the most pairs, of no more than `most`, that a rank has beside its linear work,
+// whatever its group.
 //
 // The blocks of a rank have no more queries than its group has tokens G, and few
 // queries are dear. But the members of a group that a rank with s tokens and h of
@@ -82,22 +88,22 @@ func (w *leastWork) levelsOf(c *class) []groupLevel {
 // A group of one has nothing to pass: G = s, h = H. Of two ranks in two groups
 // both are alone. Where micro-batches go in twos, all-to-alls need less time of computing
 // (see reach.left), and the ports' must do for them, which is theta.
-func (w *leastWork) inGroups(c int, lo, hi, theta, slack, most float64) float64 {
+func (w *leastWork) inGroups(of stretch, theta, slack, most float64) float64 {
 	if len(w.levels) == 0 || w.ranks > ungroupedRanks {
 		return most
 	}
 	if w.singles {
-		return w.alone(c, hi, slack, most)
+		return w.alone(of, slack, most)
 	}
 	best := 0.0
-	k := &w.classes[c]
+	k := &w.classes[of.class]
 	row := (1 + k.rank.kvShare) * k.rank.perRow * (w.weights[forwardLayer] + w.weights[backwardLayer])
-	for i := range w.levels[c] {
-		l := &w.levels[c][i]
-		if l.most < lo {
+	for i := range w.levels[of.class] {
+		l := &w.levels[of.class][i]
+		if l.most < of.lo {
 			break
 		}
-		others := max(0, l.fewest-hi)
+		others := max(0, l.fewest-of.hi)
 		left := func(toAlls float64) float64 {
 			switch {
 			case !w.twoBatch:
@@ -107,8 +113,8 @@ func (w *leastWork) inGroups(c int, lo, hi, theta, slack, most float64) float64 
 			}
 			return leftBy(theta, slack, toAlls)
 		}
-		if pairs := min(most, l.attention.within(left(row*min(lo, others)))); pairs > best {
-			best = max(best, l.pairs(w.pairs, left, row*lo, row*others, best, pairs))
+		if pairs := min(most, l.attention.within(left(row*min(of.lo, others)))); pairs > best {
+			best = max(best, l.pairs(w.pairs, left, rows{row * of.lo, row * others}, best, pairs))
 		}
 		if best >= most {
 			return most
@@ -118,25 +124,28 @@ func (w *leastWork) inGroups(c int, lo, hi, theta, slack, most float64) float64 
 }
 
 // alone is inGroups of a rank whose group has no other member.
-func (w *leastWork) alone(c int, hi, slack, most float64) float64 {
+func (w *leastWork) alone(of stretch, slack, most float64) float64 {
 	at := 0
-	for i := range w.levels[c] {
-		if w.levels[c][i].most >= hi {
+	for i := range w.levels[of.class] {
+		if w.levels[of.class][i].most >= of.hi {
 			at = i
 		}
 	}
-	return min(most, w.levels[c][at].attention.within(slack))
+	return min(most, w.levels[of.class][at].attention.within(slack))
 }
 
+// rows is the seconds that all heads' rows take: a rank's own, were all heads others', and
+// those of others, were all heads its own.
+type rows struct{ own, others float64 }
+
 // pairs is no less than the most pairs, up to `most`, with which a rank can pass
-// its rows and compute, if these are more than `least`: `own` is the seconds of all
-// heads' rows were they others', `others` the same were they its own; left is what
-// all-to-alls of so many seconds leave for attention.
-func (l *groupLevel) pairs(all float64, left func(toAlls float64) float64, own, others, least, most float64) float64 {
+// its rows and compute, if these are more than `least`; left is what all-to-alls of so many
+// seconds leave for attention.
+func (l *groupLevel) pairs(all float64, left func(toAlls float64) float64, to rows, least, most float64) float64 {
 	fits := func(pairs float64) bool {
-		return pairs <= l.attention.within(left(own+min(1, pairs/(all*l.share))*(others-own)))
+		return pairs <= l.attention.within(left(to.own+min(1, pairs/(all*l.share))*(to.others-to.own)))
 	}
-	if others <= own || fits(most) { // most heads are the cheapest
+	if to.others <= to.own || fits(most) { // most heads are the cheapest
 		return most
 	}
 	lo, hi := least, most

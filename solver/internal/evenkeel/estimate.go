@@ -153,34 +153,37 @@ func (e *estimator) setShares(d *draft, n, unit int, fastest bool) {
 			k.heads, k.weight = []int{q}, []float64{1}
 			continue
 		}
-		perHead, rate := e.pacesOf(k, n, s)
-		if least := slices.Min(perHead); fastest {
-			for m := range perHead {
-				if perHead[m] > least {
-					perHead[m] = math.Inf(1)
+		own := e.pacesOf(k, n, s)
+		if least := slices.Min(own.perHead); fastest {
+			for m := range own.perHead {
+				if own.perHead[m] > least {
+					own.perHead[m] = math.Inf(1)
 				}
 			}
 		}
-		k.heads, k.weight = dealHeads(q, unit, perHead), rate
+		k.heads, k.weight = dealHeads(q, unit, own.perHead), own.rate
 	}
 }
 
-// pacesOf is what a head takes each member of a kind and the tokens a second of its linear
-// work, in groups of s tokens among n.
-func (e *estimator) pacesOf(k *groupKind, n int, s float64) (perHead, rate []float64) {
+// memberPaces are what a head takes each member of a kind, and the tokens a second of its
+// linear work.
+type memberPaces struct{ perHead, rate []float64 }
+
+// pacesOf is those of a kind in groups of s tokens among n.
+func (e *estimator) pacesOf(k *groupKind, n int, s float64) memberPaces {
 	h := max(1, (e.p.Job.Model.QHeads+len(k.class)-1)/len(k.class))
-	perHead, rate = make([]float64, len(k.class)), make([]float64, len(k.class))
+	own := memberPaces{make([]float64, len(k.class)), make([]float64, len(k.class))}
 	for m, c := range k.class {
 		if m > 0 && c == k.class[m-1] {
-			perHead[m], rate[m] = perHead[m-1], rate[m-1]
+			own.perHead[m], own.rate[m] = own.perHead[m-1], own.rate[m-1]
 			continue
 		}
 		a := e.attention(e.dev[c], h, n, s, s)
-		perHead[m] = (e.m.Forwards*a.Forward + a.Backward) / float64(h)
-		own := units.Tokens(math.Ceil(s / float64(len(k.class))))
-		rate[m] = float64(own) / e.m.LinearTime(e.dev[c], own)
+		own.perHead[m] = (e.m.Forwards*a.Forward + a.Backward) / float64(h)
+		tokens := units.Tokens(math.Ceil(s / float64(len(k.class))))
+		own.rate[m] = float64(tokens) / e.m.LinearTime(e.dev[c], tokens)
 	}
-	return perHead, rate
+	return own
 }
 
 // dealHeads gives heads, `unit` at a time, to the member that is then done

@@ -107,13 +107,13 @@ func (e *estimator) spreadShares(d *draft, n int, power float64) {
 		if !e.overNodes(*k) {
 			continue
 		}
-		perHead, rate := e.pacesOf(k, n, s)
+		own := e.pacesOf(k, n, s)
 		at, slow := e.nodesOf(k), make([]float64, 0, len(k.class))
 		for m, node := range at {
 			if node == len(slow) {
 				slow = append(slow, 0)
 			}
-			slow[node] += 1 / perHead[m]
+			slow[node] += 1 / own.perHead[m]
 		}
 		for node := range slow {
 			slow[node] = math.Pow(slow[node], -power)
@@ -124,7 +124,7 @@ func (e *estimator) spreadShares(d *draft, n int, power float64) {
 			unit = q / m.KVHeads
 		}
 		for node, h := range dealHeads(q, unit, slow) {
-			e.dealInNode(k, membersOn(at, node), h, perHead, rate)
+			e.dealInNode(k, at, node, h, own)
 		}
 	}
 }
@@ -143,26 +143,19 @@ func (e *estimator) nodesOf(k *groupKind) []int {
 	return at
 }
 
-// membersOn lists the members on a node.
-func membersOn(at []int, node int) (members []int) {
+// dealInNode gives the members of a kind on a node so many heads and as large a share of
+// the tokens.
+func (e *estimator) dealInNode(k *groupKind, at []int, node, heads int, own memberPaces) {
+	var slow []float64
+	var members []int
+	all := 0.0
 	for m := range at {
 		if at[m] == node {
-			members = append(members, m)
+			members, slow, all = append(members, m), append(slow, own.perHead[m]), all+own.rate[m]
 		}
-	}
-	return members
-}
-
-// dealInNode gives some members of a kind, those on a node, so many heads and as large a
-// share of the tokens.
-func (e *estimator) dealInNode(k *groupKind, members []int, heads int, perHead, rate []float64) {
-	var slow []float64
-	all := 0.0
-	for _, m := range members {
-		slow, all = append(slow, perHead[m]), all+rate[m]
 	}
 	for i, h := range dealHeads(heads, 1, slow) {
 		m := members[i]
-		k.heads[m], k.weight[m] = h, float64(heads)/float64(e.p.Job.Model.QHeads)*rate[m]/all
+		k.heads[m], k.weight[m] = h, float64(heads)/float64(e.p.Job.Model.QHeads)*own.rate[m]/all
 	}
 }
