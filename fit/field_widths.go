@@ -125,43 +125,139 @@ func (f fieldShape) untoldAt(g *grid, points []Point) func(node int) float64 {
 	}
 }
 
-// widthsOver is the local mean of the errors at places, scaled so that the
-// share holds over all of them (normalised split-conformal intervals, Lei et al.
-// 2018).
+// widthsOver is the half width that holds a share of the errors near every node: the local
+// mean of the errors, times the local quantile of the errors over that mean, for where
+// errors have longer tails than elsewhere the same multiple of their mean holds fewer of
+// them. All is scaled so that the share holds over all points (normalised split-conformal
+// intervals, Lei et al. 2018; localised ones, Guan 2023).
 func (f fieldShape) widthsOver(g *grid, places [][]float64, logs []float64, share float64) *costmodel.Field {
-	sum, weight := make([]float64, g.size), make([]float64, g.size)
-	mean := 0.0
+	e := errorsOver{g: g, near: make([]corners, len(places)), errs: make([]float64, len(places))}
 	for i, x := range places {
-		mean += math.Abs(logs[i]) / float64(len(logs))
-		c := g.around(x)
-		for j, at := range c.at {
-			sum[at] += c.weight[j] * min(math.Abs(logs[i]), 1)
-			weight[at] += c.weight[j]
-		}
+		e.near[i], e.errs[i] = g.around(x), math.Abs(logs[i])
 	}
-	mean = max(mean, leastError)
-	scratch := make([]float64, g.size)
-	g.smooth(sum, scratch)
-	g.smooth(weight, scratch)
-	const prior = 3 // points' worth of the overall mean
-	for i := range sum {
-		sum[i] = math.Log((sum[i] + prior*mean) / (weight[i] + prior))
+	e.weight = e.smoothed(func(int) float64 { return 1 })
+	values := e.means()
+	for i, v := range e.quantiles(e.over(values), share) {
+		values[i] += v
 	}
-	ratios := make([]float64, len(logs))
-	for i, x := range places {
-		c, v := g.around(x), 0.0
-		for j, at := range c.at {
-			v += c.weight[j] * sum[at]
-		}
-		ratios[i] = math.Abs(logs[i]) / math.Exp(v)
-	}
+	ratios := e.over(values)
 	slices.Sort(ratios)
 	rank := min(len(ratios), int(math.Ceil(share*float64(len(ratios)+1))))
 	shift := math.Log(ratios[rank-1])
-	for i := range sum {
-		sum[i] += shift
+	for i := range values {
+		values[i] += shift
 	}
-	return quantise(f.tile, 100, f.width, g.axes, sum)
+	return quantise(f.tile, 100, f.width, g.axes, values)
+}
+
+// errorsOver are the errors of points, |log|, over a lattice.
+type errorsOver struct {
+	g      *grid
+	near   []corners // nodes around each point
+	errs   []float64
+	weight []float64 // points around each node
+}
+
+// priorMean and priorTail are how many points' worth of the overall mean, and of the
+// overall distribution about the local one, a node has before its own. On others' tables
+// of attention and GEMM with a tail of each node's own 46 of 49 bands of sizes had 85 to
+// 95 % of the points held out inside the range (44 without), and 22 of 33 of those longer
+// than all fitted (15); with 100 points' worth 18 of the latter.
+const (
+	priorMean = 3
+	priorTail = 10
+)
+
+// smoothed is the sum of something of the points around each node.
+func (e *errorsOver) smoothed(of func(point int) float64) []float64 {
+	sum := make([]float64, e.g.size)
+	for i, c := range e.near {
+		v := of(i)
+		for k, at := range c.at {
+			sum[at] += c.weight[k] * v
+		}
+	}
+	e.g.smooth(sum, make([]float64, e.g.size))
+	return sum
+}
+
+// means are the logs of the mean error around each node.
+func (e *errorsOver) means() []float64 {
+	mean := 0.0
+	for _, v := range e.errs {
+		mean += v / float64(len(e.errs))
+	}
+	mean = max(mean, leastError)
+	means := e.smoothed(func(i int) float64 { return min(e.errs[i], 1) })
+	for n, sum := range means {
+		means[n] = math.Log((sum + priorMean*mean) / (e.weight[n] + priorMean))
+	}
+	return means
+}
+
+// over are the errors over what a lattice of logs says there.
+func (e *errorsOver) over(logs []float64) []float64 {
+	ratios := make([]float64, len(e.errs))
+	for i, c := range e.near {
+		v := 0.0
+		for k, at := range c.at {
+			v += c.weight[k] * logs[at]
+		}
+		ratios[i] = e.errs[i] / math.Exp(v)
+	}
+	return ratios
+}
+
+// quantiles are the logs of what a share of the ratios around each node lies below: the
+// share above each of some limits, all over the lattice, falls from one limit to the
+// next, and the quantile is between the two where it passes.
+func (e *errorsOver) quantiles(ratios []float64, share float64) []float64 {
+	quantiles, above := make([]float64, e.g.size), make([]float64, e.g.size)
+	for i := range above {
+		quantiles[i], above[i] = math.NaN(), 1
+	}
+	last := math.NaN()
+	for _, limit := range limitsOf(ratios) {
+		beyond, all := func(i int) float64 {
+			if ratios[i] > limit {
+				return 1
+			}
+			return 0
+		}, 0.0
+		for i := range ratios {
+			all += beyond(i) / float64(len(ratios))
+		}
+		for n, sum := range e.smoothed(beyond) {
+			now := (sum + priorTail*all) / (e.weight[n] + priorTail)
+			if math.IsNaN(quantiles[n]) && now <= 1-share {
+				quantiles[n] = math.Log(limit)
+				if !math.IsNaN(last) {
+					u := (above[n] - (1 - share)) / (above[n] - now)
+					quantiles[n] = math.Log(last) + u*math.Log(limit/last)
+				}
+			}
+			above[n] = now
+		}
+		last = limit
+	}
+	for n, q := range quantiles {
+		if math.IsNaN(q) {
+			quantiles[n] = math.Log(last)
+		}
+	}
+	return quantiles
+}
+
+// limitsOf are limits between which local quantiles lie: quantiles of all ratios.
+func limitsOf(ratios []float64) []float64 {
+	const least, most, steps = 0.6, 0.995, 24
+	sorted := slices.Sorted(slices.Values(ratios))
+	var limits []float64
+	for k := range steps {
+		q := least + (most-least)*float64(k)/(steps-1)
+		limits = append(limits, max(sorted[min(len(sorted)-1, int(q*float64(len(sorted))))], math.SmallestNonzeroFloat64))
+	}
+	return slices.Compact(limits)
 }
 
 // countsOf are the distinct values of points on an axis, rising.
