@@ -195,11 +195,15 @@ func (c *calibration) begin(inv *Inventory, past *Past) error {
 	}
 	c.fingerprint = fp
 	c.protocol = defaultProtocol(each)
-	return c.journal.Append(Header{
+	h := Header{
 		Schema: RecordingSchema, Tool: c.Tool, Created: now, Backend: inv.Backend, Simulated: inv.Simulated,
 		Fingerprint: fp, Seed: c.Seed, Machine: inv.Machine, Others: inv.Others, Devices: inv.Devices, Groups: inv.Groups,
 		Places: inv.Places, Protocol: c.protocol, Notes: inv.Notes,
-	})
+	}
+	if err := h.Validate(); err != nil { // no reader would take what is measured now
+		return fmt.Errorf("what the %s backend found: %w", inv.Backend, err)
+	}
+	return c.journal.Append(h)
 }
 
 // schedule pilots the spaces, chooses the points and writes them down.

@@ -48,9 +48,12 @@ func New(c Config) (*Backend, error) {
 	if c.Threads == nil {
 		c.Threads = slices.Compact([]int{1, cores})
 	}
-	for _, t := range c.Threads {
+	for i, t := range c.Threads {
 		if t < 1 || t > cores {
 			return nil, fmt.Errorf("cpu:%d: this machine has %d cores: name 1 to %d threads", t, cores, cores)
+		}
+		if slices.Contains(c.Threads[:i], t) {
+			return nil, fmt.Errorf("cpu:%d: is there twice: a device type is measured once, and --group-sizes says how many ranks exchange messages; name it once", t)
 		}
 	}
 	if c.GroupSizes == nil {
@@ -58,9 +61,12 @@ func New(c Config) (*Backend, error) {
 			c.GroupSizes = append(c.GroupSizes, n)
 		}
 	}
-	for _, n := range c.GroupSizes {
+	for i, n := range c.GroupSizes {
 		if n < 2 || n > 64 {
 			return nil, fmt.Errorf("a group of %d: want 2 to 64 ranks", n)
+		}
+		if slices.Contains(c.GroupSizes[:i], n) {
+			return nil, fmt.Errorf("a group of %d: is there twice; name it once", n)
 		}
 	}
 	if c.HeadDims == nil {

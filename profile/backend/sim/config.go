@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -85,7 +86,11 @@ func Parse(s string) (Config, error) {
 		if !ok || err != nil || n < 1 || n > 1024 || !known {
 			return c, fmt.Errorf("sim: %q: want a number and a device, such as 2xbig; the devices are big and small", p)
 		}
-		c.Devices = append(c.Devices, Device{Name: "sim_" + name, Count: n, Truth: truth})
+		d := Device{Name: "sim_" + name, Count: n, Truth: truth}
+		if slices.ContainsFunc(c.Devices, func(o Device) bool { return o.Name == d.Name }) {
+			return c, fmt.Errorf("sim: %q: %s is there twice; add the counts", p, name)
+		}
+		c.Devices = append(c.Devices, d)
 	}
 	for _, p := range parts[1:] {
 		if err := c.set(p); err != nil {
