@@ -255,12 +255,12 @@ func probe(path string) error {
 	if path == "" {
 		return nil
 	}
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return notFolder(path) // a device such as /dev/null is written to as it is, whoever may make files beside it
+	}
 	dir := filepath.Dir(path)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s: there is no folder %s to write it to: make it, or name another", path, dir)
-	}
-	if err := notFolder(path); err != nil {
-		return err
 	}
 	return doc.Probe(dir)
 }
