@@ -74,6 +74,9 @@ func SplitsNamed(names string) ([]Split, error) {
 			}
 			return nil, fmt.Errorf("no way of holding points out is called %q; there are %s", name, strings.Join(all, ", "))
 		}
+		if slices.ContainsFunc(chosen, func(s Split) bool { return s.Name == name }) {
+			return nil, fmt.Errorf("%s is there twice, and its laws would count twice; name it once", name)
+		}
 		chosen = append(chosen, Splits()[i])
 	}
 	return chosen, nil

@@ -68,6 +68,9 @@ loses none of them, and the same command goes on where it stopped.`,
   evenkeel calibrate --backend sim:2xbig+2xsmall      # a made-up cluster; everything is stamped simulated`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := notEmpty(c, "out", "only", "devices", "model", "dtype", "python"); err != nil {
+				return err
+			}
 			if !c.Flags().Changed("budget") {
 				o.budget = o.usualBudget()
 			}
@@ -123,6 +126,9 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	if o.points < 0 || o.points > 0 && o.points < fit.FewestPoints {
 		return usagef("--points %d: want %d or more, the fewest that a law is fitted to", o.points, fit.FewestPoints)
 	}
+	if o.points > mostPoints {
+		return usagef("--points %d: want %d or fewer", o.points, mostPoints)
+	}
 	only, err := kinds(o.only)
 	if err != nil {
 		return err
@@ -163,6 +169,10 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	a.note("wrote %s and %s", recording, profilePath)
 	return a.print(p, func(w io.Writer) error { return results.Profile(w, p) })
 }
+
+// mostPoints of a law take two hours to measure at the least; choosing them takes work
+// that grows with their square.
+const mostPoints = 100_000
 
 // The ways to choose points.
 const (

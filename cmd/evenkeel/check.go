@@ -79,7 +79,7 @@ when it could not judge.`,
 		Args:   args(cobra.MinimumNArgs(1), "recordings"),
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {
-			if err := notEmpty(c, "limits", "max-error", "min-len", "drift-from"); err != nil {
+			if err := notEmpty(c, "limits", "max-error", "min-len", "drift-from", "junit", "timeline"); err != nil {
 				return err
 			}
 			if err := o.writable(paths); err != nil {

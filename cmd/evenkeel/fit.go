@@ -43,7 +43,7 @@ needs no points at all.`,
 		Args:   args(cobra.ArbitraryArgs, "recordings"),
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {
-			if err := notEmpty(c, "borrow", "for", "study"); err != nil {
+			if err := notEmpty(c, "borrow", "for", "study", "origin", "remark"); err != nil {
 				return err
 			}
 			if (len(paths) == 0) == (model == "") {
@@ -126,6 +126,10 @@ func (a *app) fitOrBorrow(paths []string, model, from, out string, o fit.Options
 
 // fitWith is fitFiles with what a reference profile has beyond its fit.
 func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) (*costmodel.Profile, error) {
+	origins, err := ref.published()
+	if err != nil {
+		return nil, err
+	}
 	d, err := loadData(paths)
 	if err != nil {
 		return nil, err
@@ -134,9 +138,7 @@ func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) 
 	if err != nil {
 		return nil, err
 	}
-	if err := ref.onto(p); err != nil {
-		return nil, err
-	}
+	ref.onto(p, origins)
 	p.Tool, p.Created = tool, d.Created
 	if p.Inputs, err = inputs(out, paths); err != nil {
 		return nil, err

@@ -52,6 +52,9 @@ SOURCE_DATE_EPOCH, where it is set, is the time of creation in seconds since
   evenkeel import --from nvidia-smi-topo topo.txt --device h100_sxm --nodes 4 --network roce -o cluster.yaml`,
 		Args: args(cobra.MinimumNArgs(1), "files"),
 		RunE: func(c *cobra.Command, paths []string) error {
+			if err := notEmpty(c, "device", "devices", "link", "network", "collective", "stack", "dtype"); err != nil {
+				return err
+			}
 			if isTopology(o.from) {
 				return a.runTopology(o, paths, c.Flags().Changed)
 			}

@@ -14,20 +14,26 @@ type reference struct {
 	remarks []string
 }
 
-// onto puts the laws to assume, the origins and the remarks into a profile.
-func (r reference) onto(p *costmodel.Profile) error {
+// published reads the origins, which is done before a fit, that may take minutes.
+func (r reference) published() ([]costmodel.Origin, error) {
+	var origins []costmodel.Origin
 	for _, text := range r.origins {
 		o, err := originOf(text)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		p.Origins = append(p.Origins, o)
+		origins = append(origins, o)
 	}
+	return origins, nil
+}
+
+// onto puts the laws to assume, the origins and the remarks into a profile.
+func (r reference) onto(p *costmodel.Profile, origins []costmodel.Origin) {
+	p.Origins = append(p.Origins, origins...)
 	p.Warnings = append(p.Warnings, r.remarks...)
 	if r.assume {
 		fit.Assume(p)
 	}
-	return nil
 }
 
 func originOf(text string) (costmodel.Origin, error) {

@@ -55,6 +55,9 @@ aside falls: whether a longer calibration would pay.`,
 		},
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, given []string) error {
+			if err := notEmpty(c, "plot"); err != nil {
+				return err
+			}
 			o.lengths.given = lengthFlagsOf(c)
 			if o.references {
 				if err := o.ofReferences(given); err != nil {
