@@ -102,7 +102,7 @@ func (c *calibration) rounds(spaces []Space, s *Schedule, past *Past) *rounds {
 
 func find(spaces []Space, p Piloted) (Space, bool) {
 	i := slices.IndexFunc(spaces, func(sp Space) bool {
-		return sp.On == p.On && sp.Kind == p.Op && sp.at(0).Variant() == p.Variant
+		return sp.On == p.On && sp.Kind == p.Op && sp.variant() == p.Variant
 	})
 	if i < 0 {
 		return Space{}, false
@@ -124,7 +124,7 @@ func (f *family) drop(taken map[string]bool) {
 
 // holds says whether a shape is one of the family's.
 func (f *family) holds(on string, s op.Shape) bool {
-	return f.On == on && f.Kind == s.Kind() && f.at(0).Variant() == s.Variant()
+	return f.On == on && f.Kind == s.Kind() && f.variant() == s.Variant()
 }
 
 // observe takes in the first visit of a point; a failed one has no seconds.
@@ -259,7 +259,7 @@ func (c *calibration) families(spaces []Space, costs []Cost, points int, each, l
 			none = append(none, sp)
 		}
 		all = append(all, Piloted{
-			On: sp.On, Op: sp.Kind, Variant: sp.at(0).Variant(),
+			On: sp.On, Op: sp.Kind, Variant: sp.variant(),
 			Launch: costs[i].Launch, PerUnit: float64(costs[i].PerUnit), Prepare: costs[i].Prepare, Longest: f.longest,
 		})
 	}

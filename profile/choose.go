@@ -214,6 +214,15 @@ func (sp Space) at(level float64) op.Shape {
 	return sorted[int(level*float64(len(sorted)-1))]
 }
 
+// variant is that of every shape of a space. It is asked for at every point, and a
+// recording's shapes, of which there may be thousands, need not be sorted for it.
+func (sp Space) variant() op.Variant {
+	if sp.Shapes == nil {
+		return sp.at(0).Variant()
+	}
+	return sp.Shapes[0].Variant()
+}
+
 // plan chooses the points of all spaces so that measuring them takes about
 // `budget`. The order is shuffled, so that drift of the machine is not
 // confounded with size, in two rounds: `fewest` points of every space come

@@ -76,7 +76,7 @@ func widthName(kind op.Kind, v op.Variant) string {
 func (p *Past) otherSpaces(inv *Inventory, cfg Config, named func(op.Kind, op.Variant) string) string {
 	var want, begun, tried []string
 	for _, sp := range (&calibration{Config: cfg}).wanted(inv.Spaces) {
-		want = append(want, named(sp.Kind, sp.at(0).Variant()))
+		want = append(want, named(sp.Kind, sp.variant()))
 	}
 	for _, s := range p.Schedule.Points {
 		begun = append(begun, named(s.Op, s.Shape.Variant()))

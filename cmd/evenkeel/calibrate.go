@@ -23,6 +23,7 @@ type calibration struct {
 	backend    string
 	out        string
 	budget     time.Duration
+	untimed    bool // nobody asked for the budget, and it is more than there is to do
 	points     int
 	choose     string
 	seed       uint64
@@ -73,6 +74,7 @@ loses none of them, and the same command goes on where it stopped.`,
 			}
 			if !c.Flags().Changed("budget") {
 				o.budget = o.usualBudget()
+				o.untimed = o.budget == unlimited
 			}
 			if err := o.launchFlags(c); err != nil {
 				return err
@@ -106,12 +108,15 @@ loses none of them, and the same command goes on where it stopped.`,
 	return c
 }
 
+// unlimited is more time than measuring takes.
+const unlimited = 24 * time.Hour
+
 // usualBudget is the time that a calibration has unless told: a minute. A replay takes
 // none of it, so there the number of points is all that is asked for, and a day, by the
 // clock that counts what measuring would have cost, is more than they take.
 func (o calibration) usualBudget() time.Duration {
 	if strings.HasPrefix(o.backend, "recorded:") && o.points > 0 {
-		return 24 * time.Hour
+		return unlimited
 	}
 	return time.Minute
 }
@@ -257,6 +262,7 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, cfg 
 		a.note("%s: dropped an unfinished last line of %d bytes; its point is measured again", path, j.Dropped())
 	}
 	show := newProgress(a.errOut, a.quiet, inv)
+	show.untimed = o.untimed
 	err = profile.Calibrate(ctx, b, cfg, past, j, show.step)
 	show.close()
 	if errors.Is(err, context.Canceled) {

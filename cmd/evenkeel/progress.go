@@ -17,16 +17,19 @@ import (
 // progress shows how far a calibration is: a bar on a terminal, a plain line
 // every few seconds elsewhere, nothing when quiet.
 type progress struct {
-	out    io.Writer
-	quiet  bool
-	bars   *mpb.Progress
-	bar    *mpb.Bar
-	status string
-	done   int
-	failed int
-	last   time.Time
-	data   *fit.Data // the points of this run
-	error  string    // of a fit to them, on those set aside
+	out     io.Writer
+	quiet   bool
+	bars    *mpb.Progress
+	bar     *mpb.Bar
+	status  string
+	done    int
+	failed  int
+	last    time.Time
+	data    *fit.Data // the points of this run
+	error   string    // of a fit to them, on those set aside
+	learnt  time.Time // when the last fit was done
+	took    time.Duration
+	untimed bool // what is left of the budget is no news
 }
 
 // plainEvery is the time between two lines where there is no terminal.
@@ -56,6 +59,9 @@ func (p *progress) step(r profile.Progress) {
 	if r.Point != nil && r.Point.OK() {
 		p.learn(r.Point)
 	}
+	if p.untimed {
+		r.Left = 0
+	}
 	p.status = status(r, p.failed) + p.error
 	if p.bars != nil {
 		p.draw(r)
@@ -67,16 +73,22 @@ func (p *progress) step(r profile.Progress) {
 	}
 }
 
-// learnEvery is the number of points between two fits. One takes about 0.1 s,
-// between two points, so it disturbs none.
+// learnEvery is the number of points between two fits, which take place between two
+// points, so that they disturb none.
 const learnEvery = 100
+
+// learnShare is the most of the time that goes into them, for it is the budget's. A fit of
+// a processor's laws takes 0.1 s; of a GPU's, with dozens of laws, seconds.
+const learnShare = 0.05
 
 // learn fits the points so far and notes the error on those set aside.
 func (p *progress) learn(point *profile.Point) {
 	p.data.Observe(point)
-	if p.done%learnEvery != 0 {
+	began := time.Now()
+	if p.done%learnEvery != 0 || learnShare*began.Sub(p.learnt).Seconds() < p.took.Seconds() {
 		return
 	}
+	defer func() { p.learnt, p.took = time.Now(), time.Since(began) }()
 	o := fit.Defaults()
 	laws, err := fit.Fit(p.data, o)
 	if err != nil {
@@ -111,7 +123,7 @@ func (p *progress) draw(r profile.Progress) {
 	}
 	if p.bar == nil {
 		p.bar = p.bars.AddBar(int64(r.Total),
-			mpb.PrependDecorators(decor.CountersNoUnit("%d/%d points")),
+			mpb.PrependDecorators(decor.CountersNoUnit("%d/%d points ")),
 			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return p.status })),
 			mpb.BarRemoveOnComplete())
 	}

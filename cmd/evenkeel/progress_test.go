@@ -1,0 +1,59 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/sim"
+)
+
+// forgetful is a journal that keeps nothing.
+type forgetful struct{}
+
+func (forgetful) Append(any) error { return nil }
+
+// reported is what a calibration of a made-up device reports.
+func reported(t *testing.T, p *progress) {
+	t.Helper()
+	c, err := sim.Parse("1xbig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	past, _ := profile.NewPast()
+	cfg := profile.Config{Tool: "test", Budget: 20 * time.Second, Seed: 1, PointTimeout: time.Minute}
+	step := func(r profile.Progress) { p.last = time.Time{}; p.step(r) }
+	if err := profile.Calibrate(t.Context(), sim.New(c), cfg, past, forgetful{}, step); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAReportFitsNoLongerThanItsShareOfTheTime(t *testing.T) {
+	for _, c := range []struct {
+		took time.Duration
+		fits bool
+	}{{0, true}, {time.Hour, false}} {
+		var out bytes.Buffer
+		p := newProgress(&out, false, &profile.Inventory{})
+		p.learnt, p.took = time.Now(), c.took
+		reported(t, p)
+		if got := strings.Contains(out.String(), "median error so far"); got != c.fits {
+			t.Errorf("the last fit took %s: fitted again: %t", c.took, got)
+		}
+		if !strings.Contains(out.String(), "s left") {
+			t.Error("the time left is not told")
+		}
+	}
+}
+
+func TestTheTimeLeftOfABudgetThatNobodyAskedForIsNotTold(t *testing.T) {
+	var out bytes.Buffer
+	p := newProgress(&out, false, &profile.Inventory{})
+	p.untimed = true
+	reported(t, p)
+	if !strings.Contains(out.String(), "measuring 1/") || strings.Contains(out.String(), "left") {
+		t.Errorf("%.500s", out.String())
+	}
+}
