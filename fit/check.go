@@ -240,7 +240,7 @@ func Check(p *costmodel.Profile, d *Data, points []Point, limits *Limits) (*Repo
 		}
 	}
 	if len(r.Pairs) == 0 {
-		return nil, nothingJudged(d, points, r.Missing)
+		return nil, nothingJudged(p, d, points, r.Missing)
 	}
 	r.rows(limits)
 	r.strata(limits, slices.Concat(d.Groups, p.Groups))
@@ -251,12 +251,27 @@ func Check(p *costmodel.Profile, d *Data, points []Point, limits *Limits) (*Repo
 	return r, nil
 }
 
+// firstFew names a few and counts the others: a recording of many libraries has dozens.
+func firstFew(names []string) string {
+	const few = 4
+	if more := len(names) - few; more > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:few], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
 // nothingJudged says why not one of the points could be compared with a law: the ops
 // without one are missing.
-func nothingJudged(d *Data, points []Point, missing []string) error {
+func nothingJudged(p *costmodel.Profile, d *Data, points []Point, missing []string) error {
 	switch {
 	case len(missing) > 0:
-		return fmt.Errorf("none of the %d points has a law in the profile: it has no %s; fit a profile from a recording of this machine: evenkeel calibrate", len(points), strings.Join(missing, ", "))
+		var on []string
+		for i := range p.Laws {
+			if name := p.Laws[i].On(); !slices.Contains(on, name) {
+				on = append(on, name)
+			}
+		}
+		return fmt.Errorf("none of the %d points has a law in the profile: it has no %s; its laws are on %s; fit a profile from a recording of this machine: evenkeel calibrate", len(points), firstFew(missing), cmp.Or(firstFew(on), "nothing"))
 	case len(d.Points) > 0 && len(points) == 0:
 		return errors.New("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; fit with more points and a --holdout above 0, or check another recording: evenkeel calibrate")
 	}
