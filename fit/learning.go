@@ -106,20 +106,37 @@ const (
 // so on, up to the number of points of the family's smallest law, ignoring laws with
 // fewer than half of what the family's median law has.
 //
+// report, unless nil, is called after each law with the number done and the total, by one
+// goroutine at a time.
+//
 // Errors: an invalid share or size, or no law with enough points for a curve.
-func LearningCurve(d *Data, o Options, sizes []int, repeats int) (*Curve, error) {
+func LearningCurve(d *Data, o Options, sizes []int, repeats int, report func(done, all int)) (*Curve, error) {
 	if err := checkLearning(o, sizes, repeats); err != nil {
 		return nil, err
 	}
 	c := &Curve{Simulated: d.Simulated, Seed: o.Seed, Share: o.Share, Repeats: repeats, Warnings: d.warnings()}
 	all := d.learners(o)
 	drawn := false
+	total := 0
+	for _, l := range all {
+		if slices.Contains(Families(), FamilyOf(l.Op)) {
+			total++
+		}
+	}
+	done, counted := 0, sync.Mutex{}
+	ready := func() {
+		counted.Lock()
+		defer counted.Unlock()
+		if done++; report != nil {
+			report(done, total)
+		}
+	}
 	for _, f := range Families() {
 		of := slices.DeleteFunc(slices.Clone(all), func(l learner) bool { return FamilyOf(l.Op) != f })
 		if len(of) == 0 {
 			continue
 		}
-		curve := learn(d, f, of, sizes, repeats)
+		curve := learn(d, f, of, sizes, repeats, ready)
 		drawn = drawn || len(curve.Steps) > 0
 		c.Families = append(c.Families, curve)
 	}
@@ -207,13 +224,14 @@ func ladder(most int) []int {
 	return append(sizes, most)
 }
 
-// learn draws the curve of one family.
-func learn(d *Data, f Family, of []learner, sizes []int, repeats int) FamilyCurve {
+// learn draws the curve of one family; ready is called after each of its laws.
+func learn(d *Data, f Family, of []learner, sizes []int, repeats int, ready func()) FamilyCurve {
 	c := FamilyCurve{Family: f, Trend: Unclear}
 	need := needed(of, sizes)
 	of = slices.DeleteFunc(of, func(l learner) bool {
 		short := len(l.fitted) < need
 		if short {
+			ready()
 			c.LeftOut = append(c.LeftOut, fmt.Sprintf("%s: %s to fit, the curve needs %d", l, units.Count(len(l.fitted), "point"), need))
 		}
 		return short
@@ -224,7 +242,7 @@ func learn(d *Data, f Family, of []learner, sizes []int, repeats int) FamilyCurv
 	if sizes == nil {
 		sizes = ladder(len(slices.MinFunc(of, func(a, b learner) int { return len(a.fitted) - len(b.fitted) }).fitted))
 	}
-	exams := c.pass(of, sitAll(d, of, sizes, repeats))
+	exams := c.pass(of, sitAll(d, of, sizes, repeats, ready))
 	if len(exams) == 0 {
 		return c
 	}
@@ -263,7 +281,7 @@ type result struct {
 
 // sitAll examines the laws side by side; each writes its own result alone, so
 // that the order in which they end shows nowhere.
-func sitAll(d *Data, of []learner, sizes []int, repeats int) []result {
+func sitAll(d *Data, of []learner, sizes []int, repeats int, ready func()) []result {
 	results := make([]result, len(of))
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
@@ -272,6 +290,7 @@ func sitAll(d *Data, of []learner, sizes []int, repeats int) []result {
 			slots <- struct{}{}
 			defer func() { <-slots }()
 			results[i].exams, results[i].err = l.sit(d, sizes, repeats)
+			ready()
 		})
 	}
 	wg.Wait()

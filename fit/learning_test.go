@@ -20,7 +20,7 @@ import (
 
 func curveOf(t *testing.T, d *fit.Data, sizes []int, repeats int) *fit.Curve {
 	t.Helper()
-	c, err := fit.LearningCurve(d, fit.Defaults(), sizes, repeats)
+	c, err := fit.LearningCurve(d, fit.Defaults(), sizes, repeats, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +61,7 @@ func draws(t *testing.T, n uint64, spoil func(*fit.Data, fit.Options)) []*fit.Cu
 		if spoil != nil {
 			spoil(d, o)
 		}
-		c, err := fit.LearningCurve(d, o, nil, 1)
+		c, err := fit.LearningCurve(d, o, nil, 1, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,9 +229,18 @@ func TestTheLearningCurveIsAFunction(t *testing.T) {
 	}
 	o := fit.Defaults()
 	o.Seed = 2
-	other, err := fit.LearningCurve(d, o, nil, 2)
+	told, laws := 0, 0
+	other, err := fit.LearningCurve(d, o, nil, 2, func(done, all int) {
+		if told++; done != told {
+			t.Errorf("call %d reports %d", told, done)
+		}
+		laws = all
+	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if laws == 0 || told != laws {
+		t.Errorf("%d of %d laws were reported", told, laws)
 	}
 	if data, _ := json.Marshal(other.Families); bytes.Contains(first, data) {
 		t.Error("another seed, the same curve")
@@ -330,7 +339,7 @@ func TestLearningCurveRefuses(t *testing.T) {
 		{few, 0.2, nil, 1, "measure more: evenkeel calibrate --fresh --budget 10m"},
 		{fit.NewData(), 0.2, nil, 1, "the most are 0 (no op measures time)"},
 	} {
-		got, err := fit.LearningCurve(c.d, fit.Options{Seed: 1, Share: c.share}, c.sizes, c.repeats)
+		got, err := fit.LearningCurve(c.d, fit.Options{Seed: 1, Share: c.share}, c.sizes, c.repeats, nil)
 		if err == nil || got != nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("share %v, sizes %v, repeats %d: got %v, want %s", c.share, c.sizes, c.repeats, err, c.want)
 		}
