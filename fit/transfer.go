@@ -386,7 +386,7 @@ func Borrowed(dev op.DeviceType, donors []Donor) (*costmodel.Profile, error) {
 		}
 	}
 	if from == nil {
-		return nil, errors.New("no profile has a law of a GPU to lend")
+		return nil, errors.New("no profile has a law of a GPU to lend; those that --borrow references names have")
 	}
 	p := &costmodel.Profile{Devices: []op.DeviceType{dev}, Holdout: costmodel.Holdout{Seed: Defaults().Seed}}
 	for i := range donors {

@@ -132,6 +132,7 @@ func TestWhatCannotRunIsRefusedBeforeARankStarts(t *testing.T) {
 		"odd rotation":        {func(c *Config) { c.Plans[1].Job.Model.RotaryDim = 7 }, "b.plan.json: job.model.rotary_dim: 7"},
 		"odd heads turned":    {func(c *Config) { c.Plans[1].Job.Model.HeadDim = 33 }, "b.plan.json: job.model.head_dim: 33"},
 		"kernel":              {func(c *Config) { c.Kernel = "fa9" }, `kernel: "fa9": want auto, math, `},
+		"communication":       {func(c *Config) { c.Backend = "mpi" }, `comm: "mpi": want gloo or nccl`},
 		"fp8":                 {func(c *Config) { c.Plans[0].Job.DType = "fp8" }, `a.plan.json: job.dtype: "fp8"`},
 		"tasks":               {func(c *Config) { c.World = &launch.World{Tasks: 3, Source: "slurm", Host: "h", Port: 1} }, "ranks: 2 of them, and the job has 3 tasks (by slurm)"},
 		"no master":           {func(c *Config) { c.World = &launch.World{Tasks: 2, Source: "openmpi"} }, "the launcher does not say where rank 0 is"},

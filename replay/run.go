@@ -139,6 +139,8 @@ func (c *Config) validate() error {
 		return optionError("parts", strconv.Quote(c.Parts), PartsLayer+" or "+PartsAttention)
 	case !slices.Contains(kernels(), c.Kernel):
 		return optionError("kernel", strconv.Quote(c.Kernel), strings.Join(kernels(), ", "))
+	case !slices.Contains([]string{"", "gloo", "nccl"}, c.Backend):
+		return optionError("comm", strconv.Quote(c.Backend), "gloo or nccl")
 	case c.Layers < 1 || c.Layers > maxLayers:
 		return optionError("layers", c.Layers, fmt.Sprintf("1 to %d", maxLayers))
 	case c.Repeats < 1 || c.Repeats > maxRepeats:
