@@ -70,7 +70,7 @@ func (p *Plan) readBatch(data []byte, of *Trained) error {
 	if of == nil {
 		return fmt.Errorf("%s: schema: %q: a plan of batches does not hold the model that it trains; name its config.json: --model", p.Path, d.Schema)
 	}
-	p.Header, p.Strategy = d.Header, d.Strategy
+	p.Header, p.Strategy, p.Simulated = d.Header, d.Strategy, d.Simulated
 	p.Job = costmodel.Job{Model: of.Model, DType: of.DType}
 	err := p.devices(&d)
 	if err == nil {

@@ -41,7 +41,11 @@ func batchHead(p *printer, d *batch.Document) {
 	for _, f := range d.Fleet {
 		fleet = append(fleet, fmt.Sprintf("%d %s", batch.Pool(f).Count(), f.Device))
 	}
-	p.para("", fmt.Sprintf("PREDICTED plan of %s (%s tokens, the longest %s) on %s", plural(len(d.Lengths), "sequence"), total, longest, strings.Join(fleet, " + ")))
+	stamp := "PREDICTED"
+	if d.Simulated {
+		stamp = "SIMULATED"
+	}
+	p.para("", fmt.Sprintf("%s plan of %s (%s tokens, the longest %s) on %s", stamp, plural(len(d.Lengths), "sequence"), total, longest, strings.Join(fleet, " + ")))
 	p.para("", "prices: "+d.Costs)
 	written(p, d.Tool, d.Created)
 	for _, in := range d.Inputs {

@@ -76,10 +76,11 @@ func publishedCosts() []string {
 // priceList is costs with where they come from.
 type priceList struct {
 	*groupcost.Costs
-	words   string
-	assumed bool
-	inputs  []doc.Input
-	remarks []string
+	words     string
+	assumed   bool
+	simulated bool
+	inputs    []doc.Input
+	remarks   []string
 }
 
 // published makes the costs of a published model.
@@ -151,12 +152,16 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 	if err != nil {
 		return priceList{}, err
 	}
-	words := fmt.Sprintf("laws of %s on %s for %s, %s", orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType)
+	kind := "laws"
+	if laws.profile.Simulated {
+		kind = "SIMULATED laws"
+	}
+	words := fmt.Sprintf("%s of %s on %s for %s, %s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType)
 	in, err := inputs(o.out, []string{o.model})
 	if err != nil {
 		return priceList{}, err
 	}
-	return priceList{Costs: c, words: words, assumed: laws.references, inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks}, nil
+	return priceList{Costs: c, words: words, assumed: laws.references, simulated: laws.profile.Simulated, inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks}, nil
 }
 
 // equal is sequences that are as long as one another, nothing where they are not.
@@ -318,7 +323,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 		return err
 	}
 	d.Schema, d.Tool, d.Created = batch.Schema, tool, now()
-	d.Costs, d.Assumed, d.Inputs = prices.words, prices.assumed, prices.inputs
+	d.Costs, d.Assumed, d.Simulated, d.Inputs = prices.words, prices.assumed, prices.simulated, prices.inputs
 	d.Notes = append(prices.remarks, batch.NotModelled(p)...)
 	if o.out != "" {
 		if err := doc.Save(o.out, d); err != nil {

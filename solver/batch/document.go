@@ -20,12 +20,14 @@ const Schema = "evenkeel.batchplan/v1"
 // header names by hash.
 type Document struct {
 	doc.Header
-	Costs    string         `json:"costs"` // where the prices come from, for the user
-	Assumed  bool           `json:"assumed,omitzero"`
-	Lengths  []units.Tokens `json:"lengths_tokens"` // of the sequences
-	Fleet    []PoolEntry    `json:"fleet"`
-	Classes  []ClassEntry   `json:"classes"`  // that the plan uses
-	Strategy string         `json:"strategy"` // whose plan it is
+	Costs   string `json:"costs"` // where the prices come from, for the user
+	Assumed bool   `json:"assumed,omitzero"`
+	// Simulated is true if the prices' laws were made on a simulated backend.
+	Simulated bool           `json:"simulated,omitzero"`
+	Lengths   []units.Tokens `json:"lengths_tokens"` // of the sequences
+	Fleet     []PoolEntry    `json:"fleet"`
+	Classes   []ClassEntry   `json:"classes"`  // that the plan uses
+	Strategy  string         `json:"strategy"` // whose plan it is
 	// Taken is true if the user named the strategy and another one would be recommended:
 	// a faster one, or the baseline where the gain over it is within the prices' error.
 	Taken bool `json:"taken,omitzero"`
