@@ -70,7 +70,7 @@ and no trace is written.`,
   evenkeel replay a.batch.json --model config.json`,
 		Args: args(cobra.MinimumNArgs(1), "plans"),
 		RunE: func(c *cobra.Command, given []string) error {
-			if err := notEmpty(c, "docs"); err != nil {
+			if err := notEmpty(c, "output", "model", "dtype", "comm", "docs", "python"); err != nil {
 				return err
 			}
 			return a.runReplay(c.Context(), o, given)

@@ -53,6 +53,9 @@ the latest. No network port is opened unless --listen asks for one, which wants
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
 			o.priced.perNodeGiven = c.Flags().Changed("per-node")
+			if err := notEmpty(c, "socket", "listen", "token-file", "journal", "profile", "link", "network", "dtype", "costs", "context"); err != nil {
+				return err
+			}
 			if err := o.idle(c); err != nil {
 				return err
 			}

@@ -56,7 +56,7 @@ aside falls: whether a longer calibration would pay.`,
 		},
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, given []string) error {
-			if err := notEmpty(c, "plot"); err != nil {
+			if err := notEmpty(c, "plot", "column"); err != nil {
 				return err
 			}
 			o.lengths.given = lengthFlagsOf(c)

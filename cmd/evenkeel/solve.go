@@ -89,6 +89,9 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
 			o.sequences.seedGiven, o.priced.perNodeGiven = c.Flags().Changed("lengths-seed"), c.Flags().Changed("per-node")
+			if err := notEmpty(c, "profile", "link", "network", "dtype", "take", "strategy", "shares", "q-heads", "lengths", "column", "max-len", "costs", "context", "output", "timeline"); err != nil {
+				return err
+			}
 			if err := o.given(); err != nil {
 				return err
 			}
