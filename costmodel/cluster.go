@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -290,7 +291,7 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 			continue
 		}
 		was := n.Link
-		if err := inside.fill(&n.Link, link, insideRate(p, n.Devices)); err != nil {
+		if err := inside.fill(&n.Link, link, insideRate(p, n.Devices, cmp.Or(n.Link, link))); err != nil {
 			return Cluster{}, fmt.Errorf("link between the devices of node %s: %w", n.Name, err)
 		}
 		used = used || was == "" || was == link

@@ -131,9 +131,15 @@ func (c linkChoice) bySheet(link string, rate float64) string {
 	return fmt.Sprintf("; or plan with the datasheet's rate, which counts as assumed: add links: [%s] to cluster.yaml", class)
 }
 
-// insideRate is the rate between the devices of a node, by their datasheets.
-func insideRate(p *Profile, members []op.Member) float64 {
-	return slowestSheet(p, members, func(s op.Sheet) float64 { return cmp.Or(s.LinkPerS, s.HostPerS) })
+// insideRate is the rate between the devices of a node over a link class, by their
+// datasheets: of PCIe that of a device to its host, for its own links may be NVLink.
+func insideRate(p *Profile, members []op.Member, class string) float64 {
+	return slowestSheet(p, members, func(s op.Sheet) float64 {
+		if strings.Contains(class, "pcie") {
+			return s.HostPerS
+		}
+		return cmp.Or(s.LinkPerS, s.HostPerS)
+	})
 }
 
 // networkRate is the rate of a device to other nodes, by their datasheets.
@@ -314,7 +320,7 @@ func (c Cluster) insideOf(p *Profile, n Node) float64 {
 	if n.Size() < 2 {
 		return 0
 	}
-	return insideRate(p, n.Devices)
+	return insideRate(p, n.Devices, n.Link)
 }
 
 // assume adds a wire's group and those of its laws that the profile
