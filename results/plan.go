@@ -74,15 +74,20 @@ func planned(p *printer, tool, created string) {
 	p.para("", fmt.Sprintf("written by %s from laws of %s", tool, created))
 }
 
-// sideBySide says that the step's sequences would be done sooner at the same time, each in
-// devices of its own, where that is so by more than prices of groups are off.
+// sideBySide says that the step's sequences would be done sooner as a batch, in groups of
+// devices, where that is so by more than prices of groups are off. There may be a single group,
+// with several sequences in a micro-batch.
 func sideBySide(d *solver.Plan) string {
 	s := d.SideBySide
 	if s == nil || !(s.Time < d.Step.Time.Mid*(1-groupcost.PricesOff)) {
 		return ""
 	}
-	return fmt.Sprintf("the step's %d sequences SIDE BY SIDE would take %s (%s): not each on all devices, but %s at a time, each in a group of its own; the same command plans that with --lengths uniform:%d,%d --batch-size %d in the place of --seq-len and --grad-accumulation",
-		d.Job.Accumulate, seconds(s.Time), signed(float64(s.Time/d.Step.Time.Mid)-1), plural(s.Groups, "group"), int64(d.Job.SeqLen), int64(d.Job.SeqLen), d.Job.Accumulate)
+	how, groups := "SIDE BY SIDE", fmt.Sprintf("up to %d groups", s.Groups)
+	if s.Groups == 1 {
+		how, groups = "AS A BATCH", "one group"
+	}
+	return fmt.Sprintf("the step's %d sequences %s would take %s (%s): in %s of %s of devices; the same command plans that with --lengths uniform:%d,%d --batch-size %d in the place of --seq-len, --grad-accumulation and other flags of one sequence",
+		d.Job.Accumulate, how, seconds(s.Time), signed(float64(s.Time/d.Step.Time.Mid)-1), microBatches(s.MicroBatches), groups, int64(d.Job.SeqLen), int64(d.Job.SeqLen), d.Job.Accumulate)
 }
 
 func planStamp(d *solver.Plan) (stamp, because string) {

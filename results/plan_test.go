@@ -130,23 +130,25 @@ func TestPlanBesideSequencesSideBySide(t *testing.T) {
 	}
 	d.Job.Accumulate = 8
 	for _, c := range []struct {
-		time float64
-		want string // after "SIDE BY SIDE would take", empty: nothing
+		time   float64
+		groups int
+		want   string // after "the step's 8 sequences", empty: nothing
 	}{
-		{0, ""},
-		{2.71 * 0.96, ""},
-		{3, ""},
-		{2.71 * 0.5, "1.35 s (-50 %): not each on all devices, but 3 groups at a time, each in a group of its own; the same command plans that with --lengths uniform:16384,16384 --batch-size 8 in the place of --seq-len and --grad-accumulation"},
+		{0, 3, ""},
+		{2.71 * 0.96, 3, ""},
+		{3, 3, ""},
+		{2.71 * 0.5, 3, "SIDE BY SIDE would take 1.35 s (-50 %): in 2 micro-batches of up to 3 groups of devices; the same command plans that with --lengths uniform:16384,16384 --batch-size 8 in the place of --seq-len, --grad-accumulation and other flags of one sequence"},
+		{2.71 * 0.5, 1, "AS A BATCH would take 1.35 s (-50 %): in 2 micro-batches of one group of devices; the same"},
 	} {
 		d.SideBySide = nil
 		if c.time > 0 {
-			d.SideBySide = &solver.SideBySide{Time: units.Seconds(c.time), MicroBatches: 2, Groups: 3}
+			d.SideBySide = &solver.SideBySide{Time: units.Seconds(c.time), MicroBatches: 2, Groups: c.groups}
 		}
 		s := strings.Join(strings.Fields(printPlan(t, d)), " ")
 		if !strings.Contains(s, "; no plan that trains sequence after sequence, or two in turns, can be faster than 2.60 s") {
 			t.Errorf("whose bound it is:\n%s", s)
 		}
-		_, told, found := strings.Cut(s, "the step's 8 sequences SIDE BY SIDE would take ")
+		_, told, found := strings.Cut(s, "the step's 8 sequences ")
 		if found != (c.want != "") || !strings.HasPrefix(told, c.want) {
 			t.Errorf("%.3g s beside 2.71: %q, want %q", c.time, told[:min(len(told), 300)], c.want)
 		}
