@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -37,14 +39,27 @@ func (s *Server) routes() http.Handler {
 	}))
 	mux.HandleFunc("GET /healthz", s.route("health", s.health))
 	mux.HandleFunc("GET /metrics", s.route("metrics", s.writeMetrics))
-	mux.HandleFunc("/", s.route("other", func(w http.ResponseWriter, r *http.Request) error {
-		if methods := methodsOf(mux, r); len(methods) > 0 {
+	other := s.route("other", func(w http.ResponseWriter, r *http.Request) error {
+		if methods := methodsOf(mux, r); len(methods) > 0 && clean(r.URL) {
 			w.Header().Set("Allow", strings.Join(methods, ", "))
 			return &Problem{"bad_method", "", fmt.Sprintf("%s %s: want %s; GET /openapi.yaml describes what there is", r.Method, r.URL.Path, strings.Join(methods, " or "))}
 		}
 		return &Problem{"not_found", "", fmt.Sprintf("%s %s: no such thing here; GET /openapi.yaml describes what there is", r.Method, r.URL.Path)}
-	}))
-	return mux
+	})
+	mux.HandleFunc("/", other)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if clean(r.URL) {
+			mux.ServeHTTP(w, r)
+			return
+		}
+		other(w, r) // the mux would send the client elsewhere, without a Problem and past the token
+	})
+}
+
+// clean says whether a path has no empty and no dotted elements.
+func clean(u *url.URL) bool {
+	p := u.EscapedPath()
+	return strings.TrimSuffix(p, "/") == strings.TrimSuffix(path.Clean(p), "/")
 }
 
 // methodsOf lists the methods that the path of a request knows.

@@ -196,6 +196,8 @@ func TestABadRequestGetsANamedError(t *testing.T) {
 		{"POST", "/v1/plan", `{"lengths_tokens":[0]}`, 400, `"lengths_tokens[0]"`},
 		{"DELETE", "/v1/jobs/a/plans/99", "", 404, `no plan that could be dropped`},
 		{"GET", "/v2", "", 404, `openapi.yaml`},
+		{"GET", "//v1/setup", "", 404, `{"code":"not_found","message":"GET //v1/setup: no such thing here;`},
+		{"POST", "//v1/plan", "{}", 404, `no such thing here`},
 		{"GET", "/v1/plan", "", 405, `{"code":"bad_method","message":"GET /v1/plan: want POST;`},
 		{"PUT", "/v1/jobs/a/plans/1", "", 405, `want DELETE or GET;`},
 	}
