@@ -19,31 +19,36 @@ type family struct {
 	layerNorm bool
 	tied      bool // unless tie_word_embeddings says otherwise
 	windowed  bool // sliding_window counts
+	absent    sizes
 	// rest fills in what only this family has: biases, positions, odd heads.
 	rest func(c *hfConfig, m *Model)
 }
+
+// sizes are what a class takes where the configuration does not have the key at all; null is
+// another matter. 0: what follows from other keys, or for a window that there is none.
+type sizes struct{ kvHeads, headDim, window int }
 
 // families lists the model types we know. What each computes, and the defaults
 // of keys that it may leave out, is as its class in Hugging Face transformers
 // has it; the parameter counts of published weights check every entry.
 func families() []family {
 	return []family{
-		{name: "gemma", class: "GemmaForCausalLM", keys: usualKeys, gated: true, act: "gelu", tied: true, rest: asGemma},
-		{name: "glm", class: "GlmForCausalLM", keys: usualKeys, gated: true, act: "silu", rest: asGLM},
+		{name: "gemma", class: "GemmaForCausalLM", keys: usualKeys, gated: true, act: "gelu", tied: true, absent: sizes{kvHeads: 16, headDim: 256}, rest: asGemma},
+		{name: "glm", class: "GlmForCausalLM", keys: usualKeys, gated: true, act: "silu", absent: sizes{kvHeads: 2, headDim: 128}, rest: asGLM},
 		{name: "gpt2", class: "GPT2LMHeadModel", keys: gptKeys, act: "gelu", layerNorm: true, tied: true, rest: asGPT2},
 		{name: "gpt_bigcode", class: "GPTBigCodeForCausalLM", keys: gptKeys, act: "gelu", layerNorm: true, tied: true, rest: asBigCode},
 		{name: "gpt_neox", class: "GPTNeoXForCausalLM", keys: usualKeys, act: "gelu", layerNorm: true, rest: asNeoX},
 		{name: "gptj", class: "GPTJForCausalLM", keys: gptKeys, act: "gelu", layerNorm: true, rest: asGPTJ},
 		{name: "granite", class: "GraniteForCausalLM", keys: usualKeys, gated: true, act: "silu", rest: asLlama},
 		{name: "llama", class: "LlamaForCausalLM", keys: usualKeys, gated: true, act: "silu", rest: asLlama},
-		{name: "mistral", class: "MistralForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, rest: asIs},
+		{name: "mistral", class: "MistralForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, absent: sizes{kvHeads: 8, window: 4096}, rest: asIs},
 		{name: "opt", class: "OPTForCausalLM", keys: optKeys, act: "relu", layerNorm: true, tied: true, rest: asOPT},
 		{name: "phi", class: "PhiForCausalLM", keys: usualKeys, act: "gelu", layerNorm: true, rest: asPhi},
 		{name: "phi3", class: "Phi3ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, rest: asPhi3},
-		{name: "qwen2", class: "Qwen2ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, rest: asQwen2},
-		{name: "qwen3", class: "Qwen3ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, rest: asQwen3},
-		{name: "stablelm", class: "StableLmForCausalLM", keys: usualKeys, gated: true, act: "silu", layerNorm: true, rest: asStableLM},
-		{name: "starcoder2", class: "Starcoder2ForCausalLM", keys: usualKeys, act: "gelu", layerNorm: true, tied: true, windowed: true, rest: asStarcoder2},
+		{name: "qwen2", class: "Qwen2ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, absent: sizes{kvHeads: 32}, rest: asQwen2},
+		{name: "qwen3", class: "Qwen3ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, absent: sizes{kvHeads: 32, headDim: 128}, rest: asQwen3},
+		{name: "stablelm", class: "StableLmForCausalLM", keys: usualKeys, gated: true, act: "silu", layerNorm: true, absent: sizes{kvHeads: 32}, rest: asStableLM},
+		{name: "starcoder2", class: "Starcoder2ForCausalLM", keys: usualKeys, act: "gelu", layerNorm: true, tied: true, windowed: true, absent: sizes{kvHeads: 2}, rest: asStarcoder2},
 	}
 }
 

@@ -104,6 +104,9 @@ func ReadModel(name string, data []byte) (Model, error) {
 	if err != nil {
 		return fail("%w", err)
 	}
+	if err := c.fill(f, data); err != nil {
+		return fail("%w", err)
+	}
 	if err := c.complete(f); err != nil {
 		return fail("%w", err)
 	}
@@ -215,6 +218,28 @@ func (c *hfConfig) unusual() error {
 	} {
 		if e.value != nil && *e.value != e.usual {
 			return fmt.Errorf("%s: %t: %s", e.key, *e.value, e.reason)
+		}
+	}
+	return nil
+}
+
+// fill puts the sizes of a family's class in the place of keys that are missing.
+func (c *hfConfig) fill(f family, data []byte) error {
+	var given map[string]jsontext.Value
+	if err := json.Unmarshal(data, &given); err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		key string
+		to  **int
+		n   int
+	}{{"num_key_value_heads", &c.KVHeads, f.absent.kvHeads}, {"head_dim", &c.HeadDim, f.absent.headDim}, {"sliding_window", &c.SlidingWindow, f.absent.window}} {
+		if _, there := given[s.key]; there || s.n == 0 {
+			continue
+		}
+		*s.to = &s.n
+		if heads := f.keys(c).heads; s.to == &c.KVHeads && heads.n != nil && *heads.n%s.n != 0 {
+			return fmt.Errorf("%s: missing: a %s then has %d, which do not divide %s %d; name how many there are, or null for as many", s.key, f.name, s.n, heads.key, *heads.n)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -53,6 +54,34 @@ func TestReadModel(t *testing.T) {
 	noKV := strings.Replace(llama3, `"num_key_value_heads": 8,`, "", 1)
 	if m, err := ReadModel("c", []byte(noKV)); err != nil || m.KVHeads != 32 || m.HeadDim != 128 {
 		t.Errorf("defaults: %+v: %v", m, err)
+	}
+}
+
+// A key that is not there at all is not null: classes of transformers have sizes of their own
+// for it (their configuration_*.py; of a Mistral 8 heads and a window of 4096).
+func TestMissingIsNotNull(t *testing.T) {
+	of := func(family, class, more string) string {
+		return fmt.Sprintf(`{"model_type": %q, "architectures": [%q], "num_hidden_layers": 2, "hidden_size": 2048, "intermediate_size": 4096, "num_attention_heads": 32, "vocab_size": 1000%s}`, family, class, more)
+	}
+	for config, want := range map[string][3]int{ // KV heads, their width, window
+		of("mistral", "MistralForCausalLM", ""):                                                      {8, 64, 4096},
+		of("mistral", "MistralForCausalLM", `, "num_key_value_heads": null, "sliding_window": null`): {32, 64, 0},
+		of("qwen2", "Qwen2ForCausalLM", ""):                                                          {32, 64, 0},
+		of("qwen3", "Qwen3ForCausalLM", ""):                                                          {32, 128, 0},
+		of("glm", "GlmForCausalLM", ""):                                                              {2, 128, 0},
+		of("glm", "GlmForCausalLM", `, "num_key_value_heads": null, "head_dim": null`):               {32, 64, 0},
+		of("gemma", "GemmaForCausalLM", ""):                                                          {16, 256, 0},
+		of("starcoder2", "Starcoder2ForCausalLM", ""):                                                {2, 64, 0},
+		of("llama", "LlamaForCausalLM", ""):                                                          {32, 64, 0},
+	} {
+		m, err := ReadModel("c", []byte(config))
+		if got := [3]int{m.KVHeads, m.HeadDim, int(m.MaxLen)}; err != nil || got != want {
+			t.Errorf("%s\n%v, want %v: %v", config, got, want, err)
+		}
+	}
+	_, err := ReadModel("c", []byte(strings.Replace(of("mistral", "MistralForCausalLM", ""), `heads": 32`, `heads": 4`, 1)))
+	if want := "num_key_value_heads: missing: a mistral then has 8, which do not divide num_attention_heads 4; name how many"; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
 	}
 }
 
