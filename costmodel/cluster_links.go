@@ -68,6 +68,23 @@ func (c Cluster) stated(class string) (Link, bool) {
 	return c.Links[at], true
 }
 
+// Unheeded says of every stated class that no law of a profile of AssumeLinks is of, why not.
+func (c Cluster) Unheeded(p *Profile) []string {
+	var out []string
+	for _, l := range c.Links {
+		assumed := slices.ContainsFunc(p.Laws, func(w Law) bool {
+			return strings.Contains(w.Assumed, statedBy) && slices.ContainsFunc(p.Groups, func(g op.GroupType) bool { return g.Name == w.Group && g.Link == l.Name })
+		})
+		switch used := c.Network == l.Name && len(c.Nodes) > 1 || slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Link == l.Name && n.Size() > 1 }); {
+		case !used:
+			out = append(out, fmt.Sprintf("links: %s: joins no two devices of the cluster, and what is stated of it changes nothing", l.Name))
+		case !assumed:
+			out = append(out, fmt.Sprintf("links: %s: the profile has laws of this class, which stand; to plan with the stated %g bytes/s call it by a name that no law has", l.Name, float64(l.Rate)))
+		}
+	}
+	return out
+}
+
 func (c Cluster) linkNames() []string {
 	var names []string
 	for _, l := range c.Links {

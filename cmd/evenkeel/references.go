@@ -77,8 +77,16 @@ func (a *app) laws(o problem) (known, error) {
 		}
 		return known{}, usageError{err}
 	}
-	k.profile = costmodel.AssumeLinks(k.profile, k.cluster)
+	a.assumeStated(&k)
 	return k, nil
+}
+
+// assumeStated adds laws of the links that the cluster states, and says of which none came.
+func (a *app) assumeStated(k *known) {
+	k.profile = costmodel.AssumeLinks(k.profile, k.cluster)
+	for _, why := range k.cluster.Unheeded(k.profile) {
+		a.note("%s", why)
+	}
 }
 
 // profiles reads --profile: files, and whether references fill in what these lack.
@@ -159,7 +167,7 @@ func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o 
 	if k.cluster, err = cluster.Resolve(k.profile, "", ""); err != nil {
 		return known{}, usageError{err}
 	}
-	k.profile = costmodel.AssumeLinks(k.profile, k.cluster)
+	a.assumeStated(&k)
 	k.remarks = added.remarks
 	for _, r := range refs {
 		k.remarks = append(k.remarks, remark(r))
