@@ -155,6 +155,17 @@ func TestPlanBesideSequencesSideBySide(t *testing.T) {
 	}
 }
 
+// A plan that somebody else wrote does not paint the terminal, nor name its window.
+func TestControlCharactersAreNotPrinted(t *testing.T) {
+	d := testPlan()
+	d.Job.Model.Name = "a\x1b[2J"
+	d.Compared[0].Why += "\x1b]0;title\x07 \u009b31m\r"
+	d.Warnings = append(d.Warnings, "b\x7f")
+	if out := printPlan(t, d); strings.ContainsAny(out, "\x1b\x07\r\x7f\u009b") || !strings.Contains(out, "a\ufffd[2J") {
+		t.Errorf("%q", out)
+	}
+}
+
 func TestAgainstBaseline(t *testing.T) {
 	d := testPlan()
 	for i, want := range []string{"-21 % +- 1.5 %", "~ -0.3 % +- 1.5 %", "baseline"} {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 
 	"github.com/olekukonko/tablewriter"
 	"github.com/olekukonko/tablewriter/renderer"
@@ -26,8 +27,17 @@ type printer struct {
 
 func (p *printer) printf(format string, args ...any) {
 	if p.err == nil {
-		_, p.err = fmt.Fprintf(p.w, format, args...)
+		_, p.err = io.WriteString(p.w, strings.Map(printable, fmt.Sprintf(format, args...)))
 	}
+}
+
+// printable is a character, or a sign for one that a terminal would obey: documents come
+// from anywhere, and their reasons, warnings and names are printed as they are.
+func printable(r rune) rune {
+	if unicode.IsControl(r) && r != '\n' && r != '\t' {
+		return unicode.ReplacementChar
+	}
+	return r
 }
 
 // para prints a paragraph behind a head, broken between words at Width; its
