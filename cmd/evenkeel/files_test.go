@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -28,5 +30,16 @@ func TestAPipeIsWritableWhereNoFileCanBeMadeBesideIt(t *testing.T) {
 	}
 	if probe(t.TempDir()) == nil {
 		t.Error("a folder can be written to like a file")
+	}
+}
+
+// A file is read as far as its schema should be: that it goes on does not make it torn.
+func TestAnotherLongFileIsNotTorn(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "long.json")
+	if err := os.WriteFile(path, []byte(`{"a": "`+strings.Repeat("x", sniffed)+`"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sniff(path); err == nil || !strings.Contains(err.Error(), `no "schema" key in its first 65536 bytes; name a recording`) {
+		t.Error(err)
 	}
 }

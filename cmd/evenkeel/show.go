@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -176,10 +177,15 @@ func sniff(path string) (string, error) {
 		whole.File = path
 		return "", whole
 	}
-	if err != nil {
-		return "", fmt.Errorf("%s: not an evenkeel document: %w; %s", path, err, shown)
+	switch {
+	case err == nil:
+		return schema, nil
+	case bytes.Contains(head, []byte(`"traceEvents"`)):
+		return "", fmt.Errorf("%s: is a timeline: open it in Perfetto (https://ui.perfetto.dev) or chrome://tracing; %s", path, shown)
+	case errors.Is(err, io.ErrUnexpectedEOF) && len(head) == sniffed: // the file goes on
+		err = fmt.Errorf("no \"schema\" key in its first %d bytes", sniffed)
 	}
-	return schema, nil
+	return "", fmt.Errorf("%s: not an evenkeel document: %w; %s", path, err, shown)
 }
 
 func (a *app) showBatch(path string) error {
