@@ -333,6 +333,21 @@ func TestADeadlineLeavesTheFirstPlan(t *testing.T) {
 	}
 }
 
+// Where time is up before a sure gain is looked for, that is not to say that there is none.
+func TestADeadlineIsNoDoubt(t *testing.T) {
+	late, cancel := context.WithDeadline(context.Background(), time.Unix(0, 0))
+	defer cancel()
+	p := testProblem(t, "1x(2 fast + 2 slow)", 1<<15)
+	plan, err := Solve(late, p, nil, nil)
+	if want := "strategy evenkeel-sure: was stopped before a gain beyond doubt was found: context deadline exceeded"; err != nil || !slices.Contains(plan.Warnings, want) {
+		t.Errorf("%q, want %q: %v", plan.Warnings, want, err)
+	}
+	p.Take = "evenkeel-sure"
+	if _, err = Solve(late, p, nil, nil); err == nil || errors.As(err, new(*InfeasibleError)) || !strings.Contains(err.Error(), "the time was up before it was found") {
+		t.Errorf("with --take evenkeel-sure: %v", err)
+	}
+}
+
 // Planning with all strategies on a half-new, half-old cluster.
 func BenchmarkSolveOnReferences(b *testing.B) {
 	for _, n := range []int{2, 16, 128, 1024, 8192} {
