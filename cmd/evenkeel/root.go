@@ -8,6 +8,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/go-json-experiment/json"
@@ -73,10 +74,11 @@ func exitCode(err error) int {
 	var infeasible *solver.InfeasibleError
 	var long *batch.TooLongError
 	var none *batch.NotTakenError
+	var noRoom *groupcost.NoRoomError
 	switch {
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.As(err, &infeasible), errors.As(err, &long), errors.As(err, &none):
+	case errors.As(err, &infeasible), errors.As(err, &long), errors.As(err, &none), errors.As(err, &noRoom):
 		return exitInfeasible
 	case errors.Is(err, errCheckFailed):
 		return exitCheck

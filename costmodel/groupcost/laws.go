@@ -43,8 +43,8 @@ type Options struct {
 // place it so.
 //
 // Errors: an invalid job; a device that the profile lacks; a missing law, as
-// *costmodel.MissingLawError; no group that can hold the states, or one sequence of
-// Options.Of; ctx's error if it ends before all classes are priced.
+// *costmodel.MissingLawError; *NoRoomError where no group can hold the states, or one
+// sequence of Options.Of; ctx's error if it ends before all classes are priced.
 func FromLaws(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, o Options) (*Costs, error) {
 	over, err := q.Overheads(j)
 	if err != nil {
@@ -66,13 +66,19 @@ func FromLaws(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, o Op
 		return nil, err
 	}
 	if len(c.Classes) == 0 && o.Of.Tokens > 0 {
-		return nil, fmt.Errorf("no group of the cluster has memory for a sequence of %d tokens beside %s; recompute activations, or %s", int64(o.Of.Tokens), b.states(), b.moreRoom())
+		return nil, &NoRoomError{fmt.Sprintf("a sequence of %d tokens beside %s; recompute activations, or %s", int64(o.Of.Tokens), b.states(), b.moreRoom())}
 	}
 	if len(c.Classes) == 0 {
-		return nil, fmt.Errorf("no group of the cluster has memory for %s; %s", b.states(), b.moreRoom())
+		return nil, &NoRoomError{b.states() + "; " + b.moreRoom()}
 	}
 	return c, nil
 }
+
+// NoRoomError says that no group holds what it must in its devices' memory.
+type NoRoomError struct{ what string } // and the ways out
+
+// Error says what has no room, and the ways out.
+func (e *NoRoomError) Error() string { return "no group of the cluster has memory for " + e.what }
 
 // states says what every device has of the model's.
 func (b *builder) states() string {
