@@ -258,7 +258,7 @@ func probe(path string) error {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return notFolder(path) // a device such as /dev/null is written to as it is, whoever may make files beside it
 	}
-	dir := filepath.Dir(path)
+	dir := filepath.Dir(doc.Target(path))
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s: there is no folder %s to write it to: make it, or name another", path, dir)
 	}
@@ -334,23 +334,9 @@ func sameTarget(a, b string) bool {
 	return target(a) == target(b)
 }
 
-// target is where a file that is not there would be made: a symbolic link to nothing yet
-// is followed, since what its other end names may be written first.
+// target is where a file that is not there would be made.
 func target(path string) string {
-	const mostLinks = 40 // as many as Linux follows
-	for range mostLinks {
-		to, err := os.Readlink(path)
-		if err != nil {
-			break
-		}
-		if !filepath.IsAbs(to) {
-			to = filepath.Join(filepath.Dir(path), to)
-		}
-		path = to
-	}
-	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
-		path = filepath.Join(dir, filepath.Base(path))
-	}
+	path = doc.Target(path)
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
 	}

@@ -48,10 +48,7 @@ func WriteAtomic(path string, data []byte) error {
 }
 
 func writeAtomic(create createFunc, path string, data []byte) error {
-	target := path
-	if resolved, err := filepath.EvalSymlinks(path); err == nil {
-		target = resolved
-	}
+	target := Target(path)
 	mode, info := fs.FileMode(fileMode), fs.FileInfo(nil)
 	if info, _ = os.Stat(target); info != nil && !info.Mode().IsRegular() {
 		return writeThrough(path, data)
@@ -73,6 +70,30 @@ func writeAtomic(create createFunc, path string, data []byte) error {
 		return ioError(path, "written, but it may not survive a power cut", err, "write it again")
 	}
 	return nil
+}
+
+// Target is the file that what is written to path ends up in: symbolic links are followed,
+// one to nothing yet as well. A device or a pipe is itself: what /dev/stdout links to may have
+// no name.
+func Target(path string) string {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return path
+	}
+	const mostLinks = 40 // as many as Linux follows
+	for range mostLinks {
+		to, err := os.Readlink(path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			to = filepath.Join(filepath.Dir(path), to)
+		}
+		path = to
+	}
+	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+		path = filepath.Join(dir, filepath.Base(path))
+	}
+	return path
 }
 
 // writeThrough writes to something that is there and is no regular file.

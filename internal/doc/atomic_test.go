@@ -141,6 +141,14 @@ func TestWriteAtomicKeepsModeAndLink(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
+	first, later := filepath.Join(dir, "first"), filepath.Join(dir, "later")
+	if err := errors.Join(os.Symlink(first, filepath.Join(dir, "to")), os.Symlink("to", later)); err != nil {
+		t.Fatal(err)
+	}
+	err = WriteAtomic(later, []byte("made"))
+	if info, is := os.Lstat(later); err != nil || is != nil || info.Mode().Type() != fs.ModeSymlink || readFile(t, first) != "made" {
+		t.Errorf("a link to nothing yet is %v, %v, %v", info.Mode(), is, err)
+	}
 }
 
 // TestWriteAtomicToPipe: a rename would have put a file in the pipe's place.

@@ -22,10 +22,7 @@ func WriteLines(path string, fill func(write func(line any) error) error) error 
 }
 
 func writeLines(create createFunc, path string, fill func(write func(line any) error) error) error {
-	target := path
-	if resolved, err := filepath.EvalSymlinks(path); err == nil {
-		target = resolved
-	}
+	target := Target(path)
 	info, _ := os.Stat(target)
 	if info != nil && !info.Mode().IsRegular() {
 		return linesThrough(path, fill)
