@@ -133,8 +133,8 @@ func (o view) misplaced(path, kind string) error {
 		return usagef("show: --plot is of a profile or of a --learning-curve; %s is an %s: name a profile, or leave the flag out", path, kind)
 	case o.plot != "" && o.coefs:
 		return usagef("show: --coefs prints numbers and --plot draws errors instead: leave one out")
-	case o.lengths.given != "":
-		return usagef("show: --%s is of sequence lengths; %s is an %s: leave the flag out", o.lengths.given, path, kind)
+	case len(o.lengths.given) > 0:
+		return usagef("show: --%s is of sequence lengths; %s is an %s: leave the flag out", o.lengths.given[0], path, kind)
 	}
 	return nil
 }
@@ -146,7 +146,7 @@ func (o view) ofReferences(models []string) error {
 		return usagef("show: --coefs is of one profile: name the GPU model, such as h100_sxm")
 	case o.plot != "":
 		return usagef("show: --plot draws a profile on the recordings that it was fitted to, and those of the references are not at hand: leave it out")
-	case o.learning || o.explain || o.lengths.given != "":
+	case o.learning || o.explain || len(o.lengths.given) > 0:
 		return usagef("show: with --references go a GPU model and --coefs alone: leave the other flags out")
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/workload"
@@ -21,17 +22,27 @@ type lengthView struct {
 	batch  int
 	drawn  int
 	seed   uint64
-	given  string // the first of these flags that is on the command line, if any
+	given  []string // those of these flags that are on the command line
 }
 
-// lengthFlagsOf names the first flag of lengths on the command line.
-func lengthFlagsOf(c *cobra.Command) string {
+// lengthFlagsOf names the flags of lengths on the command line.
+func lengthFlagsOf(c *cobra.Command) (given []string) {
 	for _, name := range []string{"column", "batch", "draw", "seed"} {
 		if c.Flags().Changed(name) {
-			return name
+			given = append(given, name)
 		}
 	}
-	return ""
+	return given
+}
+
+// idle refuses flags that change nothing for lengths of some kind.
+func (v *lengthView) idle(name, kind string, flags ...string) error {
+	for _, f := range flags {
+		if slices.Contains(v.given, f) {
+			return usagef("show: --%s: %s %s: leave it out", f, name, kind)
+		}
+	}
+	return nil
 }
 
 func (v *lengthView) flags(c *cobra.Command) {
@@ -133,6 +144,9 @@ func loadLengths(name string, v lengthView) (lengths []units.Tokens, source stri
 		if err != nil {
 			return nil, "", fmt.Errorf("%s: no such file; nor a distribution: %w", name, err)
 		}
+		if err := v.idle(name, "is a distribution, which has no columns and a seed of its own, as in "+d.String(), "column", "seed"); err != nil {
+			return nil, "", err
+		}
 		return d.Lengths(v.drawn), "drawn from " + d.String(), nil
 	}
 	sample, err := loadSample(name, v.column)
@@ -141,6 +155,9 @@ func loadLengths(name string, v lengthView) (lengths []units.Tokens, source stri
 	}
 	if h := sample.Histogram; h != nil {
 		return h.Draw(v.drawn, v.seed), fmt.Sprintf("drawn from a histogram of %d bins, seed %d; inside a bin the share of longer ones falls as a power of the length", len(h.Bins), v.seed), nil
+	}
+	if err := v.idle(name, "lists lengths one by one, and none is drawn", "draw", "seed"); err != nil {
+		return nil, "", err
 	}
 	return sample.Lengths, "one by one, in the file's order", nil
 }
