@@ -238,6 +238,9 @@ func probePlot(name string) error {
 	if name == "" {
 		return nil
 	}
+	if dir, base := filepath.Split(plotPrefix(name)); base == "" {
+		return usagef("--plot %s: want what the names of the files begin with, such as %saccuracy", name, dir)
+	}
 	if err := probe(plotPrefix(name) + ".svg"); err != nil {
 		return fmt.Errorf("--plot: %w", err)
 	}
