@@ -77,7 +77,7 @@ class TestLimits(unittest.TestCase):
             for r in range(4):
                 self.assertIn("sms: 8: this rank is on a cpu", json.dumps(ranks.frames(r)[-1]))
         with Ranks([complete(worked_example())], 4, repeats=1, warmup=0, check=False) as ranks:
-            hello = ranks.frames(0)[0]
+            hello = next(f for f in ranks.frames(0) if f["t"] == "hello")  # a busy rank may say before that it lives
         self.assertEqual((hello["t"], hello["sms"]), ("hello", 0))
         self.assertEqual(set(hello["vectors"]), {"aten", "blas", "limits", "reference_blas"})
 

@@ -260,9 +260,7 @@ class TestFailures(unittest.TestCase):
     def test_starter_is_gone(self) -> None:
         with Ranks([one_rank()], 1, repeats=10**6, warmup=0, check=False) as ranks:
             ranks.frames(0, "block")
-            stdin = ranks.processes[0].stdin
-            assert stdin is not None
-            stdin.close()
+            ranks.processes[0].stdin.close()
             self.assertEqual(ranks.processes[0].wait(10), 1)
 
 

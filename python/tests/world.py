@@ -1,17 +1,14 @@
 """Ranks for tests: processes that are started once, joined by gloo, and serve jobs given by name.
 
-Run as `world.py RANK SIZE STORE` this file is one rank: it reads [name, arguments] lines and answers
-{"ok": ..} or {"error": ..}. Jobs are the functions of jobs.py, and of other modules by their name too.
+A rank reads [name, arguments] lines from stdin and answers {"ok": ..} or {"error": ..} on stdout. Jobs are the functions of jobs.py, and of other modules by their name too.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
 import select
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -21,8 +18,9 @@ from typing import Any, Optional, Sequence
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
-# No answer takes longer: five interpreters import torch on one busy core in about 15 s.
-LIMIT_S = 120.0
+from forked import Forked
+
+LIMIT_S = 120.0  # for an answer
 TIMEOUT_S = 60  # of a call of gloo
 
 
@@ -53,30 +51,23 @@ class Rank:
     """One child process."""
 
     def __init__(self, rank: int, size: int, store: str) -> None:
-        command = [sys.executable, "-B", os.path.abspath(__file__), str(rank), str(size), store]
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, env=env)
+        self.process = Forked(1, {}, serve, rank, size, store)
+        self._answers = open(self.process.answers, encoding="utf-8", closefd=False)
 
     def send(self, name: str, *args: Any) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(json.dumps([name, args]) + "\n")
 
     def receive(self) -> Any:
-        assert self.process.stdout is not None
-        if not select.select([self.process.stdout], [], [], LIMIT_S)[0]:
+        if not select.select([self._answers], [], [], LIMIT_S)[0]:
             raise AssertionError(f"no answer from pid {self.process.pid} within {LIMIT_S} s")
-        line = self.process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             return {"error": "gone"}
         return json.loads(line)
 
     def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            with contextlib.suppress(OSError):  # what was not read by then is lost
-                pipe.close()  # type: ignore[union-attr]
+        self._answers.close()
+        self.process.end()
 
 
 class SixRanks(unittest.TestCase):
@@ -119,7 +110,3 @@ def serve(rank: int, size: int, store: str) -> None:
             print(json.dumps({"error": f"{type(error).__name__}: {error}"}), flush=True)
             os._exit(1)  # as a trainer does; who waits for this rank then hears of it
         print(json.dumps(answer), flush=True)
-
-
-if __name__ == "__main__":
-    serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

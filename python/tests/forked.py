@@ -1,0 +1,67 @@
+"""Processes of tests that need torch: forks of one that has imported it, which takes a second of a core each time.
+
+What a process starts with otherwise, such as the program that evenkeel starts a rank with, the tests of
+evenkeel itself run."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import multiprocessing.forkserver
+import os
+import sys
+from multiprocessing.connection import Connection
+from typing import Any, Callable, Mapping, Optional
+from unittest import mock
+
+# Read by libraries when they are loaded, so before there are forks: a rank has one thread.
+_THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+_forking = multiprocessing.get_context("forkserver")
+_forking.set_forkserver_preload(["torch.distributed"])
+
+
+class Forked:
+    """A process that calls a function, with a pipe as its stdin and one that it writes to by a descriptor."""
+
+    def __init__(self, answers: int, env: Mapping[str, str], call: Callable[..., None], *args: Any) -> None:
+        """answers: the descriptor that the function writes to; its other end is self.answers."""
+        asked, stdin = os.pipe()
+        self.answers, written = os.pipe()
+        self.stdin = open(stdin, "w", encoding="utf-8", buffering=1)
+        theirs = [Connection(asked, writable=False), Connection(written, readable=False)]
+        self._process = _forking.Process(target=_run, args=(*theirs, answers, dict(env), call, args))
+        with mock.patch.dict(os.environ, _THREADS):
+            multiprocessing.forkserver.ensure_running()
+        self._process.start()
+        for end in theirs:
+            end.close()
+
+    @property
+    def pid(self) -> Optional[int]:
+        return self._process.pid
+
+    def wait(self, limit_s: Optional[float] = None) -> Optional[int]:
+        """The exit status, negative after a signal; None if there is none by then."""
+        self._process.join(limit_s)
+        return self._process.exitcode
+
+    def end(self) -> None:
+        self._process.kill()
+        self.wait()
+        with contextlib.suppress(OSError):  # what was not read by then is lost
+            self.stdin.close()
+        os.close(self.answers)
+
+
+def _run(asked: Connection, written: Connection, answers: int, env: dict[str, str], call: Callable[..., None],
+         args: tuple[Any, ...]) -> None:
+    ends = [os.dup(end.fileno()) for end in (asked, written)]  # neither is a number that the other shall have
+    asked.close()
+    written.close()
+    for end, number in zip(ends, (0, answers)):
+        os.dup2(end, number)
+        os.close(end)
+    os.environ.update(env)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)
+    call(*args)
