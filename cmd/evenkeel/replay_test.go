@@ -365,13 +365,14 @@ func send(t *testing.T, p *os.Process, s os.Signal) {
 // machine.
 const mark = "EVENKEEL_TEST_MARK"
 
-// ranks are the processes of the rank program that this test started.
-func ranks() []int {
+// marked are the processes that this test started, or what it started, whose command line
+// has all of the words.
+func marked(words ...string) []int {
 	var found []int
 	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, p := range processes {
 		data, err := os.ReadFile(p)
-		if err != nil || !bytes.Contains(data, []byte("from evenkeel.replay import main")) {
+		if err != nil || slices.ContainsFunc(words, func(w string) bool { return !bytes.Contains(data, []byte(w)) }) {
 			continue
 		}
 		env, err := os.ReadFile(filepath.Join(filepath.Dir(p), "environ"))
@@ -384,6 +385,9 @@ func ranks() []int {
 	}
 	return found
 }
+
+// ranks are the processes of the rank program that this test started.
+func ranks() []int { return marked("from evenkeel.replay import main") }
 
 func signalRank(t *testing.T, s syscall.Signal) {
 	t.Helper()
@@ -399,12 +403,18 @@ func signalRank(t *testing.T, s syscall.Signal) {
 // noRanks fails if a rank lives on.
 func noRanks(t *testing.T) {
 	t.Helper()
+	none(t, ranks)
+}
+
+// none fails if processes live on for longer than 5 s.
+func none(t *testing.T, processes func() []int) {
+	t.Helper()
 	var alive []int
 	for range 100 {
-		if alive = ranks(); len(alive) == 0 {
+		if alive = processes(); len(alive) == 0 {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	t.Errorf("ranks live on: %v", alive)
+	t.Errorf("processes live on: %v", alive)
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ func needTorch(t *testing.T) {
 	if testing.Short() {
 		t.Skip("measures for tens of seconds")
 	}
-	out, err := exec.Command("evenkeel", "calibrate", "--backend", "torch", "--dry-run", "--budget", "10m", "--out", t.TempDir()).CombinedOutput()
+	out, err := findsTorch()
 	switch {
 	case err == nil:
 	case bytes.Contains(out, []byte("no Python can run the worker")) && os.Getenv("EVENKEEL_NEED_TORCH") == "":
@@ -34,6 +35,17 @@ func needTorch(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 }
+
+// findsTorch asks once whether there is an interpreter with torch, which takes workers and
+// so seconds to say.
+var findsTorch = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "evenkeel-test")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	return exec.Command("evenkeel", "calibrate", "--backend", "torch", "--dry-run", "--budget", "10m", "--out", dir).CombinedOutput()
+})
 
 // evenkeel runs a command line and returns what it printed.
 func evenkeel(t *testing.T, args ...string) string {
@@ -58,6 +70,7 @@ const looseLimits = "attention=50%,gemm=50%,bandwidth=60%,layer=60%,collective=1
 // fitted, checked, shown and resumed.
 func TestTorchCalibrateFitCheck(t *testing.T) {
 	needTorch(t)
+	t.Setenv(mark, t.TempDir())
 	var dir, recording, profile string
 	// What a minute has no time for on a machine that others use is named, and
 	// comes with a longer budget.
@@ -132,6 +145,7 @@ func lackingLaws(t *testing.T, path string) []string {
 func TestTorchKillAndResume(t *testing.T) {
 	needTorch(t)
 	dir := t.TempDir()
+	t.Setenv(mark, dir)
 	recording := filepath.Join(dir, "calibration.rec.jsonl")
 	calibrate := func() *exec.Cmd {
 		return exec.Command("evenkeel", "calibrate", "--backend", "torch", "--group-sizes", "2", "--only", "gemm,norm,send_recv", "--budget", "12s", "--out", dir, "-q")
@@ -143,32 +157,10 @@ func TestTorchKillAndResume(t *testing.T) {
 	noWorkers(t)
 }
 
-// noWorkers fails if a Python worker of ours lives on.
+// noWorkers fails if a Python worker that this test started lives on.
 func noWorkers(t *testing.T) {
 	t.Helper()
-	deadline := time.Now().Add(5 * time.Second)
-	for {
-		alive := workers()
-		if len(alive) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Errorf("workers live on: %q", alive)
-			return
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-}
-
-func workers() []string {
-	var found []string
-	processes, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, p := range processes {
-		if data, err := os.ReadFile(p); err == nil && bytes.Contains(data, []byte("evenkeel-")) && bytes.Contains(data, []byte("/worker-")) {
-			found = append(found, strings.ReplaceAll(string(data), "\x00", " "))
-		}
-	}
-	return found
+	none(t, func() []int { return marked("evenkeel-", "/worker-") })
 }
 
 // Slurm for real: a controller and four node daemons on loopback, one task a
@@ -182,6 +174,7 @@ func TestTorchUnderSlurm(t *testing.T) {
 		t.Skip("no srun on this machine (make test-torch installs slurm-wlm)")
 	}
 	dir := shortDir(t)
+	t.Setenv(mark, dir)
 	script, err := filepath.Abs("../../docs/slurm/loopback.sh")
 	if err != nil {
 		t.Fatal(err)
