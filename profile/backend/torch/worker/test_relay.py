@@ -63,28 +63,32 @@ class Task:
         os.close(self.out)
 
 
+def joined(relays: list[Task]) -> list[Task]:
+    """Tasks that have become a job whose task 0 hosts the store on a free port."""
+    request = {"t": "relay", "id": 1, "tasks": len(relays), "host": "127.0.0.1"}
+    relays[0].send(**request, task=0, port=0, serve=True)
+    port = relays[0].receive()["port"]
+    for i, other in enumerate(relays[1:], 1):
+        other.send(**request, task=i, port=port, serve=False)
+        answer = other.receive()
+        if answer != {"t": "result", "id": 1, "port": port}:
+            raise AssertionError(answer)
+    return relays
+
+
 @unittest.skipIf(importlib.util.find_spec("torch") is None, "this interpreter has no torch")
-class Relays(unittest.TestCase):
-    """Three tasks on one store."""
+class Messages(unittest.TestCase):
+    """Three tasks on one store, for tests after which they are as before."""
 
-    def task(self, *args: str) -> Task:
-        task = Task(*args)
-        self.addCleanup(task.end)
-        return task
-
-    def job(self, tasks: int = 3) -> list[Task]:
-        """A job whose task 0 hosts the store on a free port."""
-        relays = [self.task() for _ in range(tasks)]
-        request = {"t": "relay", "id": 1, "tasks": tasks, "host": "127.0.0.1"}
-        relays[0].send(**request, task=0, port=0, serve=True)
-        port = relays[0].receive()["port"]
-        for i, other in enumerate(relays[1:], 1):
-            other.send(**request, task=i, port=port, serve=False)
-            self.assertEqual(other.receive(), {"t": "result", "id": 1, "port": port})
-        return relays
+    @classmethod
+    def setUpClass(cls) -> None:
+        tasks = [Task() for _ in range(3)]
+        for task in tasks:
+            cls.addClassCleanup(task.end)
+        cls.tasks = joined(tasks)
 
     def test_messages_arrive_in_order_from_every_sender(self) -> None:
-        zero, one, two = self.job()
+        zero, one, two = self.tasks
         for n in range(20):
             one.send(t="to", task=0, body=f"one {n}")
             two.send(t="to", task=0, body=f"two {n}")
@@ -97,7 +101,7 @@ class Relays(unittest.TestCase):
                          [{"t": "from", "task": 0, "body": f"zero {n}"} for n in range(20)])
 
     def test_a_large_message_of_any_text(self) -> None:
-        zero, one, _ = self.job()
+        zero, one, _ = self.tasks
         body = '\u00fc\u4e2d"\\\n\x01' * 60_000
         zero.send(t="to", task=1, body=body)
         self.assertEqual(one.receive()["body"], body)
@@ -105,7 +109,7 @@ class Relays(unittest.TestCase):
         self.assertEqual(len(zero.receive()["body"]), (1 << 20) - 60)
 
     def test_round_trip(self) -> None:
-        zero, one, _ = self.job()
+        zero, one, _ = self.tasks
         times = []
         for n in range(50):
             began = time.perf_counter()
@@ -117,8 +121,21 @@ class Relays(unittest.TestCase):
         # Typically a millisecond; a second means that somebody polls or waits for a timeout.
         self.assertLess(sorted(times)[25], 0.5)
 
+
+@unittest.skipIf(importlib.util.find_spec("torch") is None, "this interpreter has no torch")
+class Relays(unittest.TestCase):
+    """Jobs that end, and tasks that never make one."""
+
+    def task(self, *args: str) -> Task:
+        task = Task(*args)
+        self.addCleanup(task.end)
+        return task
+
+    def job(self, tasks: int = 3) -> list[Task]:
+        return joined([self.task() for _ in range(tasks)])
+
     def test_a_message_sent_before_the_end_is_delivered(self) -> None:
-        zero, one, two = self.job()
+        zero, one = self.job(2)
         for n in range(50):
             zero.send(t="to", task=1, body=str(n))
         zero.process.stdin.close()
@@ -136,7 +153,7 @@ class Relays(unittest.TestCase):
             self.assertEqual(other.process.wait(LIMIT_S), 72)
 
     def test_an_abort_inside_torch_is_reported_like_a_lost_store(self) -> None:
-        _, one, _ = self.job()
+        _, one = self.job(2)
         pid = one.process.pid
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as children:
             os.kill(int(children.read().split()[0]), signal.SIGABRT)
@@ -145,7 +162,7 @@ class Relays(unittest.TestCase):
         self.assertEqual(one.process.wait(LIMIT_S), 72)
 
     def test_the_end_of_stdin_ends_a_client_at_once(self) -> None:
-        _, one, _ = self.job()
+        _, one = self.job(2)
         began = time.monotonic()
         one.process.stdin.close()
         self.assertEqual(one.process.wait(LIMIT_S), 0)
