@@ -98,7 +98,7 @@ func freePort(t *testing.T) int {
 // it closes or their context ends.
 func job(t *testing.T, tasks int, rendezvous string) (*Backend, []context.CancelFunc, *sync.WaitGroup) {
 	t.Helper()
-	withTorch(t, Config{GroupSizes: []int{2}}) // skips where there is no torch
+	pythonWithTorch(t) // skips where there is none
 	host, port := "", 0
 	if rendezvous == "" {
 		host, port = "127.0.0.1", freePort(t)

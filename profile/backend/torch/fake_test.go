@@ -247,7 +247,7 @@ func fakeBackend(t *testing.T, behaviour string, config Config, env ...string) *
 
 func discover(t *testing.T, b *Backend) *profile.Inventory {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	inv, err := b.Discover(ctx)
 	if err != nil {
