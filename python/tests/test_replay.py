@@ -245,7 +245,7 @@ class TestFailures(unittest.TestCase):
                 self.assertRegex(end["msg"], rf"bwd\.\w+ step \d: (from|to) rank {waits_for}: .")
             self.assertLess(time.monotonic() - begin, 60)
             beats = ranks.frames(1, "warmup")
-            self.assertEqual(beats[0]["t"], "hello")
+            self.assertIn("hello", [b["t"] for b in beats])  # a busy rank may say before that it lives
 
     def test_wrong_gradients(self) -> None:
         """All ranks hear that one of them computes something else."""
