@@ -238,13 +238,15 @@ func TestTorchNarrowerVectorUnits(t *testing.T) {
 	if wide.ATen == narrow.ATen || narrow.Limits["OPENBLAS_CORETYPE"] != "Nehalem" {
 		t.Errorf("%+v, %+v", wide, narrow)
 	}
-	var least [2]float64
-	for i, on := range []string{"torch_cpu:1", "torch_cpu:1@sse4"} {
-		batch, err := run(t.Context(), b, on, op.GEMM{Pass: op.Forward, M: 512, N: 512, K: 512, DType: op.F32})
-		if err != nil {
-			t.Fatal(err)
+	least := [2]float64{math.Inf(1), math.Inf(1)}
+	for range 5 { // in turns, since others on the machine come and go
+		for i, on := range []string{"torch_cpu:1", "torch_cpu:1@sse4"} {
+			batch, err := run(t.Context(), b, on, op.GEMM{Pass: op.Forward, M: 512, N: 512, K: 512, DType: op.F32})
+			if err != nil {
+				t.Fatal(err)
+			}
+			least[i] = min(least[i], float64(slices.Min(batch.Slowest())))
 		}
-		least[i] = float64(slices.Min(batch.Slowest()))
 	}
 	if least[1] < 1.2*least[0] {
 		t.Errorf("a GEMM takes %.2g s, with narrower units %.2g s", least[0], least[1])
