@@ -56,11 +56,15 @@ func (e *MissingLawError) Error() string {
 	case len(e.HeadDims) > 0:
 		has = fmt.Sprintf(", which has it %s;", e.beside())
 	}
-	what := string(e.Op)
-	if v := e.Variant.String(); v != "" {
-		what += " (" + v + ")"
+	return fmt.Sprintf("no law for %s on %s in the profile%s measure it: evenkeel calibrate --fresh --only %s%s, then fit again", named(e.Op, e.Variant), e.On, has, e.Op, e.measured())
+}
+
+// named is an op with its variant, where it has any: "gemm (fwd f32)".
+func named(kind op.Kind, variant op.Variant) string {
+	if v := variant.String(); v != "" {
+		return fmt.Sprintf("%s (%s)", kind, v)
 	}
-	return fmt.Sprintf("no law for %s on %s in the profile%s measure it: evenkeel calibrate --fresh --only %s%s, then fit again", what, e.On, has, e.Op, e.measured())
+	return string(kind)
 }
 
 // beside is what the profile has in the law's place.

@@ -101,7 +101,7 @@ func (p *Profile) validateLaws(known map[string]bool) error {
 			return fmt.Errorf("laws[%d]: %q is no device or group of this profile", i, l.On())
 		}
 		if seen[l.key()] {
-			return fmt.Errorf("laws[%d]: a second law of %s %s on %s", i, l.Op, l.Variant, l.On())
+			return fmt.Errorf("laws[%d]: a second law of %s on %s", i, named(l.Op, l.Variant), l.On())
 		}
 		seen[l.key()] = true
 	}
