@@ -82,7 +82,12 @@ func (d *Data) noLaw() error {
 	if d.Torn > 0 {
 		way = fmt.Sprintf("the last line of %s was cut off: if a copy broke off there, copy the file again", units.Count(d.Torn, "recording"))
 	}
-	return fmt.Errorf("no law can be fitted from %s: a law needs %d of one op on one device; %s", units.Count(len(d.Points), "point"), fewestToFit, way)
+	most := ""
+	if strata := d.Strata(); len(strata) > 0 {
+		s := slices.MaxFunc(strata, func(a, b Stratum) int { return cmp.Compare(len(a.Points), len(b.Points)) })
+		most = fmt.Sprintf(", and the most are %d, of %s", len(s.Points), s)
+	}
+	return fmt.Errorf("no law can be fitted from %s: a law needs %d of one op in one variant on one device or group%s; %s", units.Count(len(d.Points), "point"), fewestToFit, most, way)
 }
 
 // law fits a stratum with the estimator of its op's class.
