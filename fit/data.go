@@ -52,6 +52,7 @@ type Data struct {
 
 	Failed  int       // points without times
 	Torn    int       // recordings whose last line was cut off
+	Twice   int       // lines that were there already, which do not count
 	TooLong []Stratum // not measured, because a call takes longer than the budget allowed
 	Drift   []Drift
 	Own     int // points, from other files, that the profile under check was fitted to; see Unseen
@@ -64,7 +65,8 @@ type Data struct {
 	// unsettled are the keys of points with visits that are not in their Seconds yet.
 	unsettled map[string]bool
 	first     map[string]float64 // first time of every canary
-	places    []profile.Place    // the first of a device or group is where Points were measured
+	visited   map[[sha256.Size]byte]bool
+	places    []profile.Place // the first of a device or group is where Points were measured
 	peers     []peer
 
 	waiting []Stratum // scheduled, of which no point was tried yet
@@ -91,7 +93,7 @@ func (c Drift) String() string {
 
 // NewData is an empty data set.
 func NewData() *Data {
-	return &Data{byKey: map[string]int{}, unsettled: map[string]bool{}, first: map[string]float64{}}
+	return &Data{byKey: map[string]int{}, unsettled: map[string]bool{}, first: map[string]float64{}, visited: map[[sha256.Size]byte]bool{}}
 }
 
 // Add reads a recording into the data set. name is the file's name in errors.
@@ -107,10 +109,10 @@ func (d *Data) Add(name string, r io.Reader) error {
 			}
 			return nil
 		},
-		Point:  func(p *profile.Point) error { d.observe(p); return nil },
-		Again:  func(p *profile.Point) error { d.observe(p); return nil },
-		Canary: func(p *profile.Point) error { d.canary(p); return nil },
-		Peer:   func(p *profile.Point) error { d.peer(p); return nil },
+		Point:  d.once(d.observe),
+		Again:  d.once(d.observe),
+		Canary: d.once(d.canary),
+		Peer:   d.once(d.peer),
 	})
 	if tally.Torn {
 		d.Torn++
@@ -145,6 +147,25 @@ func (d *Data) header(h *profile.Header) error {
 		}
 	}
 	return nil
+}
+
+// once takes a line that stands in the recordings twice, as after a copy was written behind
+// its original, for the one visit that it tells of: no two begin at the same nanosecond and
+// take the same times. Of what was imported nobody knows when it began, and by a coarse
+// clock two calls may well take the same time.
+func (d *Data) once(take func(*profile.Point)) func(*profile.Point) error {
+	return func(p *profile.Point) error {
+		if !d.foreign {
+			line := sha256.Sum256(fmt.Append(nil, p.T, p.On, p.Op, p.Raw, p.Place, p.At, p.Elapsed, p.Times, p.Size, p.Ratio))
+			if d.visited[line] {
+				d.Twice++
+				return nil
+			}
+			d.visited[line] = true
+		}
+		take(p)
+		return nil
+	}
 }
 
 // Observe adds one point, whose device or group must be in Devices or Groups.
@@ -282,6 +303,9 @@ func (d *Data) warnings() []string {
 	}
 	if d.Torn > 0 {
 		w = append(w, fmt.Sprintf("the last line of %s was cut off: if a copy broke off there, more than that line is missing; copy the file again", units.Count(d.Torn, "recording")))
+	}
+	if d.Twice > 0 {
+		w = append(w, fmt.Sprintf("%s of the recordings stood in them already, with the same times of the same moment, and did not count again; was a part copied behind itself?", units.Count(d.Twice, "line")))
 	}
 	if d.Failed > 0 {
 		w = append(w, fmt.Sprintf("%s could not be measured; the recording holds the reasons", units.Count(d.Failed, "point")))

@@ -82,6 +82,28 @@ func TestWhatWasNotMeasuredIsNamed(t *testing.T) {
 	}
 }
 
+// A line that stands there twice, in one recording or in two, tells of one visit, and this is
+// said. Two visits never begin in the same moment; of imported calls that is not known.
+func TestTheSameLineCountsOnce(t *testing.T) {
+	const times = `"times_s":[1e-5,1.1e-5],"inner":1,"stop":"noise"`
+	first, again := pointLine("point", rowSpot("norm", 64), times), pointLine("again", rowSpot("norm", 64), times)
+	canary := pointLine("canary", rowSpot("norm", 64), times)
+	for backend, want := range map[string]struct{ visits, repeats, twice int }{"cpu": {2, 1, 6}, "import:kineto": {5, 4, 0}} {
+		d := NewData()
+		for _, lines := range [][]string{{first, again, again, canary, canary}, {first, again, canary, canary}} {
+			if err := d.Add("x.rec.jsonl", recordingOn(backend, lines...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(d.Points[0].visits) != want.visits || d.Drift[0].Times != want.repeats || d.Twice != want.twice {
+			t.Errorf("%s: %d visits, %d repeats, %d twice, want %+v", backend, len(d.Points[0].visits), d.Drift[0].Times, d.Twice, want)
+		}
+		if said := slices.ContainsFunc(d.warnings(), func(w string) bool { return strings.HasPrefix(w, "6 lines of the recordings stood") }); said != (want.twice > 0) {
+			t.Errorf("%s: warnings %q", backend, d.warnings())
+		}
+	}
+}
+
 // Too few points for a law are named; who measured them can measure more, who read
 // them from a file cannot.
 func TestTooFewPointsAreNamed(t *testing.T) {
@@ -108,6 +130,23 @@ func TestTooFewPointsAreNamed(t *testing.T) {
 		if !slices.Contains(p.Warnings, want) {
 			t.Errorf("%s: no warning %q: %q", backend, want, p.Warnings)
 		}
+	}
+}
+
+// As many points as a law needs are not enough where they are of several ops: which has how
+// many is said.
+func TestNoLawSaysWhatThereIsMostOf(t *testing.T) {
+	var lines []string
+	for i, kind := range []string{"gelu", "norm", "norm", "norm", "rope", "rope"} {
+		lines = append(lines, pointLine("point", rowSpot(kind, 64+i), `"times_s":[1e-5],"inner":1,"stop":"noise"`))
+	}
+	d := NewData()
+	if err := d.Add("x.rec.jsonl", recordingOn("cpu", lines...)); err != nil {
+		t.Fatal(err)
+	}
+	const want = "from 6 points: a law needs 6 of one op in one variant on one device or group, and the most are 3, of norm (f32) on cpu:1; measure more"
+	if _, err := Fit(d, Options{}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want ... %s", err, want)
 	}
 }
 
