@@ -176,7 +176,7 @@ func TestWrongPlansOfBatchesAreRefusedWithTheField(t *testing.T) {
 		t.Error(err)
 	}
 	p := loadBatch(t, nil)
-	if err := p.runnable(PartsLayer, []units.Tokens{5}); err == nil || !strings.Contains(err.Error(), "docs_tokens: a plan of batches says itself") {
+	if err := p.runnable(PartsLayer, []units.Tokens{5}); err == nil || !strings.Contains(err.Error(), "docs: 5: want none, for ") {
 		t.Error(err)
 	}
 	if err := p.runnable(PartsLayer, nil); err != nil {

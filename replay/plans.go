@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -126,6 +127,15 @@ func layerOf(m costmodel.Model) costmodel.Model {
 	return m
 }
 
+// listed are lengths as --docs has them, in tokens.
+func listed(docs []units.Tokens) string {
+	var all []string
+	for _, n := range docs {
+		all = append(all, strconv.FormatInt(int64(n), 10))
+	}
+	return strings.Join(all, ",")
+}
+
 func describe(m costmodel.Model) string {
 	return fmt.Sprintf("%d query and %d key and value heads of %d, hidden %d, MLP %d", m.QHeads, m.KVHeads, m.HeadDim, m.Hidden, m.FFN)
 }
@@ -137,10 +147,10 @@ func (p *Plan) runnable(parts string, docs []units.Tokens) error {
 		return fmt.Errorf("%s: simulated: true: its devices exist only on a simulated backend; plan on a profile of devices that were measured", p.Path)
 	}
 	if p.Batch() && len(docs) > 0 {
-		return fmt.Errorf("%s: docs_tokens: a plan of batches says itself which sequences are packed; replay it without --docs", p.Path)
+		return optionError("docs", listed(docs), fmt.Sprintf("none, for %s is a plan of batches, which says itself what is packed", p.Path))
 	}
-	if err := validDocs(docs, p.Job.SeqLen); err != nil {
-		return fmt.Errorf("%s: %w", p.Path, err)
+	if validDocs(docs, p.Job.SeqLen) != nil {
+		return optionError("docs", listed(docs), fmt.Sprintf("lengths from 1 that sum up to the %d tokens of %s", int64(p.Job.SeqLen), p.Path))
 	}
 	if p.Job.DType == op.FP8 {
 		return fmt.Errorf("%s: job.dtype: %q: replay computes in f32, bf16 and f16; plan with --dtype bf16", p.Path, p.Job.DType)

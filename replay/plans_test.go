@@ -122,7 +122,7 @@ func TestWhatCannotRunIsRefusedBeforeARankStarts(t *testing.T) {
 		"too few GPUs": {func(c *Config) {
 			c.Plans[0].Ranks[0].Device, c.Plans[0].Ranks[1].Device, c.Machine.GPUs = "h100", "h100", 1
 		}, `ranks[1].device: "h100": more ranks than this host's 1 GPUs; --comm gloo`},
-		"documents":           {func(c *Config) { c.Docs = []units.Tokens{100, 100} }, "docs_tokens: 200 tokens in all, or more: the sequence has 256"},
+		"documents":           {func(c *Config) { c.Docs = []units.Tokens{100, 100} }, "docs: 100,100: want lengths from 1 that sum up to the 256 tokens of "},
 		"parts":               {func(c *Config) { c.Parts = "half" }, `parts: "half"`},
 		"layers":              {func(c *Config) { c.Layers = 0 }, "layers: 0"},
 		"repeats":             {func(c *Config) { c.Repeats = 0 }, "repeats: 0"},

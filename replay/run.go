@@ -160,7 +160,7 @@ func (c *Config) validate() error {
 	return nil
 }
 
-// OptionError is an option of a run that no run can have, whatever its plans.
+// OptionError is an option that no run can have, or none of these plans.
 type OptionError struct {
 	Option string // as the command line calls it
 	Value  string

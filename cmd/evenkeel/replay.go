@@ -106,6 +106,11 @@ func (a *app) runReplay(ctx context.Context, o replaying, paths []string) error 
 	} else if err != nil {
 		return err
 	}
+	for i, p := range c.Plans {
+		if of := slices.IndexFunc(c.Plans, func(o *replay.Plan) bool { return o.SHA256 == p.SHA256 }); of < i {
+			a.note("%s: holds the same plan as %s: what they differ by is noise", p.Path, c.Plans[of].Path)
+		}
+	}
 	var refused []string
 	var torchVersion string
 	if c.Python, torchVersion, refused, err = torch.FindPython(ctx, o.python); err != nil {

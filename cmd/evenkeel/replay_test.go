@@ -116,7 +116,8 @@ func TestReplayRefusesWrongPlans(t *testing.T) {
 		{"", "", []string{"--kernel", "fa9"}, exitUsage, `--kernel "fa9": want auto, math, `},
 		{"", "", []string{"--parts", "half"}, exitUsage, `--parts "half": want layer or attention`},
 		{"", "", []string{"--docs", "1k,few"}, exitUsage, "--docs: number 2: "},
-		{"", "", []string{"--docs", "256,255", "--oversubscribe"}, exitFailed, "docs_tokens: 511 tokens in all"},
+		{"", "", []string{"--docs", "256,255", "--oversubscribe"}, exitUsage, "--docs 256,255: want lengths from 1 that sum up to the 512 tokens of "},
+		{"", "", []string{"--oversubscribe", plans[0]}, exitFailed, plans[0] + ": holds the same plan as " + filepath.Join(dir, "x.plan.json") + ": what they differ by is noise"},
 		{"", "", []string{"--sampled-above", "x"}, exitUsage, "--sampled-above "},
 		{"", "", []string{"--repeats", "0"}, exitUsage, "--repeats 0: want 1 to"},
 		{"", "", []string{"--warmup", "-1"}, exitUsage, "--warmup -1: want 0 to"},
@@ -238,7 +239,7 @@ func TestReplayRefusesWrongPlansOfBatches(t *testing.T) {
 		{[]string{plan}, exitFailed, "x.batch.json: schema: \"evenkeel.batchplan/v1\": a plan of batches does not hold the model"},
 		{[]string{plan, "--dtype", "f32"}, exitUsage, "--dtype f32: goes with --model"},
 		{[]string{plan, "--model", model, "--dtype", "i9"}, exitUsage, "--dtype i9: want f32"},
-		{[]string{plan, "--model", model, "--docs", "100,101"}, exitFailed, "docs_tokens: a plan of batches says itself"},
+		{[]string{plan, "--model", model, "--docs", "100,101"}, exitUsage, "--docs 100,101: want none, for "},
 		{[]string{plans[0], "--model", model}, exitUsage, "none of the plans is of batches"},
 		{[]string{plan, "--model", filepath.Join(dir, "none.json")}, exitFailed, "none.json"},
 	} {
