@@ -113,6 +113,7 @@ func TestReadClusterYAMLErrors(t *testing.T) {
 		"huge":          {swap("count: 4", "count: 99999999999999999999999"), "c.yaml:13:"},
 		"nics":          {swap("nics: 4", "nics: 9"), "nodes[0].nics: 9 for the 8 devices of node a: a device sends through one card; leave nics out"},
 		"negative nics": {swap("nics: 4", "nics: -1"), "nodes[0].nics: -1: want the number of network cards"},
+		"no card":       {swap("nics: 4", "nics: 0"), "c.yaml:7: nics: 0: want the number of network cards that the devices share, or leave it out"},
 		"half a card":   {swap("nics: 4", "nics: 0.5"), "c.yaml:7: 0.5: want a whole number"},
 		"long name":     {swap("name: b", "name: "+strings.Repeat("b", 300)), "nodes[1].name:"},
 		"spaced link":   {swap("link: nvlink", "link: nv link"), `nodes[0].link: "nv link": want the name of a link class`},

@@ -118,6 +118,8 @@ func checkYAMLTree(name string, file *ast.File) error {
 	ast.Walk(&v, body)
 	switch v.found.(type) {
 	case nil:
+	case *ast.IntegerNode: // 0 in a Node says that nothing was given
+		return fmt.Errorf("%s: nics: 0: want the number of network cards that the devices share, or leave it out for one a device", at(name, v.found))
 	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
 		want := "want a whole number, or a name in quotes" // the library would cut 4.5 devices down to 4
 		if ofLink(v.found) {
@@ -160,6 +162,10 @@ func (v *yamlVisitor) Visit(n ast.Node) ast.Visitor {
 		v.find(n)
 	case *ast.FloatNode:
 		if !ofLink(n) {
+			v.find(n)
+		}
+	case *ast.IntegerNode:
+		if path := n.GetPath(); strings.HasPrefix(path, "$.nodes[") && strings.HasSuffix(path, "].nics") && fmt.Sprint(n.Value) == "0" {
 			v.find(n)
 		}
 	}
