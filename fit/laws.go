@@ -21,6 +21,11 @@ type task struct {
 // most points first, the others with its correction as what they expect of
 // theirs. Donors help where points are few.
 func estimate(d *Data, tasks []*task, donors []Donor) collectives {
+	return estimateEach(d, tasks, donors, func() {})
+}
+
+// estimateEach is estimate that tells of every law when it is done.
+func estimateEach(d *Data, tasks []*task, donors []Donor, ready func()) collectives {
 	var strata []Stratum
 	for _, t := range tasks {
 		s := t.Stratum
@@ -39,6 +44,7 @@ func estimate(d *Data, tasks []*task, donors []Donor) collectives {
 	for _, t := range order {
 		family := t.family()
 		t.law, t.err = t.Stratum.law(d, t.points, siblings[family], donors)
+		ready()
 		if _, known := siblings[family]; !known && t.err == nil {
 			siblings[family] = t.law.Correction
 		}

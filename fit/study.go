@@ -123,21 +123,28 @@ func fewestToStudy(k op.Kind) (fitted, held int) {
 
 // Study fits the laws of every stratum to the points that a split leaves, and judges them
 // and simpler forms on the points held out. Strata with too few points for a split are
-// left out. report, unless nil, is called after each split with the number done and the
-// total.
+// left out. report, unless nil, is called after each law with the number done and the total
+// of all splits, of which a split by ranks counts as one.
 //
 // Errors: a law that cannot be fitted, or no stratum with enough points.
 func Study(d *Data, splits []Split, report func(done, all int)) ([]StudyRow, error) {
 	var rows []StudyRow
+	tests, total := make([]studyTest, len(splits)), 0
 	for i, split := range splits {
-		more, err := d.study(split)
+		tests[i] = d.studyTest(split)
+		total += tests[i].laws()
+	}
+	done := 0
+	for _, t := range tests {
+		more, err := d.study(t, func() {
+			if done++; report != nil {
+				report(done, total)
+			}
+		})
 		if err != nil {
 			return nil, err
 		}
 		rows = append(rows, more...)
-		if report != nil {
-			report(i+1, len(splits))
-		}
 	}
 	if len(rows) == 0 {
 		return nil, errors.New("no stratum has enough points to hold some out: import or measure more")
@@ -145,27 +152,48 @@ func Study(d *Data, splits []Split, report func(done, all int)) ([]StudyRow, err
 	return rows, nil
 }
 
-// study is Study of one split.
-func (d *Data) study(split Split) ([]StudyRow, error) {
+// studyTest is what a split leaves to fit, and holds out.
+type studyTest struct {
+	split Split
+	tasks []*task // none of a split by ranks
+	held  map[*task][]Point
+}
+
+func (d *Data) studyTest(split Split) studyTest {
+	x := studyTest{split: split, held: map[*task][]Point{}}
 	if split.ranks {
-		return d.studyRanks(split), nil
+		return x
 	}
-	var tasks []*task
-	held := map[*task][]Point{}
 	for _, s := range d.Strata() {
 		train, test := s.divide(split)
 		if fitted, kept := fewestToStudy(s.Op); len(train) >= fitted && len(test) >= kept {
 			t := &task{Stratum: s, points: train}
-			tasks, held[t] = append(tasks, t), test
+			x.tasks, x.held[t] = append(x.tasks, t), test
 		}
 	}
-	estimate(d, tasks, nil)
+	return x
+}
+
+func (x studyTest) laws() int {
+	if x.split.ranks {
+		return 1
+	}
+	return len(x.tasks)
+}
+
+// study is Study of one split.
+func (d *Data) study(x studyTest, ready func()) ([]StudyRow, error) {
+	if x.split.ranks {
+		defer ready()
+		return d.studyRanks(x.split), nil
+	}
+	estimateEach(d, x.tasks, nil, ready)
 	var rows []StudyRow
-	for _, t := range tasks {
+	for _, t := range x.tasks {
 		if t.err != nil {
-			return nil, fmt.Errorf("%s, %s: %w", t.Stratum, split.Name, t.err)
+			return nil, fmt.Errorf("%s, %s: %w", t.Stratum, x.split.Name, t.err)
 		}
-		rows = append(rows, t.judged(d, split, held[t])...)
+		rows = append(rows, t.judged(d, x.split, x.held[t])...)
 	}
 	return rows, nil
 }

@@ -156,7 +156,7 @@ func (a *app) study(paths []string, names string) error {
 	if err != nil {
 		return err
 	}
-	rows, err := fit.Study(d, splits, func(done, all int) { a.note("studied %d of %d ways of holding points out", done, all) })
+	rows, err := fit.Study(d, splits, a.lawsDone())
 	if err != nil {
 		return err
 	}

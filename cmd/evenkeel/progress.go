@@ -35,6 +35,17 @@ type progress struct {
 // plainEvery is the time between two lines where there is no terminal.
 const plainEvery = 5 * time.Second
 
+// lawsDone says every few seconds how many laws are done.
+func (a *app) lawsDone() func(done, all int) {
+	last := time.Now()
+	return func(done, all int) {
+		if now := time.Now(); now.Sub(last) >= plainEvery {
+			last = now
+			a.note("%d of %d laws are done", done, all)
+		}
+	}
+}
+
 func newProgress(out io.Writer, quiet bool, inv *profile.Inventory) *progress {
 	p := &progress{out: out, quiet: quiet, data: fit.NewData()}
 	p.data.Devices, p.data.Groups = inv.Devices, inv.Groups
@@ -123,7 +134,6 @@ func (p *progress) draw(r profile.Progress) {
 	}
 	if p.bar == nil {
 		p.bar = p.bars.AddBar(int64(r.Total),
-			mpb.PrependDecorators(decor.CountersNoUnit("%d/%d points ")),
 			mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return p.status })),
 			mpb.BarRemoveOnComplete())
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/profile/backend/sim"
+	"github.com/vbauerster/mpb/v8"
 )
 
 // forgetful is a journal that keeps nothing.
@@ -55,5 +56,18 @@ func TestTheTimeLeftOfABudgetThatNobodyAskedForIsNotTold(t *testing.T) {
 	reported(t, p)
 	if !strings.Contains(out.String(), "measuring 1/") || strings.Contains(out.String(), "left") {
 		t.Errorf("%.500s", out.String())
+	}
+}
+
+// On a terminal the line beside the bar has the count, and the bar none of its own.
+func TestABarShowsItsCountOnce(t *testing.T) {
+	var out bytes.Buffer
+	p := newProgress(&out, false, &profile.Inventory{})
+	p.bars = mpb.New(mpb.WithOutput(&out), mpb.WithAutoRefresh(), mpb.WithWidth(40))
+	p.step(profile.Progress{Phase: "measuring", Done: 29, Total: 80})
+	p.bar.Abort(false) // draws it for the last time, and leaves it there
+	p.bars.Wait()
+	if line, _, _ := strings.Cut(out.String(), "\n"); strings.Count(line, "29/80") != 1 || !strings.Contains(line, "measuring 29/80") {
+		t.Errorf("%q", out.String())
 	}
 }

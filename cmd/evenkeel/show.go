@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/fit"
@@ -298,13 +297,7 @@ func (a *app) learningCurve(path string, o view) error {
 		return err
 	}
 	a.note("fitting every law %d times at every size of its curve, which takes seconds to minutes", draws)
-	last := time.Now()
-	c, err := fit.LearningCurve(d, fit.Defaults(), nil, draws, func(done, all int) {
-		if now := time.Now(); now.Sub(last) >= plainEvery {
-			last = now
-			a.note("%d of %d laws are done", done, all)
-		}
-	})
+	c, err := fit.LearningCurve(d, fit.Defaults(), nil, draws, a.lawsDone())
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
