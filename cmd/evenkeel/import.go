@@ -177,6 +177,9 @@ func creation() (string, error) {
 	return now.UTC().Format(time.RFC3339), nil
 }
 
+// recordings begin so the schema of every version of them.
+var recordings = strings.TrimSuffix(profile.RecordingSchema, "v1")
+
 // openable checks that the files are there, can be read twice, are named once,
 // and are not what is to be written.
 func openable(ctx context.Context, paths []string, out string, shown *reading) ([]importer.Source, error) {
@@ -185,6 +188,9 @@ func openable(ctx context.Context, paths []string, out string, shown *reading) (
 	for _, path := range paths {
 		if err := regular(path); err != nil {
 			return nil, err
+		}
+		if schema, err := sniff(path); err == nil && strings.HasPrefix(schema, recordings) {
+			return nil, usagef("%s: is a recording already: evenkeel fit %s -o x.profile.json reads it as it is", path, path)
 		}
 		info, err := os.Stat(path)
 		switch {

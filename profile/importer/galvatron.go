@@ -79,7 +79,10 @@ func (g *galvatron) read(src Source, r io.Reader) error {
 	d := jsontext.NewDecoder(&mender{in: io.LimitReader(r, galvatronMost)}) // Python writes NaN where a mean is of nothing
 	if kind := d.PeekKind(); kind != '{' {
 		_, err := d.ReadToken()
-		return g.notJSON(cmp.Or(err, errors.New("it begins with something else than {")))
+		if wrong := new(jsontext.SyntacticError); err == nil || errors.As(err, &wrong) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			err = errors.New("it begins with something else than {; a table (CSV) is imported with --from table")
+		}
+		return g.notJSON(err)
 	}
 	key := ""
 	for {

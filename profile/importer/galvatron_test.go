@@ -73,7 +73,7 @@ func TestGalvatronRefusals(t *testing.T) {
 		"{":                          "x: ends in the middle of its JSON object",
 		`{"a": 1`:                    "x: ends in the middle of its JSON object",
 		"[]":                         "x: not a JSON object of profiled numbers: it begins with something else than {",
-		"gpu,m,n":                    "x: not a JSON object of profiled numbers: ",
+		"gpu,m,n":                    "x: not a JSON object of profiled numbers: it begins with something else than {; a table (CSV) is imported with --from table",
 		`{"a": 1} {"b": 2}`:          "x: not a JSON object of profiled numbers: text after the end of the object",
 		`{"a": 1, "a": 2}`:           "x: not a JSON object of profiled numbers: ",
 		strings.Repeat(`{"a":`, 100): "x: nested deeper than 16 levels",
