@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/doc"
 )
 
 // driftedError says that a check was made and found the machine changed; how
@@ -32,6 +33,19 @@ func addDrift(r *fit.Report, earlier, today []string) error {
 	}
 	r.Drift = d
 	return nil
+}
+
+// sameFile remarks that a recording was compared with itself, which never drifts.
+func (a *app) sameFile(earlier, today []string) {
+	for _, path := range today {
+		for _, before := range earlier {
+			if sum, err := doc.HashFile(path); err == nil {
+				if same, err := doc.HashFile(before); err == nil && same == sum {
+					a.note("remark: %s and --drift-from %s are the same recording, which has no drift from itself: name an earlier one", path, before)
+				}
+			}
+		}
+	}
 }
 
 func readRun(path string) (*fit.Run, error) {
