@@ -299,6 +299,9 @@ func readModel(path string) (costmodel.Model, error) {
 // that is not printed and those that it could not hand on.
 func (o *calibration) launchFlags(c *cobra.Command) error {
 	f := c.Flags()
+	if o.dryRun && o.numerics {
+		return usagef("--dry-run: lists what would be measured, and --numerics measures nothing: leave one out")
+	}
 	if o.printLaunch == "" {
 		for _, name := range []string{"nodes", "gpus-per-node", "image"} {
 			if f.Changed(name) {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
@@ -104,13 +106,8 @@ Results go to stdout, progress and warnings to stderr.`,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("unknown verb %q; the verbs are calibrate, fit, solve, serve, replay, check, show, import (evenkeel --help)", args[0])
-			}
-			return nil
-		},
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+		Args:          isVerb,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		return usagef("%w (see: %s --help)", err, c.CommandPath())
@@ -118,7 +115,27 @@ Results go to stdout, progress and warnings to stderr.`,
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print the result as JSON")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on stderr")
 	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.serve(), a.replay(), a.check(), a.show(), a.worker())
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" { // cobra's ends with 0 on a verb that there is not
+			c.Args = isVerb
+		}
+	}
 	return root
+}
+
+// isVerb refuses what is called as a verb, or asked after, and is none.
+func isVerb(c *cobra.Command, args []string) error {
+	root := c.Root()
+	if found, _, err := root.Find(args); len(args) == 0 || err == nil && found != root {
+		return nil
+	}
+	near := ""
+	root.SuggestionsMinimumDistance = 2
+	if names := root.SuggestionsFor(args[0]); len(names) > 0 {
+		near = fmt.Sprintf("; did you mean %s?", strings.Join(names, " or "))
+	}
+	return usagef("unknown verb %q%s; the verbs are calibrate, fit, solve, serve, replay, check, show, import (evenkeel --help)", args[0], near)
 }
 
 // note tells the user something that is no result.
@@ -145,6 +162,9 @@ func args(check cobra.PositionalArgs, want string) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		if err := check(c, given); err != nil {
 			return usagef("%s: want %s, got %d arguments (see: %s --help)", c.Name(), want, len(given), c.CommandPath())
+		}
+		if i := slices.Index(given, ""); i >= 0 { // as scripts pass whose variable is not set
+			return usagef("%s: want %s, and argument %d is empty (see: %s --help)", c.Name(), want, i+1, c.CommandPath())
 		}
 		return nil
 	}

@@ -92,10 +92,19 @@ func Parse(s string) (Config, error) {
 		}
 		c.Devices = append(c.Devices, d)
 	}
+	given := map[string]bool{}
 	for _, p := range parts[1:] {
 		if err := c.set(p); err != nil {
 			return c, err
 		}
+		key, _, _ := strings.Cut(p, "=")
+		if given[key] {
+			return c, fmt.Errorf("sim: %q: %s is there twice; name it once", p, key)
+		}
+		given[key] = true
+	}
+	if places := c.places(); c.Slow != "" && !slices.ContainsFunc(places, func(p profile.Place) bool { return p.Name == c.Slow }) {
+		return c, fmt.Errorf("sim: slow=%s: there is no such device; they are %s to %s", c.Slow, places[0].Name, places[len(places)-1].Name)
 	}
 	return c, nil
 }
@@ -126,7 +135,7 @@ func (c *Config) set(p string) error {
 	case "slow":
 		place, by, _ := strings.Cut(value, ":")
 		v, err := strconv.ParseFloat(by, 64)
-		if err != nil || !(v > 0 && v < 100) {
+		if err != nil || place == "" || !(v > 0 && v < 100) {
 			return fmt.Errorf("sim: slow=%q: want a place and a factor, such as n0/g1:1.22", value)
 		}
 		c.Slow, c.SlowBy = place, v
