@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,6 +19,8 @@ type MissingLawError struct {
 	// differ from the missing one in nothing else.
 	HeadDims []int
 	DTypes   []op.DType
+	// Model is the file of the model that is planned for; empty where nobody knows.
+	Model string
 }
 
 // missing is the error of a law that a device lacks, with those it has beside it.
@@ -84,7 +87,7 @@ func (e *MissingLawError) measured() string {
 	case len(e.DTypes) > 0 && e.Variant.DType.Computes(): // others nobody calibrates
 		return fmt.Sprintf(" --dtype %s", e.Variant.DType)
 	case len(e.DTypes) == 0 && len(e.HeadDims) > 0:
-		return " --model config.json"
+		return " --model " + cmp.Or(e.Model, "config.json")
 	}
 	return ""
 }

@@ -180,7 +180,7 @@ func (p *Profile) validateSteps(known map[string]bool) error {
 		}
 		k := key{s.Op, s.Variant, s.Device, s.Link}
 		if seen[k] {
-			return fmt.Errorf("steps[%d]: second steps of %s %s among %s over %s", i, s.Op, s.Variant, s.Device, s.Link)
+			return fmt.Errorf("steps[%d]: second steps of %s among %s over %s", i, named(s.Op, s.Variant), s.Device, s.Link)
 		}
 		seen[k] = true
 	}

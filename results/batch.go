@@ -162,7 +162,7 @@ func batchMicro(p *printer, d *batch.Document) {
 	}
 	t.render(p)
 	if n := len(d.Micro) - mostRows; n > 0 {
-		p.para("", fmt.Sprintf("and %s more; all are in the plan's file", microBatches(n)))
+		p.para("", fmt.Sprintf("and %s more; the file that solve writes with -o has all", microBatches(n)))
 	}
 	if late := ownLastClasses(d); len(late) > 0 {
 		p.para("", fmt.Sprintf("groups of %s compute own blocks last in the backward pass, while the gradients of the others' are on their way", strings.Join(late, "; ")))

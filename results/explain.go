@@ -165,7 +165,7 @@ func eachRank(d *solver.Plan, describe func(costmodel.RankStep) branch) []branch
 	var branches []branch
 	for i, a := range all {
 		if i == mostRows {
-			return append(branches, branch{text: fmt.Sprintf("and %s more like these; the plan's file has every rank", plural(len(all)-i, "line"))})
+			return append(branches, branch{text: fmt.Sprintf("and %s more like these; the file that solve writes with -o has every rank", plural(len(all)-i, "line"))})
 		}
 		what := "rank"
 		if len(a.ranks) > 1 {

@@ -48,7 +48,7 @@ func groupPicture(p *printer, d *solver.Plan) {
 	}
 	t.render(p)
 	if left > 0 {
-		p.para("", fmt.Sprintf("and %s more; all are in the plan's file", plural(left, "group")))
+		p.para("", fmt.Sprintf("and %s more; the file that solve writes with -o has all", plural(left, "group")))
 	}
 	p.para("", groupRing(d.Layout().Reaches())+ownLast(d)+keptTail(d)+headChunks(d)+twoBatch(d))
 }

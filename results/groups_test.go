@@ -89,6 +89,10 @@ func TestABigPlanIsSummedUp(t *testing.T) {
 		if name == "plan" && (!strings.Contains(buf.String(), "127 groups like this one") || !strings.Contains(buf.String(), "  128  fast        3k       6 to 8")) {
 			t.Errorf("not summed up:\n%s", buf.String())
 		}
+		// Without -o there is no file yet, and with it both are true.
+		if text := strings.Join(strings.Fields(strings.ReplaceAll(buf.String(), "|", "")), " "); !strings.Contains(text, "the file that solve writes with -o has every rank") {
+			t.Errorf("%s: where every rank is: %s", name, text)
+		}
 	}
 }
 

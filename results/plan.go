@@ -340,7 +340,7 @@ func typeTable(p *printer, d *solver.Plan) {
 		t.row(ofType(d, name).cells(short[name])...)
 	}
 	t.render(p)
-	p.para("", "from the least to the most of any rank, and times on average; bars: the step, # computing, ! waiting for bytes (exposed), . waiting for slower ranks (idle); the plan's file has every rank")
+	p.para("", "from the least to the most of any rank, and times on average; bars: the step, # computing, ! waiting for bytes (exposed), . waiting for slower ranks (idle); the file that solve writes with -o has every rank")
 }
 
 // typeSum is what the ranks of a device type do together.

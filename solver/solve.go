@@ -183,7 +183,7 @@ func warnings(found []strategy.Attempt) []string {
 	var out []string
 	for _, a := range found {
 		if a.Stopped {
-			out = append(out, fmt.Sprintf("strategy %s was stopped after %d layouts; this is its best until then", a.Strategy.Name(), a.Evaluated))
+			out = append(out, fmt.Sprintf("strategy %s was stopped after %s; this is its best until then", a.Strategy.Name(), units.Count(a.Evaluated, "layout")))
 		}
 	}
 	return out

@@ -150,7 +150,7 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 		c, err = groupcost.FromLaws(ctx, q, job, options)
 	}
 	if err != nil {
-		return priceList{}, err
+		return priceList{}, o.namesModel(err)
 	}
 	kind := "laws"
 	if laws.profile.Simulated {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver"
 )
 
@@ -48,16 +49,9 @@ func (g *goingOn) line(after time.Duration) string {
 	defer g.mutex.Unlock()
 	text := fmt.Sprintf("planning for %v", after.Round(time.Second))
 	if g.last.Best > 0 {
-		text += fmt.Sprintf("; %s came to %v after %s; Ctrl-C takes the best so far", g.last.Strategy, g.last.Best, layouts(g.last.Evaluated))
+		text += fmt.Sprintf("; %s came to %v after %s; Ctrl-C takes the best so far", g.last.Strategy, g.last.Best, units.Count(g.last.Evaluated, "layout"))
 	}
 	return text
-}
-
-func layouts(n int) string {
-	if n == 1 {
-		return "1 layout"
-	}
-	return fmt.Sprintf("%d layouts", n)
 }
 
 // end says no more.

@@ -107,10 +107,20 @@ func (o problem) profiles() (paths []string, references bool, err error) {
 	return paths, references, nil
 }
 
+// namesModel has the error of a missing law say which model to measure for.
+func (o problem) namesModel(err error) error {
+	var missing *costmodel.MissingLawError
+	if errors.As(err, &missing) {
+		missing.Model = o.model
+	}
+	return err
+}
+
 // orReferences adds to the error of a law that the given profiles lack that references may
 // stand for it, if they are not among them.
 func (o problem) orReferences(err error) error {
 	var missing *costmodel.MissingLawError
+	err = o.namesModel(err)
 	if _, references, _ := o.profiles(); references || !errors.As(err, &missing) {
 		return err
 	}

@@ -85,7 +85,7 @@ func (b *builder) states() string {
 	if b.job.Zero == costmodel.Zero0 {
 		return "the model's states, which every device holds whole (zero0)"
 	}
-	return fmt.Sprintf("its share of the model's states over %d devices", len(b.ranks))
+	return "its share of the model's states over " + units.Count(len(b.ranks), "device")
 }
 
 // moreRoom says what makes the states of a device less. More devices do nothing for what

@@ -401,8 +401,8 @@ func TestPricesOfOneLength(t *testing.T) {
 func TestStatesThatFitNowhere(t *testing.T) {
 	for zero, want := range map[costmodel.ZeRO]string{
 		costmodel.Zero0: "no group of the cluster has memory for the model's states, which every device holds whole (zero0); shard more of them (zero3), and take more devices where that is not enough",
-		costmodel.Zero2: "no group of the cluster has memory for its share of the model's states over 1 devices; shard more of them (zero3), and take more devices where that is not enough",
-		costmodel.Zero3: "no group of the cluster has memory for its share of the model's states over 1 devices; take more devices, or a smaller model",
+		costmodel.Zero2: "no group of the cluster has memory for its share of the model's states over 1 device; shard more of them (zero3), and take more devices where that is not enough",
+		costmodel.Zero3: "no group of the cluster has memory for its share of the model's states over 1 device; take more devices, or a smaller model",
 	} {
 		q, j := referenceJob(t, "1x1 h100_sxm", nil)
 		j.Zero = zero

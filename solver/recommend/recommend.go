@@ -98,6 +98,9 @@ func (p *Plan) Verdict(chosen, base *Plan) Verdict {
 
 // InDoubt says why a tied plan is not recommended, and what settles that.
 func (p *Plan) InDoubt(base *Plan) string {
+	if p.GainError == 0 && Same(p.Time, base.Time) { // such as the baseline's own layout
+		return fmt.Sprintf("takes as long as %s, part for part", base.Strategy)
+	}
 	why := fmt.Sprintf("gains %v +- %v over %s, which the cost model cannot tell from nothing", base.Time-p.Time, p.GainError, base.Strategy)
 	if p.Doubt != "" {
 		why += fmt.Sprintf("; most of the doubt is %s: measure that, or take the plan all the same: --take %s", p.Doubt, p.Strategy)

@@ -79,6 +79,9 @@ func TestADoubtfulGainSaysWhatSettlesIt(t *testing.T) {
 	if got := plans[1].InDoubt(plans[0]); got != want {
 		t.Errorf("%q", got)
 	}
+	if got, want := (&Plan{Strategy: "b", Time: 10}).InDoubt(plans[0]), "takes as long as old, part for part"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 	if plans[0].GainError != 0 || plans[0].Doubt != "" {
 		t.Errorf("the baseline against itself: %+v", plans[0])
 	}
