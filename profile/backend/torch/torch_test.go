@@ -130,14 +130,14 @@ func (w *watched) Append(line any) error {
 }
 
 // calibrateReal calibrates one op beside another with a fault until enough is measured, or
-// for as long as a machine may take for that on which much else runs.
-func calibrateReal(t *testing.T, b *Backend, past *profile.Past, deadline time.Duration, enough func(lines) bool, only ...op.Kind) (lines, error) {
+// the budget is used up.
+func calibrateReal(t *testing.T, b *Backend, past *profile.Past, budget, deadline time.Duration, enough func(lines) bool, only ...op.Kind) (lines, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	j := watched{enough: enough, stop: cancel}
 	err := profile.Calibrate(ctx, b, profile.Config{
-		Tool: "test", Budget: 30 * time.Second, Seed: 1, PointTimeout: deadline, Only: only,
+		Tool: "test", Budget: budget, Seed: 1, PointTimeout: deadline, Only: only,
 	}, past, &j, func(profile.Progress) {})
 	if errors.Is(err, context.Canceled) && enough(j.lines) {
 		err = nil
@@ -188,9 +188,10 @@ func TestTorchFaults(t *testing.T) {
 			past, _ := profile.NewPast()
 			deadline := 10 * time.Second // of a point on a busy machine
 			if want.class == profile.Hung {
-				deadline = 3 * time.Second
+				deadline = 6 * time.Second
 			}
-			j, err := calibrateReal(t, b, past, deadline, func(j lines) bool {
+			// A longer budget would be spent on longer calls, which are nearer to the deadline.
+			j, err := calibrateReal(t, b, past, 15*time.Second, deadline, func(j lines) bool {
 				ok, failed := pointsOf(j)
 				_, err := os.Stat(struck)
 				return err == nil && ok >= 20 && (want.class == "" || len(failed) > 0)
@@ -282,7 +283,7 @@ func TestTorchCollectiveFaults(t *testing.T) {
 				}
 				return before >= 0 && ok >= max(3, before+2)
 			}
-			j, err := calibrateReal(t, b, past, 3*time.Second, enough, op.KindAllReduce)
+			j, err := calibrateReal(t, b, past, 30*time.Second, 3*time.Second, enough, op.KindAllReduce)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -313,7 +314,7 @@ func TestTorchCollectiveFaults(t *testing.T) {
 				}
 			}
 			again := withTorch(t, Config{GroupSizes: []int{2}})
-			rest, err := calibrateReal(t, again, past, 3*time.Second, func(j lines) bool { ok, _ := pointsOf(j); return ok >= 3 }, op.KindAllReduce)
+			rest, err := calibrateReal(t, again, past, 30*time.Second, 3*time.Second, func(j lines) bool { ok, _ := pointsOf(j); return ok >= 3 }, op.KindAllReduce)
 			if err != nil {
 				t.Fatal(err)
 			}
