@@ -81,6 +81,10 @@ func Target(path string) string {
 	}
 	const mostLinks = 40 // as many as Linux follows
 	for range mostLinks {
+		// A link is relative to the folder that it is in, which may itself be linked to.
+		if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+			path = filepath.Join(dir, filepath.Base(path))
+		}
 		to, err := os.Readlink(path)
 		if err != nil {
 			break
@@ -89,9 +93,6 @@ func Target(path string) string {
 			to = filepath.Join(filepath.Dir(path), to)
 		}
 		path = to
-	}
-	if dir, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
-		path = filepath.Join(dir, filepath.Base(path))
 	}
 	return path
 }

@@ -141,6 +141,16 @@ func TestWriteAtomicKeepsModeAndLink(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
+	// runs -> data/runs, whose latest is ../store/latest: beside data/runs, not beside runs.
+	runs, store := filepath.Join(dir, "data", "runs"), filepath.Join(dir, "data", "store")
+	if err := errors.Join(os.MkdirAll(runs, 0o700), os.MkdirAll(store, 0o700), os.Symlink(runs, filepath.Join(dir, "runs")), os.Symlink("../store/latest", filepath.Join(runs, "latest"))); err != nil {
+		t.Fatal(err)
+	}
+	for _, data := range []string{"made", "anew"} {
+		if err := WriteAtomic(filepath.Join(dir, "runs", "latest"), []byte(data)); err != nil || readFile(t, filepath.Join(store, "latest")) != data {
+			t.Errorf("through a linked folder: %v", err)
+		}
+	}
 	first, later := filepath.Join(dir, "first"), filepath.Join(dir, "later")
 	if err := errors.Join(os.Symlink(first, filepath.Join(dir, "to")), os.Symlink("to", later)); err != nil {
 		t.Fatal(err)
