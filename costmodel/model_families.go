@@ -26,7 +26,7 @@ type family struct {
 
 // sizes are what a class takes where the configuration does not have the key at all; null is
 // another matter. 0: what follows from other keys, or for a window that there is none.
-type sizes struct{ kvHeads, headDim, window int }
+type sizes struct{ kvHeads, headDim, window, fullLayers int }
 
 // families lists the model types we know. What each computes, and the defaults
 // of keys that it may leave out, is as its class in Hugging Face transformers
@@ -45,8 +45,8 @@ func families() []family {
 		{name: "opt", class: "OPTForCausalLM", keys: optKeys, act: "relu", layerNorm: true, tied: true, rest: asOPT},
 		{name: "phi", class: "PhiForCausalLM", keys: usualKeys, act: "gelu", layerNorm: true, rest: asPhi},
 		{name: "phi3", class: "Phi3ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, rest: asPhi3},
-		{name: "qwen2", class: "Qwen2ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, absent: sizes{kvHeads: 32}, rest: asQwen2},
-		{name: "qwen3", class: "Qwen3ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, absent: sizes{kvHeads: 32, headDim: 128}, rest: asQwen3},
+		{name: "qwen2", class: "Qwen2ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, absent: sizes{kvHeads: 32, window: 4096, fullLayers: 28}, rest: asQwen2},
+		{name: "qwen3", class: "Qwen3ForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, absent: sizes{kvHeads: 32, headDim: 128, window: 4096, fullLayers: 28}, rest: asQwen3},
 		{name: "stablelm", class: "StableLmForCausalLM", keys: usualKeys, gated: true, act: "silu", layerNorm: true, absent: sizes{kvHeads: 32}, rest: asStableLM},
 		{name: "starcoder2", class: "Starcoder2ForCausalLM", keys: usualKeys, act: "gelu", layerNorm: true, tied: true, windowed: true, absent: sizes{kvHeads: 2}, rest: asStarcoder2},
 	}

@@ -67,6 +67,8 @@ func TestMissingIsNotNull(t *testing.T) {
 		of("mistral", "MistralForCausalLM", ""):                                                      {8, 64, 4096},
 		of("mistral", "MistralForCausalLM", `, "num_key_value_heads": null, "sliding_window": null`): {32, 64, 0},
 		of("qwen2", "Qwen2ForCausalLM", ""):                                                          {32, 64, 0},
+		of("qwen2", "Qwen2ForCausalLM", `, "use_sliding_window": true`):                              {32, 64, 0}, // its first 28 layers see all
+		of("qwen2", "Qwen2ForCausalLM", `, "use_sliding_window": true, "max_window_layers": 1`):      {32, 64, 4096},
 		of("qwen3", "Qwen3ForCausalLM", ""):                                                          {32, 128, 0},
 		of("glm", "GlmForCausalLM", ""):                                                              {2, 128, 0},
 		of("glm", "GlmForCausalLM", `, "num_key_value_heads": null, "head_dim": null`):               {32, 64, 0},
