@@ -233,7 +233,7 @@ func (e *errorsOver) quantiles(ratios []float64, share float64) []float64 {
 				quantiles[n] = math.Log(limit)
 				if !math.IsNaN(last) {
 					u := (above[n] - (1 - share)) / (above[n] - now)
-					quantiles[n] = math.Log(last) + u*math.Log(limit/last)
+					quantiles[n] = math.Log(last) + u*(math.Log(limit)-math.Log(last))
 				}
 			}
 			above[n] = now
@@ -255,7 +255,7 @@ func limitsOf(ratios []float64) []float64 {
 	var limits []float64
 	for k := range steps {
 		q := least + (most-least)*float64(k)/(steps-1)
-		limits = append(limits, max(sorted[min(len(sorted)-1, int(q*float64(len(sorted))))], math.SmallestNonzeroFloat64))
+		limits = append(limits, max(sorted[min(len(sorted)-1, int(q*float64(len(sorted))))], leastError))
 	}
 	return slices.Compact(limits)
 }

@@ -88,6 +88,32 @@ func TestWidthsHoldWhateverTheTails(t *testing.T) {
 	t.Log(in, all)
 }
 
+// Most points are met exactly, as simulated ones without noise: the others' errors still
+// have widths that are numbers.
+func TestWidthsWhereMostErrorsAreNone(t *testing.T) {
+	points := inventedAttention(coreDevice(), 400, 47)
+	u := noErrors(points)
+	for i := range u.logs {
+		if i%3 == 0 {
+			u.logs[i] = 0.05
+		}
+	}
+	w := attentionField(points, 64).widths(points, u, 0.9)
+	in := 0.0
+	for i, p := range points {
+		at := math.Exp(w.WidthLog(p.Shape))
+		if !(at < 1) {
+			t.Fatalf("%s: half a width of %v", p.Key, at)
+		}
+		if math.Abs(u.logs[i]) <= at {
+			in += 1 / float64(len(points))
+		}
+	}
+	if in < 0.85 {
+		t.Errorf("%.2f of the points inside, want 0.9", in)
+	}
+}
+
 // Errors of nothing, as of simulated times without noise, have widths too.
 func TestWidthsOfNoErrors(t *testing.T) {
 	points := inventedAttention(coreDevice(), 200, 44)

@@ -3,6 +3,7 @@ package fit
 import (
 	"fmt"
 	"math"
+	"slices"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -24,6 +25,18 @@ func groupsOf(ranks ...int) *Data {
 		}
 	}
 	return d
+}
+
+// All laws of a split by ranks are told of at once.
+func TestStudyOfRanksIsToldOf(t *testing.T) {
+	splits, err := SplitsNamed("ranks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told [][2]int
+	if _, err := Study(groupsOf(2, 4, 8), splits, func(done, all int) { told = append(told, [2]int{done, all}) }); err != nil || !slices.Equal(told, [][2]int{{1, 1}}) {
+		t.Errorf("%v, %v", told, err)
+	}
 }
 
 // Only the largest group is held out, all of it, and only where two smaller
