@@ -45,7 +45,7 @@ test: lint ## everything that CI runs
 	CGO_ENABLED=0 $(GO) build ./...
 	$(GO) test -vet=off -race $(UNRACED) -short -timeout $(TIMEOUT) -skip $(TORCH) $(RACE)
 	$(GO) test -vet=off -timeout $(TIMEOUT) -skip $(TORCH) ./...
-	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) -j2 --output-sync=target test-torch test-python; \
+	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) -j2 test-torch test-python; \
 	else echo "SKIPPED: the tests of the torch backend, of Slurm and of the Python package (see above); make test-torch test-python runs them"; fi
 
 torch: # once for both, since only one may install at a time

@@ -30,7 +30,8 @@ class Forked:
         self.answers, written = os.pipe()
         self.stdin = open(stdin, "w", encoding="utf-8", buffering=1)
         theirs = [Connection(asked, writable=False), Connection(written, readable=False)]
-        self._process = _forking.Process(target=_run, args=(*theirs, answers, dict(env), call, args))
+        self._process = _forking.Process(target=_run, args=(*theirs, answers, dict(env), call, args),
+                                         daemon=True)
         with mock.patch.dict(os.environ, _THREADS):
             multiprocessing.forkserver.ensure_running()
         self._process.start()
@@ -60,8 +61,9 @@ def _run(asked: Connection, written: Connection, answers: int, env: dict[str, st
     asked.close()
     written.close()
     for end, number in zip(ends, (0, answers)):
-        os.dup2(end, number)
-        os.close(end)
+        if end != number:
+            os.dup2(end, number)
+            os.close(end)
     os.environ.update(env)
     sys.stdin = open(0, encoding="utf-8", closefd=False)
     call(*args)

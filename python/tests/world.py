@@ -1,6 +1,7 @@
 """Ranks for tests: processes that are started once, joined by gloo, and serve jobs given by name.
 
-A rank reads [name, arguments] lines from stdin and answers {"ok": ..} or {"error": ..} on stdout. Jobs are the functions of jobs.py, and of other modules by their name too.
+A rank reads [name, arguments] lines from stdin and answers {"ok": ..} or {"error": ..} on stdout. Jobs are
+the functions of jobs.py, and of other modules by their name too.
 """
 
 from __future__ import annotations
