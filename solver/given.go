@@ -10,6 +10,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
@@ -101,7 +102,7 @@ func SolveGiven(ctx context.Context, p *Problem, g Given, report func(Progress))
 	if err != nil {
 		return nil, err
 	}
-	todo = slices.DeleteFunc(todo, func(s strategy.Strategy) bool { return s.Name() == Default })
+	todo = slices.DeleteFunc(todo, func(s strategy.Strategy) bool { return s.Name() == evenkeel.Name || s.Name() == evenkeel.SureName })
 	todo = append(todo, fixed{layout: layout, why: "as asked for: " + g.String()})
 	if no := p.room().proveInfeasible(); no != nil {
 		return nil, no

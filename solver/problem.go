@@ -9,8 +9,9 @@ import (
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
-// Problem is a job on the devices of a profile. It keeps what was simulated, so it is not
-// safe for concurrent use.
+// Problem is a job on the devices of a profile, which NewProblem sets for good: only Take and
+// Effort may be set afterwards. It keeps what was simulated, so it is not safe for concurrent
+// use.
 type Problem struct {
 	Job       costmodel.Job
 	Profile   *costmodel.Profile

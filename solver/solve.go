@@ -13,7 +13,7 @@ import (
 )
 
 // Default is the strategy that Solve runs when none is named.
-const Default = "evenkeel"
+const Default = evenkeel.Name
 
 // Solve runs all baselines, the published strategies and the named ones (Default if names
 // is empty), and returns the plan to recommend: the fastest one that fits and whose gain

@@ -2,7 +2,7 @@
 // an estimate, the best of them simulated, then local search on simulated time.
 // It judges every layout by the simulator and starts from the layouts of the
 // strategies solved before it, so it never loses to one of those. [New] makes it, and
-// evenkeel-sure ([Sure]), which picks among what it simulated; they export nothing else.
+// evenkeel-sure ([Sure]), which picks among what it simulated.
 //
 // Under the nested zigzag a rank's attention work is h s S/2 pairs, linear in
 // its tokens s whatever the others have, so that one water-filling balances

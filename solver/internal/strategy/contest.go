@@ -22,7 +22,7 @@ type Contest struct {
 	nearest   Result
 	memErr    *MemoryError // of nearest
 	evaluated int          // layouts that fit and were simulated, by this strategy or an earlier one
-	all       int          // more than 0 once a layout was tried, be it that it does not fit
+	tried     bool         // a layout, be it that it does not fit
 	stopped   bool
 	must      bool // see Insist
 	err       error
@@ -52,7 +52,7 @@ func (c *Contest) Late() bool { return c.ctx.Err() != nil }
 // Done says that nothing more is to be tried. One layout is judged even when
 // time is up.
 func (c *Contest) Done() bool {
-	if c.all > 0 && c.ctx.Err() != nil {
+	if c.tried && c.ctx.Err() != nil {
 		c.stopped = true
 	}
 	return c.stopped || c.err != nil
@@ -83,7 +83,7 @@ func (c *Contest) Try(l costmodel.Layout, why string) {
 
 // Admit says whether a layout fits. If none has so far it keeps the one that comes nearest.
 func (c *Contest) Admit(l costmodel.Layout, why string) bool {
-	c.all++
+	c.tried = true
 	bad := c.p.Overfull(l)
 	if bad != nil && (c.memErr == nil || Fill(bad.Memory) < Fill(c.memErr.Memory)) {
 		c.nearest, c.memErr = Result{Layout: l, Why: why}, bad
@@ -131,7 +131,7 @@ func (c *Contest) price(r *Result) (t units.Seconds, err error) {
 
 // Take enters a layout that fits and whose time is known.
 func (c *Contest) Take(r Result, t units.Seconds) {
-	c.all++
+	c.tried = true
 	if c.time > 0 && t >= c.time {
 		return
 	}
@@ -150,9 +150,9 @@ func (c *Contest) Result() (Result, error) {
 	switch {
 	case c.err != nil:
 		return Result{}, c.err
-	case c.all == 0 && c.ctx.Err() == nil:
+	case !c.tried && c.ctx.Err() == nil:
 		return Result{}, Illegal(c.name, "no layout of the kind exists on this cluster")
-	case c.time == 0 && (c.stopped || c.all == 0):
+	case c.time == 0 && (c.stopped || !c.tried):
 		return Result{}, fmt.Errorf("stopped before a layout that fits was found: %w", context.Cause(c.ctx))
 	}
 	r := c.best
