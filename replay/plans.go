@@ -127,10 +127,14 @@ func layerOf(m costmodel.Model) costmodel.Model {
 	return m
 }
 
-// listed are lengths as --docs has them, in tokens.
+// listed are lengths as --docs has them, in tokens; of many the first few.
 func listed(docs []units.Tokens) string {
+	const few = 8
 	var all []string
-	for _, n := range docs {
+	for i, n := range docs {
+		if i == few {
+			return fmt.Sprintf("%s and %d more", strings.Join(all, ","), len(docs)-few)
+		}
 		all = append(all, strconv.FormatInt(int64(n), 10))
 	}
 	return strings.Join(all, ",")

@@ -69,7 +69,7 @@ loses none of them, and the same command goes on where it stopped.`,
   evenkeel calibrate --backend sim:2xbig+2xsmall      # a made-up cluster; everything is stamped simulated`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := notEmpty(c, "out", "only", "devices", "model", "dtype", "python"); err != nil {
+			if err := notEmpty(c, "out", "only", "devices", "model", "dtype", "python", "print-launch", "image"); err != nil {
 				return err
 			}
 			if !c.Flags().Changed("budget") {

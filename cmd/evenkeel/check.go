@@ -79,7 +79,7 @@ when it could not judge.`,
 		Args:   args(cobra.MinimumNArgs(1), "recordings"),
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {
-			if err := notEmpty(c, "limits", "max-error", "min-len", "drift-from", "junit", "timeline"); err != nil {
+			if err := notEmpty(c, "profile", "link", "network", "limits", "max-error", "min-len", "drift-from", "junit", "timeline"); err != nil {
 				return err
 			}
 			if err := o.writable(paths); err != nil {
@@ -136,7 +136,7 @@ func (a *app) runCheck(paths []string, o checkOptions) error {
 	if err := a.printCheck(report, o); err != nil {
 		return err
 	}
-	a.sameFile(o.driftFrom, paths)
+	a.remarkOnItself(o.driftFrom, paths)
 	if d := report.Drift; d != nil && d.Verdict == fit.Ambiguous {
 		a.note("warning: drift from %s is ambiguous: some times moved, too few or too little beyond their noise; measure once more", d.From)
 	}

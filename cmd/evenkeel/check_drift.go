@@ -35,8 +35,8 @@ func addDrift(r *fit.Report, earlier, today []string) error {
 	return nil
 }
 
-// sameFile remarks that a recording was compared with itself, which never drifts.
-func (a *app) sameFile(earlier, today []string) {
+// remarkOnItself remarks that a recording was compared with itself, which never drifts.
+func (a *app) remarkOnItself(earlier, today []string) {
 	for _, path := range today {
 		for _, before := range earlier {
 			if sum, err := doc.HashFile(path); err == nil {

@@ -177,8 +177,8 @@ func creation() (string, error) {
 	return now.UTC().Format(time.RFC3339), nil
 }
 
-// recordings begin so the schema of every version of them.
-var recordings = strings.TrimSuffix(profile.RecordingSchema, "v1")
+// recordings is what the schemas of recordings of all versions begin with.
+var recordings = profile.RecordingSchema[:strings.LastIndex(profile.RecordingSchema, "/")+1]
 
 // openable checks that the files are there, can be read twice, are named once,
 // and are not what is to be written.

@@ -132,7 +132,7 @@ func isVerb(c *cobra.Command, args []string) error {
 	}
 	near := ""
 	root.SuggestionsMinimumDistance = 2
-	if names := root.SuggestionsFor(args[0]); len(names) > 0 {
+	if names := root.SuggestionsFor(args[0]); args[0] != "" && len(names) > 0 {
 		near = fmt.Sprintf("; did you mean %s?", strings.Join(names, " or "))
 	}
 	return usagef("unknown verb %q%s; the verbs are calibrate, fit, solve, serve, replay, check, show, import (evenkeel --help)", args[0], near)
