@@ -251,10 +251,7 @@ func varied(r *rand.Rand, job costmodel.Job) costmodel.Job {
 // the better ones of the simplest kinds against the bound.
 func checkBound(t *testing.T, r *rand.Rand, p *strategy.Problem, layouts int) {
 	t.Helper()
-	bound, err := Lower(p.Profile, p.Predictor, p.Job)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bound := lower(t, p)
 	n := len(p.Ranks)
 	all := []costmodel.Layout{p.EqualRing()}
 	for range layouts {
@@ -331,10 +328,7 @@ func TestBoundOfALoneRankIsItsTime(t *testing.T) {
 		job := world.Job(t, "1x1 fast", 4096)
 		job.Recompute = again
 		p := world.ProblemOf(t, world.Vary(rand.New(rand.NewPCG(6, 1)), profile), job)
-		bound, err := Lower(p.Profile, p.Predictor, p.Job)
-		if err != nil {
-			t.Fatal(err)
-		}
+		bound := lower(t, p)
 		took, err := p.Sim.Time(p.EqualRing())
 		if err != nil {
 			t.Fatal(err)
@@ -351,10 +345,7 @@ func TestBoundOfEqualRanksWithoutWiresIsTight(t *testing.T) {
 	d := world.Fast()
 	d.Bytes = 1e15
 	p := world.ProblemOf(t, world.Profile([]world.Device{d}, []world.Wire{world.Link("near", 0, 1e-18), world.Link("far", 0, 1e-18)}), world.Job(t, "1x4 fast", 1<<14))
-	bound, err := Lower(p.Profile, p.Predictor, p.Job)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bound := lower(t, p)
 	took, err := p.Sim.Time(p.EqualRing())
 	if err != nil {
 		t.Fatal(err)
@@ -362,6 +353,16 @@ func TestBoundOfEqualRanksWithoutWiresIsTight(t *testing.T) {
 	if gap := float64(took/bound) - 1; gap < 0 || gap > 0.02 {
 		t.Errorf("bound %v, an equal ring takes %v: gap %.2f %%", bound, took, 100*gap)
 	}
+}
+
+// lower is the bound of a problem that has one.
+func lower(t testing.TB, p *strategy.Problem) units.Seconds {
+	t.Helper()
+	b, err := Lower(p.Profile, p.Predictor, p.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
 }
 
 // loneNeeds is the memory below which no rank can run the job alone.
@@ -379,10 +380,7 @@ func TestBoundKnowsASlowWire(t *testing.T) {
 		job.LossChunk = 1
 		d.Memory = loneNeeds(job) - 1
 		p := world.ProblemOf(t, world.Profile([]world.Device{d}, []world.Wire{world.Link("near", 0, 1e-6), world.Link("far", 0, 1e-6)}), job)
-		bound, err := Lower(p.Profile, p.Predictor, p.Job)
-		if err != nil {
-			t.Fatal(err)
-		}
+		bound := lower(t, p)
 		took, err := p.Sim.Time(p.EqualRing())
 		if err != nil {
 			t.Fatal(err)
@@ -416,10 +414,7 @@ func TestBoundHoldsOnReferences(t *testing.T) {
 	for _, cluster := range []string{"1x8 h100_sxm", "1x6 a100_sxm", "1x3 rtx_pro_6000_server", "1x4 h100_sxm + 1x4 a100_sxm", "2x4 gb200", "1x(2 b60 + 1 rtx_pro_6000_server)"} {
 		for _, seq := range []units.Tokens{600, 7000, 1 << 17} {
 			p := world.GPUs(t, cluster, seq)
-			bound, err := Lower(p.Profile, p.Predictor, p.Job)
-			if err != nil {
-				t.Fatal(err)
-			}
+			bound := lower(t, p)
 			layouts := []costmodel.Layout{p.EqualRing()}
 			for range 5 {
 				layouts = append(layouts, world.RandomGrouped(r, p))

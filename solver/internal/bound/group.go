@@ -307,15 +307,7 @@ func (f *floors) allToAlls(s scope, g *groupWork, bare float64) float64 {
 	if s.most > eachCount {
 		return g.base
 	}
-	lo, hi := g.base, at(g.base)
-	for range 6 {
-		if mid := (lo + hi) / 2; at(mid) > mid {
-			lo = mid
-		} else {
-			hi = mid
-		}
-	}
-	return lo
+	return raised(g.base, at)
 }
 
 // rowBytes is the bytes of one row of every query head and token.

@@ -239,10 +239,7 @@ func TestBoundIsBelowGoodPlans(t *testing.T) {
 		problems = append(problems, world.ProblemOf(t, p.Profile, varied(r, p.Job)))
 	}
 	for _, p := range problems {
-		bound, err := Lower(p.Profile, p.Predictor, p.Job)
-		if err != nil {
-			t.Fatal(err)
-		}
+		bound := lower(t, p)
 		for _, l := range []costmodel.Layout{world.Solve(t, p, &evenkeel.Evenkeel{}, baseline.Strategies()).Layout, evenly(p), twoGroups(r, p), twoGroups(r, p)} {
 			if took := world.Seconds(t, p, l); bound > took*(1+1e-9) && fitsAll(p, l) {
 				t.Fatalf("bound %v above %v of %+v on %s, %+v", bound, took, l, p.Job.Cluster, p.Job)
@@ -259,10 +256,7 @@ func TestBoundIsBelowExactSearch(t *testing.T) {
 	for range 16 {
 		p, blocks := world.Small(t, r)
 		best := world.Exact(t, p, blocks)
-		bound, err := Lower(p.Profile, p.Predictor, p.Job)
-		if err != nil {
-			t.Fatal(err)
-		}
+		bound := lower(t, p)
 		gaps = append(gaps, best/float64(bound)-1)
 		if gap := gaps[len(gaps)-1]; gap < -1e-9 {
 			t.Fatalf("bound %v above the best, %v, on %s, %+v", bound, best, p.Job.Cluster, p.Job)

@@ -104,7 +104,14 @@ func (f *floors) byPorts(s scope, g *groupWork, step func(passes) float64) float
 		f.limit(&p, s, g, theta)
 		return p.least(step)
 	}
-	lo, hi := g.base, at(g.base)
+	return raised(g.base, at)
+}
+
+// raised raises a floor of a step's seconds: at(theta) is the least that a step takes whose
+// ranks have no more tokens than they can compute by theta, so that theta is too small where
+// at(theta) is longer.
+func raised(base float64, at func(theta float64) float64) float64 {
+	lo, hi := base, at(base)
 	if hi <= lo {
 		return lo
 	}

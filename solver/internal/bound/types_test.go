@@ -117,10 +117,7 @@ func TestBoundIsBelowLayoutsOfSomeTypes(t *testing.T) {
 	for range 50 {
 		p := withTypes(t, r)
 		p = world.ProblemOf(t, p.Profile, varied(r, p.Job))
-		bound, err := Lower(p.Profile, p.Predictor, p.Job)
-		if err != nil {
-			t.Fatal(err)
-		}
+		bound := lower(t, p)
 		for range 50 {
 			l := onSome(r, p)
 			if took := world.Seconds(t, p, l); bound > took*(1+1e-9) {
