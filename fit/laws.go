@@ -26,6 +26,11 @@ func estimate(d *Data, tasks []*task, donors []Donor) collectives {
 
 // estimateEach is estimate that tells of every law when it is done.
 func estimateEach(d *Data, tasks []*task, donors []Donor, ready func()) collectives {
+	for _, t := range tasks {
+		// Trees draw rows by their place: it must not depend on the recording's order.
+		t.points = slices.Clone(t.points)
+		slices.SortFunc(t.points, func(a, b Point) int { return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Key, b.Key)) })
+	}
 	var strata []Stratum
 	for _, t := range tasks {
 		s := t.Stratum
@@ -33,11 +38,6 @@ func estimateEach(d *Data, tasks []*task, donors []Donor, ready func()) collecti
 		strata = append(strata, s)
 	}
 	together := d.collectives(strata)
-	for _, t := range tasks {
-		// Trees draw rows by their place: it must not depend on the recording's order.
-		t.points = slices.Clone(t.points)
-		slices.SortFunc(t.points, func(a, b Point) int { return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Key, b.Key)) })
-	}
 	order := slices.Clone(tasks)
 	slices.SortStableFunc(order, func(a, b *task) int { return cmp.Compare(len(b.points), len(a.points)) })
 	siblings := map[string]*costmodel.Field{}
