@@ -161,11 +161,11 @@ func (f *Field) coord(axis int, s op.Shape) float64 {
 // and the rows of a GEMM.
 func InTiles(axis string) bool { return axis == "q_len" || axis == "kv_len" || axis == "m" }
 
-// AxisOf returns the value of a named axis of a shape of attention or GEMM: one of its
-// coordinates, or one derived from them. Derived are, of attention, blocks (query heads
-// times batch), tokens (queries times batch) and gqa (query heads per KV head), and of a
-// GEMM weights (n times k) and tiles (64 x 64 tiles of the result). It is NaN for an
-// unknown name.
+// AxisOf returns the value of a named axis of a shape. Of attention and GEMM it is one of
+// the coordinates, or one derived from them: of attention, blocks (query heads times
+// batch), tokens (queries times batch) and gqa (query heads per KV head), and of a GEMM
+// weights (n times k) and tiles (64 x 64 tiles of the result). Other ops have VolumeAxis
+// alone. It is NaN for an unknown name.
 func AxisOf(name string, s op.Shape) float64 {
 	switch v := s.(type) {
 	case op.AttnFwd:
@@ -189,9 +189,16 @@ func AxisOf(name string, s op.Shape) float64 {
 		case "weights":
 			return float64(v.N) * float64(v.K)
 		}
+	default:
+		if name == VolumeAxis {
+			return float64(op.Volume(s))
+		}
 	}
 	return math.NaN()
 }
+
+// VolumeAxis is the axis of ops whose time follows one size: op.Volume, in bytes.
+const VolumeAxis = "volume_bytes"
 
 func attentionAxis(name string, a *op.Attention) float64 {
 	switch name {

@@ -47,7 +47,8 @@ type Law struct {
 	// Spread is the 90 % interval of measured/predicted over all shapes in the range.
 	Spread Spread `json:"spread"`
 	// Width, if not nil, gives the half width h of the interval shape by shape. The field's
-	// value is log(h), where h bounds |log(measured/predicted)| in 90 % of cases.
+	// value is log(h), where h bounds |log(measured/predicted)| in 90 % of cases. Beyond the
+	// range it gives way to the half widths of a Curve that has some.
 	Width *Field `json:"width,omitempty"`
 	// Widen says how the interval grows outside the range: d doublings beyond it, half
 	// widths (in log time) are multiplied by 1 + Widen d. 0 (absent) means 1.
@@ -202,8 +203,8 @@ const widestLog = 50
 // interval gives the ends of the 90 % interval of measured/predicted at a shape that lies
 // `beyond` doublings outside the range.
 func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
-	if l.Curve != nil {
-		if half, ok := l.Curve.HalfWidth(op.Volume(s)); ok { // holds beyond the range too
+	if l.Curve != nil && (beyond > 0 || l.Width == nil) {
+		if half, ok := l.Curve.HalfWidth(op.Volume(s)); ok {
 			return math.Exp(-half), math.Exp(half)
 		}
 	}
@@ -211,13 +212,16 @@ func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
 	if l.Widen > 0 {
 		widen = 1 + l.Widen*beyond
 	}
-	if l.Width != nil {
-		half := min(widen*math.Exp(l.Width.WidthLog(s)), widestLog)
-		return math.Exp(-half), math.Exp(half)
-	}
 	lo, hi = math.Pow(l.Spread.Lo, widen), math.Pow(l.Spread.Hi, widen)
+	most := l.Spread.Hi
+	if l.Width != nil {
+		half := math.Exp(l.Width.WidthLog(s))
+		most = math.Exp(half)
+		half = min(widen*half, widestLog)
+		lo, hi = math.Exp(-half), math.Exp(half)
+	}
 	if beyond > 0 && l.Curve != nil && l.Group != "" {
-		hi = min(hi, l.Spread.Hi*max(1, l.steady(s)))
+		hi = min(hi, most*max(1, l.steady(s)))
 	}
 	return lo, hi
 }

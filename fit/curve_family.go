@@ -371,11 +371,10 @@ func (t *familyFit) reweigh() {
 // log predicts the log time of a curve, measured or not, at u = log2 of the
 // message's bytes, and how far off a measurement may be: one standard deviation.
 func (t *familyFit) log(c *sizeCurve, theta params, u float64) (mean, sd float64) {
-	mean, slope := theta.log(u)
+	_, slope := theta.log(u)
 	k := mat.NewVecDense(len(t.seen), nil)
 	for i, o := range t.seen {
 		r := residualCovariance(c, u, o.curve, o.u)
-		mean += r * t.pull.AtVec(i)
 		for p := range slope {
 			r += slope[p] * t.slopes[i][p] * t.covariance(p, c, o.curve)
 		}
@@ -387,5 +386,14 @@ func (t *familyFit) log(c *sizeCurve, theta params, u float64) (mean, sd float64
 		v += slope[p] * slope[p] * t.covariance(p, c, c)
 	}
 	v -= mat.Inner(k, &t.inverse, k)
-	return mean, math.Sqrt(max(v, s*s))
+	return t.mean(c, theta, u), math.Sqrt(max(v, s*s))
+}
+
+// mean is the mean of log alone, in a time that grows with the points and not their square.
+func (t *familyFit) mean(c *sizeCurve, theta params, u float64) float64 {
+	mean, _ := theta.log(u)
+	for i, o := range t.seen {
+		mean += residualCovariance(c, u, o.curve, o.u) * t.pull.AtVec(i)
+	}
+	return mean
 }

@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -8,7 +9,6 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
-	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // collectives are the laws of all collectives of a data set, fitted library by
@@ -126,7 +126,8 @@ func (d *Data) sheet(g op.GroupType) op.Sheet {
 // the same of larger messages, which then is the truth and says more to a reader; or the
 // best of the simpler forms is better by more than a standard error.
 func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
-	rival := costmodel.Rival{Form: FamilyForm, Median: medianError(l.logs)}
+	rival, largest := costmodel.Rival{Form: FamilyForm, Median: medianError(l.logs)}, largestOf(points)
+	width := widthsBySize(points, l.tabled)
 	points, own := some(points, l.logs)
 	var best []float64
 	for i, f := range collectiveForms() {
@@ -134,7 +135,7 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 		if !whole(logs) {
 			continue
 		}
-		if over := excess(logs, own); i == 0 && over.mean <= over.se && l.straightOn(f, points) {
+		if over := excess(logs, own); i == 0 && over.mean <= over.se && l.straightOn(f, points, largest) {
 			law.Rivals = append(law.Rivals, rival)
 			return
 		}
@@ -145,7 +146,7 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 	if best != nil {
 		if over := excess(own, best); over.mean > over.se {
 			law.Rivals = append(law.Rivals, rival)
-			l.goOn(law, largestOf(points))
+			l.goOn(law, largest)
 			return
 		}
 	}
@@ -154,7 +155,7 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 	}
 	rival.Chosen = true
 	law.Rivals = append(law.Rivals, rival)
-	law.Curve, law.Spread = l.curve, spread(l.logs)
+	law.Curve, law.Spread, law.Width = l.curve, spread(l.logs), width
 }
 
 // goOn lets a law of several pieces go on beyond its largest message as the family's curve
@@ -162,14 +163,19 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 // its line says little of messages eight times as large. The interval widens to the family's
 // there, or by what the law jumps at most where its library changes protocols: there may be
 // another change.
-func (l curveLaw) goOn(law *costmodel.Law, largest units.Bytes) {
+func (l curveLaw) goOn(law *costmodel.Law, message op.Shape) {
 	if law.Curve == nil || len(law.Curve.Pieces) < fewestSeveral {
 		return
 	}
+	largest := op.Volume(message)
 	far := largest << octavesOn
 	half, _ := l.curve.HalfWidth(far)
 	half = max(half, mostJump(law.Curve.Pieces))
-	own := max(math.Log(law.Spread.Hi/law.Spread.Lo)/2, leastScale) // of a library without noise it is 0
+	own := math.Log(law.Spread.Hi/law.Spread.Lo) / 2
+	if law.Width != nil {
+		own = math.Exp(law.Width.WidthLog(message))
+	}
+	own = max(own, leastScale) // of a library without noise it is 0
 	law.Widen = min(max(1, (half/own-1)/octavesOn), mostGrowth)
 	at := float64(law.Curve.Seconds(largest))
 	growth := min(float64(l.curve.Seconds(far)/l.curve.Seconds(largest)), 1<<octavesOn)
@@ -199,12 +205,12 @@ func mostJump(pieces []costmodel.Piece) float64 {
 // at their end: of others' messages on H100 nodes, fitted up to an eighth of the largest, it
 // was off by 27, 13 and 15 % on average, with NCCL 2.23, 2.27 and 2.29, where the family is
 // by 8, 8 and 9.
-func (l curveLaw) straightOn(f form, points []Point) bool {
+func (l curveLaw) straightOn(f form, points []Point, largest op.Shape) bool {
 	law, err := f.fit(points)
 	if err != nil {
 		return false
 	}
-	far := largestOf(points)
+	far := op.Volume(largest)
 	for range octavesOn {
 		far *= 2
 		half, _ := l.curve.HalfWidth(far)
@@ -222,11 +228,8 @@ const (
 	straightOff = 0.1
 )
 
-func largestOf(points []Point) (most units.Bytes) {
-	for _, p := range points {
-		most = max(most, op.Volume(p.Shape))
-	}
-	return most
+func largestOf(points []Point) op.Shape {
+	return slices.MaxFunc(points, func(a, b Point) int { return cmp.Compare(op.Volume(a.Shape), op.Volume(b.Shape)) }).Shape
 }
 
 // some are points enough to compare forms on, with their errors.

@@ -13,6 +13,9 @@ import (
 type curveLaw struct {
 	curve *costmodel.Curve
 	logs  []float64 // log(measured/predicted) of every point when it was left out
+	// tabled are logs, of what the curve's table says in place of the estimate. Laws are
+	// chosen by the estimate: where a table is too coarse says nothing of larger messages.
+	tabled []float64
 }
 
 // mostTogether bounds the points of one estimate: its time grows with their
@@ -45,6 +48,7 @@ func curveLaws(link func(best float64) fabric, laws [][]Point) ([]curveLaw, []*f
 // law tabulates a curve and says what its points were off by when left out.
 func (t *familyFit) law(c *sizeCurve, points []Point) curveLaw {
 	l := curveLaw{curve: t.table(c, slices.Min(c.octaves), slices.Max(c.octaves))}
+	theta := t.parameters(c)
 	byOctave := map[float64][]float64{}
 	for _, o := range t.off {
 		if o.curve == c {
@@ -53,12 +57,15 @@ func (t *familyFit) law(c *sizeCurve, points []Point) curveLaw {
 	}
 	for _, p := range points {
 		u := c.octave(p.Shape)
+		tabled := math.Log(float64(l.curve.Seconds(op.Volume(p.Shape))))
 		if logs := byOctave[u]; len(logs) > 0 {
 			l.logs = append(l.logs, logs[0])
+			l.tabled = append(l.tabled, logs[0]+t.mean(c, theta, u)-tabled)
 			byOctave[u] = append(logs[1:], logs[0])
 			continue
 		}
-		l.logs = append(l.logs, math.Log(p.Seconds/float64(l.curve.Seconds(op.Volume(p.Shape))))) // thinned out
+		off := math.Log(p.Seconds) - tabled // thinned out
+		l.logs, l.tabled = append(l.logs, off), append(l.tabled, off)
 	}
 	return l
 }

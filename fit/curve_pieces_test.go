@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -123,7 +124,7 @@ func TestPiecesGoOnAsTheirFamily(t *testing.T) {
 		more int     // pieces
 	}{{0.1e-9, 1}, {0.95e-9, 1}, {4e-9 / 7, 0}} {
 		law := pieces(c.beta)
-		curveLaw{curve: family}.goOn(law, 1e6)
+		curveLaw{curve: family}.goOn(law, message(1e6))
 		if n := len(law.Curve.Pieces); n != 3+c.more {
 			t.Errorf("%v s a byte: %d pieces", c.beta, n)
 		}
@@ -138,12 +139,16 @@ func TestPiecesGoOnAsTheirFamily(t *testing.T) {
 	}
 }
 
+func message(b units.Bytes) op.Shape {
+	return op.OfMessage(op.KindSendRecv, op.Message{Group: 2, Bytes: b})
+}
+
 // A library without any noise, and without jumps, still has a law that can be written.
 func TestPiecesWithoutNoiseAreALaw(t *testing.T) {
 	flat := &costmodel.Curve{Form: costmodel.LogLog, Knots: []costmodel.Knot{{Bytes: 1, Seconds: 1}, {Bytes: 1 << 30, Seconds: 1}}, HalfWidths: []float64{0, 0}}
 	one := costmodel.Piece{Alpha: exactCoef(1)}
 	law := &costmodel.Law{Spread: costmodel.Spread{Lo: 1, Hi: 1}, Curve: &costmodel.Curve{Form: costmodel.AlphaBeta, Pieces: []costmodel.Piece{one, one, one}}}
-	curveLaw{curve: flat}.goOn(law, 1000)
+	curveLaw{curve: flat}.goOn(law, message(1000))
 	if !(law.Widen >= 1 && law.Widen <= mostGrowth) {
 		t.Errorf("widens by %v a doubling", law.Widen)
 	}

@@ -70,12 +70,24 @@ func choose(law *costmodel.Law, candidates, compared []form, points []Point) err
 				return err
 			}
 			law.Linear, law.Curve, law.Spread = l.Linear, l.Curve, spread(logs[i])
+			law.Width = widthsBySize(some, logs[i])
 			chosen = true
 		}
 		law.Rivals = append(law.Rivals, costmodel.Rival{Form: f.name, Median: medianError(logs[i]), Chosen: take})
 	}
 	compare(law, compared, points)
 	return nil
+}
+
+// widthsBySize are the widths of a law by op.Volume, from its errors at points that it was
+// not fitted to: nil where these are too few, and of attention and products, whose errors
+// follow other sizes.
+func widthsBySize(points []Point, logs []float64) *costmodel.Field {
+	if len(points) < fewToRefit || math.IsNaN(costmodel.AxisOf(costmodel.VolumeAxis, points[0].Shape)) {
+		return nil
+	}
+	shape := fieldShape{width: []string{costmodel.VolumeAxis}}
+	return shape.widths(points, unseenErrors{logs: logs}, 0.9)
 }
 
 // enoughToCompare points say how good a form is that is only fitted to be
