@@ -52,7 +52,6 @@ type Data struct {
 
 	Failed  int       // points without times
 	Torn    int       // recordings whose last line was cut off
-	Twice   int       // lines that were there already, which do not count
 	TooLong []Stratum // not measured, because a call takes longer than the budget allowed
 	Drift   []Drift
 	Own     int // points, from other files, that the profile under check was fitted to; see Unseen
@@ -65,7 +64,7 @@ type Data struct {
 	// unsettled are the keys of points with visits that are not in their Seconds yet.
 	unsettled map[string]bool
 	first     map[string]float64 // first time of every canary
-	visited   map[[sha256.Size]byte]bool
+	copies    profile.Copies
 	places    []profile.Place // the first of a device or group is where Points were measured
 	peers     []peer
 
@@ -93,7 +92,7 @@ func (c Drift) String() string {
 
 // NewData is an empty data set.
 func NewData() *Data {
-	return &Data{byKey: map[string]int{}, unsettled: map[string]bool{}, first: map[string]float64{}, visited: map[[sha256.Size]byte]bool{}}
+	return &Data{byKey: map[string]int{}, unsettled: map[string]bool{}, first: map[string]float64{}}
 }
 
 // Add reads a recording into the data set. name is the file's name in errors.
@@ -101,7 +100,10 @@ func NewData() *Data {
 // Errors: those of profile.Read, a device or group that is already in the set with
 // another definition, and a mix of simulated and measured recordings.
 func (d *Data) Add(name string, r io.Reader) error {
-	tally, err := profile.Read(name, r, profile.Visitor{
+	take := func(by func(*profile.Point)) func(*profile.Point) error {
+		return func(p *profile.Point) error { by(p); return nil }
+	}
+	tally, err := d.copies.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error { return d.header(h) },
 		Schedule: func(s *profile.Schedule) error {
 			for _, p := range s.Points {
@@ -109,10 +111,10 @@ func (d *Data) Add(name string, r io.Reader) error {
 			}
 			return nil
 		},
-		Point:  d.once(d.observe),
-		Again:  d.once(d.observe),
-		Canary: d.once(d.canary),
-		Peer:   d.once(d.peer),
+		Point:  take(d.observe),
+		Again:  take(d.observe),
+		Canary: take(d.canary),
+		Peer:   take(d.peer),
 	})
 	if tally.Torn {
 		d.Torn++
@@ -147,25 +149,6 @@ func (d *Data) header(h *profile.Header) error {
 		}
 	}
 	return nil
-}
-
-// once takes a line that stands in the recordings twice, as after a copy was written behind
-// its original, for the one visit that it tells of: no two begin at the same nanosecond and
-// take the same times. Of what was imported nobody knows when it began, and by a coarse
-// clock two calls may well take the same time.
-func (d *Data) once(take func(*profile.Point)) func(*profile.Point) error {
-	return func(p *profile.Point) error {
-		if !d.foreign {
-			line := sha256.Sum256(fmt.Append(nil, p.T, p.On, p.Op, p.Raw, p.Place, p.At, p.Elapsed, p.Times, p.Size, p.Ratio))
-			if d.visited[line] {
-				d.Twice++
-				return nil
-			}
-			d.visited[line] = true
-		}
-		take(p)
-		return nil
-	}
 }
 
 // Observe adds one point, whose device or group must be in Devices or Groups.
@@ -304,8 +287,8 @@ func (d *Data) warnings() []string {
 	if d.Torn > 0 {
 		w = append(w, fmt.Sprintf("the last line of %s was cut off: if a copy broke off there, more than that line is missing; copy the file again", units.Count(d.Torn, "recording")))
 	}
-	if d.Twice > 0 {
-		w = append(w, fmt.Sprintf("%s of the recordings stood in them already, with the same times of the same moment, and did not count again; was a part copied behind itself?", units.Count(d.Twice, "line")))
+	if copied := d.copies.Warning("the recordings"); copied != "" {
+		w = append(w, copied)
 	}
 	if d.Failed > 0 {
 		w = append(w, fmt.Sprintf("%s could not be measured; the recording holds the reasons", units.Count(d.Failed, "point")))

@@ -83,24 +83,42 @@ func TestWhatWasNotMeasuredIsNamed(t *testing.T) {
 }
 
 // A line that stands there twice, in one recording or in two, tells of one visit, and this is
-// said. Two visits never begin in the same moment; of imported calls that is not known.
+// said. Two visits never begin in the same moment; of imported calls that is not known, and a
+// recording's own count, but not those of another that was made from the same file.
 func TestTheSameLineCountsOnce(t *testing.T) {
 	const times = `"times_s":[1e-5,1.1e-5],"inner":1,"stop":"noise"`
 	first, again := pointLine("point", rowSpot("norm", 64), times), pointLine("again", rowSpot("norm", 64), times)
 	canary := pointLine("canary", rowSpot("norm", 64), times)
-	for backend, want := range map[string]struct{ visits, repeats, twice int }{"cpu": {2, 1, 6}, "import:kineto": {5, 4, 0}} {
+	for backend, want := range map[string]struct{ visits, repeats, twice int }{"cpu": {2, 1, 6}, "import:kineto": {3, 2, 4}} {
 		d := NewData()
 		for _, lines := range [][]string{{first, again, again, canary, canary}, {first, again, canary, canary}} {
 			if err := d.Add("x.rec.jsonl", recordingOn(backend, lines...)); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if len(d.Points[0].visits) != want.visits || d.Drift[0].Times != want.repeats || d.Twice != want.twice {
-			t.Errorf("%s: %d visits, %d repeats, %d twice, want %+v", backend, len(d.Points[0].visits), d.Drift[0].Times, d.Twice, want)
+		if len(d.Points[0].visits) != want.visits || d.Drift[0].Times != want.repeats || d.copies.Lines != want.twice {
+			t.Errorf("%s: %d visits, %d repeats, %d twice, want %+v", backend, len(d.Points[0].visits), d.Drift[0].Times, d.copies.Lines, want)
 		}
-		if said := slices.ContainsFunc(d.warnings(), func(w string) bool { return strings.HasPrefix(w, "6 lines of the recordings stood") }); said != (want.twice > 0) {
+		if said := fmt.Sprintf("%d lines of the recordings stood", want.twice); !slices.ContainsFunc(d.warnings(), func(w string) bool { return strings.HasPrefix(w, said) }) {
 			t.Errorf("%s: warnings %q", backend, d.warnings())
 		}
+	}
+}
+
+// Drift is told from the scatter of visits, which a copied line would seem to lessen.
+func TestTheSameLineIsOneVisitOfARun(t *testing.T) {
+	line := func(kind, seconds string) string {
+		return pointLine(kind, rowSpot("norm", 64), fmt.Sprintf(`"times_s":[%s],"inner":1,"stop":"noise"`, seconds))
+	}
+	run, err := ReadRun("x.rec.jsonl", recordingOn("cpu", line("point", "1e-5"), line("canary", "1.1e-5"), line("canary", "1.1e-5"), line("canary", "1.2e-5")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := run.spots[run.order[0]].times; !slices.Equal(got, []float64{1e-5, 1.1e-5, 1.2e-5}) {
+		t.Errorf("visits %v", got)
+	}
+	if !strings.HasPrefix(run.Copied, "1 line of x.rec.jsonl stood there already") {
+		t.Errorf("said %q", run.Copied)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 type Run struct {
 	Name      string
 	Simulated bool
+	Copied    string // tells of lines that stood there twice and do not count; "" of none
 
 	fields  []field // of the environment
 	devices map[string]op.DeviceType
@@ -45,10 +46,12 @@ func ReadRun(name string, r io.Reader) (*Run, error) {
 	see := func(canary bool) func(*profile.Point) error {
 		return func(p *profile.Point) error { run.see(p, canary); return nil }
 	}
-	_, err := profile.Read(name, r, profile.Visitor{
+	var copies profile.Copies
+	_, err := copies.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error { run.header(h); return nil },
 		Point:  see(false), Again: see(false), Canary: see(true),
 	})
+	run.Copied = copies.Warning(name)
 	return run, err
 }
 

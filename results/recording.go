@@ -22,7 +22,8 @@ type RecordingSummary struct {
 	Header    profile.Header
 	Scheduled int // points the last schedule set out to measure
 	Resumes   int
-	Torn      bool // the last line was cut off and does not count
+	Torn      bool   // the last line was cut off and does not count
+	Copied    string `json:",omitempty"` // tells of lines that stood there twice, which do not count
 	End       *profile.End
 	Strata    []StratumCount // ordered by device or group, then as op.Table
 	Canaries  []CanaryDrift  // in the order in which they first appear
@@ -61,8 +62,9 @@ type CanaryDrift struct {
 // Summarise reads a recording into a summary. Errors are profile.Read's.
 func Summarise(name string, r io.Reader) (*RecordingSummary, error) {
 	s := &RecordingSummary{Name: name}
-	tally, err := profile.Read(name, r, s.Visitor())
-	s.Torn = tally.Torn
+	var copies profile.Copies
+	tally, err := copies.Read(name, r, s.Visitor())
+	s.Torn, s.Copied = tally.Torn, copies.Warning("the recording")
 	return s, err
 }
 
@@ -168,6 +170,9 @@ func Recording(w io.Writer, s *RecordingSummary) error {
 	n.add(s.Header.Notes...)
 	if s.Torn {
 		n.add("the last line was cut off and does not count; the calibrate command that began it measures its point again")
+	}
+	if s.Copied != "" {
+		n.add(s.Copied)
 	}
 	n.render(p)
 	return p.err

@@ -3,6 +3,7 @@ package results
 import (
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -64,6 +65,27 @@ func TestSummariseCounts(t *testing.T) {
 	d := s.Canaries[0]
 	if len(s.Canaries) != 1 || d.Times != 2 || math.Abs(d.Last-1.1) > 1e-9 || math.Abs(d.Worst-1.2) > 1e-9 {
 		t.Errorf("drift: %+v", s.Canaries)
+	}
+}
+
+// A part copied behind itself is no further measuring, as to fit.
+func TestSummariseCountsALineOnce(t *testing.T) {
+	header, lines, _ := strings.Cut(recordingText(), "\n")
+	lines, _, _ = strings.Cut(lines, `{"t":"resume"`)
+	want, err := Summarise("x.rec.jsonl", strings.NewReader(header+"\n"+lines))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Summarise("x.rec.jsonl", strings.NewReader(header+"\n"+lines+lines))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Elapsed != want.Elapsed || !reflect.DeepEqual(got.Strata, want.Strata) {
+		t.Errorf("%v and %+v, of one copy %v and %+v", got.Elapsed, got.Strata, want.Elapsed, want.Strata)
+	}
+	var b strings.Builder
+	if err := Recording(&b, got); err != nil || !strings.Contains(strings.Join(strings.Fields(b.String()), " "), "4 lines of the recording stood there already, with the same times") {
+		t.Errorf("%v\n%s", err, b.String())
 	}
 }
 

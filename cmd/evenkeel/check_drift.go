@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"slices"
 
@@ -18,6 +19,11 @@ func (driftedError) Is(target error) bool { return target == errCheckFailed }
 
 // addDrift compares the recordings of today with earlier ones, oldest first.
 func addDrift(r *fit.Report, earlier, today []string) error {
+	// In a series a shift of the last alone is no drift, and one that is named twice is
+	// confirmed by itself.
+	if err := errors.Join(notTwice(earlier), notTwice(today)); err != nil {
+		return err
+	}
 	var runs []*fit.Run
 	for _, path := range slices.Concat(earlier, today) {
 		run, err := readRun(path)
@@ -26,6 +32,9 @@ func addDrift(r *fit.Report, earlier, today []string) error {
 		}
 		runs = append(runs, run)
 		r.Simulated = r.Simulated || run.Simulated
+		if run.Copied != "" {
+			r.Warnings = append(r.Warnings, run.Copied)
+		}
 	}
 	d, err := fit.CompareRuns(runs)
 	if err != nil {
