@@ -130,7 +130,10 @@ func TestReplayRefusesWrongPlans(t *testing.T) {
 		if err := os.WriteFile(plan, bytes.Replace(whole, []byte(c.old), []byte(c.new), 1), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.Command("evenkeel", append([]string{"replay", plan, "--python", "/no/such/python", "-o", filepath.Join(dir, "x.trace.jsonl")}, c.args...)...).CombinedOutput()
+		if !slices.Contains(c.args, "-o") {
+			c.args = append(c.args, "-o", filepath.Join(dir, "x.trace.jsonl"))
+		}
+		out, err := exec.Command("evenkeel", append([]string{"replay", plan, "--python", "/no/such/python"}, c.args...)...).CombinedOutput()
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() != c.code || !strings.Contains(string(out), c.want) {
 			t.Errorf("%q for %q, %q: %v: got %s\nwant %s", c.new, c.old, c.args, err, out, c.want)

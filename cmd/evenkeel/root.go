@@ -110,6 +110,10 @@ Results go to stdout, progress and warnings to stderr.`,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		var twice twiceError
+		if errors.As(err, &twice) { // without what the library calls it
+			return usageError{twice}
+		}
 		return usagef("%w (see: %s --help)", err, c.CommandPath())
 	})
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print the result as JSON")
@@ -117,6 +121,7 @@ Results go to stdout, progress and warnings to stderr.`,
 	root.AddCommand(a.calibrate(), a.imports(), a.fit(), a.solve(), a.serve(), a.replay(), a.check(), a.show(), a.worker())
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {
+		onceEach(c)
 		if c.Name() == "help" { // cobra's ends with 0 on a verb that there is not
 			c.Args = isVerb
 		}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// onceEach lets every flag of a verb that takes one value take it once: of two the flag's
+// library takes the last without a word, and whoever writes --profile a --profile b means
+// both. The same value again says nothing else and is let pass, as are flags of yes or no and
+// those that gather a list.
+func onceEach(c *cobra.Command) {
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		if _, list := f.Value.(pflag.SliceValue); list || f.NoOptDefVal != "" {
+			return
+		}
+		if f.DefValue == "0s" { // which help leaves out of a duration that it knows as one
+			f.DefValue = "0"
+		}
+		f.Value = &onceValue{Value: f.Value, flag: f}
+	})
+}
+
+// onceValue is a flag's value that is set once.
+type onceValue struct {
+	pflag.Value
+	flag  *pflag.Flag
+	given *string
+}
+
+func (v *onceValue) Set(s string) error {
+	if v.given != nil && *v.given != s {
+		return twiceError{flag: v.flag, first: *v.given, second: s}
+	}
+	v.given = &s
+	return v.Value.Set(s)
+}
+
+// twiceError says that a flag of one value has two.
+type twiceError struct {
+	flag          *pflag.Flag
+	first, second string
+}
+
+func (e twiceError) Error() string {
+	name, way := "--"+e.flag.Name, "leave one out"
+	if e.flag.Shorthand != "" {
+		name = "-" + e.flag.Shorthand + ", " + name
+	}
+	if strings.Contains(e.flag.Usage, "separated by commas") {
+		way = fmt.Sprintf("leave one out, or for both: --%s %s,%s", e.flag.Name, e.first, e.second)
+	}
+	return fmt.Sprintf("%s: is given twice, with %q and with %q, and takes one value: %s", name, e.first, e.second, way)
+}
