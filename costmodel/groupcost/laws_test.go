@@ -11,36 +11,18 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/costmodel/op"
-	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/reference"
 	"github.com/evenkeel/evenkeel/internal/units"
-	"github.com/evenkeel/evenkeel/results/profiles"
 )
-
-// llama is a model of 8 billion parameters.
-func llama() costmodel.Model {
-	return costmodel.Model{Name: "llama", Layers: 32, Hidden: 4096, FFN: 14336, QHeads: 32, KVHeads: 8, HeadDim: 128, Vocab: 32000, GatedMLP: true}
-}
 
 // referenceJob is a job on real GPUs' laws, the profile changed by some.
 func referenceJob(t testing.TB, cluster string, change func(*costmodel.Profile)) (*costmodel.Predictor, costmodel.Job) {
 	t.Helper()
-	profile := profiles.Merge(profiles.All())
-	c, err := costmodel.ParseCluster(cluster)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c, err = c.Named(profile); err != nil {
-		t.Fatal(err)
-	}
-	if c, err = fit.AssumeLinks(profile, c); err != nil {
-		t.Fatal(err)
-	}
+	profile, job := reference.Job(t, reference.Llama(32), cluster, 1)
 	if change != nil {
 		change(profile)
 	}
-	return costmodel.NewPredictor(profile), costmodel.Job{
-		Model: llama(), Cluster: c, SeqLen: 1, DType: op.BF16, Recompute: costmodel.RecomputeNone, RingBuffers: 2, LossChunk: 1024,
-	}
+	return costmodel.NewPredictor(profile), job
 }
 
 func fromLaws(t testing.TB, q *costmodel.Predictor, j costmodel.Job) *groupcost.Costs {
@@ -214,7 +196,7 @@ func checkClass(t *testing.T, c *groupcost.Costs, i int) {
 		}
 	}
 	l := costmodel.ZigZag(costmodel.SplitByShares(1<<20, shares), k.Groups)
-	if err := l.Validate(1<<20, k.Degree(), llama().QHeads); err != nil {
+	if err := l.Validate(1<<20, k.Degree(), reference.Llama(1).QHeads); err != nil {
 		t.Errorf("%s: %v", k.Name, err)
 	}
 	if len(k.Groups)*k.Heads != k.Degree() {
@@ -278,7 +260,7 @@ func TestUnequalHeads(t *testing.T) {
 		for p, u := range k.Uses {
 			sum += u * k.QHeads[p]
 		}
-		if sum != j.Model.QHeads || k.Heads != k.Degree() || k.QHeads[0] < k.QHeads[1] {
+		if sum != reference.Llama(1).QHeads || k.Heads != k.Degree() || k.QHeads[0] < k.QHeads[1] {
 			t.Errorf("%s: heads %v", k.Name, k.QHeads)
 		}
 	}

@@ -6,8 +6,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
-	"github.com/evenkeel/evenkeel/costmodel/op"
-	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/reference"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/results/profiles"
 	"github.com/evenkeel/evenkeel/solver/batch"
@@ -16,21 +15,9 @@ import (
 // lawJob is a step of so many sequences by the reference profiles' laws.
 func lawJob(t testing.TB, cluster string, s units.Tokens, sequences int) (*costmodel.Predictor, costmodel.Job) {
 	t.Helper()
-	profile := profiles.Merge(profiles.All())
-	c, err := costmodel.ParseCluster(cluster)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if c, err = c.Named(profile); err != nil {
-		t.Fatal(err)
-	}
-	if c, err = fit.AssumeLinks(profile, c); err != nil {
-		t.Fatal(err)
-	}
-	return costmodel.NewPredictor(profile), costmodel.Job{
-		Model:   costmodel.Model{Name: "llama", Layers: 32, Hidden: 4096, FFN: 14336, QHeads: 32, KVHeads: 8, HeadDim: 128, Vocab: 32000, GatedMLP: true},
-		Cluster: c, SeqLen: s, DType: op.BF16, Recompute: costmodel.RecomputeNone, RingBuffers: 2, LossChunk: 1024, Accumulate: sequences,
-	}
+	profile, job := reference.Job(t, reference.Llama(32), cluster, s)
+	job.Accumulate = sequences
+	return costmodel.NewPredictor(profile), job
 }
 
 // lawCosts are costs by these laws.
