@@ -149,8 +149,12 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 		options.Of = costmodel.Documents{}
 		c, err = groupcost.FromLaws(ctx, q, job, options)
 	}
-	if err != nil {
-		return priceList{}, o.namesModel(err)
+	var missing *costmodel.MissingLawError
+	switch {
+	case errors.As(err, &missing): // what was given does not suffice for any plan, as of one sequence
+		return priceList{}, usageError{o.orReferences(err)}
+	case err != nil:
+		return priceList{}, err
 	}
 	kind := "laws"
 	if laws.profile.Simulated {
