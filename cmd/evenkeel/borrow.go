@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +33,10 @@ func donorsOf(from string) ([]fit.Donor, error) {
 	default:
 		for path := range strings.SplitSeq(from, ",") {
 			p, err := loadProfile(path)
-			if err != nil {
+			switch {
+			case errors.Is(err, fs.ErrNotExist):
+				return nil, usagef("--borrow %s: there is no file %q: want %s, %s, or profiles separated by commas", from, path, borrowReferences, borrowNone)
+			case err != nil:
 				return nil, err
 			}
 			lenders = append(lenders, p)

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -54,4 +56,25 @@ func (e twiceError) Error() string {
 		way = fmt.Sprintf("leave one out, or for both: --%s %s,%s", e.flag.Name, e.first, e.second)
 	}
 	return fmt.Sprintf("%s: is given twice, with %q and with %q, and takes one value: %s", name, e.first, e.second, way)
+}
+
+// wanted says what a flag takes that was given something else, in other words than those of
+// the functions that tried to read it; "" of other errors.
+func wanted(err error) string {
+	var bad *pflag.InvalidValueError
+	if !errors.As(err, &bad) {
+		return ""
+	}
+	want := map[string]string{
+		"int": "a whole number", "intSlice": "whole numbers separated by commas", "uint64": "a whole number, 0 or more",
+		"float64": "a number, such as 0.2", "duration": "a time, such as 90s or 10m", "bool": "true or false, or nothing",
+	}[bad.GetFlag().Value.Type()]
+	if want == "" {
+		return ""
+	}
+	why := ""
+	if errors.Is(err, strconv.ErrRange) {
+		why = ", and not as large a one"
+	}
+	return fmt.Sprintf("--%s %q: want %s%s", bad.GetFlag().Name, bad.GetValue(), want, why)
 }

@@ -114,6 +114,9 @@ Results go to stdout, progress and warnings to stderr.`,
 		if errors.As(err, &twice) { // without what the library calls it
 			return usageError{twice}
 		}
+		if want := wanted(err); want != "" {
+			return usagef("%s (see: %s --help)", want, c.CommandPath())
+		}
 		return usagef("%w (see: %s --help)", err, c.CommandPath())
 	})
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print the result as JSON")
