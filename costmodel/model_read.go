@@ -132,12 +132,24 @@ func configError(name string, data []byte, err error) error {
 	}
 	var syn *jsontext.SyntacticError
 	if errors.As(err, &syn) {
-		return fmt.Errorf("%s:%d: no valid JSON: %w", name, lineAt(data, syn.ByteOffset), err)
+		if start := bytes.TrimSpace(data); len(start) == 0 || start[0] != '{' {
+			return fmt.Errorf("%s: want the JSON object of a Hugging Face config.json, and the file %s", name, beginning(start))
+		}
+		return doc.NotJSON(name, data, err)
 	}
 	if sem != nil && sem.JSONKind != 0 { // of the whole file
 		return fmt.Errorf("%s: want the JSON object of a Hugging Face config.json, not a %s", name, kindName(sem.JSONKind))
 	}
 	return fmt.Errorf("%s: want the JSON object of a Hugging Face config.json: %w", name, err)
+}
+
+// beginning says what stands where an object should begin.
+func beginning(data []byte) string {
+	if len(data) == 0 {
+		return "is empty"
+	}
+	line, _, _ := bytes.Cut(data, []byte("\n"))
+	return fmt.Sprintf("begins with %.40q", line)
 }
 
 // kindName is what people call a kind of JSON value.

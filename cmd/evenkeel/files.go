@@ -90,7 +90,10 @@ func notAnother(path string) error {
 		return err
 	}
 	schema, err := sniff(path)
-	if err != nil || schema == profile.RecordingSchema {
+	switch {
+	case errors.Is(err, doc.ErrNotObject):
+		return fmt.Errorf("%s: is no recording of evenkeel; a log or a table of another tool is made one first (see: evenkeel import --help)", path)
+	case err != nil, schema == profile.RecordingSchema:
 		return nil // the reader knows more
 	}
 	want, _, _ := strings.Cut(profile.RecordingSchema, "/")

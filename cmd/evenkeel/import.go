@@ -198,6 +198,8 @@ func openable(ctx context.Context, paths []string, out string, shown *reading) (
 			return nil, openError(err)
 		case target != nil && os.SameFile(info, target):
 			return nil, usagef("-o %s: is one of the files to import; choose another name", out)
+		case info.Size() == 0:
+			return nil, fmt.Errorf("%s: is empty: did the tool that should have filled it fail, or write elsewhere?", path)
 		}
 		shown.expect(info.Size())
 		sources = append(sources, importer.Source{Name: path, Size: info.Size(), Open: func() (importer.File, error) {

@@ -1,6 +1,7 @@
 package doc
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -100,10 +101,13 @@ func CheckSchema(name string, data []byte, want string) error {
 	return e
 }
 
+// ErrNotObject says that data, such as a log or a table, is no document from its first
+// character on.
+var ErrNotObject = errors.New("it is not a JSON object")
+
 // errNoSchema and its like say why data is no document at all.
 var (
 	errNoSchema  = errors.New(`it has no "schema" key`)
-	errNotObject = errors.New("it is not a JSON object")
 	errBadSchema = errors.New(`its "schema" is not a string`)
 )
 
@@ -141,7 +145,7 @@ func eachMember(data []byte, f func(name string, value jsontext.Value) bool) err
 		if _, err := d.ReadValue(); err != nil {
 			return eofIsUnexpected(err)
 		}
-		return errNotObject
+		return ErrNotObject
 	}
 	if _, err := d.ReadToken(); err != nil {
 		return err
@@ -161,6 +165,12 @@ func eachMember(data []byte, f func(name string, value jsontext.Value) bool) err
 		}
 	}
 	return nil
+}
+
+// isText says whether data begins as neither JSON nor a damaged file does.
+func isText(data []byte) bool {
+	data = bytes.TrimSpace(data)
+	return len(data) > 0 && data[0] != '{' && data[0] != '[' && data[0] > ' ' && data[0] < 0x7f
 }
 
 func eofIsUnexpected(err error) error {
@@ -204,6 +214,9 @@ func describeKind(kind string) string {
 func SchemaOf(data []byte) (string, error) {
 	if msg, hint := WholeFile(data); hint != "" {
 		return "", &Error{Msg: msg, Hint: hint}
+	}
+	if isText(data) { // where in it JSON breaks would say nothing
+		return "", ErrNotObject
 	}
 	schema, _, err := declared(data)
 	return schema, err

@@ -16,6 +16,16 @@ import (
 // maxDepth is the nesting that the JSON library accepts.
 const maxDepth = 10000
 
+// NotJSON is the error for data that a library of JSON could not read, as of err, in a file
+// that is not one of ours: what happened to it, and where.
+func NotJSON(name string, data []byte, err error) error {
+	var syntax *jsontext.SyntacticError
+	if errors.As(err, &syntax) {
+		err = syntax
+	}
+	return decodeError(name, 0, data, nil, err)
+}
+
 // describeSyntax fills e for data that is not JSON. The library's message says what
 // the grammar expected; people want to know what happened to their file, so the usual
 // accidents are recognised first. It runs only after an error, hence may rescan.
