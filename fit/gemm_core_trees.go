@@ -1,6 +1,7 @@
 package fit
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 )
@@ -27,10 +28,10 @@ type boosted struct {
 // branch is a node of a tree: a leaf where feature < 0. It is kept small, since
 // most of a fit's time is spent going down trees.
 type branch struct {
-	feature     int16
-	cut         uint8 // bins up to it go to the left
-	left, right uint16
-	value       float64
+	feature int16
+	cut     uint8  // bins up to it go to the left
+	left    uint16 // the right one is the next
+	value   float64
 }
 
 // all are the sums of the trees at many places: tree by tree, so that each stays
@@ -75,11 +76,11 @@ func (b *boosted) bin(x []float64) []uint8 {
 func follow(t []branch, bins []uint8) float64 {
 	at := &t[0]
 	for at.feature >= 0 {
-		if bins[at.feature] <= at.cut {
-			at = &t[at.left]
-		} else {
-			at = &t[at.right]
+		next := at.left
+		if bins[at.feature] > at.cut {
+			next++
 		}
+		at = &t[next]
 	}
 	return at.value
 }
@@ -117,10 +118,9 @@ func boost(rows [][]float64, targets []float64, size boostSize) *boosted {
 		for i, r := range left {
 			g.pull[i] = max(-size.clip, min(size.clip, r))
 		}
-		tree := g.grow()
-		b.trees = append(b.trees, tree)
-		for i := range left {
-			left[i] -= follow(tree, g.bins[i])
+		b.trees = append(b.trees, g.grow())
+		for i, said := range g.said {
+			left[i] -= said
 		}
 	}
 	return b
@@ -132,22 +132,29 @@ type grower struct {
 	width []int     // bins of every feature
 	bins  [][]uint8 // [row][feature]
 	pull  []float64 // what every row asks for
+	said  []float64 // what the last tree says of every row
 	rng   *rand.Rand
 
-	columns []int // the features that the tree at hand sees
-	starts  []int // of each one's bins among the sums of a leaf
+	places []uint16 // [row, feature] of its bin among the sums of a leaf
 
-	free [][]bin // sums of earlier trees' leaves, to be used again
+	rows, others []int32 // those that the tree at hand sees, and does not
+	columns      []int   // the features that it sees
+
+	free []sums  // of earlier trees' leaves, to be used again
 	rest []int32 // of part
 }
 
 func newGrower(b *boosted, rows [][]float64, size boostSize) *grower {
-	g := &grower{size: size, pull: make([]float64, len(rows)), rng: rand.New(rand.NewPCG(1, size.seed))}
+	g := &grower{size: size, pull: make([]float64, len(rows)), said: make([]float64, len(rows)), rng: rand.New(rand.NewPCG(1, size.seed))}
 	for _, cuts := range b.cuts {
 		g.width = append(g.width, len(cuts)+1)
 	}
 	for _, x := range rows {
-		g.bins = append(g.bins, b.bin(x))
+		bins := b.bin(x)
+		g.bins = append(g.bins, bins)
+		for f, at := range bins {
+			g.places = append(g.places, uint16(f*mostBins+int(at)))
+		}
 	}
 	return g
 }
@@ -161,11 +168,17 @@ func (b bin) worth() float64 { return b.pull * b.pull / (b.count + 1) }
 
 func (b bin) less(c bin) bin { return bin{b.pull - c.pull, b.count - c.count} }
 
+// sums are what the rows of a leaf sum up to.
+type sums struct {
+	bins   []bin    // mostBins of every feature that the tree sees; of the others anything
+	filled []uint64 // by feature, which of its bins have rows: most leaves are small
+}
+
 // leaf is the end of a growing tree, with the best way to split it.
 type leaf struct {
-	node    int
-	rows    []int32
-	sums    []bin // of every bin of every feature that the tree sees
+	node int
+	rows []int32
+	sums
 	total   bin
 	gain    float64
 	feature int
@@ -173,29 +186,24 @@ type leaf struct {
 }
 
 // draw picks the rows and columns of the next tree.
-func (g *grower) draw() []int32 {
-	var rows []int32
+func (g *grower) draw() {
+	g.rows, g.others = g.rows[:0], g.others[:0]
 	for i := range g.pull {
 		if g.rng.Float64() < g.size.rows {
-			rows = append(rows, int32(i))
+			g.rows = append(g.rows, int32(i))
+		} else {
+			g.others = append(g.others, int32(i))
 		}
 	}
 	features := len(g.width)
 	g.columns = g.rng.Perm(features)[:max(1, int(g.size.columns*float64(features)))]
-	g.starts = g.starts[:0]
-	total := 0
-	for _, f := range g.columns {
-		g.starts = append(g.starts, total)
-		total += g.width[f]
-	}
-	g.starts = append(g.starts, total)
-	return rows
 }
 
 // grow splits the leaf that gains most until there are enough.
 func (g *grower) grow() []branch {
+	g.draw()
 	tree := []branch{{feature: -1}}
-	open := []*leaf{g.gather(g.draw())}
+	open := []*leaf{g.gather(g.rows)}
 	for len(open) < g.size.leaves {
 		best := 0
 		for i, l := range open {
@@ -207,16 +215,26 @@ func (g *grower) grow() []branch {
 		if l.gain <= 0 {
 			break
 		}
+		if len(open) == g.size.leaves-1 {
+			g.columns = g.columns[:1] // one tells what these two ask for, and none is split again
+		}
 		left, right := g.part(l)
-		tree[l.node] = branch{int16(l.feature), l.cut, uint16(len(tree)), uint16(len(tree) + 1), 0}
+		tree[l.node] = branch{int16(l.feature), l.cut, uint16(len(tree)), 0}
 		left.node, right.node = len(tree), len(tree)+1
 		tree = append(tree, branch{feature: -1}, branch{feature: -1})
 		open[best] = left
 		open = append(open, right)
 	}
 	for _, l := range open {
-		tree[l.node].value = g.size.rate * l.total.pull / (l.total.count + 1)
+		value := g.size.rate * l.total.pull / (l.total.count + 1)
+		tree[l.node].value = value
+		for _, i := range l.rows { // to go down the tree again takes longer
+			g.said[i] = value
+		}
 		g.free = append(g.free, l.sums)
+	}
+	for _, i := range g.others {
+		g.said[i] = follow(tree, g.bins[i])
 	}
 	return tree
 }
@@ -226,8 +244,9 @@ func (g *grower) grow() []branch {
 func (g *grower) part(l *leaf) (left, right *leaf) {
 	a := l.rows[:0]
 	g.rest = g.rest[:0]
+	features, most := len(g.width), uint16(l.feature*mostBins+int(l.cut))
 	for _, i := range l.rows {
-		if g.bins[i][l.feature] <= l.cut {
+		if g.places[int(i)*features+l.feature] <= most {
 			a = append(a, i)
 		} else {
 			g.rest = append(g.rest, i)
@@ -247,42 +266,48 @@ func (g *grower) part(l *leaf) (left, right *leaf) {
 // often wait for the one before it, to the same bin.
 func (g *grower) gather(rows []int32) *leaf {
 	l := &leaf{rows: rows, sums: g.noSums()}
-	starts := g.starts[:len(g.columns)]
+	bins, filled, features := l.bins, l.filled, len(g.width)
 	for _, i := range rows {
-		bins, pull := g.bins[i], g.pull[i]
-		for c, f := range g.columns[:len(starts)] {
-			b := &l.sums[starts[c]+int(bins[f])]
+		places, pull := g.places[int(i)*features:][:features], g.pull[i]
+		for _, f := range g.columns {
+			place := places[f]
+			b := &bins[place]
 			b.pull += pull
 			b.count++
+			filled[f] |= 1 << (place % mostBins)
 		}
 	}
 	g.split(l)
 	return l
 }
 
-// noSums is room for the sums of a leaf, all zero.
-func (g *grower) noSums() []bin {
-	n := g.starts[len(g.columns)]
+// noSums is room for the sums of a leaf, all zero where the tree looks.
+func (g *grower) noSums() sums {
 	if len(g.free) == 0 {
-		all := 0
-		for _, w := range g.width {
-			all += w
-		}
-		return make([]bin, n, all)
+		return sums{make([]bin, len(g.width)*mostBins), make([]uint64, len(g.width))}
 	}
 	last := len(g.free) - 1
-	sums := g.free[last][:n]
+	s := g.free[last]
 	g.free = g.free[:last]
-	clear(sums)
-	return sums
+	for _, f := range g.columns {
+		clear(s.bins[f*mostBins:][:g.width[f]])
+		s.filled[f] = 0
+	}
+	return s
 }
 
 // remain is the leaf of the rows that a part leaves of a whole, whose sums it
 // takes over.
 func (g *grower) remain(rows []int32, whole, part *leaf) *leaf {
 	l := &leaf{rows: rows, sums: whole.sums}
-	for b, p := range part.sums {
-		l.sums[b] = l.sums[b].less(p)
+	for _, f := range g.columns {
+		to, from := l.bins[f*mostBins:][:mostBins], part.bins[f*mostBins:][:mostBins]
+		for left := part.filled[f]; left != 0; left &= left - 1 {
+			at := bits.TrailingZeros64(left)
+			if to[at] = to[at].less(from[at]); to[at].count == 0 {
+				l.filled[f] &^= 1 << at
+			}
+		}
 	}
 	g.split(l)
 	return l
@@ -290,16 +315,20 @@ func (g *grower) remain(rows []int32, whole, part *leaf) *leaf {
 
 // split finds the cut that takes most from the squared error.
 func (g *grower) split(l *leaf) {
-	for _, b := range l.sums[:g.starts[1]] {
+	first := g.columns[0]
+	for _, b := range l.bins[first*mostBins:][:g.width[first]] { // what is left of emptied ones too
 		l.total.pull, l.total.count = l.total.pull+b.pull, l.total.count+b.count
 	}
 	whole, least := l.total.worth(), float64(g.size.least)
-	for c, f := range g.columns {
+	if l.total.count < 2*least {
+		return
+	}
+	for _, f := range g.columns {
 		var left bin
-		for at, b := range l.sums[g.starts[c]:g.starts[c+1]] {
-			if b.count == 0 {
-				continue
-			}
+		bins := l.bins[f*mostBins:][:mostBins]
+		for rest := l.filled[f]; rest != 0; rest &= rest - 1 {
+			at := bits.TrailingZeros64(rest)
+			b := bins[at]
 			left.pull, left.count = left.pull+b.pull, left.count+b.count
 			right := l.total.less(left)
 			if right.count < least {
