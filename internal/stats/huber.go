@@ -79,9 +79,15 @@ func weightedNNLS(a mat.Matrix, b, weights []float64) ([]float64, error) {
 
 // scaledRows returns a with row i times the square root of weights[i].
 func scaledRows(a mat.Matrix, weights []float64) *mat.Dense {
-	var out mat.Dense
-	out.Apply(func(i, _ int, v float64) float64 { return v * math.Sqrt(weights[i]) }, a)
-	return &out
+	m, n := a.Dims()
+	out := mat.NewDense(m, n, nil)
+	for i, w := range weights {
+		root := math.Sqrt(w)
+		for j := range n {
+			out.Set(i, j, a.At(i, j)*root)
+		}
+	}
+	return out
 }
 
 func residuals(a mat.Matrix, x, b []float64) []float64 {

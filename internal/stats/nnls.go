@@ -5,7 +5,11 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/blas/blas64"
+	"gonum.org/v1/gonum/lapack/lapack64"
 	"gonum.org/v1/gonum/mat"
 )
 
@@ -51,6 +55,8 @@ func NNLS(a mat.Matrix, b []float64) ([]float64, error) {
 		return make([]float64, n), nil
 	}
 	p := newNNLSProblem(scaled, b, bNorm)
+	p.room = nnlsRooms.Get().(*nnlsRoom)
+	defer nnlsRooms.Put(p.room)
 	for range nnlsStepsPerColumn*n + 1 {
 		j := p.entering()
 		if j < 0 {
@@ -70,6 +76,9 @@ type nnlsProblem struct {
 	x       []float64  // the feasible point
 	passive []int      // columns free to be positive, in the order they entered
 	blocked []bool     // columns that could not enter from the current point
+
+	left, gradient *mat.VecDense // of entering
+	room           *nnlsRoom
 }
 
 func newNNLSProblem(a *mat.Dense, b []float64, bNorm float64) *nnlsProblem {
@@ -78,17 +87,19 @@ func newNNLSProblem(a *mat.Dense, b []float64, bNorm float64) *nnlsProblem {
 	for i, v := range b {
 		unit[i] = v / bNorm
 	}
-	return &nnlsProblem{a: a, b: unit, x: make([]float64, n), blocked: make([]bool, n)}
+	return &nnlsProblem{
+		a: a, b: unit, x: make([]float64, n), blocked: make([]bool, n),
+		left: mat.NewVecDense(len(b), nil), gradient: mat.NewVecDense(n, nil),
+	}
 }
 
 // entering returns the column at zero whose increase lowers the residual fastest,
 // or -1 when none does: the Karush-Kuhn-Tucker conditions hold.
 func (p *nnlsProblem) entering() int {
 	m, n := p.a.Dims()
-	r := mat.NewVecDense(m, nil)
+	r, w := p.left, p.gradient
 	r.MulVec(p.a, mat.NewVecDense(n, p.x))
 	r.SubVec(mat.NewVecDense(m, p.b), r)
-	var w mat.VecDense
 	w.MulVec(p.a.T(), r)
 	best, at := nnlsTolerance, -1
 	for j := range n {
@@ -150,34 +161,56 @@ func (p *nnlsProblem) stepTowards(z []float64) {
 
 // solvePassive returns the unconstrained least-squares coefficients of the passive
 // columns, and whether the last of them is independent of the others: |R_kk| is its
-// distance from their span.
+// distance from their span. It calls LAPACK as [mat.QR] does, which would take as long
+// again over copies and a condition number that is not asked for.
 func (p *nnlsProblem) solvePassive() (z []float64, independent bool) {
 	m, _ := p.a.Dims()
 	k := len(p.passive)
 	if k > m {
 		return nil, false
 	}
-	sub := mat.NewDense(m, k, nil)
-	for i, c := range p.passive {
-		sub.SetCol(i, mat.Col(nil, c, p.a))
-	}
-	var qr mat.QR
-	qr.Factorize(sub)
-	var r mat.Dense
-	qr.RTo(&r)
-	if math.Abs(r.At(k-1, k-1)) < dependentColumn {
-		return nil, false
-	}
-	var v mat.VecDense
-	// A condition warning still comes with a solution, and dependence is judged
-	// above; only an exactly singular factor leaves none.
-	if err := qr.SolveVecTo(&v, false, mat.NewVecDense(m, p.b)); err != nil {
-		var cond mat.Condition
-		if !errors.As(err, &cond) || math.IsInf(float64(cond), 1) {
-			return nil, false
+	qr := blas64.General{Rows: m, Cols: k, Stride: k, Data: sized(&p.room.qr, m*k)}
+	for i := range m {
+		row := p.a.RawRowView(i)
+		for c, j := range p.passive {
+			qr.Data[i*k+c] = row[j]
 		}
 	}
-	return mat.Col(nil, 0, &v), true
+	tau := sized(&p.room.tau, k)
+	p.room.lapack(func(work []float64, n int) { lapack64.Geqrf(qr, tau, work, n) })
+	if math.Abs(qr.Data[(k-1)*k+k-1]) < dependentColumn {
+		return nil, false
+	}
+	right := blas64.General{Rows: m, Cols: 1, Stride: 1, Data: sized(&p.room.right, m)}
+	copy(right.Data, p.b)
+	p.room.lapack(func(work []float64, n int) { lapack64.Ormqr(blas.Left, blas.Trans, qr, tau, right, work, n) })
+	r := blas64.Triangular{Uplo: blas.Upper, Diag: blas.NonUnit, N: k, Stride: k, Data: qr.Data}
+	if !lapack64.Trtrs(blas.NoTrans, r, right) { // exactly singular
+		return nil, false
+	}
+	return slices.Clone(right.Data[:k]), true
+}
+
+// nnlsRoom is what solvePassive works in. LAPACK asks for more of it than most
+// systems are large, and to clear that for each took longer than to solve them.
+type nnlsRoom struct{ qr, tau, right, work []float64 }
+
+var nnlsRooms = sync.Pool{New: func() any { return &nnlsRoom{} }}
+
+// lapack calls f with as much room to work in as it asks for.
+func (r *nnlsRoom) lapack(f func(work []float64, n int)) {
+	var most [1]float64
+	f(most[:], -1)
+	work := sized(&r.work, int(most[0]))
+	f(work, len(work))
+}
+
+// sized makes a slice of a length of one that holds anything.
+func sized(s *[]float64, n int) []float64 {
+	if cap(*s) < n {
+		*s = make([]float64, n)
+	}
+	return (*s)[:n]
 }
 
 // unscaled returns the solution in the caller's units.
@@ -196,11 +229,12 @@ func (p *nnlsProblem) unscaled(norms []float64, bNorm float64) ([]float64, error
 // unitColumns returns a copy of a with columns of unit length, and the lengths; a
 // column of zeros stays one.
 func unitColumns(a mat.Matrix) (*mat.Dense, []float64) {
-	_, n := a.Dims()
+	m, n := a.Dims()
 	scaled := mat.DenseCopyOf(a)
 	norms := make([]float64, n)
+	col := make([]float64, m)
 	for j := range n {
-		col := mat.Col(nil, j, a)
+		mat.Col(col, j, a)
 		norms[j] = scaledNorm(col)
 		if norms[j] > 0 {
 			for i := range col {
