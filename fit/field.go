@@ -145,10 +145,31 @@ func addToBoth(a, b, from []float64, times float64) {
 	}
 }
 
+// sites are the corners around points, one point's after the other's: most have a
+// single one, and to look for each costs more than what is done with it.
+type sites struct {
+	corners
+	ends []int32 // [point] of its corners
+}
+
+func (p *sites) add(c corners) {
+	p.at, p.weight = append(p.at, c.at...), append(p.weight, c.weight...)
+	p.ends = append(p.ends, int32(len(p.at)))
+}
+
+// of are the corners around a point.
+func (p *sites) of(point int) corners {
+	first, end := int32(0), p.ends[point]
+	if point > 0 {
+		first = p.ends[point-1]
+	}
+	return corners{p.at[first:end], p.weight[first:end]}
+}
+
 // kriging is a sum of random fields observed at points with noise.
 type kriging struct {
 	grids   []*grid
-	places  [][]corners // [grid][point]
+	places  []sites // [grid]
 	buffers [][]float64
 	scratch []float64
 }
@@ -157,11 +178,11 @@ func newKriging(grids []*grid, coords [][][]float64) *kriging {
 	k := &kriging{grids: grids}
 	most := 0
 	for g, gr := range grids {
-		places := make([]corners, len(coords[g]))
-		for i, x := range coords[g] {
-			places[i] = gr.around(x)
+		var all sites
+		for _, x := range coords[g] {
+			all.add(gr.around(x))
 		}
-		k.places = append(k.places, places)
+		k.places = append(k.places, all)
 		k.buffers = append(k.buffers, make([]float64, gr.size))
 		most = max(most, gr.size)
 	}
@@ -174,13 +195,13 @@ func (k *kriging) spreadOut(alpha []float64) {
 	for g, gr := range k.grids {
 		b := k.buffers[g]
 		clear(b)
-		for i, c := range k.places[g] {
-			if alpha[i] == 0 {
-				continue
+		p, j := &k.places[g], int32(0)
+		for i, end := range p.ends {
+			weight := p.weight[j:end]
+			for n, at := range p.at[j:end][:len(weight)] {
+				b[at] += weight[n] * alpha[i]
 			}
-			for j, at := range c.at {
-				b[at] += c.weight[j] * alpha[i]
-			}
+			j = end
 		}
 		gr.smooth(b, k.scratch)
 	}
@@ -190,7 +211,7 @@ func (k *kriging) spreadOut(alpha []float64) {
 func (k *kriging) at(i int) float64 {
 	sum := 0.0
 	for g := range k.grids {
-		c := k.places[g][i]
+		c := k.places[g].of(i)
 		for j, at := range c.at {
 			sum += c.weight[j] * k.buffers[g][at]
 		}
@@ -223,8 +244,12 @@ func (k *kriging) solve(alpha, y, noise []float64, tol float64, rounds int) erro
 // only is the same fields, in the same buffers, observed at some of the points.
 func (k *kriging) only(points []int) *kriging {
 	some := &kriging{grids: k.grids, buffers: k.buffers, scratch: k.scratch}
-	for _, places := range k.places {
-		some.places = append(some.places, chosen(places, points))
+	for g := range k.places {
+		var seen sites
+		for _, i := range points {
+			seen.add(k.places[g].of(i))
+		}
+		some.places = append(some.places, seen)
 	}
 	return some
 }
@@ -283,8 +308,19 @@ func (k *kriging) solveAll(alpha, y, noise []float64, tol float64, rounds int) e
 // times multiplies a vector by K + diag(noise).
 func (k *kriging) times(v, noise, out []float64) {
 	k.spreadOut(v)
+	clear(out)
+	for g, b := range k.buffers { // at, point by point: grid by grid the places lie in a row
+		p, j := &k.places[g], int32(0)
+		for i, end := range p.ends {
+			sum, weight := out[i], p.weight[j:end]
+			for n, at := range p.at[j:end][:len(weight)] {
+				sum += weight[n] * b[at]
+			}
+			out[i], j = sum, end
+		}
+	}
 	for i := range out {
-		out[i] = k.at(i) + noise[i]*v[i]
+		out[i] += noise[i] * v[i]
 	}
 }
 

@@ -2,6 +2,7 @@ package fit
 
 import (
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -14,9 +15,10 @@ import (
 func (l *correction) field(advice *advice) *costmodel.Field {
 	g, first := l.k.grids[0], l.shape.lattices[0]
 	values := append([]float64(nil), l.k.buffers[0]...)
-	shapes := make([]op.Shape, g.size)
+	shapes, core := make([]op.Shape, g.size), make([]float64, g.size)
 	for i := range values {
 		shapes[i] = shapeAt(l.points[0].Shape, first.axes, g.at(i))
+		core[i] = math.Log(l.core(shapes[i]))
 		for n, lat := range l.shape.lattices[1:] {
 			c := l.k.grids[n+1].around(l.shape.place(lat.axes, shapes[i]))
 			for j, at := range c.at {
@@ -36,7 +38,7 @@ func (l *correction) field(advice *advice) *costmodel.Field {
 	var stated []costmodel.Switch
 	for a, must := range first.rises {
 		if must && len(g.axes[a]) > 1 {
-			r.steps[a] = l.steps(a)
+			r.steps[a] = l.steps(a, core)
 			stated = append(stated, l.changes(a, values, r.steps[a])...)
 			l.hold(a, r.steps[a])
 		}
@@ -81,10 +83,8 @@ func (l *correction) support() []float64 {
 	for i := range w {
 		w[i] = 0.02
 	}
-	for _, c := range l.k.places[0] {
-		for j, at := range c.at {
-			w[at] += c.weight[j]
-		}
+	for j, at := range l.k.places[0].at {
+		w[at] += l.k.places[0].weight[j]
 	}
 	return w
 }
@@ -104,17 +104,21 @@ const betweenNodes = 4
 
 // steps says, for every node, by how much the correction may fall to the next
 // node along an axis: a safe share of what the core rises where it rises least
-// in between.
-func (l *correction) steps(axis int) []float64 {
+// in between. Its log times at the nodes are known.
+func (l *correction) steps(axis int, core []float64) []float64 {
 	const safe = 0.98
 	g := l.k.grids[0]
 	nodes := g.axes[axis]
 	fall := make([]float64, g.size)
 	for i := range fall {
 		if n := i / g.stride[axis] % len(nodes); n < len(nodes)-1 {
-			least := math.Inf(1)
+			least := l.leastRise(axis, g.at(i), nodes[n+1], core[i], core[i+g.stride[axis]])
 			for _, x := range l.beside(axis, i) {
-				least = min(least, l.leastRise(axis, x, nodes[n+1]))
+				first := l.logAt(x)
+				x[axis] = nodes[n+1]
+				last := l.logAt(x)
+				x[axis] = nodes[n]
+				least = min(least, l.leastRise(axis, x, nodes[n+1], first, last))
 			}
 			fall[i] = safe * max(0, least)
 		}
@@ -122,14 +126,18 @@ func (l *correction) steps(axis int) []float64 {
 	return fall
 }
 
-// beside are the places from which an edge of the lattice is looked at: its
-// node and, for KV heads, lengths just above the node and in the cells beside
+// logAt is the core's log time at a place of the first lattice.
+func (l *correction) logAt(x []float64) float64 {
+	return math.Log(l.core(shapeAt(l.points[0].Shape, l.shape.lattices[0].axes, x)))
+}
+
+// beside are the places besides its node from which an edge of the lattice is
+// looked at: for KV heads, lengths just above the node and in the cells beside
 // it, since a kernel that packs query heads into its tiles jumps there.
-func (l *correction) beside(axis, node int) [][]float64 {
+func (l *correction) beside(axis, node int) (all [][]float64) {
 	g, names := l.k.grids[0], l.shape.lattices[0].axes
-	all := [][]float64{g.at(node)}
 	if names[axis] != "kv_heads" || names[0] != "q_len" {
-		return all
+		return nil
 	}
 	lengths := g.axes[0]
 	n := node / g.stride[0]
@@ -151,28 +159,29 @@ func (l *correction) beside(axis, node int) [][]float64 {
 
 // leastRise is by how much the core rises, in log time, from a place to the
 // coordinate `to` of an axis, were it to rise everywhere as it does on the piece
-// of the way on which it rises least. It moves x.
-func (l *correction) leastRise(axis int, x []float64, to float64) float64 {
+// of the way on which it rises least. It is first and last at the ends. It moves x.
+func (l *correction) leastRise(axis int, x []float64, to, first, last float64) float64 {
 	names := l.shape.lattices[0].axes
-	logAt := func() float64 { return math.Log(l.core(shapeAt(l.points[0].Shape, names, x))) }
-	from, first := x[axis], logAt()
-	least, last, at := math.Inf(1), first, from
+	from := x[axis]
+	least, before, at := math.Inf(1), first, from
 	pieces := betweenNodes
 	if names[axis] == "q_heads" || names[axis] == "kv_heads" {
 		pieces = 1 // in between, query heads do not divide among the KV heads
 	}
 	for k := 1; k <= pieces; k++ {
-		next := l.shape.whole(names[axis], from+(to-from)*float64(k)/float64(pieces))
-		if k == pieces {
-			next = to
+		next, now := to, last
+		if k < pieces {
+			next = l.shape.whole(names[axis], from+(to-from)*float64(k)/float64(pieces))
 		}
 		if next <= at || next > to {
 			continue
 		}
-		x[axis] = next
-		now := logAt()
-		least = min(least, (now-last)/(next-at))
-		last, at = now, next
+		if next < to {
+			x[axis] = next
+			now = l.logAt(x)
+		}
+		least = min(least, (now-before)/(next-at))
+		before, at = now, next
 	}
 	if least < 0 {
 		// The core itself falls in between, where it splits keys among
@@ -270,7 +279,7 @@ func (r *rising) turn(weight []float64, kept [][]float64) {
 // straighten makes every line along an axis rise but for what it may fall: an
 // isotonic regression of the values with the allowance up to each node added.
 func (r *rising) straighten(axis int, weight []float64) {
-	line, w := make([]float64, 0, 64), make([]float64, 0, 64)
+	line, w, blocks := make([]float64, 0, 64), make([]float64, 0, 64), make([]block, 0, 64)
 	steps := r.steps[axis]
 	r.eachLine(axis, func(at func(int) int, n int) {
 		line, w = line[:0], w[:0]
@@ -279,7 +288,7 @@ func (r *rising) straighten(axis int, weight []float64) {
 			line, w = append(line, r.values[at(k)]+allowed), append(w, weight[at(k)])
 			allowed += steps[at(k)]
 		}
-		isotonic(line, w)
+		isotonic(line, w, blocks)
 		allowed = 0
 		for k := range n {
 			r.values[at(k)] = line[k] - allowed
@@ -313,14 +322,16 @@ func (r *rising) lift(counts costmodel.NodeValues) {
 	}
 }
 
+// block is the values in a row that share their mean.
+type block struct {
+	mean, weight float64
+	n            int
+}
+
 // isotonic replaces values by the nearest that never fall, by pooling adjacent
-// violators (Ayer et al. 1955).
-func isotonic(v, weight []float64) {
-	type block struct {
-		mean, weight float64
-		n            int
-	}
-	var blocks []block
+// violators (Ayer et al. 1955). It works in blocks.
+func isotonic(v, weight []float64, blocks []block) {
+	blocks = blocks[:0]
 	for i, x := range v {
 		blocks = append(blocks, block{x, weight[i], 1})
 		for k := len(blocks) - 1; k > 0 && blocks[k-1].mean > blocks[k].mean; k-- {
@@ -342,40 +353,60 @@ func isotonic(v, weight []float64) {
 // shapeAt is a shape like the given one at a place in octaves, with whole
 // numbers, and with no more KV heads than query heads.
 func shapeAt(like op.Shape, axes []string, x []float64) op.Shape {
-	at := map[string]float64{}
-	for i, name := range axes {
-		at[name] = max(1, math.Round(math.Exp2(x[i])))
-	}
+	at := wholes{axes, x}
 	switch v := like.(type) {
 	case op.AttnFwd:
 		return op.AttnFwd{Attention: attentionAt(v.Attention, at)}
 	case op.AttnBwd:
 		return op.AttnBwd{Attention: attentionAt(v.Attention, at)}
 	case op.GEMM:
-		v.M, v.N, v.K = units.Tokens(at["m"]), int(at["n"]), int(at["k"])
+		v.M, v.N, v.K = units.Tokens(at.number("m")), int(at.number("n")), int(at.number("k"))
 		return v
 	}
 	return like
 }
 
-func attentionAt(a op.Attention, at map[string]float64) op.Attention {
-	a.QLen, a.KVLen = units.Tokens(at["q_len"]), units.Tokens(at["q_len"])
-	if kv, ok := at["kv_len"]; ok {
+// wholes is a place in octaves, read as whole numbers.
+type wholes struct {
+	axes []string
+	x    []float64
+}
+
+// on is the number on an axis, if there is that axis.
+func (w wholes) on(axis string) (v float64, ok bool) {
+	i := slices.Index(w.axes, axis)
+	if i < 0 {
+		return 0, false
+	}
+	return max(1, math.Round(math.Exp2(w.x[i]))), true
+}
+
+// number is on of an axis that may be missing: 0.
+func (w wholes) number(axis string) float64 {
+	v, _ := w.on(axis)
+	return v
+}
+
+func attentionAt(a op.Attention, at wholes) op.Attention {
+	a.QLen = units.Tokens(at.number("q_len"))
+	a.KVLen = a.QLen
+	if kv, ok := at.on("kv_len"); ok {
 		a.KVLen = units.Tokens(kv)
 	}
-	if blocks, ok := at["blocks"]; ok {
+	if blocks, ok := at.on("blocks"); ok {
 		a.Batch, a.QHeads = 0, int(blocks)
-		a.KVHeads = max(1, int(math.Round(blocks/at["gqa"])))
+		a.KVHeads = max(1, int(math.Round(blocks/at.number("gqa"))))
 		return a
 	}
-	kv, ok := at["kv_heads"]
+	heads := at.number("q_heads")
+	kv, ok := at.on("kv_heads")
 	if !ok { // an axis of theirs would hold nothing: they follow the query heads
-		kv = math.Round(at["q_heads"] * float64(a.KVHeads) / float64(a.QHeads))
+		kv = math.Round(heads * float64(a.KVHeads) / float64(a.QHeads))
 	}
-	a.QHeads = int(at["q_heads"])
+	a.QHeads = int(heads)
 	a.KVHeads = max(1, min(a.QHeads, int(kv)))
 	a.Batch = 0
-	if b := int(at["batch"]); b > 1 {
+	if b := int(at.number("batch")); b > 1 {
 		a.Batch = b
 	}
 	return a

@@ -154,9 +154,10 @@ func (k *kriging) covariance(i, j int) float64 {
 	sum := 0.0
 	for n, g := range k.grids {
 		lengths := lengthsOf(g)
-		for a, p := range k.places[n][i].at {
-			for b, q := range k.places[n][j].at {
-				sum += k.places[n][i].weight[a] * k.places[n][j].weight[b] * g.covariance(int(p), int(q), lengths)
+		from, to := k.places[n].of(i), k.places[n].of(j)
+		for a, p := range from.at {
+			for b, q := range to.at {
+				sum += from.weight[a] * to.weight[b] * g.covariance(int(p), int(q), lengths)
 			}
 		}
 	}
@@ -241,7 +242,7 @@ func TestIsotonicIsTheNearestRisingLine(t *testing.T) {
 		}
 		want := nearestRising(v, weight)
 		got := slices.Clone(v)
-		isotonic(got, weight)
+		isotonic(got, weight, nil)
 		for i := range got {
 			if math.Abs(got[i]-want[i]) > 1e-9 {
 				t.Fatalf("%v weighted %v: %v, want %v", v, weight, got, want)
