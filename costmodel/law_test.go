@@ -188,6 +188,43 @@ func TestPortHoldsWherePredictionsWiden(t *testing.T) {
 	}
 }
 
+// TestMessagesHaveWidthsBySize: inside the range a message's interval is as wide as Width says;
+// beyond it, as wide as the half widths of a curve that has some, or else widening from there,
+// and never so far that a larger message would move slower than the largest one.
+func TestMessagesHaveWidthsBySize(t *testing.T) {
+	const alpha, rate = 10e-6, 10e9 // s, bytes/s
+	widths := &Field{Axes: []FieldAxis{{VolumeAxis, []float64{1 << 10, 1 << 20}}}, Decay: 1e9, Step: 0.001, Values: NodeValues{-1000, -3000}}
+	message := func(bytes float64) op.Shape {
+		return op.SendRecv{Message: op.Message{Group: 2, Bytes: units.Bytes(bytes)}}
+	}
+	plain := Law{Op: op.KindSendRecv, Group: "2 gpu over nvlink", Spread: Spread{Lo: 0.5, Hi: 2}, Width: widths, Curve: line(alpha, rate), Range: []AxisRange{{"bytes", 1 << 10, 1 << 20}}}
+	table := plain
+	table.Curve = &Curve{Form: LogLog, Knots: []Knot{{1 << 10, 1e-5}, {1 << 20, 1e-4}, {1 << 22, 4e-4}}, HalfWidths: []float64{0.5, 0.5, 0.7}}
+	most := (1024*alpha + 1<<30/rate) / (alpha + 1<<30/rate)
+	for _, c := range []struct {
+		name  string
+		law   *Law
+		bytes float64
+		half  float64 // log(Hi/Mid)
+	}{
+		{"smallest", &plain, 1 << 10, math.Exp(-1)},
+		{"between", &plain, 1 << 15, math.Exp(-2)},
+		{"largest", &table, 1 << 20, math.Exp(-3)},
+		{"beyond a table", &table, 1 << 22, 0.7},
+		{"smaller than all", &plain, 1 << 8, 3 * math.Exp(-1)},
+		{"far beyond a line", &plain, 1 << 30, min(11*math.Exp(-3), math.Exp(-3)+math.Log(most))},
+	} {
+		e := c.law.Predict(message(c.bytes))
+		if got := math.Log(float64(e.Hi / e.Mid)); math.Abs(got-c.half) > 1e-6 {
+			t.Errorf("%s: a half width of %v, want %v", c.name, got, c.half)
+		}
+	}
+	between := message(1 << 15)
+	if n := testing.AllocsPerRun(100, func() { plain.Predict(between) }); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 func TestPredictDoesNotAllocate(t *testing.T) {
 	p := usual(t)
 	for i := range p.Laws {
