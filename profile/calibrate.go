@@ -172,7 +172,7 @@ type calibration struct {
 	open        map[peerKey]Executor // by device or group, and place
 	denied      map[string]bool      // keys of points that are not run again
 	tried       int                  // visits of points of this run
-	failed      int                  // points without times
+	failed      int                  // points of this run without times
 	lost        int                  // workers lost in a row
 }
 
@@ -287,6 +287,7 @@ const (
 // before. The second visits have an order of their own.
 func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) error {
 	start := c.backend.Clock().Now()
+	c.failed, c.lost = 0, 0 // a family whose pilot failed has no points: the health of these is another matter
 	// A resume with a longer budget than the points were chosen for measures
 	// those that there was no time for.
 	budget := max(time.Duration(s.BudgetS*float64(time.Second)), c.Budget)

@@ -271,6 +271,52 @@ func TestAMachineThatOnlyFailsStopsTheRun(t *testing.T) {
 	}
 }
 
+// lacking cannot run some ops at all.
+type lacking struct {
+	*sim.Backend
+	kinds []op.Kind
+}
+
+type lackingExecutor struct {
+	profile.Executor
+	lacking
+}
+
+func (b lacking) Open(ctx context.Context, on, place string) (profile.Executor, error) {
+	x, err := b.Backend.Open(ctx, on, place)
+	return lackingExecutor{x, b}, err
+}
+
+func (x lackingExecutor) Prepare(ctx context.Context, s op.Shape, seed uint64) error {
+	if slices.Contains(x.kinds, s.Kind()) {
+		return &profile.OpError{Class: profile.Unsupported, Err: errors.New("requested")}
+	}
+	return x.Executor.Prepare(ctx, s, seed)
+}
+
+// Families that cannot run at all are found out by their pilots, and say nothing against
+// the points of the others.
+func TestFailedPilotsDoNotStopTheRun(t *testing.T) {
+	spec, err := sim.Parse("1xbig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := lacking{sim.New(spec), []op.Kind{op.KindAttnFwd, op.KindAttnBwd, op.KindNorm, op.KindRope, op.KindGELU}}
+	path := filepath.Join(t.TempDir(), "x")
+	j, err := doc.OpenJournal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	past, _ := profile.NewPast()
+	if err := profile.Calibrate(t.Context(), b, config(30*time.Second), past, j, silent); err != nil {
+		t.Error(err)
+	}
+	if c := read(t, path); c.Failed < 10 || c.end == "" || c.Points-c.Failed < 60 {
+		t.Errorf("%d points, %d failed, ended by %q: want the points of all families that can run", c.Points, c.Failed, c.end)
+	}
+}
+
 func TestThrottledSamplesAreDiscarded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	if err := calibrate(t, t.Context(), path, "1xbig,throttle=0.2,noise=0", config(20*time.Second), silent); err != nil {
