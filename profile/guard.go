@@ -28,8 +28,9 @@ type GPUGuard struct {
 	Unknown      string   `json:"unknown,omitempty"` // why nothing could be read
 }
 
-// With merges the guard of another batch of the same point.
+// With merges the guard of another batch of the same point, or of another rank.
 func (g Guard) With(b Guard) Guard {
+	g.Throttled = g.Throttled || b.Throttled
 	g.WaitShare = max(g.WaitShare, b.WaitShare)
 	if b.GPU == nil {
 		return g

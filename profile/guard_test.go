@@ -16,4 +16,7 @@ func TestGuardsOfBatchesAreTakenTogether(t *testing.T) {
 	if g.WaitShare != 0.3 || x.MinSMClock != 1.4e9 || x.MaxSMClock != 1.9e9 || x.Power != 600 || x.Temperature != 60 || x.PowerShare != 0.2 || x.ThermalShare != 0.1 || !slices.Equal(x.Reasons, []string{"a", "b"}) {
 		t.Errorf("%+v %+v", g, x)
 	}
+	if g.Throttled || !g.With(Guard{Throttled: true}).Throttled || !(Guard{Throttled: true}).With(Guard{}).Throttled {
+		t.Error("one batch that was slowed down is enough")
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // The fake worker is this test binary, started again with the behaviour wanted
@@ -91,6 +92,9 @@ func fake(behaviour string) int {
 			}
 			answer["samples_ns"] = ns
 			answer["peak_bytes"] = 4096
+			if reasons := os.Getenv("EVENKEEL_FAKE_REASONS"); reasons != "" {
+				answer["gpu"] = map[string]any{"sm_mhz": []int{1980, 1980}, "reasons": jsontext.Value(reasons)}
+			}
 		case "gauge":
 			if prepared == op.KindOverlap {
 				answer["ratio"] = 2 + asRank(me) // so that a test sees whose it is

@@ -54,3 +54,21 @@ func TestGuardsDropWhatTheHardwareSlowedDown(t *testing.T) {
 		t.Errorf("a processor's guard: %+v", g)
 	}
 }
+
+// What a worker saw of its GPU reaches the guard of the batch, of a device as of a group, by
+// which samples are dropped.
+func TestABatchOfAHotGPUIsThrottled(t *testing.T) {
+	for reasons, want := range map[string]bool{"4": false, "64": true} { // at its power cap; hot
+		b := gpus(t, nil, "EVENKEEL_FAKE_REASONS="+reasons)
+		inv := discover(t, b)
+		for on, s := range map[string]op.Shape{"h200": gemm, inv.Groups[0].Name: op.AllReduce{Message: op.Message{Group: 2, Bytes: 1 << 20}}} {
+			batch, err := run(t.Context(), b, on, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if g := batch.Guard; g.Throttled != want || g.GPU == nil || len(g.GPU.Reasons) != 1 {
+				t.Errorf("%s, reasons %s: %+v", on, reasons, g)
+			}
+		}
+	}
+}
