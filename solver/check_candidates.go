@@ -121,13 +121,14 @@ func (f *findings) verdicts(p *Plan, chosen *Candidate) {
 			f.add(at+"gain_error_s", "%v: want at least 0, and 0 where there is nothing to compare", float64(c.GainError))
 		}
 		want := x.verdict(c)
-		// Plans were written before there was a word for equally fast ones.
-		older := want == Equal && (c.Verdict == Slower || c.Verdict == Tie)
+		// Plans were written before there was a word for equally fast ones, and when a gain of
+		// rounding was one.
+		older := want == Equal && (c.Verdict == Slower || c.Verdict == Tie) || x.rounded(c) && c.Verdict == Slower
 		if c.Verdict != want && !older {
 			f.add(at+"verdict", "%q: the numbers say %q", string(c.Verdict), string(want))
 		}
 		objection := x.objection(c)
-		if objection != "" && !p.Taken {
+		if objection != "" && !p.Taken && !(c == x.chosen && x.rounded(c)) {
 			f.add(at+"verdict", "%s", objection)
 		}
 		asked = asked || objection != ""
@@ -149,7 +150,12 @@ func (x outcome) compares(c *Candidate) bool { return x.base != nil && c != x.ba
 
 // tied says that a candidate gains no more than the model can tell.
 func (x outcome) tied(c *Candidate) bool {
-	return x.compares(c) && x.base.Time.Mid-c.Time.Mid <= c.GainError
+	return x.compares(c) && (x.base.Time.Mid-c.Time.Mid <= c.GainError || near(float64(c.Time.Mid), float64(x.base.Time.Mid)))
+}
+
+// rounded says that a candidate is tied by rounding alone.
+func (x outcome) rounded(c *Candidate) bool {
+	return x.tied(c) && x.base.Time.Mid-c.Time.Mid > c.GainError
 }
 
 func (x outcome) speedup(c *Candidate) float64 {

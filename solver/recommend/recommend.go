@@ -52,7 +52,7 @@ func Best(plans []*Plan) (best, base int) {
 		// One that gains more can be the less sure of it.
 		wanted = func(p *Plan) bool { return !p.Tied(plans[base]) }
 	}
-	return lastOfEquals(plans, fastest(plans, wanted)), base
+	return lastOfEquals(plans, fastest(plans, wanted), wanted), base
 }
 
 // fastest is the place of the fastest plan that is wanted; ties go to the first.
@@ -66,12 +66,12 @@ func fastest(plans []*Plan, wanted func(*Plan) bool) int {
 	return best
 }
 
-func lastOfEquals(plans []*Plan, best int) int {
+func lastOfEquals(plans []*Plan, best int, wanted func(*Plan) bool) int {
 	if best < 0 || plans[best].Baseline {
 		return best
 	}
 	for i, p := range plans {
-		if p != nil && Same(p.Time, plans[best].Time) && p.GainError <= plans[best].GainError {
+		if p != nil && wanted(p) && Same(p.Time, plans[best].Time) && p.GainError <= plans[best].GainError {
 			best = i
 		}
 	}
@@ -79,8 +79,11 @@ func lastOfEquals(plans []*Plan, best int) int {
 }
 
 // Tied says that the plan's gain over the strongest baseline is within the cost model's
-// error.
-func (p *Plan) Tied(base *Plan) bool { return p != base && base.Time-p.Time <= p.GainError }
+// error, or of rounding alone: the same layout, put down in another order, may take a hair
+// less.
+func (p *Plan) Tied(base *Plan) bool {
+	return p != base && (base.Time-p.Time <= p.GainError || Same(p.Time, base.Time))
+}
 
 // Verdict is what became of a plan beside the chosen one and the strongest baseline, which
 // may be nil.
@@ -98,7 +101,7 @@ func (p *Plan) Verdict(chosen, base *Plan) Verdict {
 
 // InDoubt says why a tied plan is not recommended, and what settles that.
 func (p *Plan) InDoubt(base *Plan) string {
-	if p.GainError == 0 && Same(p.Time, base.Time) { // such as the baseline's own layout
+	if Same(p.Time, base.Time) && p.GainError <= rounding*base.Time { // such as the baseline's own layout
 		return fmt.Sprintf("takes as long as %s, part for part", base.Strategy)
 	}
 	why := fmt.Sprintf("gains %v +- %v over %s, which the cost model cannot tell from nothing", base.Time-p.Time, p.GainError, base.Strategy)

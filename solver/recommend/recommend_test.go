@@ -1,6 +1,7 @@
 package recommend
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -25,6 +26,7 @@ func unknown(name string, time units.Seconds, baseline bool) *Plan {
 }
 
 func TestTheFastestPlanThatSurelyGainsIsRecommended(t *testing.T) {
+	hair := units.Seconds(math.Nextafter(10, 0))
 	for name, c := range map[string]struct {
 		plans    []*Plan
 		best     string
@@ -40,6 +42,7 @@ func TestTheFastestPlanThatSurelyGainsIsRecommended(t *testing.T) {
 		"one that takes longer is slower":       {[]*Plan{today("old", 10), doubtful("a", 11, 5)}, "old", "chosen slower"},
 		"baselines as fast as each other":       {[]*Plan{today("old", 10), today("older", 10), doubtful("a", 8, 1)}, "a", "slower slower chosen"},
 		"as fast as the baseline":               {[]*Plan{today("old", 10), doubtful("a", 10, 0)}, "old", "chosen equal"},
+		"a gain of rounding is none":            {[]*Plan{today("old", 10), doubtful("a", 10, 0), doubtful("b", hair, 1e-19)}, "old", "chosen equal equal"},
 		"the last of equals":                    {[]*Plan{today("old", 10), doubtful("a", 7, 1), doubtful("b", 7*(1+1e-12), 1)}, "b", "slower equal chosen"},
 		"the last of equals, unless less sure":  {[]*Plan{today("old", 10), doubtful("a", 7, 1), doubtful("b", 7, 2)}, "a", "slower chosen equal"},
 		"of those whose error is not known too": {[]*Plan{unknown("old", 10, true), unknown("a", 9, false), unknown("b", 9, false)}, "b", "slower equal chosen"},
