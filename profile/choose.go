@@ -95,19 +95,21 @@ func aims(families, aFamily int, budget units.Seconds) (points int, each units.S
 func choose(sp Space, n int, cost Cost, longest units.Seconds, r *rand.Rand) []op.Shape {
 	pool := candidates(sp, 8*n, cost, longest, r)
 	var chosen []op.Shape
-	nearest := make([]float64, len(pool)) // distance to the nearest chosen one; 0: is chosen
+	const taken = -1
+	nearest := make([]float64, len(pool)) // distance to the nearest chosen one, 0 in the same place
 	for i := range nearest {
 		nearest[i] = math.Inf(1)
 	}
 	for len(chosen) < min(n, len(pool)) {
 		next := slices.IndexFunc(nearest, func(d float64) bool { return d > 0 }) // the pool is in random order
-		if len(chosen)%2 == 0 {
+		if len(chosen)%2 == 0 || next < 0 {
 			next = floats.MaxIdx(nearest)
 		}
 		chosen = append(chosen, pool[next].shape)
 		for i := range pool {
 			nearest[i] = min(nearest[i], floats.Distance(pool[i].u, pool[next].u, 2))
 		}
+		nearest[next] = taken
 	}
 	return chosen
 }

@@ -89,3 +89,21 @@ func TestWhatThereIsNoTimeForIsNamed(t *testing.T) {
 		t.Errorf("without points are %q, named %q", want, got)
 	}
 }
+
+// Shapes of a recording may lie in one place, as packed documents do in whatever order: each
+// is chosen once all the same.
+func TestShapesInOnePlaceAreChosenOnce(t *testing.T) {
+	sp := Space{On: "d", Kind: op.KindAttnVarlenFwd}
+	for _, lens := range [][]units.Tokens{{100, 200, 300}, {300, 200, 100}, {200, 300, 100}, {100, 300, 200}, {64, 64}, {1000}} {
+		sp.Shapes = append(sp.Shapes, op.AttnVarlenFwd{Varlen: op.Varlen{SeqLens: lens, QHeads: 4, KVHeads: 4, HeadDim: 64, DType: op.BF16}})
+	}
+	for n := 1; n <= len(sp.Shapes); n++ {
+		seen := map[string]bool{}
+		for _, s := range choose(sp, n, Cost{PerUnit: 1e-15}, 1, rand.New(rand.NewPCG(uint64(n), 0))) {
+			seen[NewSpot(sp.On, s).Key("")] = true
+		}
+		if len(seen) != n {
+			t.Errorf("%d shapes chosen, want %d", len(seen), n)
+		}
+	}
+}
