@@ -26,7 +26,7 @@ type family struct {
 
 // sizes are what a class takes where the configuration does not have the key at all; null is
 // another matter. 0: what follows from other keys, or for a window that there is none.
-type sizes struct{ kvHeads, headDim, window, fullLayers int }
+type sizes struct{ kvHeads, headDim, window, fullLayers, rotaryDim int }
 
 // families lists the model types we know. What each computes, and the defaults
 // of keys that it may leave out, is as its class in Hugging Face transformers
@@ -38,7 +38,7 @@ func families() []family {
 		{name: "gpt2", class: "GPT2LMHeadModel", keys: gptKeys, act: "gelu", layerNorm: true, tied: true, rest: asGPT2},
 		{name: "gpt_bigcode", class: "GPTBigCodeForCausalLM", keys: gptKeys, act: "gelu", layerNorm: true, tied: true, rest: asBigCode},
 		{name: "gpt_neox", class: "GPTNeoXForCausalLM", keys: usualKeys, act: "gelu", layerNorm: true, rest: asNeoX},
-		{name: "gptj", class: "GPTJForCausalLM", keys: gptKeys, act: "gelu", layerNorm: true, rest: asGPTJ},
+		{name: "gptj", class: "GPTJForCausalLM", keys: gptKeys, act: "gelu", layerNorm: true, absent: sizes{rotaryDim: 64}, rest: asGPTJ},
 		{name: "granite", class: "GraniteForCausalLM", keys: usualKeys, gated: true, act: "silu", rest: asLlama},
 		{name: "llama", class: "LlamaForCausalLM", keys: usualKeys, gated: true, act: "silu", rest: asLlama},
 		{name: "mistral", class: "MistralForCausalLM", keys: usualKeys, gated: true, act: "silu", windowed: true, absent: sizes{kvHeads: 8, window: 4096}, rest: asIs},
@@ -151,7 +151,7 @@ func asNeoX(c *hfConfig, m *Model) {
 }
 
 // asGPTJ: no biases in attention, one on the vocabulary; one norm for attention
-// and MLP.
+// and MLP. A rotary_dim of null turns whole heads.
 func asGPTJ(c *hfConfig, m *Model) {
 	m.MLPBias, m.VocabBias, m.SharedNorm = true, true, true
 	m.RotaryDim = or(c.RotaryDim, m.HeadDim)

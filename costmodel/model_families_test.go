@@ -154,7 +154,7 @@ func TestReadGPTs(t *testing.T) {
 			t.Errorf("%s: (-want +got)\n%s", c.want.Name, diff)
 		}
 	}
-	// Heads of GPT-NeoX-20B have 96 elements, of Phi-2 80, of Phi-4-mini 128;
+	// Heads of GPT-NeoX-20B have 96 elements, of Phi-2 80, of Phi-4-mini 128, of GPT-J-6B 256;
 	// where a share is not whole, transformers rounds down.
 	for data, want := range map[string]int{
 		string(config(t, "GPT-NeoX-20B")):                               24,
@@ -164,12 +164,15 @@ func TestReadGPTs(t *testing.T) {
 		string(config(t, "Phi-2")):                                      32,
 		string(config(t, "Phi-2", `"partial_rotary_factor": 0.4,`, ``)): 40,
 		string(config(t, "Phi-2", `"partial_rotary_factor": 0.4`, `"rope_parameters": {"partial_rotary_factor": 0.3, "rope_theta": 1}`)): 24,
-		string(config(t, "Phi-4-mini")):                                        96,
-		string(config(t, "Phi-3-mini")):                                        0,
-		string(config(t, "GLM-4-9B")):                                          64,
-		string(config(t, "GLM-4-9B", ` "partial_rotary_factor": 0.5,`, ``)):    64,
-		string(config(t, "StableLM-3B")):                                       20,
-		string(config(t, "StableLM-3B", `"partial_rotary_factor": 0.25,`, ``)): 20,
+		string(config(t, "Phi-4-mini")):                                         96,
+		string(config(t, "Phi-3-mini")):                                         0,
+		string(config(t, "GLM-4-9B")):                                           64,
+		string(config(t, "GLM-4-9B", ` "partial_rotary_factor": 0.5,`, ``)):     64,
+		string(config(t, "GPT-J-6B")):                                           64,
+		string(config(t, "GPT-J-6B", `"rotary_dim": 64, `, ``)):                 64,
+		string(config(t, "GPT-J-6B", `"rotary_dim": 64`, `"rotary_dim": null`)): 256,
+		string(config(t, "StableLM-3B")):                                        20,
+		string(config(t, "StableLM-3B", `"partial_rotary_factor": 0.25,`, ``)):  20,
 	} {
 		if got := read([]byte(data)).RotaryDim; got != want {
 			t.Errorf("%s\n%d elements of a head turn, want %d", data, got, want)

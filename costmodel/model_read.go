@@ -245,7 +245,7 @@ func (c *hfConfig) fill(f family, data []byte) error {
 		key string
 		to  **int
 		n   int
-	}{{"num_key_value_heads", &c.KVHeads, f.absent.kvHeads}, {"head_dim", &c.HeadDim, f.absent.headDim}, {"sliding_window", &c.SlidingWindow, f.absent.window}, {"max_window_layers", &c.MaxWindowLayers, f.absent.fullLayers}} {
+	}{{"num_key_value_heads", &c.KVHeads, f.absent.kvHeads}, {"head_dim", &c.HeadDim, f.absent.headDim}, {"sliding_window", &c.SlidingWindow, f.absent.window}, {"max_window_layers", &c.MaxWindowLayers, f.absent.fullLayers}, {"rotary_dim", &c.RotaryDim, f.absent.rotaryDim}} {
 		if _, there := given[s.key]; there || s.n == 0 {
 			continue
 		}
