@@ -275,15 +275,38 @@ func (b *Backend) link(set []int) string {
 			return network()
 		}
 	}
-	for _, l := range b.config.Machine.NVIDIALinks {
+	links := b.linksOf(set)
+	for _, l := range links {
 		if !strings.HasPrefix(l.Link, "NV") {
 			return "pcie"
 		}
 	}
-	if len(b.config.Machine.NVIDIALinks) == 0 {
+	if len(links) == 0 {
 		return "nccl" // the topology could not be read
 	}
 	return "nvlink"
+}
+
+// linksOf are the links between the GPUs of a set, of those of this machine: a card for
+// displays, or pairs that a bridge joins, say nothing of the others. They are all of the
+// machine's where a GPU of the set is not in its list, as those of another node.
+func (b *Backend) linksOf(set []int) []profile.NVIDIALink {
+	m, in := b.config.Machine, map[int]bool{}
+	for _, r := range set {
+		uuid := b.ranks[r].greeting.Device.UUID
+		i := slices.IndexFunc(m.NVIDIA, func(d profile.NVIDIADevice) bool { return uuid != "" && d.UUID == uuid })
+		if i < 0 {
+			return m.NVIDIALinks
+		}
+		in[m.NVIDIA[i].Index] = true
+	}
+	var links []profile.NVIDIALink
+	for _, l := range m.NVIDIALinks {
+		if in[l.A] && in[l.B] {
+			links = append(links, l)
+		}
+	}
+	return links
 }
 
 // transport is the threads that gloo adds to a rank: its event loop runs for half

@@ -150,6 +150,32 @@ func TestGPUsThatTorchDoesNotSeeAreSaidToBeLeftOut(t *testing.T) {
 	}
 }
 
+// How the GPUs of a set are linked is a matter of these alone: neither a card for displays
+// nor the pairs that no bridge joins make NVLink something else.
+func TestLinksAreThoseOfTheSet(t *testing.T) {
+	b := gpus(t, nil)
+	t.Setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c,GPU-d")
+	m := &b.config.Machine
+	for i, uuid := range []string{"GPU-t400", "GPU-a", "GPU-b", "GPU-c", "GPU-d"} {
+		m.NVIDIA = append(m.NVIDIA, profile.NVIDIADevice{Index: i, UUID: uuid, Name: "NVIDIA H200"})
+		for k := range i {
+			word := "SYS"
+			if k > 0 && (k-1)/2 == (i-1)/2 {
+				word = "NV4"
+			}
+			m.NVIDIALinks = append(m.NVIDIALinks, profile.NVIDIALink{A: k, B: i, Link: word})
+		}
+	}
+	b.config.GroupSizes = []int{2, 4}
+	var names []string
+	for _, g := range discover(t, b).Groups {
+		names = append(names, g.Name)
+	}
+	if want := []string{"2 h200 over nvlink", "4 h200 over pcie"}; !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+}
+
 func TestAGPUThatOthersUseIsRefused(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "0")
 	b := fakeBackend(t, "none", Config{}, "EVENKEEL_FAKE_GPU=NVIDIA A100", "EVENKEEL_FAKE_BUSY=1")
