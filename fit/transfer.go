@@ -141,9 +141,10 @@ func (d *Data) oddTimes(s Stratum, donors []Donor) string {
 }
 
 // carry is the donor's law on another device: its core by the ratios of the
-// datasheets, its correction where both run the same generation of kernels.
+// datasheets, its correction where both run the same generation of kernels. A donor
+// that was lent its own core and moved to its points lends it as it was moved.
 func (d *Donor) carry(to op.DeviceType) *costmodel.Law {
-	l := &costmodel.Law{Op: d.Law.Op, Variant: d.Law.Variant, Device: to.Name, Range: d.Law.Range, From: d.Device.Name}
+	l := &costmodel.Law{Op: d.Law.Op, Variant: d.Law.Variant, Device: to.Name, Scale: d.Law.Scale, Range: d.Law.Range, From: d.Device.Name}
 	if d.Law.Attention != nil {
 		l.Attention = d.Law.Attention.Scaled(d.Device, to)
 	} else {
@@ -319,8 +320,14 @@ func moved(l *costmodel.Law, points []Point) *costmodel.Law {
 	return &m
 }
 
-// around estimates a core anew, starting from and held by the donor's.
+// around estimates a core anew, starting from and held by the donor's, whose scale stays.
 func (c coreKind) around(l *costmodel.Law, dev op.DeviceType, points []Point) (*costmodel.Law, error) {
+	if l.Scale != 0 {
+		points = slices.Clone(points)
+		for i := range points {
+			points[i].Seconds /= l.Scale
+		}
+	}
 	fitted, err := c.fit(dev, points, l)
 	if err != nil {
 		return nil, err

@@ -77,6 +77,29 @@ func TestLentIntervalsGrowAsTheDonors(t *testing.T) {
 	}
 }
 
+// A device whose law is another's, moved to its points, lends that law as it was moved, and
+// what is estimated around it is of the points' own time.
+func TestMovedLawsAreLentAsMoved(t *testing.T) {
+	dev, core := coreDevice(), trueCore()
+	points := corePoints(60, 5, 1<<15, false)
+	law := &costmodel.Law{Op: op.KindAttnFwd, Variant: points[0].Shape.Variant(), Device: dev.Name, Attention: core, Range: hull(op.KindAttnFwd, points), Spread: costmodel.Spread{Lo: 0.9, Hi: 1.1}}
+	for i := range points {
+		points[i].Seconds *= 1.4
+	}
+	second := moved(law, points)
+	carried := (&Donor{Law: second, Device: dev}).carry(dev)
+	kind, _ := coreOf(op.KindAttnFwd, dev)
+	again, err := kind.around(carried, dev, points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []*costmodel.Law{carried, again} {
+		if off := math.Abs(math.Log(float64(l.Seconds(points[0].Shape) / second.Seconds(points[0].Shape)))); off > 0.02 {
+			t.Errorf("scale %v: a time is off by %.3f of the donor's, in log", l.Scale, off)
+		}
+	}
+}
+
 // What a device cannot compute in is not lent to it: bf16 is f16 on tensor cores from before
 // Ampere, once, and without a datasheet's rate there is no fp8.
 func TestBorrowedInPrecisionsThatThereAre(t *testing.T) {
