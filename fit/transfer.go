@@ -365,15 +365,20 @@ func unseenBy(way func([]Point) (*costmodel.Law, error), points []Point) ([]floa
 	return logs, nil
 }
 
-// hullWith is the range that two ranges of the same axes cover together: shapes
-// that the donor measured are its to predict, at the borrowed law's width.
+// hullWith is the range that two ranges of one op cover together: shapes that the donor
+// measured are its to predict, at the borrowed law's width. An axis that only one of the
+// two has is that of a batch, and the other was measured without.
 func hullWith(a, b []costmodel.AxisRange) []costmodel.AxisRange {
-	if len(a) != len(b) {
-		return a
+	if len(a) < len(b) {
+		a, b = b, a
 	}
 	all := slices.Clone(a)
 	for i := range all {
-		all[i].Min, all[i].Max = min(a[i].Min, b[i].Min), max(a[i].Max, b[i].Max)
+		other := costmodel.AxisRange{Min: 1, Max: 1}
+		if i < len(b) {
+			other = b[i]
+		}
+		all[i].Min, all[i].Max = min(a[i].Min, other.Min), max(a[i].Max, other.Max)
 	}
 	return all
 }

@@ -100,6 +100,29 @@ func TestMovedLawsAreLentAsMoved(t *testing.T) {
 	}
 }
 
+// A law's range holds its own points as well as the donor's, whichever of the two have
+// batches.
+func TestLentRangesHoldOwnPoints(t *testing.T) {
+	dev := coreDevice()
+	single, batched := attentionShape(4096, 1, 8, 8), attentionShape(1<<15, 8, 8, 8)
+	for _, c := range []struct{ donors, own op.AttnFwd }{{single, batched}, {batched, single}} {
+		law := &costmodel.Law{Op: op.KindAttnFwd, Variant: c.own.Variant(), Device: dev.Name, Attention: trueCore(), Spread: costmodel.Spread{Lo: 0.9, Hi: 1.1}}
+		mine := []Point{pointOf(dev, c.own, 1e-3)}
+		law.Range = hull(op.KindAttnFwd, []Point{pointOf(dev, c.donors, 1e-3)})
+		target := &costmodel.Law{Op: law.Op, Variant: law.Variant, Device: dev.Name, Range: hull(op.KindAttnFwd, mine)}
+		core, _ := coreOf(op.KindAttnFwd, dev)
+		lent, _, err := core.lent(target, dev, mine, &Donor{Law: law, Device: dev})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []op.Shape{c.donors, c.own} {
+			if beyond := lent.Beyond(s); beyond != 0 {
+				t.Errorf("donor with batches of %d, points with %d: %v is %v doublings beyond the range %v", c.donors.Blocks(), c.own.Blocks(), s, beyond, lent.Range)
+			}
+		}
+	}
+}
+
 // What a device cannot compute in is not lent to it: bf16 is f16 on tensor cores from before
 // Ampere, once, and without a datasheet's rate there is no fp8.
 func TestBorrowedInPrecisionsThatThereAre(t *testing.T) {
