@@ -21,7 +21,8 @@ type walk struct {
 }
 
 // descend improves a draft by moves of whole kinds until nothing helps or the
-// work is used up.
+// work is used up. Where nothing near fits, no move helps, and none costs any work a second
+// time: the time stays infinite, which is no gain.
 func (s *search) descend(from point, until float64) point {
 	w := &walk{search: s, at: from, until: until, gain: minGain, apart: s.unequal() && len(s.p.Ranks) <= tinyRanks}
 	for {
@@ -37,7 +38,7 @@ func (s *search) descend(from point, until float64) point {
 		if !tight {
 			w.tradeoffMoves()
 		}
-		if w.ended() || w.at.t > before*(1-descentGain) {
+		if w.ended() || w.at.t == before || w.at.t > before*(1-descentGain) {
 			return w.at
 		}
 	}

@@ -1,7 +1,10 @@
 package evenkeel
 
 import (
+	"context"
+	"math"
 	"testing"
+	"time"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
@@ -86,5 +89,26 @@ func TestRegroupingsAreListedOnce(t *testing.T) {
 		if !seen[formationKey(want)] {
 			t.Errorf("%v is not listed", want)
 		}
+	}
+}
+
+// A descent ends where neither its draft nor any near it fits: their layouts are known after
+// one round, and looking them up costs no work that would end it.
+func TestDescentEndsWhereNothingFits(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	s := newSearch(ctx, world.GPUs(t, "1x(1 h100_sxm + 1 a100_sxm)", 16<<20), Name, nil)
+	if err := s.seed(); err != nil {
+		t.Fatal(err)
+	}
+	groups := [][]int{{0}, {1}}
+	d := s.est.draft(groups)
+	d.ring = ringOf(d, groups)
+	s.estimate(d)
+	if x := s.descend(s.judgeDraft(d), s.budget); !math.IsInf(x.t, 1) || s.Err() != nil {
+		t.Fatalf("%v s, error %v: want a draft that does not fit", x.t, s.Err())
+	}
+	if ctx.Err() != nil {
+		t.Error("only the deadline ended the descent")
 	}
 }
