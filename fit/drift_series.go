@@ -38,15 +38,16 @@ func newSeries(shifts []float64) *DriftSeries {
 	return s
 }
 
-// crept says whether the sums are beyond the alarm and the last two recordings
-// both add to them: a single one proves nothing.
+// crept says whether a sum is beyond the alarm and the last two recordings both
+// add to it: a single one proves nothing.
 func (s *DriftSeries) crept() bool {
 	n := len(s.Shifts)
-	if n < 2 || max(s.CUSUMUp, s.CUSUMDn) <= cusumAlarm {
+	if n < 2 {
 		return false
 	}
 	last, previous := s.Shifts[n-1], s.Shifts[n-2]
-	return last*previous > 0 && min(math.Abs(last), math.Abs(previous)) > cusumSlack
+	return s.CUSUMUp > cusumAlarm && min(last, previous) > cusumSlack ||
+		s.CUSUMDn > cusumAlarm && max(last, previous) < -cusumSlack
 }
 
 // follow takes the recordings between the first and the last in: a shift of

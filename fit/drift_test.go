@@ -224,6 +224,7 @@ func TestSeriesOfRecordings(t *testing.T) {
 		{"the last alone", []float64{1, 1, 1, 1.06}, Ambiguous},
 		{"the last two", []float64{1, 1, 1.06, 1.06}, Drifted},
 		{"back again", []float64{1.08, 1.08, 1.08, 1}, Ambiguous},
+		{"back, and a little faster", []float64{1.2, 1.2, 0.98, 0.98}, Ambiguous},
 		{"creeping", []float64{1.01, 1.02, 1.025, 1.028, 1.029, 1.029, 1.029}, Drifted},
 	} {
 		rng := rand.New(rand.NewPCG(8, 9))
