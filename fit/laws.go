@@ -27,7 +27,8 @@ func estimate(d *Data, tasks []*task, donors []Donor) collectives {
 // estimateEach is estimate that tells of every law when it is done.
 func estimateEach(d *Data, tasks []*task, donors []Donor, ready func()) collectives {
 	for _, t := range tasks {
-		// Trees draw rows by their place: it must not depend on the recording's order.
+		// Trees draw rows by their place: it must not depend on the recording's order. Nor
+		// may it change later, since what families say is compared point by point.
 		t.points = slices.Clone(t.points)
 		slices.SortFunc(t.points, func(a, b Point) int { return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Key, b.Key)) })
 	}

@@ -75,12 +75,12 @@ const disturbed = 1.5
 // The whole path through torch: compute and collectives on two and four ranks,
 // fitted, checked, shown and resumed. Above the limits where canaries moved, it is measured
 // anew, as check advises, twice at most: what others do on this machine is not the
-// profile's fault. Four ranks on two cores are never quite still.
+// profile's fault.
 func TestTorchCalibrateFitCheck(t *testing.T) {
 	needTorch(t)
 	t.Setenv(mark, t.TempDir())
 	var recording string
-	for again := 2; ; again-- {
+	for tries := 3; ; tries-- {
 		var profile string
 		recording, profile = calibrateTorch(t)
 		evenkeel(t, "fit", recording, "-o", filepath.Join(t.TempDir(), "again.profile.json"))
@@ -99,10 +99,10 @@ func TestTorchCalibrateFitCheck(t *testing.T) {
 		if len(moved) == 0 {
 			break
 		}
-		t.Logf("above the limits while the machine moved: %q", moved)
-		if again == 0 {
-			break
+		if tries == 1 {
+			t.Fatalf("above the limits three times, while the machine moved: %q", moved)
 		}
+		t.Logf("above the limits while the machine moved, measuring again: %q", moved)
 	}
 	shown := evenkeel(t, "show", recording)
 	for _, want := range []string{"mem_layer", "layer_fwd", "torch 1"} {
