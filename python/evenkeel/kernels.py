@@ -280,10 +280,12 @@ class TorchEfficient(Repeating):
     def even_backward(
         self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, causal: bool
     ) -> Grads:
-        """See Repeating. A log-sum-exp of infinity makes the weights of the rows that fill up zero."""
+        """See Repeating. A log-sum-exp of infinity makes the weights of the rows that fill up zero. Kernels
+        read out, whatever its strides are, as the forward writes it: heads by tokens."""
         rows = torch.nn.functional.pad(lse, (0, -lse.shape[1] % self._ALIGNED), value=math.inf)
+        by_tokens = out.to(q.dtype).transpose(0, 1).contiguous().transpose(0, 1)
         dq, dk, dv = self._run_back(
-            dout[None], q[None], k[None], v[None], None, out[None].to(q.dtype), rows[None].contiguous(),
+            dout[None], q[None], k[None], v[None], None, by_tokens[None], rows[None].contiguous(),
             *self._random, 0.0, [True, True, True, False], causal, scale=1 / math.sqrt(q.shape[2]),
         )[:3]
         return dq[0], dk[0], dv[0]
