@@ -16,10 +16,10 @@ type coreKind struct {
 	field func(points []Point, core *costmodel.Law, dev op.DeviceType) fieldShape
 }
 
-// coreOf gives the core of a compute op on a device whose datasheet is known;
-// other devices' laws are linear.
+// coreOf gives the core of a compute op on a device of whose datasheet anything is known,
+// if only its generation; laws of others, which are processors, are linear.
 func coreOf(k op.Kind, dev op.DeviceType) (coreKind, bool) {
-	if dev.Sheet.BF16PerS == 0 {
+	if dev.Sheet == (op.Sheet{}) {
 		return coreKind{}, false
 	}
 	switch k {

@@ -95,6 +95,8 @@ func fabricOf(g op.GroupType, sheet op.Sheet, best float64) fabric {
 		return unknownFabric(best)
 	case strings.Contains(g.Link, "pcie") && sheet.HostPerS > 0:
 		return busFabric(min(sheet.LinkPerS, sheet.HostPerS))
+	case g.Link != sheet.Fabric():
+		return unknownFabric(best)
 	case sheet.LinkPerS > sheet.HostPerS:
 		return switchedFabric(sheet.LinkPerS)
 	}

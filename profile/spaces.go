@@ -2,6 +2,7 @@ package profile
 
 import (
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -16,6 +17,8 @@ type Extent struct {
 	HeadDims []int
 	DType    op.DType
 	Kernels  []string // attention kernels by name; nil stands for a single one without a name
+	// Ungrouped are those of them that take as many KV heads as query heads.
+	Ungrouped []string
 }
 
 // kernels has the empty name where kernels have none.
@@ -27,7 +30,9 @@ func (e Extent) kernels() []string {
 }
 
 // The smallest ends of the axes: shorter shapes measure the launch and nothing
-// a planner asks for. Row widths are multiples of minWidth, as models' are.
+// a planner asks for. Widths are multiples of minWidth, as models' are: a matrix product
+// of bf16 whose rows are no multiple of 8 elements runs on other kernels, which on an H200
+// reach a sixth of the rate.
 const (
 	minLen   = 64
 	minWidth = 64
@@ -63,6 +68,9 @@ func attentionSpace(on string, e Extent, mask op.Mask, dim int, kernel string, f
 	}
 	sp.Make = func(u []float64) op.Shape {
 		heads, kvHeads := headCounts(u[1], u[2], e.MaxHeads)
+		if slices.Contains(e.Ungrouped, kernel) {
+			kvHeads = heads
+		}
 		a := op.Attention{
 			Mask: mask, QLen: units.Tokens(LogScale(u[0], minLen, float64(e.MaxLen))),
 			QHeads: heads, KVHeads: kvHeads, HeadDim: dim, DType: e.DType, Kernel: kernel,
@@ -184,7 +192,7 @@ func PairSpaces(g op.GroupType, most units.Bytes) []Space {
 
 func gemmSpace(on string, e Extent, pass op.Pass) Space {
 	return Space{On: on, Kind: op.KindGEMM, Dims: 3, Share: 4, Make: func(u []float64) op.Shape {
-		width := func(u float64) int { return int(LogScale(u, minWidth, float64(e.MaxWidth))) }
+		width := func(u float64) int { return minWidth * int(LogScale(u, 1, float64(e.MaxWidth)/minWidth)) }
 		return op.GEMM{Pass: pass, M: units.Tokens(LogScale(u[0], minLen, float64(e.MaxLen))), N: width(u[1]), K: width(u[2]), DType: e.DType}
 	}}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/evenkeel/evenkeel/profile/backend/sim"
 	"github.com/evenkeel/evenkeel/profile/backend/torch"
 	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
+	"github.com/evenkeel/evenkeel/profile/importer"
 	"github.com/spf13/cobra"
 )
 
@@ -176,7 +177,7 @@ func (o calibration) cpuBackend(machine profile.Machine) (chosen, error) {
 func (o calibration) torchBackend(machine profile.Machine, world *launch.World) (chosen, error) {
 	c := torch.Config{
 		Machine: machine, Python: o.python, GroupSizes: o.groupSizes, DType: op.DType(o.dtype), AllowShared: o.allowShared,
-		CollectiveTimeout: o.pointTimeout / 2, World: world,
+		CollectiveTimeout: o.pointTimeout / 2, World: world, Known: knownGPU,
 	}
 	var err error
 	cores, parts := o, o
@@ -204,6 +205,12 @@ func (o calibration) torchBackend(machine profile.Machine, world *launch.World) 
 		return chosen{follower: b}, nil
 	}
 	return chosen{Backend: b}, nil
+}
+
+// knownGPU is what is known of a GPU model by the name that its driver gives it.
+func knownGPU(product string) (torch.Known, bool) {
+	m, ok := importer.ModelOf(product)
+	return torch.Known{Name: m.Name, SMs: m.Parallel, Sheet: m.Sheet}, ok
 }
 
 // follow serves this task's devices to the task that leads the job.

@@ -30,6 +30,10 @@ var knownModels = sync.OnceValue(func() []Model {
 // Models lists the GPU models that are known without a file of devices.
 func Models() []Model { return slices.Clone(knownModels()) }
 
+// ModelOf finds the one model that a name may mean: one of its own, such as h100_sxm, or
+// what its driver says, such as "NVIDIA H100 80GB HBM3".
+func ModelOf(name string) (Model, bool) { return Options{}.model(name) }
+
 // model finds a GPU model by what a file calls it: a name such as h100_sxm, or
 // free text such as "NVIDIA H100 80GB HBM3". Sheets given by the user come
 // first. Text that fits several models, such as "A100", finds none.
@@ -181,7 +185,7 @@ func ReadDevices(name string, r io.Reader) (map[string]Model, error) {
 	}
 	byName := map[string]Model{}
 	for _, m := range models {
-		if known, ok := (Options{}).model(m.Name); ok {
+		if known, ok := ModelOf(m.Name); ok {
 			m = m.over(known)
 		}
 		if m.Fabric == "" {

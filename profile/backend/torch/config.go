@@ -27,6 +27,10 @@ type Config struct {
 	GroupSizes []int
 	HeadDims   []int    // of attention; nil: 64 and 128
 	DType      op.DType // of compute; "": bf16 on a GPU, f32 on a processor
+	// Known finds a GPU model by the name that its driver gives it; nil knows none. Laws
+	// of a device of which nothing is known have no tiles or waves, and nobody's shapes
+	// can be lent to it.
+	Known func(product string) (Known, bool)
 	// AllowShared measures a GPU on which other processes compute.
 	AllowShared bool
 	// CollectiveTimeout is how long a rank waits for the others in a collective
@@ -43,6 +47,13 @@ type Config struct {
 	Worker func(python string, args ...string) *exec.Cmd
 	// GreetTimeout is how long a worker may take to start; 0: two minutes.
 	GreetTimeout time.Duration
+}
+
+// Known is what is known of a GPU model beforehand.
+type Known struct {
+	Name  string   // in profiles and clusters, such as h100_sxm
+	SMs   int      // that the datasheet's peaks are of
+	Sheet op.Sheet // of the whole GPU
 }
 
 func (c Config) greetTimeout() time.Duration {

@@ -32,12 +32,16 @@ func (l local) slot() slot {
 // deviceType names a device with its software stack. Everything that moves
 // times is in the fingerprint: another driver, library or power limit, or a
 // changed worker, is another device type.
-func (l local) deviceType(m profile.Machine) op.DeviceType {
+func (b *Backend) deviceType(l local, m profile.Machine) op.DeviceType {
 	g := l.Greeting
 	d := op.DeviceType{
 		Name: slug(g.Device.Name), Model: g.Device.Name, Stack: l.stack(),
 		Parallel: max(1, g.Device.SMs), Memory: g.Device.MemBytes,
 	}
+	if known := b.known(g.Device); known.Name != "" {
+		d.Name = known.Name
+	}
+	d.Sheet = b.sheet(g)
 	if g.Device.Kind != "cuda" {
 		d.Name, d.Parallel = Cores{l.Cores, l.ISA}.TypeName(), l.Cores
 		d.Model = fmt.Sprintf("%s, %d of %d cores", m.CPU, l.Cores, m.Cores)
@@ -59,6 +63,41 @@ func (l local) deviceType(m profile.Machine) op.DeviceType {
 	}
 	d.Fingerprint = fmt.Sprintf("%x", h.Sum(nil))
 	return d
+}
+
+// known is what is known of a device's model; nothing of a processor.
+func (b *Backend) known(d deviceFacts) Known {
+	if d.Kind != "cuda" || b.config.Known == nil {
+		return Known{}
+	}
+	if k, ok := b.config.Known(d.Name); ok {
+		return k
+	}
+	return Known{}
+}
+
+// sheet is the datasheet of a GPU, or of that part of one that a rank has: it computes
+// with its multiprocessors, and memory, cache and links are the whole GPU's. What the
+// driver says goes before what is known of the model, and is all that there is of another.
+func (b *Backend) sheet(g greeting) op.Sheet {
+	d := g.Device
+	if d.Kind != "cuda" {
+		return op.Sheet{}
+	}
+	known := b.known(d)
+	s := known.Sheet
+	if known.SMs > 0 {
+		share := float64(d.SMs) / float64(known.SMs)
+		s.BF16PerS *= share
+		s.FP8PerS *= share
+	}
+	if g.HIP == "" && d.SM != [2]int{} {
+		s.Arch = fmt.Sprintf("sm%d%d", d.SM[0], d.SM[1])
+	}
+	if d.L2Bytes > 0 {
+		s.L2 = d.L2Bytes
+	}
+	return s
 }
 
 // slug makes a word of a product's name: "NVIDIA H100 80GB HBM3" is h100_80gb_hbm3.

@@ -197,7 +197,7 @@ func (b *Backend) place(tasks []task) {
 			if l.Greeting.Device.Kind == "cuda" {
 				letter = "g"
 			}
-			r := &rank{place: fmt.Sprintf("n%d/%s%d", node, letter, count[node]), node: node, host: one.Host, greeting: l.Greeting, own: l.Own, sms: l.SMs, device: l.deviceType(one.Machine)}
+			r := &rank{place: fmt.Sprintf("n%d/%s%d", node, letter, count[node]), node: node, host: one.Host, greeting: l.Greeting, own: l.Own, sms: l.SMs, device: b.deviceType(l, one.Machine)}
 			r.dial = b.dialer(t, i, l)
 			if t == 0 && i == 0 && l.Cores == 1 && l.ISA == "" && l.Own == nil {
 				r.client, b.first = b.first, nil // it was greeted as just such a worker

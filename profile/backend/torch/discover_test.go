@@ -112,6 +112,55 @@ func TestPlacesOfATypeAndOfASignature(t *testing.T) {
 	}
 }
 
+// What is known of a GPU's model gives its type a name and a datasheet; a part of a GPU has
+// its share of the rates of computing, and what the driver says goes before what is known.
+func TestKnownGPUsHaveADatasheet(t *testing.T) {
+	h100 := op.Sheet{BF16PerS: 1000e12, FP8PerS: 2000e12, MemoryPerS: 3e12, L2: 50, LinkPerS: 450e9, HostPerS: 64e9, Arch: "sm90"}
+	b := &Backend{config: Config{Known: func(product string) (Known, bool) {
+		return Known{Name: "h100_sxm", SMs: 100, Sheet: h100}, product == "NVIDIA H100"
+	}}}
+	half, own, other, bare := h100, h100, op.Sheet{L2: 60, Arch: "sm103"}, op.Sheet{L2: 8}
+	half.BF16PerS, half.FP8PerS, own.L2 = 500e12, 1000e12, 60
+	for _, c := range []struct {
+		of   deviceFacts
+		sms  int
+		hip  string
+		name string
+		want op.Sheet
+	}{
+		{of: deviceFacts{Kind: "cuda", Name: "NVIDIA H100", SMs: 100, SM: [2]int{9, 0}, L2Bytes: 60}, name: "h100_sxm", want: own},
+		{of: deviceFacts{Kind: "cuda", Name: "NVIDIA H100", SMs: 50, CardSMs: 100, SM: [2]int{9, 0}}, sms: 50, name: "h100_sxm@sm50", want: half},
+		{of: deviceFacts{Kind: "cuda", Name: "NVIDIA X1", SMs: 10, SM: [2]int{10, 3}, L2Bytes: 60}, name: "x1", want: other},
+		{of: deviceFacts{Kind: "cuda", Name: "AMD Instinct X", SMs: 10, SM: [2]int{9, 4}, L2Bytes: 8}, hip: "7.0", name: "amd_instinct_x", want: bare},
+		{of: deviceFacts{Kind: "cpu", Name: "NVIDIA H100", SMs: 2, L2Bytes: 60}, name: "torch_cpu:1"},
+	} {
+		l := local{Cores: 1, SMs: c.sms, Greeting: greeting{Device: c.of, HIP: c.hip}}
+		if d := b.deviceType(l, profile.Machine{}); d.Name != c.name || d.Sheet != c.want {
+			t.Errorf("%+v: %s %+v, want %s %+v", c.of, d.Name, d.Sheet, c.name, c.want)
+		}
+	}
+}
+
+// A kernel without grouped heads is measured with as many KV heads as query heads: it
+// refuses all other shapes.
+func TestUngroupedKernels(t *testing.T) {
+	offers := func(grouped bool) offer {
+		return offer{OK: true, Ops: []op.Kind{op.KindAttnFwd}, Grouped: grouped}
+	}
+	r := &rank{greeting: greeting{Device: deviceFacts{Kind: "cuda"}, Ops: []op.Kind{op.KindAttnFwd}, Kernels: map[string]offer{"even": offers(false), "any": offers(true)}}}
+	b := &Backend{config: Config{HeadDims: []int{64}}}
+	grouped := map[string]bool{}
+	for _, s := range b.computeSpaces(r) {
+		for _, u := range [][]float64{{0.5, 0.9, 0.9, 0.5}, {0.2, 0.6, 1, 0.1}, {1, 1, 0, 1}} {
+			a := s.Make(u[:s.Dims]).(op.AttnFwd)
+			grouped[a.Kernel] = grouped[a.Kernel] || a.QHeads != a.KVHeads
+		}
+	}
+	if len(grouped) != 2 || grouped["even"] || !grouped["any"] {
+		t.Errorf("grouped heads: %v", grouped)
+	}
+}
+
 // Every GPU is its own rank with its own worker, named after its product.
 func TestGPUsOfOneMachine(t *testing.T) {
 	t.Setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b,GPU-c,GPU-d")

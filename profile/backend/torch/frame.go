@@ -115,6 +115,7 @@ type offer struct {
 	Schema  string    `json:"schema"`
 	Version string    `json:"version"`
 	Ops     []op.Kind `json:"ops"`
+	Grouped bool      `json:"grouped"` // whether an attention kernel takes fewer KV heads than query heads
 }
 
 func decodeFrame(line []byte) (frame, error) {

@@ -38,7 +38,7 @@ func FuzzFrame(f *testing.F) {
 		if g := r.guard(got, op.KindGEMM, []units.Seconds{1e-3}, 1); g.GPU != nil && (g.GPU.PowerShare > 1 || g.GPU.ThermalShare < 0) {
 			t.Errorf("%q: %+v", line, *g.GPU)
 		}
-		if d := (local{Greeting: got.greeting}).deviceType(profile.Machine{}); d.Fingerprint == "" {
+		if d := (&Backend{}).deviceType(local{Greeting: got.greeting}, profile.Machine{}); d.Fingerprint == "" {
 			t.Errorf("%q: %+v", line, d)
 		}
 	})

@@ -163,8 +163,13 @@ func middle(times []units.Seconds) units.Seconds {
 	return least[len(least)/2]
 }
 
-func causal(kernel string, n units.Tokens) op.Shape {
-	return op.AttnFwd{Attention: op.Attention{Mask: op.Diag, QLen: n, KVLen: n, QHeads: 16, KVHeads: 4, HeadDim: 128, DType: op.BF16, Kernel: kernel}}
+// causal attention of 16 heads in groups of four, where the kernel takes groups.
+func causal(r *rank, kernel string, n units.Tokens) op.Shape {
+	kv := 16
+	if kernel == "" || r.greeting.Kernels[kernel].Grouped {
+		kv = 4
+	}
+	return op.AttnFwd{Attention: op.Attention{Mask: op.Diag, QLen: n, KVLen: n, QHeads: 16, KVHeads: kv, HeadDim: 128, DType: op.BF16, Kernel: kernel}}
 }
 
 // Item: the launch of a short call must not be in its time. A call of a few
@@ -176,7 +181,7 @@ func TestGPULaunchGap(t *testing.T) {
 		x := prepared(t, b, op.Norm{Rowwise: op.Rowwise{Tokens: tokens, Width: 1024, DType: op.BF16}})
 		alone, _ := median(t, x, 1, 32)
 		batch, _ := median(t, x, 64, 32)
-		t.Logf("norm of %d rows: %v s alone and cold, %v s each in batches of 64", tokens, alone, batch)
+		t.Logf("norm of %d rows: %v alone and cold, %v each in batches of 64", tokens, alone, batch)
 		if alone > batch+50e-6 {
 			t.Errorf("norm of %d rows: alone it takes %v s more: the host's launch is in the time", tokens, alone-batch)
 		}
@@ -191,7 +196,7 @@ func TestGPUColdAndHot(t *testing.T) {
 			if !r.offers(kernel, op.KindAttnFwd) {
 				continue
 			}
-			x := prepared(t, b, causal(kernel, n))
+			x := prepared(t, b, causal(r, kernel, n))
 			cold, _ := median(t, x, 1, 16)
 			hot, _ := median(t, x, 8, 16)
 			t.Logf("%s, %d tokens: cold %.3g s, hot %.3g s, cold/hot %.3f", kernel, n, float64(cold), float64(hot), float64(cold/hot))
@@ -206,7 +211,7 @@ func TestGPUBurstAndSustained(t *testing.T) {
 		if !r.offers(kernel, op.KindAttnFwd) {
 			continue
 		}
-		x := prepared(t, b, causal(kernel, 32768))
+		x := prepared(t, b, causal(r, kernel, 32768))
 		time.Sleep(2 * time.Second)
 		burst, before := median(t, x, 1, 5)
 		for start := time.Now(); time.Since(start) < 3*time.Second; {
@@ -229,7 +234,7 @@ func TestGPUOutOfMemoryThenAGoodPoint(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	t.Logf("%v", err)
-	if err := x.Prepare(t.Context(), causal("", 2048), 1); err != nil {
+	if err := x.Prepare(t.Context(), causal(r, "", 2048), 1); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := x.Run(t.Context(), 1, 3); err != nil || r.client != pid {

@@ -20,6 +20,11 @@ func (b *Backend) extent(r *rank) profile.Extent {
 	if b.config.DType != "" {
 		e.DType = b.config.DType
 	}
+	for _, k := range e.Kernels {
+		if !r.greeting.Kernels[k].Grouped {
+			e.Ungrouped = append(e.Ungrouped, k)
+		}
+	}
 	return e
 }
 

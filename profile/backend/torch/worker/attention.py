@@ -154,7 +154,10 @@ class Kernel:
         """This kernel's entry in hello."""
         if self.why:
             return {"ok": False, "why": self.why}
-        return {"ok": True, "schema": self.schema, "ops": list(self.ops), "version": self.version}
+        return {
+            "ok": True, "schema": self.schema, "ops": list(self.ops), "version": self.version,
+            "grouped": self.native_gqa,
+        }
 
 
 class Attend(torch.autograd.Function):
