@@ -79,6 +79,7 @@ func (c *calibration) rounds(spaces []Space, s *Schedule, past *Past) *rounds {
 		if !ok {
 			continue // the backend no longer offers it; the fingerprint stands for times, not for what there is
 		}
+		sp.Share *= s.pace(p)
 		f := family{Space: sp, cost: Cost{p.Launch, units.Seconds(p.PerUnit), p.Prepare}}
 		for _, c := range candidates(sp, max(poolSize, len(sp.Shapes)), f.cost, p.Longest, rand.New(rand.NewPCG(c.Seed, uint64(i)))) {
 			f.pool, f.keys = append(f.pool, c.shape), append(f.keys, NewSpot(sp.On, c.shape).Key(""))
@@ -98,6 +99,27 @@ func (c *calibration) rounds(spaces []Space, s *Schedule, past *Past) *rounds {
 		}
 	}
 	return r
+}
+
+const (
+	// outpaced is how many times as long as the fastest an attention kernel may take before
+	// its points are fewer: planners ask for the fastest, and plans of the others only
+	// where it cannot run.
+	outpaced = 1.25
+	// outpacedShare of a family's points are enough to tell how much slower it is.
+	outpacedShare = 0.25
+)
+
+// pace is the share of a family's points that it gets: not all of them if it is attention by
+// a kernel that another outpaces.
+func (s *Schedule) pace(p Piloted) float64 {
+	rival := p.Variant
+	for _, o := range s.Families {
+		if rival.Kernel = o.Variant.Kernel; o.On == p.On && o.Op == p.Op && o.Variant == rival && p.PerUnit > outpaced*o.PerUnit {
+			return outpacedShare
+		}
+	}
+	return 1
 }
 
 func find(spaces []Space, p Piloted) (Space, bool) {

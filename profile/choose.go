@@ -45,7 +45,7 @@ const overhead = units.Seconds(0.005)
 // cannot be judged, beyond the second the time is better spent on longer calls.
 const (
 	fewest = 10
-	most   = 120
+	most   = 400
 )
 
 // The time for the samples of one visit: with less than the first a median

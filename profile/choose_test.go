@@ -107,3 +107,37 @@ func TestShapesInOnePlaceAreChosenOnce(t *testing.T) {
 		}
 	}
 }
+
+// Widths of matrix products are multiples of 64, as models' are: others run on other kernels.
+func TestWidthsAreModels(t *testing.T) {
+	e := Extent{MaxLen: 4096, MaxHeads: 8, MaxWidth: 16384, HeadDims: []int{64}, DType: op.BF16}
+	r, widest := rand.New(rand.NewPCG(1, 1)), 0
+	for range 1000 {
+		g := gemmSpace("x", e, op.Forward).Make([]float64{r.Float64(), r.Float64(), r.Float64()}).(op.GEMM)
+		if g.N%64 != 0 || g.K%64 != 0 || g.N < 64 || g.K < 64 || g.N > 16384 {
+			t.Fatalf("%+v", g)
+		}
+		widest = max(widest, g.N)
+	}
+	if widest < 14000 {
+		t.Errorf("the widest is %d of 16384", widest)
+	}
+}
+
+// Attention by a kernel that another outpaces gets a part of its points; by one as fast, by
+// the only one of its kind, and on another device, all.
+func TestOutpacedKernelsGetFewerPoints(t *testing.T) {
+	of := func(on, kernel string, mask op.Mask, perUnit float64) Piloted {
+		return Piloted{On: on, Op: op.KindAttnFwd, Variant: op.Variant{Kernel: kernel, Mask: mask, HeadDim: 64}, PerUnit: perUnit}
+	}
+	s := &Schedule{Families: []Piloted{
+		of("a", "fast", op.Diag, 1), of("a", "near", op.Diag, 1.2), of("a", "slow", op.Diag, 1.3),
+		of("a", "slow", op.Full, 1.3), of("b", "slow", op.Diag, 1.3),
+		{On: "a", Op: op.KindGEMM, PerUnit: 9},
+	}}
+	for i, want := range []float64{1, 1, 0.25, 1, 1, 1} {
+		if got := s.pace(s.Families[i]); got != want {
+			t.Errorf("%+v: %v of its points, want %v", s.Families[i], got, want)
+		}
+	}
+}
