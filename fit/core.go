@@ -124,8 +124,7 @@ func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, p
 // correction, that of the same kernel at another head width with more points, or
 // a donor's on another device is tried as the prior of a law with few.
 func correct(law *costmodel.Law, shape fieldShape, points []Point, logs []float64, others []*costmodel.Field) unseenErrors {
-	body, unseen := *law, unseenErrors{logs: logs}
-	core := func(s op.Shape) float64 { return float64(body.Seconds(s)) }
+	core, unseen := bodyOf(law), unseenErrors{logs: logs}
 	priors := []*costmodel.Field{nil}
 	for _, other := range others {
 		if other != nil && len(points) < fewToBorrow {
@@ -145,33 +144,25 @@ func correct(law *costmodel.Law, shape fieldShape, points []Point, logs []float6
 	return unseen
 }
 
+// timeOfShape is what a law's body takes for a shape, in seconds.
+type timeOfShape func(op.Shape) float64
+
+// bodyOf is the time of a law without its correction.
+func bodyOf(law *costmodel.Law) timeOfShape {
+	body := *law
+	body.Correction = nil
+	return func(s op.Shape) float64 { return float64(body.Seconds(s)) }
+}
+
 // alone are the errors, log(measured/predicted), of the core by itself: on
 // points it has not seen where they are few.
 func (c coreKind) alone(law *costmodel.Law, dev op.DeviceType, points []Point) ([]float64, error) {
-	logs := make([]float64, len(points))
-	if len(points) > fewToRefit {
-		for i, p := range points {
-			logs[i] = math.Log(p.Seconds / float64(law.Seconds(p.Shape)))
-		}
-		return logs, nil
+	if len(points) <= fewToRefit {
+		return unseenBy(func(train []Point) (*costmodel.Law, error) { return c.fit(dev, train, nil) }, points, coreFolds)
 	}
-	fold := folds(points, coreFolds)
-	for n := range coreFolds {
-		var train []Point
-		for i, p := range points {
-			if fold[i] != n {
-				train = append(train, p)
-			}
-		}
-		l, err := c.fit(dev, train, nil)
-		if err != nil {
-			return nil, err
-		}
-		for i, p := range points {
-			if fold[i] == n {
-				logs[i] = math.Log(p.Seconds / float64(l.Seconds(p.Shape)))
-			}
-		}
+	logs := make([]float64, len(points))
+	for i, p := range points {
+		logs[i] = math.Log(p.Seconds / float64(law.Seconds(p.Shape)))
 	}
 	return logs, nil
 }

@@ -144,7 +144,7 @@ func gemmTile(points []Point) int {
 type correction struct {
 	shape  fieldShape
 	points []Point
-	core   func(op.Shape) float64
+	core   timeOfShape
 	prior  *costmodel.Field // what is expected of the correction; nil: nothing
 	y      []float64        // log(measured/core), less the prior
 	noise  []float64        // variances
@@ -154,10 +154,10 @@ type correction struct {
 }
 
 // newCorrection lays the lattices through the points.
-func newCorrection(shape fieldShape, points []Point, core func(op.Shape) float64, prior *costmodel.Field) *correction {
-	l := &correction{shape: shape, points: points, core: core, prior: prior, y: make([]float64, len(points)), noise: make([]float64, len(points)), alpha: make([]float64, len(points))}
+func newCorrection(shape fieldShape, points []Point, core timeOfShape, prior *costmodel.Field) *correction {
+	l := &correction{shape: shape, points: points, core: core, prior: prior, noise: make([]float64, len(points)), alpha: make([]float64, len(points))}
+	l.y = l.over(core)
 	for i, p := range points {
-		l.y[i] = math.Log(p.Seconds/core(p.Shape)) - prior.Log(p.Shape)
 		// A point that was measured several times is known better.
 		l.noise[i] = shape.noise * shape.noise / float64(max(1, len(p.visits)))
 	}
@@ -185,6 +185,15 @@ func newCorrection(shape fieldShape, points []Point, core func(op.Shape) float64
 	}
 	l.k = newKriging(grids, coords)
 	return l
+}
+
+// over is what a core leaves at every point, beside the prior.
+func (l *correction) over(core timeOfShape) []float64 {
+	y := make([]float64, len(l.points))
+	for i, p := range l.points {
+		y[i] = math.Log(p.Seconds/core(p.Shape)) - l.prior.Log(p.Shape)
+	}
+	return y
 }
 
 // place is where a shape lies on axes, in octaves.
@@ -329,13 +338,13 @@ func (l *correction) solve() error {
 	return nil
 }
 
-// crossValidate predicts the correction at every point from the others, in
-// folds. It comes after solve, whose weights it keeps, and leaves the fields as
-// it found them.
-func (l *correction) crossValidate(k int) ([]float64, error) {
-	fold, unseen := folds(l.points, k), make([]float64, len(l.y))
-	for n := range k {
-		if err := l.without(func(i int) bool { return fold[i] == n }, unseen); err != nil {
+// crossValidate predicts the correction at every point from the others, each fold
+// from y[fold]. It comes after solve, whose weights it keeps, and leaves the fields
+// as it found them.
+func (l *correction) crossValidate(y [][]float64) ([]float64, error) {
+	fold, unseen := folds(l.points, len(y)), make([]float64, len(l.y))
+	for n := range y {
+		if err := l.without(func(i int) bool { return fold[i] == n }, y[n], unseen); err != nil {
 			return nil, err
 		}
 	}
@@ -343,16 +352,16 @@ func (l *correction) crossValidate(k int) ([]float64, error) {
 	return unseen, nil
 }
 
-// without predicts the correction at the points that are held from the others,
-// and leaves the fields that those give.
-func (l *correction) without(held func(int) bool, unseen []float64) error {
+// without predicts the correction at the points that are held from what it should be
+// at the others, y, and leaves the fields that those give.
+func (l *correction) without(held func(int) bool, y, unseen []float64) error {
 	alpha, noise := slices.Clone(l.alpha), slices.Clone(l.noise)
 	for i := range noise {
 		if held(i) {
 			noise[i] = math.Inf(1)
 		}
 	}
-	if err := l.k.solve(alpha, l.y, noise, krigingTol, krigingSteps); err != nil {
+	if err := l.k.solve(alpha, y, noise, krigingTol, krigingSteps); err != nil {
 		return err
 	}
 	for i := range unseen {
@@ -390,7 +399,7 @@ func (u unseenErrors) compared() []float64 {
 // the same kernel at another head width.
 //
 // Errors: too few points, or equations that cannot be solved.
-func learnField(shape fieldShape, points []Point, core func(op.Shape) float64, prior *costmodel.Field) (*costmodel.Field, unseenErrors, error) {
+func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costmodel.Field) (*costmodel.Field, unseenErrors, error) {
 	var none unseenErrors
 	if len(points) < leastField {
 		return nil, none, errors.New("too few points for a correction")
@@ -403,7 +412,7 @@ func learnField(shape fieldShape, points []Point, core func(op.Shape) float64, p
 	for i, p := range points {
 		smooth[i], shapes[i] = l.k.at(i), p.Shape
 	}
-	unseen, err := l.crossValidate(fieldFolds)
+	unseen, err := l.crossValidate(slices.Repeat([][]float64{l.y}, fieldFolds))
 	if err != nil {
 		return nil, none, err
 	}
@@ -414,10 +423,11 @@ func learnField(shape fieldShape, points []Point, core func(op.Shape) float64, p
 		return nil, none, err
 	}
 	field := l.field(advice)
-	whole, logs, fair := advice.blend(smooth, shapes, nil), make([]float64, len(points)), make([]float64, len(points))
+	said, whole := advice.mix(unseen, advice.unseen), advice.blend(smooth, shapes, nil)
+	logs, fair := make([]float64, len(points)), make([]float64, len(points))
 	for i, p := range points {
-		said, now := advice.mix(unseen[i], advice.unseen, i), field.Log(p.Shape)-prior.Log(p.Shape)
-		logs[i], fair[i] = l.y[i]-said+whole[i]-now, l.y[i]-bent(said, whole[i], now)
+		now := field.Log(p.Shape) - prior.Log(p.Shape)
+		logs[i], fair[i] = l.y[i]-said[i]+whole[i]-now, l.y[i]-bent(said[i], whole[i], now)
 	}
 	return field, unseenErrors{logs, fair, counts}, nil
 }

@@ -45,17 +45,23 @@ func (l *correction) grow() *advice {
 		return a
 	}
 	a.sow(l, forests)
-	a.unseen = make([]float64, len(a.rows))
-	fold := folds(l.points, treeFolds)
-	for n := range treeFolds {
+	a.unseen = a.crossValidate(l, slices.Repeat([][]float64{l.y}, treeFolds))
+	return a
+}
+
+// crossValidate is what trees say at every point that were grown without its fold, each
+// fold's from y[fold].
+func (a *advice) crossValidate(l *correction, y [][]float64) []float64 {
+	fold, unseen := folds(l.points, len(y)), make([]float64, len(a.rows))
+	for n := range y {
 		held := func(i int) bool { return fold[i] == n }
-		for i, v := range a.without(l, held) {
+		for i, v := range a.without(l, held, y[n]) {
 			if held(i) {
-				a.unseen[i] = v
+				unseen[i] = v
 			}
 		}
 	}
-	return a
+	return unseen
 }
 
 // sow grows so many trees' sums from all points.
@@ -73,21 +79,22 @@ func (a *advice) sow(l *correction, n int) {
 	a.trees = meanOf(grown)
 }
 
-// without is what trees that have not seen the points held say at those.
-func (a *advice) without(l *correction, held func(int) bool) []float64 {
+// without is what trees that have not seen the points held say at those, grown from what
+// the correction should be at the others, y.
+func (a *advice) without(l *correction, held func(int) bool, y []float64) []float64 {
 	if a.trees == nil {
 		return nil
 	}
 	var seen, unseen [][]float64
-	var y []float64
+	var told []float64
 	for i, x := range a.rows {
 		if held(i) {
 			unseen = append(unseen, x)
 		} else {
-			seen, y = append(seen, x), append(y, l.y[i])
+			seen, told = append(seen, x), append(told, y[i])
 		}
 	}
-	said, at := boost(seen, y, l.shape.trees).all(unseen), make([]float64, len(a.rows))
+	said, at := boost(seen, told, l.shape.trees).all(unseen), make([]float64, len(a.rows))
 	for i := range at {
 		if held(i) {
 			at[i], said = said[0], said[1:]
@@ -118,12 +125,16 @@ func (a *advice) settle(y, smooth, trees []float64) float64 {
 	return best
 }
 
-// mix mixes a field's value with the trees' one at a point.
-func (a *advice) mix(smooth float64, trees []float64, i int) float64 {
+// mix mixes a field's values at the points with the trees' ones.
+func (a *advice) mix(smooth, trees []float64) []float64 {
+	mixed := slices.Clone(smooth)
 	if a.trees == nil {
-		return smooth
+		return mixed
 	}
-	return (1-a.share)*smooth + a.share*trees[i]
+	for i := range mixed {
+		mixed[i] = (1-a.share)*smooth[i] + a.share*trees[i]
+	}
+	return mixed
 }
 
 // believe takes the share of the trees from what settle says, a step more of it: there

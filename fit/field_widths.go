@@ -295,10 +295,10 @@ func (l *correction) unseenCounts(a *advice) ([]float64, error) {
 	}
 	for turn := range 2 {
 		now := func(i int) bool { return held(i, turn) }
-		if err := l.without(now, smooth); err != nil {
+		if err := l.without(now, l.y, smooth); err != nil {
 			return nil, err
 		}
-		for i, v := range a.without(l, now) {
+		for i, v := range a.without(l, now, l.y) {
 			if now(i) {
 				trees[i] = v
 			}

@@ -49,8 +49,7 @@ func TestGEMMCoreOnRecordings(t *testing.T) {
 func withResidual(t *testing.T, dev op.DeviceType, core *costmodel.GEMMCore, train []Point) func(op.Shape) float64 {
 	kind, _ := coreOf(op.KindGEMM, dev)
 	law := &costmodel.Law{Op: op.KindGEMM, GEMM: core}
-	body := *law
-	field, _, err := learnField(kind.field(train, law, dev), train, func(s op.Shape) float64 { return float64(body.Seconds(s)) }, nil)
+	field, _, err := learnField(kind.field(train, law, dev), train, bodyOf(law), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -227,7 +227,7 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 		if n > 0 && len(points) < fewToMove || n == 2 && len(points) < fewestToFit+1 {
 			break
 		}
-		logs, err := unseenBy(way, points)
+		logs, err := unseenBy(way, points, wayFolds)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -264,9 +264,8 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 func (c coreKind) refined(law *costmodel.Law, dev op.DeviceType, points []Point, errs []float64, from *Donor) []float64 {
 	body := *law
 	body.Correction = nil
-	core := func(s op.Shape) float64 { return float64(body.Seconds(s)) }
 	for _, prior := range []*costmodel.Field{law.Correction, from.Law.Correction} {
-		field, unseen, err := learnField(c.field(points, &body, dev), points, core, prior)
+		field, unseen, err := learnField(c.field(points, &body, dev), points, bodyOf(&body), prior)
 		if err == nil && excess(unseen.logs, errs).mean < 0 {
 			law.Correction, errs = field, unseen.logs
 		}
@@ -337,10 +336,13 @@ func (c coreKind) around(l *costmodel.Law, dev op.DeviceType, points []Point) (*
 	return &m, nil
 }
 
+// wayFolds is into how many parts points are divided to compare ways to lend a law.
+const wayFolds = 10
+
 // unseenBy are the errors, log(measured/predicted), of a way to make a law on
-// points it was not made from.
-func unseenBy(way func([]Point) (*costmodel.Law, error), points []Point) ([]float64, error) {
-	k := min(len(points), 10)
+// points it was not made from, in at most k folds.
+func unseenBy(way func([]Point) (*costmodel.Law, error), points []Point, k int) ([]float64, error) {
+	k = min(len(points), k)
 	if k == 0 {
 		return nil, nil
 	}
