@@ -95,14 +95,15 @@ func (c coreKind) law(law *costmodel.Law, dev op.DeviceType, points []Point, sib
 }
 
 // tiled fills in a law of a physical core, and of a correction where that
-// proves itself on points it has not seen. It returns its errors on such.
+// proves itself on points it has not seen. It returns its errors on such, by which
+// laws are compared.
 func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, priors []*costmodel.Field) ([]float64, error) {
 	fitted, err := c.fit(dev, points, nil)
 	if err != nil {
 		return nil, err
 	}
 	law.Attention, law.GEMM = fitted.Attention, fitted.GEMM
-	logs, err := c.alone(law, dev, points)
+	logs, apart, err := c.alone(law, dev, points)
 	if err != nil {
 		return nil, err
 	}
@@ -111,12 +112,16 @@ func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, p
 	if len(points) >= fewToCorrect {
 		unseen = correct(law, shape, points, logs, priors)
 	}
+	logs = unseen.logs
+	if unseen.logs, err = unseen.promised(apart); err != nil {
+		return nil, err
+	}
 	law.Spread = spread(unseen.logs)
 	if len(points) >= fewToRefit {
 		law.Width = shape.widths(points, unseen, 0.9)
 		law.Widen = shape.growth(points, law.Width)
 	}
-	return unseen.logs, nil
+	return logs, nil
 }
 
 // correct gives a law the correction that proves itself in cross-validation
@@ -155,8 +160,8 @@ func bodyOf(law *costmodel.Law) timeOfShape {
 }
 
 // alone are the errors, log(measured/predicted), of the core by itself: on
-// points it has not seen where they are few.
-func (c coreKind) alone(law *costmodel.Law, dev op.DeviceType, points []Point) ([]float64, error) {
+// points it has not seen where they are few, with the cores of the others.
+func (c coreKind) alone(law *costmodel.Law, dev op.DeviceType, points []Point) ([]float64, []timeOfShape, error) {
 	if len(points) <= fewToRefit {
 		return unseenBy(func(train []Point) (*costmodel.Law, error) { return c.fit(dev, train, nil) }, points, coreFolds)
 	}
@@ -164,5 +169,5 @@ func (c coreKind) alone(law *costmodel.Law, dev op.DeviceType, points []Point) (
 	for i, p := range points {
 		logs[i] = math.Log(p.Seconds / float64(law.Seconds(p.Shape)))
 	}
-	return logs, nil
+	return logs, nil, nil
 }

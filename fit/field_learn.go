@@ -383,6 +383,9 @@ type unseenErrors struct {
 	// counts are the same from points of other head counts; NaN at the least and
 	// the largest count, and empty where there are too few of them.
 	counts []float64
+	// afresh gives what logs would be if the core had not seen the points either, from
+	// cores without each of the folds; nil where there is no correction.
+	afresh func(apart []timeOfShape) ([]float64, error)
 }
 
 // compared are the errors by which the law is compared with others.
@@ -391,6 +394,20 @@ func (u unseenErrors) compared() []float64 {
 		return u.fair
 	}
 	return u.logs
+}
+
+// promised are the errors that the law's interval is made of. A core follows its points
+// where they are few: by logs, whose core has seen all, intervals from 30 points held
+// 0.84 of the others of causal attention and 0.76 of those of products. Laws are compared
+// by logs all the same: chosen by these errors, those of causal attention from 60 points
+// were off by 4.15 instead of 3.8 %.
+//
+// apart are the law's cores without each of the folds; nil where the one stands for all.
+func (u unseenErrors) promised(apart []timeOfShape) ([]float64, error) {
+	if u.afresh == nil || apart == nil {
+		return u.logs, nil
+	}
+	return u.afresh(apart)
 }
 
 // learnField learns the correction of a core from points and returns it with
@@ -423,13 +440,46 @@ func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costm
 		return nil, none, err
 	}
 	field := l.field(advice)
-	said, whole := advice.mix(unseen, advice.unseen), advice.blend(smooth, shapes, nil)
-	logs, fair := make([]float64, len(points)), make([]float64, len(points))
+	said, whole, now := advice.mix(unseen, advice.unseen), advice.blend(smooth, shapes, nil), make([]float64, len(points))
+	fair := make([]float64, len(points))
 	for i, p := range points {
-		now := field.Log(p.Shape) - prior.Log(p.Shape)
-		logs[i], fair[i] = l.y[i]-said[i]+whole[i]-now, l.y[i]-bent(said[i], whole[i], now)
+		now[i] = field.Log(p.Shape) - prior.Log(p.Shape)
+		fair[i] = l.y[i] - bent(said[i], whole[i], now[i])
 	}
-	return field, unseenErrors{logs, fair, counts}, nil
+	afresh := func(apart []timeOfShape) ([]float64, error) {
+		y, said, err := l.afresh(advice, apart)
+		return stored(y, said, whole, now), err
+	}
+	return field, unseenErrors{stored(l.y, said, whole, now), fair, counts, afresh}, nil
+}
+
+// afresh is cross-validation in which the core has not seen the held points either, but
+// is one of those apart: what the correction should be at every point, and what the
+// others say that it is.
+func (l *correction) afresh(a *advice, apart []timeOfShape) (y, said []float64, err error) {
+	of, fold := make([][]float64, len(apart)), folds(l.points, len(apart))
+	for n, core := range apart {
+		of[n] = l.over(core)
+	}
+	smooth, err := l.crossValidate(of)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, n := range fold {
+		y = append(y, of[n][i])
+	}
+	return y, a.mix(smooth, a.crossValidate(l, of)), nil
+}
+
+// stored are the errors of a field as it was bent and stored, where y is what it should
+// say, said what the others do of each point, whole what all do and now what is left of
+// that.
+func stored(y, said, whole, now []float64) []float64 {
+	logs := make([]float64, len(y))
+	for i := range y {
+		logs[i] = y[i] - said[i] + whole[i] - now[i]
+	}
+	return logs
 }
 
 // bent is what a prediction at a point becomes by bending and storing the field, where

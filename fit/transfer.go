@@ -223,11 +223,12 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 	}
 	var best *costmodel.Law
 	var errs []float64
+	var apart []timeOfShape
 	for n, way := range ways {
 		if n > 0 && len(points) < fewToMove || n == 2 && len(points) < fewestToFit+1 {
 			break
 		}
-		logs, err := unseenBy(way, points, wayFolds)
+		logs, bodies, err := unseenBy(way, points, wayFolds)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -237,14 +238,19 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 		if best, err = way(points); err != nil {
 			return nil, nil, err
 		}
-		errs = logs
+		errs, apart = logs, bodies
 	}
+	unseen := unseenErrors{logs: errs}
 	if len(points) >= fewToCorrect {
-		errs = c.refined(best, dev, points, errs, from)
+		unseen = c.refined(best, dev, points, errs, from)
+	}
+	promised, err := unseen.promised(apart)
+	if err != nil {
+		return nil, nil, err
 	}
 	own := 0.0
-	if len(errs) > 0 {
-		own = math.Log(spread(errs).Hi)
+	if len(promised) > 0 {
+		own = math.Log(spread(promised).Hi)
 	}
 	n := float64(len(points))
 	half := (donorWeight*from.width(dev) + n*own) / (donorWeight + n)
@@ -255,22 +261,22 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 	if len(points) >= fewToBelieve {
 		best.From = ""
 	}
-	return best, errs, nil
+	return best, unseen.logs, nil
 }
 
 // refined learns from the points what a lent law leaves, around the donor's
 // correction, where that predicts unseen points better. It returns the errors on
 // such of what it decided on.
-func (c coreKind) refined(law *costmodel.Law, dev op.DeviceType, points []Point, errs []float64, from *Donor) []float64 {
-	body := *law
+func (c coreKind) refined(law *costmodel.Law, dev op.DeviceType, points []Point, errs []float64, from *Donor) unseenErrors {
+	body, best := *law, unseenErrors{logs: errs}
 	body.Correction = nil
 	for _, prior := range []*costmodel.Field{law.Correction, from.Law.Correction} {
 		field, unseen, err := learnField(c.field(points, &body, dev), points, bodyOf(&body), prior)
-		if err == nil && excess(unseen.logs, errs).mean < 0 {
-			law.Correction, errs = field, unseen.logs
+		if err == nil && excess(unseen.logs, best.logs).mean < 0 {
+			law.Correction, best = field, unseen
 		}
 	}
-	return errs
+	return best
 }
 
 // BorrowedForm begins the name of a rival that another device type lent.
@@ -340,13 +346,13 @@ func (c coreKind) around(l *costmodel.Law, dev op.DeviceType, points []Point) (*
 const wayFolds = 10
 
 // unseenBy are the errors, log(measured/predicted), of a way to make a law on
-// points it was not made from, in at most k folds.
-func unseenBy(way func([]Point) (*costmodel.Law, error), points []Point, k int) ([]float64, error) {
+// points it was not made from, in at most k folds, and the bodies of the laws without each.
+func unseenBy(way func([]Point) (*costmodel.Law, error), points []Point, k int) ([]float64, []timeOfShape, error) {
 	k = min(len(points), k)
 	if k == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
-	fold, logs := folds(points, k), make([]float64, len(points))
+	fold, logs, bodies := folds(points, k), make([]float64, len(points)), make([]timeOfShape, k)
 	for n := range k {
 		var train []Point
 		for i, p := range points {
@@ -356,15 +362,16 @@ func unseenBy(way func([]Point) (*costmodel.Law, error), points []Point, k int) 
 		}
 		l, err := way(train)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
+		bodies[n] = bodyOf(l)
 		for i, p := range points {
 			if fold[i] == n {
 				logs[i] = math.Log(p.Seconds / float64(l.Seconds(p.Shape)))
 			}
 		}
 	}
-	return logs, nil
+	return logs, bodies, nil
 }
 
 // hullWith is the range that two ranges of one op cover together: shapes that the donor
