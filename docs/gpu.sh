@@ -125,9 +125,11 @@ calibrated() { # folder, budget, ops
     --only "$3" --model "$OUT/config.json" --budget "$2" --out "$OUT/$1"
 }
 
-planned() { # name, strategy
-  step "plan-$1" "$BIN/evenkeel" solve --profile "$OUT/profile.json" --cluster "1x(1 $fast_type + 1 $slow_type)" --model "$OUT/config.json" \
-    --seq-len 16k --dtype bf16 --zero zero0 --take "$2" -o "$OUT/$1.plan.json"
+planned() { # name, tokens, flags of the layout
+  local name="$1" tokens="$2"
+  shift 2
+  step "plan-$name" "$BIN/evenkeel" solve --profile "$OUT/profile.json" --cluster "1x(1 $fast_type + 1 $slow_type)" --model "$OUT/config.json" \
+    --seq-len "$tokens" --dtype bf16 --zero zero0 "$@" -o "$OUT/$name.plan.json"
 }
 
 loop() {
@@ -144,12 +146,15 @@ loop() {
   step fit "$BIN/evenkeel" fit "$OUT"/{compute,rest}/calibration.rec.jsonl -o "$OUT/profile.json"
   step check-parts judged "$BIN/evenkeel" check "$OUT"/{compute,rest}/calibration.rec.jsonl --profile "$OUT/profile.json"
   read -r fast_type slow_type <<< "$(typed "$fast") $(typed "$slow")"
-  planned evenkeel evenkeel
-  planned equal ring
-  planned ulysses ulysses
-  step replay "$BIN/evenkeel" replay "$OUT"/{evenkeel,equal,ulysses}.plan.json --kernel sdpa_flash --repeats 10 -o "$OUT/loop.trace.jsonl"
+  # Shorter sequences go to one rank alone: messages through the host take longer
+  # than what a second one computes.
+  planned evenkeel 128k --take evenkeel
+  planned equal 128k --take ring
+  planned ulysses 128k --take ulysses
+  planned uneven 16k --shares 2:1 --q-heads 22:10 # a KV head is cut between the ranks
+  step replay "$BIN/evenkeel" replay "$OUT"/{evenkeel,equal,ulysses}.plan.json --kernel sdpa_flash --repeats 4 -o "$OUT/loop.trace.jsonl"
   step check-loop judged "$BIN/evenkeel" check "$OUT/loop.trace.jsonl" --profile "$OUT/profile.json" --timeline "$OUT/timeline.json"
-  for kernel in math sdpa_cudnn sdpa_efficient fa2; do # sdpa_flash was compared in the loop
+  for kernel in math sdpa_flash sdpa_cudnn sdpa_efficient fa2; do
     step "numerics-$kernel" kernel_or_none "$kernel"
   done
   packed "$OUT/loop.trace.jsonl"
@@ -161,7 +166,7 @@ typed() { grep -o "\"[a-z0-9_]*@sm$1\"" "$OUT/profile.json" | sort -u | head -n 
 # kernel_or_none runs a plan with an attention kernel; one that is not installed
 # is named and no failure.
 kernel_or_none() {
-  "$BIN/evenkeel" replay "$OUT/evenkeel.plan.json" --kernel "$1" --repeats 2 -o "$OUT/$1.trace.jsonl" 2> "$OUT/said.txt" || {
+  "$BIN/evenkeel" replay "$OUT/uneven.plan.json" --kernel "$1" --repeats 2 -o "$OUT/$1.trace.jsonl" 2> "$OUT/said.txt" || {
     cat "$OUT/said.txt" >&2
     grep -q "not to be had here" "$OUT/said.txt" && echo "$1 is not installed here"
   }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
-	"runtime"
 	"slices"
 	"sync"
 
@@ -279,21 +278,13 @@ type result struct {
 	err   error
 }
 
-// sitAll examines the laws side by side; each writes its own result alone, so
-// that the order in which they end shows nowhere.
+// sitAll examines the laws side by side.
 func sitAll(d *Data, of []learner, sizes []int, repeats int, ready func()) []result {
 	results := make([]result, len(of))
-	var wg sync.WaitGroup
-	slots := make(chan struct{}, runtime.GOMAXPROCS(0))
-	for i, l := range of {
-		wg.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			results[i].exams, results[i].err = l.sit(d, sizes, repeats)
-			ready()
-		})
-	}
-	wg.Wait()
+	atOnce(of, func(i int, l learner) {
+		results[i].exams, results[i].err = l.sit(d, sizes, repeats)
+		ready()
+	})
 	return results
 }
 

@@ -29,6 +29,7 @@ type progress struct {
 	error   string    // of a fit to them, on those set aside
 	learnt  time.Time // when the last fit was done
 	took    time.Duration
+	fitted  int  // points that it was of
 	untimed bool // what is left of the budget is no news
 }
 
@@ -68,7 +69,7 @@ func (p *progress) step(r profile.Progress) {
 		return
 	}
 	if r.Point != nil && r.Point.OK() {
-		p.learn(r.Point)
+		p.learn(r)
 	}
 	if p.untimed {
 		r.Left = 0
@@ -89,17 +90,28 @@ func (p *progress) step(r profile.Progress) {
 const learnEvery = 100
 
 // learnShare is the most of the time that goes into them, for it is the budget's. A fit of
-// a processor's laws takes 0.1 s; of a GPU's, with dozens of laws, seconds.
+// a processor's laws takes 0.1 s; of a GPU's, with dozens of laws, seconds to a minute.
 const learnShare = 0.05
 
+// mayLearn says whether a fit takes little of the time since the last one and of what is
+// left, going by the last one's time and the square of the points.
+func (p *progress) mayLearn(now time.Time, left time.Duration) bool {
+	if p.fitted == 0 {
+		return true
+	}
+	more := float64(p.done) / float64(p.fitted)
+	return p.took.Seconds()*more*more <= learnShare*min(now.Sub(p.learnt), left).Seconds()
+}
+
 // learn fits the points so far and notes the error on those set aside.
-func (p *progress) learn(point *profile.Point) {
-	p.data.Observe(point)
-	began := time.Now()
-	if p.done%learnEvery != 0 || learnShare*began.Sub(p.learnt).Seconds() < p.took.Seconds() {
+func (p *progress) learn(r profile.Progress) {
+	p.data.Observe(r.Point)
+	if p.done%learnEvery != 0 || !p.mayLearn(time.Now(), r.Left) {
 		return
 	}
-	defer func() { p.learnt, p.took = time.Now(), time.Since(began) }()
+	defer func(began time.Time) {
+		p.learnt, p.took, p.fitted = time.Now(), time.Since(began), p.done
+	}(time.Now())
 	o := fit.Defaults()
 	laws, err := fit.Fit(p.data, o)
 	if err != nil {

@@ -35,16 +35,31 @@ func TestAReportFitsNoLongerThanItsShareOfTheTime(t *testing.T) {
 	for _, c := range []struct {
 		took time.Duration
 		fits bool
-	}{{0, true}, {time.Hour, false}} {
+	}{{time.Nanosecond, true}, {time.Hour, false}} {
 		var out bytes.Buffer
 		p := newProgress(&out, false, &profile.Inventory{})
-		p.learnt, p.took = time.Now(), c.took
+		p.learnt, p.took, p.fitted = time.Now(), c.took, 100
 		reported(t, p)
 		if got := strings.Contains(out.String(), "median error so far"); got != c.fits {
 			t.Errorf("the last fit took %s: fitted again: %t", c.took, got)
 		}
 		if !strings.Contains(out.String(), "s left") {
 			t.Error("the time left is not told")
+		}
+	}
+}
+
+// A fit of 500 points took 4 s, the next one, of 2,600 with 9 s left, 49.
+func TestAReportIsNotFittedAtTheEnd(t *testing.T) {
+	now := time.Now()
+	p := &progress{learnt: now.Add(-time.Hour), took: 4 * time.Second, fitted: 500}
+	for _, c := range []struct {
+		done int
+		left time.Duration
+		may  bool
+	}{{2600, 9 * time.Second, false}, {600, 9 * time.Second, false}, {600, 10 * time.Minute, true}, {2600, 10 * time.Minute, false}, {2600, time.Hour, true}} {
+		if p.done = c.done; p.mayLearn(now, c.left) != c.may {
+			t.Errorf("%d points, %s left: may be fitted: %t", c.done, c.left, !c.may)
 		}
 	}
 }
