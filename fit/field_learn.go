@@ -168,7 +168,7 @@ func newCorrection(shape fieldShape, points []Point, core timeOfShape, prior *co
 		for i, p := range points {
 			places[i] = shape.place(lat.axes, p.Shape)
 		}
-		nodes := nodesOf(places, shape.thinning(lat.axes))
+		nodes := latticeOf(places, shape.thinning(lat.axes))
 		if n == 0 {
 			l.ends = ends(nodes)
 			if a := slices.Index(lat.axes, shape.counts); a >= 0 && shape.features != nil && len(points) >= fewToGrow {
@@ -237,6 +237,37 @@ func (f fieldShape) thinning(axes []string) []float64 {
 	}
 	return least
 }
+
+// latticeOf is nodesOf, with nodes farther apart where there would be many to a point: of
+// points at random places, as calibrations have them, no two share a coordinate.
+func latticeOf(places [][]float64, thin []float64) [][]float64 {
+	nodes := nodesOf(places, thin)
+	for apart := 0.125; sizeOf(nodes) > max(fewNodes, nodesAPoint*len(places)); apart *= math.Sqrt2 {
+		wider := slices.Clone(thin)
+		for a := range wider {
+			wider[a] = max(wider[a], apart)
+		}
+		nodes = nodesOf(places, wider)
+	}
+	return nodes
+}
+
+func sizeOf(axes [][]float64) int {
+	n := 1
+	for _, nodes := range axes {
+		n *= len(nodes)
+	}
+	return n
+}
+
+// Tables on the corners of grids have up to 13 nodes a point. Of random points fewNodes
+// suffice: 36 laws of attention and three of products of 63 to 84 points each, measured on an
+// H200, had the same errors with 1,000 to 150,000 nodes, and a profile of all 48 laws was
+// 1,180 kB in 35 s instead of 190 in 12.
+const (
+	fewNodes    = 1500
+	nodesAPoint = 16
+)
 
 // mostNodesAnAxis bounds the size of a lattice whatever shapes were measured.
 const mostNodesAnAxis = 64
