@@ -79,7 +79,7 @@ func (c *calibration) rounds(spaces []Space, s *Schedule, past *Past) *rounds {
 		if !ok {
 			continue // the backend no longer offers it; the fingerprint stands for times, not for what there is
 		}
-		sp.Share *= s.pace(p)
+		sp.Share *= pace(s.Families, p)
 		f := family{Space: sp, cost: Cost{p.Launch, units.Seconds(p.PerUnit), p.Prepare}}
 		for _, c := range candidates(sp, max(poolSize, len(sp.Shapes)), f.cost, p.Longest, rand.New(rand.NewPCG(c.Seed, uint64(i)))) {
 			f.pool, f.keys = append(f.pool, c.shape), append(f.keys, NewSpot(sp.On, c.shape).Key(""))
@@ -111,10 +111,10 @@ const (
 )
 
 // pace is the share of a family's points that it gets: not all of them if it is attention by
-// a kernel that another outpaces.
-func (s *Schedule) pace(p Piloted) float64 {
+// a kernel that another of the families outpaces.
+func pace(families []Piloted, p Piloted) float64 {
 	rival := p.Variant
-	for _, o := range s.Families {
+	for _, o := range families {
 		if rival.Kernel = o.Variant.Kernel; o.On == p.On && o.Op == p.Op && o.Variant == rival && p.PerUnit > outpaced*o.PerUnit {
 			return outpacedShare
 		}
@@ -275,17 +275,26 @@ func (c *calibration) beginRounds(ctx context.Context, inv *Inventory) (*Schedul
 // as those of a spread choice would in the same time; and for which spaces there is
 // none.
 func (c *calibration) families(spaces []Space, costs []Cost, points int, each, left units.Seconds) (all []Piloted, none []Space) {
+	all = piloted(spaces, costs)
 	for i, f := range fillAll(spaces, costs, c.counts(spaces, points), each, left, rand.New(rand.NewPCG(c.Seed, 0))) {
-		sp := spaces[i]
 		if len(f.shapes) == 0 {
-			none = append(none, sp)
+			none = append(none, spaces[i])
 		}
-		all = append(all, Piloted{
-			On: sp.On, Op: sp.Kind, Variant: sp.variant(),
-			Launch: costs[i].Launch, PerUnit: float64(costs[i].PerUnit), Prepare: costs[i].Prepare, Longest: f.longest,
-		})
+		all[i].Longest = f.longest
 	}
 	return all, none
+}
+
+// piloted is what a pilot found of spaces, without the longest calls.
+func piloted(spaces []Space, costs []Cost) []Piloted {
+	all := make([]Piloted, len(spaces))
+	for i, sp := range spaces {
+		all[i] = Piloted{
+			On: sp.On, Op: sp.Kind, Variant: sp.variant(),
+			Launch: costs[i].Launch, PerUnit: float64(costs[i].PerUnit), Prepare: costs[i].Prepare,
+		}
+	}
+	return all
 }
 
 // short names the points whose calls are short beside the time of a visit.

@@ -216,6 +216,10 @@ func (c *calibration) schedule(ctx context.Context, inv *Inventory) (*Schedule, 
 	if err != nil {
 		return nil, err
 	}
+	known := piloted(spaces, costs)
+	for i := range spaces {
+		spaces[i].Share *= pace(known, known[i])
+	}
 	left := c.left(c.Budget)
 	spots, short, none := plan(spaces, costs, c.counts(spaces, points), each, units.Seconds(left.Seconds()), rand.New(rand.NewPCG(c.Seed, 0)))
 	s := &Schedule{

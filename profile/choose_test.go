@@ -130,14 +130,14 @@ func TestOutpacedKernelsGetFewerPoints(t *testing.T) {
 	of := func(on, kernel string, mask op.Mask, perUnit float64) Piloted {
 		return Piloted{On: on, Op: op.KindAttnFwd, Variant: op.Variant{Kernel: kernel, Mask: mask, HeadDim: 64}, PerUnit: perUnit}
 	}
-	s := &Schedule{Families: []Piloted{
+	families := []Piloted{
 		of("a", "fast", op.Diag, 1), of("a", "near", op.Diag, 1.2), of("a", "slow", op.Diag, 1.3),
 		of("a", "slow", op.Full, 1.3), of("b", "slow", op.Diag, 1.3),
 		{On: "a", Op: op.KindGEMM, PerUnit: 9},
-	}}
+	}
 	for i, want := range []float64{1, 1, 0.25, 1, 1, 1} {
-		if got := s.pace(s.Families[i]); got != want {
-			t.Errorf("%+v: %v of its points, want %v", s.Families[i], got, want)
+		if got := pace(families, families[i]); got != want {
+			t.Errorf("%+v: %v of its points, want %v", families[i], got, want)
 		}
 	}
 }

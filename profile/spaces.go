@@ -137,12 +137,14 @@ func documents(total float64, n int, skew float64) []units.Tokens {
 
 // LayerSpaces lists the families of a whole layer, whose widths grow together
 // as models' do: heads of one width, a KV head for every four, and a gated MLP
-// of 3.5 hidden widths.
+// of 3.5 hidden widths. They begin where a planner's layers are: of those of a tenth of a
+// millisecond, which a GPU's whole range would have most of, four tenths are launches.
 func LayerSpaces(on string, e Extent) []Space {
 	var spaces []Space
 	for _, k := range []op.Kind{op.KindLayerFwd, op.KindLayerBwd} {
 		spaces = append(spaces, Space{On: on, Kind: k, Dims: 2, Share: 1, Make: func(u []float64) op.Shape {
-			l := LayerOf(units.Tokens(LogScale(u[0], 2*minLen, float64(e.MaxLen)/4)), int(LogScale(u[1], 2, float64(e.MaxHeads))), e)
+			tokens := LogScale(u[0], max(2*minLen, float64(e.MaxLen)/64), float64(e.MaxLen)/4)
+			l := LayerOf(units.Tokens(tokens), int(LogScale(u[1], max(2, float64(e.MaxHeads)/8), float64(e.MaxHeads))), e)
 			if k == op.KindLayerFwd {
 				return op.LayerFwd{Layer: l}
 			}
