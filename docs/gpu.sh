@@ -7,7 +7,9 @@
 #                                 start of a worker imports the attention packages that
 #                                 are installed, and flash-attn 4 compiles every shape
 #                                 anew: EVENKEEL_SKIP_KERNELS=fa4,te leaves these out
-#   docs/gpu.sh measure FOLDER    a full calibration of 8 minutes, its checks and plots
+#   docs/gpu.sh measure FOLDER    a full calibration of 8 minutes and a little
+#   docs/gpu.sh judge FOLDER      what the recording of that says, on any machine: its
+#                                 checks, plots and learning curve; 3 minutes on two cores
 #   docs/gpu.sh loop FOLDER       calibrate, plan and run plans on ranks with unequal
 #                                 parts of the GPU, and every attention kernel's numerics
 #                                 in them; 7 to 9 minutes. SMS: how many multiprocessors
@@ -20,7 +22,7 @@
 # is changed.
 set -euo pipefail
 
-readonly PART="${1:?look, measure or loop}"
+readonly PART="${1:?look, loop, measure or judge}"
 readonly OUT="${2:?a folder for the results}"
 readonly BIN="${BIN:-bin}"
 
@@ -76,13 +78,15 @@ smi_or_none() {
 }
 
 measure() {
-  step calibrate "$BIN/evenkeel" calibrate --backend torch --budget 8m --out "$OUT"
-  step check "$BIN/evenkeel" check "$OUT/calibration.rec.jsonl" --profile "$OUT/calibration.profile.json"
-  step check-long "$BIN/evenkeel" check "$OUT/calibration.rec.jsonl" --profile "$OUT/calibration.profile.json" --min-len 4k
+  step calibration "$BIN/evenkeel" calibrate --backend torch --budget 8m --out "$OUT"
+}
+
+judge() {
+  step check judged "$BIN/evenkeel" check "$OUT/calibration.rec.jsonl" --profile "$OUT/calibration.profile.json"
+  step check-long judged "$BIN/evenkeel" check "$OUT/calibration.rec.jsonl" --profile "$OUT/calibration.profile.json" --min-len 4k
   step show "$BIN/evenkeel" show "$OUT/calibration.profile.json" --plot "$OUT/fit"
   step recording "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl"
   step learning-curve "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl" --learning-curve --plot "$OUT/learning-curve"
-  packed "$OUT/calibration.rec.jsonl"
 }
 
 # packed leaves a smaller copy of a file beside it, where a failed step left one.
@@ -148,13 +152,13 @@ loop() {
   read -r fast_type slow_type <<< "$(typed "$fast") $(typed "$slow")"
   # Shorter sequences go to one rank alone: messages through the host take longer
   # than what a second one computes.
-  planned evenkeel 128k --take evenkeel
-  planned equal 128k --take ring
-  planned ulysses 128k --take ulysses
+  planned evenkeel 64k --take evenkeel
+  planned equal 64k --take ring
+  planned ulysses 64k --take ulysses
   planned uneven 16k --shares 2:1 --q-heads 22:10 # a KV head is cut between the ranks
-  step replay "$BIN/evenkeel" replay "$OUT"/{evenkeel,equal,ulysses}.plan.json --kernel sdpa_flash --repeats 4 -o "$OUT/loop.trace.jsonl"
+  step replay "$BIN/evenkeel" replay "$OUT"/{evenkeel,equal,ulysses}.plan.json --kernel sdpa_flash --repeats 3 -o "$OUT/loop.trace.jsonl"
   step check-loop judged "$BIN/evenkeel" check "$OUT/loop.trace.jsonl" --profile "$OUT/profile.json" --timeline "$OUT/timeline.json"
-  for kernel in math sdpa_flash sdpa_cudnn sdpa_efficient fa2; do
+  for kernel in sdpa_flash sdpa_cudnn sdpa_efficient math fa2; do
     step "numerics-$kernel" kernel_or_none "$kernel"
   done
   packed "$OUT/loop.trace.jsonl"
@@ -174,10 +178,11 @@ kernel_or_none() {
 
 case "$PART" in
   look) look ;;
-  measure) measure ;;
   loop) loop ;;
+  measure) measure ;;
+  judge) judge ;;
   *)
-    echo "gpu.sh: $PART: want look, measure or loop" >&2
+    echo "gpu.sh: $PART: want look, loop, measure or judge" >&2
     exit 2
     ;;
 esac

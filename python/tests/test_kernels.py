@@ -356,6 +356,7 @@ class TestGPU(unittest.TestCase):
         out, lse = kernel.forward(*on[1:], shared, causal)
         self.assertLess(far(out.cpu(), want), 1e-2)
         self.assertLess(far(lse.cpu(), want_lse), 1e-3)
+        out = out.contiguous()  # heads first, as the ring keeps it, however the forward writes it
         grads = kernel.backward(*on, out, lse, shared, causal)
         for got, grad in zip(grads, torch.autograd.grad(want, leaves, dout.double())):
             self.assertLess(far(got.cpu(), grad), 1e-2)
