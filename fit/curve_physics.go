@@ -89,14 +89,14 @@ func unknownFabric(best float64) fabric {
 // fabricOf chooses the prior from the datasheet of a group's devices.
 func fabricOf(g op.GroupType, sheet op.Sheet, best float64) fabric {
 	switch {
+	case strings.HasPrefix(g.Link, "gloo"): // through sockets, whatever links the devices have
+		return unknownFabric(best)
 	case g.Nodes > 1 && sheet.NetPerS > 0:
 		return busFabric(sheet.NetPerS)
 	case g.Nodes > 1 || sheet.LinkPerS == 0:
 		return unknownFabric(best)
 	case strings.Contains(g.Link, "pcie") && sheet.HostPerS > 0:
 		return busFabric(min(sheet.LinkPerS, sheet.HostPerS))
-	case g.Link != sheet.Fabric():
-		return unknownFabric(best)
 	case sheet.LinkPerS > sheet.HostPerS:
 		return switchedFabric(sheet.LinkPerS)
 	}
