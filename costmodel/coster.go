@@ -205,6 +205,9 @@ func (c *coster) warnings() []string {
 	if as := c.job.Model.ChargedAs(); as != "" {
 		out = append(out, as)
 	}
+	if odd := c.job.Model.Ragged(); odd != "" && slices.ContainsFunc(c.uses, func(u lawUse) bool { return u.law != nil && u.law.GEMM != nil }) {
+		out = append(out, odd)
+	}
 	out = append(out, c.assumptions()...)
 	for _, u := range c.uses {
 		if u.err != nil {

@@ -109,6 +109,29 @@ func (m Model) ChargedAs() string {
 	return fmt.Sprintf("the MLP's %s was not measured and is charged by the law of %s, which reads and writes as much", m.Activation, kind)
 }
 
+// tensorRow is the number of elements that rows of a matrix are a multiple of where tensor
+// cores read them: 16 bytes of bf16.
+const tensorRow = 8
+
+// Ragged says, in a sentence for the user, which widths tensor cores are slow at; it is
+// empty where there is none. On 80 multiprocessors of an H200 (results/evidence/h200)
+// products with such rows reached 53 to 140 TFLOP/s, one without 422.
+func (m Model) Ragged() string {
+	var odd []string
+	for _, w := range []struct {
+		name  string
+		value int
+	}{{"vocabulary", m.Vocab}, {"hidden", m.Hidden}, {"MLP", m.FFN}} {
+		if w.value%tensorRow != 0 {
+			odd = append(odd, fmt.Sprintf("%s width %d", w.name, w.value))
+		}
+	}
+	if len(odd) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s: no multiple of %d; tensor cores take three to eight times as long for such products as they are charged here (measured on an H200 in bf16); pad it to a multiple of 64", strings.Join(odd, ", "), tensorRow)
+}
+
 // HeadNorms is the number of elements per token of queries (q) and of keys (k) that are
 // normed head by head (QK norm); 0 without QK norm.
 func (m Model) HeadNorms() (q, k int) {

@@ -281,3 +281,19 @@ func TestWhatIsKeptOfNorms(t *testing.T) {
 		}
 	}
 }
+
+// Widths that tensor cores are slow at are named, all of them.
+func TestRaggedWidthsAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		m    Model
+		want string
+	}{
+		{Model{Vocab: 50272, Hidden: 768, FFN: 3072}, ""},
+		{Model{Vocab: 50257, Hidden: 768, FFN: 3072}, "vocabulary width 50257: no multiple of 8"},
+		{Model{Vocab: 50257, Hidden: 772, FFN: 3071}, "vocabulary width 50257, hidden width 772, MLP width 3071: no multiple"},
+	} {
+		if got := c.m.Ragged(); got == "" != (c.want == "") || !strings.HasPrefix(got, c.want) {
+			t.Errorf("%+v: %q, want %q", c.m, got, c.want)
+		}
+	}
+}

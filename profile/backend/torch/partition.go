@@ -25,7 +25,7 @@ type Partition struct {
 }
 
 // partitionMark stands before the number of multiprocessors in the name of a
-// device type: "h200@sm80".
+// device type: "h200_sxm@sm80".
 const partitionMark = "@sm"
 
 // String is how the command line names it: "0@sm80".
