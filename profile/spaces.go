@@ -192,8 +192,10 @@ func PairSpaces(g op.GroupType, most units.Bytes) []Space {
 	return spaces
 }
 
+// gemmSpace: a law of products needs more points than one of attention. Of an H200's, 84
+// gave a median error of 5 %, where attention has 2.5 from 63.
 func gemmSpace(on string, e Extent, pass op.Pass) Space {
-	return Space{On: on, Kind: op.KindGEMM, Dims: 3, Share: 4, Make: func(u []float64) op.Shape {
+	return Space{On: on, Kind: op.KindGEMM, Dims: 3, Share: 6, Make: func(u []float64) op.Shape {
 		width := func(u float64) int { return minWidth * int(LogScale(u, 1, float64(e.MaxWidth)/minWidth)) }
 		return op.GEMM{Pass: pass, M: units.Tokens(LogScale(u[0], minLen, float64(e.MaxLen))), N: width(u[1]), K: width(u[2]), DType: e.DType}
 	}}

@@ -23,5 +23,12 @@ func (r Norm) Validate() error { return r.validate(KindNorm) }
 // multiplications an element; the gain of width elements is not counted.
 func (r Norm) Work() Work { return r.rowwiseWork(4, 1) }
 
-// Features implements Featured.
-func (r Norm) Features(parallel int) Features { return rowFeatures(r.Work(), r.Tokens, parallel) }
+// Features implements Featured. A row is summed up by one unit alone, however few rows
+// there are: without its Tail, the FLOPs of one row, linear laws of norms on an H200 and on
+// two parts of one were 20 to 27 % off in the median of five-fold cross-validation, and with
+// it 7 to 10.
+func (r Norm) Features(parallel int) Features {
+	f := rowFeatures(r.Work(), r.Tokens, parallel)
+	f.Tail = float64(r.Work().FLOPs) / float64(r.Tokens) * unshared(parallel)
+	return f
+}

@@ -124,7 +124,7 @@ type Features struct {
 	FLOPs float64 // FLOPs of the busiest parallel unit: its even share and the Tail; 0 for bandwidth ops, whose FLOPs follow their bytes
 	Rows  float64 // rows on each unit: query rows times heads, elements of a GEMM's result, tokens of a row-wise op
 	Bytes float64 // least memory traffic
-	Tail  float64 // of these, what is beyond its even share: tasks are handed out whole, so the last wave is not full
+	Tail  float64 // of these, what is beyond its even share: tasks are handed out whole, so the last wave is not full; of a norm the FLOPs of one row
 }
 
 // Featured is a shape of a compute or bandwidth op.
