@@ -55,7 +55,7 @@ func draws(t *testing.T, n uint64, spoil func(*fit.Data, fit.Options)) []*fit.Cu
 	for seed := uint64(1); seed <= n; seed++ {
 		spec := fmt.Sprintf("1xbig+1xsmall,seed=%d", seed)
 		// Only what is judged is measured: another op would take of the budget.
-		_, recording := recorded(t, spec, 50*time.Second, op.KindAttnFwd, op.KindAttnBwd, op.KindGEMM)
+		_, recording := recorded(t, spec, time.Minute, op.KindAttnFwd, op.KindAttnBwd, op.KindGEMM)
 		d, o := noisy(dataOf(t, recording), 0.1, seed), fit.Defaults()
 		o.Seed = seed
 		if spoil != nil {
