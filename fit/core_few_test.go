@@ -10,7 +10,7 @@ import (
 
 // TestIntervalsOfFewPoints: where a core follows its few points, the interval of the corrected
 // law is of errors of cores that have not seen the point either. With those of the one core of
-// all points intervals of causal attention, fitted to 30 random ones, held 79 % of the others.
+// all points intervals of causal attention, fitted to 30 random ones, held 85 % of the others.
 func TestIntervalsOfFewPoints(t *testing.T) {
 	if testing.Short() {
 		t.Skip("fits too much for the race detector")
@@ -38,7 +38,7 @@ func TestIntervalsOfFewPoints(t *testing.T) {
 		t.Logf("%s: %d points inside the range, %.2f of them in the interval", r.name, e.Points, e.Coverage)
 		sum, n = sum+e.Coverage, n+1
 	}
-	if mean := sum / float64(n); n < 5 || mean < 0.85 || mean > 0.97 {
+	if mean := sum / float64(n); n < 5 || mean < 0.88 || mean > 0.97 {
 		t.Errorf("%.3f of the points are in their intervals, a mean over %d laws, want about 0.9", mean, n)
 	}
 }
