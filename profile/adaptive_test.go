@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/backend/sim"
 )
 
 // cheapest is a chooser that takes what costs least, and remembers what it was told.
@@ -174,5 +176,79 @@ func TestASpreadRecordingIsFinishedAsItWasBegun(t *testing.T) {
 	}
 	if after := scheduled(read(t, path)); !slices.Equal(before, after) || len(*seen) > 0 {
 		t.Errorf("%d points were scheduled, now %d; the chooser was asked %d times", len(before), len(after), len(*seen))
+	}
+}
+
+// twoKernels is a simulated device with two attention kernels, of which "slow" takes twice
+// as long as "fast".
+type twoKernels struct{ *sim.Backend }
+
+func (b twoKernels) Discover(ctx context.Context) (*profile.Inventory, error) {
+	inv, err := b.Backend.Discover(ctx)
+	if err == nil {
+		inv.Spaces = profile.ComputeSpaces(inv.Devices[0].Name, profile.Extent{
+			MaxLen: 8192, MaxHeads: 16, MaxWidth: 1024, HeadDims: []int{64}, DType: op.BF16, Kernels: []string{"fast", "slow"},
+		})
+	}
+	return inv, err
+}
+
+func (b twoKernels) Open(ctx context.Context, on, place string) (profile.Executor, error) {
+	x, err := b.Backend.Open(ctx, on, place)
+	return &slowKernel{Executor: x}, err
+}
+
+type slowKernel struct {
+	profile.Executor
+	slow bool
+}
+
+func (x *slowKernel) Prepare(ctx context.Context, s op.Shape, seed uint64) error {
+	x.slow = s.Variant().Kernel == "slow"
+	return x.Executor.Prepare(ctx, s, seed)
+}
+
+func (x *slowKernel) Run(ctx context.Context, inner, n int) (profile.Batch, error) {
+	b, err := x.Executor.Run(ctx, inner, n)
+	for _, times := range b.Ranks {
+		for i := range times {
+			if x.slow {
+				times[i] *= 2
+			}
+		}
+	}
+	return b, err
+}
+
+// Whichever way points are chosen, a kernel that another outpaces gets fewer.
+func TestCalibrateSpendsItsPointsOnFastKernels(t *testing.T) {
+	spec, err := sim.Parse("1xbig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, adaptive := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "x")
+		cfg := config(time.Minute)
+		if adaptive {
+			cfg, _ = inRounds(time.Minute, 0)
+		}
+		cfg.Only = []op.Kind{op.KindAttnFwd, op.KindAttnBwd, op.KindGEMM}
+		j, err := doc.OpenJournal(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		past, _ := profile.NewPast()
+		err = profile.Calibrate(t.Context(), twoKernels{sim.New(spec)}, cfg, past, j, silent)
+		if err = errors.Join(err, j.Close()); err != nil {
+			t.Fatal(err)
+		}
+		points := map[string]int{}
+		for _, p := range read(t, path).points {
+			points[p.Shape.Variant().Kernel]++
+		}
+		t.Logf("adaptive %t: %v", adaptive, points)
+		if points["slow"] == 0 || points["fast"] < 2*points["slow"] {
+			t.Errorf("adaptive %t: points by kernel %v, want twice as many of the fast one", adaptive, points)
+		}
 	}
 }
