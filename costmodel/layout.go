@@ -293,3 +293,36 @@ func (l Layout) validateCover(seqLen units.Tokens) error {
 	}
 	return nil
 }
+
+// cutsBefore[h] is the number of borders at most h, of any group's heads, that are inside a
+// key-value head. None, where every query head has its own, is nil.
+type cutsBefore []int
+
+func (l Layout) cutsBefore(m Model) cutsBefore {
+	each := m.QHeads / m.KVHeads
+	if each == 1 {
+		return nil
+	}
+	cuts := make(cutsBefore, m.QHeads+1)
+	for _, group := range l.Groups {
+		first := 0
+		for _, h := range group {
+			if first%each != 0 {
+				cuts[first] = 1
+			}
+			first += h.QHeads
+		}
+	}
+	for h := 1; h < len(cuts); h++ {
+		cuts[h] += cuts[h-1]
+	}
+	return cuts
+}
+
+// inside is how many of them lie between the query heads first to first+n.
+func (c cutsBefore) inside(first, n int) int {
+	if c == nil || n == 0 {
+		return 0
+	}
+	return c[first+n-1] - c[first]
+}

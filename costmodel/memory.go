@@ -38,11 +38,16 @@ type MemoryShare struct {
 	Copied      units.Tokens // of the group's own block that are copied into a send buffer; 0 where the whole block is sent in place
 	QHeads      int          // query heads that the rank computes
 	KVHeads     int          // KV heads that those query heads need
+	Cuts        int          // borders of other groups' heads inside one of those KV heads: it is held once for either side
 	AllKVHeads  int          // KV heads that all members of the group need, those needed by several members counted for each
 	Members     int          // of the group
 	Ranks       int          // that take part in the step: states are sharded over these
 	TwoBatch    bool         // the rank holds two micro-batches at once
 }
+
+// heldKVHeads is the KV heads that the rank holds, those that a border cuts counted twice: what
+// travels in the ring is in one piece for either side of it.
+func (s *MemoryShare) heldKVHeads() int { return s.KVHeads + s.Cuts }
 
 // MemoryIn predicts the peak memory of every rank of the cluster under a valid layout. A
 // rank that has no place in the layout holds nothing.
@@ -88,7 +93,7 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 			tokens[g] += l.Shards[h.Rank].Tokens()
 		}
 	}
-	sent := l.sent(tokens)
+	sent, cuts := l.sent(tokens), l.cutsBefore(m)
 	for _, n := range sent {
 		widest, second = max(widest, n), max(second, min(widest, n))
 	}
@@ -110,7 +115,11 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 		}
 		first = 0
 		for _, h := range group {
-			shares[h.Rank] = MemoryShare{l.Shards[h.Rank].Tokens(), tokens[g], other, copied, h.QHeads, m.KVHeadsOf(first, h.QHeads), all, len(group), ranks, l.TwoBatch}
+			shares[h.Rank] = MemoryShare{
+				Tokens: l.Shards[h.Rank].Tokens(), GroupTokens: tokens[g], Widest: other, Copied: copied,
+				QHeads: h.QHeads, KVHeads: m.KVHeadsOf(first, h.QHeads), Cuts: cuts.inside(first, h.QHeads), AllKVHeads: all,
+				Members: len(group), Ranks: ranks, TwoBatch: l.TwoBatch,
+			}
 			first += h.QHeads
 		}
 	}
@@ -218,7 +227,7 @@ func (j Job) headActivations(q, kv int) units.Bytes {
 func (x *MemoryModel) kept(s *MemoryShare, measured units.Bytes) float64 {
 	j := &x.j
 	tokens, e := float64(s.Tokens), float64(j.DType.Size())
-	layer := tokens*x.token + float64(s.GroupTokens)*float64(j.headActivations(s.QHeads, s.KVHeads))
+	layer := tokens*x.token + float64(s.GroupTokens)*float64(j.headActivations(s.QHeads, s.heldKVHeads()))
 	if s.Members > 1 {
 		layer += tokens * float64(j.Model.qWidth()) * e
 	}
@@ -239,7 +248,7 @@ func (x *MemoryModel) forwardTransient(s *MemoryShare) float64 {
 		return 0
 	}
 	merge := 4 * float64(s.GroupTokens) * float64(s.QHeads) * float64(x.j.Model.HeadDim+1)
-	return x.blocks(s) + merge
+	return x.blocks(s) + x.apart(s) + merge
 }
 
 // blocks: buffers of the widest passing block's keys and values, and the copy of those of
@@ -251,9 +260,23 @@ func (x *MemoryModel) blocks(s *MemoryShare) float64 {
 	return float64(x.j.RingBuffers)*x.keysAndValues(s, s.Widest) + x.keysAndValues(s, s.Copied)
 }
 
-// keysAndValues is the bytes of those of so many tokens, of a rank's heads.
+// keysAndValues is the bytes of those of so many tokens, as a rank holds its heads.
 func (x *MemoryModel) keysAndValues(s *MemoryShare, tokens units.Tokens) float64 {
-	return 2 * float64(tokens) * float64(s.KVHeads) * float64(x.j.Model.HeadDim) * float64(x.j.DType.Size())
+	return float64(tokens) * float64(s.heldKVHeads()) * x.keyAndValue()
+}
+
+// keyAndValue is the bytes of one token's and KV head's.
+func (x *MemoryModel) keyAndValue() float64 {
+	return 2 * float64(x.j.Model.HeadDim) * float64(x.j.DType.Size())
+}
+
+// apart is the copy of a block's keys and values that a kernel is given where the rank holds
+// some KV head twice: each once.
+func (x *MemoryModel) apart(s *MemoryShare) float64 {
+	if s.Cuts == 0 {
+		return 0
+	}
+	return float64(max(s.GroupTokens, s.Widest)) * float64(s.KVHeads) * x.keyAndValue()
 }
 
 // backwardTransient: as many buffers, now with the float32 gradients of keys and
@@ -264,8 +287,8 @@ func (x *MemoryModel) keysAndValues(s *MemoryShare, tokens units.Tokens) float64
 func (x *MemoryModel) backwardTransient(s *MemoryShare) float64 {
 	j := &x.j
 	d, e := float64(j.Model.HeadDim), float64(j.DType.Size())
-	kvRow := float64(s.KVHeads) * d * (2*e + 8 + 2*e)
-	b := float64(j.RingBuffers)*float64(s.Widest)*kvRow + x.keysAndValues(s, s.Copied) + 4*float64(s.GroupTokens)*float64(s.QHeads)*d
+	kvRow := float64(s.heldKVHeads()) * d * (2*e + 8 + 2*e)
+	b := float64(j.RingBuffers)*float64(s.Widest)*kvRow + x.keysAndValues(s, s.Copied) + x.apart(s) + 4*float64(s.GroupTokens)*float64(s.QHeads)*d
 	if s.KVHeads < s.QHeads {
 		b += 2 * float64(max(s.GroupTokens, s.Widest)) * float64(s.QHeads) * d * e
 	}

@@ -136,22 +136,27 @@ func TestMemoryOfGroups(t *testing.T) {
 	for r, want := range []struct {
 		own, ofGroup  units.Tokens
 		q, kv, all    units.Bytes // heads; key-value heads of the whole group
+		twice         units.Bytes // of kv, those that a border of the other group cuts
 		widest, chunk units.Bytes // of the other group; of the loss
 	}{
-		{1000, group0, 6, 2, 9, group1, 1000}, // heads 0 to 5 need KV heads 0 and 1
-		{0, group0, 26, 7, 9, group1, 0},      // 6 to 31 need 1 to 7: head 1 is needed twice
-		{3000, group0, 0, 0, 9, group1, 3000},
-		{500, group1, 16, 4, 8, group0, 500},
-		{1500, group1, 16, 4, 8, group0, 1500},
+		{1000, group0, 6, 2, 9, 0, group1, 1000}, // heads 0 to 5 need KV heads 0 and 1
+		{0, group0, 26, 7, 9, 0, group1, 0},      // 6 to 31 need 1 to 7: head 1 is needed by two
+		{3000, group0, 0, 0, 9, 0, group1, 3000},
+		{500, group1, 16, 4, 8, 1, group0, 500}, // heads 4 and 5 of KV head 1 go to one rank, 6 and 7 to another
+		{1500, group1, 16, 4, 8, 0, group0, 1500},
 	} {
 		own, ofGroup := units.Bytes(want.own), units.Bytes(want.ofGroup)
-		kept := 32 * (own*118_792 + ofGroup*(516*want.q+512*want.kv) + own*2*4096)
+		kept := 32 * (own*118_792 + ofGroup*(516*want.q+512*(want.kv+want.twice)) + own*2*4096)
 		if got[r].Activations != kept {
 			t.Errorf("rank %d: activations %d, want %d", r, got[r].Activations, kept)
 		}
 		// Two buffers of keys and values with a float32 gradient and one that waits
-		// for it; the queries' gradient; gradients expanded to the query heads.
-		ring := 2*want.widest*want.kv*d*2*(2+4+2) + 4*ofGroup*want.q*d
+		// for it; the queries' gradient; gradients expanded to the query heads; what a
+		// kernel is given of keys and values that are held in two pieces.
+		ring := 2*want.widest*(want.kv+want.twice)*d*2*(2+4+2) + 4*ofGroup*want.q*d
+		if want.twice > 0 {
+			ring += 2 * 2 * max(ofGroup, want.widest) * want.kv * d
+		}
 		if want.kv < want.q {
 			ring += 2 * 2 * max(ofGroup, want.widest) * want.q * d
 		}
@@ -192,7 +197,7 @@ func TestMemoryModelForgetsNothing(t *testing.T) {
 	j := llamaJob(t)
 	x := NewMemoryModel(j)
 	for range 2000 {
-		s := MemoryShare{Tokens: units.Tokens(r.IntN(1 << 20)), GroupTokens: units.Tokens(r.IntN(1 << 20)), Widest: units.Tokens(r.IntN(1 << 18)), QHeads: r.IntN(33), KVHeads: r.IntN(9), AllKVHeads: r.IntN(20), Members: 1 + r.IntN(8), Ranks: 1 + r.IntN(4)}
+		s := MemoryShare{Tokens: units.Tokens(r.IntN(1 << 20)), GroupTokens: units.Tokens(r.IntN(1 << 20)), Widest: units.Tokens(r.IntN(1 << 18)), QHeads: r.IntN(33), KVHeads: r.IntN(9), Cuts: r.IntN(3), AllKVHeads: r.IntN(20), Members: 1 + r.IntN(8), Ranks: 1 + r.IntN(4)}
 		dev := DeviceMemory{Capacity: units.Bytes(r.IntN(80)) * units.GiB, LayerToken: units.Bytes(r.IntN(2) * 150_000)}
 		if got, want := x.Of(s, dev), j.MemoryOf(s, dev); got != want {
 			t.Fatalf("%+v: %+v, want %+v", s, got, want)

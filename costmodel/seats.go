@@ -197,7 +197,7 @@ func (s *sim) messages() {
 	if len(s.groups) < 2 {
 		return
 	}
-	cuts, n := s.cutsBefore(), len(s.groups)
+	cuts, n := s.layout.cutsBefore(s.job.Model), len(s.groups)
 	for g := range s.groups {
 		b := &s.groups[g]
 		b.out = s.hopsBetween(b, &s.groups[(g+1)%n], cuts)
@@ -211,13 +211,13 @@ func (s *sim) messages() {
 }
 
 // hopsBetween are the messages from the members of a group to those of another.
-func (s *sim) hopsBetween(b, next *seatGroup, cuts []int) []hop {
+func (s *sim) hopsBetween(b, next *seatGroup, cuts cutsBefore) []hop {
 	var out []hop
 	for i, j := b.from, next.from; i < b.to && j < next.to; {
 		from, to := &s.seats[i], &s.seats[j]
 		lo, hi := max(from.first, to.first), min(from.first+from.heads, to.first+to.heads)
 		if lo < hi {
-			kv := s.job.Model.KVHeadsOf(lo, hi-lo) + cuts[hi-1] - cuts[lo]
+			kv := s.job.Model.KVHeadsOf(lo, hi-lo) + cuts.inside(lo, hi-lo)
 			out = append(out, hop{from: i, to: j, kv: kv})
 		}
 		switch {
@@ -230,25 +230,6 @@ func (s *sim) hopsBetween(b, next *seatGroup, cuts []int) []hop {
 		}
 	}
 	return out
-}
-
-// cutsBefore[h] is the number of borders at most h, of any group's head
-// intervals, that are inside a key-value head.
-func (s *sim) cutsBefore() []int {
-	each := s.job.Model.QHeads / s.job.Model.KVHeads
-	cuts := make([]int, s.job.Model.QHeads+1)
-	if each == 1 {
-		return cuts
-	}
-	for i := range s.seats {
-		if f := s.seats[i].first; f%each != 0 {
-			cuts[f] = 1
-		}
-	}
-	for h := 1; h < len(cuts); h++ {
-		cuts[h] += cuts[h-1]
-	}
-	return cuts
 }
 
 // loadNodes adds up what each node's network cards carry when all of its ranks send at
