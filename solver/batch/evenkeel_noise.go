@@ -22,18 +22,31 @@ const (
 	thoroughMost = 512
 )
 
-// noisy says how many searches at noisy prices a batch of n sequences on so many pools is
-// worth, and the effort of each. Alike devices gain a tenth of a percent by them.
-func (o Options) noisy(n, pools int) (searches int, each Effort) {
+// round is so many searches at noisy prices, each of one effort.
+type round struct {
+	searches int
+	each     Effort
+}
+
+// noisy is the rounds that a batch of n sequences on so many pools is worth. Alike devices
+// gain a tenth of a percent by them. A thorough search begins with the quick ones of an
+// online search, and these with a quick search at the true prices: so that more effort ends
+// with no longer a plan.
+func (o Options) noisy(n, pools int) (rounds []round) {
+	if o.Effort != Quick && pools > 1 && n <= onlineMost {
+		rounds = append(rounds, round{onlineNoisy, Quick})
+	}
 	switch {
 	case o.Effort == Thorough && n <= thoroughMost:
-		searches, each = thoroughNoisy, Online
+		rounds = append(rounds, round{thoroughNoisy, Online})
 	case o.Effort == Thorough:
-		searches, each = thoroughNoisy/3, Online
-	case o.Effort == Online && pools > 1 && n <= onlineMost:
-		searches, each = onlineNoisy, Quick
+		rounds = append(rounds, round{thoroughNoisy / 3, Online})
 	}
-	return int(float64(searches) * max(1, o.Times)), each
+	if len(rounds) > 0 {
+		last := &rounds[len(rounds)-1]
+		last.searches = int(float64(last.searches) * max(1, o.Times))
+	}
+	return rounds
 }
 
 // tryNoisy searches again at perturbed prices, those of each class raised by a random share
@@ -43,32 +56,42 @@ func (o Options) noisy(n, pools int) (searches int, each Effort) {
 // search with other random numbers ends at the same plan; at other prices other classes and
 // other numbers of micro-batches look best.
 func (pl *Planner) tryNoisy(ctx context.Context) {
-	t := &pl.t
-	searches, each := pl.options.noisy(t.items(), len(t.size))
-	if searches == 0 {
-		return
-	}
-	if pl.noisy == nil {
-		pl.noisy = NewPlanner(Options{Effort: each})
-	}
-	e := pl.effort()
-	enough := pl.bound * e.enough
-	random, shares := rand.New(rand.NewPCG(seed, 0)), make([]float64, len(t.base))
-	for range searches {
-		if pl.best.total <= enough || ctx.Err() != nil {
+	shares := make([]float64, len(pl.t.base))
+	for _, r := range pl.options.noisy(pl.t.items(), len(pl.t.size)) {
+		if pl.noisy == nil {
+			pl.noisy = NewPlanner(Options{})
+		}
+		pl.noisy.options.Effort = r.each
+		if clear(shares); r.each == Quick && !pl.tryAt(ctx, shares) {
 			return
 		}
-		for c := range shares {
-			shares[c] = random.Float64()
+		random := rand.New(rand.NewPCG(seed, 0))
+		for range r.searches {
+			for c := range shares {
+				shares[c] = random.Float64()
+			}
+			if !pl.tryAt(ctx, shares) {
+				return
+			}
 		}
-		if pl.noisy.find(ctx, t.p.raised(shares, noiseMost)) != nil {
-			return // ctx is done: at the true prices there was a plan
-		}
-		pl.found.copyFrom(&pl.noisy.best)
-		pl.found.reprice(t)
-		if pl.found.total < pl.best.total*nearlyAsGood {
-			pl.improve(ctx, &pl.found, e, enough)
-		}
-		pl.keep(&pl.found)
 	}
+}
+
+// tryAt is a search of tryNoisy at one set of prices, false where there is no need of another.
+func (pl *Planner) tryAt(ctx context.Context, shares []float64) bool {
+	t, e := &pl.t, pl.effort()
+	enough := pl.bound * e.enough
+	if pl.best.total <= enough || ctx.Err() != nil {
+		return false
+	}
+	if pl.noisy.find(ctx, t.p.raised(shares, noiseMost)) != nil {
+		return false // ctx is done: at the true prices there was a plan
+	}
+	pl.found.copyFrom(&pl.noisy.best)
+	pl.found.reprice(t)
+	if pl.found.total < pl.best.total*nearlyAsGood {
+		pl.improve(ctx, &pl.found, e, enough)
+	}
+	pl.keep(&pl.found)
+	return true
 }
