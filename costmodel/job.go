@@ -176,8 +176,11 @@ func (m Memory) Peak() units.Bytes {
 // Usable is the part of the capacity a plan may fill.
 const Usable = 0.97
 
+// Room is what the peak leaves of the usable capacity, in bytes; below zero where it is more.
+func (m Memory) Room() float64 { return Usable*float64(m.Capacity) - float64(m.Peak()) }
+
 // Fits says whether the peak stays within the usable capacity.
-func (m Memory) Fits() bool { return float64(m.Peak()) <= Usable*float64(m.Capacity) }
+func (m Memory) Fits() bool { return m.Room() >= 0 }
 
 // Span is a stretch of time in which one resource of a rank is busy, for timelines.
 type Span struct {

@@ -330,7 +330,7 @@ func TestOptions(t *testing.T) {
 func TestPricesOfOneLength(t *testing.T) {
 	const count = 6
 	q, j := referenceJob(t, "1x4 h100_sxm + 1x4 a100_sxm", nil)
-	for _, s := range []units.Tokens{4096, 40000, 200000} {
+	for _, s := range []units.Tokens{4096, 40000, 170000} {
 		c, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{Of: costmodel.Documents{Tokens: s, Count: count}})
 		if err != nil {
 			t.Fatal(err)

@@ -393,7 +393,7 @@ func (g *group) fit(m *mechanism) {
 	}
 }
 
-// capacity is the most tokens with which the memory of every rank suffices; the
+// capacity is the most tokens with which the usable memory of every rank suffices; the
 // tightest one decides. Memory is all but straight in the tokens, so lines through
 // two points find the border in a few steps; halves do where they do not.
 func (g *group) capacity(m *mechanism, r costmodel.Recompute) units.Tokens {
@@ -402,7 +402,7 @@ func (g *group) capacity(m *mechanism, r costmodel.Recompute) units.Tokens {
 	room := func(t units.Tokens) float64 { // of the tightest rank, in bytes
 		least := math.Inf(1)
 		for _, x := range g.b.q.PackMemory(j, m.groups, m.share, t, len(g.b.ranks)) {
-			least = min(least, float64(x.Capacity-x.Peak()))
+			least = min(least, x.Room())
 		}
 		return least
 	}

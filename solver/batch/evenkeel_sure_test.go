@@ -41,7 +41,7 @@ func TestASurerPlanIsFound(t *testing.T) {
 		n     int
 		why   string // there is none
 	}{
-		{"lognormal:median=1000,sd=1.7,seed=7", 16, ""},
+		{"lognormal:median=1000,sd=1.7,seed=2", 16, ""},
 		{"lognormal:median=1000,sd=1.7,seed=7", 32, "no plan is faster than one that surely gains already"},
 		{"uniform:100,131072", 8, "of the 9 plans that were made none gains more over the strongest baseline than the cost model can be wrong by"},
 	} {
