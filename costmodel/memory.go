@@ -35,6 +35,7 @@ type MemoryShare struct {
 	Tokens      units.Tokens // of the rank
 	GroupTokens units.Tokens // of the rank's all-to-all group
 	Widest      units.Tokens // of the largest block that another group sends around the ring, at least 1; 0 if there is one group only
+	Others      int          // groups besides the rank's own
 	Copied      units.Tokens // of the group's own block that are copied into a send buffer; 0 where the whole block is sent in place
 	QHeads      int          // query heads that the rank computes
 	KVHeads     int          // KV heads that those query heads need
@@ -116,7 +117,7 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 		first = 0
 		for _, h := range group {
 			shares[h.Rank] = MemoryShare{
-				Tokens: l.Shards[h.Rank].Tokens(), GroupTokens: tokens[g], Widest: other, Copied: copied,
+				Tokens: l.Shards[h.Rank].Tokens(), GroupTokens: tokens[g], Widest: other, Others: len(l.Groups) - 1, Copied: copied,
 				QHeads: h.QHeads, KVHeads: m.KVHeadsOf(first, h.QHeads), Cuts: cuts.inside(first, h.QHeads), AllKVHeads: all,
 				Members: len(group), Ranks: ranks, TwoBatch: l.TwoBatch,
 			}
@@ -128,12 +129,17 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 
 // MemoryOf predicts the peak memory of one rank, by component. The job must be valid.
 //
-// Where a slope of a layer was measured (dev.LayerToken) it replaces the formula for
-// activations. The slope is an upper bound of these, since the measured peak also
-// includes what the layer's backward pass needs for itself. All other components are by
-// formula, for kernels that keep what FlashAttention, fused RMSNorm and fused SwiGLU
-// keep. Context, communicators and fragmentation are not counted; the device's capacity
-// has to leave room for them.
+// Memory is fullest in the backward pass of the last layer, while all others keep what they
+// need: when its MLP is computed, or its attention's ring, or when the ring's gradients are
+// put together, by when what the MLP kept is free again. Of these the largest counts, and one
+// chunk's logits beside it, although they are gone by then: for what a model has besides its
+// layers. It is what the executor holds (package python/evenkeel), with kernels that keep
+// what FlashAttention, fused norms and fused SwiGLU keep.
+//
+// Where a slope of a layer was measured (dev.LayerToken: what its forward pass keeps) it
+// replaces the formula for activations. Gradients of parameters while they are added up,
+// context, communicators and fragmentation are not counted; the device's capacity has to
+// leave room for them.
 func (j Job) MemoryOf(s MemoryShare, dev DeviceMemory) Memory { return NewMemoryModel(j).Of(s, dev) }
 
 // MemoryModel is MemoryOf for who asks thousands of times about one job. It is not
@@ -159,15 +165,46 @@ func (x *MemoryModel) Of(s MemoryShare, dev DeviceMemory) Memory {
 		x.ranks, x.states = s.Ranks, x.j.stateBytes(int64(s.Ranks))
 	}
 	m := Memory{Capacity: dev.Capacity, LayerToken: dev.LayerToken, States: x.states}
-	kept, toAll := x.kept(&s, dev.LayerToken), x.toAllTransient(&s)
-	transient := max(x.forwardTransient(&s), x.backwardTransient(&s), toAll)
+	kept := x.kept(&s, dev.LayerToken)
+	transient := max(x.mlpTransient(&s), max(x.ringTransient(&s), x.gradientsTransient(&s))-x.freedByMLP(&s))
 	if s.TwoBatch {
 		kept *= 2
-		transient += toAll + x.blocks(&s)
+		transient += x.toAllTransient(&s) + x.blocks(&s)
 	}
 	m.Activations, m.Transient = units.BytesOf(kept), units.BytesOf(transient)
 	m.Logits = x.logitBytes(min(s.Tokens, x.j.LossChunk))
 	return m
+}
+
+// MostTokens is how many tokens of its own a rank has room for, all else of its share as it
+// is: 0 also where it has none for the rest.
+func (x *MemoryModel) MostTokens(s MemoryShare, dev DeviceMemory) float64 {
+	const many = 1 << 20 // so that rounding up to whole bytes does not count
+	none, some := s, s
+	none.Tokens, some.Tokens = 0, many
+	per := func(bytes func(*MemoryShare) float64) float64 { return (bytes(&some) - bytes(&none)) / many }
+	kept := func(s *MemoryShare) float64 { return x.kept(s, dev.LayerToken) }
+
+	left := Usable*float64(dev.Capacity) - float64(x.j.stateBytes(int64(s.Ranks)))
+	token := per(kept)
+	if s.TwoBatch {
+		left -= 2*kept(&none) + x.toAllTransient(&none) + x.blocks(&none)
+		token = 2*token + per(x.toAllTransient)
+	} else {
+		left -= kept(&none)
+	}
+	ring := max(x.ringTransient(&none), x.gradientsTransient(&none))
+	return max(0, min(x.tokensIn(left, token+per(x.mlpTransient)), x.tokensIn(left-ring, token-per(x.freedByMLP))))
+}
+
+// tokensIn is how many tokens there is room for in so many bytes, each with logits until there
+// is a chunk of them.
+func (x *MemoryModel) tokensIn(bytes, token float64) float64 {
+	chunk, logits := float64(x.j.LossChunk), float64(x.logitBytes(x.j.LossChunk))
+	if token > 0 && bytes >= chunk*token+logits {
+		return (bytes - logits) / token
+	}
+	return bytes / max(token+float64(x.logitBytes(1)), 1)
 }
 
 // stateBytes is what parameters, gradients and AdamW take on each of n ranks.
@@ -205,6 +242,11 @@ func (j Job) tokenActivations() units.Bytes {
 	return units.Bytes(m.keptByNorms()+m.keptByMLP())*j.DType.Size() + m.keptStatistics()
 }
 
+// MLPActivations is the part of LayerActivations that the MLP keeps beside its input.
+func (j Job) MLPActivations() units.Bytes {
+	return units.Bytes(j.Model.keptByMLP()) * j.DType.Size()
+}
+
 // keptByMLP is the width of what the MLP keeps: gate, up and their product, or
 // without a gate what goes into the activation and what comes out.
 func (m Model) keptByMLP() int {
@@ -220,15 +262,15 @@ func (j Job) headActivations(q, kv int) units.Bytes {
 	return units.Bytes(2*(q+kv)*j.Model.HeadDim)*j.DType.Size() + units.Bytes(4*q)
 }
 
-// kept is what all layers keep for the backward pass. In a group of several the
-// attention output exists twice: by heads, kept by the attention, and by tokens,
-// kept as input of the output projection. Under full recomputation it is every
-// layer's input, and one layer while it is recomputed. In bytes, as what follows.
+// kept is what all layers keep for the backward pass. Where several ranks work the attention
+// output exists twice: by heads, kept by the attention, and by tokens, kept as input of the
+// output projection. Under full recomputation it is every layer's input, and one layer while
+// it is recomputed, with its output in the place of its input. In bytes, as what follows.
 func (x *MemoryModel) kept(s *MemoryShare, measured units.Bytes) float64 {
 	j := &x.j
 	tokens, e := float64(s.Tokens), float64(j.DType.Size())
 	layer := tokens*x.token + float64(s.GroupTokens)*float64(j.headActivations(s.QHeads, s.heldKVHeads()))
-	if s.Members > 1 {
+	if s.Ranks > 1 {
 		layer += tokens * float64(j.Model.qWidth()) * e
 	}
 	if measured > 0 {
@@ -241,14 +283,22 @@ func (x *MemoryModel) kept(s *MemoryShare, measured units.Bytes) float64 {
 	return layers * layer
 }
 
-// forwardTransient: the ring's blocks, and the float32 accumulators that partial results
-// are merged in. A lone group needs neither.
-func (x *MemoryModel) forwardTransient(s *MemoryShare) float64 {
-	if s.Widest == 0 {
-		return 0
+// mlpTransient: the gradient of the layer's output, and those of what goes into the MLP's
+// activation, while the gradient of what comes out of it takes the place of the output itself.
+func (x *MemoryModel) mlpTransient(s *MemoryShare) float64 {
+	m := x.j.Model
+	into := m.FFN
+	if m.GatedMLP {
+		into = 2 * m.FFN
 	}
-	merge := 4 * float64(s.GroupTokens) * float64(s.QHeads) * float64(x.j.Model.HeadDim+1)
-	return x.blocks(s) + x.apart(s) + merge
+	return float64(s.Tokens) * float64(m.Hidden+into) * float64(x.j.DType.Size())
+}
+
+// freedByMLP is what the MLP of the layer kept, and no longer does when the attention's
+// backward begins. The norm's output after the attention, the residual, and the attention's
+// output by tokens are free as well: for the gradients of the same three.
+func (x *MemoryModel) freedByMLP(s *MemoryShare) float64 {
+	return float64(s.Tokens) * float64(x.j.MLPActivations())
 }
 
 // blocks: buffers of the widest passing block's keys and values, and the copy of those of
@@ -257,17 +307,22 @@ func (x *MemoryModel) forwardTransient(s *MemoryShare) float64 {
 // are computed: beside them a rank has one ring's transient, with an all-to-all's messages
 // of either.
 func (x *MemoryModel) blocks(s *MemoryShare) float64 {
-	return float64(x.j.RingBuffers)*x.keysAndValues(s, s.Widest) + x.keysAndValues(s, s.Copied)
+	return x.buffers(s.Others)*x.keysAndValues(s, s.Widest) + x.keysAndValues(s, s.Copied)
+}
+
+// buffers is how many there are of so many blocks that pass by.
+func (x *MemoryModel) buffers(blocks int) float64 {
+	return float64(max(0, min(x.j.RingBuffers, blocks)))
 }
 
 // keysAndValues is the bytes of those of so many tokens, as a rank holds its heads.
 func (x *MemoryModel) keysAndValues(s *MemoryShare, tokens units.Tokens) float64 {
-	return float64(tokens) * float64(s.heldKVHeads()) * x.keyAndValue()
+	return x.elements(s, tokens) * float64(x.j.DType.Size())
 }
 
-// keyAndValue is the bytes of one token's and KV head's.
-func (x *MemoryModel) keyAndValue() float64 {
-	return 2 * float64(x.j.Model.HeadDim) * float64(x.j.DType.Size())
+// elements is how many they have.
+func (x *MemoryModel) elements(s *MemoryShare, tokens units.Tokens) float64 {
+	return 2 * float64(tokens) * float64(s.heldKVHeads()) * float64(x.j.Model.HeadDim)
 }
 
 // apart is the copy of a block's keys and values that a kernel is given where the rank holds
@@ -276,21 +331,41 @@ func (x *MemoryModel) apart(s *MemoryShare) float64 {
 	if s.Cuts == 0 {
 		return 0
 	}
-	return float64(max(s.GroupTokens, s.Widest)) * float64(s.KVHeads) * x.keyAndValue()
+	return 2 * float64(max(s.GroupTokens, s.Widest)) * float64(s.KVHeads) * float64(x.j.Model.HeadDim*int(x.j.DType.Size()))
 }
 
-// backwardTransient: as many buffers, now with the float32 gradients of keys and
-// values and with those that the kernel made and that wait for the travelling
-// ones; the float32 gradient of the queries; and under GQA the keys' and values'
-// gradients of one block expanded to all query heads, which kernels sum
-// afterwards.
-func (x *MemoryModel) backwardTransient(s *MemoryShare) float64 {
-	j := &x.j
-	d, e := float64(j.Model.HeadDim), float64(j.DType.Size())
-	kvRow := float64(s.heldKVHeads()) * d * (2*e + 8 + 2*e)
-	b := float64(j.RingBuffers)*float64(s.Widest)*kvRow + x.keysAndValues(s, s.Copied) + x.apart(s) + 4*float64(s.GroupTokens)*float64(s.QHeads)*d
+// ringTransient: the gradient of the attention's output by heads; in float32 the gradients of
+// the queries and of the own block, and where there are other groups their shares of the
+// latter, as they come home; the ring's blocks, as many float32 gradients that travel with
+// them, and one fewer of the rank's shares that wait for these; and what a kernel makes of one
+// block: the gradients of queries, keys and values, and under GQA those of keys and values
+// expanded to all query heads, which kernels sum afterwards.
+func (x *MemoryModel) ringTransient(s *MemoryShare) float64 {
+	d, e := float64(x.j.Model.HeadDim), float64(x.j.DType.Size())
+	queries := float64(s.GroupTokens) * float64(s.QHeads) * d
+	block := float64(max(s.GroupTokens, s.Widest))
+	b := (e+4+e)*queries + 4*x.elements(s, s.GroupTokens) + x.blocks(s) + x.apart(s)
+	if s.Others > 0 {
+		b += 4 * x.elements(s, s.GroupTokens)
+	}
+	b += (x.buffers(s.Others) + x.buffers(s.Others-1)) * 4 * x.elements(s, s.Widest)
+	b += 2 * block * float64(s.KVHeads) * d * e
 	if s.KVHeads < s.QHeads {
-		b += 2 * float64(max(s.GroupTokens, s.Widest)) * float64(s.QHeads) * d * e
+		b += 2 * block * float64(s.QHeads) * d * e
+	}
+	return b
+}
+
+// gradientsTransient: the float32 gradients of queries, keys and values as the ring leaves
+// them, and all of them once more in one piece, of which the group's members get their parts.
+// Those of KV heads that are held twice are added up before.
+func (x *MemoryModel) gradientsTransient(s *MemoryShare) float64 {
+	d := float64(x.j.Model.HeadDim)
+	queries := float64(s.GroupTokens) * float64(s.QHeads) * d
+	once := 2 * float64(s.GroupTokens) * float64(s.KVHeads) * d
+	b := 4 * (2*queries + x.elements(s, s.GroupTokens) + once)
+	if s.Cuts > 0 {
+		b += 4 * once
 	}
 	return b
 }

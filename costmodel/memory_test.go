@@ -27,7 +27,7 @@ func llamaJob(t testing.TB) Job {
 // alone is the share of a rank that is a group of its own.
 func alone(j Job, tokens, widest units.Tokens, ranks int) MemoryShare {
 	m := j.Model
-	return MemoryShare{Tokens: tokens, GroupTokens: tokens, Widest: widest, QHeads: m.QHeads, KVHeads: m.KVHeads, AllKVHeads: m.KVHeads, Members: 1, Ranks: ranks}
+	return MemoryShare{Tokens: tokens, GroupTokens: tokens, Widest: widest, QHeads: m.QHeads, KVHeads: m.KVHeads, AllKVHeads: m.KVHeads, Members: 1, Ranks: ranks, Others: min(int(widest), ranks-1)}
 }
 
 // TestMemoryOfLlama8B compares with hand calculations: a token's activations
@@ -88,29 +88,43 @@ func TestStateBytes(t *testing.T) {
 	}
 }
 
-// TestTransientBytes: backward needs two buffers of the other rank's 131,072
-// tokens, 16 bytes an element of 1,024 keys and as many values (themselves, the
-// float32 gradient that comes by and the kernel's that waits for it), the query
-// gradient, and the gradients expanded to 4,096 query columns.
+// TestTransientBytes: of Llama-8B the MLP's backward pass is the fullest, by 2h + 4f bytes a
+// token, until blocks of many tokens pass by: then the attention's is, by when the MLP's 6f
+// bytes are free. It has the output's gradient and those of queries (2 + 4 bytes), of the own
+// block of 1,024 keys and as many values in float32 twice, two blocks of the others' 131,072
+// tokens, as many float32 gradients and one more of the rank's own share, and of one block the
+// kernel's gradients, expanded to 4,096 query columns.
 func TestTransientBytes(t *testing.T) {
+	const own, widest, kv, q = 65536, 131072, 2 * 1024, 4096
 	j := llamaJob(t)
-	share := alone(j, 65536, 131072, 2)
-	want := units.Bytes(2*131072*1024*16 + 4*65536*4096 + 2*131072*4096*2)
-	if got := j.MemoryOf(share, DeviceMemory{}).Transient; got != want {
-		t.Errorf("%d bytes, want %d", got, want)
+	if got, want := j.MemoryOf(alone(j, own, 0, 1), DeviceMemory{}).Transient, units.Bytes(own*(2*4096+4*14336)); got != want {
+		t.Errorf("alone: %d bytes, want %d", got, want)
 	}
-	j.RingBuffers = 3
-	if got := j.MemoryOf(share, DeviceMemory{}).Transient; got != want+131072*1024*16 {
-		t.Errorf("a third buffer: %d bytes", got)
+	share := alone(j, own, widest, 3)
+	ring := units.Bytes(own*q*(2+4+2) + own*kv*(4+4) + widest*kv*(2*(2+4)+4) + 2*widest*kv + 4*widest*q)
+	if got := j.MemoryOf(share, DeviceMemory{}).Transient; got != ring-own*6*14336 {
+		t.Errorf("%d bytes, want %d", got, ring-own*6*14336)
 	}
-	j.Model.KVHeads = j.Model.QHeads // without GQA nothing is expanded
-	share = alone(j, 65536, 131072, 2)
-	if got, want := j.MemoryOf(share, DeviceMemory{}).Transient, units.Bytes(3*131072*4096*16+4*65536*4096); got != want {
+	share.Others, share.Tokens = 1, 0 // the second buffers stay empty
+	if got, want := j.MemoryOf(share, DeviceMemory{}).Transient, ring-widest*kv*(2+4+4); got != want {
+		t.Errorf("one other: %d bytes, want %d", got, want)
+	}
+	share.Others, share.Tokens, j.RingBuffers = 7, own, 3
+	if got, want := j.MemoryOf(share, DeviceMemory{}).Transient, ring+widest*kv*(2+4+4+4)-own*6*14336; got != want {
+		t.Errorf("three buffers of each: %d bytes, want %d", got, want)
+	}
+	j.RingBuffers = 2
+	j.Model.KVHeads, j.Model.GatedMLP = j.Model.QHeads, false // nothing is expanded, and 4f bytes are free
+	share = alone(j, own, widest, 3)
+	ring = units.Bytes(own*q*(2+4+2) + own*2*q*(4+4) + widest*2*q*(2*(2+4)+4) + 2*widest*2*q)
+	if got, want := j.MemoryOf(share, DeviceMemory{}).Transient, ring-own*4*14336; got != want {
 		t.Errorf("no GQA: %d bytes, want %d", got, want)
 	}
-	// Forward's set is the smaller one, so it must not show.
-	if f, b := NewMemoryModel(j).forwardTransient(&share), NewMemoryModel(j).backwardTransient(&share); f >= b {
-		t.Errorf("forward %v, backward %v", f, b)
+	// A rank of a group that has all heads of many tokens and few of its own: what the ring
+	// leaves in float32, and once more in one piece.
+	one := MemoryShare{Tokens: 1000, GroupTokens: own, QHeads: 32, KVHeads: 32, AllKVHeads: 32, Members: 2, Ranks: 2}
+	if got, want := j.MemoryOf(one, DeviceMemory{}).Transient, units.Bytes(2*4*own*3*q-1000*4*14336); got != want {
+		t.Errorf("all heads: %d bytes, want %d", got, want)
 	}
 }
 
@@ -150,18 +164,19 @@ func TestMemoryOfGroups(t *testing.T) {
 		if got[r].Activations != kept {
 			t.Errorf("rank %d: activations %d, want %d", r, got[r].Activations, kept)
 		}
-		// Two buffers of keys and values with a float32 gradient and one that waits
-		// for it; the queries' gradient; gradients expanded to the query heads; what a
-		// kernel is given of keys and values that are held in two pieces.
-		ring := 2*want.widest*(want.kv+want.twice)*d*2*(2+4+2) + 4*ofGroup*want.q*d
-		if want.twice > 0 {
-			ring += 2 * 2 * max(ofGroup, want.widest) * want.kv * d
-		}
+		// The MLP's backward pass, the ring's, with one block of keys and values, its
+		// gradients that travel, and gradients expanded to query heads, and what follows that.
+		held, block := want.kv+want.twice, max(ofGroup, want.widest)
+		ring := ofGroup*want.q*d*(2+4+2) + ofGroup*2*held*d*(4+4) + want.widest*2*held*d*(2+4) + block*2*want.kv*d*2
 		if want.kv < want.q {
-			ring += 2 * 2 * max(ofGroup, want.widest) * want.q * d
+			ring += 2 * 2 * block * want.q * d
 		}
-		exchange := 2 * d * (own*(32+2*want.all) + ofGroup*(want.q+2*want.kv))
-		if transient := max(ring, exchange); got[r].Transient != transient {
+		after := 4*d*ofGroup*(2*want.q+2*held) + 4*d*ofGroup*2*want.kv
+		if want.twice > 0 { // once for a kernel; added up before it is put together
+			ring += block * 2 * want.kv * d * 2
+			after += 4 * d * ofGroup * 2 * want.kv
+		}
+		if transient := max(own*(2*4096+4*14336), max(ring, after)-own*6*14336); got[r].Transient != transient {
 			t.Errorf("rank %d: transient %d, want %d", r, got[r].Transient, transient)
 		}
 		if got[r].Logits != want.chunk*128256*10 {
@@ -197,7 +212,7 @@ func TestMemoryModelForgetsNothing(t *testing.T) {
 	j := llamaJob(t)
 	x := NewMemoryModel(j)
 	for range 2000 {
-		s := MemoryShare{Tokens: units.Tokens(r.IntN(1 << 20)), GroupTokens: units.Tokens(r.IntN(1 << 20)), Widest: units.Tokens(r.IntN(1 << 18)), QHeads: r.IntN(33), KVHeads: r.IntN(9), Cuts: r.IntN(3), AllKVHeads: r.IntN(20), Members: 1 + r.IntN(8), Ranks: 1 + r.IntN(4)}
+		s := MemoryShare{Tokens: units.Tokens(r.IntN(1 << 20)), GroupTokens: units.Tokens(r.IntN(1 << 20)), Widest: units.Tokens(r.IntN(1 << 18)), Others: r.IntN(9), QHeads: r.IntN(33), KVHeads: r.IntN(9), Cuts: r.IntN(3), AllKVHeads: r.IntN(20), Members: 1 + r.IntN(8), Ranks: 1 + r.IntN(4)}
 		dev := DeviceMemory{Capacity: units.Bytes(r.IntN(80)) * units.GiB, LayerToken: units.Bytes(r.IntN(2) * 150_000)}
 		if got, want := x.Of(s, dev), j.MemoryOf(s, dev); got != want {
 			t.Fatalf("%+v: %+v, want %+v", s, got, want)
@@ -237,18 +252,16 @@ func TestTailsTakeNoBuffers(t *testing.T) {
 		t.Errorf("%+v", m)
 	}
 	d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
-	x, parts := NewMemoryModel(j), share(900, 124, 100)
-	none := share(900, 124, 0)
-	if got, want := x.forwardTransient(&parts)-x.forwardTransient(&none), float64(2*100*units.Bytes(j.Model.KVHeads)*d*e); got != want {
-		t.Errorf("forward a copy of 100 tokens takes %v bytes, want %v", got, want)
+	x, parts, none := NewMemoryModel(j), share(900, 124, 100), share(900, 124, 0)
+	want := 2 * 100 * units.Bytes(j.Model.KVHeads) * d * e
+	if got := x.ringTransient(&parts) - x.ringTransient(&none); got != float64(want) {
+		t.Errorf("a copy of 100 tokens takes %v bytes, want %d", got, want)
 	}
 	parts.TwoBatch, none.TwoBatch = true, true
-	if got, want := j.MemoryOf(parts, DeviceMemory{}).Transient-j.MemoryOf(none, DeviceMemory{}).Transient, 2*2*100*units.Bytes(j.Model.KVHeads)*d*e; got != want {
-		t.Errorf("in twos copies of 100 tokens take %d bytes, want %d", got, want)
-	}
-	copied, whole := j.MemoryOf(share(900, 124, 100), DeviceMemory{}), j.MemoryOf(share(900, 124, 0), DeviceMemory{})
-	if want := 2 * 100 * units.Bytes(j.Model.KVHeads) * d * e; copied.Transient-whole.Transient != want {
-		t.Errorf("a copy of 100 tokens takes %d bytes, want %d", copied.Transient-whole.Transient, want)
+	two := j.MemoryOf(parts, DeviceMemory{}).Transient - j.MemoryOf(none, DeviceMemory{}).Transient
+	parts.TwoBatch, none.TwoBatch = false, false
+	if one := j.MemoryOf(parts, DeviceMemory{}).Transient - j.MemoryOf(none, DeviceMemory{}).Transient; two-one != want {
+		t.Errorf("in twos a copy of 100 tokens takes %d bytes more than the %d of one, want %d", two-one, one, want)
 	}
 }
 
@@ -258,7 +271,7 @@ func TestTwoMicroBatchesAtOnce(t *testing.T) {
 	j := testJob(Cluster{Network: "net", Nodes: []Node{{Name: "a", Link: "bus", Devices: []op.Member{{Device: "fast", Count: 4}}}}}, []units.Tokens{100, 200, 300, 424})
 	for _, recompute := range []Recompute{RecomputeNone, RecomputeFull} {
 		j.Recompute = recompute
-		s := MemoryShare{Tokens: 200, GroupTokens: 300, Widest: 724, QHeads: 1, KVHeads: 1, AllKVHeads: 2, Members: 2, Ranks: 4}
+		s := MemoryShare{Tokens: 200, GroupTokens: 300, Widest: 724, Others: 2, QHeads: 1, KVHeads: 1, AllKVHeads: 2, Members: 2, Ranks: 4}
 		one := j.MemoryOf(s, DeviceMemory{})
 		s.TwoBatch = true
 		two := j.MemoryOf(s, DeviceMemory{})

@@ -188,8 +188,11 @@ func names(err error, field string) bool {
 		shows = strings.Replace(strings.Replace(shows, "layout."+order, "time.mid_s", 1), order, "step.time.mid_s", 1)
 		holds = strings.Replace(holds, "layout."+order, "peak_memory_bytes", 1)
 	}
-	if field == "keep_tail" { // fewer bytes travel, though nobody may have waited for them
+	switch { // fewer bytes travel, though nobody may have waited for them for long
+	case field == "keep_tail":
 		holds = "step.traffic[0].bytes"
+	case strings.HasSuffix(field, "layout.keep_tail"):
+		holds = strings.Replace(field, "layout.keep_tail", "exposed_s", 1)
 	}
 	outer := regexp.MustCompile(`\[\d+\]$`).ReplaceAllString(field, "")
 	return slices.ContainsFunc(check.Findings, func(f Finding) bool {

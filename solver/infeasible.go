@@ -111,8 +111,8 @@ const probe = 1 << 20
 // tokens. The logits of s tokens, those of one chunk at the most, are at least
 // s over the most tokens the rank could own, times those of that many.
 func (d *room) measure(r int, a *memoryNeed) {
-	own := d.job.MemoryOf(costmodel.MemoryShare{Tokens: probe, Members: 1, Ranks: len(d.memory)}, d.memory[r])
-	a.token = float64(own.Activations) / probe
+	own := d.job.MemoryOf(costmodel.MemoryShare{Tokens: probe, Members: 1, Ranks: 1}, d.memory[r])
+	a.token = float64(own.Activations.Plus(own.Transient)) / probe
 	a.heads = d.headBytes(r)
 	most := math.Ceil(min(float64(d.job.SeqLen), a.free/a.token))
 	if most > 0 {
@@ -122,7 +122,7 @@ func (d *room) measure(r int, a *memoryNeed) {
 	a.densest = a.free / (a.token + a.logits + a.heads)
 }
 
-// headBytes is the least that a rank takes for a token of its group, in
+// headBytes is the least that a rank keeps for a token of its group, in
 // proportion to all heads, over every number of heads that it could have. A
 // member of n query heads needs as many key-value heads as they are cut into.
 func (d *room) headBytes(r int) float64 {
@@ -130,8 +130,8 @@ func (d *room) headBytes(r int) float64 {
 	each, least := m.QHeads/m.KVHeads, math.Inf(1)
 	for q := 1; q <= m.QHeads; q++ {
 		for kv := (q + each - 1) / each; kv <= min(q, m.KVHeads, (q+each-2)/each+1); kv++ {
-			got := d.job.MemoryOf(costmodel.MemoryShare{GroupTokens: probe, QHeads: q, KVHeads: kv, Members: 1, Ranks: len(d.memory)}, d.memory[r])
-			least = min(least, float64(got.Activations.Plus(got.Transient))/probe*float64(m.QHeads)/float64(q))
+			got := d.job.MemoryOf(costmodel.MemoryShare{GroupTokens: probe, QHeads: q, KVHeads: kv, Members: 1, Ranks: 1}, d.memory[r])
+			least = min(least, float64(got.Activations)/probe*float64(m.QHeads)/float64(q))
 		}
 	}
 	return least

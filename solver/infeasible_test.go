@@ -99,9 +99,9 @@ func TestInfeasibleNamesTheTightestConstraint(t *testing.T) {
 		want []string
 	}{
 		{with(40 * units.MiB), "", []string{"no plan fits: ", "of weights, gradients and optimizer states already exceed the usable", "of rank 0 (fast on n0)", "way out: more devices, ", " times these or more, or a smaller model; not enough: --recompute full --loss-chunk 256"}},
-		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of 11636 or less", "either with --recompute full"}},
-		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: more devices, 2 times these or more, or a --seq-len of 56129 or less, either with --recompute full --loss-chunk 256"}},
-		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of 7186 or less", "either with --zero zero3 --recompute full --loss-chunk 256"}},
+		{with(300 * units.MiB), "", []string{"no plan fits: ", "all ranks together hold at most ", " of 65536 tokens", "activations", "a --seq-len of 11856 or less", "either with --recompute full"}},
+		{with(900 * units.MiB), "", []string{"no plan fits: ", "activations", "way out: more devices, 2 times these or more, or a --seq-len of 57196 or less, either with --recompute full --loss-chunk 256"}},
+		{with(240 * units.MiB), costmodel.Zero0, []string{"states already exceed", "a --seq-len of 7322 or less", "either with --zero zero3 --recompute full --loss-chunk 256"}},
 		{with(60 * units.MiB), costmodel.Zero0, []string{"states already exceed", " times these or more, with --zero zero3 --recompute full --loss-chunk 256, or a smaller model"}},
 	} {
 		p := testProblem(t, "1x2 fast", 65536, tc.dev)
@@ -189,7 +189,7 @@ func TestMoreDevicesAreNamedWhereTheyHelpOnly(t *testing.T) {
 		want   string
 	}{
 		{240 * units.MiB, 1024, costmodel.Zero0, "--zero zero3"},
-		{240 * units.MiB, 7186, costmodel.Zero0, "--zero zero3 --recompute full --loss-chunk 256"},
+		{240 * units.MiB, 7322, costmodel.Zero0, "--zero zero3 --recompute full --loss-chunk 256"},
 		{240 * units.MiB, 65536, costmodel.Zero0, "more devices, "},
 		{300 * units.MiB, 65536, costmodel.Zero3, "more devices, "},
 	} {

@@ -169,7 +169,9 @@ class Run:
         dq, dkv = self._ring(me).backward(held, self._whole(me, like, arrived), begun)
         del begun, held  # and their buffers, before others are made
         slots = [[i for i, s in enumerate(me.slots) if s.kv == j] for j in me.kv]
-        return torch.cat([dq, *(dkv[of, side].sum(0, keepdim=True) for side in (0, 1) for of in slots)])
+        # No copy of those of a KV head in one slot: with dq and the result they are all of a rank's memory.
+        sums = [dkv[of].sum(0) if len(of) > 1 else dkv[of[0]] for of in slots]
+        return torch.cat([dq, *(x[side:side + 1] for side in (0, 1) for x in sums)])
 
     def gradients(self, like: Tensor, parts: Parts) -> tuple[Tensor, Tensor, Tensor]:
         """dq, dk, dv of the rank's own tokens, of what has come from members. Those of a KV head are added up

@@ -28,6 +28,15 @@ type chunk struct {
 	count  int
 }
 
+// groups is how many groups the blocks are of.
+func (p Passing) groups() int {
+	n := 0
+	for _, b := range p {
+		n += b.count
+	}
+	return n
+}
+
 // PassingOf counts the blocks of groups by length, longest first.
 func PassingOf(shares []Share) Passing {
 	count := map[units.Tokens]int{}
@@ -147,7 +156,7 @@ func (x *Pricer) member(i int, has costMember, total units.Tokens) memberCost {
 		QHeads: has.heads, KVHeads: has.kv, AllKVHeads: has.allKV, Ranks: x.ranks,
 	}
 	if len(x.other) > 0 {
-		share.Widest = x.other[0].tokens
+		share.Widest, share.Others = x.other[0].tokens, x.other.groups()
 	}
 	if full := x.m.Held.Of(share, x.m.Memory[d]); !full.Fits() {
 		k.over = strategy.Fill(full)/costmodel.Usable - 1

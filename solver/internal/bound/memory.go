@@ -12,7 +12,8 @@ import (
 // heads. A rank with p pairs and heads has at least p/S of the latter, for no
 // query sees more than the S keys of the sequence. Of the logits there is a chunk
 // at most. Of micro-batches in twos all is kept twice, and one's all-to-all has its
-// messages beside the other's buffers.
+// messages beside the other's buffers. Memory is fullest in the MLP's backward pass or in the
+// attention's, when what the MLP kept is free: either is a floor.
 type memoryFloor struct {
 	left     float64 // bytes beside states
 	perToken float64
@@ -28,8 +29,17 @@ func (f *floors) memory(device string, n int) memoryFloor {
 	dev := f.predictor.DeviceMemory(j, device)
 	all := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, Members: 1, Ranks: n}, dev)
 	m := f.besideStates(dev, all)
-	m.perToken = f.atOnce() * f.perToken(all.Activations)
-	m.perPair = f.headBytes(dev) / float64(j.SeqLen)
+	kept, heads := f.atOnce()*f.perToken(all.Activations), f.headBytes(dev)
+	return m.inEither(
+		kept+f.perToken(all.Transient), heads/float64(j.SeqLen),
+		kept-float64(j.MLPActivations()), (heads+f.ringBytes())/float64(j.SeqLen))
+}
+
+// inEither is the floor in the MLP's backward pass, and in the attention's.
+func (m memoryFloor) inEither(mlpToken, mlpPair, ringToken, ringPair float64) memoryFloor {
+	ring := m
+	ring.perToken, ring.perPair = ringToken, ringPair
+	m.perToken, m.perPair, m.also = mlpToken, mlpPair, &ring
 	return m
 }
 
@@ -46,34 +56,40 @@ func (f *floors) perToken(kept units.Bytes) float64 {
 }
 
 // groupMemory is the floor of a member of a group of several that has no other
-// beside it, whose pairs are counted in heads: each takes all tokens' bytes. The
-// all-to-all of queries, keys and values and the backward pass have buffers one
-// after the other, so that there is a floor with either.
+// beside it, whose pairs are counted in heads: each takes all tokens' bytes.
 func (f *floors) groupMemory(device string, n int) memoryFloor {
 	j := f.job
 	dev := f.predictor.DeviceMemory(j, device)
-	kv := j.Model.KVHeads
+	q, kv := j.Model.QHeads, j.Model.KVHeads
 	tokens := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, AllKVHeads: kv, Members: 2, Ranks: n}, dev)
-	heads := j.MemoryOf(costmodel.MemoryShare{GroupTokens: j.SeqLen, QHeads: j.Model.QHeads, KVHeads: kv, Members: 2, Ranks: n}, dev)
-	s, all := float64(j.SeqLen), float64(j.Model.QHeads)
-	m := f.besideStates(dev, tokens)
+	heads := j.MemoryOf(costmodel.MemoryShare{GroupTokens: j.SeqLen, QHeads: q, KVHeads: kv, Members: 2, Ranks: n}, dev)
+	s, all, wide := float64(j.SeqLen), float64(q), float64(j.Model.HeadDim)*float64(j.DType.Size())
 	batches := f.atOnce()
-	sent := float64(tokens.Transient) / s
-	m.perToken = batches*f.perToken(tokens.Activations) + (batches-1)*sent
-	kept := batches * max(0, float64(heads.Activations)-float64(j.Model.Layers)-1) / all
-	received := s * (1 + 2*float64(kv)/all) * float64(j.Model.HeadDim) * float64(j.DType.Size())
-	also := m
-	m.perPair = kept + 4*s*float64(j.Model.HeadDim) + (batches-1)*received // the float32 gradient of the queries
-	also.perToken += sent
-	also.perPair = kept + batches*received
-	m.also = &also
-	return m
+	sent, received := float64(q+2*kv)*wide, s*(1+2*float64(kv)/all)*wide
+	ofTokens := batches*f.perToken(tokens.Activations) + (batches-1)*sent
+	ofHeads := batches*max(0, float64(heads.Activations)-float64(j.Model.Layers)-1)/all + (batches-1)*received
+	return f.besideStates(dev, tokens).inEither(
+		ofTokens+f.perToken(tokens.Transient), ofHeads,
+		ofTokens-float64(j.MLPActivations()), ofHeads+s*f.ringBytes())
+}
+
+// ringBytes is the least that a token of the group takes for each head in the attention's
+// backward pass, of which the ring and what follows it (costmodel.MemoryModel) have the same
+// floors in any layout.
+func (f *floors) ringBytes() float64 {
+	j := f.job
+	e, share := float64(j.DType.Size()), float64(j.Model.KVHeads)/float64(j.Model.QHeads)
+	ring := e + 4 + e + share*(8+2*e) // gradients of the output, queries, the block's queries; keys and values, the block's
+	if share < 1 {
+		ring += 2 * e // these expanded to all query heads
+	}
+	after := 4*2 + share*8*2
+	return max(ring, after) * float64(j.Model.HeadDim)
 }
 
 // headBytes is the least that a token of the group takes for each head: queries
 // and outputs, their share of keys and values, and a log-sum-exp, kept in every
-// layer (in one, where layers are computed again), and backward the float32
-// gradient of the query.
+// layer (in one, where layers are computed again).
 func (f *floors) headBytes(dev costmodel.DeviceMemory) float64 {
 	j := f.job
 	d, share := float64(j.Model.HeadDim), float64(j.Model.KVHeads)/float64(j.Model.QHeads)
@@ -84,7 +100,7 @@ func (f *floors) headBytes(dev costmodel.DeviceMemory) float64 {
 	if j.Recompute != costmodel.RecomputeFull {
 		kept *= float64(j.Model.Layers)
 	}
-	return f.atOnce()*kept + 4*d
+	return f.atOnce() * kept
 }
 
 // room is the most tokens.

@@ -304,7 +304,7 @@ func TestEffortOnlyGains(t *testing.T) {
 	world.Sequential(t)
 	faster := 0
 	for _, cluster := range []string{"1x8 h100_sxm + 2x2 a100_sxm", "1x2 rtx_pro_6000_server + 1x4 a100_sxm + 1x2 h100_sxm + 1x4 h100_sxm + 1x8 a100_sxm"} {
-		p := oneCard(t, cluster, 40, 512<<10)
+		p := oneCard(t, cluster, 40, 384<<10)
 		once := solvedAlone(t, p)
 		p.Effort = 4
 		more, again := solvedAlone(t, p), solvedAlone(t, p)

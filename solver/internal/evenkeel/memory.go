@@ -31,7 +31,7 @@ func (e *estimator) fullest(d *draft) float64 {
 	most := 0.0
 	for i := range d.kinds {
 		k := &d.kinds[i]
-		most = max(most, e.fill(k.lots(), setting{len(k.class), each[i], widest[i], d.ranks()}))
+		most = max(most, e.fill(k.lots(), setting{len(k.class), each[i], widest[i], len(d.ring) - 1, d.ranks()}))
 	}
 	return most
 }
@@ -61,6 +61,7 @@ type setting struct {
 	members int     // of its group
 	tokens  float64 // of its group
 	widest  float64 // tokens of the longest block that passes by
+	others  int     // groups besides its own
 	ranks   int     // at work in all
 }
 
@@ -83,7 +84,7 @@ func (e *estimator) fill(lots []lot, in setting) float64 {
 func (e *estimator) share(l lot, all int, tokens float64, in setting) costmodel.MemoryShare {
 	m := e.p.Job.Model
 	return costmodel.MemoryShare{
-		Tokens: tokensUp(tokens), GroupTokens: tokensUp(in.tokens), Widest: tokensUp(in.widest), QHeads: l.heads,
+		Tokens: tokensUp(tokens), GroupTokens: tokensUp(in.tokens), Widest: tokensUp(in.widest), Others: in.others, QHeads: l.heads,
 		KVHeads: min(m.KVHeads, m.KVHeadsOf(0, l.heads)+e.straddle(l.heads)), AllKVHeads: all, Members: in.members, Ranks: in.ranks, TwoBatch: e.twoBatch,
 	}
 }
@@ -101,39 +102,17 @@ func (e *estimator) rooms(lots []lot, in setting) []float64 {
 	return rooms
 }
 
-// roomOf is the most tokens, up to a number, that a member of a lot can own. Of its memory, activations rise with them in a line, and so
-// does what the all-to-all sends, which counts where it is more than what the ring
-// keeps; logits rise until a chunk is full.
+// roomOf is the most tokens, up to a number, that a member of a lot can own, but for a block.
 func (e *estimator) roomOf(l lot, all int, upTo float64, in setting) float64 {
-	at := func(tokens float64) costmodel.Memory {
-		e.spend(memoryWork)
-		return e.m.Held.Of(e.share(l, all, tokens, in), e.m.Memory[e.dev[l.class]])
-	}
-	far := at(upTo)
-	usable := costmodel.Usable * float64(far.Capacity)
-	over := float64(far.Peak()) - usable
+	e.spend(2 * memoryWork)
+	most := e.m.Held.MostTokens(e.share(l, all, upTo, in), e.m.Memory[e.dev[l.class]])
 	switch {
-	case over <= 0:
+	case most >= upTo:
 		return upTo
 	case in.members == 1:
 		return 0
 	}
-	near, block := at(0), float64(e.p.Block)
-	kept := float64(far.Activations-near.Activations) / upTo
-	sent := 0.0
-	if far.Transient > near.Transient {
-		if half := at(upTo / 2); half.Transient > near.Transient {
-			sent = float64(far.Transient-half.Transient) / (upTo / 2)
-		} else { // on the safe side, from where it may begin to count
-			sent = float64(far.Transient-near.Transient) / (upTo / 2)
-		}
-	}
-	spare := usable - float64(near.Peak())
-	room := min((spare-float64(far.Logits-near.Logits))/kept, upTo-over/(kept+sent))
-	if chunk := float64(e.p.Job.LossChunk); chunk > 0 && room < chunk {
-		room = min(chunk, spare/(kept+float64(far.Logits-near.Logits)/min(chunk, upTo)), upTo-over/(kept+sent))
-	}
-	return max(0, room-block)
+	return max(0, most-float64(e.p.Block))
 }
 
 // memoryWork is what a rank's memory costs, with its share, in units of search.work.
@@ -149,14 +128,14 @@ func (e *estimator) spent() float64 {
 	return work
 }
 
-// room is the most tokens, up to `longest`, that a group of a kind can hold beside
+// room is the most tokens, up to `longest`, that one of n groups, of a kind, can hold beside
 // blocks of `widest` tokens, of `ranks` ranks at work, its tokens split as memory
 // wants.
-func (e *estimator) room(k *groupKind, longest, widest float64, _, ranks int) float64 {
+func (e *estimator) room(k *groupKind, longest, widest float64, n, ranks int) float64 {
 	lots := k.lots()
 	return most(longest, float64(e.p.Block), func(s float64) float64 {
 		held := 0.0
-		for i, r := range e.rooms(lots, setting{len(k.class), s, widest, ranks}) {
+		for i, r := range e.rooms(lots, setting{len(k.class), s, widest, n - 1, ranks}) {
 			held += r * float64(lots[i].count)
 		}
 		return held
@@ -189,7 +168,7 @@ func (e *estimator) fitTokens(d *draft) (best *draft, least float64) {
 		if t := e.solve(x, caps); t < least {
 			best, least = x, t
 			for k := range x.kinds {
-				e.fitWeights(&x.kinds[k], passing, x.ranks())
+				e.fitWeights(&x.kinds[k], passing, len(x.ring), x.ranks())
 			}
 		}
 	})
@@ -302,9 +281,9 @@ const (
 	bisections = 6
 )
 
-// fitWeights splits the tokens of a kind's groups at the pace of linear work, as
+// fitWeights splits the tokens of a kind's groups, of n in all, at the pace of linear work, as
 // far as the members have room.
-func (e *estimator) fitWeights(k *groupKind, widest float64, ranks int) {
+func (e *estimator) fitWeights(k *groupKind, widest float64, n, ranks int) {
 	if len(k.class) == 1 || k.total == 0 {
 		return
 	}
@@ -314,7 +293,7 @@ func (e *estimator) fitWeights(k *groupKind, widest float64, ranks int) {
 	for i, l := range lots {
 		paces[i], counts[i] = pace{0, 1 / max(1e-9, l.weight)}, float64(l.count)
 	}
-	each, _ := level(s, paces, counts, e.rooms(lots, setting{len(k.class), s, widest, ranks}))
+	each, _ := level(s, paces, counts, e.rooms(lots, setting{len(k.class), s, widest, n - 1, ranks}))
 	if each == nil {
 		return
 	}

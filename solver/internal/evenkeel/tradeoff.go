@@ -85,7 +85,7 @@ func (t *tradeoff) rooms(c int) []float64 {
 	}
 	x.room = make([]float64, t.heads+1)
 	at := func(h int, upTo float64) float64 {
-		return t.e.roomOf(lot{class: x.class, heads: h}, t.allKV, min(t.s, upTo), setting{len(t.of), t.s, t.widest, t.ranks})
+		return t.e.roomOf(lot{class: x.class, heads: h}, t.allKV, min(t.s, upTo), setting{len(t.of), t.s, t.widest, t.groups - 1, t.ranks})
 	}
 	var between func(lo, hi int)
 	between = func(lo, hi int) {
