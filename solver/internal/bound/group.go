@@ -148,9 +148,9 @@ func headsWithin(classes []class, by [][]float64, ranks int, t float64) int {
 //	slowest linear work before + slowest attention + slowest after
 //
 // and what a rank has less of the one it cannot make up for with the other; nor less
-// than all of its all-to-alls between the linear work (see allToAlls). Its ports have
-// besides these to pass what the exchange does not hide. It is more than enough where it
-// proves that to be.
+// than all of its all-to-alls between the linear work (see allToAlls). The exchange uses the
+// same ports, so that a pass with what it has to hide takes no less than both together. It
+// is more than enough where it proves that to be.
 //
 // Where micro-batches go in twos (see inTwos) they wait less.
 func (f *floors) oneGroup(s scope, enough float64) float64 {
@@ -178,9 +178,13 @@ func (f *floors) oneGroup(s scope, enough float64) float64 {
 		return one.both(weights, one.linear(weights), one.heads(weights))
 	}
 	forward, backward := pass([stageCount]float64{1, 0, 0}), pass([stageCount]float64{again, 1, 0})
-	hidden := micro*(max(0, x.forward-forward)+max(0, x.backward-backward)) + max(0, x.last-f.atOnce()*max(backward, x.backward))
-	apart := layers*micro*(forward+backward) + (layers-1)*hidden + micro*one.linear([stageCount]float64{0, 0, 1}) + rest
-	g := &groupWork{classes: classes, weights: weights, beside: attention + rest, base: max(base, apart)}
+	bare := layers*micro*(forward+backward) + micro*one.linear([stageCount]float64{0, 0, 1}) + rest
+	apart := func(toAlls passes) float64 {
+		ahead, back := x.forward+toAlls.forward, x.backward+again*toAlls.forward+toAlls.backward
+		hidden := micro*(max(0, ahead-forward)+max(0, back-backward)) + max(0, x.last-f.atOnce()*max(backward, back))
+		return bare + (layers-1)*hidden
+	}
+	g := &groupWork{classes: classes, weights: weights, beside: attention + rest, base: max(base, apart(passes{})), apart: apart}
 	if g.twoBatch = one.twoBatch; g.twoBatch {
 		g.beside, g.attention = rest, attention
 		return f.allToAlls(s, g, linear/2+rest)
@@ -241,6 +245,9 @@ type groupWork struct {
 	attention float64 // of the slowest, of which half at least is no linear work of two micro-batches at once
 	base      float64 // seconds of a step without all-to-alls
 	twoBatch  bool    // micro-batches go in twos
+	// apart is a step's seconds by its passes, of which each waits for the ports, with
+	// all-to-alls that keep them busy for so long.
+	apart func(toAlls passes) float64
 }
 
 // linearBy is the most linear work of a rank in a step of so many seconds: see both.
@@ -295,14 +302,17 @@ func (g *groupWork) mostTokens(theta float64) float64 {
 // attention and before that after it. And nobody computes before the first chunk is in,
 // which has one of k key-value heads of each member, or more. Of micro-batches in twos
 // the ports carry all between the first's linear work before and the second's after it,
-// which is half of what both take.
+// which is half of what both take. Where the exchange hides behind layers, it waits for
+// them too (see groupWork.apart).
 func (f *floors) allToAlls(s scope, g *groupWork, bare float64) float64 {
 	at := func(theta float64) float64 {
 		part := max(0, 1-g.mostTokens(theta)/float64(f.job.SeqLen))
+		pass := f.passOfToAlls(s, part)
+		apart := max(bare+(g.weights[forwardLayer]+g.weights[backwardLayer])*pass, g.apart(passes{pass, pass}))
 		if g.twoBatch {
-			return max(g.base, bare+f.portsOfToAlls(s, part, g.weights))
+			return max(g.base, apart)
 		}
-		return max(g.base+f.firstToAlls(s, part, g.weights), bare+f.portsOfToAlls(s, part, g.weights))
+		return max(g.base+f.firstToAlls(s, part, g.weights), apart)
 	}
 	if s.most > eachCount {
 		return g.base
@@ -316,13 +326,12 @@ func (f *floors) rowBytes() float64 {
 	return float64(f.job.SeqLen) * float64(m.QHeads*m.HeadDim) * float64(f.job.DType.Size())
 }
 
-// portsOfToAlls is how long a step's all-to-alls that carry so large a part of all rows
+// passOfToAlls is how long a pass's all-to-alls that carry so large a part of all rows
 // keep the busiest port, in as many messages as may be.
-func (f *floors) portsOfToAlls(s scope, part float64, weights [stageCount]float64) float64 {
+func (f *floors) passOfToAlls(s scope, part float64) float64 {
 	m := f.job.Model
 	rows := 2 + 2*float64(m.KVHeads)/float64(m.QHeads) // of the two of a pass
-	second := f.perByteOver(f.linkOf(s), op.KindAllToAll)
-	return (weights[forwardLayer] + weights[backwardLayer]) * rows * part * f.rowBytes() / float64(s.most) * second
+	return rows * part * f.rowBytes() / float64(s.most) * f.perByteOver(f.linkOf(s), op.KindAllToAll)
 }
 
 // firstToAlls is the least of the first chunk's all-to-all in, which carries that part of
