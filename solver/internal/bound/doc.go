@@ -25,7 +25,7 @@
 //     heads, than the rank has in all, including the merging of results (attentionFloor);
 //   - on communication: what has to pass the ports of a rank, exposed or hidden behind
 //     attention (border), and what all ports together carry besides gradients and
-//     parameters (ports);
+//     parameters, or the network cards of nodes whose ranks share them (ports);
 //   - on memory: what tokens and heads need at least (memoryFloor).
 //
 // Ranks that form a single group have a floor of their own (oneGroup): the causal square
@@ -35,7 +35,8 @@
 // Not bounded, so that plans of several groups stay further above: that a rank has both
 // squares on the diagonal and rectangles, of which one may run at a lower rate; waiting
 // for the first and the last block of a ring; which links are inside a node, except for
-// collectives and single groups; sharing of network cards.
+// collectives and single groups; and of network cards that ranks share, what one of them
+// carries beyond the mean, and what a single group loses by them.
 //
 // # Where to begin
 //

@@ -248,6 +248,7 @@ type groupWork struct {
 	// apart is a step's seconds by its passes, of which each waits for the ports, with
 	// all-to-alls that keep them busy for so long.
 	apart func(toAlls passes) float64
+	pairs []*attentionFloor // what a rank computes in a step, by class; of several groups
 }
 
 // linearBy is the most linear work of a rank in a step of so many seconds: see both.

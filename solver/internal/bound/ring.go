@@ -67,5 +67,5 @@ func (f *floors) ofRing(s scope, enough float64) float64 {
 		return base
 	}
 	weights := [stageCount]float64{layers * micro * (1 + again), layers * micro, micro}
-	return f.byPorts(s, &groupWork{classes: r.classes, weights: weights, beside: rest, base: base}, apart)
+	return f.byPorts(s, &groupWork{classes: r.classes, weights: weights, beside: rest, base: base, pairs: joint.attention}, apart)
 }

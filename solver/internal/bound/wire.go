@@ -59,6 +59,13 @@ func (f *floors) perByteOver(link string, k op.Kind) float64 {
 	}
 	j := f.job
 	most := 4 * units.Bytes(j.SeqLen) * units.Bytes((j.Model.QHeads+2*j.Model.KVHeads)*j.Model.HeadDim)
+	if link == j.Cluster.Network { // where ranks share cards, a message takes as long as all of a node's
+		largest := 1
+		for _, n := range j.Cluster.Nodes {
+			largest = max(largest, n.Size())
+		}
+		most = most.Times(int64(largest))
+	}
 	least := math.Inf(1)
 	largest := f.largestOn(link)
 	for n := 2; n <= min(largest, eachCount); n++ {
