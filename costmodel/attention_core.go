@@ -10,7 +10,7 @@ import (
 // AttentionCore is the physical part of the law of an attention kernel on a GPU: how
 // tiles of query rows and keys fill the parallel units, what memory traffic and launches
 // cost, and how sustained load slows the clock. A call of one block takes the time t in
-// seconds:
+// seconds, and one over packed documents the same but for its tail (PackedSeconds):
 //
 //	w = tile_s W + task_s ceil(Q/P) + stream_ratio m(own) + tail_ratio (1 - P/Q)+ (start_s + alone_ratio tile_s L 32/(32 + L))
 //	l = alone_ratio tile_s L + start_s
@@ -113,6 +113,9 @@ func powerOf(x, at, p float64) float64 { return math.Pow(x/at, p) }
 // which the short ones start last and fill the gaps, so that the tail stops growing at
 // about 32 tiles.
 func (c *AttentionCore) tail(g *AttentionGeometry, longest float64) float64 {
+	if g.Late[0] > 0 {
+		return c.Tail*g.Waiting*c.Start + c.Tile*g.late(c.Tail*g.Waiting*c.Alone)
+	}
 	return c.Tail * g.Waiting * (c.Start + longest*fineTiles/(fineTiles+g.Longest))
 }
 

@@ -17,6 +17,9 @@ type AttentionGeometry struct {
 	Waiting float64 // share of the tasks that have to wait for a unit, 1 - units/tasks
 	Split   float64 // tasks that each row of tiles is cut into (split KV)
 
+	// Late is of packed documents alone, and none for blocks: see lateFactors.
+	Late [len(lateFactors)]float64
+
 	Bytes, OwnBytes float64 // of all operands; of those that belong to one task alone
 	QBytes, KVBytes float64 // of the queries; of keys and values
 	Tokens, Width   float64 // of the side kernel: tokens, and key elements per token

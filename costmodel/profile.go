@@ -132,7 +132,7 @@ func (l *Law) validate() error {
 	case l.bodies() != 1:
 		return fmt.Errorf("linear, curve, attention, gemm: a law has exactly one of them")
 	case l.Curve != nil && spec.Class == op.Compute, l.Linear != nil && !featured(spec),
-		l.Attention != nil && l.Op != op.KindAttnFwd && l.Op != op.KindAttnBwd, l.GEMM != nil && l.Op != op.KindGEMM:
+		l.Attention != nil && !tiled(l.Op), l.GEMM != nil && l.Op != op.KindGEMM:
 		return fmt.Errorf("linear, curve, attention, gemm: the wrong one for %s: collectives and transfers have curves, compute ops the others", l.Op)
 	case !(l.Spread.Lo > 0 && l.Spread.Lo <= 1 && l.Spread.Hi >= 1 && l.Spread.Hi < 1e6):
 		return fmt.Errorf("spread: [%v, %v]: want 0 < lo <= 1 <= hi", l.Spread.Lo, l.Spread.Hi)
@@ -158,6 +158,15 @@ func (l *Law) validate() error {
 		return l.GEMM.Validate()
 	}
 	return l.Curve.validate()
+}
+
+// tiled says whether an op is attention, of blocks or of packed documents.
+func tiled(k op.Kind) bool {
+	switch k {
+	case op.KindAttnFwd, op.KindAttnBwd, op.KindAttnVarlenFwd, op.KindAttnVarlenBwd:
+		return true
+	}
+	return false
 }
 
 func validatePort(p *op.Port, grouped bool) error {

@@ -105,6 +105,21 @@ func (v Varlen) Pairs() float64 {
 	return sum
 }
 
+// Documents is the call of causal blocks as one over packed documents, one for every block
+// of the batch: to a kernel of packed documents both are the same call. It is false where
+// none does the same: under a full mask or a window, and of more blocks than documents
+// fit into a shape.
+func (a Attention) Documents() (Varlen, bool) {
+	if a.Mask != Diag || a.Window > 0 || a.Blocks() > maxDocuments {
+		return Varlen{}, false
+	}
+	v := Varlen{SeqLens: make([]units.Tokens, a.Blocks()), QHeads: a.QHeads, KVHeads: a.KVHeads, HeadDim: a.HeadDim, DType: a.DType, Kernel: a.Kernel}
+	for i := range v.SeqLens {
+		v.SeqLens[i] = a.QLen
+	}
+	return v, true
+}
+
 // block is a document of n tokens as an attention block.
 func (v Varlen) block(n units.Tokens) Attention {
 	return Attention{
