@@ -38,7 +38,7 @@ func fitAttentionCore(dev op.DeviceType, backward bool, points []Point, prior *c
 		return nil, fmt.Errorf("%s of attention, too few for a core (want %d)", units.Count(len(points), "point"), fewestForCore)
 	}
 	for _, p := range points {
-		if _, ok := blockOf(p.Shape); !ok || !(p.Seconds > 0) {
+		if _, ok := calledFor(p.Shape); !ok || !(p.Seconds > 0) {
 			return nil, fmt.Errorf("%s: %v s: want attention with a positive time", p.Shape.Kind(), p.Seconds)
 		}
 	}
@@ -50,7 +50,7 @@ func fitAttentionCore(dev op.DeviceType, backward bool, points []Point, prior *c
 	return &best.core, best.core.Validate()
 }
 
-// blockOf is the block of a forward or backward shape.
+// blockOf is the block of a forward or backward shape. Packed documents are no block.
 func blockOf(s op.Shape) (op.Attention, bool) {
 	switch a := s.(type) {
 	case op.AttnFwd:
@@ -77,15 +77,15 @@ type coreSearch struct {
 // splitting in every combination, then the keys of a step and whole waves, each
 // for the best so far.
 func (s *coreSearch) structures() {
-	a, _ := blockOf(s.points[0].Shape)
-	first := costmodel.AttentionCore{TileRows: 128, TileKeys: 128, Waves: a.Mask == op.Full}
+	a, _ := calledFor(s.points[0].Shape)
+	first := costmodel.AttentionCore{TileRows: 128, TileKeys: 128, Waves: a.mask == op.Full}
 	if s.prior != nil {
 		first = *s.prior
 	}
 	s.try(first)
 	for _, rows := range []int{128, 64, 192, 256} {
 		for _, packed := range s.choices(s.grouped()) {
-			for _, split := range s.choices(true) {
+			for _, split := range s.choices(!a.packed) {
 				c := first
 				c.TileRows, c.Packed, c.SplitKV = rows, packed, split
 				s.try(c)
@@ -97,7 +97,7 @@ func (s *coreSearch) structures() {
 		c.TileKeys = keys
 		s.try(c)
 	}
-	if a.Mask == op.Full {
+	if a.mask == op.Full {
 		c := s.best
 		c.Waves = !c.Waves
 		s.try(c)
@@ -105,7 +105,7 @@ func (s *coreSearch) structures() {
 }
 
 // choices are both ways of a flag, if the points could tell them apart: a
-// backward task has one KV head and is never split.
+// backward task has one KV head and is never split, nor are packed documents.
 func (s *coreSearch) choices(both bool) []bool {
 	if both && !s.backward {
 		return []bool{false, true}
@@ -116,8 +116,8 @@ func (s *coreSearch) choices(both bool) []bool {
 // grouped says whether query heads share KV heads in any of the points.
 func (s *coreSearch) grouped() bool {
 	return slices.ContainsFunc(s.points, func(p Point) bool {
-		a, _ := blockOf(p.Shape)
-		return a.QHeads != a.KVHeads
+		a, _ := calledFor(p.Shape)
+		return a.qHeads != a.kvHeads
 	})
 }
 
@@ -161,8 +161,8 @@ const (
 // expectedCore is what is believed before any point is seen, from the device's
 // datasheet; without one, from the best rate of the points.
 func expectedCore(dev op.DeviceType, points []Point, rows, keys int) costmodel.AttentionCore {
-	a, _ := blockOf(points[0].Shape)
-	peak, perByte, cache := dev.Sheet.PeakPerS(a.DType), 0.0, float64(dev.Sheet.L2)
+	a, _ := calledFor(points[0].Shape)
+	peak, perByte, cache := dev.Sheet.PeakPerS(a.dtype), 0.0, float64(dev.Sheet.L2)
 	if peak == 0 {
 		for _, p := range points {
 			peak = max(peak, float64(p.Shape.Work().FLOPs)/p.Seconds/usualShare)
@@ -174,7 +174,7 @@ func expectedCore(dev op.DeviceType, points []Point, rows, keys int) costmodel.A
 	if cache == 0 {
 		cache = usualCache
 	}
-	flops := float64(points[0].Shape.Work().FLOPs) / (float64(a.Blocks()*a.QHeads) * a.Pairs())
+	flops := float64(points[0].Shape.Work().FLOPs) / a.pairs
 	tile := flops * float64(rows*keys) / (usualShare * peak / float64(dev.Parallel))
 	return costmodel.AttentionCore{
 		Tile: tile, Task: tile, Alone: 1, Start: 2e-6, Tail: 0.2, Launch: 2e-6, Merge: 2e-6, Overlap: 5,

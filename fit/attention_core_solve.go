@@ -85,8 +85,8 @@ func newCoreFit(start costmodel.AttentionCore, backward, sibling bool, points []
 		f.coefs = append(f.coefs, c)
 	}
 	for _, p := range points {
-		a, _ := blockOf(p.Shape)
-		f.geometry = append(f.geometry, start.Geometry(a, backward))
+		a, _ := calledFor(p.Shape)
+		f.geometry = append(f.geometry, a.geometry(&start, backward))
 		f.logs = append(f.logs, math.Log(p.Seconds))
 	}
 	f.norms = make([]costmodel.AttentionNorms, len(points))

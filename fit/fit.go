@@ -90,8 +90,9 @@ func (d *Data) noLaw() error {
 	return fmt.Errorf("no law can be fitted from %s: a law needs %d of one op in one variant on one device or group%s; %s", units.Count(len(d.Points), "point"), fewestToFit, most, way)
 }
 
-// law fits a stratum with the estimator of its op's class.
-func (s Stratum) law(d *Data, points []Point, sibling *costmodel.Field, donors []Donor) (*costmodel.Law, error) {
+// law fits a stratum with the estimator of its op's class. lent are points of other strata
+// that may help it: see lentTo.
+func (s Stratum) law(d *Data, points, lent []Point, sibling *costmodel.Field, donors []Donor) (*costmodel.Law, error) {
 	law := &costmodel.Law{Op: s.Op, Variant: s.Variant, Range: hull(s.Op, points)}
 	spec, err := op.Lookup(s.Op)
 	if err != nil {
@@ -112,6 +113,9 @@ func (s Stratum) law(d *Data, points []Point, sibling *costmodel.Field, donors [
 			compare(law, append(compared, candidates...), points)
 		}
 		return law, nil
+	}
+	if packed(s.Op) && dev.Sheet != (op.Sheet{}) {
+		candidates = append(candidates, packedForm(dev, s.Op == op.KindAttnVarlenBwd, lent))
 	}
 	return law, choose(law, candidates, compared, points)
 }

@@ -12,8 +12,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
-// form is one way to draw a law through points: it fills in the law's Linear
-// or Curve.
+// form is one way to draw a law through points: it fills in the law's body.
 type form struct {
 	name string
 	fit  func([]Point) (costmodel.Law, error)
@@ -69,7 +68,7 @@ func choose(law *costmodel.Law, candidates, compared []form, points []Point) err
 			if err != nil {
 				return err
 			}
-			law.Linear, law.Curve, law.Spread = l.Linear, l.Curve, spread(logs[i])
+			law.Linear, law.Curve, law.Attention, law.Spread = l.Linear, l.Curve, l.Attention, spread(logs[i])
 			law.Width = widthsBySize(some, logs[i])
 			chosen = true
 		}

@@ -46,7 +46,7 @@ func estimateEach(d *Data, tasks []*task, donors []Donor, ready func()) collecti
 		var sibling *costmodel.Field
 		known := false
 		for _, t := range family {
-			t.law, t.err = t.Stratum.law(d, t.points, sibling, donors)
+			t.law, t.err = t.Stratum.law(d, t.points, lentTo(t.Stratum, tasks), sibling, donors)
 			told.Lock()
 			ready()
 			told.Unlock()

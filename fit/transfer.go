@@ -19,14 +19,15 @@ type Donor struct {
 }
 
 // Donors lists the laws that profiles can lend: measured laws of compute ops on devices
-// whose datasheet is known.
+// whose datasheet is known. Those of packed documents stay with their device, whose causal
+// blocks help them more.
 func Donors(profiles ...*costmodel.Profile) []Donor {
 	var all []Donor
 	for _, p := range profiles {
 		for i := range p.Laws {
 			l := &p.Laws[i]
 			k := slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == l.Device })
-			lends := (l.Attention != nil || l.GEMM != nil) && l.From == "" && l.Assumed == ""
+			lends := (l.Attention != nil && !packed(l.Op) || l.GEMM != nil) && l.From == "" && l.Assumed == ""
 			if k >= 0 && lends && p.Devices[k].Sheet.BF16PerS > 0 {
 				all = append(all, Donor{l, p.Devices[k]})
 			}
