@@ -32,7 +32,7 @@
 // between them by cross-validation. Attention and GEMM on GPUs are a physical core
 // (attention_core*.go, gemm_core*.go) times a correction learnt from its residuals, a
 // Gaussian process on a lattice (field*.go); of packed documents the core stands alone,
-// where it predicts better than a linear law (attention_packed.go). Collectives are curves over bytes
-// (curve*.go) and over group size (steps.go). Everything else is a sum of non-negative
-// physical terms (linear.go, sum.go).
+// where it predicts better than a linear law (attention_packed.go). Collectives are
+// curves over bytes (curve*.go) and over group size (steps.go). Everything else is a sum
+// of non-negative physical terms (linear.go, sum.go).
 package fit
