@@ -243,11 +243,16 @@ func (c *AttentionCore) Validate() error {
 
 // Scaled is the core of the same kernel on another device, by datasheet ratios:
 // tiles by the peak rate a unit, bytes by the memory's, the cache by its size.
+// The peaks are those of the kernel's precision where both sheets have them, else
+// of bf16: a ratio of one precision's peak to another's says nothing of the units.
 // What a datasheet leaves out keeps its value.
-func (c *AttentionCore) Scaled(from, to op.DeviceType) *AttentionCore {
+func (c *AttentionCore) Scaled(from, to op.DeviceType, d op.DType) *AttentionCore {
 	s := *c
 	s.Parallel = to.Parallel
-	slower := over(from.Sheet.BF16PerS/float64(from.Parallel), to.Sheet.BF16PerS/float64(to.Parallel))
+	if d == op.FP8 && !(from.Sheet.FP8PerS > 0 && to.Sheet.FP8PerS > 0) {
+		d = op.BF16
+	}
+	slower := over(from.Sheet.PeakPerS(d)/float64(from.Parallel), to.Sheet.PeakPerS(d)/float64(to.Parallel))
 	s.Tile *= slower
 	s.Task *= slower
 	s.Byte *= over(from.Sheet.MemoryPerS, to.Sheet.MemoryPerS)

@@ -221,14 +221,37 @@ func TestAttentionCoreScales(t *testing.T) {
 	to := op.DeviceType{Parallel: 66, Sheet: op.Sheet{BF16PerS: 1e15, MemoryPerS: 6e12, L2: 100 << 20}}
 	want := c
 	want.Parallel, want.Tile, want.Task, want.Byte, want.Cache = 66, c.Tile/2, c.Task/2, c.Byte/2, c.Cache*2
-	if d := cmp.Diff(&want, c.Scaled(from, to)); d != "" {
+	if d := cmp.Diff(&want, c.Scaled(from, to, op.BF16)); d != "" {
 		t.Error(d)
 	}
 	to.Sheet = op.Sheet{}
 	want = c
 	want.Parallel = 66
-	if d := cmp.Diff(&want, c.Scaled(from, to)); d != "" {
+	if d := cmp.Diff(&want, c.Scaled(from, to, op.BF16)); d != "" {
 		t.Error("without a datasheet: ", d)
+	}
+}
+
+// An fp8 kernel's tiles follow the fp8 peaks, which are not twice the bf16 ones on every
+// device; where a sheet lacks one, both are asked for bf16.
+func TestAttentionCoreScalesByItsPrecision(t *testing.T) {
+	c := exampleCore()
+	sheet := func(bf16, fp8 float64) op.DeviceType {
+		return op.DeviceType{Parallel: 100, Sheet: op.Sheet{BF16PerS: bf16, FP8PerS: fp8}}
+	}
+	for _, x := range []struct {
+		from, to op.DeviceType
+		dtype    op.DType
+		want     float64 // times as long a tile takes
+	}{
+		{sheet(1e15, 2e15), sheet(1e15, 1e15), op.FP8, 2},
+		{sheet(1e15, 2e15), sheet(1e15, 1e15), op.BF16, 1},
+		{sheet(1e15, 2e15), sheet(5e14, 0), op.FP8, 2},
+		{sheet(5e14, 0), sheet(1e15, 2e15), op.FP8, 0.5},
+	} {
+		if got := c.Scaled(x.from, x.to, x.dtype).Tile / c.Tile; got != x.want {
+			t.Errorf("%s from %v to %v: a tile takes %v times as long, want %v", x.dtype, x.from.Sheet, x.to.Sheet, got, x.want)
+		}
 	}
 }
 

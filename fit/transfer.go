@@ -147,7 +147,7 @@ func (d *Data) oddTimes(s Stratum, donors []Donor) string {
 func (d *Donor) carry(to op.DeviceType) *costmodel.Law {
 	l := &costmodel.Law{Op: d.Law.Op, Variant: d.Law.Variant, Device: to.Name, Scale: d.Law.Scale, Range: d.Law.Range, From: d.Device.Name}
 	if d.Law.Attention != nil {
-		l.Attention = d.Law.Attention.Scaled(d.Device, to)
+		l.Attention = d.Law.Attention.Scaled(d.Device, to, d.Law.Variant.DType)
 	} else {
 		l.GEMM = d.Law.GEMM.Scaled(d.Device, to)
 	}
