@@ -47,6 +47,11 @@ func (s *Sink) ncclPlan(file string, t *ncclTable, e *ncclEvidence) (*ncclPlan, 
 		p.drop = "one rank: nothing is exchanged"
 		return p, nil
 	}
+	if t.layout != nil && t.layout.odd != "" {
+		s.Flag(file+":"+strconv.Itoa(t.units.line), t.layout.odd+"; no row is used: write the numbers and the unit anew")
+		p.drop = "the unit of a column is not known"
+		return p, nil
+	}
 	kind, err := s.ncclNamed(p.where, t, e)
 	if err != nil {
 		return nil, err

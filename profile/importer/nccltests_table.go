@@ -16,6 +16,7 @@ type ncclTable struct {
 	line   int // of the column names
 	layout *ncclLayout
 	halves string // the line above the column names
+	units  ncclUnitLine
 
 	program  string // collective that the log names, as nccl-tests calls it
 	command  string // collective of a command line above

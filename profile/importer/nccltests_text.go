@@ -135,7 +135,15 @@ func (r *ncclText) read(text string, visit func(*ncclRow)) {
 	}
 	if l := ncclColumns(tokens); l != nil {
 		l.halfNames(t.halves)
+		l.measure(t.units.of)
 		t.layout, t.line = l, r.lines.line
+		return
+	}
+	if of := ncclUnits(tokens); of != nil && t.rows == 0 {
+		t.units = ncclUnitLine{r.lines.line, of}
+		if t.layout != nil {
+			t.layout.measure(of)
+		}
 		return
 	}
 	r.lookBehind(text)
@@ -204,7 +212,7 @@ func (r *ncclText) footer(text string) bool {
 	t := r.table
 	if m := ncclAverageLine.FindStringSubmatch(text); m != nil {
 		if v, ok := printed(m[1]); ok && !t.averaged {
-			t.average, t.averaged = v.value, true
+			t.average, t.averaged = v.value*t.rateUnit()/1e9, true
 		}
 		t.ended = true
 		return true
@@ -235,11 +243,14 @@ type ncclLayout struct {
 	halves int
 	single string // "in-place" or "out-of-place" where there is one half
 	stamp  bool   // a date and a time end the row
-	scale  float64
+	// units are those of each half's time, algbw and busbw in s and bytes a second.
+	units [2][3]float64
+	odd   string // a column's unit that is not known
 }
 
 // ncclColumns reads a line of column names; nil if it is none. Times are in us,
-// until 2019 in ms, which the names of the first columns tell apart.
+// until 2019 in ms, which the names of the first columns tell apart; a line of units
+// below says it better (see measure).
 func ncclColumns(tokens []string) *ncclLayout {
 	switch {
 	case len(tokens) == 0:
@@ -252,9 +263,9 @@ func ncclColumns(tokens []string) *ncclLayout {
 	if len(tokens) < 7 || tokens[2] != "type" || !(tokens[0] == "size" && tokens[1] == "count" || tokens[0] == "bytes" && tokens[1] == "N") {
 		return nil
 	}
-	l := &ncclLayout{scale: 1e-6}
+	l := &ncclLayout{units: usualNCCLUnits(1e-6)}
 	if tokens[0] == "bytes" {
-		l.scale = 1e-3
+		l.units = usualNCCLUnits(1e-3)
 	}
 	if slices.Contains(tokens, "timestamp") {
 		tokens, l.stamp = slices.DeleteFunc(tokens, func(s string) bool { return s == "timestamp" }), true
@@ -322,6 +333,9 @@ func (r *ncclText) row(tokens []string, start int, visit func(*ncclRow)) {
 		if l == nil && t.rows == 0 {
 			return // numbers in a line before any table
 		}
+		if l != nil {
+			l.measure(t.units.of)
+		}
 		t.line = max(t.line, r.lines.line)
 		t.headless = true
 	}
@@ -345,7 +359,7 @@ func guessLayout(tokens []string) *ncclLayout {
 	if n == 2 {
 		last = "#wrong"
 	}
-	return &ncclLayout{id: id[n], half: []string{"time", "algbw", "busbw", last}, halves: 2, scale: 1e-6}
+	return &ncclLayout{id: id[n], half: []string{"time", "algbw", "busbw", last}, halves: 2, units: usualNCCLUnits(1e-6)}
 }
 
 func (row *ncclRow) parse(tokens []string, l *ncclLayout) bool {
@@ -360,7 +374,7 @@ func (row *ncclRow) parse(tokens []string, l *ncclLayout) bool {
 		return false
 	}
 	for i := range l.halves {
-		h, ok := parseHalf(tokens[cut+i*width:cut+(i+1)*width], l)
+		h, ok := parseHalf(tokens[cut+i*width:cut+(i+1)*width], l.half, l.units[i])
 		if !ok {
 			return false
 		}
@@ -407,9 +421,9 @@ func (row *ncclRow) identify(tokens, names []string) bool {
 
 // parseHalf reads time, bandwidths and the check of a half; columns of other
 // names must be numbers.
-func parseHalf(tokens []string, l *ncclLayout) (*ncclHalf, bool) {
+func parseHalf(tokens, names []string, units [3]float64) (*ncclHalf, bool) {
 	h := &ncclHalf{}
-	for i, name := range l.half {
+	for i, name := range names {
 		text := tokens[i]
 		if starred := strings.TrimSuffix(text, "*"); starred != text {
 			text, h.starred = starred, true
@@ -417,11 +431,11 @@ func parseHalf(tokens []string, l *ncclLayout) (*ncclHalf, bool) {
 		v, ok := printed(text)
 		switch name {
 		case "time", "cputime":
-			h.time, h.cpu = v.times(l.scale), name == "cputime"
+			h.time, h.cpu = v.times(units[0]), name == "cputime"
 		case "algbw":
-			h.alg = v.times(1e9)
+			h.alg = v.times(units[1])
 		case "busbw":
-			h.bus = v.times(1e9)
+			h.bus = v.times(units[2])
 		case "#wrong", "wrong", "error", "res", "delta":
 			h.errors, h.checked, h.count = v.value, ok, strings.HasSuffix(name, "wrong")
 			ok = ok || text == "N/A"
