@@ -12,14 +12,15 @@ import (
 )
 
 // add reads one recording. Points at further places and canaries are left out:
-// the first would be another device's times, the second tell of drift only.
+// the first would be another device's times, the second tell of drift only. So are
+// lines that stand there twice, which would be replayed as further visits.
 func (b *Backend) add(name string, r io.Reader, first bool) error {
 	spaces := map[string]int{}
 	for i, sp := range b.inventory.Spaces {
 		spaces[law(sp.On, sp.Shapes[0])] = i
 	}
 	point := func(p *profile.Point) error { b.observe(p, spaces); return nil }
-	_, err := profile.Read(name, r, profile.Visitor{
+	_, err := b.copies.Read(name, r, profile.Visitor{
 		Header: func(h *profile.Header) error { return b.header(h, first) },
 		Point:  point,
 		Again:  point,

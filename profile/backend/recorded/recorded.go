@@ -26,6 +26,7 @@ type Backend struct {
 	inventory profile.Inventory
 	points    map[string]*point // by key without a fingerprint
 	clock     *profile.SteppedClock
+	copies    profile.Copies
 }
 
 // point is what the recordings hold of one spot.
@@ -62,6 +63,9 @@ func Open(paths []string) (*Backend, error) {
 	}
 	b.inventory.Backend = "recorded"
 	b.inventory.Notes = append(b.inventory.Notes, fmt.Sprintf("REPLAYED from %s: nothing was measured now; a visit is taken to cost its calls and %s", strings.Join(paths, ", "), Overhead))
+	if copied := b.copies.Warning("the recordings"); copied != "" {
+		b.inventory.Notes = append(b.inventory.Notes, copied)
+	}
 	return b, nil
 }
 

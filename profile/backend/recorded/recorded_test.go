@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +96,40 @@ func TestTimesAreReplayedOnTheirOwnClock(t *testing.T) {
 		spent := b.Clock().Now().Sub(start)
 		if cost := recorded.Overhead + time.Duration(6*float64(want)*1e9); spent != cost {
 			t.Errorf("the clock moved by %s, want %s", spent, cost)
+		}
+	}
+}
+
+// A line that stands there twice is one visit, as it is to fit, check and show: replayed as
+// two, a point would seem to repeat to the last digit.
+func TestALineThatStandsThereTwiceIsOneVisit(t *testing.T) {
+	began := strings.NewReplacer(`"import:table"`, `"torch"`, `"groups":[]`,
+		`"groups":[],"protocol":{"min_samples":1,"min_samples_long":1,"long_s":0.1,"max_samples":9,"noise":0.005,"min_sample_s":0.0005,"point_time_s":1,"wait_limit":0.1,"max_discards":6}`).Replace(header)
+	once := began + point(64, 0.25)
+	for name, paths := range map[string][]string{
+		"copied behind itself": {write(t, once+point(64, 0.25)+point(64, 0.5))},
+		"named twice":          {write(t, once), write(t, once+point(64, 0.5))},
+		"imported twice":       {write(t, header+point(64, 0.25)), write(t, header+point(64, 0.25)+point(64, 0.5))},
+	} {
+		b, err := recorded.Open(paths)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inv, err := b.Discover(t.Context())
+		if err != nil || !slices.ContainsFunc(inv.Notes, func(s string) bool { return strings.Contains(s, "1 line of the recordings stood there already") }) {
+			t.Errorf("%s: notes %q, %v", name, inv.Notes, err)
+		}
+		x, err := b.Open(t.Context(), "h100", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []units.Seconds{0.25, 0.5, 0.25} {
+			if err := x.Prepare(t.Context(), gemm(64), 1); err != nil {
+				t.Fatal(err)
+			}
+			if batch, err := x.Run(t.Context(), 1, 1); err != nil || batch.Slowest()[0] != want {
+				t.Errorf("%s: %v %v, want %v", name, batch, err, want)
+			}
 		}
 	}
 }
