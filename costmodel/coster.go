@@ -11,7 +11,7 @@ import (
 )
 
 // coster turns the parts of a step into seconds by the laws of a profile. It
-// remembers the laws it used, and the first error, after which it returns
+// remembers the laws it used, and those that it lacked, after which it returns
 // nonsense: callers look at err once, at the end.
 type coster struct {
 	q   *Predictor
@@ -107,9 +107,7 @@ func (c *coster) use(u lawUse, err error) int {
 func (c *coster) charge(law int, s op.Shape, times float64, acc *account) units.Seconds {
 	u := &c.uses[law]
 	if u.err != nil {
-		if c.err == nil {
-			c.err = u.err
-		}
+		c.err = besides(c.err, u.err)
 		return units.Seconds(math.NaN())
 	}
 	if c.timeOnly && acc == nil {

@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -22,6 +23,8 @@ type MissingLawError struct {
 	// Model is the file of the model that is planned for; empty where nobody knows.
 	Model string
 }
+
+func (e *MissingLawError) law() lawKey { return lawKey{e.Op, e.Variant, e.On} }
 
 // missing is the error of a law that a device lacks, with those it has beside it.
 func (q *Predictor) missing(on string, kind op.Kind, v op.Variant) *MissingLawError {
@@ -92,6 +95,107 @@ func (e *MissingLawError) measured() string {
 	return ""
 }
 
+// MissingLawsError says which laws a step needs that the profile does not have, so that one
+// calibration measures them all. As an error it is the first of them too.
+type MissingLawsError struct {
+	Missing []*MissingLawError // two or more
+}
+
+// besides adds what a step lacks to what it was found to lack before.
+func besides(known, err error) error {
+	more, ok := errors.AsType[*MissingLawError](err)
+	if !ok {
+		return err
+	}
+	switch known := known.(type) {
+	case nil:
+		return err
+	case *MissingLawError:
+		if known.law() == more.law() {
+			return known
+		}
+		return &MissingLawsError{Missing: []*MissingLawError{known, more}}
+	case *MissingLawsError:
+		if !slices.ContainsFunc(known.Missing, func(m *MissingLawError) bool { return m.law() == more.law() }) {
+			known.Missing = append(known.Missing, more)
+		}
+	}
+	return known
+}
+
+// Unwrap is the first law that is missing.
+func (e *MissingLawsError) Unwrap() error { return e.Missing[0] }
+
+// Error names the laws with the devices and links that lack them, what the profile has in
+// their place, and the command that measures them all.
+func (e *MissingLawsError) Error() string {
+	var on, lacks []string
+	alike := !slices.ContainsFunc(e.Missing, func(m *MissingLawError) bool { return m.beside() != e.Missing[0].beside() })
+	for _, m := range e.Missing {
+		law := named(m.Op, m.Variant)
+		if has := m.beside(); has != "" && !alike {
+			law += " (it has that " + has + ")"
+		}
+		if i := slices.Index(on, m.On); i >= 0 {
+			lacks[i] += ", " + law
+		} else {
+			on, lacks = append(on, m.On), append(lacks, law)
+		}
+	}
+	var all []string
+	for i, laws := range lacks {
+		if slices.Index(lacks, laws) < i {
+			continue // said of the first that lacks the same
+		}
+		var same []string
+		for k := range on {
+			if lacks[k] == laws {
+				same = append(same, on[k])
+			}
+		}
+		all = append(all, laws+" on "+strings.Join(same, ", "))
+	}
+	has, way, it := "", ";", "them"
+	if first := e.Missing[0]; alike && first.beside() != "" {
+		has = ", which has them " + first.beside()
+		if len(first.DTypes) > 0 {
+			way = fmt.Sprintf(": plan with --dtype %s, or", listed(first.DTypes, " or --dtype "))
+		}
+	}
+	kinds, flags := toMeasure(e.Missing)
+	if len(kinds) == 1 {
+		it = "it"
+	}
+	return fmt.Sprintf("no law for %s in the profile%s%s measure %s: evenkeel calibrate --fresh --only %s%s, then fit again", strings.Join(all, ", nor for "), has, way, it, listed(kinds, ","), flags)
+}
+
+// toMeasure is what a calibration is to be told to measure laws: --only's ops, and the flags
+// besides.
+func toMeasure(laws []*MissingLawError) (kinds []op.Kind, flags string) {
+	for _, m := range laws {
+		if !slices.Contains(kinds, m.Op) {
+			kinds = append(kinds, m.Op)
+		}
+		if f := m.measured(); !strings.Contains(flags, f) {
+			flags += f
+		}
+	}
+	return kinds, flags
+}
+
+// ForModel tells the errors of missing laws in err which file the model that is planned for
+// is in.
+func ForModel(err error, file string) {
+	var one *MissingLawError
+	if all, ok := errors.AsType[*MissingLawsError](err); ok {
+		for _, m := range all.Missing {
+			m.Model = file
+		}
+	} else if errors.As(err, &one) {
+		one.Model = file
+	}
+}
+
 // listed writes values one after another.
 func listed[T any](values []T, between string) string {
 	var words []string
@@ -111,17 +215,8 @@ type MissingPartsError struct {
 // Error names the laws with what the profile has in their place, and the command that
 // measures them all.
 func (e *MissingPartsError) Error() string {
-	var kinds []op.Kind
-	var flags []string
-	for _, m := range e.Missing {
-		if !slices.Contains(kinds, m.Op) {
-			kinds = append(kinds, m.Op)
-		}
-		if f := m.measured(); !slices.Contains(flags, f) {
-			flags = append(flags, f)
-		}
-	}
-	return fmt.Sprintf("no prediction of %s on %s: its parts have no law for %s; measure them: evenkeel calibrate --fresh --only %s%s, then fit again", e.Op, e.On, e.Laws(), listed(kinds, ","), strings.Join(flags, ""))
+	kinds, flags := toMeasure(e.Missing)
+	return fmt.Sprintf("no prediction of %s on %s: its parts have no law for %s; measure them: evenkeel calibrate --fresh --only %s%s, then fit again", e.Op, e.On, e.Laws(), listed(kinds, ","), flags)
 }
 
 // Laws lists those that are missing, with what the profile has in their place.

@@ -1,10 +1,13 @@
 package costmodel
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Who lacks a law is told what the profile has in its place, and a command that measures
@@ -24,5 +27,59 @@ func TestMissingLawNamesThoseBesideIt(t *testing.T) {
 	// Of links there are no such laws, and no flag of a plan chooses among them.
 	if _, _, err := q.Over("other", op.KindSendRecv, []op.Member{{Device: "fast", Count: 2}}); err == nil || !strings.Contains(err.Error(), "in the profile; measure it") {
 		t.Error(err)
+	}
+}
+
+// A step that lacks laws of several ops names all of them at once, with one command for all:
+// named one by one, each would take a calibration to hear of the next.
+func TestAllMissingLawsAreNamedAtOnce(t *testing.T) {
+	p := usual(t)
+	tokens := []units.Tokens{1024, 1024}
+	for _, c := range []struct {
+		change func(*Job)
+		want   string
+		laws   int
+	}{
+		{
+			func(j *Job) { j.Model.HeadDim = 256 },
+			"no law for attn_fwd (diag d256 f32), attn_fwd (full d256 f32), attn_bwd (diag d256 f32), attn_bwd (full d256 f32) on fast, slow in the profile, " +
+				"which has them for heads of 64; measure them: evenkeel calibrate --fresh --only attn_fwd,attn_bwd --model mine.json, then fit again",
+			8,
+		},
+		{
+			func(j *Job) { j.Model.HeadDim, j.Cluster = 256, cluster(t, "1x2 fast", p, "bus", "net") },
+			"no law for attn_fwd (diag d256 f32), attn_fwd (full d256 f32), attn_bwd (diag d256 f32), attn_bwd (full d256 f32) on fast in the profile, " +
+				"which has them for heads of 64; measure them: evenkeel calibrate --fresh --only attn_fwd,attn_bwd --model mine.json, then fit again",
+			4,
+		},
+		{func(j *Job) { j.DType = op.BF16 }, "in the profile, which has them in f32: plan with --dtype f32, or measure them: evenkeel calibrate --fresh --only norm,gemm,rope,attn_fwd,swiglu,attn_bwd --dtype bf16, then fit again", 20},
+	} {
+		j := testJob(cluster(t, "1x(1 fast + 1 slow)", p, "bus", "net"), tokens)
+		c.change(&j)
+		_, err := Simulate(NewPredictor(p), j, ringOf(tokens), SimOptions{})
+		ForModel(err, "mine.json")
+		all, ok := errors.AsType[*MissingLawsError](err)
+		if !ok || !strings.HasSuffix(err.Error(), c.want) || len(all.Missing) != c.laws {
+			t.Errorf("%v\nwant %d: %s", err, c.laws, c.want)
+		}
+		var first *MissingLawError
+		if !errors.As(err, &first) || first != all.Missing[0] {
+			t.Errorf("the first is %v", first)
+		}
+	}
+	// Of one op it is one thing to measure, and where each lacks another each says what it has.
+	whole := p.Laws
+	p.Laws = slices.DeleteFunc(slices.Clone(whole), func(l Law) bool { return l.Op == op.KindAttnBwd })
+	j := testJob(cluster(t, "1x1 fast", p, "bus", "net"), tokens)
+	_, err := Simulate(NewPredictor(p), j, ringOf([]units.Tokens{2048}), SimOptions{})
+	if err == nil || err.Error() != "no law for attn_bwd (diag d64 f32) on fast in the profile; measure it: evenkeel calibrate --fresh --only attn_bwd, then fit again" {
+		t.Error(err)
+	}
+	p.Laws = slices.DeleteFunc(slices.Clone(whole), func(l Law) bool { return l.Op == op.KindRope })
+	j.Model.HeadDim = 256
+	_, err = Simulate(NewPredictor(p), j, ringOf([]units.Tokens{2048}), SimOptions{})
+	if want := "no law for rope (f32), attn_fwd (diag d256 f32) (it has that for heads of 64), attn_bwd (diag d256 f32) (it has that for heads of 64) on fast in the profile; " +
+		"measure them: evenkeel calibrate --fresh --only rope,attn_fwd,attn_bwd --model config.json, then fit again"; err == nil || err.Error() != want {
+		t.Errorf("%v\nwant %s", err, want)
 	}
 }

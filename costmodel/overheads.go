@@ -24,8 +24,8 @@ type overheads struct {
 // Overheads predicts the overheads of a step in which all devices of the job's cluster
 // take part. It ignores the job's SeqLen, Recompute and Accumulate.
 //
-// Errors: an invalid job, a device that the profile lacks, or the first missing law as
-// *MissingLawError.
+// Errors: an invalid job, a device that the profile lacks, or what laws are missing,
+// as of Simulate.
 func (q *Predictor) Overheads(j Job) (Overheads, error) {
 	ones := make([]units.Tokens, len(j.Cluster.Ranks()))
 	for r := range ones {

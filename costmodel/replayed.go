@@ -117,8 +117,8 @@ type Replayed struct {
 
 // Replayed predicts a replayed step.
 //
-// Errors: an invalid layout, documents that are not the sequence, or the first
-// missing law as *MissingLawError.
+// Errors: an invalid layout, documents that are not the sequence, or what laws
+// are missing, as of Simulate.
 func (s *Simulator) Replayed(w ReplayWork) (*Replayed, error) { return s.Supposing(w, nil) }
 
 // Supposing is Replayed with computing times given by took, such as measured ones; where

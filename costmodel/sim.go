@@ -34,8 +34,8 @@ type SimOptions struct {
 // the parts on the rank that waits least, law by law (see account); its upper end
 // includes possible contention (Step.Contention).
 //
-// Errors: an invalid job or layout, a device that the profile lacks, or the first missing
-// law as *MissingLawError.
+// Errors: an invalid job or layout, a device that the profile lacks, or what laws are
+// missing, as *MissingLawError or *MissingLawsError, which is one too.
 func Simulate(q *Predictor, j Job, l Layout, opts SimOptions) (*Step, error) {
 	s, err := newSim(q, j)
 	if err != nil {
@@ -98,7 +98,7 @@ func (s *Simulator) Until(why func() error) { s.fast.until = why }
 
 // Time is the most likely step time, Step.Time.Mid, without the rest of the account.
 //
-// Errors: an invalid layout, or the first missing law as *MissingLawError.
+// Errors: an invalid layout, or what laws are missing, as of Simulate.
 func (s *Simulator) Time(l Layout) (units.Seconds, error) {
 	if err := s.fast.run(l, SimOptions{}); err != nil {
 		return 0, err

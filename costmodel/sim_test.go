@@ -412,9 +412,9 @@ func TestSimulateErrors(t *testing.T) {
 		"model":     {func(j *Job, _ *Layout) { j.Model.Layers = 0 }, "job: model.layers: 0: want 1 to"},
 		"positions": {func(j *Job, _ *Layout) { j.Model.PositionRows, j.Model.MaxLen = 9, 9 }, "the model's table of learned positions ends after 9 tokens"},
 		"device":    {func(j *Job, _ *Layout) { j.Cluster.Nodes = []Node{node("n", op.Member{Device: "gpu", Count: 2})} }, `device type "gpu" is not in the profile`},
-		"no law":    {func(j *Job, _ *Layout) { j.DType = op.BF16 }, "no law for norm (bf16) on fast in the profile"},
+		"no law":    {func(j *Job, _ *Layout) { j.DType = op.BF16 }, "no law for norm (bf16), gemm (fwd bf16), rope (bf16), attn_fwd (diag d64 bf16), attn_fwd (full d64 bf16), swiglu (bf16), gemm (dgrad bf16), gemm (wgrad bf16), attn_bwd (diag d64 bf16), attn_bwd (full d64 bf16) on fast in the profile"},
 		"open link": {func(j *Job, _ *Layout) { j.Cluster.Nodes[0].Link = "" }, "cluster.nodes[0].link: empty"},
-		"no link":   {func(j *Job, _ *Layout) { j.Cluster.Nodes[0].Link = "other" }, "no law for send_recv on links of class other"},
+		"no link":   {func(j *Job, _ *Layout) { j.Cluster.Nodes[0].Link = "other" }, "no law for send_recv, all_gather, reduce_scatter on links of class other"},
 	} {
 		j, l := good, ringOf(tokens)
 		j.Cluster.Nodes = slices.Clone(good.Cluster.Nodes)

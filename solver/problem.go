@@ -34,7 +34,7 @@ const MostEffort = strategy.MostEffort
 // profile. The job's cluster must be resolved (costmodel.Cluster.Resolve).
 //
 // Errors: an invalid job, a device type the profile lacks or whose capacity it
-// does not know, fewer tokens than ranks, or the first law that any plan on
+// does not know, fewer tokens than ranks, or the laws that any plan on
 // this cluster would need and nobody measured, as *costmodel.MissingLawError.
 func NewProblem(profile *costmodel.Profile, job costmodel.Job) (*Problem, error) {
 	posed, err := strategy.New(profile, job)

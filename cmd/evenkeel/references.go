@@ -109,10 +109,7 @@ func (o problem) profiles() (paths []string, references bool, err error) {
 
 // namesModel has the error of a missing law say which model to measure for.
 func (o problem) namesModel(err error) error {
-	var missing *costmodel.MissingLawError
-	if errors.As(err, &missing) {
-		missing.Model = o.model
-	}
+	costmodel.ForModel(err, o.model)
 	return err
 }
 

@@ -36,7 +36,7 @@ const MostEffort = 100
 // profile. The job's cluster must be resolved (costmodel.Cluster.Resolve).
 //
 // Errors: an invalid job, a device type the profile lacks or whose capacity it
-// does not know, fewer tokens than ranks, or the first law that any plan on
+// does not know, fewer tokens than ranks, or the laws that any plan on
 // this cluster would need and nobody measured, as *costmodel.MissingLawError.
 func New(profile *costmodel.Profile, job costmodel.Job) (*Problem, error) {
 	if err := job.Validate(); err != nil {
@@ -66,9 +66,9 @@ func New(profile *costmodel.Profile, job costmodel.Job) (*Problem, error) {
 	return p, nil
 }
 
-// missing is the first law that any plan needs and nobody measured, before a search begins.
+// missing is what laws any plan needs and nobody measured, before a search begins.
 // With an equal split every device type runs every op and the ring crosses every link
-// class that any ring of this cluster crosses, so one simulation finds it. It takes
+// class that any ring of this cluster crosses, so one simulation finds them. It takes
 // seconds of ten thousand ranks; then that of a few is asked (see sample), and what all
 // exchange by itself.
 func (p *Problem) missing() error {
