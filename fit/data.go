@@ -60,6 +60,7 @@ type Data struct {
 	undated bool      // some do not tell when they were measured
 
 	foreign bool // of the recording being read: see profile.Header.Imported
+	origins origins
 	byKey   map[string]int
 	// unsettled are the keys of points with visits that are not in their Seconds yet.
 	unsettled map[string]bool
@@ -104,7 +105,10 @@ func (d *Data) Add(name string, r io.Reader) error {
 		return func(p *profile.Point) error { by(p); return nil }
 	}
 	tally, err := d.copies.Read(name, r, profile.Visitor{
-		Header: func(h *profile.Header) error { return d.header(h) },
+		Header: func(h *profile.Header) error {
+			d.origins.note(name, h)
+			return d.header(h)
+		},
 		Schedule: func(s *profile.Schedule) error {
 			for _, p := range s.Points {
 				d.waiting = with(d.waiting, p)

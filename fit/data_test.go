@@ -158,13 +158,23 @@ func TestNoLawSaysWhatThereIsMostOf(t *testing.T) {
 	for i, kind := range []string{"gelu", "norm", "norm", "norm", "rope", "rope"} {
 		lines = append(lines, pointLine("point", rowSpot(kind, 64+i), `"times_s":[1e-5],"inner":1,"stop":"noise"`))
 	}
-	d := NewData()
-	if err := d.Add("x.rec.jsonl", recordingOn("cpu", lines...)); err != nil {
-		t.Fatal(err)
-	}
-	const want = "from 6 points: a law needs 6 of one op in one variant on one device or group, and the most are 3, of norm (f32) on cpu:1; measure more"
-	if _, err := Fit(d, Options{}); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want ... %s", err, want)
+	const most = "from 6 points: a law needs 6 of one op in one variant on one device or group, and the most are 3, of norm (f32) on cpu:1; "
+	const imported = "those of cpu:1 were imported, into x.rec.jsonl (table): import more of them: evenkeel import --from table"
+	for backends, want := range map[string]string{
+		"cpu": "measure more: evenkeel calibrate", "import:table": imported, "import:table import:table": imported, "import:table cpu": "measure more: evenkeel calibrate",
+	} {
+		d := NewData()
+		for _, backend := range strings.Fields(backends) {
+			if err := d.Add("x.rec.jsonl", recordingOn(backend, lines...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := Fit(d, Options{}); err == nil || !strings.HasSuffix(err.Error(), most+want) {
+			t.Errorf("%s: got %v, want ... %s", backends, err, most+want)
+		}
+		if _, err := LearningCurve(d, Options{Share: 0.2}, nil, 1, nil); err == nil || strings.Contains(err.Error(), "evenkeel import --from table") != (want == imported) {
+			t.Errorf("%s: learning curve: %v", backends, err)
+		}
 	}
 }
 

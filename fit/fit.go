@@ -47,7 +47,7 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 		fitted, kept := s.split(o)
 		if len(fitted) < fewestToFit && d.donor(s, o.Donors) == nil {
 			few := fmt.Sprintf("%s: %s to fit, too few for a law (want %d)", s, units.Count(len(fitted), "point"), fewestToFit)
-			if !d.foreign {
+			if !d.origins.foreign(s.On) {
 				few += "; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m"
 			}
 			p.Warnings = append(p.Warnings, few)
@@ -78,14 +78,13 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 
 // noLaw says what a data set lacks for any law.
 func (d *Data) noLaw() error {
-	way := "measure more: evenkeel calibrate"
-	if d.Torn > 0 {
-		way = fmt.Sprintf("the last line of %s was cut off: if a copy broke off there, copy the file again", units.Count(d.Torn, "recording"))
-	}
-	most := ""
+	way, most := "measure more: evenkeel calibrate", ""
 	if strata := d.Strata(); len(strata) > 0 {
 		s := slices.MaxFunc(strata, func(a, b Stratum) int { return cmp.Compare(len(a.Points), len(b.Points)) })
-		most = fmt.Sprintf(", and the most are %d, of %s", len(s.Points), s)
+		way, most = d.origins.more(s.On, way), fmt.Sprintf(", and the most are %d, of %s", len(s.Points), s)
+	}
+	if d.Torn > 0 {
+		way = fmt.Sprintf("the last line of %s was cut off: if a copy broke off there, copy the file again", units.Count(d.Torn, "recording"))
 	}
 	return fmt.Errorf("no law can be fitted from %s: a law needs %d of one op in one variant on one device or group%s; %s", units.Count(len(d.Points), "point"), fewestToFit, most, way)
 }

@@ -140,7 +140,7 @@ func LearningCurve(d *Data, o Options, sizes []int, repeats int, report func(don
 		c.Families = append(c.Families, curve)
 	}
 	if !drawn {
-		return nil, c.undrawn(all, sizes)
+		return nil, c.undrawn(d, all, sizes)
 	}
 	return c, nil
 }
@@ -163,20 +163,20 @@ func checkLearning(o Options, sizes []int, repeats int) error {
 }
 
 // undrawn says what a data set lacks for a curve of any family.
-func (c *Curve) undrawn(all []learner, sizes []int) error {
-	need, most, best := fewestToLearn, 0, "no op measures time"
+func (c *Curve) undrawn(d *Data, all []learner, sizes []int) error {
+	need, most, best, way := fewestToLearn, 0, "no op measures time", "measure more: evenkeel calibrate --fresh --budget 10m"
 	if len(sizes) > 0 {
 		need = sizes[len(sizes)-1]
 	}
 	for _, l := range all {
 		if len(l.fitted) > most {
-			most, best = len(l.fitted), l.String()
+			most, best, way = len(l.fitted), l.String(), d.origins.more(l.On, "measure more: evenkeel calibrate --fresh --budget 10m")
 		}
 	}
 	if most >= need {
-		return fmt.Errorf("no learning curve: none of the laws with %d points can be fitted and judged at every size: %s; measure more: evenkeel calibrate --fresh --budget 10m", need, c.Families[0].LeftOut[0])
+		return fmt.Errorf("no learning curve: none of the laws with %d points can be fitted and judged at every size: %s; %s", need, c.Families[0].LeftOut[0], way)
 	}
-	return fmt.Errorf("no learning curve: it needs a law with %d points besides those held out, and the most are %d (%s); measure more: evenkeel calibrate --fresh --budget 10m", need, most, best)
+	return fmt.Errorf("no learning curve: it needs a law with %d points besides those held out, and the most are %d (%s); %s", need, most, best, way)
 }
 
 // learner is a law to be: the points it may be fitted to, and those it is judged on.
