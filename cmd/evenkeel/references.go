@@ -75,10 +75,19 @@ func (a *app) laws(o problem) (known, error) {
 		if refs, no := lacking(cluster, own); no == nil && len(refs) > 0 {
 			err = fmt.Errorf("%w; or let the embedded profiles stand for %s: --profile %s,%s", err, refs[0].Name, o.profile, borrowReferences)
 		}
-		return known{}, usageError{err}
+		return known{}, o.ofCluster(err)
 	}
 	a.assumeStated(&k)
 	return k, nil
+}
+
+// ofCluster is the error of a cluster that is wrong for its profile, with the file that
+// describes it.
+func (o problem) ofCluster(err error) error {
+	if isClusterFile(o.cluster) {
+		return usagef("%s: %w", o.cluster, err)
+	}
+	return usageError{err}
 }
 
 // assumeStated adds laws of the links that the cluster states, and says of which none came.
@@ -154,7 +163,7 @@ func loadProfiles(to string, paths []string) ([]profiles.Reference, error) {
 func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o problem) (known, error) {
 	refs, err := lacking(cluster, own)
 	if err != nil {
-		return known{}, err
+		return known{}, o.ofCluster(err)
 	}
 	merged, added := filledIn(cluster, own)
 	k := known{profile: profiles.Merge(slices.Concat(merged, added.references, refs)), references: true}
@@ -166,13 +175,13 @@ func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o 
 	}
 	k.inputs = k.profile.Inputs
 	if cluster, err = cluster.Named(k.profile); err != nil {
-		return known{}, usageError{err}
+		return known{}, o.ofCluster(err)
 	}
 	if cluster, err = fit.AssumeLinks(k.profile, chosenLinks(cluster, o)); err != nil {
-		return known{}, usageError{err}
+		return known{}, o.ofCluster(err)
 	}
 	if k.cluster, err = cluster.Resolve(k.profile, "", ""); err != nil {
-		return known{}, usageError{err}
+		return known{}, o.ofCluster(err)
 	}
 	a.assumeStated(&k)
 	k.remarks = added.remarks

@@ -367,16 +367,24 @@ func (o problem) inFlags(err error) error {
 	return fmt.Errorf("--%s %s", flag, rest)
 }
 
-// readCluster takes a YAML file's name or a shorthand. What is no shorthand is a file
-// where there is one, whatever its name ends in.
+// isClusterFile says whether --cluster names a file: what is no shorthand does where there
+// is one, whatever its name ends in.
+func isClusterFile(s string) bool {
+	if strings.HasSuffix(s, ".yaml") || strings.HasSuffix(s, ".yml") {
+		return true
+	}
+	_, err := costmodel.ParseCluster(s)
+	return err != nil && exists(s)
+}
+
+// readCluster takes a YAML file's name or a shorthand.
 func readCluster(s string) (costmodel.Cluster, error) {
-	if !strings.HasSuffix(s, ".yaml") && !strings.HasSuffix(s, ".yml") {
+	if !isClusterFile(s) {
 		c, err := costmodel.ParseCluster(s)
 		if err == nil {
 			return c, nil
 		}
 		switch {
-		case exists(s):
 		case strings.Contains(s, ".") && !strings.Contains(s, " "): // as names of files do
 			return c, usagef("%w; nor is there such a file", err)
 		default:
