@@ -28,13 +28,13 @@ func Lengths(w io.Writer, s *LengthSummary) error {
 // manyTokens prints a total in decimal multiples; a context's k would mislead.
 func manyTokens(t units.Tokens) string {
 	v := float64(t)
-	for _, unit := range []string{"", " thousand", " million"} {
+	for _, unit := range []string{"", " thousand", " million", " billion"} {
 		if v < 1000 {
 			return number(v) + unit + " tokens"
 		}
 		v /= 1000
 	}
-	return number(v) + " thousand million tokens"
+	return number(v) + " trillion tokens"
 }
 
 // Widths of the two bars of a band.

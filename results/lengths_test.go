@@ -90,6 +90,11 @@ func TestLengthsPage(t *testing.T) {
 	if err := Lengths(&b, summarised(t, 4, 100, 200, 300, 1000, 100, 100, 100, 500)); err != nil {
 		t.Fatal(err)
 	}
+	for tokens, want := range map[units.Tokens]string{999: "999 tokens", 2e9: "2 billion tokens", 3e12: "3 trillion tokens"} {
+		if got := manyTokens(tokens); got != want {
+			t.Errorf("%d tokens: %q, want %q", int64(tokens), got, want)
+		}
+	}
 	if !strings.HasPrefix(b.String(), "lengths lengths.txt: 8 sequences, 2.4 thousand tokens, mean 300; one by one\n") {
 		t.Errorf("got\n%s", b.String())
 	}

@@ -105,6 +105,9 @@ func (p *Plan) InDoubt(base *Plan) string {
 		return fmt.Sprintf("takes as long as %s, part for part", base.Strategy)
 	}
 	why := fmt.Sprintf("gains %v +- %v over %s, which the cost model cannot tell from nothing", base.Time-p.Time, p.GainError, base.Strategy)
+	if Same(p.Time, base.Time) { // a gain of picoseconds is rounding's
+		why = fmt.Sprintf("takes as long as %s, +- %v by the cost model's error", base.Strategy, p.GainError)
+	}
 	if p.Doubt != "" {
 		why += fmt.Sprintf("; most of the doubt is %s: measure that, or take the plan all the same: --take %s", p.Doubt, p.Strategy)
 	}

@@ -82,6 +82,10 @@ func TestADoubtfulGainSaysWhatSettlesIt(t *testing.T) {
 	if got := plans[1].InDoubt(plans[0]); got != want {
 		t.Errorf("%q", got)
 	}
+	// A hair's difference is rounding's: "gains 0.00178 ps +- 1.86 ms" told nobody anything.
+	if got, want := (&Plan{Strategy: "b", Time: 10 - 1e-12, GainError: 2e-3}).InDoubt(plans[0]), "takes as long as old, +- 2 ms by the cost model's error"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 	if got, want := (&Plan{Strategy: "b", Time: 10}).InDoubt(plans[0]), "takes as long as old, part for part"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

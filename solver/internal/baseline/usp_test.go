@@ -44,6 +44,9 @@ func TestUlyssesNeedsHeadsThatDivide(t *testing.T) {
 			t.Fatal(err)
 		}
 		world.Time(t, p, res.Layout)
+		if each := c.q / len(p.Ranks); strings.HasSuffix(res.Why, " 1 head each") != (each == 1) || strings.HasSuffix(res.Why, fmt.Sprintf(" %d heads each", each)) != (each > 1) {
+			t.Errorf("%s, %d heads: %q", c.cluster, c.q, res.Why)
+		}
 		if len(res.Layout.Groups) != 1 || len(res.Layout.Groups[0]) != len(p.Ranks) {
 			t.Errorf("%s: groups %v, want one of all ranks", c.cluster, res.Layout.Groups)
 		}
