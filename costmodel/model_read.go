@@ -17,6 +17,7 @@ const maxConfig = 16 << 20 // bytes of a config.json
 // hfConfig is what we read of a Hugging Face config.json; a pointer tells a
 // missing key from a zero.
 type hfConfig struct {
+	Schema        string   `json:"schema"` // of evenkeel's own documents
 	ModelType     string   `json:"model_type"`
 	Architectures []string `json:"architectures"`
 
@@ -169,6 +170,9 @@ func lineAt(data []byte, offset int64) int {
 
 // family finds the family of a configuration, or says what is known.
 func (c *hfConfig) family() (family, error) {
+	if kind, _, _ := strings.Cut(c.Schema, "/"); c.ModelType == "" && strings.HasPrefix(kind, "evenkeel.") {
+		return family{}, fmt.Errorf("is an %s, expected the config.json of a Hugging Face model; name that instead", kind)
+	}
 	f, known := family{}, []string(nil)
 	for _, g := range families() {
 		if g.name == c.ModelType {

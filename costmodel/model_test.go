@@ -118,6 +118,7 @@ func TestReadModelErrors(t *testing.T) {
 		"with others":  {`{"model_type": "seer", "text_config": {"model_type": "seer_text"}, "n_routed_experts": 4}`, "starcoder2 (Starcoder2ForCausalLM); n_routed_experts: 4: mixtures of experts are not supported, only dense models"},
 		"mixed":        {swap(`"LlamaForCausalLM"`, `"LlamaForSequenceClassification"`), "not supported"},
 		"nothing":      {`{}`, `model_type ""`},
+		"a document":   {`{"schema":"evenkeel.profile/v1"}`, `config.json: is an evenkeel.profile, expected the config.json of a Hugging Face model; name that instead`},
 		"missing":      {swap(`"hidden_size": 4096, `, ""), "hidden_size: missing"},
 		"zero":         {swap(`"num_hidden_layers": 32`, `"num_hidden_layers": 0`), "num_hidden_layers: 0: want 1 to"},
 		"negative":     {swap(`"vocab_size": 128256`, `"vocab_size": -1`), "vocab_size: -1: want"},

@@ -272,6 +272,8 @@ func nothingJudged(p *costmodel.Profile, d *Data, points []Point, missing []stri
 			}
 		}
 		return fmt.Errorf("none of the %d points has a law in the profile: it has no %s; its laws are on %s; fit a profile from a recording of this machine: evenkeel calibrate", len(points), firstFew(missing), cmp.Or(firstFew(on), "nothing"))
+	case d.Torn > 0 && len(d.Points) == 0:
+		return fmt.Errorf("nothing to judge: no point was read, and the last line of %s was cut off: if a copy broke off there, copy the file again", units.Count(d.Torn, "recording"))
 	case len(d.Points) > 0 && len(points) == 0:
 		return errors.New("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; fit with more points and a --holdout above 0, or check another recording: evenkeel calibrate")
 	}

@@ -87,6 +87,9 @@ func (d *reader) line(n int, data []byte) error {
 }
 
 func (d *reader) first(n int, data []byte) error {
+	if string(bytes.TrimSpace(data)) == "{" { // as config.json is written; a decoder would call it cut short
+		return d.fail(n, "", "", "a JSON document of several lines begins here, and a recording has an object in every line", "name a recording, as calibrate and import write them")
+	}
 	if err := doc.CheckSchema(d.name, data, RecordingSchema); err != nil {
 		return err
 	}

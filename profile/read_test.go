@@ -30,6 +30,7 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		"header torn":        {header[:100], "holds no complete line"},
 		"binary":             {"\x00\x01\x02\xff\n", "x.rec.jsonl"},
 		"another document":   {`{"schema":"evenkeel.profile/v1"}` + "\n", "is an evenkeel.profile, expected evenkeel.recording"},
+		"a model":            {"{\n  \"hidden_size\": 64\n}\n", "x.rec.jsonl:1: a JSON document of several lines begins here, and a recording has an object in every line; name a recording"},
 		"another version":    {strings.Replace(header, "recording/v1", "recording/v9", 1) + "\n", "update evenkeel"},
 		"no schema":          {`{"tool":"x"}` + "\n", `has no "schema" key`},
 		"point first":        {point + "\n", `has no "schema" key`},

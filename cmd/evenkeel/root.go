@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/go-json-experiment/json"
@@ -169,7 +170,7 @@ func (a *app) print(result any, table func(io.Writer) error) error {
 func args(check cobra.PositionalArgs, want string) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		if err := check(c, given); err != nil {
-			return usagef("%s: want %s, got %d arguments (see: %s --help)", c.Name(), want, len(given), c.CommandPath())
+			return usagef("%s: want %s, got %s (see: %s --help)", c.Name(), want, units.Count(len(given), "argument"), c.CommandPath())
 		}
 		if i := slices.Index(given, ""); i >= 0 { // as scripts pass whose variable is not set
 			return usagef("%s: want %s, and argument %d is empty (see: %s --help)", c.Name(), want, i+1, c.CommandPath())
