@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/batch"
 )
@@ -41,17 +42,25 @@ func batchHead(p *printer, d *batch.Document) {
 	for _, f := range d.Fleet {
 		fleet = append(fleet, fmt.Sprintf("%d %s", batch.Pool(f).Count(), f.Device))
 	}
-	stamp := "PREDICTED"
-	if d.Simulated {
-		stamp = "SIMULATED"
-	}
-	p.para("", fmt.Sprintf("%s plan of %s (%s tokens, the longest %s) on %s", stamp, plural(len(d.Lengths), "sequence"), total, longest, strings.Join(fleet, " + ")))
+	p.para("", fmt.Sprintf("%s plan of %s (%s tokens, the longest %s) on %s", batchStamp(d), plural(len(d.Lengths), "sequence"), total, longest, strings.Join(fleet, " + ")))
 	p.para("", "prices: "+d.Costs)
 	written(p, d.Tool, d.Created)
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
 	p.para("", fmt.Sprintf("step %s in %s, by %s; no plan of such groups takes less than %v at these prices, so this one is at most %s above the best of them", batchStep(d), microBatches(len(d.Micro)), d.Strategy, d.Bound, units.Percent(d.Gap)))
+}
+
+// batchStamp is the first word of a plan, as planStamp has it of one sequence; published
+// prices do not tell what they rest on.
+func batchStamp(d *batch.Document) string {
+	if d.Simulated {
+		return "SIMULATED"
+	}
+	if c := d.Chosen(); c != nil && (c.Interval.Source == costmodel.Transferred || c.Interval.Source == costmodel.Assumed) {
+		return "HYPOTHETICAL"
+	}
+	return "PREDICTED"
 }
 
 // batchStep is the chosen plan's time with its error, where one is known.
@@ -228,7 +237,7 @@ func batchPicture(p *printer, d *batch.Document) {
 		}
 	}
 	each := (ranks + pictureRanks - 1) / pictureRanks
-	p.printf("\nhow long each device works in a micro-batch, by rank%s\n", perCell(each))
+	p.printf("\nhow long each device works: a line is a micro-batch, a character %s\n", perCell(each))
 	for i, m := range d.Micro {
 		if i >= mostRows {
 			break
@@ -250,9 +259,9 @@ const pictureRanks = 96
 
 func perCell(each int) string {
 	if each == 1 {
-		return ""
+		return "a rank"
 	}
-	return fmt.Sprintf("; a character is the mean of %d ranks", each)
+	return fmt.Sprintf("the mean of %d ranks", each)
 }
 
 // cells draws means of `each` shares as blocks of eighths.

@@ -56,6 +56,23 @@ func TestABatchPlanSaysWhyTheFastestIsNotChosen(t *testing.T) {
 	}
 }
 
+// A plan by laws that were assumed is no more than a hypothesis, of a batch as of a sequence.
+func TestABatchPlanSaysWhatItRestsOn(t *testing.T) {
+	for source, want := range map[costmodel.Source]string{
+		costmodel.Measured: "PREDICTED plan of 1 sequence", costmodel.Extrapolated: "PREDICTED plan",
+		costmodel.Transferred: "HYPOTHETICAL plan", costmodel.Assumed: "HYPOTHETICAL plan",
+	} {
+		d := doubtfulBatch()
+		d.Compared[0].Interval.Source = source
+		if text := shownBatch(t, d); !strings.HasPrefix(text, want) || !strings.Contains(text, "\nhow long each device works: a line is a micro-batch, a character a rank\n") {
+			t.Errorf("%s: want %q first in\n%s", source, want, text)
+		}
+		if d.Simulated = true; !strings.HasPrefix(shownBatch(t, d), "SIMULATED plan") {
+			t.Errorf("%s, simulated: not said first", source)
+		}
+	}
+}
+
 // Where the slower plan was asked for, the faster is called so.
 func TestABatchPlanThatWasAskedForSaysSo(t *testing.T) {
 	d := doubtfulBatch()

@@ -129,10 +129,16 @@ func (o serving) validate() error {
 		return usagef("serve: --socket is missing (see: evenkeel serve --help)")
 	case o.workers > mostWorkers:
 		return usagef("--workers %d: want at most %d: each has tables of its own", o.workers, mostWorkers)
-	case o.workers < 1 || o.limits.Queue < 1 || o.limits.Kept < 1 || o.limits.Sequences < 1:
-		return usagef("serve: --workers, --queue, --keep and --max-sequences: want at least 1")
 	case o.drain < 0:
 		return usagef("--drain %s: want a time such as 10s", o.drain)
+	}
+	for _, n := range []struct {
+		flag  string
+		value int
+	}{{"workers", o.workers}, {"queue", o.limits.Queue}, {"keep", o.limits.Kept}, {"max-sequences", o.limits.Sequences}} {
+		if n.value < 1 {
+			return usagef("--%s %d: want at least 1", n.flag, n.value)
+		}
 	}
 	return nil
 }
