@@ -151,6 +151,27 @@ func TestTooFewPointsAreNamed(t *testing.T) {
 	}
 }
 
+// Who waits is told how many laws there are before the first is done, and of each.
+func TestFitReportsItsLaws(t *testing.T) {
+	var lines []string
+	for i := range 8 {
+		for _, kind := range []string{"gelu", "norm"} {
+			lines = append(lines, pointLine("point", rowSpot(kind, 64+i), fmt.Sprintf(`"times_s":[%de-6],"inner":1,"stop":"noise"`, 64+i)))
+		}
+	}
+	d := NewData()
+	if err := d.Add("x.rec.jsonl", recordingOn("cpu", lines...)); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	if _, err := Fit(d, Options{Report: func(done, all int) { told = append(told, fmt.Sprint(done, "/", all)) }}); err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(told, " "); got != "0/2 1/2 2/2" {
+		t.Errorf("reports %s", got)
+	}
+}
+
 // As many points as a law needs are not enough where they are of several ops: which has how
 // many is said.
 func TestNoLawSaysWhatThereIsMostOf(t *testing.T) {

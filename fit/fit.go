@@ -19,6 +19,9 @@ type Options struct {
 	// Donors are laws of other GPUs. The law of a GPU with few points starts from that of
 	// the most similar one, scaled by datasheet ratios.
 	Donors []Donor
+	// Report, unless nil, is called before the first law and after each with the number done
+	// and the total, by one goroutine at a time.
+	Report func(done, all int)
 }
 
 // Defaults sets a fifth of the points of each stratum aside.
@@ -59,7 +62,7 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 		t := &task{Stratum: s, points: fitted}
 		tasks, held[t] = append(tasks, t), kept
 	}
-	together := estimate(d, tasks, o.Donors)
+	together := estimateEach(d, tasks, o.Donors, o.reporting(len(tasks)))
 	p.Steps, p.Warnings = together.steps, append(p.Warnings, together.warnings...)
 	for _, t := range tasks {
 		if t.err != nil {
@@ -74,6 +77,19 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 		return nil, d.noLaw()
 	}
 	return p, nil
+}
+
+// reporting counts the laws that are done.
+func (o Options) reporting(all int) (ready func()) {
+	if o.Report == nil {
+		return func() {}
+	}
+	done := 0
+	o.Report(done, all)
+	return func() {
+		done++
+		o.Report(done, all)
+	}
 }
 
 // noLaw says what a data set lacks for any law.

@@ -134,7 +134,10 @@ func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) 
 	if err != nil {
 		return nil, err
 	}
+	going := a.fittingOn(len(d.Points))
+	o.Report = going.report
 	p, err := fit.Fit(d, o)
+	going.end()
 	if err != nil {
 		return nil, err
 	}

@@ -9,30 +9,73 @@ import (
 	"github.com/evenkeel/evenkeel/solver"
 )
 
-// goingOn says every few seconds how far a search is: of thousands of devices it takes
-// minutes, and one layout alone seconds.
-type goingOn struct {
-	a     *app
-	mutex sync.Mutex
-	last  solver.Progress
-	stop  chan struct{}
-	done  sync.WaitGroup
+// ticking says a line every few seconds, until its end.
+type ticking struct {
+	stop chan struct{}
+	done sync.WaitGroup
 }
 
-func (a *app) goingOn() *goingOn {
-	g := &goingOn{a: a, stop: make(chan struct{})}
+func (t *ticking) begin(a *app, line func(after time.Duration) string) {
+	t.stop = make(chan struct{})
 	begin, tick := time.Now(), time.NewTicker(plainEvery)
-	g.done.Go(func() {
+	t.done.Go(func() {
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				a.note("%s", g.line(time.Since(begin)))
-			case <-g.stop:
+				a.note("%s", line(time.Since(begin)))
+			case <-t.stop:
 				return
 			}
 		}
 	})
+}
+
+// end says no more.
+func (t *ticking) end() {
+	close(t.stop)
+	t.done.Wait()
+}
+
+// fittingOn says every few seconds how far a fit is: of hundreds of thousands of points one
+// law takes minutes.
+type fittingOn struct {
+	ticking
+	mutex             sync.Mutex
+	points, done, all int
+}
+
+func (a *app) fittingOn(points int) *fittingOn {
+	f := &fittingOn{points: points}
+	f.begin(a, f.line)
+	return f
+}
+
+// report takes how many laws are done.
+func (f *fittingOn) report(done, all int) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	f.done, f.all = done, all
+}
+
+// line is how far the fit is after some time.
+func (f *fittingOn) line(after time.Duration) string {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	return fmt.Sprintf("fitting for %v; %d of %s of %s done", after.Round(time.Second), f.done, units.Count(f.all, "law"), units.Count(f.points, "point"))
+}
+
+// goingOn says every few seconds how far a search is: of thousands of devices it takes
+// minutes, and one layout alone seconds.
+type goingOn struct {
+	ticking
+	mutex sync.Mutex
+	last  solver.Progress
+}
+
+func (a *app) goingOn() *goingOn {
+	g := &goingOn{}
+	g.begin(a, g.line)
 	return g
 }
 
@@ -52,10 +95,4 @@ func (g *goingOn) line(after time.Duration) string {
 		text += fmt.Sprintf("; %s came to %v after %s; Ctrl-C takes the best so far", g.last.Strategy, g.last.Best, units.Count(g.last.Evaluated, "layout"))
 	}
 	return text
-}
-
-// end says no more.
-func (g *goingOn) end() {
-	close(g.stop)
-	g.done.Wait()
 }

@@ -8,6 +8,19 @@ import (
 	"github.com/evenkeel/evenkeel/solver"
 )
 
+func TestAFitSaysHowFarItIs(t *testing.T) {
+	var err strings.Builder
+	f := (&app{errOut: &err}).fittingOn(985420)
+	f.report(1, 3)
+	f.end()
+	if got, want := f.line(10*time.Second), "fitting for 10s; 1 of 3 laws of 985420 points done"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if err.Len() > 0 {
+		t.Errorf("a short fit says %q", err.String())
+	}
+}
+
 func TestGoingOnSaysHowFarTheSearchIs(t *testing.T) {
 	var err strings.Builder
 	g := (&app{errOut: &err}).goingOn()
