@@ -217,9 +217,37 @@ func (c *coster) warnings() []string {
 		if u.factor != 1 {
 			out = append(out, fmt.Sprintf("%s was not measured; the law of %s on %s stands in, slowed by %.0f %%; a calibration of that very group would replace it", u.where, u.law.Op, u.law.On(), 100*(u.factor-1)))
 		}
-		if u.beyond > rangeSlack && u.law.Assumed == "" { // no range of an assumed law was measured
-			out = append(out, fmt.Sprintf("%s on %s is used up to %.1f doublings outside its measured range; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m", lawTitle(u.law), u.law.On(), u.beyond))
+	}
+	return append(out, c.outOfRange()...)
+}
+
+// outOfRange names the laws that are used outside what was measured, those of one device or
+// group together: of a short calibration they are most of a dozen.
+func (c *coster) outOfRange() []string {
+	var order []string
+	laws := map[string][]lawUse{}
+	for _, u := range c.uses {
+		if u.err != nil || u.beyond <= rangeSlack || u.law.Assumed != "" { // no range of an assumed law was measured
+			continue
 		}
+		on := u.law.On()
+		if len(laws[on]) == 0 {
+			order = append(order, on)
+		}
+		laws[on] = append(laws[on], u)
+	}
+	var out []string
+	for _, on := range order {
+		all := laws[on]
+		what := fmt.Sprintf("%s on %s is used up to %.1f doublings outside its measured range", lawTitle(all[0].law), on, all[0].beyond)
+		if len(all) > 1 {
+			var by []string
+			for _, u := range all {
+				by = append(by, fmt.Sprintf("%s %.1f", lawTitle(u.law), u.beyond))
+			}
+			what = fmt.Sprintf("laws on %s are used outside their measured range, by up to so many doublings: %s", on, strings.Join(by, ", "))
+		}
+		out = append(out, what+"; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m")
 	}
 	return out
 }

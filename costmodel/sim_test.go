@@ -391,6 +391,17 @@ func TestExtrapolationIsTold(t *testing.T) {
 	if s.Time.Source != Extrapolated || !strings.Contains(strings.Join(s.Warnings, "\n"), want) {
 		t.Errorf("source %s, warnings %q", s.Time.Source, s.Warnings)
 	}
+	// Those of one device are told together, in the order of their use.
+	for i := range p.Laws {
+		if p.Laws[i].Op == op.KindNorm {
+			p.Laws[i].Range[0].Max = 256 // tokens
+		}
+	}
+	s = mustSimulate(t, p, testJob(cluster(t, "1x1 d", p, "", ""), tokens), ringOf(tokens))
+	want = "laws on d are used outside their measured range, by up to so many doublings: norm (f32) 1.0, attn_fwd (diag d64 f32) 2.0; a longer calibration reaches further: evenkeel calibrate --fresh --budget 10m"
+	if !slices.Contains(s.Warnings, want) {
+		t.Errorf("warnings %q", s.Warnings)
+	}
 }
 
 func TestSimulateErrors(t *testing.T) {
