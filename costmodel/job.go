@@ -160,7 +160,7 @@ type Traffic struct {
 type Memory struct {
 	States      units.Bytes `json:"states_bytes"`      // parameters, gradients, optimizer
 	Activations units.Bytes `json:"activations_bytes"` // kept for the backward pass
-	Transient   units.Bytes `json:"transient_bytes"`   // the largest set of temporary buffers in use at the same time
+	Transient   units.Bytes `json:"transient_bytes"`   // on top in the fullest phase of the last layer's backward pass, less what is free again by then
 	Logits      units.Bytes `json:"logits_bytes"`      // one loss chunk
 	Capacity    units.Bytes `json:"capacity_bytes"`    // of the device, less its measured reserve
 	// LayerToken is the measured memory per token and layer that Activations were computed

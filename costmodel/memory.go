@@ -337,9 +337,9 @@ func (x *MemoryModel) apart(s *MemoryShare) float64 {
 // ringTransient: the gradient of the attention's output by heads; in float32 the gradients of
 // the queries and of the own block, and where there are other groups their shares of the
 // latter, as they come home; the ring's blocks, as many float32 gradients that travel with
-// them, and one fewer of the rank's shares that wait for these; and what a kernel makes of one
-// block: the gradients of queries, keys and values, and under GQA those of keys and values
-// expanded to all query heads, which kernels sum afterwards.
+// them, and from the second block on the rank's shares that wait for these; and what a kernel
+// makes of one block: the gradients of queries, keys and values, and under GQA those of keys
+// and values expanded to all query heads, which kernels sum afterwards.
 func (x *MemoryModel) ringTransient(s *MemoryShare) float64 {
 	d, e := float64(x.j.Model.HeadDim), float64(x.j.DType.Size())
 	queries := float64(s.GroupTokens) * float64(s.QHeads) * d

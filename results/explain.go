@@ -210,7 +210,7 @@ func memoryBranch(d *solver.Plan) branch {
 		return branch{peak(m), []branch{
 			{text: "parameters, gradients, optimizer: " + m.States.String()},
 			{text: "activations kept for the backward pass: " + m.Activations.String() + slope(m)},
-			{text: "buffers alive at once: " + m.Transient.String()},
+			{text: "on top while the last layer goes backward: " + m.Transient.String()},
 			{text: "logits of one loss chunk: " + m.Logits.String()},
 		}}
 	})}
