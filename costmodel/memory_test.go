@@ -220,6 +220,50 @@ func TestMemoryModelForgetsNothing(t *testing.T) {
 	}
 }
 
+// A rank has room for as many tokens as MostTokens says, and for no more, whichever phase of
+// the backward pass is the fullest.
+func TestMostTokensFillMemory(t *testing.T) {
+	r := rand.New(rand.NewPCG(36, 2))
+	some, none, ringBinds := 0, 0, 0
+	for range 3000 {
+		j := llamaJob(t)
+		if r.IntN(2) == 0 {
+			j.Recompute = RecomputeFull
+		}
+		if r.IntN(2) == 0 {
+			j.Model.KVHeads, j.Model.GatedMLP = j.Model.QHeads, false
+		}
+		j.LossChunk = []units.Tokens{256, 16384, 1 << 20}[r.IntN(3)]
+		x := NewMemoryModel(j)
+		s := MemoryShare{
+			GroupTokens: units.Tokens(r.IntN(1 << 17)), Widest: units.Tokens(r.IntN(1 << 15)), Others: r.IntN(4), Copied: units.Tokens(r.IntN(2) * 1000),
+			QHeads: r.IntN(33), KVHeads: r.IntN(9), Cuts: r.IntN(2), AllKVHeads: r.IntN(20), Members: 1 + r.IntN(8), Ranks: 1 + r.IntN(64), TwoBatch: r.IntN(2) == 0,
+		}
+		dev := DeviceMemory{Capacity: units.Bytes(20+r.IntN(180)) * units.GiB, LayerToken: units.Bytes(r.IntN(2) * (120_000 + r.IntN(90_000)))}
+		most := x.MostTokens(s, dev)
+		fits := func(tokens float64) bool {
+			s.Tokens = units.Tokens(max(0, tokens))
+			return x.Of(s, dev).Fits()
+		}
+		if most < 2 {
+			if none++; fits(3) {
+				t.Fatalf("%+v on %+v: no room, but 3 tokens fit", s, dev)
+			}
+			continue
+		}
+		if some++; !fits(most*(1-1e-6)-1) || fits(most*(1+1e-6)+2) {
+			t.Fatalf("%+v on %+v: room for %v tokens, of which fit %v, and of a few more %v", s, dev, most, fits(most*(1-1e-6)-1), fits(most*(1+1e-6)+2))
+		}
+		s.Tokens = units.Tokens(most)
+		if max(x.ringTransient(&s), x.gradientsTransient(&s))-x.freedByMLP(&s) > x.mlpTransient(&s) {
+			ringBinds++
+		}
+	}
+	if some < 500 || none < 100 || ringBinds < 100 || ringBinds > some-100 {
+		t.Errorf("%d with room, %d without, the attention the fullest in %d: the test says little", some, none, ringBinds)
+	}
+}
+
 // TestTailsTakeNoBuffers: where the tail stays at home the others have room for what
 // travels alone, and its own group for a copy of that.
 func TestTailsTakeNoBuffers(t *testing.T) {
