@@ -126,6 +126,11 @@ func TestTransientBytes(t *testing.T) {
 	if got, want := j.MemoryOf(one, DeviceMemory{}).Transient, units.Bytes(2*4*own*3*q-1000*4*14336); got != want {
 		t.Errorf("all heads: %d bytes, want %d", got, want)
 	}
+	// Of nine pieces of eight KV heads two are added up, all in new tensors.
+	one.KVHeads, one.Cuts = 8, 1
+	if got, want := NewMemoryModel(j).gradientsTransient(&one), float64(4*own*(2*q+2*9*128+2*2*8*128)); got != want {
+		t.Errorf("a KV head cut: %v bytes, want %v", got, want)
+	}
 }
 
 // groupPlan is Llama-8B on five ranks in two groups: {0, 1, 2} with 6, 26 and no

@@ -209,19 +209,54 @@ func TestGroupMemoryHoldsForEveryGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := randomGroupOfAll(r, p)
-		n, memory := len(l.Groups[0]), p.Sim.Memory(l)
-		for _, m := range l.Groups[0] {
-			floor := f.groupMemory(p.Ranks[m.Rank].Device, n)
-			spare := costmodel.Usable*float64(memory[m.Rank].Capacity) - float64(memory[m.Rank].Peak())
+		if n := len(l.Groups[0]); n > 1 {
+			holdsWithin(t, p, l, func(device string) memoryFloor { return f.groupMemory(device, n) }, func(h costmodel.HeadShare) float64 { return float64(h.QHeads) })
+		}
+	}
+}
+
+// Nor is what a rank of any layout holds, whose pairs of a head are at most the tokens of its
+// group times those of the sequence.
+func TestMemoryHoldsForEveryLayout(t *testing.T) {
+	world.Sequential(t)
+	r := rand.New(rand.NewPCG(35, 1))
+	for range 300 {
+		p := world.Random(t, r)
+		p = world.ProblemOf(t, p.Profile, varied(r, p.Job))
+		f, err := newFloors(p.Profile, p.Predictor, p.Job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, n := world.RandomGrouped(r, p), 0
+		pairs := map[int]float64{}
+		for g, members := range l.Groups {
+			n += len(members)
+			for _, h := range members {
+				pairs[h.Rank] = float64(h.QHeads) * float64(l.GroupShard(g).Tokens()) * float64(p.Job.SeqLen)
+			}
+		}
+		holdsWithin(t, p, l, func(device string) memoryFloor { return f.memory(device, n) }, func(h costmodel.HeadShare) float64 { return pairs[h.Rank] })
+	}
+}
+
+// holdsWithin checks a layout against floors of memory that leave of each device what the
+// layout fills: no rank has more tokens than there is room for, nor more pairs beside them.
+func holdsWithin(t *testing.T, p *strategy.Problem, l costmodel.Layout, of func(device string) memoryFloor, pairs func(costmodel.HeadShare) float64) {
+	t.Helper()
+	memory := p.Sim.Memory(l)
+	for _, group := range l.Groups {
+		for _, h := range group {
+			floor := of(p.Ranks[h.Rank].Device)
+			spare := memory[h.Rank].Room()
 			for k := &floor; k != nil; k = k.also {
 				k.left -= spare
 			}
-			tokens := float64(l.Shards[m.Rank].Tokens())
-			if room := floor.room(); n > 1 && tokens > room*(1+1e-9)+1e-6 {
+			tokens := float64(l.Shards[h.Rank].Tokens())
+			if room := floor.room(); tokens > room*(1+1e-9)+1e-6 {
 				t.Fatalf("%+v: %v tokens, room for %v", l, tokens, room)
 			}
-			if heads := floor.pairs(tokens); n > 1 && float64(m.QHeads) > heads*(1+1e-9)+1e-6 {
-				t.Fatalf("%+v: %d heads, room for %v beside %v tokens", l, m.QHeads, heads, tokens)
+			if most := floor.pairs(tokens); pairs(h) > most*(1+1e-9)+1e-6 {
+				t.Fatalf("%+v: rank %d has %v, and there is room for %v beside %v tokens", l, h.Rank, pairs(h), most, tokens)
 			}
 		}
 	}
