@@ -40,10 +40,17 @@ type MemoryShare struct {
 	QHeads      int          // query heads that the rank computes
 	KVHeads     int          // KV heads that those query heads need
 	Cuts        int          // borders of other groups' heads inside one of those KV heads: it is held once for either side
-	AllKVHeads  int          // KV heads that all members of the group need, those needed by several members counted for each
-	Members     int          // of the group
 	Ranks       int          // that take part in the step: states are sharded over these
 	TwoBatch    bool         // the rank holds two micro-batches at once
+}
+
+// batches is how many micro-batches go through a layer at once. Both go through the MLP
+// backward before either does through the attention, and one after the other.
+func (s *MemoryShare) batches() float64 {
+	if s.TwoBatch {
+		return 2
+	}
+	return 1
 }
 
 // heldKVHeads is the KV heads that the rank holds, those that a border cuts counted twice: what
@@ -99,11 +106,6 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 		widest, second = max(widest, n), max(second, min(widest, n))
 	}
 	for g, group := range l.Groups {
-		all, first := 0, 0
-		for _, h := range group {
-			all += m.KVHeadsOf(first, h.QHeads)
-			first += h.QHeads
-		}
 		other, copied := widest, units.Tokens(0)
 		if sent[g] == widest {
 			other = second
@@ -114,12 +116,12 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 		if len(l.Groups) > 1 {
 			other = max(other, 1) // who is not alone merges, even where no block comes by
 		}
-		first = 0
+		first := 0
 		for _, h := range group {
 			shares[h.Rank] = MemoryShare{
 				Tokens: l.Shards[h.Rank].Tokens(), GroupTokens: tokens[g], Widest: other, Others: len(l.Groups) - 1, Copied: copied,
-				QHeads: h.QHeads, KVHeads: m.KVHeadsOf(first, h.QHeads), Cuts: cuts.inside(first, h.QHeads), AllKVHeads: all,
-				Members: len(group), Ranks: ranks, TwoBatch: l.TwoBatch,
+				QHeads: h.QHeads, KVHeads: m.KVHeadsOf(first, h.QHeads), Cuts: cuts.inside(first, h.QHeads),
+				Ranks: ranks, TwoBatch: l.TwoBatch,
 			}
 			first += h.QHeads
 		}
@@ -165,12 +167,9 @@ func (x *MemoryModel) Of(s MemoryShare, dev DeviceMemory) Memory {
 		x.ranks, x.states = s.Ranks, x.j.stateBytes(int64(s.Ranks))
 	}
 	m := Memory{Capacity: dev.Capacity, LayerToken: dev.LayerToken, States: x.states}
-	kept := x.kept(&s, dev.LayerToken)
-	transient := max(x.mlpTransient(&s), max(x.ringTransient(&s), x.gradientsTransient(&s))-x.freedByMLP(&s))
-	if s.TwoBatch {
-		kept *= 2
-		transient += x.toAllTransient(&s) + x.blocks(&s)
-	}
+	n := s.batches()
+	kept := n * x.kept(&s, dev.LayerToken)
+	transient := max(x.mlpTransient(&s), x.attentionTransient(&s)-n*x.freedByMLP(&s)) + (n-1)*x.outputGradient(&s)
 	m.Activations, m.Transient = units.BytesOf(kept), units.BytesOf(transient)
 	m.Logits = x.logitBytes(min(s.Tokens, x.j.LossChunk))
 	return m
@@ -185,16 +184,12 @@ func (x *MemoryModel) MostTokens(s MemoryShare, dev DeviceMemory) float64 {
 	per := func(bytes func(*MemoryShare) float64) float64 { return (bytes(&some) - bytes(&none)) / many }
 	kept := func(s *MemoryShare) float64 { return x.kept(s, dev.LayerToken) }
 
-	left := Usable*float64(dev.Capacity) - float64(x.j.stateBytes(int64(s.Ranks)))
-	token := per(kept)
-	if s.TwoBatch {
-		left -= 2*kept(&none) + x.toAllTransient(&none) + x.blocks(&none)
-		token = 2*token + per(x.toAllTransient)
-	} else {
-		left -= kept(&none)
-	}
-	ring := max(x.ringTransient(&none), x.gradientsTransient(&none))
-	return max(0, min(x.tokensIn(left, token+per(x.mlpTransient)), x.tokensIn(left-ring, token-per(x.freedByMLP))))
+	n := s.batches()
+	left := Usable*float64(dev.Capacity) - float64(x.j.stateBytes(int64(s.Ranks))) - n*kept(&none)
+	token := n*per(kept) + (n-1)*per(x.outputGradient)
+	return max(0, min(
+		x.tokensIn(left, token+per(x.mlpTransient)),
+		x.tokensIn(left-x.attentionTransient(&none), token-n*per(x.freedByMLP))))
 }
 
 // tokensIn is how many tokens there is room for in so many bytes, each with logits until there
@@ -283,6 +278,13 @@ func (x *MemoryModel) kept(s *MemoryShare, measured units.Bytes) float64 {
 	return layers * layer
 }
 
+// outputGradient: the gradient of a layer's output. Of two micro-batches that go through a
+// layer at once, the second one's waits while the first one's MLP goes backward, and the first
+// one's of its input is there when the second one's attention does.
+func (x *MemoryModel) outputGradient(s *MemoryShare) float64 {
+	return float64(s.Tokens) * float64(x.j.Model.Hidden) * float64(x.j.DType.Size())
+}
+
 // mlpTransient: the gradient of the layer's output, and those of what goes into the MLP's
 // activation, while the gradient of what comes out of it takes the place of the output itself.
 func (x *MemoryModel) mlpTransient(s *MemoryShare) float64 {
@@ -291,7 +293,7 @@ func (x *MemoryModel) mlpTransient(s *MemoryShare) float64 {
 	if m.GatedMLP {
 		into = 2 * m.FFN
 	}
-	return float64(s.Tokens) * float64(m.Hidden+into) * float64(x.j.DType.Size())
+	return x.outputGradient(s) + float64(s.Tokens)*float64(into)*float64(x.j.DType.Size())
 }
 
 // freedByMLP is what the MLP of the layer kept, and no longer does when the attention's
@@ -302,10 +304,7 @@ func (x *MemoryModel) freedByMLP(s *MemoryShare) float64 {
 }
 
 // blocks: buffers of the widest passing block's keys and values, and the copy of those of
-// the own block that travel where that is a part of it. Where two micro-batches go through
-// a layer there is a second ring, whose first blocks may come while the first one's last
-// are computed: beside them a rank has one ring's transient, with an all-to-all's messages
-// of either.
+// the own block that travel where that is a part of it.
 func (x *MemoryModel) blocks(s *MemoryShare) float64 {
 	return x.buffers(s.Others)*x.keysAndValues(s, s.Widest) + x.keysAndValues(s, s.Copied)
 }
@@ -332,6 +331,11 @@ func (x *MemoryModel) apart(s *MemoryShare) float64 {
 		return 0
 	}
 	return 2 * float64(max(s.GroupTokens, s.Widest)) * float64(s.KVHeads) * float64(x.j.Model.HeadDim*int(x.j.DType.Size()))
+}
+
+// attentionTransient is what its backward pass takes: in the ring, or after it.
+func (x *MemoryModel) attentionTransient(s *MemoryShare) float64 {
+	return max(x.ringTransient(s), x.gradientsTransient(s))
 }
 
 // ringTransient: the gradient of the attention's output by heads; in float32 the gradients of
@@ -368,20 +372,6 @@ func (x *MemoryModel) gradientsTransient(s *MemoryShare) float64 {
 		b += 4 * once
 	}
 	return b
-}
-
-// toAllTransient: what the all-to-all of queries, keys and values sends and what
-// it receives. It is over before the ring begins. Where heads come in chunks the messages
-// of some are there while another is computed: k-1 k-ths at most of the one beside a k-th
-// of the other, which is no more than the larger of the two.
-func (x *MemoryModel) toAllTransient(s *MemoryShare) float64 {
-	if s.Members < 2 {
-		return 0
-	}
-	j := &x.j
-	sent := float64(s.Tokens) * float64(j.Model.QHeads+2*s.AllKVHeads)
-	received := float64(s.GroupTokens) * float64(s.QHeads+2*s.KVHeads)
-	return (sent + received) * float64(j.Model.HeadDim) * float64(j.DType.Size())
 }
 
 // logitBytes: a chunk's logits, their float32 copy where they are narrower,

@@ -27,7 +27,7 @@ func llamaJob(t testing.TB) Job {
 // alone is the share of a rank that is a group of its own.
 func alone(j Job, tokens, widest units.Tokens, ranks int) MemoryShare {
 	m := j.Model
-	return MemoryShare{Tokens: tokens, GroupTokens: tokens, Widest: widest, QHeads: m.QHeads, KVHeads: m.KVHeads, AllKVHeads: m.KVHeads, Members: 1, Ranks: ranks, Others: min(int(widest), ranks-1)}
+	return MemoryShare{Tokens: tokens, GroupTokens: tokens, Widest: widest, QHeads: m.QHeads, KVHeads: m.KVHeads, Ranks: ranks, Others: min(int(widest), ranks-1)}
 }
 
 // TestMemoryOfLlama8B compares with hand calculations: a token's activations
@@ -122,7 +122,7 @@ func TestTransientBytes(t *testing.T) {
 	}
 	// A rank of a group that has all heads of many tokens and few of its own: what the ring
 	// leaves in float32, and once more in one piece.
-	one := MemoryShare{Tokens: 1000, GroupTokens: own, QHeads: 32, KVHeads: 32, AllKVHeads: 32, Members: 2, Ranks: 2}
+	one := MemoryShare{Tokens: 1000, GroupTokens: own, QHeads: 32, KVHeads: 32, Ranks: 2}
 	if got, want := j.MemoryOf(one, DeviceMemory{}).Transient, units.Bytes(2*4*own*3*q-1000*4*14336); got != want {
 		t.Errorf("all heads: %d bytes, want %d", got, want)
 	}
@@ -154,15 +154,15 @@ func TestMemoryOfGroups(t *testing.T) {
 	const group0, group1, d = 4000, 2000, 128
 	for r, want := range []struct {
 		own, ofGroup  units.Tokens
-		q, kv, all    units.Bytes // heads; key-value heads of the whole group
+		q, kv         units.Bytes // heads
 		twice         units.Bytes // of kv, those that a border of the other group cuts
 		widest, chunk units.Bytes // of the other group; of the loss
 	}{
-		{1000, group0, 6, 2, 9, 0, group1, 1000}, // heads 0 to 5 need KV heads 0 and 1
-		{0, group0, 26, 7, 9, 0, group1, 0},      // 6 to 31 need 1 to 7: head 1 is needed by two
-		{3000, group0, 0, 0, 9, 0, group1, 3000},
-		{500, group1, 16, 4, 8, 1, group0, 500}, // heads 4 and 5 of KV head 1 go to one rank, 6 and 7 to another
-		{1500, group1, 16, 4, 8, 0, group0, 1500},
+		{1000, group0, 6, 2, 0, group1, 1000}, // heads 0 to 5 need KV heads 0 and 1
+		{0, group0, 26, 7, 0, group1, 0},      // 6 to 31 need 1 to 7: head 1 is needed by two
+		{3000, group0, 0, 0, 0, group1, 3000},
+		{500, group1, 16, 4, 1, group0, 500}, // heads 4 and 5 of KV head 1 go to one rank, 6 and 7 to another
+		{1500, group1, 16, 4, 0, group0, 1500},
 	} {
 		own, ofGroup := units.Bytes(want.own), units.Bytes(want.ofGroup)
 		kept := 32 * (own*118_792 + ofGroup*(516*want.q+512*(want.kv+want.twice)) + own*2*4096)
@@ -217,7 +217,7 @@ func TestMemoryModelForgetsNothing(t *testing.T) {
 	j := llamaJob(t)
 	x := NewMemoryModel(j)
 	for range 2000 {
-		s := MemoryShare{Tokens: units.Tokens(r.IntN(1 << 20)), GroupTokens: units.Tokens(r.IntN(1 << 20)), Widest: units.Tokens(r.IntN(1 << 18)), Others: r.IntN(9), QHeads: r.IntN(33), KVHeads: r.IntN(9), Cuts: r.IntN(3), AllKVHeads: r.IntN(20), Members: 1 + r.IntN(8), Ranks: 1 + r.IntN(4)}
+		s := MemoryShare{Tokens: units.Tokens(r.IntN(1 << 20)), GroupTokens: units.Tokens(r.IntN(1 << 20)), Widest: units.Tokens(r.IntN(1 << 18)), Others: r.IntN(9), QHeads: r.IntN(33), KVHeads: r.IntN(9), Cuts: r.IntN(3), Ranks: 1 + r.IntN(4)}
 		dev := DeviceMemory{Capacity: units.Bytes(r.IntN(80)) * units.GiB, LayerToken: units.Bytes(r.IntN(2) * 150_000)}
 		if got, want := x.Of(s, dev), j.MemoryOf(s, dev); got != want {
 			t.Fatalf("%+v: %+v, want %+v", s, got, want)
@@ -242,7 +242,7 @@ func TestMostTokensFillMemory(t *testing.T) {
 		x := NewMemoryModel(j)
 		s := MemoryShare{
 			GroupTokens: units.Tokens(r.IntN(1 << 17)), Widest: units.Tokens(r.IntN(1 << 15)), Others: r.IntN(4), Copied: units.Tokens(r.IntN(2) * 1000),
-			QHeads: r.IntN(33), KVHeads: r.IntN(9), Cuts: r.IntN(2), AllKVHeads: r.IntN(20), Members: 1 + r.IntN(8), Ranks: 1 + r.IntN(64), TwoBatch: r.IntN(2) == 0,
+			QHeads: r.IntN(33), KVHeads: r.IntN(9), Cuts: r.IntN(2), Ranks: 1 + r.IntN(64), TwoBatch: r.IntN(2) == 0,
 		}
 		dev := DeviceMemory{Capacity: units.Bytes(20+r.IntN(180)) * units.GiB, LayerToken: units.Bytes(r.IntN(2) * (120_000 + r.IntN(90_000)))}
 		most := x.MostTokens(s, dev)
@@ -306,32 +306,30 @@ func TestTailsTakeNoBuffers(t *testing.T) {
 	if got := x.ringTransient(&parts) - x.ringTransient(&none); got != float64(want) {
 		t.Errorf("a copy of 100 tokens takes %v bytes, want %d", got, want)
 	}
-	parts.TwoBatch, none.TwoBatch = true, true
-	two := j.MemoryOf(parts, DeviceMemory{}).Transient - j.MemoryOf(none, DeviceMemory{}).Transient
-	parts.TwoBatch, none.TwoBatch = false, false
-	if one := j.MemoryOf(parts, DeviceMemory{}).Transient - j.MemoryOf(none, DeviceMemory{}).Transient; two-one != want {
-		t.Errorf("in twos a copy of 100 tokens takes %d bytes more than the %d of one, want %d", two-one, one, want)
-	}
 }
 
-// TestTwoMicroBatchesAtOnce keep what the layers keep twice, and have one's all-to-all
-// and first blocks beside the other's ring.
+// TestTwoMicroBatchesAtOnce keep what the layers keep twice, and the gradient of the other's
+// output beside the fullest phase; by the attention's backward both MLPs are through.
 func TestTwoMicroBatchesAtOnce(t *testing.T) {
 	j := testJob(Cluster{Network: "net", Nodes: []Node{{Name: "a", Link: "bus", Devices: []op.Member{{Device: "fast", Count: 4}}}}}, []units.Tokens{100, 200, 300, 424})
+	m, e := j.Model, j.DType.Size()
+	mlp, waits := units.Bytes(m.Hidden+2*m.FFN)*e, units.Bytes(m.Hidden)*e
 	for _, recompute := range []Recompute{RecomputeNone, RecomputeFull} {
 		j.Recompute = recompute
-		s := MemoryShare{Tokens: 200, GroupTokens: 300, Widest: 724, Others: 2, QHeads: 1, KVHeads: 1, AllKVHeads: 2, Members: 2, Ranks: 4}
-		one := j.MemoryOf(s, DeviceMemory{})
-		s.TwoBatch = true
-		two := j.MemoryOf(s, DeviceMemory{})
-		d, e := units.Bytes(j.Model.HeadDim), j.DType.Size()
-		toAll := (200*units.Bytes(j.Model.QHeads+2*2) + 300*(1+2)) * d * e
-		blocks := units.Bytes(j.RingBuffers) * 2 * 724 * d * e
-		if two.Activations != 2*one.Activations || two.Transient != one.Transient+toAll+blocks {
-			t.Errorf("recompute %s: %d and %d bytes, one alone %d and %d", recompute, two.Activations, two.Transient, one.Activations, one.Transient)
-		}
-		if two.States != one.States || two.Logits != one.Logits {
-			t.Errorf("recompute %s: states %d, logits %d, one alone %d and %d", recompute, two.States, two.Logits, one.States, one.Logits)
+		for _, tokens := range []units.Tokens{0, 1, 200} {
+			s := MemoryShare{Tokens: tokens, GroupTokens: 300, Widest: 724, Others: 2, QHeads: 1, KVHeads: 1, Ranks: 4}
+			one := j.MemoryOf(s, DeviceMemory{})
+			attention := units.Bytes(NewMemoryModel(j).attentionTransient(&s))
+			s.TwoBatch = true
+			two := j.MemoryOf(s, DeviceMemory{})
+			n := units.Bytes(tokens)
+			want := max(n*mlp, attention-2*n*j.MLPActivations()) + n*waits
+			if two.Activations != 2*one.Activations || two.Transient != want {
+				t.Errorf("recompute %s: %d and %d bytes of %d tokens, one alone %d and %d; want %d", recompute, two.Activations, two.Transient, n, one.Activations, one.Transient, want)
+			}
+			if two.States != one.States || two.Logits != one.Logits {
+				t.Errorf("recompute %s: states %d, logits %d, one alone %d and %d", recompute, two.States, two.Logits, one.States, one.Logits)
+			}
 		}
 	}
 }

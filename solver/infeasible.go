@@ -111,7 +111,7 @@ const probe = 1 << 20
 // tokens. The logits of s tokens, those of one chunk at the most, are at least
 // s over the most tokens the rank could own, times those of that many.
 func (d *room) measure(r int, a *memoryNeed) {
-	own := d.job.MemoryOf(costmodel.MemoryShare{Tokens: probe, Members: 1, Ranks: 1}, d.memory[r])
+	own := d.job.MemoryOf(costmodel.MemoryShare{Tokens: probe, Ranks: 1}, d.memory[r])
 	a.token = float64(own.Activations.Plus(own.Transient)) / probe
 	a.heads = d.headBytes(r)
 	most := math.Ceil(min(float64(d.job.SeqLen), a.free/a.token))
@@ -130,7 +130,7 @@ func (d *room) headBytes(r int) float64 {
 	each, least := m.QHeads/m.KVHeads, math.Inf(1)
 	for q := 1; q <= m.QHeads; q++ {
 		for kv := (q + each - 1) / each; kv <= min(q, m.KVHeads, (q+each-2)/each+1); kv++ {
-			got := d.job.MemoryOf(costmodel.MemoryShare{GroupTokens: probe, QHeads: q, KVHeads: kv, Members: 1, Ranks: 1}, d.memory[r])
+			got := d.job.MemoryOf(costmodel.MemoryShare{GroupTokens: probe, QHeads: q, KVHeads: kv, Ranks: 1}, d.memory[r])
 			least = min(least, float64(got.Activations)/probe*float64(m.QHeads)/float64(q))
 		}
 	}

@@ -31,9 +31,9 @@ class Empty(evenkeel.Kernel):
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
 
 
-def peak(rank: int, groups: dict[int, Any], plan: Document, layers: int, again: bool) -> Optional[int]:
-    """Bytes at the fullest, parameters and their gradients left out, but for the output, which is held for the
-    call of its backward alone."""
+def peak(rank: int, groups: dict[int, Any], plan: Document, layers: int, again: bool, twos: bool) -> Optional[int]:
+    """Bytes at the fullest of one sequence, or of two that go through every layer together: parameters and their
+    gradients left out, and the output, which is held for the call of its backward alone."""
     asked, model = evenkeel.load_plan(plan), whole.model_of(plan)
     if rank >= asked.ranks:
         return None
@@ -43,26 +43,38 @@ def peak(rank: int, groups: dict[int, Any], plan: Document, layers: int, again: 
         for w in layer.weights.values():
             w.grad = torch.zeros_like(w)
     tables = whole.angles(positions(asked, rank, None), model.rotary, dtype, device)
-    x = torch.zeros(asked.tokens(rank), model.hidden, requires_grad=True)
+    xs = [torch.zeros(asked.tokens(rank), model.hidden, requires_grad=True) for _ in range(2 if twos else 1)]
 
-    def run(layer: whole.Layer, x: Tensor) -> Tensor:
+    def begun(layer: whole.Layer, x: Tensor) -> evenkeel.SplitAttention:
         heads = layer.before(x, *tables)
-        return layer.after(x, evenkeel.attention(asked, rank, *heads, group=groups[asked.ranks], kernel=Empty()))
+        return evenkeel.begin_attention(asked, rank, *heads, group=groups[asked.ranks], kernel=Empty())
+
+    def one(layer: whole.Layer, x: Tensor) -> tuple[Tensor, ...]:
+        heads = layer.before(x, *tables)
+        out = evenkeel.attention(asked, rank, *heads, group=groups[asked.ranks], kernel=Empty())
+        return (layer.after(x, out),)
+
+    def both(layer: whole.Layer, *xs: Tensor) -> tuple[Tensor, ...]:
+        under_way = [begun(layer, x) for x in xs]
+        for attention in under_way:
+            attention.compute()
+        return tuple(layer.after(x, attention.finish()) for x, attention in zip(xs, under_way))
 
     with profiler.profile(profile_memory=True) as profile:
-        y = x
+        ys: Sequence[Tensor] = xs
         for layer in stack:
-            y = checkpoint(run, layer, y, use_reentrant=True) if again else run(layer, y)
-        y.backward(torch.zeros_like(y))
+            run = both if twos else one
+            ys = checkpoint(run, layer, *ys, use_reentrant=True) if again else run(layer, *ys)
+        torch.autograd.backward(ys, [torch.zeros_like(y) for y in ys])
     changes = [(e.start_us(), e.nbytes()) for e in profile.kineto_results.events() if e.name() == "[memory]"]
     held = most = 0
     for _, change in sorted(changes, key=lambda c: c[0]):
         held += change
         most = max(most, held)
-    return most + (x.numel() - y.numel()) * BYTES
+    return most + sum(x.numel() - y.numel() for x, y in zip(xs, ys)) * BYTES
 
 
-def formula(plan: Document, layers: int, again: bool) -> list[float]:
+def formula(plan: Document, layers: int, again: bool, twos: bool) -> list[float]:
     """The same by rank, of a plan that sends whole blocks."""
     model, out = plan["job"]["model"], {}
     each, width = model["q_heads"] // model["kv_heads"], model["q_heads"] * DIM
@@ -82,13 +94,15 @@ def formula(plan: Document, layers: int, again: bool) -> list[float]:
             kept = tokens * ((4 * HIDDEN + inside + width) * BYTES + 8)
             kept += sizes[g] * (2 * (q + held) * BYTES + 4 * m["q_heads"])
             kept = layers * tokens * HIDDEN * BYTES + kept if again else layers * kept
-            mlp = tokens * (HIDDEN + into) * BYTES
+            n, waits = 2 if twos else 1, tokens * HIDDEN * BYTES
+            mlp = waits + tokens * into * BYTES
             ring = sizes[g] * (q * (2 * BYTES + 4) + 2 * held * 4 * (2 if others else 1))
             ring += min(buffers, others) * widest * 2 * held * (BYTES + 4)
             ring += max(0, min(buffers, others - 1)) * widest * 2 * held * 4
             ring += 2 * block * kv * BYTES * (2 if cuts else 1)
             after = 4 * sizes[g] * (2 * q + 2 * held + 2 * kv * (2 if cuts else 1))
-            out[m["rank"]] = kept + max(mlp, max(ring, after) - tokens * inside * BYTES)
+            most = max(mlp, max(ring, after) - n * tokens * inside * BYTES)
+            out[m["rank"]] = n * kept + most + (n - 1) * waits
     return [out[r] for r in range(len(own))]
 
 
@@ -109,27 +123,37 @@ def of(tokens: list[int], groups: list[Heads], q_heads: int, kv_heads: int, gate
     return plan
 
 
+QUARTER, UNEVEN = [TOKENS // 4] * 4, [2048, 6144, 5120, 3072]
+PLANS = {
+    "ring of two": of([TOKENS // 2] * 2, [[(0, 8)], [(1, 8)]], 8, 8, False),
+    "ring": of(QUARTER, [[(r, 8)] for r in range(4)], 8, 8, False),
+    "ring, grouped heads": of(QUARTER, [[(r, 8)] for r in range(4)], 8, 2, True),
+    "one group": of(QUARTER, [[(r, 2) for r in range(4)]], 8, 8, False),
+    "one group, grouped heads": of(QUARTER, [[(r, 4) for r in range(4)]], 16, 4, True),
+    "two groups": of(UNEVEN, [[(0, 6), (1, 2)], [(2, 4), (3, 4)]], 8, 8, False),
+    "two groups, grouped heads": of(UNEVEN, [[(0, 12), (1, 4)], [(2, 8), (3, 8)]], 16, 4, True),
+    "KV heads cut": of(UNEVEN, [[(0, 11), (1, 5)], [(2, 6), (3, 10)]], 16, 4, False),
+}
+
+
 class Peaks(SixRanks):
     jobs = "test_memory."
 
-    def test_closed_form(self) -> None:
-        """Between 99 and 102 % of what is held, whichever phase is the fullest."""
-        quarter, uneven = [TOKENS // 4] * 4, [2048, 6144, 5120, 3072]
-        for name, plan in {
-            "ring of two": of([TOKENS // 2] * 2, [[(0, 8)], [(1, 8)]], 8, 8, False),
-            "ring": of(quarter, [[(r, 8)] for r in range(4)], 8, 8, False),
-            "ring, grouped heads": of(quarter, [[(r, 8)] for r in range(4)], 8, 2, True),
-            "one group": of(quarter, [[(r, 2) for r in range(4)]], 8, 8, False),
-            "one group, grouped heads": of(quarter, [[(r, 4) for r in range(4)]], 16, 4, True),
-            "two groups": of(uneven, [[(0, 6), (1, 2)], [(2, 4), (3, 4)]], 8, 8, False),
-            "two groups, grouped heads": of(uneven, [[(0, 12), (1, 4)], [(2, 8), (3, 8)]], 16, 4, True),
-            "KV heads cut": of(uneven, [[(0, 11), (1, 5)], [(2, 6), (3, 10)]], 16, 4, False),
-        }.items():
+    def test_one_sequence(self) -> None:
+        self.compare(PLANS, False)
+
+    def test_two_at_once(self) -> None:
+        """Fullest in the MLP, in the ring, and where gradients are gathered."""
+        self.compare({name: PLANS[name] for name in ("ring", "one group, grouped heads", "two groups")}, True)
+
+    def compare(self, plans: dict[str, Document], twos: bool) -> None:
+        """The formula is between 98 and 102 % of what is held, whichever phase is the fullest."""
+        for name, plan in plans.items():
             for layers, again in ((2, False), (3, True)):
-                got = self.answers(len(plan["ranks"]), "peak", plan, layers, again)
-                for rank, (held, want) in enumerate(zip(got, formula(plan, layers, again))):
+                got = self.answers(len(plan["ranks"]), "peak", plan, layers, again, twos)
+                for rank, (held, want) in enumerate(zip(got, formula(plan, layers, again, twos))):
                     with self.subTest(name, again=again, rank=rank):
-                        self.assertLess(0.99 * held, want, f"held {held}")
+                        self.assertLess(0.98 * held, want, f"held {held}")
                         self.assertLess(want, 1.02 * held, f"held {held}")
 
 

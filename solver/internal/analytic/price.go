@@ -112,8 +112,8 @@ type memberCost struct {
 // costMember is all that changes a member's cost while the blocks that pass by,
 // its group's tokens and the ranks at work stay the same.
 type costMember struct {
-	tokens           units.Tokens
-	heads, kv, allKV int
+	tokens    units.Tokens
+	heads, kv int
 }
 
 type ringKey struct {
@@ -126,16 +126,15 @@ func (x *Pricer) Cost(s Share) Cost {
 	out := Cost{Over: 1}
 	c, md := x.Crew, x.m.p.Job.Model
 	kv := make([]int, len(c.Types))
-	allKV, first := 0, 0
+	first := 0
 	for i, h := range s.Heads {
 		kv[i] = md.KVHeadsOf(first, h)
-		allKV += kv[i]
 		first += h
 	}
 	linear, ring := 0.0, 0.0
 	for i := range c.Types {
 		k := &x.last[i]
-		if has := (costMember{s.Tokens[i], s.Heads[i], kv[i], allKV}); k.costMember != has {
+		if has := (costMember{s.Tokens[i], s.Heads[i], kv[i]}); k.costMember != has {
 			*k = x.member(i, has, s.Total)
 		}
 		linear, ring = max(linear, k.linear), max(ring, k.ring)
@@ -152,8 +151,8 @@ func (x *Pricer) member(i int, has costMember, total units.Tokens) memberCost {
 	k := memberCost{costMember: has, linear: x.m.LinearTime(d, has.tokens)}
 	k.ring = x.ring(x.Crew.hops[i], Block{Type: d, Heads: has.heads, KVHeads: has.kv, Q: total})
 	share := costmodel.MemoryShare{
-		Tokens: has.tokens, GroupTokens: total, Members: len(x.Crew.Types),
-		QHeads: has.heads, KVHeads: has.kv, AllKVHeads: has.allKV, Ranks: x.ranks,
+		Tokens: has.tokens, GroupTokens: total,
+		QHeads: has.heads, KVHeads: has.kv, Ranks: x.ranks,
 	}
 	if len(x.other) > 0 {
 		share.Widest, share.Others = x.other[0].tokens, x.other.groups()

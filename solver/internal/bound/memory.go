@@ -11,8 +11,7 @@ import (
 // least: bytes follow a rank's own tokens, and the tokens of its group times its
 // heads. A rank with p pairs and heads has at least p/S of the latter, for no
 // query sees more than the S keys of the sequence. Of the logits there is a chunk
-// at most. Of micro-batches in twos all is kept twice, and one's all-to-all has its
-// messages beside the other's buffers. Memory is fullest in the MLP's backward pass or in the
+// at most. Of micro-batches in twos all is kept twice. Memory is fullest in the MLP's backward pass or in the
 // attention's, when what the MLP kept is free: either is a floor.
 type memoryFloor struct {
 	left     float64 // bytes beside states
@@ -27,20 +26,20 @@ type memoryFloor struct {
 func (f *floors) memory(device string, n int) memoryFloor {
 	j := f.job
 	dev := f.predictor.DeviceMemory(j, device)
-	all := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, Members: 1, Ranks: n}, dev)
+	all := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, Ranks: n}, dev)
 	m := f.besideStates(dev, all)
 	kept, heads := f.atOnce()*f.perToken(all.Activations), f.headBytes(dev)
-	return m.inEither(
-		kept+f.perToken(all.Transient), heads/float64(j.SeqLen),
-		kept-float64(j.MLPActivations()), (heads+f.ringBytes())/float64(j.SeqLen))
+	return f.inEither(m, kept, all.Transient, heads/float64(j.SeqLen), f.ringBytes()/float64(j.SeqLen))
 }
 
-// inEither is the floor in the MLP's backward pass, and in the attention's.
-func (m memoryFloor) inEither(mlpToken, mlpPair, ringToken, ringPair float64) memoryFloor {
-	ring := m
-	ring.perToken, ring.perPair = ringToken, ringPair
-	m.perToken, m.perPair, m.also = mlpToken, mlpPair, &ring
-	return m
+// inEither is the floor in the MLP's backward pass, in which all tokens take some bytes more
+// than what is kept, and in the attention's, in which every pair does.
+func (f *floors) inEither(m memoryFloor, kept float64, ofAll units.Bytes, pair, morePair float64) memoryFloor {
+	mlp, ring := m, m
+	mlp.perToken, mlp.perPair = kept+f.perToken(ofAll), pair
+	ring.perToken, ring.perPair = kept-f.atOnce()*float64(f.job.MLPActivations()), pair+morePair
+	mlp.also = &ring
+	return mlp
 }
 
 // besideStates is what is left beside the states, and what logits take of it.
@@ -60,17 +59,11 @@ func (f *floors) perToken(kept units.Bytes) float64 {
 func (f *floors) groupMemory(device string, n int) memoryFloor {
 	j := f.job
 	dev := f.predictor.DeviceMemory(j, device)
-	q, kv := j.Model.QHeads, j.Model.KVHeads
-	tokens := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, AllKVHeads: kv, Members: 2, Ranks: n}, dev)
-	heads := j.MemoryOf(costmodel.MemoryShare{GroupTokens: j.SeqLen, QHeads: q, KVHeads: kv, Members: 2, Ranks: n}, dev)
-	s, all, wide := float64(j.SeqLen), float64(q), float64(j.Model.HeadDim)*float64(j.DType.Size())
-	batches := f.atOnce()
-	sent, received := float64(q+2*kv)*wide, s*(1+2*float64(kv)/all)*wide
-	ofTokens := batches*f.perToken(tokens.Activations) + (batches-1)*sent
-	ofHeads := batches*max(0, float64(heads.Activations)-float64(j.Model.Layers)-1)/all + (batches-1)*received
-	return f.besideStates(dev, tokens).inEither(
-		ofTokens+f.perToken(tokens.Transient), ofHeads,
-		ofTokens-float64(j.MLPActivations()), ofHeads+s*f.ringBytes())
+	q := j.Model.QHeads
+	tokens := j.MemoryOf(costmodel.MemoryShare{Tokens: j.SeqLen, Ranks: n}, dev)
+	heads := j.MemoryOf(costmodel.MemoryShare{GroupTokens: j.SeqLen, QHeads: q, KVHeads: j.Model.KVHeads, Ranks: n}, dev)
+	kept := f.atOnce() * max(0, float64(heads.Activations)-float64(j.Model.Layers)-1) / float64(q)
+	return f.inEither(f.besideStates(dev, tokens), f.atOnce()*f.perToken(tokens.Activations), tokens.Transient, kept, float64(j.SeqLen)*f.ringBytes())
 }
 
 // ringBytes is the least that a token of the group takes for each head in the attention's

@@ -12,7 +12,7 @@ import (
 // total does not depend on the split.
 func (e *estimator) tooSmall(ranks []int) bool {
 	m := e.p.Job.Model
-	whole := costmodel.MemoryShare{Tokens: e.p.Job.SeqLen, GroupTokens: e.p.Job.SeqLen, QHeads: m.QHeads, KVHeads: m.KVHeads, AllKVHeads: m.KVHeads, Members: 1, Ranks: len(ranks)}
+	whole := costmodel.MemoryShare{Tokens: e.p.Job.SeqLen, GroupTokens: e.p.Job.SeqLen, QHeads: m.QHeads, KVHeads: m.KVHeads, Ranks: len(ranks)}
 	need, room := 0.0, 0.0
 	for i, r := range ranks {
 		k := e.m.Held.Of(whole, e.m.Memory[e.m.TypeOf[r]])
@@ -67,45 +67,36 @@ type setting struct {
 
 // fill is the part of its usable memory that the fullest member of a group fills.
 func (e *estimator) fill(lots []lot, in setting) float64 {
-	m := e.p.Job.Model
-	all, most := 0, 0.0
+	most := 0.0
 	for _, l := range lots {
-		all += l.count * m.KVHeadsOf(0, l.heads)
-	}
-	for _, l := range lots {
-		share := e.share(l, all, in.tokens*l.weight, in)
+		share := e.share(l, in.tokens*l.weight, in)
 		most = max(most, strategy.Fill(e.m.Held.Of(share, e.m.Memory[e.dev[l.class]]))/costmodel.Usable)
 	}
 	return most
 }
 
-// share is what a member of a lot holds that has so many tokens, where all members have so
-// many key-value heads.
-func (e *estimator) share(l lot, all int, tokens float64, in setting) costmodel.MemoryShare {
+// share is what a member of a lot holds that has so many tokens.
+func (e *estimator) share(l lot, tokens float64, in setting) costmodel.MemoryShare {
 	m := e.p.Job.Model
 	return costmodel.MemoryShare{
 		Tokens: tokensUp(tokens), GroupTokens: tokensUp(in.tokens), Widest: tokensUp(in.widest), Others: in.others, QHeads: l.heads,
-		KVHeads: min(m.KVHeads, m.KVHeadsOf(0, l.heads)+e.straddle(l.heads)), AllKVHeads: all, Members: in.members, Ranks: in.ranks, TwoBatch: e.twoBatch,
+		KVHeads: min(m.KVHeads, m.KVHeadsOf(0, l.heads)+e.straddle(l.heads)), Ranks: in.ranks, TwoBatch: e.twoBatch,
 	}
 }
 
 // rooms is the most tokens that a member of each lot can own.
 func (e *estimator) rooms(lots []lot, in setting) []float64 {
-	all := 0
-	for _, l := range lots {
-		all += l.count * e.p.Job.Model.KVHeadsOf(0, l.heads)
-	}
 	rooms := make([]float64, len(lots))
 	for i, l := range lots {
-		rooms[i] = e.roomOf(l, all, in.tokens, in)
+		rooms[i] = e.roomOf(l, in.tokens, in)
 	}
 	return rooms
 }
 
 // roomOf is the most tokens, up to a number, that a member of a lot can own, but for a block.
-func (e *estimator) roomOf(l lot, all int, upTo float64, in setting) float64 {
+func (e *estimator) roomOf(l lot, upTo float64, in setting) float64 {
 	e.spend(2 * memoryWork)
-	most := e.m.Held.MostTokens(e.share(l, all, upTo, in), e.m.Memory[e.dev[l.class]])
+	most := e.m.Held.MostTokens(e.share(l, upTo, in), e.m.Memory[e.dev[l.class]])
 	switch {
 	case most >= upTo:
 		return upTo

@@ -26,7 +26,7 @@ type tradeoff struct {
 	s, other      float64 // tokens of a group, and of every other on average
 	widest        float64 // tokens of the longest other
 	groups, ranks int
-	heads, allKV  int
+	heads         int
 	classes       []tradeoffClass
 	of            []int // of each member
 }
@@ -47,7 +47,7 @@ func (e *estimator) newTradeoff(k *groupKind, n int, s, widest float64, ranks in
 	m := e.p.Job.Model
 	t := &tradeoff{
 		e: e, kind: k, s: s, other: max(1, (float64(e.p.Job.SeqLen)-s)/float64(max(1, n-1))), widest: widest, groups: n, ranks: ranks,
-		heads: m.QHeads, allKV: min(m.QHeads, m.KVHeads+len(k.class)-1),
+		heads: m.QHeads,
 	}
 	own := max(1, tokensUp(s/float64(len(k.class))))
 	for _, c := range k.class {
@@ -85,7 +85,7 @@ func (t *tradeoff) rooms(c int) []float64 {
 	}
 	x.room = make([]float64, t.heads+1)
 	at := func(h int, upTo float64) float64 {
-		return t.e.roomOf(lot{class: x.class, heads: h}, t.allKV, min(t.s, upTo), setting{len(t.of), t.s, t.widest, t.groups - 1, t.ranks})
+		return t.e.roomOf(lot{class: x.class, heads: h}, min(t.s, upTo), setting{len(t.of), t.s, t.widest, t.groups - 1, t.ranks})
 	}
 	var between func(lo, hi int)
 	between = func(lo, hi int) {

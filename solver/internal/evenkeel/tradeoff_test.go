@@ -45,9 +45,9 @@ func TestRoomIsWhatMemoryHolds(t *testing.T) {
 		s := float64(p.Job.SeqLen) * (0.2 + 0.8*r.Float64())
 		l := lot{class: r.IntN(len(e.dev)), heads: r.IntN(p.Job.Model.QHeads + 1)}
 		widest := s * float64(r.IntN(2))
-		room := e.roomOf(l, p.Job.Model.KVHeads, s, setting{4, s, widest, 1, 4})
+		room := e.roomOf(l, s, setting{4, s, widest, 1, 4})
 		fits := func(tokens float64) bool {
-			m := p.Job.MemoryOf(e.share(l, p.Job.Model.KVHeads, tokens, setting{4, s, widest, 1, 4}), e.m.Memory[e.dev[l.class]])
+			m := p.Job.MemoryOf(e.share(l, tokens, setting{4, s, widest, 1, 4}), e.m.Memory[e.dev[l.class]])
 			return m.Fits()
 		}
 		if room > 0 && !fits(room) {
