@@ -25,7 +25,7 @@ func TestNoisyPricesLeadToShorterPlans(t *testing.T) {
 	for _, c := range []struct {
 		words string
 		n     int
-	}{{"uniform:100,131072", 16}, {"lognormal:median=30000,sd=0.5,seed=1", 32}, {"lognormal:median=30000,sd=0.5,seed=2", 24}} {
+	}{{"lognormal:median=30000,sd=0.5,seed=1", 24}, {"lognormal:median=30000,sd=0.5,seed=1", 32}, {"lognormal:median=30000,sd=0.5,seed=2", 24}} {
 		p, err := batch.NewProblem(costs, drawn(t, c.words, c.n))
 		if err != nil {
 			t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 // least: bytes follow a rank's own tokens, and the tokens of its group times its
 // heads. A rank with p pairs and heads has at least p/S of the latter, for no
 // query sees more than the S keys of the sequence. Of the logits there is a chunk
-// at most. Of micro-batches in twos all is kept twice. Memory is fullest in the MLP's backward pass or in the
-// attention's, when what the MLP kept is free: either is a floor.
+// at most. Of micro-batches in twos all is kept twice. Memory is fullest in the MLP's
+// backward pass or in the attention's, when what the MLP kept is free: either is a floor.
 type memoryFloor struct {
 	left     float64 // bytes beside states
 	perToken float64
@@ -73,8 +73,9 @@ func (f *floors) ringBytes() float64 {
 	j := f.job
 	e, share := float64(j.DType.Size()), float64(j.Model.KVHeads)/float64(j.Model.QHeads)
 	ring := e + 4 + e + share*(8+2*e) // gradients of the output, queries, the block's queries; keys and values, the block's
+	// These expanded to all query heads; who has as many KV heads has no less of the others.
 	if share < 1 {
-		ring += 2 * e // these expanded to all query heads
+		ring += 2 * e
 	}
 	after := 4*2 + share*8*2
 	return max(ring, after) * float64(j.Model.HeadDim)
