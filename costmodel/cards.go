@@ -1,9 +1,12 @@
 package costmodel
 
-import "slices"
+import (
+	"slices"
 
-// allToAllBytes is what crosses the busiest port in an all-to-all of a group until it
-// is done; a network card counts like a port where cards are fewer than ranks.
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// allToAllBytes is what crosses the busiest port in an all-to-all of a group.
 func (s *sim) allToAllBytes(x exchangeKind, b *seatGroup) float64 {
 	send, receive := s.rowsOf(x)
 	members := s.seats[b.from:b.to]
@@ -13,10 +16,98 @@ func (s *sim) allToAllBytes(x exchangeKind, b *seatGroup) float64 {
 		a, r := send(&members[i]), receive(&members[i])
 		most = max(most, a*(receives-r), r*(sends-a))
 	}
-	if b.node >= 0 || !s.fewCards {
-		return most
+	return most
+}
+
+// nodeWire is the members of a group on one of its nodes, which exchange rows over the
+// node's own link.
+type nodeWire struct {
+	node, members int
+	types         []op.Member
+	law           int     // of their all-to-all, where they are several
+	port          float64 // bytes on the busiest port among them in the all-to-all at hand
+	// Units that they send and receive in it: see rowsOf.
+	sends, receives float64
+}
+
+// AbroadFactor takes the bytes that an all-to-all's busiest port sends to other nodes to
+// those that a law of the network counts: one that is assumed, by the rate of a network card,
+// just these; a measured one all that a port sent in its group, of n ranks on k nodes, of
+// which n - n/k in n - 1 left the node. It is 0 where the law is of a group on one node or
+// on who knows how many.
+func (q *Predictor) AbroadFactor(law *Law) float64 {
+	if law == nil {
+		return 0
 	}
-	return max(most, s.cardBytes(x, b))
+	g := q.named[law.Group]
+	n, k := float64(g.Ranks()), float64(g.Nodes)
+	switch {
+	case g.Nodes < 2:
+		return 0
+	case law.Assumed != "":
+		return 1
+	}
+	return (n - 1) / (n - n/k)
+}
+
+// wiresOf is how a group of several nodes exchanges rows: those between nodes over the
+// network and, at the same time, those inside each over its own link. The factor is that of
+// the network's law (AbroadFactor). It is 0 where all of a member's rows count as the
+// network's: where the factor is, a node's link is the network, or it has no law.
+func (s *sim) wiresOf(b *seatGroup) (wires []nodeWire, factor float64) {
+	if factor = s.q.AbroadFactor(s.uses[b.law].law); factor == 0 {
+		return nil, 0
+	}
+	at := map[int]int{} // by node
+	for i := b.from; i < b.to; i++ {
+		a := &s.seats[i]
+		n, known := at[a.node]
+		if !known {
+			n = len(wires)
+			at[a.node], wires = n, append(wires, nodeWire{node: a.node})
+		}
+		a.wire = n
+		wires[n].members++
+		wires[n].types = addMember(wires[n].types, a.device)
+	}
+	for i := range wires {
+		w := &wires[i]
+		if w.members < 2 {
+			continue
+		}
+		link := s.linkOf(w.node)
+		if w.law = s.over(link, op.KindAllToAll, w.types); link == s.linkOf(-1) || s.uses[w.law].err != nil {
+			return nil, 0
+		}
+	}
+	return wires, factor
+}
+
+// bytesOver is what crosses the busiest port between nodes in an all-to-all of a group that
+// several hold, until it is done, and fills in the same of its nodes. A network card counts
+// like a port where cards are fewer than ranks.
+func (s *sim) bytesOver(x exchangeKind, b *seatGroup) float64 {
+	send, receive := s.rowsOf(x)
+	members := s.seats[b.from:b.to]
+	for i := range b.wires {
+		b.wires[i].port, b.wires[i].sends, b.wires[i].receives = 0, 0, 0
+	}
+	sends, receives := 0.0, 0.0
+	for i := range members {
+		w, a, r := &b.wires[members[i].wire], send(&members[i]), receive(&members[i])
+		w.sends, w.receives = w.sends+a, w.receives+r
+		sends, receives = sends+a, receives+r
+	}
+	most := 0.0
+	for i := range members {
+		w, a, r := &b.wires[members[i].wire], send(&members[i]), receive(&members[i])
+		most = max(most, a*(receives-w.receives), r*(sends-w.sends))
+		w.port = max(w.port, a*(w.receives-r), r*(w.sends-a))
+	}
+	if s.fewCards {
+		most = max(most, s.cardBytes(x, b))
+	}
+	return most
 }
 
 // sums is what members send to and receive from all of their group, themselves

@@ -349,12 +349,13 @@ func (r *layerRun) listPrices(list [][]units.Seconds, prices priceTable) {
 	for g := range r.forms {
 		for _, hops := range [][]hop{r.forms[g].out, r.forms[g].home} {
 			for _, h := range hops {
-				if len(list[h.price]) > 0 {
+				price := h.price[r.dir]
+				if len(list[price]) > 0 {
 					continue
 				}
-				list[h.price] = resized(list[h.price], r.n)
+				list[price] = resized(list[price], r.n)
 				for k := range r.n {
-					list[h.price][k] = prices.get(h.price, r.forms[k].shape)
+					list[price][k] = prices.get(price, r.forms[k].shape)
 				}
 			}
 		}
@@ -517,10 +518,11 @@ type hopOf struct {
 func (r *layerRun) passBlock(x *hopOf, k int, hops []hop, next []arrival) {
 	for i := range hops {
 		h := &hops[i]
-		took := x.times[h.price][k]
+		price := h.price[r.dir]
+		took := x.times[price][k]
 		if unknown(took) {
-			took = r.sim.hopTime(x.kind == gradEvent, h.price, k)
-			x.times[h.price][k] = took
+			took = r.sim.hopTime(x.kind == gradEvent, price, k)
+			x.times[price][k] = took
 		}
 		at := x.ready[h.from]
 		if x.used != nil {

@@ -84,11 +84,11 @@ func (x *rings) reset(r *layerRun) {
 	x.row, x.hops, x.link = map[int]int{}, x.hops[:0], x.link[:0]
 	for g := range r.forms {
 		for _, h := range r.forms[g].out {
-			if _, ok := x.row[h.price]; !ok {
-				x.row[h.price] = len(x.row)
+			if _, ok := x.row[h.price[r.dir]]; !ok {
+				x.row[h.price[r.dir]] = len(x.row)
 			}
 			x.hops = append(x.hops, ringHop{int32(h.from), int32(h.to)})
-			x.link = append(x.link, int32(x.row[h.price]*2*r.n+r.n+g))
+			x.link = append(x.link, int32(x.row[h.price[r.dir]]*2*r.n+r.n+g))
 		}
 	}
 	x.apart = r.forms[0].to

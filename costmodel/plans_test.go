@@ -44,10 +44,32 @@ func world(t testing.TB, rng *rand.Rand, by faster) *Profile {
 		slow(op.KindAttnFwd, op.SlowedCompute, 1.2), slow(op.KindAttnBwd, op.SlowedCompute, 1.1),
 		slow(op.KindAttnFwd, op.SlowedComm, 1.3), slow(op.KindAttnBwd, op.SlowedComm, 1.5),
 	}
+	bits := math.Float64bits(rate) // what is drawn after this stays as it is
+	measuredOn(p, "net", 1<<(bits%3), bits%5 < 2)
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+// measuredOn says of a link's group of four that it is on so many nodes, or is assumed to be.
+func measuredOn(p *Profile, link string, nodes int, assumed bool) {
+	for i := range p.Groups {
+		g := &p.Groups[i]
+		if g.Link != link {
+			continue
+		}
+		was := g.Name
+		*g = op.NewGroupType(g.Members, nodes, link)
+		for k := range p.Laws {
+			if l := &p.Laws[k]; l.Group == was {
+				l.Group = g.Name
+				if assumed {
+					l.Assumed = "a guess"
+				}
+			}
+		}
+	}
 }
 
 // randomPlan makes a small plan with every kind of imbalance: up to four groups

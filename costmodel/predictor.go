@@ -19,6 +19,7 @@ type Predictor struct {
 	laws     map[lawKey]*Law
 	devices  map[string]op.DeviceType
 	groups   []op.GroupType
+	named    map[string]op.GroupType // these by name
 	steps    []Steps
 	types    map[wireOf][]op.Variant // element types that collectives were measured with
 	wired    map[wireLaw][]wired     // the groups that collectives were measured in, in the order of the profile's
@@ -31,9 +32,12 @@ type Predictor struct {
 
 // NewPredictor indexes the laws of a valid profile.
 func NewPredictor(p *Profile) *Predictor {
-	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, steps: p.Steps, types: map[wireOf][]op.Variant{}, memory: map[string]MemoryFacts{}, overlaps: map[slowKey]float64{}, rivals: map[*Law]int{}}
+	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, named: map[string]op.GroupType{}, steps: p.Steps, types: map[wireOf][]op.Variant{}, memory: map[string]MemoryFacts{}, overlaps: map[slowKey]float64{}, rivals: map[*Law]int{}}
 	for i := range p.Laws {
 		q.laws[p.Laws[i].key()] = &p.Laws[i]
+	}
+	for _, g := range p.Groups {
+		q.named[g.Name] = g
 	}
 	q.defaultKernels(p.Laws)
 	q.elementTypes(p.Laws)

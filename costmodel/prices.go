@@ -319,9 +319,15 @@ func (s *sim) priceMessages() {
 			if across == 0 {
 				across = 1 + s.over(s.linkOf(-1), op.KindSendRecv, s.membersOf(0, len(s.seats)))
 			}
-			key.law, key.group, key.crowding = across-1, len(s.seats), s.crowding(h, sent, received)
+			key.law, key.group = across-1, len(s.seats)
+			for dir := range h.price {
+				key.crowding = s.crowding(dir, h, sent, received)
+				h.price[dir] = s.hopRow(key)
+			}
+			return
 		}
-		h.price = s.hopRow(key)
+		h.price[0] = s.hopRow(key)
+		h.price[1] = h.price[0]
 	}
 	for g := range s.groups {
 		b := &s.groups[g]
@@ -415,15 +421,37 @@ func (s *sim) rowsOf(x exchangeKind) (send, receive func(*seat) float64) {
 // many bytes on its busiest port.
 func (s *sim) toAllTime(x exchangeKind, b *seatGroup, acc *account) units.Seconds {
 	n := b.to - b.from
-	port := s.allToAllBytes(x, b)
-	if port == 0 {
+	if b.abroad == 0 {
+		port := s.allToAllBytes(x, b)
+		if b.node < 0 && s.fewCards {
+			port = max(port, s.cardBytes(x, b))
+		}
+		return s.portTime(toAllKey{b.law, n, port}, acc)
+	}
+	longest := toAllKey{b.law, n, b.abroad * s.bytesOver(x, b)}
+	t := s.portTime(longest, nil)
+	for i := range b.wires {
+		w := &b.wires[i]
+		key := toAllKey{w.law, w.members, w.port}
+		if inside := s.portTime(key, nil); inside > t {
+			t, longest = inside, key
+		}
+	}
+	if acc != nil {
+		return s.portTime(longest, acc)
+	}
+	return t
+}
+
+// portTime is what an all-to-all takes of which the busiest port carries so many bytes.
+func (s *sim) portTime(key toAllKey, acc *account) units.Seconds {
+	if key.bytes == 0 {
 		return 0
 	}
-	key := toAllKey{b.law, n, port}
 	t, ok := s.toAll[key]
 	if !ok || acc != nil {
-		bytes := units.Bytes(math.Ceil(port * float64(n) / float64(n-1)))
-		t = s.charge(b.law, op.OfMessage(op.KindAllToAll, op.Message{Group: n, Bytes: bytes}), 1, acc)
+		bytes := units.Bytes(math.Ceil(key.bytes * float64(key.group) / float64(key.group-1)))
+		t = s.charge(key.law, op.OfMessage(op.KindAllToAll, op.Message{Group: key.group, Bytes: bytes}), 1, acc)
 		if s.err == nil {
 			s.toAll[key] = t
 		}

@@ -18,6 +18,7 @@ type seat struct {
 	heads  int
 	kv     int // key-value heads that these need
 	work   int // row of the prices of its attention blocks
+	wire   int // of a group of several nodes, the one of its wires that it is on
 }
 
 // worksLike says whether two seats take as long over work that follows tokens.
@@ -35,6 +36,8 @@ type seatGroup struct {
 	reach    int              // distance to the last such group, as far as the block is passed on
 	home     []hop            // messages of its gradients from that group, unless it is the group before
 	law      int              // of its all-to-all; only of groups of several ranks
+	wires    []nodeWire       // of a group of several nodes: what it has inside each
+	abroad   float64          // and what bytes between them count for in its law; see wiresOf
 	slow     [2]units.Seconds // forward, backward: see slowTwos
 	node     int              // index of the node that holds all of it, or -1
 }
@@ -51,17 +54,18 @@ type form struct {
 // hop is a message of keys and values, or of their gradients, between members
 // of neighbouring groups. Its bytes follow the block that is passed on.
 type hop struct {
-	from, to int // seats
-	kv       int // key-value heads that travel, twice where a border cuts one
-	price    int // row of the prices of messages
+	from, to int    // seats
+	kv       int    // key-value heads that travel, twice where a border cuts one
+	price    [2]int // row of the prices of messages, forward and backward
 }
 
 // nodeOfSeats is what a node brings to a layout.
 type nodeOfSeats struct {
 	seats   int
 	members []op.Member // by device type, in order of their first rank
-	// Key-value heads that its seats send to and receive from other nodes at once.
-	out, in int
+	// Key-value heads that its seats send to and receive from other nodes at once, at most,
+	// forward and backward.
+	out, in [2]int
 }
 
 // KVHeadsOf is the number of key-value heads that query heads first to
@@ -112,6 +116,9 @@ func (s *sim) seat() error {
 			b.law = s.groups[g-1].law
 		default:
 			b.law = s.over(s.linkOf(b.node), op.KindAllToAll, s.membersOf(b.from, b.to))
+		}
+		if b.to-b.from > 1 && b.node < 0 {
+			b.wires, b.abroad = s.wiresOf(b)
 		}
 	}
 	s.messages()
@@ -233,25 +240,51 @@ func (s *sim) hopsBetween(b, next *seatGroup, cuts cutsBefore) []hop {
 }
 
 // loadNodes adds up what each node's network cards carry when all of its ranks send at
-// once, each the most key-value heads that it ever does.
+// once, each the most key-value heads that it ever does in a pass. As many come in as its
+// ranks receive or, where these are fewer, as there are senders: a port carries one message
+// at a time, and the gradients that a chain's last group sends home are of one block after
+// the other.
 func (s *sim) loadNodes() {
-	out, in := make([]int, len(s.seats)), make([]int, len(s.seats))
+	if !s.fewCards {
+		return
+	}
+	for dir := range 2 {
+		s.loadNodesIn(dir)
+	}
+}
+
+func (s *sim) loadNodesIn(dir int) {
+	out, in, byGivers := make([]int, len(s.seats)), make([]int, len(s.seats)), make([]int, len(s.nodes))
+	given := map[[2]int]int{} // by sender and node
 	for g := range s.groups {
 		b := &s.groups[g]
-		sets := [][]hop{b.home}
-		if s.passesAny(g) {
-			sets = append(sets, b.out)
+		var sets [2][]hop
+		if s.passesAny(g, dir) {
+			sets[0] = b.out
+		}
+		if dir == 1 {
+			sets[1] = b.home
 		}
 		for _, hops := range sets {
 			sent, received := s.abroad(hops)
 			for i, h := range hops {
 				out[h.from], in[h.to] = max(out[h.from], sent[i]), max(in[h.to], received[i])
+				if to := s.seats[h.to].node; to != s.seats[h.from].node {
+					key := [2]int{h.from, to}
+					if more := received[i] - given[key]; more > 0 {
+						given[key] += more
+						byGivers[to] += more
+					}
+				}
 			}
 		}
 	}
 	for i := range s.seats {
 		n := &s.nodes[s.seats[i].node]
-		n.out, n.in = n.out+out[i], n.in+in[i]
+		n.out[dir], n.in[dir] = n.out[dir]+out[i], n.in[dir]+in[i]
+	}
+	for i := range s.nodes {
+		s.nodes[i].in[dir] = min(s.nodes[i].in[dir], byGivers[i])
 	}
 }
 
@@ -289,10 +322,11 @@ func (s *sim) passes(g, k int) (kv, gradients bool) {
 	return at < of.reach, at > 0 && at >= of.near && (at < of.reach || home)
 }
 
-// passesAny says whether a group passes anything on to the next.
-func (s *sim) passesAny(g int) bool {
+// passesAny says whether a group passes anything on to the next in a pass: keys and values
+// or, backward, gradients.
+func (s *sim) passesAny(g, dir int) bool {
 	for k := range s.groups {
-		if kv, gradients := s.passes(g, k); kv || gradients {
+		if kv, gradients := s.passes(g, k); kv || dir == 1 && gradients {
 			return true
 		}
 	}
@@ -302,9 +336,9 @@ func (s *sim) passesAny(g int) bool {
 // crowding is by what factor a message between two nodes moves slower because their
 // nodes' ranks share network cards. All of a node's ranks send at once, and all are done
 // when the cards are: whoever has less to send than others gets less of a card.
-func (s *sim) crowding(h *hop, sent, received int) float64 {
+func (s *sim) crowding(dir int, h *hop, sent, received int) float64 {
 	from, to := s.seats[h.from].node, s.seats[h.to].node
-	return max(1, load(s.nodes[from].out, sent, s.job.Cluster.Nodes[from].NICs), load(s.nodes[to].in, received, s.job.Cluster.Nodes[to].NICs))
+	return max(1, load(s.nodes[from].out[dir], sent, s.job.Cluster.Nodes[from].NICs), load(s.nodes[to].in[dir], received, s.job.Cluster.Nodes[to].NICs))
 }
 
 func load(all, own, cards int) float64 {

@@ -150,14 +150,18 @@ func (s *sim) portTimes(back bool) (out, in []units.Seconds) {
 	out, in = make([]units.Seconds, len(s.seats)), make([]units.Seconds, len(s.seats))
 	steps := units.Seconds(len(s.groups) - 1)
 	sums := map[int]units.Seconds{} // of the group at hand, by price
+	dir := 0
+	if back {
+		dir = 1
+	}
 	for g := range s.groups {
 		b := &s.groups[g]
 		clear(sums)
 		for _, h := range b.out {
-			sum, ok := sums[h.price]
+			sum, ok := sums[h.price[dir]]
 			if !ok {
-				sum = s.passing(back, h.price, g)
-				sums[h.price] = sum
+				sum = s.passing(back, h.price[dir], g)
+				sums[h.price[dir]] = sum
 			}
 			out[h.from] += sum / steps
 			in[h.to] += sum / steps
@@ -166,7 +170,7 @@ func (s *sim) portTimes(back bool) (out, in []units.Seconds) {
 			continue
 		}
 		for _, h := range b.home {
-			t := s.pricedHop(true, h.price, g)
+			t := s.pricedHop(true, h.price[dir], g)
 			out[h.from] += t / steps
 			in[h.to] += t / steps
 		}

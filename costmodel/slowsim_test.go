@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -19,15 +20,15 @@ type slowSim struct {
 	j       Job
 	l       Layout
 	ranks   []Rank
-	members []slowMember    // by rank
-	shards  []Shard         // by group
-	first   []int           // by group, how far behind it the first other one needs its block
-	reach   []int           // and the last
-	sent    []units.Tokens  // by group, how many of its tokens travel
-	border  []bool          // query head h begins a segment of the common refinement
-	working []int           // ranks of all groups
-	w       map[[2]int]int  // key-value heads that ranks of different groups have in common
-	sends   map[[2]int]bool // whether a group ever sends another anything in the ring
+	members []slowMember       // by rank
+	shards  []Shard            // by group
+	first   []int              // by group, how far behind it the first other one needs its block
+	reach   []int              // and the last
+	sent    []units.Tokens     // by group, how many of its tokens travel
+	border  []bool             // query head h begins a segment of the common refinement
+	working []int              // ranks of all groups
+	w       map[[2]int]int     // key-value heads that ranks of different groups have in common
+	sends   map[groupPass]bool // whether a group ever sends another anything in the ring
 	// Of the direction at hand.
 	back bool
 	memo map[slowTask]float64
@@ -74,7 +75,7 @@ func newSlowSim(t testing.TB, p *Profile, x plan) *slowSim {
 		s.first, s.reach = append(s.first, all[min(1, len(all)-1)]), append(s.reach, all[len(all)-1])
 	}
 	s.border = border
-	s.w, s.hops, s.sends = map[[2]int]int{}, map[slowHop]float64{}, map[[2]int]bool{}
+	s.w, s.hops, s.sends = map[[2]int]int{}, map[slowHop]float64{}, map[groupPass]bool{}
 	for _, i := range s.working {
 		for _, j := range s.working {
 			if s.members[i].group != s.members[j].group {
@@ -148,19 +149,24 @@ func (s *slowSim) op(r int, shapes ...op.Shape) float64 {
 
 // over is a collective among ranks on a link class.
 func (s *slowSim) over(link string, kind op.Kind, among []int, bytes float64) float64 {
+	law, factor, err := s.q.Over(link, kind, s.membersOf(among))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return float64(Transfer(law, factor, op.OfMessage(kind, op.Message{Group: len(among), Bytes: units.Bytes(math.Ceil(bytes))})).Mid)
+}
+
+// membersOf counts ranks by device type.
+func (s *slowSim) membersOf(ranks []int) []op.Member {
 	var members []op.Member
-	for _, r := range among {
+	for _, r := range ranks {
 		k := slices.IndexFunc(members, func(m op.Member) bool { return m.Device == s.ranks[r].Device })
 		if k < 0 {
 			members, k = append(members, op.Member{Device: s.ranks[r].Device}), len(members)
 		}
 		members[k].Count++
 	}
-	law, factor, err := s.q.Over(link, kind, members)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return float64(Transfer(law, factor, op.OfMessage(kind, op.Message{Group: len(among), Bytes: units.Bytes(math.Ceil(bytes))})).Mid)
+	return members
 }
 
 // link is the class between ranks: their node's, or the network.
@@ -267,15 +273,42 @@ func (s *slowSim) toAll(g int, in bool) float64 {
 	for _, x := range s.l.Groups[g] {
 		ranks = append(ranks, x.Rank)
 	}
-	port := 0.0
-	for _, i := range ranks {
-		out, into := 0.0, 0.0
-		for _, j := range ranks {
-			if i != j {
-				out, into = out+s.exchanged(i, j, in), into+s.exchanged(j, i, in)
+	// busiest is the most that a rank sends to or receives from those it exchanges with.
+	busiest := func(with func(i, j int) bool) float64 {
+		most := 0.0
+		for _, i := range ranks {
+			out, into := 0.0, 0.0
+			for _, j := range ranks {
+				if i != j && with(i, j) {
+					out, into = out+s.exchanged(i, j, in), into+s.exchanged(j, i, in)
+				}
+			}
+			most = max(most, out, into)
+		}
+		return most
+	}
+	took := func(among []int, port float64) float64 {
+		if port == 0 {
+			return 0
+		}
+		n := float64(len(among))
+		return s.over(s.link(among), op.KindAllToAll, among, port*n/(n-1))
+	}
+	together := func(i, j int) bool { return s.ranks[i].Node == s.ranks[j].Node }
+	// Rows inside a node move beside those between nodes, where these are told apart.
+	factor, inside := s.abroad(ranks), 0.0
+	port := busiest(func(i, j int) bool { return factor == 0 || !together(i, j) })
+	for _, of := range ranks {
+		if factor == 0 {
+			break
+		}
+		var here []int
+		for _, i := range ranks {
+			if together(i, of) {
+				here = append(here, i)
 			}
 		}
-		port = max(port, out, into)
+		inside = max(inside, took(here, busiest(func(i, j int) bool { return together(i, of) && together(j, of) })))
 	}
 	sent, received := s.across(g, in)
 	for node, n := range s.j.Cluster.Nodes {
@@ -290,11 +323,36 @@ func (s *slowSim) toAll(g int, in bool) float64 {
 		}
 		port = max(port, out/float64(n.NICs), into/float64(n.NICs))
 	}
-	if port == 0 {
-		return 0
+	return max(inside, took(ranks, cmp.Or(factor, 1)*port))
+}
+
+// abroad is what a byte between nodes counts for in the network's law of an all-to-all: one
+// that is assumed counts just those, a measured one all of its own group's, as many of which
+// left a node as ranks there are on others. It is 0 where it is not known to be of several
+// nodes, or where a node's link is the network.
+func (s *slowSim) abroad(ranks []int) float64 {
+	link := s.link(ranks)
+	law, _, err := s.q.Over(link, op.KindAllToAll, s.membersOf(ranks))
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	n := float64(len(ranks))
-	return s.over(s.link(ranks), op.KindAllToAll, ranks, port*n/(n-1))
+	for _, i := range ranks {
+		for _, j := range ranks {
+			if i != j && s.ranks[i].Node == s.ranks[j].Node && s.link([]int{i, j}) == link {
+				return 0
+			}
+		}
+	}
+	for _, g := range s.q.groups {
+		if g.Name == law.Group && g.Nodes > 1 {
+			if law.Assumed != "" {
+				return 1
+			}
+			n := float64(g.Ranks())
+			return (n - 1) / (n - n/float64(g.Nodes))
+		}
+	}
+	return 0
 }
 
 // across is what a group's all-to-all sends and receives across nodes' borders, by
@@ -372,28 +430,40 @@ func (s *slowSim) hopTime(x slowTask) float64 {
 	return slow * s.over(s.link(among), op.KindSendRecv, among, bytes)
 }
 
-// everSends says whether a group sends another any block or gradient in the ring.
+// everSends says whether a group sends another anything in the ring of a pass: a block or,
+// backward, its gradients.
 func (s *slowSim) everSends(from, to int) bool {
-	if sends, ok := s.sends[[2]int{from, to}]; ok {
+	if sends, ok := s.sends[groupPass{from, to, s.back}]; ok {
 		return sends
+	}
+	kinds := []string{"kv"}
+	if s.back {
+		kinds = append(kinds, "grad", "homeward")
 	}
 	sends := false
 	for t := range s.l.Groups {
 		for _, i := range s.l.Groups[from] {
 			for _, j := range s.l.Groups[to] {
-				for _, kind := range []string{"kv", "grad", "homeward"} {
+				for _, kind := range kinds {
 					sends = sends || s.moves(kind, t, i.Rank, j.Rank)
 				}
 			}
 		}
 	}
-	s.sends[[2]int{from, to}] = sends
+	s.sends[groupPass{from, to, s.back}] = sends
 	return sends
+}
+
+// groupPass is two groups in a pass.
+type groupPass struct {
+	from, to int
+	back     bool
 }
 
 // crowd is what sharing a node's cards costs its senders (side 0) or receivers of
 // messages like x: all ranks are taken to send at once the most that they ever send to
-// one group, and all to be done together.
+// one group in the pass, and all to be done together. No more come in than there are ranks
+// that send, each to one at a time.
 func (s *slowSim) crowd(x slowTask, node, side int) float64 {
 	heads := func(rank, group int) int { // between a rank of the node and a group, across the border
 		sum := 0
@@ -415,12 +485,32 @@ func (s *slowSim) crowd(x slowTask, node, side int) float64 {
 		}
 		all += most
 	}
+	if side == 1 {
+		all = min(all, s.givenTo(node, heads))
+	}
 	ends := [2]int{x.i, x.j}
 	own := heads(ends[side], s.members[ends[1-side]].group)
 	if nics := s.j.Cluster.Nodes[node].NICs; nics > 0 {
 		return max(1, float64(all)/float64(nics*own))
 	}
 	return 1
+}
+
+// givenTo adds up, of the ranks on other nodes, the most that one of a node's ranks receives
+// from their group while they send to it.
+func (s *slowSim) givenTo(node int, heads func(rank, group int) int) int {
+	all := 0
+	for _, from := range s.working {
+		most := 0
+		for _, to := range s.working {
+			a, b := s.members[from].group, s.members[to].group
+			if s.ranks[from].Node != node && s.ranks[to].Node == node && s.w[[2]int{from, to}] > 0 && s.everSends(a, b) {
+				most = max(most, heads(to, a))
+			}
+		}
+		all += most
+	}
+	return all
 }
 
 // needed lists how far behind group k the groups are with a token behind its first.

@@ -304,16 +304,16 @@ func (s *sim) messageAccount(i int, acc *account) {
 		for k := range n {
 			kv, gradients := s.passes(from, k)
 			if kv {
-				s.hopCost(false, h.price, &s.groups[k], acc)
+				s.hopCost(false, h.price[0], &s.groups[k], acc)
 			}
 			if gradients {
-				s.hopCost(true, h.price, &s.groups[k], acc)
+				s.hopCost(true, h.price[1], &s.groups[k], acc)
 			}
 		}
 	}
 	for _, h := range s.groups[g].home {
 		if h.to == i {
-			s.hopCost(true, h.price, &s.groups[g], acc)
+			s.hopCost(true, h.price[1], &s.groups[g], acc)
 		}
 	}
 }

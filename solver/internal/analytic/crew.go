@@ -10,12 +10,16 @@ import (
 // Crew is a candidate all-to-all group as the analytic model sees it: groups
 // with equal devices, equally spread over nodes and equally fed, are one crew.
 type Crew struct {
-	Types []int    // of each member
-	Nodes []int    // of each member, counted from the crew's first
-	cards []int    // network cards of these nodes; 0 is one a device
-	users []int    // groups whose all-to-alls these cards serve at once, this one among them
-	toAll Link     // unless the crew is alone
-	hops  []hopLaw // of the blocks that come in, by member
+	Types []int // of each member
+	Nodes []int // of each member, counted from the crew's first
+	cards []int // network cards of these nodes; 0 is one a device
+	users []int // groups whose all-to-alls these cards serve at once, this one among them
+	toAll Link  // unless the crew is alone
+	// Of a crew on several nodes: what bytes between them count for in that law, 0 where all
+	// do, and by node, what bytes inside do.
+	abroad float64
+	beside []float64
+	hops   []hopLaw // of the blocks that come in, by member
 }
 
 // hopLaw is the link over which a member receives blocks, slowed where members
@@ -69,7 +73,14 @@ func (m *Model) crewOf(ranks, before, users []int) (*Crew, error) {
 		link = m.p.Job.Cluster.Nodes[nodes[0]].Link
 	}
 	var err error
-	c.toAll, err = m.Over(link, op.KindAllToAll, ranks)
+	if c.toAll, err = m.Over(link, op.KindAllToAll, ranks); len(nodes) < 2 {
+		return c, err
+	}
+	if c.abroad = m.Abroad(c.toAll); c.abroad > 0 {
+		for _, node := range nodes {
+			c.beside = append(c.beside, m.Beside(node, c.toAll))
+		}
+	}
 	return c, err
 }
 

@@ -34,6 +34,7 @@ type Model struct {
 
 	p       *strategy.Problem
 	laws    map[lawOf]*costmodel.Law
+	inside  []Link         // of all-to-alls in a node, by node: see sides
 	linear  []linearTable  // by type
 	lengths []units.Tokens // of the grid, so far
 	blocks  map[Block]Times
@@ -110,6 +111,7 @@ func (m *Model) messages() error {
 	if len(nodes) < 2 {
 		return nil
 	}
+	m.inside = m.sides()
 	var err error
 	m.Network, err = m.Over(m.p.Job.Cluster.Network, op.KindSendRecv, m.p.AllRanks())
 	return err

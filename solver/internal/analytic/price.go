@@ -214,27 +214,39 @@ func (m *Model) exchange(c *Crew, s Share, kv []int) float64 {
 }
 
 // port is the bytes on the busiest port, or network card, when member i sends
-// send[i] x receive[j] to member j.
+// send[i] x receive[j] to member j, as the law of the crew counts them.
 func (c *Crew) port(send, receive []float64) float64 {
 	sends, receives, most := 0.0, 0.0, 0.0
 	for i := range send {
 		sends, receives = sends+send[i], receives+receive[i]
 	}
-	for i := range send {
-		most = max(most, send[i]*(receives-receive[i]), receive[i]*(sends-send[i]))
+	if len(c.cards) == 1 || c.abroad == 0 {
+		for i := range send {
+			most = max(most, send[i]*(receives-receive[i]), receive[i]*(sends-send[i]))
+		}
+	}
+	if len(c.cards) == 1 {
+		return most
 	}
 	for at, cards := range c.cards {
-		if cards == 0 || len(c.cards) == 1 {
-			continue
-		}
 		a, r := 0.0, 0.0
 		for i, n := range c.Nodes {
 			if n == at {
 				a, r = a+send[i], r+receive[i]
 			}
 		}
-		each := float64(cards) / float64(c.users[at])
-		most = max(most, a*(receives-r)/each, r*(sends-a)/each)
+		if cards > 0 {
+			each := float64(cards) / float64(c.users[at]) / max(1, c.abroad)
+			most = max(most, a*(receives-r)/each, r*(sends-a)/each)
+		}
+		if c.abroad == 0 {
+			continue
+		}
+		for i, n := range c.Nodes {
+			if n == at {
+				most = max(most, c.abroad*send[i]*(receives-r), c.abroad*receive[i]*(sends-a), c.beside[at]*send[i]*(r-receive[i]), c.beside[at]*receive[i]*(a-send[i]))
+			}
+		}
 	}
 	return most
 }

@@ -297,7 +297,8 @@ func (g *groupWork) mostTokens(theta float64) float64 {
 // h_i s_i, which is at most H times the most tokens of a rank. The busiest port
 // carries the n-th part at least. A step that takes theta leaves no room for more
 // tokens than it computes by then, so that theta is too small if the all-to-alls
-// of ranks with as many take it beyond.
+// of ranks with as many take it beyond. Of a group on several nodes the same holds of nodes
+// for members, since rows inside one do not cross the network.
 //
 // In however many chunks, the ports carry all of that after the linear work before the
 // attention and before that after it. And nobody computes before the first chunk is in,
@@ -307,7 +308,7 @@ func (g *groupWork) mostTokens(theta float64) float64 {
 // them too (see groupWork.apart).
 func (f *floors) allToAlls(s scope, g *groupWork, bare float64) float64 {
 	at := func(theta float64) float64 {
-		part := max(0, 1-g.mostTokens(theta)/float64(f.job.SeqLen))
+		part := max(0, 1-f.mostTogether(s, g, theta)/float64(f.job.SeqLen))
 		pass := f.passOfToAlls(s, part)
 		apart := max(bare+(g.weights[forwardLayer]+g.weights[backwardLayer])*pass, g.apart(passes{pass, pass}))
 		if g.twoBatch {
@@ -319,6 +320,29 @@ func (f *floors) allToAlls(s scope, g *groupWork, bare float64) float64 {
 		return g.base
 	}
 	return raised(g.base, at)
+}
+
+// mostTogether is the most tokens that a member of a group can have whose step takes no longer
+// than theta or, where it is on several nodes, those on one of them together.
+func (f *floors) mostTogether(s scope, g *groupWork, theta float64) float64 {
+	if s.node >= 0 {
+		return g.mostTokens(theta)
+	}
+	each := map[string]float64{}
+	for i, c := range g.classes {
+		one := *g
+		one.classes = g.classes[i : i+1]
+		each[c.device] = one.mostTokens(theta)
+	}
+	most := 0.0
+	for _, n := range f.job.Cluster.Nodes {
+		tokens := 0.0
+		for _, m := range n.Devices {
+			tokens += float64(min(m.Count, s.counts[m.Device])) * each[m.Device]
+		}
+		most = max(most, tokens)
+	}
+	return most
 }
 
 // rowBytes is the bytes of one row of every query head and token.

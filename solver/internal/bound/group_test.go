@@ -328,6 +328,24 @@ func TestGroupFloorOfSlowLinksIsTight(t *testing.T) {
 	}
 }
 
+// Of a group on two nodes only rows between these cross the network, and those inside move
+// beside them: the floor knows either, whatever the links, and is near where the network is
+// slow.
+func TestGroupFloorOfTwoNodes(t *testing.T) {
+	for _, x := range []struct{ near, far, most float64 }{{1e-12, 1e-10, 0.01}, {1e-12, 1e-9, 0.02}, {1e-12, 4e-9, 0.06}, {3e-10, 3e-10, 0.01}, {1e-9, 1e-10, 0.05}} {
+		job := world.Job(t, "2x4 fast", 1<<14)
+		job.Model.QHeads, job.Model.KVHeads, job.Model.Hidden = 32, 32, 32*64
+		far := world.Link("far", 1e-6, x.far)
+		far.Nodes, far.Assumed = 2, "a guess"
+		p := world.ProblemOf(t, world.Profile([]world.Device{world.Fast()}, []world.Wire{world.Link("near", 1e-6, x.near), far}), job)
+		l := evenly(p)
+		took, floor := leastInChunks(t, p, l), groupFloor(t, p, l)
+		if gap := took/floor - 1; gap < 0 || gap > x.most {
+			t.Errorf("%g and %g seconds a byte: floor %v, takes %v: gap %.2f %%", x.near, x.far, floor, took, 100*gap)
+		}
+	}
+}
+
 // Where the exchange keeps the ports busy for whole passes, the all-to-alls of a group come
 // on top. By themselves neither takes equal ranks to more than 93.2 % of their step.
 func TestGroupFloorKnowsPortsAreShared(t *testing.T) {

@@ -283,3 +283,24 @@ func TestRingFloorKnowsCardsAreShared(t *testing.T) {
 		t.Errorf("with a card each %v, with one a node %v", own, shared)
 	}
 }
+
+// Rows inside a node and those between nodes move at once, so that a byte of a group on two
+// nodes is worth two ports side by side: over links of one rate half of what it takes either.
+func TestAllToAllsOfTwoNodesHaveTwoPorts(t *testing.T) {
+	const rate = 1e-9
+	far := world.Link("far", 0, 3*rate)
+	p := world.ProblemOf(t, world.Profile([]world.Device{world.Fast()}, []world.Wire{world.Link("near", 0, rate), far}), world.Job(t, "2x4 fast", 1<<14))
+	f, err := newFloors(p.Profile, p.Predictor, p.Job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range []struct {
+		kind op.Kind
+		node int
+		want float64
+	}{{op.KindAllToAll, -1, rate * 3 / 4}, {op.KindAllToAll, 0, rate}, {op.KindSendRecv, -1, rate}} {
+		if got := f.perByte(x.kind, scope{counts: f.ranks, node: x.node}); math.Abs(got/x.want-1) > 1e-6 {
+			t.Errorf("%s on node %d: %g seconds a byte, want %g", x.kind, x.node, got, x.want)
+		}
+	}
+}

@@ -24,6 +24,9 @@ func (f *floors) perByteOf(device string, k op.Kind, s scope) float64 {
 }
 
 // perByteAt is that of the ranks on some nodes.
+//
+// All-to-alls of a group on several nodes move over both at once, so that their bytes together
+// take no less than over two ports side by side.
 func (f *floors) perByteAt(k op.Kind, s scope, on func(costmodel.Node) bool) float64 {
 	least := math.Inf(1)
 	for i, node := range f.job.Cluster.Nodes {
@@ -32,7 +35,10 @@ func (f *floors) perByteAt(k op.Kind, s scope, on func(costmodel.Node) bool) flo
 		}
 	}
 	if s.node < 0 {
-		least = min(least, f.perByteOver(f.job.Cluster.Network, k))
+		far := f.perByteOver(f.job.Cluster.Network, k)
+		if least = min(least, far); k == op.KindAllToAll && least < far {
+			least = 1 / (1/least + 1/far)
+		}
 	}
 	if math.IsInf(least, 1) {
 		return 0
@@ -65,6 +71,9 @@ func (f *floors) perByteOver(link string, k op.Kind) float64 {
 			largest = max(largest, n.Size())
 		}
 		most = most.Times(int64(largest))
+		if k == op.KindAllToAll { // and may count for those inside a node as well
+			most = most.Times(mostAbroad)
+		}
 	}
 	least := math.Inf(1)
 	largest := f.largestOn(link)
@@ -84,6 +93,9 @@ func (f *floors) perByteOver(link string, k op.Kind) float64 {
 	f.bytes[key] = least
 	return least
 }
+
+// mostAbroad bounds costmodel.Predictor.AbroadFactor: with k nodes it is less than k/(k-1).
+const mostAbroad = 2
 
 // largestOn is the most ranks that a link class holds together.
 func (f *floors) largestOn(link string) int {

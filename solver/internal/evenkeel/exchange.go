@@ -27,7 +27,8 @@ func (e *estimator) toAllLaw(k *groupKind) analytic.Link {
 
 // volume is what crosses the busiest port, or the busiest network card where
 // members share some, a token of the group: with queries, keys and values and with
-// outputs. It is as the simulator has it.
+// outputs. It is as the simulator has it, in rows that the law of the group counts: of a
+// group on several nodes mostly those between nodes.
 type volume struct{ wide, narrow float64 }
 
 // portion is a member's or a node's part of a group's tokens, and how many rows a
@@ -35,12 +36,19 @@ type volume struct{ wide, narrow float64 }
 type portion struct{ tokens, rows, heads float64 }
 
 // most is what a portion sends to others or receives from them, the larger.
-func (x portion) most(all portion, ports float64) volume {
-	return volume{
-		max(x.tokens*(all.rows-x.rows), x.rows*(1-x.tokens)) / ports,
-		max(x.tokens*(all.heads-x.heads), x.heads*(1-x.tokens)) / ports,
-	}
+func (x portion) most(all portion, ports float64) volume { return x.with(all.less(x), 1/ports) }
+
+// with is what a portion sends to another or receives from it, the larger, each byte counting
+// so many times.
+func (x portion) with(y portion, times float64) volume {
+	return volume{times * max(x.tokens*y.rows, x.rows*y.tokens), times * max(x.tokens*y.heads, x.heads*y.tokens)}
 }
+
+func (x portion) less(y portion) portion {
+	return portion{x.tokens - y.tokens, x.rows - y.rows, x.heads - y.heads}
+}
+
+func (v volume) times(n float64) volume { return volume{n * v.wide, n * v.narrow} }
 
 func (v *volume) raise(to volume) {
 	v.wide, v.narrow = max(v.wide, to.wide), max(v.narrow, to.narrow)
@@ -90,15 +98,34 @@ func (e *estimator) exchanged(k *groupKind, i int, cards *cardUse) volume {
 		return v
 	}
 	members, nodes, all := e.portions(k)
-	for _, x := range members {
-		v.raise(x.most(all, 1))
+	abroad, law := 0.0, analytic.Link{}
+	if len(nodes) > 1 {
+		law = e.toAllLaw(k)
+		abroad = e.m.Abroad(law)
+	}
+	if abroad == 0 {
+		for _, x := range members {
+			v.raise(x.most(all, 1))
+		}
+	}
+	for _, of := range nodes {
+		if abroad == 0 {
+			break
+		}
+		beside := e.m.Beside(of.node, law)
+		for m, r := range k.groups[0] {
+			if e.p.Ranks[r].Node == of.node {
+				v.raise(members[m].with(all.less(of.portion), abroad))
+				v.raise(members[m].with(of.less(members[m]), beside))
+			}
+		}
 	}
 	if cards == nil || len(nodes) < 2 {
 		return v
 	}
 	for _, x := range nodes {
 		if n := e.p.Job.Cluster.Nodes[x.node].NICs; n > 0 {
-			v.raise(cards.until(x.most(all, float64(n)), i, x.node, float64(n)))
+			v.raise(cards.until(x.most(all, float64(n)), i, x.node, float64(n)).times(max(1, abroad)))
 		}
 	}
 	return v

@@ -78,7 +78,7 @@ func TestLeadMovesKeepAllTokens(t *testing.T) {
 // leaves them idle.
 func TestFewCardsMakeLeads(t *testing.T) {
 	world.Sequential(t)
-	given := world.GPUs(t, "1x8 h100_sxm + 1x8 a100_sxm", 1<<18)
+	given := world.GPUs(t, "1x4 h100_sxm + 1x4 a100_sxm", 1<<17)
 	for i := range given.Job.Cluster.Nodes {
 		given.Job.Cluster.Nodes[i].NICs = 1
 	}

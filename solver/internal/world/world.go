@@ -28,10 +28,12 @@ type Device struct {
 type Wire struct {
 	Name        string
 	Alpha, Beta float64
+	Nodes       int    // that its group of twice as many ranks is on; 0 is 1, of two ranks
+	Assumed     string // where it is
 }
 
 // Link is a link class of so many seconds a message and a byte.
-func Link(name string, alpha, beta float64) Wire { return Wire{name, alpha, beta} }
+func Link(name string, alpha, beta float64) Wire { return Wire{Name: name, Alpha: alpha, Beta: beta} }
 
 // Fast is a device type.
 func Fast() Device {
@@ -82,10 +84,11 @@ func Profile(devices []Device, wires []Wire) *costmodel.Profile {
 		}
 	}
 	for _, w := range wires {
-		g := op.NewGroupType([]op.Member{{Device: devices[0].Name, Count: 2}}, 1, w.Name)
+		nodes := max(1, w.Nodes)
+		g := op.NewGroupType([]op.Member{{Device: devices[0].Name, Count: 2 * nodes}}, nodes, w.Name)
 		p.Groups = append(p.Groups, g)
 		for _, k := range []op.Kind{op.KindSendRecv, op.KindReduceScatter, op.KindAllGather, op.KindAllReduce, op.KindAllToAll} {
-			add(costmodel.Law{Op: k, Group: g.Name, Curve: Line(w.Alpha, w.Beta)})
+			add(costmodel.Law{Op: k, Group: g.Name, Curve: Line(w.Alpha, w.Beta), Assumed: w.Assumed})
 		}
 	}
 	return p
@@ -187,6 +190,10 @@ func Random(t testing.TB, r *rand.Rand) *strategy.Problem {
 	heavy := math.Pow(10, float64(3*r.IntN(2))) // sometimes all that counts
 	for i := range wires {
 		wires[i].Beta = heavy * (wires[i].Beta + 1e-13)
+	}
+	// How the network was measured is drawn apart, so that all else stays as it is.
+	if bits := math.Float64bits(wires[1].Beta); bits%3 > 0 {
+		wires[1].Nodes, wires[1].Assumed = 2, []string{"", "a guess"}[bits%3-1]
 	}
 	var terms []string
 	for range 1 + r.IntN(2) {
