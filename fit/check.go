@@ -153,6 +153,7 @@ type Report struct {
 	Warnings  []string         `json:"warnings,omitempty"`
 	Pairs     []Pair           `json:"pairs"`
 	Doubtful  int              `json:"perhaps_fitted_points,omitzero"` // of the pairs: see Data.Unseen
+	Imported  []string         `json:"imported,omitempty"`             // devices and groups of the pairs of which nothing was measured here
 }
 
 // LongAttention keeps the points of attention whose queries or keys are at
@@ -235,6 +236,9 @@ func Check(p *costmodel.Profile, d *Data, points []Point, limits *Limits) (*Repo
 			return nil, fmt.Errorf("%s on %s: the law predicts %v s for %s, which is no time: the profile is damaged; fit it again: evenkeel fit", x.Shape.Kind(), x.On, mid, profile.NewSpot(x.On, x.Shape).Raw)
 		}
 		r.Pairs = append(r.Pairs, newPair(x, est))
+		if d.origins.foreign(x.On) && !slices.Contains(r.Imported, x.On) {
+			r.Imported = append(r.Imported, x.On)
+		}
 		if x.doubtful {
 			r.Doubtful++
 		}
@@ -274,10 +278,16 @@ func nothingJudged(p *costmodel.Profile, d *Data, points []Point, missing []stri
 		return fmt.Errorf("none of the %d points has a law in the profile: it has no %s; its laws are on %s; fit a profile from a recording of this machine: evenkeel calibrate", len(points), firstFew(missing), cmp.Or(firstFew(on), "nothing"))
 	case d.Torn > 0 && len(d.Points) == 0:
 		return fmt.Errorf("nothing to judge: no point was read, and the last line of %s was cut off: if a copy broke off there, copy the file again", units.Count(d.Torn, "recording"))
+	case len(d.Points) > 0 && len(points) == 0 && d.origins.allForeign():
+		return errors.New("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; fit with more points and a --holdout above 0, or check another recording: evenkeel import")
 	case len(d.Points) > 0 && len(points) == 0:
 		return errors.New("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; fit with more points and a --holdout above 0, or check another recording: evenkeel calibrate")
 	}
-	return fmt.Errorf("nothing to judge: of %s, those set aside before the fit where the profile was fitted to them, none is of an op that check knows; measure more: evenkeel calibrate", units.Count(len(points), "point"))
+	way := "measure more: evenkeel calibrate"
+	if d.origins.allForeign() {
+		way = "import more: evenkeel import"
+	}
+	return fmt.Errorf("nothing to judge: of %s, those set aside before the fit where the profile was fitted to them, none is of an op that check knows; %s", units.Count(len(points), "point"), way)
 }
 
 // unpredicted names a point's op without a law, a composed one with the laws

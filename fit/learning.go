@@ -36,6 +36,8 @@ type FamilyCurve struct {
 	Change  *Change     `json:"change,omitempty"` // absent with fewer than two steps
 	Trend   Trend       `json:"trend,omitempty"`
 	LeftOut []string    `json:"left_out,omitempty"` // laws that are not in the curve, and why
+	// Imported says that nothing was measured here: more points can be imported only.
+	Imported bool `json:"imported,omitzero"`
 }
 
 // CurveStep is the error of laws fitted to a random subset of their points.
@@ -226,6 +228,7 @@ func ladder(most int) []int {
 // learn draws the curve of one family; ready is called after each of its laws.
 func learn(d *Data, f Family, of []learner, sizes []int, repeats int, ready func()) FamilyCurve {
 	c := FamilyCurve{Family: f, Trend: Unclear}
+	c.Imported = !slices.ContainsFunc(of, func(l learner) bool { return !d.origins.foreign(l.On) })
 	need := needed(of, sizes)
 	of = slices.DeleteFunc(of, func(l learner) bool {
 		short := len(l.fitted) < need

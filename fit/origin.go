@@ -43,6 +43,9 @@ func (o *origins) note(file string, h *profile.Header) {
 // foreign says that all points of a device or group were imported.
 func (o *origins) foreign(on string) bool { return len(o.imported[on]) > 0 && !o.measured[on] }
 
+// allForeign says that everything was imported.
+func (o *origins) allForeign() bool { return len(o.imported) > 0 && len(o.measured) == 0 }
+
 // more is the way to further points of a device or group: the command that measures them, or
 // where all were imported, what to import more of.
 func (o *origins) more(on, measure string) string {

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -321,3 +322,22 @@ func Imported(on string, s op.Shape, seconds []float64) *Point {
 
 // Fingerprint hashes what identifies an environment.
 func Fingerprint(text string) string { return hash(text) }
+
+// ImportedPlaces are the devices, and the groups of such, whose points were imported: of
+// those nothing is known but their names, which alone are in their fingerprints. A profile
+// does not say otherwise where its points came from.
+func ImportedPlaces(devices []op.DeviceType, groups []op.GroupType) map[string]bool {
+	imported := map[string]bool{}
+	for _, d := range devices {
+		if d.Fingerprint == Fingerprint(d.Name) {
+			imported[d.Name] = true
+		}
+	}
+	for _, g := range groups {
+		measured := func(m op.Member) bool { return !imported[m.Device] }
+		if len(g.Members) > 0 && !slices.ContainsFunc(g.Members, measured) {
+			imported[g.Name] = true
+		}
+	}
+	return imported
+}

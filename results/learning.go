@@ -87,7 +87,7 @@ func scattered(s fit.Scatter) string {
 // outlook says in a sentence whether a family's laws would gain from more points.
 func outlook(f fit.FamilyCurve) string {
 	if len(f.Steps) == 0 {
-		return fmt.Sprintf("no curve: %s: evenkeel calibrate --fresh --budget 10m", someOf(f.LeftOut))
+		return fmt.Sprintf("no curve: %s; %s", someOf(f.LeftOut), furtherPoints(f.Imported, "measure more: "+toMeasure))
 	}
 	last := f.Steps[len(f.Steps)-1]
 	if f.Change == nil {
@@ -97,11 +97,11 @@ func outlook(f fit.FamilyCurve) string {
 		strings.TrimSuffix(signed(f.Change.Median.Lo-1), " %"), signed(f.Change.Median.Hi-1), signed(f.Change.MedianUpper-1), signed(f.Change.P90.Mid-1))
 	switch f.Trend {
 	case fit.Falling:
-		return s + "still falling, a longer calibration would pay: " + longer(last.Points)
+		return s + "still falling, " + furtherPoints(f.Imported, "a longer calibration would pay: "+longer(last.Points))
 	case fit.Flat:
 		return s + "flat, more points alone would bring little"
 	default:
-		return s + "too few points fitted or held out to tell it from chance; measure more: " + longer(last.Points)
+		return s + "too few points fitted or held out to tell it from chance; " + furtherPoints(f.Imported, "measure more: "+longer(last.Points))
 	}
 }
 
@@ -109,7 +109,7 @@ func outlook(f fit.FamilyCurve) string {
 // minutes are good for some fifty.
 func longer(points int) string {
 	if points < 48 {
-		return "evenkeel calibrate --fresh --budget 10m"
+		return toMeasure
 	}
 	return "evenkeel calibrate --fresh --budget 1h"
 }

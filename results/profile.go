@@ -13,6 +13,7 @@ import (
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile"
 )
 
 // Profile prints what a profile knows and how well: its devices and groups, one
@@ -24,7 +25,7 @@ func Profile(w io.Writer, d *costmodel.Profile) error {
 	devices(p, d.Devices, d.Groups)
 	if len(d.Laws) > 0 {
 		families(p, d.Laws)
-		lawErrors(p, n, d.Laws, d.Holdout.Share > 0)
+		lawErrors(p, n, d)
 		lawRanges(p, d.Laws, d.Groups)
 	} else {
 		p.printf("\n")
@@ -194,7 +195,8 @@ func eachSection(t *table, laws []costmodel.Law, visit func(*costmodel.Law)) {
 	}
 }
 
-func lawErrors(p *printer, n *notes, laws []costmodel.Law, split bool) {
+func lawErrors(p *printer, n *notes, d *costmodel.Profile) {
+	laws, imported := d.Laws, profile.ImportedPlaces(d.Devices, d.Groups)
 	t := newTable(column{title: "law"}, column{title: "form"}, column{title: "points\nfit+held", number: true},
 		column{title: "error\nmedian", number: true}, column{title: "error\np90", number: true}, column{title: "error\nbias", number: true},
 		column{title: "90 % interval\nof the time", number: true}, column{title: "it\ncovers", number: true}, column{title: "notes"})
@@ -206,7 +208,7 @@ func lawErrors(p *printer, n *notes, laws []costmodel.Law, split bool) {
 		}
 		fitted, held := lawPoints(l)
 		t.row(lawCell(l), lawForm(l), fmt.Sprintf("%d+%d", fitted, held), percent(h.Median, h.Points), percent(h.P90, h.Points),
-			bias, interval(l.Spread), percent(h.Coverage, h.Points), lawMarks(n, l, split))
+			bias, interval(l.Spread), percent(h.Coverage, h.Points), lawMarks(n, l, d.Holdout.Share > 0, imported[l.On()]))
 	})
 	p.printf("\n")
 	t.render(p)
@@ -222,14 +224,27 @@ func lawErrors(p *printer, n *notes, laws []costmodel.Law, split bool) {
 // points of twenty outside happen to a true one in about 13 of 100 laws.
 const lowCoverage = 0.8
 
+// toMeasure is what measures more points than there are.
+const toMeasure = "evenkeel calibrate --fresh --budget 10m"
+
+// furtherPoints ends a footnote with the way to more points of a law: to measure them
+// where ours were measured, as measure says, and where others' were imported to import more.
+func furtherPoints(imported bool, measure string) string {
+	if imported {
+		return "its points were imported: import more of them: evenkeel import"
+	}
+	return measure
+}
+
 // lawMarks are the footnotes a law needs. Only what a longer or quieter
-// measurement would improve is said, once; without a split no measurement would.
-func lawMarks(n *notes, l *costmodel.Law, split bool) string {
+// measurement would improve, or of imported points more of them, is said, once; without a
+// split neither would.
+func lawMarks(n *notes, l *costmodel.Law, split, imported bool) string {
 	if l.Assumed != "" {
 		return strings.TrimSpace(assumedMark(n, l))
 	}
 	if l.From != "" {
-		return strings.TrimSpace(borrowedMark(n, l))
+		return strings.TrimSpace(borrowedMark(n, l, imported))
 	}
 	marks := lentMark(n, l)
 	h, limit := l.Held, fit.DefaultLimits().OfFamily(fit.FamilyOf(l.Op))
@@ -237,28 +252,28 @@ func lawMarks(n *notes, l *costmodel.Law, split bool) string {
 	case h.Points == 0 && !split:
 		marks += n.mark("every point was fitted, so the law's error is unknown and check has nothing to judge it by; hold some out: evenkeel fit --holdout 0.2")
 	case h.Points == 0:
-		marks += n.mark("no point was held out of the fit, so the law's error is unknown; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m")
+		marks += n.mark("no point was held out of the fit, so the law's error is unknown; " + furtherPoints(imported, "a longer calibration adds points: "+toMeasure))
 	case h.Points < fit.MinPoints:
-		marks += n.mark(fmt.Sprintf("fewer than %d points were held out, so the law's errors are rough; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m", fit.MinPoints))
+		marks += n.mark(fmt.Sprintf("fewer than %d points were held out, so the law's errors are rough; %s", fit.MinPoints, furtherPoints(imported, "a longer calibration adds points: "+toMeasure)))
 	case h.Coverage < lowCoverage:
-		marks += n.mark(fmt.Sprintf("fewer than %s of the held-out points lie inside the 90 %% interval: the interval is too narrow; more points widen it: evenkeel calibrate --fresh --budget 10m", units.Percent(lowCoverage)))
+		marks += n.mark(fmt.Sprintf("fewer than %s of the held-out points lie inside the 90 %% interval: the interval is too narrow; %s", units.Percent(lowCoverage), furtherPoints(imported, "more points widen it: "+toMeasure)))
 	}
 	if h.Points > 0 && (h.Median > limit.Median || h.P90 > limit.P90 || math.IsNaN(h.Median)) {
-		marks += n.mark(fmt.Sprintf("above the error that check allows for %s (median %s, p90 %s); measure again on a quiet machine: evenkeel calibrate --fresh",
-			fit.FamilyOf(l.Op), units.Percent(limit.Median), units.Percent(limit.P90)))
+		marks += n.mark(fmt.Sprintf("above the error that check allows for %s (median %s, p90 %s); %s",
+			fit.FamilyOf(l.Op), units.Percent(limit.Median), units.Percent(limit.P90), furtherPoints(imported, "measure again on a quiet machine: evenkeel calibrate --fresh")))
 	}
 	if h.Outside > 0 {
-		marks += n.mark("some held-out points lie outside the fitted range and are not in the errors; a longer calibration covers more: evenkeel calibrate --fresh --budget 10m")
+		marks += n.mark("some held-out points lie outside the fitted range and are not in the errors; " + furtherPoints(imported, "a longer calibration covers more: "+toMeasure))
 	}
 	return strings.TrimSpace(marks)
 }
 
 // borrowedMark is the footnote of a law that another device type lent.
-func borrowedMark(n *notes, l *costmodel.Law) string {
+func borrowedMark(n *notes, l *costmodel.Law, imported bool) string {
 	if fitted, held := lawPoints(l); fitted+held == 0 {
 		return n.mark(fmt.Sprintf("borrowed from %s by the ratios of the datasheets; no point of it was measured here, so its error is unknown: evenkeel calibrate", l.From))
 	}
-	return n.mark(fmt.Sprintf("borrowed from %s by the ratios of the datasheets and held against points of its own, too few for a law of its own: plans call it transferred, and its error is unknown; a longer calibration adds points: evenkeel calibrate --fresh --budget 10m", l.From))
+	return n.mark(fmt.Sprintf("borrowed from %s by the ratios of the datasheets and held against points of its own, too few for a law of its own: plans call it transferred, and its error is unknown; %s", l.From, furtherPoints(imported, "a longer calibration adds points: "+toMeasure)))
 }
 
 // chosen is the name of the form that won against its rivals, "" where none was tried.

@@ -46,7 +46,7 @@ func TestReferencesTellMeasuredFromAssumed(t *testing.T) {
 func TestProfileMarksAssumedLaws(t *testing.T) {
 	n := &notes{}
 	l := &costmodel.Law{Op: op.KindNorm, Spread: costmodel.Spread{Lo: 0.5, Hi: 2}, Assumed: "the reason"}
-	if mark := lawMarks(n, l, true); mark != "(1)" || len(n.texts) != 1 || !strings.Contains(n.texts[0], "50 % to 200 % of the time: the reason") {
+	if mark := lawMarks(n, l, true, false); mark != "(1)" || len(n.texts) != 1 || !strings.Contains(n.texts[0], "50 % to 200 % of the time: the reason") {
 		t.Errorf("%q %q", mark, n.texts)
 	}
 }

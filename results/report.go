@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -82,7 +83,7 @@ func reportTable(p *printer, n *notes, report *fit.Report) {
 			family = "  of which"
 		}
 		t.row(family, r.On, fmt.Sprint(r.Points), bounded(r.Median, r.MedianUpper, r.Points), bounded(r.P90, r.P90Upper, r.Points),
-			bias(-r.Bias, r.Points), percent(r.Coverage, r.Points), limits(r.Limit), rowVerdict(n, r, unmeasured(report, r)))
+			bias(-r.Bias, r.Points), percent(r.Coverage, r.Points), limits(r.Limit), rowVerdict(n, r, unmeasured(report, r), imported(report, r)))
 	}
 	p.printf("\n")
 	t.render(p)
@@ -120,9 +121,16 @@ func unmeasured(report *fit.Report, r fit.Row) int {
 	return count
 }
 
+// imported says whether all points of a row were imported.
+func imported(report *fit.Report, r fit.Row) bool {
+	return len(report.Imported) > 0 && !slices.ContainsFunc(report.Pairs, func(p fit.Pair) bool {
+		return p.Family == r.Family && (r.On == fit.AllDevices || p.On == r.On) && !slices.Contains(report.Imported, p.On)
+	})
+}
+
 // rowVerdict is a row's verdict with its footnotes; lent of its points outside are so
 // because their law was borrowed or assumed.
-func rowVerdict(n *notes, r fit.Row, lent int) string {
+func rowVerdict(n *notes, r fit.Row, lent int, imported bool) string {
 	s := string(r.Verdict)
 	switch r.Verdict {
 	case fit.Fail:
@@ -132,13 +140,13 @@ func rowVerdict(n *notes, r fit.Row, lent int) string {
 		if r.Part {
 			break
 		}
-		s += n.mark(fmt.Sprintf("fewer than %d points: no verdict; measure more: evenkeel calibrate --fresh --budget 10m", fit.MinPoints))
+		s += n.mark(fmt.Sprintf("fewer than %d points: no verdict; %s", fit.MinPoints, furtherPoints(imported, "measure more: "+toMeasure)))
 	}
 	if lent > 0 {
-		s += n.mark("the laws of some points were borrowed or assumed: their errors are no measured law's, are not in these numbers and have no limit, but are among the strata; measure enough of the op for a law of its own, and fit: evenkeel calibrate --fresh --budget 10m")
+		s += n.mark("the laws of some points were borrowed or assumed: their errors are no measured law's, are not in these numbers and have no limit, but are among the strata; " + furtherPoints(imported, "measure enough of the op for a law of its own, and fit: "+toMeasure))
 	}
 	if r.Outside > lent {
-		s += n.mark("some points lie outside the fitted range: their error is an extrapolation's and is not in these numbers; a longer calibration covers more: evenkeel calibrate --fresh --budget 10m")
+		s += n.mark("some points lie outside the fitted range: their error is an extrapolation's and is not in these numbers; " + furtherPoints(imported, "a longer calibration covers more: "+toMeasure))
 	}
 	return s
 }

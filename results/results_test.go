@@ -191,10 +191,10 @@ func TestFootnotesAreNumberedOnce(t *testing.T) {
 func TestFootnotesEndInACommand(t *testing.T) {
 	var n notes
 	for i := range testProfile().Laws {
-		lawMarks(&n, &testProfile().Laws[i], true)
+		lawMarks(&n, &testProfile().Laws[i], true, false)
 	}
 	for _, c := range []fit.Verdict{fit.Insufficient, fit.Pass} {
-		rowVerdict(&n, fit.Row{Verdict: c, FitError: costmodel.FitError{Outside: 2}}, 1)
+		rowVerdict(&n, fit.Row{Verdict: c, FitError: costmodel.FitError{Outside: 2}}, 1, false)
 	}
 	if len(n.texts) < 6 {
 		t.Fatalf("only %d footnotes: %q", len(n.texts), n.texts)
@@ -330,5 +330,22 @@ func TestOneIsNoPlural(t *testing.T) {
 	}
 	if got := familyLine([]*costmodel.Law{{Fit: costmodel.FitError{Points: 1}}}); got != "1 law, 1 point fitted, 0 held out: error unknown" {
 		t.Error(got)
+	}
+}
+
+// What others measured nobody can measure more of here.
+func TestFootnotesOfImportedPointsAskForMoreOfThem(t *testing.T) {
+	var n notes
+	for _, l := range testProfile().Laws {
+		lawMarks(&n, &l, true, true)
+	}
+	rowVerdict(&n, fit.Row{Verdict: fit.Insufficient, FitError: costmodel.FitError{Outside: 2}}, 1, true)
+	if len(n.texts) < 6 {
+		t.Fatalf("only %d footnotes: %q", len(n.texts), n.texts)
+	}
+	for _, text := range n.texts {
+		if !strings.HasSuffix(text, "its points were imported: import more of them: evenkeel import") {
+			t.Errorf("%q", text)
+		}
 	}
 }

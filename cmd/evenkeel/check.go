@@ -152,17 +152,21 @@ func checkFailed(r *fit.Report) error {
 	case r.Drift != nil && r.Drift.Verdict == fit.Drifted:
 		return driftedError{}
 	case !r.Failed(false):
-		return undecidedError{}
+		return undecidedError{imported: len(r.Imported) > 0}
 	}
 	return errCheckFailed
 }
 
 // undecidedError says that nothing was above its limit, but that --strict wants a
 // verdict on all there is; which lacks one is in the tables.
-type undecidedError struct{}
+type undecidedError struct{ imported bool }
 
-func (undecidedError) Error() string {
-	return "--strict: no error is above its limit, but families or strata have too few points for a verdict, or ops no law: evenkeel check --all lists them; measure more: evenkeel calibrate --fresh --budget 10m"
+func (e undecidedError) Error() string {
+	way := "measure more: evenkeel calibrate --fresh --budget 10m"
+	if e.imported {
+		way = "measure more of what was measured here (evenkeel calibrate --fresh --budget 10m), import more of what was imported (evenkeel import)"
+	}
+	return "--strict: no error is above its limit, but families or strata have too few points for a verdict, or ops no law: evenkeel check --all lists them; " + way
 }
 
 func (undecidedError) Is(target error) bool { return target == errCheckFailed }
