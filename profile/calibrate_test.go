@@ -350,7 +350,7 @@ func TestThrottledSamplesAreDiscarded(t *testing.T) {
 
 func TestABudgetThatIsTooShortNamesOneThatIsNot(t *testing.T) {
 	err := calibrate(t, t.Context(), filepath.Join(t.TempDir(), "x"), "1xbig", config(time.Second), silent)
-	want := "a budget of 1 s is too short for 18 families of shapes: pass --budget 13s or more, or --only to measure fewer ops"
+	want := "--budget: 1 s is too short for 18 families of shapes: pass --budget 13s or more, or --only to measure fewer ops"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

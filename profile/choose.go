@@ -64,10 +64,17 @@ const (
 	shortShare      = 0.3
 )
 
+// AskedError says that nothing can be measured of what a Config asks for: it asks for too
+// little, or for what the backend does not have.
+type AskedError struct{ why string }
+
+// Error names what was asked for, and what would do.
+func (e *AskedError) Error() string { return e.why }
+
 // aims splits a budget into a number of points, or takes the one that was asked
 // for a family, and the time for the samples of one visit.
 //
-// The error names the budget that would suffice.
+// The error, an *AskedError, names the budget that would suffice.
 func aims(families, aFamily int, budget units.Seconds) (points int, each units.Seconds, err error) {
 	points = min(max(int(pointsPerSecond*budget), fewest*families), most*families)
 	if aFamily > 0 {
@@ -80,7 +87,7 @@ func aims(families, aFamily int, budget units.Seconds) (points int, each units.S
 			least = points
 		}
 		need := units.Seconds(visitsAPoint*least) * leastPointTime / shortShare
-		return 0, 0, fmt.Errorf("a budget of %s is too short for %d families of shapes: pass --budget %ds or more, or --only to measure fewer ops", budget, families, int(need)+1)
+		return 0, 0, &AskedError{fmt.Sprintf("--budget: %s is too short for %d families of shapes: pass --budget %ds or more, or --only to measure fewer ops", budget, families, int(need)+1)}
 	}
 	return points, each, nil
 }

@@ -52,7 +52,7 @@ func DryRun(inv *Inventory, cfg Config) (*Outlook, error) {
 func (c *calibration) aims(inv *Inventory, budget units.Seconds) (points int, each units.Seconds, err error) {
 	spaces := c.wanted(inv.Spaces)
 	if len(spaces) == 0 {
-		return 0, 0, fmt.Errorf("nothing to measure: the %s backend offers %v, --only asks for %v", inv.Backend, kinds(inv.Spaces), c.Only)
+		return 0, 0, &AskedError{fmt.Sprintf("nothing to measure: the %s backend offers %v, --only asks for %v: ask for some of those, or leave --only out", inv.Backend, kinds(inv.Spaces), c.Only)}
 	}
 	return aims(len(spaces), c.Points, budget)
 }

@@ -61,6 +61,14 @@ type partRank struct {
 // one sequence have unless told otherwise.
 const ringBuffers = 2
 
+// NoModelError says that a plan of batches was given and no model that it trains.
+type NoModelError struct{ Path, Schema string }
+
+// Error names the plan and the flag that names the model.
+func (e *NoModelError) Error() string {
+	return fmt.Sprintf("%s: schema: %q: a plan of batches does not hold the model that it trains; name its config.json: --model", e.Path, e.Schema)
+}
+
 // readBatch fills a plan from a document of batches.
 func (p *Plan) readBatch(data []byte, of *Trained) error {
 	var d batch.Document
@@ -68,7 +76,7 @@ func (p *Plan) readBatch(data []byte, of *Trained) error {
 		return err
 	}
 	if of == nil {
-		return fmt.Errorf("%s: schema: %q: a plan of batches does not hold the model that it trains; name its config.json: --model", p.Path, d.Schema)
+		return &NoModelError{Path: p.Path, Schema: d.Schema}
 	}
 	p.Header, p.Strategy, p.Simulated = d.Header, d.Strategy, d.Simulated
 	p.Job = costmodel.Job{Model: of.Model, DType: of.DType}

@@ -23,7 +23,7 @@ func (a *app) showReferences(given []string, o view) error {
 	}
 	r, err := referenceOf(given[0])
 	if err != nil {
-		return err
+		return usagef("show --references: %w", err)
 	}
 	return a.print(r.Profile, func(w io.Writer) error {
 		if o.coefs {

@@ -239,7 +239,7 @@ func TestReplayRefusesWrongPlansOfBatches(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{plan}, exitFailed, "x.batch.json: schema: \"evenkeel.batchplan/v1\": a plan of batches does not hold the model"},
+		{[]string{plan}, exitUsage, "x.batch.json: schema: \"evenkeel.batchplan/v1\": a plan of batches does not hold the model"},
 		{[]string{plan, "--dtype", "f32"}, exitUsage, "--dtype f32: goes with --model"},
 		{[]string{plan, "--model", model, "--dtype", "i9"}, exitUsage, "--dtype i9: want f32"},
 		{[]string{plan, "--model", model, "--docs", "100,101"}, exitUsage, "--docs 100,101: want none, for "},

@@ -12,6 +12,8 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/replay"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/go-json-experiment/json"
@@ -74,12 +76,14 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 
 func exitCode(err error) int {
 	var usage usageError
+	var asked *profile.AskedError
+	var modelless *replay.NoModelError
 	var infeasible *solver.InfeasibleError
 	var long *batch.TooLongError
 	var none *batch.NotTakenError
 	var noRoom *groupcost.NoRoomError
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.As(err, &asked), errors.As(err, &modelless):
 		return exitUsage
 	case errors.As(err, &infeasible), errors.As(err, &long), errors.As(err, &none), errors.As(err, &noRoom):
 		return exitInfeasible
