@@ -9,9 +9,9 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/agnivade/levenshtein"
-
 	"github.com/evenkeel/evenkeel/costmodel/op"
+
+	"github.com/evenkeel/evenkeel/internal/spelling"
 )
 
 // ClusterSchema is the schema of cluster.yaml.
@@ -324,20 +324,10 @@ func linkClasses(p *Profile) []string {
 }
 
 // nearest ends an error about an unknown name: the closest known one when it is
-// close enough to be a slip (a third of the length), and the list.
+// close enough to be a slip, and the list.
 func nearest(name string, known []string) string {
 	if len(known) == 0 {
 		return ", which has none"
 	}
-	best, distance := "", max(2, len(name)/3)+1
-	for _, k := range known {
-		if d := levenshtein.ComputeDistance(name, k); d < distance {
-			best, distance = k, d
-		}
-	}
-	list := "; it has " + strings.Join(known, ", ")
-	if best == "" {
-		return list
-	}
-	return fmt.Sprintf("; did you mean %q?%s", best, list)
+	return spelling.Hint(name, known) + "; it has " + strings.Join(known, ", ")
 }

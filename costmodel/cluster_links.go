@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -127,11 +128,10 @@ func (c linkChoice) fill(link *string, given string, rate float64) error {
 	case *link == "":
 		return fmt.Errorf("the profile and the cluster's links have the classes %s; choose with %s", strings.Join(all, ", "), c.flag)
 	case !slices.Contains(all, *link):
-		near := nearest(*link, all)
-		if strings.Contains(near, "did you mean") { // a slip is not asked to become a class
+		if spelling.Nearest(*link, all) != "" { // a slip is not asked to become a class
 			rate = 0
 		}
-		return fmt.Errorf("link class %q is not in the profile%s%s", *link, near, c.bySheet(*link, rate))
+		return fmt.Errorf("link class %q is not in the profile%s%s", *link, nearest(*link, all), c.bySheet(*link, rate))
 	}
 	return nil
 }

@@ -165,10 +165,10 @@ func TestResolve(t *testing.T) {
 		link, network string
 		want          string
 	}{
-		"device":     {wrong, p, "", "", `"h10_sxm" of node n0 is not in the profile; did you mean "h100_sxm"?; it has h100_sxm, a100_sxm, cpu:2`},
+		"device":     {wrong, p, "", "", `"h10_sxm" of node n0 is not in the profile (did you mean "h100_sxm"?); it has h100_sxm, a100_sxm, cpu:2`},
 		"open link":  {two, p, "", "", "the profile has the link classes nvlink, roce; choose with --link"},
 		"open net":   {two, p, "nvlink", "", "link between nodes: the profile has the link classes nvlink, roce; choose with --network"},
-		"typo":       {two, p, "nvlnk", "", `link class "nvlnk" is not in the profile; did you mean "nvlink"?`},
+		"typo":       {two, p, "nvlnk", "", `link class "nvlnk" is not in the profile (did you mean "nvlink"?)`},
 		"no classes": {two, &Profile{Devices: p.Devices}, "", "", "measure one: evenkeel calibrate"},
 		"link twice": {named, p, "roce", "", "--link roce contradicts"},
 		"net twice":  {named, p, "", "nvlink", "--network nvlink contradicts"},

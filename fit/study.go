@@ -10,6 +10,8 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/stats"
+
+	"github.com/evenkeel/evenkeel/internal/spelling"
 )
 
 // Split is a way of holding points out of a fit, by which a law's generalisation in one
@@ -72,7 +74,7 @@ func SplitsNamed(names string) ([]Split, error) {
 			for _, s := range Splits() {
 				all = append(all, s.Name)
 			}
-			return nil, fmt.Errorf("no way of holding points out is called %q; there are %s", name, strings.Join(all, ", "))
+			return nil, fmt.Errorf("no way of holding points out is called %q%s; there are %s", name, spelling.Hint(name, all), strings.Join(all, ", "))
 		}
 		if slices.ContainsFunc(chosen, func(s Split) bool { return s.Name == name }) {
 			return nil, fmt.Errorf("%s is there twice, and its laws would count twice; name it once", name)

@@ -39,7 +39,7 @@ func TestReadNamesWhatIsWrong(t *testing.T) {
 		"no type":            {header + "\n" + `{"key":"k"}` + "\n", `x.rec.jsonl:2: t: ""`},
 		"unknown key":        {swap(`"inner"`, `"iner"`), `unknown key "iner" (did you mean "inner"?)`},
 		"duplicate key":      {swap(`"inner":1`, `"inner":1,"inner":1`), "inner"},
-		"unknown op":         {swap(`"gemm"`, `"gem"`), `x.rec.jsonl:2: unknown op "gem"; the ops are`},
+		"unknown op":         {swap(`"gemm"`, `"gem"`), `x.rec.jsonl:2: unknown op "gem" (did you mean "gemm"?); the ops are`},
 		"unknown axis":       {swap(`"n":64`, `"nn":64`), "x.rec.jsonl:2: shape.nn: gemm has no such axis; it has pass, m, n, k, dtype"},
 		"zero shape":         {swap(`"m":64`, `"m":0`), "x.rec.jsonl:2: shape.m: 0: must be at least 1"},
 		"negative shape":     {swap(`"m":64`, `"m":-64`), "x.rec.jsonl:2: shape.m: -64: must be at least 1"},

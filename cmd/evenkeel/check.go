@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/spf13/cobra"
@@ -295,7 +296,7 @@ func limitsOf(path, maxError string) (*fit.Limits, error) {
 			return nil, err
 		}
 		if one && !slices.Contains(fit.Families(), fit.Family(family)) {
-			return nil, usagef("--max-error %q: there is no family %q; the families are %s", part, family, strings.Join(families(), ", "))
+			return nil, usagef("--max-error %q: there is no family %q%s; the families are %s", part, family, spelling.Hint(family, families()), strings.Join(families(), ", "))
 		}
 		for _, f := range fit.Families() {
 			if !one || f == fit.Family(family) {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -56,6 +57,20 @@ func (e twiceError) Error() string {
 		way = fmt.Sprintf("leave one out, or for both: --%s %s,%s", e.flag.Name, e.first, e.second)
 	}
 	return fmt.Sprintf("%s: is given twice, with %q and with %q, and takes one value: %s", name, e.first, e.second, way)
+}
+
+// perhaps suggests the flag of a verb that one was meant to be which it does not have.
+func perhaps(c *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || len(unknown.GetSpecifiedName()) < 2 { // a letter is near every other
+		return ""
+	}
+	var names []string
+	c.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if near := spelling.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+		return spelling.Suggest("--" + near)
+	}
+	return ""
 }
 
 // wanted says what a flag takes that was given something else, in other words than those of

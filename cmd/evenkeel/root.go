@@ -7,10 +7,10 @@ import (
 	"io"
 	"os/signal"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/replay"
@@ -122,7 +122,7 @@ Results go to stdout, progress and warnings to stderr.`,
 		if want := wanted(err); want != "" {
 			return usagef("%s (see: %s --help)", want, c.CommandPath())
 		}
-		return usagef("%w (see: %s --help)", err, c.CommandPath())
+		return usagef("%w%s (see: %s --help)", err, perhaps(c, err), c.CommandPath())
 	})
 	root.PersistentFlags().BoolVar(&a.json, "json", false, "print the result as JSON")
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "no progress and no notes on stderr")
@@ -145,8 +145,8 @@ func isVerb(c *cobra.Command, args []string) error {
 	}
 	near := ""
 	root.SuggestionsMinimumDistance = 2
-	if names := root.SuggestionsFor(args[0]); args[0] != "" && len(names) > 0 {
-		near = fmt.Sprintf("; did you mean %s?", strings.Join(names, " or "))
+	if args[0] != "" {
+		near = spelling.Suggest(root.SuggestionsFor(args[0])...)
 	}
 	return usagef("unknown verb %q%s; the verbs are calibrate, fit, solve, serve, replay, check, show, import (evenkeel --help)", args[0], near)
 }

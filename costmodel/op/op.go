@@ -15,6 +15,7 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/go-json-experiment/json"
 )
@@ -166,7 +167,7 @@ func Lookup(k Kind) (Spec, error) {
 		}
 		names = append(names, string(s.Kind))
 	}
-	return Spec{}, fmt.Errorf("unknown op %q; the ops are %s", k, strings.Join(names, ", "))
+	return Spec{}, fmt.Errorf("unknown op %.60q%s; the ops are %s", k, spelling.Hint(string(k), names), strings.Join(names, ", "))
 }
 
 // AxisError is a shape with an axis that is missing, unknown or outside its limits.

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/agnivade/levenshtein"
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -94,7 +94,7 @@ func ParseDistribution(spec string) (Distribution, error) {
 	all := kinds()
 	i := slices.IndexFunc(all, func(k kind) bool { return k.name == name })
 	if i < 0 {
-		return Distribution{}, fmt.Errorf("%q: no such distribution%s; there are %s", name, nearest(name, kindNames()), strings.Join(kindNames(), ", "))
+		return Distribution{}, fmt.Errorf("%q: no such distribution%s; there are %s", name, spelling.Hint(name, kindNames()), strings.Join(kindNames(), ", "))
 	}
 	k := all[i]
 	values, err := k.values(rest)
@@ -150,7 +150,7 @@ func (k kind) read(word string, i int, values map[string]float64) error {
 	}
 	p := slices.IndexFunc(k.params, func(p param) bool { return p.name == name })
 	if p < 0 {
-		return fmt.Errorf("%q: no such parameter%s; there are %s", name, nearest(name, k.list()), k.names())
+		return fmt.Errorf("%q: no such parameter%s; there are %s", name, spelling.Hint(name, k.list()), k.names())
 	}
 	if _, twice := values[name]; twice {
 		return fmt.Errorf("%s: given twice", name)
@@ -212,21 +212,4 @@ func (k kind) spell(values map[string]float64) string {
 		}
 	}
 	return k.name + ":" + strings.Join(words, ",")
-}
-
-// nearest suggests a name that was perhaps meant: `; did you mean "burst"?`.
-func nearest(name string, known []string) string {
-	if len(name) > 64 {
-		return ""
-	}
-	best, distance := "", 3
-	for _, k := range known {
-		if d := levenshtein.ComputeDistance(name, k); d < distance && 2*d <= len(name) {
-			best, distance = k, d
-		}
-	}
-	if best == "" {
-		return ""
-	}
-	return fmt.Sprintf("; did you mean %q?", best)
 }

@@ -147,7 +147,7 @@ func TestMeanOfLognormal(t *testing.T) {
 
 func TestBadSpecificationsAreNamed(t *testing.T) {
 	for spec, want := range map[string]string{
-		"lognormale:sd=1":             `"lognormale": no such distribution; did you mean "lognormal"?; there are lognormal, uniform, burst, flexsp-standin, flexsp-wikipedia`,
+		"lognormale:sd=1":             `"lognormale": no such distribution (did you mean "lognormal"?); there are lognormal, uniform, burst, flexsp-standin, flexsp-wikipedia`,
 		"lognormal":                   "lognormal: sd: missing; the parameters are median, mean, sd, seed",
 		"lognormal:sd=1":              "lognormal: give either median or mean, of the lengths in tokens",
 		"lognormal:mean=1,mean=2":     "lognormal: mean: given twice",
@@ -158,7 +158,7 @@ func TestBadSpecificationsAreNamed(t *testing.T) {
 		"uniform:NaN,4":               `uniform: lo: "NaN" is no number`,
 		"uniform:1,4,5,6":             `uniform: "6": there are only 3 parameters: lo, hi, seed`,
 		"burst:tokens=600000":         "burst: tokens=600000: one sequence is longer than the micro-batch, total=524288",
-		"burst:bb=3":                  `burst: "bb": no such parameter; did you mean "b"?; there are b, tokens, seed, p, total`,
+		"burst:bb=3":                  `burst: "bb": no such parameter (did you mean "b"?); there are b, tokens, seed, p, total`,
 		"flexsp-standin:context=100":  "flexsp-standin: context=100: want at least 1152, when lengths are padded to multiples of 128, twice the GPUs",
 		"lognormal:median=1,sd=9":     "lognormal: sd: 9: want 0 to 8",
 		"lognormal:median=1,sd=+Inf":  "lognormal: sd: +Inf: want 0 to 8",

@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -102,7 +103,7 @@ func (in *jsonlReader) missing(line []byte) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("%s:%d: no field %q%s; there are %s", in.name, in.at, shorten(in.column), nearest(in.column, names), strings.Join(quoted(names), ", "))
+	return fmt.Errorf("%s:%d: no field %q%s; there are %s", in.name, in.at, shorten(in.column), spelling.Hint(in.column, names), strings.Join(quoted(names), ", "))
 }
 
 var errNull = errors.New("leave sequences of unknown length out")

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -226,7 +227,7 @@ func choose(name string, columns []string, want string) (int, error) {
 		if i, err := strconv.Atoi(want); err == nil && i >= 1 && i <= len(columns) {
 			return i - 1, nil
 		}
-		return 0, fmt.Errorf("%s: no column %q%s; there are %s", name, shorten(want), nearest(want, columns), listed)
+		return 0, fmt.Errorf("%s: no column %q%s; there are %s", name, shorten(want), spelling.Hint(want, columns), listed)
 	}
 	if len(columns) == 1 {
 		return 0, nil

@@ -68,7 +68,7 @@ func TestBadLengthsAreNamed(t *testing.T) {
 		{"a.csv", "12x\n5\n", "", `a.csv:1: "12x": is no number: want the tokens of a sequence, such as 8192`},
 		{"a.csv", "a,b\n1,2\n", "", `a.csv: no column is called as lengths are: name the column; there are "a", "b"`},
 		{"a.csv", "tokens,length\n1,2\n", "", `a.csv: both "tokens" and "length" may hold the lengths: name the column; there are "tokens", "length"`},
-		{"a.csv", "tokens,length\n1,2\n", "lenght", `a.csv: no column "lenght"; did you mean "length"?; there are "tokens", "length"`},
+		{"a.csv", "tokens,length\n1,2\n", "lenght", `a.csv: no column "lenght" (did you mean "length"?); there are "tokens", "length"`},
 		{"a.csv", "range,number\n\"[5, 2]\",3\n", "", `a.csv:2: column range: "[5, 2]": holds no length`},
 		{"a.csv", "upper,count\n5,2\n5,1\n", "", "a.csv:3: column upper: 5: the bound before is 5: bounds must rise"},
 		{"a.csv", "upper,count\n5,-2\n", "", `a.csv:2: column count: "-2": want a count or a share of 0 or more`},

@@ -6,16 +6,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/agnivade/levenshtein"
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/go-json-experiment/json/jsontext"
 )
 
 const (
 	// maxListed is how many known keys an error lists when none is near.
 	maxListed = 12
-	// maxCompared is the longest key that is compared with the known ones: the
-	// comparison takes the product of the lengths, and nobody mistypes a longer one.
-	maxCompared = 100
 	// maxPath is how many steps of a field's path an error tells.
 	maxPath = 20
 )
@@ -24,8 +21,8 @@ const (
 func unknownKey(name string, t reflect.Type) string {
 	msg := fmt.Sprintf("unknown key %q", shorten(name))
 	known := knownKeys(t)
-	if near := nearest(name, known); near != "" {
-		return msg + fmt.Sprintf(" (did you mean %q?)", near)
+	if near := spelling.Hint(name, known); near != "" {
+		return msg + near
 	}
 	if len(known) == 0 {
 		return msg
@@ -36,23 +33,6 @@ func unknownKey(name string, t reflect.Type) string {
 		more = fmt.Sprintf(" and %d more", n)
 	}
 	return msg + " (known keys: " + strings.Join(listed, ", ") + more + ")"
-}
-
-// nearest returns the key that name most probably was meant to be, or "". Up to a
-// third of the letters, but always two, may be wrong; a key of which nothing is left
-// is no suggestion.
-func nearest(name string, known []string) string {
-	if len(name) > maxCompared {
-		return ""
-	}
-	best, at := max(2, len(name)/3)+1, ""
-	for _, k := range known {
-		d := levenshtein.ComputeDistance(strings.ToLower(name), strings.ToLower(k))
-		if d < best && d < min(len(k), len(name)) {
-			best, at = d, k
-		}
-	}
-	return at
 }
 
 // knownKeys returns the JSON names of the struct t in order of declaration, those of

@@ -23,16 +23,17 @@ const module = "github.com/evenkeel/evenkeel"
 var allowed = map[string][]string{
 	"internal/units":               {},
 	"internal/stats":               {},
-	"internal/doc":                 {},
+	"internal/spelling":            {},
+	"internal/doc":                 {"internal/spelling"},
 	"internal/structure":           {},
 	"internal/reference":           {"fit", "results/profiles", "costmodel", "costmodel/op", "internal/units"},
-	"costmodel/op":                 {"internal/units"},
-	"costmodel":                    {"costmodel/op", "internal/units", "internal/doc"},
+	"costmodel/op":                 {"internal/units", "internal/spelling"},
+	"costmodel":                    {"costmodel/op", "internal/units", "internal/doc", "internal/spelling"},
 	"costmodel/groupcost":          {"costmodel", "costmodel/op", "internal/units", "internal/doc"},
-	"costmodel/workload":           {"internal/units", "internal/doc"},
+	"costmodel/workload":           {"internal/units", "internal/doc", "internal/spelling"},
 	"costmodel/topology":           {"costmodel", "costmodel/op", "internal/units"},
 	"profile":                      {"costmodel/op", "internal/units", "internal/stats", "internal/doc"},
-	"profile/importer":             {"profile", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
+	"profile/importer":             {"profile", "costmodel/op", "internal/units", "internal/stats", "internal/doc", "internal/spelling"},
 	"profile/backend/child":        {},
 	"profile/backend/cpu":          {"profile", "profile/backend/child", "profile/backend/host", "profile/backend/cpu", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"profile/backend/host":         {"profile", "internal/units"},
@@ -41,9 +42,9 @@ var allowed = map[string][]string{
 	"profile/backend/sim":          {"profile", "costmodel/op", "internal/units"},
 	"profile/backend/torch":        {"profile", "profile/backend/child", "profile/backend/host", "profile/backend/torch/launch", "costmodel/op", "internal/units"},
 	"profile/backend/torch/launch": {"internal/units"},
-	"fit":                          {"costmodel", "costmodel/op", "profile", "internal/units", "internal/stats", "internal/doc"},
+	"fit":                          {"costmodel", "costmodel/op", "profile", "internal/units", "internal/stats", "internal/doc", "internal/spelling"},
 	"solver/milp":                  {},
-	"solver/recommend":             {"costmodel", "internal/units"},
+	"solver/recommend":             {"costmodel", "internal/units", "internal/spelling"},
 	"solver/batch":                 {"solver/recommend", "costmodel", "costmodel/groupcost", "costmodel/op", "costmodel/workload", "solver/milp", "internal/units", "internal/doc"},
 	"solver/internal/strategy":     {"costmodel", "costmodel/op", "internal/units"},
 	"solver/internal/world":        {"solver/internal/strategy", "internal/reference", "costmodel", "costmodel/op", "internal/units"},
@@ -57,11 +58,11 @@ var allowed = map[string][]string{
 	"python":                       {},
 	"replay/comparison":            {"replay", "fit", "costmodel", "internal/units", "internal/stats"},
 	"replay":                       {"python", "solver", "solver/batch", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
-	"results/profiles":             {"costmodel", "costmodel/op", "costmodel/groupcost", "internal/doc"},
+	"results/profiles":             {"costmodel", "costmodel/op", "costmodel/groupcost", "internal/doc", "internal/spelling"},
 	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/batch", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
 		"results", "results/profiles", "replay", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
-		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/units", "internal/stats", "internal/doc", "serve", "solver/batch",
+		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/spelling", "internal/units", "internal/stats", "internal/doc", "serve", "solver/batch",
 	},
 }
 
@@ -250,6 +251,21 @@ func undocumented(t *testing.T, f file, d *ast.GenDecl) {
 				}
 			}
 		}
+	}
+}
+
+// One package suggests names that were perhaps meant, so that all messages read alike.
+func TestSuggestionsComeFromSpelling(t *testing.T) {
+	for _, f := range sources(t) {
+		if f.test || f.pkg == "internal/spelling" {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if s, ok := n.(*ast.BasicLit); ok && strings.Contains(s.Value, "did you mean") {
+				t.Errorf("%s: asks what was meant: let spelling.Suggest do it", f.path)
+			}
+			return true
+		})
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 )
@@ -98,7 +99,7 @@ func Lookup(name string) (Format, error) {
 		}
 		names = append(names, f.Name)
 	}
-	return Format{}, fmt.Errorf("unknown format %q; the formats are %s", name, strings.Join(names, ", "))
+	return Format{}, fmt.Errorf("unknown format %q%s; the formats are %s", name, spelling.Hint(name, names), strings.Join(names, ", "))
 }
 
 // Report says what became of every row.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/spelling"
 )
 
 //go:embed *.profile.json
@@ -77,7 +78,7 @@ func Nearest(given string, names []string) string {
 	best := slices.MinFunc(names, func(a, b string) int { return distance(a) - distance(b) })
 	for _, begins := range []string{name + "_", name} {
 		if i := slices.IndexFunc(names, func(n string) bool { return len(name) > 1 && strings.HasPrefix(n, begins) }); i >= 0 {
-			return fmt.Sprintf(", did you mean %q?", names[i])
+			return spelling.Suggest(names[i])
 		}
 	}
 	longest := slices.MinFunc(names, func(a, b string) int {
@@ -89,7 +90,7 @@ func Nearest(given string, names []string) string {
 	case distance(best) > max(1, len(name)/3) || distance(best) >= len(name):
 		return ""
 	}
-	return fmt.Sprintf(", did you mean %q?", best)
+	return spelling.Suggest(best)
 }
 
 // shared is how much of the beginning of a given name is a known one, or its model number:

@@ -125,7 +125,7 @@ func TestLookup(t *testing.T) {
 
 // Whoever knows more GPU models has them suggested and listed.
 func TestLookupKnowsOfDatasheets(t *testing.T) {
-	for name, want := range map[string]string{"l40x": `did you mean "l40s"?; there are a100_sxm`, "a800": `did you mean "a800_sxm"?`, "abacus": "rtx_pro_6000_server, and datasheets of a800_sxm, l40s; measure"} {
+	for name, want := range map[string]string{"l40x": `(did you mean "l40s"?); there are a100_sxm`, "a800": `did you mean "a800_sxm"?`, "abacus": "rtx_pro_6000_server, and datasheets of a800_sxm, l40s; measure"} {
 		if _, err := LookupOr(name, []string{"a800_sxm", "h100_sxm", "l40s"}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", name, err, want)
 		}

@@ -156,7 +156,7 @@ func TestStrategiesOfBatchesHaveNames(t *testing.T) {
 	if err := Named(sureName); err != nil {
 		t.Error(err)
 	}
-	if err := Named("evenkel-sure"); err == nil || !strings.Contains(err.Error(), `did you mean "evenkeel-sure"?; the strategies are static, adaptive`) {
+	if err := Named("evenkel-sure"); err == nil || !strings.Contains(err.Error(), `(did you mean "evenkeel-sure"?); the strategies are static, adaptive`) {
 		t.Error(err)
 	}
 }

@@ -97,7 +97,7 @@ func TestADoubtfulGainSaysWhatSettlesIt(t *testing.T) {
 func TestAnUnknownNameIsToldTheNearest(t *testing.T) {
 	names := []string{"ring", "ulysses", "evenkeel"}
 	for name, want := range map[string]string{
-		"evenkeil": `unknown strategy "evenkeil"; did you mean "evenkeel"?; the strategies are ring, ulysses, evenkeel`,
+		"evenkeil": `unknown strategy "evenkeil" (did you mean "evenkeel"?); the strategies are ring, ulysses, evenkeel`,
 		"zigzag":   `unknown strategy "zigzag"; the strategies are ring, ulysses, evenkeel`,
 	} {
 		if got := Unknown(name, names).Error(); got != want {
