@@ -3,7 +3,6 @@ package costmodel
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -65,18 +64,22 @@ func ReadClusterYAML(name string, data []byte) (Cluster, error) {
 	}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		return Cluster{}, yamlError(name, err)
+		return Cluster{}, yamlError(name, data, err)
 	}
 	if err := checkYAMLTree(name, file); err != nil {
 		return Cluster{}, err
 	}
+	lines := yamlLines{}
+	if err := yamlCluster.check(name, "", file.Docs[0].Body, lines); err != nil {
+		return Cluster{}, err
+	}
 	var f clusterFile
 	if err := yaml.UnmarshalWithOptions(data, &f, yaml.Strict()); err != nil {
-		return Cluster{}, yamlError(name, err)
+		return Cluster{}, yamlError(name, data, err)
 	}
 	c := f.cluster()
 	if err := c.Validate(); err != nil {
-		return Cluster{}, fmt.Errorf("%s: %w", name, err)
+		return Cluster{}, lines.located(name, err)
 	}
 	return c, nil
 }
@@ -116,17 +119,7 @@ func checkYAMLTree(name string, file *ast.File) error {
 	}
 	var v yamlVisitor
 	ast.Walk(&v, body)
-	switch v.found.(type) {
-	case nil:
-	case *ast.IntegerNode: // 0 in a Node says that nothing was given
-		return fmt.Errorf("%s: nics: 0: want the number of network cards that the devices share, or leave it out for one a device", at(name, v.found))
-	case *ast.FloatNode, *ast.InfinityNode, *ast.NanNode:
-		want := "want a whole number, or a name in quotes" // the library would cut 4.5 devices down to 4
-		if ofLink(v.found) {
-			want = "want a number, such as 200e9 for 200 GB/s"
-		}
-		return fmt.Errorf("%s: %.40s: %s", at(name, v.found), v.found.String(), want)
-	default:
+	if v.found != nil {
 		return fmt.Errorf("%s: %.40q: anchors, aliases and tags are not used in a cluster.yaml; write the entry out", at(name, v.found), v.found.String())
 	}
 	return nil
@@ -156,35 +149,16 @@ type yamlVisitor struct{ found ast.Node }
 
 // Visit implements ast.Visitor.
 func (v *yamlVisitor) Visit(n ast.Node) ast.Visitor {
-	switch n := n.(type) {
-	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode, *ast.DirectiveNode,
-		*ast.InfinityNode, *ast.NanNode:
-		v.find(n)
-	case *ast.FloatNode:
-		if !ofLink(n) {
-			v.find(n)
-		}
-	case *ast.IntegerNode:
-		if path := n.GetPath(); strings.HasPrefix(path, "$.nodes[") && strings.HasSuffix(path, "].nics") && fmt.Sprint(n.Value) == "0" {
-			v.find(n)
+	switch n.(type) {
+	case *ast.AnchorNode, *ast.AliasNode, *ast.TagNode, *ast.MergeKeyNode, *ast.DirectiveNode:
+		if v.found == nil {
+			v.found = n
 		}
 	}
 	if v.found != nil {
 		return nil
 	}
 	return v
-}
-
-func (v *yamlVisitor) find(n ast.Node) {
-	if v.found == nil {
-		v.found = n
-	}
-}
-
-// ofLink says whether a value is a rate or a latency, which need not be whole.
-func ofLink(n ast.Node) bool {
-	path := n.GetPath()
-	return strings.HasPrefix(path, "$.links[") && (strings.HasSuffix(path, "].bytes_per_s") || strings.HasSuffix(path, "].latency_s"))
 }
 
 func at(name string, n ast.Node) string {
@@ -196,37 +170,13 @@ func at(name string, n ast.Node) string {
 
 // yamlError puts the library's message behind file and line, without its
 // excerpt of the source.
-func yamlError(name string, err error) error {
+func yamlError(name string, data []byte, err error) error {
 	var e yaml.Error
 	if !errors.As(err, &e) {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	message, hint := e.GetMessage(), ""
-	var wrong *yaml.TypeError
-	if errors.As(err, &wrong) {
-		message = fmt.Sprintf("found a %s, want %s", wrong.SrcType, wanted(wrong.DstType.Kind()))
-	}
-	var unknown *yaml.UnknownFieldError
-	if errors.As(err, &unknown) {
-		hint = "; the keys are schema, network, links, nodes; in a node name, link, nics, devices; in a device list device, count; in links name, bytes_per_s, latency_s"
-	}
 	if t := e.GetToken(); t != nil && t.Position != nil {
-		return fmt.Errorf("%s:%d: %s%s", name, t.Position.Line, message, hint)
+		return syntaxError(name, data, e, t.Position.Line)
 	}
-	return fmt.Errorf("%s: %s%s", name, message, hint)
-}
-
-// wanted says what a key of the schema holds.
-func wanted(k reflect.Kind) string {
-	switch k {
-	case reflect.Float64:
-		return "a number, such as 200e9"
-	case reflect.Int:
-		return "a whole number"
-	case reflect.Slice:
-		return "a list"
-	case reflect.Struct:
-		return "keys with values"
-	}
-	return "a name"
+	return fmt.Errorf("%s: %s", name, e.GetMessage())
 }
