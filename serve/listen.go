@@ -7,6 +7,7 @@ import (
 	stdlog "log"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -15,6 +16,9 @@ import (
 // Listen opens a Unix socket that only its owner may use. A socket file that a dead
 // server left behind is replaced; one with a living server behind it is refused.
 func Listen(path string) (net.Listener, error) {
+	if err := CheckSocket(path); err != nil {
+		return nil, err
+	}
 	if err := clear(path); err != nil {
 		return nil, err
 	}
@@ -23,21 +27,38 @@ func Listen(path string) (net.Listener, error) {
 	l, err := net.Listen("unix", path)
 	syscall.Umask(old)
 	if err != nil {
-		return nil, fmt.Errorf("socket %s: %w; its folder must exist, and the path may have at most 107 bytes", path, errors.Unwrap(err))
+		return nil, fmt.Errorf("socket %s: %w; choose another path", path, errors.Unwrap(err))
 	}
 	return l, nil
 }
 
-func clear(path string) error {
+// longestSocket is the longest path of a Unix socket, by unix(7).
+const longestSocket = 107
+
+// CheckSocket says, before there is anything to serve, whether Listen can make a socket of
+// that path, as far as can be told without making it.
+func CheckSocket(path string) error {
 	info, err := os.Lstat(path)
+	switch {
+	case err == nil && info.Mode()&os.ModeSocket == 0:
+		return fmt.Errorf("socket %s: there is a file of another kind; choose another path", path)
+	case len(path) > longestSocket:
+		return fmt.Errorf("socket %s: a path of %d bytes, and a socket's may have at most %d; choose a shorter one", path, len(path), longestSocket)
+	}
+	dir := filepath.Dir(path)
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return fmt.Errorf("socket %s: there is no folder %s to make it in: make it, or choose another path", path, dir)
+	}
+	return nil
+}
+
+func clear(path string) error {
+	_, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return err
-	}
-	if info.Mode()&os.ModeSocket == 0 {
-		return fmt.Errorf("socket %s: there is a file of another kind; choose another path", path)
 	}
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {

@@ -407,6 +407,11 @@ func TestTheSocketIsTheOwnersAndSingle(t *testing.T) {
 	if _, err := Listen(file); err == nil || !strings.Contains(err.Error(), "another kind") {
 		t.Fatal(err)
 	}
+	for path, want := range map[string]string{file: "another kind", filepath.Join(file, "s"): "there is no folder", strings.Repeat("x", 108): "at most 107"} {
+		if err := CheckSocket(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", path, err, want)
+		}
+	}
 	// What a killed server leaves is replaced.
 	dead := filepath.Join(t.TempDir(), "d")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: dead, Net: "unix"})

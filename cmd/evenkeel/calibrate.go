@@ -145,6 +145,9 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	if o.printLaunch != "" {
 		return a.printLaunch(o)
 	}
+	if err := o.isFolder(); err != nil { // discovering a machine may take a minute
+		return err
+	}
 	b, err := a.newBackend(ctx, o)
 	if err != nil {
 		return err
@@ -210,11 +213,20 @@ func kinds(names []string) ([]op.Kind, error) {
 	return ks, nil
 }
 
+// isFolder refuses an --out that is there and is no folder, without making one: other tasks
+// of a job, and those that only list, write nothing.
+func (o calibration) isFolder() error {
+	if info, err := os.Stat(o.out); err == nil && !info.IsDir() {
+		return fmt.Errorf("--out %s: is a file; name a folder, which need not be there", o.out)
+	}
+	return nil
+}
+
 // paths names the files of a calibration, after checking that they can be
 // written at all: better now than after the measuring.
 func (o calibration) paths() (recording, profilePath string, err error) {
 	if err := doc.Probe(o.out); err != nil {
-		return "", "", err
+		return "", "", fmt.Errorf("--out: %w", err)
 	}
 	name := strings.TrimSuffix(firstRecording, recordingEnd)
 	for i := 2; o.fresh && exists(filepath.Join(o.out, name+recordingEnd)); i++ {
@@ -222,7 +234,7 @@ func (o calibration) paths() (recording, profilePath string, err error) {
 	}
 	profilePath = filepath.Join(o.out, name+profileEnd)
 	if info, err := os.Stat(profilePath); err == nil && info.IsDir() {
-		return "", "", fmt.Errorf("%s: is a folder; the profile goes there: move it, or pass another --out", profilePath)
+		return "", "", fmt.Errorf("--out %s: %s is a folder, and the profile goes there: move it, or pass another --out", o.out, profilePath)
 	}
 	return filepath.Join(o.out, name+recordingEnd), profilePath, nil
 }

@@ -83,6 +83,9 @@ when it could not judge.`,
 			if err := notEmpty(c, "profile", "link", "network", "limits", "max-error", "min-len", "drift-from", "junit", "timeline"); err != nil {
 				return err
 			}
+			if o.markdown == "-" && a.json {
+				return usagef("--markdown - and --json both write to stdout: name a file for one")
+			}
 			if err := o.writable(paths); err != nil {
 				return err
 			}
@@ -113,14 +116,23 @@ func (o *checkOptions) flags(c *cobra.Command) {
 	f.StringVar(&o.network, "network", "", "of a replay of batches: link class between hosts, where the profile has several")
 }
 
-// writable refuses to write reports over what is judged or judged by, or over each other.
+// writable refuses to write reports over what is judged or judged by, or over each other,
+// and where nothing can be written.
 func (o checkOptions) writable(paths []string) error {
 	read := slices.Concat(paths, o.driftFrom, []string{o.profile, o.limits})
-	outs := []output{{"--junit", o.junit}, {"--timeline", o.timeline}}
-	if o.markdown != "-" { // which is stdout
-		outs = append(outs, output{"--markdown", o.markdown})
+	outs, markdown := []output{{"--junit", o.junit}, {"--timeline", o.timeline}}, output{"--markdown", o.markdown}
+	if o.markdown == "-" { // which is stdout
+		markdown.path = ""
 	}
-	return notLost(outs, read...)
+	if err := notLost(append(outs, markdown), read...); err != nil {
+		return err
+	}
+	for _, to := range outs {
+		if err := to.probe(); err != nil {
+			return err
+		}
+	}
+	return markdown.probeAppend()
 }
 
 // runCheck judges and reports. Whatever it could not do is in the JUnit report
@@ -222,9 +234,6 @@ func (a *app) printCheck(r *fit.Report, o checkOptions) error {
 		table = results.Markdown
 	case o.all:
 		table = results.FullReport
-	}
-	if o.markdown == "-" && a.json {
-		return usagef("--markdown - and --json both write to stdout: name a file for one")
 	}
 	err := a.print(r, func(w io.Writer) error { return table(w, r) })
 	if o.junit != "" {

@@ -155,8 +155,6 @@ func traceLimits(o checkOptions) (*fit.Limits, error) {
 func (a *app) printTrace(r *comparison.Report, o checkOptions) error {
 	table := results.TraceReport
 	switch {
-	case o.markdown == "-" && a.json:
-		return usagef("--markdown - and --json both write to stdout: name a file for one")
 	case o.markdown == "-":
 		table = results.TraceMarkdown
 	case o.all:

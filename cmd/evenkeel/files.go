@@ -253,19 +253,36 @@ func ownRecordings(document string, p *costmodel.Profile) (paths []string, err e
 	return paths, nil
 }
 
-// probe says, before work is done for it, whether a file can be written; "" is none.
-func probe(path string) error {
-	if path == "" {
+// probe says, before work is done for it, whether the file that a flag names can be
+// written; no path is none.
+func (o output) probe() error {
+	if o.path == "" {
 		return nil
 	}
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return notFolder(path) // a device such as /dev/null is written to as it is, whoever may make files beside it
+	if info, err := os.Stat(o.path); err == nil && !info.Mode().IsRegular() {
+		return o.notFolder() // a device such as /dev/null is written to as it is, whoever may make files beside it
 	}
-	dir := filepath.Dir(doc.Target(path))
+	dir := filepath.Dir(doc.Target(o.path))
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return fmt.Errorf("%s: there is no folder %s to write it to: make it, or name another", path, dir)
+		return fmt.Errorf("%s %s: there is no folder %s to write it to: make it, or name another", o.flag, o.path, dir)
 	}
-	return doc.Probe(dir)
+	if err := doc.Probe(dir); err != nil {
+		return fmt.Errorf("%s %s: %w", o.flag, o.path, err)
+	}
+	return nil
+}
+
+// probeAppend is probe for a file that is added to if it is there, wherever it lies.
+func (o output) probeAppend() error {
+	info, err := os.Stat(o.path)
+	if err != nil || !info.Mode().IsRegular() {
+		return o.probe()
+	}
+	f, err := os.OpenFile(o.path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return fmt.Errorf("%s %s: cannot be added to: %w; name another file", o.flag, o.path, errors.Unwrap(err))
+	}
+	return f.Close()
 }
 
 // notEmpty refuses flags that are given without a value, as scripts do whose variable
@@ -285,9 +302,9 @@ func notEmpty(c *cobra.Command, flags ...string) error {
 }
 
 // notFolder refuses to write a file where there is a folder.
-func notFolder(path string) error {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return fmt.Errorf("%s: is a folder; name a file to write", path)
+func (o output) notFolder() error {
+	if info, err := os.Stat(o.path); err == nil && info.IsDir() {
+		return fmt.Errorf("%s %s: is a folder; name a file to write", o.flag, o.path)
 	}
 	return nil
 }

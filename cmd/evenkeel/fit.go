@@ -64,7 +64,7 @@ needs no points at all.`,
 			if err := notLost([]output{{"-o", out}}, slices.Concat(paths, strings.Split(borrow, ","))...); err != nil {
 				return err
 			}
-			if err := probe(out); err != nil { // a fit may take minutes
+			if err := (output{"-o", out}).probe(); err != nil { // a fit may take minutes
 				return err
 			}
 			p, err := a.fitOrBorrow(paths, model, borrow, out, o, ref)

@@ -134,6 +134,9 @@ func (a *app) runImport(ctx context.Context, o importing, paths []string) error 
 	if err != nil {
 		return err
 	}
+	if err := (output{"-o", o.out}).probe(); err != nil {
+		return err
+	}
 	shown := newReading(a.errOut, a.quiet)
 	sources, err := openable(ctx, paths, o.out, shown)
 	if err != nil {

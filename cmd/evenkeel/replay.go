@@ -178,7 +178,7 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 		return c, err
 	}
 	if c.World == nil || c.World.Task == 0 { // the task of rank 0 writes for all
-		err = probe(c.Out)
+		err = output{"-o", c.Out}.probe()
 	}
 	return c, err
 }

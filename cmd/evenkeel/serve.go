@@ -90,6 +90,9 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 	if err != nil {
 		return err
 	}
+	if err := o.reachable(); err != nil { // pricing may take a minute
+		return err
+	}
 	o.accumulate = 1
 	prices, err := a.prices(ctx, o.problem, 0, nil)
 	if err != nil {
@@ -141,6 +144,22 @@ func (o serving) validate() error {
 		}
 	}
 	return nil
+}
+
+// reachable says, before anything is priced, what of the flags cannot be listened on or
+// written to.
+func (o serving) reachable() error {
+	if o.socket != "" {
+		if err := serve.CheckSocket(o.socket); err != nil {
+			return err
+		}
+	}
+	if o.listen != "" {
+		if _, err := net.ResolveTCPAddr("tcp", o.listen); err != nil {
+			return usagef("--listen %s: %w; want an address such as 127.0.0.1:8137", o.listen, err)
+		}
+	}
+	return output{"--journal", o.journal}.probe()
 }
 
 // listeners opens the socket and the port that were asked for. After an error those

@@ -214,7 +214,7 @@ func (a *app) showProfile(path string, o view) error {
 		return err
 	}
 	if o.plot != "" {
-		if err := probePlot(o.plot); err != nil {
+		if err := probePlot(o.plot, ".svg", ".png", "-residuals.svg", "-residuals.png"); err != nil {
 			return err
 		}
 		return a.plot(path, p, plotPrefix(o.plot))
@@ -232,16 +232,19 @@ func plotPrefix(name string) string {
 	return strings.TrimSuffix(strings.TrimSuffix(name, ".svg"), ".png")
 }
 
-// probePlot says, before laws are fitted for it, whether a plot can be written; "" is none.
-func probePlot(name string) error {
+// probePlot says, before laws are fitted for it, whether the files of a plot can be written,
+// whose names end so; "" is none.
+func probePlot(name string, ends ...string) error {
 	if name == "" {
 		return nil
 	}
 	if dir, base := filepath.Split(plotPrefix(name)); base == "" {
 		return usagef("--plot %s: want what the names of the files begin with, such as %saccuracy", name, dir)
 	}
-	if err := probe(plotPrefix(name) + ".svg"); err != nil {
-		return fmt.Errorf("--plot: %w", err)
+	for _, end := range ends {
+		if err := (output{"--plot", plotPrefix(name) + end}).probe(); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -289,7 +292,7 @@ func drawInto(prefix string, figure *results.Figure) error {
 const draws = 5
 
 func (a *app) learningCurve(path string, o view) error {
-	if err := probePlot(o.plot); err != nil {
+	if err := probePlot(o.plot, ".svg", ".png"); err != nil {
 		return err
 	}
 	d, err := loadData([]string{path})

@@ -434,7 +434,7 @@ func (o problem) writable() error {
 		return err
 	}
 	for _, to := range outs {
-		if err := probe(to.path); err != nil {
+		if err := to.probe(); err != nil {
 			return err
 		}
 	}

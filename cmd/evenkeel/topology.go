@@ -77,6 +77,9 @@ func settleTopology(o importing, paths []string, given func(flag string) bool) e
 	case given("nodes") && o.options.Nodes < 1:
 		return usagef("--nodes %d: want at least 1, how many such machines there are", o.options.Nodes)
 	}
+	if err := (output{"-o", o.out}).probe(); err != nil {
+		return err
+	}
 	target, err := os.Stat(o.out)
 	source, err2 := os.Stat(paths[0])
 	if err == nil && err2 == nil && os.SameFile(target, source) {
