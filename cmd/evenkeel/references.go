@@ -191,7 +191,13 @@ func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o 
 	for _, r := range k.remarks {
 		a.note("%s", r)
 	}
-	if len(refs) > 0 || len(added.references) > 0 {
+	if all := slices.Concat(added.references, refs); len(all) > 0 && o.batch { // of which no account is shown
+		var ways []string
+		for _, r := range all {
+			ways = append(ways, "evenkeel show --references "+r.Name)
+		}
+		a.note("which of these laws are assumed is told by %s; measure your own: evenkeel calibrate", strings.Join(ways, ", "))
+	} else if len(all) > 0 {
 		a.note("what is assumed, and how the plan rests on it, is said below it; measure your own: evenkeel calibrate")
 	}
 	return k, nil

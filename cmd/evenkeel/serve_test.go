@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -99,5 +100,24 @@ func TestSetupSaysHowGroupsAreLaidOut(t *testing.T) {
 	}
 	if mixed == 0 || last == 0 {
 		t.Errorf("of kinds of groups %d mix the types, %d have own blocks last", mixed, last)
+	}
+}
+
+// Below plans of batches, and of a server, nothing is said of what is assumed, so nobody is
+// told to look there; below that of one sequence it is.
+func TestWhatIsAssumedIsSaidWhereItIs(t *testing.T) {
+	for _, batch := range []bool{true, false} {
+		var told bytes.Buffer
+		a := &app{errOut: &told}
+		if _, err := a.laws(problem{cluster: "1x(2 h100_sxm + 2 l40s)", batch: batch}); err != nil {
+			t.Fatal(err)
+		}
+		want, not := "is told by evenkeel show --references h100_sxm, evenkeel show --references l40s; measure your own: evenkeel calibrate\n", "said below"
+		if !batch {
+			want, not = not, want
+		}
+		if !strings.Contains(told.String(), want) || strings.Contains(told.String(), not) {
+			t.Errorf("batch %v: %s", batch, &told)
+		}
 	}
 }
