@@ -59,6 +59,10 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 		if odd := d.oddTimes(s, o.Donors); odd != "" {
 			p.Warnings = append(p.Warnings, odd)
 		}
+		if n := len(fitted); n > mostFitted {
+			fitted = fewer(s.Op, fitted, mostFitted)
+			p.Warnings = append(p.Warnings, fmt.Sprintf("%s: fitted to %d of %s, chosen by hash, with the ends of every axis: more would tell the law little and take minutes; its errors are of all that were held out", s, mostFitted, units.Count(n, "point")))
+		}
 		t := &task{Stratum: s, points: fitted}
 		tasks, held[t] = append(tasks, t), kept
 	}
@@ -77,6 +81,40 @@ func Fit(d *Data, o Options) (*costmodel.Profile, error) {
 		return nil, d.noLaw()
 	}
 	return p, nil
+}
+
+// mostFitted is the most points that one law is fitted to. Its form has some hundred
+// coefficients at the most, and the time that forms and trees take to compare grows with
+// the points: of 20,000 it is a minute on two cores, of a million half an hour.
+const mostFitted = 20_000
+
+// fewer leaves so many points of those that split leaves to fit: of every end of an axis
+// one, and of the others those that come last, in the order of their hashes.
+func fewer(k op.Kind, points []Point, most int) []Point {
+	ends := map[int]bool{}
+	for axis, r := range hull(k, points) {
+		for _, end := range []float64{r.Min, r.Max} {
+			for i := len(points) - 1; i >= 0; i-- {
+				if points[i].Shape.(op.Located).Coords()[axis] == end {
+					ends[i] = true
+					break
+				}
+			}
+		}
+	}
+	var few []Point
+	others := 0
+	for i := len(points) - 1; i >= 0; i-- {
+		if !ends[i] && others == most-len(ends) {
+			continue
+		}
+		if !ends[i] {
+			others++
+		}
+		few = append(few, points[i])
+	}
+	slices.Reverse(few)
+	return few
 }
 
 // reporting counts the laws that are done.
