@@ -114,9 +114,17 @@ func (c Cluster) Validate() error {
 		}
 	}
 	if c.Network != "" && !isWord(c.Network) {
-		return fmt.Errorf("network: %.80q: want the name of a link class: a word of at most %d bytes without spaces", c.Network, maxName)
+		return fmt.Errorf("network: %w", CheckLinkClass(c.Network))
 	}
 	return c.validateLinks()
+}
+
+// CheckLinkClass refuses what no cluster can call a class of links.
+func CheckLinkClass(name string) error {
+	if isWord(name) {
+		return nil
+	}
+	return fmt.Errorf("%.80q: want the name of a link class: a word of at most %d bytes without spaces", name, maxName)
 }
 
 // maxName bounds the names in a cluster, whose nearest neighbours are looked for.
@@ -131,7 +139,7 @@ func (n Node) validate() error {
 	case !isWord(n.Name):
 		return fmt.Errorf("name: %.80q: want a word of at most %d bytes without spaces", n.Name, maxName)
 	case n.Link != "" && !isWord(n.Link):
-		return fmt.Errorf("link: %.80q: want the name of a link class: a word of at most %d bytes without spaces", n.Link, maxName)
+		return fmt.Errorf("link: %w", CheckLinkClass(n.Link))
 	case len(n.Devices) == 0:
 		return fmt.Errorf("devices: none: node %s needs at least one device", n.Name)
 	}

@@ -51,7 +51,7 @@ func (c Cluster) validateLinks() error {
 func (l Link) validate() error {
 	switch {
 	case !isWord(l.Name):
-		return fmt.Errorf("name: %.80q: want the name of a link class: a word of at most %d bytes without spaces", l.Name, maxName)
+		return fmt.Errorf("name: %w", CheckLinkClass(l.Name))
 	case !(l.Rate >= leastLinkRate && l.Rate <= mostLinkRate):
 		return fmt.Errorf("bytes_per_s: %g of %s: want %g to %g; 200 GB/s are 200e9", float64(l.Rate), l.Name, float64(leastLinkRate), float64(mostLinkRate))
 	case !(l.Latency >= 0 && l.Latency <= mostLinkLength):

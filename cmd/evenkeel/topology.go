@@ -37,6 +37,9 @@ func (a *app) runTopology(o importing, paths []string, given func(flag string) b
 	if err := settleTopology(o, paths, given); err != nil {
 		return err
 	}
+	if info, err := os.Stat(paths[0]); err == nil && info.IsDir() {
+		return fmt.Errorf("%s: is a folder; name a file in it", paths[0])
+	}
 	f, err := os.Open(paths[0])
 	if err != nil {
 		return openError(err)
@@ -48,7 +51,7 @@ func (a *app) runTopology(o importing, paths []string, given func(flag string) b
 	}
 	d, err := m.Draft(topology.Options{Device: o.options.Device, Nodes: o.options.Nodes, Network: o.network, Datasheet: datasheet})
 	if err != nil {
-		return usageError{fmt.Errorf("%s: %w", paths[0], err)}
+		return usageError{err}
 	}
 	text := d.YAML(filepath.Base(paths[0]))
 	if _, err := costmodel.ReadClusterYAML(o.out, text); err != nil {

@@ -56,10 +56,15 @@ type Draft struct {
 // Errors name the option that is wrong.
 func (m *Machine) Draft(o Options) (*Draft, error) {
 	if o.Nodes = cmp.Or(o.Nodes, 1); o.Nodes < 1 || o.Nodes > costmodel.MaxRanks/len(m.GPUs) {
-		return nil, fmt.Errorf("%d nodes of %d GPUs: want 1 to %d nodes", o.Nodes, len(m.GPUs), costmodel.MaxRanks/len(m.GPUs))
+		return nil, fmt.Errorf("--nodes %d: of %d GPUs each: want 1 to %d", o.Nodes, len(m.GPUs), costmodel.MaxRanks/len(m.GPUs))
 	}
 	if o.Network != "" && o.Nodes == 1 {
-		return nil, fmt.Errorf("network %s between one node: say how many nodes there are, or leave it out", o.Network)
+		return nil, fmt.Errorf("--network %s: joins nodes, and there is one: say with --nodes how many there are, or leave it out", o.Network)
+	}
+	if o.Network != "" {
+		if err := costmodel.CheckLinkClass(o.Network); err != nil {
+			return nil, fmt.Errorf("--network %w", err)
+		}
 	}
 	if o.Datasheet == nil {
 		o.Datasheet = func(string) Datasheet { return Datasheet{} }

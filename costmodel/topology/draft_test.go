@@ -127,11 +127,11 @@ func TestDraftErrors(t *testing.T) {
 		o    Options
 		want string
 	}{
-		"negative":     {Options{Nodes: -1}, "-1 nodes of 2 GPUs: want 1 to 32768 nodes"},
-		"too many":     {Options{Nodes: 1 << 16}, "want 1 to 32768 nodes"},
-		"no nodes":     {Options{Network: "ib"}, "network ib between one node"},
+		"negative":     {Options{Nodes: -1}, "--nodes -1: of 2 GPUs each: want 1 to 32768"},
+		"too many":     {Options{Nodes: 1 << 16}, "--nodes 65536: of 2 GPUs each: want 1 to 32768"},
+		"no nodes":     {Options{Network: "ib"}, "--network ib: joins nodes, and there is one: say with --nodes"},
 		"device":       {Options{Device: "a b"}, `device: "a b": want the name of a device type`},
-		"network name": {Options{Nodes: 2, Network: "a b"}, `network: "a b"`},
+		"network name": {Options{Nodes: 2, Network: "a b"}, `--network "a b": want the name of a link class: a word`},
 	} {
 		if _, err := machine([]string{"", ""}).Draft(c.o); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)

@@ -86,7 +86,7 @@ func Read(format, name string, r io.Reader) (*Machine, error) {
 	case len(data) > maxFile:
 		return nil, fmt.Errorf("%s: more than %d bytes; name a file with one machine's topology", name, maxFile)
 	case len(bytes.TrimSpace(data)) == 0:
-		return nil, fmt.Errorf("%s: empty", name)
+		return nil, fmt.Errorf("%s: empty; %s", name, anew(format))
 	}
 	var m *Machine
 	switch format {
@@ -97,14 +97,26 @@ func Read(format, name string, r io.Reader) (*Machine, error) {
 	default:
 		return nil, fmt.Errorf("%s: format %q: want %s or %s", name, format, Matrix, XML)
 	}
+	if err == nil {
+		return m, nil
+	}
+	way := ""
+	if !strings.Contains(err.Error(), "; ") { // which some have
+		way = "; " + anew(format)
+	}
 	var at *lineError
 	if errors.As(err, &at) && at.line > 0 {
-		return nil, fmt.Errorf("%s:%d: %s", name, at.line, at.what)
+		return nil, fmt.Errorf("%s:%d: %s%s", name, at.line, at.what, way)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+	return nil, fmt.Errorf("%s: %w%s", name, err, way)
+}
+
+// anew is how a file of a format is written.
+func anew(format string) string {
+	if format == XML {
+		return "write it anew by running a job with NCCL_TOPO_DUMP_FILE=topo.xml"
 	}
-	return m, nil
+	return "write it anew: nvidia-smi topo -m > topo.txt"
 }
 
 // lineError is what is wrong with a line of a file; line 0 is the whole of it.

@@ -80,8 +80,11 @@ func readXML(data []byte) (*Machine, error) {
 
 func syntax(line int, err error) error {
 	var s *xml.SyntaxError
+	if errors.As(err, &s) && s.Msg == "unexpected EOF" {
+		return wrongf(s.Line, "ends in the middle: it was cut short")
+	}
 	if errors.As(err, &s) {
-		return wrongf(s.Line, "%s", s.Msg)
+		return wrongf(s.Line, "is no XML: %s", s.Msg)
 	}
 	return wrongf(line, "%s", err)
 }
