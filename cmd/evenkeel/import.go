@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/profile"
@@ -114,8 +115,15 @@ func (o *importing) settle() (importer.Format, error) {
 		return importer.Format{}, usagef("--network: is for topologies (--from %s); the links of a recording are named with --link", strings.Join(topologies(), " or "))
 	case o.options.Ranks < 0 || o.options.Nodes < 0:
 		return importer.Format{}, usagef("import: --ranks %d, --nodes %d: must not be negative", o.options.Ranks, o.options.Nodes)
+	case o.options.Collective != "" && !importer.IsCollective(o.options.Collective):
+		return importer.Format{}, usagef("--collective %q: want all_reduce, all_gather, reduce_scatter, alltoall or sendrecv", o.options.Collective)
 	case o.dtype != "" && o.options.DType.Size() == 0:
 		return importer.Format{}, usagef("--dtype %q: want f32, bf16, f16 or fp8", o.dtype)
+	}
+	if o.options.Link != "" {
+		if err := costmodel.CheckLinkClass(o.options.Link); err != nil { // no cluster could name it
+			return importer.Format{}, usagef("--link %w", err)
+		}
 	}
 	if o.devices == "" {
 		return format, nil

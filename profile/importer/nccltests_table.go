@@ -160,6 +160,9 @@ func ncclCollectives() []ncclKind {
 	}
 }
 
+// IsCollective says whether a log can be said to be of a collective of that name.
+func IsCollective(name string) bool { return ncclCollective(name).name != "" }
+
 // ncclCollective finds a collective by nccl-tests' name or ours; the zero kind
 // if there is none.
 func ncclCollective(name string) ncclKind {
