@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"bytes"
 	"crypto/subtle"
 	_ "embed"
 	"errors"
@@ -164,6 +165,9 @@ func (s *Server) body(r *http.Request, v any) error {
 		return &Problem{"timeout", "", fmt.Sprintf("the body did not arrive within %s", s.config.Limits.Read)}
 	case err != nil:
 		return &Problem{"bad_request", "", "the body broke off: " + err.Error()}
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return &Problem{"bad_request", "", "the body is empty: want JSON, as GET /openapi.yaml describes it"}
 	}
 	if err := doc.DecodeStrict("body", 0, data, v); err != nil {
 		var e *doc.Error

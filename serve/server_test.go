@@ -173,7 +173,9 @@ func TestABadRequestGetsANamedError(t *testing.T) {
 	}{
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":1,"lengths_tokens":[2]}]}`, 409, `submitted with other lengths`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[]}`, 400, `"batches"`},
-		{"POST", "/v1/jobs/a/batches", ``, 400, `{"code":"bad_request","message":"empty"}`},
+		{"POST", "/v1/jobs/a/batches", ``, 400, `{"code":"bad_request","message":"the body is empty: want JSON, as GET /openapi.yaml describes it"}`},
+		{"POST", "/v1/plan", `{"lengths_tokens":[9,0]}`, 400, "0 tokens: want 1 to 1048576, what the largest group of this fleet holds; leave out what has none"},
+		{"POST", "/v1/plan", `{"lengths_tokens":[9,1048577]}`, 400, "1048577 tokens: want 1 to 1048576, what the largest group of this fleet holds; truncate or drop longer ones"},
 		{"POST", "/v1/jobs/a/batches", `garbage`, 400, `bad_request`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,NaN]}]}`, 400, `"field":"batches[0].lengths_tokens[1]","message":"NaN is no JSON`},
 		{"POST", "/v1/jobs/a/batches", `{"batches":[{"step":2,"lengths_tokens":[1,1.5]}]}`, 400, `lengths_tokens[1]`},

@@ -215,9 +215,14 @@ func checkLengths(at string, lengths []units.Tokens, l Limits) *Problem {
 		return &Problem{"too_many_sequences", at, fmt.Sprintf("%d sequences: this server plans at most %d at a time; see --max-sequences", n, l.Sequences)}
 	}
 	for k, s := range lengths {
-		if s < 1 || s > l.Tokens {
-			return &Problem{"bad_length", fmt.Sprintf("%s[%d]", at, k), fmt.Sprintf("%d tokens: want 1 to %d, what the largest group of this fleet holds; truncate or drop longer ones", int64(s), int64(l.Tokens))}
+		if s >= 1 && s <= l.Tokens {
+			continue
 		}
+		way := "truncate or drop longer ones"
+		if s < 1 {
+			way = "leave out what has none"
+		}
+		return &Problem{"bad_length", fmt.Sprintf("%s[%d]", at, k), fmt.Sprintf("%d tokens: want 1 to %d, what the largest group of this fleet holds; %s", int64(s), int64(l.Tokens), way)}
 	}
 	return nil
 }
