@@ -142,7 +142,7 @@ func loadLengths(name string, v lengthView) (lengths []units.Tokens, source stri
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) && isDistribution(name) {
 		d, err := workload.ParseDistribution(name)
 		if err != nil {
-			return nil, "", fmt.Errorf("%s: no such file; nor a distribution: %w", name, err)
+			return nil, "", usagef("%s: no such file; nor a distribution: %w", name, err)
 		}
 		if err := v.idle(name, "is a distribution, which has no columns and a seed of its own, as in "+d.String(), "column", "seed"); err != nil {
 			return nil, "", err

@@ -78,7 +78,7 @@ func Read(name string, r io.ReaderAt, size int64, o Options) (*Sample, error) {
 	switch format {
 	case Text:
 		if o.Column != "" {
-			return nil, fmt.Errorf("%s: is read as text, which has no columns: leave the column away, or name the file .csv, .jsonl or .parquet", name)
+			return nil, fmt.Errorf("%s: is read as text, which has no columns: leave --column out, or call the file .csv, .jsonl or .parquet", name)
 		}
 		lengths, err := readText(name, stream)
 		return &Sample{Lengths: lengths}, err
@@ -182,7 +182,7 @@ func parseLength(text string) (units.Tokens, error) {
 	case text == "":
 		return 0, errors.New("empty: want the number of tokens of a sequence; leave sequences of unknown length out")
 	case errors.Is(err, strconv.ErrRange) || err == nil && v > float64(MaxLength):
-		return 0, fmt.Errorf("%s: above %d tokens: are these bytes or characters? name the column that counts tokens", shorten(text), int64(MaxLength))
+		return 0, fmt.Errorf("%s: above %d tokens: are these bytes or characters? of several columns name the one that counts tokens with --column", shorten(text), int64(MaxLength))
 	case err != nil && len(strings.FieldsFunc(text, isSeparator)) > 1:
 		return 0, fmt.Errorf("%q: more than one value: put one length on a line, or name the file .csv and the column", shorten(text))
 	case err != nil || math.IsNaN(v):
@@ -238,12 +238,12 @@ func choose(name string, columns []string, want string) (int, error) {
 			continue
 		}
 		if found >= 0 {
-			return 0, fmt.Errorf("%s: both %q and %q may hold the lengths: name the column; there are %s", name, columns[found], c, listed)
+			return 0, fmt.Errorf("%s: both %q and %q may hold the lengths: say which with --column; there are %s", name, columns[found], c, listed)
 		}
 		found = i
 	}
 	if found < 0 {
-		return 0, fmt.Errorf("%s: no column is called as lengths are: name the column; there are %s", name, listed)
+		return 0, fmt.Errorf("%s: no column is called as lengths are: say with --column which holds them; there are %s", name, listed)
 	}
 	return found, nil
 }
