@@ -189,7 +189,7 @@ type traceHead struct {
 }
 
 // errNoTrace says that a file is not a profiler's trace.
-var errNoTrace = errors.New(`no "traceEvents": not a trace of the PyTorch profiler`)
+var errNoTrace = errors.New(`no "traceEvents": not a trace of the PyTorch profiler; name what its export_chrome_trace wrote`)
 
 // scanTrace hands every event of a trace to visit and returns what the file
 // says beside them. torn says why the file ends early; what came before counts.

@@ -24,7 +24,7 @@ func (s *Sink) nvJSON(name string, in io.Reader) error {
 		return r.object(r.key)
 	})
 	if !r.found {
-		return fmt.Errorf("%s: not a -j file of nvbandwidth: no key nvbandwidth", name)
+		return fmt.Errorf("%s: not a -j file of nvbandwidth: no key nvbandwidth; name what nvbandwidth -j printed", name)
 	}
 	if err != nil {
 		s.Flag(name, "the file ends or breaks in the middle; the tests before that are used")

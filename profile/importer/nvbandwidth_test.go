@@ -168,7 +168,7 @@ func TestNVBandwidthText(t *testing.T) {
 		{name: "an unknown GPU", log: strings.ReplaceAll(head+h2d, "NVIDIA H100 80GB HBM3", "Acme X1"), fails: `"Acme X1" is not known`},
 		{name: "no GPU", log: "nvbandwidth Version: v0.7\n" + h2d, fails: "--device"},
 		{name: "the user's GPU and software", log: "nvbandwidth Version: v0.7\n" + h2d, o: Options{Device: "h100_sxm", Stack: "cuda-12.8"}, points: []string{"h2d [h100_sxm/cuda-12.8] 536870912: 55.2 GB/s", "h2d [h100_sxm/cuda-12.8] 536870912: 55.4 GB/s"}},
-		{name: "another tool", log: "hello\n", fails: "no test of nvbandwidth"},
+		{name: "another tool", log: "hello\n", fails: "no test of nvbandwidth (Running NAME.); name what nvbandwidth printed"},
 		{name: "JSON below other lines", log: "$ mpirun -n 8 ./nvbandwidth -j\n[host] UCX WARN no transport\n{\n\t\"nvbandwidth\" : \n\t{\n", fails: "log:4: the JSON of nvbandwidth -j stands below other lines; let the file begin with its {"},
 	} {
 		t.Run(c.name, c.check)

@@ -60,7 +60,7 @@ func (s *Sink) nvText(name string, in *bufio.Reader) error {
 	case r.seen == 0 && r.json > 0:
 		return fmt.Errorf("%s:%d: the JSON of nvbandwidth -j stands below other lines; let the file begin with its {", name, r.json)
 	case r.seen == 0:
-		return fmt.Errorf("%s: no test of nvbandwidth (Running NAME.); is it another tool's file?", name)
+		return fmt.Errorf("%s: no test of nvbandwidth (Running NAME.); name what nvbandwidth printed; is this another tool's file?", name)
 	}
 	return nil
 }
