@@ -123,6 +123,8 @@ func openError(err error) error {
 	switch {
 	case !errors.As(err, &path):
 		return err
+	case errors.Is(err, fs.ErrNotExist) && path.Path == "-":
+		return errors.New("-: no such file, and stdin is not read: name a file")
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%s: no such file", path.Path)
 	case errors.Is(err, syscall.EISDIR):

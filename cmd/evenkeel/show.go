@@ -32,13 +32,12 @@ func (a *app) show() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show document",
 		Short: "Show any evenkeel document: tables, plots",
-		Long: `Shows a recording, a profile, a plan, of one sequence or of a batch, or a trace as
-tables; and what the lengths of a file or of a named distribution mean for padding and
-balance. --plot draws measured against
-predicted times and the residuals of a profile, on the points that were set
-aside before the fit, as SVG and PNG. --learning-curve fits a recording again, to
-growing random subsets of its points, and shows how the error on the points set
-aside falls: whether a longer calibration would pay.`,
+		Long: `Shows a recording, a profile, a plan (of one sequence or of a batch) or a trace as
+tables, and what the lengths of a file or of a named distribution mean for padding
+and balance. --plot draws the measured against the predicted times of a profile, and
+the residuals, on the points that were set aside before the fit, as SVG and PNG.
+--learning-curve fits a recording again, to growing random subsets of its points, and
+shows how the error on the points set aside falls: whether more points would pay.`,
 		Example: `  evenkeel show prof/calibration.profile.json --coefs
   evenkeel show prof/calibration.profile.json --plot prof/accuracy    # accuracy.svg, .png, accuracy-residuals.svg, .png
   evenkeel show prof/calibration.rec.jsonl --learning-curve --plot prof/learning
@@ -70,7 +69,7 @@ aside falls: whether a longer calibration would pay.`,
 		},
 	}
 	c.Flags().BoolVar(&o.coefs, "coefs", false, "of a profile: every coefficient with its 95 % interval")
-	c.Flags().BoolVar(&o.explain, "explain", false, "of a plan: the account of the step as a tree")
+	c.Flags().BoolVar(&o.explain, "explain", false, "of a plan of one sequence: the account of the step as a tree")
 	c.Flags().BoolVar(&o.learning, "learning-curve", false, "of a recording: the held-out error against the number of points fitted")
 	c.Flags().BoolVar(&o.references, "references", false, "list the profiles that come with evenkeel, or show the one of a GPU model")
 	o.lengths.flags(c)

@@ -46,7 +46,7 @@ type problem struct {
 func (a *app) solve() *cobra.Command {
 	var o problem
 	c := &cobra.Command{
-		Use:   "solve [--profile x.profile.json] --cluster ... --model config.json --seq-len 256k",
+		Use:   "solve [--profile x.profile.json] --cluster ... --model config.json (--seq-len 256k | --lengths lengths.txt)",
 		Short: "Plan a training step on unequal devices; baseline, lower bound and gap beside it",
 		Long: `Decides how many tokens of one long sequence and which attention heads each device
 gets, in which all-to-all groups and in which ring of groups, from the laws of a
