@@ -76,10 +76,16 @@ func planned(p *printer, tool, created string) {
 
 // sideBySide says that the step's sequences would be done sooner as a batch, in groups of
 // devices, where that is so by more than prices of groups are off. There may be a single group,
-// with several sequences in a micro-batch.
+// with several sequences in a micro-batch. Nobody asked whether such a batch is beyond doubt, so
+// it has to be faster than plans whose gain is in doubt as well, which are in the table.
 func sideBySide(d *solver.Plan) string {
-	s := d.SideBySide
-	if s == nil || !(s.Time < d.Step.Time.Mid*(1-groupcost.PricesOff)) {
+	s, least := d.SideBySide, d.Step.Time.Mid
+	for _, c := range d.Compared {
+		if c.Runs() && c.Time.Mid > 0 {
+			least = min(least, c.Time.Mid)
+		}
+	}
+	if s == nil || !(s.Time < least*(1-groupcost.PricesOff)) {
 		return ""
 	}
 	how, groups := "SIDE BY SIDE", fmt.Sprintf("up to %d groups", s.Groups)

@@ -153,6 +153,16 @@ func TestPlanBesideSequencesSideBySide(t *testing.T) {
 			t.Errorf("%.3g s beside 2.71: %q, want %q", c.time, told[:min(len(told), 300)], c.want)
 		}
 	}
+	// What a plan in doubt takes as well, sequence after sequence, is not due to groups side by side.
+	last := &d.Compared[len(d.Compared)-1]
+	last.Verdict, last.Time.Mid = solver.Tie, 2.71*0.52
+	if s := printPlan(t, d); strings.Contains(s, "AS A BATCH") {
+		t.Errorf("beside a faster plan in doubt:\n%s", s)
+	}
+	last.Verdict = solver.Infeasible
+	if s := printPlan(t, d); !strings.Contains(s, "AS A BATCH") {
+		t.Errorf("beside a faster one that does not fit:\n%s", s)
+	}
 }
 
 // A plan that somebody else wrote does not paint the terminal, nor name its window.
