@@ -289,35 +289,43 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 	if err != nil {
 		return Cluster{}, err
 	}
+	if err := c.Contradicts(link, network); err != nil {
+		return Cluster{}, err
+	}
 	inside := linkChoice{linkClasses(p), c.linkNames(), "--link"}
 	out := c
 	out.Nodes = slices.Clone(c.Nodes)
-	used := link == ""
 	for i := range out.Nodes {
 		n := &out.Nodes[i]
 		if n.Size() < 2 && n.Link == "" {
 			continue
 		}
-		was := n.Link
 		if err := inside.fill(&n.Link, link, insideRate(p, n.Devices, cmp.Or(n.Link, link))); err != nil {
 			return Cluster{}, fmt.Errorf("link between the devices of node %s: %w", n.Name, err)
 		}
-		used = used || was == "" || was == link
-	}
-	if !used && slices.ContainsFunc(out.Nodes, func(n Node) bool { return n.Link != "" }) {
-		return Cluster{}, fmt.Errorf("--link %s contradicts the cluster, where every node names its own link class; leave one of them out", link)
 	}
 	if len(out.Nodes) < 2 && out.Network == "" {
 		return out, nil
-	}
-	if network != "" && c.Network != "" && c.Network != network {
-		return Cluster{}, fmt.Errorf("--network %s contradicts the cluster's network %q; leave one of them out", network, c.Network)
 	}
 	between := linkChoice{inside.measured, inside.stated, "--network"}
 	if err := between.fill(&out.Network, network, networkRate(p, c.members())); err != nil {
 		return Cluster{}, fmt.Errorf("link between nodes: %w", err)
 	}
 	return out, nil
+}
+
+// Contradicts says which of the link classes that flags name (empty: none) would change
+// nothing, since the cluster names others.
+func (c Cluster) Contradicts(link, network string) error {
+	open := func(n Node) bool { return n.Link == link || n.Link == "" && n.Size() > 1 }
+	named := func(n Node) bool { return n.Link != "" }
+	switch {
+	case link != "" && slices.ContainsFunc(c.Nodes, named) && !slices.ContainsFunc(c.Nodes, open):
+		return fmt.Errorf("--link %s contradicts the cluster, where every node names its own link class; leave one of them out", link)
+	case network != "" && c.Network != "" && c.Network != network:
+		return fmt.Errorf("--network %s contradicts the cluster's network %q; leave one of them out", network, c.Network)
+	}
+	return nil
 }
 
 func linkClasses(p *Profile) []string {

@@ -177,6 +177,9 @@ func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o 
 	if cluster, err = cluster.Named(k.profile); err != nil {
 		return known{}, o.ofCluster(err)
 	}
+	if err := cluster.Contradicts(o.link, o.network); err != nil {
+		return known{}, o.ofCluster(err)
+	}
 	if cluster, err = fit.AssumeLinks(k.profile, chosenLinks(cluster, o)); err != nil {
 		return known{}, o.ofCluster(err)
 	}
