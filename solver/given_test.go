@@ -1,6 +1,7 @@
 package solver
 
 import (
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -53,6 +54,19 @@ func TestAGivenLayoutIsPricedAndStandsUpToTheChecker(t *testing.T) {
 		if want := world.Seconds(t, p.posed, plan.Layout()); !near(float64(plan.Step.Time.Mid), float64(want)) {
 			t.Errorf("%s %s: %v, the simulator says %v", c.shares, c.heads, plan.Step.Time.Mid, want)
 		}
+	}
+}
+
+// A layout that does not fit where others do is no proof of anything else, and what helps is
+// another one.
+func TestAGivenLayoutThatDoesNotFitSaysSo(t *testing.T) {
+	p := testProblem(t, "1x2 fast", 65536)
+	small := world.Fast()
+	small.Memory = p.posed.Sim.Memory(p.posed.EqualRing())[0].Peak() * 5 / 4
+	_, err := SolveGiven(t.Context(), testProblem(t, "1x2 fast", 65536, small), given(t, "3:1", ""), nil)
+	var no *InfeasibleError
+	if !errors.As(err, &no) || no.Proven || !strings.HasPrefix(err.Error(), "the plan of given was asked for: rank 0 (fast on n0) would need ") || !strings.HasSuffix(err.Error(), "; way out: other shares, or leave the choice to solve") {
+		t.Errorf("%v", err)
 	}
 }
 

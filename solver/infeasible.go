@@ -15,15 +15,19 @@ import (
 // InfeasibleError says that no plan fits, and which constraint is the tightest.
 type InfeasibleError struct {
 	Proven bool   // false: the search found no plan, which is no proof that there is none
-	Reason string // the tightest constraint
+	Asked  string // the strategy whose plan alone was asked for; others may have one
+	Reason string // the tightest constraint, or why the strategy has no plan
 	WayOut string
 }
 
 // Error is the reason and the way out.
 func (e *InfeasibleError) Error() string {
 	head := "no plan was found that fits: "
-	if e.Proven {
+	switch {
+	case e.Proven:
 		head = "no plan fits: "
+	case e.Asked != "":
+		head = "the plan of " + e.Asked + " was asked for: "
 	}
 	return head + e.Reason + "; way out: " + e.WayOut
 }

@@ -163,7 +163,11 @@ func notToBeHad(a strategy.Attempt) *InfeasibleError {
 	case a.MemErr != nil:
 		why = a.MemErr.Error()
 	}
-	return &InfeasibleError{Reason: fmt.Sprintf("the plan of %s was asked for: %s", a.Strategy.Name(), why), WayOut: "take another strategy, or leave the choice to solve"}
+	out := "take another strategy, or leave the choice to solve"
+	if a.Strategy.Name() == (fixed{}).Name() {
+		out = "other shares, or leave the choice to solve"
+	}
+	return &InfeasibleError{Asked: a.Strategy.Name(), Reason: why, WayOut: out}
 }
 
 // noneFits reports the layout that came nearest.
