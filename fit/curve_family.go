@@ -80,17 +80,29 @@ func wireShare(k op.Kind, ranks int) float64 {
 // newFamily gathers curves over links of one kind.
 func newFamily(curves []*sizeCurve, link func(best float64) fabric) *family {
 	f := &family{curves: curves, base: math.Inf(1)}
-	best := 0.0
+	best, least := 0.0, math.Inf(1)
 	for id, c := range curves {
 		c.id = id
+		least = min(least, slices.Min(c.octaves))
 		for i, u := range c.octaves {
 			f.base = min(f.base, c.logs[i])
 			best = max(best, c.wire*math.Exp2(u)/math.Exp(c.logs[i]))
 		}
 	}
+	if least >= largeOctave {
+		f.base = min(f.base, math.Log(usualAlpha))
+	}
 	f.fabric = link(best)
 	return f
 }
+
+const (
+	// usualAlpha is the latency in seconds that is expected where no message tells it: those of
+	// largeOctave, as log2 of the bytes, and more. Of others' collectives it is 5
+	// to 80 us.
+	usualAlpha  = 4e-5
+	largeOctave = 16
+)
 
 // sighting is one point of a family.
 type sighting struct {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // collectives are the laws of all collectives of a data set, fitted library by
@@ -124,7 +125,9 @@ func (d *Data) sheet(g op.GroupType) op.Sheet {
 // prefer puts its family's curve into a law that was chosen among collectiveForms,
 // but for two cases: a single alpha + beta x is as good, to a standard error, and says
 // the same of larger messages, which then is the truth and says more to a reader; or the
-// best of the simpler forms is better by more than a standard error.
+// best of the simpler forms is better by more than a standard error, and says the same of
+// messages below where the measured ones end, if these do not tell what a message of no
+// bytes takes.
 func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 	rival, largest := costmodel.Rival{Form: FamilyForm, Median: medianError(l.logs)}, largestOf(points)
 	width := widthsBySize(points, l.tabled)
@@ -144,7 +147,7 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 		}
 	}
 	if best != nil {
-		if over := excess(own, best); over.mean > over.se {
+		if over := excess(own, best); over.mean > over.se && l.straightBelow(law.Curve, points) {
 			law.Rivals = append(law.Rivals, rival)
 			l.goOn(law, largest)
 			return
@@ -200,7 +203,8 @@ func mostJump(pieces []costmodel.Piece) float64 {
 }
 
 // straightOn says whether a form fitted to the points lies in the interval of the family's
-// curve, or next to it, at messages larger than the measured ones. To a dozen points that end
+// curve, or next to it, at messages larger than the measured ones, and smaller than these as
+// far as the curve goes there. To a dozen points that end
 // where the rate still rises a straight line is as good as any curve, and its rate is the one
 // at their end: of others' messages on H100 nodes, fitted up to an eighth of the largest, it
 // was off by 27, 13 and 15 % on average, with NCCL 2.23, 2.27 and 2.29, where the family is
@@ -210,15 +214,34 @@ func (l curveLaw) straightOn(f form, points []Point, largest op.Shape) bool {
 	if err != nil {
 		return false
 	}
-	far := op.Volume(largest)
-	for range octavesOn {
-		far *= 2
-		half, _ := l.curve.HalfWidth(far)
-		if off := math.Log(float64(law.Curve.Seconds(far) / l.curve.Seconds(far))); math.Abs(off) > max(half, straightOff) {
-			return false
+	var at []units.Bytes
+	for k := 1; k <= octavesOn; k++ {
+		at = append(at, op.Volume(largest)<<k)
+	}
+	return l.saysOf(law.Curve, at, 1) && l.straightBelow(law.Curve, points)
+}
+
+// straightBelow is straightOn of the smaller messages: of a curve that was fitted to messages
+// too large to tell the latency, which is whatever its line was left with, or none at all. The
+// family's interval is wide there and says little: the curve must be next to its middle, for
+// that interval is then not the law's.
+func (l curveLaw) straightBelow(c *costmodel.Curve, points []Point) bool {
+	var at []units.Bytes
+	for _, k := range l.curve.Knots {
+		if 2*k.Bytes <= op.Volume(smallestOf(points)) { // of placesBelow
+			at = append(at, k.Bytes)
 		}
 	}
-	return true
+	return l.saysOf(c, at, 0)
+}
+
+// saysOf says whether a curve lies in a share of the interval of the family's at some sizes, or
+// next to it.
+func (l curveLaw) saysOf(c *costmodel.Curve, at []units.Bytes, share float64) bool {
+	return !slices.ContainsFunc(at, func(x units.Bytes) bool {
+		half, _ := l.curve.HalfWidth(x)
+		return math.Abs(math.Log(float64(c.Seconds(x)/l.curve.Seconds(x)))) > max(share*half, straightOff)
+	})
 }
 
 const (
@@ -230,6 +253,10 @@ const (
 
 func largestOf(points []Point) op.Shape {
 	return slices.MaxFunc(points, func(a, b Point) int { return cmp.Compare(op.Volume(a.Shape), op.Volume(b.Shape)) }).Shape
+}
+
+func smallestOf(points []Point) op.Shape {
+	return slices.MinFunc(points, func(a, b Point) int { return cmp.Compare(op.Volume(a.Shape), op.Volume(b.Shape)) }).Shape
 }
 
 // some are points enough to compare forms on, with their errors.
