@@ -212,3 +212,32 @@ func TestLentIntervalsHoldBeyondTheRange(t *testing.T) {
 		t.Errorf("%.1f %% of %d points lie in the 90 %% intervals of lent laws, which are factors of up to %.2f", 100*share, sum, math.Exp(worst))
 	}
 }
+
+// What one kernel takes tells another's time of the same generation to a half, not to a tenth:
+// few points that happen to agree with the donor do not make it surer than that.
+func TestAnotherKernelsLawIsLessSure(t *testing.T) {
+	dev, core := coreDevice(), trueCore()
+	dev.Sheet.Arch = "sm90"
+	points := corePoints(24, 5, 1<<14, false)
+	own := points[0].Shape.Variant()
+	kind, _ := coreOf(op.KindAttnFwd, dev)
+	half := func(kernel string, n int) float64 {
+		donors := &costmodel.Law{Op: op.KindAttnFwd, Variant: own, Device: dev.Name, Attention: core, Range: hull(op.KindAttnFwd, points), Spread: costmodel.Spread{Lo: 0.9, Hi: 1.1}}
+		donors.Variant.Kernel = kernel
+		law := &costmodel.Law{Op: op.KindAttnFwd, Variant: own, Device: dev.Name, Range: hull(op.KindAttnFwd, points[:n])}
+		lent, _, err := kind.lent(law, dev, points[:n], &Donor{Law: donors, Device: dev})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return math.Log(lent.Spread.Hi)
+	}
+	for _, n := range []int{1, 3, 5, 8, 19} {
+		same, other := half(own.Kernel, n), half("another", n)
+		if want := donorWeight * (otherKernelWidth - sameArchWidth) / (donorWeight + float64(n)); math.Abs(other-same-want) > 0.01 {
+			t.Errorf("%d points: half widths %.3f by the same kernel's law, %.3f by another's, want %.3f more", n, same, other, want)
+		}
+	}
+	if same, other := half(own.Kernel, fewToBelieve), half("another", fewToBelieve); same != other {
+		t.Errorf("%d points of its own: half widths %v and %v", fewToBelieve, same, other)
+	}
+}
