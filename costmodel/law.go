@@ -224,6 +224,9 @@ func (l *Law) interval(s op.Shape, beyond float64) (lo, hi float64) {
 	if beyond > 0 && l.Curve != nil && l.Group != "" {
 		hi = min(hi, most*max(1, l.steady(s)))
 	}
+	if apart := l.ratiosApart(s); beyond > 0 && apart > 0 {
+		lo, hi = 1/CombineFactors(1/lo, math.Exp(untoldRatio*apart)), CombineFactors(hi, math.Exp(untoldRatio*apart))
+	}
 	return lo, hi
 }
 
@@ -327,7 +330,8 @@ const rangeSlack = 0.25
 const batchAxis = 4
 
 // Beyond is how far a shape lies outside the measured range on its worst axis, in
-// doublings (log2 of the ratio to the nearer end); 0 inside.
+// doublings (log2 of the ratio to the nearer end); 0 inside. Query heads that share a KV head
+// as none did that was measured lie outside too (see ratiosApart).
 func (l *Law) Beyond(s op.Shape) float64 {
 	located, ok := s.(op.Located)
 	if !ok {
@@ -341,8 +345,9 @@ func (l *Law) Beyond(s op.Shape) float64 {
 	if len(l.Range) == batchAxis { // a law without that axis was measured at a batch of one
 		worst = max(worst, at[batchAxis])
 	}
+	apart := l.ratiosApart(s)
 	if worst == 1 {
-		return 0 // the usual case, without a logarithm an axis
+		return apart // usually 0, without a logarithm an axis
 	}
-	return math.Log2(worst)
+	return max(apart, math.Log2(worst))
 }
