@@ -5,6 +5,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
 )
 
 // coreKind is a physical core that can stand for an op's law: how it is
@@ -121,7 +122,33 @@ func (c coreKind) tiled(law *costmodel.Law, dev op.DeviceType, points []Point, p
 		law.Width = shape.widths(points, unseen, 0.9)
 		law.Widen = shape.growth(points, law.Width)
 	}
+	law.Widen = oneLength(law, points)
 	return logs, nil
+}
+
+// untoldLength is the half width that a law is missing a doubling beyond the range, in log
+// time, if all its points have about one length: how its time divides into what grows with
+// the length and what does not is then what is usual of devices, however well it knows its
+// own points. Of others' tables of attention, laws of 2,048 tokens alone had 95th percentiles
+// of |log error| of 0.38 (bidirectional) and 0.75 (causal) at other lengths, in the median.
+const untoldLength = 0.12
+
+// oneLength is by what share of itself a law's interval grows a doubling beyond the range,
+// Widen, where its points may have no two lengths, or rows of a product, an octave apart.
+func oneLength(law *costmodel.Law, points []Point) float64 {
+	if r := law.Range[0]; r.Max >= 2*r.Min {
+		return law.Widen
+	}
+	half := make([]float64, len(points))
+	for i, p := range points {
+		e := law.Predict(p.Shape)
+		half[i] = math.Log(float64(e.Hi/e.Lo)) / 2
+	}
+	usual := law.Widen
+	if usual == 0 {
+		usual = 1 // as an absent one is read
+	}
+	return min(max(usual, untoldLength/max(stats.Median(half), leastScale)), mostGrowth)
 }
 
 // correct gives a law the correction that proves itself in cross-validation

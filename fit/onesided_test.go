@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
 // A kernel packs the query heads of a KV head into its tiles: short queries that share take a
@@ -61,4 +62,45 @@ func insideOf(law *costmodel.Law, points []Point) float64 {
 		}
 	}
 	return in
+}
+
+// Calls of one length do not tell what grows with it: a law of them is as sure of the others as
+// devices are alike, not as its own points are.
+func TestLawsOfOneLengthAreUnsureOfOthers(t *testing.T) {
+	dev := coreDevice()
+	rng := rand.New(rand.NewPCG(3, 5))
+	// This kernel starts every tile of queries anew, and reads keys at a rate of its own.
+	took := func(p *Point) {
+		a := p.Shape.(op.AttnFwd)
+		tasks := float64(a.Blocks()*a.QHeads) * math.Ceil(float64(a.QLen)/128)
+		p.Seconds = (waves(dev, a.Attention) + math.Ceil(tasks/float64(dev.Parallel))*4e-6) * math.Exp(0.01*rng.NormFloat64())
+	}
+	var points, others []Point
+	for batch := range 24 {
+		for heads := range 8 {
+			for _, length := range []int{2048, 64 << rng.IntN(4), 8192 << rng.IntN(3)} {
+				p := pointOf(dev, attentionShape(length, 1+batch, 8*(1+heads), 8*(1+heads)), 0)
+				took(&p)
+				if length == 2048 {
+					points = append(points, p)
+				} else {
+					others = append(others, p)
+				}
+			}
+		}
+	}
+	for _, n := range []int{40, len(points)} {
+		law := lawFrom(t, dev, sample(points, n))
+		if in := insideOf(law, points); in < 0.8 {
+			t.Errorf("%d points: %.0f %% of their length lie inside", n, 100*in)
+		}
+		if in := insideOf(law, others); in < 0.85 {
+			t.Errorf("%d points: %.0f %% of other lengths lie inside", n, 100*in)
+		}
+		for _, p := range others {
+			if e := law.Predict(p.Shape); math.Log(float64(e.Hi/e.Lo))/2 > 2 {
+				t.Errorf("%v: from %v to %v", p.Shape, e.Lo, e.Hi)
+			}
+		}
+	}
 }
