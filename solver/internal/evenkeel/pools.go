@@ -14,8 +14,8 @@ type pool struct {
 }
 
 // pools lists the whole cluster and parts of it: every choice of classes of ranks while
-// there are few classes, one node of every kind, halves (quarters, ...) of the nodes, and
-// while ranks are few the k fastest for every k.
+// there are few classes, one node of every kind, halves (quarters, ...) of the nodes,
+// while ranks are few the k fastest for every k, and one rank of every class.
 func (e *estimator) pools() []pool {
 	all := countTo(len(e.class))
 	var parts []func(r int) bool
@@ -25,6 +25,10 @@ func (e *estimator) pools() []pool {
 	parts = append(parts, e.nodeParts()...)
 	if len(all) <= fewRanks {
 		parts = append(parts, e.fastestParts(all)...)
+	}
+	for c := range e.dev { // the fastest alone may have too little memory
+		one := slices.Index(e.class, c)
+		parts = append(parts, func(r int) bool { return r == one })
 	}
 	return e.poolsOf(append([][]int{all}, e.ranksIn(parts)...), map[string]bool{})
 }
