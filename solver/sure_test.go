@@ -8,7 +8,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
+	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
@@ -93,5 +97,25 @@ func TestNoSurePlanWhereNoneGains(t *testing.T) {
 		if sure := compared(plan, "evenkeel-sure"); sure == nil || sure.Verdict != NotLegal || !strings.Contains(sure.Why, tc.want) || plan.Strategy != plan.Baseline().Strategy {
 			t.Errorf("%s of %+v", plan.Strategy, plan.Compared)
 		}
+	}
+}
+
+// TestSurePlanThatIsFaster: evenkeel has it too, whichever search came by it.
+func TestSurePlanThatIsFaster(t *testing.T) {
+	attempt := func(s strategy.Strategy, seconds units.Seconds, why string) strategy.Attempt {
+		return strategy.Attempt{Strategy: s, Result: strategy.Result{Step: &costmodel.Step{Time: costmodel.Estimate{Mid: seconds}}, Why: why, Evaluated: 7}}
+	}
+	for _, x := range []struct {
+		sure units.Seconds
+		want string
+	}{{1, "its own"}, {2, "its own"}, {0.5, "of the sure"}} {
+		found := []strategy.Attempt{attempt(&evenkeel.Sure{}, x.sure, "of the sure"), attempt(&evenkeel.Evenkeel{}, 1, "its own")}
+		if lendSure(found); found[1].Why != x.want || found[1].Time() != min(1, x.sure) || found[0].Why != "of the sure" {
+			t.Errorf("sure takes %v: %+v", x.sure, found)
+		}
+	}
+	found := []strategy.Attempt{attempt(&evenkeel.Evenkeel{}, 1, "its own"), {Strategy: &evenkeel.Sure{}, Illegal: "no gain is sure"}}
+	if lendSure(found); found[0].Why != "its own" {
+		t.Errorf("no sure one: %+v", found)
 	}
 }
