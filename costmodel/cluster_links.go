@@ -310,8 +310,9 @@ func (p *Profile) assumeInside(own *Profile, n Node, l Link) {
 
 const statedBy = "the rate that the cluster states"
 
-// networkWire is the network of a cluster: a hop and an all-to-all go through one
-// card a device (the simulator charges for shared cards), other collectives leave
+// networkWire is the network of a cluster: a hop and what an all-to-all sends to other
+// nodes go through one card a device (the simulator charges for shared cards, and for the
+// rest by the links inside; see Predictor.AbroadFactor), other collectives leave
 // a node through all its cards at once, as far as the links inside it go. Cards bound
 // no port, for a rank reaches those of its node past them.
 func networkWire(p *Profile, c Cluster, l Link) AssumedWire {
