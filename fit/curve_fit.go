@@ -129,7 +129,7 @@ func (d *Data) sheet(g op.GroupType) op.Sheet {
 // messages below where the measured ones end, if these do not tell what a message of no
 // bytes takes.
 func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
-	rival, largest := costmodel.Rival{Form: FamilyForm, Median: medianError(l.logs)}, largestOf(points)
+	rival, smallest, largest := costmodel.Rival{Form: FamilyForm, Median: medianError(l.logs)}, smallestOf(points), largestOf(points)
 	width := widthsBySize(points, l.tabled)
 	points, own := some(points, l.logs)
 	var best []float64
@@ -138,7 +138,7 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 		if !whole(logs) {
 			continue
 		}
-		if over := excess(logs, own); i == 0 && over.mean <= over.se && l.straightOn(f, points, largest) {
+		if over := excess(logs, own); i == 0 && over.mean <= over.se && l.straightOn(f, points, smallest, largest) {
 			law.Rivals = append(law.Rivals, rival)
 			return
 		}
@@ -147,7 +147,7 @@ func (l curveLaw) prefer(law *costmodel.Law, points []Point) {
 		}
 	}
 	if best != nil {
-		if over := excess(own, best); over.mean > over.se && l.straightBelow(law.Curve, points) {
+		if over := excess(own, best); over.mean > over.se && l.straightBelow(law.Curve, smallest) {
 			law.Rivals = append(law.Rivals, rival)
 			l.goOn(law, largest)
 			return
@@ -209,7 +209,7 @@ func mostJump(pieces []costmodel.Piece) float64 {
 // at their end: of others' messages on H100 nodes, fitted up to an eighth of the largest, it
 // was off by 27, 13 and 15 % on average, with NCCL 2.23, 2.27 and 2.29, where the family is
 // by 8, 8 and 9.
-func (l curveLaw) straightOn(f form, points []Point, largest op.Shape) bool {
+func (l curveLaw) straightOn(f form, points []Point, smallest, largest op.Shape) bool {
 	law, err := f.fit(points)
 	if err != nil {
 		return false
@@ -218,17 +218,17 @@ func (l curveLaw) straightOn(f form, points []Point, largest op.Shape) bool {
 	for k := 1; k <= octavesOn; k++ {
 		at = append(at, op.Volume(largest)<<k)
 	}
-	return l.saysOf(law.Curve, at, 1) && l.straightBelow(law.Curve, points)
+	return l.saysOf(law.Curve, at, 1) && l.straightBelow(law.Curve, smallest)
 }
 
 // straightBelow is straightOn of the smaller messages: of a curve that was fitted to messages
 // too large to tell the latency, which is whatever its line was left with, or none at all. The
 // family's interval is wide there and says little: the curve must be next to its middle, for
 // that interval is then not the law's.
-func (l curveLaw) straightBelow(c *costmodel.Curve, points []Point) bool {
+func (l curveLaw) straightBelow(c *costmodel.Curve, smallest op.Shape) bool {
 	var at []units.Bytes
 	for _, k := range l.curve.Knots {
-		if 2*k.Bytes <= op.Volume(smallestOf(points)) { // of placesBelow
+		if 2*k.Bytes <= op.Volume(smallest) { // of placesBelow
 			at = append(at, k.Bytes)
 		}
 	}

@@ -48,3 +48,26 @@ func TestLawsOfLargeMessagesKnowThatSmallOnesAreQuicker(t *testing.T) {
 		}
 	}
 }
+
+// Of a dense sweep some points compare forms. The smallest of those is not the smallest message
+// measured: a law of pieces that its family does not equal stays, which tells latencies itself.
+func TestDenseSweepsKeepTheirPieces(t *testing.T) {
+	if testing.Short() {
+		t.Skip("cross-validates dozens of partitions")
+	}
+	d := &Data{Devices: []op.DeviceType{{Name: "gpu"}}}
+	g := op.NewGroupType([]op.Member{{Device: "gpu", Count: 2}}, 1, "nvlink")
+	d.addGroup(g)
+	points := sized(2*enoughToCompare, 0.01, rand.New(rand.NewPCG(1, 3)), switching)
+	small := points[0]
+	small.Shape, small.Key, small.Seconds = message(100), "100", 2*switching(100)
+	small.rank, points[7].rank = 1, 0 // the second, of which every second is taken
+	points = append(points, small)
+	law, err := lawOf(d, Stratum{On: g.Name, Op: points[0].Shape.Kind(), Variant: points[0].Shape.Variant()}, points)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(law.Curve.Pieces); n < 5 {
+		t.Errorf("%s, want pieces", law.Form())
+	}
+}
