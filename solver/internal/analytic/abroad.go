@@ -1,8 +1,6 @@
 package analytic
 
-import (
-	"github.com/evenkeel/evenkeel/costmodel/op"
-)
+import "github.com/evenkeel/evenkeel/costmodel/op"
 
 // sides finds the links over which the members of a group on several nodes exchange rows
 // inside each (see costmodel.Predictor.AbroadFactor), by node. There are none where one of
@@ -32,11 +30,19 @@ func (m *Model) Abroad(law Link) float64 {
 	return m.p.Predictor.AbroadFactor(law.law)
 }
 
-// Beside is how many bytes of a network's law take as long as one inside a node.
+// Beside is how many bytes on a port of the network take as long as one on a port inside a
+// node.
 func (m *Model) Beside(node int, law Link) float64 {
 	const many = 1 << 26 // bytes, of which launches take little
-	if m.inside[node].law == nil || law.law == nil {
+	inside := m.inside[node]
+	if inside.law == nil || law.law == nil {
 		return 0
 	}
-	return m.inside[node].Seconds(op.KindAllToAll, many) / law.Seconds(op.KindAllToAll, many)
+	return inside.portSeconds(many) / law.portSeconds(many)
+}
+
+// portSeconds is what an all-to-all takes of which a port carries so many bytes.
+func (l Link) portSeconds(bytes float64) float64 {
+	n := float64(l.ranks)
+	return l.Seconds(op.KindAllToAll, bytes*n/(n-1))
 }

@@ -107,17 +107,11 @@ func (e *estimator) exchanged(k *groupKind, i int, cards *cardUse) volume {
 		for _, x := range members {
 			v.raise(x.most(all, 1))
 		}
-	}
-	for _, of := range nodes {
-		if abroad == 0 {
-			break
-		}
-		beside := e.m.Beside(of.node, law)
-		for m, r := range k.groups[0] {
-			if e.p.Ranks[r].Node == of.node {
-				v.raise(members[m].with(all.less(of.portion), abroad))
-				v.raise(members[m].with(of.less(members[m]), beside))
-			}
+	} else {
+		for i, r := range k.groups[0] {
+			at := slices.IndexFunc(nodes, func(n nodePortion) bool { return n.node == e.p.Ranks[r].Node })
+			v.raise(members[i].with(all.less(nodes[at].portion), abroad))
+			v.raise(members[i].with(nodes[at].less(members[i]), e.m.Beside(nodes[at].node, law)))
 		}
 	}
 	if cards == nil || len(nodes) < 2 {
