@@ -518,7 +518,8 @@ solve recommends evenkeel's plan all the same, or one as fast, how often another
 surely gains, and what the recommended one gains.
 
 Planning is all strategies, one after the other, with the bound beside them on a second
-core; results/evidence/bench has it on one. What ` + "`solve --effort`" + ` finds on top is not in here.
+core; results/evidence/bench has it on one. Other work ran beside the latest table, so that
+planning took longer than by itself. What ` + "`solve --effort`" + ` finds on top is not in here.
 
 How to redo it: docs/hexiseq.sh (five minutes on two cores). Every row is in
 comparisons.csv.
