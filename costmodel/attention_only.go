@@ -14,8 +14,7 @@ func (s *Simulator) Attention(l Layout) (forward, backward units.Seconds, err er
 		return 0, 0, err
 	}
 	bare.attentionOnly = true
-	l.TwoBatch = false
-	if err := bare.run(l, SimOptions{}); err != nil {
+	if err := bare.run(l.OneByOne(), SimOptions{}); err != nil {
 		return 0, 0, err
 	}
 	return bare.layers[0].length, bare.layers[1].length, nil

@@ -124,6 +124,23 @@ func BenchmarkTimeInTwos(b *testing.B) {
 	}
 }
 
+// BenchmarkTimeInTurns is the same with their rings in turn.
+func BenchmarkTimeInTurns(b *testing.B) {
+	for _, ranks := range []int{16, 128, 1024} {
+		manySizes(b, ranks, func(b *testing.B, q *Predictor, x plan) {
+			if len(x.layout.Groups) == 1 {
+				b.Skip("one group has no ring")
+			}
+			x.job.Accumulate, x.layout.TwoBatch, x.layout.WeaveForward, x.layout.WeaveBackward = 2, true, true, true
+			s := simulator(b, q, x)
+			timeOf(b, s, x.layout)
+			for b.Loop() {
+				timeOf(b, s, x.layout)
+			}
+		})
+	}
+}
+
 // BenchmarkTimeCold is a step of the first layout of all.
 func BenchmarkTimeCold(b *testing.B) {
 	for _, ranks := range []int{16, 128, 1024} {

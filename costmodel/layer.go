@@ -54,20 +54,25 @@ type layerRun struct {
 	// Known times of messages, of keys and values and of gradients, by price row and by the
 	// group whose block it is; NaN where not known yet.
 	kvTimes, gradTimes [][]units.Seconds
-	rings              rings      // a quicker simulation of the ring, where only its end is asked for
+	rings              [2]rings   // a quicker simulation of rings, where only their end is asked for; the second of two in turn
 	beside             []beside   // by seat: how messages slow its computing down
 	apart              []beside   // the same in the step beside which no messages of the ring are taken to move; nil for nothing
 	batch              int8       // at hand, of two: 1 or 2
 	folded             *folded    // set while one seat of the ring stands for several
 	given              *passTimes // computing times given by the caller; nil: by the laws
-	// For the latest steps, by step modulo the number of rows and by seat: when the stream
-	// was done with the block, when the block was sent on, when the rank's share was added to
-	// the block's gradient, and when the gradient was sent on.
+	ringState                     // of the ring under way
+	waiting            ringState  // of that of the other of two micro-batches whose rings take turns
+	events             *[]event   // nil unless a timeline is wanted
+}
+
+// ringState is how far a ring is. Of the latest steps, by step modulo the number of rows and
+// by seat: when the stream was done with the block, when the block was sent on, when the
+// rank's share was added to the block's gradient, and when the gradient was sent on.
+type ringState struct {
 	computed, sent, gradSent [][]units.Seconds
 	added                    [][]arrival
 	arrived, gradArrived     [][]arrival // of the last three steps
 	home                     []arrival   // of the gradients of the own block, back at their owner
-	events                   *[]event    // nil unless a timeline is wanted
 }
 
 // seatRun is the state of a seat (a rank's place in the layout) in the ring, and how it
@@ -135,13 +140,18 @@ func (r *layerRun) play() {
 // ring runs all steps, once all-to-alls are in.
 func (r *layerRun) ring() {
 	switch {
-	case r.sim.lengthOnly && r.events == nil && r.n > 1 && r.sim.goesRound():
-		r.rings.simulate(r)
+	case r.quick():
+		r.rings[0].simulate(r)
 	case r.back:
 		r.backwardRing()
 	default:
 		r.forwardRing()
 	}
+}
+
+// quick says whether the ring is simulated quickly.
+func (r *layerRun) quick() bool {
+	return r.sim.lengthOnly && r.events == nil && r.n > 1 && r.sim.goesRound()
 }
 
 func (r *layerRun) reset(s *sim, back, events bool) {
@@ -375,20 +385,30 @@ func (r *layerRun) backwardRing() {
 		if r.sim.gaveUp(len(r.seats)) {
 			return
 		}
-		if t > 0 || !r.ownLast {
-			r.compute(t)
-			r.add(t)
-		}
-		if t+1 < r.n-1 {
-			r.passKV(t + 1)
-		}
-		if t > 0 {
-			r.passGrad(t)
-		}
+		r.stepBack(t)
 	}
 	if r.ownLast {
 		r.compute(0)
 	}
+	r.awaitHome()
+}
+
+// stepBack is step t of a backward ring of several groups.
+func (r *layerRun) stepBack(t int) {
+	if t > 0 || !r.ownLast {
+		r.compute(t)
+		r.add(t)
+	}
+	if t+1 < r.n-1 {
+		r.passKV(t + 1)
+	}
+	if t > 0 {
+		r.passGrad(t)
+	}
+}
+
+// awaitHome lets all streams stand still until the gradients of their own blocks are back.
+func (r *layerRun) awaitHome() {
 	for i := range r.seats {
 		r.seats[i].await(r.home[i])
 	}

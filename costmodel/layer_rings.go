@@ -61,16 +61,23 @@ func (s *sim) goesRound() bool {
 
 // simulate runs all steps of a layer whose groups have been entered.
 func (x *rings) simulate(r *layerRun) {
+	x.prepare(r)
+	if r.back {
+		x.backward()
+	} else {
+		x.forward()
+	}
+}
+
+// prepare asks for all prices.
+func (x *rings) prepare(r *layerRun) {
 	x.reset(r)
 	x.price(&x.kv, false)
 	x.book(x.kv, 1, r.ownLast)
-	if !r.back {
-		x.forward()
-		return
+	if r.back {
+		x.price(&x.grad, true)
+		x.book(x.grad, 0, false)
 	}
-	x.price(&x.grad, true)
-	x.book(x.grad, 0, false)
-	x.backward()
 }
 
 func (x *rings) reset(r *layerRun) {
@@ -174,7 +181,7 @@ func (x *rings) forward() {
 		if x.run.sim.gaveUp(len(x.run.seats)) {
 			return
 		}
-		x.compute(t, t+len(x.computed)-1)
+		x.compute(t, x.before(t))
 		if t < n-1 {
 			x.passKV(t)
 		}
@@ -192,23 +199,31 @@ func (x *rings) backward() {
 		if x.run.sim.gaveUp(len(x.run.seats)) {
 			return
 		}
-		if t > 0 || !ownLast {
-			x.computeBack(t)
-		}
-		if t+1 < n-1 {
-			x.passKV(t + 1)
-		}
-		if t > 0 {
-			x.passGrad(t)
-		}
+		x.stepBack(t, x.before(t))
 	}
 	last := n - 1
 	if ownLast {
-		x.compute(0, last) // what is in its row of ready came before the last step
+		x.compute(0, rowOf(x.computed, last)) // what is in its row of ready came before the last step
 		last = 0
 	}
 	x.finish(rowOf(x.computed, last), rowOf(x.home, n))
 }
+
+// stepBack is step t of a backward ring, whose streams are free from some time on.
+func (x *rings) stepBack(t int, free []units.Seconds) {
+	if t > 0 || !x.run.ownLast {
+		x.computeBack(t, free)
+	}
+	if t+1 < x.run.n-1 {
+		x.passKV(t + 1)
+	}
+	if t > 0 {
+		x.passGrad(t)
+	}
+}
+
+// before is when the streams are free for step t, behind the one before it.
+func (x *rings) before(t int) []units.Seconds { return rowOf(x.computed, t+len(x.computed)-1) }
 
 // finish leaves the seats as after the last step.
 func (x *rings) finish(done, home []units.Seconds) {
@@ -218,10 +233,10 @@ func (x *rings) finish(done, home []units.Seconds) {
 	}
 }
 
-// compute is step t of every stream, after another.
-func (x *rings) compute(t, after int) {
+// compute is step t of every stream, free from some time on.
+func (x *rings) compute(t int, free []units.Seconds) {
 	done := rowOf(x.computed, t)
-	arrived, free, took := rowOf(x.ready, t), rowOf(x.computed, after), x.run.step(t)
+	arrived, took := rowOf(x.ready, t), x.run.step(t)
 	arrived, free, took = arrived[:len(done)], free[:len(done)], took[:len(done)]
 	for i := range done {
 		done[i] = later(free[i], arrived[i]) + took[i]
@@ -230,9 +245,9 @@ func (x *rings) compute(t, after int) {
 
 // computeBack is the same and adds to the gradients; the stream is at most so many
 // blocks ahead of them as there are buffers.
-func (x *rings) computeBack(t int) {
+func (x *rings) computeBack(t int, free []units.Seconds) {
 	done, sum := rowOf(x.computed, t), rowOf(x.added, t)
-	arrived, free, took := rowOf(x.ready, t), rowOf(x.computed, t+len(x.computed)-1), x.run.step(t)
+	arrived, took := rowOf(x.ready, t), x.run.step(t)
 	home, ahead := rowOf(x.home, t), x.never
 	if u := t - x.run.sim.job.RingBuffers; u >= 0 {
 		ahead = rowOf(x.added, u)

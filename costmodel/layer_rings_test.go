@@ -106,7 +106,7 @@ func TestRingsAgainstAccount(t *testing.T) {
 		x.layout.OwnLast = len(x.layout.Groups) > 1 && rng.IntN(2) == 0
 		got, want := longSim(t, p, x, true), longSim(t, p, x, false)
 		if got.goesRound() && len(got.groups) > 1 {
-			quick[fmt.Sprintf("own last %t, unlike %t, in twos %t", x.layout.OwnLast, unlike && members > 1, x.layout.TwoBatch)]++
+			quick[fmt.Sprintf("own last %t, unlike %t, in twos %t, in turn %t", x.layout.OwnLast, unlike && members > 1, x.layout.TwoBatch, x.layout.WeaveForward && x.layout.WeaveBackward)]++
 		}
 		for n, round := range got.rounds() {
 			for dir := range round.layers {
@@ -126,7 +126,7 @@ func TestRingsAgainstAccount(t *testing.T) {
 			t.Fatalf("seed %d: step %v, account %v", seed, float64(got.length()), float64(want.length()))
 		}
 	}
-	if len(quick) != 8 {
+	if len(quick) != 12 {
 		t.Errorf("of plans of these kinds only were some simulated the quick way: %v", quick)
 	}
 }

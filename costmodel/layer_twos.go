@@ -17,6 +17,8 @@ import (
 // everything else, and B's when A's ring has no more to send. Each ring has buffers of
 // its own, so that B's first blocks may arrive while A's last ones are computed.
 //
+// Where the layout weaves a pass (see weave), the steps of both rings take turns.
+//
 // The order of tasks does not depend on their times, so that here, too, a faster device
 // or link never makes the layer longer (see layerRun).
 func (r *layerRun) inTwos(s *sim, back, events bool) {
@@ -26,7 +28,7 @@ func (r *layerRun) inTwos(s *sim, back, events bool) {
 }
 
 // passTwos is that with prices, for streams and ports that may be free at times of their
-// own; somebody is told before a ring begins and when it is over.
+// own; somebody is told before a ring is computed, or goes on, and when it is over.
 func (r *layerRun) passTwos(w twos, before, over func(batch int8)) {
 	var in, out [2][]joined
 	r.batch = batchA
@@ -39,6 +41,25 @@ func (r *layerRun) passTwos(w twos, before, over func(batch int8)) {
 			in[b][g] = r.toAll(g, 0, w.in[g])
 		}
 	}
+	if r.weaves() {
+		out = r.weave(w, in, before, over)
+	} else {
+		out = r.oneAfterTheOther(w, in, before, over)
+	}
+	for g := range r.sim.groups {
+		for b := range out {
+			r.batch = int8(b) + batchA
+			r.awaitAll(g, out[b][g])
+			r.linear(g, r.n, w.after[b])
+		}
+	}
+	for i := range r.seats {
+		r.length = max(r.length, r.seats[i].free)
+	}
+}
+
+// oneAfterTheOther runs the rings, and says when the all-to-alls behind them are over.
+func (r *layerRun) oneAfterTheOther(w twos, in [2][]joined, before, over func(batch int8)) (out [2][]joined) {
 	r.batch = batchA
 	before(r.batch)
 	r.ringOf(in[0])
@@ -53,16 +74,7 @@ func (r *layerRun) passTwos(w twos, before, over func(batch int8)) {
 	r.ringOf(in[1])
 	over(r.batch)
 	out[1] = r.toAlls(w.out)
-	for g := range r.sim.groups {
-		for b := range out {
-			r.batch = int8(b) + batchA
-			r.awaitAll(g, out[b][g])
-			r.linear(g, r.n, w.after[b])
-		}
-	}
-	for i := range r.seats {
-		r.length = max(r.length, r.seats[i].free)
-	}
+	return out
 }
 
 // The micro-batches of two, as events name them; 0 is one that goes alone.
@@ -208,12 +220,24 @@ func (r *layerRun) awaitAll(g int, x joined) {
 
 // ringOf runs the ring of a micro-batch whose all-to-alls are in.
 func (r *layerRun) ringOf(in []joined) {
+	r.awaitEach(in)
+	r.arrive(in)
+	r.ring()
+}
+
+// awaitEach is awaitAll of all groups.
+func (r *layerRun) awaitEach(x []joined) {
+	for g := range x {
+		r.awaitAll(g, x[g])
+	}
+}
+
+// arrive says when the own blocks are there whose all-to-alls are these.
+func (r *layerRun) arrive(in []joined) {
 	for g := range in {
-		r.awaitAll(g, in[g])
 		b := &r.sim.groups[g]
 		for i := b.from; i < b.to && !r.ownLast; i++ {
 			r.arrived[0][i] = arrival{in[g].end, in[g].end}
 		}
 	}
-	r.ring()
 }

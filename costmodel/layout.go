@@ -36,6 +36,11 @@ type Layout struct {
 	// layout, so that one computes during the all-to-alls of the other (see
 	// layerRun.inTwos). The last one of an odd number goes alone.
 	TwoBatch bool `json:"two_batch_overlap,omitzero"`
+	// WeaveForward and WeaveBackward say of a pass that the rings of the two take turns step
+	// by step, where they would go one after the other (see layerRun.weave). They are for
+	// layouts with TwoBatch and several groups.
+	WeaveForward  bool `json:"weave_forward,omitzero"`
+	WeaveBackward bool `json:"weave_backward,omitzero"`
 }
 
 // MaxHeadChunks is the largest number of chunks of a layout. With four, three quarters of
@@ -224,6 +229,9 @@ func (l Layout) Validate(seqLen units.Tokens, ranks, qHeads int) error {
 	if l.HeadChunks > 1 && l.TwoBatch {
 		return fmt.Errorf("two_batch_overlap: with head_chunks %d: either hides all-to-alls, a layout has one of them", l.HeadChunks)
 	}
+	if err := l.validateWeave(); err != nil {
+		return err
+	}
 	seen := make([]bool, ranks)
 	for i, g := range l.Groups {
 		if err := l.validateGroup(g, qHeads, seen); err != nil {
@@ -234,6 +242,28 @@ func (l Layout) Validate(seqLen units.Tokens, ranks, qHeads int) error {
 		if len(s.Segments) > 0 && !seen[r] {
 			return fmt.Errorf("groups: rank %d has %d tokens but is in no group", r, int64(s.Tokens()))
 		}
+	}
+	return nil
+}
+
+// OneByOne is the layout with micro-batches one after the other.
+func (l Layout) OneByOne() Layout {
+	l.TwoBatch, l.WeaveForward, l.WeaveBackward = false, false, false
+	return l
+}
+
+// validateWeave checks that there are two rings to weave.
+func (l Layout) validateWeave() error {
+	name := "weave_forward"
+	if !l.WeaveForward {
+		name = "weave_backward"
+	}
+	switch {
+	case !l.WeaveForward && !l.WeaveBackward:
+	case !l.TwoBatch:
+		return fmt.Errorf("%s: without two_batch_overlap: the rings of two micro-batches take turns", name)
+	case len(l.Groups) < 2:
+		return fmt.Errorf("%s: with a single group: it has no ring", name)
 	}
 	return nil
 }

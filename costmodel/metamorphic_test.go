@@ -62,7 +62,7 @@ func TestFasterIsNotSlower(t *testing.T) {
 func relabelled(rng *rand.Rand, x plan) (y plan, to []int) {
 	order := rng.Perm(len(x.job.Cluster.Nodes))
 	y, to = x, make([]int, len(x.layout.Shards))
-	y.job.Cluster.Nodes, y.layout = nil, Layout{Shards: make([]Shard, len(to)), OwnLast: x.layout.OwnLast, KeepTail: x.layout.KeepTail, HeadChunks: x.layout.HeadChunks, TwoBatch: x.layout.TwoBatch}
+	y.job.Cluster.Nodes, y.layout.Shards, y.layout.Groups = nil, make([]Shard, len(to)), nil
 	next := 0
 	for _, n := range order {
 		y.job.Cluster.Nodes = append(y.job.Cluster.Nodes, x.job.Cluster.Nodes[n])

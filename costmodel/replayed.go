@@ -139,7 +139,9 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 	bare.attentionOnly = w.AttentionOnly
 	r := &replaying{sim: bare, took: took, out: new(Replayed)}
 	// One micro-batch has no other to go with.
-	r.micro, w.Layout.TwoBatch = max(1, w.Micro), w.Layout.TwoBatch && w.Micro == 2
+	if r.micro = max(1, w.Micro); r.micro != 2 {
+		w.Layout = w.Layout.OneByOne()
+	}
 	if err := r.prepare(w.Layout); err != nil {
 		return nil, err
 	}

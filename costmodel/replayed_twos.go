@@ -36,8 +36,12 @@ func (x *stretches) ofTwos(events []event) {
 			x.addLater(first, 0, e.end)
 		}
 	}
-	for x.g.micro = range 2 {
-		x.ringOfTwos(events)
+	if x.r.run.weaves() {
+		x.wovenRings(events)
+	} else {
+		for x.g.micro = range 2 {
+			x.ringOfTwos(events)
+		}
 	}
 	for x.g.micro = range 2 {
 		for _, e := range x.ofMicro(events, allToAllEvent, false) {
@@ -56,11 +60,36 @@ func (x *stretches) ringOfTwos(events []event) {
 		x.addLater(AllToAllIn, 0, e.end)
 	}
 	for _, e := range x.ofMicro(events, stepEvent, true) {
-		x.addLater(RingWait, e.step, e.start)
-		x.addLater(AttentionOp, e.step, e.end-x.merged(e))
-		x.addLater(MergeOp, e.step, e.end)
+		x.step(e)
 	}
 	x.addLater(RingWait, len(x.r.groups), x.r.ringEnds[x.g.micro][x.seat])
+}
+
+// wovenRings is ringOfTwos of both, whose steps take turns.
+func (x *stretches) wovenRings(events []event) {
+	begun := [2]bool{}
+	for _, e := range events {
+		if e.kind != stepEvent {
+			continue
+		}
+		if x.g.micro = int(e.batch - batchA); !begun[x.g.micro] {
+			begun[x.g.micro] = true
+			for _, in := range x.ofMicro(events, allToAllEvent, true) {
+				x.addLater(AllToAllIn, 0, in.end)
+			}
+		}
+		x.step(e)
+	}
+	for x.g.micro = range 2 {
+		x.addLater(RingWait, len(x.r.groups), x.r.ringEnds[x.g.micro][x.seat])
+	}
+}
+
+// step lists the stretches of a step of the ring.
+func (x *stretches) step(e event) {
+	x.addLater(RingWait, e.step, e.start)
+	x.addLater(AttentionOp, e.step, e.end-x.merged(e))
+	x.addLater(MergeOp, e.step, e.end)
 }
 
 // ofMicro lists the events of one kind of the micro-batch at hand; of those that are no

@@ -90,7 +90,20 @@ func twoBatch(d *solver.Plan) string {
 	if n := d.Job.Accumulate; n%2 == 1 {
 		last = fmt.Sprintf("; the last of %d goes alone", n)
 	}
-	return "; micro-batches go through the layers in twos, and the " + moving + " of one are on their way while the other is computed" + last
+	return "; micro-batches go through the layers in twos, and the " + moving + " of one are on their way while the other is computed" + inTurns(d) + last
+}
+
+// inTurns says in which passes the steps of the rings of two take turns.
+func inTurns(d *solver.Plan) string {
+	switch {
+	case d.WeaveForward && d.WeaveBackward:
+		return "; the steps of their rings take turns"
+	case d.WeaveForward:
+		return "; the steps of their forward rings take turns"
+	case d.WeaveBackward:
+		return "; the steps of their backward rings take turns"
+	}
+	return ""
 }
 
 // groupRing says which way keys and values go, by how far they do.

@@ -223,10 +223,21 @@ func besideEachOther(t testing.TB, q *solver.Problem) (ours, todays units.Second
 	return ours, todays
 }
 
-// inTwos is what a layout takes with micro-batches in twos; +Inf where memory is too small.
+// inTwos is what a layout takes with micro-batches in twos, their rings in turn where that is
+// faster; +Inf where memory is too small.
 func inTwos(t testing.TB, sim *costmodel.Simulator, l costmodel.Layout) units.Seconds {
 	t.Helper()
 	l.TwoBatch = true
+	best := inTwosAs(t, sim, l)
+	for way := 1; way < 4 && len(l.Groups) > 1; way++ {
+		l.WeaveForward, l.WeaveBackward = way&1 > 0, way&2 > 0
+		best = min(best, inTwosAs(t, sim, l))
+	}
+	return best
+}
+
+func inTwosAs(t testing.TB, sim *costmodel.Simulator, l costmodel.Layout) units.Seconds {
+	t.Helper()
 	if slices.ContainsFunc(sim.Memory(l), func(m costmodel.Memory) bool { return !m.Fits() }) {
 		return units.Seconds(math.Inf(1))
 	}

@@ -159,7 +159,7 @@ func (f *findings) groups(p *Plan) {
 	f.ownLast("own_last", p.Layout())
 	f.keepTail("keep_tail", p, p.Layout())
 	f.headChunks("head_chunks", p.Layout())
-	f.twoBatch("two_batch_overlap", p.Job, p.Layout())
+	f.twoBatch("", p.Job, p.Layout())
 	visits := make([]string, len(p.Ranks)) // where
 	for i, g := range p.Groups {
 		first, tokens := 0, units.Tokens(0)
@@ -218,13 +218,26 @@ func (f *findings) headChunks(field string, l costmodel.Layout) {
 	}
 }
 
-// twoBatch checks that there are two micro-batches to go through the layers together.
-func (f *findings) twoBatch(field string, j costmodel.Job, l costmodel.Layout) {
-	switch {
+// twoBatch checks that there are two micro-batches to go through the layers together, and two
+// rings where these take turns.
+func (f *findings) twoBatch(at string, j costmodel.Job, l costmodel.Layout) {
+	switch field := at + "two_batch_overlap"; {
 	case l.TwoBatch && j.Accumulate < 2:
 		f.add(field, "true: with %d micro-batch in a step (job.grad_accumulation): it takes two", max(1, j.Accumulate))
 	case l.TwoBatch && l.HeadChunks > 1:
 		f.add(field, "true: with %d head_chunks: a plan has one or the other", l.HeadChunks)
+	}
+	f.weave(at+"weave_forward", l.WeaveForward, l)
+	f.weave(at+"weave_backward", l.WeaveBackward, l)
+}
+
+// weave checks that there are two rings to take turns.
+func (f *findings) weave(field string, on bool, l costmodel.Layout) {
+	switch {
+	case on && !l.TwoBatch:
+		f.add(field, "true: without two_batch_overlap: the rings of two micro-batches take turns")
+	case on && len(l.Groups) < 2:
+		f.add(field, "true: with a single group: it has no ring")
 	}
 }
 

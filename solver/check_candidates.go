@@ -75,7 +75,7 @@ func (f *findings) layout(at string, p *Plan, c *Candidate) {
 	f.ownLast(at+"layout.own_last", *c.Layout)
 	f.keepTail(at+"layout.keep_tail", p, *c.Layout)
 	f.headChunks(at+"layout.head_chunks", *c.Layout)
-	f.twoBatch(at+"layout.two_batch_overlap", p.Job, *c.Layout)
+	f.twoBatch(at+"layout.", p.Job, *c.Layout)
 }
 
 // notLegal checks that a candidate without a layout has nothing that only one

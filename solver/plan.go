@@ -25,7 +25,7 @@ type Plan struct {
 	// within the cost model's error.
 	Taken  bool              `json:"taken,omitzero"`
 	Groups []costmodel.Group `json:"groups"` // all-to-all groups in the order of their ring
-	// OwnLast, KeepTail, HeadChunks and TwoBatch are those of costmodel.Layout. OwnLast:
+	// OwnLast and what follows it are those of costmodel.Layout. OwnLast:
 	// each group computes its own block last in the backward pass.
 	OwnLast bool `json:"own_last,omitzero"`
 	// KeepTail: keys and values that no other group needs are not sent.
@@ -33,9 +33,12 @@ type Plan struct {
 	// HeadChunks: the number of chunks in which a single group computes its heads.
 	HeadChunks int `json:"head_chunks,omitzero"`
 	// TwoBatch: micro-batches go through the layers in pairs.
-	TwoBatch bool           `json:"two_batch_overlap,omitzero"`
-	Step     costmodel.Step `json:"step"` // predicted
-	Bound    units.Seconds  `json:"lower_bound_s"`
+	TwoBatch bool `json:"two_batch_overlap,omitzero"`
+	// WeaveForward and WeaveBackward: the rings of a pair take turns in that pass.
+	WeaveForward  bool           `json:"weave_forward,omitzero"`
+	WeaveBackward bool           `json:"weave_backward,omitzero"`
+	Step          costmodel.Step `json:"step"` // predicted
+	Bound         units.Seconds  `json:"lower_bound_s"`
 	// Gap is step time / lower bound - 1: no plan with the same layout for all micro-batches,
 	// run one by one or in pairs, can gain more.
 	Gap float64 `json:"gap"`
@@ -133,7 +136,10 @@ func (p *Plan) old() bool { return p.Schema == PlanSchemaV1 }
 
 // Layout is who owns what, as the simulator takes it.
 func (p *Plan) Layout() costmodel.Layout {
-	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, OwnLast: p.OwnLast, KeepTail: p.KeepTail, HeadChunks: p.HeadChunks, TwoBatch: p.TwoBatch}
+	l := costmodel.Layout{
+		Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, OwnLast: p.OwnLast, KeepTail: p.KeepTail,
+		HeadChunks: p.HeadChunks, TwoBatch: p.TwoBatch, WeaveForward: p.WeaveForward, WeaveBackward: p.WeaveBackward,
+	}
 	for r, k := range p.Ranks {
 		l.Shards[r].Segments = k.Segments
 	}

@@ -145,13 +145,15 @@ func (p *Problem) pick(found []strategy.Attempt, bound units.Seconds) (*Plan, er
 		}
 	}
 	chosen := &found[at]
+	l := chosen.Layout
 	w.chosen = w.plans[at]
 	if base >= 0 {
 		w.base = w.plans[base]
 	}
 	plan := &Plan{
 		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.Strategy.Name(), Taken: at != recommended,
-		Ranks: p.planRanks(chosen.Layout), Groups: chosen.Layout.Groups, OwnLast: chosen.Layout.OwnLast, KeepTail: chosen.Layout.KeepTail, HeadChunks: chosen.Layout.HeadChunks, TwoBatch: chosen.Layout.TwoBatch, Step: *chosen.Step,
+		Ranks: p.planRanks(l), Groups: l.Groups, OwnLast: l.OwnLast, KeepTail: l.KeepTail, HeadChunks: l.HeadChunks,
+		TwoBatch: l.TwoBatch, WeaveForward: l.WeaveForward, WeaveBackward: l.WeaveBackward, Step: *chosen.Step,
 		Bound: bound, Gap: gapOf(chosen.Time(), bound), Warnings: warnings(found), Notes: notModelled(),
 	}
 	for i := range found {

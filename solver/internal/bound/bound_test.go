@@ -275,6 +275,7 @@ func checkBound(t *testing.T, r *rand.Rand, p *strategy.Problem, layouts int) {
 		l.KeepTail = len(l.Groups) > 1 && r.IntN(2) == 0
 		if l.TwoBatch = p.Job.Accumulate > 1 && r.IntN(2) == 0; l.TwoBatch {
 			l.HeadChunks = 0
+			l.WeaveForward, l.WeaveBackward = len(l.Groups) > 1 && r.IntN(2) == 0, len(l.Groups) > 1 && r.IntN(2) == 0
 		}
 		took, err := p.Sim.Time(l)
 		if err != nil {

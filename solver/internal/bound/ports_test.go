@@ -236,6 +236,7 @@ func TestRingFloorHoldsOverSharedCards(t *testing.T) {
 				key := n
 				if l.TwoBatch {
 					key = -n
+					l.WeaveForward, l.WeaveBackward = r.IntN(2) == 0, r.IntN(2) == 0
 				}
 				if _, ok := floor[key]; !ok {
 					floor[key] = ringFloor(t, p, n, l.TwoBatch)

@@ -21,6 +21,9 @@ type draft struct {
 	// lead is how many tokens of the group that has the end of the sequence come before
 	// all others (see leading).
 	lead units.Tokens
+	// weave says of the forward and of the backward pass whether rings of two micro-batches
+	// take turns, where these go in twos.
+	weave [2]bool
 }
 
 // slot is a group's place in the ring.
@@ -41,7 +44,7 @@ type groupKind struct {
 
 // clone copies what moves change.
 func (d *draft) clone() *draft {
-	return &draft{kinds: slices.Clone(d.kinds), ring: d.ring, ownLast: d.ownLast, chunks: d.chunks, lead: d.lead}
+	return &draft{kinds: slices.Clone(d.kinds), ring: d.ring, ownLast: d.ownLast, chunks: d.chunks, lead: d.lead, weave: d.weave}
 }
 
 // ranks counts the members of all groups.
@@ -135,7 +138,7 @@ func (k *groupKind) atWork(group int, tokens []units.Tokens) costmodel.Group {
 func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *draft {
 	l, lead := following(l)
 	tokens, tiers := l.Tokens(), tiersOf(l)
-	d := &draft{ownLast: l.OwnLast, chunks: l.HeadChunks, lead: lead}
+	d := &draft{ownLast: l.OwnLast, chunks: l.HeadChunks, lead: lead, weave: [2]bool{l.WeaveForward, l.WeaveBackward}}
 	var members [][]units.Tokens // of each kind's first group
 	for at, g := range l.Groups {
 		var k groupKind
@@ -224,6 +227,12 @@ func layoutKey(l costmodel.Layout) string {
 	}
 	if l.KeepTail {
 		b = append(b, 0, 0, costmodel.MaxHeadChunks+2)
+	}
+	if l.WeaveForward {
+		b = append(b, 0, 0, costmodel.MaxHeadChunks+3)
+	}
+	if l.WeaveBackward {
+		b = append(b, 0, 0, costmodel.MaxHeadChunks+4)
 	}
 	for _, g := range l.Groups {
 		b = binary.AppendUvarint(b, uint64(len(g)))

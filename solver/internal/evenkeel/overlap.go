@@ -110,6 +110,35 @@ func (s *search) inChunks(best point) point {
 	return best
 }
 
+// inTurns is a point or, if it is a ring of micro-batches in twos that gains by it, with
+// their steps in turn.
+func (s *search) inTurns(best point) point {
+	if best.d.weave != [2]bool{} || best.t > s.fastest()*(1+turnsGap) {
+		return best
+	}
+	return s.rewoven(best)
+}
+
+// rewoven is a point or, if it is faster, with the rings of micro-batches in twos in turn in
+// a pass where they are not, or the other way round. Passes add up, so that each is tried by
+// itself. Equal devices keep the layout that is known.
+func (s *search) rewoven(best point) point {
+	if !s.twoBatch || len(best.d.ring) < 2 || !s.unequal() || math.IsInf(best.t, 1) {
+		return best
+	}
+	for pass := range best.d.weave {
+		x := best.d.clone()
+		x.weave[pass] = !x.weave[pass]
+		if t := s.judge(s.layout(x)); t < best.t*(1-minGain) {
+			best = point{x, t}
+		}
+	}
+	return best
+}
+
+// turnsGap is how much slower than the best so far a ring may be to be tried so.
+const turnsGap = 0.3
+
 // ownLast is the fastest points with own blocks last, of those that gain by it. Equal
 // devices keep the layout that is known.
 func (s *search) ownLast(points []point) (found []point) {

@@ -37,6 +37,26 @@ func TestAllToAllsHideBehindChunks(t *testing.T) {
 	}
 }
 
+// TestRingsTakeTurns where a rank waits for its neighbour's first block, and the plan says
+// so; one by one they take longer.
+func TestRingsTakeTurns(t *testing.T) {
+	world.Sequential(t)
+	p := world.GPUs(t, "2x2 h100_sxm + 1x2 a100_sxm", 1<<17)
+	job := p.Job
+	job.Accumulate, job.Model.KVHeads = 2, job.Model.QHeads
+	p = world.ProblemOf(t, p.Profile, job)
+	r, err := world.After(t.Context(), p, &Evenkeel{}, baseline.Strategies())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := r.Layout
+	after.WeaveForward, after.WeaveBackward = false, false
+	by := world.Seconds(t, p, after) / world.Seconds(t, p, r.Layout)
+	if !r.Layout.WeaveForward && !r.Layout.WeaveBackward || by < 1.01 || !strings.Contains(r.Why, "step by step in turn") {
+		t.Errorf("%d groups, in twos %v, %.3f times faster by taking turns: %s", len(r.Layout.Groups), r.Layout.TwoBatch, float64(by), r.Why)
+	}
+}
+
 // TestMicroBatchesGoInTwos where ranks wait for their all-to-alls, unless there is only
 // one, or all devices are equal.
 func TestMicroBatchesGoInTwos(t *testing.T) {
@@ -56,8 +76,7 @@ func TestMicroBatchesGoInTwos(t *testing.T) {
 		return p, r
 	}
 	p, r := solve("2x4 h100_sxm + 1x2 h100_sxm", 2)
-	alone := r.Layout
-	alone.TwoBatch = false
+	alone := r.Layout.OneByOne()
 	if by := world.Seconds(t, p, alone) / world.Seconds(t, p, r.Layout); !r.Layout.TwoBatch || by < 1.05 || !strings.Contains(r.Why, "in twos") {
 		t.Errorf("in twos %v, %.3f times faster by it: %s", r.Layout.TwoBatch, float64(by), r.Why)
 	}

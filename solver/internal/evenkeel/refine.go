@@ -77,7 +77,7 @@ func (s *search) settle(effort float64) {
 	s.twoBatch = s.Best().Layout.TwoBatch
 	s.est.twoBatch = s.twoBatch
 	s.work, s.budget = 0, budgetOf(len(s.p.Ranks))*settlePart*effort
-	s.descend(s.judgeDraft(draftOf(s.Best().Layout, s.est.class, s.p.Block, false)), s.budget/2)
+	s.descend(s.rewoven(s.judgeDraft(draftOf(s.Best().Layout, s.est.class, s.p.Block, false))), s.budget/2)
 	d := draftOf(s.Best().Layout, s.est.class, s.p.Block, true)
 	w := &walk{search: s, at: point{d, s.fastest()}, until: s.budget, gain: minGain * 10, apart: true}
 	w.shifts(w.largestShift(), 1)

@@ -91,7 +91,7 @@ func (k *runners) drop() {
 // kindOf is how many groups a layout has, of ranks of how many of each device type, and how
 // they go through them.
 func (k *runners) kindOf(l costmodel.Layout) string {
-	flags := uint64(l.HeadChunks) << 3
+	flags := uint64(l.HeadChunks) << 5
 	if l.OwnLast {
 		flags |= 1
 	}
@@ -100,6 +100,12 @@ func (k *runners) kindOf(l costmodel.Layout) string {
 	}
 	if l.KeepTail {
 		flags |= 4
+	}
+	if l.WeaveForward {
+		flags |= 8
+	}
+	if l.WeaveBackward {
+		flags |= 16
 	}
 	used := make([]uint64, len(k.model.Types))
 	for _, g := range l.Groups {

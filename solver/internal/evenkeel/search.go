@@ -199,23 +199,29 @@ func layoutWork(l costmodel.Layout) float64 {
 	for _, g := range l.Groups {
 		seats += len(g)
 	}
-	layer := float64(seats*len(l.Groups) + 50*len(l.Shards) + 200)
-	if l.TwoBatch {
+	ring := float64(seats * len(l.Groups))
+	layer := ring + float64(50*len(l.Shards)+200)
+	switch {
+	case l.WeaveForward || l.WeaveBackward: // messages one by one, where they mostly go in rows
+		return 2 * (layer + 2*ring)
+	case l.TwoBatch:
 		return 2 * layer
 	}
 	return layer
 }
 
-// judgeDraft is a draft's time, with chunks of heads where it gains by them. Equal
-// devices keep the layout that is known.
+// judgeDraft is a draft's time, with chunks of heads or rings in turn where it gains by
+// them. Equal devices keep the layout that is known.
 func (s *search) judgeDraft(d *draft) point {
-	return s.inChunks(point{d, s.judge(s.layout(d))})
+	return s.inTurns(s.inChunks(point{d, s.judge(s.layout(d))}))
 }
 
 // layout is that of a draft.
 func (s *search) layout(d *draft) costmodel.Layout {
 	l := d.layout(len(s.p.Ranks), s.p.Block)
-	l.TwoBatch = s.twoBatch
+	if l.TwoBatch = s.twoBatch; l.TwoBatch && len(l.Groups) > 1 {
+		l.WeaveForward, l.WeaveBackward = d.weave[0], d.weave[1]
+	}
 	return l
 }
 

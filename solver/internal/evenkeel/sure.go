@@ -181,8 +181,8 @@ func (s *search) hide() {
 
 // hiding lists the ways to go through a layout that it does not have.
 func hiding(p *strategy.Problem, l costmodel.Layout) []costmodel.Layout {
-	plain := l
-	plain.OwnLast, plain.TwoBatch, plain.HeadChunks = false, false, 0
+	plain := l.OneByOne()
+	plain.OwnLast, plain.HeadChunks = false, 0
 	ways := []costmodel.Layout{plain}
 	if len(l.Groups) > 1 {
 		x := plain
@@ -193,6 +193,10 @@ func hiding(p *strategy.Problem, l costmodel.Layout) []costmodel.Layout {
 		for _, x := range slices.Clone(ways) {
 			x.TwoBatch = true
 			ways = append(ways, x)
+			if len(l.Groups) > 1 {
+				x.WeaveForward, x.WeaveBackward = true, true
+				ways = append(ways, x)
+			}
 		}
 	}
 	for k := 2; len(l.Groups) == 1 && k <= costmodel.MaxHeadChunks; k++ {

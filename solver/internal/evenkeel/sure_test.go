@@ -92,8 +92,8 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 		inTwos := false
 		for _, k := range tried {
 			inTwos = inTwos || k.layout.TwoBatch && len(k.layout.Groups) == 4
-			plain := k.layout
-			plain.OwnLast, plain.TwoBatch, plain.HeadChunks = false, false, 0
+			plain := k.layout.OneByOne()
+			plain.OwnLast, plain.HeadChunks = false, 0
 			if p.SeedLike(plain) == nil || p.SeedLike(k.layout) != nil || p.Overfull(k.layout) != nil {
 				t.Errorf("%s: tried %+v, which fits: %v", tc.cluster, k.layout, p.Overfull(k.layout) == nil)
 			}

@@ -91,7 +91,11 @@ func Exact(t testing.TB, p *strategy.Problem, blocks int) float64 {
 				}
 				if l.HeadChunks = 0; p.Job.Accumulate > 1 {
 					l.TwoBatch = true
-					best = min(best, float64(Seconds(t, p, l)))
+					for _, weave := range [][2]bool{{}, {true, false}, {false, true}, {true, true}} {
+						if l.WeaveForward, l.WeaveBackward = weave[0], weave[1]; weave == [2]bool{} || len(groups) > 1 {
+							best = min(best, float64(Seconds(t, p, l)))
+						}
+					}
 				}
 			})
 		})
