@@ -199,12 +199,8 @@ func layoutWork(l costmodel.Layout) float64 {
 	for _, g := range l.Groups {
 		seats += len(g)
 	}
-	ring := float64(seats * len(l.Groups))
-	layer := ring + float64(50*len(l.Shards)+200)
-	switch {
-	case l.WeaveForward || l.WeaveBackward: // messages one by one, where they mostly go in rows
-		return 2 * (layer + 2*ring)
-	case l.TwoBatch:
+	layer := float64(seats*len(l.Groups) + 50*len(l.Shards) + 200)
+	if l.TwoBatch {
 		return 2 * layer
 	}
 	return layer
