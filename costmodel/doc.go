@@ -58,7 +58,8 @@
 //     other ranks.
 //   - beside: computing while messages move, which slows both (OverlapFact).
 //   - in twos: micro-batches that go through a layer in pairs, so that one computes while
-//     the other's all-to-alls move (Layout.TwoBatch).
+//     the other's all-to-alls move (Layout.TwoBatch). To weave is to have their rings take
+//     turns, step by step.
 //   - chunk: a part of the heads of the only group, computed while the all-to-alls of the
 //     other chunks move (Layout.HeadChunks).
 //   - form and relation: what the time of attention depends on besides device and heads:

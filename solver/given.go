@@ -26,6 +26,8 @@ type Given struct {
 	HeadChunks int
 	// TwoBatch says that micro-batches go through the layers in pairs.
 	TwoBatch bool
+	// Weave says that the rings of a pair take turns, forward and backward.
+	Weave bool
 }
 
 // ParseGiven reads the shares and heads of a command line: "5:3" and "10:6", or
@@ -76,6 +78,9 @@ func (g Given) String() string {
 	}
 	if g.TwoBatch {
 		text += ", two micro-batches at once"
+	}
+	if g.Weave {
+		text += ", their rings in turn"
 	}
 	return text
 }
@@ -153,7 +158,7 @@ func (g Given) layout(p *Problem) (costmodel.Layout, error) {
 		return costmodel.Layout{}, fmt.Errorf("%s: with %d micro-batch in a step: it takes two", g, n)
 	}
 	l := costmodel.ZigZag(tokens, groups)
-	l.HeadChunks, l.TwoBatch = g.HeadChunks, g.TwoBatch
+	l.HeadChunks, l.TwoBatch, l.WeaveForward, l.WeaveBackward = g.HeadChunks, g.TwoBatch, g.Weave, g.Weave
 	if err := l.Validate(p.Job.SeqLen, n, model.QHeads); err != nil {
 		return costmodel.Layout{}, fmt.Errorf("%s: %w", g, err)
 	}

@@ -229,4 +229,48 @@ func TestAGivenLayoutInTwos(t *testing.T) {
 	if err := g.Suits(p); err == nil || !strings.Contains(err.Error(), "two_batch_overlap: with head_chunks 2") {
 		t.Errorf("in chunks: %v", err)
 	}
+	g.HeadChunks, g.Weave = 0, true
+	if err := g.Suits(p); err == nil || !strings.Contains(err.Error(), "weave_forward: with a single group") {
+		t.Errorf("one group in turn: %v", err)
+	}
+}
+
+// TestAGivenRingInTurn: that rings take turns is kept in the plan as well.
+func TestAGivenRingInTurn(t *testing.T) {
+	p := testProblem(t, "1x1 fast + 1x1 slow", 256)
+	job := p.Job
+	job.Accumulate = 2
+	p = problemOf(t, p.Profile, job)
+	g := given(t, "3:1", "")
+	g.Weave = true
+	if err := g.Suits(p); err == nil || !strings.Contains(err.Error(), "weave_forward: without two_batch_overlap") {
+		t.Errorf("one by one: %v", err)
+	}
+	g.TwoBatch = true
+	plan, err := SolveGiven(t.Context(), p, g, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan.Schema, plan.Tool = PlanSchema, "test"
+	l := plan.Layout()
+	if err := Check(plan, p.Profile); err != nil || !l.WeaveForward || !l.WeaveBackward {
+		t.Errorf("%+v: %v", l, err)
+	}
+	if own := last(plan); !strings.Contains(own.Why, "two micro-batches at once, their rings in turn") {
+		t.Error(own.Why)
+	}
+	l.WeaveForward, l.WeaveBackward = false, false
+	if in, one := world.Seconds(t, p.posed, plan.Layout()), world.Seconds(t, p.posed, l); !near(float64(plan.Step.Time.Mid), float64(in)) || in == one {
+		t.Errorf("%v in the plan, %v in turn, %v one after the other", plan.Step.Time.Mid, in, one)
+	}
+	for field, change := range map[string]func(*Plan){
+		"two_batch_overlap": func(p *Plan) { p.TwoBatch = false },
+		"single group":      func(p *Plan) { p.Groups = []costmodel.Group{{{Rank: 0, QHeads: 8}, {Rank: 1, QHeads: 0}}} },
+	} {
+		wrong := *plan
+		change(&wrong)
+		if err := wrong.Validate(); err == nil || !strings.Contains(err.Error(), "weave_forward: true: with") || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
 }

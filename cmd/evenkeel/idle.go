@@ -8,7 +8,7 @@ import (
 // Flags of solve and serve that one way of planning asks for and another has no use
 // for.
 func oneSequenceFlags() []string {
-	return []string{"seq-len", "grad-accumulation", "strategy", "shares", "q-heads", "head-chunks", "two-batch-overlap", "timeline", "explain"}
+	return []string{"seq-len", "grad-accumulation", "strategy", "shares", "q-heads", "head-chunks", "two-batch-overlap", "weave", "timeline", "explain"}
 }
 
 func batchFlags() []string {

@@ -28,7 +28,7 @@ type problem struct {
 	overlapZero                     bool
 	accumulate, ringBuffers         int
 	headChunks                      int
-	twoBatch                        bool
+	twoBatch, weave                 bool
 	lossChunk                       string
 	strategies                      []string
 	take                            string
@@ -116,6 +116,7 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 	f.StringVar(&o.qHeads, "q-heads", "", "query heads by rank, such as 10:6: with --shares one all-to-all group of all ranks (default: a ring in rank order)")
 	f.IntVar(&o.headChunks, "head-chunks", 0, "with --q-heads: compute the heads in so many chunks, behind which all-to-alls hide, 2 to 4 (default: all at once)")
 	f.BoolVar(&o.twoBatch, "two-batch-overlap", false, "with --shares: micro-batches go through the layers in twos, one computed while the other's all-to-alls move (--grad-accumulation 2 or more)")
+	f.BoolVar(&o.weave, "weave", false, "with --two-batch-overlap and no --q-heads: the rings of two micro-batches take turns, step by step")
 	f.StringSliceVar(&o.strategies, "strategy", nil, "strategies to run besides the baselines and the published ones (default: evenkeel, and evenkeel-sure where its gain is in doubt)")
 	f.DurationVar(&o.deadline, "deadline", 0, "time to search for, of --lengths with what pricing takes; the best so far is taken then, as on Ctrl-C, or the first plan that fits if there is none yet (default: until done)")
 	f.Float64Var(&o.effort, "effort", 1, "search so many times as long for a faster plan, 1 to 100")
@@ -278,7 +279,7 @@ func (o problem) plan(ctx context.Context, q *solver.Problem, report func(solver
 	if err != nil {
 		return nil, usagef("--%w", err)
 	}
-	g.HeadChunks, g.TwoBatch = o.headChunks, o.twoBatch
+	g.HeadChunks, g.TwoBatch, g.Weave = o.headChunks, o.twoBatch, o.weave
 	if err := g.Suits(q); err != nil {
 		return nil, usagef("--%w", err)
 	}
@@ -313,6 +314,10 @@ func (o problem) given() error {
 		return usagef("--two-batch-overlap: with --head-chunks %d: a plan has one or the other", o.headChunks)
 	case o.twoBatch && o.accumulate < 2:
 		return usagef("--two-batch-overlap: with --grad-accumulation %d: it takes two micro-batches", o.accumulate)
+	case o.weave && !o.twoBatch:
+		return usagef("--weave: goes with --two-batch-overlap: the rings of two micro-batches take turns")
+	case o.weave && o.qHeads != "":
+		return usagef("--weave: with --q-heads %s: one all-to-all group has no ring", o.qHeads)
 	case o.headChunks < 0 || o.headChunks == 1 || o.headChunks > costmodel.MaxHeadChunks:
 		return usagef("--head-chunks %d: want 2 to %d", o.headChunks, costmodel.MaxHeadChunks)
 	case o.shares != "" && (o.take != "" || len(o.strategies) > 0):
