@@ -41,7 +41,10 @@ class Plan:
     group's block only the segments travel that some other group needs, and their gradients. head_chunks: a
     rank computes so many chunks of its heads one after the other, while the all-to-alls of the others are
     under way; above 1 in plans of one group only. two_batch_overlap: the plan counts on micro-batches that go
-    through a layer in twos, by begin_attention; attention runs one sequence all the same.
+    through a layer in twos, by begin_attention; attention runs one sequence all the same. weave_forward,
+    weave_backward: in that direction the rings of two micro-batches take turns, step by step, where else one
+    follows the other; in such plans of two groups or more only. A replay and its checks (twos.Pair) run them
+    so; begin_attention, whose order is that of the caller's calls, has one ring after the other all the same.
     """
 
     seq_len: int
@@ -56,6 +59,8 @@ class Plan:
     keep_tail: bool = False
     head_chunks: int = 1
     two_batch_overlap: bool = False
+    weave_forward: bool = False
+    weave_backward: bool = False
 
     @property
     def ranks(self) -> int:
@@ -134,6 +139,8 @@ def _plan_of(document: Mapping[str, Any]) -> Plan:
         keep_tail=_flag(document, "keep_tail"),
         head_chunks=_chunks(document),
         two_batch_overlap=_flag(document, "two_batch_overlap"),
+        weave_forward=_flag(document, "weave_forward"),
+        weave_backward=_flag(document, "weave_backward"),
     )
     if plan.q_heads % plan.kv_heads:
         raise PlanError(f"job.model.kv_heads: {plan.kv_heads}: must divide q_heads {plan.q_heads}")
@@ -145,6 +152,7 @@ def _plan_of(document: Mapping[str, Any]) -> Plan:
                         "chunks are for one group")
     if plan.two_batch_overlap:
         _check_twos(plan, job)
+    _check_woven(plan)
     return plan
 
 
@@ -198,6 +206,16 @@ def _check_twos(plan: Plan, job: Mapping[str, Any]) -> None:
         n = job["grad_accumulation"]
         if isinstance(n, bool) or not isinstance(n, int) or n < 2:
             raise PlanError(f"two_batch_overlap: true: want job.grad_accumulation from 2 on, it is {n!r}")
+
+
+def _check_woven(plan: Plan) -> None:
+    """Rings that take turns are two, and there are rings."""
+    for name, woven in (("weave_forward", plan.weave_forward), ("weave_backward", plan.weave_backward)):
+        if woven and not plan.two_batch_overlap:
+            raise PlanError(f"{name}: true: want none without two_batch_overlap, the rings of two micro-batches "
+                            "take turns")
+        if woven and len(plan.groups) < 2:
+            raise PlanError(f"{name}: true: want none in a plan of {len(plan.groups)} group, which has no ring")
 
 
 def _dtype(job: Mapping[str, Any]) -> str:

@@ -80,6 +80,10 @@ BAD: list[tuple[str, Change, str]] = [
      "two_batch_overlap: 'true': want true or false"),
     ("twos of null", lambda d: d.update(two_batch_overlap=None),
      "two_batch_overlap: None: want true or false"),
+    ("woven by number", lambda d: d.update(two_batch_overlap=True, weave_forward=1),
+     "weave_forward: 1: want true or false"),
+    ("woven in words", lambda d: d.update(two_batch_overlap=True, weave_backward="yes"),
+     "weave_backward: 'yes': want true or false"),
     ("true is no number", lambda d: d["job"]["model"].update(head_dim=True),
      "job.model.head_dim: True: want"),
 ]
@@ -132,6 +136,25 @@ class TestReading(unittest.TestCase):
                          "a plan has one or the other")
         chunked = evenkeel.load_plan({**plans.chunked_example(2), "two_batch_overlap": False})
         self.assertEqual(chunked, evenkeel.load_plan(plans.chunked_example(2)))
+
+    def test_weave(self) -> None:
+        """Of rings of micro-batches that go in twos, either direction by itself."""
+        ring = {**worked_example(), "two_batch_overlap": True}
+        plan, one = evenkeel.load_plan(ring), {**plans.chunked_example(1), "two_batch_overlap": True}
+        self.assertEqual((plan.weave_forward, plan.weave_backward), (False, False))
+        for name in ("weave_forward", "weave_backward"):
+            self.assertEqual(evenkeel.load_plan({**ring, name: True}), dataclasses.replace(plan, **{name: True}))
+            self.assertEqual(evenkeel.load_plan({**ring, name: False}), plan)
+            for of in (worked_example(), one):  # false is what is left out
+                self.assertEqual(evenkeel.load_plan({**of, name: False}), evenkeel.load_plan(of))
+            for wrong, said in (
+                ({**worked_example(), name: True}, "want none without two_batch_overlap, the rings of two "
+                                                   "micro-batches take turns"),
+                ({**one, name: True}, "want none in a plan of 1 group, which has no ring"),
+            ):
+                with self.assertRaises(evenkeel.PlanError) as caught:
+                    evenkeel.load_plan(wrong)
+                self.assertEqual(str(caught.exception), f"{name}: true: {said}")
 
     def test_rank_without_work(self) -> None:
         document = worked_example()
