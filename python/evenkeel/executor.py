@@ -25,11 +25,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .kernels import Kernel, default_kernel
+from .lane import Lane
 from .layout import Layout, Rows, Seat
 from .meter import Meter, Trace, timed
 from .plan import Plan, documents
 from .port import Batch, Message, Port, ProcessGroup
-from .ring import Begun, Held, Ring
+from .ring import Back, Forth, Held, Ring
 
 Part = Callable[[Seat], Tensor]  # of a message to a member
 Parts = list[tuple[Seat, Tensor]]  # from members
@@ -100,8 +101,8 @@ class Run:
         self.docs, self.kernel = documents(plan.seq_len, docs), kernel or default_kernel(q)
         self.layout = Layout(plan)
         self.seat = self.layout.seat(rank)
-        self.port = Port(rank, plan.ranks, group, self.meter, q.device)
-        self._begun: Optional[Begun] = None
+        self.port, self._device = Port(rank, plan.ranks, group, self.meter, q.device), q.device
+        self._begun: Optional[Back] = None
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, list[Held]]:
         """out, and what the backward needs, by chunk of heads."""
@@ -119,10 +120,10 @@ class Run:
 
     def compute(self, me: Seat, like: Tensor, arrived: Moving) -> tuple[Held, Tensor]:
         """The ring forward of what has come: what the backward needs, and out of the rank's heads."""
-        held = self._held(me, like, arrived)
-        self._ring(me).forward(held)
+        held = self.room(me, like)
+        self.fill(held, me, arrived)
+        Forth(self.ring(me), held, self.lane(me)).alone()
         assert held.out is not None
-        held.out = held.out.to(like.dtype)
         return held, held.out
 
     def output(self, like: Tensor, parts: Parts) -> Tensor:
@@ -144,9 +145,14 @@ class Run:
         """Whether the backward has a hop of keys and values that is to leave before anything else."""
         return self.seat is not None and self.plan.own_last and self.layout.steps > 1
 
-    def _post_first(self, held: Held) -> None:
+    def _post_first(self, held: Held, lane: Optional[Lane] = None) -> None:
         assert self.seat is not None
-        self._begun = self._ring(self.seat).begin(held)
+        self._begun = self.back(self.seat, held, lane or self.lane(self.seat)).begin()
+
+    def back(self, me: Seat, held: Held, lane: Lane) -> Back:
+        """The ring backward: that which has begun, if one has, else one in a lane."""
+        begun, self._begun = self._begun, None
+        return begun or Back(self.ring(me), held, lane)
 
     def backward(self, node: Any, dout: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """dq, dk, dv of the rank's own tokens, in the precision of activations; node as in begin."""
@@ -163,11 +169,14 @@ class Run:
         return self.gradients(dout, parts)
 
     def compute_back(self, me: Seat, like: Tensor, arrived: Moving, held: Held) -> Tensor:
-        """The ring backward of what has come: the gradients of the rank's heads, as joined has q, k and v.
-        Those of a KV head are added up over a rank's slots of it."""
-        begun, self._begun = self._begun, None
-        dq, dkv = self._ring(me).backward(held, self._whole(me, like, arrived), begun)
-        del begun, held  # and their buffers, before others are made
+        """The ring backward of what has come: the gradients of the rank's heads, as joined has q, k and v."""
+        back = self.back(me, held, self.lane(me))
+        dq, dkv = back.alone(self.whole(me, like, arrived))
+        del back, held  # and their buffers, before others are made
+        return self.summed(me, dq, dkv)
+
+    def summed(self, me: Seat, dq: Tensor, dkv: Tensor) -> Tensor:
+        """Gradients as joined has q, k and v: those of a KV head are added up over a rank's slots of it."""
         slots = [[i for i, s in enumerate(me.slots) if s.kv == j] for j in me.kv]
         # No copy of those of a KV head in one slot: with dq and the result they are all of a rank's memory.
         sums = [dkv[of].sum(0) if len(of) > 1 else dkv[of[0]] for of in slots]
@@ -191,26 +200,33 @@ class Run:
         """Inside, spans are of a chunk of heads."""
         return _of_chunk(self.trace, chunk) if self.trace is not None else contextlib.nullcontext()
 
-    def _held(self, me: Seat, like: Tensor, arrived: Moving) -> Held:
-        """What the rank computes with, of [heads of q, k and v, tokens, head_dim] from each member."""
+    def room(self, me: Seat, like: Tensor) -> Held:
+        """The place of what the rank computes with."""
         tokens, dim = self.layout.groups[me.group].tokens, like.shape[2]
-        slots = torch.tensor([me.kv.index(s.kv) for s in me.slots], dtype=torch.long, device=like.device)
-        held = Held(like.new_empty(me.heads, tokens, dim), like.new_empty(len(me.slots), 2, tokens, dim))
+        return Held(like.new_empty(me.heads, tokens, dim), like.new_empty(len(me.slots), 2, tokens, dim))
+
+    def fill(self, held: Held, me: Seat, arrived: Moving) -> None:
+        """Puts there what has come, [heads of q, k and v, tokens, head_dim] from each member."""
+        slots = torch.tensor([me.kv.index(s.kv) for s in me.slots], dtype=torch.long, device=held.q.device)
         for member, x in arrived.take():
             xq, xk, xv = x.split([me.heads, len(me.kv), len(me.kv)])
             _place(held.q, xq, member.rows)
             _place(held.kv[:, 0], xk[slots], member.rows)
             _place(held.kv[:, 1], xv[slots], member.rows)
-        return held
 
-    def _whole(self, me: Seat, like: Tensor, arrived: Moving) -> Tensor:
+    def whole(self, me: Seat, like: Tensor, arrived: Moving) -> Tensor:
         """[heads, the group's tokens, head_dim], of [heads, tokens, head_dim] from its members."""
         whole = like.new_empty(me.heads, self.layout.groups[me.group].tokens, like.shape[2])
         for member, x in arrived.take():
             _place(whole, x, member.rows)
         return whole
 
-    def _ring(self, seat: Seat) -> Ring:
+    def lane(self, me: Seat) -> Lane:
+        """A lane for rings in one direction, of this call and of others of the plan."""
+        return self.ring(me).lane(self._device)
+
+    def ring(self, seat: Seat) -> Ring:
+        """The ring of a rank's place, for one direction."""
         return Ring(self.layout, seat, self.port, self.kernel, self.docs, self.meter, self.trace)
 
 

@@ -18,6 +18,11 @@ Buffers, as the cost model counts them: the block of step t+1 takes the place of
 where none comes the place stays empty; the own block has a place of its own; gradients likewise, the one that
 comes home included, and the computing may be b blocks ahead of them. A step with a block but no gradient
 keeps nobody waiting for one.
+
+Forth and Back take the steps one by one. So the rings of two sequences may take turns: step t of one, step t of
+the other, the next step; all that they send then has one order too, hop t of one, hop t of the other, and in
+between, backward, the gradients. Each has buffers of its own. The first one's results leave when it is over, and
+do not wait for the other's last messages.
 """
 
 from __future__ import annotations
@@ -69,59 +74,9 @@ class Ring:
         self.first = [heads.index(j) for j in seat.kv]  # slot of each distinct KV head
         self.distinct = len(self.first) == len(heads)
 
-    def forward(self, held: Held) -> None:
-        """Fills in held.out, float32, and held.lse."""
-        held.out = torch.empty(held.q.shape, dtype=torch.float32, device=held.q.device)
-        held.lse = torch.empty(held.q.shape[:2], dtype=torch.float32, device=held.q.device)
-        with self._lane(held) as lane:
-            run = _Forward(self, lane, held)
-            lane.start(run.program())
-            for t in range(self.steps):
-                lane.advance()
-                with timed(self.trace, "fwd", t, "ring_wait") as span:
-                    if self.comes(t):
-                        span.bytes_in = self.bytes_in(run.blocks.at(t)) if t else 0
-                        run.arrived[t].wait()
-                if self.comes(t):
-                    self._forward_step(t, held, run.blocks.at(t))
-                run.computed[t].set()
-            with timed(self.trace, "fwd", self.steps, "ring_wait"):
-                lane.finish()
-
-    def begin(self, held: Held) -> "Begun":
-        """Begins the backward of a ring of two groups or more: posts the first hop of keys and values. No
-        thread runs yet, so that nobody waits for one if the rest never comes."""
-        begun = Begun(self, held, self._lane(held))
-        begun.lane.ahead(lambda: begun.run.hop(0))
-        return begun
-
-    def backward(self, held: Held, dout: Tensor, begun: Optional["Begun"] = None) -> tuple[Tensor, Tensor]:
-        """dq like held.q and the gradients of the own block like held.kv, both float32. begun: what begin
-        made of `held`, if it was called."""
-        # The own block has every row: where it is the first, nothing need be there before.
-        start = torch.zeros if self.own_last else torch.empty
-        dq = start(held.q.shape, dtype=torch.float32, device=held.q.device)
-        begun = begun or Begun(self, held, self._lane(held))
-        run = begun.run
-        run.make_room(held)
-        with begun.lane as lane:
-            lane.start(run.program())
-            for t in [*range(1, self.steps), 0] if self.own_last else range(self.steps):
-                lane.advance()
-                with timed(self.trace, "bwd", t, "ring_wait") as span:
-                    if self.comes(t):
-                        span.bytes_in = self.bytes_in(run.blocks.at(t)) if t else 0
-                        run.arrived[t].wait()
-                    if self.has_gradient(t):
-                        before = self.before(t, self.has_gradient)
-                        if before:
-                            run.added[before].wait()
-                if self.comes(t):
-                    self._backward_step(t, held, dout, dq, run)
-                run.computed[t].set()
-            with timed(self.trace, "bwd", self.steps, "ring_wait"):
-                lane.finish()
-        return dq, run.home
+    def lane(self, device: torch.device) -> Lane:
+        """For this ring and others with the same steps. Ranks that exchange nothing need no thread."""
+        return Lane(device, self.port.nccl or not self.sends)
 
     def comes(self, step: int) -> bool:
         """Whether the rank has a block at a step; where none comes, every pair is masked."""
@@ -183,10 +138,6 @@ class Ring:
         """The messages that fill the gradient of the own block, from where it ends."""
         return _messages(self.layout.links(self.seat, self.reach), grad)
 
-    def _lane(self, held: Held) -> Lane:
-        """Ranks that exchange nothing need no thread."""
-        return Lane(held.q.device, self.port.nccl or not self.sends)
-
     def _keys(self, block: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values by distinct KV head, [kv_heads, tokens, head_dim]."""
         kv = block if self.distinct else block[self.first]
@@ -199,7 +150,7 @@ class Ring:
             "q_heads": self.seat.heads, "kv_heads": len(self.shared), "head_dim": self.layout.plan.head_dim,
         }
 
-    def _forward_step(self, t: int, held: Held, block: Tensor) -> None:
+    def forward_step(self, t: int, held: Held, block: Tensor) -> None:
         """Merges the attention over a block into held.out and held.lse."""
         assert held.out is not None and held.lse is not None
         parts = self.cut(t)
@@ -216,7 +167,7 @@ class Ring:
                 else:
                     merge(held.out[:, rows], held.lse[:, rows], out, lse)
 
-    def _backward_step(self, t: int, held: Held, dout: Tensor, dq: Tensor, run: "_Backward") -> None:
+    def backward_step(self, t: int, held: Held, dout: Tensor, dq: Tensor, run: "_Backward") -> None:
         """Adds to dq and to the rank's share of the block's gradient."""
         assert held.out is not None and held.lse is not None
         parts = self.cut(t)
@@ -271,11 +222,15 @@ class _Forward:
     def __init__(self, ring: Ring, lane: Lane, held: Held) -> None:
         self.ring, self.blocks = ring, _Blocks(ring, held.kv, held.kv.dtype, ring.comes)
         self.arrived, self.computed = lane.marks(ring.steps), lane.marks(ring.steps)
+        (self.there,) = lane.marks(1)  # the own block is
+        # Set when all is posted, of this ring and those beside it, that leaves before the rank's results.
+        self.over = self.arrived[-1]
         self._hops: list[Batch] = []
         self._phase = "fwd.ring"
 
     def program(self) -> Iterator[None]:
         """See Lane."""
+        self.there.wait()
         for t in range(self.ring.steps):
             self.land(t)
             if t + 1 < self.ring.steps:
@@ -324,6 +279,7 @@ class _Backward(_Forward):
     def __init__(self, ring: Ring, lane: Lane, held: Held) -> None:
         super().__init__(ring, lane, held)
         self.added: list[Mark] = lane.marks(ring.steps)
+        self.over = self.added[0]
         self._grads: dict[int, Batch] = {}  # by hop, from 1 on
         self._cleared: set[int] = {0}
         self._phase = "bwd.ring"
@@ -363,6 +319,8 @@ class _Backward(_Forward):
             self._grads[self.ring.reach].received()
             self.computed[0].wait()
             self.ring.travelling(self.home).add_(self._returned)
+        self.added[0].set()
+        yield
         self.drain()
 
     def share(self, t: int) -> Tensor:
@@ -424,11 +382,92 @@ class _Backward(_Forward):
             hop.sent()
 
 
-class Begun:
-    """A ring backward of which nothing is computed yet."""
+class Forth:
+    """A ring forward in turns, in a lane, beside others that have the same steps. `held` need not be filled
+    before the turns begin."""
 
     def __init__(self, ring: Ring, held: Held, lane: Lane) -> None:
-        self.held, self.lane, self.run = held, lane, _Backward(ring, lane, held)
+        self.held, self.lane, self._run, self._ring = held, lane, _Forward(ring, lane, held), ring
+        lane.add(self._run.program(), self._run)
+
+    def alone(self) -> None:
+        """All turns, of the only ring of its lane."""
+        with self.lane:
+            for _ in self.turns():
+                pass
+
+    def turns(self) -> Iterator[None]:
+        """Computes a step at each turn: fills in held.out, in the precision of held.q, and held.lse."""
+        ring, held, run, lane = self._ring, self.held, self._run, self.lane
+        held.out = torch.empty(held.q.shape, dtype=torch.float32, device=held.q.device)
+        held.lse = torch.empty(held.q.shape[:2], dtype=torch.float32, device=held.q.device)
+        lane.start()
+        run.there.set()
+        for t in range(ring.steps):
+            if t:
+                yield
+            lane.advance()
+            with timed(ring.trace, "fwd", t, "ring_wait") as span:
+                if ring.comes(t):
+                    span.bytes_in = ring.bytes_in(run.blocks.at(t)) if t else 0
+                    run.arrived[t].wait()
+            if ring.comes(t):
+                ring.forward_step(t, held, run.blocks.at(t))
+            run.computed[t].set()
+        with timed(ring.trace, "fwd", ring.steps, "ring_wait"):
+            lane.finish(run.over)
+        held.out = held.out.to(held.q.dtype)
+
+
+class Back:
+    """A ring backward in turns, as Forth."""
+
+    def __init__(self, ring: Ring, held: Held, lane: Lane) -> None:
+        self.held, self.lane, self.run, self._ring = held, lane, _Backward(ring, lane, held), ring
+        lane.add(self.run.program(), self.run)
+
+    def begin(self) -> "Back":
+        """Posts the first hop of keys and values of a ring of two groups or more. No thread runs yet, so that
+        nobody waits for one if the rest never comes."""
+        self.lane.ahead(lambda: self.run.hop(0))
+        return self
+
+    def alone(self, dout: Tensor) -> tuple[Tensor, Tensor]:
+        """All turns, of the only ring of its lane: what they fill in."""
+        self.make_room()
+        with self.lane:
+            for _ in self.turns(dout):
+                pass
+        return self.dq, self.run.home
+
+    def make_room(self) -> None:
+        """Makes the places of gradients: before the turns of any ring of the lane, and not earlier."""
+        self.run.make_room(self.held)
+
+    def turns(self, dout: Tensor) -> Iterator[None]:
+        """Computes a step at each turn but the last, which waits for gradients: fills in self.dq, like q, and
+        those of the own block, self.run.home, like kv, both float32."""
+        ring, run, lane = self._ring, self.run, self.lane
+        # The own block has every row: where it is the first, nothing need be there before.
+        start = torch.zeros if ring.own_last else torch.empty
+        self.dq = start(self.held.q.shape, dtype=torch.float32, device=dout.device)
+        lane.start()
+        for t in [*range(1, ring.steps), 0] if ring.own_last else range(ring.steps):
+            lane.advance()
+            with timed(ring.trace, "bwd", t, "ring_wait") as span:
+                if ring.comes(t):
+                    span.bytes_in = ring.bytes_in(run.blocks.at(t)) if t else 0
+                    run.arrived[t].wait()
+                if ring.has_gradient(t):
+                    before = ring.before(t, ring.has_gradient)
+                    if before:
+                        run.added[before].wait()
+            if ring.comes(t):
+                ring.backward_step(t, self.held, dout, self.dq, run)
+            run.computed[t].set()
+            yield
+        with timed(ring.trace, "bwd", ring.steps, "ring_wait"):
+            lane.finish(run.over)
 
 
 def _messages(links: Sequence[Link], block: Tensor) -> list[Message]:

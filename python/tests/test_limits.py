@@ -59,7 +59,7 @@ class TestLimits(unittest.TestCase):
         with mock.patch.object(lane, "side_stream", lambda device: side), \
                 mock.patch.object(torch.cuda, "current_stream", lambda device: "main"):
             one = lane.Lane(torch.device("cuda:0"), inline=True)
-            one.start(iter(()))
+            one.start()
         self.assertEqual(waited, ["main"])
 
     def test_ranks_that_take_turns_record_the_same_spans(self) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import weakref
 from typing import Iterator
 from unittest import mock
 
@@ -101,7 +102,7 @@ class TestOneRank(unittest.TestCase):
         """Neither without a ring nor without a graph, and what is no attention's output is refused."""
         plan = evenkeel.load_plan({**document([[(0, 40)]], [[(0, 6)]], 6, 2, 8), "own_last": True})
         whole = inputs(plan, 1)
-        with mock.patch("evenkeel.ring.Ring.begin", side_effect=AssertionError("begun")):
+        with mock.patch("evenkeel.ring.Back.begin", side_effect=AssertionError("begun")):
             got = run(plan, 0, whole, None, None, 1)
             evenkeel.begin_backward(evenkeel.attention(plan, 0, *whole[:3]))
         self.assertLess(max(errors(plan, 0, got, whole, None)), 1e-5)
@@ -142,7 +143,8 @@ class TestLane(unittest.TestCase):
         with self.assertRaisesRegex(evenkeel.LaneError, "the ring stopped: out of wire"):
             with Lane(torch.device("cpu"), inline=False) as lane:
                 (mark,) = lane.marks(1)
-                lane.start(program())
+                lane.add(program(), None)
+                lane.start()
                 mark.wait()
 
     def test_computing_fails(self) -> None:
@@ -160,10 +162,11 @@ class TestLane(unittest.TestCase):
 
         with self.assertRaisesRegex(ZeroDivisionError, "division"):
             with lane:
-                lane.start(program())
+                lane.add(program(), None)
+                lane.start()
                 1 / 0
         with self.assertRaises(evenkeel.LaneError):
-            lane.finish()
+            lane.finish(mark)
         self.assertIn("division", str(heard[0]))
 
     def test_inline(self) -> None:
@@ -178,14 +181,50 @@ class TestLane(unittest.TestCase):
                 done.append(i)
                 yield
 
-        lane.start(program())
+        lane.add(program(), None)
+        lane.start()
         lane.advance()
         self.assertEqual(done, [0])
         first.wait()
         with self.assertRaisesRegex(AssertionError, "out of order"):
             never.wait()
-        lane.finish()
+        lane.finish(first)
         self.assertEqual(done, [0, 1])
+
+    def test_turns(self) -> None:
+        """Programs of one lane go on one after the other; the first ring is over at its mark, with all that comes
+        before it and no more, and what messages leave from is kept until the last one is."""
+        for inline in (True, False):
+            with self.subTest(inline=inline), Lane(torch.device("cpu"), inline) as lane:
+                done: list[str] = []
+                over = dict(zip("AB", lane.marks(2)))
+                (last,) = lane.marks(1)
+                places = [torch.empty(1) for _ in over]
+                kept = [weakref.ref(x) for x in places]
+
+                def program(name: str, turns: int) -> Iterator[None]:
+                    for i in range(turns):
+                        done.append(f"{name}{i}")
+                        yield
+                    over[name].set()
+                    yield
+                    last.wait()
+                    done.append(f"{name} ends")
+
+                for name, turns in (("A", 2), ("B", 3)):
+                    lane.add(program(name, turns), places.pop())
+                for _ in range(2):
+                    lane.start()
+                lane.advance()
+                lane.finish(over["A"])
+                self.assertEqual(done[:4], ["A0", "B0", "A1", "B1"])
+                self.assertEqual([ref() is None for ref in kept], [False, False])
+                if inline:
+                    self.assertEqual(done[4:], [])
+                last.set()
+                lane.finish(over["B"])
+                self.assertEqual(done[4:], ["B2", "A ends", "B ends"])
+                self.assertEqual([ref() is None for ref in kept], [True, True])
 
 
 class TestManual(unittest.TestCase):
