@@ -34,10 +34,11 @@ from torch.autograd.function import once_differentiable
 
 from .executor import Exchange, Run, as_given, check_inputs, heads_of, joined, own_heads, width
 from .kernels import Kernel
+from .lane import OVER, Lane, in_turns
 from .meter import Meter, Trace, timed
 from .plan import Plan
 from .port import ProcessGroup
-from .ring import Held
+from .ring import Back, Forth, Held
 
 
 def begin_attention(
@@ -122,7 +123,7 @@ class Steps:
         trace: Optional[Trace] = None,
     ) -> None:
         check_inputs(plan, rank, q, k, v)
-        self._run = _Sequence(plan, rank, q, group, kernel, docs, meter, trace)
+        self.plan, self._run = plan, _Sequence(plan, rank, q, group, kernel, docs, meter, trace)
         self._heads: Optional[tuple[Tensor, Tensor, Tensor]] = (q, k, v)  # until they leave
         self._like, self._saved = q.new_empty(0), Saved(())
 
@@ -133,10 +134,11 @@ class Steps:
         with self._bare():
             self._run.leave(*heads)
 
-    def attend(self) -> None:
-        """Waits for what comes in, runs the ring, and lets the output leave."""
+    def attend(self, *beside: "Steps") -> None:
+        """Waits for what comes in, runs the ring, and lets the output leave. beside: others of the same plan, whose
+        rings take turns with this one's, step by step; it is their attend too."""
         with self._bare():
-            self._run.attend()
+            self._run.attend(*(other._run for other in beside))
 
     def arrive(self, keep: bool = True) -> Tensor:
         """Waits for what comes out: out [tokens, q_heads, head_dim]. keep: whether a backward follows."""
@@ -158,10 +160,11 @@ class Steps:
         with self._bare():
             self._run.leave_back(saved, dout)
 
-    def attend_back(self) -> None:
-        """Waits for it to come in, runs the ring backward, and lets the gradients of q, k and v leave."""
+    def attend_back(self, *beside: "Steps") -> None:
+        """Waits for it to come in, runs the ring backward, and lets the gradients of q, k and v leave; beside as
+        in attend. Where rings take turns, their first keys and values do not wait for the ring before."""
         with self._bare():
-            self._run.attend_back()
+            self._run.attend_back(*(other._run for other in beside))
 
     def arrive_back(self) -> tuple[Tensor, Tensor, Tensor]:
         """Waits for these: dq, dk, dv of the rank's own tokens."""
@@ -207,18 +210,29 @@ class _Sequence(Run):
                 self._exchange.keep(joined(q, k, v))
                 span.bytes_out = self._exchange.ins[0].sent
 
-    def attend(self) -> None:
-        """The ring, with what has come; its output goes to the members."""
+    def attend(self, *beside: "_Sequence") -> None:
+        """The ring, with what has come; its output goes to the members. beside: others of the plan whose rings
+        take turns with this one's."""
         if self.seat is not None:
-            exchange = self._under_way()
-            with self._named():
-                with self._timed("fwd", "a2a_in") as span:
-                    arrived = exchange.take()
-                    span.bytes_in = arrived.received
-                self._kept, out = self.compute(self.seat, self._like, arrived)
-                with self._timed("fwd", "a2a_out") as span:
-                    exchange.leave(out, heads_of)
-                    span.bytes_out = exchange.outs[0].sent
+            with self.lane(self.seat) as lane:
+                for _ in in_turns([one._attending(self.seat, lane) for one in (self, *beside)]):
+                    pass
+
+    def _attending(self, me: Seat, lane: Lane) -> Iterator[None]:
+        """The turns of attend. The ring is in the lane before the first one."""
+        return self._turns(me, self._under_way(), Forth(self.ring(me), self.room(me, self._like), lane))
+
+    def _turns(self, me: Seat, exchange: Exchange, forth: Forth) -> Iterator[None]:
+        with self._timed("fwd", "a2a_in") as span:
+            arrived = exchange.take()
+            span.bytes_in = arrived.received
+        self.fill(forth.held, me, arrived)
+        yield from self._named_turns(forth.turns())
+        self._kept, out = forth.held, forth.held.out
+        assert out is not None
+        with self._timed("fwd", "a2a_out") as span:
+            exchange.leave(out, heads_of)
+            span.bytes_out = exchange.outs[0].sent
 
     def arrive(self) -> tuple[Tensor, Optional[Held]]:
         """out of the rank's own tokens, and what the backward needs."""
@@ -250,30 +264,45 @@ class _Sequence(Run):
                 self._exchange.keep(part)
                 span.bytes_out = self._exchange.ins[0].sent
 
-    def lead(self) -> None:
+    def lead(self, lane: Optional[Lane] = None) -> None:
         """The ring's first keys and values leave, if they are to leave before it and have not yet."""
         if self._kept is not None and self._begun is None and self.first_hop:
-            self._post_first(self._kept)
+            self._post_first(self._kept, lane)
 
-    def attend_back(self) -> None:
+    def attend_back(self, *beside: "_Sequence") -> None:
         """The ring backward; the gradients of q, k and v go to the members. In between the next sequence's
-        first keys and values leave."""
+        first keys and values leave. beside: as in attend."""
         if self.seat is None:
-            _LINE.leave(self)
+            for one in (self, *beside):
+                _LINE.leave(one)
             return
-        exchange = self._under_way()
-        held, self._kept = self._kept, None
+        with self._begun.lane if self._begun else self.lane(self.seat) as lane:
+            for one in beside:
+                one.lead(lane)
+            for _ in in_turns([one._attending_back(self.seat, lane) for one in (self, *beside)]):
+                pass
+
+    def _attending_back(self, me: Seat, lane: Lane) -> Iterator[None]:
+        """The turns of attend_back, as _attending."""
+        exchange, held, self._kept = self._under_way(), self._kept, None
         assert held is not None
-        with self._named():
-            with self._timed("bwd", "a2a_in") as span:
-                arrived = exchange.take()
-                span.bytes_in = arrived.received
-            grads = self.compute_back(self.seat, self._like, arrived, held)
-            del held
-            _LINE.leave(self)
-            with self._timed("bwd", "a2a_out") as span:
-                exchange.leave(grads, width)
-                span.bytes_out = exchange.outs[0].sent
+        back = self.back(me, held, lane)
+        back.make_room()
+        return self._turns_back(me, exchange, back)
+
+    def _turns_back(self, me: Seat, exchange: Exchange, back: Back) -> Iterator[None]:
+        with self._timed("bwd", "a2a_in") as span:
+            arrived = exchange.take()
+            span.bytes_in = arrived.received
+        yield from self._named_turns(back.turns(self.whole(me, self._like, arrived)))
+        dq, dkv = back.dq, back.run.home
+        del back  # and its buffers, before others are made
+        grads = self.summed(me, dq, dkv)
+        del dq, dkv
+        _LINE.leave(self)
+        with self._timed("bwd", "a2a_out") as span:
+            exchange.leave(grads, width)
+            span.bytes_out = exchange.outs[0].sent
 
     def arrive_back(self) -> tuple[Tensor, Tensor, Tensor]:
         """dq, dk, dv of the rank's own tokens."""
@@ -305,6 +334,14 @@ class _Sequence(Run):
             yield
         finally:
             trace.mb, trace.layer = before
+
+    def _named_turns(self, turns: Iterator[None]) -> Iterator[None]:
+        """Turns within _named, each by itself, as other sequences have theirs in between."""
+        while True:
+            with self._named():
+                if next(turns, OVER) is OVER:
+                    return
+            yield
 
     @contextlib.contextmanager
     def _timed(self, direction: str, op: str) -> Iterator[Any]:

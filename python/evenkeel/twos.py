@@ -1,6 +1,7 @@
 """Two micro-batches, A and B, that go through layers together: one is computed while the other's all-to-alls are
 on the wire. A is first in both directions, as plans with two_batch_overlap are priced; autograd's order would
-have the backward in a mirror, so that the attentions' steps are taken here.
+have the backward in a mirror, so that the attentions' steps are taken here. B's ring follows A's or, where the
+plan weaves that direction, they take turns step by step.
 """
 
 from __future__ import annotations
@@ -128,8 +129,12 @@ class Pair:
             q, k, v = kept.heads
             both.append((kept, self._begin(q, k, v)))
             both[mb][1].leave()
-        for _, steps in both:
-            steps.attend()
+        (_, a), (_, b) = both
+        if a.plan.weave_forward:
+            a.attend(b)
+        else:
+            a.attend()
+            b.attend()
         ys = []
         for mb, (kept, steps) in enumerate(both):
             self._of(mb)
@@ -137,12 +142,16 @@ class Pair:
         return both, (ys[0], ys[1])
 
     def _backward(self, i: int, both: list[tuple[Kept, Steps]], dys: tuple[Any, Any]) -> tuple[Any, Any]:
-        both[0][1].begin_back()  # B's first keys leave when A's ring is over
+        (_, a), (_, b) = both
+        a.begin_back()  # B's first keys leave when A's ring is over, or with woven rings before it begins
         for mb, (kept, steps) in enumerate(both):
             self._of_weights(i, mb)
             steps.leave_back(self._ends.after_back(i, kept, dys[mb]))
-        for _, steps in both:
-            steps.attend_back()
+        if a.plan.weave_backward:
+            a.attend_back(b)
+        else:
+            a.attend_back()
+            b.attend_back()
         dxs = []
         for mb, (kept, steps) in enumerate(both):
             grads = steps.arrive_back()

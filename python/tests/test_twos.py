@@ -35,10 +35,13 @@ from starter import Ranks
 from test_replay import complete, odd_example
 from test_replay_batch import MICRO, head, one_sequence
 from test_split import _short, _timeless
+from together import woven
 from world import SixRanks
 
 DRAWN = [("random", seed, (2, 3, 4, 5)[seed % 4]) for seed in range(500, 512)]
 DRAWN += [("early", seed, (2, 3, 4, 5, 6)[seed % 5]) for seed in range(500, 515)]
+WOVEN = [("random", seed, (3, 4, 5, 6)[seed % 4]) for seed in range(600, 616)]
+WOVEN += [("early", seed, (2, 3, 4, 5, 6)[seed % 5]) for seed in range(600, 640)]
 
 
 def in_twos(plan: dict[str, Any], own_last: bool = False, recompute: str = "none") -> dict[str, Any]:
@@ -57,17 +60,36 @@ class TestTogether(SixRanks):
         """Attentions, with kernels and memory as they are and at their worst."""
         for i, (drawn, seed, ranks) in enumerate(DRAWN):
             with self.subTest(drawn=drawn, seed=seed, ranks=ranks):
-                answers = self.answers(ranks, "in_steps", seed, ranks, drawn, i % 2 == 1)
-                job, docs = drawn_plan(drawn, seed, ranks)
-                plan = evenkeel.load_plan(job)
-                want = evenkeel.expected(plan, docs=docs)
-                sent = {(r, peer, phase): n for r, a in enumerate(answers) for phase, peer, n in a["sent"]}
-                self.assertEqual(sent, {key: 2 * n for key, n in want.bytes.items()})
-                for rank, answer in enumerate(answers):
-                    self.assertEqual(answer["same"], [True, True], f"rank {rank}")
-                    first = plan.own_last and len(plan.groups) > 1
-                    self.assertEqual(answer["events"], _in_order(answer["lone"], first), f"rank {rank}")
-                self.assertEqual(len({str(a["events"]) for a in answers if a["events"]}), 1)
+                self.check_drawn("in_steps", drawn, seed, ranks, i % 2 == 1, (False, False))
+
+    def check_drawn(
+        self, job: str, drawn: str, seed: int, ranks: int, poison: bool, weave: tuple[bool, bool]
+    ) -> evenkeel.Plan:
+        """Two sequences of a drawn plan are as they should be on every rank."""
+        answers = self.answers(ranks, job, seed, ranks, drawn, poison, weave)
+        document, docs = drawn_plan(drawn, seed, ranks)
+        plan = evenkeel.load_plan(woven(document, *weave))
+        want = evenkeel.expected(plan, docs=docs)
+        sent = {(r, peer, phase): n for r, a in enumerate(answers) for phase, peer, n in a["sent"]}
+        self.assertEqual(sent, {key: 2 * n for key, n in want.bytes.items()})
+        for rank, answer in enumerate(answers):
+            self.assertEqual(answer["same"], [True, True], f"rank {rank}")
+            self.assertEqual(answer["events"], _in_order(answer["lone"], plan), f"rank {rank}")
+        self.assertEqual(len({str(a["events"]) for a in answers if a["events"]}), 1)
+        return plan
+
+    def test_woven_rings(self) -> None:
+        """Step by step the same bits, and messages in one order on all ranks, with and without threads."""
+        drawn = []
+        for i, case in enumerate(WOVEN):
+            job, weave = ("in_steps", "in_steps", "in_steps_inline")[i % 3], (i % 4 != 1, i % 4 != 2)
+            with self.subTest(job=job, case=case, weave=weave):
+                drawn.append(self.check_drawn(job, *case, i % 3 == 1, weave))
+        kinds = [(d, p.own_last, p.keep_tail) for p in drawn if len(p.groups) > 2
+                 for d, weave in (("forward", p.weave_forward), ("backward", p.weave_backward)) if weave]
+        self.assertEqual(len(set(kinds)), 8, "rings of three steps or more")
+        shares = [(m.q_heads, p.tokens(m.rank)) for p in drawn for g in p.groups for m in g if len(p.groups) > 1]
+        self.assertTrue(any(not heads for heads, _ in shares) and any(not tokens for _, tokens in shares))
 
     def test_layers(self) -> None:
         """Outputs and gradients of two layers and what is posted, waited for and computed in between; ranks
@@ -90,6 +112,29 @@ class TestTogether(SixRanks):
                     self.assertEqual(summed, {True} if plan.tokens(rank) else {None}, f"rank {rank}: weights")
                     self.assertTrue(answer["apart"] and answer["cleared"])
                     self.check_spans(answer)
+
+    def test_woven_layers(self) -> None:
+        """As test_layers. Either side's events by themselves: what a thread posts and what is waited for beside it
+        have no order."""
+        for job, own_last, recompute in itertools.product(
+            (worked_example(), odd_example(), late_groups()), (False, True), (False, True)
+        ):
+            with self.subTest(groups=job["groups"], own_last=own_last, recompute=recompute):
+                document = woven({**job, "own_last": own_last}, True, True)
+                plan = evenkeel.load_plan(document)
+                seats, (forth, back) = Layout(plan), _layer(own_last, len(plan.groups))
+                want = 2 * forth + [["backward"]] + 2 * ((forth if recompute else []) + back)
+                for rank, answer in enumerate(self.answers(4, "in_layers", document, recompute)):
+                    here = want if seats.seat(rank) is not None else [e for e in want if len(e) == 1]
+                    if not plan.tokens(rank):
+                        here = [e for e in here if len(e) > 1 or e == ["backward"]]
+                    got = [e if len(e) == 1 else [e[0] % 2, e[1]] for e in answer["events"]]
+                    for side in ("got", "ring"):
+                        self.assertEqual(_without(side, got), _without(side, here), f"rank {rank}")
+                    self.assertEqual(answer["same"], [True] * 4, f"rank {rank}: y and dx of A and B")
+                    self.check_spans(answer)
+                    if seats.seat(rank) is not None:
+                        self.assertEqual(_turns(answer["spans"]), _alternating(2, recompute, plan), f"rank {rank}")
 
     def check_spans(self, answer: dict[str, Any]) -> None:
         """Either micro-batch has the spans of one alone, but two an all-to-all; none overlap."""
@@ -228,6 +273,21 @@ class TestReplayInTwos(unittest.TestCase):
                 self.assertEqual(sum(s[key] for s in here if "a2a" in s["op"]), due, key)
         self.assertEqual({s["mb"] for s in spans}, {0, 1} if spans else set())
 
+    def test_woven(self) -> None:
+        """Rings take turns in the direction that a plan says, and in no other."""
+        docs, layers = [300, 1, 467], 2
+        plans = [woven(in_twos(worked_example(), False, "full"), True, True), in_twos(worked_example()),
+                 woven(in_twos(late_groups(), True), False, True), woven(in_twos(odd_example(), True), True, False)]
+        lines = self.replayed(plans, 4, docs_tokens=docs, layers=layers, repeats=1, warmup=0, seed=5)
+        for i, rank in itertools.product(range(len(plans)), range(4)):
+            with self.subTest(plan=i, rank=rank):
+                mine = [x for x in lines if (x["plan"], x["rank"]) == (i, rank)]
+                self.check_step(mine, rank, plans[i], docs, layers)
+                plan = evenkeel.load_plan(plans[i])
+                if Layout(plan).seat(rank) is not None:
+                    want = _alternating(layers, plans[i]["job"]["recompute"] == "full", plan)
+                    self.assertEqual(_turns(mine[:-1]), want)
+
     def test_attention_alone(self) -> None:
         plans = [in_twos(document([[(0, 300)], [(300, 400)]], [[(0, 4), (1, 2)]], 6, 2, 8), False, r)
                  for r in ("none", "full")]
@@ -277,14 +337,18 @@ class TestReplayInTwos(unittest.TestCase):
                 self.assertEqual(frames.place.mb, after)
 
 
-def _layer(own_last: bool) -> tuple[list[Any], list[Any]]:
-    """What happens in a layer of a ring for A, 0, and B, 1, forward and backward."""
+def _layer(own_last: bool, weave: int = 0) -> tuple[list[Any], list[Any]]:
+    """What happens in a layer of a ring for A, 0, and B, 1, forward and backward. weave: of so many steps, in which
+    they take turns; 0 if one follows the other."""
     def half(d: str, first: str, last: str, hop: list[Any]) -> list[Any]:
         a, b = ({x: [k, f"{d}.{x}"] for x in ("a2a_in", "ring", "a2a_out")} for k in (0, 1))
         got = lambda k, x: [k, f"got {d}.a2a_{x}"]
+        rings = [got(0, "in"), a["ring"], *hop[1:], a["a2a_out"], got(1, "in"), b["ring"], b["a2a_out"]]
+        if weave:
+            of = [e[:2] for e in _woven(d, weave)]
+            rings = [got(0, "in"), got(1, "in"), *(of[1:] if hop else of), a["a2a_out"], b["a2a_out"]]
         return [
-            *hop[:1], [f"{d}.{first} 0"], a["a2a_in"], [f"{d}.{first} 1"], b["a2a_in"],
-            got(0, "in"), a["ring"], *hop[1:], a["a2a_out"], got(1, "in"), b["ring"], b["a2a_out"],
+            *hop[:1], [f"{d}.{first} 0"], a["a2a_in"], [f"{d}.{first} 1"], b["a2a_in"], *rings,
             got(0, "out"), [f"{d}.{last} 0"], got(1, "out"), [f"{d}.{last} 1"],
         ]
 
@@ -292,20 +356,64 @@ def _layer(own_last: bool) -> tuple[list[Any], list[Any]]:
     return half("fwd", "linear_in", "linear_out", []), half("bwd", "linear_out", "linear_in", hops)
 
 
-def _in_order(one: list[Any], first: bool) -> list[Any]:
-    """What A, 0, and B, 1, are to post, from what one posts by itself. first: backward, the ring's first hop
-    leaves before all else."""
+def _woven(direction: str, steps: int) -> list[Any]:
+    """What woven rings of so many steps post, in both orders of steps."""
+    hops = [[[k, f"{direction}.ring", t] for k in (0, 1)] for t in range(steps - 1)]
+    if direction == "fwd":
+        return sum(hops, [])
+    out = hops[0]
+    for t, k in itertools.product(range(steps), (0, 1)):
+        out = out + [h[k] for h in hops[t + 1:t + 2]] + ([[k, "bwd.ring_grad", t]] if t else [])
+    return out
+
+
+def _without(what: str, events: list[Any]) -> list[Any]:
+    return [e for e in events if what not in e[-1]]
+
+
+def _turns(spans: list[Any]) -> list[Any]:
+    """[micro-batch, step] of the waits in rings, and what the all-to-alls out are among them, by pass."""
+    passes = itertools.groupby(spans, lambda s: (s["layer"], s["dir"], s.get("again", False)))
+    return [[[s["mb"], s["step"]] for s in of if s["op"] in ("ring_wait", "a2a_out")] for _, of in passes]
+
+
+def _alternating(layers: int, recompute: bool, plan: evenkeel.Plan) -> list[Any]:
+    """What _turns finds of a rank with work."""
+    n = len(plan.groups)
+
+    def half(order: list[int], weave: bool, after: bool) -> list[Any]:
+        """order: of the steps; after: A's results leave after B's last step, not before."""
+        rings = [[[k, t] for t in order] for k in (0, 1)]
+        left = [[[k, n], [k, n]] for k in (0, 1)]  # the ring's last wait, the all-to-all out leaves
+        taken = [*rings[0], *left[0], *rings[1], *left[1]]
+        if weave:
+            taken = [x for both in zip(*rings) for x in both]
+            taken = [*taken[:-1], *left[0], taken[-1], *left[1]] if not after else [*taken, *left[0], *left[1]]
+        return [*taken, [0, n], [1, n]]  # it arrives
+
+    forth = half([*range(n)], plan.weave_forward, False)
+    back = half([*range(1, n), 0] if plan.own_last else [*range(n)], plan.weave_backward, True)
+    return layers * [forth] + layers * ([forth, back] if recompute else [back])
+
+
+def _in_order(one: list[Any], plan: evenkeel.Plan) -> list[Any]:
+    """What A, 0, and B, 1, are to post, from what one posts by itself. Where the own block is last, the ring's
+    first hop backward leaves before all else."""
     if not one:
         return []
+    first = plan.own_last and len(plan.groups) > 1
     half = [phase for phase, _ in one].index("fwd.a2a_out") + 1
     forth, back = one[:half], one[half:]
     hop, back = (back[:1], back[1:]) if first else ([], back)
     of = lambda k, events: [[k, *e] for e in events]
-    return [
-        *of(0, forth[:1]), *of(1, forth[:1]), *of(0, forth[1:]), *of(1, forth[1:]),
-        *of(0, hop), *of(0, back[:1]), *of(1, back[:1]), *of(0, back[1:-1]), *of(1, hop), *of(0, back[-1:]),
-        *of(1, back[1:]),
-    ]
+    rings = [[*of(0, forth[1:]), *of(1, forth[1:])],
+             [*of(0, back[1:-1]), *of(1, hop), *of(0, back[-1:]), *of(1, back[1:])]]
+    if plan.weave_forward:
+        rings[0] = [*_woven("fwd", len(plan.groups)), *of(0, forth[-1:]), *of(1, forth[-1:])]
+    if plan.weave_backward:
+        rings[1] = [*_woven("bwd", len(plan.groups))[len(hop):], *of(0, back[-1:]), *of(1, back[-1:])]
+    return [*of(0, forth[:1]), *of(1, forth[:1]), *rings[0], *of(0, hop), *of(0, back[:1]), *of(1, back[:1]),
+            *rings[1]]
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -17,15 +18,29 @@ from paired import drawn_plan, noted
 from test_replay import complete
 
 
+def woven(document: dict[str, Any], forward: bool, backward: bool) -> dict[str, Any]:
+    """The plan with rings that take turns, where it has any."""
+    if len(document["groups"]) < 2:
+        return document
+    return {**document, "two_batch_overlap": True, "weave_forward": forward, "weave_backward": backward}
+
+
+def in_steps_inline(rank: int, groups: Groups, *args: Any) -> Optional[dict[str, Any]]:
+    """in_steps with batches of messages and without a thread, as over NCCL."""
+    with mock.patch("torch.distributed.get_backend", return_value="nccl"):
+        return in_steps(rank, groups, *args)
+
+
 def in_steps(
-    rank: int, groups: Groups, seed: int, ranks: int, drawn: str, poison: bool
+    rank: int, groups: Groups, seed: int, ranks: int, drawn: str, poison: bool,
+    weave: Sequence[bool] = (False, False),
 ) -> Optional[dict[str, Any]]:
     """Two sequences of a drawn plan in their steps, A first in both directions; as paired.pair. poison: see
-    poisoned_memory."""
+    poisoned_memory. weave: whether rings take turns, forward and backward."""
     if rank >= ranks:
         return None
     document, docs = drawn_plan(drawn, seed, ranks)
-    plan, meter, ends = evenkeel.load_plan(document), evenkeel.Meter(), Noting()
+    plan, meter, ends = evenkeel.load_plan(woven(document, *weave)), evenkeel.Meter(), Noting()
     given = [inputs(plan, 2 * seed + i) for i in range(2)]
     with noted() as lone:
         alone = [run(plan, rank, x, groups[ranks], docs, kernel=evenkeel.Math()) for x in given]
