@@ -22,7 +22,8 @@ keeps nobody waiting for one.
 Forth and Back take the steps one by one. So the rings of two sequences may take turns: step t of one, step t of
 the other, the next step; all that they send then has one order too, hop t of one, hop t of the other, and in
 between, backward, the gradients. Each has buffers of its own. The first one's results leave when it is over, and
-do not wait for the other's last messages.
+do not wait for the other's last messages. Forward, the second one's first hop waits for the first one's first
+step, as its keys and values are put together after that.
 """
 
 from __future__ import annotations

@@ -135,8 +135,9 @@ class Steps:
             self._run.leave(*heads)
 
     def attend(self, *beside: "Steps") -> None:
-        """Waits for what comes in, runs the ring, and lets the output leave. beside: others of the same plan, whose
-        rings take turns with this one's, step by step; it is their attend too."""
+        """Waits for what comes in, runs the ring, and lets the output leave. beside: others of the same plan,
+        whose rings take turns with this one's, step by step; it is their attend too. Each waits for what comes
+        in for it before its first step, and its output leaves after its last one."""
         with self._bare():
             self._run.attend(*(other._run for other in beside))
 
@@ -162,7 +163,8 @@ class Steps:
 
     def attend_back(self, *beside: "Steps") -> None:
         """Waits for it to come in, runs the ring backward, and lets the gradients of q, k and v leave; beside as
-        in attend. Where rings take turns, their first keys and values do not wait for the ring before."""
+        in attend. The others' first keys and values leave before any step, and the gradients of all when
+        all steps are taken."""
         with self._bare():
             self._run.attend_back(*(other._run for other in beside))
 

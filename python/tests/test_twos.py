@@ -36,7 +36,7 @@ from test_replay import complete, odd_example
 from test_replay_batch import MICRO, head, one_sequence
 from test_split import _short, _timeless
 from together import woven
-from world import SixRanks
+from world import SixRanks, World
 
 DRAWN = [("random", seed, (2, 3, 4, 5)[seed % 4]) for seed in range(500, 512)]
 DRAWN += [("early", seed, (2, 3, 4, 5, 6)[seed % 5]) for seed in range(500, 515)]
@@ -186,6 +186,18 @@ class TestSteps(unittest.TestCase):
                 steps.attend_back()
                 self.assertIsNone(held(), "keys and values, after the ring")
                 steps.arrive_back()
+
+
+class TestFailures(unittest.TestCase):
+    def test_a_rank_dies(self) -> None:
+        """While rings take turns; the others hear of it and stand still for nothing."""
+        for backward in (False, True):
+            with self.subTest(backward=backward), World(4) as world:
+                answers = world.run("together.leave", backward)
+                self.assertEqual(answers[2], {"error": "gone"})
+                for rank in (0, 1, 3):
+                    said = answers[rank].get("error", "nothing")
+                    self.assertRegex(said, rf"^(ExchangeError|LaneError): .*rank {rank}: (fwd|bwd)")
 
 
 class TestCourse(unittest.TestCase):

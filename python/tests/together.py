@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import Any, Optional, Sequence
 from unittest import mock
 
@@ -15,6 +16,7 @@ from evenkeel.compare import Noting
 from evenkeel.split import Steps
 from jobs import Groups, Jittered, counted, inputs, poisoned_memory, run
 from paired import drawn_plan, noted
+from plans import worked_example
 from test_replay import complete
 
 
@@ -54,6 +56,28 @@ def in_steps(
         both.backward(*(x[3] for x in own))
     same = [all(map(torch.equal, a, b)) for a, b in zip(alone, ends.got)]
     return {"same": same, "lone": [e[1:] for e in lone if not e[0]], "events": events, **counted(meter)}
+
+
+def leave(rank: int, groups: Groups, backward: bool) -> None:
+    """A rank of the worked example dies when two sequences have left; the rings of the others take turns."""
+    if rank >= 4:
+        return
+    plan = evenkeel.load_plan(worked_example())
+    *heads, dout = (evenkeel.shard(plan, rank, x) for x in inputs(plan, 1))
+    a, b = (Steps(plan, rank, *heads, group=groups[4]) for _ in range(2))
+    for steps in (a, b):
+        steps.leave()
+    if backward:
+        a.attend(b)
+        for steps in (a, b):
+            steps.arrive()
+            steps.leave_back(dout)
+    if rank == 2:
+        os._exit(9)
+    if backward:
+        a.attend_back(b)
+    else:
+        a.attend(b)
 
 
 def in_layers(
