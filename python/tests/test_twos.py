@@ -111,6 +111,7 @@ class TestTogether(SixRanks):
                     summed = {x for _, x in answer["left"]}
                     self.assertEqual(summed, {True} if plan.tokens(rank) else {None}, f"rank {rank}: weights")
                     self.assertTrue(answer["apart"] and answer["cleared"])
+                    self.assertEqual(answer["line"], 0, "nobody stands in line for a backward")
                     self.check_spans(answer)
 
     def test_woven_layers(self) -> None:
@@ -132,6 +133,7 @@ class TestTogether(SixRanks):
                     for side in ("got", "ring"):
                         self.assertEqual(_without(side, got), _without(side, here), f"rank {rank}")
                     self.assertEqual(answer["same"], [True] * 4, f"rank {rank}: y and dx of A and B")
+                    self.assertEqual(answer["line"], 0, "nobody stands in line for a backward")
                     self.check_spans(answer)
                     if seats.seat(rank) is not None:
                         self.assertEqual(_turns(answer["spans"]), _alternating(2, recompute, plan), f"rank {rank}")

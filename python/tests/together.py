@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import evenkeel
-from evenkeel import twos, whole
+from evenkeel import split, twos, whole
 from evenkeel.compare import Noting
 from evenkeel.split import Steps
 from jobs import Groups, Jittered, counted, inputs, poisoned_memory, run
@@ -127,4 +127,5 @@ def in_layers(
             for i, (name, w) in enumerate((n, w) for layer in layers for n, w in layer.weights.items())]
     both.clear()
     return {"events": events, "same": same, "left": left, "lone": lone.spans(), "spans": trace.spans(),
-            "cleared": all(w.grad is None for w in weights), "apart": not torch.equal(*dxs) or not len(own)}
+            "line": len(split._LINE._refs), "cleared": all(w.grad is None for w in weights),
+            "apart": not torch.equal(*dxs) or not len(own)}
