@@ -69,8 +69,8 @@ func (r *layerRun) turn(batch int8) {
 	}
 }
 
-// inTurns are two rings that take turns; b is 0 or 1, the one whose turn it is.
-type inTurns interface {
+// turns are two rings that take turns; b is 0 or 1, the one whose turn it is.
+type turns interface {
 	first(b int) // hop 0 of keys and values
 	step(b, t int)
 	own(b int) // the own block, where it is the last
@@ -78,7 +78,7 @@ type inTurns interface {
 }
 
 // inTurns are those whose all-to-alls are in.
-func (r *layerRun) inTurns(in [2][]joined) inTurns {
+func (r *layerRun) inTurns(in [2][]joined) turns {
 	if !r.quick() {
 		return &bookedTurns{r, in}
 	}

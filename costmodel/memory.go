@@ -42,6 +42,7 @@ type MemoryShare struct {
 	Cuts        int          // borders of other groups' heads inside one of those KV heads: it is held once for either side
 	Ranks       int          // that take part in the step: states are sharded over these
 	TwoBatch    bool         // the rank holds two micro-batches at once
+	Woven       bool         // and is in the backward rings of both, which take turns
 }
 
 // batches is how many micro-batches go through a layer at once. Both go through the MLP
@@ -121,7 +122,7 @@ func (l Layout) memoryShares(m Model) []MemoryShare {
 			shares[h.Rank] = MemoryShare{
 				Tokens: l.Shards[h.Rank].Tokens(), GroupTokens: tokens[g], Widest: other, Others: len(l.Groups) - 1, Copied: copied,
 				QHeads: h.QHeads, KVHeads: m.KVHeadsOf(first, h.QHeads), Cuts: cuts.inside(first, h.QHeads),
-				Ranks: ranks, TwoBatch: l.TwoBatch,
+				Ranks: ranks, TwoBatch: l.TwoBatch, Woven: l.TwoBatch && l.WeaveBackward,
 			}
 			first += h.QHeads
 		}
@@ -333,27 +334,41 @@ func (x *MemoryModel) apart(s *MemoryShare) float64 {
 	return 2 * float64(max(s.GroupTokens, s.Widest)) * float64(s.KVHeads) * float64(x.j.Model.HeadDim*int(x.j.DType.Size()))
 }
 
-// attentionTransient is what its backward pass takes: in the ring, or after it.
+// attentionTransient is what its backward pass takes: in the ring, or after it. Of two rings
+// that take turns the first one's buffers are free when the second is over, too. In the
+// forward pass even two rings take less.
 func (x *MemoryModel) attentionTransient(s *MemoryShare) float64 {
-	return max(x.ringTransient(s), x.gradientsTransient(s))
+	ring, kernel, gradients := x.ringTransient(s), x.kernelTransient(s), x.gradientsTransient(s)
+	if s.Woven {
+		return 2*ring + max(kernel, gradients)
+	}
+	return max(ring+kernel, gradients)
 }
 
 // ringTransient: the gradient of the attention's output by heads; in float32 the gradients of
 // the queries and of the own block, and where there are other groups their shares of the
 // latter, as they come home; the ring's blocks, as many float32 gradients that travel with
-// them, and from the second block on the rank's shares that wait for these; and what a kernel
-// makes of one block: the gradients of queries, keys and values, and under GQA those of keys
-// and values expanded to all query heads, which kernels sum afterwards.
+// them, and from the second block on the rank's shares that wait for these.
 func (x *MemoryModel) ringTransient(s *MemoryShare) float64 {
-	d, e := float64(x.j.Model.HeadDim), float64(x.j.DType.Size())
-	queries := float64(s.GroupTokens) * float64(s.QHeads) * d
-	block := float64(max(s.GroupTokens, s.Widest))
-	b := (e+4+e)*queries + 4*x.elements(s, s.GroupTokens) + x.blocks(s) + x.apart(s)
+	b := (float64(x.j.DType.Size())+4)*x.queries(s) + 4*x.elements(s, s.GroupTokens) + x.blocks(s)
 	if s.Others > 0 {
 		b += 4 * x.elements(s, s.GroupTokens)
 	}
-	b += (x.buffers(s.Others) + x.buffers(s.Others-1)) * 4 * x.elements(s, s.Widest)
-	b += 2 * block * float64(s.KVHeads) * d * e
+	return b + (x.buffers(s.Others)+x.buffers(s.Others-1))*4*x.elements(s, s.Widest)
+}
+
+// queries is how many elements those of a rank's group have, as far as they are its heads.
+func (x *MemoryModel) queries(s *MemoryShare) float64 {
+	return float64(s.GroupTokens) * float64(s.QHeads) * float64(x.j.Model.HeadDim)
+}
+
+// kernelTransient is what a kernel is given and makes of one block: keys and values in one
+// piece; the gradients of queries, keys and values, and under GQA those of keys and values
+// expanded to all query heads, which kernels sum afterwards.
+func (x *MemoryModel) kernelTransient(s *MemoryShare) float64 {
+	d, e := float64(x.j.Model.HeadDim), float64(x.j.DType.Size())
+	block := float64(max(s.GroupTokens, s.Widest))
+	b := e*x.queries(s) + x.apart(s) + 2*block*float64(s.KVHeads)*d*e
 	if s.KVHeads < s.QHeads {
 		b += 2 * block * float64(s.QHeads) * d * e
 	}
@@ -364,10 +379,8 @@ func (x *MemoryModel) ringTransient(s *MemoryShare) float64 {
 // them, and all of them once more in one piece, of which the group's members get their parts.
 // Those of KV heads that are held twice are added up before.
 func (x *MemoryModel) gradientsTransient(s *MemoryShare) float64 {
-	d := float64(x.j.Model.HeadDim)
-	queries := float64(s.GroupTokens) * float64(s.QHeads) * d
-	once := 2 * float64(s.GroupTokens) * float64(s.KVHeads) * d
-	b := 4 * (2*queries + x.elements(s, s.GroupTokens) + once)
+	once := 2 * float64(s.GroupTokens) * float64(s.KVHeads) * float64(x.j.Model.HeadDim)
+	b := 4 * (2*x.queries(s) + x.elements(s, s.GroupTokens) + once)
 	if s.Cuts > 0 {
 		b += 4 * once
 	}

@@ -244,6 +244,7 @@ func TestMostTokensFillMemory(t *testing.T) {
 			GroupTokens: units.Tokens(r.IntN(1 << 17)), Widest: units.Tokens(r.IntN(1 << 15)), Others: r.IntN(4), Copied: units.Tokens(r.IntN(2) * 1000),
 			QHeads: r.IntN(33), KVHeads: r.IntN(9), Cuts: r.IntN(2), Ranks: 1 + r.IntN(64), TwoBatch: r.IntN(2) == 0,
 		}
+		s.Woven = s.TwoBatch && r.IntN(2) == 0
 		dev := DeviceMemory{Capacity: units.Bytes(20+r.IntN(180)) * units.GiB, LayerToken: units.Bytes(r.IntN(2) * (120_000 + r.IntN(90_000)))}
 		most := x.MostTokens(s, dev)
 		fits := func(tokens float64) bool {
@@ -327,6 +328,13 @@ func TestTwoMicroBatchesAtOnce(t *testing.T) {
 			if two.Activations != 2*one.Activations || two.Transient != want {
 				t.Errorf("recompute %s: %d and %d bytes of %d tokens, one alone %d and %d; want %d", recompute, two.Activations, two.Transient, n, one.Activations, one.Transient, want)
 			}
+			s.Woven = true
+			x := NewMemoryModel(j)
+			ring, kernel, gradients := x.ringTransient(&s), x.kernelTransient(&s), x.gradientsTransient(&s)
+			want = max(n*mlp, units.Bytes(2*ring+max(kernel, gradients))-2*n*j.MLPActivations()) + n*waits
+			if got := j.MemoryOf(s, DeviceMemory{}); got.Transient != want || got.Activations != two.Activations {
+				t.Errorf("rings in turn: %d and %d bytes of %d tokens, want %d and %d", got.Activations, got.Transient, n, two.Activations, want)
+			}
 			if two.States != one.States || two.Logits != one.Logits {
 				t.Errorf("recompute %s: states %d, logits %d, one alone %d and %d", recompute, two.States, two.Logits, one.States, one.Logits)
 			}
@@ -380,5 +388,23 @@ func TestTwoMicroBatchesTakeTwo(t *testing.T) {
 	}
 	if l.HeadChunks = 0; mustSimulate(t, p, j, l).Time.Mid <= 0 {
 		t.Error("no time")
+	}
+}
+
+// TestRingsInTurnHoldTwo: two backward rings that take turns hold the buffers of both.
+func TestRingsInTurnHoldTwo(t *testing.T) {
+	p := madeUp(t, map[string]speeds{"fast": {3e12, 4e12, 2e12}}, map[string]wire{"bus": {1e-6, 1e9}})
+	tokens := []units.Tokens{5120, 5120}
+	j := testJob(cluster(t, "1x2 fast", p, "bus", ""), tokens)
+	j.Accumulate = 2
+	l := ZigZag(tokens, Singles(tokens, j.Model.QHeads))
+	l.TwoBatch = true
+	took := func() units.Bytes { return mustSimulate(t, p, j, l).Ranks[0].Memory.Transient }
+	after := took()
+	if l.WeaveForward = true; took() != after {
+		t.Errorf("forward in turn: %d bytes, one after the other %d", took(), after)
+	}
+	if l.WeaveBackward = true; took() <= after {
+		t.Errorf("backward in turn: %d bytes, one after the other %d", took(), after)
 	}
 }
