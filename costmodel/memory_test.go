@@ -396,7 +396,7 @@ func TestRingsInTurnHoldTwo(t *testing.T) {
 	p := madeUp(t, map[string]speeds{"fast": {3e12, 4e12, 2e12}}, map[string]wire{"bus": {1e-6, 1e9}})
 	tokens := []units.Tokens{5120, 5120}
 	j := testJob(cluster(t, "1x2 fast", p, "bus", ""), tokens)
-	j.Accumulate = 2
+	j.Accumulate, j.Model.FFN = 2, 16 // so that the attention is the fullest
 	l := ZigZag(tokens, Singles(tokens, j.Model.QHeads))
 	l.TwoBatch = true
 	took := func() units.Bytes { return mustSimulate(t, p, j, l).Ranks[0].Memory.Transient }

@@ -463,8 +463,9 @@ const overlapIntroduction = `
 ## The overlap given to others
 
 Two of the eight sequences may go through the layers at once, one computed while the
-other's all-to-alls move (two-batch overlap). evenkeel plans with it; the others have no
-word for it. Here their layouts have it too, wherever they fit and gain by it.
+other's all-to-alls move (two-batch overlap), and the steps of their rings may take turns.
+evenkeel plans with both; the others have no word for it. Here their layouts have it too,
+wherever they fit and gain by it.
 
 | problems | evenkeel over the strongest of ring, ulysses, usp, usp-subset: mean / max | these with the overlap | over hexiseq | hexiseq with the overlap |
 |---|---|---|---|---|
@@ -518,8 +519,8 @@ solve recommends evenkeel's plan all the same, or one as fast, how often another
 surely gains, and what the recommended one gains.
 
 Planning is all strategies, one after the other, with the bound beside them on a second
-core; results/evidence/bench has it on one. Other work ran beside the latest table, so that
-planning took longer than by itself. What ` + "`solve --effort`" + ` finds on top is not in here.
+core; results/evidence/bench has it on one. What ` + "`solve --effort`" + ` finds on top is not in
+here.
 
 How to redo it: docs/hexiseq.sh (five minutes on two cores). Every row is in
 comparisons.csv.
