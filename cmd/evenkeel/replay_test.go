@@ -75,16 +75,19 @@ func TestTorchReplayInTwos(t *testing.T) {
 	asked := []string{"solve", "--profile", profile, "--cluster", "1x2 torch_cpu:1", "--model", filepath.Join(dir, "config.json"), "--seq-len", "512", "--shares", "3:1", "--q-heads", "3:1", "--grad-accumulation", "2", "-q", "-o"}
 	evenkeel(t, append(slices.Clone(asked), one)...)
 	evenkeel(t, append(asked, twos, "--two-batch-overlap")...)
+	turns := filepath.Join(dir, "turns.plan.json")
+	ring := slices.Delete(slices.Clone(asked), slices.Index(asked, "--q-heads"), slices.Index(asked, "--q-heads")+2)
+	evenkeel(t, append(ring, turns, "--two-batch-overlap", "--weave")...)
 	trace := filepath.Join(dir, "x.trace.jsonl")
 	for _, parts := range []string{"layer", "attention"} {
-		out := evenkeel(t, "replay", "--oversubscribe", "--repeats", "3", "--warmup", "1", "--parts", parts, "-o", trace, twos, one, plans[0])
-		for _, want := range []string{"3 plans on 2 ranks", "given in 2", "ring in 2", "equal what the plan says"} {
+		out := evenkeel(t, "replay", "--oversubscribe", "--repeats", "3", "--warmup", "1", "--parts", parts, "-o", trace, twos, one, turns, plans[0])
+		for _, want := range []string{"4 plans on 2 ranks", "given in 2", "ring in 2", "equal what the plan says"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: no %q in\n%s", parts, want, out)
 			}
 		}
 		checked := evenkeel(t, "check", trace, "--profile", profile, "--all")
-		for _, want := range []string{"twos (given in 2)", "rank, micro-batch, step", "a2a_in"} {
+		for _, want := range []string{"twos (given in 2)", "turns (given in 2)", "rank, micro-batch, step", "a2a_in"} {
 			if !strings.Contains(checked, want) {
 				t.Errorf("%s: no %q in\n%s", parts, want, checked)
 			}
