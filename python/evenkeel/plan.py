@@ -43,8 +43,8 @@ class Plan:
     under way; above 1 in plans of one group only. two_batch_overlap: the plan counts on micro-batches that go
     through a layer in twos, by begin_attention; attention runs one sequence all the same. weave_forward,
     weave_backward: in that direction the rings of two micro-batches take turns, step by step, where else one
-    follows the other; in such plans of two groups or more only. A replay and its checks (twos.Pair) run them
-    so; begin_attention, whose order is that of the caller's calls, has one ring after the other all the same.
+    follows the other; in such plans of two groups or more only, by compute of begin_attention's first sequence
+    with the other one.
     """
 
     seq_len: int

@@ -15,6 +15,10 @@ the calls. The ring of one sequence is over before the next call posts anything.
 finish keeps what all three need for the backward: it is the first of them, so that tensors which are
 recomputed (torch.utils.checkpoint) are there before any message of the backward leaves, on every rank.
 
+Where the plan weaves rings, a.compute(b) stands in the place of a.compute() and b.compute(): one node, whose
+rings take turns step by step in the directions of the plan's weave_forward and weave_backward, in the same order
+of sequences. Sequences that are computed together go backward together.
+
 Where the ring's first keys and values leave before all else (own_last), they do so for the first of the
 sequences that are in their backward. Those of each other one leave when the ring of the one before it is
 over, ahead of that one's all-to-all out: earlier, and a rank would hold the buffers of two rings; later, and
@@ -71,15 +75,24 @@ class SplitAttention:
         self._run, self._next = run, "compute"
         self._token: Tensor = _Begin.apply(run, q, k, v)
 
-    def compute(self) -> None:
+    def compute(self, *beside: "SplitAttention") -> None:
         """Waits for what comes in, runs the ring, and lets the all-to-all out leave.
 
-        Raises RuntimeError when it is not this call's turn or gradients are no longer enabled, and
-        ExchangeError or LaneError as attention does.
+        beside: other sequences of the same plan, whose compute this is, too. Their rings take turns with this
+        one's where the plan weaves them, forward or backward, and follow it where it does not. Their losses
+        then take one backward pass.
+
+        Raises ValueError for a sequence of another plan, RuntimeError when it is not this call's turn or
+        gradients are no longer enabled, and ExchangeError or LaneError as attention does.
         """
-        self._turn("compute")
-        self._token = _Compute.apply(self._run, self._token)
-        self._next = "finish"
+        together = (self, *beside)
+        if any(one._run.plan != self._run.plan for one in beside):
+            raise ValueError("beside: want sequences of the same plan")
+        for one in together:
+            one._turn("compute")
+        tokens = _Compute.apply([one._run for one in together], *(one._token for one in together))
+        for one, token in zip(together, tokens):
+            one._token, one._next = token, "finish"
 
     def finish(self) -> Tensor:
         """Waits for what comes out: out [tokens, q_heads, head_dim] of this rank's tokens, as attention returns
@@ -266,6 +279,11 @@ class _Sequence(Run):
                 self._exchange.keep(part)
                 span.bytes_out = self._exchange.ins[0].sent
 
+    @property
+    def begun(self) -> bool:
+        """Whether the first keys and values of its backward have left."""
+        return self._begun is not None
+
     def lead(self, lane: Optional[Lane] = None) -> None:
         """The ring's first keys and values leave, if they are to leave before it and have not yet."""
         if self._kept is not None and self._begun is None and self.first_hop:
@@ -408,21 +426,33 @@ class _Begin(torch.autograd.Function):
 
 
 class _Compute(torch.autograd.Function):
-    """The ring."""
+    """The ring, or those of sequences that are computed together."""
 
     @staticmethod
-    def forward(ctx: Any, run: _Sequence, token: Tensor) -> Tensor:  # type: ignore[override]
-        with as_given(token.device):
-            run.attend()
-        ctx.run = run
-        return token.new_empty(0)
+    def forward(ctx: Any, runs: list[_Sequence], *tokens: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        with as_given(tokens[0].device):
+            first, *others = runs
+            if first.plan.weave_forward:
+                first.attend(*others)
+            else:
+                for run in runs:
+                    run.attend()
+        ctx.runs = runs
+        return tuple(token.new_empty(0) for token in tokens)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, token: Tensor) -> tuple[Optional[Tensor], ...]:  # type: ignore[override]
-        with as_given(token.device):
-            ctx.run.attend_back()
-        return None, token.new_empty(0)
+    def backward(ctx: Any, *tokens: Tensor) -> tuple[Optional[Tensor], ...]:  # type: ignore[override]
+        with as_given(tokens[0].device):
+            # The one that ended last is first. Another one whose keys begin_backward has sent, in a lane of their
+            # own, takes no turns.
+            first, *others = reversed(ctx.runs)
+            if first.plan.weave_backward and not any(run.begun for run in others):
+                first.attend_back(*others)
+            else:
+                for run in (first, *others):
+                    run.attend_back()
+        return None, *(token.new_empty(0) for token in tokens)
 
 
 class _Finish(torch.autograd.Function):

@@ -58,15 +58,18 @@ def drawn_plan(drawn: str, seed: int, ranks: int) -> tuple[dict[str, Any], Optio
 
 def side_by_side(
     plans: list[evenkeel.Plan], rank: int, wholes: list[list[Tensor]], backward: str, begun: list[int],
-    **options: Any
+    together: bool = False, **options: Any
 ) -> list[list[Tensor]]:
     """By sequence [out, dq, dk, dv], all under way at once. backward: "sum" of all losses, or "each", the last
-    one first. begun: the sequences for which begin_backward is called before."""
+    one first. begun: the sequences for which begin_backward is called before. together: one call computes all."""
     own = [[evenkeel.shard(plan, rank, x) for x in whole] for plan, whole in zip(plans, wholes)]
     leaves = [[x.clone().requires_grad_() for x in of[:3]] for of in own]
     under_way = [evenkeel.begin_attention(plan, rank, *x, **options) for plan, x in zip(plans, leaves)]
-    for x in under_way:
-        x.compute()
+    if together:
+        under_way[0].compute(*under_way[1:])
+    else:
+        for x in under_way:
+            x.compute()
     outs = [x.finish() for x in under_way]
     for i in begun:
         evenkeel.begin_backward(outs[i])
@@ -100,6 +103,40 @@ def pair(
     same = [all(map(torch.equal, a, b)) for a, b in zip(alone, got)]
     return {"same": same, "lone": [e[1:] for e in lone if not e[0]], "events": events, "begun": begun,
             "backward": backward, **counted(meter)}
+
+
+def in_turn(rank: int, groups: Groups, document: dict[str, Any], seed: int) -> Optional[dict[str, Any]]:
+    """Two sequences of a plan that are computed together, over threads and as over NCCL: whether they have the bits
+    of two attentions, and what was posted."""
+    plan, answer = evenkeel.load_plan(document), {}
+    if rank >= plan.ranks:
+        return None
+    wholes = [inputs(plan, 2 * seed + i) for i in range(2)]
+    alone = [run(plan, rank, whole, groups[plan.ranks], None, kernel=evenkeel.Math()) for whole in wholes]
+    for backend in ("gloo", "nccl"):
+        with mock.patch("torch.distributed.get_backend", return_value=backend), noted() as events:
+            got = side_by_side([plan, plan], rank, wholes, "sum", ([], [1], [0], [1, 0])[seed % 4], True,
+                               group=groups[plan.ranks], kernel=evenkeel.Math())
+        answer[backend] = {"same": [all(map(torch.equal, a, b)) for a, b in zip(alone, got)], "events": events}
+    return answer
+
+
+def of_two_plans(rank: int, groups: Groups) -> Optional[str]:
+    """What computing sequences of two plans together says."""
+    if rank >= 4:
+        return None
+    plans = [evenkeel.load_plan({**worked_example(), "own_last": last}) for last in (False, True)]
+    both = [evenkeel.begin_attention(plan, rank, *(evenkeel.shard(plan, rank, x) for x in inputs(plan, 1)[:3]),
+                                     group=groups[4]) for plan in plans]
+    try:
+        both[0].compute(both[1])
+    except ValueError as error:
+        for x in both:
+            x.compute()
+        for x in both:
+            x.finish()
+        return str(error)
+    return "nothing"
 
 
 def inline(rank: int, groups: Groups, *args: Any) -> Optional[dict[str, Any]]:

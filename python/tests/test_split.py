@@ -61,6 +61,35 @@ class TestPairs(SixRanks):
             with self.subTest(drawn=drawn, seed=seed, ranks=ranks):
                 self.check_pair("pair", drawn, seed, ranks)
 
+    def test_in_turn(self) -> None:
+        """Sequences that are computed together have the bits of two attentions, and what is posted has one order:
+        in the directions in which the plan weaves rings they take turns, else one follows the other."""
+        turns = set()
+        for seed, (document, own_last) in enumerate(
+            itertools.product((worked_example(), odd_example(), late_groups()), (False, True)), 1
+        ):
+            for forth, back in itertools.product((False, True), (False, True)):
+                seed += 1
+                job = {**document, "own_last": own_last, "two_batch_overlap": True, "weave_forward": forth,
+                       "weave_backward": back}
+                answers = self.answers(4, "in_turn", job, seed)
+                for backend in ("gloo", "nccl"):
+                    with self.subTest(groups=document["groups"], own_last=own_last, forth=forth, back=back, seed=seed):
+                        for rank, answer in enumerate(answers):
+                            self.assertEqual(answer[backend]["same"], [True, True], f"rank {rank}")
+                        orders = [a[backend]["events"] for a in answers if a[backend]["events"]]
+                        self.assertEqual(orders, len(orders) * orders[:1], "one order on all ranks")
+                        for phase, woven in (("fwd.ring", forth), ("bwd.ring_grad", back)):
+                            of = [e[0] for e in orders[0] if e[1] == phase]
+                            alternate = sum(a != b for a, b in zip(of, of[1:])) > 1
+                            self.assertTrue(woven or not alternate, phase)
+                            turns |= {(phase, own_last)} if alternate else set()
+        self.assertEqual(len(turns), 4, "rings of three groups or more take turns in both directions, either way")
+
+    def test_other_plans(self) -> None:
+        for answer in self.answers(4, "of_two_plans"):
+            self.assertEqual(answer, "beside: want sequences of the same plan")
+
     def test_any_timing(self) -> None:
         """Places are written to only when they are free, whoever is early, in float32 and half precision."""
         for seed in range(400, 412):

@@ -192,13 +192,16 @@ class TestSteps(unittest.TestCase):
 
 class TestFailures(unittest.TestCase):
     def test_a_rank_dies(self) -> None:
-        """While rings take turns; the others hear of it and stand still for nothing."""
+        """While rings take turns; who waits for it hears of it, and nobody stands still. That is rank 0, for keys and
+        values; the others need none of its, and may be done if what it sent in all-to-alls was on its way."""
         for backward in (False, True):
             with self.subTest(backward=backward), World(4) as world:
                 answers = world.run("together.leave", backward)
                 self.assertEqual(answers[2], {"error": "gone"})
                 for rank in (0, 1, 3):
                     said = answers[rank].get("error", "nothing")
+                    if rank and said == "nothing":
+                        continue
                     self.assertRegex(said, rf"^(ExchangeError|LaneError): .*rank {rank}: (fwd|bwd)")
 
 
