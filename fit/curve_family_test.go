@@ -67,6 +67,31 @@ func TestAFamilyFindsItsPhysics(t *testing.T) {
 	}
 }
 
+// Beyond the measured sizes the interval of a collective whose library's others were not
+// measured is a standard deviation's nine tenths, of one among several less.
+func TestALoneCollectiveTellsLittleOfLargerMessages(t *testing.T) {
+	half := func(kinds ...op.Kind) float64 {
+		var laws [][]Point
+		for _, k := range kinds {
+			points := invented(4, 14, 0.01, rand.New(rand.NewPCG(1, 2)), ring(4))
+			for i := range points {
+				points[i].Shape = op.OfMessage(k, op.Message{Group: 4, Bytes: 1 << 10 << i})
+			}
+			laws = append(laws, points)
+		}
+		fitted, _, err := curveLaws(switched, laws)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, _ := fitted[0].curve.HalfWidth(op.Volume(op.OfMessage(kinds[0], op.Message{Group: 4, Bytes: 8 << 23})))
+		return h
+	}
+	lone, several := half(op.KindAllGather), half(op.KindAllGather, op.KindReduceScatter, op.KindAllReduce)
+	if lone < several*loneFactor/farFactor || lone > 3*several || several <= 0 {
+		t.Errorf("half widths eight times beyond: %.3f alone, %.3f of three collectives", lone, several)
+	}
+}
+
 // Six points, all of them wild, one size only, many repeats of a size, and
 // sizes of one byte still give a valid curve that never falls.
 func TestCurvesOfFewOrStrangePointsNeverFall(t *testing.T) {

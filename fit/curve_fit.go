@@ -218,7 +218,7 @@ func (l curveLaw) straightOn(f form, points []Point, smallest, largest op.Shape)
 	for k := 1; k <= octavesOn; k++ {
 		at = append(at, op.Volume(largest)<<k)
 	}
-	return l.saysOf(law.Curve, at, 1) && l.straightBelow(law.Curve, smallest)
+	return l.saysOf(law.Curve, at, l.usual) && l.straightBelow(law.Curve, smallest)
 }
 
 // straightBelow is straightOn of the smaller messages: of a curve that was fitted to messages

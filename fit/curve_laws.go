@@ -16,6 +16,9 @@ type curveLaw struct {
 	// tabled are logs, of what the curve's table says in place of the estimate. Laws are
 	// chosen by the estimate: where a table is too coarse says nothing of larger messages.
 	tabled []float64
+	// usual takes the curve's half widths beyond the measured sizes to those of a family of
+	// several collectives, which forms are chosen by.
+	usual float64
 }
 
 // mostTogether bounds the points of one estimate: its time grows with their
@@ -47,7 +50,7 @@ func curveLaws(link func(best float64) fabric, laws [][]Point) ([]curveLaw, []*f
 
 // law tabulates a curve and says what its points were off by when left out.
 func (t *familyFit) law(c *sizeCurve, points []Point) curveLaw {
-	l := curveLaw{curve: t.table(c, slices.Min(c.octaves), slices.Max(c.octaves))}
+	l := curveLaw{usual: farFactor / t.farFactor(), curve: t.table(c, slices.Min(c.octaves), slices.Max(c.octaves))}
 	theta := t.parameters(c)
 	byOctave := map[float64][]float64{}
 	for _, o := range t.off {
