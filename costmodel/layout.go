@@ -252,6 +252,20 @@ func (l Layout) OneByOne() Layout {
 	return l
 }
 
+// InTurns names the rings of two micro-batches that take turns: "rings", "forward rings",
+// "backward rings", or nothing.
+func (l Layout) InTurns() string {
+	switch {
+	case l.WeaveForward && l.WeaveBackward:
+		return "rings"
+	case l.WeaveForward:
+		return "forward rings"
+	case l.WeaveBackward:
+		return "backward rings"
+	}
+	return ""
+}
+
 // validateWeave checks that there are two rings to weave.
 func (l Layout) validateWeave() error {
 	name := "weave_forward"

@@ -95,15 +95,11 @@ func twoBatch(d *solver.Plan) string {
 
 // inTurns says in which passes the steps of the rings of two take turns.
 func inTurns(d *solver.Plan) string {
-	switch {
-	case d.WeaveForward && d.WeaveBackward:
-		return "; the steps of their rings take turns"
-	case d.WeaveForward:
-		return "; the steps of their forward rings take turns"
-	case d.WeaveBackward:
-		return "; the steps of their backward rings take turns"
+	rings := d.Layout().InTurns()
+	if rings == "" {
+		return ""
 	}
-	return ""
+	return "; the steps of their " + rings + " take turns"
 }
 
 // groupRing says which way keys and values go, by how far they do.

@@ -269,8 +269,15 @@ func TestAGivenRingInTurn(t *testing.T) {
 	} {
 		wrong := *plan
 		change(&wrong)
-		if err := wrong.Validate(); err == nil || !strings.Contains(err.Error(), "weave_forward: true: with") || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s: %v", field, err)
+		for _, pass := range []string{"weave_forward", "weave_backward"} {
+			wrong.WeaveForward, wrong.WeaveBackward = pass == "weave_forward", pass == "weave_backward"
+			if err := wrong.Validate(); err == nil || !strings.Contains(err.Error(), pass+": true: with") || !strings.Contains(err.Error(), field) {
+				t.Errorf("%s, %s: %v", pass, field, err)
+			}
+			l := wrong.Layout()
+			if err := l.Validate(job.SeqLen, len(l.Shards), job.Model.QHeads); err == nil || !strings.Contains(err.Error(), pass+": with") {
+				t.Errorf("%s, %s: the layout: %v", pass, field, err)
+			}
 		}
 	}
 }

@@ -37,7 +37,10 @@ func describe(l costmodel.Layout, seq units.Tokens, without string) string {
 		text += fmt.Sprintf("; heads in %d chunks, behind which all-to-alls hide", k)
 	}
 	if l.TwoBatch {
-		text += "; micro-batches in twos, one computed while the other's " + beside(l) + " move" + woven(l)
+		text += "; micro-batches in twos, one computed while the other's " + beside(l) + " move"
+		if rings := l.InTurns(); rings != "" {
+			text += ", their " + rings + " step by step in turn"
+		}
 	}
 	if n := len(l.Shards); used < n {
 		text += fmt.Sprintf("; %d of %d ranks left out, for %s", n-used, n, without)
@@ -52,19 +55,6 @@ func (s *search) moreEffort() string {
 		return ""
 	}
 	return fmt.Sprintf("; --effort %g goes on", min(strategy.MostEffort, 4*once))
-}
-
-// woven says in which passes rings take turns.
-func woven(l costmodel.Layout) string {
-	switch {
-	case l.WeaveForward && l.WeaveBackward:
-		return ", their rings step by step in turn"
-	case l.WeaveForward:
-		return ", their forward rings step by step in turn"
-	case l.WeaveBackward:
-		return ", their backward rings step by step in turn"
-	}
-	return ""
 }
 
 // beside is what moves while another micro-batch is computed.
