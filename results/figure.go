@@ -40,17 +40,39 @@ func (f *Figure) Caption() string { return f.caption }
 
 // WriteSVG writes the figure as SVG. The same figure gives the same bytes.
 func WriteSVG(w io.Writer, f *Figure) error {
-	c := vgsvg.New(f.width, f.height)
+	c := &svgCanvas{Canvas: vgsvg.New(f.width, f.height)}
 	f.draw(draw.New(c))
 	var buf bytes.Buffer
 	if _, err := c.WriteTo(&buf); err != nil {
 		return err
 	}
-	// Fonts are not embedded, which would take 400 kB a figure: where Liberation
-	// Sans is missing, fonts of the same widths stand in.
-	out := bytes.ReplaceAll(buf.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:'Liberation Sans',Arimo,Arial,Helvetica,sans-serif;"))
-	_, err := w.Write(out)
+	_, err := w.Write(c.anyFont(buf.Bytes()))
 	return err
+}
+
+// svgCanvas remembers how wide each text is that it is given.
+type svgCanvas struct {
+	*vgsvg.Canvas
+	widths []vg.Length
+}
+
+func (c *svgCanvas) FillString(face font.Face, at vg.Point, text string) {
+	c.widths = append(c.widths, face.Width(text))
+	c.Canvas.FillString(face, at, text)
+}
+
+// anyFont has the texts of an SVG keep their places where Liberation Sans is missing.
+// Embedded it would take 400 kB a figure, so that others stand in, of the same widths where
+// there is one; of any other each text is set as wide as it was meant to be.
+func (c *svgCanvas) anyFont(svg []byte) []byte {
+	svg = bytes.ReplaceAll(svg, []byte("font-family:Liberation Sans;"), []byte("font-family:'Liberation Sans',Arimo,Arial,Helvetica,sans-serif;"))
+	begin := []byte("<text ")
+	parts := bytes.Split(svg, begin)
+	out := bytes.NewBuffer(parts[0])
+	for i, part := range parts[1:] {
+		fmt.Fprintf(out, `%stextLength="%.5g" lengthAdjust="spacingAndGlyphs" %s`, begin, c.widths[i].Points(), part)
+	}
+	return out.Bytes()
 }
 
 // WritePNG writes the figure as PNG at 150 dots an inch. The same figure gives

@@ -6,6 +6,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -99,6 +101,27 @@ func TestPNGIsNotBlank(t *testing.T) {
 		// Five families, two bands, text and its smoothing; a blank page has one.
 		if len(colours) < 20 {
 			t.Errorf("%s: %d distinct colours", name, len(colours))
+		}
+	}
+}
+
+// Texts of an SVG are as wide as they were laid out for, whatever font they are shown in.
+func TestSVGFitsAnyFont(t *testing.T) {
+	for name, f := range figures(t, testReport(40)) {
+		var buf bytes.Buffer
+		if err := WriteSVG(&buf, f); err != nil {
+			t.Fatal(err)
+		}
+		caption := regexp.MustCompile(`<text textLength="([0-9.]+)" lengthAdjust="spacingAndGlyphs" [^>]*>n = 200, median error[^<]*</text>`).FindStringSubmatch(buf.String())
+		if caption == nil {
+			t.Fatalf("%s: the caption has no width", name)
+		}
+		want := sans(8, ink()).Width(f.caption[strings.Index(f.caption, "n = 200"):]).Points()
+		if got, _ := strconv.ParseFloat(caption[1], 64); got > want*1.001 || got < want/2 { // it may be broken into lines
+			t.Errorf("%s: the caption is to be %v pt wide, in its font it is %v", name, got, want)
+		}
+		if n, fitted := strings.Count(buf.String(), "<text "), strings.Count(buf.String(), "<text textLength="); n != fitted {
+			t.Errorf("%s: %d of %d texts have a width", name, fitted, n)
 		}
 	}
 }
