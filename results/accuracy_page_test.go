@@ -105,8 +105,8 @@ func accuracyCoverage(p *printer, laws []StudiedLaw) {
 	if len(strata) == 0 {
 		return
 	}
-	p.printf("\n## Coverage of the 90 %% interval\n\nOf strata with %d held-out points or more: an op on a device in one band of sizes.\n\n", fewestCovered)
-	p.printf("| held out | strata | below 85 %% | 85 to 95 %% | above 95 %% | lowest | of all points |\n|---|---:|---:|---:|---:|---:|---:|\n")
+	p.printf("\n## Coverage of the 90 %% interval\n\nOf strata with %d held-out points or more: an op on a device in one band of sizes. So few points scatter: of intervals that hold 90 %% of all points, each independent of the others, as many strata as *at best* says would lie between 85 and 95 %%.\n\n", fewestCovered)
+	p.printf("| held out | strata | below 85 %% | 85 to 95 %% | at best | above 95 %% | lowest | of all points |\n|---|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, kind := range accuracyKinds() {
 		for _, split := range fit.Splits() {
 			of := slices.DeleteFunc(slices.Clone(strata), func(c covered) bool { return c.kind != kind || c.split != split.Name })
@@ -119,8 +119,9 @@ func accuracyCoverage(p *printer, laws []StudiedLaw) {
 
 func coverageCells(strata []covered) []string {
 	var below, within, above, in, held int
-	lowest := 1.0
+	lowest, chance := 1.0, 0.0
 	for _, c := range strata {
+		chance += c.chance()
 		switch lowest = min(lowest, c.share()); {
 		case c.share() < leastCoverage:
 			below++
@@ -132,7 +133,7 @@ func coverageCells(strata []covered) []string {
 		in, held = in+c.in, held+c.held
 	}
 	return []string{
-		strconv.Itoa(len(strata)), strconv.Itoa(below), strconv.Itoa(within), strconv.Itoa(above),
+		strconv.Itoa(len(strata)), strconv.Itoa(below), strconv.Itoa(within), strconv.FormatFloat(chance, 'f', 0, 64), strconv.Itoa(above),
 		share(lowest), share(float64(in) / float64(held)),
 	}
 }

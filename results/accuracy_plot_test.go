@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"gonum.org/v1/gonum/stat/distuv"
 	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
@@ -122,6 +123,13 @@ type covered struct {
 }
 
 func (c covered) share() float64 { return float64(c.in) / float64(c.held) }
+
+// chance is how likely 85 to 95 % of so many independent points are in an interval that
+// holds each with a probability of 90 %.
+func (c covered) chance() float64 {
+	b := distuv.Binomial{N: float64(c.held), P: 0.9}
+	return b.CDF(math.Floor(mostCoverage*b.N)) - b.CDF(math.Ceil(leastCoverage*b.N)-1)
+}
 
 // coveredStrata pools the bands of the laws of an op on a device or group.
 func coveredStrata(laws []StudiedLaw) []covered {

@@ -269,8 +269,12 @@ func TestCoveredStrata(t *testing.T) {
 	if diff := cmp.Diff(want, lines); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]string{"3", "1", "2", "0", "50.0 %", "77.7 %"}, coverageCells(got)); diff != "" {
+	if diff := cmp.Diff([]string{"3", "1", "2", "3", "0", "50.0 %", "77.7 %"}, coverageCells(got)); diff != "" {
 		t.Error(diff)
+	}
+	// 17, 18 or 19 of 20: their share is 20!/(17! 3!) 0.9^17 0.1^3 + ...
+	if got := (covered{held: 20}).chance(); math.Abs(got-(0.190120+0.285180+0.270170)) > 1e-5 {
+		t.Errorf("17 to 19 of 20 points are in with probability %v", got)
 	}
 }
 
