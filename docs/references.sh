@@ -28,18 +28,21 @@ export SOURCE_DATE_EPOCH=1767225600 # 2026-01-01, so that the same tables give t
 aiconfigurator='NVIDIA aiconfigurator, measured kernels and collectives|https://github.com/ai-dynamo/aiconfigurator|Apache-2.0|095f58a51c4ca8e61b66ec108d86f223f8d559ce'
 vidur='Vidur, profiles of collectives|https://github.com/microsoft/vidur|MIT|7d47513363ec447a741ac5e47241580b47724fbf'
 
+# Said of TensorRT-LLM's attention; fit/assume.go has more of it.
+served="attention forward is TensorRT-LLM's, which turns positions into angles and fills a cache in the same call: kernels of training may take less. FlashAttention-2 on an A100 takes 0.67 times as long (published, 8,192 tokens, 32 heads), cuDNN on an H200 0.6 to 1.1 times as long as this of an H100 (measured, 2,048 tokens and more)"
+
 # rows keeps the header and the rows of a table that an awk condition chooses.
 rows() { awk -F, "NR==1 || ($3)" "$1" >"$2"; }
 
 for gpu in "$@"; do
-	engine=trtllm library=nccl extra=
+	engine=trtllm library=nccl extra= said=$served
 	case $gpu in
 	a100_sxm) version=2.27.3 extra=vidur ;;
 	b200_sxm) version=2.27.3 ;;
 	gb200) version=2.23 ;;
 	h100_sxm) version=2.27.3 ;;
 	rtx_pro_6000_server) version=2.29.2 ;;
-	b60) engine=vllm library=oneccl version=2021.17.2 ;;
+	b60) engine=vllm library=oneccl version=2021.17.2 said= ;;
 	*) echo "references.sh: no recordings of $gpu are known" >&2; exit 2 ;;
 	esac
 	from=$data/aiconfigurator/$gpu
@@ -61,7 +64,7 @@ for gpu in "$@"; do
 	(
 		cd "$work"
 		# shellcheck disable=SC2086 # recordings are two words on purpose
-		"$EVENKEEL" -q fit $recordings -o "$gpu.profile.json" --borrow none --assume --origin "$aiconfigurator" ${extra:+--origin "$vidur"} \
+		"$EVENKEEL" -q fit $recordings -o "$gpu.profile.json" --borrow none --assume --origin "$aiconfigurator" ${extra:+--origin "$vidur"} ${said:+--remark "$said"} \
 			--remark 'left out to stay small, and there to be fitted from the same source: other serving engines and library versions, 8-bit kernels and messages, sliding windows, and bidirectional attention of head dimensions 72 and 80' \
 			>/dev/null
 	)

@@ -16,11 +16,17 @@ import (
 const (
 	// aKin is of the same kernel on another mask or pass.
 	aKin = 1.4
-	// aBackward is of a backward kernel from its forward: 1.3 between the two
-	// published ratios (see backwardRate) and the kin's again.
-	aBackward = 1.7
+	// aBackward is of a backward kernel from its forward: 1.25 either way hold all that was
+	// published and measured of two GPU types (see backwardTime), and as much again is for
+	// the others.
+	aBackward = 1.5
 	// aWidth is of one head width from another.
 	aWidth = 1.6
+	// aProportion is of one head width from another in the proportion that both have under
+	// the other mask. Of four kernels on an H200 the proportion on full blocks was within
+	// 1.11 of that on causal ones in nine of ten shapes, from 2,048 tokens and 4 heads on;
+	// as much again is for other GPU types.
+	aProportion = 1.25
 	// aMask is of a backward kernel from its forward on one mask beside the same on the
 	// other: what is left of aBackward where both are guessed, for they are one kernel.
 	aMask = 1.2
@@ -39,12 +45,20 @@ const (
 const guessWidens = 0.1
 
 const (
-	// backwardRate is the rate of attention's backward kernel over that of its
-	// forward. zhuzilin/ring-flash-attention publishes both on an A100: with 32
-	// heads of 128 and 8,192 tokens 373.4 forwards and 94.7 forwards with
-	// backwards a second, so a backward takes 2.94 times as long for 2.5 times
-	// the FLOPs. With 5 heads, where the forward is short of tiles, it takes 2.29.
-	backwardRate = 0.85
+	// backwardTime is the time of attention's backward kernel over that of its forward,
+	// of the kernels that people train with. zhuzilin/ring-flash-attention publishes both
+	// on an A100: with 8,192 tokens and heads of 128 elements 373.4 forwards and 94.7
+	// forwards with backwards a second of 32 heads, so a backward takes 2.94 times as
+	// long, and 2.29 times with 5 heads, where the forward is short of tiles. On an H200
+	// (results/evidence/h200) the fastest kernels take 2.3 to 3.2 times as long from 2,048
+	// tokens on, 2.7 in the median, on either mask and with heads of 64 and 128.
+	backwardTime = 2.65
+	// servedBackward is the same over a forward that does more than attention:
+	// TensorRT-LLM's also turns positions into angles and fills a cache. The backward
+	// above takes 1.97 times as long on the A100, and the H200's 1.7 to 2.6 times as long
+	// as that forward on an H100, 2.2 in the median.
+	servedBackward = 2.1
+	servedForward  = "torch_flow"
 	// backwardFLOPs is five matrix products for two.
 	backwardFLOPs = 2.5
 	// narrowTime is the time of a causal block with heads of 64 elements over that
@@ -164,7 +178,7 @@ func (a *assumer) headDims() {
 		}
 		wide, where, as := aWidth, "", "on other GPU types"
 		if own, mask := widthRatio(all, v, l.Variant.HeadDim); own > 0 {
-			factor, wide, where, as = own, aKin, fmt.Sprintf(" on %s blocks", v.Mask), fmt.Sprintf("on %s ones", mask)
+			factor, wide, where, as = own, aProportion, fmt.Sprintf(" on %s blocks", v.Mask), fmt.Sprintf("on %s ones", mask)
 		}
 		if l.Linear != nil {
 			factor *= float64(l.Variant.HeadDim) / float64(v.HeadDim) // its features hold the FLOPs already
@@ -237,18 +251,22 @@ func (a *assumer) attention() {
 	}
 }
 
-// backward takes the backward kernel to have the forward's tiles, each with 2.5
-// times the arithmetic at backwardRate.
+// backward takes the backward kernel to have the forward's tiles, each of which takes
+// longer.
 func (a *assumer) backward(l costmodel.Law) {
-	factor := backwardFLOPs / backwardRate
+	longer := backwardTime
+	if l.Variant.Kernel == servedForward {
+		longer = servedBackward
+	}
+	factor := longer
 	if l.Linear != nil {
-		factor = 1 / backwardRate // its features hold the FLOPs already
+		factor /= backwardFLOPs // its features hold the FLOPs already
 	}
 	v := l.Variant
 	v.Kernel = ""
 	kernels := cmp.Or(a.dev.Sheet.Arch, a.dev.Name) // one generation of devices has the same
 	a.add(kin(l, op.KindAttnBwd, v, factor, aBackward,
-		fmt.Sprintf("no backward kernel was measured: the forward's tiles with %v times the FLOPs at %v of its rate, as ring-flash-attention published of an A100", backwardFLOPs, backwardRate),
+		fmt.Sprintf("no backward kernel was measured: the forward's tiles, each taking %v times as long, as published of an A100 and measured on an H200", longer),
 		costmodel.Doubt{Of: fmt.Sprintf("%s on %s", op.KindAttnBwd, kernels), Ratio: costmodel.RemainingFactor(aBackward, aMask)}))
 }
 
@@ -291,12 +309,34 @@ func (a *assumer) elementwise() {
 }
 
 func (a *assumer) stream(k op.Kind, t op.DType, rate float64) {
-	a.add(costmodel.Law{
+	l := costmodel.Law{
 		Op: k, Variant: op.Variant{DType: t},
 		Linear: &costmodel.Linear{Parallel: a.dev.Parallel, Launch: within(a.launch), PerByte: within(1 / rate)},
 		Range:  anywhere(k), Spread: costmodel.Spread{Lo: 1 / aSheet, Hi: aSheet},
 		Assumed: fmt.Sprintf("not measured: a launch and the least bytes at %.0f %% of the datasheet's memory rate", 100*sheetShare),
-	})
+	}
+	if most := unfused(k); most > 1 {
+		l.Spread.Hi = most
+		l.Assumed += fmt.Sprintf("; in several kernels instead of one it takes up to %v times as long", most)
+		l.Doubts = []costmodel.Doubt{{Of: fmt.Sprintf("whether %s is one kernel", k), Ratio: costmodel.RemainingFactor(most, aSheet)}}
+	}
+	a.add(l)
+}
+
+// unfused is how many times as long an op may take that whoever trains may run in several
+// kernels, which read and write everything again; 1 of others. Those of torch take 5.1 to
+// 5.8 times as long as is assumed for rope, 3.4 to 3.6 for swiglu and 1.6 to 2.0 for a chunk
+// of the loss, from 1,024 tokens on, on an H200 (results/evidence/h200).
+func unfused(k op.Kind) float64 {
+	switch k {
+	case op.KindRope:
+		return 6
+	case op.KindSwiGLU:
+		return 4
+	case op.KindCEChunk:
+		return 2.2
+	}
+	return 1
 }
 
 // copies fills in the transfers to and from the host.
