@@ -289,7 +289,9 @@ func (d *room) wayOut() string {
 // ringFits says that so many tokens fit the devices in a ring whose shares are in proportion
 // to what each has room for: then there is a plan, buffers and all. Others may hold more.
 func (d *room) ringFits(tokens units.Tokens) bool {
-	l, sum := d.ledger(), 0.0
+	j := d.job
+	j.SeqLen = tokens // what a token's logits take depends on it
+	l, sum := d.with(j).ledger(), 0.0
 	shares := make([]float64, len(l.ranks))
 	for r, a := range l.ranks {
 		if a.atWork {
@@ -304,8 +306,6 @@ func (d *room) ringFits(tokens units.Tokens) bool {
 		shares[r] /= sum
 	}
 	split := costmodel.SplitByShares(tokens, shares)
-	j := d.job
-	j.SeqLen = tokens
 	memory := j.MemoryWith(costmodel.Contiguous(split, costmodel.Singles(split, j.Model.QHeads)), func(r int) costmodel.DeviceMemory { return d.memory[r] })
 	return !slices.ContainsFunc(memory, func(m costmodel.Memory) bool { return !m.Fits() })
 }

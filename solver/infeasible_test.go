@@ -179,6 +179,34 @@ func TestWaysOutHold(t *testing.T) {
 	}
 }
 
+// fullRings are jobs of the longest sequence that a ring of unequal devices holds, by a job
+// of a longer one.
+func fullRings(t *testing.T, try func(p *Problem, tokens units.Tokens)) {
+	r := rand.New(rand.NewPCG(1, 1))
+	for i := range 60 {
+		fast, slow := world.Fast(), world.Slow()
+		fast.Memory, slow.Memory = units.Bytes(400+r.IntN(1500))*units.MiB, units.Bytes(400+r.IntN(1500))*units.MiB
+		p := testProblem(t, []string{"1x(2 fast + 1 slow)", "2x2 fast + 1x2 slow", "4x4 fast + 1x4 slow"}[i%3], 1<<22, fast, slow)
+		p.Job.Recompute, p.Job.LossChunk = costmodel.RecomputeFull, 256
+		tokens := p.room().ringHolds()
+		if tokens < units.Tokens(len(p.posed.Ranks)) {
+			continue
+		}
+		job := p.Job
+		job.SeqLen = tokens
+		try(problemOf(t, p.Profile, job), tokens)
+	}
+}
+
+// Of so long a sequence a job has a ring that fits, and not only a longer one's share of it.
+func TestRingHoldsWhatItSays(t *testing.T) {
+	fullRings(t, func(p *Problem, tokens units.Tokens) {
+		if !p.room().ringFits(tokens) {
+			t.Errorf("%v: no ring of %d tokens fits, though a longer sequence's devices hold that many", p.Job.Cluster, int64(tokens))
+		}
+	})
+}
+
 // States that nobody shares overflow every device, however many there are: more of them
 // are no way out. What shares them is one, and so are more devices beside it.
 func TestMoreDevicesAreNamedWhereTheyHelpOnly(t *testing.T) {
