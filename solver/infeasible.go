@@ -290,24 +290,31 @@ func (d *room) wayOut() string {
 // to what each has room for: then there is a plan, buffers and all. Others may hold more.
 func (d *room) ringFits(tokens units.Tokens) bool {
 	j := d.job
-	j.SeqLen = tokens // what a token's logits take depends on it
-	l, sum := d.with(j).ledger(), 0.0
-	shares := make([]float64, len(l.ranks))
-	for r, a := range l.ranks {
+	j.SeqLen = tokens // what the logits of a token take depends on it
+	_, fits := d.with(j).ring()
+	return fits
+}
+
+// ring is that ring for the job's own sequence, and whether it fits.
+func (d *room) ring() (l costmodel.Layout, fits bool) {
+	led, sum := d.ledger(), 0.0
+	shares := make([]float64, len(led.ranks))
+	for r, a := range led.ranks {
 		if a.atWork {
 			shares[r] = a.densest
 			sum += a.densest
 		}
 	}
 	if !(sum > 0) {
-		return false
+		return l, false
 	}
 	for r := range shares {
 		shares[r] /= sum
 	}
-	split := costmodel.SplitByShares(tokens, shares)
-	memory := j.MemoryWith(costmodel.Contiguous(split, costmodel.Singles(split, j.Model.QHeads)), func(r int) costmodel.DeviceMemory { return d.memory[r] })
-	return !slices.ContainsFunc(memory, func(m costmodel.Memory) bool { return !m.Fits() })
+	split := costmodel.SplitByShares(d.job.SeqLen, shares)
+	l = costmodel.ZigZag(split, costmodel.Singles(split, d.job.Model.QHeads))
+	memory := d.job.MemoryWith(l, func(r int) costmodel.DeviceMemory { return d.memory[r] })
+	return l, !slices.ContainsFunc(memory, func(m costmodel.Memory) bool { return !m.Fits() })
 }
 
 // ringHolds is about the most tokens that ringFits, 0 where there are none.

@@ -207,6 +207,23 @@ func TestRingHoldsWhatItSays(t *testing.T) {
 	})
 }
 
+// Where a ring fits there is a plan, even if the search, which moves whole blocks of tokens,
+// ends a hair above the memory: of 12 of these jobs it found nothing that fits.
+func TestRingsThatFitArePlans(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long; other tests start its goroutines")
+	}
+	fullRings(t, func(p *Problem, tokens units.Tokens) {
+		plan, err := Solve(t.Context(), p, nil, nil)
+		if err == nil {
+			err = Check(plan, p.Profile)
+		}
+		if err != nil {
+			t.Errorf("%v, %d tokens: %v", p.Job.Cluster, int64(tokens), err)
+		}
+	})
+}
+
 // States that nobody shares overflow every device, however many there are: more of them
 // are no way out. What shares them is one, and so are more devices beside it.
 func TestMoreDevicesAreNamedWhereTheyHelpOnly(t *testing.T) {

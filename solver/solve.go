@@ -43,6 +43,7 @@ func Solve(ctx context.Context, p *Problem, names []string, report func(Progress
 		return nil, err
 	}
 	lendSure(found)
+	p.lendRing(ctx, found)
 	// Where it has no plan, that is nothing to tell unless somebody asks for it.
 	if !slices.Contains(names, evenkeel.SureName) {
 		found = slices.DeleteFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == evenkeel.SureName && a.Illegal != "" })
@@ -68,6 +69,29 @@ func lendSure(found []strategy.Attempt) {
 	}
 	if ours, sure := of(evenkeel.Name), of(evenkeel.SureName); ours != nil && sure != nil && sure.Time() < ours.Time() {
 		ours.Layout, ours.Step, ours.Why = sure.Layout, sure.Step, sure.Why
+	}
+}
+
+// lendRing gives evenkeel the ring whose shares are what the devices have room for, where that
+// fits and nothing that was found does. Searches move whole blocks of tokens and end a hair
+// above the memory; ways out count on the ring (see room.wayOut).
+func (p *Problem) lendRing(ctx context.Context, found []strategy.Attempt) {
+	if slices.ContainsFunc(found, func(a strategy.Attempt) bool { return planOf(&a) != nil }) {
+		return
+	}
+	at := slices.IndexFunc(found, func(a strategy.Attempt) bool { return a.Strategy.Name() == evenkeel.Name })
+	l, fits := p.room().ring()
+	if at < 0 || !fits {
+		return
+	}
+	step, err := p.posed.Simulate(ctx, l)
+	if err != nil {
+		return // as if nothing fitted
+	}
+	why := "ring in rank order, shares in proportion to what each rank has room for: nothing else was found that fits"
+	found[at] = strategy.Attempt{
+		Strategy: found[at].Strategy,
+		Result:   strategy.Result{Layout: l, Step: step, Evaluated: found[at].Evaluated + 1, Stopped: found[at].Stopped, Why: why},
 	}
 }
 
