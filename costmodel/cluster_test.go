@@ -98,6 +98,9 @@ func TestReadClusterYAMLErrors(t *testing.T) {
 	swap := func(old, new string) string { return strings.Replace(goodYAML, old, new, 1) }
 	for name, c := range map[string]struct{ data, want string }{
 		"empty":         {"", "c.yaml: no YAML document: want one, beginning with schema: evenkeel.cluster/v1"},
+		"gzip":          {"\x1f\x8b\x08\x00", "c.yaml: is compressed with gzip; decompress it first, such as with gunzip -k"},
+		"order mark":    {"\ufeff" + goodYAML, "c.yaml: starts with a byte order mark; save it as UTF-8 without one"},
+		"UTF-16":        {"\xff\xfes\x00", "c.yaml: is UTF-16; save it as UTF-8"},
 		"no schema":     {swap("schema: evenkeel.cluster/v1\n", ""), `c.yaml:2: begins with "network"`},
 		"other schema":  {swap("cluster/v1", "cluster/v9"), `schema: "evenkeel.cluster/v9": want evenkeel.cluster/v1`},
 		"schema later":  {swap("schema: evenkeel.cluster/v1\nnetwork: roce\n", "network: roce\nschema: evenkeel.cluster/v1\n"), "the first line must be schema"},

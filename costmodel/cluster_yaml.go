@@ -9,6 +9,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
 
+	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -59,6 +60,9 @@ func (f clusterFile) cluster() Cluster {
 // and so are anchors, aliases, tags and second documents, which a file of this
 // kind does not need. Errors begin with name and, where there is one, the line.
 func ReadClusterYAML(name string, data []byte) (Cluster, error) {
+	if what, do := doc.WholeFile(data); do != "" {
+		return Cluster{}, fmt.Errorf("%s: %s; %s", name, what, do)
+	}
 	if err := checkYAMLSize(data); err != nil {
 		return Cluster{}, fmt.Errorf("%s: %w", name, err)
 	}
