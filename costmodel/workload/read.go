@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -74,6 +75,9 @@ func Read(name string, r io.ReaderAt, size int64, o Options) (*Sample, error) {
 	if format == "" {
 		format, _ = FormatOf(name)
 	}
+	if err := noText(name, r); err != nil {
+		return nil, err
+	}
 	stream := io.NewSectionReader(r, 0, size)
 	switch format {
 	case Text:
@@ -94,6 +98,20 @@ func Read(name string, r io.ReaderAt, size int64, o Options) (*Sample, error) {
 		return &Sample{Lengths: lengths}, err
 	}
 	return nil, fmt.Errorf("%s: unknown format %q; there are text, csv, jsonl, json and parquet", name, format)
+}
+
+// noText is the error of a file that is not what its name says from its first byte on. A
+// byte order mark before text is passed over.
+func noText(name string, r io.ReaderAt) error {
+	head := make([]byte, 3)
+	n, _ := r.ReadAt(head, 0)
+	if head = head[:n]; string(head) == "\ufeff" {
+		return nil
+	}
+	if what, do := doc.WholeFile(head); do != "" {
+		return fmt.Errorf("%s: %s; %s", name, what, do)
+	}
+	return nil
 }
 
 // readText reads a length a line. Blank lines and what follows a # are skipped.

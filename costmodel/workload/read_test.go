@@ -49,6 +49,9 @@ func TestBadLengthsAreNamed(t *testing.T) {
 	for _, c := range []struct{ name, text, column, want string }{
 		{"a.txt", "", "", "a.txt: holds no lengths: write the tokens of one sequence on each line"},
 		{"a.txt", "# none\n", "", "a.txt: holds no lengths: write the tokens of one sequence on each line"},
+		{"a.txt", "\x1f\x8b\x08\x00", "", "a.txt: is compressed with gzip; decompress it first, such as with gunzip -k"},
+		{"a.csv", "\x1f\x8b\x08\x00", "", "a.csv: is compressed with gzip; decompress it first, such as with gunzip -k"},
+		{"a.jsonl", "\xff\xfe{\x00", "", "a.jsonl: is UTF-16; save it as UTF-8"},
 		{"a.txt", "5\nNaN\n", "", `a.txt:2: "NaN": is no number: want the tokens of a sequence, such as 8192`},
 		{"a.txt", "5\n-3\n", "", "a.txt:2: -3: negative: want the tokens of a sequence, such as 8192"},
 		{"a.txt", "0\n", "", "a.txt:1: 0: a sequence of no tokens trains nothing: leave it out"},
