@@ -281,12 +281,22 @@ func spendsBetter(c solver.Candidate, base *solver.Candidate) string {
 	if base == nil || c.Strategy == base.Strategy || !(base.Busy > 0) || !(c.Busy > 0) {
 		return ""
 	}
+	told := func(t, step units.Seconds) string {
+		if t < hair*step {
+			t = 0
+		}
+		return seconds(t)
+	}
 	change := func(what string, from, to units.Seconds) string {
-		return fmt.Sprintf("%s %s instead of %s", what, seconds(to), seconds(from))
+		return fmt.Sprintf("%s %s instead of %s", what, told(to, c.Time.Mid), told(from, base.Time.Mid))
 	}
 	return fmt.Sprintf("against %s, the strongest of today's, the ranks on average %s, %s, %s", base.Strategy,
 		change("wait for slower ranks", base.Idle, c.Idle), change("wait for bytes", base.Exposed, c.Exposed), change("compute", base.Busy, c.Busy))
 }
+
+// hair is the part of a step that rounding leaves of a difference that is none: equal ranks
+// would be said to wait for one another for attoseconds.
+const hair = 1e-9
 
 // became is a candidate's verdict.
 func became(d *solver.Plan, c solver.Candidate) string {

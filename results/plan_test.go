@@ -189,6 +189,15 @@ func TestAgainstBaseline(t *testing.T) {
 }
 
 // TestCandidateMemoryFindsTheCapacity: that of the rank whose peak it is.
+// What rounding leaves of waiting is none.
+func TestWaitingOfAHairIsNone(t *testing.T) {
+	base := &solver.Candidate{Strategy: "ulysses", Time: spread(1.12, 0.1, costmodel.Assumed), Busy: 0.93, Exposed: 0.19, Idle: 9.5e-17}
+	got := spendsBetter(solver.Candidate{Strategy: "given", Time: spread(1.07, 0.1, costmodel.Assumed), Busy: 0.96, Exposed: 0.11, Idle: 7.6e-17}, base)
+	if want := "wait for slower ranks 0 s instead of 0 s, wait for bytes 110 ms instead of 190 ms"; !strings.Contains(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func TestCandidateMemoryFindsTheCapacity(t *testing.T) {
 	d := testPlan()
 	d.Step.Ranks[3].Memory.Capacity = 7 * units.GiB
