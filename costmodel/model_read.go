@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -173,6 +174,9 @@ func (c *hfConfig) family() (family, error) {
 	if kind, _, _ := strings.Cut(c.Schema, "/"); c.ModelType == "" && strings.HasPrefix(kind, "evenkeel.") {
 		return family{}, fmt.Errorf("is an %s, expected the config.json of a Hugging Face model; name that instead", kind)
 	}
+	if c.ModelType == "" {
+		return family{}, fmt.Errorf("model_type: missing%s; is this the config.json of a language model?", c.likelyType())
+	}
 	f, known := family{}, []string(nil)
 	for _, g := range families() {
 		if g.name == c.ModelType {
@@ -184,6 +188,16 @@ func (c *hfConfig) family() (family, error) {
 		return family{}, fmt.Errorf("model_type %q, architectures %q: not supported; the supported ones are %s%s", c.ModelType, c.Architectures, strings.Join(known, ", "), c.hint())
 	}
 	return f, c.unusual()
+}
+
+// likelyType is the model_type that the architectures have, where there are any that are known.
+func (c *hfConfig) likelyType() string {
+	for _, f := range families() {
+		if slices.Contains(c.Architectures, f.class) {
+			return fmt.Sprintf(" (of %s it is %q)", f.class, f.name)
+		}
+	}
+	return ""
 }
 
 // hint is what else a configuration of no known family tells: a language model
