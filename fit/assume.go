@@ -80,7 +80,7 @@ const (
 func Assume(p *costmodel.Profile) {
 	for _, d := range p.Devices {
 		a := assumer{p: p, dev: d, launch: sheetLaunch}
-		if !a.has(op.KindAttnFwd) || !a.has(op.KindGEMM) {
+		if !a.goesBy() {
 			continue
 		}
 		a.headDims()
@@ -94,6 +94,18 @@ func Assume(p *costmodel.Profile) {
 	}
 }
 
+// NothingToAssume names the device types of a profile that have laws, though not those that
+// Assume goes by, and to which it adds none.
+func NothingToAssume(p *costmodel.Profile) (names []string) {
+	for _, d := range p.Devices {
+		has := slices.ContainsFunc(p.Laws, func(l costmodel.Law) bool { return l.Device == d.Name })
+		if a := (&assumer{p: p, dev: d}); has && !a.goesBy() {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
 // assumer fills in the laws of one device type.
 type assumer struct {
 	p      *costmodel.Profile
@@ -104,6 +116,9 @@ type assumer struct {
 func (a *assumer) has(k op.Kind) bool {
 	return slices.ContainsFunc(a.p.Laws, func(l costmodel.Law) bool { return l.Device == a.dev.Name && l.Op == k })
 }
+
+// goesBy says whether there are laws to derive others from.
+func (a *assumer) goesBy() bool { return a.has(op.KindAttnFwd) && a.has(op.KindGEMM) }
 
 // of lists the device's laws of an op as planners ask for them: under a variant
 // without kernel stands the fastest one measured, and no other.

@@ -142,6 +142,9 @@ func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) 
 	if err != nil {
 		return nil, err
 	}
+	if without := fit.NothingToAssume(p); ref.assume && len(without) > 0 {
+		a.note("--assume adds nothing to %s: it goes by laws of attention and of matrix products, and the recordings lack one of them or both; measure or import it of the same device type as well, or plan with --profile %s,references", strings.Join(without, ", "), out)
+	}
 	ref.onto(p, origins)
 	p.Tool, p.Created = tool, d.Created
 	if p.Inputs, err = inputs(out, paths); err != nil {
