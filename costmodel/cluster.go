@@ -227,7 +227,7 @@ func parseTerm(term string) (nodes int, members []op.Member, err error) {
 		return 0, nil, fmt.Errorf("nothing where a term should be; %s", shorthandHelp)
 	}
 	head, rest, ok := strings.Cut(term, "x")
-	if !ok {
+	if !ok || strings.ContainsFunc(head, unicode.IsLetter) { // the x of h100_sxm is no times
 		return 0, nil, fmt.Errorf("%q has no node count; %s", term, shorthandHelp)
 	}
 	if nodes, err = parseCount(head, "nodes"); err != nil {

@@ -43,6 +43,7 @@ func TestParseClusterErrors(t *testing.T) {
 	for in, want := range map[string]string{
 		"":                            "nothing where a term should be",
 		"8 h100":                      "has no node count",
+		"8 h100_sxm":                  `"8 h100_sxm" has no node count`,
 		"2x8":                         "is not a count and a device type",
 		"0x8 h100":                    "0 nodes: want 1 to 65536",
 		"1x0 h100":                    "0 devices: want 1",
