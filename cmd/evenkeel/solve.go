@@ -92,10 +92,10 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 			if err := notEmpty(c, "profile", "link", "network", "dtype", "take", "strategy", "shares", "q-heads", "lengths", "column", "max-len", "costs", "context", "output", "timeline"); err != nil {
 				return err
 			}
-			if err := o.given(); err != nil {
+			if err := o.idle(c); err != nil {
 				return err
 			}
-			if err := o.idle(c); err != nil {
+			if err := o.given(); err != nil {
 				return err
 			}
 			if err := o.writable(); err != nil {
