@@ -283,7 +283,7 @@ func nothingJudged(p *costmodel.Profile, d *Data, points []Point, missing []stri
 	case len(d.Points) > 0 && len(points) == 0:
 		return errors.New("nothing to judge: the laws were fitted to every point of the recordings: none was set aside; fit with more points and a --holdout above 0, or check another recording: evenkeel calibrate")
 	}
-	way := "measure more: evenkeel calibrate"
+	way := measureMore
 	if d.origins.allForeign() {
 		way = "import more: evenkeel import"
 	}

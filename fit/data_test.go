@@ -182,7 +182,7 @@ func TestNoLawSaysWhatThereIsMostOf(t *testing.T) {
 	const most = "from 6 points: a law needs 6 of one op in one variant on one device or group, and the most are 3, of norm (f32) on cpu:1; "
 	const imported = "those of cpu:1 were imported, into x.rec.jsonl (table): import more of them: evenkeel import --from table"
 	for backends, want := range map[string]string{
-		"cpu": "measure more: evenkeel calibrate", "import:table": imported, "import:table import:table": imported, "import:table cpu": "measure more: evenkeel calibrate",
+		"cpu": measureMore, "import:table": imported, "import:table import:table": imported, "import:table cpu": measureMore,
 	} {
 		d := NewData()
 		for _, backend := range strings.Fields(backends) {

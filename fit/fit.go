@@ -130,9 +130,13 @@ func (o Options) reporting(all int) (ready func()) {
 	}
 }
 
+// measureMore is the way out of too few points: the same command alone takes a recording
+// whose budget is used up for complete, and fits it again.
+const measureMore = "measure more: evenkeel calibrate --fresh --budget 10m"
+
 // noLaw says what a data set lacks for any law.
 func (d *Data) noLaw() error {
-	way, most := "measure more: evenkeel calibrate", ""
+	way, most := measureMore, ""
 	if strata := d.Strata(); len(strata) > 0 {
 		s := slices.MaxFunc(strata, func(a, b Stratum) int { return cmp.Compare(len(a.Points), len(b.Points)) })
 		way, most = d.origins.more(s.On, way), fmt.Sprintf(", and the most are %d, of %s", len(s.Points), s)

@@ -166,13 +166,13 @@ func checkLearning(o Options, sizes []int, repeats int) error {
 
 // undrawn says what a data set lacks for a curve of any family.
 func (c *Curve) undrawn(d *Data, all []learner, sizes []int) error {
-	need, most, best, way := fewestToLearn, 0, "no op measures time", "measure more: evenkeel calibrate --fresh --budget 10m"
+	need, most, best, way := fewestToLearn, 0, "no op measures time", measureMore
 	if len(sizes) > 0 {
 		need = sizes[len(sizes)-1]
 	}
 	for _, l := range all {
 		if len(l.fitted) > most {
-			most, best, way = len(l.fitted), l.String(), d.origins.more(l.On, "measure more: evenkeel calibrate --fresh --budget 10m")
+			most, best, way = len(l.fitted), l.String(), d.origins.more(l.On, measureMore)
 		}
 	}
 	if most >= need {

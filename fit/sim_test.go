@@ -273,7 +273,7 @@ func TestDataThatMustNotBePooledIsRefused(t *testing.T) {
 	if _, err := fit.Check(p, d, d.Points, fit.DefaultLimits()); err == nil || !strings.Contains(err.Error(), "is another machine or software stack") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := fit.Fit(fit.NewData(), fit.Defaults()); err == nil || !strings.Contains(err.Error(), "no law can be fitted") {
+	if _, err := fit.Fit(fit.NewData(), fit.Defaults()); err == nil || !strings.Contains(err.Error(), "no law can be fitted from 0 points: a law needs 6 of one op in one variant on one device or group; measure more: evenkeel calibrate --fresh --budget 10m") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := fit.Fit(d, fit.Options{Share: 1}); err == nil {
