@@ -100,7 +100,7 @@ func (t *table) head(columns []string) error {
 	var kinds, wants []string
 	var kind tableKind
 	for _, k := range t.kinds {
-		if !slices.ContainsFunc(k.columns, func(c string) bool { return !t.has(c) }) {
+		if !slices.ContainsFunc(k.columns, func(c string) bool { return !t.knows(c) }) {
 			kinds, kind = append(kinds, k.name), k
 		}
 		wants = append(wants, fmt.Sprintf("%s %s", k.name, strings.Join(k.columns, ",")))
@@ -124,6 +124,9 @@ func (t *table) head(columns []string) error {
 }
 
 func (t *table) has(column string) bool { _, ok := t.columns[column]; return ok }
+
+// knows says whether a column is there, or a flag that stands for it.
+func (t *table) knows(column string) bool { return t.has(column) || column == "dtype" && t.DType != "" }
 
 // timeUnits lists the columns that a time may stand in, with their units as a
 // power of ten of a second. One without a unit in its name is refused: whoever
@@ -242,8 +245,12 @@ func (r *tableRow) fail(reason, value string) {
 	}
 }
 
-// dtype is the precision in a column, as this field's tools name it.
+// dtype is the precision in a column, as this field's tools name it; without the column
+// that of the flag.
 func (r *tableRow) dtype(column string) op.DType {
+	if !r.t.has(column) {
+		return r.t.DType
+	}
 	d, ok := dtypeOf(r.text(column))
 	if !ok {
 		r.fail(column+" is no precision that is known", quoted(r.text(column)))

@@ -12,10 +12,7 @@ import (
 // all_reduce and alltoall, the whole gathered buffer of all_gather and the whole
 // input of reduce_scatter.
 func (t *table) collective(r *tableRow) {
-	m := op.Message{Group: r.count("num_gpus"), Bytes: units.Bytes(r.count("message_bytes"))}
-	if t.has("dtype") {
-		m.DType = r.dtype("dtype")
-	}
+	m := op.Message{Group: r.count("num_gpus"), Bytes: units.Bytes(r.count("message_bytes")), DType: r.dtype("dtype")}
 	if t.has("latency_min_us") {
 		t.Note("times that come with a least and a most are the median of a few launches, as fine as the source wrote them")
 	}

@@ -20,10 +20,8 @@ func (t *table) single(r *tableRow) {
 	if !r.flag("fwd_only") {
 		r.fail("forward and backward in one time: neither alone is known", "")
 	}
-	dtype := t.DType
-	if t.has("dtype") {
-		dtype = r.dtype("dtype")
-	} else if dtype == "" && r.fault == "" {
+	dtype := r.dtype("dtype")
+	if !t.knows("dtype") && r.fault == "" {
 		r.fail("the table does not name the precision; say it with --dtype", "")
 	}
 	heads := r.count("q_heads")

@@ -201,6 +201,21 @@ func TestTableAsksForWhatItDoesNotSay(t *testing.T) {
 	}
 }
 
+// A table without a column of precisions has that of --dtype.
+func TestTableOfOnePrecision(t *testing.T) {
+	for named, bare := range map[string]string{
+		"gpu,dtype,m,n,k,latency_us\nh100_sxm,bf16,4096,4096,4096,300\n":                                                     "gpu,m,n,k,latency_us\nh100_sxm,4096,4096,4096,300\n",
+		"gpu,dtype,batch,seq_q,seq_kv,heads,kv_heads,head_dim,causal,latency_us\nh100_sxm,bf16,1,4096,4096,32,8,128,1,700\n": "gpu,batch,seq_q,seq_kv,heads,kv_heads,head_dim,causal,latency_us\nh100_sxm,1,4096,4096,32,8,128,1,700\n",
+		"gpu,dtype,collective,num_gpus,message_bytes,latency_us\nh100_sxm,bf16,all_gather,8,1048576,30\n":                    "gpu,collective,num_gpus,message_bytes,latency_us\nh100_sxm,all_gather,8,1048576,30\n",
+	} {
+		want := mustImport(t, tableFormat(), Options{}, inMemory("a.csv", named)).points
+		got := mustImport(t, tableFormat(), Options{DType: op.BF16}, inMemory("a.csv", bare)).points
+		if len(got) != 1 || got[0].Shape != want[0].Shape {
+			t.Errorf("%q with --dtype bf16: %v, want %v", bare, got, want)
+		}
+	}
+}
+
 func TestTableRefusals(t *testing.T) {
 	for text, want := range map[string]string{
 		"":    "a.csv: holds no complete line",
