@@ -72,6 +72,9 @@ func (pl *Planner) Plan(ctx context.Context, p *Problem) (*Plan, error) {
 	if !pl.tryAlike(ctx) {
 		pl.tryNoisy(ctx)
 	}
+	if len(pl.t.size) > 1 {
+		pl.tryOthers(ctx)
+	}
 	plan := pl.best.plan(&pl.t)
 	for i := range plan.Micro {
 		if err := Place(p, plan.Micro[i].Groups); err != nil {
@@ -205,7 +208,9 @@ func (pl *Planner) find(ctx context.Context, p *Problem) error {
 		pl.tryPacked(ctx, e, enough)
 		pl.tryApart(ctx, e, enough)
 	}
-	pl.tryOthers(ctx)
+	if len(t.size) == 1 {
+		pl.tryOthers(ctx)
+	}
 	return nil
 }
 
@@ -219,11 +224,13 @@ func (pl *Planner) another(l *lead) bool {
 // tryOthers takes the plan of another strategy where that is the better one: powers
 // of two, or groups as full as they get, are at times nearer the bound than a plan
 // that is close enough, or than what is found for dozens of micro-batches without
-// room in memory. So ours is never worse unless its context ends first.
+// room in memory. So ours is never worse unless its context ends first. Of several pools it
+// is done once, when all else has been: hardly ever is one of theirs better there.
 func (pl *Planner) tryOthers(ctx context.Context) {
 	t := &pl.t
+	atLeast := t.leastOf
 	if len(t.size) > 1 {
-		return
+		atLeast = nil // groups of a layout are of several classes then
 	}
 	work := make([]units.Seconds, len(t.work))
 	for k, w := range t.work {
@@ -232,7 +239,7 @@ func (pl *Planner) tryOthers(ctx context.Context) {
 	for _, solve := range []func(context.Context, *Problem) (*Plan, error){
 		MegatronDynamicCP{}.Solve,
 		func(ctx context.Context, p *Problem) (*Plan, error) {
-			return Adaptive{}.shorter(ctx, p, units.Seconds(pl.best.total), t.leastOf)
+			return Adaptive{}.shorter(ctx, p, units.Seconds(pl.best.total), atLeast)
 		},
 		func(ctx context.Context, p *Problem) (*Plan, error) {
 			return FCP{}.shorter(ctx, p, units.Seconds(pl.best.total), work)
