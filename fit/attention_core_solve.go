@@ -97,15 +97,21 @@ func newCoreFit(start costmodel.AttentionCore, backward, sibling bool, points []
 // are all overhead: long calls, to which a law is extrapolated, stand on the
 // arithmetic alone, and whatever of the overheads the core does not describe
 // must not bend it. The weights' mean is 1.
+//
+// The highest rate is one that a quarter of the points come within a factor of two of: by
+// that of one time that was read a hundred times too short all others would be overhead. Of
+// others' 61 tables of attention, laws of 30 points with such a one were off by 14.7 %, a mean
+// over the tables, and are by 7.6, where without it they are by 5.8.
 func loadWeights(points []Point) []float64 {
 	w := make([]float64, len(points))
 	sum := 0.0
 	for i, p := range points {
 		w[i] = float64(p.Shape.Work().FLOPs) / p.Seconds
 	}
-	most := slices.Max(w)
+	rates := slices.Sorted(slices.Values(w))
+	most := min(rates[len(w)-1], 2*rates[len(w)-1-len(w)/4])
 	for i := range w {
-		w[i] = 0.15 + w[i]/most
+		w[i] = 0.15 + min(1, w[i]/most)
 		sum += w[i]
 	}
 	for i := range w {

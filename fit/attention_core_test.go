@@ -146,6 +146,26 @@ func TestFitAttentionCoreIsRobust(t *testing.T) {
 	}
 }
 
+// A single time that was read a hundred times too short would reach the highest rate by far,
+// and all others would count as overhead beside it.
+func TestLoadWeightsAreOfRatesThatOthersReach(t *testing.T) {
+	points := corePoints(30, 3, 1<<15, false)
+	want := loadWeights(points)
+	for i := range points {
+		wrong := slices.Clone(points)
+		wrong[i].Seconds /= 100
+		got := loadWeights(wrong)
+		if most := 3 * max(1, want[i]); got[i] > most {
+			t.Errorf("point %d, too fast: weight %.2f, %.2f of its own time", i, got[i], want[i])
+		}
+		for k := range got {
+			if k != i && (got[k] < want[k]/2 || got[k] > want[k]*2) {
+				t.Errorf("point %d, beside %d which is too fast: weight %.2f, %.2f without", k, i, got[k], want[k])
+			}
+		}
+	}
+}
+
 // A device without datasheet is fitted from its points alone.
 func TestFitAttentionCoreWithoutDatasheet(t *testing.T) {
 	sequential(t)
