@@ -267,7 +267,7 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 	}
 	own := 0.0
 	if len(promised) > 0 {
-		own = math.Log(spread(promised).Hi)
+		own = math.Log(spread(notAlone(promised)).Hi)
 	}
 	n := float64(len(points))
 	half := (donorWeight*from.promised(dev, law.Variant.Kernel, len(points)) + n*own) / (donorWeight + n)
