@@ -241,3 +241,36 @@ func TestAnotherKernelsLawIsLessSure(t *testing.T) {
 		t.Errorf("%d points of its own: half widths %v and %v", fewToBelieve, same, other)
 	}
 }
+
+// TestDonorsOfOneMaker: units that reach the same rates on paper run other kernels where
+// another made them. The sheets are those of an H100, a B200 and an Arc Pro B60.
+func TestDonorsOfOneMaker(t *testing.T) {
+	device := func(name, arch string, parallel int, flops, bytes float64) op.DeviceType {
+		return op.DeviceType{Name: name, Parallel: parallel, Sheet: op.Sheet{BF16PerS: flops, MemoryPerS: bytes, Arch: arch}}
+	}
+	h100, b200, b60 := device("h100", "sm90", 132, 989e12, 3.35e12), device("b200", "sm100", 148, 2250e12, 7.7e12), device("b60", "", 20, 98e12, 0.456e12)
+	mi300, mi210 := device("mi300", "gfx942", 304, 1307e12, 5.3e12), device("mi210", "gfx90a", 104, 181e12, 1.6e12)
+	gemm := func(on op.DeviceType) Donor {
+		return Donor{Device: on, Law: &costmodel.Law{Op: op.KindGEMM, Variant: op.Variant{DType: op.BF16, Pass: op.Forward}, Device: on.Name, GEMM: &costmodel.GEMMCore{}, Spread: costmodel.Spread{Lo: 0.9, Hi: 1.1}}}
+	}
+	s := Stratum{Op: op.KindGEMM, Variant: op.Variant{DType: op.BF16, Pass: op.Forward}}
+	for _, c := range []struct {
+		to, from op.DeviceType
+		among    []Donor
+		width    float64
+	}{
+		{h100, b200, []Donor{gemm(b60), gemm(b200)}, otherArchWidth},
+		{h100, b60, []Donor{gemm(b60)}, otherMakerWidth},
+		{mi300, mi210, []Donor{gemm(b60), gemm(h100), gemm(mi210)}, otherArchWidth},
+		{b60, h100, []Donor{gemm(h100), gemm(b200)}, otherMakerWidth},
+	} {
+		got := nearestDonor(c.among, s, c.to)
+		if got.Device.Name != c.from.Name || got.width(c.to) != c.width {
+			t.Errorf("%s borrows from %s with a half width of %v, want %s and %v", c.to.Name, got.Device.Name, got.width(c.to), c.from.Name, c.width)
+		}
+		p, err := Borrowed(c.to, c.among)
+		if err != nil || p.Laws[0].From != c.from.Name {
+			t.Errorf("%s borrows all laws from %s, %v, want %s", c.to.Name, p.Laws[0].From, err, c.from.Name)
+		}
+	}
+}
