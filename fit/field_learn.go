@@ -38,6 +38,7 @@ type fieldShape struct {
 	width    []string // axes over which the size of the errors is told apart
 	counts   string   // axis of counts at which an unmeasured one is another kernel's case; or none
 	untold   float64  // half width of what powers of two do not tell of other counts
+	lengths  string   // axis of lengths, without counts, at which an unmeasured one is known less; or none
 	widen    float64  // by what share of itself a width grows a doubling beyond the range
 	tile     int      // see costmodel.Field
 	thin     float64  // least distance of two nodes of lengths, octaves
@@ -124,7 +125,7 @@ func gemmField() fieldShape {
 			{[]string{"m", "n", "k"}, []float64{6, 6, 6}, 0.1, []bool{true, false, false}, []bool{true, true, true}},
 			{[]string{"tiles", "k"}, []float64{2, 6}, 0.1, nil, nil},
 		},
-		width: []string{"m", "weights"}, widen: widenGEMM, thin: 0, noise: 0.01, struck: 0.1, decay: 3, held: true, wary: true, switches: 0.03,
+		width: []string{"m", "weights"}, lengths: "m", widen: widenGEMM, thin: 0, noise: 0.01, struck: 0.1, decay: 3, held: true, wary: true, switches: 0.03,
 	}
 }
 
@@ -414,8 +415,8 @@ type unseenErrors struct {
 	// something was bent: by them laws are compared. Widths are of all that was moved,
 	// for with less three strata of causal attention cover less than 85 % and not one.
 	fair []float64
-	// counts are the same from points of other head counts; NaN at the least and
-	// the largest count, and empty where there are too few of them.
+	// counts are the same from points of other head counts, or of other rows of a product;
+	// NaN at the least and the largest of them, and empty where there are too few.
 	counts []float64
 	// afresh gives what logs would be if the core had not seen the points either, from
 	// cores without each of the folds; nil where there is no correction.
@@ -471,6 +472,9 @@ func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costm
 	advice := l.grow()
 	advice.believe(advice.settle(l.y, unseen, advice.unseen), shape.wary)
 	counts, err := l.unseenCounts(advice)
+	if l.shape.lengths != "" {
+		counts, err = l.unseenLengths(advice)
+	}
 	if err != nil {
 		return nil, none, err
 	}

@@ -189,3 +189,45 @@ func TestGrowthBeyondTheRange(t *testing.T) {
 func noErrors(points []Point) unseenErrors {
 	return unseenErrors{logs: make([]float64, len(points)), counts: make([]float64, len(points))}
 }
+
+// A library that treats every number of a product's rows a little differently: intervals
+// are wider at numbers that were not measured, by what the measured ones say of each other,
+// and the time is as it was. Where hundreds were measured any other lies near some.
+func TestIntervalsAreWiderAtUnmeasuredRows(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits too much for the race detector")
+	}
+	dev := coreDevice()
+	var train, test []Point
+	held := []float64{16, 96, 256, 384, 1024, 1536, 4096, 6144}
+	for _, p := range inventedGEMM(dev, 700, 48) {
+		m := costmodel.AxisOf("m", p.Shape)
+		p.Seconds *= math.Exp(0.06 * rand.New(rand.NewPCG(uint64(m), 49)).NormFloat64())
+		if slices.Contains(held, m) {
+			test = append(test, p)
+		} else {
+			train = append(train, p)
+		}
+	}
+	law := mustCorrect(t, dev, train)
+	u := law.Width.Unmeasured
+	if u == nil || u.Axis != "m" || !slices.Contains(u.Known, 512) || slices.Contains(u.Known, 1024) {
+		t.Fatalf("%+v", u)
+	}
+	blind, width := *law, *law.Width
+	blind.Width, width.Unmeasured = &width, nil
+	known, other, without := coverage(law, train), coverage(law, test), coverage(&blind, test)
+	t.Logf("%d points of other rows; inside: %.2f at measured rows, %.2f at others, %.2f of these without widths of their own", len(test), known, other, without)
+	if known < 0.85 || other < 0.75 || without > other-0.15 {
+		t.Errorf("inside: %.2f at measured rows, %.2f at others, %.2f of these without widths of their own", known, other, without)
+	}
+	train = train[:200]
+	for i, p := range train {
+		g := p.Shape.(op.GEMM)
+		g.M += units.Tokens(i % 97)
+		train[i] = pointOf(dev, g, p.Seconds)
+	}
+	if u := mustCorrect(t, dev, train).Width.Unmeasured; u != nil {
+		t.Errorf("of %d numbers of rows others are taken for unmeasured", len(u.Known))
+	}
+}
