@@ -364,8 +364,8 @@ func TestPricesOfOneLength(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if got, want := k.Base+units.Seconds(n)*c.Time(i, s), x.Time(k.Recompute); got < want*(1-1e-9) || got > want*1.005 {
-					t.Errorf("%s: %d of %d tokens: %v by the prices, %v by simulation", k.Name, n, s, got, want)
+				if got, want := k.Base+units.Seconds(n)*c.Time(i, s), x.Time(k.Recompute); got < want*(1-1e-9) || got > want*1.007 {
+					t.Errorf("%s: %d of %d tokens: %v by the prices, %v by simulation (%.4f)", k.Name, n, s, got, want, got/want)
 				}
 			}
 		}

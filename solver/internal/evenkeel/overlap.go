@@ -49,11 +49,8 @@ func (s *search) inTwosOf(options []option) []option {
 	return all
 }
 
-// mayGoInTwos says whether micro-batches may go through the layers in twos. Equal devices
-// keep the layout that is known.
-func (s *search) mayGoInTwos() bool {
-	return s.p.Job.Accumulate > 1 && s.unequal() && len(s.p.Ranks) > 1
-}
+// mayGoInTwos says whether micro-batches may go through the layers in twos.
+func (s *search) mayGoInTwos() bool { return s.p.Job.Accumulate > 1 && len(s.p.Ranks) > 1 }
 
 // parts are the budgets for layouts whose micro-batches go one by one and for those
 // whose go in twos. Where nothing fits in twos of what others found, there is little to
@@ -121,9 +118,9 @@ func (s *search) inTurns(best point) point {
 
 // rewoven is a point or, if it is faster, with the rings of micro-batches in twos in turn in
 // a pass where they are not, or the other way round. Passes add up, so that each is tried by
-// itself. Equal devices keep the layout that is known.
+// itself.
 func (s *search) rewoven(best point) point {
-	if !s.twoBatch || len(best.d.ring) < 2 || !s.unequal() || math.IsInf(best.t, 1) {
+	if !s.twoBatch || len(best.d.ring) < 2 || math.IsInf(best.t, 1) {
 		return best
 	}
 	for pass := range best.d.weave {

@@ -1,6 +1,8 @@
 package evenkeel
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,7 +43,7 @@ func TestAllToAllsHideBehindChunks(t *testing.T) {
 // so; one by one they take longer.
 func TestRingsTakeTurns(t *testing.T) {
 	world.Sequential(t)
-	p := world.GPUs(t, "2x2 h100_sxm + 1x2 a100_sxm", 1<<17)
+	p := world.GPUs(t, "2x4 h100_sxm + 1x4 a100_sxm", 1<<18)
 	job := p.Job
 	job.Accumulate, job.Model.KVHeads = 2, job.Model.QHeads
 	p = world.ProblemOf(t, p.Profile, job)
@@ -58,7 +60,7 @@ func TestRingsTakeTurns(t *testing.T) {
 }
 
 // TestMicroBatchesGoInTwos where ranks wait for their all-to-alls, unless there is only
-// one, or all devices are equal.
+// one. Equal devices keep the shares and groups of the best layout that is known.
 func TestMicroBatchesGoInTwos(t *testing.T) {
 	world.Sequential(t)
 	solve := func(cluster string, batches int) (p *strategy.Problem, r strategy.Result) {
@@ -83,8 +85,12 @@ func TestMicroBatchesGoInTwos(t *testing.T) {
 	if _, r := solve("2x4 h100_sxm + 1x2 h100_sxm", 1); r.Layout.TwoBatch {
 		t.Error("one micro-batch goes in twos")
 	}
-	if _, r := solve("2x4 h100_sxm", 2); r.Layout.TwoBatch {
-		t.Error("equal ranks do not keep the layout that is known")
+	if p, r = solve("2x4 h100_sxm", 2); !r.Layout.TwoBatch {
+		t.Errorf("equal ranks go one by one: %s", r.Why)
+	}
+	known := slices.MinFunc(p.Seeds, func(a, b strategy.Result) int { return cmp.Compare(a.Step.Time.Mid, b.Step.Time.Mid) })
+	if alone := r.Layout.OneByOne(); !strategy.SameLayout(alone, known.Layout) || world.Seconds(t, p, alone) < 1.05*world.Seconds(t, p, r.Layout) {
+		t.Errorf("equal ranks do not keep the layout that is known, %+v, but have %+v", known.Layout, alone)
 	}
 }
 

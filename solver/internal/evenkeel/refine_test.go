@@ -21,7 +21,7 @@ func TestSettlingImproves(t *testing.T) {
 		seq     units.Tokens
 	}{
 		{"2x8 h100_sxm + 2x8 a100_sxm", 512 << 10},
-		{"1x2 h100_sxm + 2x4 a100_sxm + 1x8 b200_sxm", 256 << 10},
+		{"1x2 h100_sxm + 2x4 a100_sxm + 1x8 b200_sxm", 512 << 10},
 		{"2x4 h100_sxm + 1x8 a100_sxm + 2x2 b200_sxm", 128 << 10},
 		{"3x8 a100_sxm", 256 << 10},
 		{"6x4 a100_sxm", 1 << 20},

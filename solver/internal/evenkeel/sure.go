@@ -156,7 +156,8 @@ func (q *asker) improve(s *search, starts []start) (err error) {
 
 // hide keeps layouts of other strategies with what evenkeel hides communication by: own
 // blocks last, heads in chunks, micro-batches in twos. All but that is as it was there, so
-// that the gain is hardly in doubt. Equal devices keep the layout that is known.
+// that the gain is hardly in doubt. Of equal devices the search has had these in twos, and
+// they keep the layout that is known else.
 func (s *search) hide() {
 	if !s.unequal() {
 		return
