@@ -39,12 +39,16 @@ type Field struct {
 
 // Unmeasured holds a field's values for shapes whose count on an axis was never measured:
 // how far off a law is there cannot be told from how far off it is at the counts that it
-// was fitted to.
+// was fitted to. Of a product's rows these are counts between measured ones: beyond them all
+// an interval widens by what a law says of that.
 type Unmeasured struct {
 	Axis   string     `json:"axis"`
 	Known  []float64  `json:"known"`  // the counts that were measured, rising
 	Values NodeValues `json:"values"` // of the field's nodes, elsewhere
 }
+
+// rowsAxis is the rows of a product, the one axis of Unmeasured that laws go beyond.
+const rowsAxis = "m"
 
 // Switch is a stretch of an axis within which a library changes to a faster kernel for at
 // least some shapes. There a law may predict less time for more work.
@@ -100,7 +104,8 @@ func (f *Field) valuesAt(s op.Shape) NodeValues {
 		return f.Values
 	}
 	x := AxisOf(u.Axis, s)
-	if i := sort.SearchFloat64s(u.Known, x); i < len(u.Known) && u.Known[i] == x {
+	i := sort.SearchFloat64s(u.Known, x)
+	if i < len(u.Known) && u.Known[i] == x || u.Axis == rowsAxis && (i == 0 || i == len(u.Known)) {
 		return f.Values
 	}
 	return u.Values
@@ -178,7 +183,7 @@ func AxisOf(name string, s op.Shape) float64 {
 		return attentionAxis(name, &v.Attention)
 	case op.GEMM:
 		switch name {
-		case "m":
+		case rowsAxis:
 			return float64(v.M)
 		case "n":
 			return float64(v.N)

@@ -261,6 +261,20 @@ func TestWidthsTellMeasuredCountsFromOthers(t *testing.T) {
 	}
 }
 
+// Beyond all measured rows of a product the widths are those of measured ones; between them
+// others hold.
+func TestWidthsBeyondAllRows(t *testing.T) {
+	f := Field{
+		Axes: []FieldAxis{{Name: "m", Nodes: []float64{64, 4096}}}, Step: 0.01, Decay: math.Inf(1), Values: NodeValues{-200, -200},
+		Unmeasured: &Unmeasured{Axis: "m", Known: []float64{64, 4096}, Values: NodeValues{-100, -100}},
+	}
+	for m, want := range map[units.Tokens]float64{32: -2, 64: -2, 65: -1, 4096: -2, 8192: -2} {
+		if got := f.WidthLog(op.GEMM{M: m, N: 64, K: 64, DType: op.BF16, Pass: op.Forward}); math.Abs(got-want) > 1e-9 {
+			t.Errorf("%d rows: %v, want %v", m, got, want)
+		}
+	}
+}
+
 func TestFieldDoesNotAllocate(t *testing.T) {
 	f := &Field{Axes: []FieldAxis{{"q_len", []float64{1024, 4096}}, {"batch", []float64{4, 8}}}, Decay: 2, Step: 0.01, Values: NodeValues{10, 20, 30, 40}}
 	var s op.Shape = block(3000, 5, 8, 8)
