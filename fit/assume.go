@@ -270,7 +270,7 @@ func (a *assumer) attention() {
 // longer.
 func (a *assumer) backward(l costmodel.Law) {
 	longer := backwardTime
-	if l.Variant.Kernel == servedForward {
+	if a.served(&l) {
 		longer = servedBackward
 	}
 	factor := longer
@@ -283,6 +283,17 @@ func (a *assumer) backward(l costmodel.Law) {
 	a.add(kin(l, op.KindAttnBwd, v, factor, aBackward,
 		fmt.Sprintf("no backward kernel was measured: the forward's tiles, each taking %v times as long, as published of an A100 and measured on an H200", longer),
 		costmodel.Doubt{Of: fmt.Sprintf("%s on %s", op.KindAttnBwd, kernels), Ratio: costmodel.RemainingFactor(aBackward, aMask)}))
+}
+
+// served says whether a forward law is of an engine's kernel that does more than attention,
+// or derived from such: guesses of other masks and widths name no kernel.
+func (a *assumer) served(l *costmodel.Law) bool {
+	if l.Assumed == "" {
+		return l.Variant.Kernel == servedForward
+	}
+	return slices.ContainsFunc(a.of(op.KindAttnFwd), func(o costmodel.Law) bool {
+		return o.Assumed == "" && o.Variant.DType == l.Variant.DType && o.Variant.Kernel == servedForward
+	})
 }
 
 // products fills in a linear layer's backward products.
