@@ -38,11 +38,11 @@ func TestNoisyPricesLeadToShorterPlans(t *testing.T) {
 		if online > quick || thorough > online || longer > thorough {
 			t.Errorf("%d of %s: quick %v, online %v, thorough %v, for longer %v", c.n, c.words, quick, online, thorough, longer)
 		}
-		if thorough < online*0.99 {
+		if thorough < online*0.998 {
 			shorter++
 		}
 	}
 	if shorter == 0 {
-		t.Error("no plan is one percent shorter by noisy prices")
+		t.Error("no plan is a fifth of a percent shorter by noisy prices")
 	}
 }
