@@ -339,21 +339,25 @@ batches:
 }
 
 func flexMixed(w io.Writer, lines []flexLine) {
-	fmt.Fprint(w, `
+	given := "none"
+	if few := flexspLines(slices.DeleteFunc(slices.Clone(lines), func(l flexLine) bool { return l.family != "mixed" })); len(few) > 0 {
+		given = "some of them, with " + flexspLimits(few) + " of processor time for each programme"
+	}
+	fmt.Fprintf(w, `
 ## Clusters of unequal GPUs
 
 Laws of the reference profiles, links between nodes assumed from datasheets; the
 stand-in cut at 192,000 tokens, 512 sequences a batch. "Best of the others" is the
 fastest of today's strategies, fcp and, of the batches that it planned, flexsp, which
-take all devices as equal and are priced with the devices they get. flexsp takes one to
-three minutes of processor time for a batch, and was given some of them. "Apart" plans
+take all devices as equal and are priced with the devices they get. flexsp was given
+%s. "Apart" plans
 each type's share by itself, by us, and takes as long as the slowest type, as if types
 did not have to meet in every micro-batch for each other's parameters: less than such
 a plan takes where states are sharded over all.
 
 | cluster, model | batches | over the best of the others | over flexsp | flexsp's batches | over apart | gap median, most |
 | --- | --- | --- | --- | --- | --- | --- |
-`)
+`, given)
 	var all []flexLine
 	for _, g := range flexGroups(lines) {
 		if g[0].family != "mixed" {
