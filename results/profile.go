@@ -270,6 +270,9 @@ func lawMarks(n *notes, l *costmodel.Law, split, imported bool) string {
 
 // borrowedMark is the footnote of a law that another device type lent.
 func borrowedMark(n *notes, l *costmodel.Law, imported bool) string {
+	if l.Group != "" {
+		return n.mark(fmt.Sprintf("borrowed from %s, whose links have the same datasheet rate; no message was measured here, so its error is unknown: evenkeel calibrate", l.From))
+	}
 	if fitted, held := lawPoints(l); fitted+held == 0 {
 		return n.mark(fmt.Sprintf("borrowed from %s by the ratios of the datasheets; no point of it was measured here, so its error is unknown: evenkeel calibrate", l.From))
 	}

@@ -21,15 +21,12 @@ const (
 	borrowNone       = "none"
 )
 
-// donorsOf reads --borrow: the embedded references, nobody, or profiles.
-func donorsOf(from string) ([]fit.Donor, error) {
-	var lenders []*costmodel.Profile
+// lendersOf reads --borrow: the embedded references, nobody, or profiles.
+func lendersOf(from string) (lenders []*costmodel.Profile, err error) {
 	switch from {
 	case borrowNone:
 	case borrowReferences:
-		for _, r := range profiles.All() {
-			lenders = append(lenders, r.Profile)
-		}
+		return references(), nil
 	default:
 		for path := range strings.SplitSeq(from, ",") {
 			p, err := loadProfile(path)
@@ -42,16 +39,24 @@ func donorsOf(from string) ([]fit.Donor, error) {
 			lenders = append(lenders, p)
 		}
 	}
-	return fit.Donors(lenders...), nil
+	return lenders, nil
+}
+
+// references are the embedded profiles.
+func references() (all []*costmodel.Profile) {
+	for _, r := range profiles.All() {
+		all = append(all, r.Profile)
+	}
+	return all
 }
 
 // borrow writes the profile of a GPU model that nobody measured.
 func (a *app) borrow(model, from, out string) (*costmodel.Profile, error) {
-	donors, err := donorsOf(from)
+	lenders, err := lendersOf(from)
 	if err != nil {
 		return nil, err
 	}
-	p, err := lent(model, donors)
+	p, err := lent(model, lenders)
 	if err != nil {
 		return nil, usagef("--for %w", err)
 	}
@@ -59,17 +64,18 @@ func (a *app) borrow(model, from, out string) (*costmodel.Profile, error) {
 	return p, doc.Save(out, p)
 }
 
-// lent is the profile of a GPU model by its datasheet and what donors lend.
-func lent(model string, donors []fit.Donor) (*costmodel.Profile, error) {
+// lent is the profile of a GPU model by its datasheet and what others lend.
+func lent(model string, lenders []*costmodel.Profile) (*costmodel.Profile, error) {
 	known := importer.Models()
 	k := slices.IndexFunc(known, func(m importer.Model) bool { return m.Name == model })
 	if k < 0 {
 		return nil, fmt.Errorf("%q: no datasheet of such a GPU is known%s; there are those of %s", model, profiles.Nearest(model, datasheets()), strings.Join(datasheets(), ", "))
 	}
-	p, err := fit.Borrowed(known[k].Of("borrowed"), donors)
+	p, err := fit.Borrowed(known[k].Of("borrowed"), fit.Donors(lenders...))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", model, err)
 	}
+	fit.LendLinks(p, lenders...)
 	fit.Assume(p)
 	return p, nil
 }

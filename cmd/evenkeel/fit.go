@@ -40,7 +40,7 @@ needs no points at all.`,
   evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json
   evenkeel fit gpu.rec.jsonl --study interp,longer
   evenkeel fit h100.rec.jsonl --assume -o h100.profile.json    # for solve: fills in what nobody measured
-  evenkeel fit --for h200_sxm -o h200.profile.json              # nobody measured it: borrowed from h100_sxm`,
+  evenkeel fit --for gh200 -o gh200.profile.json                # nobody measured it: borrowed from h100_sxm`,
 		Args:   args(cobra.ArbitraryArgs, "recordings"),
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {
@@ -79,7 +79,7 @@ needs no points at all.`,
 	c.Flags().StringVar(&study, "study", "", "hold points out in these ways and compare forms of laws on them, instead of writing a profile: interp, heads, some-heads, longer, ranks")
 	c.Flags().Uint64Var(&o.Seed, "seed", o.Seed, "seed of the hold-out")
 	c.Flags().StringVar(&borrow, "borrow", borrow, "who lends to GPUs with few points: references, none, or profiles separated by commas")
-	c.Flags().StringVar(&model, "for", "", "GPU model that nobody measured, such as h200_sxm: write what can be borrowed for it")
+	c.Flags().StringVar(&model, "for", "", "GPU model that nobody measured, such as gh200: write what can be borrowed for it")
 	c.Flags().BoolVar(&ref.assume, "assume", false, "fill in the laws a plan needs and nobody measured, from other laws and the datasheet; each is marked as assumed")
 	c.Flags().StringArrayVar(&ref.origins, "origin", nil, "who published the measurements, for the profile: title, repository, licence and commit, separated by |; may be repeated")
 	c.Flags().StringArrayVar(&ref.remarks, "remark", nil, "a sentence for the profile's warnings, such as what was left out; may be repeated")
@@ -118,10 +118,11 @@ func (a *app) fitOrBorrow(paths []string, model, from, out string, o fit.Options
 	if model != "" {
 		return a.borrow(model, from, out)
 	}
-	var err error
-	if o.Donors, err = donorsOf(from); err != nil {
+	lenders, err := lendersOf(from)
+	if err != nil {
 		return nil, err
 	}
+	o.Donors, ref.lenders = fit.Donors(lenders...), lenders
 	return a.fitWith(paths, out, o, ref)
 }
 

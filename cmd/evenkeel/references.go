@@ -289,11 +289,7 @@ func referenceOf(name string) (profiles.Reference, error) {
 	if err == nil || !slices.Contains(datasheets(), name) {
 		return r, err
 	}
-	donors, err := donorsOf(borrowReferences)
-	if err != nil {
-		return r, err
-	}
-	p, err := lent(name, donors)
+	p, err := lent(name, references())
 	if err != nil {
 		return r, err
 	}
@@ -305,11 +301,12 @@ func referenceOf(name string) (profiles.Reference, error) {
 	return profiles.Reference{Name: name, Input: lender.Input, Profile: p}, nil
 }
 
-// lenderOf is the device type whose laws a profile borrowed; "" where it has its own.
+// lenderOf is the device type whose laws of computing a profile borrowed; "" where it has
+// its own.
 func lenderOf(p *costmodel.Profile) string {
 	for i := range p.Laws {
-		if from := p.Laws[i].From; from != "" {
-			return from
+		if l := &p.Laws[i]; l.Device != "" && l.From != "" {
+			return l.From
 		}
 	}
 	return ""
@@ -340,5 +337,9 @@ func remark(r profiles.Reference) string {
 	for _, origin := range r.Profile.Origins {
 		titles = append(titles, origin.Title)
 	}
-	return fmt.Sprintf("%s: laws of the reference profile (%s), fitted to others' measurements (%s), not to this cluster", r.Name, strings.Join(stacks, ", "), strings.Join(titles, "; "))
+	by := "this project's measurements"
+	if len(titles) > 0 {
+		by = fmt.Sprintf("others' measurements (%s)", strings.Join(titles, "; "))
+	}
+	return fmt.Sprintf("%s: laws of the reference profile (%s), fitted to %s, not to this cluster", r.Name, strings.Join(stacks, ", "), by)
 }

@@ -10,6 +10,7 @@ import (
 // reference is what fit adds to a profile that others plan with.
 type reference struct {
 	assume  bool
+	lenders []*costmodel.Profile
 	origins []string // title|repository|licence|commit
 	remarks []string
 }
@@ -32,6 +33,7 @@ func (r reference) onto(p *costmodel.Profile, origins []costmodel.Origin) {
 	p.Origins = append(p.Origins, origins...)
 	p.Warnings = append(p.Warnings, r.remarks...)
 	if r.assume {
+		fit.LendLinks(p, r.lenders...)
 		fit.Assume(p)
 	}
 }

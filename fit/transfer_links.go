@@ -1,0 +1,106 @@
+package fit
+
+import (
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// sameLinkWidth is what a collective is off by, as the half width of a 90 % interval of the
+// log, that is carried over to GPUs whose architecture and whose links' datasheet rate are
+// the same. Laws of NCCL 2.27 on a B200 are off those of NCCL 2.23 on a GB200 by 1 to 7 %,
+// medians of messages of 64 KiB to 1 GiB by collective and group, and by 22 % at most; the
+// datasheet's rate is by 21 to 73 %. Links of another rate or architecture are not lent:
+// those of A100, H100 and B200 for each other are off by 16 to 93 % in the median, and no
+// nearer by the ratio of their rates.
+const sameLinkWidth = 0.15
+
+// sameLink is by how much the datasheet rates of links may differ that are the same.
+const sameLink = 0.01
+
+// LendLinks adds the collectives among a node's GPUs that nobody measured on a device type
+// of a profile, or on any of its GPU model: those of the lender whose GPUs are most similar
+// among those with the same links. Law.From names the group that each comes from, and the
+// interval is wider than that one's.
+func LendLinks(p *costmodel.Profile, lenders ...*costmodel.Profile) {
+	for _, d := range slices.Clone(p.Devices) {
+		grouped := slices.ContainsFunc(p.Groups, func(g op.GroupType) bool {
+			return slices.Contains(models(g.Members), costmodel.ModelOf(d.Name))
+		})
+		if from, model := linkLender(d, lenders); from != nil && !grouped {
+			lendLinks(p, d, from, model)
+		}
+	}
+}
+
+// linkLender is the profile and the GPU model in it whose collectives a device type may
+// borrow; nil where none has the same links.
+func linkLender(to op.DeviceType, lenders []*costmodel.Profile) (best *costmodel.Profile, model string) {
+	least := math.Inf(1)
+	for _, p := range lenders {
+		for _, g := range p.Groups {
+			of := models(g.Members)
+			if g.Nodes != 1 || len(of) != 1 {
+				continue
+			}
+			k := slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == g.Members[0].Device })
+			if k < 0 || !sameLinks(p.Devices[k], to) {
+				continue
+			}
+			if far := distance(p.Devices[k], to); far < least {
+				best, model, least = p, of[0], far
+			}
+		}
+	}
+	return best, model
+}
+
+// sameLinks says that the kernels of a library and the links of their own that they use are
+// the same on two device types. Of those that have none, messages go over the bus of whatever
+// host they are in, and some may not pass it without its memory.
+func sameLinks(lender, to op.DeviceType) bool {
+	x, y := lender.Sheet.LinkPerS, to.Sheet.LinkPerS
+	return x > lender.Sheet.HostPerS && math.Abs(x-y) <= sameLink*x && sameKernels(lender, to)
+}
+
+// lendLinks adds the measured collectives of a GPU model's groups in a node.
+func lendLinks(p *costmodel.Profile, to op.DeviceType, from *costmodel.Profile, model string) {
+	for _, g := range from.Groups {
+		if of := models(g.Members); g.Nodes != 1 || len(of) != 1 || of[0] != model {
+			continue
+		}
+		own := op.NewGroupType([]op.Member{{Device: to.Name, Count: g.Ranks()}}, 1, g.Link)
+		known := slices.ContainsFunc(p.Groups, func(o op.GroupType) bool { return o.Name == own.Name })
+		for _, l := range from.Laws {
+			if l.Group != g.Name || l.Assumed != "" || l.From != "" || answers(p, own.Name, &l) {
+				continue
+			}
+			if !known {
+				p.Groups, known = append(p.Groups, own), true
+			}
+			p.Laws = append(p.Laws, *lentCollective(&l, own.Name))
+		}
+	}
+}
+
+// answers says whether a group has a law of the same collective and variant: of two
+// libraries that a lender measured, one lends.
+func answers(p *costmodel.Profile, group string, l *costmodel.Law) bool {
+	return slices.ContainsFunc(p.Laws, func(o costmodel.Law) bool { return o.Group == group && o.Op == l.Op && o.Variant == l.Variant })
+}
+
+// lentCollective is a collective's law as that of another group.
+func lentCollective(l *costmodel.Law, group string) *costmodel.Law {
+	curve := *l.Curve
+	curve.HalfWidths = slices.Clone(curve.HalfWidths)
+	for i, half := range curve.HalfWidths {
+		curve.HalfWidths[i] = math.Hypot(half, sameLinkWidth)
+	}
+	wider := func(end float64) float64 { return costmodel.CombineFactors(end, math.Exp(sameLinkWidth)) }
+	return &costmodel.Law{
+		Op: l.Op, Variant: l.Variant, Group: group, Curve: &curve, Scale: l.Scale, Port: l.Port, From: l.Group,
+		Range: slices.Clone(l.Range), Widen: l.Widen, Spread: costmodel.Spread{Lo: 1 / wider(1/l.Spread.Lo), Hi: wider(l.Spread.Hi)},
+	}
+}
