@@ -10,6 +10,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/profile"
 )
 
 // Donor is a measured law and the device type it was measured on. A device type with few
@@ -116,7 +117,7 @@ func nearestDonor(donors []Donor, s Stratum, dev op.DeviceType) *Donor {
 		asked, lent := s.Variant, d.Law.Variant
 		other := asked.Kernel != lent.Kernel
 		asked.Kernel, lent.Kernel = "", ""
-		if d.Law.Op != s.Op || asked != lent {
+		if d.Law.Op != s.Op || asked != lent || itself(d.Device, dev) {
 			continue
 		}
 		far := distance(d.Device, dev)
@@ -128,6 +129,13 @@ func nearestDonor(donors []Donor, s Stratum, dev op.DeviceType) *Donor {
 		}
 	}
 	return best
+}
+
+// itself says that a law was measured on the very device and software that would borrow it,
+// whose points may be those that the law was fitted to. Of imported ones nothing but a name
+// is known: there it is the same kernels, on who knows which devices.
+func itself(lender, to op.DeviceType) bool {
+	return lender.Fingerprint == to.Fingerprint && to.Fingerprint != profile.Fingerprint(to.Name)
 }
 
 // donor finds who may lend to a stratum of a data set, or nil.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
 )
 
 // halfWidth is that of a law's interval at a shape, in log time.
@@ -271,6 +272,25 @@ func TestDonorsOfOneMaker(t *testing.T) {
 		p, err := Borrowed(c.to, c.among)
 		if err != nil || p.Laws[0].From != c.from.Name {
 			t.Errorf("%s borrows all laws from %s, %v, want %s", c.to.Name, p.Laws[0].From, err, c.from.Name)
+		}
+	}
+}
+
+// TestNobodyBorrowsFromItself: a law that was measured on the same machine lends nothing,
+// for it may rest on the same points; one of imported times of the same name does.
+func TestNobodyBorrowsFromItself(t *testing.T) {
+	dev := coreDevice()
+	law := &costmodel.Law{Op: op.KindAttnFwd, Variant: corePoints(1, 5, 1<<12, false)[0].Shape.Variant(), Device: dev.Name, Attention: trueCore()}
+	s := Stratum{On: dev.Name, Op: law.Op, Variant: law.Variant}
+	for fingerprint, lends := range map[string]bool{"measured": false, profile.Fingerprint(dev.Name): true} {
+		dev.Fingerprint = fingerprint
+		if from := nearestDonor([]Donor{{law, dev}}, s, dev); (from != nil) != lends {
+			t.Errorf("fingerprint %.12s: lent by %v", fingerprint, from)
+		}
+		other := dev
+		other.Fingerprint = "another"
+		if nearestDonor([]Donor{{law, other}}, s, dev) == nil {
+			t.Errorf("fingerprint %.12s: another device lends nothing", fingerprint)
 		}
 	}
 }
