@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes the reference profiles of results/profiles again, byte for byte, from the
-# recordings of others that they were fitted to:
+# recordings that they were fitted to, others' and, of an H200, this project's own
+# (results/evidence/h200):
 #
 #   docs/references.sh recorded-folder out-folder [gpu...]
 #
@@ -8,14 +9,16 @@
 # --help). EVENKEEL names the binary; without it the one of this checkout is built.
 # Chosen of each GPU type: the serving engine that has both attention and matrix
 # products, in 16 bits, without sliding windows; bidirectional attention of head
-# dimension 64; and the version of the collectives' library with the most rows.
+# dimension 64; and the version of the collectives' library with the most rows. Of an H200
+# the fastest attention kernel and that of packed documents; one GPU shows no collective, so
+# that those of an H100 with the same links are lent.
 set -eu
 [ $# -ge 2 ] || { echo "usage: docs/references.sh recorded-folder out-folder [gpu...]" >&2; exit 2; }
 data=$(cd "$1" && pwd)
 mkdir -p "$2"
 out=$(cd "$2" && pwd)
 shift 2
-[ $# -gt 0 ] || set -- a100_sxm b200_sxm gb200 h100_sxm rtx_pro_6000_server b60
+[ $# -gt 0 ] || set -- a100_sxm b200_sxm gb200 h100_sxm rtx_pro_6000_server b60 h200_sxm
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -34,7 +37,24 @@ served="attention forward is TensorRT-LLM's, which turns positions into angles a
 # rows keeps the header and the rows of a table that an awk condition chooses.
 rows() { awk -F, "NR==1 || ($3)" "$1" >"$2"; }
 
+# tell says how large a profile is.
+tell() { echo "$1: $(wc -c <"$out/$1.profile.json") bytes" >&2; }
+
+here=$(cd "$(dirname "$0")/.." && pwd)
 for gpu in "$@"; do
+	if [ "$gpu" = h200_sxm ]; then
+		[ -f "$out/h100_sxm.profile.json" ] || { echo "references.sh: h200_sxm borrows from h100_sxm: make that first" >&2; exit 2; }
+		awk '/^{"t":"schedule"/ || !/"kernel":"sdpa_(efficient|flash)"/' "$here/results/evidence/h200/calibration.rec.jsonl" >"$work/$gpu.rec.jsonl"
+		cp "$out/h100_sxm.profile.json" "$work"
+		(
+			cd "$work"
+			"$EVENKEEL" -q fit "$gpu.rec.jsonl" -o "$gpu.profile.json" --borrow h100_sxm.profile.json --assume --remark "measured by this project on one H200 in six minutes; collectives are those of an H100, whose NVLinks have the same rate" \
+				--remark 'left out to stay small: slower attention kernels (sdpa_flash, sdpa_efficient); results/evidence/h200 has them' >/dev/null
+		)
+		cp "$work/$gpu.profile.json" "$out/$gpu.profile.json"
+		tell "$gpu"
+		continue
+	fi
 	engine=trtllm library=nccl extra= said=$served
 	case $gpu in
 	a100_sxm) version=2.27.3 extra=vidur ;;
@@ -69,5 +89,5 @@ for gpu in "$@"; do
 			>/dev/null
 	)
 	cp "$work/$gpu.profile.json" "$out/$gpu.profile.json"
-	echo "$gpu: $(wc -c <"$out/$gpu.profile.json") bytes" >&2
+	tell "$gpu"
 done

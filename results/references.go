@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/results/profiles"
 )
@@ -15,9 +16,11 @@ import (
 type ReferenceSummary struct {
 	Name     string             `json:"name"` // of the GPU model
 	Devices  []string           `json:"device_types"`
+	Software []string           `json:"software"`
 	Measured []string           `json:"measured_ops"`
 	Assumed  []string           `json:"assumed_ops"`
-	Median   float64            `json:"held_out_median"` // worst law's of attention and GEMM, |log(measured/predicted)|
+	Borrowed []string           `json:"borrowed_ops,omitempty"` // of another GPU model
+	Median   float64            `json:"held_out_median"`        // worst law's of attention and GEMM, |log(measured/predicted)|
 	P90      float64            `json:"held_out_p90"`
 	Points   int                `json:"held_out_points"`
 	Origins  []costmodel.Origin `json:"origins"`
@@ -29,7 +32,7 @@ func SummariseReferences(refs []profiles.Reference) []ReferenceSummary {
 	for _, r := range refs {
 		s := ReferenceSummary{Name: r.Name, Origins: r.Profile.Origins}
 		for _, d := range r.Profile.Devices {
-			s.Devices = append(s.Devices, d.Name)
+			s.Devices, s.Software = append(s.Devices, d.Name), append(s.Software, softwareOf(d))
 		}
 		for i := range r.Profile.Laws {
 			s.add(&r.Profile.Laws[i])
@@ -40,6 +43,16 @@ func SummariseReferences(refs []profiles.Reference) []ReferenceSummary {
 	return all
 }
 
+// softwareOf is what a device type's name says of its software or, where it says nothing,
+// the first of its stack.
+func softwareOf(d op.DeviceType) string {
+	if _, software, named := strings.Cut(d.Name, "/"); named {
+		return software
+	}
+	first, _, _ := strings.Cut(d.Stack, ",")
+	return first
+}
+
 func (s *ReferenceSummary) add(l *costmodel.Law) {
 	name := string(l.Op)
 	for _, part := range []string{string(l.Variant.Mask), string(l.Variant.Pass)} {
@@ -48,8 +61,11 @@ func (s *ReferenceSummary) add(l *costmodel.Law) {
 		}
 	}
 	list := &s.Measured
-	if l.Assumed != "" {
+	switch {
+	case l.Assumed != "":
 		list = &s.Assumed
+	case l.From != "":
+		list = &s.Borrowed
 	}
 	if !slices.Contains(*list, name) {
 		*list = append(*list, name)
@@ -66,21 +82,24 @@ func (s *ReferenceSummary) add(l *costmodel.Law) {
 // datasheets; and below them the cost models of groups that others published.
 func References(w io.Writer, refs []ReferenceSummary, datasheets []string) error {
 	p := &printer{w: w}
-	p.para("", "reference profiles: fitted to what others measured; solve uses them where no --profile is given. Calibrate your own cluster to replace them.")
-	t := newTable(column{title: "GPU", most: 12}, column{title: "software", most: 18}, column{title: "measured", most: 26}, column{title: "assumed", most: 26},
+	p.para("", "reference profiles, fitted to the measurements of those named below; solve uses them where no --profile is given. Calibrate your own cluster to replace them.")
+	t := newTable(column{title: "GPU", most: 12}, column{title: "software", most: 18}, column{title: "measured", most: 26}, column{title: "assumed or borrowed", most: 26},
 		column{title: "held-out error\nmedian, p90", number: true})
 	for _, r := range refs {
-		var stacks []string
-		for _, d := range r.Devices {
-			stacks = append(stacks, strings.TrimPrefix(d, r.Name+"/"))
+		assumed := strings.Join(r.Assumed, ", ")
+		if len(r.Borrowed) > 0 {
+			assumed += "; borrowed: " + strings.Join(r.Borrowed, ", ")
 		}
-		t.row(r.Name, strings.Join(stacks, ", "), strings.Join(r.Measured, ", "), strings.Join(r.Assumed, ", "),
+		t.row(r.Name, strings.Join(r.Software, ", "), strings.Join(r.Measured, ", "), assumed,
 			fmt.Sprintf("%s, %s", percent(r.Median, r.Points), percent(r.P90, r.Points)))
 	}
 	p.printf("\n")
 	t.render(p)
 	p.para("", "errors are |log(measured / predicted)| of points set aside before the fit, of the worst law of attention and matrix products; an op in both columns was measured in another precision, head dimension or group")
 	p.printf("\n")
+	if own := ownReferences(refs); len(own) > 0 {
+		p.para("measured by ", fmt.Sprintf("this project: %s, by evenkeel calibrate", strings.Join(own, ", ")))
+	}
 	for _, o := range originsOf(refs) {
 		p.para("measured by ", fmt.Sprintf("%s: %s at %.12s, %s", o.Title, o.Repository, o.Commit, o.Licence))
 	}
@@ -108,6 +127,16 @@ func groupCosts(p *printer, all []profiles.GroupCost) {
 	}
 	p.printf("\n")
 	t.render(p)
+}
+
+// ownReferences names those that rest on nobody else's measurements.
+func ownReferences(refs []ReferenceSummary) (names []string) {
+	for _, r := range refs {
+		if len(r.Origins) == 0 {
+			names = append(names, r.Name)
+		}
+	}
+	return names
 }
 
 // originsOf lists the origins of all references, each once.
