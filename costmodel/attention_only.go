@@ -14,7 +14,8 @@ func (s *Simulator) Attention(l Layout) (forward, backward units.Seconds, err er
 		return 0, 0, err
 	}
 	bare.attentionOnly = true
-	if err := bare.run(l.OneByOne(), SimOptions{}); err != nil {
+	l.Schedule = l.OneByOne()
+	if err := bare.run(l, SimOptions{}); err != nil {
 		return 0, 0, err
 	}
 	return bare.layers[0].length, bare.layers[1].length, nil

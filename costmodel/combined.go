@@ -11,7 +11,7 @@ import (
 // Brief is the account of what the last call of Passes simulated: the step's time, its
 // parts and its error. With recomputed every layer's forward pass runs once more in the
 // backward pass; with ownLast the backward pass takes blocks in the order of
-// Layout.OwnLast. The source is the worst of all laws that the packer has used so far.
+// Schedule.OwnLast. The source is the worst of all laws that the packer has used so far.
 //
 // Errors: a missing law.
 func (p *Packer) Brief(recomputed, ownLast bool) (*Step, error) {

@@ -16,7 +16,8 @@
 //   - [Cluster] and [Model] say on what and what is trained, [Job] adds the sequence
 //     length, precision, recomputation and ZeRO stage.
 //   - [Layout] says which rank owns which tokens and which heads. [ZigZag], [ZigZagTiers]
-//     and [Contiguous] build layouts from token counts.
+//     and [Contiguous] build layouts from token counts. Its [Schedule] says how it is run:
+//     what comes first, and what moves meanwhile.
 //   - [Simulate] and [Simulator] predict the step of a job under a layout as a
 //     [Step]: its makespan with interval and source, the parts along the critical path,
 //     each rank's busy, exposed and idle time, and its [Memory].
@@ -58,10 +59,10 @@
 //     other ranks.
 //   - beside: computing while messages move, which slows both (OverlapFact).
 //   - in twos: micro-batches that go through a layer in pairs, so that one computes while
-//     the other's all-to-alls move (Layout.TwoBatch). To weave is to have their rings take
+//     the other's all-to-alls move (Schedule.TwoBatch). To weave is to have their rings take
 //     turns, step by step.
 //   - chunk: a part of the heads of the only group, computed while the all-to-alls of the
-//     other chunks move (Layout.HeadChunks).
+//     other chunks move (Schedule.HeadChunks).
 //   - form and relation: what the time of attention depends on besides device and heads:
 //     the lengths of a shard's segments, and how two shards lie to one another.
 //   - price: the time of one task by the laws, cached by row (who) and column (which block).

@@ -35,11 +35,11 @@ type Job struct {
 // microBatches is the number of sequences in a step.
 func (j Job) microBatches() float64 { return float64(max(1, j.Accumulate)) }
 
-// inTwos says in how many pairs the micro-batches go through the layers under a layout,
+// inTwos says in how many pairs the micro-batches go through the layers under a schedule,
 // and how many go alone.
-func (j Job) inTwos(l Layout) (pairs, alone int) {
+func (j Job) inTwos(s Schedule) (pairs, alone int) {
 	n := max(1, j.Accumulate)
-	if !l.TwoBatch {
+	if !s.TwoBatch {
 		return 0, n
 	}
 	return n / 2, n % 2

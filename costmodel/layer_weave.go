@@ -3,10 +3,7 @@ package costmodel
 import "github.com/evenkeel/evenkeel/internal/units"
 
 // weaves says whether the steps of two micro-batches' rings take turns in the pass.
-func (r *layerRun) weaves() bool {
-	l := &r.sim.layout
-	return r.n > 1 && (r.back && l.WeaveBackward || !r.back && l.WeaveForward)
-}
+func (r *layerRun) weaves() bool { return r.n > 1 && r.sim.layout.weaves(r.back) }
 
 // weave runs the rings of two micro-batches whose steps take turns: A's step t, B's step t,
 // A's step t+1. What A's next block has to hide behind is then a step of either, and ports

@@ -12,43 +12,15 @@ import (
 // tokens of rank r. Groups are the all-to-all groups (head parallelism), in the order of
 // their ring (context parallelism): Groups[i] sends keys and values to Groups[i+1] and
 // the last one to the first, each block only as far as some group needs it. Ranks in no
-// group take no part in the step.
+// group take no part in the step. Schedule says in which order all that is run.
 //
 // Groups of one rank each are ring attention; one group of all ranks is Ulysses; groups
 // of equal size with equal shares are USP.
 type Layout struct {
 	Shards []Shard `json:"shards"`
 	Groups []Group `json:"groups"`
-	// OwnLast says that in the backward pass each group computes its own KV block last
-	// instead of first. The gradients of the other groups' blocks then travel back while it
-	// does. The block that the next group computes first is sent as soon as the pass begins.
-	OwnLast bool `json:"own_last,omitzero"`
-	// KeepTail says that only those segments of a group's KV block are sent that some other
-	// group needs (in the backward pass, their gradients). The group with the end of the
-	// sequence keeps its tokens behind all others' tokens. Without it blocks are sent whole,
-	// as ring attention does today.
-	KeepTail bool `json:"keep_tail,omitzero"`
-	// HeadChunks is the number of chunks, 2 to MaxHeadChunks, in which the ranks of a single
-	// all-to-all group compute their heads one chunk after the other; 0 is all at once. The
-	// all-to-alls of one chunk then overlap with the attention of another.
-	HeadChunks int `json:"head_chunks,omitzero"`
-	// TwoBatch says that micro-batches go through the layers in pairs, both under this
-	// layout, so that one computes during the all-to-alls of the other (see
-	// layerRun.inTwos). The last one of an odd number goes alone.
-	TwoBatch bool `json:"two_batch_overlap,omitzero"`
-	// WeaveForward and WeaveBackward say of a pass that the rings of the two take turns step
-	// by step, where they would go one after the other (see layerRun.weave). They are for
-	// layouts with TwoBatch and several groups.
-	WeaveForward  bool `json:"weave_forward,omitzero"`
-	WeaveBackward bool `json:"weave_backward,omitzero"`
+	Schedule
 }
-
-// MaxHeadChunks is the largest number of chunks of a layout. With four, three quarters of
-// the all-to-alls can overlap; each further chunk would mostly add launches.
-const MaxHeadChunks = 4
-
-// chunks is how many passes over heads the attention makes.
-func (l Layout) chunks() int { return max(1, l.HeadChunks) }
 
 // Group lists the ranks of one all-to-all group. Inside the attention every member holds
 // all tokens of the group for its own query heads: the first member the first QHeads of
@@ -211,8 +183,8 @@ func neededOf(g int, shards []Shard) units.Tokens {
 
 // Validate reports the first violation of the rules of a layout: shards cover the
 // positions 0 to seqLen exactly once with rising segments, every rank with tokens is in
-// exactly one group, each group's heads add up to qHeads, and chunks of heads are
-// possible. ranks is the number of devices of the cluster.
+// exactly one group, each group's heads add up to qHeads, and the schedule is possible.
+// ranks is the number of devices of the cluster.
 func (l Layout) Validate(seqLen units.Tokens, ranks, qHeads int) error {
 	if len(l.Shards) != ranks {
 		return fmt.Errorf("shards: %d of them: the cluster has %d ranks, and each needs one, if empty", len(l.Shards), ranks)
@@ -220,16 +192,7 @@ func (l Layout) Validate(seqLen units.Tokens, ranks, qHeads int) error {
 	if err := l.validateCover(seqLen); err != nil {
 		return err
 	}
-	if l.HeadChunks < 0 || l.HeadChunks == 1 || l.HeadChunks > MaxHeadChunks {
-		return fmt.Errorf("head_chunks: %d: want 2 to %d, or none for all heads at once", l.HeadChunks, MaxHeadChunks)
-	}
-	if l.HeadChunks > 1 && len(l.Groups) != 1 {
-		return fmt.Errorf("head_chunks: %d, with %d groups: chunks are for a single group, which has no ring", l.HeadChunks, len(l.Groups))
-	}
-	if l.HeadChunks > 1 && l.TwoBatch {
-		return fmt.Errorf("two_batch_overlap: with head_chunks %d: either hides all-to-alls, a layout has one of them", l.HeadChunks)
-	}
-	if err := l.validateWeave(); err != nil {
+	if err := l.validate(len(l.Groups)); err != nil {
 		return err
 	}
 	seen := make([]bool, ranks)
@@ -242,42 +205,6 @@ func (l Layout) Validate(seqLen units.Tokens, ranks, qHeads int) error {
 		if len(s.Segments) > 0 && !seen[r] {
 			return fmt.Errorf("groups: rank %d has %d tokens but is in no group", r, int64(s.Tokens()))
 		}
-	}
-	return nil
-}
-
-// OneByOne is the layout with micro-batches one after the other.
-func (l Layout) OneByOne() Layout {
-	l.TwoBatch, l.WeaveForward, l.WeaveBackward = false, false, false
-	return l
-}
-
-// InTurns names the rings of two micro-batches that take turns: "rings", "forward rings",
-// "backward rings", or nothing.
-func (l Layout) InTurns() string {
-	switch {
-	case l.WeaveForward && l.WeaveBackward:
-		return "rings"
-	case l.WeaveForward:
-		return "forward rings"
-	case l.WeaveBackward:
-		return "backward rings"
-	}
-	return ""
-}
-
-// validateWeave checks that there are two rings to weave.
-func (l Layout) validateWeave() error {
-	name := "weave_forward"
-	if !l.WeaveForward {
-		name = "weave_backward"
-	}
-	switch {
-	case !l.WeaveForward && !l.WeaveBackward:
-	case !l.TwoBatch:
-		return fmt.Errorf("%s: without two_batch_overlap: the rings of two micro-batches take turns", name)
-	case len(l.Groups) < 2:
-		return fmt.Errorf("%s: with a single group: it has no ring", name)
 	}
 	return nil
 }

@@ -87,7 +87,7 @@ func (p *Packer) Passes(groups []Group, shares []float64, docs []Documents) (Pas
 }
 
 // OwnLast simulates the backward pass of the documents of the last successful call of
-// Passes again, with each group's own block last (Layout.OwnLast). All prices are known
+// Passes again, with each group's own block last (Schedule.OwnLast). All prices are known
 // by then. With a single group the result is the same.
 func (p *Packer) OwnLast() (Passes, error) {
 	s := p.sim

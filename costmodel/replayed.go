@@ -49,7 +49,7 @@ type ReplayKey struct {
 	Dir   string   `json:"dir"`            // fwd or bwd
 	Again bool     `json:"again,omitzero"` // the forward pass of recomputation
 	Step  int      `json:"step"`           // of the ring; 0 for stretches before the ring, the number of groups for those after it
-	Chunk int      `json:"chunk,omitzero"` // of heads, see Layout.HeadChunks
+	Chunk int      `json:"chunk,omitzero"` // of heads, see Schedule.HeadChunks
 	Op    ReplayOp `json:"op"`
 }
 
@@ -140,7 +140,7 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 	r := &replaying{sim: bare, took: took, out: new(Replayed)}
 	// One micro-batch has no other to go with.
 	if r.micro = max(1, w.Micro); r.micro != 2 {
-		w.Layout = w.Layout.OneByOne()
+		w.Layout.Schedule = w.Layout.OneByOne()
 	}
 	if err := r.prepare(w.Layout); err != nil {
 		return nil, err

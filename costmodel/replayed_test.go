@@ -242,7 +242,7 @@ func TestReplayedMessagesWaitForTheirReceiver(t *testing.T) {
 // meet, and both are there with all they do; in twos it takes two of them.
 func TestReplayedMicroBatches(t *testing.T) {
 	manyReplays(t, func(_ plan, s *Simulator, w ReplayWork, _ *Replayed) {
-		w.Micro, w.Layout = 0, w.Layout.OneByOne()
+		w.Micro, w.Layout.Schedule = 0, w.Layout.OneByOne()
 		one, err := s.Replayed(w)
 		if err != nil {
 			t.Fatal(err)
@@ -251,7 +251,7 @@ func TestReplayedMicroBatches(t *testing.T) {
 		if again, err := s.Replayed(w); err != nil || again.Step != one.Step || len(again.Tasks) != len(one.Tasks) {
 			t.Errorf("one micro-batch in twos: %v, alone %v: %v", again.Step, one.Step, err)
 		}
-		w.Micro, w.Layout = 2, w.Layout.OneByOne()
+		w.Micro, w.Layout.Schedule = 2, w.Layout.OneByOne()
 		two, err := s.Replayed(w)
 		if err != nil {
 			t.Fatal(err)

@@ -219,7 +219,7 @@ func (s *sim) run(l Layout, opts SimOptions) error {
 	if l.TwoBatch && s.job.Accumulate < 2 {
 		return fmt.Errorf("layout: two_batch_overlap: with %d micro-batch in a step (grad_accumulation): it takes two", max(1, s.job.Accumulate))
 	}
-	if s.pairs, s.alone = s.job.inTwos(l); s.pairs > 0 {
+	if s.pairs, s.alone = s.job.inTwos(l.Schedule); s.pairs > 0 {
 		s.slowTwos()
 	}
 	for back := range s.layers {

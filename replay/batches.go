@@ -39,8 +39,7 @@ type partPlan struct {
 	Job    partJob           `json:"job"`
 	Ranks  []partRank        `json:"ranks"`
 	Groups []costmodel.Group `json:"groups,omitempty"`
-	// OwnLast is that of the group's layout.
-	OwnLast bool `json:"own_last,omitzero"`
+	costmodel.Schedule
 }
 
 type partJob struct {
@@ -172,7 +171,7 @@ func (p *Plan) layOut(d *batch.Document) error {
 // in which ranks rise.
 func (p *Plan) partOf(ranks []int, l costmodel.Layout, docs []units.Tokens, recompute bool) part {
 	k := part{Ranks: slices.Sorted(slices.Values(ranks)), Docs: docs}
-	k.Plan = partPlan{Schema: solver.PlanSchema, Ranks: make([]partRank, len(ranks)), OwnLast: l.OwnLast}
+	k.Plan = partPlan{Schema: solver.PlanSchema, Ranks: make([]partRank, len(ranks)), Schedule: l.Schedule}
 	place := make([]int, len(ranks)) // in the process group, by place in the layout
 	for i, r := range ranks {
 		place[i], _ = slices.BinarySearch(k.Ranks, r)

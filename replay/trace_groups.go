@@ -32,7 +32,7 @@ func (p *Plan) groups() [][]GroupRun {
 	for i, side := range p.micro {
 		all[i] = make([]GroupRun, len(side))
 		for j, k := range side {
-			l := costmodel.Layout{Shards: make([]costmodel.Shard, len(k.Ranks)), Groups: k.Plan.Groups, OwnLast: k.Plan.OwnLast}
+			l := costmodel.Layout{Shards: make([]costmodel.Shard, len(k.Ranks)), Groups: k.Plan.Groups, Schedule: k.Plan.Schedule}
 			for r := range l.Shards {
 				l.Shards[r].Segments = k.Plan.Ranks[r].Segments
 			}

@@ -156,10 +156,7 @@ func (f *findings) cover(p *Plan) {
 // groups checks that every rank with tokens is in one group, that the heads of
 // every group are the model's, and that the ranks say the same.
 func (f *findings) groups(p *Plan) {
-	f.ownLast("own_last", p.Layout())
-	f.keepTail("keep_tail", p, p.Layout())
-	f.headChunks("head_chunks", p.Layout())
-	f.twoBatch("", p.Job, p.Layout())
+	f.schedule("", p, p.Layout())
 	visits := make([]string, len(p.Ranks)) // where
 	for i, g := range p.Groups {
 		first, tokens := 0, units.Tokens(0)
@@ -189,6 +186,14 @@ func (f *findings) groups(p *Plan) {
 		}
 	}
 	f.strangers(p, visits)
+}
+
+// schedule checks that a layout can be run as its schedule says.
+func (f *findings) schedule(at string, p *Plan, l costmodel.Layout) {
+	f.ownLast(at+"own_last", l)
+	f.keepTail(at+"keep_tail", p, l)
+	f.headChunks(at+"head_chunks", l)
+	f.twoBatch(at, p.Job, l)
 }
 
 // ownLast checks that an own block said to come last has any before it.

@@ -72,10 +72,7 @@ func (f *findings) layout(at string, p *Plan, c *Candidate) {
 		f.add(at+"layout", "%v", err)
 		return
 	}
-	f.ownLast(at+"layout.own_last", *c.Layout)
-	f.keepTail(at+"layout.keep_tail", p, *c.Layout)
-	f.headChunks(at+"layout.head_chunks", *c.Layout)
-	f.twoBatch(at+"layout.", p.Job, *c.Layout)
+	f.schedule(at+"layout.", p, *c.Layout)
 }
 
 // notLegal checks that a candidate without a layout has nothing that only one

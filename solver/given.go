@@ -22,12 +22,8 @@ type Given struct {
 	// QHeads are the query heads by rank of a single all-to-all group of all ranks. If empty
 	// the layout is ring attention in rank order, each rank computing all heads.
 	QHeads []int
-	// HeadChunks is the number of chunks in which the group computes its heads; 0 is one.
-	HeadChunks int
-	// TwoBatch says that micro-batches go through the layers in pairs.
-	TwoBatch bool
-	// Weave says that the rings of a pair take turns, forward and backward.
-	Weave bool
+	// Schedule must be one that the layout can have, see Suits.
+	costmodel.Schedule
 }
 
 // ParseGiven reads the shares and heads of a command line: "5:3" and "10:6", or
@@ -79,8 +75,8 @@ func (g Given) String() string {
 	if g.TwoBatch {
 		text += ", two micro-batches at once"
 	}
-	if g.Weave {
-		text += ", their rings in turn"
+	if rings := g.InTurns(); rings != "" {
+		text += ", their " + rings + " in turn"
 	}
 	return text
 }
@@ -158,7 +154,7 @@ func (g Given) layout(p *Problem) (costmodel.Layout, error) {
 		return costmodel.Layout{}, fmt.Errorf("%s: with %d micro-batch in a step: it takes two", g, n)
 	}
 	l := costmodel.ZigZag(tokens, groups)
-	l.HeadChunks, l.TwoBatch, l.WeaveForward, l.WeaveBackward = g.HeadChunks, g.TwoBatch, g.Weave, g.Weave
+	l.Schedule = g.Schedule
 	if err := l.Validate(p.Job.SeqLen, n, model.QHeads); err != nil {
 		return costmodel.Layout{}, fmt.Errorf("%s: %w", g, err)
 	}

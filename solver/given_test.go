@@ -229,7 +229,7 @@ func TestAGivenLayoutInTwos(t *testing.T) {
 	if err := g.Suits(p); err == nil || !strings.Contains(err.Error(), "two_batch_overlap: with head_chunks 2") {
 		t.Errorf("in chunks: %v", err)
 	}
-	g.HeadChunks, g.Weave = 0, true
+	g.HeadChunks, g.WeaveForward, g.WeaveBackward = 0, true, true
 	if err := g.Suits(p); err == nil || !strings.Contains(err.Error(), "weave_forward: with a single group") {
 		t.Errorf("one group in turn: %v", err)
 	}
@@ -242,7 +242,7 @@ func TestAGivenRingInTurn(t *testing.T) {
 	job.Accumulate = 2
 	p = problemOf(t, p.Profile, job)
 	g := given(t, "3:1", "")
-	g.Weave = true
+	g.WeaveForward, g.WeaveBackward = true, true
 	if err := g.Suits(p); err == nil || !strings.Contains(err.Error(), "weave_forward: without two_batch_overlap") {
 		t.Errorf("one by one: %v", err)
 	}

@@ -25,20 +25,10 @@ type Plan struct {
 	// within the cost model's error.
 	Taken  bool              `json:"taken,omitzero"`
 	Groups []costmodel.Group `json:"groups"` // all-to-all groups in the order of their ring
-	// OwnLast and what follows it are those of costmodel.Layout. OwnLast:
-	// each group computes its own block last in the backward pass.
-	OwnLast bool `json:"own_last,omitzero"`
-	// KeepTail: keys and values that no other group needs are not sent.
-	KeepTail bool `json:"keep_tail,omitzero"`
-	// HeadChunks: the number of chunks in which a single group computes its heads.
-	HeadChunks int `json:"head_chunks,omitzero"`
-	// TwoBatch: micro-batches go through the layers in pairs.
-	TwoBatch bool `json:"two_batch_overlap,omitzero"`
-	// WeaveForward and WeaveBackward: the rings of a pair take turns in that pass.
-	WeaveForward  bool           `json:"weave_forward,omitzero"`
-	WeaveBackward bool           `json:"weave_backward,omitzero"`
-	Step          costmodel.Step `json:"step"` // predicted
-	Bound         units.Seconds  `json:"lower_bound_s"`
+	// The keys of the schedule are the plan's own.
+	costmodel.Schedule
+	Step  costmodel.Step `json:"step"` // predicted
+	Bound units.Seconds  `json:"lower_bound_s"`
 	// Gap is step time / lower bound - 1: no plan with the same layout for all micro-batches,
 	// run one by one or in pairs, can gain more.
 	Gap float64 `json:"gap"`
@@ -136,10 +126,7 @@ func (p *Plan) old() bool { return p.Schema == PlanSchemaV1 }
 
 // Layout is who owns what, as the simulator takes it.
 func (p *Plan) Layout() costmodel.Layout {
-	l := costmodel.Layout{
-		Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, OwnLast: p.OwnLast, KeepTail: p.KeepTail,
-		HeadChunks: p.HeadChunks, TwoBatch: p.TwoBatch, WeaveForward: p.WeaveForward, WeaveBackward: p.WeaveBackward,
-	}
+	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.Ranks)), Groups: p.Groups, Schedule: p.Schedule}
 	for r, k := range p.Ranks {
 		l.Shards[r].Segments = k.Segments
 	}

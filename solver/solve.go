@@ -176,9 +176,8 @@ func (p *Problem) pick(found []strategy.Attempt, bound units.Seconds) (*Plan, er
 	}
 	plan := &Plan{
 		Simulated: p.Profile.Simulated, Job: p.Job, Strategy: chosen.Strategy.Name(), Taken: at != recommended,
-		Ranks: p.planRanks(l), Groups: l.Groups, OwnLast: l.OwnLast, KeepTail: l.KeepTail, HeadChunks: l.HeadChunks,
-		TwoBatch: l.TwoBatch, WeaveForward: l.WeaveForward, WeaveBackward: l.WeaveBackward, Step: *chosen.Step,
-		Bound: bound, Gap: gapOf(chosen.Time(), bound), Warnings: warnings(found), Notes: notModelled(),
+		Ranks: p.planRanks(l), Groups: l.Groups, Schedule: l.Schedule, Step: *chosen.Step, Bound: bound,
+		Gap: gapOf(chosen.Time(), bound), Warnings: warnings(found), Notes: notModelled(),
 	}
 	for i := range found {
 		plan.Compared = append(plan.Compared, w.candidate(i))

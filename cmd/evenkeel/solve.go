@@ -279,7 +279,7 @@ func (o problem) plan(ctx context.Context, q *solver.Problem, report func(solver
 	if err != nil {
 		return nil, usagef("--%w", err)
 	}
-	g.HeadChunks, g.TwoBatch, g.Weave = o.headChunks, o.twoBatch, o.weave
+	g.Schedule = costmodel.Schedule{HeadChunks: o.headChunks, TwoBatch: o.twoBatch, WeaveForward: o.weave, WeaveBackward: o.weave}
 	if err := g.Suits(q); err != nil {
 		return nil, usagef("--%w", err)
 	}

@@ -85,7 +85,7 @@ func talks(x *replay.PlanRun) bool {
 
 // layout is that of a group, over all ranks of the cluster.
 func (p *places) layout(g *replay.GroupRun) costmodel.Layout {
-	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.at)), OwnLast: g.Layout.OwnLast, KeepTail: g.Layout.KeepTail, HeadChunks: g.Layout.HeadChunks}
+	l := costmodel.Layout{Shards: make([]costmodel.Shard, len(p.at)), Schedule: g.Layout.OneByOne()}
 	for i, s := range g.Layout.Shards {
 		l.Shards[p.at[g.Ranks[i]]] = s
 	}

@@ -13,7 +13,7 @@
 // slowest rank is done. Two floors follow, of which the larger counts: that of the
 // slowest rank in each stage by itself, and that of a single rank over all stages, which
 // cannot exceed the sum of the slowest. With two or more micro-batches these may go
-// through the layers in pairs (costmodel.Layout.TwoBatch): all-to-alls then occupy ports
+// through the layers in pairs (costmodel.Schedule.TwoBatch): all-to-alls then occupy ports
 // but no rank's computing, and members of a group wait less for each other. F and B are
 // then half the time of a pair.
 //

@@ -182,8 +182,8 @@ func (s *search) hide() {
 
 // hiding lists the ways to go through a layout that it does not have.
 func hiding(p *strategy.Problem, l costmodel.Layout) []costmodel.Layout {
-	plain := l.OneByOne()
-	plain.OwnLast, plain.HeadChunks = false, 0
+	plain := l
+	plain.Schedule = costmodel.Schedule{KeepTail: l.KeepTail}
 	ways := []costmodel.Layout{plain}
 	if len(l.Groups) > 1 {
 		x := plain

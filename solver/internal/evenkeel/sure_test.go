@@ -92,8 +92,8 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 		inTwos := false
 		for _, k := range tried {
 			inTwos = inTwos || k.layout.TwoBatch && len(k.layout.Groups) == 4
-			plain := k.layout.OneByOne()
-			plain.OwnLast, plain.HeadChunks = false, 0
+			plain := k.layout
+			plain.Schedule = costmodel.Schedule{KeepTail: plain.KeepTail}
 			if p.SeedLike(plain) == nil || p.SeedLike(k.layout) != nil || p.Overfull(k.layout) != nil {
 				t.Errorf("%s: tried %+v, which fits: %v", tc.cluster, k.layout, p.Overfull(k.layout) == nil)
 			}
@@ -134,7 +134,7 @@ func TestRunnersAreTheFastestOfTheirKinds(t *testing.T) {
 		byKind := map[string][]units.Seconds{}
 		var all []units.Seconds
 		for range 400 {
-			l := costmodel.Layout{Shards: make([]costmodel.Shard, 3), OwnLast: rng.IntN(2) == 0}
+			l := costmodel.Layout{Shards: make([]costmodel.Shard, 3), Schedule: costmodel.Schedule{OwnLast: rng.IntN(2) == 0}}
 			for r := range 1 + rng.IntN(3) {
 				l.Groups = append(l.Groups, costmodel.Group{{Rank: r, QHeads: 1 + rng.IntN(8)}})
 			}

@@ -97,6 +97,5 @@ func (p *Problem) SeedLike(l costmodel.Layout) *Result {
 func SameLayout(a, b costmodel.Layout) bool {
 	group := func(a, b costmodel.Group) bool { return slices.Equal(a, b) }
 	shard := func(a, b costmodel.Shard) bool { return slices.Equal(a.Segments, b.Segments) }
-	return a.OwnLast == b.OwnLast && a.KeepTail == b.KeepTail && a.HeadChunks == b.HeadChunks && a.TwoBatch == b.TwoBatch &&
-		a.WeaveForward == b.WeaveForward && a.WeaveBackward == b.WeaveBackward && slices.EqualFunc(a.Groups, b.Groups, group) && slices.EqualFunc(a.Shards, b.Shards, shard)
+	return a.Schedule == b.Schedule && slices.EqualFunc(a.Groups, b.Groups, group) && slices.EqualFunc(a.Shards, b.Shards, shard)
 }
