@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -208,9 +209,10 @@ func (e *estimator) nodeGroups(ranks []int, parts [2]int) [][]int {
 	return groups
 }
 
-// apart makes every group of a draft a kind of its own.
+// apart makes every group of a draft a kind of its own. Whether rings gain by taking turns
+// is another question then.
 func (d *draft) apart() *draft {
-	x := &draft{ownLast: d.ownLast, lead: d.lead}
+	x := &draft{Schedule: costmodel.Schedule{OwnLast: d.OwnLast}, lead: d.lead}
 	for _, k := range d.kinds {
 		for _, g := range k.groups {
 			x.ring = append(x.ring, slot{len(x.kinds), 0})

@@ -26,7 +26,7 @@ func chainViews() []chainView { return []chainView{{false, 1}, {true, 0.5}, {tru
 // last, which hides how gradients come home.
 func (e *estimator) chain(d *draft, order []int, how chainView) *draft {
 	x := d.clone()
-	x.ownLast, x.ring = true, nil
+	x.OwnLast, x.ring = true, nil
 	n, total := len(order), float64(e.p.Job.SeqLen)
 	cards := e.cardsOf(x)
 	times, caps := make([]stretchTime, n), make([]float64, n)

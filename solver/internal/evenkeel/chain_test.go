@@ -116,7 +116,7 @@ func TestSlowLinkMakesStretches(t *testing.T) {
 			left -= k.total
 		}
 		d.kinds[0].total += left
-		for _, d.ownLast = range []bool{false, true} {
+		for _, d.OwnLast = range []bool{false, true} {
 			least = min(least, float64(world.Seconds(t, p, d.layout(len(p.Ranks), p.Block))))
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"math"
+	"math/bits"
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -14,16 +15,15 @@ import (
 // groups. Equal groups are equally late, so what a search has to decide is a few
 // numbers a kind, however many ranks there are.
 type draft struct {
-	kinds   []groupKind
-	ring    []slot
-	ownLast bool // see costmodel.Layout
-	chunks  int  // of heads, if there is one group
+	kinds []groupKind
+	ring  []slot
+	// Schedule is how the layout is run, as far as its groups can be. It does not say whether
+	// micro-batches go in twos, which the search decides for all drafts (estimator.twoBatch),
+	// nor whether a tail is kept, which follows from the lead.
+	costmodel.Schedule
 	// lead is how many tokens of the group that has the end of the sequence come before
 	// all others (see leading).
 	lead units.Tokens
-	// weave says of the forward and of the backward pass whether rings of two micro-batches
-	// take turns, where these go in twos.
-	weave [2]bool
 }
 
 // slot is a group's place in the ring.
@@ -44,7 +44,9 @@ type groupKind struct {
 
 // clone copies what moves change.
 func (d *draft) clone() *draft {
-	return &draft{kinds: slices.Clone(d.kinds), ring: d.ring, ownLast: d.ownLast, chunks: d.chunks, lead: d.lead, weave: d.weave}
+	x := *d
+	x.kinds = slices.Clone(d.kinds)
+	return &x
 }
 
 // ranks counts the members of all groups.
@@ -99,10 +101,7 @@ func (d *draft) layout(ranks int, block units.Tokens) costmodel.Layout {
 		}
 	}
 	l := costmodel.ZigZagTiers(tokens, groups, tiers)
-	l.OwnLast = d.ownLast && len(groups) > 1
-	if len(groups) == 1 {
-		l.HeadChunks = d.chunks
-	}
+	l.Schedule = d.Among(len(groups))
 	return leading(l, d.lead)
 }
 
@@ -138,7 +137,8 @@ func (k *groupKind) atWork(group int, tokens []units.Tokens) costmodel.Group {
 func draftOf(l costmodel.Layout, class []int, block units.Tokens, apart bool) *draft {
 	l, lead := following(l)
 	tokens, tiers := l.Tokens(), tiersOf(l)
-	d := &draft{ownLast: l.OwnLast, chunks: l.HeadChunks, lead: lead, weave: [2]bool{l.WeaveForward, l.WeaveBackward}}
+	d := &draft{Schedule: l.Schedule, lead: lead}
+	d.TwoBatch, d.KeepTail = false, false
 	var members [][]units.Tokens // of each kind's first group
 	for at, g := range l.Groups {
 		var k groupKind
@@ -216,23 +216,8 @@ func alike(a, b []units.Tokens, within units.Tokens) bool {
 // layoutKey tells layouts apart.
 func layoutKey(l costmodel.Layout) string {
 	var b []byte
-	if l.OwnLast {
-		b = append(b, 0) // no group is so small
-	}
-	if l.HeadChunks > 1 {
-		b = append(b, 0, 0, byte(l.HeadChunks))
-	}
-	if l.TwoBatch {
-		b = append(b, 0, 0, costmodel.MaxHeadChunks+1)
-	}
-	if l.KeepTail {
-		b = append(b, 0, 0, costmodel.MaxHeadChunks+2)
-	}
-	if l.WeaveForward {
-		b = append(b, 0, 0, costmodel.MaxHeadChunks+3)
-	}
-	if l.WeaveBackward {
-		b = append(b, 0, 0, costmodel.MaxHeadChunks+4)
+	for left := l.Bits(); left != 0; left &= left - 1 {
+		b = append(b, 0, byte(bits.TrailingZeros64(left))) // no group is as small as 0
 	}
 	for _, g := range l.Groups {
 		b = binary.AppendUvarint(b, uint64(len(g)))

@@ -58,7 +58,7 @@ func (s *search) look(effort float64) {
 // explore looks at groups and shares, one by one and in twos, and at further ones.
 func (s *search) explore(effort float64) {
 	seeds := s.starts
-	s.twoBatch, s.est.twoBatch = false, false
+	s.est.twoBatch = false
 	s.budget = budgetOf(len(s.p.Ranks)) * effort
 	var twos float64
 	s.budget, twos = s.parts()

@@ -26,7 +26,7 @@ func TestLateDraftsReadBack(t *testing.T) {
 		for k := range d.kinds {
 			d.kinds[k].tier = r.IntN(3)
 		}
-		d.ownLast = r.IntN(2) == 0
+		d.OwnLast = r.IntN(2) == 0
 		l := d.layout(8, p.Block)
 		if stretches(l) != "" {
 			moved++

@@ -37,7 +37,7 @@ func TestLeadsReadBack(t *testing.T) {
 		if x := d.deal(1, units.Tokens(r.IntN(9)-4)*p.Block, p.Block); x != nil {
 			d = x
 		}
-		d.lead, d.ownLast = units.Tokens(r.IntN(int(d.kinds[1].total)+200)), r.IntN(2) == 0
+		d.lead, d.OwnLast = units.Tokens(r.IntN(int(d.kinds[1].total)+200)), r.IntN(2) == 0
 		l := d.layout(8, p.Block)
 		if err := l.Validate(p.Job.SeqLen, 8, p.Job.Model.QHeads); err != nil {
 			t.Fatal(err)
@@ -103,7 +103,7 @@ func TestFewCardsMakeLeads(t *testing.T) {
 			d.kinds[i].total = p.Job.SeqLen * part / 256
 		}
 		d.kinds[last].total = p.Job.SeqLen - d.kinds[1-last].total
-		for _, d.ownLast = range []bool{false, true} {
+		for _, d.OwnLast = range []bool{false, true} {
 			least = min(least, float64(world.Seconds(t, p, d.layout(len(p.Ranks), p.Block))))
 		}
 	}

@@ -22,7 +22,7 @@ const tooLong = 1.5
 // candidates lists all groupings with shares, by rising estimate. These are estimated
 // once, one micro-batch by itself; in twos they take more memory.
 func (s *search) candidates() []option {
-	if s.twoBatch {
+	if s.est.twoBatch {
 		return s.optionsInTwos()
 	}
 	var all []option

@@ -18,11 +18,11 @@ func (s *search) inTwos(from []point, budget float64) {
 	from = slices.DeleteFunc(slices.Clone(from), func(x point) bool { return math.IsInf(x.t, 1) })
 	sortPoints(from)
 	from = append([]point{{d: draftOf(s.Best().Layout, s.est.class, s.p.Block, false)}}, from...)
-	s.twoBatch, s.est.twoBatch, s.starts = true, true, nil
+	s.est.twoBatch, s.starts = true, nil
 	s.work, s.budget = 0, budget
 	for _, x := range from[:min(len(from), descents)] {
 		d := x.d.clone()
-		d.chunks = 0
+		d.HeadChunks = 0
 		s.starts = append(s.starts, s.judgeDraft(d))
 	}
 	s.run()
@@ -94,12 +94,12 @@ const chunksGap = 0.25
 // the best number of them. Micro-batches in twos hide all-to-alls without.
 func (s *search) inChunks(best point) point {
 	d := best.d
-	if d.chunks > 0 || s.twoBatch || len(d.ring) != 1 || d.ranks() == 1 || !s.unequal() || best.t > s.fastest()*(1+chunksGap) {
+	if d.HeadChunks > 0 || s.est.twoBatch || len(d.ring) != 1 || d.ranks() == 1 || !s.unequal() || best.t > s.fastest()*(1+chunksGap) {
 		return best
 	}
 	for k := 2; k <= costmodel.MaxHeadChunks; k++ {
 		x := d.clone()
-		x.chunks = k
+		x.HeadChunks = k
 		if t := s.judge(s.layout(x)); t < best.t*(1-minGain) {
 			best = point{x, t}
 		}
@@ -110,7 +110,7 @@ func (s *search) inChunks(best point) point {
 // inTurns is a point or, if it is a ring of micro-batches in twos that gains by it, with
 // their steps in turn.
 func (s *search) inTurns(best point) point {
-	if best.d.weave != [2]bool{} || best.t > s.fastest()*(1+turnsGap) {
+	if best.d.InTurns() != "" || best.t > s.fastest()*(1+turnsGap) {
 		return best
 	}
 	return s.rewoven(best)
@@ -120,12 +120,16 @@ func (s *search) inTurns(best point) point {
 // a pass where they are not, or the other way round. Passes add up, so that each is tried by
 // itself.
 func (s *search) rewoven(best point) point {
-	if !s.twoBatch || len(best.d.ring) < 2 || math.IsInf(best.t, 1) {
+	if !s.est.twoBatch || len(best.d.ring) < 2 || math.IsInf(best.t, 1) {
 		return best
 	}
-	for pass := range best.d.weave {
+	for _, back := range []bool{false, true} {
 		x := best.d.clone()
-		x.weave[pass] = !x.weave[pass]
+		if back {
+			x.WeaveBackward = !x.WeaveBackward
+		} else {
+			x.WeaveForward = !x.WeaveForward
+		}
 		if t := s.judge(s.layout(x)); t < best.t*(1-minGain) {
 			best = point{x, t}
 		}
@@ -155,6 +159,6 @@ func (s *search) ownLast(points []point) (found []point) {
 // first where they are last.
 func (s *search) turned(d *draft) point {
 	x := d.clone()
-	x.ownLast = !d.ownLast
+	x.OwnLast = !d.OwnLast
 	return s.judgeDraft(x)
 }

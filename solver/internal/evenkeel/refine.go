@@ -74,8 +74,7 @@ func (s *search) settle(effort float64) {
 	if s.Done() || s.fastest() == 0 || !s.unequal() {
 		return
 	}
-	s.twoBatch = s.Best().Layout.TwoBatch
-	s.est.twoBatch = s.twoBatch
+	s.est.twoBatch = s.Best().Layout.TwoBatch
 	s.work, s.budget = 0, budgetOf(len(s.p.Ranks))*settlePart*effort
 	s.descend(s.rewoven(s.judgeDraft(draftOf(s.Best().Layout, s.est.class, s.p.Block, false))), s.budget/2)
 	d := draftOf(s.Best().Layout, s.est.class, s.p.Block, true)

@@ -91,29 +91,13 @@ func (k *runners) drop() {
 // kindOf is how many groups a layout has, of ranks of how many of each device type, and how
 // they go through them.
 func (k *runners) kindOf(l costmodel.Layout) string {
-	flags := uint64(l.HeadChunks) << 5
-	if l.OwnLast {
-		flags |= 1
-	}
-	if l.TwoBatch {
-		flags |= 2
-	}
-	if l.KeepTail {
-		flags |= 4
-	}
-	if l.WeaveForward {
-		flags |= 8
-	}
-	if l.WeaveBackward {
-		flags |= 16
-	}
 	used := make([]uint64, len(k.model.Types))
 	for _, g := range l.Groups {
 		for _, m := range g {
 			used[k.model.TypeOf[m.Rank]]++
 		}
 	}
-	b := binary.AppendUvarint(nil, flags)
+	b := binary.AppendUvarint(nil, l.Bits())
 	b = binary.AppendUvarint(b, uint64(len(l.Groups)))
 	for _, n := range used {
 		b = binary.AppendUvarint(b, n)

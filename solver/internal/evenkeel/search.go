@@ -27,7 +27,6 @@ type search struct {
 	starts       []point  // seeds
 	options      []option // candidates of micro-batches one by one
 	pools        []pool   // that they are of
-	twoBatch     bool     // layouts are judged with micro-batches in twos
 	runners      *runners // for evenkeel-sure
 	asker        *asker   // prices layouts instead if there is one
 }
@@ -214,11 +213,9 @@ func (s *search) judgeDraft(d *draft) point {
 
 // layout is that of a draft.
 func (s *search) layout(d *draft) costmodel.Layout {
-	l := d.layout(len(s.p.Ranks), s.p.Block)
-	if l.TwoBatch = s.twoBatch; l.TwoBatch && len(l.Groups) > 1 {
-		l.WeaveForward, l.WeaveBackward = d.weave[0], d.weave[1]
-	}
-	return l
+	x := *d
+	x.TwoBatch = s.est.twoBatch
+	return x.layout(len(s.p.Ranks), s.p.Block)
 }
 
 // run is the search: rounds of simulating candidates and improving the best of

@@ -25,7 +25,7 @@ func (s *search) further(inTwos bool, effort float64) {
 // furtherOf simulates further options, their micro-batches in twos or not, and improves
 // the best, with a budget of its own.
 func (s *search) furtherOf(options []option, twos bool, budget float64) {
-	s.twoBatch, s.est.twoBatch = twos, twos
+	s.est.twoBatch = twos
 	s.work, s.budget = 0, budget
 	if twos {
 		options = s.inTwosOf(options)

@@ -147,7 +147,7 @@ func (q *asker) improve(s *search, starts []start) (err error) {
 	}
 	s.asker, s.seen, s.budget = q, q.known, budgetOf(len(q.p.Ranks))*surePart
 	for i, k := range starts {
-		s.twoBatch, s.est.twoBatch = k.layout.TwoBatch, k.layout.TwoBatch
+		s.est.twoBatch = k.layout.TwoBatch
 		from := point{draftOf(k.layout, s.est.class, q.p.Block, false), float64(k.worth)}
 		s.descend(from, s.work+(s.budget-s.work)/float64(len(starts)-i))
 	}
@@ -180,12 +180,11 @@ func (s *search) hide() {
 	}
 }
 
-// hiding lists the ways to go through a layout that it does not have.
+// hiding lists a layout with the schedules that hide communication and that it does not have.
 func hiding(p *strategy.Problem, l costmodel.Layout) []costmodel.Layout {
-	plain := l
-	plain.Schedule = costmodel.Schedule{KeepTail: l.KeepTail}
-	ways := []costmodel.Layout{plain}
-	if len(l.Groups) > 1 {
+	plain, ring := costmodel.Schedule{KeepTail: l.KeepTail}, len(l.Groups) > 1
+	ways := []costmodel.Schedule{plain}
+	if ring {
 		x := plain
 		x.OwnLast = true
 		ways = append(ways, x)
@@ -194,7 +193,7 @@ func hiding(p *strategy.Problem, l costmodel.Layout) []costmodel.Layout {
 		for _, x := range slices.Clone(ways) {
 			x.TwoBatch = true
 			ways = append(ways, x)
-			if len(l.Groups) > 1 {
+			if ring {
 				x.WeaveForward, x.WeaveBackward = true, true
 				ways = append(ways, x)
 			}
@@ -205,7 +204,13 @@ func hiding(p *strategy.Problem, l costmodel.Layout) []costmodel.Layout {
 		x.HeadChunks = k
 		ways = append(ways, x)
 	}
-	return slices.DeleteFunc(ways, func(x costmodel.Layout) bool { return strategy.SameLayout(l, x) })
+	var all []costmodel.Layout
+	for _, x := range ways {
+		if x != l.Schedule {
+			all = append(all, costmodel.Layout{Shards: l.Shards, Groups: l.Groups, Schedule: x})
+		}
+	}
+	return all
 }
 
 // surelyFaster says that a step gains more over another than the model can be wrong by.
