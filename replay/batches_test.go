@@ -28,7 +28,7 @@ func madeBatch() *batch.Document {
 		Classes: []batch.ClassEntry{
 			{Name: "mix", Uses: []int{1, 1}, Cap: 1000, Shares: []float64{0.75, 0.25}, Heads: 1, Recompute: true},
 			{Name: "1", Uses: []int{0, 1}, Cap: 1000},
-			{Name: "all", Uses: []int{1, 2}, Cap: 1000, Shares: []float64{0.5, 0.25}, Heads: 1, OwnLast: true},
+			{Name: "all", Uses: []int{1, 2}, Cap: 1000, Shares: []float64{0.5, 0.25}, Heads: 1, Schedule: costmodel.Schedule{OwnLast: true}},
 		},
 		Plan: batch.Plan{Time: 2, Micro: []batch.MicroBatch{
 			{Time: 1, Groups: []batch.Group{

@@ -124,8 +124,9 @@ type SetupClass struct {
 	// Groups are the all-to-alls in the order of their ring; ranks are places among a
 	// group's ranks. None where the prices do not say: neighbours share heads then.
 	Groups [][]SetupMember `json:"groups,omitempty"`
-	// OwnLast: backward, each of several all-to-alls with tokens computes its own block last.
-	OwnLast   bool         `json:"own_last,omitzero"`
+	// Schedule: with own_last, backward, each of several all-to-alls with tokens computes its
+	// own block last.
+	costmodel.Schedule
 	Recompute bool         `json:"recompute,omitzero"`
 	Cap       units.Tokens `json:"cap_tokens"`
 }

@@ -244,7 +244,7 @@ func (o serving) config(prices priceList) (serve.Config, error) {
 
 // setupClass is all that whoever runs a group must know of its kind.
 func setupClass(k batch.Class) serve.SetupClass {
-	c := serve.SetupClass{Name: k.Name, Uses: k.Uses, Shares: k.Shares, Heads: k.Heads, QHeads: k.QHeads, OwnLast: k.OwnLast, Recompute: k.Recompute, Cap: k.Cap}
+	c := serve.SetupClass{Name: k.Name, Uses: k.Uses, Shares: k.Shares, Heads: k.Heads, QHeads: k.QHeads, Schedule: k.Schedule, Recompute: k.Recompute, Cap: k.Cap}
 	for _, g := range k.Groups {
 		members := make([]serve.SetupMember, len(g))
 		for i, m := range g {

@@ -48,9 +48,9 @@ type Class struct {
 	// devices of the class pool by pool, in the order of the cluster within a pool. Nil where
 	// the cost model does not say.
 	Groups []costmodel.Group
-	// OwnLast is that of costmodel.Layout: each group computes its own block last in the
-	// backward pass. Only in costs for sequences of one length (Options.Of).
-	OwnLast   bool
+	// Schedule is how the groups are run. They have own blocks last at most, and that only in
+	// costs for sequences of one length (Options.Of).
+	costmodel.Schedule
 	Recompute bool // every layer's forward runs again in the backward pass
 }
 

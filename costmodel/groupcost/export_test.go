@@ -71,7 +71,7 @@ func Probes(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, of cos
 			if err != nil {
 				return nil, err
 			}
-			probes = append(probes, Probe{k.uses, g.packer, m.groups, m.share, m.heads, kept.tokens, g.shortest(m), kept.base, m.ownLast, loads, m.times, kept.curve})
+			probes = append(probes, Probe{k.uses, g.packer, m.groups, m.share, m.heads, kept.tokens, g.shortest(m), kept.base, m.OwnLast, loads, m.times, kept.curve})
 		}
 	}
 	return probes, nil

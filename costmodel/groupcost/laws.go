@@ -342,7 +342,7 @@ func (b *builder) classes(ctx context.Context, c *Costs, k kind) ([]priced, erro
 			}
 			class := Class{
 				Name: name, Uses: k.uses, One: k.one, Base: of.base, Cap: of.tokens,
-				Shares: m.shares(g), Heads: m.heads, QHeads: m.qHeads, Groups: g.byPool(m), OwnLast: m.ownLast, Recompute: of.recompute,
+				Shares: m.shares(g), Heads: m.heads, QHeads: m.qHeads, Groups: g.byPool(m), Schedule: m.Schedule, Recompute: of.recompute,
 			}
 			if of.recompute {
 				class.Name += ", recompute"

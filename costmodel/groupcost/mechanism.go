@@ -24,11 +24,11 @@ type mechanism struct {
 	heads  int               // ranks that share heads
 	qHeads []int             // by pool where unequal
 	share  []float64         // of a sequence, by rank
-	// ownLast: backward the groups compute their own blocks last.
-	ownLast bool
-	kept    units.Tokens     // that fit with activations kept
-	again   units.Tokens     // and with recomputation
-	times   [2]units.Seconds // of a full group of one sequence and of many
+	kept   units.Tokens      // that fit with activations kept
+	again  units.Tokens      // and with recomputation
+	times  [2]units.Seconds  // of a full group of one sequence and of many
+	// Schedule is how the groups are run: backward with own blocks last, or as ever.
+	costmodel.Schedule
 }
 
 // String says how devices share a sequence.
@@ -155,7 +155,7 @@ func (g *group) time(ctx context.Context, m *mechanism, loads [2]costmodel.Docum
 		}
 		last[i] = x.Time(m.kept == 0)
 	}
-	if m.ownLast = last[0]*last[1] > 0 && last[0]*last[1] < m.times[0]*m.times[1]; m.ownLast {
+	if m.OwnLast = last[0]*last[1] > 0 && last[0]*last[1] < m.times[0]*m.times[1]; m.OwnLast {
 		m.times = last
 	}
 	return nil
@@ -164,7 +164,7 @@ func (g *group) time(ctx context.Context, m *mechanism, loads [2]costmodel.Docum
 // passes simulates equal sequences in a group of a mechanism.
 func (g *group) passes(ctx context.Context, m *mechanism, docs costmodel.Documents) (costmodel.Passes, error) {
 	x, err := g.simulate(ctx, m, m.share, docs)
-	if err != nil || !m.ownLast {
+	if err != nil || !m.OwnLast {
 		return x, err
 	}
 	return g.packer.OwnLast()

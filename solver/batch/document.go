@@ -56,9 +56,9 @@ type ClassEntry struct {
 	QHeads []int         `json:"q_heads,omitempty"`
 	// Groups are the all-to-all groups in ring order. Their ranks are indices into the
 	// ranks of a group of the class.
-	Groups    []costmodel.Group `json:"groups,omitempty"`
-	OwnLast   bool              `json:"own_last,omitzero"`
-	Recompute bool              `json:"recompute,omitzero"`
+	Groups []costmodel.Group `json:"groups,omitempty"`
+	costmodel.Schedule
+	Recompute bool `json:"recompute,omitzero"`
 }
 
 // Candidate is a strategy's result in a document.

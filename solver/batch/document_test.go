@@ -124,6 +124,7 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 		"own_last: true, but the group is one all-to-all": func(d *Document) {
 			d.Classes[0].OwnLast, d.Classes[0].Groups = true, []costmodel.Group{{{Rank: 0, QHeads: 4}, {Rank: 1, QHeads: 4}}}
 		},
+		"schedule: more than own_last": func(d *Document) { d.Classes[0].TwoBatch = true },
 
 		"micro_batches[0].groups[0].time_s: -1 s: want": func(d *Document) { d.Micro[0].Groups[0].Time = -1 },
 		"micro_batches[0].groups[0].time_s: 16.7 min":   func(d *Document) { d.Micro[0].Groups[0].Time = 1000 },

@@ -48,7 +48,7 @@ func GroupLayout(d *Document, micro, group, qHeads, kvHeads int) (costmodel.Layo
 		docs, at = append(docs, n), at+n
 	}
 	l.Groups = atWork(groups, l.Shards)
-	l.OwnLast = c.OwnLast && len(l.Groups) > 1
+	l.Schedule = c.Among(len(l.Groups))
 	return l, docs, nil
 }
 

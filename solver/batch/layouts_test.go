@@ -239,11 +239,11 @@ func TestGroupLayoutsOfTheMechanisms(t *testing.T) {
 	}
 	// One token: the middle rank of three has it, and the ring is that rank alone, which
 	// has no other blocks.
-	l, _, err := GroupLayout(oneGroup(Class{Uses: []int{3}, OwnLast: true}, 1), 0, 0, 8, 2)
+	l, _, err := GroupLayout(oneGroup(Class{Uses: []int{3}, Schedule: costmodel.Schedule{OwnLast: true}}, 1), 0, 0, 8, 2)
 	if err != nil || len(l.Groups) != 1 || l.Groups[0][0].Rank != 1 || l.OwnLast {
 		t.Error(l, err)
 	}
-	if l, _, err := GroupLayout(oneGroup(Class{Uses: []int{3}, OwnLast: true}, 120), 0, 0, 8, 2); err != nil || len(l.Groups) != 3 || !l.OwnLast {
+	if l, _, err := GroupLayout(oneGroup(Class{Uses: []int{3}, Schedule: costmodel.Schedule{OwnLast: true}}, 120), 0, 0, 8, 2); err != nil || len(l.Groups) != 3 || !l.OwnLast {
 		t.Error(l, err)
 	}
 	if l, docs, err := GroupLayout(oneGroup(Class{Uses: []int{3}}), 0, 0, 8, 2); err != nil || len(docs) != 0 || len(l.Groups) != 0 || len(l.Shards) != 3 {

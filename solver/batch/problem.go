@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -114,6 +115,8 @@ func (p *Problem) validClass(c Class) error {
 		return fmt.Errorf("base_s: %v: want a time of 0 or more", c.Base)
 	case c.Shares != nil && len(c.Shares) != len(p.Fleet):
 		return fmt.Errorf("shares: %d numbers: the fleet has %d pools", len(c.Shares), len(p.Fleet))
+	case c.Schedule != costmodel.Schedule{OwnLast: c.OwnLast}:
+		return fmt.Errorf("schedule: more than own_last: groups of a batch are priced with own blocks last at most: leave the rest out")
 	case c.OwnLast && ring(c) < 2:
 		return fmt.Errorf("own_last: true, but the group is one all-to-all, which has no other blocks: want false")
 	}
