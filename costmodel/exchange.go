@@ -71,15 +71,16 @@ func (j Job) Collectives() []Collective {
 	var all []Collective
 	for _, x := range j.Exchanges() {
 		times := x.When.times(j)
-		all = append(all, Collective{x.Kind, j.layerBytes(), times * float64(j.Model.Layers)}, Collective{x.Kind, j.restBytes(), times})
+		all = append(all, Collective{x.Kind, j.LayerBytes(), times * float64(j.Model.Layers)}, Collective{x.Kind, j.RestBytes(), times})
 	}
 	return all
 }
 
-// layerBytes is one layer's parameters, restBytes those in no layer.
-func (j Job) layerBytes() units.Bytes { return units.Bytes(j.Model.LayerParams()) * j.DType.Size() }
+// LayerBytes is the size of one layer's parameters, or of their gradients, in an exchange.
+func (j Job) LayerBytes() units.Bytes { return units.Bytes(j.Model.LayerParams()) * j.DType.Size() }
 
-func (j Job) restBytes() units.Bytes {
+// RestBytes is that of the parameters in no layer.
+func (j Job) RestBytes() units.Bytes {
 	return units.Bytes(j.Model.Params()-int64(j.Model.Layers)*j.Model.LayerParams()) * j.DType.Size()
 }
 
@@ -127,8 +128,8 @@ func (s *sim) collective(c Exchange, node int, members []op.Member, acc *account
 	if known, ok := s.whole[key]; ok && acc == nil {
 		return known[0], known[1]
 	}
-	layer = s.charge(law, op.OfMessage(c.Kind, op.Message{Group: n, Bytes: s.job.layerBytes()}), 1, acc)
-	rest = s.charge(law, op.OfMessage(c.Kind, op.Message{Group: n, Bytes: s.job.restBytes()}), 1, acc)
+	layer = s.charge(law, op.OfMessage(c.Kind, op.Message{Group: n, Bytes: s.job.LayerBytes()}), 1, acc)
+	rest = s.charge(law, op.OfMessage(c.Kind, op.Message{Group: n, Bytes: s.job.RestBytes()}), 1, acc)
 	if s.err == nil {
 		s.whole[key] = [2]units.Seconds{layer, rest}
 	}

@@ -43,11 +43,9 @@ func (f *floors) exchange(s scope) exchanged {
 		return x
 	}
 	j := f.job
-	layer := units.Bytes(j.Model.LayerParams()) * j.DType.Size()
-	rest := units.Bytes(j.Model.Params()-int64(j.Model.Layers)*j.Model.LayerParams()) * j.DType.Size()
 	for _, u := range f.uses(&x) {
-		one := f.cheapest(s, u.kind, layer)
-		x.open += u.times * f.cheapest(s, u.kind, rest)
+		one := f.cheapest(s, u.kind, j.LayerBytes())
+		x.open += u.times * f.cheapest(s, u.kind, j.RestBytes())
 		if u.hides == nil || !j.OverlapZero {
 			x.open += u.times * float64(j.Model.Layers) * one
 			continue

@@ -350,13 +350,12 @@ func (e *estimator) tax(ranks []int) (open, hidden float64, err error) {
 	}
 	open = optimizer
 	link := e.p.LinkAmong(ranks)
-	layer := units.Bytes(e.p.Job.Model.LayerParams()) * e.p.Job.DType.Size()
 	for _, x := range e.p.Job.Collectives() {
 		l, err := e.m.Over(link, x.Kind, ranks)
 		if err != nil {
 			return 0, 0, err
 		}
-		if t := x.Times * l.Seconds(x.Kind, float64(x.Bytes)); e.p.Job.OverlapZero && x.Bytes == layer {
+		if t := x.Times * l.Seconds(x.Kind, float64(x.Bytes)); e.p.Job.OverlapZero && x.Bytes == e.p.Job.LayerBytes() {
 			hidden += t
 		} else {
 			open += t
