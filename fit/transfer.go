@@ -184,9 +184,13 @@ func (d *Donor) carry(to op.DeviceType) *costmodel.Law {
 	if d.alike(to) {
 		l.Correction = d.Law.Correction
 	}
-	d.promise(l, d.width(to))
+	d.promise(l, max(d.width(to), d.own()))
 	return l
 }
+
+// own is the half width of the donor's own interval: who borrows from a law of few points is
+// no surer than that.
+func (d *Donor) own() float64 { return math.Log(d.Law.Spread.Hi/d.Law.Spread.Lo) / 2 }
 
 // promise gives a lent law an interval of this half width, in log time.
 //
@@ -199,7 +203,7 @@ func (d *Donor) carry(to op.DeviceType) *costmodel.Law {
 // 12 pairs of alike ones of 0.07 and 0.09.
 func (d *Donor) promise(l *costmodel.Law, half float64) {
 	l.Spread = costmodel.Spread{Lo: math.Exp(-half), Hi: math.Exp(half)}
-	own, share := math.Log(d.Law.Spread.Hi/d.Law.Spread.Lo)/2, d.Law.Widen
+	own, share := d.own(), d.Law.Widen
 	if share == 0 {
 		share = 1 // as the law itself has it
 	}

@@ -294,3 +294,18 @@ func TestNobodyBorrowsFromItself(t *testing.T) {
 		}
 	}
 }
+
+// TestLentLawsAreNoSurerThanTheLender: between like devices the ratios of datasheets are off
+// by less than a law of few points is by itself.
+func TestLentLawsAreNoSurerThanTheLender(t *testing.T) {
+	dev := coreDevice()
+	dev.Sheet.Arch = "sm90"
+	to := dev
+	to.Name = "other"
+	for own, want := range map[float64]float64{0.03: sameArchWidth, 0.3: 0.3} {
+		law := costmodel.Law{Op: op.KindAttnFwd, Variant: corePoints(1, 5, 1<<12, false)[0].Shape.Variant(), Device: dev.Name, Attention: trueCore(), Spread: costmodel.Spread{Lo: math.Exp(-own), Hi: math.Exp(own)}}
+		if got := math.Log((&Donor{&law, dev}).carry(to).Spread.Hi); math.Abs(got-want) > 1e-9 {
+			t.Errorf("a lender within %v lends within %v, want %v", own, got, want)
+		}
+	}
+}
