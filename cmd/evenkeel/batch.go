@@ -244,7 +244,11 @@ func (q sequences) source() (func(n int) []units.Tokens, error) {
 	if _, err := os.Stat(q.file); errors.Is(err, os.ErrNotExist) {
 		d, unknown := workload.ParseDistribution(q.file)
 		if unknown != nil {
-			return nil, usagef("--lengths %q: no such file; nor a distribution: %w", q.file, unknown)
+			err := fmt.Errorf("--lengths %q: no such file; nor a distribution: %w", q.file, unknown)
+			if namedLikeFile(q.file) && !isDistribution(q.file) {
+				return nil, err
+			}
+			return nil, usageError{err}
 		}
 		switch {
 		case q.column != "":

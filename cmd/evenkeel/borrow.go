@@ -32,7 +32,11 @@ func lendersOf(from string) (lenders []*costmodel.Profile, err error) {
 			p, err := loadProfile(path)
 			switch {
 			case errors.Is(err, fs.ErrNotExist):
-				return nil, usagef("--borrow %s: there is no file %q: want %s, %s, or profiles separated by commas", from, path, borrowReferences, borrowNone)
+				err := fmt.Errorf("--borrow %s: there is no file %q: want %s, %s, or profiles separated by commas", from, path, borrowReferences, borrowNone)
+				if namedLikeFile(path) {
+					return nil, err
+				}
+				return nil, usageError{err}
 			case err != nil:
 				return nil, err
 			}

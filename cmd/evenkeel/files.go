@@ -117,6 +117,13 @@ func regular(path string) error {
 	return nil
 }
 
+// namedLikeFile says of what might be a file's name or a word of ours, and is neither, that
+// a file was meant: a file that is missing is no slip in the command line, and ends with the
+// code of one that cannot be read.
+func namedLikeFile(s string) bool {
+	return !strings.ContainsAny(s, " +") && (strings.Contains(s, "/") || filepath.Ext(s) != "")
+}
+
 // openError says what a path is that cannot be opened or read.
 func openError(err error) error {
 	var path *fs.PathError

@@ -35,7 +35,8 @@ const (
 	exitCheck      = 4
 )
 
-// usageError is a command line that cannot be meant.
+// usageError is a command line that cannot be meant, or whose files, each well-formed,
+// suffice for no plan together. A file that is missing or malformed is no usage error.
 type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
@@ -103,7 +104,9 @@ keep unequal devices evenly loaded (solve), does so for every batch of a trainin
 loop (serve), runs such plans on real ranks (replay), and checks that the model
 still tells the truth (check).
 
-Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check failed.
+Exit codes: 0 done, 1 failed, 2 usage, 3 no feasible plan, 4 check failed. A file
+that is missing or malformed is 1; flags that cannot be meant, and inputs that
+suffice for no plan, are 2.
 Results go to stdout, progress and warnings to stderr.`,
 		Example: `  evenkeel calibrate --budget 1m --out prof
   evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"runtime"
@@ -213,7 +214,7 @@ func (o serving) token() (string, error) {
 	}
 	t := strings.TrimSpace(string(data))
 	if len(t) < 16 {
-		return "", usagef("--token-file %s: a token of %d characters: want at least 16", o.tokenFile, len(t))
+		return "", fmt.Errorf("--token-file %s: a token of %s: want at least 16", o.tokenFile, units.Count(len(t), "character"))
 	}
 	return t, nil
 }

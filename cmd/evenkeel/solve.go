@@ -389,22 +389,16 @@ func readCluster(s string) (costmodel.Cluster, error) {
 		if err == nil {
 			return c, nil
 		}
-		switch {
-		case strings.Contains(s, ".") && !strings.Contains(s, " "): // as names of files do
-			return c, usagef("%w; nor is there such a file", err)
-		default:
-			return c, usageError{err}
+		if namedLikeFile(s) {
+			return c, fmt.Errorf("%w; nor is there such a file", err)
 		}
+		return c, usageError{err}
 	}
 	data, err := os.ReadFile(s)
 	if err != nil {
 		return costmodel.Cluster{}, openError(err)
 	}
-	c, err := costmodel.ReadClusterYAML(s, data)
-	if err != nil {
-		return c, usageError{err}
-	}
-	return c, nil
+	return costmodel.ReadClusterYAML(s, data)
 }
 
 // precision is --dtype, or the only one that the profile's attention laws have.
