@@ -14,6 +14,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/costmodel/workload"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/ended"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/evenkeel/evenkeel/results/profiles"
@@ -292,7 +293,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	}
 	if o.deadline > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, o.deadline)
+		ctx, cancel = ended.After(ctx, o.deadline, "--deadline")
 		defer cancel()
 	}
 	shaped, limit, err := o.sequences.read(a)

@@ -150,7 +150,7 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	}
 	b, err := a.newBackend(ctx, o)
 	if err != nil {
-		return err
+		return early(ctx, err)
 	}
 	defer b.close()
 	if b.follower != nil {
@@ -265,7 +265,7 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, cfg 
 	}
 	inv, err := b.Discover(ctx)
 	if err != nil {
-		return err
+		return early(ctx, err)
 	}
 	if complete, err := a.begun(o, cfg, past, inv, path); err != nil || complete {
 		return err
@@ -279,6 +279,14 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, cfg 
 	show.close()
 	if errors.Is(err, context.Canceled) {
 		return fmt.Errorf("interrupted: %d measurements of this run are kept in %s; %s", show.done, path, goesOn(path, a.args, show.done))
+	}
+	return err
+}
+
+// early says of an interruption that it came before anything was measured.
+func early(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return errors.New("interrupted while the devices were looked for, before anything was measured; the same command begins again")
 	}
 	return err
 }
@@ -302,7 +310,7 @@ func readPast(path string) (*profile.Past, error) {
 func (a *app) dryRun(ctx context.Context, b profile.Backend, cfg profile.Config) error {
 	inv, err := b.Discover(ctx)
 	if err != nil {
-		return err
+		return early(ctx, err)
 	}
 	plan, err := profile.DryRun(inv, cfg)
 	if err != nil {

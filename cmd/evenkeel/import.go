@@ -162,6 +162,9 @@ func (a *app) runImport(ctx context.Context, o importing, paths []string) error 
 		return err
 	})
 	shown.close()
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return errors.New("interrupted while the files were read; nothing was written, and the same command begins again")
+	}
 	if report != nil {
 		show := func(w io.Writer) error { return writeImport(w, report, o.out, err == nil) }
 		if printed := a.print(report, show); err == nil {

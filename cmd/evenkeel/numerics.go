@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
 
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/profile/backend/torch"
 	"github.com/evenkeel/evenkeel/results"
@@ -26,6 +28,9 @@ func (a *app) numerics(ctx context.Context, b chosen) error {
 			a.note("%d comparisons made; now %s on %s", done, n.Op, n.On)
 		}
 	})
+	if errors.Is(err, context.Canceled) {
+		return fmt.Errorf("interrupted: %s made, not all; they are kept nowhere, and the same command begins again", units.Count(done, "comparison"))
+	}
 	if err != nil {
 		return err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/ended"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/evenkeel/evenkeel/solver"
@@ -185,7 +186,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 	p := laws.profile
 	if o.deadline > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, o.deadline)
+		ctx, cancel = ended.After(ctx, o.deadline, "--deadline")
 		defer cancel()
 	}
 	going := a.goingOn()
@@ -254,7 +255,7 @@ func (a *app) sideBySide(ctx context.Context, q *solver.Problem) *solver.SideByS
 	select {
 	case other = <-done:
 	case <-ctx.Done():
-		other.err = ctx.Err()
+		other.err = ended.Why(ctx)
 	}
 	if other.err != nil {
 		a.note("what the %d sequences would take side by side is not known: %v", q.Job.Accumulate, other.err)

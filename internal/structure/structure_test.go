@@ -24,6 +24,7 @@ var allowed = map[string][]string{
 	"internal/units":               {},
 	"internal/stats":               {},
 	"internal/spelling":            {},
+	"internal/ended":               {},
 	"internal/doc":                 {"internal/spelling"},
 	"internal/structure":           {},
 	"internal/reference":           {"fit", "results/profiles", "costmodel", "costmodel/op", "internal/units"},
@@ -45,13 +46,13 @@ var allowed = map[string][]string{
 	"fit":                          {"costmodel", "costmodel/op", "profile", "internal/units", "internal/stats", "internal/doc", "internal/spelling"},
 	"solver/milp":                  {},
 	"solver/recommend":             {"costmodel", "internal/units", "internal/spelling"},
-	"solver/batch":                 {"solver/recommend", "costmodel", "costmodel/groupcost", "costmodel/op", "costmodel/workload", "solver/milp", "internal/units", "internal/doc"},
-	"solver/internal/strategy":     {"costmodel", "costmodel/op", "internal/units"},
+	"solver/batch":                 {"solver/recommend", "costmodel", "costmodel/groupcost", "costmodel/op", "costmodel/workload", "solver/milp", "internal/units", "internal/doc", "internal/ended"},
+	"solver/internal/strategy":     {"costmodel", "costmodel/op", "internal/units", "internal/ended"},
 	"solver/internal/world":        {"solver/internal/strategy", "internal/reference", "costmodel", "costmodel/op", "internal/units"},
 	"solver/internal/analytic":     {"solver/internal/strategy", "costmodel", "costmodel/op", "internal/units"},
 	"solver/internal/baseline":     {"solver/internal/strategy", "solver/internal/analytic", "costmodel", "costmodel/op", "internal/units"},
 	"solver/internal/hexiseq":      {"solver/internal/strategy", "solver/internal/analytic", "solver/internal/baseline", "costmodel", "internal/units"},
-	"solver/internal/evenkeel":     {"solver/internal/strategy", "solver/internal/analytic", "costmodel", "costmodel/op", "internal/units"},
+	"solver/internal/evenkeel":     {"solver/internal/strategy", "solver/internal/analytic", "costmodel", "costmodel/op", "internal/units", "internal/ended"},
 	"solver/internal/bound":        {"costmodel", "costmodel/op", "internal/units"},
 	"solver":                       {"solver/internal/strategy", "solver/internal/bound", "solver/internal/evenkeel", "solver/internal/hexiseq", "solver/internal/baseline", "solver/internal/analytic", "solver/recommend", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
 	"serve":                        {"solver/batch", "costmodel", "internal/units", "internal/doc"},
@@ -62,7 +63,7 @@ var allowed = map[string][]string{
 	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/batch", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
 		"results", "results/profiles", "replay", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
-		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/spelling", "internal/units", "internal/stats", "internal/doc", "serve", "solver/batch",
+		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/spelling", "internal/units", "internal/stats", "internal/doc", "internal/ended", "serve", "solver/batch",
 	},
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/ended"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
@@ -26,6 +27,9 @@ func Try(ctx context.Context, s Strategy, p *Problem, clock func() units.Seconds
 	begin := clock()
 	plan, err := s.Solve(ctx, p)
 	a := Attempt{Strategy: s, Plan: plan, Err: err, Took: clock() - begin}
+	if why := ended.Why(ctx); why != nil && a.late() {
+		a.Err = why // in words
+	}
 	if err == nil {
 		if found := Check(p, plan); len(found) > 0 {
 			a.Plan, a.Err = nil, fmt.Errorf("strategy %s made a plan that breaks the rules: %w", s.Name(), found[0])

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/ended"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
@@ -60,7 +61,7 @@ func (x *Sure) Solve(ctx context.Context, p *strategy.Problem, report func(strat
 		why += fmt.Sprintf("; of %d layouts asked the fastest whose gain is more than the cost model can be wrong by", q.asked)
 		return strategy.Result{Layout: q.best.layout, Evaluated: q.asked, Why: why, Stopped: ctx.Err() != nil}, nil
 	case ctx.Err() != nil && math.IsInf(float64(sure), 1): // who looks longer may find one
-		return strategy.Result{}, fmt.Errorf("was stopped before a gain beyond doubt was found: %w", context.Cause(ctx))
+		return strategy.Result{}, fmt.Errorf("was stopped before a gain beyond doubt was found: %w", ended.Why(ctx))
 	case !math.IsInf(float64(sure), 1):
 		return none("no layout of evenkeel's is faster than a plan that surely gains already")
 	case q.asked == 0:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/ended"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -144,7 +145,7 @@ func (c *Contest) Take(r Result, t units.Seconds) {
 // Result is the winner with its account, or the layout that comes nearest to
 // fitting with a *MemoryError, or the error that ended the contest.
 func (c *Contest) Result() (Result, error) {
-	if late := ended(c.ctx); late != nil && c.time > 0 && errors.Is(c.err, late) {
+	if c.ctx.Err() != nil && c.time > 0 && errors.Is(c.err, context.Cause(c.ctx)) {
 		c.stopped, c.err = true, nil // in the middle of a layout
 	}
 	switch {
@@ -153,7 +154,7 @@ func (c *Contest) Result() (Result, error) {
 	case !c.tried && c.ctx.Err() == nil:
 		return Result{}, Illegal(c.name, "no layout of the kind exists on this cluster")
 	case c.time == 0 && (c.stopped || !c.tried):
-		return Result{}, fmt.Errorf("stopped before a layout that fits was found: %w", context.Cause(c.ctx))
+		return Result{}, fmt.Errorf("stopped before a layout that fits was found: %w", ended.Why(c.ctx))
 	}
 	r := c.best
 	if c.time == 0 {

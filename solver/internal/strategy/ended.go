@@ -3,19 +3,13 @@ package strategy
 import (
 	"context"
 	"errors"
-)
 
-// ended is why ctx has.
-func ended(ctx context.Context) error {
-	if ctx.Err() == nil {
-		return nil
-	}
-	return context.Cause(ctx)
-}
+	"github.com/evenkeel/evenkeel/internal/ended"
+)
 
 // WhenEnded asks whether ctx has ended, for a simulation.
 func WhenEnded(ctx context.Context) func() error {
-	return func() error { return ended(ctx) }
+	return func() error { return ended.Why(ctx) }
 }
 
 // whenCancelled asks whether somebody has ended ctx: that its time is up is not enough.
@@ -24,7 +18,7 @@ func whenCancelled(ctx context.Context) func() error {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return nil
 		}
-		return ended(ctx)
+		return ended.Why(ctx)
 	}
 }
 

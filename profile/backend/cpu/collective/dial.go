@@ -3,7 +3,6 @@ package collective
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,7 +26,7 @@ func Dial(ctx context.Context, dir string, rank, size int) (*Mesh, error) {
 	if rank < 0 || rank >= size {
 		return nil, fmt.Errorf("rank %d of %d ranks: want 0 <= rank < size", rank, size)
 	}
-	d := dialer{ctx: ctx, dir: dir, rank: rank, peers: make([]*peer, size)}
+	d := dialer{ctx: ctx, begun: time.Now(), dir: dir, rank: rank, peers: make([]*peer, size)}
 	for i := range size {
 		if i != rank {
 			d.peers[i] = &peer{rank: i}
@@ -42,6 +41,7 @@ func Dial(ctx context.Context, dir string, rank, size int) (*Mesh, error) {
 
 type dialer struct {
 	ctx   context.Context
+	begun time.Time
 	dir   string
 	rank  int
 	peers []*peer
@@ -61,7 +61,7 @@ func (d *dialer) connectAll() error {
 	for lower := range d.rank {
 		for _, kind := range []uint32{kindData, kindFate} {
 			if err := d.call(lower, kind); err != nil {
-				return fmt.Errorf("cannot reach rank %d: %w", lower, err)
+				return err
 			}
 		}
 	}
@@ -75,21 +75,32 @@ func (d *dialer) connectAll() error {
 	return d.ctx.Err() // it may have ended just after the last hello and closed that connection's deadline
 }
 
+// stall is a wait for other ranks that the context ended.
+func (d *dialer) stall(what string) error {
+	return &stall{fmt.Sprintf("%s after %v", what, rounded(time.Since(d.begun))), d.ctx.Err()}
+}
+
 func (d *dialer) path(rank int) string { return filepath.Join(d.dir, fmt.Sprintf("r%d.sock", rank)) }
 
 // call connects to a lower rank. Processes start in any order, so a missing socket is retried until ctx ends.
 func (d *dialer) call(lower int, kind uint32) error {
+	last := error(nil) // of a dial that was not cut short
 	for {
 		conn, err := new(net.Dialer).DialContext(d.ctx, "unix", d.path(lower))
 		if err == nil {
 			d.peers[lower].take(conn, kind)
 			hello := binary.LittleEndian.AppendUint32(nil, uint32(d.rank))
-			_, err = conn.Write(binary.LittleEndian.AppendUint32(hello, kind))
-			return err
+			if _, err = conn.Write(binary.LittleEndian.AppendUint32(hello, kind)); err != nil {
+				return fmt.Errorf("cannot reach rank %d: %w", lower, err)
+			}
+			return nil
+		}
+		if d.ctx.Err() == nil {
+			last = err
 		}
 		select {
 		case <-d.ctx.Done():
-			return errors.Join(d.ctx.Err(), err)
+			return d.stall(fmt.Sprintf("cannot reach rank %d, which may not have started (%v),", lower, last))
 		case <-time.After(2 * time.Millisecond):
 		}
 	}
@@ -100,7 +111,7 @@ func (d *dialer) answer(listener *net.UnixListener) error {
 	conn, err := listener.Accept()
 	if err != nil {
 		if d.ctx.Err() != nil {
-			return fmt.Errorf("no connection from rank %v: %w", d.missing(), d.ctx.Err())
+			return d.stall(fmt.Sprintf("no connection from rank %v", d.missing()))
 		}
 		return err
 	}

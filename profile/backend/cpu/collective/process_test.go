@@ -124,14 +124,14 @@ func TestDialErrors(t *testing.T) {
 		rank, size int
 		want       string
 	}{
-		{"nobody comes", dir, 0, 3, "rank 0: no connection from rank [1 2]: context deadline exceeded"},
-		{"nobody listens", dir, 1, 2, "rank 1: cannot reach rank 0: context deadline exceeded"},
+		{"nobody comes", dir, 0, 3, "rank 0: no connection from rank [1 2] after "},
+		{"nobody listens", dir, 1, 2, "rank 1: cannot reach rank 0, which may not have started (dial unix "},
 		{"rank outside", dir, 2, 2, "rank 2 of 2 ranks: want 0 <= rank < size"},
 		{"no directory", filepath.Join(dir, "none"), 0, 1, "rank 0: listen unix"},
 		{"long path", filepath.Join(dir, strings.Repeat("x", 100)), 0, 1, "rank 0: socket path"},
 	} {
 		m, err := Dial(short(), c.dir, c.rank, c.size)
-		if m != nil || err == nil || !strings.HasPrefix(err.Error(), c.want) {
+		if m != nil || err == nil || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "context") {
 			t.Errorf("%s: got %v\nwant %s", c.name, err, c.want)
 		}
 	}
