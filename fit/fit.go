@@ -144,8 +144,14 @@ func (d *Data) noLaw() error {
 	if d.Torn > 0 {
 		way = fmt.Sprintf("the last line of %s was cut off: if a copy broke off there, copy the file again", units.Count(d.Torn, "recording"))
 	}
-	return fmt.Errorf("no law can be fitted from %s: a law needs %d of one op in one variant on one device or group%s; %s", units.Count(len(d.Points), "point"), fewestToFit, most, way)
+	return &NoLawError{fmt.Sprintf("no law can be fitted from %s: a law needs %d of one op in one variant on one device or group%s", units.Count(len(d.Points), "point"), fewestToFit, most), way}
 }
+
+// NoLawError says that a data set has too few points of anything for a law.
+type NoLawError struct{ What, WayOut string }
+
+// Error says what there is and the way out.
+func (e *NoLawError) Error() string { return e.What + "; " + e.WayOut }
 
 // law fits a stratum with the estimator of its op's class. lent are points of other strata
 // that may help it: see lentTo.

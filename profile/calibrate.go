@@ -53,10 +53,13 @@ type Visited struct {
 	Elapsed units.Seconds
 }
 
-// Complete says whether nothing is left to measure within a budget.
+// Complete says whether nothing is left to measure within a budget. One that was spent
+// before the first point of any law is no end: the same budget goes on.
 func (p *Past) Complete(budget time.Duration) bool {
 	switch {
 	case p.Ended == "" || p.Schedule == nil: // somebody may have deleted its line
+		return false
+	case p.Starved():
 		return false
 	case p.Ended == EndDone && p.Schedule.Families == nil:
 		return true
@@ -174,6 +177,7 @@ type calibration struct {
 	tried       int                  // visits of points of this run
 	failed      int                  // points of this run without times
 	lost        int                  // workers lost in a row
+	reached     int                  // how far progress was told: what is put off does not set it back
 }
 
 // begin writes the header of a new recording, or checks that a resumed one is
@@ -295,23 +299,30 @@ func (c *calibration) measure(ctx context.Context, s *Schedule, past *Past) erro
 	// A resume with a longer budget than the points were chosen for measures
 	// those that there was no time for.
 	budget := max(time.Duration(s.BudgetS*float64(time.Second)), c.Budget)
-	deadline := start.Add(c.left(budget - past.Spent))
+	deadline := start.Add(c.left(budget - past.countedSpent()))
 	var r *rounds
 	if c.Chooser != nil && s.Families != nil {
 		r = c.rounds(c.inventory.Spaces, s, past)
 	}
-	inTime, err := c.visitAll(ctx, s, c.firsts(s, past, 0), deadline, r)
-	for err == nil && inTime && r != nil {
+	round := func() (more, inTime bool, err error) {
 		known := len(s.Points)
-		more := r.next(units.Seconds(deadline.Sub(c.backend.Clock().Now()).Seconds()) * (1 - canaryShare))
-		if len(more) == 0 {
-			break
+		next := r.next(units.Seconds(deadline.Sub(c.backend.Clock().Now()).Seconds()) * (1 - canaryShare))
+		if len(next) == 0 {
+			return false, true, nil
 		}
-		if err := c.journal.Append(Schedule{T: lineSchedule, BudgetS: budget.Seconds(), Points: more, Canaries: []int{}}); err != nil {
-			return err
+		if err := c.journal.Append(Schedule{T: lineSchedule, BudgetS: budget.Seconds(), Points: next, Canaries: []int{}}); err != nil {
+			return false, false, err
 		}
-		s.Points = append(s.Points, more...)
+		s.Points = append(s.Points, next...)
 		inTime, err = c.visitAll(ctx, s, c.firsts(s, past, known), deadline, r)
+		return true, inTime, err
+	}
+	if r == nil {
+		round = func() (more, inTime bool, err error) { return false, true, nil }
+	}
+	inTime, err := c.visitFirsts(ctx, s, past, start, deadline, r, round)
+	for more := true; err == nil && inTime && more; {
+		more, inTime, err = round()
 	}
 	if err == nil && inTime {
 		inTime, err = c.visitAll(ctx, s, c.seconds(s, past), deadline, nil)
@@ -337,13 +348,15 @@ func (c *calibration) visitAll(ctx context.Context, s *Schedule, todo []visit, d
 		if v.line == lineAgain && c.denied[v.Key(c.fingerprint)] {
 			continue
 		}
-		at := Progress{Phase: "measuring", Now: v.Spot, Done: v.place, Total: len(s.Once) + len(s.Peers) + visitsAPoint*len(s.Points), Left: left}
+		c.reached = max(c.reached, v.place)
+		at := Progress{Phase: "measuring", Now: v.Spot, Done: c.reached, Total: len(s.Once) + len(s.Peers) + visitsAPoint*len(s.Points), Left: left}
 		c.report(at)
 		p, err := c.point(ctx, v)
 		if err != nil {
 			return false, err
 		}
-		at.Done, at.Point = at.Done+1, p
+		at.Done, at.Point = min(at.Done+1, at.Total), p
+		c.reached = at.Done
 		c.report(at)
 		if r != nil {
 			r.seen(v.Spot, p)
@@ -372,15 +385,18 @@ type visit struct {
 }
 
 // firsts lists the first visits that are still to be made, of the schedule's
-// points from an index on: first what is measured once, for memory is best
-// looked at before anything ran.
+// points from an index on.
 func (c *calibration) firsts(s *Schedule, past *Past, from int) []visit {
+	return c.undone(s.Points[from:], past, len(s.Once)+from)
+}
+
+// undone lists the spots that are still to be visited; the first has a place in the run.
+func (c *calibration) undone(spots []Spot, past *Past, place int) []visit {
 	var todo []visit
-	for i, spot := range slices.Concat(s.Once, s.Points) {
-		if k := i - len(s.Once); from > 0 && k < from || past.Done[spot.Key(c.fingerprint)] {
-			continue
+	for i, spot := range spots {
+		if !past.Done[spot.Key(c.fingerprint)] {
+			todo = append(todo, visit{Spot: spot, line: linePoint, place: place + i})
 		}
-		todo = append(todo, visit{Spot: spot, line: linePoint, place: i})
 	}
 	return todo
 }

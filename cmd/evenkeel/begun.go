@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/profile/backend/torch/launch"
 )
@@ -23,13 +26,71 @@ func (a *app) begun(o calibration, cfg profile.Config, past *profile.Past, inv *
 		a.note("%s", told)
 	}
 	switch {
+	case past.Complete(cfg.Budget) && past.Ended == profile.EndBudget:
+		a.note("%s: the budget of %s is spent, with %d of %d points done: fitting it again; a longer --budget goes on with it, --fresh measures anew beside it",
+			path, seconds(past.Schedule.BudgetS), past.Scheduled(), len(past.Schedule.Points))
+		return true, nil
 	case past.Complete(cfg.Budget):
 		a.note("%s is complete: fitting it again; --fresh measures anew beside it", path)
 		return true, nil
 	case past.Schedule != nil:
-		a.note("going on with %s: %d of %d points are done", path, len(past.Done), len(past.Schedule.Points))
+		a.note("going on with %s: %d of %d points are done", path, past.Scheduled(), len(past.Schedule.Points))
 	}
 	return false, nil
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+
+// starved says of a calibration whose time was up before the first point of any law that
+// nothing can be fitted, and which command has the time.
+func (a *app) starved(path string) error {
+	past, err := readPast(path)
+	if err != nil || !past.Starved() {
+		return err
+	}
+	return fmt.Errorf("%s: the budget of %s went into checking kernels and into what is measured once, and no point of any law was measured: nothing can be fitted yet; %s",
+		path, seconds(past.Schedule.BudgetS), a.longer(path, past))
+}
+
+// tooFew has the error of points too few for any law name the command that goes on, where
+// it was the budget that ended the measuring.
+func (a *app) tooFew(path string, err error) error {
+	var none *fit.NoLawError
+	if !errors.As(err, &none) {
+		return err
+	}
+	if past, unread := readPast(path); unread == nil && past.Ended == profile.EndBudget {
+		return fmt.Errorf("%s: its budget of %s was too short: %s; %s", path, seconds(past.Schedule.BudgetS), none.What, a.longer(path, past))
+	}
+	return err
+}
+
+// longer is the command that goes on with a recording for as long as would suffice.
+func (a *app) longer(path string, past *profile.Past) string {
+	return goesOn(path, withBudget(a.args, past.Suffices()), len(past.Done))
+}
+
+// withBudget are the arguments with another --budget.
+func withBudget(args []string, budget time.Duration) []string {
+	var out []string
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--budget" {
+			i++ // and its value
+			continue
+		}
+		if !strings.HasPrefix(args[i], "--budget=") {
+			out = append(out, args[i])
+		}
+	}
+	return append(out, "--budget", brief(budget))
+}
+
+// brief is a time as a flag takes it: 10m, not 10m0s.
+func brief(d time.Duration) string {
+	if d >= time.Minute && d%time.Minute == 0 {
+		return fmt.Sprintf("%dm", d/time.Minute)
+	}
+	return d.String()
 }
 
 // asBegun refuses flags that say otherwise than what the recording was begun with: it is

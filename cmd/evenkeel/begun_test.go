@@ -3,9 +3,13 @@ package main
 import (
 	"context"
 	"io"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/evenkeel/evenkeel/fit"
 )
 
 // What an interrupted calibration says is the command that goes on, to the letter: with its
@@ -40,4 +44,52 @@ func TestAnEarlyInterruptionSaysThatNothingWasMeasured(t *testing.T) {
 			t.Errorf("dry run %v: %v, want %q", dry, err, want)
 		}
 	}
+}
+
+// A budget that was up before any law had points is told as that, with the command and the
+// budget that go on; the same command is not told that all is done.
+func TestACalibrationWithoutLawsSaysWhatWouldSuffice(t *testing.T) {
+	dir := t.TempDir()
+	args := []string{"calibrate", "--backend", "sim:1xbig", "--budget", "20s", "--out", dir}
+	if code := run(append(args, "-q"), nil, io.Discard, io.Discard); code != exitDone {
+		t.Fatalf("exit code %d", code)
+	}
+	path := filepath.Join(dir, firstRecording)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(data), "\n")
+	end := `{"t":"end","at":"2026-01-01T00:00:20Z","reason":"budget","elapsed_s":20}` + "\n"
+	for _, c := range []struct {
+		points int
+		want   string
+	}{
+		{0, "the budget of 20s went into checking kernels and into what is measured once, and no point of any law was measured: nothing can be fitted yet; to go on: evenkeel calibrate --backend sim:1xbig --out " + dir + " --budget "},
+		{3, "its budget of 20s was too short: no law can be fitted from 3 points: a law needs 6 of one op in one variant on one device or group, and the most are "},
+	} {
+		if err := os.WriteFile(path, []byte(strings.Join(lines[:2+c.points], "")+end), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		a := &app{args: args}
+		err := a.starved(path)
+		if err == nil {
+			err = a.tooFew(path, fitError(t, path))
+		}
+		if err == nil || !strings.HasPrefix(err.Error(), path+": "+c.want) || !strings.Contains(err.Error(), dir+" --budget 40s") {
+			t.Errorf("%d points: %v\nwant %s", c.points, err, c.want)
+		}
+		var said strings.Builder
+		if code := run(args, nil, io.Discard, &said); c.points == 0 && (code != exitDone || strings.Contains(said.String(), "spent") || !strings.Contains(said.String(), "going on with "+path+": 0 of ")) {
+			t.Errorf("%d points, the same command again: exit code %d, %s", c.points, code, said.String())
+		} else if c.points > 0 && (code != exitFailed || !strings.Contains(said.String(), "the budget of 20s is spent, with 3 of ")) {
+			t.Errorf("%d points, the same command again: exit code %d, %s", c.points, code, said.String())
+		}
+	}
+}
+
+func fitError(t *testing.T, path string) error {
+	t.Helper()
+	_, err := (&app{errOut: io.Discard}).fitFiles(t.Context(), []string{path}, filepath.Join(t.TempDir(), "x.profile.json"), fit.Defaults())
+	return err
 }

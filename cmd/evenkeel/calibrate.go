@@ -170,9 +170,12 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 		return err
 	}
 	b.close() // its workers would disturb the fit
+	if err := a.starved(recording); err != nil {
+		return err
+	}
 	p, err := a.fitFiles(ctx, []string{recording}, profilePath, fit.Defaults())
 	if err != nil {
-		return err
+		return a.tooFew(recording, err)
 	}
 	a.note("wrote %s and %s", recording, profilePath)
 	return a.print(p, func(w io.Writer) error { return results.Profile(w, p) })
