@@ -63,7 +63,8 @@ type weighed struct {
 // caller.
 //
 // Errors: if no attempt has a plan, the first *TooLongError or else the first error; if the
-// strategy asked for has none, *NotTakenError or that time was up.
+// strategy asked for has none, *NotTakenError or that time was up; if a plan takes less than
+// the bound says that any can, which is wrong then.
 func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*Document, error) {
 	// Where it has no plan, that is nothing to tell unless somebody asks for it.
 	attempts = slices.DeleteFunc(slices.Clone(attempts), func(a Attempt) bool {
@@ -71,7 +72,11 @@ func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*
 	})
 	w := weighed{attempts: attempts, bound: bound}
 	for i := range attempts {
-		w.plans = append(w.plans, attempts[i].plan())
+		plan := attempts[i].plan()
+		if plan != nil && beaten(bound, plan.Time) {
+			return nil, fmt.Errorf("lower_bound_s: %v: the plan of %s takes %v: one of the two is wrong; this is a bug of evenkeel", bound, plan.Strategy, plan.Time)
+		}
+		w.plans = append(w.plans, plan)
 	}
 	best, base := recommend.Best(w.plans)
 	if best < 0 {
@@ -88,6 +93,7 @@ func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*
 	if base >= 0 {
 		w.base = w.plans[base]
 	}
+	// What the bound is above the plan, if anything, is rounding: see beaten.
 	d := &Document{Lengths: p.Lengths, Strategy: w.chosen.Strategy, Taken: at != best, Bound: min(bound, w.chosen.Time), Gap: gap(w.chosen.Time, bound)}
 	d.Plan, d.Classes = compact(p, attempts[at].Plan)
 	for _, f := range p.Fleet {
@@ -157,6 +163,10 @@ func (w *weighed) candidate(i int) Candidate {
 	}
 	return c
 }
+
+// beaten says that a time is below the bound by more than rounding, as that of no plan is. To
+// take the time for the bound then would hide a bound that is wrong.
+func beaten(bound, t units.Seconds) bool { return bound > t*(1+rounding) }
 
 func gap(t, bound units.Seconds) float64 {
 	if bound <= 0 {

@@ -160,3 +160,33 @@ func TestStrategiesOfBatchesHaveNames(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A bound that a plan beats is wrong, and no number of the document would show it if it were
+// lowered to the plan: of any plan, also of one that is not chosen, but for rounding.
+func TestABoundThatAPlanBeatsIsNoBound(t *testing.T) {
+	p, attempts := doubted(t, 1.5)
+	chosen, fastest := attempts[0].Plan.Time, attempts[1].Plan.Time
+	for _, bound := range []units.Seconds{2 * chosen, (chosen + fastest) / 2, fastest * (1 + 1e-6)} {
+		if d, err := Choose(p, bound, attempts, ""); err == nil || !strings.Contains(err.Error(), "one of the two is wrong") {
+			t.Errorf("bound %v, plans of %v and %v: %+v, %v", bound, chosen, fastest, d, err)
+		}
+	}
+	d, err := Choose(p, fastest*(1+1e-10), attempts, "ours")
+	if err != nil || d.Bound != fastest || d.Gap != 0 {
+		t.Fatalf("rounded: %v, bound %v of %v", err, d.Bound, fastest)
+	}
+	d.Bound = fastest * 1.01
+	if err := d.Validate(); err == nil || !strings.Contains(err.Error(), "lower_bound_s") {
+		t.Errorf("a document whose plan beats its bound: %v", err)
+	}
+	d, err = Choose(p, fastest/2, attempts, "slow")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.Bound = (chosen + fastest) / 2
+	d.Gap = gap(d.Time, d.Bound)
+	d.Compared[0].Gap, d.Compared[1].Gap = gap(chosen, d.Bound), gap(fastest, d.Bound)
+	if err := d.stated(d.Compared[1]); err == nil || !strings.Contains(err.Error(), "less than lower_bound_s") {
+		t.Errorf("a document with another's plan below its bound: %v", err)
+	}
+}

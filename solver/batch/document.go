@@ -139,7 +139,7 @@ func (d *Document) Validate() error {
 	if err := d.times(); err != nil {
 		return err
 	}
-	if !valid(d.Time) || !valid(d.Bound) || d.Bound > d.Time*(1+1e-9) {
+	if !valid(d.Time) || !valid(d.Bound) || beaten(d.Bound, d.Time) {
 		return fmt.Errorf("lower_bound_s: %v: want a time of at most step_s, %v", d.Bound, d.Time)
 	}
 	if want := gap(d.Time, d.Bound); !agree(d.Gap, want) {
@@ -184,6 +184,8 @@ func (d *Document) stated(c Candidate) error {
 		return c.errs()
 	case !valid(c.Time) || c.Time == 0:
 		return fmt.Errorf("step_s: %v: want a time above 0", c.Time)
+	case beaten(d.Bound, c.Time):
+		return fmt.Errorf("step_s: %v: less than lower_bound_s, %v, which no plan takes", c.Time, d.Bound)
 	case c.Verdict == Chosen && c.Strategy != d.Strategy:
 		return fmt.Errorf("strategy: %q: is chosen, and the plan is of %q", c.Strategy, d.Strategy)
 	case c.Verdict == Chosen && !recommend.Same(c.Time, d.Time):
