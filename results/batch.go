@@ -90,7 +90,7 @@ func batchDoubt(p *printer, d *batch.Document) {
 	if c == nil || base == nil || c.Doubt == "" {
 		return
 	}
-	p.para("", fmt.Sprintf("against %s, %s: most of what that may be wrong by is %s, which measuring settles (evenkeel calibrate)", base.Strategy, batchAgainst(*c, base), c.Doubt))
+	p.para("", fmt.Sprintf("against %s, %s: most of what that may be wrong by is %s", base.Strategy, batchAgainst(*c, base), c.Doubt))
 }
 
 func microBatches(n int) string {

@@ -125,7 +125,7 @@ func TestVagueLawsMakeATie(t *testing.T) {
 	}
 	// The law to measure is the vaguest one that both do not use alike.
 	why := last(plan).Why
-	if !strings.Contains(why, "most of the doubt is attn_bwd (") || !strings.Contains(why, ") on nearly: measure that") || !strings.Contains(why, "--take "+last(plan).Strategy) {
+	if !strings.Contains(why, "most of the doubt is attn_bwd (") || !strings.Contains(why, ") on nearly; to settle it, on nearly: evenkeel calibrate --fresh --only attn_bwd; or") || !strings.Contains(why, "--take "+last(plan).Strategy) {
 		t.Errorf("why: %s", why)
 	}
 	if err := Check(plan, p.Profile); err != nil {

@@ -151,7 +151,7 @@ func (w *weighed) candidate(i int) Candidate {
 		return c
 	}
 	c.Time, c.Micro, c.Gap = a.Plan.Time, len(a.Plan.Micro), gap(a.Plan.Time, w.bound)
-	c.Verdict, c.GainError, c.Doubt = plan.Verdict(w.chosen, w.base), plan.GainError, plan.Doubt
+	c.Verdict, c.GainError, c.Doubt = plan.Verdict(w.chosen, w.base), plan.GainError, plan.Settled()
 	if a.Account != nil {
 		c.Interval = a.Account.Time
 	}

@@ -76,7 +76,8 @@ type Candidate struct {
 	Gap      float64            `json:"gap"`                    // Time / lower bound - 1
 	Speedup  float64            `json:"speedup_vs_baseline"`    // time of the strongest baseline / Time
 	// GainError is half of the 90 % interval of the difference between Time and the time of
-	// the strongest baseline; Doubt names what contributes most to it (costmodel.GainError).
+	// the strongest baseline; Doubt names what contributes most to it (costmodel.GainError)
+	// and what to measure, to settle it.
 	GainError units.Seconds `json:"gain_error_s,omitzero"`
 	Doubt     string        `json:"doubt,omitzero"`
 	Took      units.Seconds `json:"planning_s,omitzero"` // planning time on the wall

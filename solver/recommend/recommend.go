@@ -30,9 +30,10 @@ type Plan struct {
 	Time     units.Seconds
 	Step     *costmodel.Step // its account; nil where its error is unknown
 	// GainError and Doubt are the results of costmodel.GainError for this plan and the
-	// strongest baseline. Best fills them in; they are zero without a baseline or a Step.
-	GainError units.Seconds
-	Doubt     string
+	// strongest baseline, Settle is costmodel.Settle of these. Best fills them in; they are
+	// zero without a baseline or a Step.
+	GainError     units.Seconds
+	Doubt, Settle string
 }
 
 // Best compares plans with the strongest baseline among them, and returns the index of
@@ -47,6 +48,7 @@ func Best(plans []*Plan) (best, base int) {
 		for i, p := range plans {
 			if p != nil && i != base && p.Step != nil && plans[base].Step != nil {
 				p.GainError, p.Doubt = costmodel.GainError(plans[base].Step, p.Step)
+				p.Settle = costmodel.Settle(plans[base].Step, p.Step, p.Doubt)
 			}
 		}
 		// One that gains more can be the less sure of it.
@@ -109,10 +111,13 @@ func (p *Plan) InDoubt(base *Plan) string {
 		why = fmt.Sprintf("takes as long as %s, +- %v by the cost model's error", base.Strategy, p.GainError)
 	}
 	if p.Doubt != "" {
-		why += fmt.Sprintf("; most of the doubt is %s: measure that, or take the plan all the same: --take %s", p.Doubt, p.Strategy)
+		why += fmt.Sprintf("; most of the doubt is %s; or take the plan all the same: --take %s", p.Settled(), p.Strategy)
 	}
 	return why
 }
+
+// Settled is the doubt with what settles it.
+func (p *Plan) Settled() string { return p.Doubt + p.Settle }
 
 // Same says that two times differ by rounding at most.
 func Same(a, b units.Seconds) bool {
