@@ -99,9 +99,16 @@ func datasheet(model string) topology.Datasheet {
 		return topology.Datasheet{}
 	}
 	s := known[at].Sheet
-	return topology.Datasheet{
+	sheet := topology.Datasheet{
 		Fabric: known[at].Fabric, LinkPerS: units.BytesPerS(cmp.Or(s.LinkPerS, s.HostPerS)), NetPerS: units.BytesPerS(s.NetPerS),
+		HostPerS: units.BytesPerS(s.HostPerS),
 	}
+	if r, err := referenceOf(model); err == nil {
+		for _, g := range r.Profile.Groups {
+			sheet.Laws = append(sheet.Laws, g.Link)
+		}
+	}
+	return sheet
 }
 
 func writeDraft(w io.Writer, path string, d *topology.Draft) error {

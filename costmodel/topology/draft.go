@@ -25,6 +25,20 @@ const (
 type Datasheet struct {
 	Fabric            string // link class of its own links
 	LinkPerS, NetPerS units.BytesPerS
+	HostPerS          units.BytesPerS // of PCIe, or what stands in its place
+	// Laws are the link classes for which there are laws without a profile of the user's.
+	Laws []string
+}
+
+// rate is that of a link class inside a node, 0 if it is unknown.
+func (s Datasheet) rate(class string) units.BytesPerS {
+	switch class {
+	case s.Fabric:
+		return s.LinkPerS
+	case pcie:
+		return s.HostPerS
+	}
+	return 0
 }
 
 // joinsRack says whether the model's own links join the nodes of a rack as well, as
@@ -84,6 +98,7 @@ func (m *Machine) Draft(o Options) (*Draft, error) {
 	if err := d.Cluster.Validate(); err != nil {
 		return nil, err
 	}
+	d.state(o, node)
 	d.foot(m, o, node)
 	return d, nil
 }
@@ -231,12 +246,29 @@ func (d *Draft) network(o Options, model string) {
 	}
 }
 
-// foot offers the datasheet's rates for classes that nobody measured.
+// state states the rate of the nodes' link class where nothing else would: with it the draft
+// can be planned with as it is, and a profile with laws of the class stands above it.
+func (d *Draft) state(o Options, n costmodel.Node) {
+	model := costmodel.ModelOf(n.Devices[0].Device)
+	sheet := o.Datasheet(model)
+	if n.Link == "" || sheet.Fabric == "" || slices.Contains(sheet.Laws, n.Link) {
+		return
+	}
+	if rate := sheet.rate(n.Link); rate > 0 {
+		d.Cluster.Links = append(d.Cluster.Links, costmodel.Link{Name: n.Link, Rate: rate})
+		d.guess("%s at %g bytes/s, the datasheet's of %s, which counts as assumed: nobody measured it; to measure it there: evenkeel calibrate", n.Link, float64(rate), model)
+		return
+	}
+	d.FillIn = append(d.FillIn, fmt.Sprintf("links: nobody measured %s of %s, and no datasheet has its rate; state it, as in links: [{name: %[1]s, bytes_per_s: 25e9}], or measure it there: evenkeel calibrate", n.Link, model))
+}
+
+// foot offers the datasheet's rates for classes that nobody measured and the draft does not
+// state.
 func (d *Draft) foot(m *Machine, o Options, n costmodel.Node) {
 	var entries []string
 	model := costmodel.ModelOf(n.Devices[0].Device)
 	sheet := o.Datasheet(model)
-	if n.Link != "" && n.Link == sheet.Fabric && sheet.LinkPerS > 0 {
+	if n.Link != "" && n.Link == sheet.Fabric && sheet.LinkPerS > 0 && len(d.Cluster.Links) == 0 {
 		entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # datasheet of %s", n.Link, float64(sheet.LinkPerS), model))
 	}
 	if d.Cluster.Network != "" {
@@ -250,9 +282,14 @@ func (d *Draft) foot(m *Machine, o Options, n costmodel.Node) {
 			entries = append(entries, fmt.Sprintf("  - {name: %s, bytes_per_s: %g}  # usual card of %s", d.Cluster.Network, float64(sheet.NetPerS), model))
 		}
 	}
-	if len(entries) > 0 {
-		d.remarks.Foot = append([]string{"Link classes that your profile has no laws of can be planned with at these rates, as assumed:", "links:"}, entries...)
+	if len(entries) == 0 {
+		return
 	}
+	head := []string{"Link classes that your profile has no laws of can be planned with at these rates, as assumed:", "links:"}
+	if len(d.Cluster.Links) > 0 { // YAML takes no key twice
+		head = []string{"A link class that your profile has no laws of can be planned with at this rate, as assumed, beside the links above:"}
+	}
+	d.remarks.Foot = append(head, entries...)
 }
 
 // slowestCard is the least rate of the cards that GPUs use, 0 if it is unknown,

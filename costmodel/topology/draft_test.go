@@ -92,7 +92,9 @@ func TestDraft(t *testing.T) {
 // with its comment signs off it is a cluster.yaml.
 func TestDraftOffersLinks(t *testing.T) {
 	m := machine([]string{"x", "x"}, [2]int{0, 1})
-	d, err := m.Draft(Options{Nodes: 2, Network: "ib", Datasheet: func(string) Datasheet { return Datasheet{"nvlink", 3e11, 5e10} }})
+	d, err := m.Draft(Options{Nodes: 2, Network: "ib", Datasheet: func(string) Datasheet {
+		return Datasheet{Fabric: "nvlink", LinkPerS: 3e11, NetPerS: 5e10, Laws: []string{"nvlink"}}
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,6 +102,33 @@ func TestDraftOffersLinks(t *testing.T) {
 	_, offer, ok := strings.Cut(text, "as assumed:\n")
 	if !ok || offer != "# links:\n#   - {name: nvlink, bytes_per_s: 3e+11}  # datasheet of x\n#   - {name: ib, bytes_per_s: 5e+10}  # usual card of x\n" {
 		t.Errorf("%q", text)
+	}
+}
+
+// A class that there are no laws of is stated at the datasheet's rate, and what is offered
+// beside it is an entry to add; one whose rate nobody knows says what would do.
+func TestDraftStatesLinksWithoutLaws(t *testing.T) {
+	sheet := Datasheet{Fabric: "nvlink", LinkPerS: 3e11, NetPerS: 5e10, HostPerS: 6e10}
+	of := func(s Datasheet, pairs ...[2]int) string {
+		t.Helper()
+		d, err := machine([]string{"x", "x"}, pairs...).Draft(Options{Nodes: 2, Network: "ib", Datasheet: func(string) Datasheet { return s }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		readsBack(t, d)
+		return string(d.YAML("x"))
+	}
+	for name, c := range map[string]struct{ text, want string }{
+		"its own":  {of(sheet, [2]int{0, 1}), "links:\n  - {name: nvlink, bytes_per_s: 3e+11}\n"},
+		"why":      {of(sheet, [2]int{0, 1}), "nvlink at 3e+11 bytes/s, the datasheet's of x, which counts as assumed: nobody measured it; to measure it there: evenkeel calibrate\n"},
+		"pcie":     {of(sheet), "links:\n  - {name: pcie, bytes_per_s: 6e+10}\n"},
+		"beside":   {of(sheet), "beside the links above:\n#   - {name: ib, bytes_per_s: 5e+10}  # usual card of x\n"},
+		"unknown":  {of(Datasheet{Fabric: "xgmi", LinkPerS: 3e11}, [2]int{0, 1}), "links: nobody measured nvlink of x, and no datasheet has its rate; state it, as in links: [{name: nvlink, bytes_per_s: 25e9}], or measure it there: evenkeel calibrate\n"},
+		"of a law": {of(Datasheet{Fabric: "nvlink", LinkPerS: 3e11, Laws: []string{"nvlink"}}, [2]int{0, 1}), "schema: evenkeel.cluster/v1\nnetwork: ib\nnodes:\n"},
+	} {
+		if !strings.Contains(c.text, c.want) {
+			t.Errorf("%s: want %q in\n%s", name, c.want, c.text)
+		}
 	}
 }
 
