@@ -325,7 +325,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	longest := max(limit, slices.Max(shaped.Lengths))
 	d, err := a.contest(ctx, o, p, longest)
 	var long *batch.TooLongError
-	if errors.As(err, &long) {
+	if errors.As(err, &long) && long.Groups == "" { // of the fleet: flags are ways out
 		return tooLong{long, o}
 	}
 	if err != nil {

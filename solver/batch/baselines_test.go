@@ -215,11 +215,11 @@ func TestBaselinesSayWhyTheyHaveNoPlan(t *testing.T) {
 		p    *Problem
 		want string
 	}{
-		{Adaptive{}, long, "sequence 1: 13000 tokens: the largest group of this fleet holds 12000; truncate or drop longer ones, recompute activations, or add devices"},
-		{Static{Layout{Degree: 4}}, long, "sequence 1: 13000 tokens: the largest group of this fleet holds 4000; truncate or drop longer ones, recompute activations, or add devices"},
+		{Adaptive{}, long, "sequence 1: 13000 tokens: of groups of one size, each for any sequence, the largest holds 12000"},
+		{Static{Layout{Degree: 4}}, long, "sequence 1: 13000 tokens: of groups of one size, each for any sequence, the largest holds 4000"},
 		{Static{Layout{Degree: 3}}, long, "8 devices are not cut into groups of 3"},
-		{BFD{}, long, "sequence 1: 13000 tokens: the largest group of this fleet holds 12000; truncate or drop longer ones, recompute activations, or add devices"},
-		{MegatronDynamicCP{}, long, "sequence 1: 13000 tokens: the largest group of this fleet holds 8000; truncate or drop longer ones, recompute activations, or add devices"},
+		{BFD{}, long, "sequence 1: 13000 tokens: of groups of one size, each for any sequence, the largest holds 12000"},
+		{MegatronDynamicCP{}, long, "sequence 1: 13000 tokens: of a power of two of neighbouring devices the largest holds 8000"},
 		{Adaptive{}, torn, "no class of groups has the devices of ranks 0 to 0 ([1 0] by pool)"},
 		{MegatronDynamicCP{}, torn, "no power of two of neighbouring devices has a class of groups everywhere"},
 	} {

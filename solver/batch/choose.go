@@ -62,7 +62,7 @@ type weighed struct {
 // empty, of the plan of the strategy of that name. Header, Costs and Notes are left to the
 // caller.
 //
-// Errors: if no attempt has a plan, the first *TooLongError or else the first error; if the
+// Errors: if no attempt has a plan, the *TooLongError of the fleet or else the first error; if the
 // strategy asked for has none, *NotTakenError or that time was up; if a plan takes less than
 // the bound says that any can, which is wrong then.
 func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*Document, error) {
@@ -80,7 +80,7 @@ func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*
 	}
 	best, base := recommend.Best(w.plans)
 	if best < 0 {
-		return nil, worst(attempts)
+		return nil, worst(p, attempts)
 	}
 	at := best
 	if take != "" {
@@ -175,13 +175,11 @@ func gap(t, bound units.Seconds) float64 {
 	return max(0, float64(t/bound)-1)
 }
 
-// worst is the error of attempts that all failed.
-func worst(attempts []Attempt) error {
-	for _, a := range attempts {
-		var long *TooLongError
-		if errors.As(a.Err, &long) {
-			return long
-		}
+// worst is the error of attempts that all failed. That a sequence is too long is said of the
+// fleet: groups of a baseline may hold less.
+func worst(p *Problem, attempts []Attempt) error {
+	if long := p.Feasible(); long != nil {
+		return long
 	}
 	for _, a := range attempts {
 		if a.Err != nil {

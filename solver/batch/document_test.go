@@ -88,11 +88,25 @@ func TestChooseTakesTheFastestAndTheLastOfEquals(t *testing.T) {
 func TestChooseNamesTheSequenceThatNothingHolds(t *testing.T) {
 	p := twoNodes(9000)
 	_, err := Choose(p, 0, []Attempt{
+		Try(t.Context(), Static{Layout{Degree: 2}}, p, ticks()),
 		Try(t.Context(), fixed{"a", true, nil, &IllegalError{"not here"}}, p, ticks()), Try(t.Context(), fixed{"b", false, nil, p.Feasible()}, p, ticks()),
 	}, "")
 	var long *TooLongError
-	if !errors.As(err, &long) || long.Tokens != 9000 {
+	if !errors.As(err, &long) || long.Tokens != 9000 || long.Most != 8000 || !strings.Contains(err.Error(), "the largest group of this fleet holds 8000;") {
 		t.Fatal(err)
+	}
+}
+
+// A baseline's groups may hold less than the largest of the fleet, and it says so of them.
+func TestABaselineSaysThatItsOwnGroupsHoldLess(t *testing.T) {
+	p := twoNodes(7000, 900) // which two devices do not hold, and eight do
+	a := Try(t.Context(), Static{Layout{Degree: 2}}, p, ticks())
+	if a.Plan != nil || a.Err == nil || strings.Contains(a.Err.Error(), "fleet") || !strings.Contains(a.Err.Error(), "sequence 0: 7000 tokens: of groups of one size, each for any sequence, the largest holds ") {
+		t.Errorf("%+v: %v", a.Plan, a.Err)
+	}
+	long := &TooLongError{}
+	if !errors.As(a.Err, &long) || long.Most >= 7000 || p.Feasible() != nil {
+		t.Errorf("%+v, of the fleet: %v", long, p.Feasible())
 	}
 }
 

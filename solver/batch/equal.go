@@ -79,7 +79,7 @@ func (e *equalGroups) pack() (*Plan, error) {
 	p := e.line.p
 	k, longest := longestOf(p)
 	if longest > e.cap {
-		return nil, &TooLongError{k, longest, e.cap}
+		return nil, &TooLongError{k, longest, e.cap, "groups of one size, each for any sequence,"}
 	}
 	bins, err := workload.Pack(p.Lengths, max(units.Tokens(packShare*float64(e.cap)), longest))
 	if err != nil {

@@ -117,7 +117,7 @@ func (d *megatron) solve(ctx context.Context) (*Plan, error) {
 	for _, s := range p.Lengths {
 		if d.degree(s) == 0 {
 			k, longest := longestOf(p)
-			return nil, &TooLongError{k, longest, d.holds()}
+			return nil, &TooLongError{k, longest, d.holds(), "a power of two of neighbouring devices"}
 		}
 	}
 	queue, plan := descending(p.Lengths), &Plan{}

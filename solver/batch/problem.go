@@ -162,11 +162,17 @@ func (p *Problem) Devices() int {
 type TooLongError struct {
 	Sequence int          // its index in Problem.Lengths
 	Tokens   units.Tokens // its length
-	Most     units.Tokens // the most that any class holds
+	Most     units.Tokens // the most that any class holds, or that any of Groups does
+	// Groups are those of a strategy that does not form the largest that there are, such as
+	// groups of one size; empty where the fleet has none that hold more.
+	Groups string
 }
 
 // Error names the sequence, the limit and the ways out.
 func (e *TooLongError) Error() string {
+	if e.Groups != "" {
+		return fmt.Sprintf("sequence %d: %d tokens: of %s the largest holds %d", e.Sequence, int64(e.Tokens), e.Groups, int64(e.Most))
+	}
 	return fmt.Sprintf("sequence %d: %d tokens: the largest group of this fleet holds %d; truncate or drop longer ones, recompute activations, or add devices",
 		e.Sequence, int64(e.Tokens), int64(e.Most))
 }
@@ -179,7 +185,7 @@ func (p *Problem) Feasible() error {
 	}
 	for i, s := range p.Lengths {
 		if s > most {
-			return &TooLongError{i, s, most}
+			return &TooLongError{Sequence: i, Tokens: s, Most: most}
 		}
 	}
 	return nil
