@@ -118,7 +118,7 @@ func (c linkChoice) fill(link *string, given string, rate float64) error {
 	all = slices.Compact(all)
 	switch {
 	case len(all) == 0:
-		return fmt.Errorf("the profile has no link class at all; measure one: evenkeel calibrate --fresh --only send_recv%s", c.bySheet(*link, rate))
+		return fmt.Errorf("the profile has no link class at all; %s%s", measureLinks, c.bySheet(*link, rate))
 	case *link == "" && len(c.measured) == 1:
 		*link = c.measured[0]
 	case *link == "" && len(all) == 1:
@@ -129,12 +129,15 @@ func (c linkChoice) fill(link *string, given string, rate float64) error {
 		return fmt.Errorf("the profile and the cluster's links have the classes %s; choose with %s", strings.Join(all, ", "), c.flag)
 	case !slices.Contains(all, *link):
 		if spelling.Nearest(*link, all) != "" { // a slip is not asked to become a class
-			rate = 0
+			return fmt.Errorf("link class %q is not in the profile%s", *link, nearest(*link, all))
 		}
-		return fmt.Errorf("link class %q is not in the profile%s%s", *link, nearest(*link, all), c.bySheet(*link, rate))
+		return fmt.Errorf("link class %q is not in the profile%s; %s%s", *link, nearest(*link, all), measureLinks, c.bySheet(*link, rate))
 	}
 	return nil
 }
+
+// measureLinks is the way out of a link class without laws.
+const measureLinks = "measure one: evenkeel calibrate --fresh --only send_recv"
 
 // bySheet ends an error with what datasheets offer instead of a measurement.
 func (c linkChoice) bySheet(link string, rate float64) string {

@@ -86,12 +86,12 @@ func (p *Profile) has(device string, k op.Kind) bool {
 func (c Cluster) Named(p *Profile) (Cluster, error) {
 	out := c
 	out.Nodes = nil
-	for _, n := range c.Nodes {
+	for at, n := range c.Nodes {
 		n.Devices = slices.Clone(n.Devices)
 		for i := range n.Devices {
 			name, err := p.DeviceFor(n.Devices[i].Device)
 			if err != nil {
-				return Cluster{}, fmt.Errorf("device type %q of node %s %w", n.Devices[i].Device, n.Name, err)
+				return Cluster{}, &FieldError{fmt.Sprintf("nodes[%d].devices[%d].device", at, i), fmt.Errorf("device type %q of node %s %w", n.Devices[i].Device, n.Name, err)}
 			}
 			n.Devices[i].Device = name
 		}

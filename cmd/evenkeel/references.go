@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -53,6 +54,9 @@ func (a *app) laws(o problem) (known, error) {
 	if o.network != "" && len(cluster.Nodes) == 1 {
 		return known{}, usagef("--network %s: the cluster is one node, which has no links to others: leave it out", o.network)
 	}
+	if o.link != "" && !slices.ContainsFunc(cluster.Nodes, func(n costmodel.Node) bool { return n.Size() > 1 }) {
+		return known{}, usagef("--link %s: no node of the cluster has two devices, between which it would be: leave it out", o.link)
+	}
 	paths, references, err := o.profiles()
 	if err != nil {
 		return known{}, err
@@ -84,10 +88,11 @@ func (a *app) laws(o problem) (known, error) {
 // ofCluster is the error of a cluster that is wrong for its profile, with the file that
 // describes it.
 func (o problem) ofCluster(err error) error {
-	if isClusterFile(o.cluster) {
-		return usagef("%s: %w", o.cluster, err)
+	if !isClusterFile(o.cluster) {
+		return usageError{err}
 	}
-	return usageError{err}
+	data, _ := os.ReadFile(o.cluster) // again; of a pipe the line is lost
+	return usageError{costmodel.InClusterFile(o.cluster, data, err)}
 }
 
 // assumeStated adds laws of the links that the cluster states, and says of which none came.
@@ -265,15 +270,15 @@ func lacking(cluster costmodel.Cluster, own []profiles.Reference) ([]profiles.Re
 		}
 	}
 	var refs []profiles.Reference
-	for _, n := range cluster.Nodes {
-		for _, m := range n.Devices {
+	for at, n := range cluster.Nodes {
+		for i, m := range n.Devices {
 			model := costmodel.ModelOf(m.Device)
 			if have[model] {
 				continue
 			}
 			r, err := referenceOf(m.Device)
 			if err != nil {
-				return nil, usagef("node %s: %w", n.Name, err)
+				return nil, &costmodel.FieldError{Field: fmt.Sprintf("nodes[%d].devices[%d].device", at, i), Err: fmt.Errorf("node %s: %w", n.Name, err)}
 			}
 			have[model] = true
 			refs = append(refs, r)
