@@ -12,6 +12,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 
 	"github.com/evenkeel/evenkeel/internal/spelling"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // ClusterSchema is the schema of cluster.yaml.
@@ -150,7 +151,7 @@ func (n Node) validate() error {
 	case n.NICs < 0:
 		return fmt.Errorf("nics: %d: want the number of network cards that the devices of node %s share, or leave it out for one a device", n.NICs, n.Name)
 	case n.NICs > n.Size():
-		return fmt.Errorf("nics: %d for the %d devices of node %s: a device sends through one card; leave nics out for one a device, and give the network class the rate of all cards that a device drives", n.NICs, n.Size(), n.Name)
+		return fmt.Errorf("nics: %d for the %s of node %s: a device sends through one card; leave nics out for one a device, and give the network class the rate of all cards that a device drives", n.NICs, units.Count(n.Size(), "device"), n.Name)
 	}
 	return nil
 }

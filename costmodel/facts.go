@@ -87,7 +87,7 @@ func (o Outlier) String() string {
 	if by < 0 {
 		word, by = "faster", -by
 	}
-	return fmt.Sprintf("%s: %s%.0f %% %s than its peers (%d points)", name, what, 100*by, word, o.Points)
+	return fmt.Sprintf("%s: %s%.0f %% %s than its peers (%s)", name, what, 100*by, word, units.Count(o.Points, "point"))
 }
 
 // validateFacts checks what a profile knows beside its laws. `known` are its

@@ -88,7 +88,7 @@ func (c Drift) String() string {
 	if c.Ratio < 1 {
 		than = "less"
 	}
-	return fmt.Sprintf("the machine drifted: %s on %s takes %.0f %% %s than its first time (%d repeats); measure again on a quiet or cooled machine if that is too much", c.Shape.Kind(), c.On, 100*math.Abs(c.Ratio-1), than, c.Times)
+	return fmt.Sprintf("the machine drifted: %s on %s takes %.0f %% %s than its first time (%s); measure again on a quiet or cooled machine if that is too much", c.Shape.Kind(), c.On, 100*math.Abs(c.Ratio-1), than, units.Count(c.Times, "repeat"))
 }
 
 // NewData is an empty data set.

@@ -71,7 +71,7 @@ func planned(p *printer, tool, created string) {
 		written(p, tool, created)
 		return
 	}
-	p.para("", fmt.Sprintf("written by %s from laws of %s", tool, created))
+	p.para("", fmt.Sprintf("written by %s from laws of %s", tool, toSeconds(created)))
 }
 
 // sideBySide says that the step's sequences would be done sooner as a batch, in groups of

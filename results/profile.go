@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -98,12 +99,22 @@ func heldFewer(d *costmodel.Profile) string {
 }
 
 func written(p *printer, tool, created string) {
+	created = toSeconds(created)
 	switch {
 	case tool != "" && created != "":
 		p.para("", fmt.Sprintf("written by %s, %s", tool, created))
 	case tool != "":
 		p.para("", "written by "+tool)
 	}
+}
+
+// toSeconds leaves the nanoseconds of a document's time out; what is no time stays as it is.
+func toSeconds(created string) string {
+	t, err := time.Parse(time.RFC3339Nano, created)
+	if err != nil {
+		return created
+	}
+	return t.UTC().Format(time.RFC3339)
 }
 
 func input(in doc.Input) string { return fmt.Sprintf("%s (sha256 %.12s)", in.Path, in.SHA256) }

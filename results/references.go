@@ -95,7 +95,7 @@ func References(w io.Writer, refs []ReferenceSummary, datasheets []string) error
 	}
 	p.printf("\n")
 	t.render(p)
-	p.para("", "errors are |log(measured / predicted)| of points set aside before the fit, of the worst law of attention and matrix products; an op in both columns was measured in another precision, head dimension or group")
+	p.para("", "errors are |log(predicted / measured)|, as everywhere: 5 % is a time predicted too long or too short by a factor of 1.05, whichever; of points set aside before the fit, of the worst law of attention and matrix products; an op in both columns was measured in another precision, head dimension or group")
 	p.printf("\n")
 	if own := ownReferences(refs); len(own) > 0 {
 		p.para("measured by ", fmt.Sprintf("this project: %s, by evenkeel calibrate", strings.Join(own, ", ")))

@@ -223,7 +223,7 @@ func checkLengths(at string, lengths []units.Tokens, l Limits) *Problem {
 		if s < 1 {
 			way = "leave out what has none"
 		}
-		return &Problem{"bad_length", fmt.Sprintf("%s[%d]", at, k), fmt.Sprintf("%d tokens: want 1 to %d, what the largest group of this fleet holds; %s", int64(s), int64(l.Tokens), way)}
+		return &Problem{"bad_length", fmt.Sprintf("%s[%d]", at, k), fmt.Sprintf("%s: want 1 to %d, what the largest group of this fleet holds; %s", units.Count(s, "token"), int64(l.Tokens), way)}
 	}
 	return nil
 }

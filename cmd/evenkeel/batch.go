@@ -113,9 +113,9 @@ func (o priced) published(maxLen units.Tokens) (priceList, error) {
 	}
 	holds := fmt.Sprintf("%s usable memory, context %d", memory, int64(context))
 	if f := g.Model.Flexible; f != nil {
-		holds = fmt.Sprintf("%d tokens", int64(f.Budget))
+		holds = units.Count(f.Budget, "token")
 	}
-	words := fmt.Sprintf("%s (%s), published, not measured by us; %d devices of %s", g.Name, g.Model.Title, o.devices, holds)
+	words := fmt.Sprintf("%s (%s), published, not measured by us; %s of %s", g.Name, g.Model.Title, units.Count(o.devices, "device"), holds)
 	return priceList{Costs: c, words: words, inputs: []doc.Input{g.Input}, remarks: g.Model.Warnings}, nil
 }
 
@@ -224,13 +224,13 @@ func (q sequences) read(a *app) (workload.Shaped, units.Tokens, error) {
 		lengths, s = more, shape.Apply(more)
 	}
 	if s.Dropped == len(lengths) {
-		return s, 0, usagef("--max-len %s: all %d sequences are longer once padded: raise it, or cut them with --truncate", q.maxLen, len(lengths))
+		return s, 0, usagef("--max-len %s: no sequence is that short once padded, of %d: raise it, or cut them with --truncate", q.maxLen, len(lengths))
 	}
 	if s.Dropped > 0 {
-		a.note("%d of %d sequences are longer than %s and are dropped", s.Dropped, len(lengths), shape.Limit)
+		a.note("dropped, for they are longer than %s: %d of %s", shape.Limit, s.Dropped, units.Count(len(lengths), "sequence"))
 	}
 	if s.Truncated > 0 {
-		a.note("%d sequences are cut to %s: %s tokens are lost", s.Truncated, shape.Limit, s.Cut)
+		a.note("cut to %s: %s, which lose %s tokens", shape.Limit, units.Count(s.Truncated, "sequence"), s.Cut)
 	}
 	return s, shape.Limit, nil
 }
@@ -361,7 +361,7 @@ func (e tooLong) Error() string {
 	case e.recomputeGiven && costmodel.Recompute(e.recompute) == costmodel.RecomputeNone:
 		more = "no --recompute none, or " + more
 	}
-	return fmt.Sprintf("sequence %d: %d tokens: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, int64(e.Tokens), int64(e.Most), ways, more)
+	return fmt.Sprintf("sequence %d: %s: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, units.Count(e.Tokens, "token"), int64(e.Most), ways, more)
 }
 
 // prices are published ones or those of laws, for a batch of the given lengths, or any

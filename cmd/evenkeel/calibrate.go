@@ -13,6 +13,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/spf13/cobra"
@@ -281,7 +282,7 @@ func (a *app) record(ctx context.Context, b profile.Backend, o calibration, cfg 
 	err = profile.Calibrate(ctx, b, cfg, past, j, show.step)
 	show.close()
 	if errors.Is(err, context.Canceled) {
-		return fmt.Errorf("interrupted: %d measurements of this run are kept in %s; %s", show.done, path, goesOn(path, a.args, show.done))
+		return fmt.Errorf("interrupted: what this run measured is kept in %s, %s; %s", path, units.Count(show.done, "measurement"), goesOn(path, a.args, show.done))
 	}
 	return err
 }

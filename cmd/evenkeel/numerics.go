@@ -25,7 +25,7 @@ func (a *app) numerics(ctx context.Context, b chosen) error {
 		done++
 		if time.Since(last) >= plainEvery {
 			last = time.Now()
-			a.note("%d comparisons made; now %s on %s", done, n.Op, n.On)
+			a.note("%s made; now %s on %s", units.Count(done, "comparison"), n.Op, n.On)
 		}
 	})
 	if errors.Is(err, context.Canceled) {

@@ -154,7 +154,7 @@ func loadLengths(name string, v lengthView) (lengths []units.Tokens, source stri
 		return nil, "", err
 	}
 	if h := sample.Histogram; h != nil {
-		return h.Draw(v.drawn, v.seed), fmt.Sprintf("drawn from a histogram of %d bins, seed %d; inside a bin the share of longer ones falls as a power of the length", len(h.Bins), v.seed), nil
+		return h.Draw(v.drawn, v.seed), fmt.Sprintf("drawn from a histogram of %s, seed %d; inside a bin the share of longer ones falls as a power of the length", units.Count(len(h.Bins), "bin"), v.seed), nil
 	}
 	if err := v.idle(name, "lists lengths one by one, and none is drawn", "draw", "seed"); err != nil {
 		return nil, "", err

@@ -66,7 +66,7 @@ func FromLaws(ctx context.Context, q *costmodel.Predictor, j costmodel.Job, o Op
 		return nil, err
 	}
 	if len(c.Classes) == 0 && o.Of.Tokens > 0 {
-		return nil, &NoRoomError{fmt.Sprintf("a sequence of %d tokens beside %s; recompute activations, or %s", int64(o.Of.Tokens), b.states(), b.moreRoom())}
+		return nil, &NoRoomError{fmt.Sprintf("a sequence of %s beside %s; recompute activations, or %s", units.Count(o.Of.Tokens, "token"), b.states(), b.moreRoom())}
 	}
 	if len(c.Classes) == 0 {
 		return nil, &NoRoomError{b.states() + "; " + b.moreRoom()}

@@ -226,7 +226,7 @@ func (d *Draft) cards(m *Machine, nodes int) int {
 		d.remarks.NICs = fmt.Sprintf("guessed: %d of %d cards sit beside GPUs", near, all)
 		all = near
 	default:
-		d.read("%d network cards for %d GPUs", all, gpus)
+		d.read("%s for %s", units.Count(all, "network card"), units.Count(gpus, "GPU"))
 	}
 	if all > gpus {
 		d.guess("nics %d: a device sends through one card, and the file has %d for %d GPUs; if a GPU drives several, give the network class the rate of all of them", gpus, all, gpus)

@@ -63,7 +63,7 @@ func TestDraft(t *testing.T) {
 		"mixed, one told":  {machine([]string{"x", "", "x", ""}), Options{Device: "y"}, "1x(2 x + 2 y)", "pcie", 0, "the GPU model of 2 of 4 GPUs"},
 		"file knows":       {machine([]string{"x", "x"}), Options{Device: "y"}, "1x2 x", "pcie", 0, "so --device y was not used"},
 		"storage cards":    {cards(machine(none), 2, 3), Options{Device: "x"}, "1x4 x", "pcie", 2, "of 5 network cards, those that share"},
-		"far cards only":   {cards(machine(none), 0, 1), Options{Device: "x"}, "1x4 x", "pcie", 1, "1 network cards for 4 GPUs"},
+		"far cards only":   {cards(machine(none), 0, 1), Options{Device: "x"}, "1x4 x", "pcie", 1, "1 network card for 4 GPUs"},
 		"more than GPUs":   {cards(machine(none), 8, 0), Options{Device: "x"}, "1x4 x", "pcie", 4, "a device sends through one card"},
 		"no card, 2 nodes": {machine(none), Options{Device: "x", Nodes: 2, Network: "ib"}, "2x4 x", "pcie", 1, "a node has at least one"},
 		"trays of a rack":  {machine([]string{"gb200", "gb200"}), Options{Nodes: 2, Network: "ib", Datasheet: sheet}, "2x2 gb200", "pcie", 1, "write the nodes of one rack as one node"},

@@ -23,7 +23,7 @@ func Pack(lengths []units.Tokens, capacity units.Tokens) ([]Buffer, error) {
 	order := make([]int, len(lengths))
 	for i, l := range lengths {
 		if order[i] = i; l > capacity {
-			return nil, fmt.Errorf("sequence %d: %d tokens: a buffer holds %d; truncate or drop longer ones, or pack into larger buffers", i, int64(l), int64(capacity))
+			return nil, fmt.Errorf("sequence %d: %s: a buffer holds %d; truncate or drop longer ones, or pack into larger buffers", i, units.Count(l, "token"), int64(capacity))
 		}
 	}
 	slices.SortFunc(order, func(a, b int) int { return cmp.Or(cmp.Compare(lengths[b], lengths[a]), cmp.Compare(a, b)) })

@@ -107,7 +107,7 @@ func TestBatches(t *testing.T) {
 	if got, err := Batch(lengths, 3, 1); err != nil || !slices.Equal(got, []units.Tokens{4, 5, 6}) {
 		t.Error(got, err)
 	}
-	const want = "7 lengths hold 2 batches of 3 sequences, counted from 0"
+	const want = "there are 2 batches of 3 sequences, counted from 0, in 7 lengths"
 	if _, err := Batch(lengths, 3, 2); err == nil || err.Error() != want {
 		t.Error(err)
 	}

@@ -29,7 +29,7 @@ func Check(p *Problem, plan *Plan) []error {
 	}
 	for k, n := range c.seen {
 		if n != 1 {
-			c.add("sequence %d (%d tokens) is trained %d times", k, int64(p.Lengths[k]), n)
+			c.add("sequence %d (%s) is trained %s", k, units.Count(p.Lengths[k], "token"), units.Count(n, "time"))
 		}
 	}
 	c.same("step_s", float64(plan.Time), total)
@@ -107,7 +107,7 @@ func (c *checker) group(at string, g *Group) float64 {
 		time += float64(class.Base)
 	}
 	if tokens > class.Cap {
-		c.add("%s: %d tokens: a group of %s holds %d", at, int64(tokens), class.Name, int64(class.Cap))
+		c.add("%s: %s: a group of %s holds %d", at, units.Count(tokens, "token"), class.Name, int64(class.Cap))
 	}
 	if tokens != g.Tokens {
 		c.add("%s.length_tokens: %d: its sequences have %d", at, int64(g.Tokens), int64(tokens))

@@ -62,7 +62,7 @@ func (x evenSure) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 	case s.made < shares:
 		return nil, ctx.Err()
 	}
-	return nil, noSure("of the %d plans that were made none gains more over the strongest baseline than the cost model can be wrong by", s.made)
+	return nil, noSure("of %s made none gains more over the strongest baseline than the cost model can be wrong by", units.Count(s.made, "plan"))
 }
 
 func noSure(why string, args ...any) error { return &IllegalError{fmt.Sprintf(why, args...)} }

@@ -43,7 +43,7 @@ func TestASurerPlanIsFound(t *testing.T) {
 	}{
 		{"lognormal:median=1000,sd=1.7,seed=2", 16, ""},
 		{"lognormal:median=1000,sd=1.7,seed=7", 32, "no plan is faster than one that surely gains already"},
-		{"lognormal:median=1000,sd=1.7,seed=7", 8, "of the 9 plans that were made none gains more over the strongest baseline than the cost model can be wrong by"},
+		{"lognormal:median=1000,sd=1.7,seed=7", 8, "of 9 plans made none gains more over the strongest baseline than the cost model can be wrong by"},
 	} {
 		p, err := batch.NewProblem(costs, drawn(t, c.words, c.n))
 		if err != nil {

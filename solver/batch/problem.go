@@ -171,10 +171,10 @@ type TooLongError struct {
 // Error names the sequence, the limit and the ways out.
 func (e *TooLongError) Error() string {
 	if e.Groups != "" {
-		return fmt.Sprintf("sequence %d: %d tokens: of %s the largest holds %d", e.Sequence, int64(e.Tokens), e.Groups, int64(e.Most))
+		return fmt.Sprintf("sequence %d: %s: of %s the largest holds %d", e.Sequence, units.Count(e.Tokens, "token"), e.Groups, int64(e.Most))
 	}
-	return fmt.Sprintf("sequence %d: %d tokens: the largest group of this fleet holds %d; truncate or drop longer ones, recompute activations, or add devices",
-		e.Sequence, int64(e.Tokens), int64(e.Most))
+	return fmt.Sprintf("sequence %d: %s: the largest group of this fleet holds %d; truncate or drop longer ones, recompute activations, or add devices",
+		e.Sequence, units.Count(e.Tokens, "token"), int64(e.Most))
 }
 
 // Feasible returns a *TooLongError for the first sequence that no class can hold, or nil.

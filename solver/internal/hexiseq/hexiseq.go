@@ -104,7 +104,7 @@ func (x *candidate) why() string {
 	if len(x.groups) == 1 {
 		return "1 group, " + x.name + "; tokens and heads inside by coordinate descent"
 	}
-	return fmt.Sprintf("%d groups, %s; tokens across groups %s, tokens and heads inside by coordinate descent", len(x.groups), x.name, x.policy)
+	return fmt.Sprintf("%s, %s; tokens across groups %s, tokens and heads inside by coordinate descent", units.Count(len(x.groups), "group"), x.name, x.policy)
 }
 
 func (x *candidate) layout(p *strategy.Problem) costmodel.Layout {
