@@ -128,7 +128,7 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 		}
 	}
 	o.seqLen, o.batch = "1k", true // a job has one; costs are of every length
-	laws, err := a.laws(o)
+	laws, err := o.laws()
 	if err != nil {
 		return priceList{}, err
 	}
@@ -136,6 +136,7 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 	if err != nil {
 		return priceList{}, err
 	}
+	a.tell(laws) // pricing may take a minute
 	options := groupcost.Options{}
 	switch job.Recompute {
 	case costmodel.RecomputeFull:

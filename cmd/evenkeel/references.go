@@ -41,12 +41,21 @@ type known struct {
 	inputs     []doc.Input
 	cluster    costmodel.Cluster // resolved
 	remarks    []string          // for the plan's warnings
+	notes      []string          // for who waits; see tell
+}
+
+// tell says what the plan rests on, once nothing is wrong with what was asked: above an
+// error these lines would hide it.
+func (a *app) tell(k known) {
+	for _, n := range k.notes {
+		a.note("%s", n)
+	}
 }
 
 // laws reads the profiles that --profile names and resolves the cluster against them.
 // Where the references are among these, they stand for the GPU models that the files
 // lack and for ops of the others, and links that nobody measured are assumed.
-func (a *app) laws(o problem) (known, error) {
+func (o problem) laws() (known, error) {
 	cluster, err := readCluster(o.cluster)
 	if err != nil {
 		return known{}, err
@@ -66,7 +75,7 @@ func (a *app) laws(o problem) (known, error) {
 		return known{}, err
 	}
 	if references {
-		return a.referenced(cluster, own, o)
+		return o.referenced(cluster, own)
 	}
 	k := known{profile: own[0].Profile}
 	if len(own) > 1 {
@@ -81,7 +90,7 @@ func (a *app) laws(o problem) (known, error) {
 		}
 		return known{}, o.ofCluster(err)
 	}
-	a.assumeStated(&k)
+	k.assumeStated()
 	return k, nil
 }
 
@@ -96,11 +105,9 @@ func (o problem) ofCluster(err error) error {
 }
 
 // assumeStated adds laws of the links that the cluster states, and says of which none came.
-func (a *app) assumeStated(k *known) {
+func (k *known) assumeStated() {
 	k.profile = costmodel.AssumeLinks(k.profile, k.cluster)
-	for _, why := range k.cluster.Unheeded(k.profile) {
-		a.note("%s", why)
-	}
+	k.notes = append(k.notes, k.cluster.Unheeded(k.profile)...)
 }
 
 // profiles reads --profile: files, and whether references fill in what these lack.
@@ -165,7 +172,7 @@ func loadProfiles(to string, paths []string) ([]profiles.Reference, error) {
 
 // referenced adds the references of a cluster's devices to the profiles that are given,
 // of the models and ops that these lack, and assumes the links that nobody measured.
-func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o problem) (known, error) {
+func (o problem) referenced(cluster costmodel.Cluster, own []profiles.Reference) (known, error) {
 	refs, err := lacking(cluster, own)
 	if err != nil {
 		return known{}, o.ofCluster(err)
@@ -191,22 +198,20 @@ func (a *app) referenced(cluster costmodel.Cluster, own []profiles.Reference, o 
 	if k.cluster, err = cluster.Resolve(k.profile, "", ""); err != nil {
 		return known{}, o.ofCluster(err)
 	}
-	a.assumeStated(&k)
+	k.assumeStated()
 	k.remarks = added.remarks
 	for _, r := range refs {
 		k.remarks = append(k.remarks, remark(r))
 	}
-	for _, r := range k.remarks {
-		a.note("%s", r)
-	}
+	k.notes = append(k.notes, k.remarks...)
 	if all := slices.Concat(added.references, refs); len(all) > 0 && o.batch { // of which no account is shown
 		var ways []string
 		for _, r := range all {
 			ways = append(ways, "evenkeel show --references "+r.Name)
 		}
-		a.note("which of these laws are assumed is told by %s; measure your own: evenkeel calibrate", strings.Join(ways, ", "))
+		k.notes = append(k.notes, fmt.Sprintf("which of these laws are assumed is told by %s; measure your own: evenkeel calibrate", strings.Join(ways, ", ")))
 	} else if len(all) > 0 {
-		a.note("what is assumed, and how the plan rests on it, is said below it; measure your own: evenkeel calibrate")
+		k.notes = append(k.notes, "what is assumed, and how the plan rests on it, is said below it; measure your own: evenkeel calibrate")
 	}
 	return k, nil
 }

@@ -109,9 +109,11 @@ func TestWhatIsAssumedIsSaidWhereItIs(t *testing.T) {
 	for _, batch := range []bool{true, false} {
 		var told bytes.Buffer
 		a := &app{errOut: &told}
-		if _, err := a.laws(problem{cluster: "1x(2 h100_sxm + 2 l40s)", batch: batch}); err != nil {
+		laws, err := problem{cluster: "1x(2 h100_sxm + 2 l40s)", batch: batch}.laws()
+		if err != nil {
 			t.Fatal(err)
 		}
+		a.tell(laws)
 		want, not := "is told by evenkeel show --references h100_sxm, evenkeel show --references l40s; measure your own: evenkeel calibrate\n", "said below"
 		if !batch {
 			want, not = not, want

@@ -146,13 +146,13 @@ func (o *problem) lawFlags(c *cobra.Command) {
 }
 
 // problemOf is the problem of one sequence that the flags state, with the laws behind it.
-func (a *app) problemOf(o problem) (known, *solver.Problem, error) {
+func (o problem) problemOf() (known, *solver.Problem, error) {
 	for _, f := range [][2]string{{"--cluster", o.cluster}, {"--model", o.model}, {"--seq-len", o.seqLen}} {
 		if f[1] == "" {
 			return known{}, nil, usagef("solve: %s is missing (see: evenkeel solve --help)", f[0])
 		}
 	}
-	laws, err := a.laws(o)
+	laws, err := o.laws()
 	if err != nil {
 		return known{}, nil, err
 	}
@@ -179,10 +179,15 @@ func (a *app) problemOf(o problem) (known, *solver.Problem, error) {
 }
 
 func (a *app) runSolve(ctx context.Context, o problem) error {
-	laws, q, err := a.problemOf(o)
+	laws, q, err := o.problemOf()
 	if err != nil {
 		return err
 	}
+	own, err := o.ownLayout(q)
+	if err != nil {
+		return err
+	}
+	a.tell(laws)
 	p := laws.profile
 	if o.deadline > 0 {
 		var cancel context.CancelFunc
@@ -190,7 +195,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		defer cancel()
 	}
 	going := a.goingOn()
-	plan, err := o.plan(ctx, q, going.report)
+	plan, err := o.plan(ctx, q, own, going.report)
 	going.end()
 	if err != nil {
 		return err
@@ -272,9 +277,17 @@ func (a *app) sideBySide(ctx context.Context, q *solver.Problem) *solver.SideByS
 }
 
 // plan searches for a layout, or takes the one that was given.
-func (o problem) plan(ctx context.Context, q *solver.Problem, report func(solver.Progress)) (*solver.Plan, error) {
-	if o.shares == "" {
+func (o problem) plan(ctx context.Context, q *solver.Problem, own *solver.Given, report func(solver.Progress)) (*solver.Plan, error) {
+	if own == nil {
 		return solver.Solve(ctx, q, o.strategies, report)
+	}
+	return solver.SolveGiven(ctx, q, *own, report)
+}
+
+// ownLayout is the layout of --shares; nil without it.
+func (o problem) ownLayout(q *solver.Problem) (*solver.Given, error) {
+	if o.shares == "" {
+		return nil, nil
 	}
 	g, err := solver.ParseGiven(o.shares, o.qHeads)
 	if err != nil {
@@ -284,7 +297,7 @@ func (o problem) plan(ctx context.Context, q *solver.Problem, report func(solver
 	if err := g.Suits(q); err != nil {
 		return nil, usagef("--%w", err)
 	}
-	return solver.SolveGiven(ctx, q, g, report)
+	return &g, nil
 }
 
 // goodEffort refuses an effort that is none.
