@@ -5,6 +5,7 @@ import (
 	"container/list"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync"
 
@@ -32,6 +33,49 @@ type log struct {
 // what the server no longer keeps.
 const rewriteAt = 16 << 20
 
+// CheckJournal says of a journal that is there, before minutes are spent on what to plan
+// with, whether New could go on with it: that it can be written, that no other server has it,
+// and that it is one. note tells what was dropped. Whose plans it holds only New knows.
+func CheckJournal(path string) (note string, err error) {
+	if _, err := os.Stat(path); err != nil {
+		return "", nil // New makes it
+	}
+	j, err := doc.OpenJournal(path)
+	if err != nil {
+		return "", err
+	}
+	if n := j.Dropped(); n > 0 {
+		note = torn(path, n)
+	}
+	err = j.Read(func(line int, data []byte) error {
+		kind, err := kindOf(path, line, data)
+		if err == nil && !slices.Contains([]string{"for", "accept", "drop", "result"}, kind) {
+			return unknownKind(path, line, kind)
+		}
+		return err
+	})
+	return note, errors.Join(err, j.Close())
+}
+
+func torn(path string, bytes int64) string {
+	return fmt.Sprintf("%s: a last line of %d bytes was torn and is cut off: its batch was not acknowledged", path, bytes)
+}
+
+// kindOf is what a line is.
+func kindOf(path string, line int, data []byte) (string, error) {
+	var kind struct {
+		T string `json:"t"`
+	}
+	if err := json.Unmarshal(data, &kind); err != nil {
+		return "", &doc.Error{File: path, Line: line, Msg: err.Error(), Hint: "move the journal away to start without it"}
+	}
+	return kind.T, nil
+}
+
+func unknownKind(path string, line int, kind string) error {
+	return &doc.Error{File: path, Line: line, Field: "t", Value: kind, Msg: "no such kind of line", Hint: "another version wrote it? move the journal away to start without it"}
+}
+
 // openLog opens the journal and puts on the board what it holds. notes tell what was
 // dropped.
 //
@@ -43,7 +87,7 @@ func openLog(path string, b *board, of planning) (l *log, notes []string, err er
 	}
 	l = &log{path: path, j: j, of: of}
 	if n := j.Dropped(); n > 0 {
-		notes = append(notes, fmt.Sprintf("%s: a last line of %d bytes was torn and is cut off: its batch was not acknowledged", path, n))
+		notes = append(notes, torn(path, n))
 	}
 	if err := l.restore(b); err != nil {
 		_ = j.Close() // err is the news
@@ -76,13 +120,11 @@ type restoring struct {
 // line takes one line in, by its kind.
 func (r *restoring) line(line int, data []byte) error {
 	path := r.log.path
-	var kind struct {
-		T string `json:"t"`
+	kind, err := kindOf(path, line, data)
+	if err != nil {
+		return err
 	}
-	if err := json.Unmarshal(data, &kind); err != nil {
-		return &doc.Error{File: path, Line: line, Msg: err.Error(), Hint: "move the journal away to start without it"}
-	}
-	switch kind.T {
+	switch kind {
 	case "for":
 		var of planning
 		if err := doc.DecodeStrict(path, line, data, &of); err != nil {
@@ -112,7 +154,7 @@ func (r *restoring) line(line int, data []byte) error {
 		delete(r.open, k)
 		r.board.restored(k, &p)
 	default:
-		return &doc.Error{File: path, Line: line, Field: "t", Value: kind.T, Msg: "no such kind of line", Hint: "another version wrote it? move the journal away to start without it"}
+		return unknownKind(path, line, kind)
 	}
 	return nil
 }

@@ -91,7 +91,7 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 	if err != nil {
 		return err
 	}
-	if err := o.reachable(); err != nil { // pricing may take a minute
+	if err := a.reachable(o); err != nil { // pricing may take a minute
 		return err
 	}
 	o.accumulate = 1
@@ -149,7 +149,7 @@ func (o serving) validate() error {
 
 // reachable says, before anything is priced, what of the flags cannot be listened on or
 // written to.
-func (o serving) reachable() error {
+func (a *app) reachable(o serving) error {
 	if o.socket != "" {
 		if err := serve.CheckSocket(o.socket); err != nil {
 			return err
@@ -160,7 +160,17 @@ func (o serving) reachable() error {
 			return usagef("--listen %s: %w; want an address such as 127.0.0.1:8137", o.listen, err)
 		}
 	}
-	return output{"--journal", o.journal}.probe()
+	if err := (output{"--journal", o.journal}).probe(); err != nil || o.journal == "" {
+		return err
+	}
+	note, err := serve.CheckJournal(o.journal)
+	if note != "" {
+		a.note("%s", note)
+	}
+	if err != nil {
+		return fmt.Errorf("--journal: %w", err)
+	}
+	return nil
 }
 
 // listeners opens the socket and the port that were asked for. After an error those
