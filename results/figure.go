@@ -25,18 +25,12 @@ import (
 type Figure struct {
 	plot          *plot.Plot
 	legend        plot.Legend
-	inside        bool // the legend stands inside the plot, at its top left, not beside it
-	title         string
-	caption       string
+	inside        bool   // the legend stands inside the plot, at its top left, not beside it
+	title         string // with its stamp
+	caption       string // the sentence under it: its counts and errors
 	pairs         []fit.Pair
 	width, height vg.Length
 }
-
-// Title is the figure's title with its stamp.
-func (f *Figure) Title() string { return f.title }
-
-// Caption is the sentence under the figure: its counts and errors.
-func (f *Figure) Caption() string { return f.caption }
 
 // WriteSVG writes the figure as SVG. The same figure gives the same bytes.
 func WriteSVG(w io.Writer, f *Figure) error {

@@ -84,7 +84,7 @@ func TestLearningSaysWhatItIs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := learningText(t, c) + f.Title() + f.Caption(); !strings.HasPrefix(got, "MEASURED learning curve") || strings.Contains(strings.ToLower(got), "simulated") {
+	if got := learningText(t, c) + f.title + f.caption; !strings.HasPrefix(got, "MEASURED learning curve") || strings.Contains(strings.ToLower(got), "simulated") {
 		t.Errorf("a measured curve is called simulated:\n%s", got)
 	}
 }

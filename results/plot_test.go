@@ -141,8 +141,8 @@ func TestSVGSaysWhatItShows(t *testing.T) {
 	}
 	measured := testReport(3)
 	measured.Simulated = false
-	if f := figures(t, measured)["scatter"]; strings.Contains(f.Title()+f.Caption(), "imulated") || strings.Contains(f.Title(), "SIMULATED") {
-		t.Errorf("a measured report is called simulated: %q, %q", f.Title(), f.Caption())
+	if f := figures(t, measured)["scatter"]; strings.Contains(f.title+f.caption, "imulated") || strings.Contains(f.title, "SIMULATED") {
+		t.Errorf("a measured report is called simulated: %q, %q", f.title, f.caption)
 	}
 }
 
@@ -164,8 +164,8 @@ func TestPlotsOfStrangePoints(t *testing.T) {
 		if err := WritePNG(&buf, f); err != nil || buf.Len() == 0 {
 			t.Errorf("%s: %v", name, err)
 		}
-		if want := "n = 1; hollow: 1 outside the fitted range, not in these numbers; 1 without positive times left out"; f.Caption() != want {
-			t.Errorf("caption %q, want %q", f.Caption(), want)
+		if want := "n = 1; hollow: 1 outside the fitted range, not in these numbers; 1 without positive times left out"; f.caption != want {
+			t.Errorf("caption %q, want %q", f.caption, want)
 		}
 	}
 }

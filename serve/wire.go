@@ -145,8 +145,9 @@ type planning struct {
 	Costs  string `json:"costs"`  // in words, for people
 }
 
-// The digest is of what the setup says of them as JSON, where a field that is not set
-// says nothing: one that is new to evenkeel refuses no journal of before.
+// planning is that line for a setup. The digest is of what the setup says of devices and
+// groups as JSON, where a field that is not set says nothing: one that is new to evenkeel
+// refuses no journal of before.
 func (s *Setup) planning() planning {
 	data, err := json.Marshal([]any{s.Fleet, s.Classes})
 	if err != nil {

@@ -83,7 +83,7 @@ func TestSameProblemSameBytes(t *testing.T) {
 func TestPlanBeatsTheBaselineOnUnequalDevices(t *testing.T) {
 	p := testProblem(t, "1x(2 fast + 2 slow)", 32768)
 	plan := solvePlan(t, p)
-	if ours := last(plan); len(plan.Compared) != len(Strategies()) || plan.Compared[0].Verdict != Slower || ours.Speedup < 1.2 || plan.Baseline().Strategy == plan.Strategy {
+	if ours := last(plan); len(plan.Compared) != len(always()) || plan.Compared[0].Verdict != Slower || ours.Speedup < 1.2 || plan.Baseline().Strategy == plan.Strategy {
 		t.Errorf("%+v", plan.Compared)
 	}
 	if err := Check(plan, p.Profile); err != nil {
@@ -162,7 +162,7 @@ func TestProgressFallsAndNamesItsStrategy(t *testing.T) {
 		}
 		last[g.Strategy] = g.Best
 	})
-	if err != nil || len(last) != len(Strategies()) {
+	if err != nil || len(last) != len(always()) {
 		t.Errorf("%v, %v", last, err)
 	}
 }
@@ -266,7 +266,7 @@ func TestLookupSuggests(t *testing.T) {
 		t.Error(err)
 	}
 	seen := map[string]bool{}
-	for _, s := range Strategies() {
+	for _, s := range always() {
 		if seen[s.Name] || s.Doc == "" {
 			t.Errorf("strategy %q: name twice or no doc", s.Name)
 		}

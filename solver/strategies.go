@@ -16,19 +16,6 @@ type Strategy struct {
 	Published bool   // the algorithm of a paper: always solved and shown, too
 }
 
-// Strategies lists the strategies that are always there to be solved, in the order in which
-// they are: baselines, then published algorithms, then evenkeel's own, which starts from the
-// layouts of those before.
-func Strategies() []Strategy {
-	var all []Strategy
-	for _, s := range strategies() {
-		if s.Name() != evenkeel.SureName {
-			all = append(all, described(s))
-		}
-	}
-	return all
-}
-
 // Lookup finds a strategy by name, evenkeel-sure among them, which picks from the layouts of
 // another. The error lists the names and the nearest.
 func Lookup(name string) (Strategy, error) {
@@ -56,7 +43,9 @@ func described(s strategy.Strategy) Strategy {
 	return Strategy{Name: s.Name(), Doc: c.Doc, Baseline: c.Baseline, Published: c.Published}
 }
 
-// strategies are all that can be asked for by name, to solve one problem with.
+// strategies are all that can be asked for by name, to solve one problem with, in the order in
+// which they are solved: baselines, then published algorithms, then evenkeel's own, which
+// starts from the layouts of those before, and the surer one, which picks from its.
 func strategies() []strategy.Strategy {
 	ours, sure := evenkeel.New()
 	return append(baseline.Strategies(), hexiseq.HexiSeq{}, ours, sure)

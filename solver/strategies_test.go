@@ -11,14 +11,26 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/baseline"
+	"github.com/evenkeel/evenkeel/solver/internal/evenkeel"
 	"github.com/evenkeel/evenkeel/solver/internal/hexiseq"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 	"github.com/evenkeel/evenkeel/solver/internal/world"
 )
 
+// always are the strategies that every problem is solved with.
+func always() []Strategy {
+	var all []Strategy
+	for _, s := range strategies() {
+		if s.Name() != evenkeel.SureName {
+			all = append(all, described(s))
+		}
+	}
+	return all
+}
+
 func TestStrategiesAreSolvedInTableOrder(t *testing.T) {
 	var names []string
-	for _, s := range Strategies() {
+	for _, s := range always() {
 		names = append(names, s.Name)
 		if s.Doc == "" || s.Baseline && s.Published {
 			t.Errorf("%+v", s)

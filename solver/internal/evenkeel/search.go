@@ -90,20 +90,12 @@ func (s *search) seed() error {
 
 // start takes a seed as it is; its draft is a start of the local search.
 func (s *search) start(r *strategy.Result) {
-	if len(r.Layout.Groups) == 0 {
+	if len(r.Layout.Groups) == 0 || s.p.Overfull(r.Layout) != nil {
 		return
 	}
-	var t float64
-	if r.Step != nil {
-		if s.p.Overfull(r.Layout) != nil {
-			return
-		}
-		t = float64(r.Step.Time.Mid)
-		s.seen[layoutKey(r.Layout)] = t
-		s.Take(strategy.Result{Layout: r.Layout, Why: r.Why, Step: r.Step}, r.Step.Time.Mid)
-	} else if t = s.judge(r.Layout); math.IsInf(t, 1) {
-		return
-	}
+	t := float64(r.Step.Time.Mid) // SolveEach gives every seed its account
+	s.seen[layoutKey(r.Layout)] = t
+	s.Take(strategy.Result{Layout: r.Layout, Why: r.Why, Step: r.Step}, r.Step.Time.Mid)
 	from := point{draftOf(r.Layout, s.est.class, s.p.Block, false), t}
 	s.starts = append(s.starts, s.inChunks(from))
 }

@@ -25,7 +25,7 @@ type Problem struct {
 
 	Ranks []costmodel.Rank
 	Sim   *costmodel.Simulator // the judge of all strategies
-	Seeds []Result             // of the strategies solved before, for one that starts from their plans
+	Seeds []Result             // of the strategies solved before, with their accounts, for one that starts from their plans
 	Base  *Result              // the strongest baseline of these
 }
 
