@@ -204,7 +204,7 @@ func openable(ctx context.Context, paths []string, out string, shown *reading) (
 			return nil, err
 		}
 		if schema, err := sniff(path); err == nil && strings.HasPrefix(schema, recordings) {
-			return nil, usagef("%s: is a recording already: evenkeel fit %s -o x.profile.json reads it as it is", path, path)
+			return nil, fmt.Errorf("%s: is a recording already: evenkeel fit %s -o x.profile.json reads it as it is", path, path)
 		}
 		info, err := os.Stat(path)
 		switch {

@@ -63,10 +63,10 @@ func New(c Config) (*Backend, error) {
 	}
 	for i, n := range c.GroupSizes {
 		if n < 2 || n > 64 {
-			return nil, fmt.Errorf("a group of %d: want 2 to 64 ranks", n)
+			return nil, fmt.Errorf("--group-sizes %d: want 2 to 64 ranks", n)
 		}
 		if slices.Contains(c.GroupSizes[:i], n) {
-			return nil, fmt.Errorf("a group of %d: is there twice; name it once", n)
+			return nil, fmt.Errorf("--group-sizes %d: is there twice; name it once", n)
 		}
 	}
 	if c.HeadDims == nil {

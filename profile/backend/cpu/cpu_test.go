@@ -192,8 +192,8 @@ func TestNewRefusesWhatTheMachineHasNot(t *testing.T) {
 	m := profile.Machine{CPU: "test", Cores: 2}
 	for want, c := range map[string]cpu.Config{
 		"cpu:3: this machine has 2 cores: name 1 to 2 threads": {Machine: m, Threads: []int{3}},
-		"a group of 1: want 2 to 64 ranks":                     {Machine: m, GroupSizes: []int{1}},
-		"a group of 2: is there twice; name it once":           {Machine: m, GroupSizes: []int{2, 4, 2}},
+		"--group-sizes 1: want 2 to 64 ranks":                  {Machine: m, GroupSizes: []int{1}},
+		"--group-sizes 2: is there twice; name it once":        {Machine: m, GroupSizes: []int{2, 4, 2}},
 		"cpu:1: is there twice: a device type is measured once, and --group-sizes says how many ranks exchange messages; name it once": {
 			Machine: m, Threads: []int{1, 2, 1},
 		},

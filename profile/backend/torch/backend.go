@@ -57,7 +57,7 @@ func (c Config) validate() error {
 	}
 	for _, n := range c.GroupSizes {
 		if n < 2 || n > 1<<12 {
-			return fmt.Errorf("a group of %d: want 2 to %d ranks", n, 1<<12)
+			return fmt.Errorf("--group-sizes %d: want 2 to %d ranks", n, 1<<12)
 		}
 	}
 	for _, d := range c.HeadDims {
@@ -66,7 +66,7 @@ func (c Config) validate() error {
 		}
 	}
 	if c.DType != "" && !c.DType.Computes() {
-		return fmt.Errorf("dtype %q: want bf16, f16 or f32", string(c.DType))
+		return fmt.Errorf("--dtype %q: want bf16, f16 or f32", string(c.DType))
 	}
 	return nil
 }

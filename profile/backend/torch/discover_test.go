@@ -297,9 +297,9 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 	m := profile.Machine{Cores: 2}
 	for want, c := range map[string]Config{
 		"cpu:3: this machine has 2 cores": {Machine: m, Cores: []Cores{{3, ""}}},
-		"a group of 1":                    {Machine: m, GroupSizes: []int{1}},
+		"--group-sizes 1: want":           {Machine: m, GroupSizes: []int{1}},
 		"head_dim 4":                      {Machine: m, HeadDims: []int{4}},
-		`dtype "f64"`:                     {Machine: m, DType: "f64"},
+		`--dtype "f64": want`:             {Machine: m, DType: "f64"},
 	} {
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
