@@ -95,6 +95,7 @@ type kernel struct {
 	each     float64 // query heads a key-value head
 	seq      float64 // tokens: no block is longer
 	queries  float64 // nor has more of these
+	known    float64 // nor, of those whose floor is still to be found, so few
 	heads    float64 // no block has more
 	merge    float64 // seconds of adding a row of a FULL block's result to others'
 	// corrected is less than any factor of the law's correction, which takes longer
@@ -144,7 +145,7 @@ const fine = 1.08
 const fineHeads = 2
 
 // floorOf finds the rates of blocks of a mask, or those of a list where these are
-// less.
+// less: of blocks with no more queries than k.known.
 func (k *kernel) floorOf(pairs, known []float64) []float64 {
 	rates := make([]float64, len(pairs))
 	least, below, fewest := math.Inf(1), 0.0, 0.0
@@ -155,7 +156,7 @@ func (k *kernel) floorOf(pairs, known []float64) []float64 {
 		if known != nil {
 			least = min(least, known[i])
 		}
-		least = k.least(box{pairsLo: below, pairsHi: n, stepHi: k.longestStep(), headsLo: fewest, heads: k.heads}, least)
+		least = k.least(box{pairsLo: below, pairsHi: n, stepLo: k.shortestStep(), stepHi: k.longestStep(), headsLo: fewest, heads: k.heads}, least)
 		rates[i], below = least, n
 	}
 	return rates
@@ -182,6 +183,14 @@ func (k *kernel) longestStep() float64 {
 		return k.queries
 	}
 	return k.seq
+}
+
+// shortestStep is what a task steps along more of than that, where these are queries.
+func (k *kernel) shortestStep() float64 {
+	if k.backward || k.a.Mask == op.Diag {
+		return k.known
+	}
+	return 0
 }
 
 // least is the least rate of the blocks of a box, if it is below cut.
@@ -251,10 +260,11 @@ func (k *kernel) inBox(b box, cut float64) float64 {
 		return k.square(b, cut)
 	}
 	b.other = k.seq - math.Floor(b.stepLo)
+	b.rowsLo, b.rowsHi = b.pairsLo/b.stepHi, b.other*b.heads
 	if !k.backward {
 		b.other = min(b.other, k.queries)
+		b.rowsLo, b.rowsHi = max(b.rowsLo, k.known*b.headsLo), b.other*b.heads
 	}
-	b.rowsLo, b.rowsHi = b.pairsLo/b.stepHi, b.other*b.heads
 	if b.stepLo > 0 {
 		b.rowsHi = min(b.rowsHi, b.pairsHi/b.stepLo)
 	}
@@ -456,7 +466,9 @@ func (f *floors) attention(device string, pairs []float64, tokens float64, fewer
 			if err != nil {
 				return nil, nil, err
 			}
-			k.queries = tokens
+			if k.queries = tokens; fewer != nil {
+				k.known = math.Floor(fewer.most)
+			}
 			x.of.rate = k.floorOf(pairs, x.of.rate)
 		}
 	}
