@@ -25,7 +25,7 @@ func TestNoisyPricesLeadToShorterPlans(t *testing.T) {
 	for _, c := range []struct {
 		words string
 		n     int
-	}{{"lognormal:median=30000,sd=0.5,seed=1", 24}, {"lognormal:median=30000,sd=0.5,seed=1", 32}, {"lognormal:median=30000,sd=0.5,seed=2", 24}} {
+	}{{"lognormal:median=30000,sd=0.5,seed=1", 24}, {"lognormal:median=30000,sd=0.5,seed=1", 32}, {"lognormal:median=50000,sd=0.5,seed=2", 32}} {
 		p, err := batch.NewProblem(costs, drawn(t, c.words, c.n))
 		if err != nil {
 			t.Fatal(err)
@@ -38,11 +38,11 @@ func TestNoisyPricesLeadToShorterPlans(t *testing.T) {
 		if online > quick || thorough > online || longer > thorough {
 			t.Errorf("%d of %s: quick %v, online %v, thorough %v, for longer %v", c.n, c.words, quick, online, thorough, longer)
 		}
-		if thorough < online*0.998 {
+		if thorough < online*0.99 {
 			shorter++
 		}
 	}
 	if shorter == 0 {
-		t.Error("no plan is a fifth of a percent shorter by noisy prices")
+		t.Error("no plan is a percent shorter by noisy prices")
 	}
 }
