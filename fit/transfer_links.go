@@ -36,13 +36,13 @@ func LendLinks(p *costmodel.Profile, lenders ...*costmodel.Profile) {
 }
 
 // linkLender is the profile and the GPU model in it whose collectives a device type may
-// borrow; nil where none has the same links.
+// borrow; nil where none that was measured has the same links.
 func linkLender(to op.DeviceType, lenders []*costmodel.Profile) (best *costmodel.Profile, model string) {
 	least := math.Inf(1)
 	for _, p := range lenders {
 		for _, g := range p.Groups {
 			of := models(g.Members)
-			if g.Nodes != 1 || len(of) != 1 {
+			if g.Nodes != 1 || len(of) != 1 || !slices.ContainsFunc(p.Laws, func(l costmodel.Law) bool { return measuredOn(g, &l) }) {
 				continue
 			}
 			k := slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == g.Members[0].Device })
@@ -74,7 +74,7 @@ func lendLinks(p *costmodel.Profile, to op.DeviceType, from *costmodel.Profile, 
 		own := op.NewGroupType([]op.Member{{Device: to.Name, Count: g.Ranks()}}, 1, g.Link)
 		known := slices.ContainsFunc(p.Groups, func(o op.GroupType) bool { return o.Name == own.Name })
 		for _, l := range from.Laws {
-			if l.Group != g.Name || l.Assumed != "" || l.From != "" || answers(p, own.Name, &l) {
+			if !measuredOn(g, &l) || answers(p, own.Name, &l) {
 				continue
 			}
 			if !known {
@@ -85,6 +85,11 @@ func lendLinks(p *costmodel.Profile, to op.DeviceType, from *costmodel.Profile, 
 	}
 }
 
+// measuredOn says that a law is a group's own: not assumed, nor lent to it.
+func measuredOn(g op.GroupType, l *costmodel.Law) bool {
+	return l.Group == g.Name && l.Assumed == "" && l.From == ""
+}
+
 // answers says whether a group has a law of the same collective and variant: of two
 // libraries that a lender measured, one lends.
 func answers(p *costmodel.Profile, group string, l *costmodel.Law) bool {
@@ -93,14 +98,27 @@ func answers(p *costmodel.Profile, group string, l *costmodel.Law) bool {
 
 // lentCollective is a collective's law as that of another group.
 func lentCollective(l *costmodel.Law, group string) *costmodel.Law {
-	curve := *l.Curve
+	lent, curve := *l, *l.Curve
 	curve.HalfWidths = slices.Clone(curve.HalfWidths)
 	for i, half := range curve.HalfWidths {
 		curve.HalfWidths[i] = math.Hypot(half, sameLinkWidth)
 	}
 	wider := func(end float64) float64 { return costmodel.CombineFactors(end, math.Exp(sameLinkWidth)) }
-	return &costmodel.Law{
-		Op: l.Op, Variant: l.Variant, Group: group, Curve: &curve, Scale: l.Scale, Port: l.Port, From: l.Group,
-		Range: slices.Clone(l.Range), Widen: l.Widen, Spread: costmodel.Spread{Lo: 1 / wider(1/l.Spread.Lo), Hi: wider(l.Spread.Hi)},
+	lent.Spread = costmodel.Spread{Lo: 1 / wider(1/l.Spread.Lo), Hi: wider(l.Spread.Hi)}
+	lent.Group, lent.From, lent.Curve, lent.Width = group, l.Group, &curve, widened(l.Width)
+	lent.Fit, lent.Held, lent.Rivals = costmodel.FitError{}, costmodel.FitError{}, nil // of the lender's points
+	return &lent
+}
+
+// widened are half widths by size, whose logarithms a field holds, with that of equal links.
+func widened(widths *costmodel.Field) *costmodel.Field {
+	if widths == nil {
+		return nil
 	}
+	f := *widths
+	f.Values = slices.Clone(f.Values)
+	for i, v := range f.Values {
+		f.Values[i] = int16(math.Ceil(math.Log(math.Hypot(math.Exp(float64(v)*f.Step), sameLinkWidth)) / f.Step))
+	}
+	return &f
 }

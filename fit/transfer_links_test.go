@@ -3,6 +3,7 @@ package fit
 import (
 	"math"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -103,9 +104,14 @@ func TestOtherLinksAreNotLent(t *testing.T) {
 	for i := range h800.Devices {
 		h800.Devices[i].Name, h800.Devices[i].Sheet.LinkPerS = "h800_sxm", 200e9
 	}
+	older := alone(h100)
+	older.Devices = slices.Clone(h100.Devices)
+	for i := range older.Devices {
+		older.Devices[i].Name, older.Devices[i].Sheet.LinkPerS = "h9000_sxm", 900e9 // a B200's
+	}
 	unlinked := alone(h100)
 	unlinked.Devices = []op.DeviceType{{Name: "gpu", Sheet: op.Sheet{Arch: "sm90"}}}
-	for name, p := range map[string]*costmodel.Profile{"a100_sxm's for h100_sxm": alone(h100), "a slower NVLink": h800, "no NVLink": unlinked} {
+	for name, p := range map[string]*costmodel.Profile{"a100_sxm's for h100_sxm": alone(h100), "a slower NVLink": h800, "an older GPU's": older, "no NVLink": unlinked} {
 		before := len(p.Laws)
 		lenders := []*costmodel.Profile{a100, embedded(t, "b200_sxm"), h100}
 		if p.Devices[0].Name == h100.Devices[0].Name {
@@ -149,5 +155,77 @@ func TestLentLinksNameTheirGroup(t *testing.T) {
 				t.Errorf("%s of %v bytes: %+v, of the lender %+v", l.Op, math.Exp2(x), lent, own)
 			}
 		}
+	}
+}
+
+// TestWhoBorrowedLinksLendsNone: the nearest GPU may have been lent its own collectives, as an
+// H200 has of an H100; they are that one's to lend.
+func TestWhoBorrowedLinksLendsNone(t *testing.T) {
+	h100, h200 := embedded(t, "h100_sxm"), embedded(t, "h200_sxm")
+	sheet := h200.Devices[0].Sheet
+	sheet.BF16PerS = 148e12 // as an H20's
+	h20 := &costmodel.Profile{Devices: []op.DeviceType{{Name: "h20", Parallel: 78, Sheet: sheet}}}
+	if far := distance(h200.Devices[0], h20.Devices[0]); far >= distance(h100.Devices[0], h20.Devices[0]) {
+		t.Fatalf("the H200 is not nearer: %v", far)
+	}
+	LendLinks(h20, h200, h100)
+	if len(h20.Groups) != 3 || len(h20.Laws) == 0 || !strings.Contains(h20.Laws[0].From, "h100_sxm") {
+		t.Errorf("groups %v, %d laws", h20.Groups, len(h20.Laws))
+	}
+}
+
+// TestLentLinksAreLessSureAtEverySize: also where the lender's interval differs by size,
+// whether its curve or a field of widths says so.
+func TestLentLinksAreLessSureAtEverySize(t *testing.T) {
+	a100 := embedded(t, "a100_sxm")
+	small := alone(a100)
+	small.Devices = []op.DeviceType{{Name: "a100_sxm_40gb", Parallel: 108, Sheet: a100.Devices[0].Sheet}}
+	wide := 0
+	for i := range a100.Laws {
+		if l := &a100.Laws[i]; l.Width != nil && l.Group != "" && l.Assumed == "" {
+			l.Spread = costmodel.Spread{Lo: 0.999, Hi: 1.001} // it is the widths that count
+			wide++
+		}
+	}
+	LendLinks(small, a100)
+	for _, l := range small.Laws {
+		at := slices.IndexFunc(a100.Laws, func(o costmodel.Law) bool { return o.Group == l.From && o.Op == l.Op && o.Variant == l.Variant })
+		if at < 0 || l.Group == "" {
+			continue
+		}
+		of := a100.Laws[at]
+		n := small.Groups[slices.IndexFunc(small.Groups, func(g op.GroupType) bool { return g.Name == l.Group })].Ranks()
+		for x := 12.0; x <= 28; x += 0.25 {
+			s := op.OfMessage(l.Op, op.Message{Group: n, Bytes: units.Bytes(math.Exp2(x))})
+			lent, own := l.Predict(s), of.Predict(s)
+			if lent.Mid != own.Mid || lent.Hi <= own.Hi || lent.Lo > own.Lo || l.Width == nil != (of.Width == nil) {
+				t.Errorf("%s over %s of %.0f bytes: %+v, of the lender %+v", l.Op, l.Group, math.Exp2(x), lent, own)
+			}
+		}
+	}
+	if wide == 0 {
+		t.Error("no law has widths by size")
+	}
+}
+
+// TestOneOfTwoLibrariesLends: a lender that was measured with two of them gives one law of a
+// kind to a group.
+func TestOneOfTwoLibrariesLends(t *testing.T) {
+	h100 := embedded(t, "h100_sxm")
+	for _, g := range slices.Clone(h100.Groups) {
+		other := g
+		other.Name += " again"
+		h100.Groups = append(h100.Groups, other)
+		for _, l := range slices.Clone(h100.Laws) {
+			if l.Group == g.Name {
+				l.Group = other.Name
+				h100.Laws = append(h100.Laws, l)
+			}
+		}
+	}
+	to := alone(embedded(t, "h200_sxm"))
+	LendLinks(to, h100)
+	if err := to.Validate(); err != nil || len(to.Groups) != 3 {
+		t.Errorf("%d groups: %v", len(to.Groups), err)
 	}
 }
