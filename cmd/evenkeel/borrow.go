@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/profile/importer"
@@ -80,8 +81,34 @@ func lent(model string, lenders []*costmodel.Profile) (*costmodel.Profile, error
 		return nil, fmt.Errorf("%s: %w", model, err)
 	}
 	fit.LendLinks(p, lenders...)
+	p.Origins = originsOf(p, lenders)
 	fit.Assume(p)
 	return p, nil
+}
+
+// originsOf are those of the profiles that lent a profile its laws: whose measurements it
+// rests on.
+func originsOf(p *costmodel.Profile, lenders []*costmodel.Profile) (all []costmodel.Origin) {
+	for _, l := range lenders {
+		for _, o := range l.Origins {
+			if lends(l, p) && !slices.Contains(all, o) {
+				all = append(all, o)
+			}
+		}
+	}
+	return all
+}
+
+// lends says that laws of a profile were lent by devices or groups of another.
+func lends(lender, to *costmodel.Profile) bool {
+	return slices.ContainsFunc(to.Laws, func(l costmodel.Law) bool {
+		return slices.ContainsFunc(lender.Devices, func(d op.DeviceType) bool { return l.Device != "" && d.Name == l.From }) || borrowsLinks(&l, lender)
+	})
+}
+
+// borrowsLinks says that a collective's law was lent by a group of a profile.
+func borrowsLinks(l *costmodel.Law, lender *costmodel.Profile) bool {
+	return l.Group != "" && slices.ContainsFunc(lender.Groups, func(g op.GroupType) bool { return g.Name == l.From })
 }
 
 // datasheets lists the GPU models whose datasheet is known, sorted.

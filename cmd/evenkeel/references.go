@@ -179,13 +179,14 @@ func (o problem) referenced(cluster costmodel.Cluster, own []profiles.Reference)
 	}
 	merged, added := filledIn(cluster, own)
 	k := known{profile: profiles.Merge(slices.Concat(merged, added.references, refs)), references: true}
-	k.profile.Inputs = nil
-	for _, r := range slices.Concat(own, added.references, refs) {
-		if !slices.Contains(k.profile.Inputs, r.Input) {
-			k.profile.Inputs = append(k.profile.Inputs, r.Input)
-		}
+	for _, r := range own {
+		k.inputs = append(k.inputs, r.Input)
 	}
-	k.inputs = k.profile.Inputs
+	for _, r := range slices.Concat(added.references, refs) {
+		k.inputs = append(k.inputs, inputsOf(r)...)
+	}
+	k.inputs = each(k.inputs)
+	k.profile.Inputs = k.inputs
 	if cluster, err = cluster.Named(k.profile); err != nil {
 		return known{}, o.ofCluster(err)
 	}
@@ -307,8 +308,40 @@ func referenceOf(name string) (profiles.Reference, error) {
 	if err != nil {
 		return r, err
 	}
-	p.Header, p.Origins = lender.Profile.Header, lender.Profile.Origins
+	from := []profiles.Reference{lender}
+	if links := linksOf(p); links != nil && links.Name != lender.Name {
+		from = append(from, *links)
+	}
+	p.Header = profiles.Merge(from).Header
 	return profiles.Reference{Name: name, Input: lender.Input, Profile: p}, nil
+}
+
+// inputsOf are the files that a reference's laws are from: of a borrowed one its lenders'.
+func inputsOf(r profiles.Reference) []doc.Input {
+	if lenderOf(r.Profile) != "" {
+		return r.Profile.Inputs
+	}
+	return []doc.Input{r.Input}
+}
+
+// each leaves every file once, where it is first.
+func each(files []doc.Input) (once []doc.Input) {
+	for _, in := range files {
+		if !slices.Contains(once, in) {
+			once = append(once, in)
+		}
+	}
+	return once
+}
+
+// linksOf is the reference whose collectives a profile was lent; nil where none were.
+func linksOf(p *costmodel.Profile) *profiles.Reference {
+	for _, r := range profiles.All() {
+		if slices.ContainsFunc(p.Laws, func(l costmodel.Law) bool { return borrowsLinks(&l, r.Profile) }) {
+			return &r
+		}
+	}
+	return nil
 }
 
 // lenderOf is the device type whose laws of computing a profile borrowed; "" where it has
@@ -335,10 +368,14 @@ func chosenLinks(c costmodel.Cluster, o problem) costmodel.Cluster {
 	return c
 }
 
-// remark says which reference a plan rests on.
+// remark says which references a plan rests on.
 func remark(r profiles.Reference) string {
+	links := ""
+	if from := linksOf(r.Profile); from != nil {
+		links = fmt.Sprintf("; collectives are those of %s, whose links have the same datasheet rate", from.Name)
+	}
 	if lender := lenderOf(r.Profile); lender != "" {
-		return fmt.Sprintf("%s: nobody measured it: laws of the reference profile of %s by the ratios of their datasheets", r.Name, lender)
+		return fmt.Sprintf("%s: nobody measured it: laws of the reference profile of %s by the ratios of their datasheets%s", r.Name, lender, links)
 	}
 	var stacks, titles []string
 	for _, d := range r.Profile.Devices {
@@ -351,5 +388,5 @@ func remark(r profiles.Reference) string {
 	if len(titles) > 0 {
 		by = fmt.Sprintf("others' measurements (%s)", strings.Join(titles, "; "))
 	}
-	return fmt.Sprintf("%s: laws of the reference profile (%s), fitted to %s, not to this cluster", r.Name, strings.Join(stacks, ", "), by)
+	return fmt.Sprintf("%s: laws of the reference profile (%s), fitted to %s, not to this cluster%s", r.Name, strings.Join(stacks, ", "), by, links)
 }
