@@ -35,8 +35,12 @@ func Settle(a, b *Step, reason string) string {
 	ops = distinct(ops)
 	places := strings.Join(distinct(on), " and ")
 	rests := ""
-	if !own {
-		rests = fmt.Sprintf(", on which %s of %s rests", strings.Join(ops, ", "), places)
+	switch {
+	case own:
+	case len(ops) == 1:
+		rests = fmt.Sprintf(", on which %s of %s rests", ops[0], places)
+	default:
+		rests = fmt.Sprintf(", on which %s of %s rest", strings.Join(ops, ", "), places)
 	}
 	return fmt.Sprintf("%s; to settle it, on %s: evenkeel calibrate --fresh --only %s", rests, places, strings.Join(ops, ","))
 }

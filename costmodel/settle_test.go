@@ -23,6 +23,11 @@ func TestADoubtIsSettledOnTheDevicesOfTheSteps(t *testing.T) {
 		return stepOf(of)
 	}
 	none := step(doubtful("other", 1.1))
+	forward := doubtful("mine/borrowed", CombineFactors(1.4, 1.2), lender.PassedOn()...)
+	forward.Op = op.KindAttnFwd
+	if got, want := Settle(step(lent, forward), none, lender.Title()), ", on which attn_bwd, attn_fwd of mine rest; to settle it, on mine: evenkeel calibrate --fresh --only attn_bwd,attn_fwd"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 	for reason, c := range map[string]struct {
 		a, b *Step
 		want string
