@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	"github.com/evenkeel/evenkeel/costmodel/op"
 )
 
 // Settle says, to be read after a reason to doubt the difference between two steps (see
@@ -16,7 +14,7 @@ import (
 // no more of these. It is empty where no law of the steps rests on the reason.
 func Settle(a, b *Step, reason string) string {
 	if reason == contentionTitle() {
-		return fmt.Sprintf("; to settle it: evenkeel calibrate --fresh --only %s", op.KindOverlap)
+		return "; to settle it: evenkeel calibrate --fresh" // overlaps alone make no profile, and --only takes none
 	}
 	var ops, on []string
 	laws := slices.Concat(a.restOn(reason), b.restOn(reason))

@@ -36,7 +36,7 @@ func TestADoubtIsSettledOnTheDevicesOfTheSteps(t *testing.T) {
 		"send_recv on x":        {step(link), step(made), "; to settle it, on x: evenkeel calibrate --fresh --only send_recv"},
 		lender.Title():          {step(lent), none, ", on which attn_bwd of mine rests; to settle it, on mine: evenkeel calibrate --fresh --only attn_bwd"},
 		"collectives over rdma": {InTurn(none, step(wire)), none, ", on which all_gather of 2 mine over rdma rests; to settle it, on 2 mine over rdma: evenkeel calibrate --fresh --only all_gather"},
-		contentionTitle():       {none, none, "; to settle it: evenkeel calibrate --fresh --only overlap"},
+		contentionTitle():       {none, none, "; to settle it: evenkeel calibrate --fresh"},
 		"the weather":           {step(own), step(lent), ""},
 	} {
 		if got := Settle(c.a, c.b, reason); got != c.want {

@@ -59,9 +59,9 @@ func (d *Data) memory(device string) (costmodel.MemoryFacts, []string) {
 	for _, of := range layers {
 		switch l := line(of); {
 		case l.MinTokens == l.MaxTokens:
-			warnings = append(warnings, fmt.Sprintf("%s on %s: measured at %d tokens only, and a slope takes two lengths; measure another: evenkeel calibrate --fresh --only %s", op.KindMemLayer, device, int64(l.MinTokens), op.KindMemLayer))
+			warnings = append(warnings, fmt.Sprintf("%s on %s: measured at %d tokens only, and a slope takes two lengths; measure another: evenkeel calibrate --fresh", op.KindMemLayer, device, int64(l.MinTokens)))
 		case !(l.PerToken > 0):
-			warnings = append(warnings, fmt.Sprintf("%s on %s: the peak does not grow with the tokens, so it says nothing about a layer; measure longer ones: evenkeel calibrate --fresh --only %s", op.KindMemLayer, device, op.KindMemLayer))
+			warnings = append(warnings, fmt.Sprintf("%s on %s: the peak does not grow with the tokens, so it says nothing about a layer; measure longer ones: evenkeel calibrate --fresh", op.KindMemLayer, device))
 		default:
 			m.Layers = append(m.Layers, l)
 		}

@@ -92,7 +92,7 @@ func TestPlanSaysWhatItsMemoryRestsOn(t *testing.T) {
 		return strings.Join(strings.Fields(a.String()), " "), b.String()
 	}
 	for ranks, want := range map[int]string{
-		0: "memory is by formula (assumed); a backend that measures memory replaces some of it: evenkeel calibrate --fresh --only mem_layer",
+		0: "memory is by formula (assumed); a backend that measures memory replaces some of it: evenkeel calibrate --fresh",
 		3: "activations rest on a layer's measured bytes a token on 3 of 4 ranks; all other memory is by formula (assumed);",
 		4: "activations rest on a layer's measured bytes a token; the rest of the memory is by formula (assumed)",
 	} {

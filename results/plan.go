@@ -10,7 +10,6 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
-	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver"
 )
@@ -164,7 +163,7 @@ func memorySource(d *solver.Plan) string {
 	case measured > 0:
 		how = fmt.Sprintf("activations rest on a layer's measured bytes a token on %d of %s; all other memory is by formula (assumed)", measured, plural(len(d.Step.Ranks), "rank"))
 	}
-	return how + "; a backend that measures memory replaces some of it: evenkeel calibrate --fresh --only " + string(op.KindMemLayer)
+	return how + "; a backend that measures memory replaces some of it: evenkeel calibrate --fresh"
 }
 
 func baselinesFirst(all []solver.Candidate) []solver.Candidate {

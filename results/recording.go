@@ -267,12 +267,21 @@ func stops(c StratumCount) string {
 	return text[1:]
 }
 
+// onlyOf is the flag that has nothing but an op measured; what is measured once beside the
+// points of laws has none, for it makes no profile by itself.
+func onlyOf(k op.Kind) string {
+	if spec, err := op.Lookup(k); err != nil || spec.Measures != op.Time {
+		return ""
+	}
+	return " --only " + string(k)
+}
+
 func pointMarks(n *notes, c StratumCount) string {
 	marks := ""
 	classes := []profile.Class{profile.OutOfMemory, profile.Unsupported, profile.Wrong, profile.Failed, profile.Crashed, profile.Hung, profile.Throttled}
 	for _, class := range classes {
 		if c.Classes[class] > 0 {
-			marks += n.mark(fmt.Sprintf("%s of %s on %s failed: %s; the recording holds the reasons; to try again: evenkeel calibrate --fresh --only %s", plural(c.Classes[class], "point"), c.Op, c.On, class, c.Op))
+			marks += n.mark(fmt.Sprintf("%s of %s on %s failed: %s; the recording holds the reasons; to try again: evenkeel calibrate --fresh%s", plural(c.Classes[class], "point"), c.Op, c.On, class, onlyOf(c.Op)))
 		}
 	}
 	if c.Classes[profile.TooLong] > 0 {

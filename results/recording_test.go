@@ -109,3 +109,13 @@ func TestStrataKeepTheirOrder(t *testing.T) {
 		t.Errorf("got %v, want %s", got, want)
 	}
 }
+
+// --only takes what laws are fitted to; the rest is measured once beside it, and a command
+// that asks for that alone is refused.
+func TestWhatIsMeasuredOnceIsNotAskedForAlone(t *testing.T) {
+	for k, want := range map[op.Kind]string{op.KindNorm: " --only norm", op.KindSendRecv: " --only send_recv", op.KindMemLayer: "", op.KindOverlap: ""} {
+		if got := onlyOf(k); got != want {
+			t.Errorf("%s: %q, want %q", k, got, want)
+		}
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
-	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -49,7 +48,7 @@ func New(profile *costmodel.Profile, job costmodel.Job) (*Problem, error) {
 			return nil, fmt.Errorf("cluster: node %s: %w", r.NodeName, err)
 		}
 		if d.Memory == 0 {
-			return nil, fmt.Errorf("device type %q has no memory_bytes in the profile, so no plan can be said to fit; measure it: evenkeel calibrate --fresh --only %s", d.Name, op.KindMemCapacity)
+			return nil, fmt.Errorf("device type %q has no memory_bytes in the profile, so no plan can be said to fit; measure it: evenkeel calibrate --fresh", d.Name)
 		}
 	}
 	if n := len(p.Ranks); job.SeqLen < units.Tokens(n) {
