@@ -23,7 +23,7 @@ const (
 // Datasheet is what is known about the links of a GPU model; zero values are unknown.
 // Rates are in bytes per second, in one direction.
 type Datasheet struct {
-	Fabric            string // link class of its own links
+	Fabric            string // link class of its own links; empty where none are known
 	LinkPerS, NetPerS units.BytesPerS
 	HostPerS          units.BytesPerS // of PCIe, or what stands in its place
 	// Laws are the link classes for which there are laws without a profile of the user's.
@@ -251,7 +251,7 @@ func (d *Draft) network(o Options, model string) {
 func (d *Draft) state(o Options, n costmodel.Node) {
 	model := costmodel.ModelOf(n.Devices[0].Device)
 	sheet := o.Datasheet(model)
-	if n.Link == "" || sheet.Fabric == "" || slices.Contains(sheet.Laws, n.Link) {
+	if unknown := sheet.Fabric == "" && sheet.HostPerS == 0; n.Link == "" || unknown || slices.Contains(sheet.Laws, n.Link) {
 		return
 	}
 	if rate := sheet.rate(n.Link); rate > 0 {

@@ -123,6 +123,8 @@ func TestDraftStatesLinksWithoutLaws(t *testing.T) {
 		"why":      {of(sheet, [2]int{0, 1}), "nvlink at 3e+11 bytes/s, the datasheet's of x, which counts as assumed: nobody measured it; to measure it there: evenkeel calibrate\n"},
 		"pcie":     {of(sheet), "links:\n  - {name: pcie, bytes_per_s: 6e+10}\n"},
 		"beside":   {of(sheet), "beside the links above:\n#   - {name: ib, bytes_per_s: 5e+10}  # usual card of x\n"},
+		"no links": {of(Datasheet{HostPerS: 6.4e10}), "links:\n  - {name: pcie, bytes_per_s: 6.4e+10}\n"},
+		"a bridge": {of(Datasheet{HostPerS: 6.4e10}, [2]int{0, 1}), "links: nobody measured nvlink of x, and no datasheet has its rate; state it, "},
 		"unknown":  {of(Datasheet{Fabric: "xgmi", LinkPerS: 3e11}, [2]int{0, 1}), "links: nobody measured nvlink of x, and no datasheet has its rate; state it, as in links: [{name: nvlink, bytes_per_s: 25e9}], or measure it there: evenkeel calibrate\n"},
 		"of a law": {of(Datasheet{Fabric: "nvlink", LinkPerS: 3e11, Laws: []string{"nvlink"}}, [2]int{0, 1}), "schema: evenkeel.cluster/v1\nnetwork: ib\nnodes:\n"},
 	} {
