@@ -48,10 +48,7 @@ func CheckJournal(path string) (note string, err error) {
 		note = torn(path, n)
 	}
 	err = j.Read(func(line int, data []byte) error {
-		kind, err := kindOf(path, line, data)
-		if err == nil && !slices.Contains([]string{"for", "accept", "drop", "result"}, kind) {
-			return unknownKind(path, line, kind)
-		}
+		_, err := decoded(path, line, data)
 		return err
 	})
 	return note, errors.Join(err, j.Close())
@@ -61,19 +58,31 @@ func torn(path string, bytes int64) string {
 	return fmt.Sprintf("%s: a last line of %d bytes was torn and is cut off: its batch was not acknowledged", path, bytes)
 }
 
-// kindOf is what a line is.
-func kindOf(path string, line int, data []byte) (string, error) {
+// decoded is what a line says, by its kind.
+func decoded(path string, line int, data []byte) (any, error) {
 	var kind struct {
 		T string `json:"t"`
 	}
 	if err := json.Unmarshal(data, &kind); err != nil {
-		return "", &doc.Error{File: path, Line: line, Msg: err.Error(), Hint: "move the journal away to start without it"}
+		return nil, &doc.Error{File: path, Line: line, Msg: err.Error(), Hint: "move the journal away to start without it"}
 	}
-	return kind.T, nil
-}
-
-func unknownKind(path string, line int, kind string) error {
-	return &doc.Error{File: path, Line: line, Field: "t", Value: kind, Msg: "no such kind of line", Hint: "another version wrote it? move the journal away to start without it"}
+	var says any
+	switch kind.T {
+	case "for":
+		says = new(planning)
+	case "accept":
+		says = new(accepted)
+	case "drop":
+		says = new(dropped)
+	case "result":
+		says = new(planned)
+	default:
+		return nil, &doc.Error{File: path, Line: line, Field: "t", Value: kind.T, Msg: "no such kind of line", Hint: "another version wrote it? move the journal away to start without it"}
+	}
+	if err := doc.DecodeStrict(path, line, data, says); err != nil {
+		return nil, err
+	}
+	return says, nil
 }
 
 // openLog opens the journal and puts on the board what it holds. notes tell what was
@@ -117,44 +126,25 @@ type restoring struct {
 	open  map[key]*entry // of these, the ones without an answer so far
 }
 
-// line takes one line in, by its kind.
+// line takes one line in.
 func (r *restoring) line(line int, data []byte) error {
-	path := r.log.path
-	kind, err := kindOf(path, line, data)
+	says, err := decoded(r.log.path, line, data)
 	if err != nil {
 		return err
 	}
-	switch kind {
-	case "for":
-		var of planning
-		if err := doc.DecodeStrict(path, line, data, &of); err != nil {
-			return err
+	switch x := says.(type) {
+	case *planning:
+		if x.Groups != r.log.of.Groups {
+			return &doc.Error{File: r.log.path, Line: line, Msg: "its plans are for other devices or kinds of groups than this server's: " + x.Costs, Hint: "choose another journal, or move this one away to start without its plans"}
 		}
-		if of.Groups != r.log.of.Groups {
-			return &doc.Error{File: path, Line: line, Msg: "its plans are for other devices or kinds of groups than this server's: " + of.Costs, Hint: "choose another journal, or move this one away to start without its plans"}
-		}
-	case "accept":
-		var a accepted
-		if err := doc.DecodeStrict(path, line, data, &a); err != nil {
-			return err
-		}
-		r.accept(&a)
-	case "drop":
-		var d dropped
-		if err := doc.DecodeStrict(path, line, data, &d); err != nil {
-			return err
-		}
-		r.board.remove(key{d.Job, d.Step})
-	case "result":
-		var p planned
-		if err := doc.DecodeStrict(path, line, data, &p); err != nil {
-			return err
-		}
-		k := key{p.Job, p.Step}
+	case *accepted:
+		r.accept(x)
+	case *dropped:
+		r.board.remove(key{x.Job, x.Step})
+	case *planned:
+		k := key{x.Job, x.Step}
 		delete(r.open, k)
-		r.board.restored(k, &p)
-	default:
-		return unknownKind(path, line, kind)
+		r.board.restored(k, x)
 	}
 	return nil
 }

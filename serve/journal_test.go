@@ -324,3 +324,37 @@ func TestARewrittenJournalHasAnOrder(t *testing.T) {
 		}
 	}
 }
+
+// A journal with every kind of line is gone on with; half a line at its end is told and cut off.
+func TestAJournalIsCheckedBeforePricing(t *testing.T) {
+	r := journalled(t)
+	r.submitted(1, 4)
+	r.answer("/v1/jobs/a/plans/1?wait_s=5")
+	r.submitted(2, 4)
+	r.answer("/v1/jobs/a/plans/2?wait_s=5")
+	if code, body := r.ask("DELETE", "/v1/jobs/a/plans/2", ""); code != 204 {
+		t.Fatalf("%d %s", code, body)
+	}
+	data, err := os.ReadFile(r.config.Journal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []string{"for", "accept", "drop", "result"} {
+		if !strings.Contains(string(data), `"t":"`+kind+`"`) {
+			t.Fatalf("no line of %s in\n%s", kind, data)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "j")
+	if note, err := CheckJournal(path); note != "" || err != nil {
+		t.Errorf("one that is yet to be made: %q, %v", note, err)
+	}
+	if err := os.WriteFile(path, append(slices.Clone(data), `{"t":"acc`...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if note, err := CheckJournal(path); !strings.Contains(note, "a last line of 9 bytes was torn") || err != nil {
+		t.Errorf("%q, %v", note, err)
+	}
+	if kept, _ := os.ReadFile(path); string(kept) != string(data) {
+		t.Errorf("what was whole was changed: %s", kept)
+	}
+}

@@ -531,8 +531,8 @@ func TestAJournalOfAnotherKindIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := New(Config{Limits: DefaultLimits(), Journal: path})
-		if err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%q: %v", text, err)
+		if _, first := CheckJournal(path); err == nil || !strings.Contains(err.Error(), name) || fmt.Sprint(first) != err.Error() {
+			t.Errorf("%q: %v, checked before pricing: %v", text, err, first)
 		}
 		if kept, _ := os.ReadFile(path); string(kept) != text {
 			t.Errorf("the journal was changed")
