@@ -71,12 +71,9 @@ func firstOfEach(points []Spot) []bool {
 }
 
 // Starved says whether a schedule was begun whose time went into what is measured once, if
-// into anything: no point of any law was visited.
+// into anything: no point of any law was visited, or chosen in time.
 func (p *Past) Starved() bool {
-	if p.Header == nil || p.Schedule == nil || len(p.Schedule.Points) == 0 {
-		return false
-	}
-	return !slices.ContainsFunc(p.Schedule.Points, p.done)
+	return p.Header != nil && p.Schedule != nil && !slices.ContainsFunc(p.Schedule.Points, p.done)
 }
 
 // Scheduled is how many points of the schedule were visited.

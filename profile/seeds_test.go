@@ -2,7 +2,11 @@ package profile_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -49,7 +53,7 @@ func (g gauging) Gauge(ctx context.Context) (float64, error) {
 	return 1 << 20, g.backend.Clock().Sleep(ctx, g.backend.each)
 }
 
-func (b slowGauge) run(t *testing.T, path string, budget time.Duration) *profile.Past {
+func (b slowGauge) run(t *testing.T, path string, cfg profile.Config) *profile.Past {
 	t.Helper()
 	j, err := doc.OpenJournal(path)
 	if err != nil {
@@ -60,7 +64,7 @@ func (b slowGauge) run(t *testing.T, path string, budget time.Duration) *profile
 	if j.Size() > 0 {
 		past = pastOf(t, path)
 	}
-	if err := profile.Calibrate(t.Context(), b, config(budget), past, j, onwards(t)); err != nil {
+	if err := profile.Calibrate(t.Context(), b, cfg, past, j, onwards(t)); err != nil {
 		t.Fatal(err)
 	}
 	return pastOf(t, path)
@@ -92,7 +96,7 @@ func slowly(t *testing.T, looks int, each time.Duration) slowGauge {
 // would take 32. It comes first as far as a quarter goes, and the rest behind the seeds.
 func TestWhatIsMeasuredOnceLeavesTimeForLaws(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x.rec.jsonl")
-	past := slowly(t, 8, 4*time.Second).run(t, path, 20*time.Second)
+	past := slowly(t, 8, 4*time.Second).run(t, path, config(20*time.Second))
 	points, looks := map[string]int{}, 0
 	for i, p := range read(t, path).points {
 		if p.Op == op.KindMemLayer {
@@ -118,15 +122,74 @@ func TestABudgetSpentBeforeAnyLawIsNoEnd(t *testing.T) {
 	const budget = 20 * time.Second
 	path := filepath.Join(t.TempDir(), "x.rec.jsonl")
 	b := slowly(t, 1, time.Minute)
-	past := b.run(t, path, budget)
+	past := b.run(t, path, config(budget))
 	if !past.Starved() || past.Complete(budget) || past.Ended != profile.EndBudget || past.Scheduled() != 0 {
 		t.Fatalf("starved %v, complete %v, ended %q, %d points", past.Starved(), past.Complete(budget), past.Ended, past.Scheduled())
 	}
 	if s := past.Suffices(); s < 2*budget || s > 10*budget {
 		t.Errorf("%s would suffice", s)
 	}
-	past = b.run(t, path, budget)
+	past = b.run(t, path, config(budget))
 	if past.Starved() || past.Scheduled() < 100 {
 		t.Errorf("gone on with: %d of %d points", past.Scheduled(), len(past.Schedule.Points))
+	}
+}
+
+// Checks on busy cores may leave rounds no time for a first choice: the same budget chooses
+// then and measures, before the rest of what is measured once.
+func TestABudgetWithoutAChoiceIsNoEnd(t *testing.T) {
+	const budget = 20 * time.Second
+	path := filepath.Join(t.TempDir(), "x.rec.jsonl")
+	cfg, _ := inRounds(budget, 0)
+	b := slowly(t, 8, 4*time.Second)
+	b.run(t, path, cfg)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(data), "\n")
+	var s profile.Schedule
+	if err := json.Unmarshal([]byte(lines[1]), &s); err != nil {
+		t.Fatal(err)
+	}
+	s.Points, s.Canaries = []profile.Spot{}, []int{}
+	none, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, reason := range []profile.EndReason{profile.EndBudget, profile.EndDone} {
+		text := fmt.Sprintf("%s%s\n{\"t\":\"end\",\"at\":\"2026-01-01T00:00:20Z\",\"reason\":%q,\"elapsed_s\":20}\n", lines[0], none, reason)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if past := pastOf(t, path); !past.Starved() || past.Complete(budget) || past.Suffices() < 2*budget {
+			t.Errorf("%s: starved %v, complete %v, %s would suffice", reason, past.Starved(), past.Complete(budget), past.Suffices())
+		}
+		if past := b.run(t, path, cfg); past.Scheduled() < 100 {
+			t.Errorf("%s: gone on with: %d points", reason, past.Scheduled())
+		}
+	}
+}
+
+// What earlier runs took of a budget is not given again.
+func TestARunThatGoesOnHasWhatIsLeftOfTheBudget(t *testing.T) {
+	const budget = 20 * time.Second
+	path := filepath.Join(t.TempDir(), "x.rec.jsonl")
+	b := slowly(t, 20, 2*time.Second)
+	if past := b.run(t, path, config(budget)); past.Ended != profile.EndBudget {
+		t.Fatalf("ended: %s", past.Ended)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.SplitAfter(string(data), "\n")
+	if err := os.WriteFile(path, []byte(strings.Join(lines[:len(lines)/2], "")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	begun := pastOf(t, path).Spent
+	past := b.run(t, path, config(budget))
+	if more := past.Spent - begun; begun < budget/4 || more < budget/4 || past.Spent > budget+2*time.Second {
+		t.Errorf("of %s, %s at first and %s more", budget, begun, more)
 	}
 }
