@@ -88,6 +88,19 @@ func TestACalibrationWithoutLawsSaysWhatWouldSuffice(t *testing.T) {
 	}
 }
 
+// However the budget was written, the command that goes on has one.
+func TestAnotherBudgetTakesThePlaceOfTheFirst(t *testing.T) {
+	for _, args := range [][]string{
+		{"calibrate", "--out", "x"},
+		{"calibrate", "--budget", "20s", "--out", "x"},
+		{"calibrate", "--budget=20s", "--out", "x"},
+	} {
+		if got, want := strings.Join(withBudget(args, 2*time.Minute), " "), "calibrate --out x --budget 2m"; got != want {
+			t.Errorf("%q became %q, want %q", args, got, want)
+		}
+	}
+}
+
 func fitError(t *testing.T, path string) error {
 	t.Helper()
 	_, err := (&app{errOut: io.Discard}).fitFiles(t.Context(), []string{path}, filepath.Join(t.TempDir(), "x.profile.json"), fit.Defaults())
