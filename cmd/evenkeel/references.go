@@ -85,13 +85,27 @@ func (o problem) laws() (known, error) {
 		k.inputs = append(k.inputs, r.Input)
 	}
 	if k.cluster, err = cluster.Resolve(k.profile, o.link, o.network); err != nil {
-		if refs, no := lacking(cluster, own); no == nil && len(refs) > 0 {
-			err = fmt.Errorf("%w; or let the embedded profiles stand for %s: --profile %s,%s", err, refs[0].Name, o.profile, borrowReferences)
+		if what := standIn(err, cluster, k.profile, own); what != "" {
+			err = fmt.Errorf("%w; or let the embedded profiles stand for %s: --profile %s,%s", err, what, o.profile, borrowReferences)
 		}
 		return known{}, o.ofCluster(err)
 	}
 	k.assumeStated()
 	return k, nil
+}
+
+// standIn is what the embedded profiles have of a cluster that given ones lack: a GPU model
+// or, as of one that was measured alone, links.
+func standIn(err error, c costmodel.Cluster, p *costmodel.Profile, own []profiles.Reference) string {
+	if refs, no := lacking(c, own); no == nil && len(refs) > 0 {
+		return refs[0].Name
+	}
+	var of *costmodel.FieldError
+	_, unknown := lacking(c, nil)
+	if errors.As(err, &of) && !strings.HasSuffix(of.Field, "device") && unknown == nil && len(p.Groups) == 0 {
+		return "the links"
+	}
+	return ""
 }
 
 // ofCluster is the error of a cluster that is wrong for its profile, with the file that
