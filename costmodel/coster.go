@@ -212,7 +212,11 @@ func (c *coster) warnings() []string {
 			continue
 		}
 		if c.q.rivals[u.law] > 1 {
-			out = append(out, fmt.Sprintf("%s on %s: kernel %s is the fastest of %d that were measured there and is taken; with another kernel the job takes longer", lawTitle(u.law), u.law.On(), u.law.Variant.Kernel, c.q.rivals[u.law]))
+			where := "there"
+			if u.law.From != "" {
+				where = "on " + u.law.From
+			}
+			out = append(out, fmt.Sprintf("%s on %s: kernel %s is the fastest of %d that were measured %s and is taken; with another kernel the job takes longer", lawTitle(u.law), u.law.On(), u.law.Variant.Kernel, c.q.rivals[u.law], where))
 		}
 		if u.factor != 1 {
 			out = append(out, fmt.Sprintf("%s was not measured; the law of %s on %s stands in, slowed by %.0f %%; a calibration of that very group would replace it", u.where, u.law.Op, u.law.On(), 100*(u.factor-1)))
