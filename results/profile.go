@@ -74,8 +74,12 @@ func profileHead(p *printer, d *costmodel.Profile) {
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
+	whose := "measured by others"
+	if MeasuredHere(d) {
+		whose = "borrowed laws were measured by others"
+	}
 	for _, o := range d.Origins {
-		p.para("", fmt.Sprintf("measured by others: %s, %s at %.12s, %s", o.Title, o.Repository, o.Commit, o.Licence))
+		p.para("", fmt.Sprintf("%s: %s, %s at %.12s, %s", whose, o.Title, o.Repository, o.Commit, o.Licence))
 	}
 	if d.Holdout.Share > 0 && len(d.Laws) > 0 {
 		p.para("", fmt.Sprintf("held out before the fit: %s of the points of every law (seed %d)%s; the errors below are theirs", units.Percent(d.Holdout.Share), d.Holdout.Seed, heldFewer(d)))

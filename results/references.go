@@ -9,6 +9,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/results/profiles"
 )
 
@@ -24,13 +25,14 @@ type ReferenceSummary struct {
 	P90      float64            `json:"held_out_p90"`
 	Points   int                `json:"held_out_points"`
 	Origins  []costmodel.Origin `json:"origins"`
+	Own      bool               `json:"measured_by_this_project,omitzero"`
 }
 
 // SummariseReferences sums reference profiles up.
 func SummariseReferences(refs []profiles.Reference) []ReferenceSummary {
 	var all []ReferenceSummary
 	for _, r := range refs {
-		s := ReferenceSummary{Name: r.Name, Origins: r.Profile.Origins}
+		s := ReferenceSummary{Name: r.Name, Origins: r.Profile.Origins, Own: MeasuredHere(r.Profile)}
 		for _, d := range r.Profile.Devices {
 			s.Devices, s.Software = append(s.Devices, d.Name), append(s.Software, softwareOf(d))
 		}
@@ -97,8 +99,10 @@ func References(w io.Writer, refs []ReferenceSummary, datasheets []string) error
 	t.render(p)
 	p.para("", "errors are |log(predicted / measured)|, as everywhere: 5 % is a time predicted too long or too short by a factor of 1.05, whichever; of points set aside before the fit, of the worst law of attention and matrix products; an op in both columns was measured in another precision, head dimension or group")
 	p.printf("\n")
-	if own := ownReferences(refs); len(own) > 0 {
-		p.para("measured by ", fmt.Sprintf("this project: %s, by evenkeel calibrate", strings.Join(own, ", ")))
+	for _, r := range refs {
+		if r.Own {
+			p.para("measured by ", fmt.Sprintf("this project: %s, by evenkeel calibrate; what it borrows was measured by others", r.Name))
+		}
 	}
 	for _, o := range originsOf(refs) {
 		p.para("measured by ", fmt.Sprintf("%s: %s at %.12s, %s", o.Title, o.Repository, o.Commit, o.Licence))
@@ -129,14 +133,10 @@ func groupCosts(p *printer, all []profiles.GroupCost) {
 	t.render(p)
 }
 
-// ownReferences names those that rest on nobody else's measurements.
-func ownReferences(refs []ReferenceSummary) (names []string) {
-	for _, r := range refs {
-		if len(r.Origins) == 0 {
-			names = append(names, r.Name)
-		}
-	}
-	return names
+// MeasuredHere says that devices of a profile were measured by evenkeel itself: their times
+// were not imported.
+func MeasuredHere(p *costmodel.Profile) bool {
+	return len(profile.ImportedPlaces(p.Devices, nil)) < len(p.Devices)
 }
 
 // originsOf lists the origins of all references, each once.

@@ -398,9 +398,9 @@ func remark(r profiles.Reference) string {
 	for _, origin := range r.Profile.Origins {
 		titles = append(titles, origin.Title)
 	}
-	by := "this project's measurements"
-	if len(titles) > 0 {
-		by = fmt.Sprintf("others' measurements (%s)", strings.Join(titles, "; "))
+	by := fmt.Sprintf("others' measurements (%s)", strings.Join(titles, "; "))
+	if results.MeasuredHere(r.Profile) {
+		by = "this project's measurements"
 	}
 	return fmt.Sprintf("%s: laws of the reference profile (%s), fitted to %s, not to this cluster%s", r.Name, strings.Join(stacks, ", "), by, links)
 }

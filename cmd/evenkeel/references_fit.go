@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -34,6 +35,11 @@ func (r reference) onto(p *costmodel.Profile, origins []costmodel.Origin) {
 	p.Warnings = append(p.Warnings, r.remarks...)
 	if r.assume {
 		fit.LendLinks(p, r.lenders...)
+		for _, o := range originsOf(p, r.lenders) {
+			if !slices.Contains(p.Origins, o) {
+				p.Origins = append(p.Origins, o)
+			}
+		}
 		fit.Assume(p)
 	}
 }
