@@ -135,7 +135,7 @@ func nearestDonor(donors []Donor, s Stratum, dev op.DeviceType) *Donor {
 // whose points may be those that the law was fitted to. Of imported ones nothing but a name
 // is known: there it is the same kernels, on who knows which devices.
 func itself(lender, to op.DeviceType) bool {
-	return lender.Fingerprint == to.Fingerprint && to.Fingerprint != profile.Fingerprint(to.Name)
+	return to.Fingerprint != "" && lender.Fingerprint == to.Fingerprint && to.Fingerprint != profile.Fingerprint(to.Name)
 }
 
 // donor finds who may lend to a stratum of a data set, or nil.
