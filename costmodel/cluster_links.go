@@ -35,7 +35,7 @@ func (c Cluster) validateLinks() error {
 	}
 	seen := map[string]Link{}
 	for i, l := range c.Links {
-		if err := l.validate(); err != nil {
+		if err := l.Validate(); err != nil {
 			return fmt.Errorf("links[%d].%w", i, err)
 		}
 		if first, again := seen[l.Name]; again && first != l {
@@ -48,7 +48,9 @@ func (c Cluster) validateLinks() error {
 	return nil
 }
 
-func (l Link) validate() error {
+// Validate says what of a link cannot be meant: a name that is no word, a rate outside 1 MB/s
+// to 100 TB/s, a latency above 0.1 s.
+func (l Link) Validate() error {
 	switch {
 	case !isWord(l.Name):
 		return fmt.Errorf("name: %w", CheckLinkClass(l.Name))

@@ -200,11 +200,11 @@ func slowest(p *costmodel.Profile, members []op.Member, flag string, rate func(o
 	for _, m := range members {
 		own := rate(sheetOf(p.Devices, m.Device))
 		if own == 0 {
-			what := "links: [{name: net, bytes_per_s: 25e9}] and network: net"
+			class := "net"
 			if flag == "--link" {
-				what = "links: [{name: bus, bytes_per_s: 25e9}] and the node's link: bus"
+				class = "bus"
 			}
-			return 0, fmt.Errorf("no link between %s and others was measured, and its datasheet names no rate; name a link class of the profile with %s, or state the rate in a cluster.yaml, such as %s", m.Device, flag, what)
+			return 0, fmt.Errorf("no link between %s and others was measured, and its datasheet names no rate; name a link class of the profile with %s, or one of your own with its rate, such as %s %s=25GB/s", m.Device, flag, flag, class)
 		}
 		least = min(least, own)
 	}

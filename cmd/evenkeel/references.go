@@ -12,6 +12,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/evenkeel/evenkeel/results/profiles"
 )
@@ -66,6 +67,9 @@ func (o problem) laws() (known, error) {
 	if o.link != "" && !slices.ContainsFunc(cluster.Nodes, func(n costmodel.Node) bool { return n.Size() > 1 }) {
 		return known{}, usagef("--link %s: no node of the cluster has two devices, between which it would be: leave it out", o.link)
 	}
+	if err := o.stateRates(&cluster); err != nil {
+		return known{}, err
+	}
 	paths, references, err := o.profiles()
 	if err != nil {
 		return known{}, err
@@ -92,6 +96,36 @@ func (o problem) laws() (known, error) {
 	}
 	k.assumeStated()
 	return k, nil
+}
+
+// stateRates takes the rates out of --link and --network: net=25GB/s names a class and
+// states its rate, as the links of a cluster.yaml do.
+func (o *problem) stateRates(c *costmodel.Cluster) error {
+	for _, f := range []struct {
+		name  string
+		class *string
+	}{{"link", &o.link}, {"network", &o.network}} {
+		class, rate, stated := strings.Cut(*f.class, "=")
+		if !stated {
+			continue
+		}
+		r, err := units.ParseRate(rate)
+		if err != nil {
+			return usagef("--%s %s: %v", f.name, *f.class, err)
+		}
+		l := costmodel.Link{Name: class, Rate: r}
+		if err := l.Validate(); err != nil {
+			return usagef("--%s %s: %v", f.name, *f.class, err)
+		}
+		if slices.ContainsFunc(c.Links, func(x costmodel.Link) bool { return x.Name == class && x != l }) {
+			return usagef("--%s %s: %s has another rate already; leave one of them out, or give them two names", f.name, *f.class, class)
+		}
+		*f.class = class
+		if !slices.Contains(c.Links, l) {
+			c.Links = append(c.Links, l)
+		}
+	}
+	return nil
 }
 
 // standIn is what the embedded profiles have of a cluster that given ones lack: a GPU model

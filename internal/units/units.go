@@ -198,8 +198,24 @@ func ParseBytes(s string) (Bytes, error) {
 	return Bytes(v), nil
 }
 
+// ParseRate reads a bandwidth such as "25GB/s", or "200Gb/s" as network cards are named:
+// B is a byte and b a bit. Prefixes are decimal, those with an i binary.
+//
+// Errors: no unit a second, not a number, zero or negative, or not whole bytes.
+func ParseRate(s string) (BytesPerS, error) {
+	v, err := parse(s, map[string]float64{
+		"B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12,
+		"KiB/s": 1 << 10, "MiB/s": 1 << 20, "GiB/s": 1 << 30, "TiB/s": 1 << 40,
+		"Mb/s": 1e6 / 8, "Gb/s": 1e9 / 8, "Tb/s": 1e12 / 8,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("%q: want a rate such as 25GB/s (bytes) or 200Gb/s (bits): %w", s, err)
+	}
+	return BytesPerS(v), nil
+}
+
 func parse(s string, suffixes map[string]float64) (float64, error) {
-	digits := strings.TrimRight(s, "BKMGTkmgti ")
+	digits := strings.TrimRight(s, "BKMGTkmgtibs/ ")
 	factor, ok := suffixes[strings.TrimSpace(s[len(digits):])]
 	if !ok {
 		return 0, fmt.Errorf("unknown unit %q", strings.TrimSpace(s[len(digits):]))

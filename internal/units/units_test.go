@@ -81,6 +81,24 @@ func TestParseTokens(t *testing.T) {
 	}
 }
 
+func TestParseRateTellsBitsFromBytes(t *testing.T) {
+	for s, want := range map[string]BytesPerS{"25GB/s": 25e9, "200Gb/s": 25e9, "1.5 TB/s": 1.5e12, "1GiB/s": 1 << 30, "100Mb/s": 12.5e6} {
+		if got, err := ParseRate(s); err != nil || got != want {
+			t.Errorf("ParseRate(%q) = %v, %v, want %v", s, got, err, want)
+		}
+	}
+	for s, want := range map[string]string{
+		"25GB":   `"25GB": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit "GB"`,
+		"25e9":   `"25e9": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit ""`,
+		"-1GB/s": `"-1GB/s": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): must be positive`,
+		"":       `"": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit ""`,
+	} {
+		if _, err := ParseRate(s); err == nil || err.Error() != want {
+			t.Errorf("ParseRate(%q): %v, want %s", s, err, want)
+		}
+	}
+}
+
 func TestParseBytesKeepsDecimalAndBinaryApart(t *testing.T) {
 	for s, want := range map[string]Bytes{"512": 512, "64KiB": 65536, "64 KiB": 65536, "1GB": 1e9, "1.5GiB": 3 << 29} {
 		if got, err := ParseBytes(s); err != nil || got != want {
