@@ -65,6 +65,16 @@ type Sample struct {
 	Histogram *Histogram // nil if the file lists single lengths
 }
 
+// noDocument refuses evenkeel's own documents by their name: their first key is no length.
+func noDocument(name string, r io.ReaderAt) error {
+	head := make([]byte, 4<<10)
+	n, _ := r.ReadAt(head, 0) // whose errors the reader of the format meets again
+	if schema, err := doc.SchemaOf(head[:n]); err == nil && strings.HasPrefix(schema, "evenkeel.") {
+		return fmt.Errorf("%s: is a document of schema %s, which lists no lengths: name a file of lengths, or see evenkeel show %s", name, shorten(schema), name)
+	}
+	return nil
+}
+
 // Read reads lengths or a histogram from r of the given size. name is the file's name in
 // errors. A parquet file is read by random access, all others as a stream in little
 // memory.
@@ -77,6 +87,11 @@ func Read(name string, r io.ReaderAt, size int64, o Options) (*Sample, error) {
 	}
 	if err := noText(name, r); err != nil {
 		return nil, err
+	}
+	if format == JSON || format == JSONL {
+		if err := noDocument(name, r); err != nil {
+			return nil, err
+		}
 	}
 	stream := io.NewSectionReader(r, 0, size)
 	switch format {

@@ -52,6 +52,8 @@ func TestBadLengthsAreNamed(t *testing.T) {
 		{"a.txt", "\x1f\x8b\x08\x00", "", "a.txt: is compressed with gzip; decompress it first, such as with gunzip -k"},
 		{"a.csv", "\x1f\x8b\x08\x00", "", "a.csv: is compressed with gzip; decompress it first, such as with gunzip -k"},
 		{"a.jsonl", "\xff\xfe{\x00", "", "a.jsonl: is UTF-16; save it as UTF-8"},
+		{"a.json", `{"schema": "evenkeel.plan/v2", "tool": "evenkeel 0.1.0", "cut": "of`, "", "a.json: is a document of schema evenkeel.plan/v2, which lists no lengths: name a file of lengths, or see evenkeel show a.json"},
+		{"a.jsonl", "{\"schema\": \"evenkeel.recording/v1\"}\n{\"n\": 3}\n", "", "a.jsonl: is a document of schema evenkeel.recording/v1, which lists no lengths: name a file of lengths, or see evenkeel show a.jsonl"},
 		{"a.txt", "5\nNaN\n", "", `a.txt:2: "NaN": is no number: want the tokens of a sequence, such as 8192`},
 		{"a.txt", "5\n-3\n", "", "a.txt:2: -3: negative: want the tokens of a sequence, such as 8192"},
 		{"a.txt", "0\n", "", "a.txt:1: 0: a sequence of no tokens trains nothing: leave it out"},
