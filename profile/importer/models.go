@@ -78,7 +78,11 @@ func (o Options) unknown(name string) error {
 			what = "is not known; the nearest names are " + strings.Join(near, ", ")
 		}
 	}
-	return fmt.Errorf("the GPU %s %s; say which with --device, or describe it in a table with --devices", quoted(name), what)
+	way := "say which with --device"
+	if name != "" && name == o.Device {
+		way = "give --device a name that is known and fits no other"
+	}
+	return fmt.Errorf("the GPU %s %s; %s, or describe it in a table with --devices", quoted(name), what, way)
 }
 
 // nearest lists up to three names that are like a name: those with the fewest edits, where

@@ -82,6 +82,14 @@ func TestUnknownGPUsAreToldApart(t *testing.T) {
 	}
 }
 
+// Whom --device itself names wrongly is not told to name a GPU with --device.
+func TestAnUnknownDeviceFlagIsToldSo(t *testing.T) {
+	want := `the GPU "h100" could be h100_pcie or h100_nvl or h100_sxm; give --device a name that is known and fits no other, or describe it in a table with --devices`
+	if err := (Options{Device: "h100"}).unknown("h100"); err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 func TestDevicesAddAndOverride(t *testing.T) {
 	sheets, err := ReadDevices("d.csv", strings.NewReader("\ufeffgpu,sms,memory_gib,bf16_tflops,intra_node_gbytes_per_s_per_gpu_one_way,host_gbytes_per_s,sm_version,per_node\r\n"+
 		"x1,64,48,200,400,64,91.0,4\r\nh100_sxm,66,,,,,,\r\n"))
