@@ -58,7 +58,7 @@ func (x *Sure) Solve(ctx context.Context, p *strategy.Problem, report func(strat
 	switch {
 	case q.best.time > 0 && q.best.time < sure*(1-minGain):
 		why := describe(q.best.layout, p.Job.SeqLen, "they cost more time than they surely save")
-		why += fmt.Sprintf("; of %d layouts asked the fastest whose gain is more than the cost model can be wrong by", q.asked)
+		why += fmt.Sprintf("; of the layouts asked (%d) the fastest whose gain is more than the cost model can be wrong by", q.asked)
 		return strategy.Result{Layout: q.best.layout, Evaluated: q.asked, Why: why, Stopped: ctx.Err() != nil}, nil
 	case ctx.Err() != nil && math.IsInf(float64(sure), 1): // who looks longer may find one
 		return strategy.Result{}, fmt.Errorf("was stopped before a gain beyond doubt was found: %w", ended.Why(ctx))
@@ -67,7 +67,7 @@ func (x *Sure) Solve(ctx context.Context, p *strategy.Problem, report func(strat
 	case q.asked == 0:
 		return none("no layout that evenkeel simulated is faster than the strongest baseline")
 	}
-	return none("of the %d layouts that were asked none gains more over the strongest baseline than the cost model can be wrong by", q.asked)
+	return none("of the layouts that were asked (%d) none gains more over the strongest baseline than the cost model can be wrong by", q.asked)
 }
 
 // asker judges layouts by how fast they are and how sure that is.
