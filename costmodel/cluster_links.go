@@ -146,11 +146,13 @@ func (c linkChoice) bySheet(link string, rate float64) string {
 	if rate == 0 {
 		return ""
 	}
-	class := fmt.Sprintf("{name: %s, bytes_per_s: %g}", cmp.Or(link, strings.TrimPrefix(c.flag, "--")), rate)
+	name := cmp.Or(link, strings.TrimPrefix(c.flag, "--"))
+	entry := fmt.Sprintf("{name: %s, bytes_per_s: %g}", name, rate)
+	add := "links: [" + entry + "] to cluster.yaml"
 	if len(c.stated) > 0 { // YAML takes no key twice
-		return fmt.Sprintf("; or plan with the datasheet's rate, which counts as assumed: add %s to the links of cluster.yaml", class)
+		add = entry + " to the links of cluster.yaml"
 	}
-	return fmt.Sprintf("; or plan with the datasheet's rate, which counts as assumed: add links: [%s] to cluster.yaml", class)
+	return fmt.Sprintf("; or plan with the datasheet's rate, which counts as assumed: %s %s=%gGB/s, or add %s", c.flag, name, rate/1e9, add)
 }
 
 // insideRate is the rate between the devices of a node over a link class, by their

@@ -248,9 +248,9 @@ func TestResolveStatedLinks(t *testing.T) {
 	}{
 		"slip of a stated class": {with(func(x *Cluster) { x.Nodes[0].Link = "nvlink_a80" }), known(), []string{`link class "nvlink_a80" is not in the profile (did you mean "nvlink_a800"?); it has nvlink, nvlink_a800, roce`}},
 		"slip of a network":      {with(func(x *Cluster) { x.Network = "roec" }), known(), []string{`did you mean "roce"?`}},
-		"network of no law":      {with(func(x *Cluster) { x.Network = "infiniband" }), known(), []string{"which counts as assumed: add {name: infiniband, bytes_per_s: 2.5e+10} to the links of cluster.yaml"}},
+		"network of no law":      {with(func(x *Cluster) { x.Network = "infiniband" }), known(), []string{"which counts as assumed: --network infiniband=25GB/s, or add {name: infiniband, bytes_per_s: 2.5e+10} to the links of cluster.yaml"}},
 		"bus beside nvlink":      {with(func(x *Cluster) { x.Nodes[1].Link = "pcie" }), known(), []string{"node b: link class", "add {name: pcie, bytes_per_s: 6.4e+10} to the links of cluster.yaml"}},
-		"nothing measured":       {alone, bare, []string{"evenkeel calibrate --fresh --only send_recv", "which counts as assumed: add links: [{name: link, bytes_per_s: 2e+11}] to cluster.yaml"}},
+		"nothing measured":       {alone, bare, []string{"evenkeel calibrate --fresh --only send_recv", "which counts as assumed: --link link=200GB/s, or add links: [{name: link, bytes_per_s: 2e+11}] to cluster.yaml"}},
 		"open, two stated":       {open, bare, []string{"the profile and the cluster's links have the classes nvlink_a800, roce; choose with --link"}},
 		"slip of a device":       {with(func(x *Cluster) { x.Nodes = []Node{node("n", op.Member{Device: "h10", Count: 1})} }), known(), []string{`"h10" of node n is not in the profile (did you mean "h100"?)`}},
 	} {
