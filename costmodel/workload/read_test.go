@@ -34,6 +34,7 @@ func TestLengthsAreRead(t *testing.T) {
 		{"a.jsonl", `{"text":"a","length":5}` + "\n\n" + `{"length":6,"text":"b"}`, "", "[5 6]"},
 		{"a.jsonl", `{"x":5,"y":6}`, "y", "[6]"},
 		{"a.jsonl", "5\n6\n", "", "[5 6]"},
+		{"a.jsonl", `{"schema":"others/v1","length":5}`, "", "[5]"},
 		{"a.json", "[5, 6]", "", "[5 6]"},
 	} {
 		s, err := readString(c.name, c.text, c.column)

@@ -74,7 +74,7 @@ func TestUnknownGPUsAreToldApart(t *testing.T) {
 		"mi300":               `the nearest names are mi300x, `,
 		"AMD Instinct MI300A": `the nearest names are mi300x, mi3`,
 		"Radeon RX 7900 XTX":  `nor is a name like it`,
-		"":                    `is not known`,
+		"":                    `say which with --device`,
 	} {
 		if err := (Options{}).unknown(name); !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", name, err)
