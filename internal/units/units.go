@@ -201,9 +201,9 @@ func ParseBytes(s string) (Bytes, error) {
 // ParseRate reads a bandwidth such as "25GB/s", or "200Gb/s" as network cards are named:
 // B is a byte and b a bit. Prefixes are decimal, those with an i binary.
 //
-// Errors: no unit a second, not a number, zero or negative, or not whole bytes.
+// Errors: no unit a second, not a number, zero or negative.
 func ParseRate(s string) (BytesPerS, error) {
-	v, err := parse(s, map[string]float64{
+	v, err := parsePositive(s, map[string]float64{
 		"B/s": 1, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12,
 		"KiB/s": 1 << 10, "MiB/s": 1 << 20, "GiB/s": 1 << 30, "TiB/s": 1 << 40,
 		"Mb/s": 1e6 / 8, "Gb/s": 1e9 / 8, "Tb/s": 1e12 / 8,
@@ -214,7 +214,16 @@ func ParseRate(s string) (BytesPerS, error) {
 	return BytesPerS(v), nil
 }
 
+// parse reads a positive whole number with a suffix.
 func parse(s string, suffixes map[string]float64) (float64, error) {
+	v, err := parsePositive(s, suffixes)
+	if err == nil && (v != math.Trunc(v) || v > 1<<53) {
+		return 0, fmt.Errorf("must come out as a whole number up to 2^53")
+	}
+	return v, err
+}
+
+func parsePositive(s string, suffixes map[string]float64) (float64, error) {
 	digits := strings.TrimRight(s, "BKMGTkmgtibs/ ")
 	factor, ok := suffixes[strings.TrimSpace(s[len(digits):])]
 	if !ok {
@@ -224,14 +233,10 @@ func parse(s string, suffixes map[string]float64) (float64, error) {
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("%q is no number", digits)
-	case math.IsNaN(v) || math.IsInf(v, 0):
+	case math.IsNaN(v) || math.IsInf(v, 0) || math.IsInf(v*factor, 0):
 		return 0, fmt.Errorf("%q is not finite", digits)
 	case v <= 0:
 		return 0, fmt.Errorf("must be positive")
 	}
-	v *= factor
-	if v != math.Trunc(v) || v > 1<<53 {
-		return 0, fmt.Errorf("must come out as a whole number up to 2^53")
-	}
-	return v, nil
+	return v * factor, nil
 }

@@ -82,16 +82,17 @@ func TestParseTokens(t *testing.T) {
 }
 
 func TestParseRateTellsBitsFromBytes(t *testing.T) {
-	for s, want := range map[string]BytesPerS{"25GB/s": 25e9, "200Gb/s": 25e9, "1.5 TB/s": 1.5e12, "1GiB/s": 1 << 30, "100Mb/s": 12.5e6} {
+	for s, want := range map[string]BytesPerS{"25GB/s": 25e9, "200Gb/s": 25e9, "1.5 TB/s": 1.5e12, "1GiB/s": 1 << 30, "100Mb/s": 12.5e6, "0.7 B/s": 0.7} {
 		if got, err := ParseRate(s); err != nil || got != want {
 			t.Errorf("ParseRate(%q) = %v, %v, want %v", s, got, err, want)
 		}
 	}
 	for s, want := range map[string]string{
-		"25GB":   `"25GB": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit "GB"`,
-		"25e9":   `"25e9": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit ""`,
-		"-1GB/s": `"-1GB/s": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): must be positive`,
-		"":       `"": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit ""`,
+		"25GB":      `"25GB": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit "GB"`,
+		"25e9":      `"25e9": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit ""`,
+		"1e308TB/s": `"1e308TB/s": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): "1e308" is not finite`,
+		"-1GB/s":    `"-1GB/s": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): must be positive`,
+		"":          `"": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit ""`,
 	} {
 		if _, err := ParseRate(s); err == nil || err.Error() != want {
 			t.Errorf("ParseRate(%q): %v, want %s", s, err, want)
@@ -111,12 +112,15 @@ func TestParseBytesKeepsDecimalAndBinaryApart(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, s := range []string{"256k", "1e9", "-3", "64KiB", "0x1p3k", "é"} {
+	for _, s := range []string{"256k", "1e9", "-3", "64KiB", "0x1p3k", "é", "200Gb/s"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if v, err := ParseTokens(s); err == nil && v <= 0 {
 			t.Errorf("ParseTokens(%q) = %d", s, v)
+		}
+		if v, err := ParseRate(s); err == nil && !(v > 0 && !math.IsInf(float64(v), 0)) {
+			t.Errorf("ParseRate(%q) = %v", s, v)
 		}
 		if v, err := ParseBytes(s); err == nil && v <= 0 {
 			t.Errorf("ParseBytes(%q) = %d", s, v)
