@@ -9,6 +9,7 @@ package units
 import (
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -223,11 +224,14 @@ func parse(s string, suffixes map[string]float64) (float64, error) {
 	return v, err
 }
 
+// leadingNumber is what a quantity begins with, before its unit.
+var leadingNumber = regexp.MustCompile(`^[-+]?(?:[0-9._]*(?:[eE][-+]?[0-9]+)?|(?i:nan|inf(?:inity)?))`)
+
 func parsePositive(s string, suffixes map[string]float64) (float64, error) {
 	digits := strings.TrimRight(s, "BKMGTkmgtibs/ ")
 	factor, ok := suffixes[strings.TrimSpace(s[len(digits):])]
-	if !ok {
-		return 0, fmt.Errorf("unknown unit %q", strings.TrimSpace(s[len(digits):]))
+	if !ok { // the unit as it was written: letters that no unit has are cut off above
+		return 0, fmt.Errorf("unknown unit %q", strings.TrimSpace(s[len(leadingNumber.FindString(s)):]))
 	}
 	v, err := strconv.ParseFloat(digits, 64)
 	switch {

@@ -89,6 +89,9 @@ func TestParseRateTellsBitsFromBytes(t *testing.T) {
 	}
 	for s, want := range map[string]string{
 		"25GB":      `"25GB": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit "GB"`,
+		"200Gbps":   `"200Gbps": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit "Gbps"`,
+		"25GB/s=3":  `"25GB/s=3": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit "GB/s=3"`,
+		"25 Gbit/s": `"25 Gbit/s": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit "Gbit/s"`,
 		"25e9":      `"25e9": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): unknown unit ""`,
 		"1e308TB/s": `"1e308TB/s": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): "1e308" is not finite`,
 		"-1GB/s":    `"-1GB/s": want a rate such as 25GB/s (bytes) or 200Gb/s (bits): must be positive`,
