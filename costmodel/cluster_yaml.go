@@ -114,12 +114,16 @@ func checkYAMLTree(name string, file *ast.File) error {
 		return fmt.Errorf("%s: %d YAML documents: want one, beginning with schema: %s", name, len(file.Docs), ClusterSchema)
 	}
 	body := file.Docs[0].Body
-	first, value := firstEntry(body)
+	first, schema := firstEntry(body)
+	value := ""
+	if s, ok := schema.(*ast.StringNode); ok {
+		value = s.Value
+	}
 	switch {
 	case first != "schema":
 		return fmt.Errorf("%s: begins with %.40q: the first line must be schema: %s", at(name, body), first, ClusterSchema)
 	case value != ClusterSchema:
-		return fmt.Errorf("%s: schema: %.80q: want %s", at(name, body), value, ClusterSchema)
+		return fmt.Errorf("%s: schema: %s: want %s", at(name, body), spelt(schema), ClusterSchema)
 	}
 	var v yamlVisitor
 	ast.Walk(&v, body)
@@ -129,7 +133,7 @@ func checkYAMLTree(name string, file *ast.File) error {
 	return nil
 }
 
-func firstEntry(body ast.Node) (key, value string) {
+func firstEntry(body ast.Node) (key string, value ast.Node) {
 	var kv *ast.MappingValueNode
 	switch n := body.(type) {
 	case *ast.MappingNode:
@@ -140,12 +144,9 @@ func firstEntry(body ast.Node) (key, value string) {
 		kv = n
 	}
 	if kv == nil {
-		return body.GetToken().Value, ""
+		return body.GetToken().Value, nil
 	}
-	if s, ok := kv.Value.(*ast.StringNode); ok {
-		value = s.Value
-	}
-	return kv.Key.GetToken().Value, value
+	return kv.Key.GetToken().Value, kv.Value
 }
 
 // yamlVisitor finds the first node of a kind we refuse.
