@@ -62,7 +62,7 @@ func (e *MissingLawError) Error() string {
 	case len(e.HeadDims) > 0:
 		has = fmt.Sprintf(", which has it %s;", e.beside())
 	}
-	return fmt.Sprintf("no law for %s on %s in the profile%s measure it: evenkeel calibrate --fresh --only %s%s, then fit again", named(e.Op, e.Variant), e.On, has, e.Op, e.measured())
+	return fmt.Sprintf("no law for %s on %s in the profile%s %s", named(e.Op, e.Variant), e.On, has, remedy("it", e))
 }
 
 // named is an op with its variant, where it has any: "gemm (fwd f32)".
@@ -162,11 +162,22 @@ func (e *MissingLawsError) Error() string {
 			way = fmt.Sprintf(": plan with --dtype %s, or", listed(first.DTypes, " or --dtype "))
 		}
 	}
-	kinds, flags := toMeasure(e.Missing)
-	if len(kinds) == 1 {
+	if kinds, _ := toMeasure(e.Missing); len(kinds) == 1 {
 		it = "it"
 	}
-	return fmt.Sprintf("no law for %s in the profile%s%s measure %s: evenkeel calibrate --fresh --only %s%s, then fit again", strings.Join(all, ", nor for "), has, way, it, listed(kinds, ","), flags)
+	return fmt.Sprintf("no law for %s in the profile%s%s %s", strings.Join(all, ", nor for "), has, way, remedy(it, e.Missing...))
+}
+
+// remedy says how to come by laws, called it or them: the command that measures all of
+// them, or where those come from that no calibration can measure.
+func remedy(it string, laws ...*MissingLawError) string {
+	for _, m := range laws {
+		if d := m.Variant.DType; d.Computes() && !d.Runs() {
+			return fmt.Sprintf("import what others measured of %s, for calibrate runs no %s: evenkeel import, then fit again", it, d)
+		}
+	}
+	kinds, flags := toMeasure(laws)
+	return fmt.Sprintf("measure %s: evenkeel calibrate --fresh --only %s%s, then fit again", it, listed(kinds, ","), flags)
 }
 
 // toMeasure is what a calibration is to be told to measure laws: --only's ops, and the flags
@@ -215,8 +226,7 @@ type MissingPartsError struct {
 // Error names the laws with what the profile has in their place, and the command that
 // measures them all.
 func (e *MissingPartsError) Error() string {
-	kinds, flags := toMeasure(e.Missing)
-	return fmt.Sprintf("no prediction of %s on %s: its parts have no law for %s; measure them: evenkeel calibrate --fresh --only %s%s, then fit again", e.Op, e.On, e.Laws(), listed(kinds, ","), flags)
+	return fmt.Sprintf("no prediction of %s on %s: its parts have no law for %s; %s", e.Op, e.On, e.Laws(), remedy("them", e.Missing...))
 }
 
 // Laws lists those that are missing, with what the profile has in their place.

@@ -18,7 +18,9 @@ func TestMissingLawNamesThoseBesideIt(t *testing.T) {
 	for want, v := range map[string]op.Variant{
 		"no law for attn_fwd (diag d256 f32) on fast in the profile, which has it for heads of 64; measure it: evenkeel calibrate --fresh --only attn_fwd --model config.json, then fit again":         {Mask: op.Diag, HeadDim: 256, DType: op.F32},
 		"no law for attn_fwd (diag d64 f16) on fast in the profile, which has it in f32: plan with --dtype f32, or measure it: evenkeel calibrate --fresh --only attn_fwd --dtype f16, then fit again": {Mask: op.Diag, HeadDim: 64, DType: op.F16},
-		"no law for attn_fwd (diag d64 f32 window 9) on fast in the profile; measure it: evenkeel calibrate --fresh --only attn_fwd, then fit again":                                                   {Mask: op.Diag, HeadDim: 64, DType: op.F32, Window: 9},
+		// A calibration with --dtype fp8 would run nothing: this precision is imported alone.
+		"no law for attn_fwd (diag d64 fp8) on fast in the profile, which has it in f32: plan with --dtype f32, or import what others measured of it, for calibrate runs no fp8: evenkeel import, then fit again": {Mask: op.Diag, HeadDim: 64, DType: op.FP8},
+		"no law for attn_fwd (diag d64 f32 window 9) on fast in the profile; measure it: evenkeel calibrate --fresh --only attn_fwd, then fit again":                                                              {Mask: op.Diag, HeadDim: 64, DType: op.F32, Window: 9},
 	} {
 		if _, err := q.Law("fast", op.KindAttnFwd, v); err == nil || err.Error() != want {
 			t.Errorf("%v\nwant %s", err, want)
@@ -53,6 +55,7 @@ func TestAllMissingLawsAreNamedAtOnce(t *testing.T) {
 			4,
 		},
 		{func(j *Job) { j.DType = op.BF16 }, "in the profile, which has them in f32: plan with --dtype f32, or measure them: evenkeel calibrate --fresh --only norm,gemm,rope,attn_fwd,swiglu,attn_bwd --dtype bf16, then fit again", 20},
+		{func(j *Job) { j.DType = op.FP8 }, "in the profile, which has them in f32: plan with --dtype f32, or import what others measured of them, for calibrate runs no fp8: evenkeel import, then fit again", 20},
 	} {
 		j := testJob(cluster(t, "1x(1 fast + 1 slow)", p, "bus", "net"), tokens)
 		c.change(&j)

@@ -132,7 +132,7 @@ func (p *Plan) trains(d *batch.Document) error {
 			p.Job.DType = op.F32
 		}
 	}
-	if !p.Job.DType.Computes() {
+	if !p.Job.DType.Runs() {
 		return fmt.Errorf("the dtype: %q: want f32, bf16 or f16", string(p.Job.DType))
 	}
 	for i, n := range d.Lengths {

@@ -191,7 +191,7 @@ func (o replaying) load(paths []string) ([]*replay.Plan, error) {
 	if o.model == "" {
 		return replay.LoadPlans(paths)
 	}
-	if o.dtype != "" && !op.DType(o.dtype).Computes() {
+	if o.dtype != "" && !op.DType(o.dtype).Runs() {
 		return nil, usagef("--dtype %s: want f32, bf16 or f16", o.dtype)
 	}
 	model, err := readModel(o.model)

@@ -245,6 +245,7 @@ func TestReplayRefusesWrongPlansOfBatches(t *testing.T) {
 		{[]string{plan}, exitUsage, "x.batch.json: schema: \"evenkeel.batchplan/v1\": a plan of batches does not hold the model"},
 		{[]string{plan, "--dtype", "f32"}, exitUsage, "--dtype f32: goes with --model"},
 		{[]string{plan, "--model", model, "--dtype", "i9"}, exitUsage, "--dtype i9: want f32"},
+		{[]string{plan, "--model", model, "--dtype", "fp8"}, exitUsage, "--dtype fp8: want f32"},
 		{[]string{plan, "--model", model, "--docs", "100,101"}, exitUsage, "--docs 100,101: want none, for "},
 		{[]string{plans[0], "--model", model}, exitUsage, "none of the plans is of batches"},
 		{[]string{plan, "--model", filepath.Join(dir, "none.json")}, exitFailed, "none.json"},

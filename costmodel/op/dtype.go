@@ -43,6 +43,10 @@ func (d DType) Size() units.Bytes {
 // messages only.
 func (d DType) Computes() bool { return d == F32 || d == BF16 || d == F16 || d == FP8 }
 
+// Runs says that a worker runs kernels in the precision: of fp8 there is what others
+// measured, and no kernel to measure or to train with.
+func (d DType) Runs() bool { return d.Computes() && d != FP8 }
+
 func (d DType) validate(k Kind) error {
 	if !d.Computes() {
 		return &AxisError{k, "dtype", fmt.Sprintf("%q: want f32, bf16, f16 or fp8", string(d))}

@@ -65,7 +65,7 @@ func (c Config) validate() error {
 			return fmt.Errorf("head_dim %d: want 8 to 512", d)
 		}
 	}
-	if c.DType != "" && !c.DType.Computes() {
+	if c.DType != "" && !c.DType.Runs() {
 		return fmt.Errorf("--dtype %q: want bf16, f16 or f32", string(c.DType))
 	}
 	return nil

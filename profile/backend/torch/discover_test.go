@@ -300,6 +300,7 @@ func TestBadConfigurationsAreRefused(t *testing.T) {
 		"--group-sizes 1: want":           {Machine: m, GroupSizes: []int{1}},
 		"head_dim 4":                      {Machine: m, HeadDims: []int{4}},
 		`--dtype "f64": want`:             {Machine: m, DType: "f64"},
+		`--dtype "fp8": want`:             {Machine: m, DType: op.FP8}, // which no worker runs
 	} {
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
