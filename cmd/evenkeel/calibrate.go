@@ -73,6 +73,9 @@ loses none of them, and the same command goes on where it stopped.`,
 			if err := notEmpty(c, "out", "only", "devices", "model", "dtype", "python", "print-launch", "image"); err != nil {
 				return err
 			}
+			if c.Flags().Changed("points") && o.points < fit.FewestPoints {
+				return usagef("--points %d: want %d or more, the fewest that a law is fitted to", o.points, fit.FewestPoints)
+			}
 			if !c.Flags().Changed("budget") {
 				o.budget = o.usualBudget()
 				o.untimed = o.budget == unlimited
@@ -128,9 +131,6 @@ func (a *app) runCalibrate(ctx context.Context, o calibration) error {
 	}
 	if o.pointTimeout <= 0 {
 		return usagef("--point-timeout %s: must be positive", o.pointTimeout)
-	}
-	if o.points < 0 || o.points > 0 && o.points < fit.FewestPoints {
-		return usagef("--points %d: want %d or more, the fewest that a law is fitted to", o.points, fit.FewestPoints)
 	}
 	if o.points > mostPoints {
 		return usagef("--points %d: want %d or fewer", o.points, mostPoints)

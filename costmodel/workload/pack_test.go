@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -109,6 +110,9 @@ func TestBatches(t *testing.T) {
 	}
 	const want = "there are 2 batches of 3 sequences, counted from 0, in 7 lengths"
 	if _, err := Batch(lengths, 3, 2); err == nil || err.Error() != want {
+		t.Error(err)
+	}
+	if _, err := Batch(lengths, 5, 1); err == nil || !strings.HasPrefix(err.Error(), "there is 1 batch of 5 ") {
 		t.Error(err)
 	}
 }

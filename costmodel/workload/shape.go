@@ -92,7 +92,11 @@ func Batches(lengths []units.Tokens, size int) int {
 // Error: there are fewer lengths.
 func Batch(lengths []units.Tokens, size, i int) ([]units.Tokens, error) {
 	if n := Batches(lengths, size); i < 0 || i >= n {
-		return nil, fmt.Errorf("there are %s of %s, counted from 0, in %s", units.Count(n, "batch"), units.Count(size, "sequence"), units.Count(len(lengths), "length"))
+		be := "are"
+		if n == 1 {
+			be = "is"
+		}
+		return nil, fmt.Errorf("there %s %s of %s, counted from 0, in %s", be, units.Count(n, "batch"), units.Count(size, "sequence"), units.Count(len(lengths), "length"))
 	}
 	return lengths[size*i : size*(i+1)], nil
 }

@@ -83,7 +83,10 @@ func Parse(s string) (Config, error) {
 		count, name, ok := strings.Cut(strings.TrimSpace(p), "x")
 		n, err := strconv.Atoi(count)
 		truth, known := types()[name]
-		if !ok || err != nil || n < 1 || n > 1024 || !known {
+		if ok && err == nil && known && (n < 1 || n > 1024) {
+			return c, fmt.Errorf("sim: %q: want 1 to 1024 of a device", p)
+		}
+		if !ok || err != nil || !known {
 			return c, fmt.Errorf("sim: %q: want a number and a device, such as 2xbig; the devices are big and small", p)
 		}
 		d := Device{Name: "sim_" + name, Count: n, Truth: truth}
