@@ -209,7 +209,7 @@ func (a *AllToAll) classes(c *Costs, p Parameters) error {
 	states := stateBytes * share * a.parameters(p.Context)
 	hold := units.Tokens(math.Floor((float64(p.Memory) - states) / a.activation(p.Devices)))
 	if hold < 1 {
-		return fmt.Errorf("memory: %v: the states of %.3g parameters alone take %v of a device", p.Memory, a.parameters(p.Context), units.Bytes(states))
+		return fmt.Errorf("memory: %v: the states of %.3g parameters, a table of %d positions among them, alone take %v of a device; give it more memory, more devices or a shorter context", p.Memory, a.parameters(p.Context), int64(p.Context), units.Bytes(states))
 	}
 	for d := 1; d <= p.Devices; d *= 2 {
 		c.add(d, d <= p.PerNode, a.BaseTime, hold*units.Tokens(d), d, a.curve(d))

@@ -146,6 +146,7 @@ func TestPublishedErrors(t *testing.T) {
 		{"no devices", "fcp", func(p *groupcost.Parameters) { p.Devices = 0 }, "devices: 0"},
 		{"large node", "fcp", func(p *groupcost.Parameters) { p.PerNode = 65 }, "devices of a node: 65"},
 		{"little memory", "flexsp-gpt-30b", func(p *groupcost.Parameters) { p.Memory = units.GiB }, "states"},
+		{"long context", "flexsp-gpt-7b", func(p *groupcost.Parameters) { p.Context = 1e9 }, "a table of 1000000000 positions among them, alone take 955 GiB of a device; give it more memory, more devices or a shorter context"},
 		{"no context", "flexsp-gpt-7b", func(p *groupcost.Parameters) { p.Context = 0 }, "context_tokens: 0"},
 		{"stage", "flexsp-gpt-7b", func(p *groupcost.Parameters) { p.Zero = "zero4" }, `"zero4"`},
 		{"budget", "fcp", func(p *groupcost.Parameters) { p.Budget = -1 }, "budget_tokens: -1"},
