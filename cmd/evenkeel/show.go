@@ -171,10 +171,6 @@ func sniff(path string) (string, error) {
 	}
 	schema, err := doc.SchemaOf(head)
 	var whole *doc.Error
-	if errors.As(err, &whole) {
-		whole.File = path
-		return "", whole
-	}
 	switch {
 	case err == nil:
 		return schema, nil
@@ -182,6 +178,9 @@ func sniff(path string) (string, error) {
 		return "", fmt.Errorf("%s: is a timeline: open it in Perfetto (https://ui.perfetto.dev) or chrome://tracing; %s", path, shown)
 	case errors.Is(err, io.ErrUnexpectedEOF) && len(head) == sniffed: // the file goes on
 		err = fmt.Errorf("no \"schema\" key in its first %d bytes", sniffed)
+	case errors.As(err, &whole):
+		whole.File = path
+		return "", whole
 	}
 	return "", fmt.Errorf("%s: not an evenkeel document: %w; %s", path, err, shown)
 }

@@ -72,8 +72,7 @@ func (h *Header) validate() error {
 // which is an [*Error].
 func CheckSchema(name string, data []byte, want string) error {
 	got, tool, err := declared(data)
-	var syntax *jsontext.SyntacticError
-	if errors.As(err, &syntax) || errors.Is(err, io.ErrUnexpectedEOF) {
+	if broken(err) {
 		return decodeError(name, 0, data, nil, err)
 	}
 	kind, version, _ := cutVersion(want)
@@ -210,7 +209,7 @@ func describeKind(kind string) string {
 // SchemaOf returns the schema that the JSON object at the start of data
 // declares: of a document, or of the first line of a recording. data may be cut
 // off after it. The error says why there is none; it is an [*Error], without a
-// file, where data is no JSON from its first byte on, such as compressed.
+// file, where data is no JSON, such as compressed, or breaks before its schema.
 func SchemaOf(data []byte) (string, error) {
 	if msg, hint := WholeFile(data); hint != "" {
 		return "", &Error{Msg: msg, Hint: hint}
@@ -219,5 +218,14 @@ func SchemaOf(data []byte) (string, error) {
 		return "", ErrNotObject
 	}
 	schema, _, err := declared(data)
+	if broken(err) {
+		return "", decodeError("", 0, data, nil, err)
+	}
 	return schema, err
+}
+
+// broken says that JSON broke or ended in the middle, where err is of reading some.
+func broken(err error) bool {
+	var syntax *jsontext.SyntacticError
+	return errors.As(err, &syntax) || errors.Is(err, io.ErrUnexpectedEOF)
 }
