@@ -334,7 +334,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	}
 	d.Schema, d.Tool, d.Created = batch.Schema, tool, now()
 	d.Costs, d.Assumed, d.Simulated, d.Inputs = prices.words, prices.assumed, prices.simulated, prices.inputs
-	d.Notes = append(prices.remarks, batch.NotModelled(p)...)
+	d.Notes = slices.Concat(d.Notes, prices.remarks, batch.NotModelled(p))
 	if o.out != "" {
 		if err := doc.Save(o.out, d); err != nil {
 			return err

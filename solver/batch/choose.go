@@ -18,6 +18,7 @@ type Attempt struct {
 	Plan     *Plan           // nil where there is none
 	Account  *costmodel.Step // the plan's time with its errors; nil where the prices have no laws
 	Err      error           // why there is no plan
+	Stopped  error           // why the plan is the best of a search that was not done; nil where it was
 	Took     units.Seconds   // planning time on the wall
 }
 
@@ -27,8 +28,11 @@ func Try(ctx context.Context, s Strategy, p *Problem, clock func() units.Seconds
 	begin := clock()
 	plan, err := s.Solve(ctx, p)
 	a := Attempt{Strategy: s, Plan: plan, Err: err, Took: clock() - begin}
-	if why := ended.Why(ctx); why != nil && a.late() {
+	switch why := ended.Why(ctx); {
+	case why != nil && a.late():
 		a.Err = why // in words
+	case why != nil && plan != nil && !s.Claims().Baseline: // those are rules, which do not search
+		a.Stopped = why
 	}
 	if err == nil {
 		if found := Check(p, plan); len(found) > 0 {
@@ -60,7 +64,7 @@ type weighed struct {
 
 // Choose returns the document of the plan to recommend (recommend.Best) or, if take is not
 // empty, of the plan of the strategy of that name. Header, Costs and Notes are left to the
-// caller.
+// caller, but for notes of strategies that were stopped.
 //
 // Errors: if no attempt has a plan, the *TooLongError of the fleet or else the first error; if the
 // strategy asked for has none, *NotTakenError or that time was up; if a plan takes less than
@@ -101,6 +105,9 @@ func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*
 	}
 	for i := range attempts {
 		d.Compared = append(d.Compared, w.candidate(i))
+		if a := &attempts[i]; a.Stopped != nil {
+			d.Notes = append(d.Notes, fmt.Sprintf("%s was stopped before it was done, and its plan is the best until then: %v", a.Strategy.Name(), a.Stopped))
+		}
 	}
 	return d, nil
 }

@@ -3,6 +3,7 @@ package batch
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -144,6 +145,37 @@ func TestAPlanThatIsAskedForMustBeThere(t *testing.T) {
 	}
 	if _, err := Choose(p, 0, attempts, "flexsp"); err == nil || errors.As(err, &missing) || !strings.Contains(err.Error(), "flexsp was asked for, and it was not solved") {
 		t.Error(err)
+	}
+}
+
+// ending ends its time while it plans.
+type ending struct {
+	fixed
+	end context.CancelFunc
+}
+
+func (e ending) Solve(ctx context.Context, p *Problem) (*Plan, error) {
+	e.end()
+	return e.fixed.Solve(ctx, p)
+}
+
+// A plan of a search that was cut off is told from one of a search that was done: what a
+// published algorithm reached until Ctrl-C is not what it reaches. A rule does not search.
+func TestAStrategyThatWasStoppedIsNamed(t *testing.T) {
+	p, d := choose(t)
+	good := goodPlan(t, p)
+	base := &Plan{Time: d.Baseline().Time, Micro: []MicroBatch{{Groups: []Group{{Class: 3, Sequences: []int{0, 1, 2, 3, 4}}}}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	attempts := []Attempt{Try(ctx, fixed{name: "done", plan: good}, p, ticks())}
+	attempts = append(attempts,
+		Try(ctx, ending{fixed{name: "cut", plan: good}, cancel}, p, ticks()),
+		Try(ctx, fixed{name: "rule", baseline: true, plan: base}, p, ticks()))
+	got, err := Choose(p, 0, attempts, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"cut was stopped before it was done, and its plan is the best until then: it was interrupted"}; !slices.Equal(got.Notes, want) {
+		t.Errorf("%q, want %q", got.Notes, want)
 	}
 }
 
