@@ -317,6 +317,9 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 		return err
 	}
 	p, err := batch.NewProblem(prices.Costs, lengths)
+	if beyond, ok := errors.AsType[*batch.BeyondModelError](err); ok {
+		return usagef("sequence %d: %s: the model is trained on at most %d; %s", beyond.Sequence, units.Count(beyond.Tokens, "token"), int64(beyond.Most), shortened(beyond.Most))
+	}
 	if err != nil {
 		return usageError{err}
 	}
@@ -354,7 +357,6 @@ func (e tooLong) Unwrap() error { return e.TooLongError }
 
 // Error names the sequence and the flags.
 func (e tooLong) Error() string {
-	ways := fmt.Sprintf("drop such sequences with --max-len %d, or cut them with --truncate as well", int64(e.Most))
 	more := "more devices in --cluster"
 	switch {
 	case e.priced.costs != "":
@@ -362,7 +364,12 @@ func (e tooLong) Error() string {
 	case e.recomputeGiven && costmodel.Recompute(e.recompute) == costmodel.RecomputeNone:
 		more = "no --recompute none, or " + more
 	}
-	return fmt.Sprintf("sequence %d: %s: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, units.Count(e.Tokens, "token"), int64(e.Most), ways, more)
+	return fmt.Sprintf("sequence %d: %s: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, units.Count(e.Tokens, "token"), int64(e.Most), shortened(e.Most), more)
+}
+
+// shortened is the way out of sequences that are longer than the most that there may be.
+func shortened(most units.Tokens) string {
+	return fmt.Sprintf("drop such sequences with --max-len %d, or cut them with --truncate as well", int64(most))
 }
 
 // prices are published ones or those of laws, for a batch of the given lengths, or any

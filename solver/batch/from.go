@@ -13,12 +13,12 @@ import (
 // (groupcost.Document). The costs are shared, not copied, so make them once and use them
 // for every batch.
 //
-// Errors: a sequence longer than the model can be trained on.
+// Errors: *BeyondModelError.
 func NewProblem(c *groupcost.Costs, lengths []units.Tokens) (*Problem, error) {
 	if c.Longest > 0 {
 		for i, s := range lengths {
 			if s > c.Longest {
-				return nil, fmt.Errorf("lengths_tokens[%d]: %d: the model is trained on sequences of at most %d tokens; truncate or drop longer ones", i, int64(s), int64(c.Longest))
+				return nil, &BeyondModelError{Sequence: i, Tokens: s, Most: c.Longest}
 			}
 		}
 	}
@@ -26,4 +26,16 @@ func NewProblem(c *groupcost.Costs, lengths []units.Tokens) (*Problem, error) {
 		Lengths: lengths, Fleet: slices.Clone(c.Pools), Classes: slices.Clone(c.Classes), Costs: c,
 		MicroBase: c.MicroBase, Fixed: c.Fixed, Hidden: c.Hidden,
 	}, nil
+}
+
+// BeyondModelError says that a sequence is longer than the model can be trained on.
+type BeyondModelError struct {
+	Sequence int          // its index in Problem.Lengths
+	Tokens   units.Tokens // its length
+	Most     units.Tokens // the longest that the model can be trained on
+}
+
+// Error names the sequence, the limit and the ways out.
+func (e *BeyondModelError) Error() string {
+	return fmt.Sprintf("lengths_tokens[%d]: %d: the model is trained on sequences of at most %d tokens; truncate or drop longer ones", e.Sequence, int64(e.Tokens), int64(e.Most))
 }
