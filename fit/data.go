@@ -35,10 +35,10 @@ type Point struct {
 // Gauged is a measured quantity that is not a time: the bytes of a memory op (Size) or
 // the slow-down of an overlap (Ratio).
 type Gauged struct {
-	On    string
-	Shape op.Shape
-	Size  units.Bytes
-	Ratio float64
+	On    string      `json:"on"`
+	Shape op.Shape    `json:"shape"`
+	Size  units.Bytes `json:"size_bytes,omitzero"`
+	Ratio float64     `json:"ratio,omitzero"`
 }
 
 // Data is the content of one or more recordings.

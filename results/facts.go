@@ -6,7 +6,6 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
-	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 )
@@ -77,8 +76,10 @@ func outlierTable(p *printer, all []costmodel.Outlier) {
 
 // PeerCount counts the points of one further place of a device type or group.
 type PeerCount struct {
-	On, Place      string
-	Points, Failed int
+	On     string `json:"on"`
+	Place  string `json:"place"`
+	Points int    `json:"points"`
+	Failed int    `json:"failed"`
 }
 
 func (s *RecordingSummary) peer(p *profile.Point) {
@@ -109,7 +110,7 @@ func peerTable(p *printer, all []PeerCount) {
 }
 
 // gaugedTable lists the measured numbers that are no time.
-func gaugedTable(p *printer, all []fit.Gauged) {
+func gaugedTable(p *printer, all []Gauged) {
 	if len(all) == 0 {
 		return
 	}
@@ -126,7 +127,7 @@ func gaugedTable(p *printer, all []fit.Gauged) {
 }
 
 // gaugedTitle names an op that has no coordinates by the sizes that matter.
-func gaugedTitle(g fit.Gauged) string {
+func gaugedTitle(g Gauged) string {
 	switch s := g.Shape.(type) {
 	case op.MemLayer:
 		return fmt.Sprintf("%s tokens=%s hidden=%d ffn=%d", s.Kind(), s.Tokens, s.Hidden, s.FFN)

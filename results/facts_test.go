@@ -3,9 +3,11 @@ package results
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -115,5 +117,32 @@ func TestGaugedTitlesNameTheirSizes(t *testing.T) {
 	}
 	if bytesOrNone(0) != none || bytesOrNone(units.KiB) != "1 KiB" {
 		t.Error("0 bytes stand for not measured")
+	}
+}
+
+// As JSON a recording's account is spelt as all others: lower-case keys, which tell the
+// unit where there is one, and shapes with the op that they are of.
+func TestASummaryAsJSONHasKeysOfItsOwn(t *testing.T) {
+	for _, s := range []*RecordingSummary{gaugedRecording(t), testRecording()} {
+		data, err := json.Marshal(s, json.Deterministic(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bad := regexp.MustCompile(`"[^"]*[A-Z][^"]*":`).FindAllString(string(data), -1); bad != nil {
+			t.Errorf("keys %v", bad)
+		}
+		for _, want := range []string{`"shortest_s":`, `"elapsed_s":`, `"op":`} {
+			if !strings.Contains(string(data), want) {
+				t.Errorf("no %s in %s", want, data)
+			}
+		}
+	}
+	data, err := json.Marshal(gaugedRecording(t).Gauged)
+	if err != nil || !strings.Contains(string(data), `{"op":"mem_capacity","on":"cpu:1","shape":{},"size_bytes":3221225472}`) {
+		t.Errorf("%s, %v", data, err)
+	}
+	data, err = json.Marshal(testRecording().Canaries)
+	if err != nil || !strings.Contains(string(data), `"op":"norm","shape":{`) || !strings.Contains(string(data), `"last_ratio":`) {
+		t.Errorf("%s, %v", data, err)
 	}
 }

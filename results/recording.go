@@ -18,45 +18,53 @@ import (
 // RecordingSummary is what a recording holds, counted. The zero value is an
 // empty one, to be filled by its Visitor.
 type RecordingSummary struct {
-	Name      string
-	Header    profile.Header
-	Scheduled int // points the last schedule set out to measure
-	Resumes   int
-	Torn      bool   // the last line was cut off and does not count
-	Copied    string `json:",omitempty"` // tells of lines that stood there twice, which do not count
-	End       *profile.End
-	Strata    []StratumCount // ordered by device or group, then as op.Table
-	Canaries  []CanaryDrift  // in the order in which they first appear
-	Gauged    []fit.Gauged   // what was measured and is no time
-	Peers     []PeerCount    // in the order in which they first appear
-	Elapsed   units.Seconds  // of all points together
+	Name      string         `json:"name"`
+	Header    profile.Header `json:"header"`
+	Scheduled int            `json:"scheduled"` // points the last schedule set out to measure
+	Resumes   int            `json:"resumes"`
+	Torn      bool           `json:"torn"`            // the last line was cut off and does not count
+	Copied    string         `json:"copied,omitzero"` // tells of lines that stood there twice, which do not count
+	End       *profile.End   `json:"end"`
+	Strata    []StratumCount `json:"strata"`    // ordered by device or group, then as op.Table
+	Canaries  []CanaryDrift  `json:"canaries"`  // in the order in which they first appear
+	Gauged    []Gauged       `json:"gauged"`    // what was measured and is no time
+	Peers     []PeerCount    `json:"peers"`     // in the order in which they first appear
+	Elapsed   units.Seconds  `json:"elapsed_s"` // of all points together
 
 	first map[string]float64 // first time of every point, for drift
 }
 
 // StratumCount counts the points of one op on one device or group.
 type StratumCount struct {
-	On        string
-	Op        op.Kind
-	Points    int // with times
-	Failed    int // without, see Classes
-	Samples   int
-	Discarded int // samples dropped by the guards
-	Disturbed int // points kept although others held the cores
-	Stops     map[profile.Stop]int
-	Classes   map[profile.Class]int
-	Shortest  units.Seconds // smallest and largest median
-	Longest   units.Seconds
+	On        string                `json:"on"`
+	Op        op.Kind               `json:"op"`
+	Points    int                   `json:"points"` // with times
+	Failed    int                   `json:"failed"` // without, see Classes
+	Samples   int                   `json:"samples"`
+	Discarded int                   `json:"discarded"` // samples dropped by the guards
+	Disturbed int                   `json:"disturbed"` // points kept although others held the cores
+	Stops     map[profile.Stop]int  `json:"stops"`
+	Classes   map[profile.Class]int `json:"classes"`
+	Shortest  units.Seconds         `json:"shortest_s"` // smallest and largest median
+	Longest   units.Seconds         `json:"longest_s"`
 	noise     []float64
 }
 
 // CanaryDrift is how a point that was measured again and again moved.
 type CanaryDrift struct {
-	On    string
-	Shape op.Shape
-	Times int     // how often it was measured again
-	Worst float64 // the newest or older time farthest from the first, as a ratio to it
-	Last  float64 // the newest time over the first
+	On    string   `json:"on"`
+	Op    op.Kind  `json:"op"`
+	Shape op.Shape `json:"shape"`
+	Times int      `json:"times"`       // how often it was measured again
+	Worst float64  `json:"worst_ratio"` // the newest or older time farthest from the first, as a ratio to it
+	Last  float64  `json:"last_ratio"`  // the newest time over the first
+}
+
+// Gauged is a quantity that was measured and is no time, with its op, which a shape alone
+// does not tell.
+type Gauged struct {
+	Op op.Kind `json:"op"`
+	fit.Gauged
 }
 
 // Summarise reads a recording into a summary. Errors are profile.Read's.
@@ -95,7 +103,7 @@ func (s *RecordingSummary) point(p *profile.Point) {
 	}
 	if len(p.Times) == 0 {
 		c.Points++
-		s.Gauged = append(s.Gauged, fit.Gauged{On: p.On, Shape: p.Shape, Size: p.Size, Ratio: p.Ratio})
+		s.Gauged = append(s.Gauged, Gauged{p.Op, fit.Gauged{On: p.On, Shape: p.Shape, Size: p.Size, Ratio: p.Ratio}})
 		return
 	}
 	m := stats.Median(p.Times)
@@ -144,7 +152,7 @@ func (s *RecordingSummary) canary(p *profile.Point) {
 	i := slices.IndexFunc(s.Canaries, func(c CanaryDrift) bool { return profile.NewSpot(c.On, c.Shape).Key("") == key })
 	if i < 0 {
 		i = len(s.Canaries)
-		s.Canaries = append(s.Canaries, CanaryDrift{On: p.On, Shape: p.Shape, Worst: 1})
+		s.Canaries = append(s.Canaries, CanaryDrift{On: p.On, Op: p.Op, Shape: p.Shape, Worst: 1})
 	}
 	c := &s.Canaries[i]
 	c.Times++
