@@ -317,7 +317,10 @@ func (o *calibration) launchFlags(c *cobra.Command) error {
 		}
 		return nil
 	}
+	json, _ := f.GetBool("json")
 	switch {
+	case json:
+		return usagef("--print-launch: prints a job to run, which is no JSON: leave --json out")
 	case o.dryRun || o.numerics:
 		return usagef("--print-launch: only prints a job, which neither --dry-run nor --numerics is for: leave them out")
 	case o.backend != "auto" && o.backend != "torch":

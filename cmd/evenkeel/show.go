@@ -99,6 +99,9 @@ func (a *app) runShow(path string, o view) error {
 	if err := o.misplaced(path, kind); err != nil {
 		return err
 	}
+	if a.json && o.plot != "" && !o.learning {
+		return usagef("show: --json prints a profile and --plot draws its errors instead: leave one out")
+	}
 	switch kind + "/" {
 	case recording:
 		if o.learning {
