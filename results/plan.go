@@ -21,6 +21,7 @@ import (
 func Plan(w io.Writer, d *solver.Plan) error {
 	p, n := &printer{w: w}, &notes{}
 	planHead(p, d)
+	settings(p, n, d)
 	considered(p, n, d)
 	reasons(p, d)
 	rankTable(p, n, d)

@@ -77,6 +77,7 @@ func structure(p *Plan) []Finding {
 	f.step(p)
 	f.quotients(p)
 	f.sideBySide(p)
+	f.settings(p)
 	f.candidates(p)
 	if !slices.Equal(p.Notes, notModelled()) {
 		f.add("notes", "not the notes of this version of the cost model")

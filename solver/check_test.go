@@ -27,8 +27,13 @@ func free() map[string]string {
 		"schema": "doc checks it", "tool": "free text", "created": "doc checks its form",
 		"inputs[0].path": "free text", "inputs[0].sha256": "checked by whoever opens the file",
 		"considered[0].why": "free text", "considered[1].why": "free text", "considered[2].why": "free text", "considered[3].why": "free text",
-		"warnings[0]":               "free text",
-		"side_by_side.step_s":       "of another kind of plan",
+		"warnings[0]":         "free text",
+		"side_by_side.step_s": "of another kind of plan",
+		"settings[0].why":     "free text", "settings[3].why": "free text",
+		"settings[0].lower_bound_s": "of a plan that is not kept", "settings[3].lower_bound_s": "of a plan that is not kept",
+		"settings[2].time.lo_s": "of a plan that is not kept", "settings[2].time.mid_s": "of a plan that is not kept", "settings[2].time.hi_s": "of a plan that is not kept",
+		"settings[2].time.source": "of a plan that is not kept", "settings[2].baseline_s": "of a plan that is not kept", "settings[2].gain_error_s": "of a plan that is not kept",
+		"settings[2].peak_memory_bytes": "of a plan that is not kept", "settings[2].lower_bound_s": "of a plan that is not kept",
 		"job.model.name":            "free text",
 		"job.cluster.nodes[2].link": "of a node with one device: never used",
 		"job.cluster.nodes[1].nics": "every message passes node 0 too, which has as few",
@@ -67,6 +72,11 @@ func checkedPlan(t *testing.T) (*Plan, *costmodel.Profile) {
 	plan.Inputs = []doc.Input{{Path: "x.profile.json", SHA256: strings.Repeat("ab", 32)}}
 	plan.Warnings = []string{"a warning"}
 	plan.SideBySide = &SideBySide{Time: plan.Step.Time.Mid / 2, MicroBatches: 2, Groups: 2}
+	own := Setting{Zero: job.Zero, Recompute: job.Recompute, Verdict: Chosen, Bound: plan.Bound}
+	own.of(plan)
+	other := own
+	other.Zero, other.Verdict, other.Time, other.GainError = costmodel.Zero2, Slower, own.Time.Times(2), own.Time.Mid/3
+	plan.Settings = []Setting{{Zero: costmodel.Zero0, Recompute: job.Recompute, Verdict: Infeasible, Why: "too large"}, own, other, {Zero: costmodel.Zero3, Recompute: costmodel.RecomputeFull, Verdict: Untried, Why: "too slow", Bound: plan.Bound * 3}}
 	if err := Check(plan, p.Profile); err != nil {
 		t.Fatal(err)
 	}
@@ -272,6 +282,13 @@ func TestCheckNoticesBrokenStructure(t *testing.T) {
 		"beside in no time":   {func(p *Plan) { p.SideBySide.Time = 0 }, "side_by_side.step_s: 0 s: want a time above 0"},
 		"beside in no batch":  {func(p *Plan) { p.SideBySide.MicroBatches = 0 }, "side_by_side.micro_batches: 0: want 1 to the job's 2 sequences"},
 		"beside in no group":  {func(p *Plan) { p.SideBySide.Groups = 0 }, "side_by_side.groups: 0: want 1 to 2"},
+		"no setting chosen":   {func(p *Plan) { p.Settings = p.Settings[2:] }, "settings: 0 of them chosen, want one"},
+		"setting of another":  {func(p *Plan) { p.Settings[1].Recompute = costmodel.RecomputeFull }, `settings[1].recompute: "full": chosen, but the job has "none"`},
+		"faster setting":      {func(p *Plan) { p.Settings[2].Time.Mid /= 3 }, "settings[2].time: "},
+		"setting below bound": {func(p *Plan) { p.Settings[2].Bound *= 100 }, "settings[2].lower_bound_s: "},
+		"setting in no time":  {func(p *Plan) { p.Settings[2].Baseline = -1 }, "settings[2].baseline_s: -1 s: want a time of 0 or more"},
+		"setting of no bytes": {func(p *Plan) { p.Settings[2].Peak = 0 }, "settings[2].peak_memory_bytes: 0: want at least 1"},
+		"setting untold":      {func(p *Plan) { p.Settings[0].Why = "" }, `settings[0].why: "": there is a reason for what has no plan`},
 		"bad job":             {func(p *Plan) { p.Job.SeqLen = 0 }, "job: seq_len_tokens: 0"},
 	} {
 		plan := &Plan{}

@@ -34,9 +34,12 @@ type Plan struct {
 	Gap float64 `json:"gap"`
 	// SideBySide is the step time of sequences in parallel; nil where it was not asked for.
 	SideBySide *SideBySide `json:"side_by_side,omitempty"`
-	Compared   []Candidate `json:"considered"`
-	Warnings   []string    `json:"warnings,omitempty"`
-	Notes      []string    `json:"notes"` // what the cost model leaves out
+	// Settings are those that were left open (see SolveSettings), with the chosen one, whose
+	// values Job has; empty where none was.
+	Settings []Setting   `json:"settings,omitempty"`
+	Compared []Candidate `json:"considered"`
+	Warnings []string    `json:"warnings,omitempty"`
+	Notes    []string    `json:"notes"` // what the cost model leaves out
 }
 
 // SideBySide is the step time if the sequences train at the same time, each on devices of

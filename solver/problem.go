@@ -25,6 +25,7 @@ type Problem struct {
 	Effort float64
 
 	posed *strategy.Problem // as strategies see it
+	lower units.Seconds     // its lower bound, once asked for
 }
 
 // MostEffort bounds Problem.Effort.
@@ -50,7 +51,14 @@ func NewProblem(profile *costmodel.Profile, job costmodel.Job) (*Problem, error)
 //
 // Errors: *costmodel.MissingLawError.
 func LowerBound(p *Problem) (units.Seconds, error) {
-	return bound.Lower(p.Profile, p.Predictor, p.Job)
+	if p.lower == 0 {
+		lower, err := bound.Lower(p.Profile, p.Predictor, p.Job)
+		if err != nil {
+			return 0, err
+		}
+		p.lower = lower
+	}
+	return p.lower, nil
 }
 
 // Progress is the state of a running strategy.

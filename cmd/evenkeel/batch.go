@@ -127,6 +127,10 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 			return priceList{}, usagef("%s is missing; or name a published cost model with --costs", f[0])
 		}
 	}
+	o, err := o.ofBatch()
+	if err != nil {
+		return priceList{}, err
+	}
 	o.seqLen, o.batch = "1k", true // a job has one; costs are of every length
 	laws, err := o.laws()
 	if err != nil {

@@ -69,8 +69,9 @@ func (f *fittingOn) line(after time.Duration) string {
 // minutes, and one layout alone seconds.
 type goingOn struct {
 	ticking
-	mutex sync.Mutex
-	last  solver.Progress
+	mutex   sync.Mutex
+	last    solver.Progress
+	setting string // that is planned, of several
 }
 
 func (a *app) goingOn() *goingOn {
@@ -86,11 +87,21 @@ func (g *goingOn) report(p solver.Progress) {
 	g.last = p
 }
 
+// with says in which setting is planned from now on.
+func (g *goingOn) with(setting string) {
+	g.mutex.Lock()
+	defer g.mutex.Unlock()
+	g.last, g.setting = solver.Progress{}, setting
+}
+
 // line is how far the search is after some time.
 func (g *goingOn) line(after time.Duration) string {
 	g.mutex.Lock()
 	defer g.mutex.Unlock()
 	text := fmt.Sprintf("planning for %v", after.Round(time.Second))
+	if g.setting != "" {
+		text += ", now with " + g.setting
+	}
 	if g.last.Best > 0 {
 		text += fmt.Sprintf("; %s came to %v after %s; Ctrl-C takes the best so far", g.last.Strategy, g.last.Best, units.Count(g.last.Evaluated, "layout"))
 	}

@@ -76,6 +76,7 @@ the latest. No network port is opened unless --listen asks for one, which wants
 	o.lawFlags(c)
 	recompute := c.Flags().Lookup("recompute")
 	recompute.Usage, recompute.DefValue = "none or full (default: whichever is faster, group by group)", ""
+	c.Flags().Lookup("zero").Usage = "zero0 to zero3: what is sharded over the ranks"
 	o.priced.flags(c, "384000")
 	return c
 }

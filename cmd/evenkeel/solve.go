@@ -65,6 +65,10 @@ cost model can be wrong by. Where evenkeel's fastest gains less than that, evenk
 is the fastest of its layouts that does, and --take evenkeel writes the fastest. Plans of
 a batch (--lengths) are recommended by the same rule.
 
+With --zero auto or --recompute auto every setting is planned that may make the shortest step,
+as far as lower bounds leave that open, and the fastest that fits is taken. Of steps that take
+as long within half a percent it is the one that needs the least memory.
+
 With --grad-accumulation every sequence of a step is trained on all devices, one after the
 other or in twos. What the same sequences would take side by side, each in a group of
 devices of its own, is said where it is less; --lengths plans that.
@@ -138,25 +142,22 @@ func (o *problem) lawFlags(c *cobra.Command) {
 	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several; pcie=26GB/s states the rate of one that nobody measured")
 	f.StringVar(&o.network, "network", "", "link class between nodes, where the profile has several; net=200Gb/s states the rate of one that nobody measured, of a network card in one direction")
 	f.StringVar(&o.dtype, "dtype", "", "f32, bf16, f16 or fp8 (default: the one that the profile's attention laws have)")
-	f.StringVar(&o.recompute, "recompute", string(costmodel.RecomputeNone), "none or full: what the backward pass computes again; of --lengths, unless given, whichever is faster, group by group")
-	f.StringVar(&o.zero, "zero", string(costmodel.Zero3), "zero0 to zero3: what is sharded over the ranks")
+	f.StringVar(&o.recompute, "recompute", string(costmodel.RecomputeNone), "none or full: what the backward pass computes again; auto: whichever fits and makes the shorter step; of --lengths, unless given, whichever is faster, group by group")
+	f.StringVar(&o.zero, "zero", string(costmodel.Zero3), "zero0 to zero3: what is sharded over the ranks; auto: whichever fits and makes the shortest step")
 	f.BoolVar(&o.overlapZero, "overlap-zero", true, "gather parameters and reduce gradients while layers compute, as FSDP does")
 	f.IntVar(&o.ringBuffers, "ring-buffers", 2, "KV blocks a rank holds besides its own")
 	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time")
 }
 
-// problemOf is the problem of one sequence that the flags state, with the laws behind it.
-func (o problem) problemOf() (known, *solver.Problem, error) {
+// problems are those of one sequence that the flags state, with the laws behind them: one, or
+// as many as there are settings that --zero auto and --recompute auto leave open.
+func (o problem) problems() (known, []*solver.Problem, error) {
 	for _, f := range [][2]string{{"--cluster", o.cluster}, {"--model", o.model}, {"--seq-len", o.seqLen}} {
 		if f[1] == "" {
 			return known{}, nil, usagef("solve: %s is missing (see: evenkeel solve --help)", f[0])
 		}
 	}
 	laws, err := o.laws()
-	if err != nil {
-		return known{}, nil, err
-	}
-	job, err := o.job(laws)
 	if err != nil {
 		return known{}, nil, err
 	}
@@ -170,20 +171,28 @@ func (o problem) problemOf() (known, *solver.Problem, error) {
 			return known{}, nil, usagef("--take: %w", err)
 		}
 	}
-	q, err := solver.NewProblem(laws.profile, job)
-	if err != nil {
-		return known{}, nil, usageError{o.inFlags(o.orReferences(err))} // what was given does not suffice for any plan
+	var all []*solver.Problem
+	for _, set := range o.settings() {
+		job, err := set.job(laws)
+		if err != nil {
+			return known{}, nil, err
+		}
+		q, err := solver.NewProblem(laws.profile, job)
+		if err != nil {
+			return known{}, nil, usageError{o.inFlags(o.orReferences(err))} // what was given does not suffice for any plan
+		}
+		q.Take, q.Effort = o.take, o.effort
+		all = append(all, q)
 	}
-	q.Take, q.Effort = o.take, o.effort
-	return laws, q, nil
+	return laws, all, nil
 }
 
 func (a *app) runSolve(ctx context.Context, o problem) error {
-	laws, q, err := o.problemOf()
+	laws, posed, err := o.problems()
 	if err != nil {
 		return err
 	}
-	own, err := o.ownLayout(q)
+	own, err := o.ownLayout(posed[0])
 	if err != nil {
 		return err
 	}
@@ -195,7 +204,7 @@ func (a *app) runSolve(ctx context.Context, o problem) error {
 		defer cancel()
 	}
 	going := a.goingOn()
-	plan, err := o.plan(ctx, q, own, going.report)
+	plan, q, err := o.plan(ctx, posed, own, going)
 	going.end()
 	if err != nil {
 		return err
@@ -276,12 +285,23 @@ func (a *app) sideBySide(ctx context.Context, q *solver.Problem) *solver.SideByS
 	return s
 }
 
-// plan searches for a layout, or takes the one that was given.
-func (o problem) plan(ctx context.Context, q *solver.Problem, own *solver.Given, report func(solver.Progress)) (*solver.Plan, error) {
-	if own == nil {
-		return solver.Solve(ctx, q, o.strategies, report)
+// plan searches for a layout, or takes the one that was given, in each setting that is left
+// open. It returns the problem in the setting of the plan.
+func (o problem) plan(ctx context.Context, posed []*solver.Problem, own *solver.Given, going *goingOn) (*solver.Plan, *solver.Problem, error) {
+	solve := func(ctx context.Context, q *solver.Problem) (*solver.Plan, error) {
+		if own == nil {
+			return solver.Solve(ctx, q, o.strategies, going.report)
+		}
+		return solver.SolveGiven(ctx, q, *own, going.report)
 	}
-	return solver.SolveGiven(ctx, q, *own, report)
+	if len(posed) == 1 {
+		plan, err := solve(ctx, posed[0])
+		return plan, posed[0], err
+	}
+	return solver.SolveSettings(ctx, posed, func(ctx context.Context, q *solver.Problem) (*solver.Plan, error) {
+		going.with(fmt.Sprintf("%s, recompute %s", q.Job.Zero, q.Job.Recompute))
+		return solve(ctx, q)
+	})
 }
 
 // ownLayout is the layout of --shares; nil without it.
@@ -382,6 +402,9 @@ func (o problem) inFlags(err error) error {
 	}[field]
 	if !found || !known || flag == "seq-len" && o.batch {
 		return err
+	}
+	if (flag == "zero" || flag == "recompute") && !o.batch {
+		rest += ", or auto"
 	}
 	return fmt.Errorf("--%s %s", flag, rest)
 }
