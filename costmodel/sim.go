@@ -126,8 +126,9 @@ func (s *Simulator) Idle(l Layout) ([]units.Seconds, error) {
 	return idle, nil
 }
 
-// Brief is Step's account of a layout's time alone: the time, its parts, and what
-// GainError needs to compare it with another step. It has no ranks, traffic or source.
+// Brief is of Step's account what GainError needs to compare a layout with another: the most
+// likely time, without an interval, and how sure it is. It has no parts, ranks, traffic or
+// source.
 //
 // Errors: those of Time.
 func (s *Simulator) Brief(l Layout) (*Step, error) {
@@ -136,9 +137,11 @@ func (s *Simulator) Brief(l Layout) (*Step, error) {
 	if err := s.fast.run(l, SimOptions{}); err != nil {
 		return nil, err
 	}
-	step := s.fast.brief(s.fast.allSpent())
-	step.Time.Source = ""
-	return step, s.fast.contend(step)
+	all := s.fast.allSpent()
+	critical, _, sides := s.fast.sidesOf(all)
+	mid := s.fast.midOf(all[critical])
+	contention, err := s.fast.unmeasured()
+	return &Step{Time: Estimate{Lo: mid, Mid: mid, Hi: mid}, Contention: contention, sides: sides}, err
 }
 
 // Step is Simulate for the simulator's job.

@@ -57,27 +57,40 @@ func (s *sim) allSpent() []spent {
 
 // brief is the account of the step's time.
 func (s *sim) brief(all []spent) *Step {
+	critical, accounts, sides := s.sidesOf(all)
+	mid := s.midOf(all[critical])
+	return &Step{Time: interval(mid, s.worst, sides), Parts: s.parts(accounts, all[critical]), sides: sides}
+}
+
+// sidesOf are the step's sides, first that of the critical seat, which idles least of all,
+// and the accounts of that seat's parts.
+func (s *sim) sidesOf(all []spent) (critical int, accounts [partCount]account, sides []side) {
 	least := s.leastIdle(all)
-	critical := least[0]
+	critical = least[0]
 	for _, i := range least {
 		if all[i].idle < all[critical].idle {
 			critical = i
 		}
 	}
-	parts, laws := s.parts(critical, all[critical])
-	var mid units.Seconds
-	for _, p := range parts {
-		mid += p.Time.Mid
-	}
-	whole := laws.total()
-	sides := []side{{laws: laws.byLaw(float64(mid / whole.Mid))}}
+	mid := s.midOf(all[critical])
+	accounts = s.partAccounts(critical)
+	whole := s.lawsOf(all[critical], accounts)
+	sides = []side{{laws: whole.byLaw(float64(mid / whole.mid()))}}
 	for _, i := range least {
 		if i != critical {
 			laws := s.lawsOf(all[i], s.partAccounts(i))
 			sides = append(sides, side{laws.byLaw(1), max(0, mid-laws.mid())})
 		}
 	}
-	return &Step{Time: interval(mid, s.worst, sides), Parts: parts, sides: sides}
+	return critical, accounts, sides
+}
+
+// midOf is the most likely time of the step, by what a seat spends on its parts.
+func (s *sim) midOf(sum spent) (mid units.Seconds) {
+	for p := range partCount {
+		mid += max(0, s.spentOn(p, sum))
+	}
+	return mid
 }
 
 // leastIdle is of each device type at work the seat that idles least, the first of such.
@@ -201,12 +214,10 @@ func GainError(a, b *Step) (half units.Seconds, most string) {
 
 func contentionTitle() string { return "how much messages slow computing beside them (overlap)" }
 
-// parts splits the step along the critical seat, the one that idles least.
-// What it computes has the interval of the laws it uses; waiting has that of
-// the links it waits for. Idling has that of all the rest together, which is
-// also the relative interval of the whole.
-func (s *sim) parts(i int, sum spent) ([]Part, account) {
-	accounts := s.partAccounts(i)
+// parts splits the step along a seat. What it computes has the interval of the laws it uses;
+// waiting has that of the links it waits for. Idling has that of all the rest together, which
+// is also the relative interval of the whole.
+func (s *sim) parts(accounts [partCount]account, sum spent) []Part {
 	whole := s.lawsOf(sum, accounts)
 	all := whole.total()
 	var parts []Part
@@ -219,7 +230,7 @@ func (s *sim) parts(i int, sum spent) ([]Part, account) {
 			parts = append(parts, Part{name, e})
 		}
 	}
-	return parts, whole
+	return parts
 }
 
 // lawsOf is what each law accounts for of what a seat spends.
