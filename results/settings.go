@@ -24,7 +24,7 @@ func settings(p *printer, n *notes, d *solver.Plan) {
 	p.printf("\n")
 	t.render(p)
 	unplanned(p, d)
-	n.add("settings: each is planned whose lower bound leaves room for a shorter step than the shortest that was found; of steps as long as the model can tell the one with the lowest memory peak is chosen")
+	n.add("settings: each is planned whose lower bound leaves room for a shorter step than the shortest that was found; of steps within half a percent of each other (equal) the one with the lowest memory peak is chosen")
 }
 
 // unplanned says why settings have no plan, those of one reason together.

@@ -17,8 +17,9 @@ import (
 type Setting struct {
 	Zero      costmodel.ZeRO      `json:"zero"`
 	Recompute costmodel.Recompute `json:"recompute"`
-	// Verdict is Chosen, Slower, Tie where the difference is within the cost model's error,
-	// Equal, Infeasible, or Untried, for both of which Why has the reason.
+	// Verdict is Chosen, Equal where its step is as long within half a percent, Tie where the
+	// difference is within the cost model's error, Slower, or, for a reason that Why has,
+	// Infeasible or Untried.
 	Verdict Verdict       `json:"verdict"`
 	Why     string        `json:"why,omitzero"`
 	Bound   units.Seconds `json:"lower_bound_s,omitzero"` // of any plan; 0 where none fits
@@ -38,9 +39,8 @@ const Untried Verdict = "not tried"
 
 // SolveSettings plans a job in several settings, each a problem that differs from the others
 // in Job.Zero and Job.Recompute alone, and returns the plan of the shortest step, with
-// Plan.Settings, and its problem. Of plans that take as long within the part hardlyLonger and
-// within the cost model's error it is the one that needs the least memory. solve plans one of
-// them: Solve, or SolveGiven.
+// Plan.Settings, and its problem. Of plans that take as long within the part hardlyLonger it
+// is the one that needs the least memory. solve plans one of them: Solve, or SolveGiven.
 //
 // The setting whose lower bound is the least goes first, and none is planned of which that
 // shows that it takes longer than a plan already found. When ctx ends the best so far is
@@ -68,7 +68,8 @@ func SolveSettings(ctx context.Context, problems []*Problem, solve func(context.
 	return plan, problems[at], plan.Validate()
 }
 
-// hardlyLonger is how much longer a step may be for what its setting saves of memory.
+// hardlyLonger is how much longer a step may be for what its setting saves of memory: ZeRO-3
+// may need half of what ZeRO-1 does and take 0.1 % longer.
 const hardlyLonger = 0.005
 
 // settings are those of a job, with the plans found.
@@ -158,14 +159,12 @@ func (s *Setting) of(p *Plan) {
 	}
 }
 
-// leastMemory is the setting that is as good as the best and needs the least memory.
+// leastMemory is the setting whose step is hardly longer than the best and that needs the
+// least memory.
 func (x *settings) leastMemory() int {
-	at, best := x.best, x.plans[x.best]
+	at, best := x.best, x.plans[x.best].Step.Time.Mid
 	for i, p := range x.plans {
-		if p == nil || x.all[i].Peak >= x.all[at].Peak || p.Step.Time.Mid > best.Step.Time.Mid*(1+hardlyLonger) {
-			continue
-		}
-		if half, _ := costmodel.GainError(&p.Step, &best.Step); p.Step.Time.Mid-best.Step.Time.Mid <= half {
+		if p != nil && x.all[i].Peak < x.all[at].Peak && p.Step.Time.Mid <= best*(1+hardlyLonger) {
 			at = i
 		}
 	}
@@ -186,7 +185,7 @@ func (x *settings) judged(chosen int) []Setting {
 		}
 		s.GainError, _ = costmodel.GainError(&p.Step, &own.Step)
 		switch lost := p.Step.Time.Mid - own.Step.Time.Mid; {
-		case lost == 0:
+		case lost <= own.Step.Time.Mid*hardlyLonger:
 			s.Verdict = Equal
 		case lost <= s.GainError:
 			s.Verdict = Tie
