@@ -372,16 +372,26 @@ func TestAssumeTakesWhatCollectiveThereIs(t *testing.T) {
 	}
 }
 
-// What no datasheet names is an error with the flag that settles it.
+// What no datasheet names is an error with the flag that settles it, between nodes and inside
+// one, and with an example of a class of that place.
 func TestAssumeLinksRefusesSilentSheets(t *testing.T) {
-	p := measuredOnly("gpu")
-	eachSheet(p, func(_ string, s *op.Sheet) { s.NetPerS = 0 })
-	c, err := costmodel.ParseCluster("2x2 gpu/engine")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := AssumeLinks(p, c); err == nil || !strings.Contains(err.Error(), "gpu/engine") || !strings.Contains(err.Error(), "--network") {
-		t.Errorf("error %v", err)
+	for cluster, x := range map[string]struct {
+		silent func(*op.Sheet)
+		want   string
+	}{
+		"2x2 gpu/engine": {func(s *op.Sheet) { s.NetPerS = 0 }, "such as --network net=25GB/s"},
+		"1x2 gpu/engine": {func(s *op.Sheet) { s.LinkPerS, s.HostPerS = 0, 0 }, "such as --link bus=25GB/s"},
+	} {
+		p := measuredOnly("gpu")
+		p.Groups = nil
+		eachSheet(p, func(_ string, s *op.Sheet) { x.silent(s) })
+		c, err := costmodel.ParseCluster(cluster)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := AssumeLinks(p, c); err == nil || !strings.Contains(err.Error(), "no link between gpu/engine and others") || !strings.HasSuffix(err.Error(), x.want) {
+			t.Errorf("%s: error %v, want %q", cluster, err, x.want)
+		}
 	}
 }
 
