@@ -93,7 +93,7 @@ func openSettings(n *notes, d *solver.Plan) {
 	}
 	const takes = "--zero auto takes the ZeRO stage that fits and makes the shortest step"
 	switch {
-	case d.Job.Zero == costmodel.Zero0 || len(d.Ranks) == 1:
+	case d.Job.Zero == costmodel.Zero0:
 	case sync > much*d.Step.Time.Mid:
 		n.add(fmt.Sprintf("%s of the step is gradient sync that nothing hides; %s", share(sync), takes))
 	case idle > 0: // among more ranks the exchange takes longer

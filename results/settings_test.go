@@ -57,7 +57,8 @@ func TestPlanSaysWhatAFixedSettingCosts(t *testing.T) {
 	}{
 		{costmodel.Zero3, 0.1, 0, 0, nil},
 		{costmodel.Zero0, 1, 0, 1, nil},
-		{costmodel.Zero3, 0.1, 0, 2, []string{"2 of 4 ranks are left out; under a ZeRO stage that exchanges less they may be worth their place: --zero auto takes"}},
+		{costmodel.Zero0, 0.1, 0, 1, nil},
+		{costmodel.Zero3, 0.1, 0, 1, []string{"1 of 4 ranks are left out; under a ZeRO stage that exchanges less they may be worth their place: --zero auto takes"}},
 		{"", 1, 0, 0, []string{"37 % of the step is gradient sync that nothing hides; --zero auto takes"}},
 		{costmodel.Zero3, 0.1, 0.542, 0, []string{"20 % of the step is computing again; --recompute auto leaves it out"}},
 	} {

@@ -78,7 +78,8 @@ type settings struct {
 	all      []Setting
 	plans    []*Plan
 	best     int   // of the shortest step, the first of equals; -1 for none
-	none     error // why nothing fits, of the last setting that is known to have no plan
+	none     error // why the last of the settings that have no plan has none
+	noneOf   int   // which that is
 }
 
 // promising lists the settings that may have a plan, the one with the least lower bound first.
@@ -103,8 +104,8 @@ func (x *settings) promising() ([]int, error) {
 // without notes that a setting has no plan.
 func (x *settings) without(i int, no error, why string) {
 	x.all[i].Verdict, x.all[i].Why = Infeasible, why
-	if x.none == nil || i == len(x.all)-1 {
-		x.none = no
+	if x.none == nil || i > x.noneOf {
+		x.none, x.noneOf = no, i
 	}
 }
 

@@ -66,34 +66,69 @@ func TestSettingsTakeTheShortestStep(t *testing.T) {
 	}
 }
 
-// TestAsFastASettingThatNeedsLessMemoryIsTaken where the time does not tell them apart.
+// TestAsFastASettingThatNeedsLessMemoryIsTaken where the time hardly tells them apart, in
+// whichever order they come.
 func TestAsFastASettingThatNeedsLessMemoryIsTaken(t *testing.T) {
-	posed := inEachSetting(t, 1<<17)
-	of := func(zero costmodel.ZeRO) int {
-		return slices.IndexFunc(posed, func(p *Problem) bool { return p.Job.Zero == zero })
+	all := inEachSetting(t, 1<<17)
+	of := func(zero costmodel.ZeRO) *Problem {
+		return all[slices.IndexFunc(all, func(p *Problem) bool { return p.Job.Zero == zero })]
 	}
-	some := []*Problem{posed[of(costmodel.Zero2)], posed[of(costmodel.Zero3)]}
-	ring := Given{Shares: []int{5, 5, 5, 5, 3, 3, 3, 3}}                                           // the same in both, so that states alone tell their memory apart
-	for longer, want := range map[units.Seconds]int{0.99: 1, 0.999: 1, 1: 1, 1.004: 1, 1.006: 0, 1.1: 0} {
-		plan, own, err := SolveSettings(t.Context(), some, func(ctx context.Context, p *Problem) (*Plan, error) {
-			two, err := SolveGiven(ctx, some[0], ring, nil)
-			if err != nil || p == some[0] {
-				return two, err
+	two, three := of(costmodel.Zero2), of(costmodel.Zero3)
+	ring := Given{Shares: []int{5, 5, 5, 5, 3, 3, 3, 3}} // the same in both, so that states alone tell their memory apart
+	for longer, want := range map[units.Seconds]*Problem{0.99: three, 0.999: three, 1: three, 1.004: three, 1.006: two, 1.1: two} {
+		for _, posed := range [][]*Problem{{two, three}, {three, two}} {
+			plan, own, err := SolveSettings(t.Context(), posed, func(ctx context.Context, p *Problem) (*Plan, error) {
+				return takingAsLong(ctx, p, two, ring, longer)
+			})
+			if plan == nil || own != want {
+				t.Errorf("%v times as long: %+v, %v", float64(longer), plan.Settings, err)
+				continue
 			}
-			three, err := SolveGiven(ctx, p, ring, nil)
-			if err == nil {
-				three.Step.Time = two.Step.Time.Times(float64(longer))
-				three.Gap = gapOf(three.Step.Time.Mid, three.Bound)
+			for i, s := range plan.Settings {
+				chosen, equal := posed[i] == want, longer > 0.995 && longer < 1.005
+				if chosen != (s.Verdict == Chosen) || !chosen && equal != (s.Verdict == Equal) {
+					t.Errorf("%v times as long: %s is %s", float64(longer), s.Zero, s.Verdict)
+				}
 			}
-			return three, err
-		})
-		if plan == nil || own != some[want] || plan.Settings[want].Verdict != Chosen {
-			t.Errorf("%v times as long: %+v, %v", float64(longer), plan.Settings, err)
-			continue
 		}
-		if v, equal := plan.Settings[1-want].Verdict, longer > 0.995 && longer < 1.005; equal != (v == Equal) {
-			t.Errorf("%v times as long: the other is %s", float64(longer), v)
+	}
+}
+
+// takingAsLong is the plan of a layout, as if it took so many times as long as in another
+// setting.
+func takingAsLong(ctx context.Context, p, other *Problem, g Given, longer units.Seconds) (*Plan, error) {
+	plan, err := SolveGiven(ctx, p, g, nil)
+	if err != nil || p == other {
+		return plan, err
+	}
+	beside, err := SolveGiven(ctx, other, g, nil)
+	if err == nil {
+		plan.Step.Time = beside.Step.Time.Times(float64(longer))
+		plan.Gap = gapOf(plan.Step.Time.Mid, plan.Bound)
+	}
+	return plan, err
+}
+
+// TestASettingWithinTheErrorIsATie: what is slower by less than the model can be wrong by.
+func TestASettingWithinTheErrorIsATie(t *testing.T) {
+	posed := inEachSetting(t, 1<<17)[2:4]
+	plan, own, err := SolveSettings(t.Context(), posed, func(ctx context.Context, p *Problem) (*Plan, error) {
+		if p == posed[0] {
+			return solveOne(ctx, p)
 		}
+		fast, err := solveOne(ctx, posed[0])
+		if err != nil {
+			return nil, err
+		}
+		ring, err := SolveGiven(ctx, p, Given{Shares: []int{1, 1, 1, 1, 1, 1, 1, 1}}, nil) // it rests on other laws
+		if err == nil {
+			ring.Step.Time = fast.Step.Time.Times(1.01)
+			ring.Gap = gapOf(ring.Step.Time.Mid, ring.Bound)
+		}
+		return ring, err
+	})
+	if err != nil || own != posed[0] || plan.Settings[1].Verdict != Tie || plan.Settings[1].GainError <= plan.Step.Time.Mid/100 {
+		t.Errorf("%+v, %v", plan, err)
 	}
 }
 
@@ -127,6 +162,24 @@ func TestSettingsWhenTheTimeIsUp(t *testing.T) {
 	}
 }
 
+// TestASettingThatTheTimeDidNotSufficeForIsNotTried: an interrupt that ends the planning of
+// one leaves those that were planned.
+func TestASettingThatTheTimeDidNotSufficeForIsNotTried(t *testing.T) {
+	ctx, stop := context.WithCancel(t.Context())
+	posed := inEachSetting(t, 1<<17)
+	asked := 0
+	plan, _, err := SolveSettings(ctx, posed, func(c context.Context, p *Problem) (*Plan, error) {
+		if asked++; asked > 1 {
+			stop()
+			return nil, c.Err()
+		}
+		return solveOne(c, p)
+	})
+	if err != nil || asked != 2 || slices.IndexFunc(plan.Settings, func(s Setting) bool { return s.Verdict == Chosen }) < 0 {
+		t.Errorf("%d asked: %+v, %v", asked, plan, err)
+	}
+}
+
 // TestNoSettingFits: the error is that of the setting with the least memory, and a law that
 // is missing ends it all.
 func TestNoSettingFits(t *testing.T) {
@@ -135,6 +188,12 @@ func TestNoSettingFits(t *testing.T) {
 	_, _, err := SolveSettings(t.Context(), posed, solveOne)
 	if want == nil || err == nil || err.Error() != want.Error() {
 		t.Errorf("%v, want %v", err, want)
+	}
+	_, _, err = SolveSettings(t.Context(), inEachSetting(t, 8192), func(_ context.Context, p *Problem) (*Plan, error) {
+		return nil, &InfeasibleError{Reason: string(p.Job.Zero) + " " + string(p.Job.Recompute)}
+	})
+	if err == nil || !strings.Contains(err.Error(), "zero3 full") {
+		t.Errorf("none found: %v", err)
 	}
 	lost := errors.New("lost")
 	if _, _, err := SolveSettings(t.Context(), inEachSetting(t, 8192), func(context.Context, *Problem) (*Plan, error) { return nil, lost }); !errors.Is(err, lost) {
