@@ -141,12 +141,13 @@ func (c linkChoice) fill(link *string, given string, rate float64) error {
 // measureLinks is the way out of a link class without laws.
 const measureLinks = "measure one: evenkeel calibrate --fresh --only send_recv"
 
-// bySheet ends an error with what datasheets offer instead of a measurement.
+// bySheet ends an error with what datasheets offer instead of a measurement, or with the flag
+// that states what they do not.
 func (c linkChoice) bySheet(link string, rate float64) string {
-	if rate == 0 {
-		return ""
-	}
 	name := cmp.Or(link, strings.TrimPrefix(c.flag, "--"))
+	if rate == 0 {
+		return fmt.Sprintf("; or plan with a rate that you state, which counts as assumed, such as %s %s=25GB/s", c.flag, name)
+	}
 	entry := fmt.Sprintf("{name: %s, bytes_per_s: %g}", name, rate)
 	add := "links: [" + entry + "] to cluster.yaml"
 	if len(c.stated) > 0 { // YAML takes no key twice

@@ -233,6 +233,11 @@ func TestResolveStatedLinks(t *testing.T) {
 	}
 	bare := known()
 	bare.Groups, bare.Laws = nil, nil
+	silent := known()
+	silent.Groups, silent.Laws = nil, nil
+	for i := range silent.Devices {
+		silent.Devices[i].Sheet = op.Sheet{}
+	}
 	alone := open
 	alone.Links = nil
 	with := func(change func(*Cluster)) Cluster {
@@ -251,6 +256,7 @@ func TestResolveStatedLinks(t *testing.T) {
 		"network of no law":      {with(func(x *Cluster) { x.Network = "infiniband" }), known(), []string{"which counts as assumed: --network infiniband=25GB/s, or add {name: infiniband, bytes_per_s: 2.5e+10} to the links of cluster.yaml"}},
 		"bus beside nvlink":      {with(func(x *Cluster) { x.Nodes[1].Link = "pcie" }), known(), []string{"node b: link class", "add {name: pcie, bytes_per_s: 6.4e+10} to the links of cluster.yaml"}},
 		"nothing measured":       {alone, bare, []string{"evenkeel calibrate --fresh --only send_recv", "which counts as assumed: --link link=200GB/s, or add links: [{name: link, bytes_per_s: 2e+11}] to cluster.yaml"}},
+		"no datasheet's rate":    {alone, silent, []string{"; or plan with a rate that you state, which counts as assumed, such as --link link=25GB/s"}},
 		"open, two stated":       {open, bare, []string{"the profile and the cluster's links have the classes nvlink_a800, roce; choose with --link"}},
 		"slip of a device":       {with(func(x *Cluster) { x.Nodes = []Node{node("n", op.Member{Device: "h10", Count: 1})} }), known(), []string{`"h10" of node n is not in the profile (did you mean "h100"?)`}},
 	} {
