@@ -111,6 +111,9 @@ func (o priced) published(maxLen units.Tokens) (priceList, error) {
 	if err != nil {
 		return priceList{}, usagef("--costs %s: %w", o.costs, err)
 	}
+	if o.context != "" { // whoever states the model's longest context trains on nothing longer
+		c.Longest = context
+	}
 	holds := fmt.Sprintf("%s usable memory, context %d", memory, int64(context))
 	if f := g.Model.Flexible; f != nil {
 		holds = units.Count(f.Budget, "token")
