@@ -37,6 +37,13 @@ func rollUps(strands []strand, f *Limits, groups []op.GroupType) []CheckedStratu
 			all = append(all, s.stratum)
 		}
 	}
+	named := map[string]int{}
+	for i := range all {
+		named[all[i].String()]++
+	}
+	for i := range all {
+		all[i].several = named[all[i].String()] > 1
+	}
 	return all
 }
 

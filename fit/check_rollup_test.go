@@ -81,3 +81,29 @@ func TestALoneSparseOpIsRolledUpOnce(t *testing.T) {
 		t.Errorf("%v", seen)
 	}
 }
+
+// Ops that two limits share between them by their bands are rolled up once a limit, under
+// names that tell the two apart: a report of CI keeps one case a name.
+func TestRollUpsOfSeveralLimitsHaveNamesOfTheirOwn(t *testing.T) {
+	var pairs []Pair
+	for _, tokens := range []units.Tokens{1 << 10, 8 << 10, 32 << 10} {
+		forward := attentionOf(tokens)
+		pairs = append(pairs, pairsOf("gpu", forward, costmodel.Interpolated, spreadOver(8, 0.01, 0)...)...)
+		back := op.AttnBwd{Attention: forward.(op.AttnFwd).Attention}
+		pairs = append(pairs, pairsOf("gpu", back, costmodel.Interpolated, spreadOver(8, 0.01, 0)...)...)
+	}
+	seen := map[string]int{}
+	for _, s := range strataOf(pairs) {
+		seen[s.String()]++
+	}
+	for name, n := range seen {
+		if n != 1 {
+			t.Errorf("%s: %d times", name, n)
+		}
+	}
+	for _, limit := range []string{"attention-short", "attention-long"} {
+		if name := "attention, all ops and bands of " + limit + " on gpu"; seen[name] != 1 {
+			t.Errorf("no %q: %v", name, seen)
+		}
+	}
+}

@@ -27,6 +27,9 @@ type CheckedStratum struct {
 	Source  costmodel.Source `json:"source"`
 	Part    bool             `json:"part,omitzero"`    // one variant of the stratum before it
 	Variant op.Variant       `json:"variant,omitzero"` // of a part
+	// several is set on what is rolled up beside others of the same name under other
+	// limits, so that its name tells which of them it is.
+	several bool
 
 	Points   int     `json:"points"`
 	Median   float64 `json:"median"`
@@ -64,15 +67,20 @@ type StratumFloor struct {
 }
 
 // Title names the op and the band of a stratum: "attn_fwd 4k-16k", and of one
-// that is rolled up "attn_fwd, all bands" or "attention, all ops and bands".
+// that is rolled up "attn_fwd, all bands" or "attention, all ops and bands", with
+// "of attention-short" where the ops and bands of other limits are rolled up beside it.
 func (s *CheckedStratum) Title() string {
+	name := fmt.Sprintf("%s %s", s.Op, s.Band)
 	switch {
 	case s.Op == All:
-		return string(s.Family) + ", all ops and bands"
+		name = string(s.Family) + ", all ops and bands"
 	case s.Band == All:
-		return string(s.Op) + ", all bands"
+		name = string(s.Op) + ", all bands"
 	}
-	return fmt.Sprintf("%s %s", s.Op, s.Band)
+	if s.several {
+		name += " of " + s.LimitID
+	}
+	return name
 }
 
 // String names the stratum as reports do: "attn_fwd 4k-16k on h100_sxm".

@@ -97,9 +97,6 @@ func tooFew(points int) string {
 
 func stratumCase(s *fit.CheckedStratum) junitCase {
 	c := junitCase{Class: string(s.Family), Name: s.String(), Out: stratumNumbers(s)}
-	if s.Band == fit.All { // once a limit, as of attention by its bands: a job keeps one case a name
-		c.Name += " (limit " + s.LimitID + ")"
-	}
 	switch s.Verdict {
 	case fit.Fail:
 		c.Failure = &junitMessage{Message: strings.Join(s.Broken, "; "), Text: limitText(s)}

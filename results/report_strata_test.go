@@ -185,23 +185,6 @@ func TestLongListsAreCut(t *testing.T) {
 	}
 }
 
-// What several limits share between them by their bands is rolled up once a limit, and is a
-// case once a limit: of two cases of one name CI keeps one.
-func TestJUnitTellsRollUpsOfSeveralLimitsApart(t *testing.T) {
-	rolled := func(limit string) fit.CheckedStratum {
-		return fit.CheckedStratum{Family: fit.FamilyAttention, On: "gpu", Op: fit.All, Band: fit.All, Source: costmodel.Interpolated, Points: 8, LimitID: limit, Limit: fit.StratumBound{MAPE: 0.05}, Verdict: fit.Insufficient}
-	}
-	var buf bytes.Buffer
-	if err := JUnit(&buf, &fit.Report{Strata: []fit.CheckedStratum{rolled("attention-short"), rolled("attention-long")}}); err != nil {
-		t.Fatal(err)
-	}
-	for _, limit := range []string{"attention-short", "attention-long"} {
-		if name := `name="attention, all ops and bands on gpu (limit ` + limit + `)"`; strings.Count(buf.String(), name) != 1 {
-			t.Errorf("no %s in %s", name, buf.String())
-		}
-	}
-}
-
 // JUnit: read back, every stratum is one case, its counts add up, and what has
 // no verdict is skipped.
 func TestJUnitReadsBack(t *testing.T) {
