@@ -106,6 +106,7 @@ func TestReadClusterYAMLErrors(t *testing.T) {
 		"other schema":  {swap("cluster/v1", "cluster/v9"), `schema: "evenkeel.cluster/v9": want evenkeel.cluster/v1`},
 		"schema 5":      {swap("schema: evenkeel.cluster/v1", "schema: 5"), "schema: 5: want evenkeel.cluster/v1"},
 		"schema list":   {swap("schema: evenkeel.cluster/v1", "schema: [a]"), "schema: a list: want evenkeel.cluster/v1"},
+		"schema alone":  {"schema", "schema: empty: want evenkeel.cluster/v1"},
 		"schema empty":  {swap("schema: evenkeel.cluster/v1", "schema:"), "schema: empty: want evenkeel.cluster/v1"},
 		"schema later":  {swap("schema: evenkeel.cluster/v1\nnetwork: roce\n", "network: roce\nschema: evenkeel.cluster/v1\n"), "the first line must be schema"},
 		"unknown key":   {swap("    link: nvlink", "    lnik: nvlink"), `c.yaml:6: nodes[0]: unknown key "lnik" (did you mean "link"?); the keys there are name, link, nics, devices`},

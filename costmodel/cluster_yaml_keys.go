@@ -183,7 +183,7 @@ func spelt(n ast.Node) string {
 		return fmt.Sprintf("%.60q", n.Value)
 	case *ast.LiteralNode:
 		return fmt.Sprintf("%.60q", n.Value.Value)
-	case *ast.NullNode:
+	case nil, *ast.NullNode:
 		return "empty"
 	case *ast.SequenceNode:
 		return "a list"
