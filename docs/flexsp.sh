@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Plans the batches of the published settings and of the mixed clusters by flexsp, as
+# Plans the batches of the published settings and of unequal GPUs by flexsp, as
 # docs/flex.sh's page compares them with ours, and writes
 # results/evidence/flex/flexsp.csv:
 #
@@ -10,7 +10,7 @@
 # after every batch: end the script whenever you like, and start it again to go on.
 # Rows that the table has are not made again. FLEXSP_BATCHES is which batches
 # (default 0-39), FLEXSP_SETTING a part of a setting's name or lengths, for some alone
-# ("wikipedia:context=192000", "mixed"), FLEXSP_TIME the seconds of processor time that
+# ("wikipedia:context=192000", "mixed", "few"), FLEXSP_TIME the seconds of processor time that
 # the engine has for each programme (10s): so other work on the machine takes none of
 # them, where Linux counts it. One run at a time. Run docs/flex.sh after it.
 set -euo pipefail

@@ -339,10 +339,6 @@ batches:
 }
 
 func flexMixed(w io.Writer, lines []flexLine) {
-	given := "none"
-	if few := flexspLines(slices.DeleteFunc(slices.Clone(lines), func(l flexLine) bool { return l.family != "mixed" })); len(few) > 0 {
-		given = "some of them, with " + flexspLimits(few) + " of processor time for each programme"
-	}
 	fmt.Fprintf(w, `
 ## Clusters of unequal GPUs
 
@@ -357,7 +353,7 @@ a plan takes where states are sharded over all.
 
 | cluster, model | batches | over the best of the others | over flexsp | flexsp's batches | over apart | gap median, most |
 | --- | --- | --- | --- | --- | --- | --- |
-`, given)
+`, flexspGiven(lines, "mixed"))
 	var all []flexLine
 	for _, g := range flexGroups(lines) {
 		if g[0].family != "mixed" {
@@ -378,17 +374,18 @@ func flexMixedRow(w io.Writer, name string, g []flexLine) {
 }
 
 func flexFew(w io.Writer, lines []flexLine) {
-	fmt.Fprint(w, `
+	fmt.Fprintf(w, `
 ## Few sequences on a few unequal GPUs
 
 The same laws, and batches of 8 to 128 sequences of six distributions, cut at 32,768
 tokens, two of each. "serve" is the planner of a training loop; "solve" searches again
-at prices that are a little off, as `+"`evenkeel solve --lengths`"+` does. flexsp was given
-none of them. Planning is in ms.
+at prices that are a little off, as `+"`evenkeel solve --lengths`"+` does. flexsp is one of the
+others, and was given %s.
+Planning is in ms.
 
-| cluster, model | batches | serve: over the best of the others | gap median, most | planning median, most | solve: over it | gap median, most | planning median, most | solve over serve: mean, most |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-`)
+| cluster, model | batches | serve: over the best of the others | over flexsp | gap median, most | planning median, most | solve: over the best | gap median, most | planning median, most | solve over serve: mean, most |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
+`, flexspGiven(lines, "few"))
 	var all []flexLine
 	bySetting := map[string][]flexLine{}
 	for _, l := range lines {
@@ -416,7 +413,11 @@ func flexFewRow(w io.Writer, name string, g []flexLine) {
 	fmt.Fprintf(w, "| %s | %d |", name, len(g))
 	for planner, lines := range [][]flexLine{g, solved} {
 		q, ms := flexQuantiles(gapsOf(lines), 0.5, 1), flexQuantiles(planningOf(lines, []string{"evenkeel", "thorough"}[planner]), 0.5, 1)
-		fmt.Fprintf(w, " %s | %.1f, %.1f %% | %.0f, %.0f |", meanLeast(ratios(lines, asEqual()...)), 100*q[0], 100*q[1], ms[0], ms[1])
+		fmt.Fprintf(w, " %s |", meanLeast(ratios(lines, asEqual()...)))
+		if planner == 0 {
+			fmt.Fprintf(w, " %s |", meanLeast(ratios(lines, "flexsp")))
+		}
+		fmt.Fprintf(w, " %.1f, %.1f %% | %.0f, %.0f |", 100*q[0], 100*q[1], ms[0], ms[1])
 	}
 	var less []float64
 	for _, l := range g {

@@ -114,6 +114,20 @@ func flexspLimits(lines []flexLine) string {
 	return fmt.Sprintf("%v to %v", least, most)
 }
 
+// flexspGiven says how many batches of a family flexsp planned, and in what time.
+func flexspGiven(lines []flexLine, family string) string {
+	of := slices.DeleteFunc(slices.Clone(lines), func(l flexLine) bool { return l.family != family })
+	planned := flexspLines(of)
+	how := fmt.Sprintf("%d of the %d", len(planned), len(of))
+	switch len(planned) {
+	case 0:
+		return "none of them"
+	case len(of):
+		how = "all of them"
+	}
+	return how + ", with " + flexspLimits(planned) + " of processor time for each programme"
+}
+
 // flexspStands checks what is claimed over flexsp on the batches that it has
 // planned, however many: ours is never the slower one, and of the published ones 5 %
 // faster on average.
