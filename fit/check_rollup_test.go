@@ -64,10 +64,9 @@ func TestSparseOpsAreRolledUp(t *testing.T) {
 	}
 }
 
-// A sparse op that is alone in its family is rolled up over its bands, once.
-func TestALoneSparseOpIsRolledUpOnce(t *testing.T) {
-	pairs := pairsOf("gpu", attentionOf(8192), costmodel.Interpolated, spreadOver(8, 0.01, 0.2)...)
-	pairs = append(pairs, pairsOf("gpu", attentionOf(32<<10), costmodel.Interpolated, spreadOver(8, 0.01, 0.2)...)...)
+// namedOnce are the names of strata, each of which should be there once.
+func namedOnce(t *testing.T, pairs []Pair) map[string]int {
+	t.Helper()
 	seen := map[string]int{}
 	for _, s := range strataOf(pairs) {
 		seen[s.String()]++
@@ -77,6 +76,14 @@ func TestALoneSparseOpIsRolledUpOnce(t *testing.T) {
 			t.Errorf("%s: %d times", name, n)
 		}
 	}
+	return seen
+}
+
+// A sparse op that is alone in its family is rolled up over its bands, once.
+func TestALoneSparseOpIsRolledUpOnce(t *testing.T) {
+	pairs := pairsOf("gpu", attentionOf(8192), costmodel.Interpolated, spreadOver(8, 0.01, 0.2)...)
+	pairs = append(pairs, pairsOf("gpu", attentionOf(32<<10), costmodel.Interpolated, spreadOver(8, 0.01, 0.2)...)...)
+	seen := namedOnce(t, pairs)
 	if seen["attn_fwd, all bands on gpu"] != 1 {
 		t.Errorf("%v", seen)
 	}
@@ -92,15 +99,7 @@ func TestRollUpsOfSeveralLimitsHaveNamesOfTheirOwn(t *testing.T) {
 		back := op.AttnBwd{Attention: forward.(op.AttnFwd).Attention}
 		pairs = append(pairs, pairsOf("gpu", back, costmodel.Interpolated, spreadOver(8, 0.01, 0)...)...)
 	}
-	seen := map[string]int{}
-	for _, s := range strataOf(pairs) {
-		seen[s.String()]++
-	}
-	for name, n := range seen {
-		if n != 1 {
-			t.Errorf("%s: %d times", name, n)
-		}
-	}
+	seen := namedOnce(t, pairs)
 	for _, limit := range []string{"attention-short", "attention-long"} {
 		if name := "attention, all ops and bands of " + limit + " on gpu"; seen[name] != 1 {
 			t.Errorf("no %q: %v", name, seen)
