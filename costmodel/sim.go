@@ -137,9 +137,7 @@ func (s *Simulator) Brief(l Layout) (*Step, error) {
 	if err := s.fast.run(l, SimOptions{}); err != nil {
 		return nil, err
 	}
-	all := s.fast.allSpent()
-	critical, _, sides := s.fast.sidesOf(all)
-	mid := s.fast.midOf(all[critical])
+	mid, _, sides := s.fast.sidesOf(s.fast.allSpent())
 	contention, err := s.fast.unmeasured()
 	return &Step{Time: Estimate{Lo: mid, Mid: mid, Hi: mid}, Contention: contention, sides: sides}, err
 }

@@ -57,43 +57,37 @@ func (s *sim) allSpent() []spent {
 
 // brief is the account of the step's time.
 func (s *sim) brief(all []spent) *Step {
-	critical, accounts, sides := s.sidesOf(all)
-	mid := s.midOf(all[critical])
-	return &Step{Time: interval(mid, s.worst, sides), Parts: s.parts(accounts, all[critical]), sides: sides}
+	mid, critical, sides := s.sidesOf(all)
+	return &Step{Time: interval(mid, s.worst, sides), Parts: s.parts(critical), sides: sides}
 }
 
-// sidesOf are the step's sides, first that of the critical seat, which idles least of all,
-// and the accounts of that seat's parts.
-func (s *sim) sidesOf(all []spent) (critical int, accounts [partCount]account, sides []side) {
-	least := s.leastIdle(all)
-	critical = least[0]
-	for _, i := range least {
-		if all[i].idle < all[critical].idle {
-			critical = i
-		}
-	}
-	mid := s.midOf(all[critical])
-	accounts = s.partAccounts(critical)
-	whole := s.lawsOf(all[critical], accounts)
-	sides = []side{{laws: whole.byLaw(float64(mid / whole.mid()))}}
-	for _, i := range least {
-		if i != critical {
+// criticalSeat is how the seat that idles least spends the step, and its parts by law.
+type criticalSeat struct {
+	spent spent
+	parts [partCount]account
+}
+
+// sidesOf is the most likely time of the step, by what the critical seat spends on its
+// parts, and the step's sides, that seat's first.
+func (s *sim) sidesOf(all []spent) (mid units.Seconds, x criticalSeat, sides []side) {
+	for n, i := range s.leastIdle(all) {
+		if n > 0 {
 			laws := s.lawsOf(all[i], s.partAccounts(i))
 			sides = append(sides, side{laws.byLaw(1), max(0, mid-laws.mid())})
+			continue
 		}
+		x = criticalSeat{all[i], s.partAccounts(i)}
+		for p := range partCount {
+			mid += max(0, s.spentOn(p, x.spent))
+		}
+		whole := s.lawsOf(x.spent, x.parts)
+		sides = append(sides, side{laws: whole.byLaw(float64(mid / whole.mid()))})
 	}
-	return critical, accounts, sides
+	return mid, x, sides
 }
 
-// midOf is the most likely time of the step, by what a seat spends on its parts.
-func (s *sim) midOf(sum spent) (mid units.Seconds) {
-	for p := range partCount {
-		mid += max(0, s.spentOn(p, sum))
-	}
-	return mid
-}
-
-// leastIdle is of each device type at work the seat that idles least, the first of such.
+// leastIdle is of each device type at work the seat that idles least, the first of such; of
+// these the one that idles least of all comes first.
 func (s *sim) leastIdle(all []spent) []int {
 	var least []int
 	for _, device := range s.deviceTypes() {
@@ -105,7 +99,14 @@ func (s *sim) leastIdle(all []spent) []int {
 		}
 		least = append(least, at)
 	}
-	return least
+	first := 0
+	for n, i := range least {
+		if all[i].idle < all[least[first]].idle {
+			first = n
+		}
+	}
+	critical := least[first]
+	return slices.Insert(slices.Delete(least, first, first+1), 0, critical)
 }
 
 // side is the step as seen by the ranks of one device type: the time that each law
@@ -214,17 +215,17 @@ func GainError(a, b *Step) (half units.Seconds, most string) {
 
 func contentionTitle() string { return "how much messages slow computing beside them (overlap)" }
 
-// parts splits the step along a seat. What it computes has the interval of the laws it uses;
+// parts splits the step along the critical seat. What it computes has the interval of the laws it uses;
 // waiting has that of the links it waits for. Idling has that of all the rest together, which
 // is also the relative interval of the whole.
-func (s *sim) parts(accounts [partCount]account, sum spent) []Part {
-	whole := s.lawsOf(sum, accounts)
+func (s *sim) parts(x criticalSeat) []Part {
+	whole := s.lawsOf(x.spent, x.parts)
 	all := whole.total()
 	var parts []Part
 	for p, name := range partNames() {
-		e := like(s.spentOn(part(p), sum), accounts[p].total())
+		e := like(s.spentOn(part(p), x.spent), x.parts[p].total())
 		if part(p) == idle {
-			e = like(sum.idle, all)
+			e = like(x.spent.idle, all)
 		}
 		if e.Mid > 0 {
 			parts = append(parts, Part{name, e})
