@@ -32,6 +32,10 @@ func TestGoingOnSaysHowFarTheSearchIs(t *testing.T) {
 	if got, want := g.line(10*time.Second), "planning for 10s; usp came to 4.92 s after 1 layout; Ctrl-C takes the best so far"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
+	g.with("zero1, recompute none") // what was found in another setting is no news of this one
+	if got, want := g.line(12*time.Second), "planning for 12s, now with zero1, recompute none"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
 	if err.Len() > 0 {
 		t.Errorf("a short search says %q", err.String())
 	}
