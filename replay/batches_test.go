@@ -160,6 +160,7 @@ func TestWrongPlansOfBatchesAreRefusedWithTheField(t *testing.T) {
 		"model":        {nil, func(of *Trained) { of.Model.HeadDim = 0 }, "the model: head_dim"},
 		"window":       {nil, func(of *Trained) { of.Model.MaxLen = 100 }, "lengths_tokens[3]: 120: the model attends fully up to 100 tokens"},
 		"dtype":        {nil, func(of *Trained) { of.DType = "i8" }, `the dtype: "i8"`},
+		"fp8":          {nil, func(of *Trained) { of.DType = op.FP8 }, `the dtype: "fp8": want f32, bf16 or f16`},
 		"version":      {func(d *batch.Document) { d.Schema = "evenkeel.batchplan/v9" }, nil, "evenkeel.batchplan/v9 was written by evenkeel"},
 	} {
 		path, of := batchFile(t, c.change), madeTrained()
