@@ -65,7 +65,17 @@ func derives(t *testing.T, evidence string) {
 	if err != nil || hash != committed.Inputs[0].SHA256 {
 		t.Errorf("the profile names another recording: %v, %s", err, hash)
 	}
-	r, err := fit.Check(p, d, d.Held(p.Holdout.Seed, p.Holdout.Share), fit.DefaultLimits())
+	held := d.Held(p.Holdout.Seed, p.Holdout.Share)
+	checked(t, evidence+"check.txt", p, d, held)
+	if long := evidence + "check-long.txt"; exists(long) { // check --min-len 4k
+		checked(t, long, p, d, fit.LongAttention(held, 4*1024))
+	}
+}
+
+// checked compares the report on some points with a committed one.
+func checked(t *testing.T, path string, p *costmodel.Profile, d *fit.Data, points []fit.Point) {
+	t.Helper()
+	r, err := fit.Check(p, d, points, fit.DefaultLimits())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,9 +83,8 @@ func derives(t *testing.T, evidence string) {
 	if err := results.Report(&table, r); err != nil {
 		t.Fatal(err)
 	}
-	check := read(t, evidence+"check.txt")
-	if diff := cmp.Diff(check, table.String()); diff != "" {
-		t.Errorf("check.txt differs: %s", diff)
+	if diff := cmp.Diff(read(t, path), table.String()); diff != "" {
+		t.Errorf("%s differs: %s", path, diff)
 	}
 }
 
@@ -92,6 +101,12 @@ func quoted(t *testing.T, table string) {
 			t.Errorf("the README states what the evidence does not: %s", line)
 		}
 	}
+}
+
+// exists says whether a folder of evidence holds a file.
+func exists(path string) bool {
+	_, err := os.Stat(filepath.FromSlash(path))
+	return err == nil
 }
 
 func read(t *testing.T, path string) string {
