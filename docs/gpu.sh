@@ -1,5 +1,5 @@
 #!/bin/bash
-# The items of docs/gpu-checklist.md on this machine's GPU, in three parts that
+# The items of docs/gpu-checklist.md on this machine's GPU, in parts that
 # each stay under ten minutes. Writes what it finds into a folder, which is then
 # looked through and committed as results/evidence/<gpu>/.
 #
@@ -16,13 +16,16 @@
 #                                 each has (default: about 5/8 and 5/16 of the GPU's);
 #                                 COMPUTE and REST: times to measure attention
 #                                 and GEMM, and the rest (150s, 70s)
+#   docs/gpu.sh steps FOLDER      whole training steps on the GPU beside their plans, from
+#                                 the profile PROFILE (default: that of measure in FOLDER);
+#                                 2 to 4 minutes
 #
 # Uses bin/evenkeel and bin/torch.test where they are there (make gpu-binaries
 # builds them, for machines without Go), else builds them. No setting of the card
 # is changed.
 set -euo pipefail
 
-readonly PART="${1:?look, loop, measure or judge}"
+readonly PART="${1:?look, loop, measure, judge or steps}"
 readonly OUT="${2:?a folder for the results}"
 readonly BIN="${BIN:-bin}"
 
@@ -176,13 +179,45 @@ kernel_or_none() {
   }
 }
 
+# model writes a config of the Llama family.
+model() { # file, hidden, ffn, layers, query heads, KV heads, head width, vocabulary, tied
+  printf '{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": %d, "intermediate_size": %d,
+ "num_hidden_layers": %d, "num_attention_heads": %d, "num_key_value_heads": %d, "head_dim": %d, "vocab_size": %d,
+ "tie_word_embeddings": %s}\n' "${@:2}" > "$1"
+}
+
+# steps: a few layers as wide as a model of 8B parameters with a small and a large
+# vocabulary, and one of 1B parameters; lengths at which 80 GB are enough.
+steps() {
+  local profile="${PROFILE:-$OUT/calibration.profile.json}" device plans=() size tokens recompute
+  device="$(grep -o '"name": *"[a-z0-9_]*"' "$profile" | head -n 1 | cut -d '"' -f 4)"
+  mkdir -p "$OUT/plans"
+  model "$OUT/plans/wide.json" 4096 11008 4 32 8 128 32000 false
+  model "$OUT/plans/vocabulary.json" 4096 14336 4 32 8 128 128256 false
+  model "$OUT/plans/small.json" 2048 8192 16 32 8 64 128256 true
+  for size in wide-8k-none wide-32k-none wide-64k-none wide-128k-full vocabulary-16k-none vocabulary-32k-full \
+    small-8k-none small-16k-full small-64k-full; do
+    IFS=- read -r name tokens recompute <<< "$size"
+    plans+=("$OUT/plans/$size.plan.json")
+    step "plans/$size" "$BIN/evenkeel" solve --profile "$profile" --cluster "1x1 $device" --model "$OUT/plans/$name.json" \
+      --seq-len "$tokens" --dtype bf16 --zero zero0 --recompute "$recompute" --take ring -o "${plans[-1]}"
+  done
+  if [ -f "$OUT/training.json" ]; then
+    step training "${EVENKEEL_PYTHON:-python3}" docs/train_step.py "${plans[@]}" --measured "$OUT/training.json"
+  else
+    step training "${EVENKEEL_PYTHON:-python3}" docs/train_step.py "${plans[@]}" --kernel "${KERNEL:-sdpa_cudnn}" -o "$OUT/training.json"
+  fi
+  cat "$OUT/training.txt"
+}
+
 case "$PART" in
   look) look ;;
   loop) loop ;;
   measure) measure ;;
   judge) judge ;;
+  steps) steps ;;
   *)
-    echo "gpu.sh: $PART: want look, loop, measure or judge" >&2
+    echo "gpu.sh: $PART: want look, loop, measure, judge or steps" >&2
     exit 2
     ;;
 esac

@@ -1,0 +1,306 @@
+"""Whole training steps on one device beside what plans of one rank predict: time by part, and peak memory.
+
+    evenkeel solve --profile P --cluster "1x1 h100_sxm" --model config.json --seq-len 32k --dtype bf16 --zero zero0 -o a.plan.json
+    python3 docs/train_step.py a.plan.json [b.plan.json ...] --kernel sdpa_cudnn -o training.json
+    python3 docs/train_step.py a.plan.json [b.plan.json ...] --measured training.json
+    evenkeel fit gpu.rec.jsonl --training training.json -o gpu.profile.json
+
+A step is written as a trainer writes it, with torch's own operators: embedding, layers (python/evenkeel/whole.py
+around torch's scaled_dot_product_attention), final norm, cross-entropy in chunks of tokens, and AdamW in float32
+on master copies of the parameters, whose gradients are kept between steps. Of the plan nothing is taken but its
+job: the model, the sequence's length, the precision, the chunk and whether layers are recomputed. The table says
+how far what was measured, the median over the steps, is off what was predicted, in percent of that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any, Callable, Iterator
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from evenkeel import whole
+
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
+KERNELS = {"sdpa_cudnn": "CUDNN_ATTENTION", "sdpa_flash": "FLASH_ATTENTION", "sdpa_efficient": "EFFICIENT_ATTENTION"}
+PARTS = ("forward", "loss", "backward", "optimizer")
+
+
+class Layer(whole.Layer):
+    """A layer with weights drawn on the device, as what they are does not matter to the time."""
+
+    def __init__(self, model: whole.Model, new: Callable[..., Tensor]) -> None:  # pylint: disable=super-init-not-called
+        self.model = model
+        self.weights = {name: new(*shape) if len(shape) > 1 else torch.ones_like(new(*shape)).requires_grad_()
+                        for name, shape in model.shapes().items()}
+
+
+class Clock:
+    """Times between marks: of the stream that computes on a GPU, else of the host."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._marks: list[Any] = []
+
+    def mark(self) -> None:
+        """Ends one part and begins the next."""
+        if not self._cuda:
+            self._marks.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append(event)
+
+    def parts(self) -> list[float]:
+        """Seconds between the marks, which are forgotten."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        pairs = list(zip(self._marks, self._marks[1:]))
+        self._marks = []
+        return [a.elapsed_time(b) / 1e3 if self._cuda else b - a for a, b in pairs]
+
+
+class Training:
+    """A model of a plan's job with its optimizer, on one device."""
+
+    def __init__(self, document: dict[str, Any], device: torch.device, kernel: str) -> None:
+        job = document["job"]
+        self._model, of = whole.model_of(document), job["model"]
+        self._device, self._dtype, self._kernel = device, DTYPES[job["dtype"]], kernel
+        self._tokens, self._chunk = job["seq_len_tokens"], job["loss_chunk_tokens"]
+        self._vocab = of["vocab"]
+        if of.get("position_rows"):
+            raise SystemExit("train_step.py: learned positions are not trained here")
+        layers = [Layer(self._model, self._new) for _ in range(of["layers"])]
+        self._embedding = self._new(self._vocab, self._model.hidden)
+        self._head = self._embedding if of.get("tied_embeddings") else self._new(self._vocab, self._model.hidden)
+        self._norm = torch.ones(self._model.hidden, device=device, dtype=self._dtype, requires_grad=True)
+        at = torch.arange(self._tokens)
+        tables = whole.angles(at, self._model.rotary, self._dtype, device)
+        self._layers, self._tables, self._recompute = layers, tables, job["recompute"] == "full"
+        weights = [w for layer in layers for w in layer.weights.values()]
+        self._weights = list({id(w): w for w in [*weights, self._embedding, self._head, self._norm]}.values())
+        for w in self._weights:
+            w.grad = torch.zeros_like(w)
+        master = [w.detach().float() if self._dtype != torch.float32 else w.detach() for w in self._weights]
+        self._optimizer = torch.optim.AdamW(master, lr=1e-5, **({"fused": True} if device.type == "cuda" else {}))
+        self._text = torch.randint(self._vocab, (self._tokens + 1,), device=device)
+
+    def step(self, clock: Clock) -> float:
+        """One step; the clock is marked at its parts. Returns the loss."""
+        words, targets = self._text[:-1], self._text[1:]
+        clock.mark()
+        x = F.embedding(words, self._embedding)
+        for layer in self._layers:
+            x = checkpoint(self._layer, layer, x, use_reentrant=True) if self._recompute else self._layer(layer, x)
+        clock.mark()
+        loss, dx = self._loss(x, targets)
+        clock.mark()
+        x.backward(dx)
+        del x, dx
+        clock.mark()
+        self._update()
+        clock.mark()
+        return float(loss)
+
+    def _new(self, *shape: int) -> Tensor:
+        w = torch.randn(*shape, device=self._device, dtype=self._dtype)
+        return w.mul_((shape[0] if len(shape) > 1 else 1) ** -0.5).requires_grad_()
+
+    def _layer(self, layer: Layer, x: Tensor) -> Tensor:
+        return layer.after(x, self._attend(*layer.before(x, *self._tables)))
+
+    def _attend(self, *heads: Tensor) -> Tensor:
+        """[tokens, heads, head_dim] each, as of one sequence a batch."""
+        q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in heads)
+        with chosen(self._kernel):
+            if q.shape[1] == k.shape[1]:
+                out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+            else:
+                out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return out[0].transpose(0, 1)
+
+    def _loss(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean loss over the tokens and its gradient by x, a chunk's logits at a time."""
+        x = x.detach().requires_grad_()
+        y = whole._rms(x, self._norm)  # pylint: disable=protected-access
+        inside, total = y.detach(), torch.zeros((), device=x.device)
+        gradients = torch.empty_like(inside)
+        for a in range(0, self._tokens, self._chunk):
+            rows = inside[a : a + self._chunk].requires_grad_()
+            logits = (rows @ self._head.t()).float()
+            loss = F.cross_entropy(logits, targets[a : a + self._chunk], reduction="sum") / self._tokens
+            del logits
+            loss.backward()
+            assert rows.grad is not None
+            gradients[a : a + self._chunk] = rows.grad
+            total += loss.detach()
+        y.backward(gradients)
+        assert x.grad is not None
+        return total, x.grad
+
+    def _update(self) -> None:
+        """AdamW of one parameter after the other, so that one float32 gradient exists at a time."""
+        master = self._optimizer.param_groups[0]["params"]
+        for w, m in zip(self._weights, master):
+            m.grad = w.grad.float() if w.dtype != torch.float32 else w.grad  # type: ignore[union-attr]
+            self._optimizer.param_groups[0]["params"] = [m]
+            self._optimizer.step()
+            m.grad = None
+        self._optimizer.param_groups[0]["params"] = master
+        with torch.no_grad():
+            for w, m in zip(self._weights, master):
+                w.copy_(m)
+                w.grad.zero_()  # type: ignore[union-attr]
+
+
+@contextlib.contextmanager
+def chosen(kernel: str) -> Iterator[None]:
+    """torch's attention kernel of this name, or whichever it takes."""
+    if kernel == "auto":
+        yield
+        return
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with sdpa_kernel(getattr(SDPBackend, KERNELS[kernel])):
+        yield
+
+
+def predicted(document: dict[str, Any]) -> dict[str, Any]:
+    """The plan's times by part of a training step, its interval, and its peak memory."""
+    parts = dict.fromkeys(PARTS, 0.0)
+    for part in document["step"]["parts"]:
+        name = part["name"]
+        if name not in ("loss", "optimizer"):
+            name = "forward" if name.endswith("forward") else "backward"  # recomputed layers run in the backward
+        parts[name] += part["time"]["mid_s"]
+    memory, step = document["step"]["ranks"][0]["memory"], document["step"]["time"]
+    peak = sum(memory[n + "_bytes"] for n in ("states", "activations", "transient", "logits"))
+    return {"step_s": step["mid_s"], "lo_s": step["lo_s"], "hi_s": step["hi_s"], "parts_s": parts, "peak_bytes": peak}
+
+
+def measured(document: dict[str, Any], device: torch.device, kernel: str, steps: int, warm: int) -> dict[str, Any]:
+    """What a plan's job takes on the device: an entry of the document of steps."""
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.empty_cache()
+    training, clock, times = Training(document, device, kernel), Clock(device), []
+    for i in range(warm + steps):
+        if cuda and i == warm:
+            torch.cuda.reset_peak_memory_stats()
+        training.step(clock)
+        parts = clock.parts()
+        if i >= warm:
+            times.append({name + "_s": t for name, t in zip(PARTS, parts)})
+    out: dict[str, Any] = {"kernel": kernel, "job": document["job"], "times": times}
+    if cuda:
+        out["peak_bytes"], out["reserved_bytes"] = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    return out
+
+
+def compared(document: dict[str, Any], took: dict[str, Any]) -> str:
+    """A row of the table: what was measured over what was predicted, less one, in percent."""
+    want = predicted(document)
+    step = statistics.median(sum(t.values()) for t in took["times"])
+    inside = "yes" if want["lo_s"] <= step <= want["hi_s"] else "no"
+    row = f"{step * 1e3:9.1f} {want['step_s'] * 1e3:9.1f} {_off(step, want['step_s'])} {inside:>6}"
+    for name in PARTS:
+        row += f" {_off(statistics.median(t[name + '_s'] for t in took['times']), want['parts_s'][name]):>9}"
+    if "peak_bytes" in took:
+        row += f" {took['peak_bytes'] / 2**30:8.2f} {want['peak_bytes'] / 2**30:8.2f}"
+        row += f" {_off(took['peak_bytes'], want['peak_bytes'])}"
+    return row
+
+
+def _off(took: float, want: float) -> str:
+    return f"{100 * (took / want - 1):+7.1f}" if want else f"{'':7}"
+
+
+HEAD = " ".join([
+    f"{'plan':24}", f"{'took, ms':>9}", f"{'plan, ms':>9}", f"{'off, %':>7}", "inside", *(f"{p:>9}" for p in PARTS),
+    f"{'peak GiB':>8}", f"{'plan GiB':>8}", f"{'off, %':>7}",
+])
+
+
+def opened(path: str) -> dict[str, Any]:
+    """A plan of one rank."""
+    with open(path, encoding="utf-8") as file:
+        document: dict[str, Any] = json.load(file)
+    if not str(document.get("schema")).startswith("evenkeel.plan/"):
+        raise SystemExit(f"train_step.py: {path}: want a plan that evenkeel solve wrote with -o")
+    if len(document["ranks"]) != 1:
+        raise SystemExit(f"train_step.py: {path}: {len(document['ranks'])} ranks: want a plan of one, --cluster \"1x1 TYPE\"")
+    return document
+
+
+def write(path: str, document: dict[str, Any]) -> None:
+    """Replaces the file, so that a torn run leaves what was measured before."""
+    with open(path + ".part", "w", encoding="utf-8") as out:
+        json.dump(document, out, indent=1)
+        out.write("\n")
+    os.replace(path + ".part", path)
+
+
+def main() -> None:
+    """Measures, or reads what was measured, and prints the table."""
+    parser = argparse.ArgumentParser(description="Whole training steps on one device beside plans of one rank.")
+    parser.add_argument("plans", nargs="+", help="plans of one rank")
+    parser.add_argument("--kernel", default="auto", choices=["auto", *KERNELS], help="torch's attention kernel")
+    parser.add_argument("--steps", type=int, default=3, help="steps to measure of each plan")
+    parser.add_argument("--warm-up", type=int, default=1, help="steps before them")
+    parser.add_argument("-o", "--output", metavar="FILE", help="what was measured, for evenkeel fit --training")
+    parser.add_argument("--measured", metavar="FILE", help="compare with what such a file has; measure nothing")
+    args = parser.parse_args()
+    if args.steps < 1 or args.warm_up < 0:
+        raise SystemExit("train_step.py: --steps: want at least one, and --warm-up none or more")
+    known: dict[str, dict[str, Any]] = {}
+    if args.measured:
+        with open(args.measured, encoding="utf-8") as file:
+            known = {entry["name"]: entry for entry in json.load(file)["steps"]}
+    plans = {os.path.basename(path).split(".")[0]: opened(path) for path in args.plans}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    out: dict[str, Any] = {
+        "schema": "evenkeel.training/v1", "tool": "docs/train_step.py",
+        "created": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "stack": stack(), "steps": [],
+    }
+    if device.type == "cuda":
+        out["gpu"] = torch.cuda.get_device_name()
+    failed = 0
+    print(HEAD, flush=True)
+    for name, document in plans.items():
+        if known and name not in known:
+            print(f"{name:24} was not measured", flush=True)
+            continue
+        try:
+            took = known.get(name) or measured(document, device, args.kernel, args.steps, args.warm_up)
+        except RuntimeError as error:  # out of memory above all
+            failed += 1
+            print(f"{name:24} {str(error).splitlines()[0]}", flush=True)
+            continue
+        out["steps"].append({"name": name, **took})
+        if args.output:
+            write(args.output, out)
+        print(f"{name:24} {compared(document, took)}", flush=True)
+    sys.exit(1 if failed else 0)
+
+
+def stack() -> str:
+    """The versions that times hold for."""
+    cuda, cudnn = getattr(torch, "version").cuda, getattr(torch, "backends").cudnn
+    return f"torch {torch.__version__}" + (f", CUDA {cuda}, cuDNN {cudnn.version()}" if cuda else "")
+
+
+if __name__ == "__main__":
+    main()
