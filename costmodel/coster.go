@@ -222,6 +222,7 @@ func (c *coster) warnings() []string {
 			out = append(out, fmt.Sprintf("%s was not measured; the law of %s on %s stands in, slowed by %.0f %%; a calibration of that very group would replace it", u.where, u.law.Op, u.law.On(), 100*(u.factor-1)))
 		}
 	}
+	out = append(out, c.inTraining()...)
 	return append(out, c.outOfRange()...)
 }
 

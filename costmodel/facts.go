@@ -111,6 +111,9 @@ func (p *Profile) validateFacts(known map[string]bool) error {
 			return fmt.Errorf("overlaps[%d]: %v in [%v, %v] of %d points: want 0 < lo <= ratio <= hi", i, o.Ratio, o.Lo, o.Hi, o.Points)
 		}
 	}
+	if err := p.validateTraining(); err != nil {
+		return err
+	}
 	for i, o := range p.Outliers {
 		switch {
 		case !known[o.On]:

@@ -26,6 +26,7 @@ func TestProfileFactsAreChecked(t *testing.T) {
 		p.Memory = []MemoryFacts{{Device: "fast", Capacity: 1 << 30, Reserve: 1 << 20, Layers: []LayerMemory{layerOf(1000)}}}
 		p.Overlaps = []OverlapFact{{On: "fast", Compute: op.KindGEMM, Comm: op.KindH2D, Slowed: op.SlowedCompute, Ratio: 1.1, Lo: 1, Hi: 1.2, Points: 3}}
 		p.Outliers = []Outlier{{On: "fast", Place: "n1/g3", Scale: 1.06, Points: 5}}
+		p.Training = []TrainingFact{{Device: "fast", Layers: 1.1, Loss: 3, Optimizer: 0.9, Steps: 4, Ratio: 1.04}}
 		return p
 	}
 	if err := good().Validate(); err != nil {
@@ -44,6 +45,12 @@ func TestProfileFactsAreChecked(t *testing.T) {
 		"overlap":        {func(p *Profile) { p.Overlaps[0].Ratio = 1.3 }, "overlaps[0]: 1.3 in [1, 1.2]"},
 		"outlier on":     {func(p *Profile) { p.Outliers[0].On = "other" }, `outliers[0].on: "other"`},
 		"outlier scale":  {func(p *Profile) { p.Outliers[0].Scale = 0 }, "outliers[0].scale: 0"},
+		"trained on":     {func(p *Profile) { p.Training[0].Device = p.Groups[0].Name }, "training[0].device: "},
+		"trained twice":  {func(p *Profile) { p.Training = append(p.Training, p.Training[0]) }, `training[1].device: "fast"`},
+		"trained ratio":  {func(p *Profile) { p.Training[0].Optimizer = math.Inf(1) }, "training[0].optimizer: +Inf: want a positive factor"},
+		"trained loss":   {func(p *Profile) { p.Training[0].Loss = 0 }, "training[0].loss: 0"},
+		"trained steps":  {func(p *Profile) { p.Training[0].Steps = 0 }, "training[0]: ratio 1.04 of 0 steps"},
+		"trained error":  {func(p *Profile) { p.Training[0].Ratio = 0.9 }, "training[0]: ratio 0.9 of 4 steps"},
 		"law of a layer": {func(p *Profile) { p.Laws[0].Op = op.KindLayerFwd }, "op: layer_fwd has no law"},
 		"law of memory":  {func(p *Profile) { p.Laws[0].Op = op.KindMemLayer }, "op: mem_layer has no law"},
 	} {
@@ -61,7 +68,7 @@ func TestFactsAreWrittenOnlyWhenMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, key := range []string{`"memory"`, `"overlaps"`, `"outliers"`, `"kernel"`, `"pairs"`} {
+	for _, key := range []string{`"memory"`, `"overlaps"`, `"outliers"`, `"training"`, `"kernel"`, `"pairs"`} {
 		if strings.Contains(string(data), key) {
 			t.Errorf("%s is written although nothing was measured", key)
 		}

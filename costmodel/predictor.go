@@ -27,12 +27,13 @@ type Predictor struct {
 	made     sync.Map                // madeOf or lawKey -> *Law of a group or of a head width that was not measured
 	memory   map[string]MemoryFacts  // by device type
 	overlaps map[slowKey]float64
-	rivals   map[*Law]int // kernels that the law of attention without one was chosen from
+	training map[string]TrainingFact // by device type
+	rivals   map[*Law]int            // kernels that the law of attention without one was chosen from
 }
 
 // NewPredictor indexes the laws of a valid profile.
 func NewPredictor(p *Profile) *Predictor {
-	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, named: map[string]op.GroupType{}, steps: p.Steps, types: map[wireOf][]op.Variant{}, memory: map[string]MemoryFacts{}, overlaps: map[slowKey]float64{}, rivals: map[*Law]int{}}
+	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, named: map[string]op.GroupType{}, steps: p.Steps, types: map[wireOf][]op.Variant{}, memory: map[string]MemoryFacts{}, overlaps: map[slowKey]float64{}, training: map[string]TrainingFact{}, rivals: map[*Law]int{}}
 	for i := range p.Laws {
 		q.laws[p.Laws[i].key()] = &p.Laws[i]
 	}
@@ -45,6 +46,9 @@ func NewPredictor(p *Profile) *Predictor {
 	q.overlapFacts(p)
 	for _, m := range p.Memory {
 		q.memory[m.Device] = m
+	}
+	for _, t := range p.Training {
+		q.training[t.Device] = t
 	}
 	for _, d := range p.Devices {
 		d.Memory = q.memory[d.Name].usable(d.Memory)

@@ -25,6 +25,7 @@ type Profile struct {
 	Steps     []Steps         `json:"steps,omitempty"` // for groups that were not measured
 	Memory    []MemoryFacts   `json:"memory,omitempty"`
 	Overlaps  []OverlapFact   `json:"overlaps,omitempty"`
+	Training  []TrainingFact  `json:"training,omitempty"`
 	Outliers  []Outlier       `json:"outliers,omitempty"` // worst first
 	Warnings  []string        `json:"warnings,omitempty"`
 }

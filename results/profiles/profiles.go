@@ -130,6 +130,7 @@ func Merge(refs []Reference) *costmodel.Profile {
 		p.Devices, p.Groups = append(p.Devices, o.Devices...), append(p.Groups, o.Groups...)
 		p.Laws, p.Steps = append(p.Laws, o.Laws...), append(p.Steps, o.Steps...)
 		p.Memory, p.Overlaps = append(p.Memory, o.Memory...), append(p.Overlaps, o.Overlaps...)
+		p.Training = append(p.Training, o.Training...)
 		p.Outliers, p.Warnings = append(p.Outliers, o.Outliers...), append(p.Warnings, o.Warnings...)
 	}
 	return &p

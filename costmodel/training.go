@@ -1,0 +1,195 @@
+package costmodel
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// TrainingFact is what whole training steps, measured on a device type that trained alone,
+// took over the sum of the calls that they are made of. Calls are measured one by one, on a
+// device that is cool and at its full clock; in a step the device is at its power limit, and
+// tensors are added, converted and copied between the calls that laws are of.
+//
+// Plans are predicted by laws times these ratios (Profile.InTraining). The laws of a profile,
+// and what check says of them, are of single calls.
+type TrainingFact struct {
+	Device    string  `json:"device"`
+	Layers    float64 `json:"layers"`    // attention, products, and what is done element by element
+	Loss      float64 `json:"loss"`      // the cross-entropy of a chunk of logits (op.KindCEChunk)
+	Optimizer float64 `json:"optimizer"` // op.KindAdamW
+	Steps     int     `json:"steps"`     // measured, of different models, lengths or recomputation
+	// Ratio is the half width of the 90 % interval of a step's time that the ratios leave, as
+	// a factor above 1: by how much steps were off what the ratios of the others made of them.
+	Ratio float64   `json:"ratio"`
+	From  doc.Input `json:"from"` // the file of the steps
+	// Applied: the profile's laws have the ratios in them (Profile.InTraining). No file has it.
+	Applied bool `json:"-"`
+}
+
+// of is the ratio of an op.
+func (t TrainingFact) of(kind op.Kind) float64 {
+	switch kind {
+	case op.KindCEChunk:
+		return t.Loss
+	case op.KindAdamW:
+		return t.Optimizer
+	}
+	return t.Layers
+}
+
+func (p *Profile) validateTraining() error {
+	seen := map[string]bool{}
+	for i, t := range p.Training {
+		known := slices.ContainsFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == t.Device })
+		if !known || seen[t.Device] {
+			return fmt.Errorf("training[%d].device: %q: want a device of this profile, once", i, t.Device)
+		}
+		seen[t.Device] = true
+		for _, r := range []struct {
+			name string
+			of   float64
+		}{{"layers", t.Layers}, {"loss", t.Loss}, {"optimizer", t.Optimizer}} {
+			if !(r.of > 0) || math.IsInf(r.of, 0) {
+				return fmt.Errorf("training[%d].%s: %v: want a positive factor", i, r.name, r.of)
+			}
+		}
+		if t.Steps < 1 || !(t.Ratio >= 1) || math.IsInf(t.Ratio, 0) {
+			return fmt.Errorf("training[%d]: ratio %v of %d steps: want a factor of 1 or more, of at least one step", i, t.Ratio, t.Steps)
+		}
+	}
+	return nil
+}
+
+// InTraining is the profile whose laws are of calls in training steps: those of devices that
+// whole steps were measured of, times their ratios (TrainingFact). It is what plans are
+// predicted by; p itself, of calls one by one, is what points are compared with.
+func (p *Profile) InTraining() *Profile {
+	of := map[string]TrainingFact{}
+	for _, t := range p.Training {
+		if !t.Applied {
+			of[t.Device] = t
+		}
+	}
+	if len(of) == 0 {
+		return p
+	}
+	in := *p
+	in.Laws, in.Training = slices.Clone(p.Laws), slices.Clone(p.Training)
+	for i := range in.Laws {
+		if t, ok := of[in.Laws[i].Device]; ok {
+			in.Laws[i] = in.Laws[i].Slowed(t.of(in.Laws[i].Op))
+		}
+	}
+	for i := range in.Training {
+		in.Training[i].Applied = true
+	}
+	return &in
+}
+
+// inTraining says of which devices whole steps were measured.
+func (c *coster) inTraining() []string {
+	var out, said []string
+	for _, u := range c.uses {
+		if u.err != nil || slices.Contains(said, u.law.On()) {
+			continue
+		}
+		if t := c.q.training[u.law.On()]; t.Applied {
+			said = append(said, t.Device)
+			out = append(out, fmt.Sprintf("a call on %s takes as long as in the %s measured there, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long; a step's interval has %.1f %% for it",
+				t.Device, units.Count(t.Steps, "whole training step"), t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1)))
+		}
+	}
+	return out
+}
+
+// trainingLog is the log half width of a step's time that the ratios of its devices leave.
+func (s *sim) trainingLog() float64 {
+	half := 0.0
+	for _, device := range s.deviceTypes() {
+		if t := s.q.training[device]; t.Applied {
+			half = max(half, math.Log(t.Ratio))
+		}
+	}
+	return half
+}
+
+// withDoubt is a time with one more reason to doubt it, by its log half width.
+func withDoubt(e Estimate, half float64) Estimate {
+	if half == 0 || !(e.Mid > 0) {
+		return e
+	}
+	less, more := math.Hypot(math.Log(float64(e.Mid/e.Lo)), half), math.Hypot(math.Log(float64(e.Hi/e.Mid)), half)
+	return Estimate{e.Mid * units.Seconds(math.Exp(-less)), e.Mid, e.Mid * units.Seconds(math.Exp(more)), e.Source}
+}
+
+// StepPart is a part of a training step that is measured as a whole.
+type StepPart string
+
+// The parts of a step: the layers' forward passes, the loss with the final norm and the
+// output projection, the layers' backward passes with what they compute again, and the
+// optimizer.
+const (
+	StepForward   StepPart = "forward"
+	StepLoss      StepPart = "loss"
+	StepBackward  StepPart = "backward"
+	StepOptimizer StepPart = "optimizer"
+)
+
+// StepParts are all parts of a step in their order.
+func StepParts() []StepPart {
+	return []StepPart{StepForward, StepLoss, StepBackward, StepOptimizer}
+}
+
+// Alone predicts one step of a device that trains alone: of every part the seconds by op.
+//
+// Errors: a job of several devices, an invalid one, or what laws are missing, as of Simulate.
+func (q *Predictor) Alone(j Job) (map[StepPart]map[op.Kind]units.Seconds, error) {
+	if n := len(j.Cluster.Ranks()); n != 1 {
+		return nil, fmt.Errorf("cluster: %d devices: want one that trains alone", n)
+	}
+	s, err := newSim(q, j)
+	if err != nil {
+		return nil, err
+	}
+	all := []units.Tokens{j.SeqLen}
+	s.layout = ZigZag(all, Singles(all, j.Model.QHeads))
+	if err := s.seat(); err != nil {
+		return nil, err
+	}
+	acc, layers := s.partAccounts(0), units.Seconds(j.Model.Layers)
+	out := map[StepPart]map[op.Kind]units.Seconds{}
+	for _, of := range []struct {
+		to    StepPart
+		from  part
+		times units.Seconds
+	}{
+		{StepForward, linearForward, layers},
+		{StepForward, attentionForward, layers},
+		{StepLoss, lossPart, 1},
+		{StepBackward, linearBackward, layers},
+		{StepBackward, attentionBackward, layers},
+		{StepBackward, recompute, layers * j.again()},
+		{StepOptimizer, optimizerPart, 1},
+	} {
+		if out[of.to] == nil {
+			out[of.to] = map[op.Kind]units.Seconds{}
+		}
+		for _, e := range acc[of.from].laws {
+			out[of.to][e.of.Op] += e.Mid * of.times
+		}
+	}
+	return out, s.err
+}
+
+// again is how often the backward pass computes a layer's forward pass anew.
+func (j Job) again() units.Seconds {
+	if j.Recompute == RecomputeFull {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,113 @@
+package costmodel
+
+import (
+	"math"
+	"math/rand/v2"
+	"reflect"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// trainedOn gives a profile ratios for its device types.
+func trainedOn(p *Profile, of map[string]TrainingFact) *Profile {
+	for device, t := range of {
+		t.Device, t.Steps = device, 3
+		p.Training = append(p.Training, t)
+	}
+	return p
+}
+
+// aloneOf gives one rank all tokens and heads.
+func aloneOf(j Job) Layout {
+	all := []units.Tokens{j.SeqLen}
+	return ZigZag(all, Singles(all, j.Model.QHeads))
+}
+
+// TestStepsTakeTheRatiosOfWholeSteps: where every call takes 1.3 times as long, so does a step
+// of one device, whatever the others' ratios are, and its interval has the ratios' in it. The
+// profile itself stays one of calls.
+func TestStepsTakeTheRatiosOfWholeSteps(t *testing.T) {
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 91))
+		p, x := world(t, rng, faster{}), randomPlan(rng)
+		j := x.job
+		j.Cluster.Nodes = []Node{{Name: "n0", Devices: x.job.Cluster.Nodes[0].Devices[:1]}}
+		j.Cluster.Nodes[0].Devices[0].Count = 1
+		device := j.Cluster.Nodes[0].Devices[0].Device
+		layout := aloneOf(j)
+		alone := mustSimulate(t, p, j, layout)
+		trainedOn(p, map[string]TrainingFact{"fast": {Layers: 1.3, Loss: 1.3, Optimizer: 1.3, Ratio: 1.5}, "slow": {Layers: 1.3, Loss: 1.3, Optimizer: 1.3, Ratio: 1.5}})
+		for i := range p.Training {
+			if p.Training[i].Device != device {
+				p.Training[i] = TrainingFact{Device: p.Training[i].Device, Layers: 9, Loss: 9, Optimizer: 9, Ratio: 9, Steps: 1}
+			}
+		}
+		before := *p
+		in := p.InTraining()
+		step := mustSimulate(t, in, j, layout)
+		if ratio := float64(step.Time.Mid / alone.Time.Mid); math.Abs(ratio/1.3-1) > 1e-12 {
+			t.Errorf("seed %d: a step takes %v times as long", seed, ratio)
+		}
+		if up, down := step.Time.Hi/step.Time.Mid, step.Time.Lo/step.Time.Mid; up < 1.5 || down > 1/1.5 {
+			t.Errorf("seed %d: interval from %v to %v of the time", seed, down, up)
+		}
+		if !reflect.DeepEqual(before, *p) || mustSimulate(t, p, j, layout).Time != alone.Time {
+			t.Errorf("seed %d: the profile of calls is another one", seed)
+		}
+		if again := in.InTraining(); again != in {
+			t.Errorf("seed %d: ratios are taken twice", seed)
+		}
+	}
+}
+
+// TestEveryPartTakesItsRatio: layers, loss and optimizer each their own, as Alone has them.
+func TestEveryPartTakesItsRatio(t *testing.T) {
+	p := usual(t)
+	j := randomPlan(rand.New(rand.NewPCG(1, 92))).job
+	j.Cluster.Nodes = []Node{{Name: "n0", Devices: j.Cluster.Nodes[0].Devices[:1]}}
+	j.Cluster.Nodes[0].Devices[0].Device, j.Cluster.Nodes[0].Devices[0].Count = "fast", 1
+	j.Accumulate = 0
+	of := func(p *Profile) map[StepPart]units.Seconds {
+		parts, err := NewPredictor(p).Alone(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum, whole := map[StepPart]units.Seconds{}, units.Seconds(0)
+		for part, ops := range parts {
+			for _, at := range ops {
+				sum[part] += at
+				whole += at
+			}
+		}
+		if step := mustSimulate(t, p, j, aloneOf(j)).Time.Mid; math.Abs(float64(whole/step)-1) > 1e-9 {
+			t.Errorf("the parts are %v together, the step is %v", whole, step)
+		}
+		return sum
+	}
+	alone := of(p)
+	in := of(trainedOn(p, map[string]TrainingFact{"fast": {Layers: 2, Loss: 2, Optimizer: 5, Ratio: 1}}).InTraining())
+	for part, want := range map[StepPart]units.Seconds{StepForward: 2, StepLoss: 2, StepBackward: 2, StepOptimizer: 5} {
+		if ratio := in[part] / alone[part]; math.Abs(float64(ratio/want)-1) > 1e-9 {
+			t.Errorf("%s takes %v times as long, want %v", part, ratio, want)
+		}
+	}
+	j.Cluster.Nodes[0].Devices[0].Count = 2
+	if _, err := NewPredictor(p).Alone(j); err == nil {
+		t.Error("a step of two devices is no device's alone")
+	}
+}
+
+// TestStepsTogetherKeepTheDoubtOfWholeSteps: side by side, in turn and scaled.
+func TestStepsTogetherKeepTheDoubtOfWholeSteps(t *testing.T) {
+	p := trainedOn(world(t, rand.New(rand.NewPCG(3, 93)), faster{}), map[string]TrainingFact{
+		"fast": {Layers: 1, Loss: 1, Optimizer: 1, Ratio: 3}, "slow": {Layers: 1, Loss: 1, Optimizer: 1, Ratio: 3},
+	}).InTraining()
+	x := randomPlan(rand.New(rand.NewPCG(3, 94)))
+	one := mustSimulate(t, p, x.job, x.layout)
+	for name, s := range map[string]*Step{"one": one, "side by side": SideBySide(one, one), "in turn": InTurn(one, one), "scaled": InTurn(one.Scaled(1))} {
+		if up := s.Time.Hi / s.Time.Mid; up < 3 {
+			t.Errorf("%s: up to %.3f of the time, want at least 3", name, float64(up))
+		}
+	}
+}
