@@ -1,0 +1,253 @@
+package fit
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"gonum.org/v1/gonum/mat"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/stats"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// TrainingSchema is the schema of documents of whole training steps.
+const TrainingSchema = "evenkeel.training/v1"
+
+// Training is the document of whole training steps, each of a device that trained alone:
+// docs/train_step.py writes it.
+type Training struct {
+	doc.Header
+	GPU   string        `json:"gpu,omitempty"`   // as its driver calls it
+	Stack string        `json:"stack,omitempty"` // the versions that it ran on
+	Steps []TrainedStep `json:"steps"`
+}
+
+// TrainedStep is one job's steps.
+type TrainedStep struct {
+	Name   string        `json:"name"`
+	Kernel string        `json:"kernel,omitempty"` // of attention
+	Job    costmodel.Job `json:"job"`
+	Times  []StepTimes   `json:"times"`
+	// Peak is the most memory that tensors took, Reserved what the allocator held for them.
+	Peak     units.Bytes `json:"peak_bytes,omitzero"`
+	Reserved units.Bytes `json:"reserved_bytes,omitzero"`
+}
+
+// StepTimes is what the parts of one step took (costmodel.StepPart).
+type StepTimes struct {
+	Forward   units.Seconds `json:"forward_s"`
+	Loss      units.Seconds `json:"loss_s"`
+	Backward  units.Seconds `json:"backward_s"`
+	Optimizer units.Seconds `json:"optimizer_s"`
+}
+
+// Of is the time of a part.
+func (t StepTimes) Of(p costmodel.StepPart) units.Seconds {
+	return map[costmodel.StepPart]units.Seconds{
+		costmodel.StepForward: t.Forward, costmodel.StepLoss: t.Loss, costmodel.StepBackward: t.Backward, costmodel.StepOptimizer: t.Optimizer,
+	}[p]
+}
+
+// Median is the median of a part over the steps.
+func (s *TrainedStep) Median(p costmodel.StepPart) units.Seconds {
+	var of []float64
+	for _, t := range s.Times {
+		of = append(of, float64(t.Of(p)))
+	}
+	return units.Seconds(stats.Median(of))
+}
+
+// Device is the device type that trained.
+func (s *TrainedStep) Device() string { return s.Job.Cluster.Ranks()[0].Device }
+
+// SchemaName implements doc.Document.
+func (*Training) SchemaName() string { return TrainingSchema }
+
+// Validate implements doc.Document.
+func (t *Training) Validate() error {
+	if len(t.Steps) == 0 {
+		return fmt.Errorf("steps: none: want at least one")
+	}
+	for i := range t.Steps {
+		if err := t.Steps[i].validate(); err != nil {
+			return fmt.Errorf("steps[%d].%w", i, err)
+		}
+	}
+	return nil
+}
+
+func (s *TrainedStep) validate() error {
+	if err := s.Job.Validate(); err != nil {
+		return fmt.Errorf("job.%w", err)
+	}
+	if n := len(s.Job.Cluster.Ranks()); n != 1 {
+		return fmt.Errorf("job.cluster: %d devices: want one that trains alone", n)
+	}
+	if s.Job.Accumulate > 1 {
+		return fmt.Errorf("job.grad_accumulation: %d: want steps of one micro-batch", s.Job.Accumulate)
+	}
+	if len(s.Times) == 0 {
+		return fmt.Errorf("times: none: want those of at least one step")
+	}
+	for i, t := range s.Times {
+		for _, p := range costmodel.StepParts() {
+			if at := float64(t.Of(p)); !(at > 0) || at > longestStep {
+				return fmt.Errorf("times[%d].%s_s: %v: want seconds above 0, up to %v", i, p, at, longestStep)
+			}
+		}
+	}
+	if s.Peak < 0 || s.Reserved < 0 {
+		return fmt.Errorf("peak_bytes, reserved_bytes: %d, %d: must not be negative", int64(s.Peak), int64(s.Reserved))
+	}
+	return nil
+}
+
+const (
+	longestStep = 1e5 // seconds, more than a day
+
+	// A part that is 3 % off what the ratios make of it weighs as much as a ratio of 1.5 or
+	// 0.5: a few steps move the ratios, and one that no step tells of stays 1.
+	partError  = 0.03
+	ratioPrior = 0.5
+
+	// Half width of the 90 % interval of steps where there is one alone, which says nothing
+	// of others. Steps of three models on an H100 were 5 % off at most by the ratios of the
+	// other two (results/evidence/h100).
+	unjudged = 1.1
+)
+
+// Onto gives the profile the ratios of whole training steps to their calls, by device type:
+// see costmodel.TrainingFact. What it had of a device is replaced; from is the file of t. The ratios are those
+// of least squares over the parts of all steps, each in parts of what it took. The error is of
+// every step by the ratios of the others.
+//
+// Errors: a step of a device that the profile lacks, or laws that are missing.
+func (t *Training) Onto(p *costmodel.Profile, from doc.Input) error {
+	q := costmodel.NewPredictor(p)
+	rows := map[string][]trained{}
+	var order []string
+	for i := range t.Steps {
+		s := &t.Steps[i]
+		if _, err := q.Device(s.Device()); err != nil {
+			return fmt.Errorf("steps[%d].job (%s): %w; plan the steps with this profile", i, s.Name, err)
+		}
+		alone, err := q.Alone(s.Job)
+		if err != nil {
+			return fmt.Errorf("steps[%d] (%s): %w", i, s.Name, err)
+		}
+		if rows[s.Device()] == nil {
+			order = append(order, s.Device())
+		}
+		rows[s.Device()] = append(rows[s.Device()], trainedBy(s, alone))
+	}
+	for _, device := range order {
+		fact := factOf(device, rows[device])
+		fact.From = from
+		if i := slices.IndexFunc(p.Training, func(f costmodel.TrainingFact) bool { return f.Device == device }); i >= 0 {
+			p.Training[i] = fact
+		} else {
+			p.Training = append(p.Training, fact)
+		}
+	}
+	return nil
+}
+
+// trained is a measured step by part: what its calls take in layers, in the loss and in the
+// optimizer, and what the part took.
+type trained [][stepRatios + 1]float64
+
+const stepRatios = 3
+
+func trainedBy(s *TrainedStep, alone map[costmodel.StepPart]map[op.Kind]units.Seconds) trained {
+	var rows trained
+	for _, p := range costmodel.StepParts() {
+		var row [stepRatios + 1]float64
+		for kind, t := range alone[p] {
+			row[ratioOf(kind)] += float64(t)
+		}
+		row[stepRatios] = float64(s.Median(p))
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+func ratioOf(kind op.Kind) int {
+	switch kind {
+	case op.KindCEChunk:
+		return 1
+	case op.KindAdamW:
+		return 2
+	}
+	return 0
+}
+
+func factOf(device string, steps []trained) costmodel.TrainingFact {
+	of := ratiosOf(steps, -1)
+	f := costmodel.TrainingFact{Device: device, Layers: of[0], Loss: of[1], Optimizer: of[2], Steps: len(steps), Ratio: unjudged}
+	if len(steps) > 1 {
+		var off []float64
+		for i, s := range steps {
+			off = append(off, math.Abs(s.off(ratiosOf(steps, i))))
+		}
+		// Of few steps the 90 % quantile is between the largest two: the next step may be worse.
+		f.Ratio = math.Exp(stats.Quantile(off, 0.9) * (1 + 1/float64(len(steps))))
+	}
+	return f
+}
+
+// off is log(measured / predicted) of the whole step.
+func (s trained) off(of [stepRatios]float64) float64 {
+	var took, want float64
+	for _, row := range s {
+		took += row[stepRatios]
+		for k, r := range of {
+			want += r * row[k]
+		}
+	}
+	return math.Log(took / want)
+}
+
+// ratiosOf are the ratios of all steps but one. With the prior there is always a solution, and
+// one above 0, for times are.
+func ratiosOf(steps []trained, without int) [stepRatios]float64 {
+	var rows [][stepRatios + 1]float64
+	for i, s := range steps {
+		if i == without {
+			continue
+		}
+		for _, row := range s {
+			var scaled [stepRatios + 1]float64
+			for k := range stepRatios {
+				scaled[k] = row[k] / row[stepRatios] / partError
+			}
+			scaled[stepRatios] = 1 / partError
+			rows = append(rows, scaled)
+		}
+	}
+	for k := range stepRatios {
+		var prior [stepRatios + 1]float64
+		prior[k], prior[stepRatios] = 1/ratioPrior, 1/ratioPrior
+		rows = append(rows, prior)
+	}
+	a, b := mat.NewDense(len(rows), stepRatios, nil), make([]float64, len(rows))
+	for i, row := range rows {
+		a.SetRow(i, row[:stepRatios])
+		b[i] = row[stepRatios]
+	}
+	x, err := stats.NNLS(a, b)
+	if err != nil { // all numbers are finite
+		panic(err)
+	}
+	var out [stepRatios]float64
+	for k := range out {
+		out[k] = max(x[k], leastRatio)
+	}
+	return out
+}
+
+// leastRatio: no step takes less than a tenth of its calls.
+const leastRatio = 0.1
