@@ -60,6 +60,21 @@ func overlapTable(p *printer, all []costmodel.OverlapFact) {
 	p.para("", "time at once over time alone, median and range over the sizes; plans use those of send_recv: attention takes longer while a ring's messages move, and these longer while it is computed; beside other collectives computing is taken as not slowed")
 }
 
+func trainingTable(p *printer, all []costmodel.TrainingFact) {
+	if len(all) == 0 {
+		return
+	}
+	ratio := func(r float64) string { return fmt.Sprintf("%.2f", r) }
+	t := newTable(column{title: "in training on", most: 40}, column{title: "layers", number: true}, column{title: "loss", number: true}, column{title: "optimizer", number: true},
+		column{title: "90 % interval\nof a step", number: true}, column{title: "steps", number: true}, column{title: "from", most: 40})
+	for _, f := range all {
+		t.row(f.Device, ratio(f.Layers), ratio(f.Loss), ratio(f.Optimizer), "+- "+units.Percent(f.Ratio-1), fmt.Sprint(f.Steps), f.From.Path)
+	}
+	p.printf("\n")
+	t.render(p)
+	p.para("", "how many times as long calls take in whole training steps as measured one by one: in layers, in the cross-entropy of the loss, in the optimizer; plans are predicted with these, the laws and their errors are of calls. The interval is what steps were off by the ratios of the other steps")
+}
+
 func outlierTable(p *printer, all []costmodel.Outlier) {
 	if len(all) == 0 {
 		return

@@ -34,6 +34,7 @@ func Profile(w io.Writer, d *costmodel.Profile) error {
 	}
 	memoryTables(p, d.Memory)
 	overlapTable(p, d.Overlaps)
+	trainingTable(p, d.Training)
 	outlierTable(p, d.Outliers)
 	n.add(unstamped(d.Warnings)...)
 	n.render(p)

@@ -35,16 +35,22 @@ use predict what they never saw.
 A GPU with few points borrows from the most similar one of the reference profiles
 (--borrow): its law is that one's by the ratios of the datasheets, moved by the
 points there are, and marked as transferred until they are enough. With --for it
-needs no points at all.`,
+needs no points at all.
+
+Calls are measured one by one. In a training step they take longer, for the device
+is at its power limit and tensors are added, converted and copied between them: of
+nine steps on an H100 11 to 30 %. With --training plans are predicted as whole steps
+of single devices took, which docs/train_step.py measures.`,
 		Example: `  evenkeel fit prof/calibration.rec.jsonl -o prof/calibration.profile.json
   evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json
   evenkeel fit gpu.rec.jsonl --study interp,longer
+  evenkeel fit gpu.rec.jsonl --training steps.json -o gpu.profile.json   # plans as whole training steps took
   evenkeel fit h100.rec.jsonl --assume -o h100.profile.json    # for solve: fills in what nobody measured
   evenkeel fit --for gh200 -o gh200.profile.json                # nobody measured it: borrowed from h100_sxm`,
 		Args:   args(cobra.ArbitraryArgs, "recordings"),
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {
-			if err := notEmpty(c, "borrow", "for", "study", "origin", "remark"); err != nil {
+			if err := notEmpty(c, "borrow", "for", "study", "origin", "remark", "training"); err != nil {
 				return err
 			}
 			if (len(paths) == 0) == (model == "") {
@@ -62,7 +68,7 @@ needs no points at all.`,
 			if out == "" {
 				return usagef("fit: -o is missing: name the profile to write")
 			}
-			if err := notLost([]output{{"-o", out}}, slices.Concat(paths, strings.Split(borrow, ","))...); err != nil {
+			if err := notLost([]output{{"-o", out}}, slices.Concat(paths, strings.Split(borrow, ","), []string{ref.training})...); err != nil {
 				return err
 			}
 			if err := (output{"-o", out}).probe(); err != nil { // a fit may take minutes
@@ -83,6 +89,7 @@ needs no points at all.`,
 	c.Flags().BoolVar(&ref.assume, "assume", false, "fill in the laws a plan needs and nobody measured, from other laws and the datasheet; each is marked as assumed")
 	c.Flags().StringArrayVar(&ref.origins, "origin", nil, "who published the measurements, for the profile: title, repository, licence and commit, separated by |; may be repeated")
 	c.Flags().StringArrayVar(&ref.remarks, "remark", nil, "a sentence for the profile's warnings, such as what was left out; may be repeated")
+	c.Flags().StringVar(&ref.training, "training", "", "whole training steps of docs/train_step.py: plans are predicted as these took, not as their calls one by one")
 	c.Flags().Float64Var(&o.Share, "holdout", o.Share, "share of points set aside before the fit")
 	return c
 }
@@ -101,9 +108,9 @@ func fitFlags(c *cobra.Command, study, model bool) error {
 	case study && model:
 		return usagef("fit: --study is of recordings, and with --for there are none: leave one out")
 	case study:
-		return of("a --study, which writes no profile", ", or fit without --study", "output", "seed", "holdout", "borrow", "assume", "origin", "remark")
+		return of("a --study, which writes no profile", ", or fit without --study", "output", "seed", "holdout", "borrow", "assume", "origin", "remark", "training")
 	case model:
-		return of("a GPU model that nobody measured", "", "seed", "holdout", "assume", "origin", "remark")
+		return of("a GPU model that nobody measured", "", "seed", "holdout", "assume", "origin", "remark", "training")
 	}
 	return nil
 }
@@ -147,6 +154,9 @@ func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) 
 		a.note("--assume adds nothing to %s: it goes by laws of attention and of matrix products, and the recordings lack one of them or both; measure or import it of the same device type as well, or plan with --profile %s,references", strings.Join(without, ", "), out)
 	}
 	ref.onto(p, origins)
+	if err := ref.trained(p, out); err != nil {
+		return nil, err
+	}
 	p.Tool, p.Created = tool, d.Created
 	if p.Inputs, err = inputs(out, paths); err != nil {
 		return nil, err

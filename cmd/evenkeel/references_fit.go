@@ -1,19 +1,41 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/fit"
+	"github.com/evenkeel/evenkeel/internal/doc"
 )
 
 // reference is what fit adds to a profile that others plan with.
 type reference struct {
-	assume  bool
-	lenders []*costmodel.Profile
-	origins []string // title|repository|licence|commit
-	remarks []string
+	assume   bool
+	lenders  []*costmodel.Profile
+	origins  []string // title|repository|licence|commit
+	remarks  []string
+	training string // file of whole training steps
+}
+
+// trained gives a profile what whole training steps took over its laws.
+func (r reference) trained(p *costmodel.Profile, out string) error {
+	if r.training == "" {
+		return nil
+	}
+	var t fit.Training
+	if err := doc.Load(r.training, &t); err != nil {
+		return err
+	}
+	from, err := inputs(out, []string{r.training})
+	if err != nil {
+		return err
+	}
+	if err := t.Onto(p, from[0]); err != nil {
+		return fmt.Errorf("%s: %w", r.training, err)
+	}
+	return nil
 }
 
 // published reads the origins, which is done before a fit, that may take minutes.
