@@ -263,6 +263,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="what was measured, for evenkeel fit --training")
     parser.add_argument("--measured", metavar="FILE", help="compare with what such a file has; measure nothing")
     args = parser.parse_args()
+    if not args.measured and not hasattr(F, "scaled_dot_product_attention"):
+        raise SystemExit(f"train_step.py: torch {torch.__version__} has no scaled_dot_product_attention: want 2.5 or later")
     if args.steps < 1 or args.warm_up < 0:
         raise SystemExit("train_step.py: --steps: want at least one, and --warm-up none or more")
     known: dict[str, dict[str, Any]] = {}
