@@ -203,9 +203,9 @@ steps() {
       --seq-len "$tokens" --dtype bf16 --zero zero0 --recompute "$recompute" --take ring -o "${plans[-1]}"
   done
   if [ -f "$OUT/training.json" ]; then
-    step training "${EVENKEEL_PYTHON:-python3}" docs/train_step.py "${plans[@]}" --measured "$OUT/training.json"
+    step training "${EVENKEEL_PYTHON:-python3}" python/examples/train_step.py "${plans[@]}" --measured "$OUT/training.json"
   else
-    step training "${EVENKEEL_PYTHON:-python3}" docs/train_step.py "${plans[@]}" --kernel "${KERNEL:-sdpa_cudnn}" -o "$OUT/training.json"
+    step training "${EVENKEEL_PYTHON:-python3}" python/examples/train_step.py "${plans[@]}" --kernel "${KERNEL:-sdpa_cudnn}" -o "$OUT/training.json"
   fi
   cat "$OUT/training.txt"
 }

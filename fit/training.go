@@ -18,7 +18,7 @@ import (
 const TrainingSchema = "evenkeel.training/v1"
 
 // Training is the document of whole training steps, each of a device that trained alone:
-// docs/train_step.py writes it.
+// python/examples/train_step.py writes it.
 type Training struct {
 	doc.Header
 	GPU   string        `json:"gpu,omitempty"`   // as its driver calls it

@@ -40,7 +40,7 @@ needs no points at all.
 Calls are measured one by one. In a training step they take longer, for the device
 is at its power limit and tensors are added, converted and copied between them: of
 nine steps on an H100 11 to 30 %. With --training plans are predicted as whole steps
-of single devices took, which docs/train_step.py measures.`,
+of single devices took, which python/examples/train_step.py measures.`,
 		Example: `  evenkeel fit prof/calibration.rec.jsonl -o prof/calibration.profile.json
   evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json
   evenkeel fit gpu.rec.jsonl --study interp,longer
@@ -89,7 +89,7 @@ of single devices took, which docs/train_step.py measures.`,
 	c.Flags().BoolVar(&ref.assume, "assume", false, "fill in the laws a plan needs and nobody measured, from other laws and the datasheet; each is marked as assumed")
 	c.Flags().StringArrayVar(&ref.origins, "origin", nil, "who published the measurements, for the profile: title, repository, licence and commit, separated by |; may be repeated")
 	c.Flags().StringArrayVar(&ref.remarks, "remark", nil, "a sentence for the profile's warnings, such as what was left out; may be repeated")
-	c.Flags().StringVar(&ref.training, "training", "", "whole training steps of docs/train_step.py: plans are predicted as these took, not as their calls one by one")
+	c.Flags().StringVar(&ref.training, "training", "", "whole training steps of python/examples/train_step.py: plans are predicted as these took, not as their calls one by one")
 	c.Flags().Float64Var(&o.Share, "holdout", o.Share, "share of points set aside before the fit")
 	return c
 }

@@ -1,8 +1,8 @@
 """Whole training steps on one device beside what plans of one rank predict: time by part, and peak memory.
 
     evenkeel solve --profile P --cluster "1x1 h100_sxm" --model config.json --seq-len 32k --dtype bf16 --zero zero0 -o a.plan.json
-    python3 docs/train_step.py a.plan.json [b.plan.json ...] --kernel sdpa_cudnn -o training.json
-    python3 docs/train_step.py a.plan.json [b.plan.json ...] --measured training.json
+    python3 python/examples/train_step.py a.plan.json [b.plan.json ...] --kernel sdpa_cudnn -o training.json
+    python3 python/examples/train_step.py a.plan.json [b.plan.json ...] --measured training.json
     evenkeel fit gpu.rec.jsonl --training training.json -o gpu.profile.json
 
 A step is written as a trainer writes it, with torch's own operators: embedding, layers (python/evenkeel/whole.py
@@ -18,13 +18,14 @@ import argparse
 import contextlib
 import datetime
 import json
+import math
 import os
 import statistics
 import sys
 import time
 from typing import Any, Callable, Iterator
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "python"))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ PARTS = ("forward", "loss", "backward", "optimizer")
 class Layer(whole.Layer):
     """A layer with weights drawn on the device, as what they are does not matter to the time."""
 
-    def __init__(self, model: whole.Model, new: Callable[..., Tensor]) -> None:  # pylint: disable=super-init-not-called
+    def __init__(self, model: whole.Model, new: Callable[..., Tensor]) -> None:
         self.model = model
         self.weights = {name: new(*shape) if len(shape) > 1 else torch.ones_like(new(*shape)).requires_grad_()
                         for name, shape in model.shapes().items()}
@@ -125,17 +126,17 @@ class Training:
     def _attend(self, *heads: Tensor) -> Tensor:
         """[tokens, heads, head_dim] each, as of one sequence a batch."""
         q, k, v = (t.transpose(0, 1).unsqueeze(0) for t in heads)
+        if self._kernel == "plain":
+            return plain(q[0], k[0], v[0]).transpose(0, 1)
+        more = {} if q.shape[1] == k.shape[1] else {"enable_gqa": True}
         with chosen(self._kernel):
-            if q.shape[1] == k.shape[1]:
-                out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            else:
-                out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            out: Tensor = getattr(F, "scaled_dot_product_attention")(q, k, v, is_causal=True, **more)
         return out[0].transpose(0, 1)
 
     def _loss(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss over the tokens and its gradient by x, a chunk's logits at a time."""
         x = x.detach().requires_grad_()
-        y = whole._rms(x, self._norm)  # pylint: disable=protected-access
+        y = whole._rms(x, self._norm)
         inside, total = y.detach(), torch.zeros((), device=x.device)
         gradients = torch.empty_like(inside)
         for a in range(0, self._tokens, self._chunk):
@@ -164,6 +165,14 @@ class Training:
             for w, m in zip(self._weights, master):
                 w.copy_(m)
                 w.grad.zero_()  # type: ignore[union-attr]
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention of [heads, tokens, head_dim] by products and a softmax, for a torch without its own."""
+    k, v = (t.repeat_interleave(q.shape[0] // t.shape[0], 0) for t in (k, v))
+    scores = q @ k.transpose(1, 2) / math.sqrt(q.shape[2])
+    later = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).triu(1)
+    return scores.masked_fill(later, -math.inf).softmax(-1) @ v
 
 
 @contextlib.contextmanager
@@ -196,6 +205,8 @@ def measured(document: dict[str, Any], device: torch.device, kernel: str, steps:
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.empty_cache()
+    else:
+        torch.set_num_threads(threads(document["ranks"][0]["device"]) or torch.get_num_threads())
     training, clock, times = Training(document, device, kernel), Clock(device), []
     for i in range(warm + steps):
         if cuda and i == warm:
@@ -208,6 +219,12 @@ def measured(document: dict[str, Any], device: torch.device, kernel: str, steps:
     if cuda:
         out["peak_bytes"], out["reserved_bytes"] = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     return out
+
+
+def threads(device: str) -> int:
+    """Of a processor's device type, such as torch_cpu:2; 0 of another."""
+    cores = device.split("@")[0].rpartition(":")[2]
+    return int(cores) if ":" in device and cores.isdigit() else 0
 
 
 def compared(document: dict[str, Any], took: dict[str, Any]) -> str:
@@ -257,14 +274,16 @@ def main() -> None:
     """Measures, or reads what was measured, and prints the table."""
     parser = argparse.ArgumentParser(description="Whole training steps on one device beside plans of one rank.")
     parser.add_argument("plans", nargs="+", help="plans of one rank")
-    parser.add_argument("--kernel", default="auto", choices=["auto", *KERNELS], help="torch's attention kernel")
+    parser.add_argument("--kernel", default="auto", choices=["auto", "plain", *KERNELS],
+                        help="torch's attention kernel; plain: products and a softmax")
     parser.add_argument("--steps", type=int, default=3, help="steps to measure of each plan")
     parser.add_argument("--warm-up", type=int, default=1, help="steps before them")
     parser.add_argument("-o", "--output", metavar="FILE", help="what was measured, for evenkeel fit --training")
     parser.add_argument("--measured", metavar="FILE", help="compare with what such a file has; measure nothing")
     args = parser.parse_args()
-    if not args.measured and not hasattr(F, "scaled_dot_product_attention"):
-        raise SystemExit(f"train_step.py: torch {torch.__version__} has no scaled_dot_product_attention: want 2.5 or later")
+    if not args.measured and args.kernel != "plain" and not hasattr(F, "scaled_dot_product_attention"):
+        raise SystemExit(f"train_step.py: torch {torch.__version__} has no attention of its own: want 2.5 or later, or "
+                         "--kernel plain")
     if args.steps < 1 or args.warm_up < 0:
         raise SystemExit("train_step.py: --steps: want at least one, and --warm-up none or more")
     known: dict[str, dict[str, Any]] = {}
@@ -274,7 +293,7 @@ def main() -> None:
     plans = {os.path.basename(path).split(".")[0]: opened(path) for path in args.plans}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     out: dict[str, Any] = {
-        "schema": "evenkeel.training/v1", "tool": "docs/train_step.py",
+        "schema": "evenkeel.training/v1", "tool": "python/examples/train_step.py",
         "created": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "stack": stack(), "steps": [],
     }
     if device.type == "cuda":
