@@ -1,0 +1,82 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/go-json-experiment/json"
+)
+
+// From a plan of one device over whole training steps of torch to plans by these: what the
+// example writes is what fit reads, and times of processors are found as those of GPUs.
+func TestTorchTrainingSteps(t *testing.T) {
+	needTorch(t)
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	config := `{"model_type":"llama","hidden_size":256,"intermediate_size":512,"num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":64,"vocab_size":1000}`
+	if err := os.WriteFile(file("config.json"), []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const evidence = "../../results/evidence/torch/calibration."
+	planned := func(profile, name, again string) float64 {
+		evenkeel(t, "solve", "--profile", profile, "--cluster", "1x1 torch_cpu:1", "--model", file("config.json"),
+			"--seq-len", "512", "--dtype", "f32", "--zero", "zero0", "--recompute", again, "-o", file(name), "-q")
+		var plan struct {
+			Step struct {
+				Time struct {
+					Mid float64 `json:"mid_s"`
+				} `json:"time"`
+			} `json:"step"`
+		}
+		decode(t, file(name), &plan)
+		return plan.Step.Time.Mid
+	}
+	alone := planned(evidence+"profile.json", "none.plan.json", "none")
+	planned(evidence+"profile.json", "full.plan.json", "full")
+	train := exec.Command(pythonWithTorch(t), "../../python/examples/train_step.py", file("none.plan.json"), file("full.plan.json"), "--kernel", "plain", "-o", file("steps.json"))
+	if out, err := train.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	evenkeel(t, "fit", evidence+"rec.jsonl", "--training", file("steps.json"), "-o", file("trained.json"), "-q")
+	var p costmodel.Profile
+	if err := doc.Load(file("trained.json"), &p); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Training) != 1 || p.Training[0].Device != "torch_cpu:1" || p.Training[0].Steps != 2 {
+		t.Fatalf("%+v", p.Training)
+	}
+	by := planned(file("trained.json"), "trained.plan.json", "none") / alone
+	least, most := min(p.Training[0].Layers, p.Training[0].Loss, p.Training[0].Optimizer), max(p.Training[0].Layers, p.Training[0].Loss, p.Training[0].Optimizer)
+	if by < least*0.999 || by > most*1.001 {
+		t.Errorf("the plan takes %v times as long, its parts %v to %v times", by, least, most)
+	}
+}
+
+// pythonWithTorch is the interpreter that needTorch found, by the same order.
+func pythonWithTorch(t *testing.T) string {
+	t.Helper()
+	for _, python := range []string{os.Getenv("EVENKEEL_PYTHON"), "python3", "/usr/bin/python3"} {
+		if python != "" && exec.Command(python, "-I", "-c", "import torch").Run() == nil {
+			return python
+		}
+	}
+	t.Fatal("no Python has torch, though the worker found one: " + strings.Join([]string{os.Getenv("EVENKEEL_PYTHON"), os.Getenv("PATH")}, ", "))
+	return ""
+}
+
+// decode reads the keys of a JSON file that v has.
+func decode(t *testing.T, path string, v any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		t.Fatalf("%s: %v", path, err)
+	}
+}
