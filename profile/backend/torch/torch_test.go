@@ -76,7 +76,11 @@ func TestTorchNumerics(t *testing.T) {
 	}
 	worst := map[string]float64{}
 	checked := map[op.Kind]bool{}
+	narrow := narrowSums(t)
 	for _, n := range all {
+		if narrow && usesProducts(n) {
+			continue
+		}
 		if !n.OK() || n.Skipped {
 			t.Errorf("%s %s %v: %s %.2g, limit %g %s", n.On, n.Raw, n.Cuts, n.Output, n.Worst, n.Limit, n.Error)
 		}
@@ -87,7 +91,7 @@ func TestTorchNumerics(t *testing.T) {
 		worst[key] = max(worst[key], n.Worst)
 		checked[n.Op] = true
 	}
-	for _, k := range b.ranks[0].greeting.Ops {
+	for _, k := range b.ranks[0].greeting.Ops { // each in float32 at least
 		if !checked[k] && !strings.HasPrefix(string(k), "mem_") && k != op.KindOverlap { // what is gauged has no output
 			t.Errorf("%s was not compared", k)
 		}
@@ -108,11 +112,35 @@ func TestTorchNumericsSeeAWrongKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	narrow := narrowSums(t)
 	for _, n := range all {
+		if narrow && usesProducts(n) && n.Op != op.KindGEMM {
+			continue
+		}
 		if n.OK() != (n.Op != op.KindGEMM) {
 			t.Errorf("%s: %+v", n.Op, n)
 		}
 	}
+}
+
+// narrowSums says that torch's own products add up in bfloat16, as those of old releases do on
+// a processor without instructions for it. They are wrong then, as the numerics say.
+func narrowSums(t *testing.T) bool {
+	t.Helper()
+	script := `import torch
+a, b = torch.randn(257, 257).bfloat16(), torch.randn(257, 257).bfloat16()
+want = a.double() @ b.double()
+print(float(((a @ b).double() - want).norm() / want.norm()) > 5e-3)`
+	out, err := exec.Command(pythonWithTorch(t), "-I", "-c", script).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(out)) == "True"
+}
+
+// usesProducts says that a kernel's results rest on torch's products in bfloat16.
+func usesProducts(n profile.Numeric) bool {
+	return n.Shape.Variant().DType == op.BF16 && slices.Contains([]op.Kind{op.KindGEMM, op.KindLayerFwd, op.KindLayerBwd}, n.Op)
 }
 
 // watched is a journal that ends the calibration once it holds enough.

@@ -105,6 +105,16 @@ SMALL = {
 GAUGES = ("mem_capacity", "mem_reserve", "mem_layer")
 
 
+def narrow_sums() -> bool:
+    """Whether torch's own products add up in bfloat16, as those of old releases do on a processor without
+    instructions for it: what uses them is then wrong in this precision, and refused."""
+    import torch
+
+    a, b = (torch.randn(257, 257, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(2))
+    want = a.double() @ b.double()
+    return float(((a @ b).double() - want).norm() / want.norm()) > 5e-3
+
+
 class Shared(unittest.TestCase):
     """One worker for all tests of a class."""
 
@@ -180,8 +190,9 @@ class Measuring(Shared):
     def test_a_new_variant_is_verified_anew(self):
         self.worker.prepare("gemm", gemm("dgrad"))
         self.assertTrue(self.worker.prepare("gemm", gemm("wgrad"))["verified"])
-        self.assertTrue(self.worker.prepare("gemm", gemm("wgrad", "bf16"))["verified"])
-        self.assertNotIn("verified", self.worker.prepare("gemm", gemm("wgrad", "bf16", m=99)))
+        self.assertNotIn("verified", self.worker.prepare("gemm", gemm("wgrad", m=99)))
+        self.assertTrue(self.worker.prepare("norm", {**ROWS, "dtype": "bf16"})["verified"])
+        self.assertNotIn("verified", self.worker.prepare("norm", {**ROWS, "tokens": 99, "dtype": "bf16"}))
 
     def test_gauges(self):
         sizes = {}
@@ -282,6 +293,8 @@ class Numerics(Shared):
     def test_layers(self):
         grads = {"dx", "dnorm1", "dqkv", "dout", "dnorm2", "dgate_up", "ddown"}
         for dtype, limit in (("f32", 1e-5), ("bf16", 2e-2)):
+            if dtype == "bf16" and narrow_sums():
+                continue
             for heads in ((3, 1), (4, 4)):
                 shape = {**LAYER, "q_heads": heads[0], "kv_heads": heads[1], "dtype": dtype}
                 self.check("layer_fwd", shape, {"y"}, limit)
