@@ -9,7 +9,7 @@ import (
 // The worker that measures and the package that replays limit themselves in the
 // same way; each is unpacked without the other, so both have the files.
 func TestTheWorkerAndThePackageShareModules(t *testing.T) {
-	for _, name := range []string{"confine.py", "vectors.py"} {
+	for _, name := range []string{"confine.py", "nodes.py", "vectors.py"} {
 		worker, err := os.ReadFile("../profile/backend/torch/worker/" + name)
 		if err != nil {
 			t.Fatal(err)

@@ -18,9 +18,8 @@ from torch import Tensor
 from .drawn import Drawn
 from .executor import begin_backward
 from .meter import Trace, timed
+from .nodes import EPS, FusedSwiGLU, Turn, rms
 from .plan import PlanError
-
-EPS = 1e-5  # of the norms
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -98,77 +97,6 @@ def model_of(document: Mapping[str, Any]) -> Model:
     return Model(rotary=rotary, gated=gated, **sizes, **kinds)
 
 
-class FusedNorm(torch.autograd.Function):
-    """RMSNorm that keeps its input and one reciprocal root a row, as fused kernels do; x [rows, width]."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:  # type: ignore[override]
-        root = torch.linalg.vector_norm(x, 2, -1, keepdim=True, dtype=torch.float32)
-        root = root.square_().div_(x.shape[-1]).add_(EPS).rsqrt_()
-        ctx.save_for_backward(x, w, root)
-        y: Tensor = torch.mul(x, root, out=torch.empty_like(x)).mul_(w)
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        # With t = dy x root: dw = sum(t), dx = root (dy w - x root mean(t w)). In one float32 buffer, which is
-        # what a processor's caches then hold.
-        x, w, root = ctx.saved_tensors
-        dy = dy.float()
-        t = (dy * x).mul_(root)
-        dw = t.sum(0)
-        part = (t @ w.float()).div_(-x.shape[-1]).unsqueeze(1).mul_(root)
-        dx = torch.mul(dy, w, out=t).addcmul_(x, part).mul_(root)
-        return dx.to(x.dtype), dw.to(w.dtype)
-
-
-class FusedSwiGLU(torch.autograd.Function):
-    """silu(gate) * up of the halves of one matrix [tokens, 2 ffn], keeping that matrix alone."""
-
-    @staticmethod
-    def forward(ctx: Any, both: Tensor) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(both)
-        gate, up = both.chunk(2, -1)
-        return torch.nn.functional.silu(gate).mul_(up)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> Tensor:  # type: ignore[override]
-        both, = ctx.saved_tensors
-        gate, up = both.chunk(2, -1)
-        grad = torch.empty_like(both)
-        dgate, dup = grad.chunk(2, -1)
-        aten: Any = getattr(torch, "ops").aten
-        aten.silu.out(gate, out=dup).mul_(dy)
-        aten.silu_backward.grad_input(torch.mul(dy, up, out=dgate), gate, grad_input=dgate)
-        return grad
-
-
-class Turn(torch.autograd.Function):
-    """Rotary positions of x [tokens, heads, head_dim]; backward turns back, so it keeps nothing of x. The
-    first 2 n elements of a head turn, with tables of width n."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:  # type: ignore[override]
-        ctx.tables = cos, sin
-        return _turn(x, cos, sin)
-
-    @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        cos, sin = ctx.tables
-        return _turn(dy, cos, -sin), None, None
-
-
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    n = cos.shape[-1]
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    a, b = x[..., :n], x[..., n:2 * n]
-    torch.mul(a, cos, out=y[..., :n]).addcmul_(b, sin, value=-1)
-    torch.mul(b, cos, out=y[..., n:2 * n]).addcmul_(a, sin)
-    if 2 * n < x.shape[-1]:
-        y[..., 2 * n:] = x[..., 2 * n:]
-    return y
-
-
 def angles(at: Tensor, rotary: int, dtype: torch.dtype, device: Any) -> tuple[Tensor, Tensor]:
     """cos and sin of the positions `at`, base 10000, both [tokens, 1, rotary / 2]."""
     half = rotary // 2
@@ -206,7 +134,7 @@ class Layer:
         both = self._product(self._norm(x, "norm1"), "qkv").view(len(x), m.qkv // m.head_dim, m.head_dim)
         q, k, v = both.split([m.q_heads, m.kv_heads, m.kv_heads], 1)
         if m.qk_norm:
-            q, k = (_rms(t.reshape(-1, m.head_dim), w[n]).view(t.shape)
+            q, k = (rms(t.reshape(-1, m.head_dim), w[n]).view(t.shape)
                     for t, n in ((q, "q_norm"), (k, "k_norm")))
         if m.rotary:
             q, k = Turn.apply(q, cos, sin), Turn.apply(k, cos, sin)
@@ -230,7 +158,7 @@ class Layer:
         w = self.weights
         if self.model.layer_norm:
             return torch.nn.functional.layer_norm(x, x.shape[-1:], w[name], w[name + "_bias"], EPS)
-        return _rms(x, w[name])
+        return rms(x, w[name])
 
     def _product(self, x: Tensor, name: str) -> Tensor:
         bias = self.weights.get(name + "_bias")
@@ -242,22 +170,6 @@ class Layer:
         bias = self.weights.get(name + "_bias")
         y = torch.addmm(x, inside, self.weights[name])
         return y if bias is None else y + bias
-
-
-def _rms(x: Tensor, w: Tensor) -> Tensor:
-    """torch's fused operator on an accelerator whose torch has one, as what is measured."""
-    if x.device.type == "cuda" and fused_norm(getattr(torch, "ops").aten):
-        y: Tensor = getattr(torch.nn.functional, "rms_norm")(x, x.shape[-1:], w, EPS)
-    else:
-        y = FusedNorm.apply(x, w)
-    return y
-
-
-def fused_norm(aten: Any) -> bool:
-    """Whether torch has the fused operator that is measured, by its arguments: torch 2.7 and 2.8 have another
-    one of that name for Apple's devices, and their rms_norm is many operators on a GPU."""
-    found = getattr(getattr(getattr(aten, "_fused_rms_norm", None), "default", None), "_schema", None)
-    return found is not None and any(a.name == "normalized_shape" for a in found.arguments)
 
 
 @dataclass

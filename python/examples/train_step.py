@@ -33,6 +33,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from evenkeel import whole
+from evenkeel.nodes import rms
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 KERNELS = {"sdpa_cudnn": "CUDNN_ATTENTION", "sdpa_flash": "FLASH_ATTENTION", "sdpa_efficient": "EFFICIENT_ATTENTION"}
@@ -136,7 +137,7 @@ class Training:
     def _loss(self, x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """The mean loss over the tokens and its gradient by x, a chunk's logits at a time."""
         x = x.detach().requires_grad_()
-        y = whole._rms(x, self._norm)
+        y = rms(x, self._norm)
         inside, total = y.detach(), torch.zeros((), device=x.device)
         gradients = torch.empty_like(inside)
         for a in range(0, self._tokens, self._chunk):

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import dense
 import evenkeel
-from evenkeel import compare, reference, rendezvous, replay, whole
+from evenkeel import compare, nodes, reference, rendezvous, replay, whole
 from evenkeel.closed import expected
 from evenkeel.course import Bare
 from evenkeel.drawn import Drawn
@@ -59,7 +59,7 @@ class TestLayer(unittest.TestCase):
         g = torch.Generator().manual_seed(1)
         x, w, dy = (torch.randn(*n, generator=g).bfloat16() for n in ((300, 192), (192,), (300, 192)))
         x.requires_grad_(), w.requires_grad_()
-        whole.FusedNorm.apply(x, w).backward(dy)
+        nodes.FusedNorm.apply(x, w).backward(dy)
         exact = [t.detach().double().requires_grad_() for t in (x, w)]
         reference._rms(*exact).backward(dy.double())
         for got, want in zip((x.grad, w.grad), (t.grad for t in exact)):
@@ -84,8 +84,8 @@ class TestLayer(unittest.TestCase):
         ):
             library = torch.library.Library(f"evenkeel_{name}_norm", "DEF")
             library.define("_fused_rms_norm" + arguments)
-            self.assertEqual(whole.fused_norm(getattr(torch.ops, f"evenkeel_{name}_norm")), want)
-        self.assertFalse(whole.fused_norm(types.SimpleNamespace()))
+            self.assertEqual(nodes.fused_norm(getattr(torch.ops, f"evenkeel_{name}_norm")), want)
+        self.assertFalse(nodes.fused_norm(types.SimpleNamespace()))
 
     def check_family(self, m: whole.Model) -> None:
         plan = evenkeel.load_plan(document([[(0, 40)]], [[(0, 6)]], 6, 2, 16))

@@ -1,5 +1,6 @@
 """A whole pre-norm Llama block, forward and backward, as training frameworks run it: fused norm and SwiGLU
-nodes, one GEMM for q, k and v and one for gate and up, attention by the default kernel."""
+nodes, one GEMM for q, k and v and one for gate and up, products that add the residual, attention by the default
+kernel."""
 
 from __future__ import annotations
 
@@ -13,68 +14,11 @@ from attention import Block, Kernel
 from errors import axis
 from inputs import Inputs
 from kernels import Kernels
+from nodes import FusedSwiGLU, Turn, rms
 from ops import angles
 from work import Bound, Op
 
 Tensor = torch.Tensor
-
-
-class FusedNorm(torch.autograd.Function):
-    """RMSNorm that keeps its input and one reciprocal root a row, as fused kernels do; x [tokens, width]."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, w: Tensor):  # noqa: D102
-        root = torch.linalg.vector_norm(x, 2, -1, keepdim=True, dtype=torch.float32)
-        root = root.square_().div_(x.shape[-1]).add_(reference.EPS).rsqrt_()
-        ctx.save_for_backward(x, w, root)
-        return (x * root).to(x.dtype).mul_(w)
-
-    @staticmethod
-    def backward(ctx, dy: Tensor):  # noqa: D102
-        # With u = x * root: dw = sum(dy * u), dx = root * (dy * w - u * mean(dy * w * u)).
-        x, w, root = ctx.saved_tensors
-        u, dy = x * root, dy.float()
-        dw = (dy * u).sum(0).to(w.dtype)
-        dy = dy * w
-        dx = dy.sub_(u.mul_((dy * u).mean(-1, keepdim=True))).mul_(root)
-        return dx.to(x.dtype), dw
-
-
-class FusedSwiGLU(torch.autograd.Function):
-    """silu(gate) * up of the halves of one matrix [tokens, 2 ffn], keeping that matrix alone."""
-
-    @staticmethod
-    def forward(ctx, both: Tensor):  # noqa: D102
-        ctx.save_for_backward(both)
-        gate, up = both.chunk(2, -1)
-        return torch.nn.functional.silu(gate).mul_(up)
-
-    @staticmethod
-    def backward(ctx, dy: Tensor):  # noqa: D102
-        # d silu(g) / dg = s + g s (1 - s) with s = sigmoid(g).
-        gate, up = ctx.saved_tensors[0].chunk(2, -1)
-        s = torch.sigmoid(gate)
-        slope = s * (1 + gate * (1 - s))
-        return torch.cat([dy * up * slope, dy * gate * s], -1)
-
-
-class Turn(torch.autograd.Function):
-    """Rotary embedding of x [tokens, heads, head_dim]; its backward turns back, so it keeps nothing of x."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, cos: Tensor, sin: Tensor):  # noqa: D102
-        ctx.tables = cos, sin
-        return _turn(x, cos, sin)
-
-    @staticmethod
-    def backward(ctx, dy: Tensor):  # noqa: D102
-        cos, sin = ctx.tables
-        return _turn(dy, cos, -sin), None, None
-
-
-def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a, b = x.chunk(2, -1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
 
 @dataclass(frozen=True)
@@ -132,14 +76,14 @@ class Layer:
     def forward(self) -> Tensor:
         """y [tokens, hidden]; differentiable where gradients are enabled."""
         s, w = self.sizes, self.weights
-        qkv = (FusedNorm.apply(self.x, w["norm1"]) @ w["qkv"]).view(s.tokens, -1, s.head_dim)
+        qkv = (rms(self.x, w["norm1"]) @ w["qkv"]).view(s.tokens, -1, s.head_dim)
         q, k, v = qkv.split([s.q_heads, s.kv_heads, s.kv_heads], 1)
         # v is copied out of the fused product as q and k are by their rotation: otherwise the whole product
         # would be kept for backward beside them.
         q, k, v = Turn.apply(q, self.cos, self.sin), Turn.apply(k, self.cos, self.sin), v.contiguous()
         mixed = self.kernel.differentiable(s.block, q, k, v).reshape(s.tokens, -1)
-        y = self.x + mixed @ w["out"]
-        return y + FusedSwiGLU.apply(FusedNorm.apply(y, w["norm2"]) @ w["gate_up"]) @ w["down"]
+        y = torch.addmm(self.x, mixed, w["out"])
+        return torch.addmm(y, FusedSwiGLU.apply(rms(y, w["norm2"]) @ w["gate_up"]), w["down"])
 
     def clear(self) -> None:
         """Gradients to None, so that none is accumulated."""

@@ -21,6 +21,7 @@ import torch  # noqa: E402
 import device  # noqa: E402
 import gauge  # noqa: E402
 import layer  # noqa: E402
+import nodes  # noqa: E402
 import ops  # noqa: E402
 import service  # noqa: E402
 import wire  # noqa: E402
@@ -310,14 +311,14 @@ class Layers(unittest.TestCase):
         def formula(x, w):
             return x * w / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5)
 
-        self.same_gradient(layer.FusedNorm.apply, formula, torch.randn(7, 33), torch.randn(33))
+        self.same_gradient(nodes.FusedNorm.apply, formula, torch.randn(7, 33), torch.randn(33))
 
     def test_swiglu(self):
         def formula(both):
             gate, up = both.chunk(2, -1)
             return gate / (1 + torch.exp(-gate)) * up
 
-        self.same_gradient(layer.FusedSwiGLU.apply, formula, torch.randn(7, 34))
+        self.same_gradient(nodes.FusedSwiGLU.apply, formula, torch.randn(7, 34))
 
     def test_rotation(self):
         angle = torch.rand(7, 1, 4)
@@ -329,7 +330,7 @@ class Layers(unittest.TestCase):
             return torch.cat([turned.real, turned.imag], -1)
 
         def node(x):
-            return layer.Turn.apply(x, angle.cos(), angle.sin())
+            return nodes.Turn.apply(x, angle.cos(), angle.sin())
 
         self.same_gradient(node, formula, torch.randn(7, 3, 8))
 
