@@ -66,6 +66,10 @@ choice). A verdict needs 6 blocks. Plans of batches are judged along the rank th
 is done last with each micro-batch. --timeline writes the predicted and the
 recorded step of --plan side by side for Perfetto.
 
+Given whole training steps (python/examples/train_step.py), it compares each with the
+plan of its job, part by part, and its peak memory. Steps that the profile has its
+ratios from (fit --training) are predicted by those of the others.
+
 With --json the result holds, in "pairs", every point with its op, variant,
 shape, band, measured_s and the prediction (lo_s, mid_s, hi_s, source).
 
@@ -76,7 +80,8 @@ when it could not judge.`,
   evenkeel check gpu.rec.jsonl --profile gpu.profile.json --min-len 4k    # what long contexts rest on
   evenkeel check gpu.rec.jsonl --profile gpu.profile.json --limits limits.json --junit check.xml --markdown summary.md
   evenkeel check today.rec.jsonl --drift-from prof/calibration.rec.jsonl
-  evenkeel check a.trace.jsonl --profile prof/calibration.profile.json --timeline a.timeline.json   # of a replay`,
+  evenkeel check a.trace.jsonl --profile prof/calibration.profile.json --timeline a.timeline.json   # of a replay
+  evenkeel check steps.json --profile prof/calibration.profile.json       # of whole training steps`,
 		Args:   args(cobra.MinimumNArgs(1), "recordings"),
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {
@@ -91,6 +96,9 @@ when it could not judge.`,
 			}
 			if hasTrace(paths) {
 				return a.runCheckTrace(paths, o)
+			}
+			if hasTraining(paths) {
+				return a.runCheckTraining(paths, o)
 			}
 			return a.runCheck(paths, o)
 		},

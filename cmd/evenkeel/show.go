@@ -116,8 +116,10 @@ func (a *app) runShow(path string, o view) error {
 		return a.showBatch(path)
 	case strings.TrimSuffix(replay.TraceSchema, "v1"):
 		return a.showTrace(path)
+	case strings.TrimSuffix(fit.TrainingSchema, "v1"):
+		return a.showTraining(path)
 	}
-	return fmt.Errorf("%s: its schema is %q; show knows recordings, profiles, plans and traces", path, schema)
+	return fmt.Errorf("%s: its schema is %q; show knows recordings, profiles, plans, traces and training steps", path, schema)
 }
 
 // misplaced refuses flags that say nothing of a document of this kind.
