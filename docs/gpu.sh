@@ -90,6 +90,11 @@ judge() {
   step show "$BIN/evenkeel" show "$OUT/calibration.profile.json" --plot "$OUT/fit"
   step recording "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl"
   step learning-curve "$BIN/evenkeel" show "$OUT/calibration.rec.jsonl" --learning-curve --plot "$OUT/learning-curve"
+  if [ -f "$OUT/training.json" ]; then
+    step check-training judged "$BIN/evenkeel" check "$OUT/training.json" --profile "$OUT/calibration.profile.json"
+    step fit-training "$BIN/evenkeel" fit "$OUT/calibration.rec.jsonl" --training "$OUT/training.json" -o "$OUT/trained.profile.json"
+    step check-training-fitted judged "$BIN/evenkeel" check "$OUT/training.json" --profile "$OUT/trained.profile.json"
+  fi
 }
 
 # packed leaves a smaller copy of a file beside it, where a failed step left one.

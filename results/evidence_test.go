@@ -70,6 +70,39 @@ func derives(t *testing.T, evidence string) {
 	if long := evidence + "check-long.txt"; exists(long) { // check --min-len 4k
 		checked(t, long, p, d, fit.LongAttention(held, 4*1024))
 	}
+	if steps := evidence + "training.json"; exists(steps) {
+		trained(t, evidence, p)
+	}
+}
+
+// trained compares what check says of whole training steps with the committed reports: by a
+// profile of calls, and by the same with the ratios of the steps.
+func trained(t *testing.T, evidence string, p *costmodel.Profile) {
+	t.Helper()
+	var steps fit.Training
+	if err := doc.Load(evidence+"training.json", &steps); err != nil {
+		t.Fatal(err)
+	}
+	hash, err := doc.HashFile(evidence + "training.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"check-training.txt", "check-training-fitted.txt"} {
+		r, err := steps.Check(p, hash, fit.DefaultLimits().Replayed())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var table bytes.Buffer
+		if err := results.TrainingReport(&table, r); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(read(t, evidence+name), table.String()); diff != "" {
+			t.Errorf("%s differs: %s", evidence+name, diff)
+		}
+		if err := steps.Onto(p, doc.Input{Path: "training.json", SHA256: hash}); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // checked compares the report on some points with a committed one.
