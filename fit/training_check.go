@@ -16,14 +16,14 @@ type TrainingReport struct {
 	Stack     string `json:"stack,omitempty"`
 	// Own says that the profile's ratios come from these very steps. Each is then predicted by
 	// the ratios of the others.
-	Own      bool           `json:"own"`
-	Limit    float64        `json:"limit_log"` // of |log(predicted/measured)| of a step (ReplayLimits.Step)
-	Steps    []CheckedStep  `json:"steps"`
-	Mean     float64        `json:"mean_log"` // of |log(predicted/measured)| over the steps
-	Worst    float64        `json:"worst_log"`
-	Inside   int            `json:"inside"` // steps in their 90 % intervals
-	Verdict  Verdict        `json:"verdict"`
-	From     []TrainedFacts `json:"ratios"` // by which the steps were predicted
+	Own     bool           `json:"own"`
+	Limit   float64        `json:"limit_log"` // of |log(predicted/measured)| of a step (ReplayLimits.Step)
+	Steps   []CheckedStep  `json:"steps"`
+	Mean    float64        `json:"mean_log"` // of |log(predicted/measured)| over the steps
+	Worst   float64        `json:"worst_log"`
+	Inside  int            `json:"inside"` // steps in their 90 % intervals
+	Verdict Verdict        `json:"verdict"`
+	From    []TrainedFacts `json:"ratios"` // by which the steps were predicted
 }
 
 // TrainedFacts are the ratios of a device type; none where steps are predicted by calls one by
