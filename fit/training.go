@@ -2,6 +2,7 @@ package fit
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -95,8 +96,8 @@ func (s *TrainedStep) validate() error {
 	}
 	for i, t := range s.Times {
 		for _, p := range costmodel.StepParts() {
-			if at := float64(t.Of(p)); !(at > 0) || at > longestStep {
-				return fmt.Errorf("times[%d].%s_s: %v: want seconds above 0, up to %v", i, p, at, longestStep)
+			if at := float64(t.Of(p)); !(at >= shortestPart && at <= longestPart) {
+				return fmt.Errorf("times[%d].%s_s: %v: want %v to %v seconds", i, p, at, shortestPart, longestPart)
 			}
 		}
 	}
@@ -107,7 +108,8 @@ func (s *TrainedStep) validate() error {
 }
 
 const (
-	longestStep = 1e5 // seconds, more than a day
+	// A part of a step takes no less than a call, and no more than a day; in seconds.
+	shortestPart, longestPart = 1e-6, 1e5
 
 	// A part that is 3 % off what the ratios make of it weighs as much as a ratio of 1.5 or
 	// 0.5: a few steps move the ratios, and one that no step tells of stays 1.
@@ -166,8 +168,8 @@ func trainedBy(s *TrainedStep, alone map[costmodel.StepPart]map[op.Kind]units.Se
 	var rows trained
 	for _, p := range costmodel.StepParts() {
 		var row [stepRatios + 1]float64
-		for kind, t := range alone[p] {
-			row[ratioOf(kind)] += float64(t)
+		for _, kind := range slices.Sorted(maps.Keys(alone[p])) { // the same sum to the last digit
+			row[ratioOf(kind)] += float64(alone[p][kind])
 		}
 		row[stepRatios] = float64(s.Median(p))
 		rows = append(rows, row)

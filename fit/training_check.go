@@ -2,6 +2,7 @@ package fit
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -110,16 +111,18 @@ func (r *TrainingReport) add(s CheckedStep) {
 // byOthers is the profile with the ratios of all steps but one: of a device's only step, with
 // none.
 func (t *Training) byOthers(p *costmodel.Profile, without int) (*costmodel.Profile, error) {
-	rest, others := *p, *t
-	rest.Training = slices.DeleteFunc(slices.Clone(p.Training), func(f costmodel.TrainingFact) bool { return f.Device == t.Steps[without].Device() })
-	others.Steps = slices.DeleteFunc(slices.Clone(t.Steps), func(s TrainedStep) bool {
-		return s.Name == t.Steps[without].Name || s.Device() != t.Steps[without].Device()
-	})
+	device := t.Steps[without].Device()
+	rest, others := *p, Training{}
+	rest.Training = slices.DeleteFunc(slices.Clone(p.Training), func(f costmodel.TrainingFact) bool { return f.Device == device })
+	for i, s := range t.Steps {
+		if i != without && s.Device() == device {
+			others.Steps = append(others.Steps, s)
+		}
+	}
 	if len(others.Steps) == 0 {
 		return &rest, nil
 	}
-	from := factOn(p, t.Steps[without].Device()).From
-	return &rest, others.Onto(&rest, from)
+	return &rest, others.Onto(&rest, factOn(p, device).From)
 }
 
 func (s *TrainedStep) check(p *costmodel.Profile, limits ReplayLimits) (CheckedStep, error) {
@@ -134,8 +137,8 @@ func (s *TrainedStep) check(p *costmodel.Profile, limits ReplayLimits) (CheckedS
 	}
 	for _, part := range costmodel.StepParts() {
 		x := CheckedPart{Part: part, Measured: s.Median(part)}
-		for _, at := range parts[part] {
-			x.Predicted += at
+		for _, kind := range slices.Sorted(maps.Keys(parts[part])) {
+			x.Predicted += parts[part][kind]
 		}
 		out.Measured += x.Measured
 		out.Parts = append(out.Parts, x)

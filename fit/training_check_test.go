@@ -56,6 +56,12 @@ func TestOwnStepsAreJudgedByTheOthers(t *testing.T) {
 	if !r.Own || math.Abs(r.Steps[2].Log+math.Log(2)) > 0.01 {
 		t.Errorf("%+v", r.Steps[2])
 	}
+	for i := range x.Steps { // names tell nothing
+		x.Steps[i].Name = "same"
+	}
+	if again := checkedBy(t, x, p, "own"); again.Mean != r.Mean {
+		t.Errorf("%v of steps of one name, want %v", again.Mean, r.Mean)
+	}
 	one := &Training{Steps: stepsOf(t, anH100(t), 1.1, 1.1, 1.1).Steps[:1]}
 	q := anH100(t)
 	if err := one.Onto(q, doc.Input{SHA256: "own"}); err != nil {

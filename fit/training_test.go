@@ -149,6 +149,7 @@ func TestWrongStepsAreRefused(t *testing.T) {
 		"steps: none":                              func(x *Training) { x.Steps = nil },
 		"steps[1].times: none":                     func(x *Training) { x.Steps[1].Times = nil },
 		"steps[0].times[2].backward_s: -1":         func(x *Training) { x.Steps[0].Times[2].Backward = -1 },
+		"steps[0].times[1].optimizer_s: 1e-310":    func(x *Training) { x.Steps[0].Times[1].Optimizer = 1e-310 },
 		"steps[0].times[0].forward_s: 0":           func(x *Training) { x.Steps[0].Times[0].Forward = 0 },
 		"steps[0].times[0].loss_s: 2e+06":          func(x *Training) { x.Steps[0].Times[0].Loss = 2e6 },
 		"steps[3].job.cluster: 2 devices: want on": func(x *Training) { x.Steps[3].Job.Cluster.Nodes[0].Devices[0].Count = 2 },
