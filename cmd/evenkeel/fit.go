@@ -37,8 +37,8 @@ A GPU with few points borrows from the most similar one of the reference profile
 points there are, and marked as transferred until they are enough. With --for it
 needs no points at all.
 
-Calls are measured one by one. In a training step they take longer, for the device
-is at its power limit and tensors are added, converted and copied between them: of
+Calls are measured one by one. In a training step they take longer, for their load
+slows the device's clock and tensors are added, converted and copied between them: of
 nine steps on an H100 11 to 30 %. With --training plans are predicted as whole steps
 of single devices took, which python/examples/train_step.py measures.`,
 		Example: `  evenkeel fit prof/calibration.rec.jsonl -o prof/calibration.profile.json
