@@ -12,7 +12,8 @@ import (
 
 // TrainingFact is what whole training steps, measured on a device type that trained alone,
 // took over the sum of the calls that they are made of. Calls are measured one by one, on a
-// device that is cool and at its full clock; in a step their load slows the clock, and tensors are added, converted and copied between the calls that laws are of.
+// device that is cool and at its full clock; in a step their load slows the clock, and tensors
+// are added, converted and copied between the calls that laws are of.
 //
 // Plans are predicted by laws times these ratios (Profile.InTraining). The laws of a profile,
 // and what check says of them, are of single calls.
