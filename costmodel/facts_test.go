@@ -47,7 +47,7 @@ func TestProfileFactsAreChecked(t *testing.T) {
 		"outlier scale":  {func(p *Profile) { p.Outliers[0].Scale = 0 }, "outliers[0].scale: 0"},
 		"trained on":     {func(p *Profile) { p.Training[0].Device = p.Groups[0].Name }, "training[0].device: "},
 		"trained twice":  {func(p *Profile) { p.Training = append(p.Training, p.Training[0]) }, `training[1].device: "fast"`},
-		"trained ratio":  {func(p *Profile) { p.Training[0].Optimizer = math.Inf(1) }, "training[0].optimizer: +Inf: want a positive factor"},
+		"trained ratio":  {func(p *Profile) { p.Training[0].Optimizer = math.Inf(1) }, "training[0].optimizer: +Inf: want a factor from 0.1 to 100"},
 		"trained loss":   {func(p *Profile) { p.Training[0].Loss = 0 }, "training[0].loss: 0"},
 		"trained steps":  {func(p *Profile) { p.Training[0].Steps = 0 }, "training[0]: ratio 1.04 of 0 steps"},
 		"trained error":  {func(p *Profile) { p.Training[0].Ratio = 0.9 }, "training[0]: ratio 0.9 of 4 steps"},

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/doc"
@@ -27,8 +28,11 @@ type TrainingFact struct {
 	// a factor above 1: by how much steps were off what the ratios of the others made of them.
 	Ratio float64   `json:"ratio"`
 	From  doc.Input `json:"from"` // the file of the steps
-	// Applied: the profile's laws have the ratios in them (Profile.InTraining). No file has it.
-	Applied bool `json:"-"`
+
+	// Applied: the profile's laws have the ratios in them (Profile.InTraining). Lent: of a device
+	// that no step was measured of, whose steps the ratios are of. No file has either.
+	Applied bool   `json:"-"`
+	Lent    string `json:"-"`
 }
 
 // of is the ratio of an op.
@@ -42,6 +46,17 @@ func (t TrainingFact) of(kind op.Kind) float64 {
 	return t.Layers
 }
 
+// LeastRatio and MostRatio bound the ratios of whole steps to their calls: what is farther off is
+// no step of this device, or one that something else disturbed.
+const (
+	LeastRatio = 0.1
+	MostRatio  = 100
+)
+
+// lentRatio is the half width, as a factor, that ratios lent by another device type add. Nobody
+// measured two yet: it is what a step that nothing was measured of is allowed (fit).
+const lentRatio = 1.1
+
 func (p *Profile) validateTraining() error {
 	seen := map[string]bool{}
 	for i, t := range p.Training {
@@ -54,41 +69,63 @@ func (p *Profile) validateTraining() error {
 			name string
 			of   float64
 		}{{"layers", t.Layers}, {"loss", t.Loss}, {"optimizer", t.Optimizer}} {
-			if !(r.of > 0) || math.IsInf(r.of, 0) {
-				return fmt.Errorf("training[%d].%s: %v: want a positive factor", i, r.name, r.of)
+			if !(r.of >= LeastRatio && r.of <= MostRatio) {
+				return fmt.Errorf("training[%d].%s: %v: want a factor from %v to %v", i, r.name, r.of, LeastRatio, MostRatio)
 			}
 		}
-		if t.Steps < 1 || !(t.Ratio >= 1) || math.IsInf(t.Ratio, 0) {
-			return fmt.Errorf("training[%d]: ratio %v of %d steps: want a factor of 1 or more, of at least one step", i, t.Ratio, t.Steps)
+		if t.Steps < 1 || !(t.Ratio >= 1 && t.Ratio <= MostRatio) {
+			return fmt.Errorf("training[%d]: ratio %v of %d steps: want a factor of 1 to %v, of at least one step", i, t.Ratio, t.Steps, MostRatio)
 		}
 	}
 	return nil
 }
 
-// InTraining is the profile whose laws are of calls in training steps: those of devices that
-// whole steps were measured of, times their ratios (TrainingFact). It is what plans are
-// predicted by; p itself, of calls one by one, is what points are compared with.
+// InTraining is the profile whose laws are of calls in training steps, times the ratios of
+// whole steps (TrainingFact). It is what plans are predicted by; p itself, of calls one by one,
+// is what points are compared with.
+//
+// A device type that no step was measured of takes the geometric mean of the others' ratios: if
+// its calls stayed as fast as alone, it would seem faster beside them than it is, and be given
+// more of the work. A profile without any ratio is returned as it is.
 func (p *Profile) InTraining() *Profile {
-	of := map[string]TrainingFact{}
-	for _, t := range p.Training {
-		if !t.Applied {
-			of[t.Device] = t
-		}
-	}
-	if len(of) == 0 {
+	if len(p.Training) == 0 || p.Training[0].Applied {
 		return p
 	}
 	in := *p
 	in.Laws, in.Training = slices.Clone(p.Laws), slices.Clone(p.Training)
+	usual := usualRatios(p.Training)
+	of := map[string]TrainingFact{}
+	for _, d := range p.Devices {
+		i := slices.IndexFunc(p.Training, func(t TrainingFact) bool { return t.Device == d.Name })
+		if i < 0 {
+			i = len(in.Training)
+			in.Training = append(in.Training, usual)
+			in.Training[i].Device = d.Name
+		}
+		in.Training[i].Applied = true
+		of[d.Name] = in.Training[i]
+	}
 	for i := range in.Laws {
 		if t, ok := of[in.Laws[i].Device]; ok {
 			in.Laws[i] = in.Laws[i].Slowed(t.of(in.Laws[i].Op))
 		}
 	}
-	for i := range in.Training {
-		in.Training[i].Applied = true
-	}
 	return &in
+}
+
+// usualRatios are what a device type takes that no step was measured of.
+func usualRatios(of []TrainingFact) TrainingFact {
+	var names []string
+	var layers, loss, optimizer float64
+	u := TrainingFact{Ratio: lentRatio}
+	for _, t := range of {
+		names = append(names, t.Device)
+		layers, loss, optimizer = layers+math.Log(t.Layers), loss+math.Log(t.Loss), optimizer+math.Log(t.Optimizer)
+		u.Steps, u.Ratio = u.Steps+t.Steps, max(u.Ratio, CombineFactors(lentRatio, t.Ratio))
+	}
+	n := float64(len(of))
+	u.Layers, u.Loss, u.Optimizer, u.Lent = math.Exp(layers/n), math.Exp(loss/n), math.Exp(optimizer/n), strings.Join(names, ", ")
+	return u
 }
 
 // inTraining says of which devices whole steps were measured.
@@ -100,8 +137,12 @@ func (c *coster) inTraining() []string {
 		}
 		if t := c.q.training[u.law.On()]; t.Applied {
 			said = append(said, t.Device)
-			out = append(out, fmt.Sprintf("a call on %s takes as long as in the %s measured there, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long; a step's interval has %.1f %% for it",
-				t.Device, units.Count(t.Steps, "whole training step"), t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1)))
+			where := "measured there"
+			if t.Lent != "" {
+				where = "measured on " + t.Lent + ", for none was there (fit --training)"
+			}
+			out = append(out, fmt.Sprintf("a call on %s takes as long as in the %s %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long; a step's interval has %.1f %% for it",
+				t.Device, units.Count(t.Steps, "whole training step"), where, t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1)))
 		}
 	}
 	return out

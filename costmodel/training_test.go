@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -58,6 +59,30 @@ func TestStepsTakeTheRatiosOfWholeSteps(t *testing.T) {
 		if again := in.InTraining(); again != in {
 			t.Errorf("seed %d: ratios are taken twice", seed)
 		}
+	}
+}
+
+// TestDevicesWithoutStepsTakeTheOthersRatios: else they would seem faster beside them than they
+// are.
+func TestDevicesWithoutStepsTakeTheOthersRatios(t *testing.T) {
+	p := world(t, rand.New(rand.NewPCG(5, 95)), faster{})
+	j := randomPlan(rand.New(rand.NewPCG(5, 96))).job
+	j.Cluster.Nodes = []Node{{Name: "n0", Devices: j.Cluster.Nodes[0].Devices[:1]}}
+	j.Cluster.Nodes[0].Devices[0].Device, j.Cluster.Nodes[0].Devices[0].Count = "slow", 1
+	alone := mustSimulate(t, p, j, aloneOf(j))
+	in := trainedOn(p, map[string]TrainingFact{"fast": {Layers: 1.3, Loss: 1.3, Optimizer: 1.3, Ratio: 1.02}}).InTraining()
+	step := mustSimulate(t, in, j, aloneOf(j))
+	if ratio := float64(step.Time.Mid / alone.Time.Mid); math.Abs(ratio/1.3-1) > 1e-12 {
+		t.Errorf("a step takes %v times as long", ratio)
+	}
+	if up := step.Time.Hi / step.Time.Mid; up < lentRatio {
+		t.Errorf("up to %v of the time: ratios of another device are not as sure as its own", up)
+	}
+	if said := strings.Join(step.Warnings, "\n"); !strings.Contains(said, "a call on slow takes as long as in the 3 whole training steps measured on fast, for none was there (fit --training)") {
+		t.Errorf("it does not say whose ratios it takes:\n%s", said)
+	}
+	if u := usualRatios([]TrainingFact{{Device: "a", Layers: 2, Loss: 1, Optimizer: 1, Ratio: 1.2, Steps: 1}, {Device: "b", Layers: 8, Loss: 1, Optimizer: 4, Ratio: 1, Steps: 2}}); math.Abs(u.Layers-4) > 1e-12 || math.Abs(u.Optimizer-2) > 1e-12 || u.Steps != 3 || u.Lent != "a, b" || u.Ratio <= 1.2 {
+		t.Errorf("%+v", u)
 	}
 }
 

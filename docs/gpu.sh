@@ -194,7 +194,7 @@ model() { # file, hidden, ffn, layers, query heads, KV heads, head width, vocabu
 # steps: a few layers as wide as a model of 8B parameters with a small and a large
 # vocabulary, and one of 1B parameters; lengths at which 80 GB are enough.
 steps() {
-  local profile="${PROFILE:-$OUT/calibration.profile.json}" device plans=() size tokens recompute
+  local profile="${PROFILE:-$OUT/calibration.profile.json}" device plans=() size name tokens recompute
   device="$(grep -o '"name": *"[a-z0-9_]*"' "$profile" | head -n 1 | cut -d '"' -f 4)"
   mkdir -p "$OUT/plans"
   model "$OUT/plans/wide.json" 4096 11008 4 32 8 128 32000 false

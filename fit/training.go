@@ -48,9 +48,15 @@ type StepTimes struct {
 
 // Of is the time of a part.
 func (t StepTimes) Of(p costmodel.StepPart) units.Seconds {
-	return map[costmodel.StepPart]units.Seconds{
-		costmodel.StepForward: t.Forward, costmodel.StepLoss: t.Loss, costmodel.StepBackward: t.Backward, costmodel.StepOptimizer: t.Optimizer,
-	}[p]
+	switch p {
+	case costmodel.StepForward:
+		return t.Forward
+	case costmodel.StepLoss:
+		return t.Loss
+	case costmodel.StepBackward:
+		return t.Backward
+	}
+	return t.Optimizer
 }
 
 // Median is the median of a part over the steps.
@@ -120,22 +126,30 @@ const (
 	// of others. Steps of three models on an H100 were 5 % off at most by the ratios of the
 	// other two (results/evidence/h100).
 	unjudged = 1.1
+
+	// mostOff times what its calls take a step is not believed.
+	mostOff = 10.0
 )
 
-// Onto gives the profile the ratios of whole training steps to their calls, by device type:
-// see costmodel.TrainingFact. What it had of a device is replaced; from is the file of t. The ratios are those
-// of least squares over the parts of all steps, each in parts of what it took. The error is of
-// every step by the ratios of the others.
+// Onto gives the profile the ratios of whole training steps to their calls, by device type: see
+// costmodel.TrainingFact. What it had of a device is replaced; from is the file of t. The ratios
+// are those of least squares over the parts of all steps, each in parts of what it took. The
+// error is of every step by the ratios of the others.
 //
-// Errors: a step of a device that the profile lacks, or laws that are missing.
+// Errors: steps of another GPU, or of a device that the profile lacks; a step that takes ten
+// times what its calls do, or a tenth; laws that are missing.
 func (t *Training) Onto(p *costmodel.Profile, from doc.Input) error {
 	q := costmodel.NewPredictor(p)
 	rows := map[string][]trained{}
 	var order []string
 	for i := range t.Steps {
 		s := &t.Steps[i]
-		if _, err := q.Device(s.Device()); err != nil {
+		d, err := q.Device(s.Device())
+		if err != nil {
 			return fmt.Errorf("steps[%d].job (%s): %w; plan the steps with this profile", i, s.Name, err)
+		}
+		if t.GPU != "" && d.Model != "" && t.GPU != d.Model {
+			return fmt.Errorf("gpu: %q: the profile's %s is %q; take steps that were measured on it", t.GPU, d.Name, d.Model)
 		}
 		alone, err := q.Alone(s.Job)
 		if err != nil {
@@ -144,7 +158,11 @@ func (t *Training) Onto(p *costmodel.Profile, from doc.Input) error {
 		if rows[s.Device()] == nil {
 			order = append(order, s.Device())
 		}
-		rows[s.Device()] = append(rows[s.Device()], trainedBy(s, alone))
+		row := trainedBy(s, alone)
+		if off := math.Exp(row.off([stepRatios]float64{1, 1, 1})); off > mostOff || off < 1/mostOff {
+			return fmt.Errorf("steps[%d] (%s): took %.3g times what its calls do: another device's step, or one that something else disturbed; measure it again, or leave it out", i, s.Name, off)
+		}
+		rows[s.Device()] = append(rows[s.Device()], row)
 	}
 	for _, device := range order {
 		fact := factOf(device, rows[device])
@@ -190,7 +208,9 @@ func ratioOf(kind op.Kind) int {
 func factOf(device string, steps []trained) costmodel.TrainingFact {
 	of := ratiosOf(steps, -1)
 	f := costmodel.TrainingFact{Device: device, Layers: of[0], Loss: of[1], Optimizer: of[2], Steps: len(steps), Ratio: unjudged}
-	if len(steps) > 1 {
+	if len(steps) == 1 { // it has its own ratios, but for what the prior holds back
+		f.Ratio = max(f.Ratio, math.Exp(math.Abs(steps[0].off(of))))
+	} else {
 		var off []float64
 		for i, s := range steps {
 			off = append(off, math.Abs(s.off(ratiosOf(steps, i))))
@@ -246,10 +266,7 @@ func ratiosOf(steps []trained, without int) [stepRatios]float64 {
 	}
 	var out [stepRatios]float64
 	for k := range out {
-		out[k] = max(x[k], leastRatio)
+		out[k] = min(max(x[k], costmodel.LeastRatio), costmodel.MostRatio)
 	}
 	return out
 }
-
-// leastRatio: no step takes less than a tenth of its calls.
-const leastRatio = 0.1

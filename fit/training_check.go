@@ -15,8 +15,8 @@ type TrainingReport struct {
 	Simulated bool   `json:"simulated"`
 	GPU       string `json:"gpu,omitempty"`
 	Stack     string `json:"stack,omitempty"`
-	// Own says that the profile's ratios come from these very steps. Each is then predicted by
-	// the ratios of the others.
+	// Own says that the profile's ratios of a device come from these very steps. Each is then
+	// predicted by the ratios of the others, and one alone by calls one by one.
 	Own     bool           `json:"own"`
 	Limit   float64        `json:"limit_log"` // of |log(predicted/measured)| of a step (ReplayLimits.Step)
 	Steps   []CheckedStep  `json:"steps"`
@@ -32,6 +32,7 @@ type TrainingReport struct {
 type TrainedFacts struct {
 	Device string                  `json:"device"`
 	Fact   *costmodel.TrainingFact `json:"fact,omitempty"`
+	Own    bool                    `json:"own"` // they come from the steps under check
 }
 
 // CheckedStep is one job's step as predicted and as measured.
@@ -69,10 +70,10 @@ const mostUnder = 0.03
 // Errors: a device that the profile lacks, or missing laws.
 func (t *Training) Check(p *costmodel.Profile, hash string, limits ReplayLimits) (*TrainingReport, error) {
 	r := &TrainingReport{Simulated: p.Simulated, GPU: t.GPU, Stack: t.Stack, Limit: limits.Step, Verdict: Pass}
-	r.Own = slices.ContainsFunc(p.Training, func(f costmodel.TrainingFact) bool { return f.From.SHA256 == hash })
 	for i := range t.Steps {
 		of, err := p, error(nil)
-		if r.Own {
+		if f := factOn(p, t.Steps[i].Device()); f != nil && f.From.SHA256 == hash {
+			r.Own = true
 			if of, err = t.byOthers(p, i); err != nil {
 				return nil, err
 			}
@@ -83,7 +84,11 @@ func (t *Training) Check(p *costmodel.Profile, hash string, limits ReplayLimits)
 		}
 		r.add(s)
 		if !slices.ContainsFunc(r.From, func(f TrainedFacts) bool { return f.Device == s.Device }) {
-			r.From = append(r.From, TrainedFacts{s.Device, factOn(p, s.Device)})
+			f := factOn(of.InTraining(), s.Device)
+			if own := factOn(p, s.Device); own != nil {
+				f = own
+			}
+			r.From = append(r.From, TrainedFacts{s.Device, f, f != nil && f.From.SHA256 == hash})
 		}
 	}
 	r.Mean /= float64(len(r.Steps))

@@ -85,3 +85,37 @@ func TestMemoryThatWasNotPredictedFails(t *testing.T) {
 		}
 	}
 }
+
+// TestStepsOfSeveralDevices: of a device that the profile has no ratios of they are predicted by
+// those of the others, whatever file these came from.
+func TestStepsOfSeveralDevices(t *testing.T) {
+	p := anH100(t)
+	other := p.Devices[0]
+	other.Name = "other"
+	p.Devices = append(p.Devices, other)
+	for _, l := range p.Laws {
+		l.Device = "other"
+		p.Laws = append(p.Laws, l)
+	}
+	first := stepsOf(t, p, 1.2, 1.2, 1.2)
+	if err := first.Onto(p, doc.Input{Path: "first.json", SHA256: "first"}); err != nil {
+		t.Fatal(err)
+	}
+	both := stepsOf(t, anH100(t), 1.2, 1.2, 1.2)
+	for i := range both.Steps[4:] {
+		both.Steps[4+i].Job.Cluster.Nodes[0].Devices[0].Device = "other"
+	}
+	r := checkedBy(t, both, p, "first")
+	if r.Failed() || r.Worst > 0.01 || len(r.From) != 2 || !r.From[0].Own || r.From[1].Own || r.From[1].Fact.Lent != "h100_sxm" {
+		t.Errorf("%+v", r)
+	}
+	if err := both.Onto(p, doc.Input{SHA256: "both"}); err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Training) != 2 || p.Training[0].Steps != 4 || p.Training[1].Steps != 4 || p.Training[1].Device != "other" {
+		t.Errorf("%+v", p.Training)
+	}
+	if r := checkedBy(t, both, p, "both"); r.Worst > 0.01 || !r.From[1].Own {
+		t.Errorf("%+v", r)
+	}
+}

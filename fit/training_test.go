@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -67,7 +68,7 @@ func stepsOf(t *testing.T, p *costmodel.Profile, layers, loss, optimizer float64
 		x := StepTimes{Forward: took(costmodel.StepForward), Loss: took(costmodel.StepLoss), Backward: took(costmodel.StepBackward), Optimizer: took(costmodel.StepOptimizer)}
 		// The median is taken: one step of three that was disturbed changes nothing.
 		late := StepTimes{Forward: 3 * x.Forward, Loss: 3 * x.Loss, Backward: 3 * x.Backward, Optimizer: 3 * x.Optimizer}
-		out.Steps = append(out.Steps, TrainedStep{Name: string(rune('a' + i)), Job: j, Times: []StepTimes{x, late, x}})
+		out.Steps = append(out.Steps, TrainedStep{Name: string(rune('a' + i)), Job: j, Times: []StepTimes{late, x, x}})
 	}
 	return out
 }
@@ -92,13 +93,16 @@ func TestRatiosOfWholeStepsAreFound(t *testing.T) {
 	if f.Device != "h100_sxm" || f.Steps != 8 || f.Ratio > 1.01 || f.Ratio < 1 || f.From.Path != "steps.json" {
 		t.Errorf("%+v", f)
 	}
+	if err := steps.Onto(p, f.From); err != nil || !reflect.DeepEqual(p.Training, []costmodel.TrainingFact{f}) {
+		t.Errorf("ratios of a profile that has them: %v, %+v", err, p.Training)
+	}
 	q := costmodel.NewPredictor(p.InTraining())
 	for i, j := range trainedJobs() {
 		step, err := costmodel.Simulate(q, j, costmodel.ZigZag([]units.Tokens{j.SeqLen}, costmodel.Singles([]units.Tokens{j.SeqLen}, j.Model.QHeads)), costmodel.SimOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := steps.Steps[i].Times[0]
+		x := steps.Steps[i].Times[1]
 		if took := x.Forward + x.Loss + x.Backward + x.Optimizer; math.Abs(float64(step.Time.Mid/took)-1) > 0.01 {
 			t.Errorf("%s: predicted %v, took %v", steps.Steps[i].Name, step.Time.Mid, took)
 		}
@@ -140,6 +144,27 @@ func TestStepsOfAnotherDeviceAreRefused(t *testing.T) {
 	err := stepsOf(t, anH100(t), 1, 1, 1).Onto(p, doc.Input{})
 	if err == nil || !strings.HasSuffix(err.Error(), "; plan the steps with this profile") || !strings.Contains(err.Error(), `steps[0].job (a): device type "h100_sxm" is not in the profile; it has a100_sxm/`) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestStepsOfAnotherKindAreRefused: of another GPU by its name, and such as no GPU of that name
+// would take.
+func TestStepsOfAnotherKindAreRefused(t *testing.T) {
+	p := anH100(t)
+	x := stepsOf(t, p, 1, 1, 1)
+	x.GPU = "NVIDIA H200"
+	if err := x.Onto(p, doc.Input{}); err == nil || !strings.Contains(err.Error(), `gpu: "NVIDIA H200": the profile's h100_sxm is "NVIDIA H100 80GB HBM3"`) {
+		t.Errorf("%v", err)
+	}
+	for _, ratio := range []float64{12, 0.08} {
+		if err := stepsOf(t, p, ratio, ratio, ratio).Onto(p, doc.Input{}); err == nil || !strings.Contains(err.Error(), "steps[0] (a): took") || !strings.Contains(err.Error(), "times what its calls do") {
+			t.Errorf("%v times its calls: %v", ratio, err)
+		}
+	}
+	one := stepsOf(t, p, 1.2, 30, 1.2)
+	one.Steps = one.Steps[:1]
+	if err := one.Onto(p, doc.Input{}); err != nil || p.Training[0].Ratio < 1.3 {
+		t.Errorf("%v: what the prior holds back is no part of the interval: %+v", err, p.Training)
 	}
 }
 

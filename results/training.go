@@ -53,10 +53,14 @@ func trainingBy(r *fit.TrainingReport) []string {
 		switch {
 		case f.Fact == nil:
 			lines = append(lines, fmt.Sprintf("%s: predicted by calls that were measured one by one; whole steps take longer, and evenkeel fit --training learns by how much", f.Device))
-		case r.Own:
+		case f.Fact.Lent != "":
+			lines = append(lines, fmt.Sprintf("%s: no step of it was measured for the profile, so it is predicted by the ratios of %s (%s)", f.Device, f.Fact.Lent, ratiosText(f.Fact)))
+		case f.Own && f.Fact.Steps == 1:
+			lines = append(lines, fmt.Sprintf("%s: the profile has its ratios from this step alone, so it is predicted as if it had none", f.Device))
+		case f.Own:
 			lines = append(lines, fmt.Sprintf("%s: the profile has its ratios from these steps (%s), so each is predicted by those of the others", f.Device, ratiosText(f.Fact)))
 		default:
-			lines = append(lines, fmt.Sprintf("%s: predicted by the ratios of %s (%s)", f.Device, plural(f.Fact.Steps, "other step"), ratiosText(f.Fact)))
+			lines = append(lines, fmt.Sprintf("%s: predicted by the ratios of %s (%s)", f.Device, plural(f.Fact.Steps, "step"), ratiosText(f.Fact)))
 		}
 	}
 	return lines

@@ -38,8 +38,8 @@ points there are, and marked as transferred until they are enough. With --for it
 needs no points at all.
 
 Calls are measured one by one. In a training step they take longer, for their load
-slows the device's clock and tensors are added, converted and copied between them: of
-nine steps on an H100 11 to 30 %. With --training plans are predicted as whole steps
+may slow the clock and tensors are added, converted and copied between them: of nine
+steps on an H100 11 to 30 %. With --training plans are predicted as whole steps
 of single devices took, which python/examples/train_step.py measures.`,
 		Example: `  evenkeel fit prof/calibration.rec.jsonl -o prof/calibration.profile.json
   evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json
@@ -139,6 +139,10 @@ func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) 
 	if err != nil {
 		return nil, err
 	}
+	steps, err := ref.steps()
+	if err != nil {
+		return nil, err
+	}
 	d, err := loadData(paths)
 	if err != nil {
 		return nil, err
@@ -154,7 +158,7 @@ func (a *app) fitWith(paths []string, out string, o fit.Options, ref reference) 
 		a.note("--assume adds nothing to %s: it goes by laws of attention and of matrix products, and the recordings lack one of them or both; measure or import it of the same device type as well, or plan with --profile %s,references", strings.Join(without, ", "), out)
 	}
 	ref.onto(p, origins)
-	if err := ref.trained(p, out); err != nil {
+	if err := ref.trained(p, steps, out); err != nil {
 		return nil, err
 	}
 	p.Tool, p.Created = tool, d.Created

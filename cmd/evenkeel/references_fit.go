@@ -19,14 +19,20 @@ type reference struct {
 	training string // file of whole training steps
 }
 
-// trained gives a profile what whole training steps took over its laws.
-func (r reference) trained(p *costmodel.Profile, out string) error {
+// steps reads the whole training steps, none where there is no file, before a fit, that may
+// take minutes.
+func (r reference) steps() (*fit.Training, error) {
 	if r.training == "" {
-		return nil
+		return nil, nil
 	}
-	var t fit.Training
-	if err := doc.Load(r.training, &t); err != nil {
-		return err
+	t := new(fit.Training)
+	return t, doc.Load(r.training, t)
+}
+
+// trained gives a profile what whole training steps took over its laws.
+func (r reference) trained(p *costmodel.Profile, t *fit.Training, out string) error {
+	if t == nil {
+		return nil
 	}
 	from, err := inputs(out, []string{r.training})
 	if err != nil {

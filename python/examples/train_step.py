@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import importlib.util
 import json
 import math
 import os
@@ -252,15 +253,39 @@ HEAD = " ".join([
 ])
 
 
-def opened(path: str) -> dict[str, Any]:
-    """A plan of one rank."""
-    with open(path, encoding="utf-8") as file:
-        document: dict[str, Any] = json.load(file)
+def loaded(path: str) -> dict[str, Any]:
+    """A JSON file's object."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document: dict[str, Any] = json.load(file)
+            return document if isinstance(document, dict) else {}
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"train_step.py: {path}: {error}") from error
+
+
+def opened(path: str, trains: bool) -> dict[str, Any]:
+    """A plan of one rank, which can be trained here if it is to be."""
+    document = loaded(path)
     if not str(document.get("schema")).startswith("evenkeel.plan/"):
         raise SystemExit(f"train_step.py: {path}: want a plan that evenkeel solve wrote with -o")
     if len(document["ranks"]) != 1:
         raise SystemExit(f"train_step.py: {path}: {len(document['ranks'])} ranks: want a plan of one, --cluster \"1x1 TYPE\"")
+    job, device = document["job"], document["ranks"][0]["device"]
+    if job["dtype"] not in DTYPES:
+        raise SystemExit(f"train_step.py: {path}: {job['dtype']}: want a plan in {', '.join(DTYPES)}")
+    if job.get("grad_accumulation", 1) > 1:
+        raise SystemExit(f"train_step.py: {path}: grad_accumulation {job['grad_accumulation']}: want a plan of one micro-batch")
+    if trains and threads(device) == 0 and not torch.cuda.is_available():
+        raise SystemExit(f"train_step.py: {path}: a plan for {device}, and torch finds no GPU here: train it where one is")
     return document
+
+
+def name_of(path: str) -> str:
+    """A plan's file without its ending."""
+    name = os.path.basename(path)
+    for end in (".json", ".plan"):
+        name = name[: -len(end)] if name.endswith(end) else name
+    return name
 
 
 def write(path: str, document: dict[str, Any]) -> None:
@@ -282,16 +307,30 @@ def main() -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="what was measured, for evenkeel fit --training")
     parser.add_argument("--measured", metavar="FILE", help="compare with what such a file has; measure nothing")
     args = parser.parse_args()
-    if not args.measured and args.kernel != "plain" and not hasattr(F, "scaled_dot_product_attention"):
-        raise SystemExit(f"train_step.py: torch {torch.__version__} has no attention of its own: want 2.5 or later, or "
-                         "--kernel plain")
+    if args.measured and args.output:
+        raise SystemExit("train_step.py: --measured measures nothing, so there is nothing to write: leave out -o")
     if args.steps < 1 or args.warm_up < 0:
         raise SystemExit("train_step.py: --steps: want at least one, and --warm-up none or more")
+    if not args.measured and args.kernel != "plain" and importlib.util.find_spec("torch.nn.attention") is None:
+        raise SystemExit(f"train_step.py: torch {torch.__version__} has no attention of its own that can be chosen: want "
+                         "2.5 or later, or --kernel plain")
     known: dict[str, dict[str, Any]] = {}
     if args.measured:
-        with open(args.measured, encoding="utf-8") as file:
-            known = {entry["name"]: entry for entry in json.load(file)["steps"]}
-    plans = {os.path.basename(path).split(".")[0]: opened(path) for path in args.plans}
+        document = loaded(args.measured)
+        if not str(document.get("schema")).startswith("evenkeel.training/"):
+            raise SystemExit(f"train_step.py: {args.measured}: want a file that this script wrote with -o")
+        known = {entry["name"]: entry for entry in document["steps"]}
+    names = [name_of(path) for path in args.plans]
+    if len(set(names)) < len(names):
+        raise SystemExit("train_step.py: two plans have one name, by which their steps are told apart: rename one")
+    if args.output:
+        try:  # before steps are spent for it
+            with open(args.output + ".part", "w", encoding="utf-8"):
+                pass
+            os.remove(args.output + ".part")
+        except OSError as error:
+            raise SystemExit(f"train_step.py: -o {args.output}: {error.strerror}") from error
+    plans = {name: opened(path, not args.measured) for name, path in zip(names, args.plans)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     out: dict[str, Any] = {
         "schema": "evenkeel.training/v1", "tool": "python/examples/train_step.py",
@@ -302,8 +341,8 @@ def main() -> None:
     failed = 0
     print(HEAD, flush=True)
     for name, document in plans.items():
-        if known and name not in known:
-            print(f"{name:24} was not measured", flush=True)
+        if known and (name not in known or known[name]["job"] != document["job"]):
+            print(f"{name:24} was not measured" + (", but another job of this name" if name in known else ""), flush=True)
             continue
         try:
             took = known.get(name) or measured(document, device, args.kernel, args.steps, args.warm_up)

@@ -116,6 +116,9 @@ class TestTrainStep(unittest.TestCase):
             self.assertEqual(table, again)
             self.assertIn("c                        was not measured",
                           self._run(0, self._copied(plans[0], "c"), "--measured", out))
+            os.replace(plans[1], plans[0])
+            self.assertIn("a                        was not measured, but another job of this name",
+                          self._run(0, plans[0], "--measured", out))
 
     def test_share_of_the_plan(self) -> None:
         """Of a step that took twice as long, each part is told apart."""
@@ -134,6 +137,20 @@ class TestTrainStep(unittest.TestCase):
                 with open(path, "w", encoding="utf-8") as file:
                     json.dump(plan, file)
                 self.assertIn(said, self._run(1, path, "--kernel", "plain"))
+            self._refuses(folder, {"dtype": "fp8"}, "fp8: want a plan in bf16")
+            self._refuses(folder, {"grad_accumulation": 4}, "grad_accumulation 4: want a plan of one micro-batch")
+            gpu = job()
+            gpu["ranks"][0]["device"] = "h100_sxm"
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(gpu, file)
+            if not torch.cuda.is_available():
+                self.assertIn("a plan for h100_sxm, and torch finds no GPU here", self._run(1, path, "--kernel", "plain"))
+            self.assertIn("No such file", self._run(1, path + ".not", "--kernel", "plain"))
+            self.assertIn("No such file", self._run(1, path, "--kernel", "plain", "-o", os.path.join(folder, "no", "x")))
+            self.assertIn("want a file that this script wrote", self._run(1, path, "--measured", path))
+            self.assertIn("leave out -o", self._run(1, path, "--measured", path, "-o", path))
+            self.assertIn("want at least one", self._run(1, path, "--steps", "0"))
+            self.assertIn("two plans have one name", self._run(1, path, path, "--kernel", "plain"))
             learned = copy.deepcopy(job())
             learned["job"]["model"]["position_rows"] = 64
             with self.assertRaisesRegex(SystemExit, "learned positions"):
@@ -142,6 +159,17 @@ class TestTrainStep(unittest.TestCase):
     def test_threads_of_a_processor(self) -> None:
         for device, want in (("torch_cpu:2", 2), ("torch_cpu:1@sse4", 1), ("h100_sxm", 0), ("h200_sxm@sm80", 0)):
             self.assertEqual(train_step.threads(device), want)
+
+    def test_plans_keep_their_names(self) -> None:
+        for path, want in (("x/llama3.1-8b.plan.json", "llama3.1-8b"), ("a.json", "a"), ("b", "b")):
+            self.assertEqual(train_step.name_of(path), want)
+
+    def _refuses(self, folder: str, changed: dict[str, Any], said: str) -> None:
+        plan, path = job(), os.path.join(folder, "y.plan.json")
+        plan["job"].update(changed)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(plan, file)
+        self.assertIn(said, self._run(1, path, "--kernel", "plain"))
 
     def _copied(self, path: str, name: str) -> str:
         other = os.path.join(os.path.dirname(path), name + ".plan.json")

@@ -33,6 +33,7 @@ func FillIn(own, ref *costmodel.Profile, model string) (filled, beside *costmode
 	}
 	out.Devices, out.Laws = slices.Clone(own.Devices), slices.Clone(own.Laws)
 	rest.Devices = slices.DeleteFunc(slices.Clone(ref.Devices), func(d op.DeviceType) bool { return !f.inGroup(d.Name) })
+	rest.Training = slices.DeleteFunc(slices.Clone(ref.Training), func(t costmodel.TrainingFact) bool { return !f.inGroup(t.Device) })
 	for _, name := range to {
 		lent := f.lend(from, name)
 		for _, l := range lent {

@@ -171,6 +171,11 @@ func TestMerge(t *testing.T) {
 	if len(p.Laws) != laws || len(p.Inputs) != len(all) {
 		t.Errorf("%d laws, %d inputs, want %d and %d", len(p.Laws), len(p.Inputs), laws, len(all))
 	}
+	own := *all[0].Profile
+	own.Training = []costmodel.TrainingFact{{Device: own.Devices[0].Name, Layers: 1.1, Loss: 1, Optimizer: 1, Steps: 1, Ratio: 1.1}}
+	if with := Merge([]Reference{{Name: "own", Profile: &own}, all[1]}); len(with.Training) != 1 || with.Training[0].Layers != 1.1 {
+		t.Errorf("ratios of whole training steps are lost: %+v", with.Training)
+	}
 	if twice := Merge([]Reference{all[0], {Name: "lent by it", Input: all[0].Input, Profile: &costmodel.Profile{}}}); len(twice.Inputs) != 1 {
 		t.Errorf("an input of two profiles is listed %d times", len(twice.Inputs))
 	}
