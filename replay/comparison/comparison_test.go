@@ -340,3 +340,30 @@ func TestMicroBatchesCount(t *testing.T) {
 		}
 	}
 }
+
+// TestReplaysTakeTheRatiosOfWholeSteps: what ranks compute is predicted as whole training steps
+// took, and so is what waits for it.
+func TestReplaysTakeTheRatiosOfWholeSteps(t *testing.T) {
+	w, p := worlds(t)["ring"], madeUp(t, linkRate)
+	played := w.play(t)
+	of := func() *Plan {
+		r, err := New(read(t, played), p, fit.DefaultLimits(), Links{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &r.Plans[0]
+	}
+	alone := of()
+	for _, d := range p.Devices {
+		p.Training = append(p.Training, costmodel.TrainingFact{Device: d.Name, Layers: 2, Loss: 1, Optimizer: 1, Steps: 3, Ratio: 1.05})
+	}
+	in := of()
+	for i, x := range in.Compute {
+		if ratio := float64(x.Predicted / alone.Compute[i].Predicted); math.Abs(ratio-2) > 1e-9 {
+			t.Errorf("%s is predicted %v times as long", x.Name, ratio)
+		}
+	}
+	if in.Predicted.Mid <= alone.Predicted.Mid || in.Measured != alone.Measured {
+		t.Errorf("%+v, measured %+v; alone %+v, measured %+v", in.Predicted, in.Measured, alone.Predicted, alone.Measured)
+	}
+}
