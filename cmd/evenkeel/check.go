@@ -143,16 +143,11 @@ func (o checkOptions) writable(paths []string) error {
 	return markdown.probeAppend()
 }
 
-// runCheck judges and reports. Whatever it could not do is in the JUnit report
-// too: an old or missing one must not look like success.
+// runCheck judges and reports.
 func (a *app) runCheck(paths []string, o checkOptions) error {
 	report, err := judge(paths, o)
 	if err != nil {
-		var usage usageError
-		if o.junit != "" && !errors.As(err, &usage) {
-			err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
-		}
-		return err
+		return o.unjudged(err)
 	}
 	if err := a.printCheck(report, o); err != nil {
 		return err
@@ -236,19 +231,40 @@ func (o checkOptions) valid() (least units.Tokens, err error) {
 
 // printCheck writes the report in every form that was asked for.
 func (a *app) printCheck(r *fit.Report, o checkOptions) error {
-	table := results.Report
+	return printReport(a, r, o, reportForms[*fit.Report]{results.Report, results.FullReport, results.Markdown, results.JUnit})
+}
+
+// reportForms are the forms of what check found: tables for people, the second one with all
+// there is, a section for the summary of a CI job, and JUnit XML.
+type reportForms[R any] struct {
+	table, full, markdown, junit func(io.Writer, R) error
+}
+
+// printReport writes a report in every form that was asked for.
+func printReport[R any](a *app, r R, o checkOptions, forms reportForms[R]) error {
+	table := forms.table
 	switch {
 	case o.markdown == "-":
-		table = results.Markdown
+		table = forms.markdown
 	case o.all:
-		table = results.FullReport
+		table = forms.full
 	}
 	err := a.print(r, func(w io.Writer) error { return table(w, r) })
 	if o.junit != "" {
-		err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.JUnit(w, r) }))
+		err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return forms.junit(w, r) }))
 	}
 	if o.markdown != "" && o.markdown != "-" {
-		err = errors.Join(err, appendTo("--markdown", o.markdown, func(w io.Writer) error { return results.Markdown(w, r) }))
+		err = errors.Join(err, appendTo("--markdown", o.markdown, func(w io.Writer) error { return forms.markdown(w, r) }))
+	}
+	return err
+}
+
+// unjudged is why there is no report. It is in the JUnit report too, unless the command line
+// is wrong: an old or missing one must not look like success.
+func (o checkOptions) unjudged(err error) error {
+	var usage usageError
+	if o.junit != "" && !errors.As(err, &usage) {
+		return errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
 	}
 	return err
 }

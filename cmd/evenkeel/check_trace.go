@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"os"
 	"slices"
@@ -36,19 +35,14 @@ func isTrace(path string) bool {
 
 func hasTrace(paths []string) bool { return slices.ContainsFunc(paths, isTrace) }
 
-// runCheckTrace compares a replay with a profile's prediction. As with recordings,
-// what it could not do is in the JUnit report too.
+// runCheckTrace compares a replay with a profile's prediction.
 func (a *app) runCheckTrace(paths []string, o checkOptions) error {
 	if err := o.validTrace(paths); err != nil {
 		return err
 	}
 	report, err := compareTrace(paths[0], o)
 	if err != nil {
-		var usage usageError
-		if o.junit != "" && !errors.As(err, &usage) {
-			err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
-		}
-		return err
+		return o.unjudged(err)
 	}
 	if err := a.printTrace(report, o); err != nil {
 		return err
@@ -153,19 +147,5 @@ func traceLimits(o checkOptions) (*fit.Limits, error) {
 
 // printTrace writes the report in every form that was asked for.
 func (a *app) printTrace(r *comparison.Report, o checkOptions) error {
-	table := results.TraceReport
-	switch {
-	case o.markdown == "-":
-		table = results.TraceMarkdown
-	case o.all:
-		table = results.FullTraceReport
-	}
-	err := a.print(r, func(w io.Writer) error { return table(w, r) })
-	if o.junit != "" {
-		err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.TraceJUnit(w, r) }))
-	}
-	if o.markdown != "" && o.markdown != "-" {
-		err = errors.Join(err, appendTo("--markdown", o.markdown, func(w io.Writer) error { return results.TraceMarkdown(w, r) }))
-	}
-	return err
+	return printReport(a, r, o, reportForms[*comparison.Report]{results.TraceReport, results.FullTraceReport, results.TraceMarkdown, results.TraceJUnit})
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -31,21 +30,17 @@ func isTraining(path string) bool {
 
 func hasTraining(paths []string) bool { return slices.ContainsFunc(paths, isTraining) }
 
-// runCheckTraining compares whole training steps with a profile's plans. As with recordings,
-// what it could not do is in the JUnit report too.
+// runCheckTraining compares whole training steps with a profile's plans.
 func (a *app) runCheckTraining(paths []string, o checkOptions) error {
 	if err := o.validTraining(paths); err != nil {
 		return err
 	}
 	report, err := checkTraining(paths[0], o)
 	if err != nil {
-		var usage usageError
-		if o.junit != "" && !errors.As(err, &usage) {
-			err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.JUnitError(w, err) }))
-		}
-		return err
+		return o.unjudged(err)
 	}
-	if err := a.printTraining(report, o); err != nil {
+	forms := reportForms[*fit.TrainingReport]{results.TrainingReport, results.TrainingReport, results.TrainingMarkdown, results.TrainingJUnit}
+	if err := printReport(a, report, o, forms); err != nil {
 		return err
 	}
 	if report.Failed() {
@@ -93,22 +88,6 @@ func checkTraining(path string, o checkOptions) (*fit.TrainingReport, error) {
 		return nil, &doc.Error{File: path, Msg: err.Error(), Err: err}
 	}
 	return r, nil
-}
-
-// printTraining writes the report in every form that was asked for.
-func (a *app) printTraining(r *fit.TrainingReport, o checkOptions) error {
-	table := results.TrainingReport
-	if o.markdown == "-" {
-		table = results.TrainingMarkdown
-	}
-	err := a.print(r, func(w io.Writer) error { return table(w, r) })
-	if o.junit != "" {
-		err = errors.Join(err, writeReport("--junit", o.junit, func(w io.Writer) error { return results.TrainingJUnit(w, r) }))
-	}
-	if o.markdown != "" && o.markdown != "-" {
-		err = errors.Join(err, appendTo("--markdown", o.markdown, func(w io.Writer) error { return results.TrainingMarkdown(w, r) }))
-	}
-	return err
 }
 
 // showTraining prints whole training steps as they were measured.
