@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -126,9 +127,19 @@ func TestEveryPartTakesItsRatio(t *testing.T) {
 // TestStepsTogetherKeepTheDoubtOfWholeSteps: side by side, in turn and scaled.
 func TestStepsTogetherKeepTheDoubtOfWholeSteps(t *testing.T) {
 	p := trainedOn(world(t, rand.New(rand.NewPCG(3, 93)), faster{}), map[string]TrainingFact{
-		"fast": {Layers: 1, Loss: 1, Optimizer: 1, Ratio: 3}, "slow": {Layers: 1, Loss: 1, Optimizer: 1, Ratio: 3},
+		"fast": {Layers: 1, Loss: 1, Optimizer: 1, Ratio: 1.01}, "slow": {Layers: 1, Loss: 1, Optimizer: 1, Ratio: 3},
 	}).InTraining()
-	x := randomPlan(rand.New(rand.NewPCG(3, 94)))
+	var x plan
+	for seed := uint64(0); ; seed++ { // one whose first rank is the surer type's, and others not
+		x = randomPlan(rand.New(rand.NewPCG(seed, 94)))
+		types := []string{}
+		for _, r := range x.job.Cluster.Ranks() {
+			types = append(types, r.Device)
+		}
+		if at := atWork(x.layout); slices.Contains(types, "slow") && types[at[0]] == "fast" && slices.ContainsFunc(at, func(r int) bool { return types[r] == "slow" }) {
+			break
+		}
+	}
 	one := mustSimulate(t, p, x.job, x.layout)
 	for name, s := range map[string]*Step{"one": one, "side by side": SideBySide(one, one), "in turn": InTurn(one, one), "scaled": InTurn(one.Scaled(1))} {
 		if up := s.Time.Hi / s.Time.Mid; up < 3 {

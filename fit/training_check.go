@@ -12,19 +12,16 @@ import (
 
 // TrainingReport compares whole training steps with a profile's plans of their jobs.
 type TrainingReport struct {
-	Simulated bool   `json:"simulated"`
-	GPU       string `json:"gpu,omitempty"`
-	Stack     string `json:"stack,omitempty"`
-	// Own says that the profile's ratios of a device come from these very steps. Each is then
-	// predicted by the ratios of the others, and one alone by calls one by one.
-	Own     bool           `json:"own"`
-	Limit   float64        `json:"limit_log"` // of |log(predicted/measured)| of a step (ReplayLimits.Step)
-	Steps   []CheckedStep  `json:"steps"`
-	Mean    float64        `json:"mean_log"` // of |log(predicted/measured)| over the steps
-	Worst   float64        `json:"worst_log"`
-	Inside  int            `json:"inside"` // steps in their 90 % intervals
-	Verdict Verdict        `json:"verdict"`
-	From    []TrainedFacts `json:"ratios"` // by which the steps were predicted
+	Simulated bool           `json:"simulated"`
+	GPU       string         `json:"gpu,omitempty"`
+	Stack     string         `json:"stack,omitempty"`
+	Limit     float64        `json:"limit_log"` // of |log(predicted/measured)| of a step (ReplayLimits.Step)
+	Steps     []CheckedStep  `json:"steps"`
+	Mean      float64        `json:"mean_log"` // of |log(predicted/measured)| over the steps
+	Worst     float64        `json:"worst_log"`
+	Inside    int            `json:"inside"` // steps in their 90 % intervals
+	Verdict   Verdict        `json:"verdict"`
+	From      []TrainedFacts `json:"ratios"` // by which the steps were predicted
 }
 
 // TrainedFacts are the ratios of a device type; none where steps are predicted by calls one by
@@ -32,7 +29,9 @@ type TrainingReport struct {
 type TrainedFacts struct {
 	Device string                  `json:"device"`
 	Fact   *costmodel.TrainingFact `json:"fact,omitempty"`
-	Own    bool                    `json:"own"` // they come from the steps under check
+	// Own: they come from the steps under check. Each of these is then predicted by the ratios of
+	// the others, and one alone as if there were none.
+	Own bool `json:"own"`
 }
 
 // CheckedStep is one job's step as predicted and as measured.
@@ -73,7 +72,6 @@ func (t *Training) Check(p *costmodel.Profile, hash string, limits ReplayLimits)
 	for i := range t.Steps {
 		of, err := p, error(nil)
 		if f := factOn(p, t.Steps[i].Device()); f != nil && f.From.SHA256 == hash {
-			r.Own = true
 			if of, err = t.byOthers(p, i); err != nil {
 				return nil, err
 			}
@@ -119,11 +117,7 @@ func (t *Training) byOthers(p *costmodel.Profile, without int) (*costmodel.Profi
 	device := t.Steps[without].Device()
 	rest, others := *p, Training{}
 	rest.Training = slices.DeleteFunc(slices.Clone(p.Training), func(f costmodel.TrainingFact) bool { return f.Device == device })
-	for i, s := range t.Steps {
-		if i != without && s.Device() == device {
-			others.Steps = append(others.Steps, s)
-		}
-	}
+	others.Steps = slices.Delete(slices.Clone(t.Steps), without, without+1)
 	if len(others.Steps) == 0 {
 		return &rest, nil
 	}

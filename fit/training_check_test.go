@@ -23,7 +23,7 @@ func checkedBy(t *testing.T, x *Training, p *costmodel.Profile, hash string) *Tr
 // the limit of a step, and by the ratios of others they pass again.
 func TestStepsAreJudgedByWhatTheyTook(t *testing.T) {
 	p := anH100(t)
-	if r := checkedBy(t, stepsOf(t, p, 1, 1, 1), p, ""); r.Failed() || r.Mean > 1e-9 || r.Inside != 8 || r.Own || r.From[0].Fact != nil || len(r.Steps[0].Parts) != 4 {
+	if r := checkedBy(t, stepsOf(t, p, 1, 1, 1), p, ""); r.Failed() || r.Mean > 1e-9 || r.Inside != 8 || r.From[0].Own || r.From[0].Fact != nil || len(r.Steps[0].Parts) != 4 {
 		t.Errorf("%+v", r)
 	}
 	longer := stepsOf(t, p, 1.2, 1.2, 1.2)
@@ -31,11 +31,14 @@ func TestStepsAreJudgedByWhatTheyTook(t *testing.T) {
 	if !r.Failed() || math.Abs(r.Mean-math.Log(1.2)) > 1e-9 || math.Abs(r.Worst-math.Log(1.2)) > 1e-9 || !strings.Contains(r.Steps[3].Why, "the step is 18 % off, limit 15 %") {
 		t.Errorf("%+v", r)
 	}
+	if r := checkedBy(t, stepsOf(t, p, 0.85, 0.85, 0.85), p, ""); r.Inside != 0 || !r.Failed() {
+		t.Errorf("steps that are faster than predicted: %+v", r)
+	}
 	others := *anH100(t)
 	if err := longer.Onto(&others, doc.Input{SHA256: "of others"}); err != nil {
 		t.Fatal(err)
 	}
-	if r := checkedBy(t, longer, &others, "of these"); r.Failed() || r.Own || r.Worst > 0.01 || r.From[0].Fact.Steps != 8 {
+	if r := checkedBy(t, longer, &others, "of these"); r.Failed() || r.From[0].Own || r.Worst > 0.01 || r.From[0].Fact.Steps != 8 {
 		t.Errorf("%+v", r)
 	}
 }
@@ -53,7 +56,7 @@ func TestOwnStepsAreJudgedByTheOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := checkedBy(t, x, p, "own")
-	if !r.Own || math.Abs(r.Steps[2].Log+math.Log(2)) > 0.01 {
+	if !r.From[0].Own || math.Abs(r.Steps[2].Log+math.Log(2)) > 0.01 {
 		t.Errorf("%+v", r.Steps[2])
 	}
 	for i := range x.Steps { // names tell nothing

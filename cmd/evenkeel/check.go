@@ -13,6 +13,7 @@ import (
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/replay"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/spf13/cobra"
 )
@@ -94,10 +95,10 @@ when it could not judge.`,
 			if err := o.writable(paths); err != nil {
 				return err
 			}
-			if hasTrace(paths) {
+			if anyOf(paths, replay.TraceSchema) {
 				return a.runCheckTrace(paths, o)
 			}
-			if hasTraining(paths) {
+			if anyOf(paths, fit.TrainingSchema) {
 				return a.runCheckTraining(paths, o)
 			}
 			return a.runCheck(paths, o)

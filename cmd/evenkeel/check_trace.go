@@ -24,16 +24,19 @@ func (farOffError) Error() string {
 
 func (farOffError) Is(target error) bool { return target == errCheckFailed }
 
-// isTrace says whether a file is the trace of a replay, of whatever version; what
-// cannot be read is not, and whoever reads it next says why.
-func isTrace(path string) bool {
-	schema, err := sniff(path)
-	kind, _, _ := strings.Cut(schema, "/")
-	want, _, _ := strings.Cut(replay.TraceSchema, "/")
+// isOf says whether a file is a document of a schema, of whatever version; what cannot be
+// read is not, and whoever reads it next says why.
+func isOf(path, schema string) bool {
+	found, err := sniff(path)
+	kind, _, _ := strings.Cut(found, "/")
+	want, _, _ := strings.Cut(schema, "/")
 	return err == nil && kind == want
 }
 
-func hasTrace(paths []string) bool { return slices.ContainsFunc(paths, isTrace) }
+// anyOf says whether one of the files is.
+func anyOf(paths []string, schema string) bool {
+	return slices.ContainsFunc(paths, func(path string) bool { return isOf(path, schema) })
+}
 
 // runCheckTrace compares a replay with a profile's prediction.
 func (a *app) runCheckTrace(paths []string, o checkOptions) error {

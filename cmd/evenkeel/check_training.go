@@ -2,7 +2,6 @@ package main
 
 import (
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/fit"
@@ -19,16 +18,6 @@ func (stepsOffError) Error() string {
 }
 
 func (stepsOffError) Is(target error) bool { return target == errCheckFailed }
-
-// isTraining says whether a file is one of whole training steps, of whatever version.
-func isTraining(path string) bool {
-	schema, err := sniff(path)
-	kind, _, _ := strings.Cut(schema, "/")
-	want, _, _ := strings.Cut(fit.TrainingSchema, "/")
-	return err == nil && kind == want
-}
-
-func hasTraining(paths []string) bool { return slices.ContainsFunc(paths, isTraining) }
 
 // runCheckTraining compares whole training steps with a profile's plans.
 func (a *app) runCheckTraining(paths []string, o checkOptions) error {
