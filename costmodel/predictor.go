@@ -27,12 +27,23 @@ type Predictor struct {
 	made     sync.Map                // madeOf or lawKey -> *Law of a group or of a head width that was not measured
 	memory   map[string]MemoryFacts  // by device type
 	overlaps map[slowKey]float64
-	training map[string]TrainingFact // by device type
+	training map[string]TrainingFact // by device type; none of calls one by one
 	rivals   map[*Law]int            // kernels that the law of attention without one was chosen from
 }
 
-// NewPredictor indexes the laws of a valid profile.
+// NewPredictor indexes the laws of a valid profile, which predict what calls take in training
+// steps: times the ratios of whole steps, where the profile has any (TrainingFact).
 func NewPredictor(p *Profile) *Predictor {
+	p = p.inTraining()
+	q := NewCallPredictor(p)
+	for _, t := range p.Training {
+		q.training[t.Device] = t
+	}
+	return q
+}
+
+// NewCallPredictor is NewPredictor of calls one by one, as points are measured.
+func NewCallPredictor(p *Profile) *Predictor {
 	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, named: map[string]op.GroupType{}, steps: p.Steps, types: map[wireOf][]op.Variant{}, memory: map[string]MemoryFacts{}, overlaps: map[slowKey]float64{}, training: map[string]TrainingFact{}, rivals: map[*Law]int{}}
 	for i := range p.Laws {
 		q.laws[p.Laws[i].key()] = &p.Laws[i]
@@ -46,9 +57,6 @@ func NewPredictor(p *Profile) *Predictor {
 	q.overlapFacts(p)
 	for _, m := range p.Memory {
 		q.memory[m.Device] = m
-	}
-	for _, t := range p.Training {
-		q.training[t.Device] = t
 	}
 	for _, d := range p.Devices {
 		d.Memory = q.memory[d.Name].usable(d.Memory)

@@ -16,23 +16,23 @@ import (
 // device that is cool and at its full clock; in a step their load slows the clock, and tensors
 // are added, converted and copied between the calls that laws are of.
 //
-// Plans are predicted by laws times these ratios (Profile.InTraining). The laws of a profile,
-// and what check says of them, are of single calls.
+// Plans are predicted by laws times these ratios (NewPredictor). The laws of a profile, and what
+// check says of them, are of single calls (NewCallPredictor).
 type TrainingFact struct {
 	Device    string  `json:"device"`
 	Layers    float64 `json:"layers"`    // attention, products, and what is done element by element
 	Loss      float64 `json:"loss"`      // the cross-entropy of a chunk of logits (op.KindCEChunk)
 	Optimizer float64 `json:"optimizer"` // op.KindAdamW
-	Steps     int     `json:"steps"`     // measured, of different models, lengths or recomputation
+	Steps     int     `json:"steps"`     // measured, of different models, lengths or recomputation; 0 where assumed
 	// Ratio is the half width of the 90 % interval of a step's time that the ratios leave, as
 	// a factor above 1: by how much steps were off what the ratios of the others made of them.
 	Ratio float64   `json:"ratio"`
-	From  doc.Input `json:"from"` // the file of the steps
+	From  doc.Input `json:"from,omitzero"` // the file of the steps
+	// Assumed: no step was measured of the device type; why it is taken to train as another did.
+	Assumed string `json:"assumed,omitempty"`
 
-	// Applied: the profile's laws have the ratios in them (Profile.InTraining). Lent: of a device
-	// that no step was measured of, whose steps the ratios are of. No file has either.
-	Applied bool   `json:"-"`
-	Lent    string `json:"-"`
+	// Lent: of a device that nothing is known of, whose ratios these are. No file has it.
+	Lent string `json:"-"`
 }
 
 // of is the ratio of an op.
@@ -53,9 +53,9 @@ const (
 	MostRatio  = 100
 )
 
-// lentRatio is the half width, as a factor, that ratios lent by another device type add. Nobody
+// LentRatio is the half width, as a factor, that ratios lent by another device type add. Nobody
 // measured two yet: it is what a step that nothing was measured of is allowed (fit).
-const lentRatio = 1.1
+const LentRatio = 1.1
 
 func (p *Profile) validateTraining() error {
 	seen := map[string]bool{}
@@ -73,22 +73,22 @@ func (p *Profile) validateTraining() error {
 				return fmt.Errorf("training[%d].%s: %v: want a factor from %v to %v", i, r.name, r.of, LeastRatio, MostRatio)
 			}
 		}
-		if t.Steps < 1 || !(t.Ratio >= 1 && t.Ratio <= MostRatio) {
-			return fmt.Errorf("training[%d]: ratio %v of %d steps: want a factor of 1 to %v, of at least one step", i, t.Ratio, t.Steps, MostRatio)
+		if (t.Steps < 1) != (t.Assumed != "") || t.Steps < 0 || !(t.Ratio >= 1 && t.Ratio <= MostRatio) {
+			return fmt.Errorf("training[%d]: ratio %v of %d steps: want a factor of 1 to %v, of at least one step or assumed without", i, t.Ratio, t.Steps, MostRatio)
 		}
 	}
 	return nil
 }
 
-// InTraining is the profile whose laws are of calls in training steps, times the ratios of
+// inTraining is the profile whose laws are of calls in training steps, times the ratios of
 // whole steps (TrainingFact). It is what plans are predicted by; p itself, of calls one by one,
 // is what points are compared with.
 //
 // A device type that no step was measured of takes the geometric mean of the others' ratios: if
 // its calls stayed as fast as alone, it would seem faster beside them than it is, and be given
 // more of the work. A profile without any ratio is returned as it is.
-func (p *Profile) InTraining() *Profile {
-	if len(p.Training) == 0 || p.Training[0].Applied {
+func (p *Profile) inTraining() *Profile {
+	if len(p.Training) == 0 {
 		return p
 	}
 	in := *p
@@ -102,7 +102,6 @@ func (p *Profile) InTraining() *Profile {
 			in.Training = append(in.Training, usual)
 			in.Training[i].Device = d.Name
 		}
-		in.Training[i].Applied = true
 		of[d.Name] = in.Training[i]
 	}
 	for i := range in.Laws {
@@ -113,19 +112,31 @@ func (p *Profile) InTraining() *Profile {
 	return &in
 }
 
-// usualRatios are what a device type takes that no step was measured of.
+// usualRatios are what a device type takes that nothing is known of: the mean of those that
+// steps were measured of, or, where there is none, of what is assumed.
 func usualRatios(of []TrainingFact) TrainingFact {
+	assumed := func(t TrainingFact) bool { return t.Assumed != "" }
+	if slices.ContainsFunc(of, func(t TrainingFact) bool { return !assumed(t) }) {
+		of = slices.DeleteFunc(slices.Clone(of), assumed)
+	}
 	var names []string
 	var layers, loss, optimizer float64
-	u := TrainingFact{Ratio: lentRatio}
+	u := TrainingFact{Ratio: LentRatio, Assumed: of[0].Assumed}
 	for _, t := range of {
 		names = append(names, t.Device)
 		layers, loss, optimizer = layers+math.Log(t.Layers), loss+math.Log(t.Loss), optimizer+math.Log(t.Optimizer)
-		u.Steps, u.Ratio = u.Steps+t.Steps, max(u.Ratio, CombineFactors(lentRatio, t.Ratio))
+		u.Steps, u.Ratio = u.Steps+t.Steps, max(u.Ratio, CombineFactors(LentRatio, t.Ratio))
 	}
 	n := float64(len(of))
 	u.Layers, u.Loss, u.Optimizer, u.Lent = math.Exp(layers/n), math.Exp(loss/n), math.Exp(optimizer/n), strings.Join(names, ", ")
 	return u
+}
+
+// Training is by which ratios calls on a device type are predicted; false where they are
+// predicted as measured one by one.
+func (q *Predictor) Training(device string) (TrainingFact, bool) {
+	t, ok := q.training[device]
+	return t, ok
 }
 
 // inTraining says of which devices whole steps were measured.
@@ -135,24 +146,35 @@ func (c *coster) inTraining() []string {
 		if u.err != nil || slices.Contains(said, u.law.On()) {
 			continue
 		}
-		if t := c.q.training[u.law.On()]; t.Applied {
+		if t, ok := c.q.training[u.law.On()]; ok {
 			said = append(said, t.Device)
-			where := "measured there"
-			if t.Lent != "" {
-				where = "measured on " + t.Lent + ", for none was there (fit --training)"
-			}
-			out = append(out, fmt.Sprintf("a call on %s takes as long as in the %s %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long; a step's interval has %.1f %% for it",
-				t.Device, units.Count(t.Steps, "whole training step"), where, t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1)))
+			out = append(out, fmt.Sprintf("a call on %s takes as long as in %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long; a step's interval has %.1f %% for it",
+				t.Device, t.source(), t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1)))
 		}
 	}
 	return out
+}
+
+// source says which steps the ratios are of.
+func (t TrainingFact) source() string {
+	steps, where := "the "+units.Count(t.Steps, "whole training step")+" measured ", "there"
+	if t.Assumed != "" {
+		steps, where = t.Assumed, ""
+	}
+	switch {
+	case t.Lent != "" && t.Assumed != "":
+		where = ", as assumed of " + t.Lent
+	case t.Lent != "":
+		where = "on " + t.Lent + ", for none was there (fit --training)"
+	}
+	return steps + where
 }
 
 // trainingLog is the log half width of a step's time that the ratios of its devices leave.
 func (s *sim) trainingLog() float64 {
 	half := 0.0
 	for _, device := range s.deviceTypes() {
-		if t := s.q.training[device]; t.Applied {
+		if t, ok := s.q.training[device]; ok {
 			half = max(half, math.Log(t.Ratio))
 		}
 	}

@@ -46,19 +46,19 @@ func TestStepsTakeTheRatiosOfWholeSteps(t *testing.T) {
 			}
 		}
 		before := *p
-		in := p.InTraining()
-		step := mustSimulate(t, in, j, layout)
+		step := mustSimulate(t, p, j, layout)
 		if ratio := float64(step.Time.Mid / alone.Time.Mid); math.Abs(ratio/1.3-1) > 1e-12 {
 			t.Errorf("seed %d: a step takes %v times as long", seed, ratio)
 		}
 		if up, down := step.Time.Hi/step.Time.Mid, step.Time.Lo/step.Time.Mid; up < 1.5 || down > 1/1.5 {
 			t.Errorf("seed %d: interval from %v to %v of the time", seed, down, up)
 		}
-		if !reflect.DeepEqual(before, *p) || mustSimulate(t, p, j, layout).Time != alone.Time {
-			t.Errorf("seed %d: the profile of calls is another one", seed)
+		calls, err := Simulate(NewCallPredictor(p), j, layout, SimOptions{})
+		if err != nil {
+			t.Fatal(err)
 		}
-		if again := in.InTraining(); again != in {
-			t.Errorf("seed %d: ratios are taken twice", seed)
+		if !reflect.DeepEqual(before, *p) || calls.Time != alone.Time {
+			t.Errorf("seed %d: the profile of calls is another one", seed)
 		}
 	}
 }
@@ -71,12 +71,12 @@ func TestDevicesWithoutStepsTakeTheOthersRatios(t *testing.T) {
 	j.Cluster.Nodes = []Node{{Name: "n0", Devices: j.Cluster.Nodes[0].Devices[:1]}}
 	j.Cluster.Nodes[0].Devices[0].Device, j.Cluster.Nodes[0].Devices[0].Count = "slow", 1
 	alone := mustSimulate(t, p, j, aloneOf(j))
-	in := trainedOn(p, map[string]TrainingFact{"fast": {Layers: 1.3, Loss: 1.3, Optimizer: 1.3, Ratio: 1.02}}).InTraining()
+	in := trainedOn(p, map[string]TrainingFact{"fast": {Layers: 1.3, Loss: 1.3, Optimizer: 1.3, Ratio: 1.02}})
 	step := mustSimulate(t, in, j, aloneOf(j))
 	if ratio := float64(step.Time.Mid / alone.Time.Mid); math.Abs(ratio/1.3-1) > 1e-12 {
 		t.Errorf("a step takes %v times as long", ratio)
 	}
-	if up := step.Time.Hi / step.Time.Mid; up < lentRatio {
+	if up := step.Time.Hi / step.Time.Mid; up < LentRatio {
 		t.Errorf("up to %v of the time: ratios of another device are not as sure as its own", up)
 	}
 	if said := strings.Join(step.Warnings, "\n"); !strings.Contains(said, "a call on slow takes as long as in the 3 whole training steps measured on fast, for none was there (fit --training)") {
@@ -112,7 +112,7 @@ func TestEveryPartTakesItsRatio(t *testing.T) {
 		return sum
 	}
 	alone := of(p)
-	in := of(trainedOn(p, map[string]TrainingFact{"fast": {Layers: 2, Loss: 2, Optimizer: 5, Ratio: 1}}).InTraining())
+	in := of(trainedOn(p, map[string]TrainingFact{"fast": {Layers: 2, Loss: 2, Optimizer: 5, Ratio: 1}}))
 	for part, want := range map[StepPart]units.Seconds{StepForward: 2, StepLoss: 2, StepBackward: 2, StepOptimizer: 5} {
 		if ratio := in[part] / alone[part]; math.Abs(float64(ratio/want)-1) > 1e-9 {
 			t.Errorf("%s takes %v times as long, want %v", part, ratio, want)
@@ -128,7 +128,7 @@ func TestEveryPartTakesItsRatio(t *testing.T) {
 func TestStepsTogetherKeepTheDoubtOfWholeSteps(t *testing.T) {
 	p := trainedOn(world(t, rand.New(rand.NewPCG(3, 93)), faster{}), map[string]TrainingFact{
 		"fast": {Layers: 1, Loss: 1, Optimizer: 1, Ratio: 1.01}, "slow": {Layers: 1, Loss: 1, Optimizer: 1, Ratio: 3},
-	}).InTraining()
+	})
 	var x plan
 	for seed := uint64(0); ; seed++ { // one whose first rank is the surer type's, and others not
 		x = randomPlan(rand.New(rand.NewPCG(seed, 94)))
@@ -144,6 +144,47 @@ func TestStepsTogetherKeepTheDoubtOfWholeSteps(t *testing.T) {
 	for name, s := range map[string]*Step{"one": one, "side by side": SideBySide(one, one), "in turn": InTurn(one, one), "scaled": InTurn(one.Scaled(1))} {
 		if up := s.Time.Hi / s.Time.Mid; up < 3 {
 			t.Errorf("%s: up to %.3f of the time, want at least 3", name, float64(up))
+		}
+	}
+}
+
+// TestMeasuredRatiosGoBeforeAssumedOnes: a device type that nothing is known of takes those of
+// measured steps, and of assumed ones only where there are no others; what is assumed of a
+// device type itself stays. All say so.
+func TestMeasuredRatiosGoBeforeAssumedOnes(t *testing.T) {
+	measured := TrainingFact{Device: "fast", Layers: 2, Loss: 2, Optimizer: 2, Ratio: 1.02, Steps: 4}
+	assumed := TrainingFact{Device: "slow", Layers: 8, Loss: 8, Optimizer: 8, Ratio: 1.2, Assumed: "whole steps of a GPU"}
+	if u := usualRatios([]TrainingFact{assumed, measured}); u.Layers != 2 || u.Lent != "fast" || u.Assumed != "" || u.Steps != 4 {
+		t.Errorf("%+v", u)
+	}
+	u := usualRatios([]TrainingFact{assumed})
+	if math.Abs(u.Layers-8) > 1e-12 || u.Lent != "slow" || u.Ratio <= 1.2 {
+		t.Errorf("%+v", u)
+	}
+	if got, want := u.source(), "whole steps of a GPU, as assumed of slow"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := assumed.source(); got != assumed.Assumed {
+		t.Errorf("%q, want %q", got, assumed.Assumed)
+	}
+	p := world(t, rand.New(rand.NewPCG(5, 95)), faster{})
+	p.Training = []TrainingFact{assumed, measured}
+	if err := p.validateTraining(); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range p.inTraining().Training {
+		if want := map[string]float64{"fast": 2, "slow": 8}[f.Device]; f.Layers != want {
+			t.Errorf("%s takes %v times as long, want %v", f.Device, f.Layers, want)
+		}
+	}
+	for _, wrong := range []TrainingFact{
+		{Device: "fast", Layers: 1, Loss: 1, Optimizer: 1, Ratio: 1},
+		{Device: "fast", Layers: 1, Loss: 1, Optimizer: 1, Ratio: 1, Steps: -1, Assumed: "of another"},
+		{Device: "fast", Layers: 1, Loss: 1, Optimizer: 1, Ratio: 1, Steps: 2, Assumed: "of another"},
+	} {
+		p.Training = []TrainingFact{wrong}
+		if err := p.validateTraining(); err == nil || !strings.Contains(err.Error(), "of at least one step or assumed without") {
+			t.Errorf("%+v: %v", wrong, err)
 		}
 	}
 }

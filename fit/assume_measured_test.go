@@ -115,7 +115,7 @@ func TestAssumedOpsHoldTheMeasuredOnes(t *testing.T) {
 		return l.Op != op.KindAttnFwd && (l.Op != op.KindGEMM || l.Variant.Pass != op.Forward)
 	})
 	Assume(&less)
-	measured, assumed := costmodel.NewPredictor(&full), costmodel.NewPredictor(&less)
+	measured, assumed := costmodel.NewCallPredictor(&full), costmodel.NewCallPredictor(&less)
 	for _, n := range []units.Tokens{1024, 4096, 8192, 32768} {
 		rows := op.Rowwise{Tokens: n, Width: 4096, DType: op.BF16}
 		wide := op.Rowwise{Tokens: n, Width: 11008, DType: op.BF16}
@@ -156,7 +156,7 @@ func TestAssumedBackwardOverAnEnginesForward(t *testing.T) {
 		p := measuredOnly("gpu")
 		p.Laws[0].Variant.Kernel = kernel
 		Assume(p)
-		q := costmodel.NewPredictor(p)
+		q := costmodel.NewCallPredictor(p)
 		for _, a.Mask = range []op.Mask{op.Full, op.Diag} { // full blocks are guessed themselves
 			for _, a.HeadDim = range []int{64, 128} {
 				fwd, err := q.Time("gpu/engine", op.AttnFwd{Attention: a})

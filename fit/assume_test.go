@@ -114,7 +114,7 @@ func TestAssumedWidthIsInTheDevicesOwnProportion(t *testing.T) {
 	full.Variant.Mask = op.Full
 	p.Laws = append(p.Laws, narrow, full)
 	Assume(p)
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	a := op.Attention{Mask: op.Full, QLen: 8192, KVLen: 8192, QHeads: 32, KVHeads: 32, DType: op.BF16}
 	var times [2]costmodel.Estimate
 	for i, width := range []int{64, 128} {
@@ -158,7 +158,7 @@ func TestAGuessIsNoSurerThanItsOrigin(t *testing.T) {
 		p.Laws[0].Range[i].Max = 4096
 	}
 	Assume(p)
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	half := func(n units.Tokens) float64 {
 		e, err := q.Time("gpu/engine", op.AttnBwd{Attention: op.Attention{Mask: op.Diag, QLen: n, KVLen: n, QHeads: 8, KVHeads: 8, HeadDim: 128, DType: op.BF16}})
 		if err != nil {
@@ -177,7 +177,7 @@ func TestAGuessIsNoSurerThanItsOrigin(t *testing.T) {
 func TestAssumedBackwardHoldsThePublishedRatios(t *testing.T) {
 	p := measuredOnly("gpu")
 	Assume(p)
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	for _, row := range []struct {
 		heads, kv     int
 		forward, both float64 // calls a second
@@ -202,7 +202,7 @@ func TestAssumedBackwardHoldsThePublishedRatios(t *testing.T) {
 func TestAssumedSendRecvFollowsThePort(t *testing.T) {
 	p := measuredOnly("gpu")
 	Assume(p)
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	members := []op.Member{{Device: "gpu/engine", Count: 2}}
 	at := func(k op.Kind, bytes units.Bytes) float64 {
 		l, factor, err := q.Over("nvlink", k, members)
@@ -258,7 +258,7 @@ func TestAssumeLinks(t *testing.T) {
 	if c.Nodes[0].Link != "nvlink" || c.Nodes[1].Link != HostBusLink || c.Network != NetworkLink {
 		t.Errorf("links %s, %s, network %s", c.Nodes[0].Link, c.Nodes[1].Link, c.Network)
 	}
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	l, factor, err := q.Over(c.Network, op.KindSendRecv, []op.Member{{Device: "big/engine", Count: 6}, {Device: "small/engine", Count: 2}})
 	if err != nil || factor != 1 {
 		t.Fatal(factor, err)
@@ -282,7 +282,7 @@ func TestAssumedNetworkIsOfTheTypesInAGroup(t *testing.T) {
 	})
 	Assume(p)
 	c := assumedLinks(t, p, "1x(4 a + 4 b) + 2x4 a + 1x2 c + 1x1 d")
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	rate := func(k op.Kind, members ...op.Member) float64 {
 		for i := range members {
 			members[i].Device += "/engine"
@@ -323,7 +323,7 @@ func TestAssumedNetworkGoesAsFarAsTheLinksInsideDo(t *testing.T) {
 	})
 	Assume(p)
 	c := assumedLinks(t, p, "2x4 a + 1x4 e")
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	for want, members := range map[float64][]op.Member{
 		4 * sheet().NetPerS: {{Device: "a/engine", Count: 8}},
 		1e11:                {{Device: "a/engine", Count: 8}, {Device: "e/engine", Count: 4}},
@@ -349,7 +349,7 @@ func TestAssumeLinksOfUnmeasuredDevices(t *testing.T) {
 	if c, err = AssumeLinks(p, c); err != nil || c.Nodes[0].Link != DeviceLink || c.Network != "" {
 		t.Fatalf("%+v, %v", c, err)
 	}
-	l, factor, err := costmodel.NewPredictor(p).Over(DeviceLink, op.KindSendRecv, c.Nodes[0].Devices)
+	l, factor, err := costmodel.NewCallPredictor(p).Over(DeviceLink, op.KindSendRecv, c.Nodes[0].Devices)
 	if err != nil || factor != 1 || math.Abs(1/l.Curve.Pieces[0].Beta.Value/(sheetShare*sheet().LinkPerS)-1) > 1e-9 {
 		t.Errorf("%+v x %v, %v", l, factor, err)
 	}
@@ -426,7 +426,7 @@ func TestAssumedNetworkHoldsPublishedLogs(t *testing.T) {
 			t.Fatal(err)
 		}
 		members := []op.Member{{Device: "gpu/engine", Count: 8 * row.nodes}}
-		l, _, err := costmodel.NewPredictor(p).Over(c.Network, row.op, members)
+		l, _, err := costmodel.NewCallPredictor(p).Over(c.Network, row.op, members)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -223,7 +223,7 @@ func Check(p *costmodel.Profile, d *Data, points []Point, limits *Limits) (*Repo
 		return nil, err
 	}
 	r := &Report{Simulated: p.Simulated || d.Simulated, Limits: limits.Revision}
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	for _, x := range points {
 		est, err := d.predict(q, x)
 		if err != nil {

@@ -40,7 +40,7 @@ func TestFitOfALibrary(t *testing.T) {
 		t.Errorf("%d KB, %v", len(text)>>10, err)
 	}
 	t.Logf("24 laws and 8 steps take %d KB", len(text)>>10)
-	law, factor, err := costmodel.NewPredictor(p).Over("nvlink", op.KindAllReduce, []op.Member{{Device: "a100_sxm", Count: 16}})
+	law, factor, err := costmodel.NewCallPredictor(p).Over("nvlink", op.KindAllReduce, []op.Member{{Device: "a100_sxm", Count: 16}})
 	if err != nil || factor != 1 || law.Group != "16 a100_sxm over nvlink" {
 		t.Fatalf("%+v, %v, %v", law, factor, err)
 	}

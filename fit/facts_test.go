@@ -209,7 +209,7 @@ func TestVariantsOfNewOpsAreFittedApart(t *testing.T) {
 	if !slices.Equal(titles, want) {
 		t.Errorf("laws %q", titles)
 	}
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	v.Kernel, v.SeqLens = "", []units.Tokens{2000, 2000}
 	e, err := q.Time("d", op.AttnVarlenFwd{Varlen: v})
 	v.Kernel = "fa3"

@@ -67,7 +67,7 @@ func TestAssumedLinksHavePorts(t *testing.T) {
 		p.Groups, p.Laws = nil, nil
 		assumedLinks(t, p, c.cluster)
 		for _, k := range costmodel.StepCollectives() {
-			l, _, err := costmodel.NewPredictor(p).Over(c.link, k, c.members)
+			l, _, err := costmodel.NewCallPredictor(p).Over(c.link, k, c.members)
 			if err != nil || l.Port == nil || !nearly(float64(l.Port.PerS), c.want) {
 				t.Errorf("%s, %s: %+v, %v; want at most %v", c.cluster, k, l, err, c.want)
 			}
@@ -96,7 +96,7 @@ func TestRecordedLawsKeepToTheirPorts(t *testing.T) {
 	if err := p.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	for _, k := range []op.Kind{op.KindAllReduce, op.KindAllGather, op.KindReduceScatter, op.KindAllToAll, op.KindSendRecv} {
 		for _, n := range []int{2, 3, 8, 16} {
 			l, factor, err := q.Over("nvlink", k, []op.Member{{Device: "h100_sxm", Count: n}})

@@ -139,14 +139,18 @@ const (
 // Errors: steps of another GPU, or of a device that the profile lacks; a step that takes ten
 // times what its calls do, or a tenth; laws that are missing.
 func (t *Training) Onto(p *costmodel.Profile, from doc.Input) error {
-	q := costmodel.NewPredictor(p)
+	t, err := t.On(p)
+	if err != nil {
+		return err
+	}
+	q := costmodel.NewCallPredictor(p)
 	rows := map[string][]trained{}
 	var order []string
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		d, err := q.Device(s.Device())
-		if err != nil {
-			return fmt.Errorf("steps[%d].job (%s): %w; plan the steps with this profile", i, s.Name, err)
+		if err != nil { // On found it
+			return err
 		}
 		if t.GPU != "" && d.Model != "" && t.GPU != d.Model {
 			return fmt.Errorf("gpu: %q: the profile's %s is %q; take steps that were measured on it", t.GPU, d.Name, d.Model)
@@ -174,6 +178,24 @@ func (t *Training) Onto(p *costmodel.Profile, from doc.Input) error {
 		}
 	}
 	return nil
+}
+
+// On is the document with its devices under the profile's names for them: steps that were
+// planned by h100_sxm are of a reference profile's h100_sxm/trtllm. t is not changed.
+//
+// Error: a device that the profile lacks, or has several of.
+func (t *Training) On(p *costmodel.Profile) (*Training, error) {
+	on := *t
+	on.Steps = slices.Clone(t.Steps)
+	for i := range on.Steps {
+		s := &on.Steps[i]
+		cluster, err := s.Job.Cluster.Named(p)
+		if err != nil {
+			return nil, fmt.Errorf("steps[%d] (%s): job.cluster: %w; plan the steps with this profile", i, s.Name, err)
+		}
+		s.Job.Cluster = cluster
+	}
+	return &on, nil
 }
 
 // trained is a measured step by part: what its calls take in layers, in the loss and in the

@@ -68,6 +68,10 @@ const mostUnder = 0.03
 //
 // Errors: a device that the profile lacks, or missing laws.
 func (t *Training) Check(p *costmodel.Profile, hash string, limits ReplayLimits) (*TrainingReport, error) {
+	t, err := t.On(p)
+	if err != nil {
+		return nil, err
+	}
 	r := &TrainingReport{Simulated: p.Simulated, GPU: t.GPU, Stack: t.Stack, Limit: limits.Step, Verdict: Pass}
 	for i := range t.Steps {
 		of, err := p, error(nil)
@@ -82,9 +86,9 @@ func (t *Training) Check(p *costmodel.Profile, hash string, limits ReplayLimits)
 		}
 		r.add(s)
 		if !slices.ContainsFunc(r.From, func(f TrainedFacts) bool { return f.Device == s.Device }) {
-			f := factOn(of.InTraining(), s.Device)
-			if own := factOn(p, s.Device); own != nil {
-				f = own
+			f := factOn(p, s.Device)
+			if lent, ok := costmodel.NewPredictor(of).Training(s.Device); f == nil && ok {
+				f = &lent
 			}
 			r.From = append(r.From, TrainedFacts{s.Device, f, f != nil && f.From.SHA256 == hash})
 		}
@@ -126,10 +130,7 @@ func (t *Training) byOthers(p *costmodel.Profile, without int) (*costmodel.Profi
 
 func (s *TrainedStep) check(p *costmodel.Profile, limits ReplayLimits) (CheckedStep, error) {
 	out := CheckedStep{Name: s.Name, Device: s.Device(), SeqLen: s.Job.SeqLen, Recompute: s.Job.Recompute, Peak: s.Peak, Verdict: Pass}
-	q := costmodel.NewPredictor(p.InTraining())
-	if _, err := q.Device(s.Device()); err != nil {
-		return out, fmt.Errorf("job: %w; plan the steps with this profile", err)
-	}
+	q := costmodel.NewPredictor(p)
 	parts, err := q.Alone(s.Job)
 	if err != nil {
 		return out, err

@@ -46,7 +46,7 @@ func trainedJobs() []costmodel.Job {
 // stepsOf are steps whose parts take so many times as long as their calls.
 func stepsOf(t *testing.T, p *costmodel.Profile, layers, loss, optimizer float64) *Training {
 	t.Helper()
-	q, out := costmodel.NewPredictor(p), &Training{}
+	q, out := costmodel.NewCallPredictor(p), &Training{}
 	for i, j := range trainedJobs() {
 		parts, err := q.Alone(j)
 		if err != nil {
@@ -96,7 +96,7 @@ func TestRatiosOfWholeStepsAreFound(t *testing.T) {
 	if err := steps.Onto(p, f.From); err != nil || !reflect.DeepEqual(p.Training, []costmodel.TrainingFact{f}) {
 		t.Errorf("ratios of a profile that has them: %v, %+v", err, p.Training)
 	}
-	q := costmodel.NewPredictor(p.InTraining())
+	q := costmodel.NewPredictor(p)
 	for i, j := range trainedJobs() {
 		step, err := costmodel.Simulate(q, j, costmodel.ZigZag([]units.Tokens{j.SeqLen}, costmodel.Singles([]units.Tokens{j.SeqLen}, j.Model.QHeads)), costmodel.SimOptions{})
 		if err != nil {
@@ -142,7 +142,7 @@ func TestFewStepsSayLittle(t *testing.T) {
 func TestStepsOfAnotherDeviceAreRefused(t *testing.T) {
 	p := embedded(t, "a100_sxm")
 	err := stepsOf(t, anH100(t), 1, 1, 1).Onto(p, doc.Input{})
-	if err == nil || !strings.HasSuffix(err.Error(), "; plan the steps with this profile") || !strings.Contains(err.Error(), `steps[0].job (a): device type "h100_sxm" is not in the profile; it has a100_sxm/`) {
+	if err == nil || !strings.HasSuffix(err.Error(), "; plan the steps with this profile") || !strings.Contains(err.Error(), `steps[0] (a): job.cluster: device type "h100_sxm" of node n0 is not in the profile`) {
 		t.Errorf("%v", err)
 	}
 }
@@ -201,7 +201,7 @@ func TestPlansTakeWhatWholeStepsOfAnH100Took(t *testing.T) {
 	}
 	within := func(p *costmodel.Profile, s *TrainedStep) (off float64, inside bool) {
 		one := []units.Tokens{s.Job.SeqLen}
-		step, err := costmodel.Simulate(costmodel.NewPredictor(p.InTraining()), s.Job, costmodel.ZigZag(one, costmodel.Singles(one, s.Job.Model.QHeads)), costmodel.SimOptions{})
+		step, err := costmodel.Simulate(costmodel.NewPredictor(p), s.Job, costmodel.ZigZag(one, costmodel.Singles(one, s.Job.Model.QHeads)), costmodel.SimOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -35,7 +35,7 @@ func alone(p *costmodel.Profile) *costmodel.Profile {
 // measured profile's is what was measured, and how many lie in the predicted intervals.
 func offBy(t *testing.T, measured, predicted *costmodel.Profile, link string) (logs []float64, inside int) {
 	t.Helper()
-	q := costmodel.NewPredictor(predicted)
+	q := costmodel.NewCallPredictor(predicted)
 	for _, l := range measured.Laws {
 		at := slices.IndexFunc(measured.Groups, func(g op.GroupType) bool { return g.Name == l.Group })
 		if at < 0 || l.Assumed != "" || l.From != "" {

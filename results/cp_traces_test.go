@@ -182,7 +182,7 @@ func cpProfile(t *testing.T, k cpTable, heads int) (*costmodel.Profile, string) 
 		a.KVHeads = 8 // the tables' only GQA shape
 	}
 	a.QHeads, a.KVHeads = a.QHeads*k.batch, a.KVHeads*k.batch
-	q := costmodel.NewPredictor(p)
+	q := costmodel.NewCallPredictor(p)
 	scaled := *p
 	scaled.Laws = slices.Clone(p.Laws)
 	alone := k.alone[heads]
@@ -237,7 +237,7 @@ func predictCP(t *testing.T, k cpTable, row cpRow) float64 {
 	default:
 		return 0
 	}
-	s, err := costmodel.NewSimulator(costmodel.NewPredictor(costmodel.AssumeLinks(p, c)), job)
+	s, err := costmodel.NewSimulator(costmodel.NewCallPredictor(costmodel.AssumeLinks(p, c)), job)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -151,7 +151,7 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 	case costmodel.RecomputeNone:
 		options.NoRecompute = o.recomputeGiven
 	}
-	q := costmodel.NewPredictor(laws.profile.InTraining())
+	q := costmodel.NewPredictor(laws.profile)
 	options.Of = equal(lengths)
 	c, err := groupcost.FromLaws(ctx, q, job, options)
 	if err != nil && options.Of.Tokens > 0 { // the prices of any length say what is too long

@@ -56,7 +56,6 @@ func New(rec *Recording, p *costmodel.Profile, limits *fit.Limits, links Links) 
 }
 
 func newComparison(rec *Recording, p *costmodel.Profile, links Links) (*making, error) {
-	p = p.InTraining() // a replay's layers follow one another as a step's do
 	c := &making{rec: rec, profile: p, predictor: costmodel.NewPredictor(p), links: links}
 	for i, x := range rec.Header.Plans {
 		k, err := c.courseOf(i)

@@ -57,7 +57,7 @@ func TestFillInBesideCollectives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	q := costmodel.NewPredictor(both)
+	q := costmodel.NewCallPredictor(both)
 	for _, ranks := range []int{2, 4, 8} {
 		law, _, err := q.Over("nvlink", op.KindAllReduce, []op.Member{{Device: name, Count: ranks}})
 		if err != nil || groupOf(own, law.Group).Link != "nvlink" {

@@ -48,7 +48,7 @@ func plannable(t *testing.T, r Reference) {
 	if err != nil {
 		t.Fatalf("%s %v", r.Name, err)
 	}
-	q := costmodel.NewPredictor(r.Profile)
+	q := costmodel.NewCallPredictor(r.Profile)
 	for _, s := range stepShapes() {
 		e, err := q.Time(device, s)
 		if err != nil || !(e.Lo > 0 && e.Lo < e.Mid && e.Mid < e.Hi) {
@@ -93,7 +93,7 @@ func TestNoReferenceBeatsItsDatasheet(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		q := costmodel.NewPredictor(r.Profile)
+		q := costmodel.NewCallPredictor(r.Profile)
 		d, err := q.Device(device)
 		if err != nil {
 			t.Fatal(err)
@@ -173,7 +173,7 @@ func TestMerge(t *testing.T) {
 	}
 	own := *all[0].Profile
 	own.Training = []costmodel.TrainingFact{{Device: own.Devices[0].Name, Layers: 1.1, Loss: 1, Optimizer: 1, Steps: 1, Ratio: 1.1}}
-	if with := Merge([]Reference{{Name: "own", Profile: &own}, all[1]}); len(with.Training) != 1 || with.Training[0].Layers != 1.1 {
+	if with := Merge([]Reference{{Name: "own", Profile: &own}, all[1]}); len(with.Training) != 2 || with.Training[0].Layers != 1.1 || with.Training[1] != all[1].Profile.Training[0] {
 		t.Errorf("ratios of whole training steps are lost: %+v", with.Training)
 	}
 	if twice := Merge([]Reference{all[0], {Name: "lent by it", Input: all[0].Input, Profile: &costmodel.Profile{}}}); len(twice.Inputs) != 1 {

@@ -41,7 +41,6 @@ func New(profile *costmodel.Profile, job costmodel.Job) (*Problem, error) {
 	if err := job.Validate(); err != nil {
 		return nil, err
 	}
-	profile = profile.InTraining()
 	p := &Problem{Job: job, Profile: profile, Predictor: costmodel.NewPredictor(profile), Ranks: job.Cluster.Ranks()}
 	for _, r := range p.Ranks {
 		d, err := p.Predictor.Device(r.Device)
