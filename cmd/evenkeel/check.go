@@ -69,7 +69,8 @@ recorded step of --plan side by side for Perfetto.
 
 Given whole training steps (python/examples/train_step.py), it compares each with the
 plan of its job, part by part, and its peak memory. Steps that the profile has its
-ratios from (fit --training) are predicted by those of the others.
+ratios from (fit --training) are predicted by those of the others. With --profile
+references they are compared with what solve predicts before anything is measured.
 
 With --json the result holds, in "pairs", every point with its op, variant,
 shape, band, measured_s and the prediction (lo_s, mid_s, hi_s, source).
@@ -82,7 +83,8 @@ when it could not judge.`,
   evenkeel check gpu.rec.jsonl --profile gpu.profile.json --limits limits.json --junit check.xml --markdown summary.md
   evenkeel check today.rec.jsonl --drift-from prof/calibration.rec.jsonl
   evenkeel check a.trace.jsonl --profile prof/calibration.profile.json --timeline a.timeline.json   # of a replay
-  evenkeel check steps.json --profile prof/calibration.profile.json       # of whole training steps`,
+  evenkeel check steps.json --profile prof/calibration.profile.json       # of whole training steps
+  evenkeel check steps.json --profile references                          # by the embedded profiles`,
 		Args:   args(cobra.MinimumNArgs(1), "recordings"),
 		PreRun: func(*cobra.Command, []string) { a.uncaught() },
 		RunE: func(c *cobra.Command, paths []string) error {

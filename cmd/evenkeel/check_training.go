@@ -4,9 +4,11 @@ import (
 	"io"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/results"
+	"github.com/evenkeel/evenkeel/results/profiles"
 )
 
 // stepsOffError says that whole training steps were further from their predictions than the
@@ -60,12 +62,12 @@ func checkTraining(path string, o checkOptions) (*fit.TrainingReport, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := loadProfile(o.profile)
-	if err != nil {
-		return nil, err
-	}
 	var t fit.Training
 	if err := doc.Load(path, &t); err != nil {
+		return nil, err
+	}
+	p, err := o.trained(&t)
+	if err != nil {
 		return nil, err
 	}
 	hash, err := doc.HashFile(path)
@@ -77,6 +79,22 @@ func checkTraining(path string, o checkOptions) (*fit.TrainingReport, error) {
 		return nil, &doc.Error{File: path, Msg: err.Error(), Err: err}
 	}
 	return r, nil
+}
+
+// trained is the profile that steps are compared with: of references those of their devices.
+func (o checkOptions) trained(t *fit.Training) (*costmodel.Profile, error) {
+	if o.profile != borrowReferences {
+		return loadProfile(o.profile)
+	}
+	var all costmodel.Cluster
+	for i := range t.Steps {
+		all.Nodes = append(all.Nodes, t.Steps[i].Job.Cluster.Nodes...)
+	}
+	refs, err := lacking(all, nil)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return profiles.Merge(refs), nil
 }
 
 // showTraining prints whole training steps as they were measured.
