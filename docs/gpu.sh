@@ -94,6 +94,7 @@ judge() {
     step check-training judged "$BIN/evenkeel" check "$OUT/training.json" --profile "$OUT/calibration.profile.json"
     step fit-training "$BIN/evenkeel" fit "$OUT/calibration.rec.jsonl" --training "$OUT/training.json" -o "$OUT/trained.profile.json"
     step check-training-fitted judged "$BIN/evenkeel" check "$OUT/training.json" --profile "$OUT/trained.profile.json"
+    step check-training-references judged "$BIN/evenkeel" check "$OUT/training.json" --profile references
     rm -f "$OUT/trained.profile.json" "$OUT/fit-training.txt" # which the other files make again
   fi
 }

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Makes the reference profiles of results/profiles again, byte for byte, from the
 # recordings that they were fitted to, others' and, of an H200, this project's own
-# (results/evidence/h200):
+# (results/evidence/h200). What whole training steps take over single calls was measured on
+# an H100 (results/evidence/h100) and is assumed of the others:
 #
 #   docs/references.sh recorded-folder out-folder [gpu...]
 #
@@ -55,12 +56,12 @@ for gpu in "$@"; do
 		tell "$gpu"
 		continue
 	fi
-	engine=trtllm library=nccl extra= said=$served
+	engine=trtllm library=nccl extra= said=$served trained=
 	case $gpu in
 	a100_sxm) version=2.27.3 extra=vidur ;;
 	b200_sxm) version=2.27.3 ;;
 	gb200) version=2.23 ;;
-	h100_sxm) version=2.27.3 ;;
+	h100_sxm) version=2.27.3 trained=$here/results/evidence/h100/training.json ;;
 	rtx_pro_6000_server) version=2.29.2 ;;
 	b60) engine=vllm library=oneccl version=2021.17.2 said= ;;
 	*) echo "references.sh: no recordings of $gpu are known" >&2; exit 2 ;;
@@ -74,6 +75,7 @@ for gpu in "$@"; do
 	if [ -f "$from/encoder_attention_$engine.csv" ]; then
 		rows "$from/encoder_attention_$engine.csv" "$tables/encoder_attention.csv" '$12==64'
 	fi
+	if [ -n "$trained" ]; then cp "$trained" "$work/training.json"; fi
 	recordings=$gpu.rec.jsonl
 	(cd "$work" && "$EVENKEEL" -q import --from table "$gpu"/*.csv -o "$gpu.rec.jsonl" >/dev/null)
 	if [ -n "$extra" ]; then
@@ -84,7 +86,7 @@ for gpu in "$@"; do
 	(
 		cd "$work"
 		# shellcheck disable=SC2086 # recordings are two words on purpose
-		"$EVENKEEL" -q fit $recordings -o "$gpu.profile.json" --borrow none --assume --origin "$aiconfigurator" ${extra:+--origin "$vidur"} ${said:+--remark "$said"} \
+		"$EVENKEEL" -q fit $recordings -o "$gpu.profile.json" --borrow none --assume ${trained:+--training training.json} --origin "$aiconfigurator" ${extra:+--origin "$vidur"} ${said:+--remark "$said"} \
 			--remark 'left out to stay small, and there to be fitted from the same source: other serving engines and library versions, 8-bit kernels and messages, sliding windows, and bidirectional attention of head dimensions 72 and 80' \
 			>/dev/null
 	)

@@ -76,7 +76,7 @@ func derives(t *testing.T, evidence string) {
 }
 
 // trained compares what check says of whole training steps with the committed reports: by a
-// profile of calls, and by the same with the ratios of the steps.
+// profile of calls, by the same with the ratios of the steps, and by the GPU's reference profile.
 func trained(t *testing.T, evidence string, p *costmodel.Profile) {
 	t.Helper()
 	var steps fit.Training
@@ -87,8 +87,8 @@ func trained(t *testing.T, evidence string, p *costmodel.Profile) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"check-training.txt", "check-training-fitted.txt"} {
-		r, err := steps.Check(p, hash, fit.DefaultLimits().Replayed())
+	said := func(name string, by *costmodel.Profile) {
+		r, err := steps.Check(by, hash, fit.DefaultLimits().Replayed())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,10 +99,17 @@ func trained(t *testing.T, evidence string, p *costmodel.Profile) {
 		if diff := cmp.Diff(read(t, evidence+name), table.String()); diff != "" {
 			t.Errorf("%s differs: %s", evidence+name, diff)
 		}
-		if err := steps.Onto(p, doc.Input{Path: "training.json", SHA256: hash}); err != nil {
-			t.Fatal(err)
-		}
 	}
+	said("check-training.txt", p)
+	if err := steps.Onto(p, doc.Input{Path: "training.json", SHA256: hash}); err != nil {
+		t.Fatal(err)
+	}
+	said("check-training-fitted.txt", p)
+	ref, err := profiles.Lookup(steps.Steps[0].Device())
+	if err != nil {
+		t.Fatal(err)
+	}
+	said("check-training-references.txt", ref.Profile)
 }
 
 // checked compares the report on some points with a committed one.

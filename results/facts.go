@@ -68,7 +68,11 @@ func trainingTable(p *printer, all []costmodel.TrainingFact) {
 	t := newTable(column{title: "in training on", most: 40}, column{title: "layers", number: true}, column{title: "loss", number: true}, column{title: "optimizer", number: true},
 		column{title: "90 % interval\nof a step", number: true}, column{title: "steps", number: true}, column{title: "from", most: 40})
 	for _, f := range all {
-		t.row(f.Device, ratio(f.Layers), ratio(f.Loss), ratio(f.Optimizer), "+- "+units.Percent(f.Ratio-1), fmt.Sprint(f.Steps), f.From.Path)
+		steps, from := fmt.Sprint(f.Steps), f.From.Path
+		if f.Assumed != "" {
+			steps, from = "-", "assumed: as "+f.Assumed
+		}
+		t.row(f.Device, ratio(f.Layers), ratio(f.Loss), ratio(f.Optimizer), "+- "+units.Percent(f.Ratio-1), steps, from)
 	}
 	p.printf("\n")
 	t.render(p)

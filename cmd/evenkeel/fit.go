@@ -40,7 +40,8 @@ needs no points at all.
 Calls are measured one by one. In a training step they take longer, for their load
 may slow the clock and tensors are added, converted and copied between them: of nine
 steps on an H100 11 to 30 %. With --training plans are predicted as whole steps
-of single devices took, which python/examples/train_step.py measures.`,
+of single devices took, which python/examples/train_step.py measures. With --assume
+a device type without such steps is taken to train as the H100 did.`,
 		Example: `  evenkeel fit prof/calibration.rec.jsonl -o prof/calibration.profile.json
   evenkeel fit a.rec.jsonl b.rec.jsonl --holdout 0.3 --seed 7 -o both.profile.json
   evenkeel fit gpu.rec.jsonl --study interp,longer

@@ -1,6 +1,6 @@
 // Package profiles holds the reference profiles: laws of seven GPU types, fitted to
-// what others measured and, of an H200, to what this project did, embedded in the
-// binary, so that a cluster can be planned before anyone owns it.
+// what others measured and, of an H200 and of whole training steps, to what this project did,
+// embedded in the binary, so that a cluster can be planned before anyone owns it.
 // docs/references.sh makes the files again;
 // NOTICE names whose measurements they rest on.
 package profiles
