@@ -59,7 +59,7 @@ func (s *Step) Scaled(mid units.Seconds) *Step {
 		return &Step{Time: Estimate{mid, mid, mid, s.Time.Source}}
 	}
 	factor := mid / s.Time.Mid
-	out := &Step{Time: s.Time.Times(float64(factor)), Contention: factor * s.Contention, training: s.training}
+	out := &Step{Time: s.Time.Times(float64(factor)), Contention: factor * s.Contention}
 	out.Time.Mid = mid
 	for _, x := range s.sides {
 		laws := map[*Law]Estimate{}
@@ -89,7 +89,6 @@ func SideBySide(steps ...*Step) *Step {
 	for _, s := range steps {
 		slack := longest.Time.Mid - s.Time.Mid
 		out.Contention = max(out.Contention, s.Contention-slack)
-		out.training = max(out.training, s.training)
 		source = source.Worse(s.Time.Source)
 		sides := make([]side, len(s.sides))
 		for i, x := range s.sides {
@@ -103,7 +102,7 @@ func SideBySide(steps ...*Step) *Step {
 	}
 	out.Time = Estimate{longest.Time.Mid, longest.Time.Mid, longest.Time.Mid, source}
 	if len(out.sides) > 0 {
-		out.Time = withDoubt(interval(longest.Time.Mid, source, out.sides), out.training)
+		out.Time = interval(longest.Time.Mid, source, out.sides)
 	}
 	out.Time.Hi = reachingUp(out.Time, out.Contention)
 	return out
@@ -118,7 +117,6 @@ func InTurn(steps ...*Step) *Step {
 		out.Time.Mid += s.Time.Mid
 		out.Time.Source = out.Time.Source.Worse(s.Time.Source)
 		out.Contention += s.Contention
-		out.training = max(out.training, s.training)
 		s.addShorter(lessOf)
 	}
 	less, more, reasons := 0.0, 0.0, out.reasons()
@@ -129,7 +127,6 @@ func InTurn(steps ...*Step) *Step {
 		less = math.Hypot(less, float64(lessOf[of]))
 	}
 	out.Time.Lo, out.Time.Hi = out.Time.Mid-units.Seconds(less), out.Time.Mid+units.Seconds(more)
-	out.Time = withDoubt(out.Time, out.training)
 	out.Time.Hi = reachingUp(out.Time, out.Contention)
 	return out
 }

@@ -32,6 +32,15 @@ func (l *Law) PassedOn() []Doubt {
 	return append(slices.Clone(l.Doubts), Doubt{l.Title(), math.Exp(l.ownLog())})
 }
 
+// lessSure is the law with one more reason to doubt it.
+func (l Law) lessSure(d Doubt) Law {
+	if d.Ratio > 1 {
+		l.Spread = Spread{Lo: 1 / CombineFactors(1/l.Spread.Lo, d.Ratio), Hi: CombineFactors(l.Spread.Hi, d.Ratio)}
+		l.Doubts = append(slices.Clone(l.Doubts), d)
+	}
+	return l
+}
+
 // spreadLog is half of a law's 90 % interval, the wider side, in log time.
 func (l *Law) spreadLog() float64 { return max(math.Log(l.Spread.Hi), -math.Log(l.Spread.Lo)) }
 

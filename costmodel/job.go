@@ -130,7 +130,6 @@ type Step struct {
 	sides []side  // of the device types at work, that of the rank which idles least first
 	turns []*Step // instead: what is done one after the other (see InTurn)
 
-	training float64 // log half width that the ratios of whole steps leave (TrainingFact)
 }
 
 // Part is one named component of a step's time along the critical path.

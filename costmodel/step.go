@@ -58,8 +58,7 @@ func (s *sim) allSpent() []spent {
 // brief is the account of the step's time.
 func (s *sim) brief(all []spent) *Step {
 	mid, critical, sides := s.sidesOf(all)
-	half := s.trainingLog()
-	return &Step{Time: withDoubt(interval(mid, s.worst, sides), half), Parts: s.parts(critical), sides: sides, training: half}
+	return &Step{Time: interval(mid, s.worst, sides), Parts: s.parts(critical), sides: sides}
 }
 
 // criticalSeat is how the seat that idles least spends the step, and its parts by law.

@@ -26,6 +26,7 @@ type TrainingFact struct {
 	Steps     int     `json:"steps"`     // measured, of different models, lengths or recomputation; 0 where assumed
 	// Ratio is the half width of the 90 % interval of a step's time that the ratios leave, as
 	// a factor above 1: by how much steps were off what the ratios of the others made of them.
+	// It is one Doubt of all laws on the device.
 	Ratio float64   `json:"ratio"`
 	From  doc.Input `json:"from,omitzero"` // the file of the steps
 	// Assumed: no step was measured of the device type; why it is taken to train as another did.
@@ -86,7 +87,8 @@ func (p *Profile) validateTraining() error {
 //
 // A device type that no step was measured of takes the geometric mean of the others' ratios: if
 // its calls stayed as fast as alone, it would seem faster beside them than it is, and be given
-// more of the work. A profile without any ratio is returned as it is.
+// more of the work. How far the ratios are off is one doubt of all laws of a device type, which
+// plans that use it alike do not differ by. A profile without any ratio is returned as it is.
 func (p *Profile) inTraining() *Profile {
 	if len(p.Training) == 0 {
 		return p
@@ -106,7 +108,7 @@ func (p *Profile) inTraining() *Profile {
 	}
 	for i := range in.Laws {
 		if t, ok := of[in.Laws[i].Device]; ok {
-			in.Laws[i] = in.Laws[i].Slowed(t.of(in.Laws[i].Op))
+			in.Laws[i] = in.Laws[i].Slowed(t.of(in.Laws[i].Op)).lessSure(t.doubt())
 		}
 	}
 	return &in
@@ -148,7 +150,7 @@ func (c *coster) inTraining() []string {
 		}
 		if t, ok := c.q.training[u.law.On()]; ok {
 			said = append(said, t.Device)
-			out = append(out, fmt.Sprintf("a call on %s takes as long as in %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long; a step's interval has %.1f %% for it",
+			out = append(out, fmt.Sprintf("a call on %s takes as long as in %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long; what it computes is so sure within %.1f %%",
 				t.Device, t.source(), t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1)))
 		}
 	}
@@ -170,25 +172,10 @@ func (t TrainingFact) source() string {
 	return steps + where
 }
 
-// trainingLog is the log half width of a step's time that the ratios of its devices leave.
-func (s *sim) trainingLog() float64 {
-	half := 0.0
-	for _, device := range s.deviceTypes() {
-		if t, ok := s.q.training[device]; ok {
-			half = max(half, math.Log(t.Ratio))
-		}
-	}
-	return half
-}
+// doubt is what the device's laws have in common: how far their ratios are off.
+func (t TrainingFact) doubt() Doubt { return Doubt{trainingDoubt + t.Device, t.Ratio} }
 
-// withDoubt is a time with one more reason to doubt it, by its log half width.
-func withDoubt(e Estimate, half float64) Estimate {
-	if half == 0 || !(e.Mid > 0) {
-		return e
-	}
-	less, more := math.Hypot(math.Log(float64(e.Mid/e.Lo)), half), math.Hypot(math.Log(float64(e.Hi/e.Mid)), half)
-	return Estimate{e.Mid * units.Seconds(math.Exp(-less)), e.Mid, e.Mid * units.Seconds(math.Exp(more)), e.Source}
-}
+const trainingDoubt = "the time of whole training steps on "
 
 // StepPart is a part of a training step that is measured as a whole.
 type StepPart string

@@ -4,7 +4,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 
@@ -124,27 +123,37 @@ func TestEveryPartTakesItsRatio(t *testing.T) {
 	}
 }
 
-// TestStepsTogetherKeepTheDoubtOfWholeSteps: side by side, in turn and scaled.
-func TestStepsTogetherKeepTheDoubtOfWholeSteps(t *testing.T) {
-	p := trainedOn(world(t, rand.New(rand.NewPCG(3, 93)), faster{}), map[string]TrainingFact{
-		"fast": {Layers: 1, Loss: 1, Optimizer: 1, Ratio: 1.01}, "slow": {Layers: 1, Loss: 1, Optimizer: 1, Ratio: 3},
-	})
-	var x plan
-	for seed := uint64(0); ; seed++ { // one whose first rank is the surer type's, and others not
-		x = randomPlan(rand.New(rand.NewPCG(seed, 94)))
-		types := []string{}
-		for _, r := range x.job.Cluster.Ranks() {
-			types = append(types, r.Device)
+// TestRatiosAreOneDoubtOfADeviceType: an error of them moves all that the type computes, so that
+// it is as large a part of the difference between two layouts of one type, and may be more than
+// all of it where one of two types gets more to do.
+func TestRatiosAreOneDoubtOfADeviceType(t *testing.T) {
+	p := usual(t)
+	against := func(devices string, less, more units.Tokens) (share float64, most string) {
+		const all = 8192
+		step := func(first units.Tokens) *Step {
+			tokens := []units.Tokens{first, all - first}
+			j := testJob(cluster(t, devices, p, "bus", "net"), tokens)
+			return mustSimulate(t, p, j, ZigZag(tokens, Singles(tokens, j.Model.QHeads)))
 		}
-		if at := atWork(x.layout); slices.Contains(types, "slow") && types[at[0]] == "fast" && slices.ContainsFunc(at, func(r int) bool { return types[r] == "slow" }) {
-			break
-		}
+		a, b := step(less), step(more)
+		half, most := GainError(a, b)
+		return float64(half) / math.Abs(float64(b.Time.Mid-a.Time.Mid)), Settle(a, b, most)
 	}
-	one := mustSimulate(t, p, x.job, x.layout)
-	for name, s := range map[string]*Step{"one": one, "side by side": SideBySide(one, one), "in turn": InTurn(one, one), "scaled": InTurn(one.Scaled(1))} {
-		if up := s.Time.Hi / s.Time.Mid; up < 3 {
-			t.Errorf("%s: up to %.3f of the time, want at least 3", name, float64(up))
-		}
+	const doubt = 1.3
+	oneType, _ := against("1x2 fast", 4096, 5120)
+	twoTypes, _ := against("1x(1 fast + 1 slow)", 5632, 6656)
+	for _, device := range []string{"fast", "slow"} {
+		p.Training = append(p.Training, TrainingFact{Device: device, Layers: 1, Loss: 1, Optimizer: 1, Ratio: doubt, Steps: 1})
+	}
+	if share, most := against("1x2 fast", 4096, 5120); share <= oneType || share > math.Hypot(oneType, doubt-1) {
+		t.Errorf("one type: in doubt by %.2f of the difference, by %.2f without ratios (%s)", share, oneType, most)
+	}
+	share, settle := against("1x(1 fast + 1 slow)", 5632, 6656)
+	if twoTypes > 0.7 || share < 1 {
+		t.Errorf("two types: in doubt by %.2f of the difference, by %.2f without ratios", share, twoTypes)
+	}
+	if want := "; to settle it, train a few steps on one fast: python3 python/examples/train_step.py, and evenkeel fit --training"; settle != want {
+		t.Errorf("%q, want %q", settle, want)
 	}
 }
 
