@@ -295,23 +295,22 @@ func filledIn(cluster costmodel.Cluster, own []profiles.Reference) ([]profiles.R
 				continue
 			}
 			filled, beside, ops := profiles.FillIn(all.Profile, r.Profile, model)
-			if len(ops) == 0 {
+			var lent []string
+			for _, k := range ops {
+				lent = append(lent, string(k))
+			}
+			if len(filled.Training) > len(all.Profile.Training) {
+				lent = append(lent, "whole training steps")
+			}
+			if len(lent) == 0 {
 				continue
 			}
-			text := fmt.Sprintf("%s; only of what --profile has no law of: %s", remark(r), words(ops))
+			text := fmt.Sprintf("%s; only of what --profile has nothing of: %s", remark(r), strings.Join(lent, ", "))
 			all.Profile, r.Profile = filled, beside
 			added.references, added.remarks = append(added.references, r), append(added.remarks, text)
 		}
 	}
 	return []profiles.Reference{all}, added
-}
-
-func words(ops []op.Kind) string {
-	var names []string
-	for _, k := range ops {
-		names = append(names, string(k))
-	}
-	return strings.Join(names, ", ")
 }
 
 // lacking are the references of the devices whose GPU model none of the given profiles
