@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/go-json-experiment/json"
 )
@@ -78,5 +79,35 @@ func decode(t *testing.T, path string, v any) {
 	}
 	if err := json.Unmarshal(data, v); err != nil {
 		t.Fatalf("%s: %v", path, err)
+	}
+}
+
+// Beside references a profile of one's own is of training steps as they are, until it has ratios
+// of its own.
+func TestReferencesLendWholeSteps(t *testing.T) {
+	plan := func(profile string) string {
+		return evenkeel(t, "solve", "--profile", profile, "--cluster", "1x4 h100_sxm", "--model", "testdata/config.json", "--seq-len", "32k", "--recompute", "full", "-q")
+	}
+	const own = "../../results/evidence/h100/calibration.profile.json"
+	said := strings.Join(strings.Fields(plan(own+",references")), " ")
+	for _, want := range []string{
+		"only of what --profile has nothing of: all_gather, all_reduce, all_to_all, all_to_all_v, reduce_scatter, send_recv, whole training steps",
+		"a call on h100_sxm takes as long as in the whole training steps of h100_sxm/trtllm-1.3.0rc20, not as alone: in layers 1.16",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it does not say %q:\n%s", want, said)
+		}
+	}
+	const steps = "../../results/evidence/h100/training.json"
+	var p costmodel.Profile
+	var x fit.Training
+	trained := filepath.Join(t.TempDir(), "trained.json")
+	for _, err := range []error{doc.Load(own, &p), doc.Load(steps, &x), x.Onto(&p, doc.Input{Path: steps, SHA256: doc.HashBytes(nil)}), doc.Save(trained, &p)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if said := strings.Join(strings.Fields(plan(trained+",references")), " "); !strings.Contains(said, "in the 9 whole training steps measured there, not as alone: in layers 1.12") || strings.Contains(said, "send_recv, whole training steps") {
+		t.Errorf("it has ratios of its own:\n%s", said)
 	}
 }
