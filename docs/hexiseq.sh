@@ -5,7 +5,7 @@
 #   docs/hexiseq.sh [out-folder]
 #
 # Rows that the table has already are not made again: remove comparisons.csv to
-# begin anew. About five minutes on two cores.
+# begin anew. Five to fifteen minutes on two cores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=${1:-results/evidence/hexiseq}
