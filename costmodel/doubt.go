@@ -32,15 +32,6 @@ func (l *Law) PassedOn() []Doubt {
 	return append(slices.Clone(l.Doubts), Doubt{l.Title(), math.Exp(l.ownLog())})
 }
 
-// lessSure is the law with one more reason to doubt it.
-func (l Law) lessSure(d Doubt) Law {
-	if d.Ratio > 1 {
-		l.Spread = Spread{Lo: 1 / CombineFactors(1/l.Spread.Lo, d.Ratio), Hi: CombineFactors(l.Spread.Hi, d.Ratio)}
-		l.Doubts = append(slices.Clone(l.Doubts), d)
-	}
-	return l
-}
-
 // spreadLog is half of a law's 90 % interval, the wider side, in log time.
 func (l *Law) spreadLog() float64 { return max(math.Log(l.Spread.Hi), -math.Log(l.Spread.Lo)) }
 
@@ -82,6 +73,17 @@ func (l *Law) validateDoubts() error {
 	return nil
 }
 
+// shareOf is the doubt's part of the log of an interval's side, from lo to hi.
+func (d Doubt) shareOf(hi, lo units.Seconds) units.Seconds {
+	whole := math.Log(float64(hi / lo))
+	return units.Seconds(math.Log(d.Ratio) / max(whole, math.Log(d.Ratio)))
+}
+
+// without is what is left of a side without a share of it: squares add up.
+func without(share units.Seconds) units.Seconds {
+	return units.Seconds(math.Sqrt(max(0, 1-float64(share*share))))
+}
+
 // doubted is how far one reason may shorten (less) or lengthen (more) a time.
 type doubted struct {
 	of         string
@@ -97,6 +99,11 @@ func doubts(of map[*Law]Estimate) []doubted {
 	var all []doubted
 	for l, e := range of {
 		less, more, total := e.Mid-e.Lo, e.Hi-e.Mid, l.ownLog()*l.ownLog()
+		if d := l.InTraining; d.Ratio > 1 {
+			down, up := d.shareOf(e.Mid, e.Lo), d.shareOf(e.Hi, e.Mid)
+			all = append(all, doubted{d.Of, down * less, up * more})
+			less, more = without(down)*less, without(up)*more
+		}
 		for _, d := range l.Doubts {
 			total += math.Log(d.Ratio) * math.Log(d.Ratio)
 		}

@@ -68,6 +68,9 @@ type Law struct {
 	// Doubts are the components of the interval that other laws share, because they rest on
 	// the same assumption. The rest of the interval is this law's own, independent error.
 	Doubts []Doubt `json:"doubts,omitempty"`
+	// InTraining is how far the ratio of whole training steps may be off that is in the law's
+	// time: of a Predictor's laws, not of a profile's. Its interval widens nowhere.
+	InTraining Doubt `json:"-"`
 	// Fit is the error on the points that the law was fitted to, Held the error on points
 	// that were set aside before the fit.
 	Fit  FitError `json:"fit"`
@@ -184,6 +187,9 @@ func (l *Law) Predict(s op.Shape) Estimate {
 	beyond := l.Beyond(s)
 	e := Estimate{Mid: units.Seconds(mid), Source: Interpolated}
 	lo, hi := l.interval(s, beyond)
+	if l.InTraining.Ratio > 1 {
+		lo, hi = 1/CombineFactors(1/lo, l.InTraining.Ratio), CombineFactors(hi, l.InTraining.Ratio)
+	}
 	e.Lo, e.Hi = max(units.Seconds(mid*lo), l.least(s)), units.Seconds(mid*hi)
 	if beyond > rangeSlack {
 		e.Source = Extrapolated

@@ -107,8 +107,11 @@ func (p *Profile) inTraining() *Profile {
 		of[d.Name] = in.Training[i]
 	}
 	for i := range in.Laws {
-		if t, ok := of[in.Laws[i].Device]; ok {
-			in.Laws[i] = in.Laws[i].Slowed(t.of(in.Laws[i].Op)).lessSure(t.doubt())
+		// Copies are moved by engines of their own: no step told of them.
+		kind := in.Laws[i].Op
+		if t, ok := of[in.Laws[i].Device]; ok && kind != op.KindH2D && kind != op.KindD2H {
+			in.Laws[i] = in.Laws[i].Slowed(t.of(kind))
+			in.Laws[i].InTraining = t.doubt()
 		}
 	}
 	return &in

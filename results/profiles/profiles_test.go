@@ -1,6 +1,7 @@
 package profiles
 
 import (
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -64,6 +65,46 @@ func plannable(t *testing.T, r Reference) {
 		}
 		if costmodel.ModelOf(r.Profile.Groups[slices.IndexFunc(r.Profile.Groups, func(g op.GroupType) bool { return g.Link == link })].Members[0].Device) != r.Name {
 			t.Errorf("%s: %s is answered by %s", r.Name, k, law.Group)
+		}
+	}
+}
+
+// Every law takes the ratio of whole steps, whatever its body, and its interval has how far the
+// ratio may be off in it, beyond its range as inside.
+func TestReferencesAreOfTrainingSteps(t *testing.T) {
+	for _, r := range All() {
+		device, err := r.Profile.DeviceFor(r.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls, steps := costmodel.NewCallPredictor(r.Profile), costmodel.NewPredictor(r.Profile)
+		f, ok := steps.Training(device)
+		if _, alone := calls.Training(device); !ok || alone {
+			t.Fatalf("%s: ratios of steps %v, of calls %v", r.Name, ok, alone)
+		}
+		long := op.Attention{Mask: op.Diag, QLen: 1 << 22, KVLen: 1 << 22, QHeads: 32, KVHeads: 8, HeadDim: 128, DType: op.BF16}
+		for _, s := range append(stepShapes(), op.AttnFwd{Attention: long}) {
+			ratio, doubt := f.Layers, f.Ratio
+			switch s.Kind() {
+			case op.KindCEChunk:
+				ratio = f.Loss
+			case op.KindAdamW:
+				ratio = f.Optimizer
+			case op.KindH2D, op.KindD2H:
+				ratio, doubt = 1, 1
+			}
+			alone, err := calls.Time(device, s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			in, err := steps.Time(device, s)
+			if err != nil || math.Abs(float64(in.Mid/alone.Mid)/ratio-1) > 1e-9 {
+				t.Errorf("%s: %s takes %v alone and %v in steps, want %v times as long: %v", r.Name, s.Kind(), alone.Mid, in.Mid, ratio, err)
+			}
+			half := func(e costmodel.Estimate) float64 { return math.Log(float64(e.Hi / e.Mid)) }
+			if got, want := half(in), math.Hypot(half(alone), math.Log(doubt)); math.Abs(got/want-1) > 1e-9 {
+				t.Errorf("%s: %s is sure within %v in steps, %v alone: want %v", r.Name, s.Kind(), got, half(alone), want)
+			}
 		}
 	}
 }
