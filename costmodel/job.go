@@ -129,7 +129,6 @@ type Step struct {
 
 	sides []side  // of the device types at work, that of the rank which idles least first
 	turns []*Step // instead: what is done one after the other (see InTurn)
-
 }
 
 // Part is one named component of a step's time along the critical path.
