@@ -99,7 +99,8 @@ func doubts(of map[*Law]Estimate) []doubted {
 	var all []doubted
 	for l, e := range of {
 		less, more, total := e.Mid-e.Lo, e.Hi-e.Mid, l.ownLog()*l.ownLog()
-		if d := l.InTraining; d.Ratio > 1 {
+		if l.InTraining != nil && l.InTraining.Ratio > 1 {
+			d := l.InTraining.doubt()
 			down, up := d.shareOf(e.Mid, e.Lo), d.shareOf(e.Hi, e.Mid)
 			all = append(all, doubted{d.Of, down * less, up * more})
 			less, more = without(down)*less, without(up)*more

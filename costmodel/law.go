@@ -68,9 +68,9 @@ type Law struct {
 	// Doubts are the components of the interval that other laws share, because they rest on
 	// the same assumption. The rest of the interval is this law's own, independent error.
 	Doubts []Doubt `json:"doubts,omitempty"`
-	// InTraining is how far the ratio of whole training steps may be off that is in the law's
-	// time: of a Predictor's laws, not of a profile's. Its interval widens nowhere.
-	InTraining Doubt `json:"-"`
+	// InTraining has the ratio of whole training steps that is in the law's time, and how far it
+	// may be off: of a Predictor's laws, not of a profile's. That interval widens nowhere.
+	InTraining *TrainingFact `json:"-"`
 	// Fit is the error on the points that the law was fitted to, Held the error on points
 	// that were set aside before the fit.
 	Fit  FitError `json:"fit"`
@@ -180,21 +180,21 @@ func (l *Law) corrected() string {
 // Predict is the time of a call of shape s, with its 90 % interval and its source. Outside
 // the measured range the interval widens with every doubling beyond it (see Widen). The
 // source is Interpolated inside the range, Extrapolated outside it, Transferred for a law
-// of another device type (From) and Assumed for one that was not measured at all. It does
-// not allocate.
+// or a ratio of whole steps of another device type (From, InTraining) and Assumed for one
+// that was not measured at all. It does not allocate.
 func (l *Law) Predict(s op.Shape) Estimate {
 	mid := float64(l.Seconds(s))
 	beyond := l.Beyond(s)
 	e := Estimate{Mid: units.Seconds(mid), Source: Interpolated}
 	lo, hi := l.interval(s, beyond)
-	if l.InTraining.Ratio > 1 {
-		lo, hi = 1/CombineFactors(1/lo, l.InTraining.Ratio), CombineFactors(hi, l.InTraining.Ratio)
+	if t := l.InTraining; t != nil && t.Ratio > 1 {
+		lo, hi = 1/CombineFactors(1/lo, t.Ratio), CombineFactors(hi, t.Ratio)
 	}
 	e.Lo, e.Hi = max(units.Seconds(mid*lo), l.least(s)), units.Seconds(mid*hi)
 	if beyond > rangeSlack {
 		e.Source = Extrapolated
 	}
-	if l.From != "" {
+	if l.From != "" || l.InTraining != nil && l.InTraining.elsewhere() {
 		e.Source = e.Source.Worse(Transferred)
 	}
 	if l.Assumed != "" {

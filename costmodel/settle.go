@@ -17,7 +17,7 @@ func Settle(a, b *Step, reason string) string {
 		return "; to settle it: evenkeel calibrate --fresh" // overlaps alone make no profile, and --only takes none
 	}
 	if device, ok := strings.CutPrefix(reason, trainingDoubt); ok {
-		return fmt.Sprintf("; to settle it, train a few steps on one %s: python3 python/examples/train_step.py, and evenkeel fit --training", ModelOf(device))
+		return fmt.Sprintf("; to settle it, calibrate one %s, train a few steps on it (python/examples/train_step.py), and evenkeel fit --training", ModelOf(device))
 	}
 	var ops, on []string
 	laws := slices.Concat(a.restOn(reason), b.restOn(reason))

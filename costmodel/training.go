@@ -32,7 +32,7 @@ type TrainingFact struct {
 	// Assumed: no step was measured of the device type; why it is taken to train as another did.
 	Assumed string `json:"assumed,omitempty"`
 
-	// Lent: of a device that nothing is known of, whose ratios these are. No file has it.
+	// Lent: of a device that no step was measured of, whose ratios these are. No file has it.
 	Lent string `json:"-"`
 }
 
@@ -74,8 +74,13 @@ func (p *Profile) validateTraining() error {
 				return fmt.Errorf("training[%d].%s: %v: want a factor from %v to %v", i, r.name, r.of, LeastRatio, MostRatio)
 			}
 		}
-		if (t.Steps < 1) != (t.Assumed != "") || t.Steps < 0 || !(t.Ratio >= 1 && t.Ratio <= MostRatio) {
-			return fmt.Errorf("training[%d]: ratio %v of %d steps: want a factor of 1 to %v, of at least one step or assumed without", i, t.Ratio, t.Steps, MostRatio)
+		switch {
+		case !(t.Ratio >= 1 && t.Ratio <= MostRatio):
+			return fmt.Errorf("training[%d].ratio: %v: want a factor of 1 to %v", i, t.Ratio, MostRatio)
+		case t.Assumed == "" && t.Steps < 1:
+			return fmt.Errorf("training[%d].steps: %d: want at least one, or assumed to say why there is none", i, t.Steps)
+		case t.Assumed != "" && (t.Steps != 0 || t.From != doc.Input{}):
+			return fmt.Errorf("training[%d].assumed: %q beside %d steps from %q: want either", i, t.Assumed, t.Steps, t.From.Path)
 		}
 	}
 	return nil
@@ -85,9 +90,9 @@ func (p *Profile) validateTraining() error {
 // whole steps (TrainingFact). It is what plans are predicted by; p itself, of calls one by one,
 // is what points are compared with.
 //
-// A device type that no step was measured of takes the geometric mean of the others' ratios: if
-// its calls stayed as fast as alone, it would seem faster beside them than it is, and be given
-// more of the work. How far the ratios are off is one doubt of all laws of a device type, which
+// A device type that nothing is known of takes the geometric mean of the ratios that were measured
+// of others, a GPU of GPUs: if its calls stayed as fast as alone, it would seem faster beside them
+// than it is, and be given more of the work. What is assumed of one is lent to none. How far the ratios are off is one doubt of all laws of a device type, which
 // plans that use it alike do not differ by. A profile without any ratio is returned as it is.
 func (p *Profile) inTraining() *Profile {
 	if len(p.Training) == 0 {
@@ -95,46 +100,51 @@ func (p *Profile) inTraining() *Profile {
 	}
 	in := *p
 	in.Laws, in.Training = slices.Clone(p.Laws), slices.Clone(p.Training)
-	usual := usualRatios(p.Training)
 	of := map[string]TrainingFact{}
+	for _, t := range p.Training {
+		of[t.Device] = t
+	}
 	for _, d := range p.Devices {
-		i := slices.IndexFunc(p.Training, func(t TrainingFact) bool { return t.Device == d.Name })
-		if i < 0 {
-			i = len(in.Training)
-			in.Training = append(in.Training, usual)
-			in.Training[i].Device = d.Name
+		if _, known := of[d.Name]; known {
+			continue
 		}
-		of[d.Name] = in.Training[i]
+		if t, ok := p.usualRatios(isGPU(d)); ok {
+			t.Device = d.Name
+			in.Training, of[d.Name] = append(in.Training, t), t
+		}
 	}
 	for i := range in.Laws {
 		// Copies are moved by engines of their own: no step told of them.
 		kind := in.Laws[i].Op
 		if t, ok := of[in.Laws[i].Device]; ok && kind != op.KindH2D && kind != op.KindD2H {
 			in.Laws[i] = in.Laws[i].Slowed(t.of(kind))
-			in.Laws[i].InTraining = t.doubt()
+			in.Laws[i].InTraining = &t
 		}
 	}
 	return &in
 }
 
-// usualRatios are what a device type takes that nothing is known of: the mean of those that
-// steps were measured of, or, where there is none, of what is assumed.
-func usualRatios(of []TrainingFact) TrainingFact {
-	assumed := func(t TrainingFact) bool { return t.Assumed != "" }
-	if slices.ContainsFunc(of, func(t TrainingFact) bool { return !assumed(t) }) {
-		of = slices.DeleteFunc(slices.Clone(of), assumed)
-	}
+// isGPU says whether anything of a datasheet is known of a device type; of processors nothing is.
+func isGPU(d op.DeviceType) bool { return d.Sheet != (op.Sheet{}) }
+
+// usualRatios are what a GPU, or another device, takes that nothing is known of; false where no
+// step of such was measured.
+func (p *Profile) usualRatios(gpu bool) (TrainingFact, bool) {
 	var names []string
 	var layers, loss, optimizer float64
-	u := TrainingFact{Ratio: LentRatio, Assumed: of[0].Assumed}
-	for _, t := range of {
+	u := TrainingFact{Ratio: LentRatio}
+	for _, t := range p.Training {
+		kin := slices.ContainsFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == t.Device && isGPU(d) == gpu })
+		if t.Assumed != "" || !kin {
+			continue
+		}
 		names = append(names, t.Device)
 		layers, loss, optimizer = layers+math.Log(t.Layers), loss+math.Log(t.Loss), optimizer+math.Log(t.Optimizer)
 		u.Steps, u.Ratio = u.Steps+t.Steps, max(u.Ratio, CombineFactors(LentRatio, t.Ratio))
 	}
-	n := float64(len(of))
+	n := float64(len(names))
 	u.Layers, u.Loss, u.Optimizer, u.Lent = math.Exp(layers/n), math.Exp(loss/n), math.Exp(optimizer/n), strings.Join(names, ", ")
-	return u
+	return u, n > 0
 }
 
 // Training is by which ratios calls on a device type are predicted; false where they are
@@ -153,26 +163,26 @@ func (c *coster) inTraining() []string {
 		}
 		if t, ok := c.q.training[u.law.On()]; ok {
 			said = append(said, t.Device)
-			out = append(out, fmt.Sprintf("a call on %s takes as long as in %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long; what it computes is so sure within %.1f %%",
+			out = append(out, fmt.Sprintf("a call on %s takes as long as in %s, not as alone: in layers %.2f, in the loss %.2f, in the optimizer %.2f times as long, which may be off by %.1f %% in all of them at once",
 				t.Device, t.source(), t.Layers, t.Loss, t.Optimizer, 100*(t.Ratio-1)))
 		}
 	}
 	return out
 }
 
+// elsewhere says that no step was measured of the device type itself.
+func (t TrainingFact) elsewhere() bool { return t.Assumed != "" || t.Lent != "" }
+
 // source says which steps the ratios are of.
 func (t TrainingFact) source() string {
-	steps, where := "the "+units.Count(t.Steps, "whole training step")+" measured ", "there"
-	if t.Assumed != "" {
-		steps, where = t.Assumed, ""
-	}
+	steps := "the " + units.Count(t.Steps, "whole training step") + " measured "
 	switch {
-	case t.Lent != "" && t.Assumed != "":
-		where = ", as assumed of " + t.Lent
+	case t.Assumed != "":
+		return t.Assumed + ", which is assumed"
 	case t.Lent != "":
-		where = "on " + t.Lent + ", for none was there (fit --training)"
+		return steps + "on " + t.Lent + ", for none was of it (fit --training)"
 	}
-	return steps + where
+	return steps + "of it"
 }
 
 // doubt is what the device's laws have in common: how far their ratios are off.

@@ -4,9 +4,12 @@ import (
 	"math"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -78,10 +81,11 @@ func TestDevicesWithoutStepsTakeTheOthersRatios(t *testing.T) {
 	if up := step.Time.Hi / step.Time.Mid; up < LentRatio {
 		t.Errorf("up to %v of the time: ratios of another device are not as sure as its own", up)
 	}
-	if said := strings.Join(step.Warnings, "\n"); !strings.Contains(said, "a call on slow takes as long as in the 3 whole training steps measured on fast, for none was there (fit --training)") {
+	if said := strings.Join(step.Warnings, "\n"); !strings.Contains(said, "a call on slow takes as long as in the 3 whole training steps measured on fast, for none was of it (fit --training)") {
 		t.Errorf("it does not say whose ratios it takes:\n%s", said)
 	}
-	if u := usualRatios([]TrainingFact{{Device: "a", Layers: 2, Loss: 1, Optimizer: 1, Ratio: 1.2, Steps: 1}, {Device: "b", Layers: 8, Loss: 1, Optimizer: 4, Ratio: 1, Steps: 2}}); math.Abs(u.Layers-4) > 1e-12 || math.Abs(u.Optimizer-2) > 1e-12 || u.Steps != 3 || u.Lent != "a, b" || u.Ratio <= 1.2 {
+	p.Training = []TrainingFact{{Device: "fast", Layers: 2, Loss: 1, Optimizer: 1, Ratio: 1.2, Steps: 1}, {Device: "slow", Layers: 8, Loss: 1, Optimizer: 4, Ratio: 1, Steps: 2}}
+	if u, ok := p.usualRatios(false); !ok || math.Abs(u.Layers-4) > 1e-12 || math.Abs(u.Optimizer-2) > 1e-12 || u.Steps != 3 || u.Lent != "fast, slow" || u.Ratio <= 1.2 {
 		t.Errorf("%+v", u)
 	}
 }
@@ -152,48 +156,74 @@ func TestRatiosAreOneDoubtOfADeviceType(t *testing.T) {
 	if twoTypes > 0.7 || share < 1 {
 		t.Errorf("two types: in doubt by %.2f of the difference, by %.2f without ratios", share, twoTypes)
 	}
-	if want := "; to settle it, train a few steps on one fast: python3 python/examples/train_step.py, and evenkeel fit --training"; settle != want {
+	if want := "; to settle it, calibrate one fast, train a few steps on it (python/examples/train_step.py), and evenkeel fit --training"; settle != want {
 		t.Errorf("%q, want %q", settle, want)
 	}
 }
 
-// TestMeasuredRatiosGoBeforeAssumedOnes: a device type that nothing is known of takes those of
-// measured steps, and of assumed ones only where there are no others; what is assumed of a
-// device type itself stays. All say so.
-func TestMeasuredRatiosGoBeforeAssumedOnes(t *testing.T) {
-	measured := TrainingFact{Device: "fast", Layers: 2, Loss: 2, Optimizer: 2, Ratio: 1.02, Steps: 4}
-	assumed := TrainingFact{Device: "slow", Layers: 8, Loss: 8, Optimizer: 8, Ratio: 1.2, Assumed: "whole steps of a GPU"}
-	if u := usualRatios([]TrainingFact{assumed, measured}); u.Layers != 2 || u.Lent != "fast" || u.Assumed != "" || u.Steps != 4 {
-		t.Errorf("%+v", u)
-	}
-	u := usualRatios([]TrainingFact{assumed})
-	if math.Abs(u.Layers-8) > 1e-12 || u.Lent != "slow" || u.Ratio <= 1.2 {
-		t.Errorf("%+v", u)
-	}
-	if got, want := u.source(), "whole steps of a GPU, as assumed of slow"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if got := assumed.source(); got != assumed.Assumed {
-		t.Errorf("%q, want %q", got, assumed.Assumed)
-	}
+// TestOnlyMeasuredRatiosAreLent, and those of a GPU to GPUs: what is assumed of one device type
+// says nothing of another, nor do GPUs of processors.
+func TestOnlyMeasuredRatiosAreLent(t *testing.T) {
 	p := world(t, rand.New(rand.NewPCG(5, 95)), faster{})
-	p.Training = []TrainingFact{assumed, measured}
-	if err := p.validateTraining(); err != nil {
-		t.Fatal(err)
+	measured := TrainingFact{Device: "fast", Layers: 2, Loss: 2, Optimizer: 2, Ratio: 1.02, Steps: 4}
+	assumed := TrainingFact{Device: "fast", Layers: 8, Loss: 8, Optimizer: 8, Ratio: 1.2, Assumed: "whole steps of a GPU"}
+	sheet := func(device string, s op.Sheet) {
+		p.Devices[slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == device })].Sheet = s
 	}
-	for _, f := range p.inTraining().Training {
-		if want := map[string]float64{"fast": 2, "slow": 8}[f.Device]; f.Layers != want {
-			t.Errorf("%s takes %v times as long, want %v", f.Device, f.Layers, want)
+	lent := func(f TrainingFact) (TrainingFact, bool) {
+		p.Training = []TrainingFact{f}
+		if err := p.validateTraining(); err != nil {
+			t.Fatal(err)
+		}
+		q := NewPredictor(p)
+		if own, ok := q.Training("fast"); !ok || own != f {
+			t.Errorf("%+v of its own, want %+v", own, f)
+		}
+		return q.Training("slow")
+	}
+	if f, ok := lent(measured); !ok || f.Lent != "fast" || math.Abs(f.Layers-2) > 1e-12 {
+		t.Errorf("between processors: %+v", f)
+	}
+	if f, ok := lent(assumed); ok {
+		t.Errorf("what is assumed of another: %+v", f)
+	}
+	sheet("fast", op.Sheet{Arch: "sm90"})
+	if f, ok := lent(measured); ok {
+		t.Errorf("from a GPU to a processor: %+v", f)
+	}
+	sheet("slow", op.Sheet{Arch: "sm80"})
+	if _, ok := lent(measured); !ok {
+		t.Error("nothing is lent between GPUs")
+	}
+}
+
+// TestRatiosOfElsewhereAreTransferred: however well the laws were measured.
+func TestRatiosOfElsewhereAreTransferred(t *testing.T) {
+	p := usual(t)
+	for want, f := range map[Source]TrainingFact{Interpolated: {Steps: 1}, Transferred: {Assumed: "steps of a GPU"}} {
+		f.Device, f.Layers, f.Loss, f.Optimizer, f.Ratio = "fast", 1, 1, 1, 1.1
+		p.Training = []TrainingFact{f}
+		got, err := NewPredictor(p).Time("fast", op.Norm{Rowwise: op.Rowwise{Tokens: 4096, Width: 256, DType: op.F32}})
+		if err != nil || got.Source != want {
+			t.Errorf("%+v: %v, %v", f, got.Source, err)
 		}
 	}
-	for _, wrong := range []TrainingFact{
-		{Device: "fast", Layers: 1, Loss: 1, Optimizer: 1, Ratio: 1},
-		{Device: "fast", Layers: 1, Loss: 1, Optimizer: 1, Ratio: 1, Steps: -1, Assumed: "of another"},
-		{Device: "fast", Layers: 1, Loss: 1, Optimizer: 1, Ratio: 1, Steps: 2, Assumed: "of another"},
+}
+
+// TestWrongRatiosAreRefused: each names its field.
+func TestWrongRatiosAreRefused(t *testing.T) {
+	p := usual(t)
+	for want, wrong := range map[string]TrainingFact{
+		"training[0].steps: 0":            {Ratio: 1},
+		"training[0].steps: -1":           {Ratio: 1, Steps: -1},
+		"training[0].ratio: 0.5":          {Ratio: 0.5, Steps: 1},
+		`training[0].assumed: "another"`:  {Ratio: 1, Steps: 2, Assumed: "another"},
+		`training[0].assumed: "a" beside`: {Ratio: 1, Assumed: "a", From: doc.Input{Path: "steps.json"}},
 	} {
+		wrong.Device, wrong.Layers, wrong.Loss, wrong.Optimizer = "fast", 1, 1, 1
 		p.Training = []TrainingFact{wrong}
-		if err := p.validateTraining(); err == nil || !strings.Contains(err.Error(), "of at least one step or assumed without") {
-			t.Errorf("%+v: %v", wrong, err)
+		if err := p.validateTraining(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
 		}
 	}
 }

@@ -70,13 +70,14 @@ const (
 	narrowTime = 0.62
 	// What calls take in whole training steps over what they take one by one. Of nine steps of
 	// three models on an H100 (results/evidence/h100), by the laws of its own calls 1.12, 3.41
-	// and 1.55; by those of others' recordings of an H100, of TensorRT-LLM's attention and
-	// without any of the cross-entropy and the optimizer, 1.16, 4.28 and 1.65. The half widths
-	// of a step's interval are those of the same nine, before costmodel.LentRatio.
-	layersInTraining, servedInTraining              = 1.12, 1.16
+	// and 1.55; by others' recordings of an H100's products and attention forward, and what is
+	// assumed beside them of attention backward, the cross-entropy and the optimizer, 1.16, 4.28
+	// and 1.65. The half widths of a step's interval are those of the same nine, before
+	// costmodel.LentRatio.
+	layersInTraining, assumedLayersInTraining       = 1.12, 1.16
 	lossInTraining, assumedLossInTraining           = 3.41, 4.28
 	optimizerInTraining, assumedOptimizerInTraining = 1.55, 1.65
-	trainingError, servedTrainingError              = 1.045, 1.105
+	trainingError, assumedTrainingError             = 1.045, 1.105
 
 	// sheetShare is the share of a datasheet's rate that a kernel reaches.
 	sheetShare = 0.8
@@ -309,17 +310,28 @@ func (a *assumer) served(l *costmodel.Law) bool {
 	})
 }
 
-// inTraining takes the device type to train as an H100 did, whose whole steps were measured.
+// AssumeTraining takes the GPUs of a profile that no whole training step was measured of to train
+// as an H100 did, over what was measured of each and what was not. It is a part of Assume, for
+// profiles that lack nothing else.
+func AssumeTraining(p *costmodel.Profile) {
+	for _, d := range p.Devices {
+		if a := (assumer{p: p, dev: d}); a.goesBy() {
+			a.inTraining()
+		}
+	}
+}
+
 func (a *assumer) inTraining() {
-	if slices.ContainsFunc(a.p.Training, func(t costmodel.TrainingFact) bool { return t.Device == a.dev.Name }) || a.dev.Sheet.MemoryPerS == 0 {
+	known := slices.ContainsFunc(a.p.Training, func(t costmodel.TrainingFact) bool { return t.Device == a.dev.Name })
+	if known || a.dev.Sheet == (op.Sheet{}) { // a processor trains as nobody knows
 		return
 	}
 	t := costmodel.TrainingFact{
 		Device: a.dev.Name, Layers: layersInTraining, Loss: lossInTraining, Optimizer: optimizerInTraining, Ratio: trainingError,
-		Assumed: "whole training steps of an H100",
+		Assumed: "whole training steps of one H100",
 	}
-	if slices.ContainsFunc(a.of(op.KindAttnFwd), func(l costmodel.Law) bool { return a.served(&l) }) {
-		t.Layers, t.Ratio = servedInTraining, servedTrainingError
+	if !a.measured(op.KindAttnBwd) {
+		t.Layers, t.Ratio = assumedLayersInTraining, assumedTrainingError
 	}
 	if !a.measured(op.KindCEChunk) {
 		t.Loss = assumedLossInTraining

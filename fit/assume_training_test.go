@@ -29,7 +29,7 @@ func TestAssumedTrainingIsTheMeasuredOnes(t *testing.T) {
 		layers, loss, optimizer, wide float64
 	}{
 		"own calls": {anH100(t), layersInTraining, lossInTraining, optimizerInTraining, trainingError},
-		"others'":   {embedded(t, "h100_sxm"), servedInTraining, assumedLossInTraining, assumedOptimizerInTraining, servedTrainingError},
+		"others'":   {embedded(t, "h100_sxm"), assumedLayersInTraining, assumedLossInTraining, assumedOptimizerInTraining, assumedTrainingError},
 	} {
 		if err := trainedH100(t, x.p.Devices[0].Model).Onto(x.p, doc.Input{}); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -57,7 +57,7 @@ func TestAssumeTakesATypeToTrainAsAnH100(t *testing.T) {
 	}
 	engine := embedded(t, "a100_sxm")
 	engine.Training = nil
-	if f := fact(engine); f.Layers != servedInTraining || f.Loss != assumedLossInTraining || f.Optimizer != assumedOptimizerInTraining || f.Steps != 0 || f.Assumed == "" {
+	if f := fact(engine); f.Layers != assumedLayersInTraining || f.Loss != assumedLossInTraining || f.Optimizer != assumedOptimizerInTraining || f.Steps != 0 || f.Assumed == "" {
 		t.Errorf("an engine's laws: %+v", f)
 	}
 	own := func() *costmodel.Profile {
@@ -72,13 +72,18 @@ func TestAssumeTakesATypeToTrainAsAnH100(t *testing.T) {
 	if want := costmodel.CombineFactors(trainingError, costmodel.LentRatio); f.Ratio != want {
 		t.Errorf("half width %v, want %v", f.Ratio, want)
 	}
-	if other := fact(measuredOnly("b60")); other.Ratio < aMaker {
-		t.Errorf("another maker's GPU trains within %v", other.Ratio)
+	if other := fact(measuredOnly("b60")); other.Ratio < aMaker || other.Layers != assumedLayersInTraining {
+		t.Errorf("another maker's GPU: %+v", other)
 	}
 	few := own()
 	few.Laws = slices.DeleteFunc(few.Laws, func(l costmodel.Law) bool { return l.Op == op.KindAdamW })
 	if f := fact(few); f.Loss != lossInTraining || f.Optimizer != assumedOptimizerInTraining {
 		t.Errorf("own calls but the optimizer's: %+v", f)
+	}
+	few.Training = nil
+	before := len(few.Laws)
+	if AssumeTraining(few); len(few.Training) != 1 || len(few.Laws) != before {
+		t.Errorf("nothing but ratios: %+v, %d laws more", few.Training, len(few.Laws)-before)
 	}
 	measured := own()
 	if err := trainedH100(t, "").Onto(measured, doc.Input{}); err != nil {

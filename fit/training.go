@@ -23,6 +23,7 @@ const TrainingSchema = "evenkeel.training/v1"
 type Training struct {
 	doc.Header
 	GPU   string        `json:"gpu,omitempty"`   // as its driver calls it
+	Model string        `json:"-"`               // as recordings that others made may call it; empty where unknown
 	Stack string        `json:"stack,omitempty"` // the versions that it ran on
 	Steps []TrainedStep `json:"steps"`
 }
@@ -139,22 +140,15 @@ const (
 // Errors: steps of another GPU, or of a device that the profile lacks; a step that takes ten
 // times what its calls do, or a tenth; laws that are missing.
 func (t *Training) Onto(p *costmodel.Profile, from doc.Input) error {
-	t, err := t.On(p)
+	on, err := t.On(p)
 	if err != nil {
 		return err
 	}
 	q := costmodel.NewCallPredictor(p)
 	rows := map[string][]trained{}
 	var order []string
-	for i := range t.Steps {
-		s := &t.Steps[i]
-		d, err := q.Device(s.Device())
-		if err != nil { // On found it
-			return err
-		}
-		if t.GPU != "" && d.Model != "" && t.GPU != d.Model {
-			return fmt.Errorf("gpu: %q: the profile's %s is %q; take steps that were measured on it", t.GPU, d.Name, d.Model)
-		}
+	for i := range on.Steps {
+		s := &on.Steps[i]
 		alone, err := q.Alone(s.Job)
 		if err != nil {
 			return fmt.Errorf("steps[%d] (%s): %w", i, s.Name, err)
@@ -183,7 +177,7 @@ func (t *Training) Onto(p *costmodel.Profile, from doc.Input) error {
 // On is the document with its devices under the profile's names for them: steps that were
 // planned by h100_sxm are of a reference profile's h100_sxm/trtllm. t is not changed.
 //
-// Error: a device that the profile lacks, or has several of.
+// Errors: a device that the profile lacks, or has several of, or that is another GPU.
 func (t *Training) On(p *costmodel.Profile) (*Training, error) {
 	on := *t
 	on.Steps = slices.Clone(t.Steps)
@@ -194,6 +188,10 @@ func (t *Training) On(p *costmodel.Profile) (*Training, error) {
 			return nil, fmt.Errorf("steps[%d] (%s): job.cluster: %w; plan the steps with this profile", i, s.Name, err)
 		}
 		s.Job.Cluster = cluster
+		d := p.Devices[slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == s.Device() })]
+		if t.GPU != "" && d.Model != "" && t.GPU != d.Model && t.Model != d.Model {
+			return nil, fmt.Errorf("gpu: %q: the profile's %s is %q; take steps that were measured on it", t.GPU, d.Name, d.Model)
+		}
 	}
 	return &on, nil
 }

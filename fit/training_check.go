@@ -66,29 +66,31 @@ const mostUnder = 0.03
 
 // Check predicts the steps by a profile. hash is that of the document's file.
 //
-// Errors: a device that the profile lacks, or missing laws.
+// Errors: a device that the profile lacks or that is another GPU, or missing laws.
 func (t *Training) Check(p *costmodel.Profile, hash string, limits ReplayLimits) (*TrainingReport, error) {
-	t, err := t.On(p)
+	on, err := t.On(p)
 	if err != nil {
 		return nil, err
 	}
 	r := &TrainingReport{Simulated: p.Simulated, GPU: t.GPU, Stack: t.Stack, Limit: limits.Step, Verdict: Pass}
-	for i := range t.Steps {
+	for i := range on.Steps {
 		of, err := p, error(nil)
-		if f := factOn(p, t.Steps[i].Device()); f != nil && f.From.SHA256 == hash {
-			if of, err = t.byOthers(p, i); err != nil {
+		if f := factOn(p, on.Steps[i].Device()); f != nil && f.From.SHA256 == hash {
+			if of, err = on.byOthers(p, i); err != nil {
 				return nil, err
 			}
 		}
-		s, err := t.Steps[i].check(of, limits)
+		s, err := on.Steps[i].check(of, limits)
 		if err != nil {
-			return nil, fmt.Errorf("steps[%d] (%s): %w", i, t.Steps[i].Name, err)
+			return nil, fmt.Errorf("steps[%d] (%s): %w", i, on.Steps[i].Name, err)
 		}
 		r.add(s)
 		if !slices.ContainsFunc(r.From, func(f TrainedFacts) bool { return f.Device == s.Device }) {
 			f := factOn(p, s.Device)
-			if lent, ok := costmodel.NewPredictor(of).Training(s.Device); f == nil && ok {
-				f = &lent
+			if f == nil {
+				if lent, ok := costmodel.NewPredictor(of).Training(s.Device); ok {
+					f = &lent
+				}
 			}
 			r.From = append(r.From, TrainedFacts{s.Device, f, f != nil && f.From.SHA256 == hash})
 		}

@@ -66,17 +66,17 @@ func trainingTable(p *printer, all []costmodel.TrainingFact) {
 	}
 	ratio := func(r float64) string { return fmt.Sprintf("%.2f", r) }
 	t := newTable(column{title: "in training on", most: 40}, column{title: "layers", number: true}, column{title: "loss", number: true}, column{title: "optimizer", number: true},
-		column{title: "90 % interval\nof a step", number: true}, column{title: "steps", number: true}, column{title: "from", most: 40})
+		column{title: "90 % interval\nof all three", number: true}, column{title: "steps", number: true}, column{title: "from", most: 40})
 	for _, f := range all {
 		steps, from := fmt.Sprint(f.Steps), f.From.Path
 		if f.Assumed != "" {
-			steps, from = "-", "assumed: as "+f.Assumed
+			steps, from = "-", "assumed: as in "+f.Assumed
 		}
 		t.row(f.Device, ratio(f.Layers), ratio(f.Loss), ratio(f.Optimizer), "+- "+units.Percent(f.Ratio-1), steps, from)
 	}
 	p.printf("\n")
 	t.render(p)
-	p.para("", "how many times as long calls take in whole training steps as measured one by one: in layers, in the cross-entropy of the loss, in the optimizer; plans are predicted with these, the laws and their errors are of calls. The interval is what steps were off by the ratios of the other steps")
+	p.para("", "how many times as long calls take in whole training steps as measured one by one: in layers, in the cross-entropy of the loss, in the optimizer; plans are predicted with these, the laws and their errors are of calls. The interval is what steps were off by the ratios of the other steps, and of what is assumed by what another device may be off; laws on the device share it")
 }
 
 func outlierTable(p *printer, all []costmodel.Outlier) {

@@ -523,7 +523,8 @@ Planning is all strategies, one after the other, with the bound beside them on a
 core; results/evidence/bench has it on one. What ` + "`solve --effort`" + ` finds on top is not in
 here.
 
-How to redo it: docs/hexiseq.sh (five minutes on two cores). Every row is in
+How to redo it: docs/hexiseq.sh (five to fifteen minutes on two cores; other work on the
+machine makes planning times longer). Every row is in
 comparisons.csv.
 
 `

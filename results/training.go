@@ -54,7 +54,7 @@ func trainingBy(r *fit.TrainingReport) []string {
 		case f.Fact == nil:
 			lines = append(lines, fmt.Sprintf("%s: predicted by calls that were measured one by one; whole steps take longer, and evenkeel fit --training learns by how much", f.Device))
 		case f.Fact.Assumed != "":
-			lines = append(lines, fmt.Sprintf("%s: no step of it was measured for the profile: it is taken to train as %s (%s)", f.Device, f.Fact.Assumed, ratiosText(f.Fact)))
+			lines = append(lines, fmt.Sprintf("%s: no step of it was measured for the profile: calls are taken to slow down as in %s (%s)", f.Device, f.Fact.Assumed, ratiosText(f.Fact)))
 		case f.Fact.Lent != "":
 			lines = append(lines, fmt.Sprintf("%s: no step of it was measured for the profile, so it is predicted by the ratios of %s (%s)", f.Device, f.Fact.Lent, ratiosText(f.Fact)))
 		case f.Own && f.Fact.Steps == 1:

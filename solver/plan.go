@@ -154,7 +154,7 @@ func notModelled() []string {
 		"all layers are taken as alike and ranks meet at the end of each",
 		"computing and moving bytes slow each other only as far as the profile has measured it of attention beside send_recv; the interval alone allows for what was not",
 		"every device type was measured alone: devices that share cores or memory slow each other, which is not counted",
-		"a slower clock under the load of training, and what no law is of (embedding, residual additions, conversions), are counted only as far as whole training steps were measured (fit --training): of nine on one H100 they made 11 to 30 % of the sum of the calls; the input pipeline is never counted",
+		"a slower clock under the load of training, and what no law is of (embedding, residual additions, conversions), are counted only as far as whole training steps were measured or are assumed (fit --training, --assume): of nine on one H100 they made 11 to 30 % of the sum of the calls; the input pipeline is never counted",
 		"memory is by formula; the context, communicators and fragmentation are counted only as far as the profile's capacity leaves them out",
 	}
 }

@@ -219,6 +219,8 @@ func (o checkOptions) valid() (least units.Tokens, err error) {
 	switch {
 	case o.profile == "" && len(o.driftFrom) == 0:
 		return 0, usagef("check: --profile is missing: name the profile to judge")
+	case namesReferences(o.profile):
+		return 0, usagef("check: --profile %s: the embedded profiles are compared with whole training steps alone (python/examples/train_step.py); points are judged by the profile of a file", o.profile)
 	case o.timeline != "" || o.plan != 0 || o.link != "" || o.network != "":
 		return 0, usagef("check: --timeline, --plan, --link and --network are of the trace of a replay, and there is none among the files")
 	case o.profile == "" && (o.limits != "" || o.maxError != "" || o.minLen != ""):

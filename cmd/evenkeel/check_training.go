@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -47,6 +48,8 @@ func (o checkOptions) validTraining(paths []string) error {
 		return usagef("check: training steps are judged by themselves, and %d files are named", len(paths))
 	case o.profile == "":
 		return usagef("check: --profile is missing: name the profile whose predictions the steps are compared with")
+	case namesReferences(o.profile) && o.profile != borrowReferences:
+		return usagef("check: --profile %s: steps are compared with one profile: name a file, or %s alone", o.profile, borrowReferences)
 	case len(o.driftFrom) > 0 || o.minLen != "" || o.timeline != "" || o.plan != 0 || o.link != "" || o.network != "":
 		return usagef("check: --drift-from, --min-len, --timeline, --plan, --link and --network say nothing of training steps, as %s has", paths[0])
 	case o.all || o.strict:
@@ -57,16 +60,21 @@ func (o checkOptions) validTraining(paths []string) error {
 	return nil
 }
 
+// namesReferences says that the embedded profiles are among those that --profile names.
+func namesReferences(profile string) bool {
+	return slices.Contains(strings.Split(profile, ","), borrowReferences)
+}
+
 func checkTraining(path string, o checkOptions) (*fit.TrainingReport, error) {
 	limits, err := traceLimits(o)
 	if err != nil {
 		return nil, err
 	}
-	var t fit.Training
-	if err := doc.Load(path, &t); err != nil {
+	t, err := loadTraining(path)
+	if err != nil {
 		return nil, err
 	}
-	p, err := o.trained(&t)
+	p, err := o.trained(path, t)
 	if err != nil {
 		return nil, err
 	}
@@ -81,18 +89,21 @@ func checkTraining(path string, o checkOptions) (*fit.TrainingReport, error) {
 	return r, nil
 }
 
-// trained is the profile that steps are compared with: of references those of their devices.
-func (o checkOptions) trained(t *fit.Training) (*costmodel.Profile, error) {
+// trained is the profile that steps are compared with. Of references those of the GPU models of
+// the steps' devices, whatever else their names say.
+func (o checkOptions) trained(path string, t *fit.Training) (*costmodel.Profile, error) {
 	if o.profile != borrowReferences {
 		return loadProfile(o.profile)
 	}
 	var all costmodel.Cluster
 	for i := range t.Steps {
-		all.Nodes = append(all.Nodes, t.Steps[i].Job.Cluster.Nodes...)
+		node := t.Steps[i].Job.Cluster.Nodes[0]
+		node.Devices[0].Device = costmodel.ModelOf(node.Devices[0].Device)
+		all.Nodes = append(all.Nodes, node)
 	}
 	refs, err := lacking(all, nil)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, usagef("%s: %v", path, err)
 	}
 	return profiles.Merge(refs), nil
 }

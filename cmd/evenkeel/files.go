@@ -14,6 +14,7 @@ import (
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/profile"
+	"github.com/evenkeel/evenkeel/profile/importer"
 	"github.com/spf13/cobra"
 )
 
@@ -24,6 +25,19 @@ func loadProfile(path string) (*costmodel.Profile, error) {
 		return nil, err
 	}
 	return &p, nil
+}
+
+// loadTraining reads whole training steps, and finds the name by which recordings that others made
+// have their GPU: its driver may say "NVIDIA H100 80GB HBM3", and they h100_sxm.
+func loadTraining(path string) (*fit.Training, error) {
+	t := new(fit.Training)
+	if err := doc.Load(path, t); err != nil {
+		return nil, err
+	}
+	if m, ok := importer.ModelOf(t.GPU); ok {
+		t.Model = m.Name
+	}
+	return t, nil
 }
 
 // loadData reads recordings into one data set.

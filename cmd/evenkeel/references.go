@@ -227,6 +227,7 @@ func (o problem) referenced(cluster costmodel.Cluster, own []profiles.Reference)
 	}
 	merged, added := filledIn(cluster, own)
 	k := known{profile: profiles.Merge(slices.Concat(merged, added.references, refs)), references: true}
+	fit.AssumeTraining(k.profile) // as the references have it, so that none seems faster beside the others
 	for _, r := range own {
 		k.inputs = append(k.inputs, r.Input)
 	}
@@ -295,22 +296,23 @@ func filledIn(cluster costmodel.Cluster, own []profiles.Reference) ([]profiles.R
 				continue
 			}
 			filled, beside, ops := profiles.FillIn(all.Profile, r.Profile, model)
-			var lent []string
-			for _, k := range ops {
-				lent = append(lent, string(k))
-			}
-			if len(filled.Training) > len(all.Profile.Training) {
-				lent = append(lent, "whole training steps")
-			}
-			if len(lent) == 0 {
+			if len(ops) == 0 {
 				continue
 			}
-			text := fmt.Sprintf("%s; only of what --profile has nothing of: %s", remark(r), strings.Join(lent, ", "))
+			text := fmt.Sprintf("%s; only of what --profile has no law of: %s", remark(r), words(ops))
 			all.Profile, r.Profile = filled, beside
 			added.references, added.remarks = append(added.references, r), append(added.remarks, text)
 		}
 	}
 	return []profiles.Reference{all}, added
+}
+
+func words(ops []op.Kind) string {
+	var names []string
+	for _, k := range ops {
+		names = append(names, string(k))
+	}
+	return strings.Join(names, ", ")
 }
 
 // lacking are the references of the devices whose GPU model none of the given profiles

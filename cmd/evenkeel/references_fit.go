@@ -6,10 +6,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
-	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
-	"github.com/evenkeel/evenkeel/internal/doc"
-	"github.com/evenkeel/evenkeel/profile/importer"
 )
 
 // reference is what fit adds to a profile that others plan with.
@@ -27,8 +24,7 @@ func (r reference) steps() (*fit.Training, error) {
 	if r.training == "" {
 		return nil, nil
 	}
-	t := new(fit.Training)
-	return t, doc.Load(r.training, t)
+	return loadTraining(r.training)
 }
 
 // trained gives a profile what whole training steps took over its laws.
@@ -40,21 +36,10 @@ func (r reference) trained(p *costmodel.Profile, t *fit.Training, out string) er
 	if err != nil {
 		return err
 	}
-	if err := alsoKnown(t, p).Onto(p, from[0]); err != nil {
+	if err := t.Onto(p, from[0]); err != nil {
 		return fmt.Errorf("%s: %w", r.training, err)
 	}
 	return nil
-}
-
-// alsoKnown gives whole steps the name by which a profile has their GPU: its driver may say
-// "NVIDIA H100 80GB HBM3" where the recordings that laws were fitted to say h100_sxm.
-func alsoKnown(t *fit.Training, p *costmodel.Profile) *fit.Training {
-	on := *t
-	known, ok := importer.ModelOf(t.GPU)
-	if ok && slices.ContainsFunc(p.Devices, func(d op.DeviceType) bool { return d.Model == known.Name }) {
-		on.GPU = known.Name
-	}
-	return &on
 }
 
 // published reads the origins, which is done before a fit, that may take minutes.

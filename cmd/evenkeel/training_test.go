@@ -82,17 +82,16 @@ func decode(t *testing.T, path string, v any) {
 	}
 }
 
-// Beside references a profile of one's own is of training steps as they are, until it has ratios
-// of its own.
-func TestReferencesLendWholeSteps(t *testing.T) {
+// Beside references a profile of one's own is of training steps, by what is assumed over calls
+// that were measured, until it has ratios of its own.
+func TestBesideReferencesCallsAreOfTrainingSteps(t *testing.T) {
 	plan := func(profile string) string {
 		return evenkeel(t, "solve", "--profile", profile, "--cluster", "1x4 h100_sxm", "--model", "testdata/config.json", "--seq-len", "32k", "--recompute", "full", "-q")
 	}
 	const own = "../../results/evidence/h100/calibration.profile.json"
 	said := strings.Join(strings.Fields(plan(own+",references")), " ")
 	for _, want := range []string{
-		"only of what --profile has nothing of: all_gather, all_reduce, all_to_all, all_to_all_v, reduce_scatter, send_recv, whole training steps",
-		"a call on h100_sxm takes as long as in the whole training steps of h100_sxm/trtllm-1.3.0rc20, not as alone: in layers 1.16",
+		"a call on h100_sxm takes as long as in whole training steps of one H100, which is assumed, not as alone: in layers 1.12, in the loss 3.41, in the optimizer 1.55 times",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("it does not say %q:\n%s", want, said)
@@ -107,7 +106,7 @@ func TestReferencesLendWholeSteps(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if said := strings.Join(strings.Fields(plan(trained+",references")), " "); !strings.Contains(said, "in the 9 whole training steps measured there, not as alone: in layers 1.12") || strings.Contains(said, "send_recv, whole training steps") {
+	if said := strings.Join(strings.Fields(plan(trained+",references")), " "); !strings.Contains(said, "in the 9 whole training steps measured of it, not as alone: in layers 1.12") {
 		t.Errorf("it has ratios of its own:\n%s", said)
 	}
 }

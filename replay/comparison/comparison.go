@@ -56,6 +56,7 @@ func New(rec *Recording, p *costmodel.Profile, limits *fit.Limits, links Links) 
 }
 
 func newComparison(rec *Recording, p *costmodel.Profile, links Links) (*making, error) {
+	// Of training steps, if the profile has their ratios: a replay's layers follow one another too.
 	c := &making{rec: rec, profile: p, predictor: costmodel.NewPredictor(p), links: links}
 	for i, x := range rec.Header.Plans {
 		k, err := c.courseOf(i)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
-	"github.com/evenkeel/evenkeel/internal/doc"
 )
 
 // FillIn is a profile with what a reference of a GPU model adds to it, and what of the
@@ -14,9 +13,8 @@ import (
 // on two sources; ops lists the others. Neither argument is changed.
 //
 // Where the profile has device types of the model with laws of computing, these borrow the
-// reference's laws, as laws say of themselves (costmodel.Law.From), and how whole steps train
-// there, if they have no ratios of their own; and the reference's own device types compute
-// nothing. Else the reference's stand beside the profile's collectives, which
+// reference's, as laws say of themselves (costmodel.Law.From), and the reference's own
+// device types compute nothing. Else the reference's stand beside the profile's collectives, which
 // are of the model whatever its software is called.
 func FillIn(own, ref *costmodel.Profile, model string) (filled, beside *costmodel.Profile, ops []op.Kind) {
 	f := filler{own: own, ref: ref, model: model}
@@ -33,7 +31,7 @@ func FillIn(own, ref *costmodel.Profile, model string) (filled, beside *costmode
 	if len(to) == 0 || err != nil {
 		return &out, &rest, distinct(ops)
 	}
-	out.Devices, out.Laws, out.Training = slices.Clone(own.Devices), slices.Clone(own.Laws), slices.Clone(own.Training)
+	out.Devices, out.Laws = slices.Clone(own.Devices), slices.Clone(own.Laws)
 	rest.Devices = slices.DeleteFunc(slices.Clone(ref.Devices), func(d op.DeviceType) bool { return !f.inGroup(d.Name) })
 	rest.Training = slices.DeleteFunc(slices.Clone(ref.Training), func(t costmodel.TrainingFact) bool { return !f.inGroup(t.Device) })
 	for _, name := range to {
@@ -43,7 +41,6 @@ func FillIn(own, ref *costmodel.Profile, model string) (filled, beside *costmode
 		}
 		out.Laws = append(out.Laws, lent...)
 		describe(out.Devices, name, ref.Devices, from)
-		out.Training = append(out.Training, f.trained(from, name)...)
 	}
 	return &out, &rest, distinct(ops)
 }
@@ -106,22 +103,6 @@ func (f *filler) lend(from, to string) []costmodel.Law {
 		lent = append(lent, l)
 	}
 	return lent
-}
-
-// trained is how whole steps train by the reference, for a device type of the profile that none
-// was measured of.
-func (f *filler) trained(from, to string) []costmodel.TrainingFact {
-	i := slices.IndexFunc(f.ref.Training, func(t costmodel.TrainingFact) bool { return t.Device == from })
-	if i < 0 || slices.ContainsFunc(f.own.Training, func(t costmodel.TrainingFact) bool { return t.Device == to }) {
-		return nil
-	}
-	t := f.ref.Training[i]
-	if t.Assumed == "" { // over the reference's laws, not over the profile's
-		t.Assumed, t.Steps, t.From = "the whole training steps of "+from, 0, doc.Input{}
-		t.Ratio = costmodel.CombineFactors(t.Ratio, costmodel.LentRatio)
-	}
-	t.Device = to
-	return []costmodel.TrainingFact{t}
 }
 
 // describe gives a device type the memory and the datasheet that it lacks.
