@@ -28,6 +28,9 @@ type ReferenceSummary struct {
 	Own      bool               `json:"measured_by_this_project,omitzero"`
 }
 
+// wholeSteps stands among the ops: how long calls take in training steps.
+const wholeSteps = "training steps"
+
 // SummariseReferences sums reference profiles up.
 func SummariseReferences(refs []profiles.Reference) []ReferenceSummary {
 	var all []ReferenceSummary
@@ -38,6 +41,13 @@ func SummariseReferences(refs []profiles.Reference) []ReferenceSummary {
 		}
 		for i := range r.Profile.Laws {
 			s.add(&r.Profile.Laws[i])
+		}
+		for _, t := range r.Profile.Training {
+			if t.Assumed == "" {
+				s.Measured = append(s.Measured, wholeSteps)
+			} else {
+				s.Assumed = append(s.Assumed, wholeSteps)
+			}
 		}
 		slices.Sort(s.Assumed)
 		all = append(all, s)
@@ -102,6 +112,8 @@ func References(w io.Writer, refs []ReferenceSummary, datasheets []string) error
 	for _, r := range refs {
 		if r.Own {
 			p.para("measured by ", fmt.Sprintf("this project: %s, by evenkeel calibrate; what it borrows was measured by others", r.Name))
+		} else if slices.Contains(r.Measured, wholeSteps) {
+			p.para("measured by ", fmt.Sprintf("this project: %s of %s; of the others they are assumed", wholeSteps, r.Name))
 		}
 	}
 	for _, o := range originsOf(refs) {

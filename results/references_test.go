@@ -2,18 +2,20 @@ package results
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/results/profiles"
 )
 
 func TestReferencesTellMeasuredFromAssumed(t *testing.T) {
 	p := &costmodel.Profile{
 		Origins: []costmodel.Origin{{Title: "Tables", Repository: "example.org/tables", Licence: "MIT", Commit: "0123456789abcdef"}},
-		Devices: []op.DeviceType{{Name: "gpu/engine-1"}, {Name: "gpu/net-2"}},
+		Devices: []op.DeviceType{{Name: "gpu/engine-1", Fingerprint: profile.Fingerprint("gpu/engine-1")}, {Name: "gpu/net-2", Fingerprint: profile.Fingerprint("gpu/net-2")}}, // imported
 		Laws: []costmodel.Law{
 			{Op: op.KindAttnFwd, Variant: op.Variant{Mask: op.Diag, HeadDim: 64}, Attention: &costmodel.AttentionCore{}, Held: costmodel.FitError{Points: 30, Median: 0.01, P90: 0.04}},
 			{Op: op.KindAttnFwd, Variant: op.Variant{Mask: op.Diag, HeadDim: 128}, Attention: &costmodel.AttentionCore{}, Held: costmodel.FitError{Points: 20, Median: 0.02, P90: 0.03}},
@@ -21,15 +23,21 @@ func TestReferencesTellMeasuredFromAssumed(t *testing.T) {
 			{Op: op.KindAllGather, Curve: &costmodel.Curve{}, Held: costmodel.FitError{Points: 5, Median: 0.5, P90: 0.6}},
 		},
 	}
+	assumed := *p
+	assumed.Training = []costmodel.TrainingFact{{Device: "gpu/engine-1", Assumed: "steps of another"}}
+	if s := SummariseReferences([]profiles.Reference{{Name: "gpu", Profile: &assumed}}); !slices.Contains(s[0].Assumed, wholeSteps) || slices.Contains(s[0].Measured, wholeSteps) {
+		t.Errorf("assumed steps: %+v", s)
+	}
+	p.Training = []costmodel.TrainingFact{{Device: "gpu/engine-1", Steps: 3}}
 	s := SummariseReferences([]profiles.Reference{{Name: "gpu", Profile: p}})
-	if len(s) != 1 || len(s[0].Measured) != 2 || len(s[0].Assumed) != 1 || s[0].Points != 50 || s[0].Median != 0.02 || s[0].P90 != 0.04 {
+	if len(s) != 1 || len(s[0].Measured) != 3 || len(s[0].Assumed) != 1 || s[0].Points != 50 || s[0].Median != 0.02 || s[0].P90 != 0.04 {
 		t.Fatalf("%+v", s)
 	}
 	var b bytes.Buffer
 	if err := References(&b, s, []string{"gpu", "gpv"}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"engine-1, net-2", "attn_fwd diag", "gemm wgrad", "2.0 %, 4.0 %", "Tables: example.org/tables at 0123456789ab, MIT", "the ratios of their datasheets: gpv\n"} {
+	for _, want := range []string{"engine-1, net-2", "attn_fwd diag", "gemm wgrad", "2.0 %, 4.0 %", "measured by this project: training steps of gpu; of the others", "Tables: example.org/tables at 0123456789ab, MIT", "the ratios of their datasheets: gpv\n"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("lacks %q:\n%s", want, b.String())
 		}
