@@ -343,9 +343,9 @@ func flexMixed(w io.Writer, lines []flexLine) {
 ## Clusters of unequal GPUs
 
 Laws of the reference profiles, as in whole training steps, links between nodes assumed
-from datasheets; the stand-in cut at 192,000 tokens, 512 sequences a batch. "Best of the others" is the
-fastest of today's strategies, fcp and, of the batches that it planned, flexsp, which
-take all devices as equal and are priced with the devices they get. flexsp was given
+from datasheets; the stand-in cut at 192,000 tokens, 512 sequences a batch. "Best of the
+others" is the fastest of today's strategies, fcp and, of the batches that it planned,
+flexsp, which take all devices as equal and are priced with the devices they get. flexsp was given
 %s. "Apart" plans
 each type's share by itself, by us, and takes as long as the slowest type, as if types
 did not have to meet in every micro-batch for each other's parameters: less than such
