@@ -92,8 +92,9 @@ func (p *Profile) validateTraining() error {
 //
 // A device type that nothing is known of takes the geometric mean of the ratios that were measured
 // of others, a GPU of GPUs: if its calls stayed as fast as alone, it would seem faster beside them
-// than it is, and be given more of the work. What is assumed of one is lent to none. How far the ratios are off is one doubt of all laws of a device type, which
-// plans that use it alike do not differ by. A profile without any ratio is returned as it is.
+// than it is, and be given more of the work. What is assumed of one is lent to none. How far the
+// ratios are off is one doubt of all laws of a device type, which plans that use it alike do not
+// differ by. A profile without any ratio is returned as it is.
 func (p *Profile) inTraining() *Profile {
 	if len(p.Training) == 0 {
 		return p
