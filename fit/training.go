@@ -37,6 +37,9 @@ type TrainedStep struct {
 	// Peak is the most memory that tensors took, Reserved what the allocator held for them.
 	Peak     units.Bytes `json:"peak_bytes,omitzero"`
 	Reserved units.Bytes `json:"reserved_bytes,omitzero"`
+	// SMClock (Hz) and Power (W) are the GPU's medians while it trained; 0 where nobody looked.
+	SMClock float64 `json:"sm_clock_hz,omitzero"`
+	Power   float64 `json:"power_w,omitzero"`
 }
 
 // StepTimes is what the parts of one step took (costmodel.StepPart).
@@ -110,6 +113,9 @@ func (s *TrainedStep) validate() error {
 	}
 	if s.Peak < 0 || s.Reserved < 0 {
 		return fmt.Errorf("peak_bytes, reserved_bytes: %d, %d: must not be negative", int64(s.Peak), int64(s.Reserved))
+	}
+	if !(s.SMClock >= 0 && s.SMClock < 1e11 && s.Power >= 0 && s.Power < 1e6) {
+		return fmt.Errorf("sm_clock_hz, power_w: %v, %v: want 0 Hz to 100 GHz and 0 W to 1 MW", s.SMClock, s.Power)
 	}
 	return nil
 }

@@ -132,7 +132,7 @@ func TrainingSteps(w io.Writer, t *fit.Training) error {
 		p.para("", "measured on "+orNone(t.GPU)+", "+orNone(t.Stack))
 	}
 	rows := newTable(column{title: "step", most: 24}, column{title: "on", most: 24}, column{title: "tokens", number: true}, column{title: "recompute"}, column{title: "kernel"}, column{title: "steps", number: true},
-		column{title: "took", number: true}, column{title: "forward", number: true}, column{title: "loss", number: true}, column{title: "backward", number: true}, column{title: "optimizer", number: true}, column{title: "peak memory", number: true})
+		column{title: "took", number: true}, column{title: "forward", number: true}, column{title: "loss", number: true}, column{title: "backward", number: true}, column{title: "optimizer", number: true}, column{title: "peak memory", number: true}, column{title: "SM clock\n(MHz)", number: true}, column{title: "power\n(W)", number: true})
 	for i := range t.Steps {
 		s := &t.Steps[i]
 		row := []string{s.Name, s.Device(), s.Job.SeqLen.String(), string(s.Job.Recompute), orNone(s.Kernel), fmt.Sprint(len(s.Times))}
@@ -142,10 +142,18 @@ func TrainingSteps(w io.Writer, t *fit.Training) error {
 			whole += s.Median(part)
 			parts = append(parts, seconds(s.Median(part)))
 		}
-		rows.row(append(append(append(row, seconds(whole)), parts...), gibibytes(s.Peak))...)
+		rows.row(append(append(append(row, seconds(whole)), parts...), gibibytes(s.Peak), watched(s.SMClock/1e6), watched(s.Power))...)
 	}
 	p.printf("\n")
 	rows.render(p)
 	p.para("", "times are medians over the steps, the whole their sum")
 	return p.err
+}
+
+// watched is a quantity that a driver told, or nothing.
+func watched(v float64) string {
+	if v == 0 {
+		return orNone("")
+	}
+	return fmt.Sprintf("%.0f", v)
 }

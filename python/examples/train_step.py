@@ -22,7 +22,9 @@ import json
 import math
 import os
 import statistics
+import subprocess
 import sys
+import threading
 import time
 from typing import Any, Callable, Iterator
 
@@ -73,6 +75,59 @@ class Clock:
         pairs = list(zip(self._marks, self._marks[1:]))
         self._marks = []
         return [a.elapsed_time(b) / 1e3 if self._cuda else b - a for a, b in pairs]
+
+
+class Watch:
+    """The clock and the power of a GPU while it trains, by nvidia-smi; nothing without a GPU or without that.
+
+    Between enter and exit. A call that is measured alone leaves a GPU at its full clock; what it has in a step says
+    how much of the step's longer time that is.
+    """
+
+    def __init__(self, gpu: str) -> None:
+        self._gpu, self._since = gpu, math.inf
+        self._samples: list[tuple[float, float, float]] = []  # when, Hz, W
+        self._tool: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> "Watch":
+        if self._gpu:
+            with contextlib.suppress(OSError):
+                self._tool = subprocess.Popen(
+                    ["nvidia-smi", "--id=" + self._gpu, "--query-gpu=clocks.sm,power.draw", "--format=csv,noheader,nounits", "-lms", "50"],
+                    stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+                self._reader = threading.Thread(target=self._read, daemon=True)
+                self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._tool:
+            self._tool.kill()
+            self._reader.join()
+            self._tool.communicate()
+
+    def begin(self) -> None:
+        """Only what is sampled from now on counts."""
+        self._since = time.monotonic()
+
+    def facts(self) -> dict[str, float]:
+        """Medians since begin: sm_clock_hz, power_w."""
+        seen = [s[1:] for s in list(self._samples) if s[0] >= self._since]
+        return dict(zip(("sm_clock_hz", "power_w"), map(statistics.median, zip(*seen))))
+
+    def _read(self) -> None:
+        assert self._tool and self._tool.stdout
+        for line in self._tool.stdout:
+            with contextlib.suppress(ValueError):  # [N/A] of a GPU that does not tell
+                megahertz, watts = (float(x) for x in line.split(","))
+                self._samples.append((time.monotonic(), megahertz * 1e6, watts))
+
+
+def gpu_id(device: torch.device) -> str:
+    """By which nvidia-smi knows a device: by its number where torch does not tell more; "" of a processor."""
+    if device.type != "cuda":
+        return ""
+    properties = torch.cuda.get_device_properties(device)
+    return "GPU-" + str(properties.uuid) if hasattr(properties, "uuid") else str(device.index or 0)
 
 
 class Training:
@@ -210,14 +265,17 @@ def measured(document: dict[str, Any], device: torch.device, kernel: str, steps:
     else:
         torch.set_num_threads(threads(document["ranks"][0]["device"]) or torch.get_num_threads())
     training, clock, times = Training(document, device, kernel), Clock(device), []
-    for i in range(warm + steps):
-        if cuda and i == warm:
-            torch.cuda.reset_peak_memory_stats()
-        training.step(clock)
-        parts = clock.parts()
-        if i >= warm:
-            times.append({name + "_s": t for name, t in zip(PARTS, parts)})
-    out: dict[str, Any] = {"kernel": kernel, "job": document["job"], "times": times}
+    with Watch(gpu_id(device)) as watch:
+        for i in range(warm + steps):
+            if i == warm:
+                watch.begin()
+                if cuda:
+                    torch.cuda.reset_peak_memory_stats()
+            training.step(clock)
+            parts = clock.parts()
+            if i >= warm:
+                times.append({name + "_s": t for name, t in zip(PARTS, parts)})
+    out: dict[str, Any] = {"kernel": kernel, "job": document["job"], "times": times, **watch.facts()}
     if cuda:
         out["peak_bytes"], out["reserved_bytes"] = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     return out

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from typing import Any
 from unittest import mock
@@ -155,6 +156,31 @@ class TestTrainStep(unittest.TestCase):
             learned["job"]["model"]["position_rows"] = 64
             with self.assertRaisesRegex(SystemExit, "learned positions"):
                 train_step.Training(learned, torch.device("cpu"), "plain")
+
+    def test_clock_of_a_gpu(self) -> None:
+        """As nvidia-smi tells it while steps are measured; a GPU that tells none, or no such tool, leaves it out."""
+        with tempfile.TemporaryDirectory() as folder:
+            tool = os.path.join(folder, "nvidia-smi")
+            for text, want in (("1755, 650.5", {"sm_clock_hz": 1.755e9, "power_w": 650.5}), ("[N/A], 70", {})):
+                with open(tool, "w", encoding="utf-8") as f:
+                    f.write(f"#!/bin/sh\necho \"$@\" > {folder}/asked\nwhile sleep 0.01; do echo '{text}'; done\n")
+                os.chmod(tool, 0o755)
+                with mock.patch.dict(os.environ, PATH=folder + os.pathsep + os.environ["PATH"]):
+                    with train_step.Watch("GPU-7") as watch:
+                        time.sleep(0.2)
+                        self.assertEqual(watch.facts(), {}, "before it begins")
+                        watch.begin()
+                        until = time.monotonic() + 5
+                        while want and not watch.facts() and time.monotonic() < until:
+                            time.sleep(0.01)
+                        time.sleep(0.05)
+                self.assertEqual(watch.facts(), want)
+                with open(os.path.join(folder, "asked"), encoding="utf-8") as f:
+                    self.assertIn("--id=GPU-7 --query-gpu=clocks.sm,power.draw", f.read())
+            with mock.patch.dict(os.environ, PATH=os.path.join(folder, "none")), train_step.Watch("GPU-7") as watch:
+                watch.begin()
+            self.assertEqual(watch.facts(), {})
+        self.assertEqual(train_step.gpu_id(torch.device("cpu")), "")
 
     def test_threads_of_a_processor(self) -> None:
         for device, want in (("torch_cpu:2", 2), ("torch_cpu:1@sse4", 1), ("h100_sxm", 0), ("h200_sxm@sm80", 0)):
