@@ -49,8 +49,8 @@ func TestProfileFactsAreChecked(t *testing.T) {
 		"trained twice":  {func(p *Profile) { p.Training = append(p.Training, p.Training[0]) }, `training[1].device: "fast"`},
 		"trained ratio":  {func(p *Profile) { p.Training[0].Optimizer = math.Inf(1) }, "training[0].optimizer: +Inf: want a factor from 0.1 to 100"},
 		"trained loss":   {func(p *Profile) { p.Training[0].Loss = 0 }, "training[0].loss: 0"},
-		"trained steps":  {func(p *Profile) { p.Training[0].Steps = 0 }, "training[0]: ratio 1.04 of 0 steps"},
-		"trained error":  {func(p *Profile) { p.Training[0].Ratio = 0.9 }, "training[0]: ratio 0.9 of 4 steps"},
+		"trained steps":  {func(p *Profile) { p.Training[0].Steps = 0 }, "training[0].steps: 0: want at least one, or assumed"},
+		"trained error":  {func(p *Profile) { p.Training[0].Ratio = 0.9 }, "training[0].ratio: 0.9: want a factor of 1 to 100"},
 		"law of a layer": {func(p *Profile) { p.Laws[0].Op = op.KindLayerFwd }, "op: layer_fwd has no law"},
 		"law of memory":  {func(p *Profile) { p.Laws[0].Op = op.KindMemLayer }, "op: mem_layer has no law"},
 	} {

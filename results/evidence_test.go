@@ -83,6 +83,7 @@ func trained(t *testing.T, evidence string, p *costmodel.Profile) {
 	if err := doc.Load(evidence+"training.json", &steps); err != nil {
 		t.Fatal(err)
 	}
+	steps.Model = costmodel.ModelOf(steps.Steps[0].Device()) // as the command finds it by the GPU's name
 	hash, err := doc.HashFile(evidence + "training.json")
 	if err != nil {
 		t.Fatal(err)
