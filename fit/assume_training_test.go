@@ -116,6 +116,14 @@ func TestStepsFindTheirDeviceByItsModel(t *testing.T) {
 	if err != nil || len(r.From) != 1 || !r.From[0].Own || r.From[0].Device != p.Training[0].Device || r.Inside < 8 {
 		t.Errorf("%v: %+v", err, r)
 	}
+	steps.GPU = "NVIDIA H100 80GB HBM3"
+	for model, right := range map[string]bool{"h100_sxm": true, "h200_sxm": false, "": false} {
+		steps.Model = model
+		_, err := steps.Check(p, "", (&Limits{}).Replayed())
+		if onto := steps.Onto(p, doc.Input{}); (err == nil) != right || (onto == nil) != right {
+			t.Errorf("of a GPU that is known as %q: check %v, fit %v", model, err, onto)
+		}
+	}
 	if steps.Steps[0].Device() != "h100_sxm" {
 		t.Errorf("the document says %q", steps.Steps[0].Device())
 	}
