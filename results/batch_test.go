@@ -7,6 +7,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/batch"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // doubtfulBatch is a plan of one sequence by a baseline: a faster one is in doubt, and one
@@ -21,9 +22,9 @@ func doubtfulBatch() *batch.Document {
 		Classes:  []batch.ClassEntry{{Name: "1", Uses: []int{1}, Cap: 100}},
 		Strategy: "today", Plan: plan, Bound: 1, Gap: 1,
 		Compared: []batch.Candidate{
-			{Strategy: "today", Baseline: true, Verdict: batch.Chosen, Why: "what is run", Time: 2, Interval: at(2), Micro: 1, Gap: 1, Speedup: 1},
-			{Strategy: "slow", Verdict: batch.Slower, Why: "what is slow", Time: 3, Interval: at(3), Micro: 1, Gap: 2, Speedup: 2.0 / 3, GainError: 0.1},
-			{Strategy: "ours", Verdict: batch.Tie, Why: "what is ours; gains 500 ms +- 600 ms", Time: 1.5, Interval: at(1.5), Micro: 1, Gap: 0.5, Speedup: 4.0 / 3, GainError: 0.6, Doubt: "a law"},
+			{Micro: 1, Candidate: recommend.Candidate{Strategy: "today", Baseline: true, Verdict: batch.Chosen, Why: "what is run", Time: 2, Interval: at(2), Gap: 1, Speedup: 1}},
+			{Micro: 1, Candidate: recommend.Candidate{Strategy: "slow", Verdict: batch.Slower, Why: "what is slow", Time: 3, Interval: at(3), Gap: 2, Speedup: 2.0 / 3, GainError: 0.1}},
+			{Micro: 1, Candidate: recommend.Candidate{Strategy: "ours", Verdict: batch.Tie, Why: "what is ours; gains 500 ms +- 600 ms", Time: 1.5, Interval: at(1.5), Gap: 0.5, Speedup: 4.0 / 3, GainError: 0.6, Doubt: "a law"}},
 		},
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/evenkeel/evenkeel/replay"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
@@ -81,7 +82,7 @@ func exitCode(err error) int {
 	var modelless *replay.NoModelError
 	var infeasible *solver.InfeasibleError
 	var long *batch.TooLongError
-	var none *batch.NotTakenError
+	var none *recommend.NotTakenError
 	var noRoom *groupcost.NoRoomError
 	switch {
 	case errors.As(err, &usage), errors.As(err, &asked), errors.As(err, &modelless):

@@ -9,6 +9,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // doubted are the attempts of choose: a slow baseline and, twice, a faster plan, which may
@@ -136,7 +137,7 @@ func TestAPlanThatIsAskedForMustBeThere(t *testing.T) {
 	if err != nil || len(d.Compared) != 3 {
 		t.Errorf("%v: %s: that nothing is surer is told without being asked for", err, verdicts(d))
 	}
-	var missing *NotTakenError
+	var missing *recommend.NotTakenError
 	if _, err := Choose(p, 0, attempts, sureName); !errors.As(err, &missing) || !strings.Contains(err.Error(), "the plan of evenkeel-sure was asked for: nothing is surer; take another") {
 		t.Error(err)
 	}
@@ -216,9 +217,9 @@ func TestABoundThatAPlanBeatsIsNoBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.Bound = (chosen + fastest) / 2
-	d.Gap = gap(d.Time, d.Bound)
-	d.Compared[0].Gap, d.Compared[1].Gap = gap(chosen, d.Bound), gap(fastest, d.Bound)
-	if err := d.stated(d.Compared[1]); err == nil || !strings.Contains(err.Error(), "less than lower_bound_s") {
+	d.Gap = recommend.Gap(d.Time, d.Bound)
+	d.Compared[0].Gap, d.Compared[1].Gap = recommend.Gap(chosen, d.Bound), recommend.Gap(fastest, d.Bound)
+	if err := d.compared(); err == nil || !strings.Contains(err.Error(), "less than lower_bound_s") {
 		t.Errorf("a document with another's plan below its bound: %v", err)
 	}
 }

@@ -3,7 +3,6 @@ package batch
 import (
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -63,45 +62,8 @@ type ClassEntry struct {
 
 // Candidate is a strategy's result in a document.
 type Candidate struct {
-	Strategy  string        `json:"strategy"`
-	Baseline  bool          `json:"baseline,omitzero"`
-	Published bool          `json:"published,omitzero"`
-	Verdict   Verdict       `json:"verdict"`
-	Why       string        `json:"why"`             // what the strategy does, or why it has no plan
-	Time      units.Seconds `json:"step_s,omitzero"` // of its plan; 0 where it has none
-	// Interval is the 90 % interval of Time and its source. It is empty where the prices
-	// have no laws behind them.
-	Interval costmodel.Estimate `json:"interval,omitzero"`
-	Micro    int                `json:"micro_batches,omitzero"` // how many
-	Gap      float64            `json:"gap"`                    // Time / lower bound - 1
-	Speedup  float64            `json:"speedup_vs_baseline"`    // time of the strongest baseline / Time
-	// GainError is half of the 90 % interval of the difference between Time and the time of
-	// the strongest baseline; Doubt names what contributes most to it (costmodel.GainError)
-	// and what to measure, to settle it.
-	GainError units.Seconds `json:"gain_error_s,omitzero"`
-	Doubt     string        `json:"doubt,omitzero"`
-	Took      units.Seconds `json:"planning_s,omitzero"` // planning time on the wall
-}
-
-// errs says what of the errors of its time and gain cannot be.
-func (c *Candidate) errs() error {
-	e := c.Interval
-	switch {
-	case e == costmodel.Estimate{}:
-	case !(e.Lo >= 0 && e.Lo <= e.Mid && e.Mid <= e.Hi) || math.IsInf(float64(e.Hi), 1):
-		return fmt.Errorf("interval: %v to %v about %v: want times in that order, none below 0", e.Lo, e.Hi, e.Mid)
-	case math.Abs(float64(e.Mid/c.Time)-1) > 1e-6:
-		return fmt.Errorf("interval.mid_s: %v: step_s is %v", e.Mid, c.Time)
-	}
-	if !valid(c.GainError) {
-		return fmt.Errorf("gain_error_s: %v: want a time of 0 or more", c.GainError)
-	}
-	return nil
-}
-
-// planned says that the strategy has a plan.
-func (c *Candidate) planned() bool {
-	return slices.Contains([]Verdict{Chosen, Equal, Tie, Slower}, c.Verdict)
+	recommend.Candidate
+	Micro int `json:"micro_batches,omitzero"` // how many
 }
 
 // Verdict says how a candidate compares with the chosen plan.
@@ -109,12 +71,12 @@ type Verdict = recommend.Verdict
 
 // The verdicts.
 const (
-	Chosen           = recommend.Chosen
-	Tie              = recommend.Tie
-	Equal            = recommend.Equal
-	Slower           = recommend.Slower
-	NotLegal Verdict = "not legal" // has no plan for such devices, prices or lengths; see Candidate.Why
-	Late     Verdict = "no plan in time"
+	Chosen   = recommend.Chosen
+	Tie      = recommend.Tie
+	Equal    = recommend.Equal
+	Slower   = recommend.Slower
+	NotLegal = recommend.NotLegal
+	Late     = recommend.Late
 )
 
 // Head implements doc.Document.
@@ -140,10 +102,10 @@ func (d *Document) Validate() error {
 	if err := d.times(); err != nil {
 		return err
 	}
-	if !valid(d.Time) || !valid(d.Bound) || beaten(d.Bound, d.Time) {
+	if !valid(d.Time) || !valid(d.Bound) || recommend.Beaten(d.Bound, d.Time) {
 		return fmt.Errorf("lower_bound_s: %v: want a time of at most step_s, %v", d.Bound, d.Time)
 	}
-	if want := gap(d.Time, d.Bound); !agree(d.Gap, want) {
+	if want := recommend.Gap(d.Time, d.Bound); !recommend.Agree(d.Gap, want) {
 		return fmt.Errorf("gap: %v: step_s over lower_bound_s - 1 is %v", d.Gap, want)
 	}
 	return d.compared()
@@ -152,86 +114,12 @@ func (d *Document) Validate() error {
 // compared says which of the candidates contradicts the others or the plan. A document
 // need not have any.
 func (d *Document) compared() error {
-	plans, chosen := make([]*recommend.Plan, len(d.Compared)), -1
-	for i, c := range d.Compared {
-		if err := d.stated(c); err != nil {
-			return fmt.Errorf("considered[%d].%w", i, err)
-		}
-		if c.Verdict == Chosen && chosen >= 0 {
-			return fmt.Errorf("considered[%d].verdict: considered[%d] is chosen already", i, chosen)
-		}
-		if c.Verdict == Chosen {
-			chosen = i
-		}
-		if c.planned() {
-			plans[i] = &recommend.Plan{Strategy: c.Strategy, Baseline: c.Baseline, Time: c.Time, GainError: c.GainError}
-		}
+	t := recommend.Table{Strategy: d.Strategy, Time: d.Time, Bound: d.Bound, Taken: d.Taken}
+	for i := range d.Compared {
+		t.Candidates = append(t.Candidates, &d.Compared[i].Candidate)
 	}
-	if len(d.Compared) == 0 {
-		return nil
-	}
-	if chosen < 0 {
-		return errors.New("considered: none of them is chosen")
-	}
-	return d.choice(plans, chosen)
+	return t.Validate()
 }
-
-// stated says what of a candidate cannot be, whatever the others are.
-func (d *Document) stated(c Candidate) error {
-	switch {
-	case !c.planned() && c.Verdict != NotLegal && c.Verdict != Late:
-		return fmt.Errorf("verdict: %q: want %s, %s, %s, %s, %s or %s", c.Verdict, Chosen, Equal, Tie, Slower, NotLegal, Late)
-	case !c.planned():
-		return c.errs()
-	case !valid(c.Time) || c.Time == 0:
-		return fmt.Errorf("step_s: %v: want a time above 0", c.Time)
-	case beaten(d.Bound, c.Time):
-		return fmt.Errorf("step_s: %v: less than lower_bound_s, %v, which no plan takes", c.Time, d.Bound)
-	case c.Verdict == Chosen && c.Strategy != d.Strategy:
-		return fmt.Errorf("strategy: %q: is chosen, and the plan is of %q", c.Strategy, d.Strategy)
-	case c.Verdict == Chosen && !recommend.Same(c.Time, d.Time):
-		return fmt.Errorf("step_s: %v: the plan, which is chosen, takes %v", c.Time, d.Time)
-	}
-	if want := gap(c.Time, d.Bound); !agree(c.Gap, want) {
-		return fmt.Errorf("gap: %v: step_s over lower_bound_s - 1 is %v", c.Gap, want)
-	}
-	return c.errs()
-}
-
-// choice says what of the candidates does not follow from their times and the errors of
-// their gains.
-func (d *Document) choice(plans []*recommend.Plan, chosen int) error {
-	best, at := recommend.Best(plans)
-	switch {
-	case d.Taken && chosen == best:
-		return errors.New("taken: true: the numbers recommend the chosen strategy anyway")
-	case !d.Taken && slower(plans[chosen].Time, plans[best].Time):
-		return fmt.Errorf("considered[%d].step_s: %v: less than the plan takes that is chosen, %v, and surely so", best, plans[best].Time, plans[chosen].Time)
-	}
-	var base *recommend.Plan
-	if at >= 0 {
-		base = plans[at]
-	}
-	for i, p := range plans {
-		c, speedup := d.Compared[i], 0.0
-		if p == nil {
-			continue
-		}
-		if base != nil {
-			speedup = float64(base.Time / p.Time)
-		}
-		if !agree(c.Speedup, speedup) {
-			return fmt.Errorf("considered[%d].speedup_vs_baseline: %v: the times give %v", i, c.Speedup, speedup)
-		}
-		if want := p.Verdict(plans[chosen], base); c.Verdict != want && (want != Tie || c.Verdict != Slower) {
-			return fmt.Errorf("considered[%d].verdict: %q: takes %v, and the plan %v: the numbers say %q", i, c.Verdict, c.Time, d.Time, want)
-		}
-	}
-	return nil
-}
-
-// agree says that two ratios differ by what was lost in writing and bounding at most.
-func agree(a, b float64) bool { return math.Abs(a-b) <= 1e-6*(1+math.Abs(b)) }
 
 // times says which time cannot be: a micro-batch is no shorter than a group of it, nor
 // the step than its micro-batches together.
@@ -269,7 +157,7 @@ func (d *Document) Chosen() *Candidate {
 func (d *Document) Baseline() *Candidate {
 	var best *Candidate
 	for i := range d.Compared {
-		if c := &d.Compared[i]; c.Baseline && c.planned() && (best == nil || c.Time < best.Time) {
+		if c := &d.Compared[i]; c.Baseline && c.Planned() && (best == nil || c.Time < best.Time) {
 			best = c
 		}
 	}
