@@ -1,0 +1,261 @@
+package multitask
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// MostPools is how many device types a cluster may have.
+const MostPools = 8
+
+// Pool is the devices of one type.
+type Pool struct {
+	Device string
+	Ranks  [][]int // by node, in the cluster's rank order
+}
+
+// Count is the number of devices.
+func (p Pool) Count() int {
+	n := 0
+	for _, node := range p.Ranks {
+		n += len(node)
+	}
+	return n
+}
+
+// Costs says what the modules of Tasks take on devices of a cluster. What is asked for is
+// remembered; it is not safe for concurrent use.
+type Costs struct {
+	Tasks *Tasks
+	Pools []Pool
+	Needs [][]int // Tasks.Needs
+
+	node, pool []int // by rank
+	from       source
+	passes     map[passKey]pass
+	exchanges  map[exchangeKey]units.Seconds
+	sends      map[sendKey]units.Seconds
+	err        error // the first price that was missing
+}
+
+// source is where prices come from.
+type source interface {
+	// pass is what a layer takes on a device of a pool that has so many samples.
+	pass(module, pool, samples int) (pass, error)
+	// exchange is what the gradients of a layer take among ranks.
+	exchange(module int, ranks []int) (units.Seconds, error)
+	// send is what bytes take from one rank to another.
+	send(from, to int, bytes units.Bytes) (units.Seconds, error)
+	// result is the bytes that leave a layer of a module for each sample: between two runs
+	// of it and, where last, for the modules that need it.
+	result(module int, last bool) units.Bytes
+	// memory is what a rank holds of a layer of a module that runs on n of them, of which it
+	// has so many samples.
+	memory(module, n, samples int) (states, activations units.Bytes)
+	// capacity is what plans may use of a device's memory; 0 where nobody knows.
+	capacity(pool int) units.Bytes
+	// brief is the account of a run's layers on the device that is slowest; nil where there
+	// are no laws.
+	brief(module, pool, samples int, ranks []int, layers int) (*costmodel.Step, error)
+	// warnings are those of the laws in use.
+	warnings() []string
+}
+
+// pass is a layer's forward and backward pass.
+type pass struct{ forward, backward units.Seconds }
+
+type passKey struct{ module, pool, samples int }
+
+type exchangeKey struct {
+	module  int
+	crosses int // the node, or -1 for several
+	uses    [MostPools]int
+}
+
+type sendKey struct {
+	crosses  int
+	from, to int // pools
+	bytes    units.Bytes
+}
+
+func newCosts(t *Tasks, ranks []costmodel.Rank, from source) (*Costs, error) {
+	c := &Costs{
+		Tasks: t, Needs: t.Needs(), from: from,
+		passes: map[passKey]pass{}, exchanges: map[exchangeKey]units.Seconds{}, sends: map[sendKey]units.Seconds{},
+	}
+	for r, rank := range ranks {
+		p := slices.IndexFunc(c.Pools, func(p Pool) bool { return p.Device == rank.Device })
+		if p < 0 {
+			p = len(c.Pools)
+			c.Pools = append(c.Pools, Pool{Device: rank.Device})
+		}
+		to := &c.Pools[p]
+		if last := len(to.Ranks) - 1; last < 0 || c.node[to.Ranks[last][0]] != rank.Node {
+			to.Ranks = append(to.Ranks, nil)
+		}
+		last := len(to.Ranks) - 1
+		to.Ranks[last] = append(to.Ranks[last], r)
+		c.node, c.pool = append(c.node, rank.Node), append(c.pool, p)
+	}
+	if len(c.Pools) > MostPools {
+		return nil, fmt.Errorf("the cluster has %d device types: want at most %d for tasks side by side", len(c.Pools), MostPools)
+	}
+	return c, nil
+}
+
+// Devices is the number of devices.
+func (c *Costs) Devices() int { return len(c.pool) }
+
+// PoolOf and NodeOf are a rank's pool and node.
+func (c *Costs) PoolOf(rank int) int { return c.pool[rank] }
+
+// NodeOf is the node of a rank.
+func (c *Costs) NodeOf(rank int) int { return c.node[rank] }
+
+// Missing is the first price that was asked for and is not known, nil if there is none.
+// Groups of devices without a price are never chosen: they take forever.
+func (c *Costs) Missing() error { return c.err }
+
+// forever is what a group of devices takes that has no price.
+var forever = units.Seconds(math.Inf(1))
+
+// on is a layer's passes on one device.
+func (c *Costs) on(module, pool, samples int) pass {
+	if samples == 0 {
+		return pass{}
+	}
+	k := passKey{module, pool, samples}
+	if p, ok := c.passes[k]; ok {
+		return p
+	}
+	p, err := c.from.pass(module, pool, samples)
+	if err != nil {
+		c.err = first(c.err, err)
+		p = pass{forever, 0}
+	}
+	c.passes[k] = p
+	return p
+}
+
+// Passes is the seconds that a layer's forward and its backward pass take on one device of
+// a pool that has so many samples of the batch.
+func (c *Costs) Passes(module, pool, samples int) (forward, backward units.Seconds) {
+	p := c.on(module, pool, samples)
+	return p.forward, p.backward
+}
+
+// Alone is the seconds that a layer takes, forward and backward, on one device of a pool
+// that has so many samples of the batch.
+func (c *Costs) Alone(module, pool, samples int) units.Seconds {
+	p := c.on(module, pool, samples)
+	return p.forward + p.backward
+}
+
+// Layer is the seconds that one layer of a module takes, forward and backward, on ranks
+// that each have so many samples of the batch: those of the slowest, and of the exchange of
+// gradients what its backward pass does not hide.
+func (c *Costs) Layer(module int, ranks, samples []int) units.Seconds {
+	longest, hides := units.Seconds(0), units.Seconds(0)
+	for i, r := range ranks {
+		p := c.on(module, c.pool[r], samples[i])
+		longest, hides = max(longest, p.forward+p.backward), max(hides, p.backward)
+	}
+	return longest + max(0, c.Exchange(module, ranks)-hides)
+}
+
+// Exchange is the seconds that the gradients of a layer take among ranks.
+func (c *Costs) Exchange(module int, ranks []int) units.Seconds {
+	if len(ranks) < 2 {
+		return 0
+	}
+	k := exchangeKey{module: module, crosses: c.node[ranks[0]]}
+	for _, r := range ranks {
+		k.uses[c.pool[r]]++
+		if c.node[r] != k.crosses {
+			k.crosses = -1
+		}
+	}
+	if t, ok := c.exchanges[k]; ok {
+		return t
+	}
+	t, err := c.from.exchange(module, ranks)
+	if err != nil {
+		c.err = first(c.err, err)
+		t = forever
+	}
+	c.exchanges[k] = t
+	return t
+}
+
+// Move is the seconds until the results of a module's layer are where the next run needs
+// them, and its gradients back: nothing between runs on the same ranks in the same shares.
+// Every device sends or receives its share at the same time as the others, over the slowest
+// link between any two of them. last says that they are the module's, for another one.
+func (c *Costs) Move(module int, from, to *Run, last bool) units.Seconds {
+	if slices.Equal(from.Ranks, to.Ranks) && (last || slices.Equal(from.Samples, to.Samples)) {
+		return 0
+	}
+	bytes := c.from.result(module, last) * units.Bytes(c.Tasks.Modules[module].Batch)
+	if bytes == 0 {
+		return 0
+	}
+	fewest := units.Bytes(min(len(from.Ranks), len(to.Ranks)))
+	a, b := from.Ranks[0], to.Ranks[0]
+	for _, r := range to.Ranks { // a pair on different nodes, if there is one
+		if c.node[r] != c.node[a] {
+			b = r
+			break
+		}
+	}
+	for _, r := range from.Ranks {
+		if c.node[b] == c.node[a] && c.node[r] != c.node[b] {
+			a = r
+		}
+	}
+	if a == b {
+		if b = other(from.Ranks, to.Ranks, a); b < 0 {
+			return 0
+		}
+	}
+	return 2 * c.send(a, b, (bytes+fewest-1)/fewest)
+}
+
+// other is a rank of either list that is not the one given; -1 if there is none.
+func other(a, b []int, not int) int {
+	for _, ranks := range [][]int{a, b} {
+		for _, r := range ranks {
+			if r != not {
+				return r
+			}
+		}
+	}
+	return -1
+}
+
+func (c *Costs) send(from, to int, bytes units.Bytes) units.Seconds {
+	k := sendKey{c.node[from], c.pool[from], c.pool[to], bytes}
+	if c.node[to] != k.crosses {
+		k.crosses = -1
+	}
+	if t, ok := c.sends[k]; ok {
+		return t
+	}
+	t, err := c.from.send(from, to, bytes)
+	if err != nil {
+		c.err = first(c.err, err)
+		t = forever
+	}
+	c.sends[k] = t
+	return t
+}
+
+func first(known, err error) error {
+	if known != nil {
+		return known
+	}
+	return err
+}

@@ -1,0 +1,166 @@
+package multitask
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// laws are prices by the fitted laws of a cluster.
+type laws struct {
+	tasks  *Tasks
+	pools  []Pool
+	layers []*costmodel.Layers // by module; equal layers share one
+	jobs   []costmodel.Job     // by module, of one layer's shape
+	room   []units.Bytes       // by pool
+	o      Options
+}
+
+// Options are how modules are trained.
+type Options struct {
+	DType op.DType
+	// Recompute is RecomputeFull where only what goes into a layer is kept for its backward
+	// pass.
+	Recompute costmodel.Recompute
+}
+
+// FromLaws prices tasks, whose modules have shapes, by the laws of a predictor, on a
+// cluster.
+//
+// Errors: an invalid cluster; a device that the profile lacks; a missing law of one device,
+// as *costmodel.MissingLawError. What is missing of a group of devices shows when it is
+// asked for: see Costs.Missing.
+func FromLaws(q *costmodel.Predictor, t *Tasks, c costmodel.Cluster, o Options) (*Costs, error) {
+	l := &laws{tasks: t, o: o}
+	known := map[Shape]*costmodel.Layers{}
+	for _, m := range t.Modules {
+		if m.Shape == nil {
+			return nil, fmt.Errorf("module %s: has a curve and no shape: laws need the shape of its layers", m.Name)
+		}
+		job := costmodel.Job{Model: m.Model(), Cluster: c, DType: o.DType, Recompute: o.Recompute}
+		of, ok := known[*m.Shape]
+		if !ok {
+			var err error
+			if of, err = costmodel.NewLayers(q, job); err != nil {
+				return nil, err
+			}
+			known[*m.Shape] = of
+		}
+		l.layers, l.jobs = append(l.layers, of), append(l.jobs, job)
+	}
+	costs, err := newCosts(t, c.Ranks(), l)
+	if err != nil {
+		return nil, err
+	}
+	l.pools = costs.Pools
+	for _, pool := range l.pools {
+		l.room = append(l.room, q.DeviceMemory(l.jobs[0], pool.Device).Capacity)
+	}
+	for m := range t.Modules { // no device lacks a law
+		for p := range costs.Pools {
+			if costs.Alone(m, p, 1); costs.err != nil {
+				return nil, costs.err
+			}
+		}
+	}
+	return costs, nil
+}
+
+func (l *laws) pass(module, pool, samples int) (pass, error) {
+	s := l.tasks.Modules[module].Shape
+	forward, backward, err := l.layers[module].Passes(l.pools[pool].Device, s.Mask(), costmodel.Documents{Tokens: s.SeqLen, Count: samples})
+	return pass{forward, backward}, err
+}
+
+// memory has parameters and gradients in the precision of the layers, and 12 bytes (8 in float32) of the
+// optimizer for each parameter, as costmodel has them of one sequence.
+func (l *laws) memory(module, n, samples int) (states, activations units.Bytes) {
+	j, s := l.jobs[module], l.tasks.Modules[module].Shape
+	params := units.Bytes(j.Model.LayerParams())
+	states = 2*params*l.o.DType.Size() + ((16-2*l.o.DType.Size())*params+units.Bytes(n)-1)/units.Bytes(n)
+	token := j.LayerActivations()
+	if l.o.Recompute == costmodel.RecomputeFull {
+		token = units.Bytes(s.Hidden) * l.o.DType.Size()
+	}
+	return states, units.Bytes(samples) * units.Bytes(s.SeqLen) * token
+}
+
+func (l *laws) capacity(pool int) units.Bytes { return l.room[pool] }
+
+func (l *laws) brief(module, pool, samples int, ranks []int, layers int) (*costmodel.Step, error) {
+	s := l.tasks.Modules[module].Shape
+	return l.layers[module].Brief(l.pools[pool].Device, s.Mask(), costmodel.Documents{Tokens: s.SeqLen, Count: samples}, ranks, layers)
+}
+
+func (l *laws) warnings() []string {
+	var all []string
+	for _, of := range l.layers {
+		for _, w := range of.Warnings() {
+			if !slices.Contains(all, w) {
+				all = append(all, w)
+			}
+		}
+	}
+	return all
+}
+
+func (l *laws) exchange(module int, ranks []int) (units.Seconds, error) {
+	return l.layers[module].Exchange(op.KindAllReduce, ranks)
+}
+
+func (l *laws) send(from, to int, bytes units.Bytes) (units.Seconds, error) {
+	return l.layers[0].Send(from, to, bytes)
+}
+
+// result is the activations of a sample.
+func (l *laws) result(module int, _ bool) units.Bytes {
+	s := l.tasks.Modules[module].Shape
+	return units.Bytes(s.SeqLen) * units.Bytes(s.Hidden) * l.o.DType.Size()
+}
+
+// curves are prices by published curves, which know of one type of devices, and of no
+// links between them.
+type curves struct{ tasks *Tasks }
+
+// Published prices tasks, whose modules have curves, on the devices of a cluster, which are
+// all of one type.
+//
+// Errors: an invalid cluster, devices of several types, a module without a curve.
+func Published(t *Tasks, c costmodel.Cluster) (*Costs, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	for _, m := range t.Modules {
+		if m.Curve == nil {
+			return nil, fmt.Errorf("module %s: has a shape and no curve: its layers are priced by laws", m.Name)
+		}
+	}
+	costs, err := newCosts(t, c.Ranks(), curves{t})
+	if err == nil && len(costs.Pools) > 1 {
+		err = fmt.Errorf("cluster: %s and %s: curves are of one device type: name one, or state shapes, which laws price on any", costs.Pools[0].Device, costs.Pools[1].Device)
+	}
+	return costs, err
+}
+
+func (c curves) pass(module, _, samples int) (pass, error) {
+	return pass{forward: c.tasks.Modules[module].Curve.Time(1, samples)}, nil
+}
+
+func (c curves) exchange(module int, _ []int) (units.Seconds, error) {
+	return c.tasks.Modules[module].Curve.Sync, nil
+}
+
+func (curves) send(int, int, units.Bytes) (units.Seconds, error) { return 0, nil }
+
+func (curves) result(int, bool) units.Bytes { return 0 }
+
+func (curves) memory(int, int, int) (states, activations units.Bytes) { return 0, 0 }
+
+func (curves) capacity(int) units.Bytes { return 0 }
+
+func (curves) brief(int, int, int, []int, int) (*costmodel.Step, error) { return nil, nil }
+
+func (curves) warnings() []string { return nil }

@@ -1,0 +1,76 @@
+package multitask
+
+import (
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Memory is what a rank holds at its peak under a plan, in bytes.
+type Memory struct {
+	// States are the parameters and gradients of the layers that the rank runs, and its
+	// share of their optimizer's state, which the devices of a run divide among them (ZeRO-1).
+	States units.Bytes `json:"states_bytes"`
+	// Activations are what all its runs keep for their backward passes.
+	Activations units.Bytes `json:"activations_bytes"`
+	// Capacity is what plans may use; 0 where nobody measured it.
+	Capacity units.Bytes `json:"capacity_bytes"`
+}
+
+// Peak is all of it.
+func (m Memory) Peak() units.Bytes { return m.States + m.Activations }
+
+// Memory is what every rank holds under a plan: layers stay where they are run, and all
+// activations are kept from the first forward pass to the last backward pass.
+func (c *Costs) Memory(p *Plan) []Memory {
+	out := make([]Memory, c.Devices())
+	for r := range out {
+		out[r].Capacity = c.from.capacity(c.pool[r])
+	}
+	for i := range p.Runs {
+		run := &p.Runs[i]
+		for k, r := range run.Ranks {
+			states, activations := c.from.memory(run.Module, len(run.Ranks), run.Samples[k])
+			out[r].States += units.Bytes(run.Layers) * states
+			out[r].Activations += units.Bytes(run.Layers) * activations
+		}
+	}
+	return out
+}
+
+// NoRoomError says which rank has too little memory for a plan.
+type NoRoomError struct {
+	Rank   int
+	Device string
+	Memory Memory
+}
+
+// Error names the rank, what it would hold and the ways out.
+func (e *NoRoomError) Error() string {
+	return fmt.Sprintf("rank %d (%s) would hold %v, %v of it states and %v activations, and plans may fill %v of it: recompute activations, take smaller batches or more devices",
+		e.Rank, e.Device, e.Memory.Peak(), e.Memory.States, e.Memory.Activations, units.BytesOf(costmodel.Usable*float64(e.Memory.Capacity)))
+}
+
+// Over is by what factor the rank holds more than it may.
+func (e *NoRoomError) Over() float64 {
+	return float64(e.Memory.Peak()) / (costmodel.Usable * float64(e.Memory.Capacity))
+}
+
+// Fits says whether every rank has the memory that a plan needs; if not, the error is the
+// *NoRoomError of the rank that has least.
+func (c *Costs) Fits(p *Plan) error {
+	var worst *NoRoomError
+	for r, m := range c.Memory(p) {
+		if m.Capacity == 0 || float64(m.Peak()) <= costmodel.Usable*float64(m.Capacity) {
+			continue
+		}
+		if e := (&NoRoomError{r, c.Pools[c.pool[r]].Device, m}); worst == nil || e.Over() > worst.Over() {
+			worst = e
+		}
+	}
+	if worst == nil {
+		return nil
+	}
+	return worst
+}

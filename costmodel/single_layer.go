@@ -1,0 +1,139 @@
+package costmodel
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Layers predicts what one layer of a model takes on single devices that each have whole
+// sequences, and collectives among devices of a cluster. Planners of models that train side
+// by side put steps of their own together from them. It is not safe for concurrent use.
+type Layers struct {
+	c     *coster
+	ranks []Rank
+}
+
+// NewLayers is of the model, the precision, the recomputation and the cluster of a job; all
+// else of it is ignored. Errors: an invalid model or cluster, a device that the profile lacks.
+func NewLayers(q *Predictor, j Job) (*Layers, error) {
+	if err := j.Model.Validate(); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	if err := j.Cluster.Validate(); err != nil {
+		return nil, fmt.Errorf("cluster: %w", err)
+	}
+	l := &Layers{c: newCoster(q, j), ranks: j.Cluster.Ranks()}
+	for _, r := range l.ranks {
+		if _, err := q.Device(r.Device); err != nil {
+			return nil, err
+		}
+	}
+	return l, nil
+}
+
+// Passes are the seconds that one layer's forward and backward pass take on a device, under
+// full recomputation with the forward pass once more in the backward one, for sequences that one call of attention computes: each by itself, causal (op.Diag) or not
+// (op.Full).
+//
+// Errors: what laws are missing, as of Simulate.
+func (l *Layers) Passes(device string, mask op.Mask, of Documents) (forward, backward units.Seconds, err error) {
+	l.c.timeOnly, l.c.err = true, nil
+	forward, backward = l.pass(device, mask, of, false, nil), l.pass(device, mask, of, true, nil)
+	return forward, backward, l.c.err
+}
+
+// Exchange is the seconds that a collective over a layer's gradients takes among ranks of
+// the cluster, at the slowest class of links that it crosses; 0 of one rank.
+//
+// Errors: a link class that the cluster does not name, a missing law.
+func (l *Layers) Exchange(kind op.Kind, ranks []int) (units.Seconds, error) {
+	l.c.timeOnly, l.c.err = true, nil
+	t, err := l.message(kind, ranks, l.c.job.LayerBytes(), nil)
+	return t, cmp.Or(err, l.c.err)
+}
+
+// Send is the seconds that bytes take from one rank of the cluster to another.
+//
+// Errors: as of Exchange.
+func (l *Layers) Send(from, to int, bytes units.Bytes) (units.Seconds, error) {
+	l.c.timeOnly, l.c.err = true, nil
+	t, err := l.message(op.KindSendRecv, []int{from, to}, bytes, nil)
+	return t, cmp.Or(err, l.c.err)
+}
+
+// Brief is the account of so many layers' passes on a device, one after the other, with
+// the exchange of the gradients among ranks as far as the backward pass does not hide it.
+//
+// Errors: as of Passes and Exchange.
+func (l *Layers) Brief(device string, mask op.Mask, of Documents, ranks []int, layers int) (*Step, error) {
+	l.c.timeOnly, l.c.err = false, nil
+	var acc, sent account
+	l.pass(device, mask, of, false, &acc)
+	backward := l.pass(device, mask, of, true, &acc)
+	exchange, err := l.message(op.KindAllReduce, ranks, l.c.job.LayerBytes(), &sent)
+	if err = cmp.Or(err, l.c.err); err != nil {
+		return nil, err
+	}
+	if open := exchange - backward; open > 0 {
+		acc.merge(sent, float64(open/exchange))
+	}
+	total := acc.total()
+	step := &Step{Time: Estimate{Mid: acc.mid(), Source: total.Source}, sides: []side{{laws: acc.byLaw(1)}}}
+	step.Time = interval(step.Time.Mid, total.Source, step.sides)
+	return step.Scaled(step.Time.Mid * units.Seconds(layers)), nil
+}
+
+// Warnings are what a user has to know of the laws that were used so far.
+func (l *Layers) Warnings() []string { return l.c.warnings() }
+
+func (l *Layers) pass(device string, mask op.Mask, of Documents, back bool, acc *account) units.Seconds {
+	tokens := of.Tokens * units.Tokens(of.Count)
+	if back {
+		t := l.c.backToAttention(device, tokens, acc) + l.alone(device, mask, of, true, acc) + l.c.backFromAttention(device, tokens, acc)
+		if l.c.job.Recompute == RecomputeFull {
+			t += l.pass(device, mask, of, false, acc)
+		}
+		return t
+	}
+	return l.c.beforeAttention(device, tokens, acc) + l.alone(device, mask, of, false, acc) + l.c.afterAttention(device, tokens, acc)
+}
+
+// alone is the attention of sequences that no other device has a part of.
+func (l *Layers) alone(device string, mask op.Mask, of Documents, back bool, acc *account) units.Seconds {
+	m := l.c.job.Model
+	a := op.Attention{Mask: mask, QLen: of.Tokens, KVLen: of.Tokens, QHeads: m.QHeads, KVHeads: m.KVHeads, HeadDim: m.HeadDim, DType: l.c.job.DType}
+	if of.Count > 1 { // a shape has one way to be written
+		a.Batch = of.Count
+	}
+	var s op.Shape = op.AttnFwd{Attention: a}
+	if back {
+		s = op.AttnBwd{Attention: a}
+	}
+	return l.c.charge(l.c.on(device, s.Kind(), s.Variant()), s, 1, acc)
+}
+
+// message is a collective among ranks.
+func (l *Layers) message(kind op.Kind, ranks []int, bytes units.Bytes, acc *account) (units.Seconds, error) {
+	if len(ranks) < 2 {
+		return 0, nil
+	}
+	var members []op.Member
+	cluster, node := l.c.job.Cluster, l.ranks[ranks[0]].Node
+	for _, r := range ranks {
+		members = addMember(members, l.ranks[r].Device)
+		if l.ranks[r].Node != node {
+			node = -1
+		}
+	}
+	link, field := cluster.Network, "network"
+	if node >= 0 {
+		link, field = cluster.Nodes[node].Link, fmt.Sprintf("nodes[%d].link", node)
+	}
+	if link == "" {
+		return 0, fmt.Errorf("cluster.%s: empty, but ranks exchange bytes over it; name a link class of the profile", field)
+	}
+	return l.c.charge(l.c.over(link, kind, members), op.OfMessage(kind, op.Message{Group: len(ranks), Bytes: bytes}), 1, acc), nil
+}
