@@ -4,13 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/batch"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // BatchPlan prints a plan of a batch of unequal sequences: what was considered, the
@@ -90,7 +90,7 @@ func batchDoubt(p *printer, d *batch.Document) {
 	if c == nil || base == nil || c.Doubt == "" {
 		return
 	}
-	p.para("", fmt.Sprintf("against %s, %s: most of what that may be wrong by is %s", base.Strategy, batchAgainst(*c, base), c.Doubt))
+	p.para("", fmt.Sprintf("against %s, %s: most of what that may be wrong by is %s", base.Strategy, candidateAgainst(c.Candidate, &base.Candidate), c.Doubt))
 }
 
 func microBatches(n int) string {
@@ -101,52 +101,19 @@ func microBatches(n int) string {
 }
 
 func batchConsidered(p *printer, d *batch.Document) {
-	p.printf("\nconsidered, today's and published strategies first\n")
-	t := newTable(column{title: "strategy"}, column{title: "step", number: true}, column{title: "micro-\nbatches", number: true},
-		column{title: "against the best\nbaseline", number: true}, column{title: "speed-up", number: true}, column{title: "above the\nbound", number: true}, column{title: "planned in", number: true}, column{title: "verdict", most: 40})
-	base, doubts := d.Baseline(), false
-	for _, c := range d.Compared {
-		doubts = doubts || inDoubt(c, base)
-		name := c.Strategy
-		if c.Published {
-			name += " (published)"
-		} else if c.Baseline {
-			name += " (baseline)"
-		}
-		if !(c.Time > 0) {
-			t.row(name, none, none, none, none, none, c.Took.String(), string(c.Verdict)+": "+c.Why)
-			continue
-		}
-		step, speedup := c.Time.String(), none
-		if c.Interval.Mid > 0 {
-			step = estimate(c.Interval)
-		}
-		if c.Speedup > 0 {
-			speedup = fmt.Sprintf("%.3fx", c.Speedup)
-		}
-		t.row(name, step, fmt.Sprint(c.Micro), batchAgainst(c, base), speedup, units.Percent(c.Gap), c.Took.String(), verdictWord(c.Verdict, d.Taken && c.Time < d.Time))
+	c := contest{base: candidateOf(d.Baseline()), taken: d.Taken, time: d.Time, title: "micro-\nbatches"}
+	for _, x := range d.Compared {
+		c.candidates, c.more = append(c.candidates, x.Candidate), append(c.more, fmt.Sprint(x.Micro))
 	}
-	t.render(p)
-	if doubts {
-		p.para("", "~: the model's error leaves open whether there is a difference from the baseline")
-	}
+	c.show(p)
 }
 
-// batchAgainst prints how much less (or more) time a candidate takes than the strongest
-// baseline and how much nearer to it that may be, with a "~" where there may be no difference.
-func batchAgainst(c batch.Candidate, base *batch.Candidate) string {
-	switch {
-	case base == nil || !(c.Speedup > 0):
-		return none
-	case c.Strategy == base.Strategy:
-		return "baseline"
+// candidateOf is what all kinds of plans say of a candidate; nil of none.
+func candidateOf(c *batch.Candidate) *recommend.Candidate {
+	if c == nil {
+		return nil
 	}
-	return changed(c.Speedup, float64(c.GainError/base.Time), inDoubt(c, base))
-}
-
-// inDoubt says that a candidate may be as fast as the strongest baseline.
-func inDoubt(c batch.Candidate, base *batch.Candidate) bool {
-	return base != nil && c.Strategy != base.Strategy && c.Interval.Mid > 0 && math.Abs(float64(base.Time-c.Time)) <= float64(c.GainError)
+	return &c.Candidate
 }
 
 // batchMicro is one row a micro-batch: its groups by class, and how much of its

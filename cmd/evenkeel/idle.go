@@ -1,6 +1,8 @@
 package main
 
 import (
+	"slices"
+
 	"github.com/evenkeel/evenkeel/results/profiles"
 	"github.com/spf13/cobra"
 )
@@ -23,6 +25,9 @@ func costFlags() []string { return []string{"devices", "per-node", "memory", "co
 
 // idle refuses a flag that would change nothing: who gives it expects that it does.
 func (o problem) idle(c *cobra.Command) error {
+	if o.tasks != "" {
+		return idleTasks(c)
+	}
 	if c.Name() == "solve" {
 		if err := o.idleSequences(c); err != nil {
 			return err
@@ -37,6 +42,12 @@ func (o problem) idle(c *cobra.Command) error {
 		}
 	}
 	return refuse(c, lawFlags(), "is of laws, and --costs "+o.priced.costs+" takes a published model instead: leave out one of them")
+}
+
+// idleTasks refuses the flags of sequences beside tasks.
+func idleTasks(c *cobra.Command) error {
+	others := slices.Concat(oneSequenceFlags(), []string{"lengths"}, batchFlags(), costFlags(), []string{"model", "zero", "overlap-zero", "ring-buffers", "loss-chunk"})
+	return refuse(c, others, "means nothing for the modules of --tasks: leave it out")
 }
 
 // idleSequences refuses of solve the flags of a batch without one, and those of one

@@ -17,6 +17,7 @@ import (
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
+	"github.com/evenkeel/evenkeel/solver/multitask"
 	"github.com/spf13/cobra"
 )
 
@@ -114,6 +115,8 @@ func (a *app) runShow(path string, o view) error {
 		return a.showPlan(path, schema, o)
 	case strings.TrimSuffix(batch.Schema, "v1"):
 		return a.showBatch(path)
+	case strings.TrimSuffix(multitask.Schema, "v1"):
+		return a.showTasks(path)
 	case strings.TrimSuffix(replay.TraceSchema, "v1"):
 		return a.showTrace(path)
 	case strings.TrimSuffix(fit.TrainingSchema, "v1"):
@@ -196,6 +199,14 @@ func (a *app) showBatch(path string) error {
 		return err
 	}
 	return a.print(&d, func(w io.Writer) error { return results.BatchPlan(w, &d) })
+}
+
+func (a *app) showTasks(path string) error {
+	var d multitask.Document
+	if err := doc.Load(path, &d); err != nil {
+		return err
+	}
+	return a.print(&d, func(w io.Writer) error { return results.TaskPlan(w, &d) })
 }
 
 func (a *app) showRecording(path string) error {

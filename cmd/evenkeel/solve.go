@@ -40,6 +40,7 @@ type problem struct {
 	recomputeGiven                  bool
 	batch                           bool // of sequences of any lengths
 	sequences                       sequences
+	tasks                           string
 	priced                          priced
 	explain                         bool
 }
@@ -94,7 +95,7 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
 			o.sequences.seedGiven, o.priced.perNodeGiven = c.Flags().Changed("lengths-seed"), c.Flags().Changed("per-node")
-			if err := notEmpty(c, "profile", "link", "network", "dtype", "take", "strategy", "shares", "q-heads", "lengths", "column", "max-len", "costs", "context", "output", "timeline"); err != nil {
+			if err := notEmpty(c, "profile", "link", "network", "dtype", "take", "strategy", "shares", "q-heads", "lengths", "column", "max-len", "costs", "context", "output", "timeline", "tasks"); err != nil {
 				return err
 			}
 			if err := o.idle(c); err != nil {
@@ -106,7 +107,10 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 			if err := o.writable(); err != nil {
 				return err
 			}
-			if o.sequences.file != "" {
+			switch {
+			case o.tasks != "":
+				return a.runTasks(c.Context(), o)
+			case o.sequences.file != "":
 				return a.runBatch(c.Context(), o)
 			}
 			return a.runSolve(c.Context(), o)
@@ -128,6 +132,7 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 	f.StringVarP(&o.out, "output", "o", "", "plan to write")
 	f.StringVar(&o.timeline, "timeline", "", "timeline to write, for Perfetto or chrome://tracing")
 	f.BoolVar(&o.explain, "explain", false, "show the account of the step as a tree")
+	f.StringVar(&o.tasks, "tasks", "", "plan the modules of several tasks side by side: a file that describes them (evenkeel.tasks/v1)")
 	o.sequences.flags(c)
 	o.priced.flags(c, "--max-len, or 384000")
 	return c
@@ -466,7 +471,7 @@ func (o problem) writable() error {
 		return err
 	}
 	outs := []output{{"-o", o.out}, {"--timeline", o.timeline}}
-	if err := notLost(outs, append(paths, o.cluster, o.model, o.sequences.file)...); err != nil {
+	if err := notLost(outs, append(paths, o.cluster, o.model, o.sequences.file, o.tasks)...); err != nil {
 		return err
 	}
 	for _, to := range outs {

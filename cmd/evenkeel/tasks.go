@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	costs "github.com/evenkeel/evenkeel/costmodel/multitask"
+	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/ended"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/results"
+	"github.com/evenkeel/evenkeel/solver/multitask"
+)
+
+// runTasks plans the modules of a file side by side.
+func (a *app) runTasks(ctx context.Context, o problem) error {
+	if err := o.goodEffort(); err != nil {
+		return err
+	}
+	if err := multitask.Named(o.take); err != nil {
+		return usagef("--take: %w", err)
+	}
+	if o.cluster == "" {
+		return usagef("solve: --cluster is missing (see: evenkeel solve --help)")
+	}
+	var t costs.Tasks
+	if err := doc.Load(o.tasks, &t); err != nil {
+		return err
+	}
+	prices, err := a.taskPrices(o, &t)
+	if err != nil {
+		return err
+	}
+	if o.deadline > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = ended.After(ctx, o.deadline, "--deadline")
+		defer cancel()
+	}
+	begin := time.Now()
+	clock := func() units.Seconds { return units.Seconds(time.Since(begin).Seconds()) }
+	p := &multitask.Problem{Costs: prices.Costs, Effort: o.effort}
+	d, err := multitask.Solve(ctx, p, o.take, clock, func(strategy string) { a.note("%s ...", strategy) })
+	if err != nil {
+		if _, missing := errors.AsType[*costmodel.MissingLawError](err); missing {
+			return usageError{o.orReferences(err)}
+		}
+		return err
+	}
+	d.Schema, d.Tool, d.Created = multitask.Schema, tool, prices.created
+	d.Prices, d.Simulated = prices.words, prices.simulated
+	in, err := inputs(o.out, []string{o.tasks})
+	if err != nil {
+		return err
+	}
+	d.Inputs = append(slices.Clone(prices.inputs), in...)
+	d.Notes = slices.Concat(d.Notes, prices.remarks, p.Warnings())
+	if o.out != "" {
+		if err := doc.Save(o.out, d); err != nil {
+			return err
+		}
+	}
+	return a.print(d, func(w io.Writer) error { return results.TaskPlan(w, d) })
+}
+
+// taskPriceList is what tasks take, with where that comes from.
+type taskPriceList struct {
+	*costs.Costs
+	words     string
+	created   string // the laws' date, so that the same inputs give the same bytes
+	simulated bool
+	inputs    []doc.Input
+	remarks   []string
+}
+
+// taskPrices are the curves of a file, or laws for the shapes that it has.
+func (a *app) taskPrices(o problem, t *costs.Tasks) (taskPriceList, error) {
+	if t.Published() {
+		if o.profile != "" {
+			return taskPriceList{}, usagef("--profile %s: the modules of --tasks %s have curves of their own, which need no laws: leave it out", o.profile, o.tasks)
+		}
+		cluster, err := readCluster(o.cluster)
+		if err != nil {
+			return taskPriceList{}, err
+		}
+		c, err := costs.Published(t, cluster)
+		if err != nil {
+			return taskPriceList{}, usageError{err}
+		}
+		return taskPriceList{Costs: c, words: fmt.Sprintf("curves of %s, not measured by us, on %s", o.tasks, o.cluster), created: t.Created}, nil
+	}
+	laws, err := o.laws()
+	if err != nil {
+		return taskPriceList{}, err
+	}
+	dtype, err := o.precision(laws.profile)
+	if err != nil {
+		return taskPriceList{}, err
+	}
+	recompute := costmodel.Recompute(o.recompute)
+	if recompute != costmodel.RecomputeNone && recompute != costmodel.RecomputeFull {
+		return taskPriceList{}, usagef("--recompute %s: want none or full for --tasks", o.recompute)
+	}
+	c, err := costs.FromLaws(costmodel.NewPredictor(laws.profile), t, laws.cluster, costs.Options{DType: dtype, Recompute: recompute})
+	if _, missing := errors.AsType[*costmodel.MissingLawError](err); missing {
+		return taskPriceList{}, usageError{o.orReferences(err)} // what was given does not suffice for any plan
+	}
+	if err != nil {
+		return taskPriceList{}, usageError{err}
+	}
+	a.tell(laws)
+	kind := "laws"
+	if laws.profile.Simulated {
+		kind = "SIMULATED laws"
+	}
+	return taskPriceList{
+		Costs: c, words: fmt.Sprintf("%s of %s on %s, %s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, dtype),
+		created: laws.profile.Created, simulated: laws.profile.Simulated, inputs: laws.inputs, remarks: laws.remarks,
+	}, nil
+}

@@ -1,0 +1,156 @@
+package multitask
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// choice is numbers of devices by pool that a module may run on, with balanced shares.
+type choice struct {
+	uses    []int
+	samples []int // by pool: the most that a device has
+	// Of a layer, on the devices of as few nodes as there may be.
+	time  units.Seconds
+	alone units.Seconds // without the exchange of gradients
+	hides units.Seconds // of that, the backward pass of who has the longest
+	cost  float64       // by the prices of the bound
+}
+
+// mostMixes is how many numbers of one pool's devices are combined with those of others.
+const mostMixes = 12
+
+// mostChoices is how many choices a module has at most.
+const mostChoices = 160
+
+// choicesOf lists what a module may run on, by rising time: every number of devices of
+// one type with which a layer takes less than with fewer, and mixes of types. Those that
+// cost more than others as fast, by prices of a second of each type's devices, are left
+// out.
+func (p *Problem) choicesOf(module int, y []float64) []choice {
+	var all []choice
+	uses := make([]int, len(p.Pools))
+	var add func(pool int, mixed bool)
+	add = func(pool int, mixed bool) {
+		if pool == len(p.Pools) {
+			if c, ok := p.choice(module, slices.Clone(uses), y); ok {
+				all = append(all, c)
+			}
+			return
+		}
+		counts := p.numbers(module, pool)
+		if others := slices.ContainsFunc(uses[:pool], func(n int) bool { return n > 0 }); others || mixed {
+			counts = few(counts)
+		}
+		uses[pool] = 0
+		add(pool+1, mixed)
+		for _, n := range counts {
+			uses[pool] = n
+			add(pool+1, true)
+		}
+		uses[pool] = 0
+	}
+	for pool := range p.Pools { // of one type: all numbers
+		for _, n := range p.numbers(module, pool) {
+			uses[pool] = n
+			if c, ok := p.choice(module, slices.Clone(uses), y); ok {
+				all = append(all, c)
+			}
+		}
+		uses[pool] = 0
+	}
+	if len(p.Pools) > 1 {
+		add(0, true)
+	}
+	return prune(all)
+}
+
+// numbers lists the numbers of a pool's devices of which one less would have a larger share
+// of a module's batch.
+func (p *Problem) numbers(module, pool int) []int {
+	batch, most := p.Tasks.Modules[module].Batch, p.Pools[pool].Count()
+	var all []int
+	for n := 1; n <= min(most, batch); {
+		all = append(all, n)
+		share := needed(batch, n)
+		if share == 1 {
+			break
+		}
+		n = needed(batch, share-1)
+	}
+	return all
+}
+
+// few are mostMixes of rising numbers at most, the first and the last among them.
+func few(all []int) []int {
+	if len(all) <= mostMixes {
+		return all
+	}
+	out := make([]int, mostMixes)
+	for i := range out {
+		out[i] = all[i*(len(all)-1)/(mostMixes-1)]
+	}
+	return slices.Compact(out)
+}
+
+// choice prices numbers of devices, on the nodes where they are fewest. It is false where
+// some device would have nothing to do, or the group has no price.
+func (p *Problem) choice(module int, uses []int, y []float64) (choice, bool) {
+	samples, time := p.Balance(module, uses)
+	if !(time < forever) {
+		return choice{}, false
+	}
+	ranks := newFree(p.Costs).take(uses, nil)
+	shares := p.Shares(module, ranks)
+	if slices.Contains(shares, 0) {
+		return choice{}, false
+	}
+	c := choice{uses: uses, samples: samples, alone: time}
+	for q, n := range uses {
+		if n > 0 {
+			_, backward := p.Passes(module, q, samples[q])
+			c.hides = max(c.hides, backward)
+		}
+	}
+	c.time = c.on(p.Exchange(module, ranks))
+	for q, n := range uses {
+		c.cost += y[q] * float64(n) * float64(c.time)
+	}
+	return c, c.time < forever
+}
+
+// on is what a layer takes where the exchange of its gradients takes so long.
+func (c *choice) on(exchange units.Seconds) units.Seconds {
+	return c.alone + max(0, exchange-c.hides)
+}
+
+// prune leaves those of all choices that cost less than every faster one, and mixes that
+// cost little more, by rising time.
+func prune(all []choice) []choice {
+	const little = 1.1
+	slices.SortStableFunc(all, func(a, b choice) int {
+		return cmp.Or(cmp.Compare(a.time, b.time), cmp.Compare(a.cost, b.cost))
+	})
+	var out []choice
+	least := 0.0
+	for i, c := range all {
+		if i > 0 && slices.Equal(c.uses, all[i-1].uses) {
+			continue
+		}
+		if len(out) == 0 || c.cost < little*least {
+			out = append(out, c)
+		}
+		if len(out) == 1 || c.cost < least {
+			least = c.cost
+		}
+	}
+	if len(out) <= mostChoices {
+		return out
+	}
+	thinned := make([]choice, mostChoices)
+	for i := range thinned {
+		thinned[i] = out[i*(len(out)-1)/(mostChoices-1)]
+	}
+	return thinned
+}

@@ -1,0 +1,52 @@
+package multitask
+
+import (
+	"context"
+
+	"github.com/evenkeel/evenkeel/costmodel/multitask"
+)
+
+// Problem is what is to be planned.
+type Problem struct {
+	*multitask.Costs
+	// Effort is how many times as long as usual to search; 0 is 1.
+	Effort float64
+
+	widths [][]width // equalWidths of every module on all devices
+}
+
+// equal are the widths of every module on all devices.
+func (p *Problem) equal() [][]width {
+	if p.widths == nil {
+		for m := range p.Tasks.Modules {
+			p.widths = append(p.widths, equalWidths(p.Costs, m, p.Devices()))
+		}
+	}
+	return p.widths
+}
+
+// Strategy finds a plan for a problem.
+type Strategy interface {
+	// Name is the strategy's name in documents and on the command line.
+	Name() string
+	// Claims says what the strategy is and how it is shown.
+	Claims() Claims
+	// Solve returns the best plan that it finds, simulated, or the best so far when ctx
+	// ends. The same problem gives the same plan unless ctx ends.
+	//
+	// Errors: *IllegalError where the strategy has no plan for such a problem, a missing law.
+	Solve(ctx context.Context, p *Problem) (*multitask.Plan, error)
+}
+
+// Claims says what a strategy is.
+type Claims struct {
+	Baseline  bool   // what people run today
+	Published bool   // the algorithm of a paper
+	Doc       string // one sentence for the user
+}
+
+// IllegalError says why a strategy has no plan for a problem.
+type IllegalError struct{ Why string }
+
+// Error gives the reason.
+func (e *IllegalError) Error() string { return e.Why }
