@@ -30,11 +30,11 @@ const mostChoices = 160
 // out.
 func (p *Problem) choicesOf(module int, y []float64) []choice {
 	var all []choice
-	uses := make([]int, len(p.Pools))
+	f, uses := newFree(p.Costs), make([]int, len(p.Pools))
 	var add func(pool int, mixed bool)
 	add = func(pool int, mixed bool) {
 		if pool == len(p.Pools) {
-			if c, ok := p.choice(module, slices.Clone(uses), y); ok {
+			if c, ok := p.choice(f, module, slices.Clone(uses), y); ok {
 				all = append(all, c)
 			}
 			return
@@ -54,7 +54,7 @@ func (p *Problem) choicesOf(module int, y []float64) []choice {
 	for pool := range p.Pools { // of one type: all numbers
 		for _, n := range p.numbers(module, pool) {
 			uses[pool] = n
-			if c, ok := p.choice(module, slices.Clone(uses), y); ok {
+			if c, ok := p.choice(f, module, slices.Clone(uses), y); ok {
 				all = append(all, c)
 			}
 		}
@@ -63,7 +63,7 @@ func (p *Problem) choicesOf(module int, y []float64) []choice {
 	if len(p.Pools) > 1 {
 		add(0, true)
 	}
-	return prune(all)
+	return slices.DeleteFunc(prune(all), func(c choice) bool { return p.idles(f, module, c) })
 }
 
 // numbers lists the numbers of a pool's devices of which one less would have a larger share
@@ -96,16 +96,18 @@ func few(all []int) []int {
 
 // choice prices numbers of devices, on the nodes where they are fewest. It is false where
 // some device would have nothing to do, or the group has no price.
-func (p *Problem) choice(module int, uses []int, y []float64) (choice, bool) {
+func (p *Problem) choice(f *free, module int, uses []int, y []float64) (choice, bool) {
 	samples, time := p.Balance(module, uses)
 	if !(time < forever) {
 		return choice{}, false
 	}
-	ranks := newFree(p.Costs).take(uses, nil)
-	shares := p.Shares(module, ranks)
-	if slices.Contains(shares, 0) {
-		return choice{}, false
+	for q, n := range uses {
+		if n > 0 && samples[q] == 0 {
+			return choice{}, false
+		}
 	}
+	f.reset()
+	ranks := f.take(nil, uses, nil)
 	c := choice{uses: uses, samples: samples, alone: time}
 	for q, n := range uses {
 		if n > 0 {
@@ -118,6 +120,12 @@ func (p *Problem) choice(module int, uses []int, y []float64) (choice, bool) {
 		c.cost += y[q] * float64(n) * float64(c.time)
 	}
 	return c, c.time < forever
+}
+
+// idles says that some device of a choice would have no sample.
+func (p *Problem) idles(f *free, module int, c choice) bool {
+	f.reset()
+	return slices.Contains(p.Shares(module, f.take(nil, c.uses, nil)), 0)
 }
 
 // on is what a layer takes where the exchange of its gradients takes so long.

@@ -6,17 +6,27 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/multitask"
 )
 
-// free are the devices that nothing runs on, by pool and node.
+// free are the devices that nothing runs on.
 type free struct {
 	c     *multitask.Costs
-	ranks [][][]int // rising
-	count []int     // by pool
+	home  []place // by rank
+	busy  []bool  // by rank
+	nodes [][]int // by pool and node of the pool: how many are free
+	count []int   // by pool
 }
 
+// place is a pool and a node of it.
+type place struct{ pool, node int }
+
 func newFree(c *multitask.Costs) *free {
-	f := &free{c: c, ranks: make([][][]int, len(c.Pools)), count: make([]int, len(c.Pools))}
+	f := &free{c: c, home: make([]place, c.Devices()), busy: make([]bool, c.Devices()), nodes: make([][]int, len(c.Pools)), count: make([]int, len(c.Pools))}
 	for p, pool := range c.Pools {
-		f.ranks[p] = make([][]int, len(pool.Ranks))
+		f.nodes[p] = make([]int, len(pool.Ranks))
+		for n, node := range pool.Ranks {
+			for _, r := range node {
+				f.home[r] = place{p, n}
+			}
+		}
 	}
 	f.reset()
 	return f
@@ -24,10 +34,12 @@ func newFree(c *multitask.Costs) *free {
 
 // reset makes all devices free.
 func (f *free) reset() {
+	clear(f.busy)
 	for p, pool := range f.c.Pools {
-		f.count[p] = pool.Count()
+		f.count[p] = 0
 		for n, node := range pool.Ranks {
-			f.ranks[p][n] = append(f.ranks[p][n][:0], node...)
+			f.nodes[p][n] = len(node)
+			f.count[p] += len(node)
 		}
 	}
 }
@@ -42,90 +54,74 @@ func (f *free) has(uses []int) bool {
 	return true
 }
 
-// all says whether every one of the ranks is free.
-func (f *free) all(ranks []int) bool {
-	for _, r := range ranks {
-		p, n := f.place(r)
-		if _, found := slices.BinarySearch(f.ranks[p][n], r); !found {
-			return false
-		}
-	}
-	return true
-}
-
-// place is the pool and the node in it of a rank.
-func (f *free) place(rank int) (pool, node int) {
-	pool = f.c.PoolOf(rank)
-	nodes := f.c.Pools[pool].Ranks
-	node, found := slices.BinarySearchFunc(nodes, rank, func(node []int, r int) int { return node[0] - r })
-	if !found {
-		node--
-	}
-	return pool, node
-}
-
-// occupy takes free ranks.
-func (f *free) occupy(ranks []int) {
-	for _, r := range ranks {
-		p, n := f.place(r)
-		at, _ := slices.BinarySearch(f.ranks[p][n], r)
-		f.ranks[p][n] = slices.Delete(f.ranks[p][n], at, at+1)
-		f.count[p]--
-	}
+// occupy takes a free rank.
+func (f *free) occupy(rank int) {
+	at := f.home[rank]
+	f.busy[rank] = true
+	f.nodes[at.pool][at.node]--
+	f.count[at.pool]--
 }
 
 // release gives ranks back.
 func (f *free) release(ranks []int) {
 	for _, r := range ranks {
-		p, n := f.place(r)
-		at, _ := slices.BinarySearch(f.ranks[p][n], r)
-		f.ranks[p][n] = slices.Insert(f.ranks[p][n], at, r)
-		f.count[p]++
+		at := f.home[r]
+		f.busy[r] = false
+		f.nodes[at.pool][at.node]++
+		f.count[at.pool]++
 	}
 }
 
-// take occupies so many devices of every pool, of which there are enough, and returns their
-// ranks, rising: those that are wanted if they are free and as many, otherwise of each pool
-// those of the node with the fewest free devices that holds them or, if none does, of the
-// nodes with most.
-func (f *free) take(uses, wanted []int) []int {
-	if len(wanted) > 0 && f.asMany(uses, wanted) && f.all(wanted) {
-		f.occupy(wanted)
-		return wanted
+// take occupies so many devices of every pool, of which there are enough, and appends their
+// ranks, rising, to a list: those that are wanted if they are free and as many, otherwise of
+// each pool those of the node with the fewest free devices that holds them or, if none does,
+// of the nodes with most.
+func (f *free) take(to, uses, wanted []int) []int {
+	begin := len(to)
+	if len(wanted) > 0 && f.suits(uses, wanted) {
+		to = append(to, wanted...)
+		for _, r := range wanted {
+			f.occupy(r)
+		}
+		return to
 	}
-	var ranks []int
 	for p, n := range uses {
 		for n > 0 {
-			node := pick(f.ranks[p], n)
-			k := min(n, len(f.ranks[p][node]))
-			ranks = append(ranks, f.ranks[p][node][:k]...)
-			f.ranks[p][node] = slices.Delete(f.ranks[p][node], 0, k)
-			f.count[p] -= k
-			n -= k
+			node := pick(f.nodes[p], n)
+			for _, r := range f.c.Pools[p].Ranks[node] {
+				if n > 0 && !f.busy[r] {
+					f.occupy(r)
+					to = append(to, r)
+					n--
+				}
+			}
 		}
 	}
-	slices.Sort(ranks)
-	return ranks
+	slices.Sort(to[begin:])
+	return to
 }
 
-// asMany says whether ranks are so many of every pool.
-func (f *free) asMany(uses, ranks []int) bool {
+// suits says whether ranks are free, and so many of every pool.
+func (f *free) suits(uses, ranks []int) bool {
 	var count [multitask.MostPools]int
 	for _, r := range ranks {
-		count[f.c.PoolOf(r)]++
+		if f.busy[r] {
+			return false
+		}
+		count[f.home[r].pool]++
 	}
 	return slices.Equal(uses, count[:len(uses)])
 }
 
-// pick is the node with the fewest free ranks that holds n or, if none does, the one with
+// pick is the node with the fewest free devices that has n or, if none does, the one with
 // the most.
-func pick(nodes [][]int, n int) int {
+func pick(nodes []int, n int) int {
 	best, most := -1, 0
-	for i, node := range nodes {
-		if len(node) >= n && (best < 0 || len(node) < len(nodes[best])) {
+	for i, has := range nodes {
+		if has >= n && (best < 0 || has < nodes[best]) {
 			best = i
 		}
-		if len(node) > len(nodes[most]) {
+		if has > nodes[most] {
 			most = i
 		}
 	}

@@ -38,6 +38,7 @@ type scheduler struct {
 	after   [][]int // modules that wait for each
 	next    []int   // phase of each module
 	runs    []multitask.Run
+	ranks   []int // of all runs
 	busy    []int // runs that have not ended
 	last    []int // run of each module so far; -1
 	ends    []units.Seconds
@@ -70,7 +71,7 @@ func newScheduler(p *Problem, choices [][]choice) *scheduler {
 // run schedules a draft and returns how long it takes. The runs are s.runs, without shares.
 func (s *scheduler) run(d *draft) units.Seconds {
 	s.free.reset()
-	s.runs, s.busy = s.runs[:0], s.busy[:0]
+	s.runs, s.busy, s.ranks = s.runs[:0], s.busy[:0], s.ranks[:0]
 	for m := range s.next {
 		s.next[m], s.last[m], s.ends[m] = 0, -1, 0
 		s.needs[m], s.state[m] = len(s.p.Needs[m]), ready
@@ -107,7 +108,9 @@ func (s *scheduler) begin(d *draft, m int, now units.Seconds) {
 	case len(s.p.Needs[m]) > 0:
 		wanted = s.runs[s.last[s.p.Needs[m][0]]].Ranks
 	}
-	r.Ranks = s.free.take(c.uses, wanted)
+	from := len(s.ranks)
+	s.ranks = s.free.take(s.ranks, c.uses, wanted)
+	r.Ranks = s.ranks[from:len(s.ranks):len(s.ranks)]
 	if s.last[m] >= 0 {
 		before := &s.runs[s.last[m]]
 		r.Start = max(r.Start, before.End+s.p.Move(m, before, &r, false))
@@ -152,13 +155,22 @@ func (s *scheduler) end(d *draft) units.Seconds {
 	return now
 }
 
-// plan is what the last draft became, with shares and times.
+// plan is what the last draft became, with shares and times. Runs of a module that follow
+// one another on the same devices are one.
 func (s *scheduler) plan() (*multitask.Plan, error) {
-	plan := &multitask.Plan{Runs: slices.Clone(s.runs)}
-	for i := range plan.Runs {
-		r := &plan.Runs[i]
+	plan := &multitask.Plan{}
+	last := map[int]int{} // run of each module so far
+	for _, r := range s.runs {
+		if at, known := last[r.Module]; known {
+			if b := &plan.Runs[at]; b.End == r.Start && slices.Equal(b.Ranks, r.Ranks) {
+				b.Layers, b.End = b.Layers+r.Layers, r.End
+				continue
+			}
+		}
+		last[r.Module] = len(plan.Runs)
 		r.Ranks = slices.Clone(r.Ranks)
 		r.Samples = s.p.Shares(r.Module, r.Ranks)
+		plan.Runs = append(plan.Runs, r)
 	}
 	return plan, s.p.Simulate(plan)
 }

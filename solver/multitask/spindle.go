@@ -65,8 +65,18 @@ func waves(p *Problem, first before) (*multitask.Plan, error) {
 	return plan, p.Simulate(plan)
 }
 
+// Continuous is the time in which all modules end, level by level, if devices and layers
+// can be divided at will: the C* that Spindle aims at. It is no bound: see Bound.
+func (p *Problem) Continuous() units.Seconds {
+	sum := units.Seconds(0)
+	for _, level := range levels(p.Costs) {
+		sum += p.together(level)
+	}
+	return sum
+}
+
 // together is the time in which all modules of a level end if devices and layers can be
-// divided at will (algorithm 2 of Spindle, by bisection). It is no bound: see Bound.
+// divided at will (algorithm 2 of Spindle, by bisection).
 func (p *Problem) together(level []int) units.Seconds {
 	need := func(time units.Seconds) float64 {
 		sum := 0.0
@@ -224,7 +234,7 @@ func (w *packer) commit(plan *multitask.Plan, chosen, wide []int, span units.Sec
 		x := &w.parts[at]
 		each := timeAt(w.widths[x.module], wide[i])
 		layers := min(x.layers, int(float64(span/each)*(1+rounding)))
-		ranks := w.free.take(w.free.any(wide[i]), w.was[x.module])
+		ranks := w.free.take(nil, w.free.any(wide[i]), w.was[x.module])
 		w.was[x.module] = ranks
 		plan.Runs = append(plan.Runs, multitask.Run{Module: x.module, Layers: layers, Ranks: ranks, Samples: w.c.EqualShares(x.module, len(ranks)), Wave: w.wave})
 		x.layers -= layers

@@ -33,7 +33,7 @@ func (Sequential) Solve(_ context.Context, p *Problem) (*multitask.Plan, error) 
 
 // whole is a run of all layers of a module on n free devices, which it occupies.
 func (p *Problem) whole(f *free, module, n int) multitask.Run {
-	ranks := f.take(f.any(n), nil)
+	ranks := f.take(nil, f.any(n), nil)
 	return multitask.Run{Module: module, Layers: p.Tasks.Modules[module].Layers, Ranks: ranks, Samples: p.EqualShares(module, len(ranks))}
 }
 
@@ -155,7 +155,7 @@ func (TasksSideBySide) Solve(_ context.Context, p *Problem) (*multitask.Plan, er
 	n := p.marginal(of)
 	ranks, f := make([][]int, len(tasks)), newFree(p.Costs)
 	for t := range tasks {
-		ranks[t] = f.take(f.any(n[t]), nil)
+		ranks[t] = f.take(nil, f.any(n[t]), nil)
 	}
 	plan := &multitask.Plan{}
 	for _, m := range p.Tasks.Order() {
