@@ -204,36 +204,35 @@ func (c *Costs) Move(module int, from, to *Run, last bool) units.Seconds {
 		return 0
 	}
 	fewest := units.Bytes(min(len(from.Ranks), len(to.Ranks)))
-	a, b := from.Ranks[0], to.Ranks[0]
-	for _, r := range to.Ranks { // a pair on different nodes, if there is one
-		if c.node[r] != c.node[a] {
-			b = r
-			break
-		}
-	}
-	for _, r := range from.Ranks {
-		if c.node[b] == c.node[a] && c.node[r] != c.node[b] {
-			a = r
-		}
-	}
-	if a == b {
-		if b = other(from.Ranks, to.Ranks, a); b < 0 {
-			return 0
-		}
-	}
-	return 2 * c.send(a, b, (bytes+fewest-1)/fewest)
-}
-
-// other is a rank of either list that is not the one given; -1 if there is none.
-func other(a, b []int, not int) int {
-	for _, ranks := range [][]int{a, b} {
-		for _, r := range ranks {
-			if r != not {
-				return r
+	share, slowest := (bytes+fewest-1)/fewest, units.Seconds(0)
+	senders, n := c.ends(from.Ranks)
+	receivers, m := c.ends(to.Ranks)
+	for _, a := range senders[:n] {
+		for _, b := range receivers[:m] {
+			if a != b {
+				slowest = max(slowest, c.send(a, b, share))
 			}
 		}
 	}
-	return -1
+	return 2 * slowest
+}
+
+// ends are n of some ranks that stand for all of them where messages are priced: of every
+// pool the first twice, or beside it one on another node or, where there is none, any other.
+func (c *Costs) ends(ranks []int) (of [2 * MostPools]int, n int) {
+	var second [MostPools]int // place of the pool's second one
+	for _, r := range ranks {
+		p := c.pool[r]
+		at := second[p]
+		switch {
+		case at == 0:
+			of[n], of[n+1], second[p] = r, r, n+1
+			n += 2
+		case c.node[of[at]] == c.node[of[at-1]]:
+			of[at] = r
+		}
+	}
+	return of, n
 }
 
 func (c *Costs) send(from, to int, bytes units.Bytes) units.Seconds {
