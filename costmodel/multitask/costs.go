@@ -199,12 +199,12 @@ func (c *Costs) Move(module int, from, to *Run, last bool) units.Seconds {
 	if slices.Equal(from.Ranks, to.Ranks) && (last || slices.Equal(from.Samples, to.Samples)) {
 		return 0
 	}
-	bytes := c.from.result(module, last) * units.Bytes(c.Tasks.Modules[module].Batch)
+	bytes := c.from.result(module, last).Times(int64(c.Tasks.Modules[module].Batch))
 	if bytes == 0 {
 		return 0
 	}
 	fewest := units.Bytes(min(len(from.Ranks), len(to.Ranks)))
-	share, slowest := (bytes+fewest-1)/fewest, units.Seconds(0)
+	share, slowest := bytes.Plus(fewest-1)/fewest, units.Seconds(0)
 	senders, n := c.ends(from.Ranks)
 	receivers, m := c.ends(to.Ranks)
 	for _, a := range senders[:n] {

@@ -3,6 +3,7 @@ package multitask
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -112,6 +113,11 @@ func TestMoveByHand(t *testing.T) {
 	w.tasks.Modules[0].Batch, w.bytes[0] = 7, 1
 	if got := c.Move(0, on([]int{0, 1, 2}, []int{3, 2, 2}), on([]int{0, 1, 3}, []int{3, 2, 2}), false); !close(got, 2*3e-9) {
 		t.Errorf("7 bytes among three take %v", got)
+	}
+	// More bytes than there are sizes are the largest one.
+	w.bytes[0] = math.MaxInt64 / 2
+	if got := w.costs(t).Move(0, on([]int{0}, []int{7}), on([]int{1}, []int{7}), false); !close(got, 2*math.MaxInt64*1e-9) {
+		t.Errorf("7 times half of the largest size take %v", got)
 	}
 }
 

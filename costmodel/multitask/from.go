@@ -85,7 +85,7 @@ func (l *laws) memory(module, n, samples int) (states, activations units.Bytes) 
 	if l.o.Recompute == costmodel.RecomputeFull {
 		token = units.Bytes(s.Hidden) * l.o.DType.Size()
 	}
-	return states, units.Bytes(samples) * units.Bytes(s.SeqLen) * token
+	return states, token.Times(int64(samples) * int64(s.SeqLen))
 }
 
 func (l *laws) capacity(pool int) units.Bytes { return l.room[pool] }

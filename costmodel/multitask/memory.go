@@ -19,7 +19,7 @@ type Memory struct {
 }
 
 // Peak is all of it.
-func (m Memory) Peak() units.Bytes { return m.States + m.Activations }
+func (m Memory) Peak() units.Bytes { return m.States.Plus(m.Activations) }
 
 // Memory is what every rank holds under a plan: layers stay where they are run, and all
 // activations are kept from the first forward pass to the last backward pass.
@@ -32,8 +32,8 @@ func (c *Costs) Memory(p *Plan) []Memory {
 		run := &p.Runs[i]
 		for k, r := range run.Ranks {
 			states, activations := c.from.memory(run.Module, len(run.Ranks), run.Samples[k])
-			out[r].States += units.Bytes(run.Layers) * states
-			out[r].Activations += units.Bytes(run.Layers) * activations
+			out[r].States = out[r].States.Plus(states.Times(int64(run.Layers)))
+			out[r].Activations = out[r].Activations.Plus(activations.Times(int64(run.Layers)))
 		}
 	}
 	return out
