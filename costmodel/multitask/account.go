@@ -1,7 +1,10 @@
 package multitask
 
 import (
+	"slices"
+
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // Account is a simulated plan's time with its errors: those of the runs that nothing waits
@@ -39,13 +42,27 @@ func (p *Plan) lastToEnd() int {
 	return last
 }
 
-// before is the run that one waited for last; -1 where it did not wait.
+// before is the run that one waited for longest, what it moved counted; -1 where it did not
+// wait.
 func (c *Costs) before(p *Plan, of int) int {
-	r, last := &p.Runs[of], -1
-	for i := range p.Runs[:of] {
-		b := &p.Runs[i]
-		if b.End <= r.Start && c.holdsUp(p, b, r) && (last < 0 || b.End > p.Runs[last].End) {
-			last = i
+	r, last, longest := &p.Runs[of], -1, units.Seconds(0)
+	began := slices.ContainsFunc(p.Runs[:of], func(b Run) bool { return b.Module == r.Module })
+	moved := map[int]bool{} // by module: its last run before, whose results are what is moved
+	for i, b := range slices.Backward(p.Runs[:of]) {
+		if b.End > r.Start || !c.holdsUp(p, &b, r) {
+			continue
+		}
+		until := b.End
+		switch {
+		case moved[b.Module]:
+		case b.Module == r.Module:
+			until += c.Move(b.Module, &b, r, false)
+		case !began && slices.Contains(c.Needs[r.Module], b.Module):
+			until += c.Move(b.Module, &b, r, true)
+		}
+		moved[b.Module] = true
+		if last < 0 || until > longest {
+			last, longest = i, until
 		}
 	}
 	return last
@@ -56,12 +73,7 @@ func (c *Costs) holdsUp(p *Plan, b, r *Run) bool {
 	if b.Module == r.Module || p.Waves && b.Wave < r.Wave {
 		return true
 	}
-	for _, need := range c.Needs[r.Module] {
-		if need == b.Module {
-			return true
-		}
-	}
-	return share(b.Ranks, r.Ranks)
+	return slices.Contains(c.Needs[r.Module], b.Module) || share(b.Ranks, r.Ranks)
 }
 
 // share says whether two rising lists have a rank in common.
