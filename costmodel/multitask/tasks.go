@@ -18,7 +18,7 @@ const Schema = "evenkeel.tasks/v1"
 const (
 	MaxModules = 1000
 	maxBatch   = 1 << 16
-	maxLayers  = 1 << 14
+	maxLayers  = 1 << 12 // as of a costmodel.Model
 	maxSample  = 1 << 24 // tokens
 )
 
