@@ -59,13 +59,19 @@ func violation(found []error, format string, args ...any) []error {
 
 // rules says what of a plan's runs cannot be, whatever they take.
 func rules(t *multitask.Tasks, devices int, plan *multitask.Plan) (found []error) {
-	layers := map[int]int{}
+	layers, needs := map[int]int{}, t.Needs()
 	for i, r := range plan.Runs {
 		if r.Module < 0 || r.Module >= len(t.Modules) {
 			return violation(found, "runs[%d].module: %d: there are %d modules", i, r.Module, len(t.Modules))
 		}
-		if r.Layers < 1 {
-			found = violation(found, "runs[%d].layers: %d: want 1 or more", i, r.Layers)
+		m := t.Modules[r.Module]
+		if r.Layers < 1 || r.Layers > m.Layers { // so that no sum wraps around to what is right
+			found = violation(found, "runs[%d].layers: %d: want 1 to %d, as %s has", i, r.Layers, m.Layers, m.Name)
+		}
+		for _, need := range needs[r.Module] {
+			if layers[need] < t.Modules[need].Layers {
+				found = violation(found, "runs[%d].module: %s is listed before the last layers of %s, which it needs", i, m.Name, t.Modules[need].Name)
+			}
 		}
 		layers[r.Module] += r.Layers
 		total, last := 0, -1
@@ -76,13 +82,13 @@ func rules(t *multitask.Tasks, devices int, plan *multitask.Plan) (found []error
 			last = rank
 		}
 		for _, n := range r.Samples {
-			if n < 1 {
-				found = violation(found, "runs[%d].samples: %d: a rank of a run has one sample at least", i, n)
+			if n < 1 || n > m.Batch {
+				found = violation(found, "runs[%d].samples: %d: want 1 to batch_samples of %s, %d, for each rank", i, n, m.Name, m.Batch)
 			}
 			total += n
 		}
-		if len(r.Samples) != len(r.Ranks) || total != t.Modules[r.Module].Batch {
-			found = violation(found, "runs[%d].samples: %d on %d of %d ranks: want a share for each, together batch_samples of %s, %d", i, total, len(r.Samples), len(r.Ranks), t.Modules[r.Module].Name, t.Modules[r.Module].Batch)
+		if len(r.Samples) != len(r.Ranks) || total != m.Batch {
+			found = violation(found, "runs[%d].samples: %d on %d of %d ranks: want a share for each, together batch_samples of %s, %d", i, total, len(r.Samples), len(r.Ranks), m.Name, m.Batch)
 		}
 	}
 	for m, x := range t.Modules {
@@ -96,6 +102,9 @@ func rules(t *multitask.Tasks, devices int, plan *multitask.Plan) (found []error
 // order says which runs of a plan, as far as rules holds, overlap or come too soon by the
 // times that it states.
 func order(t *multitask.Tasks, devices int, plan *multitask.Plan) (found []error) {
+	if !(plan.Time >= 0) || math.IsInf(float64(plan.Time), 1) { // by whose like no time is wrong
+		return violation(found, "step_s: %v: want a time of 0 or more", plan.Time)
+	}
 	slack := units.Seconds(roundingOff) * plan.Time
 	busy := make([][]int, devices)
 	ends, begins := map[int]units.Seconds{}, map[int]units.Seconds{}
@@ -136,11 +145,11 @@ func order(t *multitask.Tasks, devices int, plan *multitask.Plan) (found []error
 	if d := plan.Time - last; d > slack || d < -slack {
 		found = violation(found, "step_s: %v: the last run ends at %v", plan.Time, last)
 	}
-	return append(found, waved(plan, slack)...)
+	return waved(found, plan, slack)
 }
 
-// waved says which runs of a plan in waves begin before all of the wave before have ended.
-func waved(plan *multitask.Plan, slack units.Seconds) (found []error) {
+// waved adds which runs of a plan in waves begin before all of the wave before have ended.
+func waved(found []error, plan *multitask.Plan, slack units.Seconds) []error {
 	ends, wave := map[int]units.Seconds{}, 0
 	for i, r := range plan.Runs {
 		switch {
