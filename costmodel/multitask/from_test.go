@@ -3,6 +3,7 @@ package multitask
 import (
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -150,6 +151,30 @@ func TestMovesOfLawsByHand(t *testing.T) {
 	exchange, err := l.Exchange(op.KindAllReduce, []int{0, 3})
 	if got := c.Exchange(0, []int{0, 3}); err != nil || got != exchange || got <= 0 {
 		t.Errorf("gradients: %v, want %v: %v", got, exchange, err)
+	}
+}
+
+// The account of a plan has the time of the plan, the errors of the laws and what the user
+// has to know of them, once for modules of the same shape.
+func TestAccountOfLaws(t *testing.T) {
+	again := clip(2, 6)
+	again.Name, again.After = "again", []string{"clip"}
+	c, _, _ := onGPUs(t, "2x2 h100_sxm", Options{}, clip(2, 12), again)
+	p := &Plan{Runs: []Run{
+		{Module: 0, Layers: 2, Ranks: []int{0, 1, 2}, Samples: []int{4, 4, 4}},
+		{Module: 1, Layers: 2, Ranks: []int{2, 3}, Samples: []int{3, 3}},
+	}}
+	if err := c.Simulate(p); err != nil {
+		t.Fatal(err)
+	}
+	step, err := c.Account(p)
+	if err != nil || step.Time.Mid != p.Time || !(step.Time.Lo < p.Time && p.Time < step.Time.Hi) {
+		t.Errorf("%+v, %v; the plan takes %v", step, err, p.Time)
+	}
+	warned := slices.Clone(c.Warnings())
+	slices.Sort(warned)
+	if len(warned) == 0 || len(slices.Compact(slices.Clone(warned))) != len(warned) {
+		t.Errorf("%q", warned)
 	}
 }
 
