@@ -217,20 +217,17 @@ func (c *Costs) Move(module int, from, to *Run, last bool) units.Seconds {
 	return 2 * slowest
 }
 
-// ends are n of some ranks that stand for all of them where messages are priced: of every
-// pool the first twice, or beside it one on another node or, where there is none, any other.
+// ends are n of some rising ranks that stand for all of them where messages are priced: of
+// every pool the first and the last, which are on different nodes if any two of it are.
 func (c *Costs) ends(ranks []int) (of [2 * MostPools]int, n int) {
-	var second [MostPools]int // place of the pool's second one
+	var last [MostPools]int // of the pool: its place in of
 	for _, r := range ranks {
-		p := c.pool[r]
-		at := second[p]
-		switch {
-		case at == 0:
-			of[n], of[n+1], second[p] = r, r, n+1
+		at := &last[c.pool[r]]
+		if *at == 0 {
+			of[n], *at = r, n+1
 			n += 2
-		case c.node[of[at]] == c.node[of[at-1]]:
-			of[at] = r
 		}
+		of[*at] = r
 	}
 	return of, n
 }
