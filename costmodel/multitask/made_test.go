@@ -157,7 +157,7 @@ func drawWorld(t *rapid.T) *world {
 		}
 		w.times = append(w.times, times)
 		w.gradients = append(w.gradients, units.Seconds(rapid.IntRange(0, 20).Draw(t, "gradients")))
-		w.bytes = append(w.bytes, units.Bytes(rapid.IntRange(0, 1).Draw(t, "sent"))*units.Bytes(rapid.IntRange(1, 1e9).Draw(t, "bytes")))
+		w.bytes = append(w.bytes, 1e8*units.Bytes(rapid.IntRange(0, 9).Draw(t, "bytes")))
 	}
 	return w
 }

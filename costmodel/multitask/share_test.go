@@ -22,6 +22,15 @@ func TestEqualSharesDifferByOneSample(t *testing.T) {
 	}
 }
 
+// Who has most to do is relieved first of what is too much: of four samples on three equal
+// devices none has nothing.
+func TestSharesLeaveNobodyIdle(t *testing.T) {
+	c := proportional(t, [][]string{{"a", "a", "a"}}, module("m", 1, 4)).costs(t)
+	if got := c.Shares(0, []int{0, 1, 2}); !slices.Equal(got, []int{1, 1, 2}) {
+		t.Error(got)
+	}
+}
+
 func sum(shares []int) (total int) {
 	for _, n := range shares {
 		total += n
