@@ -55,7 +55,7 @@ type source interface {
 	result(module int, last bool) units.Bytes
 	// memory is what a rank holds of a layer of a module that runs on n of them, of which it
 	// has so many samples.
-	memory(module, n, samples int) (states, activations units.Bytes)
+	memory(module, n, samples int) layerMemory
 	// capacity is what plans may use of a device's memory; 0 where nobody knows.
 	capacity(pool int) units.Bytes
 	// brief is the account of a run's layers on the device that is slowest; nil where there
@@ -64,6 +64,10 @@ type source interface {
 	// warnings are those of the laws in use.
 	warnings() []string
 }
+
+// layerMemory is what a rank holds of a layer, in bytes: what it keeps for the backward pass,
+// and what it holds while the layer is computed again, where it is.
+type layerMemory struct{ states, kept, again units.Bytes }
 
 // pass is a layer's forward and backward pass.
 type pass struct{ forward, backward units.Seconds }
@@ -156,15 +160,15 @@ func (c *Costs) Alone(module, pool, samples int) units.Seconds {
 }
 
 // Layer is the seconds that one layer of a module takes, forward and backward, on ranks
-// that each have so many samples of the batch: those of the slowest, and of the exchange of
-// gradients what its backward pass does not hide.
+// that each have so many samples of the batch: those of the slowest, or the longest forward
+// pass and the exchange of gradients, which travel behind the backward passes.
 func (c *Costs) Layer(module int, ranks, samples []int) units.Seconds {
-	longest, hides := units.Seconds(0), units.Seconds(0)
+	longest, forward := units.Seconds(0), units.Seconds(0)
 	for i, r := range ranks {
 		p := c.on(module, c.pool[r], samples[i])
-		longest, hides = max(longest, p.forward+p.backward), max(hides, p.backward)
+		longest, forward = max(longest, p.forward+p.backward), max(forward, p.forward)
 	}
-	return longest + max(0, c.Exchange(module, ranks)-hides)
+	return max(longest, forward+c.Exchange(module, ranks))
 }
 
 // Exchange is the seconds that the gradients of a layer take among ranks.

@@ -75,17 +75,17 @@ func (l *laws) pass(module, pool, samples int) (pass, error) {
 	return pass{forward, backward}, err
 }
 
-// memory has parameters and gradients in the precision of the layers, and 12 bytes (8 in float32) of the
-// optimizer for each parameter, as costmodel has them of one sequence.
-func (l *laws) memory(module, n, samples int) (states, activations units.Bytes) {
+// memory has parameters and gradients in the precision of the layers, and 12 bytes (8 in
+// float32) of the optimizer for each parameter, as costmodel has them of one sequence.
+func (l *laws) memory(module, n, samples int) layerMemory {
 	j, s := l.jobs[module], l.tasks.Modules[module].Shape
-	params := units.Bytes(j.Model.LayerParams())
-	states = 2*params*l.o.DType.Size() + ((16-2*l.o.DType.Size())*params+units.Bytes(n)-1)/units.Bytes(n)
-	token := j.LayerActivations()
+	params, e := units.Bytes(j.Model.LayerParams()), l.o.DType.Size()
+	tokens := int64(samples) * int64(s.SeqLen)
+	m := layerMemory{states: 2*params*e + ((16-2*e)*params+units.Bytes(n)-1)/units.Bytes(n), kept: j.LayerActivations().Times(tokens)}
 	if l.o.Recompute == costmodel.RecomputeFull {
-		token = units.Bytes(s.Hidden) * l.o.DType.Size()
+		m.kept, m.again = (units.Bytes(s.Hidden) * e).Times(tokens), m.kept
 	}
-	return states, token.Times(int64(samples) * int64(s.SeqLen))
+	return m
 }
 
 func (l *laws) capacity(pool int) units.Bytes { return l.room[pool] }
@@ -157,7 +157,7 @@ func (curves) send(int, int, units.Bytes) (units.Seconds, error) { return 0, nil
 
 func (curves) result(int, bool) units.Bytes { return 0 }
 
-func (curves) memory(int, int, int) (states, activations units.Bytes) { return 0, 0 }
+func (curves) memory(int, int, int) layerMemory { return layerMemory{} }
 
 func (curves) capacity(int) units.Bytes { return 0 }
 

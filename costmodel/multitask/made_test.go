@@ -20,6 +20,7 @@ type made struct {
 	bytes      []units.Bytes       // by module: a sample's result
 	states     []units.Bytes       // by module: a layer's, divided among its ranks
 	kept       []units.Bytes       // by module: a layer's activations of a sample
+	again      units.Bytes         // what a layer that is computed again holds of a sample
 	room       []units.Bytes       // by pool
 	lacks      error               // instead of exchanges and messages
 	briefs     [][5]int            // what was asked for: module, pool, samples, ranks, layers
@@ -63,8 +64,8 @@ func (m *made) result(module int, last bool) units.Bytes {
 	return m.bytes[module]
 }
 
-func (m *made) memory(module, n, samples int) (states, activations units.Bytes) {
-	return m.states[module] / units.Bytes(n), m.kept[module] * units.Bytes(samples)
+func (m *made) memory(module, n, samples int) layerMemory {
+	return layerMemory{m.states[module] / units.Bytes(n), m.kept[module] * units.Bytes(samples), m.again * units.Bytes(samples)}
 }
 
 func (m *made) capacity(pool int) units.Bytes { return m.room[pool] }

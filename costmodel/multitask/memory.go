@@ -12,7 +12,8 @@ type Memory struct {
 	// States are the parameters and gradients of the layers that the rank runs, and its
 	// share of their optimizer's state, which the devices of a run divide among them (ZeRO-1).
 	States units.Bytes `json:"states_bytes"`
-	// Activations are what all its runs keep for their backward passes.
+	// Activations are what all its runs keep for their backward passes and, under full
+	// recomputation, what the largest layer does once it is computed again.
 	Activations units.Bytes `json:"activations_bytes"`
 	// Capacity is what plans may use; 0 where nobody measured it.
 	Capacity units.Bytes `json:"capacity_bytes"`
@@ -28,13 +29,18 @@ func (c *Costs) Memory(p *Plan) []Memory {
 	for r := range out {
 		out[r].Capacity = c.from.capacity(c.pool[r])
 	}
+	again := make([]units.Bytes, len(out)) // by rank: of the largest layer that is computed again
 	for i := range p.Runs {
 		run := &p.Runs[i]
 		for k, r := range run.Ranks {
-			states, activations := c.from.memory(run.Module, len(run.Ranks), run.Samples[k])
-			out[r].States = out[r].States.Plus(states.Times(int64(run.Layers)))
-			out[r].Activations = out[r].Activations.Plus(activations.Times(int64(run.Layers)))
+			m := c.from.memory(run.Module, len(run.Ranks), run.Samples[k])
+			out[r].States = out[r].States.Plus(m.states.Times(int64(run.Layers)))
+			out[r].Activations = out[r].Activations.Plus(m.kept.Times(int64(run.Layers)))
+			again[r] = max(again[r], m.again)
 		}
+	}
+	for r := range out {
+		out[r].Activations = out[r].Activations.Plus(again[r])
 	}
 	return out
 }

@@ -33,6 +33,12 @@ func TestMemoryByHand(t *testing.T) {
 	if got := w.costs(t).Memory(p); !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
+	// The largest layer that is computed again counts once: 4 samples of 50 bytes on rank 1.
+	w.again = 50
+	if got := w.costs(t).Memory(p)[1]; got.Activations != 3+4+20+4*50 {
+		t.Errorf("computed again: %+v", got)
+	}
+	w.again = 0
 	// All layers of a run count, and another run's on the same rank as well.
 	w.tasks.Modules[0].Layers, p.Runs[0].Layers = 5, 4
 	if got := w.costs(t).Memory(p)[1]; got.States != 4*30+60+15 || got.Activations != 4*3+4+20 || got.Peak() != 231 {

@@ -14,8 +14,9 @@ type choice struct {
 	// Of a layer, on the devices of as few nodes as there may be.
 	time  units.Seconds
 	alone units.Seconds // without the exchange of gradients
-	hides units.Seconds // of that, the backward pass of who has the longest
-	cost  float64       // by the prices of the bound
+	// forward is the longest forward pass, after which gradients are exchanged.
+	forward units.Seconds
+	cost    float64 // by the prices of the bound
 }
 
 // mostMixes is how many numbers of one pool's devices are combined with those of others.
@@ -111,8 +112,8 @@ func (p *Problem) choice(f *free, module int, uses []int, y []float64) (choice, 
 	c := choice{uses: uses, samples: samples, alone: time}
 	for q, n := range uses {
 		if n > 0 {
-			_, backward := p.Passes(module, q, samples[q])
-			c.hides = max(c.hides, backward)
+			forward, _ := p.Passes(module, q, samples[q])
+			c.forward = max(c.forward, forward)
 		}
 	}
 	c.time = c.on(p.Exchange(module, ranks))
@@ -130,7 +131,7 @@ func (p *Problem) idles(f *free, module int, c choice) bool {
 
 // on is what a layer takes where the exchange of its gradients takes so long.
 func (c *choice) on(exchange units.Seconds) units.Seconds {
-	return c.alone + max(0, exchange-c.hides)
+	return max(c.alone, c.forward+exchange)
 }
 
 // prune leaves those of all choices that cost less than every faster one, and mixes that
