@@ -32,8 +32,9 @@ else
   echo "SKIPPED: results/evidence/accuracy and context_parallel need others' recordings; set EVENKEEL_DATA to their folder"
 fi
 # Strategies on clusters of unequal GPUs, by simulation.
-rm -f results/evidence/hexiseq/comparisons.csv
+rm -f results/evidence/hexiseq/comparisons.csv results/evidence/multitask/comparisons.csv
 bash docs/hexiseq.sh
+bash docs/spindle.sh
 GOMAXPROCS=1 go test -run '^$' -bench 'PredictAttention|PredictGEMM|Curve$|FitDevice' -benchmem -count 6 ./costmodel ./fit > results/evidence/bench/laws.txt
 go test -run '^$' -bench 'Fit10k|Read1M' -benchmem -count 6 ./fit ./profile > results/evidence/bench/bench.txt
 {

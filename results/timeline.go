@@ -46,10 +46,14 @@ func Timeline(w io.Writer, groups []costmodel.Group, s *costmodel.Step) error {
 		t.group(g, group)
 	}
 	t.spans()
+	return writeEvents(w, t.events)
+}
+
+func writeEvents(w io.Writer, events []event) error {
 	return json.MarshalWrite(w, struct {
 		TraceEvents     []event `json:"traceEvents"`
 		DisplayTimeUnit string  `json:"displayTimeUnit"`
-	}{t.events, "ms"}, json.Deterministic(true))
+	}{events, "ms"}, json.Deterministic(true))
 }
 
 // trace collects events. Process 0 is the critical path, process g+1 group g.

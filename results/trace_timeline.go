@@ -6,7 +6,6 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/replay/comparison"
-	"github.com/go-json-experiment/json"
 )
 
 // TraceTimeline writes a replayed step as predicted and as recorded for Perfetto or
@@ -29,10 +28,7 @@ func TraceTimeline(w io.Writer, x *comparison.Timeline) error {
 			}
 		}
 	}
-	return json.MarshalWrite(w, struct {
-		TraceEvents     []event `json:"traceEvents"`
-		DisplayTimeUnit string  `json:"displayTimeUnit"`
-	}{t.events, "ms"}, json.Deterministic(true))
+	return writeEvents(w, t.events)
 }
 
 // traceName is what people read; what belongs together has the same colour in a

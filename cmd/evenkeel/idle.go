@@ -46,7 +46,8 @@ func (o problem) idle(c *cobra.Command) error {
 
 // idleTasks refuses the flags of sequences beside tasks.
 func idleTasks(c *cobra.Command) error {
-	others := slices.Concat(oneSequenceFlags(), []string{"lengths"}, batchFlags(), costFlags(), []string{"model", "zero", "overlap-zero", "ring-buffers", "loss-chunk"})
+	ofSequences := slices.DeleteFunc(oneSequenceFlags(), func(f string) bool { return f == "timeline" })
+	others := slices.Concat(ofSequences, []string{"lengths"}, batchFlags(), costFlags(), []string{"model", "zero", "overlap-zero", "ring-buffers", "loss-chunk"})
 	return refuse(c, others, "means nothing for the modules of --tasks: leave it out")
 }
 

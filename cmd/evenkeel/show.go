@@ -33,7 +33,7 @@ func (a *app) show() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show document",
 		Short: "Show any evenkeel document: tables, plots",
-		Long: `Shows a recording, a profile, a plan (of one sequence or of a batch) or a trace as
+		Long: `Shows a recording, a profile, a plan (of one sequence, of a batch or of tasks) or a trace as
 tables, and what the lengths of a file or of a named distribution mean for padding
 and balance. --plot draws the measured against the predicted times of a profile, and
 the residuals, on the points that were set aside before the fit, as SVG and PNG.

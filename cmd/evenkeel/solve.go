@@ -48,7 +48,7 @@ type problem struct {
 func (a *app) solve() *cobra.Command {
 	var o problem
 	c := &cobra.Command{
-		Use:   "solve [--profile x.profile.json] --cluster ... --model config.json (--seq-len 256k | --lengths lengths.txt)",
+		Use:   "solve [--profile x.profile.json] --cluster ... --model config.json (--seq-len 256k | --lengths lengths.txt | --tasks t.json)",
 		Short: "Plan a training step on unequal devices; baseline, lower bound and gap beside it",
 		Long: `Decides how many tokens of one long sequence and which attention heads each device
 gets, in which all-to-all groups and in which ring of groups, from the laws of a
@@ -80,6 +80,11 @@ group trains. evenkeel serve does that for a training loop. Its lower bound is o
 such groups, of the classes that are priced and at their prices; every device keeps a share
 of the model's states. Of one sequence, --seq-len may find a layout that takes less.
 
+With --tasks the modules of several tasks (encoders, say) are planned side by side: which runs
+when, on how many devices of which type, with how many samples of its batch on each; beside
+what people run today and Spindle as published. The file (evenkeel.tasks/v1, JSON; docs/tasks
+has examples) gives each module's layers, batch, shape and which modules it needs.
+
 Without --profile the laws are those of the reference profiles (evenkeel show
 --references): what others measured of the cluster's GPU models, what models that
 nobody measured borrow from these by their datasheets, and what is assumed of the
@@ -90,7 +95,8 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
   evenkeel solve --profile p.profile.json --cluster cluster.yaml --model config.json --seq-len 256k --recompute full -o a.plan.json --explain
   evenkeel solve --profile p.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k --shares 5:3   # what a layout of your own takes
   evenkeel solve --cluster "2x8 h100_sxm + 2x8 a100_sxm" --model config.json --seq-len 256k --recompute full    # before you own it
-  evenkeel solve --cluster "4x8 h100_sxm + 4x8 a100_sxm" --model config.json --lengths lengths.txt --max-len 192k -o b.plan.json   # a batch of unequal sequences`,
+  evenkeel solve --cluster "4x8 h100_sxm + 4x8 a100_sxm" --model config.json --lengths lengths.txt --max-len 192k -o b.plan.json   # a batch of unequal sequences
+  evenkeel solve --cluster "2x8 h100_sxm + 1x8 a100_sxm" --tasks docs/tasks/clip-10.tasks.json -o t.plan.json --timeline t.json    # several tasks side by side`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")

@@ -46,10 +46,7 @@ func (a *app) runTasks(ctx context.Context, o problem) error {
 	p := &multitask.Problem{Costs: prices.Costs, Effort: o.effort}
 	d, err := multitask.Solve(ctx, p, o.take, clock, func(strategy string) { a.note("%s ...", strategy) })
 	if err != nil {
-		if _, missing := errors.AsType[*costmodel.MissingLawError](err); missing {
-			return usageError{o.orReferences(err)}
-		}
-		return err
+		return o.taskError(err)
 	}
 	d.Schema, d.Tool, d.Created = multitask.Schema, tool, prices.created
 	d.Prices, d.Simulated = prices.words, prices.simulated
@@ -64,7 +61,26 @@ func (a *app) runTasks(ctx context.Context, o problem) error {
 			return err
 		}
 	}
+	if o.timeline != "" {
+		if err := writeTo(o.timeline, func(w io.Writer) error { return results.TaskTimeline(w, d) }); err != nil {
+			return err
+		}
+	}
 	return a.print(d, func(w io.Writer) error { return results.TaskPlan(w, d) })
+}
+
+// taskError is why there is no plan, with the flags that are ways out.
+func (o problem) taskError(err error) error {
+	if _, missing := errors.AsType[*costmodel.MissingLawError](err); missing {
+		return usageError{o.orReferences(err)}
+	}
+	if _, infeasible := errors.AsType[*multitask.InfeasibleError](err); infeasible {
+		if costmodel.Recompute(o.recompute) == costmodel.RecomputeNone {
+			return fmt.Errorf("%w: --recompute full, smaller batch_samples in %s, or more devices in --cluster", err, o.tasks)
+		}
+		return fmt.Errorf("%w: smaller batch_samples in %s, or more devices in --cluster", err, o.tasks)
+	}
+	return err
 }
 
 // taskPriceList is what tasks take, with where that comes from.

@@ -45,6 +45,18 @@ func (c *Costs) Memory(p *Plan) []Memory {
 	return out
 }
 
+// Held is what a rank holds of a layer of a module from its forward to its backward pass,
+// where it runs on n ranks, of which the rank has so many samples.
+func (c *Costs) Held(module, n, samples int) units.Bytes {
+	m := c.from.memory(module, n, samples)
+	return m.states.Plus(m.kept)
+}
+
+// Room is what plans may fill of the memory of a pool's devices; 0 where nobody knows it.
+func (c *Costs) Room(pool int) units.Bytes {
+	return units.BytesOf(costmodel.Usable * float64(c.from.capacity(pool)))
+}
+
 // NoRoomError says which rank has too little memory for a plan.
 type NoRoomError struct {
 	Rank   int
@@ -52,9 +64,9 @@ type NoRoomError struct {
 	Memory Memory
 }
 
-// Error names the rank, what it would hold and the ways out.
+// Error names the rank, what it would hold and what there is room for.
 func (e *NoRoomError) Error() string {
-	return fmt.Sprintf("rank %d (%s) would hold %v, %v of it states and %v activations, and plans may fill %v of it: recompute activations, take smaller batches or more devices",
+	return fmt.Sprintf("rank %d (%s) would hold %v, %v of it states and %v activations, and plans may fill %v of it",
 		e.Rank, e.Device, e.Memory.Peak(), e.Memory.States, e.Memory.Activations, units.BytesOf(costmodel.Usable*float64(e.Memory.Capacity)))
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	tasks "github.com/evenkeel/evenkeel/costmodel/multitask"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
@@ -16,6 +17,7 @@ import (
 	"github.com/evenkeel/evenkeel/serve"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
+	"github.com/evenkeel/evenkeel/solver/multitask"
 )
 
 // Every JSON key of a quantity ends in its unit, so that no reader has to
@@ -71,6 +73,8 @@ func TestKeysOfQuantitiesEndInTheirUnit(t *testing.T) {
 		fit.Report{},
 		solver.Plan{},
 		batch.Document{},
+		tasks.Tasks{},
+		multitask.Document{},
 		groupcost.Document{},
 		results.LengthSummary{},
 		serve.Answer{},

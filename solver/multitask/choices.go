@@ -17,6 +17,9 @@ type choice struct {
 	// forward is the longest forward pass, after which gradients are exchanged.
 	forward units.Seconds
 	cost    float64 // by the prices of the bound
+	// held is, by pool, the share of a device's memory that a layer takes; 0 where nobody
+	// knows how much there is.
+	held []float64
 }
 
 // mostMixes is how many numbers of one pool's devices are combined with those of others.
@@ -117,6 +120,12 @@ func (p *Problem) choice(f *free, module int, uses []int, y []float64) (choice, 
 		}
 	}
 	c.time = c.on(p.Exchange(module, ranks))
+	c.held = make([]float64, len(uses))
+	for q, n := range uses {
+		if room := p.Room(q); n > 0 && room > 0 {
+			c.held[q] = float64(p.Held(module, len(ranks), samples[q])) / float64(room)
+		}
+	}
 	for q, n := range uses {
 		c.cost += y[q] * float64(n) * float64(c.time)
 	}

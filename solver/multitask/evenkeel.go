@@ -38,7 +38,7 @@ func (Evenkeel) Solve(ctx context.Context, p *Problem) (*multitask.Plan, error) 
 	if err != nil {
 		return nil, err
 	}
-	if found != nil && found.Time < best.Time {
+	if found != nil && (best == nil || p.better(found, best)) {
 		best = found
 	}
 	return best, nil
@@ -52,7 +52,7 @@ func (longest) Solve(_ context.Context, p *Problem) (*multitask.Plan, error) {
 	return waves(p, longestFirst)
 }
 
-// bestOf is the fastest plan of several strategies; those without a plan are passed over.
+// bestOf is the best plan of several strategies; those without a plan are passed over.
 func bestOf(ctx context.Context, p *Problem, of []Strategy) (*multitask.Plan, error) {
 	var best *multitask.Plan
 	for _, s := range of {
@@ -74,12 +74,21 @@ func bestOf(ctx context.Context, p *Problem, of []Strategy) (*multitask.Plan, er
 			if err := p.Simulate(now); err != nil {
 				return nil, err
 			}
-			if best == nil || now.Time < best.Time {
+			if best == nil || p.better(now, best) {
 				best = now
 			}
 		}
 	}
 	return best, nil
+}
+
+// better says that one plan fits and the other does not or, where both or neither do, is
+// faster.
+func (p *Problem) better(a, b *multitask.Plan) bool {
+	if fits := p.Fits(a) == nil; fits != (p.Fits(b) == nil) {
+		return fits
+	}
+	return a.Time < b.Time
 }
 
 // search improves drafts.
@@ -211,15 +220,20 @@ func (x *search) total(d *draft, m int) (sum units.Seconds) {
 	return sum
 }
 
-// score is what is improved: the time of a draft and, a little, when modules end.
+// score is what is improved: the time of a draft and, a little, when modules end. A draft that
+// does not fit is worse than any that does, the more the less it fits.
 func (x *search) score(d *draft) float64 {
-	const little = 0.01
+	const little, much = 0.01, 1e3
 	time := float64(x.s.run(d))
 	ends := 0.0
 	for _, e := range x.s.ends {
 		ends += float64(e)
 	}
-	return time + little*ends/float64(len(x.s.ends))
+	score := time + little*ends/float64(len(x.s.ends))
+	if over := slices.Max(x.s.held) - 1; over > 0 {
+		score *= 1 + much*over
+	}
+	return score
 }
 
 // steps is how many changes are tried at an effort of 1, by the number of modules.

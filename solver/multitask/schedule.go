@@ -42,6 +42,7 @@ type scheduler struct {
 	busy    []int // runs that have not ended
 	last    []int // run of each module so far; -1
 	ends    []units.Seconds
+	held    []float64 // by rank: the share of its memory that runs fill
 	state   []moduleState
 }
 
@@ -58,7 +59,7 @@ func newScheduler(p *Problem, choices [][]choice) *scheduler {
 	n := len(p.Tasks.Modules)
 	s := &scheduler{
 		p: p, choices: choices, free: newFree(p.Costs), needs: make([]int, n), after: make([][]int, n), next: make([]int, n),
-		last: make([]int, n), ends: make([]units.Seconds, n), state: make([]moduleState, n),
+		last: make([]int, n), ends: make([]units.Seconds, n), held: make([]float64, p.Devices()), state: make([]moduleState, n),
 	}
 	for m, needs := range p.Needs {
 		for _, need := range needs {
@@ -71,6 +72,7 @@ func newScheduler(p *Problem, choices [][]choice) *scheduler {
 // run schedules a draft and returns how long it takes. The runs are s.runs, without shares.
 func (s *scheduler) run(d *draft) units.Seconds {
 	s.free.reset()
+	clear(s.held)
 	s.runs, s.busy, s.ranks = s.runs[:0], s.busy[:0], s.ranks[:0]
 	for m := range s.next {
 		s.next[m], s.last[m], s.ends[m] = 0, -1, 0
@@ -121,6 +123,9 @@ func (s *scheduler) begin(d *draft, m int, now units.Seconds) {
 		}
 	}
 	r.End = r.Start + units.Seconds(ph.layers)*c.on(s.p.Exchange(m, r.Ranks))
+	for _, rank := range r.Ranks {
+		s.held[rank] += float64(ph.layers) * c.held[s.free.home[rank].pool]
+	}
 	s.last[m], s.state[m] = len(s.runs), running
 	s.busy = append(s.busy, len(s.runs))
 	s.runs = append(s.runs, r)
