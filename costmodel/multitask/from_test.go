@@ -196,7 +196,7 @@ func TestLawsRefuseWhatTheyCannotPrice(t *testing.T) {
 }
 
 // On n devices a layer of a curve takes fixed_s, from two devices on sync_s, and
-// s_per_sample for each sample that one of them has at most.
+// sample_s for each sample that one of them has at most.
 func TestPublishedCurves(t *testing.T) {
 	curve := Curve{Fixed: 3, Sync: 5, PerSample: 7}
 	m := Module{Name: "m", Task: "t", Layers: 2, Batch: 10, Curve: &curve}

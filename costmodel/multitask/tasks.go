@@ -60,14 +60,14 @@ type Shape struct {
 
 // Curve is what a layer takes, forward and backward together, on n equal devices:
 //
-//	T(n) = fixed_s + [n > 1] sync_s + s_per_sample ceil(batch / n)
+//	T(n) = fixed_s + [n > 1] sync_s + sample_s ceil(batch / n)
 //
 // It is the form that Spindle's scaling curves have for data parallelism, and of the made-up
 // instances that its planner is tested on.
 type Curve struct {
 	Fixed     units.Seconds `json:"fixed_s"`
 	Sync      units.Seconds `json:"sync_s"`
-	PerSample units.Seconds `json:"s_per_sample"`
+	PerSample units.Seconds `json:"sample_s"`
 }
 
 // Time is that of a layer on n devices, each with at most so many samples.
@@ -137,13 +137,13 @@ func (c Curve) validate() error {
 	for _, f := range []struct {
 		name  string
 		value units.Seconds
-	}{{"fixed_s", c.Fixed}, {"sync_s", c.Sync}, {"s_per_sample", c.PerSample}} {
+	}{{"fixed_s", c.Fixed}, {"sync_s", c.Sync}, {"sample_s", c.PerSample}} {
 		if !(f.value >= 0 && f.value <= maxSeconds) {
 			return fmt.Errorf("curve.%s: %v: want 0 to %v s", f.name, float64(f.value), float64(maxSeconds))
 		}
 	}
 	if c.Fixed+c.PerSample == 0 {
-		return fmt.Errorf("curve.s_per_sample: 0, and so is fixed_s: a layer takes some time")
+		return fmt.Errorf("curve.sample_s: 0, and so is fixed_s: a layer takes some time")
 	}
 	return nil
 }

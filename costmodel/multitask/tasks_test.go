@@ -91,8 +91,8 @@ func TestTasksNameWhatIsWrong(t *testing.T) {
 
 		"modules[1] (vision).curve.fixed_s: -1: want 0 to 1e+06 s":                      curve(func(c *Curve) { c.Fixed = -1 }),
 		"modules[1] (vision).curve.sync_s: NaN: want 0":                                 curve(func(c *Curve) { c.Sync = units.Seconds(math.NaN()) }),
-		"modules[1] (vision).curve.s_per_sample: 2e+06: want 0":                         curve(func(c *Curve) { c.PerSample = 2e6 }),
-		"modules[1] (vision).curve.s_per_sample: 0, and so is fixed_s: a layer takes s": curve(func(c *Curve) { c.Fixed, c.PerSample = 0, 0 }),
+		"modules[1] (vision).curve.sample_s: 2e+06: want 0":                         curve(func(c *Curve) { c.PerSample = 2e6 }),
+		"modules[1] (vision).curve.sample_s: 0, and so is fixed_s: a layer takes s": curve(func(c *Curve) { c.Fixed, c.PerSample = 0, 0 }),
 	} {
 		if err := tasks().Validate(); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("want %q\n got %v", want, err)
@@ -119,7 +119,7 @@ func TestTasksComeBack(t *testing.T) {
 // The reader takes nothing that it does not know, and says where it stands.
 func TestTasksAreReadStrictly(t *testing.T) {
 	const good = `{"schema": "evenkeel.tasks/v1", "tool": "t", "created": "", "name": "n", "modules": [
-{"name": "m", "task": "t", "layers": 2, "batch_samples": 4, "curve": {"fixed_s": 1, "sync_s": 0, "s_per_sample": 0}}]}`
+{"name": "m", "task": "t", "layers": 2, "batch_samples": 4, "curve": {"fixed_s": 1, "sync_s": 0, "sample_s": 0}}]}`
 	var tasks Tasks
 	if err := doc.Decode("x.json", []byte(good), &tasks); err != nil {
 		t.Fatal(err)
@@ -239,7 +239,7 @@ func FuzzTasks(f *testing.F) {
 		}
 		f.Add(data)
 	}
-	f.Add([]byte(`{"schema":"evenkeel.tasks/v1","tool":"","created":"","name":"","modules":[{"name":"a","task":"t","layers":1,"batch_samples":1,"after":["b","b"],"curve":{"fixed_s":1,"sync_s":1,"s_per_sample":1}},{"name":"b","task":"t","layers":1,"batch_samples":1,"after":[],"curve":{"fixed_s":1,"sync_s":1,"s_per_sample":1}}]}`))
+	f.Add([]byte(`{"schema":"evenkeel.tasks/v1","tool":"","created":"","name":"","modules":[{"name":"a","task":"t","layers":1,"batch_samples":1,"after":["b","b"],"curve":{"fixed_s":1,"sync_s":1,"sample_s":1}},{"name":"b","task":"t","layers":1,"batch_samples":1,"after":[],"curve":{"fixed_s":1,"sync_s":1,"sample_s":1}}]}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var x, back Tasks
 		if doc.Decode("x", data, &x) != nil {
