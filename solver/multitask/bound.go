@@ -109,15 +109,18 @@ func (b *bounder) chains() {
 
 // mostSteps is how many shares of a batch are told apart; between them devices hold as much
 // as with the larger and take as long as with the smaller.
-const mostSteps = 512
+const (
+	mostSteps   = 512
+	exactShares = 512
+)
 
 // columnsOf lists the ways to run a module, by rising time.
 func (b *bounder) columnsOf(m int) []column {
-	batch := b.p.Tasks.Modules[m].Batch
+	steps := shareSteps(b.p.Tasks.Modules[m].Batch)
 	floors := make([][]float64, len(b.devices))
 	var times []float64
 	for p := range b.devices {
-		floors[p] = b.floors(m, p, batch)
+		floors[p] = b.floors(m, p, steps)
 		times = append(times, floors[p]...)
 	}
 	slices.Sort(times)
@@ -130,26 +133,48 @@ func (b *bounder) columnsOf(m int) []column {
 		}
 		c := column{time: t, samples: make([]int, len(floors))}
 		for p, f := range floors {
-			c.samples[p] = sort.Search(len(f), func(k int) bool { return f[k] >= below })
+			if k := sort.Search(len(f), func(k int) bool { return f[k] >= below }); k > 0 {
+				c.samples[p] = steps[k-1]
+			}
 		}
 		all = append(all, c)
 	}
 	return all
 }
 
-// floors are, by samples from 1, the least that a layer takes of a run in which a device of
-// a pool has so many or more. Where all devices are of one type, samples tell how many there
-// are at least, and with them what the exchange of gradients takes.
-func (b *bounder) floors(m, pool, batch int) []float64 {
-	f := make([]float64, batch)
+// floors are the least that a layer takes of a run in which a device of a pool has more
+// samples than the step before, by step. Where all devices are of one type, samples tell how
+// many there are at least, and with them what the exchange of gradients takes.
+func (b *bounder) floors(m, pool int, steps []int) []float64 {
+	f := make([]float64, len(steps))
 	least := math.Inf(1)
-	exchange := b.exchanges(m, batch)
-	for k := batch; k >= 1; k-- {
-		forward, backward := b.p.Passes(m, pool, k)
-		least = min(least, float64(forward+max(backward, exchange(k))))
-		f[k-1] = least
+	exchange := b.exchanges(m, steps[len(steps)-1])
+	for i, most := range slices.Backward(steps) {
+		fewest := 1
+		if i > 0 {
+			fewest = steps[i-1] + 1
+		}
+		forward, backward := b.p.Passes(m, pool, fewest)
+		least = min(least, float64(forward+max(backward, exchange(most))))
+		f[i] = least
 	}
 	return f
+}
+
+// shareSteps are rising numbers of samples up to a batch: all of them up to exactShares, and
+// then each a 64th more than the one before. Of a batch of tens of thousands every number
+// would take seconds to price; between two steps a device is taken to need no less than with
+// the fewest samples between them, as laws have it, which rise with samples.
+func shareSteps(batch int) []int {
+	var steps []int
+	for k := 1; k < batch; {
+		if steps = append(steps, k); k < exactShares {
+			k++
+		} else {
+			k = k * 65 / 64
+		}
+	}
+	return append(steps, batch)
 }
 
 // exchanges is the least that the exchange of gradients takes in a run whose devices have

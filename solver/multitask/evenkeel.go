@@ -236,13 +236,12 @@ func (x *search) score(d *draft) float64 {
 	return score
 }
 
-// steps is how many changes are tried at an effort of 1, by the number of modules.
+// steps is how many changes are tried at an effort of 1: more of more modules, as far as
+// scheduling them, which takes the longer the more there are, lets it.
 func (x *search) steps() int {
-	effort := x.p.Effort
-	if effort < 1 {
-		effort = 1
-	}
-	return int(effort * float64(min(15000, 500*(2+len(x.s.choices)))))
+	const each, most, work = 500, 15000, 2e8
+	n := len(x.s.choices)
+	return int(max(1, x.p.Effort) * float64(min(each*(2+n), most, max(1, work/(n*n)))))
 }
 
 // heats are those of the searches, each from another draft: by what share of a module's part
