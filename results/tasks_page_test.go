@@ -32,8 +32,8 @@ The bound is one that no plan beats, whatever its shares and with waves or witho
 (` + "`solver/multitask.Bound`" + `). Spindle's own target, C*, is none: it interpolates numbers of
 devices where devices are used in proportion to time, and plans beat it.
 
-How to redo it: docs/spindle.sh (about ten minutes on two cores; planning times want a quiet
-machine). Every row is in comparisons.csv.
+How to redo it: docs/spindle.sh (ten to fifteen minutes on one core). Planning times were taken
+beside other work on the machine. Every row is in comparisons.csv.
 
 `
 
@@ -115,7 +115,7 @@ func taskPage(t testing.TB, rows map[string]taskRow) []byte {
 		if q.family != "drawn" {
 			return ""
 		}
-		return fmt.Sprintf("%s, %d tasks", strings.TrimPrefix(q.cluster, "1x"), q.of)
+		return fmt.Sprintf("%ss, %d tasks", strings.TrimPrefix(q.cluster, "1x"), q.of)
 	}) {
 		line(c, true)
 	}
@@ -130,7 +130,8 @@ func taskPage(t testing.TB, rows map[string]taskRow) []byte {
 		"Sixty clusters drawn of two or three of H100, A100, H200, B200 and RTX PRO 6000, one to three nodes of\n" +
 		"four or eight of each. All but evenkeel take devices for equal: they plan as if each were the slowest,\n" +
 		"with equal shares. The bound lets devices of several types be divided at will and exchange nothing.\n\n| tasks" + header)
-	for _, c := range cellsOf(problems, rows, family("mixed", func(q taskProblem) string { return fmt.Sprintf("%d tasks", q.of) })) {
+	byTasks := slices.SortedStableFunc(slices.Values(problems), func(a, b taskProblem) int { return a.of - b.of })
+	for _, c := range cellsOf(byTasks, rows, family("mixed", func(q taskProblem) string { return fmt.Sprintf("%d tasks", q.of) })) {
 		line(c, false)
 	}
 	b.WriteString("\n" + taskSummary(problems, rows))
