@@ -19,8 +19,17 @@ import (
 // prices are sought. Of equal devices it is the bound A of a level in the reference to
 // Spindle, without the levels.
 func Bound(p *Problem) units.Seconds {
-	_, bound := newBounder(p).best()
+	_, _, bound := p.bounded()
 	return units.Seconds(bound)
+}
+
+// bounded is the bound with its prices, found once.
+func (p *Problem) bounded() (b *bounder, y []float64, bound float64) {
+	if p.bound == nil {
+		p.bound = newBounder(p)
+		p.prices, p.least = p.bound.best()
+	}
+	return p.bound, p.prices, p.least
 }
 
 // best is the highest bound that is found, with its prices.

@@ -22,11 +22,15 @@ type choice struct {
 	held []float64
 }
 
-// mostMixes is how many numbers of one pool's devices are combined with those of others.
-const mostMixes = 12
-
-// mostChoices is how many choices a module has at most.
-const mostChoices = 160
+// Limits of what is tried: how many types a group may have, how many numbers of each type's
+// devices are combined with those of others, of few types and of many, and how many choices
+// of a module are left.
+const (
+	mostTypes   = 3
+	mixesOfFew  = 12
+	mixesOfMany = 4
+	mostChoices = 160
+)
 
 // choicesOf lists what a module may run on, by rising time: every number of devices of
 // one type with which a layer takes less than with fewer, and mixes of types. Those that
@@ -35,38 +39,36 @@ const mostChoices = 160
 func (p *Problem) choicesOf(module int, y []float64) []choice {
 	var all []choice
 	f, uses := newFree(p.Costs), make([]int, len(p.Pools))
-	var add func(pool int, mixed bool)
-	add = func(pool int, mixed bool) {
-		if pool == len(p.Pools) {
-			if c, ok := p.choice(f, module, slices.Clone(uses), y); ok {
-				all = append(all, c)
-			}
-			return
+	try := func() {
+		if c, ok := p.choice(f, module, slices.Clone(uses), y); ok {
+			all = append(all, c)
 		}
-		counts := p.numbers(module, pool)
-		if others := slices.ContainsFunc(uses[:pool], func(n int) bool { return n > 0 }); others || mixed {
-			counts = few(counts)
-		}
-		uses[pool] = 0
-		add(pool+1, mixed)
-		for _, n := range counts {
-			uses[pool] = n
-			add(pool+1, true)
-		}
-		uses[pool] = 0
 	}
-	for pool := range p.Pools { // of one type: all numbers
+	for pool := range p.Pools {
 		for _, n := range p.numbers(module, pool) {
 			uses[pool] = n
-			if c, ok := p.choice(f, module, slices.Clone(uses), y); ok {
-				all = append(all, c)
-			}
+			try()
 		}
 		uses[pool] = 0
 	}
-	if len(p.Pools) > 1 {
-		add(0, true)
+	most := mixesOfFew
+	if len(p.Pools) > mostTypes {
+		most = mixesOfMany
 	}
+	var mix func(from, types int)
+	mix = func(from, types int) {
+		for pool := from; pool < len(p.Pools) && types < mostTypes; pool++ {
+			for _, n := range few(p.numbers(module, pool), most) {
+				uses[pool] = n
+				if types > 0 {
+					try()
+				}
+				mix(pool+1, types+1)
+			}
+			uses[pool] = 0
+		}
+	}
+	mix(0, 0)
 	return slices.DeleteFunc(prune(all), func(c choice) bool { return p.idles(f, module, c) })
 }
 
@@ -86,14 +88,14 @@ func (p *Problem) numbers(module, pool int) []int {
 	return all
 }
 
-// few are mostMixes of rising numbers at most, the first and the last among them.
-func few(all []int) []int {
-	if len(all) <= mostMixes {
+// few are so many of rising numbers at most, the first and the last among them.
+func few(all []int, most int) []int {
+	if len(all) <= most {
 		return all
 	}
-	out := make([]int, mostMixes)
+	out := make([]int, most)
 	for i := range out {
-		out[i] = all[i*(len(all)-1)/(mostMixes-1)]
+		out[i] = all[i*(len(all)-1)/(most-1)]
 	}
 	return slices.Compact(out)
 }
@@ -143,8 +145,8 @@ func (c *choice) on(exchange units.Seconds) units.Seconds {
 	return max(c.alone, c.forward+exchange)
 }
 
-// prune leaves those of all choices that cost less than every faster one, and mixes that
-// cost little more, by rising time.
+// prune leaves those of all choices that cost less than every faster one, or little more, by
+// rising time.
 func prune(all []choice) []choice {
 	const little = 1.1
 	slices.SortStableFunc(all, func(a, b choice) int {

@@ -3,6 +3,7 @@ package multitask
 import (
 	"cmp"
 	"context"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -13,11 +14,10 @@ import (
 
 // Evenkeel is our planner. It knows no waves and no levels: a module begins when devices
 // are free and what it needs is there. Groups of devices may be of several types, with
-// shares of the batch that let all end together. It begins with the split of every module
-// over two choices that the lower bound suggests, and with Spindle's parts in several
-// orders, and improves the best of these by changing one module at a time (simulated
-// annealing). It is never slower than any other strategy, for their plans are its own where
-// nothing is faster.
+// shares of the batch that let all end together. It begins with splits of every module over
+// two choices, as the lower bound suggests them, and improves the best of these by changing
+// one module at a time (simulated annealing). It is never slower than any other strategy,
+// for their plans, without waves where that is faster, are its own where nothing is better.
 type Evenkeel struct{}
 
 // Name implements Strategy.
@@ -57,7 +57,7 @@ func bestOf(ctx context.Context, p *Problem, of []Strategy) (*multitask.Plan, er
 	var best *multitask.Plan
 	for _, s := range of {
 		plan, err := s.Solve(ctx, p)
-		if _, illegal := err.(*IllegalError); illegal { //nolint:errorlint // strategies return it bare
+		if _, illegal := errors.AsType[*IllegalError](err); illegal {
 			continue
 		}
 		if err != nil {
@@ -101,8 +101,7 @@ type search struct {
 }
 
 func newSearch(p *Problem) *search {
-	b := newBounder(p)
-	y, bound := b.best()
+	b, y, bound := p.bounded()
 	choices := make([][]choice, len(p.Tasks.Modules))
 	for m := range choices {
 		choices[m] = p.choicesOf(m, y)

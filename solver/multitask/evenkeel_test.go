@@ -3,6 +3,7 @@ package multitask
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -51,7 +52,7 @@ func ordered(t *testing.T, p *Problem) {
 	for _, s := range Published() {
 		plan, err := s.Solve(t.Context(), p)
 		if err != nil {
-			if _, illegal := err.(*IllegalError); !illegal { //nolint:errorlint // strategies return it bare
+			if _, illegal := errors.AsType[*IllegalError](err); !illegal {
 				t.Errorf("%s: %v", s.Name(), err)
 			}
 			continue

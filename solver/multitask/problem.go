@@ -13,6 +13,9 @@ type Problem struct {
 	Effort float64
 
 	widths [][]width // equalWidths of every module on all devices
+	bound  *bounder  // with the prices at which it is highest
+	prices []float64
+	least  float64
 }
 
 // equal are the widths of every module on all devices.
