@@ -89,8 +89,8 @@ func TestTasksNameWhatIsWrong(t *testing.T) {
 		"modules[1] (vision).shape.head_dim: -4: want 1 to 4096":                                        shape(func(s *Shape) { s.HeadDim = -4 }),
 		"modules[1] (vision).shape.layers, hidden, ffn, vocab: 2.53e+15 parameters: want at most 1.41e": shape(func(s *Shape) { s.Hidden, s.FFN, s.QHeads = 1<<22, 1<<22, 1<<10 }), // 24 x 6 x 2^44
 
-		"modules[1] (vision).curve.fixed_s: -1: want 0 to 1e+06 s":                      curve(func(c *Curve) { c.Fixed = -1 }),
-		"modules[1] (vision).curve.sync_s: NaN: want 0":                                 curve(func(c *Curve) { c.Sync = units.Seconds(math.NaN()) }),
+		"modules[1] (vision).curve.fixed_s: -1: want 0 to 1e+06 s":                  curve(func(c *Curve) { c.Fixed = -1 }),
+		"modules[1] (vision).curve.sync_s: NaN: want 0":                             curve(func(c *Curve) { c.Sync = units.Seconds(math.NaN()) }),
 		"modules[1] (vision).curve.sample_s: 2e+06: want 0":                         curve(func(c *Curve) { c.PerSample = 2e6 }),
 		"modules[1] (vision).curve.sample_s: 0, and so is fixed_s: a layer takes s": curve(func(c *Curve) { c.Fixed, c.PerSample = 0, 0 }),
 	} {
