@@ -135,9 +135,9 @@ func (r *layerRun) pass(h *hop, took units.Seconds, ready arrival, to *arrival, 
 // gradients only where there is a backward pass.
 func (r *layerRun) listMessages() {
 	r.kvTimes, r.gradTimes = emptied(r.kvTimes, len(r.sim.hops)), emptied(r.gradTimes, len(r.sim.hops))
-	r.listPrices(r.kvTimes, r.sim.kv)
+	r.listPrices(r.kvTimes, &r.sim.kv)
 	if r.back {
-		r.listPrices(r.gradTimes, r.sim.grad)
+		r.listPrices(r.gradTimes, &r.sim.grad)
 	}
 }
 
@@ -154,7 +154,7 @@ func emptied(table [][]units.Seconds, n int) [][]units.Seconds {
 
 // listPrices fills the row of every price that a hop of the ring has: what each
 // group's block takes at it.
-func (r *layerRun) listPrices(list [][]units.Seconds, prices priceTable) {
+func (r *layerRun) listPrices(list [][]units.Seconds, prices *priceTable) {
 	for g := range r.forms {
 		for _, hops := range [][]hop{r.forms[g].out, r.forms[g].home} {
 			for _, h := range hops {

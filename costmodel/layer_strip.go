@@ -148,14 +148,14 @@ func (r *layerRun) priceSeat(i, how, from, to int, by beside) {
 	seat, table := r.seatOf(i), &s.work[r.dir][how]
 	k, column := r.source(seat.group, from), -1
 	times, width, shape := x.times[(from-x.begins)*x.width+i:], x.width, x.shape[k+1-(to-from):k+1]
-	var line *[tileColumns]units.Seconds
+	var line *[tileColumns]kept
 	for d := range shape {
 		n := shape[len(shape)-1-d]
 		if n/tileColumns != column {
 			column = n / tileColumns
 			line = table.line(seat.work, column)
 		}
-		w := line[uint(n)%tileColumns]
+		w := line[uint(n)%tileColumns].price()
 		if unknown(w) {
 			w = s.attentionTime(r.dir, how, seat, k-d)
 		}

@@ -30,55 +30,73 @@ type prices struct {
 	wide    bool     // a shard of the layout has more than two segments
 }
 
-// priceTable holds the prices computed so far, NaN elsewhere, in tiles of rows and
-// columns. A ring asks for a stretch of every row in turn, and a tile, which is one page
-// of memory, keeps the stretches of neighbouring rows together.
-type priceTable [][]*tile
+// priceTable holds the prices computed so far in tiles of rows and columns. A ring asks
+// for a stretch of every row in turn, and a tile, which is one page of memory, keeps the
+// stretches of neighbouring rows together.
+type priceTable struct {
+	tiles [][]*tile
+	spare []tile
+	slab  int // tiles that were last allocated at once
+}
 
 const (
 	tileRows    = 16
 	tileColumns = 32
 )
 
-type tile [tileRows][tileColumns]units.Seconds
+type tile [tileRows][tileColumns]kept
+
+// kept is a price in a table. The bits of fresh memory stand for none, for a search fills
+// little of most of its thousands of tiles.
+type kept uint64
+
+// keep is a price as a table holds it.
+func keep(t units.Seconds) kept { return kept(math.Float64bits(float64(t)) + 1) }
+
+// price is what was kept, or NaN.
+func (k kept) price() units.Seconds { return units.Seconds(math.Float64frombits(uint64(k) - 1)) }
 
 // get is a price, or NaN.
-func (p priceTable) get(row, column int) units.Seconds {
-	if r, c := row/tileRows, column/tileColumns; r < len(p) && c < len(p[r]) && p[r][c] != nil {
-		return p[r][c][row%tileRows][column%tileColumns]
+func (p *priceTable) get(row, column int) units.Seconds {
+	if r, c := row/tileRows, column/tileColumns; r < len(p.tiles) && c < len(p.tiles[r]) && p.tiles[r][c] != nil {
+		return p.tiles[r][c][row%tileRows][column%tileColumns].price()
 	}
 	return units.Seconds(math.NaN())
 }
 
 // set keeps a price.
 func (p *priceTable) set(row, column int, t units.Seconds) {
-	p.line(row, column/tileColumns)[column%tileColumns] = t
+	p.line(row, column/tileColumns)[column%tileColumns] = keep(t)
 }
 
 // line is a row's prices in a column of tiles, the table grown if need be.
-func (p *priceTable) line(row, column int) *[tileColumns]units.Seconds {
+func (p *priceTable) line(row, column int) *[tileColumns]kept {
 	r := row / tileRows
-	for len(*p) <= r {
-		*p = append(*p, nil)
+	for len(p.tiles) <= r {
+		p.tiles = append(p.tiles, nil)
 	}
-	for len((*p)[r]) <= column {
-		(*p)[r] = append((*p)[r], nil)
+	for len(p.tiles[r]) <= column {
+		p.tiles[r] = append(p.tiles[r], nil)
 	}
-	x := (*p)[r][column]
+	x := p.tiles[r][column]
 	if x == nil {
-		x = newTile()
-		(*p)[r][column] = x
+		x = p.newTile()
+		p.tiles[r][column] = x
 	}
 	return &x[row%tileRows]
 }
 
-func newTile() *tile {
-	x := new(tile)
-	for r := range x {
-		for c := range x[r] {
-			x[r][c] = units.Seconds(math.NaN())
-		}
+// mostSlab is how many tiles are allocated at once, at most: of pages one by one the
+// allocator takes longer than all that is done with them.
+const mostSlab = 16
+
+func (p *priceTable) newTile() *tile {
+	if len(p.spare) == 0 {
+		p.slab = min(max(1, 2*p.slab), mostSlab)
+		p.spare = make([]tile, p.slab)
 	}
+	x := &p.spare[0]
+	p.spare = p.spare[1:]
 	return x
 }
 
