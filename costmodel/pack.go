@@ -98,11 +98,12 @@ func (p *Packer) OwnLast() (Passes, error) {
 }
 
 // forget drops the prices that hold for the documents before alone; those of
-// linear work and all-to-alls go by tokens and bytes.
+// linear work and all-to-alls go by tokens and bytes. Messages have rows of prices in them.
 func (s *sim) forget() {
 	fresh := newPrices()
 	fresh.linear, fresh.toAll = s.linear, s.toAll
 	s.prices, s.err = fresh, nil
+	s.seated.forget()
 }
 
 func (p *Packer) validate(l Layout, tokens units.Tokens) error {

@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -81,30 +82,31 @@ func (m Model) KVHeadsOf(first, n int) int {
 // seat takes the groups of the layout apart: who sits where, with which
 // prices. The error is a link class that the cluster leaves open.
 func (s *sim) seat() error {
-	s.seats, s.groups = s.seats[:0], s.groups[:0]
-	s.nodes, s.cross = make([]nodeOfSeats, len(s.job.Cluster.Nodes)), [exchangeKinds][][]crossing{}
+	s.cross = [exchangeKinds][][]crossing{}
 	shards := s.groupShards()
+	if s.seated.of(s.layout.Groups) {
+		s.seatAgain(shards)
+		return nil
+	}
+	s.seated.forget()
+	s.seats, s.groups, s.nodes = s.seats[:0], s.groups[:0], make([]nodeOfSeats, len(s.job.Cluster.Nodes))
 	for g, group := range s.layout.Groups {
-		b := seatGroup{from: len(s.seats), shard: shards[g], node: s.ranks[group[0].Rank].Node}
+		b := seatGroup{from: len(s.seats), node: s.ranks[group[0].Rank].Node}
 		first := 0
 		for _, m := range group {
 			r := s.ranks[m.Rank]
-			a := seat{rank: m.Rank, device: r.Device, node: r.Node, group: g, tokens: s.layout.Shards[m.Rank].Tokens(), first: first, heads: m.QHeads}
+			a := seat{rank: m.Rank, device: r.Device, node: r.Node, group: g, first: first, heads: m.QHeads}
 			a.kv = s.job.Model.KVHeadsOf(first, m.QHeads)
 			first += m.QHeads
-			b.tokens += a.tokens
 			if r.Node != b.node {
 				b.node = -1
 			}
 			s.seats = append(s.seats, a)
 		}
-		b.to, b.sent = len(s.seats), b.tokens
-		if s.layout.KeepTail {
-			b.sent = neededOf(g, shards)
-		}
+		b.to = len(s.seats)
 		s.groups = append(s.groups, b)
 	}
-	s.shapes(shards)
+	s.share(shards)
 	if err := s.countNodes(); err != nil {
 		return err
 	}
@@ -121,9 +123,72 @@ func (s *sim) seat() error {
 			b.wires, b.abroad = s.wiresOf(b)
 		}
 	}
+	s.reaches()
 	s.messages()
 	s.seatChunks()
+	s.seated.keep(s.layout.Groups)
 	return nil
+}
+
+// share gives the seats and groups the tokens of the layout.
+func (s *sim) share(shards []Shard) {
+	for g := range s.groups {
+		b := &s.groups[g]
+		b.shard, b.tokens = shards[g], 0
+		for i := b.from; i < b.to; i++ {
+			a := &s.seats[i]
+			a.tokens = s.layout.Shards[a.rank].Tokens()
+			b.tokens += a.tokens
+		}
+		if b.sent = b.tokens; s.layout.KeepTail {
+			b.sent = neededOf(g, shards)
+		}
+	}
+	s.shapes(shards)
+}
+
+// seated is for which groups the seats are: a search moves tokens many times over between
+// groups that stay as they are.
+type seated struct {
+	members []HeadShare // of all groups
+	ends    []int       // of each group among them; none where seats are not to be taken again
+}
+
+func (x *seated) of(groups []Group) bool {
+	if len(x.ends) != len(groups) {
+		return false
+	}
+	from := 0
+	for g, to := range x.ends {
+		if !slices.Equal(x.members[from:to], groups[g]) {
+			return false
+		}
+		from = to
+	}
+	return len(groups) > 0
+}
+
+func (x *seated) keep(groups []Group) {
+	x.forget()
+	for _, g := range groups {
+		x.members = append(x.members, g...)
+		x.ends = append(x.ends, len(x.members))
+	}
+}
+
+func (x *seated) forget() { x.members, x.ends = x.members[:0], x.ends[:0] }
+
+// seatAgain is seat for a layout of the same groups as the one before. Only who needs whose
+// keys may differ besides tokens, and then messages do.
+func (s *sim) seatAgain(shards []Shard) {
+	s.share(shards)
+	if s.reaches() {
+		for i := range s.nodes {
+			s.nodes[i].out, s.nodes[i].in = [2]int{}, [2]int{}
+		}
+		s.messages()
+	}
+	s.seatChunks()
 }
 
 // exchangeAlike says whether two groups have the same devices on the same link.
@@ -196,6 +261,17 @@ func addMember(members []op.Member, device string) []op.Member {
 	return append(members, op.Member{Device: device, Count: 1})
 }
 
+// reaches finds how far blocks go, and says whether any goes another way than before.
+func (s *sim) reaches() (changed bool) {
+	for g := range s.groups {
+		b := &s.groups[g]
+		near, reach := neededFrom(g, len(s.groups), func(k int) Shard { return s.groups[k].shard })
+		changed = changed || near != b.near || reach != b.reach
+		b.near, b.reach = near, reach
+	}
+	return changed
+}
+
 // messages finds who passes blocks on to whom: a member of a group to every
 // member of the next one that shares query heads with it. A border of any
 // group's heads that cuts a key-value head makes it travel twice where it is
@@ -207,8 +283,7 @@ func (s *sim) messages() {
 	cuts, n := s.layout.cutsBefore(s.job.Model), len(s.groups)
 	for g := range s.groups {
 		b := &s.groups[g]
-		b.out = s.hopsBetween(b, &s.groups[(g+1)%n], cuts)
-		b.near, b.reach = neededFrom(g, n, func(k int) Shard { return s.groups[k].shard })
+		b.out, b.home = s.hopsBetween(b, &s.groups[(g+1)%n], cuts), nil
 		if b.reach > 0 && b.reach < n-1 {
 			b.home = s.hopsBetween(&s.groups[(g+b.reach)%n], b, cuts)
 		}

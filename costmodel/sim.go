@@ -179,6 +179,7 @@ type sim struct {
 	// Of the layout at hand.
 	layout         Layout
 	seats          []seat
+	seated         seated
 	groups         []seatGroup
 	cross          [exchangeKinds][][]crossing
 	sent, received []int            // of messages: see abroad
