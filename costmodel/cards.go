@@ -8,12 +8,12 @@ import (
 
 // allToAllBytes is what crosses the busiest port in an all-to-all of a group.
 func (s *sim) allToAllBytes(x exchangeKind, b *seatGroup) float64 {
-	send, receive := s.rowsOf(x)
+	by := s.rowsOf(x)
 	members := s.seats[b.from:b.to]
-	sends, receives := sums(members, send, receive)
+	sends, receives := by.sums(members)
 	most := 0.0
 	for i := range members {
-		a, r := send(&members[i]), receive(&members[i])
+		a, r := by.send(&members[i]), by.receive(&members[i])
 		most = max(most, a*(receives-r), r*(sends-a))
 	}
 	return most
@@ -87,20 +87,20 @@ func (s *sim) wiresOf(b *seatGroup) (wires []nodeWire, factor float64) {
 // several hold, until it is done, and fills in the same of its nodes. A network card counts
 // like a port where cards are fewer than ranks.
 func (s *sim) bytesOver(x exchangeKind, b *seatGroup) float64 {
-	send, receive := s.rowsOf(x)
+	by := s.rowsOf(x)
 	members := s.seats[b.from:b.to]
 	for i := range b.wires {
 		b.wires[i].port, b.wires[i].sends, b.wires[i].receives = 0, 0, 0
 	}
 	sends, receives := 0.0, 0.0
 	for i := range members {
-		w, a, r := &b.wires[members[i].wire], send(&members[i]), receive(&members[i])
+		w, a, r := &b.wires[members[i].wire], by.send(&members[i]), by.receive(&members[i])
 		w.sends, w.receives = w.sends+a, w.receives+r
 		sends, receives = sends+a, receives+r
 	}
 	most := 0.0
 	for i := range members {
-		w, a, r := &b.wires[members[i].wire], send(&members[i]), receive(&members[i])
+		w, a, r := &b.wires[members[i].wire], by.send(&members[i]), by.receive(&members[i])
 		most = max(most, a*(receives-w.receives), r*(sends-w.sends))
 		w.port = max(w.port, a*(w.receives-r), r*(w.sends-a))
 	}
@@ -112,10 +112,10 @@ func (s *sim) bytesOver(x exchangeKind, b *seatGroup) float64 {
 
 // sums is what members send to and receive from all of their group, themselves
 // among them: what travels from i to j is send(i) times receive(j).
-func sums(members []seat, send, receive func(*seat) float64) (sends, receives float64) {
+func (x rows) sums(members []seat) (sends, receives float64) {
 	for i := range members {
-		sends += send(&members[i])
-		receives += receive(&members[i])
+		sends += x.send(&members[i])
+		receives += x.receive(&members[i])
 	}
 	return sends, receives
 }
@@ -164,10 +164,10 @@ func (s *sim) crossings(x exchangeKind) [][]crossing {
 }
 
 func (s *sim) addCrossings(x exchangeKind, b *seatGroup) {
-	send, receive := s.rowsOf(x)
+	by := s.rowsOf(x)
 	members := s.seats[b.from:b.to]
 	all := s.cross[x]
-	sends, receives := sums(members, send, receive)
+	sends, receives := by.sums(members)
 	for i := range members { // its node's entry holds sums until all are there
 		node := members[i].node
 		if s.job.Cluster.Nodes[node].NICs == 0 {
@@ -177,8 +177,8 @@ func (s *sim) addCrossings(x exchangeKind, b *seatGroup) {
 			all[node] = append(all[node], crossing{group: b.from})
 		}
 		n := &all[node][len(all[node])-1]
-		n.out += send(&members[i])
-		n.in += receive(&members[i])
+		n.out += by.send(&members[i])
+		n.in += by.receive(&members[i])
 	}
 	for node := range all {
 		if k := len(all[node]); k > 0 && all[node][k-1].group == b.from {

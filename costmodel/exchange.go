@@ -209,7 +209,7 @@ func (s *sim) commonNode(i, j int) int {
 // addToAll books the bytes of one all-to-all of a group, those that stay in a
 // node apart from those that leave it.
 func (s *sim) addToAll(x exchangeKind, b *seatGroup, times int64) {
-	send, receive := s.rowsOf(x)
+	by := s.rowsOf(x)
 	members := s.seats[b.from:b.to]
 	if len(members) < 2 {
 		return
@@ -218,7 +218,7 @@ func (s *sim) addToAll(x exchangeKind, b *seatGroup, times int64) {
 	var allSends, allReceives, inside float64
 	within := make([]float64, len(s.nodes))
 	for i := range members {
-		a, r := send(&members[i]), receive(&members[i])
+		a, r := by.send(&members[i]), by.receive(&members[i])
 		n := members[i].node
 		sends[n], receives[n] = sends[n]+a, receives[n]+r
 		within[n] -= a * r

@@ -417,22 +417,35 @@ const (
 	exchangeKinds                     // how many there are
 )
 
-// rowsOf is how many bytes a member sends for each unit that its peer receives,
-// in an all-to-all: what travels from i to j is a product of both.
-func (s *sim) rowsOf(x exchangeKind) (send, receive func(*seat) float64) {
-	e := float64(s.job.Model.HeadDim) * float64(s.job.DType.Size())
-	tokens := func(a *seat) float64 { return float64(a.tokens) }
-	q := func(a *seat) float64 { return e * float64(a.heads) }
-	qkv := func(a *seat) float64 { return e * float64(a.heads+2*a.kv) }
-	switch x {
-	case tokensIn:
-		return tokens, qkv
+// rows is how many bytes a member sends for each unit that its peer receives, in an
+// all-to-all: what travels from i to j is a product of both.
+type rows struct {
+	of   exchangeKind
+	head float64 // bytes of a head's row
+}
+
+func (s *sim) rowsOf(x exchangeKind) rows {
+	return rows{x, float64(s.job.Model.HeadDim) * float64(s.job.DType.Size())}
+}
+
+func (x rows) send(a *seat) float64 {
+	switch x.of {
 	case outputOut:
-		return q, tokens
-	case outputIn:
-		return tokens, q
+		return x.head * float64(a.heads)
+	case tokensOut:
+		return x.head * float64(a.heads+2*a.kv)
 	}
-	return qkv, tokens
+	return float64(a.tokens)
+}
+
+func (x rows) receive(a *seat) float64 {
+	switch x.of {
+	case tokensIn:
+		return x.head * float64(a.heads+2*a.kv)
+	case outputIn:
+		return x.head * float64(a.heads)
+	}
+	return float64(a.tokens)
 }
 
 // toAllTime is what a group's all-to-all takes: as long as an even one with as
