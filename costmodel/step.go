@@ -190,9 +190,22 @@ func (s *Step) reasons() map[string]doubted {
 // Comparing the two steps' intervals instead would call nearly every gain a tie, since
 // most of their width is common to both. Steps whose intervals do not even overlap always
 // differ by more than half.
-func GainError(a, b *Step) (half units.Seconds, most string) {
+func GainError(a, b *Step) (half units.Seconds, most string) { return NewContender(a).GainError(b) }
+
+// Contender is a step that others are compared with, many of them maybe.
+type Contender struct {
+	step    *Step
+	reasons map[string]doubted
+}
+
+// NewContender asks a step once what there is to doubt of it.
+func NewContender(s *Step) *Contender { return &Contender{s, s.reasons()} }
+
+// GainError is that of the contender and another step.
+func (r *Contender) GainError(other *Step) (half units.Seconds, most string) {
+	a, b, slower, faster := r.step, other, r.reasons, other.reasons()
 	if a.Time.Mid < b.Time.Mid {
-		a, b = b, a
+		a, b, slower, faster = b, a, faster, slower
 	}
 	// Contention only takes longer: what the faster has more of.
 	largest := units.Seconds(0)
@@ -203,7 +216,6 @@ func GainError(a, b *Step) (half units.Seconds, most string) {
 		}
 	}
 	add(contentionTitle(), max(0, b.Contention-a.Contention))
-	slower, faster := a.reasons(), b.reasons()
 	names := maps.Clone(slower)
 	maps.Copy(names, faster)
 	for _, of := range slices.Sorted(maps.Keys(names)) {

@@ -47,7 +47,7 @@ func (x *Sure) Solve(ctx context.Context, p *strategy.Problem, report func(strat
 			sure = at.Time.Mid
 		}
 	}
-	q := &asker{p: p, known: map[string]float64{}}
+	q := newAsker(p)
 	starts, err := q.starts(ctx, x.after.runners, sure)
 	if err != nil {
 		return strategy.Result{}, err
@@ -73,9 +73,14 @@ func (x *Sure) Solve(ctx context.Context, p *strategy.Problem, report func(strat
 // asker judges layouts by how fast they are and how sure that is.
 type asker struct {
 	p     *strategy.Problem
-	known map[string]float64 // what layouts are worth, by key, once asked for or found not to fit
+	base  *costmodel.Contender // the strongest baseline
+	known map[string]float64   // what layouts are worth, by key, once asked for or found not to fit
 	asked int
 	best  runner // the fastest whose gain is beyond doubt
+}
+
+func newAsker(p *strategy.Problem) *asker {
+	return &asker{p: p, base: costmodel.NewContender(p.Base.Step), known: map[string]float64{}}
 }
 
 // ask simulates a layout and returns what it is worth, in seconds: the time of its step, and
@@ -88,7 +93,7 @@ func (q *asker) ask(l costmodel.Layout) (worth, half units.Seconds, err error) {
 	}
 	q.asked++
 	base := q.p.Base.Step
-	half, _ = costmodel.GainError(base, step)
+	half, _ = q.base.GainError(step)
 	worth = step.Time.Mid
 	if gain := base.Time.Mid - step.Time.Mid; gain <= half {
 		worth += half - gain

@@ -25,7 +25,7 @@ func TestSurePlansAreImproved(t *testing.T) {
 		if _, _, err := strategy.SolveEach(t.Context(), p, append(others(), ours), nil); err != nil {
 			t.Fatal(err)
 		}
-		q := &asker{p: p, known: map[string]float64{}}
+		q := newAsker(p)
 		starts, err := q.starts(t.Context(), ours.runners, units.Seconds(math.Inf(1)))
 		if err != nil {
 			t.Fatal(err)
@@ -117,7 +117,7 @@ func TestOthersAreTriedWithWhatHides(t *testing.T) {
 				t.Errorf("%s: %v of %+v is not among evenkeel's", tc.cluster, k.time, k.layout)
 			}
 		}
-		s.asker, s.seen = &asker{p: p, known: map[string]float64{}}, map[string]float64{}
+		s.asker, s.seen = newAsker(p), map[string]float64{}
 		if at := s.judge(twos); math.IsInf(at, 1) == tc.fit {
 			t.Errorf("%s: a ring in twos is worth %v", tc.cluster, at)
 		}
