@@ -12,7 +12,8 @@ import (
 // sequences, and collectives among devices of a cluster. Planners of models that train side
 // by side put steps of their own together from them. It is not safe for concurrent use.
 type Layers struct {
-	c     *coster
+	c     *coster // shared by those of several models
+	model Model
 	ranks []Rank
 }
 
@@ -25,7 +26,7 @@ func NewLayers(q *Predictor, j Job) (*Layers, error) {
 	if err := j.Cluster.Validate(); err != nil {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
-	l := &Layers{c: newCoster(q, j), ranks: j.Cluster.Ranks()}
+	l := &Layers{c: newCoster(q, j), model: j.Model, ranks: j.Cluster.Ranks()}
 	for _, r := range l.ranks {
 		if _, err := q.Device(r.Device); err != nil {
 			return nil, err
@@ -34,13 +35,27 @@ func NewLayers(q *Predictor, j Job) (*Layers, error) {
 	return l, nil
 }
 
+// Of is the same of another model, with one account of what laws are in use. Errors: an
+// invalid model.
+func (l *Layers) Of(m Model) (*Layers, error) {
+	if err := m.Validate(); err != nil {
+		return nil, fmt.Errorf("model: %w", err)
+	}
+	return &Layers{c: l.c, model: m, ranks: l.ranks}, nil
+}
+
+// begin forgets what laws the call before lacked.
+func (l *Layers) begin(timeOnly bool) {
+	l.c.timeOnly, l.c.err, l.c.job.Model = timeOnly, nil, l.model
+}
+
 // Passes are the seconds that one layer's forward and backward pass take on a device, under
-// full recomputation with the forward pass once more in the backward one, for sequences that one call of attention computes: each by itself, causal (op.Diag) or not
-// (op.Full).
+// full recomputation with the forward pass once more in the backward one, for sequences that
+// one call of attention computes: each by itself, causal (op.Diag) or not (op.Full).
 //
 // Errors: what laws are missing, as of Simulate.
 func (l *Layers) Passes(device string, mask op.Mask, of Documents) (forward, backward units.Seconds, err error) {
-	l.c.timeOnly, l.c.err = true, nil
+	l.begin(true)
 	forward, backward = l.pass(device, mask, of, false, nil), l.pass(device, mask, of, true, nil)
 	return forward, backward, l.c.err
 }
@@ -50,7 +65,7 @@ func (l *Layers) Passes(device string, mask op.Mask, of Documents) (forward, bac
 //
 // Errors: a link class that the cluster does not name, a missing law.
 func (l *Layers) Exchange(kind op.Kind, ranks []int) (units.Seconds, error) {
-	l.c.timeOnly, l.c.err = true, nil
+	l.begin(true)
 	t, err := l.message(kind, ranks, l.c.job.LayerBytes(), nil)
 	return t, cmp.Or(err, l.c.err)
 }
@@ -59,7 +74,7 @@ func (l *Layers) Exchange(kind op.Kind, ranks []int) (units.Seconds, error) {
 //
 // Errors: as of Exchange.
 func (l *Layers) Send(from, to int, bytes units.Bytes) (units.Seconds, error) {
-	l.c.timeOnly, l.c.err = true, nil
+	l.begin(true)
 	t, err := l.message(op.KindSendRecv, []int{from, to}, bytes, nil)
 	return t, cmp.Or(err, l.c.err)
 }
@@ -69,7 +84,7 @@ func (l *Layers) Send(from, to int, bytes units.Bytes) (units.Seconds, error) {
 //
 // Errors: as of Passes and Exchange.
 func (l *Layers) Brief(device string, mask op.Mask, of Documents, ranks []int, layers int) (*Step, error) {
-	l.c.timeOnly, l.c.err = false, nil
+	l.begin(false)
 	var acc, sent account
 	l.pass(device, mask, of, false, &acc)
 	backward := l.pass(device, mask, of, true, &acc)
@@ -87,7 +102,10 @@ func (l *Layers) Brief(device string, mask op.Mask, of Documents, ranks []int, l
 }
 
 // Warnings are what a user has to know of the laws that were used so far.
-func (l *Layers) Warnings() []string { return l.c.warnings() }
+func (l *Layers) Warnings() []string {
+	l.c.job.Model = l.model
+	return l.c.warnings()
+}
 
 func (l *Layers) pass(device string, mask op.Mask, of Documents, back bool, acc *account) units.Seconds {
 	tokens := of.Tokens * units.Tokens(of.Count)

@@ -195,12 +195,20 @@ func taskPicture(p *printer, d *multitask.Document) {
 		}
 		lines, ranks = append(lines, line), append(ranks, []int{rank})
 	}
+	wide := 0
+	for i := range ranks[:min(len(ranks), mostLines)] {
+		wide = min(max(wide, len(rankSpans(ranks[i]))), mostLabel)
+	}
 	for i, line := range lines {
 		if i >= mostLines {
 			p.para("", fmt.Sprintf("and %s more", plural(len(lines)-i, "line")))
 			break
 		}
-		p.printf("%10s  |%s|\n", rankSpans(ranks[i]), line)
+		label := rankSpans(ranks[i])
+		if len(label) > mostLabel {
+			label = label[:mostLabel-2] + ".."
+		}
+		p.printf("%*s  |%s|\n", wide, label, line)
 	}
 	var legend []string
 	for m, x := range d.Modules[:min(len(d.Modules), len(letters))] {
@@ -209,9 +217,11 @@ func taskPicture(p *printer, d *multitask.Document) {
 	p.para("", strings.Join(legend, ", "))
 }
 
-// taskWidth is how many characters a step is wide, mostLines how many lines are drawn.
+// taskWidth is how many characters a step is wide, mostLabel the ranks before it at most,
+// and mostLines how many lines are drawn.
 const (
 	taskWidth = 72
+	mostLabel = 20
 	mostLines = 64
 )
 

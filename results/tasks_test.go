@@ -60,9 +60,9 @@ func TestTaskPlanShowsWhatRunsWhen(t *testing.T) {
 		" 0 s   3 s  A  wide    see   1 of 2  2 fast + 1 slow  3 + 1",
 		" 3 s  10 s  A  wide    see   1 of 2  1 slow           7",
 		"the step: a character is 139 ms, a dot where a device waits",
-		"       0-1  |" + strings.Repeat("A", 22) + strings.Repeat(".", 50) + "|",
-		"         2  |" + strings.Repeat("A", 72) + "|",
-		"         3  |" + strings.Repeat("B", 14) + strings.Repeat(".", 58) + "|",
+		"\n0-1  |" + strings.Repeat("A", 22) + strings.Repeat(".", 50) + "|",
+		"\n  2  |" + strings.Repeat("A", 72) + "|",
+		"\n  3  |" + strings.Repeat("B", 14) + strings.Repeat(".", 58) + "|",
 		"A wide, B narrow",
 		"note: nothing else counts",
 	} {

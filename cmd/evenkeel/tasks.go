@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"time"
 
@@ -30,7 +31,7 @@ func (a *app) runTasks(ctx context.Context, o problem) error {
 	}
 	var t costs.Tasks
 	if err := doc.Load(o.tasks, &t); err != nil {
-		return err
+		return byHand(o.tasks, err)
 	}
 	prices, err := a.taskPrices(o, &t)
 	if err != nil {
@@ -67,6 +68,18 @@ func (a *app) runTasks(ctx context.Context, o problem) error {
 		}
 	}
 	return a.print(d, func(w io.Writer) error { return results.TaskPlan(w, d) })
+}
+
+// byHand says how a file of tasks begins, which people write by hand, where it is none.
+func byHand(path string, err error) error {
+	data, unread := os.ReadFile(path)
+	if unread != nil {
+		return err
+	}
+	if schema, _ := doc.SchemaOf(data); schema == costs.Schema {
+		return err
+	}
+	return fmt.Errorf("%w; a file of tasks begins with {\"schema\": %q, as those in docs/tasks do", err, costs.Schema)
 }
 
 // taskError is why there is no plan, with the flags that are ways out.

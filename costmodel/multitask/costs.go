@@ -114,11 +114,8 @@ func newCosts(t *Tasks, ranks []costmodel.Rank, from source) (*Costs, error) {
 // Devices is the number of devices.
 func (c *Costs) Devices() int { return len(c.pool) }
 
-// PoolOf and NodeOf are a rank's pool and node.
+// PoolOf is a rank's pool.
 func (c *Costs) PoolOf(rank int) int { return c.pool[rank] }
-
-// NodeOf is the node of a rank.
-func (c *Costs) NodeOf(rank int) int { return c.node[rank] }
 
 // Missing is the first price that was asked for and is not known, nil if there is none.
 // Groups of devices without a price are never chosen: they take forever.

@@ -22,8 +22,8 @@ func TestPoolsAreOfOneTypeByNode(t *testing.T) {
 		t.Errorf("%d devices (-want +got)\n%s", c.Devices(), diff)
 	}
 	for r, want := range [][2]int{{0, 0}, {0, 0}, {0, 1}, {1, 1}, {2, 0}} {
-		if c.NodeOf(r) != want[0] || c.PoolOf(r) != want[1] {
-			t.Errorf("rank %d: node %d, pool %d; want %v", r, c.NodeOf(r), c.PoolOf(r), want)
+		if c.node[r] != want[0] || c.PoolOf(r) != want[1] {
+			t.Errorf("rank %d: node %d, pool %d; want %v", r, c.node[r], c.PoolOf(r), want)
 		}
 	}
 }

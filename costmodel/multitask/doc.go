@@ -6,7 +6,7 @@
 //   - Tasks is the document that says what is trained: modules, each a stretch of
 //     identical layers (a MetaOp of Spindle, Wang et al., ASPLOS 2025) of one task, and
 //     which modules need the results of which.
-//   - Prices says what a layer of a module takes on a set of devices: FromLaws makes them
+//   - Costs says what a layer of a module takes on a set of devices: FromLaws makes it
 //     from the fitted laws of a cluster, Published from a published curve.
 //   - Plan is a list of runs: consecutive layers of a module on a set of devices.
 //     Simulate says when each begins and ends. It is the only judge of a plan.

@@ -44,7 +44,12 @@ func FromLaws(q *costmodel.Predictor, t *Tasks, c costmodel.Cluster, o Options) 
 		of, ok := known[*m.Shape]
 		if !ok {
 			var err error
-			if of, err = costmodel.NewLayers(q, job); err != nil {
+			if len(l.layers) == 0 {
+				of, err = costmodel.NewLayers(q, job)
+			} else {
+				of, err = l.layers[0].Of(job.Model)
+			}
+			if err != nil {
 				return nil, err
 			}
 			known[*m.Shape] = of

@@ -3,7 +3,6 @@ package multitask
 import (
 	"cmp"
 	"context"
-	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -30,16 +29,13 @@ func (Evenkeel) Claims() Claims {
 
 // Solve implements Strategy.
 func (Evenkeel) Solve(ctx context.Context, p *Problem) (*multitask.Plan, error) {
-	best, err := bestOf(ctx, p, append(Published(), Strategy(longest{})))
-	if err != nil {
-		return nil, err
-	}
-	found, err := newSearch(p).solve(ctx)
-	if err != nil {
-		return nil, err
-	}
+	best, why := bestOf(ctx, p, append(Published(), Strategy(longest{})))
+	found, err := newSearch(ctx, p).solve(ctx)
 	if found != nil && (best == nil || p.better(found, best)) {
 		best = found
+	}
+	if best == nil {
+		return nil, cmp.Or(err, why, ctx.Err())
 	}
 	return best, nil
 }
@@ -52,16 +48,14 @@ func (longest) Solve(_ context.Context, p *Problem) (*multitask.Plan, error) {
 	return waves(p, longestFirst)
 }
 
-// bestOf is the best plan of several strategies; those without a plan are passed over.
-func bestOf(ctx context.Context, p *Problem, of []Strategy) (*multitask.Plan, error) {
-	var best *multitask.Plan
+// bestOf is the best plan of several strategies; those without a plan are passed over, and
+// the first of their errors is of interest where none has one.
+func bestOf(ctx context.Context, p *Problem, of []Strategy) (best *multitask.Plan, why error) {
 	for _, s := range of {
 		plan, err := s.Solve(ctx, p)
-		if _, illegal := errors.AsType[*IllegalError](err); illegal {
-			continue
-		}
 		if err != nil {
-			return nil, err
+			why = cmp.Or(why, err)
+			continue
 		}
 		for _, waves := range []bool{plan.Waves, false} {
 			now := plan.Clone()
@@ -71,15 +65,12 @@ func bestOf(ctx context.Context, p *Problem, of []Strategy) (*multitask.Plan, er
 					now.Runs[i].Wave = 0
 				}
 			}
-			if err := p.Simulate(now); err != nil {
-				return nil, err
-			}
-			if best == nil || p.better(now, best) {
+			if err := p.Simulate(now); err == nil && (best == nil || p.better(now, best)) {
 				best = now
 			}
 		}
 	}
-	return best, nil
+	return best, why
 }
 
 // better says that one plan fits and the other does not or, where both or neither do, is
@@ -100,11 +91,14 @@ type search struct {
 	rand  *rand.Rand
 }
 
-func newSearch(p *Problem) *search {
+// newSearch prices what every module may run on; nil if ctx ends before.
+func newSearch(ctx context.Context, p *Problem) *search {
 	b, y, bound := p.bounded()
 	choices := make([][]choice, len(p.Tasks.Modules))
 	for m := range choices {
-		choices[m] = p.choicesOf(m, y)
+		if choices[m] = p.choicesOf(m, y); ctx.Err() != nil {
+			return nil
+		}
 	}
 	x := &search{p: p, s: newScheduler(p, choices), bound: bound, rand: rand.New(rand.NewPCG(1, 2))}
 	x.tail = make([]float64, len(choices))
@@ -251,6 +245,9 @@ var heats = [...]float64{0.02, 0.06, 0.6}
 
 // solve returns the best plan that is found; nil if ctx ends before.
 func (x *search) solve(ctx context.Context) (*multitask.Plan, error) {
+	if x == nil {
+		return nil, nil
+	}
 	begins := x.begins()
 	scores := make([]float64, len(begins))
 	order := make([]int, len(begins))

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/multitask"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -224,5 +225,52 @@ func TestAStoppedSearchHasAPlan(t *testing.T) {
 	}
 	if spindle := planOf(t, Spindle{}, p); plan.Time > spindle.Time {
 		t.Errorf("%v, spindle %v", plan.Time, spindle.Time)
+	}
+}
+
+// What does not fit is no plan: ours fits wherever another's does. Encoders on two H100 and
+// two A100 fill them so that the fastest split of all does not fit.
+func TestOursFitsWhereAnotherDoes(t *testing.T) {
+	tasks := encoders()
+	for i := range tasks.Modules {
+		tasks.Modules[i].Batch *= 6
+	}
+	p := byLaws(t, tasks, "1x2 h100_sxm + 1x2 a100_sxm")
+	fit := 0
+	for _, s := range Published() {
+		plan, err := s.Solve(t.Context(), p)
+		if err == nil && p.Fits(plan) == nil {
+			fit++
+		}
+	}
+	free := byLaws(t, tasks, "1x2 h100_sxm + 1x2 a100_sxm")
+	ours := planOf(t, Evenkeel{}, free)
+	if err := p.Fits(ours); fit == 0 || err != nil {
+		t.Errorf("%d of the others' plans fit; ours: %v", fit, err)
+	}
+	slow := &multitask.Plan{Runs: ours.Runs, Time: 2 * ours.Time}
+	over := &multitask.Plan{Runs: []multitask.Run{{Module: 1, Layers: 16, Ranks: []int{0}, Samples: []int{tasks.Modules[1].Batch}}}, Time: ours.Time / 2}
+	if p.Fits(over) == nil || !p.better(slow, over) || p.better(over, slow) {
+		t.Errorf("a plan that does not fit (%v) is better than one that does", p.Fits(over))
+	}
+}
+
+// A search that the time was up for is said to have been stopped.
+func TestAStoppedSearchIsTold(t *testing.T) {
+	p := published(t, anchors(), 16)
+	late, cancel := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer cancel()
+	d, err := Solve(late, p, "", func() units.Seconds { return 0 }, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := func(n string) bool {
+		return strings.Contains(n, "evenkeel was stopped before it was done, and its plan is the best until then: ")
+	}
+	if !slices.ContainsFunc(d.Notes, told) {
+		t.Errorf("%q", d.Notes)
+	}
+	if d, err = Solve(t.Context(), p, "", func() units.Seconds { return 0 }, nil); err != nil || slices.ContainsFunc(d.Notes, told) {
+		t.Errorf("%q, %v", d.Notes, err)
 	}
 }

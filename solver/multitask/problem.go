@@ -2,9 +2,14 @@ package multitask
 
 import (
 	"context"
+	"math"
 
 	"github.com/evenkeel/evenkeel/costmodel/multitask"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
+
+// forever is what takes no end.
+var forever = units.Seconds(math.Inf(1))
 
 // Problem is what is to be planned.
 type Problem struct {

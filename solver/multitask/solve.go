@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/evenkeel/evenkeel/costmodel/multitask"
+	"github.com/evenkeel/evenkeel/internal/ended"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
@@ -61,6 +62,9 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 		d.Devices = append(d.Devices, PoolEntry(pool))
 	}
 	d.Memory = p.Memory(plan)
+	if why := ended.Why(ctx); why != nil {
+		d.Notes = append(d.Notes, fmt.Sprintf("%s was stopped before it was done, and its plan is the best until then: %v", Evenkeel{}.Name(), why))
+	}
 	return d, nil
 }
 
@@ -96,8 +100,11 @@ func notModelled(p *Problem) []string {
 		"a run's forward and backward pass are one stretch of time: a step takes as long where the backward pass is the same multiple of the forward one in all runs",
 		"embeddings, losses and the optimizer are not counted, nor the gradients of parameters that modules on different devices share",
 	}
+	if len(p.Pools) > 1 {
+		notes = append(notes, "spindle and what people run today take all devices for equal: they plan as if each were of the slowest type, with equal shares")
+	}
 	if !p.Tasks.Published() {
-		notes = append(notes, "every device has whole samples and the whole of a layer's parameters (data parallelism); the gradients of a layer travel behind its backward pass, as far as that takes as long")
+		notes = append(notes, "the bound takes memory as unlimited", "every device has whole samples and the whole of a layer's parameters (data parallelism); the gradients of a layer travel behind its backward pass, as far as that takes as long")
 	}
 	return notes
 }
