@@ -274,3 +274,19 @@ func TestAStoppedSearchIsTold(t *testing.T) {
 		t.Errorf("%q, %v", d.Notes, err)
 	}
 }
+
+// Of several types nobody knows from a device's samples who else is in its run: the bound
+// counts no exchange of gradients then, which of one type on nodes of one device it does.
+func TestTheBoundCountsExchangesOfOneTypeAlone(t *testing.T) {
+	const text, share = 3, 6 // of 48 samples: eight devices at least
+	for _, c := range []struct {
+		cluster string
+		counts  bool
+	}{{"8x1 a100_sxm", true}, {"8x1 a100_sxm + 1x8 h100_sxm", false}} {
+		p := byLaws(t, encoders(), c.cluster)
+		floor := newBounder(p).floors(text, 0, shareSteps(p.Tasks.Modules[text].Batch))[share-1]
+		if alone := float64(p.Alone(text, 0, share)); c.counts != (floor > 1.5*alone) || floor < 0.999*alone {
+			t.Errorf("%s: %v, of %d samples alone %v", c.cluster, floor, share, alone)
+		}
+	}
+}
