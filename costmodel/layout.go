@@ -83,7 +83,7 @@ func (l Layout) Tokens() []units.Tokens {
 // GroupShard is the union of the tokens of a group's members, with adjacent segments
 // joined: what every member holds inside the attention.
 func (l Layout) GroupShard(g int) Shard {
-	var all []Segment
+	all := make([]Segment, 0, 2*len(l.Groups[g])) // of a zigzag no more
 	for _, m := range l.Groups[g] {
 		all = append(all, l.Shards[m.Rank].Segments...)
 	}
@@ -239,7 +239,7 @@ func (l Layout) validateGroup(g Group, qHeads int, seen []bool) error {
 // validateCover checks that segments rise within a shard, stay inside the
 // sequence, and that disjointness and a full count together make a cover.
 func (l Layout) validateCover(seqLen units.Tokens) error {
-	var all []Segment
+	all := make([]Segment, 0, 2*len(l.Shards)) // of a zigzag no more
 	var total units.Tokens
 	for r, s := range l.Shards {
 		for i, g := range s.Segments {

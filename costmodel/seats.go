@@ -152,6 +152,7 @@ func (s *sim) share(shards []Shard) {
 type seated struct {
 	members []HeadShare // of all groups
 	ends    []int       // of each group among them; none where seats are not to be taken again
+	whole   *exchanged  // among the ranks of all, once priced
 }
 
 func (x *seated) of(groups []Group) bool {
@@ -176,7 +177,7 @@ func (x *seated) keep(groups []Group) {
 	}
 }
 
-func (x *seated) forget() { x.members, x.ends = x.members[:0], x.ends[:0] }
+func (x *seated) forget() { x.members, x.ends, x.whole = x.members[:0], x.ends[:0], nil }
 
 // seatAgain is seat for a layout of the same groups as the one before. Only who needs whose
 // keys may differ besides tokens, and then messages do.

@@ -31,6 +31,7 @@ func TestSeatsAreTakenAgain(t *testing.T) {
 		sets := [][]Group{
 			{{{0, 2}, {1, 2}}, {{2, 3}, {3, 1}}, {{4, 1}, {5, 3}}, {{6, 2}, {7, 2}}},
 			{{{0, 1}, {4, 3}}, {{2, 3}, {6, 1}}, {{1, 1}, {3, 1}, {5, 1}, {7, 1}}},
+			{{{0, 2}, {1, 2}}, {{2, 4}}}, // of one node
 			{{{0, 1}, {1, 0}, {2, 1}, {3, 0}, {4, 1}, {5, 0}, {6, 1}, {7, 0}}},
 		}
 		var groups []Group
@@ -69,10 +70,20 @@ func TestSeatsAreTakenAgain(t *testing.T) {
 	}
 }
 
-// anyOrder deals the tokens anew and lays the groups along the sequence in one of several ways.
+// anyOrder deals the tokens anew, to the ranks that have a group, and lays the groups along the sequence in one of several ways.
 func anyOrder(rng *rand.Rand, tokens []units.Tokens, groups []Group) Layout {
 	tokens = slices.Clone(tokens)
 	rng.Shuffle(len(tokens), func(i, k int) { tokens[i], tokens[k] = tokens[k], tokens[i] })
+	works := make([]bool, len(tokens))
+	for _, m := range slices.Concat(groups...) {
+		works[m.Rank] = true
+	}
+	for r := range tokens {
+		if !works[r] {
+			tokens[groups[0][0].Rank] += tokens[r]
+			tokens[r] = 0
+		}
+	}
 	l := ZigZag(tokens, groups)
 	switch rng.IntN(3) {
 	case 0:

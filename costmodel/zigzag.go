@@ -48,16 +48,17 @@ func ZigZagTiers(tokens []units.Tokens, groups []Group, tier []int) Layout {
 // nested from the outside in, and says where they end.
 func (l *Layout) nest(tokens []units.Tokens, head units.Tokens, some func(g int) bool) (end units.Tokens) {
 	end = head
+	ranks := 0
 	for g := range l.Groups {
 		for _, m := range l.Groups[g] {
 			if n := tokens[m.Rank]; n < 0 {
 				panic(fmt.Sprintf("costmodel: ZigZag: rank %d has %d tokens", m.Rank, int64(n)))
 			} else if some == nil || some(g) {
-				end += n
+				end, ranks = end+n, ranks+1
 			}
 		}
 	}
-	tail := end
+	tail, all := end, make([]Segment, 0, 2*ranks)
 	for g := range l.Groups {
 		if some != nil && !some(g) {
 			continue
@@ -67,7 +68,9 @@ func (l *Layout) nest(tokens []units.Tokens, head units.Tokens, some func(g int)
 			if n == 0 {
 				continue
 			}
-			l.Shards[m.Rank].Segments = pieces(head, head+n/2, tail-(n-n/2), tail)
+			from := len(all)
+			all = appendPieces(all, head, head+n/2, tail-(n-n/2), tail)
+			l.Shards[m.Rank].Segments = all[from:len(all):len(all)]
 			head, tail = head+n/2, tail-(n-n/2)
 		}
 	}
@@ -91,16 +94,16 @@ func Contiguous(tokens []units.Tokens, groups []Group) Layout {
 	return l
 }
 
-// pieces makes the segments [a,b) and [c,d), joined if they touch, without
+// appendPieces appends the segments [a,b) and [c,d), joined if they touch, without
 // empty ones.
-func pieces(a, b, c, d units.Tokens) []Segment {
+func appendPieces(all []Segment, a, b, c, d units.Tokens) []Segment {
 	switch {
 	case a == b:
-		return []Segment{{c, d}}
+		return append(all, Segment{c, d})
 	case b == c:
-		return []Segment{{a, d}}
+		return append(all, Segment{a, d})
 	}
-	return []Segment{{a, b}, {c, d}}
+	return append(all, Segment{a, b}, Segment{c, d})
 }
 
 // attnBlock is one attention kernel call: the queries QStart to QStart+QLen of one
