@@ -46,14 +46,19 @@ func Try(ctx context.Context, s Strategy, p *Problem, clock func() units.Seconds
 	return a
 }
 
-// weighed is what choosing knows of the attempt.
+// plan is what choosing knows of the attempt's plan; nil where it has none, or was not made
+// yet.
+func (a *Attempt) plan() *recommend.Plan {
+	if a.Plan == nil {
+		return nil
+	}
+	return &recommend.Plan{Strategy: a.Strategy.Name(), Baseline: a.Strategy.Claims().Baseline, Time: a.Plan.Time, Step: a.Account}
+}
+
+// weighed is what choosing knows of an attempt that was made.
 func (a *Attempt) weighed() recommend.Attempt {
 	claims := a.Strategy.Claims()
-	w := recommend.Attempt{Strategy: a.Strategy.Name(), Baseline: claims.Baseline, Published: claims.Published, Doc: claims.Doc, Err: a.Err, Took: a.Took}
-	if a.Plan != nil {
-		w.Plan = &recommend.Plan{Strategy: w.Strategy, Baseline: w.Baseline, Time: a.Plan.Time, Step: a.Account}
-	}
-	return w
+	return recommend.Attempt{Strategy: a.Strategy.Name(), Baseline: claims.Baseline, Published: claims.Published, Doc: claims.Doc, Plan: a.plan(), Err: a.Err, Took: a.Took}
 }
 
 // Choose returns the document of the plan to recommend (recommend.Best) or, if take is not

@@ -72,7 +72,7 @@ func (x evenSure) seek(p *Problem) (*seeker, error) {
 	plans := make([]*recommend.Plan, len(x.attempts))
 	least := units.Seconds(math.Inf(1))
 	for i := range x.attempts {
-		if plans[i] = x.attempts[i].weighed().Plan; plans[i] != nil {
+		if plans[i] = x.attempts[i].plan(); plans[i] != nil {
 			least = min(least, plans[i].Time)
 		}
 	}
