@@ -24,7 +24,7 @@ func (Evenkeel) Name() string { return "evenkeel" }
 
 // Claims implements Strategy.
 func (Evenkeel) Claims() Claims {
-	return Claims{Doc: "no waves, groups of unequal devices with unequal shares, improved from the lower bound's and the others' plans"}
+	return Claims{Doc: "no waves, groups of unequal devices with unequal shares, searched from splits that the lower bound suggests"}
 }
 
 // Solve implements Strategy.
