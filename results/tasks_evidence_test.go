@@ -85,7 +85,7 @@ func mixedNodes(r *rand.Rand) string {
 	return strings.Join(parts, " + ")
 }
 
-// drawnTasks is a set of shared/reference/spindle.md, section 7: what Python's
+// drawnTasks is a set as an independent rebuild of Spindle's planner draws it: what Python's
 // random.Random(1000 set + tasks) draws, in this order: per task the batch, and for each of
 // its two modules layers, work, fixed part and exchange. Times are in ms there.
 func drawnTasks(set, tasks int) *costs.Tasks {

@@ -110,7 +110,11 @@ func (d *Document) ranks() (int, error) {
 
 // Chosen is the candidate whose plan the document holds; nil if Compared does not list it.
 func (d *Document) Chosen() *recommend.Candidate {
-	return d.first(func(c *recommend.Candidate) bool { return c.Verdict == recommend.Chosen })
+	at := slices.IndexFunc(d.Compared, func(c recommend.Candidate) bool { return c.Verdict == recommend.Chosen })
+	if at < 0 {
+		return nil
+	}
+	return &d.Compared[at]
 }
 
 // Baseline is the fastest of the baselines' candidates; nil if no baseline has a plan.
@@ -122,13 +126,4 @@ func (d *Document) Baseline() *recommend.Candidate {
 		}
 	}
 	return best
-}
-
-func (d *Document) first(is func(*recommend.Candidate) bool) *recommend.Candidate {
-	for i := range d.Compared {
-		if is(&d.Compared[i]) {
-			return &d.Compared[i]
-		}
-	}
-	return nil
 }

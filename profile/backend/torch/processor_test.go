@@ -264,15 +264,7 @@ func TestTorchNarrowerVectorUnits(t *testing.T) {
 		if err := x.Prepare(t.Context(), o, 1); err != nil {
 			t.Fatal(err)
 		}
-		// Messages that end before the computing does are asked for anew: others on the
-		// machine held it up.
 		ratio, err := x.(*executor).Gauge(t.Context())
-		for range 2 {
-			if err == nil || !strings.Contains(err.Error(), "ended first") {
-				break
-			}
-			ratio, err = x.(*executor).Gauge(t.Context())
-		}
 		// How large it is says nothing on a machine that others use.
 		if err != nil || !(ratio > 0) || math.IsInf(ratio, 1) {
 			t.Errorf("%v: %v, %v", s, ratio, err)
