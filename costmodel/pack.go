@@ -46,6 +46,8 @@ type Packer struct {
 	// Of the last Passes: the documents, and their shards by group.
 	docs   []Documents
 	shards [][]Shard
+	// context is the tokens before the first document that its queries see as well.
+	context units.Tokens
 }
 
 // NewPacker makes a packer. Errors: as of NewSimulator.
@@ -192,7 +194,11 @@ func (p *Packer) attention(back bool, a *seat, k int, acc *account) units.Second
 			call = &account{}
 		}
 		share := float64(d.Count) / float64(like)
-		total += units.Seconds(share) * s.attention(a.device, p.shards[i][a.group], p.shards[i][k], a.heads, a.kv, back, call)
+		queries, keys := p.shards[i][a.group], p.shards[i][k]
+		if i == 0 && p.context > 0 { // of a single group, which has all of the document
+			queries, keys = Shard{[]Segment{{p.context, p.context + d.Tokens}}}, Shard{[]Segment{{0, p.context + d.Tokens}}}
+		}
+		total += units.Seconds(share) * s.attention(a.device, queries, keys, a.heads, a.kv, back, call)
 		if acc != nil {
 			acc.merge(*call, share)
 		}

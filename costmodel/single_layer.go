@@ -70,6 +70,25 @@ func (l *Layers) Exchange(kind op.Kind, ranks []int) (units.Seconds, error) {
 	return t, cmp.Or(err, l.c.err)
 }
 
+// ExchangeOf is the seconds that a collective over so many bytes takes among ranks, as
+// Exchange has it of a layer's gradients.
+//
+// Errors: as of Exchange.
+func (l *Layers) ExchangeOf(kind op.Kind, ranks []int, bytes units.Bytes) (units.Seconds, error) {
+	l.begin(true)
+	t, err := l.message(kind, ranks, bytes, nil)
+	return t, cmp.Or(err, l.c.err)
+}
+
+// Update is the seconds that the optimizer takes for so many parameters on a device.
+//
+// Errors: what laws are missing, as of Simulate.
+func (l *Layers) Update(device string, params int64) (units.Seconds, error) {
+	l.begin(true)
+	t := l.c.rows(device, op.AdamW{Params: params}, 1, nil)
+	return t, l.c.err
+}
+
 // Send is the seconds that bytes take from one rank of the cluster to another.
 //
 // Errors: as of Exchange.

@@ -18,6 +18,7 @@ import (
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/evenkeel/evenkeel/solver/multitask"
+	"github.com/evenkeel/evenkeel/solver/pipeline"
 )
 
 // Every JSON key of a quantity ends in its unit, so that no reader has to
@@ -75,6 +76,7 @@ func TestKeysOfQuantitiesEndInTheirUnit(t *testing.T) {
 		batch.Document{},
 		tasks.Tasks{},
 		multitask.Document{},
+		pipeline.Document{},
 		groupcost.Document{},
 		results.LengthSummary{},
 		serve.Answer{},

@@ -32,6 +32,7 @@ var allowed = map[string][]string{
 	"costmodel":                    {"costmodel/op", "internal/units", "internal/doc", "internal/spelling"},
 	"costmodel/groupcost":          {"costmodel", "costmodel/op", "internal/units", "internal/doc"},
 	"costmodel/multitask":          {"costmodel", "costmodel/op", "internal/units", "internal/doc", "internal/spelling"},
+	"costmodel/pipeline":           {"costmodel", "costmodel/op", "internal/units"},
 	"costmodel/workload":           {"internal/units", "internal/doc", "internal/spelling"},
 	"costmodel/topology":           {"costmodel", "costmodel/op", "internal/units"},
 	"profile":                      {"costmodel/op", "internal/units", "internal/stats", "internal/doc"},
@@ -49,6 +50,7 @@ var allowed = map[string][]string{
 	"solver/recommend":             {"costmodel", "internal/units", "internal/spelling"},
 	"solver/batch":                 {"solver/recommend", "costmodel", "costmodel/groupcost", "costmodel/op", "costmodel/workload", "solver/milp", "internal/units", "internal/doc", "internal/ended"},
 	"solver/multitask":             {"solver/recommend", "costmodel/multitask", "internal/units", "internal/doc", "internal/ended"},
+	"solver/pipeline":              {"solver/recommend", "solver/milp", "costmodel/pipeline", "internal/units", "internal/doc", "internal/ended"},
 	"solver/internal/strategy":     {"costmodel", "costmodel/op", "internal/units", "internal/ended"},
 	"solver/internal/world":        {"solver/internal/strategy", "internal/reference", "costmodel", "costmodel/op", "internal/units"},
 	"solver/internal/analytic":     {"solver/internal/strategy", "costmodel", "costmodel/op", "internal/units"},
@@ -62,10 +64,10 @@ var allowed = map[string][]string{
 	"replay/comparison":            {"replay", "fit", "costmodel", "internal/units", "internal/stats"},
 	"replay":                       {"python", "solver", "solver/batch", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
 	"results/profiles":             {"costmodel", "costmodel/op", "costmodel/groupcost", "internal/doc", "internal/spelling"},
-	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/batch", "solver/multitask", "solver/recommend", "costmodel/multitask", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
+	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
 		"results", "results/profiles", "replay", "solver", "fit", "profile", "profile/importer", "profile/backend/cpu", "profile/backend/host", "profile/backend/nvml",
-		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/spelling", "internal/units", "internal/stats", "internal/doc", "internal/ended", "serve", "solver/batch", "solver/multitask", "solver/recommend", "costmodel/multitask",
+		"profile/backend/recorded", "profile/backend/sim", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "costmodel/topology", "costmodel/groupcost", "costmodel/workload", "replay/comparison", "internal/spelling", "internal/units", "internal/stats", "internal/doc", "internal/ended", "serve", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline",
 	},
 }
 

@@ -1,0 +1,284 @@
+package pipeline
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Costs says what chunks of a batch take on stages of a cluster. What is asked for is
+// remembered; it is not safe for concurrent use.
+type Costs struct {
+	Lengths []units.Tokens // of the sequences of the batch
+	Layers  int            // of the model
+
+	devices  int
+	node     []int // by rank
+	from     source
+	finishes map[finishKey]units.Seconds
+	passes   map[passKey]Work
+	held     map[passKey]costmodel.ChunkBytes
+	sends    map[sendKey]units.Seconds
+	likes    map[string]int // number of the ranks that are like one another, by what makes them so
+	known    map[string]int // the same by their ranks
+	scratch  []byte
+	err      error // the first price that was missing
+}
+
+// source is where prices come from.
+type source interface {
+	// like says what a stage's prices depend on: ranks with the same take as long.
+	like(ranks []int) string
+	// work is what a chunk takes on ranks.
+	work(ranks []int, x costmodel.Chunk) (Work, error)
+	// send is what a chunk's activations take from some ranks to others.
+	send(from, to []int, tokens units.Tokens) (units.Seconds, error)
+	// finish is what ranks take behind their last pass, to update their layers' parameters and
+	// those of the embeddings, where first, and of the output projection, where last.
+	finish(ranks []int, layers int, first, last bool) (units.Seconds, error)
+	// held is what the rank that has least room among some holds of a chunk.
+	held(ranks []int, x costmodel.Chunk) costmodel.ChunkBytes
+	// states is what a rank holds of its layers.
+	states(ranks []int, layers int, first, last bool) units.Bytes
+	// capacity is what plans may fill of the memory of each of some ranks; 0 where nobody
+	// knows.
+	capacity(ranks []int) units.Bytes
+	// fits says whether ranks can be a stage; if not, the error says why.
+	fits(ranks []int) error
+	// brief is the account of a chunk on ranks; nil where there are no laws.
+	brief(ranks []int, x costmodel.Chunk, times costmodel.ChunkTimes) (*costmodel.Step, error)
+	// warnings are those of the laws in use.
+	warnings() []string
+}
+
+// Work is what one layer takes for a chunk on a stage: its forward pass, the same once more
+// in the backward pass, and the backward pass; and the loss of the chunk on the last stage.
+type Work struct{ Forward, Again, Backward, Loss units.Seconds }
+
+// passKey is a chunk on ranks like some: a hash would make two chunks one.
+type passKey struct {
+	like           int
+	context, slice units.Tokens
+	more           bool
+	whole          string // lengths
+}
+
+type sendKey struct {
+	from, to int
+	near     bool // all in one node
+	tokens   units.Tokens
+}
+
+type finishKey struct {
+	like, layers int
+	first, last  bool
+}
+
+var forever = units.Seconds(math.Inf(1))
+
+// newCosts is of a batch on devices, of which node names the node of each.
+func newCosts(lengths []units.Tokens, layers int, node []int, from source) (*Costs, error) {
+	if len(lengths) == 0 {
+		return nil, fmt.Errorf("lengths: none")
+	}
+	for i, n := range lengths {
+		if n < 1 {
+			return nil, fmt.Errorf("lengths[%d]: %d: want at least one token", i, int64(n))
+		}
+	}
+	return &Costs{
+		Lengths: lengths, Layers: layers, devices: len(node), node: node, from: from, finishes: map[finishKey]units.Seconds{},
+		passes: map[passKey]Work{}, held: map[passKey]costmodel.ChunkBytes{}, sends: map[sendKey]units.Seconds{},
+		likes: map[string]int{}, known: map[string]int{},
+	}, nil
+}
+
+// Devices is the number of devices.
+func (c *Costs) Devices() int { return c.devices }
+
+// Missing is the first price that was asked for and is not known, nil if there is none. What
+// has no price takes forever.
+func (c *Costs) Missing() error { return c.err }
+
+// Fits says whether ranks can be a stage; if not, the error says why.
+func (c *Costs) Fits(ranks []int) error { return c.from.fits(ranks) }
+
+// like numbers ranks so that those which take as long have one number.
+func (c *Costs) like(ranks []int) int {
+	c.scratch = c.scratch[:0]
+	for _, r := range ranks {
+		c.scratch = binary.LittleEndian.AppendUint32(c.scratch, uint32(r))
+	}
+	if n, ok := c.known[string(c.scratch)]; ok {
+		return n
+	}
+	what := c.from.like(ranks)
+	n, ok := c.likes[what]
+	if !ok {
+		n = len(c.likes)
+		c.likes[what] = n
+	}
+	c.known[string(c.scratch)] = n
+	return n
+}
+
+// key is what a chunk's price on ranks depends on.
+func (c *Costs) key(ranks []int, x *Chunk) passKey {
+	k := passKey{like: c.like(ranks), context: x.Context, slice: x.Slice, more: c.more(x)}
+	if len(x.Whole) > 0 {
+		lengths := make([]units.Tokens, len(x.Whole))
+		for i, w := range x.Whole {
+			lengths[i] = c.Lengths[w]
+		}
+		slices.Sort(lengths)
+		c.scratch = c.scratch[:0]
+		for _, n := range lengths {
+			c.scratch = binary.AppendUvarint(c.scratch, uint64(n))
+		}
+		k.whole = string(c.scratch)
+	}
+	return k
+}
+
+// priced is a chunk as prices are asked for.
+func (c *Costs) priced(x *Chunk) costmodel.Chunk {
+	out := costmodel.Chunk{Context: x.Context, Slice: x.Slice, More: c.more(x)}
+	for _, w := range x.Whole {
+		out.Whole = append(out.Whole, costmodel.Documents{Tokens: c.Lengths[w], Count: 1})
+	}
+	return out
+}
+
+// more says that slices of a chunk's sequence come behind its own.
+func (c *Costs) more(x *Chunk) bool {
+	return x.Slice > 0 && x.Context+x.Slice < c.Lengths[x.Sequence]
+}
+
+// tokens is how many a chunk has.
+func (c *Costs) tokens(x *Chunk) units.Tokens {
+	n := x.Slice
+	for _, w := range x.Whole {
+		n += c.Lengths[w]
+	}
+	return n
+}
+
+// Tokens is how many a chunk has.
+func (c *Costs) Tokens(x Chunk) units.Tokens { return c.tokens(&x) }
+
+// Work is what a layer takes for a chunk on ranks.
+func (c *Costs) Work(ranks []int, x Chunk) Work {
+	k := c.key(ranks, &x)
+	if w, ok := c.passes[k]; ok {
+		return w
+	}
+	w, err := c.from.work(ranks, c.priced(&x))
+	if err != nil {
+		c.err = first(c.err, err)
+		w = Work{forever, forever, forever, 0}
+	}
+	c.passes[k] = w
+	return w
+}
+
+// Passes is the seconds that chunk k's forward and its backward pass take on stage s of a
+// plan.
+func (c *Costs) Passes(p *Plan, s, k int) (forward, backward units.Seconds) {
+	w := c.Work(p.Stages[s].Ranks, p.Chunks[k])
+	layers := units.Seconds(p.Stages[s].Layers)
+	forward, backward = layers*w.Forward, layers*w.Backward
+	if n := p.Recompute[s][k]; n > 0 {
+		backward += units.Seconds(n) * w.Again
+	}
+	if s == len(p.Stages)-1 {
+		forward += w.Loss
+	}
+	return forward, backward
+}
+
+// Send is the seconds that the activations of so many tokens, or their gradients, take from
+// one stage to the next.
+func (c *Costs) Send(from, to []int, tokens units.Tokens) units.Seconds {
+	k := sendKey{c.like(from), c.like(to), c.oneNode(from) && c.oneNode(to) && c.node[from[0]] == c.node[to[0]], tokens}
+	if t, ok := c.sends[k]; ok {
+		return t
+	}
+	t, err := c.from.send(from, to, tokens)
+	if err != nil {
+		c.err = first(c.err, err)
+		t = forever
+	}
+	c.sends[k] = t
+	return t
+}
+
+// Finish is the seconds that stage s takes behind its last pass.
+func (c *Costs) Finish(p *Plan, s int) units.Seconds {
+	x := &p.Stages[s]
+	k := finishKey{c.like(x.Ranks), x.Layers, s == 0, s == len(p.Stages)-1}
+	if t, ok := c.finishes[k]; ok {
+		return t
+	}
+	t, err := c.from.finish(x.Ranks, k.layers, k.first, k.last)
+	if err != nil {
+		c.err = first(c.err, err)
+		t = forever
+	}
+	c.finishes[k] = t
+	return t
+}
+
+// oneNode says that ranks are all in one node.
+func (c *Costs) oneNode(ranks []int) bool {
+	for _, r := range ranks {
+		if c.node[r] != c.node[ranks[0]] {
+			return false
+		}
+	}
+	return true
+}
+
+// Nodes are the ranks of every node.
+func (c *Costs) Nodes() [][]int {
+	var nodes [][]int
+	for r, n := range c.node {
+		if r == 0 || n != c.node[r-1] {
+			nodes = append(nodes, nil)
+		}
+		nodes[len(nodes)-1] = append(nodes[len(nodes)-1], r)
+	}
+	return nodes
+}
+
+// Held is what a rank of a stage holds of a chunk.
+func (c *Costs) Held(ranks []int, x Chunk) costmodel.ChunkBytes {
+	k := c.key(ranks, &x)
+	b, ok := c.held[k]
+	if !ok {
+		b = c.from.held(ranks, c.priced(&x))
+		c.held[k] = b
+	}
+	return b
+}
+
+// States is what each rank of stage s holds of its layers.
+func (c *Costs) States(p *Plan, s int) units.Bytes {
+	return c.from.states(p.Stages[s].Ranks, p.Stages[s].Layers, s == 0, s == len(p.Stages)-1)
+}
+
+// Capacity is what plans may fill of the memory of each of some ranks; 0 where nobody knows.
+func (c *Costs) Capacity(ranks []int) units.Bytes { return c.from.capacity(ranks) }
+
+// Warnings are what a user has to know of the laws that prices come from.
+func (c *Costs) Warnings() []string { return c.from.warnings() }
+
+func first(known, err error) error {
+	if known != nil {
+		return known
+	}
+	return err
+}

@@ -1,0 +1,320 @@
+package pipeline
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// laws are prices by the fitted laws of a cluster.
+type laws struct {
+	q       *costmodel.Predictor
+	job     costmodel.Job
+	ranks   []costmodel.Rank
+	layers  *costmodel.Layers
+	packers map[string]*costmodel.Packer // by like
+	memory  map[string]costmodel.DeviceMemory
+	warned  []string
+}
+
+// FromLaws prices a batch by the laws of a predictor, for the cluster and model of a job. It
+// ignores the job's SeqLen, Recompute and Accumulate. The job's ZeRO stage is of the ranks of
+// a stage; embeddings and output projection are whole on each rank that has them, with the
+// optimizer's state sharded.
+//
+// Errors: an invalid job, a device that the profile lacks, a length below one token or beyond
+// the model's longest. What laws are missing shows when they are asked for: see Costs.Missing.
+func FromLaws(q *costmodel.Predictor, j costmodel.Job, lengths []units.Tokens) (*Costs, error) {
+	if len(lengths) > 0 {
+		j.SeqLen = slices.Max(lengths)
+	}
+	if err := j.Validate(); err != nil {
+		return nil, err
+	}
+	layers, err := costmodel.NewLayers(q, j)
+	if err != nil {
+		return nil, err
+	}
+	l := &laws{q: q, job: j, ranks: j.Cluster.Ranks(), layers: layers, packers: map[string]*costmodel.Packer{}, memory: map[string]costmodel.DeviceMemory{}}
+	node := make([]int, len(l.ranks))
+	for r, x := range l.ranks {
+		node[r] = x.Node
+		l.memory[x.Device] = q.DeviceMemory(j, x.Device)
+	}
+	return newCosts(lengths, j.Model.Layers, node, l)
+}
+
+func (l *laws) like(ranks []int) string {
+	var b strings.Builder
+	for i, r := range ranks {
+		x := l.ranks[r]
+		if i == 0 || l.ranks[ranks[i-1]].Node != x.Node {
+			n := l.job.Cluster.Nodes[x.Node]
+			fmt.Fprintf(&b, "|%q %d %d:", n.Link, n.NICs, n.Size())
+		}
+		fmt.Fprintf(&b, "%q", x.Device)
+	}
+	return b.String()
+}
+
+// alone is the cluster of some ranks, whose nodes have their share of the network cards.
+func (l *laws) alone(ranks []int) costmodel.Cluster {
+	c := costmodel.Cluster{Network: l.job.Cluster.Network, Links: l.job.Cluster.Links}
+	for i, r := range ranks {
+		x := l.ranks[r]
+		if i == 0 || l.ranks[ranks[i-1]].Node != x.Node {
+			n := l.job.Cluster.Nodes[x.Node]
+			n.Devices = nil
+			c.Nodes = append(c.Nodes, n)
+		}
+		n := &c.Nodes[len(c.Nodes)-1]
+		if last := len(n.Devices) - 1; last >= 0 && n.Devices[last].Device == x.Device {
+			n.Devices[last].Count++
+			continue
+		}
+		n.Devices = append(n.Devices, op.Member{Device: x.Device, Count: 1})
+	}
+	for i, r := 0, 0; i < len(c.Nodes); i++ {
+		n := &c.Nodes[i]
+		if n.NICs > 0 {
+			n.NICs = max(1, n.NICs*n.Size()/l.job.Cluster.Nodes[l.ranks[ranks[r]].Node].Size())
+		}
+		r += n.Size()
+	}
+	return c
+}
+
+// group is ranks of a stage with as many heads each, and their shares.
+func (l *laws) group(n int) (costmodel.Group, []float64) {
+	var g costmodel.Group
+	for i := range n {
+		g = append(g, costmodel.HeadShare{Rank: i, QHeads: l.job.Model.QHeads / n})
+	}
+	return g, slices.Repeat([]float64{1 / float64(n)}, n)
+}
+
+func (l *laws) packer(ranks []int) (*costmodel.Packer, error) {
+	k := l.like(ranks)
+	if p, ok := l.packers[k]; ok {
+		return p, nil
+	}
+	j := l.job
+	j.Cluster = l.alone(ranks)
+	p, err := costmodel.NewPacker(l.q, j)
+	if err != nil {
+		return nil, err
+	}
+	l.packers[k] = p
+	return p, nil
+}
+
+func (l *laws) work(ranks []int, x costmodel.Chunk) (Work, error) {
+	p, err := l.packer(ranks)
+	if err != nil {
+		return Work{}, err
+	}
+	x.Whole = few(x.Whole)
+	group, shares := l.group(len(ranks))
+	t, err := p.Chunk(group, shares, x)
+	if err != nil {
+		return Work{}, err
+	}
+	w := Work{Forward: t.Forward, Again: t.Forward, Backward: t.Backward, Loss: t.Loss}
+	for _, e := range l.job.Exchanges() {
+		if !e.When.EachMicroBatch() {
+			continue
+		}
+		took, err := l.layers.Exchange(e.Kind, ranks)
+		if err != nil {
+			return Work{}, err
+		}
+		if e.When == costmodel.InForward {
+			w.Forward += l.open(took, t.Forward, t.ForwardMoving)
+		} else {
+			w.Backward += l.open(took, t.Backward, t.BackwardMoving)
+		}
+	}
+	return w, nil
+}
+
+// open is what a layer does not hide of an exchange beside it: the two use the same ports.
+func (l *laws) open(took, layer, moving units.Seconds) units.Seconds {
+	if !l.job.OverlapZero {
+		return took
+	}
+	return min(took, max(0, moving+took-layer))
+}
+
+func (l *laws) send(from, to []int, tokens units.Tokens) (units.Seconds, error) {
+	fewest := units.Tokens(min(len(from), len(to)))
+	bytes := float64((tokens+fewest-1)/fewest) * float64(l.job.Model.Hidden) * float64(l.job.DType.Size())
+	if l.ranks[from[0]].Node != l.ranks[to[0]].Node {
+		bytes *= max(l.crowding(from), l.crowding(to))
+	}
+	return l.layers.Send(from[0], to[0], units.BytesOf(math.Ceil(bytes)))
+}
+
+// crowding is how many ranks of a node share a network card.
+func (l *laws) crowding(ranks []int) float64 {
+	n := l.job.Cluster.Nodes[l.ranks[ranks[0]].Node]
+	if n.NICs == 0 {
+		return 1
+	}
+	return max(1, float64(n.Size())/float64(n.NICs))
+}
+
+// finish is the exchanges that are left to the end of the step, behind nothing, and the
+// optimizer on a rank's share of the parameters.
+func (l *laws) finish(ranks []int, layers int, first, last bool) (units.Seconds, error) {
+	m, e := l.job.Model, l.job.DType.Size()
+	n := int64(len(ranks))
+	tables := int64(m.StageTables(first, last)) * m.TableParams()
+	var total units.Seconds
+	var missing error
+	add := func(t units.Seconds, err error) { total, missing = total+t, cmp.Or(missing, err) }
+	if n > 1 {
+		for _, x := range l.job.Exchanges() {
+			if !x.When.EachMicroBatch() {
+				t, err := l.layers.Exchange(x.Kind, ranks)
+				add(units.Seconds(layers)*t, err)
+			}
+		}
+		if tables > 0 {
+			for _, kind := range []op.Kind{op.KindReduceScatter, op.KindAllGather} {
+				add(l.layers.ExchangeOf(kind, ranks, units.Bytes(tables)*e))
+			}
+		}
+	}
+	params := int64(layers)*m.LayerParams() + tables
+	if l.job.Zero != costmodel.Zero0 {
+		params = (params + n - 1) / n
+	}
+	slowest := units.Seconds(0)
+	for _, device := range l.devices(ranks) {
+		t, err := l.layers.Update(device, params)
+		slowest, missing = max(slowest, t), cmp.Or(missing, err)
+	}
+	return total + slowest, missing
+}
+
+// devices are the device types of ranks.
+func (l *laws) devices(ranks []int) []string {
+	var all []string
+	for _, r := range ranks {
+		if d := l.ranks[r].Device; !slices.Contains(all, d) {
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+func (l *laws) held(ranks []int, x costmodel.Chunk) costmodel.ChunkBytes {
+	var most costmodel.ChunkBytes
+	heads := l.job.Model.QHeads / len(ranks)
+	kv := 0 // the first head of the rank that needs most KV heads
+	for i := range ranks {
+		if l.job.Model.KVHeadsOf(i*heads, heads) > l.job.Model.KVHeadsOf(kv, heads) {
+			kv = i * heads
+		}
+	}
+	for _, device := range l.devices(ranks) {
+		b := l.job.ChunkMemory(x, 1/float64(len(ranks)), kv, heads, len(ranks), l.memory[device])
+		most = costmodel.ChunkBytes{
+			Kept: max(most.Kept, b.Kept), Again: max(most.Again, b.Again), Gradients: max(most.Gradients, b.Gradients),
+			Transient: max(most.Transient, b.Transient), Logits: max(most.Logits, b.Logits),
+		}
+	}
+	return most
+}
+
+func (l *laws) states(ranks []int, layers int, first, last bool) units.Bytes {
+	return l.job.StageStates(layers, len(ranks), l.job.Model.StageTables(first, last))
+}
+
+func (l *laws) capacity(ranks []int) units.Bytes {
+	least := units.Bytes(0)
+	for _, device := range l.devices(ranks) {
+		if c := l.memory[device].Capacity; least == 0 || c < least {
+			least = c
+		}
+	}
+	return units.BytesOf(costmodel.Usable * float64(least))
+}
+
+func (l *laws) fits(ranks []int) error {
+	if l.job.Model.QHeads%len(ranks) != 0 {
+		return fmt.Errorf("a stage of %d devices: the model's %d query heads are not divisible by that", len(ranks), l.job.Model.QHeads)
+	}
+	return nil
+}
+
+func (l *laws) brief(ranks []int, x costmodel.Chunk, times costmodel.ChunkTimes) (*costmodel.Step, error) {
+	p, err := l.packer(ranks)
+	if err != nil {
+		return nil, err
+	}
+	x.Whole = few(x.Whole)
+	group, shares := l.group(len(ranks))
+	return p.BriefChunk(group, shares, x, times)
+}
+
+// warnings are those of the last packer asked, which has the job's; and of what moves.
+func (l *laws) warnings() []string {
+	keys := make([]string, 0, len(l.packers))
+	for k := range l.packers {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	var all []string
+	add := func(of []string) {
+		for _, w := range of {
+			if !slices.Contains(all, w) {
+				all = append(all, w)
+			}
+		}
+	}
+	for _, k := range keys {
+		add(l.packers[k].Warnings())
+	}
+	add(l.layers.Warnings())
+	return all
+}
+
+// mostLengths is how many lengths of whole sequences a price tells apart: those between are
+// told by their mean.
+const mostLengths = 12
+
+// few puts whole sequences together, the longest first, until their lengths are no more than
+// mostLengths.
+func few(of []costmodel.Documents) []costmodel.Documents {
+	if len(of) == 0 {
+		return nil
+	}
+	lo, hi := of[0].Tokens, of[0].Tokens
+	for _, d := range of {
+		lo, hi = min(lo, d.Tokens), max(hi, d.Tokens)
+	}
+	width := math.Log(float64(hi)/float64(lo)) / mostLengths
+	var sums [mostLengths]costmodel.Documents // by logarithm
+	for _, d := range of {
+		at := 0
+		if width > 0 {
+			at = min(mostLengths-1, int(math.Log(float64(d.Tokens)/float64(lo))/width))
+		}
+		sums[at].Tokens += d.Tokens * units.Tokens(d.Count)
+		sums[at].Count += d.Count
+	}
+	var docs []costmodel.Documents
+	for _, d := range slices.Backward(sums[:]) {
+		if d.Count > 0 {
+			docs = append(docs, costmodel.Documents{Tokens: d.Tokens / units.Tokens(d.Count), Count: d.Count})
+		}
+	}
+	return docs
+}

@@ -1,0 +1,162 @@
+package pipeline
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// InfiniPipe is the planner of Wang et al. (arXiv 2509.21275): equal stages, chunks of equal
+// time by its own cost model (formula), which is fitted to ours; sequences of neighbouring
+// numbers of chunks in flights of their own; and what is computed again by a programme for
+// each flight. The number of slices of the longest sequence, and that of stages, are tried
+// one after the other, and judged by our simulator.
+//
+// In the dynamic programme of the flights the programmes are relaxed and rounded, which is
+// within 2 % of their solutions; those of the flights that are taken are then solved, with a
+// gap of 2 %, as published.
+type InfiniPipe struct{}
+
+// Name implements Strategy.
+func (InfiniPipe) Name() string { return "infinipipe" }
+
+// Claims implements Strategy.
+func (InfiniPipe) Claims() Claims {
+	return Claims{Published: true, Doc: "equal stages, chunks of equal time, sequences grouped by their number of chunks, recomputation chunk by chunk by integer programming"}
+}
+
+// sliceCounts are the numbers of slices of the longest sequence that are tried.
+func sliceCounts() []int { return []int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64} }
+
+// Solve implements Strategy.
+func (InfiniPipe) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
+	shapes, err := p.shapes()
+	if err != nil {
+		return nil, err
+	}
+	var best chosen
+	for _, stages := range shapes {
+		f := p.fitted(stages[0].Ranks)
+		for _, n := range sliceCounts() {
+			if ctx.Err() != nil {
+				break
+			}
+			plan, err := p.infinipipe(ctx, stages, f, n, best.time())
+			best.take(p, plan, err)
+		}
+	}
+	return best.result(ctx)
+}
+
+// infinipipe is the plan of so many slices on stages; nil if it cannot take less than most.
+func (p *Problem) infinipipe(ctx context.Context, stages []pipeline.Stage, f formula, slicesOfLongest int, most units.Seconds) (*pipeline.Plan, error) {
+	cut, rest := p.balanced(f, slicesOfLongest)
+	sequences := together(cut, rest)
+	least := planOf(stages, []*flight{newFlight(sequences)}, nil)
+	if err := p.Run(least); err != nil {
+		return nil, err
+	}
+	if least.Time >= most { // nor do several flights, or recomputation, take less
+		return nil, nil
+	}
+	if p.Room(least) == nil {
+		return least, nil
+	}
+	layers := 0
+	for _, s := range stages {
+		layers = max(layers, s.Layers)
+	}
+	mean, _ := p.meanTime(f, slices.Concat(sequences...))
+	g, err := group(sequences, len(stages), mean*float64(layers), mean/3, func(x *flight) (*solution, error) {
+		return p.newRecomputation(stages, x).rounded(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if g == nil {
+		return nil, p.tightest(stages, sequences)
+	}
+	again := make([][][]int, len(g.flights))
+	for i, x := range g.flights {
+		r := p.newRecomputation(stages, x)
+		s, err := r.exact(ctx, cmp.Or(p.MIPTime, 10*time.Second))
+		if err != nil {
+			return nil, err
+		}
+		if s == nil {
+			s = g.again[i]
+		}
+		again[i] = r.of(s, stages)
+	}
+	plan := planOf(stages, g.flights, again)
+	return plan, p.Run(plan)
+}
+
+// together are chunks by sequence, those without a slice each by itself.
+func together(cut [][]pipeline.Chunk, rest []pipeline.Chunk) [][]pipeline.Chunk {
+	all := slices.Clone(cut)
+	for _, x := range rest {
+		all = append(all, []pipeline.Chunk{x})
+	}
+	return all
+}
+
+// tightest is the error of a plan that computes everything again.
+func (p *Problem) tightest(stages []pipeline.Stage, sequences [][]pipeline.Chunk) error {
+	plan := planOf(stages, []*flight{newFlight(sequences)}, nil)
+	everything(plan)
+	return p.Room(plan)
+}
+
+// everything has a plan compute all layers again.
+func everything(plan *pipeline.Plan) {
+	for s := range plan.Recompute {
+		for k := range plan.Recompute[s] {
+			plan.Recompute[s][k] = plan.Stages[s].Layers
+		}
+	}
+}
+
+// chosen is the fastest plan that fits of those that are taken, and why others do not.
+type chosen struct {
+	plan *pipeline.Plan
+	why  error
+}
+
+func (b *chosen) time() units.Seconds {
+	if b.plan == nil {
+		return forever
+	}
+	return b.plan.Time
+}
+
+// take looks at a plan, which may be nil, or at why there is none.
+func (b *chosen) take(p *Problem, plan *pipeline.Plan, err error) {
+	if err == nil && plan != nil && plan.Time < b.time() {
+		if err = p.Room(plan); err == nil {
+			b.plan = plan
+		}
+	}
+	b.why = nearer(b.why, err)
+}
+
+// nearer is of two reasons why nothing fits that with more room.
+func nearer(a, b error) error {
+	x, ok := a.(*pipeline.NoRoomError)
+	y, is := b.(*pipeline.NoRoomError)
+	if a == nil || ok && is && y.Over() < x.Over() {
+		return b
+	}
+	return a
+}
+
+func (b *chosen) result(ctx context.Context) (*pipeline.Plan, error) {
+	if b.plan == nil {
+		return nil, cmp.Or(b.why, ctx.Err())
+	}
+	return b.plan, nil
+}

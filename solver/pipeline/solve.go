@@ -1,0 +1,98 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/internal/ended"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
+)
+
+// Solve runs all strategies on a problem and returns the document of the plan to recommend
+// or, if take is not empty, of the plan of the strategy of that name. Header, Name, Prices,
+// Devices and what Notes say of where prices come from are left to the caller. clock returns
+// seconds since any fixed moment; it is for planning times alone. report, which may be nil,
+// hears which strategy is at work.
+//
+// Errors: *InfeasibleError where no plan fits; what prices are missing; that of take, as of
+// recommend.Compare; a plan that breaks the rules, or is faster than the bound.
+func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seconds, report func(strategy string)) (*Document, error) {
+	bound := Bound(p)
+	strategies := Strategies()
+	attempts, plans := make([]recommend.Attempt, len(strategies)), make([]*pipeline.Plan, len(strategies))
+	for i, s := range strategies {
+		if report != nil {
+			report(s.Name())
+		}
+		claims := s.Claims()
+		begin := clock()
+		plan, err := s.Solve(ctx, p)
+		attempts[i] = recommend.Attempt{Strategy: s.Name(), Baseline: claims.Baseline, Published: claims.Published, Doc: claims.Doc, Err: err, Took: clock() - begin}
+		if err != nil {
+			continue
+		}
+		if found := Check(p.Costs, plan); len(found) > 0 {
+			return nil, fmt.Errorf("strategy %s made a plan that breaks the rules: %w; this is a bug of evenkeel", s.Name(), found[0])
+		}
+		if err := p.Room(plan); err != nil {
+			return nil, fmt.Errorf("strategy %s made a plan that does not fit: %w; this is a bug of evenkeel", s.Name(), err)
+		}
+		account, err := p.Account(plan)
+		if err != nil {
+			return nil, fmt.Errorf("the error of %s's plan: %w", s.Name(), err)
+		}
+		attempts[i].Plan, plans[i] = &recommend.Plan{Strategy: s.Name(), Baseline: claims.Baseline, Time: plan.Time, Step: account}, plan
+	}
+	found, err := recommend.Compare(attempts, bound, take)
+	if errors.Is(err, recommend.ErrNoPlan) {
+		return nil, none(p, attempts)
+	}
+	if err != nil {
+		return nil, err
+	}
+	plan := plans[found.Chosen]
+	d := &Document{
+		Lengths: p.Lengths, Layers: p.Layers, Strategy: attempts[found.Chosen].Strategy, Taken: found.Taken, Plan: *plan,
+		Bound: min(bound, plan.Time), Gap: recommend.Gap(plan.Time, bound), Memory: p.Memory(plan), Compared: found.Candidates, Notes: notModelled(),
+	}
+	if why := ended.Why(ctx); why != nil {
+		d.Notes = append(d.Notes, fmt.Sprintf("planning was stopped before it was done, and the plans are the best until then: %v", why))
+	}
+	return d, nil
+}
+
+// InfeasibleError says that no plan fits the devices' memory, by the plan that is nearest.
+type InfeasibleError struct{ Why error }
+
+// Error says what has no room.
+func (e *InfeasibleError) Error() string { return "no plan fits: " + e.Why.Error() }
+
+// Unwrap is why.
+func (e *InfeasibleError) Unwrap() error { return e.Why }
+
+// none is the error of attempts that all failed.
+func none(p *Problem, attempts []recommend.Attempt) error {
+	if err := p.Missing(); err != nil {
+		return err
+	}
+	var nearest error
+	for _, a := range attempts {
+		nearest = nearer(nearest, a.Err)
+	}
+	if _, ok := errors.AsType[*pipeline.NoRoomError](nearest); ok {
+		return &InfeasibleError{nearest}
+	}
+	return fmt.Errorf("strategy %s: %w", attempts[0].Strategy, attempts[0].Err)
+}
+
+// notModelled says, for the user, what the simulation of plans leaves out.
+func notModelled() []string {
+	return []string{
+		"a stage's devices have equal shares of every chunk and of the heads; those of several types wait for the slowest",
+		"activations travel between stages while these compute, and slow nothing down; embeddings take no time",
+		"the bound takes memory as unlimited, and devices as if tokens and heads could be divided among all of them at will",
+	}
+}

@@ -1,0 +1,30 @@
+package pipeline
+
+import (
+	"slices"
+
+	"github.com/evenkeel/evenkeel/solver/recommend"
+)
+
+// Published lists what others run or have published, in the order in which it is shown.
+func Published() []Strategy { return []Strategy{StaticSP{}, OneF1B{}, Seq1F1B{}, InfiniPipe{}} }
+
+// Strategies lists all strategies in the order in which they are shown: baselines, then
+// published algorithms, then ours.
+func Strategies() []Strategy { return append(Published(), Evenkeel{}) }
+
+// Named returns an error if no strategy has the name, which may be empty. The error lists
+// all names and suggests the nearest.
+func Named(name string) error {
+	if name == "" {
+		return nil
+	}
+	var names []string
+	for _, s := range Strategies() {
+		names = append(names, s.Name())
+	}
+	if slices.Contains(names, name) {
+		return nil
+	}
+	return recommend.Unknown(name, names)
+}

@@ -1,0 +1,204 @@
+package pipeline
+
+import (
+	"context"
+	"sort"
+
+	"github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// StaticSP is sequence parallelism over all devices (DeepSpeed-Ulysses): a single stage, whole
+// sequences packed to a fixed number of tokens, gradients accumulated, as many layers of all
+// chunks computed again as there is no room for otherwise.
+type StaticSP struct{}
+
+// Name implements Strategy.
+func (StaticSP) Name() string { return "static-sp" }
+
+// Claims implements Strategy.
+func (StaticSP) Claims() Claims {
+	return Claims{Baseline: true, Doc: "no pipeline: every chunk of packed whole sequences on all devices at once"}
+}
+
+// Solve implements Strategy.
+func (StaticSP) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
+	stages, err := p.equalStages(1)
+	if err != nil {
+		return nil, err
+	}
+	return p.fixed(ctx, [][]pipeline.Stage{stages}, p.packed)
+}
+
+// OneF1B is what people run today: equal stages, whole sequences packed to a fixed number of
+// tokens, one forward, one backward, as many layers of all chunks computed again as there is
+// no room for otherwise.
+type OneF1B struct{}
+
+// Name implements Strategy.
+func (OneF1B) Name() string { return "1f1b" }
+
+// Claims implements Strategy.
+func (OneF1B) Claims() Claims {
+	return Claims{Baseline: true, Doc: "equal stages, chunks of packed whole sequences, the same recomputation for all"}
+}
+
+// Solve implements Strategy.
+func (OneF1B) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
+	shapes, err := p.deep()
+	if err != nil {
+		return nil, err
+	}
+	return p.fixed(ctx, shapes, p.packed)
+}
+
+// Seq1F1B is the same with long sequences cut into slices of a fixed number of tokens (Ao et
+// al., 2024): short ones and what is left of long ones are packed to as many.
+type Seq1F1B struct{}
+
+// Name implements Strategy.
+func (Seq1F1B) Name() string { return "seq1f1b" }
+
+// Claims implements Strategy.
+func (Seq1F1B) Claims() Claims {
+	return Claims{Baseline: true, Doc: "equal stages, slices of a fixed number of tokens, the same recomputation for all"}
+}
+
+// Solve implements Strategy.
+func (Seq1F1B) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
+	shapes, err := p.deep()
+	if err != nil {
+		return nil, err
+	}
+	return p.fixed(ctx, shapes, p.sliced)
+}
+
+// deep are the equal stages, two at least.
+func (p *Problem) deep() ([][]pipeline.Stage, error) {
+	shapes, err := p.shapes()
+	if err != nil {
+		return nil, err
+	}
+	if len(shapes[0]) == 1 {
+		shapes = shapes[1:]
+	}
+	if len(shapes) == 0 {
+		return nil, &IllegalError{"the devices and the model's heads do not give two equal stages or more"}
+	}
+	return shapes, nil
+}
+
+// fixed is the fastest plan on any of the stages with chunks of a fixed number of tokens, of
+// several that are tried.
+func (p *Problem) fixed(ctx context.Context, shapes [][]pipeline.Stage, chunked func(tokens units.Tokens) [][]pipeline.Chunk) (*pipeline.Plan, error) {
+	longest, all := units.Tokens(0), units.Tokens(0)
+	for _, n := range p.Lengths {
+		longest, all = max(longest, n), all+n
+	}
+	var sizes []units.Tokens
+	for _, n := range sliceCounts() {
+		sizes = append(sizes, (longest+units.Tokens(n)-1)/units.Tokens(n))
+	}
+	for n := 2 * longest; n < 2*all; n *= 2 {
+		sizes = append(sizes, n)
+	}
+	var best chosen
+	for _, stages := range shapes {
+		for _, n := range sizes {
+			if ctx.Err() != nil {
+				break
+			}
+			plan := planOf(stages, []*flight{newFlight(chunked(n))}, nil)
+			err := p.Run(plan)
+			if err == nil && plan.Time < best.time() {
+				err = p.alike(plan)
+			}
+			best.take(p, plan, err)
+		}
+	}
+	return best.result(ctx)
+}
+
+// alike has as few layers of all chunks computed again as there is room for.
+//
+// Errors: *pipeline.NoRoomError.
+func (p *Problem) alike(plan *pipeline.Plan) error {
+	most := 0
+	for _, s := range plan.Stages {
+		most = max(most, s.Layers)
+	}
+	var err error
+	set := func(n int) bool {
+		for s, x := range plan.Stages {
+			for k := range plan.Recompute[s] {
+				plan.Recompute[s][k] = min(n, x.Layers)
+			}
+		}
+		err = p.Room(plan)
+		return err == nil
+	}
+	n := sort.Search(most, set)
+	if !set(n) {
+		return err
+	}
+	return p.Run(plan)
+}
+
+// packed are whole sequences, the longest first, each in the fullest chunk that has room for
+// it, of so many tokens; longer ones have chunks of their own.
+func (p *Problem) packed(tokens units.Tokens) [][]pipeline.Chunk {
+	var all [][]pipeline.Chunk
+	for _, x := range p.fill(nil, byLength(p.Lengths), tokens) {
+		all = append(all, []pipeline.Chunk{x})
+	}
+	return all
+}
+
+// sliced are sequences in slices of so many tokens, with shorter ones packed beside the last
+// ones and one another.
+func (p *Problem) sliced(tokens units.Tokens) [][]pipeline.Chunk {
+	var cut [][]pipeline.Chunk
+	var tails []pipeline.Chunk
+	var short []int
+	for _, i := range byLength(p.Lengths) {
+		if p.Lengths[i] <= tokens {
+			short = append(short, i)
+			continue
+		}
+		var chunks []pipeline.Chunk
+		for from := units.Tokens(0); from < p.Lengths[i]; from += tokens {
+			chunks = append(chunks, pipeline.Chunk{Sequence: i, Context: from, Slice: min(tokens, p.Lengths[i]-from)})
+		}
+		tails = append(tails, chunks[len(chunks)-1])
+		cut = append(cut, chunks)
+	}
+	filled := p.fill(tails, short, tokens)
+	for i, chunks := range cut {
+		chunks[len(chunks)-1] = filled[i]
+	}
+	return together(cut, filled[len(cut):])
+}
+
+// fill puts sequences, the longest first, each into the fullest chunk that has room for it,
+// or a new one.
+func (p *Problem) fill(chunks []pipeline.Chunk, sequences []int, tokens units.Tokens) []pipeline.Chunk {
+	room := make([]units.Tokens, len(chunks))
+	for i, x := range chunks {
+		room[i] = tokens - p.Tokens(x)
+	}
+	for _, i := range sequences {
+		into := -1
+		for k := range chunks {
+			if p.Lengths[i] <= room[k] && (into < 0 || room[k] < room[into]) {
+				into = k
+			}
+		}
+		if into < 0 {
+			into = len(chunks)
+			chunks, room = append(chunks, pipeline.Chunk{Sequence: -1}), append(room, tokens)
+		}
+		chunks[into].Whole = append(chunks[into].Whole, i)
+		room[into] -= p.Lengths[i]
+	}
+	return chunks
+}
