@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -33,24 +34,22 @@ type ChunkPasses struct {
 }
 
 // Chunk simulates a chunk on all ranks of the job's cluster as one all-to-all group, in which
-// rank r has the share shares[r] of every sequence's tokens. Queries of the slice see the
-// context's keys and values, which ranks keep by heads from the chunks before, so that
-// nothing of the context is sent again.
+// rank r has the share shares[r] of the tokens. Queries of the slice see the context's keys and
+// values, which ranks keep by heads from the chunks before, so that nothing of the context is
+// sent again.
+//
+// A kernel for sequences of unequal lengths runs the tiles of all of them side by side. So a
+// sequence, or slice, is priced in a call of several like it, of as many, in powers of two, as
+// have the chunk's tokens at most, and pays its share.
 //
 // Errors: as of Passes; an empty chunk.
 func (p *Packer) Chunk(group Group, shares []float64, x Chunk) (ChunkPasses, error) {
-	docs := x.Whole
-	if x.Slice > 0 {
-		docs = append([]Documents{{Tokens: x.Slice, Count: 1}}, docs...)
-	}
-	if len(docs) == 0 || x.Context < 0 || x.Context > 0 && x.Slice == 0 {
-		return ChunkPasses{}, fmt.Errorf("a chunk of %d tokens behind %d: want some, and a slice where there is a context", int64(x.Tokens()), int64(x.Context))
-	}
-	p.context = x.Context
-	defer func() { p.context = 0 }()
-	if _, err := p.Passes([]Group{group}, shares, docs); err != nil {
+	p.sim.timeOnly = true
+	defer func() { p.sim.timeOnly = false }()
+	if err := p.chunked(group, shares, x); err != nil {
 		return ChunkPasses{}, err
 	}
+	defer func() { p.chunk = nil }()
 	s := p.sim
 	out := ChunkPasses{Forward: s.layers[0].length, Backward: s.layers[1].length}
 	for i := range s.seats {
@@ -61,6 +60,70 @@ func (p *Packer) Chunk(group Group, shares []float64, x Chunk) (ChunkPasses, err
 	return out, s.err
 }
 
+// chunked simulates a chunk, which is that of the packer from then on if there is no error.
+func (p *Packer) chunked(group Group, shares []float64, x Chunk) error {
+	if x.Tokens() < 1 || x.Slice < 0 || x.Context < 0 || x.Context > 0 && x.Slice == 0 {
+		return fmt.Errorf("a chunk of %d tokens, a slice of %d behind %d: want some, and a slice where there is a context", int64(x.Tokens()), int64(x.Slice), int64(x.Context))
+	}
+	if p.slices == nil {
+		p.slices = map[sliceKey]units.Seconds{}
+	}
+	p.chunk = &x
+	_, err := p.Passes([]Group{group}, shares, []Documents{{Tokens: x.Tokens(), Count: 1}})
+	if err != nil {
+		p.chunk = nil
+	}
+	return err
+}
+
+// sliceKey is what the attention of a slice, or of a whole sequence, depends on.
+type sliceKey struct {
+	device         string
+	heads, kv      int
+	context, slice units.Tokens
+	like           int
+	back           bool
+}
+
+// chunkAttention is that of a seat's heads over the whole chunk, booked in acc.
+func (p *Packer) chunkAttention(back bool, a *seat, acc *account) units.Seconds {
+	x, all := p.chunk, p.chunk.Tokens()
+	total := units.Seconds(0)
+	if x.Slice > 0 {
+		total += p.sliceAttention(back, a, all, x.Context, Documents{Tokens: x.Slice, Count: 1}, acc)
+	}
+	for _, d := range x.Whole {
+		total += p.sliceAttention(back, a, all, 0, d, acc)
+	}
+	return total
+}
+
+func (p *Packer) sliceAttention(back bool, a *seat, all, context units.Tokens, d Documents, acc *account) units.Seconds {
+	k := sliceKey{a.device, a.heads, a.kv, context, d.Tokens, 1 << (bits.Len64(uint64(all/d.Tokens)) - 1), back}
+	share := float64(d.Count) / float64(k.like)
+	t, ok := p.slices[k]
+	if ok && acc == nil {
+		return units.Seconds(share) * t
+	}
+	s := p.sim
+	var call *account
+	if acc != nil {
+		call = &account{}
+	}
+	if k.like > 1 { // a shape has one way to be written
+		s.batch = k.like
+	}
+	t = s.attention(a.device, Shard{[]Segment{{context, context + d.Tokens}}}, Shard{[]Segment{{0, context + d.Tokens}}}, a.heads, a.kv, back, call)
+	s.batch = 0
+	if acc != nil {
+		acc.merge(*call, share)
+	}
+	if s.err == nil {
+		p.slices[k] = t
+	}
+	return units.Seconds(share) * t
+}
+
 // ChunkTimes says how often, in layers, an account counts what a layer takes for a chunk:
 // its forward pass, as often again in the backward pass, the backward pass; and the loss.
 type ChunkTimes struct{ Forward, Again, Backward, Loss float64 }
@@ -69,17 +132,13 @@ type ChunkTimes struct{ Forward, Again, Backward, Loss float64 }
 //
 // Errors: as of Chunk.
 func (p *Packer) BriefChunk(group Group, shares []float64, x Chunk, times ChunkTimes) (*Step, error) {
-	if _, err := p.Chunk(group, shares, x); err != nil {
+	if err := p.chunked(group, shares, x); err != nil {
 		return nil, err
 	}
+	defer func() { p.chunk = nil }()
 	s := p.sim
-	p.context = x.Context
-	defer func() { p.context = 0 }()
 	s.lengthOnly = false
 	s.stages, s.alone = s.stages[:0], 1
-	for back := range s.layers {
-		s.layers[back].run(s, back == 1, false)
-	}
 	if times.Forward > 0 {
 		s.addLayers(&s.layers, 0, times.Forward, linearForward, attentionForward)
 	}
@@ -167,6 +226,42 @@ func (m Model) StageTables(first, last bool) int {
 
 // TableParams is the parameters of one of them.
 func (m Model) TableParams() int64 { return m.embedParams() }
+
+// Linear is the seconds that one layer takes for tokens on a device, forward and backward,
+// without attention.
+//
+// Errors: what laws are missing, as of Simulate.
+func (l *Layers) Linear(device string, tokens units.Tokens) (forward, backward units.Seconds, err error) {
+	l.begin(true)
+	forward = l.c.beforeAttention(device, tokens, nil) + l.c.afterAttention(device, tokens, nil)
+	backward = l.c.backToAttention(device, tokens, nil) + l.c.backFromAttention(device, tokens, nil)
+	return forward, backward, l.c.err
+}
+
+// Attention is the seconds that one layer's attention takes on a device, forward and
+// backward, with so many query heads and the key-value heads that they need: of so many slices
+// alike, each behind a context, in one call.
+//
+// Errors: what laws are missing, as of Simulate.
+func (l *Layers) Attention(device string, heads, kvHeads int, context, slice units.Tokens, count int) (forward, backward units.Seconds, err error) {
+	l.begin(true)
+	queries, keys := Shard{[]Segment{{context, context + slice}}}, Shard{[]Segment{{0, context + slice}}}
+	if count > 1 { // a shape has one way to be written
+		l.c.batch = count
+		defer func() { l.c.batch = 0 }()
+	}
+	forward = l.c.attention(device, queries, keys, heads, kvHeads, false, nil)
+	backward = l.c.attention(device, queries, keys, heads, kvHeads, true, nil)
+	return forward, backward, l.c.err
+}
+
+// Loss is the seconds that the loss of tokens takes on a device.
+//
+// Errors: what laws are missing, as of Simulate.
+func (l *Layers) Loss(device string, tokens units.Tokens) (units.Seconds, error) {
+	l.begin(true)
+	return l.c.loss(device, tokens, nil), l.c.err
+}
 
 // Warnings are what a user has to know of the laws that the packer used so far.
 func (p *Packer) Warnings() []string { return p.sim.warnings() }

@@ -46,8 +46,8 @@ type Packer struct {
 	// Of the last Passes: the documents, and their shards by group.
 	docs   []Documents
 	shards [][]Shard
-	// context is the tokens before the first document that its queries see as well.
-	context units.Tokens
+	chunk  *Chunk // instead of documents: see Packer.Chunk
+	slices map[sliceKey]units.Seconds
 }
 
 // NewPacker makes a packer. Errors: as of NewSimulator.
@@ -180,6 +180,9 @@ func (p *Packer) attention(back bool, a *seat, k int, acc *account) units.Second
 	if a.heads == 0 {
 		return 0
 	}
+	if p.chunk != nil {
+		return p.chunkAttention(back, a, acc)
+	}
 	s, all, total := p.sim, units.Tokens(0), units.Seconds(0)
 	for _, d := range p.docs {
 		all += d.Tokens * units.Tokens(d.Count)
@@ -194,11 +197,7 @@ func (p *Packer) attention(back bool, a *seat, k int, acc *account) units.Second
 			call = &account{}
 		}
 		share := float64(d.Count) / float64(like)
-		queries, keys := p.shards[i][a.group], p.shards[i][k]
-		if i == 0 && p.context > 0 { // of a single group, which has all of the document
-			queries, keys = Shard{[]Segment{{p.context, p.context + d.Tokens}}}, Shard{[]Segment{{0, p.context + d.Tokens}}}
-		}
-		total += units.Seconds(share) * s.attention(a.device, queries, keys, a.heads, a.kv, back, call)
+		total += units.Seconds(share) * s.attention(a.device, p.shards[i][a.group], p.shards[i][k], a.heads, a.kv, back, call)
 		if acc != nil {
 			acc.merge(*call, share)
 		}

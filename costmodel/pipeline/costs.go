@@ -16,8 +16,7 @@ type Costs struct {
 	Lengths []units.Tokens // of the sequences of the batch
 	Layers  int            // of the model
 
-	devices  int
-	node     []int // by rank
+	ranks    []costmodel.Rank
 	from     source
 	finishes map[finishKey]units.Seconds
 	passes   map[passKey]Work
@@ -51,6 +50,11 @@ type source interface {
 	fits(ranks []int) error
 	// brief is the account of a chunk on ranks; nil where there are no laws.
 	brief(ranks []int, x costmodel.Chunk, times costmodel.ChunkTimes) (*costmodel.Step, error)
+	// floor is a time that no chunks of sequences take less than, together, in one layer on a
+	// stage of n devices of a type, and their loss, without all-to-alls.
+	floor(device string, n int, lengths []units.Tokens) (layer, loss units.Seconds, err error)
+	// moving is what a layer's all-to-alls take on ranks for so many tokens.
+	moving(ranks []int, tokens units.Tokens) (units.Seconds, error)
 	// warnings are those of the laws in use.
 	warnings() []string
 }
@@ -80,8 +84,7 @@ type finishKey struct {
 
 var forever = units.Seconds(math.Inf(1))
 
-// newCosts is of a batch on devices, of which node names the node of each.
-func newCosts(lengths []units.Tokens, layers int, node []int, from source) (*Costs, error) {
+func newCosts(lengths []units.Tokens, layers int, ranks []costmodel.Rank, from source) (*Costs, error) {
 	if len(lengths) == 0 {
 		return nil, fmt.Errorf("lengths: none")
 	}
@@ -91,14 +94,17 @@ func newCosts(lengths []units.Tokens, layers int, node []int, from source) (*Cos
 		}
 	}
 	return &Costs{
-		Lengths: lengths, Layers: layers, devices: len(node), node: node, from: from, finishes: map[finishKey]units.Seconds{},
+		Lengths: lengths, Layers: layers, ranks: ranks, from: from, finishes: map[finishKey]units.Seconds{},
 		passes: map[passKey]Work{}, held: map[passKey]costmodel.ChunkBytes{}, sends: map[sendKey]units.Seconds{},
 		likes: map[string]int{}, known: map[string]int{},
 	}, nil
 }
 
 // Devices is the number of devices.
-func (c *Costs) Devices() int { return c.devices }
+func (c *Costs) Devices() int { return len(c.ranks) }
+
+// Device is a rank's device type.
+func (c *Costs) Device(rank int) string { return c.ranks[rank].Device }
 
 // Missing is the first price that was asked for and is not known, nil if there is none. What
 // has no price takes forever.
@@ -203,7 +209,7 @@ func (c *Costs) Passes(p *Plan, s, k int) (forward, backward units.Seconds) {
 // Send is the seconds that the activations of so many tokens, or their gradients, take from
 // one stage to the next.
 func (c *Costs) Send(from, to []int, tokens units.Tokens) units.Seconds {
-	k := sendKey{c.like(from), c.like(to), c.oneNode(from) && c.oneNode(to) && c.node[from[0]] == c.node[to[0]], tokens}
+	k := sendKey{c.like(from), c.like(to), c.oneNode(from) && c.oneNode(to) && c.ranks[from[0]].Node == c.ranks[to[0]].Node, tokens}
 	if t, ok := c.sends[k]; ok {
 		return t
 	}
@@ -235,7 +241,7 @@ func (c *Costs) Finish(p *Plan, s int) units.Seconds {
 // oneNode says that ranks are all in one node.
 func (c *Costs) oneNode(ranks []int) bool {
 	for _, r := range ranks {
-		if c.node[r] != c.node[ranks[0]] {
+		if c.ranks[r].Node != c.ranks[ranks[0]].Node {
 			return false
 		}
 	}
@@ -245,8 +251,8 @@ func (c *Costs) oneNode(ranks []int) bool {
 // Nodes are the ranks of every node.
 func (c *Costs) Nodes() [][]int {
 	var nodes [][]int
-	for r, n := range c.node {
-		if r == 0 || n != c.node[r-1] {
+	for r, x := range c.ranks {
+		if r == 0 || x.Node != c.ranks[r-1].Node {
 			nodes = append(nodes, nil)
 		}
 		nodes[len(nodes)-1] = append(nodes[len(nodes)-1], r)

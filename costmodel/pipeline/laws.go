@@ -20,7 +20,7 @@ type laws struct {
 	layers  *costmodel.Layers
 	packers map[string]*costmodel.Packer // by like
 	memory  map[string]costmodel.DeviceMemory
-	warned  []string
+	rates   map[string]*rates // by device type
 }
 
 // FromLaws prices a batch by the laws of a predictor, for the cluster and model of a job. It
@@ -41,13 +41,11 @@ func FromLaws(q *costmodel.Predictor, j costmodel.Job, lengths []units.Tokens) (
 	if err != nil {
 		return nil, err
 	}
-	l := &laws{q: q, job: j, ranks: j.Cluster.Ranks(), layers: layers, packers: map[string]*costmodel.Packer{}, memory: map[string]costmodel.DeviceMemory{}}
-	node := make([]int, len(l.ranks))
-	for r, x := range l.ranks {
-		node[r] = x.Node
+	l := &laws{q: q, job: j, ranks: j.Cluster.Ranks(), layers: layers, packers: map[string]*costmodel.Packer{}, memory: map[string]costmodel.DeviceMemory{}, rates: map[string]*rates{}}
+	for _, x := range l.ranks {
 		l.memory[x.Device] = q.DeviceMemory(j, x.Device)
 	}
-	return newCosts(lengths, j.Model.Layers, node, l)
+	return newCosts(lengths, j.Model.Layers, l.ranks, l)
 }
 
 func (l *laws) like(ranks []int) string {
@@ -119,7 +117,6 @@ func (l *laws) work(ranks []int, x costmodel.Chunk) (Work, error) {
 	if err != nil {
 		return Work{}, err
 	}
-	x.Whole = few(x.Whole)
 	group, shares := l.group(len(ranks))
 	t, err := p.Chunk(group, shares, x)
 	if err != nil {
@@ -259,7 +256,6 @@ func (l *laws) brief(ranks []int, x costmodel.Chunk, times costmodel.ChunkTimes)
 	if err != nil {
 		return nil, err
 	}
-	x.Whole = few(x.Whole)
 	group, shares := l.group(len(ranks))
 	return p.BriefChunk(group, shares, x, times)
 }
@@ -284,37 +280,4 @@ func (l *laws) warnings() []string {
 	}
 	add(l.layers.Warnings())
 	return all
-}
-
-// mostLengths is how many lengths of whole sequences a price tells apart: those between are
-// told by their mean.
-const mostLengths = 12
-
-// few puts whole sequences together, the longest first, until their lengths are no more than
-// mostLengths.
-func few(of []costmodel.Documents) []costmodel.Documents {
-	if len(of) == 0 {
-		return nil
-	}
-	lo, hi := of[0].Tokens, of[0].Tokens
-	for _, d := range of {
-		lo, hi = min(lo, d.Tokens), max(hi, d.Tokens)
-	}
-	width := math.Log(float64(hi)/float64(lo)) / mostLengths
-	var sums [mostLengths]costmodel.Documents // by logarithm
-	for _, d := range of {
-		at := 0
-		if width > 0 {
-			at = min(mostLengths-1, int(math.Log(float64(d.Tokens)/float64(lo))/width))
-		}
-		sums[at].Tokens += d.Tokens * units.Tokens(d.Count)
-		sums[at].Count += d.Count
-	}
-	var docs []costmodel.Documents
-	for _, d := range slices.Backward(sums[:]) {
-		if d.Count > 0 {
-			docs = append(docs, costmodel.Documents{Tokens: d.Tokens / units.Tokens(d.Count), Count: d.Count})
-		}
-	}
-	return docs
 }

@@ -114,7 +114,7 @@ func (c *Costs) valid(p *Plan) error {
 }
 
 func (c *Costs) validStages(stages []Stage) error {
-	layers, taken := 0, make([]bool, c.devices)
+	layers, taken := 0, make([]bool, c.Devices())
 	for s, x := range stages {
 		if x.Layers < 1 || x.Layers > c.Layers-layers {
 			return fmt.Errorf("stages[%d].layers: %d: want 1 to %d, which no stage before has", s, x.Layers, c.Layers-layers)
@@ -124,8 +124,8 @@ func (c *Costs) validStages(stages []Stage) error {
 			return fmt.Errorf("stages[%d].ranks: none", s)
 		}
 		for i, r := range x.Ranks {
-			if r < 0 || r >= c.devices || i > 0 && r <= x.Ranks[i-1] || taken[r] {
-				return fmt.Errorf("stages[%d].ranks[%d]: %d: want rising ranks of 0 to %d, each in one stage", s, i, r, c.devices-1)
+			if r < 0 || r >= c.Devices() || i > 0 && r <= x.Ranks[i-1] || taken[r] {
+				return fmt.Errorf("stages[%d].ranks[%d]: %d: want rising ranks of 0 to %d, each in one stage", s, i, r, c.Devices()-1)
 			}
 			taken[r] = true
 		}

@@ -65,11 +65,11 @@ func (m Published) Costs(lengths []units.Tokens) (*Costs, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
 	}
-	node := make([]int, m.Devices)
-	for r := range node {
-		node[r] = r / m.PerNode
+	ranks := make([]costmodel.Rank, m.Devices)
+	for r := range ranks {
+		ranks[r] = costmodel.Rank{Device: "device", Node: r / m.PerNode}
 	}
-	return newCosts(lengths, m.Layers, node, published{m})
+	return newCosts(lengths, m.Layers, ranks, published{m})
 }
 
 type published struct{ Published }
@@ -121,5 +121,15 @@ func (published) fits([]int) error { return nil }
 func (published) brief([]int, costmodel.Chunk, costmodel.ChunkTimes) (*costmodel.Step, error) {
 	return nil, nil
 }
+
+func (m published) floor(_ string, n int, lengths []units.Tokens) (layer, loss units.Seconds, err error) {
+	t := 0.0
+	for _, s := range lengths {
+		t += m.seconds(0, s)
+	}
+	return units.Seconds(t/float64(m.Layers*n)) + m.Each/units.Seconds(m.Layers), 0, nil
+}
+
+func (published) moving([]int, units.Tokens) (units.Seconds, error) { return 0, nil }
 
 func (published) warnings() []string { return nil }

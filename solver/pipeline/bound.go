@@ -1,6 +1,161 @@
 package pipeline
 
-import "github.com/evenkeel/evenkeel/internal/units"
+import (
+	"math"
 
-// Bound is a time that no plan beats.
-func Bound(p *Problem) units.Seconds { return 0 }
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Bound is a time that no plan beats, whatever its chunks, stages and orders. A stage of d
+// devices of a type that takes t seconds for the batch in one layer (Costs.Floor) has at most
+// T/t layers in a step of T seconds, so that T suffices only if stages of all devices have the
+// model's layers together. The last stage has the loss as well. Of a stage of several types
+// every device counts for its share of the layers that the slowest of them alone would
+// have.
+//
+// It leaves out what a stage waits for, the filling and draining of the stages, memory,
+// and what is done behind the last pass; and so may be well below what is possible.
+func Bound(p *Problem) units.Seconds {
+	b := newBounder(p)
+	lo, hi := 0.0, 1e-6
+	for !b.suffices(hi) {
+		if lo, hi = hi, 2*hi; hi > 1e12 {
+			return 0 // not even prices for a floor
+		}
+	}
+	for hi-lo > 1e-4*hi {
+		if mid := (lo + hi) / 2; b.suffices(mid) {
+			hi = mid
+		} else {
+			lo = mid
+		}
+	}
+	return units.Seconds(lo)
+}
+
+// bounder is, by device type, how many there are, and what a layer takes at least on stages
+// of them.
+type bounder struct {
+	layers int
+	types  []boundType
+}
+
+type boundType struct {
+	count int
+	// alone are the stages of this type by itself, mixed those that have others too.
+	alone, mixed []boundStage
+}
+
+// boundStage is what one layer and the loss take on so many devices.
+type boundStage struct {
+	devices     int
+	layer, loss float64
+}
+
+func newBounder(p *Problem) *bounder {
+	b := &bounder{layers: p.Layers}
+	at := map[string]int{}
+	rank := map[string]int{}
+	for r := range p.Devices() {
+		device := p.Device(r)
+		if _, ok := at[device]; !ok {
+			at[device] = len(b.types)
+			rank[device] = r
+			b.types = append(b.types, boundType{})
+		}
+		b.types[at[device]].count++
+	}
+	for device, i := range at {
+		t := &b.types[i]
+		for d := 1; d <= p.Devices(); d++ {
+			if p.Fits(make([]int, d)) != nil {
+				continue
+			}
+			if d <= t.count {
+				layer, loss := p.Floor(device, d, true)
+				t.alone = append(t.alone, boundStage{d, float64(layer), float64(loss)})
+			}
+			if len(at) > 1 && d > 1 {
+				layer, loss := p.Floor(device, d, false)
+				t.mixed = append(t.mixed, boundStage{d, float64(layer), float64(loss)})
+			}
+		}
+	}
+	return b
+}
+
+// suffices says that T seconds are not known to be too few.
+func (b *bounder) suffices(T float64) bool {
+	if T <= 0 {
+		return false
+	}
+	most, all := make([][]float64, len(b.types)), 0.0 // layers, by type and number of devices
+	for i := range b.types {
+		most[i] = b.types[i].most(T)
+		all += most[i][b.types[i].count]
+	}
+	for i := range b.types {
+		t := &b.types[i]
+		others := all - most[i][t.count]
+		for _, s := range t.alone {
+			if s.loss > T {
+				continue
+			}
+			if others+most[i][t.count-s.devices]+whole((T-s.loss)/s.layer) >= float64(b.layers) {
+				return true
+			}
+		}
+	}
+	return b.mixedLast(T, all)
+}
+
+// mixedLast is suffices where the last stage is of several types. Of its d devices those of a
+// type count, of all layers, for at least as many as if the stage had no loss; with it they
+// have their share of what the stage of this type alone would have.
+func (b *bounder) mixedLast(T, all float64) bool {
+	for at := range b.types[0].mixed { // of as many devices for all types
+		least := math.Inf(1) // layers a device that the loss takes from a type
+		for i := range b.types {
+			t := &b.types[i]
+			s, d := t.mixed[at], float64(t.mixed[at].devices)
+			if s.loss < T {
+				least = min(least, t.each(T)-whole((T-s.loss)/s.layer)/d)
+			} else {
+				least = min(least, t.each(T))
+			}
+		}
+		if all-float64(b.types[0].mixed[at].devices)*least >= float64(b.layers) {
+			return true
+		}
+	}
+	return false
+}
+
+// each is how many layers a device has at most in a stage of several types.
+func (t *boundType) each(T float64) float64 {
+	each := 0.0
+	for _, s := range t.mixed {
+		each = max(each, whole(T/s.layer)/float64(s.devices))
+	}
+	return each
+}
+
+// whole is how many layers fit, none of which is divided.
+func whole(x float64) float64 { return float64(int64(x * (1 + 1e-12))) }
+
+// most is, by number of devices, how many layers they may have in T seconds.
+func (t *boundType) most(T float64) []float64 {
+	value := make([]float64, t.count+1) // of one stage's devices of this type
+	for _, s := range t.alone {
+		value[s.devices] = max(value[s.devices], whole(T/s.layer))
+	}
+	each := t.each(T)
+	most := make([]float64, t.count+1)
+	for n := 1; n <= t.count; n++ {
+		most[n] = most[n-1] + each
+		for d := 1; d <= n; d++ {
+			most[n] = max(most[n], most[n-d]+value[d])
+		}
+	}
+	return most
+}

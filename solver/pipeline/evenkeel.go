@@ -1,12 +1,22 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
+	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Evenkeel is our planner.
+// Evenkeel is our planner. Stages are of one device type each, with as many devices and layers
+// as let all be busy for as long, the loss counted; there are no flights, for a stage
+// takes whichever pass can begin first, and a sequence begins as soon as there is room for
+// it. It begins with several numbers of slices on the sets of stages that promise most, and
+// improves the best of these by changing the order of sequences, layers, what is computed
+// again, and which sequences are packed together (simulated annealing). It is never slower
+// than any other strategy, for their plans are its own where nothing is better.
 type Evenkeel struct{}
 
 // Name implements Strategy.
@@ -14,15 +24,212 @@ func (Evenkeel) Name() string { return "evenkeel" }
 
 // Claims implements Strategy.
 func (Evenkeel) Claims() Claims {
-	return Claims{Doc: "unequal stages for unequal devices"}
+	return Claims{Doc: "unequal stages for unequal devices, no wait between groups of sequences, order and recomputation searched on the simulator"}
 }
 
 // Solve implements Strategy.
 func (Evenkeel) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
 	var best chosen
 	for _, s := range Published() {
-		plan, err := s.Solve(ctx, p)
+		plan, err := p.of(ctx, s)
 		best.take(p, plan, err)
 	}
+	for _, d := range p.begin(ctx) {
+		plan := newDispatcher(p).plan(improve(ctx, p, d))
+		if plan == nil {
+			continue
+		}
+		best.take(p, plan, p.Run(plan))
+	}
 	return best.result(ctx)
+}
+
+// mostPriced is how many drafts are simulated, mostBegun how many of these are improved.
+const (
+	mostPriced = 48
+	mostBegun  = 3
+)
+
+// lead is a set of stages with chunks, and how long that takes, or may.
+type lead struct {
+	stages    []pipeline.Stage
+	sequences [][]pipeline.Chunk
+	of        *draft
+	time      float64
+}
+
+// begin are the most promising drafts, the best first.
+func (p *Problem) begin(ctx context.Context) []*draft {
+	var leads []lead
+	for _, stages := range p.unequalShapes() {
+		formulas := make([]formula, len(stages))
+		for s := range stages {
+			formulas[s] = p.fitted(stages[s].Ranks)
+		}
+		f, chunks := mean(formulas), 0
+		for _, n := range sliceCounts() {
+			if ctx.Err() != nil {
+				break
+			}
+			l := lead{stages: stages, sequences: together(p.balanced(f, n))}
+			if all := slices.Concat(l.sequences...); len(all) != chunks { // more slices do not always cut more
+				l.time, chunks = p.promise(stages, formulas, all), len(all)
+				leads = append(leads, l)
+			}
+		}
+	}
+	leads = fastest(leads, mostPriced)
+	x := newDispatcher(p)
+	for i := range leads {
+		l := &leads[i]
+		l.time = math.Inf(1)
+		if ctx.Err() != nil {
+			break
+		}
+		if l.of = p.drafted(x, l.stages, l.sequences); l.of != nil {
+			l.time = x.run(l.of, false)
+		}
+	}
+	var out []*draft
+	for _, l := range fastest(leads, mostBegun) {
+		if l.time < float64(forever) {
+			out = append(out, l.of)
+		}
+	}
+	return out
+}
+
+// fastest are so many of the leads, the fastest first.
+func fastest(leads []lead, most int) []lead {
+	slices.SortStableFunc(leads, func(a, b lead) int { return cmp.Compare(a.time, b.time) })
+	return leads[:min(len(leads), most)]
+}
+
+// promise is about how long a step takes by the stages' formulas, and the loss in proportion to
+// tokens: as long as the busiest stage, and a chunk takes to fill and drain all of them.
+func (p *Problem) promise(stages []pipeline.Stage, formulas []formula, chunks []pipeline.Chunk) float64 {
+	each, extra, most := make([]float64, len(stages)), make([]float64, len(stages)), make([]int, len(stages))
+	last := len(stages) - 1
+	for s, f := range formulas {
+		for _, x := range chunks {
+			each[s] += p.time(f, x)
+		}
+		most[s] = p.Layers
+	}
+	loss, tokens := p.Work(stages[last].Ranks, chunks[0]).Loss, units.Tokens(0)
+	for _, n := range p.Lengths {
+		tokens += n
+	}
+	extra[last] = float64(loss) * float64(tokens) / float64(p.Tokens(chunks[0]))
+	busiest, through := 0.0, 0.0
+	for s, x := range p.layered(stages, each, extra, most) {
+		busiest = max(busiest, float64(x.Layers)*each[s]+extra[s])
+		through += float64(x.Layers) * each[s] / float64(len(chunks))
+	}
+	return busiest + through
+}
+
+// mean is what chunks take on average in a layer of several stages.
+func mean(of []formula) formula {
+	var out formula
+	for _, f := range of {
+		out.square += f.square / float64(len(of))
+		out.token += f.token / float64(len(of))
+		out.each += f.each / float64(len(of))
+	}
+	return out
+}
+
+// drafted gives stages layers, and chunks an order and what is computed again; nil where
+// there is no room. The dispatcher is
+// left settled for the draft.
+func (p *Problem) drafted(x *dispatcher, stages []pipeline.Stage, sequences [][]pipeline.Chunk) *draft {
+	d := &draft{stages: slices.Clone(stages)}
+	for s := range d.stages {
+		d.stages[s].Layers = 1
+	}
+	for _, chunks := range sequences {
+		var of []int
+		for _, c := range chunks {
+			of = append(of, len(d.items))
+			d.items = append(d.items, p.priced(stages, c))
+		}
+		d.order = append(d.order, of)
+	}
+	for range stages {
+		d.again = append(d.again, make([]int, len(d.items)))
+	}
+	each, extra, most := make([]float64, len(stages)), make([]float64, len(stages)), make([]int, len(stages))
+	for s := range stages {
+		for _, it := range d.items {
+			w := &it.on[s]
+			each[s] += w.forward + w.backward
+			if s == len(stages)-1 {
+				extra[s] += w.loss
+			}
+		}
+		most[s] = x.mostLayers(d, s)
+	}
+	if d.stages = p.layered(d.stages, each, extra, most); d.stages == nil {
+		return nil
+	}
+	x.settle(d)
+	x.makeRoom(d)
+	return d
+}
+
+// mostLayers is how many layers a stage has room for if all are computed again.
+func (x *dispatcher) mostLayers(d *draft, s int) int {
+	plan := &pipeline.Plan{Stages: slices.Clone(d.stages)}
+	room := float64(x.p.Capacity(d.stages[s].Ranks))
+	if room == 0 {
+		return x.p.Layers
+	}
+	held, beside := 0.0, 0.0 // of a layer
+	for _, items := range d.order {
+		sum := 0.0
+		for _, k := range items {
+			b := &d.items[k].on[s]
+			sum += b.againBytes + b.gradients
+			beside = max(beside, b.work+b.kept, b.logits)
+		}
+		held = max(held, sum)
+	}
+	n := 0
+	for n < x.p.Layers {
+		plan.Stages[s].Layers = n + 1
+		if float64(n+1)*held+beside+float64(x.p.States(plan, s)) > room {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// makeRoom has as few layers computed again as let every sequence, and as many more chunks
+// as there are stages behind, have room on every stage; or all layers.
+func (x *dispatcher) makeRoom(d *draft) {
+	for s := range d.stages {
+		layers := d.stages[s].Layers
+		average, beside := 0.0, 0.0
+		for _, items := range d.order {
+			held, work := x.holds(d, s, items)
+			average += held / float64(len(d.items))
+			beside = max(beside, work)
+			for _, k := range items {
+				beside = max(beside, d.items[k].on[s].work+d.items[k].on[s].kept)
+			}
+		}
+		behind := float64(len(d.stages)-1-s) * average
+		for _, items := range d.order {
+			for n := 0; n <= layers; n++ {
+				for _, k := range items {
+					d.again[s][k] = n
+				}
+				if held, _ := x.holds(d, s, items); held+behind+beside <= x.room[s] {
+					break
+				}
+			}
+		}
+	}
 }

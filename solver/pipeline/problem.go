@@ -22,6 +22,27 @@ type Problem struct {
 	MIPTime time.Duration
 	// Effort is how many times as long as usual to search; 0 is 1.
 	Effort float64
+
+	solved map[string]outcome // by strategy
+}
+
+// outcome is what a strategy came to.
+type outcome struct {
+	plan *pipeline.Plan
+	err  error
+}
+
+// of is a strategy's result, which is asked for once.
+func (p *Problem) of(ctx context.Context, s Strategy) (*pipeline.Plan, error) {
+	if o, ok := p.solved[s.Name()]; ok {
+		return o.plan, o.err
+	}
+	plan, err := s.Solve(ctx, p)
+	if p.solved == nil {
+		p.solved = map[string]outcome{}
+	}
+	p.solved[s.Name()] = outcome{plan, err}
+	return plan, err
 }
 
 // Strategy finds a plan for a problem.

@@ -29,7 +29,7 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 		}
 		claims := s.Claims()
 		begin := clock()
-		plan, err := s.Solve(ctx, p)
+		plan, err := p.of(ctx, s)
 		attempts[i] = recommend.Attempt{Strategy: s.Name(), Baseline: claims.Baseline, Published: claims.Published, Doc: claims.Doc, Err: err, Took: clock() - begin}
 		if err != nil {
 			continue
