@@ -52,7 +52,7 @@ func (q *sequences) flags(c *cobra.Command) {
 	f.StringVar(&q.maxLen, "max-len", "", "of --lengths: drop sequences that are longer after padding, such as 192k")
 	f.BoolVar(&q.truncate, "truncate", false, "of --max-len: cut longer sequences instead of dropping them")
 	f.StringVar(&q.pad, "pad", "128", "of --lengths: pad each sequence to a multiple of so many tokens")
-	f.DurationVar(&q.mipTime, "mip-time", 10*time.Second, "of --lengths: processor time that flexsp's solver has for each of its programs (on systems other than Linux, time on the wall)")
+	f.DurationVar(&q.mipTime, "mip-time", 10*time.Second, "of --lengths: processor time that flexsp's solver, with --pipeline infinipipe's, has for each of its programs (on systems other than Linux, time on the wall)")
 	f.BoolVar(&q.fast, "fast", false, "of --lengths: leave out what may take minutes: flexsp, and of large batches a part of the search for a lower bound")
 }
 
@@ -165,16 +165,20 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 	case err != nil:
 		return priceList{}, err
 	}
-	kind := "laws"
-	if laws.profile.Simulated {
-		kind = "SIMULATED laws"
-	}
-	words := fmt.Sprintf("%s of %s on %s for %s, %s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType)
 	in, err := inputs(o.out, []string{o.model})
 	if err != nil {
 		return priceList{}, err
 	}
-	return priceList{Costs: c, words: words, assumed: laws.references, simulated: laws.profile.Simulated, inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks}, nil
+	return priceList{Costs: c, words: o.lawWords(laws, job), assumed: laws.references, simulated: laws.profile.Simulated, inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks}, nil
+}
+
+// lawWords says whose laws prices are by, and of what.
+func (o problem) lawWords(laws known, job costmodel.Job) string {
+	kind := "laws"
+	if laws.profile.Simulated {
+		kind = "SIMULATED laws"
+	}
+	return fmt.Sprintf("%s of %s on %s for %s, %s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, orUnnamed(job.Model.Name, o.model), job.DType)
 }
 
 // equal is sequences that are as long as one another, nothing where they are not.
@@ -280,6 +284,27 @@ func (q sequences) source() (func(n int) []units.Tokens, error) {
 	return func(int) []units.Tokens { return sample.Lengths }, nil
 }
 
+// batchOf is the lengths of a batch, with the longest of all that it is taken from, and the
+// limit that these have; 0 is none.
+type batchOf struct {
+	lengths        []units.Tokens
+	longest, limit units.Tokens
+}
+
+// batch is the one that the flags ask for.
+func (q sequences) batch(a *app) (batchOf, error) {
+	shaped, limit, err := q.read(a)
+	if err != nil {
+		return batchOf{}, err
+	}
+	size := min(q.size, max(1, len(shaped.Lengths)))
+	lengths, err := workload.Batch(shaped.Lengths, size, q.index)
+	if err != nil {
+		return batchOf{}, usagef("--batch %d: %w", q.index, err)
+	}
+	return batchOf{lengths: lengths, longest: slices.Max(shaped.Lengths), limit: limit}, nil
+}
+
 // takes says whether the plan that is asked for by name is of a strategy that runs.
 func (q sequences) takes(name string) error {
 	if name == "" {
@@ -304,16 +329,11 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 		ctx, cancel = ended.After(ctx, o.deadline, "--deadline")
 		defer cancel()
 	}
-	shaped, limit, err := o.sequences.read(a)
+	of, err := o.sequences.batch(a)
 	if err != nil {
 		return err
 	}
-	size := min(o.sequences.size, max(1, len(shaped.Lengths)))
-	lengths, err := workload.Batch(shaped.Lengths, size, o.sequences.index)
-	if err != nil {
-		return usagef("--batch %d: %w", o.sequences.index, err)
-	}
-	prices, err := a.prices(ctx, o, limit, lengths)
+	prices, err := a.prices(ctx, o, of.limit, of.lengths)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("--deadline %s: the time was up before the groups of the cluster were priced, and there is no plan without prices: give it more, or none", o.deadline)
 	}
@@ -323,9 +343,9 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	if err != nil {
 		return err
 	}
-	p, err := batch.NewProblem(prices.Costs, lengths)
+	p, err := batch.NewProblem(prices.Costs, of.lengths)
 	if beyond, ok := errors.AsType[*batch.BeyondModelError](err); ok {
-		return usagef("sequence %d: %s: the model is trained on at most %d; %s", beyond.Sequence, units.Count(beyond.Tokens, "token"), int64(beyond.Most), shortened(beyond.Most))
+		return beyondModel(beyond.Sequence, beyond.Tokens, beyond.Most)
 	}
 	if err != nil {
 		return usageError{err}
@@ -333,8 +353,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	if err := p.Validate(); err != nil {
 		return usageError{err}
 	}
-	longest := max(limit, slices.Max(shaped.Lengths))
-	d, err := a.contest(ctx, o, p, longest)
+	d, err := a.contest(ctx, o, p, max(of.limit, of.longest))
 	var long *batch.TooLongError
 	if errors.As(err, &long) && long.Groups == "" { // of the fleet: flags are ways out
 		return tooLong{long, o}
@@ -372,6 +391,11 @@ func (e tooLong) Error() string {
 		more = "no --recompute none, or " + more
 	}
 	return fmt.Sprintf("sequence %d: %s: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, units.Count(e.Tokens, "token"), int64(e.Most), shortened(e.Most), more)
+}
+
+// beyondModel is a sequence that the model is not trained on, with the flags that are ways out.
+func beyondModel(sequence int, tokens, most units.Tokens) error {
+	return usagef("sequence %d: %s: the model is trained on at most %d; %s", sequence, units.Count(tokens, "token"), int64(most), shortened(most))
 }
 
 // shortened is the way out of sequences that are longer than the most that there may be.

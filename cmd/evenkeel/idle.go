@@ -47,7 +47,7 @@ func (o problem) idle(c *cobra.Command) error {
 // idleTasks refuses the flags of sequences beside tasks.
 func idleTasks(c *cobra.Command) error {
 	ofSequences := slices.DeleteFunc(oneSequenceFlags(), func(f string) bool { return f == "timeline" })
-	others := slices.Concat(ofSequences, []string{"lengths"}, batchFlags(), costFlags(), []string{"model", "zero", "overlap-zero", "ring-buffers", "loss-chunk"})
+	others := slices.Concat(ofSequences, []string{"lengths", "pipeline"}, pipelineFlags(), batchFlags(), costFlags(), []string{"model", "zero", "overlap-zero", "ring-buffers", "loss-chunk"})
 	return refuse(c, others, "means nothing for the modules of --tasks: leave it out")
 }
 
@@ -56,9 +56,9 @@ func idleTasks(c *cobra.Command) error {
 func (o problem) idleSequences(c *cobra.Command) error {
 	x := o.sequences
 	if x.file == "" {
-		return refuse(c, batchFlags(), "goes with --lengths, which is missing")
+		return refuse(c, slices.Concat([]string{"pipeline"}, pipelineFlags(), batchFlags()), "goes with --lengths, which is missing")
 	}
-	if err := refuse(c, oneSequenceFlags(), "means nothing for a batch of --lengths: leave it out"); err != nil {
+	if err := o.idleBatch(c); err != nil {
 		return err
 	}
 	if err := o.goodEffort(); err != nil {
@@ -67,12 +67,26 @@ func (o problem) idleSequences(c *cobra.Command) error {
 	switch {
 	case x.truncate && x.maxLen == "":
 		return usagef("--truncate: to how many tokens? --max-len is missing")
+	case x.mipTime <= 0 && o.staged.on:
+		return usagef("--mip-time %s: want a time such as 10s", x.mipTime)
 	case x.mipTime <= 0:
 		return usagef("--mip-time %s: want a time such as 10s, or leave flexsp out with --fast", x.mipTime)
 	case x.fast:
 		return refuse(c, []string{"mip-time"}, "is of flexsp, which --fast leaves out")
 	}
 	return nil
+}
+
+// idleBatch refuses what is of one sequence or, of a pipeline and of groups side by side, of
+// the other.
+func (o problem) idleBatch(c *cobra.Command) error {
+	if o.staged.on {
+		return o.idlePipeline(c)
+	}
+	if err := refuse(c, pipelineFlags(), "goes with --pipeline, which is missing"); err != nil {
+		return err
+	}
+	return refuse(c, oneSequenceFlags(), "means nothing for a batch of --lengths: leave it out")
 }
 
 // refuse names the first of the flags that was given.

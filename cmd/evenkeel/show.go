@@ -18,6 +18,7 @@ import (
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/evenkeel/evenkeel/solver/multitask"
+	"github.com/evenkeel/evenkeel/solver/pipeline"
 	"github.com/spf13/cobra"
 )
 
@@ -33,9 +34,9 @@ func (a *app) show() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show document",
 		Short: "Show any evenkeel document: tables, plots",
-		Long: `Shows a recording, a profile, a plan (of one sequence, of a batch or of tasks) or a trace as
-tables, and what the lengths of a file or of a named distribution mean for padding
-and balance. --plot draws the measured against the predicted times of a profile, and
+		Long: `Shows a recording, a profile, a plan (of one sequence, of a batch, of a pipeline or of tasks)
+or a trace as tables, and what the lengths of a file or of a named distribution mean for
+padding and balance. --plot draws the measured against the predicted times of a profile, and
 the residuals, on the points that were set aside before the fit, as SVG and PNG.
 --learning-curve fits a recording again, to growing random subsets of its points, and
 shows how the error on the points set aside falls: whether more points would pay.`,
@@ -117,6 +118,8 @@ func (a *app) runShow(path string, o view) error {
 		return a.showBatch(path)
 	case strings.TrimSuffix(multitask.Schema, "v1"):
 		return a.showTasks(path)
+	case strings.TrimSuffix(pipeline.Schema, "v1"):
+		return a.showPipeline(path)
 	case strings.TrimSuffix(replay.TraceSchema, "v1"):
 		return a.showTrace(path)
 	case strings.TrimSuffix(fit.TrainingSchema, "v1"):
@@ -207,6 +210,14 @@ func (a *app) showTasks(path string) error {
 		return err
 	}
 	return a.print(&d, func(w io.Writer) error { return results.TaskPlan(w, &d) })
+}
+
+func (a *app) showPipeline(path string) error {
+	var d pipeline.Document
+	if err := doc.Load(path, &d); err != nil {
+		return err
+	}
+	return a.print(&d, func(w io.Writer) error { return results.PipelinePlan(w, &d) })
 }
 
 func (a *app) showRecording(path string) error {

@@ -40,6 +40,7 @@ type problem struct {
 	recomputeGiven                  bool
 	batch                           bool // of sequences of any lengths
 	sequences                       sequences
+	staged                          staged
 	tasks                           string
 	priced                          priced
 	explain                         bool
@@ -48,7 +49,7 @@ type problem struct {
 func (a *app) solve() *cobra.Command {
 	var o problem
 	c := &cobra.Command{
-		Use:   "solve [--profile x.profile.json] --cluster ... --model config.json (--seq-len 256k | --lengths lengths.txt | --tasks t.json)",
+		Use:   "solve [--profile x.profile.json] --cluster ... --model config.json (--seq-len 256k | --lengths lengths.txt [--pipeline] | --tasks t.json)",
 		Short: "Plan a training step on unequal devices; baseline, lower bound and gap beside it",
 		Long: `Decides how many tokens of one long sequence and which attention heads each device
 gets, in which all-to-all groups and in which ring of groups, from the laws of a
@@ -80,6 +81,13 @@ group trains. evenkeel serve does that for a training loop. Its lower bound is o
 such groups, of the classes that are priced and at their prices; every device keeps a share
 of the model's states. Of one sequence, --seq-len may find a layout that takes less.
 
+With --pipeline such a batch is planned as a pipeline: consecutive layers of the model on
+stages of devices, and the sequences through them in chunks, slices of long ones and packs of
+short ones; in which order every stage computes them, and how many of its layers are computed
+again in the backward pass, chunk by chunk. Beside it stand what people run today (sequence
+parallelism without a pipeline, 1F1B, Seq1F1B) and InfiniPipe as published. Prices are of laws
+alone, without --costs, and a note says what the batch takes in groups side by side.
+
 With --tasks the modules of several tasks (encoders, say) are planned side by side: which runs
 when, on how many devices of which type, with how many samples of its batch on each; beside
 what people run today and Spindle as published. The file (evenkeel.tasks/v1, JSON; docs/tasks
@@ -96,6 +104,7 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
   evenkeel solve --profile p.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k --shares 5:3   # what a layout of your own takes
   evenkeel solve --cluster "2x8 h100_sxm + 2x8 a100_sxm" --model config.json --seq-len 256k --recompute full    # before you own it
   evenkeel solve --cluster "4x8 h100_sxm + 4x8 a100_sxm" --model config.json --lengths lengths.txt --max-len 192k -o b.plan.json   # a batch of unequal sequences
+  evenkeel solve --cluster "2x8 h100_sxm" --model config.json --lengths lengths.txt --batch-size 64 --max-len 192k --pipeline -o p.plan.json --timeline p.json   # the same as a pipeline of stages
   evenkeel solve --cluster "2x8 h100_sxm + 1x8 a100_sxm" --tasks docs/tasks/clip-10.tasks.json -o t.plan.json --timeline t.json    # several tasks side by side`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -116,6 +125,8 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 			switch {
 			case o.tasks != "":
 				return a.runTasks(c.Context(), o)
+			case o.staged.on:
+				return a.runPipeline(c.Context(), o)
 			case o.sequences.file != "":
 				return a.runBatch(c.Context(), o)
 			}
@@ -140,6 +151,7 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 	f.BoolVar(&o.explain, "explain", false, "show the account of the step as a tree")
 	f.StringVar(&o.tasks, "tasks", "", "plan the modules of several tasks side by side: a file that describes them (evenkeel.tasks/v1)")
 	o.sequences.flags(c)
+	o.staged.flags(c)
 	o.priced.flags(c, "--max-len, or 384000")
 	return c
 }
