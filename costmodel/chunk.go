@@ -3,6 +3,7 @@ package costmodel
 import (
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -263,5 +264,24 @@ func (l *Layers) Loss(device string, tokens units.Tokens) (units.Seconds, error)
 	return l.c.loss(device, tokens, nil), l.c.err
 }
 
-// Warnings are what a user has to know of the laws that the packer used so far.
-func (p *Packer) Warnings() []string { return p.sim.warnings() }
+// WarningsOf are what a user has to know of the laws that layers and packers of one job used so
+// far, each law once.
+func WarningsOf(l *Layers, packers []*Packer) []string {
+	all := newCoster(l.c.q, l.c.job)
+	all.job.Model = l.model
+	add := func(uses []lawUse) {
+		for _, u := range uses {
+			at := slices.IndexFunc(all.uses, func(o lawUse) bool { return o.law == u.law && o.where == u.where && o.factor == u.factor })
+			if at < 0 {
+				all.uses = append(all.uses, u)
+				continue
+			}
+			all.uses[at].beyond = max(all.uses[at].beyond, u.beyond)
+		}
+	}
+	for _, p := range packers {
+		add(p.sim.uses)
+	}
+	add(l.c.uses)
+	return all.warnings()
+}

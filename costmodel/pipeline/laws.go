@@ -3,6 +3,7 @@ package pipeline
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -260,24 +261,11 @@ func (l *laws) brief(ranks []int, x costmodel.Chunk, times costmodel.ChunkTimes)
 	return p.BriefChunk(group, shares, x, times)
 }
 
-// warnings are those of the last packer asked, which has the job's; and of what moves.
 func (l *laws) warnings() []string {
-	keys := make([]string, 0, len(l.packers))
-	for k := range l.packers {
-		keys = append(keys, k)
+	keys := slices.Sorted(maps.Keys(l.packers))
+	packers := make([]*costmodel.Packer, len(keys))
+	for i, k := range keys {
+		packers[i] = l.packers[k]
 	}
-	slices.Sort(keys)
-	var all []string
-	add := func(of []string) {
-		for _, w := range of {
-			if !slices.Contains(all, w) {
-				all = append(all, w)
-			}
-		}
-	}
-	for _, k := range keys {
-		add(l.packers[k].Warnings())
-	}
-	add(l.layers.Warnings())
-	return all
+	return costmodel.WarningsOf(l.layers, packers)
 }

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -24,43 +25,51 @@ func (m Memory) Peak() units.Bytes { return m.States.Plus(m.Activations) }
 // into them and, of a slice, keys and values. The gradients of the keys and values of a
 // sequence's slices are held from the last slice's backward pass to each one's own.
 func (c *Costs) Memory(p *Plan) []Memory {
-	_, behind := slicesOf(p.Chunks)
-	before, _ := slicesOf(p.Chunks)
 	out := make([]Memory, len(p.Stages))
-	for s, x := range p.Stages {
-		out[s] = Memory{States: c.States(p, s), Capacity: c.Capacity(x.Ranks)}
-		layers, last := float64(x.Layers), s == len(p.Stages)-1
-		held, peak := 0.0, 0.0
-		for _, o := range p.Orders[s] {
-			b, again := c.Held(x.Ranks, p.Chunks[o.Chunk]), float64(p.Recompute[s][o.Chunk])
-			kept := (layers-again)*b.Kept + again*b.Again
-			if !o.Backward {
-				held += kept
-				now := held
-				if last {
-					now += b.Logits
-				}
-				peak = max(peak, now)
-				continue
-			}
-			if behind[o.Chunk] < 0 { // of all slices before the last
-				for k := before[o.Chunk]; k >= 0; k = before[k] {
-					held += layers * c.Held(x.Ranks, p.Chunks[k]).Gradients
-				}
-			}
-			now := held + b.Transient
-			if again > 0 {
-				now += b.Kept
-			}
-			peak = max(peak, now)
-			held -= kept
-			if behind[o.Chunk] >= 0 {
-				held -= layers * b.Gradients
-			}
-		}
-		out[s].Activations = units.BytesOf(peak)
+	for s := range p.Stages {
+		out[s] = c.StageMemory(p, s)
 	}
 	return out
+}
+
+// StageMemory is Memory of a single stage.
+func (c *Costs) StageMemory(p *Plan, s int) Memory {
+	before, behind := slicesOf(p.Chunks)
+	x := &p.Stages[s]
+	bytes := make([]costmodel.ChunkBytes, len(p.Chunks))
+	for k := range p.Chunks {
+		bytes[k] = c.Held(x.Ranks, p.Chunks[k])
+	}
+	layers, last := float64(x.Layers), s == len(p.Stages)-1
+	held, peak := 0.0, 0.0
+	for _, o := range p.Orders[s] {
+		b, again := &bytes[o.Chunk], float64(p.Recompute[s][o.Chunk])
+		kept := (layers-again)*b.Kept + again*b.Again
+		if !o.Backward {
+			held += kept
+			now := held
+			if last {
+				now += b.Logits
+			}
+			peak = max(peak, now)
+			continue
+		}
+		if behind[o.Chunk] < 0 { // of all slices before the last
+			for k := before[o.Chunk]; k >= 0; k = before[k] {
+				held += layers * bytes[k].Gradients
+			}
+		}
+		now := held + b.Transient
+		if again > 0 {
+			now += b.Kept
+		}
+		peak = max(peak, now)
+		held -= kept
+		if behind[o.Chunk] >= 0 {
+			held -= layers * b.Gradients
+		}
+	}
+	return Memory{States: c.States(p, s), Activations: units.BytesOf(peak), Capacity: c.Capacity(x.Ranks)}
 }
 
 // NoRoomError says which stage has too little memory for a plan.
@@ -71,7 +80,7 @@ type NoRoomError struct {
 
 // Error names the stage, what its ranks would hold and what there is room for.
 func (e *NoRoomError) Error() string {
-	return fmt.Sprintf("each rank of stage %d would hold %v, %v of it states and %v activations, and plans may fill %v of it",
+	return fmt.Sprintf("each rank of stage %d would hold %v, %v of it states and %v activations, and has room for %v",
 		e.Stage, e.Memory.Peak(), e.Memory.States, e.Memory.Activations, e.Memory.Capacity)
 }
 

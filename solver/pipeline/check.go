@@ -104,7 +104,10 @@ func (b batch) rules(plan *pipeline.Plan) (found []error) {
 		if len(x.Ranks) == 0 {
 			found = violation(found, "stages[%d].ranks: none", s)
 		}
-		for _, r := range x.Ranks {
+		for i, r := range x.Ranks {
+			if i > 0 && r <= x.Ranks[i-1] {
+				found = violation(found, "stages[%d].ranks: %d behind %d: want them rising", s, r, x.Ranks[i-1])
+			}
 			if r < 0 || r >= b.devices {
 				found = violation(found, "stages[%d].ranks: %d: there are %d devices", s, r, b.devices)
 			}

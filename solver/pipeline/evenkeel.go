@@ -5,6 +5,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"sort"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -34,14 +35,88 @@ func (Evenkeel) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
 		plan, err := p.of(ctx, s)
 		best.take(p, plan, err)
 	}
-	for _, d := range p.begin(ctx) {
-		plan := newDispatcher(p).plan(improve(ctx, p, d))
-		if plan == nil {
-			continue
-		}
+	own := p.search(ctx)
+	best.take(p, own.plan, own.err)
+	if best.plan != nil && best.plan != own.plan {
+		plan, err := p.improved(ctx, p.draftOf(best.plan))
+		best.take(p, plan, err)
+	}
+	if best.plan != nil {
+		plan := best.plan.Clone()
+		p.relax(plan)
 		best.take(p, plan, p.Run(plan))
 	}
 	return best.result(ctx)
+}
+
+// relax has less computed again where there is room, in the plan's order.
+func (p *Problem) relax(plan *pipeline.Plan) {
+	for s := range plan.Stages {
+		again := plan.Recompute[s]
+		fits := func() bool {
+			m := p.StageMemory(plan, s)
+			return m.Capacity == 0 || m.Peak() <= m.Capacity
+		}
+		for k, most := range again {
+			if most == 0 {
+				continue
+			}
+			again[k] = sort.Search(most, func(n int) bool {
+				again[k] = n
+				return fits()
+			})
+		}
+	}
+}
+
+// improved is the plan of a draft after a search; nil where there is no room.
+func (p *Problem) improved(ctx context.Context, d *draft) (*pipeline.Plan, error) {
+	plan := newDispatcher(p).plan(improve(ctx, p, d))
+	if plan == nil {
+		return nil, nil
+	}
+	return plan, p.Run(plan)
+}
+
+// draftOf is the draft of a plan, whose sequences begin in the order in which they do on the
+// first stage.
+func (p *Problem) draftOf(plan *pipeline.Plan) *draft {
+	plan = plan.Clone()
+	d := &draft{stages: plan.Stages, again: plan.Recompute}
+	for _, c := range plan.Chunks {
+		d.items = append(d.items, p.priced(d.stages, c))
+	}
+	at := map[int]int{} // by sequence: its place in the order
+	for _, o := range plan.Orders[0] {
+		if o.Backward {
+			continue
+		}
+		c := plan.Chunks[o.Chunk]
+		q, ok := at[c.Sequence]
+		if !ok || c.Slice == 0 {
+			q = len(d.order)
+			d.order = append(d.order, nil)
+		}
+		if c.Slice > 0 {
+			at[c.Sequence] = q
+		}
+		d.order[q] = append(d.order[q], o.Chunk)
+	}
+	return d
+}
+
+// search is the best plan of our own, which is looked for once.
+func (p *Problem) search(ctx context.Context) outcome {
+	if p.own != nil {
+		return *p.own
+	}
+	var best chosen
+	for _, d := range p.begin(ctx) {
+		plan, err := p.improved(ctx, d)
+		best.take(p, plan, err)
+	}
+	p.own = &outcome{best.plan, best.why}
+	return *p.own
 }
 
 // mostPriced is how many drafts are simulated, mostBegun how many of these are improved.
@@ -210,23 +285,19 @@ func (x *dispatcher) mostLayers(d *draft, s int) int {
 // as there are stages behind, have room on every stage; or all layers.
 func (x *dispatcher) makeRoom(d *draft) {
 	for s := range d.stages {
-		layers := d.stages[s].Layers
 		average, beside := 0.0, 0.0
-		for _, items := range d.order {
-			held, work := x.holds(d, s, items)
+		for k, it := range d.items {
+			held, _ := x.holds(d, s, k)
 			average += held / float64(len(d.items))
-			beside = max(beside, work)
-			for _, k := range items {
-				beside = max(beside, d.items[k].on[s].work+d.items[k].on[s].kept)
-			}
+			beside = max(beside, it.on[s].work+it.on[s].kept, it.on[s].logits)
 		}
 		behind := float64(len(d.stages)-1-s) * average
 		for _, items := range d.order {
-			for n := 0; n <= layers; n++ {
+			for n := 0; n <= d.stages[s].Layers; n++ {
 				for _, k := range items {
 					d.again[s][k] = n
 				}
-				if held, _ := x.holds(d, s, items); held+behind+beside <= x.room[s] {
+				if x.hold(d, s, items)+behind+beside <= x.room[s] {
 					break
 				}
 			}

@@ -53,7 +53,7 @@ type dispatcher struct {
 type stageState struct {
 	free, held      float64
 	sequence, slice int       // that is next to go forward
-	holds           []float64 // by sequence: bytes
+	holds           []float64 // by item: bytes from its forward to its backward pass
 	inputs          []float64 // by item: when it is there; below 0 before
 	// Gradients that have come, or will: items, when they are there, and how many are taken.
 	backs   []int
@@ -96,22 +96,27 @@ func (x *dispatcher) settle(d *draft) {
 
 const noLimit = 1e30
 
-// holds is what a sequence's items hold on a stage, and beside them what its passes take.
-func (x *dispatcher) holds(d *draft, s int, items []int) (held, beside float64) {
-	layers := float64(d.stages[s].Layers)
-	for _, k := range items {
-		b, again := &d.items[k].on[s], float64(d.again[s][k])
-		held += (layers-again)*b.kept + again*b.againBytes + layers*b.gradients
-		work := b.work
-		if again > 0 {
-			work += b.kept
-		}
-		if s == len(d.stages)-1 {
-			work = max(work, b.logits)
-		}
-		beside = max(beside, work)
+// holds is what an item holds on a stage, and beside all that is held what its passes take.
+func (x *dispatcher) holds(d *draft, s, k int) (held, beside float64) {
+	layers, b, again := float64(d.stages[s].Layers), &d.items[k].on[s], float64(d.again[s][k])
+	held, beside = (layers-again)*b.kept+again*b.againBytes+layers*b.gradients, b.work
+	if again > 0 {
+		beside += b.kept
+	}
+	if s == len(d.stages)-1 {
+		beside = max(beside, b.logits)
 	}
 	return held, beside
+}
+
+// hold is what a sequence's items hold together.
+func (x *dispatcher) hold(d *draft, s int, items []int) float64 {
+	sum := 0.0
+	for _, k := range items {
+		held, _ := x.holds(d, s, k)
+		sum += held
+	}
+	return sum
 }
 
 // run is how long a draft takes, infinite where some stage has no room for some sequence.
@@ -125,17 +130,19 @@ func (x *dispatcher) run(d *draft, keep bool) float64 {
 	for s := range n {
 		st := &x.stages[s]
 		*st = stageState{holds: st.holds[:0], inputs: st.inputs[:0], backs: st.backs[:0], arrives: st.arrives[:0]}
-		most := 0.0
+		for k := range d.items {
+			held, beside := x.holds(d, s, k)
+			st.holds, st.inputs = append(st.holds, held), append(st.inputs, -1)
+			st.held = max(st.held, beside)
+		}
 		for _, items := range d.order {
-			held, beside := x.holds(d, s, items)
-			st.holds = append(st.holds, held)
-			most, st.held = max(most, held), max(st.held, beside)
-		}
-		if most+st.held > x.room[s] {
-			return math.Inf(1)
-		}
-		for range d.items {
-			st.inputs = append(st.inputs, -1)
+			sum := st.held
+			for _, k := range items {
+				sum += st.holds[k]
+			}
+			if sum > x.room[s] {
+				return math.Inf(1)
+			}
 		}
 		if keep {
 			x.ops = append(x.ops, make([]pipeline.Op, 0, 2*len(d.items)))
@@ -170,11 +177,11 @@ func (x *dispatcher) next(d *draft, s int) (begin float64, back, ok bool) {
 	if st.taken < len(st.backs) {
 		begin, back, ok = max(st.free, st.arrives[st.taken]), true, true
 	}
-	if st.sequence == len(d.order) || st.slice == 0 && st.held+st.holds[st.sequence] > x.room[s] {
+	if st.sequence == len(d.order) {
 		return begin, back, ok
 	}
 	k := d.order[st.sequence][st.slice]
-	if st.inputs[k] < 0 {
+	if st.inputs[k] < 0 || st.held+st.holds[k] > x.room[s] {
 		return begin, back, ok
 	}
 	if t := max(st.free, st.inputs[k]); !ok || t < begin {
@@ -192,7 +199,7 @@ func (x *dispatcher) step(d *draft, s int, begin float64, back, keep bool) float
 		st.taken++
 		b, again := &d.items[k].on[s], float64(d.again[s][k])
 		st.free = begin + layers*b.backward + again*b.again
-		st.held -= (layers-again)*b.kept + again*b.againBytes + layers*b.gradients
+		st.held -= st.holds[k]
 		if s > 0 {
 			before := &x.stages[s-1]
 			before.backs, before.arrives = append(before.backs, k), append(before.arrives, st.free+d.items[k].send[s-1])
@@ -202,9 +209,7 @@ func (x *dispatcher) step(d *draft, s int, begin float64, back, keep bool) float
 		k = items[st.slice]
 		b := &d.items[k].on[s]
 		st.free = begin + layers*b.forward
-		if st.slice == 0 {
-			st.held += st.holds[st.sequence]
-		}
+		st.held += st.holds[k]
 		if st.slice++; st.slice == len(items) {
 			st.slice = 0
 			st.sequence++

@@ -9,8 +9,8 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 )
 
-// search improves a draft by simulated annealing.
-type search struct {
+// annealing improves a draft by simulated annealing.
+type annealing struct {
 	p    *Problem
 	x    *dispatcher
 	rand *rand.Rand
@@ -19,15 +19,15 @@ type search struct {
 }
 
 // passes is how many passes a search of usual effort simulates.
-const passes = 4e6
+const passes = 1.2e7
 
 // heats are the shares of the step by which a change may make it longer, at the beginning and
 // at the end.
-const hot, cold = 0.01, 0.0001
+const hot, cold = 0.002, 0.00002
 
 // improve changes a draft step by step, and returns the best.
 func improve(ctx context.Context, p *Problem, d *draft) *draft {
-	y := &search{p: p, x: newDispatcher(p), rand: rand.New(rand.NewPCG(3, 5)), d: d}
+	y := &annealing{p: p, x: newDispatcher(p), rand: rand.New(rand.NewPCG(3, 5)), d: d}
 	y.x.settle(d)
 	y.time = y.x.run(d, false)
 	best, least := d, y.time
@@ -58,7 +58,7 @@ func improve(ctx context.Context, p *Problem, d *draft) *draft {
 }
 
 // change is the draft with something changed; nil where that cannot be.
-func (y *search) change() *draft {
+func (y *annealing) change() *draft {
 	switch r := y.rand.IntN(100); {
 	case r < 45:
 		return y.reorder()
@@ -73,7 +73,7 @@ func (y *search) change() *draft {
 }
 
 // reorder has a sequence begin earlier or later.
-func (y *search) reorder() *draft {
+func (y *annealing) reorder() *draft {
 	n := len(y.d.order)
 	if n < 2 {
 		return nil
@@ -90,7 +90,7 @@ func (y *search) reorder() *draft {
 }
 
 // shiftLayer gives a layer of one stage to another.
-func (y *search) shiftLayer() *draft {
+func (y *annealing) shiftLayer() *draft {
 	n := len(y.d.stages)
 	from, to := y.rand.IntN(n), y.rand.IntN(n)
 	if from == to || y.d.stages[from].Layers < 2 {
@@ -105,15 +105,18 @@ func (y *search) shiftLayer() *draft {
 	return now
 }
 
-// recompute changes how much of a sequence a stage computes again, or all do.
-func (y *search) recompute() *draft {
+// recompute changes how much of a sequence, or of all, a stage computes again, or all do.
+func (y *annealing) recompute() *draft {
 	q := y.d.order[y.rand.IntN(len(y.d.order))]
+	if y.rand.IntN(8) == 0 {
+		q = slices.Concat(y.d.order...)
+	}
 	s := y.rand.IntN(2*len(y.d.stages)) - len(y.d.stages) // below 0: all stages
 	by := y.rand.IntN(5) - 2
 	if by == 0 {
 		return nil
 	}
-	if y.rand.IntN(3) == 0 { // of one chunk alone
+	if len(q) > 1 && y.rand.IntN(3) == 0 { // of one chunk alone
 		at := y.rand.IntN(len(q))
 		q = q[at : at+1]
 	}
@@ -135,7 +138,7 @@ func (y *search) recompute() *draft {
 }
 
 // repack moves a whole sequence from one chunk to another, or swaps two.
-func (y *search) repack() *draft {
+func (y *annealing) repack() *draft {
 	from, to := y.rand.IntN(len(y.d.items)), y.rand.IntN(len(y.d.items))
 	a, b := y.d.items[from], y.d.items[to]
 	if from == to || len(a.Whole) == 0 {
@@ -159,7 +162,7 @@ func (y *search) repack() *draft {
 }
 
 // split puts half of the whole sequences of a chunk into a new one.
-func (y *search) split() *draft {
+func (y *annealing) split() *draft {
 	at := y.rand.IntN(len(y.d.items))
 	a := y.d.items[at]
 	if len(a.Whole) < 2 {

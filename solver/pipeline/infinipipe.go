@@ -3,10 +3,12 @@ package pipeline
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/internal/ended"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -144,11 +146,11 @@ func (b *chosen) take(p *Problem, plan *pipeline.Plan, err error) {
 	b.why = nearer(b.why, err)
 }
 
-// nearer is of two reasons why nothing fits that with more room.
+// nearer is of two reasons why nothing fits the one with more room, or that is of room at all.
 func nearer(a, b error) error {
-	x, ok := a.(*pipeline.NoRoomError)
-	y, is := b.(*pipeline.NoRoomError)
-	if a == nil || ok && is && y.Over() < x.Over() {
+	x, ok := errors.AsType[*pipeline.NoRoomError](a)
+	y, is := errors.AsType[*pipeline.NoRoomError](b)
+	if a == nil || is && (!ok || y.Over() < x.Over()) {
 		return b
 	}
 	return a
@@ -156,7 +158,7 @@ func nearer(a, b error) error {
 
 func (b *chosen) result(ctx context.Context) (*pipeline.Plan, error) {
 	if b.plan == nil {
-		return nil, cmp.Or(b.why, ctx.Err())
+		return nil, cmp.Or(b.why, ended.Why(ctx))
 	}
 	return b.plan, nil
 }

@@ -24,6 +24,7 @@ type Problem struct {
 	Effort float64
 
 	solved map[string]outcome // by strategy
+	own    *outcome           // of our own search
 }
 
 // outcome is what a strategy came to.

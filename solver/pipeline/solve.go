@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/ended"
@@ -21,6 +22,9 @@ import (
 // recommend.Compare; a plan that breaks the rules, or is faster than the bound.
 func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seconds, report func(strategy string)) (*Document, error) {
 	bound := Bound(p)
+	begin := clock()
+	p.search(ctx) // before infinipipe, which may use up the time that there is
+	searched := clock() - begin
 	strategies := Strategies()
 	attempts, plans := make([]recommend.Attempt, len(strategies)), make([]*pipeline.Plan, len(strategies))
 	for i, s := range strategies {
@@ -30,7 +34,11 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 		claims := s.Claims()
 		begin := clock()
 		plan, err := p.of(ctx, s)
-		attempts[i] = recommend.Attempt{Strategy: s.Name(), Baseline: claims.Baseline, Published: claims.Published, Doc: claims.Doc, Err: err, Took: clock() - begin}
+		took := clock() - begin
+		if s == Strategy(Evenkeel{}) {
+			took += searched
+		}
+		attempts[i] = recommend.Attempt{Strategy: s.Name(), Baseline: claims.Baseline, Published: claims.Published, Doc: claims.Doc, Err: err, Took: took}
 		if err != nil {
 			continue
 		}
@@ -85,7 +93,9 @@ func none(p *Problem, attempts []recommend.Attempt) error {
 	if _, ok := errors.AsType[*pipeline.NoRoomError](nearest); ok {
 		return &InfeasibleError{nearest}
 	}
-	return fmt.Errorf("strategy %s: %w", attempts[0].Strategy, attempts[0].Err)
+	// Who takes any number of stages knows best why there is none.
+	at := slices.IndexFunc(attempts, func(a recommend.Attempt) bool { return a.Strategy == InfiniPipe{}.Name() })
+	return fmt.Errorf("strategy %s: %w", attempts[at].Strategy, attempts[at].Err)
 }
 
 // notModelled says, for the user, what the simulation of plans leaves out.

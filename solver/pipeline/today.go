@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"fmt"
 	"sort"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
@@ -23,6 +24,9 @@ func (StaticSP) Claims() Claims {
 
 // Solve implements Strategy.
 func (StaticSP) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
+	if p.Stages > 1 {
+		return nil, &IllegalError{fmt.Sprintf("has a single stage: %d were asked for", p.Stages)}
+	}
 	stages, err := p.equalStages(1)
 	if err != nil {
 		return nil, err
