@@ -37,25 +37,28 @@ beside other work on the machine. Every row is in comparisons.csv.
 
 `
 
-// taskCell is rows that are shown together.
-type taskCell struct {
+// compared is a problem that strategies were compared on.
+type compared interface{ key() string }
+
+// comparedCell is rows that are shown together.
+type comparedCell[R any] struct {
 	title string
-	rows  []taskRow
+	rows  []R
 }
 
 // cellsOf groups comparisons in the order of the problems.
-func cellsOf(problems []taskProblem, rows map[string]taskRow, title func(taskProblem) string) []taskCell {
-	var all []taskCell
+func cellsOf[Q compared, R any](problems []Q, rows map[string]R, title func(Q) string) []comparedCell[R] {
+	var all []comparedCell[R]
 	for _, q := range problems {
 		name := title(q)
 		r, known := rows[q.key()]
 		if name == "" || !known {
 			continue
 		}
-		at := slices.IndexFunc(all, func(c taskCell) bool { return c.title == name })
+		at := slices.IndexFunc(all, func(c comparedCell[R]) bool { return c.title == name })
 		if at < 0 {
 			at = len(all)
-			all = append(all, taskCell{title: name})
+			all = append(all, comparedCell[R]{title: name})
 		}
 		all[at].rows = append(all[at].rows, r)
 	}
@@ -63,7 +66,7 @@ func cellsOf(problems []taskProblem, rows map[string]taskRow, title func(taskPro
 }
 
 // spread is the median and the 90th percentile (of sixty the 54th) of a ratio over rows.
-func (c taskCell) spread(of func(taskRow) float64) (median, high float64) {
+func (c comparedCell[R]) spread(of func(R) float64) (median, high float64) {
 	v := make([]float64, len(c.rows))
 	for i, r := range c.rows {
 		v[i] = of(r)
@@ -72,9 +75,14 @@ func (c taskCell) spread(of func(taskRow) float64) (median, high float64) {
 	return stats.Median(v), v[(9*len(v)+9)/10-1]
 }
 
-func (c taskCell) over(strategy string, than func(taskRow) units.Seconds) string {
-	median, high := c.spread(func(r taskRow) float64 { return float64(r.Time[strategy] / than(r)) })
+// ratio is the spread in words.
+func (c comparedCell[R]) ratio(of func(R) float64) string {
+	median, high := c.spread(of)
 	return fmt.Sprintf("%.2f (%.2f)", median, high)
+}
+
+func overOf(c comparedCell[taskRow], strategy string, than func(taskRow) units.Seconds) string {
+	return c.ratio(func(r taskRow) float64 { return float64(r.Time[strategy] / than(r)) })
 }
 
 // today is the fastest of what people run.
@@ -100,15 +108,15 @@ func taskPage(t testing.TB, rows map[string]taskRow) []byte {
 		"| devices, tasks | spindle / C* | spindle / bound | evenkeel / bound | today's best / evenkeel | spindle / evenkeel | planning, ms: spindle, evenkeel |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	bound := func(r taskRow) units.Seconds { return r.Bound }
 	ours := func(r taskRow) units.Seconds { return r.Time["evenkeel"] }
-	line := func(c taskCell, starred bool) {
+	line := func(c comparedCell[taskRow], starred bool) {
 		cells := []string{c.title}
 		if starred {
-			cells = append(cells, c.over("spindle", func(r taskRow) units.Seconds { return r.Continuous }))
+			cells = append(cells, overOf(c, "spindle", func(r taskRow) units.Seconds { return r.Continuous }))
 		}
-		today, high := c.spread(func(r taskRow) float64 { return float64(r.today() / ours(r)) })
 		mine, _ := c.spread(func(r taskRow) float64 { return 1e3 * float64(r.Planning) })
 		theirs, _ := c.spread(func(r taskRow) float64 { return 1e3 * float64(r.Spindle) })
-		cells = append(cells, c.over("spindle", bound), c.over("evenkeel", bound), fmt.Sprintf("%.2f (%.2f)", today, high), c.over("spindle", ours), fmt.Sprintf("%.2g, %.0f", theirs, mine))
+		cells = append(cells, overOf(c, "spindle", bound), overOf(c, "evenkeel", bound),
+			c.ratio(func(r taskRow) float64 { return float64(r.today() / ours(r)) }), overOf(c, "spindle", ours), fmt.Sprintf("%.2g, %.0f", theirs, mine))
 		fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | "))
 	}
 	for _, c := range cellsOf(problems, rows, func(q taskProblem) string {
@@ -209,7 +217,7 @@ func TestSpindleReachesWhatItsRebuildReached(t *testing.T) {
 	want := map[int][4]float64{16: {1.05, 1.09, 1.11, 1.14}, 32: {1.10, 1.12, 1.15, 1.19}, 64: {1.13, 1.17, 1.21, 1.25}, 256: {1.17, 1.26, 1.33, 1.39}}
 	for n, medians := range want {
 		for i, tasks := range []int{4, 7, 10, 20} {
-			var c taskCell
+			var c comparedCell[taskRow]
 			for set := range drawnSets {
 				c.rows = append(c.rows, taskRow{Bound: units.Seconds(set)})
 			}
