@@ -1,0 +1,258 @@
+package pipeline
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/internal/reference"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// small is a model of eight layers that a few devices hold.
+func small() costmodel.Model {
+	m := reference.Llama(8)
+	m.Hidden, m.FFN, m.QHeads, m.KVHeads, m.HeadDim, m.Vocab = 2048, 5632, 16, 8, 128, 32000
+	return m
+}
+
+// lawful prices a batch by the reference laws, with exchanges hidden as far as can be.
+func lawful(t testing.TB, m costmodel.Model, cluster string, zero costmodel.ZeRO, lengths []units.Tokens) *Problem {
+	t.Helper()
+	profile, job := reference.Job(t, m, cluster, 1024)
+	job.OverlapZero, job.Zero = true, zero
+	c, err := pipeline.FromLaws(costmodel.NewPredictor(profile), job, lengths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Problem{Costs: c}
+}
+
+// skewed draws lengths most of which are short.
+func skewed(r *rand.Rand, n int, longest units.Tokens) []units.Tokens {
+	lengths := make([]units.Tokens, n)
+	for i := range lengths {
+		lengths[i] = 64 * (1 + units.Tokens(float64(longest/64-1)*r.Float64()*r.Float64()*r.Float64()))
+	}
+	return lengths
+}
+
+// randomProblem is a batch on a few devices, by laws or by published prices with some memory.
+func randomProblem(t testing.TB, r *rand.Rand) (*Problem, string) {
+	t.Helper()
+	lengths := skewed(r, 1+r.IntN(40), 32768)
+	if r.IntN(3) == 0 {
+		m := published(8, 0)
+		m.PerNode, m.Layers, m.Each = 4, 8, 1e-4
+		m.StateBytes = 0
+		m.Capacity = units.BytesOf(m.TokenBytes * float64(slices.Max(lengths)) / 8 * (0.3 + 4*r.Float64()))
+		c, err := m.Costs(lengths)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &Problem{Costs: c}, fmt.Sprintf("published, %v", m.Capacity)
+	}
+	clusters := []string{"1x4 h100_sxm", "1x4 h100_sxm + 1x4 a100_sxm", "2x2 a100_sxm", "1x2 h100_sxm + 1x4 rtx_pro_6000_server + 1x2 a100_sxm", "1x(2 h100_sxm + 2 a100_sxm)"}
+	cluster := clusters[r.IntN(len(clusters))]
+	zero := []costmodel.ZeRO{costmodel.Zero0, costmodel.Zero1, costmodel.Zero2, costmodel.Zero3}[r.IntN(4)]
+	return lawful(t, small(), cluster, zero, lengths), cluster + ", " + string(zero)
+}
+
+// Ours is no slower than any other plan, no plan is below the bound, and all are ones.
+func TestNoPlanIsFasterThanOursOrTheBound(t *testing.T) {
+	for seed := range uint64(16) {
+		p, name := randomProblem(t, rand.New(rand.NewPCG(seed, 1)))
+		bound := Bound(p)
+		ours, why := p.of(t.Context(), Evenkeel{})
+		for _, s := range Strategies() {
+			plan, err := p.of(t.Context(), s)
+			if err != nil {
+				continue
+			}
+			if found := Check(p.Costs, plan); len(found) > 0 {
+				t.Errorf("seed %d, %s: %s: %v", seed, name, s.Name(), found[0])
+			}
+			if err := p.Room(plan); err != nil {
+				t.Errorf("seed %d, %s: %s: %v", seed, name, s.Name(), err)
+			}
+			if plan.Time < bound*(1-1e-9) {
+				t.Errorf("seed %d, %s: %s takes %v, less than the bound, %v", seed, name, s.Name(), plan.Time, bound)
+			}
+			if ours == nil || ours.Time > plan.Time*(1+1e-9) {
+				t.Errorf("seed %d, %s: %s takes %v, ours %v (%v)", seed, name, s.Name(), plan.Time, ours, why)
+			}
+		}
+	}
+}
+
+// Unequal GPUs are what ours is for: all are busy for about as long.
+func TestUnequalStagesForUnequalGPUs(t *testing.T) {
+	p := lawful(t, small(), "1x4 h100_sxm + 1x4 a100_sxm", costmodel.Zero3, skewed(rand.New(rand.NewPCG(4, 2)), 60, 65536))
+	theirs, err := p.of(t.Context(), InfiniPipe{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := p.of(t.Context(), Evenkeel{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers := map[string]int{}
+	for _, s := range ours.Stages {
+		for _, r := range s.Ranks {
+			if p.Device(r) != p.Device(s.Ranks[0]) {
+				t.Errorf("stage %v has several types", s)
+			}
+		}
+		layers[p.Device(s.Ranks[0])] += s.Layers
+	}
+	if len(layers) < 2 || theirs.Time < 1.3*ours.Time {
+		t.Errorf("layers by type %v, %v: InfiniPipe takes %v: want both types in use and 1.3 times as fast", layers, ours.Time, theirs.Time)
+	}
+}
+
+// The same problem gives the same plan, to the byte.
+func TestOursRepeats(t *testing.T) {
+	var plans [2][]byte
+	for i := range plans {
+		p, _ := randomProblem(t, rand.New(rand.NewPCG(3, 1)))
+		plan, err := p.of(t.Context(), Evenkeel{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plans[i], err = json.Marshal(plan); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if string(plans[0]) != string(plans[1]) {
+		t.Error("two plans of one problem differ")
+	}
+}
+
+// A change leaves a draft whole: every token is in one chunk, and slices are in order.
+func TestChangesKeepADraftWhole(t *testing.T) {
+	for seed := range uint64(6) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		p := lawful(t, small(), "1x4 h100_sxm + 1x4 a100_sxm", costmodel.Zero3, skewed(r, 30, 32768))
+		drafts := p.begin(t.Context())
+		if len(drafts) == 0 {
+			t.Fatal("nothing to begin with")
+		}
+		x := newDispatcher(p)
+		y := &annealing{p: p, x: x, rand: r, d: drafts[0]}
+		changed := map[string]int{}
+		for range 400 {
+			before := len(y.d.items)
+			now := y.change()
+			if now == nil {
+				continue
+			}
+			switch n := len(now.items) - before; {
+			case n > 0:
+				changed["split"]++
+			case n < 0:
+				changed["removed"]++
+			default:
+				changed["other"]++
+			}
+			plan := x.plan(now)
+			if plan == nil {
+				continue // no room
+			}
+			time := x.run(now, false)
+			if err := p.Simulate(plan); err != nil {
+				t.Fatalf("seed %d: %v", seed, err)
+			}
+			if diff := float64(plan.Time) - time; diff > 1e-9*time || diff < -1e-9*time {
+				t.Fatalf("seed %d: the simulator has %v, the search %v", seed, plan.Time, time)
+			}
+			if err := p.Room(plan); err != nil {
+				t.Fatalf("seed %d: what has room in the search has none: %v", seed, err)
+			}
+			y.d = now
+		}
+		if changed["split"] == 0 || changed["removed"] == 0 || changed["other"] == 0 {
+			t.Errorf("seed %d: changes %v: want some of each kind", seed, changed)
+		}
+	}
+}
+
+// The draft of a plan has its chunks, and what a search makes of it is no slower.
+func TestDraftOfAPlan(t *testing.T) {
+	p := lawful(t, small(), "1x4 h100_sxm + 1x4 a100_sxm", costmodel.Zero3, skewed(rand.New(rand.NewPCG(8, 2)), 50, 65536))
+	plan, err := p.of(t.Context(), InfiniPipe{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := p.draftOf(plan)
+	if len(d.items) != len(plan.Chunks) {
+		t.Fatalf("%d items of %d chunks", len(d.items), len(plan.Chunks))
+	}
+	x := newDispatcher(p)
+	x.settle(d)
+	before := x.run(d, false)
+	better, err := p.improved(t.Context(), d)
+	if err != nil || better == nil || float64(better.Time) > before*(1+1e-9) {
+		t.Errorf("%v (%v) after %v", better, err, before)
+	}
+}
+
+// What is computed again is lowered only as far as there is room.
+func TestRelax(t *testing.T) {
+	m := published(32, 40)
+	c, err := m.Costs(drawn(t, 512, 196608, "21fce043008c47f5"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Problem{Costs: c, Stages: 4}
+	stages, err := p.equalStages(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := p.fitted(stages[0].Ranks)
+	plan := planOf(stages, []*flight{newFlight(together(p.balanced(f, 16)))}, nil)
+	everything(plan)
+	if err := p.Room(plan); err != nil {
+		t.Fatal(err)
+	}
+	sum := func() (n int) {
+		for _, again := range plan.Recompute {
+			for _, layers := range again {
+				n += layers
+			}
+		}
+		return n
+	}
+	before := sum()
+	p.relax(plan)
+	if err := p.Room(plan); err != nil || sum() == 0 || sum() >= before {
+		t.Errorf("%d layers of %d: %v", sum(), before, err)
+	}
+	for s := range plan.Stages { // none can be spared
+		for k, n := range plan.Recompute[s] {
+			if n == 0 {
+				continue
+			}
+			plan.Recompute[s][k]--
+			if p.Room(plan) == nil {
+				t.Fatalf("stage %d, chunk %d: %d layers do as well as %d", s, k, n-1, n)
+			}
+			plan.Recompute[s][k]++
+			break
+		}
+	}
+}
+
+// A search that is stopped at once gives what others found, or says why there is nothing.
+func TestStoppedSearch(t *testing.T) {
+	p, _ := randomProblem(t, rand.New(rand.NewPCG(1, 1)))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if plan, err := p.of(ctx, Evenkeel{}); plan != nil || err == nil {
+		t.Errorf("%v, %v: want why there is no plan", plan, err)
+	}
+}
