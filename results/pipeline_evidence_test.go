@@ -194,7 +194,7 @@ func (q pipelineProblem) groups(t testing.TB, r *pipelineRow, p *pipeline.Proble
 	if err != nil {
 		return // no group has room for the states
 	}
-	b := &batch.Problem{Costs: c, Lengths: p.Lengths}
+	b := flexProblem(t, c, p.Lengths)
 	// FlexSP takes minutes on larger clusters, and was made for equal devices.
 	settings := batch.Settings{Longest: q.context, Fast: q.family != "equal" || q.model != "13B", ProgramTime: 2 * time.Second}
 	for _, s := range batch.Strategies(settings) {

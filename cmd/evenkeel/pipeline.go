@@ -30,7 +30,7 @@ type staged struct {
 func (s *staged) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&s.on, "pipeline", false, "of --lengths: plan the batch as a pipeline, the model's layers on stages of devices and the sequences through them in chunks, instead of groups side by side")
-	f.IntVar(&s.stages, "stages", 0, "of --pipeline: how many stages plans have, but static-sp, which is no pipeline (default: every number is tried)")
+	f.IntVar(&s.stages, "stages", 0, "of --pipeline: how many stages plans have (default: every number is tried)")
 }
 
 // pipelineFlags are those that mean nothing without --pipeline, but itself.
