@@ -63,8 +63,9 @@ func (p *Packer) Chunk(group Group, shares []float64, x Chunk) (ChunkPasses, err
 
 // chunked simulates a chunk, which is that of the packer from then on if there is no error.
 func (p *Packer) chunked(group Group, shares []float64, x Chunk) error {
-	if x.Tokens() < 1 || x.Slice < 0 || x.Context < 0 || x.Context > 0 && x.Slice == 0 {
-		return fmt.Errorf("a chunk of %d tokens, a slice of %d behind %d: want some, and a slice where there is a context", int64(x.Tokens()), int64(x.Slice), int64(x.Context))
+	none := func(d Documents) bool { return d.Tokens < 1 || d.Count < 1 }
+	if x.Tokens() < 1 || slices.ContainsFunc(x.Whole, none) || x.Slice < 0 || x.Context < 0 || x.Context > 0 && x.Slice == 0 {
+		return fmt.Errorf("a chunk of %d tokens behind %d: want some, and a slice where there is a context", int64(x.Tokens()), int64(x.Context))
 	}
 	if p.slices == nil {
 		p.slices = map[sliceKey]units.Seconds{}

@@ -285,6 +285,9 @@ func TestChunksThatAreNone(t *testing.T) {
 		"a chunk of 0 tokens behind 5: want some":   {Context: 5},
 		"a chunk of 3 tokens behind -1: want some":  {Context: -1, Slice: 3},
 		"a chunk of 20 tokens behind 5: want some,": {Context: 5, Whole: []Documents{{10, 2}}},
+		"a chunk of 17 tokens behind 0: want some,": {Slice: -3, Whole: []Documents{{10, 2}}},
+		"a chunk of 10 tokens behind 0: want some,": {Slice: 10, Whole: []Documents{{0, 2}}},
+		"a chunk of 11 tokens behind 0: want some,": {Slice: 11, Whole: []Documents{{7, 0}}},
 	} {
 		if _, err := k.Chunk(group, shares, x); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v", x, err)
