@@ -73,7 +73,8 @@ type passKey struct {
 
 type sendKey struct {
 	from, to int
-	near     bool // all in one node
+	ends     [2]int // places among these
+	near     bool   // of the ends: in one node
 	tokens   units.Tokens
 }
 
@@ -209,7 +210,8 @@ func (c *Costs) Passes(p *Plan, s, k int) (forward, backward units.Seconds) {
 // Send is the seconds that the activations of so many tokens, or their gradients, take from
 // one stage to the next.
 func (c *Costs) Send(from, to []int, tokens units.Tokens) units.Seconds {
-	k := sendKey{c.like(from), c.like(to), c.oneNode(from) && c.oneNode(to) && c.ranks[from[0]].Node == c.ranks[to[0]].Node, tokens}
+	at, near := ends(from, to, func(rank int) int { return c.ranks[rank].Node })
+	k := sendKey{c.like(from), c.like(to), at, near, tokens}
 	if t, ok := c.sends[k]; ok {
 		return t
 	}
@@ -238,14 +240,18 @@ func (c *Costs) Finish(p *Plan, s int) units.Seconds {
 	return t
 }
 
-// oneNode says that ranks are all in one node.
-func (c *Costs) oneNode(ranks []int) bool {
-	for _, r := range ranks {
-		if c.ranks[r].Node != c.ranks[ranks[0]].Node {
-			return false
+// ends are the places of the first rank that sends to another node, and of the one there, when
+// what some ranks have equal shares of, in their order, goes to others that have equal shares
+// of it. If none does, near, they are the first of each.
+func ends(from, to []int, node func(rank int) int) (at [2]int, near bool) {
+	for i, r := range from {
+		for j := i * len(to) / len(from); j*len(from) < (i+1)*len(to); j++ {
+			if node(r) != node(to[j]) {
+				return [2]int{i, j}, false
+			}
 		}
 	}
-	return true
+	return [2]int{}, true
 }
 
 // Nodes are the ranks of every node.

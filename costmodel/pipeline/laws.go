@@ -152,15 +152,17 @@ func (l *laws) open(took, layer, moving units.Seconds) units.Seconds {
 func (l *laws) send(from, to []int, tokens units.Tokens) (units.Seconds, error) {
 	fewest := units.Tokens(min(len(from), len(to)))
 	bytes := float64((tokens+fewest-1)/fewest) * float64(l.job.Model.Hidden) * float64(l.job.DType.Size())
-	if l.ranks[from[0]].Node != l.ranks[to[0]].Node {
-		bytes *= max(l.crowding(from), l.crowding(to))
+	at, near := ends(from, to, func(rank int) int { return l.ranks[rank].Node })
+	a, b := from[at[0]], to[at[1]]
+	if !near {
+		bytes *= max(l.crowding(a), l.crowding(b))
 	}
-	return l.layers.Send(from[0], to[0], units.BytesOf(math.Ceil(bytes)))
+	return l.layers.Send(a, b, units.BytesOf(math.Ceil(bytes)))
 }
 
-// crowding is how many ranks of a node share a network card.
-func (l *laws) crowding(ranks []int) float64 {
-	n := l.job.Cluster.Nodes[l.ranks[ranks[0]].Node]
+// crowding is how many ranks of a rank's node share a network card.
+func (l *laws) crowding(rank int) float64 {
+	n := l.job.Cluster.Nodes[l.ranks[rank].Node]
 	if n.NICs == 0 {
 		return 1
 	}

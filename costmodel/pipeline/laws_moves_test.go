@@ -1,0 +1,68 @@
+package pipeline
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// What leaves a stage is a rank's share of a chunk's activations, at two bytes each of 4096: to
+// a rank of the same node over its link, to another over the network, of which several ranks
+// share a card. The fewer ranks of the two have the larger shares.
+func TestSendsGoOverTheLinkBetweenStages(t *testing.T) {
+	for _, cards := range []int{0, 2, 8} {
+		w := onGPUs(t, "2x8 h100_sxm")
+		for i := range w.job.Cluster.Nodes {
+			w.job.Cluster.Nodes[i].NICs = cards
+		}
+		crowd := 1.0
+		if cards > 0 {
+			crowd = 8 / float64(cards)
+		}
+		for _, x := range []struct {
+			from, to []int
+			rows     units.Tokens // of 1001
+			ends     [2]int
+			network  bool
+		}{
+			{upTo(0, 4), upTo(4, 8), 251, [2]int{0, 4}, false},
+			{upTo(0, 2), upTo(2, 8), 501, [2]int{0, 2}, false},
+			{upTo(0, 7), upTo(7, 8), 1001, [2]int{0, 7}, false},
+			{upTo(0, 8), upTo(8, 16), 126, [2]int{0, 8}, true},
+			{upTo(7, 8), upTo(8, 10), 1001, [2]int{7, 8}, true},
+			// From one end of a node to the other and on to the next: the slower link decides.
+			{upTo(4, 6), upTo(6, 10), 501, [2]int{4, 8}, true},
+			{upTo(2, 6), upTo(6, 10), 251, [2]int{2, 8}, true},
+			{[]int{0, 8}, []int{9, 10}, 501, [2]int{0, 9}, true},
+			{[]int{0, 8}, []int{1, 9}, 501, [2]int{0, 1}, false}, // each in its own node
+		} {
+			bytes := float64(x.rows) * 4096 * 2
+			if x.network {
+				bytes *= crowd
+			}
+			want, err := w.layers().Send(x.ends[0], x.ends[1], units.BytesOf(bytes))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := w.costs(1001).Send(x.from, x.to, 1001); !near(got, want) {
+				t.Errorf("%d cards, %v to %v: %v, want %v", cards, x.from, x.to, got, want)
+			}
+		}
+	}
+}
+
+// What a send takes is of its own ends, whichever was asked for before.
+func TestSendsAreRememberedByTheirLink(t *testing.T) {
+	w := onGPUs(t, "3x8 h100_sxm")
+	w.job.Cluster.Nodes[2].NICs = 4
+	pairs := [][2][]int{{upTo(0, 2), upTo(2, 4)}, {upTo(0, 2), upTo(8, 10)}, {{0, 8}, {1, 9}}, {{0, 8}, {9, 10}}, {{0, 8}, {2, 10}}, {{0, 8}, {9, 17}}, {{8, 16}, {9, 17}}, {upTo(2, 6), upTo(6, 10)}, {upTo(4, 8), upTo(14, 18)}}
+	r := rand.New(rand.NewPCG(1, 7))
+	c := w.costs(5000)
+	for range 40 {
+		x := pairs[r.IntN(len(pairs))]
+		if got, want := c.Send(x[0], x[1], 5000), w.costs(5000).Send(x[0], x[1], 5000); got != want {
+			t.Errorf("%v to %v: %v behind others, first %v", x[0], x[1], got, want)
+		}
+	}
+}
