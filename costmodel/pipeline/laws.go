@@ -124,6 +124,7 @@ func (l *laws) work(ranks []int, x costmodel.Chunk) (Work, error) {
 		return Work{}, err
 	}
 	w := Work{Forward: t.Forward, Again: t.Forward, Backward: t.Backward, Loss: t.Loss}
+	var forward, backward units.Seconds
 	for _, e := range l.job.Exchanges() {
 		if !e.When.EachMicroBatch() {
 			continue
@@ -133,15 +134,17 @@ func (l *laws) work(ranks []int, x costmodel.Chunk) (Work, error) {
 			return Work{}, err
 		}
 		if e.When == costmodel.InForward {
-			w.Forward += l.open(took, t.Forward, t.ForwardMoving)
+			forward += took
 		} else {
-			w.Backward += l.open(took, t.Backward, t.BackwardMoving)
+			backward += took
 		}
 	}
+	w.Forward += l.open(forward, t.Forward, t.ForwardMoving)
+	w.Backward += l.open(backward, t.Backward, t.BackwardMoving)
 	return w, nil
 }
 
-// open is what a layer does not hide of an exchange beside it: the two use the same ports.
+// open is what a layer does not hide of the exchanges beside it: all use the same ports.
 func (l *laws) open(took, layer, moving units.Seconds) units.Seconds {
 	if !l.job.OverlapZero {
 		return took

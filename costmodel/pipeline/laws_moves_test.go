@@ -4,8 +4,46 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
+
+// Of what is exchanged beside a layer, what the layer and its own all-to-alls leave the ports
+// no time for shows; of all exchanges of a pass together.
+func TestOverlapHidesWhatPortsHaveTimeFor(t *testing.T) {
+	hidden, partly := 0, 0
+	for _, slice := range []units.Tokens{64, 600, 1000, 1500, 2000, 3000, 6000, 20000} {
+		for _, ranks := range [][]int{upTo(0, 8), upTo(4, 12)} {
+			w := onGPUs(t, "2x8 h100_sxm")
+			w.job.Zero, w.job.OverlapZero = costmodel.Zero3, true
+			node, devices := []int{0}, [][]op.Member{members("h100_sxm", 8)}
+			if ranks[0] == 4 {
+				node, devices = []int{0, 1}, [][]op.Member{members("h100_sxm", 4), members("h100_sxm", 4)}
+			}
+			bare := w.alone(w.of(node, devices, 0), costmodel.Chunk{Slice: slice})
+			gather, scatter := w.exchanged(op.KindAllGather, ranks, 0), w.exchanged(op.KindReduceScatter, ranks, 0)
+			shows := func(took, layer, moving units.Seconds) units.Seconds {
+				open := min(took, max(0, moving+took-layer))
+				switch {
+				case open == 0:
+					hidden++
+				case open < took:
+					partly++
+				}
+				return open
+			}
+			forward := bare.Forward + shows(gather, bare.Forward, bare.ForwardMoving)
+			backward := bare.Backward + shows(gather+scatter, bare.Backward, bare.BackwardMoving)
+			if got := w.costs(slice).Work(ranks, Chunk{Slice: slice}); !near(got.Forward, forward) || !near(got.Backward, backward) {
+				t.Errorf("%d tokens on %v: %+v, want %v and %v", int64(slice), ranks, got, forward, backward)
+			}
+		}
+	}
+	if hidden < 3 || partly < 3 {
+		t.Errorf("%d exchanges are hidden, %d in part", hidden, partly)
+	}
+}
 
 // What leaves a stage is a rank's share of a chunk's activations, at two bytes each of 4096: to
 // a rank of the same node over its link, to another over the network, of which several ranks
