@@ -194,9 +194,11 @@ func (l *laws) finish(ranks []int, layers int, first, last bool) (units.Seconds,
 			}
 		}
 	}
-	params := int64(layers)*m.LayerParams() + tables
-	if l.job.Zero != costmodel.Zero0 {
-		params = (params + n - 1) / n
+	params := int64(layers) * m.LayerParams()
+	if l.job.Zero == costmodel.Zero0 {
+		params += (tables + n - 1) / n
+	} else {
+		params = (params + tables + n - 1) / n
 	}
 	slowest := units.Seconds(0)
 	for _, device := range l.devices(ranks) {

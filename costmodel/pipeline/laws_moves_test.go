@@ -2,12 +2,61 @@ package pipeline
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
+
+// What each ZeRO stage moves while a chunk is computed, beside it, and when all are done; a
+// table of embeddings is reduced and gathered by all, where it is, and its optimizer sharded.
+func TestWhatZeroMovesWhen(t *testing.T) {
+	of, x := sliceOf()
+	for _, ranks := range [][]int{upTo(0, 8), upTo(4, 12), {5}} {
+		for _, zero := range []costmodel.ZeRO{costmodel.Zero0, costmodel.Zero1, costmodel.Zero2, costmodel.Zero3} {
+			w := onGPUs(t, "2x8 h100_sxm")
+			w.job.Zero = zero
+			node, devices := []int{0}, [][]op.Member{members("h100_sxm", len(ranks))}
+			if ranks[0] == 4 {
+				node, devices = []int{0, 1}, [][]op.Member{members("h100_sxm", 4), members("h100_sxm", 4)}
+			}
+			bare := w.alone(w.of(node, devices, 0), x)
+			gather, scatter := w.exchanged(op.KindAllGather, ranks, 0), w.exchanged(op.KindReduceScatter, ranks, 0)
+			forward, backward, finish := units.Seconds(0), units.Seconds(0), units.Seconds(0)
+			switch zero {
+			case costmodel.Zero0:
+				finish = 3 * w.exchanged(op.KindAllReduce, ranks, 0)
+			case costmodel.Zero1:
+				finish = 3 * (gather + scatter)
+			case costmodel.Zero2:
+				backward, finish = scatter, 3*gather
+			default:
+				forward, backward = gather, gather+scatter
+			}
+			c := w.costs(20000, 900)
+			if got := c.Work(ranks, of); !near(got.Forward, bare.Forward+forward) || !near(got.Backward, bare.Backward+backward) || !near(got.Again, bare.Forward) {
+				t.Errorf("%s on %v: %+v, want %v and %v beside %+v", zero, ranks, got, forward, backward, bare)
+			}
+			n := int64(len(ranks))
+			for s, tables := range []int64{1, 0, 1} { // embeddings, neither, output projection
+				p := &Plan{Stages: slices.Repeat([]Stage{{Ranks: ranks, Layers: 3}}, 3)}
+				params, table := 3*w.job.Model.LayerParams(), tables*w.job.Model.TableParams()
+				if zero == costmodel.Zero0 {
+					params *= n // each rank's own
+				}
+				want := finish + w.updated("h100_sxm", (params+table+n-1)/n)
+				if tables > 0 && n > 1 {
+					want += w.exchanged(op.KindReduceScatter, ranks, units.Bytes(2*table)) + w.exchanged(op.KindAllGather, ranks, units.Bytes(2*table))
+				}
+				if got := c.Finish(p, s); !near(got, want) || want <= 0 {
+					t.Errorf("%s, stage %d of 3 on %v: %v behind the last pass, want %v", zero, s, ranks, got, want)
+				}
+			}
+		}
+	}
+}
 
 // Of what is exchanged beside a layer, what the layer and its own all-to-alls leave the ports
 // no time for shows; of all exchanges of a pass together.

@@ -209,8 +209,14 @@ func TestRanksThatAreAlikeSharePrices(t *testing.T) {
 	c := w.costs(20000, 900)
 	l := c.from.(*laws)
 	for i, same := range [][][]int{
-		{upTo(0, 4), upTo(4, 8), {0, 2, 5, 7}}, {upTo(8, 12), upTo(12, 16)}, {upTo(16, 20), upTo(20, 24)},
-		{upTo(6, 10), {0, 1, 14, 15}}, {upTo(0, 2), upTo(3, 5)}, {upTo(14, 18), {8, 9, 22, 23}}, {upTo(7, 10)}, {{6, 7, 8}},
+		{upTo(0, 4), upTo(4, 8), {0, 2, 5, 7}},
+		{upTo(8, 12), upTo(12, 16)},
+		{upTo(16, 20), upTo(20, 24)},
+		{upTo(6, 10), {0, 1, 14, 15}},
+		{upTo(0, 2), upTo(3, 5)},
+		{upTo(14, 18), {8, 9, 22, 23}},
+		{upTo(7, 10)},
+		{{6, 7, 8}},
 	} {
 		for _, ranks := range same {
 			if got := c.like(ranks); got != i {
