@@ -105,11 +105,11 @@ func (b batch) rules(plan *pipeline.Plan) (found []error) {
 			found = violation(found, "stages[%d].ranks: none", s)
 		}
 		for i, r := range x.Ranks {
-			if i > 0 && r <= x.Ranks[i-1] {
-				found = violation(found, "stages[%d].ranks: %d behind %d: want them rising", s, r, x.Ranks[i-1])
-			}
 			if r < 0 || r >= b.devices {
 				found = violation(found, "stages[%d].ranks: %d: there are %d devices", s, r, b.devices)
+			}
+			if i > 0 && r <= x.Ranks[i-1] {
+				found = violation(found, "stages[%d].ranks: %d after %d: want rising ranks", s, r, x.Ranks[i-1])
 			}
 			if of, ok := stageOf[r]; ok {
 				found = violation(found, "stages[%d].ranks: %d is in stage %d already", s, r, of)
@@ -133,6 +133,16 @@ func (b batch) rules(plan *pipeline.Plan) (found []error) {
 		for k, n := range again {
 			if n < 0 || n > plan.Stages[s].Layers {
 				found = violation(found, "recomputed_layers[%d][%d]: %d: stage %d has %d layers", s, k, n, s, plan.Stages[s].Layers)
+			}
+		}
+	}
+	for s, order := range plan.Orders {
+		if len(order) != 2*len(plan.Chunks) {
+			found = violation(found, "orders[%d]: has %d passes: want a forward and a backward one of %d chunks", s, len(order), len(plan.Chunks))
+		}
+		for i, o := range order {
+			if o.Chunk < 0 || o.Chunk >= len(plan.Chunks) {
+				found = violation(found, "orders[%d][%d].chunk: %d: there are %d", s, i, o.Chunk, len(plan.Chunks))
 			}
 		}
 	}
@@ -176,7 +186,8 @@ func (b batch) covered(chunks []pipeline.Chunk, found []error) []error {
 	return found
 }
 
-// times says what of the order of passes, as their times have it, cannot be.
+// times says what of the order of passes of a plan that follows the rules, as their times have
+// it, cannot be.
 func (b batch) times(plan *pipeline.Plan) (found []error) {
 	if !(plan.Time > 0) || math.IsInf(float64(plan.Time), 1) {
 		return violation(found, "step_s: %v: want a time above 0", plan.Time)
@@ -184,14 +195,9 @@ func (b batch) times(plan *pipeline.Plan) (found []error) {
 	off := units.Seconds(roundingOff) * plan.Time
 	passes := b.passes(plan)
 	for s, order := range plan.Orders {
-		if len(order) != 2*len(plan.Chunks) {
-			return violation(found, "orders[%d]: has %d passes: want a forward and a backward one of %d chunks", s, len(order), len(plan.Chunks))
-		}
 		free := units.Seconds(0)
 		for i, o := range order {
 			switch {
-			case o.Chunk < 0 || o.Chunk >= len(plan.Chunks):
-				return violation(found, "orders[%d][%d].chunk: %d: there are %d", s, i, o.Chunk, len(plan.Chunks))
 			case !(o.Start >= 0 && o.End >= o.Start) || o.End > plan.Time+off:
 				found = violation(found, "orders[%d][%d]: from %v to %v: want times within step_s, %v", s, i, o.Start, o.End, plan.Time)
 			case o.Start < free-off:
