@@ -1,0 +1,207 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	costs "github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// keeps says that a strategy's plan follows the rules, takes what the simulator says that it
+// takes, and has room.
+func keeps(t *testing.T, p *Problem, s Strategy, plan *costs.Plan) {
+	t.Helper()
+	if found := Check(p.Costs, plan); len(found) > 0 {
+		t.Errorf("%s: %v", s.Name(), found)
+	}
+	again := deep(plan)
+	if err := p.Simulate(again); err != nil || again.Time != plan.Time {
+		t.Errorf("%s: %v, simulated %v, %v", s.Name(), plan.Time, again.Time, err)
+	}
+	for i := range plan.Orders {
+		if !slices.Equal(again.Orders[i], plan.Orders[i]) {
+			t.Errorf("%s: stage %d has other times when it is simulated", s.Name(), i)
+		}
+	}
+	if err := p.Room(plan); err != nil {
+		t.Errorf("%s: %v", s.Name(), err)
+	}
+	if p.Stages > 0 && len(plan.Stages) != p.Stages {
+		t.Errorf("%s: %d stages, want %d", s.Name(), len(plan.Stages), p.Stages)
+	}
+}
+
+// Whatever a strategy plans can be run and has room; what it does not plan it has a reason
+// for: that of the room there is, or of shapes.
+func TestPlansOfStrategiesCanBeRun(t *testing.T) {
+	planned, full, again := 0, 0, 0
+	for seed := range uint64(16) {
+		r := rand.New(rand.NewPCG(seed, 10))
+		m := small(r)
+		lengths := drawnLengths(r, 12)
+		if seed%4 > 0 {
+			least, most := roomOf(t, m, lengths)
+			m.Capacity = max(1, units.BytesOf(float64(least)+(1.5*r.Float64()-0.5)*float64(most-least)))
+		}
+		p := batchOf(t, m, lengths...)
+		p.MIPTime = 50 * time.Millisecond
+		for _, s := range Published() {
+			plan, err := s.Solve(t.Context(), p)
+			switch _, lacks := errors.AsType[*costs.NoRoomError](err); {
+			case err == nil && plan == nil:
+				t.Errorf("seed %d: %s: neither a plan nor an error", seed, s.Name())
+			case err == nil:
+				planned++
+				keeps(t, p, s, plan)
+				if slices.ContainsFunc(plan.Recompute, func(x []int) bool { return slices.Max(x) > 0 }) {
+					again++
+				}
+			case lacks:
+				full++
+			default:
+				if _, illegal := errors.AsType[*IllegalError](err); !illegal {
+					t.Errorf("seed %d: %s: %v", seed, s.Name(), err)
+				}
+			}
+		}
+	}
+	if planned < 30 || full < 3 || again < 5 {
+		t.Errorf("%d plans, %d with something computed again, %d with no room", planned, again, full)
+	}
+}
+
+// By laws, on nodes with and without another type of devices.
+func TestPlansByLawsCanBeRun(t *testing.T) {
+	for seed, cluster := range []string{"1x4 h100_sxm", "2x2 h100_sxm + 1x4 a100_sxm"} {
+		r := rand.New(rand.NewPCG(uint64(seed), 11))
+		p := byLaws(t, cluster, 4, append(drawnLengths(r, 10), 40000)...)
+		p.MIPTime = 50 * time.Millisecond
+		for _, stages := range []int{0, 2} {
+			p.Stages = stages
+			for _, s := range Published() {
+				if _, alone := s.(StaticSP); alone && stages > 0 {
+					continue
+				}
+				plan, err := s.Solve(t.Context(), p)
+				if err != nil {
+					t.Errorf("%s: %s: %v", cluster, s.Name(), err)
+					continue
+				}
+				keeps(t, p, s, plan)
+				if again, err := s.Solve(t.Context(), p); err != nil || again.Time != plan.Time {
+					t.Errorf("%s: %s takes %v the second time, %v the first", cluster, s.Name(), again.Time, plan.Time)
+				}
+			}
+		}
+	}
+}
+
+// Baselines are what they say: one stage, two or more, slices or none.
+func TestBaselinesAreWhatTheySay(t *testing.T) {
+	p := batchOf(t, published(4, 0), 60000, 9000, 500, 8000, 300)
+	for _, s := range Published() {
+		plan, err := s.Solve(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sliced := slices.ContainsFunc(plan.Chunks, func(x costs.Chunk) bool { return x.Slice > 0 })
+		switch s.(type) {
+		case StaticSP:
+			if len(plan.Stages) != 1 || sliced {
+				t.Errorf("%+v", plan.Stages)
+			}
+		case OneF1B:
+			if len(plan.Stages) < 2 || sliced {
+				t.Errorf("%+v", plan.Stages)
+			}
+		case Seq1F1B:
+			if len(plan.Stages) < 2 || !sliced {
+				t.Errorf("%+v of %+v", plan.Chunks, plan.Stages)
+			}
+		}
+		for i, x := range plan.Stages {
+			if i > 0 && (len(x.Ranks) != len(plan.Stages[0].Ranks) || x.Ranks[0] != plan.Stages[i-1].Ranks[len(x.Ranks)-1]+1) {
+				t.Errorf("%s: unequal stages: %+v", s.Name(), plan.Stages)
+			}
+		}
+	}
+}
+
+func TestStagesThatAreNotEqual(t *testing.T) {
+	p := batchOf(t, published(6, 0), 100)
+	p.Layers = 40
+	for n, want := range map[int][]int{1: {40}, 2: {20, 20}, 3: {13, 13, 14}, 6: {6, 7, 7, 6, 7, 7}} {
+		stages, err := p.equalStages(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rank := 0
+		for s, x := range stages {
+			if x.Layers != want[s] || len(x.Ranks) != 6/n {
+				t.Errorf("%d stages: %+v, want layers %v", n, stages, want)
+			}
+			for _, r := range x.Ranks {
+				if r != rank {
+					t.Errorf("%d stages: %+v", n, stages)
+				}
+				rank++
+			}
+		}
+	}
+	for _, n := range []int{4, 5} {
+		_, err := p.equalStages(n)
+		if illegal, ok := errors.AsType[*IllegalError](err); !ok || !strings.Contains(illegal.Error(), "6 devices and 40 layers do not give") {
+			t.Errorf("%d stages: %v", n, err)
+		}
+	}
+	p.Stages = 5
+	for _, s := range Published()[1:] {
+		if _, err := s.Solve(t.Context(), p); err == nil || err.Error() != "6 devices and 40 layers do not give 5 equal stages" {
+			t.Errorf("%s: %v", s.Name(), err)
+		}
+	}
+	p.Stages = 1
+	for _, s := range Published()[1:3] {
+		if _, err := s.Solve(t.Context(), p); err == nil || err.Error() != "the devices and the model's heads do not give two equal stages or more" {
+			t.Errorf("%s: %v", s.Name(), err)
+		}
+	}
+	heads := byLaws(t, "1x3 h100_sxm", 4, 100)
+	if _, err := (StaticSP{}).Solve(t.Context(), heads); err == nil || err.Error() != "a stage of 3 devices: the model's 32 query heads are not divisible by that" {
+		t.Error(err)
+	}
+}
+
+// Without time there is no plan, and the reason is that.
+func TestStrategiesStop(t *testing.T) {
+	p := batchOf(t, published(4, 0), 60000, 9000)
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	for _, s := range Published() {
+		if plan, err := s.Solve(ctx, p); plan != nil || !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %+v, %v", s.Name(), plan, err)
+		}
+	}
+}
+
+func TestStrategiesByName(t *testing.T) {
+	var names []string
+	for _, s := range Strategies() {
+		if slices.Contains(names, s.Name()) || Named(s.Name()) != nil || s.Claims().Doc == "" {
+			t.Errorf("%s: %+v, %v", s.Name(), s.Claims(), Named(s.Name()))
+		}
+		names = append(names, s.Name())
+	}
+	if !slices.Equal(names[:4], []string{"static-sp", "1f1b", "seq1f1b", "infinipipe"}) || Named("") != nil {
+		t.Errorf("%v", names)
+	}
+	if err := Named("infinipip"); err == nil || !strings.Contains(err.Error(), "infinipipe") {
+		t.Error(err)
+	}
+}
