@@ -102,6 +102,28 @@ func TestPlansByLawsCanBeRun(t *testing.T) {
 	}
 }
 
+// A layer that is computed again takes room while it is, so that with one there may be less
+// than with none, and with two more again.
+func TestNothingIsComputedAgainWithoutNeed(t *testing.T) {
+	m := published(1, 0)
+	m.LogitBytes, m.StateBytes = 0, 0
+	_, kept := roomOf(t, m, []units.Tokens{5000})
+	for _, x := range []struct {
+		room units.Bytes
+		want int
+	}{{kept, 0}, {kept - 1, 2}, {kept * 3 / 4, 12}, {2 * kept, 0}} {
+		m.Capacity = x.room
+		p := batchOf(t, m, 5000)
+		plan, err := StaticSP{}.Solve(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := plan.Recompute[0][0]; got != x.want {
+			t.Errorf("room for %d bytes of %d: %d layers computed again, want %d", int64(x.room), int64(kept), got, x.want)
+		}
+	}
+}
+
 // Baselines are what they say: one stage, two or more, slices or none.
 func TestBaselinesAreWhatTheySay(t *testing.T) {
 	p := batchOf(t, published(4, 0), 60000, 9000, 500, 8000, 300)
