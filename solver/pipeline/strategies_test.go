@@ -11,6 +11,7 @@ import (
 
 	costs "github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // keeps says that a strategy's plan follows the rules, takes what the simulator says that it
@@ -209,6 +210,28 @@ func TestStrategiesStop(t *testing.T) {
 		if plan, err := s.Solve(ctx, p); plan != nil || !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %+v, %v", s.Name(), plan, err)
 		}
+	}
+}
+
+// Of all reasons why nothing fits that with most room is told, if a shape is another's.
+func TestNothingFitsByTheNearestPlan(t *testing.T) {
+	near := &costs.NoRoomError{Stage: 1, Memory: costs.Memory{States: 11, Capacity: 10}}
+	far := &costs.NoRoomError{Stage: 2, Memory: costs.Memory{States: 30, Capacity: 10}}
+	shape := &IllegalError{"not divisible"}
+	p := batchOf(t, published(4, 0), 100)
+	for _, order := range [][]error{{near, far, shape}, {shape, far, near}, {far, shape, near}, {nil, far, near}, {near}} {
+		var attempts []recommend.Attempt
+		for _, err := range order {
+			attempts = append(attempts, recommend.Attempt{Strategy: "s", Err: err})
+		}
+		err := none(p, attempts)
+		got, ok := errors.AsType[*costs.NoRoomError](err)
+		if _, is := errors.AsType[*InfeasibleError](err); !is || !ok || got != near || err.Error() != "no plan fits: "+near.Error() {
+			t.Errorf("%v: %v", order, err)
+		}
+	}
+	if err := none(p, []recommend.Attempt{{Strategy: "a", Err: shape}, {Strategy: "b", Err: context.Canceled}}); err == nil || err.Error() != "strategy a: not divisible" {
+		t.Error(err)
 	}
 }
 
