@@ -68,23 +68,33 @@ func (p *Problem) infinipipe(ctx context.Context, stages []pipeline.Stage, f for
 	if p.Room(least) == nil {
 		return least, nil
 	}
+	// The published programmes leave no room for the layer that is computed again in the pass at
+	// work. Where plans have none for it, ours do.
+	for _, atWork := range []bool{false, true} {
+		plan, err := p.programmed(ctx, stages, f, sequences, atWork)
+		if err != nil || plan != nil && p.Room(plan) == nil {
+			return plan, err
+		}
+	}
+	return p.allAgain(stages, sequences)
+}
+
+// programmed is the plan of the best flights by their programmes; nil if there is none.
+func (p *Problem) programmed(ctx context.Context, stages []pipeline.Stage, f formula, sequences [][]pipeline.Chunk, atWork bool) (*pipeline.Plan, error) {
 	layers := 0
 	for _, s := range stages {
 		layers = max(layers, s.Layers)
 	}
 	mean, _ := p.meanTime(f, slices.Concat(sequences...))
 	g, err := group(sequences, len(stages), mean*float64(layers), mean/3, func(x *flight) (*solution, error) {
-		return p.newRecomputation(stages, x).rounded(ctx)
+		return p.recomputation(stages, x, atWork).rounded(ctx)
 	})
-	if err != nil {
+	if err != nil || g == nil {
 		return nil, err
-	}
-	if g == nil {
-		return nil, p.tightest(stages, sequences)
 	}
 	again := make([][][]int, len(g.flights))
 	for i, x := range g.flights {
-		r := p.newRecomputation(stages, x)
+		r := p.recomputation(stages, x, atWork)
 		s, err := r.exact(ctx, cmp.Or(p.MIPTime, 10*time.Second))
 		if err != nil {
 			return nil, err
@@ -107,11 +117,17 @@ func together(cut [][]pipeline.Chunk, rest []pipeline.Chunk) [][]pipeline.Chunk 
 	return all
 }
 
-// tightest is the error of a plan that computes everything again.
-func (p *Problem) tightest(stages []pipeline.Stage, sequences [][]pipeline.Chunk) error {
+// allAgain is the plan that computes everything again: it may have room where no programme
+// has a solution, as rows add up what is not held at the same time.
+//
+// Errors: *pipeline.NoRoomError.
+func (p *Problem) allAgain(stages []pipeline.Stage, sequences [][]pipeline.Chunk) (*pipeline.Plan, error) {
 	plan := planOf(stages, []*flight{newFlight(sequences)}, nil)
 	everything(plan)
-	return p.Room(plan)
+	if err := p.Room(plan); err != nil {
+		return nil, err
+	}
+	return plan, p.Run(plan)
 }
 
 // everything has a plan compute all layers again.

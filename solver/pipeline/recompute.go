@@ -25,9 +25,15 @@ type recomputation struct {
 	hopeless bool // does not fit with everything computed again
 }
 
-// newRecomputation makes the programme of a flight on stages. Rows that hold without any
-// recomputation are left out.
+// newRecomputation makes the programme of a flight on stages, as published. Rows that hold
+// without any recomputation are left out.
 func (p *Problem) newRecomputation(stages []pipeline.Stage, f *flight) *recomputation {
+	return p.recomputation(stages, f, false)
+}
+
+// recomputation is newRecomputation which, where atWork, leaves room for the layer that is
+// computed again in the pass at work beside what is held, as plans are judged by.
+func (p *Problem) recomputation(stages []pipeline.Stage, f *flight, atWork bool) *recomputation {
 	r := &recomputation{flight: f, stages: len(stages)}
 	at := f.place()
 	for s, x := range stages {
@@ -45,6 +51,9 @@ func (p *Problem) newRecomputation(stages []pipeline.Stage, f *flight) *recomput
 			whole[k], saved[k] = layers*(b.Kept+b.Gradients), max(0, b.Kept-b.Again)
 			if last {
 				whole[k] += b.Logits
+			}
+			if atWork {
+				b.Transient += b.Kept
 			}
 			working = max(working, b.Transient)
 		}

@@ -103,6 +103,54 @@ func TestPlansByLawsCanBeRun(t *testing.T) {
 	}
 }
 
+// Where everything computed again has room, InfiniPipe has a plan of the same chunks, which
+// takes no longer; also with room for little else.
+func TestInfiniPipeUsesTheRoomThereIs(t *testing.T) {
+	between := 0
+	for seed := range uint64(24) {
+		r := rand.New(rand.NewPCG(seed, 12))
+		p, _ := tight(t, r)
+		p.MIPTime = 50 * time.Millisecond
+		stages, err := p.equalStages(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := p.fitted(stages[0].Ranks)
+		for _, n := range []int{1, 3, 8} {
+			all := planOf(stages, []*flight{newFlight(together(p.balanced(f, n)))}, nil)
+			none := all.Clone()
+			everything(all)
+			if err := p.Run(all); err != nil {
+				t.Fatal(err)
+			}
+			room := p.Room(all)
+			got, err := p.infinipipe(t.Context(), stages, f, n, forever)
+			if lacks, ok := errors.AsType[*costs.NoRoomError](err); room != nil && ok {
+				if lacks.Error() != room.Error() {
+					t.Errorf("seed %d, %d slices: %v, want %v", seed, n, lacks, room)
+				}
+				continue
+			}
+			if err != nil || got == nil {
+				t.Errorf("seed %d, %d slices: %v, and everything computed again: %v", seed, n, err, room)
+				continue
+			}
+			if err := p.Room(got); err != nil {
+				t.Errorf("seed %d, %d slices: %v", seed, n, err)
+			}
+			if room == nil && got.Time > all.Time*(1+1e-9) && len(got.Chunks) == len(all.Chunks) && slices.Equal(got.Orders[0], all.Orders[0]) {
+				t.Errorf("seed %d, %d slices: %v, with everything computed again %v", seed, n, got.Time, all.Time)
+			}
+			if room == nil && p.Room(none) != nil && got.Time < all.Time {
+				between++
+			}
+		}
+	}
+	if between < 10 {
+		t.Errorf("%d plans of which a part is computed again", between)
+	}
+}
+
 // A layer that is computed again takes room while it is, so that with one there may be less
 // than with none, and with two more again.
 func TestNothingIsComputedAgainWithoutNeed(t *testing.T) {
