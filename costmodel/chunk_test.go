@@ -276,6 +276,31 @@ func TestBriefChunkIsItsPasses(t *testing.T) {
 	}
 }
 
+// The account knows that most of a slice's time is over its context: where the law of these
+// blocks alone may be off by half, so may the time.
+func TestBriefChunkCountsTheContextsLaw(t *testing.T) {
+	p := usual(t)
+	for i := range p.Laws {
+		if l := &p.Laws[i]; l.Variant.Mask == op.Full {
+			l.Spread = Spread{Lo: 0.5, Hi: 1.5}
+		}
+	}
+	k := onFast(t, p, 1)
+	group, shares := evenly(1)
+	for _, x := range []struct {
+		of   Chunk
+		wide bool
+	}{{Chunk{Context: 200000, Slice: 4000}, true}, {Chunk{Slice: 4000}, false}} {
+		step, err := k.BriefChunk(group, shares, x.of, ChunkTimes{Forward: 1, Backward: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if mid, lo := step.Time.Mid, step.Time.Lo; lo < 0.7*mid != x.wide {
+			t.Errorf("%+v: %v, and %v at least", x.of, mid, lo)
+		}
+	}
+}
+
 func TestChunksThatAreNone(t *testing.T) {
 	p := usual(t)
 	k := onFast(t, p, 2)

@@ -98,14 +98,14 @@ func TestOverlapHidesWhatPortsHaveTimeFor(t *testing.T) {
 // a rank of the same node over its link, to another over the network, of which several ranks
 // share a card. The fewer ranks of the two have the larger shares.
 func TestSendsGoOverTheLinkBetweenStages(t *testing.T) {
-	for _, cards := range []int{0, 2, 8} {
+	for _, cards := range [][2]int{{0, 0}, {2, 2}, {8, 8}, {2, 4}, {8, 1}, {0, 2}, {4, 0}} { // of either node
 		w := onGPUs(t, "2x8 h100_sxm")
-		for i := range w.job.Cluster.Nodes {
-			w.job.Cluster.Nodes[i].NICs = cards
-		}
 		crowd := 1.0
-		if cards > 0 {
-			crowd = 8 / float64(cards)
+		for i, n := range cards {
+			w.job.Cluster.Nodes[i].NICs = n
+			if n > 0 {
+				crowd = max(crowd, 8/float64(n))
+			}
 		}
 		for _, x := range []struct {
 			from, to []int
@@ -133,7 +133,7 @@ func TestSendsGoOverTheLinkBetweenStages(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := w.costs(1001).Send(x.from, x.to, 1001); !near(got, want) {
-				t.Errorf("%d cards, %v to %v: %v, want %v", cards, x.from, x.to, got, want)
+				t.Errorf("%v cards, %v to %v: %v, want %v", cards, x.from, x.to, got, want)
 			}
 		}
 	}

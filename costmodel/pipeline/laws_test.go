@@ -170,28 +170,39 @@ func TestStagesAreClustersOfTheirOwn(t *testing.T) {
 // Of two types of devices in a stage the slower one decides: beside the all-to-alls, over the
 // host's bus, a stage of both takes what one of the slower does.
 func TestTheSlowerDeviceDecides(t *testing.T) {
+	for _, slowFirst := range []bool{false, true} {
+		theSlowerDecides(t, slowFirst)
+	}
+}
+
+func theSlowerDecides(t *testing.T, slowFirst bool) {
 	of, x := sliceOf()
-	w := onGPUs(t, "1x(4 h100_sxm + 4 a100_sxm)")
+	cluster, fasts, slows, mixed := "1x(4 h200_sxm + 4 a100_sxm)", upTo(0, 4), upTo(4, 8), []op.Member{{Device: "h200_sxm", Count: 2}, {Device: "a100_sxm", Count: 2}}
+	if slowFirst {
+		cluster, fasts, slows = "1x(4 a100_sxm + 4 h200_sxm)", slows, fasts
+		slices.Reverse(mixed)
+	}
+	w := onGPUs(t, cluster)
 	c := w.costs(20000, 900)
 	part := func(ranks []int, devices []op.Member) (forward, backward units.Seconds) {
 		p, moved := c.Work(ranks, of), w.alone(w.of([]int{0}, [][]op.Member{devices}, 0), x)
 		return p.Forward - moved.ForwardMoving, p.Backward - moved.BackwardMoving
 	}
-	fast, fastBack := part(upTo(0, 4), members("h100_sxm", 4))
-	slow, slowBack := part(upTo(4, 8), members("a100_sxm", 4))
-	both, bothBack := part(upTo(2, 6), []op.Member{{Device: "h100_sxm", Count: 2}, {Device: "a100_sxm", Count: 2}})
+	fast, fastBack := part(fasts, members("h200_sxm", 4))
+	slow, slowBack := part(slows, members("a100_sxm", 4))
+	both, bothBack := part(upTo(2, 6), mixed)
 	if !(fast < slow && fastBack < slowBack) || both < 0.99*slow || both > 1.01*slow || bothBack < 0.99*slowBack || bothBack > 1.01*slowBack {
 		t.Errorf("forward %v and %v, both %v; backward %v and %v, both %v", fast, slow, both, fastBack, slowBack, bothBack)
 	}
 	// The memory of a stage is that of the device with least room.
-	least := min(w.q.DeviceMemory(w.job, w.named("a100_sxm")).Capacity, w.q.DeviceMemory(w.job, w.named("h100_sxm")).Capacity)
-	if got := c.Capacity(upTo(2, 6)); got != units.BytesOf(0.97*float64(least)) || least == 0 {
+	least, most := w.q.DeviceMemory(w.job, w.named("a100_sxm")).Capacity, w.q.DeviceMemory(w.job, w.named("h200_sxm")).Capacity
+	if got := c.Capacity(upTo(2, 6)); got != units.BytesOf(0.97*float64(least)) || least == 0 || least >= most {
 		t.Errorf("a stage of both may fill %v, a device has %v", got, least)
 	}
 	// Each updates its share, and the slower one is done last.
 	p := &Plan{Stages: []Stage{{Ranks: upTo(2, 6), Layers: 4}}}
 	params := (4*w.job.Model.LayerParams() + 2*w.job.Model.TableParams() + 3) / 4
-	if h, a := w.updated("h100_sxm", params), w.updated("a100_sxm", params); h >= a {
+	if h, a := w.updated("h200_sxm", params), w.updated("a100_sxm", params); h >= a {
 		t.Errorf("updates of %v and %v", h, a)
 	}
 	w.job.Zero = costmodel.Zero3

@@ -242,7 +242,7 @@ func TestSimulateOfOtherNamesAndPrices(t *testing.T) {
 // Whole sequences of a chunk have one price, whatever their order in it.
 func TestPricesAreAskedForOnce(t *testing.T) {
 	m := &made{asked: map[string]int{}}
-	c := costsOf(t, []units.Tokens{10, 20, 10, 300}, 4, 100, m)
+	c := costsOf(t, []units.Tokens{10, 20, 10, 300, 100}, 4, 100, m)
 	x, y := Chunk{Sequence: -1, Whole: []int{0, 1}}, Chunk{Sequence: -1, Whole: []int{1, 2}}
 	slice := Chunk{Sequence: 3, Slice: 100}
 	for range 3 {
@@ -257,6 +257,10 @@ func TestPricesAreAskedForOnce(t *testing.T) {
 		if times != 1 {
 			t.Errorf("%s: asked for %d times", what, times)
 		}
+	}
+	// Keys and values of a slice are held for others that come, and of a whole sequence not.
+	if more, last := c.Held([]int{0, 1}, slice), c.Held([]int{0, 1}, Chunk{Sequence: 4, Slice: 100}); more.Gradients == 0 || last.Gradients != 0 {
+		t.Errorf("%+v of a slice, %+v of a sequence as long", more, last)
 	}
 	// What differs has a price of its own: tokens, context, whether more come, ranks.
 	last := c.Work([]int{0, 1}, Chunk{Sequence: 3, Context: 200, Slice: 100})
