@@ -94,6 +94,24 @@ func TestBalancedChunksTakeAsLong(t *testing.T) {
 	}
 }
 
+// Short sequences go beside tails, and never beside a full slice: of the longest sequence,
+// another as long, or one that ends where all are cut.
+func TestFullSlicesHaveNothingBeside(t *testing.T) {
+	p := batchOf(t, published(8, 0), 40000, 64, 40000)
+	f := p.fitted([]int{0})
+	cuts := f.mesh(40000, 4)
+	p = batchOf(t, published(8, 0), 40000, 64, 40000, cuts[1])
+	cut, rest := p.balanced(f, 4)
+	if len(cut) != 3 || len(cut[0]) != 4 || len(cut[1]) != 4 || len(cut[2]) != 2 || len(rest) != 1 || !slices.Equal(rest[0].Whole, []int{1}) {
+		t.Errorf("%+v beside %+v", rest, cut)
+	}
+	p = batchOf(t, published(8, 0), 40000, 64, 40000, cuts[1]+64)
+	cut, rest = p.balanced(f, 4)
+	if len(cut) != 3 || len(cut[2]) != 3 || len(rest) != 0 || !slices.Equal(cut[2][2].Whole, []int{1}) {
+		t.Errorf("%+v beside %+v", rest, cut)
+	}
+}
+
 // A sequence that cannot be cut is in one piece: of a grain, or of one token.
 func TestShortBatchesAreNotCut(t *testing.T) {
 	for _, lengths := range [][]units.Tokens{{1}, {64}, {1, 1, 1}, {63, 5}} {
@@ -112,6 +130,9 @@ func TestTheFitFindsThePublishedFormula(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		m := published(8, 0)
 		m.SquareToken, m.Token, m.Each = m.SquareToken*(0.1+r.Float64()), m.Token*(0.1+r.Float64()), units.Seconds(0.1*r.Float64())
+		if seed%2 == 0 {
+			m.Each = 0 // which is told from less than nothing
+		}
 		p := batchOf(t, m, units.Tokens(5000+r.IntN(100000)), 700)
 		width := 1 + r.IntN(8)
 		ranks := make([]int, width)
@@ -124,7 +145,7 @@ func TestTheFitFindsThePublishedFormula(t *testing.T) {
 			what      string
 			got, want float64
 		}{{"square", f.square, m.SquareToken / per}, {"token", f.token, m.Token / per}, {"each", f.each, float64(m.Each) / float64(m.Layers)}} {
-			if math.Abs(c.got-c.want) > 1e-6*c.want {
+			if math.Abs(c.got-c.want) > 1e-6*c.want+1e-12 || c.got < 0 {
 				t.Errorf("seed %d: %s %v, want %v", seed, c.what, c.got, c.want)
 			}
 		}
