@@ -36,8 +36,10 @@ func (p *Problem) newRecomputation(stages []pipeline.Stage, f *flight) *recomput
 func (p *Problem) recomputation(stages []pipeline.Stage, f *flight, atWork bool) *recomputation {
 	r := &recomputation{flight: f, stages: len(stages)}
 	at := f.place()
-	for s, x := range stages {
+	for _, x := range stages {
 		r.most = max(r.most, x.Layers)
+	}
+	for s, x := range stages {
 		plan := &pipeline.Plan{Stages: stages}
 		room, last, layers := float64(p.Capacity(x.Ranks)), s == len(stages)-1, float64(x.Layers)
 		if room == 0 {
@@ -69,8 +71,11 @@ func (p *Problem) recomputation(stages []pipeline.Stage, f *flight, atWork bool)
 			}
 			r.hopeless = r.hopeless || least > room
 			row := milp.Row{Lower: sum - room, Upper: math.Inf(1)}
+			// A stage of fewer layers than others has all of them computed again at most, which is
+			// no less than its part of C.
+			part := layers / float64(r.most)
 			for _, k := range held {
-				row.Terms = append(row.Terms, milp.Term{Column: at[k] + len(stages) - 1 - s, Value: saved[k]})
+				row.Terms = append(row.Terms, milp.Term{Column: at[k] + len(stages) - 1 - s, Value: part * saved[k]})
 			}
 			r.rows = append(r.rows, row)
 		})

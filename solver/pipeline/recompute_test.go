@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	costs "github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -80,6 +81,7 @@ func TestProgrammesAreSolved(t *testing.T) {
 					t.Errorf("seed %d: %s: row %d saves %v bytes, want %v", seed, what, i, saved, row.Lower)
 				}
 			}
+			heldAtOnce(t, p, stages, f, x.of(s, stages))
 			// By the rows a chunk's stages compute as many layers again along anti-diagonals.
 			again := x.of(s, stages)
 			for k := range f.chunks {
@@ -100,6 +102,60 @@ func TestProgrammesAreSolved(t *testing.T) {
 	}
 	if solved < 40 || less == 0 {
 		t.Errorf("%d programmes with something to solve, %d solved better", solved, less)
+	}
+}
+
+// heldAtOnce says that by equations 5 to 10 a stage has room for what it holds before each
+// backward pass of a flight: of each chunk what it keeps of the layers that are not computed
+// again, what goes into those that are, gradients of keys and values, and logits.
+func heldAtOnce(t *testing.T, p *Problem, stages []costs.Stage, f *flight, again [][]int) {
+	t.Helper()
+	plan := planOf(stages, []*flight{f}, [][][]int{again})
+	for s, x := range stages {
+		room, now := float64(p.Capacity(x.Ranks)-p.States(plan, s)), 0.0
+		for i, o := range plan.Orders[s] {
+			b, n, layers := p.Held(x.Ranks, plan.Chunks[o.Chunk]), float64(again[s][o.Chunk]), float64(x.Layers)
+			of := (layers-n)*b.Kept + n*b.Again + layers*b.Gradients
+			if s == len(stages)-1 {
+				of += b.Logits
+			}
+			if !o.Backward {
+				now += of
+				continue
+			}
+			if now > room*(1+1e-6) {
+				t.Errorf("orders[%d][%d]: %v bytes are held, and there is room for %v", s, i, now, room)
+			}
+			now -= of
+		}
+	}
+}
+
+// Programmes that leave room for the layer at work have plans with room.
+func TestProgrammesWithRoomForTheLayerAtWork(t *testing.T) {
+	fit := 0
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 13))
+		p, f := tight(t, r)
+		stages, err := p.equalStages(2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x := p.recomputation(stages, f, true)
+		s, err := x.rounded(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s == nil || s.sum == 0 {
+			continue
+		}
+		fit++
+		if err := p.Room(planOf(stages, []*flight{f}, [][][]int{x.of(s, stages)})); err != nil {
+			t.Errorf("seed %d: %v", seed, err)
+		}
+	}
+	if fit < 20 {
+		t.Errorf("%d programmes have a solution", fit)
 	}
 }
 
