@@ -92,16 +92,22 @@ func (m *made) brief([]int, costmodel.Chunk, costmodel.ChunkTimes) (*costmodel.S
 	return nil, nil
 }
 
+func (m *made) floor(string, int, []units.Tokens) (layer, loss units.Seconds, err error) {
+	return 0, 0, nil
+}
+
+func (m *made) moving([]int, units.Tokens) (units.Seconds, error) { return 0, nil }
+
 func (m *made) warnings() []string { return nil }
 
 // costsOf prices lengths for a model of so many layers on nodes of four devices.
 func costsOf(t testing.TB, lengths []units.Tokens, layers, devices int, from source) *Costs {
 	t.Helper()
-	node := make([]int, devices)
-	for r := range node {
-		node[r] = r / 4
+	ranks := make([]costmodel.Rank, devices)
+	for r := range ranks {
+		ranks[r] = costmodel.Rank{Device: "made", Node: r / 4}
 	}
-	c, err := newCosts(lengths, layers, node, from)
+	c, err := newCosts(lengths, layers, ranks, from)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -144,7 +144,7 @@ func TestRoom(t *testing.T) {
 		}
 	}
 	e := &NoRoomError{Stage: 3, Memory: Memory{States: 3 << 30, Activations: 2 << 30, Capacity: 4 << 30}}
-	if got, want := e.Error(), "each rank of stage 3 would hold 5 GiB, 3 GiB of it states and 2 GiB activations, and plans may fill 4 GiB of it"; got != want {
+	if got, want := e.Error(), "each rank of stage 3 would hold 5 GiB, 3 GiB of it states and 2 GiB activations, and has room for 4 GiB"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

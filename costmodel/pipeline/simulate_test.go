@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -319,7 +320,7 @@ func TestBatchesThatAreNone(t *testing.T) {
 	for want, lengths := range map[string][]units.Tokens{
 		"lengths: none": nil, "lengths[1]: 0: want at least one token": {5, 0}, "lengths[0]: -7: want at least one token": {-7},
 	} {
-		if _, err := newCosts(lengths, 1, []int{0}, &made{}); err == nil || err.Error() != want {
+		if _, err := newCosts(lengths, 1, []costmodel.Rank{{}}, &made{}); err == nil || err.Error() != want {
 			t.Errorf("%v: %v", lengths, err)
 		}
 	}

@@ -101,7 +101,7 @@ func (b *bounder) suffices(T float64) bool {
 			if s.loss > T {
 				continue
 			}
-			if others+most[i][t.count-s.devices]+whole((T-s.loss)/s.layer) >= float64(b.layers) {
+			if others+most[i][t.count-s.devices]+undivided((T-s.loss)/s.layer) >= float64(b.layers) {
 				return true
 			}
 		}
@@ -119,7 +119,7 @@ func (b *bounder) mixedLast(T, all float64) bool {
 			t := &b.types[i]
 			s, d := t.mixed[at], float64(t.mixed[at].devices)
 			if s.loss < T {
-				least = min(least, t.each(T)-whole((T-s.loss)/s.layer)/d)
+				least = min(least, t.each(T)-undivided((T-s.loss)/s.layer)/d)
 			} else {
 				least = min(least, t.each(T))
 			}
@@ -135,19 +135,19 @@ func (b *bounder) mixedLast(T, all float64) bool {
 func (t *boundType) each(T float64) float64 {
 	each := 0.0
 	for _, s := range t.mixed {
-		each = max(each, whole(T/s.layer)/float64(s.devices))
+		each = max(each, undivided(T/s.layer)/float64(s.devices))
 	}
 	return each
 }
 
-// whole is how many layers fit, none of which is divided.
-func whole(x float64) float64 { return float64(int64(x * (1 + 1e-12))) }
+// undivided is how many layers fit, none of which is divided.
+func undivided(x float64) float64 { return float64(int64(x * (1 + 1e-12))) }
 
 // most is, by number of devices, how many layers they may have in T seconds.
 func (t *boundType) most(T float64) []float64 {
 	value := make([]float64, t.count+1) // of one stage's devices of this type
 	for _, s := range t.alone {
-		value[s.devices] = max(value[s.devices], whole(T/s.layer))
+		value[s.devices] = max(value[s.devices], undivided(T/s.layer))
 	}
 	each := t.each(T)
 	most := make([]float64, t.count+1)

@@ -95,7 +95,8 @@ func none(p *Problem, attempts []recommend.Attempt) error {
 	}
 	// Who takes any number of stages knows best why there is none.
 	at := slices.IndexFunc(attempts, func(a recommend.Attempt) bool { return a.Strategy == InfiniPipe{}.Name() })
-	return fmt.Errorf("strategy %s: %w", attempts[at].Strategy, attempts[at].Err)
+	a := attempts[max(0, at)]
+	return fmt.Errorf("strategy %s: %w", a.Strategy, a.Err)
 }
 
 // notModelled says, for the user, what the simulation of plans leaves out.

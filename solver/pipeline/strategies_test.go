@@ -281,6 +281,9 @@ func TestNothingFitsByTheNearestPlan(t *testing.T) {
 	if err := none(p, []recommend.Attempt{{Strategy: "a", Err: shape}, {Strategy: "b", Err: context.Canceled}}); err == nil || err.Error() != "strategy a: not divisible" {
 		t.Error(err)
 	}
+	if err := none(p, []recommend.Attempt{{Strategy: "a", Err: errors.New("of one stage")}, {Strategy: "infinipipe", Err: shape}}); err == nil || err.Error() != "strategy infinipipe: not divisible" {
+		t.Error(err)
+	}
 }
 
 func TestStrategiesByName(t *testing.T) {
