@@ -172,8 +172,9 @@ func (l *laws) crowding(rank int) float64 {
 	return max(1, float64(n.Size())/float64(n.NICs))
 }
 
-// finish is the exchanges that are left to the end of the step, behind nothing, and the
-// optimizer on a rank's share of the parameters.
+// finish is the exchanges that are left to the end of the step, behind nothing, or have nothing
+// to hide behind: the first layer that is gathered, the last that is reduced; and the optimizer
+// on a rank's share of the parameters.
 func (l *laws) finish(ranks []int, layers int, first, last bool) (units.Seconds, error) {
 	m, e := l.job.Model, l.job.DType.Size()
 	n := int64(len(ranks))
@@ -183,10 +184,15 @@ func (l *laws) finish(ranks []int, layers int, first, last bool) (units.Seconds,
 	add := func(t units.Seconds, err error) { total, missing = total+t, cmp.Or(missing, err) }
 	if n > 1 {
 		for _, x := range l.job.Exchanges() {
-			if !x.When.EachMicroBatch() {
-				t, err := l.layers.Exchange(x.Kind, ranks)
-				add(units.Seconds(layers)*t, err)
+			times := units.Seconds(layers)
+			if x.When.EachMicroBatch() {
+				if !l.job.OverlapZero {
+					continue
+				}
+				times = 1
 			}
+			t, err := l.layers.Exchange(x.Kind, ranks)
+			add(times*t, err)
 		}
 		if tables > 0 {
 			for _, kind := range []op.Kind{op.KindReduceScatter, op.KindAllGather} {

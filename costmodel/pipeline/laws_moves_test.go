@@ -58,6 +58,20 @@ func TestWhatZeroMovesWhen(t *testing.T) {
 	}
 }
 
+// What hides behind layers has nothing to hide behind at either end of a step.
+func TestTheFirstLayerIsGatheredAndTheLastReducedBehindNothing(t *testing.T) {
+	w := onGPUs(t, "2x8 h100_sxm")
+	w.job.Zero = costmodel.Zero3
+	ranks := upTo(0, 8)
+	p := &Plan{Stages: []Stage{{Ranks: ranks, Layers: 3}}}
+	gather, scatter := w.exchanged(op.KindAllGather, ranks, 0), w.exchanged(op.KindReduceScatter, ranks, 0)
+	bare := w.costs(20000).Finish(p, 0)
+	w.job.OverlapZero = true
+	if got, want := w.costs(20000).Finish(p, 0), bare+2*gather+scatter; !near(got, want) || gather <= 0 {
+		t.Errorf("%v behind the last pass, want %v", got, want)
+	}
+}
+
 // Of what is exchanged beside a layer, what the layer and its own all-to-alls leave the ports
 // no time for shows; of all exchanges of a pass together.
 func TestOverlapHidesWhatPortsHaveTimeFor(t *testing.T) {
