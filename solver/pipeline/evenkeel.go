@@ -71,7 +71,7 @@ func (p *Problem) relax(plan *pipeline.Plan) {
 
 // improved is the plan of a draft after a search; nil where there is no room.
 func (p *Problem) improved(ctx context.Context, d *draft) (*pipeline.Plan, error) {
-	plan := newDispatcher(p).plan(improve(ctx, p, d))
+	plan := newDispatcher(p).plan(improve(ctx, p, d, 1))
 	if plan == nil {
 		return nil, nil
 	}
@@ -119,10 +119,13 @@ func (p *Problem) search(ctx context.Context) outcome {
 	return *p.own
 }
 
-// mostPriced is how many drafts are simulated, mostBegun how many of these are improved.
+// mostPriced is how many drafts are simulated, mostTried how many of these are improved for a
+// while, by a search of the share triedFor, and mostBegun how many of these to the end.
 const (
 	mostPriced = 48
-	mostBegun  = 3
+	mostTried  = 8
+	triedFor   = 0.1
+	mostBegun  = 4
 )
 
 // lead is a set of stages with chunks, and how long that takes, or may.
@@ -162,6 +165,14 @@ func (p *Problem) begin(ctx context.Context) []*draft {
 			break
 		}
 		if l.of = p.drafted(x, l.stages, l.sequences); l.of != nil {
+			l.time = x.run(l.of, false)
+		}
+	}
+	leads = fastest(leads, mostTried)
+	for i := range leads {
+		if l := &leads[i]; l.time < float64(forever) {
+			l.of = improve(ctx, p, l.of, triedFor)
+			x.settle(l.of)
 			l.time = x.run(l.of, false)
 		}
 	}

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/rand/v2"
@@ -25,17 +26,14 @@ const passes = 1.2e7
 // at the end.
 const hot, cold = 0.002, 0.00002
 
-// improve changes a draft step by step, and returns the best.
-func improve(ctx context.Context, p *Problem, d *draft) *draft {
+// improve changes a draft step by step, for a share of the usual effort, and returns the best.
+func improve(ctx context.Context, p *Problem, d *draft, share float64) *draft {
 	y := &annealing{p: p, x: newDispatcher(p), rand: rand.New(rand.NewPCG(3, 5)), d: d}
 	y.x.settle(d)
 	y.time = y.x.run(d, false)
 	best, least := d, y.time
-	effort := p.Effort
-	if effort == 0 {
-		effort = 1
-	}
-	rounds := min(20000, max(200, int(passes/float64(2*len(d.items)*len(d.stages))))) * max(1, int(math.Round(effort)))
+	effort := share * cmp.Or(p.Effort, 1)
+	rounds := int(effort * min(20000, max(1000, passes/float64(2*len(d.items)*len(d.stages)))))
 	for i := range rounds {
 		if i%16 == 0 && ctx.Err() != nil {
 			break
