@@ -114,8 +114,8 @@ func (c *Costs) Missing() error { return c.err }
 // Fits says whether ranks can be a stage; if not, the error says why.
 func (c *Costs) Fits(ranks []int) error { return c.from.fits(ranks) }
 
-// like numbers ranks so that those which take as long have one number.
-func (c *Costs) like(ranks []int) int {
+// Like numbers ranks so that those which take as long have one number.
+func (c *Costs) Like(ranks []int) int {
 	c.scratch = c.scratch[:0]
 	for _, r := range ranks {
 		c.scratch = binary.LittleEndian.AppendUint32(c.scratch, uint32(r))
@@ -135,7 +135,7 @@ func (c *Costs) like(ranks []int) int {
 
 // key is what a chunk's price on ranks depends on.
 func (c *Costs) key(ranks []int, x *Chunk) passKey {
-	k := passKey{like: c.like(ranks), context: x.Context, slice: x.Slice, more: c.more(x)}
+	k := passKey{like: c.Like(ranks), context: x.Context, slice: x.Slice, more: c.more(x)}
 	if len(x.Whole) > 0 {
 		lengths := make([]units.Tokens, len(x.Whole))
 		for i, w := range x.Whole {
@@ -211,7 +211,7 @@ func (c *Costs) Passes(p *Plan, s, k int) (forward, backward units.Seconds) {
 // one stage to the next.
 func (c *Costs) Send(from, to []int, tokens units.Tokens) units.Seconds {
 	at, near := ends(from, to, func(rank int) int { return c.ranks[rank].Node })
-	k := sendKey{c.like(from), c.like(to), at, near, tokens}
+	k := sendKey{c.Like(from), c.Like(to), at, near, tokens}
 	if t, ok := c.sends[k]; ok {
 		return t
 	}
@@ -227,7 +227,7 @@ func (c *Costs) Send(from, to []int, tokens units.Tokens) units.Seconds {
 // Finish is the seconds that stage s takes behind its last pass.
 func (c *Costs) Finish(p *Plan, s int) units.Seconds {
 	x := &p.Stages[s]
-	k := finishKey{c.like(x.Ranks), x.Layers, s == 0, s == len(p.Stages)-1}
+	k := finishKey{c.Like(x.Ranks), x.Layers, s == 0, s == len(p.Stages)-1}
 	if t, ok := c.finishes[k]; ok {
 		return t
 	}

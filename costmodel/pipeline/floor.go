@@ -13,8 +13,8 @@ import (
 // devices are all of the stage, and on as few nodes as can be or on more: all-to-alls among
 // them are counted then.
 //
-// Laws are asked for shapes on a grid, which is finer where prices vary more: a floor may be
-// above what some chunks take by what prices vary between its points.
+// Laws are asked for shapes on a grid, which is finer where prices vary more: it is a share of
+// slack below what they say, for what prices vary between its points.
 func (c *Costs) Floor(device string, n int, alone bool) (layer, loss units.Seconds) {
 	layer, loss, err := c.from.floor(device, n, c.Lengths)
 	if err != nil { // nobody can have a stage of such devices then
@@ -23,11 +23,15 @@ func (c *Costs) Floor(device string, n int, alone bool) (layer, loss units.Secon
 	if alone && n > 1 {
 		layer += c.leastMoving(device, n)
 	}
-	return layer, loss
+	return slack * layer, slack * loss
 }
 
+// slack is more than what was found between the points of the grids: 0.1 % at most.
+const slack = 0.995
+
 // leastMoving is what all-to-alls take at least for the batch in one layer, among n devices of a
-// type that are on as few nodes as can be, or on more.
+// type that are spread evenly over as few nodes as can be, or over more; nothing where nodes
+// differ in more than what is left over of them, for then nobody knows which are fastest.
 func (c *Costs) leastMoving(device string, n int) units.Seconds {
 	var nodes [][]int // ranks of the type
 	for _, node := range c.Nodes() {
@@ -35,7 +39,11 @@ func (c *Costs) leastMoving(device string, n int) units.Seconds {
 			nodes = append(nodes, of)
 		}
 	}
-	slices.SortStableFunc(nodes, func(a, b []int) int { return len(b) - len(a) })
+	for _, node := range nodes {
+		if c.Like(node[:1]) != c.Like(nodes[0][:1]) {
+			return 0
+		}
+	}
 	all := units.Tokens(0)
 	for _, s := range c.Lengths {
 		all += s
@@ -185,31 +193,35 @@ func (l *laws) attentionRatesOf(device string, heads, n int, lengths []units.Tok
 	}
 	longest := slices.Max(lengths)
 	a := &attentionRates{full: math.Inf(1)}
-	counts := []int{1, 2, 4, 8, 16, 64, 256, 1024}
-	for s := 64.0; s < 2*float64(longest); s *= fullGrid {
+	all := units.Tokens(0)
+	for _, s := range lengths {
+		all += s
+	}
+	least := float64(min(64, longest)) // shorter ones take no less a token
+	for s := least; s < 2*float64(longest); s *= fullGrid {
 		slice := min(units.Tokens(s), longest)
-		for _, count := range counts {
+		for count := 1; count <= int(all/slice); count *= 2 { // as the packer prices them
 			alone := seconds(0, slice, count)
-			for x := 64.0; x < 2*float64(longest); x *= fullGrid {
+			for x := least; x < 2*float64(longest); x *= fullGrid {
 				context := min(units.Tokens(x), longest)
 				a.full = min(a.full, (seconds(context, slice, count)-alone)/(float64(slice)*float64(context)))
 			}
 		}
 	}
-	least := math.Inf(1)
+	rest := math.Inf(1)
 	for s := 1.0; missing == nil; s *= diagGrid {
 		tokens := min(units.Tokens(s), longest)
 		whole := math.Inf(1)
-		for _, count := range counts {
+		for count := 1; count <= int(all/tokens); count *= 2 {
 			t := seconds(0, tokens, count)
-			least = min(least, (t-a.full*float64(tokens)*float64(tokens)/2)/float64(tokens))
+			rest = min(rest, (t-a.full*float64(tokens)*float64(tokens)/2)/float64(tokens))
 			whole = min(whole, t)
 		}
 		if len(a.steps) == 0 || a.steps[len(a.steps)-1].tokens < tokens {
-			a.steps = append(a.steps, diagRate{tokens, whole, least})
+			a.steps = append(a.steps, diagRate{tokens, whole, rest})
 		} else {
 			last := &a.steps[len(a.steps)-1]
-			last.whole, last.rest = min(last.whole, whole), least
+			last.whole, last.rest = min(last.whole, whole), rest
 		}
 		if tokens == longest {
 			break

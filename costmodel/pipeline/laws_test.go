@@ -230,7 +230,7 @@ func TestRanksThatAreAlikeSharePrices(t *testing.T) {
 		{{6, 7, 8}},
 	} {
 		for _, ranks := range same {
-			if got := c.like(ranks); got != i {
+			if got := c.Like(ranks); got != i {
 				t.Errorf("%v is of kind %d, want %d", ranks, got, i)
 			}
 		}

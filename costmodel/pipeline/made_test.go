@@ -247,3 +247,13 @@ func drawnLengths(r *rand.Rand, most int) []units.Tokens {
 	}
 	return lengths
 }
+
+// split says, by chunk, whether its slice's keys and values have to be kept for other slices.
+func split(chunks []Chunk) []bool {
+	before, behind := slicesOf(chunks)
+	split := make([]bool, len(chunks))
+	for k := range chunks {
+		split[k] = before[k] >= 0 || behind[k] >= 0
+	}
+	return split
+}

@@ -148,12 +148,3 @@ func TestRoom(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
-
-func TestSplit(t *testing.T) {
-	got := Split([]Chunk{{Sequence: 4, Slice: 3}, {Sequence: -1, Whole: []int{1}}, {Sequence: 2, Slice: 9, Whole: []int{0}}, {Sequence: 4, Context: 3, Slice: 1}})
-	for k, want := range []bool{true, false, false, true} {
-		if got[k] != want {
-			t.Errorf("chunk %d: %t", k, got[k])
-		}
-	}
-}

@@ -76,16 +76,6 @@ func slicesOf(chunks []Chunk) (before, behind []int) {
 	return before, behind
 }
 
-// Split says, by chunk, whether its slice's keys and values have to be kept for other slices.
-func Split(chunks []Chunk) []bool {
-	before, behind := slicesOf(chunks)
-	split := make([]bool, len(chunks))
-	for k := range chunks {
-		split[k] = before[k] >= 0 || behind[k] >= 0
-	}
-	return split
-}
-
 // valid says what of a plan cannot be, whatever it takes: of its stages, chunks and orders.
 func (c *Costs) valid(p *Plan) error {
 	if err := c.validStages(p.Stages); err != nil {

@@ -90,7 +90,7 @@ func TestSimulateAgreesWithASlowSimulator(t *testing.T) {
 			deep++
 		}
 		for k, x := range p.Chunks {
-			if Split(p.Chunks)[k] {
+			if split(p.Chunks)[k] {
 				sliced++
 				if len(x.Whole) > 0 {
 					beside++

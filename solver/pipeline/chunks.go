@@ -46,9 +46,30 @@ type bucket struct {
 //
 // The result is, by sequence that was cut, its chunks; and the chunks without a slice.
 func (p *Problem) balanced(f formula, n int) (cut [][]pipeline.Chunk, rest []pipeline.Chunk) {
+	return p.cutBy(f, cutting{n, 1})
+}
+
+// cutting is how many slices the longest sequence is cut into, and how many times as long as
+// a slice chunks of short ones take.
+type cutting struct {
+	slices int
+	times  float64
+}
+
+// cuttings are those that are tried.
+func cuttings() []cutting {
+	all := []cutting{{1, 16}, {1, 8}, {1, 4}, {1, 2}}
+	for _, n := range []int{1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64} {
+		all = append(all, cutting{n, 1})
+	}
+	return all
+}
+
+// cutBy is balanced with chunks that may take longer than a slice of the longest sequence.
+func (p *Problem) cutBy(f formula, by cutting) (cut [][]pipeline.Chunk, rest []pipeline.Chunk) {
 	order := byLength(p.Lengths)
 	longest := p.Lengths[order[0]]
-	cuts, target := f.mesh(longest, n), f.of(0, longest)/float64(n)
+	cuts, target := f.mesh(longest, by.slices), f.of(0, longest)/float64(by.slices)*by.times
 	slice := units.Tokens(0)
 	for i, c := range cuts {
 		if i == 0 {
@@ -60,7 +81,7 @@ func (p *Problem) balanced(f formula, n int) (cut [][]pipeline.Chunk, rest []pip
 	if len(cuts) == 0 {
 		slice = longest
 	}
-	most := units.Tokens(min(max(float64(slice), target/f.token), mostTokens))
+	most := units.Tokens(min(max(float64(slice), target/f.token), mostTokens*by.times))
 
 	var buckets []*bucket
 	var tails [][2]int // of a sequence in cut: its bucket

@@ -25,7 +25,7 @@ func (Evenkeel) Name() string { return "evenkeel" }
 
 // Claims implements Strategy.
 func (Evenkeel) Claims() Claims {
-	return Claims{Doc: "unequal stages for unequal devices, no wait between groups of sequences, order and recomputation searched on the simulator"}
+	return Claims{Doc: "stages with devices and layers so that all are busy for as long, no wait between groups of sequences, order, recomputation and packing searched on the simulator"}
 }
 
 // Solve implements Strategy.
@@ -145,11 +145,11 @@ func (p *Problem) begin(ctx context.Context) []*draft {
 			formulas[s] = p.fitted(stages[s].Ranks)
 		}
 		f, chunks := mean(formulas), 0
-		for _, n := range sliceCounts() {
+		for _, by := range cuttings() {
 			if ctx.Err() != nil {
 				break
 			}
-			l := lead{stages: stages, sequences: together(p.balanced(f, n))}
+			l := lead{stages: stages, sequences: together(p.cutBy(f, by))}
 			if all := slices.Concat(l.sequences...); len(all) != chunks { // more slices do not always cut more
 				l.time, chunks = p.promise(stages, formulas, all), len(all)
 				leads = append(leads, l)

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
@@ -36,36 +37,33 @@ func (p *Problem) typesOf() []*typeRanks {
 	return all
 }
 
-// cuts are the ways to cut a type's devices into stages that are alike: of as many devices of
-// a node, which as many divide, or of as many whole nodes of one size.
+// cuts are the ways to cut a type's devices into stages of as many each: within every node, or
+// of as many whole nodes of one size. What is left over is left out.
 func (p *Problem) cuts(t *typeRanks) [][]pipeline.Stage {
 	var all [][]pipeline.Stage
 	add := func(stages []pipeline.Stage) {
-		if len(stages) <= min(p.Layers, mostStages) && !slices.ContainsFunc(stages, func(s pipeline.Stage) bool { return p.Fits(s.Ranks) != nil }) {
+		if len(stages) > 0 && len(stages) <= min(p.Layers, mostStages) && p.Fits(stages[0].Ranks) == nil {
 			all = append(all, stages)
 		}
 	}
-	size := len(t.nodes[0])
-	alike := !slices.ContainsFunc(t.nodes, func(n []int) bool { return len(n) != size })
+	size := 0
+	for _, n := range t.nodes {
+		size = max(size, len(n))
+	}
 	for d := 1; d <= size; d++ {
-		if slices.ContainsFunc(t.nodes, func(n []int) bool { return len(n)%d != 0 }) {
-			continue
-		}
 		var stages []pipeline.Stage
 		for _, n := range t.nodes {
-			for of := range slices.Chunk(n, d) {
-				stages = append(stages, pipeline.Stage{Ranks: of})
+			for ; len(n) >= d; n = n[d:] {
+				stages = append(stages, pipeline.Stage{Ranks: n[:d:d]})
 			}
 		}
 		add(stages)
 	}
-	for k := 2; k <= len(t.nodes) && alike; k++ {
-		if len(t.nodes)%k != 0 {
-			continue
-		}
+	whole := slices.DeleteFunc(slices.Clone(t.nodes), func(n []int) bool { return len(n) < size })
+	for k := 2; k <= len(whole); k++ {
 		var stages []pipeline.Stage
-		for of := range slices.Chunk(t.nodes, k) {
-			ranks := slices.Concat(of...)
+		for nodes := whole; len(nodes) >= k; nodes = nodes[k:] {
+			ranks := slices.Concat(nodes[:k]...)
 			slices.Sort(ranks)
 			stages = append(stages, pipeline.Stage{Ranks: ranks})
 		}
@@ -78,7 +76,8 @@ func (p *Problem) cuts(t *typeRanks) [][]pipeline.Stage {
 const mostShapes = 400
 
 // unequalShapes are sets of stages, each of devices of one type, without layers yet: every
-// type cut in every way, or left out, the types one behind the other in either direction.
+// type cut in every way, or left out, the types one behind the other in either direction; of
+// very many those with most speed.
 func (p *Problem) unequalShapes() [][]pipeline.Stage {
 	shapes := [][]pipeline.Stage{nil}
 	types := p.typesOf()
@@ -90,23 +89,53 @@ func (p *Problem) unequalShapes() [][]pipeline.Stage {
 				more = append(more, x)
 			}
 			for _, cut := range ways {
-				more = append(more, slices.Concat(x, cut))
+				if all := slices.Concat(x, cut); len(all) <= min(p.Layers, mostStages) {
+					more = append(more, all)
+				}
 			}
 		}
-		shapes = more
+		shapes = p.speediest(more, mostShapes)
 	}
-	if len(types) > 1 {
-		for _, x := range slices.Clone(shapes) {
-			back := p.reversed(x)
-			if len(back) > 0 && back[0].Ranks[0] != x[0].Ranks[0] {
-				shapes = append(shapes, back)
-			}
+	var out [][]pipeline.Stage
+	for _, x := range p.speediest(shapes, mostShapes/2) {
+		if p.Stages > 0 && len(x) > p.Stages {
+			x = x[:p.Stages]
+		}
+		if len(x) == 0 || p.Stages > 0 && len(x) != p.Stages {
+			continue
+		}
+		out = append(out, x)
+		if back := p.reversed(x); back[0].Ranks[0] != x[0].Ranks[0] {
+			out = append(out, back)
 		}
 	}
-	shapes = slices.DeleteFunc(shapes, func(x []pipeline.Stage) bool {
-		return len(x) == 0 || len(x) > min(p.Layers, mostStages) || p.Stages > 0 && len(x) != p.Stages
-	})
-	return shapes[:min(len(shapes), mostShapes)]
+	return out
+}
+
+// speediest are so many of the shapes, those first whose stages together have most layers a
+// second.
+func (p *Problem) speediest(shapes [][]pipeline.Stage, most int) [][]pipeline.Stage {
+	if len(shapes) <= most {
+		return shapes
+	}
+	speeds := make([]float64, len(shapes))
+	order := make([]int, len(shapes))
+	for i, x := range shapes {
+		order[i] = i
+		for _, s := range x {
+			f, t := p.fitted(s.Ranks), 0.0
+			for _, n := range p.Lengths {
+				t += f.of(0, n)
+			}
+			speeds[i] += 1 / t
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(speeds[b], speeds[a]) })
+	out := make([][]pipeline.Stage, most)
+	for i := range out {
+		out[i] = shapes[order[i]]
+	}
+	return out
 }
 
 // reversed has the types in the other direction, the stages of each as they were.

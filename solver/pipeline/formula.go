@@ -15,9 +15,23 @@ import (
 //	square ((C+s)² - C²) + token s,  and each for every chunk
 type formula struct{ square, token, each float64 }
 
-// fitted is the formula of a stage's ranks, by least squares of relative errors over contexts
-// and slices up to the longest sequence.
+// fitted is the formula of a stage's ranks.
 func (p *Problem) fitted(ranks []int) formula {
+	like := p.Like(ranks)
+	f, ok := p.fits[like]
+	if !ok {
+		f = p.fit(ranks)
+		if p.fits == nil {
+			p.fits = map[int]formula{}
+		}
+		p.fits[like] = f
+	}
+	return f
+}
+
+// fit is by least squares of relative errors over contexts and slices up to the longest
+// sequence.
+func (p *Problem) fit(ranks []int) formula {
 	longest := units.Tokens(0)
 	for _, n := range p.Lengths {
 		longest = max(longest, n)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"math/bits"
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
@@ -25,6 +26,7 @@ type Problem struct {
 
 	solved map[string]outcome // by strategy
 	own    *outcome           // of our own search
+	fits   map[int]formula    // by what ranks are like
 }
 
 // outcome is what a strategy came to.
@@ -79,46 +81,109 @@ func (e *IllegalError) Error() string { return e.Why }
 //
 // Errors: *IllegalError.
 func (p *Problem) equalStages(n int) ([]pipeline.Stage, error) {
-	if p.Devices()%n != 0 || n > p.Layers {
-		return nil, &IllegalError{fmt.Sprintf("%d devices and %d layers do not give %d equal stages", p.Devices(), p.Layers, n)}
+	return p.cut(p.all(), n, 0)
+}
+
+// all are all ranks.
+func (p *Problem) all() []int {
+	ranks := make([]int, p.Devices())
+	for r := range ranks {
+		ranks[r] = r
 	}
-	width := p.Devices() / n
+	return ranks
+}
+
+// cut makes n stages of ranks in their order, of as many devices each as the model allows,
+// which may leave some out, and of as many layers each, or one more; the last one has so many
+// fewer, for the loss.
+//
+// Errors: *IllegalError.
+func (p *Problem) cut(ranks []int, n, fewer int) ([]pipeline.Stage, error) {
+	width := len(ranks) / n
+	var why error
+	for ; width > 0; width-- {
+		if why = p.Fits(ranks[:width]); why == nil {
+			break
+		}
+	}
+	if width == 0 || n > p.Layers || fewer > 0 && fewer >= p.Layers/n {
+		return nil, &IllegalError{fmt.Sprintf("%s and %s do not give %s", units.Count(len(ranks), "device"), units.Count(p.Layers, "layer"), units.Count(n, "equal stage"))}
+	}
 	stages := make([]pipeline.Stage, n)
 	for s := range stages {
-		x := pipeline.Stage{Layers: (s+1)*p.Layers/n - s*p.Layers/n}
-		for r := range width {
-			x.Ranks = append(x.Ranks, s*width+r)
+		stages[s] = pipeline.Stage{Ranks: ranks[s*width : (s+1)*width], Layers: (s+1)*p.Layers/n - s*p.Layers/n}
+		if s < n-1 { // the others share what the last one is spared
+			stages[s].Layers += (s+1)*fewer/(n-1) - s*fewer/(n-1)
+		} else {
+			stages[s].Layers -= fewer
 		}
-		if err := p.Fits(x.Ranks); err != nil {
-			return nil, &IllegalError{err.Error()}
-		}
-		stages[s] = x
 	}
 	return stages, nil
 }
 
-// mostStages bounds how many stages are tried.
-const mostStages = 64
+// mostStages bounds how many stages are tried, mostFewer how many layers the last one of equal
+// stages is spared, and mostSets of how many types all sets are tried.
+const (
+	mostStages = 64
+	mostFewer  = 2
+	mostSets   = 4
+)
 
-// shapes are the equal stages that plans may have.
+// shapes are the equal stages that plans may have: of all devices, or of those of some types.
 //
 // Errors: *IllegalError where there are none.
 func (p *Problem) shapes() ([][]pipeline.Stage, error) {
 	var all [][]pipeline.Stage
 	var why error
-	for n := 1; n <= min(mostStages, p.Devices()); n++ {
-		if p.Stages > 0 && n != p.Stages {
+	for _, ranks := range p.sets() {
+		for n := 1; n <= min(mostStages, len(ranks)); n++ {
+			if p.Stages > 0 && n != p.Stages || p.Stages == 0 && len(ranks)%n != 0 {
+				continue
+			}
+			for fewer := range mostFewer + 1 {
+				stages, err := p.cut(ranks, n, fewer)
+				switch {
+				case err == nil && (fewer == 0 || n > 1):
+					all = append(all, stages)
+				case why == nil && fewer == 0:
+					why = err
+				}
+			}
+		}
+	}
+	if len(all) > 0 {
+		return all, nil
+	}
+	if why == nil {
+		why = &IllegalError{fmt.Sprintf("%s do not give %s, of which at most %d are tried", units.Count(p.Devices(), "device"), units.Count(p.Stages, "stage"), mostStages)}
+	}
+	return nil, why
+}
+
+// sets are the ranks that equal stages are made of: all, and those of every set of device
+// types or, where these are many, of every type.
+func (p *Problem) sets() [][]int {
+	types := map[string]int{}
+	for r := range p.Devices() {
+		if _, ok := types[p.Device(r)]; !ok {
+			types[p.Device(r)] = len(types)
+		}
+	}
+	sets := [][]int{p.all()}
+	if len(types) == 1 || len(types) > 16 {
+		return sets
+	}
+	for set := 1; set < 1<<len(types)-1; set++ {
+		if len(types) > mostSets && bits.OnesCount(uint(set)) > 1 {
 			continue
 		}
-		stages, err := p.equalStages(n)
-		if err == nil {
-			all = append(all, stages)
-		} else if why == nil {
-			why = err
+		var ranks []int
+		for r := range p.Devices() {
+			if set>>types[p.Device(r)]&1 == 1 {
+				ranks = append(ranks, r)
+			}
 		}
+		sets = append(sets, ranks)
 	}
-	if len(all) == 0 {
-		return nil, why
-	}
-	return all, nil
+	return sets
 }

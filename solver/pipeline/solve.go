@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,11 +23,9 @@ import (
 // recommend.Compare; a plan that breaks the rules, or is faster than the bound.
 func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seconds, report func(strategy string)) (*Document, error) {
 	bound := Bound(p)
-	begin := clock()
-	p.search(ctx) // before infinipipe, which may use up the time that there is
-	searched := clock() - begin
 	strategies := Strategies()
 	attempts, plans := make([]recommend.Attempt, len(strategies)), make([]*pipeline.Plan, len(strategies))
+	searched := units.Seconds(0) // how long our own search took
 	for i, s := range strategies {
 		if report != nil {
 			report(s.Name())
@@ -45,8 +44,8 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 		if found := Check(p.Costs, plan); len(found) > 0 {
 			return nil, fmt.Errorf("strategy %s made a plan that breaks the rules: %w; this is a bug of evenkeel", s.Name(), found[0])
 		}
-		if err := p.Room(plan); err != nil {
-			return nil, fmt.Errorf("strategy %s made a plan that does not fit: %w; this is a bug of evenkeel", s.Name(), err)
+		if err := cmp.Or(p.Simulate(plan.Clone()), p.Room(plan)); err != nil {
+			return nil, fmt.Errorf("strategy %s made a plan that is none, or does not fit: %w; this is a bug of evenkeel", s.Name(), err)
 		}
 		account, err := p.Account(plan)
 		if err != nil {
@@ -103,7 +102,7 @@ func none(p *Problem, attempts []recommend.Attempt) error {
 func notModelled() []string {
 	return []string{
 		"a stage's devices have equal shares of every chunk and of the heads; those of several types wait for the slowest",
-		"activations travel between stages while these compute, and slow nothing down; embeddings take no time",
+		"activations travel between stages while these compute, and slow nothing down; embeddings take no time, nor does the exchange of the gradients of those that the first stage and the last one share",
 		"the bound takes memory as unlimited, and devices as if tokens and heads could be divided among all of them at will",
 	}
 }

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -124,7 +125,7 @@ func TestInfiniPipeUsesTheRoomThereIs(t *testing.T) {
 				t.Fatal(err)
 			}
 			room := p.Room(all)
-			got, err := p.infinipipe(t.Context(), stages, f, n, forever)
+			got, err := p.infinipipe(t.Context(), stages, f, together(p.balanced(f, n)), forever)
 			if lacks, ok := errors.AsType[*costs.NoRoomError](err); room != nil && ok {
 				if lacks.Error() != room.Error() {
 					t.Errorf("seed %d, %d slices: %v, want %v", seed, n, lacks, room)
@@ -225,15 +226,30 @@ func TestStagesThatAreNotEqual(t *testing.T) {
 			}
 		}
 	}
-	for _, n := range []int{4, 5} {
-		_, err := p.equalStages(n)
-		if illegal, ok := errors.AsType[*IllegalError](err); !ok || !strings.Contains(illegal.Error(), "6 devices and 40 layers do not give") {
+	// What does not divide is left out, and the last stage may have fewer layers, which others get.
+	for n, layers := range map[int][]int{4: {10, 11, 11, 8}, 5: {8, 9, 8, 9, 6}} {
+		stages, err := p.cut(p.all(), n, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for s, x := range stages {
+			if len(x.Ranks) != 1 || x.Ranks[0] != s || x.Layers != layers[s] {
+				t.Errorf("%d stages: %+v, want layers %v", n, stages, layers)
+			}
+		}
+	}
+	for _, n := range []int{7, 41} {
+		_, err := p.cut(p.all(), n, 0)
+		if illegal, ok := errors.AsType[*IllegalError](err); !ok || illegal.Error() != fmt.Sprintf("6 devices and 40 layers do not give %d equal stages", n) {
 			t.Errorf("%d stages: %v", n, err)
 		}
 	}
-	p.Stages = 5
+	if _, err := p.cut(p.all(), 6, 6); err == nil { // the last one had none
+		t.Error("a stage without layers")
+	}
+	p.Stages = 7
 	for _, s := range Published()[1:] {
-		if _, err := s.Solve(t.Context(), p); err == nil || err.Error() != "6 devices and 40 layers do not give 5 equal stages" {
+		if _, err := s.Solve(t.Context(), p); err == nil || err.Error() != "6 devices do not give 7 stages, of which at most 64 are tried" {
 			t.Errorf("%s: %v", s.Name(), err)
 		}
 	}
@@ -243,9 +259,32 @@ func TestStagesThatAreNotEqual(t *testing.T) {
 			t.Errorf("%s: %v", s.Name(), err)
 		}
 	}
-	heads := byLaws(t, "1x3 h100_sxm", 4, 100)
-	if _, err := (StaticSP{}).Solve(t.Context(), heads); err == nil || err.Error() != "a stage of 3 devices: the model's 32 query heads are not divisible by that" {
-		t.Error(err)
+	// Three devices cannot share 32 heads; two can.
+	plan, err := (StaticSP{}).Solve(t.Context(), byLaws(t, "1x3 h100_sxm", 4, 100))
+	if err != nil || !slices.Equal(plan.Stages[0].Ranks, []int{0, 1}) {
+		t.Errorf("%+v, %v", plan, err)
+	}
+}
+
+// What people run is planned on the devices of one type, too, where these are faster alone.
+func TestTodaysPlansOfSomeTypes(t *testing.T) {
+	lengths := []units.Tokens{30000, 9000, 9000, 700, 700, 700, 300}
+	both, alone := byLaws(t, "1x4 h100_sxm + 1x4 a100_sxm", 4, lengths...), byLaws(t, "1x4 h100_sxm", 4, lengths...)
+	for _, s := range Published() {
+		a, err := s.Solve(t.Context(), both)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := s.Solve(t.Context(), alone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.Time > b.Time*(1+1e-9) {
+			t.Errorf("%s takes %v with more devices, without %v", s.Name(), a.Time, b.Time)
+		}
+	}
+	if got := len(byLaws(t, "1x1 h100_sxm + 1x1 a100_sxm + 1x1 h200_sxm", 4, 10).sets()); got != 7 {
+		t.Errorf("%d sets of three types", got)
 	}
 }
 

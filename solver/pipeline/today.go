@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sort"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
@@ -27,11 +28,12 @@ func (StaticSP) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
 	if p.Stages > 1 {
 		return nil, &IllegalError{fmt.Sprintf("has a single stage: %d were asked for", p.Stages)}
 	}
-	stages, err := p.equalStages(1)
+	shapes, err := p.shapes()
 	if err != nil {
 		return nil, err
 	}
-	return p.fixed(ctx, [][]pipeline.Stage{stages}, p.packed)
+	shapes = slices.DeleteFunc(shapes, func(x []pipeline.Stage) bool { return len(x) > 1 })
+	return p.fixed(ctx, shapes, p.packed)
 }
 
 // OneF1B is what people run today: equal stages, whole sequences packed to a fixed number of
@@ -83,9 +85,7 @@ func (p *Problem) deep() ([][]pipeline.Stage, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(shapes[0]) == 1 {
-		shapes = shapes[1:]
-	}
+	shapes = slices.DeleteFunc(shapes, func(x []pipeline.Stage) bool { return len(x) == 1 })
 	if len(shapes) == 0 {
 		return nil, &IllegalError{"the devices and the model's heads do not give two equal stages or more"}
 	}
@@ -100,8 +100,10 @@ func (p *Problem) fixed(ctx context.Context, shapes [][]pipeline.Stage, chunked 
 		longest, all = max(longest, n), all+n
 	}
 	var sizes []units.Tokens
-	for _, n := range sliceCounts() {
-		sizes = append(sizes, (longest+units.Tokens(n)-1)/units.Tokens(n))
+	for _, c := range cuttings() {
+		if c.slices > 1 || c.times == 1 {
+			sizes = append(sizes, (longest+units.Tokens(c.slices)-1)/units.Tokens(c.slices))
+		}
 	}
 	for n := 2 * longest; n < 2*all; n *= 2 {
 		sizes = append(sizes, n)
