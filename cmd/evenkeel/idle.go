@@ -92,7 +92,12 @@ func (o problem) idleBatch(c *cobra.Command) error {
 // refuse names the first of the flags that was given.
 func refuse(c *cobra.Command, flags []string, why string) error {
 	for _, name := range flags {
-		if f := c.Flags().Lookup(name); f != nil && f.Changed {
+		f := c.Flags().Lookup(name)
+		switch {
+		case f == nil || !f.Changed:
+		case f.Value.String() == f.NoOptDefVal: // given without a value
+			return usagef("--%s: %s", name, why)
+		default:
 			return usagef("--%s %s: %s", name, f.Value, why)
 		}
 	}
