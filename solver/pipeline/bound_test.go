@@ -1,0 +1,129 @@
+package pipeline
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/internal/reference"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// randomPlan has any devices in any stages, of several types too, any layers, sequences cut
+// and packed at random, and all kept.
+func randomPlan(r *rand.Rand, p *Problem) *pipeline.Plan {
+	ranks := r.Perm(p.Devices())
+	var stages []pipeline.Stage
+	for len(ranks) > 0 && len(stages) < p.Layers && (len(stages) == 0 || r.IntN(4) > 0) {
+		n := 1 + r.IntN(len(ranks))
+		for p.Fits(ranks[:n]) != nil {
+			n--
+		}
+		of := slices.Clone(ranks[:n])
+		slices.Sort(of)
+		stages, ranks = append(stages, pipeline.Stage{Ranks: of, Layers: 1}), ranks[n:]
+	}
+	for left := p.Layers - len(stages); left > 0; left-- {
+		stages[r.IntN(len(stages))].Layers++
+	}
+	var sequences [][]pipeline.Chunk
+	var whole []int
+	for i, n := range p.Lengths {
+		if r.IntN(2) == 0 {
+			whole = append(whole, i)
+			continue
+		}
+		var chunks []pipeline.Chunk
+		for from := units.Tokens(0); from < n; {
+			slice := min(n-from, units.Tokens(1+r.IntN(int(n))))
+			chunks = append(chunks, pipeline.Chunk{Sequence: i, Context: from, Slice: slice})
+			from += slice
+		}
+		sequences = append(sequences, chunks)
+	}
+	for len(whole) > 0 {
+		n := 1 + r.IntN(len(whole))
+		sequences, whole = append(sequences, []pipeline.Chunk{{Sequence: -1, Whole: whole[:n:n]}}), whole[n:]
+	}
+	return planOf(stages, []*flight{newFlight(sequences)}, nil)
+}
+
+// No plan is below the bound, however odd: of links that differ from node to node, of many
+// sequences of one length, of very short ones.
+func TestNoPlanIsBelowTheBound(t *testing.T) {
+	few := eightLayers()
+	few.Layers, few.QHeads, few.KVHeads, few.HeadDim = 2, 24, 4, 64
+	for name, of := range map[string]struct {
+		cluster string
+		lengths []units.Tokens
+	}{
+		"types":      {"1x4 h100_sxm + 1x4 a100_sxm", skewed(rand.New(rand.NewPCG(1, 1)), 12, 8192)},
+		"in a node":  {"1x(2 h100_sxm + 2 a100_sxm) + 1x2 h100_sxm", skewed(rand.New(rand.NewPCG(2, 1)), 12, 8192)},
+		"nodes":      {"2x4 h100_sxm", skewed(rand.New(rand.NewPCG(3, 1)), 12, 8192)},
+		"one length": {"1x2 h100_sxm", slices.Repeat([]units.Tokens{64}, 4000)},
+		"very short": {"1x2 h100_sxm", []units.Tokens{20, 3, 1, 1, 17}},
+	} {
+		for links := range 2 {
+			profile, job := reference.Job(t, few, of.cluster, 1024)
+			job.OverlapZero = true
+			if links == 1 { // the first node's devices are connected by the network
+				job.Cluster.Nodes[0].Link = job.Cluster.Network
+				if job.Cluster.Network == "" {
+					continue
+				}
+			}
+			c, err := pipeline.FromLaws(costmodel.NewPredictor(profile), job, of.lengths)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &Problem{Costs: c}
+			bound := Bound(p)
+			if !(bound > 0) {
+				t.Errorf("%s: a bound of %v", name, bound)
+			}
+			least := forever
+			for seed := range uint64(60) {
+				plan := randomPlan(rand.New(rand.NewPCG(seed, 5)), p)
+				if seed == 0 {
+					all := make([]int, len(p.Lengths))
+					for i := range all {
+						all[i] = i
+					}
+					plan = planOf(plan.Stages, []*flight{newFlight([][]pipeline.Chunk{{{Sequence: -1, Whole: all}}})}, nil)
+				}
+				if err := p.Simulate(plan); err != nil {
+					t.Fatal(fmt.Sprint(name, seed), err)
+				}
+				if plan.Time < bound {
+					t.Errorf("%s, links %d, seed %d: %v, less than the bound, %v", name, links, seed, plan.Time, bound)
+				}
+				least = min(least, plan.Time)
+			}
+			if least < bound || bound < least/20 {
+				t.Errorf("%s, links %d: a bound of %v, and the best of sixty takes %v", name, links, bound, least)
+			}
+		}
+	}
+}
+
+// With nothing to wait for, the bound is what there is to do: on equal devices, where a layer
+// takes as long on each, a step of one stage takes as long.
+func TestBoundIsReached(t *testing.T) {
+	m := published(8, 0)
+	m.Layers = 8
+	p := batchOf(t, m, 4096, 512, 512)
+	stages, err := p.equalStages(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan := planOf(stages, []*flight{newFlight(p.packed(1 << 20))}, nil)
+	if err := p.Run(plan); err != nil {
+		t.Fatal(err)
+	}
+	if bound := Bound(p); bound > plan.Time || bound < 0.994*plan.Time {
+		t.Errorf("a bound of %v, and %v is possible", bound, plan.Time)
+	}
+}
