@@ -98,12 +98,12 @@ type Verdict = recommend.Verdict
 
 // The verdicts.
 const (
-	Chosen             = recommend.Chosen
-	Tie                = recommend.Tie
-	Equal              = recommend.Equal
-	Slower             = recommend.Slower
-	Infeasible Verdict = "infeasible" // it exceeds the memory of a device
-	NotLegal   Verdict = "not legal"  // the cluster allows no layout of this kind (see Candidate.Why), so it has no time
+	Chosen     = recommend.Chosen
+	Tie        = recommend.Tie
+	Equal      = recommend.Equal
+	Slower     = recommend.Slower
+	Infeasible = recommend.Infeasible
+	NotLegal   = recommend.NotLegal // the cluster allows no layout of this kind (see Candidate.Why), so it has no time
 )
 
 // Head implements doc.Document.

@@ -11,8 +11,9 @@ import (
 
 // The verdicts on strategies without a plan.
 const (
-	NotLegal Verdict = "not legal" // has no plan for such devices, prices or work; see Candidate.Why
-	Late     Verdict = "no plan in time"
+	NotLegal   Verdict = "not legal"  // has no plan for such devices, prices or work; see Candidate.Why
+	Infeasible Verdict = "infeasible" // exceeds the memory of a device
+	Late       Verdict = "no plan in time"
 )
 
 // Candidate is a strategy's result in a document.
@@ -96,8 +97,8 @@ func (c *Candidate) errs() error {
 // stated says what of a candidate cannot be, whatever the others are.
 func (t *Table) stated(c *Candidate) error {
 	switch {
-	case !c.Planned() && c.Verdict != NotLegal && c.Verdict != Late:
-		return fmt.Errorf("verdict: %q: want %s, %s, %s, %s, %s or %s", c.Verdict, Chosen, Equal, Tie, Slower, NotLegal, Late)
+	case !c.Planned() && c.Verdict != NotLegal && c.Verdict != Infeasible && c.Verdict != Late:
+		return fmt.Errorf("verdict: %q: want %s, %s, %s, %s, %s, %s or %s", c.Verdict, Chosen, Equal, Tie, Slower, NotLegal, Infeasible, Late)
 	case !c.Planned():
 		return c.errs()
 	case !valid(c.Time) || c.Time == 0:

@@ -25,6 +25,12 @@ func (a *Attempt) Late() bool {
 	return errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled)
 }
 
+// overfull is an error that says by what factor a plan exceeds the memory of a device.
+type overfull interface {
+	error
+	Over() float64
+}
+
 // ErrNoPlan says that no attempt has a plan; which error tells why is the caller's to say.
 var ErrNoPlan = errors.New("no strategy has a plan")
 
@@ -75,8 +81,11 @@ func (a *Attempt) candidate(chosen, base *Plan, bound units.Seconds) Candidate {
 	c := Candidate{Strategy: a.Strategy, Baseline: a.Baseline, Published: a.Published, Why: a.Doc, Took: a.Took}
 	if a.Plan == nil {
 		c.Verdict, c.Why = NotLegal, a.Err.Error()
-		if a.Late() {
+		switch {
+		case a.Late():
 			c.Verdict = Late
+		case errors.As(a.Err, new(overfull)):
+			c.Verdict = Infeasible
 		}
 		return c
 	}

@@ -1,7 +1,11 @@
 package recommend
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,5 +107,36 @@ func TestAnUnknownNameIsToldTheNearest(t *testing.T) {
 		if got := Unknown(name, names).Error(); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
+	}
+}
+
+// full is an error of memory.
+type full struct{ error }
+
+func (full) Over() float64 { return 2 }
+
+// Why a strategy has no plan is told apart: it has none of the kind, it exceeds the memory,
+// the time was up.
+func TestCompareTellsWhyThereIsNoPlan(t *testing.T) {
+	c, err := Compare([]Attempt{
+		{Strategy: "a", Err: errors.New("no such devices")},
+		{Strategy: "b", Err: fmt.Errorf("wrapped: %w", full{errors.New("2 of 1 GiB")})},
+		{Strategy: "c", Err: context.DeadlineExceeded},
+		{Strategy: "d", Plan: &Plan{Strategy: "d", Time: 2}},
+	}, 1, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []Verdict
+	table := Table{Strategy: "d", Time: 2, Bound: 1}
+	for i := range c.Candidates {
+		got = append(got, c.Candidates[i].Verdict)
+		table.Candidates = append(table.Candidates, &c.Candidates[i])
+	}
+	if want := []Verdict{NotLegal, Infeasible, Late, Chosen}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if err := table.Validate(); err != nil {
+		t.Error(err)
 	}
 }
