@@ -58,11 +58,11 @@ func (p *Problem) relax(plan *pipeline.Plan) {
 			return m.Capacity == 0 || m.Peak() <= m.Capacity
 		}
 		for k, most := range again {
-			if most == 0 {
+			if again[k] = 0; most == 0 || fits() { // one layer needs more room than none, at work
 				continue
 			}
-			again[k] = sort.Search(most, func(n int) bool {
-				again[k] = n
+			again[k] = 1 + sort.Search(most-1, func(n int) bool {
+				again[k] = 1 + n
 				return fits()
 			})
 		}
