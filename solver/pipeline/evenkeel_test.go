@@ -115,6 +115,67 @@ func TestUnequalStagesForUnequalGPUs(t *testing.T) {
 	}
 }
 
+// Stages are of one type each, in nodes or of whole ones, the types in either direction, each in
+// use or left out; what is left over is left out, and so are more stages than were asked for.
+func TestUnequalShapes(t *testing.T) {
+	p := lawful(t, eightLayers(), "2x4 h100_sxm + 1x3 a100_sxm", costmodel.Zero3, []units.Tokens{4096, 512})
+	sizes := map[string]bool{}
+	for _, x := range p.unequalShapes() {
+		name := ""
+		for _, s := range x {
+			if p.Fits(s.Ranks) != nil || slices.ContainsFunc(s.Ranks, func(r int) bool { return p.Device(r) != p.Device(s.Ranks[0]) }) {
+				t.Errorf("%v", x)
+			}
+			name += fmt.Sprintf("%s%d ", p.Device(s.Ranks[0])[:1], len(s.Ranks))
+		}
+		if sizes[name] {
+			t.Errorf("%s twice", name)
+		}
+		sizes[name] = true
+	}
+	for _, want := range []string{"h4 h4 ", "h8 ", "a1 a1 a1 ", "a2 ", "h8 a2 ", "a2 h8 ", "h2 h2 h2 h2 a1 a1 a1 ", "a1 a1 a1 h4 h4 "} {
+		if !sizes[want] {
+			t.Errorf("no %q among %d", want, len(sizes))
+		}
+	}
+	p.Stages = 3
+	for _, x := range p.unequalShapes() {
+		if len(x) != 3 {
+			t.Errorf("%d stages", len(x))
+		}
+	}
+	if got := p.speediest([][]pipeline.Stage{{{Ranks: []int{8}}}, {{Ranks: []int{0, 1, 2, 3}}}, {{Ranks: []int{0}}}}, 2); len(got) != 2 || len(got[0][0].Ranks) != 4 || got[1][0].Ranks[0] != 0 {
+		t.Errorf("%v: want the fastest first", got)
+	}
+}
+
+// A stage has no more layers than its devices have room for, however fast they are.
+func TestNoMoreLayersThanThereIsRoomFor(t *testing.T) {
+	m := reference.Llama(16)
+	m.Hidden, m.FFN, m.QHeads, m.KVHeads, m.HeadDim = 8192, 28672, 64, 8, 128
+	p := lawful(t, m, "1x2 h100_sxm + 1x2 a100_sxm", costmodel.Zero3, []units.Tokens{2048, 1024, 512, 512})
+	x := newDispatcher(p)
+	d := p.drafted(x, []pipeline.Stage{{Ranks: []int{0, 1}}, {Ranks: []int{2, 3}}}, p.packed(4096))
+	whole := x.plan(d) // without room there is none
+	if whole == nil || p.Room(whole) != nil {
+		t.Fatalf("no plan of %+v", d.stages)
+	}
+	for s := range d.stages {
+		most := x.mostLayers(d, s)
+		plan := whole.Clone()
+		everything(plan)
+		for n, fits := range map[int]bool{most: true, most + 1: false} {
+			plan.Stages[s].Layers = n
+			for k := range plan.Recompute[s] {
+				plan.Recompute[s][k] = n
+			}
+			if m := p.StageMemory(plan, s); m.Peak() <= m.Capacity != fits && (fits || most < p.Layers) {
+				t.Errorf("stage %d of %d: %d layers take %v of %v, and at most %d were said to have room", s, len(d.stages), n, m.Peak(), m.Capacity, most)
+			}
+		}
+	}
+}
+
 // The same problem gives the same plan, to the byte.
 func TestOursRepeats(t *testing.T) {
 	var plans [2][]byte
@@ -139,6 +200,21 @@ func TestChangesKeepADraftWhole(t *testing.T) {
 	for seed := range uint64(6) {
 		r := rand.New(rand.NewPCG(seed, 7))
 		p := lawful(t, eightLayers(), "1x4 h100_sxm + 1x4 a100_sxm", costmodel.Zero3, skewed(r, 30, 32768))
+		if seed%2 == 1 { // with room for little more than the longest sequence
+			lengths := skewed(r, 30, 32768)
+			m := published(8, 0)
+			m.PerNode, m.Layers, m.Each, m.StateBytes = 4, 8, 1e-4, 0
+			if seed == 3 {
+				m.LogitBytes *= 40 // what the loss takes decides
+			}
+			m.Capacity = units.BytesOf((m.TokenBytes*0.6 + m.LogitBytes) * float64(slices.Max(lengths)) / 4)
+			stages := 0
+			if seed == 1 { // those before the last may run ahead
+				m.Capacity, stages = 2*m.Capacity, 4
+			}
+			p = batchOf(t, m, lengths...)
+			p.Stages = stages
+		}
 		drafts := p.begin(t.Context())
 		if len(drafts) == 0 {
 			t.Fatal("nothing to begin with")
