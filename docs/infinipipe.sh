@@ -5,7 +5,7 @@
 #   docs/infinipipe.sh [out-folder]
 #
 # Rows that the table has already are not made again: remove comparisons.csv to begin
-# anew. About half an hour on one core; planning times are measured, so that a quiet
+# anew. 15 to 30 minutes on one core; planning times are measured, so that a quiet
 # machine is wanted.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -25,12 +25,12 @@ unequal sequences go through them in chunks, slices of long ones and packs of sh
 | infinipipe | InfiniPipe (Wang et al., arXiv 2509.21275) as published: chunks of equal time, groups of sequences, recomputation chunk by chunk by integer programming |
 | evenkeel | ours: unequal stages for unequal devices, no wait between groups of sequences, order, recomputation and packing searched |
 
-For all of them several numbers of stages and of slices are tried, and the fastest plan that fits is
-taken. The bound is one that no plan beats (` + "`solver/pipeline.Bound`" + `); it takes memory as unlimited
+For all of them several numbers of stages and of slices are tried, with the last stage spared a layer
+or two for its loss, and the fastest plan that fits is taken. The bound is one that no plan beats (` + "`solver/pipeline.Bound`" + `); it takes memory as unlimited
 and knows nothing of the filling and draining of stages. Lengths have the median 1,000 and a standard
 deviation of the logarithm of 1.7, and are cut at the context.
 
-How to redo it: docs/infinipipe.sh (half an hour on one core). Planning times were taken beside
+How to redo it: docs/infinipipe.sh (15 to 30 minutes on one core). Planning times were taken beside
 other work on the machine. Every row is in comparisons.csv.
 
 `
@@ -104,7 +104,8 @@ func pipelinePage(rows map[string]pipelineRow) []byte {
 	table("model, cluster", of("equal", func(q pipelineProblem) string { return q.model + ", " + q.cluster }), groups, columns)
 	b.WriteString("\n## Reference laws, unequal GPUs\n\n" +
 		"Forty clusters drawn of two or three of H100, A100, H200, B200 and RTX PRO 6000, one to three nodes of\n" +
-		"four or eight of each, batches of 256. All but evenkeel take devices for equal.\n\n")
+		"four or eight of each, batches of 256. All but evenkeel take the devices that they use for equal, and leave\n" +
+		"types out where that is faster.\n\n")
 	table("model", of("mixed", func(q pipelineProblem) string { return q.model }), groups, columns)
 	b.WriteString("\n" + pipelineSummary(problems, rows))
 	return b.Bytes()

@@ -101,7 +101,7 @@ func (b *bounder) suffices(T float64) bool {
 			if s.loss > T {
 				continue
 			}
-			if others+most[i][t.count-s.devices]+undivided((T-s.loss)/s.layer) >= float64(b.layers) {
+			if n := undivided((T - s.loss) / s.layer); n > 0 && others+most[i][t.count-s.devices]+n >= float64(b.layers) {
 				return true
 			}
 		}

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -126,4 +127,93 @@ func TestBoundIsReached(t *testing.T) {
 	if bound := Bound(p); bound > plan.Time || bound < 0.994*plan.Time {
 		t.Errorf("a bound of %v, and %v is possible", bound, plan.Time)
 	}
+}
+
+// The bound of made-up stages is no more than what trying all stages and layers comes to, and
+// with one type as much.
+func TestBoundByTryingAllStages(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 31))
+		b := &bounder{layers: 1 + r.IntN(4), types: make([]boundType, 1+r.IntN(2))}
+		devices := 0
+		for i := range b.types {
+			b.types[i].count = 1 + r.IntN(3)
+			devices += b.types[i].count
+		}
+		for i := range b.types {
+			x := &b.types[i]
+			for d := 1; d <= devices; d++ {
+				s := boundStage{d, (0.5 + r.Float64()) / float64(d), r.Float64()}
+				if d <= x.count {
+					x.alone = append(x.alone, s)
+				}
+				if len(b.types) > 1 && d > 1 {
+					x.mixed = append(x.mixed, s)
+				}
+			}
+		}
+		least := math.Inf(1)
+		counts := make([]int, len(b.types))
+		for i := range counts {
+			counts[i] = b.types[i].count
+		}
+		b.tryAll(counts, b.layers, true, 0, &least)
+		if !b.suffices(least * (1 + 1e-9)) {
+			t.Fatalf("seed %d: %v is possible", seed, least)
+		}
+		if len(b.types) == 1 && b.suffices(least*(1-1e-6)) {
+			t.Fatalf("seed %d: less than %v is said to be possible", seed, least)
+		}
+	}
+}
+
+// tryAll gives the rest of the layers to stages of the devices that are left, the last stage
+// first, and keeps the least of how long the busiest takes.
+func (b *bounder) tryAll(left []int, layers int, last bool, busiest float64, least *float64) {
+	if layers == 0 {
+		*least = min(*least, busiest)
+		return
+	}
+	take := make([]int, len(left))
+	var choose func(i int)
+	choose = func(i int) {
+		if i < len(left) {
+			for take[i] = 0; take[i] <= left[i]; take[i]++ {
+				choose(i + 1)
+			}
+			take[i] = 0
+			return
+		}
+		devices, types := 0, 0
+		for _, n := range take {
+			devices += n
+			types += min(n, 1)
+		}
+		if devices == 0 {
+			return
+		}
+		layer, loss := 0.0, 0.0 // of the slowest type
+		for i, n := range take {
+			stages := b.types[i].alone
+			if types > 1 {
+				stages = b.types[i].mixed
+			}
+			for _, s := range stages {
+				if n > 0 && s.devices == devices {
+					layer, loss = max(layer, s.layer), max(loss, s.loss)
+				}
+			}
+		}
+		if !last {
+			loss = 0
+		}
+		rest := make([]int, len(left))
+		for i := range rest {
+			rest[i] = left[i] - take[i]
+		}
+		for n := 1; n <= layers; n++ {
+			b.tryAll(rest, layers-n, false, max(busiest, float64(n)*layer+loss), least)
+		}
+	}
+	choose(0)
 }
