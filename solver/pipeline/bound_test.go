@@ -66,6 +66,7 @@ func TestNoPlanIsBelowTheBound(t *testing.T) {
 		"nodes":      {"2x4 h100_sxm", skewed(rand.New(rand.NewPCG(3, 1)), 12, 8192)},
 		"one length": {"1x2 h100_sxm", slices.Repeat([]units.Tokens{64}, 4000)},
 		"very short": {"1x2 h100_sxm", []units.Tokens{20, 3, 1, 1, 17}},
+		"long":       {"1x1 h100_sxm", []units.Tokens{131072}},
 	} {
 		for links := range 2 {
 			profile, job := reference.Job(t, few, of.cluster, 1024)
@@ -106,6 +107,25 @@ func TestNoPlanIsBelowTheBound(t *testing.T) {
 			if least < bound || bound < least/20 {
 				t.Errorf("%s, links %d: a bound of %v, and the best of sixty takes %v", name, links, bound, least)
 			}
+		}
+	}
+}
+
+// Of very many short sequences of a narrow model, attention is most of a layer, and takes least
+// in a call of all of them.
+func TestFloorOfManyShortSequences(t *testing.T) {
+	m := reference.Llama(1)
+	m.Hidden, m.FFN, m.QHeads, m.KVHeads, m.HeadDim, m.Vocab = 128, 256, 16, 16, 64, 64
+	for _, tokens := range []units.Tokens{64, 512} {
+		p := lawful(t, m, "1x1 h100_sxm", costmodel.Zero3, slices.Repeat([]units.Tokens{tokens}, 20000))
+		all := make([]int, len(p.Lengths))
+		for i := range all {
+			all[i] = i
+		}
+		w := p.Work([]int{0}, pipeline.Chunk{Sequence: -1, Whole: all})
+		floor, _ := p.Floor(p.Device(0), 1, true)
+		if took := w.Forward + w.Backward; floor > took || floor < 0.8*took {
+			t.Errorf("%d tokens: all at once take %v a layer, and at least %v were said to be taken", int64(tokens), took, floor)
 		}
 	}
 }
