@@ -1,14 +1,11 @@
 package results
 
 import (
-	"bytes"
 	"context"
-	"encoding/csv"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -235,38 +232,10 @@ func (q pipelineProblem) fields(r pipelineRow) []string {
 func readPipelines(t testing.TB, path string) map[string]pipelineRow {
 	t.Helper()
 	rows := map[string]pipelineRow{}
-	data, err := os.ReadFile(path)
-	if os.IsNotExist(err) {
-		return rows
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines, err := csv.NewReader(bytes.NewReader(data)).ReadAll()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !slices.Equal(lines[0], pipelineHeader()) {
-		t.Fatalf("%s has other columns: %v; remove it and run docs/infinipipe.sh again", path, lines[0])
-	}
-	for _, l := range lines[1:] {
-		at := 6
-		number := func() units.Seconds {
-			v, err := strconv.ParseFloat(l[at], 64)
-			if err != nil {
-				t.Fatalf("%s: %v: %v", path, l, err)
-			}
-			at++
-			return units.Seconds(v)
-		}
-		r := pipelineRow{Devices: int(number()), Time: map[string]units.Seconds{}}
-		for _, s := range pipelineStrategies() {
-			r.Time[s] = number()
-		}
-		r.Bound, r.Adaptive, r.FlexSP, r.Groups = number(), number(), number(), number()
-		r.Taken = l[at]
-		at++
-		r.Stages, r.Planning, r.InfiniPipe = int(number()), number(), number()
+	for _, l := range tableRows(t, path, "docs/infinipipe.sh", pipelineHeader()) {
+		f := fields{t, l[6:]}
+		r := pipelineRow{Devices: int(f.seconds()), Time: f.times(pipelineStrategies()), Bound: f.seconds(), Adaptive: f.seconds(), FlexSP: f.seconds(), Groups: f.seconds(), Taken: f.text()}
+		r.Stages, r.Planning, r.InfiniPipe = int(f.seconds()), f.seconds(), f.seconds()
 		rows[strings.Join(l[:6], "|")] = r
 	}
 	return rows
@@ -280,33 +249,10 @@ func TestPipelinesEvidence(t *testing.T) {
 		t.Skip("set EVENKEEL_PIPELINES to a folder, or run docs/infinipipe.sh: it takes minutes")
 	}
 	path := filepath.Join(out, "comparisons.csv")
-	rows := readPipelines(t, path)
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	w := csv.NewWriter(file)
-	if len(rows) == 0 {
-		if err := w.Write(pipelineHeader()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i, q := range pipelineProblems() {
-		if _, known := rows[q.key()]; known {
-			continue
-		}
+	appendRows(t, path, pipelineHeader(), readPipelines(t, path), pipelineProblems(), func(q pipelineProblem) ([]string, string) {
 		r := q.solve(t)
-		if err := w.Write(q.fields(r)); err != nil {
-			t.Fatal(err)
-		}
-		rows[q.key()] = r
-		w.Flush()
-		fmt.Printf("%d: %s: evenkeel %v, infinipipe %v, bound %v\n", i, q.key(), r.Time["evenkeel"], r.Time["infinipipe"], r.Bound)
-	}
-	if w.Flush(); w.Error() != nil {
-		t.Fatal(w.Error())
-	}
+		return q.fields(r), fmt.Sprintf(": evenkeel %v, infinipipe %v, bound %v", r.Time["evenkeel"], r.Time["infinipipe"], r.Bound)
+	})
 	if err := doc.WriteAtomic(filepath.Join(out, "README.md"), pipelinePage(readPipelines(t, path))); err != nil {
 		t.Fatal(err)
 	}

@@ -186,13 +186,13 @@ func (q taskProblem) fields(r taskRow) []string {
 	return append(f, number(r.Continuous, 9), number(r.Bound, 9), r.Taken, number(r.Planning, 3), number(r.Spindle, 3))
 }
 
-// readTasks reads the table of comparisons by key; none if there is no file.
-func readTasks(t testing.TB, path string) map[string]taskRow {
+// tableRows are the lines of a table of comparisons that a script makes, without the header;
+// none if there is no file.
+func tableRows(t testing.TB, path, script string, header []string) [][]string {
 	t.Helper()
-	rows := map[string]taskRow{}
 	data, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
-		return rows
+		return nil
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -201,28 +201,82 @@ func readTasks(t testing.TB, path string) map[string]taskRow {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(lines[0], taskHeader()) {
-		t.Fatalf("%s has other columns: %v; remove it and run docs/spindle.sh again", path, lines[0])
+	if !slices.Equal(lines[0], header) {
+		t.Fatalf("%s has other columns: %v; remove it and run %s again", path, lines[0], script)
 	}
-	for _, l := range lines[1:] {
-		at := 4
-		number := func() units.Seconds {
-			v, err := strconv.ParseFloat(l[at], 64)
-			if err != nil {
-				t.Fatalf("%s: %v: %v", path, l, err)
-			}
-			at++
-			return units.Seconds(v)
+	return lines[1:]
+}
+
+// fields reads the fields of a line one after the other.
+type fields struct {
+	t    testing.TB
+	line []string
+}
+
+func (f *fields) text() string {
+	v := f.line[0]
+	f.line = f.line[1:]
+	return v
+}
+
+func (f *fields) seconds() units.Seconds {
+	f.t.Helper()
+	text := f.text()
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		f.t.Fatalf("%q, before %v: %v", text, f.line, err)
+	}
+	return units.Seconds(v)
+}
+
+// times are those of strategies.
+func (f *fields) times(strategies []string) map[string]units.Seconds {
+	f.t.Helper()
+	of := map[string]units.Seconds{}
+	for _, s := range strategies {
+		of[s] = f.seconds()
+	}
+	return of
+}
+
+// appendRows adds to a table of comparisons the rows of problems that it lacks. row makes one.
+func appendRows[Q compared, R any](t testing.TB, path string, header []string, known map[string]R, problems []Q, row func(Q) ([]string, string)) {
+	t.Helper()
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	w := csv.NewWriter(file)
+	if len(known) == 0 {
+		if err := w.Write(header); err != nil {
+			t.Fatal(err)
 		}
-		r := taskRow{Devices: int(number()), Time: map[string]units.Seconds{}}
-		for _, s := range taskStrategies() {
-			r.Time[s] = number()
+	}
+	for i, q := range problems {
+		if _, ok := known[q.key()]; ok {
+			continue
 		}
-		r.Continuous, r.Bound = number(), number()
-		r.Taken = l[at]
-		at++
-		r.Planning, r.Spindle = number(), number()
-		rows[strings.Join([]string{l[0], l[1], l[2], l[3]}, "|")] = r
+		line, said := row(q)
+		if err := w.Write(line); err != nil {
+			t.Fatal(err)
+		}
+		w.Flush()
+		fmt.Printf("%d: %s%s\n", i, q.key(), said)
+	}
+	if w.Flush(); w.Error() != nil {
+		t.Fatal(w.Error())
+	}
+}
+
+// readTasks reads the table of comparisons by key; none if there is no file.
+func readTasks(t testing.TB, path string) map[string]taskRow {
+	t.Helper()
+	rows := map[string]taskRow{}
+	for _, l := range tableRows(t, path, "docs/spindle.sh", taskHeader()) {
+		f := fields{t, l[4:]}
+		r := taskRow{Devices: int(f.seconds()), Time: f.times(taskStrategies()), Continuous: f.seconds(), Bound: f.seconds(), Taken: f.text(), Planning: f.seconds(), Spindle: f.seconds()}
+		rows[strings.Join(l[:4], "|")] = r
 	}
 	return rows
 }
@@ -235,34 +289,7 @@ func TestTasksEvidence(t *testing.T) {
 		t.Skip("set EVENKEEL_TASKS to a folder, or run docs/spindle.sh: it takes minutes")
 	}
 	path := filepath.Join(out, "comparisons.csv")
-	rows := readTasks(t, path)
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	w := csv.NewWriter(file)
-	if len(rows) == 0 {
-		if err := w.Write(taskHeader()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i, q := range taskProblems(t) {
-		if _, known := rows[q.key()]; known {
-			continue
-		}
-		r := q.solve(t)
-		if err := w.Write(q.fields(r)); err != nil {
-			t.Fatal(err)
-		}
-		rows[q.key()] = r
-		if w.Flush(); i%50 == 0 {
-			fmt.Printf("%d: %s\n", i, q.key())
-		}
-	}
-	if w.Flush(); w.Error() != nil {
-		t.Fatal(w.Error())
-	}
+	appendRows(t, path, taskHeader(), readTasks(t, path), taskProblems(t), func(q taskProblem) ([]string, string) { return q.fields(q.solve(t)), "" })
 	if err := doc.WriteAtomic(filepath.Join(out, "README.md"), taskPage(t, readTasks(t, path))); err != nil {
 		t.Fatal(err)
 	}

@@ -109,21 +109,7 @@ func (d *Document) ranks() (int, error) {
 }
 
 // Chosen is the candidate whose plan the document holds; nil if Compared does not list it.
-func (d *Document) Chosen() *recommend.Candidate {
-	at := slices.IndexFunc(d.Compared, func(c recommend.Candidate) bool { return c.Verdict == recommend.Chosen })
-	if at < 0 {
-		return nil
-	}
-	return &d.Compared[at]
-}
+func (d *Document) Chosen() *recommend.Candidate { return recommend.ChosenOf(d.Compared) }
 
 // Baseline is the fastest of the baselines' candidates; nil if no baseline has a plan.
-func (d *Document) Baseline() *recommend.Candidate {
-	var best *recommend.Candidate
-	for i := range d.Compared {
-		if c := &d.Compared[i]; c.Baseline && c.Planned() && (best == nil || c.Time < best.Time) {
-			best = c
-		}
-	}
-	return best
-}
+func (d *Document) Baseline() *recommend.Candidate { return recommend.BaselineOf(d.Compared) }

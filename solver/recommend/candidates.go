@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -40,6 +41,26 @@ type Candidate struct {
 // Planned says that the strategy has a plan.
 func (c *Candidate) Planned() bool {
 	return c.Verdict == Chosen || c.Verdict == Equal || c.Verdict == Tie || c.Verdict == Slower
+}
+
+// ChosenOf is the candidate that is chosen; nil if none is.
+func ChosenOf(all []Candidate) *Candidate {
+	at := slices.IndexFunc(all, func(c Candidate) bool { return c.Verdict == Chosen })
+	if at < 0 {
+		return nil
+	}
+	return &all[at]
+}
+
+// BaselineOf is the fastest of the baselines with a plan; nil if there is none.
+func BaselineOf(all []Candidate) *Candidate {
+	var best *Candidate
+	for i := range all {
+		if c := &all[i]; c.Baseline && c.Planned() && (best == nil || c.Time < best.Time) {
+			best = c
+		}
+	}
+	return best
 }
 
 // Table is the candidates of a document with what it says of the plan that it holds.
