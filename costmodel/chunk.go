@@ -210,7 +210,7 @@ func (j Job) StageStates(layers, n, tables int) units.Bytes {
 	default: // with the layer at work and the next gathered whole
 		bytes = share(2*e*params+optim) + 2*e*j.Model.LayerParams()
 	}
-	table := int64(tables) * j.Model.embedParams()
+	table := int64(tables) * j.Model.TableParams()
 	return units.Bytes(bytes + 2*e*table + share((16-2*e)*table))
 }
 
@@ -225,9 +225,6 @@ func (m Model) StageTables(first, last bool) int {
 	}
 	return 0
 }
-
-// TableParams is the parameters of one of them.
-func (m Model) TableParams() int64 { return m.embedParams() }
 
 // Linear is the seconds that one layer takes for tokens on a device, forward and backward,
 // without attention.

@@ -220,7 +220,7 @@ func (j Job) stateBytes(n int64) units.Bytes {
 		return units.Bytes(param + share(grad+optim))
 	}
 	// Gathered whole: the layer at work and the next; or the output projection.
-	window := e * max(2*j.Model.LayerParams(), j.Model.embedParams())
+	window := e * max(2*j.Model.LayerParams(), j.Model.TableParams())
 	return units.Bytes(share(param+grad+optim) + window)
 }
 

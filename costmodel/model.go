@@ -191,16 +191,16 @@ func (m Model) LayerParams() int64 {
 	return n
 }
 
-// embedParams is the number of parameters of the input embedding, and of the
+// TableParams is the number of parameters of the input embedding, and of the
 // output projection where it is another matrix.
-func (m Model) embedParams() int64 { return int64(m.Vocab) * int64(m.Hidden) }
+func (m Model) TableParams() int64 { return int64(m.Vocab) * int64(m.Hidden) }
 
 // Params is the exact number of parameters.
 func (m Model) Params() int64 {
-	n := int64(m.Layers)*m.LayerParams() + m.normParams() + m.embedParams()
+	n := int64(m.Layers)*m.LayerParams() + m.normParams() + m.TableParams()
 	n += int64(m.PositionRows) * int64(m.Hidden)
 	if !m.TiedEmbeddings {
-		n += m.embedParams()
+		n += m.TableParams()
 	}
 	if m.VocabBias {
 		n += int64(m.Vocab)

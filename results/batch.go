@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/batch"
 	"github.com/evenkeel/evenkeel/solver/recommend"
@@ -42,34 +41,21 @@ func batchHead(p *printer, d *batch.Document) {
 	for _, f := range d.Fleet {
 		fleet = append(fleet, fmt.Sprintf("%d %s", batch.Pool(f).Count(), f.Device))
 	}
-	p.para("", fmt.Sprintf("%s plan of %s (%s tokens, the longest %s) on %s", batchStamp(d), plural(len(d.Lengths), "sequence"), total, longest, strings.Join(fleet, " + ")))
+	p.para("", fmt.Sprintf("%s plan of %s (%s tokens, the longest %s) on %s", stampOf(d.Simulated, chosenOf(d)), plural(len(d.Lengths), "sequence"), total, longest, strings.Join(fleet, " + ")))
 	p.para("", "prices: "+d.Costs)
 	written(p, d.Tool, d.Created)
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
-	p.para("", fmt.Sprintf("step %s in %s, by %s; no plan of such groups takes less than %v at these prices, so this one is at most %s above the best of them", batchStep(d), microBatches(len(d.Micro)), d.Strategy, d.Bound, units.Percent(d.Gap)))
+	p.para("", fmt.Sprintf("step %s in %s, by %s; no plan of such groups takes less than %v at these prices, so this one is at most %s above the best of them", stepOf(d.Time, chosenOf(d)), microBatches(len(d.Micro)), d.Strategy, d.Bound, units.Percent(d.Gap)))
 }
 
-// batchStamp is the first word of a plan, as planStamp has it of one sequence; published
-// prices do not tell what they rest on.
-func batchStamp(d *batch.Document) string {
-	if d.Simulated {
-		return "SIMULATED"
+// chosenOf is the chosen candidate of a batch, as those of other plans are; nil if there is none.
+func chosenOf(d *batch.Document) *recommend.Candidate {
+	if c := d.Chosen(); c != nil {
+		return &c.Candidate
 	}
-	if c := d.Chosen(); c != nil && (c.Interval.Source == costmodel.Transferred || c.Interval.Source == costmodel.Assumed) {
-		return "HYPOTHETICAL"
-	}
-	return "PREDICTED"
-}
-
-// batchStep is the chosen plan's time with its error, where one is known.
-func batchStep(d *batch.Document) string {
-	c := d.Chosen()
-	if c == nil || c.Interval.Mid <= 0 {
-		return d.Time.String()
-	}
-	return fmt.Sprintf("%s (%s)", estimate(c.Interval), c.Interval.Source)
+	return nil
 }
 
 // batchReasons explains the choice by what was faster: the plans whose gain is in doubt.

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
@@ -90,4 +91,35 @@ func candidateAgainst(c recommend.Candidate, base *recommend.Candidate) string {
 // inDoubt says that a candidate may be as fast as the strongest baseline.
 func inDoubt(c recommend.Candidate, base *recommend.Candidate) bool {
 	return base != nil && c.Strategy != base.Strategy && c.Interval.Mid > 0 && math.Abs(float64(base.Time-c.Time)) <= float64(c.GainError)
+}
+
+// stampOf is the first word of a plan: what its time rests on.
+func stampOf(simulated bool, chosen *recommend.Candidate) string {
+	if simulated {
+		return "SIMULATED"
+	}
+	if chosen != nil && (chosen.Interval.Source == costmodel.Transferred || chosen.Interval.Source == costmodel.Assumed) {
+		return "HYPOTHETICAL"
+	}
+	return "PREDICTED"
+}
+
+// stepOf is a plan's time with its error, where one is known.
+func stepOf(t units.Seconds, chosen *recommend.Candidate) string {
+	if chosen == nil || chosen.Interval.Mid <= 0 {
+		return t.String()
+	}
+	return fmt.Sprintf("%s (%s)", estimate(chosen.Interval), chosen.Interval.Source)
+}
+
+// reasons explains the choice, and those that were faster and in doubt.
+func (x contest) reasons(p *printer) {
+	if c := recommend.ChosenOf(x.candidates); c != nil {
+		whyChosen(p, x.taken, c.Strategy, c.Why)
+	}
+	for _, c := range x.candidates {
+		if c.Verdict == recommend.Tie {
+			whyNot(p, c.Strategy, string(c.Verdict), c.Why)
+		}
+	}
 }

@@ -11,7 +11,6 @@ import (
 	costs "github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/pipeline"
-	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // PipelinePlan prints a plan of a pipeline: what was considered, what every stage has, what
@@ -19,8 +18,9 @@ import (
 func PipelinePlan(w io.Writer, d *pipeline.Document) error {
 	p := &printer{w: w}
 	pipelineHead(p, d)
-	contest{candidates: d.Compared, base: d.Baseline(), taken: d.Taken, time: d.Time}.show(p)
-	pipelineReasons(p, d)
+	considered := contest{candidates: d.Compared, base: d.Baseline(), taken: d.Taken, time: d.Time}
+	considered.show(p)
+	considered.reasons(p)
 	pipelineStages(p, d)
 	pipelineChunks(p, d)
 	pipelinePicture(p, d)
@@ -40,37 +40,17 @@ func pipelineHead(p *printer, d *pipeline.Document) {
 	for r := range all {
 		all[r] = r
 	}
-	p.para("", fmt.Sprintf("%s plan of %s as a pipeline: %s (%s tokens, the longest %s) on %s", pipelineStamp(d), orNone(d.Name), plural(len(d.Lengths), "sequence"), total, longest, devicesOf(d, all)))
+	p.para("", fmt.Sprintf("%s plan of %s as a pipeline: %s (%s tokens, the longest %s) on %s", stampOf(d.Simulated, d.Chosen()), orNone(d.Name), plural(len(d.Lengths), "sequence"), total, longest, devicesOf(d, all)))
 	p.para("", "prices: "+d.Prices)
 	written(p, d.Tool, d.Created)
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
-	how := fmt.Sprintf("step %s in %s through %s, by %s", pipelineStep(d), plural(len(d.Chunks), "chunk"), plural(len(d.Stages), "stage"), d.Strategy)
+	how := fmt.Sprintf("step %s in %s through %s, by %s", stepOf(d.Time, d.Chosen()), plural(len(d.Chunks), "chunk"), plural(len(d.Stages), "stage"), d.Strategy)
 	if d.Bound > 0 {
 		how += fmt.Sprintf("; no plan takes less than %v at these prices, so this one is at most %s above the best", d.Bound, units.Percent(d.Gap))
 	}
 	p.para("", fmt.Sprintf("%s; the devices of its stages wait for %s of it", how, units.Percent(waiting(d))))
-}
-
-// pipelineStamp is the first word of a plan, as batchStamp has it of a batch.
-func pipelineStamp(d *pipeline.Document) string {
-	if d.Simulated {
-		return "SIMULATED"
-	}
-	if c := d.Chosen(); c != nil && (c.Interval.Source == costmodel.Transferred || c.Interval.Source == costmodel.Assumed) {
-		return "HYPOTHETICAL"
-	}
-	return "PREDICTED"
-}
-
-// pipelineStep is the plan's time with its error, where one is known.
-func pipelineStep(d *pipeline.Document) string {
-	c := d.Chosen()
-	if c == nil || c.Interval.Mid <= 0 {
-		return d.Time.String()
-	}
-	return fmt.Sprintf("%s (%s)", estimate(c.Interval), c.Interval.Source)
 }
 
 // busy is the share of the step in which a stage computes passes.
@@ -107,18 +87,6 @@ func devicesOf(d *pipeline.Document, ranks []int) string {
 		types[i] = fmt.Sprintf("%d %s", count[of], of)
 	}
 	return strings.Join(types, " + ")
-}
-
-// pipelineReasons explains the choice, and those that were faster and in doubt.
-func pipelineReasons(p *printer, d *pipeline.Document) {
-	if c := d.Chosen(); c != nil {
-		whyChosen(p, d.Taken, c.Strategy, c.Why)
-	}
-	for _, c := range d.Compared {
-		if c.Verdict == recommend.Tie {
-			whyNot(p, c.Strategy, string(c.Verdict), c.Why)
-		}
-	}
 }
 
 // pipelineStages is a row a stage, in the order of the model's layers.

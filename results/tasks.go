@@ -8,11 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/evenkeel/evenkeel/costmodel"
 	costs "github.com/evenkeel/evenkeel/costmodel/multitask"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/multitask"
-	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // TaskPlan prints a plan of tasks: what was considered, what runs where and when, and a
@@ -20,8 +18,9 @@ import (
 func TaskPlan(w io.Writer, d *multitask.Document) error {
 	p := &printer{w: w}
 	taskHead(p, d)
-	taskConsidered(p, d)
-	taskReasons(p, d)
+	considered := contest{candidates: d.Compared, base: d.Baseline(), taken: d.Taken, time: d.Time}
+	considered.show(p)
+	considered.reasons(p)
 	taskRuns(p, d)
 	taskPicture(p, d)
 	for _, n := range d.Notes {
@@ -41,13 +40,13 @@ func taskHead(p *printer, d *multitask.Document) {
 	for _, e := range d.Devices {
 		devices = append(devices, fmt.Sprintf("%d %s", ranksIn(e.Ranks), e.Device))
 	}
-	p.para("", fmt.Sprintf("%s plan of %s: %s of %s on %s", taskStamp(d), orNone(d.Name), plural(len(d.Modules), "module"), plural(len(tasks), "task"), strings.Join(devices, " + ")))
+	p.para("", fmt.Sprintf("%s plan of %s: %s of %s on %s", stampOf(d.Simulated, d.Chosen()), orNone(d.Name), plural(len(d.Modules), "module"), plural(len(tasks), "task"), strings.Join(devices, " + ")))
 	p.para("", "prices: "+d.Prices)
 	written(p, d.Tool, d.Created)
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
-	p.para("", fmt.Sprintf("step %s, by %s; no plan takes less than %v at these prices, so this one is at most %s above the best; devices are at work for %s of it", taskStep(d), d.Strategy, d.Bound, units.Percent(d.Gap), units.Percent(atWork(d))))
+	p.para("", fmt.Sprintf("step %s, by %s; no plan takes less than %v at these prices, so this one is at most %s above the best; devices are at work for %s of it", stepOf(d.Time, d.Chosen()), d.Strategy, d.Bound, units.Percent(d.Gap), units.Percent(atWork(d))))
 }
 
 func ranksIn(nodes [][]int) int {
@@ -58,30 +57,6 @@ func ranksIn(nodes [][]int) int {
 	return n
 }
 
-// taskStamp is the first word of a plan, as batchStamp has it of a batch.
-func taskStamp(d *multitask.Document) string {
-	if d.Simulated {
-		return "SIMULATED"
-	}
-	if c := d.Chosen(); c != nil && (c.Interval.Source == costmodel.Transferred || c.Interval.Source == costmodel.Assumed) {
-		return "HYPOTHETICAL"
-	}
-	return "PREDICTED"
-}
-
-// taskStep is the plan's time with its error, where one is known.
-func taskStep(d *multitask.Document) string {
-	c := d.Chosen()
-	if c == nil || c.Interval.Mid <= 0 {
-		return d.Time.String()
-	}
-	return fmt.Sprintf("%s (%s)", estimate(c.Interval), c.Interval.Source)
-}
-
-func taskConsidered(p *printer, d *multitask.Document) {
-	contest{candidates: d.Compared, base: d.Baseline(), taken: d.Taken, time: d.Time}.show(p)
-}
-
 // atWork is the share of the devices' time in a step that runs use.
 func atWork(d *multitask.Document) float64 {
 	used := 0.0
@@ -89,18 +64,6 @@ func atWork(d *multitask.Document) float64 {
 		used += float64(r.End-r.Start) * float64(len(r.Ranks))
 	}
 	return used / float64(d.Time) / float64(len(d.Memory))
-}
-
-// taskReasons explains the choice, and those that were faster and in doubt.
-func taskReasons(p *printer, d *multitask.Document) {
-	if c := d.Chosen(); c != nil {
-		whyChosen(p, d.Taken, c.Strategy, c.Why)
-	}
-	for _, c := range d.Compared {
-		if c.Verdict == recommend.Tie {
-			whyNot(p, c.Strategy, string(c.Verdict), c.Why)
-		}
-	}
 }
 
 // taskRuns is a row a run, as they begin.

@@ -1,8 +1,6 @@
 package multitask
 
 import (
-	"slices"
-
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
@@ -18,15 +16,9 @@ func Strategies() []Strategy { return append(Published(), Evenkeel{}) }
 // Named returns an error if no strategy has the name, which may be empty. The error lists
 // all names and suggests the nearest.
 func Named(name string) error {
-	if name == "" {
-		return nil
-	}
 	var names []string
 	for _, s := range Strategies() {
 		names = append(names, s.Name())
 	}
-	if slices.Contains(names, name) {
-		return nil
-	}
-	return recommend.Unknown(name, names)
+	return recommend.Known(name, names)
 }

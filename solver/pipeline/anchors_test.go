@@ -69,7 +69,7 @@ func TestChunksOfTheRebuild(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := p.fitted(stages[0].Ranks)
-		cut, rest := p.balanced(f, want.slices)
+		cut, rest := p.balanced(f, cutting{want.slices, 1})
 		chunks := slices.Concat(append(cut, rest)...)
 		mean, most := p.meanTime(f, chunks)
 		if len(chunks) != want.chunks || math.Abs(most/mean-want.overMean) > 0.005 {
@@ -107,11 +107,11 @@ func TestProgrammesOfTheRebuild(t *testing.T) {
 			t.Fatal(err)
 		}
 		f := p.fitted(stages[0].Ranks)
-		sequences := together(p.balanced(f, want.slices))
+		sequences := together(p.balanced(f, cutting{want.slices, 1}))
 		mean, _ := p.meanTime(f, slices.Concat(sequences...))
 		mean *= float64(stages[0].Layers)
 		g, err := group(sequences, 4, mean, mean/3/40, func(x *flight) (*solution, error) {
-			return p.newRecomputation(stages, x).rounded(t.Context())
+			return p.recomputation(stages, x, false).rounded(t.Context())
 		})
 		if err != nil || g == nil {
 			t.Fatalf("%d slices: nothing fits: %v", want.slices, err)
@@ -121,7 +121,7 @@ func TestProgrammesOfTheRebuild(t *testing.T) {
 			continue
 		}
 		for i, x := range g.flights {
-			exact, err := p.newRecomputation(stages, x).exact(t.Context(), 20*time.Second)
+			exact, err := p.recomputation(stages, x, false).exact(t.Context(), 20*time.Second)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -38,17 +38,6 @@ type bucket struct {
 	tokens units.Tokens
 }
 
-// balanced cuts and packs the sequences of a batch as InfiniPipe's sequence processor does
-// (Algorithm 1), with the longest one in n slices: cuts every long sequence at the same
-// positions, and packs short ones, the longest first, beside what is left behind the last cut
-// (a tail) or one another. A short one goes to the chunk with the least time a token where it
-// fits, or to a new one.
-//
-// The result is, by sequence that was cut, its chunks; and the chunks without a slice.
-func (p *Problem) balanced(f formula, n int) (cut [][]pipeline.Chunk, rest []pipeline.Chunk) {
-	return p.cutBy(f, cutting{n, 1})
-}
-
 // cutting is how many slices the longest sequence is cut into, and how many times as long as
 // a slice chunks of short ones take.
 type cutting struct {
@@ -65,8 +54,14 @@ func cuttings() []cutting {
 	return all
 }
 
-// cutBy is balanced with chunks that may take longer than a slice of the longest sequence.
-func (p *Problem) cutBy(f formula, by cutting) (cut [][]pipeline.Chunk, rest []pipeline.Chunk) {
+// balanced cuts and packs the sequences of a batch as InfiniPipe's sequence processor does
+// (Algorithm 1): cuts every long sequence at the same positions, which give the longest one
+// slices of equal time, and packs short ones, the longest first, beside what is left behind the
+// last cut (a tail) or one another. A short one goes to the chunk with the least time a token
+// where it fits, or to a new one.
+//
+// The result is, by sequence that was cut, its chunks; and the chunks without a slice.
+func (p *Problem) balanced(f formula, by cutting) (cut [][]pipeline.Chunk, rest []pipeline.Chunk) {
 	order := byLength(p.Lengths)
 	longest := p.Lengths[order[0]]
 	cuts, target := f.mesh(longest, by.slices), f.of(0, longest)/float64(by.slices)*by.times

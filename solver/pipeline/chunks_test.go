@@ -20,7 +20,7 @@ func TestChunksHaveEveryToken(t *testing.T) {
 		size := units.Tokens(1 + r.IntN(70000))
 		longest := slices.Max(p.Lengths)
 		for what, sequences := range map[string][][]costs.Chunk{
-			"balanced": together(p.balanced(f, 1+r.IntN(20))), "packed": p.packed(size), "sliced": p.sliced(size),
+			"balanced": together(p.balanced(f, cutting{1 + r.IntN(20), 1})), "packed": p.packed(size), "sliced": p.sliced(size),
 		} {
 			if wrong := whole(p, sequences); wrong != "" {
 				t.Errorf("seed %d: %s: %s: %+v", seed, what, wrong, sequences)
@@ -85,7 +85,7 @@ func TestBalancedChunksTakeAsLong(t *testing.T) {
 		if len(cuts) != n-1 {
 			t.Errorf("seed %d: %d cuts for %d slices", seed, len(cuts), n)
 		}
-		cut, rest := p.balanced(f, n)
+		cut, rest := p.balanced(f, cutting{n, 1})
 		for _, x := range slices.Concat(append(slices.Clone(cut), rest)...) {
 			if took := p.time(f, x) - f.each; len(x.Whole) > 0 && took > loosened*target*(1+1e-9) {
 				t.Errorf("seed %d: %+v takes %v, a slice %v", seed, x, took, target)
@@ -101,12 +101,12 @@ func TestFullSlicesHaveNothingBeside(t *testing.T) {
 	f := p.fitted([]int{0})
 	cuts := f.mesh(40000, 4)
 	p = batchOf(t, published(8, 0), 40000, 64, 40000, cuts[1])
-	cut, rest := p.balanced(f, 4)
+	cut, rest := p.balanced(f, cutting{4, 1})
 	if len(cut) != 3 || len(cut[0]) != 4 || len(cut[1]) != 4 || len(cut[2]) != 2 || len(rest) != 1 || !slices.Equal(rest[0].Whole, []int{1}) {
 		t.Errorf("%+v beside %+v", rest, cut)
 	}
 	p = batchOf(t, published(8, 0), 40000, 64, 40000, cuts[1]+64)
-	cut, rest = p.balanced(f, 4)
+	cut, rest = p.balanced(f, cutting{4, 1})
 	if len(cut) != 3 || len(cut[2]) != 3 || len(rest) != 0 || !slices.Equal(cut[2][2].Whole, []int{1}) {
 		t.Errorf("%+v beside %+v", rest, cut)
 	}
@@ -117,7 +117,7 @@ func TestShortBatchesAreNotCut(t *testing.T) {
 	for _, lengths := range [][]units.Tokens{{1}, {64}, {1, 1, 1}, {63, 5}} {
 		p := batchOf(t, published(8, 0), lengths...)
 		f := p.fitted([]int{0})
-		if cut, rest := p.balanced(f, 8); len(cut) > 0 || whole(p, together(cut, rest)) != "" {
+		if cut, rest := p.balanced(f, cutting{8, 1}); len(cut) > 0 || whole(p, together(cut, rest)) != "" {
 			t.Errorf("%v: %+v, %+v", lengths, cut, rest)
 		}
 	}

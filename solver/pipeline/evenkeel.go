@@ -149,7 +149,7 @@ func (p *Problem) begin(ctx context.Context) []*draft {
 			if ctx.Err() != nil {
 				break
 			}
-			l := lead{stages: stages, sequences: together(p.cutBy(f, by))}
+			l := lead{stages: stages, sequences: together(p.balanced(f, by))}
 			if all := slices.Concat(l.sequences...); len(all) != chunks { // more slices do not always cut more
 				l.time, chunks = p.promise(stages, formulas, all), len(all)
 				leads = append(leads, l)

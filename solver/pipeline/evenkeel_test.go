@@ -290,7 +290,7 @@ func TestRelax(t *testing.T) {
 		t.Fatal(err)
 	}
 	f := p.fitted(stages[0].Ranks)
-	plan := planOf(stages, []*flight{newFlight(together(p.balanced(f, 16)))}, nil)
+	plan := planOf(stages, []*flight{newFlight(together(p.balanced(f, cutting{16, 1})))}, nil)
 	everything(plan)
 	if err := p.Room(plan); err != nil {
 		t.Fatal(err)
@@ -320,6 +320,29 @@ func TestRelax(t *testing.T) {
 			plan.Recompute[s][k]++
 			break
 		}
+	}
+}
+
+// Ours has its plan before InfiniPipe's programmes may use up the time that there is, and after
+// what people run.
+func TestOursIsSearchedBeforeInfiniPipe(t *testing.T) {
+	p := lawful(t, eightLayers(), "1x4 h100_sxm + 1x4 a100_sxm", costmodel.Zero3, skewed(rand.New(rand.NewPCG(4, 2)), 60, 65536))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var asked []string
+	d, err := Solve(ctx, p, "evenkeel", func() units.Seconds { return 0 }, func(strategy string) {
+		if asked = append(asked, strategy); strategy == "infinipipe" {
+			cancel()
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"static-sp", "1f1b", "seq1f1b", "evenkeel", "infinipipe"}; !slices.Equal(asked, want) {
+		t.Errorf("%q, want %q", asked, want)
+	}
+	if base := d.Baseline(); d.Time > 0.9*base.Time {
+		t.Errorf("ours takes %v, %s %v", d.Time, base.Strategy, base.Time)
 	}
 }
 

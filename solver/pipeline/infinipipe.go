@@ -47,7 +47,7 @@ func (InfiniPipe) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error)
 			if ctx.Err() != nil {
 				break
 			}
-			sequences, before := together(p.cutBy(f, by)), best.plan
+			sequences, before := together(p.balanced(f, by)), best.plan
 			plan, err := p.infinipipe(ctx, stages, f, sequences, best.time())
 			if best.take(p, plan, err); best.plan != before {
 				last, with = stages, sequences

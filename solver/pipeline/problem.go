@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"math/bits"
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
@@ -75,14 +74,6 @@ type IllegalError struct{ Why string }
 
 // Error gives the reason.
 func (e *IllegalError) Error() string { return e.Why }
-
-// equalStages are the cluster's ranks in their order, cut into n stages of as many each, with
-// as many layers each or one more.
-//
-// Errors: *IllegalError.
-func (p *Problem) equalStages(n int) ([]pipeline.Stage, error) {
-	return p.cut(p.all(), n, 0)
-}
 
 // all are all ranks.
 func (p *Problem) all() []int {
@@ -170,20 +161,25 @@ func (p *Problem) sets() [][]int {
 		}
 	}
 	sets := [][]int{p.all()}
-	if len(types) == 1 || len(types) > 16 {
-		return sets
-	}
-	for set := 1; set < 1<<len(types)-1; set++ {
-		if len(types) > mostSets && bits.OnesCount(uint(set)) > 1 {
-			continue
-		}
+	add := func(in func(kind int) bool) {
 		var ranks []int
 		for r := range p.Devices() {
-			if set>>types[p.Device(r)]&1 == 1 {
+			if in(types[p.Device(r)]) {
 				ranks = append(ranks, r)
 			}
 		}
 		sets = append(sets, ranks)
+	}
+	switch {
+	case len(types) == 1:
+	case len(types) > mostSets:
+		for only := range len(types) {
+			add(func(kind int) bool { return kind == only })
+		}
+	default:
+		for set := 1; set < 1<<len(types)-1; set++ {
+			add(func(kind int) bool { return set>>kind&1 == 1 })
+		}
 	}
 	return sets
 }

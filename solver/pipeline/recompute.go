@@ -25,14 +25,9 @@ type recomputation struct {
 	hopeless bool // does not fit with everything computed again
 }
 
-// newRecomputation makes the programme of a flight on stages, as published. Rows that hold
-// without any recomputation are left out.
-func (p *Problem) newRecomputation(stages []pipeline.Stage, f *flight) *recomputation {
-	return p.recomputation(stages, f, false)
-}
-
-// recomputation is newRecomputation which, where atWork, leaves room for the layer that is
-// computed again in the pass at work beside what is held, as plans are judged by.
+// recomputation makes the programme of a flight on stages. Rows that hold without any
+// recomputation are left out. As published it leaves no room for the layer that is computed again
+// in the pass at work beside what is held, by which plans are judged; atWork it does.
 func (p *Problem) recomputation(stages []pipeline.Stage, f *flight, atWork bool) *recomputation {
 	r := &recomputation{flight: f, stages: len(stages)}
 	at := f.place()

@@ -50,7 +50,7 @@ func TestProgrammesAreSolved(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := p.newRecomputation(stages, f)
+		x := p.recomputation(stages, f, false)
 		rounded, err := x.rounded(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -168,7 +168,7 @@ func TestRoundedIsNoMoreThanNeeded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := p.newRecomputation(stages, f)
+		x := p.recomputation(stages, f, false)
 		s, err := x.rounded(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -208,7 +208,7 @@ func TestExactIsTheLeastOfAll(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		x := p.newRecomputation(stages, f)
+		x := p.recomputation(stages, f, false)
 		if x.most > 4 || len(x.rows) == 0 {
 			continue
 		}

@@ -118,14 +118,14 @@ func TestInfiniPipeUsesTheRoomThereIs(t *testing.T) {
 		}
 		f := p.fitted(stages[0].Ranks)
 		for _, n := range []int{1, 3, 8} {
-			all := planOf(stages, []*flight{newFlight(together(p.balanced(f, n)))}, nil)
+			all := planOf(stages, []*flight{newFlight(together(p.balanced(f, cutting{n, 1})))}, nil)
 			none := all.Clone()
 			everything(all)
 			if err := p.Run(all); err != nil {
 				t.Fatal(err)
 			}
 			room := p.Room(all)
-			got, err := p.infinipipe(t.Context(), stages, f, together(p.balanced(f, n)), forever)
+			got, err := p.infinipipe(t.Context(), stages, f, together(p.balanced(f, cutting{n, 1})), forever)
 			if lacks, ok := errors.AsType[*costs.NoRoomError](err); room != nil && ok {
 				if lacks.Error() != room.Error() {
 					t.Errorf("seed %d, %d slices: %v, want %v", seed, n, lacks, room)

@@ -10,7 +10,8 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// StaticSP is sequence parallelism over all devices (DeepSpeed-Ulysses): a single stage, whole
+// StaticSP is sequence parallelism (DeepSpeed-Ulysses) over all devices, or over those of some
+// types where that is faster: a single stage, whole
 // sequences packed to a fixed number of tokens, gradients accumulated, as many layers of all
 // chunks computed again as there is no room for otherwise.
 type StaticSP struct{}
@@ -20,7 +21,7 @@ func (StaticSP) Name() string { return "static-sp" }
 
 // Claims implements Strategy.
 func (StaticSP) Claims() Claims {
-	return Claims{Baseline: true, Doc: "no pipeline: every chunk of packed whole sequences on all devices at once"}
+	return Claims{Baseline: true, Doc: "no pipeline: every chunk of packed whole sequences on all devices at once, or on those of some types"}
 }
 
 // Solve implements Strategy.

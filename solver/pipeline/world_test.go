@@ -38,6 +38,14 @@ func small(r *rand.Rand) costs.Published {
 	return m
 }
 
+// equalStages are the cluster's ranks in their order, cut into n stages of as many each, with
+// as many layers each or one more.
+//
+// Errors: *IllegalError.
+func (p *Problem) equalStages(n int) ([]costs.Stage, error) {
+	return p.cut(p.all(), n, 0)
+}
+
 // roomOf is how much a rank holds at most of a batch in one chunk on all devices, kept whole
 // and computed again: room that decides lies between.
 func roomOf(t testing.TB, m costs.Published, lengths []units.Tokens) (again, kept units.Bytes) {

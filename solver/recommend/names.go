@@ -2,10 +2,19 @@ package recommend
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/evenkeel/evenkeel/internal/spelling"
 )
+
+// Known returns an error if a name is none of the strategies'; it may be empty.
+func Known(name string, names []string) error {
+	if name == "" || slices.Contains(names, name) {
+		return nil
+	}
+	return Unknown(name, names)
+}
 
 // Unknown is the error of a name that is none of the strategies'. It lists them, and the
 // one that was perhaps meant.
