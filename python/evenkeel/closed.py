@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
-from typing import Callable, Iterator, Optional, Sequence
+from typing import Callable, Iterator, Optional, Sequence, Union
 
 from .plan import Plan, PlanError, documents
+from .stages import Pipeline
 
 FLOAT32 = 4  # bytes, of gradients on their way round the ring
 
 PHASES = ("fwd.a2a_in", "fwd.ring", "fwd.a2a_out", "bwd.a2a_in", "bwd.ring", "bwd.ring_grad", "bwd.a2a_out")
+SENDS = ("fwd.send", "bwd.send")  # between stages of a pipeline
 
 _SIZES = {"f32": 4, "bf16": 2, "f16": 2}
 
@@ -84,6 +86,38 @@ def expected(
     return out
 
 
+def expected_stages(pipeline: Pipeline, hidden: int) -> Expected:
+    """Bytes and FLOPs of all chunks of a pipeline: of the attention of one layer of every stage, and of what
+    stages send each other. With s_r the rows that rank r has of a chunk of S tokens, of a stage of n ranks:
+
+        all-to-alls    as in expected, with h_r = q_heads / n
+        fwd.send       i to j of the next stage: rows of the chunk that both have, times hidden e
+        bwd.send       j to i, as many
+        flops          4 d h_r (sum over its pieces of m tokens behind c of m c + m (m + 1) / 2); backward 2.5
+                       times that
+    """
+    out, e = Expected(), _SIZES[pipeline.dtype]
+    for s, stage in enumerate(pipeline.stages):
+        heads = pipeline.q_heads // len(stage.ranks)
+        for k, pieces in enumerate(pipeline.chunks):
+            rows = [pipeline.rows(s, i, k) for i in range(len(stage.ranks))]
+            members = [_Member(r, x.end - x.start, i * heads, (i + 1) * heads)
+                       for i, (r, x) in enumerate(zip(stage.ranks, rows))]
+            _exchanges(pipeline, members, e, out)
+            pairs = sum(p.tokens * p.context + p.tokens * (p.tokens + 1) // 2 for p in pieces)
+            for r in stage.ranks:
+                for direction, each in (("fwd", 4), ("bwd", 10)):
+                    done = each * pipeline.head_dim * heads * pairs
+                    out.flops[r, direction] = out.flops.get((r, direction), 0) + done
+            for j, q in enumerate(pipeline.stages[s + 1].ranks if s + 1 < len(pipeline.stages) else ()):
+                theirs = pipeline.rows(s + 1, j, k)
+                for r, x in zip(stage.ranks, rows):
+                    n = max(0, min(x.end, theirs.end) - max(x.start, theirs.start)) * hidden * e
+                    out.add(r, q, "fwd.send", n)
+                    out.add(q, r, "bwd.send", n)
+    return out
+
+
 def _members(plan: Plan) -> list[list[_Member]]:
     out = []
     for group in plan.groups:
@@ -95,13 +129,13 @@ def _members(plan: Plan) -> list[list[_Member]]:
     return out
 
 
-def _kv(plan: Plan, lo: int, hi: int) -> int:
+def _kv(plan: Union[Plan, Pipeline], lo: int, hi: int) -> int:
     """KV heads that query heads lo to hi read."""
     each = plan.q_heads // plan.kv_heads
     return (hi - 1) // each - lo // each + 1 if hi > lo else 0
 
 
-def _exchanges(plan: Plan, members: list[_Member], e: int, out: Expected) -> None:
+def _exchanges(plan: Union[Plan, Pipeline], members: list[_Member], e: int, out: Expected) -> None:
     """The four all-to-alls of a group."""
     wide = plan.head_dim * e
     for i in members:

@@ -1,13 +1,11 @@
 """Whether a plan runs right: results against one device's, messages and FLOPs against the closed forms.
 
-Every rank counts for itself. Results go to rank 0, which holds them against reference.py and lets all ranks
-know.
+Of plans of one sequence and of batches; compare_stages.py is of pipelines.
 """
 
 from __future__ import annotations
 
 import math
-import random
 from dataclasses import dataclass
 from typing import Any, Callable, Optional, Sequence
 
@@ -17,7 +15,10 @@ from torch import Tensor
 from . import reference
 from .closed import expected
 from .drawn import DTYPES, Drawn
-from .frames import Fault, Frames
+from .frames import Frames
+from .judge import (
+    AFFORDABLE, LAYER, LIMITS, NAMES, Found, Judge, attention_wants, chosen, counted, layer_work,
+)
 from .kernels import Kernel
 from .meter import Meter
 from .parts import Part, Work
@@ -25,35 +26,7 @@ from .plan import Plan, documents
 from .rendezvous import Meeting, Wires
 from .tokens import positions
 from .twos import Heads, Nothing, Pair
-from .whole import Layer, Model, Stack, angles
-
-# Of the relative error in the 2-norm. A whole layer's result passes several roundings more.
-LIMITS = {"f32": 1e-5, "bf16": 1e-2, "f16": 1e-2}
-LAYER = 2.0  # times that
-SAMPLED_ROWS = 256
-
-# Work of a layer's reference that a rank 0 takes on, in FLOPs: about half a minute.
-_AFFORDABLE = {"cpu": 4e11, "cuda": 1e14}
-
-NAMES = ("out", "dq", "dk", "dv")
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What is compared of a plan: query rows `at` (all of them if dense) and KV heads."""
-
-    dense: bool
-    at: Tensor
-    kv_heads: tuple[int, ...]
-
-
-def chosen(plan: Plan, sampled_above: int, seed: int) -> Sizes:
-    """Everything up to so many tokens; above, rows and one KV head by seed."""
-    if plan.seq_len <= sampled_above:
-        return Sizes(True, torch.arange(plan.seq_len), tuple(range(plan.kv_heads)))
-    source = random.Random(f"{seed} {plan.seq_len}")
-    rows = sorted(source.sample(range(plan.seq_len), min(SAMPLED_ROWS, plan.seq_len)))
-    return Sizes(False, torch.tensor(rows), (source.randrange(plan.kv_heads),))
+from .whole import Layer, Layers, Model, Stack, angles
 
 
 class Inputs:
@@ -82,17 +55,31 @@ class Inputs:
         return self._drawn[name]
 
 
-def checked(
-    number: int, work: Work, of: Callable[[Part], "Check"], layer: Optional[Layer]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+@dataclass(frozen=True)
+class Checking:
+    """What it takes to check a plan. number: of the plan; layers: None where attention alone is run."""
+
+    number: int
+    kernel: Kernel
+    inputs: Inputs
+    meeting: Meeting
+    wires: Wires
+    frames: Frames
+    sampled_above: int
+    seed: int
+    layers: Optional[Layers]
+
+
+def checked(work: Work, of: Checking) -> tuple[dict[str, Any], dict[str, Any]]:
     """The entries of a plan in `numerics` and `exact`: the worst and the sum of its parts. Those of a
     micro-batch run side by side, as they are timed, and are then compared one after the other. Raises
     Fault(numerics), Fault(bytes) or Fault(flops)."""
     found: list[dict[str, Any]] = []
     counts: list[dict[str, Any]] = []
     layers: list[dict[str, Any]] = []
+    layer = of.layers.at(0, 1)[0] if of.layers is not None else None
     for side in work.micro:
-        checks = [of(part) for part in side]
+        checks = [Check(part, of) for part in side]
         counts += [check.run() for check in checks]
         found += [check.compared() for check in checks]
         for check in checks if work.in_twos else []:
@@ -102,13 +89,13 @@ def checked(
                 check.run_layer(layer)
             layers += [check.compared_layer(layer) for check in checks]
     entry = {
-        "plan": number, **{n: max(e[n] for e in found) for n in NAMES}, "limit": found[0]["limit"],
+        "plan": of.number, **{n: max(e[n] for e in found) for n in NAMES}, "limit": found[0]["limit"],
         "reference": "sampled" if any(e["rows"] for e in found) else "dense",
         "rows": sum(e["rows"] for e in found),
     }
     if layers:
         entry["layer"] = _worst(layers)
-    return entry, {"plan": number, **{n: sum(c[n] for c in counts) for n in ("messages", "bytes", "flops")}}
+    return entry, {"plan": of.number, **{n: sum(c[n] for c in counts) for n in ("messages", "bytes", "flops")}}
 
 
 def _worst(layers: list[dict[str, Any]]) -> dict[str, Any]:
@@ -143,16 +130,13 @@ class Check:
     """The checks of one part on one rank. All ranks call the same methods in the same order, also those that
     have no work in it."""
 
-    def __init__(
-        self, number: int, part: Part, kernel: Kernel, inputs: Inputs, meeting: Meeting, wires: Wires,
-        frames: Frames, sampled_above: int, seed: int,
-    ) -> None:
-        self._number, self._part, self._kernel = number, part, kernel
-        self._inputs, self._meeting, self._wires, self._frames = inputs, meeting, wires, frames
-        self._rank, self._dense_to = meeting.world.rank, sampled_above
-        self._plan, self._docs = part.everywhere(meeting.world.size), part.docs
-        self._sizes = chosen(self._plan, sampled_above, seed)
-        self._name = " ".join(x for x in (f"plan {number}", part.name) if x)
+    def __init__(self, part: Part, of: Checking) -> None:
+        self._part, self._kernel, self._inputs, self._wires = part, of.kernel, of.inputs, of.wires
+        self._rank, self._dense_to = of.meeting.world.rank, of.sampled_above
+        self._plan, self._docs = part.everywhere(of.meeting.world.size), part.docs
+        self._sizes = chosen(self._plan.seq_len, self._plan.kv_heads, of.sampled_above, of.seed)
+        self._name = " ".join(x for x in (f"plan {of.number}", part.name) if x)
+        self._judge = Judge(self._name, of.meeting, of.wires, of.frames)
         self._own = positions(self._plan, self._rank)
         self._got: list[Tensor] = []
 
@@ -170,7 +154,10 @@ class Check:
 
     def compared(self) -> dict[str, Any]:
         """The entry of `numerics`, of what was run."""
-        return self._judged(f"{self._name} attention", self._picked(self._got), self._attention_errors)
+        def rows(r: int) -> list[int]:
+            return [len(self._rows(r)[0])] * 2 + [self._plan.tokens(r)] * 2
+
+        return self._judge.judged("attention", self._picked(self._got), rows, self._attention_errors)
 
     def run_in_twos(self) -> None:
         """Runs the attention of two micro-batches together, and compares them with the one that was run: A is
@@ -188,8 +175,8 @@ class Check:
         for results, signs in zip(ends.got, ((1, 1, 1, 1), (-1, -1, -1, 1))):
             each = [float((sign * x.double() - one).norm()) for x, sign, one in zip(results, signs, self._got)]
             off[0] = torch.maximum(off[0], torch.tensor(each, dtype=off.dtype))  # which keeps what is not a number
-        self._judged(f"{self._name} two micro-batches together", [off.to(self._wires.device)], self._apart,
-                     "one micro-batch alone")
+        self._judge.judged("two micro-batches together", [off.to(self._wires.device)], lambda _: [len(off)],
+                           self._apart, "one micro-batch alone")
 
     def run_layer(self, layer: Layer) -> None:
         """Runs a whole layer, unless comparing it is too much."""
@@ -203,7 +190,7 @@ class Check:
         at = positions(plan, self._rank, self._docs)
         tables = angles(at, model.rotary, DTYPES[plan.dtype], self._wires.device)
         stack = Stack(
-            [layer], lambda *heads: self._part.attention(self._rank, heads, self._kernel), tables, False)
+            [layer], lambda _, *heads: self._part.attention(self._rank, heads, self._kernel), tables, again=0)
         with self._part.named():
             y = stack.forward(x)
             dx = stack.backward(dy)
@@ -216,63 +203,18 @@ class Check:
         if why:
             return {"out": 0.0, "dx": 0.0, "limit": LAYER * LIMITS[self._plan.dtype], "skipped": why}
         model = layer.model
-        errors: Callable[[list[list[Tensor]]], Any] = lambda parts: self._layer_errors(parts, model, layer)
-        return self._judged(f"{self._name} layer", self._got, errors)
+        errors: Callable[[list[list[Tensor]]], Found] = lambda parts: self._layer_errors(parts, model, layer)
+        return self._judge.judged("layer", self._got, lambda r: [self._plan.tokens(r)] * 2, errors)
 
     def _exact(self, meter: Meter, times: int = 1) -> dict[str, Any]:
-        """Every pair's bytes by phase and this rank's FLOPs are the closed form's so many times, as integers."""
-        want, r = expected(self._plan, None, self._docs), self._rank
-        sent = {(p, peer): times * n for (i, peer, p), n in want.bytes.items() if i == r}
-        came = {(p, i): times * n for (i, peer, p), n in want.bytes.items() if peer == r}
-        for word, got, due in (("sent to", meter.sent, sent), ("received from", meter.received, came)):
-            for phase, peer in sorted(got.keys() | due.keys()):
-                a, b = got.get((phase, peer), 0), due.get((phase, peer), 0)
-                if a != b:
-                    raise Fault("bytes", f"{self._name}: rank {r} {word} rank {peer} in {phase}: {a} bytes, "
-                                         f"the closed form says {b}")
-        for direction in ("fwd", "bwd"):
-            a, b = meter.flops.get(direction, 0), times * want.flops.get((r, direction), 0)
-            if a != b:
-                raise Fault("flops", f"{self._name}: rank {r} computed {a} FLOPs {direction}, the closed "
-                                     f"form says {b}")
-        return {"plan": self._number, "messages": len(want.bytes), "bytes": sum(want.bytes.values()),
+        """The entry of `exact`, if the counts are the closed form's so many times."""
+        want = expected(self._plan, None, self._docs)
+        counted(self._name, self._rank, meter, want, times)
+        return {"messages": len(want.bytes), "bytes": sum(want.bytes.values()),
                 "flops": sum(want.flops.values())}
 
-    def _judged(
-        self, name: str, mine: list[Tensor], errors: Callable[[list[list[Tensor]]], Any],
-        against: str = "one device in float64",
-    ) -> dict[str, Any]:
-        """Rank 0 hears all ranks and judges, the others wait for its verdict."""
-        if self._rank:
-            for x in mine:
-                self._wires.send("results", x)
-            said: Callable[[int], None] = lambda n: setattr(self._frames.place, "step", n)
-            verdict = self._meeting.await_news(name, said)
-        else:
-            parts = [mine] + [self._theirs(r, mine) for r in range(1, self._plan.ranks)]
-            verdict = self._verdict(name, errors(parts), against)
-            self._meeting.publish(name, verdict, bool(verdict["fault"]))
-        if verdict["fault"]:
-            raise Fault("numerics", verdict["fault"])
-        entry: dict[str, Any] = verdict["entry"]
-        return entry
-
-    def _verdict(
-        self, of: str, found: tuple[dict[str, list[float]], float, dict[str, Any]], against: str
-    ) -> dict[str, Any]:
-        """found: errors of every rank by name, their limit, and what else the entry tells."""
-        errors, limit, more = found
-        for name, by_rank in errors.items():
-            worst = max(by_rank)
-            if not worst <= limit:
-                said = f"{of}: rank {by_rank.index(worst)}: {name} is off by {worst:.1e} of its norm"
-                return {"fault": said + f" against {against}, the limit is {limit:g}"}
-        return {"fault": "", "entry": {**{n: max(e) for n, e in errors.items()}, **more}}
-
     def _tick(self) -> None:
-        self._frames.place.step += 1
-        self._meeting.advance(self._name + " attention")
-        self._meeting.advance(self._name + " layer")
+        self._judge.tick("attention", "layer")
 
     def _rows(self, rank: int) -> tuple[Tensor, Tensor]:
         """Which of a rank's tokens, and which of the chosen rows, are the other's."""
@@ -285,18 +227,11 @@ class Check:
         here, heads = self._rows(self._rank)[0].to(got[0].device), list(self._sizes.kv_heads)
         return [x[here] for x in got[:2]] + [x[:, heads] for x in got[2:]]
 
-    def _theirs(self, rank: int, like: list[Tensor]) -> list[Tensor]:
-        """Results from a rank, of as many rows as it has."""
-        n = self._plan.tokens(rank)
-        rows = [n] * 2 if len(like) == 2 else [len(self._rows(rank)[0])] * 2 + [n] * 2
-        if len(like) == 1:  # what run_in_twos has found
-            rows = [len(like[0])]
-        parts = [self._wires.receive("results", rank, (k, *x.shape[1:]), x.dtype) for k, x in zip(rows, like)]
-        return [x.to(self._wires.device) for x in parts]
-
-    def _attention_errors(self, parts: list[list[Tensor]]) -> Any:
+    def _attention_errors(self, parts: list[list[Tensor]]) -> Found:
         """Of out, dq, dk, dv, by rank."""
-        wants = self._attention_wants()
+        plan = self._plan
+        wants = attention_wants(self._inputs.heads, plan.seq_len, documents(plan.seq_len, self._docs), plan.q_heads,
+                                plan.kv_heads, self._sizes, self._tick)
         errors: dict[str, list[float]] = {n: [] for n in NAMES}
         for r, got in enumerate(parts):
             index = [self._rows(r)[1]] * 2 + [positions(self._plan, r)] * 2
@@ -307,27 +242,7 @@ class Check:
                 "rows": 0 if s.dense else len(s.at)}
         return errors, LIMITS[self._plan.dtype], more
 
-    def _attention_wants(self) -> list[Tensor]:
-        """out and dq of the chosen rows and heads' dk and dv, from one device."""
-        plan, take, s = self._plan, self._inputs.heads, self._sizes
-        of = reference.Attention(plan.seq_len, documents(plan.seq_len, self._docs), self._tick)
-        everywhere = torch.arange(plan.seq_len)
-        if s.dense:
-            return list(reference.gradients(of, *(take(n, everywhere) for n in ("q", "k", "v", "dout"))))
-        out, dq = (take("q", s.at).double() for _ in range(2))
-        each, grads = plan.q_heads // plan.kv_heads, []
-        for j in range(plan.kv_heads):
-            k, v = (take(n, everywhere, j, j + 1)[:, 0] for n in ("k", "v"))
-            for h in range(j * each, (j + 1) * each):
-                rows = (take(n, s.at, h, h + 1)[:, 0] for n in ("q", "dout"))
-                q, dout = rows
-                out[:, h], dq[:, h] = of.rows(s.at, q, k, v, dout)[:2]
-            if j in s.kv_heads:
-                whole = [take(n, everywhere, j * each, (j + 1) * each) for n in ("q", "dout")]
-                grads = list(reference.gradients(of, whole[0], k[:, None], v[:, None], whole[1])[2:])
-        return [out, dq, *grads]
-
-    def _apart(self, parts: list[list[Tensor]]) -> Any:
+    def _apart(self, parts: list[list[Tensor]]) -> Found:
         """Of out, dq, dk, dv, by rank, of what run_in_twos has found; as reference.error."""
         every = torch.stack([off for off, in parts]).cpu()
         norms = every[:, 1].norm(dim=0)
@@ -336,7 +251,7 @@ class Check:
         found = torch.nan_to_num(every[:, 0] / scales, nan=math.inf)
         return {n: found[:, i].tolist() for i, n in enumerate(NAMES)}, LIMITS[self._plan.dtype], {}
 
-    def _layer_errors(self, parts: list[list[Tensor]], model: Model, layer: Layer) -> Any:
+    def _layer_errors(self, parts: list[list[Tensor]], model: Model, layer: Layer) -> Found:
         """Of the layer's output and its input's gradient, by rank."""
         plan = self._plan
         spans = documents(plan.seq_len, self._docs)
@@ -357,7 +272,5 @@ class Check:
         n = self._plan.seq_len
         if n > self._dense_to:
             return f"{n} tokens: a layer is compared up to {self._dense_to}"
-        products = model.flops(n, True) + model.flops(n, False)
-        work = 3 * products + 16 * n * n * model.q_heads * model.head_dim
-        most = _AFFORDABLE[self._wires.device.type]
+        work, most = layer_work(model, n, n * n), AFFORDABLE[self._wires.device.type]
         return f"its reference takes {work:.1e} FLOPs: up to {most:.0e} are spent" if work > most else ""

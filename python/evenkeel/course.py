@@ -5,12 +5,12 @@ the step of every one is two of them, one after the other or together, so that p
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
 
-from .compare import Inputs
+from .compare import Checking, Inputs, checked
 from .drawn import DTYPES
 from .frames import Place
 from .kernels import Kernel
@@ -21,14 +21,14 @@ from .request import Request
 from .split import Steps
 from .tokens import positions
 from .twos import Nothing, Pair
-from .whole import Layer, Linear, Stack, angles
+from .whole import Layers, Linear, Stack, angles
 
 
 class Lap:
     """A rank's work in one micro-batch, or in two that go together: forward and backward over its tokens."""
 
     def __init__(
-        self, part: Part, rank: int, asked: Request, inputs: Inputs, kernel: Kernel, layers: Sequence[Layer],
+        self, part: Part, rank: int, asked: Request, inputs: Inputs, kernel: Kernel, layers: Optional[Layers],
         trace: Recorder, device: torch.device, together: bool = False,
     ) -> None:
         self._part, place, self._together = part, part.ranks.index(rank), together
@@ -47,13 +47,15 @@ class Lap:
                 self._stack = Pair(asked.layers, Nothing(), begin, recompute, trace)
             self._inputs = tuple(inputs.heads(n, own) for n in ("q", "k", "v", "dout"))
             return
-        model = layers[0].model
+        assert layers is not None
+        model, of = layers.model, layers.at(0, asked.layers)
         tables = angles(positions(plan, place, part.docs), model.rotary, DTYPES[plan.dtype], device)
         if together:
             # Gradients of weights are not added up, as no price has that in it.
-            self._stack = Pair(len(layers), Linear(layers, tables, trace), begin, recompute, trace, dropped=True)
+            self._stack = Pair(len(of), Linear(of, tables, trace), begin, recompute, trace, dropped=True)
         else:
-            self._stack = Stack(layers, attend, tables, recompute, trace)
+            again = len(of) if recompute else 0
+            self._stack = Stack(of, lambda _, *heads: attend(*heads), tables, again, trace)
         self._inputs = tuple(inputs.wide(n, own, model.hidden) for n in ("x", "dy"))
 
     def clear(self) -> None:
@@ -81,8 +83,12 @@ class Course:
         self.work, self.asked, self._in_twos = work, asked, in_twos
         self._laps: list[Optional[Lap]] = []
 
+    def checked(self, of: Checking) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See compare."""
+        return checked(self.work, of)
+
     def prepare(
-        self, rank: int, inputs: Inputs, kernel: Kernel, layers: Sequence[Layer], trace: Recorder,
+        self, rank: int, inputs: Inputs, kernel: Kernel, layers: Optional[Layers], trace: Recorder,
         device: torch.device,
     ) -> None:
         """Makes inputs and layers."""

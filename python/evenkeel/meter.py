@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, Optional, Sequence
 
 import torch
 
@@ -29,6 +29,14 @@ class Meter:
         with self._lock:
             counter[phase, peer] = counter.get((phase, peer), 0) + n
 
+    def add(self, other: "Meter", ranks: Sequence[int]) -> None:
+        """Adds what another has counted, whose peers are places among some ranks of the run."""
+        for mine, theirs in ((self.sent, other.sent), (self.received, other.received)):
+            for (phase, peer), n in theirs.items():
+                self.message(mine, phase, ranks[peer], n)
+        for direction, n in other.flops.items():
+            self.work(direction, n)
+
     def work(self, direction: str, flops: int) -> None:
         """Adds the FLOPs of a block."""
         self.flops[direction] = self.flops.get(direction, 0) + flops
@@ -41,7 +49,7 @@ class Span:
 
     direction: str
     step: int
-    op: str  # a2a_in, ring_wait, attn, merge, a2a_out; linear_in and linear_out of a whole layer; meet
+    op: str  # a2a_in, ring_wait, attn, merge, a2a_out; linear_in and linear_out of a whole layer; meet; stage_wait
     t0_ns: int = 0
     dur_ns: int = 0
     bytes_out: int = 0

@@ -27,6 +27,9 @@ from .split import Steps
 
 BATCH_SCHEMA = "evenkeel.batchplan/v1"
 
+# A process group: its ranks, which rise, and a name, as some ranks need several.
+Members = tuple[str, tuple[int, ...]]
+
 
 @dataclass
 class Part:
@@ -70,9 +73,7 @@ class Part:
     def counted(self, meter: Meter) -> Meter:
         """What was counted in the group, by ranks of the run."""
         out = Meter()
-        for mine, theirs in ((out.sent, meter.sent), (out.received, meter.received)):
-            mine.update({(phase, self.ranks[peer]): n for (phase, peer), n in theirs.items()})
-        out.flops.update(meter.flops)
+        out.add(meter, self.ranks)
         return out
 
     @contextlib.contextmanager
@@ -96,6 +97,11 @@ class Work:
     batched: bool
 
     @property
+    def like(self) -> Plan:
+        """A plan with its heads and precision."""
+        return next(self.parts())[1].plan
+
+    @property
     def in_twos(self) -> bool:
         """Whether its micro-batches go through the layers in twos."""
         return any(part.plan.two_batch_overlap for _, part in self.parts())
@@ -105,6 +111,19 @@ class Work:
         for i, side in enumerate(self.micro):
             for part in side:
                 yield i, part
+
+    def plans(self) -> Iterator[Plan]:
+        """Those of all parts."""
+        return (part.plan for _, part in self.parts())
+
+    def groups(self) -> list[Members]:
+        """The process groups that it needs."""
+        return [("", part.ranks) for _, part in self.parts()]
+
+    def join(self, made: Mapping[Members, ProcessGroup]) -> None:
+        """Takes them."""
+        for _, part in self.parts():
+            part.group = made["", part.ranks]
 
     def own(self, rank: int) -> list[Optional[Part]]:
         """By micro-batch, the part that a rank has."""
@@ -136,19 +155,18 @@ def work_of(
 
 
 def join(
-    works: Sequence[Work], rank: int, size: int, timeout_s: float, device: Optional[torch.device]
-) -> None:
-    """Makes the process groups of all parts: one for every set of ranks, by all ranks in the same order.
-    device: where messages are, None for the host's memory."""
-    made: dict[tuple[int, ...], ProcessGroup] = {tuple(range(size)): None}
-    for work in works:
-        for _, part in work.parts():
-            if part.ranks not in made:
-                group = dist.new_group(list(part.ranks), timeout=timedelta(seconds=timeout_s))
-                made[part.ranks] = group
-                if rank in part.ranks and len(part.ranks) > 1:
-                    warm_up(group, device)
-            part.group = made[part.ranks]
+    groups: Sequence[Members], rank: int, size: int, timeout_s: float, device: Optional[torch.device]
+) -> dict[Members, ProcessGroup]:
+    """Makes process groups, each once, by all ranks in the same order. device: where messages are, None for the
+    host's memory."""
+    made: dict[Members, ProcessGroup] = {("", tuple(range(size))): None}
+    for name, ranks in groups:
+        if (name, ranks) in made:
+            continue
+        group = made[name, ranks] = dist.new_group(list(ranks), timeout=timedelta(seconds=timeout_s))
+        if rank in ranks and len(ranks) > 1:
+            warm_up(group, device)
+    return made
 
 
 def _side_by_side(side: Any, number: int, size: int) -> tuple[Part, ...]:

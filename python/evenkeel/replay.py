@@ -3,7 +3,8 @@
 Started by evenkeel with the environment that torchrun sets, a request on stdin and file descriptor 3 open for
 frames. A step is `layers` layers forward and then backward on the rank's tokens; embedding, loss, optimizer
 and the traffic of sharded parameters are not run. Of a plan of batches a step is that of every micro-batch in
-turn, in each of which the rank's group has a packed sequence, and ends with all ranks' meeting. Where any plan
+turn, in each of which the rank's group has a packed sequence, and ends with all ranks' meeting. Of a pipeline a
+step is all layers of the model, on its stages, and all chunks. Where any plan
 has two_batch_overlap, a step of every plan is two micro-batches of its sequence: of that one through the layers
 together, of the others one after the other.
 """
@@ -17,17 +18,17 @@ import random
 import resource
 import socket
 import time
-from functools import partial
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence, Union
 
 import torch
 
 from . import host, vectors
-from .compare import LIMITS, Check, Inputs, checked
+from .compare import Checking, Inputs
 from .confine import Confinement, ConfineError, confine
 from .course import Course
 from .drawn import DTYPES
 from .frames import Fault, Frames, read_request
+from .judge import LIMITS
 from .kernels import default_kernel
 from .lane import LaneError
 from .parts import Work, join, work_of
@@ -36,7 +37,12 @@ from .port import ExchangeError
 from .record import Journal, Recorder, gather
 from .rendezvous import Meeting, Wires, World, describe, package_hash
 from .request import Request, kernel_named
-from .whole import Layer, model_of
+from .staged import Staged, StagedCourse
+from .stages import SCHEMA, load_pipeline
+from .whole import Layers, model_of
+
+AnyWork = Union[Work, Staged]
+AnyCourse = Union[Course, StagedCourse]
 
 # After a peer is lost, before the process leaves: others that wait for the same peer shall name it, and not
 # this rank. The keeper of the store stays longer, for them to hear the first cause.
@@ -85,7 +91,7 @@ class _Rank:
     def __init__(self, asked: Request, world: World, frames: Frames) -> None:
         self._asked, self._world, self._frames = asked, world, frames
         works = _plans(asked, world)
-        self._plan = next(works[0].parts())[1].plan
+        self._plan = works[0].like
         self._device = _device(asked, world)
         self._confined = _confined(asked, self._device)
         host.use(asked.threads if self._device.type == "cpu" else 0, asked.cores)
@@ -94,7 +100,7 @@ class _Rank:
         self._kernel = default_kernel(like) if asked.kernel == "auto" else kernel_named(asked.kernel)
         self._trace = Recorder(world.rank, self._device, frames, asked.turns)
         in_twos = any(work.in_twos for work in works)
-        self._courses = [Course(work, asked, in_twos) for work in works]
+        self._courses = [_course(work, asked, in_twos) for work in works]
         self.meeting: Optional[Meeting] = None
 
     def run(self) -> dict[str, Any]:
@@ -124,10 +130,13 @@ class _Rank:
         world, asked = self._world, self._asked
         device = self._device if asked.backend == "nccl" else None
         try:
-            join([c.work for c in self._courses], world.rank, world.size, asked.timeout_s, device)
+            wanted = [of for c in self._courses for of in c.work.groups()]
+            made = join(wanted, world.rank, world.size, asked.timeout_s, device)
         except (RuntimeError, ValueError) as error:
             said = str(error).strip().splitlines() or [""]
             raise Fault("peer", f"rank {world.rank}: joining groups: {said[0]}") from error
+        for course in self._courses:
+            course.work.join(made)
 
     def _hello(self) -> None:
         cuda, part = self._device.type == "cuda", self._confined
@@ -142,16 +151,15 @@ class _Rank:
     def _prepared(self, meeting: Meeting, wires: Wires) -> dict[str, Any]:
         """Makes layers and inputs and checks every plan: `numerics` and `exact` of the result."""
         asked, inputs = self._asked, Inputs(self._plan, self._asked.seed, self._device)
-        layers: list[Layer] = []
+        layers: Optional[Layers] = None
         if asked.parts == "layer":
-            model, dtype = model_of(asked.plans[0]), DTYPES[self._plan.dtype]
-            layers = [Layer(model, asked.seed, i, dtype, self._device) for i in range(asked.layers)]
+            layers = Layers(model_of(asked.plans[0]), asked.seed, DTYPES[self._plan.dtype], self._device)
         numerics, exact = [], []
         for i, course in enumerate(self._courses if asked.check else []):
             self._frames.enter("numerics", i)
-            of = partial(Check, i, kernel=self._kernel, inputs=inputs, meeting=meeting, wires=wires,
-                         frames=self._frames, sampled_above=asked.sampled_above, seed=asked.seed)
-            entry, counted = checked(i, course.work, of, layers[0] if layers else None)
+            entry, counted = course.checked(Checking(
+                number=i, kernel=self._kernel, inputs=inputs, meeting=meeting, wires=wires, frames=self._frames,
+                sampled_above=asked.sampled_above, seed=asked.seed, layers=layers))
             exact.append(counted)
             numerics.append(entry)
         for course in self._courses:
@@ -179,7 +187,7 @@ class _Rank:
                 journal.end_block()
         gc.enable()
 
-    def _step(self, course: Course, wires: Wires) -> int:
+    def _step(self, course: AnyCourse, wires: Wires) -> int:
         """From leaving the barrier to the end of all this rank has to do, in ns."""
         course.clear()
         gc.collect()
@@ -191,16 +199,14 @@ class _Rank:
         return time.perf_counter_ns() - begin
 
 
-def _plans(asked: Request, world: World) -> list[Work]:
+def _plans(asked: Request, world: World) -> list[AnyWork]:
     """The plans' work, which must be alike in what ranks and layers are made for."""
-    works: list[Work] = []
+    works: list[AnyWork] = []
     for i, document in enumerate(asked.plans):
         try:
-            work = work_of(document, asked.batches_of(i), asked.docs_tokens, world.size)
-            works.append(work)
-            first = next(works[0].parts())[1].plan
-            for _, part in work.parts():
-                _like(part.plan, first)
+            works.append(_work(document, asked, i, world.size))
+            for plan in works[i].plans():
+                _like(plan, works[0].like)
             model = model_of(document) if asked.parts == "layer" else None
             if model is not None and model != model_of(asked.plans[0]):
                 raise PlanError("job.model: another model than that of plan 0; replay them apart")
@@ -212,6 +218,20 @@ def _plans(asked: Request, world: World) -> list[Work]:
             raise Fault("usage", f"plan {i}: batches: a step of plan {in_twos}, which has two_batch_overlap, is "
                                  "two micro-batches of one sequence each; replay them apart")
     return works
+
+
+def _work(document: Mapping[str, Any], asked: Request, number: int, size: int) -> AnyWork:
+    if document.get("schema") != SCHEMA:
+        return work_of(document, asked.batches_of(number), asked.docs_tokens, size)
+    for name, value, want in (("parts", asked.parts, "layer"), ("docs_tokens", asked.docs_tokens, None)):
+        if value != want:
+            raise PlanError(f"{name}: {value!r}: stages send each other whole layers' results, of the plan's own "
+                            f"sequences: want {want!r}")
+    return Staged(load_pipeline(document, size))
+
+
+def _course(work: AnyWork, asked: Request, in_twos: bool) -> AnyCourse:
+    return StagedCourse(work) if isinstance(work, Staged) else Course(work, asked, in_twos)
 
 
 def _like(plan: Plan, first: Plan) -> None:

@@ -35,12 +35,13 @@ import torch
 from torch import Tensor
 
 from .blocks import Block, cut
-from .kernels import Grads, Kernel, merge
+from .kernels import Grads, Kernel
 from .lane import Lane, Mark
 from .layout import Layout, Link, Seat
 from .meter import Meter, Trace, timed
 from .plan import Segment
 from .port import Batch, Message, Port
+from .tiles import Tiles, put
 
 
 @dataclass
@@ -62,15 +63,16 @@ class Ring:
         self, layout: Layout, seat: Seat, port: Port, kernel: Kernel, docs: Sequence[Segment], meter: Meter,
         trace: Optional[Trace],
     ) -> None:
-        self.layout, self.seat, self.port, self.kernel = layout, seat, port, kernel
-        self.docs, self.meter, self.trace = docs, meter, trace
+        self.layout, self.seat, self.port = layout, seat, port
+        self.docs, self.trace = docs, trace
         self.steps, self.buffers = layout.steps, layout.plan.ring_buffers
         self.own_last = layout.plan.own_last and self.steps > 1
         self.sends, self.receives = layout.links(seat, 1), layout.links(seat, -1)
         sources = [layout.source(seat.group, t) for t in range(self.steps)]
         self._near, self._reach = [layout.near[k] for k in sources], [layout.reach[k] for k in sources]
         self.reach = self._reach[0]  # of the own block
-        self.shared = seat.shared(layout.plan.q_heads // layout.plan.kv_heads)
+        shared = seat.shared(layout.plan.q_heads // layout.plan.kv_heads)
+        self._tiles = Tiles(kernel, shared, layout.plan.head_dim, meter, trace)
         heads = [s.kv for s in seat.slots]
         self.first = [heads.index(j) for j in seat.kv]  # slot of each distinct KV head
         self.distinct = len(self.first) == len(heads)
@@ -111,10 +113,6 @@ class Ring:
         """Of what travels of the block of a step, as far as the rank holds it."""
         return len(self.seat.slots), 2, self.layout.sent[self.layout.source(self.seat.group, step)], dim
 
-    def flops(self, block: Block) -> int:
-        """Of a block forward, counted under the mask: two multiply-adds a pair and element."""
-        return 4 * self.seat.heads * self.layout.plan.head_dim * block.pairs
-
     def bytes_in(self, block: Tensor) -> int:
         """Bytes of a block that came from the group before."""
         return sum(block[r.lo:r.hi].numel() for r in self.receives) * block.element_size()
@@ -144,13 +142,6 @@ class Ring:
         kv = block if self.distinct else block[self.first]
         return kv[:, 0], kv[:, 1]
 
-    def _shape_of(self, b: Block) -> dict[str, object]:
-        """The axes of a block, as the cost model names them."""
-        return {
-            "mask": "diag" if b.diag else "full", "q_len": b.q_len, "kv_len": b.kv_len,
-            "q_heads": self.seat.heads, "kv_heads": len(self.shared), "head_dim": self.layout.plan.head_dim,
-        }
-
     def forward_step(self, t: int, held: Held, block: Tensor) -> None:
         """Merges the attention over a block into held.out and held.lse."""
         assert held.out is not None and held.lse is not None
@@ -158,15 +149,8 @@ class Ring:
         k, v = self._keys(block) if parts else (block, block)
         for b in parts:
             rows, cols = slice(b.row, b.row + b.q_len), slice(b.col, b.col + b.kv_len)
-            with timed(self.trace, "fwd", t, "attn") as span:
-                span.flops, span.shape = self.flops(b), self._shape_of(b)
-                self.meter.work("fwd", span.flops)
-                out, lse = self.kernel.forward(held.q[:, rows], k[:, cols], v[:, cols], self.shared, b.diag)
-            with timed(self.trace, "fwd", t, "merge"):
-                if b.diag:  # the first of its rows
-                    held.out[:, rows], held.lse[:, rows] = out, lse
-                else:
-                    merge(held.out[:, rows], held.lse[:, rows], out, lse)
+            whole = held.out[:, rows], held.lse[:, rows]
+            self._tiles.forward(t, b, held.q[:, rows], k[:, cols], v[:, cols], *whole)
 
     def backward_step(self, t: int, held: Held, dout: Tensor, dq: Tensor, run: "_Backward") -> None:
         """Adds to dq and to the rank's share of the block's gradient."""
@@ -175,14 +159,10 @@ class Ring:
         k, v = self._keys(run.blocks.at(t)) if parts else (dq, dq)
         for b in parts:
             rows, cols = slice(b.row, b.row + b.q_len), slice(b.col, b.col + b.kv_len)
-            with timed(self.trace, "bwd", t, "attn") as span:
-                span.flops, span.shape = 5 * self.flops(b) // 2, self._shape_of(b)
-                self.meter.work("bwd", span.flops)
-                keys = k[:, cols], v[:, cols]
-                whole = held.out[:, rows], held.lse[:, rows]
-                grads = self.kernel.backward(
-                    dout[:, rows], held.q[:, rows], *keys, *whole, self.shared, b.diag
-                )
+            whole = held.out[:, rows], held.lse[:, rows]
+            grads = self._tiles.backward(
+                t, b, dout[:, rows], held.q[:, rows], k[:, cols], v[:, cols], *whole
+            )
             with timed(self.trace, "bwd", t, "merge"):
                 self._add(b, grads, dq[:, rows], run.share(t)[:, :, cols])
 
@@ -190,9 +170,9 @@ class Ring:
         """Adds a block's gradients to those of its rows and columns. A DIAG block is the first of its
         columns, and of its rows unless the others' blocks come before."""
         places = [share[x, side] for side in (0, 1) for x in self.first]
-        _put(dq, grads[0], b.diag and not self.own_last)
+        put(dq, grads[0], b.diag and not self.own_last)
         for place, grad in zip(places, (*grads[1], *grads[2])):
-            _put(place, grad, b.diag)
+            put(place, grad, b.diag)
 
 
 class _Blocks:
@@ -473,14 +453,6 @@ class Back:
 
 def _messages(links: Sequence[Link], block: Tensor) -> list[Message]:
     return [Message(link.peer, block[link.lo:link.hi]) for link in links]
-
-
-def _put(place: Tensor, grad: Tensor, first: bool) -> None:
-    """Adds a gradient to what is there; the first one takes its place."""
-    if first:
-        place.copy_(grad)
-    else:
-        place.add_(grad)
 
 
 def _size(shape: Sequence[int]) -> int:

@@ -21,7 +21,7 @@ from .meter import Trace, timed
 from .nodes import EPS, FusedSwiGLU, Turn, rms
 from .plan import PlanError
 
-Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # of a layer, by its number among a stack's
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,25 @@ class Layer:
         return y if bias is None else y + bias
 
 
+class Layers:
+    """The layers of a model, by their number; each is made when it is first asked for."""
+
+    def __init__(self, model: Model, seed: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.model, self._seed, self._dtype, self._device = model, seed, dtype, device
+        self._made: dict[int, Layer] = {}
+
+    def at(self, first: int, n: int) -> list[Layer]:
+        """n layers from the one numbered `first` on, which are kept."""
+        for i in range(first, first + n):
+            if i not in self._made:
+                self._made[i] = self.alone(i)
+        return [self._made[i] for i in range(first, first + n)]
+
+    def alone(self, number: int) -> Layer:
+        """One that is not kept, if it was not before."""
+        return self._made.get(number) or Layer(self.model, self._seed, number, self._dtype, self._device)
+
+
 @dataclass
 class Kept:
     """What the linear parts of a layer keep for their backward: inputs and outputs of their two graphs."""
@@ -250,19 +269,21 @@ class Stack:
     """
 
     def __init__(
-        self, layers: Sequence[Layer], attend: Attend, tables: tuple[Tensor, Tensor], recompute: bool,
-        trace: Optional[Trace] = None,
+        self, layers: Sequence[Layer], attend: Attend, tables: tuple[Tensor, Tensor], again: int,
+        trace: Optional[Trace] = None, first: int = 0,
     ) -> None:
+        """again: of how many of the first layers the forward pass is run again in the backward. first: the number
+        of the first layer in spans."""
         self._linear, self._attend = Linear(layers, tables, trace), attend
-        self._recompute, self._trace = recompute, trace
-        self._kept: list[Any] = []  # by layer: _Around, or with recompute the input
+        self._again, self._trace, self._first = again, trace, first
+        self._kept: list[Any] = []  # by layer: _Around, or if it is run again the input
 
     def forward(self, x: Tensor) -> Tensor:
         """The last layer's output of x [tokens, hidden]."""
         self._kept = []
         for i in range(len(self._linear.layers)):
             self._at(i, False)
-            if self._recompute:
+            if i < self._again:
                 self._kept.append(x)
                 with torch.no_grad():
                     x = self._forward(i, x).y
@@ -275,7 +296,7 @@ class Stack:
         """The gradient of the first layer's input; those of the weights are at the weights."""
         for i in reversed(range(len(self._linear.layers))):
             kept = self._kept.pop()
-            if self._recompute:
+            if i < self._again:
                 self._at(i, True)
                 kept = self._forward(i, kept)
             self._at(i, False)
@@ -291,7 +312,7 @@ class Stack:
     def _forward(self, i: int, x: Tensor) -> _Around:
         kept = self._linear.before(i, x)
         inner = [t.detach().requires_grad_(torch.is_grad_enabled()) for t in kept.heads]
-        out = self._attend(*inner)
+        out = self._attend(i, *inner)
         return _Around(kept, inner, out, self._linear.after(i, kept, out))
 
     def _backward(self, i: int, kept: _Around, dy: Tensor) -> Tensor:
@@ -302,4 +323,4 @@ class Stack:
 
     def _at(self, layer: int, again: bool) -> None:
         if self._trace is not None:
-            self._trace.layer, self._trace.again = layer, again
+            self._trace.layer, self._trace.again = self._first + layer, again

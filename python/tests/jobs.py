@@ -277,7 +277,7 @@ def stacked(rank: int, groups: Groups, own_last: bool, recompute: bool) -> Optio
             events.append([f"{span.direction}.{span.op} span", span.step])
             return super().span(span)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(_: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return evenkeel.attention(plan, rank, q, k, v, group=groups[4])
 
     def begin(out: Tensor) -> None:
@@ -287,7 +287,7 @@ def stacked(rank: int, groups: Groups, own_last: bool, recompute: bool) -> Optio
 
     with _noted() as events, mock.patch.object(layered, "begin_backward", begin):
         for _ in range(2):
-            stack = layered.Stack(layers, attend, tables, recompute, Noting(rank))
+            stack = layered.Stack(layers, attend, tables, len(layers) * recompute, Noting(rank))
             stack.forward(x[own])
             events.clear()
             results.append(stack.backward(dy[own]))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import signal
 import sys
 import time
 import unittest
-from typing import Any, Optional
+from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]

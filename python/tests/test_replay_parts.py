@@ -23,7 +23,7 @@ from torch import Tensor
 
 import dense
 import evenkeel
-from evenkeel import compare, nodes, reference, rendezvous, replay, whole
+from evenkeel import judge, nodes, reference, rendezvous, replay, whole
 from evenkeel.closed import expected
 from evenkeel.course import Bare
 from evenkeel.drawn import Drawn
@@ -91,8 +91,8 @@ class TestLayer(unittest.TestCase):
         plan = evenkeel.load_plan(document([[(0, 40)]], [[(0, 6)]], 6, 2, 16))
         layer = whole.Layer(m, 3, 0, torch.float32, torch.device("cpu"))
         at, docs = evenkeel.positions(plan, 0, [25, 15]), documents(40, [25, 15])
-        stack = whole.Stack([layer], lambda q, k, v: evenkeel.attention(plan, 0, q, k, v, docs=[25, 15]),
-                            whole.angles(at, m.rotary, torch.float32, "cpu"), False)
+        stack = whole.Stack([layer], lambda _, q, k, v: evenkeel.attention(plan, 0, q, k, v, docs=[25, 15]),
+                            whole.angles(at, m.rotary, torch.float32, "cpu"), 0)
         x, dy = (Drawn(1, n).filled(40, m.hidden, dtype=torch.float32) for n in ("x", "dy"))
         y = stack.forward(x)
         dx = stack.backward(dy)
@@ -125,9 +125,9 @@ class TestLayer(unittest.TestCase):
         tables = whole.angles(evenkeel.positions(plan, 0), m.rotary, torch.float32, "cpu")
         x, dy = (Drawn(1, n).filled(40, m.hidden, dtype=torch.float32) for n in ("x", "dy"))
         results = []
-        attend: whole.Attend = lambda q, k, v: evenkeel.attention(plan, 0, q, k, v)
-        for recompute in (False, True):
-            stack = whole.Stack(layers, attend, tables, recompute)
+        attend: whole.Attend = lambda _, q, k, v: evenkeel.attention(plan, 0, q, k, v)
+        for again in (0, 2, 3):
+            stack = whole.Stack(layers, attend, tables, again)
             y = stack.forward(x).detach()
             dx = stack.backward(dy)
             grads = [w.grad for layer in layers for w in layer.weights.values()]
@@ -135,8 +135,8 @@ class TestLayer(unittest.TestCase):
             stack.clear()
             self.assertTrue(all(w.grad is None for layer in layers for w in layer.weights.values()))
         self.assertEqual(len(results[0]), 2 + 3 * 6)
-        for a, b in zip(*results):
-            self.assertTrue(torch.equal(a, b))
+        for a, *others in zip(*results):
+            self.assertTrue(all(torch.equal(a, b) for b in others))
 
     def test_refused(self) -> None:
         for changed, said in (
@@ -286,11 +286,8 @@ class TestRefusals(unittest.TestCase):
 
 
 class TestExact(unittest.TestCase):
-    def check(self, meter: evenkeel.Meter) -> dict[str, Any]:
-        plan = evenkeel.load_plan(worked_example())
-        check = compare.Check.__new__(compare.Check)
-        check._number, check._plan, check._docs, check._rank, check._name = 3, plan, None, 1, "plan 3"
-        return check._exact(meter)
+    def check(self, meter: evenkeel.Meter) -> None:
+        judge.counted("plan 3", 1, meter, expected(evenkeel.load_plan(worked_example())))
 
     def meter(self) -> evenkeel.Meter:
         """What rank 1 of the worked example must count."""
@@ -301,10 +298,15 @@ class TestExact(unittest.TestCase):
         return meter
 
     def test_equal(self) -> None:
-        want = expected(evenkeel.load_plan(worked_example()))
-        self.assertEqual(self.check(self.meter()), {
-            "plan": 3, "messages": len(want.bytes), "bytes": sum(want.bytes.values()),
-            "flops": sum(want.flops.values())})
+        self.check(self.meter())
+
+    def test_several_times(self) -> None:
+        """Of what is run twice everything is counted twice."""
+        meter, want = self.meter(), expected(evenkeel.load_plan(worked_example()))
+        meter.add(self.meter(), range(4))
+        judge.counted("plan 3", 1, meter, want, 2)
+        with self.assertRaisesRegex(Fault, "^plan 3: rank 1 sent to"):
+            judge.counted("plan 3", 1, meter, want)
 
     def test_unlike(self) -> None:
         """A byte more or less, a message too many or missing, a FLOP: each is named."""

@@ -27,7 +27,7 @@ from evenkeel.parts import work_of
 from evenkeel.record import Recorder
 from evenkeel.request import Request
 from evenkeel.split import Steps
-from evenkeel.whole import Layer, model_of
+from evenkeel.whole import Layers, model_of
 from jobs import inputs
 from paired import drawn_plan
 from plans import chunked_example, document, late_groups, worked_example
@@ -212,8 +212,8 @@ class TestCourse(unittest.TestCase):
         asked = Request.of({"plans": [plan], "trace": "t", "layers": 2})
         work, frames, cpu = work_of(plan, None, None, 1), Frames(), torch.device("cpu")
         trace, seen = Recorder(0, cpu, frames), []
-        layers = [Layer(model_of(plan), 1, i, torch.float32, cpu) for i in range(2)]
-        weights = [w for layer in layers for w in layer.weights.values()]
+        layers = Layers(model_of(plan), 1, torch.float32, cpu)
+        weights = [w for layer in layers.at(0, 2) for w in layer.weights.values()]
         inside = Lap.run
 
         def noted(lap: Lap) -> None:

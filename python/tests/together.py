@@ -105,8 +105,9 @@ def in_layers(
     lone, trace = evenkeel.Trace(rank), Marking(rank)
     wants: list[list[Tensor]] = [[], []]
     for lone.mb in range(2):
-        attend: whole.Attend = lambda *heads: evenkeel.attention(plan, rank, *heads, group=groups[4], trace=lone)
-        stack = whole.Stack(layers, attend, tables, recompute, lone)
+        attend: whole.Attend = lambda _, *heads: evenkeel.attention(
+            plan, rank, *heads, group=groups[4], trace=lone)
+        stack = whole.Stack(layers, attend, tables, len(layers) * recompute, lone)
         wants[0].append(stack.forward(xs[lone.mb]).detach())
         wants[1].append(stack.backward(dys[lone.mb]))
         if dropped:

@@ -1,0 +1,229 @@
+"""One rank's stage of a pipeline at work: the passes of all chunks, in the plan's order.
+
+A chunk's activations leave for the next stage when they are computed, and its gradients for the one before; they
+travel while something else is computed. Each boundary between stages has a process group a direction, so that with
+NCCL what goes one way never waits for what goes the other. Both sides have the messages of a direction in the
+order in which the sender computes them; a receiver makes room for a few ahead of those that it has taken.
+"""
+
+from __future__ import annotations
+
+from typing import Callable, Mapping, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from .chunk import Stores, chunk_attention
+from .drawn import DTYPES
+from .frames import Place
+from .kernels import Kernel
+from .meter import Meter, Trace, timed
+from .parts import Members
+from .plan import Segment
+from .port import Batch, Message, Port, ProcessGroup
+from .stages import Pipeline
+from .whole import Layer, Stack, angles
+
+# Of messages for which there is room before they are asked for.
+AHEAD = 2
+
+Given = Callable[[int], Tensor]  # of a chunk: the rank's rows [tokens, hidden]
+Taken = Callable[[int, Tensor], None]
+
+
+class Way:
+    """Messages of one direction over one boundary, at one rank."""
+
+    def __init__(
+        self, pipeline: Pipeline, rank: int, source: int, target: int, group: ProcessGroup, like: Tensor
+    ) -> None:
+        """source, target: stages. group: the ranks of both, rising. like [0, hidden]: of the messages."""
+        ranks, self._meter = both_of(pipeline, source, target), Meter()
+        self._port = Port(ranks.index(rank), len(ranks), group, self._meter, like.device)
+        self._plan, self._rank, self._like, self._at = pipeline, rank, like, ranks
+        self._stages = source, target
+        self._phase = "fwd.send" if source < target else "bwd.send"
+        self._order = [p.chunk for p in pipeline.stages[source].order if p.backward == (source > target)]
+        self._coming: dict[int, tuple[Tensor, Batch]] = {}
+        self._posted = 0
+        self._going: list[Batch] = []
+
+    def send(self, chunk: int, x: Tensor) -> None:
+        """The rank's rows of a chunk leave for the ranks that have them in the next stage."""
+        mine, others = self._rows(chunk, *self._stages)
+        self._going.append(self._port.post(self._phase, chunk, _cut(x.contiguous(), mine, others), []))
+
+    def take(self, chunk: int) -> tuple[Tensor, int]:
+        """Waits for the rank's rows of a chunk; bytes that came for them."""
+        while self._posted < min(len(self._order), self._order.index(chunk) + 1 + AHEAD):
+            self._post(self._order[self._posted])
+        x, batch = self._coming.pop(chunk)
+        batch.received()
+        batch.sent()
+        return x, x.numel() * x.element_size()
+
+    def end(self) -> None:
+        """Returns when all that was sent is gone."""
+        for batch in self._going:
+            batch.sent()
+        self._going, self._posted = [], 0
+
+    def begin(self) -> None:
+        """Makes room for the first messages, where the rank receives some."""
+        if self._rank in self._plan.stages[self._stages[1]].ranks:
+            for chunk in self._order[:AHEAD]:
+                self._post(chunk)
+
+    def count(self, into: Meter) -> None:
+        """Adds what went and came, by ranks of the run."""
+        into.add(self._meter, self._at)
+
+    def _post(self, chunk: int) -> None:
+        mine, others = self._rows(chunk, *reversed(self._stages))
+        x = self._like.new_empty(mine.end - mine.start, self._like.shape[1])
+        self._coming[chunk] = x, self._port.post(self._phase, chunk, [], _cut(x, mine, others))
+        self._posted += 1
+
+    def _rows(self, chunk: int, own: int, other: int) -> tuple[Segment, list[tuple[int, Segment]]]:
+        """This rank's rows, and those of the other stage's ranks with their places in the group."""
+        stages = self._plan.stages
+        mine = self._plan.rows(own, stages[own].ranks.index(self._rank), chunk)
+        ranks = stages[other].ranks
+        return mine, [(self._at.index(r), self._plan.rows(other, i, chunk)) for i, r in enumerate(ranks)]
+
+
+def _cut(x: Tensor, mine: Segment, others: Sequence[tuple[int, Segment]]) -> list[Message]:
+    """The rows of x, which are `mine` of a chunk's, that others have as well."""
+    out = []
+    for peer, rows in others:
+        lo, hi = max(mine.start, rows.start), min(mine.end, rows.end)
+        if lo < hi:
+            out.append(Message(peer, x[lo - mine.start:hi - mine.start]))
+    return out
+
+
+class Flow:
+    """A rank's stage, for any number of steps."""
+
+    def __init__(
+        self, pipeline: Pipeline, rank: int, layers: Sequence[Layer], kernel: Kernel,
+        groups: Mapping[Members, ProcessGroup], device: torch.device, trace: Optional[Trace] = None,
+    ) -> None:
+        """layers: the stage's. groups: those of process_groups."""
+        self._plan, self._layers, self._kernel, self._trace = pipeline, layers, kernel, trace
+        s, self._place = pipeline.seat(rank)
+        self._stage = s
+        self._of = pipeline.stages[s]
+        self._group = groups["", self._of.ranks]
+        self._last = s + 1 == len(pipeline.stages)
+        model = layers[0].model
+        like = torch.empty(0, model.hidden, dtype=DTYPES[pipeline.dtype], device=device)
+
+        def way(source: int, target: int) -> Optional[Way]:
+            if min(source, target) < 0 or max(source, target) == len(pipeline.stages):
+                return None
+            group = groups[direction(source, target), both_of(pipeline, source, target)]
+            return Way(pipeline, rank, source, target, group, like)
+
+        self._before, self._behind = (way(s - 1, s), way(s, s - 1)), (way(s, s + 1), way(s + 1, s))
+        self._tables = []
+        for k in range(len(pipeline.chunks)):
+            at = [torch.arange(lo, hi) for _, lo, hi in pipeline.positions(rank, k)]
+            where = torch.cat([torch.arange(0), *at])
+            self._tables.append(angles(where, model.rotary, DTYPES[pipeline.dtype], device))
+        self._stores: list[Stores] = []
+        self._stacks: dict[int, Stack] = {}
+
+    def run(
+        self, first_input: Given, last_gradient: Given, output: Optional[Taken] = None,
+        input_gradient: Optional[Taken] = None, place: Optional[Place] = None,
+    ) -> None:
+        """All passes of one step. first_input, last_gradient: what the first stage takes, and what the last one
+        begins its backward with; output, input_gradient: who gets what these end with, if anybody. Gradients of
+        weights are dropped after each pass, as no price has adding them up."""
+        self._stores = [{} for _ in self._layers]
+        ways = self._ways()
+        for w in ways:
+            w.begin()
+        for p in self._of.order:
+            if self._trace is not None:
+                self._trace.mb = p.chunk
+            if place is not None:
+                place.mb = p.chunk
+            if p.backward:
+                self._backward(p.chunk, last_gradient, input_gradient)
+            else:
+                self._forward(p.chunk, first_input, output)
+        for w in ways:
+            w.end()
+
+    def sent(self) -> Meter:
+        """What went to other stages and came from them, in all steps so far."""
+        meter = Meter()
+        for way in self._ways():
+            way.count(meter)
+        return meter
+
+    def _ways(self) -> list[Way]:
+        return [w for w in (*self._before, *self._behind) if w]
+
+    def clear(self) -> None:
+        """Leaves nothing of the last step."""
+        self._stores, self._stacks = [], {}
+        for layer in self._layers:
+            layer.clear()
+
+    def _forward(self, chunk: int, given: Given, output: Optional[Taken]) -> None:
+        x = self._arrived("fwd", self._of.first, self._before[0], chunk, given)
+        plan, pieces = self._plan.plan(self._stage, chunk), self._plan.chunks[chunk]
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return chunk_attention(plan, self._place, (q, k, v), pieces, self._stores[layer], group=self._group,
+                                   kernel=self._kernel, trace=self._trace)
+
+        of = self._of
+        stack = Stack(self._layers, attend, self._tables[chunk], of.again[chunk], self._trace, of.first)
+        self._stacks[chunk] = stack
+        _passed(self._behind[0], output, chunk, stack.forward(x).detach())
+
+    def _backward(self, chunk: int, given: Given, input_gradient: Optional[Taken]) -> None:
+        dy = self._arrived("bwd", self._of.first + self._of.layers - 1, self._behind[1], chunk, given)
+        stack = self._stacks.pop(chunk)
+        dx = stack.backward(dy)
+        stack.clear()
+        _passed(self._before[1], input_gradient, chunk, dx)
+
+    def _arrived(self, direction: str, layer: int, way: Optional[Way], chunk: int, given: Given) -> Tensor:
+        """What comes from the stage before, or behind."""
+        if way is None:
+            return given(chunk)
+        if self._trace is not None:
+            self._trace.layer, self._trace.again = layer, False
+        with timed(self._trace, direction, 0, "stage_wait") as span:
+            x, span.bytes_in = way.take(chunk)
+        return x
+
+
+def direction(source: int, target: int) -> str:
+    """The name of the process group for what one stage sends to another."""
+    return f"{source} to {target}"
+
+
+def both_of(pipeline: Pipeline, a: int, b: int) -> tuple[int, ...]:
+    """The ranks of two stages."""
+    return tuple(sorted((*pipeline.stages[a].ranks, *pipeline.stages[b].ranks)))
+
+
+def process_groups(pipeline: Pipeline) -> list[Members]:
+    """Those that a pipeline needs: of every stage, and of every boundary in either direction."""
+    out = [("", s.ranks) for s in pipeline.stages]
+    for i in range(len(pipeline.stages) - 1):
+        out += [(direction(*ends), both_of(pipeline, *ends)) for ends in ((i, i + 1), (i + 1, i))]
+    return out
+
+
+def _passed(way: Optional[Way], taken: Optional[Taken], chunk: int, x: Tensor) -> None:
+    if way is not None:
+        way.send(chunk, x)
+    elif taken is not None:
+        taken(chunk, x)

@@ -1,0 +1,92 @@
+"""A plan of a pipeline as a replay runs it: all layers of its model on its stages, all chunks, in its order."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterator, Mapping, Optional
+
+import torch
+from torch import Tensor
+
+from .compare import Checking, Inputs
+from .compare_stages import CheckStages
+from .flow import Flow, process_groups
+from .frames import Place
+from .kernels import Kernel
+from .parts import Members
+from .plan import Plan
+from .port import ProcessGroup
+from .record import Recorder
+from .stages import Pipeline
+from .whole import Layers
+
+
+class Staged:
+    """A pipeline's work; as parts.Work."""
+
+    in_twos, batched = False, True
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+        self.made: Mapping[Members, ProcessGroup] = {}
+
+    @property
+    def like(self) -> Plan:
+        """See Work."""
+        return self.pipeline.like
+
+    def plans(self) -> Iterator[Plan]:
+        """See Work."""
+        yield self.like
+
+    def groups(self) -> list[Members]:
+        """See Work."""
+        return process_groups(self.pipeline)
+
+    def join(self, made: Mapping[Members, ProcessGroup]) -> None:
+        """See Work."""
+        self.made = made
+
+
+class StagedCourse:
+    """A pipeline as it is timed; as course.Course."""
+
+    def __init__(self, work: Staged) -> None:
+        self.work = work
+        self._flow: Optional[Flow] = None
+
+    def checked(self, of: Checking) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See compare."""
+        return CheckStages(self.work.pipeline, self.work.made, of).run()
+
+    def prepare(
+        self, rank: int, inputs: Inputs, kernel: Kernel, layers: Optional[Layers], trace: Recorder,
+        device: torch.device,
+    ) -> None:
+        """Makes inputs, of which all chunks have the same, and layers."""
+        assert layers is not None
+        pipeline, self._trace = self.work.pipeline, trace
+        if pipeline.stage_of(rank) < 0:
+            return
+        s, place = pipeline.seat(rank)
+        rows = [pipeline.rows(s, place, k) for k in range(len(pipeline.chunks))]
+        self._tokens = [x.end - x.start for x in rows]
+        self._given = [inputs.wide(name, torch.arange(max(self._tokens) if needed else 0), layers.model.hidden)
+                       for name, needed in (("x", s == 0), ("dy", s + 1 == len(pipeline.stages)))]
+        stage = pipeline.stages[s]
+        own = layers.at(stage.first, stage.layers)
+        self._flow = Flow(pipeline, rank, own, kernel, self.work.made, device, trace)
+
+    def clear(self) -> None:
+        """Leaves nothing of the last step."""
+        if self._flow:
+            self._flow.clear()
+
+    def run(self, meet: Callable[[], None], place: Place) -> None:
+        """One step."""
+        if self._flow:
+            x, dy = self._given
+            self._flow.run(self._first(x), self._first(dy), place=place)
+        self._trace.mb = 0
+
+    def _first(self, x: Tensor) -> Callable[[int], Tensor]:
+        return lambda chunk: x[:self._tokens[chunk]]
