@@ -18,7 +18,7 @@ import (
 // batchKind begins the schemas of plans of batches, of any version.
 const batchKind = "evenkeel.batchplan/"
 
-// Trained is what a plan of batches does not say: whose layers the ranks run.
+// Trained is what a plan of batches or of a pipeline does not say: whose layers the ranks run.
 type Trained struct {
 	Model costmodel.Model
 	DType op.DType // "": f32 on processors, bf16 on GPUs
@@ -60,12 +60,12 @@ type partRank struct {
 // one sequence have unless told otherwise.
 const ringBuffers = 2
 
-// NoModelError says that a plan of batches was given and no model that it trains.
+// NoModelError says that a plan of several sequences was given and no model that it trains.
 type NoModelError struct{ Path, Schema string }
 
 // Error names the plan and the flag that names the model.
 func (e *NoModelError) Error() string {
-	return fmt.Sprintf("%s: schema: %q: a plan of batches does not hold the model that it trains; name its config.json: --model", e.Path, e.Schema)
+	return fmt.Sprintf("%s: schema: %q: such a plan does not hold the model that it trains; name its config.json: --model", e.Path, e.Schema)
 }
 
 // readBatch fills a plan from a document of batches.
@@ -77,11 +77,10 @@ func (p *Plan) readBatch(data []byte, of *Trained) error {
 	if of == nil {
 		return &NoModelError{Path: p.Path, Schema: d.Schema}
 	}
-	p.Header, p.Strategy, p.Simulated = d.Header, d.Strategy, d.Simulated
-	p.Job = costmodel.Job{Model: of.Model, DType: of.DType}
+	p.from(d.Header, d.Strategy, d.Simulated, of)
 	err := p.devices(&d)
 	if err == nil {
-		err = p.trains(&d)
+		err = p.trains(d.Lengths)
 	}
 	if err == nil {
 		err = p.layOut(&d)
@@ -89,12 +88,24 @@ func (p *Plan) readBatch(data []byte, of *Trained) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.Path, err)
 	}
-	head := partPlan{Schema: d.Schema, Job: partJob{Model: p.Job.Model, DType: p.Job.DType}}
-	for r := range p.Ranks {
-		head.Ranks = append(head.Ranks, partRank{Rank: r, Device: p.Ranks[r].Device})
-	}
+	head := partPlan{Schema: d.Schema, Job: partJob{Model: p.Job.Model, DType: p.Job.DType}, Ranks: p.bare()}
 	p.raw, err = json.Marshal(head)
 	return err
+}
+
+// from takes what a document of several sequences says of itself, and what it trains.
+func (p *Plan) from(h doc.Header, strategy string, simulated bool, of *Trained) {
+	p.Header, p.Strategy, p.Simulated = h, strategy, simulated
+	p.Job = costmodel.Job{Model: of.Model, DType: of.DType}
+}
+
+// bare are the ranks, without tokens.
+func (p *Plan) bare() []partRank {
+	ranks := make([]partRank, len(p.Ranks))
+	for r := range ranks {
+		ranks[r] = partRank{Rank: r, Device: p.Ranks[r].Device}
+	}
+	return ranks
 }
 
 // devices are those of the fleet, by rank.
@@ -121,7 +132,7 @@ func (p *Plan) devices(d *batch.Document) error {
 }
 
 // trains checks that the model is one that the sequences and devices suit.
-func (p *Plan) trains(d *batch.Document) error {
+func (p *Plan) trains(lengths []units.Tokens) error {
 	m := p.Job.Model
 	if err := m.Validate(); err != nil {
 		return fmt.Errorf("the model: %w", err)
@@ -135,7 +146,7 @@ func (p *Plan) trains(d *batch.Document) error {
 	if !p.Job.DType.Runs() {
 		return fmt.Errorf("the dtype: %q: want f32, bf16 or f16", string(p.Job.DType))
 	}
-	for i, n := range d.Lengths {
+	for i, n := range lengths {
 		if m.MaxLen > 0 && n > m.MaxLen {
 			return fmt.Errorf("lengths_tokens[%d]: %d: the model attends fully up to %d tokens", i, int64(n), int64(m.MaxLen))
 		}

@@ -173,7 +173,7 @@ func TestWrongPlansOfBatchesAreRefusedWithTheField(t *testing.T) {
 		}
 	}
 	path := batchFile(t, nil)
-	if _, err := LoadPlans([]string{path}); err == nil || !strings.Contains(err.Error(), path+`: schema: "evenkeel.batchplan/v1": a plan of batches does not hold the model that it trains; name its config.json: --model`) {
+	if _, err := LoadPlans([]string{path}); err == nil || !strings.Contains(err.Error(), path+`: schema: "evenkeel.batchplan/v1": such a plan does not hold the model that it trains; name its config.json: --model`) {
 		t.Error(err)
 	}
 	p := loadBatch(t, nil)
@@ -227,7 +227,7 @@ func TestATraceOfBatchesReadsBackAndKeepsToItsMicroBatches(t *testing.T) {
 		"dtype":       {func(h *Header, _ *Span) { h.Plans[0].DType = "" }, `plans[0].dtype: ""`},
 		"a job":       {func(h *Header, _ *Span) { h.Plans[0].Job.SeqLen = 5 }, "plans[0].job, layout: only of a plan of one sequence"},
 		"docs":        {func(h *Header, _ *Span) { h.Docs = []units.Tokens{5} }, "docs_tokens[0]: 5"},
-		"not a batch": {func(h *Header, _ *Span) { h.Plans[0].Batch = false }, "plans[0].model, dtype, groups: only of a plan of batches"},
+		"not a batch": {func(h *Header, _ *Span) { h.Plans[0].Batch = false }, "plans[0].model, dtype, groups: only of a plan of batches or a pipeline"},
 		"old":         {func(h *Header, _ *Span) { h.Plans[0].Groups = nil }, ""},
 		"meet":        {func(_ *Header, s *Span) { s.Dir, s.Again, s.Op = Backward, false, Meet }, ""},
 		"few groups":  {func(h *Header, _ *Span) { h.Plans[0].Groups = h.Plans[0].Groups[1:] }, "plans[0].groups: of 2 micro-batches: want 3"},

@@ -48,7 +48,7 @@ func (r *run) header() *Header {
 	}
 	for i, p := range c.Plans {
 		run := p.run()
-		if !run.Batch {
+		if !p.Several() {
 			run.Micro = c.micro()
 		}
 		if i < len(c.Inputs) {
@@ -75,6 +75,9 @@ func (c *Config) micro() int {
 func (p *Plan) run() PlanRun {
 	if p.Batch() {
 		return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Batch: true, Micro: len(p.micro), Model: &p.Job.Model, DType: p.Job.DType, Groups: p.groups()}
+	}
+	if p.stages != nil {
+		return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Micro: len(p.stages.Chunks), Model: &p.Job.Model, DType: p.Job.DType, Pipeline: p.stages}
 	}
 	return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Job: p.Job, Layout: p.Layout()}
 }

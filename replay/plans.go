@@ -19,18 +19,23 @@ import (
 )
 
 // Plan is a plan document as it was read, to be handed to the ranks as it is. Of
-// a plan of batches, solver.Plan has the ranks' devices and the model and
-// precision of the job alone.
+// a plan of batches or of a pipeline, solver.Plan has the ranks' devices and the model
+// and precision of the job alone.
 type Plan struct {
 	solver.Plan
 	Path   string
 	SHA256 string
 	raw    jsontext.Value
-	micro  [][]part // of a plan of batches
+	micro  [][]part     // of a plan of batches
+	stages *PipelineRun // of a plan of a pipeline
 }
 
 // Batch says that it is a plan of batches.
 func (p *Plan) Batch() bool { return p.micro != nil }
+
+// Several says that it is a plan of several sequences, which has a step of its own: of
+// batches or of a pipeline.
+func (p *Plan) Several() bool { return p.Batch() || p.stages != nil }
 
 // LoadPlans reads plans and refuses those that no ranks can run, each by itself
 // and all in one run: another schema, tokens or heads that nobody or two ranks
@@ -38,8 +43,9 @@ func (p *Plan) Batch() bool { return p.micro != nil }
 // model's layer or another precision than the first. Errors name file and field.
 func LoadPlans(paths []string) ([]*Plan, error) { return LoadPlansOf(paths, nil) }
 
-// LoadPlansOf is LoadPlans for plans of batches too (batch.Document): these train
-// what is given, and are refused where nothing is.
+// LoadPlansOf is LoadPlans for plans of batches and pipelines too (documents of
+// solver/batch and solver/pipeline): these train what is given, and are refused where
+// nothing is.
 func LoadPlansOf(paths []string, of *Trained) ([]*Plan, error) {
 	var plans []*Plan
 	for _, path := range paths {
@@ -72,6 +78,8 @@ func loadPlan(path string, of *Trained) (*Plan, error) {
 		return nil, fmt.Errorf("%s: schema: %q: a plan from before all-to-all groups, want %q; make it again: evenkeel solve", path, schema, solver.PlanSchema)
 	case err == nil && strings.HasPrefix(schema, batchKind):
 		return p, p.readBatch(data, of)
+	case err == nil && strings.HasPrefix(schema, pipelineKind):
+		return p, p.readPipeline(data, of)
 	}
 	if err := doc.Decode(path, data, &p.Plan); err != nil {
 		return nil, err
@@ -111,8 +119,8 @@ func alike(a, b *Plan) error {
 	if a.Job.DType != b.Job.DType {
 		return fmt.Errorf("job.dtype: %q, %s has %q", b.Job.DType, a.Path, a.Job.DType)
 	}
-	if a.Batch() && b.TwoBatch || a.TwoBatch && b.Batch() {
-		return fmt.Errorf("two_batch_overlap: %v, %s has %v, and one of them is a plan of batches, whose steps have micro-batches of their own", b.TwoBatch, a.Path, a.TwoBatch)
+	if a.Several() && b.TwoBatch || a.TwoBatch && b.Several() {
+		return fmt.Errorf("two_batch_overlap: %v, %s has %v, and one of them is a plan of several sequences, whose steps have micro-batches of their own", b.TwoBatch, a.Path, a.TwoBatch)
 	}
 	x, y := layerOf(a.Job.Model), layerOf(b.Job.Model)
 	if x != y {
@@ -150,14 +158,17 @@ func (p *Plan) runnable(parts string, docs []units.Tokens) error {
 	if p.Simulated {
 		return fmt.Errorf("%s: simulated: true: its devices exist only on a simulated backend; plan on a profile of devices that were measured", p.Path)
 	}
-	if p.Batch() && len(docs) > 0 {
-		return optionError("docs", listed(docs), fmt.Sprintf("none, for %s is a plan of batches, which says itself what is packed", p.Path))
+	if p.Several() && len(docs) > 0 {
+		return optionError("docs", listed(docs), fmt.Sprintf("none, for %s says itself what is packed", p.Path))
 	}
 	if validDocs(docs, p.Job.SeqLen) != nil {
 		return optionError("docs", listed(docs), fmt.Sprintf("lengths from 1 that sum up to the %d tokens of %s", int64(p.Job.SeqLen), p.Path))
 	}
 	if p.Job.DType == op.FP8 {
 		return fmt.Errorf("%s: job.dtype: %q: replay computes in f32, bf16 and f16; plan with --dtype bf16", p.Path, p.Job.DType)
+	}
+	if parts == PartsAttention && p.stages != nil {
+		return optionError("parts", parts, fmt.Sprintf("%s, for the stages of %s send each other the results of whole layers", PartsLayer, p.Path))
 	}
 	if parts == PartsAttention {
 		return nil

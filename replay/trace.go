@@ -51,7 +51,7 @@ const (
 )
 
 // PlanRun is a plan that was run: of one sequence with a job and a layout, or of
-// batches with the model that they train.
+// batches or a pipeline with the model that they train.
 type PlanRun struct {
 	Path     string           `json:"path"`
 	SHA256   string           `json:"sha256"`
@@ -61,7 +61,7 @@ type PlanRun struct {
 	// Batch: groups of ranks side by side, in micro-batches one after the other,
 	// after each of which all ranks meet.
 	Batch bool `json:"batch,omitzero"`
-	// Micro is the micro-batches of a step; of a plan of one sequence 2 where any plan of
+	// Micro is the micro-batches of a step, of a pipeline its chunks; of a plan of one sequence 2 where any plan of
 	// the run has its micro-batches in twos, else 0 for the one there is.
 	Micro int              `json:"micro_batches,omitzero"`
 	Model *costmodel.Model `json:"model,omitempty"`
@@ -69,6 +69,17 @@ type PlanRun struct {
 	// Groups are the groups at work, by micro-batch. Traces from before they were
 	// recorded have none.
 	Groups [][]GroupRun `json:"groups,omitempty"`
+	// Pipeline is the stages of a pipeline, and what goes through them; nil of other plans.
+	Pipeline *PipelineRun `json:"pipeline,omitempty"`
+}
+
+// Of are the model's layers that a step of the plan runs; of plans of other kinds than a
+// pipeline as many as the header says.
+func (p *PlanRun) Of(h *Header) int {
+	if p.Pipeline != nil {
+		return p.Pipeline.Layers
+	}
+	return h.Layers
 }
 
 // Rank is one process of the run.
@@ -107,7 +118,8 @@ type LayerNumerics struct {
 }
 
 // ExactCounts is what was counted on all ranks in one step of a plan and found
-// equal to what the plan says, to the last byte.
+// equal to what the plan says, to the last byte: of one layer's attention, in a pipeline on
+// every stage, and of what stages send each other.
 type ExactCounts struct {
 	Plan     int         `json:"plan"`
 	Messages int64       `json:"messages"`
@@ -163,11 +175,12 @@ type SpanOp string
 
 // The ops of spans, in the order of a layer's forward pass.
 const (
-	LinearIn  SpanOp = "linear_in" // norm, QKV projection, rotation
-	A2AIn     SpanOp = "a2a_in"    // all-to-all before attention
-	RingWait  SpanOp = "ring_wait" // for the keys and values of a ring step
-	Attn      SpanOp = "attn"      // the blocks of a ring step
-	Merge     SpanOp = "merge"     // of their results
+	StageWait SpanOp = "stage_wait" // of a pipeline, for what comes from another stage
+	LinearIn  SpanOp = "linear_in"  // norm, QKV projection, rotation
+	A2AIn     SpanOp = "a2a_in"     // all-to-all before attention
+	RingWait  SpanOp = "ring_wait"  // for the keys and values of a ring step
+	Attn      SpanOp = "attn"       // the blocks of a ring step
+	Merge     SpanOp = "merge"      // of their results
 	A2AOut    SpanOp = "a2a_out"
 	LinearOut SpanOp = "linear_out" // output projection, norm, MLP
 	Meet      SpanOp = "meet"       // of a plan of batches, after each micro-batch: until all ranks are done with it
@@ -175,7 +188,7 @@ const (
 
 // spanOps lists the ops in that order.
 func spanOps() []SpanOp {
-	return []SpanOp{LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut, Meet}
+	return []SpanOp{StageWait, LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut, Meet}
 }
 
 // Step is how long one rank took for one step of a plan, from its leaving the

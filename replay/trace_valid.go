@@ -79,11 +79,11 @@ func (r Rank) validate(at int) error {
 }
 
 func (p *PlanRun) validate(ranks int) error {
-	if p.Batch {
-		return p.validBatch(ranks)
+	if p.Batch || p.Pipeline != nil {
+		return p.validSeveral(ranks)
 	}
 	if p.Model != nil || p.DType != "" || p.Groups != nil {
-		return fmt.Errorf("model, dtype, groups: only of a plan of batches, and batch is false")
+		return fmt.Errorf("model, dtype, groups: only of a plan of batches or a pipeline, and batch is false")
 	}
 	if p.Micro != 0 && p.Micro != 2 {
 		return fmt.Errorf("micro_batches: %d: want 2 where micro-batches go in twos, or none, of a plan of one sequence", p.Micro)
@@ -100,19 +100,24 @@ func (p *PlanRun) validate(ranks int) error {
 // maxMicro is beyond the micro-batches of any step.
 const maxMicro = 1 << 20
 
-func (p *PlanRun) validBatch(ranks int) error {
+func (p *PlanRun) validSeveral(ranks int) error {
 	switch {
 	case p.Micro < 1 || p.Micro > maxMicro:
 		return fmt.Errorf("micro_batches: %d: want 1 to %d", p.Micro, maxMicro)
+	case p.Batch && p.Pipeline != nil:
+		return fmt.Errorf("pipeline: there is one, and batch is true: want one or the other")
 	case p.Model == nil:
-		return fmt.Errorf("model: missing: a plan of batches has none in a job")
+		return fmt.Errorf("model: missing: a plan of several sequences has none in a job")
 	case !p.DType.Computes():
 		return fmt.Errorf("dtype: %q: want f32, bf16, f16 or fp8", string(p.DType))
 	case p.Job.SeqLen != 0 || len(p.Layout.Shards) > 0 || len(p.Layout.Groups) > 0:
-		return fmt.Errorf("job, layout: only of a plan of one sequence, and batch is true")
+		return fmt.Errorf("job, layout: only of a plan of one sequence, and this is of several")
 	}
 	if err := p.Model.Validate(); err != nil {
 		return fmt.Errorf("model.%w", err)
+	}
+	if p.Pipeline != nil {
+		return p.validPipeline(ranks)
 	}
 	return p.validGroups(ranks)
 }
@@ -120,6 +125,9 @@ func (p *PlanRun) validBatch(ranks int) error {
 // most are the micro-batches of a step, and the ring steps that a span may tell;
 // again: forward passes may be run a second time.
 func (p *PlanRun) most(ranks int) (micro, steps int, again bool) {
+	if p.Pipeline != nil { // an all-to-all in is step 0, one out step 1
+		return p.Micro, 1, true
+	}
 	if p.Batch { // a ring has no more groups than ranks
 		return p.Micro, ranks, true
 	}
@@ -231,10 +239,11 @@ func (h *Header) validSpan(s *Span) error {
 	if err := h.where(s.Block, s.Plan, s.Rank, s.DurNS); err != nil {
 		return err
 	}
-	micro, steps, again := h.Plans[s.Plan].most(len(h.Ranks))
+	of := &h.Plans[s.Plan]
+	micro, steps, again := of.most(len(h.Ranks))
 	switch {
-	case s.Layer < 0 || s.Layer >= h.Layers:
-		return outOf("layer", s.Layer, h.Layers)
+	case s.Layer < 0 || s.Layer >= of.Of(h):
+		return outOf("layer", s.Layer, of.Of(h))
 	case s.MB < 0 || s.MB >= micro:
 		return outOf("mb", s.MB, micro)
 	case s.Dir != Forward && s.Dir != Backward:
@@ -243,13 +252,15 @@ func (h *Header) validSpan(s *Span) error {
 		return fmt.Errorf("again: true: only a forward pass is run again, and only with recomputation")
 	case s.Step < 0 || s.Step > steps:
 		return outOf("step", s.Step, steps+1)
-	case s.Chunk < 0 || s.Chunk >= max(1, h.Plans[s.Plan].Layout.HeadChunks):
-		return outOf("chunk", s.Chunk, max(1, h.Plans[s.Plan].Layout.HeadChunks))
+	case s.Chunk < 0 || s.Chunk >= max(1, of.Layout.HeadChunks):
+		return outOf("chunk", s.Chunk, max(1, of.Layout.HeadChunks))
 	case !slices.Contains(spanOps(), s.Op):
 		return fmt.Errorf("op: %q: want one of %v", s.Op, spanOps())
 	case h.Parts == PartsAttention && (s.Op == LinearIn || s.Op == LinearOut):
 		return fmt.Errorf("op: %q: only attention was run", s.Op)
-	case s.Op == Meet && !h.Plans[s.Plan].Batch:
+	case s.Op == StageWait && of.Pipeline == nil:
+		return fmt.Errorf("op: %q: stages are of a pipeline, and the plan is of none", s.Op)
+	case s.Op == Meet && !of.Batch:
 		return fmt.Errorf("op: %q: ranks meet after micro-batches, and batch is false", s.Op)
 	case s.T0NS < 0 || s.T0NS > maxNS:
 		return fmt.Errorf("t0_ns: %d: want 0 to %d", s.T0NS, maxNS)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/internal/stats"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -25,8 +26,8 @@ type ReplayedPlan struct {
 }
 
 // ReplayedRank is how one rank spent its steps, block by block: computing,
-// waiting for bytes, waiting for others at the end of micro-batches, and between
-// what was recorded.
+// waiting for bytes, waiting for others at the end of micro-batches or for another stage,
+// and between what was recorded.
 type ReplayedRank struct {
 	Step    []units.Seconds `json:"step_s"`
 	Busy    []units.Seconds `json:"busy_s"`
@@ -61,7 +62,7 @@ func (s *ReplaySummary) span(e *replay.Span) error {
 	switch e.Op {
 	case replay.RingWait, replay.A2AIn, replay.A2AOut:
 		r.Exposed[e.Block] += e.Dur()
-	case replay.Meet:
+	case replay.Meet, replay.StageWait:
 		r.Met[e.Block] += e.Dur()
 	default:
 		r.Busy[e.Block] += e.Dur()
@@ -93,7 +94,8 @@ func (p *ReplayedPlan) longest(blocks int) {
 }
 
 // gaps is what of a rank's steps no span accounts for, and idle how long it was
-// done before the slowest, of the step or of a micro-batch.
+// done before the slowest, of the step or of a micro-batch, or had nothing to do until
+// another stage was done.
 func (p *ReplayedPlan) gaps(rank int) (gaps, idle []units.Seconds) {
 	r := p.Ranks[rank]
 	for b := range r.Step {
@@ -122,6 +124,9 @@ func replayHead(p *printer, s *ReplaySummary) {
 		s.Name, plural(len(h.Plans), "plan"), plural(len(h.Ranks), "rank"), plural(h.Repeats, "block"), h.Warmup, h.Seed))
 	written(p, h.Tool, h.Created)
 	what := plural(h.Layers, "whole layer")
+	if !slices.ContainsFunc(h.Plans, func(x replay.PlanRun) bool { return x.Pipeline == nil }) {
+		what = "all layers"
+	}
 	if h.Parts == replay.PartsAttention {
 		what = fmt.Sprintf("the attention of %s", plural(h.Layers, "layer"))
 	}
@@ -137,7 +142,7 @@ func replayPlans(p *printer, n *notes, s *ReplaySummary) {
 		q1, median, q3 := stats.Quartiles(values(s.Plans[i].Steps))
 		e := s.Header.Exact[i]
 		size, strategy := run.Job.SeqLen.String(), run.Strategy
-		if run.Batch {
+		if run.Batch || run.Pipeline != nil {
 			size = "-"
 		}
 		if run.Micro > 0 {
@@ -170,7 +175,7 @@ func replayRanks(p *printer, s *ReplaySummary) {
 		column{title: "step", number: true}, column{title: "busy", number: true}, column{title: "exposed", number: true}, column{title: "gaps", number: true}, column{title: "idle", number: true})
 	for i := range s.Plans {
 		plan, run := &s.Plans[i], s.Header.Plans[i]
-		t.section(fmt.Sprintf("plan %d (medians over blocks)", i))
+		t.section(fmt.Sprintf("plan %d (medians over blocks)%s", i, stagesOf(run.Pipeline)))
 		heads := map[int]int{}
 		for _, g := range run.Layout.Groups {
 			for _, m := range g {
@@ -180,7 +185,7 @@ func replayRanks(p *printer, s *ReplaySummary) {
 		for r, k := range s.Header.Ranks {
 			gaps, idle := plan.gaps(r)
 			cells := []string{fmt.Sprint(r), k.Device, orNone(k.Host), "-", "-"}
-			if !run.Batch {
+			if !run.Batch && run.Pipeline == nil {
 				cells[3], cells[4] = run.Layout.Shards[r].Tokens().String(), fmt.Sprint(heads[r])
 			}
 			for _, x := range [][]units.Seconds{plan.Ranks[r].Step, plan.Ranks[r].Busy, plan.Ranks[r].Exposed, gaps, idle} {
@@ -191,6 +196,18 @@ func replayRanks(p *printer, s *ReplaySummary) {
 	}
 	t.render(p)
 	p.para("", "busy: computing; exposed: waiting for bytes; gaps: between what was recorded; idle: done before the slowest rank")
+}
+
+// stagesOf says which ranks have how many layers of a pipeline; nothing of another plan.
+func stagesOf(x *replay.PipelineRun) string {
+	if x == nil {
+		return ""
+	}
+	var all []string
+	for _, of := range x.Stages {
+		all = append(all, fmt.Sprintf("%s on %s", plural(of.Layers, "layer"), "ranks "+rankSpans(of.Ranks)))
+	}
+	return ", stages in order: " + strings.Join(all, "; ")
 }
 
 func replayNotes(n *notes, h *replay.Header) {
@@ -205,6 +222,9 @@ func replayNotes(n *notes, h *replay.Header) {
 	}
 	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Batch }) {
 		n.add("ranks of a plan of batches wait for each other after every micro-batch, which is idle time; \"in 3\": 3 micro-batches")
+	}
+	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Pipeline != nil }) {
+		n.add("a pipeline runs all its layers; \"in 9\": 9 chunks; idle: also waiting for another stage")
 	}
 	n.add("bytes of every pair of ranks and FLOPs of every rank were counted and equal what the plan says",
 		"the embedding, the loss, the traffic of ZeRO and the optimizer were not run")

@@ -51,6 +51,10 @@ A plan of batches runs its micro-batches one after the other, in each its groups
 side by side, each over its sequences packed; all ranks meet after a micro-batch.
 The model, which such a plan does not hold, is named by --model.
 
+A plan of a pipeline runs all layers of the model on its stages, all chunks in its
+order, with the layers computed again that it says. Each stage's attention is compared
+with one device's by itself, then the whole step.
+
 A step is one micro-batch of a plan of one sequence. If any of them has its
 micro-batches in twos (two_batch_overlap), a step of each has two, in twos or one
 after the other, so that steps compare.
@@ -67,7 +71,8 @@ and no trace is written.`,
 		Example: `  evenkeel replay a.plan.json
   evenkeel replay a.plan.json b.plan.json --repeats 20 -o ab.trace.jsonl
   evenkeel replay a.plan.json --parts attention --docs 3k,1k,4k
-  evenkeel replay a.batch.json --model config.json`,
+  evenkeel replay a.batch.json --model config.json
+  evenkeel replay a.pipeline.json b.pipeline.json --model config.json`,
 		Args: args(cobra.MinimumNArgs(1), "plans"),
 		RunE: func(c *cobra.Command, given []string) error {
 			if err := notEmpty(c, "output", "model", "dtype", "comm", "docs", "python"); err != nil {
@@ -78,10 +83,10 @@ and no trace is written.`,
 	}
 	f := c.Flags()
 	f.StringVarP(&o.out, "output", "o", "", "trace to write (default: the first plan's name with .trace.jsonl)")
-	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: the model of plans of batches")
-	f.StringVar(&o.dtype, "dtype", "", "f32, bf16 or f16, of plans of batches (default: f32 on processors, bf16 on GPUs)")
+	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: the model of plans of batches and pipelines")
+	f.StringVar(&o.dtype, "dtype", "", "f32, bf16 or f16, of plans of batches and pipelines (default: f32 on processors, bf16 on GPUs)")
 	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer, or attention alone")
-	f.IntVar(&o.layers, "layers", 1, "layers of a step")
+	f.IntVar(&o.layers, "layers", 1, "layers of a step; a pipeline has all of the model's")
 	f.IntVar(&o.repeats, "repeats", 10, "blocks to record: passes over all plans")
 	f.IntVar(&o.warmup, "warmup", 2, "blocks before them, which are not recorded")
 	f.Uint64Var(&o.seed, "seed", 1, "of the inputs and of the order of plans")
@@ -183,10 +188,10 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	return c, err
 }
 
-// load reads the plans, and the model of those of batches.
+// load reads the plans, and the model of those of several sequences.
 func (o replaying) load(paths []string) ([]*replay.Plan, error) {
 	if o.model == "" && o.dtype != "" {
-		return nil, usagef("--dtype %s: goes with --model and plans of batches; a plan of one sequence has its own", o.dtype)
+		return nil, usagef("--dtype %s: goes with --model and plans of several sequences; a plan of one sequence has its own", o.dtype)
 	}
 	if o.model == "" {
 		return replay.LoadPlans(paths)
@@ -199,8 +204,8 @@ func (o replaying) load(paths []string) ([]*replay.Plan, error) {
 		return nil, err
 	}
 	plans, err := replay.LoadPlansOf(paths, &replay.Trained{Model: model, DType: op.DType(o.dtype)})
-	if err == nil && !slices.ContainsFunc(plans, (*replay.Plan).Batch) {
-		return nil, usagef("--model %s: none of the plans is of batches, and a plan of one sequence has its own model", o.model)
+	if err == nil && !slices.ContainsFunc(plans, (*replay.Plan).Several) {
+		return nil, usagef("--model %s: all plans are of one sequence, and have their own model", o.model)
 	}
 	return plans, err
 }

@@ -242,12 +242,12 @@ func TestReplayRefusesWrongPlansOfBatches(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{plan}, exitUsage, "x.batch.json: schema: \"evenkeel.batchplan/v1\": a plan of batches does not hold the model"},
+		{[]string{plan}, exitUsage, "x.batch.json: schema: \"evenkeel.batchplan/v1\": such a plan does not hold the model"},
 		{[]string{plan, "--dtype", "f32"}, exitUsage, "--dtype f32: goes with --model"},
 		{[]string{plan, "--model", model, "--dtype", "i9"}, exitUsage, "--dtype i9: want f32"},
 		{[]string{plan, "--model", model, "--dtype", "fp8"}, exitUsage, "--dtype fp8: want f32"},
 		{[]string{plan, "--model", model, "--docs", "100,101"}, exitUsage, "--docs 100,101: want none, for "},
-		{[]string{plans[0], "--model", model}, exitUsage, "none of the plans is of batches"},
+		{[]string{plans[0], "--model", model}, exitUsage, "all plans are of one sequence"},
 		{[]string{plan, "--model", filepath.Join(dir, "none.json")}, exitFailed, "none.json"},
 	} {
 		out, err := exec.Command("evenkeel", append(append([]string{"replay"}, c.args...), "--python", "/no/such/python", "-o", filepath.Join(dir, "x.trace.jsonl"))...).CombinedOutput()

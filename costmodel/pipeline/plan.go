@@ -76,12 +76,13 @@ func slicesOf(chunks []Chunk) (before, behind []int) {
 	return before, behind
 }
 
-// valid says what of a plan cannot be, whatever it takes: of its stages, chunks and orders.
-func (c *Costs) valid(p *Plan) error {
-	if err := c.validStages(p.Stages); err != nil {
+// Validate says what of a plan cannot be, whatever it takes, of sequences of some lengths, a
+// model's layers and so many devices: of its stages, chunks and orders.
+func (p *Plan) Validate(lengths []units.Tokens, layers, devices int) error {
+	if err := validStages(p.Stages, layers, devices); err != nil {
 		return err
 	}
-	if err := c.validChunks(p.Chunks); err != nil {
+	if err := validChunks(p.Chunks, lengths); err != nil {
 		return err
 	}
 	if len(p.Recompute) != len(p.Stages) || len(p.Orders) != len(p.Stages) {
@@ -103,39 +104,39 @@ func (c *Costs) valid(p *Plan) error {
 	return nil
 }
 
-func (c *Costs) validStages(stages []Stage) error {
-	layers, taken := 0, make([]bool, c.Devices())
+func validStages(stages []Stage, layers, devices int) error {
+	have, taken := 0, make([]bool, devices)
 	for s, x := range stages {
-		if x.Layers < 1 || x.Layers > c.Layers-layers {
-			return fmt.Errorf("stages[%d].layers: %d: want 1 to %d, which no stage before has", s, x.Layers, c.Layers-layers)
+		if x.Layers < 1 || x.Layers > layers-have {
+			return fmt.Errorf("stages[%d].layers: %d: want 1 to %d, which no stage before has", s, x.Layers, layers-have)
 		}
-		layers += x.Layers
+		have += x.Layers
 		if len(x.Ranks) == 0 {
 			return fmt.Errorf("stages[%d].ranks: none", s)
 		}
 		for i, r := range x.Ranks {
-			if r < 0 || r >= c.Devices() || i > 0 && r <= x.Ranks[i-1] || taken[r] {
-				return fmt.Errorf("stages[%d].ranks[%d]: %d: want rising ranks of 0 to %d, each in one stage", s, i, r, c.Devices()-1)
+			if r < 0 || r >= devices || i > 0 && r <= x.Ranks[i-1] || taken[r] {
+				return fmt.Errorf("stages[%d].ranks[%d]: %d: want rising ranks of 0 to %d, each in one stage", s, i, r, devices-1)
 			}
 			taken[r] = true
 		}
 	}
-	if layers != c.Layers {
-		return fmt.Errorf("stages: have %d layers: want the model's %d", layers, c.Layers)
+	if have != layers {
+		return fmt.Errorf("stages: have %d layers: want the model's %d", have, layers)
 	}
 	return nil
 }
 
-func (c *Costs) validChunks(chunks []Chunk) error {
-	done := make([]units.Tokens, len(c.Lengths))
+func validChunks(chunks []Chunk, lengths []units.Tokens) error {
+	done := make([]units.Tokens, len(lengths))
 	has := func(k, sequence int, context, tokens units.Tokens) error {
 		switch {
-		case sequence < 0 || sequence >= len(c.Lengths):
-			return fmt.Errorf("chunks[%d]: sequence %d: want 0 to %d", k, sequence, len(c.Lengths)-1)
+		case sequence < 0 || sequence >= len(lengths):
+			return fmt.Errorf("chunks[%d]: sequence %d: want 0 to %d", k, sequence, len(lengths)-1)
 		case context != done[sequence]:
 			return fmt.Errorf("chunks[%d]: has sequence %d from token %d on: the chunks before end at %d", k, sequence, int64(context), int64(done[sequence]))
-		case tokens < 1 || tokens > c.Lengths[sequence]-context:
-			return fmt.Errorf("chunks[%d]: has %d tokens of sequence %d: want 1 to %d, which no chunk before has", k, int64(tokens), sequence, int64(c.Lengths[sequence]-context))
+		case tokens < 1 || tokens > lengths[sequence]-context:
+			return fmt.Errorf("chunks[%d]: has %d tokens of sequence %d: want 1 to %d, which no chunk before has", k, int64(tokens), sequence, int64(lengths[sequence]-context))
 		}
 		done[sequence] += tokens
 		return nil
@@ -150,17 +151,17 @@ func (c *Costs) validChunks(chunks []Chunk) error {
 			}
 		}
 		for _, w := range x.Whole {
-			if w < 0 || w >= len(c.Lengths) {
-				return fmt.Errorf("chunks[%d].whole: %d: want 0 to %d", k, w, len(c.Lengths)-1)
+			if w < 0 || w >= len(lengths) {
+				return fmt.Errorf("chunks[%d].whole: %d: want 0 to %d", k, w, len(lengths)-1)
 			}
-			if err := has(k, w, 0, c.Lengths[w]); err != nil {
+			if err := has(k, w, 0, lengths[w]); err != nil {
 				return err
 			}
 		}
 	}
 	for i, n := range done {
-		if n != c.Lengths[i] {
-			return fmt.Errorf("chunks: %d of the %d tokens of sequence %d are in none", int64(c.Lengths[i]-n), int64(c.Lengths[i]), i)
+		if n != lengths[i] {
+			return fmt.Errorf("chunks: %d of the %d tokens of sequence %d are in none", int64(lengths[i]-n), int64(lengths[i]), i)
 		}
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 //
 // Errors: a plan that is none; stages whose orders wait for each other; a missing law.
 func (c *Costs) Simulate(p *Plan) error {
-	if err := c.valid(p); err != nil {
+	if err := p.Validate(c.Lengths, c.Layers, c.Devices()); err != nil {
 		return err
 	}
 	return c.Run(p)

@@ -62,7 +62,7 @@ var allowed = map[string][]string{
 	"serve":                        {"solver/batch", "costmodel", "internal/units", "internal/doc"},
 	"python":                       {},
 	"replay/comparison":            {"replay", "fit", "costmodel", "internal/units", "internal/stats"},
-	"replay":                       {"python", "solver", "solver/batch", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
+	"replay":                       {"python", "solver", "solver/batch", "solver/pipeline", "costmodel/pipeline", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
 	"results/profiles":             {"costmodel", "costmodel/op", "costmodel/groupcost", "internal/doc", "internal/spelling"},
 	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {
