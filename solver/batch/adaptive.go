@@ -52,7 +52,7 @@ func (Adaptive) shorter(ctx context.Context, p *Problem, than units.Seconds, atL
 		}
 	}
 	if best == nil && len(all) == 0 {
-		why = &IllegalError{"there are no classes of groups"}
+		why = &IllegalError{Why: "there are no classes of groups"}
 	}
 	if best == nil {
 		return nil, why

@@ -72,7 +72,7 @@ func (a *apart) share(p *Problem) error {
 			}
 		}
 		if best < 0 {
-			return &IllegalError{"no pool by itself holds the longest sequence"}
+			return &IllegalError{Why: "no pool by itself holds the longest sequence"}
 		}
 		a.shares[best], a.work[best] = append(a.shares[best], int(k)), least
 	}

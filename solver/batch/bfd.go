@@ -35,5 +35,5 @@ func (BFD) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 		}
 		why = moreTelling(why, err)
 	}
-	return nil, cmp.Or(why, error(&IllegalError{"there are no classes of groups"}))
+	return nil, cmp.Or(why, error(&IllegalError{Why: "there are no classes of groups"}))
 }

@@ -57,8 +57,9 @@ func (a *Attempt) plan() *recommend.Plan {
 
 // weighed is what choosing knows of an attempt that was made.
 func (a *Attempt) weighed() recommend.Attempt {
-	claims := a.Strategy.Claims()
-	return recommend.Attempt{Strategy: a.Strategy.Name(), Baseline: claims.Baseline, Published: claims.Published, Doc: claims.Doc, Plan: a.plan(), Err: a.Err, Took: a.Took}
+	w := recommend.AttemptOf(a.Strategy, a.Err, a.Took)
+	w.Plan = a.plan()
+	return w
 }
 
 // Choose returns the document of the plan to recommend (recommend.Best) or, if take is not

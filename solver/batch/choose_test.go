@@ -130,7 +130,7 @@ func TestDocumentsWithoutTiesAreRead(t *testing.T) {
 
 func TestAPlanThatIsAskedForMustBeThere(t *testing.T) {
 	p, attempts := doubted(t, 0.5)
-	none := Attempt{Strategy: fixed{name: sureName}, Err: &IllegalError{"nothing is surer"}}
+	none := Attempt{Strategy: fixed{name: sureName}, Err: &IllegalError{Why: "nothing is surer"}}
 	late := Attempt{Strategy: fixed{name: "late"}, Err: context.DeadlineExceeded}
 	attempts = append(attempts, late, none)
 	d, err := Choose(p, 0, attempts, "")

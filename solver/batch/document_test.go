@@ -55,7 +55,7 @@ func choose(t *testing.T) (*Problem, *Document) {
 		fixed{"slow", true, slow, nil},
 		fixed{"wrong", true, wrong, nil},
 		fixed{"late", false, nil, context.DeadlineExceeded},
-		fixed{"illegal", false, nil, &IllegalError{"not here"}},
+		fixed{"illegal", false, nil, &IllegalError{Why: "not here"}},
 		fixed{"good", false, good, nil},
 		fixed{"ours", false, same, nil},
 	} {
@@ -89,7 +89,7 @@ func TestChooseNamesTheSequenceThatNothingHolds(t *testing.T) {
 	p := twoNodes(9000)
 	_, err := Choose(p, 0, []Attempt{
 		Try(t.Context(), Static{Layout{Degree: 2}}, p, ticks()),
-		Try(t.Context(), fixed{"a", true, nil, &IllegalError{"not here"}}, p, ticks()), Try(t.Context(), fixed{"b", false, nil, p.Feasible()}, p, ticks()),
+		Try(t.Context(), fixed{"a", true, nil, &IllegalError{Why: "not here"}}, p, ticks()), Try(t.Context(), fixed{"b", false, nil, p.Feasible()}, p, ticks()),
 	}, "")
 	var long *TooLongError
 	if !errors.As(err, &long) || long.Tokens != 9000 || long.Most != 8000 || !strings.Contains(err.Error(), "the largest group of this fleet holds 8000;") {

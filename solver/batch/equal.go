@@ -50,7 +50,7 @@ type equalGroups struct {
 func (l *lineup) equal(y Layout) (*equalGroups, error) {
 	n := len(l.seats)
 	if y.Degree < 1 || n%y.Degree != 0 {
-		return nil, &IllegalError{fmt.Sprintf("%d devices are not cut into groups of %d", n, y.Degree)}
+		return nil, &IllegalError{Why: fmt.Sprintf("%d devices are not cut into groups of %d", n, y.Degree)}
 	}
 	e := &equalGroups{line: l}
 	for from := 0; from < n; from += y.Degree {

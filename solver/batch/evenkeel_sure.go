@@ -65,7 +65,7 @@ func (x evenSure) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 	return nil, noSure("of %s made none gains more over the strongest baseline than the cost model can be wrong by", units.Count(s.made, "plan"))
 }
 
-func noSure(why string, args ...any) error { return &IllegalError{fmt.Sprintf(why, args...)} }
+func noSure(why string, args ...any) error { return &IllegalError{Why: fmt.Sprintf(why, args...)} }
 
 // seek says what a plan has to be faster than, and what it has to gain over.
 func (x evenSure) seek(p *Problem) (*seeker, error) {

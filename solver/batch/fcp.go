@@ -85,7 +85,7 @@ func (f FCP) shorter(ctx context.Context, p *Problem, than units.Seconds, work [
 		}
 	}
 	if failure == nil {
-		failure = &IllegalError{"no micro-batches whose groups of one degree each find place"}
+		failure = &IllegalError{Why: "no micro-batches whose groups of one degree each find place"}
 	}
 	return nil, failure
 }

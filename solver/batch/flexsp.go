@@ -99,7 +99,7 @@ func (f FlexSP) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 		return nil, ctx.Err()
 	}
 	if tries == nil {
-		return nil, &IllegalError{"no number of micro-batches can be formed of groups of one degree each"}
+		return nil, &IllegalError{Why: "no number of micro-batches can be formed of groups of one degree each"}
 	}
 	s := &search{a: a, limit: f.Limit, all: f.all, tries: tries}
 	if err := s.run(ctx, f.Workers); err != nil {

@@ -38,7 +38,7 @@ func newAlike(p *Problem, allowed func(degree int) bool) (*alike, error) {
 			return a, nil
 		}
 	}
-	return nil, &IllegalError{fmt.Sprintf("no group of a degree that the strategy forms holds the longest sequence, %d tokens, among devices taken as alike", int64(longest))}
+	return nil, &IllegalError{Why: fmt.Sprintf("no group of a degree that the strategy forms holds the longest sequence, %d tokens, among devices taken as alike", int64(longest))}
 }
 
 // levels gathers the classes by degree. Of several classes of the same devices one

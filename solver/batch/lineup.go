@@ -68,7 +68,7 @@ func (l *lineup) span(from, degree int, recompute bool) (span, error) {
 		s.classes = append(s.classes, i)
 	}
 	if len(s.classes) == 0 {
-		return s, &IllegalError{fmt.Sprintf("no class of groups has the devices of ranks %d to %d (%v by pool)", l.seats[from].rank, l.seats[from+degree-1].rank, uses)}
+		return s, &IllegalError{Why: fmt.Sprintf("no class of groups has the devices of ranks %d to %d (%v by pool)", l.seats[from].rank, l.seats[from+degree-1].rank, uses)}
 	}
 	return s, nil
 }

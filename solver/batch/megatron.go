@@ -112,7 +112,7 @@ type megatronTeam struct {
 func (d *megatron) solve(ctx context.Context) (*Plan, error) {
 	p := d.line.p
 	if len(d.spans) == 0 {
-		return nil, &IllegalError{"no power of two of neighbouring devices has a class of groups everywhere"}
+		return nil, &IllegalError{Why: "no power of two of neighbouring devices has a class of groups everywhere"}
 	}
 	for _, s := range p.Lengths {
 		if d.degree(s) == 0 {

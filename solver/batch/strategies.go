@@ -75,7 +75,7 @@ func (s sized) Solve(ctx context.Context, p *Problem) (*Plan, error) {
 			return Static{y}.Solve(ctx, p)
 		}
 	}
-	return nil, &IllegalError{"no layout of equal groups holds the longest sequence"}
+	return nil, &IllegalError{Why: "no layout of equal groups holds the longest sequence"}
 }
 
 // sumsOff says how far that is from what a group takes that trains its sequences packed.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/multitask"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // forever is what takes no end.
@@ -35,10 +36,7 @@ func (p *Problem) equal() [][]width {
 
 // Strategy finds a plan for a problem.
 type Strategy interface {
-	// Name is the strategy's name in documents and on the command line.
-	Name() string
-	// Claims says what the strategy is and how it is shown.
-	Claims() Claims
+	recommend.Strategy
 	// Solve returns the best plan that it finds, simulated, or the best so far when ctx
 	// ends. The same problem gives the same plan unless ctx ends.
 	//
@@ -46,15 +44,8 @@ type Strategy interface {
 	Solve(ctx context.Context, p *Problem) (*multitask.Plan, error)
 }
 
-// Claims says what a strategy is.
-type Claims struct {
-	Baseline  bool   // what people run today
-	Published bool   // the algorithm of a paper
-	Doc       string // one sentence for the user
-}
-
-// IllegalError says why a strategy has no plan for a problem.
-type IllegalError struct{ Why string }
-
-// Error gives the reason.
-func (e *IllegalError) Error() string { return e.Why }
+// What strategies are, and why one has no plan.
+type (
+	Claims       = recommend.Claims
+	IllegalError = recommend.IllegalError
+)

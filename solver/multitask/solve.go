@@ -27,10 +27,9 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 		if report != nil {
 			report(s.Name())
 		}
-		claims := s.Claims()
 		begin := clock()
 		plan, err := s.Solve(ctx, p)
-		attempts[i] = recommend.Attempt{Strategy: s.Name(), Baseline: claims.Baseline, Published: claims.Published, Doc: claims.Doc, Err: err, Took: clock() - begin}
+		attempts[i] = recommend.AttemptOf(s, err, clock()-begin)
 		if err != nil {
 			continue
 		}
@@ -44,7 +43,7 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 		if err != nil {
 			return nil, fmt.Errorf("the error of %s's plan: %w", s.Name(), err)
 		}
-		attempts[i].Plan, plans[i] = &recommend.Plan{Strategy: s.Name(), Baseline: claims.Baseline, Time: plan.Time, Step: account}, plan
+		attempts[i].Plan, plans[i] = &recommend.Plan{Strategy: s.Name(), Baseline: attempts[i].Baseline, Time: plan.Time, Step: account}, plan
 	}
 	found, err := recommend.Compare(attempts, bound, take)
 	if errors.Is(err, recommend.ErrNoPlan) {

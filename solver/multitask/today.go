@@ -145,7 +145,7 @@ func (TasksSideBySide) Claims() Claims {
 func (TasksSideBySide) Solve(_ context.Context, p *Problem) (*multitask.Plan, error) {
 	tasks := p.tasks()
 	if len(tasks) > p.Devices() {
-		return nil, &IllegalError{fmt.Sprintf("%d tasks have no devices of their own among %d", len(tasks), p.Devices())}
+		return nil, &IllegalError{Why: fmt.Sprintf("%d tasks have no devices of their own among %d", len(tasks), p.Devices())}
 	}
 	of := make([][]int, len(tasks))
 	for _, m := range p.Tasks.Order() {

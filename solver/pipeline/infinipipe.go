@@ -29,7 +29,7 @@ func (InfiniPipe) Name() string { return "infinipipe" }
 
 // Claims implements Strategy.
 func (InfiniPipe) Claims() Claims {
-	return Claims{Published: true, Doc: "equal stages, chunks of equal time, sequences grouped by their number of chunks, recomputation chunk by chunk by integer programming"}
+	return Claims{Published: true, Slow: true, Doc: "equal stages, chunks of equal time, sequences grouped by their number of chunks, recomputation chunk by chunk by integer programming"}
 }
 
 // Solve implements Strategy.

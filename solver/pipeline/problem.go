@@ -8,6 +8,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 var forever = units.Seconds(math.Inf(1))
@@ -49,10 +50,7 @@ func (p *Problem) of(ctx context.Context, s Strategy) (*pipeline.Plan, error) {
 
 // Strategy finds a plan for a problem.
 type Strategy interface {
-	// Name is the strategy's name in documents and on the command line.
-	Name() string
-	// Claims says what the strategy is and how it is shown.
-	Claims() Claims
+	recommend.Strategy
 	// Solve returns the best plan that it finds, simulated, or the best so far when ctx
 	// ends. The same problem gives the same plan unless ctx ends, or the limit of processor
 	// time of a programme.
@@ -62,18 +60,11 @@ type Strategy interface {
 	Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error)
 }
 
-// Claims says what a strategy is.
-type Claims struct {
-	Baseline  bool   // what people run today
-	Published bool   // the algorithm of a paper
-	Doc       string // one sentence for the user
-}
-
-// IllegalError says why a strategy has no plan for a problem.
-type IllegalError struct{ Why string }
-
-// Error gives the reason.
-func (e *IllegalError) Error() string { return e.Why }
+// What strategies are, and why one has no plan.
+type (
+	Claims       = recommend.Claims
+	IllegalError = recommend.IllegalError
+)
 
 // all are all ranks.
 func (p *Problem) all() []int {
@@ -98,7 +89,7 @@ func (p *Problem) cut(ranks []int, n, fewer int) ([]pipeline.Stage, error) {
 		}
 	}
 	if width == 0 || n > p.Layers || fewer > 0 && fewer >= p.Layers/n {
-		return nil, &IllegalError{fmt.Sprintf("%s and %s do not give %s", units.Count(len(ranks), "device"), units.Count(p.Layers, "layer"), units.Count(n, "equal stage"))}
+		return nil, &IllegalError{Why: fmt.Sprintf("%s and %s do not give %s", units.Count(len(ranks), "device"), units.Count(p.Layers, "layer"), units.Count(n, "equal stage"))}
 	}
 	stages := make([]pipeline.Stage, n)
 	for s := range stages {
@@ -146,7 +137,7 @@ func (p *Problem) shapes() ([][]pipeline.Stage, error) {
 		return all, nil
 	}
 	if why == nil {
-		why = &IllegalError{fmt.Sprintf("%s do not give %s, of which at most %d are tried", units.Count(p.Devices(), "device"), units.Count(p.Stages, "stage"), mostStages)}
+		why = &IllegalError{Why: fmt.Sprintf("%s do not give %s, of which at most %d are tried", units.Count(p.Devices(), "device"), units.Count(p.Stages, "stage"), mostStages)}
 	}
 	return nil, why
 }

@@ -33,7 +33,7 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 	ours := Strategy(Evenkeel{})
 	searched := units.Seconds(0) // how long our own search took
 	for i, s := range strategies {
-		if s == Strategy(InfiniPipe{}) { // which may use up the time that there is
+		if s.Claims().Slow { // which may use up the time that there is
 			say(ours)
 			begin := clock()
 			p.search(ctx)
@@ -42,14 +42,13 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 		if s != ours {
 			say(s)
 		}
-		claims := s.Claims()
 		begin := clock()
 		plan, err := p.of(ctx, s)
 		took := clock() - begin
 		if s == ours {
 			took += searched
 		}
-		attempts[i] = recommend.Attempt{Strategy: s.Name(), Baseline: claims.Baseline, Published: claims.Published, Doc: claims.Doc, Err: err, Took: took}
+		attempts[i] = recommend.AttemptOf(s, err, took)
 		if err != nil {
 			continue
 		}
@@ -63,7 +62,7 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 		if err != nil {
 			return nil, fmt.Errorf("the error of %s's plan: %w", s.Name(), err)
 		}
-		attempts[i].Plan, plans[i] = &recommend.Plan{Strategy: s.Name(), Baseline: claims.Baseline, Time: plan.Time, Step: account}, plan
+		attempts[i].Plan, plans[i] = &recommend.Plan{Strategy: s.Name(), Baseline: attempts[i].Baseline, Time: plan.Time, Step: account}, plan
 	}
 	found, err := recommend.Compare(attempts, bound, take)
 	if errors.Is(err, recommend.ErrNoPlan) {

@@ -304,7 +304,7 @@ func TestStrategiesStop(t *testing.T) {
 func TestNothingFitsByTheNearestPlan(t *testing.T) {
 	near := &costs.NoRoomError{Stage: 1, Memory: costs.Memory{States: 11, Capacity: 10}}
 	far := &costs.NoRoomError{Stage: 2, Memory: costs.Memory{States: 30, Capacity: 10}}
-	shape := &IllegalError{"not divisible"}
+	shape := &IllegalError{Why: "not divisible"}
 	p := batchOf(t, published(4, 0), 100)
 	for _, order := range [][]error{{near, far, shape}, {shape, far, near}, {far, shape, near}, {nil, far, near}, {near}} {
 		var attempts []recommend.Attempt

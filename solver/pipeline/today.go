@@ -27,7 +27,7 @@ func (StaticSP) Claims() Claims {
 // Solve implements Strategy.
 func (StaticSP) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
 	if p.Stages > 1 {
-		return nil, &IllegalError{fmt.Sprintf("has a single stage: %d were asked for", p.Stages)}
+		return nil, &IllegalError{Why: fmt.Sprintf("has a single stage: %d were asked for", p.Stages)}
 	}
 	shapes, err := p.shapes()
 	if err != nil {
@@ -88,7 +88,7 @@ func (p *Problem) deep() ([][]pipeline.Stage, error) {
 	}
 	shapes = slices.DeleteFunc(shapes, func(x []pipeline.Stage) bool { return len(x) == 1 })
 	if len(shapes) == 0 {
-		return nil, &IllegalError{"the devices and the model's heads do not give two equal stages or more"}
+		return nil, &IllegalError{Why: "the devices and the model's heads do not give two equal stages or more"}
 	}
 	return shapes, nil
 }

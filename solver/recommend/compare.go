@@ -20,6 +20,12 @@ type Attempt struct {
 	Took      units.Seconds
 }
 
+// AttemptOf is what a strategy came to, but for its plan.
+func AttemptOf(s Strategy, err error, took units.Seconds) Attempt {
+	claims := s.Claims()
+	return Attempt{Strategy: s.Name(), Baseline: claims.Baseline, Published: claims.Published, Doc: claims.Doc, Err: err, Took: took}
+}
+
 // Late says that the time was up before there was a plan.
 func (a *Attempt) Late() bool {
 	return errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled)

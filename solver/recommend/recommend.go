@@ -1,7 +1,8 @@
 // Package recommend chooses among several plans of one problem: the fastest one whose
 // gain over what people run today exceeds the cost model's error, or today's plan if
 // there is none. Plans of one sequence and plans of a batch are judged by the same rule
-// and in the same words.
+// and in the same words. What strategies of batches, tasks and pipelines say of
+// themselves, and why there is no plan, stands here as well.
 package recommend
 
 import (
