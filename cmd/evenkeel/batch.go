@@ -307,9 +307,6 @@ func (q sequences) batch(a *app) (batchOf, error) {
 
 // takes says whether the plan that is asked for by name is of a strategy that runs.
 func (q sequences) takes(name string) error {
-	if name == "" {
-		return nil
-	}
 	if err := batch.Named(name); err != nil {
 		return usagef("--take: %w", err)
 	}

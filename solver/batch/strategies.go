@@ -38,17 +38,10 @@ func Strategies(s Settings) []Strategy {
 	return slices.DeleteFunc(all, func(x Strategy) bool { return s.Fast && x.Claims().Slow })
 }
 
-// Named returns an error if no strategy has the name: neither one of Strategies nor Sure.
-// The error lists all names and suggests the nearest.
+// Named returns an error if no strategy has the name, which may be empty: neither one of
+// Strategies nor Sure. The error lists all names and suggests the nearest.
 func Named(name string) error {
-	var names []string
-	for _, s := range Strategies(Settings{}) {
-		names = append(names, s.Name())
-	}
-	if names = append(names, sureName); slices.Contains(names, name) {
-		return nil
-	}
-	return recommend.Unknown(name, names)
+	return recommend.Known(name, append(Strategies(Settings{}), evenSure{}))
 }
 
 // sized is static with groups that hold the longest sequence of any batch, as a job

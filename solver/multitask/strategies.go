@@ -15,10 +15,4 @@ func Strategies() []Strategy { return append(Published(), Evenkeel{}) }
 
 // Named returns an error if no strategy has the name, which may be empty. The error lists
 // all names and suggests the nearest.
-func Named(name string) error {
-	var names []string
-	for _, s := range Strategies() {
-		names = append(names, s.Name())
-	}
-	return recommend.Known(name, names)
-}
+func Named(name string) error { return recommend.Known(name, Strategies()) }

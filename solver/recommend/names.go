@@ -8,8 +8,12 @@ import (
 	"github.com/evenkeel/evenkeel/internal/spelling"
 )
 
-// Known returns an error if a name is none of the strategies'; it may be empty.
-func Known(name string, names []string) error {
+// Known returns an error, as of Unknown, if a name is none of the strategies'; it may be empty.
+func Known[S Strategy](name string, strategies []S) error {
+	var names []string
+	for _, s := range strategies {
+		names = append(names, s.Name())
+	}
 	if name == "" || slices.Contains(names, name) {
 		return nil
 	}

@@ -140,3 +140,23 @@ func TestCompareTellsWhyThereIsNoPlan(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// named is a strategy of which only the name counts.
+type named string
+
+func (n named) Name() string { return string(n) }
+
+func (named) Claims() Claims { return Claims{} }
+
+func TestANameIsOneOfTheStrategies(t *testing.T) {
+	strategies := []named{"ring", "evenkeel"}
+	for _, name := range []string{"", "ring", "evenkeel"} {
+		if err := Known(name, strategies); err != nil {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+	const want = `unknown strategy "evenkeil" (did you mean "evenkeel"?); the strategies are ring, evenkeel`
+	if err := Known("evenkeil", strategies); err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
