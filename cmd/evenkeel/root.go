@@ -16,8 +16,6 @@ import (
 	"github.com/evenkeel/evenkeel/replay"
 	"github.com/evenkeel/evenkeel/solver"
 	"github.com/evenkeel/evenkeel/solver/batch"
-	"github.com/evenkeel/evenkeel/solver/multitask"
-	"github.com/evenkeel/evenkeel/solver/pipeline"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -86,12 +84,11 @@ func exitCode(err error) int {
 	var long *batch.TooLongError
 	var none *recommend.NotTakenError
 	var noRoom *groupcost.NoRoomError
-	var tasks *multitask.InfeasibleError
-	var stages *pipeline.InfeasibleError
+	var noPlan *recommend.InfeasibleError
 	switch {
 	case errors.As(err, &usage), errors.As(err, &asked), errors.As(err, &modelless):
 		return exitUsage
-	case errors.As(err, &infeasible), errors.As(err, &long), errors.As(err, &none), errors.As(err, &noRoom), errors.As(err, &tasks), errors.As(err, &stages):
+	case errors.As(err, &infeasible), errors.As(err, &long), errors.As(err, &none), errors.As(err, &noRoom), errors.As(err, &noPlan):
 		return exitInfeasible
 	case errors.Is(err, errCheckFailed):
 		return exitCheck

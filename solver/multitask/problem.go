@@ -44,8 +44,9 @@ type Strategy interface {
 	Solve(ctx context.Context, p *Problem) (*multitask.Plan, error)
 }
 
-// What strategies are, and why one has no plan.
+// What strategies are, and why there is no plan: of one, or of all.
 type (
-	Claims       = recommend.Claims
-	IllegalError = recommend.IllegalError
+	Claims          = recommend.Claims
+	IllegalError    = recommend.IllegalError
+	InfeasibleError = recommend.InfeasibleError
 )

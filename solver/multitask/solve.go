@@ -1,6 +1,7 @@
 package multitask
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -67,28 +68,10 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 	return d, nil
 }
 
-// InfeasibleError says that no plan fits the devices' memory, by the plan that is nearest.
-type InfeasibleError struct{ Why error }
-
-// Error says what has no room.
-func (e *InfeasibleError) Error() string { return "no plan fits: " + e.Why.Error() }
-
-// Unwrap is why.
-func (e *InfeasibleError) Unwrap() error { return e.Why }
-
 // none is the error of attempts that all failed.
 func none(p *Problem, attempts []recommend.Attempt) error {
-	if err := p.Missing(); err != nil {
+	if err := cmp.Or(p.Missing(), recommend.NoRoom(attempts)); err != nil {
 		return err
-	}
-	var nearest *multitask.NoRoomError
-	for _, a := range attempts {
-		if room, ok := errors.AsType[*multitask.NoRoomError](a.Err); ok && (nearest == nil || room.Over() < nearest.Over()) {
-			nearest = room
-		}
-	}
-	if nearest != nil {
-		return &InfeasibleError{nearest}
 	}
 	return fmt.Errorf("strategy %s: %w", attempts[0].Strategy, attempts[0].Err)
 }

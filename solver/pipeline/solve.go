@@ -82,26 +82,10 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 	return d, nil
 }
 
-// InfeasibleError says that no plan fits the devices' memory, by the plan that is nearest.
-type InfeasibleError struct{ Why error }
-
-// Error says what has no room.
-func (e *InfeasibleError) Error() string { return "no plan fits: " + e.Why.Error() }
-
-// Unwrap is why.
-func (e *InfeasibleError) Unwrap() error { return e.Why }
-
 // none is the error of attempts that all failed.
 func none(p *Problem, attempts []recommend.Attempt) error {
-	if err := p.Missing(); err != nil {
+	if err := cmp.Or(p.Missing(), recommend.NoRoom(attempts)); err != nil {
 		return err
-	}
-	var nearest error
-	for _, a := range attempts {
-		nearest = nearer(nearest, a.Err)
-	}
-	if _, ok := errors.AsType[*pipeline.NoRoomError](nearest); ok {
-		return &InfeasibleError{nearest}
 	}
 	// Who takes any number of stages knows best why there is none.
 	at := slices.IndexFunc(attempts, func(a recommend.Attempt) bool { return a.Strategy == InfiniPipe{}.Name() })

@@ -31,12 +31,6 @@ func (a *Attempt) Late() bool {
 	return errors.Is(a.Err, context.DeadlineExceeded) || errors.Is(a.Err, context.Canceled)
 }
 
-// overfull is an error that says by what factor a plan exceeds the memory of a device.
-type overfull interface {
-	error
-	Over() float64
-}
-
 // ErrNoPlan says that no attempt has a plan; which error tells why is the caller's to say.
 var ErrNoPlan = errors.New("no strategy has a plan")
 

@@ -160,3 +160,44 @@ func TestANameIsOneOfTheStrategies(t *testing.T) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
+
+// over is an error of memory by a factor.
+type over float64
+
+func (o over) Error() string { return fmt.Sprintf("%v times the memory", float64(o)) }
+
+func (o over) Over() float64 { return float64(o) }
+
+// Of plans that all exceed the memory the nearest is told, of equally near ones the first; what
+// failed for another reason says nothing of memory.
+func TestNoRoomIsToldByTheNearestPlan(t *testing.T) {
+	other := errors.New("no such devices")
+	for _, c := range []struct {
+		errs []error
+		want string
+	}{
+		{nil, ""},
+		{[]error{nil, other, context.DeadlineExceeded}, ""},
+		{[]error{over(3)}, "no plan fits: 3 times the memory"},
+		{[]error{other, over(3), nil, over(2), over(4)}, "no plan fits: 2 times the memory"},
+		{[]error{full{errors.New("first")}, over(2)}, "no plan fits: first"},
+		{[]error{over(2), full{errors.New("first")}}, "no plan fits: 2 times the memory"},
+		{[]error{over(2), fmt.Errorf("wrapped: %w", over(1.5))}, "no plan fits: 1.5 times the memory"},
+	} {
+		var attempts []Attempt
+		for _, err := range c.errs {
+			attempts = append(attempts, Attempt{Err: err})
+		}
+		err := NoRoom(attempts)
+		if c.want == "" {
+			if err != nil {
+				t.Errorf("%v: %v", c.errs, err)
+			}
+			continue
+		}
+		var why *InfeasibleError
+		if !errors.As(err, &why) || err.Error() != c.want || !errors.As(err, new(overfull)) {
+			t.Errorf("%v: %v, want %s", c.errs, err, c.want)
+		}
+	}
+}
