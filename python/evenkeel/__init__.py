@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     )
     from .lane import LaneError
     from .meter import Meter, Span, Trace
+    from .pipelined import PipelineStage, load_pipeline
     from .plan import SCHEMA, Plan, PlanError, Segment, Share, load_plan
     from .port import ExchangeError, warm_up
     from .split import SplitAttention, begin_attention
@@ -32,6 +33,7 @@ _PLACES = {
                 "TorchFlash"),
     "lane": ("LaneError",),
     "meter": ("Meter", "Span", "Trace"),
+    "pipelined": ("PipelineStage", "load_pipeline"),
     "plan": ("SCHEMA", "Plan", "PlanError", "Segment", "Share", "load_plan"),
     "port": ("ExchangeError", "warm_up"),
     "split": ("SplitAttention", "begin_attention"),
@@ -40,9 +42,10 @@ _PLACES = {
 
 __all__ = [
     "PHASES", "SCHEMA", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2", "Group", "Interval",
-    "Kernel", "LaneError", "Math", "Meter", "Plan", "PlanError", "Repeating", "Segment", "ServeError", "Share", "Span",
-    "SplitAttention", "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention",
-    "begin_attention", "begin_backward", "expected", "load_plan", "positions", "shard", "unshard", "warm_up",
+    "Kernel", "LaneError", "Math", "Meter", "PipelineStage", "Plan", "PlanError", "Repeating", "Segment", "ServeError",
+    "Share", "Span", "SplitAttention", "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention",
+    "begin_attention", "begin_backward", "expected", "load_pipeline", "load_plan", "positions", "shard", "unshard",
+    "warm_up",
 ]
 __version__ = "0.1.0"
 

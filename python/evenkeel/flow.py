@@ -8,7 +8,7 @@ order in which the sender computes them; a receiver makes room for a few ahead o
 
 from __future__ import annotations
 
-from typing import Callable, Mapping, Optional, Sequence
+from typing import Callable, Mapping, Optional, Protocol, Sequence
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from .parts import Members
 from .plan import Segment
 from .port import Batch, Message, Port, ProcessGroup
 from .stages import Pipeline
-from .whole import Layer, Stack, angles
+from .whole import Attend, Layer, Stack, angles
 
 # Of messages for which there is room before they are asked for.
 AHEAD = 2
@@ -102,22 +102,31 @@ def _cut(x: Tensor, mine: Segment, others: Sequence[tuple[int, Segment]]) -> lis
     return out
 
 
-class Flow:
-    """A rank's stage, for any number of steps."""
+class Through(Protocol):
+    """The layers of a stage as one chunk goes through them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The last layer's output of x [tokens, hidden]."""
+
+    def backward(self, dy: Tensor) -> Tensor:
+        """The gradient of x."""
+
+
+class Stages:
+    """A rank's stage, for any number of steps. What its layers compute is a subclass's."""
 
     def __init__(
-        self, pipeline: Pipeline, rank: int, layers: Sequence[Layer], kernel: Kernel,
-        groups: Mapping[Members, ProcessGroup], device: torch.device, trace: Optional[Trace] = None,
+        self, pipeline: Pipeline, rank: int, kernel: Optional[Kernel], groups: Mapping[Members, ProcessGroup],
+        hidden: int, device: torch.device, trace: Optional[Trace] = None,
     ) -> None:
-        """layers: the stage's. groups: those of process_groups."""
-        self._plan, self._layers, self._kernel, self._trace = pipeline, layers, kernel, trace
+        """groups: those of process_groups. kernel: of attention, the fastest there is by default. hidden: elements of
+        a token between layers."""
+        self.pipeline, self._rank, self._device = pipeline, rank, device
+        self._kernel, self._trace = kernel, trace
         s, self._place = pipeline.seat(rank)
-        self._stage = s
-        self._of = pipeline.stages[s]
-        self._group = groups["", self._of.ranks]
-        self._last = s + 1 == len(pipeline.stages)
-        model = layers[0].model
-        like = torch.empty(0, model.hidden, dtype=DTYPES[pipeline.dtype], device=device)
+        self._stage, self.of = s, pipeline.stages[s]
+        self._group = groups["", self.of.ranks]
+        like = torch.empty(0, hidden, dtype=DTYPES[pipeline.dtype], device=device)
 
         def way(source: int, target: int) -> Optional[Way]:
             if min(source, target) < 0 or max(source, target) == len(pipeline.stages):
@@ -126,26 +135,29 @@ class Flow:
             return Way(pipeline, rank, source, target, group, like)
 
         self._before, self._behind = (way(s - 1, s), way(s, s - 1)), (way(s, s + 1), way(s + 1, s))
-        self._tables = []
-        for k in range(len(pipeline.chunks)):
-            at = [torch.arange(lo, hi) for _, lo, hi in pipeline.positions(rank, k)]
-            where = torch.cat([torch.arange(0), *at])
-            self._tables.append(angles(where, model.rotary, DTYPES[pipeline.dtype], device))
         self._stores: list[Stores] = []
-        self._stacks: dict[int, Stack] = {}
+        self._under_way: dict[int, Through] = {}
+
+    def through(self, chunk: int, attend: Attend) -> Through:
+        """The stage's layers for a chunk; attend is their attention."""
+        raise NotImplementedError
+
+    def positions(self, chunk: int) -> Tensor:
+        """Where the rank's tokens of a chunk are in their sequences."""
+        of = [torch.arange(lo, hi) for _, lo, hi in self.pipeline.positions(self._rank, chunk)]
+        return torch.cat([torch.arange(0), *of])
 
     def run(
         self, first_input: Given, last_gradient: Given, output: Optional[Taken] = None,
         input_gradient: Optional[Taken] = None, place: Optional[Place] = None,
     ) -> None:
         """All passes of one step. first_input, last_gradient: what the first stage takes, and what the last one
-        begins its backward with; output, input_gradient: who gets what these end with, if anybody. Gradients of
-        weights are dropped after each pass, as no price has adding them up."""
-        self._stores = [{} for _ in self._layers]
+        begins its backward with; output, input_gradient: who gets what these end with, if anybody."""
+        self._stores, self._under_way = [{} for _ in range(self.of.layers)], {}
         ways = self._ways()
         for w in ways:
             w.begin()
-        for p in self._of.order:
+        for p in self.of.order:
             if self._trace is not None:
                 self._trace.mb = p.chunk
             if place is not None:
@@ -167,30 +179,20 @@ class Flow:
     def _ways(self) -> list[Way]:
         return [w for w in (*self._before, *self._behind) if w]
 
-    def clear(self) -> None:
-        """Leaves nothing of the last step."""
-        self._stores, self._stacks = [], {}
-        for layer in self._layers:
-            layer.clear()
-
     def _forward(self, chunk: int, given: Given, output: Optional[Taken]) -> None:
-        x = self._arrived("fwd", self._of.first, self._before[0], chunk, given)
-        plan, pieces = self._plan.plan(self._stage, chunk), self._plan.chunks[chunk]
+        x = self._arrived("fwd", self.of.first, self._before[0], chunk, given)
+        plan, pieces = self.pipeline.plan(self._stage, chunk), self.pipeline.chunks[chunk]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return chunk_attention(plan, self._place, (q, k, v), pieces, self._stores[layer], group=self._group,
                                    kernel=self._kernel, trace=self._trace)
 
-        of = self._of
-        stack = Stack(self._layers, attend, self._tables[chunk], of.again[chunk], self._trace, of.first)
-        self._stacks[chunk] = stack
-        _passed(self._behind[0], output, chunk, stack.forward(x).detach())
+        through = self._under_way[chunk] = self.through(chunk, attend)
+        _passed(self._behind[0], output, chunk, through.forward(x).detach())
 
     def _backward(self, chunk: int, given: Given, input_gradient: Optional[Taken]) -> None:
-        dy = self._arrived("bwd", self._of.first + self._of.layers - 1, self._behind[1], chunk, given)
-        stack = self._stacks.pop(chunk)
-        dx = stack.backward(dy)
-        stack.clear()
+        dy = self._arrived("bwd", self.of.first + self.of.layers - 1, self._behind[1], chunk, given)
+        dx = self._under_way.pop(chunk).backward(dy)
         _passed(self._before[1], input_gradient, chunk, dx)
 
     def _arrived(self, direction: str, layer: int, way: Optional[Way], chunk: int, given: Given) -> Tensor:
@@ -202,6 +204,40 @@ class Flow:
         with timed(self._trace, direction, 0, "stage_wait") as span:
             x, span.bytes_in = way.take(chunk)
         return x
+
+
+class Flow(Stages):
+    """A rank's stage of the layers that replay runs. Gradients of weights are dropped after each pass, as no price
+    has adding them up."""
+
+    def __init__(
+        self, pipeline: Pipeline, rank: int, layers: Sequence[Layer], kernel: Kernel,
+        groups: Mapping[Members, ProcessGroup], device: torch.device, trace: Optional[Trace] = None,
+    ) -> None:
+        """layers: the stage's."""
+        model, self._layers = layers[0].model, layers
+        super().__init__(pipeline, rank, kernel, groups, model.hidden, device, trace)
+        self._tables = [angles(self.positions(k), model.rotary, DTYPES[pipeline.dtype], device)
+                        for k in range(len(pipeline.chunks))]
+
+    def through(self, chunk: int, attend: Attend) -> Through:
+        """See Stages."""
+        of = self.of
+        return _Dropping(self._layers, attend, self._tables[chunk], of.again[chunk], self._trace, of.first)
+
+    def clear(self) -> None:
+        """Leaves nothing of the last step."""
+        self._stores, self._under_way = [], {}
+        for layer in self._layers:
+            layer.clear()
+
+
+class _Dropping(Stack):
+    def backward(self, dy: Tensor) -> Tensor:
+        """See Stack."""
+        dx = super().backward(dy)
+        self.clear()
+        return dx
 
 
 def direction(source: int, target: int) -> str:

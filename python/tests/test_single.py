@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 import weakref
-from typing import Iterator
+from typing import Any, Iterator, Optional
 from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -21,6 +21,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 import torch
 
 import evenkeel
+import pipelines
 from evenkeel.lane import Lane
 from evenkeel.port import Port
 from jobs import errors, inputs, run
@@ -243,16 +244,26 @@ class TestManual(unittest.TestCase):
         """The README's layer for two, which goes on from the example."""
         self.assertRegex(self.said(self.example() + self.example(1))[0], r"two micro-batches: \d+\.\d{3}")
 
+    def test_a_stage_of_a_pipeline(self) -> None:
+        """The README's loss begins where a model that knows nothing does."""
+        orders = [[(0, False), (1, False), (1, True), (0, True)]] * 2
+        plan = pipelines.document([30, 7], [((0, 0, 20), []), ((0, 20, 10), [1])], [([0], 2), ([1], 1)], orders,
+                                  [[1, 0], [0, 1]], (4, 2, 8))
+        said = self.said(self.example(2), {**plan, "devices": ["cpu"] * 2}, "p.plan.json")
+        self.assertEqual(said[0], "")
+        self.assertRegex(said[1], r"^loss (4|5)\.\d{3}\n$")
+
     def example(self, number: int = 0) -> str:
         with open(os.path.join(HERE, "..", "README.md"), encoding="utf-8") as file:
             return re.findall(r"```python\n(.*?)```", file.read(), re.DOTALL)[number]  # later ones need a server
 
-    def said(self, code: str) -> list[str]:
+    def said(self, code: str, plan: Optional[dict[str, Any]] = None, name: str = "plan.json") -> list[str]:
         """What two ranks of a program say."""
-        plan = document([[(0, 20), (90, 96)], [(20, 90)]], [[(0, 3)], [(1, 3)]], 3, 1, 8)
-        plan["own_last"] = True
+        if plan is None:
+            plan = document([[(0, 20), (90, 96)], [(20, 90)]], [[(0, 3)], [(1, 3)]], 3, 1, 8)
+            plan["own_last"] = True
         with tempfile.TemporaryDirectory() as folder:
-            for name, text in (("plan.json", json.dumps(plan)), ("example.py", code)):
+            for name, text in ((name, json.dumps(plan)), ("example.py", code)):
                 with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                     file.write(text)
             port = _free_port()

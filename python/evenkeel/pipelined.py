@@ -1,0 +1,169 @@
+"""A stage of a pipeline for a training loop: layers of any kind around the attention of the plan's chunks."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Callable, Mapping, Optional, Sequence, Union
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .flow import Stages, Through, process_groups
+from .kernels import Kernel
+from .parts import join
+from .plan import PlanError
+from .port import ProcessGroup
+from .stages import Pipeline, load_pipeline as loaded
+from .whole import Attend
+
+# Of a layer: y [tokens, hidden] of x, of where its tokens are in their sequences (int64 [tokens]) and of its
+# attention, which makes out [tokens, q_heads, head_dim] of q of that shape and of k, v [tokens, kv_heads, head_dim].
+Block = Callable[[Tensor, Tensor, Callable[[Tensor, Tensor, Tensor], Tensor]], Tensor]
+
+# (sequence, from, to): tokens of the batch that a rank has of a chunk, in its order.
+Spans = Sequence[tuple[int, int, int]]
+
+
+def load_pipeline(
+    source: Union[str, "os.PathLike[str]", Mapping[str, Any]], *, q_heads: int, kv_heads: int, head_dim: int,
+    dtype: str = "bf16",
+) -> Pipeline:
+    """Reads a plan of `evenkeel solve --pipeline` from a file or a document already parsed, for a model with such
+    heads, whose activations are f32, bf16 or f16. Raises PlanError, which names the field, for what cannot be
+    run, and OSError for a file that cannot be read."""
+    if not isinstance(source, Mapping):
+        try:
+            with open(source, encoding="utf-8") as file:
+                document = json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise PlanError(f"{os.fspath(source)}: not a JSON document: {error}") from error
+        if not isinstance(document, dict):
+            raise PlanError(f"{os.fspath(source)}: want one JSON object")
+        try:
+            return load_pipeline(document, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype)
+        except PlanError as error:
+            raise PlanError(f"{os.fspath(source)}: {error}") from error
+    if dtype not in ("f32", "bf16", "f16"):
+        raise PlanError(f"dtype: {dtype!r}: want f32, bf16 or f16")
+    devices = source.get("devices")
+    if not isinstance(devices, list) or not devices:
+        raise PlanError("devices: want a list with the device of every rank")
+    model = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    return loaded({**source, "job": {"model": model, "dtype": dtype}}, len(devices))
+
+
+class PipelineStage:
+    """What this rank does of a pipeline. Every rank of the default process group makes one of the same plan, whose
+    ranks are the group's, those in no stage too.
+
+    layers: the numbers of the model's layers that this rank has, as a range; empty in no stage. first, last:
+    whether it has the first of them, and the last. group: the process group of the stage's ranks, each of which
+    has gradients of its own tokens only: what they have of a parameter adds up to its gradient.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, *, hidden: int, device: Optional[torch.device] = None,
+        kernel: Optional[Kernel] = None, timeout_s: float = 1800.0,
+    ) -> None:
+        """hidden: elements of a token between layers."""
+        self._rank, size = dist.get_rank(), dist.get_world_size()
+        ranks = {r for s in pipeline.stages for r in s.ranks}
+        if max(ranks) >= size:
+            raise ValueError(f"pipeline: has rank {max(ranks)}, and the process group {size} ranks")
+        device = device or torch.device("cpu")
+        where = device if dist.get_backend() == "nccl" else None
+        groups = join(process_groups(pipeline), self._rank, size, timeout_s, where)
+        self.pipeline, self._device = pipeline, device
+        self._stages: Optional[_Modules] = None
+        s = pipeline.stage_of(self._rank)
+        self.layers, self.first, self.last = range(0), s == 0, s + 1 == len(pipeline.stages)
+        self.group: ProcessGroup = None
+        if s >= 0:
+            of = pipeline.stages[s]
+            self.layers, self.group = range(of.first, of.first + of.layers), groups["", of.ranks]
+            self._stages = _Modules(pipeline, self._rank, kernel, groups, hidden, device)
+
+    def step(
+        self, blocks: Sequence[Block], embed: Callable[[Spans], Tensor], loss: Callable[[Spans, Tensor], Tensor]
+    ) -> Optional[Tensor]:
+        """All passes of a step, forward and backward: gradients are added to those of the parameters that blocks,
+        embed and loss have. Every rank calls it.
+
+        blocks: of the rank's layers. embed: asked on the first stage for x [tokens, hidden] of the tokens that the
+        rank has of a chunk, which may be none. loss: on the last stage, of their y: its sum over all chunks and
+        ranks is what is differentiated. Returns that of this rank on the last stage, None on others. An embedding
+        that is the output projection, too, has a gradient on the first stage and one on the last.
+        """
+        if self._stages is None:
+            return None
+        if len(blocks) != len(self.layers):
+            raise ValueError(f"blocks: {len(blocks)}: the stage has {len(self.layers)} layers")
+        self._stages.blocks = blocks
+        spans = [self.pipeline.positions(self._rank, k) for k in range(len(self.pipeline.chunks))]
+        entries: dict[int, Tensor] = {}
+        gradients: dict[int, Tensor] = {}
+        total = torch.zeros((), device=self._device) if self.last else None
+
+        def enter(chunk: int) -> Tensor:
+            entries[chunk] = embed(spans[chunk])
+            return entries[chunk].detach()
+
+        def left(chunk: int, dx: Tensor) -> None:
+            x = entries.pop(chunk)
+            if x.requires_grad:
+                x.backward(dx)
+
+        def ended(chunk: int, y: Tensor) -> None:
+            nonlocal total
+            leaf = y.detach().requires_grad_()
+            value = loss(spans[chunk], leaf)
+            value.backward()
+            gradients[chunk] = torch.zeros_like(y) if leaf.grad is None else leaf.grad
+            total = total + value.detach()
+
+        self._stages.run(enter, lambda chunk: gradients.pop(chunk), ended, left)
+        return total
+
+
+class _Modules(Stages):
+    """Stages of blocks with autograd."""
+
+    blocks: Sequence[Block] = ()
+
+    def through(self, chunk: int, attend: Attend) -> Through:
+        """See Stages."""
+        at = self.positions(chunk).to(self._device)
+        return _Blocks(self.blocks, attend, at, self.of.again[chunk])
+
+
+class _Blocks:
+    """A chunk on its way: of the first `again` blocks the input is kept, of the others the graph."""
+
+    def __init__(self, blocks: Sequence[Block], attend: Attend, at: Tensor, again: int) -> None:
+        self._blocks, self._attend, self._at, self._again = blocks, attend, at, again
+        self._kept: list[tuple[Tensor, Optional[Tensor]]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See Through."""
+        for i in range(len(self._blocks)):
+            x = x.detach().requires_grad_()
+            with torch.set_grad_enabled(i >= self._again):
+                y = self._block(i, x)
+            self._kept.append((x, y if i >= self._again else None))
+            x = y
+        return x
+
+    def backward(self, dy: Tensor) -> Tensor:
+        """See Through."""
+        for i in reversed(range(len(self._blocks))):
+            x, y = self._kept.pop()
+            if y is None:
+                y = self._block(i, x)
+            y.backward(dy)
+            dy = torch.zeros_like(x) if x.grad is None else x.grad
+        return dy
+
+    def _block(self, i: int, x: Tensor) -> Tensor:
+        return self._blocks[i](x, self._at, lambda q, k, v: self._attend(i, q, k, v))

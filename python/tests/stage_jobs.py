@@ -1,0 +1,101 @@
+"""What the ranks of a test's world do with evenkeel.PipelineStage."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import dense
+import evenkeel
+from pipelines import random_pipeline
+
+HIDDEN, VOCAB = 10, 13
+
+
+class Block(torch.nn.Module):
+    """A layer that knows where its tokens are."""
+
+    def __init__(self, heads: tuple[int, int, int], number: int) -> None:
+        super().__init__()
+        torch.manual_seed(number)
+        q, kv, d = heads
+        self.sizes, self.dim = (q, kv, kv), d
+        self.qkv = torch.nn.Linear(HIDDEN, (q + 2 * kv) * d)
+        self.out = torch.nn.Linear(q * d, HIDDEN)
+
+    def forward(self, x: Tensor, at: Tensor, attend: Callable[..., Tensor]) -> Tensor:
+        x = x + torch.sin(at[:, None] * torch.arange(1, HIDDEN + 1)).to(x.dtype)
+        q, k, v = self.qkv(x).view(len(x), sum(self.sizes), self.dim).split(self.sizes, 1)
+        return x + self.out(torch.relu(attend(q, k, v).flatten(1)))
+
+
+def model(heads: tuple[int, int, int], layers: range) -> tuple[torch.nn.Embedding, list[Block], torch.nn.Linear]:
+    blocks = [Block(heads, i) for i in layers]
+    torch.manual_seed(99)
+    return torch.nn.Embedding(VOCAB, HIDDEN), blocks, torch.nn.Linear(HIDDEN, VOCAB)
+
+
+def tokens(sequence: int, lo: int, hi: int) -> Tensor:
+    return (torch.arange(lo, hi) * 7 + sequence * 5 + torch.arange(lo, hi) ** 2) % VOCAB
+
+
+def trained(rank: int, groups: Any, seed: int, ranks: int, steps: int) -> Optional[dict[str, Any]]:
+    """Steps of a random pipeline: how far loss and gradients are from those of one device, and what a step needs no
+    longer when it is over."""
+    document = random_pipeline(seed, ranks)
+    sizes = tuple(document["job"]["model"][n] for n in ("q_heads", "kv_heads", "head_dim"))
+    heads = (sizes[0], sizes[1], sizes[2])
+    solved = {**{k: v for k, v in document.items() if k not in ("job", "ranks")},
+              "devices": [r["device"] for r in document["ranks"]]}
+    pipeline = evenkeel.load_pipeline(solved, q_heads=heads[0], kv_heads=heads[1], head_dim=heads[2], dtype="f32")
+    stage = evenkeel.PipelineStage(pipeline, hidden=HIDDEN, kernel=evenkeel.Math())
+    embedding, blocks, head = model(heads, stage.layers)
+
+    def ids(spans: Any, ahead: int) -> Tensor:
+        return torch.cat([torch.arange(0), *(tokens(s, lo + ahead, hi + ahead) for s, lo, hi in spans)])
+
+    def loss(spans: Any, y: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(head(y), ids(spans, 1), reduction="sum")
+
+    mine = [*embedding.parameters(), *(w for b in blocks for w in b.parameters()), *head.parameters()]
+    for _ in range(steps):
+        for w in mine:
+            w.grad = None
+        total = stage.step(blocks, lambda spans: embedding(ids(spans, 0)), loss)
+    if not stage.layers:
+        return {"errors": [], "loss": None, "layers": 0} if rank < ranks else None
+    for w in mine:
+        w.grad = torch.zeros_like(w) if w.grad is None else w.grad
+        if len(pipeline.stages[pipeline.stage_of(rank)].ranks) > 1:
+            dist.all_reduce(w.grad, group=stage.group)
+    if total is not None and len(pipeline.stages[-1].ranks) > 1:
+        dist.all_reduce(total, group=stage.group)
+    want, answer = one_device(heads, pipeline.lengths, pipeline.layers, stage)
+    errors = [float((w.grad - g).norm() / max(1e-6, float(g.norm()))) for w, g in zip(mine, answer)]
+    off = None if total is None else abs(float(total) - want) / want
+    return {"errors": errors, "loss": off, "layers": len(stage.layers)}
+
+
+def one_device(heads: tuple[int, int, int], lengths: Any, layers: int, stage: Any) -> tuple[float, list[Tensor]]:
+    """The loss, and the gradients of the parameters that a rank has, zero of embedding and head where it has none."""
+    embedding, blocks, head = model(heads, range(layers))
+    total = torch.zeros(())
+    for s, n in enumerate(lengths):
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            each = heads[0] // heads[1]
+            scores = torch.einsum("qhd,khd->hqk", q, k.repeat_interleave(each, 1)) / heads[2] ** 0.5
+            scores = scores.masked_fill(dense.hidden(len(q), None), float("-inf"))
+            return torch.einsum("hqk,khd->qhd", scores.softmax(-1), v.repeat_interleave(each, 1))
+
+        x = embedding(tokens(s, 0, n))
+        for block in blocks:
+            x = block(x, torch.arange(n), attend)
+        total = total + torch.nn.functional.cross_entropy(head(x), tokens(s, 1, n + 1), reduction="sum")
+    total.backward()
+    ends = [w.grad if has else torch.zeros_like(w) for of, has in ((embedding, stage.first), (head, stage.last))
+            for w in of.parameters()]
+    inner = [w.grad for i in stage.layers for w in blocks[i].parameters()]
+    return float(total), [ends[0], *inner, *ends[1:]]
