@@ -26,6 +26,14 @@ func (x Chunk) Tokens() units.Tokens {
 	return n
 }
 
+func (x *Chunk) validate() error {
+	none := func(d Documents) bool { return d.Tokens < 1 || d.Count < 1 }
+	if x.Tokens() < 1 || slices.ContainsFunc(x.Whole, none) || x.Slice < 0 || x.Context < 0 || x.Context > 0 && x.Slice == 0 {
+		return fmt.Errorf("a chunk of %d tokens behind %d: want some, and a slice where there is a context", int64(x.Tokens()), int64(x.Context))
+	}
+	return nil
+}
+
 // ChunkPasses is what one layer takes for a chunk, in seconds, without the exchange of
 // gradients and parameters; and the loss of all its tokens behind the last layer.
 type ChunkPasses struct {
@@ -63,9 +71,8 @@ func (p *Packer) Chunk(group Group, shares []float64, x Chunk) (ChunkPasses, err
 
 // chunked simulates a chunk, which is that of the packer from then on if there is no error.
 func (p *Packer) chunked(group Group, shares []float64, x Chunk) error {
-	none := func(d Documents) bool { return d.Tokens < 1 || d.Count < 1 }
-	if x.Tokens() < 1 || slices.ContainsFunc(x.Whole, none) || x.Slice < 0 || x.Context < 0 || x.Context > 0 && x.Slice == 0 {
-		return fmt.Errorf("a chunk of %d tokens behind %d: want some, and a slice where there is a context", int64(x.Tokens()), int64(x.Context))
+	if err := x.validate(); err != nil {
+		return err
 	}
 	if p.slices == nil {
 		p.slices = map[sliceKey]units.Seconds{}

@@ -261,7 +261,18 @@ func (s *sim) attentionCost(back bool, a *seat, of *seatGroup, acc *account) uni
 	if a.heads == 0 {
 		return 0
 	}
-	return s.attention(a.device, s.groups[a.group].shard, of.shard, a.heads, a.kv, back, acc)
+	queries, keys := s.blockOf(a, of)
+	return s.attention(a.device, queries, keys, a.heads, a.kv, back, acc)
+}
+
+// blockOf is a seat's queries and the keys and values of a group. Behind a context, which one
+// group has alone, positions are counted from the context's first token on.
+func (s *sim) blockOf(a *seat, of *seatGroup) (queries, keys Shard) {
+	if s.context == 0 {
+		return s.groups[a.group].shard, of.shard
+	}
+	end := s.context + of.tokens
+	return Shard{[]Segment{{s.context, end}}}, Shard{[]Segment{{0, end}}}
 }
 
 // relationOf is the relation of one group's queries to the keys of another or

@@ -14,6 +14,7 @@ type ReplayOp string
 // it differentiates, so that linear_out comes first and linear_in last. All-to-alls are
 // named by their place: a2a_in before the ring and a2a_out after it, in both passes.
 const (
+	StageWait   ReplayOp = "stage_wait" // of a pipeline, before a chunk's pass: waiting for activations or their gradients
 	LinearIn    ReplayOp = "linear_in"  // norm, projection and rotation before the attention
 	AllToAllIn  ReplayOp = "a2a_in"     // includes waiting for late members
 	RingWait    ReplayOp = "ring_wait"  // waiting for the block of a ring step, and after the last one
@@ -32,19 +33,19 @@ const (
 
 // ReplayOps lists the stretches in the order of a forward layer.
 func ReplayOps() []ReplayOp {
-	return []ReplayOp{LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut, MeetOp}
+	return []ReplayOp{StageWait, LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut, MeetOp}
 }
 
 // Waits says whether the rank is idle during the stretch: it waits for bytes or for
 // another rank.
 func (o ReplayOp) Waits() bool {
-	return o == AllToAllIn || o == RingWait || o == AllToAllOut || o == MeetOp
+	return o == StageWait || o == AllToAllIn || o == RingWait || o == AllToAllOut || o == MeetOp
 }
 
 // ReplayKey identifies one stretch of a replayed step.
 type ReplayKey struct {
 	Rank  int      `json:"rank"`
-	Micro int      `json:"mb,omitzero"` // micro-batch
+	Micro int      `json:"mb,omitzero"` // micro-batch, or chunk of a pipeline
 	Layer int      `json:"layer"`
 	Dir   string   `json:"dir"`            // fwd or bwd
 	Again bool     `json:"again,omitzero"` // the forward pass of recomputation
@@ -146,12 +147,8 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 		return nil, err
 	}
 	r.meet(w.Layers)
-	r.chain(w.Layers)
-	if bare.err != nil {
-		return nil, bare.err
-	}
-	r.finish()
-	return r.out, nil
+	r.chain(r.passes(w.Layers))
+	return r.finish()
 }
 
 // replaying is a replayed step under way. What the seats compute is settled before any
@@ -235,10 +232,16 @@ func (r *replaying) meet(layers int) {
 	for m := range micro {
 		for _, g := range r.stages(layers) {
 			g.micro = m
-			r.pass(g)
-			r.out.Meeting += times * r.run.length
+			r.meetAfter(g, times)
 		}
 	}
+}
+
+// meetAfter adds a pass, so many times, that all ranks begin and end together. None may be
+// chained yet.
+func (r *replaying) meetAfter(g stageOf, times units.Seconds) {
+	r.pass(g)
+	r.out.Meeting += times * r.run.length
 }
 
 // stages are the passes of the layers in order of execution.
@@ -256,21 +259,30 @@ func (r *replaying) stages(layers int) []stageOf {
 	return all
 }
 
-// chain runs pass after pass, every seat beginning one when it is done with the
-// one before.
-func (r *replaying) chain(layers int) {
+// passes are those of all micro-batches in order of execution, two that go together at once.
+func (r *replaying) passes(layers int) []stageOf {
+	var all []stageOf
 	for m := range r.micro {
 		if m > 0 && r.layout.TwoBatch {
 			break
 		}
 		for _, g := range r.stages(layers) {
 			g.micro = m
-			r.pass(g)
-			r.book(g)
-			for i := range r.seats {
-				a := &r.run.seats[i]
-				r.at[i], r.ports[i] = a.free, [2]units.Seconds{a.egress, a.ingress}
-			}
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// chain runs pass after pass, every seat beginning one when it is done with the
+// one before.
+func (r *replaying) chain(passes []stageOf) {
+	for _, g := range passes {
+		r.pass(g)
+		r.book(g)
+		for i := range r.seats {
+			a := &r.run.seats[i]
+			r.at[i], r.ports[i] = a.free, [2]units.Seconds{a.egress, a.ingress}
 		}
 	}
 }

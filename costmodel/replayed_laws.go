@@ -118,7 +118,8 @@ func (s *sim) mergeCost(back bool, a *seat, of *seatGroup) units.Seconds {
 		return 0
 	}
 	laws := s.kernelsOf(a.device)
-	for _, b := range appendPacked(nil, s.groups[a.group].shard, of.shard, s.packed) {
+	queries, keys := s.blockOf(a, of)
+	for _, b := range appendPacked(nil, queries, keys, s.packed) {
 		if b.Mask != op.Full {
 			continue
 		}

@@ -145,8 +145,11 @@ func (x *stretches) ringDone() units.Seconds {
 }
 
 // finish makes the sums of the ranks and the interval of the whole, which is
-// that of the parts along the rank that is done last.
-func (r *replaying) finish() {
+// that of the parts along the rank that is done last. The error is what laws are missing.
+func (r *replaying) finish() (*Replayed, error) {
+	if r.err != nil {
+		return nil, r.err
+	}
 	last, worst := 0, r.worst
 	for i, a := range r.seats {
 		k, h := &r.out.Ranks[a.rank], share{busy: r.spent[i].busy}
@@ -167,4 +170,5 @@ func (r *replaying) finish() {
 	}
 	r.out.Step = like(r.at[last], whole.total())
 	r.out.Step.Source = worst
+	return r.out, nil
 }

@@ -161,6 +161,9 @@ type sim struct {
 	ranks []Rank // of the cluster
 	// attentionOnly leaves the linear work of layers out.
 	attentionOnly bool
+	// context is how many tokens lie before the sequence, whose keys and values are there: see
+	// Packer.ReplayedChunk.
+	context units.Tokens
 	// contended assumes the worst published slow-down of computing beside messages where
 	// nobody measured one.
 	contended bool
