@@ -50,6 +50,8 @@ type source interface {
 	fits(ranks []int) error
 	// brief is the account of a chunk on ranks; nil where there are no laws.
 	brief(ranks []int, x costmodel.Chunk, times costmodel.ChunkTimes) (*costmodel.Step, error)
+	// replayed predicts a pass of a chunk as replay runs it on ranks.
+	replayed(ranks []int, x costmodel.Chunk, w costmodel.ChunkReplay) (*costmodel.Replayed, error)
 	// floor is a time that no chunks of sequences take less than, together, in one layer on a
 	// stage of n devices of a type, and their loss, without all-to-alls.
 	floor(device string, n int, lengths []units.Tokens) (layer, loss units.Seconds, err error)

@@ -7,7 +7,7 @@
 //     cluster, Published from the coefficients of a published cost model.
 //   - Plan is the stages, the chunks, and the order in which every stage computes them.
 //     Simulate says when each begins and ends, and Memory what every stage holds. They are the
-//     only judges of a plan.
+//     only judges of a plan. Replayed predicts what replay runs of it.
 //
 // # Vocabulary
 //

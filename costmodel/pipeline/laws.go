@@ -274,6 +274,15 @@ func (l *laws) brief(ranks []int, x costmodel.Chunk, times costmodel.ChunkTimes)
 	return p.BriefChunk(group, shares, x, times)
 }
 
+func (l *laws) replayed(ranks []int, x costmodel.Chunk, w costmodel.ChunkReplay) (*costmodel.Replayed, error) {
+	p, err := l.packer(ranks)
+	if err != nil {
+		return nil, err
+	}
+	group, shares := l.group(len(ranks))
+	return p.ReplayedChunk(group, shares, x, w)
+}
+
 func (l *laws) warnings() []string {
 	keys := slices.Sorted(maps.Keys(l.packers))
 	packers := make([]*costmodel.Packer, len(keys))

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -90,6 +91,67 @@ func (m *made) fits([]int) error { return nil }
 
 func (m *made) brief([]int, costmodel.Chunk, costmodel.ChunkTimes) (*costmodel.Step, error) {
 	return nil, nil
+}
+
+// replayed lets every rank compute something before and behind an all-to-all, which all of
+// them leave together, in every layer.
+func (m *made) replayed(ranks []int, x costmodel.Chunk, w costmodel.ChunkReplay) (*costmodel.Replayed, error) {
+	if m.asked != nil {
+		m.asked["replayed"]++
+	}
+	x.Whole = slices.Clone(x.Whole)
+	slices.SortFunc(x.Whole, func(a, b costmodel.Documents) int { return cmp.Compare(a.Tokens, b.Tokens) })
+	out := &costmodel.Replayed{Ranks: make([]costmodel.ReplayedRank, len(ranks))}
+	at := make([]units.Seconds, len(ranks))
+	task := func(i int, key costmodel.ReplayKey, o costmodel.ReplayOp, until units.Seconds) {
+		key.Rank, key.Op = i, o
+		out.Tasks = append(out.Tasks, costmodel.ReplayTask{ReplayKey: key, Start: at[i], Time: until - at[i]})
+		at[i] = until
+	}
+	compute := func(i int, key costmodel.ReplayKey, o costmodel.ReplayOp) {
+		key.Rank, key.Op = i, o
+		t := m.seconds(fmt.Sprint(m.like(ranks), x, key, w.AttentionOnly))
+		if w.Took != nil {
+			if given, ok := w.Took(key); ok {
+				t = given
+			}
+		}
+		out.Ranks[i].Compute += t
+		task(i, key, o, at[i]+t)
+	}
+	layer := func(key costmodel.ReplayKey, first, last costmodel.ReplayOp) {
+		for i := range ranks {
+			compute(i, key, first)
+		}
+		moved := m.seconds(fmt.Sprint("moved", m.like(ranks), x, key))
+		together := slices.Max(at) + moved
+		for i := range ranks {
+			out.Ranks[i].Exposed += moved
+			task(i, key, costmodel.AllToAllIn, together)
+			compute(i, key, last)
+		}
+	}
+	for i := range w.Layers {
+		key := costmodel.ReplayKey{Layer: i, Dir: costmodel.ForwardPass}
+		if w.Back {
+			if key.Layer, key.Again = w.Layers-1-i, true; key.Layer < w.Again {
+				layer(key, costmodel.LinearIn, costmodel.LinearOut)
+			}
+			key.Dir, key.Again = costmodel.BackwardPass, false
+			layer(key, costmodel.LinearOut, costmodel.LinearIn)
+			continue
+		}
+		layer(key, costmodel.LinearIn, costmodel.LinearOut)
+	}
+	for i := range ranks {
+		out.Ranks[i].End = at[i]
+	}
+	mid := slices.Max(at)
+	out.Step = costmodel.Estimate{Lo: mid * units.Seconds(0.7+m.draw(fmt.Sprint("lo", x, w.Back), 20)/100), Mid: mid, Hi: mid * 1.2, Source: costmodel.Interpolated}
+	if x.Context > 0 {
+		out.Step.Source = costmodel.Extrapolated
+	}
+	return out, m.lacking("replayed")
 }
 
 func (m *made) floor(string, int, []units.Tokens) (layer, loss units.Seconds, err error) {

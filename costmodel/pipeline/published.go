@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -120,6 +121,10 @@ func (published) fits([]int) error { return nil }
 
 func (published) brief([]int, costmodel.Chunk, costmodel.ChunkTimes) (*costmodel.Step, error) {
 	return nil, nil
+}
+
+func (published) replayed([]int, costmodel.Chunk, costmodel.ChunkReplay) (*costmodel.Replayed, error) {
+	return nil, errors.New("a published cost model has no laws, by which parts of a layer are predicted; price the plan by the laws of a profile")
 }
 
 func (m published) floor(_ string, n int, lengths []units.Tokens) (layer, loss units.Seconds, err error) {

@@ -38,17 +38,25 @@ type run struct {
 func (c *Costs) prices(p *Plan) *run {
 	r := &run{finish: make([]units.Seconds, len(p.Stages))}
 	for s := range p.Stages {
-		forward, backward, send := make([]units.Seconds, len(p.Chunks)), make([]units.Seconds, len(p.Chunks)), make([]units.Seconds, len(p.Chunks))
+		forward, backward := make([]units.Seconds, len(p.Chunks)), make([]units.Seconds, len(p.Chunks))
 		for k := range p.Chunks {
 			forward[k], backward[k] = c.Passes(p, s, k)
-			if s+1 < len(p.Stages) {
-				send[k] = c.Send(p.Stages[s].Ranks, p.Stages[s+1].Ranks, c.tokens(&p.Chunks[k]))
-			}
 		}
-		r.forward, r.backward, r.send = append(r.forward, forward), append(r.backward, backward), append(r.send, send)
+		r.forward, r.backward, r.send = append(r.forward, forward), append(r.backward, backward), append(r.send, c.messages(p, s))
 		r.finish[s] = c.Finish(p, s)
 	}
 	return r
+}
+
+// messages are, by chunk, what its activations take from stage s to the one behind it; nothing from the last one.
+func (c *Costs) messages(p *Plan, s int) []units.Seconds {
+	all := make([]units.Seconds, len(p.Chunks))
+	for k := range p.Chunks {
+		if s+1 < len(p.Stages) {
+			all[k] = c.Send(p.Stages[s].Ranks, p.Stages[s+1].Ranks, c.tokens(&p.Chunks[k]))
+		}
+	}
+	return all
 }
 
 func (r *run) run(c *Costs, p *Plan) error {
