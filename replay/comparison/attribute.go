@@ -97,13 +97,14 @@ func (c *making) path(plan int, r *run) (predicted, measured account, critical [
 
 // busy is for how long the ranks of a micro-batch computed, by the stretches that
 // the simulator asks for. Time in no span belongs to the stretch it lies in: a rank
-// that neither computes nor waits keeps others waiting just as well. Of a plan of batches
+// that neither computes nor waits keeps others waiting just as well; what is behind a
+// wait for another stage, to the pass that it was for. Of a plan of batches
 // a part knows of one micro-batch.
 func busy(laps []lap, groups int, batch bool) map[costmodel.ReplayKey]units.Seconds {
 	all := map[costmodel.ReplayKey]units.Seconds{}
 	for rank := range laps {
 		var at units.Seconds
-		now := costmodel.ReplayKey{Rank: rank, Dir: costmodel.ForwardPass, Op: costmodel.LinearIn}
+		now, begins := costmodel.ReplayKey{Rank: rank, Dir: costmodel.ForwardPass, Op: costmodel.LinearIn}, true
 		for _, s := range laps[rank].spans {
 			if s.local {
 				continue
@@ -111,6 +112,10 @@ func busy(laps []lap, groups int, batch bool) map[costmodel.ReplayKey]units.Seco
 			if batch {
 				s.Micro = 0
 			}
+			if begins && s.Op != costmodel.StageWait {
+				now = opening(s.ReplayKey)
+			}
+			begins = s.Op == costmodel.StageWait
 			gap := max(0, s.start-at)
 			if at = max(at, s.start+s.took); s.waits() {
 				all[now] += gap
@@ -123,6 +128,15 @@ func busy(laps []lap, groups int, batch bool) map[costmodel.ReplayKey]units.Seco
 		all[now] += max(0, laps[rank].took-at)
 	}
 	return all
+}
+
+// opening is the linear stretch with which the pass begins that a span is of.
+func opening(k costmodel.ReplayKey) costmodel.ReplayKey {
+	first := costmodel.LinearIn
+	if k.Dir == costmodel.BackwardPass {
+		first = costmodel.LinearOut
+	}
+	return costmodel.ReplayKey{Rank: k.Rank, Micro: k.Micro, Layer: k.Layer, Dir: k.Dir, Again: k.Again, Op: first}
 }
 
 // stretch is the one that a span of computing is a part of.
@@ -151,7 +165,7 @@ func (c *making) skewOf(plan int, r *run, micro, rank int) (units.Seconds, error
 	if k == nil {
 		return 0, nil
 	}
-	took := busy(laps, len(k.work.Layout.Groups), c.courses[plan].batch)
+	took := busy(laps, k.rings(), c.courses[plan].batch)
 	what, err := k.supposing(func(key costmodel.ReplayKey) units.Seconds {
 		if len(laps[key.Rank].spans) == 0 {
 			return -1

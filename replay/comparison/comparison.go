@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/stats"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -89,7 +90,7 @@ func (c *making) warnings() []string {
 	return append(append(out, c.packedWarnings()...), "of a step only transformer layers are run: no embedding, loss, exchange of gradients or optimizer")
 }
 
-// packedWarnings are those of plans of batches and of packed documents.
+// packedWarnings are those of plans of batches, of pipelines and of packed documents.
 func (c *making) packedWarnings() []string {
 	var out []string
 	packed, beside := len(c.rec.Header.Docs) > 1, false
@@ -102,10 +103,20 @@ func (c *making) packedWarnings() []string {
 	if packed {
 		out = append(out, "of packed documents replay computes the blocks of each in calls of their own, and so it is predicted; a plan of batches is priced with calls for all of them together")
 	}
+	if slices.ContainsFunc(c.rec.Header.Plans, severalInAChunk) {
+		out = append(out, "of a pipeline's chunk replay computes each sequence in a call of its own, and so it is predicted; a plan of a pipeline is priced with calls for all of them together")
+	}
 	if beside {
 		out = append(out, "groups side by side are predicted as if each were alone: that they share memory and network is in no prediction")
 	}
 	return out
+}
+
+// severalInAChunk says whether a plan has a pipeline that computes sequences together.
+func severalInAChunk(x replay.PlanRun) bool {
+	return x.Pipeline != nil && slices.ContainsFunc(x.Pipeline.Chunks, func(k pipeline.Chunk) bool {
+		return len(k.Whole) > 1 || k.Slice > 0 && len(k.Whole) > 0
+	})
 }
 
 // plan compares one.
@@ -113,7 +124,7 @@ func (c *making) plan(i int) (*Plan, error) {
 	run, p := c.rec.Header.Plans[i], c.courses[i]
 	steps := c.rec.steps(i)
 	x := &Plan{
-		Plan: i, Path: run.Path, Strategy: run.Strategy, Batch: run.Batch, Micro: run.Micro, Predicted: p.step, Meeting: p.meeting,
+		Plan: i, Path: run.Path, Strategy: run.Strategy, Batch: run.Batch, Pipeline: run.Pipeline != nil, Layers: run.Of(c.rec.Header), Micro: run.Micro, Predicted: p.step, Meeting: p.meeting,
 		Measured: measuredOf(steps), Steps: steps, Ranks: c.ranks(i),
 	}
 	if slices.Min(steps) <= 0 {
@@ -187,14 +198,21 @@ func (c *making) ranks(plan int) []RankSum {
 		}
 		median := func(x []float64) units.Seconds { return units.Seconds(stats.Median(x)) }
 		end, computes := p.until(r)
+		waits := end - computes
+		if waits < rounding*end {
+			waits = 0
+		}
 		all = append(all, RankSum{
 			Rank: r, Device: rank.Device, Predicted: end, Measured: median(took),
 			Computes: computes, Computed: median(computed),
-			Waits: max(0, end-computes), Waited: median(waited), Gaps: median(gaps),
+			Waits: waits, Waited: median(waited), Gaps: median(gaps),
 		})
 	}
 	return all
 }
+
+// rounding is what sums of the same times in another order may differ by.
+const rounding = 1e-12
 
 // spent is what a rank did until its own end.
 type spent struct{ took, computed, waited units.Seconds }

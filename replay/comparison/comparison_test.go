@@ -331,9 +331,9 @@ func TestAnyTraceAddsUp(t *testing.T) {
 // TestMicroBatchesCount: a step of two computes twice what one does, so that spans of one are
 // not taken for it.
 func TestMicroBatchesCount(t *testing.T) {
-	k := &part{work: costmodel.ReplayWork{Layout: pairs(800, 800, 400, 400), Layers: 2}, ranks: []int{0, 1, 2, 3}, headDim: 64}
+	k := &packed{what: costmodel.ReplayWork{Layout: pairs(800, 800, 400, 400), Layers: 2}, ranks: []int{0, 1, 2, 3}, headDim: 64}
 	one := k.flops()
-	k.work.Micro = 2
+	k.what.Micro = 2
 	for rank, n := range k.flops() {
 		if n != 2*one[rank] || n == 0 {
 			t.Errorf("rank %d: %d FLOPs of two micro-batches, %d of one", rank, n, one[rank])

@@ -2,16 +2,15 @@ package comparison
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
-	"github.com/evenkeel/evenkeel/replay"
 )
 
 // course is a plan as it is predicted: micro-batches one after the other, in each
 // of which groups of ranks run side by side. A plan of one sequence is one
-// micro-batch of one group here, even if its step has two, which may overlap.
+// micro-batch of one group here, even if its step has two, which may overlap, and
+// so is a pipeline, whose chunks do.
 type course struct {
 	micro   []micro
 	batch   bool // ranks meet after each micro-batch
@@ -26,15 +25,30 @@ type micro struct {
 	length costmodel.Estimate // of its longest part
 }
 
-// part is the work of one group of ranks.
+// part is what some ranks do together, and how it is predicted.
 type part struct {
-	sim       *costmodel.Simulator
-	work      costmodel.ReplayWork
-	ranks     []int // of the run, by rank of the job's cluster
-	again     bool  // every forward pass is run a second time
-	headDim   int
+	work
 	predicted *costmodel.Replayed // in ranks of the run
 	counts    map[int]int64       // FLOPs of attention, by rank of the run
+}
+
+// work is that of one group of ranks, or of all stages of a pipeline.
+type work interface {
+	// supposing predicts it, in ranks of the run, where ranks compute for as long as took
+	// says; by the laws where that is negative, or took is nil.
+	supposing(took func(costmodel.ReplayKey) units.Seconds) (*costmodel.Replayed, error)
+	members() []int       // ranks of the run that take part, rising
+	rings() int           // groups among which keys and values go round
+	flops() map[int]int64 // those of the attention of every rank that takes part, all layers
+}
+
+// newPart predicts work.
+func newPart(w work) (*part, error) {
+	predicted, err := w.supposing(nil)
+	if err != nil {
+		return nil, err
+	}
+	return &part{w, predicted, w.flops()}, nil
 }
 
 // courseOf predicts a plan.
@@ -42,7 +56,11 @@ func (c *making) courseOf(plan int) (*course, error) {
 	x := &c.rec.Header.Plans[plan]
 	p := &course{batch: x.Batch}
 	if !x.Batch {
-		k, err := c.sequence(x)
+		of := c.sequence
+		if x.Pipeline != nil {
+			of = c.stages
+		}
+		k, err := of(x)
 		if err != nil {
 			return nil, err
 		}
@@ -66,82 +84,6 @@ func (c *making) courseOf(plan int) (*course, error) {
 		p.add(len(c.rec.Header.Ranks), parts)
 	}
 	return p, nil
-}
-
-// sequence is the one part of a plan of one sequence.
-func (c *making) sequence(x *replay.PlanRun) (*part, error) {
-	k := &part{work: c.work(x.Layout, c.rec.Header.Docs)}
-	k.work.Micro = x.Micro
-	for r := range c.rec.Header.Ranks {
-		k.ranks = append(k.ranks, r)
-	}
-	return k, k.predict(c.predictor, x.Job)
-}
-
-// group is the part of a group of a plan of batches.
-func (c *making) group(x *replay.PlanRun, g *replay.GroupRun, place *places) (*part, error) {
-	k := &part{work: c.work(place.layout(g), g.Docs), ranks: place.ranks}
-	j := costmodel.Job{
-		Model: *x.Model, Cluster: place.cluster, SeqLen: g.Tokens(), DType: x.DType, Recompute: g.Recompute,
-		RingBuffers: g.RingBuffers, LossChunk: 1, // there is no loss
-	}
-	// The model's limits are of a sequence, not of how many are packed.
-	if j.Model.MaxLen = 0; j.Model.PositionRows > 0 {
-		j.Model.MaxLen, j.Model.PositionRows = j.SeqLen, max(j.Model.PositionRows, int(j.SeqLen))
-	}
-	return k, k.predict(c.predictor, j)
-}
-
-func (c *making) work(l costmodel.Layout, packed []units.Tokens) costmodel.ReplayWork {
-	h := c.rec.Header
-	return costmodel.ReplayWork{Layout: l, Packed: packed, Layers: h.Layers, AttentionOnly: h.Parts == replay.PartsAttention}
-}
-
-func (k *part) predict(q *costmodel.Predictor, j costmodel.Job) (err error) {
-	if k.sim, err = costmodel.NewSimulator(q, j); err != nil {
-		return err
-	}
-	k.again, k.headDim = j.Recompute == costmodel.RecomputeFull, j.Model.HeadDim
-	if k.predicted, err = k.supposing(nil); err == nil {
-		k.counts = k.flops()
-	}
-	return err
-}
-
-// supposing is the prediction where ranks compute for as long as took says.
-func (k *part) supposing(took func(costmodel.ReplayKey) units.Seconds) (*costmodel.Replayed, error) {
-	r, err := k.sim.Supposing(k.work, func(key costmodel.ReplayKey) (units.Seconds, bool) {
-		if took == nil {
-			return 0, false
-		}
-		key.Rank = k.ranks[key.Rank]
-		t := took(key)
-		return t, t >= 0
-	})
-	if err != nil {
-		return nil, err
-	}
-	ranks := make([]costmodel.ReplayedRank, len(r.Ranks))
-	for i, a := range r.Ranks {
-		ranks[k.ranks[i]] = a
-	}
-	r.Ranks = ranks
-	for i := range r.Tasks {
-		r.Tasks[i].Rank = k.ranks[r.Tasks[i].Rank]
-	}
-	return r, nil
-}
-
-// members are the ranks of a part that take part in it.
-func (k *part) members() []int {
-	var all []int
-	for _, g := range k.work.Layout.Groups {
-		for _, m := range g {
-			all = append(all, k.ranks[m.Rank])
-		}
-	}
-	slices.Sort(all)
-	return all
 }
 
 // add puts a micro-batch behind those there are.

@@ -2,8 +2,8 @@
 // are apart, and where the difference comes from.
 //
 // [Read] takes a trace in, [New] compares it: stretch by stretch (joined on rank,
-// micro-batch, layer, direction, ring step and op), step by step, plan by plan. It
-// measures nothing and writes no files.
+// micro-batch or chunk, layer, direction, ring step and op), step by step, plan by plan.
+// It measures nothing and writes no files.
 //
 // # Where a difference comes from
 //
@@ -11,7 +11,7 @@
 // measured, M, is
 //
 //	compute  stretches of attention, merging and linear parts
-//	waiting  ring_wait and all-to-alls; in a group of one, where these move no
+//	waiting  ring_wait, stage_wait and all-to-alls; in a group of one, where these move no
 //	         byte and only copy, they are gaps
 //	gaps     M - compute - waiting: time in no span
 //
@@ -33,6 +33,13 @@
 // that was done last with the micro-batch, another one in each perhaps, and the
 // parts are added up over them; what c itself spends in the meeting is the meeting,
 // which no law knows, and is a gap.
+//
+// The stages of a pipeline never meet: its step is one lap of every rank, c that whose
+// lap is longest, and the parts are those of the lap, from the barrier until c's own end.
+// What c waits in stage_wait is for bytes as long as the message takes that it waits for,
+// and before that for another stage, which is skew. So is all that c is done before the
+// last stage, in the prediction. The run with measured computing is that of all stages
+// on all chunks, each beginning a pass when what it needs is there.
 //
 // M is the median over blocks. The parts are those of the block in the middle, or
 // the means over the two in the middle, whose mean the median then is.

@@ -37,16 +37,15 @@ func visible(s costmodel.Shard, docs []units.Tokens) int64 {
 	return sum
 }
 
-// flops are those of the attention of every rank that takes part, all layers.
-func (k *part) flops() map[int]int64 {
+func (k *packed) flops() map[int]int64 {
 	all := map[int]int64{}
 	passes := int64(flopsForward + flopsBackward)
 	if k.again {
 		passes += flopsForward
 	}
-	passes *= int64(max(1, k.work.Micro))
-	for g, members := range k.work.Layout.Groups {
-		of := visible(k.work.Layout.GroupShard(g), k.work.Packed) * passes * int64(k.work.Layers*k.headDim)
+	passes *= int64(max(1, k.what.Micro))
+	for g, members := range k.what.Layout.Groups {
+		of := visible(k.what.Layout.GroupShard(g), k.what.Packed) * passes * int64(k.what.Layers*k.headDim)
 		for _, m := range members {
 			all[k.ranks[m.Rank]] = of * int64(m.QHeads)
 		}

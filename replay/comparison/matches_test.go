@@ -48,9 +48,9 @@ func TestVisiblePairsOneByOne(t *testing.T) {
 // 25,610,240, 41,330,688 and 123,992,064, and 2.5 times as many backward.
 func TestSpansOfAnotherPlanAreRefused(t *testing.T) {
 	known := []int64{35854336, 25610240, 41330688, 123992064}
-	k := &part{ranks: []int{0, 1, 2, 3}, headDim: 16, work: costmodel.ReplayWork{Layers: 1}}
+	k := &packed{ranks: []int{0, 1, 2, 3}, headDim: 16, what: costmodel.ReplayWork{Layers: 1}}
 	segment := func(from, to units.Tokens) costmodel.Segment { return costmodel.Segment{Start: from, End: to} }
-	k.work.Layout = costmodel.Layout{
+	k.what.Layout = costmodel.Layout{
 		Shards: []costmodel.Shard{{Segments: []costmodel.Segment{segment(0, 64), segment(704, 768)}}, {Segments: []costmodel.Segment{segment(64, 256)}}, {Segments: []costmodel.Segment{segment(256, 300), segment(512, 704)}}, {Segments: []costmodel.Segment{segment(300, 512)}}},
 		Groups: []costmodel.Group{{{Rank: 0, QHeads: 7}, {Rank: 1, QHeads: 5}}, {{Rank: 2, QHeads: 3}, {Rank: 3, QHeads: 9}}},
 	}

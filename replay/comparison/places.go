@@ -9,9 +9,9 @@ import (
 	"github.com/evenkeel/evenkeel/replay"
 )
 
-// Links are the link classes of the profile by which plans of batches are predicted,
-// since a trace of these has no cluster. A class may be empty if the profile has only
-// one.
+// Links are the link classes of the profile by which plans of batches and pipelines are
+// predicted, since a trace of these has no cluster. A class may be empty if the profile
+// has only one.
 type Links struct {
 	Inside  string // between ranks of a host
 	Network string // between hosts
@@ -26,7 +26,7 @@ type places struct {
 	at      []int // of the cluster, by rank of the run
 }
 
-// place makes the cluster of a plan of batches.
+// place makes the cluster of a plan of batches or a pipeline.
 func (c *making) place(x *replay.PlanRun) (*places, error) {
 	ranks := c.rec.Header.Ranks
 	p := &places{at: make([]int, len(ranks))}
@@ -73,6 +73,9 @@ func distinct(ranks []replay.Rank, of func(replay.Rank) string) []string {
 
 // talks says whether any ranks of a plan exchange bytes, for which they need links.
 func talks(x *replay.PlanRun) bool {
+	if x.Pipeline != nil {
+		return len(x.Pipeline.Stages) > 1 || len(x.Pipeline.Stages[0].Ranks) > 1
+	}
 	for _, side := range x.Groups {
 		for _, g := range side {
 			if len(g.Ranks) > 1 {

@@ -34,7 +34,7 @@ func (c *making) among() {
 	}
 }
 
-// oneProblem says whether all plans train the same sequences of the same model.
+// oneProblem says whether all plans train the same sequences of as many layers of the same model.
 func (c *making) oneProblem() bool {
 	h := c.rec.Header
 	first := problemOf(h, 0)
@@ -46,24 +46,28 @@ func (c *making) oneProblem() bool {
 	return true
 }
 
-// problem is what a plan trains.
+// problem is what a plan trains, and how many layers of it are run.
 type problem struct {
 	model     costmodel.Model
+	layers    int
 	dtype     string
-	recompute costmodel.Recompute // empty of a plan of batches, which chooses
+	recompute costmodel.Recompute // empty of plans of batches and pipelines, which choose
 	lengths   []units.Tokens      // of the sequences, rising
 }
 
 func problemOf(h *replay.Header, plan int) problem {
 	x := &h.Plans[plan]
+	if x.Pipeline != nil {
+		return problem{model: *x.Model, layers: x.Of(h), dtype: string(x.DType), lengths: slices.Sorted(slices.Values(x.Pipeline.Lengths))}
+	}
 	if !x.Batch {
-		p := problem{x.Job.Model, string(x.Job.DType), x.Job.Recompute, slices.Sorted(slices.Values(h.Docs))}
+		p := problem{x.Job.Model, x.Of(h), string(x.Job.DType), x.Job.Recompute, slices.Sorted(slices.Values(h.Docs))}
 		if len(p.lengths) == 0 {
 			p.lengths = []units.Tokens{x.Job.SeqLen}
 		}
 		return p
 	}
-	p := problem{model: *x.Model, dtype: string(x.DType)}
+	p := problem{model: *x.Model, layers: x.Of(h), dtype: string(x.DType)}
 	for _, side := range x.Groups {
 		for _, g := range side {
 			p.lengths = append(p.lengths, g.Docs...)
@@ -75,7 +79,7 @@ func problemOf(h *replay.Header, plan int) problem {
 
 func (p problem) same(o problem) bool {
 	recompute := p.recompute == o.recompute || p.recompute == "" || o.recompute == ""
-	return recompute && p.model == o.model && p.dtype == o.dtype && slices.Equal(p.lengths, o.lengths)
+	return recompute && p.model == o.model && p.layers == o.layers && p.dtype == o.dtype && slices.Equal(p.lengths, o.lengths)
 }
 
 // rank compares the order of plans by prediction with that by measurement.

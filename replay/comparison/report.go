@@ -10,8 +10,8 @@ import (
 type Report struct {
 	Simulated bool     `json:"simulated"` // the profile was made on a simulated backend
 	Mode      string   `json:"mode"`
-	Parts     string   `json:"parts"` // of a layer that were run
-	Layers    int      `json:"layers"`
+	Parts     string   `json:"parts"`  // of a layer that were run
+	Layers    int      `json:"layers"` // of plans but pipelines, which are run with all of them
 	Blocks    int      `json:"blocks"`
 	Limits    int      `json:"limits_revision"` // of the limits document that was applied
 	Plans     []Plan   `json:"plans"`
@@ -29,7 +29,9 @@ type Plan struct {
 	Plan      int                `json:"plan"`
 	Path      string             `json:"path"`
 	Strategy  string             `json:"strategy"`
-	Batch     bool               `json:"batch,omitzero"` // of a plan of batches
+	Batch     bool               `json:"batch,omitzero"`    // of a plan of batches
+	Pipeline  bool               `json:"pipeline,omitzero"` // of a pipeline, with its chunks as micro-batches
+	Layers    int                `json:"layers"`            // that were run
 	Micro     int                `json:"micro_batches,omitzero"`
 	Predicted costmodel.Estimate `json:"predicted"`
 	// Meeting is the predicted step time if all ranks met after every layer and pass, as the

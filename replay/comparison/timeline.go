@@ -10,6 +10,7 @@ import (
 // middle.
 type Timeline struct {
 	Plan, Block int
+	Pipeline    bool     // its micro-batches are chunks
 	Devices     []string // by rank
 	Predicted   []costmodel.ReplayTask
 	Recorded    []costmodel.ReplayTask
@@ -25,7 +26,7 @@ func NewTimeline(rec *Recording, p *costmodel.Profile, plan int, links Links) (*
 	if err != nil {
 		return nil, err
 	}
-	t := &Timeline{Plan: plan, Block: rec.middle(plan)[0], Predicted: c.courses[plan].tasks}
+	t := &Timeline{Plan: plan, Block: rec.middle(plan)[0], Pipeline: rec.Header.Plans[plan].Pipeline != nil, Predicted: c.courses[plan].tasks}
 	for _, r := range rec.Header.Ranks {
 		t.Devices = append(t.Devices, r.Device)
 	}

@@ -1,0 +1,111 @@
+package comparison
+
+import (
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/replay"
+)
+
+// packed is the work of one group of ranks on one sequence, or on documents packed into it.
+type packed struct {
+	sim     *costmodel.Simulator
+	what    costmodel.ReplayWork
+	ranks   []int // of the run, by rank of the job's cluster
+	again   bool  // every forward pass is run a second time
+	headDim int
+}
+
+// sequence is the one part of a plan of one sequence.
+func (c *making) sequence(x *replay.PlanRun) (*part, error) {
+	k := &packed{what: c.what(x.Layout, c.rec.Header.Docs)}
+	k.what.Micro = x.Micro
+	for r := range c.rec.Header.Ranks {
+		k.ranks = append(k.ranks, r)
+	}
+	return k.part(c.predictor, x.Job)
+}
+
+// group is the part of a group of a plan of batches.
+func (c *making) group(x *replay.PlanRun, g *replay.GroupRun, place *places) (*part, error) {
+	k := &packed{what: c.what(place.layout(g), g.Docs), ranks: place.ranks}
+	j := jobOn(x, place.cluster, g.Tokens())
+	j.Recompute, j.RingBuffers = g.Recompute, g.RingBuffers
+	return k.part(c.predictor, j)
+}
+
+// jobOn is the job of a plan that has none, for so many tokens. The model's limits are of a
+// sequence, not of how many are packed.
+func jobOn(x *replay.PlanRun, on costmodel.Cluster, tokens units.Tokens) costmodel.Job {
+	j := costmodel.Job{
+		Model: *x.Model, Cluster: on, SeqLen: tokens, DType: x.DType, Recompute: costmodel.RecomputeNone,
+		RingBuffers: 2, LossChunk: 1, // there is no loss
+	}
+	if j.Model.MaxLen = 0; j.Model.PositionRows > 0 {
+		j.Model.MaxLen, j.Model.PositionRows = tokens, max(j.Model.PositionRows, int(tokens))
+	}
+	return j
+}
+
+func (c *making) what(l costmodel.Layout, packed []units.Tokens) costmodel.ReplayWork {
+	return costmodel.ReplayWork{Layout: l, Packed: packed, Layers: c.rec.Header.Layers, AttentionOnly: c.attentionOnly()}
+}
+
+func (c *making) attentionOnly() bool { return c.rec.Header.Parts == replay.PartsAttention }
+
+// part predicts the work of a job.
+func (k *packed) part(q *costmodel.Predictor, j costmodel.Job) (p *part, err error) {
+	if k.sim, err = costmodel.NewSimulator(q, j); err != nil {
+		return nil, err
+	}
+	k.again, k.headDim = j.Recompute == costmodel.RecomputeFull, j.Model.HeadDim
+	return newPart(k)
+}
+
+func (k *packed) supposing(took func(costmodel.ReplayKey) units.Seconds) (*costmodel.Replayed, error) {
+	r, err := k.sim.Supposing(k.what, inCluster(took, k.ranks))
+	if err != nil {
+		return nil, err
+	}
+	return inRun(r, k.ranks), nil
+}
+
+// inCluster asks for times by ranks of a cluster, which ranks of the run have; nil where nobody
+// says them.
+func inCluster(took func(costmodel.ReplayKey) units.Seconds, ranks []int) func(costmodel.ReplayKey) (units.Seconds, bool) {
+	if took == nil {
+		return nil
+	}
+	return func(key costmodel.ReplayKey) (units.Seconds, bool) {
+		key.Rank = ranks[key.Rank]
+		t := took(key)
+		return t, t >= 0
+	}
+}
+
+// inRun names the ranks of a cluster as the run does.
+func inRun(r *costmodel.Replayed, ranks []int) *costmodel.Replayed {
+	sums := make([]costmodel.ReplayedRank, len(r.Ranks))
+	for i, a := range r.Ranks {
+		sums[ranks[i]] = a
+	}
+	r.Ranks = sums
+	for i := range r.Tasks {
+		r.Tasks[i].Rank = ranks[r.Tasks[i].Rank]
+	}
+	return r
+}
+
+func (k *packed) members() []int {
+	var all []int
+	for _, g := range k.what.Layout.Groups {
+		for _, m := range g {
+			all = append(all, k.ranks[m.Rank])
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (k *packed) rings() int { return len(k.what.Layout.Groups) }
