@@ -123,14 +123,23 @@ func replayHead(p *printer, s *ReplaySummary) {
 	p.para("", fmt.Sprintf("trace %s: %s on %s, %s after %d of warm-up, order by seed %d",
 		s.Name, plural(len(h.Plans), "plan"), plural(len(h.Ranks), "rank"), plural(h.Repeats, "block"), h.Warmup, h.Seed))
 	written(p, h.Tool, h.Created)
-	what := plural(h.Layers, "whole layer")
-	if !slices.ContainsFunc(h.Plans, func(x replay.PlanRun) bool { return x.Pipeline == nil }) {
-		what = "all layers"
-	}
+	pipelines := len(slices.DeleteFunc(slices.Clone(h.Plans), func(x replay.PlanRun) bool { return x.Pipeline == nil }))
+	what := layersRun(plural(h.Layers, "whole layer"), pipelines, len(h.Plans))
 	if h.Parts == replay.PartsAttention {
-		what = fmt.Sprintf("the attention of %s", plural(h.Layers, "layer"))
+		what = "the attention of " + layersRun(plural(h.Layers, "layer"), pipelines, len(h.Plans))
 	}
 	p.para("", fmt.Sprintf("%s forward and backward, mode %s, attention kernel %s, torch %s", what, h.Mode, h.Kernel, orNone(h.Ranks[0].Torch)))
+}
+
+// layersRun says how many layers were run, which of pipelines are all that there are.
+func layersRun(layers string, pipelines, plans int) string {
+	switch pipelines {
+	case 0:
+		return layers
+	case plans:
+		return "all layers"
+	}
+	return layers + ", of pipelines all,"
 }
 
 func replayPlans(p *printer, n *notes, s *ReplaySummary) {

@@ -60,7 +60,8 @@ func traceReport(w io.Writer, r *comparison.Report, all bool) error {
 }
 
 func traceTitle(r *comparison.Report) string {
-	what := plural(r.Layers, "layer")
+	pipelines := len(slices.DeleteFunc(slices.Clone(r.Plans), func(x comparison.Plan) bool { return !x.Pipeline }))
+	what := layersRun(plural(r.Layers, "layer"), pipelines, len(r.Plans))
 	if r.Parts == replay.PartsAttention {
 		what = "the attention of " + what
 	}
@@ -73,6 +74,9 @@ func planTitle(x *comparison.Plan) string {
 	how := x.Strategy
 	if x.Micro > 0 {
 		how = fmt.Sprintf("%s in %d", how, x.Micro)
+	}
+	if x.Pipeline {
+		how = fmt.Sprintf("%s in %s", x.Strategy, plural(x.Micro, "chunk"))
 	}
 	if name == how {
 		return name
@@ -238,7 +242,7 @@ func traceOps(p *printer, x *comparison.Plan, each bool) {
 			rank = fmt.Sprint(c.Rank)
 		}
 		t.row(string(c.Op), tracePass(c), rank, fmt.Sprint(c.Stretches), seconds(c.Predicted), seconds(c.Measured),
-			percent(c.MeanError, c.Compared), bias(c.Bias, c.Compared), percent(c.P95, c.Compared), traceWorst(c, x.Micro > 0, each))
+			percent(c.MeanError, c.Compared), bias(c.Bias, c.Compared), percent(c.P95, c.Compared), traceWorst(c, x, each))
 	}
 	p.printf("\nplan %d by op: sums over %s, n stretches of time\n", x.Plan, map[bool]string{true: "the stretches of a rank", false: "all ranks"}[each])
 	t.render(p)
@@ -246,7 +250,10 @@ func traceOps(p *printer, x *comparison.Plan, each bool) {
 
 // traceAt says what a stretch is named by.
 func traceAt(x *comparison.Plan) string {
-	if x.Micro > 0 {
+	switch {
+	case x.Pipeline:
+		return "rank, chunk, layer"
+	case x.Micro > 0:
 		return "rank, micro-batch, step"
 	}
 	return "rank, step"
@@ -265,11 +272,14 @@ func tracePass(c comparison.Class) string {
 }
 
 // traceWorst names the worst stretches; without all ranks one is enough.
-func traceWorst(c comparison.Class, batch, all bool) string {
+func traceWorst(c comparison.Class, x *comparison.Plan, all bool) string {
 	var list []string
 	for _, w := range c.Worst {
 		at := fmt.Sprintf("%d, %d", w.Rank, w.Step)
-		if batch {
+		switch {
+		case x.Pipeline:
+			at = fmt.Sprintf("%d, %d, %d", w.Rank, w.Micro, w.Layer)
+		case x.Micro > 0:
 			at = fmt.Sprintf("%d, %d, %d", w.Rank, w.Micro, w.Step)
 		}
 		list = append(list, fmt.Sprintf("%s (%s)", signed(w.Log), at))

@@ -76,6 +76,33 @@ func testTrace() *comparison.Report {
 	return r
 }
 
+// pipelineTrace is a report of a pipeline, beside a plan of batches.
+func pipelineTrace() *comparison.Report {
+	r := testTrace()
+	r.Ranking, r.Gains, r.Verdicts, r.Plans = nil, nil, r.Verdicts[:4], r.Plans[:2]
+	x, y := &r.Plans[0], &r.Plans[1]
+	x.Pipeline, x.Layers, x.Micro, x.Meeting = true, 6, 12, x.Predicted.Mid
+	y.Batch, y.Micro, y.Critical = true, 3, []int{1, 0, 1}
+	worst := comparison.Pair{ReplayKey: costmodel.ReplayKey{Rank: 1, Micro: 11, Layer: 3, Dir: "bwd", Op: costmodel.StageWait}, Predicted: 0.002, Measured: 0.003, Log: -0.41}
+	wait := comparison.Class{Op: costmodel.StageWait, Dir: "bwd", Rank: comparison.AllRanks, Stretches: 12, Compared: 11, Predicted: 0.006, Measured: 0.007, MeanError: 0.2, Bias: -0.1, P95: 0.4, Worst: []comparison.Pair{worst}}
+	x.Classes = append(x.Classes, wait)
+	wait.Rank = 1
+	x.RankClasses = append(x.RankClasses, wait)
+	return r
+}
+
+// TestLayersRunAreSaid: of pipelines all, of other plans as many as were asked for.
+func TestLayersRunAreSaid(t *testing.T) {
+	r := pipelineTrace()
+	if got := traceTitle(r); !strings.Contains(got, "2 plans: 2 layers, of pipelines all, forward and backward") {
+		t.Error(got)
+	}
+	r.Plans, r.Parts = r.Plans[:1], "attention"
+	if got := traceTitle(r); !strings.Contains(got, "1 plan: the attention of all layers forward and backward") {
+		t.Error(got)
+	}
+}
+
 // TestTraceGolden compares every rendering of a made-up report with what was
 // looked through.
 func TestTraceGolden(t *testing.T) {
@@ -85,6 +112,7 @@ func TestTraceGolden(t *testing.T) {
 	for name, print := range map[string]func(io.Writer) error{
 		"trace":          func(w io.Writer) error { return TraceReport(w, r) },
 		"trace_full":     func(w io.Writer) error { return FullTraceReport(w, r) },
+		"trace_pipeline": func(w io.Writer) error { return FullTraceReport(w, pipelineTrace()) },
 		"trace_one":      func(w io.Writer) error { return TraceReport(w, &simulated) },
 		"trace_markdown": func(w io.Writer) error { return TraceMarkdown(w, r) },
 		"trace_junit":    func(w io.Writer) error { return TraceJUnit(w, r) },
@@ -172,6 +200,10 @@ func TestTraceTimeline(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, spans); diff != "" {
 		t.Error(diff)
+	}
+	at := costmodel.ReplayKey{Micro: 3, Layer: 2, Dir: "bwd", Op: costmodel.StageWait}
+	if got := traceArgs(&comparison.Timeline{Pipeline: true}, at); !cmp.Equal(got, map[string]any{"chunk": 3, "layer": 2}) || traceName(at) != "stage_wait bwd" || traceCategory(at.Op) != "waiting" {
+		t.Errorf("%v", got)
 	}
 	for _, name := range []string{"predicted rank 0: a", "recorded rank 1: b, block 4", "plan 1"} {
 		if !strings.Contains(buf.String(), `"`+name+`"`) {

@@ -24,7 +24,7 @@ func TraceTimeline(w io.Writer, x *comparison.Timeline) error {
 	for i, tasks := range [][]costmodel.ReplayTask{x.Predicted, x.Recorded} {
 		for _, k := range tasks {
 			if k.Time > 0 {
-				t.add(event{Name: traceName(k.ReplayKey), Cat: traceCategory(k.Op), PID: 2*k.Rank + i, Args: traceArgs(k.ReplayKey)}, k.Start, k.Start+k.Time)
+				t.add(event{Name: traceName(k.ReplayKey), Cat: traceCategory(k.Op), PID: 2*k.Rank + i, Args: traceArgs(x, k.ReplayKey)}, k.Start, k.Start+k.Time)
 			}
 		}
 	}
@@ -51,7 +51,10 @@ func traceCategory(o costmodel.ReplayOp) string {
 	return "compute"
 }
 
-func traceArgs(k costmodel.ReplayKey) map[string]any {
+func traceArgs(x *comparison.Timeline, k costmodel.ReplayKey) map[string]any {
+	if x.Pipeline {
+		return map[string]any{"chunk": k.Micro, "layer": k.Layer}
+	}
 	args := map[string]any{"micro-batch": k.Micro, "layer": k.Layer, "step": k.Step}
 	if k.Chunk > 0 {
 		args["chunk"] = k.Chunk

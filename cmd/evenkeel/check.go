@@ -64,8 +64,9 @@ computing, communication, waiting for late ranks or time in no span makes the
 difference, what the first plan gains over the others, and of three plans and
 more whether the model puts them in their order (tau_b, and the regret of its
 choice). A verdict needs 6 blocks. Plans of batches are judged along the rank that
-is done last with each micro-batch. --timeline writes the predicted and the
-recorded step of --plan side by side for Perfetto.
+is done last with each micro-batch, pipelines along the one that is done last of all.
+--timeline writes the predicted and the recorded step of --plan side by side for
+Perfetto.
 
 Given whole training steps (python/examples/train_step.py), it compares each with the
 plan of its job, part by part, and its peak memory. Steps that the profile has its
@@ -123,8 +124,8 @@ func (o *checkOptions) flags(c *cobra.Command) {
 	f.StringVar(&o.markdown, "markdown", "", "append a Markdown summary to this file; - prints it instead of the table")
 	f.StringVar(&o.timeline, "timeline", "", "of a replay: write a step as predicted and as recorded, as a trace that Perfetto opens, to this file")
 	f.IntVar(&o.plan, "plan", 0, "of a replay: the plan that --timeline draws, 0 for the first")
-	f.StringVar(&o.link, "link", "", "of a replay of batches: link class between ranks of a host, where the profile has several")
-	f.StringVar(&o.network, "network", "", "of a replay of batches: link class between hosts, where the profile has several")
+	f.StringVar(&o.link, "link", "", "of a replay of batches or pipelines: link class between ranks of a host, where the profile has several")
+	f.StringVar(&o.network, "network", "", "of a replay of batches or pipelines: link class between hosts, where the profile has several")
 }
 
 // writable refuses to write reports over what is judged or judged by, or over each other,

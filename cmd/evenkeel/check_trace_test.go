@@ -80,9 +80,15 @@ func (p *played) trace(name string, blocks int, slower units.Seconds, plans ...s
 			h.Ranks = append(h.Ranks, replay.Rank{Rank: r, Host: "h", Device: rank.Device, Threads: 1, Python: "3.11.2", Torch: "2.1.0"})
 		}
 	}
+	return p.write(name, h, steps)
+}
+
+// write writes a trace of plans' steps, all blocks alike.
+func (p *played) write(name string, h *replay.Header, steps []*costmodel.Replayed) string {
+	p.t.Helper()
 	path := filepath.Join(p.t.TempDir(), name)
 	err := replay.WriteTrace(path, h, func(span func(*replay.Span) error, step func(*replay.Step) error) error {
-		for block := range blocks {
+		for block := range h.Repeats {
 			for plan, s := range steps {
 				if err := writeStep(block, plan, s, span, step); err != nil {
 					return err
@@ -108,13 +114,7 @@ func (p *played) step(profile *costmodel.Profile, plan replay.PlanRun, slower un
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	took := map[costmodel.ReplayKey]units.Seconds{}
-	for _, k := range predicted.Tasks {
-		if k.Op == costmodel.MergeOp {
-			k.Op = costmodel.AttentionOp
-		}
-		took[k.ReplayKey] += slower * k.Time
-	}
+	took := slowed(predicted, slower)
 	r, err := s.Supposing(costmodel.ReplayWork{Layout: plan.Layout, Layers: 1}, func(k costmodel.ReplayKey) (units.Seconds, bool) {
 		for _, step := range []int{k.Step, len(plan.Layout.Groups)} { // linear parts after the ring have its steps
 			k.Step = step
@@ -130,10 +130,22 @@ func (p *played) step(profile *costmodel.Profile, plan replay.PlanRun, slower un
 	return r
 }
 
+// slowed is for how long ranks compute that take so many times as long as predicted.
+func slowed(predicted *costmodel.Replayed, slower units.Seconds) map[costmodel.ReplayKey]units.Seconds {
+	took := map[costmodel.ReplayKey]units.Seconds{}
+	for _, k := range predicted.Tasks {
+		if k.Op == costmodel.MergeOp {
+			k.Op = costmodel.AttentionOp
+		}
+		took[k.ReplayKey] += slower * k.Time
+	}
+	return took
+}
+
 func writeStep(block, plan int, s *costmodel.Replayed, span func(*replay.Span) error, step func(*replay.Step) error) error {
 	ns := func(t units.Seconds) int64 { return int64(t * 1e9) }
 	for _, k := range s.Tasks {
-		x := &replay.Span{Block: block, Plan: plan, Rank: k.Rank, Layer: k.Layer, Dir: replay.Dir(k.Dir), Again: k.Again, Step: k.Step, Chunk: k.Chunk, Op: replay.SpanOp(k.Op), T0NS: ns(k.Start), DurNS: ns(k.Time)}
+		x := &replay.Span{Block: block, Plan: plan, Rank: k.Rank, MB: k.Micro, Layer: k.Layer, Dir: replay.Dir(k.Dir), Again: k.Again, Step: k.Step, Chunk: k.Chunk, Op: replay.SpanOp(k.Op), T0NS: ns(k.Start), DurNS: ns(k.Time)}
 		if x.Op == replay.A2AIn || x.Op == replay.A2AOut {
 			x.In, x.Out = 1, 1
 		}
@@ -174,6 +186,7 @@ func TestCheckTrace(t *testing.T) {
 	p.forms(good, bad)
 	p.refusals(good)
 	p.ofBatches()
+	p.ofPipelines()
 }
 
 // ofBatches: plans of batches of one problem have predictions too, micro-batch by
@@ -339,13 +352,7 @@ func (p *played) alone(profile *costmodel.Profile, j costmodel.Job, h *replay.He
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	took := map[costmodel.ReplayKey]units.Seconds{}
-	for _, k := range r.Tasks {
-		if k.Op == costmodel.MergeOp {
-			k.Op = costmodel.AttentionOp
-		}
-		took[k.ReplayKey] += slower * k.Time
-	}
+	took := slowed(r, slower)
 	if r, err = s.Supposing(work, func(k costmodel.ReplayKey) (units.Seconds, bool) { t, ok := took[k]; return t, ok }); err != nil {
 		p.t.Fatal(err)
 	}
