@@ -13,8 +13,6 @@ type ChunkReplay struct {
 	Back   bool // the backward pass, from the last layer to the first
 	// Again is of how many of the first layers the backward pass runs the forward pass again.
 	Again int
-	// AttentionOnly leaves the linear parts out, as replay does on request.
-	AttentionOnly bool
 	// Took gives computing times as in Simulator.Supposing; nil leaves all to the laws. Its
 	// keys have a place in the group as rank, a layer of the stage, and no micro-batch.
 	Took func(ReplayKey) (units.Seconds, bool)
@@ -58,7 +56,7 @@ func (p *Packer) ReplayedChunk(group Group, shares []float64, x Chunk, w ChunkRe
 	}
 	// Only now, for the model's longest sequence bounds no chunk.
 	bare.job.SeqLen = x.Tokens()
-	bare.context, bare.packed, bare.attentionOnly = x.Context, x.sequences(), w.AttentionOnly
+	bare.context, bare.packed = x.Context, x.sequences()
 	r := &replaying{sim: bare, took: w.Took, out: new(Replayed), micro: 1}
 	if err := r.prepare(Contiguous(SplitByShares(x.Tokens(), shares), []Group{group})); err != nil {
 		return nil, err

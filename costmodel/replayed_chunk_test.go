@@ -56,7 +56,7 @@ func TestReplayedChunksAreReplayedSequences(t *testing.T) {
 			x.Slice += 4 - x.Tokens()%4 // shares that are equal to the last token end together
 		}
 		j := testJob(on, []units.Tokens{x.Tokens()})
-		w := ReplayWork{Layout: Contiguous(SplitByShares(x.Tokens(), shares), []Group{group}), Layers: 1 + r.IntN(3), AttentionOnly: i%5 == 0}
+		w := ReplayWork{Layout: Contiguous(SplitByShares(x.Tokens(), shares), []Group{group}), Layers: 1 + r.IntN(3)}
 		for _, d := range x.sequences() {
 			if w.Packed = append(w.Packed, d.Len()); len(x.sequences()) == 1 {
 				w.Packed = nil
@@ -75,8 +75,8 @@ func TestReplayedChunksAreReplayedSequences(t *testing.T) {
 			t.Fatal(err)
 		}
 		k := packerOf(t, p, j)
-		there := mustReplayChunk(t, k, group, shares, x, ChunkReplay{Layers: w.Layers, AttentionOnly: w.AttentionOnly})
-		back := mustReplayChunk(t, k, group, shares, x, ChunkReplay{Layers: w.Layers, Again: again, Back: true, AttentionOnly: w.AttentionOnly})
+		there := mustReplayChunk(t, k, group, shares, x, ChunkReplay{Layers: w.Layers})
+		back := mustReplayChunk(t, k, group, shares, x, ChunkReplay{Layers: w.Layers, Again: again, Back: true})
 		of := map[ReplayKey]ReplayTask{}
 		for _, task := range want.Tasks {
 			of[task.ReplayKey] = task
@@ -168,7 +168,7 @@ func TestReplayedChunksHaveACallASequence(t *testing.T) {
 			merged = (4*s + 2*2*x) * 64
 		}
 		sums := map[ReplayOp]units.Seconds{}
-		for _, task := range mustReplayChunk(t, k, group, shares, c.of, ChunkReplay{Layers: 1, Back: true, AttentionOnly: true}).Tasks {
+		for _, task := range mustReplayChunk(t, k, group, shares, c.of, ChunkReplay{Layers: 1, Back: true}).Tasks {
 			sums[task.Op] += task.Time
 		}
 		if want := units.Seconds(float64(c.calls)*launch + 10*64*4*pairs/1e12); !near(sums[AttentionOp], want, 1e-9) {

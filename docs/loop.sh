@@ -14,36 +14,9 @@ set -euo pipefail
 BUDGET=${1:-${BUDGET:-6m}} REST=${2:-${REST:-2m}} LOOP=${LOOP:-results/evidence/loop} BIN=${BIN:-bin/evenkeel}
 SEQ=${SEQ:-2k} BLOCKS=${BLOCKS:-10} RANKING=${RANKING:-16}
 
-# Limits in the environment would narrow the ranks that shall have none.
-unset OPENBLAS_CORETYPE ATEN_CPU_CAPABILITY MKL_ENABLE_INSTRUCTIONS ONEDNN_MAX_CPU_ISA
-
-say() { printf '\n== %s\n' "$*"; }
-
-# pair names the unequal device types that this machine can have: unequal numbers
-# of threads from three cores on, else one thread each with unequal vector units.
-pair() {
-  if [ "$(nproc)" -ge 3 ]; then
-    echo "cpu:2 cpu:1"
-  elif [ "$(nproc)" -lt 2 ]; then
-    echo "this machine has one core: the loop needs two, for two ranks" >&2
-    return 1
-  # Cores that run 512-bit instructions in halves are no faster by them, so that the
-  # ranks would be unequal in name only.
-  elif grep -qw avx2 /proc/cpuinfo && grep -qw sse4_2 /proc/cpuinfo; then
-    echo "cpu:1 cpu:1@sse4"
-  else
-    echo "two cores whose vector units cannot be narrowed: the loop needs three cores, or x86" >&2
-    return 1
-  fi
-}
-found=${DEVICES:-$(pair)}
-read -r fast slow <<< "$found"
-cluster="1x(1 torch_$fast + 1 torch_$slow)"
+source "$(dirname "$0")/ranks.sh"
 
 mkdir -p "$LOOP"
-# With KEEP=1 calibrations of this machine that were broken off, or are done, are
-# gone on with.
-[ "${KEEP:-}" = 1 ] || rm -rf "$LOOP"/compute "$LOOP"/rest
 rm -f "$LOOP"/*.plan.json "$LOOP"/*.trace.jsonl "$LOOP"/*.trace.jsonl.gz "$LOOP"/*.check.* "$LOOP"/timeline.json
 # Wide enough that GEMMs and attention are what a layer takes, narrow enough that
 # a block of 4k tokens takes seconds on one core.
@@ -61,44 +34,13 @@ cat > "$LOOP/config.json" <<'JSON'
   "tie_word_embeddings": true
 }
 JSON
-profile=$LOOP/profile.json
-
-# What a plan of this problem asks for, and no more: gloo of torch 1.13 has no
-# reduce-scatter, so parameters are not sharded (zero0). Attention and GEMM are
-# most of a step, so they have most of the time.
-measure() { # folder, budget, ops
-  "$BIN" calibrate --backend torch --devices "$fast,$slow" --group-sizes 2 --only "$3" \
-    --model "$LOOP/config.json" --budget "$2" --out "$LOOP/$1" > /dev/null
-}
-say "calibrate: $fast and $slow, each on cores of its own, and gloo between them, for $BUDGET and $REST"
-measure compute "$BUDGET" attn_fwd,attn_bwd,gemm
-measure rest "$REST" norm,rope,swiglu,ce_chunk,lse_merge,adamw,send_recv,all_to_all,all_to_all_v,all_gather,all_reduce,overlap,mem_capacity,mem_reserve
-
-say "fit: one profile of both recordings"
-"$BIN" fit "$LOOP"/{compute,rest}/calibration.rec.jsonl -o "$profile" > "$LOOP/fit.txt"
-"$BIN" check "$LOOP"/{compute,rest}/calibration.rec.jsonl --profile "$profile" > "$LOOP/check.txt" || [ $? = 4 ]
-rm -f "$LOOP"/{compute,rest}/calibration.profile.json
-sed -n '/^family/,/^errors are/p' "$LOOP/check.txt"
+profiled "$BUDGET" "$REST"
 
 plan() { # name, then what solve is told
   local name=$1
   shift
   "$BIN" solve --profile "$profile" --cluster "$cluster" --model "$LOOP/config.json" --seq-len "$SEQ" --zero zero0 \
     -o "$LOOP/$name.plan.json" "$@" > "$LOOP/plan.txt"
-}
-
-# judge compares a trace with the prediction. Above the limits (4) is an answer
-# too, and the report says where the difference comes from.
-judge() { # name, then further arguments
-  local name=$1 status=0
-  shift
-  "$BIN" check "$LOOP/$name.trace.jsonl" --profile "$profile" "$@" > "$LOOP/$name.check.txt" || status=$?
-  cat "$LOOP/$name.check.txt"
-  case $status in
-  0) echo "($name: within the limits)" ;;
-  4) echo "($name: above the limits on this machine today; see the notes above)" ;;
-  *) return "$status" ;;
-  esac
 }
 
 say "solve: $SEQ tokens on $cluster; the equal split is what ring attention does today"
@@ -134,7 +76,7 @@ rm -f "$LOOP/loop.trace.jsonl" "$LOOP/ranking.trace.jsonl"
 cat > "$LOOP/README.md" <<TEXT
 # The loop on two unequal ranks of one machine
 
-Made by \`bash docs/loop.sh $BUDGET $REST\` ($(date -u +%F), $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores).
+Made by \`bash docs/loop.sh $BUDGET $REST\` ($(machine)).
 The ranks are \`$fast\` and \`$slow\`: unequal by what each may use of a core or of
 the cores, nothing is delayed or repeated. One layer of the model in
 \`config.json\`, forward and backward, $SEQ tokens.

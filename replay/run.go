@@ -157,6 +157,19 @@ func (c *Config) validate() error {
 			return err
 		}
 	}
+	return c.asMany()
+}
+
+// asMany refuses plans beside a pipeline that run fewer layers, or more: their steps would
+// not compare.
+func (c *Config) asMany() error {
+	staged := slices.IndexFunc(c.Plans, func(p *Plan) bool { return p.stages != nil })
+	if staged < 0 || !slices.ContainsFunc(c.Plans, func(p *Plan) bool { return p.stages == nil }) {
+		return nil
+	}
+	if x := c.Plans[staged]; c.Layers != x.stages.Layers {
+		return optionError("layers", c.Layers, fmt.Sprintf("%d beside %s: a pipeline runs all layers, and the others shall run as many", x.stages.Layers, x.Path))
+	}
 	return nil
 }
 

@@ -54,6 +54,9 @@ func (h *Header) validLists() error {
 		if err := h.Plans[i].validate(len(h.Ranks)); err != nil {
 			return fmt.Errorf("plans[%d].%w", i, err)
 		}
+		if h.Parts == PartsAttention && h.Plans[i].Pipeline != nil {
+			return fmt.Errorf("parts: %q: plan %d is a pipeline, whose stages send each other the results of whole layers: want %s", h.Parts, i, PartsLayer)
+		}
 		if err := validDocs(h.Docs, h.Plans[i].Job.SeqLen); err != nil {
 			return err
 		}

@@ -110,7 +110,7 @@ func (m *made) replayed(ranks []int, x costmodel.Chunk, w costmodel.ChunkReplay)
 	}
 	compute := func(i int, key costmodel.ReplayKey, o costmodel.ReplayOp) {
 		key.Rank, key.Op = i, o
-		t := m.seconds(fmt.Sprint(m.like(ranks), x, key, w.AttentionOnly))
+		t := m.seconds(fmt.Sprint(m.like(ranks), x, key))
 		if w.Took != nil {
 			if given, ok := w.Took(key); ok {
 				t = given

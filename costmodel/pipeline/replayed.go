@@ -25,11 +25,11 @@ import (
 //
 // Errors: a plan that is none, stages whose orders wait for each other, heads that a stage
 // cannot share equally, a missing law, prices that come from no laws.
-func (c *Costs) Replayed(p *Plan, attentionOnly bool, took func(costmodel.ReplayKey) (units.Seconds, bool)) (*costmodel.Replayed, error) {
+func (c *Costs) Replayed(p *Plan, took func(costmodel.ReplayKey) (units.Seconds, bool)) (*costmodel.Replayed, error) {
 	if err := p.Validate(c.Lengths, c.Layers, c.Devices()); err != nil {
 		return nil, err
 	}
-	r := &replaying{c: c, plan: p.Clone(), attentionOnly: attentionOnly, took: took, known: map[replayKey]*costmodel.Replayed{}}
+	r := &replaying{c: c, plan: p.Clone(), took: took, known: map[replayKey]*costmodel.Replayed{}}
 	if err := r.passesTake(); err != nil {
 		return nil, err
 	}
@@ -49,7 +49,6 @@ func (c *Costs) Replayed(p *Plan, attentionOnly bool, took func(costmodel.Replay
 type replaying struct {
 	c             *Costs
 	plan          *Plan // with the times of the replay
-	attentionOnly bool
 	took          func(costmodel.ReplayKey) (units.Seconds, bool)
 	known         map[replayKey]*costmodel.Replayed // by the laws: many chunks and stages are alike
 	passes        [2][][]*costmodel.Replayed        // forward and backward, by stage and chunk
@@ -96,7 +95,7 @@ func (r *replaying) passesTake() error {
 // pass predicts one.
 func (r *replaying) pass(s, k int, back bool) (*costmodel.Replayed, error) {
 	of, x := &r.plan.Stages[s], &r.plan.Chunks[k]
-	w := costmodel.ChunkReplay{Layers: of.Layers, Back: back, AttentionOnly: r.attentionOnly}
+	w := costmodel.ChunkReplay{Layers: of.Layers, Back: back}
 	if back {
 		w.Again = r.plan.Recompute[s][k]
 	}

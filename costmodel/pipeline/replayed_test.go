@@ -15,7 +15,7 @@ import (
 // mustReplay predicts a replay of a plan, and checks what holds of any.
 func mustReplay(t testing.TB, c *Costs, p *Plan, took func(costmodel.ReplayKey) (units.Seconds, bool)) *costmodel.Replayed {
 	t.Helper()
-	r, err := c.Replayed(p, false, took)
+	r, err := c.Replayed(p, took)
 	if err != nil {
 		t.Fatalf("%v of %+v", err, p)
 	}
@@ -263,15 +263,6 @@ func TestReplayedTakesWhatSimulateSays(t *testing.T) {
 		if r := mustReplay(t, c, p, nil); !near(r.Step.Mid, p.Time) {
 			t.Errorf("%d stages: %v, simulated %v", len(stages), r.Step.Mid, p.Time)
 		}
-		bareAttention, err := c.Replayed(p, true, nil)
-		if err != nil || bareAttention.Step.Mid >= p.Time || bareAttention.Ranks[0].Compute <= 0 {
-			t.Errorf("attention alone: %+v, %v; all of the layers %v", bareAttention, err, p.Time)
-		}
-		for _, k := range bareAttention.Tasks {
-			if k.Op == costmodel.LinearIn || k.Op == costmodel.LinearOut {
-				t.Fatalf("attention alone: %+v", k)
-			}
-		}
 	}
 }
 
@@ -310,7 +301,7 @@ func TestReplayedSaysWhyNot(t *testing.T) {
 	p.Orders[1] = []Op{{Chunk: 0}, {Chunk: 1}, {Chunk: 0, Backward: true}, {Chunk: 1, Backward: true}}
 	says := func(c *Costs, p *Plan, want string) {
 		t.Helper()
-		if _, err := c.Replayed(p, false, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.Replayed(p, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -319,7 +310,7 @@ func TestReplayedSaysWhyNot(t *testing.T) {
 	says(c, p, "stages[1].layers: 2: want 1 to 1")
 	for _, what := range []string{"send", "replayed"} {
 		lacking := costsOf(t, []units.Tokens{10, 20}, 2, 2, &made{lacks: what})
-		if _, err := lacking.Replayed(f1b(2, 2), false, nil); !errors.Is(err, errLacks) {
+		if _, err := lacking.Replayed(f1b(2, 2), nil); !errors.Is(err, errLacks) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

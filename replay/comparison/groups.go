@@ -49,10 +49,8 @@ func jobOn(x *replay.PlanRun, on costmodel.Cluster, tokens units.Tokens) costmod
 }
 
 func (c *making) what(l costmodel.Layout, packed []units.Tokens) costmodel.ReplayWork {
-	return costmodel.ReplayWork{Layout: l, Packed: packed, Layers: c.rec.Header.Layers, AttentionOnly: c.attentionOnly()}
+	return costmodel.ReplayWork{Layout: l, Packed: packed, Layers: c.rec.Header.Layers, AttentionOnly: c.rec.Header.Parts == replay.PartsAttention}
 }
-
-func (c *making) attentionOnly() bool { return c.rec.Header.Parts == replay.PartsAttention }
 
 // part predicts the work of a job.
 func (k *packed) part(q *costmodel.Predictor, j costmodel.Job) (p *part, err error) {

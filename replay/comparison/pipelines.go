@@ -11,11 +11,10 @@ import (
 
 // staged is the work of a pipeline's stages on all chunks.
 type staged struct {
-	costs         *pipeline.Costs
-	plan          *pipeline.Plan // in ranks of the cluster
-	ranks         []int          // of the run, by rank of the cluster
-	model         costmodel.Model
-	attentionOnly bool
+	costs *pipeline.Costs
+	plan  *pipeline.Plan // in ranks of the cluster
+	ranks []int          // of the run, by rank of the cluster
+	model costmodel.Model
 }
 
 // stages is the one part of a pipeline.
@@ -30,7 +29,7 @@ func (c *making) stages(x *replay.PlanRun) (*part, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &staged{costs: costs, plan: run.Clone(), ranks: place.ranks, model: j.Model, attentionOnly: c.attentionOnly()}
+	k := &staged{costs: costs, plan: run.Clone(), ranks: place.ranks, model: j.Model}
 	for s := range k.plan.Stages {
 		k.plan.Stages[s].Ranks = place.seats(run.Stages[s].Ranks)
 	}
@@ -48,7 +47,7 @@ func (p *places) seats(ranks []int) []int {
 }
 
 func (k *staged) supposing(took func(costmodel.ReplayKey) units.Seconds) (*costmodel.Replayed, error) {
-	r, err := k.costs.Replayed(k.plan, k.attentionOnly, inCluster(took, k.ranks))
+	r, err := k.costs.Replayed(k.plan, inCluster(took, k.ranks))
 	if err != nil {
 		return nil, err
 	}

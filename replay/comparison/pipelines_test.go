@@ -74,7 +74,7 @@ func TestPipelineStagesTakeTheirLaws(t *testing.T) {
 	}
 	p := w.plans[0].Clone()
 	p.Stages = stagesOf([]int{4, 2}, []int{0, 1}, []int{2, 3})
-	want, err := costs.Replayed(p, false, nil)
+	want, err := costs.Replayed(p, nil)
 	if err != nil || x.step != want.Step || x.step.Mid <= 0 || len(x.tasks) != len(want.Tasks) {
 		t.Errorf("%+v, want %+v; %v", x.step, want, err)
 	}

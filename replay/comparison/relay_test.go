@@ -19,14 +19,13 @@ import (
 
 // relay is a made-up machine that plays pipelines, on ranks like those of a party.
 type relay struct {
-	plans     []replay.PipelineRun
-	attention bool
-	slower    func(costmodel.ReplayKey) float64       // of computing; nil is 1
-	gap       func(costmodel.ReplayKey) units.Seconds // after a stretch of computing; nil is none
-	rate      float64                                 // of links; 0 is linkRate
-	noise     float64                                 // of every stretch of computing
-	drop      func(*replay.Span) bool                 // spans that are not recorded
-	change    func(*replay.Header)
+	plans  []replay.PipelineRun
+	slower func(costmodel.ReplayKey) float64       // of computing; nil is 1
+	gap    func(costmodel.ReplayKey) units.Seconds // after a stretch of computing; nil is none
+	rate   float64                                 // of links; 0 is linkRate
+	noise  float64                                 // of every stretch of computing
+	drop   func(*replay.Span) bool                 // spans that are not recorded
+	change func(*replay.Header)
 }
 
 // stagesOf gives layers to stages of ranks.
@@ -93,8 +92,6 @@ func inTurns(n int, stages []pipeline.Stage) replay.PipelineRun {
 // relays are pipelines that every disturbance is tried on. Ranks 0 and 2 are fast.
 func relays() map[string]relay {
 	one := func(x replay.PipelineRun) relay { return relay{plans: []replay.PipelineRun{x}} }
-	attention := one(sliced(stagesOf([]int{3, 1}, []int{0, 2}, []int{1, 3})))
-	attention.attention = true
 	return map[string]relay{
 		"pairs":     one(sliced(stagesOf([]int{4, 2}, []int{0, 2}, []int{1, 3}))),
 		"singles":   one(sliced(stagesOf([]int{2, 1, 2, 1}, []int{0}, []int{1}, []int{2}, []int{3}))),
@@ -102,7 +99,6 @@ func relays() map[string]relay {
 		"unlike":    one(sliced(stagesOf([]int{2, 1}, []int{0, 1}, []int{2, 3}))),
 		"one stage": one(sliced(stagesOf([]int{2}, []int{0, 1, 2, 3}))),
 		"one rank":  one(sliced(stagesOf([]int{3}, []int{2}))),
-		"attention": attention,
 	}
 }
 
@@ -110,9 +106,6 @@ func (w *relay) header() *replay.Header {
 	h := &replay.Header{
 		Header:  doc.Header{Schema: replay.TraceSchema, Tool: "test", Created: "2026-01-31T12:00:00Z"},
 		Backend: "gloo", Mode: replay.ModeCPU, Parts: replay.PartsLayer, Layers: 1, Kernel: "math", Seed: 1, Repeats: 6, Warmup: 2,
-	}
-	if w.attention {
-		h.Parts = replay.PartsAttention
 	}
 	for i := range w.plans {
 		x, model := w.plans[i], jobModel()
