@@ -41,6 +41,26 @@ func ordered(lengths []units.Tokens) (sorted []units.Tokens, from []int) {
 	return sorted, from
 }
 
+// restage is rename of a pipeline.
+func restage(p *Pipeline, from []int) *Pipeline {
+	out := *p
+	out.Lengths, out.Chunks = make([]units.Tokens, len(from)), slices.Clone(p.Chunks)
+	for i, k := range from {
+		out.Lengths[k] = p.Lengths[i]
+	}
+	for i := range out.Chunks {
+		x := &out.Chunks[i]
+		if x.Sequence >= 0 {
+			x.Sequence = from[x.Sequence]
+		}
+		x.Whole = slices.Clone(x.Whole)
+		for j, w := range x.Whole {
+			x.Whole[j] = from[w]
+		}
+	}
+	return &out
+}
+
 // rename is a copy of a plan of the sorted batch in terms of the batch as it came.
 func rename(p *batch.Plan, from []int) *batch.Plan {
 	out := &batch.Plan{Time: p.Time, Micro: slices.Clone(p.Micro)}
@@ -58,9 +78,10 @@ func rename(p *batch.Plan, from []int) *batch.Plan {
 	return out
 }
 
-// Planned is what a planner makes of a batch.
+// Planned is what a planner makes of a batch: groups side by side, or a pipeline.
 type Planned struct {
 	Plan     *batch.Plan
+	Pipeline *Pipeline
 	Interval costmodel.Estimate // of the plan's time; nothing where it is not known
 	Bound    units.Seconds
 	Stopped  bool // ctx ended first

@@ -32,6 +32,11 @@ func DefaultLimits() Limits {
 	}
 }
 
+// Told is what a setup says of them.
+func (l Limits) Told() map[string]int {
+	return map[string]int{"queue": l.Queue, "kept": l.Kept, "sequences": l.Sequences, "length_tokens": int(l.Tokens)}
+}
+
 func conflict(k key) *Problem {
 	return &Problem{"conflict", "step", fmt.Sprintf("%d of job %q was submitted with other lengths; take another step or job name", k.step, k.job)}
 }

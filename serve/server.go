@@ -246,9 +246,15 @@ func guarded(ctx context.Context, p Planner, sorted []units.Tokens, from []int) 
 }
 
 func answer(made Planned, from []int) Answer {
-	a := Answer{State: Done, Plan: rename(made.Plan, from), Interval: made.Interval, Bound: made.Bound, Stopped: made.Stopped}
+	a := Answer{State: Done, Interval: made.Interval, Bound: made.Bound, Stopped: made.Stopped}
+	var time units.Seconds
+	if made.Pipeline != nil {
+		a.Pipeline, time = restage(made.Pipeline, from), made.Pipeline.Time
+	} else {
+		a.Plan, time = rename(made.Plan, from), made.Plan.Time
+	}
 	if made.Bound > 0 {
-		a.Gap = float64(made.Plan.Time/made.Bound) - 1
+		a.Gap = float64(time/made.Bound) - 1
 	}
 	return a
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/batch"
 )
@@ -71,17 +72,29 @@ type Answer struct {
 	// Plan refers to sequences by their index in lengths_tokens and to classes by their index
 	// in GET /v1/setup.
 	Plan *batch.Plan `json:"plan,omitempty"`
+	// Pipeline stands in for Plan where the server plans on the stages of a pipeline.
+	Pipeline *Pipeline `json:"pipeline,omitempty"`
 	// Interval is the 90 % interval of the plan's step_s and the source of that time. It is
 	// absent if the prices are published ones, whose error is unknown, or if the deadline
 	// came first.
 	Interval costmodel.Estimate `json:"interval,omitzero"`
-	Bound    units.Seconds      `json:"lower_bound_s,omitzero"` // of any plan of the batch in groups of the setup's classes, at their prices
+	Bound    units.Seconds      `json:"lower_bound_s,omitzero"` // of any plan of the batch in groups of the setup's classes, at their prices, or on its stages
 	Gap      float64            `json:"gap"`                    // step time / lower bound - 1
 	Took     float64            `json:"planning_s"`             // of the server; 0 for a plan from its cache
 	// Cached says that a batch of the same lengths, in any order, was planned before.
 	Cached  bool   `json:"cached,omitzero"`
 	Stopped bool   `json:"stopped,omitzero"` // the deadline came first: the best plan so far
 	Error   string `json:"error,omitempty"`  // of a failed batch
+}
+
+// Pipeline is the plan of a batch on the stages of a pipeline, with what it takes to run it:
+// load_pipeline of python/evenkeel reads it as it is.
+type Pipeline struct {
+	Schema  string         `json:"schema"`
+	Devices []string       `json:"devices"`        // by rank
+	Lengths []units.Tokens `json:"lengths_tokens"` // as submitted
+	Layers  int            `json:"layers"`
+	pipeline.Plan
 }
 
 // Problem is the body of every answer that is no success.
@@ -101,11 +114,14 @@ func (p *Problem) Error() string {
 
 // Setup is the body of GET /v1/setup: what the server plans for.
 type Setup struct {
-	Tool    string         `json:"tool"`
-	Costs   string         `json:"costs"` // where the prices come from
-	Fleet   []SetupPool    `json:"fleet"`
-	Classes []SetupClass   `json:"classes"`
-	Limits  map[string]int `json:"limits"`
+	Tool    string       `json:"tool"`
+	Costs   string       `json:"costs"` // where the prices come from
+	Fleet   []SetupPool  `json:"fleet"`
+	Classes []SetupClass `json:"classes"`
+	// Stages are those of the pipeline that batches are planned on; none where they are planned
+	// in groups.
+	Stages []pipeline.Stage `json:"stages,omitempty"`
+	Limits map[string]int   `json:"limits"`
 }
 
 // SetupPool is devices that are alike.
@@ -149,7 +165,11 @@ type planning struct {
 // groups as JSON, where a field that is not set says nothing: one that is new to evenkeel
 // refuses no journal of before.
 func (s *Setup) planning() planning {
-	data, err := json.Marshal([]any{s.Fleet, s.Classes})
+	plannedFor := []any{s.Fleet, s.Classes}
+	if len(s.Stages) > 0 {
+		plannedFor = append(plannedFor, s.Stages)
+	}
+	data, err := json.Marshal(plannedFor)
 	if err != nil {
 		panic("serve: a setup that is no JSON: " + err.Error()) // numbers from a validated plan are finite
 	}

@@ -247,7 +247,7 @@ func (o serving) config(prices priceList) (serve.Config, error) {
 	if prices.Longest > 0 {
 		c.Limits.Tokens = min(c.Limits.Tokens, prices.Longest)
 	}
-	c.Setup.Limits = map[string]int{"queue": c.Limits.Queue, "kept": c.Limits.Kept, "sequences": c.Limits.Sequences, "length_tokens": int(c.Limits.Tokens)}
+	c.Setup.Limits = c.Limits.Told()
 	for range o.workers {
 		c.Planners = append(c.Planners, newOnline(prices))
 	}

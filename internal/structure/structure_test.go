@@ -59,7 +59,7 @@ var allowed = map[string][]string{
 	"solver/internal/evenkeel":     {"solver/internal/strategy", "solver/internal/analytic", "costmodel", "costmodel/op", "internal/units", "internal/ended"},
 	"solver/internal/bound":        {"costmodel", "costmodel/op", "internal/units"},
 	"solver":                       {"solver/internal/strategy", "solver/internal/bound", "solver/internal/evenkeel", "solver/internal/hexiseq", "solver/internal/baseline", "solver/internal/analytic", "solver/recommend", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
-	"serve":                        {"solver/batch", "costmodel", "internal/units", "internal/doc"},
+	"serve":                        {"solver/batch", "costmodel", "costmodel/pipeline", "internal/units", "internal/doc"},
 	"python":                       {},
 	"replay/comparison":            {"replay", "fit", "costmodel", "costmodel/pipeline", "internal/units", "internal/stats"},
 	"replay":                       {"python", "solver", "solver/batch", "solver/pipeline", "costmodel/pipeline", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},

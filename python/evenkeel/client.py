@@ -64,7 +64,8 @@ class Interval:
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The micro-batches of a step, one after the other, each of groups that run side by side.
+    """The micro-batches of a step, one after the other, each of groups that run side by side; or, of a server
+    that plans on the stages of a pipeline, none and the document that load_pipeline takes.
 
     gap is how much the predicted step may be longer than the best possible one, relative. stopped: the
     deadline came before planning was done, and this is the best until then. interval is that of step_s, None
@@ -80,6 +81,7 @@ class BatchPlan:
     cached: bool
     stopped: bool
     interval: Optional[Interval] = None
+    pipeline: Optional[Mapping[str, Any]] = None
 
     def of_rank(self, rank: int) -> tuple[Optional[Group], ...]:
         """The group of a rank in each micro-batch, None where it has no work."""
@@ -301,9 +303,10 @@ def _seconds(name: str, value: float, endless: bool = False) -> float:
 
 
 def _plan_of(answer: Mapping[str, Any]) -> BatchPlan:
-    plan = answer["plan"]
+    pipeline = answer.get("pipeline")
+    plan = answer["plan"] if pipeline is None else {"micro_batches": (), "step_s": pipeline["step_s"]}
     return BatchPlan(
-        step=int(answer["step"]),
+        step=int(answer["step"]), pipeline=pipeline,
         micro_batches=tuple(tuple(map(_group_of, m["groups"])) for m in plan["micro_batches"] or ()),
         step_s=float(plan["step_s"]), lower_bound_s=float(answer.get("lower_bound_s", 0.0)),
         gap=float(answer["gap"]), planning_s=float(answer["planning_s"]),
