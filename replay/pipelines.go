@@ -56,11 +56,15 @@ func (p *Plan) readPipeline(data []byte, of *Trained) error {
 	return err
 }
 
-// suits checks that the model has the layers that the stages have, and heads for their ranks.
+// suits checks that the stages can run, none waiting for ever, and that the model has their
+// layers, and heads for their ranks.
 func (p *Plan) suits(d *pipelines.Document) error {
 	m := p.Job.Model
 	if m.Layers != d.Layers {
 		return fmt.Errorf("layers: %d: the model has %d: name the config.json that the plan was made for: --model", d.Layers, m.Layers)
+	}
+	if err := d.Plan.Validate(d.Lengths, d.Layers, len(d.Devices)); err != nil {
+		return err
 	}
 	for s, x := range d.Stages {
 		if m.QHeads%len(x.Ranks) != 0 {

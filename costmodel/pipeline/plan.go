@@ -77,7 +77,8 @@ func slicesOf(chunks []Chunk) (before, behind []int) {
 }
 
 // Validate says what of a plan cannot be, whatever it takes, of sequences of some lengths, a
-// model's layers and so many devices: of its stages, chunks and orders.
+// model's layers and so many devices: of its stages, chunks and orders, by themselves and
+// where stages wait for each other for ever.
 func (p *Plan) Validate(lengths []units.Tokens, layers, devices int) error {
 	if err := validStages(p.Stages, layers, devices); err != nil {
 		return err
@@ -101,7 +102,7 @@ func (p *Plan) Validate(lengths []units.Tokens, layers, devices int) error {
 			return fmt.Errorf("orders[%d]%w", s, err)
 		}
 	}
-	return nil
+	return p.validWaits()
 }
 
 func validStages(stages []Stage, layers, devices int) error {
@@ -193,6 +194,42 @@ func validOrder(chunks []Chunk, order []Op) error {
 			backward[k] = true
 		} else {
 			forward[k] = true
+		}
+	}
+	return nil
+}
+
+// validWaits goes through orders that are valid by themselves, each pass as soon as the stage
+// that it waits for has had it: none may be left at the end.
+func (p *Plan) validWaits() error {
+	type pass struct {
+		chunk    int
+		backward bool
+	}
+	done := make([]map[pass]bool, len(p.Stages))
+	for s := range done {
+		done[s] = map[pass]bool{}
+	}
+	may := func(s int) bool {
+		o := p.Orders[s][len(done[s])]
+		of := s - 1
+		if o.Backward {
+			of = s + 1
+		}
+		return of < 0 || of == len(done) || done[of][pass{o.Chunk, o.Backward}]
+	}
+	for moved := true; moved; {
+		moved = false
+		for s, order := range p.Orders {
+			for len(done[s]) < len(order) && may(s) {
+				o := order[len(done[s])]
+				done[s][pass{o.Chunk, o.Backward}], moved = true, true
+			}
+		}
+	}
+	for s, order := range p.Orders {
+		if n := len(done[s]); n < len(order) {
+			return fmt.Errorf("orders: stages wait for each other: stage %d for chunk %d", s, order[n].Chunk)
 		}
 	}
 	return nil

@@ -283,8 +283,10 @@ func TestStagesThatWaitForEachOther(t *testing.T) {
 	p := f1b(2, 2)
 	p.Orders[0] = []Op{{Chunk: 0}, {Chunk: 0, Backward: true}, {Chunk: 1}, {Chunk: 1, Backward: true}}
 	p.Orders[1] = []Op{{Chunk: 0}, {Chunk: 1}, {Chunk: 0, Backward: true}, {Chunk: 1, Backward: true}}
-	if err := c.Simulate(p); err == nil || err.Error() != "orders: stages wait for each other: stage 0 for chunk 0" {
-		t.Errorf("%v", err)
+	for _, err := range []error{c.Simulate(p), c.Run(p), p.Validate(c.Lengths, 2, 2)} {
+		if err == nil || err.Error() != "orders: stages wait for each other: stage 0 for chunk 0" {
+			t.Errorf("%v", err)
+		}
 	}
 	p.Orders[0], p.Orders[1] = p.Orders[1], []Op{{Chunk: 1}, {Chunk: 0}, {Chunk: 1, Backward: true}, {Chunk: 0, Backward: true}}
 	if err := c.Simulate(p); err != nil {
