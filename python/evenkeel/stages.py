@@ -118,17 +118,24 @@ def load_pipeline(document: Mapping[str, Any], ranks: int) -> Pipeline:
     field."""
     if document.get("schema") != SCHEMA:
         raise PlanError(f"schema: {document.get('schema')!r}: want {SCHEMA!r}")
-    heads = [_whole(document["job"]["model"], n, "job.model.", 1) for n in ("q_heads", "kv_heads", "head_dim")]
+    job = _object(document, "job", "")
+    model = _object(job, "model", "job.")
+    heads = [_whole(model, n, "job.model.", 1) for n in ("q_heads", "kv_heads", "head_dim")]
+    if len(_objects(document, "ranks")) != ranks:
+        raise PlanError(f"ranks: {len(document['ranks'])} of them: {ranks} ranks were started")
     lengths = _numbers(document, "lengths_tokens", "", 1)
     chunks = _chunks(document, lengths)
     stages = _stages(document, ranks, chunks)
+    if _whole(document, "layers", "", 1) != sum(s.layers for s in stages):
+        raise PlanError(f"layers: {document['layers']}: the stages have {sum(s.layers for s in stages)}")
+    _check_waits(stages)
     for s, stage in enumerate(stages):
         if heads[0] % len(stage.ranks):
             raise PlanError(f"stages[{s}].ranks: {len(stage.ranks)} of them: want a divisor of the model's "
                             f"{heads[0]} query heads")
     if heads[0] % heads[1]:
         raise PlanError(f"job.model.kv_heads: {heads[1]}: must divide q_heads {heads[0]}")
-    return Pipeline(lengths, chunks, stages, *heads, dtype=str(document["job"].get("dtype")))
+    return Pipeline(lengths, chunks, stages, *heads, dtype=str(job.get("dtype")))
 
 
 def _chunks(document: Mapping[str, Any], lengths: Sequence[int]) -> tuple[tuple[Piece, ...], ...]:
@@ -149,6 +156,8 @@ def _chunks(document: Mapping[str, Any], lengths: Sequence[int]) -> tuple[tuple[
         if n:
             context = _whole(x, "context_tokens", at + ".", 0, 0)
             pieces.append(take(at, _whole(x, "sequence", at + ".", 0), context, n))
+        elif x.get("sequence") != -1 or x.get("context_tokens", 0) != 0:
+            raise PlanError(f"{at}: has no slice: want sequence -1 and no context_tokens")
         for w in _numbers(x, "whole", at + ".", 0) if "whole" in x else ():
             pieces.append(take(f"{at}.whole", w, 0, lengths[w] if w < len(lengths) else 1))
         if not pieces:
@@ -194,7 +203,9 @@ def _order(of: Any, at: str, chunks: Sequence[Sequence[Piece]]) -> tuple[Pass, .
         for p in pieces:
             slices.setdefault(p.sequence, []).append(k)
     for i, x in enumerate(of):
-        k, back = _whole(x, "chunk", f"{at}[{i}].", 0), bool(x.get("backward", False))
+        k, back = _whole(x, "chunk", f"{at}[{i}].", 0), x.get("backward", False)
+        if not isinstance(back, bool):
+            raise PlanError(f"{at}[{i}].backward: {back!r}: want true or false")
         if k >= len(chunks) or Pass(k, back) in seen:
             raise PlanError(f"{at}[{i}].chunk: {k}: want each of 0 to {len(chunks) - 1} once in a direction")
         needed = [Pass(k, False)] if back else []
@@ -207,6 +218,33 @@ def _order(of: Any, at: str, chunks: Sequence[Sequence[Piece]]) -> tuple[Pass, .
         seen.add(Pass(k, back))
         out.append(Pass(k, back))
     return tuple(out)
+
+
+def _check_waits(stages: Sequence[Stage]) -> None:
+    """Goes through all orders, each pass as soon as its stage's turn comes and the other stage has had it: none is
+    left at the end."""
+    done: list[set[Pass]] = [set() for _ in stages]
+    moved = True
+    while moved:
+        moved = False
+        for s, stage in enumerate(stages):
+            for p in stage.order[len(done[s]):]:
+                source = s + 1 if p.backward else s - 1
+                if 0 <= source < len(stages) and p not in done[source]:
+                    break
+                done[s].add(p)
+                moved = True
+    for s, stage in enumerate(stages):
+        if len(done[s]) < len(stage.order):
+            chunk = stage.order[len(done[s])].chunk
+            raise PlanError(f"orders: stages wait for each other: stage {s} for chunk {chunk}")
+
+
+def _object(of: Mapping[str, Any], key: str, at: str) -> Mapping[str, Any]:
+    value = of.get(key)
+    if not isinstance(value, dict):
+        raise PlanError(f"{at}{key}: {'missing' if value is None else 'want an object'}")
+    return value
 
 
 def _objects(of: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:

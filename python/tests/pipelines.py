@@ -17,6 +17,7 @@ from evenkeel.stages import SCHEMA, Pipeline, load_pipeline
 from evenkeel.whole import Layer, Model
 
 Document = dict[str, Any]
+F, B = False, True  # of a pass: backward
 
 
 def document(
