@@ -20,7 +20,7 @@ from .judge import (
     AFFORDABLE, LAYER, LIMITS, NAMES, Found, Judge, Sizes, attention_wants, chosen, counted, layer_work,
 )
 from .meter import Meter
-from .parts import Members
+from .parts import Members, named
 from .plan import Segment
 from .port import ProcessGroup
 from .stages import Pipeline
@@ -53,23 +53,31 @@ class CheckStages:
         """Runs one layer's attention of all chunks, forward and then backward, on every stage for itself. Returns,
         of one sequence after the other, what is compared of out, dq, dk and dv."""
         kept: list[tuple[list[Tensor], Tensor]] = []
-        stores: Stores = {}
         meter, whole = Meter(), Meter()
         if self._stage >= 0:
-            ranks, (_, place) = self._plan.stages[self._stage].ranks, self._plan.seat(self._rank)
-            at = [self._at(self._rank, k) for k in range(len(self._plan.chunks))]
-            for k, pieces in enumerate(self._plan.chunks):
-                leaves = [self._of.inputs.heads(n, at[k]).requires_grad_() for n in ("q", "k", "v")]
-                plan = self._plan.plan(self._stage, k)
-                out = chunk_attention(plan, place, leaves, pieces, stores, group=self._groups["", ranks],
-                                      kernel=self._of.kernel, meter=meter)
-                kept.append((leaves, out))
-            for k in reversed(range(len(kept))):
-                kept[k][1].backward(self._of.inputs.heads("dout", at[k]))
+            ranks = self._plan.stages[self._stage].ranks
+            with named(f"stage {self._stage}", ranks):
+                kept = self._one_layer(meter)
             whole.add(meter, ranks)
         counted(self._name, self._rank, whole, _without(self._want, SENDS))
         chunks = [[out.detach(), *(x.grad for x in leaves)] for leaves, out in kept]
         return self._picked(chunks)
+
+    def _one_layer(self, meter: Meter) -> list[tuple[list[Tensor], Tensor]]:
+        """By chunk q, k and v with their gradients, and out, of a rank in a stage."""
+        kept: list[tuple[list[Tensor], Tensor]] = []
+        stores: Stores = {}
+        ranks, (_, place) = self._plan.stages[self._stage].ranks, self._plan.seat(self._rank)
+        at = [self._at(self._rank, k) for k in range(len(self._plan.chunks))]
+        for k, pieces in enumerate(self._plan.chunks):
+            leaves = [self._of.inputs.heads(n, at[k]).requires_grad_() for n in ("q", "k", "v")]
+            plan = self._plan.plan(self._stage, k)
+            out = chunk_attention(plan, place, leaves, pieces, stores, group=self._groups["", ranks],
+                                  kernel=self._of.kernel, meter=meter)
+            kept.append((leaves, out))
+        for k in reversed(range(len(kept))):
+            kept[k][1].backward(self._of.inputs.heads("dout", at[k]))
+        return kept
 
     def _picked(self, chunks: list[list[Any]]) -> list[Tensor]:
         like = self._of.inputs.heads("q", torch.arange(0)), self._of.inputs.heads("k", torch.arange(0))

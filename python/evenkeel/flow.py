@@ -8,7 +8,7 @@ order in which the sender computes them; a receiver makes room for a few ahead o
 
 from __future__ import annotations
 
-from typing import Callable, Mapping, Optional, Protocol, Sequence
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from .drawn import DTYPES
 from .frames import Place
 from .kernels import Kernel
 from .meter import Meter, Trace, timed
-from .parts import Members
+from .parts import Members, named
 from .plan import Segment
 from .port import Batch, Message, Port, ProcessGroup
 from .stages import Pipeline
@@ -41,7 +41,7 @@ class Way:
         ranks, self._meter = both_of(pipeline, source, target), Meter()
         self._port = Port(ranks.index(rank), len(ranks), group, self._meter, like.device)
         self._plan, self._rank, self._like, self._at = pipeline, rank, like, ranks
-        self._stages = source, target
+        self._stages, self._name = (source, target), f"from stage {source} to {target}"
         self._phase = "fwd.send" if source < target else "bwd.send"
         self._order = [p.chunk for p in pipeline.stages[source].order if p.backward == (source > target)]
         self._coming: dict[int, tuple[Tensor, Batch]] = {}
@@ -51,21 +51,24 @@ class Way:
     def send(self, chunk: int, x: Tensor) -> None:
         """The rank's rows of a chunk leave for the ranks that have them in the next stage."""
         mine, others = self._rows(chunk, *self._stages)
-        self._going.append(self._port.post(self._phase, chunk, _cut(x.contiguous(), mine, others), []))
+        with named(self._name, self._at):
+            self._going.append(self._port.post(self._phase, chunk, _cut(x.contiguous(), mine, others), []))
 
     def take(self, chunk: int) -> tuple[Tensor, int]:
         """Waits for the rank's rows of a chunk; bytes that came for them."""
         while self._posted < min(len(self._order), self._order.index(chunk) + 1 + AHEAD):
             self._post(self._order[self._posted])
         x, batch = self._coming.pop(chunk)
-        batch.received()
-        batch.sent()
+        with named(self._name, self._at):
+            batch.received()
+            batch.sent()
         return x, x.numel() * x.element_size()
 
     def end(self) -> None:
         """Returns when all that was sent is gone."""
-        for batch in self._going:
-            batch.sent()
+        with named(self._name, self._at):
+            for batch in self._going:
+                batch.sent()
         self._going, self._posted = [], 0
 
     def begin(self) -> None:
@@ -81,7 +84,8 @@ class Way:
     def _post(self, chunk: int) -> None:
         mine, others = self._rows(chunk, *reversed(self._stages))
         x = self._like.new_empty(mine.end - mine.start, self._like.shape[1])
-        self._coming[chunk] = x, self._port.post(self._phase, chunk, [], _cut(x, mine, others))
+        with named(self._name, self._at):
+            self._coming[chunk] = x, self._port.post(self._phase, chunk, [], _cut(x, mine, others))
         self._posted += 1
 
     def _rows(self, chunk: int, own: int, other: int) -> tuple[Segment, list[tuple[int, Segment]]]:
@@ -188,12 +192,19 @@ class Stages:
                                    kernel=self._kernel, trace=self._trace)
 
         through = self._under_way[chunk] = self.through(chunk, attend)
-        _passed(self._behind[0], output, chunk, through.forward(x).detach())
+        with self._named():
+            y = through.forward(x).detach()
+        _passed(self._behind[0], output, chunk, y)
 
     def _backward(self, chunk: int, given: Given, input_gradient: Optional[Taken]) -> None:
         dy = self._arrived("bwd", self.of.first + self.of.layers - 1, self._behind[1], chunk, given)
-        dx = self._under_way.pop(chunk).backward(dy)
+        through = self._under_way.pop(chunk)
+        with self._named():
+            dx = through.backward(dy)
         _passed(self._before[1], input_gradient, chunk, dx)
+
+    def _named(self) -> Any:
+        return named(f"stage {self._stage}", self.of.ranks)
 
     def _arrived(self, direction: str, layer: int, way: Optional[Way], chunk: int, given: Given) -> Tensor:
         """What comes from the stage before, or behind."""

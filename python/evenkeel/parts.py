@@ -76,17 +76,9 @@ class Part:
         out.add(meter, self.ranks)
         return out
 
-    @contextlib.contextmanager
-    def named(self) -> Iterator[None]:
-        """Lost peers are named by their place in the group: says whose places these are."""
-        try:
-            yield
-        except (ExchangeError, LaneError) as error:
-            if not self.name:
-                raise
-            listed = ", ".join(map(str, self.ranks))
-            raise Fault("peer", f"{self.name}, whose ranks 0 to {len(self.ranks) - 1} are those of the run "
-                                f"{listed}: {error}") from error
+    def named(self) -> Any:
+        """Inside, lost peers are named by the run's ranks too: see named."""
+        return named(self.name, self.ranks) if self.name else contextlib.nullcontext()
 
 
 @dataclass(frozen=True)
@@ -128,6 +120,17 @@ class Work:
     def own(self, rank: int) -> list[Optional[Part]]:
         """By micro-batch, the part that a rank has."""
         return [next((p for p in side if rank in p.ranks), None) for side in self.micro]
+
+
+@contextlib.contextmanager
+def named(name: str, ranks: Sequence[int]) -> Iterator[None]:
+    """Inside, lost peers are named by their place among a process group's ranks: says whose places these are."""
+    try:
+        yield
+    except (ExchangeError, LaneError) as error:
+        listed = ", ".join(map(str, ranks))
+        raise Fault("peer", f"{name}, whose ranks 0 to {len(ranks) - 1} are those of the run {listed}: "
+                            f"{error}") from error
 
 
 def work_of(

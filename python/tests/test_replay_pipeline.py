@@ -19,7 +19,7 @@ from evenkeel.request import Request
 from evenkeel.stages import Pipeline, load_pipeline
 from pipelines import B, F, document
 from starter import Ranks
-from test_replay import MODEL
+from test_replay import MODEL, THIRD
 from test_replay_batch import CHANGED, HEADS, MICRO, head, one_sequence
 
 Document = dict[str, Any]
@@ -225,6 +225,19 @@ class TestFailures(unittest.TestCase):
                   "Port.post = changed")
         end, = self.errors({2: change}, "bytes", [2])
         self.assertRegex(end["msg"], r"^plan 0: rank 2 sent to rank 0 in bwd.send: \d+ bytes, the closed form says")
+
+    def test_a_rank_dies(self) -> None:
+        """Its peers name it by its place in what they had to do with it, and whose places these are."""
+        dies = THIRD.format(do="os.kill(os.getpid(), signal.SIGKILL)")
+        stage, boundary = ((r"^stage 0, whose ranks 0 to 1 are those of the run 0, 2: rank 0: .*(from|to) rank 1"),
+                           (r"^from stage \d to \d, whose ranks 0 to 2 are those of the run 0, 1, 2: rank {}: "
+                            r"(fwd|bwd)\.send step \d: (from|to) rank {}"))
+        of_stage, other = self.errors({2: dies}, "peer", [0, 1], check=False)
+        self.assertRegex(of_stage["msg"], stage + "|" + boundary.format(0, 2))
+        self.assertRegex(of_stage["at"], r"^block 0, plan 0, micro-batch \d, layer 0, (fwd|bwd) step \d \w+$")
+        # Rank 1 waits for rank 2, or for rank 0 that gave up because of it and says so.
+        self.assertRegex(other["msg"], stage + "|" + boundary.format("[01]", "[02]"))
+        self.assertRegex(other["at"], r"^block 0, plan 0, micro-batch \d, layer \d, \w+ step 0 \w+$")
 
 
 class TestWork(unittest.TestCase):
