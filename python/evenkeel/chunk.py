@@ -122,9 +122,10 @@ class ChunkRun(Run):
         return [(p, slice(d.start, d.end)) for p, d in zip(self._pieces, self.docs)]
 
     def _stored(self, p: Piece, kv: Tensor) -> Tensor:
-        """Keys and values of a piece, in the store if later slices need them."""
+        """Keys and values of a piece, in the store if later slices need them; then no piece keeps the place where
+        all of them came, which has the store's once more."""
         if not p.more:
-            return kv
+            return kv.clone() if any(q.more for q in self._pieces) else kv
         store = self._stores.setdefault(p.sequence, Kept())
         if store.kv is None:
             store.kv = kv.new_empty(*kv.shape[:2], p.last, kv.shape[3])
