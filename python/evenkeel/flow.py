@@ -46,13 +46,18 @@ class Way:
         self._order = [p.chunk for p in pipeline.stages[source].order if p.backward == (source > target)]
         self._coming: dict[int, tuple[Tensor, Batch]] = {}
         self._posted = 0
-        self._going: list[Batch] = []
+        self._going: dict[int, Batch] = {}
 
     def send(self, chunk: int, x: Tensor) -> None:
         """The rank's rows of a chunk leave for the ranks that have them in the next stage."""
         mine, others = self._rows(chunk, *self._stages)
         with named(self._name, self._at):
-            self._going.append(self._port.post(self._phase, chunk, _cut(x.contiguous(), mine, others), []))
+            self._going[chunk] = self._port.post(self._phase, chunk, _cut(x.contiguous(), mine, others), [])
+
+    def answered(self, chunk: int) -> None:
+        """What the others made of a chunk has come: its message is gone, and is kept here no longer."""
+        with named(self._name, self._at):
+            self._going.pop(chunk).sent()
 
     def take(self, chunk: int) -> tuple[Tensor, int]:
         """Waits for the rank's rows of a chunk; bytes that came for them."""
@@ -67,9 +72,9 @@ class Way:
     def end(self) -> None:
         """Returns when all that was sent is gone."""
         with named(self._name, self._at):
-            for batch in self._going:
+            for batch in self._going.values():
                 batch.sent()
-        self._going, self._posted = [], 0
+        self._going, self._posted = {}, 0
 
     def begin(self) -> None:
         """Makes room for the first messages, where the rank receives some."""
@@ -198,6 +203,8 @@ class Stages:
 
     def _backward(self, chunk: int, given: Given, input_gradient: Optional[Taken]) -> None:
         dy = self._arrived("bwd", self.of.first + self.of.layers - 1, self._behind[1], chunk, given)
+        if self._behind[0] is not None:
+            self._behind[0].answered(chunk)
         through = self._under_way.pop(chunk)
         with self._named():
             dx = through.backward(dy)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import random
 from typing import Any, Optional
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 import evenkeel
+import jobs
 from evenkeel import reference
 from evenkeel.flow import Flow, process_groups
 from evenkeel.plan import Segment
+from evenkeel.port import Batch, Message, Port
 from evenkeel.stages import SCHEMA, Pipeline, load_pipeline
 from evenkeel.whole import Layer, Model
 
@@ -120,41 +125,145 @@ def model_of(pipeline: Pipeline, kind: str) -> Model:
     })
 
 
-def whole(rank: int, groups: Any, seed: int, ranks: int, kind: str, steps: int = 1) -> Optional[dict[str, Any]]:
-    """A random pipeline's step, or several: on every rank the errors of what its stage ends with, and what was
-    sent. None on ranks beyond it."""
-    pipeline = load_pipeline(random_pipeline(seed, ranks), ranks)
-    made = {key: dist.new_group(list(key[1])) for key in process_groups(pipeline)}
-    if rank >= ranks:
-        return None
-    s = pipeline.stage_of(rank)
-    stage, model, dtype = pipeline.stages[s], model_of(pipeline, kind), torch.float32
-    layers = [Layer(model, 5, stage.first + i, dtype, torch.device("cpu")) for i in range(stage.layers)]
-    inputs = [[torch.randn(n, 24, generator=torch.Generator().manual_seed(10 * i + j)) for j in range(2)]
-              for i, n in enumerate(pipeline.lengths)]
-    flow = Flow(pipeline, rank, layers, evenkeel.Math(), made, torch.device("cpu"))
-    got: list[dict[int, Tensor]] = [{}, {}]
+class Stepped:
+    """A rank's place in a pipeline, ready for steps; inputs and weights are the same everywhere."""
 
-    def rows(of: int) -> Any:
-        return lambda k: torch.cat([inputs[0][0][:0], *(
-            inputs[q][of][lo:hi] for q, lo, hi in pipeline.positions(rank, k))])
+    def __init__(self, rank: int, of: Any, ranks: int, kind: str, kernel: evenkeel.Kernel) -> None:
+        """of: a document, or a seed of a random one. All ranks of the world make this, also those beyond the
+        pipeline's."""
+        self.plan = load_pipeline(of if isinstance(of, dict) else random_pipeline(of, ranks), ranks)
+        self.made = {key: dist.new_group(list(key[1])) for key in process_groups(self.plan)}
+        self.rank, self.stage = rank, self.plan.stage_of(rank)
+        self.kind, self.kernel = kind, kernel
+        self.inputs = [[torch.randn(n, 24, generator=torch.Generator().manual_seed(10 * i + j)) for j in range(2)]
+                       for i, n in enumerate(self.plan.lengths)]
 
-    for _ in range(steps):
-        flow.clear()
-        flow.run(rows(0), rows(1), got[0].__setitem__, got[1].__setitem__)
-    left = sum(len(x) for x in flow._stores)
-    everything = [Layer(model, 5, i, dtype, torch.device("cpu")) for i in range(pipeline.layers)]
-    wants = [_answer(model, everything, x, dy) for x, dy in inputs]
+    def layers(self, first: int, n: int) -> list[Layer]:
+        model = model_of(self.plan, self.kind)
+        return [Layer(model, 5, first + i, torch.float32, torch.device("cpu")) for i in range(n)]
+
+    def flow(self, trace: Optional[evenkeel.Trace] = None) -> Flow:
+        stage = self.plan.stages[self.stage]
+        return Flow(self.plan, self.rank, self.layers(stage.first, stage.layers), self.kernel, self.made,
+                    torch.device("cpu"), trace)
+
+    def own(self, whole: list[Tensor], chunk: int) -> Tensor:
+        """The rank's rows of a chunk, of all sequences' tokens."""
+        at = self.plan.positions(self.rank, chunk)
+        return torch.cat([whole[0][:0], *(whole[q][lo:hi] for q, lo, hi in at)])
+
+    def run(self, flow: Flow) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+        """A step: what its stage ends with, by chunk."""
+        got: tuple[dict[int, Tensor], dict[int, Tensor]] = {}, {}
+        given = [lambda k, of=of: self.own([x[of] for x in self.inputs], k) for of in range(2)]
+        flow.run(given[0], given[1], got[0].__setitem__, got[1].__setitem__)
+        return got
+
+
+def whole(
+    rank: int, groups: Any, of: Any, ranks: int, kind: str, steps: int = 1, how: str = "Math"
+) -> Optional[dict[str, Any]]:
+    """A pipeline's step, or several: on every rank the errors of what its stage ends with, and what was sent. None
+    on ranks beyond it and in no stage. how: a kernel, poisoned, or inline as in jobs.py."""
+    with contextlib.ExitStack() as stack:
+        kernel = jobs.Jittered() if how == "Jittered" else jobs.Even() if how == "Even" else evenkeel.Math()
+        at = Stepped(rank, of, ranks, kind, kernel)
+        if at.stage < 0:
+            return None
+        if how == "poisoned":
+            stack.enter_context(jobs.poisoned_memory())
+        if how == "inline":
+            stack.enter_context(mock.patch("torch.distributed.get_backend", return_value="nccl"))
+        flow = at.flow()
+        stack.enter_context(mock.patch.object(Flow, "_backward", _watching()))
+        for _ in range(steps):
+            flow.clear()
+            got = at.run(flow)
+    left = sum(len(x) for x in flow._stores) + len(flow._stacks)
+    left += sum(len(way._coming) + len(way._going) for way in flow._ways())
+    everything = at.layers(0, at.plan.layers)
+    wants = [_answer(model_of(at.plan, kind), everything, x, dy) for x, dy in at.inputs]
     errors = []
     for j, found in enumerate(got):
         for k, x in found.items():
-            want = torch.cat([wants[0][0][:0], *(
-                wants[q][j][lo:hi] for q, lo, hi in pipeline.positions(rank, k))])
-            errors.append(float((x - want).norm() / want.norm().clamp_min(1e-9)) if len(want) else 0.0)
-    ends = [s + 1 == len(pipeline.stages), s == 0]
-    sent = {f"{phase} {peer}": n for (phase, peer), n in flow.sent().sent.items()}
+            want = at.own([w[j] for w in wants], k)
+            errors.append(reference.error(x, want, 1.0) if len(want) else 0.0)
+    ends = [at.stage + 1 == len(at.plan.stages), at.stage == 0]
+    meter = flow.sent()
+    sent, received = ({f"{phase} {peer}": n // steps for (phase, peer), n in side.items()}
+                      for side in (meter.sent, meter.received))
     return {"errors": errors, "results": [len(x) for x in got], "ends": ends, "left": left, "sent": sent,
-            "chunks": len(pipeline.chunks)}
+            "received": received, "chunks": len(at.plan.chunks)}
+
+
+def _watching() -> Any:
+    """Flow._backward, after which nothing is kept of what the stage behind was sent of the chunk."""
+    run = Flow._backward
+
+    def backward(flow: Flow, chunk: int, *more: Any) -> None:
+        run(flow, chunk, *more)
+        way = flow._behind[0]
+        assert way is None or chunk not in way._going, f"what was sent of chunk {chunk} is still kept"
+
+    return backward
+
+
+def alike(rank: int, groups: Any, of: Any, ranks: int) -> Optional[dict[str, bool]]:
+    """Whether a step has the same bits a second time, whenever messages come, in batches of messages, and
+    whatever is computed again."""
+    at = Stepped(rank, of, ranks, "gated", evenkeel.Math())
+    if at.stage < 0:
+        return None
+    flow = at.flow()
+    once = at.run(flow)
+    runs = {"once more": at.run(flow)}
+    at.kernel = jobs.Jittered()
+    runs["jittered"] = at.run(at.flow())
+    at.kernel = evenkeel.Math()
+    with mock.patch("torch.distributed.get_backend", return_value="nccl"):
+        runs["inline"] = at.run(at.flow())
+    n = len(at.plan.chunks)
+    for name, again in (("none again", lambda s: (0,) * n), ("all again", lambda s: (s.layers,) * n)):
+        stages = tuple(dataclasses.replace(s, again=again(s)) for s in at.plan.stages)
+        at.plan = dataclasses.replace(at.plan, stages=stages)
+        runs[name] = at.run(at.flow())
+    return {name: all(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in zip(once, got))
+            for name, got in runs.items()}
+
+
+def called(rank: int, groups: Any, of: Any, ranks: int) -> Optional[list[Any]]:
+    """What a rank calls in a step as over NCCL, in order: ["post", a process group, [rank, bytes] that it sends to,
+    those that it receives from] and ["wait", which of these]."""
+    at = Stepped(rank, of, ranks, "gated", evenkeel.Math())
+    if at.stage < 0:
+        return None
+    keys = list(at.made)
+    events: list[Any] = []
+    posted: list[Batch] = []
+    post, received, sent = Port.post, Batch.received, Batch.sent
+
+    def note_post(port: Port, phase: str, step: int, sends: list[Message], receives: list[Message]) -> Batch:
+        key = next(k for k in keys if at.made[k] is port._group)
+        sides = [[[key[1][m.peer], m.tensor.numel() * 4] for m in x if m.tensor.numel()]
+                 for x in (sends, receives)]
+        events.append(["post", keys.index(key), *sides])
+        posted.append(post(port, phase, step, sends, receives))
+        return posted[-1]
+
+    def noted(wait: Any) -> Any:
+        def note_wait(batch: Batch) -> None:
+            events.append(["wait", posted.index(batch)])
+            wait(batch)
+
+        return note_wait
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(mock.patch("torch.distributed.get_backend", return_value="nccl"))
+        stack.enter_context(mock.patch.object(Port, "post", note_post))
+        stack.enter_context(mock.patch.object(Batch, "received", noted(received)))
+        stack.enter_context(mock.patch.object(Batch, "sent", noted(sent)))
+        at.run(at.flow())
+    return events
 
 
 def _answer(model: Model, layers: list[Layer], x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
