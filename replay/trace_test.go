@@ -321,16 +321,29 @@ func smallTrace(f *testing.F) (head, rest []byte) {
 }
 
 // FuzzTrace: no input makes the reader panic, and what it accepts it accepts
-// again after being written. An empty head stands for a right one: the fuzzer
+// again after being written. An empty head stands for a right one, "pipeline" for a pipeline's: the fuzzer
 // takes minutes to minimise what is as long as that.
 func FuzzTrace(f *testing.F) {
 	right, rest := smallTrace(f)
 	f.Add([]byte{}, rest)
 	f.Add([]byte{}, rest[:len(rest)-3])
 	f.Add([]byte(`{"schema":"evenkeel.trace/v1"}`), []byte{})
+	f.Add([]byte("pipeline"), rest)
+	f.Add([]byte("pipeline"), []byte(`{"t":"span","block":0,"plan":0,"rank":1,"layer":1,"mb":2,"dir":"fwd","step":0,"op":"stage_wait","t0_ns":0,"dur_ns":1,"bytes_out":0,"bytes_in":8,"flops":0}`+"\n"+
+		`{"t":"step","block":0,"plan":0,"rank":0,"dur_ns":1}`+"\n"+`{"t":"step","block":0,"plan":0,"rank":1,"dur_ns":1}`+"\n"+`{"t":"step","block":0,"plan":0,"rank":2,"dur_ns":1}`+"\n"+`{"t":"end","steps":3,"spans":1}`+"\n"))
+	staged := pipelineHeader()
+	staged.Schema = TraceSchema
+	of, err := json.Marshal(staged)
+	if err != nil {
+		f.Fatal(err)
+	}
+	of = append(of, '\n')
 	f.Fuzz(func(t *testing.T, head, rest []byte) {
-		if len(head) == 0 {
+		switch string(head) {
+		case "":
 			head = right
+		case "pipeline":
+			head = of
 		}
 		data := append(bytes.Clone(head), rest...)
 		var again bytes.Buffer
