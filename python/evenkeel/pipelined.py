@@ -51,7 +51,8 @@ def load_pipeline(
     if not isinstance(devices, list) or not devices:
         raise PlanError("devices: want a list with the device of every rank")
     model = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    return loaded({**source, "job": {"model": model, "dtype": dtype}}, len(devices))
+    ranks = [{"rank": r, "device": d} for r, d in enumerate(devices)]
+    return loaded({**source, "ranks": ranks, "job": {"model": model, "dtype": dtype}}, len(ranks))
 
 
 class PipelineStage:

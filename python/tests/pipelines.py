@@ -179,7 +179,7 @@ def whole(
         for _ in range(steps):
             flow.clear()
             got = at.run(flow)
-    left = sum(len(x) for x in flow._stores) + len(flow._stacks)
+    left = sum(len(x) for x in flow._stores) + len(flow._under_way)
     left += sum(len(way._coming) + len(way._going) for way in flow._ways())
     everything = at.layers(0, at.plan.layers)
     wants = [_answer(model_of(at.plan, kind), everything, x, dy) for x, dy in at.inputs]
