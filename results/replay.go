@@ -214,7 +214,11 @@ func stagesOf(x *replay.PipelineRun) string {
 	}
 	var all []string
 	for _, of := range x.Stages {
-		all = append(all, fmt.Sprintf("%s on %s", plural(of.Layers, "layer"), "ranks "+rankSpans(of.Ranks)))
+		ranks := "rank"
+		if len(of.Ranks) > 1 {
+			ranks = "ranks"
+		}
+		all = append(all, fmt.Sprintf("%s on %s %s", plural(of.Layers, "layer"), ranks, rankSpans(of.Ranks)))
 	}
 	return ", stages in order: " + strings.Join(all, "; ")
 }

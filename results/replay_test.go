@@ -2,6 +2,7 @@ package results
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -169,28 +170,81 @@ func TestReplayShowsAPlanOfBatches(t *testing.T) {
 	}
 }
 
-// Of a pipeline neither, and what its ranks wait for other stages is idle time.
-func TestReplayShowsAPipeline(t *testing.T) {
-	change := func(h *replay.Header) {
-		job := h.Plans[0].Job
-		x := &replay.PipelineRun{Lengths: []units.Tokens{100, 200}, Layers: 2}
-		x.Stages = []pipeline.Stage{{Ranks: []int{0}, Layers: 1}, {Ranks: []int{1}, Layers: 1}}
-		x.Chunks = []pipeline.Chunk{{Sequence: -1, Whole: []int{0}}, {Sequence: -1, Whole: []int{1}}}
-		x.Recompute = [][]int{{0, 0}, {0, 0}}
-		order := []pipeline.Op{{Chunk: 0}, {Chunk: 0, Backward: true}, {Chunk: 1}, {Chunk: 1, Backward: true}}
-		x.Orders = [][]pipeline.Op{order, order}
-		h.Plans[0] = replay.PlanRun{Path: "p.plan.json", Strategy: "evenkeel", Micro: 2, Model: &job.Model, DType: job.DType, Pipeline: x}
+// stagedTrace is of a pipeline on four ranks, the last of which is in no stage, alone or
+// before a plan of batches. Rank 1 takes 9 ms, of which it waits 5 for rank 0's stage.
+func stagedTrace(t *testing.T, alone bool) string {
+	t.Helper()
+	model := costmodel.Model{Layers: 3, Hidden: 256, FFN: 512, QHeads: 4, KVHeads: 2, HeadDim: 64, Vocab: 128, GatedMLP: true}
+	passes := []pipeline.Op{{Chunk: 0}, {Chunk: 1}, {Chunk: 1, Backward: true}, {Chunk: 0, Backward: true}}
+	h := &replay.Header{
+		Backend: "gloo", Mode: replay.ModeCPU, Parts: replay.PartsLayer, Layers: 1, Kernel: "math", Seed: 3, Repeats: 1,
+		Plans: []replay.PlanRun{{
+			Path: "x.pipeline.json", Strategy: "evenkeel", Micro: 2, Model: &model, DType: op.F32,
+			Pipeline: &replay.PipelineRun{Lengths: []units.Tokens{30}, Layers: 3, Plan: pipeline.Plan{
+				Stages: []pipeline.Stage{{Ranks: []int{0}, Layers: 1}, {Ranks: []int{1, 2}, Layers: 2}},
+				Chunks: []pipeline.Chunk{{Slice: 20}, {Context: 20, Slice: 10}}, Recompute: [][]int{{0, 0}, {2, 0}}, Orders: [][]pipeline.Op{passes, passes},
+			}},
+		}},
+		Ranks: []replay.Rank{
+			{Rank: 0, Host: "here", Device: "torch_cpu:1", Threads: 1, Torch: "1.13.1"},
+			{Rank: 1, Host: "here", Device: "torch_cpu:1", Threads: 1},
+			{Rank: 2, Host: "here", Device: "torch_cpu:1", Threads: 1},
+			{Rank: 3, Host: "here", Device: "torch_cpu:1", Threads: 1},
+		},
+		Numerics: []replay.Numerics{{Out: 1e-7, Limit: 1e-5, Reference: "dense", Layer: &replay.LayerNumerics{Out: 2e-7, DX: 3e-7, Limit: 6e-5}}},
+		Exact:    []replay.ExactCounts{{Messages: 2, Bytes: 3 << 20, FLOPs: 9}},
 	}
-	s, shown := summary(t, replayedTrace(t, change))
+	if !alone {
+		h.Plans = append(h.Plans, replay.PlanRun{Path: "x.batch.json", Strategy: "ours", Batch: true, Micro: 1, Model: &model, DType: op.F32})
+		h.Numerics, h.Exact = append(h.Numerics, h.Numerics[0]), append(h.Exact, h.Exact[0])
+		h.Numerics[1].Plan, h.Exact[1].Plan = 1, 1
+	}
+	path := filepath.Join(t.TempDir(), "x.trace.jsonl")
+	err := replay.WriteTrace(path, h, func(span func(*replay.Span) error, step func(*replay.Step) error) error {
+		err := errors.Join(
+			span(&replay.Span{Rank: 0, Dir: replay.Forward, Op: replay.Attn, DurNS: 6e6}),
+			span(&replay.Span{Rank: 1, Layer: 1, Dir: replay.Forward, Op: replay.StageWait, DurNS: 5e6}),
+			span(&replay.Span{Rank: 1, Layer: 2, MB: 1, Dir: replay.Forward, Op: replay.Attn, T0NS: 5e6, DurNS: 2e6}))
+		for p := range h.Plans {
+			for r, ns := range []int64{10e6, 9e6, 9e6, 0} {
+				err = errors.Join(err, step(&replay.Step{Plan: p, Rank: r, DurNS: ns}))
+			}
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Waiting for another stage is idle time, and what stages there are is told.
+func TestReplayShowsAPipeline(t *testing.T) {
+	s, shown := summary(t, stagedTrace(t, true))
+	gaps, idle := s.Plans[0].gaps(1)
+	for _, c := range []struct{ got, want units.Seconds }{{s.Plans[0].Ranks[1].Met[0], 0.005}, {s.Plans[0].Ranks[1].Exposed[0], 0}, {gaps[0], 0.002}, {idle[0], 0.006}} {
+		if d := c.got - c.want; d > 1e-12 || d < -1e-12 {
+			t.Errorf("got %v, want %v", c.got, c.want)
+		}
+	}
+	flat := strings.Join(strings.Fields(shown), " ")
 	for _, want := range []string{
-		"all layers forward and backward, mode", "0  p.plan.json  evenkeel in 2       -  11 ms", "0  torch_cpu:1  here       -      -  11 ms  6 ms",
-		"stages in order: 1 layer on ranks 0; 1 layer on ranks 1", "a pipeline runs all its layers",
+		"all layers forward and backward, mode gloo-cpu", "0 x.pipeline.json evenkeel in 2 - 10 ms", "layer 3.0e-07 of 6e-05",
+		"plan 0 (medians over blocks), stages in order: 1 layer on rank 0; 2 layers on ranks 1-2",
+		"1 torch_cpu:1 here - - 9 ms 2 ms 0 s 2.00 ms 6.00 ms", "3 torch_cpu:1 here - - 0 s 0 s 0 s 0 s 10 ms",
+		"a pipeline runs all its layers; \"in 9\": 9 chunks; idle: also waiting for another stage",
 	} {
-		if !strings.Contains(strings.Join(strings.Fields(shown), " "), strings.Join(strings.Fields(want), " ")) {
+		if !strings.Contains(flat, want) {
 			t.Errorf("no %q in\n%s", want, shown)
 		}
 	}
-	if err := s.span(&replay.Span{Op: replay.StageWait, DurNS: 1e9}); err != nil || s.Plans[0].Ranks[0].Met[0] < 1 {
-		t.Errorf("%+v, %v", s.Plans[0].Ranks[0].Met, err)
+	if strings.Contains(shown, "after every micro-batch") {
+		t.Error(shown)
+	}
+	_, shown = summary(t, stagedTrace(t, false))
+	for _, want := range []string{"1 whole layer forward and backward", "a pipeline runs all its layers", "after every micro-batch", "plan 1 (medians over blocks)\n"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("no %q in\n%s", want, shown)
+		}
 	}
 }
