@@ -77,7 +77,7 @@ func loadPipeline(t *testing.T, change func(*pipelines.Document)) *Plan {
 // Ranks are given the model, the devices and the plan, and nothing of how it was found.
 func TestAPlanOfAPipelineIsHandedToRanks(t *testing.T) {
 	p, d := loadPipeline(t, nil), madePipeline()
-	if p.Batch() || !p.Several() || p.Job.DType != op.F32 || p.Strategy != "evenkeel" || len(p.SHA256) != 64 || len(p.Ranks) != 3 || p.Ranks[1].Device != "torch_cpu:2" || p.Ranks[1].Group != -1 {
+	if p.Batch() || p.stages == nil || !p.Several() || loadBatch(t, nil).stages != nil || p.Job.DType != op.F32 || p.Strategy != "evenkeel" || len(p.SHA256) != 64 || len(p.Ranks) != 3 || p.Ranks[1].Device != "torch_cpu:2" || p.Ranks[1].Group != -1 {
 		t.Errorf("%+v", p)
 	}
 	if diff := cmp.Diff(&PipelineRun{Lengths: d.Lengths, Layers: 2, Plan: d.Plan}, p.stages); diff != "" {

@@ -242,7 +242,7 @@ func TestReplayShowsAPipeline(t *testing.T) {
 		t.Error(shown)
 	}
 	_, shown = summary(t, stagedTrace(t, false))
-	for _, want := range []string{"1 whole layer forward and backward", "a pipeline runs all its layers", "after every micro-batch", "plan 1 (medians over blocks)\n"} {
+	for _, want := range []string{"1 whole layer, of pipelines all, forward and backward", "a pipeline runs all its layers", "after every micro-batch", "plan 1 (medians over blocks)\n"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("no %q in\n%s", want, shown)
 		}

@@ -164,7 +164,10 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	}
 	if c.Out == "" {
 		name := strings.TrimSuffix(filepath.Base(paths[0]), ".json")
-		c.Out = strings.TrimSuffix(strings.TrimSuffix(name, ".plan"), ".batch") + ".trace.jsonl"
+		for _, kind := range []string{".plan", ".batch", ".pipeline"} {
+			name = strings.TrimSuffix(name, kind)
+		}
+		c.Out = name + ".trace.jsonl"
 	}
 	files := paths
 	if o.model != "" {

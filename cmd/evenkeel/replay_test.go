@@ -258,6 +258,126 @@ func TestReplayRefusesWrongPlansOfBatches(t *testing.T) {
 	}
 }
 
+// handMadePipeline is a plan of a pipeline on 2 ranks: rank 0 has the first layer, and rank 1 the
+// other two, which it computes again of some chunks. A sequence goes in three slices, two with a
+// whole one behind them.
+const handMadePipeline = `{"schema": "evenkeel.pipelineplan/v1", "tool": "by hand", "created": "2026-01-31T12:00:00Z", "inputs": [], "name": "two ranks", "prices": "by hand",
+"lengths_tokens": [200, 1, 30, 90], "layers": 3, "devices": ["torch_cpu:1", "torch_cpu:1"], "strategy": "evenkeel",
+"stages": [{"ranks": [0], "layers": 1}, {"ranks": [1], "layers": 2}],
+"chunks": [{"sequence": 0, "slice_tokens": 100, "whole": [1]}, {"sequence": 0, "context_tokens": 100, "slice_tokens": 60},
+ {"sequence": 0, "context_tokens": 160, "slice_tokens": 40, "whole": [2]}, {"sequence": -1, "whole": [3]}],
+"recomputed_layers": [[0, 0, 0, 0], [1, 2, 0, 0]],
+"orders": [
+ [{"chunk": 0, "start_s": 0, "end_s": 1}, {"chunk": 1, "start_s": 1, "end_s": 2}, {"chunk": 2, "start_s": 2, "end_s": 3}, {"chunk": 3, "start_s": 3, "end_s": 4},
+  {"chunk": 2, "backward": true, "start_s": 4, "end_s": 5}, {"chunk": 3, "backward": true, "start_s": 5, "end_s": 6}, {"chunk": 1, "backward": true, "start_s": 6, "end_s": 7}, {"chunk": 0, "backward": true, "start_s": 7, "end_s": 8}],
+ [{"chunk": 0, "start_s": 0, "end_s": 1}, {"chunk": 1, "start_s": 1, "end_s": 2}, {"chunk": 2, "start_s": 2, "end_s": 3}, {"chunk": 2, "backward": true, "start_s": 3, "end_s": 4},
+  {"chunk": 3, "start_s": 4, "end_s": 5}, {"chunk": 3, "backward": true, "start_s": 5, "end_s": 6}, {"chunk": 1, "backward": true, "start_s": 6, "end_s": 7}, {"chunk": 0, "backward": true, "start_s": 7, "end_s": 8}]],
+"step_s": 8, "lower_bound_s": 4, "gap": 1, "memory": [{"states_bytes": 1, "activations_bytes": 1, "capacity_bytes": 0}, {"states_bytes": 1, "activations_bytes": 1, "capacity_bytes": 0}],
+"considered": [], "notes": []}`
+
+// pipelinePlan writes that plan, one whose stages wait for each other, and a model of three layers.
+func pipelinePlan(t *testing.T) (dir, plan, waiting, model string) {
+	t.Helper()
+	dir = t.TempDir()
+	t.Setenv(mark, dir)
+	plan, waiting, model = filepath.Join(dir, "x.pipeline.json"), filepath.Join(dir, "waiting.json"), filepath.Join(dir, "config.json")
+	// Chunk 2 goes backward before chunk 3 goes forward on the first stage, and on the second one after it.
+	turned := strings.NewReplacer(`{"chunk": 3, "start_s": 3, "end_s": 4},`, `{"chunk": 2, "backward": true, "start_s": 3, "end_s": 4},`,
+		`{"chunk": 2, "backward": true, "start_s": 4, "end_s": 5}, {"chunk": 3, "back`, `{"chunk": 3, "start_s": 4, "end_s": 5}, {"chunk": 3, "back`,
+		`{"chunk": 2, "backward": true, "start_s": 3, "end_s": 4},`, `{"chunk": 3, "start_s": 3, "end_s": 4},`,
+		`{"chunk": 3, "start_s": 4, "end_s": 5}, {"chunk": 3, "back`, `{"chunk": 2, "backward": true, "start_s": 4, "end_s": 5}, {"chunk": 3, "back`)
+	if err := errors.Join(os.WriteFile(plan, []byte(handMadePipeline), 0o600), os.WriteFile(waiting, []byte(turned.Replace(handMadePipeline)), 0o600),
+		os.WriteFile(model, []byte(strings.Replace(smallModel, `"num_hidden_layers": 2`, `"num_hidden_layers": 3`, 1)), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return dir, plan, waiting, model
+}
+
+// A plan of a pipeline runs on real ranks: attention and all layers right to the limit, every byte
+// and FLOP as planned, every chunk in the trace, and what is to be computed again there alone.
+func TestTorchReplayPipeline(t *testing.T) {
+	needTorch(t)
+	dir, plan, _, model := pipelinePlan(t)
+	trace := filepath.Join(dir, "x.trace.jsonl")
+	cmd := exec.Command("evenkeel", "replay", plan, "--model", model, "--oversubscribe", "--repeats", "2", "--warmup", "1")
+	cmd.Dir = dir
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	printed, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, said.String())
+	}
+	if !strings.Contains(said.String(), "wrote x.trace.jsonl; compare it with the prediction: evenkeel check x.trace.jsonl") {
+		t.Error(said.String())
+	}
+	out := string(printed)
+	for _, want := range []string{
+		"1 plan on 2 ranks, 2 blocks after 1", "all layers forward and backward", "x.pipeline.json", "evenkeel in 4", "stages in order: 1 layer on rank 0; 2 layers on rank 1",
+		"equal what the plan says", "also waiting for another stage",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	show := exec.Command("evenkeel", "show", "x.trace.jsonl")
+	show.Dir = dir
+	if shown, err := show.Output(); err != nil || string(shown) != out {
+		t.Errorf("%v: show prints\n%s\nreplay printed\n%s", err, shown, out)
+	}
+	data, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"micro_batches":4,"model":{`, `"pipeline":{"lengths_tokens":[200,1,30,90],"layers":3,`, `"path":"config.json"`, `"dtype":"f32"`, `"reference":"dense"`, `"layer":{"out":`,
+		`"rank":1,"layer":1,"mb":0,"dir":"fwd","again":true`, `"rank":1,"layer":2,"mb":1,"dir":"fwd","again":true`, `"rank":0,"layer":0,"mb":3,"dir":"bwd"`,
+		`"rank":1,"layer":1,"mb":2,"dir":"fwd","step":0,"op":"stage_wait"`, `"rank":0,"layer":0,"mb":2,"dir":"bwd","step":0,"op":"stage_wait"`,
+		`"shape":{"mask":"full","q_len":40,"kv_len":160,`, `"shape":{"mask":"diag","q_len":1,"kv_len":1,`, `"shape":{"tokens":101}`,
+	} {
+		if !bytes.Contains(data, []byte(want)) {
+			t.Errorf("no %s in the trace", want)
+		}
+	}
+	for _, not := range []string{`"skipped"`, `"layer":2,"mb":0,"dir":"fwd","again"`, `"mb":2,"dir":"fwd","again"`, `"rank":0,"layer":1`, `"rank":1,"layer":0`} {
+		if bytes.Contains(data, []byte(not)) {
+			t.Errorf("the trace has %s", not)
+		}
+	}
+	checked, err := exec.Command("evenkeel", "check", trace, "--profile", "../../results/evidence/torch/calibration.profile.json").CombinedOutput()
+	if err != nil || !strings.Contains(string(checked), "MEASURED replay of 1 plan: all layers forward and backward") || !strings.Contains(string(checked), "stage_wait") {
+		t.Errorf("%v: %s", err, checked)
+	}
+	noRanks(t)
+}
+
+// A plan of a pipeline needs the model that it was made for, and is run as it is.
+func TestReplayRefusesWrongPlansOfPipelines(t *testing.T) {
+	dir, plan, waiting, model := pipelinePlan(t)
+	other, torn := filepath.Join(dir, "other.json"), filepath.Join(dir, "torn.json")
+	if err := errors.Join(os.WriteFile(other, []byte(smallModel), 0o600), os.WriteFile(torn, []byte(handMadePipeline[:700]), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{plan}, exitUsage, "x.pipeline.json: schema: \"evenkeel.pipelineplan/v1\": such a plan does not hold the model"},
+		{[]string{plan, "--model", other}, exitFailed, "x.pipeline.json: layers: 3: the model has 2"},
+		{[]string{plan, "--model", model, "--dtype", "fp8"}, exitUsage, "--dtype fp8: want f32"},
+		{[]string{plan, "--model", model, "--docs", "300,21"}, exitUsage, "--docs 300,21: want none, for "},
+		{[]string{plan, "--model", model, "--parts", "attention"}, exitUsage, "--parts attention: want layer, for the stages of "},
+		{[]string{waiting, "--model", model}, exitFailed, "waiting.json: orders: stages wait for each other: stage 0 for chunk 2"},
+		{[]string{torn, "--model", model}, exitFailed, "torn.json:8:72: ends in the middle"},
+	} {
+		out, err := exec.Command("evenkeel", append(append([]string{"replay"}, c.args...), "--python", "/no/such/python", "-o", filepath.Join(dir, "x.trace.jsonl"))...).CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != c.code || !strings.Contains(string(out), c.want) {
+			t.Errorf("%q: %v: got %s\nwant %s", c.args, err, out, c.want)
+		}
+	}
+}
+
 // In a job of several tasks each runs its rank, and the one of rank 0 writes the
 // trace; when a task ends, so does the job, and nothing is written.
 func TestTorchReplayAsTasksOfAJob(t *testing.T) {
