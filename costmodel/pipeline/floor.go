@@ -26,6 +26,30 @@ func (c *Costs) Floor(device string, n int, alone bool) (layer, loss units.Secon
 	return slack * layer, slack * loss
 }
 
+// FloorOn is Floor on a stage of these ranks. All-to-alls among them are counted where they are
+// of one type; of several the slowest decides.
+func (c *Costs) FloorOn(ranks []int) (layer, loss units.Seconds) {
+	var types []string
+	for _, r := range ranks {
+		if device := c.Device(r); !slices.Contains(types, device) {
+			types = append(types, device)
+		}
+	}
+	for _, device := range types {
+		l, x, err := c.from.floor(device, len(ranks), c.Lengths)
+		if err != nil {
+			return forever, forever
+		}
+		layer, loss = max(layer, l), max(loss, x)
+	}
+	if len(types) == 1 && len(ranks) > 1 {
+		if t := c.leastMovingOn(ranks); t < forever {
+			layer += t
+		}
+	}
+	return slack * layer, slack * loss
+}
+
 // slack is more than what was found between the points of the grids: 0.1 % at most.
 const slack = 0.995
 
@@ -44,10 +68,6 @@ func (c *Costs) leastMoving(device string, n int) units.Seconds {
 			return 0
 		}
 	}
-	all := units.Tokens(0)
-	for _, s := range c.Lengths {
-		all += s
-	}
 	least := forever
 	for k := 1; k <= len(nodes); k++ { // spread over so many nodes
 		var ranks []int
@@ -59,15 +79,25 @@ func (c *Costs) leastMoving(device string, n int) units.Seconds {
 			continue
 		}
 		slices.Sort(ranks)
-		for tokens := all; tokens >= min(all, leastMoved); tokens /= 2 {
-			t, err := c.from.moving(ranks, tokens)
-			if err == nil {
-				least = min(least, t*units.Seconds(float64(all)/float64(tokens)))
-			}
-		}
+		least = min(least, c.leastMovingOn(ranks))
 	}
 	if least == forever {
 		return 0
+	}
+	return least
+}
+
+// leastMovingOn is what all-to-alls take at least for the batch in one layer on ranks; forever
+// where there is no price.
+func (c *Costs) leastMovingOn(ranks []int) units.Seconds {
+	all, least := units.Tokens(0), forever
+	for _, s := range c.Lengths {
+		all += s
+	}
+	for tokens := all; tokens >= min(all, leastMoved); tokens /= 2 {
+		if t, err := c.from.moving(ranks, tokens); err == nil {
+			least = min(least, t*units.Seconds(float64(all)/float64(tokens)))
+		}
 	}
 	return least
 }

@@ -21,7 +21,7 @@ type made struct {
 	rate  units.Seconds         // of all times; 0 is 1
 	slow  map[int]units.Seconds // by the first rank of a stage: what its passes take times that
 	asked map[string]int        // how often each price was asked for
-	lacks string                // what has no price: work, send or finish
+	lacks string                // what has no price: work, send, finish or floor
 	room  units.Bytes
 }
 
@@ -155,7 +155,7 @@ func (m *made) replayed(ranks []int, x costmodel.Chunk, w costmodel.ChunkReplay)
 }
 
 func (m *made) floor(string, int, []units.Tokens) (layer, loss units.Seconds, err error) {
-	return 0, 0, nil
+	return 0, 0, m.lacking("floor")
 }
 
 func (m *made) moving([]int, units.Tokens) (units.Seconds, error) { return 0, nil }
