@@ -3,6 +3,7 @@ package pipeline
 import (
 	"math"
 
+	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -14,8 +15,34 @@ import (
 // have.
 //
 // It leaves out what a stage waits for, the filling and draining of the stages, memory,
-// and what is done behind the last pass; and so may be well below what is possible.
+// and what is done behind the last pass; and so may be well below what is possible. Where
+// stages are fixed it is of plans on these, and no less than what each of them has to do.
 func Bound(p *Problem) units.Seconds {
+	return max(ofAnyStages(p), ofFixedStages(p))
+}
+
+// ofFixedStages is how long the fixed stage that has most to do takes at least: all chunks in its
+// layers, the last stage's loss, and what is done behind the last pass, which is known then. It
+// is 0 where there is none, or are no prices.
+func ofFixedStages(p *Problem) units.Seconds {
+	most := units.Seconds(0)
+	plan := &pipeline.Plan{Stages: p.Fixed}
+	for s, x := range p.Fixed {
+		layer, loss := p.FloorOn(x.Ranks)
+		took := units.Seconds(x.Layers)*layer + p.Finish(plan, s)
+		if s == len(p.Fixed)-1 {
+			took += loss
+		}
+		most = max(most, took)
+	}
+	if most < forever {
+		return most
+	}
+	return 0
+}
+
+// ofAnyStages is the bound of plans whose stages may be any.
+func ofAnyStages(p *Problem) units.Seconds {
 	b := newBounder(p)
 	lo, hi := 0.0, 1e-6
 	for !b.suffices(hi) {

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/doc"
@@ -25,7 +26,9 @@ type Document struct {
 	Lengths   []units.Tokens `json:"lengths_tokens"` // of the sequences
 	Layers    int            `json:"layers"`         // of the model
 	Devices   []string       `json:"devices"`        // by rank
-	Strategy  string         `json:"strategy"`       // whose plan it is
+	// StagesOf, unless empty, is the input whose stages the plan had to have: an earlier plan.
+	StagesOf string `json:"stages_of,omitzero"`
+	Strategy string `json:"strategy"` // whose plan it is
 	// Taken is true if the user named the strategy and another one would be recommended.
 	Taken bool `json:"taken,omitzero"`
 	pipeline.Plan
@@ -65,6 +68,9 @@ func (d *Document) Validate() error {
 		if device == "" {
 			return fmt.Errorf("devices[%d]: empty", r)
 		}
+	}
+	if d.StagesOf != "" && !slices.ContainsFunc(d.Inputs, func(in doc.Input) bool { return in.Path == d.StagesOf }) {
+		return fmt.Errorf("stages_of: %q: want one of inputs", d.StagesOf)
 	}
 	batch := batch{d.Lengths, d.Layers, len(d.Devices)}
 	if found := batch.rules(&d.Plan); len(found) > 0 {

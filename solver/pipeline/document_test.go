@@ -49,6 +49,7 @@ func soundDocument(t testing.TB) *Document {
 
 func TestADocumentComesBack(t *testing.T) {
 	d := soundDocument(t)
+	d.StagesOf, d.Inputs = "a.plan.json", []doc.Input{{Path: "a.plan.json", SHA256: strings.Repeat("0", 64)}}
 	data, err := doc.Encode(d)
 	if err != nil {
 		t.Fatal(err)
@@ -117,6 +118,7 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 		"layers: 4097: want 1 to 4096":                          func(d *Document) { d.Layers = 4097 },
 		"stages: have 3 layers: the model has 4":                func(d *Document) { d.Layers = 4 },
 		"devices[2]: empty":                                     func(d *Document) { d.Devices[2] = "" },
+		`stages_of: "a.plan.json": want one of inputs`:          func(d *Document) { d.StagesOf = "a.plan.json" },
 		"stages[1].ranks: 3: there are 3 devices":               func(d *Document) { d.Devices = d.Devices[:3] },
 		"stages[0].ranks: 0: there are 0 devices":               func(d *Document) { d.Devices = nil },
 		"memory: of 1 stages: want 2":                           func(d *Document) { d.Memory = d.Memory[1:] },

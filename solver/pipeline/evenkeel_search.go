@@ -58,7 +58,7 @@ func improve(ctx context.Context, p *Problem, d *draft, share float64) *draft {
 // change is the draft with something changed; nil where that cannot be.
 func (y *annealing) change() *draft {
 	switch r := y.rand.IntN(100); {
-	case r < 45:
+	case r < 45, r < 55 && y.p.Fixed != nil:
 		return y.reorder()
 	case r < 55:
 		return y.shiftLayer()

@@ -77,8 +77,11 @@ const mostShapes = 400
 
 // unequalShapes are sets of stages, each of devices of one type, without layers yet: every
 // type cut in every way, or left out, the types one behind the other in either direction; of
-// very many those with most speed.
+// very many those with most speed. Where stages are fixed it is these alone.
 func (p *Problem) unequalShapes() [][]pipeline.Stage {
+	if p.Fixed != nil {
+		return [][]pipeline.Stage{p.Fixed}
+	}
 	shapes := [][]pipeline.Stage{nil}
 	types := p.typesOf()
 	for _, t := range types {
@@ -154,8 +157,17 @@ func (p *Problem) reversed(stages []pipeline.Stage) []pipeline.Stage {
 
 // layered gives stages layers so that the busiest is as little so as can be: one after the
 // other each layer to the stage that has least to do with it. each is the seconds of all
-// chunks in a layer, extra what a stage has besides, most its layers at most.
+// chunks in a layer, extra what a stage has besides, most its layers at most. Fixed stages have
+// the layers that they have. It is nil where there is no room.
 func (p *Problem) layered(stages []pipeline.Stage, each, extra []float64, most []int) []pipeline.Stage {
+	if p.Fixed != nil {
+		for s, x := range p.Fixed {
+			if most[s] < x.Layers {
+				return nil
+			}
+		}
+		return slices.Clone(p.Fixed)
+	}
 	out := slices.Clone(stages)
 	for s := range out {
 		if out[s].Layers = 1; most[s] < 1 {

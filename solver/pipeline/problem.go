@@ -18,6 +18,9 @@ type Problem struct {
 	*pipeline.Costs
 	// Stages, unless 0, is the number of stages that plans have.
 	Stages int
+	// Fixed, unless nil, are the stages that plans have, ranks and layers, of which Stages is
+	// the number then: see OnStagesOf.
+	Fixed []pipeline.Stage
 	// MIPTime is the processor time that infinipipe's solver has for each of its programmes;
 	// 0 is 10 s.
 	MIPTime time.Duration
@@ -112,10 +115,14 @@ const (
 	mostSets   = 4
 )
 
-// shapes are the equal stages that plans may have: of all devices, or of those of some types.
+// shapes are the equal stages that plans may have: of all devices, or of those of some types;
+// or the stages that are fixed.
 //
 // Errors: *IllegalError where there are none.
 func (p *Problem) shapes() ([][]pipeline.Stage, error) {
+	if p.Fixed != nil {
+		return [][]pipeline.Stage{p.Fixed}, nil
+	}
 	var all [][]pipeline.Stage
 	var why error
 	for _, ranks := range p.sets() {

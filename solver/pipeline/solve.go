@@ -74,7 +74,7 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 	plan := plans[found.Chosen]
 	d := &Document{
 		Lengths: p.Lengths, Layers: p.Layers, Strategy: attempts[found.Chosen].Strategy, Taken: found.Taken, Plan: *plan,
-		Bound: min(bound, plan.Time), Gap: recommend.Gap(plan.Time, bound), Memory: p.Memory(plan), Compared: found.Candidates, Notes: notModelled(),
+		Bound: min(bound, plan.Time), Gap: recommend.Gap(plan.Time, bound), Memory: p.Memory(plan), Compared: found.Candidates, Notes: notModelled(p),
 	}
 	if why := ended.Why(ctx); why != nil {
 		d.Notes = append(d.Notes, fmt.Sprintf("planning was stopped before it was done, and the plans are the best until then: %v", why))
@@ -94,10 +94,14 @@ func none(p *Problem, attempts []recommend.Attempt) error {
 }
 
 // notModelled says, for the user, what the simulation of plans leaves out.
-func notModelled() []string {
+func notModelled(p *Problem) []string {
+	bound := "the bound takes memory as unlimited, and devices as if tokens and heads could be divided among all of them at will"
+	if p.Fixed != nil {
+		bound = "the bound is of plans on these stages; it takes memory as unlimited, and stages as if none ever waited for another"
+	}
 	return []string{
 		"a stage's devices have equal shares of every chunk and of the heads; those of several types wait for the slowest",
 		"activations travel between stages while these compute, and slow nothing down; embeddings take no time, nor does the exchange of the gradients of those that the first stage and the last one share",
-		"the bound takes memory as unlimited, and devices as if tokens and heads could be divided among all of them at will",
+		bound,
 	}
 }

@@ -26,15 +26,15 @@ func (StaticSP) Claims() Claims {
 
 // Solve implements Strategy.
 func (StaticSP) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
-	if p.Stages > 1 {
-		return nil, &IllegalError{Why: fmt.Sprintf("has a single stage: %d were asked for", p.Stages)}
+	if n := max(p.Stages, len(p.Fixed)); n > 1 {
+		return nil, &IllegalError{Why: fmt.Sprintf("has a single stage: %d were asked for", n)}
 	}
 	shapes, err := p.shapes()
 	if err != nil {
 		return nil, err
 	}
 	shapes = slices.DeleteFunc(shapes, func(x []pipeline.Stage) bool { return len(x) > 1 })
-	return p.fixed(ctx, shapes, p.packed)
+	return p.even(ctx, shapes, p.packed)
 }
 
 // OneF1B is what people run today: equal stages, whole sequences packed to a fixed number of
@@ -56,7 +56,7 @@ func (OneF1B) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.fixed(ctx, shapes, p.packed)
+	return p.even(ctx, shapes, p.packed)
 }
 
 // Seq1F1B is the same with long sequences cut into slices of a fixed number of tokens (Ao et
@@ -77,25 +77,28 @@ func (Seq1F1B) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.fixed(ctx, shapes, p.sliced)
+	return p.even(ctx, shapes, p.sliced)
 }
 
-// deep are the equal stages, two at least.
+// deep are the stages that plans may have, two at least.
 func (p *Problem) deep() ([][]pipeline.Stage, error) {
 	shapes, err := p.shapes()
 	if err != nil {
 		return nil, err
 	}
 	shapes = slices.DeleteFunc(shapes, func(x []pipeline.Stage) bool { return len(x) == 1 })
-	if len(shapes) == 0 {
+	switch {
+	case len(shapes) == 0 && p.Fixed != nil:
+		return nil, &IllegalError{Why: "has two stages or more: one was asked for"}
+	case len(shapes) == 0:
 		return nil, &IllegalError{Why: "the devices and the model's heads do not give two equal stages or more"}
 	}
 	return shapes, nil
 }
 
-// fixed is the fastest plan on any of the stages with chunks of a fixed number of tokens, of
+// even is the fastest plan on any of the stages with chunks of a fixed number of tokens, of
 // several that are tried.
-func (p *Problem) fixed(ctx context.Context, shapes [][]pipeline.Stage, chunked func(tokens units.Tokens) [][]pipeline.Chunk) (*pipeline.Plan, error) {
+func (p *Problem) even(ctx context.Context, shapes [][]pipeline.Stage, chunked func(tokens units.Tokens) [][]pipeline.Chunk) (*pipeline.Plan, error) {
 	longest, all := units.Tokens(0), units.Tokens(0)
 	for _, n := range p.Lengths {
 		longest, all = max(longest, n), all+n
