@@ -46,9 +46,14 @@ func pipelineHead(p *printer, d *pipeline.Document) {
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
+	bound := "no plan takes less than"
+	if d.StagesOf != "" {
+		p.para("", fmt.Sprintf("on the stages of %s, as all that was considered: chunks, their order and what is computed again are this batch's own", d.StagesOf))
+		bound = "no plan on these stages takes less than"
+	}
 	how := fmt.Sprintf("step %s in %s through %s, by %s", stepOf(d.Time, d.Chosen()), plural(len(d.Chunks), "chunk"), plural(len(d.Stages), "stage"), d.Strategy)
 	if d.Bound > 0 {
-		how += fmt.Sprintf("; no plan takes less than %v at these prices, so this one is at most %s above the best", d.Bound, units.Percent(d.Gap))
+		how += fmt.Sprintf("; %s %v at these prices, so this one is at most %s above the best", bound, d.Bound, units.Percent(d.Gap))
 	}
 	p.para("", fmt.Sprintf("%s; the devices of its stages wait for %s of it", how, units.Percent(waiting(d))))
 }

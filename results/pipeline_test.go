@@ -92,6 +92,24 @@ func TestPipelinePlanShowsStagesChunksAndTheStep(t *testing.T) {
 	}
 }
 
+// On an earlier plan's stages that is said, and of which plans the bound is.
+func TestPipelinePlanOnStagesOfAnother(t *testing.T) {
+	d := pipelineExample()
+	d.StagesOf = "first.plan.json"
+	var b strings.Builder
+	if err := PipelinePlan(&b, d); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"\non the stages of first.plan.json, as all that was considered: chunks, their order and what is computed again are this\n",
+		"by ours; no plan on these stages takes less than 8 s at these prices",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("%q is not in\n%s", want, b.String())
+		}
+	}
+}
+
 // Without a bound nothing is said of it, and many chunks are cut short.
 func TestPipelinePlanOfManyChunks(t *testing.T) {
 	d := pipelineExample()

@@ -23,18 +23,20 @@ import (
 
 // staged is what the flags of solve say of a pipeline.
 type staged struct {
-	on     bool
-	stages int
+	on       bool
+	stages   int
+	stagesOf string
 }
 
 func (s *staged) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.BoolVar(&s.on, "pipeline", false, "of --lengths: plan the batch as a pipeline, the model's layers on stages of devices and the sequences through them in chunks, instead of groups side by side")
 	f.IntVar(&s.stages, "stages", 0, "of --pipeline: how many stages plans have (default: every number is tried)")
+	f.StringVar(&s.stagesOf, "stages-of", "", "of --pipeline: an earlier plan, of another batch, whose stages this one's plan has, ranks and layers")
 }
 
 // pipelineFlags are those that mean nothing without --pipeline, but itself.
-func pipelineFlags() []string { return []string{"stages"} }
+func pipelineFlags() []string { return []string{"stages", "stages-of"} }
 
 // idlePipeline refuses the flags of other ways of planning beside --pipeline.
 func (o problem) idlePipeline(c *cobra.Command) error {
@@ -75,6 +77,10 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 		ctx, cancel = ended.After(ctx, o.deadline, "--deadline")
 		defer cancel()
 	}
+	earlier, err := o.staged.earlier()
+	if err != nil {
+		return err
+	}
 	of, err := o.sequences.batch(a)
 	if err != nil {
 		return err
@@ -86,14 +92,27 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 	begin := time.Now()
 	clock := func() units.Seconds { return units.Seconds(time.Since(begin).Seconds()) }
 	p := &pipeline.Problem{Costs: prices.Costs, Stages: o.staged.stages, MIPTime: o.sequences.mipTime, Effort: o.effort}
+	read := []string{o.model}
+	if earlier != nil {
+		if err := o.staged.onto(p, earlier); err != nil {
+			return err
+		}
+		read = append(read, o.staged.stagesOf)
+	}
 	d, err := pipeline.Solve(ctx, p, o.take, clock, func(strategy string) { a.note("%s ...", strategy) })
 	if err != nil {
 		return o.pipelineError(err)
 	}
 	prices.describe(d)
-	d.Notes = slices.Concat(a.inGroups(ctx, prices, d), d.Notes, prices.laws.remarks, p.Warnings())
-	if d.Inputs, err = inputs(o.out, []string{o.model}); err != nil {
+	d.Notes = slices.Concat(d.Notes, prices.laws.remarks, p.Warnings())
+	if earlier == nil { // whose run is a pipeline's, and stays one
+		d.Notes = slices.Concat(a.inGroups(ctx, prices, d), d.Notes)
+	}
+	if d.Inputs, err = inputs(o.out, read); err != nil {
 		return err
+	}
+	if earlier != nil {
+		d.StagesOf = d.Inputs[len(d.Inputs)-1].Path
 	}
 	d.Inputs = append(slices.Clone(prices.laws.inputs), d.Inputs...)
 	if o.out != "" {
@@ -107,6 +126,32 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 		}
 	}
 	return a.print(d, func(w io.Writer) error { return results.PipelinePlan(w, d) })
+}
+
+// earlier is the plan of --stages-of, nil without.
+func (s staged) earlier() (*pipeline.Document, error) {
+	if s.stagesOf == "" {
+		return nil, nil
+	}
+	if err := regular(s.stagesOf); err != nil {
+		return nil, err
+	}
+	d := new(pipeline.Document)
+	if err := doc.Load(s.stagesOf, d); err != nil {
+		return nil, err
+	}
+	if s.stages > 0 && s.stages != len(d.Stages) {
+		return nil, usagef("--stages %d: --stages-of %s has %s: leave out one of them", s.stages, s.stagesOf, units.Count(len(d.Stages), "stage"))
+	}
+	return d, nil
+}
+
+// onto has plans be on the stages of an earlier one.
+func (s staged) onto(p *pipeline.Problem, earlier *pipeline.Document) error {
+	if err := p.OnStagesOf(earlier); err != nil {
+		return usagef("--stages-of %s: %w: give the --cluster and the --model that it was planned for, or leave it out for stages of this batch's own", s.stagesOf, err)
+	}
+	return nil
 }
 
 // pipelineError is why there is no plan, with the flags that are ways out.
@@ -132,13 +177,16 @@ func (o problem) pipelineError(err error) error {
 // moreRoom is the ways out of too little memory: shorter sequences give none to states.
 func (o problem) moreRoom(err error) string {
 	ways := "more devices in --cluster"
+	if o.staged.stagesOf != "" {
+		ways = fmt.Sprintf("stages of its own, without --stages-of %s", o.staged.stagesOf)
+	}
 	if costmodel.ZeRO(o.zero) != costmodel.Zero3 {
 		ways += ", --zero zero3"
 	}
 	if full, ok := errors.AsType[*costs.NoRoomError](err); !ok || full.Memory.States < full.Memory.Capacity {
 		ways += ", a shorter --max-len (with --truncate to cut longer sequences)"
 	}
-	if o.staged.stages > 0 {
+	if o.staged.stages > 0 && o.staged.stagesOf == "" {
 		ways += fmt.Sprintf(", or another number than --stages %d", o.staged.stages)
 	}
 	return ways

@@ -86,7 +86,8 @@ stages of devices, and the sequences through them in chunks, slices of long ones
 short ones; in which order every stage computes them, and how many of its layers are computed
 again in the backward pass, chunk by chunk. Beside it stand what people run today (sequence
 parallelism without a pipeline, 1F1B, Seq1F1B) and InfiniPipe as published. Prices are of laws
-alone, without --costs, and a note says what the batch takes in groups side by side.
+alone, without --costs, and a note says what the batch takes in groups side by side. A training
+run settles its stages once: --stages-of plans every other batch on those of an earlier plan.
 
 With --tasks the modules of several tasks (encoders, say) are planned side by side: which runs
 when, on how many devices of which type, with how many samples of its batch on each; beside
@@ -105,12 +106,13 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
   evenkeel solve --cluster "2x8 h100_sxm + 2x8 a100_sxm" --model config.json --seq-len 256k --recompute full    # before you own it
   evenkeel solve --cluster "4x8 h100_sxm + 4x8 a100_sxm" --model config.json --lengths lengths.txt --max-len 192k -o b.plan.json   # a batch of unequal sequences
   evenkeel solve --cluster "2x8 h100_sxm" --model config.json --lengths lengths.txt --batch-size 64 --max-len 192k --pipeline -o p.plan.json --timeline p.json   # the same as a pipeline of stages
+  evenkeel solve --cluster "2x8 h100_sxm" --model config.json --lengths next.txt --max-len 192k --pipeline --stages-of p.plan.json -o q.plan.json   # the next batch, on its stages
   evenkeel solve --cluster "2x8 h100_sxm + 1x8 a100_sxm" --tasks docs/tasks/clip-10.tasks.json -o t.plan.json --timeline t.json    # several tasks side by side`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
 			o.sequences.seedGiven, o.priced.perNodeGiven = c.Flags().Changed("lengths-seed"), c.Flags().Changed("per-node")
-			if err := notEmpty(c, "profile", "link", "network", "dtype", "take", "strategy", "shares", "q-heads", "lengths", "column", "max-len", "costs", "context", "output", "timeline", "tasks"); err != nil {
+			if err := notEmpty(c, "profile", "link", "network", "dtype", "take", "strategy", "shares", "q-heads", "lengths", "column", "max-len", "stages-of", "costs", "context", "output", "timeline", "tasks"); err != nil {
 				return err
 			}
 			if err := o.idle(c); err != nil {
@@ -489,7 +491,7 @@ func (o problem) writable() error {
 		return err
 	}
 	outs := []output{{"-o", o.out}, {"--timeline", o.timeline}}
-	if err := notLost(outs, append(paths, o.cluster, o.model, o.sequences.file, o.tasks)...); err != nil {
+	if err := notLost(outs, append(paths, o.cluster, o.model, o.sequences.file, o.staged.stagesOf, o.tasks)...); err != nil {
 		return err
 	}
 	for _, to := range outs {
