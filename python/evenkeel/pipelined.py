@@ -22,6 +22,8 @@ from .whole import Attend
 # attention, which makes out [tokens, q_heads, head_dim] of q of that shape and of k, v [tokens, kv_heads, head_dim].
 Block = Callable[[Tensor, Tensor, Callable[[Tensor, Tensor, Tensor], Tensor]], Tensor]
 
+_SAME_STAGES = "solve --stages-of plans a batch on the stages of an earlier plan"
+
 # (sequence, from, to): tokens of the batch that a rank has of a chunk, in its order.
 Spans = Sequence[tuple[int, int, int]]
 
@@ -75,16 +77,33 @@ class PipelineStage:
             raise ValueError(f"pipeline: has rank {max(ranks)}, and the process group {size} ranks")
         device = device or torch.device("cpu")
         where = device if dist.get_backend() == "nccl" else None
-        groups = join(process_groups(pipeline), self._rank, size, timeout_s, where)
-        self.pipeline, self._device = pipeline, device
-        self._stages: Optional[_Modules] = None
+        self._groups = join(process_groups(pipeline), self._rank, size, timeout_s, where)
+        self.pipeline, self._device, self._kernel, self._hidden = pipeline, device, kernel, hidden
         s = pipeline.stage_of(self._rank)
         self.layers, self.first, self.last = range(0), s == 0, s + 1 == len(pipeline.stages)
         self.group: ProcessGroup = None
         if s >= 0:
             of = pipeline.stages[s]
-            self.layers, self.group = range(of.first, of.first + of.layers), groups["", of.ranks]
-            self._stages = _Modules(pipeline, self._rank, kernel, groups, hidden, device)
+            self.layers, self.group = range(of.first, of.first + of.layers), self._groups["", of.ranks]
+        self._stages = self._at_work()
+
+    def take(self, pipeline: Pipeline) -> None:
+        """Makes `pipeline` the plan of the steps from now on: of another batch, on the same stages, whose process
+        groups and layers stay. Every rank takes the same one, between two steps; nothing is sent for it. Raises
+        ValueError, which names what differs, for other stages or another model."""
+        for name in ("q_heads", "kv_heads", "head_dim", "dtype"):
+            has, other = (getattr(p, name) for p in (self.pipeline, pipeline))
+            if other != has:
+                raise ValueError(f"pipeline: {name}: {other!r}: want {has!r}, as before")
+        had, stages = self.pipeline.stages, pipeline.stages
+        if len(stages) != len(had):
+            raise ValueError(f"pipeline: {len(stages)} stages: want {len(had)}, as before: {_SAME_STAGES}")
+        for s, (has, other) in enumerate(zip(had, stages)):
+            if (other.ranks, other.layers) != (has.ranks, has.layers):
+                raise ValueError(f"pipeline: stages[{s}]: ranks {list(other.ranks)} with {other.layers} layers: want "
+                                 f"{list(has.ranks)} with {has.layers}, as before: {_SAME_STAGES}")
+        self.pipeline = pipeline
+        self._stages = self._at_work()
 
     def step(
         self, blocks: Sequence[Block], embed: Callable[[Spans], Tensor], loss: Callable[[Spans, Tensor], Tensor]
@@ -126,6 +145,12 @@ class PipelineStage:
 
         self._stages.run(enter, lambda chunk: gradients.pop(chunk), ended, left)
         return total
+
+    def _at_work(self) -> Optional[_Modules]:
+        """What runs the plan on this rank, None where it is in no stage."""
+        if not self.layers:
+            return None
+        return _Modules(self.pipeline, self._rank, self._kernel, self._groups, self._hidden, self._device)
 
 
 class _Modules(Stages):

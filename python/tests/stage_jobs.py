@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from typing import Any, Callable, Optional
 
 import torch
@@ -10,7 +12,8 @@ from torch import Tensor
 
 import dense
 import evenkeel
-from pipelines import random_pipeline
+from evenkeel.stages import Pipeline
+from pipelines import Document, _chunks, _orders, document, random_pipeline
 
 HIDDEN, VOCAB = 10, 13
 
@@ -42,16 +45,34 @@ def tokens(sequence: int, lo: int, hi: int) -> Tensor:
     return (torch.arange(lo, hi) * 7 + sequence * 5 + torch.arange(lo, hi) ** 2) % VOCAB
 
 
-def trained(rank: int, groups: Any, seed: int, ranks: int, steps: int) -> Optional[dict[str, Any]]:
-    """Steps of a random pipeline: how far loss and gradients are from those of one device, and what a step needs no
-    longer when it is over."""
-    document = random_pipeline(seed, ranks)
-    sizes = tuple(document["job"]["model"][n] for n in ("q_heads", "kv_heads", "head_dim"))
-    heads = (sizes[0], sizes[1], sizes[2])
-    solved = {**{k: v for k, v in document.items() if k not in ("job", "ranks")},
-              "devices": [r["device"] for r in document["ranks"]]}
-    pipeline = evenkeel.load_pipeline(solved, q_heads=heads[0], kv_heads=heads[1], head_dim=heads[2], dtype="f32")
-    stage = evenkeel.PipelineStage(pipeline, hidden=HIDDEN, kernel=evenkeel.Math())
+def heads_of(planned: Document) -> tuple[int, int, int]:
+    q, kv, d = (planned["job"]["model"][n] for n in ("q_heads", "kv_heads", "head_dim"))
+    return q, kv, d
+
+
+def solved(planned: Document) -> Pipeline:
+    """A plan as solve writes it, without a job, and as a training loop loads it."""
+    q, kv, d = heads_of(planned)
+    plan = {**{k: v for k, v in planned.items() if k not in ("job", "ranks")},
+            "devices": [r["device"] for r in planned["ranks"]]}
+    return evenkeel.load_pipeline(plan, q_heads=q, kv_heads=kv, head_dim=d, dtype="f32")
+
+
+def next_batch(planned: Document, seed: int) -> Document:
+    """A random plan of another batch on the stages of one."""
+    r = random.Random(f"next {seed}")
+    lengths = [r.randint(1, 30) for _ in range(r.randint(1, 6))]
+    chunks, stages = _chunks(r, lengths), [(s["ranks"], s["layers"]) for s in planned["stages"]]
+    again = [[r.randint(0, n) for _ in chunks] for _, n in stages]
+    return document(lengths, chunks, stages, _orders(r, chunks, len(stages)), again, heads_of(planned))
+
+
+def trained(rank: int, groups: Any, seed: int, ranks: int, steps: int, others: int) -> Optional[dict[str, Any]]:
+    """Steps of a random pipeline, and then of so many other batches on its stages: how far the last step's loss and
+    gradients are from those of one device, and what a step needs no longer when it is over."""
+    planned = random_pipeline(seed, ranks)
+    heads = heads_of(planned)
+    stage = evenkeel.PipelineStage(solved(planned), hidden=HIDDEN, kernel=evenkeel.Math())
     embedding, blocks, head = model(heads, stage.layers)
 
     def ids(spans: Any, ahead: int) -> Tensor:
@@ -61,7 +82,9 @@ def trained(rank: int, groups: Any, seed: int, ranks: int, steps: int) -> Option
         return torch.nn.functional.cross_entropy(head(y), ids(spans, 1), reduction="sum")
 
     mine = [*embedding.parameters(), *(w for b in blocks for w in b.parameters()), *head.parameters()]
-    for _ in range(steps):
+    for i in range(steps + others):
+        if i >= steps:
+            stage.take(solved(next_batch(planned, 10 * seed + i)))
         for w in mine:
             w.grad = None
         total = stage.step(blocks, lambda spans: embedding(ids(spans, 0)), loss)
@@ -69,14 +92,33 @@ def trained(rank: int, groups: Any, seed: int, ranks: int, steps: int) -> Option
         return {"errors": [], "loss": None, "layers": 0} if rank < ranks else None
     for w in mine:
         w.grad = torch.zeros_like(w) if w.grad is None else w.grad
-        if len(pipeline.stages[pipeline.stage_of(rank)].ranks) > 1:
+        if stage.group is not None:
             dist.all_reduce(w.grad, group=stage.group)
-    if total is not None and len(pipeline.stages[-1].ranks) > 1:
+    if total is not None and stage.group is not None:
         dist.all_reduce(total, group=stage.group)
+    pipeline = stage.pipeline
     want, answer = one_device(heads, pipeline.lengths, pipeline.layers, stage)
     errors = [float((w.grad - g).norm() / max(1e-6, float(g.norm()))) for w, g in zip(mine, answer)]
     off = None if total is None else abs(float(total) - want) / want
     return {"errors": errors, "loss": off, "layers": len(stage.layers)}
+
+
+def refused(rank: int, groups: Any, seed: int) -> list[str]:
+    """Why plans are not taken that differ from what a rank runs: of other stages, or another model."""
+    stage = evenkeel.PipelineStage(solved(random_pipeline(seed, 4)), hidden=HIDDEN, kernel=evenkeel.Math())
+    had = stage.pipeline
+    first, rest = had.stages[0], had.stages[1:]
+    said = []
+    for other in (
+        replace(had, stages=rest), replace(had, stages=(replace(first, layers=first.layers + 1), *rest)),
+        replace(had, stages=(replace(first, ranks=(*first.ranks, 9)), *rest)), replace(had, kv_heads=2),
+        replace(had, dtype="bf16"),
+    ):
+        try:
+            stage.take(other)
+        except ValueError as error:
+            said.append(str(error))
+    return said if stage.pipeline is had else []
 
 
 def one_device(heads: tuple[int, int, int], lengths: Any, layers: int, stage: Any) -> tuple[float, list[Tensor]]:

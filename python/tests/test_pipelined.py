@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unittest
+from typing import Any
 
 from world import SixRanks
 
@@ -17,11 +18,33 @@ class TestPipelineStage(SixRanks):
         """They add up to those of one device, whatever is computed again, and nothing is left for the next step."""
         for seed in range(10):
             ranks = 1 + seed % 6
-            for rank, answer in enumerate(self.answers(ranks, "trained", seed, ranks, 1 + seed % 2)):
-                with self.subTest(seed=seed, rank=rank):
-                    self.assertGreater(answer["layers"], 0)
-                    self.assertLess(max(answer["errors"]), 2e-5)
-                    self.assertLess(answer["loss"] or 0, 1e-5)
+            for rank, answer in enumerate(self.answers(ranks, "trained", seed, ranks, 1 + seed % 2, 0)):
+                self.exact(answer, f"seed {seed}, rank {rank}")
+
+    def test_other_batches_on_the_same_stages(self) -> None:
+        for seed in range(10):
+            ranks = 2 + seed % 5
+            for rank, answer in enumerate(self.answers(ranks, "trained", seed, ranks, seed % 2, 1 + seed % 3)):
+                self.exact(answer, f"seed {seed}, rank {rank}")
+
+    def exact(self, answer: dict[str, Any], of: str) -> None:
+        with self.subTest(of):
+            self.assertGreater(answer["layers"], 0)
+            self.assertLess(max(answer["errors"]), 2e-5)
+            self.assertLess(answer["loss"] or 0, 1e-5)
+
+    def test_other_stages_are_refused(self) -> None:
+        """Whose layers, ranks or number are not those that process groups were made for; nothing is taken."""
+        for said in self.answers(6, "refused", 3):
+            wants = (
+                r"pipeline: \d stages: want \d, as before: solve --stages-of ",
+                r"pipeline: stages\[0\]: ranks \[.*\] with \d layers: want \[.*\] with \d, as before: solve ",
+                r"pipeline: stages\[0\]: ranks \[.*, 9\] with ", r"pipeline: kv_heads: 2: want \d+, as before",
+                "pipeline: dtype: 'bf16': want 'f32', as before",
+            )
+            self.assertEqual(len(said), len(wants))
+            for text, want in zip(said, wants):
+                self.assertRegex(text, "^" + want)
 
 
 class TestLoadPipeline(unittest.TestCase):
