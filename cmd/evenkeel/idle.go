@@ -89,6 +89,12 @@ func (o problem) idleBatch(c *cobra.Command) error {
 	return refuse(c, oneSequenceFlags(), "means nothing for a batch of --lengths: leave it out")
 }
 
+// idleFlags are flags that mean nothing, and why.
+type idleFlags struct {
+	flags []string
+	why   string
+}
+
 // refuse names the first of the flags that was given.
 func refuse(c *cobra.Command, flags []string, why string) error {
 	for _, name := range flags {

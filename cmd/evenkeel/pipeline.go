@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,16 +36,23 @@ func (s *staged) flags(c *cobra.Command) {
 	f.StringVar(&s.stagesOf, "stages-of", "", "of --pipeline: an earlier plan, of another batch, whose stages this one's plan has, ranks and layers")
 }
 
+// named refuses a pipeline without devices or a model.
+func (o problem) named(verb string) error {
+	for _, f := range [][2]string{{"--cluster", o.cluster}, {"--model", o.model}} {
+		if f[1] == "" {
+			return usagef("%s: %s is missing (see: evenkeel %s --help)", verb, f[0], verb)
+		}
+	}
+	return nil
+}
+
 // pipelineFlags are those that mean nothing without --pipeline, but itself.
 func pipelineFlags() []string { return []string{"stages", "stages-of"} }
 
 // idlePipeline refuses the flags of other ways of planning beside --pipeline.
 func (o problem) idlePipeline(c *cobra.Command) error {
 	ofOneSequence := slices.DeleteFunc(oneSequenceFlags(), func(f string) bool { return f == "timeline" })
-	for _, x := range []struct {
-		flags []string
-		why   string
-	}{
+	for _, x := range []idleFlags{
 		{ofOneSequence, "means nothing for a batch of --lengths: leave it out"},
 		{[]string{"costs"}, "has prices of groups side by side, and those of stages are of laws alone: leave out --costs or --pipeline"},
 		{costFlags(), "is of --costs, which does not go with --pipeline: leave it out"},
@@ -67,10 +75,8 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 	if err := pipeline.Named(o.take); err != nil {
 		return usagef("--take: %w", err)
 	}
-	for _, f := range [][2]string{{"--cluster", o.cluster}, {"--model", o.model}} {
-		if f[1] == "" {
-			return usagef("solve: %s is missing (see: evenkeel solve --help)", f[0])
-		}
+	if err := o.named("solve"); err != nil {
+		return err
 	}
 	if o.deadline > 0 {
 		var cancel context.CancelFunc
@@ -201,7 +207,12 @@ type stagePriceList struct {
 	model string
 }
 
-// stagePrices are by the laws of the cluster's devices and links.
+// longestServed is the longest sequence that is looked for where the batches are yet to come and
+// the model sets none: what a job bounds by its sequence is then bounded by nothing.
+const longestServed = 1 << 20
+
+// stagePrices are by the laws of the cluster's devices and links. Without lengths they are of
+// any batch.
 func (a *app) stagePrices(o problem, lengths []units.Tokens) (stagePriceList, error) {
 	if o.zero == auto {
 		return stagePriceList{}, usagef("--zero auto: is of one sequence (solve --seq-len); for a pipeline name zero0, zero1, zero2 or zero3")
@@ -213,6 +224,9 @@ func (a *app) stagePrices(o problem, lengths []units.Tokens) (stagePriceList, er
 	model, err := readModel(o.model)
 	if err != nil {
 		return stagePriceList{}, err
+	}
+	if len(lengths) == 0 {
+		lengths = []units.Tokens{cmp.Or(model.MaxLen, longestServed)}
 	}
 	for i, n := range lengths {
 		if model.MaxLen > 0 && n > model.MaxLen {

@@ -42,6 +42,9 @@ GET /openapi.yaml describes it, and python/evenkeel has a client. The lower boun
 answer is of plans of groups of the classes of GET /v1/setup, at their prices; by laws a
 plan's time has its 90 % interval beside it.
 
+With --stages-of a plan of solve --pipeline, batches are planned on its stages, as chunks
+that go through them; the model's layers stay where they are.
+
 Batches that were acknowledged are planned whatever other clients do; with
 --journal that holds across a crash too. On SIGTERM or Ctrl-C no more batches
 are taken, those that wait are planned, and the server ends after --drain at
@@ -49,15 +52,20 @@ the latest. No network port is opened unless --listen asks for one, which wants
 --token-file.`,
 		Example: `  evenkeel serve --socket evenkeel.sock --costs flexsp-gpt-7b --devices 64
   evenkeel serve --socket evenkeel.sock --cluster "8x8 h100_sxm + 8x8 a100_sxm" --model config.json --journal plans.journal
+  evenkeel serve --socket evenkeel.sock --cluster "2x8 h100_sxm" --model config.json --stages-of p.plan.json
   curl --unix-socket evenkeel.sock -d '{"lengths_tokens":[131072,4096,512]}' http://x/v1/plan`,
 		Args: args(cobra.NoArgs, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			o.recomputeGiven = c.Flags().Changed("recompute")
 			o.priced.perNodeGiven = c.Flags().Changed("per-node")
-			if err := notEmpty(c, "socket", "listen", "token-file", "journal", "profile", "link", "network", "dtype", "costs", "context"); err != nil {
+			if err := notEmpty(c, "socket", "listen", "token-file", "journal", "stages-of", "profile", "link", "network", "dtype", "costs", "context"); err != nil {
 				return err
 			}
-			if err := o.idle(c); err != nil {
+			idle := o.idle
+			if o.staged.stagesOf != "" {
+				idle = o.idleStages
+			}
+			if err := idle(c); err != nil {
 				return err
 			}
 			return a.runServe(c.Context(), o)
@@ -73,6 +81,7 @@ the latest. No network port is opened unless --listen asks for one, which wants
 	f.IntVar(&o.limits.Queue, "queue", o.limits.Queue, "batches that may wait to be planned; more are refused until some are done")
 	f.IntVar(&o.limits.Kept, "keep", o.limits.Kept, "how many plans are kept for their jobs: the latest")
 	f.IntVar(&o.limits.Sequences, "max-sequences", o.limits.Sequences, "most sequences of a batch")
+	f.StringVar(&o.staged.stagesOf, "stages-of", "", "a plan of solve --pipeline: batches are planned on its stages, ranks and layers, instead of in groups side by side")
 	o.lawFlags(c)
 	recompute := c.Flags().Lookup("recompute")
 	recompute.Usage, recompute.DefValue = "none or full (default: whichever is faster, group by group)", ""
@@ -96,11 +105,7 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 		return err
 	}
 	o.accumulate = 1
-	prices, err := a.prices(ctx, o.problem, 0, nil)
-	if err != nil {
-		return err
-	}
-	c, err := o.config(prices)
+	c, err := a.config(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -231,6 +236,18 @@ func (o serving) token() (string, error) {
 }
 
 // config is the server's, with a planner a worker.
+func (a *app) config(ctx context.Context, o serving) (serve.Config, error) {
+	if o.staged.stagesOf != "" {
+		return a.stagedConfig(o)
+	}
+	prices, err := a.prices(ctx, o.problem, 0, nil)
+	if err != nil {
+		return serve.Config{}, err
+	}
+	return o.config(prices)
+}
+
+// config is the server's where it plans groups.
 func (o serving) config(prices priceList) (serve.Config, error) {
 	p, err := batch.NewProblem(prices.Costs, []units.Tokens{1})
 	if err != nil {

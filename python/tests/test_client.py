@@ -185,6 +185,19 @@ class Methods(Case):
         self.assertIsInstance(self.client.plan([4, 3]), BatchPlan)
         self.assertEqual(self.client.setup()["tool"], "evenkeel")
 
+    def test_a_pipeline(self) -> None:
+        """Of a server that plans on stages: the document that load_pipeline takes, and no groups."""
+        staged = {"schema": "evenkeel.pipelineplan/v1", "devices": ["a"], "lengths_tokens": [4, 3], "layers": 2,
+                  "stages": [{"ranks": [0], "layers": 2}], "chunks": [{"sequence": -1, "whole": [0, 1]}],
+                  "recomputed_layers": [[0]], "orders": [[{"chunk": 0}, {"chunk": 0, "backward": True}]],
+                  "step_s": 0.7}
+        self.fake.instead = lambda *_: (200, {"step": 0, "state": "done", "pipeline": staged, "lower_bound_s": 0.5,
+                                              "gap": 0.4, "planning_s": 0.01})
+        plan = self.client.plan([4, 3])
+        self.assertEqual((plan.micro_batches, plan.of_rank(0), plan.step_s, plan.gap), ((), (), 0.7, 0.4))
+        assert plan.pipeline is not None
+        self.assertEqual(dict(plan.pipeline), staged)
+
     def test_what_is_no_whole_number(self) -> None:
         for bad in (1.5, float("nan"), "8", None):
             for ask in (lambda: self.client.plan([4, bad]), lambda: self.client.submit({1: [4, bad]})):

@@ -30,21 +30,22 @@ func (Evenkeel) Claims() Claims {
 
 // Solve implements Strategy.
 func (Evenkeel) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
-	return p.best(ctx, Published())
+	return p.best(ctx, ctx, Published())
 }
 
 // Online is our plan for who waits for it: like Evenkeel's, but for what infinipipe's
-// programmes would find. Errors are those of Strategy.Solve.
+// programmes would find. Today's strategies, which take milliseconds, heed no deadline, so that
+// there is a plan at any. Errors are those of Strategy.Solve.
 func Online(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
-	return p.best(ctx, slices.DeleteFunc(Published(), func(s Strategy) bool { return s.Claims().Slow }))
+	return p.best(ctx, context.WithoutCancel(ctx), slices.DeleteFunc(Published(), func(s Strategy) bool { return s.Claims().Slow }))
 }
 
-// best is the best plan of our search and of others' strategies, and what a search from there
-// finds.
-func (p *Problem) best(ctx context.Context, others []Strategy) (*pipeline.Plan, error) {
+// best is the best plan of our search and of others' strategies, until the context of either
+// ends, and what a search from there finds.
+func (p *Problem) best(ctx, theirs context.Context, others []Strategy) (*pipeline.Plan, error) {
 	var best chosen
 	for _, s := range others {
-		plan, err := p.of(ctx, s)
+		plan, err := p.of(theirs, s)
 		best.take(p, plan, err)
 	}
 	own := p.search(ctx)

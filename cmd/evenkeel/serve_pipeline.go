@@ -1,0 +1,113 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	costs "github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/serve"
+	"github.com/evenkeel/evenkeel/solver/pipeline"
+	"github.com/spf13/cobra"
+)
+
+// idleStages refuses what changes nothing where batches are planned on a pipeline's stages.
+func (o serving) idleStages(c *cobra.Command) error {
+	for _, x := range []idleFlags{
+		{append(costFlags(), "costs"), "has prices of groups side by side, and those of stages are of laws alone: leave it out, or --stages-of"},
+		{[]string{"recompute"}, "with --stages-of the planner decides, chunk by chunk, how many layers are computed again: leave it out"},
+		{[]string{"ring-buffers"}, "the devices of a stage share chunks by an all-to-all over heads, not by a ring: leave it out"},
+	} {
+		if err := refuse(c, x.flags, x.why); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stagedConfig is the server's where it plans on the stages of an earlier plan.
+func (a *app) stagedConfig(o serving) (serve.Config, error) {
+	if err := o.named("serve"); err != nil {
+		return serve.Config{}, err
+	}
+	earlier, err := o.staged.earlier()
+	if err != nil {
+		return serve.Config{}, err
+	}
+	prices, err := a.stagePrices(o.problem, nil)
+	if err != nil {
+		return serve.Config{}, err
+	}
+	p := &pipeline.Problem{Costs: prices.Costs}
+	if err := o.staged.onto(p, earlier); err != nil {
+		return serve.Config{}, err
+	}
+	c := serve.Config{Limits: o.limits, Journal: o.journal, Setup: serve.Setup{
+		Tool: tool, Costs: prices.words, Fleet: fleetOf(prices.Costs), Classes: []serve.SetupClass{}, Stages: p.Fixed,
+	}}
+	c.Limits.Tokens = math.MaxInt32
+	if n := prices.job.Model.MaxLen; n > 0 {
+		c.Limits.Tokens = n
+	}
+	c.Setup.Limits = c.Limits.Told()
+	for range o.workers {
+		c.Planners = append(c.Planners, &onlineStages{costmodel.NewPredictor(prices.laws.profile), prices.job, earlier})
+	}
+	return c, nil
+}
+
+// fleetOf are the devices by type and node.
+func fleetOf(c *costs.Costs) []serve.SetupPool {
+	var fleet []serve.SetupPool
+	for _, node := range c.Nodes() {
+		for i, r := range node {
+			at := slices.IndexFunc(fleet, func(f serve.SetupPool) bool { return f.Device == c.Device(r) })
+			if at < 0 {
+				at, fleet = len(fleet), append(fleet, serve.SetupPool{Device: c.Device(r)})
+			}
+			f := &fleet[at]
+			if last := len(f.Ranks) - 1; last < 0 || !slices.Contains(node[:i], f.Ranks[last][0]) {
+				f.Ranks = append(f.Ranks, nil)
+			}
+			last := len(f.Ranks) - 1
+			f.Ranks[last] = append(f.Ranks[last], r)
+		}
+	}
+	return fleet
+}
+
+// onlineStages plans on the stages of an earlier plan.
+type onlineStages struct {
+	predictor *costmodel.Predictor
+	job       costmodel.Job
+	earlier   *pipeline.Document
+}
+
+// Plan implements serve.Planner.
+func (o *onlineStages) Plan(ctx context.Context, lengths []units.Tokens) (serve.Planned, error) {
+	c, err := costs.FromLaws(o.predictor, o.job, lengths)
+	if err != nil {
+		return serve.Planned{}, err
+	}
+	p := &pipeline.Problem{Costs: c}
+	if err := p.OnStagesOf(o.earlier); err != nil {
+		return serve.Planned{}, err
+	}
+	plan, err := pipeline.Online(ctx, p)
+	if err != nil {
+		return serve.Planned{}, cmp.Or(p.Missing(), err)
+	}
+	made := serve.Planned{Bound: min(pipeline.Bound(p), plan.Time), Stopped: ctx.Err() != nil}
+	made.Pipeline = &serve.Pipeline{Schema: pipeline.Schema, Devices: o.earlier.Devices, Lengths: lengths, Layers: p.Layers, Plan: *plan}
+	if !made.Stopped { // who set a deadline waits for the plan and not for its error
+		account, err := p.Account(plan)
+		if err != nil {
+			return serve.Planned{}, err
+		}
+		made.Interval = account.Time
+	}
+	return made, nil
+}
