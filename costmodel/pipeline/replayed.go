@@ -47,14 +47,14 @@ func (c *Costs) Replayed(p *Plan, took func(costmodel.ReplayKey) (units.Seconds,
 
 // replaying is a replayed plan under way.
 type replaying struct {
-	c             *Costs
-	plan          *Plan // with the times of the replay
-	took          func(costmodel.ReplayKey) (units.Seconds, bool)
-	known         map[replayKey]*costmodel.Replayed // by the laws: many chunks and stages are alike
-	passes        [2][][]*costmodel.Replayed        // forward and backward, by stage and chunk
-	first         []int                             // layer of the model, by stage
-	run           run
-	out           costmodel.Replayed
+	c      *Costs
+	plan   *Plan // with the times of the replay
+	took   func(costmodel.ReplayKey) (units.Seconds, bool)
+	known  map[replayKey]*costmodel.Replayed // by the laws: many chunks and stages are alike
+	passes [2][][]*costmodel.Replayed        // forward and backward, by stage and chunk
+	first  []int                             // layer of the model, by stage
+	run    run
+	out    costmodel.Replayed
 }
 
 // replayKey is what a pass takes the same time by the laws for.
