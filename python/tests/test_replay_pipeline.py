@@ -140,15 +140,18 @@ class TestReplayOfPipelines(unittest.TestCase):
         self.assertEqual(set(waits), {21 * MODEL["hidden"] * 2})
 
     def test_a_rank_without_a_stage(self) -> None:
-        """It has no spans, and is there at every end. With heads of 64, dq and dk of a single token are not zero,
-        but as small as rounding makes them."""
+        """It has no spans, is there at every end, and judges the others. With heads of 64, dq and dk of a single
+        token are not zero, but as small as rounding makes them."""
         of = pipeline(head_dim=64)
         of["ranks"].append({"rank": 3, "device": "torch_cpu:1"})
+        for stage in of["stages"]:
+            stage["ranks"] = [r + 1 for r in stage["ranks"]]
         result, lines = self.run_plans([of])
         want = expected_stages(load_pipeline(of, 4), MODEL["hidden"])
         self.assertEqual(result["exact"][0]["bytes"], sum(want.bytes.values()))
-        self.assertEqual([x["t"] for x in lines if x["rank"] == 3], ["step"] * 2)
-        for rank in range(3):
+        self.assertGreater(result["numerics"][0]["layer"]["dx"], 0)
+        self.assertEqual([x["t"] for x in lines if x["rank"] == 0], ["step"] * 2)
+        for rank in range(1, 4):
             mine = [x for x in lines if (x["block"], x["rank"]) == (1, rank)]
             self.check_spans(mine, load_pipeline(of, 4), rank)
 
