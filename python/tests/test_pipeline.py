@@ -9,7 +9,7 @@ from typing import Any
 from world import SixRanks
 
 from evenkeel.closed import SENDS, expected_stages
-from evenkeel.stages import load_pipeline
+from evenkeel.stages import Pipeline, load_pipeline
 from pipelines import B, F, Document, document, random_pipeline
 
 
@@ -86,7 +86,21 @@ class TestPipelines(SixRanks):
         the one before is over, and one is over when all whom it sends to and receives from have begun theirs."""
         for of in (*range(40, 48), cut_heads(4), few_tokens()):
             with self.subTest(of=of if isinstance(of, int) else ""):
-                played(self.answers(6, "called", of, 6))
+                plan = load_pipeline(of if isinstance(of, dict) else random_pipeline(of, 6), 6)
+                calls = self.answers(6, "called", of, 6)
+                played(calls)
+                for rank, mine in enumerate(calls):
+                    if mine:
+                        self.orderly(mine, plan, plan.stage_of(rank))
+
+    def orderly(self, calls: list[Any], plan: Pipeline, stage: int) -> None:
+        """There is room for two messages of either direction before anything else is done, and nothing is left on
+        its way."""
+        ways = (stage > 0) + (stage + 1 < len(plan.stages))
+        first = calls[:ways * min(2, len(plan.chunks))]
+        self.assertEqual([(call[0], call[2]) for call in first], [("post", [])] * len(first))
+        posts = [call for call in calls if call[0] == "post"]
+        self.assertEqual({call[1] for call in calls if call[0] == "wait"}, set(range(len(posts))))
 
 
 class TestPlaying(unittest.TestCase):
