@@ -166,7 +166,7 @@ func TestPipelinesRunWholeLayersOfTheirOwnSequences(t *testing.T) {
 	if err := p.runnable(PartsAttention, nil); !errors.As(err, &wrong) || wrong.Option != "parts" || !strings.Contains(wrong.Want, "layer, for the stages of "+p.Path) {
 		t.Error(err)
 	}
-	if err := p.runnable(PartsLayer, []units.Tokens{101}); !errors.As(err, &wrong) || wrong.Option != "docs" {
+	if err := p.runnable(PartsLayer, []units.Tokens{101}); !errors.As(err, &wrong) || wrong.Option != "docs" || !strings.Contains(wrong.Want, "none, for "+p.Path) {
 		t.Error(err)
 	}
 	if err := loadPipeline(t, func(d *pipelines.Document) { d.Simulated = true }).runnable(PartsLayer, nil); err == nil || !strings.Contains(err.Error(), "simulated: true: its devices exist only on a simulated backend") {
