@@ -26,7 +26,7 @@ Document = dict[str, Any]
 
 
 def pipeline(again: Optional[list[list[int]]] = None, **model: Any) -> Document:
-    """Ranks 0 and 2 have the first layer, rank 1 the other two. A sequence of 50 tokens in slices of 20, 29 and 1,
+    """Ranks 0 and 2 have two layers, rank 1 the other two. A sequence of 50 tokens in slices of 20, 29 and 1,
     with a sequence of one token behind the first slice and one of 7 behind the last, of which rank 0 has none; one
     of one token alone, of which rank 0 has nothing at all; and one of 12 in slices of 5 and 7 among the others."""
     chunks = [((0, 0, 20), [1]), ((3, 0, 5), []), ((0, 20, 29), []), (None, [4]), ((0, 49, 1), [2]),
@@ -35,8 +35,8 @@ def pipeline(again: Optional[list[list[int]]] = None, **model: Any) -> Document:
         [(0, F), (1, F), (2, F), (3, F), (4, F), (4, B), (5, F), (5, B), (1, B), (2, B), (0, B), (3, B)],
         [(0, F), (2, F), (1, F), (3, F), (4, F), (4, B), (2, B), (5, F), (5, B), (1, B), (3, B), (0, B)],
     ]
-    of = document([50, 1, 7, 12, 1], chunks, [([0, 2], 1), ([1], 2)], orders,
-                  again or [[0, 1, 0, 0, 1, 0], [2, 0, 1, 0, 0, 1]], HEADS)
+    of = document([50, 1, 7, 12, 1], chunks, [([0, 2], 2), ([1], 2)], orders,
+                  again or [[0, 1, 0, 0, 2, 0], [2, 0, 1, 0, 0, 1]], HEADS)
     of["job"]["model"].update({**MODEL, **model})
     return of
 
@@ -58,7 +58,7 @@ class TestReplayOfPipelines(unittest.TestCase):
         result, lines = self.run_plans(plans, batches=batches, layers=2)
         for i, numerics in enumerate(result["numerics"]):
             self.assertEqual((numerics["plan"], numerics["reference"], numerics["rows"]), (i, "dense", 0))
-            depth = 3 if i in (0, 3) else 1  # roundings of all layers add up
+            depth = 4 if i in (0, 3) else 1  # roundings of all layers add up
             for errors, names, limit in ((numerics, ("out", "dq", "dk", "dv"), 1e-5),
                                          (numerics["layer"], ("out", "dx"), 2e-5 * depth)):
                 self.assertNotIn("skipped", errors)
@@ -123,7 +123,7 @@ class TestReplayOfPipelines(unittest.TestCase):
             self.assertEqual(end["t"], "result", end)
         layer = ends[0]["numerics"][0]["layer"]
         self.assertEqual((layer["out"], layer["dx"]), (0, 0))
-        self.assertRegex(layer["skipped"], "^no sequence has up to 8192 tokens and a reference of 3 layers that "
+        self.assertRegex(layer["skipped"], "^no sequence has up to 8192 tokens and a reference of 4 layers that "
                                            r"takes up to 1e\+03 FLOPs$")
 
     def test_half_precision(self) -> None:
@@ -132,7 +132,7 @@ class TestReplayOfPipelines(unittest.TestCase):
         result, lines = self.run_plans([of])
         numerics = result["numerics"][0]
         for errors, names, limit in ((numerics, ("out", "dq", "dk", "dv"), 1e-2),
-                                     (numerics["layer"], ("out", "dx"), 6e-2)):
+                                     (numerics["layer"], ("out", "dx"), 8e-2)):
             self.assertAlmostEqual(errors["limit"], limit, 12)
             for name in names:
                 self.assertGreater(errors[name], 1e-5)
@@ -237,7 +237,7 @@ class TestFailures(unittest.TestCase):
                             r"(fwd|bwd)\.send step \d: (from|to) rank {}"))
         of_stage, other = self.errors({2: dies}, "peer", [0, 1], check=False)
         self.assertRegex(of_stage["msg"], stage + "|" + boundary.format(0, 2))
-        self.assertRegex(of_stage["at"], r"^block 0, plan 0, micro-batch \d, layer 0, (fwd|bwd) step \d \w+$")
+        self.assertRegex(of_stage["at"], r"^block 0, plan 0, micro-batch \d, layer [01], (fwd|bwd) step \d \w+$")
         # Rank 1 waits for rank 2, or for rank 0 that gave up because of it and says so.
         self.assertRegex(other["msg"], stage + "|" + boundary.format("[01]", "[02]"))
         self.assertRegex(other["at"], r"^block 0, plan 0, micro-batch \d, layer \d, \w+ step 0 \w+$")
@@ -253,7 +253,7 @@ class TestWork(unittest.TestCase):
             ([head(3), pipeline()], {"batches": [MICRO, None], "parts": "attention"}, "plan 1: parts: 'attention'"),
             ([pipeline(head_dim=16), pipeline()], {}, "plan 1: head_dim: 8: plan 0 has 16"),
             ([one_sequence(), pipeline(hidden=64)], {}, "plan 1: job.model: another model than that of plan 0"),
-            ([{**pipeline(), "layers": 4}], {}, "plan 0: layers: 4: the stages have 3"),
+            ([{**pipeline(), "layers": 5}], {}, "plan 0: layers: 5: the stages have 4"),
             ([pipeline(activation="relu")], {}, "plan 0: job.model.activation: 'relu': "),
             ([{**pipeline(), "schema": "evenkeel.pipelineplan/v2"}], {}, "plan 0: schema: 'evenkeel.p.*/v2'"),
         ):
