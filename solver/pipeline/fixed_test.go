@@ -265,3 +265,25 @@ func (p *Problem) allChunks() [][][]pipeline.Chunk {
 	cut(0, nil, nil)
 	return out
 }
+
+// The last stage's loss is in the bound on fixed stages, and so is the update of its parameters:
+// each is a fifth or more of what the busiest stage does with one long sequence and a short one.
+func TestBoundOnFixedStagesHasLossAndUpdate(t *testing.T) {
+	m := eightLayers()
+	m.Layers, m.Vocab = 2, 128256
+	for _, of := range []struct {
+		tokens       units.Tokens
+		loss, update float64
+	}{{60000, 0.2, 0}, {1000, 0, 0.2}} {
+		p := lawful(t, m, "1x2 h100_sxm", costmodel.Zero3, []units.Tokens{of.tokens})
+		p.Fixed = []pipeline.Stage{{Ranks: []int{0}, Layers: 1}, {Ranks: []int{1}, Layers: 1}}
+		plan := planOf(p.Fixed, []*flight{newFlight(p.packed(of.tokens))}, nil)
+		busy, bound := p.work(plan), Bound(p)
+		if loss := p.Work([]int{1}, plan.Chunks[0]).Loss; float64(loss) < of.loss*float64(busy) || float64(p.Finish(plan, 1)) < of.update*float64(busy) {
+			t.Fatalf("%d tokens: of %v the loss is %v, the update %v", int64(of.tokens), busy, loss, p.Finish(plan, 1))
+		}
+		if bound > busy || bound < 0.9*busy {
+			t.Errorf("%d tokens: a bound of %v, and the busiest stage has %v to do", int64(of.tokens), bound, busy)
+		}
+	}
+}
