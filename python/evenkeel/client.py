@@ -84,7 +84,10 @@ class BatchPlan:
     pipeline: Optional[Mapping[str, Any]] = None
 
     def of_rank(self, rank: int) -> tuple[Optional[Group], ...]:
-        """The group of a rank in each micro-batch, None where it has no work."""
+        """The group of a rank in each micro-batch, None where it has no work. ValueError for a pipeline's plan."""
+        if self.pipeline is not None:
+            raise ValueError("plan: of a pipeline, which has no groups: PipelineStage.take(load_pipeline(plan.pipeline, "
+                             "...)) runs it")
         return tuple(next((g for g in groups if rank in g.ranks), None) for groups in self.micro_batches)
 
 

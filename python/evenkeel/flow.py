@@ -16,7 +16,7 @@ from torch import Tensor
 from .chunk import Stores, chunk_attention
 from .drawn import DTYPES
 from .frames import Place
-from .kernels import Kernel
+from .kernels import Kernel, default_kernel
 from .meter import Meter, Trace, timed
 from .parts import Members, named
 from .plan import Segment
@@ -45,24 +45,31 @@ class Way:
         self._phase = "fwd.send" if source < target else "bwd.send"
         self._order = [p.chunk for p in pipeline.stages[source].order if p.backward == (source > target)]
         self._coming: dict[int, tuple[Tensor, Batch]] = {}
-        self._posted = 0
+        self._posted = self._taken = 0
+        self._ready: set[int] = set()  # chunks for whose message there may be room
         self._going: dict[int, Batch] = {}
 
     def send(self, chunk: int, x: Tensor) -> None:
         """The rank's rows of a chunk leave for the ranks that have them in the next stage."""
         mine, others = self._rows(chunk, *self._stages)
+        for k in [k for k, batch in self._going.items() if self._port.nccl and batch.gone]:
+            self.answered(k)  # gloo knows only of what is waited for
         with named(self._name, self._at):
             self._going[chunk] = self._port.post(self._phase, chunk, _cut(x.contiguous(), mine, others), [])
 
     def answered(self, chunk: int) -> None:
         """What the others made of a chunk has come: its message is gone, and is kept here no longer."""
-        with named(self._name, self._at):
-            self._going.pop(chunk).sent()
+        batch = self._going.pop(chunk, None)
+        if batch is not None:
+            with named(self._name, self._at):
+                batch.sent()
 
     def take(self, chunk: int) -> tuple[Tensor, int]:
         """Waits for the rank's rows of a chunk; bytes that came for them."""
-        while self._posted < min(len(self._order), self._order.index(chunk) + 1 + AHEAD):
+        self._taken = self._order.index(chunk) + 1
+        while self._posted < self._taken:
             self._post(self._order[self._posted])
+        self._make_room()
         x, batch = self._coming.pop(chunk)
         with named(self._name, self._at):
             batch.received()
@@ -74,13 +81,24 @@ class Way:
         with named(self._name, self._at):
             for batch in self._going.values():
                 batch.sent()
-        self._going, self._posted = {}, 0
+        self._going, self._posted, self._taken = {}, 0, 0
+        self._ready.clear()
 
     def begin(self) -> None:
-        """Makes room for the first messages, where the rank receives some."""
-        if self._rank in self._plan.stages[self._stages[1]].ranks:
-            for chunk in self._order[:AHEAD]:
-                self._post(chunk)
+        """Makes room for the first messages, where the rank receives some that need nothing of it."""
+        if self._phase == "fwd.send" and self._rank in self._plan.stages[self._stages[1]].ranks:
+            self._ready.update(self._order)
+            self._make_room()
+
+    def expect(self, chunk: int) -> None:
+        """The rank has done what a chunk's message needs of it. Until then there is no room for it: with NCCL a
+        message that is waited for occupies the GPU, which may have to be idle for what comes first."""
+        self._ready.add(chunk)
+        self._make_room()
+
+    def _make_room(self) -> None:
+        while self._posted < min(len(self._order), self._taken + AHEAD) and self._order[self._posted] in self._ready:
+            self._post(self._order[self._posted])
 
     def count(self, into: Meter) -> None:
         """Adds what went and came, by ranks of the run."""
@@ -130,12 +148,12 @@ class Stages:
     ) -> None:
         """groups: those of process_groups. kernel: of attention, the fastest there is by default. hidden: elements of
         a token between layers."""
-        self.pipeline, self._rank, self._device = pipeline, rank, device
-        self._kernel, self._trace = kernel, trace
+        self.pipeline, self._rank, self._device, self._trace = pipeline, rank, device, trace
         s, self._place = pipeline.seat(rank)
         self._stage, self.of = s, pipeline.stages[s]
         self._group = groups["", self.of.ranks]
-        like = torch.empty(0, hidden, dtype=DTYPES[pipeline.dtype], device=device)
+        like = self._like = torch.empty(0, hidden, dtype=DTYPES[pipeline.dtype], device=device)
+        self._kernel = kernel or default_kernel(like.new_empty(0, 0, pipeline.head_dim))
 
         def way(source: int, target: int) -> Optional[Way]:
             if min(source, target) < 0 or max(source, target) == len(pipeline.stages):
@@ -200,6 +218,8 @@ class Stages:
         with self._named():
             y = through.forward(x).detach()
         _passed(self._behind[0], output, chunk, y)
+        if self._behind[1] is not None:
+            self._behind[1].expect(chunk)
 
     def _backward(self, chunk: int, given: Given, input_gradient: Optional[Taken]) -> None:
         dy = self._arrived("bwd", self.of.first + self.of.layers - 1, self._behind[1], chunk, given)
@@ -216,7 +236,10 @@ class Stages:
     def _arrived(self, direction: str, layer: int, way: Optional[Way], chunk: int, given: Given) -> Tensor:
         """What comes from the stage before, or behind."""
         if way is None:
-            return given(chunk)
+            rows = self.pipeline.rows(self._stage, self._place, chunk)
+            x = given(chunk)
+            fitting(x, self._like.new_empty(rows.end - rows.start, self._like.shape[1]), f"chunk {chunk}: what is given")
+            return x
         if self._trace is not None:
             self._trace.layer, self._trace.again = layer, False
         with timed(self._trace, direction, 0, "stage_wait") as span:
@@ -256,6 +279,15 @@ class _Dropping(Stack):
         dx = super().backward(dy)
         self.clear()
         return dx
+
+
+def fitting(x: Tensor, like: Tensor, what: str) -> None:
+    """Raises ValueError for a tensor that is not like another in shape, dtype and device: the next stage has made
+    room for that."""
+    for name in ("shape", "dtype", "device"):
+        has, want = getattr(x, name), getattr(like, name)
+        if has != want:
+            raise ValueError(f"{what}: {name} {has}: want {want}, as the pipeline was loaded for")
 
 
 def direction(source: int, target: int) -> str:

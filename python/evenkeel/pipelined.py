@@ -9,12 +9,13 @@ from typing import Any, Callable, Mapping, Optional, Sequence, Union
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
-from .flow import Stages, Through, process_groups
+from .flow import Stages, Through, fitting, process_groups
 from .kernels import Kernel
 from .parts import join
 from .plan import PlanError
-from .port import ProcessGroup
+from .port import ProcessGroup, backend_of
 from .stages import Pipeline, load_pipeline as loaded
 from .whole import Attend
 
@@ -30,10 +31,10 @@ Spans = Sequence[tuple[int, int, int]]
 
 def load_pipeline(
     source: Union[str, "os.PathLike[str]", Mapping[str, Any]], *, q_heads: int, kv_heads: int, head_dim: int,
-    dtype: str = "bf16",
+    dtype: str,
 ) -> Pipeline:
     """Reads a plan of `evenkeel solve --pipeline` from a file or a document already parsed, for a model with such
-    heads, whose activations are f32, bf16 or f16. Raises PlanError, which names the field, for what cannot be
+    heads. dtype: what travels between layers, f32, bf16 or f16. Raises PlanError, which names the field, for what cannot be
     run, and OSError for a file that cannot be read."""
     if not isinstance(source, Mapping):
         try:
@@ -70,18 +71,25 @@ class PipelineStage:
         self, pipeline: Pipeline, *, hidden: int, device: Optional[torch.device] = None,
         kernel: Optional[Kernel] = None, timeout_s: float = 1800.0,
     ) -> None:
-        """hidden: elements of a token between layers."""
+        """hidden: elements of a token between layers. timeout_s: how long a rank waits for another."""
         self._rank, size = dist.get_rank(), dist.get_world_size()
         ranks = {r for s in pipeline.stages for r in s.ranks}
         if max(ranks) >= size:
             raise ValueError(f"pipeline: has rank {max(ranks)}, and the process group {size} ranks")
         device = device or torch.device("cpu")
-        where = device if dist.get_backend() == "nccl" else None
+        try:
+            nccl = backend_of(None, device) == "nccl"
+        except KeyError:
+            raise ValueError(f"device: {device}: the process group carries nothing there") from None
+        if nccl and device.type == "cpu":
+            raise ValueError("device: cpu: the process group is NCCL's: want the rank's GPU")
+        where = device if nccl else None
         self._groups = join(process_groups(pipeline), self._rank, size, timeout_s, where)
         self.pipeline, self._device, self._kernel, self._hidden = pipeline, device, kernel, hidden
         s = pipeline.stage_of(self._rank)
         self.layers, self.first, self.last = range(0), s == 0, s + 1 == len(pipeline.stages)
         self.group: ProcessGroup = None
+        self._failed = False
         if s >= 0:
             of = pipeline.stages[s]
             self.layers, self.group = range(of.first, of.first + of.layers), self._groups["", of.ranks]
@@ -114,8 +122,13 @@ class PipelineStage:
         blocks: of the rank's layers. embed: asked on the first stage for x [tokens, hidden] of the tokens that the
         rank has of a chunk, which may be none. loss: on the last stage, of their y: its sum over all chunks and
         ranks is what is differentiated. Returns that of this rank on the last stage, None on others. An embedding
-        that is the output projection, too, has a gradient on the first stage and one on the last.
+        that is the output projection, too, has a gradient on the first stage and one on the last. Raises ValueError
+        for results of another shape, dtype or device. What a step has begun that failed cannot be ended: the next
+        one raises RuntimeError.
         """
+        if self._failed:
+            raise RuntimeError("an earlier step failed, and messages of it may be under way: begin anew, in processes "
+                               "of their own")
         if self._stages is None:
             return None
         if len(blocks) != len(self.layers):
@@ -139,11 +152,14 @@ class PipelineStage:
             nonlocal total
             leaf = y.detach().requires_grad_()
             value = loss(spans[chunk], leaf)
-            value.backward()
+            if value.requires_grad:  # else it is of no token
+                value.backward()
             gradients[chunk] = torch.zeros_like(y) if leaf.grad is None else leaf.grad
             total = total + value.detach()
 
+        self._failed = True
         self._stages.run(enter, lambda chunk: gradients.pop(chunk), ended, left)
+        self._failed = False
         return total
 
     def _at_work(self) -> Optional[_Modules]:
@@ -165,31 +181,33 @@ class _Modules(Stages):
 
 
 class _Blocks:
-    """A chunk on its way: of the first `again` blocks the input is kept, of the others the graph."""
+    """A chunk on its way: the first `again` blocks are computed again in the backward pass, with the same random
+    numbers and under the same autocast."""
 
     def __init__(self, blocks: Sequence[Block], attend: Attend, at: Tensor, again: int) -> None:
         self._blocks, self._attend, self._at, self._again = blocks, attend, at, again
-        self._kept: list[tuple[Tensor, Optional[Tensor]]] = []
+        self._kept: list[tuple[Tensor, Tensor]] = []
 
     def forward(self, x: Tensor) -> Tensor:
         """See Through."""
         for i in range(len(self._blocks)):
             x = x.detach().requires_grad_()
-            with torch.set_grad_enabled(i >= self._again):
-                y = self._block(i, x)
-            self._kept.append((x, y if i >= self._again else None))
+            y = checkpoint(self._block(i), x, use_reentrant=True) if i < self._again else self._block(i)(x)
+            if i < self._again:
+                # Of weights that autocast has cast without a graph: later blocks would have no gradient of them.
+                torch.clear_autocast_cache()
+            fitting(y, x, f"blocks[{i}]: its result")
+            self._kept.append((x, y))
             x = y
         return x
 
     def backward(self, dy: Tensor) -> Tensor:
         """See Through."""
-        for i in reversed(range(len(self._blocks))):
+        for _ in self._blocks:
             x, y = self._kept.pop()
-            if y is None:
-                y = self._block(i, x)
             y.backward(dy)
             dy = torch.zeros_like(x) if x.grad is None else x.grad
         return dy
 
-    def _block(self, i: int, x: Tensor) -> Tensor:
-        return self._blocks[i](x, self._at, lambda q, k, v: self._attend(i, q, k, v))
+    def _block(self, i: int) -> Callable[[Tensor], Tensor]:
+        return lambda x: self._blocks[i](x, self._at, lambda q, k, v: self._attend(i, q, k, v))

@@ -38,6 +38,11 @@ class Call:
     def __init__(self, work: Any, what: str) -> None:
         self._work, self._what, self._over = work, what, False
 
+    @property
+    def over(self) -> bool:
+        """Whether it is known to be over."""
+        return self._over or bool(self._work.is_completed())
+
     def wait(self) -> None:
         """Returns when it is over; with NCCL the current stream waits instead.
 
@@ -59,6 +64,11 @@ class Batch:
         self, sends: list[Call], receives: list[Call], kept: list[Tensor], landed: list[tuple[Tensor, Tensor]]
     ) -> None:
         self._sends, self._receives, self._kept, self._landed = sends, receives, kept, landed
+
+    @property
+    def gone(self) -> bool:
+        """Whether the sent tensors may be overwritten, as far as that shows."""
+        return all(call.over for call in self._sends)
 
     def received(self) -> None:
         """Returns when everything has arrived; with NCCL the current stream waits instead."""
@@ -91,7 +101,7 @@ class Port:
         if dist.get_world_size(group) != ranks or dist.get_rank(group) != rank:
             raise ValueError(f"rank {rank} of a plan of {ranks} ranks runs as rank {dist.get_rank(group)} "
                              f"of a process group of {dist.get_world_size(group)}")
-        self.nccl = _backend(group, device) == "nccl"
+        self.nccl = backend_of(group, device) == "nccl"
         self._peers = [_global_rank(group, r) for r in range(ranks)]
 
     def post(self, phase: str, step: int, sends: Sequence[Message], receives: Sequence[Message]) -> Batch:
@@ -149,7 +159,7 @@ def warm_up(group: ProcessGroup = None, device: Optional[torch.device] = None) -
     dist.all_reduce(torch.zeros(1, device=device), group=group)
 
 
-def _backend(group: ProcessGroup, device: torch.device) -> str:
+def backend_of(group: ProcessGroup, device: torch.device) -> str:
     """What carries the tensors of a device: a group may have a backend for each kind, "cpu:gloo,cuda:nccl",
     as it does where none was named ("undefined")."""
     name = str(dist.get_backend(group))

@@ -121,6 +121,67 @@ def refused(rank: int, groups: Any, seed: int) -> list[str]:
     return said if stage.pipeline is had else []
 
 
+class Dropping(Block):
+    """A layer with random numbers."""
+
+    def forward(self, x: Tensor, at: Tensor, attend: Callable[..., Tensor]) -> Tensor:
+        return torch.nn.functional.dropout(super().forward(x, at, attend), 0.3)
+
+
+def alone(again: list[int]) -> Document:
+    """Two chunks of a sequence on rank 0."""
+    order = [(0, False), (1, False), (1, True), (0, True)]
+    return document([9], [((0, 0, 5), []), ((0, 5, 4), [])], [([0], 2)], [order], [again], (4, 2, 6))
+
+
+def again_alike(rank: int, groups: Any) -> list[list[float]]:
+    """Of layers with dropout and under autocast, how far the gradients of what is computed again are from those of
+    what is not, and their norms."""
+    out = []
+    for casts in (False, True):
+        grads = []
+        for again in ([0, 0], [2, 1]):
+            stage = evenkeel.PipelineStage(solved(alone(again)), hidden=HIDDEN)
+            blocks = [Dropping((4, 2, 6), i) for i in range(2)]
+            if rank:
+                continue
+            x = torch.randn(9, HIDDEN, generator=torch.Generator().manual_seed(3))
+            torch.manual_seed(17)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=casts):
+                stage.step(blocks, lambda s: x[s[0][1]:s[0][2]], lambda s, y: y.float().square().sum())
+            grads.append(torch.cat([w.grad.flatten() for b in blocks for w in b.parameters()]))
+        if not rank:
+            out.append([float((grads[0] - grads[1]).norm()), float(grads[0].norm())])
+    return out
+
+
+def failing(rank: int, groups: Any) -> list[str]:
+    """What is said of results that do not fit, and of a step after one that failed; rank 0 alone has work."""
+    said = []
+
+    def attempt(stage: Any, *parts: Any) -> None:
+        try:
+            stage.step(*parts)
+            said.append("")
+        except (ValueError, RuntimeError) as error:
+            said.append(str(error))
+
+    blocks = [Block((4, 2, 6), i) for i in range(2)]
+    fine = (blocks, lambda s: torch.zeros(s[0][2] - s[0][1], HIDDEN), lambda s, y: y.sum())
+    for parts in (
+        (blocks, lambda s: torch.zeros(9, HIDDEN), fine[2]),
+        (blocks, lambda s: fine[1](s).double(), fine[2]),
+        ([blocks[0], lambda x, at, attend: x[:, 1:]], *fine[1:]),
+        (blocks[:1], *fine[1:]),
+        (*fine[:2], lambda s, y: torch.zeros(())),
+    ):
+        stage = evenkeel.PipelineStage(solved(alone([0, 1])), hidden=HIDDEN)
+        if not rank:
+            attempt(stage, *parts)
+            attempt(stage, *fine)
+    return said
+
+
 def one_device(heads: tuple[int, int, int], lengths: Any, layers: int, stage: Any) -> tuple[float, list[Tensor]]:
     """The loss, and the gradients of the parameters that a rank has, zero of embedding and head where it has none."""
     embedding, blocks, head = model(heads, range(layers))

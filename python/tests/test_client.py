@@ -194,7 +194,9 @@ class Methods(Case):
         self.fake.instead = lambda *_: (200, {"step": 0, "state": "done", "pipeline": staged, "lower_bound_s": 0.5,
                                               "gap": 0.4, "planning_s": 0.01})
         plan = self.client.plan([4, 3])
-        self.assertEqual((plan.micro_batches, plan.of_rank(0), plan.step_s, plan.gap), ((), (), 0.7, 0.4))
+        self.assertEqual((plan.micro_batches, plan.step_s, plan.gap), ((), 0.7, 0.4))
+        with self.assertRaisesRegex(ValueError, "of a pipeline, which has no groups"):
+            plan.of_rank(0)
         assert plan.pipeline is not None
         self.assertEqual(dict(plan.pipeline), staged)
 

@@ -94,12 +94,15 @@ class TestPipelines(SixRanks):
                         self.orderly(mine, plan, plan.stage_of(rank))
 
     def orderly(self, calls: list[Any], plan: Pipeline, stage: int) -> None:
-        """There is room for two messages of either direction before anything else is done, and nothing is left on
-        its way."""
-        ways = (stage > 0) + (stage + 1 < len(plan.stages))
-        first = calls[:ways * min(2, len(plan.chunks))]
-        self.assertEqual([(call[0], call[2]) for call in first], [("post", [])] * len(first))
-        posts = [call for call in calls if call[0] == "post"]
+        """There is room for two messages from the stage before, before anything else is done, none from the one
+        behind before a chunk has gone there, and nothing is left on its way."""
+        before, posts = (stage > 0) * min(2, len(plan.chunks)), [call for call in calls if call[0] == "post"]
+        self.assertEqual([call[2] for call in calls[:before]], [[]] * before)
+        behind = set(plan.stages[stage + 1].ranks) if stage + 1 < len(plan.stages) else set()
+        peers = [[{peer for peer, _ in side} & behind for side in call[2:4]] for call in posts]
+        for i, (_, received) in enumerate(peers):
+            if received:
+                self.assertTrue(any(sent for sent, _ in peers[:i]), "a gradient is waited for before anything is sent")
         self.assertEqual({call[1] for call in calls if call[0] == "wait"}, set(range(len(posts))))
 
 

@@ -33,6 +33,25 @@ class TestPipelineStage(SixRanks):
             self.assertLess(max(answer["errors"]), 2e-5)
             self.assertLess(answer["loss"] or 0, 1e-5)
 
+    def test_what_is_computed_again_is_the_same(self) -> None:
+        for off, norm in self.answers(1, "again_alike")[0]:
+            self.assertGreater(norm, 0.1)
+            self.assertLess(off, 1e-6 * norm)
+
+    def test_results_that_do_not_fit(self) -> None:
+        """They are named before anything is sent; a step after one that failed is refused, and others go on."""
+        spoilt = "an earlier step failed, "
+        want = (
+            r"chunk 0: what is given: shape torch.Size\(\[9, 10\]\): want torch.Size\(\[5, 10\]\), as the pipeline",
+            spoilt, "chunk 0: what is given: dtype torch.float64: want torch.float32", spoilt,
+            r"blocks\[1\]: its result: shape torch.Size\(\[5, 9\]\): want", spoilt,
+            "blocks: 1: the stage has 2 layers", "$", "$", "$",
+        )
+        said = self.answers(1, "failing")[0]
+        self.assertEqual(len(said), len(want))
+        for text, pattern in zip(said, want):
+            self.assertRegex(text, "^" + pattern)
+
     def test_other_stages_are_refused(self) -> None:
         """Whose layers, ranks or number are not those that process groups were made for; nothing is taken."""
         for said in self.answers(6, "refused", 3):
@@ -50,7 +69,7 @@ class TestPipelineStage(SixRanks):
 class TestLoadPipeline(unittest.TestCase):
     def test_refused(self) -> None:
         document = {**random_pipeline(3, 4), "devices": ["a"] * 4}
-        sizes = {"q_heads": 12, "kv_heads": 4, "head_dim": 8}
+        sizes: dict[str, Any] = {"q_heads": 12, "kv_heads": 4, "head_dim": 8, "dtype": "f32"}
         self.assertEqual(len(evenkeel.load_pipeline(document, **sizes).chunks), len(document["chunks"]))
         for changed, options, said in (
             ({"devices": []}, sizes, "devices: want"), ({"schema": "x"}, sizes, "schema: 'x'"),
