@@ -15,7 +15,7 @@ BLOCKS=${BLOCKS:-10}
 source "$(dirname "$0")/ranks.sh"
 
 mkdir -p "$LOOP"
-rm -f "$LOOP"/*.plan.json "$LOOP"/*.trace.jsonl "$LOOP"/*.trace.jsonl.gz "$LOOP"/*.check.* "$LOOP"/timeline.json
+rm -f "$LOOP"/*.plan.* "$LOOP"/*.trace.* "$LOOP"/*.check.* "$LOOP"/{timeline.json,README.md}
 # Few words, for the loss is planned and not replayed.
 cat > "$LOOP/config.json" <<'JSON'
 {

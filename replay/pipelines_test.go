@@ -203,6 +203,36 @@ func TestPipelinesShareARun(t *testing.T) {
 	}
 }
 
+// A pipeline runs all its layers: unless told otherwise when it is alone, and plans beside it have
+// to be told to.
+func TestPipelinesRunAllLayers(t *testing.T) {
+	p, batch := loadPipeline(t, nil), loadBatch(t, nil)
+	for _, c := range []struct {
+		plans  []*Plan
+		layers int
+		usual  int
+		want   string
+	}{
+		{[]*Plan{p, p}, UsualLayers, 2, ""},
+		{[]*Plan{p}, 2, 2, ""},
+		{[]*Plan{batch, p}, 2, 1, ""},
+		{[]*Plan{batch}, 7, 1, ""},
+		{[]*Plan{p}, 1, 2, "layers: 1: want 2, for " + p.Path},
+		{[]*Plan{p, batch}, UsualLayers, 1, "layers: 1: want 2, for " + p.Path},
+	} {
+		config := Config{Plans: c.plans, Layers: c.layers}
+		if got := config.usualLayers(); got != c.usual {
+			t.Errorf("%d plans: %d layers, want %d", len(c.plans), got, c.usual)
+		}
+		if config.Layers == UsualLayers {
+			config.Layers = config.usualLayers()
+		}
+		if err := config.asMany(); (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("%d layers of %d plans: %v, want %q", c.layers, len(c.plans), err, c.want)
+		}
+	}
+}
+
 // pipelineHeader is of that plan.
 func pipelineHeader() *Header {
 	h, d := madeHeader(), madePipeline()
@@ -302,6 +332,7 @@ func TestATraceOfAPipelineReadsBackAndKeepsToItsChunks(t *testing.T) {
 func TestARunOfAPipelineSaysSo(t *testing.T) {
 	c, pids := fakeConfig(t, "well")
 	p := loadPipeline(t, nil)
+	c.Layers = UsualLayers
 	c.Plans, c.Inputs = []*Plan{p}, []doc.Input{{Path: "x.pipeline.json", SHA256: p.SHA256}, {Path: "config.json", SHA256: p.SHA256}}
 	if err := Run(t.Context(), c); err != nil {
 		t.Fatal(err)

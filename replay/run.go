@@ -31,7 +31,7 @@ type Config struct {
 	Created string      // RFC 3339, UTC
 
 	Parts        string // PartsLayer or PartsAttention
-	Layers       int
+	Layers       int    // of a step, or UsualLayers
 	Repeats      int
 	Warmup       int
 	Seed         uint64
@@ -57,6 +57,9 @@ type Config struct {
 
 	crowded bool // there are more threads than cores
 }
+
+// UsualLayers stands for 1 layer or, of pipelines alone, for all that they have.
+const UsualLayers = -1
 
 const (
 	// greetTimeout is for a rank's first word: importing torch from a slow
@@ -134,6 +137,9 @@ func (c *Config) validate() error {
 	if c.Kernel == "" {
 		c.Kernel = "auto"
 	}
+	if c.Layers == UsualLayers {
+		c.Layers = c.usualLayers()
+	}
 	switch {
 	case c.Parts != PartsLayer && c.Parts != PartsAttention:
 		return optionError("parts", strconv.Quote(c.Parts), PartsLayer+" or "+PartsAttention)
@@ -160,15 +166,21 @@ func (c *Config) validate() error {
 	return c.asMany()
 }
 
-// asMany refuses plans beside a pipeline that run fewer layers, or more: their steps would
-// not compare.
-func (c *Config) asMany() error {
-	staged := slices.IndexFunc(c.Plans, func(p *Plan) bool { return p.stages != nil })
-	if staged < 0 || !slices.ContainsFunc(c.Plans, func(p *Plan) bool { return p.stages == nil }) {
-		return nil
+// usualLayers is how many layers are run unless it is said.
+func (c *Config) usualLayers() int {
+	if slices.ContainsFunc(c.Plans, func(p *Plan) bool { return p.stages == nil }) {
+		return 1
 	}
-	if x := c.Plans[staged]; c.Layers != x.stages.Layers {
-		return optionError("layers", c.Layers, fmt.Sprintf("%d beside %s: a pipeline runs all layers, and the others shall run as many", x.stages.Layers, x.Path))
+	return c.Plans[0].stages.Layers
+}
+
+// asMany refuses to run fewer layers than a pipeline has, or more, also of plans beside it: their
+// steps would not compare.
+func (c *Config) asMany() error {
+	for _, p := range c.Plans {
+		if p.stages != nil && c.Layers != p.stages.Layers {
+			return optionError("layers", c.Layers, fmt.Sprintf("%d, for %s is of a pipeline, which runs all its layers, and plans beside it are to run as many", p.stages.Layers, p.Path))
+		}
 	}
 	return nil
 }

@@ -17,43 +17,51 @@ import (
 	"github.com/evenkeel/evenkeel/results"
 )
 
-// The traces of the loop on two unequal ranks, compared with the profile again, give
+// loops are the folders of evidence that docs/loop.sh and docs/pipeline_loop.sh made, with their
+// traces.
+func loops() map[string][]string {
+	return map[string][]string{"loop": {"loop", "ranking"}, "pipeline_loop": {"loop"}}
+}
+
+// The traces of the loops on two unequal ranks, compared with the profile again, give
 // the reports that lie beside them.
 func TestLoopEvidenceStands(t *testing.T) {
-	folder := filepath.Join("evidence", "loop")
-	var p costmodel.Profile
-	if err := doc.Load(filepath.Join(folder, "profile.json"), &p); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"loop", "ranking"} {
-		packed, err := os.ReadFile(filepath.Join(folder, name+".trace.jsonl.gz"))
-		if err != nil {
+	for folder, traces := range loops() {
+		folder := filepath.Join("evidence", folder)
+		var p costmodel.Profile
+		if err := doc.Load(filepath.Join(folder, "profile.json"), &p); err != nil {
 			t.Fatal(err)
 		}
-		trace, err := gzip.NewReader(bytes.NewReader(packed))
-		if err != nil {
-			t.Fatal(err)
-		}
-		rec, err := comparison.Read(name+".trace.jsonl", trace)
-		if err != nil {
-			t.Fatal(err)
-		}
-		report, err := comparison.New(rec, &p, fit.DefaultLimits(), comparison.Links{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		var page bytes.Buffer
-		if err := results.TraceReport(&page, report); err != nil {
-			t.Fatal(err)
-		}
-		want, err := os.ReadFile(filepath.Join(folder, name+".check.txt"))
-		if err != nil || page.String() != string(want) {
-			t.Errorf("%s: the report is not the one of %s.check.txt (%v); run docs/loop.sh", name, name, err)
+		for _, name := range traces {
+			packed, err := os.ReadFile(filepath.Join(folder, name+".trace.jsonl.gz"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			trace, err := gzip.NewReader(bytes.NewReader(packed))
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec, err := comparison.Read(name+".trace.jsonl", trace)
+			if err != nil {
+				t.Fatal(err)
+			}
+			report, err := comparison.New(rec, &p, fit.DefaultLimits(), comparison.Links{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var page bytes.Buffer
+			if err := results.TraceReport(&page, report); err != nil {
+				t.Fatal(err)
+			}
+			want, err := os.ReadFile(filepath.Join(folder, name+".check.txt"))
+			if err != nil || page.String() != string(want) {
+				t.Errorf("%s: the report is not the one of %s.check.txt (%v); run its script in docs", folder, name, err)
+			}
 		}
 	}
 }
 
-// The loop's profile follows from its two recordings.
+// The loops' profiles follow from their two recordings.
 func TestLoopProfileDerivesAgain(t *testing.T) {
 	switch {
 	case runtime.GOARCH != "amd64":
@@ -61,7 +69,13 @@ func TestLoopProfileDerivesAgain(t *testing.T) {
 	case testing.Short():
 		t.Skip("fits thousands of points")
 	}
-	folder := filepath.Join("evidence", "loop")
+	for folder := range loops() {
+		derivesAgain(t, filepath.Join("evidence", folder))
+	}
+}
+
+func derivesAgain(t *testing.T, folder string) {
+	t.Helper()
 	var committed costmodel.Profile
 	if err := doc.Load(filepath.Join(folder, "profile.json"), &committed); err != nil {
 		t.Fatal(err)
@@ -83,6 +97,6 @@ func TestLoopProfileDerivesAgain(t *testing.T) {
 	}
 	p.Header = committed.Header
 	if diff := cmp.Diff(&committed, p); diff != "" {
-		t.Errorf("the profile differs from a fit of its recordings (run docs/loop.sh after a change of the fit): %.2000s", diff)
+		t.Errorf("the profile differs from a fit of its recordings (run the script of %s in docs after a change of the fit): %.2000s", folder, diff)
 	}
 }

@@ -11,7 +11,8 @@
 //     ([Listen] opens a Unix socket), [Server.Drain] and [Server.Close] end it.
 //   - [Planner] plans one batch at a time; a server has several.
 //   - [Submission], [Batch], [Answer], [Setup] and [Problem] are the bodies of requests
-//     and answers.
+//     and answers. A plan is of groups side by side or, on the stages that an earlier plan
+//     settled, a [Pipeline].
 //
 // server.go holds the server, routes.go the HTTP routes, queue.go and cache.go the state
 // of batches, wire.go the bodies.

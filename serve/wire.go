@@ -87,6 +87,9 @@ type Answer struct {
 	Error   string `json:"error,omitempty"`  // of a failed batch
 }
 
+// PipelineSchema is the schema of a Pipeline, which is less than a document of solver/pipeline.
+const PipelineSchema = "evenkeel.servedpipeline/v1"
+
 // Pipeline is the plan of a batch on the stages of a pipeline, with what it takes to run it:
 // load_pipeline of python/evenkeel reads it as it is.
 type Pipeline struct {

@@ -78,6 +78,9 @@ and no trace is written.`,
 			if err := notEmpty(c, "output", "model", "dtype", "comm", "docs", "python"); err != nil {
 				return err
 			}
+			if !c.Flags().Changed("layers") {
+				o.layers = replay.UsualLayers
+			}
 			return a.runReplay(c.Context(), o, given)
 		},
 	}
@@ -86,7 +89,7 @@ and no trace is written.`,
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: the model of plans of batches and pipelines")
 	f.StringVar(&o.dtype, "dtype", "", "f32, bf16 or f16, of plans of batches and pipelines (default: f32 on processors, bf16 on GPUs)")
 	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer, or attention alone")
-	f.IntVar(&o.layers, "layers", 1, "layers of a step; a pipeline has all of the model's")
+	f.IntVar(&o.layers, "layers", 1, "layers of a step; of pipelines, and of plans beside them, all that the model has")
 	f.IntVar(&o.repeats, "repeats", 10, "blocks to record: passes over all plans")
 	f.IntVar(&o.warmup, "warmup", 2, "blocks before them, which are not recorded")
 	f.Uint64Var(&o.seed, "seed", 1, "of the inputs and of the order of plans")

@@ -43,7 +43,9 @@ answer is of plans of groups of the classes of GET /v1/setup, at their prices; b
 plan's time has its 90 % interval beside it.
 
 With --stages-of a plan of solve --pipeline, batches are planned on its stages, as chunks
-that go through them; the model's layers stay where they are.
+that go through them; the model's layers stay where they are, and the lower bound is of plans
+on these stages. The --cluster and --model are to be those that it was planned for: device
+types by rank and the number of layers are compared, more of them is not known.
 
 Batches that were acknowledged are planned whatever other clients do; with
 --journal that holds across a crash too. On SIGTERM or Ctrl-C no more batches

@@ -3,8 +3,9 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"math"
-	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	costs "github.com/evenkeel/evenkeel/costmodel/pipeline"
@@ -45,8 +46,12 @@ func (a *app) stagedConfig(o serving) (serve.Config, error) {
 	if err := o.staged.onto(p, earlier); err != nil {
 		return serve.Config{}, err
 	}
+	var fleet []serve.SetupPool
+	for _, t := range prices.Types() {
+		fleet = append(fleet, serve.SetupPool{Device: t.Device, Ranks: t.Nodes})
+	}
 	c := serve.Config{Limits: o.limits, Journal: o.journal, Setup: serve.Setup{
-		Tool: tool, Costs: prices.words, Fleet: fleetOf(prices.Costs), Classes: []serve.SetupClass{}, Stages: p.Fixed,
+		Tool: tool, Costs: prices.words, Fleet: fleet, Classes: []serve.SetupClass{}, Stages: p.Fixed,
 	}}
 	c.Limits.Tokens = math.MaxInt32
 	if n := prices.job.Model.MaxLen; n > 0 {
@@ -54,29 +59,9 @@ func (a *app) stagedConfig(o serving) (serve.Config, error) {
 	}
 	c.Setup.Limits = c.Limits.Told()
 	for range o.workers {
-		c.Planners = append(c.Planners, &onlineStages{costmodel.NewPredictor(prices.laws.profile), prices.job, earlier})
+		c.Planners = append(c.Planners, &onlineStages{costmodel.NewPredictor(prices.laws.profile), prices.job, earlier, o.moreRoom})
 	}
 	return c, nil
-}
-
-// fleetOf are the devices by type and node.
-func fleetOf(c *costs.Costs) []serve.SetupPool {
-	var fleet []serve.SetupPool
-	for _, node := range c.Nodes() {
-		for i, r := range node {
-			at := slices.IndexFunc(fleet, func(f serve.SetupPool) bool { return f.Device == c.Device(r) })
-			if at < 0 {
-				at, fleet = len(fleet), append(fleet, serve.SetupPool{Device: c.Device(r)})
-			}
-			f := &fleet[at]
-			if last := len(f.Ranks) - 1; last < 0 || !slices.Contains(node[:i], f.Ranks[last][0]) {
-				f.Ranks = append(f.Ranks, nil)
-			}
-			last := len(f.Ranks) - 1
-			f.Ranks[last] = append(f.Ranks[last], r)
-		}
-	}
-	return fleet
 }
 
 // onlineStages plans on the stages of an earlier plan.
@@ -84,6 +69,7 @@ type onlineStages struct {
 	predictor *costmodel.Predictor
 	job       costmodel.Job
 	earlier   *pipeline.Document
+	moreRoom  func(error) string // the ways out of too little memory
 }
 
 // Plan implements serve.Planner.
@@ -97,11 +83,14 @@ func (o *onlineStages) Plan(ctx context.Context, lengths []units.Tokens) (serve.
 		return serve.Planned{}, err
 	}
 	plan, err := pipeline.Online(ctx, p)
+	if _, full := errors.AsType[*costs.NoRoomError](err); full {
+		err = fmt.Errorf("%w: %s", err, o.moreRoom(err))
+	}
 	if err != nil {
 		return serve.Planned{}, cmp.Or(p.Missing(), err)
 	}
 	made := serve.Planned{Bound: min(pipeline.Bound(p), plan.Time), Stopped: ctx.Err() != nil}
-	made.Pipeline = &serve.Pipeline{Schema: pipeline.Schema, Devices: o.earlier.Devices, Lengths: lengths, Layers: p.Layers, Plan: *plan}
+	made.Pipeline = &serve.Pipeline{Schema: serve.PipelineSchema, Devices: o.earlier.Devices, Lengths: lengths, Layers: p.Layers, Plan: *plan}
 	if !made.Stopped { // who set a deadline waits for the plan and not for its error
 		account, err := p.Account(plan)
 		if err != nil {

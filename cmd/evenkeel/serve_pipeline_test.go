@@ -75,7 +75,7 @@ func TestServedPipelines(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := made.Pipeline
-	if got == nil || made.Plan != nil || got.Time != plan.Time || made.Stopped || got.Schema != pipeline.Schema || !slices.Equal(got.Devices, earlier.Devices) || !slices.Equal(got.Lengths, lengths) {
+	if got == nil || made.Plan != nil || got.Time != plan.Time || made.Stopped || got.Schema != serve.PipelineSchema || !slices.Equal(got.Devices, earlier.Devices) || !slices.Equal(got.Lengths, lengths) {
 		t.Fatalf("%+v, want %v", made, plan.Time)
 	}
 	for s, x := range got.Stages {

@@ -268,6 +268,32 @@ func (c *Costs) Nodes() [][]int {
 	return nodes
 }
 
+// Type is the ranks of a device type, by node.
+type Type struct {
+	Device string
+	Nodes  [][]int
+}
+
+// Types lists the device types in the order of their first ranks.
+func (c *Costs) Types() []Type {
+	var all []Type
+	for _, node := range c.Nodes() {
+		for _, r := range node {
+			at := slices.IndexFunc(all, func(t Type) bool { return t.Device == c.Device(r) })
+			if at < 0 {
+				at, all = len(all), append(all, Type{Device: c.Device(r)})
+			}
+			t := &all[at]
+			if last := len(t.Nodes) - 1; last < 0 || !slices.Contains(node, t.Nodes[last][0]) {
+				t.Nodes = append(t.Nodes, nil)
+			}
+			last := len(t.Nodes) - 1
+			t.Nodes[last] = append(t.Nodes[last], r)
+		}
+	}
+	return all
+}
+
 // Held is what a rank of a stage holds of a chunk.
 func (c *Costs) Held(ranks []int, x Chunk) costmodel.ChunkBytes {
 	k := c.key(ranks, &x)

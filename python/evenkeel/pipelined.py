@@ -16,8 +16,10 @@ from .kernels import Kernel
 from .parts import join
 from .plan import PlanError
 from .port import ProcessGroup, backend_of
-from .stages import Pipeline, load_pipeline as loaded
+from .stages import SCHEMA, Pipeline, load_pipeline as loaded
 from .whole import Attend
+
+SERVED = "evenkeel.servedpipeline/v1"  # the schema of what a server gives
 
 # Of a layer: y [tokens, hidden] of x, of where its tokens are in their sequences (int64 [tokens]) and of its
 # attention, which makes out [tokens, q_heads, head_dim] of q of that shape and of k, v [tokens, kv_heads, head_dim].
@@ -33,8 +35,8 @@ def load_pipeline(
     source: Union[str, "os.PathLike[str]", Mapping[str, Any]], *, q_heads: int, kv_heads: int, head_dim: int,
     dtype: str,
 ) -> Pipeline:
-    """Reads a plan of `evenkeel solve --pipeline` from a file or a document already parsed, for a model with such
-    heads. dtype: what travels between layers, f32, bf16 or f16. Raises PlanError, which names the field, for what cannot be
+    """Reads a plan of `evenkeel solve --pipeline` from a file or a document already parsed, or one that `evenkeel
+    serve --stages-of` gave, for a model with such heads. dtype: what travels between layers, f32, bf16 or f16. Raises PlanError, which names the field, for what cannot be
     run, and OSError for a file that cannot be read."""
     if not isinstance(source, Mapping):
         try:
@@ -55,6 +57,8 @@ def load_pipeline(
         raise PlanError("devices: want a list with the device of every rank")
     model = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
     ranks = [{"rank": r, "device": d} for r, d in enumerate(devices)]
+    if source.get("schema") == SERVED:
+        source = {**source, "schema": SCHEMA}
     return loaded({**source, "ranks": ranks, "job": {"model": model, "dtype": dtype}}, len(ranks))
 
 

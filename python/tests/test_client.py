@@ -187,7 +187,7 @@ class Methods(Case):
 
     def test_a_pipeline(self) -> None:
         """Of a server that plans on stages: the document that load_pipeline takes, and no groups."""
-        staged = {"schema": "evenkeel.pipelineplan/v1", "devices": ["a"], "lengths_tokens": [4, 3], "layers": 2,
+        staged = {"schema": "evenkeel.servedpipeline/v1", "devices": ["a"], "lengths_tokens": [4, 3], "layers": 2,
                   "stages": [{"ranks": [0], "layers": 2}], "chunks": [{"sequence": -1, "whole": [0, 1]}],
                   "recomputed_layers": [[0]], "orders": [[{"chunk": 0}, {"chunk": 0, "backward": True}]],
                   "step_s": 0.7}

@@ -78,6 +78,8 @@ class TestLoadPipeline(unittest.TestCase):
         ):
             with self.assertRaisesRegex(evenkeel.PlanError, "^" + said):
                 evenkeel.load_pipeline({**document, **changed}, **options)
+        served = evenkeel.load_pipeline({**document, "schema": "evenkeel.servedpipeline/v1"}, **sizes)
+        self.assertEqual(served, evenkeel.load_pipeline(document, **sizes))
         with self.assertRaises(OSError):
             evenkeel.load_pipeline("/no/such/plan.json", **sizes)
 

@@ -11,8 +11,8 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// Evenkeel is our planner. Stages are of one device type each, with as many devices and layers
-// as let all be busy for as long, the loss counted; there are no flights, for a stage
+// Evenkeel is our planner. Where the problem has no stages, they are of one device type each, with
+// as many devices and layers as let all be busy for as long, the loss counted; there are no flights, for a stage
 // takes whichever pass can begin first, and a sequence begins as soon as there is room for
 // it. It begins with several numbers of slices on the sets of stages that promise most, and
 // improves the best of these by changing the order of sequences, layers, what is computed
@@ -30,22 +30,26 @@ func (Evenkeel) Claims() Claims {
 
 // Solve implements Strategy.
 func (Evenkeel) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
-	return p.best(ctx, ctx, Published())
+	return p.best(ctx, Published())
 }
 
 // Online is our plan for who waits for it: like Evenkeel's, but for what infinipipe's
-// programmes would find. Today's strategies, which take milliseconds, heed no deadline, so that
-// there is a plan at any. Errors are those of Strategy.Solve.
+// programmes would find. A deadline that comes before there is any plan gets a single one, of
+// whole sequences. Errors are those of Strategy.Solve.
 func Online(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
-	return p.best(ctx, context.WithoutCancel(ctx), slices.DeleteFunc(Published(), func(s Strategy) bool { return s.Claims().Slow }))
+	plan, err := p.best(ctx, slices.DeleteFunc(Published(), func(s Strategy) bool { return s.Claims().Slow }))
+	if plan == nil && ctx.Err() != nil {
+		return p.soon()
+	}
+	return plan, err
 }
 
-// best is the best plan of our search and of others' strategies, until the context of either
-// ends, and what a search from there finds.
-func (p *Problem) best(ctx, theirs context.Context, others []Strategy) (*pipeline.Plan, error) {
+// best is the best plan of our search and of others' strategies, and what a search from there
+// finds.
+func (p *Problem) best(ctx context.Context, others []Strategy) (*pipeline.Plan, error) {
 	var best chosen
 	for _, s := range others {
-		plan, err := p.of(theirs, s)
+		plan, err := p.of(ctx, s)
 		best.take(p, plan, err)
 	}
 	own := p.search(ctx)

@@ -7,39 +7,9 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 )
 
-// typeRanks is the ranks of a device type, by node.
-type typeRanks struct {
-	device string
-	nodes  [][]int
-	count  int
-}
-
-// typesOf lists the device types in the order of their first ranks.
-func (p *Problem) typesOf() []*typeRanks {
-	var all []*typeRanks
-	for _, node := range p.Nodes() {
-		for _, r := range node {
-			device := p.Device(r)
-			at := slices.IndexFunc(all, func(t *typeRanks) bool { return t.device == device })
-			if at < 0 {
-				at = len(all)
-				all = append(all, &typeRanks{device: device})
-			}
-			t := all[at]
-			if last := len(t.nodes) - 1; last < 0 || !slices.Contains(node, t.nodes[last][0]) {
-				t.nodes = append(t.nodes, nil)
-			}
-			last := len(t.nodes) - 1
-			t.nodes[last] = append(t.nodes[last], r)
-			t.count++
-		}
-	}
-	return all
-}
-
 // cuts are the ways to cut a type's devices into stages of as many each: within every node, or
 // of as many whole nodes of one size. What is left over is left out.
-func (p *Problem) cuts(t *typeRanks) [][]pipeline.Stage {
+func (p *Problem) cuts(t pipeline.Type) [][]pipeline.Stage {
 	var all [][]pipeline.Stage
 	add := func(stages []pipeline.Stage) {
 		if len(stages) > 0 && len(stages) <= min(p.Layers, mostStages) && p.Fits(stages[0].Ranks) == nil {
@@ -47,19 +17,19 @@ func (p *Problem) cuts(t *typeRanks) [][]pipeline.Stage {
 		}
 	}
 	size := 0
-	for _, n := range t.nodes {
+	for _, n := range t.Nodes {
 		size = max(size, len(n))
 	}
 	for d := 1; d <= size; d++ {
 		var stages []pipeline.Stage
-		for _, n := range t.nodes {
+		for _, n := range t.Nodes {
 			for ; len(n) >= d; n = n[d:] {
 				stages = append(stages, pipeline.Stage{Ranks: n[:d:d]})
 			}
 		}
 		add(stages)
 	}
-	whole := slices.DeleteFunc(slices.Clone(t.nodes), func(n []int) bool { return len(n) < size })
+	whole := slices.DeleteFunc(slices.Clone(t.Nodes), func(n []int) bool { return len(n) < size })
 	for k := 2; k <= len(whole); k++ {
 		var stages []pipeline.Stage
 		for nodes := whole; len(nodes) >= k; nodes = nodes[k:] {
@@ -83,7 +53,7 @@ func (p *Problem) unequalShapes() [][]pipeline.Stage {
 		return [][]pipeline.Stage{p.Fixed}
 	}
 	shapes := [][]pipeline.Stage{nil}
-	types := p.typesOf()
+	types := p.Types()
 	for _, t := range types {
 		var more [][]pipeline.Stage
 		ways := p.cuts(t)

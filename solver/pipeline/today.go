@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -127,6 +128,25 @@ func (p *Problem) even(ctx context.Context, shapes [][]pipeline.Stage, chunked f
 		}
 	}
 	return best.result(ctx)
+}
+
+// soon is a plan that takes next to no time to make: whole sequences, packed, on the first of
+// the stages that there may be.
+func (p *Problem) soon() (*pipeline.Plan, error) {
+	shapes, err := p.shapes()
+	if err != nil {
+		return nil, err
+	}
+	tokens, all := units.Tokens(0), units.Tokens(0)
+	for _, n := range p.Lengths {
+		tokens, all = max(tokens, n), all+n
+	}
+	const most = 64 // chunks, or thereabouts
+	plan := planOf(shapes[0], []*flight{newFlight(p.packed(max(tokens, all/most)))}, nil)
+	if err := cmp.Or(p.Run(plan), p.alike(plan)); err != nil {
+		return nil, err
+	}
+	return plan, p.Run(plan)
 }
 
 // alike has as few layers of all chunks computed again as there is room for.
