@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-from typing import Any, Callable, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -14,9 +12,9 @@ from torch.utils.checkpoint import checkpoint
 from .flow import Stages, Through, fitting, process_groups
 from .kernels import Kernel
 from .parts import join
-from .plan import PlanError
+from .plan import PlanError, Source, opened
 from .port import ProcessGroup, backend_of
-from .stages import SCHEMA, Pipeline, load_pipeline as loaded
+from .stages import SCHEMA, Pipeline, pipeline_of
 from .whole import Attend
 
 SERVED = "evenkeel.servedpipeline/v1"  # the schema of what a server gives
@@ -31,35 +29,23 @@ _SAME_STAGES = "solve --stages-of plans a batch on the stages of an earlier plan
 Spans = Sequence[tuple[int, int, int]]
 
 
-def load_pipeline(
-    source: Union[str, "os.PathLike[str]", Mapping[str, Any]], *, q_heads: int, kv_heads: int, head_dim: int,
-    dtype: str,
-) -> Pipeline:
+def load_pipeline(source: Source, *, q_heads: int, kv_heads: int, head_dim: int, dtype: str) -> Pipeline:
     """Reads a plan of `evenkeel solve --pipeline` from a file or a document already parsed, or one that `evenkeel
-    serve --stages-of` gave, for a model with such heads. dtype: what travels between layers, f32, bf16 or f16. Raises PlanError, which names the field, for what cannot be
-    run, and OSError for a file that cannot be read."""
-    if not isinstance(source, Mapping):
-        try:
-            with open(source, encoding="utf-8") as file:
-                document = json.load(file)
-        except (ValueError, RecursionError) as error:
-            raise PlanError(f"{os.fspath(source)}: not a JSON document: {error}") from error
-        if not isinstance(document, dict):
-            raise PlanError(f"{os.fspath(source)}: want one JSON object")
-        try:
-            return load_pipeline(document, q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype)
-        except PlanError as error:
-            raise PlanError(f"{os.fspath(source)}: {error}") from error
-    if dtype not in ("f32", "bf16", "f16"):
-        raise PlanError(f"dtype: {dtype!r}: want f32, bf16 or f16")
-    devices = source.get("devices")
-    if not isinstance(devices, list) or not devices:
-        raise PlanError("devices: want a list with the device of every rank")
-    model = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    ranks = [{"rank": r, "device": d} for r, d in enumerate(devices)]
-    if source.get("schema") == SERVED:
-        source = {**source, "schema": SCHEMA}
-    return loaded({**source, "ranks": ranks, "job": {"model": model, "dtype": dtype}}, len(ranks))
+    serve --stages-of` gave, for a model with such heads. dtype: what travels between layers, f32, bf16 or f16.
+    Raises PlanError, which names the field, for what cannot be run, and OSError for a file that cannot be read."""
+    def read(document: Mapping[str, Any]) -> Pipeline:
+        if dtype not in ("f32", "bf16", "f16"):
+            raise PlanError(f"dtype: {dtype!r}: want f32, bf16 or f16")
+        devices = document.get("devices")
+        if not isinstance(devices, list) or not devices:
+            raise PlanError("devices: want a list with the device of every rank")
+        model = {"q_heads": q_heads, "kv_heads": kv_heads, "head_dim": head_dim}
+        ranks = [{"rank": r, "device": d} for r, d in enumerate(devices)]
+        if document.get("schema") == SERVED:
+            document = {**document, "schema": SCHEMA}
+        return pipeline_of({**document, "ranks": ranks, "job": {"model": model, "dtype": dtype}}, len(ranks))
+
+    return opened(source, read)
 
 
 class PipelineStage:

@@ -6,10 +6,13 @@ import json
 import operator
 import os
 from dataclasses import dataclass
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, TypeVar, Union
 
 SCHEMA = "evenkeel.plan/v2"
 MOST_CHUNKS = 4  # of a rank's heads
+
+Source = Union[str, "os.PathLike[str]", Mapping[str, Any]]  # of a document: a file, or parsed
+T = TypeVar("T")
 
 
 class PlanError(ValueError):
@@ -72,14 +75,19 @@ class Plan:
         return sum(s.end - s.start for s in self.segments[rank])
 
 
-def load_plan(source: Union[str, "os.PathLike[str]", Mapping[str, Any]]) -> Plan:
+def load_plan(source: Source) -> Plan:
     """Reads a plan from a file or a document already parsed, and checks that it can be run.
 
     Raises PlanError, which names the field, for another schema, a hole in the sequence, tokens or heads owned
     twice, and ranks that are not the plan's; OSError for a file that cannot be read.
     """
+    return opened(source, _plan_of)
+
+
+def opened(source: Source, of: Callable[[Mapping[str, Any]], T]) -> T:
+    """What `of` makes of a document, which may be in a file; its PlanError then names the file, too."""
     if isinstance(source, Mapping):
-        return _plan_of(source)
+        return of(source)
     try:
         with open(source, encoding="utf-8") as file:
             document = json.load(file)
@@ -88,7 +96,7 @@ def load_plan(source: Union[str, "os.PathLike[str]", Mapping[str, Any]]) -> Plan
     if not isinstance(document, dict):
         raise PlanError(f"{os.fspath(source)}: want one JSON object")
     try:
-        return _plan_of(document)
+        return of(document)
     except PlanError as error:
         raise PlanError(f"{os.fspath(source)}: {error}") from error
 

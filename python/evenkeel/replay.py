@@ -38,7 +38,7 @@ from .record import Journal, Recorder, gather
 from .rendezvous import Meeting, Wires, World, describe, package_hash
 from .request import Request, kernel_named
 from .staged import Staged, StagedCourse
-from .stages import SCHEMA, load_pipeline
+from .stages import SCHEMA, pipeline_of
 from .whole import Layers, model_of
 
 AnyWork = Union[Work, Staged]
@@ -227,7 +227,7 @@ def _work(document: Mapping[str, Any], asked: Request, number: int, size: int) -
         if value != want:
             raise PlanError(f"{name}: {value!r}: stages send each other whole layers' results, of the plan's own "
                             f"sequences: want {want!r}")
-    return Staged(load_pipeline(document, size))
+    return Staged(pipeline_of(document, size))
 
 
 def _course(work: AnyWork, asked: Request, in_twos: bool) -> AnyCourse:

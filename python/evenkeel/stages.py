@@ -113,7 +113,7 @@ class Pipeline:
         return out
 
 
-def load_pipeline(document: Mapping[str, Any], ranks: int) -> Pipeline:
+def pipeline_of(document: Mapping[str, Any], ranks: int) -> Pipeline:
     """A plan document with the job's model and dtype added, for so many ranks. Raises PlanError, which names the
     field."""
     if document.get("schema") != SCHEMA:

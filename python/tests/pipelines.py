@@ -18,7 +18,7 @@ from evenkeel import reference
 from evenkeel.flow import Flow, process_groups
 from evenkeel.plan import Segment
 from evenkeel.port import Batch, Message, Port
-from evenkeel.stages import SCHEMA, Pipeline, load_pipeline
+from evenkeel.stages import SCHEMA, Pipeline, pipeline_of
 from evenkeel.whole import Layer, Model
 
 Document = dict[str, Any]
@@ -131,7 +131,7 @@ class Stepped:
     def __init__(self, rank: int, of: Any, ranks: int, kind: str, kernel: evenkeel.Kernel) -> None:
         """of: a document, or a seed of a random one. All ranks of the world make this, also those beyond the
         pipeline's."""
-        self.plan = load_pipeline(of if isinstance(of, dict) else random_pipeline(of, ranks), ranks)
+        self.plan = pipeline_of(of if isinstance(of, dict) else random_pipeline(of, ranks), ranks)
         self.made = {key: dist.new_group(list(key[1])) for key in process_groups(self.plan)}
         self.rank, self.stage = rank, self.plan.stage_of(rank)
         self.kind, self.kernel = kind, kernel

@@ -17,7 +17,7 @@ from torch import Tensor
 import dense
 import evenkeel
 from evenkeel.chunk import ChunkRun, Stores, chunk_attention
-from evenkeel.stages import Pipeline, load_pipeline
+from evenkeel.stages import Pipeline, pipeline_of
 from pipelines import B, F, document
 
 Q, KV, DIM = 6, 2, 8
@@ -28,7 +28,7 @@ def four_chunks() -> Pipeline:
     the last, and one of 4 alone."""
     chunks = [((0, 0, 10), [1]), ((0, 10, 8), []), ((0, 18, 6), [2]), (None, [3])]
     order = [(0, F), (1, F), (2, F), (3, F), (2, B), (3, B), (1, B), (0, B)]
-    return load_pipeline(document([24, 5, 3, 4], chunks, [([0], 1)], [order], [[0] * 4], (Q, KV, DIM)), 1)
+    return pipeline_of(document([24, 5, 3, 4], chunks, [([0], 1)], [order], [[0] * 4], (Q, KV, DIM)), 1)
 
 
 class Passes:

@@ -9,7 +9,7 @@ from typing import Any
 from world import SixRanks
 
 from evenkeel.closed import SENDS, expected_stages
-from evenkeel.stages import Pipeline, load_pipeline
+from evenkeel.stages import Pipeline, pipeline_of
 from pipelines import B, F, Document, document, random_pipeline
 
 
@@ -37,7 +37,7 @@ class TestPipelines(SixRanks):
     def right(self, of: Any, ranks: int, kind: str, steps: int = 1, how: str = "Math") -> None:
         """All errors are small, nothing is left, and sent is what the closed form says."""
         doc = of if isinstance(of, dict) else random_pipeline(of, ranks)
-        plan = load_pipeline(doc, ranks)
+        plan = pipeline_of(doc, ranks)
         want = {k: n for k, n in expected_stages(plan, 24).bytes.items() if k[2] in SENDS}
         for rank, answer in enumerate(self.answers(ranks, "whole", of, ranks, kind, steps, how)):
             with self.subTest(of=of if isinstance(of, int) else "", rank=rank, how=how):
@@ -86,7 +86,7 @@ class TestPipelines(SixRanks):
         the one before is over, and one is over when all whom it sends to and receives from have begun theirs."""
         for of in (*range(40, 48), cut_heads(4), few_tokens()):
             with self.subTest(of=of if isinstance(of, int) else ""):
-                plan = load_pipeline(of if isinstance(of, dict) else random_pipeline(of, 6), 6)
+                plan = pipeline_of(of if isinstance(of, dict) else random_pipeline(of, 6), 6)
                 calls = self.answers(6, "called", of, 6)
                 played(calls)
                 for rank, mine in enumerate(calls):

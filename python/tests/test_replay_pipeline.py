@@ -16,7 +16,7 @@ from evenkeel import rendezvous, replay
 from evenkeel.closed import expected_stages
 from evenkeel.frames import Fault
 from evenkeel.request import Request
-from evenkeel.stages import Pipeline, load_pipeline
+from evenkeel.stages import Pipeline, pipeline_of
 from pipelines import B, F, document
 from starter import Ranks
 from test_replay import MODEL, THIRD
@@ -67,7 +67,7 @@ class TestReplayOfPipelines(unittest.TestCase):
                     self.assertGreater(errors[name], 0)
                     self.assertLessEqual(errors[name], limit)
         for i in (0, 3):
-            p = load_pipeline(plans[i], 3)
+            p = pipeline_of(plans[i], 3)
             want = expected_stages(p, MODEL["hidden"])
             self.assertEqual(result["exact"][i], {
                 "plan": i, "messages": len(want.bytes), "bytes": sum(want.bytes.values()),
@@ -147,13 +147,13 @@ class TestReplayOfPipelines(unittest.TestCase):
         for stage in of["stages"]:
             stage["ranks"] = [r + 1 for r in stage["ranks"]]
         result, lines = self.run_plans([of])
-        want = expected_stages(load_pipeline(of, 4), MODEL["hidden"])
+        want = expected_stages(pipeline_of(of, 4), MODEL["hidden"])
         self.assertEqual(result["exact"][0]["bytes"], sum(want.bytes.values()))
         self.assertGreater(result["numerics"][0]["layer"]["dx"], 0)
         self.assertEqual([x["t"] for x in lines if x["rank"] == 0], ["step"] * 2)
         for rank in range(1, 4):
             mine = [x for x in lines if (x["block"], x["rank"]) == (1, rank)]
-            self.check_spans(mine, load_pipeline(of, 4), rank)
+            self.check_spans(mine, pipeline_of(of, 4), rank)
 
 
 def passes(p: Pipeline, rank: int) -> Any:

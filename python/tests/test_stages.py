@@ -15,7 +15,7 @@ sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from evenkeel.closed import expected_stages
 from evenkeel.flow import process_groups
 from evenkeel.plan import PlanError
-from evenkeel.stages import Pass, Piece, load_pipeline
+from evenkeel.stages import Pass, Piece, pipeline_of
 from pipelines import B, F, Document, document
 
 Change = Callable[[Document], Any]
@@ -146,7 +146,7 @@ BAD: list[tuple[str, Change, str]] = [
 
 class TestReading(unittest.TestCase):
     def test_good(self) -> None:
-        p = load_pipeline(small(), 4)
+        p = pipeline_of(small(), 4)
         self.assertEqual((p.lengths, p.layers, p.dtype), ((5, 1, 3), 3, "f32"))
         self.assertEqual((p.q_heads, p.kv_heads, p.head_dim), (4, 2, 8))
         self.assertEqual(p.chunks, ((Piece(0, 0, 3, 3), Piece(1, 0, 1, 0)), (Piece(0, 3, 2, 3),),
@@ -160,7 +160,7 @@ class TestReading(unittest.TestCase):
 
     def test_rows(self) -> None:
         """Of 4, 2 and 3 tokens a rank of two has half, rounded down for the first one."""
-        p = load_pipeline(small(), 4)
+        p = pipeline_of(small(), 4)
         self.assertEqual([[tuple(p.rows(0, i, k)) for k in range(3)] for i in range(2)],
                          [[(0, 2), (0, 1), (0, 1)], [(2, 4), (1, 2), (1, 3)]])
         self.assertEqual([p.positions(0, k) for k in range(3)], [[(0, 0, 2)], [(0, 3, 4)], [(2, 0, 1)]])
@@ -173,7 +173,7 @@ class TestReading(unittest.TestCase):
     def test_plan_of_a_stage(self) -> None:
         """Heads are shared out evenly, whoever has tokens: of one token the last rank has it."""
         of = document([1], [(None, [0])], [([0, 1, 2, 3], 1)], [[(0, F), (0, B)]], [[0]], heads=(12, 4, 8))
-        plan = load_pipeline(of, 4).plan(0, 0)
+        plan = pipeline_of(of, 4).plan(0, 0)
         self.assertEqual([plan.tokens(r) for r in range(4)], [0, 0, 0, 1])
         self.assertEqual([[tuple(m) for m in g] for g in plan.groups], [[(r, 3) for r in range(4)]])
         self.assertEqual((plan.seq_len, plan.q_heads, plan.kv_heads, plan.head_dim), (1, 12, 4, 8))
@@ -181,7 +181,7 @@ class TestReading(unittest.TestCase):
     def test_process_groups(self) -> None:
         """One a stage, and of a boundary one in either direction, of both stages' ranks, rising."""
         both = (0, 1, 2)
-        self.assertEqual(process_groups(load_pipeline(small(), 4)),
+        self.assertEqual(process_groups(pipeline_of(small(), 4)),
                          [("", (0, 2)), ("", (1,)), ("0 to 1", both), ("1 to 0", both)])
 
     def test_refused(self) -> None:
@@ -190,7 +190,7 @@ class TestReading(unittest.TestCase):
                 d = copy.deepcopy(small())
                 change(d)
                 with self.assertRaises(PlanError) as found:
-                    load_pipeline(d, 4)
+                    pipeline_of(d, 4)
                 self.assertTrue(str(found.exception).startswith(said), str(found.exception))
 
 
@@ -211,7 +211,7 @@ class TestClosedForm(unittest.TestCase):
             (0, 1, "fwd.send"): 4 * hidden, (2, 1, "fwd.send"): 5 * hidden,
             (1, 0, "bwd.send"): 4 * hidden, (1, 2, "bwd.send"): 5 * hidden,
         }
-        got = expected_stages(load_pipeline(small(), 4), 24)
+        got = expected_stages(pipeline_of(small(), 4), 24)
         self.assertEqual(got.bytes, want)
         flops = {(r, d): each * 8 * heads * 22 for r, heads in ((0, 2), (1, 4), (2, 2))
                  for d, each in (("fwd", 4), ("bwd", 10))}
@@ -221,7 +221,7 @@ class TestClosedForm(unittest.TestCase):
         """Two ranks to three, 5 tokens: 0-2 and 2-5 to 0-1, 1-3 and 3-5. What rank 1 and 2 share is nothing."""
         orders = [[(0, F), (0, B)]] * 2
         of = document([5], [(None, [0])], [([1, 3], 1), ([0, 2, 4], 1)], orders, [[0], [0]], (6, 1, 4), "bf16")
-        sent = {k: n for k, n in expected_stages(load_pipeline(of, 5), 10).bytes.items() if k[2].endswith("send")}
+        sent = {k: n for k, n in expected_stages(pipeline_of(of, 5), 10).bytes.items() if k[2].endswith("send")}
         there = {(1, 0): 1, (1, 2): 1, (3, 2): 1, (3, 4): 2}
         want = {(a, b, "fwd.send"): n * 10 * 2 for (a, b), n in there.items()}
         want.update({(b, a, "bwd.send"): n * 10 * 2 for (a, b), n in there.items()})
