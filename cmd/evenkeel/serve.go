@@ -83,7 +83,7 @@ the latest. No network port is opened unless --listen asks for one, which wants
 	f.IntVar(&o.limits.Queue, "queue", o.limits.Queue, "batches that may wait to be planned; more are refused until some are done")
 	f.IntVar(&o.limits.Kept, "keep", o.limits.Kept, "how many plans are kept for their jobs: the latest")
 	f.IntVar(&o.limits.Sequences, "max-sequences", o.limits.Sequences, "most sequences of a batch")
-	f.StringVar(&o.staged.stagesOf, "stages-of", "", "a plan of solve --pipeline: batches are planned on its stages, ranks and layers, instead of in groups side by side")
+	f.StringVar(&o.staged.stagesOf, "stages-of", "", "the plan of a pipeline, as solve makes one: batches are planned on its stages, ranks and layers, instead of in groups side by side")
 	o.lawFlags(c)
 	recompute := c.Flags().Lookup("recompute")
 	recompute.Usage, recompute.DefValue = "none or full (default: whichever is faster, group by group)", ""
