@@ -127,10 +127,15 @@ func (p *Problem) reversed(stages []pipeline.Stage) []pipeline.Stage {
 
 // layered gives stages layers so that the busiest is as little so as can be: one after the
 // other each layer to the stage that has least to do with it. each is the seconds of all
-// chunks in a layer, extra what a stage has besides, most its layers at most; it is nil where
-// these are too few. Fixed stages have the layers that they have.
+// chunks in a layer, extra what a stage has besides, most its layers at most. Fixed stages have
+// the layers that they have. It is nil where there is no room.
 func (p *Problem) layered(stages []pipeline.Stage, each, extra []float64, most []int) []pipeline.Stage {
 	if p.Fixed != nil {
+		for s, x := range p.Fixed {
+			if most[s] < x.Layers {
+				return nil
+			}
+		}
 		return slices.Clone(p.Fixed)
 	}
 	out := slices.Clone(stages)

@@ -287,22 +287,3 @@ func TestBoundOnFixedStagesHasLossAndUpdate(t *testing.T) {
 		}
 	}
 }
-
-// A fixed stage with room for all that is kept, and for nothing to be computed again, which takes
-// room while it is, has a draft that fits.
-func TestAFixedStageWithRoomForAllThatIsKept(t *testing.T) {
-	m := published(1, 0)
-	m.Layers, m.LogitBytes, m.StateBytes = 1, 0, 0
-	stages := []pipeline.Stage{{Ranks: []int{0}, Layers: 1}}
-	p := batchOf(t, m, 5000)
-	kept := p.Memory(planOf(stages, []*flight{newFlight(p.packed(5000))}, nil))[0].Peak()
-	for room, want := range map[units.Bytes]bool{kept: true, kept - 1: false} {
-		m.Capacity = room
-		p = batchOf(t, m, 5000)
-		p.Fixed = stages
-		d := p.drafted(newDispatcher(p), stages, p.packed(5000))
-		if got := newDispatcher(p).plan(d); (got != nil) != want || got != nil && p.Room(got) != nil {
-			t.Errorf("room for %v: %+v", room, got)
-		}
-	}
-}
