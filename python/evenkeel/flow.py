@@ -58,7 +58,8 @@ class Way:
             self._going[chunk] = self._port.post(self._phase, chunk, _cut(x.contiguous(), mine, others), [])
 
     def answered(self, chunk: int) -> None:
-        """What the others made of a chunk has come: its message is gone, and is kept here no longer."""
+        """A chunk's message is gone, for what the others made of it has come or the library says so: it is kept here no
+        longer."""
         batch = self._going.pop(chunk, None)
         if batch is not None:
             with named(self._name, self._at):
