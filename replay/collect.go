@@ -48,7 +48,7 @@ func (r *run) header() *Header {
 	}
 	for i, p := range c.Plans {
 		run := p.run()
-		if !p.Several() {
+		if !p.Several() && !p.Tasks() {
 			run.Micro = c.micro()
 		}
 		if i < len(c.Inputs) {
@@ -78,6 +78,9 @@ func (p *Plan) run() PlanRun {
 	}
 	if p.stages != nil {
 		return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Micro: len(p.stages.Chunks), Model: &p.Job.Model, DType: p.Job.DType, Pipeline: p.stages}
+	}
+	if p.Tasks() {
+		return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Micro: len(p.tasks.Runs), DType: p.Job.DType, Tasks: p.tasks}
 	}
 	return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Job: p.Job, Layout: p.Layout()}
 }

@@ -20,7 +20,7 @@ import (
 
 // Plan is a plan document as it was read, to be handed to the ranks as it is. Of
 // a plan of batches or of a pipeline, solver.Plan has the ranks' devices and the model
-// and precision of the job alone.
+// and precision of the job alone; of a plan of tasks not the model.
 type Plan struct {
 	solver.Plan
 	Path   string
@@ -28,6 +28,7 @@ type Plan struct {
 	raw    jsontext.Value
 	micro  [][]part     // of a plan of batches
 	stages *PipelineRun // of a plan of a pipeline
+	tasks  *TasksRun    // of a plan of tasks
 }
 
 // Batch says that it is a plan of batches.
@@ -36,6 +37,9 @@ func (p *Plan) Batch() bool { return p.micro != nil }
 // Several says that it is a plan of several sequences, which has a step of its own: of
 // batches or of a pipeline.
 func (p *Plan) Several() bool { return p.Batch() || p.stages != nil }
+
+// Tasks says that it is a plan of several tasks.
+func (p *Plan) Tasks() bool { return p.tasks != nil }
 
 // LoadPlans reads plans and refuses those that no ranks can run, each by itself
 // and all in one run: another schema, tokens or heads that nobody or two ranks
@@ -80,6 +84,8 @@ func loadPlan(path string, of *Trained) (*Plan, error) {
 		return p, p.readBatch(data, of)
 	case err == nil && strings.HasPrefix(schema, pipelineKind):
 		return p, p.readPipeline(data, of)
+	case err == nil && strings.HasPrefix(schema, tasksKind):
+		return p, p.readTasks(data)
 	}
 	if err := doc.Decode(path, data, &p.Plan); err != nil {
 		return nil, err
@@ -119,6 +125,9 @@ func alike(a, b *Plan) error {
 	if a.Job.DType != b.Job.DType {
 		return fmt.Errorf("job.dtype: %q, %s has %q", b.Job.DType, a.Path, a.Job.DType)
 	}
+	if err := sameTasks(a, b); a.Tasks() || err != nil {
+		return err
+	}
 	if a.Several() && b.TwoBatch || a.TwoBatch && b.Several() {
 		return fmt.Errorf("two_batch_overlap: %v, %s has %v, and one of them is a plan of several sequences, whose steps have micro-batches of their own", b.TwoBatch, a.Path, a.TwoBatch)
 	}
@@ -154,11 +163,10 @@ func describe(m costmodel.Model) string {
 
 // runnable refuses what the rank program does not do, in the fields of a plan.
 func (p *Plan) runnable(parts string, docs []units.Tokens) error {
-	m := p.Job.Model
 	if p.Simulated {
 		return fmt.Errorf("%s: simulated: true: its devices exist only on a simulated backend; plan on a profile of devices that were measured", p.Path)
 	}
-	if p.Several() && len(docs) > 0 {
+	if (p.Several() || p.Tasks()) && len(docs) > 0 {
 		return optionError("docs", listed(docs), fmt.Sprintf("none, for %s says itself what is packed", p.Path))
 	}
 	if validDocs(docs, p.Job.SeqLen) != nil {
@@ -170,17 +178,30 @@ func (p *Plan) runnable(parts string, docs []units.Tokens) error {
 	if parts == PartsAttention && p.stages != nil {
 		return optionError("parts", parts, fmt.Sprintf("%s, for the stages of %s send each other the results of whole layers", PartsLayer, p.Path))
 	}
+	if parts == PartsAttention && p.Tasks() {
+		return optionError("parts", parts, fmt.Sprintf("%s, for the modules of %s hand on the results of whole layers", PartsLayer, p.Path))
+	}
 	if parts == PartsAttention {
 		return nil
 	}
-	const instead = "; replay its attention alone: --parts attention"
+	if p.Tasks() {
+		return p.runnableTasks()
+	}
+	if err := replayable(p.Job.Model); err != nil {
+		return fmt.Errorf("%s: job.model.%w; replay its attention alone: --parts attention", p.Path, err)
+	}
+	return nil
+}
+
+// replayable says what of a model the replayed layer does not have.
+func replayable(m costmodel.Model) error {
 	switch turned := m.RotaryDim; {
 	case m.Activation != "":
-		return fmt.Errorf("%s: job.model.activation: %q: the replayed layer has silu with a gate and gelu without%s", p.Path, m.Activation, instead)
+		return fmt.Errorf("activation: %q: the replayed layer has silu with a gate and gelu without", m.Activation)
 	case m.PositionRows == 0 && turned == 0 && m.HeadDim%2 != 0:
-		return fmt.Errorf("%s: job.model.head_dim: %d: the replayed layer turns pairs, want an even number%s", p.Path, m.HeadDim, instead)
+		return fmt.Errorf("head_dim: %d: the replayed layer turns pairs, want an even number", m.HeadDim)
 	case m.PositionRows == 0 && (turned < 0 || turned > m.HeadDim || turned%2 != 0):
-		return fmt.Errorf("%s: job.model.rotary_dim: %d: the replayed layer turns pairs, want an even number up to head_dim%s", p.Path, turned, instead)
+		return fmt.Errorf("rotary_dim: %d: the replayed layer turns pairs, want an even number up to head_dim", turned)
 	}
 	return nil
 }

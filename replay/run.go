@@ -58,7 +58,7 @@ type Config struct {
 	crowded bool // there are more threads than cores
 }
 
-// UsualLayers stands for 1 layer or, of pipelines alone, for all that they have.
+// UsualLayers stands for 1 layer or, of pipelines or tasks alone, for all that they have.
 const UsualLayers = -1
 
 const (
@@ -168,16 +168,23 @@ func (c *Config) validate() error {
 
 // usualLayers is how many layers are run unless it is said.
 func (c *Config) usualLayers() int {
-	if slices.ContainsFunc(c.Plans, func(p *Plan) bool { return p.stages == nil }) {
+	switch first := c.Plans[0]; {
+	case first.Tasks(): // then all are
+		return first.tasks.Layers()
+	case slices.ContainsFunc(c.Plans, func(p *Plan) bool { return p.stages == nil }):
 		return 1
+	default:
+		return first.stages.Layers
 	}
-	return c.Plans[0].stages.Layers
 }
 
 // asMany refuses to run fewer layers than a pipeline has, or more, also of plans beside it: their
 // steps would not compare.
 func (c *Config) asMany() error {
 	for _, p := range c.Plans {
+		if p.Tasks() && c.Layers != p.tasks.Layers() {
+			return optionError("layers", c.Layers, fmt.Sprintf("%d, the most that a module of %s has, for all layers of all modules are run", p.tasks.Layers(), p.Path))
+		}
 		if p.stages != nil && c.Layers != p.stages.Layers {
 			return optionError("layers", c.Layers, fmt.Sprintf("%d, for %s is of a pipeline, which runs all its layers, and plans beside it are to run as many", p.stages.Layers, p.Path))
 		}

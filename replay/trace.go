@@ -50,8 +50,8 @@ const (
 	PartsAttention = "attention"
 )
 
-// PlanRun is a plan that was run: of one sequence with a job and a layout, or of
-// batches or a pipeline with the model that they train.
+// PlanRun is a plan that was run: of one sequence with a job and a layout, of
+// batches or a pipeline with the model that they train, or of tasks with their modules.
 type PlanRun struct {
 	Path     string           `json:"path"`
 	SHA256   string           `json:"sha256"`
@@ -61,8 +61,8 @@ type PlanRun struct {
 	// Batch: groups of ranks side by side, in micro-batches one after the other,
 	// after each of which all ranks meet.
 	Batch bool `json:"batch,omitzero"`
-	// Micro is the micro-batches of a step, of a pipeline its chunks; of a plan of one sequence 2 where any plan of
-	// the run has its micro-batches in twos, else 0 for the one there is.
+	// Micro is the micro-batches of a step, of a pipeline its chunks, of tasks their runs; of a plan of one sequence 2
+	// where any plan of the run has its micro-batches in twos, else 0 for the one there is.
 	Micro int              `json:"micro_batches,omitzero"`
 	Model *costmodel.Model `json:"model,omitempty"`
 	DType op.DType         `json:"dtype,omitzero"`
@@ -71,10 +71,12 @@ type PlanRun struct {
 	Groups [][]GroupRun `json:"groups,omitempty"`
 	// Pipeline is the stages of a pipeline, and what goes through them; nil of other plans.
 	Pipeline *PipelineRun `json:"pipeline,omitempty"`
+	// Tasks are the modules of several tasks, and what of them runs where; nil of other plans.
+	Tasks *TasksRun `json:"tasks,omitempty"`
 }
 
 // Of are the model's layers that a step of the plan runs; of plans of other kinds than a
-// pipeline as many as the header says.
+// pipeline as many as the header says, of tasks in the module that has most.
 func (p *PlanRun) Of(h *Header) int {
 	if p.Pipeline != nil {
 		return p.Pipeline.Layers
@@ -109,17 +111,18 @@ type Numerics struct {
 }
 
 // LayerNumerics is how far a whole layer was from that of one device, or why it
-// was not compared.
+// was not compared; of a pipeline and of tasks, how far the whole step was.
 type LayerNumerics struct {
 	Out     float64 `json:"out"`
-	DX      float64 `json:"dx"` // gradient of the layer's input
+	DX      float64 `json:"dx"`          // gradient of the layer's input
+	DW      float64 `json:"dw,omitzero"` // of tasks, gradients of the weights once they are added up
 	Limit   float64 `json:"limit"`
 	Skipped string  `json:"skipped,omitempty"` // why; the errors are then 0 and mean nothing
 }
 
 // ExactCounts is what was counted on all ranks in one step of a plan and found
 // equal to what the plan says, to the last byte: of one layer's attention, in a pipeline on
-// every stage, and of what stages send each other.
+// every stage and of tasks in every run, and of what stages and runs send each other.
 type ExactCounts struct {
 	Plan     int         `json:"plan"`
 	Messages int64       `json:"messages"`
@@ -136,7 +139,7 @@ type Span struct {
 	Plan  int    `json:"plan"`
 	Rank  int    `json:"rank"`
 	Layer int    `json:"layer"`
-	MB    int    `json:"mb"`  // micro-batch
+	MB    int    `json:"mb"`  // micro-batch, chunk of a pipeline, run of tasks
 	Dir   Dir    `json:"dir"` // of the pass
 	Again bool   `json:"again,omitzero"`
 	Step  int    `json:"step"`           // of the ring
@@ -175,7 +178,7 @@ type SpanOp string
 
 // The ops of spans, in the order of a layer's forward pass.
 const (
-	StageWait SpanOp = "stage_wait" // of a pipeline, for what comes from another stage
+	StageWait SpanOp = "stage_wait" // of a pipeline, for what comes from another stage; of tasks, from another run
 	LinearIn  SpanOp = "linear_in"  // norm, QKV projection, rotation
 	A2AIn     SpanOp = "a2a_in"     // all-to-all before attention
 	RingWait  SpanOp = "ring_wait"  // for the keys and values of a ring step
@@ -183,12 +186,13 @@ const (
 	Merge     SpanOp = "merge"      // of their results
 	A2AOut    SpanOp = "a2a_out"
 	LinearOut SpanOp = "linear_out" // output projection, norm, MLP
+	GradWait  SpanOp = "grad_wait"  // of tasks, at the end: until the gradients of a run's weights are added up
 	Meet      SpanOp = "meet"       // of a plan of batches, after each micro-batch: until all ranks are done with it
 )
 
 // spanOps lists the ops in that order.
 func spanOps() []SpanOp {
-	return []SpanOp{StageWait, LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut, Meet}
+	return []SpanOp{StageWait, LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut, GradWait, Meet}
 }
 
 // Step is how long one rank took for one step of a plan, from its leaving the

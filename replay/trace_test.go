@@ -148,7 +148,7 @@ func TestWrongTracesAreRefusedWithTheField(t *testing.T) {
 		{1, `"reference":"dense"`, `"reference":"none"`, `numerics[0].reference: "none": want dense or sampled`},
 		{1, `"flops":1099511627776}]`, `"flops":-1}]`, "exact[1].flops: -1: must not be negative"},
 		{2, `"op"`, `"opp"`, `unknown key "opp" (did you mean "op"?)`},
-		{2, `"op":"attn"`, `"op":"atn"`, `x:2: op: "atn": want one of [stage_wait linear_in a2a_in ring_wait attn merge a2a_out linear_out meet]`},
+		{2, `"op":"attn"`, `"op":"atn"`, `x:2: op: "atn": want one of [stage_wait linear_in a2a_in ring_wait attn merge a2a_out linear_out grad_wait meet]`},
 		{2, `"dir":"fwd"`, `"dir":"up"`, `x:2: dir: "up": want fwd or bwd`},
 		{2, `"dir":"fwd"`, `"dir":"fwd","again":true`, "x:2: again: true: only a forward pass is run again, and only with recomputation"},
 		{2, `"dur_ns":0`, `"dur_ns":-1`, "x:2: dur_ns: -1: want 0 to"},

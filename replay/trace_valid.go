@@ -54,6 +54,9 @@ func (h *Header) validLists() error {
 		if err := h.Plans[i].validate(len(h.Ranks)); err != nil {
 			return fmt.Errorf("plans[%d].%w", i, err)
 		}
+		if x := h.Plans[i].Tasks; x != nil && (h.Parts != PartsLayer || h.Layers != x.Layers()) {
+			return fmt.Errorf("parts, layers: %q, %d: plan %d is of tasks, whose modules hand on the results of whole layers, all %d of them: want %s, %d", h.Parts, h.Layers, i, x.Layers(), PartsLayer, x.Layers())
+		}
 		if h.Parts == PartsAttention && h.Plans[i].Pipeline != nil {
 			return fmt.Errorf("parts: %q: plan %d is a pipeline, whose stages send each other the results of whole layers: want %s", h.Parts, i, PartsLayer)
 		}
@@ -82,6 +85,9 @@ func (r Rank) validate(at int) error {
 }
 
 func (p *PlanRun) validate(ranks int) error {
+	if p.Tasks != nil {
+		return p.validTasks(ranks)
+	}
 	if p.Batch || p.Pipeline != nil {
 		return p.validSeveral(ranks)
 	}
@@ -130,6 +136,9 @@ func (p *PlanRun) validSeveral(ranks int) error {
 func (p *PlanRun) most(ranks int) (micro, steps int, again bool) {
 	if p.Pipeline != nil { // an all-to-all in is step 0, one out step 1
 		return p.Micro, 1, true
+	}
+	if p.Tasks != nil {
+		return p.Micro, 0, p.Tasks.Recompute == costmodel.RecomputeFull
 	}
 	if p.Batch { // a ring has no more groups than ranks
 		return p.Micro, ranks, true
@@ -185,7 +194,7 @@ func (n *Numerics) validate(plan int) error {
 	if err := within(n.Limit, errs); err != nil || n.Layer == nil {
 		return err
 	}
-	if err := within(n.Layer.Limit, []namedError{{"out", n.Layer.Out}, {"dx", n.Layer.DX}}); err != nil {
+	if err := within(n.Layer.Limit, []namedError{{"out", n.Layer.Out}, {"dx", n.Layer.DX}, {"dw", n.Layer.DW}}); err != nil {
 		return fmt.Errorf("layer.%w", err)
 	}
 	return nil
@@ -261,8 +270,10 @@ func (h *Header) validSpan(s *Span) error {
 		return fmt.Errorf("op: %q: want one of %v", s.Op, spanOps())
 	case h.Parts == PartsAttention && (s.Op == LinearIn || s.Op == LinearOut):
 		return fmt.Errorf("op: %q: only attention was run", s.Op)
-	case s.Op == StageWait && of.Pipeline == nil:
-		return fmt.Errorf("op: %q: stages are of a pipeline, and the plan is of none", s.Op)
+	case s.Op == StageWait && of.Pipeline == nil && of.Tasks == nil:
+		return fmt.Errorf("op: %q: of a pipeline's stages, or runs of tasks, and the plan is of neither", s.Op)
+	case s.Op == GradWait && of.Tasks == nil:
+		return fmt.Errorf("op: %q: gradients are added up of tasks alone, and the plan is of none", s.Op)
 	case s.Op == Meet && !of.Batch:
 		return fmt.Errorf("op: %q: ranks meet after micro-batches, and batch is false", s.Op)
 	case s.T0NS < 0 || s.T0NS > maxNS:

@@ -51,6 +51,7 @@ func (a *app) runTasks(ctx context.Context, o problem) error {
 	}
 	d.Schema, d.Tool, d.Created = multitask.Schema, tool, prices.created
 	d.Prices, d.Simulated = prices.words, prices.simulated
+	d.Options = prices.options
 	in, err := inputs(o.out, []string{o.tasks})
 	if err != nil {
 		return err
@@ -102,6 +103,7 @@ type taskPriceList struct {
 	words     string
 	created   string // the laws' date, so that the same inputs give the same bytes
 	simulated bool
+	options   costs.Options // of laws
 	inputs    []doc.Input
 	remarks   []string
 }
@@ -134,7 +136,8 @@ func (a *app) taskPrices(o problem, t *costs.Tasks) (taskPriceList, error) {
 	if recompute != costmodel.RecomputeNone && recompute != costmodel.RecomputeFull {
 		return taskPriceList{}, usagef("--recompute %s: want none or full for --tasks", o.recompute)
 	}
-	c, err := costs.FromLaws(costmodel.NewPredictor(laws.profile), t, laws.cluster, costs.Options{DType: dtype, Recompute: recompute})
+	options := costs.Options{DType: dtype, Recompute: recompute}
+	c, err := costs.FromLaws(costmodel.NewPredictor(laws.profile), t, laws.cluster, options)
 	if _, missing := errors.AsType[*costmodel.MissingLawError](err); missing {
 		return taskPriceList{}, usageError{o.orReferences(err)} // what was given does not suffice for any plan
 	}
@@ -148,6 +151,6 @@ func (a *app) taskPrices(o problem, t *costs.Tasks) (taskPriceList, error) {
 	}
 	return taskPriceList{
 		Costs: c, words: fmt.Sprintf("%s of %s on %s, %s", kind, orUnnamed(o.profile, "the reference profiles"), o.cluster, dtype),
-		created: laws.profile.Created, simulated: laws.profile.Simulated, inputs: laws.inputs, remarks: laws.remarks,
+		created: laws.profile.Created, simulated: laws.profile.Simulated, options: options, inputs: laws.inputs, remarks: laws.remarks,
 	}, nil
 }

@@ -21,10 +21,21 @@ type laws struct {
 
 // Options are how modules are trained.
 type Options struct {
-	DType op.DType
+	DType op.DType `json:"dtype,omitzero"`
 	// Recompute is RecomputeFull where only what goes into a layer is kept for its backward
 	// pass.
-	Recompute costmodel.Recompute
+	Recompute costmodel.Recompute `json:"recompute,omitzero"`
+}
+
+// Validate says what of them is none.
+func (o Options) Validate() error {
+	switch {
+	case !o.DType.Computes():
+		return fmt.Errorf("dtype: %q: want f32, bf16, f16 or fp8", string(o.DType))
+	case o.Recompute != costmodel.RecomputeNone && o.Recompute != costmodel.RecomputeFull:
+		return fmt.Errorf("recompute: %q: want %s or %s", string(o.Recompute), costmodel.RecomputeNone, costmodel.RecomputeFull)
+	}
+	return nil
 }
 
 // FromLaws prices tasks, whose modules have shapes, by the laws of a predictor, on a

@@ -46,7 +46,7 @@ func (p *Plan) Clone() *Plan {
 //
 // Errors: runs that are none, by Runs.
 func (c *Costs) Simulate(p *Plan) error {
-	if err := c.valid(p); err != nil {
+	if err := c.rules().hold(p); err != nil {
 		return err
 	}
 	free := make([]units.Seconds, c.Devices())
@@ -81,15 +81,29 @@ func (c *Costs) Simulate(p *Plan) error {
 	return nil
 }
 
-// valid says what of a plan's runs cannot be, whatever they take.
-func (c *Costs) valid(p *Plan) error {
-	left := make([]int, len(c.Tasks.Modules))
-	for m, x := range c.Tasks.Modules {
+// Validate says what of a plan's runs cannot be on so many devices, whatever they take.
+func (p *Plan) Validate(t *Tasks, devices int) error {
+	return rules{t.Modules, t.Needs(), devices}.hold(p)
+}
+
+// rules are what runs must hold.
+type rules struct {
+	modules []Module
+	needs   [][]int // Tasks.Needs
+	devices int
+}
+
+func (c *Costs) rules() rules { return rules{c.Tasks.Modules, c.Needs, c.Devices()} }
+
+// hold says where a plan does not hold them.
+func (k rules) hold(p *Plan) error {
+	left := make([]int, len(k.modules))
+	for m, x := range k.modules {
 		left[m] = x.Layers
 	}
 	wave := 0
 	for i, r := range p.Runs {
-		if err := c.run(p, r, left, wave); err != nil {
+		if err := k.run(p, r, left, wave); err != nil {
 			return fmt.Errorf("runs[%d].%w", i, err)
 		}
 		left[r.Module] -= r.Layers
@@ -97,7 +111,7 @@ func (c *Costs) valid(p *Plan) error {
 	}
 	for m, n := range left {
 		if n > 0 {
-			return fmt.Errorf("runs: %d of the %d layers of %s are in none", n, c.Tasks.Modules[m].Layers, c.Tasks.Modules[m].Name)
+			return fmt.Errorf("runs: %d of the %d layers of %s are in none", n, k.modules[m].Layers, k.modules[m].Name)
 		}
 	}
 	return nil
@@ -105,34 +119,34 @@ func (c *Costs) valid(p *Plan) error {
 
 // run says what of a run cannot be; left are the layers of every module that no run before
 // it has.
-func (c *Costs) run(p *Plan, r Run, left []int, wave int) error {
+func (k rules) run(p *Plan, r Run, left []int, wave int) error {
 	if r.Module < 0 || r.Module >= len(left) {
 		return fmt.Errorf("module: %d: want 0 to %d", r.Module, len(left)-1)
 	}
-	m := c.Tasks.Modules[r.Module]
+	m := k.modules[r.Module]
 	if r.Layers < 1 || r.Layers > left[r.Module] {
 		return fmt.Errorf("layers: %d of %s: want 1 to %d, which no run before has", r.Layers, m.Name, left[r.Module])
 	}
-	for _, need := range c.Needs[r.Module] {
+	for _, need := range k.needs[r.Module] {
 		if left[need] > 0 {
-			return fmt.Errorf("module: %s begins before the last %d layers of %s, which it needs", m.Name, left[need], c.Tasks.Modules[need].Name)
+			return fmt.Errorf("module: %s begins before the last %d layers of %s, which it needs", m.Name, left[need], k.modules[need].Name)
 		}
 	}
 	if r.Wave != wave && (r.Wave != wave+1 || !p.Waves) {
 		return fmt.Errorf("wave: %d after %d: want the same or the next, and 0 in a plan without waves", r.Wave, wave)
 	}
-	return c.shared(m, r)
+	return k.shared(m, r)
 }
 
 // shared says what of a run's ranks and shares cannot be.
-func (c *Costs) shared(m Module, r Run) error {
+func (k rules) shared(m Module, r Run) error {
 	if len(r.Ranks) == 0 || len(r.Ranks) != len(r.Samples) {
 		return fmt.Errorf("samples: of %d ranks, and ranks has %d: want as many, and one at least", len(r.Samples), len(r.Ranks))
 	}
 	total := 0
 	for i, rank := range r.Ranks {
-		if rank < 0 || rank >= c.Devices() || i > 0 && rank <= r.Ranks[i-1] {
-			return fmt.Errorf("ranks[%d]: %d: want rising ranks of 0 to %d", i, rank, c.Devices()-1)
+		if rank < 0 || rank >= k.devices || i > 0 && rank <= r.Ranks[i-1] {
+			return fmt.Errorf("ranks[%d]: %d: want rising ranks of 0 to %d", i, rank, k.devices-1)
 		}
 		if r.Samples[i] < 1 || r.Samples[i] > m.Batch {
 			return fmt.Errorf("samples[%d]: %d: want 1 to batch_samples, %d", i, r.Samples[i], m.Batch)

@@ -61,8 +61,8 @@ var allowed = map[string][]string{
 	"solver":                       {"solver/internal/strategy", "solver/internal/bound", "solver/internal/evenkeel", "solver/internal/hexiseq", "solver/internal/baseline", "solver/internal/analytic", "solver/recommend", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
 	"serve":                        {"solver/batch", "costmodel", "costmodel/pipeline", "internal/units", "internal/doc"},
 	"python":                       {},
-	"replay/comparison":            {"replay", "fit", "costmodel", "costmodel/pipeline", "internal/units", "internal/stats"},
-	"replay":                       {"python", "solver", "solver/batch", "solver/pipeline", "costmodel/pipeline", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
+	"replay/comparison":            {"replay", "fit", "costmodel", "costmodel/multitask", "costmodel/pipeline", "internal/units", "internal/stats"},
+	"replay":                       {"python", "solver", "solver/batch", "solver/multitask", "solver/pipeline", "costmodel/multitask", "costmodel/pipeline", "profile/backend/child", "profile/backend/torch", "profile/backend/torch/launch", "costmodel", "costmodel/op", "internal/units", "internal/doc"},
 	"results/profiles":             {"costmodel", "costmodel/op", "costmodel/groupcost", "internal/doc", "internal/spelling"},
 	"results":                      {"results/profiles", "replay", "replay/comparison", "solver", "solver/batch", "solver/multitask", "solver/pipeline", "solver/recommend", "costmodel/multitask", "costmodel/pipeline", "costmodel/groupcost", "costmodel/workload", "fit", "profile", "costmodel", "costmodel/op", "internal/units", "internal/stats", "internal/doc"},
 	"cmd/evenkeel": {

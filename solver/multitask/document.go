@@ -24,8 +24,10 @@ type Document struct {
 	// Simulated is true if the prices' laws were made on a simulated backend.
 	Simulated bool               `json:"simulated,omitzero"`
 	Modules   []multitask.Module `json:"modules"`
-	Devices   []PoolEntry        `json:"devices"`
-	Strategy  string             `json:"strategy"` // whose plan it is
+	// Options are empty of modules with curves.
+	multitask.Options
+	Devices  []PoolEntry `json:"devices"`
+	Strategy string      `json:"strategy"` // whose plan it is
 	// Taken is true if the user named the strategy and another one would be recommended.
 	Taken bool `json:"taken,omitzero"`
 	multitask.Plan
@@ -63,6 +65,11 @@ func (d *Document) Validate() error {
 	}
 	if found := order(&tasks, ranks, &d.Plan); len(found) > 0 {
 		return found[0]
+	}
+	if d.Options != (multitask.Options{}) {
+		if err := d.Options.Validate(); err != nil {
+			return err
+		}
 	}
 	switch {
 	case len(d.Memory) != ranks:
