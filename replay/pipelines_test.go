@@ -265,7 +265,7 @@ func TestATraceOfAPipelineReadsBackAndKeepsToItsChunks(t *testing.T) {
 		"heads":         {func(_ *Header, s *Span) { s.Chunk = 1 }, "chunk: 1: want 0 to 0"},
 		"again":         {func(_ *Header, s *Span) { s.Dir = Backward }, "again: true: only a forward pass"},
 		"meet":          {func(_ *Header, s *Span) { s.Again, s.Dir, s.Op = false, Backward, Meet }, `op: "meet": ranks meet after micro-batches`},
-		"elsewhere":     {func(h *Header, s *Span) { *h, s.Op, s.MB, s.Layer, s.Again = *batchHeader(), StageWait, 0, 0, false }, `op: "stage_wait": stages are of a pipeline`},
+		"elsewhere":     {func(h *Header, s *Span) { *h, s.Op, s.MB, s.Layer, s.Again = *batchHeader(), StageWait, 0, 0, false }, `op: "stage_wait": of a pipeline's stages, or runs of tasks`},
 		"no mb":         {func(h *Header, _ *Span) { h.Plans[0].Micro = 0 }, "plans[0].micro_batches: 0: want 1 to"},
 		"few mb":        {func(h *Header, _ *Span) { h.Plans[0].Micro = 2 }, "plans[0].micro_batches: 2: want as many as there are chunks, 3"},
 		"a batch":       {func(h *Header, _ *Span) { h.Plans[0].Batch = true }, "plans[0].pipeline: there is one, and batch is true"},

@@ -321,7 +321,7 @@ func smallTrace(f *testing.F) (head, rest []byte) {
 }
 
 // FuzzTrace: no input makes the reader panic, and what it accepts it accepts
-// again after being written. An empty head stands for a right one, "pipeline" for a pipeline's: the fuzzer
+// again after being written. An empty head stands for a right one, "pipeline" and "tasks" for theirs: the fuzzer
 // takes minutes to minimise what is as long as that.
 func FuzzTrace(f *testing.F) {
 	right, rest := smallTrace(f)
@@ -331,18 +331,19 @@ func FuzzTrace(f *testing.F) {
 	f.Add([]byte("pipeline"), rest)
 	f.Add([]byte("pipeline"), []byte(`{"t":"span","block":0,"plan":0,"rank":1,"layer":1,"mb":2,"dir":"fwd","step":0,"op":"stage_wait","t0_ns":0,"dur_ns":1,"bytes_out":0,"bytes_in":8,"flops":0}`+"\n"+
 		`{"t":"step","block":0,"plan":0,"rank":0,"dur_ns":1}`+"\n"+`{"t":"step","block":0,"plan":0,"rank":1,"dur_ns":1}`+"\n"+`{"t":"step","block":0,"plan":0,"rank":2,"dur_ns":1}`+"\n"+`{"t":"end","steps":3,"spans":1}`+"\n"))
-	staged := pipelineHeader()
-	staged.Schema = TraceSchema
-	of, err := json.Marshal(staged)
-	if err != nil {
-		f.Fatal(err)
+	f.Add([]byte("tasks"), []byte(`{"t":"span","block":0,"plan":0,"rank":1,"layer":2,"mb":2,"dir":"bwd","step":0,"op":"grad_wait","t0_ns":0,"dur_ns":1,"bytes_out":0,"bytes_in":8,"flops":0}`+"\n"+
+		`{"t":"step","block":0,"plan":0,"rank":0,"dur_ns":1}`+"\n"+`{"t":"step","block":0,"plan":0,"rank":1,"dur_ns":1}`+"\n"+`{"t":"step","block":0,"plan":0,"rank":2,"dur_ns":1}`+"\n"+`{"t":"end","steps":3,"spans":1}`+"\n"))
+	heads := map[string][]byte{"": right}
+	for name, h := range map[string]*Header{"pipeline": pipelineHeader(), "tasks": tasksHeader()} {
+		h.Schema = TraceSchema
+		of, err := json.Marshal(h)
+		if err != nil {
+			f.Fatal(err)
+		}
+		heads[name] = append(of, '\n')
 	}
-	of = append(of, '\n')
 	f.Fuzz(func(t *testing.T, head, rest []byte) {
-		switch string(head) {
-		case "":
-			head = right
-		case "pipeline":
+		if of, known := heads[string(head)]; known {
 			head = of
 		}
 		data := append(bytes.Clone(head), rest...)

@@ -55,11 +55,16 @@ A plan of a pipeline runs all layers of the model on its stages, all chunks in i
 order, with the layers computed again that it says. Each stage's attention is compared
 with one device's by itself, then the whole step.
 
+A plan of tasks runs all layers of all its modules, each device with its samples, and the
+exchange of their gradients. Results go to the modules that need them, and are added to
+what these are given.
+
 A step is one micro-batch of a plan of one sequence. If any of them has its
 micro-batches in twos (two_batch_overlap), a step of each has two, in twos or one
 after the other, so that steps compare.
 
-The embedding, the loss, the traffic of ZeRO and the optimizer are not run.
+The embedding, the loss, the traffic of ZeRO and the optimizer are not run; nor, but of
+tasks, the exchange of gradients.
 
 One host's ranks are started here, each with its own cores or GPU. Under
 torchrun, Slurm or another launcher start one task a rank, all with the same
@@ -72,7 +77,8 @@ and no trace is written.`,
   evenkeel replay a.plan.json b.plan.json --repeats 20 -o ab.trace.jsonl
   evenkeel replay a.plan.json --parts attention --docs 3k,1k,4k
   evenkeel replay a.batch.json --model config.json
-  evenkeel replay a.pipeline.json b.pipeline.json --model config.json`,
+  evenkeel replay a.pipeline.json b.pipeline.json --model config.json
+  evenkeel replay a.tasks.plan.json`,
 		Args: args(cobra.MinimumNArgs(1), "plans"),
 		RunE: func(c *cobra.Command, given []string) error {
 			if err := notEmpty(c, "output", "model", "dtype", "comm", "docs", "python"); err != nil {
@@ -89,7 +95,7 @@ and no trace is written.`,
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: the model of plans of batches and pipelines")
 	f.StringVar(&o.dtype, "dtype", "", "f32, bf16 or f16, of plans of batches and pipelines (default: f32 on processors, bf16 on GPUs)")
 	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer, or attention alone")
-	f.IntVar(&o.layers, "layers", 1, "layers of a step; of pipelines, and of plans beside them, all that the model has")
+	f.IntVar(&o.layers, "layers", 1, "layers of a step; of pipelines, and of plans beside them, all that the model has; of tasks all")
 	f.IntVar(&o.repeats, "repeats", 10, "blocks to record: passes over all plans")
 	f.IntVar(&o.warmup, "warmup", 2, "blocks before them, which are not recorded")
 	f.Uint64Var(&o.seed, "seed", 1, "of the inputs and of the order of plans")
@@ -211,7 +217,7 @@ func (o replaying) load(paths []string) ([]*replay.Plan, error) {
 	}
 	plans, err := replay.LoadPlansOf(paths, &replay.Trained{Model: model, DType: op.DType(o.dtype)})
 	if err == nil && !slices.ContainsFunc(plans, (*replay.Plan).Several) {
-		return nil, usagef("--model %s: all plans are of one sequence, and have their own model", o.model)
+		return nil, usagef("--model %s: goes with plans of batches and pipelines: all of these have models of their own", o.model)
 	}
 	return plans, err
 }

@@ -247,7 +247,7 @@ func TestReplayRefusesWrongPlansOfBatches(t *testing.T) {
 		{[]string{plan, "--model", model, "--dtype", "i9"}, exitUsage, "--dtype i9: want f32"},
 		{[]string{plan, "--model", model, "--dtype", "fp8"}, exitUsage, "--dtype fp8: want f32"},
 		{[]string{plan, "--model", model, "--docs", "100,101"}, exitUsage, "--docs 100,101: want none, for "},
-		{[]string{plans[0], "--model", model}, exitUsage, "all plans are of one sequence"},
+		{[]string{plans[0], "--model", model}, exitUsage, "all of these have models of their own"},
 		{[]string{plan, "--model", filepath.Join(dir, "none.json")}, exitFailed, "none.json"},
 	} {
 		out, err := exec.Command("evenkeel", append(append([]string{"replay"}, c.args...), "--python", "/no/such/python", "-o", filepath.Join(dir, "x.trace.jsonl"))...).CombinedOutput()
