@@ -1,7 +1,7 @@
-# Two unequal ranks of one machine without a GPU, measured: what docs/loop.sh and
-# docs/pipeline_loop.sh begin with. Sourced; LOOP is the folder, with a config.json of the
-# model in it, and BIN the binary. Sets fast, slow and cluster, and profile, which
-# profiled makes.
+# Two unequal ranks of one machine without a GPU, measured: what docs/loop.sh,
+# docs/pipeline_loop.sh and docs/tasks_loop.sh begin with. Sourced; LOOP is the folder, with
+# a config.json of the model in it, and BIN the binary. Sets fast, slow and cluster, and
+# profile, which profiled makes.
 
 # Limits in the environment would narrow the ranks that shall have none.
 unset OPENBLAS_CORETYPE ATEN_CPU_CAPABILITY MKL_ENABLE_INSTRUCTIONS ONEDNN_MAX_CPU_ISA
@@ -41,11 +41,11 @@ measure() { # folder, budget, ops
 # profiled measures and fits. Attention and GEMM are most of a step, so they have most of
 # the time. With KEEP=1 calibrations of this machine that were broken off, or are done, are
 # gone on with.
-profiled() { # time to measure attention and GEMM, and the rest
+profiled() { # time to measure attention and GEMM, and the rest; ops of the rest, if others
   [ "${KEEP:-}" = 1 ] || rm -rf "$LOOP"/compute "$LOOP"/rest
   say "calibrate: $fast and $slow, each on cores of its own, and gloo between them, for $1 and $2"
   measure compute "$1" attn_fwd,attn_bwd,gemm
-  measure rest "$2" norm,rope,swiglu,ce_chunk,lse_merge,adamw,send_recv,all_to_all,all_to_all_v,all_gather,all_reduce,overlap,mem_capacity,mem_reserve
+  measure rest "$2" "${3:-norm,rope,swiglu,ce_chunk,lse_merge,adamw,send_recv,all_to_all,all_to_all_v,all_gather,all_reduce,overlap,mem_capacity,mem_reserve}"
 
   say "fit: one profile of both recordings"
   "$BIN" fit "$LOOP"/{compute,rest}/calibration.rec.jsonl -o "$profile" > "$LOOP/fit.txt"
