@@ -22,6 +22,7 @@ const (
 	MergeOp     ReplayOp = "merge"      // merging a block's results with those before it
 	AllToAllOut ReplayOp = "a2a_out"    // includes waiting for late members
 	LinearOut   ReplayOp = "linear_out" // output projection, norm and MLP after the attention
+	LossOp      ReplayOp = "loss"       // behind the last layer: norm, logits and cross-entropy, forward and backward
 	MeetOp      ReplayOp = "meet"       // at the end of a micro-batch, waiting for all ranks
 )
 
@@ -33,7 +34,7 @@ const (
 
 // ReplayOps lists the stretches in the order of a forward layer.
 func ReplayOps() []ReplayOp {
-	return []ReplayOp{StageWait, LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut, MeetOp}
+	return []ReplayOp{StageWait, LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut, LossOp, MeetOp}
 }
 
 // Waits says whether the rank is idle during the stretch: it waits for bytes or for

@@ -13,6 +13,9 @@ type ChunkReplay struct {
 	Back   bool // the backward pass, from the last layer to the first
 	// Again is of how many of the first layers the backward pass runs the forward pass again.
 	Again int
+	// Loss is true of a forward pass behind which the chunk's loss is computed, each rank's of
+	// its tokens.
+	Loss bool
 	// Took gives computing times as in Simulator.Supposing; nil leaves all to the laws. Its
 	// keys have a place in the group as rank, a layer of the stage, and no micro-batch.
 	Took func(ReplayKey) (units.Seconds, bool)
@@ -41,13 +44,16 @@ func (w *ChunkReplay) passes() []stageOf {
 // context, and every whole sequence one, where Chunk takes sequences to be computed side by
 // side.
 //
-// Errors: those of Chunk; no layers, or more that are run again than there are.
+// Errors: those of Chunk; no layers, or more that are run again than there are; a loss behind a backward pass.
 func (p *Packer) ReplayedChunk(group Group, shares []float64, x Chunk, w ChunkReplay) (*Replayed, error) {
 	if err := x.validate(); err != nil {
 		return nil, err
 	}
 	if w.Layers < 1 || w.Again < 0 || w.Again > w.Layers || w.Again > 0 && !w.Back {
 		return nil, fmt.Errorf("%d layers, %d of them run again: want at least one, and from 0 to all of them again, in a backward pass", w.Layers, w.Again)
+	}
+	if w.Loss && w.Back {
+		return nil, fmt.Errorf("loss: of a backward pass: want it behind a forward pass, whose gradient it makes")
 	}
 	// One of its own: what the packer has priced is priced otherwise.
 	bare, err := newSim(p.sim.q, p.sim.job)
@@ -66,7 +72,28 @@ func (p *Packer) ReplayedChunk(group Group, shares []float64, x Chunk, w ChunkRe
 		r.meetAfter(g, 1)
 	}
 	r.chain(passes)
+	if w.Loss {
+		r.lose(w.Layers - 1)
+	}
 	return r.finish()
+}
+
+// lose adds the loss behind a layer.
+func (r *replaying) lose(layer int) {
+	longest := units.Seconds(0)
+	for i := range r.seats {
+		a := &r.seats[i]
+		if a.tokens == 0 {
+			continue
+		}
+		key := ReplayKey{Rank: a.rank, Layer: layer, Dir: ForwardPass, Op: LossOp}
+		t := r.supposed(key, r.lossTime(a))
+		r.out.Tasks = append(r.out.Tasks, ReplayTask{key, r.at[i], t})
+		r.at[i] += t
+		r.spent[i].busy[lossPart] += t
+		longest = max(longest, t)
+	}
+	r.out.Meeting += longest
 }
 
 // sequences are where those of a chunk lie, the slice's with its context.

@@ -1,6 +1,7 @@
 package costmodel
 
 import (
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -37,6 +38,46 @@ func drawnChunk(r *rand.Rand) Chunk {
 // unlike are ranks that share heads unequally, one of them slower.
 func unlike(t testing.TB, p *Profile) (Cluster, Group, []float64) {
 	return cluster(t, "1x(2 fast + 1 slow)", p, "bus", ""), Group{{0, 2}, {1, 1}, {2, 1}}, []float64{1. / 3, 1. / 3, 1. / 3}
+}
+
+// A loss comes behind the last layer on every rank, takes what the law says of its tokens, and
+// is no part of a backward pass.
+func TestALossComesBehindAForwardPass(t *testing.T) {
+	p := usual(t)
+	on, group, shares := unlike(t, p)
+	x := Chunk{Slice: 3000, More: true, Whole: []Documents{{600, 2}}}
+	j := testJob(on, []units.Tokens{x.Tokens()})
+	j.LossChunk = 700
+	k := packerOf(t, p, j)
+	bare, with := mustReplayChunk(t, k, group, shares, x, ChunkReplay{Layers: 2}), mustReplayChunk(t, k, group, shares, x, ChunkReplay{Layers: 2, Loss: true})
+	layers, err := NewLayers(NewPredictor(p), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := units.Seconds(0)
+	for r, device := range []string{"fast", "fast", "slow"} {
+		want, err := layers.Loss(device, 1400)
+		if err != nil || want <= 0 {
+			t.Fatal(want, err)
+		}
+		a, b := bare.Ranks[r], with.Ranks[r]
+		if math.Abs(float64((b.Compute-a.Compute)/want)-1) > 1e-9 || math.Abs(float64((b.End-a.End)/want)-1) > 1e-9 || b.Exposed != a.Exposed {
+			t.Errorf("rank %d: %+v, without the loss %+v: it takes %v", r, b, a, want)
+		}
+		last = max(last, b.End)
+	}
+	if with.Step.Mid != last || !(with.Step.Lo < last && last < with.Step.Hi) || len(with.Tasks) != len(bare.Tasks)+3 || with.Meeting <= bare.Meeting {
+		t.Errorf("%+v, meeting %v; %v without the loss", with.Step, with.Meeting, bare.Meeting)
+	}
+	given := mustReplayChunk(t, k, group, shares, x, ChunkReplay{Layers: 2, Loss: true, Took: func(k ReplayKey) (units.Seconds, bool) {
+		return 7, k == ReplayKey{Rank: 1, Layer: 1, Dir: ForwardPass, Op: LossOp}
+	}})
+	if d := given.Ranks[1].Compute - bare.Ranks[1].Compute; math.Abs(float64(d)-7) > 1e-9 || given.Ranks[0] != with.Ranks[0] {
+		t.Errorf("7 s supposed take %v; %+v", d, given.Ranks[0])
+	}
+	if _, err := k.ReplayedChunk(group, shares, x, ChunkReplay{Layers: 2, Back: true, Loss: true}); err == nil || !strings.Contains(err.Error(), "loss: of a backward pass") {
+		t.Error(err)
+	}
 }
 
 // Without a context a chunk is replayed as a sequence of packed documents on one all-to-all

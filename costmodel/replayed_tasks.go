@@ -163,7 +163,7 @@ func (r *replaying) finish() (*Replayed, error) {
 	var whole account
 	for p, once := range r.partAccounts(last) {
 		switch part(p) {
-		case lossPart, gradientSync, optimizerPart, idle:
+		case gradientSync, optimizerPart, idle: // no replay has them
 		default:
 			whole.merge(once, r.timesOf(part(p), r.spent[last], &once))
 		}

@@ -21,6 +21,7 @@ type request struct {
 	Batches      [][][]part       `json:"batches,omitempty"` // by plan: its micro-batches, null for a plan of one sequence
 	Parts        string           `json:"parts"`
 	Layers       int              `json:"layers"`
+	LossChunk    units.Tokens     `json:"loss_chunk,omitzero"`
 	Repeats      int              `json:"repeats"`
 	Warmup       int              `json:"warmup"`
 	Seed         uint64           `json:"seed"`

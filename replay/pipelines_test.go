@@ -166,6 +166,12 @@ func TestPipelinesRunWholeLayersOfTheirOwnSequences(t *testing.T) {
 	if err := p.runnable(PartsAttention, nil); !errors.As(err, &wrong) || wrong.Option != "parts" || !strings.Contains(wrong.Want, "layer, for the stages of "+p.Path) {
 		t.Error(err)
 	}
+	if err := p.runnable(PartsLoss, nil); err != nil {
+		t.Error(err)
+	}
+	if err := loadBatch(t, nil).runnable(PartsLoss, nil); !errors.As(err, &wrong) || wrong.Option != "parts" || !strings.Contains(wrong.Want, "is of no pipeline") {
+		t.Error(err)
+	}
 	if err := p.runnable(PartsLayer, []units.Tokens{101}); !errors.As(err, &wrong) || wrong.Option != "docs" || !strings.Contains(wrong.Want, "none, for "+p.Path) {
 		t.Error(err)
 	}
@@ -245,6 +251,11 @@ func pipelineHeader() *Header {
 	return h
 }
 
+// withLoss makes a header one of a run with the loss.
+func withLoss(h *Header) {
+	h.Parts, h.LossChunk, h.Numerics[0].Loss = PartsLoss, 8, &LossNumerics{DX: 1e-7, Limit: 1e-5}
+}
+
 // staged changes the pipeline of a header.
 func staged(change func(*PipelineRun)) func(*Header, *Span) {
 	return func(h *Header, _ *Span) { change(h.Plans[0].Pipeline) }
@@ -266,6 +277,13 @@ func TestATraceOfAPipelineReadsBackAndKeepsToItsChunks(t *testing.T) {
 		"again":         {func(_ *Header, s *Span) { s.Dir = Backward }, "again: true: only a forward pass"},
 		"meet":          {func(_ *Header, s *Span) { s.Again, s.Dir, s.Op = false, Backward, Meet }, `op: "meet": ranks meet after micro-batches`},
 		"elsewhere":     {func(h *Header, s *Span) { *h, s.Op, s.MB, s.Layer, s.Again = *batchHeader(), StageWait, 0, 0, false }, `op: "stage_wait": of a pipeline's stages, or runs of tasks`},
+		"loss":          {func(h *Header, s *Span) { withLoss(h); s.Again, s.Op, s.Step = false, Loss, 0 }, ""},
+		"no loss":       {func(_ *Header, s *Span) { s.Again, s.Op, s.Step = false, Loss, 0 }, `op: "loss": no loss was run`},
+		"loss chunk":    {func(h *Header, _ *Span) { withLoss(h); h.LossChunk = 0 }, "loss_chunk_tokens: 0: want 1 to"},
+		"idle chunk":    {func(h *Header, _ *Span) { h.LossChunk = 1 }, "loss_chunk_tokens: 1: want 1 to"},
+		"wrong loss":    {func(h *Header, _ *Span) { withLoss(h); h.Numerics[0].Loss.DX = 1 }, "numerics[0].loss.dx: 1: want 0 to the limit"},
+		"stray loss":    {func(h *Header, _ *Span) { h.Numerics[0].Loss = &LossNumerics{Limit: 1} }, "numerics[0].loss: no loss was run"},
+		"a batch's":     {func(h *Header, s *Span) { *h = *batchHeader(); withLoss(h) }, `parts: "loss": plan 0 is no pipeline`},
 		"no mb":         {func(h *Header, _ *Span) { h.Plans[0].Micro = 0 }, "plans[0].micro_batches: 0: want 1 to"},
 		"few mb":        {func(h *Header, _ *Span) { h.Plans[0].Micro = 2 }, "plans[0].micro_batches: 2: want as many as there are chunks, 3"},
 		"a batch":       {func(h *Header, _ *Span) { h.Plans[0].Batch = true }, "plans[0].pipeline: there is one, and batch is true"},

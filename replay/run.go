@@ -30,8 +30,9 @@ type Config struct {
 	Tool    string      // that writes it
 	Created string      // RFC 3339, UTC
 
-	Parts        string // PartsLayer or PartsAttention
-	Layers       int    // of a step, or UsualLayers
+	Parts        string       // PartsLayer, PartsLoss or PartsAttention
+	LossChunk    units.Tokens // whose logits exist at a time, of PartsLoss
+	Layers       int          // of a step, or UsualLayers
 	Repeats      int
 	Warmup       int
 	Seed         uint64
@@ -141,8 +142,10 @@ func (c *Config) validate() error {
 		c.Layers = c.usualLayers()
 	}
 	switch {
-	case c.Parts != PartsLayer && c.Parts != PartsAttention:
-		return optionError("parts", strconv.Quote(c.Parts), PartsLayer+" or "+PartsAttention)
+	case !slices.Contains(allParts(), c.Parts):
+		return optionError("parts", strconv.Quote(c.Parts), strings.Join(allParts(), ", "))
+	case c.Parts == PartsLoss && (c.LossChunk < 1 || c.LossChunk > maxTokens):
+		return optionError("loss-chunk", int64(c.LossChunk), fmt.Sprintf("1 to %d tokens", int64(maxTokens)))
 	case !slices.Contains(kernels(), c.Kernel):
 		return optionError("kernel", strconv.Quote(c.Kernel), strings.Join(kernels(), ", "))
 	case !slices.Contains([]string{"", "gloo", "nccl"}, c.Backend):
@@ -307,7 +310,7 @@ func (r *run) meetingPoint(ctx context.Context) error {
 func (r *run) request(s seat) request {
 	c := r.config
 	q := request{
-		T: "run", Parts: c.Parts, Layers: c.Layers, Repeats: c.Repeats, Warmup: c.Warmup, Seed: c.Seed, Backend: r.backend, Kernel: c.Kernel,
+		T: "run", Parts: c.Parts, LossChunk: c.lossChunk(), Layers: c.Layers, Repeats: c.Repeats, Warmup: c.Warmup, Seed: c.Seed, Backend: r.backend, Kernel: c.Kernel,
 		Docs: c.Docs, Threads: s.threads, Cores: s.cores, Timeout: c.Timeout.Seconds(), Trace: r.traceFile(s.rank), Check: true, SampledAbove: c.SampledAbove,
 		Turns: r.mode == ModeOneGPU, SMs: s.sms,
 	}

@@ -19,9 +19,11 @@ type Header struct {
 	doc.Header
 	Backend string `json:"backend"` // of torch.distributed: gloo or nccl
 	Mode    string `json:"mode"`    // one of the modes below
-	Parts   string `json:"parts"`   // of a layer: PartsLayer or PartsAttention
+	Parts   string `json:"parts"`   // what is run: one of the Parts below
 	Layers  int    `json:"layers"`
-	Kernel  string `json:"kernel"` // of attention
+	// LossChunk is the number of tokens whose logits existed at a time, of PartsLoss.
+	LossChunk units.Tokens `json:"loss_chunk_tokens,omitzero"`
+	Kernel    string       `json:"kernel"` // of attention
 	// Docs are the lengths of the documents packed into the sequence; absent: one.
 	Docs    []units.Tokens `json:"docs_tokens,omitempty"`
 	Seed    uint64         `json:"seed"`                     // of the inputs and of the order of plans
@@ -44,9 +46,11 @@ const (
 	ModeNCCL   = "nccl"      // a GPU each
 )
 
-// What is run of a layer.
+// What is run: whole layers, these and the loss of a pipeline's chunks behind them, or of layers
+// the attention alone.
 const (
 	PartsLayer     = "layer"
+	PartsLoss      = "loss"
 	PartsAttention = "attention"
 )
 
@@ -108,6 +112,14 @@ type Numerics struct {
 	Rows      int     `json:"rows"`      // sampled; 0: all
 	// Layer is the same of a whole layer; absent where only attention was run.
 	Layer *LayerNumerics `json:"layer,omitempty"`
+	// Loss is the same of the loss; absent where none was run.
+	Loss *LossNumerics `json:"loss,omitempty"`
+}
+
+// LossNumerics is how far the gradient of the loss was from that of one device.
+type LossNumerics struct {
+	DX    float64 `json:"dx"`
+	Limit float64 `json:"limit"`
 }
 
 // LayerNumerics is how far a whole layer was from that of one device, or why it
@@ -186,13 +198,14 @@ const (
 	Merge     SpanOp = "merge"      // of their results
 	A2AOut    SpanOp = "a2a_out"
 	LinearOut SpanOp = "linear_out" // output projection, norm, MLP
+	Loss      SpanOp = "loss"       // of a pipeline, behind its last layer: forward and backward
 	GradWait  SpanOp = "grad_wait"  // of tasks, at the end: until the gradients of a run's weights are added up
 	Meet      SpanOp = "meet"       // of a plan of batches, after each micro-batch: until all ranks are done with it
 )
 
 // spanOps lists the ops in that order.
 func spanOps() []SpanOp {
-	return []SpanOp{StageWait, LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut, GradWait, Meet}
+	return []SpanOp{StageWait, LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut, Loss, GradWait, Meet}
 }
 
 // Step is how long one rank took for one step of a plan, from its leaving the

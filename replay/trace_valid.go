@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -26,8 +27,10 @@ func (h *Header) Validate() error {
 		return fmt.Errorf("mode: %q: want %s, %s or %s", h.Mode, ModeCPU, ModeOneGPU, ModeNCCL)
 	case (h.Mode == ModeNCCL) != (h.Backend == "nccl"):
 		return fmt.Errorf("mode: %q: cannot be with backend %s", h.Mode, h.Backend)
-	case h.Parts != PartsLayer && h.Parts != PartsAttention:
-		return fmt.Errorf("parts: %q: want %s or %s", h.Parts, PartsLayer, PartsAttention)
+	case !slices.Contains(allParts(), h.Parts):
+		return fmt.Errorf("parts: %q: want %s", h.Parts, strings.Join(allParts(), ", "))
+	case h.Parts == PartsLoss && (h.LossChunk < 1 || h.LossChunk > maxTokens), h.Parts != PartsLoss && h.LossChunk != 0:
+		return fmt.Errorf("loss_chunk_tokens: %d: want 1 to %d where parts is %s, else none", int64(h.LossChunk), int64(maxTokens), PartsLoss)
 	case h.Layers < 1 || h.Layers > maxLayers:
 		return fmt.Errorf("layers: %d: want 1 to %d", h.Layers, maxLayers)
 	case h.Kernel == "":
@@ -57,6 +60,9 @@ func (h *Header) validLists() error {
 		if x := h.Plans[i].Tasks; x != nil && (h.Parts != PartsLayer || h.Layers != x.Layers()) {
 			return fmt.Errorf("parts, layers: %q, %d: plan %d is of tasks, whose modules hand on the results of whole layers, all %d of them: want %s, %d", h.Parts, h.Layers, i, x.Layers(), PartsLayer, x.Layers())
 		}
+		if h.Parts == PartsLoss && h.Plans[i].Pipeline == nil {
+			return fmt.Errorf("parts: %q: plan %d is no pipeline: want %s", h.Parts, i, PartsLayer)
+		}
 		if h.Parts == PartsAttention && h.Plans[i].Pipeline != nil {
 			return fmt.Errorf("parts: %q: plan %d is a pipeline, whose stages send each other the results of whole layers: want %s", h.Parts, i, PartsLayer)
 		}
@@ -66,6 +72,8 @@ func (h *Header) validLists() error {
 	}
 	return h.validChecks()
 }
+
+func allParts() []string { return []string{PartsLayer, PartsLoss, PartsAttention} }
 
 func (r Rank) validate(at int) error {
 	switch {
@@ -174,6 +182,9 @@ func (h *Header) validChecks() error {
 		if err := h.Numerics[i].validate(i); err != nil {
 			return fmt.Errorf("numerics[%d].%w", i, err)
 		}
+		if h.Numerics[i].Loss != nil && h.Parts != PartsLoss {
+			return fmt.Errorf("numerics[%d].loss: no loss was run", i)
+		}
 		if err := h.Exact[i].validate(i); err != nil {
 			return fmt.Errorf("exact[%d].%w", i, err)
 		}
@@ -189,6 +200,11 @@ func (n *Numerics) validate(plan int) error {
 		return fmt.Errorf("reference: %q: want dense or sampled", n.Reference)
 	case n.Rows < 0:
 		return fmt.Errorf("rows: %d: must not be negative", n.Rows)
+	}
+	if n.Loss != nil {
+		if err := within(n.Loss.Limit, []namedError{{"dx", n.Loss.DX}}); err != nil {
+			return fmt.Errorf("loss.%w", err)
+		}
 	}
 	errs := []namedError{{"out", n.Out}, {"dq", n.DQ}, {"dk", n.DK}, {"dv", n.DV}}
 	if err := within(n.Limit, errs); err != nil || n.Layer == nil {
@@ -272,6 +288,8 @@ func (h *Header) validSpan(s *Span) error {
 		return fmt.Errorf("op: %q: only attention was run", s.Op)
 	case s.Op == StageWait && of.Pipeline == nil && of.Tasks == nil:
 		return fmt.Errorf("op: %q: of a pipeline's stages, or runs of tasks, and the plan is of neither", s.Op)
+	case s.Op == Loss && h.Parts != PartsLoss:
+		return fmt.Errorf("op: %q: no loss was run", s.Op)
 	case s.Op == GradWait && of.Tasks == nil:
 		return fmt.Errorf("op: %q: gradients are added up of tasks alone, and the plan is of none", s.Op)
 	case s.Op == Meet && !of.Batch:

@@ -125,8 +125,11 @@ func replayHead(p *printer, s *ReplaySummary) {
 	written(p, h.Tool, h.Created)
 	pipelines := len(slices.DeleteFunc(slices.Clone(h.Plans), func(x replay.PlanRun) bool { return x.Pipeline == nil }))
 	what := layersRun(plural(h.Layers, "whole layer"), pipelines, len(h.Plans))
-	if h.Parts == replay.PartsAttention {
+	switch h.Parts {
+	case replay.PartsAttention:
 		what = "the attention of " + layersRun(plural(h.Layers, "layer"), pipelines, len(h.Plans))
+	case replay.PartsLoss:
+		what += fmt.Sprintf(" and the loss, %s at a time,", h.LossChunk)
 	}
 	p.para("", fmt.Sprintf("%s forward and backward, mode %s, attention kernel %s, torch %s", what, h.Mode, h.Kernel, orNone(h.Ranks[0].Torch)))
 }
@@ -175,6 +178,9 @@ func worst(n *notes, e replay.Numerics) string {
 		text += n.mark("of the attention alone; the whole layer was not compared: " + l.Skipped)
 	default:
 		text += fmt.Sprintf("\nlayer %.1e of %.0e", max(l.Out, l.DX), l.Limit)
+	}
+	if e.Loss != nil {
+		text += fmt.Sprintf("\nloss %.1e of %.0e", e.Loss.DX, e.Loss.Limit)
 	}
 	return text
 }
@@ -239,8 +245,12 @@ func replayNotes(n *notes, h *replay.Header) {
 	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Pipeline != nil }) {
 		n.add("a pipeline runs all its layers; \"in 9\": 9 chunks; idle: also waiting for another stage")
 	}
-	n.add("bytes of every pair of ranks and FLOPs of every rank were counted and equal what the plan says",
-		"the embedding, the loss, the traffic of ZeRO and the optimizer were not run")
+	n.add("bytes of every pair of ranks and FLOPs of every rank were counted and equal what the plan says")
+	if h.Parts == replay.PartsLoss {
+		n.add("the embedding, the traffic of ZeRO and the optimizer were not run")
+	} else {
+		n.add("the embedding, the loss, the traffic of ZeRO and the optimizer were not run")
+	}
 }
 
 func hostsOf(h *replay.Header) []string {

@@ -62,8 +62,11 @@ func traceReport(w io.Writer, r *comparison.Report, all bool) error {
 func traceTitle(r *comparison.Report) string {
 	pipelines := len(slices.DeleteFunc(slices.Clone(r.Plans), func(x comparison.Plan) bool { return !x.Pipeline }))
 	what := layersRun(plural(r.Layers, "layer"), pipelines, len(r.Plans))
-	if r.Parts == replay.PartsAttention {
+	switch r.Parts {
+	case replay.PartsAttention:
 		what = "the attention of " + what
+	case replay.PartsLoss:
+		what += " and the loss"
 	}
 	return fmt.Sprintf("%s replay of %s: %s forward and backward (%s), %s", stamp(r.Simulated), plural(len(r.Plans), "plan"), what, r.Mode, plural(r.Blocks, "block"))
 }

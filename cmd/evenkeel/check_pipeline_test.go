@@ -97,12 +97,12 @@ func (p *played) staged(profile *costmodel.Profile, model costmodel.Model, x *re
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	predicted, err := costs.Replayed(&x.Plan, nil)
+	predicted, err := costs.Replayed(&x.Plan, prices.Replay{})
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	took := slowed(predicted, slower)
-	r, err := costs.Replayed(&x.Plan, func(k costmodel.ReplayKey) (units.Seconds, bool) { t, ok := took[k]; return t, ok })
+	r, err := costs.Replayed(&x.Plan, prices.Replay{Took: func(k costmodel.ReplayKey) (units.Seconds, bool) { t, ok := took[k]; return t, ok }})
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -27,6 +27,7 @@ type replaying struct {
 	out, parts, comm, kernel string
 	model, dtype             string
 	python, sampledAbove     string
+	lossChunk                string
 	docs                     []string
 	layers, repeats, warmup  int
 	seed                     uint64
@@ -53,7 +54,8 @@ The model, which such a plan does not hold, is named by --model.
 
 A plan of a pipeline runs all layers of the model on its stages, all chunks in its
 order, with the layers computed again that it says. Each stage's attention is compared
-with one device's by itself, then the whole step.
+with one device's by itself, then the whole step. With --parts loss the last stage
+computes every chunk's loss behind its forward pass, over the model's vocabulary.
 
 A plan of tasks runs all layers of all its modules, each device with its samples, and the
 exchange of their gradients. Results go to the modules that need them, and are added to
@@ -94,7 +96,8 @@ and no trace is written.`,
 	f.StringVarP(&o.out, "output", "o", "", "trace to write (default: the first plan's name with .trace.jsonl)")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: the model of plans of batches and pipelines")
 	f.StringVar(&o.dtype, "dtype", "", "f32, bf16 or f16, of plans of batches and pipelines (default: f32 on processors, bf16 on GPUs)")
-	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer, or attention alone")
+	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer; loss, of pipelines, which is layers and the loss of every chunk; or attention alone")
+	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time, with --parts loss")
 	f.IntVar(&o.layers, "layers", 1, "layers of a step; of pipelines, and of plans beside them, all that the model has; of tasks all")
 	f.IntVar(&o.repeats, "repeats", 10, "blocks to record: passes over all plans")
 	f.IntVar(&o.warmup, "warmup", 2, "blocks before them, which are not recorded")
@@ -161,6 +164,9 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 			return c, usagef("--docs: number %d: %w", i+1, err)
 		}
 		c.Docs = append(c.Docs, n)
+	}
+	if c.LossChunk, err = units.ParseTokens(o.lossChunk); err != nil {
+		return c, usagef("--loss-chunk %w", err)
 	}
 	if c.SampledAbove, err = units.ParseTokens(o.sampledAbove); err != nil {
 		return c, usagef("--sampled-above %w", err)

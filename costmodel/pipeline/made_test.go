@@ -144,6 +144,9 @@ func (m *made) replayed(ranks []int, x costmodel.Chunk, w costmodel.ChunkReplay)
 		layer(key, costmodel.LinearIn, costmodel.LinearOut)
 	}
 	for i := range ranks {
+		if w.Loss {
+			compute(i, costmodel.ReplayKey{Layer: w.Layers - 1, Dir: costmodel.ForwardPass}, costmodel.LossOp)
+		}
 		out.Ranks[i].End = at[i]
 	}
 	mid := slices.Max(at)

@@ -9,27 +9,33 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
+// Replay is what of a plan is run, and by whose times.
+type Replay struct {
+	// Loss is true where every chunk's loss is run, on the last stage behind its forward pass.
+	Loss bool
+	// Took gives computing times as in costmodel.Simulator.Supposing; nil leaves all to the
+	// laws. Its keys have ranks of the plan, chunks as micro-batches and layers of the model.
+	Took func(costmodel.ReplayKey) (units.Seconds, bool)
+}
+
 // Replayed predicts what replay runs of a plan: every layer on every chunk, forward and
-// backward, in the plan's orders, and none of embeddings, loss, exchange of gradients and
-// optimizer. Within a pass a stage's ranks go from layer to layer by themselves, each sequence
+// backward, in the plan's orders, if asked the loss, and none of embeddings, exchange of
+// gradients and optimizer. Within a pass a stage's ranks go from layer to layer by themselves, each sequence
 // in calls of its own (see costmodel.Packer.ReplayedChunk); between passes they wait as in
 // Simulate, until all of the stage are done and what the next pass needs is there, which is a
 // stretch stage_wait where it takes any time. Of that at most as long as the message takes is
 // exposed, the rest is skew, as is waiting for the slowest of the stage at the end of a pass.
-//
-// took gives computing times as in costmodel.Simulator.Supposing; nil leaves all to the laws.
-// Its keys have ranks of the plan, chunks as micro-batches and layers of the model.
 //
 // The interval is that of the passes of the stage that is at work for longest. As there is no
 // meeting after layers, Meeting is the step's time.
 //
 // Errors: a plan that is none, stages whose orders wait for each other, heads that a stage
 // cannot share equally, a missing law, prices that come from no laws.
-func (c *Costs) Replayed(p *Plan, took func(costmodel.ReplayKey) (units.Seconds, bool)) (*costmodel.Replayed, error) {
+func (c *Costs) Replayed(p *Plan, of Replay) (*costmodel.Replayed, error) {
 	if err := p.Validate(c.Lengths, c.Layers, c.Devices()); err != nil {
 		return nil, err
 	}
-	r := &replaying{c: c, plan: p.Clone(), took: took, known: map[replayKey]*costmodel.Replayed{}}
+	r := &replaying{c: c, plan: p.Clone(), of: of, known: map[replayKey]*costmodel.Replayed{}}
 	if err := r.passesTake(); err != nil {
 		return nil, err
 	}
@@ -49,7 +55,7 @@ func (c *Costs) Replayed(p *Plan, took func(costmodel.ReplayKey) (units.Seconds,
 type replaying struct {
 	c      *Costs
 	plan   *Plan // with the times of the replay
-	took   func(costmodel.ReplayKey) (units.Seconds, bool)
+	of     Replay
 	known  map[replayKey]*costmodel.Replayed // by the laws: many chunks and stages are alike
 	passes [2][][]*costmodel.Replayed        // forward and backward, by stage and chunk
 	first  []int                             // layer of the model, by stage
@@ -61,7 +67,7 @@ type replaying struct {
 type replayKey struct {
 	passKey
 	layers, again int
-	back          bool
+	back, loss    bool
 }
 
 // passesTake predicts all passes, and what is sent.
@@ -95,15 +101,15 @@ func (r *replaying) passesTake() error {
 // pass predicts one.
 func (r *replaying) pass(s, k int, back bool) (*costmodel.Replayed, error) {
 	of, x := &r.plan.Stages[s], &r.plan.Chunks[k]
-	w := costmodel.ChunkReplay{Layers: of.Layers, Back: back}
+	w := costmodel.ChunkReplay{Layers: of.Layers, Back: back, Loss: r.of.Loss && !back && s == len(r.plan.Stages)-1}
 	if back {
 		w.Again = r.plan.Recompute[s][k]
 	}
-	if r.took != nil {
-		w.Took = func(key costmodel.ReplayKey) (units.Seconds, bool) { return r.took(r.inRun(key, s, k)) }
+	if r.of.Took != nil {
+		w.Took = func(key costmodel.ReplayKey) (units.Seconds, bool) { return r.of.Took(r.inRun(key, s, k)) }
 		return r.c.from.replayed(of.Ranks, r.c.priced(x), w)
 	}
-	key := replayKey{r.c.key(of.Ranks, x), w.Layers, w.Again, back}
+	key := replayKey{r.c.key(of.Ranks, x), w.Layers, w.Again, back, w.Loss}
 	if known := r.known[key]; known != nil {
 		return known, nil
 	}

@@ -13,9 +13,9 @@ import (
 )
 
 // mustReplay predicts a replay of a plan, and checks what holds of any.
-func mustReplay(t testing.TB, c *Costs, p *Plan, took func(costmodel.ReplayKey) (units.Seconds, bool)) *costmodel.Replayed {
+func mustReplay(t testing.TB, c *Costs, p *Plan, of Replay) *costmodel.Replayed {
 	t.Helper()
-	r, err := c.Replayed(p, took)
+	r, err := c.Replayed(p, of)
 	if err != nil {
 		t.Fatalf("%v of %+v", err, p)
 	}
@@ -47,20 +47,20 @@ func mustReplay(t testing.TB, c *Costs, p *Plan, took func(costmodel.ReplayKey) 
 }
 
 // slowlyReplayed is when a replay's passes begin and end, in the way of slowly.
-func slowlyReplayed(t testing.TB, c *Costs, p *Plan, took func(costmodel.ReplayKey) (units.Seconds, bool)) (passes [][]*costmodel.Replayed, ops [][]Op) {
+func slowlyReplayed(t testing.TB, c *Costs, p *Plan, what Replay) (passes [][]*costmodel.Replayed, ops [][]Op) {
 	t.Helper()
 	layer := 0
 	for s, x := range p.Stages {
 		var of []*costmodel.Replayed
 		for _, o := range p.Orders[s] {
-			w := costmodel.ChunkReplay{Layers: x.Layers, Back: o.Backward}
+			w := costmodel.ChunkReplay{Layers: x.Layers, Back: o.Backward, Loss: what.Loss && !o.Backward && s+1 == len(p.Stages)}
 			if o.Backward {
 				w.Again = p.Recompute[s][o.Chunk]
 			}
-			if took != nil {
+			if what.Took != nil {
 				w.Took = func(k costmodel.ReplayKey) (units.Seconds, bool) {
 					k.Rank, k.Layer, k.Micro = x.Ranks[k.Rank], k.Layer+layer, o.Chunk
-					return took(k)
+					return what.Took(k)
 				}
 			}
 			pass, err := c.from.replayed(x.Ranks, c.priced(&p.Chunks[o.Chunk]), w)
@@ -105,15 +105,15 @@ func TestReplayedAgreesWithASlowSimulator(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		c := costsOf(t, drawnLengths(r, 7), 1+r.IntN(9), 1+r.IntN(20), &made{salt: seed})
 		p := drawnPlan(r, c)
-		var took func(costmodel.ReplayKey) (units.Seconds, bool)
+		of := Replay{Loss: seed%3 > 0}
 		if seed%2 > 0 {
 			other := &made{salt: seed + 1000}
-			took = func(k costmodel.ReplayKey) (units.Seconds, bool) {
+			of.Took = func(k costmodel.ReplayKey) (units.Seconds, bool) {
 				return units.Seconds(other.draw(string(k.Op)+k.Dir, 50)+float64(k.Rank+7*k.Micro+3*k.Layer)) * 1e-6, !k.Again
 			}
 		}
-		got := mustReplay(t, c, p, took)
-		passes, ops := slowlyReplayed(t, c, p, took)
+		got := mustReplay(t, c, p, of)
+		passes, ops := slowlyReplayed(t, c, p, of)
 		want := map[int][]costmodel.ReplayTask{}
 		exposed, sums, layer := map[int]units.Seconds{}, make([]costmodel.Estimate, len(p.Stages)), 0
 		for s, x := range p.Stages {
@@ -185,10 +185,10 @@ func TestAFasterStretchMakesNothingLater(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 12))
 		c := costsOf(t, drawnLengths(r, 6), 2+r.IntN(6), 6, &made{salt: seed})
 		p := drawnPlan(r, c)
-		before := mustReplay(t, c, p, nil)
+		before := mustReplay(t, c, p, Replay{})
 		computing := slices.DeleteFunc(slices.Clone(before.Tasks), func(k costmodel.ReplayTask) bool { return k.Op.Waits() })
 		which := computing[r.IntN(len(computing))]
-		after := mustReplay(t, c, p, func(k costmodel.ReplayKey) (units.Seconds, bool) { return which.Time / 10, k == which.ReplayKey })
+		after := mustReplay(t, c, p, Replay{Took: func(k costmodel.ReplayKey) (units.Seconds, bool) { return which.Time / 10, k == which.ReplayKey }})
 		ends := map[costmodel.ReplayKey]units.Seconds{}
 		for _, k := range before.Tasks {
 			ends[k.ReplayKey] = k.Start + k.Time
@@ -213,11 +213,11 @@ func TestReplayedPassesAreAskedForOnce(t *testing.T) {
 	c := costsOf(t, slices.Repeat([]units.Tokens{100}, 30), 8, 8, m)
 	p := f1b(8, 30)
 	p.Recompute[3][7] = 1
-	by := mustReplay(t, c, p, nil)
+	by := mustReplay(t, c, p, Replay{})
 	if m.asked["replayed"] != 3 {
 		t.Errorf("%d predictions, want one of a forward pass and two of backward ones", m.asked["replayed"])
 	}
-	same := mustReplay(t, c, p, func(costmodel.ReplayKey) (units.Seconds, bool) { return 0, false })
+	same := mustReplay(t, c, p, Replay{Took: func(costmodel.ReplayKey) (units.Seconds, bool) { return 0, false }})
 	if m.asked["replayed"] != 3+2*8*30 || same.Step != by.Step {
 		t.Errorf("%d predictions, %v and %v", m.asked["replayed"], same.Step, by.Step)
 	}
@@ -260,7 +260,7 @@ func TestReplayedTakesWhatSimulateSays(t *testing.T) {
 		if err := c.Simulate(p); err != nil {
 			t.Fatal(err)
 		}
-		if r := mustReplay(t, c, p, nil); !near(r.Step.Mid, p.Time) {
+		if r := mustReplay(t, c, p, Replay{}); !near(r.Step.Mid, p.Time) {
 			t.Errorf("%d stages: %v, simulated %v", len(stages), r.Step.Mid, p.Time)
 		}
 	}
@@ -288,7 +288,7 @@ func TestAReplayOnOneDeviceIsTheSumOfItsPasses(t *testing.T) {
 			sum += pass.Step.Mid
 		}
 	}
-	r := mustReplay(t, c, p, nil)
+	r := mustReplay(t, c, p, Replay{})
 	if !near(r.Step.Mid, sum) || !near(r.Ranks[0].Compute, sum) || r.Ranks[0].Exposed != 0 {
 		t.Errorf("%v, %+v; its passes take %v", r.Step.Mid, r.Ranks[0], sum)
 	}
@@ -301,7 +301,7 @@ func TestReplayedSaysWhyNot(t *testing.T) {
 	p.Orders[1] = []Op{{Chunk: 0}, {Chunk: 1}, {Chunk: 0, Backward: true}, {Chunk: 1, Backward: true}}
 	says := func(c *Costs, p *Plan, want string) {
 		t.Helper()
-		if _, err := c.Replayed(p, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := c.Replayed(p, Replay{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
@@ -310,7 +310,7 @@ func TestReplayedSaysWhyNot(t *testing.T) {
 	says(c, p, "stages[1].layers: 2: want 1 to 1")
 	for _, what := range []string{"send", "replayed"} {
 		lacking := costsOf(t, []units.Tokens{10, 20}, 2, 2, &made{lacks: what})
-		if _, err := lacking.Replayed(f1b(2, 2), nil); !errors.Is(err, errLacks) {
+		if _, err := lacking.Replayed(f1b(2, 2), Replay{}); !errors.Is(err, errLacks) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -49,7 +49,7 @@ class Span:
 
     direction: str
     step: int
-    op: str  # a2a_in, ring_wait, attn, merge, a2a_out; linear_in and linear_out of a whole layer; meet; stage_wait
+    op: str  # a2a_in, ring_wait, attn, merge, a2a_out; linear_in and linear_out of a whole layer; meet; stage_wait; loss
     t0_ns: int = 0
     dur_ns: int = 0
     bytes_out: int = 0

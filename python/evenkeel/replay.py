@@ -4,7 +4,7 @@ Started by evenkeel with the environment that torchrun sets, a request on stdin 
 frames. A step is `layers` layers forward and then backward on the rank's tokens; embedding, loss, optimizer
 and the traffic of sharded parameters are not run. Of a plan of batches a step is that of every micro-batch in
 turn, in each of which the rank's group has a packed sequence, and ends with all ranks' meeting. Of a pipeline a
-step is all layers of the model, on its stages, and all chunks. Where any plan
+step is all layers of the model, on its stages, and all chunks, and if asked the loss of each. Where any plan
 has two_batch_overlap, a step of every plan is two micro-batches of its sequence: of that one through the layers
 together, of the others one after the other.
 """
@@ -31,6 +31,7 @@ from .frames import Fault, Frames, read_request
 from .judge import LIMITS
 from .kernels import default_kernel
 from .lane import LaneError
+from .loss import Lost
 from .parts import Work, join, work_of
 from .plan import Plan, PlanError
 from .port import ExchangeError
@@ -152,7 +153,7 @@ class _Rank:
         """Makes layers and inputs and checks every plan: `numerics` and `exact` of the result."""
         asked, inputs = self._asked, Inputs(self._plan, self._asked.seed, self._device)
         layers: Optional[Layers] = None
-        if asked.parts == "layer":
+        if asked.parts != "attention":
             layers = Layers(model_of(asked.plans[0]), asked.seed, DTYPES[self._plan.dtype], self._device)
         numerics, exact = [], []
         for i, course in enumerate(self._courses if asked.check else []):
@@ -207,7 +208,7 @@ def _plans(asked: Request, world: World) -> list[AnyWork]:
             works.append(_work(document, asked, i, world.size))
             for plan in works[i].plans():
                 _like(plan, works[0].like)
-            model = model_of(document) if asked.parts == "layer" else None
+            model = model_of(document) if asked.parts != "attention" else None
             if model is not None and model != model_of(asked.plans[0]):
                 raise PlanError("job.model: another model than that of plan 0; replay them apart")
         except PlanError as error:
@@ -222,12 +223,20 @@ def _plans(asked: Request, world: World) -> list[AnyWork]:
 
 def _work(document: Mapping[str, Any], asked: Request, number: int, size: int) -> AnyWork:
     if document.get("schema") != SCHEMA:
+        if asked.parts == "loss":
+            raise PlanError("parts: 'loss': only of plans of pipelines: want 'layer'")
         return work_of(document, asked.batches_of(number), asked.docs_tokens, size)
-    for name, value, want in (("parts", asked.parts, "layer"), ("docs_tokens", asked.docs_tokens, None)):
-        if value != want:
+    for name, value, wants in (("parts", asked.parts, ("layer", "loss")), ("docs_tokens", asked.docs_tokens, (None,))):
+        if value not in wants:
             raise PlanError(f"{name}: {value!r}: stages send each other whole layers' results, of the plan's own "
-                            f"sequences: want {want!r}")
-    return Staged(pipeline_of(document, size))
+                            f"sequences: want {' or '.join(map(repr, wants))}")
+    pipeline = pipeline_of(document, size)
+    if asked.parts != "loss":
+        return Staged(pipeline)
+    vocab = document["job"]["model"].get("vocab")
+    if isinstance(vocab, bool) or not isinstance(vocab, int) or vocab < 1:
+        raise PlanError(f"job.model.vocab: {vocab!r}: want a whole number from 1 on, for the loss")
+    return Staged(pipeline, Lost(vocab, asked.loss_chunk, asked.seed, pipeline.dtype))
 
 
 def _course(work: AnyWork, asked: Request, in_twos: bool) -> AnyCourse:

@@ -18,7 +18,8 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
 class Request:
     """What a rank is asked to do; plans are documents of `evenkeel solve`. batches: for each plan its
     micro-batches (see parts.py), None for one of a single sequence. docs_tokens: lengths of packed documents,
-    the same in every plan. device: cpu, or cuda:N; by default what the plan's device types say.
+    the same in every plan. parts: attention, layer, or loss, which is layers and the loss behind them, of loss_chunk
+    tokens at a time. device: cpu, or cuda:N; by default what the plan's device types say.
     sampled_above: beyond so many tokens results are compared by samples. turns: ranks of a host, which share
     a GPU, compute one at a time, so that their spans do not contend. sms: of the GPU's multiprocessors, those
     that this rank is confined to, 0: all; sms_in_all: those of all ranks on that GPU."""
@@ -43,6 +44,7 @@ class Request:
     sms: int = 0
     sms_in_all: int = 0
     sampled_above: int = 8192
+    loss_chunk: int = 1024
 
     @staticmethod
     def of(frame: Mapping[str, Any]) -> "Request":
@@ -54,11 +56,11 @@ class Request:
         known = {f.name for f in fields(Request)}
         asked = Request(**{k: v for k, v in frame.items() if k in known and v not in (None, "")})
         for name, least in (("layers", 1), ("repeats", 0), ("warmup", 0), ("seed", 0), ("threads", 0),
-                            ("sampled_above", 0), ("sms", 0), ("sms_in_all", 0)):
+                            ("sampled_above", 0), ("sms", 0), ("sms_in_all", 0), ("loss_chunk", 1)):
             value = getattr(asked, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise Fault("usage", f"{name}: {value!r}: want a whole number from {least} on")
-        for name, choices in (("parts", ("layer", "attention")), ("backend", ("gloo", "nccl")),
+        for name, choices in (("parts", ("layer", "loss", "attention")), ("backend", ("gloo", "nccl")),
                               ("kernel", ("auto", *KERNELS))):
             if getattr(asked, name) not in choices:
                 raise Fault("usage", f"{name}: {getattr(asked, name)!r}: want {', '.join(choices)}")

@@ -12,6 +12,7 @@ from .compare_stages import CheckStages
 from .flow import Flow, process_groups
 from .frames import Place
 from .kernels import Kernel
+from .loss import Loss, Lost, compared
 from .parts import Members
 from .plan import Plan
 from .port import ProcessGroup
@@ -25,8 +26,9 @@ class Staged:
 
     in_twos, batched = False, True
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.pipeline = pipeline
+    def __init__(self, pipeline: Pipeline, lost: Optional[Lost] = None) -> None:
+        """lost: of the loss behind the last stage, where it is run."""
+        self.pipeline, self.lost = pipeline, lost
         self.made: Mapping[Members, ProcessGroup] = {}
 
     @property
@@ -53,10 +55,17 @@ class StagedCourse:
     def __init__(self, work: Staged) -> None:
         self.work = work
         self._flow: Optional[Flow] = None
+        self._loss: Optional[Loss] = None
+        self._gradients: dict[int, Tensor] = {}  # of the loss, by chunk
 
     def checked(self, of: Checking) -> tuple[dict[str, Any], dict[str, Any]]:
         """See compare."""
-        return CheckStages(self.work.pipeline, self.work.made, of).run()
+        entry, exact = CheckStages(self.work.pipeline, self.work.made, of).run()
+        if self.work.lost is not None:
+            assert of.layers is not None
+            loss = Loss(self.work.lost, of.layers.model, of.wires.device)
+            entry["loss"] = compared(loss, self.work.pipeline.stages[-1].ranks, of)
+        return entry, exact
 
     def prepare(
         self, rank: int, inputs: Inputs, kernel: Kernel, layers: Optional[Layers], trace: Recorder,
@@ -68,16 +77,19 @@ class StagedCourse:
         if pipeline.stage_of(rank) < 0:
             return
         s, place = pipeline.seat(rank)
+        if self.work.lost is not None and s + 1 == len(pipeline.stages):
+            self._loss = Loss(self.work.lost, layers.model, device)
         rows = [pipeline.rows(s, place, k) for k in range(len(pipeline.chunks))]
         self._tokens = [x.end - x.start for x in rows]
         self._given = [inputs.wide(name, torch.arange(max(self._tokens) if needed else 0), layers.model.hidden)
-                       for name, needed in (("x", s == 0), ("dy", s + 1 == len(pipeline.stages)))]
+                       for name, needed in (("x", s == 0), ("dy", s + 1 == len(pipeline.stages) and not self._loss))]
         stage = pipeline.stages[s]
         own = layers.at(stage.first, stage.layers)
         self._flow = Flow(pipeline, rank, own, kernel, self.work.made, device, trace)
 
     def clear(self) -> None:
         """Leaves nothing of the last step."""
+        self._gradients = {}
         if self._flow:
             self._flow.clear()
 
@@ -85,8 +97,15 @@ class StagedCourse:
         """One step."""
         if self._flow:
             x, dy = self._given
-            self._flow.run(self._first(x), self._first(dy), place=place)
+            if self._loss is None:
+                self._flow.run(self._first(x), self._first(dy), place=place)
+            else:
+                self._flow.run(self._first(x), self._gradients.pop, self._lose, place=place)
         self._trace.mb = 0
+
+    def _lose(self, chunk: int, y: Tensor) -> None:
+        assert self._loss is not None
+        self._gradients[chunk] = self._loss.gradient(y, self._trace)
 
     def _first(self, x: Tensor) -> Callable[[int], Tensor]:
         return lambda chunk: x[:self._tokens[chunk]]

@@ -87,7 +87,11 @@ func (c *making) warnings() []string {
 	if c.rec.Header.Mode == replay.ModeOneGPU {
 		out = append(out, "the ranks shared one GPU in turns: only their computing is judged")
 	}
-	return append(append(out, c.packedWarnings()...), "of a step only transformer layers are run: no embedding, loss, exchange of gradients or optimizer")
+	out = append(out, c.packedWarnings()...)
+	if c.rec.Header.Parts == replay.PartsLoss {
+		return append(out, "of a step only transformer layers and the loss are run: no embedding, exchange of gradients or optimizer")
+	}
+	return append(out, "of a step only transformer layers are run: no embedding, loss, exchange of gradients or optimizer")
 }
 
 // packedWarnings are those of plans of batches, of pipelines and of packed documents.

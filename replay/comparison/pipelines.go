@@ -15,6 +15,7 @@ type staged struct {
 	plan  *pipeline.Plan // in ranks of the cluster
 	ranks []int          // of the run, by rank of the cluster
 	model costmodel.Model
+	loss  bool // is run behind the last stage
 }
 
 // stages is the one part of a pipeline.
@@ -25,11 +26,15 @@ func (c *making) stages(x *replay.PlanRun) (*part, error) {
 	}
 	run := x.Pipeline
 	j := jobOn(x, place.cluster, slices.Max(run.Lengths))
+	h := c.rec.Header
+	if h.Parts == replay.PartsLoss {
+		j.LossChunk = h.LossChunk
+	}
 	costs, err := pipeline.FromLaws(c.predictor, j, run.Lengths)
 	if err != nil {
 		return nil, err
 	}
-	k := &staged{costs: costs, plan: run.Clone(), ranks: place.ranks, model: j.Model}
+	k := &staged{costs: costs, plan: run.Clone(), ranks: place.ranks, model: j.Model, loss: h.Parts == replay.PartsLoss}
 	for s := range k.plan.Stages {
 		k.plan.Stages[s].Ranks = place.seats(run.Stages[s].Ranks)
 	}
@@ -47,7 +52,7 @@ func (p *places) seats(ranks []int) []int {
 }
 
 func (k *staged) supposing(took func(costmodel.ReplayKey) units.Seconds) (*costmodel.Replayed, error) {
-	r, err := k.costs.Replayed(k.plan, inCluster(took, k.ranks))
+	r, err := k.costs.Replayed(k.plan, pipeline.Replay{Loss: k.loss, Took: inCluster(took, k.ranks)})
 	if err != nil {
 		return nil, err
 	}

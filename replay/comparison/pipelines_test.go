@@ -74,7 +74,7 @@ func TestPipelineStagesTakeTheirLaws(t *testing.T) {
 	}
 	p := w.plans[0].Clone()
 	p.Stages = stagesOf([]int{4, 2}, []int{0, 1}, []int{2, 3})
-	want, err := costs.Replayed(p, nil)
+	want, err := costs.Replayed(p, pipeline.Replay{})
 	if err != nil || x.step != want.Step || x.step.Mid <= 0 || len(x.tasks) != len(want.Tasks) {
 		t.Errorf("%+v, want %+v; %v", x.step, want, err)
 	}
@@ -83,6 +83,58 @@ func TestPipelineStagesTakeTheirLaws(t *testing.T) {
 		if k := want.Ranks[of]; end != k.End || computes != k.Compute {
 			t.Errorf("rank %d is done at %v and computes for %v, want %+v", r, end, computes, k)
 		}
+	}
+}
+
+// TestTheLossTakesItsLaw: behind the forward pass of each chunk the last stage's ranks have the
+// loss of their tokens, by its law, and nothing else is predicted otherwise than without it.
+func TestTheLossTakesItsLaw(t *testing.T) {
+	w, profile := relays()["loss"], madeUp(t, linkRate)
+	courseOf := func(h *replay.Header) *course {
+		x, err := (&making{rec: &Recording{Header: h}, profile: profile, predictor: costmodel.NewPredictor(profile)}).courseOf(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	h := w.header()
+	with := courseOf(h)
+	bare := w
+	bare.change = nil
+	without := map[costmodel.ReplayKey]units.Seconds{}
+	for _, k := range courseOf(bare.header()).tasks {
+		without[k.ReplayKey] = k.Time
+	}
+	j := jobOf(t, profile)
+	j.LossChunk = 512
+	layers, err := costmodel.NewLayers(costmodel.NewPredictor(profile), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lost := map[int]units.Tokens{}
+	for _, k := range with.tasks {
+		if k.Op == costmodel.StageWait {
+			continue // the loss is waited for
+		}
+		if k.Op != costmodel.LossOp {
+			if math.Abs(float64(k.Time-without[k.ReplayKey])) > 1e-12 {
+				t.Errorf("%+v without the loss takes %v", k, without[k.ReplayKey])
+			}
+			continue
+		}
+		x := w.plans[0].Chunks[k.Micro]
+		tokens := x.Slice
+		for _, i := range x.Whole {
+			tokens += w.plans[0].Lengths[i]
+		}
+		want, err := layers.Loss(h.Ranks[k.Rank].Device, tokens/2) // both ranks have half
+		if err != nil || k.Rank%2 != 1 || k.Layer != 2 || k.Dir != costmodel.ForwardPass || k.Again || math.Abs(float64(k.Time/want)-1) > 1e-9 {
+			t.Errorf("%+v of %d tokens, want %v; %v", k, tokens, want, err)
+		}
+		lost[k.Rank] += tokens
+	}
+	if len(lost) != 2 || lost[1] != 4476 || lost[3] != 4476 {
+		t.Errorf("losses of %v tokens", lost)
 	}
 }
 

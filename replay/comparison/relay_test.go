@@ -99,7 +99,14 @@ func relays() map[string]relay {
 		"unlike":    one(sliced(stagesOf([]int{2, 1}, []int{0, 1}, []int{2, 3}))),
 		"one stage": one(sliced(stagesOf([]int{2}, []int{0, 1, 2, 3}))),
 		"one rank":  one(sliced(stagesOf([]int{3}, []int{2}))),
+		"loss":      losing(one(sliced(stagesOf([]int{2, 1}, []int{0, 2}, []int{1, 3})))),
 	}
+}
+
+// losing has the loss behind the last stage.
+func losing(w relay) relay {
+	w.change = func(h *replay.Header) { h.Parts, h.LossChunk = replay.PartsLoss, 512 }
+	return w
 }
 
 func (w *relay) header() *replay.Header {

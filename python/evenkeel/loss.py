@@ -1,0 +1,133 @@
+"""The loss behind a model's last layer, as training frameworks run it: the final norm, the projection to the
+vocabulary and cross-entropy, so many tokens at a time, and their backward passes at once.
+
+The ops that a cost model charges it by: of a chunk's logits there is one matrix, float32, which becomes their
+gradient in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from . import reference
+from .compare import Checking
+from .drawn import DTYPES, Drawn
+from .judge import AFFORDABLE, LAYER, LIMITS, Found, Judge
+from .meter import Trace, timed
+from .nodes import EPS, rms
+from .whole import Model
+
+
+# FLOPs of the loss's reference.
+_REFERENCE = AFFORDABLE["cpu"] // 10
+
+
+@dataclass(frozen=True)
+class Lost:
+    """What a plan's loss is of. chunk: tokens whose logits exist at a time."""
+
+    vocab: int
+    chunk: int
+    seed: int
+    dtype: str
+
+
+class Loss:
+    """With weights of size 1/sqrt(inputs), and targets, that are the same on all ranks. Gradients of weights are
+    made and dropped, as no price has adding them up."""
+
+    def __init__(self, of: Lost, model: Model, device: torch.device) -> None:
+        self.of, self.model, dtype = of, model, DTYPES[of.dtype]
+        self._norm: list[Tensor] = []
+        for name, about in (("norm", 1.0), *((("bias", 0.0),) if model.layer_norm else ())):
+            w = Drawn(of.seed, f"loss {name}", model.hidden).filled(model.hidden, dtype=torch.float32, scale=0.1)
+            self._norm.append((w + about).to(device=device, dtype=dtype).requires_grad_())
+        self._head = Drawn(of.seed, "loss head", model.hidden * of.vocab).filled(
+            model.hidden, of.vocab, dtype=dtype, device=device, scale=model.hidden ** -0.5)
+
+    def enough(self) -> int:
+        """Tokens to compare: a chunk and a half, of a large vocabulary fewer."""
+        most = int(_REFERENCE) // (6 * self.model.hidden * self.of.vocab)
+        return max(1, min(self.of.chunk + (self.of.chunk + 1) // 2, most))
+
+    def gradient(self, x: Tensor, trace: Optional[Trace] = None) -> Tensor:
+        """Of the sum of the losses of x [tokens, hidden], by x."""
+        if not len(x):
+            return x
+        flops = 6 * len(x) * self.model.hidden * self.of.vocab
+        with timed(trace, "fwd", 0, "loss", flops, {"tokens": len(x)}):
+            return self._gradient(x)
+
+    def _gradient(self, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = x.detach().requires_grad_()
+            y = _normed(leaf, self._norm)
+        inside = y.detach()
+        dy = torch.empty_like(inside)
+        for lo in range(0, len(x), self.of.chunk):
+            rows = inside[lo:lo + self.of.chunk]
+            fall = _fall((rows @ self._head).float(), _targets(len(rows), self.of.vocab, x.device)).to(x.dtype)
+            torch.matmul(fall, self._head.t(), out=dy[lo:lo + len(rows)])
+            torch.matmul(rows.t(), fall)  # of the projection's weights
+        y.backward(dy)
+        for w in self._norm:
+            w.grad = None
+        assert leaf.grad is not None
+        return leaf.grad
+
+    def wanted(self, x: Tensor) -> Tensor:
+        """The same by autograd in float64, on the host."""
+        leaf, *norm = (t.detach().double().cpu() for t in (x, *self._norm))
+        leaf.requires_grad_()
+        if len(norm) == 2:
+            y = torch.nn.functional.layer_norm(leaf, leaf.shape[-1:], norm[0], norm[1], EPS)
+        else:
+            y = leaf * (leaf.square().mean(-1, keepdim=True) + EPS).rsqrt() * norm[0]
+        chunks = [min(self.of.chunk, len(x) - lo) for lo in range(0, len(x), self.of.chunk)]
+        targets = torch.cat([_targets(n, self.of.vocab, leaf.device)[:, 0] for n in chunks])
+        logits = y @ self._head.double().cpu()
+        torch.nn.functional.cross_entropy(logits, targets, reduction="sum").backward()
+        assert leaf.grad is not None
+        return leaf.grad
+
+
+def compared(loss: Loss, ranks: Sequence[int], of: Checking) -> dict[str, Any]:
+    """The entry's `loss`: how far its gradient is from that of one device on the ranks that have it. All ranks
+    call this."""
+    x = of.inputs.wide("x", torch.arange(loss.enough()), loss.model.hidden)
+    mine = loss.gradient(x) if of.meeting.world.rank in ranks else x[:0]
+
+    def errors(parts: list[list[Tensor]]) -> Found:
+        want = loss.wanted(x)
+        off = [reference.error(got.cpu(), want, float(want.norm())) if r in ranks else 0.0
+               for r, (got,) in enumerate(parts)]
+        limit = LAYER * LIMITS[loss.of.dtype]
+        return {"dx": off}, limit, {"limit": limit}
+
+    judge = Judge(f"plan {of.number}", of.meeting, of.wires, of.frames)
+    return judge.judged("loss", [mine], lambda r: [len(x) * (r in ranks)], errors)
+
+
+def _normed(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
+    if len(weights) == 2:
+        return torch.nn.functional.layer_norm(x, x.shape[-1:], weights[0], weights[1], EPS)
+    return rms(x, weights[0])
+
+
+def _targets(n: int, vocab: int, device: torch.device) -> Tensor:
+    """[n, 1], each another word as far as there are so many."""
+    return (torch.arange(n, device=device) % vocab).view(-1, 1)
+
+
+def _fall(logits: Tensor, targets: Tensor) -> Tensor:
+    """The gradient of the sum of the cross-entropies, in the logits' place. The losses, which training tells, are
+    made beside it: of each row the log-sum-exp, from its largest logit and that one's probability."""
+    top, place = torch.max(logits, -1, keepdim=True)
+    losses = top - logits.gather(1, targets)
+    torch.softmax(logits, -1, out=logits)
+    losses.sub_(logits.gather(1, place).log_())
+    return logits.scatter_add_(1, targets, torch.full_like(losses, -1.0))
