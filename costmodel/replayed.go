@@ -84,6 +84,9 @@ type ReplayWork struct {
 	Micro int
 	// AttentionOnly leaves the linear parts out, as replay does on request.
 	AttentionOnly bool
+	// Loss is true where every micro-batch's loss is computed behind its last layer, each
+	// rank's of its tokens. Micro-batches that go together have none.
+	Loss bool
 }
 
 // documents are where the packed documents lie.
@@ -104,8 +107,8 @@ func (w *ReplayWork) documents(seqLen units.Tokens) ([]Segment, error) {
 }
 
 // Replayed is the prediction of what replay runs: some layers forward and then backward,
-// with each layer's forward pass repeated where the job recomputes. Embedding, loss, the
-// exchange of gradients and the optimizer are not part of it.
+// with each layer's forward pass repeated where the job recomputes, and the loss between where
+// it is run. Embedding, the exchange of gradients and the optimizer are not part of it.
 type Replayed struct {
 	// Step is the makespan: ranks start together, the last one ends it, and in between
 	// they synchronise only through the messages they exchange.
@@ -144,6 +147,12 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 	if r.micro = max(1, w.Micro); r.micro != 2 {
 		w.Layout.Schedule = w.Layout.OneByOne()
 	}
+	if r.loss = -1; w.Loss {
+		r.loss = w.Layers - 1
+	}
+	if w.Loss && w.Layout.TwoBatch {
+		return nil, fmt.Errorf("loss: of micro-batches that go together: want them one by one")
+	}
 	if err := r.prepare(w.Layout); err != nil {
 		return nil, err
 	}
@@ -161,6 +170,7 @@ type replaying struct {
 	out   *Replayed
 	laws  [2][2]passLaws     // by direction and micro-batch of two that go together
 	micro int                // micro-batches of a step
+	loss  int                // the layer behind which the loss is, -1 for none
 	at    []units.Seconds    // when a seat is done with all before
 	ports [][2]units.Seconds // when its egress and ingress are
 	spent []spent
@@ -236,6 +246,7 @@ func (r *replaying) meet(layers int) {
 			r.meetAfter(g, times)
 		}
 	}
+	r.meetLoss(r.micro)
 }
 
 // meetAfter adds a pass, so many times, that all ranks begin and end together. None may be
@@ -243,6 +254,17 @@ func (r *replaying) meet(layers int) {
 func (r *replaying) meetAfter(g stageOf, times units.Seconds) {
 	r.pass(g)
 	r.out.Meeting += times * r.run.length
+}
+
+// meetLoss adds the losses of so many micro-batches, if there are any.
+func (r *replaying) meetLoss(micro int) {
+	for m := range micro {
+		longest := units.Seconds(0)
+		for i := 0; r.loss >= 0 && i < len(r.seats); i++ {
+			longest = max(longest, r.lossIn(stageOf{micro: m, layer: r.loss}, &r.seats[i]))
+		}
+		r.out.Meeting += longest
+	}
 }
 
 // stages are the passes of the layers in order of execution.
@@ -285,7 +307,30 @@ func (r *replaying) chain(passes []stageOf) {
 			a := &r.run.seats[i]
 			r.at[i], r.ports[i] = a.free, [2]units.Seconds{a.egress, a.ingress}
 		}
+		if r.loses(g) {
+			r.lose(g)
+		}
 	}
+}
+
+// loses says that a pass has the loss behind it.
+func (r *replaying) loses(g stageOf) bool { return g.layer == r.loss && !g.back && !g.again }
+
+// lose adds the loss behind a pass.
+func (r *replaying) lose(g stageOf) {
+	for i := range r.seats {
+		if a := &r.seats[i]; a.tokens > 0 {
+			t := r.lossIn(g, a)
+			r.out.Tasks = append(r.out.Tasks, ReplayTask{g.key(a.rank, 0, LossOp), r.at[i], t})
+			r.at[i] += t
+			r.spent[i].busy[lossPart] += t
+		}
+	}
+}
+
+// lossIn is what the loss behind a pass takes a seat.
+func (r *replaying) lossIn(g stageOf, a *seat) units.Seconds {
+	return r.supposed(g.key(a.rank, 0, LossOp), r.lossTime(a))
 }
 
 // pass simulates one. Its seats begin at times of their own.

@@ -63,7 +63,10 @@ func (p *Packer) ReplayedChunk(group Group, shares []float64, x Chunk, w ChunkRe
 	// Only now, for the model's longest sequence bounds no chunk.
 	bare.job.SeqLen = x.Tokens()
 	bare.context, bare.packed = x.Context, x.sequences()
-	r := &replaying{sim: bare, took: w.Took, out: new(Replayed), micro: 1}
+	r := &replaying{sim: bare, took: w.Took, out: new(Replayed), micro: 1, loss: -1}
+	if w.Loss {
+		r.loss = w.Layers - 1
+	}
 	if err := r.prepare(Contiguous(SplitByShares(x.Tokens(), shares), []Group{group})); err != nil {
 		return nil, err
 	}
@@ -71,29 +74,9 @@ func (p *Packer) ReplayedChunk(group Group, shares []float64, x Chunk, w ChunkRe
 	for _, g := range passes {
 		r.meetAfter(g, 1)
 	}
+	r.meetLoss(1)
 	r.chain(passes)
-	if w.Loss {
-		r.lose(w.Layers - 1)
-	}
 	return r.finish()
-}
-
-// lose adds the loss behind a layer.
-func (r *replaying) lose(layer int) {
-	longest := units.Seconds(0)
-	for i := range r.seats {
-		a := &r.seats[i]
-		if a.tokens == 0 {
-			continue
-		}
-		key := ReplayKey{Rank: a.rank, Layer: layer, Dir: ForwardPass, Op: LossOp}
-		t := r.supposed(key, r.lossTime(a))
-		r.out.Tasks = append(r.out.Tasks, ReplayTask{key, r.at[i], t})
-		r.at[i] += t
-		r.spent[i].busy[lossPart] += t
-		longest = max(longest, t)
-	}
-	r.out.Meeting += longest
 }
 
 // sequences are where those of a chunk lie, the slice's with its context.

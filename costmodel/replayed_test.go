@@ -3,6 +3,7 @@ package costmodel
 import (
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -183,6 +184,62 @@ func TestReplayedLeavesOut(t *testing.T) {
 	}
 	if merged <= 0 || r.Step.Source != Interpolated && r.Step.Source != Transferred {
 		t.Errorf("merging takes %v, the step rests on %q", merged, r.Step.Source)
+	}
+}
+
+// Each micro-batch's loss comes between its layers' forward and backward passes and takes what
+// its law says; nothing else takes other times for it, and ranks that meet wait for the longest.
+func TestReplayedLossesLieBetweenThePasses(t *testing.T) {
+	p := usual(t)
+	j := testJob(cluster(t, "1x(2 fast + 1 slow)", p, "bus", ""), []units.Tokens{700, 200, 300})
+	j.Recompute, j.LossChunk = RecomputeFull, 256
+	s, err := NewSimulator(NewPredictor(p), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := NewLayers(NewPredictor(p), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := ReplayWork{Layout: ringOf([]units.Tokens{700, 200, 300}), Layers: 2, Micro: 3}
+	bare, err := s.Replayed(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Loss = true
+	with, err := s.Replayed(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of, n, longest := map[ReplayKey]units.Seconds{}, 0, units.Seconds(0)
+	for _, k := range bare.Tasks {
+		of[k.ReplayKey] = k.Time
+	}
+	for i, k := range with.Tasks {
+		if k.Op != LossOp {
+			if !k.Op.Waits() && !near(k.Time, of[k.ReplayKey], 1e-9) {
+				t.Errorf("%+v without the loss takes %v", k, of[k.ReplayKey])
+			}
+			continue
+		}
+		n++
+		want, err := layers.Loss([]string{"fast", "fast", "slow"}[k.Rank], []units.Tokens{700, 200, 300}[k.Rank])
+		before, behind := with.Tasks[i-1], with.Tasks[i+1]
+		if err != nil || !near(k.Time, want, 1e-9) || k.Layer != 1 || before.Op != LinearOut || before.Again || before.Dir != ForwardPass || !behind.Again || behind.Micro != k.Micro || before.Micro != k.Micro {
+			t.Errorf("%+v, want %v; %v; between %+v and %+v", k, want, err, before, behind)
+		}
+		longest = max(longest, want)
+	}
+	if n != 9 || !near(with.Meeting-bare.Meeting, 3*longest, 1e-9) {
+		t.Errorf("%d losses; meeting %v, without them %v, the longest takes %v", n, with.Meeting, bare.Meeting, longest)
+	}
+	supposed, err := s.Supposing(w, func(k ReplayKey) (units.Seconds, bool) { return 7, k.Op == LossOp })
+	if err != nil || !near(supposed.Meeting-bare.Meeting, 21, 1e-9) {
+		t.Errorf("7 s supposed: meeting %v; %v", supposed.Meeting, err)
+	}
+	w.Layout.TwoBatch, w.Micro = true, 2
+	if _, err := s.Replayed(w); err == nil || !strings.Contains(err.Error(), "loss: of micro-batches that go together") {
+		t.Error(err)
 	}
 }
 

@@ -169,8 +169,15 @@ func TestPipelinesRunWholeLayersOfTheirOwnSequences(t *testing.T) {
 	if err := p.runnable(PartsLoss, nil); err != nil {
 		t.Error(err)
 	}
-	if err := loadBatch(t, nil).runnable(PartsLoss, nil); !errors.As(err, &wrong) || wrong.Option != "parts" || !strings.Contains(wrong.Want, "is of no pipeline") {
+	if err := loadBatch(t, nil).runnable(PartsLoss, nil); err != nil {
 		t.Error(err)
+	}
+	twos := *loadBatch(t, nil)
+	twos.TwoBatch = true
+	for _, p := range []*Plan{&twos, loadTasks(t, nil)} {
+		if err := p.runnable(PartsLoss, nil); !errors.As(err, &wrong) || wrong.Option != "parts" || !strings.Contains(wrong.Want, "layers alone are run") {
+			t.Error(err)
+		}
 	}
 	if err := p.runnable(PartsLayer, []units.Tokens{101}); !errors.As(err, &wrong) || wrong.Option != "docs" || !strings.Contains(wrong.Want, "none, for "+p.Path) {
 		t.Error(err)
@@ -283,7 +290,7 @@ func TestATraceOfAPipelineReadsBackAndKeepsToItsChunks(t *testing.T) {
 		"idle chunk":    {func(h *Header, _ *Span) { h.LossChunk = 1 }, "loss_chunk_tokens: 1: want 1 to"},
 		"wrong loss":    {func(h *Header, _ *Span) { withLoss(h); h.Numerics[0].Loss.DX = 1 }, "numerics[0].loss.dx: 1: want 0 to the limit"},
 		"stray loss":    {func(h *Header, _ *Span) { h.Numerics[0].Loss = &LossNumerics{Limit: 1} }, "numerics[0].loss: no loss was run"},
-		"a batch's":     {func(h *Header, s *Span) { *h = *batchHeader(); withLoss(h) }, `parts: "loss": plan 0 is no pipeline`},
+		"in twos":       {func(h *Header, _ *Span) { *h = *madeHeader(); h.Plans[1].Layout.TwoBatch = true; withLoss(h) }, `parts: "loss": the micro-batches of plan 1 go in twos`},
 		"no mb":         {func(h *Header, _ *Span) { h.Plans[0].Micro = 0 }, "plans[0].micro_batches: 0: want 1 to"},
 		"few mb":        {func(h *Header, _ *Span) { h.Plans[0].Micro = 2 }, "plans[0].micro_batches: 2: want as many as there are chunks, 3"},
 		"a batch":       {func(h *Header, _ *Span) { h.Plans[0].Batch = true }, "plans[0].pipeline: there is one, and batch is true"},

@@ -175,8 +175,8 @@ func (p *Plan) runnable(parts string, docs []units.Tokens) error {
 	if p.Job.DType == op.FP8 {
 		return fmt.Errorf("%s: job.dtype: %q: replay computes in f32, bf16 and f16; plan with --dtype bf16", p.Path, p.Job.DType)
 	}
-	if parts == PartsLoss && p.stages == nil {
-		return optionError("parts", parts, fmt.Sprintf("%s, for %s is of no pipeline", PartsLayer, p.Path))
+	if parts == PartsLoss && (p.TwoBatch || p.Tasks()) {
+		return optionError("parts", parts, fmt.Sprintf("%s, for of tasks and of plans with two_batch_overlap, such as %s, layers alone are run", PartsLayer, p.Path))
 	}
 	if parts == PartsAttention && p.stages != nil {
 		return optionError("parts", parts, fmt.Sprintf("%s, for the stages of %s send each other the results of whole layers", PartsLayer, p.Path))

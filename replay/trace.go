@@ -46,8 +46,8 @@ const (
 	ModeNCCL   = "nccl"      // a GPU each
 )
 
-// What is run: whole layers, these and the loss of a pipeline's chunks behind them, or of layers
-// the attention alone.
+// What is run: whole layers, these and the loss of every micro-batch or chunk behind them, or of
+// layers the attention alone.
 const (
 	PartsLayer     = "layer"
 	PartsLoss      = "loss"
@@ -198,7 +198,7 @@ const (
 	Merge     SpanOp = "merge"      // of their results
 	A2AOut    SpanOp = "a2a_out"
 	LinearOut SpanOp = "linear_out" // output projection, norm, MLP
-	Loss      SpanOp = "loss"       // of a pipeline, behind its last layer: forward and backward
+	Loss      SpanOp = "loss"       // behind the last layer: forward and backward
 	GradWait  SpanOp = "grad_wait"  // of tasks, at the end: until the gradients of a run's weights are added up
 	Meet      SpanOp = "meet"       // of a plan of batches, after each micro-batch: until all ranks are done with it
 )

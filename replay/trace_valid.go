@@ -60,8 +60,8 @@ func (h *Header) validLists() error {
 		if x := h.Plans[i].Tasks; x != nil && (h.Parts != PartsLayer || h.Layers != x.Layers()) {
 			return fmt.Errorf("parts, layers: %q, %d: plan %d is of tasks, whose modules hand on the results of whole layers, all %d of them: want %s, %d", h.Parts, h.Layers, i, x.Layers(), PartsLayer, x.Layers())
 		}
-		if h.Parts == PartsLoss && h.Plans[i].Pipeline == nil {
-			return fmt.Errorf("parts: %q: plan %d is no pipeline: want %s", h.Parts, i, PartsLayer)
+		if h.Parts == PartsLoss && h.Plans[i].Layout.TwoBatch {
+			return fmt.Errorf("parts: %q: the micro-batches of plan %d go in twos, of which layers alone are run: want %s", h.Parts, i, PartsLayer)
 		}
 		if h.Parts == PartsAttention && h.Plans[i].Pipeline != nil {
 			return fmt.Errorf("parts: %q: plan %d is a pipeline, whose stages send each other the results of whole layers: want %s", h.Parts, i, PartsLayer)

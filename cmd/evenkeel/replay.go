@@ -54,8 +54,7 @@ The model, which such a plan does not hold, is named by --model.
 
 A plan of a pipeline runs all layers of the model on its stages, all chunks in its
 order, with the layers computed again that it says. Each stage's attention is compared
-with one device's by itself, then the whole step. With --parts loss the last stage
-computes every chunk's loss behind its forward pass, over the model's vocabulary.
+with one device's by itself, then the whole step.
 
 A plan of tasks runs all layers of all its modules, each device with its samples, and the
 exchange of their gradients. Results go to the modules that need them, and are added to
@@ -65,8 +64,10 @@ A step is one micro-batch of a plan of one sequence. If any of them has its
 micro-batches in twos (two_batch_overlap), a step of each has two, in twos or one
 after the other, so that steps compare.
 
-The embedding, the loss, the traffic of ZeRO and the optimizer are not run; nor, but of
-tasks, the exchange of gradients.
+With --parts loss every micro-batch's loss, of a pipeline every chunk's, comes behind its
+last layer: norm, projection to the vocabulary and cross-entropy, whose gradient the
+backward pass begins with. The embedding, the traffic of ZeRO and the optimizer are not
+run; nor, but of tasks, the exchange of gradients.
 
 One host's ranks are started here, each with its own cores or GPU. Under
 torchrun, Slurm or another launcher start one task a rank, all with the same
@@ -96,7 +97,7 @@ and no trace is written.`,
 	f.StringVarP(&o.out, "output", "o", "", "trace to write (default: the first plan's name with .trace.jsonl)")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: the model of plans of batches and pipelines")
 	f.StringVar(&o.dtype, "dtype", "", "f32, bf16 or f16, of plans of batches and pipelines (default: f32 on processors, bf16 on GPUs)")
-	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer; loss, of pipelines, which is layers and the loss of every chunk; or attention alone")
+	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer; loss, which is layers and the loss behind them; or attention alone")
 	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time, with --parts loss")
 	f.IntVar(&o.layers, "layers", 1, "layers of a step; of pipelines, and of plans beside them, all that the model has; of tasks all")
 	f.IntVar(&o.repeats, "repeats", 10, "blocks to record: passes over all plans")

@@ -14,6 +14,7 @@ from .compare import Checking, Inputs, checked
 from .drawn import DTYPES
 from .frames import Place
 from .kernels import Kernel
+from .loss import Loss, compared
 from .meter import timed
 from .parts import Part, Work
 from .record import Recorder
@@ -29,9 +30,10 @@ class Lap:
 
     def __init__(
         self, part: Part, rank: int, asked: Request, inputs: Inputs, kernel: Kernel, layers: Optional[Layers],
-        trace: Recorder, device: torch.device, together: bool = False,
+        trace: Recorder, device: torch.device, together: bool = False, loss: Optional[Loss] = None,
     ) -> None:
         self._part, place, self._together = part, part.ranks.index(rank), together
+        self._loss, self._trace = loss, trace
         plan, own, recompute = part.plan, positions(part.plan, place), part.recompute
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -71,8 +73,8 @@ class Lap:
                 self._stack.forward(x, x)
                 self._stack.backward(last, last)
             else:
-                self._stack.forward(*first)
-                self._stack.backward(last)
+                y = self._stack.forward(*first)
+                self._stack.backward(last if self._loss is None else self._loss.gradient(y, self._trace))
 
 
 class Course:
@@ -85,7 +87,12 @@ class Course:
 
     def checked(self, of: Checking) -> tuple[dict[str, Any], dict[str, Any]]:
         """See compare."""
-        return checked(self.work, of)
+        entry, exact = checked(self.work, of)
+        if self.work.lost is not None:
+            assert of.layers is not None
+            loss = Loss(self.work.lost, of.layers.model, of.wires.device)
+            entry["loss"] = compared(loss, range(of.meeting.world.size), of)
+        return entry, exact
 
     def prepare(
         self, rank: int, inputs: Inputs, kernel: Kernel, layers: Optional[Layers], trace: Recorder,
@@ -93,7 +100,11 @@ class Course:
     ) -> None:
         """Makes inputs and layers."""
         self._trace, together = trace, self.work.in_twos
-        made = (rank, self.asked, inputs, kernel, layers, trace, device, together)
+        loss = None
+        if self.work.lost is not None:
+            assert layers is not None
+            loss = Loss(self.work.lost, layers.model, device)
+        made = (rank, self.asked, inputs, kernel, layers, trace, device, together, loss)
         self._laps = [Lap(part, *made) if part else None for part in self.work.own(rank)]
         if self._in_twos and not together:
             self._laps *= 2

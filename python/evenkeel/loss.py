@@ -7,7 +7,6 @@ gradient in its place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Optional, Sequence
 
 import torch
@@ -19,21 +18,12 @@ from .drawn import DTYPES, Drawn
 from .judge import AFFORDABLE, LAYER, LIMITS, Found, Judge
 from .meter import Trace, timed
 from .nodes import EPS, rms
+from .parts import Lost
 from .whole import Model
 
 
 # FLOPs of the loss's reference.
 _REFERENCE = AFFORDABLE["cpu"] // 10
-
-
-@dataclass(frozen=True)
-class Lost:
-    """What a plan's loss is of. chunk: tokens whose logits exist at a time."""
-
-    vocab: int
-    chunk: int
-    seed: int
-    dtype: str
 
 
 class Loss:

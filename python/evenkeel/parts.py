@@ -82,11 +82,23 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Lost:
+    """What a plan's loss is of. chunk: tokens whose logits exist at a time."""
+
+    vocab: int
+    chunk: int
+    seed: int
+    dtype: str
+
+
+@dataclass(frozen=True)
 class Work:
-    """A plan's micro-batches; `batched` for a plan of batches, whose ranks meet after each."""
+    """A plan's micro-batches; `batched` for a plan of batches, whose ranks meet after each. lost: of the loss behind
+    the layers, where it is run."""
 
     micro: tuple[tuple[Part, ...], ...]
     batched: bool
+    lost: Optional[Lost] = None
 
     @property
     def like(self) -> Plan:

@@ -1,16 +1,17 @@
 """One rank of `evenkeel replay`: checks plans against one device and then times their layers.
 
 Started by evenkeel with the environment that torchrun sets, a request on stdin and file descriptor 3 open for
-frames. A step is `layers` layers forward and then backward on the rank's tokens; embedding, loss, optimizer
-and the traffic of sharded parameters are not run. Of a plan of batches a step is that of every micro-batch in
+frames. A step is `layers` layers forward and then backward on the rank's tokens, if asked with the loss behind
+them; embedding, optimizer and the traffic of sharded parameters are not run. Of a plan of batches a step is that of every micro-batch in
 turn, in each of which the rank's group has a packed sequence, and ends with all ranks' meeting. Of a pipeline a
-step is all layers of the model, on its stages, and all chunks, and if asked the loss of each. Where any plan
+step is all layers of the model, on its stages, and all chunks. Where any plan
 has two_batch_overlap, a step of every plan is two micro-batches of its sequence: of that one through the layers
 together, of the others one after the other.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import platform
@@ -31,8 +32,7 @@ from .frames import Fault, Frames, read_request
 from .judge import LIMITS
 from .kernels import default_kernel
 from .lane import LaneError
-from .loss import Lost
-from .parts import Work, join, work_of
+from .parts import Lost, Work, join, work_of
 from .plan import Plan, PlanError
 from .port import ExchangeError
 from .record import Journal, Recorder, gather
@@ -214,6 +214,9 @@ def _plans(asked: Request, world: World) -> list[AnyWork]:
         except PlanError as error:
             raise Fault("usage", f"plan {i}: {error}") from error
     in_twos = next((i for i, work in enumerate(works) if work.in_twos), None)
+    if in_twos is not None and asked.parts == "loss":
+        raise Fault("usage", f"plan {in_twos}: parts: 'loss': of a plan with two_batch_overlap, of which layers alone "
+                             "are run: want 'layer'")
     for i, work in enumerate(works):
         if in_twos is not None and work.batched:
             raise Fault("usage", f"plan {i}: batches: a step of plan {in_twos}, which has two_batch_overlap, is "
@@ -223,20 +226,24 @@ def _plans(asked: Request, world: World) -> list[AnyWork]:
 
 def _work(document: Mapping[str, Any], asked: Request, number: int, size: int) -> AnyWork:
     if document.get("schema") != SCHEMA:
-        if asked.parts == "loss":
-            raise PlanError("parts: 'loss': only of plans of pipelines: want 'layer'")
-        return work_of(document, asked.batches_of(number), asked.docs_tokens, size)
+        work = work_of(document, asked.batches_of(number), asked.docs_tokens, size)
+        return dataclasses.replace(work, lost=_lost(document, asked, work.like.dtype))
     for name, value, wants in (("parts", asked.parts, ("layer", "loss")), ("docs_tokens", asked.docs_tokens, (None,))):
         if value not in wants:
             raise PlanError(f"{name}: {value!r}: stages send each other whole layers' results, of the plan's own "
                             f"sequences: want {' or '.join(map(repr, wants))}")
     pipeline = pipeline_of(document, size)
+    return Staged(pipeline, _lost(document, asked, pipeline.dtype))
+
+
+def _lost(document: Mapping[str, Any], asked: Request, dtype: str) -> Optional[Lost]:
+    """Of the loss, where it is asked for."""
     if asked.parts != "loss":
-        return Staged(pipeline)
+        return None
     vocab = document["job"]["model"].get("vocab")
     if isinstance(vocab, bool) or not isinstance(vocab, int) or vocab < 1:
         raise PlanError(f"job.model.vocab: {vocab!r}: want a whole number from 1 on, for the loss")
-    return Staged(pipeline, Lost(vocab, asked.loss_chunk, asked.seed, pipeline.dtype))
+    return Lost(vocab, asked.loss_chunk, asked.seed, dtype)
 
 
 def _course(work: AnyWork, asked: Request, in_twos: bool) -> AnyCourse:

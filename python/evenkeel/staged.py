@@ -12,8 +12,8 @@ from .compare_stages import CheckStages
 from .flow import Flow, process_groups
 from .frames import Place
 from .kernels import Kernel
-from .loss import Loss, Lost, compared
-from .parts import Members
+from .loss import Loss, compared
+from .parts import Lost, Members
 from .plan import Plan
 from .port import ProcessGroup
 from .record import Recorder

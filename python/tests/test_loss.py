@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
 import unittest
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -18,20 +20,26 @@ from torch.nn import functional as F
 from evenkeel import replay
 from evenkeel.drawn import Drawn
 from evenkeel.frames import Fault
-from evenkeel.loss import Loss, Lost
+from evenkeel.loss import Loss
 from evenkeel.meter import Trace
 from evenkeel.nodes import EPS
+from evenkeel.parts import Lost
 from evenkeel.rendezvous import World
 from evenkeel.request import Request
 from evenkeel.whole import model_of
 from starter import Ranks
 from test_replay import MODEL
-from test_replay_batch import one_sequence
+from test_replay_batch import MICRO, head, one_sequence
 from test_replay_pipeline import pipeline
 
 CPU = torch.device("cpu")
 RMS = model_of(pipeline())
 NORM = replace(RMS, layer_norm=True)
+
+
+def twos(plan: dict[str, Any]) -> dict[str, Any]:
+    """A plan whose micro-batches go through the layers in twos."""
+    return {**plan, "two_batch_overlap": True}
 
 
 class TestLoss(unittest.TestCase):
@@ -103,6 +111,26 @@ class TestReplayWithLoss(unittest.TestCase):
                     self.assertEqual(back, sorted(back))
                     self.assertEqual(of[back.index(True) - 1], x)
 
+    def test_plans_of_all_kinds_have_it_behind_their_layers(self) -> None:
+        """In every micro-batch, of the rank's tokens, between its forward and its backward pass."""
+        plans: list[Any] = [pipeline(), head(3), one_sequence()]
+        with Ranks(plans, 3, repeats=1, warmup=0, parts="loss", layers=2, batches=[None, MICRO, None]) as ranks:
+            ends = ranks.ends()
+            self.assertEqual([e["t"] for e in ends], ["result"] * 3, ends)
+            with open(ranks.traces[0], encoding="utf-8") as file:
+                lines = [json.loads(line) for line in file]
+        for i, rank in itertools.product((1, 2), range(3)):
+            self.assertTrue(0 < ends[0]["numerics"][i]["loss"]["dx"] <= 2e-5)
+            mine = [x for x in lines if (x["t"], x["plan"], x["rank"]) == ("span", i, rank)]
+            tokens = {x["mb"]: x["shape"]["tokens"] for x in mine if x["op"] == "linear_out"}
+            self.assertEqual({x["mb"]: x["shape"]["tokens"] for x in mine if x["op"] == "loss"}, tokens)
+            for mb in tokens:
+                of = [x for x in mine if x["mb"] == mb and x["op"] != "meet"]
+                at = next(j for j, x in enumerate(of) if x["op"] == "loss")
+                self.assertEqual([x["dir"] == "bwd" or x.get("again", False) for x in of],
+                                 [j > at for j in range(len(of))])
+                self.assertEqual((of[at]["layer"], of[at - 1]["op"]), (1, "linear_out"))
+
     def test_a_wrong_gradient_is_found(self) -> None:
         """On the last stage's rank, by rank 0."""
         twice = "from evenkeel import loss\nright = loss._fall\nloss._fall = lambda *of: right(*of) * 1.001\n"
@@ -114,7 +142,7 @@ class TestReplayWithLoss(unittest.TestCase):
     def test_refusals(self) -> None:
         world = World(0, 3, 0, "localhost", 1)
         for plan, more, said in (
-            (one_sequence(), {}, "plan 0: parts: 'loss': only of plans of pipelines"),
+            (twos(one_sequence()), {}, "plan 0: parts: 'loss': of a plan with two_batch_overlap"),
             (pipeline(vocab=None), {}, "plan 0: job.model.vocab: None: want a whole number from 1 on, for the loss"),
             (pipeline(vocab=True), {}, "plan 0: job.model.vocab: True"),
             (pipeline(vocab=0), {}, "plan 0: job.model.vocab: 0"),

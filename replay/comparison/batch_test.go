@@ -260,6 +260,44 @@ func TestBatchLengthsAreThoseOfGroupsAlone(t *testing.T) {
 	}
 }
 
+// TestBatchLossesAreThoseOfItsMicroBatches: every rank has the loss of the tokens that it has in
+// each, of as many at a time as the trace says.
+func TestBatchLossesAreThoseOfItsMicroBatches(t *testing.T) {
+	p, profile := usualParty(), madeUp(t, linkRate)
+	p.change = func(h *replay.Header) { h.Parts, h.LossChunk = replay.PartsLoss, 64 }
+	h := p.header()
+	c := &making{rec: &Recording{Header: h}, profile: profile, predictor: costmodel.NewPredictor(profile)}
+	x, err := c.courseOf(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := jobOf(t, profile)
+	j.LossChunk = 64
+	layers, err := costmodel.NewLayers(costmodel.NewPredictor(profile), j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, k := range x.tasks {
+		if k.Op != costmodel.LossOp {
+			continue
+		}
+		n++
+		var tokens units.Tokens
+		for _, g := range p.groups[k.Micro] {
+			if i := slices.Index(g.Ranks, k.Rank); i >= 0 {
+				tokens += g.Layout.Shards[i].Tokens()
+			}
+		}
+		if want, err := layers.Loss(h.Ranks[k.Rank].Device, tokens); err != nil || math.Abs(float64(k.Time/want)-1) > 1e-9 || k.Layer != 1 {
+			t.Errorf("%+v of %d tokens, want %v; %v", k, tokens, want, err)
+		}
+	}
+	if n != 11 { // rank 3 has nothing to do in one of three
+		t.Errorf("%d losses", n)
+	}
+}
+
 // TestBatchSlowerGroupIsComputing: where the longest group computes more slowly the
 // difference is its computing; where another outlasts it, that is another path.
 func TestBatchSlowerGroupIsComputing(t *testing.T) {

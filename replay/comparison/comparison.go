@@ -88,7 +88,7 @@ func (c *making) warnings() []string {
 		out = append(out, "the ranks shared one GPU in turns: only their computing is judged")
 	}
 	out = append(out, c.packedWarnings()...)
-	if c.rec.Header.Parts == replay.PartsLoss {
+	if c.loses() {
 		return append(out, "of a step only transformer layers and the loss are run: no embedding, exchange of gradients or optimizer")
 	}
 	return append(out, "of a step only transformer layers are run: no embedding, loss, exchange of gradients or optimizer")

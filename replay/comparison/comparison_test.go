@@ -58,6 +58,7 @@ func worlds(t testing.TB) map[string]world {
 		"twos":      {job: full, layouts: []costmodel.Layout{inTwos(pairs(800, 800, 400, 400))}, blocks: 6, layers: 2, micro: 2},
 		"own last":  {job: full, layouts: []costmodel.Layout{inTwos(ownLast(pairs(800, 800, 400, 400)))}, blocks: 6, attention: true, micro: 2},
 		"beside":    {job: full, layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, layers: 2, micro: 2},
+		"loss":      {job: full, layouts: []costmodel.Layout{ring(800, 800, 400, 400)}, blocks: 6, layers: 2, loss: true},
 		"attention": {job: jobOf(t, p, 800, 800, 400, 400), layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, attention: true},
 		"packed":    {job: full, layouts: []costmodel.Layout{pairs(800, 800, 400, 400)}, blocks: 6, docs: []units.Tokens{1300, 100, 1000}},
 		"alone":     {job: jobOf(t, p, 800, 0, 0, 0), layouts: []costmodel.Layout{ring(800, 0, 0, 0)}, blocks: 6},

@@ -24,7 +24,7 @@ func (c *making) sequence(x *replay.PlanRun) (*part, error) {
 	for r := range c.rec.Header.Ranks {
 		k.ranks = append(k.ranks, r)
 	}
-	return k.part(c.predictor, x.Job)
+	return k.part(c.predictor, c.losing(x.Job))
 }
 
 // group is the part of a group of a plan of batches.
@@ -32,7 +32,7 @@ func (c *making) group(x *replay.PlanRun, g *replay.GroupRun, place *places) (*p
 	k := &packed{what: c.what(place.layout(g), g.Docs), ranks: place.ranks}
 	j := jobOn(x, place.cluster, g.Tokens())
 	j.Recompute, j.RingBuffers = g.Recompute, g.RingBuffers
-	return k.part(c.predictor, j)
+	return k.part(c.predictor, c.losing(j))
 }
 
 // jobOn is the job of a plan that has none, for so many tokens. The model's limits are of a
@@ -40,7 +40,7 @@ func (c *making) group(x *replay.PlanRun, g *replay.GroupRun, place *places) (*p
 func jobOn(x *replay.PlanRun, on costmodel.Cluster, tokens units.Tokens) costmodel.Job {
 	j := costmodel.Job{
 		Model: *x.Model, Cluster: on, SeqLen: tokens, DType: x.DType, Recompute: costmodel.RecomputeNone,
-		RingBuffers: 2, LossChunk: 1, // there is no loss
+		RingBuffers: 2, LossChunk: 1, // see losing
 	}
 	if j.Model.MaxLen = 0; j.Model.PositionRows > 0 {
 		j.Model.MaxLen, j.Model.PositionRows = tokens, max(j.Model.PositionRows, int(tokens))
@@ -49,7 +49,18 @@ func jobOn(x *replay.PlanRun, on costmodel.Cluster, tokens units.Tokens) costmod
 }
 
 func (c *making) what(l costmodel.Layout, packed []units.Tokens) costmodel.ReplayWork {
-	return costmodel.ReplayWork{Layout: l, Packed: packed, Layers: c.rec.Header.Layers, AttentionOnly: c.rec.Header.Parts == replay.PartsAttention}
+	return costmodel.ReplayWork{Layout: l, Packed: packed, Layers: c.rec.Header.Layers, AttentionOnly: c.rec.Header.Parts == replay.PartsAttention, Loss: c.loses()}
+}
+
+// loses says that the loss was run.
+func (c *making) loses() bool { return c.rec.Header.Parts == replay.PartsLoss }
+
+// losing is a job whose loss, if it was run, has as many tokens at a time as it had then.
+func (c *making) losing(j costmodel.Job) costmodel.Job {
+	if c.loses() {
+		j.LossChunk = c.rec.Header.LossChunk
+	}
+	return j
 }
 
 // part predicts the work of a job.

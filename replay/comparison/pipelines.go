@@ -26,15 +26,11 @@ func (c *making) stages(x *replay.PlanRun) (*part, error) {
 	}
 	run := x.Pipeline
 	j := jobOn(x, place.cluster, slices.Max(run.Lengths))
-	h := c.rec.Header
-	if h.Parts == replay.PartsLoss {
-		j.LossChunk = h.LossChunk
-	}
-	costs, err := pipeline.FromLaws(c.predictor, j, run.Lengths)
+	costs, err := pipeline.FromLaws(c.predictor, c.losing(j), run.Lengths)
 	if err != nil {
 		return nil, err
 	}
-	k := &staged{costs: costs, plan: run.Clone(), ranks: place.ranks, model: j.Model, loss: h.Parts == replay.PartsLoss}
+	k := &staged{costs: costs, plan: run.Clone(), ranks: place.ranks, model: j.Model, loss: c.loses()}
 	for s := range k.plan.Stages {
 		k.plan.Stages[s].Ranks = place.seats(run.Stages[s].Ranks)
 	}

@@ -125,6 +125,7 @@ type world struct {
 	micro     int // micro-batches; 0 is one
 	blocks    int
 	attention bool
+	loss      bool // behind the layers, of as many tokens at a time as the job says
 	docs      []units.Tokens                          // packed into the sequence
 	slower    func(costmodel.ReplayKey) float64       // of computing; nil is 1
 	gap       func(costmodel.ReplayKey) units.Seconds // after a stretch of computing; nil is none
@@ -144,6 +145,9 @@ func (w *world) header() *replay.Header {
 	}
 	if w.attention {
 		h.Parts = replay.PartsAttention
+	}
+	if w.loss {
+		h.Parts, h.LossChunk = replay.PartsLoss, w.job.LossChunk
 	}
 	for i, l := range w.layouts {
 		h.Plans = append(h.Plans, replay.PlanRun{Path: "a.plan.json", SHA256: strings.Repeat("ab", 32), Strategy: "evenkeel", Job: w.job, Layout: l, Micro: w.micro})
@@ -216,7 +220,7 @@ func (w *world) stretches(r *costmodel.Replayed, drift float64, rng *rand.Rand) 
 }
 
 func (w *world) block(s *costmodel.Simulator, h *replay.Header, plan, block int, drift float64, rng *rand.Rand, span func(*replay.Span) error, step func(*replay.Step) error) error {
-	work := costmodel.ReplayWork{Layout: w.layouts[plan], Layers: h.Layers, Micro: w.micro, AttentionOnly: w.attention, Packed: w.docs}
+	work := costmodel.ReplayWork{Layout: w.layouts[plan], Layers: h.Layers, Micro: w.micro, AttentionOnly: w.attention, Packed: w.docs, Loss: w.loss}
 	r, err := s.Replayed(work)
 	if err != nil {
 		return err
