@@ -14,7 +14,7 @@ type ReplayOp string
 // it differentiates, so that linear_out comes first and linear_in last. All-to-alls are
 // named by their place: a2a_in before the ring and a2a_out after it, in both passes.
 const (
-	StageWait   ReplayOp = "stage_wait" // of a pipeline, before a chunk's pass: waiting for activations or their gradients
+	StageWait   ReplayOp = "stage_wait" // of a pipeline or of tasks, before a pass: waiting for activations or their gradients
 	LinearIn    ReplayOp = "linear_in"  // norm, projection and rotation before the attention
 	AllToAllIn  ReplayOp = "a2a_in"     // includes waiting for late members
 	RingWait    ReplayOp = "ring_wait"  // waiting for the block of a ring step, and after the last one
@@ -23,6 +23,7 @@ const (
 	AllToAllOut ReplayOp = "a2a_out"    // includes waiting for late members
 	LinearOut   ReplayOp = "linear_out" // output projection, norm and MLP after the attention
 	LossOp      ReplayOp = "loss"       // behind the last layer: norm, logits and cross-entropy, forward and backward
+	GradWait    ReplayOp = "grad_wait"  // of tasks, at the end: until the gradients of a run's weights are added up
 	MeetOp      ReplayOp = "meet"       // at the end of a micro-batch, waiting for all ranks
 )
 
@@ -34,19 +35,19 @@ const (
 
 // ReplayOps lists the stretches in the order of a forward layer.
 func ReplayOps() []ReplayOp {
-	return []ReplayOp{StageWait, LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut, LossOp, MeetOp}
+	return []ReplayOp{StageWait, LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut, LossOp, GradWait, MeetOp}
 }
 
 // Waits says whether the rank is idle during the stretch: it waits for bytes or for
 // another rank.
 func (o ReplayOp) Waits() bool {
-	return o == StageWait || o == AllToAllIn || o == RingWait || o == AllToAllOut || o == MeetOp
+	return o == StageWait || o == AllToAllIn || o == RingWait || o == AllToAllOut || o == GradWait || o == MeetOp
 }
 
 // ReplayKey identifies one stretch of a replayed step.
 type ReplayKey struct {
 	Rank  int      `json:"rank"`
-	Micro int      `json:"mb,omitzero"` // micro-batch, or chunk of a pipeline
+	Micro int      `json:"mb,omitzero"` // micro-batch, chunk of a pipeline, or run of tasks
 	Layer int      `json:"layer"`
 	Dir   string   `json:"dir"`            // fwd or bwd
 	Again bool     `json:"again,omitzero"` // the forward pass of recomputation

@@ -127,15 +127,15 @@ func (l *Layers) Warnings() []string {
 }
 
 func (l *Layers) pass(device string, mask op.Mask, of Documents, back bool, acc *account) units.Seconds {
-	tokens := of.Tokens * units.Tokens(of.Count)
-	if back {
-		t := l.c.backToAttention(device, tokens, acc) + l.alone(device, mask, of, true, acc) + l.c.backFromAttention(device, tokens, acc)
-		if l.c.job.Recompute == RecomputeFull {
-			t += l.pass(device, mask, of, false, acc)
-		}
-		return t
+	p := l.parts(device, mask, of, back, acc)
+	if !back {
+		return p.LinearIn + p.Attention + p.LinearOut
 	}
-	return l.c.beforeAttention(device, tokens, acc) + l.alone(device, mask, of, false, acc) + l.c.afterAttention(device, tokens, acc)
+	t := p.LinearOut + p.Attention + p.LinearIn
+	if l.c.job.Recompute == RecomputeFull {
+		t += l.pass(device, mask, of, false, acc)
+	}
+	return t
 }
 
 // alone is the attention of sequences that no other device has a part of.

@@ -46,6 +46,8 @@ type Costs struct {
 type source interface {
 	// pass is what a layer takes on a device of a pool that has so many samples.
 	pass(module, pool, samples int) (pass, error)
+	// replayed is such a layer by the parts that a replay records.
+	replayed(module, pool, samples int) (layerReplay, error)
 	// exchange is what the gradients of a layer take among ranks.
 	exchange(module int, ranks []int) (units.Seconds, error)
 	// send is what bytes take from one rank to another.
@@ -71,6 +73,13 @@ type layerMemory struct{ states, kept, again units.Bytes }
 
 // pass is a layer's forward and backward pass.
 type pass struct{ forward, backward units.Seconds }
+
+// layerReplay is a layer's passes by their parts, and whether the backward pass begins with the
+// forward pass once more.
+type layerReplay struct {
+	forward, backward costmodel.LayerPass
+	again             bool
+}
 
 type passKey struct{ module, pool, samples int }
 
@@ -218,17 +227,19 @@ func (c *Costs) Move(module int, from, to *Run, last bool) units.Seconds {
 	return 2 * slowest
 }
 
-// ends are n of some rising ranks that stand for all of them where messages are priced: of
-// every pool the first and the last, which are on different nodes if any two of it are.
+// ends are n of some ranks that stand for all of them where messages are priced: of every
+// pool the first and another one, on another node where any of them is.
 func (c *Costs) ends(ranks []int) (of [2 * MostPools]int, n int) {
 	var last [MostPools]int // of the pool: its place in of
 	for _, r := range ranks {
 		at := &last[c.pool[r]]
 		if *at == 0 {
-			of[n], *at = r, n+1
+			of[n], of[n+1], *at = r, r, n+1
 			n += 2
 		}
-		of[*at] = r
+		if c.node[r] != c.node[of[*at-1]] || of[*at] == of[*at-1] {
+			of[*at] = r
+		}
 	}
 	return of, n
 }

@@ -91,6 +91,13 @@ func (l *laws) pass(module, pool, samples int) (pass, error) {
 	return pass{forward, backward}, err
 }
 
+func (l *laws) replayed(module, pool, samples int) (x layerReplay, err error) {
+	s := l.tasks.Modules[module].Shape
+	x.again = l.o.Recompute == costmodel.RecomputeFull
+	x.forward, x.backward, err = l.layers[module].Replayed(l.pools[pool].Device, s.Mask(), costmodel.Documents{Tokens: s.SeqLen, Count: samples})
+	return x, err
+}
+
 // memory has parameters and gradients in the precision of the layers, and 12 bytes (8 in
 // float32) of the optimizer for each parameter, as costmodel has them of one sequence.
 func (l *laws) memory(module, n, samples int) layerMemory {
@@ -163,6 +170,10 @@ func Published(t *Tasks, c costmodel.Cluster) (*Costs, error) {
 
 func (c curves) pass(module, _, samples int) (pass, error) {
 	return pass{forward: c.tasks.Modules[module].Curve.Time(1, samples)}, nil
+}
+
+func (c curves) replayed(module, _, _ int) (layerReplay, error) {
+	return layerReplay{}, fmt.Errorf("module %s: has a curve and no shape: a replay runs layers of a shape", c.tasks.Modules[module].Name)
 }
 
 func (c curves) exchange(module int, _ []int) (units.Seconds, error) {

@@ -23,6 +23,7 @@ type made struct {
 	again      units.Bytes         // what a layer that is computed again holds of a sample
 	room       []units.Bytes       // by pool
 	lacks      error               // instead of exchanges and messages
+	full       bool                // recomputation
 	briefs     [][5]int            // what was asked for: module, pool, samples, ranks, layers
 }
 
@@ -32,6 +33,21 @@ const far = 10
 func (m *made) pass(module, pool, samples int) (pass, error) {
 	t := m.times[module][pool][samples]
 	return pass{t / 3, t - t/3}, nil
+}
+
+// replayed has a half of a pass before the attention, a third in it, and the rest behind it.
+func (m *made) replayed(module, pool, samples int) (layerReplay, error) {
+	p, err := m.pass(module, pool, samples)
+	parts := func(t units.Seconds) costmodel.LayerPass {
+		x := costmodel.LayerPass{LinearIn: t / 2, Attention: t / 3}
+		x.LinearOut = t - x.LinearIn - x.Attention
+		x.Whole = costmodel.Estimate{Lo: 0.9 * t, Mid: t, Hi: 1.2 * t, Source: costmodel.Interpolated}
+		return x
+	}
+	if m.full { // of the backward pass a half is the forward pass once more
+		return layerReplay{parts(p.forward), parts(p.backward - p.forward), true}, err
+	}
+	return layerReplay{parts(p.forward), parts(p.backward), false}, err
 }
 
 func (m *made) exchange(module int, ranks []int) (units.Seconds, error) {
