@@ -98,14 +98,14 @@ func compareTrace(path string, o checkOptions) (*comparison.Report, error) {
 
 // suits refuses flags that a trace has no plans for.
 func (o checkOptions) suits(path string, plans []replay.PlanRun) error {
-	unplaced := slices.ContainsFunc(plans, func(x replay.PlanRun) bool { return x.Batch || x.Pipeline != nil })
+	unplaced := slices.ContainsFunc(plans, func(x replay.PlanRun) bool { return x.Batch || x.Pipeline != nil || x.Tasks != nil })
 	switch {
 	case o.plan < 0 || o.plan >= len(plans):
 		return usagef("--plan %d: %s has plans 0 to %d", o.plan, path, len(plans)-1)
 	case o.plan != 0 && o.timeline == "":
 		return usagef("--plan %d says which plan is drawn: name the drawing with --timeline", o.plan)
 	case !unplaced && (o.link != "" || o.network != ""):
-		return usagef("check: --link and --network are of plans of batches and pipelines, and %s has none: other plans hold their link classes", path)
+		return usagef("check: --link and --network are of plans of batches, pipelines and tasks, and %s has none: other plans hold their link classes", path)
 	}
 	return nil
 }

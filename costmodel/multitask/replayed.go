@@ -26,8 +26,8 @@ import (
 // The exchange of a layer's gradients among the ranks of a run begins when all of them have done
 // its backward pass and the one before it of the same ranks is over. Neither computing nor other
 // messages slow it down. At the end a rank waits for those of its runs, for each in a stretch
-// grad_wait where that takes any time; all of it from when the last rank of the run was done is
-// exposed.
+// grad_wait where that takes any time; until when they would be over if no other rank were later
+// than itself it is exposed, and then skew.
 //
 // took gives computing times as in costmodel.Simulator.Supposing; nil leaves all to the laws.
 // Its keys have the run's place in the plan as micro-batch, and layers of the module.
@@ -37,7 +37,7 @@ import (
 //
 // Errors: a plan that is none, a missing law, prices that come from no laws.
 func (c *Costs) Replayed(p *Plan, took func(costmodel.ReplayKey) (units.Seconds, bool)) (*costmodel.Replayed, error) {
-	r := &replaying{c: c, plan: p.Clone(), took: took, groups: map[string]units.Seconds{}}
+	r := &replaying{c: c, plan: p.Clone(), took: took, groups: map[string]*group{}}
 	if err := c.Simulate(r.plan); err != nil {
 		return nil, err
 	}
@@ -66,23 +66,30 @@ type replaying struct {
 	took   func(costmodel.ReplayKey) (units.Seconds, bool)
 	runs   []running
 	moves  []move
-	at     []clock                  // by rank
-	laws   []costmodel.Estimate     // by rank: of all its passes
-	groups map[string]units.Seconds // by ranks: when their last exchange is over
+	at     []clock              // by rank
+	laws   []costmodel.Estimate // by rank: of all its passes
+	groups map[string]*group    // by ranks
 	out    costmodel.Replayed
 }
 
 // clock is until when a rank is at work, sends and takes in.
 type clock struct{ done, sends, takes units.Seconds }
 
+// group is ranks that exchange gradients: when their last exchange is over, and when it would be
+// if all ranks were done when one is, by its place.
+type group struct {
+	over units.Seconds
+	own  []units.Seconds
+}
+
 // running is a run under way.
 type running struct {
 	*Run
-	first   int             // of its layers in the module
-	of      []layerReplay   // by place among the ranks
-	in, out []int           // moves that its forward pass needs, and that come of it
-	done    []units.Seconds // by layer of the run: when all ranks have done its backward pass
-	over    units.Seconds   // when the exchange of its gradients is
+	first   int               // of its layers in the module
+	of      []layerReplay     // by place among the ranks
+	in, out []int             // moves that its forward pass needs, and that come of it
+	done    [][]units.Seconds // by layer of the run and place: its backward pass
+	group   group             // once its gradients are exchanged
 }
 
 // move is a message under way, in one direction and later in the other.
@@ -107,7 +114,7 @@ func (r *replaying) prepare() error {
 	r.at, r.laws, r.out.Ranks = make([]clock, n), make([]costmodel.Estimate, n), make([]costmodel.ReplayedRank, n)
 	layers, known := make([]int, len(r.c.Tasks.Modules)), map[passKey]layerReplay{}
 	for i := range r.plan.Runs {
-		x := running{Run: &r.plan.Runs[i], done: make([]units.Seconds, r.plan.Runs[i].Layers)}
+		x := running{Run: &r.plan.Runs[i], done: make([][]units.Seconds, r.plan.Runs[i].Layers)}
 		x.first = layers[x.Module]
 		layers[x.Module] += x.Layers
 		for k, rank := range x.Ranks {
@@ -173,7 +180,7 @@ func (r *replaying) backward(i, k int) {
 			r.layer(key, &of.forward)
 		}
 		r.layer(r.key(i, rank, layer, true), &of.backward)
-		x.done[layer] = max(x.done[layer], r.at[rank].done)
+		x.done[layer] = append(x.done[layer], r.at[rank].done)
 	}
 }
 
@@ -208,17 +215,16 @@ func (r *replaying) await(i, rank int, back bool, needs []int) {
 		key.Layer += r.runs[i].Layers - 1
 	}
 	key.Op = costmodel.StageWait
-	r.idle(key, at.takes, posted)
+	r.idle(key, at.takes, at.takes-max(at.done, posted))
 }
 
-// idle is a rank's waiting until a time, if it has to; since the time at which the last other
-// rank was done it is for bytes.
-func (r *replaying) idle(key costmodel.ReplayKey, until, others units.Seconds) {
+// idle is a rank's waiting until a time, if it has to, so much of it for bytes.
+func (r *replaying) idle(key costmodel.ReplayKey, until, bytes units.Seconds) {
 	at := &r.at[key.Rank]
 	if until <= at.done {
 		return
 	}
-	r.out.Ranks[key.Rank].Exposed += until - max(at.done, others)
+	r.out.Ranks[key.Rank].Exposed += max(0, bytes)
 	r.add(key, until-at.done)
 }
 
@@ -274,20 +280,28 @@ func (r *replaying) exchange(i int) {
 	if len(x.Ranks) < 2 {
 		return
 	}
-	group, took := fmt.Sprint(x.Ranks), r.c.Exchange(x.Module, x.Ranks)
-	for _, done := range slices.Backward(x.done) {
-		r.groups[group] = max(r.groups[group], done) + took
+	key, took := fmt.Sprint(x.Ranks), r.c.Exchange(x.Module, x.Ranks)
+	g := r.groups[key]
+	if g == nil {
+		g = &group{own: make([]units.Seconds, len(x.Ranks))}
+		r.groups[key] = g
 	}
-	x.over = r.groups[group]
+	for _, done := range slices.Backward(x.done) {
+		g.over = max(g.over, slices.Max(done)) + took
+		for k := range g.own {
+			g.own[k] = max(g.own[k], done[k]) + took
+		}
+	}
+	x.group = group{g.over, slices.Clone(g.own)}
 }
 
 // gather lets the ranks of a run wait for its gradients.
 func (r *replaying) gather(i int) {
 	x := &r.runs[i]
-	for _, rank := range x.Ranks {
-		key := r.key(i, rank, 0, true)
+	for k, own := range x.group.own {
+		key := r.key(i, x.Ranks[k], 0, true)
 		key.Op = costmodel.GradWait
-		r.idle(key, x.over, x.done[0])
+		r.idle(key, x.group.over, own-r.at[key.Rank].done)
 	}
 }
 

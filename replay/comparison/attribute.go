@@ -98,8 +98,8 @@ func (c *making) path(plan int, r *run) (predicted, measured account, critical [
 // busy is for how long the ranks of a micro-batch computed, by the stretches that
 // the simulator asks for. Time in no span belongs to the stretch it lies in: a rank
 // that neither computes nor waits keeps others waiting just as well; what is behind a
-// wait for another stage, to the pass that it was for. Of a plan of batches
-// a part knows of one micro-batch.
+// wait for another stage, to the pass that it was for. Once a rank waits for gradients
+// nobody waits for it. Of a plan of batches a part knows of one micro-batch.
 func busy(laps []lap, groups int, batch bool) map[costmodel.ReplayKey]units.Seconds {
 	all := map[costmodel.ReplayKey]units.Seconds{}
 	for rank := range laps {
@@ -108,6 +108,11 @@ func busy(laps []lap, groups int, batch bool) map[costmodel.ReplayKey]units.Seco
 		for _, s := range laps[rank].spans {
 			if s.local {
 				continue
+			}
+			if s.Op == costmodel.GradWait {
+				all[now] += max(0, s.start-at)
+				at = laps[rank].took
+				break
 			}
 			if batch {
 				s.Micro = 0

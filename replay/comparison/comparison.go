@@ -91,7 +91,21 @@ func (c *making) warnings() []string {
 	if c.loses() {
 		return append(out, "of a step only transformer layers and the loss are run: no embedding, exchange of gradients or optimizer")
 	}
+	if isTasks := func(x replay.PlanRun) bool { return x.Tasks != nil }; slices.ContainsFunc(c.rec.Header.Plans, isTasks) {
+		return append(out, c.tasksWarnings()...) // a run has plans of tasks or none
+	}
 	return append(out, "of a step only transformer layers are run: no embedding, loss, exchange of gradients or optimizer")
+}
+
+// tasksWarnings are those of plans of tasks.
+func (c *making) tasksWarnings() []string {
+	out := []string{"of a step only transformer layers and the exchange of their gradients are run: no embedding, loss or optimizer"}
+	for _, x := range c.rec.Header.Plans {
+		if sideBySide(x.Tasks) {
+			return append([]string{"runs side by side are predicted as if each were alone, and so are messages and exchanges of gradients: that they share memory and network is in no prediction"}, out...)
+		}
+	}
+	return out
 }
 
 // packedWarnings are those of plans of batches, of pipelines and of packed documents.
@@ -128,7 +142,7 @@ func (c *making) plan(i int) (*Plan, error) {
 	run, p := c.rec.Header.Plans[i], c.courses[i]
 	steps := c.rec.steps(i)
 	x := &Plan{
-		Plan: i, Path: run.Path, Strategy: run.Strategy, Batch: run.Batch, Pipeline: run.Pipeline != nil, Layers: run.Of(c.rec.Header), Micro: run.Micro, Predicted: p.step, Meeting: p.meeting,
+		Plan: i, Path: run.Path, Strategy: run.Strategy, Batch: run.Batch, Pipeline: run.Pipeline != nil, Runs: runsOf(&run), Layers: run.Of(c.rec.Header), Micro: run.Micro, Predicted: p.step, Meeting: p.meeting,
 		Measured: measuredOf(steps), Steps: steps, Ranks: c.ranks(i),
 	}
 	if slices.Min(steps) <= 0 {

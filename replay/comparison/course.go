@@ -10,7 +10,7 @@ import (
 // course is a plan as it is predicted: micro-batches one after the other, in each
 // of which groups of ranks run side by side. A plan of one sequence is one
 // micro-batch of one group here, even if its step has two, which may overlap, and
-// so is a pipeline, whose chunks do.
+// so is a pipeline, whose chunks do, and so are tasks.
 type course struct {
 	micro   []micro
 	batch   bool // ranks meet after each micro-batch
@@ -32,7 +32,7 @@ type part struct {
 	counts    map[int]int64       // FLOPs of attention, by rank of the run
 }
 
-// work is that of one group of ranks, or of all stages of a pipeline.
+// work is that of one group of ranks, of all stages of a pipeline, or of all runs of tasks.
 type work interface {
 	// supposing predicts it, in ranks of the run, where ranks compute for as long as took
 	// says; by the laws where that is negative, or took is nil.
@@ -57,8 +57,11 @@ func (c *making) courseOf(plan int) (*course, error) {
 	p := &course{batch: x.Batch}
 	if !x.Batch {
 		of := c.sequence
-		if x.Pipeline != nil {
+		switch {
+		case x.Pipeline != nil:
 			of = c.stages
+		case x.Tasks != nil:
+			of = c.tasks
 		}
 		k, err := of(x)
 		if err != nil {

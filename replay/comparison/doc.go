@@ -2,7 +2,7 @@
 // are apart, and where the difference comes from.
 //
 // [Read] takes a trace in, [New] compares it: stretch by stretch (joined on rank,
-// micro-batch or chunk, layer, direction, ring step and op), step by step, plan by plan.
+// micro-batch, chunk or run, layer, direction, ring step and op), step by step, plan by plan.
 // It measures nothing and writes no files.
 //
 // # Where a difference comes from
@@ -11,8 +11,8 @@
 // measured, M, is
 //
 //	compute  stretches of attention, merging and linear parts
-//	waiting  ring_wait, stage_wait and all-to-alls; in a group of one, where these move no
-//	         byte and only copy, they are gaps
+//	waiting  ring_wait, stage_wait, grad_wait and all-to-alls; in a group of one, where these
+//	         move no byte and only copy, they are gaps
 //	gaps     M - compute - waiting: time in no span
 //
 // and waiting is of two kinds, which no rank can tell apart from its own clock:
@@ -40,6 +40,11 @@
 // and before that for another stage, which is skew. So is all that c is done before the
 // last stage, in the prediction. The run with measured computing is that of all stages
 // on all chunks, each beginning a pass when what it needs is there.
+//
+// Tasks are as a pipeline: one lap of every rank. What it waits in stage_wait is for bytes from
+// when the last rank was done that it needs something of, and in grad_wait from when the last
+// rank of the run was; before that it is skew. Exchanges of gradients that are hidden behind
+// computing are nothing that a rank waits for, and take no part in the account.
 //
 // M is the median over blocks. The parts are those of the block in the middle, or
 // the means over the two in the middle, whose mean the median then is.

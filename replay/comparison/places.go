@@ -9,7 +9,7 @@ import (
 	"github.com/evenkeel/evenkeel/replay"
 )
 
-// Links are the link classes of the profile by which plans of batches and pipelines are
+// Links are the link classes of the profile by which plans of batches, pipelines and tasks are
 // predicted, since a trace of these has no cluster. A class may be empty if the profile
 // has only one.
 type Links struct {
@@ -26,7 +26,7 @@ type places struct {
 	at      []int // of the cluster, by rank of the run
 }
 
-// place makes the cluster of a plan of batches or a pipeline.
+// place makes the cluster of a plan of batches, a pipeline or tasks.
 func (c *making) place(x *replay.PlanRun) (*places, error) {
 	ranks := c.rec.Header.Ranks
 	p := &places{at: make([]int, len(ranks))}
@@ -75,6 +75,9 @@ func distinct(ranks []replay.Rank, of func(replay.Rank) string) []string {
 func talks(x *replay.PlanRun) bool {
 	if x.Pipeline != nil {
 		return len(x.Pipeline.Stages) > 1 || len(x.Pipeline.Stages[0].Ranks) > 1
+	}
+	if x.Tasks != nil {
+		return tasksTalk(x.Tasks)
 	}
 	for _, side := range x.Groups {
 		for _, g := range side {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/multitask"
 	"github.com/evenkeel/evenkeel/internal/stats"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/replay"
@@ -34,7 +35,8 @@ func (c *making) among() {
 	}
 }
 
-// oneProblem says whether all plans train the same sequences of as many layers of the same model.
+// oneProblem says whether all plans train the same sequences of as many layers of the same
+// model, or the same tasks.
 func (c *making) oneProblem() bool {
 	h := c.rec.Header
 	first := problemOf(h, 0)
@@ -53,6 +55,7 @@ type problem struct {
 	dtype     string
 	recompute costmodel.Recompute // empty of plans of batches and pipelines, which choose
 	lengths   []units.Tokens      // of the sequences, rising
+	modules   []multitask.Module  // of tasks
 }
 
 func problemOf(h *replay.Header, plan int) problem {
@@ -60,8 +63,11 @@ func problemOf(h *replay.Header, plan int) problem {
 	if x.Pipeline != nil {
 		return problem{model: *x.Model, layers: x.Of(h), dtype: string(x.DType), lengths: slices.Sorted(slices.Values(x.Pipeline.Lengths))}
 	}
+	if t := x.Tasks; t != nil {
+		return problem{dtype: string(t.DType), recompute: t.Recompute, modules: t.Modules}
+	}
 	if !x.Batch {
-		p := problem{x.Job.Model, x.Of(h), string(x.Job.DType), x.Job.Recompute, slices.Sorted(slices.Values(h.Docs))}
+		p := problem{model: x.Job.Model, layers: x.Of(h), dtype: string(x.Job.DType), recompute: x.Job.Recompute, lengths: slices.Sorted(slices.Values(h.Docs))}
 		if len(p.lengths) == 0 {
 			p.lengths = []units.Tokens{x.Job.SeqLen}
 		}
@@ -79,7 +85,8 @@ func problemOf(h *replay.Header, plan int) problem {
 
 func (p problem) same(o problem) bool {
 	recompute := p.recompute == o.recompute || p.recompute == "" || o.recompute == ""
-	return recompute && p.model == o.model && p.layers == o.layers && p.dtype == o.dtype && slices.Equal(p.lengths, o.lengths)
+	alike := p.model == o.model && p.layers == o.layers && p.dtype == o.dtype && slices.Equal(p.lengths, o.lengths)
+	return recompute && alike && slices.EqualFunc(p.modules, o.modules, sameModule)
 }
 
 // rank compares the order of plans by prediction with that by measurement.

@@ -25,7 +25,7 @@ type run struct {
 	laps  [][]lap         // by micro-batch and rank
 }
 
-// lap is what a rank did in a micro-batch; all of a plan of one sequence, or of a pipeline, is one.
+// lap is what a rank did in a micro-batch; all of a plan of one sequence, of a pipeline or of tasks is one.
 type lap struct {
 	start units.Seconds // after the rank's zero
 	took  units.Seconds // until it was done

@@ -17,9 +17,10 @@ import (
 	"github.com/evenkeel/evenkeel/replay"
 )
 
-// relay is a made-up machine that plays pipelines, on ranks like those of a party.
+// relay is a made-up machine that plays pipelines, or tasks, on ranks like those of a party.
 type relay struct {
 	plans  []replay.PipelineRun
+	tasks  []replay.TasksRun
 	slower func(costmodel.ReplayKey) float64       // of computing; nil is 1
 	gap    func(costmodel.ReplayKey) units.Seconds // after a stretch of computing; nil is none
 	rate   float64                                 // of links; 0 is linkRate
@@ -119,6 +120,11 @@ func (w *relay) header() *replay.Header {
 		model.Layers = x.Layers
 		h.Plans = append(h.Plans, replay.PlanRun{Path: "a.plan.json", SHA256: strings.Repeat("ab", 32), Strategy: "evenkeel", Micro: len(x.Chunks), Model: &model, DType: op.F32, Pipeline: &x})
 	}
+	for i := range w.tasks {
+		x := w.tasks[i]
+		h.Layers = x.Layers()
+		h.Plans = append(h.Plans, replay.PlanRun{Path: "t.plan.json", SHA256: strings.Repeat("ab", 32), Strategy: "evenkeel", Micro: len(x.Runs), DType: x.DType, Tasks: &x})
+	}
 	for r := range 4 {
 		h.Ranks = append(h.Ranks, replay.Rank{Rank: r, Host: "h", Device: []string{"fast", "slow"}[r%2], Threads: 1, Python: "3.11.2", Torch: "2.1.0"})
 	}
@@ -164,7 +170,7 @@ func (w *relay) block(c *making, plan, block int, rng *rand.Rand, span func(*rep
 		return err
 	}
 	tasks, gaps := x.tasks, map[costmodel.ReplayKey]units.Seconds{}
-	if c.rec.Header.Plans[plan].Pipeline != nil { // others are played as predicted
+	if of := &c.rec.Header.Plans[plan]; of.Pipeline != nil || of.Tasks != nil { // others are played as predicted
 		if tasks, gaps, err = w.disturbed(x, rng); err != nil {
 			return err
 		}
@@ -184,6 +190,9 @@ func (w *relay) block(c *making, plan, block int, rng *rand.Rand, span func(*rep
 		}
 		if p := c.rec.Header.Plans[plan].Pipeline; p != nil && line.Op == replay.Attn {
 			line.FLOPs = flopsOf(p, line)
+		}
+		if t := c.rec.Header.Plans[plan].Tasks; t != nil && line.Op == replay.Attn {
+			line.FLOPs = taskFLOPs(t, line)
 		}
 		if w.drop != nil && w.drop(line) {
 			continue

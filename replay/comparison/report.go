@@ -11,7 +11,7 @@ type Report struct {
 	Simulated bool     `json:"simulated"` // the profile was made on a simulated backend
 	Mode      string   `json:"mode"`
 	Parts     string   `json:"parts"`  // of a layer that were run
-	Layers    int      `json:"layers"` // of plans but pipelines, which are run with all of them
+	Layers    int      `json:"layers"` // of plans but pipelines and tasks, which are run with all of them
 	Blocks    int      `json:"blocks"`
 	Limits    int      `json:"limits_revision"` // of the limits document that was applied
 	Plans     []Plan   `json:"plans"`
@@ -31,11 +31,12 @@ type Plan struct {
 	Strategy  string             `json:"strategy"`
 	Batch     bool               `json:"batch,omitzero"`    // of a plan of batches
 	Pipeline  bool               `json:"pipeline,omitzero"` // of a pipeline, with its chunks as micro-batches
-	Layers    int                `json:"layers"`            // that were run
+	Runs      []string           `json:"runs,omitempty"`    // of tasks, the modules by run, which are as micro-batches
+	Layers    int                `json:"layers"`            // that were run; of tasks in the module that has most
 	Micro     int                `json:"micro_batches,omitzero"`
 	Predicted costmodel.Estimate `json:"predicted"`
 	// Meeting is the predicted step time if all ranks met after every layer and pass, as the
-	// prediction of a whole training step assumes.
+	// prediction of a whole training step assumes; of tasks, if those of a run did around it.
 	Meeting  units.Seconds `json:"meeting_s"`
 	Measured Measured      `json:"measured"`
 	Steps    []float64     `json:"steps_s"` // by block

@@ -11,6 +11,7 @@ import (
 type Timeline struct {
 	Plan, Block int
 	Pipeline    bool     // its micro-batches are chunks
+	Runs        []string // of tasks, the modules of the runs that its micro-batches are
 	Devices     []string // by rank
 	Predicted   []costmodel.ReplayTask
 	Recorded    []costmodel.ReplayTask
@@ -26,7 +27,8 @@ func NewTimeline(rec *Recording, p *costmodel.Profile, plan int, links Links) (*
 	if err != nil {
 		return nil, err
 	}
-	t := &Timeline{Plan: plan, Block: rec.middle(plan)[0], Pipeline: rec.Header.Plans[plan].Pipeline != nil, Predicted: c.courses[plan].tasks}
+	x := &rec.Header.Plans[plan]
+	t := &Timeline{Plan: plan, Block: rec.middle(plan)[0], Pipeline: x.Pipeline != nil, Runs: runsOf(x), Predicted: c.courses[plan].tasks}
 	for _, r := range rec.Header.Ranks {
 		t.Devices = append(t.Devices, r.Device)
 	}
