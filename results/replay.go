@@ -26,8 +26,8 @@ type ReplayedPlan struct {
 }
 
 // ReplayedRank is how one rank spent its steps, block by block: computing,
-// waiting for bytes, waiting for others at the end of micro-batches or for another stage,
-// and between what was recorded.
+// waiting for bytes, waiting for others at the end of micro-batches or for another stage
+// or run, and between what was recorded.
 type ReplayedRank struct {
 	Step    []units.Seconds `json:"step_s"`
 	Busy    []units.Seconds `json:"busy_s"`
@@ -60,7 +60,7 @@ func (s *ReplaySummary) span(e *replay.Span) error {
 	r := &s.Plans[e.Plan].Ranks[e.Rank]
 	r.reach(e.Block)
 	switch e.Op {
-	case replay.RingWait, replay.A2AIn, replay.A2AOut:
+	case replay.RingWait, replay.A2AIn, replay.A2AOut, replay.GradWait:
 		r.Exposed[e.Block] += e.Dur()
 	case replay.Meet, replay.StageWait:
 		r.Met[e.Block] += e.Dur()
@@ -95,7 +95,7 @@ func (p *ReplayedPlan) longest(blocks int) {
 
 // gaps is what of a rank's steps no span accounts for, and idle how long it was
 // done before the slowest, of the step or of a micro-batch, or had nothing to do until
-// another stage was done.
+// another stage or run was done.
 func (p *ReplayedPlan) gaps(rank int) (gaps, idle []units.Seconds) {
 	r := p.Ranks[rank]
 	for b := range r.Step {
@@ -123,20 +123,21 @@ func replayHead(p *printer, s *ReplaySummary) {
 	p.para("", fmt.Sprintf("trace %s: %s on %s, %s after %d of warm-up, order by seed %d",
 		s.Name, plural(len(h.Plans), "plan"), plural(len(h.Ranks), "rank"), plural(h.Repeats, "block"), h.Warmup, h.Seed))
 	written(p, h.Tool, h.Created)
-	pipelines := len(slices.DeleteFunc(slices.Clone(h.Plans), func(x replay.PlanRun) bool { return x.Pipeline == nil }))
-	what := layersRun(plural(h.Layers, "whole layer"), pipelines, len(h.Plans))
+	whole := len(slices.DeleteFunc(slices.Clone(h.Plans), func(x replay.PlanRun) bool { return x.Pipeline == nil && x.Tasks == nil }))
+	what := layersRun(plural(h.Layers, "whole layer"), whole, len(h.Plans))
 	switch h.Parts {
 	case replay.PartsAttention:
-		what = "the attention of " + layersRun(plural(h.Layers, "layer"), pipelines, len(h.Plans))
+		what = "the attention of " + layersRun(plural(h.Layers, "layer"), whole, len(h.Plans))
 	case replay.PartsLoss:
 		what += fmt.Sprintf(" and the loss, %s at a time,", h.LossChunk)
 	}
 	p.para("", fmt.Sprintf("%s forward and backward, mode %s, attention kernel %s, torch %s", what, h.Mode, h.Kernel, orNone(h.Ranks[0].Torch)))
 }
 
-// layersRun says how many layers were run, which of pipelines are all that there are.
-func layersRun(layers string, pipelines, plans int) string {
-	switch pipelines {
+// layersRun says how many layers were run, which are all that there are of pipelines, and of
+// tasks, which are run with no plans of other kinds.
+func layersRun(layers string, whole, plans int) string {
+	switch whole {
 	case 0:
 		return layers
 	case plans:
@@ -154,7 +155,7 @@ func replayPlans(p *printer, n *notes, s *ReplaySummary) {
 		q1, median, q3 := stats.Quartiles(values(s.Plans[i].Steps))
 		e := s.Header.Exact[i]
 		size, strategy := run.Job.SeqLen.String(), run.Strategy
-		if run.Batch || run.Pipeline != nil {
+		if !ofOneSequence(&run) {
 			size = "-"
 		}
 		if run.Micro > 0 {
@@ -165,6 +166,9 @@ func replayPlans(p *printer, n *notes, s *ReplaySummary) {
 	}
 	t.render(p)
 }
+
+// ofOneSequence says whether every rank has a shard of one sequence.
+func ofOneSequence(x *replay.PlanRun) bool { return !x.Batch && x.Pipeline == nil && x.Tasks == nil }
 
 // worst is the largest error of a plan beside its limit.
 func worst(n *notes, e replay.Numerics) string {
@@ -178,6 +182,9 @@ func worst(n *notes, e replay.Numerics) string {
 		text += n.mark("of the attention alone; the whole layer was not compared: " + l.Skipped)
 	default:
 		text += fmt.Sprintf("\nlayer %.1e of %.0e", max(l.Out, l.DX), l.Limit)
+		if l.DW > 0 {
+			text += fmt.Sprintf("\nweights %.1e of %.0e", l.DW, l.Limit) + n.mark("weights: their gradients once they are added up")
+		}
 	}
 	if e.Loss != nil {
 		text += fmt.Sprintf("\nloss %.1e of %.0e", e.Loss.DX, e.Loss.Limit)
@@ -190,7 +197,8 @@ func replayRanks(p *printer, s *ReplaySummary) {
 		column{title: "step", number: true}, column{title: "busy", number: true}, column{title: "exposed", number: true}, column{title: "gaps", number: true}, column{title: "idle", number: true})
 	for i := range s.Plans {
 		plan, run := &s.Plans[i], s.Header.Plans[i]
-		t.section(fmt.Sprintf("plan %d (medians over blocks)%s", i, stagesOf(run.Pipeline)))
+		title := fmt.Sprintf("plan %d (medians over blocks)%s", i, stagesOf(run.Pipeline)+runsOf(run.Tasks))
+		t.section(strings.Join(wrap(title, Width), "\n"))
 		heads := map[int]int{}
 		for _, g := range run.Layout.Groups {
 			for _, m := range g {
@@ -200,7 +208,7 @@ func replayRanks(p *printer, s *ReplaySummary) {
 		for r, k := range s.Header.Ranks {
 			gaps, idle := plan.gaps(r)
 			cells := []string{fmt.Sprint(r), k.Device, orNone(k.Host), "-", "-"}
-			if !run.Batch && run.Pipeline == nil {
+			if ofOneSequence(&run) {
 				cells[3], cells[4] = run.Layout.Shards[r].Tokens().String(), fmt.Sprint(heads[r])
 			}
 			for _, x := range [][]units.Seconds{plan.Ranks[r].Step, plan.Ranks[r].Busy, plan.Ranks[r].Exposed, gaps, idle} {
@@ -220,13 +228,37 @@ func stagesOf(x *replay.PipelineRun) string {
 	}
 	var all []string
 	for _, of := range x.Stages {
-		ranks := "rank"
-		if len(of.Ranks) > 1 {
-			ranks = "ranks"
-		}
-		all = append(all, fmt.Sprintf("%s on %s %s", plural(of.Layers, "layer"), ranks, rankSpans(of.Ranks)))
+		all = append(all, fmt.Sprintf("%s on %s", plural(of.Layers, "layer"), onRanks(of.Ranks)))
 	}
 	return ", stages in order: " + strings.Join(all, "; ")
+}
+
+// onRanks names rising ranks.
+func onRanks(ranks []int) string {
+	if len(ranks) > 1 {
+		return "ranks " + rankSpans(ranks)
+	}
+	return "rank " + rankSpans(ranks)
+}
+
+// mostRuns is how many runs of a plan are named in a line.
+const mostRuns = 12
+
+// runsOf says which ranks have how many layers of which modules of tasks; nothing of another
+// plan.
+func runsOf(x *replay.TasksRun) string {
+	if x == nil {
+		return ""
+	}
+	var all []string
+	for i, of := range x.Runs {
+		if i == mostRuns {
+			all = append(all, fmt.Sprintf("and %d more", len(x.Runs)-i))
+			break
+		}
+		all = append(all, fmt.Sprintf("%s of %s on %s", plural(of.Layers, "layer"), x.Modules[of.Module].Name, onRanks(of.Ranks)))
+	}
+	return ", runs in order: " + strings.Join(all, "; ")
 }
 
 func replayNotes(n *notes, h *replay.Header) {
@@ -245,12 +277,15 @@ func replayNotes(n *notes, h *replay.Header) {
 	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Pipeline != nil }) {
 		n.add("a pipeline runs all its layers; \"in 9\": 9 chunks; idle: also waiting for another stage")
 	}
-	n.add("bytes of every pair of ranks and FLOPs of every rank were counted and equal what the plan says")
-	if h.Parts == replay.PartsLoss {
-		n.add("the embedding, the traffic of ZeRO and the optimizer were not run")
-	} else {
-		n.add("the embedding, the loss, the traffic of ZeRO and the optimizer were not run")
+	left := "the embedding, the loss, the traffic of ZeRO and the optimizer were not run"
+	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Tasks != nil }) {
+		n.add("tasks run all layers of all modules, forward in the order of the runs and backward in the other, and add up the gradients of their weights; \"in 5\": 5 runs; idle: also waiting for another run; exposed: waiting for gradients to be added up")
+		left = "the embedding, the loss and the optimizer were not run"
 	}
+	if h.Parts == replay.PartsLoss {
+		left = "the embedding, the traffic of ZeRO and the optimizer were not run"
+	}
+	n.add("bytes of every pair of ranks and FLOPs of every rank were counted and equal what the plan says", left)
 }
 
 func hostsOf(h *replay.Header) []string {

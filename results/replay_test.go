@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/multitask"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
@@ -246,5 +247,79 @@ func TestReplayShowsAPipeline(t *testing.T) {
 		if !strings.Contains(shown, want) {
 			t.Errorf("no %q in\n%s", want, shown)
 		}
+	}
+}
+
+// taskTrace is of two modules in n runs on three ranks. Rank 0 takes 10 ms: it computes for 6,
+// waits for another run for 1 and for gradients for 2.
+func taskTrace(t *testing.T, n int) string {
+	t.Helper()
+	shape := &multitask.Shape{SeqLen: 30, Hidden: 256, FFN: 512, QHeads: 4}
+	x := &replay.TasksRun{
+		Options: multitask.Options{DType: op.F32, Recompute: costmodel.RecomputeNone},
+		Modules: []multitask.Module{
+			{Name: "image", Task: "a", Layers: n - 1, Batch: 5, Shape: shape},
+			{Name: "both", Task: "a", Layers: 2, Batch: 5, After: []string{"image"}, Shape: shape},
+		},
+	}
+	for range n - 1 {
+		x.Runs = append(x.Runs, multitask.Run{Layers: 1, Ranks: []int{0, 1}, Samples: []int{3, 2}})
+	}
+	x.Runs = append(x.Runs, multitask.Run{Module: 1, Layers: 2, Ranks: []int{2}, Samples: []int{5}})
+	h := &replay.Header{
+		Backend: "gloo", Mode: replay.ModeCPU, Parts: replay.PartsLayer, Layers: x.Layers(), Kernel: "math", Seed: 3, Repeats: 1,
+		Plans: []replay.PlanRun{{Path: "x.tasks.json", Strategy: "evenkeel", Micro: n, DType: op.F32, Tasks: x}},
+		Ranks: []replay.Rank{
+			{Rank: 0, Host: "here", Device: "torch_cpu:1", Threads: 1, Torch: "1.13.1"},
+			{Rank: 1, Host: "here", Device: "torch_cpu:1", Threads: 1},
+			{Rank: 2, Host: "here", Device: "torch_cpu:1", Threads: 1},
+		},
+		Numerics: []replay.Numerics{{Out: 1e-7, Limit: 1e-5, Reference: "dense", Layer: &replay.LayerNumerics{Out: 2e-7, DX: 3e-7, DW: 4e-6, Limit: 6e-5}}},
+		Exact:    []replay.ExactCounts{{Messages: 2, Bytes: 3 << 20, FLOPs: 9}},
+	}
+	path := filepath.Join(t.TempDir(), "x.trace.jsonl")
+	err := replay.WriteTrace(path, h, func(span func(*replay.Span) error, step func(*replay.Step) error) error {
+		err := errors.Join(
+			span(&replay.Span{Dir: replay.Forward, Op: replay.Attn, DurNS: 6e6}),
+			span(&replay.Span{MB: n - 2, Layer: n - 2, Dir: replay.Backward, Op: replay.StageWait, T0NS: 6e6, DurNS: 1e6}),
+			span(&replay.Span{Dir: replay.Backward, Op: replay.GradWait, T0NS: 7e6, DurNS: 2e6}))
+		for r, ns := range []int64{10e6, 9e6, 9e6} {
+			err = errors.Join(err, step(&replay.Step{Rank: r, DurNS: ns}))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Waiting for gradients is waiting for bytes, and for another run idle time; what runs there are
+// is told, and what of a step was run.
+func TestReplayShowsTasks(t *testing.T) {
+	s, shown := summary(t, taskTrace(t, 3))
+	gaps, idle := s.Plans[0].gaps(0)
+	for _, c := range []struct{ got, want units.Seconds }{{s.Plans[0].Ranks[0].Met[0], 0.001}, {s.Plans[0].Ranks[0].Exposed[0], 0.002}, {gaps[0], 0.001}, {idle[0], 0.001}} {
+		if d := c.got - c.want; d > 1e-12 || d < -1e-12 {
+			t.Errorf("got %v, want %v", c.got, c.want)
+		}
+	}
+	flat := strings.Join(strings.Fields(shown), " ")
+	for _, want := range []string{
+		"all layers forward and backward, mode gloo-cpu", "0 x.tasks.json evenkeel in 3 - 10 ms", "layer 3.0e-07 of 6e-05", "weights 4.0e-06 of 6e-05 (1)",
+		"plan 0 (medians over blocks), runs in order: 1 layer of image on ranks 0-1; 1 layer of image on ranks 0-1; 2 layers of both on rank 2",
+		"0 torch_cpu:1 here - - 10 ms 6 ms 2 ms 1 ms 1 ms", "weights: their gradients once they are added up",
+		"add up the gradients of their weights; \"in 5\": 5 runs; idle: also waiting for another run", "the embedding, the loss and the optimizer were not run",
+	} {
+		if !strings.Contains(flat, want) {
+			t.Errorf("no %q in\n%s", want, shown)
+		}
+	}
+	if strings.Contains(shown, "ZeRO") || strings.Contains(shown, "stage") {
+		t.Error(shown)
+	}
+	// Of many runs a line names as many as can be read.
+	if _, shown = summary(t, taskTrace(t, mostRuns+3)); !strings.Contains(strings.Join(strings.Fields(shown), " "), "image on ranks 0-1; and 3 more") {
+		t.Error(shown)
 	}
 }

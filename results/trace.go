@@ -60,8 +60,8 @@ func traceReport(w io.Writer, r *comparison.Report, all bool) error {
 }
 
 func traceTitle(r *comparison.Report) string {
-	pipelines := len(slices.DeleteFunc(slices.Clone(r.Plans), func(x comparison.Plan) bool { return !x.Pipeline }))
-	what := layersRun(plural(r.Layers, "layer"), pipelines, len(r.Plans))
+	whole := len(slices.DeleteFunc(slices.Clone(r.Plans), func(x comparison.Plan) bool { return !x.Pipeline && x.Runs == nil }))
+	what := layersRun(plural(r.Layers, "layer"), whole, len(r.Plans))
 	switch r.Parts {
 	case replay.PartsAttention:
 		what = "the attention of " + what
@@ -78,8 +78,11 @@ func planTitle(x *comparison.Plan) string {
 	if x.Micro > 0 {
 		how = fmt.Sprintf("%s in %d", how, x.Micro)
 	}
-	if x.Pipeline {
+	switch {
+	case x.Pipeline:
 		how = fmt.Sprintf("%s in %s", x.Strategy, plural(x.Micro, "chunk"))
+	case x.Runs != nil:
+		how = fmt.Sprintf("%s in %s", x.Strategy, plural(x.Micro, "run"))
 	}
 	if name == how {
 		return name
@@ -96,7 +99,11 @@ func traceSteps(p *printer, n *notes, r *comparison.Report) {
 		x := &r.Plans[i]
 		predicted := estimate(x.Predicted)
 		if x.Meeting > x.Predicted.Mid*(1+visiblyLonger) {
-			predicted += n.mark("a plan's account lets ranks meet after every layer and pass; then these steps would take longer: " + meetings(r))
+			account := "a plan's account lets ranks meet after every layer and pass"
+			if x.Runs != nil {
+				account = "a plan of tasks is priced with the ranks of a run at work together, forward and backward in one go"
+			}
+			predicted += n.mark(account + "; then these steps would take longer: " + meetings(r))
 		}
 		t.row(fmt.Sprint(x.Plan), planTitle(x), predicted, seconds(x.Measured.Median), units.Percent(x.Measured.Spread),
 			fmt.Sprintf("%s (%s)", signed(x.Log), units.Percent(x.Upper)), yesNo(x.Inside), percent(x.ComputeError, x.Stretches),
@@ -256,6 +263,8 @@ func traceAt(x *comparison.Plan) string {
 	switch {
 	case x.Pipeline:
 		return "rank, chunk, layer"
+	case x.Runs != nil:
+		return "rank, run, layer"
 	case x.Micro > 0:
 		return "rank, micro-batch, step"
 	}
@@ -282,6 +291,8 @@ func traceWorst(c comparison.Class, x *comparison.Plan, all bool) string {
 		switch {
 		case x.Pipeline:
 			at = fmt.Sprintf("%d, %d, %d", w.Rank, w.Micro, w.Layer)
+		case x.Runs != nil:
+			at = fmt.Sprintf("%d, %d of %s, %d", w.Rank, w.Micro, x.Runs[w.Micro], w.Layer)
 		case x.Micro > 0:
 			at = fmt.Sprintf("%d, %d, %d", w.Rank, w.Micro, w.Step)
 		}

@@ -91,10 +91,28 @@ func pipelineTrace() *comparison.Report {
 	return r
 }
 
+// taskTraces is a report of tasks, of which one takes longer by its account.
+func taskTraces() *comparison.Report {
+	r := testTrace()
+	r.Layers, r.Ranking, r.Gains, r.Verdicts, r.Plans = 6, nil, nil, r.Verdicts[:4], r.Plans[:2]
+	x, y := &r.Plans[0], &r.Plans[1]
+	x.Runs, x.Layers, x.Micro = []string{"image", "text", "an encoder of both"}, 6, 3
+	y.Runs, y.Layers, y.Micro, y.Meeting = []string{"image"}, 6, 1, y.Predicted.Mid
+	wait := comparison.Class{Op: costmodel.GradWait, Dir: "bwd", Rank: comparison.AllRanks, Stretches: 12, Compared: 11, Predicted: 0.006, Measured: 0.007, MeanError: 0.2, Bias: -0.1, P95: 0.4}
+	wait.Worst = []comparison.Pair{{ReplayKey: costmodel.ReplayKey{Rank: 1, Micro: 2, Layer: 3, Dir: "bwd", Op: costmodel.GradWait}, Predicted: 0.002, Measured: 0.003, Log: -0.41}}
+	x.Classes = append(x.Classes, wait)
+	wait.Rank = 1
+	x.RankClasses = append(x.RankClasses, wait)
+	return r
+}
+
 // TestLayersRunAreSaid: of pipelines all, of other plans as many as were asked for.
 func TestLayersRunAreSaid(t *testing.T) {
 	r := pipelineTrace()
 	if got := traceTitle(r); !strings.Contains(got, "2 plans: 2 layers, of pipelines all, forward and backward") {
+		t.Error(got)
+	}
+	if got := traceTitle(taskTraces()); !strings.Contains(got, "2 plans: all layers forward and backward") {
 		t.Error(got)
 	}
 	r.Plans, r.Parts = r.Plans[:1], "attention"
@@ -113,6 +131,7 @@ func TestTraceGolden(t *testing.T) {
 		"trace":          func(w io.Writer) error { return TraceReport(w, r) },
 		"trace_full":     func(w io.Writer) error { return FullTraceReport(w, r) },
 		"trace_pipeline": func(w io.Writer) error { return FullTraceReport(w, pipelineTrace()) },
+		"trace_tasks":    func(w io.Writer) error { return FullTraceReport(w, taskTraces()) },
 		"trace_one":      func(w io.Writer) error { return TraceReport(w, &simulated) },
 		"trace_markdown": func(w io.Writer) error { return TraceMarkdown(w, r) },
 		"trace_junit":    func(w io.Writer) error { return TraceJUnit(w, r) },
@@ -203,6 +222,10 @@ func TestTraceTimeline(t *testing.T) {
 	}
 	at := costmodel.ReplayKey{Micro: 3, Layer: 2, Dir: "bwd", Op: costmodel.StageWait}
 	if got := traceArgs(&comparison.Timeline{Pipeline: true}, at); !cmp.Equal(got, map[string]any{"chunk": 3, "layer": 2}) || traceName(at) != "stage_wait bwd" || traceCategory(at.Op) != "waiting" {
+		t.Errorf("%v", got)
+	}
+	at.Op = costmodel.GradWait
+	if got := traceArgs(&comparison.Timeline{Runs: []string{"a", "b", "c", "image"}}, at); !cmp.Equal(got, map[string]any{"run": 3, "module": "image", "layer": 2}) || traceName(at) != "grad_wait bwd" || traceCategory(at.Op) != "waiting" {
 		t.Errorf("%v", got)
 	}
 	for _, name := range []string{"predicted rank 0: a", "recorded rank 1: b, block 4", "plan 1"} {

@@ -55,6 +55,9 @@ func traceArgs(x *comparison.Timeline, k costmodel.ReplayKey) map[string]any {
 	if x.Pipeline {
 		return map[string]any{"chunk": k.Micro, "layer": k.Layer}
 	}
+	if x.Runs != nil {
+		return map[string]any{"run": k.Micro, "module": x.Runs[k.Micro], "layer": k.Layer}
+	}
 	args := map[string]any{"micro-batch": k.Micro, "layer": k.Layer, "step": k.Step}
 	if k.Chunk > 0 {
 		args["chunk"] = k.Chunk
