@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -32,6 +33,62 @@ func (l *Layers) passes(t testing.TB, device string, mask op.Mask, of Documents)
 		t.Fatal(err)
 	}
 	return forward, backward
+}
+
+// The parts that a replay records add up to the passes to the last bit, and the interval of each
+// pass is that of its laws; what is computed again is the forward pass.
+func TestLayerPartsAddUpToPasses(t *testing.T) {
+	p := withGELU(usual(t))
+	for name, change := range blocks() {
+		for _, mask := range []op.Mask{op.Full, op.Diag} {
+			for _, of := range []Documents{{Tokens: 701, Count: 1}, {Tokens: 300, Count: 7}} {
+				for _, recompute := range []Recompute{RecomputeNone, RecomputeFull} {
+					j := testJob(mixedNodes(t, p), []units.Tokens{1})
+					change(&j.Model)
+					j.Recompute = recompute
+					l := newLayers(t, p, j)
+					forward, backward, err := l.Replayed("slow", mask, of)
+					if err != nil {
+						t.Fatal(err)
+					}
+					f, b := l.passes(t, "slow", mask, of)
+					sumF, sumB := forward.LinearIn+forward.Attention+forward.LinearOut, backward.LinearOut+backward.Attention+backward.LinearIn
+					if recompute == RecomputeFull {
+						sumB += sumF
+					}
+					if f != sumF || b != sumB {
+						t.Errorf("%s, %s %v, %s: parts add up to %v and %v, want %v and %v", name, mask, of, recompute, sumF, sumB, f, b)
+					}
+					// The attention is by the mask; nothing else is.
+					a := op.Attention{Mask: mask, QLen: of.Tokens, KVLen: of.Tokens, QHeads: 4, KVHeads: 2, HeadDim: 64, DType: op.F32}
+					if of.Count > 1 {
+						a.Batch = of.Count
+					}
+					for _, x := range []struct {
+						part  units.Seconds
+						whole LayerPass
+						s     op.Shape
+					}{{forward.Attention, forward, op.AttnFwd{Attention: a}}, {backward.Attention, backward, op.AttnBwd{Attention: a}}} {
+						e, err := NewPredictor(p).Time("slow", x.s)
+						if err != nil {
+							t.Fatal(err)
+						}
+						w := x.whole.Whole
+						if !near(x.part, e.Mid, 1e-12) || x.whole.LinearIn <= 0 || x.whole.LinearOut <= x.whole.LinearIn || !near(w.Mid, x.whole.LinearIn+x.part+x.whole.LinearOut, 1e-12) || !(w.Lo < w.Mid && w.Mid < w.Hi) || w.Source == "" {
+							t.Errorf("%s, %s %v: %+v, a call takes %v", name, mask, of, x.whole, e.Mid)
+						}
+					}
+				}
+			}
+		}
+	}
+	lacking := *p
+	lacking.Laws = slices.DeleteFunc(slices.Clone(p.Laws), func(l Law) bool { return l.Device == "slow" && l.Op == op.KindAttnBwd })
+	l := newLayers(t, &lacking, testJob(mixedNodes(t, p), []units.Tokens{1}))
+	_, _, err := l.Replayed("slow", op.Diag, Documents{Tokens: 300, Count: 1})
+	if _, missing := errors.AsType[*MissingLawError](err); !missing {
+		t.Errorf("a law is missing: %v", err)
+	}
 }
 
 // A layer is the ops of its linear part on all tokens, and one call of attention for all

@@ -1,11 +1,8 @@
 package multitask
 
 import (
-	"errors"
 	"math"
-	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -268,7 +265,3 @@ func TestReplayedAgreesWithSimulate(t *testing.T) {
 		}
 	})
 }
-
-var _ = rand.New
-var _ = errors.New
-var _ = strings.Contains
