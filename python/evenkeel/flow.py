@@ -17,100 +17,60 @@ from .chunk import Stores, chunk_attention
 from .drawn import DTYPES
 from .frames import Place
 from .kernels import Kernel, default_kernel
+from .mail import Mail, Room, cut
 from .meter import Meter, Trace, timed
 from .parts import Members, named
 from .plan import Segment
-from .port import Batch, Message, Port, ProcessGroup
+from .port import ProcessGroup
 from .stages import Pipeline
 from .whole import Attend, Layer, Stack, angles
-
-# Of messages for which there is room before they are asked for.
-AHEAD = 2
 
 Given = Callable[[int], Tensor]  # of a chunk: the rank's rows [tokens, hidden]
 Taken = Callable[[int, Tensor], None]
 
 
-class Way:
+class Way(Mail):
     """Messages of one direction over one boundary, at one rank."""
 
     def __init__(
         self, pipeline: Pipeline, rank: int, source: int, target: int, group: ProcessGroup, like: Tensor
     ) -> None:
         """source, target: stages. group: the ranks of both, rising. like [0, hidden]: of the messages."""
-        ranks, self._meter = both_of(pipeline, source, target), Meter()
-        self._port = Port(ranks.index(rank), len(ranks), group, self._meter, like.device)
-        self._plan, self._rank, self._like, self._at = pipeline, rank, like, ranks
-        self._stages, self._name = (source, target), f"from stage {source} to {target}"
-        self._phase = "fwd.send" if source < target else "bwd.send"
+        phase = "fwd.send" if source < target else "bwd.send"
+        super().__init__(f"from stage {source} to {target}", phase, rank, both_of(pipeline, source, target), group,
+                         like.device)
+        self._plan, self._rank, self._like, self._stages = pipeline, rank, like, (source, target)
         self._order = [p.chunk for p in pipeline.stages[source].order if p.backward == (source > target)]
-        self._coming: dict[int, tuple[Tensor, Batch]] = {}
-        self._posted = self._taken = 0
-        self._ready: set[int] = set()  # chunks for whose message there may be room
-        self._going: dict[int, Batch] = {}
+        self._room = Room(self._order, self._expect)
 
     def send(self, chunk: int, x: Tensor) -> None:
         """The rank's rows of a chunk leave for the ranks that have them in the next stage."""
-        mine, others = self._rows(chunk, *self._stages)
-        for k in [k for k, batch in self._going.items() if self._port.nccl and batch.gone]:
-            self.answered(k)  # gloo knows only of what is waited for
-        with named(self._name, self._at):
-            self._going[chunk] = self._port.post(self._phase, chunk, _cut(x.contiguous(), mine, others), [])
+        self.post(chunk, cut(x.contiguous(), *self._rows(chunk, *self._stages)))
 
-    def answered(self, chunk: int) -> None:
-        """A chunk's message is gone, for what the others made of it has come or the library says so: it is kept here no
-        longer."""
-        batch = self._going.pop(chunk, None)
-        if batch is not None:
-            with named(self._name, self._at):
-                batch.sent()
-
-    def take(self, chunk: int) -> tuple[Tensor, int]:
+    def arrived(self, chunk: int) -> tuple[Tensor, int]:
         """Waits for the rank's rows of a chunk; bytes that came for them."""
-        self._taken = self._order.index(chunk) + 1
-        while self._posted < self._taken:
-            self._post(self._order[self._posted])
-        self._make_room()
-        x, batch = self._coming.pop(chunk)
-        with named(self._name, self._at):
-            batch.received()
-            batch.sent()
+        self._room.take(chunk)
+        x = self.take(chunk)
         return x, x.numel() * x.element_size()
 
     def end(self) -> None:
-        """Returns when all that was sent is gone."""
-        with named(self._name, self._at):
-            for batch in self._going.values():
-                batch.sent()
-        self._going, self._posted, self._taken = {}, 0, 0
-        self._ready.clear()
+        """See Mail."""
+        super().end()
+        self._room.end()
 
     def begin(self) -> None:
         """Makes room for the first messages, where the rank receives some that need nothing of it."""
         if self._phase == "fwd.send" and self._rank in self._plan.stages[self._stages[1]].ranks:
-            self._ready.update(self._order)
-            self._make_room()
+            self._room.ready(self._order)
 
-    def expect(self, chunk: int) -> None:
-        """The rank has done what a chunk's message needs of it. Until then there is no room for it: with NCCL a
-        message that is waited for occupies the GPU, which may have to be idle for what comes first."""
-        self._ready.add(chunk)
-        self._make_room()
+    def done(self, chunk: int) -> None:
+        """The rank has done what a chunk's message needs of it."""
+        self._room.ready([chunk])
 
-    def _make_room(self) -> None:
-        while self._posted < min(len(self._order), self._taken + AHEAD) and self._order[self._posted] in self._ready:
-            self._post(self._order[self._posted])
-
-    def count(self, into: Meter) -> None:
-        """Adds what went and came, by ranks of the run."""
-        into.add(self._meter, self._at)
-
-    def _post(self, chunk: int) -> None:
+    def _expect(self, chunk: int) -> None:
         mine, others = self._rows(chunk, *reversed(self._stages))
         x = self._like.new_empty(mine.end - mine.start, self._like.shape[1])
-        with named(self._name, self._at):
-            self._coming[chunk] = x, self._port.post(self._phase, chunk, [], _cut(x, mine, others))
-        self._posted += 1
+        self.expect(chunk, x, cut(x, mine, others))
 
     def _rows(self, chunk: int, own: int, other: int) -> tuple[Segment, list[tuple[int, Segment]]]:
         """This rank's rows, and those of the other stage's ranks with their places in the group."""
@@ -118,16 +78,6 @@ class Way:
         mine = self._plan.rows(own, stages[own].ranks.index(self._rank), chunk)
         ranks = stages[other].ranks
         return mine, [(self._at.index(r), self._plan.rows(other, i, chunk)) for i, r in enumerate(ranks)]
-
-
-def _cut(x: Tensor, mine: Segment, others: Sequence[tuple[int, Segment]]) -> list[Message]:
-    """The rows of x, which are `mine` of a chunk's, that others have as well."""
-    out = []
-    for peer, rows in others:
-        lo, hi = max(mine.start, rows.start), min(mine.end, rows.end)
-        if lo < hi:
-            out.append(Message(peer, x[lo - mine.start:hi - mine.start]))
-    return out
 
 
 class Through(Protocol):
@@ -220,7 +170,7 @@ class Stages:
             y = through.forward(x).detach()
         _passed(self._behind[0], output, chunk, y)
         if self._behind[1] is not None:
-            self._behind[1].expect(chunk)
+            self._behind[1].done(chunk)
 
     def _backward(self, chunk: int, given: Given, input_gradient: Optional[Taken]) -> None:
         dy = self._arrived("bwd", self.of.first + self.of.layers - 1, self._behind[1], chunk, given)
@@ -244,7 +194,7 @@ class Stages:
         if self._trace is not None:
             self._trace.layer, self._trace.again = layer, False
         with timed(self._trace, direction, 0, "stage_wait") as span:
-            x, span.bytes_in = way.take(chunk)
+            x, span.bytes_in = way.arrived(chunk)
         return x
 
 
