@@ -32,10 +32,15 @@ from .whole import Layer, Layers, Model, Stack, angles
 class Inputs:
     """q, k, v, dout of the attention and x, dy of the layer, by global position."""
 
-    def __init__(self, plan: Plan, seed: int, device: torch.device) -> None:
+    def __init__(self, plan: Plan, seed: int, device: torch.device, of: str = "") -> None:
+        """of: whose they are, where there are several."""
         self._plan, self._device, self._dtype = plan, device, DTYPES[plan.dtype]
-        self._seed = seed
+        self._seed, self._named = seed, of
         self._drawn: dict[str, Drawn] = {}
+
+    def part(self, of: str, plan: Plan) -> "Inputs":
+        """Those of another plan, which are values of their own."""
+        return Inputs(plan, self._seed, self._device, of)
 
     def heads(self, name: str, at: Tensor, lo: int = 0, hi: Optional[int] = None) -> Tensor:
         """[len(at), heads lo to hi, head_dim] of q, k, v or dout."""
@@ -51,7 +56,7 @@ class Inputs:
 
     def _of(self, name: str) -> Drawn:
         if name not in self._drawn:
-            self._drawn[name] = Drawn(self._seed, name)
+            self._drawn[name] = Drawn(self._seed, self._named + name)
         return self._drawn[name]
 
 

@@ -22,14 +22,17 @@ Tick = Callable[[], None]  # called after every chunk: a sign of life
 
 
 class Attention:
-    """Causal attention over packed documents on one device. Heads are taken one at a time: q, k, v and dout
-    are [tokens, head_dim] in any precision."""
+    """Attention over packed documents on one device, causal or of every token to its whole document. Heads are taken
+    one at a time: q, k, v and dout are [tokens, head_dim] in any precision."""
 
-    def __init__(self, seq_len: int, docs: Sequence[Segment], tick: Tick) -> None:
+    def __init__(self, seq_len: int, docs: Sequence[Segment], tick: Tick, causal: bool = True) -> None:
         self._seq_len, self._tick = seq_len, tick
         self._starts = torch.zeros(seq_len, dtype=torch.int64)
+        self._ends = torch.arange(1, seq_len + 1)  # of what a query sees
         for d in docs:
             self._starts[d.start:d.end] = d.start
+            if not causal:
+                self._ends[d.start:d.end] = d.end
 
     def rows(
         self, at: Tensor, q: Tensor, k: Tensor, v: Tensor, dout: Optional[Tensor] = None
@@ -41,7 +44,7 @@ class Attention:
         parts, dkv = [], [torch.zeros_like(x) for x in (k, v)] if dout is not None else []
         for a in range(0, len(at), n):
             some = at[a:a + n].cpu()
-            keys = slice(int(self._starts[some].min()), int(some.max()) + 1)
+            keys = slice(int(self._starts[some].min()), int(self._ends[some].max()))
             hidden = self._hidden(some, keys).to(k.device)
             one = _chunk(q[a:a + n].double(), k[keys], v[keys], hidden,
                          None if dout is None else dout[a:a + n].double())
@@ -53,7 +56,7 @@ class Attention:
 
     def _hidden(self, at: Tensor, keys: slice) -> Tensor:
         k = torch.arange(keys.start, keys.stop)
-        return (k > at[:, None]) | (k < self._starts[at][:, None])
+        return (k >= self._ends[at][:, None]) | (k < self._starts[at][:, None])
 
 
 def _chunk(
@@ -105,8 +108,34 @@ def layer(
 ) -> tuple[Tensor, Tensor]:
     """y and dx of a whole layer over x [tokens, hidden], whose tokens are at the positions `at` of their
     documents."""
-    m, w = model, {n: t.detach().double() for n, t in weights.items()}
-    leaf = x.double().requires_grad_()
+    y, leaf, _ = _layer(model, weights, of, x, at, False)
+    dx, = torch.autograd.grad(y, leaf, dy.double())
+    return y.detach(), dx
+
+
+def layer_output(
+    model: Model, weights: Mapping[str, Tensor], of: Attention, x: Tensor, at: Tensor
+) -> Tensor:
+    """y of the same."""
+    with torch.no_grad():
+        return _layer(model, weights, of, x, at, False)[0]
+
+
+def layer_gradients(
+    model: Model, weights: Mapping[str, Tensor], of: Attention, x: Tensor, dy: Tensor, at: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """dx of the same, and the gradients of the weights."""
+    y, leaf, w = _layer(model, weights, of, x, at, True)
+    dx, *dws = torch.autograd.grad(y, [leaf, *w.values()], dy.double())
+    return dx, dict(zip(w, dws))
+
+
+def _layer(
+    model: Model, weights: Mapping[str, Tensor], of: Attention, x: Tensor, at: Tensor, learn: bool
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """y, and the leaves of its graph: x, and the weights, whose gradients are wanted if `learn`."""
+    m, w = model, {n: t.detach().double().requires_grad_(learn) for n, t in weights.items()}
+    leaf = x.detach().double().requires_grad_()
     q, k, v = _product(w, "qkv", _norm(m, w, "norm1", leaf)).view(len(x), -1, m.head_dim).split(
         [m.q_heads, m.kv_heads, m.kv_heads], 1)
     if m.qk_norm:
@@ -121,9 +150,7 @@ def layer(
         act = gate * torch.sigmoid(gate) * rest
     else:  # the tanh form of GELU
         act = up / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (up + 0.044715 * up**3)))
-    y = base + _product(w, "down", act)
-    dx, = torch.autograd.grad(y, leaf, dy.double())
-    return y.detach(), dx
+    return base + _product(w, "down", act), leaf, w
 
 
 def _product(w: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:

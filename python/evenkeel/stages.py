@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Mapping, NamedTuple, Sequence
 
+from . import fields
 from .plan import Plan, PlanError, Segment, Share
 
 SCHEMA = "evenkeel.pipelineplan/v1"
@@ -118,15 +119,15 @@ def pipeline_of(document: Mapping[str, Any], ranks: int) -> Pipeline:
     field."""
     if document.get("schema") != SCHEMA:
         raise PlanError(f"schema: {document.get('schema')!r}: want {SCHEMA!r}")
-    job = _object(document, "job", "")
-    model = _object(job, "model", "job.")
-    heads = [_whole(model, n, "job.model.", 1) for n in ("q_heads", "kv_heads", "head_dim")]
-    if len(_objects(document, "ranks")) != ranks:
+    job = fields.an_object(document, "job", "")
+    model = fields.an_object(job, "model", "job.")
+    heads = [fields.whole(model, n, "job.model.", 1) for n in ("q_heads", "kv_heads", "head_dim")]
+    if len(fields.objects(document, "ranks")) != ranks:
         raise PlanError(f"ranks: {len(document['ranks'])} of them: {ranks} ranks were started")
-    lengths = _numbers(document, "lengths_tokens", "", 1)
+    lengths = fields.numbers(document, "lengths_tokens", "", 1)
     chunks = _chunks(document, lengths)
     stages = _stages(document, ranks, chunks)
-    if _whole(document, "layers", "", 1) != sum(s.layers for s in stages):
+    if fields.whole(document, "layers", "", 1) != sum(s.layers for s in stages):
         raise PlanError(f"layers: {document['layers']}: the stages have {sum(s.layers for s in stages)}")
     _check_waits(stages)
     for s, stage in enumerate(stages):
@@ -150,15 +151,15 @@ def _chunks(document: Mapping[str, Any], lengths: Sequence[int]) -> tuple[tuple[
         done[sequence], last[sequence] = context + tokens, context
         return Piece(sequence, context, tokens, 0)
 
-    for k, x in enumerate(_objects(document, "chunks")):
+    for k, x in enumerate(fields.objects(document, "chunks")):
         at, pieces = f"chunks[{k}]", []
-        n = _whole(x, "slice_tokens", at + ".", 0, 0)
+        n = fields.whole(x, "slice_tokens", at + ".", 0, 0)
         if n:
-            context = _whole(x, "context_tokens", at + ".", 0, 0)
-            pieces.append(take(at, _whole(x, "sequence", at + ".", 0), context, n))
+            context = fields.whole(x, "context_tokens", at + ".", 0, 0)
+            pieces.append(take(at, fields.whole(x, "sequence", at + ".", 0), context, n))
         elif x.get("sequence") != -1 or x.get("context_tokens", 0) != 0:
             raise PlanError(f"{at}: has no slice: want sequence -1 and no context_tokens")
-        for w in _numbers(x, "whole", at + ".", 0) if "whole" in x else ():
+        for w in fields.numbers(x, "whole", at + ".", 0) if "whole" in x else ():
             pieces.append(take(f"{at}.whole", w, 0, lengths[w] if w < len(lengths) else 1))
         if not pieces:
             raise PlanError(f"{at}: has no tokens")
@@ -170,7 +171,7 @@ def _chunks(document: Mapping[str, Any], lengths: Sequence[int]) -> tuple[tuple[
 
 
 def _stages(document: Mapping[str, Any], ranks: int, chunks: Sequence[Sequence[Piece]]) -> tuple[Stage, ...]:
-    stages, first, taken = _objects(document, "stages"), 0, set()
+    stages, first, taken = fields.objects(document, "stages"), 0, set()
     again, orders = (document.get(key) for key in ("recomputed_layers", "orders"))
     for name, of in (("recomputed_layers", again), ("orders", orders)):
         if not isinstance(of, list) or len(of) != len(stages):
@@ -178,12 +179,12 @@ def _stages(document: Mapping[str, Any], ranks: int, chunks: Sequence[Sequence[P
     out = []
     for s, x in enumerate(stages):
         at = f"stages[{s}]."
-        of = _numbers(x, "ranks", at, 0)
+        of = fields.numbers(x, "ranks", at, 0)
         if any(r >= ranks or r in taken for r in of) or any(a >= b for a, b in zip(of, of[1:])):
             raise PlanError(f"{at}ranks: {list(of)}: want rising ones of 0 to {ranks - 1}, each in one stage")
         taken.update(of)
-        layers = _whole(x, "layers", at, 1)
-        times = _numbers({"of": again[s]}, "of", f"recomputed_layers[{s}] ", 0)
+        layers = fields.whole(x, "layers", at, 1)
+        times = fields.numbers({"of": again[s]}, "of", f"recomputed_layers[{s}] ", 0)
         if len(times) != len(chunks) or max(times) > layers:
             raise PlanError(f"recomputed_layers[{s}]: want up to {layers} layers of each of {len(chunks)} chunks")
         out.append(Stage(of, first, layers, times, _order(orders[s], f"orders[{s}]", chunks)))
@@ -203,7 +204,7 @@ def _order(of: Any, at: str, chunks: Sequence[Sequence[Piece]]) -> tuple[Pass, .
         for p in pieces:
             slices.setdefault(p.sequence, []).append(k)
     for i, x in enumerate(of):
-        k, back = _whole(x, "chunk", f"{at}[{i}].", 0), x.get("backward", False)
+        k, back = fields.whole(x, "chunk", f"{at}[{i}].", 0), x.get("backward", False)
         if not isinstance(back, bool):
             raise PlanError(f"{at}[{i}].backward: {back!r}: want true or false")
         if k >= len(chunks) or Pass(k, back) in seen:
@@ -238,31 +239,3 @@ def _check_waits(stages: Sequence[Stage]) -> None:
         if len(done[s]) < len(stage.order):
             chunk = stage.order[len(done[s])].chunk
             raise PlanError(f"orders: stages wait for each other: stage {s} for chunk {chunk}")
-
-
-def _object(of: Mapping[str, Any], key: str, at: str) -> Mapping[str, Any]:
-    value = of.get(key)
-    if not isinstance(value, dict):
-        raise PlanError(f"{at}{key}: {'missing' if value is None else 'want an object'}")
-    return value
-
-
-def _objects(of: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    value = of.get(key)
-    if not isinstance(value, list) or not value or not all(isinstance(x, dict) for x in value):
-        raise PlanError(f"{key}: want a list of objects")
-    return value
-
-
-def _whole(of: Any, key: str, at: str, least: int, absent: Any = None) -> int:
-    value = of.get(key, absent) if isinstance(of, dict) else None
-    if type(value) is not int or value < least:
-        raise PlanError(f"{at}{key}: {value!r}: want a whole number from {least} on")
-    return value
-
-
-def _numbers(of: Mapping[str, Any], key: str, at: str, least: int) -> tuple[int, ...]:
-    value = of.get(key)
-    if not isinstance(value, list) or not value or any(type(n) is not int or n < least for n in value):
-        raise PlanError(f"{at}{key}: want a list of whole numbers from {least} on")
-    return tuple(value)

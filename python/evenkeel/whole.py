@@ -77,21 +77,24 @@ class Model:
 
 def model_of(document: Mapping[str, Any]) -> Model:
     """The model of a plan document. PlanError names what this layer does not have."""
-    m = document["job"]["model"]
+    return model_in(document["job"]["model"], "job.model.", "; replay this plan with --parts attention")
+
+
+def model_in(m: Mapping[str, Any], at: str, way_out: str = "") -> Model:
+    """A model as documents have it, whose fields are named after `at`. way_out: what to do with one that replay's
+    layer is not."""
     gated, activation = bool(m.get("gated_mlp")), m.get("activation") or ""
     own = "silu" if gated else "gelu"
     if activation not in ("", own):
-        raise PlanError(f"job.model.activation: {activation!r}: replay has silu with a gate and gelu "
-                        "without; replay this plan with --parts attention")
+        raise PlanError(f"{at}activation: {activation!r}: replay has silu with a gate and gelu without{way_out}")
     sizes = {}
     for name in ("hidden", "ffn", "q_heads", "kv_heads", "head_dim"):
         n = sizes[name] = m.get(name)
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise PlanError(f"job.model.{name}: {n!r}: want a whole number from 1 on")
+            raise PlanError(f"{at}{name}: {n!r}: want a whole number from 1 on")
     rotary = 0 if m.get("position_rows") else m.get("rotary_dim") or sizes["head_dim"]
     if not isinstance(rotary, int) or not 0 <= rotary <= sizes["head_dim"] or rotary % 2:
-        raise PlanError(f"job.model.rotary_dim: {rotary!r}: want an even number up to head_dim; replay this "
-                        "plan with --parts attention")
+        raise PlanError(f"{at}rotary_dim: {rotary!r}: want an even number up to head_dim{way_out}")
     kinds = {name: bool(m.get(name)) for name in
              ("layer_norm", "shared_norm", "qk_norm", "qkv_bias", "out_bias", "mlp_bias")}
     return Model(rotary=rotary, gated=gated, **sizes, **kinds)
@@ -110,13 +113,14 @@ class Layer:
     """The linear parts of one layer, with weights of size 1/sqrt(inputs) that are the same on all ranks."""
 
     def __init__(
-        self, model: Model, seed: int, number: int, dtype: torch.dtype, device: torch.device
+        self, model: Model, seed: int, number: int, dtype: torch.dtype, device: torch.device, of: str = ""
     ) -> None:
+        """of: whose layers are numbered, where there are several models."""
         self.model = model
         self.weights: dict[str, Tensor] = {}
         for name, shape in model.shapes().items():
             one = len(shape) == 1
-            w = Drawn(seed, f"layer {number} {name}", math.prod(shape)).filled(
+            w = Drawn(seed, f"{of}layer {number} {name}", math.prod(shape)).filled(
                 *shape, dtype=torch.float32, scale=0.1 if one else shape[0] ** -0.5
             )
             if "norm" in name and "bias" not in name:
@@ -175,9 +179,17 @@ class Layer:
 class Layers:
     """The layers of a model, by their number; each is made when it is first asked for."""
 
-    def __init__(self, model: Model, seed: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.model, self._seed, self._dtype, self._device = model, seed, dtype, device
+    def __init__(self, model: Model, seed: int, dtype: torch.dtype, device: torch.device, of: str = "") -> None:
+        """of: see Layer."""
+        self.model, self._seed, self._dtype, self._device, self._of = model, seed, dtype, device, of
         self._made: dict[int, Layer] = {}
+        self._parts: dict[str, Layers] = {}
+
+    def part(self, of: str, model: Model) -> "Layers":
+        """Those of another model, whose numbers are its own; the same ones whenever they are asked for."""
+        if of not in self._parts:
+            self._parts[of] = Layers(model, self._seed, self._dtype, self._device, of)
+        return self._parts[of]
 
     def at(self, first: int, n: int) -> list[Layer]:
         """n layers from the one numbered `first` on, which are kept."""
@@ -188,7 +200,8 @@ class Layers:
 
     def alone(self, number: int) -> Layer:
         """One that is not kept, if it was not before."""
-        return self._made.get(number) or Layer(self.model, self._seed, number, self._dtype, self._device)
+        return self._made.get(number) or Layer(
+            self.model, self._seed, number, self._dtype, self._device, self._of)
 
 
 @dataclass
@@ -316,10 +329,14 @@ class Stack:
         return _Around(kept, inner, out, self._linear.after(i, kept, out))
 
     def _backward(self, i: int, kept: _Around, dy: Tensor) -> Tensor:
-        begin_backward(kept.out)  # the attention's first keys and values travel beside the MLP
+        self._begin(kept.out)
         torch.autograd.backward(kept.out, self._linear.after_back(i, kept.linear, dy))
         grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in kept.inner]
         return self._linear.before_back(i, kept.linear, grads, dy)
+
+    def _begin(self, out: Tensor) -> None:
+        """A layer's backward begins, out of its attention: the first keys and values travel beside the MLP."""
+        begin_backward(out)
 
     def _at(self, layer: int, again: bool) -> None:
         if self._trace is not None:
