@@ -11,11 +11,12 @@ from typing import Callable, Iterator, Optional, Sequence, Union
 
 from .plan import Plan, PlanError, documents
 from .stages import Pipeline
+from .tasks import Tasks
 
 FLOAT32 = 4  # bytes, of gradients on their way round the ring
 
 PHASES = ("fwd.a2a_in", "fwd.ring", "fwd.a2a_out", "bwd.a2a_in", "bwd.ring", "bwd.ring_grad", "bwd.a2a_out")
-SENDS = ("fwd.send", "bwd.send")  # between stages of a pipeline
+SENDS = ("fwd.send", "bwd.send")  # between stages of a pipeline, and runs of tasks
 
 _SIZES = {"f32": 4, "bf16": 2, "f16": 2}
 
@@ -115,6 +116,36 @@ def expected_stages(pipeline: Pipeline, hidden: int) -> Expected:
                     n = max(0, min(x.end, theirs.end) - max(x.start, theirs.start)) * hidden * e
                     out.add(r, q, "fwd.send", n)
                     out.add(q, r, "bwd.send", n)
+    return out
+
+
+def expected_tasks(tasks: Tasks) -> Expected:
+    """Bytes and FLOPs of a step of tasks: of what runs send each other, and of the attention of all layers, those that
+    are computed again as often. A sample of s tokens that one rank has and another one needs is s hidden e bytes
+    forward and as many backward, e an element's: of a module that is cut into runs each sample goes from run to run;
+    sample a of n, of a module that another one of m samples needs, goes to sample a m // n.
+
+        flops          4 d q_heads, times layers, samples and pairs: s^2, or of causal ones s (s + 1) / 2; backward
+                       2.5 times that
+    """
+    out, last = Expected(), dict[int, int]()
+    have = [[r for r, n in zip(run.ranks, run.samples) for _ in range(n)] for run in tasks.runs]  # by sample
+    for i, run in enumerate(tasks.runs):
+        module = tasks.modules[run.module]
+        for n in module.needs if run.first == 0 else [run.module]:
+            there = tasks.modules[n]
+            size = there.seq_len * there.model.hidden * _SIZES[tasks.dtype]
+            for a, rank in enumerate(have[last[n]]):
+                b = a * module.batch // there.batch
+                out.add(rank, have[i][b], "fwd.send", size)
+                out.add(have[i][b], rank, "bwd.send", size)
+        last[run.module] = i
+        s, m = module.seq_len, module.model
+        pairs = s * (s + 1) // 2 if module.causal else s * s
+        for rank, samples in zip(run.ranks, run.samples):
+            for direction, each in (("fwd", 8 if tasks.recompute else 4), ("bwd", 10)):
+                done = each * m.head_dim * m.q_heads * run.layers * samples * pairs
+                out.flops[rank, direction] = out.flops.get((rank, direction), 0) + done
     return out
 
 

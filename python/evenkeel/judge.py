@@ -62,10 +62,10 @@ class Take(Protocol):
 
 def attention_wants(
     take: Take, seq_len: int, docs: Sequence[Segment], q_heads: int, kv_heads: int, s: Sizes,
-    tick: reference.Tick,
+    tick: reference.Tick, causal: bool = True,
 ) -> list[Tensor]:
     """out and dq of the chosen rows and heads' dk and dv, from one device."""
-    of, everywhere = reference.Attention(seq_len, docs, tick), torch.arange(seq_len)
+    of, everywhere = reference.Attention(seq_len, docs, tick, causal), torch.arange(seq_len)
     if s.dense:
         return list(reference.gradients(of, *(take(n, everywhere) for n in ("q", "k", "v", "dout"))))
     out, dq = (take("q", s.at).double() for _ in range(2))

@@ -54,7 +54,7 @@ class Call:
         try:
             self._work.wait()
         except RuntimeError as error:
-            raise _undelivered(self._what, error) from error
+            raise undelivered(self._what, error) from error
 
 
 class Batch:
@@ -123,7 +123,7 @@ class Port:
         try:
             works = [Call(w, what) for w in (dist.batch_isend_irecv(ops) if ops else [])]
         except RuntimeError as error:
-            raise _undelivered(what, error) from error
+            raise undelivered(what, error) from error
         return Batch(works, works, [m.tensor for _, m in calls], [])
 
     def _post_each(self, what: str, sends: Sequence[Message], receives: Sequence[Message]) -> Batch:
@@ -137,7 +137,7 @@ class Port:
             try:
                 return Call(call(host, self._peers[m.peer], self._group), f"{what}: {side} rank {m.peer}")
             except RuntimeError as error:
-                raise _undelivered(f"{what}: {side} rank {m.peer}", error) from error
+                raise undelivered(f"{what}: {side} rank {m.peer}", error) from error
 
         coming = []
         for m in receives:
@@ -176,6 +176,7 @@ def _global_rank(group: ProcessGroup, rank: int) -> int:
     return int(find(group, rank))
 
 
-def _undelivered(what: str, error: Exception) -> ExchangeError:
+def undelivered(what: str, error: Exception) -> ExchangeError:
+    """What to raise for an error of the library."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return ExchangeError(f"{what}: {lines[0]}")

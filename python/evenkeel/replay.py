@@ -2,11 +2,11 @@
 
 Started by evenkeel with the environment that torchrun sets, a request on stdin and file descriptor 3 open for
 frames. A step is `layers` layers forward and then backward on the rank's tokens, if asked with the loss behind
-them; embedding, optimizer and the traffic of sharded parameters are not run. Of a plan of batches a step is that of every micro-batch in
-turn, in each of which the rank's group has a packed sequence, and ends with all ranks' meeting. Of a pipeline a
-step is all layers of the model, on its stages, and all chunks. Where any plan
-has two_batch_overlap, a step of every plan is two micro-batches of its sequence: of that one through the layers
-together, of the others one after the other.
+them; embedding, optimizer and the traffic of sharded parameters are not run. Of a plan of batches a step is that
+of every micro-batch in turn, in each of which the rank's group has a packed sequence, and ends with all ranks'
+meeting. Of a pipeline a step is all layers of the model, on its stages, and all chunks; of tasks it is all layers
+of all modules. Where any plan has two_batch_overlap, a step of every plan is two micro-batches of its sequence: of
+that one through the layers together, of the others one after the other.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from typing import Any, Mapping, Optional, Sequence, Union
 
 import torch
 
-from . import host, vectors
+from . import host, stages, tasks, vectors
 from .compare import Checking, Inputs
 from .confine import Confinement, ConfineError, confine
 from .course import Course
 from .drawn import DTYPES
 from .frames import Fault, Frames, read_request
 from .judge import LIMITS
-from .kernels import default_kernel
+from .kernels import Kernel, Math, default_kernel
 from .lane import LaneError
 from .parts import Lost, Work, join, work_of
 from .plan import Plan, PlanError
@@ -39,11 +39,11 @@ from .record import Journal, Recorder, gather
 from .rendezvous import Meeting, Wires, World, describe, package_hash
 from .request import Request, kernel_named
 from .staged import Staged, StagedCourse
-from .stages import SCHEMA, pipeline_of
-from .whole import Layers, model_of
+from .tasked import Tasked, TaskedCourse
+from .whole import Layers, Model, model_of
 
-AnyWork = Union[Work, Staged]
-AnyCourse = Union[Course, StagedCourse]
+AnyWork = Union[Work, Staged, Tasked]
+AnyCourse = Union[Course, StagedCourse, TaskedCourse]
 
 # After a peer is lost, before the process leaves: others that wait for the same peer shall name it, and not
 # this rank. The keeper of the store stays longer, for them to hear the first cause.
@@ -97,8 +97,8 @@ class _Rank:
         self._confined = _confined(asked, self._device)
         host.use(asked.threads if self._device.type == "cpu" else 0, asked.cores)
         host.keep_freed_memory()
-        like = torch.empty(0, 0, self._plan.head_dim, dtype=DTYPES[self._plan.dtype], device=self._device)
-        self._kernel = default_kernel(like) if asked.kernel == "auto" else kernel_named(asked.kernel)
+        self._kernel = _kernel(works, self._device) if asked.kernel == "auto" else kernel_named(asked.kernel)
+        self._model = _model(works[0], asked, 0)
         self._trace = Recorder(world.rank, self._device, frames, asked.turns)
         in_twos = any(work.in_twos for work in works)
         self._courses = [_course(work, asked, in_twos) for work in works]
@@ -153,8 +153,8 @@ class _Rank:
         """Makes layers and inputs and checks every plan: `numerics` and `exact` of the result."""
         asked, inputs = self._asked, Inputs(self._plan, self._asked.seed, self._device)
         layers: Optional[Layers] = None
-        if asked.parts != "attention":
-            layers = Layers(model_of(asked.plans[0]), asked.seed, DTYPES[self._plan.dtype], self._device)
+        if self._model is not None:
+            layers = Layers(self._model, asked.seed, DTYPES[self._plan.dtype], self._device)
         numerics, exact = [], []
         for i, course in enumerate(self._courses if asked.check else []):
             self._frames.enter("numerics", i)
@@ -206,10 +206,8 @@ def _plans(asked: Request, world: World) -> list[AnyWork]:
     for i, document in enumerate(asked.plans):
         try:
             works.append(_work(document, asked, i, world.size))
-            for plan in works[i].plans():
-                _like(plan, works[0].like)
-            model = model_of(document) if asked.parts != "attention" else None
-            if model is not None and model != model_of(asked.plans[0]):
+            _alike(works[i], works[0])
+            if _model(works[i], asked, i) != _model(works[0], asked, 0):
                 raise PlanError("job.model: another model than that of plan 0; replay them apart")
         except PlanError as error:
             raise Fault("usage", f"plan {i}: {error}") from error
@@ -225,15 +223,25 @@ def _plans(asked: Request, world: World) -> list[AnyWork]:
 
 
 def _work(document: Mapping[str, Any], asked: Request, number: int, size: int) -> AnyWork:
-    if document.get("schema") != SCHEMA:
+    of = document.get("schema")
+    if of not in _WHOLE:
         work = work_of(document, asked.batches_of(number), asked.docs_tokens, size)
         return dataclasses.replace(work, lost=_lost(document, asked, work.like.dtype))
-    for name, value, wants in (("parts", asked.parts, ("layer", "loss")), ("docs_tokens", asked.docs_tokens, (None,))):
+    parts = ("layer",) if of == tasks.SCHEMA else ("layer", "loss")
+    for name, value, wants in (("parts", asked.parts, parts), ("docs_tokens", asked.docs_tokens, (None,))):
         if value not in wants:
-            raise PlanError(f"{name}: {value!r}: stages send each other whole layers' results, of the plan's own "
-                            f"sequences: want {' or '.join(map(repr, wants))}")
-    pipeline = pipeline_of(document, size)
+            raise PlanError(f"{name}: {value!r}: {_WHOLE[of]}: want {' or '.join(map(repr, wants))}")
+    if of == tasks.SCHEMA:
+        return Tasked(tasks.tasks_of(document, size))
+    pipeline = stages.pipeline_of(document, size)
     return Staged(pipeline, _lost(document, asked, pipeline.dtype))
+
+
+# Why plans of these schemas are run in no other way.
+_WHOLE = {
+    stages.SCHEMA: "stages send each other whole layers' results, of the plan's own sequences",
+    tasks.SCHEMA: "runs send each other whole layers' results, of the plan's own samples",
+}
 
 
 def _lost(document: Mapping[str, Any], asked: Request, dtype: str) -> Optional[Lost]:
@@ -247,7 +255,37 @@ def _lost(document: Mapping[str, Any], asked: Request, dtype: str) -> Optional[L
 
 
 def _course(work: AnyWork, asked: Request, in_twos: bool) -> AnyCourse:
+    if isinstance(work, Tasked):
+        return TaskedCourse(work)
     return StagedCourse(work) if isinstance(work, Staged) else Course(work, asked, in_twos)
+
+
+def _model(work: AnyWork, asked: Request, number: int) -> Optional[Model]:
+    """What layers are made of: of tasks the first module's model, to which those of the others are added."""
+    if isinstance(work, Tasked):
+        return work.tasks.modules[0].model
+    return model_of(asked.plans[number]) if asked.parts != "attention" else None
+
+
+def _kernel(works: Sequence[AnyWork], device: torch.device) -> Kernel:
+    """The fastest one for the heads of all plans."""
+    of = {(plan.head_dim, plan.dtype) for work in works for plan in work.plans()}
+    kernels = [default_kernel(torch.empty(0, 0, d, dtype=DTYPES[t], device=device)) for d, t in sorted(of)]
+    return next((k for k in kernels if isinstance(k, Math)), kernels[-1])
+
+
+def _alike(work: AnyWork, first: AnyWork) -> None:
+    """Plans must be alike in what ranks and layers are made for."""
+    if not (isinstance(work, Tasked) and isinstance(first, Tasked)):
+        if isinstance(work, Tasked) or isinstance(first, Tasked):
+            raise PlanError("schema: of tasks are all plans of a replay or none; replay them apart")
+        for plan in work.plans():
+            _like(plan, first.like)
+        return
+    unlike = work.tasks.unlike(first.tasks)
+    if unlike:
+        raise PlanError(f"{unlike}; replay them apart")
+    _like(work.like, work.like)
 
 
 def _like(plan: Plan, first: Plan) -> None:

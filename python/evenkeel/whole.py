@@ -266,7 +266,7 @@ class Linear:
 
 
 @dataclass
-class _Around:
+class Around:
     """What a layer keeps for its backward, the attention's graph included."""
 
     linear: Kept
@@ -289,7 +289,7 @@ class Stack:
         of the first layer in spans."""
         self._linear, self._attend = Linear(layers, tables, trace), attend
         self._again, self._trace, self._first = again, trace, first
-        self._kept: list[Any] = []  # by layer: _Around, or if it is run again the input
+        self._kept: list[Any] = []  # by layer: Around, or if it is run again the input
 
     def forward(self, x: Tensor) -> Tensor:
         """The last layer's output of x [tokens, hidden]."""
@@ -322,13 +322,13 @@ class Stack:
         for i in range(len(self._linear.layers)):
             self._linear.clear(i)
 
-    def _forward(self, i: int, x: Tensor) -> _Around:
+    def _forward(self, i: int, x: Tensor) -> Around:
         kept = self._linear.before(i, x)
         inner = [t.detach().requires_grad_(torch.is_grad_enabled()) for t in kept.heads]
         out = self._attend(i, *inner)
-        return _Around(kept, inner, out, self._linear.after(i, kept, out))
+        return Around(kept, inner, out, self._linear.after(i, kept, out))
 
-    def _backward(self, i: int, kept: _Around, dy: Tensor) -> Tensor:
+    def _backward(self, i: int, kept: Around, dy: Tensor) -> Tensor:
         self._begin(kept.out)
         torch.autograd.backward(kept.out, self._linear.after_back(i, kept.linear, dy))
         grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in kept.inner]

@@ -1,0 +1,70 @@
+"""Gradients of weights on the ranks of a run, added up behind the backward passes of the layers before."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from .parts import Members, named
+from .port import Call, ProcessGroup, backend_of, undelivered
+from .tasks import Tasks
+
+GROUP = "gradients"  # the name of the process groups of exchanges, of which every set of ranks has one
+
+
+class Exchange:
+    """That of one run, at one rank. Ranks call the same methods in the same order, of all runs that they have in
+    common."""
+
+    def __init__(
+        self, run: int, rank: int, ranks: Sequence[int], group: ProcessGroup, dtype: torch.dtype
+    ) -> None:
+        """dtype: in which gradients travel."""
+        self._name, self._rank, self._ranks = f"gradients of run {run}", ranks.index(rank), ranks
+        self._group, self._dtype = group, dtype
+        self._calls: list[tuple[int, Call, Tensor]] = []
+
+    def post(self, layer: int, grads: Sequence[Tensor]) -> None:
+        """Those of a layer leave, in one piece."""
+        flat = torch.cat([g.reshape(-1) for g in grads]).to(self._dtype)
+        others = ", ".join(str(r) for r in range(len(self._ranks)) if r != self._rank)
+        what = f"rank {self._rank}: gradients of layer {layer}: with ranks {others}"
+        with named(self._name, self._ranks):
+            try:
+                call = Call(dist.all_reduce(flat, group=self._group, async_op=True), what)
+            except RuntimeError as error:
+                raise undelivered(what, error) from error
+        self._calls.append((layer, call, flat))
+
+    def wait(self) -> tuple[dict[int, Tensor], int]:
+        """The sums by layer, in one piece each, and their bytes."""
+        calls, self._calls = self._calls, []
+        with named(self._name, self._ranks):
+            for _, call, _ in calls:
+                call.wait()
+        sums = {layer: flat for layer, _, flat in calls}
+        return sums, sum(x.numel() * x.element_size() for x in sums.values())
+
+    def clear(self) -> None:
+        """Leaves nothing of a step."""
+        self._calls = []
+
+
+def process_groups(tasks: Tasks) -> list[Members]:
+    """Those of exchanges."""
+    return [(GROUP, run.ranks) for run in tasks.runs if len(run.ranks) > 1]
+
+
+def carried(group: ProcessGroup, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """In what a process group adds up numbers of a precision: gloo of older releases of torch does not know bf16,
+    whose sums are then in float32. All ranks of the group ask."""
+    if dtype == torch.float32 or backend_of(group, device) == "nccl":
+        return dtype
+    try:
+        dist.all_reduce(torch.zeros(1, dtype=dtype, device=device), group=group)
+    except RuntimeError:
+        return torch.float32
+    return dtype

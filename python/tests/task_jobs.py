@@ -1,0 +1,116 @@
+"""What the ranks of a test's world do with plans of tasks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import Any, Optional
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import evenkeel
+import jobs
+from evenkeel import exchange, moves
+from evenkeel.drawn import DTYPES
+from evenkeel.taskflow import TaskFlow, module_layers
+from evenkeel.tasks import tasks_of
+from evenkeel.whole import Layers
+from task_plans import Answer, random_tasks
+
+
+class Stepped:
+    """A rank's place in a plan of tasks, ready for steps; inputs and weights are the same everywhere."""
+
+    def __init__(self, rank: int, of: Any, ranks: int, dtype: str = "f32", kernel: Any = None) -> None:
+        """of: a document, or a seed of a random one. All ranks of the world make this, also those beyond the plan's."""
+        self.document = of if isinstance(of, dict) else random_tasks(of, ranks, dtype)
+        self.plan, self.rank = tasks_of(self.document, ranks), rank
+        groups = [*moves.process_groups(self.plan), *exchange.process_groups(self.plan)]
+        self.made = {key: dist.new_group(list(key[1])) for key in dict.fromkeys(groups)}
+        self.kernel, self.dtype = kernel or evenkeel.Math(), DTYPES[self.plan.dtype]
+        cpu = torch.device("cpu")
+        self.layers = Layers(self.plan.modules[0].model, 5, self.dtype, cpu)
+        self.inputs, self.gradients = ([self._drawn(10 * i + j) for i in range(len(self.plan.modules))]
+                                       for j in range(2))
+
+    def _drawn(self, seed: int) -> Tensor:
+        m = self.plan.modules[seed // 10]
+        source = torch.Generator().manual_seed(seed)
+        return torch.randn(m.batch, m.seq_len, m.model.hidden, generator=source).to(self.dtype)
+
+    def flow(self, **more: Any) -> TaskFlow:
+        return TaskFlow(self.plan, self.rank, self.layers, self.kernel, self.made, torch.device("cpu"), **more)
+
+    def own(self, of: Any, run: int) -> Tensor:
+        """The rank's rows of what a run's module has."""
+        share = self.plan.runs[run].share(self.rank)
+        return of[self.plan.runs[run].module][share.start:share.end].flatten(0, 1)
+
+    def run(self, flow: TaskFlow) -> tuple[dict[Any, Tensor], ...]:
+        """A step: results and gradients of inputs by run, gradients of weights by run and layer."""
+        got: tuple[dict[Any, Tensor], ...] = {}, {}, {}
+        flow.run(lambda i: self.own(self.inputs, i), lambda i: self.own(self.gradients, i), got[0].__setitem__,
+                 got[1].__setitem__, lambda i, layer, x: got[2].__setitem__((i, layer), x.clone()))
+        return got
+
+
+def stepped(
+    rank: int, groups: Any, of: Any, ranks: int, steps: int = 1, how: str = "Math", dtype: str = "f32"
+) -> Optional[dict[str, Any]]:
+    """Steps of a plan: the worst errors of results, gradients of inputs, and of weights; what is left; and what was
+    sent and computed in a step. how: a kernel, poisoned, or inline as in jobs.py."""
+    kernel = {"Jittered": jobs.Jittered, "Even": jobs.Even, "default": evenkeel.kernels.TorchCPU}.get(how, evenkeel.Math)()
+    at = Stepped(rank, of, ranks, dtype, kernel)
+    if rank >= ranks:
+        return None
+    meter = evenkeel.Meter()
+    with contextlib.ExitStack() as stack:
+        if how == "poisoned":
+            stack.enter_context(jobs.poisoned_memory())
+        flow = at.flow(meter=meter)
+        if how == "inline":
+            stack.enter_context(mock.patch("torch.distributed.get_backend", return_value="nccl"))
+            flow = at.flow(meter=meter)
+        for _ in range(steps):
+            flow.clear()
+            got = at.run(flow)
+    flow.clear()
+    sent = flow.sent()
+    return {"errors": errors(at, got), "left": left(flow), "results": [len(x) for x in got],
+            "sent": {f"{p} {peer}": n // steps for (p, peer), n in sent.sent.items()},
+            "received": {f"{p} {peer}": n // steps for (p, peer), n in sent.received.items()},
+            "flops": {k: n // steps for k, n in meter.flops.items()}}
+
+
+def left(flow: TaskFlow) -> int:
+    """Of what a step needs, how much is there when it is over."""
+    mails = [m._mail for m in flow._moves.values() if m._mail is not None]
+    return (sum(len(mail._coming) + len(mail._going) for mail in mails)
+            + sum(m._own is not None for m in flow._moves.values())
+            + sum(len(x._calls) for x in flow._exchanges.values())
+            + sum(w.grad is not None for s in flow._stacks.values() for x in s._linear.layers for w in x.weights.values())
+            + sum(len(s._kept) for s in flow._stacks.values()))
+
+
+def errors(at: Stepped, got: Any) -> list[float]:
+    """The largest of results, of gradients of inputs and of those of weights."""
+    modules = at.plan.modules
+    weights = [[x.weights for x in module_layers(at.layers, at.plan, i).at(0, m.layers)] for i, m in enumerate(modules)]
+    answer = Answer(at.document, weights, at.inputs, at.gradients)
+    worst = [0.0, 0.0, 0.0]
+    for j, (found, wants) in enumerate(zip(got, (answer.results, answer.input_gradients))):
+        for i, x in found.items():
+            worst[j] = max(worst[j], off(x, at.own(wants, i)))
+    for (i, layer), x in got[2].items():
+        want = answer.weight_gradients[at.plan.runs[i].module][layer]
+        worst[2] = max(worst[2], off(x, torch.cat([w.flatten() for w in want.values()])))
+    return worst
+
+
+def off(got: Tensor, want: Tensor) -> float:
+    if got.shape != want.shape or not bool(torch.isfinite(got).all()):
+        return math.inf
+    return float((got.double() - want).norm() / want.norm().clamp_min(1e-6))
