@@ -13,7 +13,7 @@ from . import reference
 from .closed import Expected, expected_tasks
 from .compare import Checking, Inputs
 from .drawn import DTYPES
-from .judge import AFFORDABLE, LAYER, LIMITS, NAMES, Found, Judge, attention_wants, chosen, counted
+from .judge import AFFORDABLE, LAYER, LIMITS, NAMES, Found, Judge, Sizes, attention_wants, chosen, counted
 from .meter import Meter
 from .parts import Members
 from .plan import Segment
@@ -87,30 +87,43 @@ class CheckTasks:
     def _attention_errors(self, parts: list[list[Tensor]]) -> Found:
         errors: dict[str, list[float]] = {n: [0.0] * self._size for n in NAMES}
         for m, samples in enumerate(self._attended):
-            for sample in samples:
-                wants = self._attention_wants(m, sample)
+            module, rows = self._tasks.modules[m], len(self._sizes[m].at)
+            at = [(i, r, own(samples, self._tasks, i, r)) for i, run in enumerate(self._tasks.runs)
+                  for r in run.ranks if run.module == m]
+            places = [(i, r, len(mine), {s: k for k, s in enumerate(mine)}) for i, r, mine in at]
+            for some in self._groups_of(m):
+                wants = self._attention_wants(m, some)
                 scale = max(float(x.norm()) for x in wants)  # of one token dq and dk are zero but for rounding
-                for i, run in enumerate(self._tasks.runs):
-                    for r in run.ranks if run.module == m else ():
-                        mine = own(samples, self._tasks, i, r)
-                        if sample not in mine:
-                            continue
-                        for name, x, want in zip(NAMES, parts[r][4 * i:4 * i + 4], wants):
-                            got = x.view(len(mine), -1, *x.shape[1:])[mine.index(sample)]
-                            errors[name][r] = max(errors[name][r], reference.error(got, want, scale))
-        some = [len(of) * len(s.at) for of, s, m in zip(self._attended, self._sizes, self._tasks.modules)
-                if len(of) < m.batch or not s.dense]
+                each = [x.view(len(some), n, *x.shape[1:]) for x, n in zip(wants, [rows] * 2 + [module.seq_len] * 2)]
+                for k, sample in enumerate(some):
+                    for i, r, n, mine in (p for p in places if sample in p[3]):
+                        for name, x, want in zip(NAMES, parts[r][4 * i:4 * i + 4], each):
+                            got = x.view(n, -1, *x.shape[1:])[mine[sample]]
+                            errors[name][r] = max(errors[name][r], reference.error(got, want[k], scale))
+        sampled = [len(of) * len(s.at) for of, s, m in zip(self._attended, self._sizes, self._tasks.modules)
+                   if len(of) < m.batch or not s.dense]
         limit = LIMITS[self._tasks.dtype]
-        return errors, limit, {"limit": limit, "reference": "sampled" if some else "dense", "rows": sum(some)}
+        return errors, limit, {"limit": limit, "reference": "sampled" if sampled else "dense", "rows": sum(sampled)}
 
-    def _attention_wants(self, m: int, sample: int) -> list[Tensor]:
-        of = self._tasks.modules[m]
+    def _groups_of(self, m: int) -> list[list[int]]:
+        """The samples of a module that are compared, some at a time."""
+        samples = self._attended[m]
+        n = max(1, self._of.sampled_above // self._tasks.modules[m].seq_len)
+        return [samples[i:i + n] for i in range(0, len(samples), n)]
+
+    def _attention_wants(self, m: int, samples: Sequence[int]) -> list[Tensor]:
+        """Of some samples one after the other; of one alone where its rows are sampled."""
+        of, inputs = self._tasks.modules[m], self._inputs[m]
+        there = positions(of, samples)
+        docs = [Segment(i * of.seq_len, (i + 1) * of.seq_len) for i in range(len(samples))]
 
         def take(name: str, at: Tensor, lo: int = 0, hi: Any = None) -> Tensor:
-            return self._inputs[m].heads(name, at + sample * of.seq_len, lo, hi)
+            return inputs.heads(name, there[at], lo, hi)
 
-        return attention_wants(take, of.seq_len, (Segment(0, of.seq_len),), of.model.q_heads, of.model.kv_heads,
-                               self._sizes[m], lambda: self._judge.tick("attention"), of.causal)
+        s = self._sizes[m]
+        whole = Sizes(True, torch.arange(len(there)), s.kv_heads) if s.dense else s
+        return attention_wants(take, len(there), docs, of.model.q_heads, of.model.kv_heads, whole,
+                               lambda: self._judge.tick("attention"), of.causal)
 
     def _step(self, want: Expected) -> list[Tensor]:
         """Runs a step and compares what was counted. Returns what is compared: by module results and gradients of its
@@ -202,9 +215,10 @@ class CheckTasks:
         answer = Answer(self._tasks, self._ran, lambda m, n: self._layers[m].alone(n), self._drawn,
                         lambda: self._judge.tick("layers"), learned)
         for m, of in enumerate(self._tasks.modules):
+            place = {s: k for k, s in enumerate(self._ran[m])}
             for side, (name, want) in enumerate((("out", answer.results[m]), ("dx", answer.input_gradients[m]))):
                 for r, got in enumerate(parts):
-                    at = [self._ran[m].index(s) for s in own(self._ran[m], self._tasks, self._end(m, side), r)]
+                    at = [place[s] for s in own(self._ran[m], self._tasks, self._end(m, side), r)]
                     if at:
                         mine = want.view(-1, of.seq_len, of.model.hidden)[at].flatten(0, 1)
                         off = reference.error(got[2 * m + side], mine, float(want.norm()))

@@ -17,6 +17,7 @@ from .whole import EPS, Model
 
 # Bytes of one chunk's matrix of scores; there are about five such matrices.
 _SCORES = 64 << 20
+_FEW = 256  # rows, of which there may always be as many at a time
 
 Tick = Callable[[], None]  # called after every chunk: a sign of life
 
@@ -26,7 +27,10 @@ class Attention:
     one at a time: q, k, v and dout are [tokens, head_dim] in any precision."""
 
     def __init__(self, seq_len: int, docs: Sequence[Segment], tick: Tick, causal: bool = True) -> None:
-        self._seq_len, self._tick = seq_len, tick
+        self._tick = tick
+        # Rows of several documents at a time would be held against all keys of these.
+        longest = max((d.end - d.start for d in docs), default=seq_len)
+        self._rows = min(max(1, _SCORES // (8 * seq_len)), max(_FEW, longest))
         self._starts = torch.zeros(seq_len, dtype=torch.int64)
         self._ends = torch.arange(1, seq_len + 1)  # of what a query sees
         for d in docs:
@@ -40,7 +44,7 @@ class Attention:
         """out of the query rows at rising positions `at`, whose rows q and dout are; with dout also dq, and
         these rows' part of dk and dv."""
         k, v = k.double(), v.double()
-        n = max(1, _SCORES // (8 * self._seq_len))
+        n = self._rows
         parts, dkv = [], [torch.zeros_like(x) for x in (k, v)] if dout is not None else []
         for a in range(0, len(at), n):
             some = at[a:a + n].cpu()

@@ -50,7 +50,8 @@ class Answer:
     def _pairs(self, n: int, m: int) -> list[tuple[int, int]]:
         """Of two modules, places among the samples of which the second one needs the first."""
         a, b = self._tasks.modules[n].batch, self._tasks.modules[m].batch
-        return [(i, self._samples[m].index(s * b // a)) for i, s in enumerate(self._samples[n])]
+        place = {s: j for j, s in enumerate(self._samples[m])}
+        return [(i, place[s * b // a]) for i, s in enumerate(self._samples[n])]
 
     def _sample(self, x: Tensor, m: int, place: int) -> Tensor:
         """All elements of a sample, in place."""

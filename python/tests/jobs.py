@@ -118,12 +118,12 @@ def poisoned(
 
 
 @contextlib.contextmanager
-def poisoned_memory() -> Iterator[None]:
-    """What poisoned runs in."""
+def poisoned_memory(several: bool = False) -> Iterator[None]:
+    """What poisoned runs in. several: what is never written again may go to several ranks at a time."""
     with contextlib.ExitStack() as stack:
         for owner, name in ((torch, "empty"), (torch, "empty_like"), (Tensor, "new_empty")):
             stack.enter_context(mock.patch.object(owner, name, _poisoned(getattr(owner, name))))
-        stack.enter_context(_watched())
+        stack.enter_context(_watched(several))
         yield
 
 
@@ -136,7 +136,7 @@ def _poisoned(empty: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _watched() -> Iterator[None]:
+def _watched(several: bool) -> Iterator[None]:
     """Fails when a message begins where another is still sent from or still comes to: what a message takes
     along may have been written there meanwhile."""
     post = Port.post
@@ -144,8 +144,8 @@ def _watched() -> Iterator[None]:
 
     def watch(port: Port, phase: str, step: int, sends: list[Message], receives: list[Message]) -> Batch:
         for batch, going, coming in posted:
-            busy = [*(going if batch._sends else []), *(coming if batch._receives else [])]
-            if _meet([*sends, *receives], busy):
+            going, coming = going if batch._sends else [], coming if batch._receives else []
+            if _meet([*sends, *receives], coming) or _meet(receives if several else [*sends, *receives], going):
                 raise AssertionError(f"{phase} step {step}: a place is not free yet")
         batch = post(port, phase, step, sends, receives)
         posted.append((batch, list(sends), list(receives)))

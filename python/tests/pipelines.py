@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 from unittest import mock
 
 import torch
@@ -232,18 +232,26 @@ def alike(rank: int, groups: Any, of: Any, ranks: int) -> Optional[dict[str, boo
 
 
 def called(rank: int, groups: Any, of: Any, ranks: int) -> Optional[list[Any]]:
-    """What a rank calls in a step as over NCCL, in order: ["post", a process group, [rank, bytes] that it sends to,
-    those that it receives from] and ["wait", which of these]."""
+    """What a rank calls in a step as over NCCL, in order: see calls."""
     at = Stepped(rank, of, ranks, "gated", evenkeel.Math())
     if at.stage < 0:
         return None
-    keys = list(at.made)
+    with calls(at.made) as (events, _):
+        at.run(at.flow())
+    return events
+
+
+@contextlib.contextmanager
+def calls(made: dict[Any, Any]) -> Iterator[tuple[list[Any], list[Any]]]:
+    """Inside, as over NCCL, what is called is listed, in order: ["post", a process group, [rank, bytes] that it sends
+    to, those that it receives from] and ["wait", which of these]; and what is under way of each post."""
+    keys = list(made)
     events: list[Any] = []
-    posted: list[Batch] = []
+    posted: list[Any] = []
     post, received, sent = Port.post, Batch.received, Batch.sent
 
     def note_post(port: Port, phase: str, step: int, sends: list[Message], receives: list[Message]) -> Batch:
-        key = next(k for k in keys if at.made[k] is port._group)
+        key = next(k for k in keys if made[k] is port._group)
         sides = [[[key[1][m.peer], m.tensor.numel() * 4] for m in x if m.tensor.numel()]
                  for x in (sends, receives)]
         events.append(["post", keys.index(key), *sides])
@@ -262,8 +270,7 @@ def called(rank: int, groups: Any, of: Any, ranks: int) -> Optional[list[Any]]:
         stack.enter_context(mock.patch.object(Port, "post", note_post))
         stack.enter_context(mock.patch.object(Batch, "received", noted(received)))
         stack.enter_context(mock.patch.object(Batch, "sent", noted(sent)))
-        at.run(at.flow())
-    return events
+        yield events, posted
 
 
 def _answer(model: Model, layers: list[Layer], x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:

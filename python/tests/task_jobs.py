@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from typing import Any, Optional
 from unittest import mock
@@ -15,9 +16,12 @@ import evenkeel
 import jobs
 from evenkeel import exchange, moves
 from evenkeel.drawn import DTYPES
+from evenkeel.exchange import Exchange
+from evenkeel.kernels import default_kernel
 from evenkeel.taskflow import TaskFlow, module_layers
 from evenkeel.tasks import tasks_of
 from evenkeel.whole import Layers
+from pipelines import calls
 from task_plans import Answer, random_tasks
 
 
@@ -62,27 +66,80 @@ def stepped(
 ) -> Optional[dict[str, Any]]:
     """Steps of a plan: the worst errors of results, gradients of inputs, and of weights; what is left; and what was
     sent and computed in a step. how: a kernel, poisoned, or inline as in jobs.py."""
-    kernel = {"Jittered": jobs.Jittered, "Even": jobs.Even, "default": evenkeel.kernels.TorchCPU}.get(how, evenkeel.Math)()
-    at = Stepped(rank, of, ranks, dtype, kernel)
+    kernels = {"Jittered": jobs.Jittered, "Even": jobs.Even, "default": lambda: default_kernel(torch.empty(0, 0, 8))}
+    at = Stepped(rank, of, ranks, dtype, kernels.get(how, evenkeel.Math)())
     if rank >= ranks:
         return None
     meter = evenkeel.Meter()
     with contextlib.ExitStack() as stack:
         if how == "poisoned":
-            stack.enter_context(jobs.poisoned_memory())
-        flow = at.flow(meter=meter)
+            stack.enter_context(jobs.poisoned_memory(several=True))
         if how == "inline":
             stack.enter_context(mock.patch("torch.distributed.get_backend", return_value="nccl"))
-            flow = at.flow(meter=meter)
+        flow = at.flow(meter=meter)
         for _ in range(steps):
             flow.clear()
             got = at.run(flow)
-    flow.clear()
-    sent = flow.sent()
-    return {"errors": errors(at, got), "left": left(flow), "results": [len(x) for x in got],
+    sent, there = flow.sent(), left(flow)
+    return {"errors": errors(at, got), "left": there, "results": [len(x) for x in got],
             "sent": {f"{p} {peer}": n // steps for (p, peer), n in sent.sent.items()},
             "received": {f"{p} {peer}": n // steps for (p, peer), n in sent.received.items()},
             "flops": {k: n // steps for k, n in meter.flops.items()}}
+
+
+def alike(rank: int, groups: Any, of: Any, ranks: int) -> Optional[dict[str, bool]]:
+    """Whether a step has the same bits a second time, whenever messages come, in batches of messages, and whether
+    layers are computed again or not."""
+    at = Stepped(rank, of, ranks)
+    if rank >= ranks:
+        return None
+    flow = at.flow()
+    once = at.run(flow)
+    runs = {"once more": at.run(flow)}
+    at.kernel = jobs.Jittered()
+    runs["jittered"] = at.run(at.flow())
+    at.kernel = evenkeel.Math()
+    with mock.patch("torch.distributed.get_backend", return_value="nccl"):
+        runs["inline"] = at.run(at.flow())
+    at.plan = dataclasses.replace(at.plan, recompute=not at.plan.recompute)
+    runs["again"] = at.run(at.flow())
+    return {name: all(a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a) for a, b in zip(once, got))
+            for name, got in runs.items()}
+
+
+def called(rank: int, groups: Any, of: Any, ranks: int) -> Optional[list[Any]]:
+    """What a rank calls in a step as over NCCL, in order: see pipelines.calls. An exchange sends what it has to all
+    ranks of its group, and receives as much from each."""
+    at = Stepped(rank, of, ranks)
+    if rank >= ranks:
+        return None
+    keys, post, wait = list(at.made), Exchange.post, Exchange.wait
+    with calls(at.made) as (events, posted):
+        def note_post(of: Exchange, layer: int, grads: Any) -> None:
+            post(of, layer, grads)
+            key = next(k for k in keys if at.made[k] is of._group)
+            messages = [[r, 4 * sum(g.numel() for g in grads)] for r in key[1] if r != rank]
+            events.append(["post", keys.index(key), messages, messages])
+            posted.append(of._calls[-1])
+
+        def note_wait(of: Exchange) -> Any:
+            events.extend(["wait", next(i for i, p in enumerate(posted) if p is call)] for call in of._calls)
+            return wait(of)
+
+        with mock.patch.object(Exchange, "post", note_post), mock.patch.object(Exchange, "wait", note_wait):
+            flow = at.flow()
+            at.run(flow)
+    return events
+
+
+def traced(rank: int, groups: Any, of: Any, ranks: int) -> Optional[list[Any]]:
+    """The spans of a step."""
+    at = Stepped(rank, of, ranks)
+    if rank >= ranks:
+        return None
+    trace = evenkeel.Trace(rank)
+    at.run(at.flow(trace=trace))
+    return trace.spans()
 
 
 def left(flow: TaskFlow) -> int:
@@ -91,14 +148,16 @@ def left(flow: TaskFlow) -> int:
     return (sum(len(mail._coming) + len(mail._going) for mail in mails)
             + sum(m._own is not None for m in flow._moves.values())
             + sum(len(x._calls) for x in flow._exchanges.values())
-            + sum(w.grad is not None for s in flow._stacks.values() for x in s._linear.layers for w in x.weights.values())
+            + sum(w.grad is not None for s in flow._stacks.values() for x in s._linear.layers
+                  for w in x.weights.values())
             + sum(len(s._kept) for s in flow._stacks.values()))
 
 
 def errors(at: Stepped, got: Any) -> list[float]:
     """The largest of results, of gradients of inputs and of those of weights."""
     modules = at.plan.modules
-    weights = [[x.weights for x in module_layers(at.layers, at.plan, i).at(0, m.layers)] for i, m in enumerate(modules)]
+    weights = [[x.weights for x in module_layers(at.layers, at.plan, i).at(0, m.layers)]
+               for i, m in enumerate(modules)]
     answer = Answer(at.document, weights, at.inputs, at.gradients)
     worst = [0.0, 0.0, 0.0]
     for j, (found, wants) in enumerate(zip(got, (answer.results, answer.input_gradients))):
