@@ -124,8 +124,8 @@ func (o *checkOptions) flags(c *cobra.Command) {
 	f.StringVar(&o.markdown, "markdown", "", "append a Markdown summary to this file; - prints it instead of the table")
 	f.StringVar(&o.timeline, "timeline", "", "of a replay: write a step as predicted and as recorded, as a trace that Perfetto opens, to this file")
 	f.IntVar(&o.plan, "plan", 0, "of a replay: the plan that --timeline draws, 0 for the first")
-	f.StringVar(&o.link, "link", "", "of a replay of batches or pipelines: link class between ranks of a host, where the profile has several")
-	f.StringVar(&o.network, "network", "", "of a replay of batches or pipelines: link class between hosts, where the profile has several")
+	f.StringVar(&o.link, "link", "", "of a replay of batches, pipelines or tasks: link class between ranks of a host, where the profile has several")
+	f.StringVar(&o.network, "network", "", "of a replay of batches, pipelines or tasks: link class between hosts, where the profile has several")
 }
 
 // writable refuses to write reports over what is judged or judged by, or over each other,

@@ -187,6 +187,7 @@ func TestCheckTrace(t *testing.T) {
 	p.refusals(good)
 	p.ofBatches()
 	p.ofPipelines()
+	p.ofTasks()
 }
 
 // ofBatches: plans of batches of one problem have predictions too, micro-batch by

@@ -352,6 +352,24 @@ func TestNamesOfRanksChangeNothing(t *testing.T) {
 	})
 }
 
+// Of runs on one device each, among equal devices, it does not matter which are called what.
+func TestEqualDevicesMayChangeNames(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := drawWorld(t)
+		w.nodes = [][]string{{"fast", "fast", "fast", "fast"}}
+		p := drawPlan(t, w)
+		for i := range p.Runs {
+			r := &p.Runs[i]
+			r.Ranks, r.Samples = r.Ranks[:1], []int{w.tasks.Modules[r.Module].Batch}
+		}
+		names, q := rapid.Permutation([]int{0, 1, 2, 3}).Draw(t, "names"), p.Clone()
+		for i, r := range p.Runs {
+			q.Runs[i].Ranks = []int{names[r.Ranks[0]]}
+		}
+		sameUnder(t, mustReplay(t, w.costs(t), p, nil), mustReplay(t, w.costs(t), q, nil), func(rank int) int { return names[rank] })
+	})
+}
+
 // sameUnder says where two replays differ but for the names of ranks.
 func sameUnder(t rapid.TB, want, got *costmodel.Replayed, name func(int) int) {
 	t.Helper()
