@@ -22,10 +22,14 @@ func TestMessagesByHand(t *testing.T) {
 		{Module: 2, Layers: 1, Ranks: []int{1, 2}, Samples: []int{1, 1}},
 	}}
 	want := []Message{
-		{0, 1, 0, 1, 3}, {0, 1, 2, 1, 1},
-		{1, 2, 1, 0, 2}, {1, 2, 1, 3, 1}, {1, 2, 2, 3, 2},
+		{0, 1, 0, 1, 3},
+		{0, 1, 2, 1, 1},
+		{1, 2, 1, 0, 2},
+		{1, 2, 1, 3, 1},
+		{1, 2, 2, 3, 2},
 		{1, 3, 1, 2, 1}, // m's fourth sample is in the second half
-		{2, 3, 0, 1, 1}, {2, 3, 3, 2, 2},
+		{2, 3, 0, 1, 1},
+		{2, 3, 3, 2, 2},
 	}
 	if diff := gocmp.Diff(want, p.Messages(tasks)); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -93,7 +97,8 @@ func TestMessagesAreTheSamplesThatDoNotStay(t *testing.T) {
 func TestBytesOfAMovedBatch(t *testing.T) {
 	c, _, _ := onGPUs(t, "2x4 h100_sxm", Options{}, clip(4, 12))
 	p := &Plan{Runs: []Run{
-		{Layers: 1, Ranks: []int{0, 1, 2}, Samples: []int{5, 4, 3}}, {Layers: 1, Ranks: []int{3, 4}, Samples: []int{6, 6}},
+		{Layers: 1, Ranks: []int{0, 1, 2}, Samples: []int{5, 4, 3}},
+		{Layers: 1, Ranks: []int{3, 4}, Samples: []int{6, 6}},
 		{Layers: 2, Ranks: []int{0, 6, 7}, Samples: []int{1, 1, 10}},
 	}}
 	var bytes units.Bytes

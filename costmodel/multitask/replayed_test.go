@@ -62,7 +62,8 @@ func TestAReplayOnOneDeviceIsTheSumOfItsParts(t *testing.T) {
 		w := proportional(t, [][]string{{"a"}}, module("m", 3, 4), module("n", 1, 2, "m"))
 		w.full = full
 		p := &Plan{Runs: []Run{
-			{Layers: 2, Ranks: []int{0}, Samples: []int{4}}, {Layers: 1, Ranks: []int{0}, Samples: []int{4}},
+			{Layers: 2, Ranks: []int{0}, Samples: []int{4}},
+			{Layers: 1, Ranks: []int{0}, Samples: []int{4}},
 			{Module: 1, Layers: 1, Ranks: []int{0}, Samples: []int{2}},
 		}}
 		r := mustReplay(t, w.costs(t), p, nil)
