@@ -65,12 +65,10 @@ class CheckTasks:
             at = positions(module, range(share.start, share.end))
             take = self._inputs[run.module].heads
             leaves = [take(n, at).requires_grad_() for n in ("q", "k", "v")]
+            results = [x.detach() for x in (leaves[0], *leaves)]
             if len(at):
                 y = Samples(module, share.end - share.start, self._of.kernel)(*leaves)
-                y.backward(take("dout", at))
-                results = [y.detach(), *(x.grad for x in leaves)]
-            else:
-                results = [leaves[0].detach(), *(x.detach() for x in leaves)]
+                results = [y.detach(), *torch.autograd.grad(y, leaves, take("dout", at))]
             mine = [x - share.start for x in own(self._attended[run.module], self._tasks, i, self._rank)]
             by_sample = [x.view(-1, module.seq_len, *x.shape[1:])[mine] for x in results]
             out += [x[:, s.at.to(x.device)].flatten(0, 1) for x in by_sample[:2]]
@@ -137,6 +135,7 @@ class CheckTasks:
             weights[module, layer] = torch.cat(self._picked(module, flat.to(DTYPES[tasks.dtype])))
 
         if tasks.own(self._rank):
+            assert self._of.layers is not None
             flow = TaskFlow(tasks, self._rank, self._of.layers, self._of.kernel, self._groups, self._of.wires.device,
                             meter=meter)
             flow.run(self._given("x"), self._given("dy"), ends[0].__setitem__, ends[1].__setitem__,

@@ -54,6 +54,8 @@ def main() -> None:
     """Serves the one request of this process, and ends it."""
     os.dup2(2, 1)  # libraries write to stdout, which may be a pipe that nobody reads
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Of tasks each two runs have process groups of their own, with a connection to every rank.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     frames, rank = Frames(), None
     try:
         asked = Request.of(read_request())

@@ -155,7 +155,7 @@ def tasks_of(document: Mapping[str, Any], ranks: int) -> Tasks:
 
 def _modules(document: Mapping[str, Any]) -> tuple[Module, ...]:
     of = fields.objects(document, "modules")
-    names = [x.get("name") for x in of]
+    names: list[Any] = [x.get("name") for x in of]
     out = []
     for i, x in enumerate(of):
         at = f"modules[{i}]."

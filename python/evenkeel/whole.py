@@ -80,9 +80,9 @@ def model_of(document: Mapping[str, Any]) -> Model:
     return model_in(document["job"]["model"], "job.model.", "; replay this plan with --parts attention")
 
 
-def model_in(m: Mapping[str, Any], at: str, way_out: str = "") -> Model:
-    """A model as documents have it, whose fields are named after `at`. way_out: what to do with one that replay's
-    layer is not."""
+def model_in(m: Any, at: str, way_out: str = "") -> Model:
+    """A model, an object as documents have it, whose fields are named after `at`. way_out: what to do with one that
+    replay's layer is not."""
     gated, activation = bool(m.get("gated_mlp")), m.get("activation") or ""
     own = "silu" if gated else "gelu"
     if activation not in ("", own):

@@ -18,7 +18,8 @@ def spread() -> Document:
     wide, narrow = model(20, 24, (4, 2, 6)), model(12, 16, (3, 3, 4), gated=False)
     modules = [
         module("head", 3, 6, 5, wide), module("more", 2, 8, 3, narrow, ["head"], causal=True),
-        module("fewer", 2, 4, 7, narrow, ["head"]), module("same", 1, 6, 5, wide, ["more", "head", "fewer"], causal=True),
+        module("fewer", 2, 4, 7, narrow, ["head"]),
+        module("same", 1, 6, 5, wide, ["more", "head", "fewer"], causal=True),
     ]
     runs = [(0, 1, {0: 2, 1: 3, 2: 1}), (0, 2, {0: 3, 1: 1, 2: 2}), (1, 1, {1: 8}), (2, 2, {0: 1, 3: 3}),
             (1, 1, {0: 1, 1: 1, 2: 3, 5: 3}), (3, 1, {0: 1, 2: 2, 5: 3})]
@@ -35,10 +36,9 @@ def handed_on() -> Document:
 class TestTasks(SixRanks):
     jobs = "task_jobs."
 
-    def right(
-        self, of: Any, ranks: int, steps: int = 1, how: str = "Math", dtype: str = "f32"
-    ) -> None:
-        """All errors are small, in half precision the larger the more layers there are, nothing is left, and what is sent and computed is what the closed form says."""
+    def right(self, of: Any, ranks: int, steps: int = 1, how: str = "Math", dtype: str = "f32") -> None:
+        """All errors are small, in half precision the larger the more layers there are, nothing is left, and what is
+        sent and computed is what the closed form says."""
         doc = of if isinstance(of, dict) else random_tasks(of, ranks, dtype)
         plan = tasks_of(doc, ranks)
         want, limit = expected_tasks(plan), 1e-5 if dtype == "f32" else 0.02 * plan.depth()

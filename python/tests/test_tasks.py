@@ -218,7 +218,8 @@ class TestClosedForm(unittest.TestCase):
                 sent[(*pair, phase)] = sent.get((*pair, phase), 0) + n
         self.assertEqual(got.bytes, sent)
         # 4 heads of 6 and 25 or 16 pairs a sample, 3 heads of 4 and 6 pairs; layers times samples.
-        forward = {0: 24 * 25 * 2 * 1 + 12 * 6 * 2 + 24 * 16 * 2 * 2, 1: 24 * 25 * (2 * 3 + 3), 2: 24 * 25 + 24 * 16 * 2}
+        forward = {0: 24 * 25 * 2 * 1 + 12 * 6 * 2 + 24 * 16 * 2 * 2, 1: 24 * 25 * (2 * 3 + 3),
+                   2: 24 * 25 + 24 * 16 * 2}
         self.assertEqual(got.flops, {(r, d): each * n for r, n in forward.items() for d, each in
                                      (("fwd", 4), ("bwd", 10))})
         again = small()
@@ -229,8 +230,8 @@ class TestClosedForm(unittest.TestCase):
 
 class TestSamples(unittest.TestCase):
     def test_knots(self) -> None:
-        """Of 4 samples of a and 2 of b to 3 of c: a's 0 and 1 and b's 0 belong to c's 0, a's 2 and b's 1 to c's 1, a's 3
-        to c's 2."""
+        """Of 4 samples of a and 2 of b to 3 of c: a's 0 and 1 and b's 0 belong to c's 0, a's 2 and b's 1 to c's 1,
+        a's 3 to c's 2."""
         self.assertEqual(sorted(k.samples for k in knots_of(tasks_of(small(), 4))),
                          [((0, 1), (0,), (0,)), ((2,), (1,), (1,)), ((3,), (), (2,))])
 
