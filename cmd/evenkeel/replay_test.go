@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -346,6 +347,32 @@ func TestTorchReplayPipeline(t *testing.T) {
 	checked, err := exec.Command("evenkeel", "check", trace, "--profile", "../../results/evidence/torch/calibration.profile.json").CombinedOutput()
 	if err != nil || !strings.Contains(string(checked), "MEASURED replay of 1 plan: all layers forward and backward") || !strings.Contains(string(checked), "stage_wait") {
 		t.Errorf("%v: %s", err, checked)
+	}
+	noRanks(t)
+}
+
+// With the loss, whose law the profile has: behind the last stage's forward passes.
+func TestTorchReplayLoss(t *testing.T) {
+	needTorch(t)
+	dir, plan, _, model := pipelinePlan(t)
+	trace := filepath.Join(dir, "x.trace.jsonl")
+	out, err := exec.Command("evenkeel", "replay", plan, "--model", model, "--parts", "loss", "--loss-chunk", "64", "--oversubscribe", "--repeats", "1", "--warmup", "0", "-o", trace).CombinedOutput()
+	for _, want := range []string{"all layers and the loss, 64 at a time, forward and backward", "\nloss ", " of 2e-05", "the embedding, the traffic of ZeRO and the optimizer were not run"} {
+		if spaces := regexp.MustCompile(`\n +`).ReplaceAllString(string(out), "\n"); err != nil || !strings.Contains(spaces, want) {
+			t.Errorf("%v: no %q in\n%s", err, want, out)
+		}
+	}
+	data, err := os.ReadFile(trace)
+	for _, want := range []string{`"parts":"loss","layers":3,"loss_chunk_tokens":64,`, `"loss":{"dx":`, `"rank":1,"layer":2,"mb":0,"dir":"fwd","step":0,"op":"loss"`} {
+		if err != nil || !bytes.Contains(data, []byte(want)) {
+			t.Errorf("%v: no %s in the trace", err, want)
+		}
+	}
+	checked, err := exec.Command("evenkeel", "check", trace, "--profile", "../../results/evidence/torch/calibration.profile.json").CombinedOutput()
+	for _, want := range []string{"all layers and the loss forward and backward", "\nloss ", "transformer layers and the loss are run"} {
+		if err != nil || !strings.Contains(string(checked), want) {
+			t.Errorf("%v: no %q in\n%s", err, want, checked)
+		}
 	}
 	noRanks(t)
 }
