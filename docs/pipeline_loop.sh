@@ -16,7 +16,6 @@ source "$(dirname "$0")/ranks.sh"
 
 mkdir -p "$LOOP"
 rm -f "$LOOP"/*.plan.* "$LOOP"/*.trace.* "$LOOP"/*.check.* "$LOOP"/{timeline.json,README.md}
-# Few words, for the loss is planned and not replayed.
 cat > "$LOOP/config.json" <<'JSON'
 {
   "architectures": ["LlamaForCausalLM"],
@@ -27,7 +26,7 @@ cat > "$LOOP/config.json" <<'JSON'
   "num_attention_heads": 8,
   "num_key_value_heads": 4,
   "head_dim": 64,
-  "vocab_size": 256,
+  "vocab_size": 4096,
   "tie_word_embeddings": true
 }
 JSON
@@ -50,7 +49,7 @@ plan groups --take evenkeel
 
 say "replay: all plans in turns, $BLOCKS blocks"
 plans=("$LOOP"/{evenkeel,infinipipe,seq1f1b,1f1b,groups}.plan.json)
-"$BIN" replay "${plans[@]}" --model "$LOOP/config.json" --layers 6 --repeats "$BLOCKS" -o "$LOOP/loop.trace.jsonl"
+"$BIN" replay "${plans[@]}" --model "$LOOP/config.json" --parts loss --layers 6 --repeats "$BLOCKS" -o "$LOOP/loop.trace.jsonl"
 
 say "check: prediction and measurement of all, and where they differ"
 judge loop --timeline "$LOOP/timeline.json"
@@ -61,9 +60,9 @@ cat > "$LOOP/README.md" <<TEXT
 
 Made by \`bash docs/pipeline_loop.sh $BUDGET $REST\` ($(machine)).
 The ranks are \`$fast\` and \`$slow\`: unequal by what each may use of a core or of
-the cores, nothing is delayed or repeated. All layers of the model in \`config.json\`, forward
-and backward, over the sequences in \`lengths.txt\`: without embeddings, loss, exchange of
-gradients and optimizer, which plans count and replay does not run.
+the cores, nothing is delayed or repeated. All layers of the model in \`config.json\` and the
+loss, forward and backward, over the sequences in \`lengths.txt\`: without embeddings,
+exchange of gradients and optimizer, which plans count and replay does not run.
 
 | file | what |
 | --- | --- |
