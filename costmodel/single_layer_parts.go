@@ -1,8 +1,6 @@
 package costmodel
 
 import (
-	"cmp"
-
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -30,12 +28,9 @@ func (l *Layers) Replayed(device string, mask op.Mask, of Documents) (forward, b
 func (l *Layers) replayed(device string, mask op.Mask, of Documents, back bool) (LayerPass, error) {
 	var acc account
 	l.begin(false)
-	l.parts(device, mask, of, back, &acc)
-	missing := l.c.err
-	l.begin(true) // whose times are those of Passes to the last bit
-	p := l.parts(device, mask, of, back, nil)
+	p := l.parts(device, mask, of, back, &acc)
 	p.Whole = like(p.LinearIn+p.Attention+p.LinearOut, acc.total())
-	return p, cmp.Or(missing, l.c.err)
+	return p, l.c.err
 }
 
 // parts are a pass's, without what is computed again, in the order in which it runs them.

@@ -3,6 +3,7 @@ package multitask
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -397,6 +398,7 @@ func TestSeatedIsAMachineInAnotherOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawWorld(t)
 		c := w.costs(t)
+		c.from = rising{w.made, t}
 		at := make([]int, c.Devices())
 		for r := range at {
 			at[r] = r
@@ -419,6 +421,21 @@ func TestSeatedIsAMachineInAnotherOrder(t *testing.T) {
 		if _, err := seated.Account(p); err != nil {
 			t.Error(err)
 		}
+		q := p.Clone() // by the names that the machine has
+		for i := range q.Runs {
+			r, samples := &q.Runs[i], map[int]int{}
+			for k, rank := range r.Ranks {
+				samples[at[rank]] = r.Samples[k]
+			}
+			r.Ranks = slices.Sorted(maps.Keys(samples))
+			r.Samples = nil
+			for _, rank := range r.Ranks {
+				r.Samples = append(r.Samples, samples[rank])
+			}
+		}
+		if err := errors.Join(c.Simulate(q), seated.Simulate(p)); err != nil || !close(p.Time, q.Time) {
+			t.Errorf("%v, by the names that the machine has %v; %v", p.Time, q.Time, err)
+		}
 		seen := 0
 		for i, pool := range seated.Pools {
 			for _, node := range pool.Ranks {
@@ -434,6 +451,28 @@ func TestSeatedIsAMachineInAnotherOrder(t *testing.T) {
 			t.Errorf("%+v: %d ranks of %d", seated.Pools, seen, len(at))
 		}
 	})
+}
+
+// rising are prices that want ranks in order.
+type rising struct {
+	source
+	t *rapid.T
+}
+
+func (r rising) exchange(module int, ranks []int) (units.Seconds, error) {
+	r.want(ranks)
+	return r.source.exchange(module, ranks)
+}
+
+func (r rising) brief(module, pool, samples int, ranks []int, layers int) (*costmodel.Step, error) {
+	r.want(ranks)
+	return r.source.brief(module, pool, samples, ranks, layers)
+}
+
+func (r rising) want(ranks []int) {
+	if !slices.IsSorted(ranks) {
+		r.t.Errorf("%v: not rising", ranks)
+	}
 }
 
 // By the laws of GPUs a replay on one device takes what the layers of its job do, and on several

@@ -96,12 +96,18 @@ func TestTasksUndisturbed(t *testing.T) {
 				t.Errorf("%+v of %v", p, x.Measured.Median)
 			}
 		}
-		ops := map[costmodel.ReplayOp]bool{}
-		for _, c := range x.Classes {
+		ops, grad := map[costmodel.ReplayOp]bool{}, len(x.Classes)-1
+		for i, c := range x.Classes {
 			ops[c.Op] = true
+			if c.Op == costmodel.GradWait && c.Dir == costmodel.BackwardPass {
+				grad = i
+			}
 			if c.MeanError > 1e-2 || c.Again != (c.Again && name == "again") {
 				t.Errorf("%+v", c)
 			}
+		}
+		if grad != len(x.Classes)-1 {
+			t.Errorf("gradients are waited for last: %+v", x.Classes)
 		}
 		if wide := name != "singles" && name != "one rank"; ops[costmodel.GradWait] != wide || ops[costmodel.StageWait] != (name != "one rank") {
 			t.Errorf("%v", ops)
@@ -128,8 +134,13 @@ func TestTasksUndisturbed(t *testing.T) {
 // person would name, whatever the ranks are called.
 func TestTasksTakeTheirLaws(t *testing.T) {
 	profile := madeUp(t, linkRate)
-	// Shares that no other order of the ranks has: 0 and 2 are the cluster's 0 and 1.
-	w := relay{tasks: []replay.TasksRun{crew(of(0, 2, []int{0, 2}, []int{5, 1}), of(1, 3, []int{1, 3}, []int{1, 3}), of(2, 2, []int{1, 3}, []int{3, 5}))}}
+	// The run's ranks 0 and 3 are the cluster's 0 and 1, and 1 and 2 its 2 and 3.
+	w := relay{tasks: []replay.TasksRun{crew(of(0, 2, []int{0, 3}, []int{5, 1}), of(1, 3, []int{1, 2}, []int{1, 3}), of(2, 2, []int{1, 2}, []int{3, 5}))}}
+	w.change = func(h *replay.Header) {
+		for r, device := range []string{"fast", "slow", "slow", "fast"} {
+			h.Ranks[r].Device = device
+		}
+	}
 	c := &making{rec: &Recording{Header: w.header()}, profile: profile, predictor: costmodel.NewPredictor(profile)}
 	x, err := c.courseOf(0)
 	if err != nil {
@@ -144,7 +155,10 @@ func TestTasksTakeTheirLaws(t *testing.T) {
 	if err != nil || x.step != want.Step || x.step.Mid <= 0 || x.meeting != want.Meeting || len(x.tasks) != len(want.Tasks) {
 		t.Errorf("%+v, want %+v; %v", x.step, want, err)
 	}
-	for r, of := range []int{0, 2, 1, 3} {
+	if got := x.micro[0].of[3].members(); !slices.Equal(got, []int{0, 1, 2, 3}) {
+		t.Errorf("%v take part", got)
+	}
+	for r, of := range []int{0, 2, 3, 1} {
 		end, computes := x.until(r)
 		if k := want.Ranks[of]; end != k.End || computes != k.Compute {
 			t.Errorf("rank %d is done at %v and computes for %v, want %+v", r, end, computes, k)
@@ -180,6 +194,30 @@ func TestTasksSlowerRank(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTasksWithoutSpansOfARank: a rank that recorded nothing is taken to compute as predicted.
+func TestTasksWithoutSpansOfARank(t *testing.T) {
+	w := crews()["beside"]
+	before := w.report(t).Plans[0]
+	if before.Parts[2].Measured <= 0 {
+		t.Fatalf("%+v: nobody is waited for", before.Parts)
+	}
+	for silent := range 4 {
+		if silent == before.Critical[0] {
+			continue
+		}
+		w.drop = func(s *replay.Span) bool {
+			s.FLOPs = 0 // as in a trace that has no counts
+			return s.Rank == silent
+		}
+		x := w.report(t).Plans[0]
+		for i, part := range x.Parts {
+			if was := before.Parts[i]; math.Abs(float64(part.Measured-was.Measured)) > 1e-5*float64(x.Measured.Median) {
+				t.Errorf("without rank %d: %+v, with all spans %+v", silent, part, was)
+			}
+		}
+	}
 }
 
 // TestTasksSlowerLinks: messages and exchanges that take longer are communication.
