@@ -4,6 +4,7 @@ device; messages and FLOPs against the closed forms.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Mapping, Sequence
 
 import torch
@@ -166,10 +167,14 @@ class CheckTasks:
 
     def _picked(self, module: int, flat: Tensor) -> list[Tensor]:
         """Of each weight's gradient some elements, spread over it."""
-        shapes = self._tasks.modules[module].model.shapes().values()
-        sizes = [torch.Size(shape).numel() for shape in shapes]
-        # A step that is odd comes to all columns of a matrix.
-        return [x[::-(-len(x) // _PICKED) | 1] for x in flat.split(sizes)]
+        of = self._weights_of(module)
+        return [x[::step] for x, (_, step) in zip(flat.split([n for n, _ in of]), of)]
+
+    def _weights_of(self, module: int) -> list[tuple[int, int]]:
+        """Of each weight how many elements it has, and which of them are compared: every so many. The step is odd, so
+        that it comes to all columns of a matrix."""
+        sizes = [math.prod(shape) for shape in self._tasks.modules[module].model.shapes().values()]
+        return [(n, -(-n // _PICKED) | 1) for n in sizes]
 
     def _whole(self, got: list[Tensor]) -> dict[str, Any]:
         """The entry's `layer`: errors of results, of gradients of inputs, and of those of weights."""
@@ -186,12 +191,9 @@ class CheckTasks:
         for m, of in enumerate(tasks.modules):
             out += [len(own(self._ran[m], tasks, self._end(m, end), rank)) * of.seq_len for end in range(2)]
         for m, n in self._weighed():
-            sizes = [len(x) for x in self._picked(m, torch.empty(self._numel(m)))]
-            out.append(sum(sizes) if self._has(rank, m, n) else 0)
+            picked = sum(len(range(0, size, step)) for size, step in self._weights_of(m))
+            out.append(picked if self._has(rank, m, n) else 0)
         return out
-
-    def _numel(self, module: int) -> int:
-        return sum(torch.Size(shape).numel() for shape in self._tasks.modules[module].model.shapes().values())
 
     def _has(self, rank: int, module: int, layer: int) -> bool:
         return any(run.module == module and 0 <= layer - run.first < run.layers and rank in run.ranks
