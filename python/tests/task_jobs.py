@@ -77,6 +77,7 @@ def stepped(
         if how == "inline":
             stack.enter_context(mock.patch("torch.distributed.get_backend", return_value="nccl"))
         flow = at.flow(meter=meter)
+        stack.enter_context(mock.patch.object(TaskFlow, "_backward", _watching()))
         for _ in range(steps):
             flow.clear()
             got = at.run(flow)
@@ -85,6 +86,18 @@ def stepped(
             "sent": {f"{p} {peer}": n // steps for (p, peer), n in sent.sent.items()},
             "received": {f"{p} {peer}": n // steps for (p, peer), n in sent.received.items()},
             "flops": {k: n // steps for k, n in meter.flops.items()}}
+
+
+def _watching() -> Any:
+    """TaskFlow._backward, after which nothing is kept of what the runs that need this one were sent."""
+    run = TaskFlow._backward
+
+    def backward(flow: TaskFlow, i: int, *more: Any) -> None:
+        run(flow, i, *more)
+        mails = [flow._moves[link, False]._mail for link in flow._from[i]]
+        assert not any(mail._going for mail in mails if mail is not None), f"what run {i} sent is still kept"
+
+    return backward
 
 
 def alike(rank: int, groups: Any, of: Any, ranks: int) -> Optional[dict[str, bool]]:
