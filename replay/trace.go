@@ -134,7 +134,8 @@ type LayerNumerics struct {
 
 // ExactCounts is what was counted on all ranks in one step of a plan and found
 // equal to what the plan says, to the last byte: of one layer's attention, in a pipeline on
-// every stage and of tasks in every run, and of what stages and runs send each other.
+// every stage and of tasks of all layers, and of what stages and runs send each other; not of
+// gradients that are added up.
 type ExactCounts struct {
 	Plan     int         `json:"plan"`
 	Messages int64       `json:"messages"`
