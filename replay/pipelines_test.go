@@ -260,7 +260,10 @@ func pipelineHeader() *Header {
 
 // withLoss makes a header one of a run with the loss.
 func withLoss(h *Header) {
-	h.Parts, h.LossChunk, h.Numerics[0].Loss = PartsLoss, 8, &LossNumerics{DX: 1e-7, Limit: 1e-5}
+	h.Parts, h.LossChunk = PartsLoss, 8
+	for i := range h.Numerics {
+		h.Numerics[i].Loss = &LossNumerics{DX: 1e-7, Limit: 1e-5, Rows: 12}
+	}
 }
 
 // staged changes the pipeline of a header.
@@ -289,7 +292,11 @@ func TestATraceOfAPipelineReadsBackAndKeepsToItsChunks(t *testing.T) {
 		"loss chunk":    {func(h *Header, _ *Span) { withLoss(h); h.LossChunk = 0 }, "loss_chunk_tokens: 0: want 1 to"},
 		"idle chunk":    {func(h *Header, _ *Span) { h.LossChunk = 1 }, "loss_chunk_tokens: 1: want 1 to"},
 		"wrong loss":    {func(h *Header, _ *Span) { withLoss(h); h.Numerics[0].Loss.DX = 1 }, "numerics[0].loss.dx: 1: want 0 to the limit"},
-		"stray loss":    {func(h *Header, _ *Span) { h.Numerics[0].Loss = &LossNumerics{Limit: 1} }, "numerics[0].loss: no loss was run"},
+		"stray loss":    {func(h *Header, _ *Span) { h.Numerics[0].Loss = &LossNumerics{Limit: 1} }, "numerics[0].loss: true: want it where parts is loss"},
+		"unchecked":     {func(h *Header, _ *Span) { withLoss(h); h.Numerics[0].Loss = nil }, "numerics[0].loss: false: want it where parts is loss"},
+		"loss again":    {func(h *Header, s *Span) { withLoss(h); s.Op, s.Step = Loss, 0 }, `op: "loss": of layer 1, fwd: want it behind the forward pass`},
+		"early loss":    {func(h *Header, s *Span) { withLoss(h); s.Again, s.Op, s.Step, s.Layer = false, Loss, 0, 0 }, `op: "loss": of layer 0, fwd`},
+		"an exchange":   {func(h *Header, _ *Span) { h.Numerics[0].Exchange = &ExchangeNumerics{Limit: 1, DType: op.F32} }, "numerics[0].exchange: gradients are added up of tasks alone"},
 		"in twos":       {func(h *Header, _ *Span) { *h = *madeHeader(); h.Plans[1].Layout.TwoBatch = true; withLoss(h) }, `parts: "loss": the micro-batches of plan 1 go in twos`},
 		"no mb":         {func(h *Header, _ *Span) { h.Plans[0].Micro = 0 }, "plans[0].micro_batches: 0: want 1 to"},
 		"few mb":        {func(h *Header, _ *Span) { h.Plans[0].Micro = 2 }, "plans[0].micro_batches: 2: want as many as there are chunks, 3"},

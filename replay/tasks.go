@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	costs "github.com/evenkeel/evenkeel/costmodel/multitask"
@@ -110,31 +111,49 @@ func (p *Plan) runnableTasks() error {
 
 // sameTasks says what keeps two plans of tasks from running in the same processes.
 func sameTasks(a, b *Plan) error {
-	switch {
-	case (a.tasks == nil) != (b.tasks == nil):
-		return fmt.Errorf("modules: %d of them, %s has %d: one is a plan of tasks and one is not", modules(b), a.Path, modules(a))
-	case a.tasks == nil:
-		return nil
+	if modules(a) != modules(b) {
+		return fmt.Errorf("modules: %d of them, %s has %d", modules(b), a.Path, modules(a))
 	}
-	x, err := json.Marshal(a.tasks.Modules)
-	if err != nil {
-		return err
-	}
-	y, err := json.Marshal(b.tasks.Modules)
-	if err != nil {
-		return err
-	}
-	if string(x) != string(y) {
-		return fmt.Errorf("modules: not those of %s", a.Path)
+	for i := range modules(a) {
+		if x := b.tasks.Modules[i]; !x.Same(a.tasks.Modules[i]) {
+			return fmt.Errorf("modules[%d] (%s): not that of %s", i, x.Name, a.Path)
+		}
 	}
 	return nil
 }
 
+// modules is how many a plan of tasks has, and 0 of another.
 func modules(p *Plan) int {
 	if p.tasks == nil {
 		return 0
 	}
 	return len(p.tasks.Modules)
+}
+
+// validSpan says what of a span cannot be of the run that it names.
+func (t *TasksRun) validSpan(s *Span) error {
+	run, first := &t.Runs[s.MB], 0
+	for _, x := range t.Runs[:s.MB] {
+		if x.Module == run.Module {
+			first += x.Layers
+		}
+	}
+	last := first + run.Layers - 1
+	_, has := slices.BinarySearch(run.Ranks, s.Rank)
+	begins := map[Dir]int{Forward: first, Backward: last}[s.Dir]
+	switch {
+	case !has:
+		return fmt.Errorf("rank: %d: run %d is on %v", s.Rank, s.MB, run.Ranks)
+	case s.Layer < first || s.Layer > last:
+		return fmt.Errorf("layer: %d: run %d has layers %d to %d of its module", s.Layer, s.MB, first, last)
+	case !slices.Contains([]SpanOp{StageWait, LinearIn, Attn, LinearOut, GradWait}, s.Op):
+		return fmt.Errorf("op: %q: runs of tasks have none", s.Op)
+	case s.Op == StageWait && s.Layer != begins:
+		return fmt.Errorf("op: %q: of layer %d: want it before the pass, at layer %d", s.Op, s.Layer, begins)
+	case s.Op == GradWait && (s.Dir != Backward || s.Layer != first || len(run.Ranks) == 1):
+		return fmt.Errorf("op: %q: of layer %d, %s, on %d ranks: want it backward at the run's first layer, %d, where there are several", s.Op, s.Layer, s.Dir, len(run.Ranks), first)
+	}
+	return nil
 }
 
 // validTasks checks the tasks of a trace.

@@ -178,7 +178,7 @@ func TestTasksShareARun(t *testing.T) {
 		a, b *Plan
 		want string
 	}{
-		{p, wider, "modules: not those of " + p.Path},
+		{p, wider, "modules[1] (hears): not that of " + p.Path},
 		{p, elsewhere, "ranks[1].device"},
 		{p, half, "job.dtype"},
 		{p, &same, "modules: 0 of them, " + p.Path + " has 3"},
@@ -217,10 +217,22 @@ func TestATraceOfTasksReadsBackAndKeepsToItsRuns(t *testing.T) {
 	}{
 		"good":         {func(*Header, *Span) {}, ""},
 		"wait":         {func(_ *Header, s *Span) { s.Op = StageWait }, ""},
+		"early wait":   {func(_ *Header, s *Span) { s.Op, s.MB, s.Layer, s.Dir = StageWait, 0, 1, Forward }, `op: "stage_wait": of layer 1: want it before the pass, at layer 0`},
+		"its rank":     {func(_ *Header, s *Span) { s.MB, s.Layer = 3, 1 }, "rank: 1: run 3 is on [0]"},
+		"its layer":    {func(_ *Header, s *Span) { s.Layer = 1 }, "layer: 1: run 2 has layers 2 to 2 of its module"},
+		"its op":       {func(_ *Header, s *Span) { s.Op = A2AIn }, `op: "a2a_in": runs of tasks have none`},
+		"forward sum":  {func(_ *Header, s *Span) { s.Op, s.Dir = GradWait, Forward }, `op: "grad_wait": of layer 2, fwd, on 2 ranks: want it backward`},
+		"late sum":     {func(_ *Header, s *Span) { s.Op, s.MB, s.Layer = GradWait, 0, 1 }, `op: "grad_wait": of layer 1, bwd, on 2 ranks: want it backward at the run's first layer, 0`},
+		"sum of one":   {func(_ *Header, s *Span) { s.Op, s.Rank, s.MB, s.Layer = GradWait, 2, 1, 0 }, `op: "grad_wait": of layer 0, bwd, on 1 ranks`},
+		"sums":         {func(h *Header, _ *Span) { h.Numerics[0].Exchange = &ExchangeNumerics{Sum: 1e-7, Limit: 1e-5, DType: op.F32} }, ""},
+		"wrong sums":   {func(h *Header, _ *Span) { h.Numerics[0].Exchange = &ExchangeNumerics{Sum: 1e-4, Limit: 1e-5, DType: op.F32} }, "numerics[0].exchange.sum: 0.0001: want 0 to the limit"},
+		"their type":   {func(h *Header, _ *Span) { h.Numerics[0].Exchange = &ExchangeNumerics{Limit: 1e-5, DType: op.FP8} }, `numerics[0].exchange.dtype: "fp8"`},
+		"samples":      {func(h *Header, _ *Span) { h.Numerics[0].Layer.Samples, h.Numerics[0].Layer.OfSamples = 9, 8 }, "numerics[0].layer.samples: 9: want 0 to of_samples, 8"},
 		"gradients":    {func(_ *Header, s *Span) { s.Op = GradWait }, ""},
 		"weights":      {func(h *Header, _ *Span) { h.Numerics[0].Layer.DW = h.Numerics[0].Layer.Limit }, ""},
 		"wrong":        {func(h *Header, _ *Span) { h.Numerics[0].Layer.DW = 2 * h.Numerics[0].Layer.Limit }, "numerics[0].layer.dw: "},
 		"mb":           {func(_ *Header, s *Span) { s.MB = 4 }, "mb: 4: want 0 to 3"},
+		"waves":        {tasked(func(x *TasksRun) { x.Runs[1].Wave = 1 }), "plans[0].tasks.runs[1].wave: 1"},
 		"layer":        {func(_ *Header, s *Span) { s.Layer = 3 }, "layer: 3: want 0 to 2"},
 		"step":         {func(_ *Header, s *Span) { s.Step = 1 }, "step: 1: want 0 to 0"},
 		"again":        {func(_ *Header, s *Span) { s.Dir, s.Again = Forward, true }, "again: true: only a forward pass is run again, and only with recomputation"},
@@ -237,7 +249,7 @@ func TestATraceOfTasksReadsBackAndKeepsToItsRuns(t *testing.T) {
 		"recompute":    {tasked(func(x *TasksRun) { x.Recompute = "" }), `plans[0].tasks.recompute: ""`},
 		"a name":       {tasked(func(x *TasksRun) { x.Modules[1].Name = "sees" }), "plans[0].tasks.modules[1].name"},
 		"a rank":       {tasked(func(x *TasksRun) { x.Runs[1].Ranks[0] = 3 }), "plans[0].tasks.runs[1].ranks[0]: 3: want rising ranks of 0 to 2"},
-		"samples":      {tasked(func(x *TasksRun) { x.Runs[1].Samples[0] = 4 }), "plans[0].tasks.runs[1].samples: 4 together: want batch_samples of hears, 5"},
+		"batch":        {tasked(func(x *TasksRun) { x.Runs[1].Samples[0] = 4 }), "plans[0].tasks.runs[1].samples: 4 together: want batch_samples of hears, 5"},
 		"order":        {tasked(func(x *TasksRun) { x.Runs[3], x.Runs[2] = x.Runs[2], x.Runs[3] }), "plans[0].tasks.runs[2].module: says begins before"},
 		"layers of it": {tasked(func(x *TasksRun) { x.Runs[3].Layers = 1 }), "plans[0].tasks.runs: 1 of the 2 layers of says are in none"},
 		"curves": {tasked(func(x *TasksRun) {
@@ -249,7 +261,7 @@ func TestATraceOfTasksReadsBackAndKeepsToItsRuns(t *testing.T) {
 	} {
 		path, h := filepath.Join(t.TempDir(), "x.trace.jsonl"), tasksHeader()
 		h.Numerics[0].Layer = &LayerNumerics{Limit: 1e-4}
-		s := Span{Rank: 1, Layer: 2, MB: 3, Dir: Backward, Op: Attn, T0NS: 5, DurNS: 9}
+		s := Span{Rank: 1, Layer: 2, MB: 2, Dir: Backward, Op: Attn, T0NS: 5, DurNS: 9}
 		c.change(h, &s)
 		err := WriteTrace(path, h, func(span func(*Span) error, step func(*Step) error) error {
 			err := span(&s)

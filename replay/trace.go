@@ -114,12 +114,23 @@ type Numerics struct {
 	Layer *LayerNumerics `json:"layer,omitempty"`
 	// Loss is the same of the loss; absent where none was run.
 	Loss *LossNumerics `json:"loss,omitempty"`
+	// Exchange is of tasks some of whose runs have several ranks; else absent.
+	Exchange *ExchangeNumerics `json:"exchange,omitempty"`
 }
 
 // LossNumerics is how far the gradient of the loss was from that of one device.
 type LossNumerics struct {
 	DX    float64 `json:"dx"`
 	Limit float64 `json:"limit"`
+	Rows  int     `json:"rows"` // of tokens that were compared
+}
+
+// ExchangeNumerics is how far sums of weights' gradients were from the ranks' own added up in
+// float64.
+type ExchangeNumerics struct {
+	Sum   float64  `json:"sum"`
+	Limit float64  `json:"limit"`
+	DType op.DType `json:"dtype"` // in which they travelled: gloo may not know that of the layers
 }
 
 // LayerNumerics is how far a whole layer was from that of one device, or why it
@@ -127,9 +138,14 @@ type LossNumerics struct {
 type LayerNumerics struct {
 	Out     float64 `json:"out"`
 	DX      float64 `json:"dx"`          // gradient of the layer's input
-	DW      float64 `json:"dw,omitzero"` // of tasks, gradients of the weights once they are added up
+	DW      float64 `json:"dw,omitzero"` // of tasks, gradients of the weights once they are added up, where all samples were compared
 	Limit   float64 `json:"limit"`
 	Skipped string  `json:"skipped,omitempty"` // why; the errors are then 0 and mean nothing
+	// Of tasks: the samples of all modules that were compared, how many there are, and the
+	// modules of which none was.
+	Samples   int      `json:"samples,omitzero"`
+	OfSamples int      `json:"of_samples,omitzero"`
+	Left      []string `json:"left,omitempty"`
 }
 
 // ExactCounts is what was counted on all ranks in one step of a plan and found
@@ -138,7 +154,7 @@ type LayerNumerics struct {
 // gradients that are added up.
 type ExactCounts struct {
 	Plan     int         `json:"plan"`
-	Messages int64       `json:"messages"`
+	Messages int64       `json:"messages"` // what one rank sends another in one phase is one
 	Bytes    units.Bytes `json:"bytes"`
 	FLOPs    int64       `json:"flops"`
 }

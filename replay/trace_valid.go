@@ -182,8 +182,11 @@ func (h *Header) validChecks() error {
 		if err := h.Numerics[i].validate(i); err != nil {
 			return fmt.Errorf("numerics[%d].%w", i, err)
 		}
-		if h.Numerics[i].Loss != nil && h.Parts != PartsLoss {
-			return fmt.Errorf("numerics[%d].loss: no loss was run", i)
+		if x := h.Numerics[i]; (x.Loss != nil) != (h.Parts == PartsLoss) {
+			return fmt.Errorf("numerics[%d].loss: %v: want it where parts is %s, and nowhere else", i, x.Loss != nil, PartsLoss)
+		}
+		if x := h.Numerics[i]; x.Exchange != nil && h.Plans[i].Tasks == nil {
+			return fmt.Errorf("numerics[%d].exchange: gradients are added up of tasks alone", i)
 		}
 		if err := h.Exact[i].validate(i); err != nil {
 			return fmt.Errorf("exact[%d].%w", i, err)
@@ -206,9 +209,20 @@ func (n *Numerics) validate(plan int) error {
 			return fmt.Errorf("loss.%w", err)
 		}
 	}
+	if n.Exchange != nil {
+		if err := within(n.Exchange.Limit, []namedError{{"sum", n.Exchange.Sum}}); err != nil {
+			return fmt.Errorf("exchange.%w", err)
+		}
+		if !n.Exchange.DType.Runs() {
+			return fmt.Errorf("exchange.dtype: %q: want f32, bf16 or f16", string(n.Exchange.DType))
+		}
+	}
 	errs := []namedError{{"out", n.Out}, {"dq", n.DQ}, {"dk", n.DK}, {"dv", n.DV}}
 	if err := within(n.Limit, errs); err != nil || n.Layer == nil {
 		return err
+	}
+	if l := n.Layer; l.Samples < 0 || l.OfSamples < l.Samples {
+		return fmt.Errorf("layer.samples: %d: want 0 to of_samples, %d", l.Samples, l.OfSamples)
 	}
 	if err := within(n.Layer.Limit, []namedError{{"out", n.Layer.Out}, {"dx", n.Layer.DX}, {"dw", n.Layer.DW}}); err != nil {
 		return fmt.Errorf("layer.%w", err)
@@ -290,12 +304,19 @@ func (h *Header) validSpan(s *Span) error {
 		return fmt.Errorf("op: %q: of a pipeline's stages, or runs of tasks, and the plan is of neither", s.Op)
 	case s.Op == Loss && h.Parts != PartsLoss:
 		return fmt.Errorf("op: %q: no loss was run", s.Op)
+	case s.Op == Loss && (s.Dir != Forward || s.Again || s.Layer != of.Of(h)-1):
+		return fmt.Errorf("op: %q: of layer %d, %s: want it behind the forward pass of the last, %d", s.Op, s.Layer, s.Dir, of.Of(h)-1)
 	case s.Op == GradWait && of.Tasks == nil:
 		return fmt.Errorf("op: %q: gradients are added up of tasks alone, and the plan is of none", s.Op)
 	case s.Op == Meet && !of.Batch:
 		return fmt.Errorf("op: %q: ranks meet after micro-batches, and batch is false", s.Op)
 	case s.T0NS < 0 || s.T0NS > maxNS:
 		return fmt.Errorf("t0_ns: %d: want 0 to %d", s.T0NS, maxNS)
+	}
+	if of.Tasks != nil {
+		if err := of.Tasks.validSpan(s); err != nil {
+			return err
+		}
 	}
 	return s.validAmounts()
 }

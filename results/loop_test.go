@@ -17,10 +17,10 @@ import (
 	"github.com/evenkeel/evenkeel/results"
 )
 
-// loops are the folders of evidence that docs/loop.sh and docs/pipeline_loop.sh made, with their
+// loops are the folders of evidence that docs/loop.sh, docs/pipeline_loop.sh and docs/tasks_loop.sh made, with their
 // traces.
 func loops() map[string][]string {
-	return map[string][]string{"loop": {"loop", "ranking"}, "pipeline_loop": {"loop"}}
+	return map[string][]string{"loop": {"loop", "ranking"}, "pipeline_loop": {"loop"}, "tasks_loop": {"loop"}}
 }
 
 // The traces of the loops on two unequal ranks, compared with the profile again, give

@@ -182,14 +182,28 @@ func worst(n *notes, e replay.Numerics) string {
 		text += n.mark("of the attention alone; the whole layer was not compared: " + l.Skipped)
 	default:
 		text += fmt.Sprintf("\nlayer %.1e of %.0e", max(l.Out, l.DX), l.Limit)
+		if l.Samples < l.OfSamples {
+			text += n.mark(fmt.Sprintf("layers were compared on %d of %s%s; more would take the reference too long", l.Samples, plural(l.OfSamples, "sample"), leftAside(l.Left)))
+		}
 		if l.DW > 0 {
 			text += fmt.Sprintf("\nweights %.1e of %.0e", l.DW, l.Limit) + n.mark("weights: their gradients once they are added up")
 		}
 	}
+	if x := e.Exchange; x != nil {
+		text += fmt.Sprintf("\nsums %.1e of %.0e", x.Sum, x.Limit) + n.mark("sums: of some elements of the ranks' gradients of weights, against their sum in float64")
+	}
 	if e.Loss != nil {
-		text += fmt.Sprintf("\nloss %.1e of %.0e", e.Loss.DX, e.Loss.Limit)
+		text += fmt.Sprintf("\nloss %.1e of %.0e", e.Loss.DX, e.Loss.Limit) + n.mark(fmt.Sprintf("loss: its gradient, on %s", plural(e.Loss.Rows, "token")))
 	}
 	return text
+}
+
+// leftAside names modules of which no sample was compared.
+func leftAside(modules []string) string {
+	if len(modules) == 0 {
+		return ""
+	}
+	return ", of " + strings.Join(modules, ", ") + " on none"
 }
 
 func replayRanks(p *printer, s *ReplaySummary) {
@@ -280,10 +294,14 @@ func replayNotes(n *notes, h *replay.Header) {
 	left := "the embedding, the loss, the traffic of ZeRO and the optimizer were not run"
 	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Tasks != nil }) {
 		n.add("tasks run all layers of all modules, forward in the order of the runs and backward in the other, and add up the gradients of their weights; \"in 5\": 5 runs; idle: also waiting for another run; exposed: waiting for gradients to be added up")
+		n.add("bytes are of results and their gradients on their way between runs, not of gradients of weights that are added up")
 		left = "the embedding, the loss and the optimizer were not run"
 	}
 	if h.Parts == replay.PartsLoss {
 		left = "the embedding, the traffic of ZeRO and the optimizer were not run"
+	}
+	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Tasks != nil && p.Tasks.Waves }) {
+		n.add("waves were not run: a run of the next one begins when its ranks are free and what it needs is there")
 	}
 	n.add("bytes of every pair of ranks and FLOPs of every rank were counted and equal what the plan says", left)
 }

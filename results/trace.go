@@ -101,7 +101,7 @@ func traceSteps(p *printer, n *notes, r *comparison.Report) {
 		if x.Meeting > x.Predicted.Mid*(1+visiblyLonger) {
 			account := "a plan's account lets ranks meet after every layer and pass"
 			if x.Runs != nil {
-				account = "a plan of tasks is priced with the ranks of a run at work together, forward and backward in one go"
+				account = "a plan of tasks is priced with the ranks of a run at work together, forward and backward in one go, and waves one after the other"
 			}
 			predicted += n.mark(account + "; then these steps would take longer: " + meetings(r))
 		}

@@ -57,8 +57,10 @@ order, with the layers computed again that it says. Each stage's attention is co
 with one device's by itself, then the whole step.
 
 A plan of tasks runs all layers of all its modules, each device with its samples, and the
-exchange of their gradients. Results go to the modules that need them, and are added to
-what these are given.
+exchange of their gradients. The results of a module go to those that need it, whole, and
+come back as gradients. In the place of a model's own adapter, half of each is added to what
+the other module is given, as many elements as both samples have; where batches differ,
+sample a of n goes to sample a*m/n of m. Waves are not run: what can begin begins.
 
 A step is one micro-batch of a plan of one sequence. If any of them has its
 micro-batches in twos (two_batch_overlap), a step of each has two, in twos or one
@@ -84,7 +86,7 @@ and no trace is written.`,
   evenkeel replay a.tasks.plan.json`,
 		Args: args(cobra.MinimumNArgs(1), "plans"),
 		RunE: func(c *cobra.Command, given []string) error {
-			if err := notEmpty(c, "output", "model", "dtype", "comm", "docs", "python"); err != nil {
+			if err := notEmpty(c, "output", "model", "dtype", "loss-chunk", "comm", "docs", "python"); err != nil {
 				return err
 			}
 			if !c.Flags().Changed("layers") {
@@ -98,7 +100,7 @@ and no trace is written.`,
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: the model of plans of batches and pipelines")
 	f.StringVar(&o.dtype, "dtype", "", "f32, bf16 or f16, of plans of batches and pipelines (default: f32 on processors, bf16 on GPUs)")
 	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer; loss, which is layers and the loss behind them; or attention alone")
-	f.StringVar(&o.lossChunk, "loss-chunk", "1k", "tokens whose logits exist at a time, with --parts loss")
+	f.StringVar(&o.lossChunk, "loss-chunk", "", "tokens whose logits exist at a time, with --parts loss (default: as many as the plans say, or 1k)")
 	f.IntVar(&o.layers, "layers", 1, "layers of a step; of pipelines, and of plans beside them, all that the model has; of tasks all")
 	f.IntVar(&o.repeats, "repeats", 10, "blocks to record: passes over all plans")
 	f.IntVar(&o.warmup, "warmup", 2, "blocks before them, which are not recorded")
@@ -166,9 +168,6 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 		}
 		c.Docs = append(c.Docs, n)
 	}
-	if c.LossChunk, err = units.ParseTokens(o.lossChunk); err != nil {
-		return c, usagef("--loss-chunk %w", err)
-	}
 	if c.SampledAbove, err = units.ParseTokens(o.sampledAbove); err != nil {
 		return c, usagef("--sampled-above %w", err)
 	}
@@ -176,6 +175,9 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 		return c, usagef("--seed %d: want at most %d", o.seed, int64(math.MaxInt64))
 	}
 	if c.Plans, err = o.load(paths); err != nil {
+		return c, err
+	}
+	if c.LossChunk, err = o.chunk(c.Plans); err != nil {
 		return c, err
 	}
 	if c.Out == "" {
@@ -207,10 +209,37 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	return c, err
 }
 
+// chunk is how many tokens' logits exist at a time: what is asked for, or what plans say.
+func (o replaying) chunk(plans []*replay.Plan) (units.Tokens, error) {
+	switch {
+	case o.lossChunk != "" && o.parts != replay.PartsLoss:
+		return 0, usagef("--loss-chunk %s: goes with --parts loss", o.lossChunk)
+	case o.lossChunk != "":
+		n, err := units.ParseTokens(o.lossChunk)
+		if err != nil {
+			return 0, usagef("--loss-chunk %w", err)
+		}
+		return n, nil
+	}
+	const usual units.Tokens = 1024 // as of solve
+	of := -1
+	for i, p := range plans {
+		if n := p.Job.LossChunk; n > 0 && of >= 0 && n != plans[of].Job.LossChunk && o.parts == replay.PartsLoss {
+			return 0, usagef("%s: job.loss_chunk_tokens: %d, %s has %d: say how many at a time, --loss-chunk", p.Path, int64(n), plans[of].Path, int64(plans[of].Job.LossChunk))
+		} else if n > 0 {
+			of = i
+		}
+	}
+	if of < 0 {
+		return usual, nil
+	}
+	return plans[of].Job.LossChunk, nil
+}
+
 // load reads the plans, and the model of those of several sequences.
 func (o replaying) load(paths []string) ([]*replay.Plan, error) {
 	if o.model == "" && o.dtype != "" {
-		return nil, usagef("--dtype %s: goes with --model and plans of several sequences; a plan of one sequence has its own", o.dtype)
+		return nil, usagef("--dtype %s: goes with --model and plans of several sequences; plans of one sequence and of tasks have their own", o.dtype)
 	}
 	if o.model == "" {
 		return replay.LoadPlans(paths)

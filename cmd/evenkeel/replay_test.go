@@ -14,6 +14,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/replay"
 )
 
 // smallModel is a model whose layers run in milliseconds.
@@ -349,6 +352,35 @@ func TestTorchReplayPipeline(t *testing.T) {
 		t.Errorf("%v: %s", err, checked)
 	}
 	noRanks(t)
+}
+
+// So many tokens' logits exist at a time as is asked for, else as the plans say, which have to say
+// the same.
+func TestReplayTakesThePlansLossChunk(t *testing.T) {
+	plan := func(chunk units.Tokens) *replay.Plan {
+		p := &replay.Plan{Path: "p" + chunk.String()}
+		p.Job.LossChunk = chunk
+		return p
+	}
+	for _, c := range []struct {
+		asked, parts string
+		plans        []*replay.Plan
+		chunk        units.Tokens
+		want         string
+	}{
+		{"", replay.PartsLoss, []*replay.Plan{plan(0), plan(512), plan(512)}, 512, ""},
+		{"", replay.PartsLoss, []*replay.Plan{plan(0)}, 1024, ""},
+		{"64", replay.PartsLoss, []*replay.Plan{plan(512), plan(256)}, 64, ""},
+		{"", replay.PartsLayer, []*replay.Plan{plan(512), plan(256)}, 256, ""},
+		{"", replay.PartsLoss, []*replay.Plan{plan(512), plan(0), plan(256)}, 0, "p256: job.loss_chunk_tokens: 256, p512 has 512: say how many at a time, --loss-chunk"},
+		{"64", replay.PartsLayer, []*replay.Plan{plan(512)}, 0, "--loss-chunk 64: goes with --parts loss"},
+		{"many", replay.PartsLoss, []*replay.Plan{plan(512)}, 0, "--loss-chunk many"},
+	} {
+		got, err := replaying{lossChunk: c.asked, parts: c.parts}.chunk(c.plans)
+		if got != c.chunk || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %d, %v", c, got, err)
+		}
+	}
 }
 
 // With the loss, whose law the profile has: behind the last stage's forward passes.

@@ -24,10 +24,8 @@ func (p *Plan) Messages(t *Tasks) []Message {
 		if _, begun := last[module]; begun {
 			sources = []int{module}
 		}
-		for k, m := range sources {
-			if !slices.Contains(sources[:k], m) {
-				all = p.between(all, last[m], i)
-			}
+		for _, m := range sources {
+			all = p.between(all, last[m], i)
 		}
 		last[module] = i
 	}

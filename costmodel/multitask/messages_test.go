@@ -14,7 +14,7 @@ import (
 // Of six samples rank 0 has three and rank 2 as many; the next run has four on rank 1. Two of
 // every three samples of six go to the first of two, and the others to the second.
 func TestMessagesByHand(t *testing.T) {
-	tasks := &Tasks{Modules: []Module{module("m", 2, 6), module("n", 1, 4, "m"), module("o", 1, 2, "n", "m", "n")}}
+	tasks := &Tasks{Modules: []Module{module("m", 2, 6), module("n", 1, 4, "m"), module("o", 1, 2, "n", "m")}}
 	p := &Plan{Runs: []Run{
 		{Module: 0, Layers: 1, Ranks: []int{0, 2}, Samples: []int{3, 3}},
 		{Module: 0, Layers: 1, Ranks: []int{1, 2}, Samples: []int{4, 2}},

@@ -161,6 +161,9 @@ func (t *Tasks) acyclic() error {
 			if t.index(name) < 0 {
 				return fmt.Errorf("modules[%d] (%s).after[%d]: %q: no module is named so%s", i, m.Name, j, name, spelling.Hint(name, t.names()))
 			}
+			if slices.Contains(m.After[:j], name) {
+				return fmt.Errorf("modules[%d] (%s).after[%d]: %q: named twice", i, m.Name, j, name)
+			}
 		}
 	}
 	if order := t.Order(); len(order) < len(t.Modules) {
@@ -211,6 +214,13 @@ func (t *Tasks) Order() []int {
 		}
 	}
 	return order
+}
+
+// Same says whether two modules are the same work.
+func (m Module) Same(o Module) bool {
+	shape := m.Shape == o.Shape || m.Shape != nil && o.Shape != nil && *m.Shape == *o.Shape
+	curve := m.Curve == o.Curve || m.Curve != nil && o.Curve != nil && *m.Curve == *o.Curve
+	return m.Name == o.Name && m.Task == o.Task && m.Layers == o.Layers && m.Batch == o.Batch && slices.Equal(m.After, o.After) && shape && curve
 }
 
 // Model is the shape of a module's layers, for laws and memory.

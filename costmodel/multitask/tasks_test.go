@@ -75,6 +75,7 @@ func TestTasksNameWhatIsWrong(t *testing.T) {
 
 		"modules[1] (vision).after[0]: \"txet\": no module is named so (did you mean \"text\"?)": of(pair, func(m *Module) { m.After = []string{"txet"} }),
 		"modules[1] (vision).after[1]: \"nothing like it\": no module is named so":               of(pair, func(m *Module) { m.After = []string{"text", "nothing like it"} }),
+		"modules[1] (vision).after[1]: \"text\": named twice":                                    of(pair, func(m *Module) { m.After = []string{"text", "text"} }),
 		"modules[1] (vision).after: it waits for itself, by [\"vision\"]":                        of(pair, func(m *Module) { m.After = []string{"vision"} }),
 		"modules[1] (vision).after: it waits for itself, by [\"text\" \"both\"]":                 of(curved, func(m *Module) { m.After = []string{"text", "both"} }),
 

@@ -14,7 +14,7 @@ from .compare import Checking, Inputs, checked
 from .drawn import DTYPES
 from .frames import Place
 from .kernels import Kernel
-from .loss import Loss, compared
+from .loss import Loss, compared, loss_of
 from .meter import timed
 from .parts import Part, Work
 from .record import Recorder
@@ -89,9 +89,7 @@ class Course:
         """See compare."""
         entry, exact = checked(self.work, of)
         if self.work.lost is not None:
-            assert of.layers is not None
-            loss = Loss(self.work.lost, of.layers.model, of.wires.device)
-            entry["loss"] = compared(loss, range(of.meeting.world.size), of)
+            entry["loss"] = compared(self.work.lost, range(of.meeting.world.size), of)
         return entry, exact
 
     def prepare(
@@ -103,7 +101,7 @@ class Course:
         loss = None
         if self.work.lost is not None:
             assert layers is not None
-            loss = Loss(self.work.lost, layers.model, device)
+            loss = loss_of(self.work.lost, layers.model, device)
         made = (rank, self.asked, inputs, kernel, layers, trace, device, together, loss)
         self._laps = [Lap(part, *made) if part else None for part in self.work.own(rank)]
         if self._in_twos and not together:

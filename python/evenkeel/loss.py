@@ -2,11 +2,12 @@
 vocabulary and cross-entropy, so many tokens at a time, and their backward passes at once.
 
 The ops that a cost model charges it by: of a chunk's logits there is one matrix, float32, which becomes their
-gradient in its place.
+gradient in its place. Below float32 there are two casts of it more, which no price has.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Optional, Sequence
 
 import torch
@@ -39,27 +40,23 @@ class Loss:
         self._head = Drawn(of.seed, "loss head", model.hidden * of.vocab).filled(
             model.hidden, of.vocab, dtype=dtype, device=device, scale=model.hidden ** -0.5)
 
-    def enough(self) -> int:
-        """Tokens to compare: a chunk and a half, of a large vocabulary fewer."""
-        most = int(_REFERENCE) // (6 * self.model.hidden * self.of.vocab)
-        return max(1, min(self.of.chunk + (self.of.chunk + 1) // 2, most))
-
-    def gradient(self, x: Tensor, trace: Optional[Trace] = None) -> Tensor:
-        """Of the sum of the losses of x [tokens, hidden], by x."""
+    def gradient(self, x: Tensor, trace: Optional[Trace] = None, chunk: int = 0) -> Tensor:
+        """Of the sum of the losses of x [tokens, hidden], by x. chunk: tokens at a time, if not as many as
+        usual."""
         if not len(x):
             return x
         flops = 6 * len(x) * self.model.hidden * self.of.vocab
         with timed(trace, "fwd", 0, "loss", flops, {"tokens": len(x)}):
-            return self._gradient(x)
+            return self._gradient(x, chunk or self.of.chunk)
 
-    def _gradient(self, x: Tensor) -> Tensor:
+    def _gradient(self, x: Tensor, chunk: int) -> Tensor:
         with torch.enable_grad():
             leaf = x.detach().requires_grad_()
             y = _normed(leaf, self._norm)
         inside = y.detach()
         dy = torch.empty_like(inside)
-        for lo in range(0, len(x), self.of.chunk):
-            rows = inside[lo:lo + self.of.chunk]
+        for lo in range(0, len(x), chunk):
+            rows = inside[lo:lo + chunk]
             fall = _fall((rows @ self._head).float(), _targets(len(rows), self.of.vocab, x.device)).to(x.dtype)
             torch.matmul(fall, self._head.t(), out=dy[lo:lo + len(rows)])
             torch.matmul(rows.t(), fall)  # of the projection's weights
@@ -69,37 +66,53 @@ class Loss:
         assert leaf.grad is not None
         return leaf.grad
 
-    def wanted(self, x: Tensor) -> Tensor:
+    def wanted(self, x: Tensor, chunk: int) -> Tensor:
         """The same by autograd in float64, on the host."""
-        leaf, *norm = (t.detach().double().cpu() for t in (x, *self._norm))
+        leaf, *norm = (t.detach().cpu().double() for t in (x, *self._norm))
         leaf.requires_grad_()
         if len(norm) == 2:
             y = torch.nn.functional.layer_norm(leaf, leaf.shape[-1:], norm[0], norm[1], EPS)
         else:
             y = leaf * (leaf.square().mean(-1, keepdim=True) + EPS).rsqrt() * norm[0]
-        chunks = [min(self.of.chunk, len(x) - lo) for lo in range(0, len(x), self.of.chunk)]
+        chunks = [min(chunk, len(x) - lo) for lo in range(0, len(x), chunk)]
         targets = torch.cat([_targets(n, self.of.vocab, leaf.device)[:, 0] for n in chunks])
-        logits = y @ self._head.double().cpu()
+        logits = y @ self._head.cpu().double()
         torch.nn.functional.cross_entropy(logits, targets, reduction="sum").backward()
         assert leaf.grad is not None
         return leaf.grad
 
 
-def compared(loss: Loss, ranks: Sequence[int], of: Checking) -> dict[str, Any]:
-    """The entry's `loss`: how far its gradient is from that of one device on the ranks that have it. All ranks
-    call this."""
-    x = of.inputs.wide("x", torch.arange(loss.enough()), loss.model.hidden)
-    mine = loss.gradient(x) if of.meeting.world.rank in ranks else x[:0]
+@functools.lru_cache(maxsize=1)
+def loss_of(of: Lost, model: Model, device: torch.device) -> Loss:
+    """That of all plans of a run, which is the same."""
+    return Loss(of, model, device)
+
+
+def enough(of: Lost, model: Model) -> tuple[int, int]:
+    """A chunk, smaller where the vocabulary is large, and so many tokens to compare that they begin another."""
+    most = int(_REFERENCE) // (6 * model.hidden * of.vocab)
+    chunk = max(1, min(of.chunk, most * 2 // 3))
+    return chunk, chunk + (chunk + 1) // 2
+
+
+def compared(lost: Lost, ranks: Sequence[int], of: Checking) -> dict[str, Any]:
+    """The entry's `loss`: how far its gradient is from that of one device on the ranks that have it, on how many
+    rows. All ranks call this."""
+    assert of.layers is not None
+    model, rank, device = of.layers.model, of.meeting.world.rank, of.wires.device
+    chunk, rows = enough(lost, model)
+    x = of.inputs.wide("x", torch.arange(rows), model.hidden)
+    mine = loss_of(lost, model, device).gradient(x, chunk=chunk) if rank in ranks else x[:0]
 
     def errors(parts: list[list[Tensor]]) -> Found:
-        want = loss.wanted(x)
+        want = loss_of(lost, model, device).wanted(x, chunk)
         off = [reference.error(got.cpu(), want, float(want.norm())) if r in ranks else 0.0
                for r, (got,) in enumerate(parts)]
-        limit = LAYER * LIMITS[loss.of.dtype]
-        return {"dx": off}, limit, {"limit": limit}
+        limit = LAYER * LIMITS[lost.dtype]
+        return {"dx": off}, limit, {"limit": limit, "rows": rows}
 
     judge = Judge(f"plan {of.number}", of.meeting, of.wires, of.frames)
-    return judge.judged("loss", [mine], lambda r: [len(x) * (r in ranks)], errors)
+    return judge.judged("loss", [mine], lambda r: [rows * (r in ranks)], errors)
 
 
 def _normed(x: Tensor, weights: Sequence[Tensor]) -> Tensor:

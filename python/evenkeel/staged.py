@@ -12,7 +12,7 @@ from .compare_stages import CheckStages
 from .flow import Flow, process_groups
 from .frames import Place
 from .kernels import Kernel
-from .loss import Loss, compared
+from .loss import Loss, compared, loss_of
 from .parts import Lost, Members
 from .plan import Plan
 from .port import ProcessGroup
@@ -62,9 +62,7 @@ class StagedCourse:
         """See compare."""
         entry, exact = CheckStages(self.work.pipeline, self.work.made, of).run()
         if self.work.lost is not None:
-            assert of.layers is not None
-            loss = Loss(self.work.lost, of.layers.model, of.wires.device)
-            entry["loss"] = compared(loss, self.work.pipeline.stages[-1].ranks, of)
+            entry["loss"] = compared(self.work.lost, self.work.pipeline.stages[-1].ranks, of)
         return entry, exact
 
     def prepare(
@@ -78,7 +76,7 @@ class StagedCourse:
             return
         s, place = pipeline.seat(rank)
         if self.work.lost is not None and s + 1 == len(pipeline.stages):
-            self._loss = Loss(self.work.lost, layers.model, device)
+            self._loss = loss_of(self.work.lost, layers.model, device)
         rows = [pipeline.rows(s, place, k) for k in range(len(pipeline.chunks))]
         self._tokens = [x.end - x.start for x in rows]
         self._given = [inputs.wide(name, torch.arange(max(self._tokens) if needed else 0), layers.model.hidden)

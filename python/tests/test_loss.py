@@ -9,7 +9,6 @@ import sys
 import unittest
 from dataclasses import replace
 from typing import Any
-from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
@@ -20,7 +19,7 @@ from torch.nn import functional as F
 from evenkeel import replay
 from evenkeel.drawn import Drawn
 from evenkeel.frames import Fault
-from evenkeel.loss import Loss
+from evenkeel.loss import Loss, enough, loss_of
 from evenkeel.meter import Trace
 from evenkeel.nodes import EPS
 from evenkeel.parts import Lost
@@ -60,7 +59,7 @@ class TestLoss(unittest.TestCase):
             F.cross_entropy(y @ head, targets, reduction="sum").backward()
             assert leaf.grad is not None
             self.assertLess(float((got - leaf.grad).norm() / leaf.grad.norm()), 1e-5)
-            self.assertLess(float((loss.wanted(x) - leaf.grad).norm() / leaf.grad.norm()), 1e-6)
+            self.assertLess(float((loss.wanted(x, chunk) - leaf.grad).norm() / leaf.grad.norm()), 1e-6)
 
     def test_nothing_is_kept_and_no_tokens_have_no_loss(self) -> None:
         loss, trace = Loss(Lost(9, 4, 1, "bf16"), NORM, CPU), Trace(0)
@@ -78,9 +77,21 @@ class TestLoss(unittest.TestCase):
                          ("loss", "fwd", 6 * 6 * NORM.hidden * 9, {"tokens": 6}))
 
     def test_what_is_compared_crosses_a_chunk_and_stays_small(self) -> None:
-        for vocab, chunk, want in ((9, 10, 15), (9, 1, 2), (9, 5, 8), (10 ** 9, 10, 1)):
-            with mock.patch.object(Drawn, "filled", lambda *_, **__: torch.zeros(RMS.hidden)):
-                self.assertEqual(Loss(Lost(vocab, chunk, 1, "f32"), RMS, CPU).enough(), want)
+        for vocab, chunk, want in ((9, 10, (10, 15)), (9, 1, (1, 2)), (9, 5, (5, 8)), (10 ** 9, 10, (1, 2)),
+                                   (10 ** 7, 100, (8, 12))):
+            of = Lost(vocab, chunk, 1, "f32")
+            self.assertEqual(enough(of, RMS), want)
+
+    def test_one_is_made_for_all_plans(self) -> None:
+        of = Lost(9, 4, 1, "f32")
+        self.assertIs(loss_of(of, RMS, CPU), loss_of(Lost(9, 4, 1, "f32"), RMS, CPU))
+        self.assertIsNot(loss_of(of, RMS, CPU), loss_of(of, NORM, CPU))
+
+    def test_other_chunks_have_other_targets(self) -> None:
+        loss = Loss(Lost(9, 4, 1, "f32"), RMS, CPU)
+        x = Drawn(1, "x").filled(6, RMS.hidden, dtype=torch.float32)
+        self.assertLess(float((loss.gradient(x, chunk=2) - loss.wanted(x, 2)).norm()), 1e-5)
+        self.assertGreater(float((loss.gradient(x) - loss.wanted(x, 2)).norm()), 1e-2)
 
 
 class TestReplayWithLoss(unittest.TestCase):
@@ -95,6 +106,7 @@ class TestReplayWithLoss(unittest.TestCase):
         for i, numerics in enumerate(ends[0]["numerics"]):
             self.assertGreater(numerics["loss"]["dx"], 0)
             self.assertLessEqual(numerics["loss"]["dx"], numerics["loss"]["limit"])
+            self.assertEqual(numerics["loss"]["rows"], 12)
             for rank in range(3):
                 mine = [x for x in lines if (x["t"], x["plan"], x["rank"]) == ("span", i, rank)]
                 lost = [x for x in mine if x["op"] == "loss"]

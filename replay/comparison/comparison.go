@@ -99,13 +99,22 @@ func (c *making) warnings() []string {
 
 // tasksWarnings are those of plans of tasks.
 func (c *making) tasksWarnings() []string {
-	out := []string{"of a step only transformer layers and the exchange of their gradients are run: no embedding, loss or optimizer"}
-	for _, x := range c.rec.Header.Plans {
-		if sideBySide(x.Tasks) {
-			return append([]string{"runs side by side are predicted as if each were alone, and so are messages and exchanges of gradients: that they share memory and network is in no prediction"}, out...)
+	var out []string
+	plans := c.rec.Header.Plans
+	if slices.ContainsFunc(plans, func(x replay.PlanRun) bool { return sideBySide(x.Tasks) }) {
+		out = append(out, "runs side by side are predicted as if each were alone, and so are messages and exchanges of gradients: that they share memory and network is in no prediction")
+	}
+	if slices.ContainsFunc(plans, func(x replay.PlanRun) bool { return x.Tasks.Waves }) {
+		out = append(out, "waves are not run: a run of the next one begins when its ranks are free and what it needs is there, and so it is predicted")
+	}
+	for i, n := range c.rec.Header.Numerics {
+		if n.Exchange != nil && n.Exchange.DType != plans[i].DType {
+			out = append(out, fmt.Sprintf("plan %d: gradients travelled in %s, for the library does not add up %s, and are predicted in that", i, n.Exchange.DType, plans[i].DType))
 		}
 	}
-	return out
+	return append(out,
+		"results are added to what modules are given, and a layer's gradients put into one piece, between the stretches: both are in no prediction",
+		"of a step only transformer layers and the exchange of their gradients are run: no embedding, loss or optimizer")
 }
 
 // packedWarnings are those of plans of batches, of pipelines and of packed documents.

@@ -86,7 +86,7 @@ func problemOf(h *replay.Header, plan int) problem {
 func (p problem) same(o problem) bool {
 	recompute := p.recompute == o.recompute || p.recompute == "" || o.recompute == ""
 	alike := p.model == o.model && p.layers == o.layers && p.dtype == o.dtype && slices.Equal(p.lengths, o.lengths)
-	return recompute && alike && slices.EqualFunc(p.modules, o.modules, sameModule)
+	return recompute && alike && slices.EqualFunc(p.modules, o.modules, multitask.Module.Same)
 }
 
 // rank compares the order of plans by prediction with that by measurement.

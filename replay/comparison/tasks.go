@@ -94,8 +94,3 @@ func sideBySide(x *replay.TasksRun) bool {
 		return !slices.Equal(r.Ranks, x.Runs[0].Ranks)
 	})
 }
-
-// sameModule says whether two modules are the same work.
-func sameModule(a, b multitask.Module) bool {
-	return a.Name == b.Name && a.Task == b.Task && a.Layers == b.Layers && a.Batch == b.Batch && slices.Equal(a.After, b.After) && *a.Shape == *b.Shape
-}
