@@ -215,17 +215,21 @@ func TestATraceOfTasksReadsBackAndKeepsToItsRuns(t *testing.T) {
 		change func(*Header, *Span)
 		want   string
 	}{
-		"good":         {func(*Header, *Span) {}, ""},
-		"wait":         {func(_ *Header, s *Span) { s.Op = StageWait }, ""},
-		"early wait":   {func(_ *Header, s *Span) { s.Op, s.MB, s.Layer, s.Dir = StageWait, 0, 1, Forward }, `op: "stage_wait": of layer 1: want it before the pass, at layer 0`},
-		"its rank":     {func(_ *Header, s *Span) { s.MB, s.Layer = 3, 1 }, "rank: 1: run 3 is on [0]"},
-		"its layer":    {func(_ *Header, s *Span) { s.Layer = 1 }, "layer: 1: run 2 has layers 2 to 2 of its module"},
-		"its op":       {func(_ *Header, s *Span) { s.Op = A2AIn }, `op: "a2a_in": runs of tasks have none`},
-		"forward sum":  {func(_ *Header, s *Span) { s.Op, s.Dir = GradWait, Forward }, `op: "grad_wait": of layer 2, fwd, on 2 ranks: want it backward`},
-		"late sum":     {func(_ *Header, s *Span) { s.Op, s.MB, s.Layer = GradWait, 0, 1 }, `op: "grad_wait": of layer 1, bwd, on 2 ranks: want it backward at the run's first layer, 0`},
-		"sum of one":   {func(_ *Header, s *Span) { s.Op, s.Rank, s.MB, s.Layer = GradWait, 2, 1, 0 }, `op: "grad_wait": of layer 0, bwd, on 1 ranks`},
-		"sums":         {func(h *Header, _ *Span) { h.Numerics[0].Exchange = &ExchangeNumerics{Sum: 1e-7, Limit: 1e-5, DType: op.F32} }, ""},
-		"wrong sums":   {func(h *Header, _ *Span) { h.Numerics[0].Exchange = &ExchangeNumerics{Sum: 1e-4, Limit: 1e-5, DType: op.F32} }, "numerics[0].exchange.sum: 0.0001: want 0 to the limit"},
+		"good":        {func(*Header, *Span) {}, ""},
+		"wait":        {func(_ *Header, s *Span) { s.Op = StageWait }, ""},
+		"early wait":  {func(_ *Header, s *Span) { s.Op, s.MB, s.Layer, s.Dir = StageWait, 0, 1, Forward }, `op: "stage_wait": of layer 1: want it before the pass, at layer 0`},
+		"its rank":    {func(_ *Header, s *Span) { s.MB, s.Layer = 3, 1 }, "rank: 1: run 3 is on [0]"},
+		"its layer":   {func(_ *Header, s *Span) { s.Layer = 1 }, "layer: 1: run 2 has layers 2 to 2 of its module"},
+		"its op":      {func(_ *Header, s *Span) { s.Op = A2AIn }, `op: "a2a_in": runs of tasks have none`},
+		"forward sum": {func(_ *Header, s *Span) { s.Op, s.Dir = GradWait, Forward }, `op: "grad_wait": of layer 2, fwd, on 2 ranks: want it backward`},
+		"late sum":    {func(_ *Header, s *Span) { s.Op, s.MB, s.Layer = GradWait, 0, 1 }, `op: "grad_wait": of layer 1, bwd, on 2 ranks: want it backward at the run's first layer, 0`},
+		"sum of one":  {func(_ *Header, s *Span) { s.Op, s.Rank, s.MB, s.Layer = GradWait, 2, 1, 0 }, `op: "grad_wait": of layer 0, bwd, on 1 ranks`},
+		"sums": {func(h *Header, _ *Span) {
+			h.Numerics[0].Exchange = &ExchangeNumerics{Sum: 1e-7, Limit: 1e-5, DType: op.F32}
+		}, ""},
+		"wrong sums": {func(h *Header, _ *Span) {
+			h.Numerics[0].Exchange = &ExchangeNumerics{Sum: 1e-4, Limit: 1e-5, DType: op.F32}
+		}, "numerics[0].exchange.sum: 0.0001: want 0 to the limit"},
 		"their type":   {func(h *Header, _ *Span) { h.Numerics[0].Exchange = &ExchangeNumerics{Limit: 1e-5, DType: op.FP8} }, `numerics[0].exchange.dtype: "fp8"`},
 		"samples":      {func(h *Header, _ *Span) { h.Numerics[0].Layer.Samples, h.Numerics[0].Layer.OfSamples = 9, 8 }, "numerics[0].layer.samples: 9: want 0 to of_samples, 8"},
 		"gradients":    {func(_ *Header, s *Span) { s.Op = GradWait }, ""},

@@ -125,7 +125,7 @@ type world struct {
 	micro     int // micro-batches; 0 is one
 	blocks    int
 	attention bool
-	loss      bool // behind the layers, of as many tokens at a time as the job says
+	loss      bool                                    // behind the layers, of as many tokens at a time as the job says
 	docs      []units.Tokens                          // packed into the sequence
 	slower    func(costmodel.ReplayKey) float64       // of computing; nil is 1
 	gap       func(costmodel.ReplayKey) units.Seconds // after a stretch of computing; nil is none
@@ -151,7 +151,7 @@ func (w *world) header() *replay.Header {
 	}
 	for i, l := range w.layouts {
 		h.Plans = append(h.Plans, replay.PlanRun{Path: "a.plan.json", SHA256: strings.Repeat("ab", 32), Strategy: "evenkeel", Job: w.job, Layout: l, Micro: w.micro})
-		h.Numerics = append(h.Numerics, replay.Numerics{Plan: i, Limit: 1e-5, Reference: "dense"})
+		h.Numerics = append(h.Numerics, replay.Numerics{Plan: i, Limit: 1e-5, Reference: "dense", Loss: lossOf(h)})
 		h.Exact = append(h.Exact, replay.ExactCounts{Plan: i, Messages: 1, Bytes: 1, FLOPs: 1})
 	}
 	for r, rank := range w.job.Cluster.Ranks() {

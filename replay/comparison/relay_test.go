@@ -104,6 +104,14 @@ func relays() map[string]relay {
 	}
 }
 
+// lossOf is what is said of the loss where it is run.
+func lossOf(h *replay.Header) *replay.LossNumerics {
+	if h.Parts != replay.PartsLoss {
+		return nil
+	}
+	return &replay.LossNumerics{Limit: 1e-5, Rows: 1}
+}
+
 // losing has the loss behind the last stage.
 func losing(w relay) relay {
 	w.change = func(h *replay.Header) { h.Parts, h.LossChunk = replay.PartsLoss, 512 }
@@ -132,7 +140,7 @@ func (w *relay) header() *replay.Header {
 		w.change(h)
 	}
 	for i := range h.Plans {
-		h.Numerics = append(h.Numerics, replay.Numerics{Plan: i, Limit: 1e-5, Reference: "dense"})
+		h.Numerics = append(h.Numerics, replay.Numerics{Plan: i, Limit: 1e-5, Reference: "dense", Loss: lossOf(h)})
 		h.Exact = append(h.Exact, replay.ExactCounts{Plan: i, Messages: 1, Bytes: 1, FLOPs: 1})
 	}
 	return h

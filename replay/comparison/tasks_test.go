@@ -124,10 +124,22 @@ func TestTasksUndisturbed(t *testing.T) {
 			}
 		}
 		last := len(r.Warnings) - 1
-		if last < 0 || !strings.Contains(r.Warnings[last], "layers and the exchange of their gradients are run: no embedding, loss or optimizer") || (last == 1) != (name != "one rank" && name != "wide") {
+		if last < 0 || !strings.Contains(r.Warnings[last], "layers and the exchange of their gradients are run: no embedding, loss or optimizer") || (last == 2) != (name != "one rank" && name != "wide") {
 			t.Errorf("%q", r.Warnings)
 		}
 	})
+}
+
+// TestTasksThatRanOtherwiseThanTheyArePlannedAreNamed: waves, and gradients in another type.
+func TestTasksThatRanOtherwiseThanTheyArePlannedAreNamed(t *testing.T) {
+	w := crews()["one rank"]
+	h := w.header()
+	h.Plans[0].Tasks.Waves = true
+	h.Numerics[0].Exchange = &replay.ExchangeNumerics{Limit: 1e-2, DType: op.BF16}
+	said := (&making{rec: &Recording{Header: h}}).tasksWarnings()
+	if len(said) != 4 || !strings.HasPrefix(said[0], "waves are not run: ") || said[1] != "plan 0: gradients travelled in bf16, for the library does not add up f32, and are predicted in that" {
+		t.Errorf("%q", said)
+	}
 }
 
 // TestTasksTakeTheirLaws: the prediction is that of the plan's prices, by the cluster that a
