@@ -121,7 +121,7 @@ func TestReplayRefusesWrongPlans(t *testing.T) {
 		{"evenkeel.plan/v2", "evenkeel.plan/v9", nil, exitFailed, "x.plan.json: schema: evenkeel.plan/v9 was written by evenkeel"},
 		{"", "", []string{"--comm", "nccl", "--oversubscribe"}, exitFailed, "runs over gloo, not nccl"},
 		{"", "", []string{"--kernel", "fa9"}, exitUsage, `--kernel "fa9": want auto, math, `},
-		{"", "", []string{"--parts", "half"}, exitUsage, `--parts "half": want layer or attention`},
+		{"", "", []string{"--parts", "half"}, exitUsage, `--parts "half": want layer, loss, attention`},
 		{"", "", []string{"--docs", "1k,few"}, exitUsage, "--docs: number 2: "},
 		{"", "", []string{"--docs", "256,255", "--oversubscribe"}, exitUsage, "--docs 256,255: want lengths from 1 that sum up to the 512 tokens of "},
 		{"", "", []string{"--oversubscribe", plans[0]}, exitFailed, plans[0] + ": holds the same plan as " + filepath.Join(dir, "x.plan.json") + ": what they differ by is noise"},
@@ -374,7 +374,7 @@ func TestReplayTakesThePlansLossChunk(t *testing.T) {
 		{"", replay.PartsLayer, []*replay.Plan{plan(512), plan(256)}, 256, ""},
 		{"", replay.PartsLoss, []*replay.Plan{plan(512), plan(0), plan(256)}, 0, "p256: job.loss_chunk_tokens: 256, p512 has 512: say how many at a time, --loss-chunk"},
 		{"64", replay.PartsLayer, []*replay.Plan{plan(512)}, 0, "--loss-chunk 64: goes with --parts loss"},
-		{"many", replay.PartsLoss, []*replay.Plan{plan(512)}, 0, "--loss-chunk many"},
+		{"many", replay.PartsLoss, []*replay.Plan{plan(512)}, 0, `--loss-chunk "many": want a number of tokens`},
 	} {
 		got, err := replaying{lossChunk: c.asked, parts: c.parts}.chunk(c.plans)
 		if got != c.chunk || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
