@@ -25,6 +25,19 @@ from pipelines import calls
 from task_plans import Answer, random_tasks
 
 
+_made: list[Any] = []  # the process groups of the last plan
+
+
+def fresh(keys: Any) -> dict[Any, Any]:
+    """Process groups of a plan, by all ranks of the world. Those of the plan before end: each has threads and
+    connections, and a world has many plans."""
+    for group in _made:
+        dist.destroy_process_group(group)
+    made = {key: dist.new_group(list(key[1])) for key in dict.fromkeys(keys)}
+    _made[:] = made.values()
+    return made
+
+
 class Stepped:
     """A rank's place in a plan of tasks, ready for steps; inputs and weights are the same everywhere."""
 
@@ -33,7 +46,7 @@ class Stepped:
         self.document = of if isinstance(of, dict) else random_tasks(of, ranks, dtype)
         self.plan, self.rank = tasks_of(self.document, ranks), rank
         groups = [*moves.process_groups(self.plan), *exchange.process_groups(self.plan)]
-        self.made = {key: dist.new_group(list(key[1])) for key in dict.fromkeys(groups)}
+        self.made = fresh(groups)
         self.kernel, self.dtype = kernel or evenkeel.Math(), DTYPES[self.plan.dtype]
         cpu = torch.device("cpu")
         self.layers = Layers(self.plan.modules[0].model, 5, self.dtype, cpu)
