@@ -1,11 +1,11 @@
 """Whether a plan of tasks runs right: the attention of every run, and all layers of all modules together, against one
-device; messages and FLOPs against the closed forms.
+device; the sums of weights' gradients against what ranks had; messages and FLOPs against the closed forms.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from torch import Tensor
 from . import reference
 from .closed import Expected, expected_tasks
 from .compare import Checking, Inputs
-from .drawn import DTYPES
 from .judge import AFFORDABLE, LAYER, LIMITS, NAMES, Found, Judge, Sizes, attention_wants, chosen, counted
 from .meter import Meter
 from .parts import Members
@@ -22,11 +21,9 @@ from .port import ProcessGroup
 from .samples import Samples
 from .task_answer import Answer, positions
 from .task_samples import attention_samples, own, whole_samples
+from .task_weights import Sums
 from .taskflow import TaskFlow, module_layers, named
 from .tasks import Tasks
-
-# Of a weight's gradient this many elements are compared.
-_PICKED = 4096
 
 
 class CheckTasks:
@@ -47,13 +44,17 @@ class CheckTasks:
                           for m in range(len(tasks.modules))]
         self._ran = whole_samples(tasks, of.sampled_above, self._affordable, of.seed)
         self._all = all(len(s) == m.batch for s, m in zip(self._ran, tasks.modules))
+        self._sums = Sums(tasks, self._rank)
+        self._travels: Optional[torch.dtype] = None
 
     def run(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The plan's entries in `numerics` and `exact`."""
         found = self._judge.judged("attention", self._attention(), self._attention_rows, self._attention_errors)
         want = expected_tasks(self._tasks)
         got = self._step(want)
-        entry = {"plan": self._of.number, **found, "layer": self._whole(got)}
+        exchange = self._sums.judged(self._judge, self._travels, self._of.wires.device)
+        entry = {"plan": self._of.number, **found, **({"exchange": exchange} if exchange else {}),
+                 "layer": self._whole(got)}
         return entry, {"plan": self._of.number, "messages": len(want.bytes), "bytes": sum(want.bytes.values()),
                        "flops": sum(want.flops.values())}
 
@@ -128,20 +129,15 @@ class CheckTasks:
         """Runs a step and compares what was counted. Returns what is compared: by module results and gradients of its
         inputs of the samples that the rank has, and by layer gradients of weights, where all samples are."""
         tasks, ends = self._tasks, [dict[int, Tensor](), dict[int, Tensor]()]
-        weights: dict[tuple[int, int], Tensor] = {}
-        meter = Meter()
-
-        def learned(run: int, layer: int, flat: Tensor) -> None:
-            module = tasks.runs[run].module
-            weights[module, layer] = torch.cat(self._picked(module, flat.to(DTYPES[tasks.dtype])))
-
+        sums, meter = self._sums, Meter()
         if tasks.own(self._rank):
             assert self._of.layers is not None
             flow = TaskFlow(tasks, self._rank, self._of.layers, self._of.kernel, self._groups, self._of.wires.device,
                             meter=meter)
             flow.run(self._given("x"), self._given("dy"), ends[0].__setitem__, ends[1].__setitem__,
-                     learned if self._all else None)
+                     sums.after, unsummed=sums.before)
             flow.clear()
+            self._travels = flow.travels
             meter.add(flow.sent(), range(self._size))
         counted(self._name, self._rank, meter, want)
         out = []
@@ -151,7 +147,9 @@ class CheckTasks:
                 i = self._end(m, end)
                 mine = [s - tasks.runs[i].share(self._rank).start for s in own(self._ran[m], tasks, i, self._rank)]
                 out.append(found[i].view(-1, of.seq_len, of.model.hidden)[mine].flatten(0, 1) if mine else like)
-        return [*out, *(weights.get(at, like.new_empty(0)) for at in self._weighed())]
+        weights = {(tasks.runs[i].module, n): x for (i, n), x in sums.sums.items()}
+        nothing = torch.empty(0, device=self._of.wires.device)
+        return [*out, *(weights.get(at, nothing) for at in self._weighed())]
 
     def _given(self, name: str) -> Any:
         return lambda i: drawn(self._tasks, self._of.inputs, name, i, self._rank)
@@ -165,34 +163,28 @@ class CheckTasks:
         """Modules and layers whose gradients of weights are compared."""
         return [(m, n) for m, of in enumerate(self._tasks.modules) for n in range(of.layers)] if self._all else []
 
-    def _picked(self, module: int, flat: Tensor) -> list[Tensor]:
-        """Of each weight's gradient some elements, spread over it."""
-        of = self._weights_of(module)
-        return [x[::step] for x, (_, step) in zip(flat.split([n for n, _ in of]), of)]
-
-    def _weights_of(self, module: int) -> list[tuple[int, int]]:
-        """Of each weight how many elements it has, and which of them are compared: every so many. The step is odd, so
-        that it comes to all columns of a matrix."""
-        sizes = [math.prod(shape) for shape in self._tasks.modules[module].model.shapes().values()]
-        return [(n, -(-n // _PICKED) | 1) for n in sizes]
-
     def _whole(self, got: list[Tensor]) -> dict[str, Any]:
-        """The entry's `layer`: errors of results, of gradients of inputs, and of those of weights."""
+        """The entry's `layer`: errors of results, of gradients of inputs, and of those of weights; and of how many
+        samples, and which modules are left out."""
         limit = LAYER * LIMITS[self._tasks.dtype] * self._tasks.depth()  # roundings go through all layers behind
+        modules = self._tasks.modules
+        of: dict[str, Any] = {"samples": sum(map(len, self._ran)), "of_samples": sum(m.batch for m in modules)}
+        left = [m.name for m, samples in zip(modules, self._ran) if not samples]
+        if left:
+            of["left"] = left
         if not any(self._ran):
             said = (f"no sample has up to {self._of.sampled_above} tokens and a reference of all modules that need it "
                     f"or that it needs of up to {self._affordable:.0e} FLOPs")
-            return {"out": 0.0, "dx": 0.0, "limit": limit, "skipped": said}
+            return {"out": 0.0, "dx": 0.0, "limit": limit, "skipped": said, **of}
         entry = self._judge.judged("layers", got, self._rows, lambda parts: self._errors(parts, limit))
-        return entry if self._all else {k: x for k, x in entry.items() if k != "dw"}
+        return {**{k: x for k, x in entry.items() if k != "dw" or self._all}, **of}
 
     def _rows(self, rank: int) -> list[int]:
         tasks, out = self._tasks, []
         for m, of in enumerate(tasks.modules):
             out += [len(own(self._ran[m], tasks, self._end(m, end), rank)) * of.seq_len for end in range(2)]
         for m, n in self._weighed():
-            picked = sum(len(range(0, size, step)) for size, step in self._weights_of(m))
-            out.append(picked if self._has(rank, m, n) else 0)
+            out.append(sum(self._sums.picks[m].counts) if self._has(rank, m, n) else 0)
         return out
 
     def _has(self, rank: int, module: int, layer: int) -> bool:
@@ -207,8 +199,8 @@ class CheckTasks:
         def learned(m: int, n: int, grads: dict[str, Tensor]) -> None:
             if (m, n) not in places:
                 return
-            flat = torch.cat([x.reshape(-1) for x in grads.values()])
-            wants, scale = self._picked(m, flat), float(flat.norm())
+            wants = self._sums.picks[m].of(list(grads.values()))
+            scale = math.hypot(*(float(x.norm()) for x in grads.values()))
             for r in (r for r in range(self._size) if self._has(r, m, n)):
                 for x, want in zip(parts[r][places[m, n]].split([len(w) for w in wants]), wants):
                     errors["dw"][r] = max(errors["dw"][r], reference.error(x, want, scale))

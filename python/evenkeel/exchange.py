@@ -30,8 +30,7 @@ class Exchange:
     def post(self, layer: int, grads: Sequence[Tensor]) -> None:
         """Those of a layer leave, in one piece."""
         flat = torch.cat([g.reshape(-1) for g in grads]).to(self._dtype)
-        others = ", ".join(str(r) for r in range(len(self._ranks)) if r != self._rank)
-        what = f"rank {self._rank}: gradients of layer {layer}: with ranks {others}"
+        what = _with_others(self._rank, len(self._ranks), f"gradients of layer {layer}")
         with named(self._name, self._ranks):
             try:
                 call = Call(dist.all_reduce(flat, group=self._group, async_op=True), what)
@@ -58,13 +57,29 @@ def process_groups(tasks: Tasks) -> list[Members]:
     return [(GROUP, run.ranks) for run in tasks.runs if len(run.ranks) > 1]
 
 
-def carried(group: ProcessGroup, dtype: torch.dtype, device: torch.device) -> torch.dtype:
+# What gloo says of a precision that it does not know, on every rank alike.
+_UNKNOWN = "invalid scalar type"
+
+
+def carried(
+    rank: int, ranks: Sequence[int], group: ProcessGroup, dtype: torch.dtype, device: torch.device
+) -> torch.dtype:
     """In what a process group adds up numbers of a precision: gloo of older releases of torch does not know bf16,
     whose sums are then in float32. All ranks of the group ask."""
     if dtype == torch.float32 or backend_of(group, device) == "nccl":
         return dtype
-    try:
-        dist.all_reduce(torch.zeros(1, dtype=dtype, device=device), group=group)
-    except RuntimeError:
-        return torch.float32
+    what = _with_others(ranks.index(rank), len(ranks), "a first sum")
+    with named("gradients", ranks):
+        try:
+            dist.all_reduce(torch.zeros(1, dtype=dtype, device=device), group=group)
+        except RuntimeError as error:
+            if _UNKNOWN in str(error).lower():
+                return torch.float32
+            raise undelivered(what, error) from error
     return dtype
+
+
+def _with_others(rank: int, ranks: int, what: str) -> str:
+    """What a rank is at, by places in a process group."""
+    others = ", ".join(str(r) for r in range(ranks) if r != rank)
+    return f"rank {rank}: {what}: with ranks {others}"

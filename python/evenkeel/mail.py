@@ -36,10 +36,20 @@ class Mail:
 
     def post(self, key: int, sends: Sequence[Message]) -> None:
         """Messages leave. Their peers are places in the group."""
-        for k in [k for k, batch in self._going.items() if self._port.nccl and batch.gone]:
-            self.answered(k)  # gloo knows only of what is waited for
+        self.sweep()
         with named(self._name, self._at):
             self._going[key] = self._port.post(self._phase, key, sends, [])
+
+    @property
+    def tells(self) -> bool:
+        """Whether the library says when a message is gone. NCCL does; gloo knows only of what is waited for."""
+        return self._port.nccl
+
+    def sweep(self) -> bool:
+        """Keeps no longer what the library says is gone. Whether anything is still kept."""
+        for key in [k for k, batch in self._going.items() if self.tells and batch.gone]:
+            self.answered(key)
+        return bool(self._going)
 
     def answered(self, key: int) -> None:
         """A message is gone, for what the others made of it has come or the library says so: it is kept here no
@@ -79,8 +89,9 @@ class Room:
     done what it needs. Until then the GPU may have to be idle for what comes first."""
 
     def __init__(self, order: Sequence[int], make: Callable[[int], None]) -> None:
-        """order: of all that comes in a step."""
+        """order: of all that comes in a step, each once."""
         self._order, self._make = order, make
+        self._places = {key: i for i, key in enumerate(order)}
         self._made = self._taken = 0
         self._ready: set[int] = set()
 
@@ -91,7 +102,7 @@ class Room:
 
     def take(self, key: int) -> None:
         """Something is wanted, for which there is room when this returns."""
-        self._taken = self._order.index(key) + 1
+        self._taken = self._places[key] + 1
         while self._made < self._taken:
             self._next()
         self._ahead()

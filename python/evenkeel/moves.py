@@ -43,6 +43,8 @@ class Move:
                               like.device)
         self._to, self._from = ([(at.index(r), of) for r, of in side.items() if r != rank and r in at]
                                 for side in (takes, gives))
+        if back:
+            self._to.reverse()  # a backward pass is predicted to send in the reverse of the order forward
         self.comes = sum(_common(self._takes, of) for _, of in self._from)  # rows from other ranks
         self.bytes = self.comes * like.shape[1] * like.element_size()
         self._leaves = any(_common(self._gives, of) for _, of in self._to)
@@ -75,6 +77,15 @@ class Move:
         """See Mail."""
         if self._mail is not None:
             self._mail.answered(self._key)
+
+    @property
+    def tells(self) -> bool:
+        """See Mail."""
+        return self._mail is not None and self._mail.tells
+
+    def sweep(self) -> bool:
+        """See Mail."""
+        return self._mail is not None and self._mail.sweep()
 
     def end(self) -> None:
         """Returns when all that was sent is gone."""

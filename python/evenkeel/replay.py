@@ -39,7 +39,7 @@ from .record import Journal, Recorder, gather
 from .rendezvous import Meeting, Wires, World, describe, package_hash
 from .request import Request, kernel_named
 from .staged import Staged, StagedCourse
-from .tasked import Tasked, TaskedCourse
+from .tasked import Tasked, TaskedCourse, few_groups, many_queues
 from .whole import Layers, Model, model_of
 
 AnyWork = Union[Work, Staged, Tasked]
@@ -95,6 +95,8 @@ class _Rank:
         self._asked, self._world, self._frames = asked, world, frames
         works = _plans(asked, world)
         self._plan = works[0].like
+        if isinstance(works[0], Tasked) and _named(asked, world).type == "cuda":
+            many_queues(os.environ)
         self._device = _device(asked, world)
         self._confined = _confined(asked, self._device)
         host.use(asked.threads if self._device.type == "cpu" else 0, asked.cores)
@@ -213,6 +215,11 @@ def _plans(asked: Request, world: World) -> list[AnyWork]:
                 raise PlanError("job.model: another model than that of plan 0; replay them apart")
         except PlanError as error:
             raise Fault("usage", f"plan {i}: {error}") from error
+    if asked.backend == "nccl":
+        try:
+            few_groups([work for work in works if isinstance(work, Tasked)], world.size)
+        except PlanError as error:
+            raise Fault("usage", str(error)) from error
     in_twos = next((i for i, work in enumerate(works) if work.in_twos), None)
     if in_twos is not None and asked.parts == "loss":
         raise Fault("usage", f"plan {in_twos}: parts: 'loss': of a plan with two_batch_overlap, of which layers alone "
@@ -282,40 +289,51 @@ def _alike(work: AnyWork, first: AnyWork) -> None:
         if isinstance(work, Tasked) or isinstance(first, Tasked):
             raise PlanError("schema: of tasks are all plans of a replay or none; replay them apart")
         for plan in work.plans():
+            _known(plan.dtype)
             _like(plan, first.like)
         return
     unlike = work.tasks.unlike(first.tasks)
     if unlike:
         raise PlanError(f"{unlike}; replay them apart")
-    _like(work.like, work.like)
+    _known(work.tasks.dtype)
+
+
+def _known(dtype: str) -> None:
+    """A precision must have a limit of errors."""
+    if dtype not in LIMITS:
+        raise PlanError(f"job.dtype: {dtype}: replay runs {', '.join(LIMITS)}")
 
 
 def _like(plan: Plan, first: Plan) -> None:
-    if plan.dtype not in LIMITS:
-        raise PlanError(f"job.dtype: {plan.dtype}: replay runs {', '.join(LIMITS)}")
     for name in ("q_heads", "kv_heads", "head_dim", "dtype"):
         if getattr(plan, name) != getattr(first, name):
             raise PlanError(f"{name}: {getattr(plan, name)}: plan 0 has {getattr(first, name)}; "
                             "replay them apart")
 
 
-def _device(asked: Request, world: World) -> torch.device:
-    """The rank's device: a CPU where the plan's device type is one, else a GPU by local rank."""
+def _named(asked: Request, world: World) -> torch.device:
+    """The device that is asked for: a CPU where the plan's device type is one, else a GPU, maybe without its number.
+    CUDA does not start for this."""
     name = asked.device
     if not name:
         kind = str(_entry(asked.plans[0], world.rank).get("device", "cpu"))
         name = "cpu" if kind.startswith(("torch_cpu", "cpu")) else "cuda"
     try:
-        device = torch.device(name)
+        return torch.device(name)
     except RuntimeError as error:
         raise Fault("usage", f"device: {name!r}: want cpu or cuda:N") from error
+
+
+def _device(asked: Request, world: World) -> torch.device:
+    """The rank's device, a GPU by local rank where no number is asked for."""
+    device = _named(asked, world)
     if device.type == "cpu":
         if asked.backend == "nccl":
             raise Fault("usage", "backend: nccl: it connects GPUs, and this rank is on a CPU; use gloo")
         return device
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        raise Fault("usage", f"rank {world.rank}: torch {torch.__version__} sees no accelerator for {name}: replay "
+        raise Fault("usage", f"rank {world.rank}: torch {torch.__version__} sees no accelerator for {device}: replay "
                     "where the plan's GPUs are, on several hosts with one task a rank under torchrun or Slurm; or plan "
                     "for the processors of this one, on a profile of evenkeel calibrate --backend torch")
     index = device.index if device.index is not None else world.local_rank % count

@@ -60,17 +60,20 @@ class Answer:
 
     def _forward(self, m: int, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """What goes into every layer, and the last one's output."""
-        of, inputs = self._tasks.modules[m], []
+        of, inputs = self._tasks.modules[m], list[Tensor]()
+        if not len(x):  # a module of which no sample is compared
+            return inputs, x
         attention, at = self._attention(m)
-        for i in range(of.layers if len(x) else 0):
+        for i in range(of.layers):
             inputs.append(x)
             x = reference.layer_output(of.model, self._layer(m, i).weights, attention, x, at)
         return inputs, x
 
     def _backward(self, m: int, inputs: list[Tensor], dy: Tensor, learned: Learned) -> Tensor:
-        of = self._tasks.modules[m]
+        of, dx = self._tasks.modules[m], dy.clone()
+        if not inputs:
+            return dx
         attention, at = self._attention(m)
-        dx = dy.clone()
         for i in reversed(range(len(inputs))):
             dx, grads = reference.layer_gradients(of.model, self._layer(m, i).weights, attention, inputs.pop(), dx, at)
             learned(m, i, grads)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import random
 from dataclasses import dataclass
 from typing import Sequence
 
 from .judge import SAMPLED_ROWS, layer_work
 from .tasks import Module, Tasks
+from .whole import Model
 
-# Bytes of all layers' inputs in float64 that one device may hold.
+# Bytes of all that grows with the samples which one device may hold, in float64.
 HELD = 4 << 30
 
 Seats = set[tuple[int, int]]  # a run and a rank of it
@@ -36,7 +39,8 @@ def attention_samples(tasks: Tasks, module: int, sampled_above: int, affordable:
             if not any(share.start <= s < share.end for s in needed):
                 needed.append(source.randrange(share.start, share.end))
     full = max(len(needed), sampled_above // of.seq_len)
-    wanted = [*needed, *(s for s in order if s not in needed)][:full]
+    there = set(needed)
+    wanted = [*needed, *(s for s in order if s not in there)][:full]
     return sorted(wanted[:max(1, most)])
 
 
@@ -52,23 +56,95 @@ def whole_samples(tasks: Tasks, sampled_above: int, affordable: float, seed: int
     """By module, the samples that are compared after all layers, which need no others: in an order by seed, those first
     that ranks have of whom there are none yet, as many as are affordable. None of a module with more tokens a sample,
     nor of those that need it or that it needs."""
-    left, held, seen = affordable, float(HELD), Seats()
+    costs, holders = [Cost.of(m, sampled_above) for m in tasks.modules], Holders(tasks)
+    left = Left(affordable, costs)
     out: list[list[int]] = [[] for _ in tasks.modules]
-    knots = knots_of(tasks)
+    knots = [k for k in knots_of(tasks) if left.fits(k)]
     random.Random(f"{seed} samples").shuffle(knots)
-    for fresh in (True, False):
-        for knot in list(knots):
-            mine = seats(tasks, knot)
+    cheapest, seen, others = min(map(left.work, knots), default=0.0), Seats(), list[Knot]()
+    for fresh, some in ((True, knots), (False, others)):
+        for knot in some:
+            if left.flops < cheapest:
+                break
+            mine = holders.of(knot) if len(seen) < holders.seats else seen
             if fresh and mine <= seen:
-                continue
-            work, size = costs(tasks, knot, sampled_above)
-            knots.remove(knot)
-            if work > left or size > held:
-                continue
-            left, held, seen = left - work, held - size, seen | mine
-            for samples, more in zip(out, knot.samples):
-                samples += more
+                others.append(knot)
+            elif left.fits(knot):
+                left.take(knot)
+                seen |= mine
+                for samples, more in zip(out, knot.samples):
+                    samples += more
     return [sorted(samples) for samples in out]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one device spends on a sample of a module: FLOPs, bytes that it holds until the end, and those while it is
+    at the module's layers."""
+
+    flops: float
+    kept: float
+    at_work: float
+
+    @staticmethod
+    def of(m: Module, sampled_above: int) -> "Cost":
+        """The layers are computed forward twice and backward. Kept are their inputs and five more as large: drawn input
+        and gradient, result, its gradient, and what came from the ranks."""
+        if m.seq_len > sampled_above:
+            return Cost(float("inf"), 0.0, 0.0)
+        return Cost(m.layers * 4 / 3 * layer_work(m.model, m.seq_len, m.seq_len**2),
+                    8.0 * m.seq_len * m.model.hidden * (m.layers + 5), 8.0 * m.seq_len * graph(m.model))
+
+
+def graph(m: Model) -> int:
+    """Elements that a layer's graph keeps of a token for its backward pass, in the plain form of reference.py; or a few
+    more."""
+    return 12 * m.hidden + 5 * m.qkv + m.q_heads * m.head_dim + 2 * m.up + 5 * m.ffn
+
+
+class Left:
+    """What may still be spent of FLOPs and of HELD."""
+
+    def __init__(self, flops: float, costs: Sequence[Cost]) -> None:
+        self.flops, self._costs = flops, costs
+        self._kept, self._at_work = 0.0, [0.0] * len(costs)
+
+    def work(self, knot: Knot) -> float:
+        """FLOPs of a knot's reference."""
+        return sum(len(s) * c.flops for s, c in zip(knot.samples, self._costs) if s)
+
+    def fits(self, knot: Knot) -> bool:
+        """Whether it may be spent on a knot. Modules are at work one after the other."""
+        return self.work(knot) <= self.flops and sum(self._with(knot)) <= HELD
+
+    def take(self, knot: Knot) -> None:
+        """Spends it."""
+        self.flops -= self.work(knot)
+        self._kept, _ = self._with(knot)
+        self._at_work = self._working(knot)
+
+    def _with(self, knot: Knot) -> tuple[float, float]:
+        """Bytes with a knot, kept and at work."""
+        kept = sum(len(s) * c.kept for s, c in zip(knot.samples, self._costs))
+        return self._kept + kept, max(self._working(knot))
+
+    def _working(self, knot: Knot) -> list[float]:
+        return [n + len(s) * c.at_work for n, s, c in zip(self._at_work, knot.samples, self._costs)]
+
+
+class Holders:
+    """Which ranks of which runs have a sample. seats: of how many there are."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._runs: list[list[tuple[int, tuple[int, ...], list[int]]]] = [[] for _ in tasks.modules]
+        for i, run in enumerate(tasks.runs):
+            self._runs[run.module].append((i, run.ranks, list(itertools.accumulate(run.samples))))
+        self.seats = sum(len(run.ranks) for run in tasks.runs)
+
+    def of(self, knot: Knot) -> Seats:
+        """Of all samples of a knot."""
+        return {(i, ranks[bisect.bisect_right(ends, s)])
+                for samples, runs in zip(knot.samples, self._runs) for i, ranks, ends in runs for s in samples}
 
 
 def knots_of(tasks: Tasks) -> list[Knot]:
@@ -88,30 +164,11 @@ def knots_of(tasks: Tasks) -> list[Knot]:
     found: dict[int, list[list[int]]] = {}
     for j, m in enumerate(tasks.modules):
         for a in range(m.batch):
-            found.setdefault(top(starts[j] + a), [[] for _ in tasks.modules])[j].append(a)
+            tree = top(starts[j] + a)
+            if tree not in found:
+                found[tree] = [[] for _ in tasks.modules]
+            found[tree][j].append(a)
     return [Knot(tuple(tuple(x) for x in of)) for of in found.values()]
-
-
-def seats(tasks: Tasks, knot: Knot) -> Seats:
-    """The ranks of runs that have samples of a knot."""
-    out = Seats()
-    for i, run in enumerate(tasks.runs):
-        for rank in run.ranks:
-            share = run.share(rank)
-            if any(share.start <= s < share.end for s in knot.samples[run.module]):
-                out.add((i, rank))
-    return out
-
-
-def costs(tasks: Tasks, knot: Knot, sampled_above: int) -> tuple[float, float]:
-    """FLOPs of a knot's reference, forward twice and backward, and bytes of what it holds."""
-    work = size = 0.0
-    for m, of in zip(tasks.modules, knot.samples):
-        if of and m.seq_len > sampled_above:
-            return float("inf"), 0.0
-        work += len(of) * m.layers * 4 / 3 * layer_work(m.model, m.seq_len, m.seq_len**2)
-        size += len(of) * m.layers * m.seq_len * m.model.hidden * 8
-    return work, size
 
 
 def own(samples: Sequence[int], tasks: Tasks, run: int, rank: int) -> list[int]:

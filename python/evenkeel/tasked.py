@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, MutableMapping, Optional, Sequence
 
 import torch
 
@@ -12,12 +12,17 @@ from .compare_tasks import CheckTasks, drawn
 from .frames import Place
 from .kernels import Kernel
 from .parts import Members
-from .plan import Plan
+from .plan import Plan, PlanError
 from .port import ProcessGroup
 from .record import Recorder
 from .taskflow import TaskFlow
 from .tasks import Tasks
 from .whole import Layers
+
+
+# Process groups that a rank may be in over NCCL. Each is a communicator, with buffers of its own on the GPU, and has a
+# stream, of which a GPU has far fewer queues.
+MOST_GROUPS = 64
 
 
 class Tasked:
@@ -82,3 +87,21 @@ class TaskedCourse:
             x, dy = self._given
             self._flow.run(x.__getitem__, dy.__getitem__, place=place)
         self._trace.mb = 0
+
+
+def many_queues(environment: MutableMapping[str, str]) -> None:
+    """Before CUDA starts: gives a GPU as many queues as it may have, where the user has not said how many. Streams that
+    share one wait for each other's messages, which may wait for what these are to compute."""
+    environment.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+
+
+def few_groups(works: Sequence[Tasked], ranks: int) -> None:
+    """PlanError where any rank would be in more process groups than it may over NCCL. A replay makes those of all its
+    plans, each once."""
+    groups = {of for work in works for of in work.groups()}
+    number = [sum(rank in of for _, of in groups) for rank in range(ranks)]
+    most = max(number)
+    if most > MOST_GROUPS:
+        raise PlanError(
+            f"runs: rank {number.index(most)} sends and adds up in {most} process groups: over nccl a rank is in up to "
+            f"{MOST_GROUPS}: replay fewer plans at a time, or one of fewer runs, as of solve --take sequential")

@@ -3,11 +3,14 @@
 Results leave for the runs that need them when they are computed, and gradients likewise; both travel while something
 else is computed. Each two runs have a process group a direction, so that with NCCL what goes one way never waits for
 what goes the other. Gradients of weights are added up among a run's ranks behind its backward passes.
+
+What was sent is kept until it is gone. NCCL says when it is, and is asked after every pass. gloo does not: results are
+kept until their gradients come, and gradients, which nothing answers, until the step is over.
 """
 
 from __future__ import annotations
 
-from typing import Callable, Mapping, Optional, Sequence
+from typing import Callable, Iterable, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -28,6 +31,8 @@ from .whole import Around, Attend, Layer, Layers, Stack, angles
 Given = Callable[[int], Tensor]  # of a run: the rank's rows [tokens, hidden]
 Taken = Callable[[int, Tensor], None]
 Weighed = Callable[[int, int, Tensor], None]  # of a run's layer: the gradients of all its weights in one piece
+Unsummed = Callable[[int, int, Sequence[Tensor]], None]  # the same by weight, before it is added up among ranks
+Pass = tuple[int, bool]  # a run, and whether it is its backward pass
 
 
 def layers_of(layers: Layers, tasks: Tasks, run: int) -> list[Layer]:
@@ -47,7 +52,8 @@ def named(module: int) -> str:
 
 
 class TaskFlow:
-    """A rank's runs, for any number of steps."""
+    """A rank's runs, for any number of steps. travels: in which precision its gradients of weights are added up, if it
+    adds any."""
 
     def __init__(
         self, tasks: Tasks, rank: int, layers: Layers, kernel: Kernel, groups: Mapping[Members, ProcessGroup],
@@ -56,6 +62,7 @@ class TaskFlow:
         """layers: of all modules. groups: those of moves.process_groups and exchange.process_groups."""
         self._tasks, self._trace, self._own = tasks, trace, tasks.own(rank)
         self._weights: Optional[Weighed] = None
+        self._unsummed: Optional[Unsummed] = None
         dtype = DTYPES[tasks.dtype]
         links = [x for x in tasks.links if x.source in self._own or x.target in self._own]
         self._into, self._from = ({i: [x for x in links if x[side] == i] for i in self._own} for side in (1, 0))
@@ -67,7 +74,10 @@ class TaskFlow:
         self._joints = {x: Joint(tasks, x, rank, device) for x in links
                         if x.target in self._own and not tasks.within(x)}
         self._rooms = {back: self._room(back) for back in (False, True)}
-        self._done: set[tuple[int, bool]] = set()
+        self._needs, self._frees = self._orders()
+        self._left: dict[Pass, int] = {}  # of these, what is not done yet
+        self._going: list[Move] = []  # of which something may be kept that is gone
+        self.travels: Optional[torch.dtype] = None
         travels: dict[tuple[int, ...], torch.dtype] = {}
         self._exchanges: dict[int, Exchange] = {}
         for i in self._own:
@@ -75,18 +85,20 @@ class TaskFlow:
             if len(ranks) > 1:
                 group = groups[GROUP, ranks]
                 if ranks not in travels:
-                    travels[ranks] = carried(group, dtype, device)
+                    self.travels = travels[ranks] = carried(rank, ranks, group, dtype, device)
                 self._exchanges[i] = Exchange(i, rank, ranks, group, travels[ranks])
         self._stacks = {i: self._stack(i, rank, layers, kernel, device, meter) for i in self._own}
 
     def run(
         self, inputs: Given, gradients: Given, output: Optional[Taken] = None, input_gradient: Optional[Taken] = None,
-        weights: Optional[Weighed] = None, place: Optional[Place] = None,
+        weights: Optional[Weighed] = None, place: Optional[Place] = None, unsummed: Optional[Unsummed] = None,
     ) -> None:
         """One step. inputs, gradients: of modules' first runs and last ones, what was drawn for these; output,
-        input_gradient, weights: who gets what they come to, if anybody."""
-        self._done, self._weights = set(), weights
-        self._make_room()
+        input_gradient, weights: who gets what they come to, if anybody; unsummed: and who the rank's own gradients of
+        weights that it adds up with others."""
+        self._left, self._weights = dict(self._needs), weights
+        self._unsummed = unsummed
+        self._make_room(p for p, n in self._needs.items() if not n)
         for i in self._own:
             self._at(i, place)
             self._forward(i, inputs, output)
@@ -98,6 +110,7 @@ class TaskFlow:
             self._settle(i)
         for move in self._moves.values():
             move.end()
+        self._going = []
         for room in self._rooms.values():
             room.end()
 
@@ -143,12 +156,24 @@ class TaskFlow:
         links = self._from[i] if back else self._into[i]
         return [self._moves[x, back] for x in links if self._moves[x, back].comes]
 
-    def _make_room(self) -> None:
-        """For all passes of which this rank has done what they need of it."""
-        for back, room in self._rooms.items():
-            room.ready(i for i in self._own if self._needed(i, back) <= self._done and self._coming(i, back))
+    def _orders(self) -> tuple[dict[Pass, int], dict[Pass, list[Pass]]]:
+        """Of the passes for which something comes, how many others of this rank they need; and by these, who."""
+        needs: dict[Pass, int] = {}
+        frees: dict[Pass, list[Pass]] = {}
+        for back in (False, True):
+            for i in (i for i in self._own if self._coming(i, back)):
+                needed = self._needed(i, back)
+                needs[i, back] = len(needed)
+                for p in needed:
+                    frees.setdefault(p, []).append((i, back))
+        return needs, frees
 
-    def _needed(self, i: int, back: bool) -> set[tuple[int, bool]]:
+    def _make_room(self, passes: Iterable[Pass]) -> None:
+        """For passes of which this rank has done what they need of it."""
+        for i, back in passes:
+            self._rooms[back].ready([i])
+
+    def _needed(self, i: int, back: bool) -> set[Pass]:
         """Passes of this rank that one needs."""
         if back:
             return {(i, False), *((x.target, True) for x in self._from[i] if x.target in self._own)}
@@ -165,7 +190,7 @@ class TaskFlow:
             (_, x), = got
         y = self._stacks[i].forward(x).detach()
         for link in self._from[i]:
-            self._moves[link, False].give(y)
+            self._give(link, False, y)
         if last and output is not None:
             output(i, y)
         self._ended(i, False)
@@ -182,8 +207,8 @@ class TaskFlow:
         else:
             (_, dy), = got
         dx = self._stacks[i].backward(dy)
-        for link in self._into[i]:
-            self._moves[link, True].give(self._joints[link].gradient(dx) if first else dx)
+        for link in sorted(self._into[i], reverse=True):  # the last source first, as is predicted
+            self._give(link, True, self._joints[link].gradient(dx) if first else dx)
         if first and input_gradient is not None:
             input_gradient(i, dx)
         self._ended(i, True)
@@ -201,13 +226,25 @@ class TaskFlow:
             span.bytes_in = sum(move.bytes for move in coming)
             return [(x, self._moves[x, back].take()) for x in links]
 
+    def _give(self, link: Link, back: bool, x: Tensor) -> None:
+        move = self._moves[link, back]
+        move.give(x)
+        if move.tells:
+            self._going.append(move)
+
     def _ended(self, i: int, back: bool) -> None:
-        self._done.add((i, back))
-        self._make_room()
+        """A pass is over, and what it sent has left."""
+        freed = self._frees.get((i, back), [])
+        for p in freed:
+            self._left[p] -= 1
+        self._make_room(p for p in freed if not self._left[p])
+        self._going = [move for move in self._going if move.sweep()]
 
     def _learned(self, i: int, layer: int, grads: Sequence[Tensor]) -> None:
         """A layer's backward pass is over."""
         if i in self._exchanges:
+            if self._unsummed is not None:
+                self._unsummed(i, layer, grads)
             self._exchanges[i].post(layer, grads)
         elif self._weights is not None:
             self._weights(i, layer, torch.cat([g.reshape(-1) for g in grads]))
@@ -247,7 +284,10 @@ class _Exchanged(Stack):
 
     def _backward(self, i: int, kept: Around, dy: Tensor) -> Tensor:
         dx = super()._backward(i, kept, dy)
-        weights = self._linear.layers[i].weights.values()
-        self._learned(self._first + i, [w.grad for w in weights if w.grad is not None])
+        grads = []  # of all weights: else those behind a missing one would be added up in its place
+        for name, w in self._linear.layers[i].weights.items():
+            assert w.grad is not None, f"layer {self._first + i}: no gradient of {name}"
+            grads.append(w.grad)
+        self._learned(self._first + i, grads)
         self._linear.clear(i)
         return dx

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 from unittest import mock
 
 import torch
@@ -18,6 +18,8 @@ from evenkeel import exchange, moves
 from evenkeel.drawn import DTYPES
 from evenkeel.exchange import Exchange
 from evenkeel.kernels import default_kernel
+from evenkeel.mail import Room
+from evenkeel.port import Call, Port
 from evenkeel.taskflow import TaskFlow, module_layers
 from evenkeel.tasks import tasks_of
 from evenkeel.whole import Layers
@@ -78,7 +80,8 @@ def stepped(
     rank: int, groups: Any, of: Any, ranks: int, steps: int = 1, how: str = "Math", dtype: str = "f32"
 ) -> Optional[dict[str, Any]]:
     """Steps of a plan: the worst errors of results, gradients of inputs, and of weights; what is left; and what was
-    sent and computed in a step. how: a kernel, poisoned, or inline as in jobs.py."""
+    sent and computed in a step. how: a kernel, poisoned as in jobs.py, or inline, where messages go as over NCCL and
+    all is said to be gone at once."""
     kernels = {"Jittered": jobs.Jittered, "Even": jobs.Even, "default": lambda: default_kernel(torch.empty(0, 0, 8))}
     at = Stepped(rank, of, ranks, dtype, kernels.get(how, evenkeel.Math)())
     if rank >= ranks:
@@ -89,8 +92,9 @@ def stepped(
             stack.enter_context(jobs.poisoned_memory(several=True))
         if how == "inline":
             stack.enter_context(mock.patch("torch.distributed.get_backend", return_value="nccl"))
+            stack.enter_context(_told())
         flow = at.flow(meter=meter)
-        stack.enter_context(mock.patch.object(TaskFlow, "_backward", _watching()))
+        stack.enter_context(mock.patch.object(TaskFlow, "_ended", _watching(how == "inline")))
         for _ in range(steps):
             flow.clear()
             got = at.run(flow)
@@ -101,16 +105,34 @@ def stepped(
             "flops": {k: n // steps for k, n in meter.flops.items()}}
 
 
-def _watching() -> Any:
-    """TaskFlow._backward, after which nothing is kept of what the runs that need this one were sent."""
-    run = TaskFlow._backward
+def _watching(told: bool) -> Any:
+    """TaskFlow._ended, after which nothing is kept of what is known to be gone: of all that was sent, either way, where
+    the library tells; over gloo, after a backward pass, of what the runs that need this one were sent forward."""
+    run = TaskFlow._ended
 
-    def backward(flow: TaskFlow, i: int, *more: Any) -> None:
-        run(flow, i, *more)
-        mails = [flow._moves[link, False]._mail for link in flow._from[i]]
+    def ended(flow: TaskFlow, i: int, back: bool) -> None:
+        run(flow, i, back)
+        gone = [flow._moves[link, False] for link in flow._from[i] if back]
+        mails = [move._mail for move in (flow._moves.values() if told else gone)]
         assert not any(mail._going for mail in mails if mail is not None), f"what run {i} sent is still kept"
 
-    return backward
+    return ended
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Inside, calls are said to be over when they are asked, as NCCL may say; when this ends they are."""
+    asked: list[Call] = []
+
+    def over(call: Call) -> bool:
+        call._over = True
+        asked.append(call)
+        return True
+
+    with mock.patch.object(Call, "over", property(over)):
+        yield
+    for call in asked:
+        call._work.wait()
 
 
 def alike(rank: int, groups: Any, of: Any, ranks: int) -> Optional[dict[str, bool]]:
@@ -199,3 +221,41 @@ def off(got: Tensor, want: Tensor) -> float:
     if got.shape != want.shape or not bool(torch.isfinite(got).all()):
         return math.inf
     return float((got.double() - want).norm() / want.norm().clamp_min(1e-6))
+
+
+def readied(rank: int, groups: Any, of: Any, ranks: int) -> Optional[list[Any]]:
+    """The passes for which a rank is told in a step that it has done what they need of it, as often as it is told: runs
+    of forward passes and of backward ones."""
+    at = Stepped(rank, of, ranks)
+    if rank >= ranks:
+        return None
+    flow, ready = at.flow(), Room.ready
+    told: list[list[int]] = [[], []]
+
+    def note(room: Room, keys: Any) -> None:
+        keys = list(keys)
+        told[room is flow._rooms[True]].extend(keys)
+        ready(room, keys)
+
+    with mock.patch.object(Room, "ready", note):
+        at.run(flow)
+    return told
+
+
+def sent_backward(rank: int, groups: Any, of: Any, ranks: int) -> Optional[list[Any]]:
+    """To whom a rank sends gradients in a step, in order: between which runs, and the rank."""
+    at = Stepped(rank, of, ranks)
+    if rank >= ranks:
+        return None
+    names = {id(group): key for key, group in at.made.items()}
+    sent: list[Any] = []
+    post = Port.post
+
+    def note(port: Port, phase: str, step: int, sends: Any, receives: Any) -> Any:
+        name, members = names[id(port._group)]
+        sent.extend([name, members[m.peer]] for m in sends if phase == "bwd.send")
+        return post(port, phase, step, sends, receives)
+
+    with mock.patch.object(Port, "post", note):
+        at.run(at.flow())
+    return sent

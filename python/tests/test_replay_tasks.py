@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import unittest
-from typing import Any
+from typing import Any, Optional
 from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -18,8 +18,10 @@ import torch
 
 from evenkeel import rendezvous, replay
 from evenkeel.closed import expected_tasks
-from evenkeel.frames import Fault
+from evenkeel.exchange import carried
+from evenkeel.frames import Fault, Frames
 from evenkeel.kernels import Math
+from evenkeel.plan import PlanError
 from evenkeel.request import Request
 from evenkeel.tasks import Tasks, tasks_of
 from starter import Ranks
@@ -29,6 +31,16 @@ from test_replay_pipeline import pipeline
 from test_task_flow import spans_of
 
 NAMES = ("out", "dq", "dk", "dv")
+
+# A rank whose sums of a run's gradients are not what they should be.
+WRONG_SUM = """
+from evenkeel import exchange
+run = exchange.Exchange.wait
+def changed(self):
+    sums, n = run(self)
+    return ({{k: x * 1.01 for k, x in sums.items()}} if self._name == "gradients of run {run}" else sums), n
+exchange.Exchange.wait = changed
+"""
 
 
 def modules(**wide: Any) -> list[Document]:
@@ -48,6 +60,17 @@ def plan(again: bool = False, **wide: Any) -> Document:
 def other() -> Document:
     """The same modules side by side, and no weight on two ranks."""
     return document(3, modules(), [(0, 3, {0: 5}), (1, 2, {1: 8}), (2, 2, {2: 3})])
+
+
+def failing(
+    case: unittest.TestCase, changed: dict[int, str], of: Document, **options: Any
+) -> list[dict[str, Any]]:
+    """The last frames of all ranks, which are errors of what is compared."""
+    with Ranks([of], 3, changed, repeats=1, warmup=0, **options) as ranks:
+        ends = ranks.ends()
+    for r, end in enumerate(ends):
+        case.assertEqual((end["t"], end.get("class")), ("error", "numerics"), f"rank {r}: {end}")
+    return ends
 
 
 class TestReplayOfTasks(unittest.TestCase):
@@ -75,6 +98,12 @@ class TestReplayOfTasks(unittest.TestCase):
                     self.assertGreater(errors[name], 0)
                     self.assertLess(errors[name], 5e-6)
             t = tasks_of(plans[i], 3)
+            self.assertEqual([numerics["layer"].get(n) for n in ("samples", "of_samples", "left")], [16, 16, None])
+            self.assertEqual("exchange" in numerics, any(len(run.ranks) > 1 for run in t.runs))
+            if "exchange" in numerics:
+                self.assertEqual({n: numerics["exchange"][n] for n in ("limit", "dtype")},
+                                 {"limit": 1e-5, "dtype": "f32"})
+                self.assertLess(numerics["exchange"]["sum"], 1e-6)
             want = expected_tasks(t)
             self.assertEqual(result["exact"][i], {
                 "plan": i, "messages": len(want.bytes), "bytes": sum(want.bytes.values()),
@@ -105,8 +134,28 @@ class TestReplayOfTasks(unittest.TestCase):
         self.assertLessEqual(max(numerics[n] for n in NAMES), 1e-5)
         layer = numerics["layer"]
         self.assertEqual((layer["out"], layer["dx"], "dw" in layer), (0, 0, False))
+        self.assertEqual((layer["samples"], layer["of_samples"], layer["left"]), (0, 16, ["a", "b", "c"]))
+        self.assertGreater(numerics["exchange"]["sum"], 0)
         self.assertRegex(layer["skipped"], "^no sample has up to 12 tokens and a reference of all modules that need it "
                                            r"or that it needs of up to 4e\+11 FLOPs$")
+
+    def test_a_module_that_is_left_out(self) -> None:
+        """It is named where it has too many tokens; one that has nothing to do with it is compared, and the exchange of
+        both."""
+        of = [modules()[0], module("far", 2, 3, 40, model(16, 24, (2, 2, 8)))]
+        one = document(3, of, [(0, 3, {0: 2, 1: 3}), (1, 2, {1: 2, 2: 1})])
+        result, _ = self.run_plans([one], sampled_above=20)
+        numerics = result["numerics"][0]
+        layer = numerics["layer"]
+        self.assertNotIn("skipped", layer)
+        self.assertNotIn("dw", layer)
+        self.assertEqual((layer["samples"], layer["of_samples"], layer["left"]), (5, 8, ["far"]))
+        for name in ("out", "dx"):
+            self.assertGreater(layer[name], 0)
+            self.assertLess(layer[name], 5e-6)
+        for end in failing(self, {2: WRONG_SUM.format(run=1)}, one, sampled_above=20):
+            self.assertRegex(end["msg"], "^plan 0 exchange: rank 2: the sum of run 1's gradients is off by 1.0e-02 of "
+                                         "its norm against what its ranks had, added up in float64, the limit is 1e-05")
 
     def test_some_samples_after_all_layers(self) -> None:
         """Where there is no time for all, some samples are compared, and no gradients of weights, to which all samples
@@ -119,6 +168,9 @@ class TestReplayOfTasks(unittest.TestCase):
         layer = ends[0]["numerics"][0]["layer"]
         self.assertNotIn("skipped", layer)
         self.assertNotIn("dw", layer)
+        self.assertNotIn("left", layer)
+        self.assertGreater(layer["samples"], 0)
+        self.assertLess(layer["samples"], 16)
         self.assertGreater(layer["out"], 0)
         self.assertGreater(layer["dx"], 0)
 
@@ -131,6 +183,10 @@ class TestReplayOfTasks(unittest.TestCase):
             self.assertAlmostEqual(errors["limit"], limit, 12)
             for name in names:
                 self.assertGreater(errors[name], 1e-5)
+        exchange = numerics["exchange"]
+        self.assertIn(exchange["dtype"], ("f32", "bf16"))  # by whether gloo knows it
+        self.assertEqual(exchange["limit"], {"f32": 1e-5, "bf16": 1e-2}[exchange["dtype"]])
+        self.assertLess(exchange["sum"], exchange["limit"] / 2)
         # Rank 2 takes two samples of a from rank 1, of 16 tokens of 32 elements.
         waits = [x["bytes_in"] for x in lines if x.get("op") == "stage_wait" and (x["rank"], x["mb"], x["dir"]) ==
                  (2, 2, "fwd")]
@@ -175,13 +231,27 @@ class TestFailures(unittest.TestCase):
             (1, "whole", "whole.Layers.at", "self, first, n", "return run(self, first + 1, n)", "rank [012]: out"),
             (2, "moves", "moves.Joint.gradient", "self, dx", "return run(self, dx) * 1.001", "rank [012]: dx"),
             (0, "moves", "moves.Joint.add", "self, x, r", "run(self, x, r.flip(0))", "rank [012]: out"),
-            (2, "exchange", "exchange.Exchange.post", "self, n, grads", "run(self, n, [g * 1.01 for g in grads])",
-             "rank [012]: dw"),
+            (2, "taskflow", "taskflow.TaskFlow._learned", "self, i, n, grads",
+             "run(self, i, n, [g * 1.01 for g in grads])", "rank [012]: dw"),
         ):
             with self.subTest(name):
                 text = change.format(at=at, name=name, args=args, do=do)
                 for end in self.errors({rank: text}, "numerics", [0, 1, 2]):
                     self.assertRegex(end["msg"], f"^plan 0 layers: {said} is off by")
+
+    def test_a_wrong_exchange(self) -> None:
+        """Who has another sum than its run's ranks have gradients, or gives others than it has, also where layers are
+        not compared."""
+        change = ("from evenkeel.exchange import Exchange\nrun = Exchange.post\n"
+                  "Exchange.post = lambda self, n, grads: run(self, n, [g * 1.01 for g in grads])")
+        for rank, text, said, above in (
+            (1, WRONG_SUM.format(run=2), "rank 1: the sum of run 2's", 8192),
+            (0, WRONG_SUM.format(run=4), "rank 0: the sum of run 4's", 12),
+            (2, change, "rank [012]: the sum of run 2's", 8192), (2, change, "rank [012]: the sum of run 2's", 12),
+        ):
+            with self.subTest(said):
+                for end in failing(self, {rank: text}, plan(), sampled_above=above):
+                    self.assertRegex(end["msg"], f"^plan 0 exchange: {said} gradients is off by .* in float64")
 
     def test_wrong_counts(self) -> None:
         """What a rank sends to another one, and computes, is counted."""
@@ -217,6 +287,44 @@ class TestFailures(unittest.TestCase):
         self.assertRegex(end["at"], r"^block 0, plan 0, micro-batch 0, layer \d, bwd step 0 \w+$")
 
 
+class TestCarried(unittest.TestCase):
+    def carried(self, said: Optional[str], dtype: torch.dtype = torch.bfloat16, backend: str = "gloo") -> torch.dtype:
+        """What is found where the library says something, or nothing."""
+        group, error = object(), None if said is None else RuntimeError(said)
+        with mock.patch("torch.distributed.all_reduce", side_effect=error) as call, \
+                mock.patch("torch.distributed.get_backend", return_value=backend):
+            out = carried(5, [2, 5, 7], group, dtype, torch.device("cpu"))
+        self.assertEqual(call.call_count, int(dtype != torch.float32 and backend == "gloo"))
+        return out
+
+    def test_precision(self) -> None:
+        """That of the gradients, but where the library does not know it."""
+        self.assertEqual(self.carried(None), torch.bfloat16)
+        self.assertEqual(self.carried("Invalid scalar type"), torch.float32)
+        self.assertEqual(self.carried(None, torch.float32), torch.float32)
+        self.assertEqual(self.carried(None, torch.float16, "nccl"), torch.float16)
+
+    def test_a_lost_peer(self) -> None:
+        """Is no precision that the library does not know."""
+        with self.assertRaises(Fault) as found:
+            self.carried("[gloo/transport/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:9")
+        self.assertEqual((found.exception.kind, found.exception.said), (
+            "peer", "gradients, whose ranks 0 to 2 are those of the run 2, 5, 7: rank 1: a first sum: with ranks 0, 2: "
+                    "[gloo/transport/tcp/pair.cc:598] Connection closed by peer [127.0.0.1]:9"))
+
+    def test_a_rank_dies(self) -> None:
+        """Before the first sum, in a precision that every gloo knows."""
+        of = plan()
+        of["job"]["dtype"] = "f16"
+        dies = "import os, signal\nfrom evenkeel import taskflow\n" \
+               "taskflow.carried = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
+        with Ranks([of], 3, {1: dies}, repeats=1, warmup=0, check=False) as ranks:
+            ends = ranks.ends()
+        self.assertEqual((ends[0]["t"], ends[0].get("class")), ("error", "peer"), ends[0])
+        self.assertRegex(ends[0]["msg"], "^gradients, whose ranks 0 to 1 are those of the run 0, 1: rank 0: a first "
+                                         "sum: with ranks 1: ")
+
+
 class TestWork(unittest.TestCase):
     world = rendezvous.World(0, 3, 0, "127.0.0.1", 1)
 
@@ -243,6 +351,59 @@ class TestWork(unittest.TestCase):
             asked = Request.of({"plans": plans, "trace": "t", **more})
             with self.subTest(said), self.assertRaisesRegex(Fault, "^" + said):
                 replay._plans(asked, self.world)
+
+    def test_known_precisions(self) -> None:
+        for dtype in ("f32", "bf16", "f16"):
+            replay._known(dtype)
+        with self.assertRaisesRegex(PlanError, "^job.dtype: f64: replay runs f32, bf16, f16$"):
+            replay._known("f64")
+
+    def test_queues_of_a_gpu(self) -> None:
+        """Are as many as can be before CUDA is asked for anything, of plans of tasks, unless the user said how many."""
+        for of, options, said, want in (
+            (plan(), {"device": "cuda"}, None, "32"), (plan(), {"device": "cuda:1"}, "4", "4"),
+            (pipeline(), {"device": "cuda"}, None, None), (pipeline(), {"device": "cuda"}, "1", "1"),
+        ):
+            seen: list[Optional[str]] = []
+
+            def asked_for() -> bool:
+                seen.append(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS"))
+                return False
+
+            world = rendezvous.World(0, len(of["ranks"]), 0, "127.0.0.1", 1)
+            with mock.patch.dict(os.environ), mock.patch("torch.cuda.is_available", asked_for):
+                os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+                if said is not None:
+                    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = said
+                asked = Request.of({"plans": [of], "trace": "t", "backend": "nccl", **options})
+                with self.assertRaisesRegex(Fault, "sees no accelerator for cuda"):
+                    replay._Rank(asked, world, Frames())
+            self.assertEqual(seen, [want])
+
+    def test_no_queues_of_a_processor(self) -> None:
+        with mock.patch.dict(os.environ), mock.patch.object(replay, "_device", side_effect=Fault("usage", "here")):
+            os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+            with self.assertRaisesRegex(Fault, "^here$"):
+                replay._Rank(Request.of({"plans": [plan()], "trace": "t"}), self.world, Frames())
+            self.assertNotIn("CUDA_DEVICE_MAX_CONNECTIONS", os.environ)
+
+    def test_too_many_process_groups(self) -> None:
+        """Of a chain of n runs, each on both ranks 0 and 1 in other shares: two a link and one for all exchanges; those
+        of all plans count, each once."""
+        def chain(n: int, first: int = 1) -> Document:
+            of = module("a", n, 5, 4, model(8, 8, (1, 1, 8)))
+            return document(3, [of], [(0, 1, {0: first + i % 2, 1: 5 - first - i % 2}) for i in range(n)])
+
+        def plans(*of: Document, backend: str = "nccl") -> Any:
+            return replay._plans(Request.of({"plans": list(of), "trace": "t", "backend": backend}), self.world)
+
+        plans(chain(32), chain(32, 2))
+        plans(chain(33), backend="gloo")
+        with self.assertRaises(Fault) as found:
+            plans(chain(33))
+        self.assertEqual((found.exception.kind, found.exception.said), (
+            "usage", "runs: rank 0 sends and adds up in 65 process groups: over nccl a rank is in up to 64: replay "
+                     "fewer plans at a time, or one of fewer runs, as of solve --take sequential"))
 
     def test_before_ranks_meet(self) -> None:
         """Every rank says so on its own, without any other one."""

@@ -7,8 +7,13 @@ from typing import Any
 from test_pipeline import played
 from world import SixRanks
 
+import torch
+
 from evenkeel.closed import expected_tasks
+from evenkeel.kernels import Math
+from evenkeel.taskflow import TaskFlow, module_layers
 from evenkeel.tasks import Tasks, tasks_of
+from evenkeel.whole import Layers
 from task_plans import Document, document, model, module, random_tasks
 
 
@@ -109,6 +114,38 @@ class TestTasks(SixRanks):
         self.assertEqual(posts[:4], [sends[1]] * 3 + [0])
         self.assertEqual([call[0] for call in first[:5]], ["post"] * 5)
         self.assertEqual([bool(call[2]) for call in first[:5]], [True] * 3 + [False] * 2)
+
+    def test_gradients_leave_in_the_order_of_the_prediction(self) -> None:
+        """Those of d, on ranks 0 and 1, whose last source is b and whose first one is c, whatever it names first; and
+        in each the highest rank's before the lower ones'."""
+        of = model(12, 16, (3, 3, 4))
+        runs = [(2, 1, {1: 2, 2: 2, 3: 2}), (0, 1, {2: 3, 3: 3}), (1, 1, {0: 1, 2: 1, 3: 4}), (3, 1, {0: 1, 1: 5})]
+        for after in ("abc", "bca", "cba"):
+            modules = [module(n, 1, 6, 3, of) for n in "abc"] + [module("d", 1, 6, 3, of, after)]
+            sent = self.answers(4, "sent_backward", document(4, modules, runs), 4)
+            self.assertEqual(sent, [
+                [["run 3 to 1", 2], ["run 3 to 0", 1]],
+                [["run 3 to 2", 3], ["run 3 to 2", 2], ["run 3 to 1", 3], ["run 3 to 1", 2], ["run 3 to 0", 3],
+                 ["run 3 to 0", 2]], [], []], after)
+
+    def test_no_pass_is_looked_at_twice(self) -> None:
+        """A rank is told once of every pass for which something comes, and of no other one."""
+        for of in (*range(86, 94), spread()):
+            plan = tasks_of(of if isinstance(of, dict) else random_tasks(of, 6), 6)
+            for rank, told in enumerate(self.answers(6, "readied", of, 6)):
+                waits = [(i, d) for i, _, d, _, op in spans_of(plan, rank) if op == "stage_wait"]
+                for keys, direction in zip(told, ("fwd", "bwd")):
+                    self.assertEqual(sorted(keys), sorted(i for i, d in waits if d == direction))
+
+    def test_a_missing_gradient(self) -> None:
+        """Is not passed over."""
+        of = document(1, [module("a", 2, 1, 3, model(12, 16, (3, 3, 4)))], [(0, 2, {0: 1})])
+        plan = tasks_of(of, 1)
+        layers = Layers(plan.modules[0].model, 5, torch.float32, torch.device("cpu"))
+        module_layers(layers, plan, 0).at(1, 1)[0].weights["spare"] = torch.zeros(2, requires_grad=True)
+        flow = TaskFlow(plan, 0, layers, Math(), {}, torch.device("cpu"))
+        with self.assertRaisesRegex(AssertionError, "^layer 1: no gradient of spare$"):
+            flow.run(*[lambda _: torch.ones(3, 12)] * 2)
 
     def test_spans(self) -> None:
         """Of a step, in their order."""

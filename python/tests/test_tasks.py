@@ -4,21 +4,27 @@ everything that needs no ranks."""
 from __future__ import annotations
 
 import copy
+import math
 import os
 import sys
 import unittest
 from typing import Any, Callable
+from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.dirname(HERE)]
 
 import torch
 
-from evenkeel import exchange, moves
+from evenkeel import exchange, moves, reference
 from evenkeel.closed import expected_tasks
 from evenkeel.plan import PlanError, Segment
-from evenkeel.task_samples import Knot, attention_samples, attention_work, costs, knots_of, whole_samples
+from evenkeel.task_samples import (
+    HELD, Cost, Holders, Knot, attention_samples, attention_work, graph, knots_of, whole_samples,
+)
+from evenkeel.task_weights import PICKED, Picks, _off
 from evenkeel.tasks import Link, Tasks, tasks_of
+from evenkeel.whole import Layer
 from task_plans import Document, document, joined, model, module, random_tasks
 
 Change = Callable[[Document], Any]
@@ -252,17 +258,88 @@ class TestSamples(unittest.TestCase):
         t = tasks_of(small(), 4)
         self.assertEqual(whole_samples(t, 5, 1e12, 1), [[0, 1, 2, 3], [0, 1], [0, 1, 2]])
         self.assertEqual(whole_samples(t, 4, 1e12, 1), [[], [], []])  # a's samples have 5 tokens
-        dear = {k.samples: costs(t, k, 8)[0] for k in knots_of(t)}
+        dear = {k.samples: flops(t, k) for k in knots_of(t)}
         for seed in range(10):
             some = whole_samples(t, 8, max(dear.values()), seed)
             self.assertIn(tuple(map(tuple, some)), [*dear, ((2, 3), (1,), (1, 2))])
         self.assertEqual(whole_samples(t, 8, min(dear.values()) - 1, 1), [[], [], []])
         of = model(8, 8, (1, 1, 4))
         wide = tasks_of(document(3, [module("a", 1, 300, 1, of)], [(0, 1, {0: 100, 1: 100, 2: 100})]), 3)
-        each = costs(wide, Knot(((0,),)), 8)[0]
+        each = flops(wide, Knot(((0,),)))
         for seed in range(10):
             some, = whole_samples(wide, 8, 3.5 * each, seed)
             self.assertEqual([s // 100 for s in some], [0, 1, 2])
+
+    def test_holders(self) -> None:
+        """The ranks that have samples, in every run of their modules."""
+        for seed in range(20):
+            t = tasks_of(random_tasks(seed, 6), 6)
+            holders = Holders(t)
+            self.assertEqual(holders.seats, sum(len(run.ranks) for run in t.runs))
+            for knot in knots_of(t):
+                self.assertEqual(holders.of(knot), {
+                    (i, r) for i, run in enumerate(t.runs) for r in run.ranks for s in knot.samples[run.module]
+                    if run.share(r).start <= s < run.share(r).end})
+
+    def test_many_samples(self) -> None:
+        """Where few of many are affordable the others are not looked at one by one for ranks that have them."""
+        n, looked = 20000, []
+        t = tasks_of(document(2, [module("a", 1, n, 1, model(8, 8, (1, 1, 4)))], [(0, 1, {0: 1, 1: n - 1})]), 2)
+        of = Holders.of
+
+        def note(holders: Holders, knot: Knot) -> Any:
+            looked.append(knot)
+            return of(holders, knot)
+
+        with mock.patch.object(Holders, "of", note):
+            some, = whole_samples(t, 8, 9.5 * flops(t, Knot(((0,),))), 1)
+            self.assertEqual(len(some), 9)
+            whole_samples(t, 8, 1e18, 1)
+            self.assertLessEqual(len(looked), 2 * n)
+            looked.clear()
+            even = tasks_of(document(2, [module("a", 1, n, 1, model(8, 8, (1, 1, 4)))],
+                                     [(0, 1, {0: n // 2, 1: n // 2})]), 2)
+            self.assertEqual(len(whole_samples(even, 8, 1e18, 1)[0]), n)
+        self.assertLess(len(looked), 100)  # a rank is found after two, on average
+
+    def test_memory(self) -> None:
+        """No more samples than fit while their module is at work, whatever their FLOPs; and of two modules the larger
+        one's work counts, for they are not at work at the same time."""
+        of, tokens = model(64, 4096, (1, 1, 8)), 1024
+        for names in ("a", "ab"):
+            t = tasks_of(document(1, [module(n, 1, 200, tokens, of) for n in names],
+                                  [(i, 1, {0: 200}) for i in range(len(names))]), 1)
+            cost = Cost.of(t.modules[0], tokens)
+            self.assertGreater(200 * cost.at_work, 2 * HELD)
+            counts = [len(s) for s in whole_samples(t, tokens, 1e30, 3)]
+            held = sum(counts) * cost.kept + max(counts) * cost.at_work
+            self.assertLessEqual(held, HELD)
+            self.assertGreater(held + cost.kept + cost.at_work, HELD)
+            if len(names) == 2:
+                self.assertGreater(sum(counts) * cost.at_work, HELD)
+
+    def test_graph(self) -> None:
+        """As much as autograd keeps of a layer in float64, but weights, and no more than twice as much."""
+        for of in (model(24, 40, (6, 2, 8)), model(48, 16, (3, 3, 4)), model(24, 40, (6, 2, 8), gated=False),
+                   model(24, 8, (6, 2, 8), gated=False), model(16, 72, (2, 1, 4), qk_norm=True, qkv_bias=True),
+                   model(16, 72, (2, 1, 4), gated=False, shared_norm=True, mlp_bias=True, out_bias=True)):
+            m, n = tasks_of(document(1, [module("a", 1, 1, 64, of)], [(0, 1, {0: 1})]), 1).modules[0].model, 64
+            kept: dict[int, int] = {}
+
+            def keep(x: torch.Tensor) -> torch.Tensor:
+                if x.dim() > 1 and len(x) == n and x.stride(0):  # of tokens; a matrix of weights has other lengths
+                    kept[x.storage().data_ptr()] = len(x.storage())
+                return x
+
+            weights = Layer(m, 1, 0, torch.float64, torch.device("cpu")).weights
+            self.assertNotIn(n, {len(w) for w in weights.values()})
+            x = torch.randn(n, m.hidden, dtype=torch.float64)
+            attention = reference.Attention(n, (Segment(0, n),), lambda: None)
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+                alive = reference._layer(m, weights, attention, x, torch.arange(n), True)
+            self.assertIsNotNone(alive)
+            self.assertLessEqual(sum(kept.values()), graph(m) * n)
+            self.assertLessEqual(graph(m) * n, 2 * sum(kept.values()))
 
     def test_attention(self) -> None:
         """All samples while they have few tokens; then one of every rank at least, and no more than there is time
@@ -277,6 +354,48 @@ class TestSamples(unittest.TestCase):
                     self.assertTrue(any(run.share(r).start <= s < run.share(r).end for s in some), some)
         self.assertEqual(len(attention_samples(t, 0, 20, 2.5 * each, 1)), 2)
         self.assertEqual(len(attention_samples(t, 0, 20, 0, 1)), 1)
+
+
+def flops(t: Tasks, knot: Knot) -> float:
+    """Of a knot's reference."""
+    return sum(len(s) * Cost.of(m, 8).flops for s, m in zip(knot.samples, t.modules))
+
+
+class TestWeights(unittest.TestCase):
+    def picks(self, hidden: int, ffn: int, heads: tuple[int, int, int]) -> Any:
+        """Those of a model, and its shapes."""
+        of = tasks_of(document(1, [module("a", 1, 1, 1, model(hidden, ffn, heads))], [(0, 1, {0: 1})]), 1)
+        return Picks(of.modules[0].model), of.modules[0].model.shapes()
+
+    def test_all_columns(self) -> None:
+        """At least so many elements as PICKED, or all; of matrices from all columns, where there are up to as many, and
+        from the first rows as from the last ones."""
+        for hidden, ffn, heads in ((96, 128, (3, 1, 32)), (128, 96, (2, 2, 64)), (4096, 3, (2, 1, 2)),
+                                   (30, 4095, (1, 1, 2)), (210, 2310, (7, 7, 30)), (512, 2048, (8, 2, 64))):
+            picks, shapes = self.picks(hidden, ffn, heads)
+            grads = [torch.arange(math.prod(shape)).view(shape) for shape in shapes.values()]
+            for name, shape, x, n in zip(shapes, shapes.values(), picks.of(grads), picks.counts):
+                self.assertEqual(len(x), n)
+                self.assertGreaterEqual(n, min(PICKED, math.prod(shape)))
+                if len(shape) == 2 and shape[1] <= PICKED:
+                    self.assertEqual(len((x % shape[1]).unique()), shape[1], (name, shape))
+                    self.assertGreater(math.prod(shape) - int(x[-1]), 0)
+                    self.assertLessEqual(math.prod(shape) - int(x[-1]), max(1, math.prod(shape) // PICKED))
+
+    def test_of_pieces(self) -> None:
+        """The same elements of all weights in one piece."""
+        picks, shapes = self.picks(96, 128, (3, 1, 32))
+        grads = [torch.randn(shape) for shape in shapes.values()]
+        flat = torch.cat([g.flatten() for g in grads])
+        self.assertTrue(torch.equal(picks.joined(grads), picks.joined(picks.cut(flat))))
+
+    def test_off(self) -> None:
+        """Over the sum's norm, and over the parts' where they cancel each other; nothing is better than NaN."""
+        a, b = torch.tensor([3.0, 4.0]).double(), torch.tensor([3.0, 4.0]).double()
+        self.assertAlmostEqual(_off(a + b + 1, [a, b]), math.sqrt(2) / 10)
+        self.assertAlmostEqual(_off(a - a + 1, [a, -a]), math.sqrt(2) / math.sqrt(50))
+        self.assertEqual(_off(torch.zeros(2), [0 * a, 0 * a]), 0)
+        self.assertEqual(_off(torch.tensor([math.nan, 1]), [a, b]), math.inf)
 
 
 class TestLike(unittest.TestCase):
