@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+import math
 import os
 import sys
 import unittest
@@ -184,7 +185,10 @@ class TestReplayOfTasks(unittest.TestCase):
             for name in names:
                 self.assertGreater(errors[name], 1e-5)
         exchange = numerics["exchange"]
-        self.assertIn(exchange["dtype"], ("f32", "bf16"))  # by whether gloo knows it
+        # By whether gloo knows it. Run 0 is two layers of a.
+        weights = 2 * sum(math.prod(shape) for shape in tasks_of(of, 3).modules[0].model.shapes().values())
+        came, = {x["bytes_in"] for x in lines if x.get("op") == "grad_wait" and x["mb"] == 0}
+        self.assertEqual(exchange["dtype"], {4 * weights: "f32", 2 * weights: "bf16"}[came])
         self.assertEqual(exchange["limit"], {"f32": 1e-5, "bf16": 1e-2}[exchange["dtype"]])
         self.assertLess(exchange["sum"], exchange["limit"] / 2)
         # Rank 2 takes two samples of a from rank 1, of 16 tokens of 32 elements.

@@ -22,7 +22,7 @@ from evenkeel.plan import PlanError, Segment
 from evenkeel.task_samples import (
     HELD, Cost, Holders, Knot, attention_samples, attention_work, graph, knots_of, whole_samples,
 )
-from evenkeel.task_weights import PICKED, Picks, _off
+from evenkeel.task_weights import PICKED, Picks, Sums, _off
 from evenkeel.tasks import Link, Tasks, tasks_of
 from evenkeel.whole import Layer
 from task_plans import Document, document, joined, model, module, random_tasks
@@ -388,6 +388,44 @@ class TestWeights(unittest.TestCase):
         grads = [torch.randn(shape) for shape in shapes.values()]
         flat = torch.cat([g.flatten() for g in grads])
         self.assertTrue(torch.equal(picks.joined(grads), picks.joined(picks.cut(flat))))
+
+    def test_sums(self) -> None:
+        """What a run's ranks had and what came back, held beside each other by who has both: in which precision it
+        travelled, and its limit; and whose is wrong. Rank 2 has no part in it."""
+        of = module("a", 2, 4, 1, model(16, 24, (4, 2, 4)))
+        t = tasks_of(document(3, [of], [(0, 1, {0: 1, 1: 3}), (0, 1, {2: 4})], "bf16"), 3)
+        shapes = t.modules[0].model.shapes().values()
+        had = [[torch.randn(shape).bfloat16() for shape in shapes] for _ in range(2)]
+        flats = [torch.cat([x.flatten() for x in grads]) for grads in had]
+        for dtype, name, limit in ((torch.float32, "f32", 1e-5), (torch.bfloat16, "bf16", 1e-2)):
+            came = flats[0].to(dtype) + flats[1].to(dtype)
+            for factor in (1.0, 1 + 5 * limit):
+                sums = [Sums(t, r) for r in range(3)]
+                for r in range(2):
+                    sums[r].before(0, 0, had[r])
+                    sums[r].after(0, 0, came * factor if r == 1 else came)
+                sums[2].after(1, 1, came)
+                parts: list[Any] = []
+                judge = mock.Mock()
+
+                def judged(what: str, mine: Any, rows: Any, errors: Any, against: str) -> Any:
+                    self.assertEqual([len(x) for x in mine], rows(len(parts)))
+                    parts.append(mine)
+                    if len(parts) < 3:
+                        return {"": 0.0, "limit": 0, "dtype": ""}
+                    found, _, more = errors(parts)
+                    self.assertEqual(list(found), ["the sum of run 0's gradients"])
+                    by_rank, = found.values()
+                    self.assertLess(max(by_rank[0], by_rank[2]), limit)
+                    self.assertEqual(by_rank[1] > 2 * limit, factor > 1)
+                    return {**{n: max(x) for n, x in found.items()}, **more}
+
+                judge.judged = judged
+                for r, travels in enumerate((dtype, dtype, None)):
+                    entry = sums[r].judged(judge, travels, torch.device("cpu"))
+                self.assertEqual((entry["dtype"], entry["limit"]), (name, limit))  # rank 2's, who came last
+        alone = tasks_of(document(1, [of], [(0, 2, {0: 4})]), 1)
+        self.assertIsNone(Sums(alone, 0).judged(mock.Mock(), None, torch.device("cpu")))
 
     def test_off(self) -> None:
         """Over the sum's norm, and over the parts' where they cancel each other; nothing is better than NaN."""
