@@ -220,6 +220,7 @@ func TestATraceOfTasksReadsBackAndKeepsToItsRuns(t *testing.T) {
 		"early wait":  {func(_ *Header, s *Span) { s.Op, s.MB, s.Layer, s.Dir = StageWait, 0, 1, Forward }, `op: "stage_wait": of layer 1: want it before the pass, at layer 0`},
 		"its rank":    {func(_ *Header, s *Span) { s.MB, s.Layer = 3, 1 }, "rank: 1: run 3 is on [0]"},
 		"its layer":   {func(_ *Header, s *Span) { s.Layer = 1 }, "layer: 1: run 2 has layers 2 to 2 of its module"},
+		"a later one": {func(_ *Header, s *Span) { s.MB = 0 }, "layer: 2: run 0 has layers 0 to 1 of its module"},
 		"its op":      {func(_ *Header, s *Span) { s.Op = A2AIn }, `op: "a2a_in": runs of tasks have none`},
 		"forward sum": {func(_ *Header, s *Span) { s.Op, s.Dir = GradWait, Forward }, `op: "grad_wait": of layer 2, fwd, on 2 ranks: want it backward`},
 		"late sum":    {func(_ *Header, s *Span) { s.Op, s.MB, s.Layer = GradWait, 0, 1 }, `op: "grad_wait": of layer 1, bwd, on 2 ranks: want it backward at the run's first layer, 0`},
