@@ -148,8 +148,8 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 	if r.micro = max(1, w.Micro); r.micro != 2 {
 		w.Layout.Schedule = w.Layout.OneByOne()
 	}
-	if r.loss = -1; w.Loss {
-		r.loss = w.Layers - 1
+	if w.Loss {
+		r.loss = w.Layers
 	}
 	if w.Loss && w.Layout.TwoBatch {
 		return nil, fmt.Errorf("loss: of micro-batches that go together: want them one by one")
@@ -171,7 +171,7 @@ type replaying struct {
 	out   *Replayed
 	laws  [2][2]passLaws     // by direction and micro-batch of two that go together
 	micro int                // micro-batches of a step
-	loss  int                // the layer behind which the loss is, -1 for none
+	loss  int                // the layers behind which the loss is, 0 for none
 	at    []units.Seconds    // when a seat is done with all before
 	ports [][2]units.Seconds // when its egress and ingress are
 	spent []spent
@@ -259,10 +259,13 @@ func (r *replaying) meetAfter(g stageOf, times units.Seconds) {
 
 // meetLoss adds the losses of so many micro-batches, if there are any.
 func (r *replaying) meetLoss(micro int) {
+	if r.loss == 0 {
+		return
+	}
 	for m := range micro {
 		longest := units.Seconds(0)
-		for i := 0; r.loss >= 0 && i < len(r.seats); i++ {
-			longest = max(longest, r.lossIn(stageOf{micro: m, layer: r.loss}, &r.seats[i]))
+		for i := range r.seats {
+			longest = max(longest, r.lossIn(stageOf{micro: m, layer: r.loss - 1}, &r.seats[i]))
 		}
 		r.out.Meeting += longest
 	}
@@ -315,7 +318,7 @@ func (r *replaying) chain(passes []stageOf) {
 }
 
 // loses says that a pass has the loss behind it.
-func (r *replaying) loses(g stageOf) bool { return g.layer == r.loss && !g.back && !g.again }
+func (r *replaying) loses(g stageOf) bool { return g.layer == r.loss-1 && !g.back && !g.again }
 
 // lose adds the loss behind a pass.
 func (r *replaying) lose(g stageOf) {

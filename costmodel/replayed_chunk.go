@@ -63,9 +63,9 @@ func (p *Packer) ReplayedChunk(group Group, shares []float64, x Chunk, w ChunkRe
 	// Only now, for the model's longest sequence bounds no chunk.
 	bare.job.SeqLen = x.Tokens()
 	bare.context, bare.packed = x.Context, x.sequences()
-	r := &replaying{sim: bare, took: w.Took, out: new(Replayed), micro: 1, loss: -1}
+	r := &replaying{sim: bare, took: w.Took, out: new(Replayed), micro: 1}
 	if w.Loss {
-		r.loss = w.Layers - 1
+		r.loss = w.Layers
 	}
 	if err := r.prepare(Contiguous(SplitByShares(x.Tokens(), shares), []Group{group})); err != nil {
 		return nil, err

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/doc"
-	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile/backend/torch"
 	"github.com/evenkeel/evenkeel/python"
 )
@@ -44,7 +43,7 @@ func (r *run) header() *Header {
 	c, result := r.config, r.ranks[0].result
 	h := &Header{
 		Header:  doc.Header{Schema: TraceSchema, Tool: c.Tool, Created: c.Created, Inputs: c.Inputs},
-		Backend: r.backend, Mode: r.mode, Parts: c.Parts, Layers: c.Layers, LossChunk: c.lossChunk(), Kernel: r.ranks[0].hello.Kernel, Docs: c.Docs, Seed: c.Seed,
+		Backend: r.backend, Mode: r.mode, Parts: c.Parts, Layers: c.Layers, LossChunk: c.LossChunk, Kernel: r.ranks[0].hello.Kernel, Docs: c.Docs, Seed: c.Seed,
 		Repeats: c.Repeats, Warmup: c.Warmup, Program: python.Hash(), Oversubscribed: c.crowded, Numerics: result.Numerics, Exact: result.Exact,
 	}
 	for i, p := range c.Plans {
@@ -70,14 +69,6 @@ func (c *Config) micro() int {
 		return 2
 	}
 	return 0
-}
-
-// lossChunk is that of a run with a loss, else none.
-func (c *Config) lossChunk() units.Tokens {
-	if c.Parts != PartsLoss {
-		return 0
-	}
-	return c.LossChunk
 }
 
 // run is the plan as the header has it.

@@ -124,6 +124,8 @@ func TestWhatCannotRunIsRefusedBeforeARankStarts(t *testing.T) {
 		}, `ranks[1].device: "h100": more ranks than this host's 1 GPUs; --comm gloo`},
 		"documents":           {func(c *Config) { c.Docs = []units.Tokens{100, 100} }, "docs: 100,100: want lengths from 1 that sum up to the 256 tokens of "},
 		"parts":               {func(c *Config) { c.Parts = "half" }, `parts: "half"`},
+		"no loss":             {func(c *Config) { c.LossChunk = 8 }, "loss-chunk: 8: want none, for no loss is run"},
+		"a chunk of nothing":  {func(c *Config) { c.Parts = PartsLoss }, "loss-chunk: 0: want 1 to "},
 		"layers":              {func(c *Config) { c.Layers = 0 }, "layers: 0"},
 		"repeats":             {func(c *Config) { c.Repeats = 0 }, "repeats: 0"},
 		"warmup":              {func(c *Config) { c.Warmup = -1 }, "warmup: -1"},

@@ -31,7 +31,7 @@ type Config struct {
 	Created string      // RFC 3339, UTC
 
 	Parts        string       // PartsLayer, PartsLoss or PartsAttention
-	LossChunk    units.Tokens // whose logits exist at a time, of PartsLoss
+	LossChunk    units.Tokens // whose logits exist at a time, of PartsLoss; else 0
 	Layers       int          // of a step, or UsualLayers
 	Repeats      int
 	Warmup       int
@@ -144,6 +144,8 @@ func (c *Config) validate() error {
 	switch {
 	case !slices.Contains(allParts(), c.Parts):
 		return optionError("parts", strconv.Quote(c.Parts), strings.Join(allParts(), ", "))
+	case c.Parts != PartsLoss && c.LossChunk != 0:
+		return optionError("loss-chunk", int64(c.LossChunk), "none, for no loss is run: it goes with parts "+PartsLoss)
 	case c.Parts == PartsLoss && (c.LossChunk < 1 || c.LossChunk > maxTokens):
 		return optionError("loss-chunk", int64(c.LossChunk), fmt.Sprintf("1 to %d tokens", int64(maxTokens)))
 	case !slices.Contains(kernels(), c.Kernel):
@@ -310,7 +312,7 @@ func (r *run) meetingPoint(ctx context.Context) error {
 func (r *run) request(s seat) request {
 	c := r.config
 	q := request{
-		T: "run", Parts: c.Parts, LossChunk: c.lossChunk(), Layers: c.Layers, Repeats: c.Repeats, Warmup: c.Warmup, Seed: c.Seed, Backend: r.backend, Kernel: c.Kernel,
+		T: "run", Parts: c.Parts, LossChunk: c.LossChunk, Layers: c.Layers, Repeats: c.Repeats, Warmup: c.Warmup, Seed: c.Seed, Backend: r.backend, Kernel: c.Kernel,
 		Docs: c.Docs, Threads: s.threads, Cores: s.cores, Timeout: c.Timeout.Seconds(), Trace: r.traceFile(s.rank), Check: true, SampledAbove: c.SampledAbove,
 		Turns: r.mode == ModeOneGPU, SMs: s.sms,
 	}

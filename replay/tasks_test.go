@@ -210,6 +210,13 @@ func tasked(change func(*TasksRun)) func(*Header, *Span) {
 	return func(h *Header, _ *Span) { change(h.Plans[0].Tasks) }
 }
 
+// mixed adds the plan of another header.
+func mixed(h, other *Header) {
+	n, e := h.Numerics[0], h.Exact[0]
+	n.Plan, e.Plan = 1, 1
+	h.Plans, h.Numerics, h.Exact = append(h.Plans, other.Plans[0]), append(h.Numerics, n), append(h.Exact, e)
+}
+
 func TestATraceOfTasksReadsBackAndKeepsToItsRuns(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*Header, *Span)
@@ -245,6 +252,8 @@ func TestATraceOfTasksReadsBackAndKeepsToItsRuns(t *testing.T) {
 		"elsewhere":    {func(h *Header, s *Span) { *h, s.Op, s.MB, s.Layer = *pipelineHeader(), GradWait, 0, 0 }, `op: "grad_wait": gradients are added up of tasks alone`},
 		"parts":        {func(h *Header, _ *Span) { h.Parts = PartsAttention }, `parts, layers: "attention", 3: plan 0 is of tasks`},
 		"layers":       {func(h *Header, _ *Span) { h.Layers = 4 }, `parts, layers: "layer", 4: plan 0 is of tasks`},
+		"mixed":        {func(h *Header, _ *Span) { mixed(h, pipelineHeader()) }, "plans[1].tasks: of tasks are all plans of a run or none"},
+		"mixed too":    {func(h *Header, s *Span) { *h = *pipelineHeader(); s.Layer, s.MB = 0, 0; mixed(h, tasksHeader()) }, "plans[1].tasks: of tasks are all plans of a run or none"},
 		"few mb":       {func(h *Header, _ *Span) { h.Plans[0].Micro = 2 }, "plans[0].micro_batches: 2: want as many as there are runs, 4"},
 		"a batch":      {func(h *Header, _ *Span) { h.Plans[0].Batch = true }, "plans[0].tasks: there are some, and batch"},
 		"a model":      {func(h *Header, _ *Span) { h.Plans[0].Model = &madeTrained().Model }, "plans[0].model: of tasks each module has its own"},

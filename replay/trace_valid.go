@@ -57,6 +57,9 @@ func (h *Header) validLists() error {
 		if err := h.Plans[i].validate(len(h.Ranks)); err != nil {
 			return fmt.Errorf("plans[%d].%w", i, err)
 		}
+		if (h.Plans[i].Tasks == nil) != (h.Plans[0].Tasks == nil) {
+			return fmt.Errorf("plans[%d].tasks: of tasks are all plans of a run or none, and plan 0 is otherwise", i)
+		}
 		if x := h.Plans[i].Tasks; x != nil && (h.Parts != PartsLayer || h.Layers != x.Layers()) {
 			return fmt.Errorf("parts, layers: %q, %d: plan %d is of tasks, whose modules hand on the results of whole layers, all %d of them: want %s, %d", h.Parts, h.Layers, i, x.Layers(), PartsLayer, x.Layers())
 		}

@@ -209,11 +209,14 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 	return c, err
 }
 
-// chunk is how many tokens' logits exist at a time: what is asked for, or what plans say.
+// chunk is how many tokens' logits exist at a time where the loss is run: what is asked for, or
+// what plans say.
 func (o replaying) chunk(plans []*replay.Plan) (units.Tokens, error) {
 	switch {
-	case o.lossChunk != "" && o.parts != replay.PartsLoss:
+	case o.parts != replay.PartsLoss && o.lossChunk != "":
 		return 0, usagef("--loss-chunk %s: goes with --parts loss", o.lossChunk)
+	case o.parts != replay.PartsLoss:
+		return 0, nil
 	case o.lossChunk != "":
 		n, err := units.ParseTokens(o.lossChunk)
 		if err != nil {
@@ -221,19 +224,17 @@ func (o replaying) chunk(plans []*replay.Plan) (units.Tokens, error) {
 		}
 		return n, nil
 	}
-	const usual units.Tokens = 1024 // as of solve
-	of := -1
-	for i, p := range plans {
-		if n := p.Job.LossChunk; n > 0 && of >= 0 && n != plans[of].Job.LossChunk && o.parts == replay.PartsLoss {
-			return 0, usagef("%s: job.loss_chunk_tokens: %d, %s has %d: say how many at a time, --loss-chunk", p.Path, int64(n), plans[of].Path, int64(plans[of].Job.LossChunk))
-		} else if n > 0 {
-			of = i
+	plans = slices.DeleteFunc(slices.Clone(plans), func(p *replay.Plan) bool { return p.Job.LossChunk == 0 })
+	if len(plans) == 0 {
+		return 1024, nil // as solve has it
+	}
+	first := plans[0]
+	for _, p := range plans {
+		if p.Job.LossChunk != first.Job.LossChunk {
+			return 0, usagef("%s: job.loss_chunk_tokens: %d, %s has %d: say how many at a time, --loss-chunk", p.Path, int64(p.Job.LossChunk), first.Path, int64(first.Job.LossChunk))
 		}
 	}
-	if of < 0 {
-		return usual, nil
-	}
-	return plans[of].Job.LossChunk, nil
+	return first.Job.LossChunk, nil
 }
 
 // load reads the plans, and the model of those of several sequences.

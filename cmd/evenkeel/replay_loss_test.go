@@ -30,7 +30,7 @@ func TestReplayTakesThePlansLossChunk(t *testing.T) {
 		{"", replay.PartsLoss, []*replay.Plan{plan(0), plan(512), plan(512)}, 512, ""},
 		{"", replay.PartsLoss, []*replay.Plan{plan(0)}, 1024, ""},
 		{"64", replay.PartsLoss, []*replay.Plan{plan(512), plan(256)}, 64, ""},
-		{"", replay.PartsLayer, []*replay.Plan{plan(512), plan(256)}, 256, ""},
+		{"", replay.PartsLayer, []*replay.Plan{plan(512), plan(256)}, 0, ""}, // none is run
 		{"", replay.PartsLoss, []*replay.Plan{plan(512), plan(0), plan(256)}, 0, "p256: job.loss_chunk_tokens: 256, p512 has 512: say how many at a time, --loss-chunk"},
 		{"64", replay.PartsLayer, []*replay.Plan{plan(512)}, 0, "--loss-chunk 64: goes with --parts loss"},
 		{"many", replay.PartsLoss, []*replay.Plan{plan(512)}, 0, `--loss-chunk "many": want a number of tokens`},
