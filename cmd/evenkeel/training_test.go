@@ -10,6 +10,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/go-json-experiment/json"
 )
 
@@ -38,10 +39,22 @@ func TestTorchTrainingSteps(t *testing.T) {
 		return plan.Step.Time.Mid
 	}
 	alone := planned(evidence+"profile.json", "none.plan.json", "none")
-	planned(evidence+"profile.json", "full.plan.json", "full")
+	again := planned(evidence+"profile.json", "full.plan.json", "full")
 	train := exec.Command(pythonWithTorch(t), "../../python/examples/train_step.py", file("none.plan.json"), file("full.plan.json"), "--kernel", "plain", "-o", file("steps.json"))
 	if out, err := train.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
+	}
+	// The calibration is another day's, of a machine that may have had less to do: how much faster
+	// it was is not this test's to judge, and fit refuses steps that are ten times off.
+	var steps fit.Training
+	if err := doc.Load(file("steps.json"), &steps); err != nil {
+		t.Fatal(err)
+	}
+	for i, calls := range []float64{alone, again} {
+		halfAsFast(&steps.Steps[i], calls)
+	}
+	if err := doc.Save(file("steps.json"), &steps); err != nil {
+		t.Fatal(err)
 	}
 	evenkeel(t, "fit", evidence+"rec.jsonl", "--training", file("steps.json"), "-o", file("trained.json"), "-q")
 	var p costmodel.Profile
@@ -55,6 +68,20 @@ func TestTorchTrainingSteps(t *testing.T) {
 	least, most := min(p.Training[0].Layers, p.Training[0].Loss, p.Training[0].Optimizer), max(p.Training[0].Layers, p.Training[0].Loss, p.Training[0].Optimizer)
 	if by < least*0.999 || by > most*1.001 {
 		t.Errorf("the plan takes %v times as long, its parts %v to %v times", by, least, most)
+	}
+}
+
+// halfAsFast scales a step's times, whose shares of the step stay: together they take twice what
+// its calls do, in seconds.
+func halfAsFast(s *fit.TrainedStep, calls float64) {
+	var took units.Seconds
+	for _, p := range costmodel.StepParts() {
+		took += s.Median(p)
+	}
+	by := units.Seconds(2*calls) / took
+	for i := range s.Times {
+		t := &s.Times[i]
+		t.Forward, t.Loss, t.Backward, t.Optimizer = t.Forward*by, t.Loss*by, t.Backward*by, t.Optimizer*by
 	}
 }
 
