@@ -430,8 +430,9 @@ class Back:
         those of the own block, self.run.home, like kv, both float32."""
         ring, run, lane = self._ring, self.run, self.lane
         # The own block has every row: where it is the first, nothing need be there before.
-        start = torch.zeros if ring.own_last else torch.empty
-        self.dq = start(self.held.q.shape, dtype=torch.float32, device=dout.device)
+        self.dq = torch.empty(self.held.q.shape, dtype=torch.float32, device=dout.device)
+        if ring.own_last:
+            self.dq.zero_()
         lane.start()
         for t in [*range(1, ring.steps), 0] if ring.own_last else range(ring.steps):
             lane.advance()

@@ -39,6 +39,7 @@ from torch.autograd.function import once_differentiable
 from .executor import Exchange, Run, as_given, check_inputs, heads_of, joined, own_heads, width
 from .kernels import Kernel
 from .lane import OVER, Lane, in_turns
+from .layout import Seat
 from .meter import Meter, Trace, timed
 from .plan import Plan
 from .port import ProcessGroup

@@ -136,7 +136,8 @@ def pipeline_of(document: Mapping[str, Any], ranks: int) -> Pipeline:
                             f"{heads[0]} query heads")
     if heads[0] % heads[1]:
         raise PlanError(f"job.model.kv_heads: {heads[1]}: must divide q_heads {heads[0]}")
-    return Pipeline(lengths, chunks, stages, *heads, dtype=str(job.get("dtype")))
+    q_heads, kv_heads, head_dim = heads
+    return Pipeline(lengths, chunks, stages, q_heads, kv_heads, head_dim, str(job.get("dtype")))
 
 
 def _chunks(document: Mapping[str, Any], lengths: Sequence[int]) -> tuple[tuple[Piece, ...], ...]:
@@ -171,11 +172,13 @@ def _chunks(document: Mapping[str, Any], lengths: Sequence[int]) -> tuple[tuple[
 
 
 def _stages(document: Mapping[str, Any], ranks: int, chunks: Sequence[Sequence[Piece]]) -> tuple[Stage, ...]:
-    stages, first, taken = fields.objects(document, "stages"), 0, set()
-    again, orders = (document.get(key) for key in ("recomputed_layers", "orders"))
-    for name, of in (("recomputed_layers", again), ("orders", orders)):
-        if not isinstance(of, list) or len(of) != len(stages):
+    stages, first, taken = fields.objects(document, "stages"), 0, set[int]()
+    lists: dict[str, list[Any]] = {}
+    for name in ("recomputed_layers", "orders"):
+        each = document.get(name)
+        if not isinstance(each, list) or len(each) != len(stages):
             raise PlanError(f"{name}: want a list for each of the {len(stages)} stages")
+        lists[name] = each
     out = []
     for s, x in enumerate(stages):
         at = f"stages[{s}]."
@@ -184,10 +187,10 @@ def _stages(document: Mapping[str, Any], ranks: int, chunks: Sequence[Sequence[P
             raise PlanError(f"{at}ranks: {list(of)}: want rising ones of 0 to {ranks - 1}, each in one stage")
         taken.update(of)
         layers = fields.whole(x, "layers", at, 1)
-        times = fields.numbers({"of": again[s]}, "of", f"recomputed_layers[{s}] ", 0)
+        times = fields.numbers({"of": lists["recomputed_layers"][s]}, "of", f"recomputed_layers[{s}] ", 0)
         if len(times) != len(chunks) or max(times) > layers:
             raise PlanError(f"recomputed_layers[{s}]: want up to {layers} layers of each of {len(chunks)} chunks")
-        out.append(Stage(of, first, layers, times, _order(orders[s], f"orders[{s}]", chunks)))
+        out.append(Stage(of, first, layers, times, _order(lists["orders"][s], f"orders[{s}]", chunks)))
         first += layers
     return tuple(out)
 

@@ -38,7 +38,8 @@ class Picks:
 
     def cut(self, flat: Tensor) -> Sequence[Tensor]:
         """All weights' gradients, of one piece of them."""
-        return flat.split(self._sizes)
+        parts: Sequence[Tensor] = flat.split(self._sizes)
+        return parts
 
 
 def _step(n: int, columns: int) -> int:

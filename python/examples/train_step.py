@@ -153,7 +153,8 @@ class Training:
         for w in self._weights:
             w.grad = torch.zeros_like(w)
         master = [w.detach().float() if self._dtype != torch.float32 else w.detach() for w in self._weights]
-        self._optimizer = torch.optim.AdamW(master, lr=1e-5, **({"fused": True} if device.type == "cuda" else {}))
+        fused: dict[str, Any] = {"fused": True} if device.type == "cuda" else {}
+        self._optimizer = torch.optim.AdamW(master, lr=1e-5, **fused)
         self._text = torch.randint(self._vocab, (self._tokens + 1,), device=device)
 
     def step(self, clock: Clock) -> float:
