@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .plan import SCHEMA, Plan, PlanError, Segment, Share, load_plan
     from .port import ExchangeError, warm_up
     from .split import SplitAttention, begin_attention
+    from .task_trainer import Needed, TaskModule, TaskRun, TaskRuns, load_tasks
     from .tokens import positions, shard, unshard
 
 _PLACES = {
@@ -37,15 +38,16 @@ _PLACES = {
     "plan": ("SCHEMA", "Plan", "PlanError", "Segment", "Share", "load_plan"),
     "port": ("ExchangeError", "warm_up"),
     "split": ("SplitAttention", "begin_attention"),
+    "task_trainer": ("Needed", "TaskModule", "TaskRun", "TaskRuns", "load_tasks"),
     "tokens": ("positions", "shard", "unshard"),
 }
 
 __all__ = [
     "PHASES", "SCHEMA", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2", "Group", "Interval",
-    "Kernel", "LaneError", "Math", "Meter", "PipelineStage", "Plan", "PlanError", "Repeating", "Segment", "ServeError",
-    "Share", "Span", "SplitAttention", "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention",
-    "begin_attention", "begin_backward", "expected", "load_pipeline", "load_plan", "positions", "shard", "unshard",
-    "warm_up",
+    "Kernel", "LaneError", "Math", "Meter", "Needed", "PipelineStage", "Plan", "PlanError", "Repeating", "Segment",
+    "ServeError", "Share", "Span", "SplitAttention", "TaskModule", "TaskRun", "TaskRuns", "TorchCPU", "TorchCudnn",
+    "TorchEfficient", "TorchFlash", "Trace", "attention", "begin_attention", "begin_backward", "expected",
+    "load_pipeline", "load_plan", "load_tasks", "positions", "shard", "unshard", "warm_up",
 ]
 __version__ = "0.1.0"
 

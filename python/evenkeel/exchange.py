@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -11,6 +11,8 @@ from torch import Tensor
 from .parts import Members, named
 from .port import Call, ProcessGroup, backend_of, undelivered
 from .tasks import Tasks
+
+Key = Union[int, str]  # of what has gradients: a layer's number, or what else a module has, in words
 
 GROUP = "gradients"  # the name of the process groups of exchanges, of which every set of ranks has one
 
@@ -22,29 +24,31 @@ class Exchange:
     def __init__(
         self, run: int, rank: int, ranks: Sequence[int], group: ProcessGroup, dtype: torch.dtype
     ) -> None:
-        """dtype: in which gradients travel."""
+        """dtype: in which gradients travel that are in no wider one."""
         self._name, self._rank, self._ranks = f"gradients of run {run}", ranks.index(rank), ranks
         self._group, self._dtype = group, dtype
-        self._calls: list[tuple[int, Call, Tensor]] = []
+        self._calls: list[tuple[Key, Call, Tensor]] = []
 
-    def post(self, layer: int, grads: Sequence[Tensor]) -> None:
-        """Those of a layer leave, in one piece."""
-        flat = torch.cat([g.reshape(-1) for g in grads]).to(self._dtype)
-        what = _with_others(self._rank, len(self._ranks), f"gradients of layer {layer}")
+    def post(self, key: Key, grads: Sequence[Tensor]) -> None:
+        """Those of a layer, or of what else the module has, leave in one piece."""
+        flat = torch.cat([g.reshape(-1) for g in grads])
+        flat = flat.to(torch.promote_types(flat.dtype, self._dtype))
+        of = f"layer {key}" if isinstance(key, int) else key
+        what = _with_others(self._rank, len(self._ranks), f"gradients of {of}")
         with named(self._name, self._ranks):
             try:
                 call = Call(dist.all_reduce(flat, group=self._group, async_op=True), what)
             except RuntimeError as error:
                 raise undelivered(what, error) from error
-        self._calls.append((layer, call, flat))
+        self._calls.append((key, call, flat))
 
-    def wait(self) -> tuple[dict[int, Tensor], int]:
-        """The sums by layer, in one piece each, and their bytes."""
+    def wait(self) -> tuple[dict[Key, Tensor], int]:
+        """The sums by what they are of, in one piece each, and their bytes."""
         calls, self._calls = self._calls, []
         with named(self._name, self._ranks):
             for _, call, _ in calls:
                 call.wait()
-        sums = {layer: flat for layer, _, flat in calls}
+        sums = {key: flat for key, _, flat in calls}
         return sums, sum(x.numel() * x.element_size() for x in sums.values())
 
     def clear(self) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from .chunk import Stores, chunk_attention
 from .drawn import DTYPES
 from .frames import Place
+from .graphs import fitting
 from .kernels import Kernel, default_kernel
 from .mail import Mail, Room, cut
 from .meter import Meter, Trace, timed
@@ -230,15 +231,6 @@ class _Dropping(Stack):
         dx = super().backward(dy)
         self.clear()
         return dx
-
-
-def fitting(x: Tensor, like: Tensor, what: str) -> None:
-    """Raises ValueError for a tensor that is not like another in shape, dtype and device: the next stage has made
-    room for that."""
-    for name in ("shape", "dtype", "device"):
-        has, want = getattr(x, name), getattr(like, name)
-        if has != want:
-            raise ValueError(f"{what}: {name} {has}: want {want}, as the pipeline was loaded for")
 
 
 def direction(source: int, target: int) -> str:

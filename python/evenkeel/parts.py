@@ -17,18 +17,21 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .executor import attention
-from .frames import Fault
 from .kernels import Kernel
 from .lane import LaneError
 from .meter import Meter, Trace
 from .plan import Plan, PlanError, Share, documents, load_plan
-from .port import ExchangeError, ProcessGroup, warm_up
+from .port import ExchangeError, ProcessGroup, backend_of, warm_up
 from .split import Steps
 
 BATCH_SCHEMA = "evenkeel.batchplan/v1"
 
 # A process group: its ranks, which rise, and a name, as some ranks need several.
 Members = tuple[str, tuple[int, ...]]
+
+# Process groups that a rank may be in over NCCL. Each is a communicator, with buffers of its own on the GPU, and has a
+# stream, of which a GPU has far fewer queues.
+MOST_GROUPS = 64
 
 
 @dataclass
@@ -141,8 +144,7 @@ def named(name: str, ranks: Sequence[int]) -> Iterator[None]:
         yield
     except (ExchangeError, LaneError) as error:
         listed = ", ".join(map(str, ranks))
-        raise Fault("peer", f"{name}, whose ranks 0 to {len(ranks) - 1} are those of the run {listed}: "
-                            f"{error}") from error
+        raise type(error)(f"{name}, whose ranks 0 to {len(ranks) - 1} are those of the run {listed}: {error}") from error
 
 
 def work_of(
@@ -167,6 +169,29 @@ def work_of(
     if not any(micro):
         raise PlanError("batches: no group has work")
     return Work(micro, True)
+
+
+def few_groups(groups: Sequence[Members], ranks: int, way_out: str) -> None:
+    """PlanError where any rank would be in more process groups than it may over NCCL. groups: of runs of tasks. way_out:
+    what to do, before "of fewer runs"."""
+    number = [sum(rank in of for _, of in set(groups)) for rank in range(ranks)]
+    most = max(number)
+    if most > MOST_GROUPS:
+        raise PlanError(
+            f"runs: rank {number.index(most)} sends and adds up in {most} process groups: over nccl a rank is in up to "
+            f"{MOST_GROUPS}: {way_out} of fewer runs, as of solve --take sequential")
+
+
+def carrying(device: torch.device) -> Optional[torch.device]:
+    """Where the messages of a trainer's ranks are, whose tensors are on `device`: None for the host's memory. Raises
+    ValueError where the default process group carries none of them."""
+    try:
+        nccl = backend_of(None, device) == "nccl"
+    except KeyError:
+        raise ValueError(f"device: {device}: the process group carries nothing there") from None
+    if nccl and device.type == "cpu":
+        raise ValueError("device: cpu: the process group is NCCL's: want the rank's GPU")
+    return device if nccl else None
 
 
 def join(

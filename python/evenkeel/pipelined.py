@@ -7,13 +7,13 @@ from typing import Any, Callable, Mapping, Optional, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from .flow import Stages, Through, fitting, process_groups
+from .flow import Stages, Through, process_groups
+from .graphs import Blocks
 from .kernels import Kernel
-from .parts import join
+from .parts import carrying, join
 from .plan import PlanError, Source, opened
-from .port import ProcessGroup, backend_of
+from .port import ProcessGroup
 from .stages import SCHEMA, Pipeline, pipeline_of
 from .whole import Attend
 
@@ -67,14 +67,7 @@ class PipelineStage:
         if max(ranks) >= size:
             raise ValueError(f"pipeline: has rank {max(ranks)}, and the process group {size} ranks")
         device = device or torch.device("cpu")
-        try:
-            nccl = backend_of(None, device) == "nccl"
-        except KeyError:
-            raise ValueError(f"device: {device}: the process group carries nothing there") from None
-        if nccl and device.type == "cpu":
-            raise ValueError("device: cpu: the process group is NCCL's: want the rank's GPU")
-        where = device if nccl else None
-        self._groups = join(process_groups(pipeline), self._rank, size, timeout_s, where)
+        self._groups = join(process_groups(pipeline), self._rank, size, timeout_s, carrying(device))
         self.pipeline, self._device, self._kernel, self._hidden = pipeline, device, kernel, hidden
         s = pipeline.stage_of(self._rank)
         self.layers, self.first, self.last = range(0), s == 0, s + 1 == len(pipeline.stages)
@@ -167,37 +160,8 @@ class _Modules(Stages):
     def through(self, chunk: int, attend: Attend) -> Through:
         """See Stages."""
         at = self.positions(chunk).to(self._device)
-        return _Blocks(self.blocks, attend, at, self.of.again[chunk])
 
+        def around(i: int) -> Callable[[Tensor], Tensor]:
+            return lambda x: self.blocks[i](x, at, lambda q, k, v: attend(i, q, k, v))
 
-class _Blocks:
-    """A chunk on its way: the first `again` blocks are computed again in the backward pass, with the same random
-    numbers and under the same autocast."""
-
-    def __init__(self, blocks: Sequence[Block], attend: Attend, at: Tensor, again: int) -> None:
-        self._blocks, self._attend, self._at, self._again = blocks, attend, at, again
-        self._kept: list[tuple[Tensor, Tensor]] = []
-
-    def forward(self, x: Tensor) -> Tensor:
-        """See Through."""
-        for i in range(len(self._blocks)):
-            x = x.detach().requires_grad_()
-            y = checkpoint(self._block(i), x, use_reentrant=True) if i < self._again else self._block(i)(x)
-            if i < self._again:
-                # Of weights that autocast has cast without a graph: later blocks would have no gradient of them.
-                torch.clear_autocast_cache()
-            fitting(y, x, f"blocks[{i}]: its result")
-            self._kept.append((x, y))
-            x = y
-        return x
-
-    def backward(self, dy: Tensor) -> Tensor:
-        """See Through."""
-        for _ in self._blocks:
-            x, y = self._kept.pop()
-            y.backward(dy)
-            dy = torch.zeros_like(x) if x.grad is None else x.grad
-        return dy
-
-    def _block(self, i: int) -> Callable[[Tensor], Tensor]:
-        return lambda x: self._blocks[i](x, self._at, lambda q, k, v: self._attend(i, q, k, v))
+        return Blocks([around(i) for i in range(len(self.blocks))], self.of.again[chunk])

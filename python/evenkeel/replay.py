@@ -32,14 +32,14 @@ from .frames import Fault, Frames, read_request
 from .judge import LIMITS
 from .kernels import Kernel, Math, default_kernel
 from .lane import LaneError
-from .parts import Lost, Work, join, work_of
+from .parts import Lost, Work, few_groups, join, work_of
 from .plan import Plan, PlanError
 from .port import ExchangeError
 from .record import Journal, Recorder, gather
 from .rendezvous import Meeting, Wires, World, describe, package_hash
 from .request import Request, kernel_named
 from .staged import Staged, StagedCourse
-from .tasked import Tasked, TaskedCourse, few_groups, many_queues
+from .tasked import Tasked, TaskedCourse, many_queues
 from .whole import Layers, Model, model_of
 
 AnyWork = Union[Work, Staged, Tasked]
@@ -217,7 +217,8 @@ def _plans(asked: Request, world: World) -> list[AnyWork]:
             raise Fault("usage", f"plan {i}: {error}") from error
     if asked.backend == "nccl":
         try:
-            few_groups([work for work in works if isinstance(work, Tasked)], world.size)
+            tasked = [group for work in works if isinstance(work, Tasked) for group in work.groups()]
+            few_groups(tasked, world.size, "replay fewer plans at a time, or one")
         except PlanError as error:
             raise Fault("usage", str(error)) from error
     in_twos = next((i for i, work in enumerate(works) if work.in_twos), None)

@@ -20,11 +20,6 @@ from .tasks import Tasks
 from .whole import Layers
 
 
-# Process groups that a rank may be in over NCCL. Each is a communicator, with buffers of its own on the GPU, and has a
-# stream, of which a GPU has far fewer queues.
-MOST_GROUPS = 64
-
-
 class Tasked:
     """The work of a plan of tasks; as parts.Work."""
 
@@ -93,15 +88,3 @@ def many_queues(environment: MutableMapping[str, str]) -> None:
     """Before CUDA starts: gives a GPU as many queues as it may have, where the user has not said how many. Streams that
     share one wait for each other's messages, which may wait for what these are to compute."""
     environment.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-
-
-def few_groups(works: Sequence[Tasked], ranks: int) -> None:
-    """PlanError where any rank would be in more process groups than it may over NCCL. A replay makes those of all its
-    plans, each once."""
-    groups = {of for work in works for of in work.groups()}
-    number = [sum(rank in of for _, of in groups) for rank in range(ranks)]
-    most = max(number)
-    if most > MOST_GROUPS:
-        raise PlanError(
-            f"runs: rank {number.index(most)} sends and adds up in {most} process groups: over nccl a rank is in up to "
-            f"{MOST_GROUPS}: replay fewer plans at a time, or one of fewer runs, as of solve --take sequential")

@@ -42,7 +42,7 @@ class TestPipelineStage(SixRanks):
         """They are named before anything is sent; a step after one that failed is refused, and others go on."""
         spoilt = "an earlier step failed, "
         want = (
-            r"chunk 0: what is given: shape torch.Size\(\[9, 10\]\): want torch.Size\(\[5, 10\]\), as the pipeline",
+            r"chunk 0: what is given: shape torch.Size\(\[9, 10\]\): want torch.Size\(\[5, 10\]\), as the plan",
             spoilt, "chunk 0: what is given: dtype torch.float64: want torch.float32", spoilt,
             r"blocks\[1\]: its result: shape torch.Size\(\[5, 9\]\): want", spoilt,
             "blocks: 1: the stage has 2 layers", "$", "$", "$",

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import unittest
 import weakref
-from typing import Any, Iterator, Optional
+from typing import Any, Iterator, Optional, Sequence
 from unittest import mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -252,6 +252,22 @@ class TestManual(unittest.TestCase):
         said = self.said(self.example(2), {**plan, "devices": ["cpu"] * 2}, "p.plan.json")
         self.assertEqual(said[0], "")
         self.assertRegex(said[1], r"^loss (4|5)\.\d{3}\n$")
+
+    def test_several_tasks(self) -> None:
+        """The README's loss begins where a model that knows nothing does."""
+        def module(name: str, layers: int, seq_len: int, hidden: int, after: Sequence[str] = ()) -> dict[str, Any]:
+            shape = {"seq_len_tokens": seq_len, "hidden": hidden, "ffn": 64, "q_heads": 2}
+            return {"name": name, "layers": layers, "batch_samples": 4, "after": list(after), "shape": shape}
+
+        runs = [(0, 1, [1], [4]), (0, 1, [0, 1], [3, 1]), (1, 2, [0, 1], [1, 3])]
+        plan = {
+            "schema": "evenkeel.taskplan/v1", "dtype": "f32", "devices": [{"device": "cpu", "ranks": [[0, 1]]}],
+            "modules": [module("vision", 2, 5, 32), module("text", 2, 7, 16, ["vision"])],
+            "runs": [dict(zip(("module", "layers", "ranks", "samples"), run)) for run in runs],
+        }
+        said = self.said(self.example(3), plan, "t.plan.json")
+        self.assertRegex(said[0], r"^loss (4|5)\.\d{3}\n$")
+        self.assertEqual(said[0], said[1])
 
     def example(self, number: int = 0) -> str:
         with open(os.path.join(HERE, "..", "README.md"), encoding="utf-8") as file:
