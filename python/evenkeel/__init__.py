@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .batches import Batch, BatchPart, load_batch
     from .client import BatchPlan, Client, Group, Interval, ServeError
     from .closed import PHASES, Expected, expected
     from .executor import attention, begin_backward
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .tokens import positions, shard, unshard
 
 _PLACES = {
+    "batches": ("Batch", "BatchPart", "load_batch"),
     "client": ("BatchPlan", "Client", "Group", "Interval", "ServeError"),
     "closed": ("PHASES", "Expected", "expected"),
     "executor": ("attention", "begin_backward"),
@@ -43,11 +45,12 @@ _PLACES = {
 }
 
 __all__ = [
-    "PHASES", "SCHEMA", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2", "Group", "Interval",
-    "Kernel", "LaneError", "Math", "Meter", "Needed", "PipelineStage", "Plan", "PlanError", "Repeating", "Segment",
-    "ServeError", "Share", "Span", "SplitAttention", "TaskModule", "TaskRun", "TaskRuns", "TorchCPU", "TorchCudnn",
-    "TorchEfficient", "TorchFlash", "Trace", "attention", "begin_attention", "begin_backward", "expected",
-    "load_pipeline", "load_plan", "load_tasks", "positions", "shard", "unshard", "warm_up",
+    "PHASES", "SCHEMA", "Batch", "BatchPart", "BatchPlan", "Client", "ExchangeError", "Expected", "FlashAttention2",
+    "Group", "Interval", "Kernel", "LaneError", "Math", "Meter", "Needed", "PipelineStage", "Plan", "PlanError",
+    "Repeating", "Segment", "ServeError", "Share", "Span", "SplitAttention", "TaskModule", "TaskRun", "TaskRuns",
+    "TorchCPU", "TorchCudnn", "TorchEfficient", "TorchFlash", "Trace", "attention", "begin_attention",
+    "begin_backward", "expected", "load_batch", "load_pipeline", "load_plan", "load_tasks", "positions", "shard",
+    "unshard", "warm_up",
 ]
 __version__ = "0.1.0"
 

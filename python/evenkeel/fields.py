@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Iterator, Mapping
 
 from .plan import PlanError
 
@@ -37,3 +37,12 @@ def numbers(of: Mapping[str, Any], key: str, at: str, least: int) -> tuple[int, 
     if not isinstance(value, list) or not value or any(type(n) is not int or n < least for n in value):
         raise PlanError(f"{at}{key}: want a list of whole numbers from {least} on")
     return tuple(value)
+
+
+def nodes(of: Mapping[str, Any], key: str, at: str) -> Iterator[int]:
+    """Ranks of devices that are alike, which are listed by node."""
+    value = of.get(key)
+    if not isinstance(value, list):
+        raise PlanError(f"{at}{key}: want a list of nodes")
+    for i, node in enumerate(value):
+        yield from numbers({f"{key}[{i}]": node}, f"{key}[{i}]", at, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Iterable, Mapping, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, Mapping, NamedTuple, Optional, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -72,7 +72,7 @@ def load_tasks(source: Source) -> Tasks:
             raise PlanError(f"dtype: {document.get('dtype')!r}: want {', '.join(DTYPES)}; plans from before it was "
                             "written down are made again by solve --tasks")
         ranks = sorted(r for i, of in enumerate(fields.objects(document, "devices"))
-                       for r in _ranks_of(of, f"devices[{i}]."))
+                       for r in fields.nodes(of, "ranks", f"devices[{i}]."))
         if ranks != list(range(len(ranks))):
             raise PlanError("devices: want ranks from 0 on, each once")
         modules = [{**m, **_sized(m, f"modules[{i}].")} for i, m in enumerate(fields.objects(document, "modules"))]
@@ -80,14 +80,6 @@ def load_tasks(source: Source) -> Tasks:
         return tasks_of({**document, "job": job, "modules": modules, "ranks": [{"rank": r} for r in ranks]}, len(ranks))
 
     return opened(source, read)
-
-
-def _ranks_of(devices: Mapping[str, Any], at: str) -> Iterable[int]:
-    nodes = devices.get("ranks")
-    if not isinstance(nodes, list):
-        raise PlanError(f"{at}ranks: want a list of nodes")
-    for i, node in enumerate(nodes):
-        yield from fields.numbers({f"ranks[{i}]": node}, f"ranks[{i}]", at, 0)
 
 
 def _sized(module: Mapping[str, Any], at: str) -> dict[str, Any]:
