@@ -10,11 +10,11 @@ import (
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
 
-// USPSubset is what people do on mixed clusters when equal shares let fast
-// devices wait for slow ones: usp on a part of the cluster whose devices are
-// more alike. It takes the best of all choices of device types, and of as many
-// devices of every node as the smallest has. Ranks that are left out have
-// neither tokens nor a share of the states.
+// USPSubset is what people do when equal shares let fast devices wait for slow
+// ones, or a slow network all of them: usp on a part of the cluster. It takes the
+// best of all choices of device types, of as many devices of every node as the
+// smallest has and, where all devices are of one type, of the largest nodes. Ranks
+// that are left out have neither tokens nor a share of the states.
 type USPSubset struct{}
 
 // Name implements strategy.Strategy.
@@ -22,19 +22,19 @@ func (USPSubset) Name() string { return "usp-subset" }
 
 // Claims implements strategy.Strategy.
 func (USPSubset) Claims() strategy.Claims {
-	return strategy.Claims{Baseline: true, Doc: "usp on a part of the cluster: only some device types, or as many devices of every node as the smallest has"}
+	return strategy.Claims{Baseline: true, Doc: "usp on a part of the cluster: only some device types, as many devices of every node as the smallest has, or some nodes of one type"}
 }
 
-// Solve implements strategy.Strategy. On a cluster of one device type and equal nodes
-// there is no part to choose, nor where no part alone has laws of its links, and
-// the error is an *IllegalError.
+// Solve implements strategy.Strategy. On a single node of one device type there is no part
+// to choose, nor where no part alone has laws of its links, and the error is an
+// *IllegalError.
 func (s USPSubset) Solve(ctx context.Context, p *strategy.Problem, report func(strategy.Progress)) (strategy.Result, error) {
 	parts, unpriced := parts(p)
 	switch {
 	case len(parts) == 0 && unpriced != nil:
 		return strategy.Result{}, strategy.Illegal(s.Name(), "no part of the cluster can be priced alone: "+unpriced.Error())
 	case len(parts) == 0:
-		return strategy.Result{}, strategy.Illegal(s.Name(), "all devices are of one type and all nodes of one size, so nothing is left out")
+		return strategy.Result{}, strategy.Illegal(s.Name(), "all devices are of one type on a single node, so nothing is left out")
 	}
 	m, err := analytic.New(p)
 	if err != nil {
@@ -59,7 +59,7 @@ type clusterPart struct {
 // and without the whole. The error is a law that a part would need and nobody
 // measured; the others stay.
 func parts(p *strategy.Problem) (kept []clusterPart, unpriced error) {
-	for _, x := range append(partsByType(p), evenNodes(p)) {
+	for _, x := range slices.Concat(partsByType(p), []clusterPart{evenNodes(p)}, largestNodes(p)) {
 		same := func(o clusterPart) bool { return slices.Equal(o.ranks, x.ranks) }
 		if len(x.ranks) == len(p.Ranks) || slices.ContainsFunc(kept, same) {
 			continue
@@ -110,6 +110,23 @@ func partOf(p *strategy.Problem, types ...string) clusterPart {
 	}
 	x.name = fmt.Sprintf("%s (%d of %d ranks)", x.name, len(x.ranks), len(p.Ranks))
 	return x
+}
+
+// largestNodes is the largest node of devices of one type, the two largest, four and so on;
+// none where types differ.
+func largestNodes(p *strategy.Problem) []clusterPart {
+	if len(p.DeviceTypes()) > 1 {
+		return nil
+	}
+	nodes := p.NodeRanks()
+	slices.SortStableFunc(nodes, func(a, b []int) int { return len(b) - len(a) })
+	var all []clusterPart
+	for n := 1; n < len(nodes); n *= 2 {
+		x := clusterPart{ranks: slices.Sorted(slices.Values(slices.Concat(nodes[:n]...)))}
+		x.name = fmt.Sprintf("%d of %d nodes (%d of %d ranks)", n, len(nodes), len(x.ranks), len(p.Ranks))
+		all = append(all, x)
+	}
+	return all
 }
 
 // evenNodes is the first devices of every node, as many as the smallest has.
