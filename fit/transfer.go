@@ -63,9 +63,15 @@ const otherMaker = 4
 
 // distance is how unlike two devices are as homes of a kernel: their
 // generation, and in octaves the arithmetic and the memory traffic of one of
-// their units.
+// their units. Units of different makers are different things, of which a device
+// has more or fewer: there it is those of the whole device.
 func distance(a, b op.DeviceType) float64 {
-	unit := func(x float64, d op.DeviceType) float64 { return x / float64(max(1, d.Parallel)) }
+	unit := func(x float64, d op.DeviceType) float64 {
+		if !sameMaker(a, b) {
+			return x
+		}
+		return x / float64(max(1, d.Parallel))
+	}
 	octaves := func(x, y float64) float64 {
 		if !(x > 0) || !(y > 0) {
 			return 1
