@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Sequence, Union
 
 import torch
@@ -22,12 +23,34 @@ class Exchange:
     common."""
 
     def __init__(
-        self, run: int, rank: int, ranks: Sequence[int], group: ProcessGroup, dtype: torch.dtype
+        self, run: int, rank: int, ranks: Sequence[int], group: ProcessGroup, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """dtype: in which gradients travel that are in no wider one."""
+        """dtype: in which gradients travel that are in no wider one. device: where they are."""
         self._name, self._rank, self._ranks = f"gradients of run {run}", ranks.index(rank), ranks
-        self._group, self._dtype = group, dtype
+        self._group, self._dtype, self._device = group, dtype, device
         self._calls: list[tuple[Key, Call, Tensor]] = []
+
+    def alike(self, said: str) -> bool:
+        """Whether all ranks say the same."""
+        n = int.from_bytes(hashlib.sha256(said.encode()).digest()[:7], "big")
+        most_least = torch.tensor([n, -n], device=self._device)
+        with named(self._name, self._ranks):
+            try:
+                dist.all_reduce(most_least, dist.ReduceOp.MAX, group=self._group)
+            except RuntimeError as error:
+                what = _with_others(self._rank, len(self._ranks), "which parameters there are")
+                raise undelivered(what, error) from error
+        return bool(most_least[0] == -most_least[1])
+
+    def spread(self, x: Tensor) -> None:
+        """Gives all ranks what the first one has of a contiguous tensor, whose bytes travel: gloo of older releases does
+        not know every precision."""
+        what = _with_others(self._rank, len(self._ranks), "parameters")
+        with named(self._name, self._ranks):
+            try:
+                dist.broadcast(x.view(-1).view(torch.uint8), self._ranks[0], group=self._group)
+            except RuntimeError as error:
+                raise undelivered(what, error) from error
 
     def post(self, key: Key, grads: Sequence[Tensor]) -> None:
         """Those of a layer, or of what else the module has, leave in one piece."""

@@ -144,7 +144,8 @@ def named(name: str, ranks: Sequence[int]) -> Iterator[None]:
         yield
     except (ExchangeError, LaneError) as error:
         listed = ", ".join(map(str, ranks))
-        raise type(error)(f"{name}, whose ranks 0 to {len(ranks) - 1} are those of the run {listed}: {error}") from error
+        raise type(error)(f"{name}, whose ranks 0 to {len(ranks) - 1} are those of the run {listed}: "
+                          f"{error}") from error
 
 
 def work_of(
@@ -172,8 +173,8 @@ def work_of(
 
 
 def few_groups(groups: Sequence[Members], ranks: int, way_out: str) -> None:
-    """PlanError where any rank would be in more process groups than it may over NCCL. groups: of runs of tasks. way_out:
-    what to do, before "of fewer runs"."""
+    """PlanError where any rank would be in more process groups than it may over NCCL. groups: of runs of tasks.
+    way_out: what to do, before "of fewer runs"."""
     number = [sum(rank in of for _, of in set(groups)) for rank in range(ranks)]
     most = max(number)
     if most > MOST_GROUPS:

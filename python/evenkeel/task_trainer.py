@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from . import exchange, fields, moves
 from .drawn import DTYPES
 from .exchange import Key
-from .graphs import Blocks, fitting
+from .graphs import Blocks, back, fitting
 from .parts import Members, carrying, few_groups, join
-from .port import ProcessGroup
 from .plan import PlanError, Source, opened
+from .port import ProcessGroup
 from .task_runs import Got, Runs
 from .tasks import SCHEMA, Link, Tasks, tasks_of
+
+
+Grads = list[Optional[Tensor]]  # of parameters, None of those that a pass does not come by
 
 
 class Needed(NamedTuple):
@@ -44,15 +47,21 @@ class TaskModule:
     other samples and modules; where its last layer is. A module whose results nobody needs has one.
     """
 
-    blocks: Union[Mapping[int, nn.Module], Sequence[nn.Module], nn.ModuleList]
+    blocks: Union[Mapping[int, nn.Module], Sequence[nn.Module], nn.ModuleList, nn.ModuleDict]
     enter: Optional[nn.Module] = None
     loss: Optional[nn.Module] = None
+
+    def block(self, layer: int) -> nn.Module:
+        """A layer's; a ModuleDict has its number as text. LookupError where there is none."""
+        block: nn.Module = self.blocks[str(layer)] if isinstance(self.blocks, nn.ModuleDict) else self.blocks[layer]
+        return block
 
 
 @dataclass(frozen=True)
 class TaskRun:
     """Layers of a module that a rank has, with its samples. first, last: whether the module's first layer is among
-    them, and its last one. ranks: those that have these layers too, each with samples of its own, itself included."""
+    them, and its last one. ranks: those that have these layers too, each with samples of its own, itself included;
+    group: their process group, None where it is one rank."""
 
     module: str
     layers: range
@@ -60,6 +69,7 @@ class TaskRun:
     first: bool
     last: bool
     ranks: tuple[int, ...]
+    group: ProcessGroup
 
 
 def load_tasks(source: Source) -> Tasks:
@@ -112,29 +122,62 @@ class TaskRuns:
         if where is not None:
             few_groups(groups, size, "take a plan")
         self._made = join(groups, rank, size, timeout_s, where)
-        self.tasks, self.runs = tasks, [_run_of(tasks, i, rank) for i in tasks.own(rank)]
+        self.tasks, self.runs = tasks, [_run_of(tasks, i, rank, self._made) for i in tasks.own(rank)]
         self._device = device
         self._work = _Training(tasks, rank, self._made, device)
-        self._failed = False
+        self._failed = self._alike = False
+
+    def spread(self, modules: Mapping[str, TaskModule]) -> None:
+        """Gives all ranks that have the same layers the parameters and buffers of the lowest of them: before the first
+        step, where they were not drawn alike. Every rank calls it."""
+        self._fit(modules)
+        self._work.spread(modules)
+
+    def close(self) -> None:
+        """Ends the process groups, which have threads and connections. Every rank calls it, before it makes others for
+        another plan."""
+        for group in {id(g): g for g in self._made.values() if g is not None}.values():
+            dist.destroy_process_group(group)
+        self._made = {}
 
     def step(self, modules: Mapping[str, TaskModule]) -> Tensor:
         """All passes of a step, forward and backward, of modules by their names: as many as the rank has runs of. Every
         rank calls it. To the gradients of their parameters is added that of the sum of all losses, of all samples of
-        the batch: ranks that have the same layers get the same. A parameter that several modules have gets of each
-        what is of the samples that this rank has there.
+        the batch: ranks that have the same layers get the same. A parameter that several parts of modules have gets
+        what is of those that this rank has.
 
         Returns by module, in the plan's order, the sum of the losses of this rank's samples: added up over all ranks
-        they are what is differentiated. Raises ValueError for modules, results and losses that do not fit. What a step
-        has begun that failed cannot be ended: the next one raises RuntimeError.
+        they are what is differentiated. Raises ValueError for modules, results and losses that do not fit; before the
+        first step on all ranks of a run, where their parameters differ. What a step has begun that failed cannot be
+        ended: the next one raises RuntimeError.
         """
         if self._failed:
             raise RuntimeError("an earlier step failed, and messages of it may be under way: begin anew, in processes "
                                "of their own")
-        self._fit(modules)
+        self._agree(modules)
         self._failed = True
         losses = self._work.train(modules)
         self._failed = False
         return losses
+
+    def _agree(self, modules: Mapping[str, TaskModule]) -> None:
+        """_fit, of which all ranks of a run hear the first time, and of parameters that differ among them."""
+        try:
+            self._fit(modules)
+        except ValueError:
+            if not self._alike:
+                self._work.unlike(None)
+            raise
+        if not self._alike:
+            for i in self._work.unlike(modules):
+                run = self.tasks.runs[i]
+                layers = _listed(range(run.first, run.first + run.layers))
+                raise ValueError(
+                    f"modules[{self.tasks.module(i).name!r}]: ranks {', '.join(map(str, run.ranks))}, which all have its "
+                    f"layers {layers}, differ in their parameters or one of them has not all it needs: want the same "
+                    "names, shapes, dtypes, requires_grad and values in one order; spread() gives all those of the "
+                    "first")
+        self._alike = True
 
     def _fit(self, modules: Mapping[str, TaskModule]) -> None:
         """ValueError for what a rank needs and has not."""
@@ -144,22 +187,44 @@ class TaskRuns:
             if run.module not in modules:
                 raise ValueError(f"{at}: missing: the rank has its layers {_listed(run.layers)}")
             of = modules[run.module]
+            if not isinstance(of, TaskModule):
+                raise ValueError(f"{at}: {type(of).__name__}: want a TaskModule")
             for i in run.layers:
                 try:
-                    _parameters(of.blocks[i], f"{at}.blocks[{i}]")
+                    block = of.block(i)
                 except LookupError:
                     raise ValueError(f"{at}.blocks: have no {i}: the rank has layers {_listed(run.layers)}") from None
+                _parameters(block, f"{at}.blocks[{i}]")
             if run.first:
                 _parameters(of.enter, f"{at}.enter")
             if run.last and (of.loss is not None or run.module not in needed):
                 _parameters(of.loss, f"{at}.loss")
 
 
-def _run_of(tasks: Tasks, i: int, rank: int) -> TaskRun:
-    run, ends = tasks.runs[i], tasks.ends(i)
+def _run_of(tasks: Tasks, i: int, rank: int, groups: Mapping[Members, ProcessGroup]) -> TaskRun:
+    run, (first, last) = tasks.runs[i], tasks.ends(i)
     share = run.share(rank)
-    return TaskRun(tasks.module(i).name, range(run.first, run.first + run.layers), range(share.start, share.end), *ends,
-                   run.ranks)
+    return TaskRun(tasks.module(i).name, range(run.first, run.first + run.layers), range(share.start, share.end), first,
+                   last, run.ranks, groups.get((exchange.GROUP, run.ranks)))
+
+
+def _parts(tasks: Tasks, i: int, modules: Mapping[str, TaskModule]) -> list[Optional[nn.Module]]:
+    """All that a run's ranks have of its module."""
+    run, of, (first, last) = tasks.runs[i], modules[tasks.module(i).name], tasks.ends(i)
+    blocks: list[Optional[nn.Module]] = [of.block(n) for n in range(run.first, run.first + run.layers)]
+    return blocks + [of.enter] * first + [of.loss] * last
+
+
+def _signature(parts: Sequence[Optional[nn.Module]]) -> str:
+    """What ranks that add up gradients have alike: parameters, and their bits."""
+    return repr([[(name, tuple(w.shape), str(w.dtype), w.requires_grad, _checksum(w))
+                  for name, w in part.named_parameters()] if part is not None else None for part in parts])
+
+
+def _checksum(w: Tensor) -> int:
+    """The sum of a tensor's elements as whole numbers, which is the same on any device."""
+    kind = {1: torch.int8, 2: torch.int16, 4: torch.int32}.get(w.element_size(), torch.int64)
+    return int(w.detach().contiguous().view(-1).view(kind).long().sum())
 
 
 def _listed(layers: range) -> str:
@@ -185,14 +250,28 @@ class _Training(Runs):
         super().__init__(tasks, rank, groups, device)
         self._rank, self._device = rank, device
 
+    def unlike(self, modules: Optional[Mapping[str, TaskModule]]) -> list[int]:
+        """The runs whose ranks do not have the same parameters, of those that several have; None has none."""
+        said = {i: "" if modules is None else _signature(_parts(self._tasks, i, modules)) for i in self._exchanges}
+        alike = {i: exchange.alike(said[i]) for i, exchange in self._exchanges.items()}
+        return [i for i, same in alike.items() if not same]
+
+    def spread(self, modules: Mapping[str, TaskModule]) -> None:
+        """Gives all ranks of a run the parameters and buffers of its first one."""
+        for i, exchange in self._exchanges.items():
+            for part in _parts(self._tasks, i, modules):
+                for x in (*part.parameters(), *part.buffers()) if part is not None else ():
+                    exchange.spread(x.detach())
+
     def train(self, modules: Mapping[str, TaskModule]) -> Tensor:
         """A step. Returns losses: see TaskRuns.step."""
         self._modules = [modules.get(m.name, TaskModule(())) for m in self._tasks.modules]
         self._losses = torch.zeros(len(self._modules), device=self._device)
         self._blocks: dict[int, Blocks] = {}  # of runs whose backward pass is to come
         self._entered: dict[int, tuple[Tensor, dict[Link, Tensor]]] = {}  # likewise, by a module's first run
-        self._lost: dict[int, tuple[Tensor, list[Tensor]]] = {}  # gradients of results and of the loss's parameters
-        self._weights: dict[tuple[int, Key], list[nn.Parameter]] = {}
+        self._lost: dict[int, tuple[Tensor, Grads]] = {}  # of a result, and of the loss's parameters
+        # Of what is being added up, parameters, and whether this rank has found a gradient of each.
+        self._weights: dict[tuple[int, Key], list[tuple[nn.Parameter, bool]]] = {}
         self.step()
         return self._losses
 
@@ -216,13 +295,15 @@ class _Training(Runs):
 
     def forward(self, i: int, x: Tensor) -> Tensor:
         """See Runs."""
-        run, of = self._tasks.runs[i], self._modules[self._tasks.runs[i].module].blocks
-        blocks = [of[n] for n in range(run.first, run.first + run.layers)]
+        run = self._tasks.runs[i]
+        name, of = self._tasks.module(i).name, self._modules[run.module]
+        blocks = [of.block(n) for n in range(run.first, run.first + run.layers)]
 
         def around(n: int, backward: Callable[[], None]) -> None:
             self._learned(i, run.first + n, blocks[n], backward)
 
-        through = self._blocks[i] = Blocks(blocks, run.layers if self._tasks.recompute else 0, around)
+        through = self._blocks[i] = Blocks(blocks, run.layers if self._tasks.recompute else 0, around,
+                                           lambda n: f"modules[{name!r}].blocks[{run.first + n}]")
         return through.forward(self._by_sample(i, x)).flatten(0, 1)
 
     def ended(self, i: int, y: Tensor) -> None:
@@ -234,9 +315,10 @@ class _Training(Runs):
         leaf = self._by_sample(i, y).detach().requires_grad_()
         value = loss(self._samples(i), leaf)
         if not isinstance(value, Tensor) or value.dim():
-            raise ValueError(f"modules[{of.name!r}].loss: its result: want a tensor of one number")
+            raise ValueError(f"modules[{of.name!r}].loss: its result: want a tensor without dimensions, the sum of the "
+                             "samples' losses")
         weights = _parameters(loss, "loss")
-        grads = _found(weights, partial(_back, value))
+        grads = _found(weights, partial(back, value))
         self._lost[i] = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad, grads
         self._losses[m] += value.detach()
 
@@ -263,14 +345,17 @@ class _Training(Runs):
         x, leaves = self._entered.pop(i)
         enter = self._modules[self._tasks.runs[i].module].enter
         assert enter is not None
-        self._learned(i, "what enters", enter, partial(_back, x, self._by_sample(i, dx)))
+        self._learned(i, "what enters", enter, partial(back, x, self._by_sample(i, dx)))
         return lambda link: _gradient(leaves[link]).flatten(0, 1)
 
     def summed(self, i: int, key: Key, flat: Tensor) -> None:
         """See Runs."""
         weights = self._weights.pop((i, key))
-        for w, grad in zip(weights, flat.split([w.numel() for w in weights])):
-            _add(w, grad.view_as(w).to(w.dtype))
+        apart = len({w.dtype for w, _ in weights}) > 1  # a view of one would keep all the others' copies, too
+        *grads, found = flat.split([*(w.numel() for w, _ in weights), len(weights)])
+        for (w, own), grad, n in zip(weights, grads, found):
+            if own or bool(n):  # else no rank has any, and an optimizer passes it over, as on one device
+                _add(w, grad.view_as(w).to(w.dtype, copy=apart))
 
     def _learned(self, i: int, key: Key, of: nn.Module, backward: Callable[[], None]) -> None:
         """Runs a backward pass of some parameters."""
@@ -280,14 +365,18 @@ class _Training(Runs):
         else:
             backward()
 
-    def _give_up(self, i: int, key: Key, weights: list[nn.Parameter], grads: list[Tensor]) -> None:
+    def _give_up(self, i: int, key: Key, weights: list[nn.Parameter], grads: Grads) -> None:
         """What was found of parameters is added up among a run's ranks, if it has several."""
         if i not in self._exchanges:
             for w, grad in zip(weights, grads):
-                _add(w, grad)
+                if grad is not None:
+                    _add(w, grad)
         elif weights:
-            self._weights[i, key] = weights
-            self._exchanges[i].post(key, grads)
+            own = [grad is not None for grad in grads]
+            self._weights[i, key] = list(zip(weights, own))
+            found = torch.tensor(own, dtype=weights[0].dtype, device=self._device)
+            all_of = [torch.zeros_like(w) if grad is None else grad for w, grad in zip(weights, grads)]
+            self._exchanges[i].post(key, [*all_of, found])
 
     def _samples(self, i: int) -> range:
         share = self._tasks.runs[i].share(self._rank)
@@ -297,23 +386,21 @@ class _Training(Runs):
         return x.reshape(-1, self._tasks.module(i).seq_len, x.shape[-1])
 
 
-def _found(weights: list[nn.Parameter], backward: Callable[[], None]) -> list[Tensor]:
+def _found(weights: list[nn.Parameter], backward: Callable[[], None]) -> Grads:
     """What a backward pass finds of parameters, whose gradients stay what they were."""
     had = [w.grad for w in weights]
     try:
         for w in weights:
             w.grad = None
         backward()
-        return [_gradient(w) for w in weights]
+        grads = [w.grad for w in weights]
+        if any(grad is not None and grad.is_sparse for grad in grads):
+            raise ValueError("a sparse gradient: want dense ones of what several ranks have, as of "
+                             "Embedding(sparse=False)")
+        return grads
     finally:
         for w, grad in zip(weights, had):
             w.grad = grad
-
-
-def _back(y: Tensor, dy: Optional[Tensor] = None) -> None:
-    """A backward pass from y, if it is of anything that has gradients."""
-    if y.requires_grad:
-        torch.autograd.backward(y, dy)
 
 
 def _gradient(x: Tensor) -> Tensor:

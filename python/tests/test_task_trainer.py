@@ -54,9 +54,11 @@ class TestTaskRuns(SixRanks):
             (r"modules\['a'\].loss: int: " + module, "$"),
             (r"modules\['b'\].enter: its result: shape torch.Size\(\[3, 3, 8\]\): want torch.Size\(\[3, 2, 8\]\)", spoilt),
             (r"modules\['b'\].enter: its result: dtype torch.float64: want torch.float32", spoilt),
-            (r"blocks\[0\]: its result: shape", spoilt),
-            (r"modules\['b'\].loss: its result: want a tensor of one number", spoilt),
-            (r"modules\['b'\].loss: its result: want a tensor of one number", spoilt), ("$", "$"), ("$", "$"),
+            (r"modules\['b'\].blocks\[0\]: its result: shape", spoilt),
+            (r"modules\['a'\].blocks\[1\]: its result: tuple: want a tensor", spoilt),
+            (r"modules\['b'\].loss: its result: want a tensor without dimensions", spoilt),
+            (r"modules\['b'\].loss: its result: want a tensor without dimensions", spoilt),
+            ("$", "$"), ("$", "$"), (r"modules\['b'\]: Linear: want a TaskModule", "$"), ("$", "$"),
         )
         said = self.answers(1, "failing")[0]
         self.assertEqual(len(said), 2 * len(want))
@@ -65,7 +67,59 @@ class TestTaskRuns(SixRanks):
 
     def test_too_few_ranks(self) -> None:
         for said in self.answers(6, "too_few"):
-            self.assertEqual(said, "tasks: have rank 8, and the process group 6 ranks")
+            self.assertEqual(said, "tasks: have rank 6, and the process group 6 ranks")
+
+    def test_too_many_process_groups(self) -> None:
+        """Over NCCL, of a chain of runs."""
+        for said in self.answers(6, "chained", 40):
+            self.assertRegex(said, "^PlanError: runs: rank 0 sends and adds up in 78 process groups: .*: take a plan of "
+                                   "fewer runs, as of solve --take sequential$")
+
+    def test_ranks_that_are_not_alike(self) -> None:
+        """All ranks of a run hear of it before anything is sent; spread makes values alike, and nothing else."""
+        differ = r"^modules\['b'\]: ranks 0, 1, which all have its layers 0, differ in their parameters or one of them "
+        for how in ("order", "frozen", "value", "loss", "size"):
+            for said in self.answers(2, "differing", how, False):
+                self.assertRegex(said, differ, how)
+        for said in self.answers(2, "differing", "value", True):
+            self.assertEqual(said, "")
+        mine, other = self.answers(2, "differing", "missing", False)
+        self.assertRegex(mine, differ)
+        self.assertRegex(other, r"^modules\['b'\].blocks: have no 0: the rank has layers 0$")
+
+    def test_parameters_that_nobody_uses(self) -> None:
+        """Have no gradient, on however many ranks, which an optimizer would take for zero."""
+        for ranks in (1, 2):
+            for unused, used in self.answers(ranks, "used", ranks):
+                self.assertEqual((unused, used), ([True, True], [False, False]))
+
+    def test_precision_of_backward_passes(self) -> None:
+        """Is that of the forward passes, within autocast too."""
+        self.assertEqual(self.answers(1, "islands"), [0.0])
+
+    def test_gradients_in_a_wider_precision(self) -> None:
+        """Than that of what travels between modules: of float16, sums beyond 65504; and parts of one precision do not
+        keep those of others."""
+        for off, kept, alone in self.answers(2, "wide"):
+            self.assertLess(off, 1e-6)
+            self.assertEqual(kept, alone)
+
+    def test_blocks_without_a_graph(self) -> None:
+        """Those that compute without gradients, or whose result is not of their input, let through none."""
+        for how in ("frozen", "ignoring"):
+            for again in (False, True):
+                for before, own in self.answers(2, "cut_off", how, again):
+                    self.assertEqual((before, own), (0.0, how == "ignoring"), f"{how}, {again}")
+
+    def test_what_is_given_away_stays_as_it_is(self) -> None:
+        """Until the step is over; it has no graph; and results leave before a loss of them is computed."""
+        for changed, graphs, order in self.answers(6, "given", spread()):
+            self.assertEqual((changed, graphs), (0, 0))
+            self.assertNotIn("loss give", order)
+
+    def test_what_is_computed_again(self) -> None:
+        """Is computed without a graph first; losses have none."""
+        self.assertEqual(self.answers(1, "computed")[0], [[[True] * 2, [False] * 2 + [True] * 2], False])
 
 
 class TestLost(unittest.TestCase):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import os
 from typing import Any, Mapping, Optional
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 import evenkeel
+from evenkeel import task_trainer
 from evenkeel.drawn import DTYPES
+from evenkeel.moves import Move
 from evenkeel.tasks import Tasks
 from task_plans import Document, document, model, module, random_tasks
 
@@ -153,8 +156,7 @@ def trained(
     work = runs._work
     left = [len(x) for x in (work._blocks, work._entered, work._lost, work._weights)] if rank < ranks else []
     left += [len(m._mail._coming) + len(m._mail._going) for m in work._moves.values() if m._mail is not None]
-    for group in {id(g): g for g in runs._made.values() if g is not None}.values():
-        dist.destroy_process_group(group)
+    runs.close()
     return {"worst": worst, "strangers": strangers, "left": sum(left), "runs": len(runs.runs)}
 
 
@@ -239,10 +241,12 @@ def failing(rank: int, groups: Any) -> list[str]:
         lambda m: setattr(m["b"], "enter", Wrong(lambda *_: torch.zeros(3, 3, 8))),
         lambda m: setattr(m["b"], "enter", Wrong(lambda *_: torch.zeros(3, 2, 8).double())),
         lambda m: setattr(m["b"], "blocks", [Wrong(lambda x: x[:, :1])]),
+        lambda m: setattr(m["a"], "blocks", [m["a"].blocks[0], Wrong(lambda x: (x,))]),
         lambda m: setattr(m["b"], "loss", Wrong(lambda *_: 3.0)),
         lambda m: setattr(m["b"], "loss", Wrong(lambda _, y: y)),
         lambda m: setattr(m["b"], "loss", Wrong(lambda *_: torch.zeros(()))),
-        lambda m: setattr(m["a"], "loss", None),
+        lambda m: setattr(m["a"], "loss", None), lambda m: m.update(b=nn.Linear(8, 8)),
+        lambda m: setattr(m["a"], "blocks", nn.ModuleDict({"0": m["a"].blocks[0], "1": m["a"].blocks[1]})),
     ):
         runs = evenkeel.TaskRuns(tasks)
         modules = modules_of(tasks, True)
@@ -273,11 +277,14 @@ def left_alone(rank: int, groups: Any, back: bool) -> str:
             os._exit(9)
 
     class Last(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return Dying.apply(x)
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
 
-    if rank == 1:
-        modules["b"].blocks = [Last()]
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(Dying.apply(x) if rank else x)
+
+    modules["b"].blocks = [Last(modules["b"].blocks[0])]
     try:
         runs.step(modules)
     except RuntimeError as error:
@@ -289,7 +296,220 @@ def too_few(rank: int, groups: Any) -> str:
     """What is said of a plan for more ranks than there are."""
     try:
         evenkeel.TaskRuns(evenkeel.load_tasks(solved(document(
-            9, [module("a", 1, 9, 1, model(8, 8, (1, 1, 8)))], [(0, 1, {r: 1 for r in range(9)})]))))
+            7, [module("a", 1, 7, 1, model(8, 8, (1, 1, 8)))], [(0, 1, {r: 1 for r in range(7)})]))))
     except ValueError as error:
         return str(error)
     return ""
+
+
+def chained(rank: int, groups: Any, n: int) -> str:
+    """What is said over NCCL of a plan of n runs, in turns on two ranks."""
+    of = module("a", n, 2, 4, model(8, 8, (1, 1, 8)))
+    tasks = evenkeel.load_tasks(solved(document(2, [of], [(0, 1, {i % 2: 2}) for i in range(n)])))
+    with mock.patch.object(task_trainer, "carrying", return_value=torch.device("cpu")):
+        try:
+            evenkeel.TaskRuns(tasks)
+        except ValueError as error:
+            return f"{type(error).__name__}: {error}"
+    return ""
+
+
+class Two(nn.Module):
+    """Parameters of one shape in one order or the other."""
+
+    def __init__(self, turned: bool) -> None:
+        super().__init__()
+        for name in ("p", "q")[::-1 if turned else 1]:
+            setattr(self, name, nn.Parameter(torch.ones(8)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.p + self.q
+
+
+def differing(rank: int, groups: Any, how: str, spread: bool) -> str:
+    """What a rank hears of a module b whose ranks do not have the same; spread: after they were given the same."""
+    tasks = evenkeel.load_tasks(solved(chain(2)))
+    runs, modules = evenkeel.TaskRuns(tasks), modules_of(tasks, True)
+    b = modules["b"]
+    b.blocks = [Two(how == "order" and rank == 1)]
+    if how == "frozen":
+        b.blocks[0].p.requires_grad_(rank == 1)
+    if how == "value" and rank == 1:
+        with torch.no_grad():
+            b.blocks[0].p[3] = 7
+            b.loss.head.bias += 1
+    if how == "size" and rank < 2:
+        b.blocks[0].q = nn.Parameter(torch.ones(8 - 7 * rank))
+    if how == "loss" and rank == 1:
+        b.loss.head.weight.requires_grad_(False)
+    if how == "missing" and rank == 1:
+        b.blocks = []
+    try:
+        if spread:
+            runs.spread(modules)
+        runs.step(modules)
+    except ValueError as error:
+        return str(error)
+    finally:
+        runs.close()
+    return "" if float(b.blocks[0].p.detach().sum()) == 8 else "other values than the first rank's"
+
+
+def used(rank: int, groups: Any, ranks: int) -> Optional[list[list[bool]]]:
+    """Of a block and a loss on all ranks, whether a parameter that nobody uses has no gradient, and one that all do."""
+    tasks = evenkeel.load_tasks(solved(chain(ranks)))
+    runs, modules = evenkeel.TaskRuns(tasks), modules_of(tasks, True)
+    b = modules["b"]
+    b.loss.spare = nn.Parameter(torch.ones(2))
+    runs.step(modules)
+    runs.close()
+    return [[b.blocks[0].unused.grad is None, b.loss.spare.grad is None],
+            [b.blocks[0].mix.grad is None, b.loss.head.bias.grad is None]] if rank < ranks else None
+
+
+class Given(nn.Module):
+    """What enters, as it is."""
+
+    def __init__(self, data: Tensor) -> None:
+        super().__init__()
+        self.data = data
+
+    def forward(self, samples: range, needed: Any) -> Tensor:
+        return self.data[list(samples)]
+
+
+class Summed(nn.Module):
+    """So many times the sum of a result."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__()
+        self.times = times
+
+    def forward(self, samples: range, y: Tensor) -> Tensor:
+        return (y.float() * self.times).square().sum() if self.times == 1 else (y.float() * self.times).sum()
+
+
+def lone(ranks: int, dtype: str = "f32", again: bool = False) -> Tasks:
+    """A module of one layer and three samples on a rank or two."""
+    of = [module("a", 1, 3, 4, model(8, 8, (1, 1, 8)))]
+    return evenkeel.load_tasks(solved(document(ranks, of, [(0, 1, {0: 1, 1: 2} if ranks > 1 else {0: 3})], dtype, again)))
+
+
+def islands(rank: int, groups: Any) -> Optional[float]:
+    """How far the gradient of a layer that computes in float32 within autocast is from what it is without a plan."""
+    runs = evenkeel.TaskRuns(lone(1))
+    if rank:
+        return None
+    torch.manual_seed(1)
+    data = torch.randn(3, 4, 8)
+
+    class Island(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.autocast("cpu", enabled=False):
+                return super().forward(x)
+
+    layer = Island(8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        runs.step({"a": evenkeel.TaskModule([layer], Given(data), Summed(1))})
+    got, layer.weight.grad = layer.weight.grad, None
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = Summed(1)(range(3), layer(data))
+    loss.backward()
+    return float((got - layer.weight.grad).norm())
+
+
+def wide(rank: int, groups: Any) -> Optional[list[float]]:
+    """Of a float16 plan how far the gradient of a float32 parameter is off, of what a float16 one has beside it; and
+    the bytes that the gradient of this one keeps, and those it has."""
+    runs = evenkeel.TaskRuns(lone(2, "f16"))
+    torch.manual_seed(0)
+    data = torch.randn(3, 4, 8).half()
+
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.of, self.small = nn.Linear(8, 8), nn.Parameter(torch.ones(8).half())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return (x.float() + self.of(x.float())).half() + self.small * 0
+
+    layer, loss = Mixed(), Summed(16384.0)
+    loss(range(3), layer(data)).backward()
+    want, layer.of.bias.grad, layer.of.weight.grad, layer.small.grad = layer.of.bias.grad, None, None, None
+    runs.step({"a": evenkeel.TaskModule([layer], Given(data), loss)})
+    runs.close()
+    if rank > 1:
+        return None
+    grad = layer.small.grad
+    return [float((layer.of.bias.grad - want).norm() / want.norm()), float(grad.storage().nbytes()),
+            float(grad.numel() * grad.element_size())]
+
+
+def cut_off(rank: int, groups: Any, how: str, again: bool) -> Optional[list[Any]]:
+    """Of a last module that lets no gradient through, the gradients before it, and whether it has any itself."""
+    tasks = evenkeel.load_tasks(solved(chain(2, again)))
+    runs, modules = evenkeel.TaskRuns(tasks), modules_of(tasks, False)
+
+    class Frozen(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return super().forward(x)
+
+    class Ignoring(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm.bias.expand_as(x)
+
+    torch.manual_seed(0)
+    last = (Frozen if how == "frozen" else Ignoring)(8, 2)
+    modules["b"].blocks = [last]
+    runs.step(modules)
+    runs.close()
+    if rank > 1:
+        return None
+    before = modules["a"].blocks[0].mix.grad if not rank else modules["b"].enter.own.weight.grad
+    return [float(before.norm()), last.norm.bias.grad is not None]
+
+
+def given(rank: int, groups: Any, of: Document) -> list[Any]:
+    """Of a step, how many tensors that were given to others had changed at its end, and how many had a graph; and the
+    order in which they were given and losses computed, by twos."""
+    tasks = evenkeel.load_tasks(solved(of))
+    runs, modules = evenkeel.TaskRuns(tasks), modules_of(tasks, True)
+    seen: list[tuple[Tensor, Tensor]] = []
+    order: list[str] = []
+    give = Move.give
+
+    def noted(move: Move, x: Tensor) -> None:
+        seen.append((x, x.detach().clone()))
+        order.append("give")
+        give(move, x)
+
+    for i in (i for i, run in enumerate(runs.runs) if run.last):
+        later = [x for x in tasks.links if tasks.module(x.source).name == runs.runs[i].module]
+        if later:
+            modules[runs.runs[i].module].loss.register_forward_pre_hook(lambda *_: order.append("loss"))
+    with mock.patch.object(Move, "give", noted):
+        runs.step(modules)
+    runs.close()
+    forward = order[:1 + max((i for i, x in enumerate(order) if x == "loss"), default=-1)]
+    pairs = ["loss give" for i, x in enumerate(forward) if x == "loss" and (not i or forward[i - 1] != "give")]
+    return [sum(not torch.equal(x, was) for x, was in seen), sum(x.requires_grad for x, _ in seen), pairs]
+
+
+def computed(rank: int, groups: Any) -> Optional[list[Any]]:
+    """With and without recomputation, whether each call of a block has a graph; and whether losses have one."""
+    out = []
+    for again in (False, True):
+        calls: list[bool] = []
+
+        class Noting(nn.Module):
+            def forward(self, x: Tensor) -> Tensor:
+                calls.append(torch.is_grad_enabled())
+                return x * 2
+
+        tasks = evenkeel.load_tasks(solved(chain(1, again)))
+        runs, modules = evenkeel.TaskRuns(tasks), modules_of(tasks, False)
+        modules["a"].blocks = [Noting(), Noting()]
+        losses = runs.step(modules)
+        out.append(calls)
+    return None if rank else [out, losses.requires_grad]
