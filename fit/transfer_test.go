@@ -263,6 +263,7 @@ func TestDonorsOfOneMaker(t *testing.T) {
 		{h100, b200, []Donor{gemm(b60), gemm(b200)}, otherArchWidth},
 		{h100, b60, []Donor{gemm(b60)}, otherMakerWidth},
 		{mi300, mi210, []Donor{gemm(b60), gemm(h100), gemm(mi210)}, otherArchWidth},
+		{mi300, h100, []Donor{gemm(b60), gemm(h100)}, otherMakerWidth}, // of B60's units, 20, each is as one of its 304
 		{b60, h100, []Donor{gemm(h100), gemm(b200)}, otherMakerWidth},
 	} {
 		got := nearestDonor(c.among, s, c.to)

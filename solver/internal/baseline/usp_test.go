@@ -133,10 +133,12 @@ func TestPartsOfACluster(t *testing.T) {
 		want    []string
 	}{
 		{"1x4 fast", nil},
-		{"2x4 fast", nil},
+		{"2x4 fast", []string{"[0 1 2 3]"}},
+		{"1x1 fast + 5x2 fast", []string{"[0 1 3 5 7 9]", "[1 2]", "[1 2 3 4]", "[1 2 3 4 5 6 7 8]"}},
+		{"2x2 fast + 2x2 slow", []string{"[0 1 2 3]", "[4 5 6 7]"}},
 		{"1x2 fast + 1x2 slow", []string{"[0 1]", "[2 3]"}},
 		{"1x(2 fast + 2 slow)", []string{"[0 1]", "[2 3]"}},
-		{"1x4 fast + 1x2 fast", []string{"[0 1 4 5]"}},
+		{"1x4 fast + 1x2 fast", []string{"[0 1 4 5]", "[0 1 2 3]"}},
 		{"1x3 fast + 1x1 slow", []string{"[0 1 2]", "[3]", "[0 3]"}},
 		{"1x1 fast + 1x1 slow + 1x1 third", []string{"[0]", "[1]", "[0 1]", "[2]", "[0 2]", "[1 2]"}},
 	} {
