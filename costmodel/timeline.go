@@ -17,7 +17,8 @@ type Hop struct {
 
 // drawTimeline draws each stage once, at the time it first happens: of the
 // layers the first forward and, in the backward pass, the last layer's. The
-// others look the same and would only make the file long. All micro-batches run
+// others look the same and would only make the file long: a span of every rank stands for
+// all of them, computing or not. All micro-batches run
 // through a stage before any does the next, which changes no sum; of those in twos the
 // first two are drawn, and of an odd number the last.
 func (s *sim) drawTimeline() {
@@ -27,14 +28,19 @@ func (s *sim) drawTimeline() {
 		switch g.what {
 		case linearForward:
 			s.drawLayer(&g.layers[0], "forward", at)
+			s.drawMore(g.times, "forward", at, g.length)
 		case recompute:
 			// A layer's backward pass follows its own recomputation.
 			recomputes = true
 			s.drawLayer(&g.layers[0], "recompute", at)
 			s.drawLayer(&g.layers[1], "backward", at+g.length)
+			if len(s.rounds()) == 1 { // else the other round's recomputation is drawn among these
+				s.drawMore(g.times, "recompute and backward", at, g.length+g.layers[1].length)
+			}
 		case linearBackward:
 			if !recomputes {
 				s.drawLayer(&g.layers[1], "backward", at)
+				s.drawMore(g.times, "backward", at, g.length)
 			}
 		case gradientSync:
 			s.drawSync(g, at)
@@ -47,6 +53,21 @@ func (s *sim) drawTimeline() {
 		for _, e := range s.rounds()[0].layers[dir].criticalPath() {
 			s.path = append(s.path, Hop{pass, s.seats[e.seat].rank, s.eventName(e, pass), e.start, e.end})
 		}
+	}
+}
+
+// drawMore draws what a layer stands for that is drawn at `at`: all but itself, of so many
+// that take as long.
+func (s *sim) drawMore(times float64, pass string, at, length units.Seconds) {
+	if times <= 1 {
+		return
+	}
+	layers := "layers"
+	if times == 2 {
+		layers = "layer"
+	}
+	for _, a := range s.seats {
+		s.span(a.rank, "compute", fmt.Sprintf("%g more %s %s, like the one before", times-1, layers, pass), at+length, at+units.Seconds(times)*length)
 	}
 }
 
