@@ -91,10 +91,19 @@ func interval(s costmodel.Spread) string {
 	return fmt.Sprintf("%s..%s", strings.TrimSuffix(signed(s.Lo-1), " %"), signed(s.Hi-1))
 }
 
-// estimate prints a time with half its 90 % interval: "3.42 s +- 4.0 %".
+// estimate prints a time with half its 90 % interval, "3.42 s +- 4.0 %", or with both sides
+// of one that is lopsided, "1.25 s -54..+217 %".
 func estimate(e costmodel.Estimate) string {
+	less, more := float64(e.Lo/e.Mid-1), float64(e.Hi/e.Mid-1)
+	if more+less > lopsided || more+less < -lopsided {
+		return fmt.Sprintf("%s %s", seconds(e.Mid), interval(costmodel.Spread{Lo: 1 + less, Hi: 1 + more}))
+	}
 	return fmt.Sprintf("%s +- %s", seconds(e.Mid), units.Percent(e.Spread()))
 }
+
+// lopsided is by how much of a time the sides of an interval may differ before half its width
+// says too little of either.
+const lopsided = 0.1
 
 // seconds prints a time; one that is not a number has nothing to show.
 func seconds(s units.Seconds) string {

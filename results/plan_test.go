@@ -350,3 +350,19 @@ func TestTimeBar(t *testing.T) {
 		}
 	}
 }
+
+// TestIntervalsOfTimes: half the width where the sides are alike, each side where they are not.
+func TestIntervalsOfTimes(t *testing.T) {
+	for want, e := range map[string]costmodel.Estimate{
+		"2 s +- 10 %":        {Lo: 1.8, Mid: 2, Hi: 2.2},
+		"2 s +- 20 %":        {Lo: 1.69, Mid: 2, Hi: 2.49},
+		"2 s -15..+26 %":     {Lo: 1.7, Mid: 2, Hi: 2.52},
+		"2 s -26..+15 %":     {Lo: 1.48, Mid: 2, Hi: 2.3},
+		"1.25 s -54..+217 %": {Lo: 0.575, Mid: 1.25, Hi: 3.96},
+		"0 s +- 0.0 %":       {},
+	} {
+		if got := estimate(e); got != want {
+			t.Errorf("%v: %q, want %q", e, got, want)
+		}
+	}
+}
