@@ -118,7 +118,10 @@ func (c linkChoice) fill(link *string, given string, rate float64) error {
 	all := slices.Concat(c.measured, c.stated)
 	slices.Sort(all)
 	all = slices.Compact(all)
-	switch {
+	switch r, err := units.ParseRate(perSecond(*link)); {
+	case err == nil && !slices.Contains(all, *link):
+		name := c.anyName()
+		return fmt.Errorf("%q is a rate, and no name of a link class; to plan with a rate that you state, which counts as assumed, give it a name: %s %s=%s, or in the links of cluster.yaml {name: %s, bytes_per_s: %g}", *link, c.flag, name, perSecond(*link), name, float64(r))
 	case len(all) == 0:
 		return fmt.Errorf("the profile has no link class at all; %s%s", measureLinks, c.bySheet(*link, rate))
 	case *link == "" && len(c.measured) == 1:
@@ -136,6 +139,23 @@ func (c linkChoice) fill(link *string, given string, rate float64) error {
 		return fmt.Errorf("link class %q is not in the profile%s; %s%s", *link, nearest(*link, all), measureLinks, c.bySheet(*link, rate))
 	}
 	return nil
+}
+
+// perSecond writes a rate as ParseRate reads it, 200Gbps as 200Gb/s: it is a common slip to
+// give a link's rate in the place of its class.
+func perSecond(rate string) string {
+	if bits, ok := strings.CutSuffix(rate, "ps"); ok {
+		return bits + "/s"
+	}
+	return rate
+}
+
+// anyName is a name for a link that has none, as the help of the flags has it.
+func (c linkChoice) anyName() string {
+	if c.flag == "--network" {
+		return "net"
+	}
+	return "bus"
 }
 
 // measureLinks is the way out of a link class without laws.

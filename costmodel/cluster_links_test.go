@@ -257,6 +257,8 @@ func TestResolveStatedLinks(t *testing.T) {
 		"bus beside nvlink":      {with(func(x *Cluster) { x.Nodes[1].Link = "pcie" }), known(), []string{"node b: link class", "add {name: pcie, bytes_per_s: 6.4e+10} to the links of cluster.yaml"}},
 		"nothing measured":       {alone, bare, []string{"evenkeel calibrate --fresh --only send_recv", "which counts as assumed: --link link=200GB/s, or add links: [{name: link, bytes_per_s: 2e+11}] to cluster.yaml"}},
 		"no datasheet's rate":    {alone, silent, []string{"; or plan with a rate that you state, which counts as assumed, such as --link link=25GB/s"}},
+		"rate for a network":     {with(func(x *Cluster) { x.Network = "200Gbps" }), known(), []string{`"200Gbps" is a rate, and no name of a link class`, "give it a name: --network net=200Gb/s, or in the links of cluster.yaml {name: net, bytes_per_s: 2.5e+10}"}},
+		"rate for a bus":         {with(func(x *Cluster) { x.Nodes[1].Link = "26GB/s" }), bare, []string{"node b: \"26GB/s\" is a rate", "give it a name: --link bus=26GB/s,"}},
 		"open, two stated":       {open, bare, []string{"the profile and the cluster's links have the classes nvlink_a800, roce; choose with --link"}},
 		"slip of a device":       {with(func(x *Cluster) { x.Nodes = []Node{node("n", op.Member{Device: "h10", Count: 1})} }), known(), []string{`"h10" of node n is not in the profile (did you mean "h100"?)`}},
 	} {
