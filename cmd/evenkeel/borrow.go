@@ -77,7 +77,7 @@ func lent(model string, lenders []*costmodel.Profile) (*costmodel.Profile, error
 	known := importer.Models()
 	k := slices.IndexFunc(known, func(m importer.Model) bool { return m.Name == model })
 	if k < 0 {
-		return nil, fmt.Errorf("%q: no datasheet of such a GPU is known%s; there are those of %s", model, profiles.Nearest(model, datasheets()), strings.Join(datasheets(), ", "))
+		return nil, fmt.Errorf("%q: no datasheet of such a GPU is known%s; there are those of %s", model, profiles.NearestModel(model, datasheets()), strings.Join(datasheets(), ", "))
 	}
 	p, err := fit.Borrowed(known[k].Of("borrowed"), fit.Donors(lenders...))
 	if err != nil {

@@ -58,9 +58,9 @@ USP), beside published algorithms, and beside a lower bound that no layout
 of the sequence can beat in the same simulator. A gain smaller than the cost model's own
 error is shown as ~ and not recommended.
 
-The cluster is a YAML file or a shorthand: "2x8 h100 + 2x8 a100" is four nodes of
-eight devices, "1x(1 cpu:2 + 1 cpu:1)" one node of two unequal ones. Exits 3
-when no plan fits the devices' memory.
+The cluster is a YAML file or a shorthand: "2x8 h100_sxm + 2x8 a100_sxm" is
+four nodes of eight devices, "1x(1 cpu:2 + 1 cpu:1)" one node of two unequal ones.
+Exits 3 when no plan fits the devices' memory.
 
 The fastest plan is recommended whose gain over what people run today is more than the
 cost model can be wrong by. Where evenkeel's fastest gains less than that, evenkeel-sure
@@ -162,7 +162,7 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 func (o *problem) lawFlags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&o.profile, "profile", "", "profiles with the laws of the devices and links, separated by commas; \"references\" among them stands for the embedded ones, of the GPU models and ops that the others lack (default: those alone)")
-	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100 + 2x8 a100\"")
+	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100_sxm + 2x8 a100_sxm\"")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
 	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several; pcie=26GB/s states the rate of one that nobody measured")
 	f.StringVar(&o.network, "network", "", "link class between nodes, where the profile has several; net=200Gb/s states the rate of one that nobody measured, of a network card in one direction")

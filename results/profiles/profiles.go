@@ -63,7 +63,17 @@ func LookupOr(name string, datasheets []string) (Reference, error) {
 	if len(datasheets) > 0 {
 		others = ", and datasheets of " + strings.Join(datasheets, ", ")
 	}
-	return Reference{}, fmt.Errorf("no reference profile of %q%s; there are %s%s; measure your own: evenkeel calibrate, then solve --profile", name, Nearest(model, append(slices.Clone(names), datasheets...)), strings.Join(names, ", "), others)
+	return Reference{}, fmt.Errorf("no reference profile of %q%s; there are %s%s; measure your own: evenkeel calibrate, then solve --profile", name, NearestModel(name, datasheets), strings.Join(names, ", "), others)
+}
+
+// NearestModel suggests a GPU model, as an error ends with it, or nothing: of those that are
+// as near rather one that has a reference than one whose datasheet alone is known.
+func NearestModel(given string, datasheets []string) string {
+	var names []string
+	for _, r := range read() {
+		names = append(names, r.Name)
+	}
+	return Nearest(costmodel.ModelOf(given), append(names, datasheets...))
 }
 
 // Nearest suggests a known name, as an error ends with it, or nothing: one that goes on where the given one ends,
