@@ -42,7 +42,7 @@ func pipelineHead(p *printer, d *pipeline.Document) {
 	}
 	p.para("", fmt.Sprintf("%s plan of %s as a pipeline: %s (%s tokens, the longest %s) on %s", stampOf(d.Simulated, d.Chosen()), orNone(d.Name), plural(len(d.Lengths), "sequence"), total, longest, devicesOf(d, all)))
 	p.para("", "prices: "+d.Prices)
-	written(p, d.Tool, d.Created)
+	planned(p, d.Tool, d.Created, "laws")
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}

@@ -52,7 +52,7 @@ func planHead(p *printer, d *solver.Plan) {
 	}
 	p.para("", fmt.Sprintf("%s, hidden %d, %d query and %s of %d, vocabulary %d; %s%s, recompute %s, %s, %s, loss in chunks of %s tokens",
 		plural(j.Model.Layers, "layer"), j.Model.Hidden, j.Model.QHeads, plural(j.Model.KVHeads, "KV head"), j.Model.HeadDim, j.Model.Vocab, batches, orNone(string(j.DType)), orNone(string(j.Recompute)), zero, plural(j.RingBuffers, "ring buffer"), j.LossChunk))
-	planned(p, d.Tool, d.Created)
+	planned(p, d.Tool, d.Created, "laws")
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
@@ -64,14 +64,14 @@ func planHead(p *printer, d *solver.Plan) {
 	}
 }
 
-// planned says what wrote a plan. Its date is that of the laws, whenever that was: the
-// same laws, cluster and model give the same bytes.
-func planned(p *printer, tool, created string) {
+// planned says what wrote a plan. Its date is that of the laws or curves that it was planned
+// by, whenever that was: the same laws, cluster and model give the same bytes.
+func planned(p *printer, tool, created, by string) {
 	if tool == "" || created == "" {
 		written(p, tool, created)
 		return
 	}
-	p.para("", fmt.Sprintf("written by %s from laws of %s", tool, toSeconds(created)))
+	p.para("", fmt.Sprintf("written by %s from %s of %s", tool, by, toSeconds(created)))
 }
 
 // sideBySide says that the step's sequences would be done sooner as a batch, in groups of

@@ -42,7 +42,11 @@ func taskHead(p *printer, d *multitask.Document) {
 	}
 	p.para("", fmt.Sprintf("%s plan of %s: %s of %s on %s", stampOf(d.Simulated, d.Chosen()), orNone(d.Name), plural(len(d.Modules), "module"), plural(len(tasks), "task"), strings.Join(devices, " + ")))
 	p.para("", "prices: "+d.Prices)
-	written(p, d.Tool, d.Created)
+	by := "laws"
+	if d.Options == (costs.Options{}) {
+		by = "curves"
+	}
+	planned(p, d.Tool, d.Created, by)
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
