@@ -32,6 +32,13 @@ func ModelOf(device string) string {
 	return model
 }
 
+// BorrowedStack is the software of a device type that nobody measured: after the slash of its
+// name.
+const BorrowedStack = "borrowed"
+
+// IsBorrowed says that nobody measured a device type, whose laws others lend it.
+func IsBorrowed(device string) bool { return strings.HasSuffix(device, "/"+BorrowedStack) }
+
 // DeviceFor finds the device type that a cluster means: by its exact name, or by
 // its GPU model the only one of the profile that has laws of both attention and
 // matrix products, without which no step can be planned.

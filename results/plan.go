@@ -97,13 +97,24 @@ func sideBySide(d *solver.Plan) string {
 }
 
 func planStamp(d *solver.Plan) (stamp, because string) {
+	some := ""
+	if d.Step.Time.Source == costmodel.Assumed {
+		some = ", some of them assumed"
+	}
 	switch s := d.Step.Time.Source; {
 	case d.Simulated:
 		return "SIMULATED plan", "predicted from laws of a simulated backend; no hardware was measured"
+	case (s == costmodel.Transferred || s == costmodel.Assumed) && allBorrowed(d):
+		return "HYPOTHETICAL plan", fmt.Sprintf("predicted from BORROWED laws%s: nobody measured these devices, whose laws of computing are those of others by the ratios of the datasheets; see the notes", some)
 	case s == costmodel.Transferred || s == costmodel.Assumed:
 		return "HYPOTHETICAL plan", fmt.Sprintf("predicted from MEASURED laws, but some of them are %s: they were measured elsewhere or not at all; see the notes", s)
 	}
 	return "PREDICTED from MEASURED laws: plan", "predicted by the simulator of a training step from laws that were fitted to measured times; the step itself was not measured"
+}
+
+// allBorrowed says that every device with work is of a type that nobody measured.
+func allBorrowed(d *solver.Plan) bool {
+	return !slices.ContainsFunc(d.Ranks, func(r solver.PlanRank) bool { return r.Group >= 0 && !costmodel.IsBorrowed(r.Device) })
 }
 
 func boundLine(d *solver.Plan) string {

@@ -105,6 +105,26 @@ func TestPlanFirstLineTellsWhatNumbersRestOn(t *testing.T) {
 	}
 }
 
+// Plans on devices that nobody measured do not claim to rest on measured laws; one that a
+// plan uses and somebody measured suffices for some.
+func TestPlanOfBorrowedDevicesIsNotFromMeasuredLaws(t *testing.T) {
+	d := testPlan()
+	d.Simulated, d.Step.Time.Source = false, costmodel.Assumed
+	last := len(d.Ranks) - 1
+	for r := range d.Ranks {
+		if out := printPlan(t, d); !strings.Contains(out, "\npredicted from MEASURED laws, but some of them are assumed") || strings.Contains(out, "BORROWED") {
+			t.Errorf("%d borrowed: %.300s", r, out)
+		}
+		d.Ranks[r].Device = "l40s/borrowed"
+	}
+	for range 2 {
+		if out := printPlan(t, d); strings.Contains(out, "MEASURED") || !strings.Contains(out, "\npredicted from BORROWED laws, some of them assumed: nobody measured these devices") {
+			t.Errorf("all borrowed: %.300s", out)
+		}
+		d.Ranks[last].Device, d.Ranks[last].Group = "measured", -1 // without work
+	}
+}
+
 // "~" compares with the baseline and "slower" with the chosen plan, and the table says so;
 // beside a slower plan that was taken as asked others are faster.
 func TestVerdictsSayWhatTheyCompareWith(t *testing.T) {

@@ -79,7 +79,7 @@ func lent(model string, lenders []*costmodel.Profile) (*costmodel.Profile, error
 	if k < 0 {
 		return nil, fmt.Errorf("%q: no datasheet of such a GPU is known%s; there are those of %s", model, profiles.NearestModel(model, datasheets()), strings.Join(datasheets(), ", "))
 	}
-	p, err := fit.Borrowed(known[k].Of("borrowed"), fit.Donors(lenders...))
+	p, err := fit.Borrowed(known[k].Of(costmodel.BorrowedStack), fit.Donors(lenders...))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", model, err)
 	}
