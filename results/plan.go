@@ -92,8 +92,17 @@ func sideBySide(d *solver.Plan) string {
 	if s.Groups == 1 {
 		how, groups = "AS A BATCH", "one group"
 	}
-	return fmt.Sprintf("the step's %d sequences %s would take %s (%s): in %s of %s of devices; the same command plans that with --lengths uniform:%d,%d --batch-size %d in the place of --seq-len, --grad-accumulation and other flags of one sequence",
-		d.Job.Accumulate, how, seconds(s.Time), signed(float64(s.Time/d.Step.Time.Mid)-1), microBatches(s.MicroBatches), groups, int64(d.Job.SeqLen), int64(d.Job.SeqLen), d.Job.Accumulate)
+	return fmt.Sprintf("the step's %d sequences %s would take %s (%s): in %s of %s of devices; the same command plans that with --lengths uniform:%d,%d --batch-size %d in the place of --seq-len, --grad-accumulation and other flags of one sequence%s",
+		d.Job.Accumulate, how, seconds(s.Time), signed(float64(s.Time/d.Step.Time.Mid)-1), microBatches(s.MicroBatches), groups, int64(d.Job.SeqLen), int64(d.Job.SeqLen), d.Job.Accumulate, zeroNamed(d))
+}
+
+// zeroNamed is how a command goes on that a batch is to be planned by, where the planner chose
+// what is sharded: of a batch the user says that. It is what the time side by side is of.
+func zeroNamed(d *solver.Plan) string {
+	if !slices.ContainsFunc(d.Settings, func(s solver.Setting) bool { return s.Zero != d.Job.Zero }) {
+		return ""
+	}
+	return fmt.Sprintf(", and with --zero %s in that of --zero auto", d.Job.Zero)
 }
 
 func planStamp(d *solver.Plan) (stamp, because string) {

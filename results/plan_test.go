@@ -173,6 +173,13 @@ func TestPlanBesideSequencesSideBySide(t *testing.T) {
 			t.Errorf("%.3g s beside 2.71: %q, want %q", c.time, told[:min(len(told), 300)], c.want)
 		}
 	}
+	// Of a batch the user says what is sharded, which the planner chose here.
+	d.Settings = []solver.Setting{{Zero: costmodel.Zero0, Recompute: d.Job.Recompute}, {Zero: costmodel.Zero3, Recompute: d.Job.Recompute}}
+	d.Job.Zero = costmodel.Zero3
+	if s := strings.Join(strings.Fields(printPlan(t, d)), " "); !strings.Contains(s, "other flags of one sequence, and with --zero zero3 in that of --zero auto") {
+		t.Errorf("after --zero auto:\n%s", s)
+	}
+	d.Settings = nil
 	// What a plan in doubt takes as well, sequence after sequence, is not due to groups side by side.
 	last := &d.Compared[len(d.Compared)-1]
 	last.Verdict, last.Time.Mid = solver.Tie, 2.71*0.52

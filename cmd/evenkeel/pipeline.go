@@ -112,7 +112,7 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 	prices.describe(d)
 	d.Notes = slices.Concat(d.Notes, prices.laws.remarks, p.Warnings())
 	if earlier == nil { // whose run is a pipeline's, and stays one
-		d.Notes = slices.Concat(a.inGroups(ctx, prices, d), d.Notes)
+		d.Notes = slices.Concat(a.inGroups(ctx, o.withoutStages(), prices, d), d.Notes)
 	}
 	if d.Inputs, err = inputs(o.out, read); err != nil {
 		return err
@@ -270,7 +270,7 @@ func (x stagePriceList) describe(d *pipeline.Document) {
 // saves the exchange of parameters, and waits for its first and last chunks, and which of the
 // two is more shows only when both are planned. It is no part of the plan, so nothing about
 // it is an error, and the plan does not wait for it beyond a deadline.
-func (a *app) inGroups(ctx context.Context, x stagePriceList, d *pipeline.Document) []string {
+func (a *app) inGroups(ctx context.Context, without string, x stagePriceList, d *pipeline.Document) []string {
 	a.note("the same in groups side by side ...")
 	type found struct {
 		plan *batch.Plan
@@ -291,7 +291,17 @@ func (a *app) inGroups(ctx context.Context, x stagePriceList, d *pipeline.Docume
 		a.note("what the batch would take in groups side by side is not known: %v", other.err)
 		return nil
 	}
-	return []string{beside(other.plan.Time, d.Time)}
+	return []string{beside(without, other.plan.Time, d.Time)}
+}
+
+// withoutStages names the flags that a command has to leave out, where it has them, to plan the
+// batch in groups side by side. A timeline is no part of a plan, whose bytes do not tell whether
+// one was asked for.
+func (o problem) withoutStages() string {
+	if batch.Named(o.take) != nil {
+		return "--pipeline, --stages, --timeline and --take"
+	}
+	return "--pipeline, --stages and --timeline"
 }
 
 // groups is a quick plan of a batch in groups side by side.
@@ -312,8 +322,8 @@ func groups(ctx context.Context, x stagePriceList, lengths []units.Tokens) (*bat
 
 // beside compares a plan of groups with a pipeline. Prices of groups are sums, which may be
 // off what a simulation says by so much that less is no difference.
-func beside(groups, pipeline units.Seconds) string {
-	const how = "in groups side by side, without stages (the same command without --pipeline), the batch is predicted to take %v by the same laws: %s"
+func beside(without string, groups, pipeline units.Seconds) string {
+	how := "in groups side by side, without stages (the same command without " + without + "), the batch is predicted to take %v by the same laws: %s"
 	ratio := float64(groups / pipeline)
 	switch more := units.Percent(math.Abs(ratio - 1)); {
 	case math.Abs(ratio-1) <= groupcost.PricesOff:
