@@ -169,7 +169,10 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 	if err != nil {
 		return priceList{}, err
 	}
-	return priceList{Costs: c, words: o.lawWords(laws, job), assumed: laws.references, simulated: laws.profile.Simulated, inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks}, nil
+	return priceList{
+		Costs: c, words: fmt.Sprintf("%s, %s", o.lawWords(laws, job), job.Zero), assumed: laws.references, simulated: laws.profile.Simulated,
+		inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks,
+	}, nil
 }
 
 // lawWords says whose laws prices are by, and of what.
