@@ -37,6 +37,10 @@ func otherTable(columns []string) string {
 func refuse(name, first string) error {
 	text := strings.TrimSpace(first)
 	other := ""
+	tagged := launcherTags.MatchString(text)
+	if tagged { // which may begin as JSON does: [1,0]<stdout>:
+		text = strings.TrimSpace(stripLauncher(text))
+	}
 	switch {
 	case strings.HasPrefix(text, "PAR1"):
 		other = "is a parquet file; import it with --from aiconfigurator"
@@ -52,6 +56,8 @@ func refuse(name, first string) error {
 		other = "is a log of nccl-tests; import it with --from nccl-tests"
 	case strings.HasPrefix(text, "nvbandwidth"):
 		other = "is output of nvbandwidth; import it with --from nvbandwidth"
+	case tagged:
+		other = "is what a program printed, with a launcher's mark before every line, and no table; a log of nccl-tests is imported with --from nccl-tests, as it is"
 	}
 	if other == "" {
 		return nil
