@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -57,6 +58,19 @@ func (e twiceError) Error() string {
 		way = fmt.Sprintf("leave one out, or for both: --%s %s,%s", e.flag.Name, e.first, e.second)
 	}
 	return fmt.Sprintf("%s: is given twice, with %q and with %q, and takes one value: %s", name, e.first, e.second, way)
+}
+
+// apart says how a flag of yes or no is given its value, where true or false stands among the
+// arguments of a verb and such a flag before it; "" of other arguments.
+func apart(c *cobra.Command, given []string) string {
+	at := slices.IndexFunc(given, func(s string) bool { return s == "true" || s == "false" })
+	hint := ""
+	c.Flags().Visit(func(f *pflag.Flag) {
+		if at >= 0 && hint == "" && f.Value.Type() == "bool" {
+			hint = fmt.Sprintf(": a flag of yes or no has its value behind =, such as --%s=%s", f.Name, given[at])
+		}
+	})
+	return hint
 }
 
 // perhaps suggests the flag of a verb that one was meant to be which it does not have.

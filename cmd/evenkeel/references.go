@@ -12,6 +12,7 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
 	"github.com/evenkeel/evenkeel/internal/doc"
+	"github.com/evenkeel/evenkeel/internal/spelling"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/results"
 	"github.com/evenkeel/evenkeel/results/profiles"
@@ -169,6 +170,8 @@ func (o problem) profiles() (paths []string, references bool, err error) {
 			return nil, false, usagef("--profile %s: a name is empty; want files separated by commas, with %s for the embedded profiles", o.profile, borrowReferences)
 		case name == borrowReferences:
 			references = true
+		case !exists(name) && spelling.Nearest(name, []string{borrowReferences}) != "":
+			return nil, false, usagef("--profile %s: there is no file %q%s; %s stands for the embedded profiles", o.profile, name, spelling.Suggest(borrowReferences), borrowReferences)
 		default:
 			paths = append(paths, name)
 		}

@@ -179,7 +179,7 @@ func (a *app) print(result any, table func(io.Writer) error) error {
 func args(check cobra.PositionalArgs, want string) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		if err := check(c, given); err != nil {
-			return usagef("%s: want %s, got %s (see: %s --help)", c.Name(), want, units.Count(len(given), "argument"), c.CommandPath())
+			return usagef("%s: want %s, got %s%s (see: %s --help)", c.Name(), want, units.Count(len(given), "argument"), apart(c, given), c.CommandPath())
 		}
 		if i := slices.Index(given, ""); i >= 0 { // as scripts pass whose variable is not set
 			return usagef("%s: want %s, and argument %d is empty (see: %s --help)", c.Name(), want, i+1, c.CommandPath())
