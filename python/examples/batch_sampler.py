@@ -69,6 +69,22 @@ class PlannedBatchSampler:
         return [order[i * size : (i + 1) * size] for i in range(self.steps)]
 
 
+def read_lengths(path: str) -> list[int]:
+    """The tokens of every sample, one a line."""
+    lengths = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            text = line.strip()
+            if not text:
+                continue
+            try:
+                lengths.append(int(text))
+            except ValueError:
+                raise ValueError(f"{path}:{number}: {text[:80]!r}: want the tokens of one sample, a whole number, "
+                                 "on every line: no header and no other columns") from None
+    return lengths
+
+
 def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Prints the first steps of a rank."""
     parser = argparse.ArgumentParser(description="Print what a rank would train.")
@@ -79,8 +95,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--job", default="example")
     given = parser.parse_args(arguments)
-    with open(given.lengths, encoding="utf-8") as file:
-        lengths = [int(line) for line in file if line.strip()]
+    lengths = read_lengths(given.lengths)
     with Client(given.server, job=given.job) as plans:
         for micro in PlannedBatchSampler(lengths, given.batch, given.rank, plans):
             if micro.step >= given.steps:

@@ -495,6 +495,11 @@ class Sampler(Case):
         failed = run(os.path.join(self.folder, "none"), lengths, "--batch", "3")
         self.assertEqual(failed.returncode, 1)
         self.assertRegex(failed.stderr, r"^batch_sampler.py: .*none: .*No such file")
+        with open(lengths, "w", encoding="utf-8") as file:
+            file.write("\nn_tokens\n50\n")
+        failed = run(self.fake.path, lengths, "--batch", "1")
+        self.assertEqual(failed.returncode, 1)
+        self.assertRegex(failed.stderr, r"^batch_sampler.py: .*lengths.txt:2: 'n_tokens': want the tokens of one sample")
 
 
 if __name__ == "__main__":
