@@ -74,7 +74,7 @@ func Solve(ctx context.Context, p *Problem, take string, clock func() units.Seco
 	plan := plans[found.Chosen]
 	d := &Document{
 		Lengths: p.Lengths, Layers: p.Layers, Strategy: attempts[found.Chosen].Strategy, Taken: found.Taken, Plan: *plan,
-		Bound: min(bound, plan.Time), Gap: recommend.Gap(plan.Time, bound), Memory: p.Memory(plan), Compared: found.Candidates, Notes: notModelled(p),
+		Bound: min(bound, plan.Time), Gap: recommend.Gap(plan.Time, bound), Memory: p.Memory(plan), Compared: found.Candidates, Notes: append(p.unstaged(ctx, plan), notModelled(p)...),
 	}
 	if why := ended.Why(ctx); why != nil {
 		d.Notes = append(d.Notes, fmt.Sprintf("planning was stopped before it was done, and the plans are the best until then: %v", why))

@@ -288,6 +288,41 @@ func TestTodaysPlansOfSomeTypes(t *testing.T) {
 	}
 }
 
+// Where stages are asked for, what sequence parallelism takes without any is said beside the
+// plan: it is the strongest of today's here, and no candidate then.
+func TestSequenceParallelismIsToldBesideStages(t *testing.T) {
+	solve := func(stages int, fixed []costs.Stage) *Document {
+		p := byLaws(t, "1x4 h100_sxm", 4, 4096, 4096, 4096, 4096)
+		p.Stages, p.Fixed, p.MIPTime, p.Effort = stages, fixed, 50*time.Millisecond, 0.1
+		d, err := Solve(t.Context(), p, "", func() units.Seconds { return 0 }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	told := func(d *Document) string {
+		at := slices.IndexFunc(d.Notes, func(n string) bool { return strings.Contains(n, "static-sp") })
+		if at < 0 {
+			return ""
+		}
+		return d.Notes[at]
+	}
+	free, two := solve(0, nil), solve(2, nil)
+	alone := free.Compared[0]
+	want := fmt.Sprintf("(static-sp), the batch is predicted to take %v by the same laws: %s less than this pipeline", alone.Time, units.Percent(1-float64(alone.Time/two.Time)))
+	if got := told(two); alone.Strategy != "static-sp" || !(alone.Time < two.Time) || !strings.Contains(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := two.Compared[0]; got.Verdict != recommend.NotLegal {
+		t.Errorf("static-sp in two stages: %+v", got)
+	}
+	for name, d := range map[string]*Document{"any number": free, "one": solve(1, nil), "fixed": solve(0, two.Stages)} {
+		if got := told(d); got != "" {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
 // Without time there is no plan, and the reason is that.
 func TestStrategiesStop(t *testing.T) {
 	p := batchOf(t, published(4, 0), 60000, 9000)

@@ -38,6 +38,24 @@ func (StaticSP) Solve(ctx context.Context, p *Problem) (*pipeline.Plan, error) {
 	return p.even(ctx, shapes, p.packed)
 }
 
+// unstaged says what sequence parallelism alone takes, where stages were asked for: it has none,
+// and so is no candidate, but may well be what a user runs today.
+func (p *Problem) unstaged(ctx context.Context, plan *pipeline.Plan) []string {
+	if p.Stages < 2 || p.Fixed != nil { // a run on fixed stages is a pipeline already
+		return nil
+	}
+	alone, err := StaticSP{}.Solve(ctx, &Problem{Costs: p.Costs, Stages: 1})
+	if err != nil {
+		return nil
+	}
+	change, than := float64(alone.Time/plan.Time)-1, "more"
+	if change < 0 {
+		change, than = -change, "less"
+	}
+	return []string{fmt.Sprintf("gains are told over other pipelines of %s; without one, by sequence parallelism alone (%s), the batch is predicted to take %v by the same laws: %s %s than this pipeline; where the number of stages is left open, it is compared too",
+		units.Count(p.Stages, "stage"), StaticSP{}.Name(), alone.Time, units.Percent(change), than)}
+}
+
 // OneF1B is what people run today: equal stages, whole sequences packed to a fixed number of
 // tokens, one forward, one backward, as many layers of all chunks computed again as there is
 // no room for otherwise.
