@@ -240,8 +240,9 @@ func (s *sim) addToAll(x exchangeKind, b *seatGroup, times int64) {
 	s.addTraffic(s.linkOf(-1), times, units.BytesOf(allSends*allReceives-inside))
 }
 
-// addCollectives books the exchange of gradients and parameters: all ranks
-// together send n-1 copies of the buffer, in an all-reduce twice.
+// addCollectives books the exchange of gradients and parameters: all ranks together send
+// n-1 copies of the buffer, in an all-reduce twice, round a ring of n hops, of which one
+// leaves every node where there are several.
 func (s *sim) addCollectives() {
 	n := len(s.seats)
 	if n < 2 {
@@ -252,7 +253,20 @@ func (s *sim) addCollectives() {
 		if c.Kind == op.KindAllReduce {
 			copies *= 2
 		}
-		s.addTraffic(s.linkOf(s.oneNode()), int64(c.Times), c.Bytes.Times(copies))
+		all := c.Bytes.Times(copies)
+		if node := s.oneNode(); node >= 0 {
+			s.addTraffic(s.linkOf(node), int64(c.Times), all)
+			continue
+		}
+		between := all
+		for node := range s.nodes {
+			if hops := units.Bytes(s.nodes[node].seats - 1); hops > 0 {
+				inside := all/units.Bytes(n)*hops + all%units.Bytes(n)*hops/units.Bytes(n)
+				s.addTraffic(s.linkOf(node), int64(c.Times), inside)
+				between -= inside
+			}
+		}
+		s.addTraffic(s.linkOf(-1), int64(c.Times), between)
 	}
 }
 

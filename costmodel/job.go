@@ -149,7 +149,7 @@ type RankStep struct {
 }
 
 // Traffic is the number of bytes that all ranks together send over one link class in a
-// step.
+// step; a collective of all ranks counts as a ring that leaves every node once.
 type Traffic struct {
 	Link  string      `json:"link"`
 	Bytes units.Bytes `json:"bytes"`

@@ -103,6 +103,42 @@ func TestRelabelling(t *testing.T) {
 	})
 }
 
+// addRings adds what ranks send of parameters and gradients: n - 1 copies of each buffer, or
+// twice as many of one that is all-reduced, round a ring through one node after the other.
+func addRings(sum map[string]units.Bytes, j Job, working []int) {
+	n, micro := len(working), units.Bytes(max(1, j.Accumulate))
+	if n < 2 {
+		return
+	}
+	byNode := map[int]units.Bytes{}
+	for _, r := range working {
+		byNode[j.Cluster.Ranks()[r].Node]++
+	}
+	copies, times := units.Bytes(n-1), map[ZeRO]units.Bytes{Zero0: 1, Zero1: 2, Zero2: micro + 1, Zero3: 3 * micro, "": 3 * micro}[j.Zero]
+	if j.Zero == Zero0 {
+		copies *= 2
+	}
+	layer, layers := 4*units.Bytes(j.Model.LayerParams()), units.Bytes(j.Model.Layers)
+	for buffer, each := range map[units.Bytes]units.Bytes{layer: layers * times, 4*units.Bytes(j.Model.Params()) - layers*layer: times} {
+		for node, ranks := range byNode {
+			hops := ranks - 1
+			if len(byNode) == 1 {
+				hops = ranks
+			}
+			inside := copies * buffer * hops / units.Bytes(n)
+			if inside > 0 {
+				sum[j.Cluster.Nodes[node].Link] += each * inside
+			}
+			if len(byNode) > 1 {
+				sum[j.Cluster.Network] -= each * inside
+			}
+		}
+		if len(byNode) > 1 {
+			sum[j.Cluster.Network] += each * copies * buffer
+		}
+	}
+}
+
 // bytesByLink adds up message by message what crosses each link class.
 func bytesByLink(s *slowSim) map[string]units.Bytes {
 	j, sum := s.j, map[string]units.Bytes{}
@@ -125,11 +161,7 @@ func bytesByLink(s *slowSim) map[string]units.Bytes {
 			}
 		}
 	}
-	if n := len(s.working); n > 1 {
-		micro, params := float64(max(1, j.Accumulate)), float64(4*j.Model.Params())
-		copies := map[ZeRO]float64{Zero0: 2, Zero1: 2, Zero2: micro + 1, Zero3: 3 * micro, "": 3 * micro}[j.Zero]
-		sum[s.link(s.working)] += units.Bytes(copies * float64(n-1) * params)
-	}
+	addRings(sum, j, s.working)
 	for link, b := range sum {
 		if b == 0 {
 			delete(sum, link)

@@ -264,15 +264,13 @@ func TestTrafficIsExact(t *testing.T) {
 	early := 0
 	manySteps(t, func(j Job, l Layout, s *Step) {
 		want := map[string]units.Bytes{}
-		ranks, ring := j.Cluster.Ranks(), atWork(l)
+		ring := atWork(l)
 		n := len(ring)
-		nodes := map[int]bool{}
 		kvPasses := units.Bytes(2)
 		if j.Recompute == RecomputeFull {
 			kvPasses = 3
 		}
 		for i, r := range ring {
-			nodes[ranks[r].Node] = true
 			own := l.Shards[r].Segments
 			way, needed := []int{r}, false
 			for d := n - 1; d > 0 && len(way) == 1; d-- {
@@ -298,14 +296,7 @@ func TestTrafficIsExact(t *testing.T) {
 				}
 			}
 		}
-		if n > 1 {
-			link := "net"
-			if len(nodes) == 1 {
-				link = "bus"
-			}
-			copies := map[ZeRO]units.Bytes{Zero0: 2, Zero1: 2, Zero2: 2, Zero3: 3}[j.Zero]
-			want[link] += copies * units.Bytes(n-1) * 4 * units.Bytes(j.Model.Params())
-		}
+		addRings(want, j, ring)
 		got := map[string]units.Bytes{}
 		for _, x := range s.Traffic {
 			got[x.Link] += x.Bytes

@@ -496,7 +496,7 @@ func trafficTable(p *printer, d *solver.Plan) {
 	if len(t.rows) > 0 {
 		p.printf("\n")
 		t.render(p)
-		p.para("", "bytes follow from the layout exactly")
+		p.para("", "bytes follow from the layout exactly, those of gradients and parameters as of a ring through the nodes")
 	}
 }
 
