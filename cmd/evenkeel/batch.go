@@ -288,9 +288,11 @@ func (q sequences) source() (func(n int) []units.Tokens, error) {
 }
 
 // batchOf is the lengths of a batch, with the longest of all that it is taken from, and the
-// limit that these have; 0 is none.
+// limit that these have; 0 is none. rows are the lengths' places in the file or distribution,
+// nil where they are its first ones.
 type batchOf struct {
 	lengths        []units.Tokens
+	rows           []int
 	longest, limit units.Tokens
 }
 
@@ -305,7 +307,31 @@ func (q sequences) batch(a *app) (batchOf, error) {
 	if err != nil {
 		return batchOf{}, usagef("--batch %d: %w", q.index, err)
 	}
-	return batchOf{lengths: lengths, longest: slices.Max(shaped.Lengths), limit: limit}, nil
+	return batchOf{lengths, rowsOf(shaped, size*q.index, len(lengths)), slices.Max(shaped.Lengths), limit}, nil
+}
+
+// rowsOf is where n shaped lengths from the one numbered `first` on were, nil where they were
+// first.
+func rowsOf(s workload.Shaped, first, n int) []int {
+	if first == 0 && (s.Kept == nil || s.Kept[n-1] == n-1) {
+		return nil
+	}
+	rows := make([]int, n)
+	for i := range rows {
+		if rows[i] = first + i; s.Kept != nil {
+			rows[i] = s.Kept[first+i]
+		}
+	}
+	return rows
+}
+
+// files are what the lengths are read from: none of a distribution, nor of a pipe, which is
+// read once.
+func (q sequences) files() []string {
+	if info, err := os.Stat(q.file); err != nil || !info.Mode().IsRegular() {
+		return nil
+	}
+	return []string{q.file}
 }
 
 // takes says whether the plan that is asked for by name is of a strategy that runs.
@@ -362,7 +388,12 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 		return err
 	}
 	d.Schema, d.Tool, d.Created = batch.Schema, tool, now()
-	d.Costs, d.Assumed, d.Simulated, d.Inputs = prices.words, prices.assumed, prices.simulated, prices.inputs
+	d.Costs, d.Assumed, d.Simulated, d.Rows = prices.words, prices.assumed, prices.simulated, of.rows
+	read, err := inputs(o.out, o.sequences.files())
+	if err != nil {
+		return err
+	}
+	d.Inputs = append(slices.Clone(prices.inputs), read...)
 	d.Notes = slices.Concat(d.Notes, prices.remarks, batch.NotModelled(p))
 	if o.out != "" {
 		if err := doc.Save(o.out, d); err != nil {

@@ -98,7 +98,7 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 	begin := time.Now()
 	clock := func() units.Seconds { return units.Seconds(time.Since(begin).Seconds()) }
 	p := &pipeline.Problem{Costs: prices.Costs, Stages: o.staged.stages, MIPTime: o.sequences.mipTime, Effort: o.effort}
-	read := []string{o.model}
+	read := append([]string{o.model}, o.sequences.files()...)
 	if earlier != nil {
 		if err := o.staged.onto(p, earlier); err != nil {
 			return err
@@ -110,6 +110,7 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 		return o.pipelineError(err)
 	}
 	prices.describe(d)
+	d.Rows = of.rows
 	d.Notes = slices.Concat(d.Notes, prices.laws.remarks, p.Warnings())
 	if earlier == nil { // whose run is a pipeline's, and stays one
 		d.Notes = slices.Concat(a.inGroups(ctx, o.withoutStages(), prices, d), d.Notes)

@@ -79,6 +79,20 @@ func upTo(n int) []int {
 	return all
 }
 
+// CheckRows reports what keeps numbers from being the rows of n lengths in what they are taken
+// from: one for each, rising from 0 on, or none at all.
+func CheckRows(rows []int, n int) error {
+	if len(rows) > 0 && len(rows) != n {
+		return fmt.Errorf("lengths_rows: %d: want one for each of %s, or none", len(rows), units.Count(n, "length"))
+	}
+	for i, row := range rows {
+		if row < 0 || i > 0 && row <= rows[i-1] {
+			return fmt.Errorf("lengths_rows[%d]: %d: want rising numbers from 0 on", i, row)
+		}
+	}
+	return nil
+}
+
 // Batches is the number of whole global batches of size sequences.
 func Batches(lengths []units.Tokens, size int) int {
 	if size < 1 {

@@ -108,9 +108,11 @@ class _Group:
 
 @dataclass(frozen=True)
 class Batch:
-    """The micro-batches of a step. lengths: of the batch's sequences, in tokens. ranks: how many there are."""
+    """The micro-batches of a step. lengths: of the batch's sequences, in tokens. rows: where each was in the file that
+    `solve` read, counted from 0; in what a Client submitted, its place there. ranks: how many there are."""
 
     lengths: tuple[int, ...]
+    rows: tuple[int, ...]
     ranks: int
     _kinds: tuple[_Kind, ...]
     _micro: tuple[tuple[_Group, ...], ...]
@@ -204,7 +206,10 @@ def _batch(document: Mapping[str, Any], model: Mapping[str, int], dtype: str) ->
     left = next((k for k in range(len(lengths)) if k not in seen), None)
     if left is not None:
         raise PlanError(f"micro_batches: sequence {left} is in no group")
-    return Batch(lengths, len(ranks), kinds, tuple(micro), dict(model), dtype)
+    rows = fields.numbers(document, "lengths_rows", "", 0) if "lengths_rows" in document else range(len(lengths))
+    if len(rows) != len(lengths):
+        raise PlanError(f"lengths_rows: {len(rows)} of them: want one for each of {len(lengths)} lengths")
+    return Batch(lengths, tuple(rows), len(ranks), kinds, tuple(micro), dict(model), dtype)
 
 
 def _group(of: Any, at: str, kinds: Sequence[_Kind]) -> _Group:

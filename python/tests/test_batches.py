@@ -111,7 +111,8 @@ class TestLoadBatch(unittest.TestCase):
         good = {"schema": "evenkeel.batchplan/v1", "lengths_tokens": [8, 5], "classes": kinds,
                 "fleet": [{"device": "a", "ranks": [[0], [1]]}, {"device": "b", "ranks": [[2]]}],
                 "micro_batches": [{"groups": [{"class": 0, "ranks": [1, 0, 2], "sequences": [1, 0]}]}]}
-        self.assertEqual(len(loaded(good).of_rank(0)), 1)
+        self.assertEqual((len(loaded(good).of_rank(0)), loaded(good).rows), (1, (0, 1)))
+        self.assertEqual(loaded({**good, "lengths_rows": [3, 8]}).rows, (3, 8))
 
         def kind(d: Document, **more: Any) -> None:
             d["classes"][0].update(more)
@@ -122,6 +123,7 @@ class TestLoadBatch(unittest.TestCase):
         share = [[{"rank": 0, "q_heads": 6}, {"rank": 1, "q_heads": 0}], [{"rank": 2, "q_heads": 5}]]
         for said, change in (
             ("schema: 'x'", lambda d: d.update(schema="x")), ("lengths_tokens: want", lambda d: d.update(lengths_tokens=[0])),
+            ("lengths_rows: 1 of them: want", lambda d: d.update(lengths_rows=[3])),
             ("fleet: want a list", lambda d: d.pop("fleet")), (r"fleet\[1\].ranks: want", lambda d: d["fleet"][1].pop("ranks")),
             ("fleet: want ranks from 0 on", lambda d: d["fleet"][1].update(ranks=[[3]])),
             (r"classes\[0\].devices: \[2\]: want one", lambda d: kind(d, devices=[2])),

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/workload"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/recommend"
@@ -24,9 +25,12 @@ type Document struct {
 	// Simulated is true if the prices' laws were made on a simulated backend.
 	Simulated bool           `json:"simulated,omitzero"`
 	Lengths   []units.Tokens `json:"lengths_tokens"` // of the sequences
-	Fleet     []PoolEntry    `json:"fleet"`
-	Classes   []ClassEntry   `json:"classes"`  // that the plan uses
-	Strategy  string         `json:"strategy"` // whose plan it is
+	// Rows are the places of the sequences in what they are from, an input or a distribution,
+	// counted from 0; none where they are its first ones.
+	Rows     []int        `json:"lengths_rows,omitempty"`
+	Fleet    []PoolEntry  `json:"fleet"`
+	Classes  []ClassEntry `json:"classes"`  // that the plan uses
+	Strategy string       `json:"strategy"` // whose plan it is
 	// Taken is true if the user named the strategy and another one would be recommended:
 	// a faster one, or the baseline where the gain over it is within the prices' error.
 	Taken bool `json:"taken,omitzero"`
@@ -89,6 +93,9 @@ func (*Document) SchemaName() string { return Schema }
 func (d *Document) Validate() error {
 	p := d.problem()
 	if err := p.Validate(); err != nil {
+		return err
+	}
+	if err := workload.CheckRows(d.Rows, len(d.Lengths)); err != nil {
 		return err
 	}
 	free := *p

@@ -3,6 +3,7 @@ package batch
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -133,6 +134,9 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 		"devices[0]: 8: the fleet has 7": func(d *Document) { d.Fleet[0].Ranks[1] = d.Fleet[0].Ranks[1][:3] },
 		"class: 7: the problem":          func(d *Document) { d.Micro[0].Groups[0].Class = 7 },
 		"lengths_tokens[0]: 0":           func(d *Document) { d.Lengths[0] = 0 },
+		"lengths_rows: 1: want one for":  func(d *Document) { d.Rows = []int{4} },
+		"lengths_rows[1]: 4: want risin": func(d *Document) { d.Rows = slices.Repeat([]int{4}, len(d.Lengths)) },
+		"lengths_rows[0]: -1: want risi": func(d *Document) { d.Rows = slices.Repeat([]int{-1}, len(d.Lengths)) },
 		"of d holds 1":                   func(d *Document) { d.Classes[0].Cap = 1 },
 		"devices: [-1]: no devices":      func(d *Document) { d.Classes[0].Uses = []int{-1} },
 		"own_last: true, but the group is one all-to-all": func(d *Document) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
+	"github.com/evenkeel/evenkeel/costmodel/workload"
 	"github.com/evenkeel/evenkeel/internal/doc"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/recommend"
@@ -24,8 +25,11 @@ type Document struct {
 	// Simulated is true if the prices' laws were made on a simulated backend.
 	Simulated bool           `json:"simulated,omitzero"`
 	Lengths   []units.Tokens `json:"lengths_tokens"` // of the sequences
-	Layers    int            `json:"layers"`         // of the model
-	Devices   []string       `json:"devices"`        // by rank
+	// Rows are the places of the sequences in what they are from, an input or a distribution,
+	// counted from 0; none where they are its first ones.
+	Rows    []int    `json:"lengths_rows,omitempty"`
+	Layers  int      `json:"layers"`  // of the model
+	Devices []string `json:"devices"` // by rank
 	// StagesOf, unless empty, is the input whose stages the plan had to have: an earlier plan.
 	StagesOf string `json:"stages_of,omitzero"`
 	Strategy string `json:"strategy"` // whose plan it is
@@ -60,6 +64,9 @@ func (d *Document) Validate() error {
 		if n < 1 || n > math.MaxInt32 {
 			return fmt.Errorf("lengths_tokens[%d]: %d: want 1 to %d", i, int64(n), math.MaxInt32)
 		}
+	}
+	if err := workload.CheckRows(d.Rows, len(d.Lengths)); err != nil {
+		return err
 	}
 	if d.Layers < 1 || d.Layers > mostLayers {
 		return fmt.Errorf("layers: %d: want 1 to %d", d.Layers, mostLayers)

@@ -110,6 +110,7 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 	inf, nan := units.Seconds(math.Inf(1)), units.Seconds(math.NaN())
 	for want, damage := range map[string]func(*Document){
 		"lengths_tokens: 0: want 1 to 1048576 sequences":        func(d *Document) { d.Lengths = nil },
+		"lengths_rows: 1: want one for each of":                 func(d *Document) { d.Rows = []int{0} },
 		"lengths_tokens: 1048577: want 1 to 1048576 sequences":  func(d *Document) { d.Lengths = make([]units.Tokens, 1<<20+1) },
 		"lengths_tokens[1]: 0: want 1 to 2147483647":            func(d *Document) { d.Lengths[1] = 0 },
 		"lengths_tokens[2]: 2147483648: want 1 to 2147483647":   func(d *Document) { d.Lengths[2] = 1 << 31 },
