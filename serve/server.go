@@ -51,8 +51,13 @@ type Server struct {
 // headerBytes is the most that the header of a request may have.
 const headerBytes = 16 << 10
 
-// patience is how long planners may take to end once their context has.
-const patience = 2 * time.Second
+const (
+	// patience is how long planners may take to end once their context has.
+	patience = 2 * time.Second
+	// farewell is how long those who wait for an answer may take to be told that there is
+	// none, on a host that has much to do; then their connections are cut.
+	farewell = 4 * time.Second
+)
 
 // New makes a server and starts its planners. Errors are of the journal.
 func New(c Config) (*Server, error) {
@@ -125,7 +130,7 @@ func (s *Server) planned() <-chan struct{} {
 func (s *Server) Close() error {
 	s.board.end(stopped)
 	s.end()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), farewell)
 	defer cancel()
 	err := s.http.Shutdown(ctx)
 	if err != nil {
