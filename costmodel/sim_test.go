@@ -344,14 +344,16 @@ func TestTimelineIsConsistent(t *testing.T) {
 				t.Errorf("rank %d computes nothing", r)
 			}
 			// Of one layer that stands for others, what these take is drawn too.
-			drawn := units.Seconds(0)
-			for _, y := range by[resource{r, "compute"}] {
-				if strings.Contains(y.Name, " more layer") {
-					drawn += y.End - y.Start
+			for _, pass := range []string{"forward, like", "backward, like"} {
+				drawn := units.Seconds(0)
+				for _, y := range by[resource{r, "compute"}] {
+					if strings.Contains(y.Name, " more layer") && strings.Contains(y.Name, pass) {
+						drawn += y.End - y.Start
+					}
 				}
-			}
-			if n := x.job.Model.Layers; n > 1 && drawn == 0 || n*max(1, x.job.Accumulate) == 1 && drawn > 0 {
-				t.Errorf("rank %d, %d layers in %d micro-batches: %v of more layers", r, n, x.job.Accumulate, drawn)
+				if n := x.job.Model.Layers; n > 1 && drawn == 0 || n*max(1, x.job.Accumulate) == 1 && drawn > 0 {
+					t.Errorf("rank %d, %d layers in %d micro-batches: %v of more layers %s", r, n, x.job.Accumulate, drawn, pass)
+				}
 			}
 		}
 	})

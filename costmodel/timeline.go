@@ -34,9 +34,7 @@ func (s *sim) drawTimeline() {
 			recomputes = true
 			s.drawLayer(&g.layers[0], "recompute", at)
 			s.drawLayer(&g.layers[1], "backward", at+g.length)
-			if len(s.rounds()) == 1 { // else the other round's recomputation is drawn among these
-				s.drawMore(g.times, "recompute and backward", at, g.length+g.layers[1].length)
-			}
+			s.drawMore(g.times, "recompute and backward", at, g.length+g.layers[1].length)
 		case linearBackward:
 			if !recomputes {
 				s.drawLayer(&g.layers[1], "backward", at)
@@ -67,7 +65,7 @@ func (s *sim) drawMore(times float64, pass string, at, length units.Seconds) {
 		layers = "layer"
 	}
 	for _, a := range s.seats {
-		s.span(a.rank, "compute", fmt.Sprintf("%g more %s %s, like the one before", times-1, layers, pass), at+length, at+units.Seconds(times)*length)
+		s.span(a.rank, "compute", fmt.Sprintf("%.0f more %s %s, like the one before", times-1, layers, pass), at+length, at+units.Seconds(times)*length)
 	}
 }
 

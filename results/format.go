@@ -95,7 +95,7 @@ func interval(s costmodel.Spread) string {
 // of one that is lopsided, "1.25 s -54..+217 %".
 func estimate(e costmodel.Estimate) string {
 	less, more := float64(e.Lo/e.Mid-1), float64(e.Hi/e.Mid-1)
-	if more+less > lopsided || more+less < -lopsided {
+	if d := more + less; (d > lopsided || d < -lopsided) && finite(d) {
 		return fmt.Sprintf("%s %s", seconds(e.Mid), interval(costmodel.Spread{Lo: 1 + less, Hi: 1 + more}))
 	}
 	return fmt.Sprintf("%s +- %s", seconds(e.Mid), units.Percent(e.Spread()))

@@ -387,6 +387,7 @@ func TestIntervalsOfTimes(t *testing.T) {
 		"2 s -26..+15 %":     {Lo: 1.48, Mid: 2, Hi: 2.3},
 		"1.25 s -54..+217 %": {Lo: 0.575, Mid: 1.25, Hi: 3.96},
 		"0 s +- 0.0 %":       {},
+		"2 s -50..+>10x":     {Lo: 1, Mid: 2, Hi: 30},
 	} {
 		if got := estimate(e); got != want {
 			t.Errorf("%v: %q, want %q", e, got, want)

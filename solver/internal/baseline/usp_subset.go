@@ -22,7 +22,7 @@ func (USPSubset) Name() string { return "usp-subset" }
 
 // Claims implements strategy.Strategy.
 func (USPSubset) Claims() strategy.Claims {
-	return strategy.Claims{Baseline: true, Doc: "usp on a part of the cluster: only some device types, as many devices of every node as the smallest has, or some nodes of one type"}
+	return strategy.Claims{Baseline: true, Doc: "usp on a part of the cluster: only some device types, as many devices of every node as the smallest has, or, where all devices are of one type, some nodes"}
 }
 
 // Solve implements strategy.Strategy. On a single node of one device type there is no part
