@@ -8,7 +8,9 @@ own, so that groups may change from one micro-batch to the next.
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
 from dataclasses import dataclass
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Union
 
@@ -21,7 +23,7 @@ from .executor import attention
 from .kernels import Kernel
 from .meter import Meter, Trace
 from .parts import BATCH_SCHEMA
-from .plan import SCHEMA, Plan, PlanError, Segment, Share, Source, load_plan, opened
+from .plan import MOST_CHUNKS, SCHEMA, Plan, PlanError, Segment, Share, Source, load_plan, opened
 from .port import ProcessGroup
 from .tokens import positions
 
@@ -52,13 +54,17 @@ class BatchPart:
     @property
     def spans(self) -> tuple[Span, ...]:
         """The rank's tokens."""
-        out, start = [], 0
-        for sequence, n in zip(self.sequences, self.docs):
-            for s in self.plan.segments[self.rank]:
-                lo, hi = max(s.start, start), min(s.end, start + n)
-                if lo < hi:
-                    out.append(Span(sequence, lo - start, hi - start))
-            start += n
+        out: list[Span] = []
+        ends = list(itertools.accumulate(self.docs))
+        at = 0
+        for s in self.plan.segments[self.rank]:
+            while ends[at] <= s.start:
+                at += 1
+            k, lo = at, s.start
+            while lo < s.end:
+                hi, start = min(s.end, ends[k]), ends[k] - self.docs[k]
+                out.append(Span(self.sequences[k], lo - start, hi - start))
+                k, lo = k + 1, hi
         return tuple(out)
 
     def positions(self, device: Optional[torch.device] = None) -> Tensor:
@@ -77,9 +83,10 @@ class BatchPart:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of group. Ranks of its all-to-alls, which are in the order of their ring, are places in the group; the
-    schedule has fields as plans have them."""
+    """A kind of group. uses: its devices by pool. Ranks of its all-to-alls, which are in the order of their ring, are
+    places in the group; the schedule has fields as plans have them."""
 
+    uses: tuple[int, ...]
     shares: tuple[float, ...]  # by place, of every sequence
     groups: tuple[tuple[Share, ...], ...]
     schedule: Mapping[str, Any]
@@ -121,7 +128,7 @@ class Batch:
 
     def of_rank(self, rank: int) -> tuple[Optional[BatchPart], ...]:
         """What a rank has in each micro-batch, None where it is in no group that has sequences."""
-        if not 0 <= rank < self.ranks:
+        if type(rank) is not int or not 0 <= rank < self.ranks:
             raise ValueError(f"rank: {rank}: the plan has ranks 0 to {self.ranks - 1}")
         found = (next((g for g in side if rank in g.ranks and g.sequences), None) for side in self._micro)
         return tuple(self._part(rank, g) if g else None for g in found)
@@ -167,28 +174,46 @@ def load_batch(
         return opened(source, read)
     if source.pipeline is not None:
         raise PlanError("plan: of a pipeline, which has no groups: load_pipeline takes plan.pipeline")
-    if setup is None or lengths is None:
+    if not isinstance(setup, Mapping) or lengths is None:
         raise PlanError("setup, lengths: missing: a Client's plan needs the setup() of its server and the batch's "
                         "lengths")
     micro = [{"groups": [{"class": g.kind, "ranks": list(g.ranks), "sequences": list(g.sequences)} for g in side]}
              for side in source.micro_batches]
-    return read({"schema": BATCH_SCHEMA, "fleet": setup.get("fleet"), "classes": setup.get("classes"),
-                 "lengths_tokens": [int(n) for n in lengths], "micro_batches": micro})
+    batch = read({"schema": BATCH_SCHEMA, "fleet": setup.get("fleet"), "classes": setup.get("classes"),
+                  "lengths_tokens": _as_given(lengths), "micro_batches": micro})
+    for i, side in enumerate(source.micro_batches):
+        for j, g in enumerate(side):
+            if sum(batch.lengths[k] for k in g.sequences) != g.tokens:
+                raise PlanError(f"lengths: those of micro-batch {i} group {j} are not {g.tokens} tokens together: the "
+                                "plan was made for other ones")
+    return batch
+
+
+def _as_given(lengths: Sequence[Any]) -> list[int]:
+    """As plain integers, of whatever type they are."""
+    try:
+        return [operator.index(n) for n in lengths]
+    except TypeError as error:
+        raise PlanError(f"lengths: {error}: want whole numbers of tokens") from None
 
 
 def _batch(document: Mapping[str, Any], model: Mapping[str, int], dtype: str) -> Batch:
     lengths = fields.numbers(document, "lengths_tokens", "", 1)
     pools = fields.objects(document, "fleet")
-    ranks = sorted(r for i, pool in enumerate(pools) for r in fields.nodes(pool, "ranks", f"fleet[{i}]."))
+    of_pools = [list(fields.nodes(pool, "ranks", f"fleet[{i}].")) for i, pool in enumerate(pools)]
+    home = {r: pool for pool, of in enumerate(of_pools) for r in of}
+    ranks = sorted(r for of in of_pools for r in of)
     if ranks != list(range(len(ranks))):
         raise PlanError("fleet: want ranks from 0 on, each once")
-    kinds = tuple(_kind(c, f"classes[{i}].", len(pools), model["q_heads"])
+    kinds = tuple(_kind(c, f"classes[{i}].", [len(of) for of in of_pools], model["q_heads"])
                   for i, c in enumerate(fields.objects(document, "classes")))
     seen: set[int] = set()
     micro = []
     for i, side in enumerate(fields.objects(document, "micro_batches")):
         taken: set[int] = set()
         groups = []
+        if not isinstance(side.get("groups") or [], list):
+            raise PlanError(f"micro_batches[{i}].groups: want a list")
         for j, g in enumerate(side.get("groups") or ()):
             at = f"micro_batches[{i}].groups[{j}]."
             group = _group(g, at, kinds)
@@ -197,6 +222,10 @@ def _batch(document: Mapping[str, Any], model: Mapping[str, int], dtype: str) ->
                     raise PlanError(f"{at}ranks: {r}: want one of 0 to {len(ranks) - 1} that no other group of the "
                                     "micro-batch has")
                 taken.add(r)
+            uses = tuple(sum(home[r] == pool for r in group.ranks) for pool in range(len(pools)))
+            if uses != kinds[group.kind].uses:
+                raise PlanError(f"{at}ranks: {list(uses)} devices by pool: want {list(kinds[group.kind].uses)}, as "
+                                f"classes[{group.kind}] has")
             for k in group.sequences:
                 if k in seen or k >= len(lengths):
                     raise PlanError(f"{at}sequences: {k}: want one of 0 to {len(lengths) - 1} that no other group has")
@@ -221,19 +250,38 @@ def _group(of: Any, at: str, kinds: Sequence[_Kind]) -> _Group:
     ranks = fields.numbers(of, "ranks", at, 0)
     if len(ranks) != len(kinds[kind].shares) or len(set(ranks)) != len(ranks):
         raise PlanError(f"{at}ranks: {list(ranks)}: want {len(kinds[kind].shares)} of them, as classes[{kind}] has")
-    sequences = fields.numbers(of, "sequences", at, 0) if of.get("sequences") else ()
+    sequences = fields.numbers(of, "sequences", at, 0) if of.get("sequences") not in (None, []) else ()
     return _Group(kind, ranks, sequences)
 
 
-def _kind(of: Mapping[str, Any], at: str, pools: int, q_heads: int) -> _Kind:
+def _kind(of: Mapping[str, Any], at: str, pools: Sequence[int], q_heads: int) -> _Kind:
+    """pools: how many devices each has."""
     uses = fields.numbers(of, "devices", at, 0)
-    if len(uses) != pools or not any(uses):
-        raise PlanError(f"{at}devices: {list(uses)}: want one number for each of {pools} pools, and some device")
-    shares = _by_place(uses, _numbers(of, "shares", at, pools, [1 / sum(uses)] * pools))
+    if len(uses) != len(pools) or not any(uses) or any(n > most for n, most in zip(uses, pools)):
+        raise PlanError(f"{at}devices: {list(uses)}: want one number for each of {len(pools)} pools, up to "
+                        f"{list(pools)}, and some device")
+    by_pool = _numbers(of, "shares", at, len(pools), [1 / sum(uses)] * len(pools))
+    shares = _by_place(uses, by_pool)
     if not all(0 <= w <= 1 + _SHARES for w in shares) or abs(math.fsum(shares) - 1) > _SHARES:
-        raise PlanError(f"{at}shares: {list(shares)} by device: want 0 to 1 each, and 1 together")
-    schedule = {name: of[name] for name in _SCHEDULE if of.get(name)}
-    return _Kind(shares, _all_to_alls(of, at, uses, q_heads), schedule, bool(of.get("recompute", False)))
+        raise PlanError(f"{at}shares: {list(by_pool)} for {list(uses)} devices: want 0 to 1 each, and 1 together")
+    return _Kind(uses, shares, _all_to_alls(of, at, uses, q_heads), _schedule(of, at), _flag(of, "recompute", at))
+
+
+def _schedule(of: Mapping[str, Any], at: str) -> Mapping[str, Any]:
+    chunks = of.get("head_chunks") or None
+    if chunks is not None and (type(chunks) is not int or not 2 <= chunks <= MOST_CHUNKS):
+        raise PlanError(f"{at}head_chunks: {chunks!r}: want a whole number from 2 to {MOST_CHUNKS}, or none")
+    has = {name: True for name in _FLAGS if _flag(of, name, at)}
+    if chunks is not None and "two_batch_overlap" in has:
+        raise PlanError(f"{at}two_batch_overlap: true: want none beside head_chunks, here {chunks}")
+    return {**has, **({"head_chunks": chunks} if chunks is not None else {})}
+
+
+def _flag(of: Mapping[str, Any], name: str, at: str) -> bool:
+    value = of.get(name, False)
+    if not isinstance(value, bool):
+        raise PlanError(f"{at}{name}: {value!r}: want true or false")
+    return value
 
 
 def _all_to_alls(of: Mapping[str, Any], at: str, uses: Sequence[int], q_heads: int) -> tuple[tuple[Share, ...], ...]:
@@ -252,8 +300,10 @@ def _all_to_alls(of: Mapping[str, Any], at: str, uses: Sequence[int], q_heads: i
         if of.get("q_heads") is None and q_heads % size:
             raise PlanError(f"{at}head_ranks: {size}: the model's {q_heads} query heads cannot be dealt to as many "
                             "devices evenly")
-        pools = _numbers(of, "q_heads", at, len(uses), [q_heads // size] * len(uses))
-        heads = [int(n) for n in _by_place(uses, pools)]
+        pools = [q_heads // size] * len(uses) if of.get("q_heads") is None else fields.numbers(of, "q_heads", at, 0)
+        if len(pools) != len(uses):
+            raise PlanError(f"{at}q_heads: {len(pools)} numbers: the fleet has {len(uses)} pools")
+        heads = [n for n, devices in zip(pools, uses) for _ in range(devices)]
         groups = [tuple(Share(r, heads[r]) for r in range(lo, lo + size)) for lo in range(0, degree, size)]
     if sorted(m.rank for g in groups for m in g) != list(range(degree)):
         raise PlanError(f"{at}groups: want each place from 0 to {degree - 1} once")
@@ -279,7 +329,7 @@ def _by_place(uses: Sequence[int], of: Sequence[float]) -> tuple[float, ...]:
     return tuple(x for x, n in zip(of, uses) for _ in range(n))
 
 
-_SCHEDULE = ("own_last", "keep_tail", "head_chunks", "two_batch_overlap", "weave_forward", "weave_backward")
+_FLAGS = ("own_last", "keep_tail", "two_batch_overlap", "weave_forward", "weave_backward")
 
 
 def _among(schedule: Mapping[str, Any], groups: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from torch.autograd.function import once_differentiable
 
 from .kernels import Kernel, default_kernel
 from .lane import Lane
-from .layout import Layout, Rows, Seat
+from .layout import Rows, Seat, layout_of
 from .meter import Meter, Trace, timed
 from .plan import Plan, documents
 from .port import Batch, Message, Port, ProcessGroup
@@ -99,7 +99,7 @@ class Run:
     ) -> None:
         self.plan, self.group, self.trace, self.meter = plan, group, trace, meter or Meter()
         self.docs, self.kernel = documents(plan.seq_len, docs), kernel or default_kernel(q)
-        self.layout = Layout(plan)
+        self.layout = layout_of(plan)
         self.seat = self.layout.seat(rank)
         self.port, self._device = Port(rank, plan.ranks, group, self.meter, q.device), q.device
         self._begun: Optional[Back] = None

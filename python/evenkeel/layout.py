@@ -11,6 +11,7 @@ masked. Packed documents mask more, but differ from batch to batch, and a plan's
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Optional
 
@@ -83,6 +84,12 @@ class Group:
     members: tuple[Seat, ...]
     segments: tuple[Segment, ...]  # neighbouring ones joined
     tokens: int
+
+
+@functools.lru_cache(maxsize=16)
+def layout_of(plan: Plan) -> "Layout":
+    """That of a plan, which all layers have."""
+    return Layout(plan)
 
 
 class Layout:
@@ -190,13 +197,11 @@ def _joined(rising: list[Segment]) -> tuple[Segment, ...]:
 def _rows(own: tuple[Segment, ...], held: tuple[Segment, ...]) -> tuple[Rows, ...]:
     """Where the tokens of a rank are in its group's block; each of its segments lies in one of the
     group's."""
-    out, row = [], 0
+    out, row, before, i = [], 0, 0, 0
     for s in own:
-        before = 0
-        for h in held:
-            if h.start <= s.start < h.end:
-                out.append(Rows(row, before + s.start - h.start, s.end - s.start))
-            before += h.end - h.start
+        while held[i].end <= s.start:
+            before, i = before + held[i].end - held[i].start, i + 1
+        out.append(Rows(row, before + s.start - held[i].start, s.end - s.start))
         row += s.end - s.start
     return tuple(out)
 

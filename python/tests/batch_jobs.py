@@ -90,6 +90,7 @@ def trained(rank: int, groups: Any, seed: int, ranks: int) -> Any:
     embedding, blocks, head = model()
     weights = [w for m in (embedding, *blocks, head) for w in m.parameters()]
     total, parts, count = torch.zeros(()), 0, 0
+    meter, trace = evenkeel.Meter(), evenkeel.Trace(rank)
     for part in loaded(of).of_rank(rank) if rank < ranks else ():
         if part is None:
             continue
@@ -97,7 +98,7 @@ def trained(rank: int, groups: Any, seed: int, ranks: int) -> Any:
             return torch.cat([torch.arange(0), *(tokens(s, lo + ahead, hi + ahead) for s, lo, hi in part.spans)])
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return part.attend(q, k, v, kernel=evenkeel.Math(), group=groups[ranks])
+            return part.attend(q, k, v, kernel=evenkeel.Math(), group=groups[ranks], meter=meter, trace=trace)
 
         x = embedding(ids(0))
         for block in blocks:
@@ -112,7 +113,8 @@ def trained(rank: int, groups: Any, seed: int, ranks: int) -> Any:
     dist.all_reduce(total)
     want, answer = one_device(of["lengths_tokens"])
     errors = [float((w.grad - g).norm() / max(1e-3, float(g.norm()))) for w, g in zip(weights, answer)]
-    return {"errors": errors, "loss": abs(float(total) - want) / want, "parts": parts, "tokens": count}
+    return {"errors": errors, "loss": abs(float(total) - want) / want, "parts": parts, "tokens": count,
+            "flops": sum(meter.flops.values()), "spans": len(trace.spans())}
 
 
 def one_device(lengths: list[int]) -> tuple[float, list[Tensor]]:

@@ -10,9 +10,13 @@ from typing import Any
 
 from world import HERE, SixRanks
 
+import torch
+
 import evenkeel
 from batch_jobs import HEADS, Document, loaded, random_batch
+from evenkeel.batches import split
 from evenkeel.client import BatchPlan, Group
+from evenkeel.layout import _rows
 
 
 class TestTraining(SixRanks):
@@ -31,6 +35,7 @@ class TestTraining(SixRanks):
                     self.assertLess(max(answer["errors"]), 2e-5)
                     self.assertLess(answer["loss"], 1e-5)
                 parts += answer["parts"]
+            self.assertGreater(min(sum(a[n] for a in answers) for n in ("flops", "spans")), 0)
         self.assertGreater(parts, 100)
 
 
@@ -42,11 +47,11 @@ class TestLayouts(unittest.TestCase):
         self.assertGreater(len(cases), 50)
         for case in cases:
             degree, lengths = sum(case["class"]["devices"]), case["lengths_tokens"]
+            order = [(7 * r + 3) % degree for r in range(degree)] if degree % 7 else list(range(degree))
             pools, start = [], 0
             for n in case["class"]["devices"]:
-                pools.append({"device": "d", "ranks": [list(range(start, start + n))] if n else []})
+                pools.append({"device": "d", "ranks": [order[start:start + n]] if n else []})
                 start += n
-            order = [(7 * r + 3) % degree for r in range(degree)] if degree % 7 else list(range(degree))
             of = {
                 "schema": "evenkeel.batchplan/v1", "lengths_tokens": lengths, "fleet": pools,
                 "classes": [case["class"]],
@@ -85,10 +90,64 @@ class TestLayouts(unittest.TestCase):
             batch.of_rank(3)
 
 
+    def test_shares(self) -> None:
+        """Of rounding, and of what is a hair more or less than all."""
+        for tokens, shares, parts in (
+            (10, [0.5, 0.4], [5, 5]), (10, [0.9, 0], [10, 0]), (10, [0.5, 0.6], [5, 5]), (3, [0.5, 0.5], [2, 1]),
+            (1, [0.5, 0.5], [1, 0]), (5, [0.3, 0.3, 0.4], [2, 1, 2]),
+        ):
+            self.assertEqual(split(tokens, shares), parts)
+
+    def test_heads_that_cannot_be_dealt(self) -> None:
+        of = {"schema": "evenkeel.batchplan/v1", "lengths_tokens": [8], "classes": [{"devices": [4], "head_ranks": 4}],
+              "fleet": [{"device": "a", "ranks": [[1, 3], [0, 2]]}],
+              "micro_batches": [{"groups": [{"class": 0, "ranks": [0, 1, 2, 3], "sequences": [0]}]}]}
+        with self.assertRaisesRegex(evenkeel.PlanError, r"^classes\[0\].head_ranks: 4: the model's 6 query heads cannot"):
+            loaded(of)
+        of["classes"] = [{"devices": [4], "head_ranks": 2, "weave_forward": True}]
+        part, = loaded(of).of_rank(2)
+        assert part is not None
+        self.assertFalse(part.plan.weave_forward)
+        self.assertEqual(part.positions(torch.device("meta")).device.type, "meta")
+
+    def test_many_sequences(self) -> None:
+        """A layout has work that grows with the segments, not with their square: of a ring's ranks each step looks at
+        every segment once."""
+        n, ranks = 300, 8
+        of = {"schema": "evenkeel.batchplan/v1", "lengths_tokens": [1000 + k for k in range(n)],
+              "classes": [{"devices": [ranks]}], "fleet": [{"device": "a", "ranks": [list(range(ranks))]}],
+              "micro_batches": [{"groups": [{"class": 0, "ranks": list(range(ranks)), "sequences": list(range(n))}]}]}
+        part, = loaded(of).of_rank(5)
+        assert part is not None
+        reads = 0
+
+        class Counted(tuple):  # type: ignore[type-arg]
+            def __getitem__(self, i: Any) -> Any:
+                nonlocal reads
+                reads += 1
+                return super().__getitem__(i)
+
+            def __iter__(self) -> Any:
+                for x in super().__iter__():
+                    nonlocal reads
+                    reads += 1
+                    yield x
+
+        segments = Counted(part.plan.segments[5])
+        rows = _rows(part.plan.segments[5], segments)
+        self.assertEqual(len(rows), len(segments))
+        self.assertLess(reads, 12 * len(segments))
+        self.assertEqual(sum(hi - lo for _, lo, hi in part.spans), part.plan.tokens(5))
+        self.assertEqual([s.sequence for s in part.spans], sorted(s.sequence for s in part.spans))
+
+
 class TestLoadBatch(unittest.TestCase):
     def served(self, of: Document) -> BatchPlan:
         """A plan as a Client has it."""
-        micro = tuple(tuple(Group(tuple(g["ranks"]), tuple(g["sequences"] or ()), 1, 1.0, g["class"])
+        def tokens(g: Document) -> int:
+            return sum(of["lengths_tokens"][k] for k in g["sequences"] or ())
+
+        micro = tuple(tuple(Group(tuple(g["ranks"]), tuple(g["sequences"] or ()), tokens(g), 1.0, g["class"])
                             for g in side["groups"]) for side in of["micro_batches"])
         return BatchPlan(0, micro, 1.0, 1.0, 0.0, 0.0, False, False)
 
@@ -100,8 +159,15 @@ class TestLoadBatch(unittest.TestCase):
             setup = {"fleet": of["fleet"], "classes": of["classes"]}
             batch = evenkeel.load_batch(self.served(of), setup=setup, lengths=of["lengths_tokens"], **model)
             self.assertEqual([batch.of_rank(r) for r in range(5)], [loaded(of).of_rank(r) for r in range(5)])
-        with self.assertRaisesRegex(evenkeel.PlanError, "^setup, lengths: missing"):
-            evenkeel.load_batch(self.served(of), **model)
+        for more in ({}, {"setup": setup}, {"lengths": of["lengths_tokens"]}, {"setup": [], "lengths": [1]}):
+            with self.assertRaisesRegex(evenkeel.PlanError, "^setup, lengths: missing"):
+                evenkeel.load_batch(self.served(of), **more, **model)
+        longer = [of["lengths_tokens"][0] + 1, *of["lengths_tokens"][1:]]
+        for said, other in ((r"lengths: those of micro-batch \d group \d are not \d+ tokens together", longer),
+                            ("lengths: .* want whole numbers", [8.5, *longer[1:]]),
+                            ("lengths: .* want whole numbers", ["8", *longer[1:]])):
+            with self.assertRaisesRegex(evenkeel.PlanError, "^" + said):
+                evenkeel.load_batch(self.served(of), setup=setup, lengths=other, **model)
         staged = BatchPlan(0, (), 1.0, 1.0, 0.0, 0.0, False, False, pipeline={})
         with self.assertRaisesRegex(evenkeel.PlanError, "^plan: of a pipeline"):
             evenkeel.load_batch(staged, **model)
@@ -127,8 +193,24 @@ class TestLoadBatch(unittest.TestCase):
             ("fleet: want a list", lambda d: d.pop("fleet")), (r"fleet\[1\].ranks: want", lambda d: d["fleet"][1].pop("ranks")),
             ("fleet: want ranks from 0 on", lambda d: d["fleet"][1].update(ranks=[[3]])),
             (r"classes\[0\].devices: \[2\]: want one", lambda d: kind(d, devices=[2])),
-            (r"classes\[0\].shares: \[0.5, 0.5, 0.5\] by", lambda d: kind(d, shares=[0.5, 0.5])),
-            (r"classes\[0\].shares: .* by device: want 0 to 1", lambda d: kind(d, shares=[-0.25, 1.5])),
+            (r"classes\[0\].devices: \[0, 0\]: want one", lambda d: kind(d, devices=[0, 0], shares=None)),
+            (r"classes\[0\].devices: \[2, 1000000000\]: want one", lambda d: kind(d, devices=[2, 10**9])),
+            (r"classes\[0\].shares: \[0.5, 0.5\] for \[2, 1\] devices", lambda d: kind(d, shares=[0.5, 0.5])),
+            (r"classes\[0\].shares: \[0.25, 0.4999\] for", lambda d: kind(d, shares=[0.25, 0.4999])),
+            (r"classes\[0\].shares: .* devices: want 0 to 1", lambda d: kind(d, shares=[-0.25, 1.5])),
+            (r"classes\[0\].head_chunks: 9: want", lambda d: kind(d, head_chunks=9)),
+            (r"classes\[0\].head_chunks: True: want", lambda d: kind(d, head_chunks=True)),
+            (r"classes\[0\].two_batch_overlap: true: want", lambda d: kind(d, head_chunks=2, two_batch_overlap=True)),
+            (r"classes\[0\].own_last: 'no': want", lambda d: kind(d, own_last="no")),
+            (r"classes\[0\].recompute: 'no': want", lambda d: kind(d, recompute="no")),
+            (r"classes\[0\].q_heads: want a list of whole", lambda d: kind(d, q_heads=[2.5, 2])),
+            (r"classes\[0\].q_heads: want a list of whole", lambda d: kind(d, q_heads=[-2, 8])),
+            (r"classes\[0\].q_heads: 1 numbers: the fleet has 2", lambda d: kind(d, q_heads=[2])),
+            (r"micro_batches\[0\].groups\[0\].ranks: \[1, 1\] devices by pool: want \[0, 2\]",
+             lambda d: (d["fleet"][1].update(ranks=[[2], [3]]), group(d, ranks=[1, 2]),
+                        kind(d, devices=[0, 2], shares=[0, 0.5], head_ranks=2))),
+            (r"micro_batches\[0\].groups: want a list", lambda d: d["micro_batches"][0].update(groups=5)),
+            (r"micro_batches\[0\].groups\[0\].sequences: want", lambda d: group(d, sequences={})),
             (r"classes\[0\].shares: want a number for", lambda d: kind(d, shares=[1])),
             (r"classes\[0\].shares: want a number for", lambda d: kind(d, shares=[True, "x"])),
             (r"classes\[0\].head_ranks: 2: want a divisor", lambda d: kind(d, head_ranks=2)),

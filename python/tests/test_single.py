@@ -271,11 +271,12 @@ class TestManual(unittest.TestCase):
 
     def test_batches(self) -> None:
         """The README's loss begins where a model that knows nothing does."""
-        micro = [[(0, [0, 1], [2, 0])], [(1, [0], [1]), (1, [1], [3])]]
+        micro = [[(0, [0, 1], [2, 0])], [(1, [0], [1]), (2, [1], [3])]]
         plan = {
             "schema": "evenkeel.batchplan/v1", "lengths_tokens": [40, 12, 31, 9],
             "fleet": [{"device": "a", "ranks": [[0]]}, {"device": "b", "ranks": [[1]]}],
-            "classes": [{"devices": [1, 1], "shares": [0.7, 0.3], "head_ranks": 2, "q_heads": [3, 1]}, {"devices": [1, 0]}],
+            "classes": [{"devices": [1, 1], "shares": [0.7, 0.3], "head_ranks": 2, "q_heads": [3, 1]}, {"devices": [1, 0]},
+                        {"devices": [0, 1]}],
             "micro_batches": [{"groups": [dict(zip(("class", "ranks", "sequences"), g)) for g in side]} for side in micro],
         }
         said = self.said(self.example(4), plan, "b.plan.json")
