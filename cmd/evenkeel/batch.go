@@ -359,6 +359,10 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	if err != nil {
 		return err
 	}
+	read, err := inputs(o.out, o.sequences.files()) // what it is now: planning may take minutes
+	if err != nil {
+		return err
+	}
 	prices, err := a.prices(ctx, o, of.limit, of.lengths)
 	if errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("--deadline %s: the time was up before the groups of the cluster were priced, and there is no plan without prices: give it more, or none", o.deadline)
@@ -389,10 +393,6 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	}
 	d.Schema, d.Tool, d.Created = batch.Schema, tool, now()
 	d.Costs, d.Assumed, d.Simulated, d.Rows = prices.words, prices.assumed, prices.simulated, of.rows
-	read, err := inputs(o.out, o.sequences.files())
-	if err != nil {
-		return err
-	}
 	d.Inputs = append(slices.Clone(prices.inputs), read...)
 	d.Notes = slices.Concat(d.Notes, prices.remarks, batch.NotModelled(p))
 	if o.out != "" {

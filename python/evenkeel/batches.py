@@ -264,24 +264,17 @@ def _kind(of: Mapping[str, Any], at: str, pools: Sequence[int], q_heads: int) ->
     shares = _by_place(uses, by_pool)
     if not all(0 <= w <= 1 + _SHARES for w in shares) or abs(math.fsum(shares) - 1) > _SHARES:
         raise PlanError(f"{at}shares: {list(by_pool)} for {list(uses)} devices: want 0 to 1 each, and 1 together")
-    return _Kind(uses, shares, _all_to_alls(of, at, uses, q_heads), _schedule(of, at), _flag(of, "recompute", at))
+    return _Kind(uses, shares, _all_to_alls(of, at, uses, q_heads), _schedule(of, at), fields.flag(of, "recompute", at))
 
 
 def _schedule(of: Mapping[str, Any], at: str) -> Mapping[str, Any]:
     chunks = of.get("head_chunks") or None
     if chunks is not None and (type(chunks) is not int or not 2 <= chunks <= MOST_CHUNKS):
         raise PlanError(f"{at}head_chunks: {chunks!r}: want a whole number from 2 to {MOST_CHUNKS}, or none")
-    has = {name: True for name in _FLAGS if _flag(of, name, at)}
+    has = {name: True for name in _FLAGS if fields.flag(of, name, at)}
     if chunks is not None and "two_batch_overlap" in has:
         raise PlanError(f"{at}two_batch_overlap: true: want none beside head_chunks, here {chunks}")
     return {**has, **({"head_chunks": chunks} if chunks is not None else {})}
-
-
-def _flag(of: Mapping[str, Any], name: str, at: str) -> bool:
-    value = of.get(name, False)
-    if not isinstance(value, bool):
-        raise PlanError(f"{at}{name}: {value!r}: want true or false")
-    return value
 
 
 def _all_to_alls(of: Mapping[str, Any], at: str, uses: Sequence[int], q_heads: int) -> tuple[tuple[Share, ...], ...]:

@@ -31,6 +31,14 @@ def whole(of: Any, key: str, at: str, least: int, absent: Any = None) -> int:
     return value
 
 
+def flag(of: Mapping[str, Any], key: str, at: str) -> bool:
+    """Yes or no; no where it is not there."""
+    value = of.get(key, False)
+    if not isinstance(value, bool):
+        raise PlanError(f"{at}{key}: {value!r}: want true or false")
+    return value
+
+
 def numbers(of: Mapping[str, Any], key: str, at: str, least: int) -> tuple[int, ...]:
     """A list of some whole numbers."""
     value = of.get(key)

@@ -123,7 +123,6 @@ class TaskRuns:
             few_groups(groups, size, "take a plan")
         self._made = join(groups, rank, size, timeout_s, where)
         self.tasks, self.runs = tasks, [_run_of(tasks, i, rank, self._made) for i in tasks.own(rank)]
-        self._device = device
         self._work = _Training(tasks, rank, self._made, device)
         self._failed = self._alike = False
 
@@ -253,15 +252,15 @@ class _Training(Runs):
     def unlike(self, modules: Optional[Mapping[str, TaskModule]]) -> list[int]:
         """The runs whose ranks do not have the same parameters, of those that several have; None has none."""
         said = {i: "" if modules is None else _signature(_parts(self._tasks, i, modules)) for i in self._exchanges}
-        alike = {i: exchange.alike(said[i]) for i, exchange in self._exchanges.items()}
+        alike = {i: among.alike(said[i]) for i, among in self._exchanges.items()}
         return [i for i, same in alike.items() if not same]
 
     def spread(self, modules: Mapping[str, TaskModule]) -> None:
         """Gives all ranks of a run the parameters and buffers of its first one."""
-        for i, exchange in self._exchanges.items():
+        for i, among in self._exchanges.items():
             for part in _parts(self._tasks, i, modules):
                 for x in (*part.parameters(), *part.buffers()) if part is not None else ():
-                    exchange.spread(x.detach())
+                    among.spread(x.detach())
 
     def train(self, modules: Mapping[str, TaskModule]) -> Tensor:
         """A step. Returns losses: see TaskRuns.step."""
@@ -324,7 +323,6 @@ class _Training(Runs):
 
     def begin(self, i: int, got: Got) -> Tensor:
         """See Runs."""
-        of = self._tasks.module(i)
         given = [x for _, x in got]
         if i in self._lost:
             dy, grads = self._lost.pop(i)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator, Mapping, MutableMapping, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, MutableMapping, Optional
 
 import torch
 
@@ -12,7 +12,7 @@ from .compare_tasks import CheckTasks, drawn
 from .frames import Place
 from .kernels import Kernel
 from .parts import Members
-from .plan import Plan, PlanError
+from .plan import Plan
 from .port import ProcessGroup
 from .record import Recorder
 from .taskflow import TaskFlow

@@ -162,9 +162,7 @@ def _modules(document: Mapping[str, Any]) -> tuple[Module, ...]:
         if not isinstance(names[i], str) or not names[i] or names.index(names[i]) != i:
             raise PlanError(f"{at}name: {names[i]!r}: want a name of its own")
         layers, batch, seq_len = (fields.whole(x, n, at, 1) for n in ("layers", "batch_samples", "seq_len_tokens"))
-        causal = x.get("causal", False)
-        if not isinstance(causal, bool):
-            raise PlanError(f"{at}causal: {causal!r}: want true or false")
+        causal = fields.flag(x, "causal", at)
         model = model_in(fields.an_object(x, "model", at), f"{at}model.")
         if model.q_heads % model.kv_heads:
             raise PlanError(f"{at}model.kv_heads: {model.kv_heads}: must divide q_heads {model.q_heads}")
