@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -15,6 +16,8 @@ type ReplayOp string
 // named by their place: a2a_in before the ring and a2a_out after it, in both passes.
 const (
 	StageWait   ReplayOp = "stage_wait" // of a pipeline or of tasks, before a pass: waiting for activations or their gradients
+	ParamWait   ReplayOp = "param_wait" // before a layer's pass, or at the end: until parameters that others have are there
+	EmbedOp     ReplayOp = "embed"      // before the first layer: looking tokens up; backward, the gradient of that
 	LinearIn    ReplayOp = "linear_in"  // norm, projection and rotation before the attention
 	AllToAllIn  ReplayOp = "a2a_in"     // includes waiting for late members
 	RingWait    ReplayOp = "ring_wait"  // waiting for the block of a ring step, and after the last one
@@ -23,7 +26,8 @@ const (
 	AllToAllOut ReplayOp = "a2a_out"    // includes waiting for late members
 	LinearOut   ReplayOp = "linear_out" // output projection, norm and MLP after the attention
 	LossOp      ReplayOp = "loss"       // behind the last layer: norm, logits and cross-entropy, forward and backward
-	GradWait    ReplayOp = "grad_wait"  // of tasks, at the end: until the gradients of a run's weights are added up
+	GradWait    ReplayOp = "grad_wait"  // at the end: until the gradients of weights, of tasks of a run's, are added up
+	OptimizerOp ReplayOp = "optimizer"  // the update of the parameters that a rank keeps the state of
 	MeetOp      ReplayOp = "meet"       // at the end of a micro-batch, waiting for all ranks
 )
 
@@ -35,13 +39,17 @@ const (
 
 // ReplayOps lists the stretches in the order of a forward layer.
 func ReplayOps() []ReplayOp {
-	return []ReplayOp{StageWait, LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut, LossOp, GradWait, MeetOp}
+	return []ReplayOp{StageWait, ParamWait, EmbedOp, LinearIn, AllToAllIn, RingWait, AttentionOp, MergeOp, AllToAllOut, LinearOut, LossOp, GradWait, OptimizerOp, MeetOp}
 }
 
 // Waits says whether the rank is idle during the stretch: it waits for bytes or for
 // another rank.
 func (o ReplayOp) Waits() bool {
-	return o == StageWait || o == AllToAllIn || o == RingWait || o == AllToAllOut || o == GradWait || o == MeetOp
+	switch o {
+	case StageWait, ParamWait, AllToAllIn, RingWait, AllToAllOut, GradWait, MeetOp:
+		return true
+	}
+	return false
 }
 
 // ReplayKey identifies one stretch of a replayed step.
@@ -65,7 +73,7 @@ type ReplayTask struct {
 
 // ReplayedRank says how a rank spends a replayed step until its own end.
 type ReplayedRank struct {
-	Compute units.Seconds // attention, merging and linear parts
+	Compute units.Seconds // attention, merging, linear parts, loss and update
 	Exposed units.Seconds // waiting for bytes, as far as computing does not hide it
 	Skew    units.Seconds // waiting for ranks that are not done yet
 	End     units.Seconds // the sum of the above
@@ -88,6 +96,13 @@ type ReplayWork struct {
 	// Loss is true where every micro-batch's loss is computed behind its last layer, each
 	// rank's of its tokens. Micro-batches that go together have none.
 	Loss bool
+	// Update is true of a whole step, of all layers of the job's model: with embedding and
+	// loss, and the exchange of gradients and parameters and the optimizer by the job's ZeRO
+	// stage. Micro-batches that go together have none.
+	Update bool
+	// NoScatter is true where Update reduces gradients by all_reduce in the place of
+	// reduce_scatter, which the library lacks.
+	NoScatter bool
 }
 
 // documents are where the packed documents lie.
@@ -108,8 +123,8 @@ func (w *ReplayWork) documents(seqLen units.Tokens) ([]Segment, error) {
 }
 
 // Replayed is the prediction of what replay runs: some layers forward and then backward,
-// with each layer's forward pass repeated where the job recomputes, and the loss between where
-// it is run. Embedding, the exchange of gradients and the optimizer are not part of it.
+// with each layer's forward pass repeated where the job recomputes, the loss between where
+// it is run, and of a whole step the update around them (ReplayWork.Update).
 type Replayed struct {
 	// Step is the makespan: ranks start together, the last one ends it, and in between
 	// they synchronise only through the messages they exchange.
@@ -148,14 +163,22 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 	if r.micro = max(1, w.Micro); r.micro != 2 {
 		w.Layout.Schedule = w.Layout.OneByOne()
 	}
-	if w.Loss {
+	if w.Loss || w.Update {
 		r.loss = w.Layers
 	}
-	if w.Loss && w.Layout.TwoBatch {
+	switch {
+	case r.loss > 0 && w.Layout.TwoBatch:
 		return nil, fmt.Errorf("loss: of micro-batches that go together: want them one by one")
+	case w.Update && (r.micro > 1 || s.job.microBatches() > 1):
+		return nil, fmt.Errorf("micro-batches: %v in a whole step: want one", max(float64(r.micro), s.job.microBatches()))
 	}
 	if err := r.prepare(w.Layout); err != nil {
 		return nil, err
+	}
+	if w.Update {
+		if r.update, err = r.updates(w.Layers, !w.NoScatter); err != nil {
+			return nil, err
+		}
 	}
 	r.meet(w.Layers)
 	r.chain(r.passes(w.Layers))
@@ -169,12 +192,13 @@ type replaying struct {
 	*sim
 	took  func(ReplayKey) (units.Seconds, bool)
 	out   *Replayed
-	laws  [2][2]passLaws     // by direction and micro-batch of two that go together
-	micro int                // micro-batches of a step
-	loss  int                // the layers behind which the loss is, 0 for none
-	at    []units.Seconds    // when a seat is done with all before
-	ports [][2]units.Seconds // when its egress and ingress are
-	spent []spent
+	laws   [2][2]passLaws     // by direction and micro-batch of two that go together
+	micro  int                // micro-batches of a step
+	loss   int                // the layers behind which the loss is, 0 for none
+	update *updating          // of a whole step, nil of another
+	at     []units.Seconds    // when a seat is done with all before
+	ports  [][2]units.Seconds // when its egress and ingress are
+	spent  []spent
 	// Of the pass at hand, of either micro-batch where two go together.
 	run   layerRun
 	times [2]passTimes
@@ -248,6 +272,9 @@ func (r *replaying) meet(layers int) {
 		}
 	}
 	r.meetLoss(r.micro)
+	if r.update != nil && r.took == nil {
+		r.meetUpdated()
+	}
 }
 
 // meetAfter adds a pass, so many times, that all ranks begin and end together. None may be
@@ -255,6 +282,13 @@ func (r *replaying) meet(layers int) {
 func (r *replaying) meetAfter(g stageOf, times units.Seconds) {
 	r.pass(g)
 	r.out.Meeting += times * r.run.length
+	if u := r.update; u != nil {
+		of := 0
+		if g.again || g.back {
+			of = 1
+		}
+		u.lengths[of], u.busiest[of] = u.lengths[of]+r.run.length, u.busiest[of]+r.run.busiest()
+	}
 }
 
 // meetLoss adds the losses of so many micro-batches, if there are any.
@@ -304,16 +338,30 @@ func (r *replaying) passes(layers int) []stageOf {
 // chain runs pass after pass, every seat beginning one when it is done with the
 // one before.
 func (r *replaying) chain(passes []stageOf) {
+	if r.update != nil {
+		r.beginUpdated()
+	}
 	for _, g := range passes {
+		if r.update != nil {
+			r.gathered(g)
+		}
+		begin := slices.Min(r.at)
 		r.pass(g)
 		r.book(g)
 		for i := range r.seats {
 			a := &r.run.seats[i]
 			r.at[i], r.ports[i] = a.free, [2]units.Seconds{a.egress, a.ingress}
 		}
+		if r.update != nil {
+			r.beside(begin)
+			r.reduced(g)
+		}
 		if r.loses(g) {
 			r.lose(g)
 		}
+	}
+	if r.update != nil {
+		r.endUpdated()
 	}
 }
 

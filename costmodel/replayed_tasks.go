@@ -153,7 +153,8 @@ func (r *replaying) finish() (*Replayed, error) {
 	last, worst := 0, r.worst
 	for i, a := range r.seats {
 		k, h := &r.out.Ranks[a.rank], share{busy: r.spent[i].busy}
-		k.Compute, k.Exposed, k.End = h.computing(), r.spent[i].exposed+r.spent[i].allToAll, r.at[i]
+		sync := h.busy[gradientSync]
+		k.Compute, k.Exposed, k.End = h.computing()-sync, r.spent[i].exposed+r.spent[i].allToAll+sync, r.at[i]
 		k.Skew = max(0, k.End-k.Compute-k.Exposed) // rounding may leave a hair less than nothing
 		if r.at[i] > r.at[last] {
 			last = i
@@ -162,10 +163,8 @@ func (r *replaying) finish() (*Replayed, error) {
 	slices.SortStableFunc(r.out.Tasks, func(a, b ReplayTask) int { return cmp.Compare(a.Rank, b.Rank) })
 	var whole account
 	for p, once := range r.partAccounts(last) {
-		switch part(p) {
-		case gradientSync, optimizerPart, idle: // no replay has them
-		default:
-			whole.merge(once, r.timesOf(part(p), r.spent[last], &once))
+		if times := r.timesOf(part(p), r.spent[last], &once); part(p) != idle && times > 0 {
+			whole.merge(once, times)
 		}
 	}
 	r.out.Step = like(r.at[last], whole.total())
