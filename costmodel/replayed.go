@@ -190,8 +190,8 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 // says when things happen, and asks for the prices of messages alone.
 type replaying struct {
 	*sim
-	took  func(ReplayKey) (units.Seconds, bool)
-	out   *Replayed
+	took   func(ReplayKey) (units.Seconds, bool)
+	out    *Replayed
 	laws   [2][2]passLaws     // by direction and micro-batch of two that go together
 	micro  int                // micro-batches of a step
 	loss   int                // the layers behind which the loss is, 0 for none

@@ -16,14 +16,14 @@ import (
 // leave idle: beside a pass whose busiest port is at work for a share f of its time they come
 // along at 1-f of their speed, so that a layer and its collective take what Simulate takes.
 type updating struct {
-	layers                   int
-	gathers, reduces, atEnd  bool // parameters before every pass, gradients behind it, new parameters at the end
-	layerGather, restGather  units.Seconds
-	layerReduce, restReduce  units.Seconds
-	queue                    []*collecting
-	clock                    units.Seconds // until when the queue is simulated
-	waited                   *collecting   // the layer's parameters that a rank asks for next
-	lengths, busiest         [2]units.Seconds // of a layer's passes forward, and backward with recomputation: see meetUpdated
+	layers                  int
+	gathers, reduces, atEnd bool // parameters before every pass, gradients behind it, new parameters at the end
+	layerGather, restGather units.Seconds
+	layerReduce, restReduce units.Seconds
+	queue                   []*collecting
+	clock                   units.Seconds    // until when the queue is simulated
+	waited                  *collecting      // the layer's parameters that a rank asks for next
+	lengths, busiest        [2]units.Seconds // of a layer's passes forward, and backward with recomputation: see meetUpdated
 }
 
 // collecting is a collective on its way.

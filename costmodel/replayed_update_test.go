@@ -127,7 +127,9 @@ func TestUpdateByItself(t *testing.T) {
 	tokens := []units.Tokens{300, 300}
 	j := testJob(cluster(t, "1x2 any", p, "bus", ""), tokens)
 	// Of two ranks: twice half a buffer to all_reduce it, once else; by another group's law.
-	takes := func(b units.Bytes, times float64) units.Seconds { return units.Seconds(1.15 * (1 + times*float64(b)/1e6)) }
+	takes := func(b units.Bytes, times float64) units.Seconds {
+		return units.Seconds(1.15 * (1 + times*float64(b)/1e6))
+	}
 	layer, rest := takes(j.LayerBytes(), 0.5), takes(j.RestBytes(), 0.5)
 	for zero, want := range map[ZeRO]units.Seconds{
 		Zero0: 6*takes(j.LayerBytes(), 1) + takes(j.RestBytes(), 1), // gradients

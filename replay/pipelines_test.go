@@ -296,7 +296,7 @@ func TestATraceOfAPipelineReadsBackAndKeepsToItsChunks(t *testing.T) {
 		"unchecked":     {func(h *Header, _ *Span) { withLoss(h); h.Numerics[0].Loss = nil }, "numerics[0].loss: false: want it where parts is loss"},
 		"loss again":    {func(h *Header, s *Span) { withLoss(h); s.Op, s.Step = Loss, 0 }, `op: "loss": of layer 1, fwd: want it behind the forward pass`},
 		"early loss":    {func(h *Header, s *Span) { withLoss(h); s.Again, s.Op, s.Step, s.Layer = false, Loss, 0, 0 }, `op: "loss": of layer 0, fwd`},
-		"an exchange":   {func(h *Header, _ *Span) { h.Numerics[0].Exchange = &ExchangeNumerics{Limit: 1, DType: op.F32} }, "numerics[0].exchange: gradients are added up of tasks alone"},
+		"an exchange":   {func(h *Header, _ *Span) { h.Numerics[0].Exchange = &ExchangeNumerics{Limit: 1, DType: op.F32} }, "numerics[0].exchange: gradients are added up of tasks and whole steps alone"},
 		"in twos":       {func(h *Header, _ *Span) { *h = *madeHeader(); h.Plans[1].Layout.TwoBatch = true; withLoss(h) }, `parts: "loss": the micro-batches of plan 1 go in twos`},
 		"no mb":         {func(h *Header, _ *Span) { h.Plans[0].Micro = 0 }, "plans[0].micro_batches: 0: want 1 to"},
 		"few mb":        {func(h *Header, _ *Span) { h.Plans[0].Micro = 2 }, "plans[0].micro_batches: 2: want as many as there are chunks, 3"},

@@ -175,6 +175,13 @@ func (p *Plan) runnable(parts string, docs []units.Tokens) error {
 	if p.Job.DType == op.FP8 {
 		return fmt.Errorf("%s: job.dtype: %q: replay computes in f32, bf16 and f16; plan with --dtype bf16", p.Path, p.Job.DType)
 	}
+	if parts == PartsStep && (p.Several() || p.TwoBatch || p.Tasks()) {
+		left := PartsLoss
+		if p.TwoBatch || p.Tasks() {
+			left = PartsLayer
+		}
+		return optionError("parts", parts, fmt.Sprintf("%s, for whole steps are run of plans of one sequence, micro-batch by micro-batch, and %s is not such a one", left, p.Path))
+	}
 	if parts == PartsLoss && (p.TwoBatch || p.Tasks()) {
 		return optionError("parts", parts, fmt.Sprintf("%s, for of tasks and of plans with two_batch_overlap, such as %s, layers alone are run", PartsLayer, p.Path))
 	}

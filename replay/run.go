@@ -30,8 +30,8 @@ type Config struct {
 	Tool    string      // that writes it
 	Created string      // RFC 3339, UTC
 
-	Parts        string       // PartsLayer, PartsLoss or PartsAttention
-	LossChunk    units.Tokens // whose logits exist at a time, of PartsLoss; else 0
+	Parts        string       // PartsLayer, PartsLoss, PartsStep or PartsAttention
+	LossChunk    units.Tokens // whose logits exist at a time, where the loss is run; else 0
 	Layers       int          // of a step, or UsualLayers
 	Repeats      int
 	Warmup       int
@@ -59,7 +59,7 @@ type Config struct {
 	crowded bool // there are more threads than cores
 }
 
-// UsualLayers stands for 1 layer or, of pipelines or tasks alone, for all that they have.
+// UsualLayers stands for 1 layer or, of pipelines or tasks alone and of whole steps, for all that they have.
 const UsualLayers = -1
 
 const (
@@ -144,9 +144,9 @@ func (c *Config) validate() error {
 	switch {
 	case !slices.Contains(allParts(), c.Parts):
 		return optionError("parts", strconv.Quote(c.Parts), strings.Join(allParts(), ", "))
-	case c.Parts != PartsLoss && c.LossChunk != 0:
-		return optionError("loss-chunk", int64(c.LossChunk), "none, for no loss is run: it goes with parts "+PartsLoss)
-	case c.Parts == PartsLoss && (c.LossChunk < 1 || c.LossChunk > maxTokens):
+	case !WithLoss(c.Parts) && c.LossChunk != 0:
+		return optionError("loss-chunk", int64(c.LossChunk), "none, for no loss is run: it goes with parts "+PartsLoss+" and "+PartsStep)
+	case WithLoss(c.Parts) && (c.LossChunk < 1 || c.LossChunk > maxTokens):
 		return optionError("loss-chunk", int64(c.LossChunk), fmt.Sprintf("1 to %d tokens", int64(maxTokens)))
 	case !slices.Contains(kernels(), c.Kernel):
 		return optionError("kernel", strconv.Quote(c.Kernel), strings.Join(kernels(), ", "))
@@ -174,6 +174,8 @@ func (c *Config) validate() error {
 // usualLayers is how many layers are run unless it is said.
 func (c *Config) usualLayers() int {
 	switch first := c.Plans[0]; {
+	case c.Parts == PartsStep && first.Job.Model.Layers > 0:
+		return first.Job.Model.Layers
 	case first.Tasks(): // then all are
 		return first.tasks.Layers()
 	case slices.ContainsFunc(c.Plans, func(p *Plan) bool { return p.stages == nil }):
@@ -187,6 +189,9 @@ func (c *Config) usualLayers() int {
 // steps would not compare.
 func (c *Config) asMany() error {
 	for _, p := range c.Plans {
+		if c.Parts == PartsStep && c.Layers > p.Job.Model.Layers {
+			return optionError("layers", c.Layers, fmt.Sprintf("at most the %d of the model of %s", p.Job.Model.Layers, p.Path))
+		}
 		if p.Tasks() && c.Layers != p.tasks.Layers() {
 			return optionError("layers", c.Layers, fmt.Sprintf("%d, the most that a module of %s has, for all layers of all modules are run", p.tasks.Layers(), p.Path))
 		}

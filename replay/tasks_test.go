@@ -249,7 +249,7 @@ func TestATraceOfTasksReadsBackAndKeepsToItsRuns(t *testing.T) {
 		"step":         {func(_ *Header, s *Span) { s.Step = 1 }, "step: 1: want 0 to 0"},
 		"again":        {func(_ *Header, s *Span) { s.Dir, s.Again = Forward, true }, "again: true: only a forward pass is run again, and only with recomputation"},
 		"meet":         {func(_ *Header, s *Span) { s.Op = Meet }, `op: "meet": ranks meet after micro-batches`},
-		"elsewhere":    {func(h *Header, s *Span) { *h, s.Op, s.MB, s.Layer = *pipelineHeader(), GradWait, 0, 0 }, `op: "grad_wait": gradients are added up of tasks alone`},
+		"elsewhere":    {func(h *Header, s *Span) { *h, s.Op, s.MB, s.Layer = *pipelineHeader(), GradWait, 0, 0 }, `op: "grad_wait": gradients are added up of tasks and whole steps alone`},
 		"parts":        {func(h *Header, _ *Span) { h.Parts = PartsAttention }, `parts, layers: "attention", 3: plan 0 is of tasks`},
 		"layers":       {func(h *Header, _ *Span) { h.Layers = 4 }, `parts, layers: "layer", 4: plan 0 is of tasks`},
 		"mixed":        {func(h *Header, _ *Span) { mixed(h, pipelineHeader()) }, "plans[1].tasks: of tasks are all plans of a run or none"},

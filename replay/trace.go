@@ -21,7 +21,7 @@ type Header struct {
 	Mode    string `json:"mode"`    // one of the modes below
 	Parts   string `json:"parts"`   // what is run: one of the Parts below
 	Layers  int    `json:"layers"`
-	// LossChunk is the number of tokens whose logits existed at a time, of PartsLoss.
+	// LossChunk is the number of tokens whose logits existed at a time, where the loss is run.
 	LossChunk units.Tokens `json:"loss_chunk_tokens,omitzero"`
 	Kernel    string       `json:"kernel"` // of attention
 	// Docs are the lengths of the documents packed into the sequence; absent: one.
@@ -46,13 +46,18 @@ const (
 	ModeNCCL   = "nccl"      // a GPU each
 )
 
-// What is run: whole layers, these and the loss of every micro-batch or chunk behind them, or of
-// layers the attention alone.
+// What is run: whole layers, these and the loss of every micro-batch or chunk behind them, whole
+// training steps of one micro-batch with embedding, exchange of gradients and parameters and
+// optimizer, or of layers the attention alone.
 const (
 	PartsLayer     = "layer"
 	PartsLoss      = "loss"
+	PartsStep      = "step"
 	PartsAttention = "attention"
 )
+
+// WithLoss says whether of these parts the loss is one.
+func WithLoss(parts string) bool { return parts == PartsLoss || parts == PartsStep }
 
 // PlanRun is a plan that was run: of one sequence with a job and a layout, of
 // batches or a pipeline with the model that they train, or of tasks with their modules.
@@ -114,8 +119,11 @@ type Numerics struct {
 	Layer *LayerNumerics `json:"layer,omitempty"`
 	// Loss is the same of the loss; absent where none was run.
 	Loss *LossNumerics `json:"loss,omitempty"`
-	// Exchange is of tasks some of whose runs have several ranks; else absent.
+	// Exchange is of tasks some of whose runs have several ranks, and of whole steps of several
+	// ranks; else absent.
 	Exchange *ExchangeNumerics `json:"exchange,omitempty"`
+	// Update is of whole steps; else absent.
+	Update *UpdateNumerics `json:"update,omitempty"`
 }
 
 // LossNumerics is how far the gradient of the loss was from that of one device.
@@ -131,6 +139,20 @@ type ExchangeNumerics struct {
 	Sum   float64  `json:"sum"`
 	Limit float64  `json:"limit"`
 	DType op.DType `json:"dtype"` // in which they travelled: gloo may not know that of the layers
+	// Kind is the collective of whole steps: all_reduce stands in where the library has no
+	// reduce_scatter.
+	Kind op.Kind `json:"kind,omitzero"`
+}
+
+// Whole says that gradients were added up on all ranks, and not each rank's part alone.
+func (x *ExchangeNumerics) Whole() bool { return x.Kind == op.KindAllReduce }
+
+// UpdateNumerics is how far parameters were from those that AdamW makes in float64 of the ranks'
+// gradients: the norm of the difference over that of what the update changes.
+type UpdateNumerics struct {
+	Params     float64 `json:"params"`
+	Limit      float64 `json:"limit"`
+	Parameters int64   `json:"parameters"` // how many there are
 }
 
 // LayerNumerics is how far a whole layer was from that of one device, or why it
@@ -138,7 +160,7 @@ type ExchangeNumerics struct {
 type LayerNumerics struct {
 	Out     float64 `json:"out"`
 	DX      float64 `json:"dx"`          // gradient of the layer's input
-	DW      float64 `json:"dw,omitzero"` // of tasks, gradients of the weights once they are added up, where all samples were compared
+	DW      float64 `json:"dw,omitzero"` // of tasks and whole steps, gradients of the weights once they are added up, where all samples were compared
 	Limit   float64 `json:"limit"`
 	Skipped string  `json:"skipped,omitempty"` // why; the errors are then 0 and mean nothing
 	// Of tasks: the samples of all modules that were compared, how many there are, and the
@@ -208,6 +230,8 @@ type SpanOp string
 // The ops of spans, in the order of a layer's forward pass.
 const (
 	StageWait SpanOp = "stage_wait" // of a pipeline, for what comes from another stage; of tasks, from another run
+	ParamWait SpanOp = "param_wait" // of a whole step, for parameters that other ranks have
+	Embed     SpanOp = "embed"      // of a whole step, before the first layer; backward behind it
 	LinearIn  SpanOp = "linear_in"  // norm, QKV projection, rotation
 	A2AIn     SpanOp = "a2a_in"     // all-to-all before attention
 	RingWait  SpanOp = "ring_wait"  // for the keys and values of a ring step
@@ -216,13 +240,14 @@ const (
 	A2AOut    SpanOp = "a2a_out"
 	LinearOut SpanOp = "linear_out" // output projection, norm, MLP
 	Loss      SpanOp = "loss"       // behind the last layer: forward and backward
-	GradWait  SpanOp = "grad_wait"  // of tasks, at the end: until the gradients of a run's weights are added up
+	GradWait  SpanOp = "grad_wait"  // at the end: until the gradients of weights, of tasks of a run's, are added up
+	Optimizer SpanOp = "optimizer"  // of a whole step
 	Meet      SpanOp = "meet"       // of a plan of batches, after each micro-batch: until all ranks are done with it
 )
 
 // spanOps lists the ops in that order.
 func spanOps() []SpanOp {
-	return []SpanOp{StageWait, LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut, Loss, GradWait, Meet}
+	return []SpanOp{StageWait, ParamWait, Embed, LinearIn, A2AIn, RingWait, Attn, Merge, A2AOut, LinearOut, Loss, GradWait, Optimizer, Meet}
 }
 
 // Step is how long one rank took for one step of a plan, from its leaving the

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -29,8 +30,8 @@ func (h *Header) Validate() error {
 		return fmt.Errorf("mode: %q: cannot be with backend %s", h.Mode, h.Backend)
 	case !slices.Contains(allParts(), h.Parts):
 		return fmt.Errorf("parts: %q: want %s", h.Parts, strings.Join(allParts(), ", "))
-	case h.Parts == PartsLoss && (h.LossChunk < 1 || h.LossChunk > maxTokens), h.Parts != PartsLoss && h.LossChunk != 0:
-		return fmt.Errorf("loss_chunk_tokens: %d: want 1 to %d where parts is %s, else none", int64(h.LossChunk), int64(maxTokens), PartsLoss)
+	case WithLoss(h.Parts) && (h.LossChunk < 1 || h.LossChunk > maxTokens), !WithLoss(h.Parts) && h.LossChunk != 0:
+		return fmt.Errorf("loss_chunk_tokens: %d: want 1 to %d where parts is %s or %s, else none", int64(h.LossChunk), int64(maxTokens), PartsLoss, PartsStep)
 	case h.Layers < 1 || h.Layers > maxLayers:
 		return fmt.Errorf("layers: %d: want 1 to %d", h.Layers, maxLayers)
 	case h.Kernel == "":
@@ -63,8 +64,11 @@ func (h *Header) validLists() error {
 		if x := h.Plans[i].Tasks; x != nil && (h.Parts != PartsLayer || h.Layers != x.Layers()) {
 			return fmt.Errorf("parts, layers: %q, %d: plan %d is of tasks, whose modules hand on the results of whole layers, all %d of them: want %s, %d", h.Parts, h.Layers, i, x.Layers(), PartsLayer, x.Layers())
 		}
-		if h.Parts == PartsLoss && h.Plans[i].Layout.TwoBatch {
+		if WithLoss(h.Parts) && h.Plans[i].Layout.TwoBatch {
 			return fmt.Errorf("parts: %q: the micro-batches of plan %d go in twos, of which layers alone are run: want %s", h.Parts, i, PartsLayer)
+		}
+		if x := &h.Plans[i]; h.Parts == PartsStep && (x.Batch || x.Pipeline != nil || x.Micro != 0) {
+			return fmt.Errorf("parts: %q: plan %d is not one micro-batch of one sequence, of which alone whole steps are run: want %s or %s", h.Parts, i, PartsLoss, PartsLayer)
 		}
 		if h.Parts == PartsAttention && h.Plans[i].Pipeline != nil {
 			return fmt.Errorf("parts: %q: plan %d is a pipeline, whose stages send each other the results of whole layers: want %s", h.Parts, i, PartsLayer)
@@ -76,7 +80,7 @@ func (h *Header) validLists() error {
 	return h.validChecks()
 }
 
-func allParts() []string { return []string{PartsLayer, PartsLoss, PartsAttention} }
+func allParts() []string { return []string{PartsLayer, PartsLoss, PartsStep, PartsAttention} }
 
 func (r Rank) validate(at int) error {
 	switch {
@@ -185,15 +189,48 @@ func (h *Header) validChecks() error {
 		if err := h.Numerics[i].validate(i); err != nil {
 			return fmt.Errorf("numerics[%d].%w", i, err)
 		}
-		if x := h.Numerics[i]; (x.Loss != nil) != (h.Parts == PartsLoss) {
-			return fmt.Errorf("numerics[%d].loss: %v: want it where parts is %s, and nowhere else", i, x.Loss != nil, PartsLoss)
+		if x := h.Numerics[i]; (x.Loss != nil) != WithLoss(h.Parts) {
+			return fmt.Errorf("numerics[%d].loss: %v: want it where parts is %s or %s, and nowhere else", i, x.Loss != nil, PartsLoss, PartsStep)
 		}
-		if x := h.Numerics[i]; x.Exchange != nil && h.Plans[i].Tasks == nil {
-			return fmt.Errorf("numerics[%d].exchange: gradients are added up of tasks alone", i)
+		if err := h.validUpdate(i); err != nil {
+			return fmt.Errorf("numerics[%d].%w", i, err)
 		}
 		if err := h.Exact[i].validate(i); err != nil {
 			return fmt.Errorf("exact[%d].%w", i, err)
 		}
+	}
+	return nil
+}
+
+// validUpdate: what was checked of a plan's exchange of gradients and of its update.
+func (h *Header) validUpdate(plan int) error {
+	n, of := &h.Numerics[plan], &h.Plans[plan]
+	if h.Parts != PartsStep {
+		switch {
+		case n.Exchange != nil && of.Tasks == nil:
+			return fmt.Errorf("exchange: gradients are added up of tasks and whole steps alone")
+		case n.Update != nil:
+			return fmt.Errorf("update: of whole steps alone, and parts is %s", h.Parts)
+		}
+		return nil
+	}
+	model, ranks := of.Job.Model, 0
+	for _, g := range of.Layout.Groups {
+		ranks += len(g)
+	}
+	model.Layers = h.Layers
+	switch x := n.Exchange; {
+	case (x != nil) != (ranks > 1):
+		return fmt.Errorf("exchange: %v: want it where several ranks are at work, which are %d", x != nil, ranks)
+	case x == nil:
+	case x.Kind != op.KindAllReduce && (x.Kind != op.KindReduceScatter || of.Job.Zero == costmodel.Zero0):
+		return fmt.Errorf("exchange.kind: %q: want %s, or %s where the optimizer is sharded", x.Kind, op.KindAllReduce, op.KindReduceScatter)
+	}
+	if n.Update == nil {
+		return fmt.Errorf("update: missing: want it where parts is %s", PartsStep)
+	}
+	if want := model.Params(); n.Update.Parameters != want {
+		return fmt.Errorf("update.parameters: %d: want the model's %d", n.Update.Parameters, want)
 	}
 	return nil
 }
@@ -218,6 +255,11 @@ func (n *Numerics) validate(plan int) error {
 		}
 		if !n.Exchange.DType.Runs() {
 			return fmt.Errorf("exchange.dtype: %q: want f32, bf16 or f16", string(n.Exchange.DType))
+		}
+	}
+	if n.Update != nil {
+		if err := within(n.Update.Limit, []namedError{{"params", n.Update.Params}}); err != nil {
+			return fmt.Errorf("update.%w", err)
 		}
 	}
 	errs := []namedError{{"out", n.Out}, {"dq", n.DQ}, {"dk", n.DK}, {"dv", n.DV}}
@@ -305,12 +347,14 @@ func (h *Header) validSpan(s *Span) error {
 		return fmt.Errorf("op: %q: only attention was run", s.Op)
 	case s.Op == StageWait && of.Pipeline == nil && of.Tasks == nil:
 		return fmt.Errorf("op: %q: of a pipeline's stages, or runs of tasks, and the plan is of neither", s.Op)
-	case s.Op == Loss && h.Parts != PartsLoss:
+	case s.Op == Loss && !WithLoss(h.Parts):
 		return fmt.Errorf("op: %q: no loss was run", s.Op)
+	case (s.Op == ParamWait || s.Op == Embed || s.Op == Optimizer) && h.Parts != PartsStep:
+		return fmt.Errorf("op: %q: of whole steps alone, and parts is %s", s.Op, h.Parts)
 	case s.Op == Loss && (s.Dir != Forward || s.Again || s.Layer != of.Of(h)-1):
 		return fmt.Errorf("op: %q: of layer %d, %s: want it behind the forward pass of the last, %d", s.Op, s.Layer, s.Dir, of.Of(h)-1)
-	case s.Op == GradWait && of.Tasks == nil:
-		return fmt.Errorf("op: %q: gradients are added up of tasks alone, and the plan is of none", s.Op)
+	case s.Op == GradWait && of.Tasks == nil && h.Parts != PartsStep:
+		return fmt.Errorf("op: %q: gradients are added up of tasks and whole steps alone, and the plan is of neither", s.Op)
 	case s.Op == Meet && !of.Batch:
 		return fmt.Errorf("op: %q: ranks meet after micro-batches, and batch is false", s.Op)
 	case s.T0NS < 0 || s.T0NS > maxNS:

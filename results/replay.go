@@ -60,7 +60,7 @@ func (s *ReplaySummary) span(e *replay.Span) error {
 	r := &s.Plans[e.Plan].Ranks[e.Rank]
 	r.reach(e.Block)
 	switch e.Op {
-	case replay.RingWait, replay.A2AIn, replay.A2AOut, replay.GradWait:
+	case replay.RingWait, replay.A2AIn, replay.A2AOut, replay.GradWait, replay.ParamWait:
 		r.Exposed[e.Block] += e.Dur()
 	case replay.Meet, replay.StageWait:
 		r.Met[e.Block] += e.Dur()
@@ -130,6 +130,8 @@ func replayHead(p *printer, s *ReplaySummary) {
 		what = "the attention of " + layersRun(plural(h.Layers, "layer"), whole, len(h.Plans))
 	case replay.PartsLoss:
 		what += fmt.Sprintf(" and the loss, %s at a time,", h.LossChunk)
+	case replay.PartsStep:
+		what = fmt.Sprintf("whole steps: embedding, %s, the loss, %s at a time, exchange and optimizer,", what, h.LossChunk)
 	}
 	p.para("", fmt.Sprintf("%s forward and backward, mode %s, attention kernel %s, torch %s", what, h.Mode, h.Kernel, orNone(h.Ranks[0].Torch)))
 }
@@ -191,6 +193,9 @@ func worst(n *notes, e replay.Numerics) string {
 	}
 	if x := e.Exchange; x != nil {
 		text += fmt.Sprintf("\nsums %.1e of %.0e", x.Sum, x.Limit) + n.mark("sums: of some elements of the ranks' gradients of weights, against their sum in float64")
+	}
+	if x := e.Update; x != nil {
+		text += fmt.Sprintf("\nupdate %.1e of %.0e", x.Params, x.Limit) + n.mark("update: by how much some parameters change, against AdamW in float64 of the same gradients")
 	}
 	if e.Loss != nil {
 		text += fmt.Sprintf("\nloss %.1e of %.0e", e.Loss.DX, e.Loss.Limit) + n.mark(fmt.Sprintf("loss: its gradient, on %s", plural(e.Loss.Rows, "token")))
@@ -297,8 +302,11 @@ func replayNotes(n *notes, h *replay.Header) {
 		n.add("bytes are of results and their gradients on their way between runs, not of gradients of weights that are added up")
 		left = "the embedding, the loss and the optimizer were not run"
 	}
-	if h.Parts == replay.PartsLoss {
+	switch h.Parts {
+	case replay.PartsLoss:
 		left = "the embedding, the traffic of ZeRO and the optimizer were not run"
+	case replay.PartsStep:
+		left = "bytes are of attention, not of gradients and parameters"
 	}
 	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Tasks != nil && p.Tasks.Waves }) {
 		n.add("waves were not run: a run of the next one begins when its ranks are free and what it needs is there")

@@ -67,6 +67,8 @@ func traceTitle(r *comparison.Report) string {
 		what = "the attention of " + what
 	case replay.PartsLoss:
 		what += " and the loss"
+	case replay.PartsStep:
+		what = "whole steps of " + what
 	}
 	return fmt.Sprintf("%s replay of %s: %s forward and backward (%s), %s", stamp(r.Simulated), plural(len(r.Plans), "plan"), what, r.Mode, plural(r.Blocks, "block"))
 }
@@ -154,9 +156,20 @@ func traceVerdictOf(n *notes, r *comparison.Report, name string) string {
 
 // traceParts is the table of what steps differ by.
 func traceParts(p *printer, r *comparison.Report) {
-	t := newTable(column{title: "plan"}, column{title: "longest\nrank", number: true}, column{title: "measured less\npredicted", number: true},
-		column{title: "compute:\nattention", number: true}, column{title: "\nlinear", number: true}, column{title: "exposed\ncommunication", number: true},
-		column{title: "\nskew", number: true}, column{title: "unmodelled\ngaps", number: true})
+	columns := []column{
+		{title: "plan"},
+		{title: "longest\nrank", number: true},
+		{title: "measured less\npredicted", number: true},
+		{title: "compute:\nattention", number: true},
+		{title: "\nlinear", number: true},
+		{title: "exposed\ncommunication", number: true},
+		{title: "\nskew", number: true},
+		{title: "unmodelled\ngaps", number: true},
+	}
+	if r.Parts == replay.PartsStep {
+		columns = slices.Insert(columns, 5, column{title: "\nupdate", number: true})
+	}
+	t := newTable(columns...)
 	for _, x := range r.Plans {
 		cells := []string{fmt.Sprint(x.Plan), traceLongest(x.Critical), more(x.Difference)}
 		for _, d := range append(append([]comparison.Part{}, x.Compute...), x.Parts[1:]...) {

@@ -71,6 +71,10 @@ last layer: norm, projection to the vocabulary and cross-entropy, whose gradient
 backward pass begins with. The embedding, the traffic of ZeRO and the optimizer are not
 run; nor, but of tasks, the exchange of gradients.
 
+With --parts step these are run too, of one micro-batch of plans of one sequence: all layers
+of the model, gradients and parameters exchanged by the plan's ZeRO stage, AdamW. Sums of
+gradients and the update are checked as well. Every plan has weights and a state of its own.
+
 One host's ranks are started here, each with its own cores or GPU. Under
 torchrun, Slurm or another launcher start one task a rank, all with the same
 arguments: each task runs its own rank, and that of rank 0 writes the trace.
@@ -81,6 +85,7 @@ and no trace is written.`,
 		Example: `  evenkeel replay a.plan.json
   evenkeel replay a.plan.json b.plan.json --repeats 20 -o ab.trace.jsonl
   evenkeel replay a.plan.json --parts attention --docs 3k,1k,4k
+  evenkeel replay a.plan.json --parts step
   evenkeel replay a.batch.json --model config.json
   evenkeel replay a.pipeline.json b.pipeline.json --model config.json
   evenkeel replay a.tasks.plan.json`,
@@ -99,9 +104,9 @@ and no trace is written.`,
 	f.StringVarP(&o.out, "output", "o", "", "trace to write (default: the first plan's name with .trace.jsonl)")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json: the model of plans of batches and pipelines")
 	f.StringVar(&o.dtype, "dtype", "", "f32, bf16 or f16, of plans of batches and pipelines (default: f32 on processors, bf16 on GPUs)")
-	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer; loss, which is layers and the loss behind them; or attention alone")
-	f.StringVar(&o.lossChunk, "loss-chunk", "", "tokens whose logits exist at a time, with --parts loss (default: as many as the plans say, or 1k)")
-	f.IntVar(&o.layers, "layers", 1, "layers of a step; of pipelines, and of plans beside them, all that the model has; of tasks all")
+	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer; loss, which is layers and the loss behind them; step, which is whole training steps; or attention alone")
+	f.StringVar(&o.lossChunk, "loss-chunk", "", "tokens whose logits exist at a time, with --parts loss or step (default: as many as the plans say, or 1k)")
+	f.IntVar(&o.layers, "layers", 1, "layers of a step; of pipelines, and of plans beside them, and with --parts step, all that the model has; of tasks all")
 	f.IntVar(&o.repeats, "repeats", 10, "blocks to record: passes over all plans")
 	f.IntVar(&o.warmup, "warmup", 2, "blocks before them, which are not recorded")
 	f.Uint64Var(&o.seed, "seed", 1, "of the inputs and of the order of plans")
@@ -213,9 +218,9 @@ func (o replaying) config(paths []string) (c replay.Config, err error) {
 // what plans say.
 func (o replaying) chunk(plans []*replay.Plan) (units.Tokens, error) {
 	switch {
-	case o.parts != replay.PartsLoss && o.lossChunk != "":
-		return 0, usagef("--loss-chunk %s: goes with --parts loss", o.lossChunk)
-	case o.parts != replay.PartsLoss:
+	case !replay.WithLoss(o.parts) && o.lossChunk != "":
+		return 0, usagef("--loss-chunk %s: goes with --parts loss and step", o.lossChunk)
+	case !replay.WithLoss(o.parts):
 		return 0, nil
 	case o.lossChunk != "":
 		n, err := units.ParseTokens(o.lossChunk)

@@ -117,7 +117,7 @@ func TestReplayRefusesWrongPlans(t *testing.T) {
 		{"evenkeel.plan/v2", "evenkeel.plan/v9", nil, exitFailed, "x.plan.json: schema: evenkeel.plan/v9 was written by evenkeel"},
 		{"", "", []string{"--comm", "nccl", "--oversubscribe"}, exitFailed, "runs over gloo, not nccl"},
 		{"", "", []string{"--kernel", "fa9"}, exitUsage, `--kernel "fa9": want auto, math, `},
-		{"", "", []string{"--parts", "half"}, exitUsage, `--parts "half": want layer, loss, attention`},
+		{"", "", []string{"--parts", "half"}, exitUsage, `--parts "half": want layer, loss, step, attention`},
 		{"", "", []string{"--docs", "1k,few"}, exitUsage, "--docs: number 2: "},
 		{"", "", []string{"--docs", "256,255", "--oversubscribe"}, exitUsage, "--docs 256,255: want lengths from 1 that sum up to the 512 tokens of "},
 		{"", "", []string{"--oversubscribe", plans[0]}, exitFailed, plans[0] + ": holds the same plan as " + filepath.Join(dir, "x.plan.json") + ": what they differ by is noise"},

@@ -23,13 +23,25 @@ const (
 )
 
 // account is how a rank spends a step.
-type account struct{ attention, linear, communication, skew, gaps units.Seconds }
+type account struct{ attention, linear, update, communication, skew, gaps units.Seconds }
 
-func (a account) compute() units.Seconds { return a.attention + a.linear }
+func (a account) compute() units.Seconds { return a.attention + a.linear + a.update }
+
+// did adds computing.
+func (a *account) did(o costmodel.ReplayOp, t units.Seconds) {
+	switch o {
+	case costmodel.AttentionOp, costmodel.MergeOp:
+		a.attention += t
+	case costmodel.EmbedOp, costmodel.OptimizerOp:
+		a.update += t
+	default:
+		a.linear += t
+	}
+}
 
 func (a account) plus(b account, share units.Seconds) account {
 	return account{
-		a.attention + share*b.attention, a.linear + share*b.linear,
+		a.attention + share*b.attention, a.linear + share*b.linear, a.update + share*b.update,
 		a.communication + share*b.communication, a.skew + share*b.skew, a.gaps + share*b.gaps,
 	}
 }
@@ -45,12 +57,16 @@ func parts(predicted, measured account) []Part {
 	}
 }
 
-// computeParts split the first of the parts.
-func computeParts(predicted, measured account) []Part {
-	return []Part{
+// computeParts split the first of the parts. update: whole steps were run.
+func computeParts(predicted, measured account, update bool) []Part {
+	all := []Part{
 		{"attention", predicted.attention, measured.attention, measured.attention - predicted.attention},
 		{"linear", predicted.linear, measured.linear, measured.linear - predicted.linear},
 	}
+	if update {
+		all = append(all, Part{"update", predicted.update, measured.update, measured.update - predicted.update})
+	}
+	return all
 }
 
 // account is the critical rank's account of a lap; skew is what the micro-batch
@@ -64,10 +80,8 @@ func (l *lap) account(skew units.Seconds) account {
 		case s.local:
 		case s.waits():
 			waiting += s.took
-		case s.Op == costmodel.AttentionOp || s.Op == costmodel.MergeOp:
-			a.attention += s.took
 		default:
-			a.linear += s.took
+			a.did(s.Op, s.took)
 		}
 	}
 	a.skew = min(waiting, skew)
@@ -98,9 +112,9 @@ func (c *making) path(plan int, r *run) (predicted, measured account, critical [
 // busy is for how long the ranks of a micro-batch computed, by the stretches that
 // the simulator asks for. Time in no span belongs to the stretch it lies in: a rank
 // that neither computes nor waits keeps others waiting just as well; what is behind a
-// wait for another stage, to the pass that it was for. Once a rank waits for gradients
-// nobody waits for it. Of a plan of batches a part knows of one micro-batch.
-func busy(laps []lap, groups int, batch bool) map[costmodel.ReplayKey]units.Seconds {
+// wait for another stage, to the pass that it was for. Once a rank of tasks waits for
+// gradients nobody waits for it. Of a plan of batches a part knows of one micro-batch.
+func busy(laps []lap, groups int, batch, updates bool) map[costmodel.ReplayKey]units.Seconds {
 	all := map[costmodel.ReplayKey]units.Seconds{}
 	for rank := range laps {
 		var at units.Seconds
@@ -109,7 +123,7 @@ func busy(laps []lap, groups int, batch bool) map[costmodel.ReplayKey]units.Seco
 			if s.local {
 				continue
 			}
-			if s.Op == costmodel.GradWait {
+			if s.Op == costmodel.GradWait && !updates {
 				all[now] += max(0, s.start-at)
 				at = laps[rank].took
 				break
@@ -170,7 +184,7 @@ func (c *making) skewOf(plan int, r *run, micro, rank int) (units.Seconds, error
 	if k == nil {
 		return 0, nil
 	}
-	took := busy(laps, k.rings(), c.courses[plan].batch)
+	took := busy(laps, k.rings(), c.courses[plan].batch, c.updates())
 	what, err := k.supposing(func(key costmodel.ReplayKey) units.Seconds {
 		if len(laps[key.Rank].spans) == 0 {
 			return -1

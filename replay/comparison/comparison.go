@@ -88,6 +88,9 @@ func (c *making) warnings() []string {
 		out = append(out, "the ranks shared one GPU in turns: only their computing is judged")
 	}
 	out = append(out, c.packedWarnings()...)
+	if c.updates() {
+		return append(out, c.updateWarnings()...)
+	}
 	if c.loses() {
 		return append(out, "of a step only transformer layers and the loss are run: no embedding, exchange of gradients or optimizer")
 	}
@@ -115,6 +118,32 @@ func (c *making) tasksWarnings() []string {
 	return append(out,
 		"results are added to what modules are given, and a layer's gradients put into one piece, between the stretches: both are in no prediction",
 		"of a step only transformer layers and the exchange of their gradients are run: no embedding, loss or optimizer")
+}
+
+// updateWarnings are those of whole steps.
+func (c *making) updateWarnings() []string {
+	var out []string
+	plans, several := c.rec.Header.Plans, func(x replay.PlanRun) bool { return x.Job.Accumulate > 1 }
+	if slices.ContainsFunc(plans, several) {
+		out = append(out, "one micro-batch of a step is run, and so it is predicted; a plan's price has all of them")
+	}
+	gathers := func(x replay.PlanRun) bool { return x.Job.Zero == "" || x.Job.Zero == costmodel.Zero3 }
+	if slices.ContainsFunc(plans, gathers) {
+		out = append(out, "parameters in no layer are gathered once in a step of zero3, as trainers do, and so it is predicted; a plan's price has it in either pass")
+	}
+	for i := range plans {
+		x := c.rec.Header.Numerics[i].Exchange
+		if x == nil {
+			continue
+		}
+		if x.DType != plans[i].Job.DType {
+			out = append(out, fmt.Sprintf("plan %d: gradients travelled in %s, for the library does not add up %s, and are predicted in that", i, x.DType, plans[i].Job.DType))
+		}
+		if x.Whole() && plans[i].Job.Zero != costmodel.Zero0 {
+			out = append(out, fmt.Sprintf("plan %d: gradients were added up by all_reduce, for the library has no reduce_scatter, and so it is predicted; a plan's price has half of that", i))
+		}
+	}
+	return append(out, "looking tokens up, putting a layer's gradients into one piece and adding those of the loss up are in no prediction")
 }
 
 // packedWarnings are those of plans of batches, of pipelines and of packed documents.
@@ -193,7 +222,7 @@ func (c *making) explain(i int, x *Plan) error {
 		predicted, measured = predicted.plus(p, share), measured.plus(m, share)
 	}
 	x.Difference = x.Measured.Median - x.Predicted.Mid
-	x.Parts, x.Compute = parts(predicted, measured), computeParts(predicted, measured)
+	x.Parts, x.Compute = parts(predicted, measured), computeParts(predicted, measured, c.updates())
 	return nil
 }
 

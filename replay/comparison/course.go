@@ -136,12 +136,8 @@ func (m *micro) account(rank int) account {
 	var a account
 	if k := m.of[rank]; k != nil {
 		for _, t := range k.predicted.Tasks {
-			switch {
-			case t.Rank != rank || t.Op.Waits():
-			case t.Op == costmodel.AttentionOp || t.Op == costmodel.MergeOp:
-				a.attention += t.Time
-			default:
-				a.linear += t.Time
+			if t.Rank == rank && !t.Op.Waits() {
+				a.did(t.Op, t.Time)
 			}
 		}
 		a.communication = k.predicted.Ranks[rank].Exposed

@@ -21,6 +21,11 @@ type packed struct {
 func (c *making) sequence(x *replay.PlanRun) (*part, error) {
 	k := &packed{what: c.what(x.Layout, c.rec.Header.Docs)}
 	k.what.Micro = x.Micro
+	if c.updates() {
+		k.what.Update = true
+		of := c.exchanged(x)
+		k.what.NoScatter = of != nil && of.Whole()
+	}
 	for r := range c.rec.Header.Ranks {
 		k.ranks = append(k.ranks, r)
 	}
@@ -53,12 +58,29 @@ func (c *making) what(l costmodel.Layout, packed []units.Tokens) costmodel.Repla
 }
 
 // loses says that the loss was run.
-func (c *making) loses() bool { return c.rec.Header.Parts == replay.PartsLoss }
+func (c *making) loses() bool { return replay.WithLoss(c.rec.Header.Parts) }
 
-// losing is a job whose loss, if it was run, has as many tokens at a time as it had then.
+// updates says that whole steps were run.
+func (c *making) updates() bool { return c.rec.Header.Parts == replay.PartsStep }
+
+// exchanged is what was checked of a plan's exchange of gradients, nil where it has none.
+func (c *making) exchanged(x *replay.PlanRun) *replay.ExchangeNumerics {
+	for i := range c.rec.Header.Plans {
+		if &c.rec.Header.Plans[i] == x {
+			return c.rec.Header.Numerics[i].Exchange
+		}
+	}
+	return nil
+}
+
+// losing is a job whose loss, if it was run, has as many tokens at a time as it had then; of a
+// whole step with as many layers and the one micro-batch.
 func (c *making) losing(j costmodel.Job) costmodel.Job {
 	if c.loses() {
 		j.LossChunk = c.rec.Header.LossChunk
+	}
+	if c.updates() {
+		j.Model.Layers, j.Accumulate = c.rec.Header.Layers, 0
 	}
 	return j
 }

@@ -126,6 +126,7 @@ type world struct {
 	blocks    int
 	attention bool
 	loss      bool                                    // behind the layers, of as many tokens at a time as the job says
+	step      bool                                    // whole steps, of all the model's layers, with gradients added up by all_reduce
 	docs      []units.Tokens                          // packed into the sequence
 	slower    func(costmodel.ReplayKey) float64       // of computing; nil is 1
 	gap       func(costmodel.ReplayKey) units.Seconds // after a stretch of computing; nil is none
@@ -143,6 +144,9 @@ func (w *world) header() *replay.Header {
 		Backend: "gloo", Mode: replay.ModeCPU, Parts: replay.PartsLayer, Layers: max(1, w.layers), Kernel: "math",
 		Docs: w.docs, Seed: 1, Repeats: w.blocks, Warmup: 2,
 	}
+	if w.step {
+		h.Parts, h.LossChunk, h.Layers = replay.PartsStep, w.job.LossChunk, w.job.Model.Layers
+	}
 	if w.attention {
 		h.Parts = replay.PartsAttention
 	}
@@ -152,6 +156,9 @@ func (w *world) header() *replay.Header {
 	for i, l := range w.layouts {
 		h.Plans = append(h.Plans, replay.PlanRun{Path: "a.plan.json", SHA256: strings.Repeat("ab", 32), Strategy: "evenkeel", Job: w.job, Layout: l, Micro: w.micro})
 		h.Numerics = append(h.Numerics, replay.Numerics{Plan: i, Limit: 1e-5, Reference: "dense", Loss: lossOf(h)})
+		if w.step {
+			updated(&h.Numerics[i], w.job.Model, l)
+		}
 		h.Exact = append(h.Exact, replay.ExactCounts{Plan: i, Messages: 1, Bytes: 1, FLOPs: 1})
 	}
 	for r, rank := range w.job.Cluster.Ranks() {
@@ -163,6 +170,18 @@ func (w *world) header() *replay.Header {
 	return h
 }
 
+// updated adds what is checked of whole steps.
+func updated(n *replay.Numerics, m costmodel.Model, l costmodel.Layout) {
+	n.Update = &replay.UpdateNumerics{Limit: 1e-3, Parameters: m.Params()}
+	ranks := 0
+	for _, g := range l.Groups {
+		ranks += len(g)
+	}
+	if ranks > 1 {
+		n.Exchange = &replay.ExchangeNumerics{Limit: 1e-5, DType: op.F32, Kind: op.KindAllReduce}
+	}
+}
+
 // play writes the trace of a world.
 func (w *world) play(t testing.TB) string {
 	t.Helper()
@@ -170,7 +189,9 @@ func (w *world) play(t testing.TB) string {
 	if w.rate == 0 {
 		w.rate = linkRate
 	}
-	s, err := costmodel.NewSimulator(costmodel.NewPredictor(madeUp(t, w.rate)), w.job)
+	one := w.job
+	one.Accumulate = 0
+	s, err := costmodel.NewSimulator(costmodel.NewPredictor(madeUp(t, w.rate)), one)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +241,7 @@ func (w *world) stretches(r *costmodel.Replayed, drift float64, rng *rand.Rand) 
 }
 
 func (w *world) block(s *costmodel.Simulator, h *replay.Header, plan, block int, drift float64, rng *rand.Rand, span func(*replay.Span) error, step func(*replay.Step) error) error {
-	work := costmodel.ReplayWork{Layout: w.layouts[plan], Layers: h.Layers, Micro: w.micro, AttentionOnly: w.attention, Packed: w.docs, Loss: w.loss}
+	work := costmodel.ReplayWork{Layout: w.layouts[plan], Layers: h.Layers, Micro: w.micro, AttentionOnly: w.attention, Packed: w.docs, Loss: w.loss, Update: w.step, NoScatter: w.step}
 	r, err := s.Replayed(work)
 	if err != nil {
 		return err

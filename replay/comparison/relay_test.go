@@ -106,7 +106,7 @@ func relays() map[string]relay {
 
 // lossOf is what is said of the loss where it is run.
 func lossOf(h *replay.Header) *replay.LossNumerics {
-	if h.Parts != replay.PartsLoss {
+	if !replay.WithLoss(h.Parts) {
 		return nil
 	}
 	return &replay.LossNumerics{Limit: 1e-5, Rows: 1}

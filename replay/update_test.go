@@ -1,0 +1,113 @@
+package replay
+
+import (
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/op"
+)
+
+// stepHeader is of whole steps of two plans, by both stages that matter.
+func stepHeader() *Header {
+	h := madeHeader()
+	h.Parts, h.LossChunk, h.Layers, h.Repeats = PartsStep, 8, 2, 1
+	h.Plans[0].Job.Zero = costmodel.Zero0
+	for i := range h.Plans {
+		n := &h.Numerics[i]
+		n.Loss = &LossNumerics{DX: 1e-7, Limit: 1e-5, Rows: 12}
+		n.Exchange = &ExchangeNumerics{Sum: 1e-7, Limit: 1e-5, DType: op.F32, Kind: op.KindAllReduce}
+		n.Update = &UpdateNumerics{Params: 1e-6, Limit: 1e-3, Parameters: h.Plans[i].Job.Model.Params()}
+	}
+	return h
+}
+
+func TestATraceOfWholeStepsKeepsToThem(t *testing.T) {
+	span := func(o SpanOp, d Dir) func(*Header, *Span) {
+		return func(_ *Header, s *Span) { s.Op, s.Dir = o, d }
+	}
+	for name, c := range map[string]struct {
+		change func(*Header, *Span)
+		want   string
+	}{
+		"lookup":        {span(Embed, Forward), ""},
+		"its gradient":  {span(Embed, Backward), ""},
+		"parameters":    {span(ParamWait, Forward), ""},
+		"gradients":     {span(GradWait, Backward), ""},
+		"optimizer":     {span(Optimizer, Backward), ""},
+		"scattered":     {func(h *Header, _ *Span) { h.Numerics[1].Exchange.Kind = op.KindReduceScatter }, ""},
+		"not scattered": {func(h *Header, _ *Span) { h.Numerics[0].Exchange.Kind = op.KindReduceScatter }, `numerics[0].exchange.kind: "reduce_scatter": want all_reduce, or reduce_scatter where the optimizer is sharded`},
+		"no kind":       {func(h *Header, _ *Span) { h.Numerics[1].Exchange.Kind = "" }, `numerics[1].exchange.kind: ""`},
+		"no exchange":   {func(h *Header, _ *Span) { h.Numerics[1].Exchange = nil }, "numerics[1].exchange: false: want it where several ranks are at work, which are 2"},
+		"one rank": {func(h *Header, _ *Span) {
+			x := &h.Plans[1].Layout
+			x.Shards = []costmodel.Shard{{Segments: []costmodel.Segment{{Start: 0, End: 256}}}, {}}
+			x.Groups = x.Groups[:1]
+		}, "numerics[1].exchange: true: want it where several ranks are at work, which are 1"},
+		"no update":   {func(h *Header, _ *Span) { h.Numerics[1].Update = nil }, "numerics[1].update: missing"},
+		"wrong":       {func(h *Header, _ *Span) { h.Numerics[1].Update.Params = 1 }, "numerics[1].update.params: 1: want 0 to the limit 0.001"},
+		"too few":     {func(h *Header, _ *Span) { h.Numerics[1].Update.Parameters-- }, "numerics[1].update.parameters: "},
+		"of 1 layer":  {func(h *Header, _ *Span) { h.Layers = 1 }, "numerics[0].update.parameters: "},
+		"no loss":     {func(h *Header, _ *Span) { h.Numerics[0].Loss = nil }, "numerics[0].loss: false: want it where parts is loss or step"},
+		"no chunk":    {func(h *Header, _ *Span) { h.LossChunk = 0 }, "loss_chunk_tokens: 0: want 1 to"},
+		"a batch":     {func(h *Header, _ *Span) { b := batchHeader(); h.Plans[0], h.Docs = b.Plans[0], nil }, `parts: "step": plan 0 is not one micro-batch of one sequence`},
+		"a pipeline":  {func(h *Header, _ *Span) { *h = *pipelineHeader(); withLoss(h); h.Parts = PartsStep }, `parts: "step": plan 0 is not one micro-batch of one sequence`},
+		"two batches": {func(h *Header, _ *Span) { h.Plans[1].Micro = 2 }, `parts: "step": plan 1 is not one micro-batch of one sequence`},
+		"in twos":     {func(h *Header, _ *Span) { h.Plans[1].Layout.TwoBatch = true }, `parts: "step": the micro-batches of plan 1 go in twos`},
+		"elsewhere":   {func(h *Header, s *Span) { *h, s.Op = *madeHeader(), Optimizer }, `op: "optimizer": of whole steps alone, and parts is layer`},
+		"stray update": {func(h *Header, _ *Span) {
+			x := stepHeader().Numerics[0].Update
+			*h = *madeHeader()
+			h.Numerics[0].Update = x
+		}, "numerics[0].update: of whole steps alone, and parts is layer"},
+	} {
+		path, h := filepath.Join(t.TempDir(), "x.trace.jsonl"), stepHeader()
+		s := Span{Dir: Forward, Op: Embed, T0NS: 5, DurNS: 9}
+		c.change(h, &s)
+		err := WriteTrace(path, h, func(span func(*Span) error, step func(*Step) error) error {
+			err := span(&s)
+			for p := range h.Plans {
+				for r := range h.Ranks {
+					err = errors.Join(err, step(&Step{Plan: p, Rank: r, DurNS: 90}))
+				}
+			}
+			return err
+		})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: got %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// Whole steps are of all layers of the model unless it is said, and of plans of one sequence.
+func TestWholeStepsAreOfOneSequence(t *testing.T) {
+	var wrong *OptionError
+	for _, c := range []struct {
+		of   *Plan
+		want string
+	}{{loadBatch(t, nil), PartsLoss}, {loadPipeline(t, nil), PartsLoss}, {loadTasks(t, nil), PartsLayer}} {
+		if err := c.of.runnable(PartsStep, nil); !errors.As(err, &wrong) || wrong.Option != "parts" || !strings.HasPrefix(wrong.Want, c.want+", for whole steps are run of plans of one sequence") {
+			t.Error(err)
+		}
+	}
+	config, _ := fakeConfig(t, "well")
+	config.Parts, config.LossChunk, config.Layers = PartsStep, 64, UsualLayers
+	layers := config.Plans[0].Job.Model.Layers
+	if err := config.validate(); err != nil || config.Layers != layers || layers < 2 {
+		t.Errorf("%d layers of %d: %v", config.Layers, layers, err)
+	}
+	config.Layers = layers + 1
+	if err := config.validate(); !errors.As(err, &wrong) || wrong.Option != "layers" || !strings.HasPrefix(wrong.Want, "at most the ") {
+		t.Error(err)
+	}
+	config.Layers, config.Plans[1].TwoBatch = layers, true
+	if err := config.validate(); !errors.As(err, &wrong) || wrong.Option != "parts" || !strings.HasPrefix(wrong.Want, PartsLayer) {
+		t.Error(err)
+	}
+	config.Layers, config.Plans[0] = UsualLayers, loadTasks(t, nil)
+	if err := config.validate(); !errors.As(err, &wrong) || wrong.Option != "parts" {
+		t.Error(err)
+	}
+}
