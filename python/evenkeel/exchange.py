@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Sequence, Union
+from typing import Any, Callable, Sequence, Union
 
 import torch
 import torch.distributed as dist
@@ -19,14 +19,15 @@ GROUP = "gradients"  # the name of the process groups of exchanges, of which eve
 
 
 class Exchange:
-    """That of one run, at one rank. Ranks call the same methods in the same order, of all runs that they have in
-    common."""
+    """That of some ranks, at one of them. Ranks call the same methods in the same order, of all exchanges that they
+    have in common."""
 
     def __init__(
-        self, run: int, rank: int, ranks: Sequence[int], group: ProcessGroup, dtype: torch.dtype, device: torch.device
+        self, name: str, rank: int, ranks: Sequence[int], group: ProcessGroup, dtype: torch.dtype, device: torch.device
     ) -> None:
-        """dtype: in which gradients travel that are in no wider one. device: where they are."""
-        self._name, self._rank, self._ranks = f"gradients of run {run}", ranks.index(rank), ranks
+        """name: of what is exchanged, in words. dtype: in which gradients travel that are in no wider one. device:
+        where they are."""
+        self._name, self._rank, self._ranks = name, ranks.index(rank), ranks
         self._group, self._dtype, self._device = group, dtype, device
         self._calls: list[tuple[Key, Call, Tensor]] = []
 
@@ -34,35 +35,22 @@ class Exchange:
         """Whether all ranks say the same."""
         n = int.from_bytes(hashlib.sha256(said.encode()).digest()[:7], "big")
         most_least = torch.tensor([n, -n], device=self._device)
-        with named(self._name, self._ranks):
-            try:
-                dist.all_reduce(most_least, dist.ReduceOp.MAX, group=self._group)
-            except RuntimeError as error:
-                what = _with_others(self._rank, len(self._ranks), "which parameters there are")
-                raise undelivered(what, error) from error
+        self._begin("which parameters there are", lambda: dist.all_reduce(
+            most_least, dist.ReduceOp.MAX, group=self._group))
         return bool(most_least[0] == -most_least[1])
 
     def spread(self, x: Tensor) -> None:
         """Gives all ranks what the first one has of a contiguous tensor, whose bytes travel: gloo of older releases does
         not know every precision."""
-        what = _with_others(self._rank, len(self._ranks), "parameters")
-        with named(self._name, self._ranks):
-            try:
-                dist.broadcast(x.view(-1).view(torch.uint8), self._ranks[0], group=self._group)
-            except RuntimeError as error:
-                raise undelivered(what, error) from error
+        self._begin("parameters", lambda: dist.broadcast(
+            x.view(-1).view(torch.uint8), self._ranks[0], group=self._group))
 
     def post(self, key: Key, grads: Sequence[Tensor]) -> None:
         """Those of a layer, or of what else the module has, leave in one piece."""
         flat = torch.cat([g.reshape(-1) for g in grads])
         flat = flat.to(torch.promote_types(flat.dtype, self._dtype))
         of = f"layer {key}" if isinstance(key, int) else key
-        what = _with_others(self._rank, len(self._ranks), f"gradients of {of}")
-        with named(self._name, self._ranks):
-            try:
-                call = Call(dist.all_reduce(flat, group=self._group, async_op=True), what)
-            except RuntimeError as error:
-                raise undelivered(what, error) from error
+        call = self._begin(f"gradients of {of}", lambda: dist.all_reduce(flat, group=self._group, async_op=True))
         self._calls.append((key, call, flat))
 
     def wait(self) -> tuple[dict[Key, Tensor], int]:
@@ -77,6 +65,15 @@ class Exchange:
     def clear(self) -> None:
         """Leaves nothing of a step."""
         self._calls = []
+
+    def _begin(self, what: str, call: Callable[[], Any]) -> Call:
+        """Calls the library, and names what it was at if that fails, now or while it is waited for."""
+        said = _with_others(self._rank, len(self._ranks), what)
+        with named(self._name, self._ranks):
+            try:
+                return Call(call(), said)
+            except RuntimeError as error:
+                raise undelivered(said, error) from error
 
 
 def process_groups(tasks: Tasks) -> list[Members]:

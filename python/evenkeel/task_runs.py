@@ -60,7 +60,8 @@ class Runs:
                 group = groups[GROUP, ranks]
                 if ranks not in travels:
                     self.travels = travels[ranks] = carried(rank, ranks, group, dtype, device)
-                self._exchanges[i] = Exchange(i, rank, ranks, group, travels[ranks], device)
+                self._exchanges[i] = Exchange(
+                    f"gradients of run {i}", rank, ranks, group, travels[ranks], device)
 
     def enter(self, i: int, got: Got) -> Tensor:
         """What a module's first run begins with [tokens, hidden], of what it needs of others."""

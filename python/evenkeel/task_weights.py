@@ -4,14 +4,13 @@ run have added them up right."""
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Sequence
+from typing import Any, Collection, Optional, Sequence
 
 import torch
 from torch import Tensor
 
 from .judge import LIMITS, Found, Judge
 from .tasks import Tasks
-from .whole import Model
 
 # Of a weight's gradient about this many elements are compared.
 PICKED = 4096
@@ -20,10 +19,9 @@ _FLOAT32 = 4  # bytes
 
 
 class Picks:
-    """Of each weight of a model, the elements of its gradient that are compared."""
+    """Of each weight of some shapes, the elements of its gradient that are compared."""
 
-    def __init__(self, model: Model) -> None:
-        shapes = model.shapes().values()
+    def __init__(self, shapes: Collection[tuple[int, ...]]) -> None:
         self._sizes = [math.prod(shape) for shape in shapes]
         self._steps = [_step(n, shape[-1] if len(shape) > 1 else 1) for n, shape in zip(self._sizes, shapes)]
         self.counts = [len(range(0, n, step)) for n, step in zip(self._sizes, self._steps)]
@@ -31,6 +29,12 @@ class Picks:
     def of(self, grads: Sequence[Tensor]) -> list[Tensor]:
         """Those of all weights' gradients, by weight."""
         return [x.reshape(-1)[::step] for x, step in zip(grads, self._steps)]
+
+    def places(self) -> Tensor:
+        """Where they are in one piece of all weights, rising."""
+        starts = [sum(self._sizes[:i]) for i in range(len(self._sizes))]
+        return torch.cat([start + torch.arange(0, n, step)
+                          for start, n, step in zip(starts, self._sizes, self._steps)])
 
     def joined(self, grads: Sequence[Tensor]) -> Tensor:
         """The same in one piece, in float32, which is exact."""
@@ -58,7 +62,7 @@ class Sums:
 
     def __init__(self, tasks: Tasks, rank: int) -> None:
         self._tasks, self._rank = tasks, rank
-        self.picks = [Picks(m.model) for m in tasks.modules]
+        self.picks = [Picks(m.model.shapes().values()) for m in tasks.modules]
         self.sums: dict[tuple[int, int], Tensor] = {}  # by run and layer
         self._own: dict[tuple[int, int], Tensor] = {}
 
@@ -112,7 +116,7 @@ class Sums:
                 for w in range(len(counts)):
                     of = [x[w] for x in had]
                     for r, got in zip(run.ranks, came):
-                        worst[r] = max(worst[r], _off(got[w], of))
+                        worst[r] = max(worst[r], apart(got[w], of))
             errors[f"the sum of run {i}'s gradients"] = worst
             judge.tick("exchange")
         full = any(float(x) == _FLOAT32 for *_, size in parts for x in size)
@@ -120,7 +124,7 @@ class Sums:
         return errors, LIMITS[dtype], {"limit": LIMITS[dtype], "dtype": dtype}
 
 
-def _off(got: Tensor, parts: Sequence[Tensor]) -> float:
+def apart(got: Tensor, parts: Sequence[Tensor]) -> float:
     """|got - sum| over |sum|, or over the norm of all parts where these cancel each other."""
     if not bool(torch.isfinite(got).all()):
         return math.inf

@@ -22,7 +22,7 @@ from evenkeel.plan import PlanError, Segment
 from evenkeel.task_samples import (
     HELD, Cost, Holders, Knot, attention_samples, attention_work, graph, knots_of, whole_samples,
 )
-from evenkeel.task_weights import PICKED, Picks, Sums, _off
+from evenkeel.task_weights import PICKED, Picks, Sums, apart
 from evenkeel.tasks import Link, Tasks, tasks_of
 from evenkeel.whole import Layer
 from task_plans import Document, document, joined, model, module, random_tasks
@@ -365,7 +365,7 @@ class TestWeights(unittest.TestCase):
     def picks(self, hidden: int, ffn: int, heads: tuple[int, int, int]) -> Any:
         """Those of a model, and its shapes."""
         of = tasks_of(document(1, [module("a", 1, 1, 1, model(hidden, ffn, heads))], [(0, 1, {0: 1})]), 1)
-        return Picks(of.modules[0].model), of.modules[0].model.shapes()
+        return Picks(of.modules[0].model.shapes().values()), of.modules[0].model.shapes()
 
     def test_all_columns(self) -> None:
         """At least so many elements as PICKED, or all; of matrices from all columns, where there are up to as many, and
@@ -427,13 +427,13 @@ class TestWeights(unittest.TestCase):
         alone = tasks_of(document(1, [of], [(0, 2, {0: 4})]), 1)
         self.assertIsNone(Sums(alone, 0).judged(mock.Mock(), None, torch.device("cpu")))
 
-    def test_off(self) -> None:
+    def testapart(self) -> None:
         """Over the sum's norm, and over the parts' where they cancel each other; nothing is better than NaN."""
         a, b = torch.tensor([3.0, 4.0]).double(), torch.tensor([3.0, 4.0]).double()
-        self.assertAlmostEqual(_off(a + b + 1, [a, b]), math.sqrt(2) / 10)
-        self.assertAlmostEqual(_off(a - a + 1, [a, -a]), math.sqrt(2) / math.sqrt(50))
-        self.assertEqual(_off(torch.zeros(2), [0 * a, 0 * a]), 0)
-        self.assertEqual(_off(torch.tensor([math.nan, 1]), [a, b]), math.inf)
+        self.assertAlmostEqual(apart(a + b + 1, [a, b]), math.sqrt(2) / 10)
+        self.assertAlmostEqual(apart(a - a + 1, [a, -a]), math.sqrt(2) / math.sqrt(50))
+        self.assertEqual(apart(torch.zeros(2), [0 * a, 0 * a]), 0)
+        self.assertEqual(apart(torch.tensor([math.nan, 1]), [a, b]), math.inf)
 
 
 class TestLike(unittest.TestCase):
