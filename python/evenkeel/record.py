@@ -16,7 +16,7 @@ from .meter import Span, Trace
 from .rendezvous import Wires
 
 # Spans in which nobody is waited for.
-COMPUTING = ("linear_in", "attn", "merge", "linear_out")
+COMPUTING = ("linear_in", "attn", "merge", "linear_out", "loss", "embed", "optimizer")
 
 
 class Recorder(Trace):

@@ -383,15 +383,18 @@ class TestRecord(unittest.TestCase):
             with there.span(evenkeel.Span("fwd", 0, op)):
                 began.append(op)
 
-        with here.span(evenkeel.Span("fwd", 0, "attn")):
-            threads = [threading.Thread(target=other, args=(op,)) for op in ("ring_wait", "linear_in")]
-            for t in threads:
-                t.start()
-            threads[0].join(30)
-            time.sleep(0.05)
-            self.assertEqual(began, ["ring_wait"])
-        threads[1].join(30)
-        self.assertEqual(began, ["ring_wait", "linear_in"])
+        for wait, compute in (("ring_wait", "linear_in"), ("grad_wait", "loss"), ("param_wait", "embed"),
+                              ("a2a_in", "optimizer")):
+            began.clear()
+            with here.span(evenkeel.Span("fwd", 0, "attn")):
+                threads = [threading.Thread(target=other, args=(op,)) for op in (wait, compute)]
+                for t in threads:
+                    t.start()
+                threads[0].join(30)
+                time.sleep(0.05)
+                self.assertEqual(began, [wait])
+            threads[1].join(30)
+            self.assertEqual(began, [wait, compute])
 
     def test_place(self) -> None:
         for place, said in (
