@@ -29,7 +29,7 @@ _REFERENCE = AFFORDABLE["cpu"] // 10
 
 class Loss:
     """With weights of size 1/sqrt(inputs), and targets, that are the same on all ranks. Gradients of weights are
-    made and dropped, as no price has adding them up."""
+    made and dropped, as no price of layers has adding them up; Learning keeps them."""
 
     def __init__(self, of: Lost, model: Model, device: torch.device) -> None:
         self.of, self.model, dtype = of, model, DTYPES[of.dtype]
@@ -37,8 +37,7 @@ class Loss:
         for name, about in (("norm", 1.0), *((("bias", 0.0),) if model.layer_norm else ())):
             w = Drawn(of.seed, f"loss {name}", model.hidden).filled(model.hidden, dtype=torch.float32, scale=0.1)
             self._norm.append((w + about).to(device=device, dtype=dtype).requires_grad_())
-        self._head = Drawn(of.seed, "loss head", model.hidden * of.vocab).filled(
-            model.hidden, of.vocab, dtype=dtype, device=device, scale=model.hidden ** -0.5)
+        self._head, self._bias = self._projection(device)
 
     def gradient(self, x: Tensor, trace: Optional[Trace] = None, chunk: int = 0) -> Tensor:
         """Of the sum of the losses of x [tokens, hidden], by x. chunk: tokens at a time, if not as many as
@@ -57,12 +56,11 @@ class Loss:
         dy = torch.empty_like(inside)
         for lo in range(0, len(x), chunk):
             rows = inside[lo:lo + chunk]
-            fall = _fall((rows @ self._head).float(), _targets(len(rows), self.of.vocab, x.device)).to(x.dtype)
+            fall = _fall(self._logits(rows).float(), _targets(len(rows), self.of.vocab, x.device)).to(x.dtype)
             torch.matmul(fall, self._head.t(), out=dy[lo:lo + len(rows)])
-            torch.matmul(rows.t(), fall)  # of the projection's weights
+            self._learn(rows, fall, lo == 0)
         y.backward(dy)
-        for w in self._norm:
-            w.grad = None
+        self._learned()
         assert leaf.grad is not None
         return leaf.grad
 
@@ -77,9 +75,80 @@ class Loss:
         chunks = [min(chunk, len(x) - lo) for lo in range(0, len(x), chunk)]
         targets = torch.cat([_targets(n, self.of.vocab, leaf.device)[:, 0] for n in chunks])
         logits = y @ self._head.cpu().double()
+        if self._bias is not None:
+            logits = logits + self._bias.cpu().double()
         torch.nn.functional.cross_entropy(logits, targets, reduction="sum").backward()
         assert leaf.grad is not None
         return leaf.grad
+
+    def _projection(self, device: torch.device) -> tuple[Tensor, Optional[Tensor]]:
+        """To the vocabulary [hidden, vocab], and its bias."""
+        n = self.model.hidden
+        return Drawn(self.of.seed, "loss head", n * self.of.vocab).filled(
+            n, self.of.vocab, dtype=DTYPES[self.of.dtype], device=device, scale=n ** -0.5), None
+
+    def _logits(self, rows: Tensor) -> Tensor:
+        return rows @ self._head if self._bias is None else torch.addmm(self._bias, rows, self._head)
+
+    def _learn(self, rows: Tensor, fall: Tensor, first: bool) -> None:
+        """The gradients of the projection's weights, of a chunk."""
+        torch.matmul(rows.t(), fall)
+
+    def _learned(self) -> None:
+        """All gradients of weights are there."""
+        for w in self._norm:
+            w.grad = None
+
+
+class Learning(Loss):
+    """That of a whole step, whose weights are leaves that learn: gradients stay at them, the projection's added up
+    over the chunks."""
+
+    def __init__(self, of: Lost, model: Model, device: torch.device, table: Optional[Tensor], biased: bool) -> None:
+        """table: a leaf [vocab, hidden] that is the projection too, None where that is another matrix. biased: the
+        projection has a bias."""
+        self._table, self._biased = table, biased
+        super().__init__(of, model, device)
+
+    def weights(self) -> dict[str, Tensor]:
+        """The leaves, without the table."""
+        named = {**dict(zip(("norm", "norm_bias"), self._norm))}
+        if self._table is None:
+            named["head"] = self._leaf
+        if self._biased:
+            named["vocab_bias"] = self._bias_leaf
+        return named
+
+    def adopted(self) -> None:
+        """The leaves have other storage than they had."""
+        self._head, self._bias = self._views()
+
+    def _projection(self, device: torch.device) -> tuple[Tensor, Optional[Tensor]]:
+        if self._table is None:
+            self._leaf = super()._projection(device)[0].requires_grad_()
+        else:
+            self._leaf = self._table
+        n = self.of.vocab
+        self._bias_leaf = Drawn(self.of.seed, "loss vocab_bias", n).filled(
+            n, dtype=self._leaf.dtype, device=device, scale=0.1).requires_grad_()
+        return self._views()
+
+    def _views(self) -> tuple[Tensor, Optional[Tensor]]:
+        head = self._leaf.detach()
+        return head if self._table is None else head.t(), self._bias_leaf.detach() if self._biased else None
+
+    def _learn(self, rows: Tensor, fall: Tensor, first: bool) -> None:
+        if first:
+            self._leaf.grad = torch.empty_like(self._leaf)
+            self._bias_leaf.grad = torch.zeros_like(self._bias_leaf) if self._biased else None
+        grad, bias = self._leaf.grad, self._bias_leaf.grad
+        assert grad is not None
+        (grad if self._table is None else grad.t()).addmm_(rows.t(), fall, beta=0 if first else 1)
+        if bias is not None:
+            bias.add_(fall.sum(0))
+
+    def _learned(self) -> None:
+        """See Loss: they stay."""
 
 
 @functools.lru_cache(maxsize=1)

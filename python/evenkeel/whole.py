@@ -200,8 +200,11 @@ class Layers:
 
     def alone(self, number: int) -> Layer:
         """One that is not kept, if it was not before."""
-        return self._made.get(number) or Layer(
-            self.model, self._seed, number, self._dtype, self._device, self._of)
+        return self._made.get(number) or self.fresh(number)
+
+    def fresh(self, number: int) -> Layer:
+        """One whose weights nobody else has."""
+        return Layer(self.model, self._seed, number, self._dtype, self._device, self._of)
 
 
 @dataclass
@@ -255,6 +258,10 @@ class Linear:
             assert kept.first.grad is not None and kept.second.grad is not None
             return kept.first.grad.add_(kept.second.grad)
 
+    def traced(self, trace: Trace) -> None:
+        """Spans are left there from now on."""
+        self._trace = trace
+
     def clear(self, i: int) -> None:
         """Drops the gradients of a layer's weights."""
         self.layers[i].clear()
@@ -295,6 +302,7 @@ class Stack:
         """The last layer's output of x [tokens, hidden]."""
         self._kept = []
         for i in range(len(self._linear.layers)):
+            self._enter(i, False)
             self._at(i, False)
             if i < self._again:
                 self._kept.append(x)
@@ -308,6 +316,7 @@ class Stack:
     def backward(self, dy: Tensor) -> Tensor:
         """The gradient of the first layer's input; those of the weights are at the weights."""
         for i in reversed(range(len(self._linear.layers))):
+            self._enter(i, True)
             kept = self._kept.pop()
             if i < self._again:
                 self._at(i, True)
@@ -333,6 +342,9 @@ class Stack:
         torch.autograd.backward(kept.out, self._linear.after_back(i, kept.linear, dy))
         grads = [torch.zeros_like(t) if t.grad is None else t.grad for t in kept.inner]
         return self._linear.before_back(i, kept.linear, grads, dy)
+
+    def _enter(self, i: int, back: bool) -> None:
+        """A layer is about to be run, or its backward pass."""
 
     def _begin(self, out: Tensor) -> None:
         """A layer's backward begins, out of its attention: the first keys and values travel beside the MLP."""
