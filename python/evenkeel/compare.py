@@ -24,6 +24,7 @@ from .meter import Meter
 from .parts import Part, Work
 from .plan import Plan, documents
 from .rendezvous import Meeting, Wires
+from .task_weights import Picks
 from .tokens import positions
 from .twos import Heads, Nothing, Pair
 from .whole import Layer, Layers, Model, Stack, angles
@@ -84,7 +85,7 @@ def checked(work: Work, of: Checking) -> tuple[dict[str, Any], dict[str, Any]]:
     layers: list[dict[str, Any]] = []
     layer = of.layers.at(0, 1)[0] if of.layers is not None else None
     for side in work.micro:
-        checks = [Check(part, of) for part in side]
+        checks = [Check(part, of, work.training is not None) for part in side]
         counts += [check.run() for check in checks]
         found += [check.compared() for check in checks]
         for check in checks if work.in_twos else []:
@@ -106,12 +107,19 @@ def checked(work: Work, of: Checking) -> tuple[dict[str, Any], dict[str, Any]]:
 def _worst(layers: list[dict[str, Any]]) -> dict[str, Any]:
     """Of the parts' layers; not known where one is not."""
     left_out = [e["skipped"] for e in layers if "skipped" in e]
-    entry = {**{n: 0.0 if left_out else max(e[n] for e in layers) for n in ("out", "dx")},
-             "limit": layers[0]["limit"]}
+    names = [n for n in ("out", "dx", "dw") if n in layers[0]]
+    entry = {**{n: 0.0 if left_out else max(e[n] for e in layers) for n in names}, "limit": layers[0]["limit"]}
     if left_out:
         most = f"{len(left_out)} of {len(layers)} groups: " if len(layers) > 1 else ""
         entry["skipped"] = most + left_out[0]
     return entry
+
+
+def _weights_error(picks: Picks, parts: Sequence[Tensor], wants: Sequence[Tensor]) -> float:
+    """Of the worst weight, whose gradients of all ranks make one device's."""
+    scale = math.hypot(*(float(want.norm()) for want in wants))
+    got = torch.stack([x.double() for x in parts]).sum(0).split(picks.counts)
+    return max(reference.error(x, want, scale) for x, want in zip(got, picks.of(wants)))
 
 
 class Noting(Nothing):
@@ -135,7 +143,11 @@ class Check:
     """The checks of one part on one rank. All ranks call the same methods in the same order, also those that
     have no work in it."""
 
-    def __init__(self, part: Part, of: Checking) -> None:
+    def __init__(self, part: Part, of: Checking, trained: bool = False) -> None:
+        """trained: whether gradients of the layer's weights are compared too, added up over the ranks."""
+        self._picks: Optional[Picks] = None
+        if trained and of.layers is not None:
+            self._picks = Picks(of.layers.model.shapes().values())
         self._part, self._kernel, self._inputs, self._wires = part, of.kernel, of.inputs, of.wires
         self._rank, self._dense_to = of.meeting.world.rank, of.sampled_above
         self._plan, self._docs = part.everywhere(of.meeting.world.size), part.docs
@@ -189,7 +201,7 @@ class Check:
         if self._too_much(model):
             return
         x, dy = (self._inputs.wide(n, self._own, model.hidden) for n in ("x", "dy"))
-        self._got = [torch.empty_like(x), torch.empty_like(dy)]
+        self._got = [torch.empty_like(x), torch.empty_like(dy), *self._learned(layer)]
         if self._rank not in self._part.ranks:
             return
         at = positions(plan, self._rank, self._docs)
@@ -199,8 +211,8 @@ class Check:
         with self._part.named():
             y = stack.forward(x)
             dx = stack.backward(dy)
+        self._got = [y.detach(), dx.detach(), *self._learned(layer)]
         stack.clear()
-        self._got = [y.detach(), dx.detach()]
 
     def compared_layer(self, layer: Layer) -> dict[str, Any]:
         """The entry's `layer`: errors of its output and of its input's gradient, or why they are unknown."""
@@ -209,7 +221,14 @@ class Check:
             return {"out": 0.0, "dx": 0.0, "limit": LAYER * LIMITS[self._plan.dtype], "skipped": why}
         model = layer.model
         errors: Callable[[list[list[Tensor]]], Found] = lambda parts: self._layer_errors(parts, model, layer)
-        return self._judge.judged("layer", self._got, lambda r: [self._plan.tokens(r)] * 2, errors)
+        learned = [sum(self._picks.counts)] if self._picks is not None else []
+        return self._judge.judged("layer", self._got, lambda r: [self._plan.tokens(r)] * 2 + learned, errors)
+
+    def _learned(self, layer: Layer) -> list[Tensor]:
+        """What is compared of this rank's gradients of weights, if anything is: zeros where it has none."""
+        if self._picks is None:
+            return []
+        return [self._picks.joined([torch.zeros_like(w) if w.grad is None else w.grad for w in layer.weights.values()])]
 
     def _exact(self, meter: Meter, times: int = 1) -> dict[str, Any]:
         """The entry of `exact`, if the counts are the closed form's so many times."""
@@ -257,18 +276,25 @@ class Check:
         return {n: found[:, i].tolist() for i, n in enumerate(NAMES)}, LIMITS[self._plan.dtype], {}
 
     def _layer_errors(self, parts: list[list[Tensor]], model: Model, layer: Layer) -> Found:
-        """Of the layer's output and its input's gradient, by rank."""
+        """Of the layer's output and its input's gradient, by rank; of those of weights their sum's, named at rank 0."""
         plan = self._plan
         spans = documents(plan.seq_len, self._docs)
         of = reference.Attention(plan.seq_len, spans, self._tick)
         at = torch.cat([torch.arange(d.end - d.start) for d in spans])
         x, dy = (self._inputs.wide(n, torch.arange(plan.seq_len), model.hidden) for n in ("x", "dy"))
-        wants = reference.layer(model, layer.weights, of, x, dy, at)
+        picks = self._picks
+        if picks is None:
+            y, dx = reference.layer(model, layer.weights, of, x, dy, at)
+            weighed: dict[str, Tensor] = {}
+        else:
+            y, dx, weighed = reference.layer_whole(model, layer.weights, of, x, dy, at)
         errors: dict[str, list[float]] = {"out": [], "dx": []}
         for r, got in enumerate(parts):
             rows = positions(plan, r).to(x.device)
-            for name, part, want in zip(errors, got, wants):
+            for name, part, want in zip(errors, got, (y, dx)):
                 errors[name].append(reference.error(part, want[rows], float(want.norm())))
+        if picks is not None:
+            errors["dw"] = [_weights_error(picks, [got[2] for got in parts], list(weighed.values()))]
         limit = LAYER * LIMITS[plan.dtype]
         return errors, limit, {"limit": limit}
 

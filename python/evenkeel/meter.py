@@ -45,11 +45,13 @@ class Meter:
 @dataclass
 class Span:
     """A stretch of time of one rank: t0_ns after the trace's zero. Bytes and FLOPs are of what was waited for
-    or computed, shape are the axes of an attn block."""
+    or computed, shape are the axes of an attn block. Ops beside those of an attention and of a layer: meet of a plan
+    of batches, stage_wait of pipelines and tasks, grad_wait of tasks and of whole steps, and of steps param_wait,
+    embed, loss and optimizer."""
 
     direction: str
     step: int
-    op: str  # a2a_in, ring_wait, attn, merge, a2a_out; linear_in and linear_out of a whole layer; meet; stage_wait; loss
+    op: str  # a2a_in, ring_wait, attn, merge, a2a_out; linear_in and linear_out of a whole layer
     t0_ns: int = 0
     dur_ns: int = 0
     bytes_out: int = 0

@@ -29,6 +29,8 @@ BATCH_SCHEMA = "evenkeel.batchplan/v1"
 # A process group: its ranks, which rise, and a name, as some ranks need several.
 Members = tuple[str, tuple[int, ...]]
 
+SHARING = "shares"  # the name of those that carry gradients and parameters of whole steps
+
 # Process groups that a rank may be in over NCCL. Each is a communicator, with buffers of its own on the GPU, and has a
 # stream, of which a GPU has far fewer queues.
 MOST_GROUPS = 64
@@ -94,14 +96,41 @@ class Lost:
     dtype: str
 
 
+@dataclass
+class Training:
+    """How a plan of one sequence is trained, where whole steps are run. members: the ranks that take part, those with
+    tokens or heads, rising. stage: of ZeRO: 0 shards nothing over them, 1 the optimizer's state, 2 gradients too, 3
+    also parameters. overlap: gathering and reducing go on while layers compute. tied: the projection to the vocabulary
+    is the token table. vocab_bias: it has a bias. position_rows: of the table of positions, 0 where there is none.
+    group: of torch.distributed, of the members."""
+
+    members: tuple[int, ...]
+    stage: int
+    overlap: bool
+    tied: bool
+    vocab_bias: bool
+    position_rows: int
+    group: ProcessGroup = None
+
+    @property
+    def sharded(self) -> bool:
+        """Whether a member updates its share of the parameters."""
+        return self.stage > 0 and len(self.members) > 1
+
+    def groups(self) -> list[Members]:
+        """The process group that it needs, which has nothing but gradients and parameters to carry."""
+        return [(SHARING, self.members)] if len(self.members) > 1 else []
+
+
 @dataclass(frozen=True)
 class Work:
     """A plan's micro-batches; `batched` for a plan of batches, whose ranks meet after each. lost: of the loss behind
-    the layers, where it is run."""
+    the layers, where it is run. training: where whole steps are."""
 
     micro: tuple[tuple[Part, ...], ...]
     batched: bool
     lost: Optional[Lost] = None
+    training: Optional[Training] = None
 
     @property
     def like(self) -> Plan:
@@ -125,12 +154,15 @@ class Work:
 
     def groups(self) -> list[Members]:
         """The process groups that it needs."""
-        return [("", part.ranks) for _, part in self.parts()]
+        return [("", part.ranks) for _, part in self.parts()] + (self.training.groups() if self.training else [])
 
     def join(self, made: Mapping[Members, ProcessGroup]) -> None:
         """Takes them."""
         for _, part in self.parts():
             part.group = made["", part.ranks]
+        if self.training is not None:
+            for of in self.training.groups():
+                self.training.group = made[of]
 
     def own(self, rank: int) -> list[Optional[Part]]:
         """By micro-batch, the part that a rank has."""

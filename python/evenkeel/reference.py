@@ -129,9 +129,16 @@ def layer_gradients(
     model: Model, weights: Mapping[str, Tensor], of: Attention, x: Tensor, dy: Tensor, at: Tensor
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """dx of the same, and the gradients of the weights."""
+    return layer_whole(model, weights, of, x, dy, at)[1:]
+
+
+def layer_whole(
+    model: Model, weights: Mapping[str, Tensor], of: Attention, x: Tensor, dy: Tensor, at: Tensor
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """y and dx of the same, and the gradients of the weights."""
     y, leaf, w = _layer(model, weights, of, x, at, True)
     dx, *dws = torch.autograd.grad(y, [leaf, *w.values()], dy.double())
-    return dx, dict(zip(w, dws))
+    return y.detach(), dx, dict(zip(w, dws))
 
 
 def _layer(
@@ -181,6 +188,15 @@ def _turned(x: Tensor, at: Tensor, rotary: int) -> Tensor:
     a, b = x[..., :half], x[..., half:rotary]
     turned = torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
     return torch.cat([turned, x[..., rotary:]], -1)
+
+
+def adamw(p: Tensor, m: Tensor, v: Tensor, g: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Parameter and moments after the step of that number, from 1 on (Loshchilov and Hutter 2019, algorithm 2, with
+    the constants of adamw.py)."""
+    p, m, v, g = (t.double() for t in (p, m, v, g))
+    m, v = 0.9 * m + 0.1 * g, 0.95 * v + 0.05 * g * g
+    mhat, vhat = m / (1 - 0.9 ** step), v / (1 - 0.95 ** step)
+    return p - 1e-4 * (mhat / (vhat.sqrt() + 1e-8) + 0.1 * p), m, v
 
 
 def error(got: Tensor, want: Tensor, scale: float) -> float:

@@ -2,7 +2,8 @@
 
 Started by evenkeel with the environment that torchrun sets, a request on stdin and file descriptor 3 open for
 frames. A step is `layers` layers forward and then backward on the rank's tokens, if asked with the loss behind
-them; embedding, optimizer and the traffic of sharded parameters are not run. Of a plan of batches a step is that
+them. If asked, of plans of one sequence it is a whole training step, with the embedding, the exchange of gradients and
+parameters among the ranks and the optimizer, as if the model had so many layers. Of a plan of batches a step is that
 of every micro-batch in turn, in each of which the rank's group has a packed sequence, and ends with all ranks'
 meeting. Of a pipeline a step is all layers of the model, on its stages, and all chunks; of tasks it is all layers
 of all modules. Where any plan has two_batch_overlap, a step of every plan is two micro-batches of its sequence: of
@@ -39,11 +40,12 @@ from .record import Journal, Recorder, gather
 from .rendezvous import Meeting, Wires, World, describe, package_hash
 from .request import Request, kernel_named
 from .staged import Staged, StagedCourse
+from .stepped import StepCourse, training_of
 from .tasked import Tasked, TaskedCourse, many_queues
 from .whole import Layers, Model, model_of
 
 AnyWork = Union[Work, Staged, Tasked]
-AnyCourse = Union[Course, StagedCourse, TaskedCourse]
+AnyCourse = Union[Course, StepCourse, StagedCourse, TaskedCourse]
 
 # After a peer is lost, before the process leaves: others that wait for the same peer shall name it, and not
 # this rank. The keeper of the store stays longer, for them to hear the first cause.
@@ -222,9 +224,9 @@ def _plans(asked: Request, world: World) -> list[AnyWork]:
         except PlanError as error:
             raise Fault("usage", str(error)) from error
     in_twos = next((i for i, work in enumerate(works) if work.in_twos), None)
-    if in_twos is not None and asked.parts == "loss":
-        raise Fault("usage", f"plan {in_twos}: parts: 'loss': of a plan with two_batch_overlap, of which layers alone "
-                             "are run: want 'layer'")
+    if in_twos is not None and asked.parts in ("loss", "step"):
+        raise Fault("usage", f"plan {in_twos}: parts: {asked.parts!r}: of a plan with two_batch_overlap, of which "
+                             "layers alone are run: want 'layer'")
     for i, work in enumerate(works):
         if in_twos is not None and work.batched:
             raise Fault("usage", f"plan {i}: batches: a step of plan {in_twos}, which has two_batch_overlap, is "
@@ -236,7 +238,13 @@ def _work(document: Mapping[str, Any], asked: Request, number: int, size: int) -
     of = document.get("schema")
     if of not in _WHOLE:
         work = work_of(document, asked.batches_of(number), asked.docs_tokens, size)
-        return dataclasses.replace(work, lost=_lost(document, asked, work.like.dtype))
+        training = None
+        if asked.parts == "step":
+            if work.batched:
+                raise PlanError("parts: 'step': of a plan of batches, whose gradients are not added up over "
+                                "micro-batches: want 'layer' or 'loss'")
+            training = training_of(document, work.like)
+        return dataclasses.replace(work, lost=_lost(document, asked, work.like.dtype), training=training)
     parts = ("layer",) if of == tasks.SCHEMA else ("layer", "loss")
     for name, value, wants in (("parts", asked.parts, parts), ("docs_tokens", asked.docs_tokens, (None,))):
         if value not in wants:
@@ -256,7 +264,7 @@ _WHOLE = {
 
 def _lost(document: Mapping[str, Any], asked: Request, dtype: str) -> Optional[Lost]:
     """Of the loss, where it is asked for."""
-    if asked.parts != "loss":
+    if asked.parts not in ("loss", "step"):
         return None
     vocab = document["job"]["model"].get("vocab")
     if isinstance(vocab, bool) or not isinstance(vocab, int) or vocab < 1:
@@ -267,6 +275,8 @@ def _lost(document: Mapping[str, Any], asked: Request, dtype: str) -> Optional[L
 def _course(work: AnyWork, asked: Request, in_twos: bool) -> AnyCourse:
     if isinstance(work, Tasked):
         return TaskedCourse(work)
+    if isinstance(work, Work) and work.training is not None:
+        return StepCourse(work, asked)
     return StagedCourse(work) if isinstance(work, Staged) else Course(work, asked, in_twos)
 
 

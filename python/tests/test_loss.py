@@ -159,7 +159,7 @@ class TestReplayWithLoss(unittest.TestCase):
             (pipeline(vocab=True), {}, "plan 0: job.model.vocab: True"),
             (pipeline(vocab=0), {}, "plan 0: job.model.vocab: 0"),
             (pipeline(vocab=9), {"loss_chunk": 0}, "loss_chunk: 0: want a whole number from 1 on"),
-            (pipeline(vocab=9), {"parts": "los"}, "parts: 'los': want layer, loss, attention"),
+            (pipeline(vocab=9), {"parts": "los"}, "parts: 'los': want layer, loss, step, attention"),
             (pipeline(vocab=9), {"parts": "attention"}, "parts: 'attention': stages send each other"),
         ):
             with self.assertRaises(Fault) as caught:

@@ -1,0 +1,211 @@
+"""Whether whole steps of a plan run right: one of them, of which the sums of gradients are held against what the
+ranks had, the update against AdamW in float64, and the parameters of every rank against those of whoever has updated
+them.
+
+Of every weight some elements are compared, as task_weights.Picks has them. That layers and the loss compute the
+right thing is checked apart.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Sequence
+
+import torch
+from torch import Tensor
+
+from . import reference
+from .compare import Checking
+from .drawn import DTYPES
+from .judge import LIMITS, Found, Judge
+from .parts import Lost, Training
+from .task_weights import Picks, apart
+from .training import Trained, unit_shapes
+from .units import Span
+
+# Of |got - want| / |want - old|, of float32 parameters. An update changes a parameter by about the learning rate, 1e-4,
+# and both its roundings are up to 6e-8 of a parameter near 1, such as a norm's: 5e-4 of the change. Weights of matrices
+# are much smaller, and so is their error. What a wrong constant or a skipped element makes is 1e-2 and more.
+_UPDATE = 1e-3
+
+_FLOAT32 = 4  # bytes
+
+
+class _Seen:
+    """What a rank saw of a step, by unit: of its own gradients all picks, else of what it updates."""
+
+    def __init__(self, at: "_At", trained: Trained) -> None:
+        self._at, self._units = at, trained.units
+        self._place = trained.place
+        self.own: dict[int, Tensor] = {}
+        self.came: dict[int, Tensor] = {}
+
+    def before(self, unit: int, piece: Tensor) -> None:
+        """See training.Watching."""
+        self.own[unit] = piece[self._at.picks[unit].to(piece.device)].float()
+
+    def after(self, unit: int, grad: Tensor) -> None:
+        """See training.Watching."""
+        self.came[unit] = self.of_part(unit, grad).float()
+
+    def of_part(self, unit: int, x: Tensor) -> Tensor:
+        """Those of what this rank updates of a unit, of all that it does."""
+        at = self._at.own(unit, self._place) - self._units.part(unit).start
+        return x[at.to(x.device)].clone()
+
+
+class _At:
+    """Which elements of units are compared."""
+
+    def __init__(self, training: Training, lost: Lost, layers: int, model: Any) -> None:
+        shapes = unit_shapes(model, lost, training, layers)
+        of = [Picks(x.values()) for x in shapes]
+        self.training, self.counts = training, [x.counts for x in of]
+        self.picks = [x.places() for x in of]
+        self.spans = [Span.of(x, len(training.members)) for x in shapes]
+
+    def own(self, unit: int, place: int) -> Tensor:
+        """Of what a member updates, rising."""
+        part = self.spans[unit].part(place, self.training.sharded)
+        picks = self.picks[unit]
+        return picks[(picks >= part.start) & (picks < part.stop)]
+
+    def within(self, unit: int, place: int) -> Tensor:
+        """Where those are among the unit's."""
+        return torch.searchsorted(self.picks[unit], self.own(unit, place))
+
+    def lengths(self, rank: int, whole: bool) -> list[int]:
+        """How many there are by unit: all, or of what a rank updates."""
+        members = self.training.members
+        if rank not in members:
+            return [0] * len(self.picks)
+        return [len(x) if whole else len(self.own(i, members.index(rank))) for i, x in enumerate(self.picks)]
+
+    def parameters(self) -> int:
+        """How many all units have, without padding."""
+        return sum(span.size for span in self.spans)
+
+
+class CheckStep:
+    """The check of one rank. All ranks run it, also those that take no part in the plan."""
+
+    def __init__(
+        self, training: Training, lost: Lost, layers: int, trained: Optional[Trained], of: Checking
+    ) -> None:
+        assert of.layers is not None
+        self._training, self._trained, self._dtype = training, trained, lost.dtype
+        self._at = _At(training, lost, layers, of.layers.model)
+        self._device, self._size = of.wires.device, of.meeting.world.size
+        self._judge = Judge(f"plan {of.number}", of.meeting, of.wires, of.frames)
+
+    def run(self) -> dict[str, Any]:
+        """The plan's entries `exchange`, where there are several members, and `update`."""
+        tensors = [torch.empty(0, device=self._device)] * 8
+        if self._trained is not None:
+            tensors = self._step(self._trained)
+        own, came, means, old, *after, full = tensors
+        entry: dict[str, Any] = {}
+        several = len(self._training.members) > 1
+        if several:
+            entry["exchange"] = self._exchange([own, came, means])
+        entry["update"] = self._update([came, old, *after])
+        if several:
+            self._alike([after[0], full])
+        return entry
+
+    def _step(self, trained: Trained) -> list[Tensor]:
+        """Runs one, and returns what is compared."""
+        units, seen, number = trained.units, _Seen(self._at, trained), range(len(self._at.picks))
+
+        def part(of: Any) -> Tensor:
+            return torch.cat([seen.of_part(i, of(i)) for i in number]).float()
+
+        old = part(units.master)
+        trained.exchanging.watching = seen
+        trained.run()
+        trained.exchanging.watching = None
+        trained.clear()
+        moments = [units.split(x) for x in (units.optimizer.moment1, units.optimizer.moment2)]
+        after = [part(units.master), *(part(x.__getitem__) for x in moments)]
+        # Where the next step gathers them, what it will send.
+        full = part(units.held) if self._training.stage == 3 else torch.cat(
+            [units.full(i)[self._at.picks[i].to(self._device)] for i in number]).float()
+        means = torch.zeros(0)
+        if trained.shares is not None:
+            travels = torch.empty(0, dtype=trained.shares.travels).element_size()
+            means = torch.tensor([travels, trained.shares.kind == "reduce_scatter"], dtype=torch.float32)
+        joined = [torch.cat([of[i] for i in number]) for of in (seen.own, seen.came)]
+        return [*joined, means.to(self._device), old, *after, full]
+
+    def _rows(self, rank: int, *whole: bool) -> list[int]:
+        return [sum(self._at.lengths(rank, of)) for of in whole]
+
+    def _exchange(self, mine: list[Tensor]) -> dict[str, Any]:
+        """The entry: how far sums are off, in which precision gradients were added up, and by what."""
+        members = self._training.members
+        entry = self._judge.judged("exchange", mine, lambda r: [*self._rows(r, True, False), 2 * (r in members)],
+                                   self._exchange_errors, "what the ranks had, added up in float64")
+        return {"sum": entry.pop(_SUM), **entry}
+
+    def _exchange_errors(self, parts: list[list[Tensor]]) -> Found:
+        """By rank, of the worst weight."""
+        at, members = self._at, self._training.members
+        own = {r: parts[r][0].split(at.lengths(r, True)) for r in members}
+        came = {r: parts[r][1].split(at.lengths(r, False)) for r in members}
+        worst = [0.0] * self._size
+        for unit, counts in enumerate(at.counts):
+            had = [own[r][unit].double() for r in members]
+            weight = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+            for place, r in enumerate(members):
+                within = at.within(unit, place)
+                mine = [x[within.to(x.device)] for x in had]
+                sizes = torch.bincount(weight[within], minlength=len(counts)).tolist()
+                for got, *of in zip(came[r][unit].double().split(sizes), *(x.split(sizes) for x in mine)):
+                    if len(got):
+                        worst[r] = max(worst[r], apart(got, of))
+            self._judge.tick("exchange")
+        size, scatters = parts[members[0]][2].tolist()
+        dtype = "f32" if size == _FLOAT32 else self._dtype
+        more = {"limit": LIMITS[dtype], "dtype": dtype, "kind": "reduce_scatter" if scatters else "all_reduce"}
+        return {_SUM: worst}, LIMITS[dtype], more
+
+    def _update(self, mine: list[Tensor]) -> dict[str, Any]:
+        """The entry: how far float32 parameters are off what AdamW makes of the gradients that each rank had."""
+        entry = self._judge.judged("update", mine, lambda r: self._rows(r, *[False] * 5), self._update_errors,
+                                   "AdamW in float64")
+        return {k: entry[k] for k in ("params", "limit", "parameters")}
+
+    def _update_errors(self, parts: list[list[Tensor]]) -> Found:
+        """By rank, of all elements together: those without a gradient change by a rounding."""
+        errors: dict[str, list[float]] = {n: [0.0] * self._size for n in ("params", "moment1", "moment2")}
+        for r in self._training.members:
+            grad, old, *got = (x.double() for x in parts[r])
+            zero = torch.zeros_like(old)
+            wants = reference.adamw(old, zero, zero, grad, 1)
+            for name, x, want, before in zip(errors, got, wants, (old, zero, zero)):
+                errors[name][r] = reference.error(x - before, want - before, 1.0)
+        return errors, _UPDATE, {"limit": _UPDATE, "parameters": self._at.parameters()}
+
+    def _alike(self, mine: list[Tensor]) -> None:
+        """Fault(numerics) unless every member has what was updated, to the bit, or will send it."""
+        whole = self._training.stage != 3
+        self._judge.judged("parameters", mine, lambda r: self._rows(r, False, whole), self._alike_errors,
+                           "what the ranks have that update them")
+
+    def _alike_errors(self, parts: list[list[Tensor]]) -> Found:
+        at, members, dtype = self._at, self._training.members, DTYPES[self._dtype]
+        masters = {r: parts[r][0].split(at.lengths(r, False)) for r in members}
+        wants: list[Tensor] = []
+        for unit, picks in enumerate(at.picks):
+            want = torch.zeros(len(picks), device=self._device)
+            for place, r in enumerate(members):
+                want[at.within(unit, place).to(want.device)] = masters[r][unit].to(dtype).float()
+            wants.append(want)
+        errors = [0.0] * self._size
+        for place, r in enumerate(members):
+            due = wants if self._training.stage != 3 else [
+                w[at.within(i, place).to(w.device)] for i, w in enumerate(wants)]
+            errors[r] = reference.error(parts[r][1], torch.cat(due).double(), 1.0)
+        return {"what it has": errors}, 0.0, {}
+
+
+_SUM = "the sum of gradients"

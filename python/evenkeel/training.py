@@ -1,0 +1,290 @@
+"""A whole training step of a plan of one sequence, at one of its members: embedding, layers, loss and their backward
+passes, the exchange of gradients and parameters by the job's stage of ZeRO, and AdamW.
+
+Stage 2 is run as stage 1: of one micro-batch gradients are reduced in its backward pass either way. All members call
+the same collectives in the same order, those without tokens too, whose gradients are zero.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional, Protocol, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from .drawn import DTYPES, Drawn
+from .kernels import Kernel
+from .loss import Learning
+from .meter import Trace, timed
+from .parts import Lost, Part, Training
+from .shares import Coming, Shares
+from .tokens import positions
+from .units import Shapes, Units
+from .whole import Around, Attend, Layer, Layers, Model, Stack, angles
+
+REST = 0  # the unit of what is in no layer; layer i is unit i + 1
+
+
+def unit_shapes(model: Model, lost: Lost, training: Training, layers: int) -> list[Shapes]:
+    """Of the weights of every unit."""
+    rest: list[tuple[bool, str, tuple[int, ...]]] = [
+        (True, "table", (lost.vocab, model.hidden)),
+        (training.position_rows > 0, "positions", (training.position_rows, model.hidden)),
+        (True, "norm", (model.hidden,)), (model.layer_norm, "norm_bias", (model.hidden,)),
+        (not training.tied, "head", (model.hidden, lost.vocab)), (training.vocab_bias, "vocab_bias", (lost.vocab,)),
+    ]
+    return [{name: shape for there, name, shape in rest if there}, *[model.shapes()] * layers]
+
+
+class Watching(Protocol):
+    """Who is told what a step comes to."""
+
+    def before(self, unit: int, piece: Tensor) -> None:
+        """A unit's gradients of this rank alone."""
+
+    def after(self, unit: int, grad: Tensor) -> None:
+        """Those of all members, of what this rank updates."""
+
+
+class Exchanging:
+    """What of the units is under way between the members, and what was reduced."""
+
+    def __init__(self, units: Units, training: Training, shares: Optional[Shares], trace: Optional[Trace]) -> None:
+        """shares: None where there is one member."""
+        self._units, self._shares, self.trace = units, shares, trace
+        self._overlap, self._stage = training.overlap, training.stage if shares is not None else 0
+        self._last = len(units.spans) - 1
+        self._gathers: dict[int, Coming] = {}
+        self._reductions: dict[int, Coming] = {}
+        self._came: dict[int, Tensor] = {}
+        self.watching: Optional[Watching] = None
+
+    def clear(self) -> None:
+        """Leaves nothing of a step."""
+        self._gathers, self._reductions, self._came = {}, {}, {}
+
+    def begin(self) -> None:
+        """A step begins: what is gathered of the parameters first. The rest is needed at both ends of the layers and
+        stays for the whole step, as frameworks keep the root unit."""
+        if self._stage == 3:
+            self._gather(REST)
+            if self._overlap:
+                self._gather(1)
+            self._arrived("fwd", 0, [REST])
+
+    def enter(self, layer: int, back: bool) -> None:
+        """A layer is about to be run. What comes behind it is gathered meanwhile."""
+        if self._stage < 3:
+            return
+        unit = layer + 1
+        if unit not in self._gathers:
+            self._gather(unit)
+        self._arrived("bwd" if back else "fwd", layer, [unit])
+        behind = unit - 1 if back else unit + 1
+        if self._overlap and REST < behind <= self._last:
+            self._gather(behind)
+
+    def learned(self, unit: int) -> None:
+        """A unit's backward pass is over: its gradients leave."""
+        units = self._units
+        into = units.grad(unit)
+        whole = units.spans[unit].padded
+        travels = self._shares.travels if self._shares is not None else units.dtype
+        # Where sums are in float32 and of everything they are made where the optimizer takes them.
+        room = into if len(into) == whole and travels == into.dtype else into.new_empty(whole, dtype=travels)
+        units.take(unit, room)
+        if self.watching is not None:
+            self.watching.before(unit, room)
+        if self._shares is None:
+            self._came[unit] = room
+            return
+        self._reductions[unit] = self._shares.reduce(_named(unit), room, into)
+        if not self._overlap and unit != REST:
+            self._settle(unit - 1)
+
+    def end(self) -> dict[int, Tensor]:
+        """Waits for what is still under way: by unit the gradients of what this rank updates."""
+        if self._reductions:
+            self._settle(0)
+        came, self._came = self._came, {}
+        if self.watching is not None:
+            for unit, grad in came.items():
+                self.watching.after(unit, grad)
+        return came
+
+    def share(self) -> None:
+        """Gives all members the parameters that each has updated, unless the next step gathers them."""
+        if self._stage in (1, 2):
+            for unit in range(self._last + 1):
+                self._gather(unit)
+            self._arrived("bwd", 0, range(self._last + 1))
+
+    def _settle(self, layer: int) -> None:
+        """Waits for all reductions, at a layer."""
+        coming, self._reductions = self._reductions, {}
+        with self._timed("bwd", layer, "grad_wait") as span:
+            span.bytes_in = sum(c.wait() for c in coming.values())
+        self._came.update({unit: c.result for unit, c in coming.items()})
+
+    def _gather(self, unit: int) -> None:
+        assert self._shares is not None
+        units = self._units
+        self._gathers[unit] = self._shares.gather(_named(unit), units.held(unit), units.full(unit))
+
+    def _arrived(self, direction: str, layer: int, units: Sequence[int]) -> None:
+        with self._timed(direction, layer, "param_wait") as span:
+            span.bytes_in = sum(self._gathers.pop(unit).wait() for unit in units)
+
+    def _timed(self, direction: str, layer: int, op: str) -> Any:
+        if self.trace is not None:
+            self.trace.layer, self.trace.again = layer, False
+        return timed(self.trace, direction, 0, op)
+
+
+class Trained:
+    """A member's part in the steps of a plan, which has weights and an optimizer's state of its own: several plans
+    need the memory of each."""
+
+    def __init__(
+        self, part: Part, training: Training, lost: Lost, rank: int, layers: Layers, number: int, kernel: Kernel,
+        device: torch.device, trace: Optional[Trace] = None,
+    ) -> None:
+        """number: of layers."""
+        self.part, self._trace, model, dtype = part, trace, layers.model, DTYPES[lost.dtype]
+        plan, seat, members = part.plan, part.ranks.index(rank), training.members
+        place = self.place = members.index(rank)
+        shares = None
+        if len(members) > 1:
+            shares = Shares(rank, members, training.group, dtype, device, training.sharded)
+        self.shares = shares
+        self.units = Units(unit_shapes(model, lost, training, number), place, len(members), training.sharded, dtype,
+                           device)
+        at = positions(plan, seat, part.docs)
+        self._ends = Ends(lost, training, model, positions(plan, seat), at, device)
+        self.units.adopt(REST, self._ends.weights())
+        self._ends.loss.adopted()
+        of = []
+        for i in range(number):
+            of.append(layers.fresh(i))
+            self.units.adopt(i + 1, of[i].weights)
+        self.exchanging = Exchanging(self.units, training, shares, trace)
+        self._stack = _Learning(
+            of, lambda _, *heads: part.attention(rank, heads, kernel, trace=self._trace),
+            angles(at, model.rotary, dtype, device), number if part.recompute else 0, trace, self.exchanging)
+
+    def run(self) -> None:
+        """One step."""
+        moving, trace = self.exchanging, self._trace
+        with self.part.named():
+            moving.begin()
+            y = self._stack.forward(self._ends.embedded(self._at(0)))
+            dy = self._ends.loss.gradient(y, trace)
+            dx = self._stack.backward(dy)
+            self._ends.learn(dx, self._at(0))
+            moving.learned(REST)
+            came = moving.end()
+            with timed(self._at(0), "bwd", 0, "optimizer"):
+                self.units.update(came)
+            moving.share()
+
+    def traced(self, trace: Trace) -> None:
+        """Steps leave their spans there from now on."""
+        self._trace = self.exchanging.trace = trace
+        self._stack.traced(trace)
+
+    def clear(self) -> None:
+        """Leaves nothing of the last step but what was learned."""
+        self._stack.clear()
+        self._ends.clear()
+        self.exchanging.clear()
+        for unit in range(len(self.units.spans)):
+            self.units.drop(unit)
+
+    def _at(self, layer: int) -> Optional[Trace]:
+        """The trace, at a layer."""
+        if self._trace is not None:
+            self._trace.layer, self._trace.again = layer, False
+        return self._trace
+
+
+class Ends:
+    """What is in front of a model's layers and behind them, at one rank: the embedding and the loss."""
+
+    def __init__(
+        self, lost: Lost, training: Training, model: Model, at: Tensor, in_documents: Tensor, device: torch.device
+    ) -> None:
+        """at: the rank's positions in the sequence, in_documents: in their documents."""
+        self._words, self._places = words(at, lost.vocab).to(device), in_documents.to(device)
+        tables = {"table": lost.vocab, **({"positions": training.position_rows} if training.position_rows else {})}
+        self._tables = {name: self._table(name, rows, lost, model, device) for name, rows in tables.items()}
+        self.loss = Learning(lost, model, device, self._tables["table"] if training.tied else None,
+                             training.vocab_bias)
+        self._out: Optional[Tensor] = None
+
+    def weights(self) -> dict[str, Tensor]:
+        """The leaves, in the order of unit_shapes."""
+        return {**self._tables, **self.loss.weights()}
+
+    def embedded(self, trace: Optional[Trace]) -> Tensor:
+        """What the first layer begins with [tokens, hidden]."""
+        if not len(self._words):
+            return self._tables["table"].detach()[:0]
+        with timed(trace, "fwd", 0, "embed", shape={"tokens": len(self._words)}), torch.enable_grad():
+            out = functional.embedding(self._words, self._tables["table"])
+            if "positions" in self._tables:
+                out = out + functional.embedding(self._places, self._tables["positions"])
+            self._out = out
+        return out.detach()
+
+    def learn(self, dx: Tensor, trace: Optional[Trace]) -> None:
+        """Of the gradient of that, the tables' ones. They are dense, as frameworks have them; that of a table that is
+        the projection too is added to the loss's."""
+        if self._out is not None:
+            with timed(trace, "bwd", 0, "embed", shape={"tokens": len(dx)}):
+                self._out.backward(dx)
+        self._out = None
+
+    def clear(self) -> None:
+        """Leaves nothing of a step."""
+        self._out = None
+
+    def _table(self, name: str, rows: int, lost: Lost, model: Model, device: torch.device) -> Tensor:
+        return Drawn(lost.seed, f"embedding {name}", rows * model.hidden).filled(
+            rows, model.hidden, dtype=DTYPES[lost.dtype], device=device, scale=model.hidden ** -0.5).requires_grad_()
+
+
+def words(at: Tensor, vocab: int) -> Tensor:
+    """The token at some positions, any but the same on all ranks; far from each other, as a text's are."""
+    return at * 40503 % vocab
+
+
+class _Learning(Stack):
+    """Layers whose weights come before each pass where they are sharded, and whose gradients leave after the backward
+    one."""
+
+    def __init__(
+        self, layers: Sequence[Layer], attend: Attend, tables: tuple[Tensor, Tensor], again: int,
+        trace: Optional[Trace], exchanging: Exchanging,
+    ) -> None:
+        super().__init__(layers, attend, tables, again, trace)
+        self._exchanging = exchanging
+
+    def traced(self, trace: Trace) -> None:
+        """See Trained."""
+        self._trace = trace
+        self._linear.traced(trace)
+
+    def _enter(self, i: int, back: bool) -> None:
+        """See Stack."""
+        self._exchanging.enter(i, back)
+
+    def _backward(self, i: int, kept: Around, dy: Tensor) -> Tensor:
+        dx = super()._backward(i, kept, dy)
+        self._exchanging.learned(i + 1)
+        return dx
+
+
+def _named(unit: int) -> str:
+    """For messages."""
+    return "embeddings, last norm and projection" if unit == REST else f"layer {unit - 1}"
