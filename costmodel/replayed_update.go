@@ -210,9 +210,8 @@ func (r *replaying) meetUpdated() {
 		}
 		return behind * min(collective, max(0, u.busiest[dir]+collective-u.lengths[dir]))
 	}
-	r.out.Meeting += over(0, x.forward) + over(1, x.backward) + x.open
-	u.busiest[1] += x.backward
-	r.out.Meeting += over(1, x.last)
+	// No stage reduces both in every micro-batch and in the last.
+	r.out.Meeting += over(0, x.forward) + over(1, x.backward+x.last) + x.open
 	var longest units.Seconds
 	for i := range r.seats {
 		longest = max(longest, r.optimizerTime(r.seats[i].device, len(r.seats)))

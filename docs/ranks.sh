@@ -1,5 +1,5 @@
 # Two unequal ranks of one machine without a GPU, measured: what docs/loop.sh,
-# docs/pipeline_loop.sh and docs/tasks_loop.sh begin with. Sourced; LOOP is the folder, with
+# docs/pipeline_loop.sh, docs/tasks_loop.sh and docs/steps_loop.sh begin with. Sourced; LOOP is the folder, with
 # a config.json of the model in it, and BIN the binary. Sets fast, slow and cluster, and
 # profile, which profiled makes.
 
@@ -32,7 +32,7 @@ cluster="1x(1 torch_$fast + 1 torch_$slow)"
 profile=$LOOP/profile.json
 
 # measure takes what plans of the model ask for, and no more: gloo of torch 1.13 has no
-# reduce-scatter, so parameters are not sharded (zero0).
+# reduce-scatter, for which all_reduce stands in.
 measure() { # folder, budget, ops
   "$BIN" calibrate --backend torch --devices "$fast,$slow" --group-sizes 2 --only "$3" \
     --model "$LOOP/config.json" --budget "$2" --out "$LOOP/$1" > /dev/null

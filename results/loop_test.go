@@ -17,8 +17,8 @@ import (
 	"github.com/evenkeel/evenkeel/results"
 )
 
-// loops are the folders of evidence that docs/loop.sh, docs/pipeline_loop.sh and docs/tasks_loop.sh made, with their
-// traces.
+// loops are the folders of evidence that docs/loop.sh, docs/pipeline_loop.sh, docs/tasks_loop.sh and docs/steps_loop.sh
+// made, with their traces.
 func loops() map[string][]string {
 	return map[string][]string{"loop": {"loop", "ranking"}, "pipeline_loop": {"loop"}, "tasks_loop": {"loop"}}
 }

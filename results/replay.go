@@ -131,9 +131,12 @@ func replayHead(p *printer, s *ReplaySummary) {
 	case replay.PartsLoss:
 		what += fmt.Sprintf(" and the loss, %s at a time,", h.LossChunk)
 	case replay.PartsStep:
-		what = fmt.Sprintf("whole steps: embedding, %s, the loss, %s at a time, exchange and optimizer,", what, h.LossChunk)
+		what = fmt.Sprintf("whole training steps (embedding, %s, the loss, %s at a time, exchange, AdamW)", what, h.LossChunk)
 	}
-	p.para("", fmt.Sprintf("%s forward and backward, mode %s, attention kernel %s, torch %s", what, h.Mode, h.Kernel, orNone(h.Ranks[0].Torch)))
+	if h.Parts != replay.PartsStep {
+		what += " forward and backward"
+	}
+	p.para("", fmt.Sprintf("%s, mode %s, attention kernel %s, torch %s", what, h.Mode, h.Kernel, orNone(h.Ranks[0].Torch)))
 }
 
 // layersRun says how many layers were run, which are all that there are of pipelines, and of

@@ -68,9 +68,12 @@ func traceTitle(r *comparison.Report) string {
 	case replay.PartsLoss:
 		what += " and the loss"
 	case replay.PartsStep:
-		what = "whole steps of " + what
+		what = "whole training steps of " + what
 	}
-	return fmt.Sprintf("%s replay of %s: %s forward and backward (%s), %s", stamp(r.Simulated), plural(len(r.Plans), "plan"), what, r.Mode, plural(r.Blocks, "block"))
+	if r.Parts != replay.PartsStep {
+		what += " forward and backward"
+	}
+	return fmt.Sprintf("%s replay of %s: %s (%s), %s", stamp(r.Simulated), plural(len(r.Plans), "plan"), what, r.Mode, plural(r.Blocks, "block"))
 }
 
 // planTitle is a plan's file, and its strategy where the file is not named by it.

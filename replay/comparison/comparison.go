@@ -131,17 +131,18 @@ func (c *making) updateWarnings() []string {
 	if slices.ContainsFunc(plans, gathers) {
 		out = append(out, "parameters in no layer are gathered once in a step of zero3, as trainers do, and so it is predicted; a plan's price has it in either pass")
 	}
+	wider, whole := false, false
 	for i := range plans {
-		x := c.rec.Header.Numerics[i].Exchange
-		if x == nil {
-			continue
+		if x := c.rec.Header.Numerics[i].Exchange; x != nil {
+			wider = wider || x.DType != plans[i].Job.DType
+			whole = whole || x.Whole() && plans[i].Job.Zero != costmodel.Zero0
 		}
-		if x.DType != plans[i].Job.DType {
-			out = append(out, fmt.Sprintf("plan %d: gradients travelled in %s, for the library does not add up %s, and are predicted in that", i, x.DType, plans[i].Job.DType))
-		}
-		if x.Whole() && plans[i].Job.Zero != costmodel.Zero0 {
-			out = append(out, fmt.Sprintf("plan %d: gradients were added up by all_reduce, for the library has no reduce_scatter, and so it is predicted; a plan's price has half of that", i))
-		}
+	}
+	if wider {
+		out = append(out, fmt.Sprintf("gradients travelled in f32, for the library does not add up %s, and are predicted in that", plans[0].Job.DType))
+	}
+	if whole {
+		out = append(out, "gradients were added up by all_reduce where the optimizer is sharded, for the library has no reduce_scatter, and so it is predicted; a plan's price has half of that")
 	}
 	return append(out, "looking tokens up, putting a layer's gradients into one piece and adding those of the loss up are in no prediction")
 }

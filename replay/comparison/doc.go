@@ -10,9 +10,9 @@
 // A step is as long as its longest rank takes, the critical rank c. What c
 // measured, M, is
 //
-//	compute  stretches of attention, merging and linear parts
-//	waiting  ring_wait, stage_wait, grad_wait and all-to-alls; in a group of one, where these
-//	         move no byte and only copy, they are gaps
+//	compute  stretches of attention, merging, linear parts, loss, embedding and optimizer
+//	waiting  ring_wait, stage_wait, param_wait, grad_wait and all-to-alls; in a group of one,
+//	         where the last move no byte and only copy, they are gaps
 //	gaps     M - compute - waiting: time in no span
 //
 // and waiting is of two kinds, which no rank can tell apart from its own clock:
@@ -45,6 +45,9 @@
 // when the last rank was done that it needs something of, and in grad_wait from when the last
 // rank of the run was; before that it is skew. Exchanges of gradients that are hidden behind
 // computing are nothing that a rank waits for, and take no part in the account.
+//
+// Of whole steps, what c waits in param_wait and grad_wait is for bytes from when the last rank
+// had asked for them; before that it is skew.
 //
 // M is the median over blocks. The parts are those of the block in the middle, or
 // the means over the two in the middle, whose mean the median then is.

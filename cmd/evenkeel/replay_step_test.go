@@ -1,0 +1,45 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Whole training steps by two ZeRO stages: every kind of stretch is recorded, sums and update are
+// checked, and check predicts what was run and says what a plan's price has otherwise.
+func TestTorchReplayOfWholeSteps(t *testing.T) {
+	needTorch(t)
+	dir, plans := replayPlans(t, "256", "ring")
+	const profile = "../../results/evidence/torch/calibration.profile.json"
+	whole, trace := filepath.Join(dir, "whole.plan.json"), filepath.Join(dir, "x.trace.jsonl")
+	evenkeel(t, "solve", "--profile", profile, "--cluster", "1x2 torch_cpu:1", "--model", filepath.Join(dir, "config.json"), "--seq-len", "256",
+		"--shares", "3:1", "--q-heads", "3:1", "--zero", "zero0", "--recompute", "full", "-q", "-o", whole)
+	out := evenkeel(t, "replay", plans[0], whole, "--parts", "step", "--oversubscribe", "--repeats", "1", "--warmup", "0", "-o", trace)
+	for _, want := range []string{"whole training steps (embedding, 2 whole layers, the loss, 256 at a time, exchange, AdamW), mode gloo-cpu", "\nsums ", "\nupdate ", " of 1e-03", "\nloss "} {
+		if !strings.Contains(unindented(out), want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	data, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"parts":"step","layers":2,`, `"update":{"params":`, `"op":"embed"`, `"op":"loss"`, `"op":"param_wait"`, `"op":"grad_wait"`, `"op":"optimizer"`, `"dir":"fwd","again":true`} {
+		if !bytes.Contains(data, []byte(want)) {
+			t.Errorf("no %s in the trace", want)
+		}
+	}
+	checked := evenkeel(t, "check", trace, "--profile", profile, "--all")
+	for _, want := range []string{"whole training steps of 2 layers (gloo-cpu)", "\nparam_wait ", "\noptimizer ", "\nembed ", "update", "gathered once in a step of zero3", "looking tokens up"} {
+		if !strings.Contains(checked, want) {
+			t.Errorf("no %q in\n%s", want, checked)
+		}
+	}
+	if strings.Contains(checked, "predicted, but not in the trace") {
+		t.Error(checked)
+	}
+	noRanks(t)
+}
