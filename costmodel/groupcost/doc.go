@@ -15,6 +15,7 @@
 //     group, made of devices of one or more [Pool]s of equal devices.
 //   - [FromLaws] makes costs from the fitted laws of an equal or a mixed cluster, by
 //     simulating packed documents (costmodel.Packer).
+//   - [Costs.Parts] are of some of the cluster's nodes alone, the others left out.
 //   - [Document] is a published cost model with its own coefficients ([AllToAll] of
 //     FlexSP, [Flexible] of FCP), so that comparisons use the published numbers;
 //     [Document.Costs] makes costs from it.

@@ -1,0 +1,93 @@
+package groupcost
+
+import (
+	"context"
+	"slices"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// Part is some nodes of a cluster, as a job has them that is run on these alone: the
+// model's states are sharded over their devices and exchanged among them. A further node
+// shortens what the groups of a micro-batch take; but over a slow network the exchange may
+// take longer by more.
+type Part struct {
+	Nodes   int // how many, the largest of the cluster
+	Devices int // how many they have
+	// MicroBase, Fixed and Hidden are those that the part's costs have (see Costs).
+	MicroBase, Fixed, Hidden units.Seconds
+
+	of    *builder
+	nodes []int // of the cluster, rising
+}
+
+// Parts lists the parts of the cluster that costs were made for: of its nodes the largest,
+// the two largest, four and so on, the largest part first. Strategies of one sequence have
+// the same ones to choose from (usp-subset, of package solver).
+//
+// There are none of a cluster whose devices or nodes are of several kinds, nor of costs of a
+// published model, which says nothing of the exchange. A part without laws of its exchange
+// is left out.
+func (c *Costs) Parts() []Part {
+	if c.from == nil || len(c.Pools) != 1 {
+		return nil
+	}
+	b := c.from.builder
+	order := b.fullest(0)
+	var all []Part
+	for n := 1; n < len(order); n *= 2 {
+		x := Part{Nodes: n, of: b}
+		for _, at := range order[:n] {
+			x.nodes = append(x.nodes, b.nodes[0][at])
+			x.Devices += len(b.pools[0].Ranks[at])
+		}
+		slices.Sort(x.nodes)
+		over, err := b.q.Overheads(x.job())
+		if err != nil {
+			continue
+		}
+		x.MicroBase, x.Fixed, x.Hidden = over.MicroBatch, over.Step, over.Hidden
+		all = append(all, x)
+	}
+	slices.Reverse(all)
+	return all
+}
+
+// job is the job on the part's nodes.
+func (x Part) job() costmodel.Job {
+	j := x.of.job
+	j.Cluster.Nodes = nil
+	for _, n := range x.nodes {
+		j.Cluster.Nodes = append(j.Cluster.Nodes, x.of.job.Cluster.Nodes[n])
+	}
+	return j
+}
+
+// Costs are those of the part alone. Their ranks are the whole cluster's.
+//
+// Errors: those of FromLaws, such as *NoRoomError.
+func (x Part) Costs(ctx context.Context) (*Costs, error) {
+	c, err := FromLaws(ctx, x.of.q, x.job(), x.of.o)
+	if err != nil {
+		return nil, err
+	}
+	var ranks []int // of the cluster, by rank of the part
+	for r, rank := range x.of.ranks {
+		if _, has := slices.BinarySearch(x.nodes, rank.Node); has {
+			ranks = append(ranks, r)
+		}
+	}
+	pools := slices.Clone(c.Pools) // the builder has its own
+	for i := range pools {
+		pools[i].Ranks = slices.Clone(pools[i].Ranks)
+		for n, node := range pools[i].Ranks {
+			pools[i].Ranks[n] = nil
+			for _, r := range node {
+				pools[i].Ranks[n] = append(pools[i].Ranks[n], ranks[r])
+			}
+		}
+	}
+	c.Pools = pools
+	return c, nil
+}
