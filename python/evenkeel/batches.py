@@ -116,11 +116,13 @@ class _Group:
 @dataclass(frozen=True)
 class Batch:
     """The micro-batches of a step. lengths: of the batch's sequences, in tokens. rows: where each was in the file that
-    `solve` read, counted from 0; in what a Client submitted, its place there. ranks: how many there are."""
+    `solve` read, counted from 0; in what a Client submitted, its place there. ranks: how many there are. left_out: those
+    of nodes that the others train without; they take no part in the exchange of gradients either."""
 
     lengths: tuple[int, ...]
     rows: tuple[int, ...]
     ranks: int
+    left_out: tuple[int, ...]
     _kinds: tuple[_Kind, ...]
     _micro: tuple[tuple[_Group, ...], ...]
     _model: Mapping[str, int]
@@ -205,6 +207,10 @@ def _batch(document: Mapping[str, Any], model: Mapping[str, int], dtype: str) ->
     ranks = sorted(r for of in of_pools for r in of)
     if ranks != list(range(len(ranks))):
         raise PlanError("fleet: want ranks from 0 on, each once")
+    left_out = fields.numbers(document, "left_out_ranks", "", 0) if "left_out_ranks" in document else ()
+    idle = set(left_out)
+    if max(idle, default=0) >= len(ranks) or len(idle) != len(left_out):
+        raise PlanError(f"left_out_ranks: {list(left_out)}: want some of 0 to {len(ranks) - 1}, each once")
     kinds = tuple(_kind(c, f"classes[{i}].", [len(of) for of in of_pools], model["q_heads"])
                   for i, c in enumerate(fields.objects(document, "classes")))
     seen: set[int] = set()
@@ -221,6 +227,8 @@ def _batch(document: Mapping[str, Any], model: Mapping[str, int], dtype: str) ->
                 if r in taken or r >= len(ranks):
                     raise PlanError(f"{at}ranks: {r}: want one of 0 to {len(ranks) - 1} that no other group of the "
                                     "micro-batch has")
+                if r in idle:
+                    raise PlanError(f"{at}ranks: {r}: is one of left_out_ranks")
                 taken.add(r)
             uses = tuple(sum(home[r] == pool for r in group.ranks) for pool in range(len(pools)))
             if uses != kinds[group.kind].uses:
@@ -238,7 +246,7 @@ def _batch(document: Mapping[str, Any], model: Mapping[str, int], dtype: str) ->
     rows = fields.numbers(document, "lengths_rows", "", 0) if "lengths_rows" in document else range(len(lengths))
     if len(rows) != len(lengths):
         raise PlanError(f"lengths_rows: {len(rows)} of them: want one for each of {len(lengths)} lengths")
-    return Batch(lengths, tuple(rows), len(ranks), kinds, tuple(micro), dict(model), dtype)
+    return Batch(lengths, tuple(rows), len(ranks), tuple(left_out), kinds, tuple(micro), dict(model), dtype)
 
 
 def _group(of: Any, at: str, kinds: Sequence[_Kind]) -> _Group:

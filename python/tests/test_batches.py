@@ -179,6 +179,9 @@ class TestLoadBatch(unittest.TestCase):
                 "micro_batches": [{"groups": [{"class": 0, "ranks": [1, 0, 2], "sequences": [1, 0]}]}]}
         self.assertEqual((len(loaded(good).of_rank(0)), loaded(good).rows), (1, (0, 1)))
         self.assertEqual(loaded({**good, "lengths_rows": [3, 8]}).rows, (3, 8))
+        more = {**good, "fleet": [{"device": "a", "ranks": [[0], [1]]}, {"device": "b", "ranks": [[2], [3, 4]]}]}
+        left = loaded({**more, "left_out_ranks": [3, 4]})
+        self.assertEqual((left.ranks, left.left_out, left.of_rank(4), loaded(more).left_out), (5, (3, 4), (None,), ()))
 
         def kind(d: Document, **more: Any) -> None:
             d["classes"][0].update(more)
@@ -190,6 +193,10 @@ class TestLoadBatch(unittest.TestCase):
         for said, change in (
             ("schema: 'x'", lambda d: d.update(schema="x")), ("lengths_tokens: want", lambda d: d.update(lengths_tokens=[0])),
             ("lengths_rows: 1 of them: want", lambda d: d.update(lengths_rows=[3])),
+            (r"left_out_ranks: \[3\]: want some of 0 to 2", lambda d: d.update(left_out_ranks=[3])),
+            (r"left_out_ranks: \[2, 2\]: want", lambda d: d.update(left_out_ranks=[2, 2])),
+            (r"left_out_ranks: want a list", lambda d: d.update(left_out_ranks=[])),
+            (r"micro_batches\[0\].groups\[0\].ranks: 2: is one of left_out", lambda d: d.update(left_out_ranks=[2])),
             ("fleet: want a list", lambda d: d.pop("fleet")), (r"fleet\[1\].ranks: want", lambda d: d["fleet"][1].pop("ranks")),
             ("fleet: want ranks from 0 on", lambda d: d["fleet"][1].update(ranks=[[3]])),
             (r"classes\[0\].devices: \[2\]: want one", lambda d: kind(d, devices=[2])),
