@@ -41,13 +41,43 @@ func batchHead(p *printer, d *batch.Document) {
 	for _, f := range d.Fleet {
 		fleet = append(fleet, fmt.Sprintf("%d %s", batch.Pool(f).Count(), f.Device))
 	}
-	p.para("", fmt.Sprintf("%s plan of %s (%s tokens, the longest %s) on %s", stampOf(d.Simulated, chosenOf(d)), plural(len(d.Lengths), "sequence"), total, longest, strings.Join(fleet, " + ")))
+	p.para("", fmt.Sprintf("%s plan of %s (%s tokens, the longest %s) on %s%s", stampOf(d.Simulated, chosenOf(d)), plural(len(d.Lengths), "sequence"), total, longest, strings.Join(fleet, " + "), batchLeftOut(d)))
 	p.para("", "prices: "+d.Costs)
 	written(p, d.Tool, d.Created)
 	for _, in := range d.Inputs {
 		p.para("", "from "+input(in))
 	}
 	p.para("", fmt.Sprintf("step %s in %s, by %s; no plan of such groups takes less than %v at these prices, so this one is at most %s above the best of them", stepOf(d.Time, chosenOf(d)), microBatches(len(d.Micro)), d.Strategy, d.Bound, units.Percent(d.Gap)))
+}
+
+// batchLeftOut says which ranks the plan leaves out, "" where none.
+func batchLeftOut(d *batch.Document) string {
+	c := d.Chosen()
+	if len(d.LeftOut) == 0 || c == nil {
+		return ""
+	}
+	return fmt.Sprintf(", of which it takes %s alone: %s left out", plural(c.Nodes, "node"), are(d.LeftOut))
+}
+
+// are names ranks that rise, neighbours as a range: "ranks 8 to 15 are".
+func are(ranks []int) string {
+	var runs []string
+	for i := 0; i < len(ranks); {
+		k := i
+		for k+1 < len(ranks) && ranks[k+1] == ranks[k]+1 {
+			k++
+		}
+		if run := fmt.Sprint(ranks[i]); k > i {
+			runs = append(runs, fmt.Sprintf("%s to %d", run, ranks[k]))
+		} else {
+			runs = append(runs, run)
+		}
+		i = k + 1
+	}
+	if len(ranks) == 1 {
+		return "rank " + runs[0] + " is"
+	}
+	return "ranks " + strings.Join(runs, ", ") + " are"
 }
 
 // chosenOf is the chosen candidate of a batch, as those of other plans are; nil if there is none.
@@ -87,11 +117,25 @@ func microBatches(n int) string {
 }
 
 func batchConsidered(p *printer, d *batch.Document) {
-	c := contest{base: candidateOf(d.Baseline()), taken: d.Taken, time: d.Time, title: "micro-\nbatches"}
+	c := contest{base: candidateOf(d.Baseline()), taken: d.Taken, time: d.Time}
+	micro, nodes := own{title: "micro-\nbatches"}, own{title: "nodes"}
 	for _, x := range d.Compared {
-		c.candidates, c.more = append(c.candidates, x.Candidate), append(c.more, fmt.Sprint(x.Micro))
+		c.candidates = append(c.candidates, x.Candidate)
+		micro.cells, nodes.cells = append(micro.cells, fmt.Sprint(x.Micro)), append(nodes.cells, onNodes(x))
+	}
+	c.more = []own{micro}
+	if slices.ContainsFunc(d.Compared, func(x batch.Candidate) bool { return x.Nodes > 0 }) {
+		c.more = []own{nodes, micro}
 	}
 	c.show(p)
+}
+
+// onNodes is the number of nodes that a candidate's plan is of.
+func onNodes(c batch.Candidate) string {
+	if c.Nodes == 0 {
+		return "all"
+	}
+	return fmt.Sprint(c.Nodes)
 }
 
 // candidateOf is what all kinds of plans say of a candidate; nil of none.
@@ -142,9 +186,10 @@ func ownLastClasses(d *batch.Document) []string {
 	return late
 }
 
-// busyShare is the part of the devices' time in a micro-batch that groups use.
+// busyShare is the part of the devices' time in a micro-batch that groups use, without the
+// devices that are left out.
 func busyShare(d *batch.Document, m batch.MicroBatch) float64 {
-	devices, used := 0, 0.0
+	devices, used := -len(d.LeftOut), 0.0
 	for _, f := range d.Fleet {
 		devices += batch.Pool(f).Count()
 	}

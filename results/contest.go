@@ -16,8 +16,13 @@ type contest struct {
 	base       *recommend.Candidate // the strongest baseline; nil without one
 	taken      bool                 // the plan was asked for by name
 	time       units.Seconds        // of the plan
-	title      string               // of a column of the plans' own; "" is none
-	more       []string             // that column, by candidate
+	more       []own                // columns of the plans' own
+}
+
+// own is a column that only some kinds of plans have, by candidate.
+type own struct {
+	title string
+	cells []string
 }
 
 // show prints the table.
@@ -26,24 +31,18 @@ func (x contest) show(p *printer) {
 	columns := []column{
 		{title: "strategy"},
 		{title: "step", number: true},
-		{title: x.title, number: true},
 		{title: "against the best\nbaseline", number: true},
 		{title: "speed-up", number: true},
 		{title: "above the\nbound", number: true},
 		{title: "planned in", number: true},
 		{title: "verdict", most: 40},
 	}
-	const own = 2
-	if x.title == "" {
-		columns = slices.Delete(columns, own, own+1)
+	const after = 2
+	for _, c := range slices.Backward(x.more) {
+		columns = slices.Insert(columns, after, column{title: c.title, number: true})
 	}
 	t := newTable(columns...)
-	row := func(mine string, cells ...string) {
-		if x.title != "" {
-			cells = slices.Insert(cells, own, mine)
-		}
-		t.row(cells...)
-	}
+	row := func(mine []string, cells ...string) { t.row(slices.Insert(cells, after, mine...)...) }
 	doubts := false
 	for i, c := range x.candidates {
 		doubts = doubts || inDoubt(c, x.base)
@@ -54,7 +53,7 @@ func (x contest) show(p *printer) {
 			name += " (baseline)"
 		}
 		if !(c.Time > 0) {
-			row(none, name, none, none, none, none, c.Took.String(), string(c.Verdict)+": "+c.Why)
+			row(slices.Repeat([]string{none}, len(x.more)), name, none, none, none, none, c.Took.String(), string(c.Verdict)+": "+c.Why)
 			continue
 		}
 		step, speedup := c.Time.String(), none
@@ -64,9 +63,9 @@ func (x contest) show(p *printer) {
 		if c.Speedup > 0 {
 			speedup = fmt.Sprintf("%.3fx", c.Speedup)
 		}
-		more := ""
-		if x.title != "" {
-			more = x.more[i]
+		var more []string
+		for _, c := range x.more {
+			more = append(more, c.cells[i])
 		}
 		row(more, name, step, candidateAgainst(c, x.base), speedup, units.Percent(c.Gap), c.Took.String(), verdictWord(c.Verdict, x.taken && c.Time < x.time))
 	}

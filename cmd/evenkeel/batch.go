@@ -394,7 +394,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	d.Schema, d.Tool, d.Created = batch.Schema, tool, now()
 	d.Costs, d.Assumed, d.Simulated, d.Rows = prices.words, prices.assumed, prices.simulated, of.rows
 	d.Inputs = append(slices.Clone(prices.inputs), read...)
-	d.Notes = slices.Concat(d.Notes, prices.remarks, batch.NotModelled(p))
+	d.Notes = slices.Concat(d.Notes, prices.remarks, batch.NotModelled(p, d.LeftOut))
 	if o.out != "" {
 		if err := doc.Save(o.out, d); err != nil {
 			return err
@@ -460,19 +460,29 @@ func (a *app) contest(ctx context.Context, o problem, p *batch.Problem, longest 
 			attempts[i] = batch.Try(ctx, s, p, clock)
 		}
 	}
-	sure := batch.Try(ctx, batch.Sure(attempts, batch.Options{}), p, clock)
+	parts, err := batch.OnParts(ctx, p, attempts, clock, func(x groupcost.Part) {
+		a.note("all of these on %s alone ...", units.Count(x.Nodes, "node"))
+	})
+	if err != nil {
+		return nil, err
+	}
+	sure := batch.TrySure(ctx, p, parts, attempts, batch.Options{}, clock)
 	lowerBound := batch.LowerBound
 	if fast {
 		lowerBound = batch.FastBound
 	}
-	bound, err := lowerBound(ctx, p)
+	bound, err := batch.BoundOf(ctx, p, parts, lowerBound)
 	if err != nil {
 		return nil, err
 	}
+	alone := batch.Fastest(attempts)
 	for i, s := range all {
 		if s.Claims().Slow {
 			a.note("%s ... (minutes for hundreds of sequences on tens of devices; Ctrl-C goes on with the best so far, --fast leaves it out)", s.Name())
 			attempts[i] = batch.Try(ctx, s, p, clock)
+			if alone != nil {
+				attempts[i].OnPart(ctx, alone, clock)
+			}
 		}
 	}
 	return batch.Choose(p, bound, append(attempts, sure), o.take)

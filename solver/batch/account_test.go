@@ -67,7 +67,7 @@ func TestNotesSayHowFarSumsAreOff(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if note := batch.NotModelled(p)[0]; !strings.Contains(note, want) {
+		if note := batch.NotModelled(p, nil)[0]; !strings.Contains(note, want) {
 			t.Errorf("%q: want %q", note, want)
 		}
 	}

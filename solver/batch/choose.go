@@ -16,6 +16,7 @@ import (
 type Attempt struct {
 	Strategy Strategy
 	Plan     *Plan           // nil where there is none
+	On       *Part           // that the plan is of; nil where it is of all nodes
 	Account  *costmodel.Step // the plan's time with its errors; nil where the prices have no laws
 	Err      error           // why there is no plan
 	Stopped  error           // why the plan is the best of a search that was not done; nil where it was
@@ -88,7 +89,11 @@ func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*
 	chosen := &attempts[found.Chosen]
 	// What the bound is above the plan, if anything, is rounding: see recommend.Beaten.
 	d := &Document{Lengths: p.Lengths, Strategy: chosen.Strategy.Name(), Taken: found.Taken, Bound: min(bound, chosen.Plan.Time), Gap: recommend.Gap(chosen.Plan.Time, bound)}
-	d.Plan, d.Classes = compact(p, chosen.Plan)
+	of := p
+	if chosen.On != nil {
+		of, d.LeftOut = chosen.On.Problem, p.leftOut(chosen.On)
+	}
+	d.Plan, d.Classes = compact(of, chosen.Plan)
 	for _, f := range p.Fleet {
 		d.Fleet = append(d.Fleet, PoolEntry(f))
 	}
@@ -97,6 +102,10 @@ func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*
 		d.Compared = append(d.Compared, Candidate{Candidate: c})
 		if a.Plan != nil {
 			d.Compared[i].Micro = len(a.Plan.Micro)
+		}
+		if a.On != nil {
+			d.Compared[i].Nodes = a.On.Nodes
+			d.Compared[i].Why += "; " + p.alone(a.On)
 		}
 		if a.Stopped != nil {
 			d.Notes = append(d.Notes, fmt.Sprintf("%s was stopped before it was done, and its plan is the best until then: %v", a.Strategy.Name(), a.Stopped))

@@ -24,6 +24,8 @@
 //   - [Evaluate] computes a plan's times, [Place] gives its groups ranks, and [Check]
 //     verifies a plan; it shares no code with any of these.
 //   - [LowerBound] is a time that no plan beats; [FastBound] and [Planner.Bound] are cheaper.
+//   - [OnParts] has strategies plan for some of the nodes alone, a [Part], where that may take
+//     less; [TrySure] and [BoundOf] are Sure and a bound over all of these.
 //   - [Try] runs a strategy, [Choose] recommends one of the plans as a [Document], and
 //     [GroupLayout] says which device of a group holds which tokens.
 //
@@ -38,7 +40,8 @@
 // points (evenkeel_start.go), the construction of a plan (evenkeel_fill.go), and searches
 // that improve it (evenkeel_climb.go, evenkeel_local.go, evenkeel_refill.go). The lower
 // bound is in bound*.go. Every other strategy is a file, or several with its name as their
-// prefix. The document is in document.go, the choice in choose.go.
+// prefix. Plans that leave nodes out are in parts.go, the document in document.go, the choice in
+// choose.go.
 //
 // # Vocabulary
 //

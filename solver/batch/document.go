@@ -27,8 +27,11 @@ type Document struct {
 	Lengths   []units.Tokens `json:"lengths_tokens"` // of the sequences
 	// Rows are the places of the sequences in what they are from, an input or a distribution,
 	// counted from 0; none where they are its first ones.
-	Rows     []int        `json:"lengths_rows,omitempty"`
-	Fleet    []PoolEntry  `json:"fleet"`
+	Rows  []int       `json:"lengths_rows,omitempty"`
+	Fleet []PoolEntry `json:"fleet"`
+	// LeftOut are the ranks of nodes that the others train without: they hold nothing of the
+	// model's states and take no part in their exchange. Other ranks without work do.
+	LeftOut  []int        `json:"left_out_ranks,omitempty"`
 	Classes  []ClassEntry `json:"classes"`  // that the plan uses
 	Strategy string       `json:"strategy"` // whose plan it is
 	// Taken is true if the user named the strategy and another one would be recommended:
@@ -68,6 +71,7 @@ type ClassEntry struct {
 type Candidate struct {
 	recommend.Candidate
 	Micro int `json:"micro_batches,omitzero"` // how many
+	Nodes int `json:"nodes,omitzero"`         // that its plan is of; 0 is all
 }
 
 // Verdict says how a candidate compares with the chosen plan.
@@ -106,6 +110,9 @@ func (d *Document) Validate() error {
 	if len(found) > 0 {
 		return found[0]
 	}
+	if err := d.leftOut(); err != nil {
+		return err
+	}
 	if err := d.times(); err != nil {
 		return err
 	}
@@ -126,6 +133,49 @@ func (d *Document) compared() error {
 		t.Candidates = append(t.Candidates, &d.Compared[i].Candidate)
 	}
 	return t.Validate()
+}
+
+// leftOut says which of the ranks that are left out cannot be: they are all those of some
+// nodes, none has work, and the chosen plan is of as many nodes as are left.
+func (d *Document) leftOut() error {
+	out := map[int]bool{}
+	for i, r := range d.LeftOut {
+		if i > 0 && r <= d.LeftOut[i-1] {
+			return fmt.Errorf("left_out_ranks[%d]: %d: want ranks that rise", i, r)
+		}
+		out[r] = true
+	}
+	nodes, left := 0, 0
+	for _, pool := range d.Fleet {
+		for _, node := range pool.Ranks {
+			n := 0
+			for _, r := range node {
+				if out[r] {
+					n++
+				}
+			}
+			if n > 0 && n < len(node) {
+				return fmt.Errorf("left_out_ranks: %d of the %d ranks of a node: want all or none", n, len(node))
+			}
+			if left += n; n == 0 {
+				nodes++
+			}
+		}
+	}
+	if left != len(out) {
+		return fmt.Errorf("left_out_ranks: %v: the fleet has %d of them", d.LeftOut, left)
+	}
+	for i, m := range d.Micro {
+		for j, g := range m.Groups {
+			if k := slices.IndexFunc(g.Ranks, func(r int) bool { return out[r] }); k >= 0 {
+				return fmt.Errorf("micro_batches[%d].groups[%d].ranks: %d: is left out", i, j, g.Ranks[k])
+			}
+		}
+	}
+	if c := d.Chosen(); c != nil && (c.Nodes > 0 || left > 0) && c.Nodes != nodes {
+		return fmt.Errorf("left_out_ranks: they leave %s: the chosen plan is of %d", units.Count(nodes, "node"), c.Nodes)
+	}
+	return nil
 }
 
 // times says which time cannot be: a micro-batch is no shorter than a group of it, nor

@@ -154,6 +154,13 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 		"considered[0].interval.mid_s: 60 s": func(d *Document) { d.Compared[0].Interval = costmodel.Estimate{Lo: 60, Mid: 60, Hi: 60} },
 		"considered[0].gain_error_s: -1 s":   func(d *Document) { d.Compared[0].GainError = -1 },
 
+		"left_out_ranks[1]: 0: want ranks that rise":                   func(d *Document) { d.LeftOut = []int{3, 0} },
+		"left_out_ranks: [99]: the fleet has 0 of them":                func(d *Document) { d.LeftOut = []int{99} },
+		"left_out_ranks: 1 of the 4 ranks of a node: want all or none": func(d *Document) { d.LeftOut = []int{0} },
+		"ranks: 0: is left out":                                        func(d *Document) { d.LeftOut = []int{0, 1, 2, 3} },
+		"left_out_ranks: they leave 2 nodes: the chosen plan is of 1":  func(d *Document) { d.Compared[5].Nodes = 1 },
+		"left_out_ranks: they leave 2 nodes: the chosen plan is of 0":  func(d *Document) { nodeMore(d, 0) },
+
 		"gap: 55: step_s over lower_bound_s - 1 is 1":                    func(d *Document) { d.Gap = 55 },
 		"considered[5].strategy: \"ours\": is chosen":                    func(d *Document) { d.Strategy = "other" },
 		"considered: none of them is chosen":                             func(d *Document) { d.Compared = d.Compared[:5] },
@@ -171,6 +178,20 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 		if err := d.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("want %q, got %v", want, err)
 		}
+	}
+}
+
+// nodeMore adds a node to the fleet that the plan, stated to be of so many nodes, leaves out.
+func nodeMore(d *Document, nodes int) {
+	d.Fleet[0].Ranks = append(slices.Clone(d.Fleet[0].Ranks[:1]), []int{50, 51}, d.Fleet[0].Ranks[1])
+	d.LeftOut, d.Compared[5].Nodes = []int{50, 51}, nodes
+}
+
+func TestADocumentMayLeaveNodesOut(t *testing.T) {
+	_, d := choose(t)
+	nodeMore(d, 2)
+	if err := d.Validate(); err != nil {
+		t.Error(err)
 	}
 }
 
@@ -199,7 +220,7 @@ func TestNotModelledSaysWhoTakesPartInTheExchange(t *testing.T) {
 		{Problem{Fixed: 1}, []string{"whether or not it trains"}},
 		{Problem{MicroBase: 1, Hidden: 1}, []string{"whether or not it trains", "behind all that a micro-batch does"}},
 	} {
-		notes := NotModelled(&c.p)[len(NotModelled(&Problem{})):]
+		notes := NotModelled(&c.p, nil)[len(NotModelled(&Problem{}, nil)):]
 		if len(notes) != len(c.want) {
 			t.Errorf("%+v: %q", c.p, notes)
 			continue

@@ -79,13 +79,19 @@ func sumsOff(p *Problem) string {
 	return fmt.Sprintf("which is within %v %% of a simulation of the group in half of all groups, and within %v %% in nine of ten; one or two short sequences by themselves are priced too dear. No interval or error includes that", 100*groupcost.HalfOff, 100*groupcost.PricesOff)
 }
 
-// NotModelled lists, for the user, what the prices of a problem leave out or assume.
-func NotModelled(p *Problem) []string {
+// NotModelled lists, for the user, what the prices of a problem leave out or assume, where a
+// plan leaves out some ranks or none.
+func NotModelled(p *Problem, leftOut []int) []string {
 	notes := []string{
 		"the time of a group is taken as the sum of its sequences' times and a base, " + sumsOff(p),
 		"groups of a micro-batch do not slow each other, and changing groups from one micro-batch to the next takes no time",
 	}
-	if p.MicroBase+p.Fixed > 0 {
+	switch {
+	case len(leftOut) > 0:
+		notes = append(notes, "the nodes that are left out keep nothing of the model's states and take no part in their exchange, as if they were not there; all other devices do, whether or not they train. Which nodes have the states is chosen for a job, not for a batch: to train so, leave these out of --cluster, here and in serve")
+	case p.divides():
+		notes = append(notes, "every device of the cluster keeps a share of the model's states and takes part in their exchange, whether or not it trains; a half, a quarter and so on of its nodes by themselves were planned for where the work and the exchange of these could be less than what the strongest baseline takes")
+	case p.MicroBase+p.Fixed > 0:
 		notes = append(notes, "every device of the cluster keeps a share of the model's states and takes part in their exchange, whether or not it trains; a layout of one sequence (--seq-len) may leave devices out of it")
 	}
 	if p.Hidden > 0 {

@@ -1,0 +1,152 @@
+package batch_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/evenkeel/evenkeel/costmodel"
+	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	"github.com/evenkeel/evenkeel/internal/reference"
+	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/batch"
+)
+
+// overNetwork are costs by laws of nodes that a network of so many bytes/s joins.
+func overNetwork(t testing.TB, cluster string, rate units.BytesPerS, zero costmodel.ZeRO) *groupcost.Costs {
+	t.Helper()
+	profile, j := reference.Job(t, reference.Llama(32), cluster, 1)
+	j.Zero = zero
+	j.Cluster.Network, j.Cluster.Links = "net", []costmodel.Link{{Name: "net", Rate: rate}}
+	c, err := groupcost.FromLaws(t.Context(), costmodel.NewPredictor(costmodel.AssumeLinks(profile, j.Cluster)), j, groupcost.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// slowNet is 25 Gb/s, fastNet 400.
+const slowNet, fastNet = units.BytesPerS(25e9 / 8), units.BytesPerS(400e9 / 8)
+
+// contest is what solve does with a batch, in short.
+func contest(t *testing.T, p *batch.Problem) (d *batch.Document, attempts []batch.Attempt, priced []int) {
+	t.Helper()
+	all := batch.Strategies(batch.Settings{Longest: slices.Max(p.Lengths), Fast: true})
+	for _, s := range all {
+		attempts = append(attempts, batch.Try(t.Context(), s, p, stopped))
+	}
+	parts, err := batch.OnParts(t.Context(), p, attempts, stopped, func(x groupcost.Part) { priced = append(priced, x.Nodes) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound, err := batch.BoundOf(t.Context(), p, parts, batch.FastBound)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sure := batch.TrySure(t.Context(), p, parts, attempts, batch.Options{}, stopped)
+	if d, err = batch.Choose(p, bound, append(slices.Clone(attempts), sure), ""); err != nil {
+		t.Fatal(err)
+	}
+	return d, attempts, priced
+}
+
+// A batch that a node trains sooner than two or four over a slow network is trained by one,
+// the baselines' as well as ours, and then it takes what a cluster of that node takes.
+func TestNodesAreLeftOutWhereTheyMakeTheStepLonger(t *testing.T) {
+	lengths := drawn(t, "lognormal:median=1000,sd=1.7,seed=12", 8)
+	alone, err := batch.NewProblem(overNetwork(t, "1x8 h100_sxm", slowNet, costmodel.Zero3), lengths)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, _, _ := contest(t, alone)
+	for _, cluster := range []string{"2x8 h100_sxm", "4x8 h100_sxm", "1x4 h100_sxm + 1x8 h100_sxm"} {
+		p, err := batch.NewProblem(overNetwork(t, cluster, slowNet, costmodel.Zero3), lengths)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, attempts, _ := contest(t, p)
+		if err := d.Validate(); err != nil {
+			t.Errorf("%s: %v", cluster, err)
+		}
+		whole := batch.Try(t.Context(), batch.Evenkeel{}, p, stopped)
+		if d.Time != one.Time || d.Bound != one.Bound || whole.Plan.Time < 3*d.Time {
+			t.Errorf("%s: %v, no less than %v; a node alone takes %v, no less than %v; all nodes take %v", cluster, d.Time, d.Bound, one.Time, one.Bound, whole.Plan.Time)
+		}
+		for i, c := range d.Compared[:len(attempts)] {
+			if x := one.Compared[i]; c.Nodes != 1 || c.Time != x.Time || !strings.Contains(c.Why, "; on 1 of the ") {
+				t.Errorf("%s, %s: %v on %d nodes, %q; a node alone takes %v", cluster, c.Strategy, c.Time, c.Nodes, c.Why, x.Time)
+			}
+		}
+		kept := 0 // the first rank of the first node of eight
+		if strings.HasPrefix(cluster, "1x4") {
+			kept = 4
+		}
+		for r := range p.Devices() {
+			if out := r < kept || r >= kept+8; slices.Contains(d.LeftOut, r) != out {
+				t.Errorf("%s: %v are left out, and rank %d is wrong", cluster, d.LeftOut, r)
+			}
+		}
+		if note := batch.NotModelled(p, d.LeftOut)[2]; !strings.Contains(note, "left out keep nothing") {
+			t.Errorf("%s: %s", cluster, note)
+		}
+	}
+}
+
+// Where a further node pays, no part is priced, and all is as without parts; nor where devices
+// differ or nothing is known of the exchange.
+func TestNoPartIsPricedWhereItCannotBeFaster(t *testing.T) {
+	many := drawn(t, "lognormal:median=1000,sd=1.7,seed=12", 128)
+	for name, costs := range map[string]*groupcost.Costs{
+		"fast":      overNetwork(t, "4x8 h100_sxm", fastNet, costmodel.Zero3),
+		"one node":  lawCosts(t, "1x8 h100_sxm"),
+		"mixed":     overNetwork(t, "1x4 h100_sxm + 1x4 a100_sxm", slowNet, costmodel.Zero3),
+		"published": publishedCosts(t, 16),
+	} {
+		p, err := batch.NewProblem(costs, many)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, _, priced := contest(t, p)
+		if len(priced) > 0 || d.LeftOut != nil || slices.ContainsFunc(d.Compared, func(c batch.Candidate) bool { return c.Nodes > 0 }) {
+			t.Errorf("%s: parts of %v nodes were priced, ranks %v left out", name, priced, d.LeftOut)
+		}
+	}
+}
+
+// No plan of a part takes less than what it is left out for, whatever room its devices have
+// for tokens beside a larger share of the states; and that is not far from what one takes.
+func TestPartsTakeNoLessThanTheirFloor(t *testing.T) {
+	nearest := 0.0
+	for _, zero := range []costmodel.ZeRO{costmodel.Zero1, costmodel.Zero3} {
+		for _, rate := range []units.BytesPerS{slowNet, fastNet} {
+			for _, n := range []int{4, 32, 128} {
+				p, err := batch.NewProblem(overNetwork(t, "4x4 h100_sxm", rate, zero), drawn(t, "lognormal:median=3000,sd=1.2,seed=5", n))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, x := range p.Costs.(*groupcost.Costs).Parts() {
+					floor := batch.Floor(p, x)
+					costs, err := x.Costs(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					part, err := batch.NewProblem(costs, p.Lengths)
+					if err != nil {
+						t.Fatal(err)
+					}
+					a := batch.Try(t.Context(), batch.Evenkeel{}, part, stopped)
+					if a.Err != nil {
+						t.Fatal(a.Err)
+					}
+					if floor > a.Plan.Time {
+						t.Errorf("%s, %v, %d sequences on %d nodes: a plan takes %v, and the floor is %v", zero, rate, n, x.Nodes, a.Plan.Time, floor)
+					}
+					nearest = max(nearest, float64(floor/a.Plan.Time))
+				}
+			}
+		}
+	}
+	if nearest < 0.85 {
+		t.Errorf("the floor is %.2f of what a plan takes at best", nearest)
+	}
+}
