@@ -32,6 +32,14 @@ func (l *Law) PassedOn() []Doubt {
 	return append(slices.Clone(l.Doubts), Doubt{l.Title(), math.Exp(l.ownLog())})
 }
 
+// InDoubt is the law with one more doubt, named and as large as given, in its interval.
+func (l Law) InDoubt(of string, ratio float64) Law {
+	l.Spread = Spread{Lo: 1 / CombineFactors(1/l.Spread.Lo, ratio), Hi: CombineFactors(l.Spread.Hi, ratio)}
+	l.Width = nil // of the law's own error alone
+	l.Doubts = append(slices.Clone(l.Doubts), Doubt{of, ratio})
+	return l
+}
+
 // spreadLog is half of a law's 90 % interval, the wider side, in log time.
 func (l *Law) spreadLog() float64 { return max(math.Log(l.Spread.Hi), -math.Log(l.Spread.Lo)) }
 

@@ -31,6 +31,22 @@ func (q *Predictor) defaultKernels(laws []Law) {
 	}
 }
 
+// Pace is how many times as long as the fastest of other kernels of the same attention a
+// kernel's law says that it takes, in the middle of the range that all were measured in.
+func Pace(of *Law, others []*Law) float64 {
+	s := middle(append([]*Law{of}, others...))
+	return float64(of.Seconds(s) / fastest(others).Seconds(s))
+}
+
+// IsAttention says that a law is of attention, of which there may be several kernels.
+func (l *Law) IsAttention() bool {
+	switch l.Op {
+	case op.KindAttnFwd, op.KindAttnBwd, op.KindAttnVarlenFwd, op.KindAttnVarlenBwd:
+		return true
+	}
+	return false
+}
+
 func fastest(rivals []*Law) *Law {
 	if len(rivals) == 1 {
 		return rivals[0]

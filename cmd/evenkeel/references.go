@@ -239,7 +239,7 @@ func (o problem) referenced(cluster costmodel.Cluster, own []profiles.Reference)
 	}
 	k.inputs = each(k.inputs)
 	k.profile.Inputs = k.inputs
-	if cluster, err = cluster.Named(k.profile); err != nil {
+	if cluster, err = ownNamed(cluster, merged).Named(k.profile); err != nil {
 		return known{}, o.ofCluster(err)
 	}
 	if err := cluster.Contradicts(o.link, o.network); err != nil {
@@ -298,11 +298,11 @@ func filledIn(cluster costmodel.Cluster, own []profiles.Reference) ([]profiles.R
 			if err != nil {
 				continue
 			}
-			filled, beside, ops := profiles.FillIn(all.Profile, r.Profile, model)
-			if len(ops) == 0 {
+			filled, beside, adds := profiles.FillIn(all.Profile, r.Profile, model)
+			if len(adds) == 0 {
 				continue
 			}
-			text := fmt.Sprintf("%s; only of what --profile has no law of: %s", remark(r), words(ops))
+			text := fmt.Sprintf("%s; only of what --profile has no law of: %s", remark(r), words(adds))
 			all.Profile, r.Profile = filled, beside
 			added.references, added.remarks = append(added.references, r), append(added.remarks, text)
 		}
@@ -310,10 +310,32 @@ func filledIn(cluster costmodel.Cluster, own []profiles.Reference) ([]profiles.R
 	return []profiles.Reference{all}, added
 }
 
-func words(ops []op.Kind) string {
+// ownNamed is the cluster with the names of the given profiles' own device types for the GPU
+// models that these compute on: a reference's device type may be called as the model is, and
+// stands beside them for its links.
+func ownNamed(c costmodel.Cluster, own []profiles.Reference) costmodel.Cluster {
+	if len(own) == 0 {
+		return c
+	}
+	p := own[0].Profile
+	c.Nodes = slices.Clone(c.Nodes)
+	for i := range c.Nodes {
+		c.Nodes[i].Devices = slices.Clone(c.Nodes[i].Devices)
+		for k := range c.Nodes[i].Devices {
+			d := &c.Nodes[i].Devices[k]
+			name, err := p.DeviceFor(d.Device)
+			if err == nil && slices.ContainsFunc(p.Laws, func(l costmodel.Law) bool { return l.Device == name }) {
+				d.Device = name
+			}
+		}
+	}
+	return c
+}
+
+func words(adds []profiles.Addition) string {
 	var names []string
-	for _, k := range ops {
-		names = append(names, string(k))
+	for _, a := range adds {
+		names = append(names, a.String())
 	}
 	return strings.Join(names, ", ")
 }

@@ -98,8 +98,12 @@ Without --profile the laws are those of the reference profiles (evenkeel show
 --references): what others measured of the cluster's GPU models, what models that
 nobody measured borrow from these by their datasheets, and what is assumed of the
 rest, which the plan says. With --profile mine.profile.json,references they stand for
-the GPU models that mine lacks, and of the models that it has for the ops that it has
-no law of: a profile of collectives alone, say, or of kernels alone.`,
+the GPU models that mine lacks, and of the models that it has for what it has no law of: a
+profile of collectives alone, say, or of one attention kernel for one head width. A law of
+mine is never replaced: its kernels are taken in the variants (mask, head width, type) that
+they were measured in, though a reference's be faster. What references lend of an attention
+that mine has in other variants takes as many times as long as mine does where both have it,
+and is in doubt by as much. What was lent is listed.`,
 		Example: `  evenkeel solve --profile prof/calibration.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k
   evenkeel solve --profile p.profile.json --cluster cluster.yaml --model config.json --seq-len 256k --recompute full -o a.plan.json --explain
   evenkeel solve --profile p.profile.json --cluster "1x(1 cpu:2 + 1 cpu:1)" --model config.json --seq-len 8k --shares 5:3   # what a layout of your own takes
@@ -161,7 +165,7 @@ no law of: a profile of collectives alone, say, or of kernels alone.`,
 // lawFlags are what solve and serve ask alike: whose laws, of what, for which job.
 func (o *problem) lawFlags(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&o.profile, "profile", "", "profiles with the laws of the devices and links, separated by commas; \"references\" among them stands for the embedded ones, of the GPU models and ops that the others lack (default: those alone)")
+	f.StringVar(&o.profile, "profile", "", "profiles with the laws of the devices and links, separated by commas; \"references\" among them stands for the embedded ones, of the GPU models, ops and variants that the others lack (default: those alone)")
 	f.StringVar(&o.cluster, "cluster", "", "a YAML file, or a shorthand such as \"2x8 h100_sxm + 2x8 a100_sxm\"")
 	f.StringVar(&o.model, "model", "", "a Hugging Face config.json")
 	f.StringVar(&o.link, "link", "", "link class inside a node, where the profile has several; pcie=26GB/s states the rate of one that nobody measured")
