@@ -74,6 +74,22 @@ func TestABatchPlanSaysWhatItRestsOn(t *testing.T) {
 	}
 }
 
+// A plan on some of the nodes says which ranks are left out, and who else plans on how many.
+func TestABatchPlanSaysWhoIsLeftOut(t *testing.T) {
+	d := doubtfulBatch()
+	d.Fleet[0].Ranks = [][]int{{0}, {1, 2}, {3}, {5}, {4}}
+	d.LeftOut, d.Compared[0].Nodes = []int{1, 2, 3, 5}, 2
+	text := shownBatch(t, d)
+	for _, want := range []string{"it takes 2 nodes alone: ranks 1 to 3, 5 are left out", " nodes ", " all "} {
+		if !strings.Contains(strings.Join(strings.Fields(text), " "), strings.TrimSpace(want)) {
+			t.Errorf("want %q in\n%s", want, text)
+		}
+	}
+	if text := shownBatch(t, doubtfulBatch()); strings.Contains(text, "nodes") || strings.Contains(text, "left out") {
+		t.Errorf("nothing is left out:\n%s", text)
+	}
+}
+
 // Where the slower plan was asked for, the faster is called so.
 func TestABatchPlanThatWasAskedForSaysSo(t *testing.T) {
 	d := doubtfulBatch()

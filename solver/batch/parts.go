@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
+	"github.com/evenkeel/evenkeel/internal/ended"
 	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/recommend"
 )
@@ -15,9 +16,9 @@ import (
 // parameters. Its ranks are the whole cluster's. It is to a batch what usp-subset is to one
 // sequence: what people do who see that a further node makes the step longer.
 type Part struct {
-	*Problem
-	Nodes int           // how many
-	Least units.Seconds // no plan of the part takes less
+	*Problem               // nil where ctx ended before its groups were priced
+	Nodes    int           // how many
+	Least    units.Seconds // no plan of the part takes less
 }
 
 // divisible is a Pricer that may know what parts of its cluster take.
@@ -31,7 +32,10 @@ type divisible interface{ Parts() []groupcost.Part }
 //
 // A part is left out where no plan of it can be faster than the strongest baseline by what
 // its exchange and its devices' work take: where the network is fast that is every one,
-// within a millisecond.
+// within a millisecond. When ctx ends, plans are the best so far, and strategies that search
+// say so.
+//
+// Errors: those of a bound.
 func OnParts(ctx context.Context, p *Problem, attempts []Attempt, clock func() units.Seconds, tell func(groupcost.Part)) ([]Part, error) {
 	of, ok := p.Costs.(divisible)
 	if !ok {
@@ -39,13 +43,21 @@ func OnParts(ctx context.Context, p *Problem, attempts []Attempt, clock func() u
 	}
 	var tried []Part
 	for _, x := range of.Parts() {
-		if ctx.Err() != nil || !worthTrying(p.floor(x), attempts) {
+		floor := p.floor(x)
+		if !worthTrying(floor, attempts) {
 			continue
 		}
-		tell(x)
+		if ctx.Err() == nil {
+			tell(x)
+		}
 		part, err := p.part(ctx, x)
+		if why := ended.Why(ctx); why != nil {
+			tried = append(tried, Part{Nodes: x.Nodes, Least: floor})
+			stop(attempts, why)
+			continue
+		}
 		if err != nil {
-			return tried, err
+			return nil, err
 		}
 		if part == nil || !worthTrying(part.Least, attempts) {
 			continue
@@ -56,6 +68,15 @@ func OnParts(ctx context.Context, p *Problem, attempts []Attempt, clock func() u
 		tried = append(tried, *part)
 	}
 	return tried, nil
+}
+
+// stop notes of the strategies that search that a part was left out for ctx ended.
+func stop(attempts []Attempt, why error) {
+	for i := range attempts {
+		if a := &attempts[i]; a.Plan != nil && !a.Strategy.Claims().Baseline {
+			a.Stopped = why
+		}
+	}
 }
 
 // worthTrying says that a plan which takes a time at least may be faster than the strongest
@@ -106,7 +127,7 @@ func (p *Problem) divides() bool {
 func (p *Problem) part(ctx context.Context, x groupcost.Part) (*Part, error) {
 	costs, err := x.Costs(ctx)
 	if err != nil {
-		return nil, ctx.Err() // no room, or no law: then there is nothing to compare
+		return nil, nil // no room, or no law: then there is nothing to compare; or ctx ended
 	}
 	own, err := NewProblem(costs, p.Lengths)
 	if err != nil {
@@ -166,7 +187,8 @@ func BoundOf(ctx context.Context, p *Problem, parts []Part, bound func(context.C
 		return 0, err
 	}
 	for _, x := range parts {
-		if x.Least >= least {
+		if x.Problem == nil || x.Least >= least {
+			least = min(least, x.Least)
 			continue
 		}
 		of, err := bound(ctx, x.Problem)

@@ -1,6 +1,7 @@
 package batch_test
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -110,6 +111,32 @@ func TestNoPartIsPricedWhereItCannotBeFaster(t *testing.T) {
 		if len(priced) > 0 || d.LeftOut != nil || slices.ContainsFunc(d.Compared, func(c batch.Candidate) bool { return c.Nodes > 0 }) {
 			t.Errorf("%s: parts of %v nodes were priced, ranks %v left out", name, priced, d.LeftOut)
 		}
+	}
+}
+
+// When the time is up before a part is priced, what there is stays: the bound is of the part
+// too, and who searches says that it was stopped.
+func TestPartsThatAreNotPricedInTime(t *testing.T) {
+	p, err := batch.NewProblem(overNetwork(t, "2x8 h100_sxm", slowNet, costmodel.Zero3), drawn(t, "lognormal:median=1000,sd=1.7,seed=12", 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var attempts []batch.Attempt
+	for _, s := range []batch.Strategy{batch.Adaptive{}, batch.Evenkeel{}} {
+		attempts = append(attempts, batch.Try(t.Context(), s, p, stopped))
+	}
+	was := attempts[1].Plan
+	ctx, cancel := context.WithCancel(t.Context())
+	parts, err := batch.OnParts(ctx, p, attempts, stopped, func(groupcost.Part) { cancel() })
+	if err != nil || len(parts) != 1 || parts[0].Problem != nil || attempts[1].Plan != was || attempts[1].Stopped == nil || attempts[0].Stopped != nil {
+		t.Fatalf("%v, %+v, stopped: %v, %v", err, parts, attempts[0].Stopped, attempts[1].Stopped)
+	}
+	bound, err := batch.BoundOf(ctx, p, parts, batch.FastBound)
+	if err != nil || bound != parts[0].Least || bound > was.Time/3 {
+		t.Errorf("%v: bound %v, of the part %v, the plan takes %v", err, bound, parts[0].Least, was.Time)
+	}
+	if sure := batch.TrySure(ctx, p, parts, attempts, batch.Options{}, stopped); sure.Plan != nil {
+		t.Errorf("%+v", sure)
 	}
 }
 
