@@ -1,6 +1,7 @@
 package batch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -26,14 +27,14 @@ type divisible interface{ Parts() []groupcost.Part }
 
 // OnParts has the strategies of attempts, which were made on all nodes, plan for the parts
 // of the cluster too (groupcost.Costs.Parts) where that may be faster: an attempt becomes
-// the one that takes least. It returns the parts that were priced, for OnPart, SureOf and
+// the one that takes least. It returns the parts that were priced, for TrySure and
 // BoundOf. tell is told of a part before it is priced, which takes as long as it did for all
 // nodes, if at most.
 //
 // A part is left out where no plan of it can be faster than the strongest baseline by what
 // its exchange and its devices' work take: where the network is fast that is every one,
-// within a millisecond. When ctx ends, plans are the best so far, and strategies that search
-// say so.
+// within a millisecond. The most promising part comes first. When ctx ends, plans are the best
+// so far, and strategies that search say so.
 //
 // Errors: those of a bound.
 func OnParts(ctx context.Context, p *Problem, attempts []Attempt, clock func() units.Seconds, tell func(groupcost.Part)) ([]Part, error) {
@@ -41,11 +42,13 @@ func OnParts(ctx context.Context, p *Problem, attempts []Attempt, clock func() u
 	if !ok {
 		return nil, nil
 	}
+	all := of.Parts()
+	slices.SortStableFunc(all, func(x, y groupcost.Part) int { return cmp.Compare(p.floor(x), p.floor(y)) })
 	var tried []Part
-	for _, x := range of.Parts() {
+	for _, x := range all {
 		floor := p.floor(x)
 		if !worthTrying(floor, attempts) {
-			continue
+			break // nor are the others
 		}
 		if ctx.Err() == nil {
 			tell(x)

@@ -65,7 +65,10 @@ func TestNodesAreLeftOutWhereTheyMakeTheStepLonger(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d, attempts, _ := contest(t, p)
+		d, attempts, priced := contest(t, p)
+		if !slices.Equal(priced, []int{1}) {
+			t.Errorf("%s: parts of %v nodes were priced: that of 1 comes first, and no other is faster", cluster, priced)
+		}
 		if err := d.Validate(); err != nil {
 			t.Errorf("%s: %v", cluster, err)
 		}
