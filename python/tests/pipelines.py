@@ -125,6 +125,19 @@ def model_of(pipeline: Pipeline, kind: str) -> Model:
     })
 
 
+_made: list[Any] = []  # the process groups of the last plan
+
+
+def fresh(keys: Any) -> dict[Any, Any]:
+    """Process groups of a plan, by all ranks of the world. Those of the plan before end: each has connections, and
+    threads of which gloo wakes one every 10 ms, and a world has many plans."""
+    for group in _made:
+        dist.destroy_process_group(group)
+    made = {key: dist.new_group(list(key[1])) for key in dict.fromkeys(keys)}
+    _made[:] = made.values()
+    return made
+
+
 class Stepped:
     """A rank's place in a pipeline, ready for steps; inputs and weights are the same everywhere."""
 
@@ -132,7 +145,7 @@ class Stepped:
         """of: a document, or a seed of a random one. All ranks of the world make this, also those beyond the
         pipeline's."""
         self.plan = pipeline_of(of if isinstance(of, dict) else random_pipeline(of, ranks), ranks)
-        self.made = {key: dist.new_group(list(key[1])) for key in process_groups(self.plan)}
+        self.made = fresh(process_groups(self.plan))
         self.rank, self.stage = rank, self.plan.stage_of(rank)
         self.kind, self.kernel = kind, kernel
         self.inputs = [[torch.randn(n, 24, generator=torch.Generator().manual_seed(10 * i + j)) for j in range(2)]

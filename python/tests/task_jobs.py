@@ -9,7 +9,6 @@ from typing import Any, Iterator, Optional
 from unittest import mock
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 import evenkeel
@@ -23,21 +22,8 @@ from evenkeel.port import Call, Port
 from evenkeel.taskflow import TaskFlow, module_layers
 from evenkeel.tasks import tasks_of
 from evenkeel.whole import Layers
-from pipelines import calls
+from pipelines import calls, fresh
 from task_plans import Answer, random_tasks
-
-
-_made: list[Any] = []  # the process groups of the last plan
-
-
-def fresh(keys: Any) -> dict[Any, Any]:
-    """Process groups of a plan, by all ranks of the world. Those of the plan before end: each has threads and
-    connections, and a world has many plans."""
-    for group in _made:
-        dist.destroy_process_group(group)
-    made = {key: dist.new_group(list(key[1])) for key in dict.fromkeys(keys)}
-    _made[:] = made.values()
-    return made
 
 
 class Stepped:
