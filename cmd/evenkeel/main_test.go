@@ -21,7 +21,15 @@ func TestStories(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
-		UpdateScripts:       slices.Contains(os.Args, "-update"),
+		Setup: func(env *testscript.Env) error { // what its own runtime goes by, which stories would start without
+			for _, name := range []string{"GOGC", "GORACE"} {
+				if v, set := os.LookupEnv(name); set {
+					env.Setenv(name, v)
+				}
+			}
+			return nil
+		},
+		UpdateScripts: slices.Contains(os.Args, "-update"),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
 				want, err := strconv.Atoi(args[0])
