@@ -17,7 +17,7 @@ export RAPID_SEED ?= 1
 TIMEOUT ?= 40m
 
 # Tests that run real torch workers, and Slurm. They wait for processes, timers and each
-# other about half of their time, so their packages and the Python tests run side by side.
+# other about half of their time, so their packages and the Python tests, in two halves, run side by side.
 TORCH    = '^TestTorch'
 # What judges the times it measured has the machine to itself.
 ALONE    = '^TestTorchCalibrateFitCheck$$'
@@ -41,7 +41,7 @@ $(TESTS): export GOGC ?= 400
 # unless told otherwise; the stories of cmd/evenkeel start some hundred.
 $(TESTS): export GORACE ?= atexit_sleep_ms=50
 
-.PHONY: help build demo test torch test-torch test-torch-alone test-torch-others test-python gpu-binaries race lint fuzz bench evidence clean
+.PHONY: help build demo test torch test-torch test-torch-alone test-torch-others test-python test-python-ars test-python-others gpu-binaries race lint fuzz bench evidence clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -57,7 +57,7 @@ test: lint ## everything that CI runs
 	CGO_ENABLED=0 $(GO) build ./...
 	$(GO) test -vet=off -race $(UNRACED) -short -timeout $(TIMEOUT) -skip $(TORCH) $(RACE)
 	$(GO) test -vet=off -timeout $(TIMEOUT) -skip $(TORCH) ./...
-	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) test-torch-alone && $(MAKE) -j2 test-torch-others test-python; \
+	@if [ "$$CI" = true ] || bash docs/torch.sh; then $(MAKE) test-torch-alone && $(MAKE) -j3 test-torch-others test-python; \
 	else echo "SKIPPED: the tests of the torch backend, of Slurm and of the Python package (see above); make test-torch test-python runs them"; fi
 
 torch: # once for both, since only one may install at a time
@@ -73,9 +73,14 @@ test-torch-alone: torch
 test-torch-others: torch
 	EVENKEEL_NEED_TORCH=1 $(GO) test -count 1 -timeout $(TIMEOUT) -run $(TORCH) -skip $(ALONE) -v ./profile/backend/torch ./cmd/evenkeel
 
-test-python: torch ## the Python package on real gloo ranks; installs torch (Debian, root)
+# Halves of the modules, by their names, take about as long. Each waits for its ranks half of its time.
+test-python: test-python-ars test-python-others ## the Python package on real gloo ranks; installs torch (Debian, root)
+
+test-python-ars:    MODULES = test_[ars]*.py
+test-python-others: MODULES = test_[!ars]*.py
+test-python-ars test-python-others: torch
 	@for p in "$$EVENKEEL_PYTHON" python3 /usr/bin/python3; do \
-	  if [ -n "$$p" ] && "$$p" -I -c 'import torch' 2>/dev/null; then exec "$$p" -B -m unittest discover -s python/tests; fi; \
+	  if [ -n "$$p" ] && "$$p" -I -c 'import torch' 2>/dev/null; then exec "$$p" -B -m unittest discover -s python/tests -p '$(MODULES)'; fi; \
 	done; echo "no Python with torch was found; name one with EVENKEEL_PYTHON"; exit 1
 
 gpu-binaries: ## what docs/gpu.sh runs on a machine with a GPU and perhaps without Go
