@@ -102,7 +102,7 @@ func (s *sim) exchange() exchanged {
 	node := s.oneNode()
 	members := s.membersOf(0, len(s.seats))
 	layers := units.Seconds(s.job.Model.Layers)
-	for _, c := range s.job.Exchanges() {
+	for _, c := range s.exchanges() {
 		one, rest := s.collective(c, node, members, nil)
 		times := units.Seconds(c.When.times(s.job))
 		x.open += times * rest
@@ -126,6 +126,25 @@ func (s *sim) exchange() exchanged {
 	return x
 }
 
+// exchanges are the job's, as the library has them.
+func (s *sim) exchanges() []Exchange {
+	all := s.job.Exchanges()
+	for i := range all {
+		if s.reduced.Whole && all[i].Kind == op.KindReduceScatter {
+			all[i].Kind = op.KindAllReduce
+		}
+	}
+	return all
+}
+
+// travels is how many bytes a collective has of those that parameters are in the job's precision.
+func (s *sim) travels(kind op.Kind, b units.Bytes) units.Bytes {
+	if kind == op.KindAllGather || s.reduced.DType == "" {
+		return b
+	}
+	return b / s.job.DType.Size() * s.reduced.DType.Size()
+}
+
 // collective is the time of one layer's parameters and of the rest.
 func (s *sim) collective(c Exchange, node int, members []op.Member, acc *account) (layer, rest units.Seconds) {
 	n := len(s.seats)
@@ -134,8 +153,8 @@ func (s *sim) collective(c Exchange, node int, members []op.Member, acc *account
 	if known, ok := s.whole[key]; ok && acc == nil {
 		return known[0], known[1]
 	}
-	layer = s.charge(law, op.OfMessage(c.Kind, op.Message{Group: n, Bytes: s.job.LayerBytes()}), 1, acc)
-	rest = s.charge(law, op.OfMessage(c.Kind, op.Message{Group: n, Bytes: s.job.RestBytes()}), 1, acc)
+	layer = s.charge(law, op.OfMessage(c.Kind, op.Message{Group: n, Bytes: s.travels(c.Kind, s.job.LayerBytes())}), 1, acc)
+	rest = s.charge(law, op.OfMessage(c.Kind, op.Message{Group: n, Bytes: s.travels(c.Kind, s.job.RestBytes())}), 1, acc)
 	if s.err == nil {
 		s.whole[key] = [2]units.Seconds{layer, rest}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -100,9 +101,15 @@ type ReplayWork struct {
 	// loss, and the exchange of gradients and parameters and the optimizer by the job's ZeRO
 	// stage. Micro-batches that go together have none.
 	Update bool
-	// NoScatter is true where Update reduces gradients by all_reduce in the place of
-	// reduce_scatter, which the library lacks.
-	NoScatter bool
+	// Reduced says how gradients were added up of a whole step, as far as the library had it
+	// otherwise than the job.
+	Reduced Reduction
+}
+
+// Reduction is what a library makes of the reduction of gradients.
+type Reduction struct {
+	Whole bool     // by all_reduce, for it has no reduce_scatter
+	DType op.DType // in which gradients travel, if not in the job's
 }
 
 // documents are where the packed documents lie.
@@ -157,7 +164,7 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 	if bare.packed, err = w.documents(s.job.SeqLen); err != nil {
 		return nil, err
 	}
-	bare.attentionOnly = w.AttentionOnly
+	bare.attentionOnly, bare.reduced = w.AttentionOnly, w.Reduced
 	r := &replaying{sim: bare, took: took, out: new(Replayed)}
 	// One micro-batch has no other to go with.
 	if r.micro = max(1, w.Micro); r.micro != 2 {
@@ -176,7 +183,7 @@ func (s *Simulator) Supposing(w ReplayWork, took func(ReplayKey) (units.Seconds,
 		return nil, err
 	}
 	if w.Update {
-		if r.update, err = r.updates(w.Layers, !w.NoScatter); err != nil {
+		if r.update, err = r.updates(w.Layers); err != nil {
 			return nil, err
 		}
 	}

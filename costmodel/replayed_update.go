@@ -33,9 +33,8 @@ type collecting struct {
 	end   units.Seconds // once nothing is left
 }
 
-// updates prices what a step of the job does about parameters. scatter is false where the
-// library has no reduce_scatter, and all_reduce is run in its place.
-func (r *replaying) updates(layers int, scatter bool) (*updating, error) {
+// updates prices what a step of the job does about parameters.
+func (r *replaying) updates(layers int) (*updating, error) {
 	if layers != r.job.Model.Layers {
 		return nil, fmt.Errorf("layers: %d: want all %d of the model's in a whole step", layers, r.job.Model.Layers)
 	}
@@ -44,10 +43,7 @@ func (r *replaying) updates(layers int, scatter bool) (*updating, error) {
 		return u, nil
 	}
 	node, members := r.oneNode(), r.membersOf(0, len(r.seats))
-	for _, x := range r.job.Exchanges() {
-		if x.Kind == op.KindReduceScatter && !scatter {
-			x.Kind = op.KindAllReduce
-		}
+	for _, x := range r.exchanges() {
 		layer, rest := r.collective(x, node, members, nil)
 		switch {
 		case x.Kind != op.KindAllGather:
@@ -201,7 +197,8 @@ func (r *replaying) endUpdated() {
 	}
 }
 
-// meetUpdated adds to Meeting what Simulate adds to layers and loss: see sim.addStages.
+// meetUpdated adds to Meeting what Simulate adds to layers and loss (see sim.addStages), but for
+// gathering a second time what is in no layer.
 func (r *replaying) meetUpdated() {
 	u, x, behind := r.update, r.exchange(), units.Seconds(r.update.layers-1)
 	over := func(dir int, collective units.Seconds) units.Seconds {
@@ -212,6 +209,9 @@ func (r *replaying) meetUpdated() {
 	}
 	// No stage reduces both in every micro-batch and in the last.
 	r.out.Meeting += over(0, x.forward) + over(1, x.backward+x.last) + x.open
+	if u.gathers {
+		r.out.Meeting -= u.restGather
+	}
 	var longest units.Seconds
 	for i := range r.seats {
 		longest = max(longest, r.optimizerTime(r.seats[i].device, len(r.seats)))

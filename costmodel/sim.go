@@ -164,6 +164,8 @@ type sim struct {
 	// context is how many tokens lie before the sequence, whose keys and values are there: see
 	// Packer.ReplayedChunk.
 	context units.Tokens
+	// reduced is how a replay added gradients up.
+	reduced Reduction
 	// contended assumes the worst published slow-down of computing beside messages where
 	// nobody measured one.
 	contended bool

@@ -310,7 +310,7 @@ func (s *sim) partAccounts(i int) [partCount]account {
 	}
 	s.optimizer(a.device, len(s.seats), &acc[optimizerPart])
 	if len(s.seats) > 1 {
-		for _, c := range s.job.Exchanges() {
+		for _, c := range s.exchanges() {
 			s.collective(c, s.oneNode(), s.membersOf(0, len(s.seats)), &acc[gradientSync])
 		}
 	}

@@ -10,5 +10,6 @@
 //
 // What is run of a plan is a number of transformer layers, forward and backward:
 // the attention of the plan, and the linear parts around it unless they are left
-// out. The embedding, the loss, the traffic of ZeRO and the optimizer are not run.
+// out; if asked the loss behind them ([PartsLoss]), or of one sequence a whole training
+// step ([PartsStep]), with embedding, exchange of gradients and parameters, and optimizer.
 package replay

@@ -91,6 +91,7 @@ type position struct {
 	Dir   Dir    `json:"dir"`
 	Layer int    `json:"layer"`
 	Step  int    `json:"step"`
+	Op    SpanOp `json:"op"`
 }
 
 // The phases of a rank, in order.
@@ -129,7 +130,7 @@ func (p position) String() string {
 		parts = append(parts, fmt.Sprintf("micro-batch %d", p.MB))
 	}
 	if p.Dir != "" {
-		parts = append(parts, fmt.Sprintf("%s layer %d step %d", p.Dir, p.Layer, p.Step))
+		parts = append(parts, strings.TrimSpace(fmt.Sprintf("%s layer %d step %d %s", p.Dir, p.Layer, p.Step, p.Op)))
 	}
 	if p.Phase == phaseWarmup {
 		parts[0] = "warm-up " + parts[0]

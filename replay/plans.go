@@ -176,11 +176,16 @@ func (p *Plan) runnable(parts string, docs []units.Tokens) error {
 		return fmt.Errorf("%s: job.dtype: %q: replay computes in f32, bf16 and f16; plan with --dtype bf16", p.Path, p.Job.DType)
 	}
 	if parts == PartsStep && (p.Several() || p.TwoBatch || p.Tasks()) {
-		left := PartsLoss
-		if p.TwoBatch || p.Tasks() {
-			left = PartsLayer
+		left, of := PartsLoss, "a pipeline"
+		switch {
+		case p.Tasks():
+			left, of = PartsLayer, "tasks"
+		case p.Batch():
+			of = "a batch"
+		case p.TwoBatch:
+			left, of = PartsLayer, "micro-batches in twos (two_batch_overlap)"
 		}
-		return optionError("parts", parts, fmt.Sprintf("%s, for whole steps are run of plans of one sequence, micro-batch by micro-batch, and %s is not such a one", left, p.Path))
+		return optionError("parts", parts, fmt.Sprintf("%s, for whole steps are run of one micro-batch of one sequence, and %s is of %s", left, p.Path, of))
 	}
 	if parts == PartsLoss && (p.TwoBatch || p.Tasks()) {
 		return optionError("parts", parts, fmt.Sprintf("%s, for of tasks and of plans with two_batch_overlap, such as %s, layers alone are run", PartsLayer, p.Path))

@@ -138,7 +138,8 @@ func (c *Config) validate() error {
 	if c.Kernel == "" {
 		c.Kernel = "auto"
 	}
-	if c.Layers == UsualLayers {
+	usual := c.Layers == UsualLayers
+	if usual {
 		c.Layers = c.usualLayers()
 	}
 	switch {
@@ -166,6 +167,9 @@ func (c *Config) validate() error {
 	for _, p := range c.Plans {
 		if err := p.runnable(c.Parts, c.Docs); err != nil {
 			return err
+		}
+		if n := p.Job.Model.Layers; usual && c.Parts == PartsStep && n != c.Layers {
+			return optionError("layers", "none", fmt.Sprintf("how many to run: the model of %s has %d, that of %s has %d", c.Plans[0].Path, c.Layers, p.Path, n))
 		}
 	}
 	return c.asMany()

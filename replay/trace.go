@@ -129,6 +129,7 @@ type Numerics struct {
 // LossNumerics is how far the gradient of the loss was from that of one device.
 type LossNumerics struct {
 	DX    float64 `json:"dx"`
+	DW    float64 `json:"dw,omitzero"` // of whole steps: gradients of the weights behind the layers
 	Limit float64 `json:"limit"`
 	Rows  int     `json:"rows"` // of tokens that were compared
 }

@@ -209,6 +209,8 @@ func (h *Header) validUpdate(plan int) error {
 		switch {
 		case n.Exchange != nil && of.Tasks == nil:
 			return fmt.Errorf("exchange: gradients are added up of tasks and whole steps alone")
+		case n.Exchange != nil && n.Exchange.Kind != "":
+			return fmt.Errorf("exchange.kind: %q: of whole steps alone", n.Exchange.Kind)
 		case n.Update != nil:
 			return fmt.Errorf("update: of whole steps alone, and parts is %s", h.Parts)
 		}
@@ -220,9 +222,11 @@ func (h *Header) validUpdate(plan int) error {
 	}
 	model.Layers = h.Layers
 	switch x := n.Exchange; {
-	case (x != nil) != (ranks > 1):
-		return fmt.Errorf("exchange: %v: want it where several ranks are at work, which are %d", x != nil, ranks)
+	case x == nil && ranks > 1:
+		return fmt.Errorf("exchange: missing: want it where several ranks are at work, as %d are", ranks)
 	case x == nil:
+	case ranks == 1:
+		return fmt.Errorf("exchange: there is one: want none where one rank is at work")
 	case x.Kind != op.KindAllReduce && (x.Kind != op.KindReduceScatter || of.Job.Zero == costmodel.Zero0):
 		return fmt.Errorf("exchange.kind: %q: want %s, or %s where the optimizer is sharded", x.Kind, op.KindAllReduce, op.KindReduceScatter)
 	}
@@ -245,7 +249,7 @@ func (n *Numerics) validate(plan int) error {
 		return fmt.Errorf("rows: %d: must not be negative", n.Rows)
 	}
 	if n.Loss != nil {
-		if err := within(n.Loss.Limit, []namedError{{"dx", n.Loss.DX}}); err != nil {
+		if err := within(n.Loss.Limit, []namedError{{"dx", n.Loss.DX}, {"dw", n.Loss.DW}}); err != nil {
 			return fmt.Errorf("loss.%w", err)
 		}
 	}
@@ -353,6 +357,10 @@ func (h *Header) validSpan(s *Span) error {
 		return fmt.Errorf("op: %q: of whole steps alone, and parts is %s", s.Op, h.Parts)
 	case s.Op == Loss && (s.Dir != Forward || s.Again || s.Layer != of.Of(h)-1):
 		return fmt.Errorf("op: %q: of layer %d, %s: want it behind the forward pass of the last, %d", s.Op, s.Layer, s.Dir, of.Of(h)-1)
+	case s.Op == Embed && (s.Layer != 0 || s.Again):
+		return fmt.Errorf("op: %q: of layer %d, %s: want it at the first layer, and not again", s.Op, s.Layer, s.Dir)
+	case s.Op == Optimizer && (s.Layer != 0 || s.Dir != Backward):
+		return fmt.Errorf("op: %q: of layer %d, %s: want it backward, at the first layer", s.Op, s.Layer, s.Dir)
 	case s.Op == GradWait && of.Tasks == nil && h.Parts != PartsStep:
 		return fmt.Errorf("op: %q: gradients are added up of tasks and whole steps alone, and the plan is of neither", s.Op)
 	case s.Op == Meet && !of.Batch:

@@ -40,12 +40,12 @@ func TestATraceOfWholeStepsKeepsToThem(t *testing.T) {
 		"scattered":     {func(h *Header, _ *Span) { h.Numerics[1].Exchange.Kind = op.KindReduceScatter }, ""},
 		"not scattered": {func(h *Header, _ *Span) { h.Numerics[0].Exchange.Kind = op.KindReduceScatter }, `numerics[0].exchange.kind: "reduce_scatter": want all_reduce, or reduce_scatter where the optimizer is sharded`},
 		"no kind":       {func(h *Header, _ *Span) { h.Numerics[1].Exchange.Kind = "" }, `numerics[1].exchange.kind: ""`},
-		"no exchange":   {func(h *Header, _ *Span) { h.Numerics[1].Exchange = nil }, "numerics[1].exchange: false: want it where several ranks are at work, which are 2"},
+		"no exchange":   {func(h *Header, _ *Span) { h.Numerics[1].Exchange = nil }, "numerics[1].exchange: missing: want it where several ranks are at work, as 2 are"},
 		"one rank": {func(h *Header, _ *Span) {
 			x := &h.Plans[1].Layout
 			x.Shards = []costmodel.Shard{{Segments: []costmodel.Segment{{Start: 0, End: 256}}}, {}}
 			x.Groups = x.Groups[:1]
-		}, "numerics[1].exchange: true: want it where several ranks are at work, which are 1"},
+		}, "numerics[1].exchange: there is one: want none where one rank is at work"},
 		"no update":   {func(h *Header, _ *Span) { h.Numerics[1].Update = nil }, "numerics[1].update: missing"},
 		"wrong":       {func(h *Header, _ *Span) { h.Numerics[1].Update.Params = 1 }, "numerics[1].update.params: 1: want 0 to the limit 0.001"},
 		"too few":     {func(h *Header, _ *Span) { h.Numerics[1].Update.Parameters-- }, "numerics[1].update.parameters: "},
@@ -56,6 +56,8 @@ func TestATraceOfWholeStepsKeepsToThem(t *testing.T) {
 		"a pipeline":  {func(h *Header, _ *Span) { *h = *pipelineHeader(); withLoss(h); h.Parts = PartsStep }, `parts: "step": plan 0 is not one micro-batch of one sequence`},
 		"two batches": {func(h *Header, _ *Span) { h.Plans[1].Micro = 2 }, `parts: "step": plan 1 is not one micro-batch of one sequence`},
 		"in twos":     {func(h *Header, _ *Span) { h.Plans[1].Layout.TwoBatch = true }, `parts: "step": the micro-batches of plan 1 go in twos`},
+		"late":        {func(_ *Header, s *Span) { s.Layer = 1 }, `op: "embed": of layer 1, fwd: want it at the first layer, and not again`},
+		"early":       {span(Optimizer, Forward), `op: "optimizer": of layer 0, fwd: want it backward, at the first layer`},
 		"elsewhere":   {func(h *Header, s *Span) { *h, s.Op = *madeHeader(), Optimizer }, `op: "optimizer": of whole steps alone, and parts is layer`},
 		"stray update": {func(h *Header, _ *Span) {
 			x := stepHeader().Numerics[0].Update
@@ -87,8 +89,9 @@ func TestWholeStepsAreOfOneSequence(t *testing.T) {
 	for _, c := range []struct {
 		of   *Plan
 		want string
-	}{{loadBatch(t, nil), PartsLoss}, {loadPipeline(t, nil), PartsLoss}, {loadTasks(t, nil), PartsLayer}} {
-		if err := c.of.runnable(PartsStep, nil); !errors.As(err, &wrong) || wrong.Option != "parts" || !strings.HasPrefix(wrong.Want, c.want+", for whole steps are run of plans of one sequence") {
+		kind string
+	}{{loadBatch(t, nil), PartsLoss, "a batch"}, {loadPipeline(t, nil), PartsLoss, "a pipeline"}, {loadTasks(t, nil), PartsLayer, "tasks"}} {
+		if err := c.of.runnable(PartsStep, nil); !errors.As(err, &wrong) || wrong.Option != "parts" || !strings.HasPrefix(wrong.Want, c.want+", for whole steps are run of one micro-batch of one sequence") || !strings.HasSuffix(wrong.Want, " is of "+c.kind) {
 			t.Error(err)
 		}
 	}
@@ -100,6 +103,10 @@ func TestWholeStepsAreOfOneSequence(t *testing.T) {
 	}
 	config.Layers = layers + 1
 	if err := config.validate(); !errors.As(err, &wrong) || wrong.Option != "layers" || !strings.HasPrefix(wrong.Want, "at most the ") {
+		t.Error(err)
+	}
+	config.Layers, config.Plans[1].Job.Model.Layers = UsualLayers, layers+7
+	if err := config.validate(); !errors.As(err, &wrong) || wrong.Option != "layers" || !strings.HasPrefix(wrong.Want, "how many to run: the model of ") {
 		t.Error(err)
 	}
 	config.Layers, config.Plans[1].TwoBatch = layers, true

@@ -328,8 +328,16 @@ func (m *member) behind(n *member) bool {
 	if a.Plan == b.Plan && a.Step != b.Step && (a.Dir == Forward || a.Step > 0 && b.Step > 0) {
 		return a.Step < b.Step
 	}
+	// Behind the last layer's backward pass, of a whole step.
+	if x, y := slices.Index(atTheEnd(), a.Op), slices.Index(atTheEnd(), b.Op); a.Plan == b.Plan && a.Dir == Backward && x != y && a.Op != ParamWait && b.Op != ParamWait {
+		return x < y
+	}
 	return m.moved.Before(n.moved)
 }
+
+// atTheEnd are the ops that follow the layers, in order. Parameters are waited for before them
+// too.
+func atTheEnd() []SpanOp { return []SpanOp{Embed, GradWait, Optimizer} }
 
 // cause is the failure that explains the others. Where there are only ranks that
 // lost their peers, the one that did not say so is the one they waited for.

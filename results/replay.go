@@ -201,7 +201,11 @@ func worst(n *notes, e replay.Numerics) string {
 		text += fmt.Sprintf("\nupdate %.1e of %.0e", x.Params, x.Limit) + n.mark("update: by how much some parameters change, against AdamW in float64 of the same gradients")
 	}
 	if e.Loss != nil {
-		text += fmt.Sprintf("\nloss %.1e of %.0e", e.Loss.DX, e.Loss.Limit) + n.mark(fmt.Sprintf("loss: its gradient, on %s", plural(e.Loss.Rows, "token")))
+		of := "its gradient"
+		if e.Loss.DW > 0 {
+			of = "its gradients"
+		}
+		text += fmt.Sprintf("\nloss %.1e of %.0e", max(e.Loss.DX, e.Loss.DW), e.Loss.Limit) + n.mark(fmt.Sprintf("loss: %s, on %s", of, plural(e.Loss.Rows, "token")))
 	}
 	return text
 }

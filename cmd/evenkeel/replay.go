@@ -73,7 +73,8 @@ run; nor, but of tasks, the exchange of gradients.
 
 With --parts step these are run too, of one micro-batch of plans of one sequence: all layers
 of the model, gradients and parameters exchanged by the plan's ZeRO stage, AdamW. Sums of
-gradients and the update are checked as well. Every plan has weights and a state of its own.
+gradients and the update are checked as well. Every plan has weights and a state of its own,
+and under zero2 and zero3 each rank has the memory of zero1, with the traffic of its stage.
 
 One host's ranks are started here, each with its own cores or GPU. Under
 torchrun, Slurm or another launcher start one task a rank, all with the same

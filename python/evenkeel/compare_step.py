@@ -1,6 +1,6 @@
 """Whether whole steps of a plan run right: one of them, of which the sums of gradients are held against what the
 ranks had, the update against AdamW in float64, and the parameters of every rank against those of whoever has updated
-them.
+them. Before it, the embedding and its gradient.
 
 Of every weight some elements are compared, as task_weights.Picks has them. That layers and the loss compute the
 right thing is checked apart.
@@ -8,6 +8,7 @@ right thing is checked apart.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Optional, Sequence
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor
 from . import reference
 from .compare import Checking
 from .drawn import DTYPES
-from .judge import LIMITS, Found, Judge
+from .judge import LAYER, LIMITS, Found, Judge
 from .parts import Lost, Training
 from .task_weights import Picks, apart
 from .training import Trained, unit_shapes
@@ -94,23 +95,52 @@ class CheckStep:
         assert of.layers is not None
         self._training, self._trained, self._dtype = training, trained, lost.dtype
         self._at = _At(training, lost, layers, of.layers.model)
-        self._device, self._size = of.wires.device, of.meeting.world.size
+        self._device, self._size, self._inputs = of.wires.device, of.meeting.world.size, of.inputs
         self._judge = Judge(f"plan {of.number}", of.meeting, of.wires, of.frames)
 
     def run(self) -> dict[str, Any]:
         """The plan's entries `exchange`, where there are several members, and `update`."""
-        tensors = [torch.empty(0, device=self._device)] * 8
+        self._embedding()
+        tensors = [torch.empty(0, device=self._device)] * 9
         if self._trained is not None:
             tensors = self._step(self._trained)
-        own, came, means, old, *after, full = tensors
+        own, came, means, old, *after, full, held = tensors
         entry: dict[str, Any] = {}
         several = len(self._training.members) > 1
         if several:
             entry["exchange"] = self._exchange([own, came, means])
         entry["update"] = self._update([came, old, *after])
         if several:
-            self._alike([after[0], full])
+            # Of stage 3 the next step gathers what was updated: this one has had what was there before.
+            self._alike([old if self._training.stage == 3 else after[0], full, after[0], held])
         return entry
+
+    def _embedding(self) -> None:
+        """Fault(numerics) unless a rank's tokens are looked up right, and gradients of that go to their rows."""
+        mine = torch.zeros(0)
+        if self._trained is not None:
+            ends, own = self._trained.ends, {}
+            out = ends.embedded(None)
+            dx = self._inputs.wide("dy", torch.arange(len(out)), out.shape[1])
+            ends.learn(dx, None)
+            want = torch.zeros_like(out, dtype=torch.float64)
+            for name, rows in (("table", ends.words), ("positions", ends.places)):
+                if name in ends.tables:
+                    table = ends.tables[name]
+                    want += table.detach().double()[rows]
+                    due = torch.zeros_like(table, dtype=torch.float64).index_add_(0, rows, dx.double())
+                    own[name] = 0.0 if table.grad is None and not len(out) else reference.error(
+                        table.grad if table.grad is not None else torch.zeros_like(table), due, float(due.norm()))
+                    table.grad = None
+            mine = torch.tensor([reference.error(out, want, float(want.norm())), max(own.values())])
+
+        def errors(parts: list[list[Tensor]]) -> Found:
+            limit = LAYER * LIMITS[self._dtype]
+            of = [x.tolist() or [0.0, 0.0] for x, in parts]
+            return {"what is looked up": [x[0] for x in of], "the tables' gradient": [x[1] for x in of]}, limit, {}
+
+        self._judge.judged("embedding", [mine.to(self._device)],
+                           lambda r: [2 * (r in self._training.members)], errors, "the tables' rows")
 
     def _step(self, trained: Trained) -> list[Tensor]:
         """Runs one, and returns what is compared."""
@@ -120,21 +150,22 @@ class CheckStep:
             return torch.cat([seen.of_part(i, of(i)) for i in number]).float()
 
         old = part(units.master)
+        if self._training.stage == 3 and trained.shares is not None:
+            for i in number:  # what is not gathered is not there
+                units.full(i).fill_(math.nan)
         trained.exchanging.watching = seen
         trained.run()
         trained.exchanging.watching = None
         trained.clear()
         moments = [units.split(x) for x in (units.optimizer.moment1, units.optimizer.moment2)]
         after = [part(units.master), *(part(x.__getitem__) for x in moments)]
-        # Where the next step gathers them, what it will send.
-        full = part(units.held) if self._training.stage == 3 else torch.cat(
-            [units.full(i)[self._at.picks[i].to(self._device)] for i in number]).float()
+        full = torch.cat([units.full(i)[self._at.picks[i].to(self._device)] for i in number]).float()
         means = torch.zeros(0)
         if trained.shares is not None:
             travels = torch.empty(0, dtype=trained.shares.travels).element_size()
             means = torch.tensor([travels, trained.shares.kind == "reduce_scatter"], dtype=torch.float32)
         joined = [torch.cat([of[i] for i in number]) for of in (seen.own, seen.came)]
-        return [*joined, means.to(self._device), old, *after, full]
+        return [*joined, means.to(self._device), old, *after, full, part(units.held)]
 
     def _rows(self, rank: int, *whole: bool) -> list[int]:
         return [sum(self._at.lengths(rank, of)) for of in whole]
@@ -186,9 +217,9 @@ class CheckStep:
         return errors, _UPDATE, {"limit": _UPDATE, "parameters": self._at.parameters()}
 
     def _alike(self, mine: list[Tensor]) -> None:
-        """Fault(numerics) unless every member has what was updated, to the bit, or will send it."""
-        whole = self._training.stage != 3
-        self._judge.judged("parameters", mine, lambda r: self._rows(r, False, whole), self._alike_errors,
+        """Fault(numerics) unless every member has what the ranks have that update it, to the bit, and these have it in
+        the model's precision. mine: that in float32, all there is, and both of what was updated."""
+        self._judge.judged("parameters", mine, lambda r: self._rows(r, False, True, False, False), self._alike_errors,
                            "what the ranks have that update them")
 
     def _alike_errors(self, parts: list[list[Tensor]]) -> Found:
@@ -200,12 +231,12 @@ class CheckStep:
             for place, r in enumerate(members):
                 want[at.within(unit, place).to(want.device)] = masters[r][unit].to(dtype).float()
             wants.append(want)
-        errors = [0.0] * self._size
-        for place, r in enumerate(members):
-            due = wants if self._training.stage != 3 else [
-                w[at.within(i, place).to(w.device)] for i, w in enumerate(wants)]
-            errors[r] = reference.error(parts[r][1], torch.cat(due).double(), 1.0)
-        return {"what it has": errors}, 0.0, {}
+        has, sends, due = [0.0] * self._size, [0.0] * self._size, torch.cat(wants).double()
+        for r in members:
+            _, full, master, held = parts[r]
+            has[r] = reference.error(full, due, 1.0)
+            sends[r] = reference.error(held, master.to(dtype).double(), 1.0)
+        return {"what it has": has, "what it sends": sends}, 0.0, {}
 
 
 _SUM = "the sum of gradients"

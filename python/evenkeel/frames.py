@@ -94,6 +94,10 @@ class Frames:
         if news:
             self._tell()
 
+    def alive(self) -> None:
+        """What has no place of its own goes on."""
+        self.place.step += 1
+
     def _tell(self) -> None:
         self._said, self._said_s = self.place.frame(), time.monotonic()
         self.send(self._said)

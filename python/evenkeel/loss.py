@@ -20,6 +20,7 @@ from .judge import AFFORDABLE, LAYER, LIMITS, Found, Judge
 from .meter import Trace, timed
 from .nodes import EPS, rms
 from .parts import Lost
+from .task_weights import Picks
 from .whole import Model
 
 
@@ -64,22 +65,31 @@ class Loss:
         assert leaf.grad is not None
         return leaf.grad
 
+    def learnt(self) -> list[Tensor]:
+        """The gradients of weights that the last one has left, which are taken away: of the norm, the projection
+        [hidden, vocab] and its bias."""
+        return []
+
     def wanted(self, x: Tensor, chunk: int) -> Tensor:
-        """The same by autograd in float64, on the host."""
-        leaf, *norm = (t.detach().cpu().double() for t in (x, *self._norm))
-        leaf.requires_grad_()
+        """The gradient of x by autograd in float64, on the host."""
+        return self.wants(x, chunk, False)[0]
+
+    def wants(self, x: Tensor, chunk: int, learn: bool) -> list[Tensor]:
+        """That and, if `learn`, those of the weights, as learnt has them."""
+        leaf, head, *norm = (t.detach().cpu().double() for t in (x, self._head, *self._norm))
+        bias = self._bias.detach().cpu().double() if self._bias is not None else None
+        leaves = [leaf, *(t for t in (*norm, head, bias) if t is not None and learn)]
+        for t in leaves:
+            t.requires_grad_()
         if len(norm) == 2:
             y = torch.nn.functional.layer_norm(leaf, leaf.shape[-1:], norm[0], norm[1], EPS)
         else:
             y = leaf * (leaf.square().mean(-1, keepdim=True) + EPS).rsqrt() * norm[0]
         chunks = [min(chunk, len(x) - lo) for lo in range(0, len(x), chunk)]
         targets = torch.cat([_targets(n, self.of.vocab, leaf.device)[:, 0] for n in chunks])
-        logits = y @ self._head.cpu().double()
-        if self._bias is not None:
-            logits = logits + self._bias.cpu().double()
-        torch.nn.functional.cross_entropy(logits, targets, reduction="sum").backward()
-        assert leaf.grad is not None
-        return leaf.grad
+        logits = y @ head if bias is None else y @ head + bias
+        return list(torch.autograd.grad(
+            torch.nn.functional.cross_entropy(logits, targets, reduction="sum"), leaves))
 
     def _projection(self, device: torch.device) -> tuple[Tensor, Optional[Tensor]]:
         """To the vocabulary [hidden, vocab], and its bias."""
@@ -150,6 +160,23 @@ class Learning(Loss):
     def _learned(self) -> None:
         """See Loss: they stay."""
 
+    def learnt(self) -> list[Tensor]:
+        """See Loss."""
+        leaves = [*self._norm, self._leaf, *([self._bias_leaf] if self._biased else [])]
+        grads = [w.grad for w in leaves if w.grad is not None]
+        assert len(grads) == len(leaves)
+        for w in leaves:
+            w.grad = None
+        projection = len(self._norm)
+        if self._table is not None:
+            grads[projection] = grads[projection].t()
+        return grads
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of those."""
+        n, vocab = self.model.hidden, self.of.vocab
+        return [(n,)] * len(self._norm) + [(n, vocab)] + [(vocab,)] * self._biased
+
 
 @functools.lru_cache(maxsize=1)
 def loss_of(of: Lost, model: Model, device: torch.device) -> Loss:
@@ -164,24 +191,36 @@ def enough(of: Lost, model: Model) -> tuple[int, int]:
     return chunk, chunk + (chunk + 1) // 2
 
 
-def compared(lost: Lost, ranks: Sequence[int], of: Checking) -> dict[str, Any]:
+def compared(
+    lost: Lost, ranks: Sequence[int], of: Checking, learning: Optional[Learning] = None
+) -> dict[str, Any]:
     """The entry's `loss`: how far its gradient is from that of one device on the ranks that have it, on how many
-    rows. All ranks call this."""
+    rows. learning: of whole steps, whose weights' gradients are compared too. All ranks call this."""
     assert of.layers is not None
     model, rank, device = of.layers.model, of.meeting.world.rank, of.wires.device
     chunk, rows = enough(lost, model)
     x = of.inputs.wide("x", torch.arange(rows), model.hidden)
-    mine = loss_of(lost, model, device).gradient(x, chunk=chunk) if rank in ranks else x[:0]
+    loss = learning or loss_of(lost, model, device)
+    picks = Picks(learning.shapes()) if learning is not None else None
+    lengths = [rows] if picks is None else [rows, sum(picks.counts)]
+    mine = [x[:0], *([torch.empty(0, device=device)] if picks is not None else [])]
+    if rank in ranks:
+        mine[0] = loss.gradient(x, chunk=chunk)
+        mine[1:] = [picks.joined(loss.learnt())] if picks is not None else []
 
     def errors(parts: list[list[Tensor]]) -> Found:
-        want = loss_of(lost, model, device).wanted(x, chunk)
-        off = [reference.error(got.cpu(), want, float(want.norm())) if r in ranks else 0.0
-               for r, (got,) in enumerate(parts)]
+        want, *weights = loss.wants(x, chunk, picks is not None)
+        off = {"dx": [0.0] * len(parts), **({"dw": [0.0] * len(parts)} if picks is not None else {})}
+        for r in ranks:
+            off["dx"][r] = reference.error(parts[r][0].cpu(), want, float(want.norm()))
+            if picks is not None:
+                each = zip(parts[r][1].cpu().split(picks.counts), picks.of(weights))
+                off["dw"][r] = max(reference.error(got, w, float(w.norm())) for got, w in each)
         limit = LAYER * LIMITS[lost.dtype]
-        return {"dx": off}, limit, {"limit": limit, "rows": rows}
+        return off, limit, {"limit": limit, "rows": rows}
 
     judge = Judge(f"plan {of.number}", of.meeting, of.wires, of.frames)
-    return judge.judged("loss", [mine], lambda r: [rows * (r in ranks)], errors)
+    return judge.judged("loss", mine, lambda r: [n * (r in ranks) for n in lengths], errors)
 
 
 def _normed(x: Tensor, weights: Sequence[Tensor]) -> Tensor:

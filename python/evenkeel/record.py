@@ -30,6 +30,10 @@ class Recorder(Trace):
         # torch's own may be, takes no such lock.
         self._turn = os.open(tempfile.gettempdir(), os.O_RDONLY) if turns else -1
 
+    def alive(self) -> None:
+        """See Frames."""
+        self._frames.alive()
+
     @contextlib.contextmanager
     def span(self, span: Span) -> Iterator[Span]:
         """See Trace."""

@@ -87,7 +87,10 @@ def _fault(error: BaseException) -> Fault:
         return Fault("peer", str(error))
     if isinstance(error, PlanError):
         return Fault("usage", str(error))
-    return Fault("internal", ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]]))
+    said = ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+    if "out of memory" in said or isinstance(error, MemoryError):
+        said += "; run fewer layers (--layers) or fewer plans at a time"
+    return Fault("internal", said)
 
 
 class _Rank:

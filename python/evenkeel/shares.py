@@ -19,7 +19,7 @@ class Coming:
     def __init__(
         self, call: Call, result: Tensor, n: int, land: Callable[[], None], inside: Callable[[], Any]
     ) -> None:
-        """n: bytes that the call brings. land: what is to be done when it is over. inside: see parts.named."""
+        """n: bytes of what is there then, this rank's own and padding included. land: what is to be done when it is over. inside: see parts.named."""
         self.result, self._bytes, self._call, self._land, self._inside = result, n, call, land, inside
 
     def wait(self) -> int:

@@ -15,7 +15,7 @@ from .parts import Part, Training, Work
 from .plan import Plan, PlanError
 from .record import Recorder
 from .request import Request
-from .training import Trained
+from .training import Alive, Ends, Trained
 from .whole import Layers
 
 _STAGES = ("zero0", "zero1", "zero2", "zero3")
@@ -49,9 +49,13 @@ class StepCourse:
     def checked(self, of: Checking) -> tuple[dict[str, Any], dict[str, Any]]:
         """See compare, and compare_step of what is checked of a step besides."""
         entry, exact = checked(self.work, of)
-        entry["loss"] = compared(self._lost, range(of.meeting.world.size), of)
         assert of.layers is not None
-        trained = self._made(of.meeting.world.rank, of.kernel, of.layers, of.wires.device)
+        device, nothing = of.wires.device, torch.arange(0)
+        trained = self._made(of.meeting.world.rank, of.kernel, of.layers, device, of.frames.alive)
+        # Whoever takes no part may still be the one that judges.
+        ends = trained.ends if trained is not None else Ends(
+            self._lost, self._training, of.layers.model, nothing, nothing, device)
+        entry["loss"] = compared(self._lost, self._training.members, of, ends.loss)
         entry.update(CheckStep(self._training, self._lost, self.asked.layers, trained, of).run())
         return entry, exact
 
@@ -63,7 +67,7 @@ class StepCourse:
         loss_of.cache_clear()  # whose weights no step needs
         assert layers is not None
         self._trace = trace
-        trained = self._made(rank, kernel, layers, device)
+        trained = self._made(rank, kernel, layers, device, trace.alive)
         if trained is not None:
             trained.traced(trace)
 
@@ -78,11 +82,14 @@ class StepCourse:
             self._trained.run()
         self._trace.mb = 0
 
-    def _made(self, rank: int, kernel: Kernel, layers: Layers, device: torch.device) -> Optional[Trained]:
+    def _made(
+        self, rank: int, kernel: Kernel, layers: Layers, device: torch.device, alive: Alive
+    ) -> Optional[Trained]:
         """None on a rank that takes no part."""
         part = self._part(rank)
         if self._trained is None and part is not None:
-            self._trained = Trained(part, self._training, self._lost, rank, layers, self.asked.layers, kernel, device)
+            self._trained = Trained(part, self._training, self._lost, rank, layers, self.asked.layers, kernel, device,
+                                    alive=alive)
         return self._trained
 
     def _part(self, rank: int) -> Optional[Part]:

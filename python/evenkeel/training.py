@@ -7,7 +7,7 @@ the same collectives in the same order, those without tokens too, whose gradient
 
 from __future__ import annotations
 
-from typing import Any, Callable, Optional, Protocol, Sequence
+from typing import Any, Callable, Iterable, Optional, Protocol, Sequence
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from .units import Shapes, Units
 from .whole import Around, Attend, Layer, Layers, Model, Stack, angles
 
 REST = 0  # the unit of what is in no layer; layer i is unit i + 1
+
+Alive = Callable[[], None]  # says that work goes on
 
 
 def unit_shapes(model: Model, lost: Lost, training: Training, layers: int) -> list[Shapes]:
@@ -50,8 +52,11 @@ class Watching(Protocol):
 class Exchanging:
     """What of the units is under way between the members, and what was reduced."""
 
-    def __init__(self, units: Units, training: Training, shares: Optional[Shares], trace: Optional[Trace]) -> None:
+    def __init__(
+        self, units: Units, training: Training, shares: Optional[Shares], trace: Optional[Trace], alive: Alive
+    ) -> None:
         """shares: None where there is one member."""
+        self._alive = alive
         self._units, self._shares, self.trace = units, shares, trace
         self._overlap, self._stage = training.overlap, training.stage if shares is not None else 0
         self._last = len(units.spans) - 1
@@ -124,7 +129,7 @@ class Exchanging:
         """Waits for all reductions, at a layer."""
         coming, self._reductions = self._reductions, {}
         with self._timed("bwd", layer, "grad_wait") as span:
-            span.bytes_in = sum(c.wait() for c in coming.values())
+            span.bytes_in = self._waited(coming.values())
         self._came.update({unit: c.result for unit, c in coming.items()})
 
     def _gather(self, unit: int) -> None:
@@ -134,7 +139,15 @@ class Exchanging:
 
     def _arrived(self, direction: str, layer: int, units: Sequence[int]) -> None:
         with self._timed(direction, layer, "param_wait") as span:
-            span.bytes_in = sum(self._gathers.pop(unit).wait() for unit in units)
+            span.bytes_in = self._waited(self._gathers.pop(unit) for unit in units)
+
+    def _waited(self, coming: Iterable[Coming]) -> int:
+        """Waits for one after the other: the bytes of all."""
+        n = 0
+        for c in coming:
+            n += c.wait()
+            self._alive()
+        return n
 
     def _timed(self, direction: str, layer: int, op: str) -> Any:
         if self.trace is not None:
@@ -148,9 +161,9 @@ class Trained:
 
     def __init__(
         self, part: Part, training: Training, lost: Lost, rank: int, layers: Layers, number: int, kernel: Kernel,
-        device: torch.device, trace: Optional[Trace] = None,
+        device: torch.device, trace: Optional[Trace] = None, alive: Alive = lambda: None,
     ) -> None:
-        """number: of layers."""
+        """number: of layers. alive: called now and then where that takes its time."""
         self.part, self._trace, model, dtype = part, trace, layers.model, DTYPES[lost.dtype]
         plan, seat, members = part.plan, part.ranks.index(rank), training.members
         place = self.place = members.index(rank)
@@ -161,27 +174,28 @@ class Trained:
         self.units = Units(unit_shapes(model, lost, training, number), place, len(members), training.sharded, dtype,
                            device)
         at = positions(plan, seat, part.docs)
-        self._ends = Ends(lost, training, model, positions(plan, seat), at, device)
-        self.units.adopt(REST, self._ends.weights())
-        self._ends.loss.adopted()
+        self.ends = Ends(lost, training, model, positions(plan, seat), at, device)
+        self.units.adopt(REST, self.ends.weights())
+        self.ends.loss.adopted()
         of = []
         for i in range(number):
             of.append(layers.fresh(i))
             self.units.adopt(i + 1, of[i].weights)
-        self.exchanging = Exchanging(self.units, training, shares, trace)
+            alive()
+        self.exchanging = Exchanging(self.units, training, shares, trace, alive)
         self._stack = _Learning(
             of, lambda _, *heads: part.attention(rank, heads, kernel, trace=self._trace),
-            angles(at, model.rotary, dtype, device), number if part.recompute else 0, trace, self.exchanging)
+            angles(at, model.rotary, dtype, device), number if part.recompute else 0, trace, self.exchanging, alive)
 
     def run(self) -> None:
         """One step."""
         moving, trace = self.exchanging, self._trace
         with self.part.named():
             moving.begin()
-            y = self._stack.forward(self._ends.embedded(self._at(0)))
-            dy = self._ends.loss.gradient(y, trace)
+            y = self._stack.forward(self.ends.embedded(self._at(0)))
+            dy = self.ends.loss.gradient(y, trace)
             dx = self._stack.backward(dy)
-            self._ends.learn(dx, self._at(0))
+            self.ends.learn(dx, self._at(0))
             moving.learned(REST)
             came = moving.end()
             with timed(self._at(0), "bwd", 0, "optimizer"):
@@ -196,7 +210,7 @@ class Trained:
     def clear(self) -> None:
         """Leaves nothing of the last step but what was learned."""
         self._stack.clear()
-        self._ends.clear()
+        self.ends.clear()
         self.exchanging.clear()
         for unit in range(len(self.units.spans)):
             self.units.drop(unit)
@@ -215,25 +229,25 @@ class Ends:
         self, lost: Lost, training: Training, model: Model, at: Tensor, in_documents: Tensor, device: torch.device
     ) -> None:
         """at: the rank's positions in the sequence, in_documents: in their documents."""
-        self._words, self._places = words(at, lost.vocab).to(device), in_documents.to(device)
+        self.words, self.places = words(at, lost.vocab).to(device), in_documents.to(device)
         tables = {"table": lost.vocab, **({"positions": training.position_rows} if training.position_rows else {})}
-        self._tables = {name: self._table(name, rows, lost, model, device) for name, rows in tables.items()}
-        self.loss = Learning(lost, model, device, self._tables["table"] if training.tied else None,
+        self.tables = {name: self._table(name, rows, lost, model, device) for name, rows in tables.items()}
+        self.loss = Learning(lost, model, device, self.tables["table"] if training.tied else None,
                              training.vocab_bias)
         self._out: Optional[Tensor] = None
 
     def weights(self) -> dict[str, Tensor]:
         """The leaves, in the order of unit_shapes."""
-        return {**self._tables, **self.loss.weights()}
+        return {**self.tables, **self.loss.weights()}
 
     def embedded(self, trace: Optional[Trace]) -> Tensor:
         """What the first layer begins with [tokens, hidden]."""
-        if not len(self._words):
-            return self._tables["table"].detach()[:0]
-        with timed(trace, "fwd", 0, "embed", shape={"tokens": len(self._words)}), torch.enable_grad():
-            out = functional.embedding(self._words, self._tables["table"])
-            if "positions" in self._tables:
-                out = out + functional.embedding(self._places, self._tables["positions"])
+        if not len(self.words):
+            return self.tables["table"].detach()[:0]
+        with timed(trace, "fwd", 0, "embed", shape={"tokens": len(self.words)}), torch.enable_grad():
+            out = functional.embedding(self.words, self.tables["table"])
+            if "positions" in self.tables:
+                out = out + functional.embedding(self.places, self.tables["positions"])
             self._out = out
         return out.detach()
 
@@ -265,10 +279,10 @@ class _Learning(Stack):
 
     def __init__(
         self, layers: Sequence[Layer], attend: Attend, tables: tuple[Tensor, Tensor], again: int,
-        trace: Optional[Trace], exchanging: Exchanging,
+        trace: Optional[Trace], exchanging: Exchanging, alive: Alive,
     ) -> None:
         super().__init__(layers, attend, tables, again, trace)
-        self._exchanging = exchanging
+        self._exchanging, self._alive = exchanging, alive
 
     def traced(self, trace: Trace) -> None:
         """See Trained."""
@@ -277,6 +291,7 @@ class _Learning(Stack):
 
     def _enter(self, i: int, back: bool) -> None:
         """See Stack."""
+        self._alive()
         self._exchanging.enter(i, back)
 
     def _backward(self, i: int, kept: Around, dy: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ class TestReplayOfSteps(unittest.TestCase):
         self.assertEqual(entry["exchange"], {"limit": 1e-5, "dtype": "f32", "kind": "all_reduce"})
         self.assertTrue(0 < entry["update"].pop("params") < 5e-4)
         self.assertEqual(entry["update"], {"limit": 1e-3, "parameters": of})
-        for name, errors in (("layer", ("out", "dx", "dw")), ("loss", ("dx",))):
+        for name, errors in (("layer", ("out", "dx", "dw")), ("loss", ("dx", "dw"))):
             self.assertTrue(all(0 < entry[name][n] < entry[name]["limit"] / 4 for n in errors), entry)
 
     def check_bytes(self, of: list[Any], zero: str, layer: int, rest: int) -> None:
@@ -133,7 +133,8 @@ class TestReplayOfSteps(unittest.TestCase):
         self.assertTrue([x for x in lines if x["t"] == "span" and x["op"] == "optimizer"])
 
     def test_what_is_wrong_is_found(self) -> None:
-        """Gradients of a layer, their sums, an update, parameters that one rank has otherwise."""
+        """Gradients of a layer, of the loss, of the embedding, their sums, an update, parameters that one rank has
+        otherwise or gathers wrong."""
         layer = "from evenkeel import whole\nrun = whole.Stack._backward\ndef changed(self, i, kept, dy):\n" \
                 "    dx = run(self, i, kept, dy)\n    self._linear.layers[i].weights['up'].grad.mul_(1.01)\n" \
                 "    return dx\nwhole.Stack._backward = changed\n"
@@ -143,14 +144,31 @@ class TestReplayOfSteps(unittest.TestCase):
         late = "from evenkeel import adamw\nadamw.WEIGHT_DECAY = 0.2\n"
         stale = "from evenkeel import units\nrun = units.Units.update\ndef changed(self, came):\n" \
                 "    run(self, came)\n    self._flat.mul_(1.01)\nunits.Units.update = changed\n"
+        head = "from evenkeel import loss\nrun = loss.Learning._learned\ndef changed(self):\n" \
+               "    run(self)\n    self._leaf.grad.mul_(3)\nloss.Learning._learned = changed\n"
+        fall = "from evenkeel import loss\nrun = loss.Learning._gradient\n" \
+               "loss.Learning._gradient = lambda *of: 3 * run(*of)\n"
+        table = "from evenkeel import training\nrun = training.Ends.learn\n" \
+                "training.Ends.learn = lambda self, dx, trace: run(self, 3 * dx, trace)\n"
+        words = "from evenkeel import training\nrun = training.functional.embedding\n" \
+                "training.functional.embedding = lambda at, table: 3 * run(at, table)\n"
+        gather = "from evenkeel import shares\nrun = shares.Shares.gather\ndef changed(self, of, mine, full):\n" \
+                 "    c = run(self, of, mine, full)\n    c._land = lambda: full.mul_(1.5)\n    return c\n" \
+                 "shares.Shares.gather = changed\n"
         for zero, change, said in (
+            ("zero0", head, "^plan 0 loss: rank 2: dw is off by 2.0e.00 of its norm against one device in float64"),
+            ("zero1", fall, "^plan 0 loss: rank 2: dx is off by 2.0e.00"),
+            ("zero1", table, "^plan 0 embedding: rank 2: the tables' gradient is off by 2.0e.00"),
+            ("zero2", words, "^plan 0 embedding: rank 2: what is looked up is off by 2.0e.00"),
+            ("zero3", gather, "^plan 0 parameters: rank 2: what it has is off by"),
+            ("zero1", gather, "^plan 0 parameters: rank 2: what it has is off by"),
             ("zero3", layer, "^plan 0 layer: rank 0: dw is off by .* against one device in float64"),
             ("zero0", sums, "^plan 0 exchange: rank 2: the sum of gradients is off by 1.0e-03 .* had, added up in"),
             ("zero2", sums, "^plan 0 exchange: rank 2: the sum of gradients is off by 1.0e-03"),
             ("zero0", update, "^plan 0 update: rank 2: moment2 is off by .* against AdamW in float64, the limit is 0"),
             ("zero3", late, "^plan 0 update: rank 2: params is off by .* against AdamW in float64"),
             ("zero1", stale, "^plan 0 parameters: rank 1: what it has is off by .* against what the ranks have that"),
-            ("zero3", stale, "^plan 0 parameters: rank 2: what it has is off by"),
+            ("zero3", stale, "^plan 0 parameters: rank 2: what it sends is off by"),
         ):
             with self.subTest(zero=zero, said=said):
                 plan = trained(left_out(), zero, dtype="bf16" if change is stale else "f32", **PLAIN)

@@ -127,24 +127,28 @@ func (c *making) updateWarnings() []string {
 	if slices.ContainsFunc(plans, several) {
 		out = append(out, "one micro-batch of a step is run, and so it is predicted; a plan's price has all of them")
 	}
-	gathers := func(x replay.PlanRun) bool { return x.Job.Zero == "" || x.Job.Zero == costmodel.Zero3 }
-	if slices.ContainsFunc(plans, gathers) {
-		out = append(out, "parameters in no layer are gathered once in a step of zero3, as trainers do, and so it is predicted; a plan's price has it in either pass")
-	}
-	wider, whole := false, false
+	gathers, whole, wider := false, false, ""
 	for i := range plans {
-		if x := c.rec.Header.Numerics[i].Exchange; x != nil {
-			wider = wider || x.DType != plans[i].Job.DType
-			whole = whole || x.Whole() && plans[i].Job.Zero != costmodel.Zero0
+		x, j := c.rec.Header.Numerics[i].Exchange, &plans[i].Job
+		if x == nil {
+			continue
+		}
+		gathers = gathers || j.Zero == "" || j.Zero == costmodel.Zero3
+		whole = whole || x.Whole() && j.Zero != costmodel.Zero0
+		if x.DType != j.DType {
+			wider = fmt.Sprintf("gradients travelled in %s, for the library does not add up %s, and so it is predicted; a plan's price has them in %[2]s", x.DType, j.DType)
 		}
 	}
-	if wider {
-		out = append(out, fmt.Sprintf("gradients travelled in f32, for the library does not add up %s, and are predicted in that", plans[0].Job.DType))
+	if gathers {
+		out = append(out, "parameters in no layer are gathered once in a step of zero3, as trainers do, and so it is predicted; a plan's price has it in either pass")
+	}
+	if wider != "" {
+		out = append(out, wider)
 	}
 	if whole {
 		out = append(out, "gradients were added up by all_reduce where the optimizer is sharded, for the library has no reduce_scatter, and so it is predicted; a plan's price has half of that")
 	}
-	return append(out, "looking tokens up, putting a layer's gradients into one piece and adding those of the loss up are in no prediction")
+	return append(out, "looking tokens up, putting gradients into one piece, adding those of the loss up and converting gradients and parameters for the optimizer are in no prediction")
 }
 
 // packedWarnings are those of plans of batches, of pipelines and of packed documents.

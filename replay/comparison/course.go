@@ -63,7 +63,7 @@ func (c *making) courseOf(plan int) (*course, error) {
 		case x.Tasks != nil:
 			of = c.tasks
 		}
-		k, err := of(x)
+		k, err := of(plan)
 		if err != nil {
 			return nil, err
 		}

@@ -18,13 +18,15 @@ type packed struct {
 }
 
 // sequence is the one part of a plan of one sequence.
-func (c *making) sequence(x *replay.PlanRun) (*part, error) {
+func (c *making) sequence(plan int) (*part, error) {
+	x := &c.rec.Header.Plans[plan]
 	k := &packed{what: c.what(x.Layout, c.rec.Header.Docs)}
 	k.what.Micro = x.Micro
 	if c.updates() {
 		k.what.Update = true
-		of := c.exchanged(x)
-		k.what.NoScatter = of != nil && of.Whole()
+		if of := c.rec.Header.Numerics[plan].Exchange; of != nil {
+			k.what.Reduced = costmodel.Reduction{Whole: of.Whole(), DType: of.DType}
+		}
 	}
 	for r := range c.rec.Header.Ranks {
 		k.ranks = append(k.ranks, r)
@@ -62,16 +64,6 @@ func (c *making) loses() bool { return replay.WithLoss(c.rec.Header.Parts) }
 
 // updates says that whole steps were run.
 func (c *making) updates() bool { return c.rec.Header.Parts == replay.PartsStep }
-
-// exchanged is what was checked of a plan's exchange of gradients, nil where it has none.
-func (c *making) exchanged(x *replay.PlanRun) *replay.ExchangeNumerics {
-	for i := range c.rec.Header.Plans {
-		if &c.rec.Header.Plans[i] == x {
-			return c.rec.Header.Numerics[i].Exchange
-		}
-	}
-	return nil
-}
 
 // losing is a job whose loss, if it was run, has as many tokens at a time as it had then; of a
 // whole step with as many layers and the one micro-batch.

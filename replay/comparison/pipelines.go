@@ -6,7 +6,6 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/pipeline"
 	"github.com/evenkeel/evenkeel/internal/units"
-	"github.com/evenkeel/evenkeel/replay"
 )
 
 // staged is the work of a pipeline's stages on all chunks.
@@ -19,7 +18,8 @@ type staged struct {
 }
 
 // stages is the one part of a pipeline.
-func (c *making) stages(x *replay.PlanRun) (*part, error) {
+func (c *making) stages(plan int) (*part, error) {
+	x := &c.rec.Header.Plans[plan]
 	place, err := c.place(x)
 	if err != nil {
 		return nil, err

@@ -241,7 +241,7 @@ func (w *world) stretches(r *costmodel.Replayed, drift float64, rng *rand.Rand) 
 }
 
 func (w *world) block(s *costmodel.Simulator, h *replay.Header, plan, block int, drift float64, rng *rand.Rand, span func(*replay.Span) error, step func(*replay.Step) error) error {
-	work := costmodel.ReplayWork{Layout: w.layouts[plan], Layers: h.Layers, Micro: w.micro, AttentionOnly: w.attention, Packed: w.docs, Loss: w.loss, Update: w.step, NoScatter: w.step}
+	work := costmodel.ReplayWork{Layout: w.layouts[plan], Layers: h.Layers, Micro: w.micro, AttentionOnly: w.attention, Packed: w.docs, Loss: w.loss, Update: w.step, Reduced: costmodel.Reduction{Whole: w.step}}
 	r, err := s.Replayed(work)
 	if err != nil {
 		return err

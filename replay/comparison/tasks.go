@@ -16,7 +16,8 @@ type tasked struct {
 }
 
 // tasks are the one part of a plan of tasks.
-func (c *making) tasks(x *replay.PlanRun) (*part, error) {
+func (c *making) tasks(plan int) (*part, error) {
+	x := &c.rec.Header.Plans[plan]
 	place, err := c.place(x)
 	if err != nil {
 		return nil, err
