@@ -80,7 +80,7 @@ func (c *calibration) rounds(spaces []Space, s *Schedule, past *Past) *rounds {
 			continue // the backend no longer offers it; the fingerprint stands for times, not for what there is
 		}
 		sp.Share *= pace(s.Families, p)
-		f := family{Space: sp, cost: Cost{p.Launch, units.Seconds(p.PerUnit), p.Prepare}}
+		f := family{Space: sp, cost: Cost{p.Launch, units.Seconds(p.PerUnit), p.Prepare, p.PrepareCalls}}
 		for _, c := range candidates(sp, max(poolSize, len(sp.Shapes)), f.cost, p.Longest, rand.New(rand.NewPCG(c.Seed, uint64(i)))) {
 			f.pool, f.keys = append(f.pool, c.shape), append(f.keys, NewSpot(sp.On, c.shape).Key(""))
 		}
@@ -291,7 +291,7 @@ func piloted(spaces []Space, costs []Cost) []Piloted {
 	for i, sp := range spaces {
 		all[i] = Piloted{
 			On: sp.On, Op: sp.Kind, Variant: sp.variant(),
-			Launch: costs[i].Launch, PerUnit: float64(costs[i].PerUnit), Prepare: costs[i].Prepare,
+			Launch: costs[i].Launch, PerUnit: float64(costs[i].PerUnit), Prepare: costs[i].Prepare, PrepareCalls: costs[i].PrepareCalls,
 		}
 	}
 	return all

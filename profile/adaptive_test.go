@@ -252,3 +252,57 @@ func TestCalibrateSpendsItsPointsOnFastKernels(t *testing.T) {
 		}
 	}
 }
+
+// preparing makes the inputs of a point by calls of the op itself, as a backward pass needs a
+// forward one.
+type preparing struct{ *sim.Backend }
+
+func (b preparing) Discover(ctx context.Context) (*profile.Inventory, error) {
+	return twoKernels{b.Backend}.Discover(ctx)
+}
+
+func (b preparing) Open(ctx context.Context, on, place string) (profile.Executor, error) {
+	x, err := b.Backend.Open(ctx, on, place)
+	return preparingExecutor{x}, err
+}
+
+// prepared is by how many calls.
+const prepared = 1000
+
+type preparingExecutor struct{ profile.Executor }
+
+func (x preparingExecutor) Prepare(ctx context.Context, s op.Shape, seed uint64) error {
+	err := x.Executor.Prepare(ctx, s, seed)
+	if err == nil {
+		_, err = x.Run(ctx, prepared, 1)
+	}
+	return err
+}
+
+// What is prepared in proportion to a call is not taken for as long of small shapes.
+func TestPilotsTellWhatIsPreparedByCalls(t *testing.T) {
+	spec, err := sim.Parse("1xbig")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "x")
+	cfg, _ := inRounds(time.Minute, 0)
+	cfg.Only = []op.Kind{op.KindAttnBwd}
+	j, err := doc.OpenJournal(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	past, _ := profile.NewPast()
+	if err = errors.Join(profile.Calibrate(t.Context(), preparing{sim.New(spec)}, cfg, past, j, silent), j.Close()); err != nil {
+		t.Fatal(err)
+	}
+	families := read(t, path).schedule.Families
+	for _, f := range families {
+		if f.PrepareCalls < prepared/2 || f.PrepareCalls > 2*prepared {
+			t.Errorf("%+v: prepared by %v calls, want about %d", f, f.PrepareCalls, prepared)
+		}
+	}
+	if len(families) == 0 {
+		t.Error("no family was piloted")
+	}
+}

@@ -15,11 +15,13 @@ import (
 )
 
 // Cost is what a pilot found of a space. A call takes about Launch + PerUnit x size, and
-// a visit takes Prepare in addition to its calls.
+// a visit takes Prepare and PrepareCalls further calls in addition to its calls: before a
+// backward pass there is a forward one.
 type Cost struct {
-	Launch  units.Seconds
-	PerUnit units.Seconds // per FLOP of op.Work for compute ops, per byte of op.Volume for the rest
-	Prepare units.Seconds
+	Launch       units.Seconds
+	PerUnit      units.Seconds // per FLOP of op.Work for compute ops, per byte of op.Volume for the rest
+	Prepare      units.Seconds
+	PrepareCalls float64
 }
 
 // call is what a call is expected to take.
@@ -391,7 +393,7 @@ const fillRate = units.BytesPerS(3e9)
 // pointTime is what a point whose call takes so long is expected to cost, all
 // visits together.
 func pointTime(s op.Shape, call units.Seconds, cost Cost, each units.Seconds) units.Seconds {
-	return visitsAPoint * (max(overhead, cost.Prepare) + s.Work().Bytes().Over(fillRate) + max(each, callsAVisit*call))
+	return visitsAPoint * (max(overhead, cost.Prepare+units.Seconds(cost.PrepareCalls)*call) + s.Work().Bytes().Over(fillRate) + max(each, callsAVisit*call))
 }
 
 // LogScale maps u in 0 to 1 to min to max, evenly in the logarithm, rounded to whole

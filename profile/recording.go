@@ -137,7 +137,9 @@ type Piloted struct {
 	Launch  units.Seconds `json:"launch_s"`
 	PerUnit float64       `json:"s_per_unit"` // per FLOP of compute ops, per byte of the rest
 	Prepare units.Seconds `json:"prepare_s"`  // per visit: inputs, warm-up, the journal
-	Longest units.Seconds `json:"longest_s"`  // longest call that a candidate may have
+	// PrepareCalls is how many calls' time a visit takes to prepare besides.
+	PrepareCalls float64       `json:"prepare_calls,omitzero"`
+	Longest      units.Seconds `json:"longest_s"` // longest call that a candidate may have
 }
 
 // Peer is a point of the schedule that is also measured at another place.
