@@ -175,7 +175,8 @@ class Learning(Loss):
     def shapes(self) -> list[tuple[int, ...]]:
         """Of those."""
         n, vocab = self.model.hidden, self.of.vocab
-        return [(n,)] * len(self._norm) + [(n, vocab)] + [(vocab,)] * self._biased
+        norm: list[tuple[int, ...]] = [(n,)] * len(self._norm)
+        return [*norm, (n, vocab), *([(vocab,)] if self._biased else [])]
 
 
 @functools.lru_cache(maxsize=1)
