@@ -258,7 +258,7 @@ func TestCalibrateSpendsItsPointsOnFastKernels(t *testing.T) {
 type preparing struct{ *sim.Backend }
 
 func (b preparing) Discover(ctx context.Context) (*profile.Inventory, error) {
-	return twoKernels{b.Backend}.Discover(ctx)
+	return twoKernels(b).Discover(ctx)
 }
 
 func (b preparing) Open(ctx context.Context, on, place string) (profile.Executor, error) {
