@@ -70,12 +70,9 @@ class Loss:
         [hidden, vocab] and its bias."""
         return []
 
-    def wanted(self, x: Tensor, chunk: int) -> Tensor:
-        """The gradient of x by autograd in float64, on the host."""
-        return self.wants(x, chunk, False)[0]
-
-    def wants(self, x: Tensor, chunk: int, learn: bool) -> list[Tensor]:
-        """That and, if `learn`, those of the weights, as learnt has them."""
+    def wants(self, x: Tensor, chunk: int, learn: bool = False) -> list[Tensor]:
+        """The gradient of x by autograd in float64, on the host, and if `learn` those of the weights, as learnt has
+        them."""
         leaf, head, *norm = (t.detach().cpu().double() for t in (x, self._head, *self._norm))
         bias = self._bias.detach().cpu().double() if self._bias is not None else None
         leaves = [leaf, *(t for t in (*norm, head, bias) if t is not None and learn)]
