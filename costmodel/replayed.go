@@ -346,21 +346,17 @@ func (r *replaying) passes(layers int) []stageOf {
 // one before.
 func (r *replaying) chain(passes []stageOf) {
 	if r.update != nil {
-		r.beginUpdated()
+		r.gathersRest(stageOf{})
+		r.embeds(stageOf{})
 	}
 	for _, g := range passes {
 		if r.update != nil {
 			r.gathered(g)
 		}
 		begin := slices.Min(r.at)
-		r.pass(g)
-		r.book(g)
-		for i := range r.seats {
-			a := &r.run.seats[i]
-			r.at[i], r.ports[i] = a.free, [2]units.Seconds{a.egress, a.ingress}
-		}
+		r.takes(g)
 		if r.update != nil {
-			r.beside(begin)
+			r.beside(begin, r.run.busiest())
 			r.reduced(g)
 		}
 		if r.loses(g) {
@@ -368,7 +364,20 @@ func (r *replaying) chain(passes []stageOf) {
 		}
 	}
 	if r.update != nil {
-		r.endUpdated()
+		end := stageOf{back: true}
+		r.embeds(end)
+		r.reducesRest(end)
+		r.updated(end)
+	}
+}
+
+// takes has the seats take a pass, each when it is done with the one before.
+func (r *replaying) takes(g stageOf) {
+	r.pass(g)
+	r.book(g)
+	for i := range r.seats {
+		a := &r.run.seats[i]
+		r.at[i], r.ports[i] = a.free, [2]units.Seconds{a.egress, a.ingress}
 	}
 }
 

@@ -150,24 +150,45 @@ func (r *replaying) finish() (*Replayed, error) {
 	if r.err != nil {
 		return nil, r.err
 	}
-	last, worst := 0, r.worst
-	for i, a := range r.seats {
-		k, h := &r.out.Ranks[a.rank], share{busy: r.spent[i].busy}
-		sync := h.busy[gradientSync]
-		k.Compute, k.Exposed, k.End = h.computing()-sync, r.spent[i].exposed+r.spent[i].allToAll+sync, r.at[i]
-		k.Skew = max(0, k.End-k.Compute-k.Exposed) // rounding may leave a hair less than nothing
-		if r.at[i] > r.at[last] {
-			last = i
-		}
+	for i := range r.seats {
+		r.sums(&r.out.Ranks[r.seats[i].rank], i)
 	}
 	slices.SortStableFunc(r.out.Tasks, func(a, b ReplayTask) int { return cmp.Compare(a.Rank, b.Rank) })
+	last, worst := r.last(), r.worst
+	whole := r.along(last)
+	r.out.Step = like(r.at[last], whole.total())
+	r.out.Step.Source = worst
+	return r.out, nil
+}
+
+// last is the seat that is done last; of several, as where all wait for new parameters, the
+// one for which the others wait: it computes longest.
+func (r *replaying) last() int {
+	last, least := 0, slices.Max(r.at)*(1-1e-9)
+	var longest units.Seconds
+	for i, at := range r.at {
+		if h := (share{busy: r.spent[i].busy}); at >= least && h.computing()-h.busy[gradientSync] > longest {
+			last, longest = i, h.computing()-h.busy[gradientSync]
+		}
+	}
+	return last
+}
+
+// sums adds what a seat did to its rank's.
+func (r *replaying) sums(k *ReplayedRank, i int) {
+	h := share{busy: r.spent[i].busy}
+	sync := h.busy[gradientSync]
+	k.Compute, k.Exposed, k.End = k.Compute+h.computing()-sync, k.Exposed+r.spent[i].exposed+r.spent[i].allToAll+sync, r.at[i]
+	k.Skew = max(0, k.End-k.Compute-k.Exposed) // rounding may leave a hair less than nothing
+}
+
+// along is what a seat's parts take, law by law.
+func (r *replaying) along(last int) account {
 	var whole account
 	for p, once := range r.partAccounts(last) {
 		if times := r.timesOf(part(p), r.spent[last], &once); part(p) != idle && times > 0 {
 			whole.merge(once, times)
 		}
 	}
-	r.out.Step = like(r.at[last], whole.total())
-	r.out.Step.Source = worst
-	return r.out, nil
+	return whole
 }

@@ -18,6 +18,8 @@ import (
 type updating struct {
 	layers                  int
 	gathers, reduces, atEnd bool // parameters before every pass, gradients behind it, new parameters at the end
+	everyMicro              bool // gradients leave in every micro-batch, and not in the last alone
+	leaves                  bool // they do in the one at hand
 	layerGather, restGather units.Seconds
 	layerReduce, restReduce units.Seconds
 	queue                   []*collecting
@@ -38,7 +40,7 @@ func (r *replaying) updates(layers int) (*updating, error) {
 	if layers != r.job.Model.Layers {
 		return nil, fmt.Errorf("layers: %d: want all %d of the model's in a whole step", layers, r.job.Model.Layers)
 	}
-	u := &updating{layers: layers}
+	u := &updating{layers: layers, leaves: true}
 	if len(r.seats) < 2 {
 		return u, nil
 	}
@@ -47,7 +49,7 @@ func (r *replaying) updates(layers int) (*updating, error) {
 		layer, rest := r.collective(x, node, members, nil)
 		switch {
 		case x.Kind != op.KindAllGather:
-			u.reduces, u.layerReduce, u.restReduce = true, layer, rest
+			u.reduces, u.layerReduce, u.restReduce, u.everyMicro = true, layer, rest, x.When.EachMicroBatch()
 		case x.When == AtTheEnd:
 			u.atEnd, u.layerGather, u.restGather = true, layer, rest
 		default:
@@ -97,13 +99,14 @@ func (u *updating) done(c *collecting) units.Seconds {
 	return c.end
 }
 
-// beside goes on with the queue beside a pass, which began when the first seat did.
-func (r *replaying) beside(begin units.Seconds) {
+// beside goes on with the queue beside a pass, which began when the first seat did and keeps
+// the busiest port at work for so long.
+func (r *replaying) beside(begin, busiest units.Seconds) {
 	u, end := r.update, r.latest()
 	u.advance(begin, 0)
 	taken := 1.0
 	if long := end - u.clock; long > 0 {
-		taken = min(1, float64(r.run.busiest()/long))
+		taken = min(1, float64(busiest/long))
 	}
 	u.advance(end, taken)
 }
@@ -140,17 +143,18 @@ func (r *replaying) embeds(g stageOf) {
 	r.computes(g, EmbedOp, linearForward, func(*seat) units.Seconds { return 0 })
 }
 
-// beginUpdated is what comes before the first layer.
-func (r *replaying) beginUpdated() {
+// gathersRest gathers what is in no layer, and asks for the first one: g is the first layer's
+// pass.
+func (r *replaying) gathersRest(g stageOf) {
 	u := r.update
-	if u.gathers {
-		rest := r.ask(u.restGather)
-		if r.job.OverlapZero {
-			u.waited = r.ask(u.layerGather)
-		}
-		r.await(rest, stageOf{}, ParamWait)
+	if !u.gathers {
+		return
 	}
-	r.embeds(stageOf{})
+	rest := r.ask(u.restGather)
+	if r.job.OverlapZero {
+		u.waited = r.ask(u.layerGather)
+	}
+	r.await(rest, g, ParamWait)
 }
 
 // gathered has the seats wait for the parameters that a pass needs, and ask for the next
@@ -165,7 +169,7 @@ func (r *replaying) gathered(g stageOf) {
 	if u.waited == nil {
 		u.waited = r.ask(u.layerGather)
 	}
-	r.await(u.waited, stageOf{layer: g.layer, back: back}, ParamWait)
+	r.await(u.waited, stageOf{micro: g.micro, layer: g.layer, back: back}, ParamWait)
 	u.waited = nil
 	if more := g.layer > 0 && back || g.layer < u.layers-1 && !back; more && r.job.OverlapZero {
 		u.waited = r.ask(u.layerGather)
@@ -175,7 +179,7 @@ func (r *replaying) gathered(g stageOf) {
 // reduced has a layer's gradients leave behind its backward pass.
 func (r *replaying) reduced(g stageOf) {
 	u := r.update
-	if !u.reduces || !g.back {
+	if !u.reduces || !u.leaves || !g.back {
 		return
 	}
 	if c := r.ask(u.layerReduce); !r.job.OverlapZero {
@@ -183,13 +187,17 @@ func (r *replaying) reduced(g stageOf) {
 	}
 }
 
-// endUpdated is what comes behind the last layer's backward pass.
-func (r *replaying) endUpdated() {
-	u, g := r.update, stageOf{back: true}
-	r.embeds(g)
-	if u.reduces {
+// reducesRest has the gradients of what is in no layer leave, and waits for all: g is the first
+// layer's pass.
+func (r *replaying) reducesRest(g stageOf) {
+	if u := r.update; u.reduces && u.leaves {
 		r.await(r.ask(u.restReduce), g, GradWait)
 	}
+}
+
+// updated is the optimizer, and what is brought to where it is needed behind it.
+func (r *replaying) updated(g stageOf) {
+	u := r.update
 	r.computes(g, OptimizerOp, optimizerPart, func(a *seat) units.Seconds { return r.optimizerTime(a.device, len(r.seats)) })
 	if u.atEnd {
 		r.ask(u.restGather)
