@@ -78,6 +78,8 @@ func publishedCosts() []string {
 type priceList struct {
 	*groupcost.Costs
 	words     string
+	zero      costmodel.ZeRO // of laws, with overlap
+	overlap   bool
 	assumed   bool
 	simulated bool
 	inputs    []doc.Input
@@ -170,7 +172,8 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 		return priceList{}, err
 	}
 	return priceList{
-		Costs: c, words: fmt.Sprintf("%s, %s", o.lawWords(laws, job), job.Zero), assumed: laws.references, simulated: laws.profile.Simulated,
+		Costs: c, words: fmt.Sprintf("%s, %s", o.lawWords(laws, job), job.Zero), zero: job.Zero, overlap: job.OverlapZero,
+		assumed: laws.references, simulated: laws.profile.Simulated,
 		inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks,
 	}, nil
 }
@@ -392,7 +395,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 		return err
 	}
 	d.Schema, d.Tool, d.Created = batch.Schema, tool, now()
-	d.Costs, d.Assumed, d.Simulated, d.Rows = prices.words, prices.assumed, prices.simulated, of.rows
+	d.Costs, d.Zero, d.OverlapZero, d.Assumed, d.Simulated, d.Rows = prices.words, prices.zero, prices.overlap, prices.assumed, prices.simulated, of.rows
 	d.Inputs = append(slices.Clone(prices.inputs), read...)
 	d.Notes = slices.Concat(d.Notes, prices.remarks, batch.NotModelled(p, d.LeftOut))
 	if o.out != "" {

@@ -22,6 +22,11 @@ type Document struct {
 	doc.Header
 	Costs   string `json:"costs"` // where the prices come from, for the user
 	Assumed bool   `json:"assumed,omitzero"`
+	// Zero is what of the model's states is sharded over all ranks but those left out, and
+	// OverlapZero says that it is exchanged beside layers; none of a published cost model, and of
+	// plans from before they held it.
+	Zero        costmodel.ZeRO `json:"zero,omitzero"`
+	OverlapZero bool           `json:"overlap_zero,omitzero"`
 	// Simulated is true if the prices' laws were made on a simulated backend.
 	Simulated bool           `json:"simulated,omitzero"`
 	Lengths   []units.Tokens `json:"lengths_tokens"` // of the sequences
@@ -101,6 +106,11 @@ func (d *Document) Validate() error {
 	}
 	if err := workload.CheckRows(d.Rows, len(d.Lengths)); err != nil {
 		return err
+	}
+	switch d.Zero {
+	case "", costmodel.Zero0, costmodel.Zero1, costmodel.Zero2, costmodel.Zero3:
+	default:
+		return fmt.Errorf("zero: %q: want zero0, zero1, zero2 or zero3", string(d.Zero))
 	}
 	free := *p
 	free.Costs = stated{d}

@@ -162,6 +162,7 @@ func TestADocumentNamesWhatIsWrong(t *testing.T) {
 		"left_out_ranks: they leave 2 nodes: the chosen plan is of 0":  func(d *Document) { nodeMore(d, 0) },
 
 		"gap: 55: step_s over lower_bound_s - 1 is 1":                    func(d *Document) { d.Gap = 55 },
+		"zero: \"zero7\": want zero0":                                    func(d *Document) { d.Zero = "zero7" },
 		"considered[5].strategy: \"ours\": is chosen":                    func(d *Document) { d.Strategy = "other" },
 		"considered: none of them is chosen":                             func(d *Document) { d.Compared = d.Compared[:5] },
 		"considered[5].verdict: considered[4] is chosen already":         func(d *Document) { d.Compared[4].Verdict, d.Compared[4].Strategy = Chosen, "ours" },
