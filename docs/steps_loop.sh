@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Whole training steps from end to end on two unequal ranks of one machine without a GPU:
-# calibrate, plan one sequence by two strategies and several ZeRO stages, run the plans in
-# turns on real torch ranks with embedding, loss, exchange and optimizer, and compare with
-# the prediction.
+# calibrate, plan one sequence by two strategies and several ZeRO stages, and a batch of
+# unequal sequences likewise, run the plans of each in turns on real torch ranks with
+# embedding, loss, exchange and optimizer, and compare with the prediction.
 #
 #   bash docs/steps_loop.sh [time to measure attention and GEMM, default 6m [and the rest, default 3m]]
 #
 # Needs two cores and a Python with torch (docs/torch.sh installs one). LOOP is the folder
-# to write, BIN the binary, SEQ the sequence, BLOCKS the passes over the plans, DEVICES the
-# two device types if not those that this script would take. A quiet machine is needed.
+# to write, BIN the binary, SEQ the one sequence, BLOCKS the passes over the plans, DEVICES
+# the two device types if not those that this script would take. A quiet machine is needed.
 set -euo pipefail
 BUDGET=${1:-${BUDGET:-6m}} REST=${2:-${REST:-3m}} LOOP=${LOOP:-results/evidence/steps_loop} BIN=${BIN:-bin/evenkeel}
 SEQ=${SEQ:-1k} BLOCKS=${BLOCKS:-10}
@@ -55,21 +55,46 @@ say "replay: all plans in turns, $BLOCKS blocks"
 say "check: prediction and measurement of all, and where they differ"
 judge loop --timeline "$LOOP/timeline.json"
 
-gzip -9 -f "$LOOP/loop.trace.jsonl"
+printf '%s\n' 1024 256 256 128 128 64 64 > "$LOOP/lengths.txt"
+batches=()
+batch() { # name, then what solve is told
+  local name=batch-$1
+  shift
+  "$BIN" solve --profile "$profile" --cluster "$cluster" --model "$LOOP/config.json" --lengths "$LOOP/lengths.txt" \
+    -o "$LOOP/$name.plan.json" "$@" > "$LOOP/$name.plan.txt"
+  batches+=("$LOOP/$name.plan.json")
+}
+say "solve: seven sequences, 1024 to 64 tokens long"
+for zero in zero0 zero1 zero3; do
+  batch "evenkeel-$zero" --take evenkeel --zero "$zero"
+done
+batch evenkeel-zero0-behind --take evenkeel --zero zero0 --overlap-zero=false
+batch static-zero3 --take static --zero zero3
+cat "$LOOP/batch-evenkeel-zero3.plan.txt"
+
+say "replay: the plans of the batch in turns, $BLOCKS blocks"
+"$BIN" replay "${batches[@]}" --model "$LOOP/config.json" --parts step --repeats "$BLOCKS" -o "$LOOP/batch.trace.jsonl"
+
+say "check: the same of these"
+judge batch
+
+gzip -9 -f "$LOOP"/{loop,batch}.trace.jsonl
 cat > "$LOOP/README.md" <<TEXT
 # Whole training steps on two unequal ranks of one machine
 
 Made by \`bash docs/steps_loop.sh $BUDGET $REST\` ($(machine)).
 The ranks are \`$fast\` and \`$slow\`: unequal by what each may use of a core or of
 the cores, nothing is delayed or repeated. A step is the embedding, all layers of the model
-in \`config.json\` on $SEQ tokens, the loss, the exchange of gradients and parameters by the
-plan's ZeRO stage, and AdamW. gloo here has no reduce_scatter: all_reduce stands in.
+in \`config.json\` on one sequence of $SEQ tokens, or on the batch in \`lengths.txt\`, the loss,
+the exchange of gradients and parameters by the plan's ZeRO stage, and AdamW. gloo here has no
+reduce_scatter: all_reduce stands in.
 
 | file | what |
 | --- | --- |
 | \`compute\`, \`rest\`, \`profile.json\`, \`fit.txt\`, \`check.txt\` | the calibrations ($BUDGET of attention and GEMM, $REST of the rest): recordings, the profile of both, report, errors on points set aside |
-| \`*.plan.json\`, \`*.plan.txt\` | the searched layout with parameters whole (zero0, also with the exchange behind the layers), with the optimizer sharded (zero1) and with all sharded (zero3), and equal shares in a ring |
+| \`*.plan.json\`, \`*.plan.txt\` | the searched layout with parameters whole (zero0, also with the exchange behind the layers), with the optimizer sharded (zero1) and with all sharded (zero3), and equal shares in a ring; of the batch the same, and groups of one size |
 | \`loop.trace.jsonl.gz\`, \`loop.check.txt\`, \`timeline.json\` | all run in turns, $BLOCKS blocks; prediction and measurement; one block of the first plan, predicted and recorded, for Perfetto |
+| \`batch.trace.jsonl.gz\`, \`batch.check.txt\` | the same of the batch's plans |
 
 To check the trace again: \`gunzip -k loop.trace.jsonl.gz\`, then
 \`evenkeel check loop.trace.jsonl --profile profile.json\`.

@@ -39,6 +39,8 @@ type partPlan struct {
 	Job    partJob           `json:"job"`
 	Ranks  []partRank        `json:"ranks"`
 	Groups []costmodel.Group `json:"groups,omitempty"`
+	// LeftOut is of a head: see batch.Document.
+	LeftOut []int `json:"left_out_ranks,omitempty"`
 	costmodel.Schedule
 }
 
@@ -48,6 +50,9 @@ type partJob struct {
 	SeqLen      units.Tokens        `json:"seq_len_tokens,omitzero"`
 	Recompute   costmodel.Recompute `json:"recompute,omitzero"`
 	RingBuffers int                 `json:"ring_buffers,omitzero"`
+	// Zero and OverlapZero are of a head.
+	Zero        costmodel.ZeRO `json:"zero,omitzero"`
+	OverlapZero bool           `json:"overlap_zero,omitzero"`
 }
 
 type partRank struct {
@@ -78,6 +83,7 @@ func (p *Plan) readBatch(data []byte, of *Trained) error {
 		return &NoModelError{Path: p.Path, Schema: d.Schema}
 	}
 	p.from(d.Header, d.Strategy, d.Simulated, of)
+	p.Job.Zero, p.Job.OverlapZero, p.leftOut = d.Zero, d.OverlapZero, d.LeftOut
 	err := p.devices(&d)
 	if err == nil {
 		err = p.trains(d.Lengths)
@@ -88,7 +94,10 @@ func (p *Plan) readBatch(data []byte, of *Trained) error {
 	if err != nil {
 		return fmt.Errorf("%s: %w", p.Path, err)
 	}
-	head := partPlan{Schema: d.Schema, Job: partJob{Model: p.Job.Model, DType: p.Job.DType}, Ranks: p.bare()}
+	head := partPlan{
+		Schema: d.Schema, Ranks: p.bare(), LeftOut: p.leftOut,
+		Job: partJob{Model: p.Job.Model, DType: p.Job.DType, Zero: p.Job.Zero, OverlapZero: p.Job.OverlapZero},
+	}
 	p.raw, err = json.Marshal(head)
 	return err
 }

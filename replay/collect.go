@@ -74,7 +74,10 @@ func (c *Config) micro() int {
 // run is the plan as the header has it.
 func (p *Plan) run() PlanRun {
 	if p.Batch() {
-		return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Batch: true, Micro: len(p.micro), Model: &p.Job.Model, DType: p.Job.DType, Groups: p.groups()}
+		return PlanRun{
+			Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Batch: true, Micro: len(p.micro), Model: &p.Job.Model, DType: p.Job.DType,
+			Zero: p.Job.Zero, OverlapZero: p.Job.OverlapZero, LeftOut: p.leftOut, Groups: p.groups(),
+		}
 	}
 	if p.stages != nil {
 		return PlanRun{Path: p.Path, SHA256: p.SHA256, Strategy: p.Strategy, Micro: len(p.stages.Chunks), Model: &p.Job.Model, DType: p.Job.DType, Pipeline: p.stages}

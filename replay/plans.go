@@ -20,15 +20,17 @@ import (
 
 // Plan is a plan document as it was read, to be handed to the ranks as it is. Of
 // a plan of batches or of a pipeline, solver.Plan has the ranks' devices and the model
-// and precision of the job alone; of a plan of tasks not the model.
+// and precision of the job alone, of batches its ZeRO stage too; of a plan of tasks not the
+// model.
 type Plan struct {
 	solver.Plan
-	Path   string
-	SHA256 string
-	raw    jsontext.Value
-	micro  [][]part     // of a plan of batches
-	stages *PipelineRun // of a plan of a pipeline
-	tasks  *TasksRun    // of a plan of tasks
+	Path    string
+	SHA256  string
+	raw     jsontext.Value
+	micro   [][]part     // of a plan of batches
+	leftOut []int        // ranks that a plan of batches trains without
+	stages  *PipelineRun // of a plan of a pipeline
+	tasks   *TasksRun    // of a plan of tasks
 }
 
 // Batch says that it is a plan of batches.
@@ -175,17 +177,18 @@ func (p *Plan) runnable(parts string, docs []units.Tokens) error {
 	if p.Job.DType == op.FP8 {
 		return fmt.Errorf("%s: job.dtype: %q: replay computes in f32, bf16 and f16; plan with --dtype bf16", p.Path, p.Job.DType)
 	}
-	if parts == PartsStep && (p.Several() || p.TwoBatch || p.Tasks()) {
+	if parts == PartsStep && (p.stages != nil || p.TwoBatch || p.Tasks()) {
 		left, of := PartsLoss, "a pipeline"
 		switch {
 		case p.Tasks():
 			left, of = PartsLayer, "tasks"
-		case p.Batch():
-			of = "a batch"
 		case p.TwoBatch:
 			left, of = PartsLayer, "micro-batches in twos (two_batch_overlap)"
 		}
-		return optionError("parts", parts, fmt.Sprintf("%s, for whole steps are run of one micro-batch of one sequence, and %s is of %s", left, p.Path, of))
+		return optionError("parts", parts, fmt.Sprintf("%s, for whole steps are run of batches and of one micro-batch of one sequence, and %s is of %s", left, p.Path, of))
+	}
+	if parts == PartsStep && p.Batch() && p.Job.Zero == "" {
+		return optionError("parts", parts, fmt.Sprintf("%s, for %s does not say what is sharded (zero): it is from before plans of batches did, or of a published cost model; plan again with fitted laws", PartsLoss, p.Path))
 	}
 	if parts == PartsLoss && (p.TwoBatch || p.Tasks()) {
 		return optionError("parts", parts, fmt.Sprintf("%s, for of tasks and of plans with two_batch_overlap, such as %s, layers alone are run", PartsLayer, p.Path))

@@ -47,8 +47,8 @@ const (
 )
 
 // What is run: whole layers, these and the loss of every micro-batch or chunk behind them, whole
-// training steps of one micro-batch with embedding, exchange of gradients and parameters and
-// optimizer, or of layers the attention alone.
+// training steps of batches or of one micro-batch of a sequence, with embedding, exchange of
+// gradients and parameters and optimizer, or of layers the attention alone.
 const (
 	PartsLayer     = "layer"
 	PartsLoss      = "loss"
@@ -75,6 +75,12 @@ type PlanRun struct {
 	Micro int              `json:"micro_batches,omitzero"`
 	Model *costmodel.Model `json:"model,omitempty"`
 	DType op.DType         `json:"dtype,omitzero"`
+	// Zero is what a plan of batches shards over all ranks but LeftOut, which hold nothing of
+	// the model, and OverlapZero whether that is exchanged beside layers; of other plans, and
+	// where the plan did not say, none.
+	Zero        costmodel.ZeRO `json:"zero,omitzero"`
+	OverlapZero bool           `json:"overlap_zero,omitzero"`
+	LeftOut     []int          `json:"left_out_ranks,omitempty"`
 	// Groups are the groups at work, by micro-batch. Traces from before they were
 	// recorded have none.
 	Groups [][]GroupRun `json:"groups,omitempty"`
@@ -82,6 +88,18 @@ type PlanRun struct {
 	Pipeline *PipelineRun `json:"pipeline,omitempty"`
 	// Tasks are the modules of several tasks, and what of them runs where; nil of other plans.
 	Tasks *TasksRun `json:"tasks,omitempty"`
+}
+
+// Stage is what of the model's states the plan shards, and in which precision it computes.
+func (p *PlanRun) Stage() (costmodel.ZeRO, op.DType) {
+	zero, dtype := p.Job.Zero, p.Job.DType
+	if p.Batch {
+		zero, dtype = p.Zero, p.DType
+	}
+	if zero == "" {
+		zero = costmodel.Zero3
+	}
+	return zero, dtype
 }
 
 // Of are the model's layers that a step of the plan runs; of plans of other kinds than a
@@ -243,7 +261,7 @@ const (
 	Loss      SpanOp = "loss"       // behind the last layer: forward and backward
 	GradWait  SpanOp = "grad_wait"  // at the end: until the gradients of weights, of tasks of a run's, are added up
 	Optimizer SpanOp = "optimizer"  // of a whole step
-	Meet      SpanOp = "meet"       // of a plan of batches, after each micro-batch: until all ranks are done with it
+	Meet      SpanOp = "meet"       // of a plan of batches, after each micro-batch, of whole steps but the last: until all ranks are done with it
 )
 
 // spanOps lists the ops in that order.

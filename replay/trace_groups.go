@@ -53,6 +53,9 @@ func (p *PlanRun) validGroups(ranks int) error {
 	}
 	for i, side := range p.Groups {
 		in := make([]bool, ranks)
+		for _, r := range p.LeftOut {
+			in[r] = true
+		}
 		for j := range side {
 			if err := side[j].validate(in, p.Model.QHeads); err != nil {
 				return fmt.Errorf("groups[%d][%d].%w", i, j, err)
@@ -62,14 +65,14 @@ func (p *PlanRun) validGroups(ranks int) error {
 	return nil
 }
 
-// validate checks a group; in says which ranks are in another one.
+// validate checks a group; in says which ranks are in another one, or in none.
 func (g *GroupRun) validate(in []bool, qHeads int) error {
 	if len(g.Ranks) == 0 || len(g.Docs) == 0 {
 		return fmt.Errorf("ranks, docs_tokens: %d and %d of them: a group has ranks and sequences", len(g.Ranks), len(g.Docs))
 	}
 	for i, r := range g.Ranks {
 		if r < 0 || r >= len(in) || in[r] || i > 0 && r < g.Ranks[i-1] {
-			return fmt.Errorf("ranks[%d]: %d: want rising ranks from 0 to %d, none in two groups", i, r, len(in)-1)
+			return fmt.Errorf("ranks[%d]: %d: want rising ranks from 0 to %d, none in two groups or left out", i, r, len(in)-1)
 		}
 		in[r] = true
 	}

@@ -67,8 +67,11 @@ func (h *Header) validLists() error {
 		if WithLoss(h.Parts) && h.Plans[i].Layout.TwoBatch {
 			return fmt.Errorf("parts: %q: the micro-batches of plan %d go in twos, of which layers alone are run: want %s", h.Parts, i, PartsLayer)
 		}
-		if x := &h.Plans[i]; h.Parts == PartsStep && (x.Batch || x.Pipeline != nil || x.Micro != 0) {
-			return fmt.Errorf("parts: %q: plan %d is not one micro-batch of one sequence, of which alone whole steps are run: want %s or %s", h.Parts, i, PartsLoss, PartsLayer)
+		if x := &h.Plans[i]; h.Parts == PartsStep && (x.Pipeline != nil || x.Micro != 0 && !x.Batch) {
+			return fmt.Errorf("parts: %q: plan %d is neither a batch nor one micro-batch of one sequence, of which alone whole steps are run: want %s or %s", h.Parts, i, PartsLoss, PartsLayer)
+		}
+		if x := &h.Plans[i]; h.Parts == PartsStep && x.Batch && (x.Zero == "" || x.Groups == nil) {
+			return fmt.Errorf("plans[%d].zero, groups: %q, %d: missing: a whole step of a batch is exchanged by a ZeRO stage, and trained in groups", i, string(x.Zero), len(x.Groups))
 		}
 		if h.Parts == PartsAttention && h.Plans[i].Pipeline != nil {
 			return fmt.Errorf("parts: %q: plan %d is a pipeline, whose stages send each other the results of whole layers: want %s", h.Parts, i, PartsLayer)
@@ -109,6 +112,9 @@ func (p *PlanRun) validate(ranks int) error {
 	if p.Model != nil || p.DType != "" || p.Groups != nil {
 		return fmt.Errorf("model, dtype, groups: only of a plan of batches or a pipeline, and batch is false")
 	}
+	if p.Zero != "" || p.OverlapZero || p.LeftOut != nil {
+		return fmt.Errorf("zero, overlap_zero, left_out_ranks: only of a plan of batches, and batch is false")
+	}
 	if p.Micro != 0 && p.Micro != 2 {
 		return fmt.Errorf("micro_batches: %d: want 2 where micro-batches go in twos, or none, of a plan of one sequence", p.Micro)
 	}
@@ -141,7 +147,23 @@ func (p *PlanRun) validSeveral(ranks int) error {
 		return fmt.Errorf("model.%w", err)
 	}
 	if p.Pipeline != nil {
+		if p.Zero != "" || p.OverlapZero || p.LeftOut != nil {
+			return fmt.Errorf("zero, overlap_zero, left_out_ranks: only of a plan of batches, and this is of a pipeline")
+		}
 		return p.validPipeline(ranks)
+	}
+	switch p.Zero {
+	case "", costmodel.Zero0, costmodel.Zero1, costmodel.Zero2, costmodel.Zero3:
+	default:
+		return fmt.Errorf("zero: %q: want zero0, zero1, zero2 or zero3", string(p.Zero))
+	}
+	for i, r := range p.LeftOut {
+		if r < 0 || r >= ranks || i > 0 && r <= p.LeftOut[i-1] {
+			return fmt.Errorf("left_out_ranks[%d]: %d: want ranks from 0 to %d that rise", i, r, ranks-1)
+		}
+	}
+	if len(p.LeftOut) == ranks {
+		return fmt.Errorf("left_out_ranks: all %d: want some that train", ranks)
 	}
 	return p.validGroups(ranks)
 }
@@ -216,9 +238,13 @@ func (h *Header) validUpdate(plan int) error {
 		}
 		return nil
 	}
+	zero, _ := of.Stage()
 	model, ranks := of.Job.Model, 0
 	for _, g := range of.Layout.Groups {
 		ranks += len(g)
+	}
+	if of.Batch {
+		model, ranks = *of.Model, len(h.Ranks)-len(of.LeftOut)
 	}
 	model.Layers = h.Layers
 	switch x := n.Exchange; {
@@ -227,7 +253,7 @@ func (h *Header) validUpdate(plan int) error {
 	case x == nil:
 	case ranks == 1:
 		return fmt.Errorf("exchange: there is one: want none where one rank is at work")
-	case x.Kind != op.KindAllReduce && (x.Kind != op.KindReduceScatter || of.Job.Zero == costmodel.Zero0):
+	case x.Kind != op.KindAllReduce && (x.Kind != op.KindReduceScatter || zero == costmodel.Zero0):
 		return fmt.Errorf("exchange.kind: %q: want %s, or %s where the optimizer is sharded", x.Kind, op.KindAllReduce, op.KindReduceScatter)
 	}
 	if n.Update == nil {
@@ -365,6 +391,10 @@ func (h *Header) validSpan(s *Span) error {
 		return fmt.Errorf("op: %q: gradients are added up of tasks and whole steps alone, and the plan is of neither", s.Op)
 	case s.Op == Meet && !of.Batch:
 		return fmt.Errorf("op: %q: ranks meet after micro-batches, and batch is false", s.Op)
+	case s.Op == Meet && h.Parts == PartsStep && s.MB == of.Micro-1:
+		return fmt.Errorf("op: %q: after micro-batch %d, the last: in whole steps the optimizer comes behind it", s.Op, s.MB)
+	case s.Op == Optimizer && of.Batch && s.MB != of.Micro-1:
+		return fmt.Errorf("op: %q: of micro-batch %d: want it behind the last, %d", s.Op, s.MB, of.Micro-1)
 	case s.T0NS < 0 || s.T0NS > maxNS:
 		return fmt.Errorf("t0_ns: %d: want 0 to %d", s.T0NS, maxNS)
 	}

@@ -185,9 +185,9 @@ func traceParts(p *printer, r *comparison.Report) {
 	p.para("", "skew is waiting for ranks that were not done, as far as what they were measured to compute explains it; the rest of waiting is communication")
 }
 
-// traceBatches says whether plans of batches are among a report's.
+// traceBatches says whether plans are among a report's whose ranks meet after every micro-batch.
 func traceBatches(r *comparison.Report) bool {
-	return slices.ContainsFunc(r.Plans, func(x comparison.Plan) bool { return x.Batch })
+	return r.Parts != replay.PartsStep && slices.ContainsFunc(r.Plans, func(x comparison.Plan) bool { return x.Batch })
 }
 
 // mostLongest is how many micro-batches have their longest rank listed.

@@ -71,10 +71,12 @@ last layer: norm, projection to the vocabulary and cross-entropy, whose gradient
 backward pass begins with. The embedding, the traffic of ZeRO and the optimizer are not
 run; nor, but of tasks, the exchange of gradients.
 
-With --parts step these are run too, of one micro-batch of plans of one sequence: all layers
-of the model, gradients and parameters exchanged by the plan's ZeRO stage, AdamW. Sums of
-gradients and the update are checked as well. Every plan has weights and a state of its own,
-and under zero2 and zero3 each rank has the memory of zero1, with the traffic of its stage.
+With --parts step these are run too, of plans of batches and of one micro-batch of plans of
+one sequence: all layers of the model, gradients and parameters exchanged by the plan's ZeRO
+stage, AdamW. A batch's gradients are added up over its micro-batches and go between all ranks
+that are not left out. Sums of gradients and the update are checked as well. Every plan has
+weights and a state of its own, and under zero2 and zero3 each rank has the memory of zero1,
+with the traffic of its stage.
 
 One host's ranks are started here, each with its own cores or GPU. Under
 torchrun, Slurm or another launcher start one task a rank, all with the same
@@ -87,7 +89,7 @@ and no trace is written.`,
   evenkeel replay a.plan.json b.plan.json --repeats 20 -o ab.trace.jsonl
   evenkeel replay a.plan.json --parts attention --docs 3k,1k,4k
   evenkeel replay a.plan.json --parts step
-  evenkeel replay a.batch.json --model config.json
+  evenkeel replay a.batch.json --model config.json --parts step
   evenkeel replay a.pipeline.json b.pipeline.json --model config.json
   evenkeel replay a.tasks.plan.json`,
 		Args: args(cobra.MinimumNArgs(1), "plans"),
@@ -107,7 +109,7 @@ and no trace is written.`,
 	f.StringVar(&o.dtype, "dtype", "", "f32, bf16 or f16, of plans of batches and pipelines (default: f32 on processors, bf16 on GPUs)")
 	f.StringVar(&o.parts, "parts", replay.PartsLayer, "layer; loss, which is layers and the loss behind them; step, which is whole training steps; or attention alone")
 	f.StringVar(&o.lossChunk, "loss-chunk", "", "tokens whose logits exist at a time, with --parts loss or step (default: as many as the plans say, or 1k)")
-	f.IntVar(&o.layers, "layers", 1, "layers of a step; of pipelines, and of plans beside them, and with --parts step, all that the model has; of tasks all")
+	f.IntVar(&o.layers, "layers", 0, "layers of a step (default 1; of pipelines, and of plans beside them, and with --parts step, all that the model has; of tasks all)")
 	f.IntVar(&o.repeats, "repeats", 10, "blocks to record: passes over all plans")
 	f.IntVar(&o.warmup, "warmup", 2, "blocks before them, which are not recorded")
 	f.Uint64Var(&o.seed, "seed", 1, "of the inputs and of the order of plans")

@@ -247,6 +247,7 @@ func TestReplayRefusesWrongPlansOfBatches(t *testing.T) {
 		{[]string{plan, "--model", model, "--dtype", "i9"}, exitUsage, "--dtype i9: want f32"},
 		{[]string{plan, "--model", model, "--dtype", "fp8"}, exitUsage, "--dtype fp8: want f32"},
 		{[]string{plan, "--model", model, "--docs", "100,101"}, exitUsage, "--docs 100,101: want none, for "},
+		{[]string{plan, "--model", model, "--parts", "step"}, exitUsage, "x.batch.json does not say what is sharded (zero)"},
 		{[]string{plans[0], "--model", model}, exitUsage, "all of these have models of their own"},
 		{[]string{plan, "--model", filepath.Join(dir, "none.json")}, exitFailed, "none.json"},
 	} {

@@ -114,7 +114,7 @@ func (c *making) path(plan int, r *run) (predicted, measured account, critical [
 // that neither computes nor waits keeps others waiting just as well; what is behind a
 // wait for another stage, to the pass that it was for. Once a rank of tasks waits for
 // gradients nobody waits for it. Of a plan of batches a part knows of one micro-batch.
-func busy(laps []lap, groups int, batch, updates bool) map[costmodel.ReplayKey]units.Seconds {
+func busy(laps []lap, rings func(rank, micro int) int, batch, updates bool) map[costmodel.ReplayKey]units.Seconds {
 	all := map[costmodel.ReplayKey]units.Seconds{}
 	for rank := range laps {
 		var at units.Seconds
@@ -138,7 +138,7 @@ func busy(laps []lap, groups int, batch, updates bool) map[costmodel.ReplayKey]u
 			gap := max(0, s.start-at)
 			if at = max(at, s.start+s.took); s.waits() {
 				all[now] += gap
-				now = afterWait(s.ReplayKey, now, groups)
+				now = afterWait(s.ReplayKey, now, rings(rank, s.Micro))
 				continue
 			}
 			now = stretch(s.ReplayKey)
@@ -184,7 +184,7 @@ func (c *making) skewOf(plan int, r *run, micro, rank int) (units.Seconds, error
 	if k == nil {
 		return 0, nil
 	}
-	took := busy(laps, k.rings(), c.courses[plan].batch, c.updates())
+	took := busy(laps, k.rings, c.courses[plan].batch, c.updates())
 	what, err := k.supposing(func(key costmodel.ReplayKey) units.Seconds {
 		if len(laps[key.Rank].spans) == 0 {
 			return -1

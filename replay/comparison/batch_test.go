@@ -126,6 +126,7 @@ func (p *party) block(c *making, block int, span func(*replay.Span) error, step 
 	}
 	ns := func(t units.Seconds) int64 { return int64(math.Round(float64(t) * 1e9)) }
 	var begin units.Seconds
+	ends := make([]units.Seconds, len(c.rec.Header.Ranks)) // of a whole step
 	for m := range x.micro {
 		played := map[*part]*costmodel.Replayed{}
 		var length units.Seconds
@@ -133,12 +134,19 @@ func (p *party) block(c *making, block int, span func(*replay.Span) error, step 
 			if k == nil || played[k] != nil {
 				continue
 			}
-			if played[k], err = k.supposing(p.took(k.predicted, m)); err != nil {
+			if played[k], err = k.supposing(p.took(k.predicted, m, x.batch)); err != nil {
 				return err
 			}
 			length = max(length, played[k].Step.Mid)
+			for r, of := range played[k].Ranks {
+				ends[r] = max(ends[r], of.End)
+			}
 			for _, s := range played[k].Tasks {
-				line := &replay.Span{Block: block, MB: m, Rank: s.Rank, Layer: s.Layer, Dir: replay.Dir(s.Dir), Again: s.Again, Step: s.Step, Op: replay.SpanOp(s.Op), T0NS: ns(begin + s.Start), DurNS: ns(s.Start+s.Time) - ns(s.Start)}
+				mb := m
+				if !x.batch {
+					mb = s.Micro
+				}
+				line := &replay.Span{Block: block, MB: mb, Rank: s.Rank, Layer: s.Layer, Dir: replay.Dir(s.Dir), Again: s.Again, Step: s.Step, Op: replay.SpanOp(s.Op), T0NS: ns(begin + s.Start), DurNS: ns(s.Start+s.Time) - ns(s.Start)}
 				if line.Op == replay.A2AIn || line.Op == replay.A2AOut {
 					line.Out = 1
 				}
@@ -152,7 +160,7 @@ func (p *party) block(c *making, block int, span func(*replay.Span) error, step 
 			if k != nil {
 				end = played[k].Ranks[r].End
 			}
-			if p.lost {
+			if p.lost || !x.batch { // else it is one of the stretches
 				continue
 			}
 			if err := span(&replay.Span{Block: block, MB: m, Rank: r, Dir: replay.Backward, Op: replay.Meet, T0NS: ns(begin + end), DurNS: ns(length + p.late - end)}); err != nil {
@@ -162,15 +170,19 @@ func (p *party) block(c *making, block int, span func(*replay.Span) error, step 
 		begin += length + p.late
 	}
 	for r := range c.rec.Header.Ranks {
-		if err := step(&replay.Step{Block: block, Rank: r, DurNS: ns(begin)}); err != nil {
+		end := begin
+		if !x.batch {
+			end = ends[r]
+		}
+		if err := step(&replay.Step{Block: block, Rank: r, DurNS: ns(end)}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// took is how long ranks compute in a micro-batch.
-func (p *party) took(r *costmodel.Replayed, micro int) func(costmodel.ReplayKey) units.Seconds {
+// took is how long ranks compute in a micro-batch, or else in a whole step.
+func (p *party) took(r *costmodel.Replayed, micro int, one bool) func(costmodel.ReplayKey) units.Seconds {
 	all := map[costmodel.ReplayKey]units.Seconds{}
 	for _, k := range r.Tasks {
 		if !k.Op.Waits() {
@@ -180,7 +192,9 @@ func (p *party) took(r *costmodel.Replayed, micro int) func(costmodel.ReplayKey)
 	return func(k costmodel.ReplayKey) units.Seconds {
 		t := all[k]
 		if p.slower != nil {
-			k.Micro = micro
+			if one {
+				k.Micro = micro
+			}
 			t *= units.Seconds(p.slower(k))
 		}
 		return t

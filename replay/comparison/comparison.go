@@ -123,24 +123,25 @@ func (c *making) tasksWarnings() []string {
 // updateWarnings are those of whole steps.
 func (c *making) updateWarnings() []string {
 	var out []string
-	plans, several := c.rec.Header.Plans, func(x replay.PlanRun) bool { return x.Job.Accumulate > 1 }
+	plans, several := c.rec.Header.Plans, func(x replay.PlanRun) bool { return x.Job.Accumulate > 1 } // none of a batch
 	if slices.ContainsFunc(plans, several) {
 		out = append(out, "one micro-batch of a step is run, and so it is predicted; a plan's price has all of them")
 	}
 	gathers, whole, wider := false, false, ""
 	for i := range plans {
-		x, j := c.rec.Header.Numerics[i].Exchange, &plans[i].Job
+		x := c.rec.Header.Numerics[i].Exchange
 		if x == nil {
 			continue
 		}
-		gathers = gathers || j.Zero == "" || j.Zero == costmodel.Zero3
-		whole = whole || x.Whole() && j.Zero != costmodel.Zero0
-		if x.DType != j.DType {
-			wider = fmt.Sprintf("gradients travelled in %s, for the library does not add up %s, and so it is predicted; a plan's price has them in %[2]s", x.DType, j.DType)
+		zero, dtype := plans[i].Stage()
+		gathers = gathers || zero == costmodel.Zero3
+		whole = whole || x.Whole() && zero != costmodel.Zero0
+		if x.DType != dtype {
+			wider = fmt.Sprintf("gradients travelled in %s, for the library does not add up %s, and so it is predicted; a plan's price has them in %[2]s", x.DType, dtype)
 		}
 	}
 	if gathers {
-		out = append(out, "parameters in no layer are gathered once in a step of zero3, as trainers do, and so it is predicted; a plan's price has it in either pass")
+		out = append(out, "parameters in no layer are gathered once in a micro-batch of zero3, as trainers do, and so it is predicted; a plan's price has it in either pass")
 	}
 	if wider != "" {
 		out = append(out, wider)

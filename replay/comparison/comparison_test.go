@@ -284,13 +284,16 @@ func TestAllToAllOfOneIsCopying(t *testing.T) {
 	if got := l.account(0.2); got != want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	took := busy([]lap{l}, 1, false, false)
+	took := busy([]lap{l}, rings(1), false, false)
 	for o, want := range map[costmodel.ReplayOp]units.Seconds{costmodel.LinearIn: 3, costmodel.AttentionOp: 3.25, costmodel.LinearOut: 3.25} {
 		if got := took[costmodel.ReplayKey{Dir: costmodel.ForwardPass, Op: o}]; got != want {
 			t.Errorf("%s is busy for %v, want %v", o, got, want)
 		}
 	}
 }
+
+// rings is of groups that all have rings of so many.
+func rings(n int) func(rank, micro int) int { return func(int, int) int { return n } }
 
 // TestRestBelongsToItsStep: a rank that rests where every pair of a step is
 // masked does so in that step.
@@ -300,7 +303,7 @@ func TestRestBelongsToItsStep(t *testing.T) {
 	}
 	attention := costmodel.ReplayKey{Dir: costmodel.ForwardPass, Op: costmodel.AttentionOp}
 	l := lap{took: 20, spans: []span{wait(0, 0), {ReplayKey: attention, start: 1, took: 2}, wait(1, 3), wait(2, 9)}}
-	took := busy([]lap{l}, 2, false, false)
+	took := busy([]lap{l}, rings(2), false, false)
 	masked := attention
 	masked.Step = 1
 	if took[attention] != 2 || took[masked] != 15 { // 5 until the last wait and 10 after it

@@ -5,12 +5,14 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/replay"
 )
 
 // course is a plan as it is predicted: micro-batches one after the other, in each
 // of which groups of ranks run side by side. A plan of one sequence is one
 // micro-batch of one group here, even if its step has two, which may overlap, and
-// so is a pipeline, whose chunks do, and so are tasks.
+// so is a pipeline, whose chunks do, and so are tasks, and whole steps of a batch, whose
+// gradients and parameters go between groups.
 type course struct {
 	micro   []micro
 	batch   bool // ranks meet after each micro-batch
@@ -37,8 +39,10 @@ type work interface {
 	// supposing predicts it, in ranks of the run, where ranks compute for as long as took
 	// says; by the laws where that is negative, or took is nil.
 	supposing(took func(costmodel.ReplayKey) units.Seconds) (*costmodel.Replayed, error)
-	members() []int       // ranks of the run that take part, rising
-	rings() int           // groups among which keys and values go round
+	members() []int // ranks of the run that take part, rising
+	// rings is the number of groups among which keys and values of a rank go round in a
+	// micro-batch.
+	rings(rank, micro int) int
 	flops() map[int]int64 // those of the attention of every rank that takes part, all layers
 }
 
@@ -54,10 +58,15 @@ func newPart(w work) (*part, error) {
 // courseOf predicts a plan.
 func (c *making) courseOf(plan int) (*course, error) {
 	x := &c.rec.Header.Plans[plan]
-	p := &course{batch: x.Batch}
-	if !x.Batch {
+	p := &course{batch: meets(c.rec.Header, plan)}
+	if x.Batch && x.Groups == nil {
+		return nil, fmt.Errorf("groups: missing: the trace is from before it held them; make it again: evenkeel replay")
+	}
+	if !p.batch {
 		of := c.sequence
 		switch {
+		case x.Batch:
+			of = c.updatedBatch
 		case x.Pipeline != nil:
 			of = c.stages
 		case x.Tasks != nil:
@@ -69,9 +78,6 @@ func (c *making) courseOf(plan int) (*course, error) {
 		}
 		p.add(len(c.rec.Header.Ranks), []*part{k})
 		return p, nil
-	}
-	if x.Groups == nil {
-		return nil, fmt.Errorf("groups: missing: the trace is from before it held them; make it again: evenkeel replay")
 	}
 	place, err := c.place(x)
 	if err != nil {
@@ -87,6 +93,12 @@ func (c *making) courseOf(plan int) (*course, error) {
 		p.add(len(c.rec.Header.Ranks), parts)
 	}
 	return p, nil
+}
+
+// meets says that the ranks of a plan meet after every micro-batch, where a step can be cut.
+// Whole steps of a batch cannot: what is exchanged in a micro-batch goes between all groups.
+func meets(h *replay.Header, plan int) bool {
+	return h.Plans[plan].Batch && h.Parts != replay.PartsStep
 }
 
 // add puts a micro-batch behind those there are.

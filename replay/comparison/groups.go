@@ -22,24 +22,32 @@ func (c *making) sequence(plan int) (*part, error) {
 	x := &c.rec.Header.Plans[plan]
 	k := &packed{what: c.what(x.Layout, c.rec.Header.Docs)}
 	k.what.Micro = x.Micro
-	if c.updates() {
-		k.what.Update = true
-		if of := c.rec.Header.Numerics[plan].Exchange; of != nil {
-			k.what.Reduced = costmodel.Reduction{Whole: of.Whole(), DType: of.DType}
-		}
-	}
+	k.what.Update, k.what.Reduced = c.updates(), c.reduced(plan)
 	for r := range c.rec.Header.Ranks {
 		k.ranks = append(k.ranks, r)
 	}
 	return k.part(c.predictor, c.losing(x.Job))
 }
 
+// reduced is how gradients of whole steps were added up.
+func (c *making) reduced(plan int) (r costmodel.Reduction) {
+	if of := c.rec.Header.Numerics[plan].Exchange; of != nil && c.updates() {
+		r = costmodel.Reduction{Whole: of.Whole(), DType: of.DType}
+	}
+	return r
+}
+
 // group is the part of a group of a plan of batches.
 func (c *making) group(x *replay.PlanRun, g *replay.GroupRun, place *places) (*part, error) {
 	k := &packed{what: c.what(place.layout(g), g.Docs), ranks: place.ranks}
+	return k.part(c.predictor, c.jobOf(x, g, place))
+}
+
+// jobOf is what a group of a plan of batches trains in a micro-batch.
+func (c *making) jobOf(x *replay.PlanRun, g *replay.GroupRun, place *places) costmodel.Job {
 	j := jobOn(x, place.cluster, g.Tokens())
 	j.Recompute, j.RingBuffers = g.Recompute, g.RingBuffers
-	return k.part(c.predictor, c.losing(j))
+	return c.losing(j)
 }
 
 // jobOn is the job of a plan that has none, for so many tokens. The model's limits are of a
@@ -131,4 +139,4 @@ func (k *packed) members() []int {
 	return all
 }
 
-func (k *packed) rings() int { return len(k.what.Layout.Groups) }
+func (k *packed) rings(int, int) int { return len(k.what.Layout.Groups) }

@@ -39,18 +39,23 @@ func visible(s costmodel.Shard, docs []units.Tokens) int64 {
 
 func (k *packed) flops() map[int]int64 {
 	all := map[int]int64{}
+	addFLOPs(all, k.what.Layout, k.what.Packed, k.ranks, int64(max(1, k.what.Micro))*int64(k.what.Layers*k.headDim), k.again)
+	return all
+}
+
+// addFLOPs adds to those of every rank of the run what its heads take so many times, each of
+// one element; again: the forward pass is run a second time.
+func addFLOPs(all map[int]int64, l costmodel.Layout, packed []units.Tokens, ranks []int, times int64, again bool) {
 	passes := int64(flopsForward + flopsBackward)
-	if k.again {
+	if again {
 		passes += flopsForward
 	}
-	passes *= int64(max(1, k.what.Micro))
-	for g, members := range k.what.Layout.Groups {
-		of := visible(k.what.Layout.GroupShard(g), k.what.Packed) * passes * int64(k.what.Layers*k.headDim)
+	for g, members := range l.Groups {
+		of := visible(l.GroupShard(g), packed) * passes * times
 		for _, m := range members {
-			all[k.ranks[m.Rank]] = of * int64(m.QHeads)
+			all[ranks[m.Rank]] += of * int64(m.QHeads)
 		}
 	}
-	return all
 }
 
 // matches finds spans that are not of the plan they are said to be of: ranks count

@@ -66,7 +66,7 @@ func (k *staged) members() []int {
 	return all
 }
 
-func (k *staged) rings() int { return 1 }
+func (k *staged) rings(int, int) int { return 1 }
 
 // flops: a stage's ranks have as many heads each.
 func (k *staged) flops() map[int]int64 {

@@ -253,7 +253,7 @@ func TestGapsBehindAWaitAreOfItsPass(t *testing.T) {
 		{ReplayKey: key(1, 3, b, false, costmodel.StageWait), start: 20, took: 1},
 		{ReplayKey: key(1, 3, b, false, costmodel.AllToAllIn), start: 27, took: 1},
 	}}}
-	got := busy(laps, 1, false, false)
+	got := busy(laps, rings(1), false, false)
 	for k, want := range map[costmodel.ReplayKey]units.Seconds{
 		key(0, 2, f, false, costmodel.LinearIn):   1 + 3 + 2, // the second before the first wait delays nothing
 		key(1, 3, f, true, costmodel.LinearIn):    5 + 0,

@@ -40,7 +40,7 @@ func (c *making) place(x *replay.PlanRun) (*places, error) {
 		nodes = append(nodes, "1x("+strings.Join(devices, " + ")+")")
 	}
 	var err error
-	if p.cluster, err = costmodel.ParseCluster(strings.Join(nodes, " + ")); err != nil || !talks(x) {
+	if p.cluster, err = costmodel.ParseCluster(strings.Join(nodes, " + ")); err != nil || !talks(x, ranks, c.updates()) {
 		return p, err
 	}
 	p.cluster, err = p.cluster.Resolve(c.profile, c.links.Inside, c.links.Network)
@@ -71,13 +71,17 @@ func distinct(ranks []replay.Rank, of func(replay.Rank) string) []string {
 	return all
 }
 
-// talks says whether any ranks of a plan exchange bytes, for which they need links.
-func talks(x *replay.PlanRun) bool {
+// talks says whether any ranks of a plan exchange bytes, for which they need links. whole: it
+// was run in whole steps.
+func talks(x *replay.PlanRun, ranks []replay.Rank, whole bool) bool {
 	if x.Pipeline != nil {
 		return len(x.Pipeline.Stages) > 1 || len(x.Pipeline.Stages[0].Ranks) > 1
 	}
 	if x.Tasks != nil {
 		return tasksTalk(x.Tasks)
+	}
+	if whole && len(ranks)-len(x.LeftOut) > 1 {
+		return true // gradients, if nothing else
 	}
 	for _, side := range x.Groups {
 		for _, g := range side {

@@ -25,7 +25,8 @@ type run struct {
 	laps  [][]lap         // by micro-batch and rank
 }
 
-// lap is what a rank did in a micro-batch; all of a plan of one sequence, of a pipeline or of tasks is one.
+// lap is what a rank did in a micro-batch; all of a plan of one sequence, of a pipeline, of
+// tasks or of a whole step is one.
 type lap struct {
 	start units.Seconds // after the rank's zero
 	took  units.Seconds // until it was done
@@ -56,11 +57,11 @@ func Read(name string, r io.Reader) (*Recording, error) {
 	rec.Header = header
 	for plan, blocks := range rec.runs {
 		for b := range blocks {
-			micro := 1
-			if header.Plans[plan].Batch {
+			micro, met := 1, meets(header, plan)
+			if met {
 				micro = header.Plans[plan].Micro
 			}
-			if err := blocks[b].cut(header.Plans[plan].Batch, micro); err != nil {
+			if err := blocks[b].cut(met, micro); err != nil {
 				return nil, fmt.Errorf("%s: plan %d, block %d: %w", name, plan, b, err)
 			}
 		}

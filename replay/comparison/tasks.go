@@ -49,7 +49,7 @@ func (k *tasked) members() []int {
 	return slices.Compact(all)
 }
 
-func (k *tasked) rings() int { return 1 }
+func (k *tasked) rings(int, int) int { return 1 }
 
 func (k *tasked) flops() map[int]int64 {
 	all, passes := map[int]int64{}, int64(flopsForward+flopsBackward)

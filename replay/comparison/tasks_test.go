@@ -276,7 +276,7 @@ func TestGapsAmongGradientsHoldNobodyUp(t *testing.T) {
 		{ReplayKey: key(1, costmodel.LinearIn), start: 1, took: 3},
 		{ReplayKey: key(1, costmodel.GradWait), start: 6, took: 2},
 		{ReplayKey: key(0, costmodel.GradWait), start: 20, took: 2},
-	}}}, 1, false, false)
+	}}}, rings(1), false, false)
 	// Before the first it hands the gradients over.
 	if got[key(1, costmodel.LinearIn)] != 1+3+2 || len(got) != 1 {
 		t.Errorf("%v", got)

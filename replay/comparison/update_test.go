@@ -77,7 +77,7 @@ func TestUpdatesSayWhatTheyAreNot(t *testing.T) {
 		t.Fatal(err)
 	}
 	all := strings.Join(r.Warnings, "\n")
-	for _, want := range []string{"one micro-batch of a step is run", "gathered once in a step of zero3", "gradients travelled in f16, for the library does not add up f32, and so it is predicted", "by all_reduce", "looking tokens up"} {
+	for _, want := range []string{"one micro-batch of a step is run", "gathered once in a micro-batch of zero3", "gradients travelled in f16, for the library does not add up f32, and so it is predicted", "by all_reduce", "looking tokens up"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not in %s", want, all)
 		}
