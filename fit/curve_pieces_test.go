@@ -61,6 +61,9 @@ func TestProtocolSwitchesAreFound(t *testing.T) {
 // Where a line or a bent curve is the truth no switches are made up among hundreds of
 // points, and too few sizes for three pieces make none at all.
 func TestNoSwitchesAreMadeUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("statistics over many draws")
+	}
 	line := func(x float64) float64 { return 1e-5 + x/5e9 }
 	bent := func(x float64) float64 { return 1e-6 * math.Pow(x/1e3, 0.3+0.05*math.Log10(x)) }
 	for name, truth := range map[string]func(float64) float64{"line": line, "bent": bent} {

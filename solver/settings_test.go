@@ -31,6 +31,9 @@ func solveOne(ctx context.Context, p *Problem) (*Plan, error) { return Solve(ctx
 
 // TestSettingsTakeTheShortestStep of all, and plan no more than that needs.
 func TestSettingsTakeTheShortestStep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long; goroutines have shorter tests")
+	}
 	for _, seq := range []units.Tokens{8192, 1 << 17, 1 << 18} {
 		posed := inEachSetting(t, seq)
 		planned := map[*Problem]bool{}

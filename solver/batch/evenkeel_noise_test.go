@@ -10,6 +10,9 @@ import (
 // Few sequences on unlike devices leave a search where it began: one at other prices ends
 // elsewhere, and more of them, or more effort, never in a longer plan.
 func TestNoisyPricesLeadToShorterPlans(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long; goroutines have shorter tests")
+	}
 	costs := lawCosts(t, "1x8 b200_sxm + 1x8 h100_sxm + 1x8 a100_sxm + 1x8 rtx_pro_6000_server")
 	time := func(p *batch.Problem, o batch.Options) units.Seconds {
 		plan, err := batch.NewPlanner(o).Plan(t.Context(), p)

@@ -54,6 +54,9 @@ func contest(t *testing.T, p *batch.Problem) (d *batch.Document, attempts []batc
 // A batch that a node trains sooner than two or four over a slow network is trained by one,
 // the baselines' as well as ours, and then it takes what a cluster of that node takes.
 func TestNodesAreLeftOutWhereTheyMakeTheStepLonger(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long; goroutines have shorter tests")
+	}
 	lengths := drawn(t, "lognormal:median=1000,sd=1.7,seed=12", 8)
 	alone, err := batch.NewProblem(overNetwork(t, "1x8 h100_sxm", slowNet, costmodel.Zero3), lengths)
 	if err != nil {
@@ -99,6 +102,9 @@ func TestNodesAreLeftOutWhereTheyMakeTheStepLonger(t *testing.T) {
 // Where a further node pays, no part is priced, and all is as without parts; nor where devices
 // differ or nothing is known of the exchange.
 func TestNoPartIsPricedWhereItCannotBeFaster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long; goroutines have shorter tests")
+	}
 	many := drawn(t, "lognormal:median=1000,sd=1.7,seed=12", 128)
 	for name, costs := range map[string]*groupcost.Costs{
 		"fast":      overNetwork(t, "4x8 h100_sxm", fastNet, costmodel.Zero3),
