@@ -11,14 +11,19 @@ type Overheads struct {
 	// Hidden is the part of a micro-batch's exchange that overlaps with its layers where
 	// the job overlaps the two. A micro-batch cannot be shorter than this.
 	Hidden units.Seconds
-	// Accounts hold the same three times with their errors.
-	Accounts struct{ MicroBatch, Step, Hidden *Step }
+	// Behind is the part of the exchange once a step that overlaps with the backward pass of
+	// the last micro-batch's layers, where the job overlaps the two: gradients are reduced
+	// once the last micro-batch has added its own. The step is longer by what that pass is
+	// too short for.
+	Behind units.Seconds
+	// Accounts hold the same four times with their errors.
+	Accounts struct{ MicroBatch, Step, Hidden, Behind *Step }
 }
 
 // overheads adds to Overheads the account of each time, law by law.
 type overheads struct {
 	Overheads
-	micro, step, hidden account
+	micro, step, hidden, behind account
 }
 
 // Overheads predicts the overheads of a step in which all devices of the job's cluster
@@ -56,7 +61,8 @@ func (q *Predictor) Overheads(j Job) (Overheads, error) {
 	}
 	o.Step += slowest
 	o.step.merge(update, 1)
-	o.Accounts.MicroBatch, o.Accounts.Step, o.Accounts.Hidden = s.timeOf(o.micro), s.timeOf(o.step), s.timeOf(o.hidden)
+	o.Accounts.MicroBatch, o.Accounts.Step = s.timeOf(o.micro), s.timeOf(o.step)
+	o.Accounts.Hidden, o.Accounts.Behind = s.timeOf(o.hidden), s.timeOf(o.behind)
 	return o.Overheads, s.err
 }
 
@@ -75,9 +81,11 @@ func (o *overheads) add(s *sim, c Exchange) {
 		o.Hidden += hidden
 		o.micro.merge(acc, times(open))
 		o.hidden.merge(acc, times(hidden))
-	} else { // once a step: what hides, hides behind the last micro-batch alone
+	} else {
 		o.Step += open
+		o.Behind += hidden
 		o.step.merge(acc, times(open))
+		o.behind.merge(acc, times(hidden))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -130,7 +131,7 @@ func TestOverheadsAccountsAreOfTheirTimes(t *testing.T) {
 				t.Fatal(err)
 			}
 			a := over.Accounts
-			for i, pair := range [][2]units.Seconds{{a.MicroBatch.Time.Mid, over.MicroBatch}, {a.Step.Time.Mid, over.Step}, {a.Hidden.Time.Mid, over.Hidden}} {
+			for i, pair := range [][2]units.Seconds{{a.MicroBatch.Time.Mid, over.MicroBatch}, {a.Step.Time.Mid, over.Step}, {a.Hidden.Time.Mid, over.Hidden}, {a.Behind.Time.Mid, over.Behind}} {
 				if !near(pair[0], pair[1], 1e-12) {
 					t.Errorf("%s, overlap %t, %d: %v, want %v", zero, overlap, i, pair[0], pair[1])
 				}
@@ -204,12 +205,59 @@ func TestOverheadsOfMicroBatches(t *testing.T) {
 				j.Accumulate = n
 				least := units.Seconds(n)*(x.Time(false)+over.MicroBatch) + over.Step
 				got := mustSimulate(t, p, j, ringOf(tokens)).Time.Mid
-				if most := least + units.Seconds(n)*over.Hidden; got < least*(1-1e-9) || got > most*(1+1e-9) {
+				if most := least + units.Seconds(n)*over.Hidden + over.Behind; got < least*(1-1e-9) || got > most*(1+1e-9) {
 					t.Errorf("%s, overlap %v, %d micro-batches: %v, want %v to %v", zero, overlap, n, got, least, most)
 				}
 			}
-			if !overlap && over.Hidden != 0 {
-				t.Errorf("%s: %v hidden without overlap", zero, over.Hidden)
+			if !overlap && over.Hidden+over.Behind != 0 {
+				t.Errorf("%s: %v and %v hidden without overlap", zero, over.Hidden, over.Behind)
+			}
+		}
+	}
+}
+
+// What is reduced once a step is open as far as the last micro-batch's backward pass is too
+// short for it, all of its layers but one, where messages leave it the ports: each of the
+// layers' is as long as a layer or longer, or shorter.
+func TestExchangeBehindTheLastMicroBatch(t *testing.T) {
+	tokens := []units.Tokens{2048, 2048, 2048, 2048}
+	for _, zero := range []ZeRO{Zero0, Zero1} {
+		for _, of := range []Recompute{RecomputeNone, RecomputeFull} {
+			open := map[bool]int{}
+			for _, rate := range []float64{1e8, 1e9, 1e10, 1e11} {
+				p := madeUp(t, map[string]speeds{"fast": {3e12, 4e12, 2e12}}, map[string]wire{"bus": {}})
+				for i := range p.Laws {
+					if k := p.Laws[i].Op; k == op.KindAllReduce || k == op.KindReduceScatter || k == op.KindAllGather {
+						p.Laws[i].Curve = line(0, rate)
+					}
+				}
+				j := testJob(cluster(t, "1x4 fast", p, "bus", ""), tokens)
+				j.Zero, j.OverlapZero, j.Recompute = zero, true, of
+				over, err := NewPredictor(p).Overheads(j)
+				if err != nil {
+					t.Fatal(err)
+				}
+				x, err := packerOf(t, p, j).Passes(ringOf(tokens).Groups, sharesOf(tokens), []Documents{{Tokens: j.SeqLen, Count: 1}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				backward := x.Backward
+				if of == RecomputeFull {
+					backward += x.Forward
+				}
+				layers := units.Seconds(j.Model.Layers)
+				beyond := max(0, over.Behind-(layers-1)/layers*backward)
+				open[beyond > 0]++
+				for _, n := range []int{1, 3} {
+					j.Accumulate = n
+					want := units.Seconds(n)*(x.Time(of == RecomputeFull)+over.MicroBatch) + over.Step + beyond
+					if got := mustSimulate(t, p, j, ringOf(tokens)).Time.Mid; over.Behind == 0 || !near(got, want, 1e-6) {
+						t.Errorf("%s, recompute %s, %d micro-batches at %g B/s: %v, want %v, of which %v of %v is open", zero, of, n, rate, got, want, beyond, over.Behind)
+					}
+				}
+			}
+			if open[false] == 0 || open[true] == 0 {
+				t.Errorf("%s, recompute %s: some is open, or not, so often: %v", zero, of, open)
 			}
 		}
 	}

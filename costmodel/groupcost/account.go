@@ -21,9 +21,9 @@ type way struct {
 	by   *mechanism
 }
 
-// Exchange holds Costs.MicroBase, Costs.Fixed (as Step) and Costs.Hidden with the errors
-// of their laws.
-type Exchange struct{ MicroBatch, Step, Hidden *costmodel.Step }
+// Exchange holds Costs.MicroBase, Costs.Fixed (as Step), Costs.Hidden and Costs.Behind with
+// the errors of their laws.
+type Exchange struct{ MicroBatch, Step, Hidden, Behind *costmodel.Step }
 
 // Exchange returns the times outside groups with their errors. ok is false for costs of a
 // published model, whose error is unknown.

@@ -73,6 +73,9 @@ type Costs struct {
 	// Hidden is the time of the exchange of parameters and gradients that overlaps with the
 	// layers of a micro-batch. A micro-batch cannot be shorter.
 	Hidden units.Seconds
+	// Behind is the time of the exchange once a step that overlaps with the backward pass of
+	// the last micro-batch. The step is longer by what that pass is too short for.
+	Behind units.Seconds
 	// Longest is the longest sequence that the model allows; 0 is no limit.
 	Longest units.Tokens
 

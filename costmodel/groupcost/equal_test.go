@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/groupcost"
 	"github.com/evenkeel/evenkeel/internal/units"
 )
@@ -13,11 +14,15 @@ import (
 // holds what the tighter one does.
 func TestAsEqual(t *testing.T) {
 	q, j := referenceJob(t, "2x8 h100_sxm + 2x8 a100_sxm", nil)
+	j.Zero, j.OverlapZero = costmodel.Zero1, true
 	c, err := groupcost.FromLaws(t.Context(), q, j, groupcost.Options{EqualShares: true})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := c.AsEqual()
+	if c.Behind == 0 || e.Behind != c.Behind || e.Hidden != c.Hidden || e.Fixed != c.Fixed || e.MicroBase != c.MicroBase {
+		t.Errorf("beside groups %v, %v, %v, %v; of equal devices %v, %v, %v, %v", c.Fixed, c.MicroBase, c.Hidden, c.Behind, e.Fixed, e.MicroBase, e.Hidden, e.Behind)
+	}
 	if len(e.Pools) != 1 || e.Pools[0].Count() != 32 || len(e.Pools[0].Ranks) != 4 {
 		t.Fatalf("%+v", e.Pools)
 	}

@@ -15,8 +15,8 @@ import (
 type Part struct {
 	Nodes   int // how many, the largest of the cluster
 	Devices int // how many they have
-	// MicroBase, Fixed and Hidden are those that the part's costs have (see Costs).
-	MicroBase, Fixed, Hidden units.Seconds
+	// MicroBase, Fixed, Hidden and Behind are those that the part's costs have (see Costs).
+	MicroBase, Fixed, Hidden, Behind units.Seconds
 
 	of    *builder
 	nodes []int // of the cluster, rising
@@ -47,7 +47,7 @@ func (c *Costs) Parts() []Part {
 		if err != nil {
 			continue
 		}
-		x.MicroBase, x.Fixed, x.Hidden = over.MicroBatch, over.Step, over.Hidden
+		x.MicroBase, x.Fixed, x.Hidden, x.Behind = over.MicroBatch, over.Step, over.Hidden, over.Behind
 		all = append(all, x)
 	}
 	slices.Reverse(all)
