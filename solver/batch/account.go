@@ -41,7 +41,8 @@ func Interval(p *Problem, plan *Plan) (costmodel.Estimate, error) {
 
 // accountOf is the time of an evaluated plan with its error by the laws that its prices come
 // from; nil where the prices have no laws. In a micro-batch the slowest group of every class
-// counts: one that has less to do has more to spare of the same laws.
+// counts: one that has less to do has more to spare of the same laws. The backward pass of the
+// last micro-batch goes beside the exchange that overlaps with it.
 //
 // Errors: a missing law.
 func accountOf(p *Problem, plan *Plan) (*costmodel.Step, error) {
@@ -50,7 +51,7 @@ func accountOf(p *Problem, plan *Plan) (*costmodel.Step, error) {
 		return nil, nil
 	}
 	var all []*costmodel.Step
-	for _, m := range plan.Micro {
+	for i, m := range plan.Micro {
 		var groups []*costmodel.Step
 		for _, g := range slowestOfClasses(m) {
 			x, err := of.Account(g.Class, lengthsOf(p.Lengths, g.Sequences))
@@ -59,8 +60,12 @@ func accountOf(p *Problem, plan *Plan) (*costmodel.Step, error) {
 			}
 			groups = append(groups, x)
 		}
-		if p.Hidden > 0 {
+		switch { // no ZeRO stage has both
+		case p.Hidden > 0:
 			groups = append(groups, beside.Hidden)
+		case p.Behind > 0 && i == len(plan.Micro)-1:
+			all = append(all, costmodel.SideBySide(append(scaled(groups, backwardShare), beside.Behind)...))
+			groups = scaled(groups, 1-backwardShare)
 		}
 		if len(groups) > 0 {
 			all = append(all, costmodel.SideBySide(groups...))
@@ -68,6 +73,15 @@ func accountOf(p *Problem, plan *Plan) (*costmodel.Step, error) {
 		all = append(all, beside.MicroBatch)
 	}
 	return costmodel.InTurn(append(all, beside.Step)...), nil
+}
+
+// scaled are the same shares of several times.
+func scaled(all []*costmodel.Step, share units.Seconds) []*costmodel.Step {
+	out := make([]*costmodel.Step, len(all))
+	for i, x := range all {
+		out[i] = x.Scaled(share * x.Time.Mid)
+	}
+	return out
 }
 
 // slowestOfClasses are of each class the group that takes longest, in the order of the classes.

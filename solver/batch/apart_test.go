@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/evenkeel/evenkeel/internal/units"
+	"github.com/evenkeel/evenkeel/solver/recommend"
 )
 
 // Where devices are unequal, our plan is never worse than one of pools that keep to
@@ -37,6 +38,15 @@ func TestEvenkeelIsNeverWorseThanPoolsApart(t *testing.T) {
 					t.Fatalf("batch %d: a group of both pools: %v", i, uses)
 				}
 			}
+		}
+		// Each pool's longest micro-batch stays beside the others' longest, which the step ends with.
+		behind, longest := *p, units.Seconds(0)
+		for _, m := range apart.Micro {
+			longest = max(longest, m.slowest())
+		}
+		behind.Behind = 5
+		if other, err := plannedApart(&behind); err != nil || !recommend.Same(other.Time, apart.Time+5-backwardShare*longest) {
+			t.Errorf("batch %d: with 5 s behind the last micro-batch %+v, %v, without %v", i, other, err, apart.Time)
 		}
 		if ours := solvedBy(t, Evenkeel{}, p); slower(ours.Time, apart.Time) {
 			t.Errorf("batch %d (%v): %v, apart %v", i, p.Lengths, ours.Time, apart.Time)

@@ -17,7 +17,8 @@ import (
 // collect. If P(T) <= max(T, Hidden) + MicroBase + b for every T, then the prices of
 // all sequences, Σ p_k, are at most Σ_m (max(T_m, Hidden) + MicroBase + b), so that
 // a plan of M micro-batches takes at least Fixed + Σ p_k - b M. With b <= 0 that is least for
-// the fewest micro-batches the memory allows.
+// the fewest micro-batches the memory allows. What the exchange behind the last micro-batch adds
+// is in withOpen.
 //
 // P(T) is found from weights w of the devices of each pool, Σ count·w = 1, and of
 // time against memory, θ_c between 0 and 1. A group of class c under the roof T
@@ -62,12 +63,32 @@ func lowerBound(ctx context.Context, p *Problem, work float64) (units.Seconds, e
 	if err != nil {
 		return 0, err
 	}
-	return max(units.Seconds(v), p.longestAlone()), nil
+	return units.Seconds(b.t.withOpen(max(v, float64(p.longestAlone())))), nil
 }
 
-// longestAlone is a lower bound of the step by its longest sequence alone: some
-// micro-batch takes at least what a group of the class that is fastest for that sequence
-// takes with nothing else to train.
+// withOpen is a bound of a step's time, made of a bound of that time without what is open of the
+// exchange behind its last micro-batch (Problem.open).
+//
+// Let S be the step's time without that, and T what the slowest group of its last micro-batch
+// takes. What it takes beside T is no less than U: Fixed, MicroBase, and the rest, which are
+// its other micro-batches. So T <= S - U, and with the share β of the backward pass it takes
+//
+//	S + max(0, Behind - β T) >= max(S, (1 - β) S + Behind + β U)
+//
+// which rises with S, since β < 1. So a bound of S may stand for S.
+func withOpen(sum, beside, behind float64) float64 {
+	if behind == 0 {
+		return sum
+	}
+	return max(sum, ((1-backwardShare)*sum+behind+backwardShare*beside)*(1-1e-12)) // sums of a plan may be rounded the other way
+}
+
+// withOpen is withOpen of the problem at hand, once quickSum has worked out the rest.
+func (t *table) withOpen(sum float64) float64 { return withOpen(sum, t.fixed+t.micro+t.rest, t.behind) }
+
+// longestAlone is a lower bound of the step, without what is open of its exchange, by its
+// longest sequence alone: some micro-batch takes at least what a group of the class that is
+// fastest for that sequence takes with nothing else to train.
 func (p *Problem) longestAlone() units.Seconds {
 	var most units.Seconds
 	for _, s := range p.Lengths {
@@ -133,12 +154,13 @@ type roofDual struct {
 	used             []float64 // by resource
 }
 
+// bound is of the step without what is open of its exchange.
 func (b *bounder) bound(ctx context.Context, p *Problem) (float64, error) {
 	if err := p.Feasible(); err != nil {
 		return 0, err
 	}
 	b.t.load(p)
-	b.quick = b.t.quickBound()*(1-rounding) - b.t.fixed
+	b.quick = b.t.quickSum()*(1-rounding) - b.t.fixed
 	if ctx.Err() != nil {
 		return b.t.fixed + b.quick, nil
 	}

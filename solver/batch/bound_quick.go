@@ -8,17 +8,31 @@ import (
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
-// quickBound is a lower bound of every plan's time, in seconds. Whatever the devices are
+// quickBound is a lower bound of every plan's time, in seconds.
+func (t *table) quickBound() float64 { return t.withOpen(t.quickSum()) }
+
+// quickSum is quickBound without what is open of the exchange. Whatever the devices are
 // worth, the groups of a micro-batch are worth no more than the fleet. So its roof is at
 // least the smallest base plus the mean, weighted by worth, of its groups' work; and one
 // roof is at least the time of the longest sequence in the class that is fastest for it.
-func (t *table) quickBound() float64 {
+func (t *table) quickSum() float64 {
 	t.setWork()
+	if t.behind > 0 {
+		t.rest = t.besideLast()
+	}
 	work := 0.0
 	for _, w := range t.work {
 		work += w
 	}
 	return t.fixed + max(t.spreadOver(t.leastMicro(), work), t.besideLongest())
+}
+
+// besideLast is what the micro-batches of a plan but the last one take at least: that holds no
+// more than the devices do, and the others train what it does not.
+func (t *table) besideLast() float64 {
+	h := t.holding()
+	left := t.sum() - h.most
+	return t.spreadOver(h.micro(left), t.workOfRest(t.cheapest(), -1, left))
 }
 
 // leastOf is a time that no plan of a layout beats: its groups are worth no more than

@@ -23,9 +23,14 @@ func Check(p *Problem, plan *Plan) []error {
 			}
 		}
 	}
-	total := float64(p.Fixed)
+	total, last := float64(p.Fixed), 0.0
 	for i := range plan.Micro {
-		total += c.micro(i, &plan.Micro[i])
+		var time float64
+		time, last = c.micro(i, &plan.Micro[i])
+		total += time
+	}
+	if hides := backwardShare * last; hides < float64(p.Behind) {
+		total += float64(p.Behind) - hides
 	}
 	for k, n := range c.seen {
 		if n != 1 {
@@ -62,17 +67,16 @@ func (c *checker) same(field string, stated, worked float64) {
 	}
 }
 
-// micro checks one micro-batch and returns its time.
-func (c *checker) micro(i int, m *MicroBatch) float64 {
+// micro checks one micro-batch and returns its time and that of its slowest group.
+func (c *checker) micro(i int, m *MicroBatch) (time, slowest float64) {
 	at := fmt.Sprintf("micro_batches[%d]", i)
 	if len(m.Groups) == 0 {
 		c.add("%s: no groups", at)
 	}
 	used := map[int]int{}
-	longest := float64(c.p.Hidden)
 	for j := range m.Groups {
 		where := fmt.Sprintf("%s.groups[%d]", at, j)
-		longest = max(longest, c.group(where, &m.Groups[j]))
+		slowest = max(slowest, c.group(where, &m.Groups[j]))
 		for _, r := range m.Groups[j].Ranks {
 			if other, taken := used[r]; taken {
 				c.add("%s.ranks: rank %d is also in groups[%d]", where, r, other)
@@ -80,9 +84,9 @@ func (c *checker) micro(i int, m *MicroBatch) float64 {
 			used[r] = j
 		}
 	}
-	longest += float64(c.p.MicroBase)
-	c.same(at+".time_s", float64(m.Time), longest)
-	return longest
+	time = max(slowest, float64(c.p.Hidden)) + float64(c.p.MicroBase)
+	c.same(at+".time_s", float64(m.Time), time)
+	return time, slowest
 }
 
 // group checks one group and returns its time.

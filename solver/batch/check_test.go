@@ -109,19 +109,20 @@ func TestPlaceKeepsGroupsInNodes(t *testing.T) {
 
 func TestAProblemNamesWhatIsWrong(t *testing.T) {
 	breaks := map[string]func(*Problem){
-		"lengths_tokens: 0 sequences":                     func(p *Problem) { p.Lengths = nil },
-		"lengths_tokens[1]: -3":                           func(p *Problem) { p.Lengths[1] = -3 },
-		"fleet: no devices":                               func(p *Problem) { p.Fleet = nil },
-		"fleet[0] (d): rank 4":                            func(p *Problem) { p.Fleet[0].Ranks[0][0] = 4 },
-		"classes: none":                                   func(p *Problem) { p.Classes = nil },
-		"classes[3] (d).devices[0]: 9":                    func(p *Problem) { p.Classes[3].Uses = []int{9} },
-		"classes[0] (d).cap_tokens: 0":                    func(p *Problem) { p.Classes[0].Cap = 0 },
-		"classes[0] (d).base_s: -1":                       func(p *Problem) { p.Classes[0].Base = -1 },
-		"classes[0] (d).devices: 2 numbers":               func(p *Problem) { p.Classes[0].Uses = []int{1, 1} },
-		"classes[3] (d).one_node: 8 devices of d":         func(p *Problem) { p.Classes[3].One = true },
-		"costs: missing":                                  func(p *Problem) { p.Costs = nil },
-		"micro_base_s, fixed_s, hidden_s: -1 s, 0 s, 0 s": func(p *Problem) { p.MicroBase = -1 },
-		"classes[0] (d).shares: 2 numbers:":               func(p *Problem) { p.Classes[0].Shares = []float64{1, 1} },
+		"lengths_tokens: 0 sequences":             func(p *Problem) { p.Lengths = nil },
+		"lengths_tokens[1]: -3":                   func(p *Problem) { p.Lengths[1] = -3 },
+		"fleet: no devices":                       func(p *Problem) { p.Fleet = nil },
+		"fleet[0] (d): rank 4":                    func(p *Problem) { p.Fleet[0].Ranks[0][0] = 4 },
+		"classes: none":                           func(p *Problem) { p.Classes = nil },
+		"classes[3] (d).devices[0]: 9":            func(p *Problem) { p.Classes[3].Uses = []int{9} },
+		"classes[0] (d).cap_tokens: 0":            func(p *Problem) { p.Classes[0].Cap = 0 },
+		"classes[0] (d).base_s: -1":               func(p *Problem) { p.Classes[0].Base = -1 },
+		"classes[0] (d).devices: 2 numbers":       func(p *Problem) { p.Classes[0].Uses = []int{1, 1} },
+		"classes[3] (d).one_node: 8 devices of d": func(p *Problem) { p.Classes[3].One = true },
+		"costs: missing":                          func(p *Problem) { p.Costs = nil },
+		"micro_base_s, fixed_s, hidden_s, behind_s: -1 s, 0 s, 0 s, 0 s": func(p *Problem) { p.MicroBase = -1 },
+		"behind_s: 0 s, 0 s, 0 s, -1 s":                                  func(p *Problem) { p.Behind = -1 },
+		"classes[0] (d).shares: 2 numbers:":                              func(p *Problem) { p.Classes[0].Shares = []float64{1, 1} },
 	}
 	for want, damage := range breaks {
 		t.Run(want, func(t *testing.T) {

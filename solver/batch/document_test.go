@@ -219,6 +219,7 @@ func TestNotModelledSaysWhoTakesPartInTheExchange(t *testing.T) {
 	}{
 		{Problem{}, nil},
 		{Problem{Fixed: 1}, []string{"whether or not it trains"}},
+		{Problem{Fixed: 1, Behind: 1}, []string{"whether or not it trains", "behind the backward pass of the last micro-batch"}},
 		{Problem{MicroBase: 1, Hidden: 1}, []string{"whether or not it trains", "behind all that a micro-batch does"}},
 	} {
 		notes := NotModelled(&c.p, nil)[len(NotModelled(&Problem{}, nil)):]

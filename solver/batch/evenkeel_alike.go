@@ -154,7 +154,11 @@ func (k *knapsack) plan(ctx context.Context, now float64) *Plan {
 	for of := 1; of <= n; of++ {
 		time[of] = math.Inf(1)
 		for q := 1; q <= of && q < len(micro); q++ {
-			if t := time[of-q] + float64(micro[q].Time+k.p.MicroBase); t < time[of] {
+			t := time[of-q] + float64(micro[q].Time+k.p.MicroBase)
+			if of == q { // one of a plan's is the last, whichever: Evaluate takes the best
+				t += float64(k.p.open(micro[q].Time))
+			}
+			if t < time[of] {
 				time[of], last[of] = t, q
 			}
 		}

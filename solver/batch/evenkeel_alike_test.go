@@ -72,6 +72,9 @@ func TestEqualSequencesAgainstExactSearch(t *testing.T) {
 		if err := p.Validate(); err != nil {
 			t.Fatal(err)
 		}
+		if i%3 == 1 {
+			p.Behind = units.Seconds(1 + i%5*4) // less than a group's backward pass takes, and more
+		}
 		best, plan := exact(p), solvedBy(t, Evenkeel{}, p)
 		over := float64(plan.Time)/best - 1
 		if over < -1e-9 {
@@ -101,6 +104,13 @@ func TestWhatAKnapsackIsOf(t *testing.T) {
 	}
 	if slower := newKnapsack(p).plan(t.Context(), float64(best.Time)*1.5); slower == nil || float64(slower.Time) > float64(best.Time)*1.001 {
 		t.Errorf("%+v, %v without a limit", slower, best.Time)
+	}
+	for _, behind := range []units.Seconds{1, 3, 9, 27} { // the last micro-batch of a step takes longer then
+		p := equalProblem(rand.New(rand.NewPCG(4, uint64(behind))))
+		p.Behind = behind
+		if found, least := newKnapsack(p).plan(t.Context(), math.Inf(1)), exact(p); float64(found.Time) > least*1.001 {
+			t.Errorf("%v behind: %v, the least is %v", behind, found.Time, least)
+		}
 	}
 	more, unequal, many := *p, *p, *p
 	more.Lengths = slices.Repeat(p.Lengths[:1], alikeSequences+1)

@@ -21,6 +21,7 @@ type climber struct {
 	prefer []float64 // by class, the factors together
 	next   []float64
 	at     float64 // time at the point
+	open   float64 // of that, see table.open
 	tried  int
 	random *rand.Rand
 	try    state
@@ -38,7 +39,7 @@ const (
 // begin starts from roofs, with one of several streams of changes.
 func (c *climber) begin(t *table, roofs []float64, stream uint64) {
 	c.t, c.micro, c.tried = t, len(roofs), 0
-	c.at, c.best.total = math.Inf(1), math.Inf(1)
+	c.at, c.open, c.best.total = math.Inf(1), 0, math.Inf(1)
 	c.point = append(c.point[:0], roofs...)
 	for range len(t.size) + len(t.base) {
 		c.point = append(c.point, 1)
@@ -67,7 +68,7 @@ func (c *climber) resume(t *table, l *lead) {
 	c.tried = l.tried
 	copy(c.point, l.point)
 	c.best.copyFrom(&l.best)
-	c.at = l.best.total
+	c.at, c.open = l.best.total, l.best.open
 }
 
 // run makes so many tries, or until a plan takes no more than enough.
@@ -88,18 +89,18 @@ func (c *climber) step() {
 			c.next[c.pick()] *= math.Exp(spread * c.random.NormFloat64())
 		}
 		if !math.IsInf(c.at, 1) {
-			c.t.level(c.next[:c.micro], (c.at-c.t.fixed)*(1+c.t.levelSpread()*c.random.NormFloat64()))
+			c.t.level(c.next[:c.micro], (c.at-c.open-c.t.fixed)*(1+c.t.levelSpread()*c.random.NormFloat64()))
 		}
 	}
 	c.tried++
 	c.prefer = c.t.preferences(c.prefer, c.next[c.micro:])
-	if !c.fill.fill(c.t, c.t.all, c.next[:c.micro], c.prefer, &c.try, c.at) {
+	if !c.fill.fill(c.t, c.t.all, c.next[:c.micro], c.prefer, &c.try, c.at) || c.try.total >= c.at {
 		if math.IsInf(c.at, 1) {
 			copy(c.point, c.next) // nowhere yet: wander
 		}
 		return
 	}
-	c.at = c.try.total
+	c.at, c.open = c.try.total, c.try.open
 	copy(c.point, c.next)
 	c.best.copyFrom(&c.try)
 	for m, roof := range c.try.roofs {

@@ -52,8 +52,8 @@ type pair struct {
 const surely = 1 + 1e-9
 
 // fill makes a plan of the items in s, under the roofs, with a factor on the price
-// of each class; false: some sequence found no memory, or the plan
-// takes no less than the cutoff.
+// of each class; false: some sequence found no memory, or the plan takes no less than the
+// cutoff, whatever is open.
 func (f *filler) fill(t *table, items []item, roofs, prefer []float64, s *state, cutoff float64) bool {
 	f.t, f.s, f.n, f.cutoff = t, s, len(t.useful), cutoff
 	f.reset(roofs, prefer)
@@ -70,7 +70,7 @@ func (f *filler) fill(t *table, items []item, roofs, prefer []float64, s *state,
 		k = end
 	}
 	s.settle(t)
-	return s.total < cutoff
+	return s.total-s.open < cutoff
 }
 
 func (f *filler) reset(roofs, prefer []float64) {

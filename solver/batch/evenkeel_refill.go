@@ -50,11 +50,12 @@ func (r *refiller) run(ctx context.Context, t *table, s *state, polish *polisher
 			break
 		}
 		before := r.draw(made%2 == 0)
-		if !r.fill.fill(t, r.items, r.roofs, r.prefer, &r.try, t.fixed+before*refillSlack) {
+		if !r.fill.fill(t, r.items, r.roofs, r.prefer, &r.try, t.fixed+before*refillSlack+s.open) {
 			continue
 		}
 		polish.run(t, &r.try, polishSteps/100)
-		if r.try.total < t.fixed+before*(1-1e-9) {
+		open := t.open(max(r.highestOther(), slices.Max(r.try.roofs)))
+		if r.try.total-r.try.open+open < t.fixed+before*(1-1e-9)+s.open {
 			r.accept()
 			last = made
 		}
@@ -78,6 +79,17 @@ func (r *refiller) choose() bool {
 		}
 	}
 	return want > 0
+}
+
+// highestOther is the highest roof of the micro-batches that stay.
+func (r *refiller) highestOther() float64 {
+	highest := 0.0
+	for m, roof := range r.s.roofs {
+		if roof > highest && !slices.Contains(r.chosen, m) {
+			highest = roof
+		}
+	}
+	return highest
 }
 
 // draw sets new roofs and preferences and collects the sequences; it gives what

@@ -13,7 +13,8 @@ type state struct {
 	bins  []bin
 	free  [][]int   // devices that no group uses, by micro-batch and pool
 	roofs []float64 // time of the slowest group of each micro-batch
-	total float64   // of the step
+	total float64   // of the step, with what is open
+	open  float64   // see table.open
 }
 
 // add makes an empty group of a class in a micro-batch.
@@ -70,11 +71,15 @@ func (s *state) settle(t *table) {
 		}
 	}
 	s.total = t.fixed
+	top := 0.0
 	for _, r := range s.roofs {
 		if r > 0 {
 			s.total += t.cost(r)
+			top = max(top, r)
 		}
 	}
+	s.open = t.open(top)
+	s.total += s.open
 }
 
 // reprice works out what groups take at the prices of a table, of the same batch.
@@ -98,5 +103,5 @@ func (s *state) copyFrom(o *state) {
 		s.free[m] = append(s.free[m][:0], o.free[m]...)
 	}
 	s.roofs = append(s.roofs[:0], o.roofs...)
-	s.total = o.total
+	s.total, s.open = o.total, o.open
 }

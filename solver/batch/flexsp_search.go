@@ -75,15 +75,18 @@ func (s *search) next() *chunk {
 	return chosen
 }
 
-// best is the time of the best plan so far, without what all plans take.
+// best is the time of the best plan so far, without what all plans take. A floor has nothing of
+// the exchange that may be open.
 func (s *search) best() units.Seconds {
 	best := never
 	for _, t := range s.tries {
 		sum := units.Seconds(0)
+		longest := units.Seconds(0)
 		for _, c := range t {
 			sum += c.time()
+			longest = max(longest, c.best.slowest())
 		}
-		best = min(best, sum)
+		best = min(best, sum+s.a.p.open(longest))
 	}
 	return best
 }

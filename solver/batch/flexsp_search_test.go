@@ -20,7 +20,7 @@ func known(time, floor units.Seconds) *chunk {
 func TestSearchLeavesOut(t *testing.T) {
 	a, b, c, d := known(5, 2), known(4, 3), known(8, 7), known(12, 11.5)
 	shared := known(1, 1)
-	s := &search{tries: []try{
+	s := &search{a: &alike{p: &Problem{}}, tries: []try{
 		{part{chunk: a}, part{chunk: b}, part{chunk: shared}}, // 6 to 10
 		{part{chunk: c}, part{chunk: shared}},                 // 8 to 9
 		{part{chunk: d}},                                      // 11.5
@@ -50,10 +50,23 @@ func TestSearchLeavesOut(t *testing.T) {
 	}
 }
 
+// A try that takes longer in all may win where more of the exchange hides behind its last
+// micro-batch: it is not left out for the others' sum.
+func TestSearchKeepsWhatMayHideMore(t *testing.T) {
+	for behind, wanted := range map[units.Seconds]bool{0: false, 3: false, 10: true} {
+		half, whole := known(5, 5), known(12, 10.5)
+		half.best.Groups, half.engine = []Group{{Time: 5}}, solved
+		s := &search{a: &alike{p: &Problem{Behind: behind}}, tries: []try{{part{chunk: half}, part{chunk: half}}, {part{chunk: whole}}}}
+		if got := s.next(); (got == whole) != wanted {
+			t.Errorf("%v behind: %+v is solved", behind, got)
+		}
+	}
+}
+
 // A try without a plan is no plan, whatever its floor.
 func TestSearchWithoutPlans(t *testing.T) {
 	lost := known(never, 1)
-	s := &search{tries: []try{{part{chunk: lost}}}}
+	s := &search{a: &alike{p: &Problem{}}, tries: []try{{part{chunk: lost}}}}
 	if got := s.next(); got != lost {
 		t.Fatalf("%v: want the one chunk", got)
 	}
@@ -73,6 +86,7 @@ func TestPrunedIsUnpruned(t *testing.T) {
 		if i%3 == 2 {
 			p = inTwoPools(p)
 		}
+		p.Behind = units.Seconds(i%2) * 4 // longer than any micro-batch
 		f := FlexSP{Single: true, Limit: time.Minute, Workers: 1 + i%2}.withDefaults()
 		a, err := newAlike(p, func(int) bool { return true })
 		if err != nil {

@@ -115,7 +115,9 @@ func (p *Problem) floor(x groupcost.Part) units.Seconds {
 		}
 		work += max(0, least)
 	}
-	return x.Fixed + x.MicroBase + max(x.Hidden, sameWay*work/units.Seconds(x.Devices))
+	beside := x.Fixed + x.MicroBase
+	sum := beside + max(x.Hidden, sameWay*work/units.Seconds(x.Devices))
+	return units.Seconds(withOpen(float64(sum), float64(beside), float64(x.Behind)))
 }
 
 const sameWay = 0.9

@@ -16,10 +16,22 @@ import (
 // overNetwork are costs by laws of nodes that a network of so many bytes/s joins.
 func overNetwork(t testing.TB, cluster string, rate units.BytesPerS, zero costmodel.ZeRO) *groupcost.Costs {
 	t.Helper()
-	profile, j := reference.Job(t, reference.Llama(32), cluster, 1)
+	q, j := networkJob(t, cluster, rate, 1)
 	j.Zero = zero
+	return priced(t, q, j, groupcost.Options{})
+}
+
+// networkJob is a step of one sequence on such a cluster.
+func networkJob(t testing.TB, cluster string, rate units.BytesPerS, s units.Tokens) (*costmodel.Predictor, costmodel.Job) {
+	t.Helper()
+	profile, j := reference.Job(t, reference.Llama(32), cluster, s)
 	j.Cluster.Network, j.Cluster.Links = "net", []costmodel.Link{{Name: "net", Rate: rate}}
-	c, err := groupcost.FromLaws(t.Context(), costmodel.NewPredictor(costmodel.AssumeLinks(profile, j.Cluster)), j, groupcost.Options{})
+	return costmodel.NewPredictor(costmodel.AssumeLinks(profile, j.Cluster)), j
+}
+
+func priced(t testing.TB, q *costmodel.Predictor, j costmodel.Job, o groupcost.Options) *groupcost.Costs {
+	t.Helper()
+	c, err := groupcost.FromLaws(t.Context(), q, j, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,19 +164,28 @@ func TestPartsThatAreNotPricedInTime(t *testing.T) {
 // No plan of a part takes less than what it is left out for, whatever room its devices have
 // for tokens beside a larger share of the states; and that is not far from what one takes.
 func TestPartsTakeNoLessThanTheirFloor(t *testing.T) {
-	nearest := 0.0
-	for _, zero := range []costmodel.ZeRO{costmodel.Zero1, costmodel.Zero3} {
+	for _, x := range []struct {
+		zero    costmodel.ZeRO
+		overlap bool
+	}{{costmodel.Zero1, false}, {costmodel.Zero1, true}, {costmodel.Zero3, false}} {
+		nearest := 0.0
 		for _, rate := range []units.BytesPerS{slowNet, fastNet} {
+			q, j := networkJob(t, "4x4 h100_sxm", rate, 1)
+			j.Zero, j.OverlapZero = x.zero, x.overlap
+			whole := priced(t, q, j, groupcost.Options{})
 			for _, n := range []int{4, 32, 128} {
-				p, err := batch.NewProblem(overNetwork(t, "4x4 h100_sxm", rate, zero), drawn(t, "lognormal:median=3000,sd=1.2,seed=5", n))
+				p, err := batch.NewProblem(whole, drawn(t, "lognormal:median=3000,sd=1.2,seed=5", n))
 				if err != nil {
 					t.Fatal(err)
 				}
-				for _, x := range p.Costs.(*groupcost.Costs).Parts() {
-					floor := batch.Floor(p, x)
-					costs, err := x.Costs(t.Context())
+				for _, of := range p.Costs.(*groupcost.Costs).Parts() {
+					floor := batch.Floor(p, of)
+					costs, err := of.Costs(t.Context())
 					if err != nil {
 						t.Fatal(err)
+					}
+					if beside := [4]units.Seconds{of.MicroBase, of.Fixed, of.Hidden, of.Behind}; beside != [4]units.Seconds{costs.MicroBase, costs.Fixed, costs.Hidden, costs.Behind} {
+						t.Errorf("%+v on %d nodes: %v beside groups, and its costs have another", x, of.Nodes, beside)
 					}
 					part, err := batch.NewProblem(costs, p.Lengths)
 					if err != nil {
@@ -175,14 +196,14 @@ func TestPartsTakeNoLessThanTheirFloor(t *testing.T) {
 						t.Fatal(a.Err)
 					}
 					if floor > a.Plan.Time {
-						t.Errorf("%s, %v, %d sequences on %d nodes: a plan takes %v, and the floor is %v", zero, rate, n, x.Nodes, a.Plan.Time, floor)
+						t.Errorf("%+v, %v, %d sequences on %d nodes: a plan takes %v, and the floor is %v", x, rate, n, of.Nodes, a.Plan.Time, floor)
 					}
 					nearest = max(nearest, float64(floor/a.Plan.Time))
 				}
 			}
 		}
-	}
-	if nearest < 0.85 {
-		t.Errorf("the floor is %.2f of what a plan takes at best", nearest)
+		if nearest < 0.85 {
+			t.Errorf("%+v: the floor is %.2f of what a plan takes at best", x, nearest)
+		}
 	}
 }

@@ -1,6 +1,8 @@
 package batch
 
 import (
+	"slices"
+
 	"github.com/evenkeel/evenkeel/internal/units"
 )
 
@@ -28,7 +30,8 @@ type Group struct {
 
 // Evaluate computes the tokens and times of a plan from its classes and sequences, by the
 // formula in the package's documentation. All strategies are judged by it. A group without
-// sequences takes no time.
+// sequences takes no time. Where exchange overlaps with the last micro-batch (Problem.Behind)
+// it moves the longest one to the end: no order takes less.
 func Evaluate(p *Problem, plan *Plan) {
 	plan.Time = p.Fixed
 	for i := range plan.Micro {
@@ -49,4 +52,31 @@ func Evaluate(p *Problem, plan *Plan) {
 		m.Time += p.MicroBase
 		plan.Time += m.Time
 	}
+	if p.Behind > 0 {
+		plan.Time += p.open(plan.longestLast())
+	}
+}
+
+// longestLast puts the longest micro-batch behind the others, which stay in their order, and
+// returns the time of its slowest group. Of several as long it is the last.
+func (plan *Plan) longestLast() (longest units.Seconds) {
+	at := -1
+	for i := range plan.Micro {
+		if t := plan.Micro[i].slowest(); t >= longest {
+			at, longest = i, t
+		}
+	}
+	if at >= 0 {
+		m := plan.Micro[at]
+		plan.Micro = append(slices.Delete(plan.Micro, at, at+1), m)
+	}
+	return longest
+}
+
+// slowest is the time of the slowest group.
+func (m *MicroBatch) slowest() (longest units.Seconds) {
+	for _, g := range m.Groups {
+		longest = max(longest, g.Time)
+	}
+	return longest
 }

@@ -251,6 +251,7 @@ func (pl *Planner) tryOthers(ctx context.Context) {
 		if plan, err := solve(ctx, t.p); err == nil && plan != nil && float64(plan.Time) < pl.best.total {
 			t.take(plan, &pl.found)
 			if t.anywhere {
+				pl.keepOpen(&pl.found)
 				pl.polish.run(t, &pl.found, polishSteps/40)
 			} else if !pl.found.placed(t) {
 				continue
@@ -354,6 +355,7 @@ const anotherStream = 1 << 32
 
 // improve changes a plan in parts.
 func (pl *Planner) improve(ctx context.Context, s *state, e effort, enough float64) {
+	pl.keepOpen(s)
 	pl.polish.run(&pl.t, s, e.polish)
 	pl.refill.run(ctx, &pl.t, s, &pl.polish, e.refill, e.patience, enough)
 	pl.polish.run(&pl.t, s, e.polish)
@@ -401,6 +403,14 @@ const (
 func (pl *Planner) keep(s *state) {
 	if s.total < pl.best.total {
 		pl.best.copyFrom(s)
+	}
+}
+
+// keepOpen is keep of a state before it is polished, where that may make its step longer: what
+// makes the sum of micro-batches shorter may leave more of the exchange open.
+func (pl *Planner) keepOpen(s *state) {
+	if pl.t.behind > 0 {
+		pl.keep(s)
 	}
 }
 
