@@ -199,13 +199,15 @@ type replaying struct {
 	*sim
 	took   func(ReplayKey) (units.Seconds, bool)
 	out    *Replayed
-	laws   [2][2]passLaws     // by direction and micro-batch of two that go together
-	micro  int                // micro-batches of a step
-	loss   int                // the layers behind which the loss is, 0 for none
-	update *updating          // of a whole step, nil of another
-	at     []units.Seconds    // when a seat is done with all before
-	ports  [][2]units.Seconds // when its egress and ingress are
-	spent  []spent
+	laws   [2][2]passLaws // by direction and micro-batch of two that go together
+	micro  int            // micro-batches of a step
+	loss   int            // the layers behind which the loss is, 0 for none
+	update *updating      // of a whole step, nil of another
+	// Of a layer's passes forward, and backward with recomputation: see meetUpdated.
+	lengths, busiest [2]units.Seconds
+	at               []units.Seconds    // when a seat is done with all before
+	ports            [][2]units.Seconds // when its egress and ingress are
+	spent            []spent
 	// Of the pass at hand, of either micro-batch where two go together.
 	run   layerRun
 	times [2]passTimes
@@ -289,13 +291,11 @@ func (r *replaying) meet(layers int) {
 func (r *replaying) meetAfter(g stageOf, times units.Seconds) {
 	r.pass(g)
 	r.out.Meeting += times * r.run.length
-	if u := r.update; u != nil {
-		of := 0
-		if g.again || g.back {
-			of = 1
-		}
-		u.lengths[of], u.busiest[of] = u.lengths[of]+r.run.length, u.busiest[of]+r.run.busiest()
+	of := 0
+	if g.again || g.back {
+		of = 1
 	}
+	r.lengths[of], r.busiest[of] = r.lengths[of]+r.run.length, r.busiest[of]+r.run.busiest()
 }
 
 // meetLoss adds the losses of so many micro-batches, if there are any.

@@ -65,6 +65,7 @@ type together struct {
 	met    units.Seconds // when all last met
 	turns  []*Step       // along the ranks that were done last with every micro-batch
 	late   int           // the seat of the last of these
+	behind units.Seconds // how long the backward passes of the last micro-batch take, but for a layer
 	prices overheads     // outside micro-batches' passes
 }
 
@@ -220,8 +221,10 @@ func (x *together) trains(number int, groups []*replaying, last bool) {
 // account keeps what groups did, and adds the micro-batch to Meeting.
 func (x *together) account(groups []*replaying) {
 	longest, late := x.prices.Hidden, -1
+	x.behind = 0
 	for n, r := range groups {
 		longest = max(longest, r.out.Meeting)
+		x.behind = max(x.behind, units.Seconds(x.update.layers-1)*r.lengths[1])
 		x.out.Tasks = append(x.out.Tasks, r.out.Tasks...)
 		for i := range r.seats {
 			r.sums(&x.out.Ranks[r.seats[i].rank], i)
@@ -297,5 +300,5 @@ func (x *together) meetsAtEnd() {
 	for i := range x.seats {
 		slowest = max(slowest, x.optimizerTime(x.seats[i].device, len(x.seats)))
 	}
-	x.out.Meeting += x.prices.Step + slowest
+	x.out.Meeting += x.prices.Step + slowest + max(0, x.prices.Behind-x.behind)
 }

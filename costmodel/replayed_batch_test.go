@@ -154,20 +154,30 @@ func TestBatchMeetsAsItIsPriced(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := over.Step
-		for _, side := range b.Micro {
-			longest := over.Hidden
+		for m, side := range b.Micro {
+			longest, backward := over.Hidden, units.Seconds(0)
 			for _, g := range side {
-				s, err := NewSimulator(q, g.Job)
-				if err != nil {
-					t.Fatal(err)
+				meeting := func(by Recompute, loss bool) units.Seconds {
+					of := g.Job
+					of.Recompute = by
+					s, err := NewSimulator(q, of)
+					if err != nil {
+						t.Fatal(err)
+					}
+					x, err := s.Replayed(ReplayWork{Layout: g.Layout, Packed: g.Packed, Layers: j.Model.Layers, Loss: loss})
+					if err != nil {
+						t.Fatal(err)
+					}
+					return x.Meeting
 				}
-				x, err := s.Replayed(ReplayWork{Layout: g.Layout, Packed: g.Packed, Layers: j.Model.Layers, Loss: true})
-				if err != nil {
-					t.Fatal(err)
-				}
-				longest = max(longest, x.Meeting)
+				longest = max(longest, meeting(g.Job.Recompute, true))
+				forward := meeting(RecomputeFull, false) - meeting(RecomputeNone, false)
+				share := units.Seconds(j.Model.Layers-1) / units.Seconds(j.Model.Layers)
+				backward = max(backward, share*(meeting(g.Job.Recompute, false)-forward))
 			}
-			want += longest + over.MicroBatch
+			if want += longest + over.MicroBatch; m == len(b.Micro)-1 {
+				want += max(0, over.Behind-backward)
+			}
 		}
 		gathered := units.Seconds(len(b.Micro)) * restGather(t, q, alone)
 		if !near(r.Meeting, want-gathered, 1e-9) {

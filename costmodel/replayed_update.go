@@ -23,9 +23,8 @@ type updating struct {
 	layerGather, restGather units.Seconds
 	layerReduce, restReduce units.Seconds
 	queue                   []*collecting
-	clock                   units.Seconds    // until when the queue is simulated
-	waited                  *collecting      // the layer's parameters that a rank asks for next
-	lengths, busiest        [2]units.Seconds // of a layer's passes forward, and backward with recomputation: see meetUpdated
+	clock                   units.Seconds // until when the queue is simulated
+	waited                  *collecting   // the layer's parameters that a rank asks for next
 }
 
 // collecting is a collective on its way.
@@ -213,7 +212,7 @@ func (r *replaying) meetUpdated() {
 		if collective == 0 {
 			return 0
 		}
-		return behind * min(collective, max(0, u.busiest[dir]+collective-u.lengths[dir]))
+		return behind * min(collective, max(0, r.busiest[dir]+collective-r.lengths[dir]))
 	}
 	// No stage reduces both in every micro-batch and in the last.
 	r.out.Meeting += over(0, x.forward) + over(1, x.backward+x.last) + x.open
