@@ -261,11 +261,17 @@ func TestBatchUpdateByItself(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			met := map[int]int{}
+			met, gathered := map[int]int{}, map[int]int{}
 			for _, k := range r.Tasks {
 				if k.Op == MeetOp {
 					met[k.Micro]++
 				}
+				if k.Op == ParamWait && k.Rank == 0 {
+					gathered[k.Micro]++
+				}
+			}
+			if each := 1 + 2*6; zero == Zero3 && (gathered[0] != each || gathered[1] != each || gathered[2] != each) {
+				t.Errorf("parameters are waited for so often by micro-batch: %v, want %d", gathered, each)
 			}
 			if !near(r.Step.Mid, want+update, 1e-9) || len(met) != micro-1 || met[0] != 2 || met[1] != 2 {
 				t.Errorf("%s, overlap %v: %v, want %v; ranks met %v", zero, overlap, r.Step.Mid, want+update, met)
@@ -323,6 +329,67 @@ func TestBatchGradientsLeaveBesideTheLastMicroBatch(t *testing.T) {
 	} {
 		if got := waits(x.lasts); !near(got, x.want, 1e-9) {
 			t.Errorf("beside passes of %v: waits for %v, want %v", x.lasts, got, x.want)
+		}
+	}
+}
+
+// Groups of a micro-batch run side by side: in which order they are listed is nothing.
+func TestBatchGroupsHaveNoOrder(t *testing.T) {
+	manyBatches(t, func(q *Predictor, j Job, b ReplayBatch, r *Replayed) {
+		for m := range b.Micro {
+			slices.Reverse(b.Micro[m])
+		}
+		other, err := q.ReplayedBatch(j, b, nil)
+		if err != nil || !near(other.Step.Mid, r.Step.Mid, 1e-9) || !near(other.Meeting, r.Meeting, 1e-9) || len(other.Tasks) != len(r.Tasks) {
+			t.Errorf("%v, in another order %v: %v", r.Step, other.Step, err)
+		}
+	})
+}
+
+// A step is as sure as all of its micro-batches are, and no more measured.
+func TestBatchIsAsSureAsItsMicroBatches(t *testing.T) {
+	p := usual(t)
+	j := testJob(cluster(t, "1x(1 fast + 1 slow)", p, "bus", ""), []units.Tokens{300})
+	group := func(rank int) ReplayGroup {
+		tokens := []units.Tokens{0, 0}
+		tokens[rank] = 300
+		return ReplayGroup{Job: j, Layout: Contiguous(tokens, []Group{{{rank, 4}}})}
+	}
+	replayed := func(micro ...[]ReplayGroup) Estimate {
+		r, err := NewPredictor(p).ReplayedBatch(j, ReplayBatch{Members: []int{0}, Micro: micro}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Step
+	}
+	wide := func(e Estimate) units.Seconds { return (e.Hi - e.Lo) / e.Mid }
+	long := group(0)
+	long.Job.SeqLen, long.Layout = 900, Contiguous([]units.Tokens{900, 0}, []Group{{{0, 4}}})
+	narrow := replayed([]ReplayGroup{group(0)})
+	for i := range p.Laws { // of blocks that only the packed sequence has
+		if l := &p.Laws[i]; l.Device == "fast" && l.Variant.Mask == op.Full && (l.Op == op.KindAttnFwd || l.Op == op.KindAttnBwd) {
+			l.Spread, l.Assumed = Spread{Lo: 0.2, Hi: 5}, "a guess"
+		}
+	}
+	ring := ReplayGroup{Job: j, Layout: ZigZag([]units.Tokens{150, 150}, Singles([]units.Tokens{150, 150}, 4))}
+	both := func(micro ...[]ReplayGroup) Estimate {
+		r, err := NewPredictor(p).ReplayedBatch(j, ReplayBatch{Members: []int{0, 1}, Micro: micro}, func(k ReplayKey) (units.Seconds, bool) {
+			return 0, k.Rank == 1 || k.Op == OptimizerOp
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Step
+	}
+	if sure := replayed([]ReplayGroup{long}); sure.Source == Assumed || wide(sure) > 1.5*wide(narrow) {
+		t.Errorf("%+v of blocks that are measured, %+v", sure, narrow)
+	}
+	for name, e := range map[string]Estimate{
+		"first": both([]ReplayGroup{ring}, []ReplayGroup{group(0)}),
+		"last":  both([]ReplayGroup{group(0)}, []ReplayGroup{ring}),
+	} {
+		if e.Source != Assumed || wide(e) < 1.5*wide(narrow) {
+			t.Errorf("a guess in the %s of two micro-batches: %+v, without %+v", name, e, narrow)
 		}
 	}
 }
