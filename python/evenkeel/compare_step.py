@@ -1,6 +1,7 @@
 """Whether whole steps of a plan run right: one of them, of which the sums of gradients are held against what the
 ranks had, the update against AdamW in float64, and the parameters of every rank against those of whoever has updated
-them. Before it, the embedding and its gradient.
+them. Before it, the embedding and its gradient. Of a plan of batches also what each micro-batch adds to a rank's
+gradients, against the same micro-batch run alone, and nothing of ranks that have no part in it.
 
 Of every weight some elements are compared, as task_weights.Picks has them. That layers and the loss compute the
 right thing is checked apart.
@@ -9,7 +10,7 @@ right thing is checked apart.
 from __future__ import annotations
 
 import math
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor
@@ -18,10 +19,10 @@ from . import reference
 from .compare import Checking
 from .drawn import DTYPES
 from .judge import LAYER, LIMITS, Found, Judge
-from .parts import Lost, Training
+from .parts import Training, Work
 from .task_weights import Picks, apart
-from .training import Trained, unit_shapes
-from .units import Span
+from .training import REST, Text, Trained, texts, unit_shapes
+from .units import Shapes, Span
 
 # Of |got - want| / |want - old|, of float32 parameters. An update changes a parameter by about the learning rate, 1e-4,
 # and both its roundings are up to 6e-8 of a parameter near 1, such as a norm's: 5e-4 of the change. Weights of matrices
@@ -32,17 +33,59 @@ _FLOAT32 = 4  # bytes
 
 
 class _Seen:
-    """What a rank saw of a step, by unit: of its own gradients all picks, else of what it updates."""
+    """What a rank saw of a step, by unit: of its own gradients all picks, else of what it updates. added: how far what
+    its micro-batches added to its gradients is off, at worst; infinite where not each did so once."""
 
-    def __init__(self, at: "_At", trained: Trained) -> None:
+    def __init__(
+        self, at: "_At", trained: Trained, alone: Sequence[Sequence[Tensor]], chunks: Sequence[int]
+    ) -> None:
+        """alone: by micro-batch and unit, what that adds; empty where that is not compared. chunks: of the loss, by
+        micro-batch."""
         self._at, self._units = at, trained.units
         self._place = trained.place
         self.own: dict[int, Tensor] = {}
         self.came: dict[int, Tensor] = {}
+        self._alone, self._chunks, self._worst = alone, chunks, 0.0
+        self._told = [0] * len(at.picks)
+        self._there: dict[int, Tensor] = {}  # at the weights
+
+    @property
+    def added(self) -> float:
+        """See the class."""
+        each = len(self._alone)
+        return self._worst if all(n == each for n in self._told) or not each else math.inf
+
+    def stays(self, unit: int) -> None:
+        """See training.Watching."""
+        there = self._at.at_weights(unit, self._units.weights(unit))
+        self._adds(unit, there)
+        self._there[unit] = there
 
     def before(self, unit: int, piece: Tensor) -> None:
         """See training.Watching."""
-        self.own[unit] = piece[self._at.picks[unit].to(piece.device)].float()
+        left = piece[self._at.picks[unit].to(piece.device)].float()
+        self._adds(unit, left)
+        self.own[unit] = self.own[unit] + left if unit in self.own else left
+
+    def _adds(self, unit: int, there: Tensor) -> None:
+        """Holds what has come to a unit's gradients, which are `there`, against that of the micro-batch alone. Its
+        error is one beside the sum, less what rounding may make of that: half an eps a time, of both. A norm in front
+        of both halves of a layer is added twice, the projection's gradient chunk by chunk and then the embedding's.
+        Where a rank has nothing to add, to the bit nothing is added."""
+        number = self._told[unit]
+        self._told[unit] += 1
+        if number >= len(self._alone):
+            return
+        was, counts, rounded = torch.zeros_like(there), self._at.counts[unit], 0.0
+        if unit in self._there:
+            was = self._there[unit]
+            rounded = (self._chunks[number] + 1 if unit == REST else 2) * torch.finfo(self._units.dtype).eps
+        due = self._alone[number][unit].to(there.device)
+        nothing = not bool(due.any())
+        for x, before, want in zip(*(of.double().split(counts) for of in (there, was, due))):
+            off, scale = float((x - before - want).norm()), float(want.norm()) + float(before.norm())
+            off = off / (scale or 1.0) - rounded if not nothing else math.inf if off else 0.0
+            self._worst = max(self._worst, off if math.isfinite(off) else math.inf)
 
     def after(self, unit: int, grad: Tensor) -> None:
         """See training.Watching."""
@@ -57,12 +100,16 @@ class _Seen:
 class _At:
     """Which elements of units are compared."""
 
-    def __init__(self, training: Training, lost: Lost, layers: int, model: Any) -> None:
-        shapes = unit_shapes(model, lost, training, layers)
-        of = [Picks(x.values()) for x in shapes]
-        self.training, self.counts = training, [x.counts for x in of]
-        self.picks = [x.places() for x in of]
+    def __init__(self, training: Training, shapes: Sequence[Shapes]) -> None:
+        """shapes: of all units."""
+        self._of = [Picks(x.values()) for x in shapes]
+        self.training, self.counts = training, [x.counts for x in self._of]
+        self.picks = [x.places() for x in self._of]
         self.spans = [Span.of(x, len(training.members)) for x in shapes]
+
+    def at_weights(self, unit: int, weights: Mapping[str, Tensor]) -> Tensor:
+        """Of the gradients at a unit's weights, zeros where there are none."""
+        return self._of[unit].joined([torch.zeros_like(w) if w.grad is None else w.grad for w in weights.values()])
 
     def own(self, unit: int, place: int) -> Tensor:
         """Of what a member updates, rising."""
@@ -89,24 +136,32 @@ class _At:
 class CheckStep:
     """The check of one rank. All ranks run it, also those that take no part in the plan."""
 
-    def __init__(
-        self, training: Training, lost: Lost, layers: int, trained: Optional[Trained], of: Checking
-    ) -> None:
-        assert of.layers is not None
-        self._training, self._trained, self._dtype = training, trained, lost.dtype
-        self._at = _At(training, lost, layers, of.layers.model)
-        self._device, self._size, self._inputs = of.wires.device, of.meeting.world.size, of.inputs
+    def __init__(self, work: Work, layers: int, trained: Optional[Trained], of: Checking) -> None:
+        training, lost = work.training, work.lost
+        assert of.layers is not None and training is not None and lost is not None
+        self._work, self._training, self._trained, self._dtype = work, training, trained, lost.dtype
+        self._at = _At(training, unit_shapes(of.layers.model, lost, training, layers))
+        self._texts = texts(work, of.meeting.world.rank, lost.vocab)
+        self._chunks = [-(-len(x.words) // lost.chunk) if x is not None else 0 for x in self._texts]
+        self._wires, self._size, self._inputs = of.wires, of.meeting.world.size, of.inputs
+        self._device = of.wires.device
         self._judge = Judge(f"plan {of.number}", of.meeting, of.wires, of.frames)
 
     def run(self) -> dict[str, Any]:
         """The plan's entries `exchange`, where there are several members, and `update`."""
         self._embedding()
-        tensors = [torch.empty(0, device=self._device)] * 9
+        alone = self._alone() if self._work.batched else []
+        tensors = [torch.empty(0, device=self._device)] * 10
         if self._trained is not None:
-            tensors = self._step(self._trained)
-        own, came, means, old, *after, full, held = tensors
+            tensors = self._step(self._trained, alone)
+        else:
+            for i in range(len(self._work.micro)):
+                self._meets(i)
+        added, own, came, means, old, *after, full, held = tensors
         entry: dict[str, Any] = {}
         several = len(self._training.members) > 1
+        if self._work.batched:
+            self._added(added)
         if several:
             entry["exchange"] = self._exchange([own, came, means])
         entry["update"] = self._update([came, old, *after])
@@ -116,23 +171,13 @@ class CheckStep:
         return entry
 
     def _embedding(self) -> None:
-        """Fault(numerics) unless a rank's tokens are looked up right, and gradients of that go to their rows."""
+        """Fault(numerics) unless a rank's tokens of every micro-batch are looked up right, and gradients of that go to
+        their rows."""
         mine = torch.zeros(0)
         if self._trained is not None:
-            ends, own = self._trained.ends, {}
-            out = ends.embedded(None)
-            dx = self._inputs.wide("dy", torch.arange(len(out)), out.shape[1])
-            ends.learn(dx, None)
-            want = torch.zeros_like(out, dtype=torch.float64)
-            for name, rows in (("table", ends.words), ("positions", ends.places)):
-                if name in ends.tables:
-                    table = ends.tables[name]
-                    want += table.detach().double()[rows]
-                    due = torch.zeros_like(table, dtype=torch.float64).index_add_(0, rows, dx.double())
-                    own[name] = 0.0 if table.grad is None and not len(out) else reference.error(
-                        table.grad if table.grad is not None else torch.zeros_like(table), due, float(due.norm()))
-                    table.grad = None
-            mine = torch.tensor([reference.error(out, want, float(want.norm())), max(own.values())])
+            each = [self._looked_up(self._trained, of, due) for of, due in zip(self._trained.texts, self._texts)
+                    if due is not None]
+            mine = torch.tensor([max(of) for of in zip(*each)] if each else [0.0, 0.0])
 
         def errors(parts: list[list[Tensor]]) -> Found:
             limit = LAYER * LIMITS[self._dtype]
@@ -142,19 +187,70 @@ class CheckStep:
         self._judge.judged("embedding", [mine.to(self._device)],
                            lambda r: [2 * (r in self._training.members)], errors, "the tables' rows")
 
-    def _step(self, trained: Trained) -> list[Tensor]:
+    def _looked_up(self, trained: Trained, of: Optional[Text], due: Text) -> tuple[float, float]:
+        """How far the embedding of a micro-batch's tokens and its tables' gradients are off. of: what is trained on,
+        due: what is to be."""
+        assert of is not None
+        ends, own = trained.ends, []
+        out = ends.embedded(of, None)
+        dx = self._inputs.wide("dy", torch.arange(len(out)), out.shape[1])
+        ends.learn(dx, None)
+        want = torch.zeros(len(due.words), out.shape[1], dtype=torch.float64, device=out.device)
+        for name, at in (("table", due.words), ("positions", due.places)):
+            if name in ends.tables:
+                table, rows = ends.tables[name], at.to(out.device)
+                want += table.detach().double()[rows]
+                grad = torch.zeros_like(table, dtype=torch.float64).index_add_(0, rows, dx.double())
+                own.append(0.0 if table.grad is None and not len(out) else reference.error(
+                    table.grad if table.grad is not None else torch.zeros_like(table), grad, float(grad.norm())))
+                table.grad = None
+        return reference.error(out, want, float(want.norm())), max(own)
+
+    def _alone(self) -> list[list[Tensor]]:
+        """By micro-batch and unit, the gradients of this rank, on the host and in the precision that they have. All
+        ranks meet behind each, so that nobody waits for another's micro-batches of a whole step."""
+        out, trained = [], self._trained
+        for i in range(len(self._work.micro)):
+            if trained is not None:
+                trained.alone(i)
+                weights = [trained.units.weights(unit) for unit in range(len(self._at.picks))]
+                out.append([self._at.at_weights(unit, of).to("cpu", trained.units.dtype)
+                            for unit, of in enumerate(weights)])
+                trained.clear()
+            self._wires.barrier()
+        return out
+
+    def _meets(self, i: int) -> None:
+        """All ranks between a micro-batch and the next, as when steps are timed."""
+        if i < len(self._work.micro) - 1:
+            self._wires.barrier()
+
+    def _added(self, mine: Tensor) -> None:
+        """Fault(numerics) unless every micro-batch adds to a rank's gradients what it has alone, once."""
+        limit = LAYER * LIMITS[self._dtype]
+
+        def errors(parts: list[list[Tensor]]) -> Found:
+            return {"what a micro-batch adds": [max(x.tolist(), default=0.0) for x, in parts]}, limit, {}
+
+        self._judge.judged("gradients", [mine], lambda r: [1 * (r in self._training.members)], errors,
+                           "that micro-batch alone")
+
+    def _step(self, trained: Trained, alone: Sequence[Sequence[Tensor]]) -> list[Tensor]:
         """Runs one, and returns what is compared."""
-        units, seen, number = trained.units, _Seen(self._at, trained), range(len(self._at.picks))
+        seen = _Seen(self._at, trained, alone, self._chunks)
+        units, number = trained.units, range(len(self._at.picks))
 
         def part(of: Any) -> Tensor:
             return torch.cat([seen.of_part(i, of(i)) for i in number]).float()
 
+        def begin(_: int) -> None:
+            if self._training.stage == 3 and trained.shares is not None:
+                for i in number:  # what a micro-batch does not gather is not there
+                    units.full(i).fill_(math.nan)
+
         old = part(units.master)
-        if self._training.stage == 3 and trained.shares is not None:
-            for i in number:  # what is not gathered is not there
-                units.full(i).fill_(math.nan)
         trained.exchanging.watching = seen
-        trained.run()
+        trained.run(begin, self._meets)
         trained.exchanging.watching = None
         trained.clear()
         moments = [units.split(x) for x in (units.optimizer.moment1, units.optimizer.moment2)]
@@ -165,7 +261,8 @@ class CheckStep:
             travels = torch.empty(0, dtype=trained.shares.travels).element_size()
             means = torch.tensor([travels, trained.shares.kind == "reduce_scatter"], dtype=torch.float32)
         joined = [torch.cat([of[i] for i in number]) for of in (seen.own, seen.came)]
-        return [*joined, means.to(self._device), old, *after, full, part(units.held)]
+        added = torch.tensor([seen.added], device=self._device)
+        return [added, *joined, means.to(self._device), old, *after, full, part(units.held)]
 
     def _rows(self, rank: int, *whole: bool) -> list[int]:
         return [sum(self._at.lengths(rank, of)) for of in whole]

@@ -108,8 +108,8 @@ class Loss:
 
 
 class Learning(Loss):
-    """That of a whole step, whose weights are leaves that learn: gradients stay at them, the projection's added up
-    over the chunks."""
+    """That of a whole step, whose weights are leaves that learn: gradients stay at them, added to those that are there;
+    the projection's are added up over the chunks."""
 
     def __init__(self, of: Lost, model: Model, device: torch.device, table: Optional[Tensor], biased: bool) -> None:
         """table: a leaf [vocab, hidden] that is the projection too, None where that is another matrix. biased: the
@@ -145,12 +145,13 @@ class Learning(Loss):
         return head if self._table is None else head.t(), self._bias_leaf.detach() if self._biased else None
 
     def _learn(self, rows: Tensor, fall: Tensor, first: bool) -> None:
-        if first:
+        fresh = first and self._leaf.grad is None
+        if fresh:
             self._leaf.grad = torch.empty_like(self._leaf)
             self._bias_leaf.grad = torch.zeros_like(self._bias_leaf) if self._biased else None
         grad, bias = self._leaf.grad, self._bias_leaf.grad
         assert grad is not None
-        (grad if self._table is None else grad.t()).addmm_(rows.t(), fall, beta=0 if first else 1)
+        (grad if self._table is None else grad.t()).addmm_(rows.t(), fall, beta=0 if fresh else 1)
         if bias is not None:
             bias.add_(fall.sum(0))
 

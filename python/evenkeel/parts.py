@@ -98,11 +98,11 @@ class Lost:
 
 @dataclass
 class Training:
-    """How a plan of one sequence is trained, where whole steps are run. members: the ranks that take part, those with
-    tokens or heads, rising. stage: of ZeRO: 0 shards nothing over them, 1 the optimizer's state, 2 gradients too, 3
-    also parameters. overlap: gathering and reducing go on while layers compute. tied: the projection to the vocabulary
-    is the token table. vocab_bias: it has a bias. position_rows: of the table of positions, 0 where there is none.
-    group: of torch.distributed, of the members."""
+    """How a plan is trained, where whole steps are run. members: the ranks that take part, rising: of one sequence those
+    with tokens or heads, of batches all but those that the others train without. stage: of ZeRO: 0 shards nothing over
+    them, 1 the optimizer's state, 2 gradients too, 3 also parameters. overlap: gathering and reducing go on while layers
+    compute. tied: the projection to the vocabulary is the token table. vocab_bias: it has a bias. position_rows: of the
+    table of positions, 0 where there is none. group: of torch.distributed, of the members."""
 
     members: tuple[int, ...]
     stage: int

@@ -2,12 +2,13 @@
 
 Started by evenkeel with the environment that torchrun sets, a request on stdin and file descriptor 3 open for
 frames. A step is `layers` layers forward and then backward on the rank's tokens, if asked with the loss behind
-them. If asked, of plans of one sequence it is a whole training step, with the embedding, the exchange of gradients and
-parameters among the ranks and the optimizer, as if the model had so many layers. Of a plan of batches a step is that
-of every micro-batch in turn, in each of which the rank's group has a packed sequence, and ends with all ranks'
-meeting. Of a pipeline a step is all layers of the model, on its stages, and all chunks; of tasks it is all layers
-of all modules. Where any plan has two_batch_overlap, a step of every plan is two micro-batches of its sequence: of
-that one through the layers together, of the others one after the other.
+them. Of a plan of batches a step is that of every micro-batch in turn, in each of which the rank's group has a packed
+sequence, and ends with all ranks' meeting. If asked, of plans of one sequence and of batches it is a whole training
+step, with the embedding, the exchange of gradients and parameters among the ranks and the optimizer, as if the model
+had so many layers; of batches gradients are added up over the micro-batches, between which all ranks meet. Of a
+pipeline a step is all layers of the model, on its stages, and all chunks; of tasks it is all layers of all modules.
+Where any plan has two_batch_overlap, a step of every plan is two micro-batches of its sequence: of that one through the
+layers together, of the others one after the other.
 """
 
 from __future__ import annotations
@@ -241,12 +242,7 @@ def _work(document: Mapping[str, Any], asked: Request, number: int, size: int) -
     of = document.get("schema")
     if of not in _WHOLE:
         work = work_of(document, asked.batches_of(number), asked.docs_tokens, size)
-        training = None
-        if asked.parts == "step":
-            if work.batched:
-                raise PlanError("parts: 'step': of a plan of batches, whose gradients are not added up over "
-                                "micro-batches: want 'layer' or 'loss'")
-            training = training_of(document, work.like)
+        training = training_of(document, work) if asked.parts == "step" else None
         return dataclasses.replace(work, lost=_lost(document, asked, work.like.dtype), training=training)
     parts = ("layer",) if of == tasks.SCHEMA else ("layer", "loss")
     for name, value, wants in (("parts", asked.parts, parts), ("docs_tokens", asked.docs_tokens, (None,))):

@@ -19,8 +19,8 @@ class Request:
     """What a rank is asked to do; plans are documents of `evenkeel solve`. batches: for each plan its
     micro-batches (see parts.py), None for one of a single sequence. docs_tokens: lengths of packed documents,
     the same in every plan. parts: attention, layer, loss, which is layers and the loss behind them, of loss_chunk
-    tokens at a time, or step, a whole training step with that loss. device: cpu, or cuda:N; by default what the
-    plan's device types say.
+    tokens at a time, or step, a whole training step with that loss, of one sequence or of batches. device: cpu, or
+    cuda:N; by default what the plan's device types say.
     sampled_above: beyond so many tokens results are compared by samples. turns: ranks of a host, which share
     a GPU, compute one at a time, so that their spans do not contend. sms: of the GPU's multiprocessors, those
     that this rank is confined to, 0: all; sms_in_all: those of all ranks on that GPU."""

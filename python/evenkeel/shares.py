@@ -52,14 +52,14 @@ class Shares(Exchange):
         """What gradients are reduced by."""
         return "all_reduce" if self._scatter is None else "reduce_scatter"
 
-    def reduce(self, of: str, piece: Tensor, into: Tensor) -> Coming:
-        """Adds up the pieces of all members. The result is the sum, or this member's part of it: in `into` where that
-        has their precision and the library puts it there, else in the piece or beside."""
+    def reduce(self, of: str, piece: Tensor, into: Optional[Tensor]) -> Coming:
+        """Adds up the pieces of all members. The result is the sum, or this member's part of it: in `into` where there
+        is one, it has their precision and the library puts it there, else in the piece or beside."""
         what, host = f"gradients of {of}", piece.cpu() if self._staged else piece
         mine = slice(self._rank * len(piece) // len(self._ranks), (self._rank + 1) * len(piece) // len(self._ranks))
         if self._scatter is not None:
             scatter: Callable[..., Any] = self._scatter
-            out = into if into.dtype == piece.dtype else piece.new_empty(mine.stop - mine.start)
+            out = piece.new_empty(mine.stop - mine.start) if into is None or into.dtype != piece.dtype else into
             there = self._place(out)
             call = self._begin(what, lambda: scatter(there, host, group=self._group, async_op=True))
             return self._coming(call, out, there, _bytes(out))

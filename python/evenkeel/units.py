@@ -97,6 +97,10 @@ class Units:
         """The gradient of that, as the optimizer takes it."""
         return self._grads[i]
 
+    def weights(self, i: int) -> Mapping[str, Tensor]:
+        """The leaves of a unit."""
+        return self._weights[i]
+
     def part(self, i: int) -> slice:
         """Which elements of the unit these are."""
         return self._parts[i]
@@ -122,6 +126,15 @@ class Units:
         """Leaves no gradients at a unit's weights."""
         for w in self._weights[i].values():
             w.grad = None
+
+    def gain(self, i: int, grad: Tensor, first: bool) -> Tensor:
+        """Adds a gradient of what this rank updates to that of the optimizer, or begins that with it; returns it."""
+        into = self._grads[i]
+        if not first:
+            into.add_(grad)
+        elif grad.data_ptr() != into.data_ptr():
+            into.copy_(grad)
+        return into
 
     def update(self, came: Mapping[int, Tensor]) -> None:
         """The optimizer's step. came: by unit the gradient of what this rank updates, where it is in no float32."""

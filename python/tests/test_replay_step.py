@@ -18,7 +18,6 @@ from evenkeel.rendezvous import World
 from evenkeel.request import Request
 from starter import Ranks
 from test_loss import twos
-from test_replay_batch import MICRO, head
 from test_replay_pipeline import pipeline
 from test_training import GPT2, PLAIN, ZEROS, left_out, trained, unequal
 
@@ -198,7 +197,6 @@ class TestReplayOfSteps(unittest.TestCase):
             (twos(trained(left_out())), {}, "plan 0: parts: 'step': of a plan with two_batch_overlap"),
             (pipeline(vocab=9), {}, "plan 0: parts: 'step': stages send each other whole layers' results, of the plan"),
             (pipeline(vocab=9), {}, ": want 'layer' or 'loss'"),
-            (head(3), {"batches": [MICRO]}, "plan 0: parts: 'step': of a plan of batches"),
             (trained(left_out(), "zero4"), {}, "plan 0: job.zero: 'zero4': want zero0, zero1, zero2, zero3, or"),
             (odd, {}, "job.overlap_zero: 2"),
             (trained(left_out(), position_rows=36), {}, "job.model.position_rows: 36: want a row for each of 37"),

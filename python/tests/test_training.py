@@ -64,19 +64,23 @@ LIMITS = {
 }
 
 
+def learned(of: unittest.TestCase, plan: dict[str, Any], answers: list[Any], members: list[int]) -> list[Any]:
+    """All members have learned what one process has: their answers."""
+    of.assertEqual([r for r, x in enumerate(answers) if x is not None], members)
+    for x in filter(None, answers):
+        for name, limit in LIMITS[plan["job"]["dtype"], bool(plan["job"]["model"].get("position_rows"))].items():
+            of.assertLess(x[name], limit, (name, x))
+        of.assertEqual((x["steps"], x["left"]), (2, 0))
+    return [x for x in answers if x is not None]
+
+
 class TestTraining(SixRanks):
     jobs = "training_jobs."
 
     def check(self, plan: dict[str, Any], layers: int, *args: Any) -> list[dict[str, Any]]:
-        """All members have learned what one process has."""
-        answers = [x for x in self.answers(len(plan["ranks"]), "trains", plan, layers, *args)]
-        members = sorted(m["rank"] for g in plan["groups"] for m in g)
-        self.assertEqual([r for r, x in enumerate(answers) if x is not None], members)
-        for x in filter(None, answers):
-            for name, limit in LIMITS[plan["job"]["dtype"], bool(plan["job"]["model"].get("position_rows"))].items():
-                self.assertLess(x[name], limit, (name, x))
-            self.assertEqual((x["steps"], x["left"]), (2, 0))
-        return [x for x in answers if x is not None]
+        """See learned."""
+        answers = self.answers(len(plan["ranks"]), "trains", plan, layers, *args)
+        return learned(self, plan, answers, sorted(m["rank"] for g in plan["groups"] for m in g))
 
     def test_stages(self) -> None:
         """Of ZeRO, with and without what goes beside, tied and not."""

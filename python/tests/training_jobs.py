@@ -17,7 +17,7 @@ from evenkeel import parts, reference, shares, stepped, training, whole
 from evenkeel.drawn import DTYPES
 from evenkeel.kernels import Math
 from evenkeel.meter import Trace
-from evenkeel.parts import Lost, Work
+from evenkeel.parts import Lost, Part, Work
 from evenkeel.plan import documents
 from evenkeel.tokens import positions
 
@@ -25,11 +25,11 @@ CPU = torch.device("cpu")
 STEPS = 2
 
 
-def worked(document: dict[str, Any], docs: Optional[list[int]], chunk: int) -> Work:
+def worked(document: dict[str, Any], docs: Optional[list[int]], chunk: int, batches: Optional[list[Any]]) -> Work:
     """As a replay has it."""
-    work = parts.work_of(document, None, docs, len(document["ranks"]))
+    work = parts.work_of(document, batches, docs, len(document["ranks"]))
     lost = Lost(document["job"]["model"]["vocab"], chunk, 5, document["job"]["dtype"])
-    return replace(work, lost=lost, training=stepped.training_of(document, work.like))
+    return replace(work, lost=lost, training=stepped.training_of(document, work))
 
 
 def joined(work: Work, rank: int) -> None:
@@ -39,19 +39,18 @@ def joined(work: Work, rank: int) -> None:
 
 def made(work: Work, rank: int, layers: int, document: dict[str, Any], trace: Optional[Trace] = None) -> Any:
     """A member's part."""
-    part = work.own(rank)[0]
-    assert part is not None and work.training is not None and work.lost is not None
+    assert work.lost is not None
     of = whole.Layers(whole.model_of(document), 3, DTYPES[work.lost.dtype], CPU)
-    return training.Trained(part, work.training, work.lost, rank, of, layers, Math(), CPU, trace)
+    return training.Trained(work, rank, of, layers, Math(), CPU, trace)
 
 
 class Model:
     """The whole model in one process, trained by torch's AdamW in float64."""
 
-    def __init__(self, trained: Any, work: Work, document: dict[str, Any], docs: Optional[list[int]]) -> None:
+    def __init__(self, trained: Any, work: Work, document: dict[str, Any]) -> None:
         """With the weights that a rank begins with."""
         assert work.training is not None and work.lost is not None
-        self._work, self._of, self._docs = work, whole.model_of(document), docs
+        self._work, self._of = work, whole.model_of(document)
         shapes = training.unit_shapes(self._of, work.lost, work.training, len(trained.units.spans) - 1)
         self.units = [self._leaves(trained.units.full(i), of) for i, of in enumerate(shapes)]
         self.begun = [flat(x) for x in self.units]
@@ -64,12 +63,20 @@ class Model:
         return {n: x.view(shape).requires_grad_() for (n, shape), x in zip(shapes.items(), cut)}
 
     def step(self) -> None:
-        plan, lost, rest = self._work.like, self._work.lost, self.units[0]
+        """Of all sequences, one after the other, whose tokens are numbered through."""
+        self._optimizer.zero_grad()
+        begin = 0
+        for part in (part for side in self._work.micro for part in side):
+            self._loss(part, begin).backward()
+            begin += part.plan.seq_len
+        self._optimizer.step()
+
+    def _loss(self, part: Part, begin: int) -> Tensor:
+        lost, rest, n = self._work.lost, self.units[0], part.plan.seq_len
         assert lost is not None
-        n = plan.seq_len
-        spans = documents(n, self._docs)
+        spans = documents(n, part.docs)
         at = torch.cat([torch.arange(d.end - d.start) for d in spans])
-        x = rest["table"][torch.arange(n) * 40503 % lost.vocab]
+        x = rest["table"][torch.arange(begin, begin + n) * 40503 % lost.vocab]
         if "positions" in rest:
             x = x + rest["positions"][at]
         for w in self.units[1:]:
@@ -79,9 +86,7 @@ class Model:
         else:
             x = x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * rest["norm"]
         logits = x @ (rest["head"] if "head" in rest else rest["table"].t()) + rest.get("vocab_bias", torch.zeros(1))
-        self._optimizer.zero_grad()
-        F.cross_entropy(logits, self._targets(lost), reduction="sum").backward()
-        self._optimizer.step()
+        return F.cross_entropy(logits, self._targets(part, lost), reduction="sum")
 
     def _layer(self, w: dict[str, Tensor], x: Tensor, of: reference.Attention, at: Tensor) -> Tensor:
         """As the reference's, with leaves that learn and in their graph."""
@@ -102,9 +107,9 @@ class Model:
             act = F.gelu(up, approximate="tanh")
         return base + reference._product(w, "down", act)
 
-    def _targets(self, lost: Lost) -> Tensor:
+    def _targets(self, part: Part, lost: Lost) -> Tensor:
         """Of each rank's chunks the words 0, 1, 2 .. anew."""
-        plan, out = self._work.like, torch.empty(self._work.like.seq_len, dtype=torch.int64)
+        plan, out = part.plan, torch.empty(part.plan.seq_len, dtype=torch.int64)
         for rank in range(plan.ranks):
             own = positions(plan, rank)
             out[own] = torch.arange(len(own)) % lost.chunk % lost.vocab
@@ -123,12 +128,12 @@ def flat(weights: dict[str, Tensor]) -> Tensor:
 
 def trains(
     rank: int, groups: Any, document: dict[str, Any], layers: int, docs: Optional[list[int]] = None, chunk: int = 7,
-    how: str = "",
+    how: str = "", batches: Optional[list[Any]] = None,
 ) -> Optional[dict[str, Any]]:
     """Of a member after some steps: how far what it updates, and its moments, are off those of one process, and
     whether it has the parameters that it is to have. how: scatter with a library that has a reduce-scatter, nccl with
     the calls of that, staged as of tensors that are not in the host's memory."""
-    work = worked(document, docs, chunk)
+    work = worked(document, docs, chunk, batches)
     joined(work, rank)
     of = work.training
     assert of is not None
@@ -145,13 +150,17 @@ def trains(
         trained = made(work, rank, layers, document)
         if how == "staged":
             trained.shares._staged = True
-        model, units = Model(trained, work, document, docs), trained.units
-        for _ in range(STEPS):
-            if of.stage == 3 and len(of.members) > 1:  # what is not gathered is not a number
+        model, units = Model(trained, work, document), trained.units
+
+        def begin(_: int) -> None:
+            if of.stage == 3 and len(of.members) > 1:  # what a micro-batch does not gather is not a number
                 for i in range(len(units.spans)):
                     units.full(i).fill_(math.nan)
-            trained.run()
+
+        for _ in range(STEPS):
+            trained.run(begin)
             left = sum(w.grad is not None for unit in units._weights for w in unit.values())
+            left += sum(len(mine.stack._kept) for mine in trained._micro if mine)
             trained.clear()
             model.step()
     worst = {"change": 0.0, "moment1": 0.0, "moment2": 0.0, "has": 0.0}
@@ -172,9 +181,11 @@ def trains(
             "left": left}
 
 
-def ordered(rank: int, groups: Any, document: dict[str, Any], layers: int) -> Optional[list[str]]:
+def ordered(
+    rank: int, groups: Any, document: dict[str, Any], layers: int, batches: Optional[list[Any]] = None
+) -> Optional[list[str]]:
     """What a member posts in a step, waits for and computes, in order: of layers where they begin."""
-    work = worked(document, None, 7)
+    work = worked(document, None, 7, batches)
     joined(work, rank)
     if rank not in (work.training.members if work.training else ()):
         return None
