@@ -10,6 +10,7 @@
 //
 // What is run of a plan is a number of transformer layers, forward and backward:
 // the attention of the plan, and the linear parts around it unless they are left
-// out; if asked the loss behind them ([PartsLoss]), or of one sequence a whole training
-// step ([PartsStep]), with embedding, exchange of gradients and parameters, and optimizer.
+// out; if asked the loss behind them ([PartsLoss]), or of one sequence or a batch a whole
+// training step ([PartsStep]), with embedding, exchange of gradients and parameters, and
+// optimizer.
 package replay
