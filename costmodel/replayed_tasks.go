@@ -154,9 +154,9 @@ func (r *replaying) finish() (*Replayed, error) {
 		r.sums(&r.out.Ranks[r.seats[i].rank], i)
 	}
 	slices.SortStableFunc(r.out.Tasks, func(a, b ReplayTask) int { return cmp.Compare(a.Rank, b.Rank) })
-	last, worst := r.last(), r.worst
-	whole := r.along(last)
-	r.out.Step = like(r.at[last], whole.total())
+	worst := r.worst
+	whole := r.along(r.last())
+	r.out.Step = like(r.latest(), whole.total())
 	r.out.Step.Source = worst
 	return r.out, nil
 }
@@ -164,11 +164,12 @@ func (r *replaying) finish() (*Replayed, error) {
 // last is the seat that is done last; of several, as where all wait for new parameters, the
 // one for which the others wait: it computes longest.
 func (r *replaying) last() int {
-	last, least := 0, slices.Max(r.at)*(1-1e-9)
-	var longest units.Seconds
+	last, longest := 0, units.Seconds(-1)
+	least := r.latest() * (1 - 1e-9)
 	for i, at := range r.at {
-		if h := (share{busy: r.spent[i].busy}); at >= least && h.computing()-h.busy[gradientSync] > longest {
-			last, longest = i, h.computing()-h.busy[gradientSync]
+		h := share{busy: r.spent[i].busy}
+		if computes := h.computing() - h.busy[gradientSync]; at >= least && computes > longest {
+			last, longest = i, computes
 		}
 	}
 	return last

@@ -352,3 +352,23 @@ func TestUpdateRefuses(t *testing.T) {
 		t.Errorf("a device by itself: %+v, %v", r, err)
 	}
 }
+
+// A step ends with the rank that is done last, also where that computes nothing and waits alone.
+func TestReplayedEndsWithTheLastRank(t *testing.T) {
+	manyUpdates(t, func(_ plan, s *Simulator, w ReplayWork, _ *Replayed) {
+		for _, update := range []bool{false, true} {
+			w.Update = update
+			r, err := s.Supposing(w, func(ReplayKey) (units.Seconds, bool) { return 0, true })
+			if err != nil {
+				t.Fatal(err)
+			}
+			var last units.Seconds
+			for _, k := range r.Ranks {
+				last = max(last, k.End)
+			}
+			if r.Step.Mid != last {
+				t.Errorf("%v, the last rank is done at %v", r.Step.Mid, last)
+			}
+		}
+	})
+}

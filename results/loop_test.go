@@ -20,7 +20,7 @@ import (
 // loops are the folders of evidence that docs/loop.sh, docs/pipeline_loop.sh, docs/tasks_loop.sh and docs/steps_loop.sh
 // made, with their traces.
 func loops() map[string][]string {
-	return map[string][]string{"loop": {"loop", "ranking"}, "pipeline_loop": {"loop"}, "tasks_loop": {"loop"}, "steps_loop": {"loop"}}
+	return map[string][]string{"loop": {"loop", "ranking"}, "pipeline_loop": {"loop"}, "tasks_loop": {"loop"}, "steps_loop": {"loop", "batch"}}
 }
 
 // The traces of the loops on two unequal ranks, compared with the profile again, give
