@@ -35,8 +35,8 @@ type ReplayGroup struct {
 // precision and stage; it ignores SeqLen, Recompute and Accumulate, which are of groups.
 //
 // took is as in Simulator.Supposing, by ranks of the cluster and micro-batch; nil supposes
-// nothing. Meeting is the step as groupcost prices it, from the groups as simulated; where
-// times are supposed, without the exchange and the optimizer.
+// nothing. Meeting is the step as solver/batch prices it, but from the groups and the last
+// backward passes as simulated; where times are supposed it is none.
 //
 // Errors: no members, groups of others; those of Supposing.
 func (q *Predictor) ReplayedBatch(j Job, b ReplayBatch, took func(ReplayKey) (units.Seconds, bool)) (*Replayed, error) {
@@ -155,10 +155,10 @@ func (x *together) group(g ReplayGroup) (*replaying, error) {
 	if err := r.prepare(g.Layout); err != nil {
 		return nil, err
 	}
-	if r.meet(layers); r.err != nil {
-		return nil, r.err
+	if x.took == nil {
+		r.meet(layers)
 	}
-	return r, nil
+	return r, r.err
 }
 
 // each has every group do something, beginning when its ranks are done with all before. It
@@ -238,12 +238,11 @@ func (x *together) account(groups []*replaying) {
 		x.worst = x.worst.Worse(r.worst)
 		x.turns, x.late = append(x.turns, r.timeOf(r.along(r.last()))), x.seatOf[r.seats[r.last()].rank]
 	}
-	if x.took == nil {
-		x.out.Meeting += longest + x.prices.MicroBatch
-	} else {
-		x.out.Meeting += longest
+	if x.took != nil {
+		return
 	}
-	if u := x.update; u.gathers && x.took == nil { // once in a micro-batch, and not in either pass
+	x.out.Meeting += longest + x.prices.MicroBatch
+	if u := x.update; u.gathers { // once in a micro-batch, and not in either pass
 		x.out.Meeting -= u.restGather
 	}
 }

@@ -55,7 +55,9 @@ say "replay: all plans in turns, $BLOCKS blocks"
 say "check: prediction and measurement of all, and where they differ"
 judge loop --timeline "$LOOP/timeline.json"
 
-# Of such lengths the searched plan has two micro-batches: each rank by itself, then both in a group.
+# Of such lengths the searched plan by zero0 and zero1 has two micro-batches: in one each rank is by
+# itself, in the other both are one group; by zero3, where each micro-batch gathers, it has one, which
+# is what adaptive finds too.
 printf '%s\n' 1024 768 256 64 64 > "$LOOP/lengths.txt"
 batches=()
 batch() { # name, then what solve is told
@@ -93,11 +95,11 @@ reduce_scatter: all_reduce stands in.
 | file | what |
 | --- | --- |
 | \`compute\`, \`rest\`, \`profile.json\`, \`fit.txt\`, \`check.txt\` | the calibrations ($BUDGET of attention and GEMM, $REST of the rest): recordings, the profile of both, report, errors on points set aside |
-| \`*.plan.json\`, \`*.plan.txt\` | the searched layout with parameters whole (zero0, also with the exchange behind the layers), with the optimizer sharded (zero1) and with all sharded (zero3), and equal shares in a ring; of the batch the same by stage, and what people run today: one group of a size, or of sizes that suit |
+| \`*.plan.json\`, \`*.plan.txt\` | the searched layout with parameters whole (zero0, also with the exchange behind the layers), with the optimizer sharded (zero1) and with all sharded (zero3), and equal shares in a ring; of the batch the same by stage, and what people run today: groups of one size, for any batch (static) or the best for this one (adaptive), which is the searched plan by zero3 too |
 | \`loop.trace.jsonl.gz\`, \`loop.check.txt\`, \`timeline.json\` | all run in turns, $BLOCKS blocks; prediction and measurement; one block of the first plan, predicted and recorded, for Perfetto |
 | \`batch.trace.jsonl.gz\`, \`batch.check.txt\` | the same of the batch's plans |
 
-To check the trace again: \`gunzip -k loop.trace.jsonl.gz\`, then
+To check a trace again: \`gunzip -k loop.trace.jsonl.gz\`, then
 \`evenkeel check loop.trace.jsonl --profile profile.json\`.
 TEXT
 ls -l "$LOOP"

@@ -6,7 +6,8 @@
 // and no process. [ReadTrace] reads a trace back, line by line.
 //
 // A plan of batches ([batch.Document]) runs its micro-batches one after the other,
-// and in each its groups of ranks side by side; all ranks meet after each.
+// and in each its groups of ranks side by side; all ranks meet after each, in whole steps
+// but the last.
 //
 // What is run of a plan is a number of transformer layers, forward and backward:
 // the attention of the plan, and the linear parts around it unless they are left

@@ -162,6 +162,8 @@ func (p *PlanRun) validTasks(ranks int) error {
 	switch {
 	case p.Batch || p.Pipeline != nil || p.Groups != nil:
 		return fmt.Errorf("tasks: there are some, and batch, pipeline or groups are not of them: want one of these")
+	case p.Zero != "" || p.OverlapZero || p.LeftOut != nil:
+		return fmt.Errorf("zero, overlap_zero, left_out_ranks: only of a plan of batches, and this is of tasks")
 	case p.Model != nil:
 		return fmt.Errorf("model: of tasks each module has its own")
 	case p.DType != x.DType:

@@ -173,6 +173,7 @@ func TestATraceOfWholeStepsOfABatchKeepsToThem(t *testing.T) {
 			h.Plans[0].LeftOut, h.Plans[0].Groups = []int{1, 2}, [][]GroupRun{{madeGroup(0)}, {}, {}}
 		}, "numerics[0].exchange: there is one: want none where one rank is at work"},
 		"one sequence": {func(h *Header, _ *Span) { *h = *stepHeader(); h.Plans[0].Zero = costmodel.Zero1 }, "plans[0].zero, overlap_zero, left_out_ranks: only of a plan of batches"},
+		"tasks":        {func(h *Header, _ *Span) { *h = *tasksHeader(); h.Plans[0].Zero = "zero9" }, "plans[0].zero, overlap_zero, left_out_ranks: only of a plan of batches, and this is of tasks"},
 		"a pipeline":   {func(h *Header, _ *Span) { *h = *pipelineHeader(); h.Plans[0].LeftOut = []int{0} }, "plans[0].zero, overlap_zero, left_out_ranks: only of a plan of batches, and this is of a pipeline"},
 		"too few":      {func(h *Header, _ *Span) { h.Numerics[0].Update.Parameters-- }, "numerics[0].update.parameters: "},
 	} {

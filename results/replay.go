@@ -298,7 +298,11 @@ func replayNotes(n *notes, h *replay.Header) {
 		n.add("all ranks ran on one host: messages between the plan's nodes crossed no network")
 	}
 	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Batch }) {
-		n.add("ranks of a plan of batches wait for each other after every micro-batch, which is idle time; \"in 3\": 3 micro-batches")
+		but := ""
+		if h.Parts == replay.PartsStep {
+			but = " but the last"
+		}
+		n.add("ranks of a plan of batches wait for each other after every micro-batch" + but + ", which is idle time; \"in 3\": 3 micro-batches")
 	}
 	if slices.ContainsFunc(h.Plans, func(p replay.PlanRun) bool { return p.Pipeline != nil }) {
 		n.add("a pipeline runs all its layers; \"in 9\": 9 chunks; idle: also waiting for another stage")

@@ -49,7 +49,8 @@ what drifts hits all of them alike. The trace is what evenkeel check compares
 with the cost model's prediction.
 
 A plan of batches runs its micro-batches one after the other, in each its groups
-side by side, each over its sequences packed; all ranks meet after a micro-batch.
+side by side, each over its sequences packed; all ranks meet after a micro-batch, in
+whole steps but the last.
 The model, which such a plan does not hold, is named by --model.
 
 A plan of a pipeline runs all layers of the model on its stages, all chunks in its

@@ -76,6 +76,9 @@ type Costs struct {
 	// Behind is the time of the exchange once a step that overlaps with the backward pass of
 	// the last micro-batch. The step is longer by what that pass is too short for.
 	Behind units.Seconds
+	// Layers is how many the model has; 0 of a published model. Of Behind each layer's part
+	// but one travels beside a layer's backward pass.
+	Layers int
 	// Longest is the longest sequence that the model allows; 0 is no limit.
 	Longest units.Tokens
 

@@ -124,8 +124,8 @@ class Training:
 
 @dataclass(frozen=True)
 class Work:
-    """A plan's micro-batches; `batched` for a plan of batches, whose ranks meet after each. lost: of the loss behind
-    the layers, where it is run. training: where whole steps are."""
+    """A plan's micro-batches; `batched` for a plan of batches, whose ranks meet after each, in whole steps but the
+    last. lost: of the loss behind the layers, where it is run. training: where whole steps are."""
 
     micro: tuple[tuple[Part, ...], ...]
     batched: bool

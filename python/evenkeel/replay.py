@@ -3,7 +3,7 @@
 Started by evenkeel with the environment that torchrun sets, a request on stdin and file descriptor 3 open for
 frames. A step is `layers` layers forward and then backward on the rank's tokens, if asked with the loss behind
 them. Of a plan of batches a step is that of every micro-batch in turn, in each of which the rank's group has a packed
-sequence, and ends with all ranks' meeting. If asked, of plans of one sequence and of batches it is a whole training
+sequence, and at the end of which all ranks meet. If asked, of plans of one sequence and of batches it is a whole training
 step, with the embedding, the exchange of gradients and parameters among the ranks and the optimizer, as if the model
 had so many layers; of batches gradients are added up over the micro-batches, between which all ranks meet. Of a
 pipeline a step is all layers of the model, on its stages, and all chunks; of tasks it is all layers of all modules.

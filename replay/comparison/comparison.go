@@ -149,6 +149,9 @@ func (c *making) updateWarnings() []string {
 	if whole {
 		out = append(out, "gradients were added up by all_reduce where the optimizer is sharded, for the library has no reduce_scatter, and so it is predicted; a plan's price has half of that")
 	}
+	if slices.ContainsFunc(plans, func(x replay.PlanRun) bool { return x.Batch && x.Micro > 1 }) {
+		out = append(out, "adding a micro-batch's gradients to those before it, and the meeting behind it by itself, are in no prediction")
+	}
 	return append(out, "looking tokens up, putting gradients into one piece, adding those of the loss up and converting gradients and parameters for the optimizer are in no prediction")
 }
 

@@ -32,7 +32,9 @@
 // The ranks of a plan of batches meet after every micro-batch. There c is the rank
 // that was done last with the micro-batch, another one in each perhaps, and the
 // parts are added up over them; what c itself spends in the meeting is the meeting,
-// which no law knows, and is a gap.
+// which no law knows, and is a gap. A whole step of a batch is one lap of every rank instead,
+// for what is exchanged in a micro-batch goes between all its groups: its meetings are
+// waiting, and c is the rank whose lap is longest.
 //
 // The stages of a pipeline never meet: its step is one lap of every rank, c that whose
 // lap is longest, and the parts are those of the lap, from the barrier until c's own end.

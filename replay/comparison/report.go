@@ -45,7 +45,8 @@ type Plan struct {
 	Log    float64 `json:"log_predicted_over_measured"`
 	Upper  float64 `json:"error_upper"`
 	Inside bool    `json:"inside_interval"` // the median measured step lies in the predicted 90 % interval
-	// Critical is, by micro-batch, the rank that took longest in the median block.
+	// Critical is, by micro-batch, the rank that took longest in the median block; one where a
+	// step is one lap, as of a pipeline, of tasks and of a whole step.
 	Critical []int `json:"critical_ranks"`
 	// Difference is measured less predicted, and the sum of the four parts.
 	Difference units.Seconds `json:"difference_s"`

@@ -139,7 +139,7 @@ func TestUpdatedBatchOfRanksAlone(t *testing.T) {
 		t.Errorf("%+v", x)
 	}
 	all := strings.Join(r.Warnings, "\n")
-	for _, want := range []string{"groups side by side are predicted as if each were alone", "gathered once in a micro-batch of zero3", "looking tokens up"} {
+	for _, want := range []string{"groups side by side are predicted as if each were alone", "gathered once in a micro-batch of zero3", "adding a micro-batch's gradients to those before it", "looking tokens up"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not in %s", want, all)
 		}

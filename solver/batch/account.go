@@ -64,8 +64,8 @@ func accountOf(p *Problem, plan *Plan) (*costmodel.Step, error) {
 		case p.Hidden > 0:
 			groups = append(groups, beside.Hidden)
 		case p.Behind > 0 && i == len(plan.Micro)-1:
-			all = append(all, costmodel.SideBySide(append(scaled(groups, backwardShare), beside.Behind)...))
-			groups = scaled(groups, 1-backwardShare)
+			all = append(all, costmodel.SideBySide(append(scaled(groups, p.hides()), beside.Behind)...))
+			groups = scaled(groups, 1-p.hides())
 		}
 		if len(groups) > 0 {
 			all = append(all, costmodel.SideBySide(groups...))

@@ -38,6 +38,25 @@ func groupOfAll(t *testing.T, q *costmodel.Predictor, j costmodel.Job, n int) (*
 // as long as that is. Between, where both take about as long, it may take longer by what the
 // messages of the group, over the same network, hold the gradients up.
 func TestAGroupOfAllTakesWhatItsStepDoes(t *testing.T) {
+	// Of few layers one is more of all, and hides nothing.
+	for _, layers := range []int{2, 3} {
+		for _, s := range []units.Tokens{1024, 2048} {
+			q, j := networkJob(t, "2x1 h100_sxm", fastNet, s)
+			j.Zero, j.OverlapZero, j.Model.Layers = costmodel.Zero0, true, layers
+			p, plan, class := groupOfAll(t, q, j, 1)
+			l := costmodel.ZigZag(costmodel.SplitByShares(s, []float64{0.5, 0.5}), class.Groups)
+			l.Schedule = class.Schedule
+			step, err := costmodel.Simulate(q, j, l, costmodel.SimOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			off := float64(plan.Time/step.Time.Mid) - 1
+			t.Logf("%d layers, %d tokens: %+.1f %%", layers, s, 100*off)
+			if p.Layers != layers || math.Abs(off) > groupcost.PricesOff {
+				t.Errorf("%d layers, %d tokens: priced at %v, simulated in %v", layers, s, plan.Time, step.Time.Mid)
+			}
+		}
+	}
 	for _, zero := range []costmodel.ZeRO{costmodel.Zero0, costmodel.Zero1} {
 		hidden, open := 0, 0
 		for i, s := range []units.Tokens{1024, 2048, 8192, 16384, 32768, 65536} {

@@ -145,6 +145,7 @@ func TestBoundsAndPlansBehindTheLastMicroBatch(t *testing.T) {
 		p := *testFleets()[i%3]
 		p.Lengths = drawBatch(rng, longestHeld(&p))
 		p.MicroBase, p.Fixed, p.Behind = 0.01, 0.2, []units.Seconds{0.03, 0.3, 3, 30}[i%4]
+		p.Layers = i % 3 // 1 hides nothing
 		bound, err := quickBound(&p)
 		if err != nil {
 			t.Fatal(err)

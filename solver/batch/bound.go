@@ -71,20 +71,22 @@ func lowerBound(ctx context.Context, p *Problem, work float64) (units.Seconds, e
 //
 // Let S be the step's time without that, and T what the slowest group of its last micro-batch
 // takes. What it takes beside T is no less than U: Fixed, MicroBase, and the rest, which are
-// its other micro-batches. So T <= S - U, and with the share β of the backward pass it takes
+// its other micro-batches. So T <= S - U, and with the share β of T that hides of it, it takes
 //
 //	S + max(0, Behind - β T) >= max(S, (1 - β) S + Behind + β U)
 //
 // which rises with S, since β < 1. So a bound of S may stand for S.
-func withOpen(sum, beside, behind float64) float64 {
+func withOpen(sum, beside, behind, hides float64) float64 {
 	if behind == 0 {
 		return sum
 	}
-	return max(sum, ((1-backwardShare)*sum+behind+backwardShare*beside)*(1-1e-12)) // sums of a plan may be rounded the other way
+	return max(sum, ((1-hides)*sum+behind+hides*beside)*(1-1e-12)) // sums of a plan may be rounded the other way
 }
 
 // withOpen is withOpen of the problem at hand, once quickSum has worked out the rest.
-func (t *table) withOpen(sum float64) float64 { return withOpen(sum, t.fixed+t.micro+t.rest, t.behind) }
+func (t *table) withOpen(sum float64) float64 {
+	return withOpen(sum, t.fixed+t.micro+t.rest, t.behind, t.hides)
+}
 
 // longestAlone is a lower bound of the step, without what is open of its exchange, by its
 // longest sequence alone: some micro-batch takes at least what a group of the class that is

@@ -29,7 +29,11 @@ func Check(p *Problem, plan *Plan) []error {
 		time, last = c.micro(i, &plan.Micro[i])
 		total += time
 	}
-	if hides := backwardShare * last; hides < float64(p.Behind) {
+	hides := backwardShare * last
+	if n := float64(p.Layers); n > 0 {
+		hides *= (n - 1) / n
+	}
+	if hides < float64(p.Behind) {
 		total += float64(p.Behind) - hides
 	}
 	for k, n := range c.seen {

@@ -213,6 +213,13 @@ func FuzzDocument(f *testing.F) {
 // What a plan says of its model goes with what the model has: published costs have no
 // exchange, those of laws one among all devices, which may hide.
 func TestNotModelledSaysWhoTakesPartInTheExchange(t *testing.T) {
+	all := Problem{Fixed: 1, Behind: 1, Fleet: []Pool{{Ranks: [][]int{{0}, {1}, {2}}}}}
+	for of, want := range map[int]bool{1: true, 2: false} { // a device by itself exchanges nothing
+		notes := strings.Join(NotModelled(&all, []int{1, 2}[:of]), "\n")
+		if strings.Contains(notes, "behind the backward pass") != want || !strings.Contains(notes, "left out keep nothing") {
+			t.Errorf("%d of 3 left out: %s", of, notes)
+		}
+	}
 	for _, c := range []struct {
 		p    Problem
 		want []string

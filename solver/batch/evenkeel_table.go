@@ -23,6 +23,7 @@ type table struct {
 	micro  float64     // Problem.MicroBase
 	hidden float64     // Problem.Hidden
 	behind float64     // Problem.Behind
+	hides  float64     // Problem.hides
 	fixed  float64     // Problem.Fixed
 	rest   float64     // what micro-batches but the last take at least, where behind > 0: see quickSum
 
@@ -45,7 +46,7 @@ type table struct {
 func (t *table) cost(roof float64) float64 { return max(roof, t.hidden) + t.micro }
 
 // open is Problem.open of a plan whose highest roof is top: that of its last micro-batch.
-func (t *table) open(top float64) float64 { return max(0, t.behind-backwardShare*top) }
+func (t *table) open(top float64) float64 { return max(0, t.behind-t.hides*top) }
 
 // level scales roofs so that their micro-batches take total seconds together. Of plans
 // constructed under roofs whose sum is far from the best plan's time, few are any better.
@@ -77,6 +78,7 @@ func (t *table) items() int { return len(t.tokens) }
 // load reads a problem, into the arrays there are.
 func (t *table) load(p *Problem) {
 	t.p, t.micro, t.hidden, t.behind, t.fixed = p, float64(p.MicroBase), float64(p.Hidden), float64(p.Behind), float64(p.Fixed)
+	t.hides = float64(p.hides())
 	t.loadItems(p)
 	t.loadClasses(p)
 	t.loadPools(p)

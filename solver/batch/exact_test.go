@@ -38,7 +38,11 @@ func exact(p *Problem) float64 {
 	least := math.Inf(1)
 	for last := e.full; last > 0; last = (last - 1) & e.full { // of any micro-batch as the last
 		slowest := e.team[last*e.states+e.states-1]
-		beside := float64(p.Fixed) + max(0, float64(p.Behind)-0.6*slowest) + best[e.full&^last]
+		hides := 0.6 * slowest
+		if p.Layers > 0 {
+			hides *= float64(p.Layers-1) / float64(p.Layers)
+		}
+		beside := float64(p.Fixed) + max(0, float64(p.Behind)-hides) + best[e.full&^last]
 		least = min(least, max(slowest, float64(p.Hidden))+float64(p.MicroBase)+beside)
 	}
 	return least
@@ -184,7 +188,7 @@ func TestSmallProblemsBehindTheLastMicroBatch(t *testing.T) {
 	}
 	n := 120
 	optimal, worst := besideExact(t, n, func(i int, p *Problem) {
-		p.Behind = []units.Seconds{0.02, 0.1, 0.3, 1, 5}[i%5]
+		p.Behind, p.Layers = []units.Seconds{0.02, 0.1, 0.3, 1, 5}[i%5], []int{0, 2, 32}[i%3]
 	})
 	if optimal*100 < n*95 || worst > 0.02 {
 		t.Errorf("optimal on %d of %d, worst %.2f %% above", optimal, n, 100*worst)

@@ -117,7 +117,7 @@ func (p *Problem) floor(x groupcost.Part) units.Seconds {
 	}
 	beside := x.Fixed + x.MicroBase
 	sum := beside + max(x.Hidden, sameWay*work/units.Seconds(x.Devices))
-	return units.Seconds(withOpen(float64(sum), float64(beside), float64(x.Behind)))
+	return units.Seconds(withOpen(float64(sum), float64(beside), float64(x.Behind), float64(p.hides())))
 }
 
 const sameWay = 0.9

@@ -358,6 +358,7 @@ func (pl *Planner) improve(ctx context.Context, s *state, e effort, enough float
 	pl.keepOpen(s)
 	pl.polish.run(&pl.t, s, e.polish)
 	pl.refill.run(ctx, &pl.t, s, &pl.polish, e.refill, e.patience, enough)
+	pl.keepOpen(s)
 	pl.polish.run(&pl.t, s, e.polish)
 }
 
@@ -443,7 +444,8 @@ func (pl *Planner) force(ctx context.Context) error {
 		pl.climb.run(ctx, 1, 0)
 		if !math.IsInf(pl.climb.best.total, 1) {
 			pl.best.copyFrom(&pl.climb.best)
-			pl.polish.run(&pl.t, &pl.best, polishSteps)
+			pl.polish.run(&pl.t, &pl.climb.best, polishSteps)
+			pl.keep(&pl.climb.best)
 			return nil
 		}
 		if m == pl.t.items() {

@@ -26,11 +26,13 @@ type Problem struct {
 	// Behind is the time of the exchange once a step that overlaps with the backward pass of
 	// the last micro-batch. The step is longer by what that pass is too short for.
 	Behind units.Seconds
+	// Layers is how many the model has: Behind travels beside the backward passes of all but
+	// one. 0 is so many that it does not matter.
+	Layers int
 }
 
 // backwardShare is the share of a micro-batch's time that its backward pass takes, behind
-// which gradients may travel, from below, so that no step is promised too short. Of matrix
-// products it is two thirds (gradients of inputs and of weights, for one product forward), of
+// which gradients may travel, near its least. Of matrix products it is two thirds (gradients of inputs and of weights, for one product forward), of
 // attention five sevenths; but norms take as long forward, and nothing travels behind the
 // loss. By the laws of four types of GPUs, for a Llama of 8B on one and on eight of them, it
 // is 0.60 to 0.67 of the whole (0.58 where the vocabulary is 128k on the slowest type), and
@@ -41,7 +43,15 @@ const backwardShare = 0.6
 // that the last micro-batch's backward pass is too short for, where its slowest group takes
 // so long.
 func (p *Problem) open(last units.Seconds) units.Seconds {
-	return max(0, p.Behind-backwardShare*last)
+	return max(0, p.Behind-p.hides()*last)
+}
+
+// hides is the share of a group's time beside which Behind travels.
+func (p *Problem) hides() units.Seconds {
+	if p.Layers == 0 {
+		return backwardShare
+	}
+	return backwardShare * units.Seconds(p.Layers-1) / units.Seconds(p.Layers)
 }
 
 // A Pool is a set of equal devices and a Class a kind of group. Class.Uses has one number

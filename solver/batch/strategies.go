@@ -94,6 +94,9 @@ func NotModelled(p *Problem, leftOut []int) []string {
 	case p.MicroBase+p.Fixed > 0:
 		notes = append(notes, "every device of the cluster keeps a share of the model's states and takes part in their exchange, whether or not it trains; a layout of one sequence (--seq-len) may leave devices out of it")
 	}
+	if len(leftOut) > 0 && p.Devices()-len(leftOut) < 2 {
+		return notes // nothing is exchanged
+	}
 	if p.Behind > 0 {
 		notes = append(notes, "gradients that are added up once a step are taken to travel behind the backward pass of the last micro-batch, 60 % of its time, for which the longest comes last; where they take longer than that, the step is longer by the rest. In a simulated step its loss, a layer, and the messages of its own groups hide nothing of them")
 	}
