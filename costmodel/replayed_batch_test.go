@@ -99,26 +99,9 @@ func TestBatchOfOneSequence(t *testing.T) {
 // others alone, and what the laws say may as well be supposed.
 func TestBatchTasksFillTheStep(t *testing.T) {
 	manyBatches(t, func(q *Predictor, j Job, b ReplayBatch, r *Replayed) {
-		at, compute := make([]units.Seconds, len(r.Ranks)), make([]units.Seconds, len(r.Ranks))
-		took := map[ReplayKey]units.Seconds{}
-		for _, k := range r.Tasks {
-			if !near(k.Start, at[k.Rank], 1e-9) || k.Time < -1e-12 {
-				t.Errorf("%+v begins at %v, the rank is done at %v", k, k.Start, at[k.Rank])
-			}
-			if at[k.Rank] = k.Start + k.Time; k.Op.Waits() {
-				continue
-			}
-			compute[k.Rank] += k.Time
-			if k.Op == MergeOp {
-				k.Op = AttentionOp
-			}
-			took[k.ReplayKey] += k.Time
-		}
+		took := fillsTheStep(t, r)
 		var last units.Seconds
 		for i, k := range r.Ranks {
-			if !near(at[i], k.End, 1e-9) || !near(compute[i], k.Compute, 1e-9) || !near(k.Compute+k.Exposed+k.Skew, k.End, 1e-6) {
-				t.Errorf("rank %d: %+v, tasks end at %v and compute %v", i, k, at[i], compute[i])
-			}
 			if last = max(last, k.End); !slices.Contains(b.Members, i) && k.Compute != 0 {
 				t.Errorf("rank %d is no member: %+v", i, k)
 			}

@@ -55,30 +55,38 @@ func TestUpdatedMeetsAsStepsDo(t *testing.T) {
 	})
 }
 
+// fillsTheStep checks that every rank's tasks follow each other until its end and add up to its
+// account, and returns how long it computed by the stretches that may be supposed.
+func fillsTheStep(t *testing.T, r *Replayed) map[ReplayKey]units.Seconds {
+	t.Helper()
+	at, compute := make([]units.Seconds, len(r.Ranks)), make([]units.Seconds, len(r.Ranks))
+	took := map[ReplayKey]units.Seconds{}
+	for _, k := range r.Tasks {
+		if !near(k.Start, at[k.Rank], 1e-9) || k.Time < -1e-12 {
+			t.Errorf("%+v begins at %v, the rank is done at %v", k, k.Start, at[k.Rank])
+		}
+		if at[k.Rank] = k.Start + k.Time; k.Op.Waits() {
+			continue
+		}
+		compute[k.Rank] += k.Time
+		if k.Op == MergeOp {
+			k.Op = AttentionOp
+		}
+		took[k.ReplayKey] += k.Time
+	}
+	for i, k := range r.Ranks {
+		if !near(at[i], k.End, 1e-9) || !near(compute[i], k.Compute, 1e-9) || !near(k.Compute+k.Exposed+k.Skew, k.End, 1e-6) {
+			t.Errorf("rank %d: %+v, tasks end at %v and compute %v", i, k, at[i], compute[i])
+		}
+	}
+	return took
+}
+
 // A rank's tasks fill its step and add up to its account, and what the laws say may as well be
 // supposed.
 func TestUpdatedTasksFillTheStep(t *testing.T) {
 	manyUpdates(t, func(_ plan, s *Simulator, w ReplayWork, r *Replayed) {
-		at, compute := make([]units.Seconds, len(r.Ranks)), make([]units.Seconds, len(r.Ranks))
-		took := map[ReplayKey]units.Seconds{}
-		for _, k := range r.Tasks {
-			if !near(k.Start, at[k.Rank], 1e-9) || k.Time < -1e-12 {
-				t.Errorf("%+v begins at %v, the rank is done at %v", k, k.Start, at[k.Rank])
-			}
-			if at[k.Rank] = k.Start + k.Time; k.Op.Waits() {
-				continue
-			}
-			compute[k.Rank] += k.Time
-			if k.Op == MergeOp {
-				k.Op = AttentionOp
-			}
-			took[k.ReplayKey] += k.Time
-		}
-		for i, k := range r.Ranks {
-			if !near(at[i], k.End, 1e-9) || !near(compute[i], k.Compute, 1e-9) || !near(k.Compute+k.Exposed+k.Skew, k.End, 1e-6) {
-				t.Errorf("rank %d: %+v, tasks end at %v and compute %v", i, k, at[i], compute[i])
-			}
-		}
+		took := fillsTheStep(t, r)
 		same, err := s.Supposing(w, func(k ReplayKey) (units.Seconds, bool) { return took[k], true })
 		if err != nil || !near(same.Step.Mid, r.Step.Mid, 1e-9) || len(same.Tasks) != len(r.Tasks) {
 			t.Errorf("%v supposed, %v predicted: %v", same.Step.Mid, r.Step.Mid, err)
