@@ -71,7 +71,7 @@ func (h *Header) validLists() error {
 			return fmt.Errorf("parts: %q: plan %d is neither a batch nor one micro-batch of one sequence, of which alone whole steps are run: want %s or %s", h.Parts, i, PartsLoss, PartsLayer)
 		}
 		if x := &h.Plans[i]; h.Parts == PartsStep && x.Batch && (x.Zero == "" || x.Groups == nil) {
-			return fmt.Errorf("plans[%d].zero, groups: %q, %d: missing: a whole step of a batch is exchanged by a ZeRO stage, and trained in groups; make the trace again: evenkeel replay", i, string(x.Zero), len(x.Groups))
+			return fmt.Errorf("plans[%d].zero, groups: %q, %d: missing: a whole step of a batch is exchanged by a ZeRO stage, and trained in groups", i, string(x.Zero), len(x.Groups))
 		}
 		if h.Parts == PartsAttention && h.Plans[i].Pipeline != nil {
 			return fmt.Errorf("parts: %q: plan %d is a pipeline, whose stages send each other the results of whole layers: want %s", h.Parts, i, PartsLayer)

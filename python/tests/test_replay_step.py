@@ -52,21 +52,22 @@ def due(zero: str, overlap: bool, tokens: bool) -> Seen:
     return out + [("bwd", 0, "param_wait")] * (zero in ("zero1", "zero2"))
 
 
-class TestReplayOfSteps(unittest.TestCase):
-    def run_plans(self, plans: list[dict[str, Any]], size: int, **options: Any) -> tuple[Any, list[Any]]:
-        """Rank 0's result and the recording."""
-        with Ranks(plans, size, parts="step", layers=LAYERS, warmup=1, loss_chunk=6, **options) as ranks:
-            ends = ranks.ends()
-            for r, end in enumerate(ends):
-                self.assertEqual(end["t"], "result", f"rank {r}: {end}")
-            with open(ranks.traces[0], encoding="utf-8") as file:
-                return ends[0], [json.loads(line) for line in file]
+def whole_steps(plans: list[Any], size: int, layers: int, **options: Any) -> tuple[Any, list[Any]]:
+    """Rank 0's result and the recording of plans run in whole steps, which all ranks end well."""
+    with Ranks(plans, size, parts="step", layers=layers, warmup=1, loss_chunk=6, **options) as ranks:
+        ends = ranks.ends()
+        for r, end in enumerate(ends):
+            assert end["t"] == "result", f"rank {r}: {end}"
+        with open(ranks.traces[0], encoding="utf-8") as file:
+            return ends[0], [json.loads(line) for line in file]
 
+
+class TestReplayOfSteps(unittest.TestCase):
     def test_stages(self) -> None:
         """Of ZeRO, on ranks of which one takes no part and one has no heads."""
         kinds = list(itertools.product(ZEROS, (False, True)))
         plans = [trained(left_out(), zero, overlap, "full" if overlap else "none", **PLAIN) for zero, overlap in kinds]
-        result, lines = self.run_plans(plans, 4, repeats=1)
+        result, lines = whole_steps(plans, 4, LAYERS, repeats=1)
         layer, rest = parameters(plans[0], LAYERS)
         for i, (zero, overlap) in enumerate(kinds):
             self.check_numerics(result["numerics"][i], rest + LAYERS * layer)
@@ -103,7 +104,7 @@ class TestReplayOfSteps(unittest.TestCase):
     def test_precisions_and_turns(self) -> None:
         """bf16, learned positions and a tied projection; a rank without tokens; ranks that compute one at a time."""
         plans = [trained(unequal(), "zero3", True, dtype="bf16", **{**GPT2, "tied_embeddings": False})]
-        result, lines = self.run_plans(plans, 3, repeats=1, turns=True, docs_tokens=[11, 30])
+        result, lines = whole_steps(plans, 3, LAYERS, repeats=1, turns=True, docs_tokens=[11, 30])
         layer, rest = parameters(plans[0], LAYERS)
         for entry in result["numerics"]:
             self.assertLess(entry["exchange"]["sum"], 1e-6)  # of three numbers of 8 bits float32 may have no error
@@ -120,14 +121,14 @@ class TestReplayOfSteps(unittest.TestCase):
         plan = trained(left_out(), "zero3")
         plan["ranks"] = [{"rank": 0, "device": "torch_cpu:1", "segments": [{"start_tokens": 0, "end_tokens": 37}]}]
         plan["groups"] = [[{"rank": 0, "q_heads": 4}]]
-        result, lines = self.run_plans([plan], 1, repeats=1)
+        result, lines = whole_steps([plan], 1, LAYERS, repeats=1)
         self.assertNotIn("exchange", result["numerics"][0])
         self.assertTrue(0 < result["numerics"][0]["update"]["params"] < 5e-4)
         self.assertEqual([x["op"] for x in lines if x["t"] == "span" and x["op"] in STEP],
                          ["embed", "loss", "embed", "optimizer"])
 
     def test_without_checks(self) -> None:
-        result, lines = self.run_plans([trained(left_out(), "zero1")], 4, repeats=1, check=False)
+        result, lines = whole_steps([trained(left_out(), "zero1")], 4, LAYERS, repeats=1, check=False)
         self.assertEqual(result["numerics"], [])
         self.assertTrue([x for x in lines if x["t"] == "span" and x["op"] == "optimizer"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import sys
 import unittest
@@ -19,7 +18,7 @@ from evenkeel.request import Request
 from starter import Ranks
 from test_loss import twos
 from test_replay_batch import MICRO, RING, alone
-from test_replay_step import STEP, parameters
+from test_replay_step import STEP, parameters, whole_steps
 from test_training import GPT2, PLAIN, ZEROS, left_out, trained
 from test_training_batch import RAGGED, batch, in_dtype
 
@@ -47,23 +46,11 @@ def due(zero: str, overlap: bool, parts: list[bool]) -> Seen:
 
 
 class TestReplayOfStepsOfBatches(unittest.TestCase):
-    def run_plans(
-        self, plans: list[dict[str, Any]], batches: list[Any], size: int = SIZE, **options: Any
-    ) -> tuple[Any, list[Any]]:
-        """Rank 0's result and the recording."""
-        with Ranks(plans, size, parts="step", layers=LAYERS, warmup=1, loss_chunk=6, repeats=1, batches=batches,
-                   **options) as ranks:
-            ends = ranks.ends()
-            for r, end in enumerate(ends):
-                self.assertEqual(end["t"], "result", f"rank {r}: {end}")
-            with open(ranks.traces[0], encoding="utf-8") as file:
-                return ends[0], [json.loads(line) for line in file]
-
     def test_stages(self) -> None:
         """Of ZeRO, beside a plan of one sequence: what is recorded in which micro-batch, and how much came."""
         kinds = list(itertools.product(ZEROS, (False, True)))
         plans: list[Any] = [batch(zero, overlap, **PLAIN) for zero, overlap in kinds]
-        result, lines = self.run_plans(plans, [RAGGED] * len(kinds))
+        result, lines = whole_steps(plans, SIZE, LAYERS, batches=[RAGGED] * len(kinds), repeats=1)
         layer, rest = parameters(plans[0], LAYERS)
         for (i, (zero, overlap)), rank in itertools.product(enumerate(kinds), range(SIZE)):
             of = [x for x in lines if x["t"] == "span" and (x["plan"], x["rank"]) == (i, rank)]
@@ -106,7 +93,8 @@ class TestReplayOfStepsOfBatches(unittest.TestCase):
         one["groups"] = [[{"rank": 2, "q_heads": 3}, {"rank": 1, "q_heads": 3}], [{"rank": 3, "q_heads": 6}]]
         plans = [batch(zero, True, 4, (), "bf16", **model) for zero in ("zero1", "zero2")]
         micro = in_dtype([*RING, [alone(3, [5]), alone(1, [17], "full")]], "bf16")
-        result, lines = self.run_plans([plans[0], one, plans[1]], [micro, None, micro], 4, turns=True)
+        result, lines = whole_steps(
+            [plans[0], one, plans[1]], 4, LAYERS, batches=[micro, None, micro], repeats=1, turns=True)
         for entry in result["numerics"]:
             self.assertLess(entry["exchange"]["sum"], 1e-6)
             self.assertTrue(0 < entry["update"]["params"] < 5e-4)

@@ -9,7 +9,6 @@ import (
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
 	"github.com/evenkeel/evenkeel/fit"
-	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/replay"
 )
 
@@ -144,8 +143,7 @@ func TestUpdatedBatchOfRanksAlone(t *testing.T) {
 			t.Errorf("%q is not in %s", want, all)
 		}
 	}
-	var none units.Seconds
-	if r.Plans[0].Meeting <= none {
+	if r.Plans[0].Meeting <= 0 {
 		t.Error(r.Plans[0].Meeting)
 	}
 }

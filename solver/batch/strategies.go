@@ -98,7 +98,7 @@ func NotModelled(p *Problem, leftOut []int) []string {
 		return notes // nothing is exchanged
 	}
 	if p.Behind > 0 {
-		notes = append(notes, "gradients that are added up once a step are taken to travel behind the backward pass of the last micro-batch, 60 % of its time, for which the longest comes last; where they take longer than that, the step is longer by the rest. In a simulated step its loss, a layer, and the messages of its own groups hide nothing of them")
+		notes = append(notes, "gradients that are added up once a step are taken to travel behind the backward pass of the last micro-batch, 60 % of its time for all layers but one, for which the longest comes last; where they take longer than that, the step is longer by the rest. In a simulated step its loss and the messages of its own groups hide nothing of them")
 	}
 	if p.Hidden > 0 {
 		notes = append(notes, "parameters and gradients are taken to travel behind all that a micro-batch does; where they take longer than that, a simulated step is longer by what hides nothing of them: its all-to-alls, its loss and a layer")
