@@ -146,9 +146,10 @@ func (p *Problem) part(ctx context.Context, x groupcost.Part) (*Part, error) {
 }
 
 // OnPart has the attempt's strategy plan for a part as well, where that may be faster, and
-// takes the plan if it is.
+// takes the plan if it is. An attempt without a strategy is of one that is asked later (see
+// OnParts).
 func (a *Attempt) OnPart(ctx context.Context, part *Part, clock func() units.Seconds) {
-	if ctx.Err() != nil || a.Plan != nil && !slower(a.Plan.Time, part.Least) {
+	if a.Strategy == nil || ctx.Err() != nil || a.Plan != nil && !slower(a.Plan.Time, part.Least) {
 		return
 	}
 	x := Try(ctx, a.Strategy, part.Problem, clock)

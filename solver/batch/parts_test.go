@@ -135,6 +135,19 @@ func TestNoPartIsPricedWhereItCannotBeFaster(t *testing.T) {
 	}
 }
 
+// What a slow strategy takes is not known before it is asked, which is after the parts: its
+// place among the attempts is empty until then.
+func TestPartsBesideAStrategyThatIsAskedLater(t *testing.T) {
+	p, err := batch.NewProblem(overNetwork(t, "2x8 h100_sxm", slowNet, costmodel.Zero3), drawn(t, "lognormal:median=1000,sd=1.7,seed=12", 8))
+	if err != nil {
+		t.Fatal(err)
+	}
+	attempts := []batch.Attempt{{}, batch.Try(t.Context(), batch.Adaptive{}, p, stopped)}
+	if parts, err := batch.OnParts(t.Context(), p, attempts, stopped, func(groupcost.Part) {}); err != nil || len(parts) != 1 || attempts[0].Plan != nil || attempts[1].On == nil {
+		t.Errorf("%v, %d parts, attempts %+v", err, len(parts), attempts)
+	}
+}
+
 // When the time is up before a part is priced, what there is stays: the bound is of the part
 // too, and who searches says that it was stopped.
 func TestPartsThatAreNotPricedInTime(t *testing.T) {
