@@ -118,7 +118,8 @@ func (q *Predictor) stacks(link string, kind op.Kind, members []op.Member) [][]o
 			continue
 		}
 		for _, m := range members {
-			if slices.ContainsFunc(g.Members, func(o op.Member) bool { return o.Device == m.Device }) {
+			// A group with further types says nothing of how these are named by themselves.
+			if typesWithin(g.Members, members) && slices.ContainsFunc(g.Members, func(o op.Member) bool { return o.Device == m.Device }) {
 				return [][]op.Member{members}
 			}
 		}

@@ -85,6 +85,27 @@ func TestOverGoesByTheModel(t *testing.T) {
 	}
 }
 
+// What is known of a model together with another hides nothing that was measured of it alone
+// under another name.
+func TestAMixedGroupHidesNoStack(t *testing.T) {
+	p := stacked()
+	g := op.NewGroupType([]op.Member{{Device: "big/engine-1", Count: 2}, {Device: "small/engine-1", Count: 2}}, 1, "wire")
+	p.Groups = append(p.Groups, g)
+	p.Laws = append(p.Laws, Law{Op: op.KindAllGather, Group: g.Name, Curve: knots(1024, 9)})
+	q := NewPredictor(p)
+	for _, c := range []struct {
+		members []op.Member
+		want    string
+	}{
+		{[]op.Member{{Device: "big/engine-1", Count: 4}}, "4 big/net-1 over wire"},
+		{[]op.Member{{Device: "big/engine-1", Count: 2}, {Device: "small/engine-1", Count: 2}}, g.Name},
+	} {
+		if l, _, err := q.Over("wire", op.KindAllGather, c.members); err != nil || l.Group != c.want {
+			t.Errorf("%v: %v, %v, want %s", c.members, l, err, c.want)
+		}
+	}
+}
+
 // Two stacks of one model in a ring count as that many of the model.
 func TestRenamedAddsUp(t *testing.T) {
 	got := renamed([]op.Member{{Device: "a/x", Count: 2}, {Device: "b", Count: 1}, {Device: "a/y", Count: 3}}, []op.Member{{Device: "a/net", Count: 8}, {Device: "b/net", Count: 8}})
