@@ -301,7 +301,7 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 		if n.Size() < 2 && n.Link == "" {
 			continue
 		}
-		if err := inside.fill(&n.Link, link, insideRate(p, n.Devices, cmp.Or(n.Link, link))); err != nil {
+		if err := inside.fill(&n.Link, link, insideRate(p.Devices, n.Devices, cmp.Or(n.Link, link))); err != nil {
 			return Cluster{}, &FieldError{fmt.Sprintf("nodes[%d].link", i), fmt.Errorf("link between the devices of node %s: %w", n.Name, err)}
 		}
 	}
@@ -309,7 +309,7 @@ func (c Cluster) Resolve(p *Profile, link, network string) (Cluster, error) {
 		return out, nil
 	}
 	between := linkChoice{inside.measured, inside.stated, "--network"}
-	if err := between.fill(&out.Network, network, networkRate(p, c.members())); err != nil {
+	if err := between.fill(&out.Network, network, networkRate(p.Devices, c.members())); err != nil {
 		return Cluster{}, &FieldError{"network", fmt.Errorf("link between nodes: %w", err)}
 	}
 	return out, nil

@@ -178,8 +178,8 @@ func (c linkChoice) bySheet(link string, rate float64) string {
 
 // insideRate is the rate between the devices of a node over a link class, by their
 // datasheets: of PCIe that of a device to its host, for its own links may be NVLink.
-func insideRate(p *Profile, members []op.Member, class string) float64 {
-	return slowestSheet(p, members, func(s op.Sheet) float64 {
+func insideRate(devices []op.DeviceType, members []op.Member, class string) float64 {
+	return slowestSheet(devices, members, func(s op.Sheet) float64 {
 		if strings.Contains(class, "pcie") {
 			return s.HostPerS
 		}
@@ -188,19 +188,19 @@ func insideRate(p *Profile, members []op.Member, class string) float64 {
 }
 
 // networkRate is the rate of a device to other nodes, by their datasheets.
-func networkRate(p *Profile, members []op.Member) float64 {
-	return slowestSheet(p, members, func(s op.Sheet) float64 { return s.NetPerS })
+func networkRate(devices []op.DeviceType, members []op.Member) float64 {
+	return slowestSheet(devices, members, func(s op.Sheet) float64 { return s.NetPerS })
 }
 
 // slowestSheet is the least rate among members' datasheets; 0 where one is silent.
-func slowestSheet(p *Profile, members []op.Member, rate func(op.Sheet) float64) float64 {
+func slowestSheet(devices []op.DeviceType, members []op.Member, rate func(op.Sheet) float64) float64 {
 	least := math.Inf(1)
 	for _, m := range members {
-		at := slices.IndexFunc(p.Devices, func(d op.DeviceType) bool { return d.Name == m.Device })
+		at := slices.IndexFunc(devices, func(d op.DeviceType) bool { return d.Name == m.Device })
 		if at < 0 {
 			return 0
 		}
-		least = min(least, rate(p.Devices[at].Sheet))
+		least = min(least, rate(devices[at].Sheet))
 	}
 	if math.IsInf(least, 1) {
 		return 0
@@ -226,7 +226,7 @@ func AssumeLinks(p *Profile, c Cluster) *Profile {
 		}
 	}
 	if l, ok := c.stated(c.Network); ok && len(c.Nodes) > 1 {
-		for _, nodes := range c.kindsTogether() {
+		for _, nodes := range slices.Concat(c.kindsTogether(), c.FasterTogether(p)) {
 			part := c
 			part.Nodes = nodes
 			out.assume(p, networkWire(p, part, l))
@@ -344,29 +344,26 @@ const statedBy = "the rate that the cluster states"
 // a node through all its cards at once, as far as the links inside it go. Cards bound
 // no port, for a rank reaches those of its node past them.
 func networkWire(p *Profile, c Cluster, l Link) AssumedWire {
-	together := math.Inf(1)
+	together := units.BytesPerS(math.Inf(1))
 	for _, n := range c.Nodes {
-		together = min(together, float64(l.Rate)*float64(cmp.Or(n.NICs, n.Size())))
-		if inside := c.insideOf(p, n); inside > 0 {
-			together = min(together, inside)
-		}
+		together = min(together, c.leaves(p.Devices, n))
 	}
 	return AssumedWire{
 		Class: l.Name, Members: c.members(), Nodes: len(c.Nodes), Latency: cmp.Or(l.Latency, NetLatency),
-		One: l.Rate, All: max(l.Rate, units.BytesPerS(together)), By: statedBy,
+		One: l.Rate, All: together, By: statedBy,
 	}
 }
 
 // insideOf is the rate inside a node: as the cluster states it, or as its
 // devices' datasheets do; 0 where neither does.
-func (c Cluster) insideOf(p *Profile, n Node) float64 {
+func (c Cluster) insideOf(devices []op.DeviceType, n Node) float64 {
 	if l, ok := c.stated(n.Link); ok {
 		return float64(l.Rate)
 	}
 	if n.Size() < 2 {
 		return 0
 	}
-	return insideRate(p, n.Devices, n.Link)
+	return insideRate(devices, n.Devices, n.Link)
 }
 
 // assume adds a wire's group and those of its laws that the profile

@@ -2,6 +2,7 @@ package costmodel
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -23,6 +24,8 @@ type coster struct {
 	uses    []lawUse
 	compute map[computeKey]int // law numbers
 	wires   map[wireKey]int
+	rings   map[ringKey]int
+	rates   []units.BytesPerS // by node: see Predictor.NodeRates
 	worst   Source
 
 	// Shapes are passed by pointer, for turning a struct into an interface
@@ -68,8 +71,14 @@ type wireKey struct {
 	members string
 }
 
+// ringKey is a collective among members on nodes of which the slowest sends at such a rate.
+type ringKey struct {
+	wireKey
+	slowest units.BytesPerS
+}
+
 func newCoster(q *Predictor, j Job) *coster {
-	return &coster{q: q, job: j, compute: map[computeKey]int{}, wires: map[wireKey]int{}}
+	return &coster{q: q, job: j, compute: map[computeKey]int{}, wires: map[wireKey]int{}, rings: map[ringKey]int{}, rates: q.NodeRates(j.Cluster)}
 }
 
 // on finds the number of a compute law.
@@ -93,6 +102,25 @@ func (c *coster) over(link string, kind op.Kind, members []op.Member) int {
 	law, factor, err := c.q.Over(link, kind, members)
 	id := c.use(lawUse{law: law, factor: factor, where: fmt.Sprintf("%s among %s", kind, op.NewGroupType(members, 1, link).Name)}, err)
 	c.wires[k] = id
+	return id
+}
+
+// across is over of the network among members on some nodes (Predictor.Across).
+func (c *coster) across(kind op.Kind, members []op.Member, nodes iter.Seq[int]) int {
+	slowest := units.BytesPerS(math.Inf(1))
+	for n := range nodes {
+		slowest = min(slowest, c.rates[n])
+	}
+	link := c.job.Cluster.Network
+	k := ringKey{wireKey{link, kind, membersKey(members)}, slowest}
+	if id, ok := c.rings[k]; ok {
+		return id
+	}
+	id := c.over(link, kind, members)
+	if law, factor, err := c.q.Across(link, kind, members, slowest); err == nil && law != c.uses[id].law {
+		id = c.use(lawUse{law: law, factor: factor, where: c.uses[id].where}, nil)
+	}
+	c.rings[k] = id
 	return id
 }
 

@@ -148,7 +148,7 @@ func (s *sim) travels(kind op.Kind, b units.Bytes) units.Bytes {
 // collective is the time of one layer's parameters and of the rest.
 func (s *sim) collective(c Exchange, node int, members []op.Member, acc *account) (layer, rest units.Seconds) {
 	n := len(s.seats)
-	law := s.over(s.linkOf(node), c.Kind, members)
+	law := s.among(node, c.Kind, members)
 	key := wholeKey{law, n}
 	if known, ok := s.whole[key]; ok && acc == nil {
 		return known[0], known[1]
@@ -168,6 +168,21 @@ func (s *sim) addHidden(times float64, length, busiest, collective units.Seconds
 	if over := busiest + collective - length; times > 0 && collective > 0 && over > 0 {
 		s.stages = append(s.stages, stage{what: gradientSync, times: times, length: min(over, collective)})
 	}
+}
+
+// among finds the number of a collective's law among members that hold all seats: on a node,
+// or on those of the seats.
+func (s *sim) among(node int, kind op.Kind, members []op.Member) int {
+	if node >= 0 {
+		return s.over(s.linkOf(node), kind, members)
+	}
+	return s.across(kind, members, func(yield func(int) bool) {
+		for i := range s.seats {
+			if !yield(s.seats[i].node) {
+				return
+			}
+		}
+	})
 }
 
 // oneNode is the node that holds all seats, or -1.

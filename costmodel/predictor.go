@@ -18,6 +18,7 @@ import (
 type Predictor struct {
 	laws     map[lawKey]*Law
 	devices  map[string]op.DeviceType
+	sheets   []op.DeviceType // the same, as the profile has them
 	groups   []op.GroupType
 	named    map[string]op.GroupType // these by name
 	steps    []Steps
@@ -44,7 +45,7 @@ func NewPredictor(p *Profile) *Predictor {
 
 // NewCallPredictor is NewPredictor of calls one by one, as points are measured.
 func NewCallPredictor(p *Profile) *Predictor {
-	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, groups: p.Groups, named: map[string]op.GroupType{}, steps: p.Steps, types: map[wireOf][]op.Variant{}, memory: map[string]MemoryFacts{}, overlaps: map[slowKey]float64{}, training: map[string]TrainingFact{}, rivals: map[*Law]int{}}
+	q := &Predictor{laws: map[lawKey]*Law{}, devices: map[string]op.DeviceType{}, sheets: p.Devices, groups: p.Groups, named: map[string]op.GroupType{}, steps: p.Steps, types: map[wireOf][]op.Variant{}, memory: map[string]MemoryFacts{}, overlaps: map[slowKey]float64{}, training: map[string]TrainingFact{}, rivals: map[*Law]int{}}
 	for i := range p.Laws {
 		q.laws[p.Laws[i].key()] = &p.Laws[i]
 	}

@@ -172,5 +172,17 @@ func (l *Layers) message(kind op.Kind, ranks []int, bytes units.Bytes, acc *acco
 	if link == "" {
 		return 0, fmt.Errorf("cluster.%s: empty, but ranks exchange bytes over it; name a link class of the profile", field)
 	}
-	return l.c.charge(l.c.over(link, kind, members), op.OfMessage(kind, op.Message{Group: len(ranks), Bytes: bytes}), 1, acc), nil
+	law := 0
+	if node >= 0 {
+		law = l.c.over(link, kind, members)
+	} else {
+		law = l.c.across(kind, members, func(yield func(int) bool) {
+			for _, r := range ranks {
+				if !yield(l.ranks[r].Node) {
+					return
+				}
+			}
+		})
+	}
+	return l.c.charge(law, op.OfMessage(kind, op.Message{Group: len(ranks), Bytes: bytes}), 1, acc), nil
 }

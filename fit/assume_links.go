@@ -212,12 +212,16 @@ func slowest(p *costmodel.Profile, members []op.Member, flag string, rate func(o
 }
 
 // assumeNetwork makes up the links between nodes: among all devices, and among every
-// choice of device types whose adapters or inner links are faster, for a group that has
-// none of the slowest goes at its own rate.
+// choice of device types or nodes whose adapters or inner links are faster, for a group that
+// has none of the slowest goes at its own rate.
 func assumeNetwork(p *costmodel.Profile, c costmodel.Cluster) error {
 	var whole costmodel.AssumedWire
-	for i, part := range c.TypesTogether() {
-		w, err := networkOf(p, part.Nodes)
+	var parts [][]costmodel.Node
+	for _, part := range c.TypesTogether() {
+		parts = append(parts, part.Nodes)
+	}
+	for i, nodes := range append(parts, c.FasterTogether(p)...) {
+		w, err := networkOf(p, nodes)
 		if err != nil {
 			return err
 		}

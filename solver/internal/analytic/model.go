@@ -34,9 +34,10 @@ type Model struct {
 
 	p       *strategy.Problem
 	laws    map[lawOf]*costmodel.Law
-	inside  []Link         // of all-to-alls in a node, by node: see sides
-	linear  []linearTable  // by type
-	lengths []units.Tokens // of the grid, so far
+	rates   []units.BytesPerS // by node: see Predictor.NodeRates
+	inside  []Link            // of all-to-alls in a node, by node: see sides
+	linear  []linearTable     // by type
+	lengths []units.Tokens    // of the grid, so far
 	blocks  map[Block]Times
 	kernels []kernelLaws // by type
 	fwd     op.AttnFwd   // passed by pointer, for thousands of blocks are priced
@@ -68,7 +69,7 @@ type lawOf struct {
 
 // New is the model of a problem. The error is a law that nobody measured.
 func New(p *strategy.Problem) (*Model, error) {
-	m := &Model{p: p, Forwards: 1, blocks: map[Block]Times{}, laws: map[lawOf]*costmodel.Law{}, Held: costmodel.NewMemoryModel(p.Job)}
+	m := &Model{p: p, Forwards: 1, blocks: map[Block]Times{}, laws: map[lawOf]*costmodel.Law{}, Held: costmodel.NewMemoryModel(p.Job), rates: p.Predictor.NodeRates(p.Job.Cluster)}
 	if p.Job.Recompute == costmodel.RecomputeFull {
 		m.Forwards = 2
 	}
@@ -120,6 +121,16 @@ func (m *Model) messages() error {
 // Over is the law of a collective among ranks over a link class.
 func (m *Model) Over(link string, kind op.Kind, ranks []int) (Link, error) {
 	law, factor, err := m.p.Predictor.Over(link, kind, m.p.MembersOf(ranks))
+	return Link{law, factor, len(ranks)}, err
+}
+
+// Across is Over of the network, in one ring through all of the ranks' nodes.
+func (m *Model) Across(kind op.Kind, ranks []int) (Link, error) {
+	slowest := units.BytesPerS(math.Inf(1))
+	for _, r := range ranks {
+		slowest = min(slowest, m.rates[m.p.Ranks[r].Node])
+	}
+	law, factor, err := m.p.Predictor.Across(m.p.Job.Cluster.Network, kind, m.p.MembersOf(ranks), slowest)
 	return Link{law, factor, len(ranks)}, err
 }
 

@@ -1,7 +1,9 @@
 package bound
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
@@ -69,7 +71,7 @@ func (f *floors) cheapest(s scope, k op.Kind, b units.Bytes) float64 {
 		}
 	} else {
 		for n := s.fewest; n <= s.most; n++ {
-			for _, l := range f.lawsAmong(s, link, k, n) {
+			for _, l := range f.ringLaws(s, k, n, f.lawsAmong(s, link, k, n)) {
 				least = min(least, float64(costmodel.Transfer(l.law, l.factor, of(n)).Mid))
 			}
 		}
@@ -78,6 +80,48 @@ func (f *floors) cheapest(s scope, k op.Kind, b units.Bytes) float64 {
 		return 0
 	}
 	return least
+}
+
+// ringLaws are the laws that the predictor may answer with for a collective in one ring of n
+// ranks of a scope (Predictor.Across), of those that it would without their nodes: for an
+// assumed one between nodes, all as slow as the slowest of the fastest nodes that hold so many.
+func (f *floors) ringLaws(s scope, k op.Kind, n int, laws []lawUse) []lawUse {
+	assumed := func(u lawUse) bool { return u.law.Assumed != "" }
+	if s.node >= 0 || !slices.ContainsFunc(laws, assumed) {
+		return laws
+	}
+	rings := f.predictor.RingLaws(f.job.Cluster.Network, k, f.fastest(s, n))
+	if len(rings) == 0 {
+		return laws
+	}
+	laws = slices.DeleteFunc(slices.Clone(laws), assumed)
+	for _, l := range rings {
+		laws = append(laws, lawUse{l, 1})
+	}
+	return laws
+}
+
+// fastest is the most that the slowest of the nodes sends in one ring which hold n ranks of a
+// scope, on two nodes at least.
+func (f *floors) fastest(s scope, n int) units.BytesPerS {
+	if f.rates == nil {
+		f.rates = f.predictor.NodeRates(f.job.Cluster)
+		f.byRate = make([]int, len(f.rates))
+		for i := range f.byRate {
+			f.byRate[i] = i
+		}
+		slices.SortStableFunc(f.byRate, func(a, b int) int { return cmp.Compare(f.rates[b], f.rates[a]) })
+	}
+	held, nodes := 0, 0
+	for _, i := range f.byRate {
+		if ranks := s.within(f.job.Cluster.Nodes[i]); ranks > 0 {
+			held, nodes = held+ranks, nodes+1
+		}
+		if held >= n && nodes > 1 {
+			return f.rates[i]
+		}
+	}
+	return units.BytesPerS(math.Inf(1))
 }
 
 // eachCount is from where on laws are not asked for every number of ranks.

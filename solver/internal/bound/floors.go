@@ -5,6 +5,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 )
 
 // floors is what is known of a problem.
@@ -25,6 +26,8 @@ type floors struct {
 	equal    map[equalUse]lawUse
 	linkLaws map[linkUse][]*costmodel.Law
 	stands   map[linkUse]float64
+	rates    []units.BytesPerS // by node: see Predictor.NodeRates
+	byRate   []int             // nodes, the fastest first
 }
 
 func newFloors(profile *costmodel.Profile, predictor *costmodel.Predictor, job costmodel.Job) (*floors, error) {

@@ -352,6 +352,9 @@ func (e *estimator) tax(ranks []int) (open, hidden float64, err error) {
 	link := e.p.LinkAmong(ranks)
 	for _, x := range e.p.Job.Collectives() {
 		l, err := e.m.Over(link, x.Kind, ranks)
+		if link == e.p.Job.Cluster.Network {
+			l, err = e.m.Across(x.Kind, ranks)
+		}
 		if err != nil {
 			return 0, 0, err
 		}
