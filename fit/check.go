@@ -146,6 +146,7 @@ func (p Pair) Inside() bool {
 type Report struct {
 	Simulated bool             `json:"simulated"`
 	Limits    int              `json:"limits_revision"` // of the limits document that was applied
+	Strict    bool             `json:"strict,omitzero"` // what could not be judged fails as well
 	Rows      []Row            `json:"rows"`            // families of ops, on all devices and on each
 	Strata    []CheckedStratum `json:"strata"`
 	Drift     *DriftReport     `json:"drift,omitempty"`
@@ -186,6 +187,12 @@ func (r *Report) Failed(strict bool) bool {
 		}
 	}
 	return strict && len(r.Missing) > 0
+}
+
+// Refused is the verdict that was asked for: Failed and, where it was asked for strictly,
+// strata that could not be judged. All forms of the report and the exit code go by it.
+func (r *Report) Refused() bool {
+	return r.Failed(r.Strict) || r.Strict && len(r.Undecided()) > 0
 }
 
 // Undecided names the strata that have a limit and too few points for a verdict.

@@ -45,22 +45,22 @@ type (
 
 // JUnit writes a report as JUnit XML: a suite a family, a case a family, a part
 // of it, a stratum and a place that may have drifted. What has no verdict is
-// skipped, with the reason.
+// skipped, with the reason; judged strictly, what has too few points or no law fails.
 func JUnit(w io.Writer, r *fit.Report) error {
 	var suites []junitSuite
 	for _, f := range fit.Families() {
 		s := junitSuite{Name: "evenkeel.check." + string(f)}
 		for _, row := range r.Rows {
 			if row.Family == f {
-				s.Cases = append(s.Cases, familyCase(row))
+				s.Cases = append(s.Cases, familyCase(row, r.Strict))
 			}
 		}
 		for _, x := range worstFirst(r.Strata, f) {
-			s.Cases = append(s.Cases, stratumCase(&x))
+			s.Cases = append(s.Cases, stratumCase(&x, r.Strict))
 		}
 		suites = append(suites, s)
 	}
-	suites = append(suites, driftSuite(r.Drift), missingSuite(r.Missing))
+	suites = append(suites, driftSuite(r.Drift), missingSuite(r.Missing, r.Strict))
 	return writeJUnit(w, suites)
 }
 
@@ -72,7 +72,7 @@ func JUnitError(w io.Writer, err error) error {
 	}}}})
 }
 
-func familyCase(row fit.Row) junitCase {
+func familyCase(row fit.Row, strict bool) junitCase {
 	c := junitCase{Class: string(row.Family), Name: fmt.Sprintf("family %s on %s", row.Family, row.On)}
 	if row.Part {
 		c.Name = fmt.Sprintf("family %s, of which %s", row.Family, row.On)
@@ -86,22 +86,31 @@ func familyCase(row fit.Row) junitCase {
 	case fit.Fail:
 		c.Failure = &junitMessage{Message: fmt.Sprintf("upper bounds: median %s, p90 %s; limits %s", units.Percent(row.MedianUpper), units.Percent(row.P90Upper), limits(row.Limit)), Text: c.Out}
 	case fit.Insufficient:
-		c.Skipped = &junitMessage{Message: tooFew(row.Points)}
+		c.undecided(tooFew(row.Points), strict && !row.Part)
 	}
 	return c
+}
+
+// undecided says why a case has no verdict, which a strict check fails for.
+func (c *junitCase) undecided(why string, strict bool) {
+	if strict {
+		c.Failure = &junitMessage{Message: "--strict: " + why}
+		return
+	}
+	c.Skipped = &junitMessage{Message: why}
 }
 
 func tooFew(points int) string {
 	return fmt.Sprintf("insufficient: %s, a verdict needs %d", plural(points, "point"), fit.MinPoints)
 }
 
-func stratumCase(s *fit.CheckedStratum) junitCase {
+func stratumCase(s *fit.CheckedStratum, strict bool) junitCase {
 	c := junitCase{Class: string(s.Family), Name: s.String(), Out: stratumNumbers(s)}
 	switch s.Verdict {
 	case fit.Fail:
 		c.Failure = &junitMessage{Message: strings.Join(s.Broken, "; "), Text: limitText(s)}
 	case fit.Insufficient:
-		c.Skipped = &junitMessage{Message: tooFew(s.Points)}
+		c.undecided(tooFew(s.Points), strict)
 	case fit.Ungated:
 		c.Skipped = &junitMessage{Message: "no limit applies"}
 		if s.LimitID != "" {
@@ -141,10 +150,12 @@ func driftSuite(d *fit.DriftReport) junitSuite {
 	return s
 }
 
-func missingSuite(missing []string) junitSuite {
+func missingSuite(missing []string, strict bool) junitSuite {
 	s := junitSuite{Name: "evenkeel.check.missing"}
 	for _, m := range missing {
-		s.Cases = append(s.Cases, junitCase{Class: "missing", Name: m, Skipped: &junitMessage{Message: "the profile has no law for it"}})
+		c := junitCase{Class: "missing", Name: m}
+		c.undecided("the profile has no law for it", strict)
+		s.Cases = append(s.Cases, c)
 	}
 	return s
 }

@@ -180,7 +180,7 @@ func outcome(r *fit.Report) (state string, families, strata map[fit.Verdict]int)
 		strata[s.Verdict]++
 	}
 	switch {
-	case r.Failed(false):
+	case r.Refused():
 		state = "FAIL"
 	case r.Drift != nil && len(r.Pairs) == 0:
 		state = strings.ToUpper(string(r.Drift.Verdict))
@@ -203,6 +203,9 @@ func verdict(r *fit.Report) string {
 	}
 	if r.Drift != nil {
 		s += fmt.Sprintf("; drift: %s", r.Drift.Verdict)
+	}
+	if r.Refused() && !r.Failed(false) {
+		s += "; --strict: too few points to say, or no law, fails"
 	}
 	return s
 }

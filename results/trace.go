@@ -370,7 +370,11 @@ func traceVerdict(r *comparison.Report) string {
 	for _, k := range r.Verdicts {
 		counts[k.Verdict]++
 	}
-	return fmt.Sprintf("verdict: %s (%s): %s", traceState(counts), stamp(r.Simulated), traceCounted(counts, len(r.Verdicts)))
+	s := fmt.Sprintf("verdict: %s (%s): %s", traceState(r), stamp(r.Simulated), traceCounted(counts, len(r.Verdicts)))
+	if r.Failed(r.Strict) && !r.Failed(false) {
+		s += "; --strict: too little measured to say fails"
+	}
+	return s
 }
 
 func traceCounted(counts map[fit.Verdict]int, of int) string {
@@ -387,11 +391,12 @@ func traceCounted(counts map[fit.Verdict]int, of int) string {
 	return s
 }
 
-func traceState(counts map[fit.Verdict]int) string {
+func traceState(r *comparison.Report) string {
+	passed := func(k comparison.Check) bool { return k.Verdict == fit.Pass }
 	switch {
-	case counts[fit.Fail] > 0:
+	case r.Failed(r.Strict):
 		return "FAIL"
-	case counts[fit.Pass] > 0:
+	case slices.ContainsFunc(r.Verdicts, passed):
 		return "PASS"
 	}
 	return "NO VERDICT"

@@ -11,7 +11,8 @@ import (
 )
 
 // TraceJUnit writes what `check` found in a trace as JUnit XML, a case a check.
-// What has no verdict is skipped, with the reason.
+// What has no verdict is skipped, with the reason; judged strictly, what has too little
+// measured for one fails.
 func TraceJUnit(w io.Writer, r *comparison.Report) error {
 	s := junitSuite{Name: "evenkeel.check.replay"}
 	for _, k := range r.Verdicts {
@@ -19,8 +20,9 @@ func TraceJUnit(w io.Writer, r *comparison.Report) error {
 		switch k.Verdict {
 		case fit.Fail:
 			c.Failure = &junitMessage{Message: k.Why, Text: traceWhere(r, k)}
-		case fit.Pass:
-		default:
+		case fit.Insufficient:
+			c.undecided(fmt.Sprintf("%s: %s", k.Verdict, k.Why), r.Strict)
+		case fit.Ungated:
 			c.Skipped = &junitMessage{Message: fmt.Sprintf("%s: %s", k.Verdict, k.Why)}
 		}
 		s.Cases = append(s.Cases, c)
@@ -58,7 +60,7 @@ func traceDifference(x *comparison.Plan) string {
 // appended to the summary of a CI job. It begins with an empty line.
 func TraceMarkdown(w io.Writer, r *comparison.Report) error {
 	p := &printer{w: w}
-	p.printf("\n## evenkeel check of a replay: %s\n\n%s. %s.\n", traceHeading(r), cell(traceVerdict(r)), cell(traceTitle(r)))
+	p.printf("\n## evenkeel check of a replay: %s\n\n%s. %s.\n", traceState(r), cell(traceVerdict(r)), cell(traceTitle(r)))
 	p.printf("\n| plan | file (strategy) | predicted | measured (spread) | error of step (95 %% bound) | compute | exposed communication | skew | gaps | error of compute |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n")
 	for _, x := range r.Plans {
 		p.printf("| %d | %s | %s | %s (%s) | %s (%s) |", x.Plan, cell(planTitle(&x)), estimate(x.Predicted), seconds(x.Measured.Median), units.Percent(x.Measured.Spread), signed(x.Log), units.Percent(x.Upper))
@@ -74,14 +76,6 @@ func TraceMarkdown(w io.Writer, r *comparison.Report) error {
 	traceGainsMarkdown(p, r)
 	markdownList(p, r.Warnings)
 	return p.err
-}
-
-func traceHeading(r *comparison.Report) string {
-	counts := map[fit.Verdict]int{}
-	for _, k := range r.Verdicts {
-		counts[k.Verdict]++
-	}
-	return traceState(counts)
 }
 
 func traceGainsMarkdown(p *printer, r *comparison.Report) {

@@ -153,6 +153,7 @@ func (a *app) runCheck(paths []string, o checkOptions) error {
 	if err != nil {
 		return o.unjudged(err)
 	}
+	report.Strict = o.strict
 	if err := a.printCheck(report, o); err != nil {
 		return err
 	}
@@ -160,7 +161,7 @@ func (a *app) runCheck(paths []string, o checkOptions) error {
 	if d := report.Drift; d != nil && d.Verdict == fit.Ambiguous {
 		a.note("warning: drift from %s is ambiguous: some times moved, too few or too little beyond their noise; measure once more", d.From)
 	}
-	if report.Failed(o.strict) || o.strict && len(report.Undecided()) > 0 {
+	if report.Refused() {
 		return checkFailed(report)
 	}
 	return nil

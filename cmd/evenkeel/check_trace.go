@@ -16,9 +16,14 @@ import (
 // farOffError says that a replay was compared and is further from its prediction
 // than the limits allow; where is in the table on stdout. To the exit code it is
 // a failed check.
-type farOffError struct{}
+type farOffError struct {
+	undecided bool // no limit is broken, and --strict wants a verdict on all checks
+}
 
-func (farOffError) Error() string {
+func (e farOffError) Error() string {
+	if e.undecided {
+		return "--strict: no limit is broken, but checks have too little measured for a verdict, which the table names; replay it with more blocks (evenkeel replay --repeats)"
+	}
 	return "the replay differs from its prediction by more than the limits allow"
 }
 
@@ -47,11 +52,12 @@ func (a *app) runCheckTrace(paths []string, o checkOptions) error {
 	if err != nil {
 		return o.unjudged(err)
 	}
+	report.Strict = o.strict
 	if err := a.printTrace(report, o); err != nil {
 		return err
 	}
 	if report.Failed(o.strict) {
-		return farOffError{}
+		return farOffError{undecided: !report.Failed(false)}
 	}
 	return nil
 }

@@ -182,12 +182,27 @@ func TestCheckTrace(t *testing.T) {
 	if out, _ = p.verb(exitDone, "check", few, "--profile", p.profile); !strings.Contains(out, "5 blocks, a verdict needs 6") {
 		t.Errorf("%s", out)
 	}
-	p.verb(exitCheck, "check", few, "--profile", p.profile, "--strict")
+	p.strictly(few)
 	p.forms(good, bad)
 	p.refusals(good)
 	p.ofBatches()
 	p.ofPipelines()
 	p.ofTasks()
+}
+
+// strictly: where --strict makes the check fail, every report says so.
+func (p *played) strictly(few string) {
+	dir := p.t.TempDir()
+	xml, md := filepath.Join(dir, "strict.xml"), filepath.Join(dir, "strict.md")
+	out, errOut := p.verb(exitCheck, "check", few, "--profile", p.profile, "--strict", "--junit", xml, "--markdown", md)
+	for got, want := range map[string]string{
+		out: "verdict: FAIL (SIMULATED): ", errOut: "--strict: no limit is broken, but checks have too little measured for a verdict",
+		string(p.file(xml)): `<failure message="--strict: insufficient: 5 blocks, a verdict needs 6`, string(p.file(md)): "## evenkeel check of a replay: FAIL",
+	} {
+		if !strings.Contains(got, want) {
+			p.t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
 }
 
 // ofBatches: plans of batches of one problem have predictions too, micro-batch by

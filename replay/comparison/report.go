@@ -14,6 +14,7 @@ type Report struct {
 	Layers    int      `json:"layers"` // of plans but pipelines and tasks, which are run with all of them
 	Blocks    int      `json:"blocks"`
 	Limits    int      `json:"limits_revision"` // of the limits document that was applied
+	Strict    bool     `json:"strict,omitzero"` // checks without a verdict fail as well
 	Plans     []Plan   `json:"plans"`
 	Ranking   *Ranking `json:"ranking,omitempty"`
 	Gains     []Gain   `json:"gains,omitempty"` // of the first plan over each other
