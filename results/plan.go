@@ -239,15 +239,11 @@ func speedup(c solver.Candidate) string {
 // candidateMemory is the memory of a candidate's fullest rank. A candidate
 // knows its peak only; the capacity follows from whose peak that is.
 func candidateMemory(d *solver.Plan, c solver.Candidate) costmodel.Memory {
-	layout := c.Layout
-	if layout == nil {
-		own := d.Layout()
-		layout = &own
-	}
+	layout := layoutOf(d, c)
 	if len(layout.Shards) != len(d.Step.Ranks) {
 		return costmodel.Memory{States: c.Peak}
 	}
-	for r, m := range d.Job.MemoryWith(*layout, func(r int) costmodel.DeviceMemory {
+	for r, m := range d.Job.MemoryWith(layout, func(r int) costmodel.DeviceMemory {
 		of := d.Step.Ranks[r].Memory
 		return costmodel.DeviceMemory{Capacity: of.Capacity, LayerToken: of.LayerToken}
 	}) {
@@ -256,6 +252,14 @@ func candidateMemory(d *solver.Plan, c solver.Candidate) costmodel.Memory {
 		}
 	}
 	return costmodel.Memory{States: c.Peak}
+}
+
+// layoutOf is a candidate's layout, which may be the plan's own.
+func layoutOf(d *solver.Plan, c solver.Candidate) costmodel.Layout {
+	if c.Layout != nil {
+		return *c.Layout
+	}
+	return d.Layout()
 }
 
 // reasons explains the choice by its alternatives.
@@ -267,7 +271,7 @@ func reasons(p *printer, d *solver.Plan) {
 	for _, c := range d.Compared {
 		if c.Verdict == solver.Chosen {
 			whyChosen(p, d.Taken, c.Strategy, c.Why)
-			if why := spendsBetter(c, d.Baseline()); why != "" {
+			if why := spendsBetter(d, c, d.Baseline()); why != "" {
 				p.para("  ", why)
 			}
 		}
@@ -296,8 +300,8 @@ func whyNot(p *printer, strategy, verdict, why string) {
 }
 
 // spendsBetter says where a plan's gain over the strongest baseline comes from: what
-// the ranks do on average in either step.
-func spendsBetter(c solver.Candidate, base *solver.Candidate) string {
+// the ranks that work do on average in either step.
+func spendsBetter(d *solver.Plan, c solver.Candidate, base *solver.Candidate) string {
 	if base == nil || c.Strategy == base.Strategy || !(base.Busy > 0) || !(c.Busy > 0) {
 		return ""
 	}
@@ -310,8 +314,56 @@ func spendsBetter(c solver.Candidate, base *solver.Candidate) string {
 	change := func(what string, from, to units.Seconds) string {
 		return fmt.Sprintf("%s %s instead of %s", what, told(to, c.Time.Mid), told(from, base.Time.Mid))
 	}
-	return fmt.Sprintf("against %s, the strongest of today's, the ranks on average %s, %s, %s", base.Strategy,
-		change("wait for slower ranks", base.Idle, c.Idle), change("wait for bytes", base.Exposed, c.Exposed), change("compute", base.Busy, c.Busy))
+	own, before := ofWorking(d, c), ofWorking(d, *base)
+	return fmt.Sprintf("against %s, the strongest of today's, the ranks %son average %s, %s, %s", base.Strategy, thatWork(own.leftOut, before.leftOut, len(d.Ranks)),
+		change("wait for slower ranks", before.Idle, own.Idle), change("wait for bytes", before.Exposed, own.Exposed), change("compute", before.Busy, own.Busy))
+}
+
+// spent is what the ranks with work do on average in a candidate's step.
+type spent struct {
+	costmodel.RankStep
+	leftOut int // ranks without work, whose whole step is idle
+}
+
+// ofWorking is of a candidate, whose own averages are over all ranks.
+func ofWorking(d *solver.Plan, c solver.Candidate) spent {
+	layout := layoutOf(d, c)
+	s := spent{RankStep: costmodel.RankStep{Busy: c.Busy, Exposed: c.Exposed, Idle: c.Idle}, leftOut: withoutWork(layout)}
+	all, work := units.Seconds(len(layout.Shards)), units.Seconds(len(layout.Shards)-s.leftOut)
+	if s.leftOut == 0 || work == 0 {
+		return s
+	}
+	s.Busy, s.Exposed = s.Busy*all/work, s.Exposed*all/work
+	s.Idle = max(0, s.Idle*all-units.Seconds(s.leftOut)*c.Time.Mid) / work
+	return s
+}
+
+// withoutWork counts the ranks that are in no group. One in a group works, if with heads alone.
+func withoutWork(l costmodel.Layout) int {
+	n := len(l.Shards)
+	for _, g := range l.Groups {
+		n -= len(g)
+	}
+	return n
+}
+
+// orLeftOut completes what idle time is where the plan leaves ranks out.
+func orLeftOut(d *solver.Plan) string {
+	if withoutWork(d.Layout()) == 0 {
+		return ""
+	}
+	return ", or left out of the step"
+}
+
+// thatWork says how many of the ranks the averages are over, where that is not all of them.
+func thatWork(own, before, all int) string {
+	switch {
+	case own == 0 && before == 0:
+		return ""
+	case own == before:
+		return fmt.Sprintf("that work (%d of %d) ", all-own, all)
+	}
+	return fmt.Sprintf("that work (%d instead of %d, of %d) ", all-own, all-before, all)
 }
 
 // hair is the part of a step that rounding leaves of a difference that is none: equal ranks
@@ -364,7 +416,7 @@ func rankTable(p *printer, n *notes, d *solver.Plan) {
 		return
 	}
 	t.render(p)
-	p.para("", "left bars: tokens, the fullest rank being the whole width; right bars: the step, # computing, ! waiting for bytes (exposed), . waiting for slower ranks (idle)")
+	p.para("", "left bars: tokens, the fullest rank being the whole width; right bars: the step, # computing, ! waiting for bytes (exposed), . waiting for slower ranks"+orLeftOut(d)+" (idle)")
 }
 
 // typeTable sums ranks up by device type where they are too many to list.
@@ -376,7 +428,7 @@ func typeTable(p *printer, d *solver.Plan) {
 		t.row(ofType(d, name).cells(short[name])...)
 	}
 	t.render(p)
-	p.para("", "from the least to the most of any rank, and times on average; bars: the step, # computing, ! waiting for bytes (exposed), . waiting for slower ranks (idle); the file that solve writes with -o has every rank")
+	p.para("", "from the least to the most of any rank, and times on average; bars: the step, # computing, ! waiting for bytes (exposed), . waiting for slower ranks"+orLeftOut(d)+" (idle); the file that solve writes with -o has every rank")
 }
 
 // typeSum is what the ranks of a device type do together.

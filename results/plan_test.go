@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 
@@ -215,16 +216,34 @@ func TestAgainstBaseline(t *testing.T) {
 	}
 }
 
-// TestCandidateMemoryFindsTheCapacity: that of the rank whose peak it is.
 // What rounding leaves of waiting is none.
 func TestWaitingOfAHairIsNone(t *testing.T) {
 	base := &solver.Candidate{Strategy: "ulysses", Time: spread(1.12, 0.1, costmodel.Assumed), Busy: 0.93, Exposed: 0.19, Idle: 9.5e-17}
-	got := spendsBetter(solver.Candidate{Strategy: "given", Time: spread(1.07, 0.1, costmodel.Assumed), Busy: 0.96, Exposed: 0.11, Idle: 7.6e-17}, base)
+	got := spendsBetter(&solver.Plan{}, solver.Candidate{Strategy: "given", Time: spread(1.07, 0.1, costmodel.Assumed), Busy: 0.96, Exposed: 0.11, Idle: 7.6e-17}, base)
 	if want := "wait for slower ranks 0 s instead of 0 s, wait for bytes 110 ms instead of 190 ms"; !strings.Contains(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
+// Ranks that a plan leaves out wait for nobody: 8 of 16 work here, without a pause.
+func TestWaitingIsOfRanksThatWork(t *testing.T) {
+	d := testPlan()
+	all := len(d.Ranks)
+	whole := ringOf(slices.Repeat([]units.Tokens{16384 / units.Tokens(all)}, all)...)
+	half := whole
+	half.Groups = half.Groups[:all/2]
+	base := &solver.Candidate{Strategy: "usp-subset", Time: spread(2, 0.1, costmodel.Assumed), Busy: 0.9, Exposed: 0.1, Idle: 1, Layout: &half}
+	got := spendsBetter(d, solver.Candidate{Strategy: "given", Time: spread(1.5, 0.1, costmodel.Assumed), Busy: 1, Exposed: 0.25, Idle: 0.25, Layout: &whole}, base)
+	want := fmt.Sprintf("the ranks that work (%d instead of %d, of %d) on average wait for slower ranks 250 ms instead of 0 s, wait for bytes 250 ms instead of 200 ms, compute 1 s instead of 1.80 s", all, all/2, all)
+	if !strings.Contains(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if got := spendsBetter(d, solver.Candidate{Strategy: "given", Time: spread(1.5, 0.1, costmodel.Assumed), Busy: 0.7, Exposed: 0.05, Idle: 0.75, Layout: &half}, base); !strings.Contains(got, fmt.Sprintf("that work (%d of %d) on average wait for slower ranks 0 s instead of 0 s", all/2, all)) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestCandidateMemoryFindsTheCapacity: that of the rank whose peak it is.
 func TestCandidateMemoryFindsTheCapacity(t *testing.T) {
 	d := testPlan()
 	d.Step.Ranks[3].Memory.Capacity = 7 * units.GiB
