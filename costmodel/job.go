@@ -76,11 +76,11 @@ func (j Job) Validate() error {
 	}
 	switch {
 	case j.Model.PositionRows > 0 && j.SeqLen > j.Model.MaxLen:
-		return fmt.Errorf("seq_len_tokens: %d: the model's table of learned positions ends after %d tokens; for longer ones raise n_positions (in OPT max_position_embeddings) in its config.json, and so the table", int64(j.SeqLen), int64(j.Model.MaxLen))
+		return fmt.Errorf("seq_len_tokens: %d: %s", int64(j.SeqLen), j.Model.TooLong())
 	case j.SeqLen < 1 || j.SeqLen > maxSeqLen:
 		return fmt.Errorf("seq_len_tokens: %d: want 1 to %d", int64(j.SeqLen), maxSeqLen)
 	case j.Model.MaxLen > 0 && j.SeqLen > j.Model.MaxLen:
-		return fmt.Errorf("seq_len_tokens: %d: beyond the model's sliding window of %d tokens attention is no longer full causal, and windowed attention is not modelled; take at most the window, or turn it off in the model's config.json", int64(j.SeqLen), int64(j.Model.MaxLen))
+		return fmt.Errorf("seq_len_tokens: %d: %s", int64(j.SeqLen), j.Model.TooLong())
 	case !j.DType.Computes():
 		return fmt.Errorf("dtype: %q: want f32, bf16, f16 or fp8", string(j.DType))
 	case j.Recompute != RecomputeNone && j.Recompute != RecomputeFull:

@@ -14,7 +14,8 @@ type Limits struct {
 	KeptBytes   int          // and their size, encoded
 	Cached      int          // plans that are kept for batches of the same lengths
 	Sequences   int          // of a batch
-	Tokens      units.Tokens // of a sequence: what the largest group holds
+	Tokens      units.Tokens // of a sequence
+	TokensOf    string       // what that is; "" is what the largest group of the fleet holds
 	Body        int64        // bytes of a request
 	Connections int          // at a time
 	PlanningS   float64      // seconds that planning a batch may take

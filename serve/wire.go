@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -247,7 +248,7 @@ func checkLengths(at string, lengths []units.Tokens, l Limits) *Problem {
 		if s < 1 {
 			way = "leave out what has none"
 		}
-		return &Problem{"bad_length", fmt.Sprintf("%s[%d]", at, k), fmt.Sprintf("%s: want 1 to %d, what the largest group of this fleet holds; %s", units.Count(s, "token"), int64(l.Tokens), way)}
+		return &Problem{"bad_length", fmt.Sprintf("%s[%d]", at, k), fmt.Sprintf("%s: want 1 to %d, %s; %s", units.Count(s, "token"), int64(l.Tokens), cmp.Or(l.TokensOf, "what the largest group of this fleet holds"), way)}
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/profile"
 	"github.com/evenkeel/evenkeel/profile/backend/cpu"
 	"github.com/evenkeel/evenkeel/profile/backend/host"
@@ -300,6 +302,21 @@ func readModel(path string) (costmodel.Model, error) {
 		return costmodel.Model{}, openError(err)
 	}
 	return costmodel.ReadModel(path, data)
+}
+
+// beyondContext remarks that sequences are longer than the context which the model's
+// config.json states, where they are. It is no error: contexts are extended by training on
+// longer sequences.
+func (o problem) beyondContext(lengths []units.Tokens) []string {
+	data, err := os.ReadFile(o.model)
+	if err != nil || len(lengths) == 0 { // whoever needs the model says what is wrong with it
+		return nil
+	}
+	longest, most := slices.Max(lengths), costmodel.ModelContext(data)
+	if most == 0 || longest <= most {
+		return nil
+	}
+	return []string{fmt.Sprintf("sequences of up to %s are longer than the %d that %s states as the model's longest context: to train on them its positions have to be extended", units.Count(longest, "token"), int64(most), o.model)}
 }
 
 // launchFlags collects the flags that a printed job hands on, and refuses those of a job

@@ -84,6 +84,7 @@ type priceList struct {
 	simulated bool
 	inputs    []doc.Input
 	remarks   []string
+	beyond    string // why nothing longer than Costs.Longest is planned
 }
 
 // published makes the costs of a published model.
@@ -120,8 +121,9 @@ func (o priced) published(maxLen units.Tokens) (priceList, error) {
 	if f := g.Model.Flexible; f != nil {
 		holds = units.Count(f.Budget, "token")
 	}
+	beyond := fmt.Sprintf("the context that --context states is %d", int64(context))
 	words := fmt.Sprintf("%s (%s), published, not measured by us; %s of %s", g.Name, g.Model.Title, units.Count(o.devices, "device"), holds)
-	return priceList{Costs: c, words: words, inputs: []doc.Input{g.Input}, remarks: g.Model.Warnings}, nil
+	return priceList{Costs: c, words: words, inputs: []doc.Input{g.Input}, remarks: g.Model.Warnings, beyond: beyond}, nil
 }
 
 // fromLaws makes the costs of a cluster and model from laws, for a batch of the given
@@ -174,7 +176,7 @@ func (a *app) fromLaws(ctx context.Context, o problem, lengths []units.Tokens) (
 	return priceList{
 		Costs: c, words: fmt.Sprintf("%s, %s", o.lawWords(laws, job), job.Zero), zero: job.Zero, overlap: job.OverlapZero,
 		assumed: laws.references, simulated: laws.profile.Simulated,
-		inputs: append(slices.Clone(laws.inputs), in...), remarks: laws.remarks,
+		inputs: append(slices.Clone(laws.inputs), in...), remarks: slices.Concat(o.beyondContext(lengths), laws.remarks), beyond: job.Model.TooLong(),
 	}, nil
 }
 
@@ -378,7 +380,7 @@ func (a *app) runBatch(ctx context.Context, o problem) error {
 	}
 	p, err := batch.NewProblem(prices.Costs, of.lengths)
 	if beyond, ok := errors.AsType[*batch.BeyondModelError](err); ok {
-		return beyondModel(beyond.Sequence, beyond.Tokens, beyond.Most)
+		return beyondModel(beyond.Sequence, beyond.Tokens, beyond.Most, prices.beyond)
 	}
 	if err != nil {
 		return usageError{err}
@@ -427,9 +429,10 @@ func (e tooLong) Error() string {
 	return fmt.Sprintf("sequence %d: %s: the largest group of this fleet holds %d; %s; or plan with %s", e.Sequence, units.Count(e.Tokens, "token"), int64(e.Most), shortened(e.Most), more)
 }
 
-// beyondModel is a sequence that the model is not trained on, with the flags that are ways out.
-func beyondModel(sequence int, tokens, most units.Tokens) error {
-	return usagef("sequence %d: %s: the model is trained on at most %d; %s", sequence, units.Count(tokens, "token"), int64(most), shortened(most))
+// beyondModel is a sequence that is too long for the model, and why, with the flags that are
+// ways out.
+func beyondModel(sequence int, tokens, most units.Tokens, why string) error {
+	return usagef("sequence %d: %s: %s; %s", sequence, units.Count(tokens, "token"), why, shortened(most))
 }
 
 // shortened is the way out of sequences that are longer than the most that there may be.

@@ -111,7 +111,7 @@ func (a *app) runPipeline(ctx context.Context, o problem) error {
 	}
 	prices.describe(d)
 	d.Rows = of.rows
-	d.Notes = slices.Concat(d.Notes, prices.laws.remarks, p.Warnings())
+	d.Notes = slices.Concat(d.Notes, o.beyondContext(of.lengths), prices.laws.remarks, p.Warnings())
 	if earlier == nil { // whose run is a pipeline's, and stays one
 		d.Notes = slices.Concat(a.inGroups(ctx, o.withoutStages(), prices, d), d.Notes)
 	}
@@ -231,7 +231,7 @@ func (a *app) stagePrices(o problem, lengths []units.Tokens) (stagePriceList, er
 	}
 	for i, n := range lengths {
 		if model.MaxLen > 0 && n > model.MaxLen {
-			return stagePriceList{}, beyondModel(i, n, model.MaxLen)
+			return stagePriceList{}, beyondModel(i, n, model.MaxLen, model.TooLong())
 		}
 	}
 	o.seqLen, o.batch = fmt.Sprint(int64(slices.Max(lengths))), true // a job has one; prices are of every length

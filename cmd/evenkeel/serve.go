@@ -111,6 +111,9 @@ func (a *app) runServe(ctx context.Context, o serving) error {
 	if err != nil {
 		return err
 	}
+	for _, s := range o.beyondContext([]units.Tokens{c.Limits.Tokens}) {
+		a.note("note: of what is planned here, %s", s)
+	}
 	c.Token, c.Log = token, func(s string) { a.note("%s", s) }
 	listeners, err := o.listeners()
 	defer func() {
@@ -263,8 +266,8 @@ func (o serving) config(prices priceList) (serve.Config, error) {
 		c.Limits.Tokens = max(c.Limits.Tokens, k.Cap)
 		c.Setup.Classes = append(c.Setup.Classes, setupClass(k))
 	}
-	if prices.Longest > 0 {
-		c.Limits.Tokens = min(c.Limits.Tokens, prices.Longest)
+	if prices.Longest > 0 && prices.Longest < c.Limits.Tokens {
+		c.Limits.Tokens, c.Limits.TokensOf = prices.Longest, prices.beyond
 	}
 	c.Setup.Limits = c.Limits.Told()
 	for range o.workers {

@@ -53,9 +53,9 @@ func (a *app) stagedConfig(o serving) (serve.Config, error) {
 	c := serve.Config{Limits: o.limits, Journal: o.journal, Setup: serve.Setup{
 		Tool: tool, Costs: prices.words, Fleet: fleet, Classes: []serve.SetupClass{}, Stages: p.Fixed,
 	}}
-	c.Limits.Tokens = math.MaxInt32
-	if n := prices.job.Model.MaxLen; n > 0 {
-		c.Limits.Tokens = n
+	c.Limits.Tokens, c.Limits.TokensOf = math.MaxInt32, "the most that is read"
+	if m := prices.job.Model; m.MaxLen > 0 {
+		c.Limits.Tokens, c.Limits.TokensOf = m.MaxLen, m.TooLong()
 	}
 	c.Setup.Limits = c.Limits.Told()
 	for range o.workers {

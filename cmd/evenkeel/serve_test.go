@@ -27,6 +27,30 @@ func pricedFor(t *testing.T, o serving) priceList {
 	return prices
 }
 
+// What a server takes no longer sequences for is what its answers say: the model or the fleet.
+func TestServedLengthsEndForAReason(t *testing.T) {
+	o := serving{limits: serve.DefaultLimits(), workers: 1}
+	o.cluster = "1x2 h100_sxm"
+	prices := pricedFor(t, o)
+	c, err := o.config(prices)
+	if err != nil || c.Limits.TokensOf != "" {
+		t.Errorf("%q: %v", c.Limits.TokensOf, err)
+	}
+	limited := *prices.Costs
+	prices.Costs, prices.beyond, limited.Longest = &limited, costmodel.Model{MaxLen: 4096}.TooLong(), 4096
+	if c, err = o.config(prices); err != nil || c.Limits.Tokens != 4096 || !strings.Contains(c.Limits.TokensOf, "beyond the model's sliding window of 4096 tokens") {
+		t.Errorf("%+v: %v", c.Limits, err)
+	}
+	limited.Longest = 1 << 30 // the fleet holds less
+	if c, err = o.config(prices); err != nil || c.Limits.TokensOf != "" {
+		t.Errorf("%+v: %v", c.Limits, err)
+	}
+	o.model = filepath.Join("testdata", "config.json")
+	if got := o.beyondContext([]units.Tokens{1 << 20}); got != nil {
+		t.Errorf("of a model that states none: %q", got)
+	}
+}
+
 // A plan by laws is served with the interval of its time, by published prices or when its
 // deadline came first without.
 func TestServedPlansHaveAnInterval(t *testing.T) {

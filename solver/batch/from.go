@@ -28,14 +28,15 @@ func NewProblem(c *groupcost.Costs, lengths []units.Tokens) (*Problem, error) {
 	}, nil
 }
 
-// BeyondModelError says that a sequence is longer than the model can be trained on.
+// BeyondModelError says that a sequence is longer than the costs are of: than the model's sliding window or
+// table of learned positions, or a context that was stated.
 type BeyondModelError struct {
 	Sequence int          // its index in Problem.Lengths
 	Tokens   units.Tokens // its length
-	Most     units.Tokens // the longest that the model can be trained on
+	Most     units.Tokens // groupcost.Costs.Longest
 }
 
 // Error names the sequence, the limit and the ways out.
 func (e *BeyondModelError) Error() string {
-	return fmt.Sprintf("lengths_tokens[%d]: %d: the model is trained on sequences of at most %d tokens; truncate or drop longer ones", e.Sequence, int64(e.Tokens), int64(e.Most))
+	return fmt.Sprintf("lengths_tokens[%d]: %d: longer than the %d tokens that the model is planned up to; truncate or drop longer ones", e.Sequence, int64(e.Tokens), int64(e.Most))
 }

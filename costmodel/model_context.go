@@ -1,0 +1,50 @@
+package costmodel
+
+import (
+	"math"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/evenkeel/evenkeel/internal/units"
+)
+
+// ModelContext is the longest sequence that the config.json of a model whose positions are
+// rotary states, stretched as it says; 0 where it states none. It is no limit of what can be
+// planned, since contexts are extended, and so no part of Model. The data are as ReadModel
+// takes them.
+func ModelContext(data []byte) units.Tokens {
+	type rope struct {
+		Factor   float64 `json:"factor"`
+		Original float64 `json:"original_max_position_embeddings"`
+	}
+	var c struct {
+		Positions  float64 `json:"max_position_embeddings"`
+		NPositions float64 `json:"n_positions"`
+		Scaling    rope    `json:"rope_scaling"`
+		Parameters rope    `json:"rope_parameters"` // as transformers writes it from version 5 on
+	}
+	if json.Unmarshal(data, &c) != nil { // of another form than is known: it states nothing
+		return 0
+	}
+	most := max(c.Positions, c.NPositions)
+	for _, r := range []rope{c.Scaling, c.Parameters} {
+		// Some files state the stretched context, some what was stretched.
+		from := r.Original
+		if from == 0 {
+			from = max(c.Positions, c.NPositions)
+		}
+		most = max(most, from*r.Factor)
+	}
+	if !(most >= 1 && most < math.MaxInt32) {
+		return 0
+	}
+	return units.Tokens(most)
+}
+
+// TooLong says why sequences of more than MaxLen tokens are not planned, with the ways out.
+func (m Model) TooLong() string {
+	if m.PositionRows > 0 {
+		return "the model's table of learned positions ends after " + units.Count(m.MaxLen, "token") + "; for longer ones raise n_positions (in OPT max_position_embeddings) in its config.json, and so the table"
+	}
+	return "beyond the model's sliding window of " + units.Count(m.MaxLen, "token") + " attention is no longer full causal, and windowed attention is not modelled; take at most the window, or turn it off in the model's config.json"
+}
