@@ -147,6 +147,21 @@ func (o checkOptions) writable(paths []string) error {
 	return markdown.probeAppend()
 }
 
+// thereAll opens the files before flags are refused for what the files are not.
+func thereAll(paths []string) error {
+	for _, path := range paths {
+		if err := regular(path); err != nil {
+			return err
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			return openError(err)
+		}
+		f.Close()
+	}
+	return nil
+}
+
 // runCheck judges and reports.
 func (a *app) runCheck(paths []string, o checkOptions) error {
 	report, err := judge(paths, o)
@@ -194,6 +209,11 @@ func (undecidedError) Is(target error) bool { return target == errCheckFailed }
 
 // judge makes the report that the flags ask for.
 func judge(paths []string, o checkOptions) (*fit.Report, error) {
+	if o.forOthers() {
+		if err := thereAll(paths); err != nil {
+			return nil, err
+		}
+	}
 	least, err := o.valid()
 	if err != nil {
 		return nil, err
@@ -216,6 +236,14 @@ func judge(paths []string, o checkOptions) (*fit.Report, error) {
 	return report, nil
 }
 
+// ofTrace says that there are flags of the trace of a replay.
+func (o checkOptions) ofTrace() bool {
+	return o.timeline != "" || o.plan != 0 || o.link != "" || o.network != ""
+}
+
+// forOthers says that there are flags of files other than recordings.
+func (o checkOptions) forOthers() bool { return namesReferences(o.profile) || o.ofTrace() }
+
 // valid refuses command lines that cannot be meant and reads --min-len.
 func (o checkOptions) valid() (least units.Tokens, err error) {
 	switch {
@@ -223,7 +251,7 @@ func (o checkOptions) valid() (least units.Tokens, err error) {
 		return 0, usagef("check: --profile is missing: name the profile to judge")
 	case namesReferences(o.profile):
 		return 0, usagef("check: --profile %s: the embedded profiles are compared with whole training steps alone (python/examples/train_step.py); points are judged by the profile of a file", o.profile)
-	case o.timeline != "" || o.plan != 0 || o.link != "" || o.network != "":
+	case o.ofTrace():
 		return 0, usagef("check: --timeline, --plan, --link and --network are of the trace of a replay, and there is none among the files")
 	case o.profile == "" && (o.limits != "" || o.maxError != "" || o.minLen != ""):
 		return 0, usagef("check: --limits, --max-error and --min-len judge a profile: name it with --profile")

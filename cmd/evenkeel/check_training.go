@@ -50,7 +50,7 @@ func (o checkOptions) validTraining(paths []string) error {
 		return usagef("check: --profile is missing: name the profile whose predictions the steps are compared with")
 	case namesReferences(o.profile) && o.profile != borrowReferences:
 		return usagef("check: --profile %s: steps are compared with one profile: name a file, or %s alone", o.profile, borrowReferences)
-	case len(o.driftFrom) > 0 || o.minLen != "" || o.timeline != "" || o.plan != 0 || o.link != "" || o.network != "":
+	case len(o.driftFrom) > 0 || o.minLen != "" || o.ofTrace():
 		return usagef("check: --drift-from, --min-len, --timeline, --plan, --link and --network say nothing of training steps, as %s has", paths[0])
 	case o.all || o.strict:
 		return usagef("check: --all and --strict say nothing of training steps: all are listed, and each has a verdict")
