@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/evenkeel/evenkeel/costmodel"
@@ -47,7 +48,7 @@ func (a *app) runTasks(ctx context.Context, o problem) error {
 	p := &multitask.Problem{Costs: prices.Costs, Effort: o.effort}
 	d, err := multitask.Solve(ctx, p, o.take, clock, func(strategy string) { a.note("%s ...", strategy) })
 	if err != nil {
-		return o.taskError(err)
+		return a.taskError(ctx, o, &t, err)
 	}
 	d.Schema, d.Tool, d.Created = multitask.Schema, tool, prices.created
 	d.Prices, d.Simulated = prices.words, prices.simulated
@@ -83,18 +84,70 @@ func byHand(path string, err error) error {
 	return fmt.Errorf("%w; a file of tasks begins with {\"schema\": %q, as those in docs/tasks do", err, costs.Schema)
 }
 
-// taskError is why there is no plan, with the flags that are ways out.
-func (o problem) taskError(err error) error {
+// taskError is why there is no plan, with the ways out.
+func (a *app) taskError(ctx context.Context, o problem, t *costs.Tasks, err error) error {
 	if _, missing := errors.AsType[*costmodel.MissingLawError](err); missing {
 		return usageError{o.orReferences(err)}
 	}
 	if _, infeasible := errors.AsType[*multitask.InfeasibleError](err); infeasible {
-		if costmodel.Recompute(o.recompute) == costmodel.RecomputeNone {
-			return fmt.Errorf("%w: --recompute full, smaller batch_samples in %s, or more devices in --cluster", err, o.tasks)
-		}
-		return fmt.Errorf("%w: smaller batch_samples in %s, or more devices in --cluster", err, o.tasks)
+		return fmt.Errorf("%w: %s", err, a.roomFor(ctx, o, t))
 	}
 	return err
+}
+
+// mostTries bounds the search for ways out of too little memory, each of which takes as long as
+// planning did.
+const mostTries = 5 * time.Second
+
+// roomFor tries what may make room, since what helps depends on what fills it: fewer samples have fewer
+// activations, and more samples share the states of a module between more devices.
+func (a *app) roomFor(ctx context.Context, o problem, t *costs.Tasks) string {
+	ctx, cancel := context.WithTimeout(ctx, mostTries)
+	defer cancel()
+	fits := func(o problem, t *costs.Tasks) bool {
+		quiet := *a
+		quiet.quiet = true
+		prices, err := quiet.taskPrices(o, t)
+		if err == nil {
+			_, err = multitask.Solve(ctx, &multitask.Problem{Costs: prices.Costs, Effort: o.effort}, "", func() units.Seconds { return 0 }, nil)
+		}
+		return err == nil
+	}
+	samples := func(of func(int) int) *costs.Tasks {
+		other := *t
+		other.Modules = slices.Clone(t.Modules)
+		for i := range other.Modules {
+			other.Modules[i].Batch = max(1, of(t.Modules[i].Batch))
+		}
+		return &other
+	}
+	full, more := o, o
+	full.recompute = string(costmodel.RecomputeFull)
+	more.cluster = o.cluster + " + " + o.cluster
+	type try struct {
+		way string
+		o   problem
+		t   *costs.Tasks
+	}
+	tries := []try{
+		{"--recompute full", full, t},
+		{"half of batch_samples in " + o.tasks, o, samples(func(n int) int { return n / 2 })},
+		{"twice batch_samples in " + o.tasks + " (devices share the states)", o, samples(func(n int) int { return 2 * n })},
+	}
+	if _, err := readCluster(more.cluster); err == nil { // not of a file
+		tries = append(tries, try{"twice the devices in --cluster", more, t})
+	}
+	var ways, all []string
+	for _, x := range tries {
+		all = append(all, x.way)
+		if fits(x.o, x.t) {
+			ways = append(ways, x.way)
+		}
+	}
+	if len(ways) == 0 {
+		return fmt.Sprintf("%s were tried and make no room; fewer layers a module may, or devices with more memory", strings.Join(all, ", "))
+	}
+	return "what makes room is " + strings.Join(ways, ", or ")
 }
 
 // taskPriceList is what tasks take, with where that comes from.
