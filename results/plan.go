@@ -92,7 +92,7 @@ func sideBySide(d *solver.Plan) string {
 	if s.Groups == 1 {
 		how, groups = "AS A BATCH", "one group"
 	}
-	return fmt.Sprintf("the step's %d sequences %s would take %s (%s): in %s of %s of devices; the same command plans that with --lengths uniform:%d,%d --batch-size %d in the place of --seq-len, --grad-accumulation and other flags of one sequence%s",
+	return fmt.Sprintf("the step's %d sequences %s would take %s (%s): in %s of %s of devices; the same command plans that with --lengths uniform:%d,%d --batch-size %d --take evenkeel in the place of --seq-len, --grad-accumulation and other flags of one sequence%s; without --take it may recommend another plan, where the gain is within the model's error",
 		d.Job.Accumulate, how, seconds(s.Time), signed(float64(s.Time/d.Step.Time.Mid)-1), microBatches(s.MicroBatches), groups, int64(d.Job.SeqLen), int64(d.Job.SeqLen), d.Job.Accumulate, zeroNamed(d))
 }
 
