@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/evenkeel/evenkeel/internal/units"
 	"github.com/evenkeel/evenkeel/solver/internal/analytic"
 	"github.com/evenkeel/evenkeel/solver/internal/strategy"
 )
@@ -13,8 +14,8 @@ import (
 // USPSubset is what people do when equal shares let fast devices wait for slow
 // ones, or a slow network all of them: usp on a part of the cluster. It takes the
 // best of all choices of device types, of as many devices of every node as the
-// smallest has and, where all devices are of one type, of the largest nodes. Ranks
-// that are left out have neither tokens nor a share of the states.
+// smallest has and of the largest nodes of one type. Ranks that are left out have neither
+// tokens nor a share of the states.
 type USPSubset struct{}
 
 // Name implements strategy.Strategy.
@@ -22,7 +23,7 @@ func (USPSubset) Name() string { return "usp-subset" }
 
 // Claims implements strategy.Strategy.
 func (USPSubset) Claims() strategy.Claims {
-	return strategy.Claims{Baseline: true, Doc: "usp on a part of the cluster: only some device types, as many devices of every node as the smallest has, or, where all devices are of one type, some nodes"}
+	return strategy.Claims{Baseline: true, Doc: "usp on a part of the cluster: only some device types, as many devices of every node as the smallest has, or some nodes of one type"}
 }
 
 // Solve implements strategy.Strategy. On a single node of one device type there is no part
@@ -112,19 +113,25 @@ func partOf(p *strategy.Problem, types ...string) clusterPart {
 	return x
 }
 
-// largestNodes is the largest node of devices of one type, the two largest, four and so on;
-// none where types differ.
+// largestNodes is, of the nodes that have devices of one type alone, the largest, the two
+// largest, four and so on, and all of them, type by type.
 func largestNodes(p *strategy.Problem) []clusterPart {
-	if len(p.DeviceTypes()) > 1 {
-		return nil
-	}
-	nodes := p.NodeRanks()
-	slices.SortStableFunc(nodes, func(a, b []int) int { return len(b) - len(a) })
 	var all []clusterPart
-	for n := 1; n < len(nodes); n *= 2 {
-		x := clusterPart{ranks: slices.Sorted(slices.Values(slices.Concat(nodes[:n]...)))}
-		x.name = fmt.Sprintf("%d of %d nodes (%d of %d ranks)", n, len(nodes), len(x.ranks), len(p.Ranks))
-		all = append(all, x)
+	for _, t := range p.DeviceTypes() {
+		nodes := slices.DeleteFunc(p.NodeRanks(), func(ranks []int) bool {
+			return len(ranks) == 0 || slices.ContainsFunc(ranks, func(r int) bool { return p.Ranks[r].Device != t })
+		})
+		slices.SortStableFunc(nodes, func(a, b []int) int { return len(b) - len(a) })
+		for n := 1; n < 2*len(nodes); n *= 2 {
+			some := min(n, len(nodes))
+			x := clusterPart{ranks: slices.Sorted(slices.Values(slices.Concat(nodes[:some]...)))}
+			of := units.Count(len(p.Job.Cluster.Nodes), "node")
+			if len(p.DeviceTypes()) > 1 {
+				of += ", with " + t + " alone"
+			}
+			x.name = fmt.Sprintf("%d of %s (%d of %d ranks)", some, of, len(x.ranks), len(p.Ranks))
+			all = append(all, x)
+		}
 	}
 	return all
 }
