@@ -129,22 +129,32 @@ func (a *app) roomFor(ctx context.Context, o problem, t *costs.Tasks) string {
 		o   problem
 		t   *costs.Tasks
 	}
-	tries := []try{
-		{"--recompute full", full, t},
-		{"half of batch_samples in " + o.tasks, o, samples(func(n int) int { return n / 2 })},
-		{"twice batch_samples in " + o.tasks + " (devices share the states)", o, samples(func(n int) int { return 2 * n })},
+	var tries []try
+	if full.recompute != o.recompute {
+		tries = append(tries, try{"--recompute full", full, t})
 	}
+	tries = append(tries,
+		try{"half of batch_samples in " + o.tasks, o, samples(func(n int) int { return n / 2 })},
+		try{"twice batch_samples in " + o.tasks + " (devices share the states)", o, samples(func(n int) int { return 2 * n })},
+	)
 	if _, err := readCluster(more.cluster); err == nil { // not of a file
 		tries = append(tries, try{"twice the devices in --cluster", more, t})
 	}
 	var ways, all []string
 	for _, x := range tries {
+		fits := fits(x.o, x.t)
+		if ctx.Err() != nil { // what it would have been nobody knows
+			break
+		}
 		all = append(all, x.way)
-		if fits(x.o, x.t) {
+		if fits {
 			ways = append(ways, x.way)
 		}
 	}
-	if len(ways) == 0 {
+	switch {
+	case len(all) == 0:
+		return "fewer samples or layers a module may make room, or more devices"
+	case len(ways) == 0:
 		return fmt.Sprintf("%s were tried and make no room; fewer layers a module may, or devices with more memory", strings.Join(all, ", "))
 	}
 	return "what makes room is " + strings.Join(ways, ", or ")
