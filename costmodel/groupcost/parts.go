@@ -13,7 +13,7 @@ import (
 // shortens what the groups of a micro-batch take; but over a slow network the exchange may
 // take longer by more.
 type Part struct {
-	Nodes   int // how many, the largest of the cluster
+	Nodes   int // how many, the largest of their kind
 	Devices int // how many they have
 	// MicroBase, Fixed, Hidden and Behind are those that the part's costs have (see Costs).
 	MicroBase, Fixed, Hidden, Behind units.Seconds
@@ -22,36 +22,47 @@ type Part struct {
 	nodes []int // of the cluster, rising
 }
 
-// Parts lists the parts of the cluster that costs were made for: of its nodes the largest,
-// the two largest, four and so on, the largest part first. Strategies of one sequence have
-// the same ones to choose from (usp-subset, of package solver).
+// Parts lists the parts of the cluster that costs were made for, the one with most devices
+// first: pool by pool, of the nodes that have no other devices the largest, the two largest,
+// four and so on, and all of them. Strategies of one sequence have the same ones to choose
+// from (usp-subset, of package solver).
 //
-// There are none of a cluster whose devices or nodes are of several kinds, nor of costs of a
-// published model, which says nothing of the exchange. A part without laws of its exchange
-// is left out.
+// There are none of costs of a published model, which says nothing of the exchange. A part
+// without laws of its exchange is left out.
 func (c *Costs) Parts() []Part {
-	if c.from == nil || len(c.Pools) != 1 {
+	if c.from == nil {
 		return nil
 	}
 	b := c.from.builder
-	order := b.fullest(0)
 	var all []Part
-	for n := 1; n < len(order); n *= 2 {
-		x := Part{Nodes: n, of: b}
-		for _, at := range order[:n] {
-			x.nodes = append(x.nodes, b.nodes[0][at])
-			x.Devices += len(b.pools[0].Ranks[at])
+	for pool := range b.pools {
+		pure := slices.DeleteFunc(b.fullest(pool), func(at int) bool {
+			return b.job.Cluster.Nodes[b.nodes[pool][at]].Size() > len(b.pools[pool].Ranks[at])
+		})
+		for n := 1; n < 2*len(pure); n *= 2 {
+			if some := pure[:min(n, len(pure))]; len(some) < len(b.job.Cluster.Nodes) {
+				all = b.addPart(all, pool, some)
+			}
 		}
-		slices.Sort(x.nodes)
-		over, err := b.q.Overheads(x.job())
-		if err != nil {
-			continue
-		}
-		x.MicroBase, x.Fixed, x.Hidden, x.Behind = over.MicroBatch, over.Step, over.Hidden, over.Behind
-		all = append(all, x)
 	}
-	slices.Reverse(all)
+	slices.SortStableFunc(all, func(x, y Part) int { return y.Devices - x.Devices })
 	return all
+}
+
+// addPart adds some of a pool's nodes, unless nothing is known of their exchange.
+func (b *builder) addPart(all []Part, pool int, some []int) []Part {
+	x := Part{Nodes: len(some), of: b}
+	for _, at := range some {
+		x.nodes = append(x.nodes, b.nodes[pool][at])
+		x.Devices += len(b.pools[pool].Ranks[at])
+	}
+	slices.Sort(x.nodes)
+	over, err := b.q.Overheads(x.job())
+	if err != nil {
+		return all
+	}
+	x.MicroBase, x.Fixed, x.Hidden, x.Behind = over.MicroBatch, over.Step, over.Hidden, over.Behind
+	return append(all, x)
 }
 
 // job is the job on the part's nodes.

@@ -94,6 +94,9 @@ func Choose(p *Problem, bound units.Seconds, attempts []Attempt, take string) (*
 		of, d.LeftOut = chosen.On.Problem, p.leftOut(chosen.On)
 	}
 	d.Plan, d.Classes = compact(of, chosen.Plan)
+	if chosen.On != nil {
+		p.inFleet(d.Classes, chosen.On)
+	}
 	for _, f := range p.Fleet {
 		d.Fleet = append(d.Fleet, PoolEntry(f))
 	}

@@ -223,17 +223,34 @@ func (p *Problem) leftOut(part *Part) []int {
 	return ranks
 }
 
-// nodes is how many nodes the fleet has; devices of several pools may share one, and then
-// nothing is left out.
-func (p *Problem) nodes() int {
-	n := 0
-	for _, pool := range p.Fleet {
-		n += len(pool.Ranks)
+// inFleet gives classes of a part, which is of one pool, the pools of the whole fleet.
+func (p *Problem) inFleet(classes []ClassEntry, part *Part) {
+	first := part.Fleet[0].Ranks[0][0]
+	pool := slices.IndexFunc(p.Fleet, func(f Pool) bool {
+		return slices.ContainsFunc(f.Ranks, func(node []int) bool { return slices.Contains(node, first) })
+	})
+	for i := range classes {
+		c := &classes[i]
+		c.Uses = spreadTo(c.Uses, pool, len(p.Fleet))
+		c.Shares = spreadTo(c.Shares, pool, len(p.Fleet))
+		c.QHeads = spreadTo(c.QHeads, pool, len(p.Fleet))
 	}
-	return n
+}
+
+// spreadTo is what one pool of several has; nil where nothing is said of pools.
+func spreadTo[T any](own []T, pool, pools int) []T {
+	if own == nil {
+		return nil
+	}
+	all := make([]T, pools)
+	all[pool] = own[0]
+	return all
 }
 
 // alone says that a plan is of a part.
 func (p *Problem) alone(part *Part) string {
-	return fmt.Sprintf("on %d of the %s alone", part.Nodes, units.Count(p.nodes(), "node"))
+	if len(p.Fleet) > 1 { // of which several may be in one node
+		return fmt.Sprintf("on %s of %s alone", units.Count(part.Nodes, "node"), part.Fleet[0].Device)
+	}
+	return fmt.Sprintf("on %d of the %s alone", part.Nodes, units.Count(len(p.Fleet[0].Ranks), "node"))
 }

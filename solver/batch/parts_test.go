@@ -2,6 +2,7 @@ package batch_test
 
 import (
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -111,8 +112,47 @@ func TestNodesAreLeftOutWhereTheyMakeTheStepLonger(t *testing.T) {
 	}
 }
 
-// Where a further node pays, no part is priced, and all is as without parts; nor where devices
-// differ or nothing is known of the exchange.
+// Devices of other kinds that cost more in the exchange than they compute stay out as well: the
+// plan is that of the rest alone, with the whole fleet's pools.
+func TestNodesOfOneKindBesideOthers(t *testing.T) {
+	lengths := drawn(t, "lognormal:median=1000,sd=1.7,seed=12", 16)
+	for _, c := range []struct {
+		cluster, alone string
+		from, nodes    int
+	}{
+		{"1x8 h100_sxm + 1x1 a100_sxm", "1x8 h100_sxm", 0, 1},
+		{"1x1 a100_sxm + 1x8 h100_sxm", "1x8 h100_sxm", 1, 1},
+		{"1x1 h100_sxm + 1x(1 h100_sxm + 1 a100_sxm) + 1x8 h100_sxm", "1x8 h100_sxm", 3, 1},
+	} {
+		p, err := batch.NewProblem(overNetwork(t, c.cluster, slowNet, costmodel.Zero3), lengths)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, _, _ := contest(t, p)
+		alone, err := batch.NewProblem(lawCosts(t, c.alone), lengths)
+		if err != nil {
+			t.Fatal(err)
+		}
+		one, _, _ := contest(t, alone)
+		if math.Abs(float64(d.Time/one.Time-1)) > 1e-9 || len(d.LeftOut) != p.Devices()-8 || slices.ContainsFunc(d.LeftOut, func(r int) bool { return r >= c.from && r < c.from+8 }) {
+			t.Errorf("%s: %v, ranks %v left out; %s alone takes %v", c.cluster, d.Time, d.LeftOut, c.alone, one.Time)
+		}
+		if d.Compared[0].Nodes != c.nodes || !strings.Contains(d.Compared[0].Why, "; on 1 node of h100_sxm") {
+			t.Errorf("%s: %+v", c.cluster, d.Compared[0])
+		}
+		for _, k := range d.Classes {
+			if len(k.Uses) != len(p.Fleet) {
+				t.Errorf("%s: class %s has %v of %d pools", c.cluster, k.Name, k.Uses, len(p.Fleet))
+			}
+		}
+		if err := d.Validate(); err != nil {
+			t.Errorf("%s: %v", c.cluster, err)
+		}
+	}
+}
+
+// Where a further node pays, no part is priced, and all is as without parts; nor where nothing
+// is known of the exchange.
 func TestNoPartIsPricedWhereItCannotBeFaster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("long; goroutines have shorter tests")
@@ -121,7 +161,7 @@ func TestNoPartIsPricedWhereItCannotBeFaster(t *testing.T) {
 	for name, costs := range map[string]*groupcost.Costs{
 		"fast":      overNetwork(t, "4x8 h100_sxm", fastNet, costmodel.Zero3),
 		"one node":  lawCosts(t, "1x8 h100_sxm"),
-		"mixed":     overNetwork(t, "1x4 h100_sxm + 1x4 a100_sxm", slowNet, costmodel.Zero3),
+		"mixed":     overNetwork(t, "1x(4 h100_sxm + 4 a100_sxm)", slowNet, costmodel.Zero3),
 		"published": publishedCosts(t, 16),
 	} {
 		p, err := batch.NewProblem(costs, many)
