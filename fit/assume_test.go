@@ -338,6 +338,26 @@ func TestAssumedNetworkGoesAsFarAsTheLinksInsideDo(t *testing.T) {
 	}
 }
 
+// And a ring goes as fast as the adapters of the nodes in it, whichever others there are.
+func TestAssumedRingsAreOfTheNodesInThem(t *testing.T) {
+	p := measuredOnly("a")
+	eachSheet(p, func(_ string, s *op.Sheet) { s.LinkPerS = 100 * s.NetPerS })
+	Assume(p)
+	c := assumedLinks(t, p, "2x4 a + 1x2 a + 1x1 a")
+	q := costmodel.NewCallPredictor(p)
+	rates := q.NodeRates(c)
+	for _, x := range []struct{ nodes, ranks, cards int }{{2, 8, 4}, {2, 5, 4}, {3, 10, 2}, {3, 8, 2}, {4, 11, 1}, {4, 4, 1}} {
+		slowest := slices.Min(rates[:x.nodes])
+		l, factor, err := q.Across(c.Network, op.KindAllGather, []op.Member{{Device: "a/engine", Count: x.ranks}}, slowest)
+		if err != nil || factor != 1 {
+			t.Fatal(factor, err)
+		}
+		if got, want := 1/l.Curve.Pieces[0].Beta.Value/sheetShare, float64(x.cards)*sheet().NetPerS; math.Abs(got/want-1) > 1e-9 {
+			t.Errorf("%d ranks on the first %d nodes: %v B/s, want %v", x.ranks, x.nodes, got, want)
+		}
+	}
+}
+
 // Without any collective measured, like devices of a node have their own link.
 func TestAssumeLinksOfUnmeasuredDevices(t *testing.T) {
 	p := measuredOnly("gpu")

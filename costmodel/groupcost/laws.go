@@ -25,7 +25,8 @@ type Options struct {
 	// Of, unless zero, says that only sequences of this one length and number will be asked
 	// for. Classes that cannot hold one are left out, and no other length is priced, which
 	// takes a fraction of the time. Groups of one sequence and of as many as fit are priced
-	// as simulated.
+	// as simulated, unless packing sequences takes longer than one by one: then one is priced
+	// as dear as each of a full group.
 	Of costmodel.Documents
 }
 

@@ -392,6 +392,29 @@ func TestBoundKnowsASlowWire(t *testing.T) {
 	}
 }
 
+// Nodes that exchange more slowly than others may be left out, and the bound knows.
+func TestBoundKnowsThatSlowNodesMayBeLeftOut(t *testing.T) {
+	for _, cluster := range []string{"2x8 h100_sxm", "2x8 h100_sxm + 1x1 h100_sxm", "1x2 h100_sxm + 2x8 h100_sxm"} {
+		p := world.GPUs(t, cluster, 1<<14)
+		from, heads := len(p.Ranks)-16, p.Job.Model.QHeads/16
+		if p.Job.Cluster.Nodes[0].Size() == 8 {
+			from = 0
+		}
+		shares, group := make([]units.Tokens, len(p.Ranks)), costmodel.Group{}
+		for r := from; r < from+16; r++ {
+			shares[r] = p.Job.SeqLen / 16
+			group = append(group, costmodel.HeadShare{Rank: r, QHeads: heads})
+		}
+		step, err := p.Simulate(context.Background(), costmodel.ZigZag(shares, []costmodel.Group{group}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bound := lower(t, p); bound > step.Time.Mid || bound < step.Time.Mid/2 {
+			t.Errorf("%s: bound %v, an all-to-all of sixteen in the nodes of eight takes %v", cluster, bound, step.Time.Mid)
+		}
+	}
+}
+
 func BenchmarkLowerBound128(b *testing.B) { benchmarkBound(b, "8x8 h100_sxm + 8x8 a100_sxm", 1<<19) }
 
 func BenchmarkLowerBound8192(b *testing.B) {
