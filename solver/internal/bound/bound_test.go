@@ -394,7 +394,7 @@ func TestBoundKnowsASlowWire(t *testing.T) {
 
 // Nodes that exchange more slowly than others may be left out, and the bound knows.
 func TestBoundKnowsThatSlowNodesMayBeLeftOut(t *testing.T) {
-	for _, cluster := range []string{"2x8 h100_sxm", "2x8 h100_sxm + 1x1 h100_sxm", "1x2 h100_sxm + 2x8 h100_sxm"} {
+	for _, cluster := range []string{"2x8 h100_sxm", "2x8 h100_sxm + 1x1 h100_sxm", "1x2 h100_sxm + 2x8 h100_sxm", "2x8 h100_sxm + 1x8 h200_sxm + 1x1 h100_sxm"} {
 		p := world.GPUs(t, cluster, 1<<14)
 		from, heads := len(p.Ranks)-16, p.Job.Model.QHeads/16
 		if p.Job.Cluster.Nodes[0].Size() == 8 {
