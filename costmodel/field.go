@@ -5,6 +5,7 @@ import (
 	"compress/flate"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -29,9 +30,9 @@ type Field struct {
 	Decay  float64    `json:"decay_octaves"`
 	Step   float64    `json:"step"`   // log ratio that one count of Values stands for
 	Values NodeValues `json:"values"` // at all nodes, the last axis fastest
-	// Unmeasured replaces Values at counts (of heads, say) that were never measured. Only
-	// a field of interval widths has it (Law.Width); a correction has none.
-	Unmeasured *Unmeasured `json:"unmeasured,omitempty"`
+	// Unmeasured replace Values at counts (of heads, say) that were never measured. Only
+	// a field of interval widths has them (Law.Width); a correction has none.
+	Unmeasured UnmeasuredAxes `json:"unmeasured,omitempty"`
 	// Switches list the stretches where the corrected time may fall as an axis rises.
 	// Everywhere else it is monotone in tokens, heads and batch.
 	Switches []Switch `json:"switches,omitempty"`
@@ -47,7 +48,26 @@ type Unmeasured struct {
 	Values NodeValues `json:"values"` // of the field's nodes, elsewhere
 }
 
-// rowsAxis is the rows of a product, the one axis of Unmeasured that laws go beyond.
+// UnmeasuredAxes are Unmeasured of different axes.
+type UnmeasuredAxes []Unmeasured
+
+// UnmarshalJSON also reads the one axis alone that profiles had before there could be several.
+func (u *UnmeasuredAxes) UnmarshalJSON(data []byte) error {
+	if data = bytes.TrimSpace(data); len(data) > 0 && data[0] == '{' {
+		*u = make(UnmeasuredAxes, 1)
+		return json.Unmarshal(data, &(*u)[0])
+	}
+	return json.Unmarshal(data, (*[]Unmeasured)(u))
+}
+
+// leavesOut says whether a shape's count on the axis was not measured.
+func (u *Unmeasured) leavesOut(s op.Shape) bool {
+	x := AxisOf(u.Axis, s)
+	i := sort.SearchFloat64s(u.Known, x)
+	return !(i < len(u.Known) && u.Known[i] == x || s.Kind() == op.KindGEMM && (i == 0 || i == len(u.Known)))
+}
+
+// rowsAxis is the rows of a product.
 const rowsAxis = "m"
 
 // Switch is a stretch of an axis within which a library changes to a faster kernel for at
@@ -79,8 +99,30 @@ func (f *Field) Log(s op.Shape) float64 {
 	return f.logOf(f.Values, s)
 }
 
-// WidthLog is Log of a field of widths, which tells measured counts from others.
-func (f *Field) WidthLog(s op.Shape) float64 { return f.logOf(f.valuesAt(s), s) }
+// WidthLog is Log of a field of widths, which tells measured counts from others. Where those of
+// several axes were not measured, each adds to the square of the width what it alone would.
+func (f *Field) WidthLog(s op.Shape) float64 {
+	apart, last := 0, 0
+	for i := range f.Unmeasured {
+		if f.Unmeasured[i].leavesOut(s) {
+			apart, last = apart+1, i
+		}
+	}
+	switch apart {
+	case 0:
+		return f.logOf(f.Values, s)
+	case 1:
+		return f.logOf(f.Unmeasured[last].Values, s)
+	}
+	known := math.Exp(2 * f.logOf(f.Values, s))
+	sum := known
+	for i := range f.Unmeasured {
+		if u := &f.Unmeasured[i]; u.leavesOut(s) {
+			sum += max(0, math.Exp(2*f.logOf(u.Values, s))-known)
+		}
+	}
+	return math.Log(sum) / 2
+}
 
 func (f *Field) logOf(values NodeValues, s op.Shape) float64 {
 	var place [maxFieldAxes]cell
@@ -95,20 +137,6 @@ func (f *Field) logOf(values NodeValues, s op.Shape) float64 {
 		v *= math.Exp(-beyond / f.Decay)
 	}
 	return v * f.Step
-}
-
-// valuesAt are the nodes' values that hold for a shape.
-func (f *Field) valuesAt(s op.Shape) NodeValues {
-	u := f.Unmeasured
-	if u == nil {
-		return f.Values
-	}
-	x := AxisOf(u.Axis, s)
-	i := sort.SearchFloat64s(u.Known, x)
-	if i < len(u.Known) && u.Known[i] == x || u.Axis == rowsAxis && (i == 0 || i == len(u.Known)) {
-		return f.Values
-	}
-	return u.Values
 }
 
 // cell is the node below a coordinate and the way to the next, 0 to 1.
@@ -246,8 +274,8 @@ func (f *Field) validate(example op.Shape) error {
 		}
 	}
 	largest := f.Values.largest()
-	if f.Unmeasured != nil {
-		largest = max(largest, f.Unmeasured.Values.largest())
+	for _, u := range f.Unmeasured {
+		largest = max(largest, u.Values.largest())
 	}
 	switch {
 	case len(f.Axes) < 1 || len(f.Axes) > maxFieldAxes:
@@ -259,23 +287,25 @@ func (f *Field) validate(example op.Shape) error {
 	case !(f.Step > 0 && f.Step < 1) || !(f.Decay > 0 && f.Decay <= 100) || f.Tile < 0:
 		return fmt.Errorf("step: %v, decay_octaves %v, tile_tokens %d: want 0 < step < 1, 0 < decay <= 100, tile >= 0", f.Step, f.Decay, f.Tile)
 	}
-	return f.Unmeasured.validate(example, size)
+	for i := range f.Unmeasured {
+		if err := f.Unmeasured[i].validate(example, size); err != nil {
+			return fmt.Errorf("unmeasured[%d].%w", i, err)
+		}
+	}
+	return nil
 }
 
 func (u *Unmeasured) validate(example op.Shape, size int) error {
-	if u == nil {
-		return nil
-	}
 	if math.IsNaN(AxisOf(u.Axis, example)) {
-		return fmt.Errorf("unmeasured.axis: %q: %s has no such axis", u.Axis, example.Kind())
+		return fmt.Errorf("axis: %q: %s has no such axis", u.Axis, example.Kind())
 	}
 	for i, x := range u.Known {
 		if !(x > 0) || math.IsInf(x, 0) || i > 0 && x <= u.Known[i-1] {
-			return fmt.Errorf("unmeasured.known[%d]: %v: want positive numbers that rise", i, x)
+			return fmt.Errorf("known[%d]: %v: want positive numbers that rise", i, x)
 		}
 	}
 	if size != len(u.Values) {
-		return fmt.Errorf("unmeasured.values: %d: the axes have %d nodes", len(u.Values), size)
+		return fmt.Errorf("values: %d: the axes have %d nodes", len(u.Values), size)
 	}
 	return nil
 }

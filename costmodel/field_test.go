@@ -192,7 +192,7 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 		return &Field{
 			Axes: []FieldAxis{{"m", []float64{1, 2, 4}}, {"n", []float64{64, 128}}}, Decay: 3, Step: 0.001,
 			Values: NodeValues{1, 2, 3, 4, 5, 6}, Switches: []Switch{{"m", 1, 2, 0.1}},
-			Unmeasured: &Unmeasured{"n", []float64{64, 96, 128}, NodeValues{7, 8, 9, 10, 11, 12}},
+			Unmeasured: UnmeasuredAxes{{"n", []float64{64, 96, 128}, NodeValues{7, 8, 9, 10, 11, 12}}},
 		}
 	}
 	example := op.GEMM{Pass: op.Forward, M: 1, N: 1, K: 1, DType: op.BF16}
@@ -216,11 +216,11 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 		"step: 1, ":          func(f *Field) { f.Step = 1 },
 		"decay_octaves 0,":   func(f *Field) { f.Decay = 0 },
 		"decay_octaves NaN,": func(f *Field) { f.Decay = math.NaN() },
-		`unmeasured.axis: "kv_len": gemm has no such axis`:          func(f *Field) { f.Unmeasured.Axis = "kv_len" },
-		"unmeasured.known[1]: 64: want positive numbers that rise":  func(f *Field) { f.Unmeasured.Known[1] = 64 },
-		"unmeasured.values: 5: the axes have 6 nodes":               func(f *Field) { f.Unmeasured.Values = f.Unmeasured.Values[:5] },
-		"values: 30000 counts of step 0.1: want a log ratio":        func(f *Field) { f.Step, f.Unmeasured.Values[1] = 0.1, 30000 },
-		"tile_tokens -1: want 0 < step < 1, 0 < decay <= 100, tile": func(f *Field) { f.Tile = -1 },
+		`unmeasured[0].axis: "kv_len": gemm has no such axis`:         func(f *Field) { f.Unmeasured[0].Axis = "kv_len" },
+		"unmeasured[0].known[1]: 64: want positive numbers that rise": func(f *Field) { f.Unmeasured[0].Known[1] = 64 },
+		"unmeasured[0].values: 5: the axes have 6 nodes":              func(f *Field) { f.Unmeasured[0].Values = f.Unmeasured[0].Values[:5] },
+		"values: 30000 counts of step 0.1: want a log ratio":          func(f *Field) { f.Step, f.Unmeasured[0].Values[1] = 0.1, 30000 },
+		"tile_tokens -1: want 0 < step < 1, 0 < decay <= 100, tile":   func(f *Field) { f.Tile = -1 },
 	} {
 		f := good()
 		spoil(f)
@@ -235,7 +235,7 @@ func TestFieldNamesWhatIsWrong(t *testing.T) {
 func TestWidthsTellMeasuredCountsFromOthers(t *testing.T) {
 	f := &Field{
 		Axes: []FieldAxis{{"q_len", []float64{1024, 4096}}}, Decay: 2, Step: 0.01, Values: NodeValues{-300, -200},
-		Unmeasured: &Unmeasured{Axis: "q_heads", Known: []float64{1, 8, 64}, Values: NodeValues{-150, -50}},
+		Unmeasured: UnmeasuredAxes{{Axis: "q_heads", Known: []float64{1, 8, 64}, Values: NodeValues{-150, -50}}},
 	}
 	for _, c := range []struct {
 		heads        int
@@ -266,7 +266,7 @@ func TestWidthsTellMeasuredCountsFromOthers(t *testing.T) {
 func TestWidthsBeyondAllRows(t *testing.T) {
 	f := Field{
 		Axes: []FieldAxis{{Name: "m", Nodes: []float64{64, 4096}}}, Step: 0.01, Decay: math.Inf(1), Values: NodeValues{-200, -200},
-		Unmeasured: &Unmeasured{Axis: "m", Known: []float64{64, 4096}, Values: NodeValues{-100, -100}},
+		Unmeasured: UnmeasuredAxes{{Axis: "m", Known: []float64{64, 4096}, Values: NodeValues{-100, -100}}},
 	}
 	for m, want := range map[units.Tokens]float64{32: -2, 64: -2, 65: -1, 4096: -2, 8192: -2} {
 		if got := f.WidthLog(op.GEMM{M: m, N: 64, K: 64, DType: op.BF16, Pass: op.Forward}); math.Abs(got-want) > 1e-9 {
@@ -278,7 +278,7 @@ func TestWidthsBeyondAllRows(t *testing.T) {
 func TestFieldDoesNotAllocate(t *testing.T) {
 	f := &Field{Axes: []FieldAxis{{"q_len", []float64{1024, 4096}}, {"batch", []float64{4, 8}}}, Decay: 2, Step: 0.01, Values: NodeValues{10, 20, 30, 40}}
 	var s op.Shape = block(3000, 5, 8, 8)
-	f.Unmeasured = &Unmeasured{Axis: "q_heads", Known: []float64{1, 2}, Values: f.Values}
+	f.Unmeasured = UnmeasuredAxes{{Axis: "q_heads", Known: []float64{1, 2}, Values: f.Values}}
 	if n := testing.AllocsPerRun(100, func() { f.Log(s); f.WidthLog(s) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

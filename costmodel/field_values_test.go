@@ -147,7 +147,7 @@ func FuzzField(f *testing.F) {
 		}
 		g.M, g.N = units.Tokens(m), n
 		widths := *field
-		widths.Unmeasured = &Unmeasured{Axis: a, Known: []float64{a0}, Values: field.Values}
+		widths.Unmeasured = UnmeasuredAxes{{Axis: a, Known: []float64{a0}, Values: field.Values}}
 		if widths.validate(g) != nil {
 			t.Fatal("a field of widths is refused where the same correction is not")
 		}

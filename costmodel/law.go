@@ -11,7 +11,7 @@ import (
 // Law predicts the time of one op, of one variant (data type, mask and so on), on one
 // device type or in one group of devices. For a call of shape s it is
 //
-//	t(s) = max(Scale body(s) exp(Correction(s)), Port.Least(s))   seconds
+//	t(s) = max(Scale body(s) exp(Correction(s)), Port.Least(s), FLOPs(s)/Peak)   seconds
 //
 // The body is exactly one of Linear, Curve, Attention and GEMM. The true time lies within
 // a 90 % interval around t: from t exp(-h) to t exp(h) where a half width h is known shape
@@ -45,6 +45,9 @@ type Law struct {
 	// shape (op.Coords), in the order of the axes. Outside it a prediction is marked
 	// Extrapolated.
 	Range []AxisRange `json:"range"`
+	// MaxCells is the most Cells of a shape that was measured; 0 where that is not known. One
+	// of more cells is outside the range even where it is inside it on every axis.
+	MaxCells float64 `json:"range_max_cells,omitzero"`
 	// Spread is the 90 % interval of measured/predicted over all shapes in the range.
 	Spread Spread `json:"spread"`
 	// Width, if not nil, gives the half width h of the interval shape by shape. The field's
@@ -57,6 +60,9 @@ type Law struct {
 	// Port, if not nil, is the peak rate at which a rank of the group can send. It bounds
 	// a collective's time from below by bytes over rate (op.Port.Least).
 	Port *op.Port `json:"port,omitempty"`
+	// Peak, if not 0, is a rate of arithmetic that the device does not exceed. It bounds a
+	// compute op's time from below by its FLOPs over that.
+	Peak units.FLOPsPerS `json:"peak_flops_per_s,omitzero"`
 	// From names the device type (for collectives, the groups) whose law this one was
 	// transferred from; it is empty for a law fitted to points of its own. Coefficients are
 	// those of the other device's law, scaled by the ratios of the two datasheets' rates
@@ -262,12 +268,15 @@ func (l *Law) Seconds(s op.Shape) units.Seconds {
 	return max(units.Seconds(t), l.least(s))
 }
 
-// least is the lower bound of a shape's time by the law's port; 0 for a law without one.
+// least is the lower bound of a shape's time by the law's port or peak; 0 for a law without.
 func (l *Law) least(s op.Shape) units.Seconds {
-	if l.Port == nil {
-		return 0
+	switch {
+	case l.Port != nil:
+		return l.Port.Least(s.Kind(), s.(op.Grouped).Ranks(), op.Volume(s))
+	case l.Peak > 0:
+		return units.Seconds(float64(s.Work().FLOPs) / float64(l.Peak))
 	}
-	return l.Port.Least(s.Kind(), s.(op.Grouped).Ranks(), op.Volume(s))
+	return 0
 }
 
 // MessageSeconds is Seconds for a collective k over the message m, and quicker for laws
@@ -287,9 +296,10 @@ func (l *Law) MessageSeconds(k op.Kind, m op.Message) units.Seconds {
 	return t
 }
 
-// Slowed is the law with all its times multiplied by a factor, lower bounds by the port
-// included.
+// Slowed is the law with all its times multiplied by a factor, lower bounds by the port or
+// the peak included.
 func (l Law) Slowed(by float64) Law {
+	l.Peak /= units.FLOPsPerS(by)
 	if l.Port != nil {
 		l.Port = &op.Port{PerS: l.Port.PerS / units.BytesPerS(by), InNetwork: l.Port.InNetwork}
 	}
@@ -326,34 +336,4 @@ func (l *Law) body(s op.Shape) float64 {
 		return l.GEMM.Seconds(v)
 	}
 	panic("costmodel: a law of " + string(l.Op) + " was asked about " + string(s.Kind()))
-}
-
-// rangeSlack is how far outside its range, in doublings, a law's predictions still count as
-// interpolated: measured grids are sparse, and their corners are rarely among the points.
-const rangeSlack = 0.25
-
-// batchAxis is the index of the batch among attention's axes (op.Coords).
-const batchAxis = 4
-
-// Beyond is how far a shape lies outside the measured range on its worst axis, in
-// doublings (log2 of the ratio to the nearer end); 0 inside. Query heads that share a KV head
-// as none did that was measured lie outside too (see ratiosApart).
-func (l *Law) Beyond(s op.Shape) float64 {
-	located, ok := s.(op.Located)
-	if !ok {
-		return 0
-	}
-	at := located.Coords()
-	worst := 1.0
-	for i, r := range l.Range {
-		worst = max(worst, r.Min/at[i], at[i]/r.Max)
-	}
-	if len(l.Range) == batchAxis { // a law without that axis was measured at a batch of one
-		worst = max(worst, at[batchAxis])
-	}
-	apart := l.ratiosApart(s)
-	if worst == 1 {
-		return apart // usually 0, without a logarithm an axis
-	}
-	return max(apart, math.Log2(worst))
 }

@@ -141,6 +141,9 @@ func (l *Law) validate() error {
 	if err := validatePort(l.Port, grouped); err != nil {
 		return err
 	}
+	if err := l.validatePeak(spec); err != nil {
+		return err
+	}
 	if err := l.validateDoubts(); err != nil {
 		return err
 	}
@@ -179,6 +182,16 @@ func validatePort(p *op.Port, grouped bool) error {
 	}
 	if err := p.Validate(); err != nil {
 		return fmt.Errorf("port.%w", err)
+	}
+	return nil
+}
+
+func (l *Law) validatePeak(spec op.Spec) error {
+	switch {
+	case !(l.Peak >= 0) || math.IsInf(float64(l.Peak), 0):
+		return fmt.Errorf("peak_flops_per_s: %v: want a positive rate, or none", float64(l.Peak))
+	case l.Peak > 0 && spec.Class != op.Compute:
+		return fmt.Errorf("peak_flops_per_s: only compute ops have one, and %s is none", l.Op)
 	}
 	return nil
 }
@@ -236,6 +249,13 @@ func (l *Law) validateRange() error {
 		if !(r.Min > 0 && r.Max >= r.Min && !math.IsInf(r.Max, 0)) {
 			return fmt.Errorf("range[%d]: %s from %v to %v: want 0 < min <= max", i, r.Axis, r.Min, r.Max)
 		}
+	}
+	ends := op.Coords{batchAxis: 1}
+	for i, r := range l.Range {
+		ends[i] = r.Max
+	}
+	if most := Cells(l.Op, ends); !(l.MaxCells >= 0 && l.MaxCells <= most) {
+		return fmt.Errorf("range_max_cells: %v: want 0 to %v, which is what the ends of the range have", l.MaxCells, most)
 	}
 	return nil
 }

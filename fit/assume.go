@@ -21,7 +21,7 @@ const (
 	// the others.
 	aBackward = 1.5
 	// aWidth is of one head width from another.
-	aWidth = 1.6
+	aWidth = costmodel.NarrowSpread
 	// aProportion is of one head width from another in the proportion that both have under
 	// the other mask. Of four kernels on an H200 the proportion on full blocks was within
 	// 1.11 of that on causal ones in nine of ten shapes, from 2,048 tokens and 4 heads on;
@@ -63,11 +63,6 @@ const (
 	servedForward  = "torch_flow"
 	// backwardFLOPs is five matrix products for two.
 	backwardFLOPs = 2.5
-	// narrowTime is the time of a causal block with heads of 64 elements over that
-	// with 128. On the five GPU types that both were measured on, at 1k to 16k
-	// tokens, it runs from 0.43 to 0.86: half the arithmetic, but as many
-	// exponentials.
-	narrowTime = 0.62
 	// What calls take in whole training steps over what they take one by one. Of nine steps of
 	// three models on an H100 (results/evidence/h100), by the laws of its own calls 1.12, 3.41
 	// and 1.55; by others' recordings of an H100's products and attention forward, and what is
@@ -174,7 +169,7 @@ func kin(l costmodel.Law, k op.Kind, v op.Variant, factor, wide float64, why str
 	}
 	return costmodel.Law{
 		Op: k, Variant: v, Linear: l.Linear, Attention: l.Attention, GEMM: l.GEMM, Scale: scaled(l, factor),
-		Range: slices.Clone(l.Range), Spread: costmodel.Spread{Lo: 1 / wide, Hi: wide}, Widen: guessWidens, From: l.From, Assumed: why, Doubts: shared,
+		Range: slices.Clone(l.Range), MaxCells: l.MaxCells, Peak: l.Peak, Spread: costmodel.Spread{Lo: 1 / wide, Hi: wide}, Widen: guessWidens, From: l.From, Assumed: why, Doubts: shared,
 	}
 }
 
@@ -196,12 +191,12 @@ func scaled(l costmodel.Law, factor float64) float64 {
 func (a *assumer) headDims() {
 	all := a.of(op.KindAttnFwd)
 	for _, l := range all {
-		v, factor := l.Variant, narrowTime
+		v, factor := l.Variant, costmodel.NarrowTime
 		switch v.Kernel = ""; v.HeadDim {
 		case 128:
 			v.HeadDim = 64
 		case 64:
-			v.HeadDim, factor = 128, 1/narrowTime
+			v.HeadDim, factor = 128, 1/costmodel.NarrowTime
 		default:
 			continue
 		}

@@ -80,8 +80,8 @@ func TestCorrectionsTellKindsOfCounts(t *testing.T) {
 		}
 	}
 	law := mustCorrect(t, dev, train)
-	if slices.Contains(law.Width.Unmeasured.Known, 24) || len(test) < 30 {
-		t.Fatalf("24 heads are among %v, or %d points are too few", law.Width.Unmeasured.Known, len(test))
+	if slices.Contains(law.Width.Unmeasured[0].Known, 24) || len(test) < 30 {
+		t.Fatalf("24 heads are among %v, or %d points are too few", law.Width.Unmeasured[0].Known, len(test))
 	}
 	body := *law
 	body.Correction = nil

@@ -38,7 +38,7 @@ type fieldShape struct {
 	width    []string // axes over which the size of the errors is told apart
 	counts   string   // axis of counts at which an unmeasured one is another kernel's case; or none
 	untold   float64  // half width of what powers of two do not tell of other counts
-	lengths  string   // axis of lengths, without counts, at which an unmeasured one is known less; or none
+	sides    []string // axes, where there are no counts, at which an unmeasured place is known less
 	widen    float64  // by what share of itself a width grows a doubling beyond the range
 	tile     int      // see costmodel.Field
 	thin     float64  // least distance of two nodes of lengths, octaves
@@ -125,7 +125,7 @@ func gemmField() fieldShape {
 			{[]string{"m", "n", "k"}, []float64{6, 6, 6}, 0.1, []bool{true, false, false}, []bool{true, true, true}},
 			{[]string{"tiles", "k"}, []float64{2, 6}, 0.1, nil, nil},
 		},
-		width: []string{"m", "weights"}, lengths: "m", widen: widenGEMM, thin: 0, noise: 0.01, struck: 0.1, decay: 3, held: true, wary: true, switches: 0.03,
+		width: []string{"m", "weights"}, sides: []string{"m", "n", "k"}, widen: widenGEMM, thin: 0, noise: 0.01, struck: 0.1, decay: 3, held: true, wary: true, switches: 0.03,
 	}
 }
 
@@ -415,12 +415,19 @@ type unseenErrors struct {
 	// something was bent: by them laws are compared. Widths are of all that was moved,
 	// for with less three strata of causal attention cover less than 85 % and not one.
 	fair []float64
-	// counts are the same from points of other head counts, or of other rows of a product;
-	// NaN at the least and the largest of them, and empty where there are too few.
-	counts []float64
+	// apart are the same from points of other head counts, or of other rows, columns or inner
+	// lengths of a product.
+	apart []errorsApart
 	// afresh gives what logs would be if the core had not seen the points either, from
 	// cores without each of the folds; nil where there is no correction.
 	afresh func(apart []timeOfShape) ([]float64, error)
+}
+
+// errorsApart are a law's errors, log(measured/predicted), at every point from points elsewhere
+// on an axis; NaN at the least and the largest place, and empty where there are too few.
+type errorsApart struct {
+	axis string
+	logs []float64
 }
 
 // compared are the errors by which the law is compared with others.
@@ -471,9 +478,9 @@ func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costm
 	}
 	advice := l.grow()
 	advice.believe(advice.settle(l.y, unseen, advice.unseen), shape.wary)
-	counts, err := l.unseenCounts(advice)
-	if l.shape.lengths != "" {
-		counts, err = l.unseenLengths(advice)
+	apart, err := l.unseenCounts(advice)
+	if l.shape.counts == "" {
+		apart, err = l.unseenSides(advice)
 	}
 	if err != nil {
 		return nil, none, err
@@ -489,7 +496,7 @@ func learnField(shape fieldShape, points []Point, core timeOfShape, prior *costm
 		y, said, err := l.afresh(advice, apart)
 		return stored(y, said, whole, now), err
 	}
-	return field, unseenErrors{stored(l.y, said, whole, now), fair, counts, afresh}, nil
+	return field, unseenErrors{stored(l.y, said, whole, now), fair, apart, afresh}, nil
 }
 
 // afresh is cross-validation in which the core has not seen the held points either, but

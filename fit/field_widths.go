@@ -20,11 +20,18 @@ func (f fieldShape) widths(points []Point, unseen unseenErrors, share float64) *
 	}
 	g := newGrid(nodesOf(places, []float64{1, 1}), []float64{1, 1}, 1)
 	w := f.widthsOver(g, places, unseen.logs, share)
-	switch {
-	case f.counts != "":
-		w.Unmeasured = f.unmeasured(g, points, places, unseen.counts, w.Values, share)
-	case toldApart(unseen.counts):
-		w.Unmeasured = f.elsewhere(g, f.lengths, points, places, unseen.counts, w.Values, share)
+	if f.counts != "" {
+		var logs []float64
+		if len(unseen.apart) > 0 {
+			logs = unseen.apart[0].logs
+		}
+		w.Unmeasured = costmodel.UnmeasuredAxes{f.unmeasured(g, points, places, logs, w.Values, share)}
+		return w
+	}
+	for _, e := range unseen.apart {
+		if toldApart(e.logs) {
+			w.Unmeasured = append(w.Unmeasured, f.elsewhere(g, e.axis, points, places, e.logs, w.Values, share))
+		}
 	}
 	return w
 }
@@ -87,7 +94,7 @@ func (f fieldShape) growth(points []Point, width *costmodel.Field) float64 {
 
 // unmeasured are the widths at head counts that were not measured: elsewhere's, and what
 // counts leave untold besides.
-func (f fieldShape) unmeasured(g *grid, points []Point, places [][]float64, logs []float64, least costmodel.NodeValues, share float64) *costmodel.Unmeasured {
+func (f fieldShape) unmeasured(g *grid, points []Point, places [][]float64, logs []float64, least costmodel.NodeValues, share float64) costmodel.Unmeasured {
 	u := f.elsewhere(g, f.counts, points, places, logs, least, share)
 	untold := f.untoldAt(g, points)
 	if toldApart(logs) && slices.ContainsFunc(u.Known, func(n float64) bool { return oddPart(n) > 1 }) {
@@ -113,8 +120,8 @@ func toldApart(logs []float64) bool {
 
 // elsewhere are the widths where an axis was not measured, no smaller than those where it
 // was: from the errors that neighbours make of measured places, where there are some.
-func (f fieldShape) elsewhere(g *grid, axis string, points []Point, places [][]float64, logs []float64, least costmodel.NodeValues, share float64) *costmodel.Unmeasured {
-	u := &costmodel.Unmeasured{Axis: axis, Known: countsOf(axis, points), Values: slices.Clone(least)}
+func (f fieldShape) elsewhere(g *grid, axis string, points []Point, places [][]float64, logs []float64, least costmodel.NodeValues, share float64) costmodel.Unmeasured {
+	u := costmodel.Unmeasured{Axis: axis, Known: countsOf(axis, points), Values: slices.Clone(least)}
 	if !toldApart(logs) {
 		return u
 	}
@@ -298,31 +305,37 @@ const fewestCounts = 4
 // unseenCounts are the errors of the corrected law at inner head counts, each
 // predicted from its neighbours. What a library does at a count shows in no error
 // at the counts beside it. The trees' share at other counts is settled by them.
-func (l *correction) unseenCounts(a *advice) ([]float64, error) {
+func (l *correction) unseenCounts(a *advice) ([]errorsApart, error) {
 	known, smooth, trees, err := l.apartOn(l.shape.counts, a)
 	if known == nil || err != nil {
 		return nil, err
 	}
 	a.axis, a.known, a.apart = l.shape.counts, known, a.settle(l.y, smooth, trees)
-	return l.off(smooth, trees, a.apart), nil
+	return []errorsApart{{l.shape.counts, l.off(smooth, trees, a.apart)}}, nil
 }
 
-// unseenLengths are the same at inner lengths, with the trees' share that the law has
-// everywhere. Errors at points that others of as many rows surround tell little of other
-// rows, which fill other parts of a tile and of a wave: of others' seven tables of products
-// without six of their 22 numbers of rows, intervals held 0.74 and 0.76 of the points of those
-// by all errors, and hold 0.87 by these. Powers of two alone fill whole tiles and tell less
-// of 2^i + 1 rows: 0.63 and 0.69. Where more rows were measured than there may be nodes, any
-// others have some nearby.
-func (l *correction) unseenLengths(a *advice) ([]float64, error) {
-	if len(countsOf(l.shape.lengths, l.points)) > mostNodesAnAxis {
-		return nil, nil
+// unseenSides are the same at inner rows, columns and inner lengths of a product, with the
+// trees' share that the law has everywhere. Errors at points that others of as many rows
+// surround tell little of other rows, which fill other parts of a tile and of a wave: of
+// others' seven tables of products without six of their 22 numbers of rows, intervals held 0.74
+// and 0.76 of the points of those by all errors, and hold 0.87 by these. Powers of two alone
+// fill whole tiles and tell less of 2^i + 1 rows: 0.63 and 0.69. Where more places were
+// measured than there may be nodes, any others have some nearby.
+func (l *correction) unseenSides(a *advice) ([]errorsApart, error) {
+	var all []errorsApart
+	for _, axis := range l.shape.sides {
+		if len(countsOf(axis, l.points)) > mostNodesAnAxis {
+			continue
+		}
+		known, smooth, trees, err := l.apartOn(axis, a)
+		if err != nil {
+			return nil, err
+		}
+		if known != nil {
+			all = append(all, errorsApart{axis, l.off(smooth, trees, a.share)})
+		}
 	}
-	known, smooth, trees, err := l.apartOn(l.shape.lengths, a)
-	if known == nil || err != nil {
-		return nil, err
-	}
-	return l.off(smooth, trees, a.share), nil
+	return all, nil
 }
 
 // off are the errors of a mixture of a field and trees; NaN where the field says nothing.

@@ -156,7 +156,7 @@ func (e *NoLawError) Error() string { return e.What + "; " + e.WayOut }
 // law fits a stratum with the estimator of its op's class. lent are points of other strata
 // that may help it: see lentTo.
 func (s Stratum) law(d *Data, points, lent []Point, sibling *costmodel.Field, donors []Donor) (*costmodel.Law, error) {
-	law := &costmodel.Law{Op: s.Op, Variant: s.Variant, Range: hull(s.Op, points)}
+	law := &costmodel.Law{Op: s.Op, Variant: s.Variant, Range: hull(s.Op, points), MaxCells: mostCells(s.Op, points)}
 	spec, err := op.Lookup(s.Op)
 	if err != nil {
 		return nil, err

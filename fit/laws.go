@@ -60,6 +60,7 @@ func estimateEach(d *Data, tasks []*task, donors []Donor, ready func()) collecti
 				l.prefer(t.law, t.points)
 			}
 			t.law.Port = together.ports[t.Stratum.String()]
+			t.law.Peak = peakOf(d.device(t.On), t.Op, t.Variant, t.points)
 		}
 	})
 	return together

@@ -181,7 +181,10 @@ func (d *Data) oddTimes(s Stratum, donors []Donor) string {
 // datasheets, its correction where both run the same generation of kernels. A donor
 // that was lent its own core and moved to its points lends it as it was moved.
 func (d *Donor) carry(to op.DeviceType) *costmodel.Law {
-	l := &costmodel.Law{Op: d.Law.Op, Variant: d.Law.Variant, Device: to.Name, Scale: d.Law.Scale, Range: d.Law.Range, From: d.Device.Name}
+	l := &costmodel.Law{
+		Op: d.Law.Op, Variant: d.Law.Variant, Device: to.Name, Scale: d.Law.Scale, From: d.Device.Name,
+		Range: d.Law.Range, MaxCells: d.Law.MaxCells, Peak: peakOf(to, d.Law.Op, d.Law.Variant, nil),
+	}
 	if d.Law.Attention != nil {
 		l.Attention = d.Law.Attention.Scaled(d.Device, to, d.Law.Variant.DType)
 	} else {
@@ -274,7 +277,7 @@ func (c coreKind) lent(law *costmodel.Law, dev op.DeviceType, points []Point, fr
 	carried := from.carry(dev)
 	carried.Variant, carried.Device = law.Variant, law.Device
 	if len(points) > 0 {
-		carried.Range = hullWith(carried.Range, law.Range)
+		carried.Range, carried.MaxCells = hullWith(carried.Range, law.Range), max(carried.MaxCells, law.MaxCells)
 	}
 	ways := []func([]Point) (*costmodel.Law, error){
 		func([]Point) (*costmodel.Law, error) { return carried, nil },

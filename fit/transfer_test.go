@@ -46,6 +46,7 @@ func TestLentIntervalsGrowAsTheDonors(t *testing.T) {
 		to := dev
 		to.Name, to.Sheet.Arch = "other", arch
 		l := from.carry(to)
+		l.Peak = 0 // which cuts the interval off from below
 		if got := halfWidth(l, beyond) - halfWidth(l, inside); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s: three doublings add %.4f to a half width of %.2f, of the donor's %.4f", arch, got, from.width(to), want)
 		}
@@ -53,6 +54,7 @@ func TestLentIntervalsGrowAsTheDonors(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		lent.Peak = 0
 		if got := halfWidth(lent, beyond) - halfWidth(lent, inside); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s, with points: three doublings add %.4f, of the donor's %.4f", arch, got, want)
 		}
