@@ -221,14 +221,22 @@ func (l curveLaw) straightOn(f form, points []Point, smallest, largest op.Shape)
 	return l.saysOf(law.Curve, at, l.usual) && l.straightBelow(law.Curve, smallest)
 }
 
+// latencyTold is by how many times the time of a message of no bytes the smallest measured one may
+// take at most to tell it.
+const latencyTold = 1.5
+
 // straightBelow is straightOn of the smaller messages: of a curve that was fitted to messages
 // too large to tell the latency, which is whatever its line was left with, or none at all. The
 // family's interval is wide there and says little: the curve must be next to its middle, for
 // that interval is then not the law's.
 func (l curveLaw) straightBelow(c *costmodel.Curve, smallest op.Shape) bool {
+	x := op.Volume(smallest)
+	if math.Log2(float64(x)) < largeOctave || l.curve.Seconds(x) < latencyTold*l.curve.Seconds(1) {
+		return true
+	}
 	var at []units.Bytes
 	for _, k := range l.curve.Knots {
-		if 2*k.Bytes <= op.Volume(smallest) { // of placesBelow
+		if 2*k.Bytes <= x { // of placesBelow
 			at = append(at, k.Bytes)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/evenkeel/evenkeel/costmodel"
 	"github.com/evenkeel/evenkeel/costmodel/op"
+	"github.com/evenkeel/evenkeel/internal/stats"
 )
 
 // libraries groups the tables of collectives that are fitted together: one
@@ -235,4 +236,31 @@ func sortedKeys[V any](m map[string]V) []string {
 	}
 	slices.Sort(keys)
 	return keys
+}
+
+// Of messages smaller than all that were fitted the interval holds most, whether those were
+// large or a few thousand bytes, and the time is not that of the smallest fitted one.
+func TestCollectivesBelowTheSmallestMessage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fits every table of the recordings several times")
+	}
+	all := libraries(t, "aiconfigurator/*/nccl.csv", "aiconfigurator/*/oneccl.csv")
+	for _, least := range []float64{12, 14, 16, 18} {
+		inside, of := 0., 0.
+		var off []float64
+		trial(t, all, func([]Point) func(Point) bool {
+			return func(p Point) bool { return float64(op.Volume(p.Shape)) < math.Exp2(least) }
+		}, func(_ recorded, _, test []Point, l curveLaw) {
+			for _, p := range test {
+				off = append(off, math.Log(p.Seconds/float64(l.curve.Seconds(op.Volume(p.Shape)))))
+				if of++; insideCurve(l.curve, p) {
+					inside++
+				}
+			}
+		})
+		t.Logf("fitted from 2^%v bytes on: of %v smaller messages %.2f inside, %+.3f off in the median", least, of, inside/of, stats.Median(off))
+		if in := inside / of; in < 0.85 || in > 0.985 || math.Abs(stats.Median(off)) > 0.06 {
+			t.Errorf("fitted from 2^%v bytes on: of %v smaller messages %.2f inside, %+.3f off in the median", least, of, in, stats.Median(off))
+		}
+	}
 }

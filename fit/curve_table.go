@@ -131,9 +131,11 @@ const (
 	// with it 92 and 79 %.
 	farFactor, loneFactor = 1.15, 1.645
 	severalKinds          = 3
-	// belowFactor is the same below them, where the latency that was not measured may also be
-	// that of another protocol.
-	belowFactor = 2.0
+	// belowLarge is the same below large messages alone, where the latency that was not
+	// measured may also be that of another protocol, and belowSmall below others. Of others'
+	// messages of NCCL and oneCCL smaller than all fitted ones, 0.87 to 0.98 lay in the
+	// interval at any distance, from fits to 4 KiB, 16 KiB, 64 KiB and 128 KiB and more.
+	belowLarge, belowSmall = 2.0, 1.5
 	// straight is by how much, in log, a dropped knot may have been off the line,
 	// or a third of the noise where that is more; halfStraight is the same for
 	// half widths, as a share.
@@ -168,7 +170,10 @@ func (t *familyFit) table(c *sizeCurve, from, to float64) *costmodel.Curve {
 		if beyond := max(from-u, u-to, 0); beyond > 0 {
 			far := t.farFactor()
 			if u < math.Floor(from) { // of placesBelow
-				far = belowFactor
+				far = max(far, belowSmall)
+				if from >= largeOctave {
+					far = belowLarge
+				}
 			}
 			factor += min(1, beyond) * (far - factor)
 		}
@@ -178,27 +183,21 @@ func (t *familyFit) table(c *sizeCurve, from, to float64) *costmodel.Curve {
 	return tabulated(thinned(rows, t.tolerance()), c.volume)
 }
 
-const (
-	// latencyTold and latencyAlone are by what factor a message takes longer than one of no
-	// bytes: up to the first the smallest measured messages tell the latency, and the curve
-	// stays where it is below them; from the second on down it is all there is.
-	latencyTold, latencyAlone = 1.5, 1.05
-)
+// latencyAlone is by what factor a message takes longer than one of no bytes where its latency
+// is all there is.
+const latencyAlone = 1.05
 
-// placesBelow are the octaves below the measured sizes that a table goes on for, where these are
-// all of large messages that do not tell the latency: down to where it is all there is. What it
-// may be is as uncertain as the physics. Of others' messages of NCCL and oneCCL of 1 MiB and
-// more, curves that stayed level below those were 30 % off in the median there, and 18 % of
-// the smaller messages lay in the 90 % interval, that of the smallest measured one.
+// placesBelow are the octaves below the measured sizes that a table goes on for, one at least:
+// down to where latency is all there is, which nobody measured and which is as uncertain as the
+// physics. Of others' messages of NCCL and oneCCL of 4 KiB and more, curves that stayed level
+// below those were up to a tenth too high in the median, and of 16 KiB and more up to a fifth;
+// 3 to 61 % of the smaller messages lay in the 90 % interval, that of the smallest fitted one.
 func placesBelow(theta params, from float64) []float64 {
 	over := func(u float64) float64 {
 		log, _ := theta.log(u)
 		return log - theta[logAlpha]
 	}
 	var at []float64
-	if from < largeOctave || over(from) < math.Log(latencyTold) {
-		return nil
-	}
 	for u := math.Floor(from) - 1; u >= 0; u-- {
 		at = append(at, u)
 		if over(u) < math.Log(latencyAlone) {
